@@ -9,6 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 )
 
 // commonDisk is a disk as a system or a tool sets it up.
@@ -48,13 +51,13 @@ func putOldGrub(t testing.TB, raw string) {
 // putCentOS puts GRUB legacy into MBR and gap, and a physical volume into the second partition, both by hand: their tools want devices.
 func putCentOS(t testing.TB, raw string) {
 	t.Helper()
-	front := disktest.Forged(readAt(t, raw, 0, trackSectors*sectorSize))
-	front.PutStage1(0, disktest.Stage15())
-	front.PutStage(disktest.Stage15())
+	front := forge.Bytes(readAt(t, raw, 0, trackSectors*sectorSize))
+	grubforge.PutStage1(front, 0, grubforge.Stage15())
+	grubforge.PutStage(front, grubforge.Stage15())
 	writeAt(t, raw, 0, front)
 	w := windowOf(t, raw, 2)
-	part := make(disktest.Forged, w.size*sectorSize)
-	part.PutLVM(disktest.LVMText, 512)
+	part := make(forge.Bytes, w.size*sectorSize)
+	poolforge.PutLVM(part, poolforge.LVMText, 512)
 	writeAt(t, raw, w.start*sectorSize, part)
 }
 

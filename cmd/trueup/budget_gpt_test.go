@@ -8,7 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // maxGPTEntries is the largest table that is read.
@@ -16,16 +18,16 @@ const maxGPTEntries = 16_384
 
 // giantGPT is a disk whose table has as many partitions as are read, 4 KiB apart, from one LBA on, with names of the full
 // length. Each holds what fill puts into its 7 sectors.
-func giantGPT(first uint64, fill func(disk disktest.Forged, lba int64)) func(testing.TB, string) string {
+func giantGPT(first uint64, fill func(disk forge.Bytes, lba int64)) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
-		var entries []disktest.GPTEntryFields
+		var entries []tableforge.GPTEntry
 		for i := range uint64(maxGPTEntries) {
 			start := first + 8*i
-			entries = append(entries, disktest.GPTEntryFields{First: start, Last: start + 6, Name: strings.Repeat("é", 31) + fmt.Sprintf("%05d", i)})
+			entries = append(entries, tableforge.GPTEntry{First: start, Last: start + 6, Name: strings.Repeat("é", 31) + fmt.Sprintf("%05d", i)})
 		}
 		const array = maxGPTEntries * 128 / 512
-		disk := disktest.ForgeGPT(512, int64(first)+8*maxGPTEntries+array+1, maxGPTEntries, entries...)
+		disk := tableforge.NewGPT(512, int64(first)+8*maxGPTEntries+array+1, maxGPTEntries, entries...)
 		for _, e := range entries {
 			fill(disk, int64(e.First))
 		}
@@ -39,11 +41,11 @@ func giantGPT(first uint64, fill func(disk disktest.Forged, lba int64)) func(tes
 // that hold file systems, good ones and broken ones.
 func TestLargestGPT(t *testing.T) {
 	t.Parallel()
-	empty := func(disktest.Forged, int64) {}
-	ext := func(disk disktest.Forged, lba int64) { disk.PutExt(lba, 7) }
-	fat := func(disk disktest.Forged, lba int64) {
-		disk.PutFAT16(lba, 7)
-		disk.U8(lba*512+disktest.BootFATs, 5)
+	empty := func(forge.Bytes, int64) {}
+	ext := func(disk forge.Bytes, lba int64) { fsforge.PutExt(disk, lba, 7) }
+	fat := func(disk forge.Bytes, lba int64) {
+		fsforge.PutFAT16(disk, lba, 7)
+		disk.U8(lba*512+fsforge.BootFATs, 5)
 	}
 	for name, c := range map[string]struct {
 		image         func(testing.TB, string) string

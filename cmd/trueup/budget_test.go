@@ -11,7 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // The disks here have 64 TiB, or what their format can say, and hold xpDisk at their start. Their tables are as large as they
@@ -122,20 +125,20 @@ func giantFlat(t testing.TB, dir string, link giantLink) {
 	for i := range 4096 {
 		lines = append(lines, fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" %d`, sectors, i*sectors))
 	}
-	writeText(link.name, disktest.VMDKDescriptor("twoGbMaxExtentFlat", lines...))(t, dir)
+	writeText(link.name, vmdkforge.Descriptor("twoGbMaxExtentFlat", lines...))(t, dir)
 }
 
 // giantQcow2 has an L1 table of 1 MiB.
 func giantQcow2(t testing.TB, dir string, link giantLink) {
 	t.Helper()
-	q := disktest.ForgeQcow2(link.contents(), qcow2Bits)
+	q := qcow2forge.New(link.contents(), qcow2Bits)
 	const entries = giantSize >> (qcow2Bits + qcow2Bits - 3)
 	table := make([]byte, 8*entries)
-	copy(table, q.Forged[q.L1:q.L1+8])
+	copy(table, q.Bytes[q.L1:q.L1+8])
 	q.SetRefcount(q.L1/q.Cluster, 0)
-	q.Set64(disktest.Qcow2L1, uint64(q.Append(table)))
-	q.Set32(disktest.Qcow2L1Size, entries)
-	q.Set64(disktest.Qcow2Size, giantSize)
+	q.BE64(qcow2forge.L1, uint64(q.Append(table)))
+	q.BE32(qcow2forge.L1Size, entries)
+	q.BE64(qcow2forge.Size, giantSize)
 	if link.parent != "" {
 		q.SetBacking(link.parent, "qcow2")
 	}
@@ -147,19 +150,19 @@ func giantVHD(size int64) func(testing.TB, string, giantLink) {
 	return func(t testing.TB, dir string, link giantLink) {
 		t.Helper()
 		id := byte(1)
-		l := disktest.VHDLayout{ID: id}
+		l := vhdforge.Layout{ID: id}
 		if link.parent != "" {
-			l.Parent = &disktest.VHDParent{ID: id, Name: link.parent, Relative: link.parent}
+			l.Parent = &vhdforge.Parent{ID: id, Name: link.parent, Relative: link.parent}
 		}
-		v := disktest.ForgeVHD(link.contents(), l)
+		v := vhdforge.New(link.contents(), l)
 		table := bytes.Repeat([]byte{0xff}, int(4*(size>>21)))
-		copy(table, v.Forged[v.BAT:v.BAT+4])
+		copy(table, v.Bytes[v.BAT:v.BAT+4])
 		v.Head(func(off int64) {
-			v.BE64(off+disktest.VHDTableOffset, uint64(v.Footer))
-			v.BE32(off+disktest.VHDMaxEntries, uint32(size>>21))
+			v.BE64(off+vhdforge.TableOffset, uint64(v.Footer))
+			v.BE32(off+vhdforge.MaxEntries, uint32(size>>21))
 		})
-		v.Foot(func(off int64) { v.BE64(off+disktest.VHDCurrentSize, uint64(size)) })
-		file := bytes.Join([][]byte{v.Forged[:v.Footer], table, v.Forged[v.Footer:]}, nil)
+		v.Foot(func(off int64) { v.BE64(off+vhdforge.CurrentSize, uint64(size)) })
+		file := bytes.Join([][]byte{v.Bytes[:v.Footer], table, v.Bytes[v.Footer:]}, nil)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, link.name), file, 0o644))
 	}
 }
@@ -167,18 +170,18 @@ func giantVHD(size int64) func(testing.TB, string, giantLink) {
 // giantVHDX has a BAT of 512 MiB, which is a hole.
 func giantVHDX(t testing.TB, dir string, link giantLink) {
 	t.Helper()
-	l := disktest.VHDXLayout{Size: xpSectors * 512}
+	l := vhdxforge.Layout{Size: xpSectors * 512}
 	if link.parent != "" {
-		l.Parent = map[string]string{"parent_linkage": "{" + disktest.VHDXDataWriteGUID + "}", "relative_path": `.\` + link.parent}
+		l.Parent = map[string]string{"parent_linkage": "{" + vhdxforge.DataWriteGUID + "}", "relative_path": `.\` + link.parent}
 	}
-	v := disktest.ForgeVHDX(l).Fill(link.contents())
+	v := vhdxforge.New(l).Fill(link.contents())
 	const blocks = giantSize >> 20
-	bat := int64(len(v.Forged))
+	bat := int64(len(v.Bytes))
 	length := int64(8*(blocks+blocks/4096)+1<<20-1) >> 20 << 20
-	v.U64(v.Item(disktest.VHDXDiskSize), giantSize)
+	v.U64(v.Item(vhdxforge.DiskSize), giantSize)
 	v.SetRegions(
-		disktest.VHDXRegion{GUID: disktest.VHDXRegionBAT, Off: uint64(bat), Len: uint32(length), Required: 1},
-		disktest.VHDXRegion{GUID: disktest.VHDXRegionMetadata, Off: uint64(v.Metadata), Len: 1 << 20, Required: 1})
+		vhdxforge.Region{GUID: vhdxforge.RegionBAT, Off: uint64(bat), Len: uint32(length), Required: 1},
+		vhdxforge.Region{GUID: vhdxforge.RegionMetadata, Off: uint64(v.Metadata), Len: 1 << 20, Required: 1})
 	v.Seal()
-	sparsely(t, filepath.Join(dir, link.name), bat+length, map[int64][]byte{0: v.Forged, bat: slices.Clone(v.Forged[v.BAT : v.BAT+16])})
+	sparsely(t, filepath.Join(dir, link.name), bat+length, map[int64][]byte{0: v.Bytes, bat: slices.Clone(v.Bytes[v.BAT : v.BAT+16])})
 }

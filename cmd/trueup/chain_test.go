@@ -5,7 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // The tests here are about what a guest boots with. A disk of theirs has an aligned partition, which stays, and a
@@ -17,10 +19,10 @@ const (
 )
 
 // chainDisk is that disk. change puts something into the first partition.
-func chainDisk(t testing.TB, kind byte, change func(disk, partition disktest.Forged)) string {
+func chainDisk(t testing.TB, kind byte, change func(disk, partition forge.Bytes)) string {
 	t.Helper()
-	disk := disktest.ForgeMBR(20480, slot(kind, stayStart, stayLength), slot(0x83, moveStart, moveLength))
-	disk.U8(disktest.MBREntries, 0x80)
+	disk := tableforge.NewMBR(20480, slot(kind, stayStart, stayLength), slot(0x83, moveStart, moveLength))
+	disk.U8(tableforge.MBREntries, 0x80)
 	disk.Put(moveStart*sectorSize, noise("moves", moveLength*sectorSize))
 	change(disk, disk[stayStart*sectorSize:(stayStart+stayLength)*sectorSize])
 	return writeForged("disk.raw", disk)(t, t.TempDir())
@@ -30,7 +32,7 @@ func chainDisk(t testing.TB, kind byte, change func(disk, partition disktest.For
 type chainCase struct {
 	name   string
 	kind   byte
-	change func(disk, partition disktest.Forged)
+	change func(disk, partition forge.Bytes)
 	code   string // of the refusal
 	says   string
 	force  int // exit code of align with --allow-unbootable
@@ -39,29 +41,29 @@ type chainCase struct {
 var chainCases = []chainCase{
 	{
 		name: "bootmgr on ntfs", kind: 0x07, code: "bcd", says: "BCD",
-		change: func(disk, partition disktest.Forged) {
-			disk.PutNTFS(stayStart, stayLength)
+		change: func(disk, partition forge.Bytes) {
+			fsforge.PutNTFS(disk, stayStart, stayLength)
 			partition.Text(0x1a0, "BOOTMGR is missing")
 		},
 	},
 	{
 		name: "ntldr on ntfs", kind: 0x07, code: "mounted-devices", says: "its registry",
-		change: func(disk, partition disktest.Forged) {
-			disk.PutNTFS(stayStart, stayLength)
+		change: func(disk, partition forge.Bytes) {
+			fsforge.PutNTFS(disk, stayStart, stayLength)
 			partition.Text(0x1a0, "NTLDR is missing")
 		},
 	},
 	{
 		name: "hibernated linux", kind: 0x82, code: "hibernated-linux", says: "hibernated", force: 4,
-		change: func(_, partition disktest.Forged) { partition.Text(4086, "S1SUSPEND") },
+		change: func(_, partition forge.Bytes) { partition.Text(4086, "S1SUSPEND") },
 	},
 	{
 		name: "lilo", kind: 0x83, code: "lilo", says: "LILO",
-		change: func(disk, partition disktest.Forged) {
-			disk.PutExt(stayStart, stayLength)
+		change: func(disk, partition forge.Bytes) {
+			fsforge.PutExt(disk, stayStart, stayLength)
 			partition.Put(0, []byte{0xfa, 0xeb, 0x21, 0x01, 0xb4, 0x01})
 			partition.Text(6, "LILO")
-			partition.U16(disktest.MBRMagic, 0xaa55)
+			partition.U16(tableforge.MBRMagic, 0xaa55)
 		},
 	},
 }
@@ -90,7 +92,7 @@ func TestChainsAcrossPartitions(t *testing.T) {
 // TestUnknownBootCode refuses code that is not known until the user takes it upon himself, and says so in the result again.
 func TestUnknownBootCode(t *testing.T) {
 	t.Parallel()
-	f := newFault(t, chainDisk(t, 0x83, func(disk, _ disktest.Forged) { disk.Put(0, noise("unknown code", 64)) }))
+	f := newFault(t, chainDisk(t, 0x83, func(disk, _ forge.Bytes) { disk.Put(0, noise("unknown code", 64)) }))
 	const says = "the boot code in sector 0 is not known"
 	r := trueup(t, f.args()...)
 	require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
@@ -133,12 +135,12 @@ func TestPlanSaysItsFlags(t *testing.T) {
 // the boot sector's 16 heads do: LBA 2048 is cylinder 2, head 0, sector 33.
 func TestCHSBeyondItsEnd(t *testing.T) {
 	t.Parallel()
-	disk := disktest.ForgeMBR(8192, slot(0x07, trackSectors, 6000))
-	disk.PutNTFS(trackSectors, 6000)
-	disk.Put(disktest.MBREntries+1, []byte{1, 1, 0}) // cylinder 0, head 1, sector 1: LBA 63 in every geometry
-	disk.U16(trackSectors*sectorSize+disktest.BootHeads, 16)
+	disk := tableforge.NewMBR(8192, slot(0x07, trackSectors, 6000))
+	fsforge.PutNTFS(disk, trackSectors, 6000)
+	disk.Put(tableforge.MBREntries+1, []byte{1, 1, 0}) // cylinder 0, head 1, sector 1: LBA 63 in every geometry
+	disk.U16(trackSectors*sectorSize+fsforge.BootHeads, 16)
 	f := newFault(t, writeForged("disk.raw", disk)(t, t.TempDir()))
 	f.requireNext(t, "--boundary", "1M")
-	require.Equal(t, []byte{0, 33, 2}, readAt(t, f.dest, disktest.MBREntries+1, 3), "start")
-	require.Equal(t, []byte{0xfe, 0xff, 0xff}, readAt(t, f.dest, disktest.MBREntries+5, 3), "end")
+	require.Equal(t, []byte{0, 33, 2}, readAt(t, f.dest, tableforge.MBREntries+1, 3), "start")
+	require.Equal(t, []byte{0xfe, 0xff, 0xff}, readAt(t, f.dest, tableforge.MBREntries+5, 3), "end")
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // The tests here are about the containers that align writes, beside the disks in them.
@@ -20,9 +22,9 @@ func TestVerifyReadsTheContainer(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
 	for name, change := range map[string]func(header []byte) (at int64, b byte){
-		"unclean": func([]byte) (int64, byte) { return disktest.VMDKUncleanShutdown, 1 },
+		"unclean": func([]byte) (int64, byte) { return vmdkforge.UncleanShutdown, 1 },
 		"redundant grain table": func(header []byte) (int64, byte) {
-			directory := int64(binary.LittleEndian.Uint64(header[disktest.VMDKRGDOffset:])) * sectorSize
+			directory := int64(binary.LittleEndian.Uint64(header[vmdkforge.RGDOffset:])) * sectorSize
 			return int64(binary.LittleEndian.Uint32(header[directory:]))*sectorSize + 1, 0x77
 		},
 	} {
@@ -41,7 +43,7 @@ func TestVerifyReadsTheContainer(t *testing.T) {
 func TestRoomForZeros(t *testing.T) {
 	t.Parallel()
 	const size = 200 << 20
-	disk := disktest.ForgeMBR(size/sectorSize, slot(0x83, trackSectors, size/sectorSize-4096))
+	disk := tableforge.NewMBR(size/sectorSize, slot(0x83, trackSectors, size/sectorSize-4096))
 	f := newFault(t, writeForged("zeros.raw", disk)(t, t.TempDir()))
 	info, err := os.Stat(f.source)
 	require.NoError(t, err)

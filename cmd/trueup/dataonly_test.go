@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // Places of the disks below, in sectors: a system at LBA 63, data behind it.
@@ -33,7 +34,7 @@ func systemDisk(t testing.TB, swapped bool) string {
 		first, second = slot(0x83, systemLBA, dataSize), slot(0x83, systemLBA+dataSize, systemSize)
 		at = []int64{systemLBA + dataSize, systemLBA}
 	}
-	disk := disktest.ForgeMBR(20<<11, first, second)
+	disk := tableforge.NewMBR(20<<11, first, second)
 	disk.Put(at[0]*sectorSize, readAt(t, root, 0, systemSize*sectorSize))
 	disk.Put(at[1]*sectorSize, readAt(t, data, 0, dataSize*sectorSize))
 	return writeForged("disk.raw", disk)(t, dir)

@@ -11,11 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 )
 
 // exfatTools makes a volume by mkfs.exfat, which cannot say where its partition begins: the field and its checksum are written
 // as Windows does it.
-func exfatTools(t testing.TB, size, lba int64) disktest.Forged {
+func exfatTools(t testing.TB, size, lba int64) forge.Bytes {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "volume")
 	require.NoError(t, os.WriteFile(path, nil, 0o644))
@@ -23,10 +25,10 @@ func exfatTools(t testing.TB, size, lba int64) disktest.Forged {
 	disktest.Run(t, "mkfs.exfat", "-L", "Bilder", path)
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	v := disktest.Forged(data)
+	v := forge.Bytes(data)
 	for _, first := range []int64{0, 12} {
-		v.U64(first*512+disktest.ExFATPartitionOffset, uint64(lba))
-		v.SealExFAT(first)
+		v.U64(first*512+fsforge.ExFATPartitionOffset, uint64(lba))
+		fsforge.SealExFAT(v, first)
 	}
 	return v
 }
@@ -56,11 +58,11 @@ func TestAlignExFAT(t *testing.T) {
 
 	moved := readSfdisk(t, dest).Partitions[0].Start
 	require.Equal(t, int64(2048), moved)
-	got := disktest.Forged(readAt(t, dest, moved*512, sectors*512))
+	got := forge.Bytes(readAt(t, dest, moved*512, sectors*512))
 	for _, first := range []int64{0, 12} {
-		require.Equal(t, uint64(moved), binary.LittleEndian.Uint64(got[first*512+disktest.ExFATPartitionOffset:]))
-		volume.U64(first*512+disktest.ExFATPartitionOffset, uint64(moved))
-		volume.SealExFAT(first)
+		require.Equal(t, uint64(moved), binary.LittleEndian.Uint64(got[first*512+fsforge.ExFATPartitionOffset:]))
+		volume.U64(first*512+fsforge.ExFATPartitionOffset, uint64(moved))
+		fsforge.SealExFAT(volume, first)
 	}
 	require.Equal(t, sha256.Sum256(volume), sha256.Sum256(got), "nothing else changes")
 	part := filepath.Join(t.TempDir(), "part")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // The faults here are those of a place that is too small or fails, and of a disk that does not give what it should.
@@ -68,7 +69,7 @@ func TestTooLittleSpace(t *testing.T) {
 func TestTooLittleSpaceForACompressedCopy(t *testing.T) {
 	t.Parallel()
 	text := filepath.Join(t.TempDir(), "text.raw")
-	disk := disktest.ForgeMBR(trackSectors+20000, slot(0x83, trackSectors, 20000))
+	disk := tableforge.NewMBR(trackSectors+20000, slot(0x83, trackSectors, 20000))
 	disk.Put(trackSectors*sectorSize, []byte(strings.Repeat("well packed ", 20000*sectorSize/12)))
 	disk.Write(t, text)
 	packed := filepath.Join(t.TempDir(), "packed.vmdk")

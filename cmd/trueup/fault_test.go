@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // fault is one align that meets trouble, and what is around it.
@@ -101,7 +102,7 @@ func run(t testing.TB, name string, args ...string) result {
 func noisyDisk(t testing.TB, mebibytes int) string {
 	t.Helper()
 	sectors := mebibytes << 11
-	disk := disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0x83, Start: trackSectors, Sectors: uint32(sectors - 2*trackSectors)})
+	disk := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Start: trackSectors, Sectors: uint32(sectors - 2*trackSectors)})
 	disk.Put(trackSectors*sectorSize, noise("noisy disk", (sectors-2*trackSectors)*sectorSize))
 	path := filepath.Join(t.TempDir(), "noisy.raw")
 	disk.Write(t, path)

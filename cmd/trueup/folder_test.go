@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // The tests here are about what else lies in the folder of an image.
@@ -33,7 +34,7 @@ func TestLocksInALargeFolder(t *testing.T) {
 		for name, text := range locks {
 			lock := filepath.Join(dir, name)
 			if text != "" {
-				text = disktest.VMDKDescriptor("monolithicSparse", `RW 4096 SPARSE "none.vmdk"`) + text + "\n"
+				text = vmdkforge.Descriptor("monolithicSparse", `RW 4096 SPARSE "none.vmdk"`) + text + "\n"
 			}
 			require.NoError(t, os.WriteFile(lock, []byte(text), 0o644))
 			r := trueup(t, "plan", x)
@@ -49,7 +50,7 @@ func TestManyLinksToADescriptor(t *testing.T) {
 	t.Parallel()
 	image := sampleDisk(t)
 	dir := filepath.Dir(image)
-	text := disktest.VMDKDescriptor("monolithicFlat", strings.Repeat("RW 1 FLAT \"none-flat.vmdk\" 0\n", 36<<10))
+	text := vmdkforge.Descriptor("monolithicFlat", strings.Repeat("RW 1 FLAT \"none-flat.vmdk\" 0\n", 36<<10))
 	require.Greater(t, len(text), 1<<20)
 	first := filepath.Join(dir, "0.vmdk")
 	require.NoError(t, os.WriteFile(first, []byte(text), 0o644))

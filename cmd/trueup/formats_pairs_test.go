@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image"
 )
 
@@ -82,8 +84,8 @@ func qemuName(format string) string {
 // pairDisk is a disk with a misaligned partition, data in odd places and a size that is no multiple of any grain.
 func pairDisk(t testing.TB) string {
 	t.Helper()
-	disk := disktest.ForgeMBR(21001, slot(0x07, trackSectors, 20000))
-	disk.PutNTFS(trackSectors, 20000)
+	disk := tableforge.NewMBR(21001, slot(0x07, trackSectors, 20000))
+	fsforge.PutNTFS(disk, trackSectors, 20000)
 	for i, at := range []int64{5000, 9000, 12345, 15000, 20990} {
 		place := at*sectorSize + int64(i)
 		disk.Put(place, noise("pair", int(min((at/50)*sectorSize, 21001*sectorSize-place))))

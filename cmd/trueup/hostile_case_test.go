@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // The hostile_*_test.go files go through the threats that this program's parsers can meet; T numbers are those of the
@@ -196,7 +196,7 @@ func writeText(name, text string) func(testing.TB, string) string {
 }
 
 // writeForged makes a forged image the file.
-func writeForged(name string, image disktest.Forged) func(testing.TB, string) string {
+func writeForged(name string, image forge.Bytes) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
 		path := filepath.Join(dir, name)

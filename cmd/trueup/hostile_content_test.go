@@ -13,6 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // rawWith is a partitioned raw disk over which a guest wrote texts.
@@ -95,20 +100,20 @@ func polyglots() []hostile {
 }
 
 // wholeImages are valid, one for each layout of a file. All hold xpDisk.
-var wholeImages = map[string]func() disktest.Forged{
-	"qcow2": func() disktest.Forged { return disktest.ForgeQcow2(xpDisk(), qcow2Bits).Forged },
-	"VHDX": func() disktest.Forged {
-		return disktest.ForgeVHDX(disktest.VHDXLayout{Size: xpSectors * 512}).Fill(xpDisk()).Seal().Forged
+var wholeImages = map[string]func() forge.Bytes{
+	"qcow2": func() forge.Bytes { return qcow2forge.New(xpDisk(), qcow2Bits).Bytes },
+	"VHDX": func() forge.Bytes {
+		return vhdxforge.New(vhdxforge.Layout{Size: xpSectors * 512}).Fill(xpDisk()).Seal().Bytes
 	},
-	"VMDK":                 func() disktest.Forged { return disktest.ForgeSparseVMDK(xpDisk()).Forged },
-	"VMDK streamOptimized": func() disktest.Forged { return disktest.ForgeStreamVMDK(xpDisk(), disktest.StreamLayout{}).Forged },
+	"VMDK":                 func() forge.Bytes { return vmdkforge.NewSparse(xpDisk()).Bytes },
+	"VMDK streamOptimized": func() forge.Bytes { return vmdkforge.NewStream(xpDisk(), vmdkforge.StreamLayout{}).Bytes },
 }
 
 // withFooter makes a fixed VHD of an image.
-func withFooter(forge func() disktest.Forged) func(testing.TB, string) string {
+func withFooter(forged func() forge.Bytes) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
-		return writeForged("disk.img", disktest.ForgeFixedVHD(forge()).Forged)(t, dir)
+		return writeForged("disk.img", vhdforge.NewFixed(forged()).Bytes)(t, dir)
 	}
 }
 
@@ -129,10 +134,10 @@ func wrongFormatFlag() []hostile {
 	return []hostile{
 		flag("vmdk on raw", "vmdk", rawWith(nil), "no known header"),
 		flag("vmdk on qcow2", "vmdk", qcow2, "qcow2"),
-		flag("qcow2 on VHD", "qcow2", vhdDisk(func(*disktest.VHD) {}), "vhd"),
-		flag("vhd on VHDX", "vhd", vhdxDisk(func(*disktest.VHDX) {}), "vhdx"),
-		flag("vhdx on VHD", "vhdx", vhdDisk(func(*disktest.VHD) {}), "vhd"),
-		flag("vhd on sparse VMDK", "vhd", sparseImage(func(*disktest.SparseVMDK) {}), "vmdk"),
+		flag("qcow2 on VHD", "qcow2", vhdDisk(func(*vhdforge.File) {}), "vhd"),
+		flag("vhd on VHDX", "vhd", vhdxDisk(func(*vhdxforge.File) {}), "vhdx"),
+		flag("vhdx on VHD", "vhdx", vhdDisk(func(*vhdforge.File) {}), "vhd"),
+		flag("vhd on sparse VMDK", "vhd", sparseImage(func(*vmdkforge.Sparse) {}), "vmdk"),
 		flag("vhdx on qcow2", "vhdx", qcow2, "qcow2"),
 		flag("vhdx on raw", "vhdx", rawWith(nil), "no known header"),
 		flag("vhd on raw", "vhd", rawWith(nil), "no known header"),
@@ -149,8 +154,8 @@ func TestLUKSInImages(t *testing.T) {
 	t.Parallel()
 	disk := xpDisk()
 	disk.Text(0, luks+strings.Repeat("\x00", 504))
-	for name, image := range map[string]disktest.Forged{
-		"fixed VHD": disktest.ForgeFixedVHD(disk).Forged, "qcow2": disktest.ForgeQcow2(disk, qcow2Bits).Forged, "sparse VMDK": disktest.ForgeSparseVMDK(disk).Forged,
+	for name, image := range map[string]forge.Bytes{
+		"fixed VHD": vhdforge.NewFixed(disk).Bytes, "qcow2": qcow2forge.New(disk, qcow2Bits).Bytes, "sparse VMDK": vmdkforge.NewSparse(disk).Bytes,
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := writeForged("disk.img", image)(t, t.TempDir())
@@ -185,7 +190,7 @@ func TestHostileSizes(t *testing.T) {
 	var rows []hostile
 	for _, n := range []int{0, 1, 511, 513} {
 		rows = append(rows, hostile{
-			name: fmt.Sprintf("T41 file of %d bytes", n), image: writeForged("disk.raw", make(disktest.Forged, n)), code: "format",
+			name: fmt.Sprintf("T41 file of %d bytes", n), image: writeForged("disk.raw", make(forge.Bytes, n)), code: "format",
 			says: []string{"no disk image: ", map[bool]string{true: "the file is empty", false: fmt.Sprintf("its size (%d) is no multiple of 512", n)}[n == 0]},
 		})
 	}
@@ -194,8 +199,8 @@ func TestHostileSizes(t *testing.T) {
 
 // cuts are a valid sparse VMDK that ends at, before and behind the border of every structure.
 func cuts() []hostile {
-	v := disktest.ForgeSparseVMDK(xpDisk())
-	lastGrain := int64(len(v.Forged)) - disktest.VMDKGrain
+	v := vmdkforge.NewSparse(xpDisk())
+	lastGrain := int64(len(v.Bytes)) - vmdkforge.Grain
 	var out []hostile
 	for _, border := range []struct {
 		name string
@@ -209,17 +214,17 @@ func cuts() []hostile {
 		{"directory", v.GT},
 		{"table", v.GT + 2048},
 		{"metadata", v.Grains},
-		{"first grain", v.Grains + disktest.VMDKGrain},
+		{"first grain", v.Grains + vmdkforge.Grain},
 		{"last grain but one", lastGrain},
-		{"last grain", int64(len(v.Forged))},
+		{"last grain", int64(len(v.Bytes))},
 	} {
 		for _, n := range []int64{border.at - 1, border.at, border.at + 1} {
-			if n >= int64(len(v.Forged)) {
+			if n >= int64(len(v.Bytes)) {
 				continue
 			}
 			h := hostile{
 				name: fmt.Sprintf("T41 cut at the end of the %s, %d bytes", border.name, n), code: "format",
-				image: writeForged("disk.vmdk", v.Forged[:n]), says: []string{"vmdk ", " at 0x", ""},
+				image: writeForged("disk.vmdk", v.Bytes[:n]), says: []string{"vmdk ", " at 0x", ""},
 			}
 			h.says[2] = fmt.Sprintf("file of %d bytes", n)
 			if n >= v.GT+2048 { // the tables are whole, and lead behind the end
@@ -229,7 +234,7 @@ func cuts() []hostile {
 				h.says = []string{"vmdk sparse header at 0x0", fmt.Sprintf("file size %d", n), "want at least 512"}
 			}
 			// Where the first grain is whole, inspect can report the disk and the grains that it lacks.
-			h.report = n >= v.Grains+disktest.VMDKGrain
+			h.report = n >= v.Grains+vmdkforge.Grain
 			out = append(out, h)
 		}
 	}

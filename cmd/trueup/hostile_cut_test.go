@@ -9,13 +9,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // cutImage is an image and where its structures begin.
 type cutImage struct {
 	file    string
-	image   disktest.Forged
+	image   forge.Bytes
 	borders []int64
 	args    []string
 	text    func(t testing.TB, dir string) string // writes the descriptor that is inspected, nil for the image itself
@@ -24,26 +28,26 @@ type cutImage struct {
 }
 
 func cutImages() map[string]cutImage {
-	q := disktest.ForgeQcow2(xpDisk(), qcow2Bits)
-	d := disktest.ForgeVHD(xpDisk(), disktest.VHDLayout{})
-	f := disktest.ForgeFixedVHD(xpDisk())
-	x := disktest.ForgeVHDX(disktest.VHDXLayout{Size: xpSectors * 512}).Fill(xpDisk()).Seal()
-	s := disktest.ForgeStreamVMDK(xpDisk(), disktest.StreamLayout{})
-	front := disktest.ForgeStreamVMDK(xpDisk(), disktest.StreamLayout{Front: true})
-	c := disktest.ForgeCOWD(xpDisk(), 1, nil)
-	e := disktest.ForgeSESparse(xpDisk(), 0, nil)
+	q := qcow2forge.New(xpDisk(), qcow2Bits)
+	d := vhdforge.New(xpDisk(), vhdforge.Layout{})
+	f := vhdforge.NewFixed(xpDisk())
+	x := vhdxforge.New(vhdxforge.Layout{Size: xpSectors * 512}).Fill(xpDisk()).Seal()
+	s := vmdkforge.NewStream(xpDisk(), vmdkforge.StreamLayout{})
+	front := vmdkforge.NewStream(xpDisk(), vmdkforge.StreamLayout{Front: true})
+	c := vmdkforge.NewCOWD(xpDisk(), 1, nil)
+	e := vmdkforge.NewSESparse(xpDisk(), 0, nil)
 	text := func(createType, word string) func(t testing.TB, dir string) string {
-		return writeText("disk.vmdk", disktest.VMDKDescriptor(createType, fmt.Sprintf(`RW %d %s "x.vmdk"`, xpSectors, word)))
+		return writeText("disk.vmdk", vmdkforge.Descriptor(createType, fmt.Sprintf(`RW %d %s "x.vmdk"`, xpSectors, word)))
 	}
 	return map[string]cutImage{
-		"qcow2":           {"disk.qcow2", q.Forged, []int64{4, 72, 104, 112, q.RefTable, q.RefBlock, q.L1, q.L2, q.L2 + 1<<16, q.End - 1<<16}, nil, nil, 0},
-		"dynamic vhd":     {"disk.vhd", d.Forged, []int64{8, d.Header, d.BAT, d.BAT + 4, d.Blocks[0], d.Blocks[0] + 512, d.Footer}, nil, nil, d.Footer},
-		"fixed vhd":       {"disk.vhd", f.Forged, []int64{512, f.Footer, f.Footer + 509}, []string{"--format", "vhd"}, nil, 0},
-		"vhdx":            {"disk.vhdx", x.Forged, []int64{8, disktest.VHDXHeader1, disktest.VHDXHeader2, disktest.VHDXRegions1, disktest.VHDXRegions2, x.Log, x.Metadata, x.BAT, x.Blocks, x.Blocks + 1<<20}, nil, nil, 0},
-		"stream":          {"disk.vmdk", s.Forged, []int64{4, 512, s.Grains[0], s.Grains[1], s.Tables[0], s.Directory, s.Footer, s.Footer + 512, s.End}, nil, nil, 0},
-		"tables in front": {"disk.vmdk", front.Forged, []int64{512, front.Directory, front.Tables[0], front.Grains[0], front.Grains[1]}, nil, nil, 0},
-		"cowd":            {"x.vmdk", c.Forged, []int64{4, 2048, c.GD, c.Tables[0], c.Tables[0] + disktest.COWDTable}, nil, text("vmfsSparse", "VMFSSPARSE"), 0},
-		"sesparse":        {"x.vmdk", e.Forged, []int64{8, e.Volatile, e.Volatile + 512, e.GD, e.GT, e.Grains, e.Grains + 4096}, nil, text("seSparse", "SESPARSE"), 0},
+		"qcow2":           {"disk.qcow2", q.Bytes, []int64{4, 72, 104, 112, q.RefTable, q.RefBlock, q.L1, q.L2, q.L2 + 1<<16, q.End - 1<<16}, nil, nil, 0},
+		"dynamic vhd":     {"disk.vhd", d.Bytes, []int64{8, d.Header, d.BAT, d.BAT + 4, d.Blocks[0], d.Blocks[0] + 512, d.Footer}, nil, nil, d.Footer},
+		"fixed vhd":       {"disk.vhd", f.Bytes, []int64{512, f.Footer, f.Footer + 509}, []string{"--format", "vhd"}, nil, 0},
+		"vhdx":            {"disk.vhdx", x.Bytes, []int64{8, vhdxforge.Header1, vhdxforge.Header2, vhdxforge.Regions1, vhdxforge.Regions2, x.Log, x.Metadata, x.BAT, x.Blocks, x.Blocks + 1<<20}, nil, nil, 0},
+		"stream":          {"disk.vmdk", s.Bytes, []int64{4, 512, s.Grains[0], s.Grains[1], s.Tables[0], s.Directory, s.Footer, s.Footer + 512, s.End}, nil, nil, 0},
+		"tables in front": {"disk.vmdk", front.Bytes, []int64{512, front.Directory, front.Tables[0], front.Grains[0], front.Grains[1]}, nil, nil, 0},
+		"cowd":            {"x.vmdk", c.Bytes, []int64{4, 2048, c.GD, c.Tables[0], c.Tables[0] + vmdkforge.COWDTable}, nil, text("vmfsSparse", "VMFSSPARSE"), 0},
+		"sesparse":        {"x.vmdk", e.Bytes, []int64{8, e.Volatile, e.Volatile + 512, e.GD, e.GT, e.Grains, e.Grains + 4096}, nil, text("seSparse", "SESPARSE"), 0},
 	}
 }
 
@@ -102,7 +106,7 @@ func TestFewBytes(t *testing.T) {
 			if format == "raw" && n == 512 {
 				continue // a disk of one sector
 			}
-			path := writeForged("disk.img", make(disktest.Forged, n))(t, t.TempDir())
+			path := writeForged("disk.img", make(forge.Bytes, n))(t, t.TempDir())
 			r := measure(t, []string{"inspect", "--json", "--format", format, path})[0]
 			require.Equal(t, 1, r.code, "%s of %d bytes", format, n)
 			require.Equal(t, "format", parseFailure(t, r).Error.Code, "%s of %d bytes", format, n)

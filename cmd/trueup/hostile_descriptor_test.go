@@ -12,14 +12,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // xpSectors is the size of the disk that most forged images hold: one partition at LBA 63, of an unknown kind.
 const xpSectors = 4096
 
-func xpDisk() disktest.Forged {
-	disk := disktest.ForgeMBR(xpSectors, disktest.MBREntryFields{Flag: 0x80, Type: 0x83, Start: 63, Sectors: 2000})
+func xpDisk() forge.Bytes {
+	disk := tableforge.NewMBR(xpSectors, tableforge.Slot{Flag: 0x80, Type: 0x83, Start: 63, Sectors: 2000})
 	disk.Put(63*512, noise("partition", 2000*512))
 	return disk
 }
@@ -36,7 +38,7 @@ func flatImage(text string) func(testing.TB, string) string {
 const goodLine = `RW 4096 FLAT "x-flat.vmdk" 0`
 
 // goodFlat is the descriptor that the cases change.
-func goodFlat() string { return disktest.VMDKDescriptor("monolithicFlat", goodLine) }
+func goodFlat() string { return vmdkforge.Descriptor("monolithicFlat", goodLine) }
 
 // changed is the good descriptor with one text replaced.
 func changed(old, new string) string { return strings.Replace(goodFlat(), old, new, 1) }
@@ -55,12 +57,12 @@ func parents() []hostile {
 	sparse := func(text string) func(testing.TB, string) string {
 		return func(t testing.TB, dir string) string {
 			t.Helper()
-			v := disktest.ForgeSparseVMDK(xpDisk())
+			v := vmdkforge.NewSparse(xpDisk())
 			v.SetDescriptor(text)
-			return writeForged("disk.vmdk", v.Forged)(t, dir)
+			return writeForged("disk.vmdk", v.Bytes)(t, dir)
 		}
 	}
-	good := disktest.VMDKDescriptor("monolithicSparse", `RW 4096 SPARSE "disk.vmdk"`)
+	good := vmdkforge.Descriptor("monolithicSparse", `RW 4096 SPARSE "disk.vmdk"`)
 	const cid = "parentCID=ffffffff"
 	hintOnly := strings.Replace(good, cid, cid+"\nparentFileNameHint=\"/x\"", 1)
 	cidOnly := strings.Replace(good, cid, "parentCID=12345678", 1)
@@ -114,9 +116,9 @@ func bigTexts() []hostile {
 	size := func(n uint64) func(testing.TB, string) string {
 		return func(t testing.TB, dir string) string {
 			t.Helper()
-			v := disktest.ForgeSparseVMDK(xpDisk())
-			v.U64(disktest.VMDKDescriptorSize, n)
-			return writeForged("disk.vmdk", v.Forged)(t, dir)
+			v := vmdkforge.NewSparse(xpDisk())
+			v.U64(vmdkforge.DescriptorSize, n)
+			return writeForged("disk.vmdk", v.Bytes)(t, dir)
 		}
 	}
 	says := []string{"at 0x24", "descriptor size", "limit exceeded"}
@@ -147,11 +149,11 @@ func contradictions() []hostile {
 	twice := func(line string) string { return changed(line, line+"\n"+line) }
 	flatInSparse := func(t testing.TB, dir string) string {
 		t.Helper()
-		v := disktest.ForgeSparseVMDK(xpDisk())
+		v := vmdkforge.NewSparse(xpDisk())
 		v.SetDescriptor(goodFlat())
-		return writeForged("disk.vmdk", v.Forged)(t, dir)
+		return writeForged("disk.vmdk", v.Bytes)(t, dir)
 	}
-	sparse := disktest.VMDKDescriptor("monolithicSparse", `RW 4096 SPARSE "x-flat.vmdk"`)
+	sparse := vmdkforge.Descriptor("monolithicSparse", `RW 4096 SPARSE "x-flat.vmdk"`)
 	zeroAt := fmt.Sprintf("%#x", strings.Index(goodFlat(), "#DDB")+2)
 	return []hostile{
 		{name: "T12 two createType", image: flatImage(twice(`createType="monolithicFlat"`)), code: "format", says: []string{"line 7", "second createtype", "line 6"}},

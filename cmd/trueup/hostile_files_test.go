@@ -13,6 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // TestManyHostileFileSystems gives every partition of a full GPT a root folder of 65,536 names: looking for a file is dear in each of them, and
@@ -21,12 +24,12 @@ func TestManyHostileFileSystems(t *testing.T) {
 	t.Parallel()
 	const count, sectors = 128, 8192
 	volume := crowdedFAT(t, sectors)
-	var entries []disktest.GPTEntryFields
+	var entries []tableforge.GPTEntry
 	for i := range uint64(count) {
-		entries = append(entries, disktest.GPTEntryFields{First: 63 + sectors*i, Last: 62 + sectors*(i+1)})
+		entries = append(entries, tableforge.GPTEntry{First: 63 + sectors*i, Last: 62 + sectors*(i+1)})
 	}
 	const size = (63 + sectors*count + 100) * sectorSize
-	disk := disktest.ForgeGPT(sectorSize, size/sectorSize, count, entries...)
+	disk := tableforge.NewGPT(sectorSize, size/sectorSize, count, entries...)
 	pieces := map[int64][]byte{0: disk[:63*sectorSize], size - 34*sectorSize: disk[size-34*sectorSize:]}
 	for i := range int64(count) {
 		pieces[(63+sectors*i)*sectorSize] = volume
@@ -42,7 +45,7 @@ func TestManyHostileFileSystems(t *testing.T) {
 }
 
 // crowdedFAT is the part of a FAT32 that is not zero: its root has as many names as a folder can have.
-func crowdedFAT(t testing.TB, sectors int64) disktest.Forged {
+func crowdedFAT(t testing.TB, sectors int64) forge.Bytes {
 	t.Helper()
 	const folder = 65536 * 32
 	path := filepath.Join(t.TempDir(), "fat")
@@ -50,7 +53,7 @@ func crowdedFAT(t testing.TB, sectors int64) disktest.Forged {
 	disktest.Run(t, "mkfs.fat", "-F", "32", "-s", "1", path)
 	raw, err := os.ReadFile(path)
 	require.NoError(t, err)
-	f := disktest.Forged(raw)
+	f := forge.Bytes(raw)
 	reserved, table := int64(binary.LittleEndian.Uint16(raw[14:])), int64(binary.LittleEndian.Uint32(raw[36:]))
 	data := (reserved + 2*table) * sectorSize
 	for c := int64(2); c < 2+folder/sectorSize; c++ {
@@ -77,7 +80,7 @@ func TestHostileExtTrees(t *testing.T) {
 	disktest.Run(t, "mkfs.ext4", "-q", "-b", "1024", "-O", "^metadata_csum,^has_journal", "-d", tree, part)
 	volume, err := os.ReadFile(part)
 	require.NoError(t, err)
-	disk := disktest.ForgeMBR(sectors+2000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: sectors})
+	disk := tableforge.NewMBR(sectors+2000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: sectors})
 	disk.Put(63*sectorSize, volume)
 	place := func(path string) int64 { // of the inode
 		out := match(t, disktest.Output(t, "debugfs", "-R", "imap "+path, part), `located at block (\d+), offset 0x`)
@@ -89,18 +92,18 @@ func TestHostileExtTrees(t *testing.T) {
 	}
 	root, link := place("/"), place("/boot")
 	folder := 63*sectorSize + int64(binary.LittleEndian.Uint32(disk[root+0x28+20:]))*1024
-	for name, change := range map[string]func(disktest.Forged){
-		"extent magic":              func(f disktest.Forged) { f.U16(root+0x28, 0) },
-		"more extents than room":    func(f disktest.Forged) { f.U16(root+0x28+2, 65535) },
-		"depth 6":                   func(f disktest.Forged) { f.U16(root+0x28+6, 6) },
-		"node naming itself":        func(f disktest.Forged) { f.U16(root+0x28+6, 1) },
-		"rec_len 0":                 func(f disktest.Forged) { f.U16(folder+4, 0) },
-		"rec_len 3":                 func(f disktest.Forged) { f.U16(folder+4, 3) },
-		"rec_len beyond the block":  func(f disktest.Forged) { f.U16(folder+4, 2048) },
-		"name_len above rec_len":    func(f disktest.Forged) { f.U8(folder+6, 255) },
-		"symbolic link of 1 MiB":    func(f disktest.Forged) { f.U32(link+4, 1<<20) },
-		"folder of 4 GiB":           func(f disktest.Forged) { f.U32(root+4, 1<<32-1024) },
-		"symbolic link of 4 GiB -1": func(f disktest.Forged) { f.U32(link+4, 1<<32-1) },
+	for name, change := range map[string]func(forge.Bytes){
+		"extent magic":              func(f forge.Bytes) { f.U16(root+0x28, 0) },
+		"more extents than room":    func(f forge.Bytes) { f.U16(root+0x28+2, 65535) },
+		"depth 6":                   func(f forge.Bytes) { f.U16(root+0x28+6, 6) },
+		"node naming itself":        func(f forge.Bytes) { f.U16(root+0x28+6, 1) },
+		"rec_len 0":                 func(f forge.Bytes) { f.U16(folder+4, 0) },
+		"rec_len 3":                 func(f forge.Bytes) { f.U16(folder+4, 3) },
+		"rec_len beyond the block":  func(f forge.Bytes) { f.U16(folder+4, 2048) },
+		"name_len above rec_len":    func(f forge.Bytes) { f.U8(folder+6, 255) },
+		"symbolic link of 1 MiB":    func(f forge.Bytes) { f.U32(link+4, 1<<20) },
+		"folder of 4 GiB":           func(f forge.Bytes) { f.U32(root+4, 1<<32-1024) },
+		"symbolic link of 4 GiB -1": func(f forge.Bytes) { f.U32(link+4, 1<<32-1) },
 	} {
 		t.Run("T61 "+name, func(t *testing.T) {
 			path := withChange(disk, change)(t, t.TempDir())
@@ -114,15 +117,15 @@ func TestHostileExtTrees(t *testing.T) {
 // TestManyHostileHives fills a disk with registry hives, each of which is as dear as it can be.
 func TestManyHostileHives(t *testing.T) {
 	t.Parallel()
-	keys := make([]disktest.HiveKey, 9_999)
+	keys := make([]hiveforge.Key, 9_999)
 	for i := range keys {
 		keys[i].Name = fmt.Sprintf("Key%04d", i)
 	}
 	below := slices.Clone(keys)
 	keys[0].Keys, keys[0].List = below, "lh"
-	f := disktest.ForgeHive(5, disktest.HiveKey{Name: "ROOT", Keys: keys, List: "ri"})
+	f := hiveforge.New(5, hiveforge.Key{Name: "ROOT", Keys: keys, List: "ri"})
 	named := func(at int64) int64 { return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[at:])) } // a cell
-	root := named(disktest.HiveRootCell)
+	root := named(hiveforge.RootCell)
 	list := named(root + 28)
 	first := named(named(list+4) + 4)
 	f.U32(root+20, 1<<32-1)

@@ -8,6 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 )
 
 // TestSoundOddFilesystems has what looks odd and moves: chains in a circle, trees that lead nowhere, another place stored.
@@ -19,26 +22,26 @@ func TestSoundOddFilesystems(t *testing.T) {
 		kind  string
 		says  string // in a finding
 	}{
-		"T62 root directory of exFAT in a circle": {volumeImage(0x07, disktest.Forged.PutExFAT, func(v disktest.Forged) {
-			v.Put(disktest.ExFATHeap+(root-2)*4096, bytesOf(5, 4096))
+		"T62 root directory of exFAT in a circle": {volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) {
+			v.Put(fsforge.ExFATHeap+(root-2)*4096, bytesOf(5, 4096))
 			v.U32(fat+4*root, root)
 		}), "exfat", ""},
-		"T62 exFAT of another place": {exfatImage(func(v disktest.Forged) { v.U64(disktest.ExFATPartitionOffset, 1<<60) }), "exfat", "left as found"},
-		"T62 exFAT of a place that is not known": {volumeImage(0x07, disktest.Forged.PutExFAT, func(v disktest.Forged) {
+		"T62 exFAT of another place": {exfatImage(func(v forge.Bytes) { v.U64(fsforge.ExFATPartitionOffset, 1<<60) }), "exfat", "left as found"},
+		"T62 exFAT of a place that is not known": {volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) {
 			for _, first := range []int64{0, 12} {
-				v.U64(first*512+disktest.ExFATPartitionOffset, 0)
-				v.SealExFAT(first)
+				v.U64(first*512+fsforge.ExFATPartitionOffset, 0)
+				fsforge.SealExFAT(v, first)
 			}
 		}), "exfat", ""},
-		"T62 exFAT with a broken backup": {volumeImage(0x07, disktest.Forged.PutExFAT, func(v disktest.Forged) { v.U8(15*512, 1) }), "exfat", "wrong checksum"},
-		"HFS+ whose catalog is outside": {volumeImage(0xaf, disktest.Forged.PutHFSPlus, func(v disktest.Forged) {
-			v.Put(disktest.HFSAt+288, bytesOf(0xff, 64))
+		"T62 exFAT with a broken backup": {volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) { v.U8(15*512, 1) }), "exfat", "wrong checksum"},
+		"HFS+ whose catalog is outside": {volumeImage(0xaf, volumeforge.PutHFSPlus, func(v forge.Bytes) {
+			v.Put(volumeforge.HFSAt+288, bytesOf(0xff, 64))
 		}), "hfsplus", ""},
-		"HFS+ whose first leaf is node 2^32-1": {volumeImage(0xaf, disktest.Forged.PutHFSPlus, func(v disktest.Forged) {
+		"HFS+ whose first leaf is node 2^32-1": {volumeImage(0xaf, volumeforge.PutHFSPlus, func(v forge.Bytes) {
 			v.Put(10*4096+14+10, bytesOf(0xff, 4))
 		}), "hfsplus", ""},
-		"ISO 9660 with descriptors to no end": {volumeImage(0x83, disktest.Forged.PutISO9660, func(v disktest.Forged) {
-			for at := int64(disktest.ISOAt + 2048); at < volumeSectors*512-2048; at += 2048 {
+		"ISO 9660 with descriptors to no end": {volumeImage(0x83, volumeforge.PutISO9660, func(v forge.Bytes) {
+			for at := int64(volumeforge.ISOAt + 2048); at < volumeSectors*512-2048; at += 2048 {
 				v.Text(at, "\x02CD001\x01")
 			}
 		}), "iso9660", ""},
@@ -64,12 +67,12 @@ func TestHostileFilesystemLabels(t *testing.T) {
 	t.Parallel()
 	escape := []byte("\x1b]0;x\a")
 	for name, image := range map[string]func(testing.TB, string) string{
-		"xfs": volumeImage(0x83, disktest.Forged.PutXFS, func(v disktest.Forged) { v.Put(108, escape); v.SealXFS() }),
-		"exfat": volumeImage(0x07, disktest.Forged.PutExFAT, func(v disktest.Forged) {
-			v.Put(disktest.ExFATHeap+2*4096+2, []byte{0x1b, 0, 0x2e, 0x20, 0x9b, 0})
+		"xfs": volumeImage(0x83, volumeforge.PutXFS, func(v forge.Bytes) { v.Put(108, escape); volumeforge.SealXFS(v) }),
+		"exfat": volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) {
+			v.Put(fsforge.ExFATHeap+2*4096+2, []byte{0x1b, 0, 0x2e, 0x20, 0x9b, 0})
 		}),
-		"iso9660": volumeImage(0x83, disktest.Forged.PutISO9660, func(v disktest.Forged) { v.Put(disktest.ISOAt+40, escape); v.Put(disktest.ISOAt+813, escape) }),
-		"hfs":     volumeImage(0xaf, disktest.Forged.PutHFS, func(v disktest.Forged) { v.Put(disktest.HFSAt+37, []byte("\x9b\xff\x1b")) }),
+		"iso9660": volumeImage(0x83, volumeforge.PutISO9660, func(v forge.Bytes) { v.Put(volumeforge.ISOAt+40, escape); v.Put(volumeforge.ISOAt+813, escape) }),
+		"hfs":     volumeImage(0xaf, volumeforge.PutHFS, func(v forge.Bytes) { v.Put(volumeforge.HFSAt+37, []byte("\x9b\xff\x1b")) }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := image(t, t.TempDir())
@@ -83,12 +86,12 @@ func TestHostileFilesystemLabels(t *testing.T) {
 // TestForgedFilesystemsAreValid makes sure that the cases above differ from a good volume in nothing but what they change.
 func TestForgedFilesystemsAreValid(t *testing.T) {
 	t.Parallel()
-	for kind, put := range map[string]func(disktest.Forged, int64, int64){
-		"exfat": disktest.Forged.PutExFAT, "xfs": superXFS.put, "btrfs": superBtrfs.put, "reiserfs": superReiser.put, "f2fs": superF2FS.put,
+	for kind, put := range map[string]func(forge.Bytes, int64, int64){
+		"exfat": fsforge.PutExFAT, "xfs": superXFS.put, "btrfs": superBtrfs.put, "reiserfs": superReiser.put, "f2fs": superF2FS.put,
 		"ufs": superUFS2.put, "hfs": superHFS.put, "hfsplus": superHFSX.put, "apfs": superAPFS.put, "ReFS": superReFS.put, "iso9660": superISO.put,
 	} {
 		t.Run(kind, func(t *testing.T) {
-			path := volumeImage(0x83, put, func(disktest.Forged) {})(t, t.TempDir())
+			path := volumeImage(0x83, put, func(forge.Bytes) {})(t, t.TempDir())
 			volume := filepath.Join(t.TempDir(), "volume")
 			require.NoError(t, os.WriteFile(volume, readAt(t, path, volumeAt, volumeSectors*512), 0o644))
 			require.Equal(t, kind+"\n", disktest.Output(t, "blkid", "-p", "-s", "TYPE", "-o", "value", volume))

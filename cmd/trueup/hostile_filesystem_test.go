@@ -4,14 +4,16 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 )
 
 // exfatImage is a disk with a forged exFAT whose boot region is changed, and sealed again where that is not what is wrong.
-func exfatImage(change func(disktest.Forged)) func(testing.TB, string) string {
-	return volumeImage(0x07, disktest.Forged.PutExFAT, func(v disktest.Forged) {
+func exfatImage(change func(forge.Bytes)) func(testing.TB, string) string {
+	return volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) {
 		change(v)
-		v.SealExFAT(0)
+		fsforge.SealExFAT(v, 0)
 	})
 }
 
@@ -25,63 +27,63 @@ func TestHostileFilesystems(t *testing.T) {
 }
 
 func brokenExFAT() []hostile {
-	type change = func(disktest.Forged)
+	type change = func(forge.Bytes)
 	row := func(name string, at int64, change change, says ...string) hostile {
 		return brokenVolume("T62 exFAT, "+name, "exfat boot sector", at, exfatImage(change), says...)
 	}
-	u32 := func(at int64, n uint32) change { return func(v disktest.Forged) { v.U32(at, n) } }
-	u8 := func(at int64, n uint8) change { return func(v disktest.Forged) { v.U8(at, n) } }
+	u32 := func(at int64, n uint32) change { return func(v forge.Bytes) { v.U32(at, n) } }
+	u8 := func(at int64, n uint8) change { return func(v forge.Bytes) { v.U8(at, n) } }
 	var out []hostile
 	for _, n := range []uint8{0, 8, 13, 255} {
-		out = append(out, row(fmt.Sprintf("sectors of 2^%d bytes", n), disktest.ExFATSectorShift, u8(disktest.ExFATSectorShift, n),
+		out = append(out, row(fmt.Sprintf("sectors of 2^%d bytes", n), fsforge.ExFATSectorShift, u8(fsforge.ExFATSectorShift, n),
 			fmt.Sprintf("bytes per sector shift %d", n), "want 9 to 12"))
 	}
 	for _, n := range []uint8{17, 64, 255} {
-		out = append(out, row(fmt.Sprintf("clusters of 2^%d sectors", n), disktest.ExFATClusterShift, u8(disktest.ExFATClusterShift, n),
+		out = append(out, row(fmt.Sprintf("clusters of 2^%d sectors", n), fsforge.ExFATClusterShift, u8(fsforge.ExFATClusterShift, n),
 			fmt.Sprintf("sectors per cluster shift %d", n), "want 0 to 16"))
 	}
 	for _, n := range []uint64{0, volumeSectors + 1, 1 << 55, 1<<64 - 1} {
-		out = append(out, row(fmt.Sprintf("%d sectors", n), disktest.ExFATVolumeLength, func(v disktest.Forged) { v.U64(disktest.ExFATVolumeLength, n) },
+		out = append(out, row(fmt.Sprintf("%d sectors", n), fsforge.ExFATVolumeLength, func(v forge.Bytes) { v.U64(fsforge.ExFATVolumeLength, n) },
 			fmt.Sprintf("volume length %d", n), "want 1 to 6000"))
 	}
 	for _, n := range []uint32{0, 1, 744, 1<<32 - 1} {
-		out = append(out, row(fmt.Sprintf("root in cluster %d", n), disktest.ExFATRootCluster, u32(disktest.ExFATRootCluster, n),
+		out = append(out, row(fmt.Sprintf("root in cluster %d", n), fsforge.ExFATRootCluster, u32(fsforge.ExFATRootCluster, n),
 			fmt.Sprintf("root cluster %d", n), "want 2 to 743"))
 	}
 	return append(out,
-		row("no FAT", disktest.ExFATFATs, u8(disktest.ExFATFATs, 0), "number of FATs 0", "want 1 or 2"),
-		row("FAT in the boot region", disktest.ExFATFATOffset, u32(disktest.ExFATFATOffset, 23), "FAT offset 23", "want 24 or more"),
-		row("FAT over the clusters", disktest.ExFATHeapOffset, u32(disktest.ExFATFATLength, 1<<32-1), "cluster heap offset 64", "want 4294967327"),
-		row("FAT too short", disktest.ExFATFATLength, u32(disktest.ExFATFATLength, 1), "FAT length 1", "want 6 or more"),
-		row("clusters behind the end", disktest.ExFATHeapOffset, u32(disktest.ExFATHeapOffset, 6000), "cluster heap offset 6000", "to 5999"),
-		row("no clusters", disktest.ExFATClusters, u32(disktest.ExFATClusters, 0), "cluster count 0", "want 1 to 742"),
-		row("too many clusters", disktest.ExFATClusters, u32(disktest.ExFATClusters, 1<<32-1), "cluster count 4294967295", "want 1 to 742"),
-		row("revision 2", disktest.ExFATRevision, u32(disktest.ExFATRevision, 0x00000200), "revision 0x0200", "want 1.0"))
+		row("no FAT", fsforge.ExFATFATs, u8(fsforge.ExFATFATs, 0), "number of FATs 0", "want 1 or 2"),
+		row("FAT in the boot region", fsforge.ExFATFATOffset, u32(fsforge.ExFATFATOffset, 23), "FAT offset 23", "want 24 or more"),
+		row("FAT over the clusters", fsforge.ExFATHeapOffset, u32(fsforge.ExFATFATLength, 1<<32-1), "cluster heap offset 64", "want 4294967327"),
+		row("FAT too short", fsforge.ExFATFATLength, u32(fsforge.ExFATFATLength, 1), "FAT length 1", "want 6 or more"),
+		row("clusters behind the end", fsforge.ExFATHeapOffset, u32(fsforge.ExFATHeapOffset, 6000), "cluster heap offset 6000", "to 5999"),
+		row("no clusters", fsforge.ExFATClusters, u32(fsforge.ExFATClusters, 0), "cluster count 0", "want 1 to 742"),
+		row("too many clusters", fsforge.ExFATClusters, u32(fsforge.ExFATClusters, 1<<32-1), "cluster count 4294967295", "want 1 to 742"),
+		row("revision 2", fsforge.ExFATRevision, u32(fsforge.ExFATRevision, 0x00000200), "revision 0x0200", "want 1.0"))
 }
 
 // superblock is one kind of volume, what it is called in messages, and where its superblock is.
 type superblock struct {
 	what string
-	put  func(disk disktest.Forged, lba, sectors int64)
+	put  func(disk forge.Bytes, lba, sectors int64)
 	at   int64
-	seal func(disktest.Forged)
+	seal func(forge.Bytes)
 }
 
-func unsealed(disktest.Forged) {}
+func unsealed(forge.Bytes) {}
 
 var (
-	superXFS    = superblock{"xfs superblock", disktest.Forged.PutXFS, 0, disktest.Forged.SealXFS}
-	superBtrfs  = superblock{"btrfs superblock", disktest.Forged.PutBtrfs, disktest.BtrfsAt, func(f disktest.Forged) { f.SealBtrfs(false) }}
-	superJFS    = superblock{"jfs superblock", disktest.Forged.PutJFS, disktest.JFSAt, unsealed}
-	superReiser = superblock{"reiserfs superblock", disktest.Forged.PutReiserFS, disktest.ReiserAt, unsealed}
-	superF2FS   = superblock{"f2fs superblock", disktest.Forged.PutF2FS, disktest.ExtSuper, disktest.Forged.SealF2FS}
-	superUFS1   = superblock{"ufs superblock", disktest.Forged.PutUFS1, disktest.UFS1At, unsealed}
-	superUFS2   = superblock{"ufs superblock", disktest.Forged.PutUFS2, disktest.UFS2At, unsealed}
-	superHFS    = superblock{"hfs master directory block", disktest.Forged.PutHFS, disktest.HFSAt, unsealed}
-	superHFSX   = superblock{"hfs+ volume header", disktest.Forged.PutHFSPlus, disktest.HFSAt, unsealed}
-	superAPFS   = superblock{"apfs container superblock", disktest.Forged.PutAPFS, 0, disktest.Forged.SealAPFS}
-	superReFS   = superblock{"refs boot sector", disktest.Forged.PutReFS, 0, disktest.Forged.SealReFS}
-	superISO    = superblock{"iso 9660 volume descriptor", disktest.Forged.PutISO9660, disktest.ISOAt, unsealed}
+	superXFS    = superblock{"xfs superblock", volumeforge.PutXFS, 0, volumeforge.SealXFS}
+	superBtrfs  = superblock{"btrfs superblock", volumeforge.PutBtrfs, volumeforge.BtrfsAt, func(f forge.Bytes) { volumeforge.SealBtrfs(f, false) }}
+	superJFS    = superblock{"jfs superblock", volumeforge.PutJFS, volumeforge.JFSAt, unsealed}
+	superReiser = superblock{"reiserfs superblock", volumeforge.PutReiserFS, volumeforge.ReiserAt, unsealed}
+	superF2FS   = superblock{"f2fs superblock", volumeforge.PutF2FS, fsforge.ExtSuper, volumeforge.SealF2FS}
+	superUFS1   = superblock{"ufs superblock", volumeforge.PutUFS1, volumeforge.UFS1At, unsealed}
+	superUFS2   = superblock{"ufs superblock", volumeforge.PutUFS2, volumeforge.UFS2At, unsealed}
+	superHFS    = superblock{"hfs master directory block", volumeforge.PutHFS, volumeforge.HFSAt, unsealed}
+	superHFSX   = superblock{"hfs+ volume header", volumeforge.PutHFSPlus, volumeforge.HFSAt, unsealed}
+	superAPFS   = superblock{"apfs container superblock", volumeforge.PutAPFS, 0, volumeforge.SealAPFS}
+	superReFS   = superblock{"refs boot sector", volumeforge.PutReFS, 0, volumeforge.SealReFS}
+	superISO    = superblock{"iso 9660 volume descriptor", volumeforge.PutISO9660, volumeforge.ISOAt, unsealed}
 )
 
 // row changes bytes of the superblock. The message must name their place.
@@ -91,7 +93,7 @@ func (s superblock) row(name string, at int64, b []byte, says ...string) hostile
 
 // rowElsewhere is for a message about another field than the one that changes.
 func (s superblock) rowElsewhere(name string, at, place int64, b []byte, says ...string) hostile {
-	image := volumeImage(0x83, s.put, func(v disktest.Forged) {
+	image := volumeImage(0x83, s.put, func(v forge.Bytes) {
 		v.Put(s.at+at, b)
 		s.seal(v)
 	})
@@ -197,15 +199,15 @@ func brokenApple() []hostile {
 // brokenChecksums has one wrong bit in what only a checksum covers.
 func brokenChecksums() []hostile {
 	row := func(s superblock, what string, bit, place int64) hostile {
-		image := volumeImage(0x83, s.put, func(v disktest.Forged) { v[bit] ^= 1 })
+		image := volumeImage(0x83, s.put, func(v forge.Bytes) { v[bit] ^= 1 })
 		return brokenVolume(s.what+", a flipped bit", what, place, image, "checksum")
 	}
-	exfat := superblock{"exfat boot region", disktest.Forged.PutExFAT, 0, unsealed}
+	exfat := superblock{"exfat boot region", fsforge.PutExFAT, 0, unsealed}
 	return []hostile{
 		row(exfat, exfat.what, 3*512+7, 11*512),
 		row(superXFS, superXFS.what, 300, 224),
-		row(superBtrfs, superBtrfs.what, disktest.BtrfsAt+4000, disktest.BtrfsAt),
-		row(superF2FS, superF2FS.what, disktest.ExtSuper+2500, disktest.ExtSuper+3068),
+		row(superBtrfs, superBtrfs.what, volumeforge.BtrfsAt+4000, volumeforge.BtrfsAt),
+		row(superF2FS, superF2FS.what, fsforge.ExtSuper+2500, fsforge.ExtSuper+3068),
 		row(superAPFS, superAPFS.what, 4000, 0),
 		row(superReFS, superReFS.what, 0x100, 22),
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // TestHostileFilesOfGuests is T57, T58, T63 and T64 through the commands: what is wrong in a file system that a Windows boots from, or in its
@@ -44,10 +46,10 @@ func bootsFrom(t testing.TB, kind string, files map[string]string) []byte {
 }
 
 // withChange is a copy of a disk with one change.
-func withChange(raw []byte, change func(disktest.Forged)) func(testing.TB, string) string {
+func withChange(raw []byte, change func(forge.Bytes)) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
-		f := disktest.Forged(bytes.Clone(raw))
+		f := forge.Bytes(bytes.Clone(raw))
 		change(f)
 		path := filepath.Join(dir, "disk.raw")
 		require.NoError(t, os.WriteFile(path, f, 0o600))
@@ -88,7 +90,7 @@ func brokenRuns(t testing.TB) []hostile {
 	mft := ntfsAttrAt(t, raw, 0, "", 0x80)
 	mftRuns := mft + int64(binary.LittleEndian.Uint16(raw[mft+0x20:]))
 	row := func(name string, at int64, b []byte, says ...string) hostile {
-		return guestRow("T57 "+name, withChange(raw, func(f disktest.Forged) { f.Put(at, b) }), says...)
+		return guestRow("T57 "+name, withChange(raw, func(f forge.Bytes) { f.Put(at, b) }), says...)
 	}
 	return []hostile{
 		row("header 0xff", runs, []byte{0xff}, `\Boot\BCD of partition 1 cannot be read`, "broken run list"),
@@ -106,13 +108,13 @@ func brokenIndexes(t testing.TB) []hostile {
 	root := ntfsAttrAt(t, raw, 5, "", 0x90)
 	root += int64(binary.LittleEndian.Uint16(raw[root+0x14:]))
 	entry := root + 16 + int64(binary.LittleEndian.Uint32(raw[root+16:]))
-	row := func(name string, change func(disktest.Forged), says ...string) hostile {
+	row := func(name string, change func(forge.Bytes), says ...string) hostile {
 		return guestRow("T58 "+name, withChange(raw, change), append(says, "Windows Vista or later boots from partition 1", "ntfs index")...)
 	}
 	return []hostile{
-		row("entry of 0 bytes", func(f disktest.Forged) { f.U16(entry+8, 0) }, "entry length 0"),
-		row("entries behind the end", func(f disktest.Forged) { f.U32(root+16, 1<<31) }),
-		row("block 2^64-1", func(f disktest.Forged) {
+		row("entry of 0 bytes", func(f forge.Bytes) { f.U16(entry+8, 0) }, "entry length 0"),
+		row("entries behind the end", func(f forge.Bytes) { f.U32(root+16, 1<<31) }),
+		row("block 2^64-1", func(f forge.Bytes) {
 			f.U16(entry+12, binary.LittleEndian.Uint16(f[entry+12:])|1)
 			f.U64(entry+int64(binary.LittleEndian.Uint16(f[entry+8:]))-8, 1<<64-1)
 		}, "block 18446744073709551615"),
@@ -122,57 +124,57 @@ func brokenIndexes(t testing.TB) []hostile {
 // brokenHives are stores of the boot manager in a FAT, each with its own fault.
 func brokenHives(t testing.TB) []hostile {
 	t.Helper()
-	store := func(change func(disktest.Forged)) []byte {
-		f := disktest.ForgeHive(5, disktest.HiveKey{Name: "ROOT", Keys: []disktest.HiveKey{{Name: "Objects", List: "ri", Keys: []disktest.HiveKey{
-			{Name: "{a}", Keys: []disktest.HiveKey{{Name: "Elements", Keys: []disktest.HiveKey{{
-				Name: "11000001", Values: []disktest.HiveValue{{Name: "Element", Type: 3, Data: append(make([]byte, 16), bcdDevice(windowsSignature, 63*sectorSize)...)}},
+	store := func(change func(forge.Bytes)) []byte {
+		f := hiveforge.New(5, hiveforge.Key{Name: "ROOT", Keys: []hiveforge.Key{{Name: "Objects", List: "ri", Keys: []hiveforge.Key{
+			{Name: "{a}", Keys: []hiveforge.Key{{Name: "Elements", Keys: []hiveforge.Key{{
+				Name: "11000001", Values: []hiveforge.Value{{Name: "Element", Type: 3, Data: append(make([]byte, 16), bcdDevice(windowsSignature, 63*sectorSize)...)}},
 			}}}}},
 		}}}})
 		change(f)
-		f.SealHive()
+		hiveforge.Seal(f)
 		return f
 	}
-	root := func(f disktest.Forged) int64 {
-		return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[disktest.HiveRootCell:]))
+	root := func(f forge.Bytes) int64 {
+		return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[hiveforge.RootCell:]))
 	}
-	image := func(change func(disktest.Forged)) func(testing.TB, string) string {
+	image := func(change func(forge.Bytes)) func(testing.TB, string) string {
 		hive := hostFile(t, string(store(change)))
-		return withChange(bootsFrom(t, "fat16", map[string]string{"Boot/BCD": hive}), func(disktest.Forged) {})
+		return withChange(bootsFrom(t, "fat16", map[string]string{"Boot/BCD": hive}), func(forge.Bytes) {})
 	}
-	list := func(f disktest.Forged) int64 { return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[root(f)+28:])) }
-	row := func(name string, change func(disktest.Forged), says ...string) hostile {
+	list := func(f forge.Bytes) int64 { return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[root(f)+28:])) }
+	row := func(name string, change func(forge.Bytes), says ...string) hostile {
 		return guestRow("T63 "+name, image(change), append(says, `\Boot\BCD of partition 1`)...)
 	}
 	return []hostile{
-		row("cell of 0 bytes", func(f disktest.Forged) { f.U32(root(f)-4, 0) }, "cell size"),
-		row("cell of 2^31 bytes", func(f disktest.Forged) { f.U32(root(f)-4, 1<<31) }, "cell size"),
-		row("root cell outside", func(f disktest.Forged) { f.U32(disktest.HiveRootCell, 1<<31) }, "cell offset"),
-		row("2^32-1 subkeys", func(f disktest.Forged) { f.U32(4096+4+int64(binary.LittleEndian.Uint32(f[list(f)+4:]))+20, 1<<32-1) },
+		row("cell of 0 bytes", func(f forge.Bytes) { f.U32(root(f)-4, 0) }, "cell size"),
+		row("cell of 2^31 bytes", func(f forge.Bytes) { f.U32(root(f)-4, 1<<31) }, "cell size"),
+		row("root cell outside", func(f forge.Bytes) { f.U32(hiveforge.RootCell, 1<<31) }, "cell offset"),
+		row("2^32-1 subkeys", func(f forge.Bytes) { f.U32(4096+4+int64(binary.LittleEndian.Uint32(f[list(f)+4:]))+20, 1<<32-1) },
 			"number of subkeys 4294967295"),
-		row("root under itself", func(f disktest.Forged) {
-			f.U32(list(f)+4, binary.LittleEndian.Uint32(f[disktest.HiveRootCell:]))
+		row("root under itself", func(f forge.Bytes) {
+			f.U32(list(f)+4, binary.LittleEndian.Uint32(f[hiveforge.RootCell:]))
 		}, "parent"),
-		row("list of lists naming itself", func(f disktest.Forged) {
+		row("list of lists naming itself", func(f forge.Bytes) {
 			f.Text(list(f), "ri")
 			f.U32(list(f)+4, uint32(list(f)-4096-4))
 		}, "signature"),
-		row("bin of 0 bytes", func(f disktest.Forged) { f.U32(4096+8, 0) }, "hive bin"),
-		row("not closed", func(f disktest.Forged) { f.U32(disktest.HiveSequence2, 6) }, "sequence numbers 7 and 6 differ"),
+		row("bin of 0 bytes", func(f forge.Bytes) { f.U32(4096+8, 0) }, "hive bin"),
+		row("not closed", func(f forge.Bytes) { f.U32(hiveforge.Sequence2, 6) }, "sequence numbers 7 and 6 differ"),
 	}
 }
 
 // TestOddMountedDevices is T64: values of other lengths stay, and there can be very many.
 func TestOddMountedDevices(t *testing.T) {
 	t.Parallel()
-	var values []disktest.HiveValue
+	var values []hiveforge.Value
 	for _, n := range []int{0, 11, 13, 1_000_000} {
-		values = append(values, disktest.HiveValue{Name: fmt.Sprintf(`\DosDevices\%c:`, 'D'+len(values)), Type: 3, Data: bytes.Repeat(mountedValue(windowsSignature, 63*sectorSize), n/12+1)[:n]})
+		values = append(values, hiveforge.Value{Name: fmt.Sprintf(`\DosDevices\%c:`, 'D'+len(values)), Type: 3, Data: bytes.Repeat(mountedValue(windowsSignature, 63*sectorSize), n/12+1)[:n]})
 	}
-	good := disktest.HiveValue{Name: `\DosDevices\C:`, Type: 3, Data: mountedValue(windowsSignature, 63*sectorSize)}
-	disk := func(values ...disktest.HiveValue) string {
-		f := disktest.ForgeHive(5, disktest.HiveKey{Name: "ROOT", Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}}})
+	good := hiveforge.Value{Name: `\DosDevices\C:`, Type: 3, Data: mountedValue(windowsSignature, 63*sectorSize)}
+	disk := func(values ...hiveforge.Value) string {
+		f := hiveforge.New(5, hiveforge.Key{Name: "ROOT", Keys: []hiveforge.Key{{Name: "MountedDevices", Values: values}}})
 		raw := bootsFrom(t, "fat16", map[string]string{"WINDOWS/System32/config/SYSTEM": hostFile(t, string(f))})
-		return withChange(raw, func(disktest.Forged) {})(t, t.TempDir())
+		return withChange(raw, func(forge.Bytes) {})(t, t.TempDir())
 	}
 	path := disk(append(values, good)...)
 	ends := measure(t, []string{"inspect", path}, []string{"plan", path})
@@ -183,7 +185,7 @@ func TestOddMountedDevices(t *testing.T) {
 
 	values = nil
 	for i := range 100_000 {
-		values = append(values, disktest.HiveValue{Name: fmt.Sprintf(`\??\Volume{%08x}`, i), Type: 3, Data: good.Data})
+		values = append(values, hiveforge.Value{Name: fmt.Sprintf(`\??\Volume{%08x}`, i), Type: 3, Data: good.Data})
 	}
 	r := measure(t, []string{"plan", disk(values...)})[0]
 	require.Equal(t, 4, r.code, r.stderr)

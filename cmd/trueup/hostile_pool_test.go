@@ -10,14 +10,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // poolImage is a disk with one partition at LBA 63 that put fills. Offsets of put count from the partition.
-func poolImage(kind byte, size int64, put func(v disktest.Forged)) func(testing.TB, string) string {
+func poolImage(kind byte, size int64, put func(v forge.Bytes)) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
-		disk := disktest.ForgeMBR(int(volumeStart+size/512+2048), slot(kind, volumeStart, uint32(size/512)))
+		disk := tableforge.NewMBR(int(volumeStart+size/512+2048), slot(kind, volumeStart, uint32(size/512)))
 		put(disk[volumeAt:][:size])
 		return writeForged("disk.raw", disk)(t, dir)
 	}
@@ -26,42 +28,42 @@ func poolImage(kind byte, size int64, put func(v disktest.Forged)) func(testing.
 const poolSize = 4 << 20
 
 // lvmImage, md1Image and the others are good but for what change does; checksums are put right behind it.
-func lvmImage(change func(disktest.Forged)) func(testing.TB, string) string {
-	return poolImage(0x8e, poolSize, func(v disktest.Forged) {
-		v.PutLVM(disktest.LVMText, 512)
+func lvmImage(change func(forge.Bytes)) func(testing.TB, string) string {
+	return poolImage(0x8e, poolSize, func(v forge.Bytes) {
+		poolforge.PutLVM(v, poolforge.LVMText, 512)
 		change(v)
-		v.SealLVM()
+		poolforge.SealLVM(v)
 	})
 }
 
 func lvmTextImage(text string) func(testing.TB, string) string {
-	return lvmImage(func(v disktest.Forged) { v.PutLVMText(text, 512) })
+	return lvmImage(func(v forge.Bytes) { poolforge.PutLVMText(v, text, 512) })
 }
 
-func md1Image(version string, change func(super disktest.Forged)) func(testing.TB, string) string {
-	return poolImage(0xfd, poolSize, func(v disktest.Forged) {
-		v.PutMD1(version, 272)
-		change(v[v.MD1At(version):])
-		v.SealMD1(version)
+func md1Image(version string, change func(super forge.Bytes)) func(testing.TB, string) string {
+	return poolImage(0xfd, poolSize, func(v forge.Bytes) {
+		poolforge.PutMD1(v, version, 272)
+		change(v[poolforge.MD1At(v, version):])
+		poolforge.SealMD1(v, version)
 	})
 }
 
-func bcacheImage(change func(disktest.Forged)) func(testing.TB, string) string {
-	return poolImage(0x83, poolSize, func(v disktest.Forged) {
-		v.PutBcache(16)
+func bcacheImage(change func(forge.Bytes)) func(testing.TB, string) string {
+	return poolImage(0x83, poolSize, func(v forge.Bytes) {
+		poolforge.PutBcache(v, 16)
 		change(v)
-		v.SealBcache()
+		poolforge.SealBcache(v)
 	})
 }
 
 // luks2Image has two headers of 4 MiB, the largest there are, with the same text.
 func luks2Image(text string) func(testing.TB, string) string {
-	return poolImage(0x83, 16<<20, func(v disktest.Forged) { v.PutLUKS2(text, 4<<20) })
+	return poolImage(0x83, 16<<20, func(v forge.Bytes) { poolforge.PutLUKS2(v, text, 4<<20) })
 }
 
-func zfsImage(change func(disktest.Forged)) func(testing.TB, string) string {
-	return poolImage(0x83, 64<<20, func(v disktest.Forged) {
-		v.PutZFS()
+func zfsImage(change func(forge.Bytes)) func(testing.TB, string) string {
+	return poolImage(0x83, 64<<20, func(v forge.Bytes) {
+		poolforge.PutZFS(v)
 		change(v)
 	})
 }
@@ -75,54 +77,54 @@ func TestHostilePools(t *testing.T) {
 }
 
 func brokenLVM() []hostile {
-	row := func(name, what string, at int64, change func(disktest.Forged), says ...string) hostile {
+	row := func(name, what string, at int64, change func(forge.Bytes), says ...string) hostile {
 		return brokenVolume("T66 LVM "+name, what, at, lvmImage(change), says...)
 	}
 	return []hostile{
-		row("offset of the header", "lvm label", disktest.LVMHeaderAt, func(v disktest.Forged) { v.U32(disktest.LVMHeaderAt, math.MaxUint32) }, "offset 4294967295", "want 32 to 472"),
-		row("header before the sector's data", "lvm label", disktest.LVMHeaderAt, func(v disktest.Forged) { v.U32(disktest.LVMHeaderAt, 0) }, "offset 0"),
-		row("label of another sector", "lvm label", disktest.LVMLabel+8, func(v disktest.Forged) { v.U64(disktest.LVMLabel+8, 3) }, "sector 3", "want 1"),
-		row("size of 2^64", "lvm physical volume header", disktest.LVMDeviceSize, func(v disktest.Forged) { v.U64(disktest.LVMDeviceSize, math.MaxUint64) }, "device size 18446744073709551615"),
-		row("data behind the device", "lvm physical volume header", disktest.LVMDataArea, func(v disktest.Forged) { v.U64(disktest.LVMDataArea, 1<<40) }, "area", "want a place within"),
-		row("area that ends at 2^64", "lvm physical volume header", disktest.LVMMetaArea, func(v disktest.Forged) { v.U64(disktest.LVMMetaArea+8, math.MaxUint64) }, "area", "want a place within"),
-		row("lists without an end", "lvm physical volume header", disktest.LVMDataArea+27*16, func(v disktest.Forged) {
-			for at := int64(disktest.LVMDataArea); at < disktest.LVMLabel+512-8; at += 16 {
+		row("offset of the header", "lvm label", poolforge.LVMHeaderAt, func(v forge.Bytes) { v.U32(poolforge.LVMHeaderAt, math.MaxUint32) }, "offset 4294967295", "want 32 to 472"),
+		row("header before the sector's data", "lvm label", poolforge.LVMHeaderAt, func(v forge.Bytes) { v.U32(poolforge.LVMHeaderAt, 0) }, "offset 0"),
+		row("label of another sector", "lvm label", poolforge.LVMLabel+8, func(v forge.Bytes) { v.U64(poolforge.LVMLabel+8, 3) }, "sector 3", "want 1"),
+		row("size of 2^64", "lvm physical volume header", poolforge.LVMDeviceSize, func(v forge.Bytes) { v.U64(poolforge.LVMDeviceSize, math.MaxUint64) }, "device size 18446744073709551615"),
+		row("data behind the device", "lvm physical volume header", poolforge.LVMDataArea, func(v forge.Bytes) { v.U64(poolforge.LVMDataArea, 1<<40) }, "area", "want a place within"),
+		row("area that ends at 2^64", "lvm physical volume header", poolforge.LVMMetaArea, func(v forge.Bytes) { v.U64(poolforge.LVMMetaArea+8, math.MaxUint64) }, "area", "want a place within"),
+		row("lists without an end", "lvm physical volume header", poolforge.LVMDataArea+27*16, func(v forge.Bytes) {
+			for at := int64(poolforge.LVMDataArea); at < poolforge.LVMLabel+512-8; at += 16 {
 				v.U64(at, 4096)
 			}
 		}, "areas", "want a list that ends in its sector"),
 		{
-			name: "T66 LVM checksum of the label", code: "format", report: true, says: []string{fmt.Sprintf("lvm label at %#x: checksum", volumeAt+disktest.LVMLabelCRC)},
-			image: poolImage(0x8e, poolSize, func(v disktest.Forged) { v.PutLVM(disktest.LVMText, 512); v.U64(disktest.LVMDeviceSize, 1) }),
+			name: "T66 LVM checksum of the label", code: "format", report: true, says: []string{fmt.Sprintf("lvm label at %#x: checksum", volumeAt+poolforge.LVMLabelCRC)},
+			image: poolImage(0x8e, poolSize, func(v forge.Bytes) { poolforge.PutLVM(v, poolforge.LVMText, 512); v.U64(poolforge.LVMDeviceSize, 1) }),
 		},
 		{
 			name: "T66 LVM larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
-			image: lvmImage(func(v disktest.Forged) { v.U64(disktest.LVMDeviceSize, 1<<62) }),
+			image: lvmImage(func(v forge.Bytes) { v.U64(poolforge.LVMDeviceSize, 1<<62) }),
 			says:  []string{"the lvm2_member has 4611686018427387904 bytes by its header", "the partition has 4194304"},
 		},
 	}
 }
 
 func brokenMD() []hostile {
-	row := func(name string, at int64, change func(disktest.Forged), says ...string) hostile {
+	row := func(name string, at int64, change func(forge.Bytes), says ...string) hostile {
 		return brokenVolume("T66 md "+name, "md superblock", 4096+at, md1Image("1.2", change), says...)
 	}
-	md0 := func(order binary.ByteOrder, name string, at int64, change func(disktest.Forged), says ...string) hostile {
+	md0 := func(order binary.ByteOrder, name string, at int64, change func(forge.Bytes), says ...string) hostile {
 		const super = poolSize - 64<<10
-		return brokenVolume("T66 md 0.90 "+name, "md 0.90 superblock", super+at, poolImage(0xfd, poolSize, func(v disktest.Forged) {
-			v.PutMD0(order)
+		return brokenVolume("T66 md 0.90 "+name, "md 0.90 superblock", super+at, poolImage(0xfd, poolSize, func(v forge.Bytes) {
+			poolforge.PutMD0(v, order)
 			change(v[super:])
 		}), says...)
 	}
 	return []hostile{
-		row("2^32-1 roles", disktest.MD1MaxDevices, func(s disktest.Forged) { s.U32(disktest.MD1MaxDevices, math.MaxUint32) }, "devices 4294967295", "want up to 1920"),
-		row("2^32-1 devices", disktest.MD1Devices, func(s disktest.Forged) { s.U32(disktest.MD1Devices, math.MaxUint32) }, "raid devices 4294967295"),
-		row("data at 2^64", disktest.MD1DataOffset, func(s disktest.Forged) { s.U64(disktest.MD1DataOffset, math.MaxUint64) }, "data offset 18446744073709551615"),
-		row("data at the end of the device", disktest.MD1DataOffset, func(s disktest.Forged) { s.U64(disktest.MD1DataOffset, poolSize/512) }, "data offset 8192", "want less than 8192 sectors"),
-		md0(binary.LittleEndian, "checksum", disktest.MD0Checksum, func(s disktest.Forged) { s.U32(disktest.MD0Level, 5) }, "checksum"),
-		md0(binary.BigEndian, "checksum, big-endian", disktest.MD0Checksum, func(s disktest.Forged) { s.U32(disktest.MD0Level, 5) }, "checksum"),
+		row("2^32-1 roles", poolforge.MD1MaxDevices, func(s forge.Bytes) { s.U32(poolforge.MD1MaxDevices, math.MaxUint32) }, "devices 4294967295", "want up to 1920"),
+		row("2^32-1 devices", poolforge.MD1Devices, func(s forge.Bytes) { s.U32(poolforge.MD1Devices, math.MaxUint32) }, "raid devices 4294967295"),
+		row("data at 2^64", poolforge.MD1DataOffset, func(s forge.Bytes) { s.U64(poolforge.MD1DataOffset, math.MaxUint64) }, "data offset 18446744073709551615"),
+		row("data at the end of the device", poolforge.MD1DataOffset, func(s forge.Bytes) { s.U64(poolforge.MD1DataOffset, poolSize/512) }, "data offset 8192", "want less than 8192 sectors"),
+		md0(binary.LittleEndian, "checksum", poolforge.MD0Checksum, func(s forge.Bytes) { s.U32(poolforge.MD0Level, 5) }, "checksum"),
+		md0(binary.BigEndian, "checksum, big-endian", poolforge.MD0Checksum, func(s forge.Bytes) { s.U32(poolforge.MD0Level, 5) }, "checksum"),
 		{
 			name: "T66 md larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
-			image: md1Image("1.1", func(s disktest.Forged) { s.U64(disktest.MD1DataSize, math.MaxUint64) }),
+			image: md1Image("1.1", func(s forge.Bytes) { s.U64(poolforge.MD1DataSize, math.MaxUint64) }),
 			says:  []string{"the linux_raid_member has", "the partition has 4194304"},
 		},
 	}
@@ -130,41 +132,41 @@ func brokenMD() []hostile {
 
 func brokenLUKS() []hostile {
 	text := func(name, text string, says ...string) hostile {
-		return brokenVolume("T66 LUKS2 "+name, "luks2 json", disktest.LUKS2JSON, luks2Image(text), says...)
+		return brokenVolume("T66 LUKS2 "+name, "luks2 json", poolforge.LUKS2JSON, luks2Image(text), says...)
 	}
 	return []hostile{
-		brokenVolume("T66 LUKS1 payload behind the device", "luks1 header", disktest.LUKS1Payload,
-			poolImage(0x83, poolSize, func(v disktest.Forged) { v.PutLUKS1(math.MaxUint32, 1000) }), "payload offset 4294967295"),
-		brokenVolume("T66 LUKS of version 9", "luks header", 6, poolImage(0x83, poolSize, func(v disktest.Forged) { v.Text(0, "LUKS\xba\xbe\x00\x09") }), "version 9", "want 1 or 2"),
-		brokenVolume("T66 LUKS2 header of 2^63 bytes", "luks2 header", disktest.LUKS2Size, poolImage(0x83, poolSize, func(v disktest.Forged) {
-			v.PutLUKS2(disktest.LUKS2Text("0", "1"), 16<<10)
-			v.U8(disktest.LUKS2Size, 0x80)
+		brokenVolume("T66 LUKS1 payload behind the device", "luks1 header", poolforge.LUKS1Payload,
+			poolImage(0x83, poolSize, func(v forge.Bytes) { poolforge.PutLUKS1(v, math.MaxUint32, 1000) }), "payload offset 4294967295"),
+		brokenVolume("T66 LUKS of version 9", "luks header", 6, poolImage(0x83, poolSize, func(v forge.Bytes) { v.Text(0, "LUKS\xba\xbe\x00\x09") }), "version 9", "want 1 or 2"),
+		brokenVolume("T66 LUKS2 header of 2^63 bytes", "luks2 header", poolforge.LUKS2Size, poolImage(0x83, poolSize, func(v forge.Bytes) {
+			poolforge.PutLUKS2(v, poolforge.LUKS2Text("0", "1"), 16<<10)
+			v.U8(poolforge.LUKS2Size, 0x80)
 		}), "size", "want a power of two"),
 		text("nesting of a million", strings.Repeat("[", 1e6), "text", "depth"),
 		text("half a million segments", `{"segments":{`+strings.Repeat(`"":{},`, 5e5)+`"":{}}}`, "offset of a segment"),
 		text("no JSON", "no JSON", "text"),
 		text("no segments", "{}", "segments"),
-		text("a segment at 2^64", disktest.LUKS2Text("18446744073709551616", "1"), "offset of a segment", "18446744073709551616"),
-		text("a segment below 0", disktest.LUKS2Text("-1", "1"), "offset of a segment"),
-		text("a segment behind the device", disktest.LUKS2Text("16777216", "1"), "offset of a segment 16777216", "want less than 16777216"),
+		text("a segment at 2^64", poolforge.LUKS2Text("18446744073709551616", "1"), "offset of a segment", "18446744073709551616"),
+		text("a segment below 0", poolforge.LUKS2Text("-1", "1"), "offset of a segment"),
+		text("a segment behind the device", poolforge.LUKS2Text("16777216", "1"), "offset of a segment 16777216", "want less than 16777216"),
 	}
 }
 
 func brokenOtherPools() []hostile {
-	bcache := func(name string, at int64, change func(disktest.Forged), says ...string) hostile {
+	bcache := func(name string, at int64, change func(forge.Bytes), says ...string) hostile {
 		return brokenVolume("T66 bcache "+name, "bcache superblock", at, bcacheImage(change), says...)
 	}
 	return []hostile{
-		bcache("65535 journal buckets", disktest.BcacheKeys, func(v disktest.Forged) { v.U16(disktest.BcacheKeys, math.MaxUint16) }, "journal buckets 65535"),
-		bcache("data at 2^64", disktest.BcacheData, func(v disktest.Forged) { v.U64(disktest.BcacheData, math.MaxUint64) }, "data offset 18446744073709551615"),
-		bcache("version 9", disktest.BcacheVersion, func(v disktest.Forged) { v.U64(disktest.BcacheVersion, 9) }, "version 9"),
-		brokenVolume("T66 ZFS without a guid", "zfs label", disktest.ZFSList, zfsImage(func(v disktest.Forged) {
-			clear(v[disktest.ZFSList+12 : 128<<10])
+		bcache("65535 journal buckets", poolforge.BcacheKeys, func(v forge.Bytes) { v.U16(poolforge.BcacheKeys, math.MaxUint16) }, "journal buckets 65535"),
+		bcache("data at 2^64", poolforge.BcacheData, func(v forge.Bytes) { v.U64(poolforge.BcacheData, math.MaxUint64) }, "data offset 18446744073709551615"),
+		bcache("version 9", poolforge.BcacheVersion, func(v forge.Bytes) { v.U64(poolforge.BcacheVersion, 9) }, "version 9"),
+		brokenVolume("T66 ZFS without a guid", "zfs label", poolforge.ZFSList, zfsImage(func(v forge.Bytes) {
+			clear(v[poolforge.ZFSList+12 : 128<<10])
 		}), "list", "neither guid nor version"),
-		brokenVolume("T66 VMFS of version 99", "vmfs device header", disktest.VMFSDevice+4, poolImage(0xfb, 20<<20, func(v disktest.Forged) { v.PutVMFS(99, 14, 61) }), "version 99"),
-		brokenVolume("T66 VMFS data at 2^64", "vmfs device header", disktest.VMFSDataOffset, poolImage(0x83, 20<<20, func(v disktest.Forged) {
-			v.PutVMFS(5, 14, 61)
-			v.U64(disktest.VMFSDataOffset, math.MaxUint64)
+		brokenVolume("T66 VMFS of version 99", "vmfs device header", poolforge.VMFSDevice+4, poolImage(0xfb, 20<<20, func(v forge.Bytes) { poolforge.PutVMFS(v, 99, 14, 61) }), "version 99"),
+		brokenVolume("T66 VMFS data at 2^64", "vmfs device header", poolforge.VMFSDataOffset, poolImage(0x83, 20<<20, func(v forge.Bytes) {
+			poolforge.PutVMFS(v, 5, 14, 61)
+			v.U64(poolforge.VMFSDataOffset, math.MaxUint64)
 		}), "data offset 18446744073709551615"),
 	}
 }
@@ -175,23 +177,24 @@ func refusedPools() []hostile {
 		return hostile{name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, image: image, says: says}
 	}
 	return []hostile{
-		refused("VMFS by its content", poolImage(0x83, 20<<20, func(v disktest.Forged) { v.PutVMFS(6, 24, 82) }), "VMFS: a moved VMFS is taken for a snapshot"),
-		refused("BitLocker", poolImage(0x07, poolSize, func(v disktest.Forged) { v.PutBitLocker("\x1b[31m") }), "BitLocker", "recovery key"),
-		refused("BitLocker with metadata behind the device", poolImage(0x07, poolSize, func(v disktest.Forged) {
-			v.PutBitLocker("")
-			v.U64(disktest.FVEBlocks, math.MaxUint64)
+		refused("VMFS by its content", poolImage(0x83, 20<<20, func(v forge.Bytes) { poolforge.PutVMFS(v, 6, 24, 82) }), "VMFS: a moved VMFS is taken for a snapshot"),
+		refused("BitLocker", poolImage(0x07, poolSize, func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m") }), "BitLocker", "recovery key"),
+		refused("BitLocker with metadata behind the device", poolImage(0x07, poolSize, func(v forge.Bytes) {
+			poolforge.PutBitLocker(v, "")
+			v.U64(poolforge.FVEBlocks, math.MaxUint64)
 		}), "BitLocker"),
-		refused("BitLocker with entries of no size", poolImage(0x07, poolSize, func(v disktest.Forged) {
-			v.PutBitLocker("")
-			v.U16(disktest.FVEBlock+112, 0)
-			v.U32(disktest.FVEBlock+64, math.MaxUint32)
+		refused("BitLocker with entries of no size", poolImage(0x07, poolSize, func(v forge.Bytes) {
+			poolforge.PutBitLocker(v, "")
+			v.U16(poolforge.FVEBlock+112, 0)
+			v.U32(poolforge.FVEBlock+64, math.MaxUint32)
 		}), "BitLocker"),
-		refused("hibernated Linux", poolImage(0x82, poolSize, func(v disktest.Forged) { v.Text(4086, "S1SUSPEND") }), "holds a hibernated Linux"),
-		refused("hibernated Linux with large pages", poolImage(0x82, poolSize, func(v disktest.Forged) { v.Text(65526, "LINHIB0001") }), "holds a hibernated Linux"),
-		refused("hibernated Linux in a logical volume", lvmImage(func(v disktest.Forged) { v.Text(disktest.LVMPeStart+8<<16+4086, "S1SUSPEND") }), "holds a hibernated Linux"),
+		refused("hibernated Linux", poolImage(0x82, poolSize, func(v forge.Bytes) { v.Text(4086, "S1SUSPEND") }), "holds a hibernated Linux"),
+		refused("hibernated Linux with large pages", poolImage(0x82, poolSize, func(v forge.Bytes) { v.Text(65526, "LINHIB0001") }), "holds a hibernated Linux"),
+		refused("hibernated Linux in a logical volume", lvmImage(func(v forge.Bytes) { v.Text(poolforge.LVMPeStart+8<<16+4086, "S1SUSPEND") }), "holds a hibernated Linux"),
 		{
 			name: "T66 member of an array as a whole", code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"the disk as a whole is a linux_raid_member"},
-			image: writeForged("disk.raw", volumeDisk(0x83, func(disk disktest.Forged) { disk.PutMD0(binary.LittleEndian) })),
+			image: writeForged("disk.raw",
+				volumeDisk(0x83, func(disk forge.Bytes) { poolforge.PutMD0(disk, binary.LittleEndian) })),
 		},
 	}
 }
@@ -211,24 +214,24 @@ func TestSoundOddPools(t *testing.T) {
 		kind  string
 		says  string // in a finding
 	}{
-		"LUKS1 with 2^31 iterations":          {poolImage(0x83, poolSize, func(v disktest.Forged) { v.PutLUKS1(8, 1<<31) }), "luks", ""},
-		"LUKS2 with 2^31 iterations":          {luks2Image(disktest.LUKS2Text("8388608", "2147483648")), "luks", ""},
-		"LUKS2 with a text of 4 MiB":          {luks2Image(disktest.LUKS2Text("8388608", "1") + strings.Repeat(" ", 4100000)), "luks", ""},
+		"LUKS1 with 2^31 iterations":          {poolImage(0x83, poolSize, func(v forge.Bytes) { poolforge.PutLUKS1(v, 8, 1<<31) }), "luks", ""},
+		"LUKS2 with 2^31 iterations":          {luks2Image(poolforge.LUKS2Text("8388608", "2147483648")), "luks", ""},
+		"LUKS2 with a text of 4 MiB":          {luks2Image(poolforge.LUKS2Text("8388608", "1") + strings.Repeat(" ", 4100000)), "luks", ""},
 		"LVM text that nests":                 {group(strings.Repeat("a { ", 10000)), "lvm2_member", "lvm text at 0x55: token"},
 		"LVM with a name of 50,000":           {group(strings.Repeat("n", 50000) + " { }"), "lvm2_member", "short names"},
 		"LVM text without an end":             {group(`x = "`), "lvm2_member", "want the end of a string"},
 		"LVM text of brackets":                {group("x = " + strings.Repeat("[", 50000)), "lvm2_member", "token"},
 		"LVM with extents of no size":         {lvmTextImage("g { extent_size = 0 }"), "lvm2_member", "extent size 0"},
 		"LVM with many volumes":               {group("logical_volumes { " + volumes.String() + " }"), "lvm2_member", ""},
-		"LVM whose areas are the same":        {lvmImage(func(v disktest.Forged) { v.U64(disktest.LVMMetaArea+16, 4096); v.U64(disktest.LVMMetaArea+24, 8192) }), "lvm2_member", ""},
-		"LVM with its area in the last bytes": {lvmImage(func(v disktest.Forged) { v.U64(disktest.LVMMetaArea, poolSize-8); v.U64(disktest.LVMMetaArea+8, 8) }), "lvm2_member", "want a whole sector"},
-		"md with 2^31 levels":                 {md1Image("1.0", func(s disktest.Forged) { s.U32(disktest.MD1Level, 1<<31); s.U64(disktest.MD1DataOffset, 0) }), "linux_raid_member", ""},
-		"swap of 2^32 pages": {poolImage(0x82, poolSize, func(v disktest.Forged) {
+		"LVM whose areas are the same":        {lvmImage(func(v forge.Bytes) { v.U64(poolforge.LVMMetaArea+16, 4096); v.U64(poolforge.LVMMetaArea+24, 8192) }), "lvm2_member", ""},
+		"LVM with its area in the last bytes": {lvmImage(func(v forge.Bytes) { v.U64(poolforge.LVMMetaArea, poolSize-8); v.U64(poolforge.LVMMetaArea+8, 8) }), "lvm2_member", "want a whole sector"},
+		"md with 2^31 levels":                 {md1Image("1.0", func(s forge.Bytes) { s.U32(poolforge.MD1Level, 1<<31); s.U64(poolforge.MD1DataOffset, 0) }), "linux_raid_member", ""},
+		"swap of 2^32 pages": {poolImage(0x82, poolSize, func(v forge.Bytes) {
 			v.Text(4086, "SWAPSPACE2")
 			v.U32(1024, 1)
 			v.U32(1028, math.MaxUint32)
 		}), "swap", "Linux does not use it"},
-		"a good ZFS": {zfsImage(func(disktest.Forged) {}), "zfs_member", ""},
+		"a good ZFS": {zfsImage(func(forge.Bytes) {}), "zfs_member", ""},
 	} {
 		t.Run("T66 "+name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // reference is an image that names a file it must not name.
@@ -59,7 +59,7 @@ func TestWatchSeesExtents(t *testing.T) {
 }
 
 func flatOf(name string) string {
-	return disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW 2048 FLAT "%s" 0`, name))
+	return vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW 2048 FLAT "%s" 0`, name))
 }
 
 // hidden makes an image whose descriptor is the text in a sparse header without data.
@@ -67,14 +67,14 @@ func hidden(text string) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
 		path := filepath.Join(dir, "disk.vmdk")
-		disktest.ForgeHiddenDescriptor(text).Write(t, path)
+		vmdkforge.NewHiddenDescriptor(text).Write(t, path)
 		return path
 	}
 }
 
 func absoluteNames() []reference {
 	says := []string{"line 9", `"/etc/shadow"`, "reference not allowed", "want a plain name in the same folder"}
-	vmfs := disktest.VMDKDescriptor("vmfs", `RW 2048 VMFS "/etc/shadow"`)
+	vmfs := vmdkforge.Descriptor("vmfs", `RW 2048 VMFS "/etc/shadow"`)
 	return []reference{
 		{hostile: hostile{name: "T01 absolute path", image: writeText("disk.vmdk", flatOf("/etc/shadow")), code: "reference", says: says}},
 		{hostile: hostile{name: "T01 absolute path, vmfs", image: writeText("disk.vmdk", vmfs), code: "reference", says: says}},
@@ -94,7 +94,7 @@ func escapingNames() []reference {
 			name: fmt.Sprintf("T02 name %.20q", name), image: writeText("disk.vmdk", flatOf(name)), code: "reference", says: says,
 		}})
 	}
-	noName := disktest.VMDKDescriptor("monolithicFlat", "RW 2048 FLAT")
+	noName := vmdkforge.Descriptor("monolithicFlat", "RW 2048 FLAT")
 	return append(out, reference{hostile: hostile{
 		name: "T02 no name at all", image: writeText("disk.vmdk", noName), code: "reference", says: []string{"line 9", `file name "" is empty`},
 	}}, reference{hostile: hostile{
@@ -164,7 +164,7 @@ func listenAt(path string) error {
 // selfExtents are T06 and T07: descriptors that lead to descriptors.
 func selfExtents() []reference {
 	self := func(createType, kind, name string) string {
-		return disktest.VMDKDescriptor(createType, fmt.Sprintf(`RW 2048 %s "%s"`, kind, name))
+		return vmdkforge.Descriptor(createType, fmt.Sprintf(`RW 2048 %s "%s"`, kind, name))
 	}
 	says := []string{"line 9", "extent 0 is the same file"}
 	var out []reference
@@ -206,7 +206,7 @@ func fanOut(createType, says string) reference {
 			for range 10 {
 				lines = append(lines, fmt.Sprintf(`RW 2048 SPARSE "disk%d.vmdk"`, (i+1)%12))
 			}
-			writeText(fmt.Sprintf("disk%d.vmdk", i), disktest.VMDKDescriptor(createType, lines...))(t, dir)
+			writeText(fmt.Sprintf("disk%d.vmdk", i), vmdkforge.Descriptor(createType, lines...))(t, dir)
 		}
 		return filepath.Join(dir, "disk0.vmdk")
 	}

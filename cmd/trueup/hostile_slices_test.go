@@ -9,25 +9,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // labelAt is where a disklabel or a VTOC of the volume of these tests stands, from the start of its partition.
 const labelAt = 512
 
 // sliced is a disk with one partition that a label divides. Offsets of change count from the label.
-func sliced(kind byte, put func(disk disktest.Forged), change func(label disktest.Forged)) func(testing.TB, string) string {
-	return writeForged("disk.raw", volumeDisk(kind, func(disk disktest.Forged) {
+func sliced(kind byte, put func(disk forge.Bytes), change func(label forge.Bytes)) func(testing.TB, string) string {
+	return writeForged("disk.raw", volumeDisk(kind, func(disk forge.Bytes) {
 		put(disk)
 		change(disk[volumeAt+labelAt:])
 	}))
 }
 
-func putFreeBSD(disk disktest.Forged) {
-	disk.PutDisklabel(volumeAt+labelAt, disktest.Slice{Start: 16, Sectors: 4000, Type: 7}, disktest.Slice{Start: 4016, Sectors: 1000, Type: 1}, disktest.Slice{Sectors: volumeSectors})
+func putFreeBSD(disk forge.Bytes) {
+	tableforge.PutDisklabel(disk, volumeAt+labelAt, tableforge.Slice{Start: 16, Sectors: 4000, Type: 7}, tableforge.Slice{Start: 4016, Sectors: 1000, Type: 1}, tableforge.Slice{Sectors: volumeSectors})
 }
 
-func putSolaris(disk disktest.Forged) {
-	disk.PutVTOC(volumeStart, disktest.Slice{Start: 16, Sectors: 4000, Type: 2}, disktest.Slice{Start: 4016, Sectors: 1000, Type: 3})
+func putSolaris(disk forge.Bytes) {
+	tableforge.PutVTOC(disk, volumeStart, tableforge.Slice{Start: 16, Sectors: 4000, Type: 2}, tableforge.Slice{Start: 4016, Sectors: 1000, Type: 3})
 }
 
 // TestHostileSlices is T66 for tables inside of partitions and for dynamic disks.
@@ -39,126 +42,126 @@ func TestHostileSlices(t *testing.T) {
 }
 
 func brokenDisklabels() []hostile {
-	row := func(name string, at int64, change func(disktest.Forged), says ...string) hostile {
+	row := func(name string, at int64, change func(forge.Bytes), says ...string) hostile {
 		return brokenVolume("T66 "+name, "bsd disklabel", labelAt+at, sliced(0xa5, putFreeBSD, change), says...)
 	}
 	var out []hostile
 	for _, n := range []uint16{23, 512, 65535} {
-		out = append(out, row(fmt.Sprintf("%d slices", n), disktest.BSDCount, func(l disktest.Forged) {
-			l.U16(disktest.BSDCount, n)
-			l.SumDisklabel()
+		out = append(out, row(fmt.Sprintf("%d slices", n), tableforge.BSDCount, func(l forge.Bytes) {
+			l.U16(tableforge.BSDCount, n)
+			tableforge.SealDisklabel(l)
 		}, fmt.Sprintf("partition count %d", n), "want at most 22"))
 	}
 	for _, n := range []uint32{0, 3, 256, 8192, 1<<32 - 1} {
-		out = append(out, row(fmt.Sprintf("sectors of %d bytes", n), disktest.BSDSectorSize, func(l disktest.Forged) {
-			l.U32(disktest.BSDSectorSize, n)
-			l.SumDisklabel()
+		out = append(out, row(fmt.Sprintf("sectors of %d bytes", n), tableforge.BSDSectorSize, func(l forge.Bytes) {
+			l.U32(tableforge.BSDSectorSize, n)
+			tableforge.SealDisklabel(l)
 		}, fmt.Sprintf("sector size %d", n), "want 512, 1024, 2048 or 4096"))
 	}
-	out = append(out, row("checksum", disktest.BSDChecksum, func(l disktest.Forged) { l.U16(disktest.BSDChecksum, 0x1234) }, "checksum 0x1234", "want 0x"))
-	for name, change := range map[string]func(disktest.Forged){
-		"start and size of 2^32-1": func(l disktest.Forged) { l.U32(disktest.BSDMap, 1<<32-1); l.U32(disktest.BSDMap+4, 1<<32-1) },
-		"start before the slice":   func(l disktest.Forged) { l.U32(disktest.BSDMap+2*16+4, 17) },
+	out = append(out, row("checksum", tableforge.BSDChecksum, func(l forge.Bytes) { l.U16(tableforge.BSDChecksum, 0x1234) }, "checksum 0x1234", "want 0x"))
+	for name, change := range map[string]func(forge.Bytes){
+		"start and size of 2^32-1": func(l forge.Bytes) { l.U32(tableforge.BSDMap, 1<<32-1); l.U32(tableforge.BSDMap+4, 1<<32-1) },
+		"start before the slice":   func(l forge.Bytes) { l.U32(tableforge.BSDMap+2*16+4, 17) },
 	} {
 		out = append(out, hostile{
 			name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"slice a of the disklabel", "does not lie inside"},
-			image: sliced(0xa5, putFreeBSD, func(l disktest.Forged) { change(l); l.SumDisklabel() }),
+			image: sliced(0xa5, putFreeBSD, func(l forge.Bytes) { change(l); tableforge.SealDisklabel(l) }),
 		})
 	}
 	return append(out, hostile{
 		name: "T66 sectors of 4096 bytes", code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"0xa5", "disklabel whose offsets are absolute"},
-		image: sliced(0xa5, putFreeBSD, func(l disktest.Forged) { l.U32(disktest.BSDSectorSize, 4096); l.SumDisklabel() }), // c passes the slice
+		image: sliced(0xa5, putFreeBSD, func(l forge.Bytes) { l.U32(tableforge.BSDSectorSize, 4096); tableforge.SealDisklabel(l) }), // c passes the slice
 	}, hostile{
 		name: "T66 offsets of 48 bits", code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"0xa5", "disklabel whose offsets are absolute"},
-		image: sliced(0xa5, putFreeBSD, func(l disktest.Forged) {
-			l.U16(disktest.BSDVersion, 1)
-			l.U32(disktest.BSDSectorSize, 4096)
+		image: sliced(0xa5, putFreeBSD, func(l forge.Bytes) {
+			l.U16(tableforge.BSDVersion, 1)
+			l.U32(tableforge.BSDSectorSize, 4096)
 			for i := range int64(3) {
-				l.Put(disktest.BSDMap+16*i, []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x07"))
+				l.Put(tableforge.BSDMap+16*i, []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x07"))
 			}
-			l.SumDisklabel()
+			tableforge.SealDisklabel(l)
 		}),
 	})
 }
 
 func brokenVTOCs() []hostile {
-	row := func(name string, at int64, change func(disktest.Forged), says ...string) hostile {
+	row := func(name string, at int64, change func(forge.Bytes), says ...string) hostile {
 		return brokenVolume("T66 "+name, "solaris disk label", labelAt+at, sliced(0x83, putSolaris, change), says...)
 	}
 	return []hostile{
-		row("VTOC of 17 slices", disktest.VTOCSlices, func(l disktest.Forged) { l.U16(disktest.VTOCSlices, 17); l.SumVTOC() }, "slice count 17", "want at most 16"),
-		row("VTOC of 65535 slices", disktest.VTOCSlices, func(l disktest.Forged) { l.U16(disktest.VTOCSlices, 65535); l.SumVTOC() }, "slice count 65535"),
-		row("VTOC with a wrong checksum", disktest.VTOCChecksum, func(l disktest.Forged) { l.U16(disktest.VTOCChecksum, 0x1234) }, "checksum 0x1234", "want 0x"),
-		row("VTOC without the magic number", 508, func(l disktest.Forged) { l.U16(508, 0) }, "magic 0x00", "want 0xdabe"),
+		row("VTOC of 17 slices", tableforge.VTOCSlices, func(l forge.Bytes) { l.U16(tableforge.VTOCSlices, 17); tableforge.SealVTOC(l) }, "slice count 17", "want at most 16"),
+		row("VTOC of 65535 slices", tableforge.VTOCSlices, func(l forge.Bytes) { l.U16(tableforge.VTOCSlices, 65535); tableforge.SealVTOC(l) }, "slice count 65535"),
+		row("VTOC with a wrong checksum", tableforge.VTOCChecksum, func(l forge.Bytes) { l.U16(tableforge.VTOCChecksum, 0x1234) }, "checksum 0x1234", "want 0x"),
+		row("VTOC without the magic number", 508, func(l forge.Bytes) { l.U16(508, 0) }, "magic 0x00", "want 0xdabe"),
 		{
 			name: "T66 VTOC slice beyond 2^32", code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"Solaris"},
-			image: sliced(0x83, putSolaris, func(l disktest.Forged) {
-				l.U32(disktest.VTOCMap+4, 1<<32-1)
-				l.U32(disktest.VTOCMap+8, 1<<32-1)
-				l.SumVTOC()
+			image: sliced(0x83, putSolaris, func(l forge.Bytes) {
+				l.U32(tableforge.VTOCMap+4, 1<<32-1)
+				l.U32(tableforge.VTOCMap+8, 1<<32-1)
+				tableforge.SealVTOC(l)
 			}),
 		},
 	}
 }
 
 // ldmRow is a dynamic disk whose database the caller changes: it is refused as ever, and inspect says what is wrong.
-func ldmRow(name string, change func(disk, db disktest.Forged), finds ...string) hostile {
+func ldmRow(name string, change func(disk, db forge.Bytes), finds ...string) hostile {
 	return hostile{
 		name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"0x42", "LDM"}, finds: finds,
-		image: writeForged("disk.raw", volumeDisk(0x42, func(disk disktest.Forged) {
-			change(disk, disk[disk.PutLDM(volumeStart, 3000):])
+		image: writeForged("disk.raw", volumeDisk(0x42, func(disk forge.Bytes) {
+			change(disk, disk[poolforge.PutLDM(disk, volumeStart, 3000):])
 		})),
 	}
 }
 
 // onHeads changes all copies of the private header.
-func onHeads(change func(head disktest.Forged)) func(disk, db disktest.Forged) {
-	return func(disk, db disktest.Forged) {
-		for _, h := range []disktest.Forged{disk[disktest.LDMHead:], db[1856*512:], db[2047*512:]} {
+func onHeads(change func(head forge.Bytes)) func(disk, db forge.Bytes) {
+	return func(disk, db forge.Bytes) {
+		for _, h := range []forge.Bytes{disk[poolforge.LDMHead:], db[1856*512:], db[2047*512:]} {
 			change(h)
 		}
 	}
 }
 
 func brokenLDM() []hostile {
-	block := func(n int64) int64 { return disktest.LDMBlocks + n*disktest.LDMBlock } // 0 group, 1 disk, 2 partition, 3 component, 4 volume
+	block := func(n int64) int64 { return poolforge.LDMBlocks + n*poolforge.LDMBlock } // 0 group, 1 disk, 2 partition, 3 component, 4 volume
 	out := []hostile{
-		ldmRow("database outside of the disk", onHeads(func(h disktest.Forged) { h.Big64(disktest.LDMConfigStart, 8192-2047) }), "ldm private header at 0xd2b", "database start 6145"),
-		ldmRow("database at 2^64-1", onHeads(func(h disktest.Forged) { h.Big64(disktest.LDMConfigStart, 1<<64-1) }), "ldm private header at 0xd2b", "database start"),
-		ldmRow("data at 2^64-1", onHeads(func(h disktest.Forged) { h.Big64(283, 1<<64-1) }), "ldm private header at 0xd1b", "data start"),
-		ldmRow("config at 2^64-1", func(_, db disktest.Forged) { db.Big64(disktest.LDMTOC+disktest.LDMTOCStart, 1<<64-1) }, "ldm table of contents", "config start"),
-		ldmRow("no table of contents", func(_, db disktest.Forged) {
+		ldmRow("database outside of the disk", onHeads(func(h forge.Bytes) { h.BE64(poolforge.LDMConfigStart, 8192-2047) }), "ldm private header at 0xd2b", "database start 6145"),
+		ldmRow("database at 2^64-1", onHeads(func(h forge.Bytes) { h.BE64(poolforge.LDMConfigStart, 1<<64-1) }), "ldm private header at 0xd2b", "database start"),
+		ldmRow("data at 2^64-1", onHeads(func(h forge.Bytes) { h.BE64(283, 1<<64-1) }), "ldm private header at 0xd1b", "data start"),
+		ldmRow("config at 2^64-1", func(_, db forge.Bytes) { db.BE64(poolforge.LDMTOC+poolforge.LDMTOCStart, 1<<64-1) }, "ldm table of contents", "config start"),
+		ldmRow("no table of contents", func(_, db forge.Bytes) {
 			for _, n := range []int64{1, 2, 2045, 2046} {
 				db.U32(n*512, 0)
 			}
 		}, "ldm table of contents", "want TOCBLOCK"),
-		ldmRow("2^32-1 records", func(_, db disktest.Forged) { db.Big32(disktest.LDMVMDB+disktest.LDMRecords, 1<<32-1) }, "LDM"),
-		ldmRow("first block at 2^32-1", func(_, db disktest.Forged) { db.Big32(disktest.LDMVMDB+disktest.LDMFirstBlock, 1<<32-1) }, "ldm vmdb", "first block"),
-		ldmRow("fragments that never complete", func(_, db disktest.Forged) { db.Put(block(4)+disktest.LDMTotal, []byte{0xff, 0xff}) },
+		ldmRow("2^32-1 records", func(_, db forge.Bytes) { db.BE32(poolforge.LDMVMDB+poolforge.LDMRecords, 1<<32-1) }, "LDM"),
+		ldmRow("first block at 2^32-1", func(_, db forge.Bytes) { db.BE32(poolforge.LDMVMDB+poolforge.LDMFirstBlock, 1<<32-1) }, "ldm vmdb", "first block"),
+		ldmRow("fragments that never complete", func(_, db forge.Bytes) { db.Put(block(4)+poolforge.LDMTotal, []byte{0xff, 0xff}) },
 			"ldm block", "fragments of the record 1", "want 65535"),
-		ldmRow("fragments without the first", func(_, db disktest.Forged) {
+		ldmRow("fragments without the first", func(_, db forge.Bytes) {
 			for i := range int64(2) {
 				db.Put(block(i)+8, []byte{0, 0, 0, 9, 0, byte(5 + i), 0, 2})
 			}
 		}, "ldm block at 0x3", "fragment 5", "want less than 2"),
-		ldmRow("name that leaves the record", func(_, db disktest.Forged) { db.U8(block(2)+disktest.LDMBody+2, 255) }, "ldm record", "want fields that end with it"),
-		ldmRow("number of 255 bytes", func(_, db disktest.Forged) { db.U8(block(2)+disktest.LDMBody, 255) }, "ldm record", "want fields that end with it"),
-		ldmRow("partition at 2^64-1", func(_, db disktest.Forged) {
-			db.Big64(block(2)+disktest.LDMBody+2+9+12, 1<<64-1)
+		ldmRow("name that leaves the record", func(_, db forge.Bytes) { db.U8(block(2)+poolforge.LDMBody+2, 255) }, "ldm record", "want fields that end with it"),
+		ldmRow("number of 255 bytes", func(_, db forge.Bytes) { db.U8(block(2)+poolforge.LDMBody, 255) }, "ldm record", "want fields that end with it"),
+		ldmRow("partition at 2^64-1", func(_, db forge.Bytes) {
+			db.BE64(block(2)+poolforge.LDMBody+2+9+12, 1<<64-1)
 		}, "LDM"),
-		ldmRow("names that a terminal obeys", func(_, db disktest.Forged) { db.Text(block(2)+disktest.LDMBody+3, "\x1b[2J\u202e") }, "LDM"),
-		ldmRow("a database of the same partition", func(_, db disktest.Forged) {
-			for at := block(5); at < 2040*512; at += disktest.LDMBlock {
+		ldmRow("names that a terminal obeys", func(_, db forge.Bytes) { db.Text(block(2)+poolforge.LDMBody+3, "\x1b[2J\u202e") }, "LDM"),
+		ldmRow("a database of the same partition", func(_, db forge.Bytes) {
+			for at := block(5); at < 2040*512; at += poolforge.LDMBlock {
 				db.Put(at, db[block(2):block(3)])
 			}
 		}, "LDM"),
 	}
 	for _, n := range []uint64{0, 8193, 1 << 32, 1<<64 - 1} {
-		out = append(out, ldmRow(fmt.Sprintf("database of %d sectors", n), onHeads(func(h disktest.Forged) { h.Big64(disktest.LDMConfigSize, n) }),
+		out = append(out, ldmRow(fmt.Sprintf("database of %d sectors", n), onHeads(func(h forge.Bytes) { h.BE64(poolforge.LDMConfigSize, n) }),
 			"ldm private header at 0xd33", fmt.Sprintf("database size %d", n), "want 1 to 8192 sectors"))
 	}
 	for _, n := range []uint32{0, 1, 63, 4097, 1<<32 - 1} {
-		out = append(out, ldmRow(fmt.Sprintf("blocks of %d bytes", n), func(_, db disktest.Forged) { db.Big32(disktest.LDMVMDB+disktest.LDMBlockSize, n) },
+		out = append(out, ldmRow(fmt.Sprintf("blocks of %d bytes", n), func(_, db forge.Bytes) { db.BE32(poolforge.LDMVMDB+poolforge.LDMBlockSize, n) },
 			"ldm vmdb", fmt.Sprintf("size of a block %d", n), "want 64 to 4096"))
 	}
 	return out
@@ -179,13 +182,13 @@ func TestHostileSunLabels(t *testing.T) {
 		"cylinder off the limit": {4, 64, "sun disk label at 0x1bc: place of slice s0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := make(disktest.Forged, 4<<20)
+			f := make(forge.Bytes, 4<<20)
 			f.Put(436, []byte{byte(c.heads >> 8), byte(c.heads), 0xff, 0xff})
 			if c.heads == 4 {
 				f.Put(438, []byte{0, 32})
 			}
-			f.Big32(444, c.cylinder)
-			f.Big32(448, 128)
+			f.BE32(444, c.cylinder)
+			f.BE32(448, 128)
 			f.Put(508, []byte{0xda, 0xbe})
 			f.Put(510, sunSum(f[:510]))
 			path := filepath.Join(t.TempDir(), "disk.raw")
@@ -216,7 +219,7 @@ func sunSum(b []byte) []byte {
 // TestFreeBSDMoves moves a FreeBSD whose label counts from the slice, and nothing in it changes. A sound Solaris is refused.
 func TestFreeBSDMoves(t *testing.T) {
 	t.Parallel()
-	path := sliced(0xa5, putFreeBSD, func(disktest.Forged) {})(t, t.TempDir())
+	path := sliced(0xa5, putFreeBSD, func(forge.Bytes) {})(t, t.TempDir())
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 	r := measure(t, []string{"align", path, dest})[0]
 	require.Equal(t, 0, r.code, r.stderr)
@@ -224,7 +227,7 @@ func TestFreeBSDMoves(t *testing.T) {
 	require.Equal(t, readAt(t, path, volumeAt, size), readAt(t, dest, 1<<20, size))
 	require.Equal(t, partx(t, path, volumeStart), partx(t, dest, 2048))
 
-	solaris := sliced(0xbf, putSolaris, func(disktest.Forged) {})(t, t.TempDir())
+	solaris := sliced(0xbf, putSolaris, func(forge.Bytes) {})(t, t.TempDir())
 	require.Equal(t, 4, measure(t, []string{"align", solaris, dest + "2"})[0].code)
 }
 

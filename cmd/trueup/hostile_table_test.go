@@ -7,11 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // slot makes the rows below short.
-func slot(kind byte, start, sectors uint32) disktest.MBREntryFields {
-	return disktest.MBREntryFields{Type: kind, Start: start, Sectors: sectors}
+func slot(kind byte, start, sectors uint32) tableforge.Slot {
+	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
 }
 
 // TestHostileTables is T47 to T50: MBRs and chains of logical partitions. inspect reports what it could read, says what is
@@ -24,10 +26,10 @@ func TestHostileTables(t *testing.T) {
 }
 
 func brokenEntries() []hostile {
-	table := func(name string, says []string, entries ...disktest.MBREntryFields) hostile {
+	table := func(name string, says []string, entries ...tableforge.Slot) hostile {
 		return hostile{
 			name: "T47 " + name, code: "format", report: true, says: says,
-			image: writeForged("disk.raw", disktest.ForgeMBR(xpSectors, entries...)),
+			image: writeForged("disk.raw", tableforge.NewMBR(xpSectors, entries...)),
 		}
 	}
 	beyond := func(end int64) []string {
@@ -58,20 +60,20 @@ func brokenEntries() []hostile {
 // twoExtended is sound but for the second extended partition.
 func twoExtended(t testing.TB, dir string) string {
 	t.Helper()
-	disk := disktest.ForgeMBR(xpSectors, slot(0x05, 63, 100), slot(0x05, 200, 100))
-	disk.EBR(63, slot(0x83, 1, 10), noLink)
-	disk.EBR(200, slot(0x83, 1, 10), noLink)
+	disk := tableforge.NewMBR(xpSectors, slot(0x05, 63, 100), slot(0x05, 200, 100))
+	tableforge.PutEBR(disk, 63, slot(0x83, 1, 10), noLink)
+	tableforge.PutEBR(disk, 200, slot(0x83, 1, 10), noLink)
 	return writeForged("disk.raw", disk)(t, dir)
 }
 
 // refusedTables are the rows of T47 about disks that are sound and cannot be moved safely: exit 4.
 func refusedTables() []hostile {
-	ldm := writeForged("disk.raw", disktest.ForgeMBR(xpSectors, slot(0x42, 63, 1000)))
-	hybrid := disktest.ForgeGPT(512, xpSectors, 128, disktest.GPTEntryFields{First: 63, Last: 1062, Name: "data"})
-	hybrid.Entry(0, 1, slot(0x07, 63, 1000))
-	third := extendedDisk(xpSectors, func(disk disktest.Forged) {
-		disk.EBR(63, slot(0x83, 1, 10), noLink)
-		disk.Entry(63, 2, slot(0x83, 20, 10))
+	ldm := writeForged("disk.raw", tableforge.NewMBR(xpSectors, slot(0x42, 63, 1000)))
+	hybrid := tableforge.NewGPT(512, xpSectors, 128, tableforge.GPTEntry{First: 63, Last: 1062, Name: "data"})
+	tableforge.PutSlot(hybrid, 0, 1, slot(0x07, 63, 1000))
+	third := extendedDisk(xpSectors, func(disk forge.Bytes) {
+		tableforge.PutEBR(disk, 63, slot(0x83, 1, 10), noLink)
+		tableforge.PutSlot(disk, 63, 2, slot(0x83, 20, 10))
 	})
 	return []hostile{
 		{name: "T50 third entry of a boot record", image: third, code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"boot record at LBA 63", "second data entry"}},
@@ -81,38 +83,39 @@ func refusedTables() []hostile {
 }
 
 // extendedDisk has a primary partition, and an extended one from LBA 63 on, whose records the caller writes.
-func extendedDisk(sectors int, records func(disk disktest.Forged)) func(testing.TB, string) string {
-	disk := disktest.ForgeMBR(sectors, slot(0x05, 63, uint32(sectors)-63))
+func extendedDisk(sectors int, records func(disk forge.Bytes)) func(testing.TB, string) string {
+	disk := tableforge.NewMBR(sectors, slot(0x05, 63, uint32(sectors)-63))
 	records(disk)
 	return writeForged("disk.raw", disk)
 }
 
-var noLink = disktest.MBREntryFields{}
+var noLink = tableforge.Slot{}
 
 // loops are T48 and T49.
 func loops() []hostile {
 	logical := slot(0x83, 1, 1)
 	long := func(n int) func(testing.TB, string) string {
-		return extendedDisk(63+3*n, func(disk disktest.Forged) {
+		return extendedDisk(63+3*n, func(disk forge.Bytes) {
 			for i := range n {
 				link := noLink
 				if i+1 < n {
 					link = slot(0x05, uint32(3*(i+1)), 3)
 				}
-				disk.EBR(int64(63+3*i), logical, link)
+				tableforge.PutEBR(disk, int64(63+3*i), logical, link)
 			}
 		})
 	}
-	self := extendedDisk(xpSectors, func(disk disktest.Forged) { disk.EBR(63, logical, slot(0x05, 0, 100)) })
-	emptySelf := extendedDisk(xpSectors, func(disk disktest.Forged) { disk.EBR(63, noLink, slot(0x05, 0, 100)) })
-	two := extendedDisk(xpSectors, func(disk disktest.Forged) {
-		disk.EBR(63, logical, slot(0x05, 100, 100))
-		disk.EBR(163, logical, slot(0x05, 0, 100))
+	self := extendedDisk(xpSectors, func(disk forge.Bytes) { tableforge.PutEBR(disk, 63, logical, slot(0x05, 0, 100)) })
+	emptySelf := extendedDisk(xpSectors,
+		func(disk forge.Bytes) { tableforge.PutEBR(disk, 63, noLink, slot(0x05, 0, 100)) })
+	two := extendedDisk(xpSectors, func(disk forge.Bytes) {
+		tableforge.PutEBR(disk, 63, logical, slot(0x05, 100, 100))
+		tableforge.PutEBR(disk, 163, logical, slot(0x05, 0, 100))
 	})
-	later := extendedDisk(xpSectors, func(disk disktest.Forged) {
-		disk.EBR(63, logical, slot(0x05, 100, 100))
-		disk.EBR(163, logical, slot(0x05, 200, 100))
-		disk.EBR(263, logical, slot(0x05, 100, 100))
+	later := extendedDisk(xpSectors, func(disk forge.Bytes) {
+		tableforge.PutEBR(disk, 63, logical, slot(0x05, 100, 100))
+		tableforge.PutEBR(disk, 163, logical, slot(0x05, 200, 100))
+		tableforge.PutEBR(disk, 263, logical, slot(0x05, 100, 100))
 	})
 	// The field that is wrong is the start in the second entry of the last record.
 	back := func(lba, from int) []string {
@@ -134,13 +137,13 @@ func loops() []hostile {
 
 // chainsOutside are T50.
 func chainsOutside() []hostile {
-	chain := func(name string, says []string, records ...disktest.MBREntryFields) hostile {
+	chain := func(name string, says []string, records ...tableforge.Slot) hostile {
 		return hostile{
 			name: "T50 " + name, code: "format", report: true, says: append(says, "ebr at 0x7f"),
-			image: extendedDisk(xpSectors, func(disk disktest.Forged) {
+			image: extendedDisk(xpSectors, func(disk forge.Bytes) {
 				lba := int64(63)
 				for i := 0; i < len(records); i += 2 {
-					disk.EBR(lba, records[i], records[i+1])
+					tableforge.PutEBR(disk, lba, records[i], records[i+1])
 					lba = 63 + int64(records[i+1].Start)
 				}
 			}),
@@ -148,13 +151,13 @@ func chainsOutside() []hostile {
 	}
 	inside := "want LBA 63 to 4095, inside the extended partition"
 	behind := "want a place behind its record and inside the extended partition"
-	unsigned := extendedDisk(xpSectors, func(disk disktest.Forged) {
-		disk.EBR(63, slot(0x83, 1, 10), slot(0x05, 100, 100))
+	unsigned := extendedDisk(xpSectors, func(disk forge.Bytes) {
+		tableforge.PutEBR(disk, 63, slot(0x83, 1, 10), slot(0x05, 100, 100))
 	})
-	twoLinks := extendedDisk(xpSectors, func(disk disktest.Forged) {
-		disk.EBR(63, slot(0x83, 1, 10), slot(0x05, 100, 100))
-		disk.Entry(63, 2, slot(0x0f, 200, 100))
-		disk.EBR(163, slot(0x83, 1, 10), noLink)
+	twoLinks := extendedDisk(xpSectors, func(disk forge.Bytes) {
+		tableforge.PutEBR(disk, 63, slot(0x83, 1, 10), slot(0x05, 100, 100))
+		tableforge.PutSlot(disk, 63, 2, slot(0x0f, 200, 100))
+		tableforge.PutEBR(disk, 163, slot(0x83, 1, 10), noLink)
 	})
 	broken := func(name string, image func(testing.TB, string) string, says ...string) hostile {
 		return hostile{name: "T50 " + name, image: image, code: "format", report: true, says: append(says, "ebr at 0x")}
@@ -175,11 +178,11 @@ func chainsOutside() []hostile {
 // TestForgedTablesAreValid makes sure that the cases above differ from a good disk in nothing but what they change.
 func TestForgedTablesAreValid(t *testing.T) {
 	t.Parallel()
-	two := extendedDisk(xpSectors, func(disk disktest.Forged) {
-		disk.EBR(63, slot(0x83, 1, 10), slot(0x05, 100, 100))
-		disk.EBR(163, slot(0x83, 1, 10), noLink)
+	two := extendedDisk(xpSectors, func(disk forge.Bytes) {
+		tableforge.PutEBR(disk, 63, slot(0x83, 1, 10), slot(0x05, 100, 100))
+		tableforge.PutEBR(disk, 163, slot(0x83, 1, 10), noLink)
 	})
-	gpt := disktest.ForgeGPT(512, xpSectors, 128, disktest.GPTEntryFields{First: 63, Last: 1062, Name: "data"})
+	gpt := tableforge.NewGPT(512, xpSectors, 128, tableforge.GPTEntry{First: 63, Last: 1062, Name: "data"})
 	for name, c := range map[string]struct {
 		image      func(testing.TB, string) string
 		partitions int

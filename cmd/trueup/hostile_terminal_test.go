@@ -13,7 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // nastyTexts are T67: what would move a terminal's cursor, set its title or clipboard, or reverse its lines. Eleven bytes
@@ -148,7 +149,7 @@ func TestHostilePaths(t *testing.T) {
 
 			vmdk := flatImage(goodFlat())(t, dir)
 			require.NoError(t, os.Rename(vmdk, filepath.Join(dir, text+".vmdk")))
-			child := disktest.VMDKDescriptor("monolithicFlat", goodLine)
+			child := vmdkforge.Descriptor("monolithicFlat", goodLine)
 			child = strings.Replace(child, "parentCID=ffffffff", "parentCID=4a5b6c7d\nparentFileNameHint=\""+filepath.Base(vmdk)+"\"", 1)
 			for neighbour, content := range map[string]string{text + "-000001.vmdk": child, text + ".vmx.lck": "", ".lck-" + text: "", text + ".vmss": ""} {
 				writeText(neighbour, content)(t, dir)
@@ -198,7 +199,7 @@ func TestHostileDescriptorTexts(t *testing.T) {
 					requireClean(t, r.stdout, r.stderr)
 				}
 			}
-			gpt := disktest.ForgeGPT(512, xpSectors, 128, disktest.GPTEntryFields{First: 63, Last: 1062, Name: text})
+			gpt := tableforge.NewGPT(512, xpSectors, 128, tableforge.GPTEntry{First: 63, Last: 1062, Name: text})
 			requireAllClean(t, writeForged("gpt.raw", gpt)(t, t.TempDir()), 0)
 		})
 	}

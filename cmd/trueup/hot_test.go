@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // hotWindows is an align of a Windows that was copied while it ran: its hive has changes in logs.
@@ -33,7 +35,7 @@ func (c hotWindows) run(t *testing.T) {
 	t.Helper()
 	now, dest := c.windowsCase.run(t)
 	v := c.disk.volume(c.partition)
-	read := func(name string) (before, after disktest.Forged) {
+	read := func(name string) (before, after forge.Bytes) {
 		a, err := os.ReadFile(v.files[name])
 		require.NoError(t, err)
 		b, err := os.ReadFile(readGuestFile(t, dest, v, now[v.number], name))
@@ -42,12 +44,12 @@ func (c hotWindows) run(t *testing.T) {
 		return a, b
 	}
 	hive, moved := read(c.hive)
-	var logs, movedLogs []disktest.Forged
+	var logs, movedLogs []forge.Bytes
 	for _, suffix := range c.logs {
 		a, b := read(c.hive + suffix)
 		logs, movedLogs = append(logs, a), append(movedLogs, b)
 	}
-	same := func(what string, least int, logs, movedLogs []disktest.Forged) {
+	same := func(what string, least int, logs, movedLogs []forge.Bytes) {
 		for _, program := range c.by {
 			before, after := recoverHive(t, program, hive, logs...), recoverHive(t, program, moved, movedLogs...)
 			c.same(t, program+", "+what, least, now, before, after)
@@ -57,7 +59,7 @@ func (c hotWindows) run(t *testing.T) {
 	c.same(t, "no log", 0, now, closedHive(t, hive), closedHive(t, moved))
 	if len(logs) > 1 {
 		same("the last alone", 1, logs[1:], movedLogs[1:])
-		for _, l := range []disktest.Forged{logs[0], movedLogs[0]} {
+		for _, l := range []forge.Bytes{logs[0], movedLogs[0]} {
 			l[len(l)-1]++ // the last entry
 		}
 		same("the first, torn", 1, logs[:1], movedLogs[:1])
@@ -81,7 +83,7 @@ func (c hotWindows) same(t *testing.T, what string, want int, now map[int]int64,
 }
 
 // recoverHive lets another program recover a hive, and gives the path of what it made.
-func recoverHive(t *testing.T, program string, hive disktest.Forged, logs ...disktest.Forged) string {
+func recoverHive(t *testing.T, program string, hive forge.Bytes, logs ...forge.Bytes) string {
 	t.Helper()
 	dir := t.TempDir()
 	hive.Write(t, filepath.Join(dir, "hive"))
@@ -102,17 +104,17 @@ func recoverHive(t *testing.T, program string, hive disktest.Forged, logs ...dis
 // closedHive gives a hive with a base block that says it was closed.
 func closedHive(t *testing.T, b []byte) string {
 	t.Helper()
-	hive := disktest.Forged(slices.Clone(b))
-	hive.U32(disktest.HiveSequence1, 7)
-	hive.U32(disktest.HiveSequence2, 7)
-	hive.SealHive()
+	hive := forge.Bytes(slices.Clone(b))
+	hive.U32(hiveforge.Sequence1, 7)
+	hive.U32(hiveforge.Sequence2, 7)
+	hiveforge.Seal(hive)
 	path := filepath.Join(t.TempDir(), "hive")
 	hive.Write(t, path)
 	return path
 }
 
 // replaced gives a copy of a hive in which some bytes are others, all of them.
-func replaced(t *testing.T, f disktest.Forged, was, now []byte) disktest.Forged {
+func replaced(t *testing.T, f forge.Bytes, was, now []byte) forge.Bytes {
 	t.Helper()
 	require.Len(t, now, len(was))
 	require.Positive(t, bytes.Count(f, was))
@@ -128,19 +130,19 @@ func TestHotWindows10(t *testing.T) {
 	value := func(off int64) []byte { return mountedValue(windowsSignature, off) }
 	b, err := os.ReadFile(mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_WIN_10_1709.xz"), letters(own, other)))
 	require.NoError(t, err)
-	end := disktest.Forged(b[:4096+binary.LittleEndian.Uint32(b[disktest.HiveBinsSize:])])
+	end := forge.Bytes(b[:4096+binary.LittleEndian.Uint32(b[hiveforge.BinsSize:])])
 	hive := replaced(t, end, value(other), value(99*sectorSize))
 	touched := slices.Clone(hive)
 	touched[bytes.Index(touched, value(77*sectorSize))+4]++ // in the page of the letters
 	later := slices.Clone(touched)
 	later[len(later)-5000]++
-	log1, log2 := hive.HiveLog(4316, touched, later), later.HiveLog(4318, end)
+	log1, log2 := hiveforge.Log(hive, 4316, touched, later), hiveforge.Log(later, 4318, end)
 	for _, order := range [][]string{{".LOG1", ".LOG2"}, {".LOG2", ".LOG1"}} {
 		t.Run(order[0]+" first", func(t *testing.T) {
 			hotWindows{
 				windowsCase: windowsCase{disk: windowsDisk{signature: windowsSignature, sectors: 200_000, volumes: []windowsVolume{
 					{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 100_000, loads: "BOOTMGR", files: map[string]string{
-						system:            hostFile(t, string(hive.HiveDirty(4317))),
+						system:            hostFile(t, string(hiveforge.Dirty(hive, 4317))),
 						system + order[0]: hostFile(t, string(log1)),
 						system + order[1]: hostFile(t, string(log2)),
 						system + ".LOG":   hostFile(t, ""),
@@ -159,12 +161,13 @@ func TestHotBootConfiguration(t *testing.T) {
 	own, other := int64(63*sectorSize), int64(100_063*sectorSize)
 	b, err := os.ReadFile(bcdOnMBR(t, own, other))
 	require.NoError(t, err)
-	end := disktest.Forged(b)
+	end := forge.Bytes(b)
 	store := replaced(t, end, bcdDevice(windowsSignature, other)[:0x20], bcdDevice(windowsSignature, 99*sectorSize)[:0x20])
 	hotWindows{
 		windowsCase: windowsCase{disk: windowsDisk{signature: windowsSignature, sectors: 200_000, volumes: []windowsVolume{
 			{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 100_000, loads: "BOOTMGR", files: map[string]string{
-				"Boot/BCD": hostFile(t, string(store.HiveDirty(8))), "Boot/BCD.LOG": hostFile(t, string(store.HiveOldLog(1, end))),
+				"Boot/BCD":     hostFile(t, string(hiveforge.Dirty(store, 8))),
+				"Boot/BCD.LOG": hostFile(t, string(hiveforge.OldLog(store, 1, end))),
 			}},
 			{number: 2, kind: "fat32", typ: "c", start: 100_063, sectors: 90_000},
 		}}},

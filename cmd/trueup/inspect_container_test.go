@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // The tests here are about what inspect says about a container that no guest sees: how much it stores, in how many pieces, and
@@ -122,7 +124,7 @@ var containers = []struct {
 // alignedDisk is a disk of 64 MiB with two partitions, at 1 and at 32 MiB.
 func alignedDisk(t testing.TB) string {
 	t.Helper()
-	disk := disktest.ForgeMBR(64<<11, slot(0x83, 2048, 31<<11), slot(0x83, 32<<11, 32<<11))
+	disk := tableforge.NewMBR(64<<11, slot(0x83, 2048, 31<<11), slot(0x83, 32<<11, 32<<11))
 	disk.Put(2048*sectorSize, noise("aligned", 300<<10))
 	disk.Put(40<<20, noise("aligned too", 4096))
 	return writeForged("disk.raw", disk)(t, t.TempDir())
@@ -224,7 +226,7 @@ func TestMisalignedContainer(t *testing.T) {
 	dir := t.TempDir()
 	data := readAt(t, alignedDisk(t), 0, 64<<20)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "x-flat.vmdk"), append(make([]byte, 1024), data...), 0o644))
-	path := writeText("disk.vmdk", disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" 2`, 64<<11)))(t, dir)
+	path := writeText("disk.vmdk", vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" 2`, 64<<11)))(t, dir)
 
 	r := inspectContainer(t, path)
 	require.True(t, finds(r, "container-misaligned"))
@@ -246,7 +248,7 @@ func TestMisalignedContainer(t *testing.T) {
 func TestDataIsCountedOnRequest(t *testing.T) {
 	t.Parallel()
 	const size = 140 << 20
-	disk := disktest.ForgeMBR(size/sectorSize, slot(0x83, 2048, size/sectorSize-2048))
+	disk := tableforge.NewMBR(size/sectorSize, slot(0x83, 2048, size/sectorSize-2048))
 	disk.Put(1<<20, noise("much", 132<<20))
 	clear(disk[20<<20 : 22<<20])
 	path := writeForged("disk.raw", disk)(t, t.TempDir())
@@ -265,7 +267,7 @@ func TestDataIsCountedOnRequest(t *testing.T) {
 // TestBrokenTablesHaveNoUsage requires that the report stands all the same.
 func TestBrokenTablesHaveNoUsage(t *testing.T) {
 	t.Parallel()
-	path := sparseImage(func(v *disktest.SparseVMDK) { v.SetGrain(5, v.Grain(4)) })(t, t.TempDir())
+	path := sparseImage(func(v *vmdkforge.Sparse) { v.SetGrain(5, v.Grain(4)) })(t, t.TempDir())
 	r := trueup(t, "inspect", "--json", path)
 	require.Equal(t, 1, r.code)
 	var got jsonContainer
@@ -291,23 +293,23 @@ func TestEndlessMapsAreCutShort(t *testing.T) {
 func scatteredGiant(t testing.TB, dir string) string {
 	t.Helper()
 	const tables, perTable = 600, 512
-	v := disktest.ForgeSparseVMDK(make([]byte, 512))
-	gd := len(v.Forged)
+	v := vmdkforge.NewSparse(make([]byte, 512))
+	gd := len(v.Bytes)
 	giant(v, gd)
 	le := binary.LittleEndian
 	directory := make([]byte, 8<<20)
 	at := gd + len(directory)
-	data := (at + tables*4*perTable + disktest.VMDKGrain - 1) / disktest.VMDKGrain * disktest.VMDKGrain
+	data := (at + tables*4*perTable + vmdkforge.Grain - 1) / vmdkforge.Grain * vmdkforge.Grain
 	entries := make([]byte, 0, tables*4*perTable)
 	for i := range tables {
 		le.PutUint32(directory[4*i:], uint32((at+i*4*perTable)/sectorSize))
 		for j := range perTable {
 			fromEnd := tables*perTable - 1 - (i*perTable + j)
-			entries = le.AppendUint32(entries, uint32((data+fromEnd*disktest.VMDKGrain)/sectorSize))
+			entries = le.AppendUint32(entries, uint32((data+fromEnd*vmdkforge.Grain)/sectorSize))
 		}
 	}
-	v.Forged = append(append(v.Forged, directory...), entries...)
-	path := writeForged("disk.vmdk", v.Forged)(t, dir)
-	require.NoError(t, os.Truncate(path, int64(data)+tables*perTable*disktest.VMDKGrain))
+	v.Bytes = append(append(v.Bytes, directory...), entries...)
+	path := writeForged("disk.vmdk", v.Bytes)(t, dir)
+	require.NoError(t, os.Truncate(path, int64(data)+tables*perTable*vmdkforge.Grain))
 	return path
 }

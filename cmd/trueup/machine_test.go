@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // The signatures of a machine of two disks.
@@ -26,7 +27,7 @@ const lettersFile = "WINDOWS/system32/config/SYSTEM"
 func twoDiskMachine(t testing.TB) (sys windowsDisk, sysRaw, datRaw string) {
 	t.Helper()
 	empty := filepath.Join(t.TempDir(), "empty")
-	hive := disktest.ForgeHive(3, disktest.HiveKey{Name: "SYSTEM", Keys: []disktest.HiveKey{{Name: "Select"}}})
+	hive := hiveforge.New(3, hiveforge.Key{Name: "SYSTEM", Keys: []hiveforge.Key{{Name: "Select"}}})
 	require.NoError(t, os.WriteFile(empty, hive, 0o600))
 	text := reg(`\MountedDevices`, `\\DosDevices\\C:`, hexBytes(mountedValue(sysSignature, 63*sectorSize)),
 		`\\DosDevices\\D:`, hexBytes(mountedValue(datSignature, 63*sectorSize)))

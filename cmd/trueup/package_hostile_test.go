@@ -11,34 +11,36 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 )
 
 // hostilePackage is an archive from a stranger and the error that all commands end with.
 type hostilePackage struct {
 	name    string
-	archive []disktest.TarMember
+	archive []tarforge.Member
 	code    string
 	says    string
 }
 
 // smallOVF names one disk of 8 MiB; file and disk are further attributes.
-func smallOVF(href, file, disk string) disktest.TarMember {
-	return disktest.TarMember{Name: "vm.ovf", Data: fmt.Appendf(nil,
+func smallOVF(href, file, disk string) tarforge.Member {
+	return tarforge.Member{Name: "vm.ovf", Data: fmt.Appendf(nil,
 		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>`+
 			`<File ovf:id="f" ovf:href="%s" %s/></References><DiskSection><Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="8388608" %s/></DiskSection></Envelope>`,
 		href, file, disk)}
 }
 
 // rawOVF is an archive whose OVF has the given text.
-func rawOVF(text string) []disktest.TarMember {
-	return []disktest.TarMember{{Name: "vm.ovf", Data: []byte(text)}}
+func rawOVF(text string) []tarforge.Member {
+	return []tarforge.Member{{Name: "vm.ovf", Data: []byte(text)}}
 }
 
 func (h hostilePackage) run(t *testing.T) {
 	t.Helper()
 	dir, out := t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "vm.ova")
-	append(disktest.ForgeTar(h.archive...), disktest.TarEnd()...).Write(t, path)
+	append(tarforge.New(h.archive...), tarforge.End()...).Write(t, path)
 	before := folderState(t, dir)
 	ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path},
 		[]string{"align", "--json", path, filepath.Join(out, "out.ova")}, []string{"align", "--json", path, filepath.Join(out, "out.ovf")},
@@ -57,7 +59,7 @@ func (h hostilePackage) run(t *testing.T) {
 }
 
 // gnu makes a header one of GNU tar's own format.
-func gnu(h disktest.Forged) { h.Text(257, "ustar  \x00") }
+func gnu(h forge.Bytes) { h.Text(257, "ustar  \x00") }
 
 func TestHostilePackages(t *testing.T) {
 	t.Parallel()
@@ -71,50 +73,50 @@ func hostilePackages(t testing.TB) []hostilePackage {
 	t.Helper()
 	data, err := os.ReadFile("../../testdata/xp-lba63.vmdk")
 	require.NoError(t, err)
-	disk := disktest.TarMember{Name: "disk.vmdk", Data: data}
+	disk := tarforge.Member{Name: "disk.vmdk", Data: data}
 	good := smallOVF("disk.vmdk", "", "")
-	mf := func(text string) disktest.TarMember { return disktest.TarMember{Name: "vm.mf", Data: []byte(text)} }
+	mf := func(text string) tarforge.Member { return tarforge.Member{Name: "vm.mf", Data: []byte(text)} }
 	cases := []hostilePackage{
 		// T42: names.
-		{"t42, a member above the archive", []disktest.TarMember{good, {Name: "../disk.vmdk", Data: data}}, "reference", "leaves the archive"},
-		{"t42, an absolute name", []disktest.TarMember{good, {Name: "/disk.vmdk", Data: data}}, "reference", "leaves the archive"},
-		{"t42, a member above the archive of Windows", []disktest.TarMember{good, {Name: `..\disk.vmdk`, Data: data}}, "reference", `..\\disk.vmdk`},
-		{"t42, two members of one name", []disktest.TarMember{good, disk, disk}, "reference", "twice"},
-		{"t42, a folder by the name of a file", []disktest.TarMember{good, disk, {Name: "disk.vmdk/", Type: '5'}}, "reference", "twice"},
-		{"t42, a file by the name of a folder", []disktest.TarMember{good, {Name: "disk.vmdk/", Type: '5'}, disk}, "reference", "twice"},
-		{"t42, two envelopes", []disktest.TarMember{good, {Name: "other.ovf", Data: good.Data}, disk}, "reference", "second ovf"},
-		{"t42, 300 folders deep", []disktest.TarMember{good, {Name: "././@LongLink", Type: 'L', Data: []byte(strings.Repeat("d/", 300) + "x\x00")}, disk}, "reference", "deeper"},
+		{"t42, a member above the archive", []tarforge.Member{good, {Name: "../disk.vmdk", Data: data}}, "reference", "leaves the archive"},
+		{"t42, an absolute name", []tarforge.Member{good, {Name: "/disk.vmdk", Data: data}}, "reference", "leaves the archive"},
+		{"t42, a member above the archive of Windows", []tarforge.Member{good, {Name: `..\disk.vmdk`, Data: data}}, "reference", `..\\disk.vmdk`},
+		{"t42, two members of one name", []tarforge.Member{good, disk, disk}, "reference", "twice"},
+		{"t42, a folder by the name of a file", []tarforge.Member{good, disk, {Name: "disk.vmdk/", Type: '5'}}, "reference", "twice"},
+		{"t42, a file by the name of a folder", []tarforge.Member{good, {Name: "disk.vmdk/", Type: '5'}, disk}, "reference", "twice"},
+		{"t42, two envelopes", []tarforge.Member{good, {Name: "other.ovf", Data: good.Data}, disk}, "reference", "second ovf"},
+		{"t42, 300 folders deep", []tarforge.Member{good, {Name: "././@LongLink", Type: 'L', Data: []byte(strings.Repeat("d/", 300) + "x\x00")}, disk}, "reference", "deeper"},
 		// T44: numbers and sparse members.
-		{"t44, a sparse member", []disktest.TarMember{good, {Name: "disk.vmdk", Type: 'S', Data: data, Edit: gnu}}, "unsupported", "sparse"},
-		{"t44, a size below zero", []disktest.TarMember{good, {Name: "disk.vmdk", Size: strings.Repeat("\xff", 12)}}, "format", "number"},
-		{"t44, a wrong sum", []disktest.TarMember{good, {Name: "disk.vmdk", Data: data, Sum: func(n int) int { return n ^ 1 }}}, "format", "checksum"},
-		{"t44, cut short", []disktest.TarMember{good, {Name: "disk.vmdk", Size: "77777777777\x00"}}, "format", "size"},
+		{"t44, a sparse member", []tarforge.Member{good, {Name: "disk.vmdk", Type: 'S', Data: data, Edit: gnu}}, "unsupported", "sparse"},
+		{"t44, a size below zero", []tarforge.Member{good, {Name: "disk.vmdk", Size: strings.Repeat("\xff", 12)}}, "format", "number"},
+		{"t44, a wrong sum", []tarforge.Member{good, {Name: "disk.vmdk", Data: data, Sum: func(n int) int { return n ^ 1 }}}, "format", "checksum"},
+		{"t44, cut short", []tarforge.Member{good, {Name: "disk.vmdk", Size: "77777777777\x00"}}, "format", "size"},
 		// T45: the OVF.
-		{"t45, a file above the folder", []disktest.TarMember{smallOVF("../../etc/passwd", "", ""), disk}, "reference", "leaves"},
-		{"t45, a file of the web", []disktest.TarMember{smallOVF("http://192.0.2.1/disk.vmdk", "", ""), disk}, "reference", "leaves"},
-		{"t45, escaped dots", []disktest.TarMember{smallOVF("%2e%2e/%2E%2E/etc/passwd", "", ""), disk}, "reference", "leaves"},
-		{"t45, an absolute path", []disktest.TarMember{smallOVF("/etc/passwd", "", ""), disk}, "reference", "leaves"},
-		{"t45, control characters", []disktest.TarMember{smallOVF("&#x9b;disk.vmdk", "", ""), disk}, "reference", "disk.vmdk"},
-		{"t45, a missing file", []disktest.TarMember{smallOVF("other.vmdk", "", ""), disk}, "reference", "none of that name"},
-		{"t45, gzip", []disktest.TarMember{smallOVF("disk.vmdk", `ovf:compression="gzip"`, ""), disk}, "unsupported", "compression"},
-		{"t45, chunks", []disktest.TarMember{smallOVF("disk.vmdk", `ovf:chunkSize="4096"`, ""), {Name: "disk.vmdk.000000000", Data: data[:4096]}}, "unsupported", "chunk"},
-		{"t45, a difference", []disktest.TarMember{smallOVF("disk.vmdk", "", `ovf:parentRef="x"`), disk}, "unsupported", "parentRef"},
-		{"t45, a unit that overflows", []disktest.TarMember{smallOVF("disk.vmdk", "", `ovf:capacityAllocationUnits="byte * 2^62"`), disk}, "format", "capacity"},
+		{"t45, a file above the folder", []tarforge.Member{smallOVF("../../etc/passwd", "", ""), disk}, "reference", "leaves"},
+		{"t45, a file of the web", []tarforge.Member{smallOVF("http://192.0.2.1/disk.vmdk", "", ""), disk}, "reference", "leaves"},
+		{"t45, escaped dots", []tarforge.Member{smallOVF("%2e%2e/%2E%2E/etc/passwd", "", ""), disk}, "reference", "leaves"},
+		{"t45, an absolute path", []tarforge.Member{smallOVF("/etc/passwd", "", ""), disk}, "reference", "leaves"},
+		{"t45, control characters", []tarforge.Member{smallOVF("&#x9b;disk.vmdk", "", ""), disk}, "reference", "disk.vmdk"},
+		{"t45, a missing file", []tarforge.Member{smallOVF("other.vmdk", "", ""), disk}, "reference", "none of that name"},
+		{"t45, gzip", []tarforge.Member{smallOVF("disk.vmdk", `ovf:compression="gzip"`, ""), disk}, "unsupported", "compression"},
+		{"t45, chunks", []tarforge.Member{smallOVF("disk.vmdk", `ovf:chunkSize="4096"`, ""), {Name: "disk.vmdk.000000000", Data: data[:4096]}}, "unsupported", "chunk"},
+		{"t45, a difference", []tarforge.Member{smallOVF("disk.vmdk", "", `ovf:parentRef="x"`), disk}, "unsupported", "parentRef"},
+		{"t45, a unit that overflows", []tarforge.Member{smallOVF("disk.vmdk", "", `ovf:capacityAllocationUnits="byte * 2^62"`), disk}, "format", "capacity"},
 		{"t45, a million nested elements", rawOVF(strings.Replace(string(good.Data), "<References>", strings.Repeat("<a>", 1e6), 1)), "limit", "deeper"},
 		{"t45, 17 MiB of text", rawOVF(string(good.Data) + strings.Repeat(" ", 17<<20)), "limit", "ovf"},
 		{"t45, 16 MiB of attributes", rawOVF("<Envelope " + strings.Repeat(`a="" `, 3<<20) + "/>"), "limit", "attributes"},
 		{"t45, entities", rawOVF(`<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>` + string(good.Data)), "reference", "document type"},
 		{"t45, no envelope", rawOVF("<Envelope/>"), "format", "root element"},
-		{"no ovf", []disktest.TarMember{disk}, "unsupported", "no .ovf"},
+		{"no ovf", []tarforge.Member{disk}, "unsupported", "no .ovf"},
 		// T46: the manifest.
-		{"t46, a name outside", []disktest.TarMember{good, mf("SHA1(../x)= " + strings.Repeat("0", 40)), disk}, "reference", "leaves"},
-		{"t46, a million lines", []disktest.TarMember{good, mf(strings.Repeat("\n", 1e6)), disk}, "limit", "lines"},
-		{"t46, no manifest", []disktest.TarMember{good, mf("hello"), disk}, "format", "line 1"},
+		{"t46, a name outside", []tarforge.Member{good, mf("SHA1(../x)= " + strings.Repeat("0", 40)), disk}, "reference", "leaves"},
+		{"t46, a million lines", []tarforge.Member{good, mf(strings.Repeat("\n", 1e6)), disk}, "limit", "lines"},
+		{"t46, no manifest", []tarforge.Member{good, mf("hello"), disk}, "format", "line 1"},
 	}
 	// T43: kinds.
 	for kind, name := range map[byte]string{'1': "hard link", '2': "symbolic link", '3': "character device", '4': "block device", '5': "folder", '6': "FIFO", 'Z': "kind"} {
-		link := disktest.TarMember{Name: "disk.vmdk", Type: kind, Edit: func(h disktest.Forged) { h.Text(157, "/etc/passwd") }}
-		cases = append(cases, hostilePackage{"t43, " + name, []disktest.TarMember{good, link}, "reference", name})
+		link := tarforge.Member{Name: "disk.vmdk", Type: kind, Edit: func(h forge.Bytes) { h.Text(157, "/etc/passwd") }}
+		cases = append(cases, hostilePackage{"t43, " + name, []tarforge.Member{good, link}, "reference", name})
 	}
 	return cases
 }
@@ -160,7 +162,7 @@ func TestDigestsThatDoNotFit(t *testing.T) {
 func TestPackageWithoutDisks(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "vm.ova")
-	append(disktest.ForgeTar(rawOVF(`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"/>`)...), disktest.TarEnd()...).Write(t, path)
+	append(tarforge.New(rawOVF(`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"/>`)...), tarforge.End()...).Write(t, path)
 	require.Empty(t, trueupJSON[jsonPackageInspect](t, 0, "inspect", path).Disks)
 	require.Contains(t, trueup(t, "inspect", path).stdout, "no disk of the package has a file")
 	for _, args := range [][]string{{"plan", path}, {"align", path, path + "-out.ova"}, {"convert", path, path + "-out.vmdk"}} {

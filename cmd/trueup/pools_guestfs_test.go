@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // poolDisks are what Linux makes of disks of 32 MiB in the appliance: a and b become a volume group, the others members of
@@ -98,7 +99,7 @@ func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 	t.Run("a partition that is off a boundary so that its data are on one", func(t *testing.T) {
 		pv, err := os.ReadFile(disk("h"))
 		require.NoError(t, err)
-		report := inspectPool(t, 3, poolImage(0x8e, int64(len(pv)), func(v disktest.Forged) { v.Put(0, pv) })(t, t.TempDir()))
+		report := inspectPool(t, 3, poolImage(0x8e, int64(len(pv)), func(v forge.Bytes) { v.Put(0, pv) })(t, t.TempDir()))
 		require.Zero(t, (63*512+report.Partitions[0].Volume.DataStart)%(64<<10))
 		(hostile{says: []string{"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte", "a move of the partition puts the data off it"}}).checkFindings(t, report.Findings)
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // The tests here are about files that an align may remove or overwrite, and those that only look as if it might.
@@ -19,7 +20,7 @@ var toFlat = []string{"--to", "vmdk:monolithicFlat"}
 // seededDisk writes a misaligned raw disk whose partition is full of what seed gives.
 func seededDisk(t testing.TB, path, seed string) string {
 	t.Helper()
-	disk := disktest.ForgeMBR(xpSectors, slot(0x83, trackSectors, 2000))
+	disk := tableforge.NewMBR(xpSectors, slot(0x83, trackSectors, 2000))
 	disk.Put(trackSectors*sectorSize, noise(seed, 2000*sectorSize))
 	disk.Write(t, path)
 	return path

@@ -6,7 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // TestScanOfTheSameImagesAmongOthers has a catalogue, images that do not change, and what lies beside them, which does.
@@ -14,13 +15,13 @@ func TestScanOfTheSameImagesAmongOthers(t *testing.T) {
 	t.Parallel()
 	s, catalog := newShelf(t), t.TempDir()+"/c.db"
 	off := offDisk()
-	child := disktest.ForgeQcow2(make([]byte, len(off)), 16)
+	child := qcow2forge.New(make([]byte, len(off)), 16)
 	child.SetBacking("base.qcow2", "qcow2")
-	s.put("base.qcow2", disktest.ForgeQcow2(off, 16).Forged)
+	s.put("base.qcow2", qcow2forge.New(off, 16).Bytes)
 	s.put("flat.vmdk", flatText("monolithicFlat", "flat-flat.vmdk"))
 	s.put("flat-flat.vmdk", off)
 	s.put("vm.ovf", ovfFor([]string{"d.vmdk"}))
-	s.put("d.vmdk", disktest.ForgeSparseVMDK(off).Forged)
+	s.put("d.vmdk", vmdkforge.NewSparse(off).Bytes)
 	s.put("notes.txt", []byte("notes"))
 	want := map[string]string{"base.qcow2": isOff, "flat.vmdk": isOff, "vm.ovf": isOff}
 	same := func() {
@@ -32,7 +33,7 @@ func TestScanOfTheSameImagesAmongOthers(t *testing.T) {
 	}
 	same()
 
-	s.put("child", child.Forged)
+	s.put("child", child.Bytes)
 	want["base.qcow2"], want["child"] = isOff+", refused: snapshot-parent", isOff+", refused: snapshot-child"
 	same()
 	s.put("base.qcow2.lck", nil)

@@ -9,7 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // Rows in words.
@@ -23,25 +27,25 @@ func TestScanGroups(t *testing.T) {
 	t.Parallel()
 	off, even := offDisk(), evenDisk()
 	half := len(off) / 2
-	sparse := disktest.ForgeSparseVMDK(off).Forged
+	sparse := vmdkforge.NewSparse(off).Bytes
 	lone := func(extent []byte) []byte { return extent }
 	snapshot := func(hint string) []byte {
-		v := disktest.ForgeSparseVMDK(make([]byte, len(off)))
-		text := disktest.VMDKDescriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "x.vmdk"`, scanDiskSectors))
+		v := vmdkforge.NewSparse(make([]byte, len(off)))
+		text := vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "x.vmdk"`, scanDiskSectors))
 		v.SetDescriptor(strings.Replace(text, "parentCID=ffffffff", "parentCID=4a5b6c7d\nparentFileNameHint=\""+hint+"\"", 1))
-		return v.Forged
+		return v.Bytes
 	}
 	backed := func(name, format string) []byte {
-		q := disktest.ForgeQcow2(make([]byte, len(off)), 16)
+		q := qcow2forge.New(make([]byte, len(off)), 16)
 		q.SetBacking(name, format)
-		return q.Forged
+		return q.Bytes
 	}
 	ova := func(names ...string) []byte {
-		members := []disktest.TarMember{{Name: "vm.ovf", Data: ovfFor(names)}}
+		members := []tarforge.Member{{Name: "vm.ovf", Data: ovfFor(names)}}
 		for _, n := range names {
-			members = append(members, disktest.TarMember{Name: n, Data: sparse})
+			members = append(members, tarforge.Member{Name: n, Data: sparse})
 		}
-		return append(disktest.ForgeTar(members...), disktest.TarEnd()...)
+		return append(tarforge.New(members...), tarforge.End()...)
 	}
 	for _, c := range []struct {
 		name  string
@@ -86,15 +90,15 @@ func TestScanGroups(t *testing.T) {
 		{
 			"extents of nothing",
 			map[string][]byte{
-				"a-flat.vmdk": off, "b-f001.vmdk": even, "c-s002.vmdk": lone(disktest.ForgeCOWD(off, 1, nil).Forged),
-				"d-delta.vmdk": disktest.ForgeSESparse(off, 0, nil).Forged,
+				"a-flat.vmdk": off, "b-f001.vmdk": even, "c-s002.vmdk": lone(vmdkforge.NewCOWD(off, 1, nil).Bytes),
+				"d-delta.vmdk": vmdkforge.NewSESparse(off, 0, nil).Bytes,
 			},
 			map[string]string{"a-flat.vmdk": "orphan", "b-f001.vmdk": "orphan", "c-s002.vmdk": "orphan", "d-delta.vmdk": "orphan"},
 		},
 		{
 			"an image with a format of its own is not hidden by a descriptor that names it",
 			map[string][]byte{
-				"evil.vmdk": flatText("monolithicFlat", "good.qcow2"), "good.qcow2": disktest.ForgeQcow2(off, 16).Forged,
+				"evil.vmdk": flatText("monolithicFlat", "good.qcow2"), "good.qcow2": qcow2forge.New(off, 16).Bytes,
 				"wicked.vmdk": flatText("monolithicFlat", "good.vmdk"), "good.vmdk": sparse,
 			},
 			map[string]string{"evil.vmdk": "failed format", "wicked.vmdk": "failed format", "good.qcow2": isOff, "good.vmdk": isOff},
@@ -139,7 +143,7 @@ func TestScanGroups(t *testing.T) {
 		},
 		{
 			"an OVF hides only its disks",
-			map[string][]byte{"vm.ovf": ovfFor([]string{"d.vmdk"}, "victim.vmdk"), "d.vmdk": disktest.ForgeSparseVMDK(even).Forged, "victim.vmdk": sparse},
+			map[string][]byte{"vm.ovf": ovfFor([]string{"d.vmdk"}, "victim.vmdk"), "d.vmdk": vmdkforge.NewSparse(even).Bytes, "victim.vmdk": sparse},
 			map[string]string{"vm.ovf": isEven, "victim.vmdk": isOff},
 		},
 		{
@@ -154,7 +158,7 @@ func TestScanGroups(t *testing.T) {
 		},
 		{
 			"a chain of qcow2, one without a telling name",
-			map[string][]byte{"a.qcow2": disktest.ForgeQcow2(off, 16).Forged, "middle": backed("a.qcow2", "qcow2"), "top.qcow2": backed("middle", "qcow2")},
+			map[string][]byte{"a.qcow2": qcow2forge.New(off, 16).Bytes, "middle": backed("a.qcow2", "qcow2"), "top.qcow2": backed("middle", "qcow2")},
 			map[string]string{
 				"a.qcow2": isOff + ", refused: snapshot-parent", "middle": isOff + ", refused: snapshot-parent snapshot-child",
 				"top.qcow2": isOff + ", refused: snapshot-child",
@@ -178,45 +182,45 @@ func TestScanGroups(t *testing.T) {
 		{
 			"a differencing VHD that names its parent in another case: not found, and no less its child",
 			map[string][]byte{
-				"Base.vhd": disktest.ForgeVHD(off, disktest.VHDLayout{ID: 0xb0}).Forged,
-				"top.avhd": disktest.ForgeVHD(make([]byte, len(off)), disktest.VHDLayout{
-					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &disktest.VHDParent{ID: 0xb0, Relative: `.\BASE.VHD`},
-				}).Forged,
+				"Base.vhd": vhdforge.New(off, vhdforge.Layout{ID: 0xb0}).Bytes,
+				"top.avhd": vhdforge.New(make([]byte, len(off)), vhdforge.Layout{
+					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{ID: 0xb0, Relative: `.\BASE.VHD`},
+				}).Bytes,
 			},
 			map[string]string{"Base.vhd": isOff + ", refused: snapshot-parent", "top.avhd": "failed reference"},
 		},
 		{
 			"a differencing VHD",
 			map[string][]byte{
-				"base.vhd": disktest.ForgeVHD(off, disktest.VHDLayout{ID: 0xb0}).Forged,
-				"top.avhd": disktest.ForgeVHD(make([]byte, len(off)), disktest.VHDLayout{
-					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &disktest.VHDParent{ID: 0xb0, Relative: `.\base.vhd`},
-				}).Forged,
+				"base.vhd": vhdforge.New(off, vhdforge.Layout{ID: 0xb0}).Bytes,
+				"top.avhd": vhdforge.New(make([]byte, len(off)), vhdforge.Layout{
+					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{ID: 0xb0, Relative: `.\base.vhd`},
+				}).Bytes,
 			},
 			map[string]string{"base.vhd": isOff + ", refused: snapshot-parent", "top.avhd": isOff + ", refused: snapshot-child"},
 		},
 		{
 			"a differencing VHDX",
 			map[string][]byte{
-				"base.vhdx": disktest.ForgeVHDX(disktest.VHDXLayout{Size: int64(len(off))}).Fill(off).Forged,
-				"top.avhdx": disktest.ForgeVHDX(disktest.VHDXLayout{
+				"base.vhdx": vhdxforge.New(vhdxforge.Layout{Size: int64(len(off))}).Fill(off).Bytes,
+				"top.avhdx": vhdxforge.New(vhdxforge.Layout{
 					Size: int64(len(off)), DataWrite: "00000000-0000-4000-8000-000000000001",
-					Parent: map[string]string{"parent_linkage": "{" + strings.ToUpper(disktest.VHDXDataWriteGUID) + "}", "relative_path": `.\base.vhdx`},
-				}).Forged,
+					Parent: map[string]string{"parent_linkage": "{" + strings.ToUpper(vhdxforge.DataWriteGUID) + "}", "relative_path": `.\base.vhdx`},
+				}).Bytes,
 			},
 			map[string]string{"base.vhdx": isOff + ", refused: snapshot-parent", "top.avhdx": isOff + ", refused: snapshot-child"},
 		},
 		{
 			"a parent in another folder",
-			map[string][]byte{"a/base.qcow2": disktest.ForgeQcow2(off, 16).Forged, "b/top.qcow2": backed("../a/base.qcow2", "qcow2")},
+			map[string][]byte{"a/base.qcow2": qcow2forge.New(off, 16).Bytes, "b/top.qcow2": backed("../a/base.qcow2", "qcow2")},
 			map[string]string{"a/base.qcow2": isOff, "b/top.qcow2": "failed reference"},
 		},
 		{
 			"locks",
 			map[string][]byte{
-				"a.vmdk": sparse, "a.vmdk.lck/M1.lck": {}, "even.vmdk": disktest.ForgeSparseVMDK(even).Forged, "even.vmdk.lck": {},
+				"a.vmdk": sparse, "a.vmdk.lck/M1.lck": {}, "even.vmdk": vmdkforge.NewSparse(even).Bytes, "even.vmdk.lck": {},
 				"flat.vmdk": flatText("monolithicFlat", "flat-flat.vmdk"), "flat-flat.vmdk": off, "flat-flat.vmdk.lck": {}, "free.vmdk": sparse,
-				"m.vmdk": sparse, "m-8c1f.vmem": {}, "base.qcow2": disktest.ForgeQcow2(off, 16).Forged, "base.qcow2.lck": {}, "top.qcow2": backed("base.qcow2", "qcow2"),
+				"m.vmdk": sparse, "m-8c1f.vmem": {}, "base.qcow2": qcow2forge.New(off, 16).Bytes, "base.qcow2.lck": {}, "top.qcow2": backed("base.qcow2", "qcow2"),
 			},
 			map[string]string{
 				"a.vmdk": isOff + ", refused: busy", "even.vmdk": isEven, "flat.vmdk": isOff + ", refused: busy", "free.vmdk": isOff, "m.vmdk": isOff + ", refused: busy",
@@ -324,10 +328,10 @@ func TestScanNames(t *testing.T) {
 	locked := "\xe4.img"
 	s.put(locked, off)
 	s.put(locked+".lck", nil)
-	s.put("\xe5.qcow2", disktest.ForgeQcow2(off, 16).Forged)
-	child := disktest.ForgeQcow2(make([]byte, len(off)), 16)
+	s.put("\xe5.qcow2", qcow2forge.New(off, 16).Bytes)
+	child := qcow2forge.New(make([]byte, len(off)), 16)
 	child.SetBacking("\xe5.qcow2", "qcow2")
-	s.put("child.qcow2", child.Forged)
+	s.put("child.qcow2", child.Bytes)
 	want[locked] = isOff + ", refused: busy"
 	want["\xe5.qcow2"] = isOff + ", refused: snapshot-parent"
 	want["child.qcow2"] = "failed reference"

@@ -21,6 +21,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -93,7 +94,7 @@ func (s scanResult) words(root string) map[string]string {
 func smallDisk(t testing.TB, path string, start uint32) string {
 	t.Helper()
 	const sectors = 16384
-	disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0x83, Start: start, Sectors: 8192}).Write(t, path)
+	tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Start: start, Sectors: 8192}).Write(t, path)
 	return path
 }
 

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -65,10 +66,10 @@ func hostileImages() []hostile {
 	for _, b := range brokenHeaders() {
 		out = append(out, hostile{name: "T51, T52 " + b.name, code: "format", image: b.image(gptPrimary, gptBackup)})
 	}
-	twice := gptEntries(func(a disktest.Forged) { gptPlace(a, 1, 63, 1062) })
+	twice := gptEntries(func(a forge.Bytes) { gptPlace(a, 1, 63, 1062) })
 	enlarged := func(t testing.TB, dir string) string {
 		t.Helper()
-		path := forgedGPT(func(disktest.Forged) {})(t, dir)
+		path := forgedGPT(func(forge.Bytes) {})(t, dir)
 		require.NoError(t, os.Truncate(path, xpSectors*512+1<<30))
 		return path
 	}
@@ -141,7 +142,7 @@ func writeStrangers(t testing.TB, dir string, record []expectedImage) (out []str
 		}
 		seen[number] = true
 		path := filepath.Join(place(h.name), "vm.ova")
-		append(disktest.ForgeTar(h.archive...), disktest.TarEnd()...).Write(t, path)
+		append(tarforge.New(h.archive...), tarforge.End()...).Write(t, path)
 		out = append(out, stranger{name: h.name, path: path, code: h.code})
 	}
 	return out

@@ -17,7 +17,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // scanRow is what these tests look at of a row.
@@ -193,12 +196,12 @@ func (s *shelf) requireRows(want map[string]string, args ...string) scanSummary 
 const scanDiskSectors = 8192
 
 // offDisk is a disk whose one partition, an NTFS, starts at LBA 63; evenDisk one where it starts at LBA 128.
-func offDisk() disktest.Forged  { return diskFrom(63) }
-func evenDisk() disktest.Forged { return diskFrom(128) }
+func offDisk() forge.Bytes  { return diskFrom(63) }
+func evenDisk() forge.Bytes { return diskFrom(128) }
 
-func diskFrom(lba int64) disktest.Forged {
-	f := disktest.ForgeMBR(scanDiskSectors, disktest.MBREntryFields{Type: 7, Start: uint32(lba), Sectors: 6000})
-	f.PutNTFS(lba, 6000)
+func diskFrom(lba int64) forge.Bytes {
+	f := tableforge.NewMBR(scanDiskSectors, tableforge.Slot{Type: 7, Start: uint32(lba), Sectors: 6000})
+	fsforge.PutNTFS(f, lba, 6000)
 	return f
 }
 
@@ -208,7 +211,7 @@ func flatText(create string, names ...string) []byte {
 	for _, n := range names {
 		lines = append(lines, fmt.Sprintf(`RW %d FLAT %q 0`, scanDiskSectors/len(names), n))
 	}
-	return []byte(disktest.VMDKDescriptor(create, lines...))
+	return []byte(vmdkforge.Descriptor(create, lines...))
 }
 
 // ovfFor is an OVF of disks; those that are only files of it come after them.

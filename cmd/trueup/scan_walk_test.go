@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // TestScanOfUnreadableFolders runs as a user who has no rights: root can read everything.
@@ -131,7 +132,7 @@ func TestScanOfFilesByTheShell(t *testing.T) {
 	off := offDisk()
 	s.put("a.vmdk", flatText("monolithicFlat", "a-flat.vmdk"))
 	s.put("a-flat.vmdk", off)
-	s.put("b.vmdk", disktest.ForgeSparseVMDK(off).Forged)
+	s.put("b.vmdk", vmdkforge.NewSparse(off).Bytes)
 	s.put("lone-flat.vmdk", off)
 	s.put("c.img", off)
 	s.requireRows(map[string]string{"a.vmdk": isOff, "b.vmdk": isOff, "lone-flat.vmdk": "orphan"}, "a-flat.vmdk", "a.vmdk", "b.vmdk", "lone-flat.vmdk")

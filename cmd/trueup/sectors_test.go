@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // fourK is the size in bytes of the sectors of the disks here.
@@ -163,8 +165,8 @@ func requireFourKProofs(t *testing.T, raw string, file func(string) string) {
 func TestSectorSizeIsMentioned(t *testing.T) {
 	t.Parallel()
 	small := filepath.Join(t.TempDir(), "small.raw")
-	disk := disktest.ForgeMBR(xpSectors, slot(0x07, 63, 3000))
-	disk.PutNTFS(63, 3000)
+	disk := tableforge.NewMBR(xpSectors, slot(0x07, 63, 3000))
+	fsforge.PutNTFS(disk, 63, 3000)
 	disk.Write(t, small)
 	mbr, gpt := fourKDisk(t, "dos"), fourKDisk(t, "gpt")
 	for name, c := range map[string]struct {

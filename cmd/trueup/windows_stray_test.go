@@ -6,20 +6,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // What a Windows remembers of a place where nothing is now, and where a partition goes: the copy is made and proved, and the user is told.
 func TestWindowsRemembersThePlaceThatAPartitionGetsTo(t *testing.T) {
 	t.Parallel()
-	value := func(letter string, off int64) disktest.HiveValue {
-		return disktest.HiveValue{Name: `\DosDevices\` + letter, Type: 3, Data: mountedValue(windowsSignature, off)}
+	value := func(letter string, off int64) hiveforge.Value {
+		return hiveforge.Value{Name: `\DosDevices\` + letter, Type: 3, Data: mountedValue(windowsSignature, off)}
 	}
-	hive := disktest.ForgeHive(5, disktest.HiveKey{Name: "ROOT", Keys: []disktest.HiveKey{{
-		Name: "MountedDevices", Values: []disktest.HiveValue{value("C:", 63*sectorSize), value("D:", 1<<20), value("E:", 3<<20)},
+	hive := hiveforge.New(5, hiveforge.Key{Name: "ROOT", Keys: []hiveforge.Key{{
+		Name: "MountedDevices", Values: []hiveforge.Value{value("C:", 63*sectorSize), value("D:", 1<<20), value("E:", 3<<20)},
 	}}})
 	raw := bootsFrom(t, "ntfs", map[string]string{"WINDOWS/System32/config/SYSTEM": hostFile(t, string(hive))})
-	source := withChange(raw, func(disktest.Forged) {})(t, t.TempDir())
+	source := withChange(raw, func(forge.Bytes) {})(t, t.TempDir())
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 	r := trueup(t, "align", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // mountedValue is a value of MountedDevices for a volume of an MBR disk. Spec: FACTS B4.
@@ -23,7 +25,7 @@ func mountedValue(signature uint32, off int64) []byte {
 
 // bcdDevice is a partition of an MBR disk in an element of a BCD, from its type on. Spec: FACTS B3.
 func bcdDevice(signature uint32, off int64) []byte {
-	d := make(disktest.Forged, 0x48)
+	d := make(forge.Bytes, 0x48)
 	d.U32(0, 6)
 	d.U32(8, 0x48)
 	d.U64(0x10, uint64(off))
@@ -191,7 +193,7 @@ func letters(offs ...int64) string {
 // savedSector is a boot sector of another system, which knows its place.
 func savedSector(t testing.TB, hidden uint32) string {
 	t.Helper()
-	b := make(disktest.Forged, 512)
+	b := make(forge.Bytes, 512)
 	b.Put(0, []byte{0xeb, 0x3c, 0x90})
 	b.U16(0x0b, 512)
 	b.U32(hiddenSectorsAt, hidden)
@@ -354,9 +356,9 @@ func TestWindowsThatWasNotShutDown(t *testing.T) {
 	const system = "Windows/System32/config/SYSTEM"
 	clean := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(63*sectorSize))
 	dirty := hostFile(t, string(func() []byte {
-		b := disktest.Forged(readAt(t, clean, 0, 7864320))
-		b.U32(disktest.HiveSequence1, 99)
-		b.SealHive()
+		b := forge.Bytes(readAt(t, clean, 0, 7864320))
+		b.U32(hiveforge.Sequence1, 99)
+		hiveforge.Seal(b)
 		return b
 	}()))
 	for _, tc := range []struct {
@@ -403,7 +405,7 @@ func openLog(t *testing.T, raw string) {
 	// Cluster of the first run, as ntfsinfo prints it.
 	cluster, err := strconv.ParseInt(match(t, disktest.Output(t, "ntfsinfo", "-v", "-i", "2", part), `Runlist:.*\n\s*0x0\s+(0x[0-9a-f]+)`), 0, 64)
 	require.NoError(t, err)
-	page := make(disktest.Forged, 4096)
+	page := make(forge.Bytes, 4096)
 	page.Text(0, "RSTR")
 	page.U32(0x10, 4096)
 	page.U32(0x14, 4096)

@@ -5,25 +5,26 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 )
 
 // The partition table is in the file of a dynamic VHD, and its sector has no bit in the bitmap: the disk reads as
 // blank, and is not called so.
 func TestHiddenTable(t *testing.T) {
 	t.Chdir(t.TempDir())
-	data := make(disktest.Forged, 4<<20)
+	data := make(forge.Bytes, 4<<20)
 	copy(data, tiny())
 	shown := func(int64) bool { return true }
 	for name, stored := range map[string]func(s int64) bool{
 		"hidden.vhd": func(s int64) bool { return s != 0 },
 		"sound.vhd":  shown,
 	} {
-		v := disktest.ForgeVHD(data, disktest.VHDLayout{Stored: stored})
+		v := vhdforge.New(data, vhdforge.Layout{Stored: stored})
 		if name == "hidden.vhd" {
 			v.Put(v.Blocks[0]+512, data[:512])
 		}
-		put(t, name, v.Forged)
+		put(t, name, v.Bytes)
 	}
 	require.Equal(t, 0, command(t, "inspect", "sound.vhd").code)
 	for _, args := range [][]string{{"inspect", "--json"}, {"scan", "--isolation", "none", "--json"}} {

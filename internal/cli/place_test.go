@@ -15,7 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
 // ended is what one run of a command left behind.
@@ -101,18 +105,18 @@ func link(t *testing.T, to, name string) {
 }
 
 // tiny is an aligned disk.
-func tiny() disktest.Forged {
-	return disktest.ForgeMBR(2560, disktest.MBREntryFields{Type: 0x83, Start: 2048, Sectors: 512})
+func tiny() forge.Bytes {
+	return tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: 512})
 }
 
 func putImage(t *testing.T, name string) {
 	t.Helper()
-	put(t, name, disktest.ForgeQcow2(tiny(), 16).Forged)
+	put(t, name, qcow2forge.New(tiny(), 16).Bytes)
 }
 
 func putFlat(t *testing.T, extent string) {
 	t.Helper()
-	put(t, "flat.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 2 FLAT "`+extent+`" 0`)))
+	put(t, "flat.vmdk", []byte(vmdkforge.Descriptor("monolithicFlat", `RW 2 FLAT "`+extent+`" 0`)))
 	put(t, extent, bytes.Repeat([]byte("text"), 256))
 }
 
@@ -142,7 +146,7 @@ var standings = []standing{
 	{
 		name: "extent of any name", make: func(t *testing.T) {
 			t.Helper()
-			put(t, "descriptor", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 2 FLAT "extent of any name" 0`)))
+			put(t, "descriptor", []byte(vmdkforge.Descriptor("monolithicFlat", `RW 2 FLAT "extent of any name" 0`)))
 			put(t, "extent of any name", bytes.Repeat([]byte("text"), 256))
 		},
 		want: every("64 would overwrite a file that descriptor needs", "copy", "64 belongs to descriptor", "force",
@@ -185,7 +189,7 @@ var standings = []standing{
 	{name: "base", make: func(t *testing.T) {
 		t.Helper()
 		put(t, "base", []byte("text\n"))
-		put(t, "snap.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat",
+		put(t, "snap.vmdk", []byte(vmdkforge.Descriptor("monolithicFlat",
 			`RW 2 FLAT "x-flat.vmdk" 0`)+"parentFileNameHint=\"base\"\n"))
 	}, want: every("64 would overwrite a file that snap.vmdk needs", "copy", "4 cannot be replaced", "force",
 		"4 cannot be replaced")},
@@ -247,9 +251,9 @@ var standings = []standing{
 
 // forgedPackage is a package with one disk.
 var forgedPackage = sync.OnceValue(func() []byte {
-	disk := disktest.ForgeStreamVMDK(tiny(), disktest.StreamLayout{})
-	members := []disktest.TarMember{{Name: "vm.ovf", Data: []byte(envelope)}, {Name: "d.vmdk", Data: disk.Forged}}
-	return append(disktest.ForgeTar(members...), disktest.TarEnd()...)
+	disk := vmdkforge.NewStream(tiny(), vmdkforge.StreamLayout{})
+	members := []tarforge.Member{{Name: "vm.ovf", Data: []byte(envelope)}, {Name: "d.vmdk", Data: disk.Bytes}}
+	return append(tarforge.New(members...), tarforge.End()...)
 })
 
 // envelope is the OVF of a machine with one disk.

@@ -7,7 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -16,10 +18,10 @@ import (
 // aligned, and says how deep it looked. With --check it agrees with inspect, also when a catalogue remembers the disk.
 func TestScanChecksTables(t *testing.T) {
 	t.Chdir(t.TempDir())
-	q := disktest.ForgeQcow2(tiny(), 16)
+	q := qcow2forge.New(tiny(), 16)
 	const cluster, copied = 5, uint64(1) << 63
-	q.Big64(q.L2+8*cluster, copied|1<<40) // far behind the end of the file
-	put(t, "web01.qcow2", q.Forged)
+	q.BE64(q.L2+8*cluster, copied|1<<40) // far behind the end of the file
+	put(t, "web01.qcow2", q.Bytes)
 	require.Equal(t, 1, command(t, "inspect", "web01.qcow2").code)
 	for _, catalog := range [][]string{nil, {"--catalog", "c.db"}} {
 		scan := append([]string{"scan", "--isolation", "none", "--json", "web01.qcow2"}, catalog...)
@@ -40,14 +42,14 @@ func TestScanChecksTables(t *testing.T) {
 // --check, also as one of several disks of a package.
 func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 	t.Chdir(t.TempDir())
-	misaligned := disktest.ForgeMBR(2560, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 512})
-	for name, disk := range map[string]disktest.Forged{"web01.qcow2": tiny(), "web02.qcow2": misaligned} {
+	misaligned := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
+	for name, disk := range map[string]forge.Bytes{"web01.qcow2": tiny(), "web02.qcow2": misaligned} {
 		data := make([]byte, 8<<20) // 4 MiB of data that only --check reads
 		for i := range data[:len(data)/2] {
 			data[len(data)/2+i] = 1
 		}
 		copy(data, disk)
-		put(t, name, disktest.ForgeQcow2(data, 16).Forged)
+		put(t, name, qcow2forge.New(data, 16).Bytes)
 	}
 	put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "web01.qcow2", 1)))
 	for _, job := range []scan.Job{{Path: "web01.qcow2"}, {Path: "web02.qcow2"}, {Path: "vm.ovf", Package: true}} {

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // A copy whose name is that of another format is taken for broken by what opens it by its name.
@@ -68,8 +70,8 @@ func TestFormatsByTheirOtherNames(t *testing.T) {
 // The command that is proposed for a disk whose name is wrong can be run.
 func TestProposedCommandKeepsTheFormat(t *testing.T) {
 	t.Chdir(t.TempDir())
-	off := disktest.ForgeMBR(2560, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 512})
-	put(t, "disk.vmdk", disktest.ForgeQcow2(off, 16).Forged)
+	off := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
+	put(t, "disk.vmdk", qcow2forge.New(off, 16).Bytes)
 	const want = "trueup align --to qcow2 disk.vmdk disk-aligned.vmdk"
 	require.Contains(t, command(t, "inspect", "disk.vmdk").stdout, want)
 	require.Contains(t, command(t, "plan", "disk.vmdk").stdout, want)

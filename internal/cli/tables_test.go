@@ -16,7 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -39,12 +40,12 @@ func with[T any](t *testing.T, table *[]T, entry T) {
 func dummyDisk(t *testing.T, code, content string) (path string) {
 	t.Helper()
 	const entry, first, sectors = 446, 63, 4000
-	f := make(disktest.Forged, 4<<20)
+	f := make(forge.Bytes, 4<<20)
 	f.Text(0, code)
 	f.U8(entry+4, 0x83)
 	f.U32(entry+8, first)
 	f.U32(entry+12, sectors)
-	f.U16(disktest.MBRMagic, 0xaa55)
+	f.U16(tableforge.MBRMagic, 0xaa55)
 	f.Text(first*512, content)
 	path = filepath.Join(t.TempDir(), "dummy.img")
 	f.Write(t, path)

@@ -159,6 +159,25 @@ var edges = map[string][]string{
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder
 	"internal/disktest/oddfs": {"internal/disktest"},
+	// Forged structures, by family. They know each other and nothing under test, not even what all may import.
+	"internal/disktest/forge": nil,
+	// A boot sector ends as an MBR does.
+	"internal/disktest/forge/fsforge":   {"internal/disktest/forge", "internal/disktest/forge/tableforge"},
+	"internal/disktest/forge/grubforge": {"internal/disktest/forge", "internal/disktest/forge/tableforge"},
+	"internal/disktest/forge/hiveforge": {"internal/disktest/forge"},
+	"internal/disktest/forge/poolforge": {
+		"internal/disktest/forge", "internal/disktest/forge/fsforge", "internal/disktest/forge/tableforge",
+	}, // BitLocker and dynamic disks keep fields of what they cover
+	"internal/disktest/forge/qcow2forge": {"internal/disktest/forge"},
+	"internal/disktest/forge/tableforge": {"internal/disktest/forge"},
+	"internal/disktest/forge/tarforge":   {"internal/disktest/forge"},
+	"internal/disktest/forge/vhdforge":   {"internal/disktest/forge"},
+	"internal/disktest/forge/vhdxforge":  {"internal/disktest/forge"},
+	"internal/disktest/forge/vmdkforge":  {"internal/disktest/forge"},
+	// HPFS begins with the fields of a FAT.
+	"internal/disktest/forge/volumeforge": {
+		"internal/disktest/forge", "internal/disktest/forge/fsforge", "internal/disktest/forge/tableforge",
+	},
 	// Trees of files, made by tools, for the tests of three readers.
 	"internal/disktest/filetest": {"internal/disktest", "internal/guestfile"},
 	// Images are opened, copied and compared in the tests of each format.
@@ -211,6 +230,9 @@ func TestImportEdges(t *testing.T) {
 			fine := slices.Contains(allowed, to) ||
 				(slices.Contains(everywhere, to) && !slices.Contains(everywhere, p.ImportPath))
 			require.True(t, fine, "%s imports %s: a new edge", p.ImportPath, to)
+			const forge = "internal/disktest/forge"
+			independent := !strings.HasPrefix(p.ImportPath, forge) || strings.HasPrefix(to, forge)
+			require.True(t, independent, "%s imports %s: forged structures use nothing under test", p.ImportPath, to)
 		}
 	}
 	for path := range edges {
@@ -260,7 +282,8 @@ var (
 	openers = []string{
 		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox",
 		"internal/cli",
-		"internal/disktest", "internal/disktest/filetest", "internal/disktest/imagetest", "internal/disktest/oddfs",
+		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
+		"internal/disktest/oddfs",
 		"internal/disktest/mutants",
 	}
 	starters = []string{

@@ -10,7 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -30,16 +31,16 @@ func cost(t testing.TB, do func()) {
 }
 
 // mounted is a hive with so many values in MountedDevices.
-func mounted(n int) disktest.Forged {
-	values := make([]disktest.HiveValue, n)
+func mounted(n int) forge.Bytes {
+	values := make([]hiveforge.Value, n)
 	for i := range values {
-		values[i] = disktest.HiveValue{
+		values[i] = hiveforge.Value{
 			Name: fmt.Sprintf(`\??\Volume{%08x-0000-0000-0000-000000000000}`, i), Type: 3,
 			Data: counted(12),
 		}
 	}
-	return disktest.ForgeHive(5,
-		disktest.HiveKey{Name: "ROOT", Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}}})
+	return hiveforge.New(5,
+		hiveforge.Key{Name: "ROOT", Keys: []hiveforge.Key{{Name: "MountedDevices", Values: values}}})
 }
 
 func TestManyValues(t *testing.T) {
@@ -62,11 +63,11 @@ func TestManyValues(t *testing.T) {
 
 // Three keys, each of which names the next one 3334 times, would be 37 billion keys.
 func TestManyTimesTheSame(t *testing.T) {
-	k := disktest.HiveKey{Name: "Key"}
+	k := hiveforge.Key{Name: "Key"}
 	for range 3 {
-		k = disktest.HiveKey{Name: "Key", Keys: append(numbered(9_999), k), List: "ri"}
+		k = hiveforge.Key{Name: "Key", Keys: append(numbered(9_999), k), List: "ri"}
 	}
-	f := disktest.ForgeHive(5, k)
+	f := hiveforge.New(5, k)
 	// whose first leaf holds the next one, since its name sorts first
 	for _, path := range [][]string{{}, {"Key"}, {"Key", "Key"}} {
 		list := baseSize + 4 + int64(u32(f, place(t, f, path...)+28))
@@ -79,7 +80,7 @@ func TestManyTimesTheSame(t *testing.T) {
 
 // Elements that name nothing cost steps too, or a list of lists of them would have no end.
 func TestManyBrokenKeys(t *testing.T) {
-	f := disktest.ForgeHive(5, disktest.HiveKey{Keys: numbered(100), List: "ri"})
+	f := hiveforge.New(5, hiveforge.Key{Keys: numbered(100), List: "ri"})
 	h := open(t, f)
 	root, err := h.Root()
 	require.NoError(t, err)
@@ -96,7 +97,7 @@ func TestManyBrokenKeys(t *testing.T) {
 
 // No more subkeys come out than the key has.
 func TestSubkeysOfKey(t *testing.T) {
-	f := disktest.ForgeHive(5, disktest.HiveKey{Keys: numbered(100)})
+	f := hiveforge.New(5, hiveforge.Key{Keys: numbered(100)})
 	f.U32(place(t, f)+20, 7)
 	root, err := open(t, f).Root()
 	require.NoError(t, err)
@@ -110,14 +111,14 @@ func TestSubkeysOfKey(t *testing.T) {
 }
 
 // huge is a source of 512 MiB in bins of 4096 bytes, none of which is kept.
-type huge struct{ begin disktest.Forged }
+type huge struct{ begin forge.Bytes }
 
 func (h huge) Size() int64 { return maxFile }
 
 func (h huge) ReadAt(p []byte, off int64) (int, error) {
 	clear(p)
 	for at := (off + 4095) / 4096 * 4096; at+32 <= off+int64(len(p)); at += 4096 {
-		bin := disktest.Forged(p[at-off:])
+		bin := forge.Bytes(p[at-off:])
 		bin.Text(0, "hbin")
 		bin.U32(4, uint32(at-baseSize))
 		bin.U32(8, 4096)
@@ -131,11 +132,11 @@ func (h huge) ReadAt(p []byte, off int64) (int, error) {
 // All bins of the largest hive are walked once, and are small in memory. To read all over it again and again comes to
 // an end.
 func TestHugeHive(t *testing.T) {
-	src := huge{disktest.ForgeHive(5,
-		disktest.HiveKey{Name: "ROOT", Values: []disktest.HiveValue{{Name: "far", Type: 3, Data: counted(8)}}})}
+	src := huge{hiveforge.New(5,
+		hiveforge.Key{Name: "ROOT", Values: []hiveforge.Value{{Name: "far", Type: 3, Data: counted(8)}}})}
 	src.begin.U32(valuePlace(t, src.begin, "far")+8, maxFile-baseSize-8)
-	src.begin.U32(disktest.HiveBinsSize, maxFile-baseSize)
-	src.begin.SealHive()
+	src.begin.U32(hiveforge.BinsSize, maxFile-baseSize)
+	hiveforge.Seal(src.begin)
 	h, err := Open(src)
 	require.NoError(t, err)
 	cost(t, func() {
@@ -154,13 +155,13 @@ func TestHugeHive(t *testing.T) {
 }
 
 func TestDeepKeys(t *testing.T) {
-	k := disktest.HiveKey{Name: "deepest"}
+	k := hiveforge.Key{Name: "deepest"}
 	for range maxDepth {
-		k = disktest.HiveKey{Name: "k", Keys: []disktest.HiveKey{k}}
+		k = hiveforge.Key{Name: "k", Keys: []hiveforge.Key{k}}
 	}
-	require.NoError(t, walk(open(t, disktest.ForgeHive(5, k))))
-	k = disktest.HiveKey{Name: "k", Keys: []disktest.HiveKey{k}}
-	require.ErrorIs(t, walk(open(t, disktest.ForgeHive(5, k))), ondisk.ErrLimit)
+	require.NoError(t, walk(open(t, hiveforge.New(5, k))))
+	k = hiveforge.Key{Name: "k", Keys: []hiveforge.Key{k}}
+	require.ErrorIs(t, walk(open(t, hiveforge.New(5, k))), ondisk.ErrLimit)
 }
 
 // A value costs its caller few allocations, however many there are.

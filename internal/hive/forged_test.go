@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -25,10 +26,10 @@ func counted(n int) []byte {
 }
 
 // numbered are so many keys with a number in their names.
-func numbered(n int) (out []disktest.HiveKey) {
+func numbered(n int) (out []hiveforge.Key) {
 	for i := range n {
-		value := disktest.HiveValue{Name: "n", Type: 4, Data: []byte{byte(i), byte(i >> 8), 0, 0}}
-		out = append(out, disktest.HiveKey{Name: fmt.Sprintf("Key%04d", i), Values: []disktest.HiveValue{value}})
+		value := hiveforge.Value{Name: "n", Type: 4, Data: []byte{byte(i), byte(i >> 8), 0, 0}}
+		out = append(out, hiveforge.Key{Name: fmt.Sprintf("Key%04d", i), Values: []hiveforge.Value{value}})
 	}
 	return out
 }
@@ -37,32 +38,32 @@ func numbered(n int) (out []disktest.HiveKey) {
 const longSize = 3*segmentSize + 100
 
 // all is a hive with each kind of list, name and data.
-func all() disktest.HiveKey {
-	value := func(name string, kind uint32, n int) disktest.HiveValue {
-		return disktest.HiveValue{Name: name, Type: kind, Data: counted(n)}
+func all() hiveforge.Key {
+	value := func(name string, kind uint32, n int) hiveforge.Value {
+		return hiveforge.Value{Name: name, Type: kind, Data: counted(n)}
 	}
-	return disktest.HiveKey{Name: "ROOT", Values: []disktest.HiveValue{value("", 1, 10)}, Keys: []disktest.HiveKey{
-		{Name: "sizes", Values: []disktest.HiveValue{
+	return hiveforge.Key{Name: "ROOT", Values: []hiveforge.Value{value("", 1, 10)}, Keys: []hiveforge.Key{
+		{Name: "sizes", Values: []hiveforge.Value{
 			value("0", 3, 0), value("1", 3, 1), value("3", 3, 3), value("4", 3, 4), value("5", 3, 5), value("8", 11,
 				8), value("11", 3, 11),
 			value("12", 3, 12), value("13", 3, 13), value("one page", 3, 5000), value("one segment", 3, segmentSize),
 			value("a byte more", 3, segmentSize+1), value("two segments", 3, 2*segmentSize), value("long", 3, longSize),
 			value("odd type", 0xffff0017, 6),
 		}},
-		{Name: "names", Values: []disktest.HiveValue{
+		{Name: "names", Values: []hiveforge.Value{
 			value(`\DosDevices\C:`, 3, 12), value(`"quoted"`, 1, 4), value("größer", 1, 6), value("日本語", 1, 6),
 			{Name: "wide", Type: 1, Data: counted(6), Wide: true},
-		}, Keys: []disktest.HiveKey{{Name: "Straße"}, {
+		}, Keys: []hiveforge.Key{{Name: "Straße"}, {
 			Name:   "Ключ",
-			Values: []disktest.HiveValue{value("x", 3, 9)},
+			Values: []hiveforge.Value{value("x", 3, 9)},
 		}, {Name: "WideKey", Wide: true}}},
 		{Name: "index leaf", List: "li", Keys: numbered(40)},
 		{Name: "fast leaf", List: "lf", Keys: numbered(41)},
 		{Name: "hash leaf", List: "lh", Keys: numbered(42)},
 		{Name: "index root", List: "ri", Keys: numbered(43)},
-		{Name: "deep", Keys: []disktest.HiveKey{{
+		{Name: "deep", Keys: []hiveforge.Key{{
 			Name: "deeper",
-			Keys: []disktest.HiveKey{{Name: "deepest", Values: []disktest.HiveValue{value("v", 3, 20)}}},
+			Keys: []hiveforge.Key{{Name: "deepest", Values: []hiveforge.Value{value("v", 3, 20)}}},
 		}}},
 	}}
 }
@@ -71,7 +72,7 @@ func all() disktest.HiveKey {
 func TestForgedLikeHivex(t *testing.T) {
 	for minor := uint32(3); minor <= 6; minor++ {
 		t.Run(fmt.Sprintf("1.%d", minor), func(t *testing.T) {
-			f := disktest.ForgeHive(minor, all())
+			f := hiveforge.New(minor, all())
 			path := filepath.Join(t.TempDir(), "hive")
 			f.Write(t, path)
 			want := export(t, path)
@@ -91,7 +92,7 @@ func open(t testing.TB, f []byte) *Hive {
 }
 
 func TestLookups(t *testing.T) {
-	h := open(t, disktest.ForgeHive(5, all()))
+	h := open(t, hiveforge.New(5, all()))
 	k, err := h.Key("NAMES", "КЛЮЧ")
 	require.NoError(t, err)
 	require.Equal(t, "Ключ", k.Name)
@@ -123,8 +124,8 @@ func TestLookups(t *testing.T) {
 
 // Parts of long data are where they should be, at the borders of the segments too.
 func TestWhereInSegments(t *testing.T) {
-	f := disktest.ForgeHive(5,
-		disktest.HiveKey{Values: []disktest.HiveValue{{Name: "million", Type: 3, Data: counted(1_000_000)}}})
+	f := hiveforge.New(5,
+		hiveforge.Key{Values: []hiveforge.Value{{Name: "million", Type: 3, Data: counted(1_000_000)}}})
 	path := filepath.Join(t.TempDir(), "hive")
 	f.Write(t, path)
 	k, err := open(t, f).Root()
@@ -167,7 +168,7 @@ func TestDataLikeBigData(t *testing.T) {
 	for minor, n := range map[uint32]int{5: segmentSize, 3: longSize} {
 		data := counted(n)
 		copy(data, "db")
-		f := disktest.ForgeHive(minor, disktest.HiveKey{Values: []disktest.HiveValue{{Name: "v", Type: 3, Data: data}}})
+		f := hiveforge.New(minor, hiveforge.Key{Values: []hiveforge.Value{{Name: "v", Type: 3, Data: data}}})
 		k, err := open(t, f).Root()
 		require.NoError(t, err)
 		v, err := k.Value("v")
@@ -180,8 +181,8 @@ func TestDataLikeBigData(t *testing.T) {
 
 // A value of more than 1 MiB is not read, but has its places.
 func TestLongValue(t *testing.T) {
-	f := disktest.ForgeHive(5,
-		disktest.HiveKey{Values: []disktest.HiveValue{{Name: "long", Type: 3, Data: counted(maxData + 1)}}})
+	f := hiveforge.New(5,
+		hiveforge.Key{Values: []hiveforge.Value{{Name: "long", Type: 3, Data: counted(maxData + 1)}}})
 	k, err := open(t, f).Root()
 	require.NoError(t, err)
 	v, err := k.Value("long")
@@ -200,7 +201,7 @@ func hivexsh(t testing.TB, path string, commands ...string) {
 // A hive that hivexsh wrote: the values of MountedDevices, and long data in one piece.
 func TestHiveOfHivexsh(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "SYSTEM")
-	disktest.ForgeHive(5, disktest.HiveKey{Name: "ROOT"}).Write(t, path)
+	hiveforge.New(5, hiveforge.Key{Name: "ROOT"}).Write(t, path)
 	hivexsh(t, path, "cd \\", "add MountedDevices", "cd MountedDevices", "setval 3",
 		`\DosDevices\C:`, "hex:3:fe,4c,3e,27,00,00,f0,15,00,00,00,00",
 		`\??\Volume{9a3f4a34-1f6a-11e3-824f-806e6f6e6963}`, "hex:3:fe,4c,3e,27,00,00,10,00,00,00,00,00",

@@ -11,20 +11,22 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // seed is a hive with a bit of all, small enough to be mutated much.
-func seed() disktest.HiveKey {
-	return disktest.HiveKey{
+func seed() hiveforge.Key {
+	return hiveforge.Key{
 		Name: "R",
-		Values: []disktest.HiveValue{
+		Values: []hiveforge.Value{
 			{Type: 1, Data: counted(6)},
 			{Name: "four", Type: 4, Data: counted(4)},
-		}, Keys: []disktest.HiveKey{
+		}, Keys: []hiveforge.Key{
 			{Name: "lists", List: "ri", Keys: numbered(5)},
 			{Name: "li", List: "li", Keys: numbered(2)},
-			{Name: "Ключ", Values: []disktest.HiveValue{
+			{Name: "Ключ", Values: []hiveforge.Value{
 				{Name: "日本", Type: 3, Data: counted(12)},
 				{Name: "big", Type: 3, Data: counted(segmentSize + 9)},
 			}},
@@ -39,7 +41,7 @@ func known(err error) bool {
 
 func FuzzHive(f *testing.F) {
 	for minor := uint32(3); minor <= 6; minor++ {
-		f.Add([]byte(disktest.ForgeHive(minor, seed())))
+		f.Add([]byte(hiveforge.New(minor, seed())))
 	}
 	for _, s := range disktest.Seeds(f, 1<<20, "regipy/BCD.xz") {
 		f.Add(s)
@@ -114,7 +116,7 @@ func FuzzNewer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) >= logSector {
 			data = bytes.Clone(data)
-			disktest.Forged(data).SealHive() // or hardly any mutation comes as far as the entries
+			hiveforge.Seal(forge.Bytes(data)) // or hardly any mutation comes as far as the entries
 		}
 		if _, err := newer(bytes.NewReader(data), 7); err != nil {
 			require.True(t, known(err), "%v", err)
@@ -124,20 +126,20 @@ func FuzzNewer(f *testing.F) {
 
 // A hive with a log of any bytes is read, or refused with an error that says why.
 func FuzzRecovery(f *testing.F) {
-	h := disktest.ForgeHive(5, seed())
+	h := hiveforge.New(5, seed())
 	to := bytes.Clone(h)
 	to[len(to)-40]++
-	for _, log := range []disktest.Forged{h.HiveLog(9, to), h.HiveLog(9, to, h), h.HiveOldLog(1, to), h.HiveOldLog(2, to)} {
+	for _, log := range []forge.Bytes{hiveforge.Log(h, 9, to), hiveforge.Log(h, 9, to, h), hiveforge.OldLog(h, 1, to), hiveforge.OldLog(h, 2, to)} {
 		f.Add([]byte(log), []byte{}, true)
-		f.Add([]byte(log), []byte(disktest.Forged(to).HiveLog(10, h)), false)
+		f.Add([]byte(log), []byte(hiveforge.Log(forge.Bytes(to), 10, h)), false)
 	}
-	dirty := h.HiveDirty(10)
+	dirty := hiveforge.Dirty(h, 10)
 	f.Fuzz(func(t *testing.T, first, second []byte, seal bool) {
 		first = bytes.Clone(first)
 		if seal && len(first) >= logSector {
-			disktest.Forged(first).SealHive()
+			hiveforge.Seal(forge.Bytes(first))
 			if rest := first[logSector:]; len(rest) >= entryHeaderSize && len(rest)%4 == 0 {
-				disktest.Forged(rest).SealHiveEntry()
+				hiveforge.SealEntry(forge.Bytes(rest))
 			}
 		}
 		b := NewBudget()

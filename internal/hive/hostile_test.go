@@ -10,7 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -50,7 +51,7 @@ func walk(h *Hive) error {
 }
 
 // place is where a key of a forged hive lies in the file, behind its size.
-func place(t testing.TB, f disktest.Forged, path ...string) int64 {
+func place(t testing.TB, f forge.Bytes, path ...string) int64 {
 	t.Helper()
 	k, err := open(t, f).Key(path...)
 	require.NoError(t, err)
@@ -58,7 +59,7 @@ func place(t testing.TB, f disktest.Forged, path ...string) int64 {
 }
 
 // valuePlace is the same of a value.
-func valuePlace(t testing.TB, f disktest.Forged, name string, path ...string) int64 {
+func valuePlace(t testing.TB, f forge.Bytes, name string, path ...string) int64 {
 	t.Helper()
 	k, err := open(t, f).Key(path...)
 	require.NoError(t, err)
@@ -68,7 +69,7 @@ func valuePlace(t testing.TB, f disktest.Forged, name string, path ...string) in
 }
 
 // u32 reads a field back.
-func u32(f disktest.Forged, off int64) uint32 { return binary.LittleEndian.Uint32(f[off:]) }
+func u32(f forge.Bytes, off int64) uint32 { return binary.LittleEndian.Uint32(f[off:]) }
 
 // Each change breaks a hive in one place: the walk says so, goes on elsewhere, and ends.
 func TestBrokenHives(t *testing.T) {
@@ -76,171 +77,171 @@ func TestBrokenHives(t *testing.T) {
 		subkeys, subkeyList, values, valueList, parent, nameLength = 20, 28, 36, 40, 16, 72 // of a key
 		dataSize, dataOffset                                       = 4, 8                   // of a value
 	)
-	listOf := func(f disktest.Forged, path ...string) int64 {
+	listOf := func(f forge.Bytes, path ...string) int64 {
 		return baseSize + int64(u32(f, place(t, f, path...)+subkeyList)) + 4
 	}
 	offset := func(at int64) uint32 { return uint32(at - 4 - baseSize) }
 	for name, tc := range map[string]struct {
 		want   string
-		damage func(f disktest.Forged)
+		damage func(f forge.Bytes)
 	}{
-		"root cell of size 0":      {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, 0) }},
-		"root cell of size -2^31":  {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, 1<<31) }},
-		"free root cell":           {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, 96) }},
-		"root cell of an odd size": {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, u32(f, place(t, f)-4)-4) }},
-		"root cell beyond its bin": {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, ^uint32(8191)) }},
-		"root cell in a bin's header": {"cell size", func(f disktest.Forged) {
+		"root cell of size 0":      {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 0) }},
+		"root cell of size -2^31":  {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 1<<31) }},
+		"free root cell":           {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 96) }},
+		"root cell of an odd size": {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, u32(f, place(t, f)-4)-4) }},
+		"root cell beyond its bin": {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, ^uint32(8191)) }},
+		"root cell in a bin's header": {"cell size", func(f forge.Bytes) {
 			f.U32(baseSize+24, u32(f, place(t, f)-4))
 			copy(f[baseSize+28:], f[place(t, f):][:80])
 			f.U32(HiveRoot, 24)
 		}},
-		"no root cell":      {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, math.MaxUint32) }},
-		"root cell outside": {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, 0xfffffff8) }},
+		"no root cell":      {"cell offset", func(f forge.Bytes) { f.U32(HiveRoot, math.MaxUint32) }},
+		"root cell outside": {"cell offset", func(f forge.Bytes) { f.U32(HiveRoot, 0xfffffff8) }},
 		"root cell behind the bins": {
 			"cell offset",
-			func(f disktest.Forged) { f.U32(HiveRoot, uint32(len(f)-baseSize)) },
+			func(f forge.Bytes) { f.U32(HiveRoot, uint32(len(f)-baseSize)) },
 		},
-		"root cell no multiple of 8": {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, offset(place(t, f))+4) }},
-		"root cell is no key":        {"signature", func(f disktest.Forged) { f.Text(place(t, f), "kn") }},
-		"bins of size 0":             {"cell offset", func(f disktest.Forged) { f.U32(disktest.HiveBinsSize, 0) }},
-		"bin of size 0":              {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 0) }},
-		"bin of an odd size":         {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 4104) }},
+		"root cell no multiple of 8": {"cell offset", func(f forge.Bytes) { f.U32(HiveRoot, offset(place(t, f))+4) }},
+		"root cell is no key":        {"signature", func(f forge.Bytes) { f.Text(place(t, f), "kn") }},
+		"bins of size 0":             {"cell offset", func(f forge.Bytes) { f.U32(hiveforge.BinsSize, 0) }},
+		"bin of size 0":              {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 0) }},
+		"bin of an odd size":         {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 4104) }},
 		"bin of 4 GiB": {
 			"hive bin at 0x1000: size",
-			func(f disktest.Forged) { f.U32(baseSize+8, 0xfffff000) },
+			func(f forge.Bytes) { f.U32(baseSize+8, 0xfffff000) },
 		},
-		"bin of another place": {"hive bin at 0x1000: offset", func(f disktest.Forged) { f.U32(baseSize+4, 4096) }},
+		"bin of another place": {"hive bin at 0x1000: offset", func(f forge.Bytes) { f.U32(baseSize+4, 4096) }},
 		"no bin": {
 			"hive bin at 0x1000: signature",
-			func(f disktest.Forged) { f.Text(baseSize, "nibh") },
+			func(f forge.Bytes) { f.Text(baseSize, "nibh") },
 		},
 		"2^32-1 subkeys": {
 			"number of subkeys",
-			func(f disktest.Forged) { f.U32(place(t, f)+subkeys, math.MaxUint32) },
+			func(f forge.Bytes) { f.U32(place(t, f)+subkeys, math.MaxUint32) },
 		},
 		"a subkey less than listed": {
 			"number of subkeys",
-			func(f disktest.Forged) { f.U32(place(t, f)+subkeys, u32(f, place(t, f)+subkeys)-1) },
+			func(f forge.Bytes) { f.U32(place(t, f)+subkeys, u32(f, place(t, f)+subkeys)-1) },
 		},
 		"2^32-1 values": {
 			"number of elements",
-			func(f disktest.Forged) { f.U32(place(t, f, "sizes")+values, math.MaxUint32) },
+			func(f forge.Bytes) { f.U32(place(t, f, "sizes")+values, math.MaxUint32) },
 		},
 		"65535 elements in a list": {
 			"number of elements",
-			func(f disktest.Forged) { f.U16(listOf(f)+2, math.MaxUint16) },
+			func(f forge.Bytes) { f.U16(listOf(f)+2, math.MaxUint16) },
 		},
-		"unknown list": {"signature", func(f disktest.Forged) { f.Text(listOf(f), "lx") }},
+		"unknown list": {"signature", func(f forge.Bytes) { f.Text(listOf(f), "lx") }},
 		"list outside": {
 			"cell offset",
-			func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, 0x7ffffff8) },
+			func(f forge.Bytes) { f.U32(place(t, f)+subkeyList, 0x7ffffff8) },
 		},
 		"no list of values": {
 			"cell offset",
-			func(f disktest.Forged) { f.U32(place(t, f, "sizes")+valueList, math.MaxUint32) },
+			func(f forge.Bytes) { f.U32(place(t, f, "sizes")+valueList, math.MaxUint32) },
 		},
 		"list that is a key": {
 			"signature",
-			func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, offset(place(t, f))) },
+			func(f forge.Bytes) { f.U32(place(t, f)+subkeyList, offset(place(t, f))) },
 		},
 		"root of lists names itself": {
 			"lh or li below ri",
-			func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(listOf(f, "index root"))) },
+			func(f forge.Bytes) { f.U32(listOf(f, "index root")+4, offset(listOf(f, "index root"))) },
 		},
 		"root of lists names a key": {
 			"signature",
-			func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(place(t, f))) },
+			func(f forge.Bytes) { f.U32(listOf(f, "index root")+4, offset(place(t, f))) },
 		},
 		"key names the root": {
 			"parent",
-			func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f))) },
+			func(f forge.Bytes) { f.U32(listOf(f, "deep")+4, offset(place(t, f))) },
 		},
 		"key names its parent": {
 			"parent",
-			func(f disktest.Forged) { f.U32(listOf(f, "deep", "deeper")+4, offset(place(t, f, "deep"))) },
+			func(f forge.Bytes) { f.U32(listOf(f, "deep", "deeper")+4, offset(place(t, f, "deep"))) },
 		},
 		"key names itself": {
 			"parent",
-			func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f, "deep"))) },
+			func(f forge.Bytes) { f.U32(listOf(f, "deep")+4, offset(place(t, f, "deep"))) },
 		},
 		"key names a list of its parent": {
 			"parent",
-			func(f disktest.Forged) { f.U32(place(t, f, "deep", "deeper")+subkeyList, offset(listOf(f, "deep"))) },
+			func(f forge.Bytes) { f.U32(place(t, f, "deep", "deeper")+subkeyList, offset(listOf(f, "deep"))) },
 		},
-		"root below a key that claims to be its parent": {"parent", func(f disktest.Forged) {
+		"root below a key that claims to be its parent": {"parent", func(f forge.Bytes) {
 			f.U32(place(t, f)+parent, offset(place(t, f, "deep")))
 			f.U32(listOf(f, "deep")+4, offset(place(t, f)))
 		}},
 		"name of a key of 65535 bytes": {
 			"name length",
-			func(f disktest.Forged) { f.U16(place(t, f, "deep")+nameLength, math.MaxUint16) },
+			func(f forge.Bytes) { f.U16(place(t, f, "deep")+nameLength, math.MaxUint16) },
 		},
 		"odd UTF-16 name of a key": {
 			"name length",
-			func(f disktest.Forged) { f.U16(place(t, f, "names", "WideKey")+nameLength, 13) },
+			func(f forge.Bytes) { f.U16(place(t, f, "names", "WideKey")+nameLength, 13) },
 		},
 		"odd UTF-16 name of a value": {
 			"name length",
-			func(f disktest.Forged) { f.U16(valuePlace(t, f, "wide", "names")+2, 7) },
+			func(f forge.Bytes) { f.U16(valuePlace(t, f, "wide", "names")+2, 7) },
 		},
 		"value is no value": {
 			"signature",
-			func(f disktest.Forged) { f.Text(valuePlace(t, f, "8", "sizes"), "kv") },
+			func(f forge.Bytes) { f.Text(valuePlace(t, f, "8", "sizes"), "kv") },
 		},
 		"value outside": {
 			"cell offset",
-			func(f disktest.Forged) { f.U32(baseSize+4+int64(u32(f, place(t, f, "sizes")+valueList)), 0xfffffff0) },
+			func(f forge.Bytes) { f.U32(baseSize+4+int64(u32(f, place(t, f, "sizes")+valueList)), 0xfffffff0) },
 		},
 		"inline value of 5 bytes": {
 			"data size",
-			func(f disktest.Forged) { f.U32(valuePlace(t, f, "4", "sizes")+dataSize, 1<<31|5) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "4", "sizes")+dataSize, 1<<31|5) },
 		},
 		"value longer than its cell": {
 			"the size of its cell",
-			func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 13+8) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 13+8) },
 		},
 		"value of 0x7fffffff bytes": {
 			"data size",
-			func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 0x7fffffff) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 0x7fffffff) },
 		},
 		"data outside": {
 			"cell offset",
-			func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataOffset, 0xfffffff8) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+dataOffset, 0xfffffff8) },
 		},
-		"data in a cell of size 0": {"cell size", func(f disktest.Forged) {
+		"data in a cell of size 0": {"cell size", func(f forge.Bytes) {
 			f.U32(baseSize+int64(u32(f, valuePlace(t, f, "12", "sizes")+dataOffset)), 0)
 		}},
 		"big data of 0x7fffffff bytes": {
 			"data size",
-			func(f disktest.Forged) { f.U32(valuePlace(t, f, "long", "sizes")+dataSize, 0x7fffffff) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "long", "sizes")+dataSize, 0x7fffffff) },
 		},
 		"big data of a segment too few": {
 			"number of segments",
-			func(f disktest.Forged) { f.U32(valuePlace(t, f, "two segments", "sizes")+dataSize, 2*segmentSize+1) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "two segments", "sizes")+dataSize, 2*segmentSize+1) },
 		},
 		"big data without their list": {
 			"cell offset",
-			func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, math.MaxUint32) },
+			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, math.MaxUint32) },
 		},
-		"big data with another signature": {"the size of its cell", func(f disktest.Forged) { f.Text(bigPlace(t, f), "bd") }},
+		"big data with another signature": {"the size of its cell", func(f forge.Bytes) { f.Text(bigPlace(t, f), "bd") }},
 		"big data with a list too short": {
 			"number of elements",
-			func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, offset(listOf(f, "deep"))) },
+			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, offset(listOf(f, "deep"))) },
 		},
 		"segment of big data outside": {
 			"cell offset",
-			func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), 0xfffffff8) },
+			func(f forge.Bytes) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), 0xfffffff8) },
 		},
 		"segment of big data too short": {
 			"cell size",
-			func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), offset(listOf(f, "deep"))) },
+			func(f forge.Bytes) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), offset(listOf(f, "deep"))) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := disktest.ForgeHive(5, all())
+			f := hiveforge.New(5, all())
 			require.NoError(t, walk(open(t, f)))
 			tc.damage(f)
-			f.SealHive()
+			hiveforge.Seal(f)
 			err := walk(open(t, f))
 			require.ErrorIs(t, err, ondisk.ErrFormat)
 			require.ErrorContains(t, err, tc.want)
@@ -249,17 +250,17 @@ func TestBrokenHives(t *testing.T) {
 }
 
 // HiveRoot is short for the table above.
-const HiveRoot = disktest.HiveRootCell
+const HiveRoot = hiveforge.RootCell
 
 // bigPlace is where the record of parted data lies.
-func bigPlace(t testing.TB, f disktest.Forged) int64 {
+func bigPlace(t testing.TB, f forge.Bytes) int64 {
 	t.Helper()
 	return baseSize + 4 + int64(u32(f, valuePlace(t, f, "long", "sizes")+8))
 }
 
 // A broken neighbour hides nothing else, but nothing is said to be missing that might be it.
 func TestBrokenNeighbour(t *testing.T) {
-	f := disktest.ForgeHive(5, all())
+	f := hiveforge.New(5, all())
 	f.U16(valuePlace(t, f, "wide", "names")+2, 7)
 	k, err := open(t, f).Key("names")
 	require.NoError(t, err)
@@ -277,37 +278,37 @@ func TestBrokenNeighbour(t *testing.T) {
 }
 
 func TestWhatIsNoHive(t *testing.T) {
-	good := disktest.ForgeHive(5, all())
+	good := hiveforge.New(5, all())
 	for name, tc := range map[string]struct {
-		damage func(f disktest.Forged) disktest.Forged
+		damage func(f forge.Bytes) forge.Bytes
 		want   error
 	}{
-		"empty":             {func(f disktest.Forged) disktest.Forged { return nil }, ondisk.ErrFormat},
-		"half a sector":     {func(f disktest.Forged) disktest.Forged { return f[:256] }, ondisk.ErrFormat},
-		"another signature": {func(f disktest.Forged) disktest.Forged { f.Text(0, "rege"); return f }, ondisk.ErrFormat},
+		"empty":             {func(f forge.Bytes) forge.Bytes { return nil }, ondisk.ErrFormat},
+		"half a sector":     {func(f forge.Bytes) forge.Bytes { return f[:256] }, ondisk.ErrFormat},
+		"another signature": {func(f forge.Bytes) forge.Bytes { f.Text(0, "rege"); return f }, ondisk.ErrFormat},
 		"zeros": {
-			func(f disktest.Forged) disktest.Forged { return make(disktest.Forged, 8192) },
+			func(f forge.Bytes) forge.Bytes { return make(forge.Bytes, 8192) },
 			ondisk.ErrFormat,
 		},
 		"a log": {
-			func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveFileType, 6); return f },
+			func(f forge.Bytes) forge.Bytes { f.U32(hiveforge.FileType, 6); return f },
 			ondisk.ErrFormat,
 		},
 		"version 1.2": {
-			func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveMinor, 2); return f },
+			func(f forge.Bytes) forge.Bytes { f.U32(hiveforge.Minor, 2); return f },
 			ondisk.ErrUnsupported,
 		},
 		"version 1.7": {
-			func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveMinor, 7); return f },
+			func(f forge.Bytes) forge.Bytes { f.U32(hiveforge.Minor, 7); return f },
 			ondisk.ErrUnsupported,
 		},
-		"version 2.5":         {func(f disktest.Forged) disktest.Forged { f.U32(20, 2); return f }, ondisk.ErrUnsupported},
-		"another file format": {func(f disktest.Forged) disktest.Forged { f.U32(32, 2); return f }, ondisk.ErrUnsupported},
+		"version 2.5":         {func(f forge.Bytes) forge.Bytes { f.U32(20, 2); return f }, ondisk.ErrUnsupported},
+		"another file format": {func(f forge.Bytes) forge.Bytes { f.U32(32, 2); return f }, ondisk.ErrUnsupported},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tc.damage(bytes.Clone(good))
 			if len(f) > 512 {
-				f.SealHive()
+				hiveforge.Seal(f)
 			}
 			_, err := Open(bytes.NewReader(f))
 			require.ErrorIs(t, err, tc.want)
@@ -323,27 +324,27 @@ func TestWhatIsNoHive(t *testing.T) {
 // What Windows would mend is read, and told from what it takes as it is.
 func TestClean(t *testing.T) {
 	for name, tc := range map[string]struct {
-		damage func(f disktest.Forged) disktest.Forged
+		damage func(f forge.Bytes) forge.Bytes
 		want   string
 	}{
-		"sequence numbers differ": {func(f disktest.Forged) disktest.Forged {
-			f.U32(disktest.HiveSequence1, 5)
-			f.U32(disktest.HiveSequence2, 4)
-			f.SealHive()
+		"sequence numbers differ": {func(f forge.Bytes) forge.Bytes {
+			f.U32(hiveforge.Sequence1, 5)
+			f.U32(hiveforge.Sequence2, 4)
+			hiveforge.Seal(f)
 			return f
 		}, "sequence numbers 5 and 4 differ, and no log fits: Windows was not shut down cleanly"},
 		"checksum": {
-			func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveChecksum, 7); return f },
+			func(f forge.Bytes) forge.Bytes { f.U32(hiveforge.Checksum, 7); return f },
 			"checksum of the base block is 0x7, want ",
 		},
-		"cut off, or not grown yet": {func(f disktest.Forged) disktest.Forged {
-			f.U32(disktest.HiveBinsSize, uint32(len(f)))
-			f.SealHive()
+		"cut off, or not grown yet": {func(f forge.Bytes) forge.Bytes {
+			f.U32(hiveforge.BinsSize, uint32(len(f)))
+			hiveforge.Seal(f)
 			return f
 		}, "it was cut off"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := tc.damage(disktest.ForgeHive(5, all()))
+			f := tc.damage(hiveforge.New(5, all()))
 			err := certain(bytes.NewReader(f))
 			require.ErrorIs(t, err, ondisk.ErrUnsupported)
 			require.ErrorContains(t, err, tc.want)
@@ -353,7 +354,7 @@ func TestClean(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	padded := append(disktest.ForgeHive(5, all()), bytes.Repeat([]byte{0xff}, 10_000)...)
+	padded := append(hiveforge.New(5, all()), bytes.Repeat([]byte{0xff}, 10_000)...)
 	require.NoError(t, certain(bytes.NewReader(padded)), "bytes behind the bins mean nothing")
 	require.NoError(t, walk(open(t, padded)))
 	require.Equal(t, uint32(1), checksum(make([]byte, 512)), "0 is never a checksum")

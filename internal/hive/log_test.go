@@ -6,46 +6,47 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // newLog is a log of Windows 8.1 and later with entries of these sequence numbers, the second of which is long.
-func newLog(base uint32, entries ...uint32) disktest.Forged {
+func newLog(base uint32, entries ...uint32) forge.Bytes {
 	f := oldLog(6, base)[:512]
 	for i, sequence := range entries {
-		e := make(disktest.Forged, 512+1536*(i%2))
+		e := make(forge.Bytes, 512+1536*(i%2))
 		e.Text(0, "HvLE")
 		e.U32(4, uint32(len(e)-i%2*8))
 		e.U32(12, sequence)
 		f = append(f, e...)
 	}
-	return append(f, make(disktest.Forged, 4096)...)
+	return append(f, make(forge.Bytes, 4096)...)
 }
 
 // oldLog is a log until Windows 8.
-func oldLog(kind, sequence uint32) disktest.Forged {
-	f := disktest.ForgeHive(5, disktest.HiveKey{})[:1024]
-	f.U32(disktest.HiveFileType, kind)
-	f.U32(disktest.HiveSequence1, sequence)
-	f.U32(disktest.HiveSequence2, sequence)
-	f.SealHive()
+func oldLog(kind, sequence uint32) forge.Bytes {
+	f := hiveforge.New(5, hiveforge.Key{})[:1024]
+	f.U32(hiveforge.FileType, kind)
+	f.U32(hiveforge.Sequence1, sequence)
+	f.U32(hiveforge.Sequence2, sequence)
+	hiveforge.Seal(f)
 	f.Text(512, "DIRT")
 	return f
 }
 
 func TestNewerThanAClosedHive(t *testing.T) {
 	torn := oldLog(1, 9)
-	torn.U32(disktest.HiveSequence2, 8)
-	torn.SealHive()
+	torn.U32(hiveforge.Sequence2, 8)
+	hiveforge.Seal(torn)
 	unsealed := newLog(9, 8)
-	unsealed.U32(disktest.HiveChecksum, 1)
+	unsealed.U32(hiveforge.Checksum, 1)
 	for name, tc := range map[string]struct { // the hive has number 7
-		log  disktest.Forged
+		log  forge.Bytes
 		want bool
 	}{
 		"empty":                           {nil, false},
-		"zeros":                           {make(disktest.Forged, 8192), false},
+		"zeros":                           {make(forge.Bytes, 8192), false},
 		"entries that were applied":       {newLog(3, 3, 4, 5, 6, 7), false},
 		"a newer entry":                   {newLog(3, 3, 4, 5, 6, 7, 8), true},
 		"a newer one first":               {newLog(3, 9, 4), true},
@@ -73,7 +74,7 @@ func TestNewerThanAClosedHive(t *testing.T) {
 func TestLogOfManyEntries(t *testing.T) {
 	f := newLog(3)[:512]
 	for range maxLogEntries {
-		e := make(disktest.Forged, 512)
+		e := make(forge.Bytes, 512)
 		e.Text(0, "HvLE")
 		f = append(f, e...)
 	}

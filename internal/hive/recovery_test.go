@@ -17,6 +17,8 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -40,14 +42,14 @@ func TestMarvin(t *testing.T) {
 		m.write(tc.data)
 		require.Equal(t, tc.want, m.sum(), hex.EncodeToString(tc.data))
 	}
-	empty := make(disktest.Forged, 512)
+	empty := make(forge.Bytes, 512)
 	empty.Text(0, "HvLE")
 	empty.U32(4, 512)
 	empty.U32(12, 7)
 	empty.U32(16, 4096)
 	hash1, hash2 := hashes(empty)
 	require.Equal(t, [2]uint64{0xb16122d0c0639acc, 0x3585eae310c9def1}, [2]uint64{hash1, hash2})
-	long := make(disktest.Forged, 8192)
+	long := make(forge.Bytes, 8192)
 	long.Text(0, "HvLE")
 	for at, v := range map[int64]uint32{4: 8192, 8: 1, 12: 0x10, 16: 8192, 20: 1, 40: 4096, 44: 4096} {
 		long.U32(at, v)
@@ -59,22 +61,22 @@ func TestMarvin(t *testing.T) {
 	require.Equal(t, [2]uint64{0xcc875905f96b5048, 0x959e3f1b98b335f4}, [2]uint64{hash1, hash2})
 	Reseal(long)
 	forged := slices.Clone(long)
-	forged.SealHiveEntry()
+	hiveforge.SealEntry(forged)
 	require.Equal(t, forged, long)
 }
 
 // letter is the value that the tests follow, and hot a hive with it.
 const letter = `\DosDevices\C:`
 
-func hot(t testing.TB) disktest.Forged {
+func hot(t testing.TB) forge.Bytes {
 	t.Helper()
-	return disktest.ForgeHive(5, disktest.HiveKey{Keys: append(numbered(40), disktest.HiveKey{
-		Name: "MountedDevices", Values: []disktest.HiveValue{{Name: `\DosDevices\D:`, Type: 3, Data: counted(12)}, {Name: letter, Type: 3, Data: []byte("0000--------")}},
-	}, disktest.HiveKey{Name: "zzz", Values: []disktest.HiveValue{{Name: "big", Type: 3, Data: counted(30_000)}}})})
+	return hiveforge.New(5, hiveforge.Key{Keys: append(numbered(40), hiveforge.Key{
+		Name: "MountedDevices", Values: []hiveforge.Value{{Name: `\DosDevices\D:`, Type: 3, Data: counted(12)}, {Name: letter, Type: 3, Data: []byte("0000--------")}},
+	}, hiveforge.Key{Name: "zzz", Values: []hiveforge.Value{{Name: "big", Type: 3, Data: counted(30_000)}}})})
 }
 
 // with gives a copy of a hive in which the value has another number.
-func with(t testing.TB, f disktest.Forged, number string) disktest.Forged {
+func with(t testing.TB, f forge.Bytes, number string) forge.Bytes {
 	t.Helper()
 	f = slices.Clone(f)
 	at := bytes.Index(f, []byte("--------"))
@@ -84,7 +86,7 @@ func with(t testing.TB, f disktest.Forged, number string) disktest.Forged {
 }
 
 // elsewhere gives a copy in which something else changed.
-func elsewhere(f disktest.Forged) disktest.Forged {
+func elsewhere(f forge.Bytes) forge.Bytes {
 	f = slices.Clone(f)
 	f[len(f)-100]++
 	return f
@@ -148,39 +150,39 @@ func states(r *Recovery) (out []seen, err error) {
 func TestNewLogs(t *testing.T) {
 	h := hot(t)
 	a, b, c := with(t, h, "aaaa"), with(t, h, "bbbb"), with(t, h, "cccc")
-	dirty := h.HiveDirty(10) // numbers 10 and 9
+	dirty := hiveforge.Dirty(h, 10) // numbers 10 and 9
 	own := []seen{{"0000", []int{0}}}
 	for name, tc := range map[string]struct {
-		logs    []disktest.Forged
+		logs    []forge.Bytes
 		want    []seen
 		applied int
 		refused string
 	}{
-		"both":                      {logs: []disktest.Forged{h.HiveLog(9, a), a.HiveLog(10, b)}, want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}, {"bbbb", []int{2}}}, applied: 2},
-		"the second comes first":    {logs: []disktest.Forged{a.HiveLog(10, b), h.HiveLog(9, a)}, want: []seen{own[0], {"bbbb", []int{1}}, own[0], {"aaaa", []int{2}}, {"bbbb", []int{1}}}, applied: 2},
-		"in the second only":        {logs: []disktest.Forged{h.HiveLog(9, elsewhere(h)), h.HiveLog(10, b)}, want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"bbbb", []int{2}}}, applied: 2},
-		"several in one":            {logs: []disktest.Forged{h.HiveLog(9, a, b, c), nil}, want: []seen{own[0], {"aaaa", []int{1}}, {"bbbb", []int{1}}, {"cccc", []int{1}}}, applied: 3},
-		"a gap behind the hive":     {logs: []disktest.Forged{h.HiveLog(500, a)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"the hive's own number":     {logs: []disktest.Forged{h.HiveLog(9, a)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"a gap between the logs":    {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveLog(11, b)}, want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}}, applied: 1},
-		"the second is stale":       {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveLog(2, b)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"nothing of it":             {logs: []disktest.Forged{h.HiveLog(9, elsewhere(h))}, want: own, applied: 1},
-		"stale":                     {logs: []disktest.Forged{h.HiveLog(8, a)}, want: own, refused: "no log fits"},
+		"both":                      {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(a, 10, b)}, want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}, {"bbbb", []int{2}}}, applied: 2},
+		"the second comes first":    {logs: []forge.Bytes{hiveforge.Log(a, 10, b), hiveforge.Log(h, 9, a)}, want: []seen{own[0], {"bbbb", []int{1}}, own[0], {"aaaa", []int{2}}, {"bbbb", []int{1}}}, applied: 2},
+		"in the second only":        {logs: []forge.Bytes{hiveforge.Log(h, 9, elsewhere(h)), hiveforge.Log(h, 10, b)}, want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"bbbb", []int{2}}}, applied: 2},
+		"several in one":            {logs: []forge.Bytes{hiveforge.Log(h, 9, a, b, c), nil}, want: []seen{own[0], {"aaaa", []int{1}}, {"bbbb", []int{1}}, {"cccc", []int{1}}}, applied: 3},
+		"a gap behind the hive":     {logs: []forge.Bytes{hiveforge.Log(h, 500, a)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"the hive's own number":     {logs: []forge.Bytes{hiveforge.Log(h, 9, a)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"a gap between the logs":    {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 11, b)}, want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}}, applied: 1},
+		"the second is stale":       {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 2, b)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"nothing of it":             {logs: []forge.Bytes{hiveforge.Log(h, 9, elsewhere(h))}, want: own, applied: 1},
+		"stale":                     {logs: []forge.Bytes{hiveforge.Log(h, 8, a)}, want: own, refused: "no log fits"},
 		"none":                      {want: own, refused: "sequence numbers 10 and 9 differ, and no log fits"},
-		"empty":                     {logs: []disktest.Forged{nil, {}}, want: own, refused: "no log fits"},
-		"equal numbers":             {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveLog(9, b)}, want: own, refused: "both of its logs begin with entry 9"},
-		"torn at the end":           {logs: []disktest.Forged{torn(h.HiveLog(9, a, b))}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"cut off":                   {logs: []disktest.Forged{h.HiveLog(9, a, b)[:9000]}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"remnants":                  {logs: []disktest.Forged{append(h.HiveLog(9, a), h.HiveLog(3, b)[512:]...)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"of another hive":           {logs: []disktest.Forged{other(h.HiveLog(9, a))}, want: own, refused: "belongs to another hive"},
-		"of two formats":            {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveOldLog(1, b)}, want: own, refused: "two formats"},
-		"a page beyond the hive":    {logs: []disktest.Forged{beyond(h.HiveLog(9, a))}, want: own, refused: "entry 9 of a registry log"},
-		"numbers that began again":  {logs: []disktest.Forged{h.HiveLog(0xffffffff, a, b)}, want: own, refused: "no log fits"},
-		"three":                     {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveLog(10, b), h.HiveLog(11, c)}, want: own, refused: "3 logs"},
-		"half of the base block":    {logs: []disktest.Forged{h.HiveLog(9, a)[:300]}, want: own, refused: "no log fits"},
-		"base block being written":  {logs: []disktest.Forged{unclosed(h.HiveLog(9, a))}, want: own, refused: "no log fits"},
-		"an entry of no pages":      {logs: []disktest.Forged{pageless(h.HiveLog(9, a))}, want: own},
-		"a leftover beside the new": {logs: []disktest.Forged{h.HiveLog(9, a), nil, {1, 2, 3}}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"empty":                     {logs: []forge.Bytes{nil, {}}, want: own, refused: "no log fits"},
+		"equal numbers":             {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 9, b)}, want: own, refused: "both of its logs begin with entry 9"},
+		"torn at the end":           {logs: []forge.Bytes{torn(hiveforge.Log(h, 9, a, b))}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"cut off":                   {logs: []forge.Bytes{hiveforge.Log(h, 9, a, b)[:9000]}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"remnants":                  {logs: []forge.Bytes{append(hiveforge.Log(h, 9, a), hiveforge.Log(h, 3, b)[512:]...)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"of another hive":           {logs: []forge.Bytes{other(hiveforge.Log(h, 9, a))}, want: own, refused: "belongs to another hive"},
+		"of two formats":            {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.OldLog(h, 1, b)}, want: own, refused: "two formats"},
+		"a page beyond the hive":    {logs: []forge.Bytes{beyond(hiveforge.Log(h, 9, a))}, want: own, refused: "entry 9 of a registry log"},
+		"numbers that began again":  {logs: []forge.Bytes{hiveforge.Log(h, 0xffffffff, a, b)}, want: own, refused: "no log fits"},
+		"three":                     {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 10, b), hiveforge.Log(h, 11, c)}, want: own, refused: "3 logs"},
+		"half of the base block":    {logs: []forge.Bytes{hiveforge.Log(h, 9, a)[:300]}, want: own, refused: "no log fits"},
+		"base block being written":  {logs: []forge.Bytes{unclosed(hiveforge.Log(h, 9, a))}, want: own, refused: "no log fits"},
+		"an entry of no pages":      {logs: []forge.Bytes{pageless(hiveforge.Log(h, 9, a))}, want: own},
+		"a leftover beside the new": {logs: []forge.Bytes{hiveforge.Log(h, 9, a), nil, {1, 2, 3}}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := recovery(t, dirty, tc.logs...)
@@ -198,7 +200,7 @@ func TestNewLogs(t *testing.T) {
 	}
 }
 
-func recovery(t testing.TB, hive disktest.Forged, logs ...disktest.Forged) *Recovery {
+func recovery(t testing.TB, hive forge.Bytes, logs ...forge.Bytes) *Recovery {
 	t.Helper()
 	var sources []Log
 	for i, l := range logs {
@@ -209,32 +211,32 @@ func recovery(t testing.TB, hive disktest.Forged, logs ...disktest.Forged) *Reco
 	return r
 }
 
-func torn(log disktest.Forged) disktest.Forged {
+func torn(log forge.Bytes) forge.Bytes {
 	log[len(log)-1]++
 	return log
 }
 
-func other(log disktest.Forged) disktest.Forged {
-	log.U32(disktest.HiveRootCell, 0x1000)
-	log.SealHive()
+func other(log forge.Bytes) forge.Bytes {
+	log.U32(hiveforge.RootCell, 0x1000)
+	hiveforge.Seal(log)
 	return log
 }
 
-func unclosed(log disktest.Forged) disktest.Forged {
-	log.U32(disktest.HiveSequence2, 3)
-	log.SealHive()
+func unclosed(log forge.Bytes) forge.Bytes {
+	log.U32(hiveforge.Sequence2, 3)
+	hiveforge.Seal(log)
 	return log
 }
 
-func beyond(log disktest.Forged) disktest.Forged {
+func beyond(log forge.Bytes) forge.Bytes {
 	log.U32(512+40, 1<<24)
-	log[512:].SealHiveEntry()
+	hiveforge.SealEntry(log[512:])
 	return log
 }
 
-func pageless(log disktest.Forged) disktest.Forged {
+func pageless(log forge.Bytes) forge.Bytes {
 	log.U32(512+20, 0)
-	log[512:].SealHiveEntry()
+	hiveforge.SealEntry(log[512:])
 	return log
 }
 
@@ -242,8 +244,8 @@ func pageless(log disktest.Forged) disktest.Forged {
 func TestNumbersBeginAgain(t *testing.T) {
 	h := hot(t)
 	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
-	dirty := h.HiveDirty(0)
-	got, err := states(recovery(t, dirty, a.HiveLog(0, b), h.HiveLog(0xffffffff, a)))
+	dirty := hiveforge.Dirty(h, 0)
+	got, err := states(recovery(t, dirty, hiveforge.Log(a, 0, b), hiveforge.Log(h, 0xffffffff, a)))
 	require.NoError(t, err)
 	require.Equal(t, []seen{{"0000", []int{0}}, {"bbbb", []int{1}}, {"0000", []int{0}}, {"aaaa", []int{2}}, {"bbbb", []int{1}}}, got)
 }
@@ -254,13 +256,13 @@ func TestBrokenBaseBlock(t *testing.T) {
 	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
 	broken := slices.Clone(h)
 	clear(broken[:512])
-	got, err := states(recovery(t, broken, a.HiveLog(10, b), h.HiveLog(9, a)))
+	got, err := states(recovery(t, broken, hiveforge.Log(a, 10, b), hiveforge.Log(h, 9, a)))
 	require.NoError(t, err)
 	require.Equal(t, []seen{{"0000", []int{0}}, {"bbbb", []int{1}}}, got)
 	_, err = NewBudget().Recover(bytes.NewReader(broken))
 	require.ErrorIs(t, err, ondisk.ErrFormat, "without a log it is no hive")
 	sum := slices.Clone(h)
-	sum.U32(disktest.HiveChecksum, 7)
+	sum.U32(hiveforge.Checksum, 7)
 	require.ErrorContains(t, recovery(t, sum).Certain(), "checksum of the base block is 0x7, want ")
 }
 
@@ -268,8 +270,8 @@ func TestBrokenBaseBlock(t *testing.T) {
 // has is there.
 func TestPagesOfValues(t *testing.T) {
 	h := hot(t)
-	grown := append(with(t, h, "aaaa"), make(disktest.Forged, 4096)...)
-	grown.U32(disktest.HiveBinsSize, uint32(len(grown)-4096))
+	grown := append(with(t, h, "aaaa"), make(forge.Bytes, 4096)...)
+	grown.U32(hiveforge.BinsSize, uint32(len(grown)-4096))
 	bin := grown[len(h):]
 	bin.Text(0, "hbin")
 	bin.U32(4, uint32(len(h)-4096))
@@ -278,14 +280,14 @@ func TestPagesOfValues(t *testing.T) {
 	bin.Text(36, "gggg========")
 	vk := int64(bytes.LastIndex(h, []byte(letter))) - 20
 	grown.U32(vk+8, uint32(len(h)-4096+32))
-	got, err := states(recovery(t, h.HiveDirty(10), h.HiveLog(9, grown)))
+	got, err := states(recovery(t, hiveforge.Dirty(h, 10), hiveforge.Log(h, 9, grown)))
 	require.NoError(t, err)
 	require.Equal(t, []seen{{"0000", []int{0}}, {"gggg", []int{1}}}, got, "the hive file ends in front of it")
 
-	h = disktest.ForgeHive(3, disktest.HiveKey{Name: "R", Values: []disktest.HiveValue{{Name: "wide", Type: 3, Data: counted(1500)}}})
+	h = hiveforge.New(3, hiveforge.Key{Name: "R", Values: []hiveforge.Value{{Name: "wide", Type: 3, Data: counted(1500)}}})
 	to := slices.Clone(h)
 	to[bytes.Index(h, counted(1500))+1499]++
-	err = recovery(t, h.HiveDirty(10), h.HiveOldLog(2, to)).Each(func(h *Hive) error {
+	err = recovery(t, hiveforge.Dirty(h, 10), hiveforge.OldLog(h, 2, to)).Each(func(h *Hive) error {
 		root, err := h.Root()
 		require.NoError(t, err)
 		v, err := root.Value("wide")
@@ -314,26 +316,26 @@ func TestPagesOfValues(t *testing.T) {
 func TestOldLogs(t *testing.T) {
 	h := hot(t)
 	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
-	dirty := h.HiveDirty(10)
+	dirty := hiveforge.Dirty(h, 10)
 	late := slices.Clone(a)
 	late.U64(12, 5)
-	late.SealHive()
+	hiveforge.Seal(late)
 	own := seen{"0000", []int{0}}
 	for name, tc := range map[string]struct {
-		hive    disktest.Forged
-		logs    []disktest.Forged
+		hive    forge.Bytes
+		logs    []forge.Bytes
 		want    []seen
 		refused string
 	}{
-		"one":               {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(1, a)}, want: []seen{own, {"aaaa", []int{1}}}},
-		"of Windows 2000":   {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(2, a)}, want: []seen{own, {"aaaa", []int{1}}}},
-		"two":               {hive: dirty, logs: []disktest.Forged{nil, h.HiveOldLog(1, a), h.HiveOldLog(1, b)}, want: []seen{own, {"bbbb", []int{3}}, own, {"aaaa", []int{2}}}},
-		"of another time":   {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(1, late)}, want: []seen{own}, refused: "no log fits"},
-		"one of two":        {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(1, late), h.HiveOldLog(1, b)}, want: []seen{own, {"bbbb", []int{2}}}},
-		"cut off":           {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(1, a)[:1024]}, want: []seen{own}, refused: "no log fits"},
-		"no DIRT":           {hive: dirty, logs: []disktest.Forged{undirty(h.HiveOldLog(1, a))}, want: []seen{own}, refused: "no log fits"},
-		"half written hive": {hive: ruined(t, dirty), logs: []disktest.Forged{ruined(t, dirty).HiveOldLog(1, a)}, want: []seen{{"aaaa", []int{1}}}},
-		"sectors of 1 KiB":  {hive: dirty, logs: []disktest.Forged{factor(h.HiveOldLog(1, a))}, want: []seen{own}, refused: "sectors of 1024 bytes"},
+		"one":               {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, a)}, want: []seen{own, {"aaaa", []int{1}}}},
+		"of Windows 2000":   {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 2, a)}, want: []seen{own, {"aaaa", []int{1}}}},
+		"two":               {hive: dirty, logs: []forge.Bytes{nil, hiveforge.OldLog(h, 1, a), hiveforge.OldLog(h, 1, b)}, want: []seen{own, {"bbbb", []int{3}}, own, {"aaaa", []int{2}}}},
+		"of another time":   {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, late)}, want: []seen{own}, refused: "no log fits"},
+		"one of two":        {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, late), hiveforge.OldLog(h, 1, b)}, want: []seen{own, {"bbbb", []int{2}}}},
+		"cut off":           {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, a)[:1024]}, want: []seen{own}, refused: "no log fits"},
+		"no DIRT":           {hive: dirty, logs: []forge.Bytes{undirty(hiveforge.OldLog(h, 1, a))}, want: []seen{own}, refused: "no log fits"},
+		"half written hive": {hive: ruined(t, dirty), logs: []forge.Bytes{hiveforge.OldLog(ruined(t, dirty), 1, a)}, want: []seen{{"aaaa", []int{1}}}},
+		"sectors of 1 KiB":  {hive: dirty, logs: []forge.Bytes{factor(hiveforge.OldLog(h, 1, a))}, want: []seen{own}, refused: "sectors of 1024 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := recovery(t, tc.hive, tc.logs...)
@@ -349,19 +351,19 @@ func TestOldLogs(t *testing.T) {
 	}
 }
 
-func undirty(log disktest.Forged) disktest.Forged {
+func undirty(log forge.Bytes) forge.Bytes {
 	log.Text(512, "dirt")
 	return log
 }
 
-func factor(log disktest.Forged) disktest.Forged {
+func factor(log forge.Bytes) forge.Bytes {
 	log.U32(44, 2)
-	log.SealHive()
+	hiveforge.Seal(log)
 	return log
 }
 
 // ruined is a hive that was being written: the key of the value is half there.
-func ruined(t testing.TB, f disktest.Forged) disktest.Forged {
+func ruined(t testing.TB, f forge.Bytes) forge.Bytes {
 	t.Helper()
 	f = slices.Clone(f)
 	at := bytes.Index(f, []byte("MountedDevices")) - 76
@@ -374,10 +376,10 @@ func ruined(t testing.TB, f disktest.Forged) disktest.Forged {
 func TestEndThatCannotBeRead(t *testing.T) {
 	h := hot(t)
 	a := with(t, h, "aaaa")
-	r := recovery(t, h.HiveDirty(10), h.HiveLog(9, a, ruined(t, a)))
+	r := recovery(t, hiveforge.Dirty(h, 10), hiveforge.Log(h, 9, a, ruined(t, a)))
 	_, err := states(r)
 	require.ErrorIs(t, err, ondisk.ErrFormat)
-	got, err := states(recovery(t, h.HiveDirty(10), h.HiveLog(9, ruined(t, a), a)))
+	got, err := states(recovery(t, hiveforge.Dirty(h, 10), hiveforge.Log(h, 9, ruined(t, a), a)))
 	require.NoError(t, err, "a state on the way")
 	require.Equal(t, []seen{{"0000", []int{0}}, {"aaaa", []int{1}}}, got)
 }
@@ -386,8 +388,8 @@ func TestEndThatCannotBeRead(t *testing.T) {
 func TestSeal(t *testing.T) {
 	h := hot(t)
 	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
-	log := h.HiveLog(9, a, elsewhere(a), b)
-	r := recovery(t, h.HiveDirty(10), log)
+	log := hiveforge.Log(h, 9, a, elsewhere(a), b)
+	r := recovery(t, hiveforge.Dirty(h, 10), log)
 	for i, want := range []int{bytes.Index(log, []byte("aaaa")), bytes.Index(log, []byte("bbbb"))} {
 		entry, ok := r.Seal(Place{1, disk.Range{Off: int64(want), Len: 4}})
 		require.True(t, ok)
@@ -403,15 +405,15 @@ func TestSeal(t *testing.T) {
 
 // Entries that change nothing of what was read cost no walk.
 func TestStatesThatReadAlike(t *testing.T) {
-	h := disktest.ForgeHive(5, disktest.HiveKey{Keys: numbered(3), Values: []disktest.HiveValue{{Name: "big", Type: 3, Data: make([]byte, 900_000)}}})
-	var steps []disktest.Forged
+	h := hiveforge.New(5, hiveforge.Key{Keys: numbered(3), Values: []hiveforge.Value{{Name: "big", Type: 3, Data: make([]byte, 900_000)}}})
+	var steps []forge.Bytes
 	for i := range 51 {
 		to := slices.Clone(h)
 		to[500_000] = byte(i + 1)
 		steps = append(steps, to)
 	}
 	visits := 0
-	r := recovery(t, h.HiveDirty(10), h.HiveLog(9, steps...))
+	r := recovery(t, hiveforge.Dirty(h, 10), hiveforge.Log(h, 9, steps...))
 	require.NoError(t, r.Each(func(h *Hive) error {
 		visits++
 		root, err := h.Root()
@@ -448,7 +450,7 @@ func recovered(t testing.TB, r *Recovery) []byte {
 }
 
 // others lets other programs recover a hive, and gives its bins as they left them. The logs are in their order.
-func others(t testing.TB, program string, hive disktest.Forged, logs ...disktest.Forged) []byte {
+func others(t testing.TB, program string, hive forge.Bytes, logs ...forge.Bytes) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
@@ -469,14 +471,14 @@ func others(t testing.TB, program string, hive disktest.Forged, logs ...disktest
 func TestRecoveryLikeOthers(t *testing.T) {
 	h := hot(t)
 	a, b, c := with(t, h, "aaaa"), with(t, h, "bbbb"), with(t, h, "cccc")
-	grown := append(slices.Clone(b), disktest.ForgeHive(5, disktest.HiveKey{})[4096:]...)
+	grown := append(slices.Clone(b), hiveforge.New(5, hiveforge.Key{})[4096:]...)
 	grown.U32(int64(len(b))+4, uint32(len(b)-4096))
-	dirty := h.HiveDirty(10)
-	for name, logs := range map[string][]disktest.Forged{
-		"one":     {h.HiveLog(9, a, elsewhere(b), c)},
-		"two":     {h.HiveLog(9, a, elsewhere(a)), elsewhere(a).HiveLog(11, b, c)},
-		"a gap":   {h.HiveLog(90, a), a.HiveLog(91, c)},
-		"growing": {h.HiveLog(9, a, grown)},
+	dirty := hiveforge.Dirty(h, 10)
+	for name, logs := range map[string][]forge.Bytes{
+		"one":     {hiveforge.Log(h, 9, a, elsewhere(b), c)},
+		"two":     {hiveforge.Log(h, 9, a, elsewhere(a)), hiveforge.Log(elsewhere(a), 11, b, c)},
+		"a gap":   {hiveforge.Log(h, 90, a), hiveforge.Log(a, 91, c)},
+		"growing": {hiveforge.Log(h, 9, a, grown)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ours := recovered(t, recovery(t, dirty, logs...))
@@ -489,7 +491,7 @@ func TestRecoveryLikeOthers(t *testing.T) {
 		})
 	}
 	for i := range 3 { // no entry counts that is torn, and none behind it
-		log := h.HiveLog(9, a, elsewhere(b), c)
+		log := hiveforge.Log(h, 9, a, elsewhere(b), c)
 		for _, e := range recovery(t, dirty, log).chains[0].logs[0].entries[i:] {
 			log[e.End()-1]++
 			break
@@ -500,7 +502,7 @@ func TestRecoveryLikeOthers(t *testing.T) {
 			sameBins(t, others(t, "registry", dirty, log), recovered(t, r))
 		}
 	}
-	old := h.HiveOldLog(1, elsewhere(a))
+	old := hiveforge.OldLog(h, 1, elsewhere(a))
 	sameBins(t, others(t, "regipy", dirty, old), recovered(t, recovery(t, dirty, old)))
 }
 
@@ -510,10 +512,10 @@ func TestRecoveryOfTheCorpus(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, err := os.ReadFile(disktest.Corpus(t, name))
 			require.NoError(t, err)
-			h := disktest.Forged(b)
-			number := binary.LittleEndian.Uint32(h[disktest.HiveSequence2:])
-			end := int(baseSize + binary.LittleEndian.Uint32(h[disktest.HiveBinsSize:]))
-			var steps []disktest.Forged
+			h := forge.Bytes(b)
+			number := binary.LittleEndian.Uint32(h[hiveforge.Sequence2:])
+			end := int(baseSize + binary.LittleEndian.Uint32(h[hiveforge.BinsSize:]))
+			var steps []forge.Bytes
 			for i := range 5 {
 				to := slices.Clone(h[:end])
 				for at := 5000 + 70_000*i; at < end; at += 1_000_003 {
@@ -521,7 +523,7 @@ func TestRecoveryOfTheCorpus(t *testing.T) {
 				}
 				steps = append(steps, to)
 			}
-			first, second := h[:end].HiveLog(number, steps[:3]...), steps[2].HiveLog(number+3, steps[3:]...)
+			first, second := hiveforge.Log(h[:end], number, steps[:3]...), hiveforge.Log(steps[2], number+3, steps[3:]...)
 			ours := recovered(t, recovery(t, h, second, first))
 			require.Equal(t, []byte(steps[4][baseSize:]), ours)
 			sameBins(t, others(t, "regipy", h, first, second), ours)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // rewrite puts bytes into a value of the hive at path, where Where says, and into nothing else.
@@ -46,7 +47,7 @@ func TestRewriteLikeHivex(t *testing.T) {
 		return func(t testing.TB) string {
 			t.Helper()
 			path := filepath.Join(t.TempDir(), "hive")
-			disktest.ForgeHive(minor, all()).Write(t, path)
+			hiveforge.New(minor, all()).Write(t, path)
 			return path
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -79,7 +80,7 @@ func TestRecognised(t *testing.T) {
 // A disk is not hidden by its first bytes, which may be any code.
 func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
 	table := func(head string) []byte {
-		d := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 1000})
+		d := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 1000})
 		copy(d, head)
 		return d
 	}

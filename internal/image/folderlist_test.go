@@ -10,7 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -46,7 +49,7 @@ func TestLocksOfAFolder(t *testing.T) {
 	}
 	f.Done()
 	imagetest.Write(t, dir, "a-flat.vmdk", disk)
-	imagetest.Write(t, dir, "a.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 2048 FLAT "a-flat.vmdk" 0`)))
+	imagetest.Write(t, dir, "a.vmdk", []byte(vmdkforge.Descriptor("monolithicFlat", `RW 2048 FLAT "a-flat.vmdk" 0`)))
 	alone, err := imagetest.Open(t, filepath.Join(dir, "a.vmdk")).Busy()
 	require.NoError(t, err)
 	require.Len(t, alone, 9)
@@ -82,7 +85,7 @@ func TestLocksOfAFolderAreFew(t *testing.T) {
 func TestIdentify(t *testing.T) {
 	disk := make([]byte, 1<<20)
 	copy(disk, "data")
-	q := disktest.ForgeQcow2(disk, 16)
+	q := qcow2forge.New(disk, 16)
 	q.SetBacking("/srv/base.img", "raw")
 	iso := make([]byte, 64<<10)
 	copy(iso[0x8001:], "CD001")
@@ -97,17 +100,17 @@ func TestIdentify(t *testing.T) {
 		"empty":       {nil, image.Identity{Kind: image.Bare, Format: "raw"}},
 		"a text":      {[]byte("text"), image.Identity{Kind: image.Bare, Format: "raw"}},
 		"a disk":      {disk, image.Identity{Kind: image.Bare, Format: "raw"}},
-		"qcow2":       {q.Forged, image.Identity{Kind: image.Disk, Format: "qcow2", Parents: image.FileNames{"base.img"}}},
-		"sparse":      {disktest.ForgeSparseVMDK(disk).Forged, image.Identity{Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"disk.vmdk"}, Claims: []int64{0}}},
-		"COWD":        {disktest.ForgeCOWD(disk, 1, nil).Forged, image.Identity{Kind: image.Extent, Format: "vmdk"}},
+		"qcow2":       {q.Bytes, image.Identity{Kind: image.Disk, Format: "qcow2", Parents: image.FileNames{"base.img"}}},
+		"sparse":      {vmdkforge.NewSparse(disk).Bytes, image.Identity{Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"disk.vmdk"}, Claims: []int64{0}}},
+		"COWD":        {vmdkforge.NewCOWD(disk, 1, nil).Bytes, image.Identity{Kind: image.Extent, Format: "vmdk"}},
 		"CD":          {iso, image.Identity{Kind: image.Medium, Format: "ISO 9660"}},
 		"VDI":         {append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe), make([]byte, 448)...), image.Identity{Kind: image.Unsupported, Format: "VDI"}},
-		"archive":     {disktest.ForgeTar(disktest.TarMember{Name: "x"}), image.Identity{Kind: image.Pack, Format: "ova"}},
+		"archive":     {tarforge.New(tarforge.Member{Name: "x"}), image.Identity{Kind: image.Pack, Format: "ova"}},
 		"package.ovf": {[]byte(ovf), image.Identity{Kind: image.Pack, Format: "ovf"}},
 		"cut.ovf":     {[]byte(ovf[:300]), image.Identity{Kind: image.Pack, Format: "ovf"}},
-		"two formats": {disktest.ForgeFixedVHD(slices.Clone(q.Forged)).Forged, image.Identity{Kind: image.Disk, Format: "qcow2+vhd", Parents: image.FileNames{"base.img"}}},
+		"two formats": {vhdforge.NewFixed(slices.Clone(q.Bytes)).Bytes, image.Identity{Kind: image.Disk, Format: "qcow2+vhd", Parents: image.FileNames{"base.img"}}},
 		"descriptor": {
-			[]byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "a" 9`, `RW 1 FLAT "../up" 0`,
+			[]byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "a" 9`, `RW 1 FLAT "../up" 0`,
 				`RW 1 FLAT "b/c" 0`, `RW 1 FLAT "C:d" 0`, long, `RW 1 ZERO`, `RW 1 FLAT "b"`)),
 			image.Identity{Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"a", "b"}, Claims: []int64{512, 512}},
 		},

@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/units"
@@ -17,10 +19,10 @@ import (
 // takes little reading.
 func FuzzIdentify(f *testing.F) {
 	disk := make([]byte, 256*units.KiB)
-	f.Add([]byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "../b" 0`)), "x.vmdk")
-	f.Add([]byte(disktest.ForgeSparseVMDK(disk).Forged), "x.vmdk")
-	f.Add([]byte(disktest.ForgeFixedVHD(disk[:64<<10]).Forged), "x.vhd")
-	f.Add([]byte(disktest.ForgeTar(disktest.TarMember{Name: "x.ovf"})), "x.ova")
+	f.Add([]byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "../b" 0`)), "x.vmdk")
+	f.Add([]byte(vmdkforge.NewSparse(disk).Bytes), "x.vmdk")
+	f.Add([]byte(vhdforge.NewFixed(disk[:64<<10]).Bytes), "x.vhd")
+	f.Add([]byte(tarforge.New(tarforge.Member{Name: "x.ovf"})), "x.ova")
 	f.Add([]byte(`<?xml version="1.0"?><Envelope><References><File href="d" id="f"/></References></Envelope>`), "x.ovf")
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, content []byte, name string) {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -14,7 +15,7 @@ import (
 
 // A container whose header or footer is lost is raw by content. Copied without a word, a disk would be lost.
 func TestContainersWithoutTheirHeaderAreNotTakenForRaw(t *testing.T) {
-	qcow2 := disktest.ForgeQcow2(imagetest.Noise(71, mib), 16).Forged
+	qcow2 := qcow2forge.New(imagetest.Noise(71, mib), 16).Bytes
 	clear(qcow2[:4])
 	for _, tc := range []struct {
 		name, format string

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -23,7 +24,7 @@ func flatDisk(t *testing.T) (dir string, img *image.Image) {
 	dir = t.TempDir()
 	imagetest.Write(t, dir, "disk-flat.vmdk", imagetest.Noise(1, 64*sector))
 	return dir, imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk",
-		[]byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`))))
+		[]byte(vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`))))
 }
 
 // HOSTILE F22: each of these happens to a source while it is read, and a copy of it would be worth nothing.
@@ -174,7 +175,7 @@ RW 64 SPARSE "disk-000001-delta.vmdk"
 // HOSTILE F26: a disk with a snapshot is not the machine's present state, and a new layout under the snapshot would
 // corrupt it.
 func TestSnapshotsNameTheirParent(t *testing.T) {
-	embedded := func(text string) []byte { return disktest.ForgeHiddenDescriptor(text) }
+	embedded := func(text string) []byte { return vmdkforge.NewHiddenDescriptor(text) }
 	plain := func(text string) []byte { return []byte(text) }
 	for _, tc := range []struct {
 		name, file, parent string

@@ -6,7 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -17,9 +18,9 @@ func dosChain(t *testing.T, off int64) *layout.Layout {
 	t.Helper()
 	const cylinder = 255 * 63
 	start := cylinder + off
-	f := disktest.ForgeMBR(int(start)+17000, disktest.MBREntryFields{Type: 0x05, Start: uint32(start), Sectors: 16500})
-	f.EBR(start, disktest.MBREntryFields{Type: 0x06, Start: 63, Sectors: 16000}, disktest.MBREntryFields{})
-	f.PutFAT16(start+63, 16000)
+	f := tableforge.NewMBR(int(start)+17000, tableforge.Slot{Type: 0x05, Start: uint32(start), Sectors: 16500})
+	tableforge.PutEBR(f, start, tableforge.Slot{Type: 0x06, Start: 63, Sectors: 16000}, tableforge.Slot{})
+	fsforge.PutFAT16(f, start+63, 16000)
 	l := read(t, f)
 	require.Equal(t, table.Geometry{Heads: 255, Sectors: 63}, l.Geometry)
 	return l

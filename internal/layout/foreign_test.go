@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -66,7 +68,7 @@ func TestTablesOfCutDisks(t *testing.T) {
 
 // The label of a mainframe's disk is one of these tables, with one partition in this layout.
 func TestDASD(t *testing.T) {
-	f := make(disktest.Forged, 4<<20)
+	f := make(forge.Bytes, 4<<20)
 	f.Text(8192, "\xd3\xd5\xe7\xf1\xd3\xc9\xd5\xe4\xe7\xf1")
 	l := read(t, f)
 	require.Nil(t, l.Table)
@@ -79,7 +81,7 @@ func TestDASD(t *testing.T) {
 
 // An MBR that is sound counts, whatever else stands beside it.
 func TestSecondTable(t *testing.T) {
-	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 70000})
+	f := tableforge.NewMBR(80000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 70000})
 	f.Text(0, "ER\x02\x00")
 	f.Text(512, "PM\x00\x00\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x3f")
 	l := read(t, f)

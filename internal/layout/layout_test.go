@@ -9,6 +9,11 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -22,7 +27,7 @@ func memory(b []byte) disk.Disk {
 	})
 }
 
-func read(t *testing.T, f disktest.Forged) *layout.Layout {
+func read(t *testing.T, f forge.Bytes) *layout.Layout {
 	t.Helper()
 	l, err := layout.Read(memory(f), table.Geometry{})
 	require.NoError(t, err)
@@ -39,26 +44,26 @@ func codes(l *layout.Layout) []string {
 
 // Sector 0 of a bare volume ends in the same signature as an MBR, and has text or code where the entries would be.
 func TestSectorZero(t *testing.T) {
-	fat := make(disktest.Forged, 16000*512)
-	fat.PutFAT16(0, 16000)
+	fat := make(forge.Bytes, 16000*512)
+	fsforge.PutFAT16(fat, 0, 16000)
 	fat.Text(0x1be, "Remove disks or other media. Press any key to restart")
 	l := read(t, fat)
 	require.Nil(t, l.Table)
 	require.Equal(t, volume.FAT16, l.Volume.Kind)
 	require.Empty(t, l.Partitions)
 
-	blank := make(disktest.Forged, 16000*512)
-	blank.PutFAT16(0, 16000)
+	blank := make(forge.Bytes, 16000*512)
+	fsforge.PutFAT16(blank, 0, 16000)
 	require.Nil(t, read(t, blank).Table, "no entry is no table")
 
-	hpfs := make(disktest.Forged, 8000*512)
-	hpfs.PutHPFS(0, 8000)
+	hpfs := make(forge.Bytes, 8000*512)
+	volumeforge.PutHPFS(hpfs, 0, 8000)
 	hpfs.Put(0x1be, bytes.Repeat([]byte{0xfa, 0x8b, 0x5e, 0xeb}, 16))
 	l = read(t, hpfs)
 	require.Nil(t, l.Table)
 	require.Equal(t, volume.HPFS, l.Volume.Kind)
 
-	both := disktest.ForgeMBR(20000, disktest.MBREntryFields{Type: 6, Start: 64, Sectors: 19000})
+	both := tableforge.NewMBR(20000, tableforge.Slot{Type: 6, Start: 64, Sectors: 19000})
 	copy(both[:446], blank[:446])
 	l = read(t, both)
 	require.NotNil(t, l.Table, "a valid table is used")
@@ -67,18 +72,18 @@ func TestSectorZero(t *testing.T) {
 
 // dftt's images start where the partition starts: their boot sector speaks of 63 sectors in front of them.
 func TestImageOfAPartition(t *testing.T) {
-	f := make(disktest.Forged, 16000*512)
-	f.PutFAT16(0, 16000)
-	f.U32(disktest.BootHidden, 63)
+	f := make(forge.Bytes, 16000*512)
+	fsforge.PutFAT16(f, 0, 16000)
+	f.U32(fsforge.BootHidden, 63)
 	require.Contains(t, codes(read(t, f)), "image-of-partition")
 }
 
 // FACTS B1, "old value first": a stored position that the old layout does not imply is reported and left.
 func TestStaleHiddenSectors(t *testing.T) {
-	ntfs := func(hidden uint32) disktest.Forged {
-		f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
-		f.PutNTFS(63, 3000)
-		f.U32(63*512+disktest.BootHidden, hidden)
+	ntfs := func(hidden uint32) forge.Bytes {
+		f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})
+		fsforge.PutNTFS(f, 63, 3000)
+		f.U32(63*512+fsforge.BootHidden, hidden)
 		return f
 	}
 	require.Equal(t, []string{"files-unread", "known-elsewhere"}, codes(read(t, ntfs(63))),
@@ -98,7 +103,7 @@ func TestRefusedTypes(t *testing.T) {
 		0x3c: "partitionmagic", 0x42: "ldm", 0x54: "disk-manager", 0x55: "disk-manager", 0x63: "unixware", 0x81: "minix", 0x86: "nt-volume-set",
 		0x87: "nt-volume-set", 0x9f: "bsdos", 0xb7: "bsdos", 0xa6: "openbsd", 0xa9: "netbsd", 0xbe: "solaris", 0xbf: "solaris", 0xfb: "vmfs",
 	} {
-		l := read(t, disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: typ, Start: 63, Sectors: 3000}))
+		l := read(t, tableforge.NewMBR(4096, tableforge.Slot{Type: typ, Start: 63, Sectors: 3000}))
 		require.Equal(t, []string{want}, codes(l))
 		require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
 		require.True(t, l.Issues[0].OnMove)
@@ -107,11 +112,11 @@ func TestRefusedTypes(t *testing.T) {
 
 // One broken partition does not hide the others.
 func TestABrokenVolumeIsAnIssue(t *testing.T) {
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000},
-		disktest.MBREntryFields{Type: 7, Start: 4096, Sectors: 3000})
-	f.PutNTFS(63, 3000)
-	f.PutNTFS(4096, 3000)
-	f.U16(63*512+disktest.BootBytesPerSector, 3)
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000},
+		tableforge.Slot{Type: 7, Start: 4096, Sectors: 3000})
+	fsforge.PutNTFS(f, 63, 3000)
+	fsforge.PutNTFS(f, 4096, 3000)
+	f.U16(63*512+fsforge.BootBytesPerSector, 3)
 	l := read(t, f)
 	require.Equal(t, []string{"volume", "files-unread", "known-elsewhere"}, codes(l))
 	require.Equal(t, 1, l.Issues[0].Partition)
@@ -124,9 +129,9 @@ func TestABrokenVolumeIsAnIssue(t *testing.T) {
 // What must be kept of a gap is its data from the first sector that is not zero to the last.
 func TestGaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := disktest.ForgeMBR(1500,
-			disktest.MBREntryFields{Type: 0x83, Start: 600, Sectors: 100},
-			disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 37})
+		f := tableforge.NewMBR(1500,
+			tableforge.Slot{Type: 0x83, Start: 600, Sectors: 100},
+			tableforge.Slot{Type: 0x83, Start: 63, Sectors: 37})
 		gaps := []disk.Range{{Off: 100 * 512, Len: 500 * 512}, {Off: 700 * 512, Len: 800 * 512}}
 		var want []disk.Range
 		for _, g := range gaps {
@@ -166,7 +171,7 @@ func TestGapsOfHoles(t *testing.T) {
 // Zeros that are stored are looked at up to a limit; what was not seen is kept as if it were data.
 func TestGapsThatAreTooLongToRead(t *testing.T) {
 	const size = 1 << 30
-	f := disktest.ForgeMBR(64, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 1})
+	f := tableforge.NewMBR(64, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 1})
 	d := disk.New(size, 512, func(off int64) (disk.Run, error) {
 		if off < int64(len(f)) {
 			return disk.Run{Len: int64(len(f)) - off, Src: bytes.NewReader(f), Off: off}, nil
@@ -188,7 +193,7 @@ func (storedZeros) ReadAt(p []byte, _ int64) (int, error) {
 }
 
 // putSwap writes the header of a swap area, whose first KiB is that of the boot sectors.
-func putSwap(f disktest.Forged) {
+func putSwap(f forge.Bytes) {
 	f.U32(1024, 1)
 	f.U32(1028, uint32(len(f)/4096-1))
 	f.Text(4086, "SWAPSPACE2")
@@ -198,19 +203,19 @@ func putSwap(f disktest.Forged) {
 // a primary that is written again would destroy the volume.
 func TestRemnantOfAGPT(t *testing.T) {
 	const sectors = 20_000
-	start := func(put func(disktest.Forged)) disktest.Forged {
-		f := disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4095})
+	start := func(put func(forge.Bytes)) forge.Bytes {
+		f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
 		clear(f[:34*512])
 		put(f)
 		return f
 	}
 	for name, c := range map[string]struct {
-		disk disktest.Forged
+		disk forge.Bytes
 		kind volume.Kind
 	}{
-		"ext":               {start(func(f disktest.Forged) { f.PutExt(0, sectors) }), volume.Ext2},
+		"ext":               {start(func(f forge.Bytes) { fsforge.PutExt(f, 0, sectors) }), volume.Ext2},
 		"swap":              {start(putSwap), volume.Swap},
-		"something unknown": {start(func(f disktest.Forged) { f.U8(33*512, 1) }), volume.Unknown},
+		"something unknown": {start(func(f forge.Bytes) { f.U8(33*512, 1) }), volume.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := read(t, c.disk)
@@ -220,14 +225,14 @@ func TestRemnantOfAGPT(t *testing.T) {
 			require.Contains(t, codes(l), "gpt-remnant")
 		})
 	}
-	l := read(t, start(func(disktest.Forged) {}))
+	l := read(t, start(func(forge.Bytes) {}))
 	require.NotNil(t, l.Table, "nothing but zeros is a start that was wiped")
 	require.True(t, l.Damaged())
 }
 
 // mkswap leaves a partition table in sector 0 alone, and writes over the entries of a GPT.
 func TestVolumeOverAGPT(t *testing.T) {
-	f := disktest.ForgeGPT(512, 20_000, 128, disktest.GPTEntryFields{First: 2048, Last: 4095})
+	f := tableforge.NewGPT(512, 20_000, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
 	putSwap(f)
 	l := read(t, f)
 	require.NotNil(t, l.Table)
@@ -241,12 +246,12 @@ func TestVolumeOverAGPT(t *testing.T) {
 // superblock.
 func TestBackupInFrontOfASuperblock(t *testing.T) {
 	const sectors = 20_000
-	for name, put := range map[string]func(disktest.Forged){
-		"an array":          func(f disktest.Forged) { f.PutMD1("1.0", sectors) },
-		"something unknown": func(f disktest.Forged) { f.U8(int64(len(f))-33*512, 1) },
+	for name, put := range map[string]func(forge.Bytes){
+		"an array":          func(f forge.Bytes) { poolforge.PutMD1(f, "1.0", sectors) },
+		"something unknown": func(f forge.Bytes) { f.U8(int64(len(f))-33*512, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := append(disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4095}),
+			f := append(tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4095}),
 				make([]byte, 64<<10)...)
 			put(f)
 			l := read(t, f)
@@ -263,19 +268,19 @@ func TestBackupInFrontOfASuperblock(t *testing.T) {
 
 // Linux looks at the size of an entry and not at its type, so what such an entry names must not be moved away from it.
 func TestEntriesOfTypeZero(t *testing.T) {
-	entry := func(typ byte, start, sectors uint32) disktest.MBREntryFields {
-		return disktest.MBREntryFields{Type: typ, Start: start, Sectors: sectors}
+	entry := func(typ byte, start, sectors uint32) tableforge.Slot {
+		return tableforge.Slot{Type: typ, Start: start, Sectors: sectors}
 	}
-	chain := disktest.ForgeMBR(4096, entry(0x05, 63, 4000))
-	chain.EBR(63, entry(0, 1, 100), disktest.MBREntryFields{})
+	chain := tableforge.NewMBR(4096, entry(0x05, 63, 4000))
+	tableforge.PutEBR(chain, 63, entry(0, 1, 100), tableforge.Slot{})
 	for name, c := range map[string]struct {
-		disk disktest.Forged
+		disk forge.Bytes
 		want bool
 	}{
-		"a place":                {disktest.ForgeMBR(4096, entry(0x83, 63, 100), entry(0, 200, 100)), true},
+		"a place":                {tableforge.NewMBR(4096, entry(0x83, 63, 100), entry(0, 200, 100)), true},
 		"in a record":            {chain, true},
-		"a place outside":        {disktest.ForgeMBR(4096, entry(0x83, 63, 100), entry(0, 200, 5000)), false},
-		"a size without a place": {disktest.ForgeMBR(4096, entry(0x83, 63, 100), entry(0, 0, 100)), false},
+		"a place outside":        {tableforge.NewMBR(4096, entry(0x83, 63, 100), entry(0, 200, 5000)), false},
+		"a size without a place": {tableforge.NewMBR(4096, entry(0x83, 63, 100), entry(0, 0, 100)), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := read(t, c.disk)
@@ -293,9 +298,9 @@ func TestEntriesOfTypeZero(t *testing.T) {
 
 // Linux skips a link without sectors, whatever its type: block/partitions/msdos.c, parse_extended. libfdisk follows it.
 func TestLinkWithoutSectors(t *testing.T) {
-	chain := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x05, Start: 63, Sectors: 4000})
-	chain.EBR(63, disktest.MBREntryFields{Type: 0x83, Start: 1, Sectors: 100},
-		disktest.MBREntryFields{Type: 0x05, Start: 200})
+	chain := tableforge.NewMBR(4096, tableforge.Slot{Type: 0x05, Start: 63, Sectors: 4000})
+	tableforge.PutEBR(chain, 63, tableforge.Slot{Type: 0x83, Start: 1, Sectors: 100},
+		tableforge.Slot{Type: 0x05, Start: 200})
 	l := read(t, chain)
 	require.Equal(t, []string{"ebr-link"}, codes(l))
 	require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
@@ -307,8 +312,8 @@ func TestLinkWithoutSectors(t *testing.T) {
 // Firmware and Linux go by the protective entry that begins at LBA 1; a second one is a hybrid MBR's.
 func TestTwoProtectiveEntries(t *testing.T) {
 	const sectors = 20_000
-	f := disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4095})
-	f.Entry(0, 3, disktest.MBREntryFields{Type: 0xee, Start: 5000, Sectors: 100})
+	f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
+	tableforge.PutSlot(f, 0, 3, tableforge.Slot{Type: 0xee, Start: 5000, Sectors: 100})
 	l := read(t, f)
 	require.Equal(t, []string{"hybrid-mbr"}, codes(l))
 	require.Contains(t, l.Issues[0].Text, "slot 4")
@@ -320,8 +325,8 @@ func TestTwoProtectiveEntries(t *testing.T) {
 // Linux takes a disk for one with a GPT only when the protective entry starts at LBA 1: block/partitions/efi.c,
 // pmbr_part_valid.
 func TestProtectiveEntryElsewhere(t *testing.T) {
-	f := disktest.ForgeGPT(512, 4000, 128, disktest.GPTEntryFields{First: 63, Last: 1062})
+	f := tableforge.NewGPT(512, 4000, 128, tableforge.GPTEntry{First: 63, Last: 1062})
 	require.NotContains(t, codes(read(t, f)), "gpt-shield")
-	f.U32(disktest.MBREntries+8, 2)
+	f.U32(tableforge.MBREntries+8, 2)
 	require.Contains(t, codes(read(t, f)), "gpt-shield")
 }

@@ -11,6 +11,10 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/stack"
 )
@@ -42,7 +46,7 @@ type ldmPartition struct {
 
 // checkLDM holds every extent on every disk of a group against ldmtool. The disk that the image is of is changed by the
 // GUID in its private header, at a byte offset.
-func checkLDM(t *testing.T, f disktest.Forged, group string, heads []int64, diskIDs map[string]string) {
+func checkLDM(t *testing.T, f forge.Bytes, group string, heads []int64, diskIDs map[string]string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.img")
 	f.Write(t, path)
@@ -100,10 +104,10 @@ func TestDynamicDiskOfWindows(t *testing.T) {
 
 // The dynamic disks that the tests make are some for ldmtool too.
 func TestMadeDynamicDisks(t *testing.T) {
-	forged := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
-	forged.PutLDM(63, 5000)
+	forged := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000})
+	poolforge.PutLDM(forged, 63, 5000)
 	golden := disktest.Fixture(t, disktest.Fixtures(t)["dynamic-disk"])
-	for _, f := range []disktest.Forged{forged, disktest.Head(t, golden, golden.Size())} {
+	for _, f := range []forge.Bytes{forged, disktest.Head(t, golden, golden.Size())} {
 		l := read(t, f)
 		require.Equal(t, []string{"ldm"}, codes(l))
 		require.True(t, l.Issues[0].DiskWide)
@@ -116,12 +120,12 @@ func TestMadeDynamicDisks(t *testing.T) {
 // The file system of a striped, spanned or RAID-5 volume is larger than its part of a disk. That of a volume in one
 // place is not.
 func TestMemberOfASpreadVolume(t *testing.T) {
-	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000},
-		disktest.MBREntryFields{Type: 0x42, Start: 7000, Sectors: 6000})
-	f.PutLDM(63, 5000)
+	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000},
+		tableforge.Slot{Type: 0x42, Start: 7000, Sectors: 6000})
+	poolforge.PutLDM(f, 63, 5000)
 	for _, lba := range []int64{63, 7000} {
-		f.PutNTFS(lba, 6000)
-		f[lba*512:].U64(disktest.NTFSTotal, 12000)
+		fsforge.PutNTFS(f, lba, 6000)
+		f[lba*512:].U64(fsforge.NTFSTotal, 12000)
 	}
 	var bad []int
 	for _, i := range read(t, f).Issues {
@@ -140,8 +144,8 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	f := load(t, path)
 	f.Put(34*512, windows[len(windows)-1<<20:])
 	for _, at := range []int64{34 + 1856, 34 + 2047} {
-		f[at*512:].Big64(disktest.LDMConfigStart, 34)
-		f[at*512:].Big64(283, 2145)
+		f[at*512:].BE64(poolforge.LDMConfigStart, 34)
+		f[at*512:].BE64(283, 2145)
 	}
 	f.Write(t, path)
 	l := read(t, f)
@@ -156,12 +160,12 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 
 // A damaged database is reported, and the type refuses the move all the same. A damaged private header has copies.
 func TestDamagedDynamicDisk(t *testing.T) {
-	head := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
-	head.PutLDM(63, 5000)
-	head[disktest.LDMHead:].Big64(disktest.LDMConfigStart, 1<<63)
+	head := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000})
+	poolforge.PutLDM(head, 63, 5000)
+	head[poolforge.LDMHead:].BE64(poolforge.LDMConfigStart, 1<<63)
 	require.Equal(t, []string{"ldm"}, codes(read(t, head)))
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
-	f.Text(f.PutLDM(63, 5000)+disktest.LDMVMDB, "gone")
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000})
+	f.Text(poolforge.PutLDM(f, 63, 5000)+poolforge.LDMVMDB, "gone")
 	l := read(t, f)
 	require.Equal(t, []string{"ldm-database", "ldm"}, codes(l))
 	require.Contains(t, l.Issues[0].Text, "ldm vmdb at 0x302200: magic")

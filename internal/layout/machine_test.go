@@ -6,7 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -32,20 +34,20 @@ func TestNamesOfManyDisks(t *testing.T) {
 // A data disk warns when it has an MBR with a signature and a volume that gets a letter, and no system of its own boots
 // from it.
 func TestDisksThatAWindowsElsewhereMayKnow(t *testing.T) {
-	ntfs := func(signature uint32, active byte, code []byte) disktest.Forged {
-		f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Flag: active, Type: 7, Start: 63, Sectors: 3000})
-		f.PutNTFS(63, 3000)
-		f.U32(disktest.MBRSignature, signature)
+	ntfs := func(signature uint32, active byte, code []byte) forge.Bytes {
+		f := tableforge.NewMBR(4096, tableforge.Slot{Flag: active, Type: 7, Start: 63, Sectors: 3000})
+		fsforge.PutNTFS(f, 63, 3000)
+		f.U32(tableforge.MBRSignature, signature)
 		f.Put(0, code)
 		return f
 	}
 	generic := []byte{0xbe, 0xbe, 0x07, 0xb8, 0x01, 0x02, 0xcd, 0x13} // reads the sector of an entry of the table
-	gpt := disktest.ForgeGPT(512, 8192, 128, disktest.GPTEntryFields{First: 63, Last: 3062})
-	gpt.PutNTFS(63, 3000)
-	linux := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 3000})
-	linux.PutExt(63, 3000)
+	gpt := tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 63, Last: 3062})
+	fsforge.PutNTFS(gpt, 63, 3000)
+	linux := tableforge.NewMBR(4096, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000})
+	fsforge.PutExt(linux, 63, 3000)
 	for name, c := range map[string]struct {
-		disk  disktest.Forged
+		disk  forge.Bytes
 		warns bool
 	}{
 		"no boot code":                {ntfs(1, 0, nil), true},

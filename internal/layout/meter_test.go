@@ -9,7 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
@@ -18,13 +19,13 @@ import (
 // Headers of 4 MiB in each of many partitions cost a stranger nothing, and us minutes.
 func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
 	const count, size, header = 24, 9 << 11, 4 << 20
-	var entries []disktest.GPTEntryFields
+	var entries []tableforge.GPTEntry
 	for i := range uint64(count) {
-		entries = append(entries, disktest.GPTEntryFields{First: 2048 + i*size, Last: 2048 + (i+1)*size - 1})
+		entries = append(entries, tableforge.GPTEntry{First: 2048 + i*size, Last: 2048 + (i+1)*size - 1})
 	}
-	f := disktest.ForgeGPT(512, 2048+count*size+64, 128, entries...)
+	f := tableforge.NewGPT(512, 2048+count*size+64, 128, entries...)
 	for _, e := range entries {
-		f[e.First*512:].PutLUKS2(disktest.LUKS2Text("8388608", "1000"), header)
+		poolforge.PutLUKS2(f[e.First*512:], poolforge.LUKS2Text("8388608", "1000"), header)
 	}
 	l := readForged(t, f)
 	require.Len(t, l.Partitions, count)
@@ -37,12 +38,12 @@ func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
 // cost nothing.
 func TestFilledPartitionsAreBounded(t *testing.T) {
 	const count, step = 1200, 64
-	entries := make([]disktest.GPTEntryFields, count)
+	entries := make([]tableforge.GPTEntry, count)
 	for i := range entries {
 		first := 2048 + uint64(i)*step
-		entries[i] = disktest.GPTEntryFields{First: first, Last: first + step - 1}
+		entries[i] = tableforge.GPTEntry{First: first, Last: first + step - 1}
 	}
-	f := disktest.ForgeGPT(512, 2048+count*step+1024, count, entries...)
+	f := tableforge.NewGPT(512, 2048+count*step+1024, count, entries...)
 	for _, i := range readForged(t, f).Issues {
 		require.NotErrorIs(t, i.Err, ondisk.ErrLimit)
 	}
@@ -78,12 +79,12 @@ func TestPartsOfAllVolumesAreBounded(t *testing.T) {
 		fmt.Fprintf(&text, "l%d { s { extent_count = 1 } }\n", i)
 	}
 	text.WriteString("} }")
-	entries := make([]disktest.GPTEntryFields, count)
+	entries := make([]tableforge.GPTEntry, count)
 	for i := range entries {
-		entries[i] = disktest.GPTEntryFields{First: 2048, Last: 2048 + sectors - 1}
+		entries[i] = tableforge.GPTEntry{First: 2048, Last: 2048 + sectors - 1}
 	}
-	f := disktest.ForgeGPT(512, 2048+sectors+1024, 512, entries...)
-	f[2048*512:][:sectors*512].PutLVM(text.String(), 512)
+	f := tableforge.NewGPT(512, 2048+sectors+1024, 512, entries...)
+	poolforge.PutLVM(f[2048*512:][:sectors*512], text.String(), 512)
 	l := readForged(t, f)
 	require.Len(t, l.Partitions, count)
 	require.Len(t, l.Partitions[0].Volume.Parts, 256)
@@ -94,15 +95,15 @@ func TestPartsOfAllVolumesAreBounded(t *testing.T) {
 // An extent is listed in one partition, however many a chain of logical partitions has.
 func TestExtentsOfADynamicDiskAreListedOnce(t *testing.T) {
 	const count, step = 200, 16
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 5, Start: 64, Sectors: count * step})
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 5, Start: 64, Sectors: count * step})
 	for i := range int64(count) {
-		link := disktest.MBREntryFields{}
+		link := tableforge.Slot{}
 		if i+1 < count {
-			link = disktest.MBREntryFields{Type: 5, Start: uint32(i+1) * step, Sectors: step}
+			link = tableforge.Slot{Type: 5, Start: uint32(i+1) * step, Sectors: step}
 		}
-		f.EBR(64+i*step, disktest.MBREntryFields{Type: 0x42, Start: 1, Sectors: step - 1}, link)
+		tableforge.PutEBR(f, 64+i*step, tableforge.Slot{Type: 0x42, Start: 1, Sectors: step - 1}, link)
 	}
-	f.PutLDM(65, 8)
+	poolforge.PutLDM(f, 65, 8)
 	l := readForged(t, f)
 	require.Len(t, l.Partitions, 1+count)
 	described := 0

@@ -6,13 +6,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
 // requireRefused wants an issue that no flag overrides, when something moves.
-func requireRefused(t *testing.T, f disktest.Forged, code string) {
+func requireRefused(t *testing.T, f forge.Bytes, code string) {
 	t.Helper()
 	l := read(t, f)
 	i := slices.IndexFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == code })
@@ -23,7 +25,7 @@ func requireRefused(t *testing.T, f disktest.Forged, code string) {
 }
 
 func TestMemberOfAFirmwareRAID(t *testing.T) {
-	f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 7000})
+	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 7000})
 	require.NotContains(t, codes(read(t, f)), "firmware-raid")
 	f.Text(7998*512, "Intel Raid ISM Cfg Sig. 1.1.00")
 	requireRefused(t, f, "firmware-raid")
@@ -32,8 +34,8 @@ func TestMemberOfAFirmwareRAID(t *testing.T) {
 // OS/2 adds the hidden sectors of the parameter block to each sector number, as DOS does: they follow. What its LVM
 // stores does not.
 func TestOS2(t *testing.T) {
-	f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 0x07, Flag: 0x80, Start: 63, Sectors: 7000})
-	f.PutHPFS(63, 7000)
+	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x07, Flag: 0x80, Start: 63, Sectors: 7000})
+	volumeforge.PutHPFS(f, 63, 7000)
 	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}) // mov si,07beh; mov ah,42h; int 13h
 	f.Put(63*512+0x5a, []byte{0xfa, 0x33, 0xdb})
 	l := read(t, f)
@@ -42,6 +44,6 @@ func TestOS2(t *testing.T) {
 	require.Len(t, l.Boot.Refs, 1)
 	require.Equal(t, "hpfs hidden sectors", l.Boot.Refs[0].Kind)
 	require.True(t, l.Boot.Refs[0].Follows())
-	f.PutDLA(62)
+	volumeforge.PutDLA(f, 62)
 	requireRefused(t, f, "os2-lvm")
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -24,7 +26,7 @@ func rawFile(t *testing.T, sectors int64) string {
 	return path
 }
 
-func load(t *testing.T, path string) disktest.Forged {
+func load(t *testing.T, path string) forge.Bytes {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -93,9 +95,9 @@ func TestDisklabelsOfFdisk(t *testing.T) {
 
 // FreeBSD counts from the start of the slice since version 10, as its raw slice shows; libblkid agrees.
 func TestRelativeDisklabel(t *testing.T) {
-	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0xa5, Start: 63, Sectors: 70000})
-	f.PutDisklabel(64*512, disktest.Slice{Start: 16, Sectors: 20000, Type: 7},
-		disktest.Slice{Start: 20016, Sectors: 10000, Type: 1}, disktest.Slice{Sectors: 70000})
+	f := tableforge.NewMBR(80000, tableforge.Slot{Type: 0xa5, Start: 63, Sectors: 70000})
+	tableforge.PutDisklabel(f, 64*512, tableforge.Slice{Start: 16, Sectors: 20000, Type: 7},
+		tableforge.Slice{Start: 20016, Sectors: 10000, Type: 1}, tableforge.Slice{Sectors: 70000})
 	path := filepath.Join(t.TempDir(), "disk.img")
 	f.Write(t, path)
 	l := read(t, f)
@@ -107,17 +109,17 @@ func TestRelativeDisklabel(t *testing.T) {
 // OpenBSD's raw slice is the disk, and its label lists what lies in other partitions. Its version 1 has offsets of 48
 // bits.
 func TestOpenBSDDisklabel(t *testing.T) {
-	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0xa6, Start: 64, Sectors: 70000},
-		disktest.MBREntryFields{Type: 6, Start: 70064, Sectors: 9000})
-	slices := make([]disktest.Slice, 16)
-	slices[0] = disktest.Slice{Start: 64, Sectors: 20000, Type: 7}
-	slices[1] = disktest.Slice{Start: 20064, Sectors: 10000, Type: 1}
-	slices[2] = disktest.Slice{Sectors: 80000}
-	slices[8] = disktest.Slice{Start: 70064, Sectors: 9000, Type: 8}
-	f.PutDisklabel(65*512, slices...)
+	f := tableforge.NewMBR(80000, tableforge.Slot{Type: 0xa6, Start: 64, Sectors: 70000},
+		tableforge.Slot{Type: 6, Start: 70064, Sectors: 9000})
+	slices := make([]tableforge.Slice, 16)
+	slices[0] = tableforge.Slice{Start: 64, Sectors: 20000, Type: 7}
+	slices[1] = tableforge.Slice{Start: 20064, Sectors: 10000, Type: 1}
+	slices[2] = tableforge.Slice{Sectors: 80000}
+	slices[8] = tableforge.Slice{Start: 70064, Sectors: 9000, Type: 8}
+	tableforge.PutDisklabel(f, 65*512, slices...)
 	f.Put(65*512+64, []byte{1, 2, 3, 4, 5, 6, 7, 8})
-	f.U16(65*512+disktest.BSDVersion, 1)
-	f[65*512:].SumDisklabel()
+	f.U16(65*512+tableforge.BSDVersion, 1)
+	tableforge.SealDisklabel(f[65*512:])
 	path := filepath.Join(t.TempDir(), "disk.img")
 	f.Write(t, path)
 	l := read(t, f)
@@ -131,16 +133,18 @@ func TestOpenBSDDisklabel(t *testing.T) {
 
 // The type of a partition can say less than the label in it.
 func TestLabelsOfOtherTypes(t *testing.T) {
-	relative := func(f disktest.Forged) { f.PutDisklabel(64*512, disktest.Slice{Sectors: 64, Type: 7}) }
-	absolute := func(f disktest.Forged) {
-		f.PutDisklabel(64*512, disktest.Slice{Start: 63, Sectors: 64, Type: 7}, disktest.Slice{},
-			disktest.Slice{Sectors: 8192})
+	relative := func(f forge.Bytes) { tableforge.PutDisklabel(f, 64*512, tableforge.Slice{Sectors: 64, Type: 7}) }
+	absolute := func(f forge.Bytes) {
+		tableforge.PutDisklabel(f, 64*512, tableforge.Slice{Start: 63, Sectors: 64, Type: 7}, tableforge.Slice{},
+			tableforge.Slice{Sectors: 8192})
 	}
-	outside := func(f disktest.Forged) { f.PutDisklabel(64*512, disktest.Slice{Start: 7000, Sectors: 64, Type: 7}) }
-	vtoc := func(f disktest.Forged) { f.PutVTOC(63, disktest.Slice{Start: 8, Sectors: 64, Type: 2}) }
+	outside := func(f forge.Bytes) {
+		tableforge.PutDisklabel(f, 64*512, tableforge.Slice{Start: 7000, Sectors: 64, Type: 7})
+	}
+	vtoc := func(f forge.Bytes) { tableforge.PutVTOC(f, 63, tableforge.Slice{Start: 8, Sectors: 64, Type: 2}) }
 	for name, c := range map[string]struct {
 		typ  byte
-		put  func(disktest.Forged)
+		put  func(forge.Bytes)
 		want []string
 	}{
 		"a FreeBSD":                             {0xa5, relative, nil},
@@ -151,7 +155,7 @@ func TestLabelsOfOtherTypes(t *testing.T) {
 		"Solaris":                               {0xbf, vtoc, []string{"solaris"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: c.typ, Start: 63, Sectors: 6000})
+			f := tableforge.NewMBR(8192, tableforge.Slot{Type: c.typ, Start: 63, Sectors: 6000})
 			c.put(f)
 			l := read(t, f)
 			require.Equal(t, c.want, codes(l))
@@ -165,9 +169,9 @@ func TestLabelsOfOtherTypes(t *testing.T) {
 
 // libblkid reads the label of Solaris on a PC too, in partitions of its old type.
 func TestSolarisVTOC(t *testing.T) {
-	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0x82, Start: 63, Sectors: 70000})
-	f.PutVTOC(63, disktest.Slice{Start: 16065, Sectors: 20000, Type: 2},
-		disktest.Slice{Start: 4096, Sectors: 8000, Type: 3}, disktest.Slice{Sectors: 70000, Type: 5})
+	f := tableforge.NewMBR(80000, tableforge.Slot{Type: 0x82, Start: 63, Sectors: 70000})
+	tableforge.PutVTOC(f, 63, tableforge.Slice{Start: 16065, Sectors: 20000, Type: 2},
+		tableforge.Slice{Start: 4096, Sectors: 8000, Type: 3}, tableforge.Slice{Sectors: 70000, Type: 5})
 	path := filepath.Join(t.TempDir(), "disk.img")
 	f.Write(t, path)
 	v := read(t, f).Partitions[0].Volume
@@ -238,10 +242,10 @@ func TestLabelOnly(t *testing.T) {
 // FreeBSD's "dangerously dedicated" disks have boot code with an entry in sector 0 that is no partition: it starts with
 // the table. Source: FreeBSD, stand/i386/boot2/boot1.S.
 func TestDedicatedDisk(t *testing.T) {
-	f := disktest.ForgeMBR(80000)
-	f.Entry(0, 3, disktest.MBREntryFields{Flag: 0x80, Type: 0xa5, Start: 0, Sectors: 50000})
-	f.PutDisklabel(512, disktest.Slice{Start: 16, Sectors: 60000, Type: 7}, disktest.Slice{},
-		disktest.Slice{Sectors: 80000})
+	f := tableforge.NewMBR(80000)
+	tableforge.PutSlot(f, 0, 3, tableforge.Slot{Flag: 0x80, Type: 0xa5, Start: 0, Sectors: 50000})
+	tableforge.PutDisklabel(f, 512, tableforge.Slice{Start: 16, Sectors: 60000, Type: 7}, tableforge.Slice{},
+		tableforge.Slice{Sectors: 80000})
 	l := read(t, f)
 	require.Nil(t, l.Table)
 	require.Equal(t, volume.Disklabel, l.Volume.Kind)
@@ -251,8 +255,8 @@ func TestDedicatedDisk(t *testing.T) {
 
 // The magic number of a Sun label stands where the fourth entry of an MBR has half of its count.
 func TestCountThatLooksLikeASunLabel(t *testing.T) {
-	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0x83, Start: 64, Sectors: 8})
-	f.Entry(0, 3, disktest.MBREntryFields{Type: 0x83, Start: 128, Sectors: 0xbeda0000})
+	f := tableforge.NewMBR(80000, tableforge.Slot{Type: 0x83, Start: 64, Sectors: 8})
+	tableforge.PutSlot(f, 0, 3, tableforge.Slot{Type: 0x83, Start: 128, Sectors: 0xbeda0000})
 	l := read(t, f)
 	require.NotNil(t, l.Table)
 	require.NotContains(t, codes(l), "ambiguous-sector-0")

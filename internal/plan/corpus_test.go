@@ -11,6 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 )
@@ -120,7 +122,7 @@ func TestCHSBytesOfTheCorpus(t *testing.T) {
 
 // An end beyond what 32 bits of sectors can name is refused; nothing is left out in silence.
 func TestBeyondTheTable(t *testing.T) {
-	f := disktest.ForgeMBR(64, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 1<<32 - 1 - 63})
+	f := tableforge.NewMBR(64, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 1<<32 - 1 - 63})
 	d := disktest.ShortDisk(f, (1<<32-1)*sector)
 	l := read(t, d)
 	p, err := plan.New(l, align.GoalFor(l, 0))
@@ -140,8 +142,8 @@ func TestBeyondTheTable(t *testing.T) {
 // A partition that is aligned makes room only where its neighbour has no other place: free space in front of that one
 // is one, data are not.
 func TestAnAlignedNeighbourIsSpared(t *testing.T) {
-	disk := disktest.ForgeMBR(20000, disktest.MBREntryFields{Type: 0x83, Start: 2048, Sectors: 2000},
-		disktest.MBREntryFields{Type: 0x83, Start: 4200, Sectors: 3992}, disktest.MBREntryFields{
+	disk := tableforge.NewMBR(20000, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: 2000},
+		tableforge.Slot{Type: 0x83, Start: 4200, Sectors: 3992}, tableforge.Slot{
 			Type:  0x83,
 			Start: 8192, Sectors: 2048,
 		})
@@ -163,14 +165,14 @@ func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 // disk. FACTS B1: each stays what it is.
 func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	const box, first, second, size = 70, 133, 2200, 1500
-	f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 0x0f, Start: box, Sectors: 4000})
-	f.EBR(box, disktest.MBREntryFields{Type: 7, Start: first - box, Sectors: size},
-		disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 1700})
-	f.EBR(box+2000, disktest.MBREntryFields{Type: 7, Start: second - box - 2000, Sectors: size}, disktest.MBREntryFields{})
-	f.PutNTFS(first, size)
-	f.PutNTFS(second, size)
-	f.U32(first*sector+disktest.BootHidden, first-box)
-	f.U32((first+size-1)*sector+disktest.BootHidden, first-box)
+	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x0f, Start: box, Sectors: 4000})
+	tableforge.PutEBR(f, box, tableforge.Slot{Type: 7, Start: first - box, Sectors: size},
+		tableforge.Slot{Type: 5, Start: 2000, Sectors: 1700})
+	tableforge.PutEBR(f, box+2000, tableforge.Slot{Type: 7, Start: second - box - 2000, Sectors: size}, tableforge.Slot{})
+	fsforge.PutNTFS(f, first, size)
+	fsforge.PutNTFS(f, second, size)
+	f.U32(first*sector+fsforge.BootHidden, first-box)
+	f.U32((first+size-1)*sector+fsforge.BootHidden, first-box)
 	l := read(t, memory(f))
 	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
 	require.NoError(t, err)
@@ -179,7 +181,7 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	_, err = p.View(memory(f)).ReadAt(result, 0)
 	require.NoError(t, err)
 	// 133 goes to 256, and its record stays at 70; the other goes to 2304 and its record stays at 2070.
-	hidden := func(lba int64) uint32 { return binary.LittleEndian.Uint32(result[lba*sector+disktest.BootHidden:]) }
+	hidden := func(lba int64) uint32 { return binary.LittleEndian.Uint32(result[lba*sector+fsforge.BootHidden:]) }
 	require.Equal(t, uint32(256-box), hidden(256))
 	require.Equal(t, uint32(256-box), hidden(256+size-1))
 	require.Equal(t, uint32(2304), hidden(2304))
@@ -191,15 +193,15 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 	const box, first, second, size = 70, 133, 2200, 1500
 	for fromRecord, hidden := range map[bool]uint32{false: second, true: second - box - 2000} {
-		f := disktest.ForgeMBR(12000, disktest.MBREntryFields{Type: 0x0f, Start: box, Sectors: 4000})
-		f.EBR(box, disktest.MBREntryFields{Type: 7, Start: first - box, Sectors: size},
-			disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 1700})
-		f.EBR(box+2000, disktest.MBREntryFields{Type: 7, Start: second - box - 2000, Sectors: size},
-			disktest.MBREntryFields{})
-		f.PutNTFS(first, size)
-		f.PutNTFS(second, size)
-		f.U32(second*sector+disktest.BootHidden, hidden)
-		f.U32((second+size-1)*sector+disktest.BootHidden, hidden)
+		f := tableforge.NewMBR(12000, tableforge.Slot{Type: 0x0f, Start: box, Sectors: 4000})
+		tableforge.PutEBR(f, box, tableforge.Slot{Type: 7, Start: first - box, Sectors: size},
+			tableforge.Slot{Type: 5, Start: 2000, Sectors: 1700})
+		tableforge.PutEBR(f, box+2000, tableforge.Slot{Type: 7, Start: second - box - 2000, Sectors: size},
+			tableforge.Slot{})
+		fsforge.PutNTFS(f, first, size)
+		fsforge.PutNTFS(f, second, size)
+		f.U32(second*sector+fsforge.BootHidden, hidden)
+		f.U32((second+size-1)*sector+fsforge.BootHidden, hidden)
 		p, err := plan.New(read(t, memory(f)), align.Goal{Must: 65536, Want: mib})
 		require.NoError(t, err)
 		require.Empty(t, p.Refusals(false))
@@ -213,7 +215,7 @@ func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 		if fromRecord {
 			want = (is.Off - is.Record()) / sector
 		}
-		require.Equal(t, want, int64(binary.LittleEndian.Uint32(result[is.Off+disktest.BootHidden:])))
+		require.Equal(t, want, int64(binary.LittleEndian.Uint32(result[is.Off+fsforge.BootHidden:])))
 	}
 }
 
@@ -259,7 +261,7 @@ func TestTheSizeNote(t *testing.T) {
 		want    int
 	}{{6000, 0}, {3063, 1}} {
 		p, err := plan.New(read(t,
-			memory(disktest.ForgeMBR(tc.sectors, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 3000}))),
+			memory(tableforge.NewMBR(tc.sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000}))),
 			align.Goal{Must: 65536, Want: mib})
 		require.NoError(t, err)
 		require.Len(t, p.Moves, 1)

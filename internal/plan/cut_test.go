@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 )
@@ -15,8 +15,8 @@ import (
 // A GPT disk that was cut short anywhere behind its entries is read, and no plan is made of it.
 func TestGPTDiskThatWasCutShort(t *testing.T) {
 	const sectors = 8000
-	disk := disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 63, Last: 2000, Name: "first"},
-		disktest.GPTEntryFields{First: 3000, Last: 7900, Name: "last"})
+	disk := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "first"},
+		tableforge.GPTEntry{First: 3000, Last: 7900, Name: "last"})
 	for _, left := range []int64{34, 35, 63, 64, 65, 100, 1000, 2001, 2999, 3001, 7000, 7900, 7966} {
 		t.Run(fmt.Sprint(left), func(t *testing.T) {
 			l := read(t, memory(disk[:left*512]))

@@ -14,6 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/boot/windows"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
@@ -33,12 +35,12 @@ func (d dice) dosDisk() *dosDisk {
 	g := table.Geometry{Heads: int(1 + d.Int64N(5)), Sectors: int(2 + d.Int64N(9))}
 	cylinder := int64(g.Heads * g.Sectors)
 	up := func(lba int64) int64 { return (lba + cylinder - 1) / cylinder * cylinder }
-	s := &sparse{bytes: map[int64]disktest.Forged{}}
+	s := &sparse{bytes: map[int64]forge.Bytes{}}
 	o := &dosDisk{sparse: s, geometry: g}
 	first := 1 + d.Int64N(20)
 	size := 1 + d.Int64N(30)
 	start := up(first + size)
-	s.bytes[0] = disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 6, Start: uint32(first), Sectors: uint32(size)})
+	s.bytes[0] = tableforge.NewMBR(1, tableforge.Slot{Type: 6, Start: uint32(first), Sectors: uint32(size)})
 	d.gap(s, first+size, start)
 	lba, n := start, 1+d.IntN(4)
 	for i := range n {
@@ -46,16 +48,16 @@ func (d dice) dosDisk() *dosDisk {
 		begin := record + 1 + d.Int64N(cylinder+3)
 		sectors := 1 + d.Int64N(40)
 		f := s.at(record)
-		f.Entry(0, 0, disktest.MBREntryFields{Type: 6, Start: uint32(begin - record), Sectors: uint32(sectors)})
+		tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 6, Start: uint32(begin - record), Sectors: uint32(sectors)})
 		if lba = begin + sectors; i+1 < n {
-			f.Entry(0, 1, disktest.MBREntryFields{Type: 5, Start: uint32(up(lba) - start), Sectors: uint32(cylinder)})
+			tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 5, Start: uint32(up(lba) - start), Sectors: uint32(cylinder)})
 		}
 		d.gap(s, record+1, begin)
 		s.at(begin).U64(0, uint64(begin)|1<<60)
 		o.drives = append(o.drives, begin)
 	}
 	end := up(lba)
-	s.at(0).Entry(0, 1, disktest.MBREntryFields{Type: 5, Start: uint32(start), Sectors: uint32(end - start)})
+	tableforge.PutSlot(s.at(0), 0, 1, tableforge.Slot{Type: 5, Start: uint32(start), Sectors: uint32(end - start)})
 	s.sectors = end + d.Int64N(100)
 	return o
 }
@@ -79,22 +81,22 @@ func (o *dosDisk) layout(t *testing.T, d disk.Disk) *layout.Layout {
 func (o *dosDisk) letters(t *testing.T, d disk.Disk) (found []int64) {
 	t.Helper()
 	cylinder := int64(o.geometry.Heads*o.geometry.Sectors) * sector
-	read := func(off int64) disktest.Forged {
-		b := make(disktest.Forged, sector)
+	read := func(off int64) forge.Bytes {
+		b := make(forge.Bytes, sector)
 		_, err := d.ReadAt(b, off)
 		require.NoError(t, err)
 		return b
 	}
 	le := binary.LittleEndian
-	box := int64(le.Uint32(read(0)[disktest.MBREntries+disktest.MBREntry+8:])) * sector
+	box := int64(le.Uint32(read(0)[tableforge.MBREntries+tableforge.MBREntry+8:])) * sector
 	for at := box; ; {
-		b := read(at)[disktest.MBREntries:]
+		b := read(at)[tableforge.MBREntries:]
 		drive := at/cylinder*cylinder + int64(le.Uint32(b[8:]))*sector
 		found = append(found, int64(le.Uint64(read(drive))&^(1<<60)))
-		if b[disktest.MBREntry+4] == 0 {
+		if b[tableforge.MBREntry+4] == 0 {
 			return found
 		}
-		at = box + int64(le.Uint32(b[disktest.MBREntry+8:]))*sector
+		at = box + int64(le.Uint32(b[tableforge.MBREntry+8:]))*sector
 	}
 }
 
@@ -139,11 +141,11 @@ func TestDOSFindsItsDrives(t *testing.T) {
 func chainOfDOS(kind byte, cylinder, off int64) (*sparse, int64) {
 	const track = 63
 	start := cylinder*16*track + off
-	s := &sparse{sectors: start + 40*16*track, bytes: map[int64]disktest.Forged{}}
-	s.bytes[0] = disktest.ForgeMBR(1,
-		disktest.MBREntryFields{Type: 6, Start: track, Sectors: uint32(start - track)},
-		disktest.MBREntryFields{Type: kind, Start: uint32(start), Sectors: 30 * 16 * track})
-	s.at(start).Entry(0, 0, disktest.MBREntryFields{Type: 6, Start: track, Sectors: 30*16*track - track})
+	s := &sparse{sectors: start + 40*16*track, bytes: map[int64]forge.Bytes{}}
+	s.bytes[0] = tableforge.NewMBR(1,
+		tableforge.Slot{Type: 6, Start: track, Sectors: uint32(start - track)},
+		tableforge.Slot{Type: kind, Start: uint32(start), Sectors: 30 * 16 * track})
+	tableforge.PutSlot(s.at(start), 0, 0, tableforge.Slot{Type: 6, Start: track, Sectors: 30*16*track - track})
 	return s, start
 }
 
@@ -220,8 +222,8 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 // A partition in front of the last cylinder goes back where that keeps the chain in the reach of DOS.
 func TestPartitionInFrontOfTheLastCylinder(t *testing.T) {
 	s, start := chainOfDOS(0x05, 1023, 0)
-	s.bytes[0].Entry(0, 0, disktest.MBREntryFields{Type: 6, Start: 2048, Sectors: 100})
-	s.bytes[0].Entry(0, 2, disktest.MBREntryFields{Type: 6, Start: 5000, Sectors: uint32(start - 5000)})
+	tableforge.PutSlot(s.bytes[0], 0, 0, tableforge.Slot{Type: 6, Start: 2048, Sectors: 100})
+	tableforge.PutSlot(s.bytes[0], 0, 2, tableforge.Slot{Type: 6, Start: 5000, Sectors: uint32(start - 5000)})
 	l := bare(t, s.disk())
 	l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
 	p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
@@ -244,15 +246,15 @@ func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			start := int64(cylinder)
-			s := &sparse{sectors: (drives + 6) * cylinder, bytes: map[int64]disktest.Forged{}}
-			s.bytes[0] = disktest.ForgeMBR(1,
-				disktest.MBREntryFields{Type: 6, Start: 63, Sectors: uint32(start - 63)},
-				disktest.MBREntryFields{Type: 5, Start: uint32(start), Sectors: drives * cylinder})
+			s := &sparse{sectors: (drives + 6) * cylinder, bytes: map[int64]forge.Bytes{}}
+			s.bytes[0] = tableforge.NewMBR(1,
+				tableforge.Slot{Type: 6, Start: 63, Sectors: uint32(start - 63)},
+				tableforge.Slot{Type: 5, Start: uint32(start), Sectors: drives * cylinder})
 			for i := range int64(drives) {
 				f := s.at(start + i*cylinder)
-				f.Entry(0, 0, disktest.MBREntryFields{Type: 6, Start: 63, Sectors: drive})
+				tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 6, Start: 63, Sectors: drive})
 				if i+1 < drives {
-					f.Entry(0, 1, disktest.MBREntryFields{Type: 5, Start: uint32((i + 1) * cylinder), Sectors: cylinder})
+					tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 5, Start: uint32((i + 1) * cylinder), Sectors: cylinder})
 				}
 			}
 			l := bare(t, s.disk())
@@ -287,10 +289,10 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 		"misaligned": {63, align.Misaligned, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x83, Start: tc.first, Sectors: 1024},
-				disktest.MBREntryFields{Type: 5, Start: 4096, Sectors: 8192})
-			f.EBR(4096, disktest.MBREntryFields{Type: 0x83, Start: 2048, Sectors: 1024},
-				disktest.MBREntryFields{Type: 0x83, Start: 4096, Sectors: 1024})
+			f := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x83, Start: tc.first, Sectors: 1024},
+				tableforge.Slot{Type: 5, Start: 4096, Sectors: 8192})
+			tableforge.PutEBR(f, 4096, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: 1024},
+				tableforge.Slot{Type: 0x83, Start: 4096, Sectors: 1024})
 			l := read(t, memory(f))
 			require.Len(t, l.Partitions, 4)
 			goal := align.GoalFor(l, 0)
@@ -313,10 +315,10 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 // A link without sectors hides partitions from Linux and from the plan. A drive that moves could come to lie over
 // them, whether their extended partition moves or stays.
 func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
-	f := disktest.ForgeMBR(24576, disktest.MBREntryFields{Type: 0x0f, Start: 2048, Sectors: 20000})
-	f.EBR(2048, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 7937},
-		disktest.MBREntryFields{Type: 5, Start: 8000})
-	f.EBR(10048, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 4000}, disktest.MBREntryFields{})
+	f := tableforge.NewMBR(24576, tableforge.Slot{Type: 0x0f, Start: 2048, Sectors: 20000})
+	tableforge.PutEBR(f, 2048, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 7937},
+		tableforge.Slot{Type: 5, Start: 8000})
+	tableforge.PutEBR(f, 10048, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 4000}, tableforge.Slot{})
 	l := read(t, memory(f))
 	p, err := plan.New(l, align.GoalFor(l, 0))
 	require.NoError(t, err)

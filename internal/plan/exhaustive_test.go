@@ -10,6 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 )
@@ -176,10 +178,10 @@ func TestTablesAtTheLimit(t *testing.T) {
 // An extended partition without logical ones has nothing that must end in front of the limit but its own record.
 func TestRecordBeyondTheLimit(t *testing.T) {
 	const start, sectors = 1<<32 - 4095, 2048
-	s := &sparse{sectors: 1<<32 + 4096, bytes: map[int64]disktest.Forged{}}
-	s.bytes[0] = disktest.ForgeMBR(1,
-		disktest.MBREntryFields{Type: 0x83, Start: start, Sectors: sectors},
-		disktest.MBREntryFields{Type: 0x05, Start: start + sectors, Sectors: 4095 - sectors})
+	s := &sparse{sectors: 1<<32 + 4096, bytes: map[int64]forge.Bytes{}}
+	s.bytes[0] = tableforge.NewMBR(1,
+		tableforge.Slot{Type: 0x83, Start: start, Sectors: sectors},
+		tableforge.Slot{Type: 0x05, Start: start + sectors, Sectors: 4095 - sectors})
 	before := bare(t, s.disk())
 	require.True(t, before.Table.Plausible())
 	p, err := plan.New(before, align.Goal{Must: mib, Want: mib})

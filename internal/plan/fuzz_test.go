@@ -10,6 +10,9 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -27,26 +30,26 @@ func FuzzLayout(f *testing.F) {
 		"gptman/disk1.img", "dftt/7-ntfs-undel.dd.xz") {
 		f.Add(b, uint32(16384), uint8(12))
 	}
-	for i, put := range []func(disktest.Forged, int64, int64){
-		disktest.Forged.PutNTFS, disktest.Forged.PutFAT16,
-		disktest.Forged.PutExt,
+	for i, put := range []func(forge.Bytes, int64, int64){
+		fsforge.PutNTFS, fsforge.PutFAT16,
+		fsforge.PutExt,
 	} {
 		const start, sectors = 3, 5000
-		disk := disktest.ForgeMBR(6000,
-			disktest.MBREntryFields{
+		disk := tableforge.NewMBR(6000,
+			tableforge.Slot{
 				Flag: 0x80, Type: 0x07, Start: start,
 				Sectors: sectors,
-			}, disktest.MBREntryFields{Type: 0x83, Start: start + sectors, Sectors: 100})
+			}, tableforge.Slot{Type: 0x83, Start: start + sectors, Sectors: 100})
 		put(disk, start, sectors)
 		f.Add([]byte(disk[:(start+4)*512]), uint32(6000), uint8(i))
 	}
-	far := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 1},
-		disktest.MBREntryFields{Type: 0x83, Start: 0xfffffffe, Sectors: 1})
+	far := tableforge.NewMBR(1, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 1},
+		tableforge.Slot{Type: 0x83, Start: 0xfffffffe, Sectors: 1})
 	f.Add([]byte(far), uint32(1<<32-1), uint8(18))
-	behind := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 100},
-		disktest.MBREntryFields{Type: 0x83, Start: 10000, Sectors: 64})
+	behind := tableforge.NewMBR(1, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 100},
+		tableforge.Slot{Type: 0x83, Start: 10000, Sectors: 64})
 	f.Add([]byte(behind), uint32(200), uint8(0)) // the gap between them leaves the disk
-	empty := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 0xfffffff0})
+	empty := tableforge.NewMBR(1, tableforge.Slot{Type: 0x83, Start: 0xfffffff0})
 	f.Add([]byte(empty), uint32(1<<32-1), uint8(19))
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32, boundary uint8) {
 		d := disktest.ShortDisk(data, int64(sectors)*512)

@@ -14,6 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
@@ -30,7 +32,7 @@ type oddGPT struct {
 	first, last     int64    // usable
 	damaged         string
 	stray           []int64 // what stands in the front or in front of the backup, and belongs to nothing
-	bytes           map[int64]disktest.Forged
+	bytes           map[int64]forge.Bytes
 }
 
 func (g *oddGPT) arraySectors() int64 {
@@ -39,7 +41,7 @@ func (g *oddGPT) arraySectors() int64 {
 
 func (d dice) oddGPT() *oddGPT {
 	g := &oddGPT{
-		sector: d.pick(512, 512, 4096), entrySize: d.pick(128, 128, 256, 4096), bytes: map[int64]disktest.Forged{},
+		sector: d.pick(512, 512, 4096), entrySize: d.pick(128, 128, 256, 4096), bytes: map[int64]forge.Bytes{},
 	}
 	g.read = d.pick(sector, g.sector)
 	count := d.pick(1, 3, 4, 9, 128, 128)
@@ -56,7 +58,7 @@ func (d dice) oddGPT() *oddGPT {
 	for _, i := range used[:d.IntN(len(used)+1)] {
 		start := d.start(lba)
 		lba = start + d.sizeOf()
-		e := disktest.Forged(g.array[int64(i)*g.entrySize:])
+		e := forge.Bytes(g.array[int64(i)*g.entrySize:])
 		e.Text(0, "this is a type  ")
 		e.Text(16, fmt.Sprintf("partition %d     ", i))
 		e.U64(32, uint64(start))
@@ -86,18 +88,18 @@ func (g *oddGPT) strays(d dice, from, to int64) {
 }
 
 // at returns the piece of the disk at a byte offset.
-func (g *oddGPT) at(off int64) disktest.Forged {
+func (g *oddGPT) at(off int64) forge.Bytes {
 	lba := off / sector
 	if g.bytes[lba] == nil {
-		g.bytes[lba] = make(disktest.Forged, sector)
+		g.bytes[lba] = make(forge.Bytes, sector)
 	}
 	return g.bytes[lba][off%sector:]
 }
 
 func (g *oddGPT) write(d dice) {
-	mbr := disktest.ForgeMBR(1)
+	mbr := tableforge.NewMBR(1)
 	slot := d.IntN(4)
-	mbr.Entry(0, slot, disktest.MBREntryFields{
+	tableforge.PutSlot(mbr, 0, slot, tableforge.Slot{
 		Flag: []byte{0, 0x80}[d.IntN(2)], Type: 0xee, Start: 1,
 		Sectors: uint32(d.pick(g.sectors-1, 1<<32-1, 5)),
 	})
@@ -105,20 +107,20 @@ func (g *oddGPT) write(d dice) {
 	last := g.sectors - 1
 	for i, h := range [][2]int64{{1, last}, {last, 1}} {
 		size := d.pick(92, 92, 512)
-		f := make(disktest.Forged, size)
+		f := make(forge.Bytes, size)
 		f.Text(0, "EFI PART")
 		f.U32(8, 0x10000)
-		f.U32(disktest.GPTHeaderSize, uint32(size))
-		f.U64(disktest.GPTMyLBA, uint64(h[0]))
-		f.U64(disktest.GPTAltLBA, uint64(h[1]))
-		f.U64(disktest.GPTFirstUsable, uint64(g.first))
-		f.U64(disktest.GPTLastUsable, uint64(g.last))
-		f.Text(disktest.GPTDiskGUID, "guid of the disk")
-		f.U64(disktest.GPTEntriesLBA, uint64(g.places[i]))
-		f.U32(disktest.GPTNumEntries, uint32(int64(len(g.array))/g.entrySize))
-		f.U32(disktest.GPTEntrySize, uint32(g.entrySize))
-		f.U32(disktest.GPTEntriesCRC, crc32.ChecksumIEEE(g.array))
-		f.U32(disktest.GPTHeaderCRC, crc32.ChecksumIEEE(f))
+		f.U32(tableforge.GPTHeaderSize, uint32(size))
+		f.U64(tableforge.GPTMyLBA, uint64(h[0]))
+		f.U64(tableforge.GPTAltLBA, uint64(h[1]))
+		f.U64(tableforge.GPTFirstUsable, uint64(g.first))
+		f.U64(tableforge.GPTLastUsable, uint64(g.last))
+		f.Text(tableforge.GPTDiskGUID, "guid of the disk")
+		f.U64(tableforge.GPTEntriesLBA, uint64(g.places[i]))
+		f.U32(tableforge.GPTNumEntries, uint32(int64(len(g.array))/g.entrySize))
+		f.U32(tableforge.GPTEntrySize, uint32(g.entrySize))
+		f.U32(tableforge.GPTEntriesCRC, crc32.ChecksumIEEE(g.array))
+		f.U32(tableforge.GPTHeaderCRC, crc32.ChecksumIEEE(f))
 		copy(g.at(h[0]*g.sector), f)
 		at := g.places[i] * g.sector
 		for b := range slices.Chunk(g.array, sector) {
@@ -164,8 +166,8 @@ func (g *oddGPT) disk() disk.Disk {
 // copyOf reads one copy of a table, as the specification has it, and gives its usable sectors and its array.
 func (g *oddGPT) copyOf(t *testing.T, d disk.Disk, lba, alt int64, again string) (last int64, array []byte) {
 	t.Helper()
-	read := func(off, n int64) disktest.Forged {
-		b := make(disktest.Forged, n)
+	read := func(off, n int64) forge.Bytes {
+		b := make(forge.Bytes, n)
 		_, err := d.ReadAt(b, off)
 		require.NoError(t, err, again)
 		return b
@@ -174,18 +176,18 @@ func (g *oddGPT) copyOf(t *testing.T, d disk.Disk, lba, alt int64, again string)
 	u32 := func(at int) uint32 { return binary.LittleEndian.Uint32(h[at:]) }
 	u64 := func(at int) int64 { return int64(binary.LittleEndian.Uint64(h[at:])) }
 	require.Equal(t, "EFI PART", string(h[:8]), again)
-	sum := u32(disktest.GPTHeaderCRC)
-	h.U32(disktest.GPTHeaderCRC, 0)
-	require.Equal(t, crc32.ChecksumIEEE(h[:u32(disktest.GPTHeaderSize)]), sum, again)
-	require.Equal(t, lba, u64(disktest.GPTMyLBA), again)
-	require.Equal(t, alt, u64(disktest.GPTAltLBA), again)
-	require.Equal(t, g.first, u64(disktest.GPTFirstUsable), again)
-	require.Equal(t, "guid of the disk", string(h[disktest.GPTDiskGUID:][:16]), again)
-	require.Equal(t, uint32(g.entrySize), u32(disktest.GPTEntrySize), again)
-	require.Equal(t, uint32(int64(len(g.array))/g.entrySize), u32(disktest.GPTNumEntries), again)
-	array = read(u64(disktest.GPTEntriesLBA)*g.sector, int64(len(g.array)))
-	require.Equal(t, crc32.ChecksumIEEE(array), u32(disktest.GPTEntriesCRC), again)
-	return u64(disktest.GPTLastUsable), array
+	sum := u32(tableforge.GPTHeaderCRC)
+	h.U32(tableforge.GPTHeaderCRC, 0)
+	require.Equal(t, crc32.ChecksumIEEE(h[:u32(tableforge.GPTHeaderSize)]), sum, again)
+	require.Equal(t, lba, u64(tableforge.GPTMyLBA), again)
+	require.Equal(t, alt, u64(tableforge.GPTAltLBA), again)
+	require.Equal(t, g.first, u64(tableforge.GPTFirstUsable), again)
+	require.Equal(t, "guid of the disk", string(h[tableforge.GPTDiskGUID:][:16]), again)
+	require.Equal(t, uint32(g.entrySize), u32(tableforge.GPTEntrySize), again)
+	require.Equal(t, uint32(int64(len(g.array))/g.entrySize), u32(tableforge.GPTNumEntries), again)
+	array = read(u64(tableforge.GPTEntriesLBA)*g.sector, int64(len(g.array)))
+	require.Equal(t, crc32.ChecksumIEEE(array), u32(tableforge.GPTEntriesCRC), again)
+	return u64(tableforge.GPTLastUsable), array
 }
 
 // protected returns how many sectors the protective entry says that it covers.
@@ -194,7 +196,7 @@ func (g *oddGPT) protected(t *testing.T, d disk.Disk) uint32 {
 	b := make([]byte, sector)
 	_, err := d.ReadAt(b, 0)
 	require.NoError(t, err)
-	for e := range slices.Chunk(b[disktest.MBREntries:disktest.MBRMagic], disktest.MBREntry) {
+	for e := range slices.Chunk(b[tableforge.MBREntries:tableforge.MBRMagic], tableforge.MBREntry) {
 		if e[4] == 0xee {
 			return binary.LittleEndian.Uint32(e[12:])
 		}
@@ -214,7 +216,7 @@ func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, sou
 	if n := g.protected(t, view); n != 1<<32-1 && (p.Size != p.OldSize || before.Table.Damaged()) {
 		require.Equal(t, uint32(end), n, again)
 	}
-	want := disktest.Forged(slices.Clone(g.array))
+	want := forge.Bytes(slices.Clone(g.array))
 	for _, m := range p.Moves {
 		at := int64(m.Partition-1) * g.entrySize
 		want.U64(at+32, uint64(m.To/g.sector))
@@ -284,7 +286,7 @@ func TestOddGPTs(t *testing.T) {
 // grow is refused. A copy that is damaged, and has a place, is written right with the first move, whatever the proof is
 // told of it.
 func TestDamagedBackups(t *testing.T) {
-	f := disktest.ForgeGPT(sector, 8192, 128, disktest.GPTEntryFields{First: 2048, Last: 8000, Name: "stays"})
+	f := tableforge.NewGPT(sector, 8192, 128, tableforge.GPTEntry{First: 2048, Last: 8000, Name: "stays"})
 	clear(f[8191*sector:])
 	f = append(f, bytes.Repeat([]byte{1}, 2048*sector)...) // where the backup of the enlarged disk belongs
 	l := read(t, memory(f))
@@ -304,7 +306,7 @@ func TestDamagedBackups(t *testing.T) {
 	p.Grow(l, l.Size+mib)
 	require.Len(t, p.Refusals(false), 1)
 
-	f = disktest.ForgeGPT(sector, 8192, 128, disktest.GPTEntryFields{First: 63, Last: 2000, Name: "moves"})
+	f = tableforge.NewGPT(sector, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "moves"})
 	clear(f[8191*sector:])
 	l = read(t, memory(f))
 	require.True(t, l.Damaged())
@@ -318,7 +320,7 @@ func TestDamagedBackups(t *testing.T) {
 		require.Equal(t, p.Pieces, at.Pieces)
 	}
 
-	f = disktest.ForgeGPT(sector, 8192, 128, disktest.GPTEntryFields{First: 2048, Last: 4000, Name: "stays"})
+	f = tableforge.NewGPT(sector, 8192, 128, tableforge.GPTEntry{First: 2048, Last: 4000, Name: "stays"})
 	clear(f[8191*sector:])
 	l = read(t, memory(f))
 	for _, mend := range []bool{false, true} {

@@ -10,6 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -88,10 +90,10 @@ func checkLeft(t *testing.T, before, after *layout.Layout, goal align.Goal, agai
 
 // A boot partition at LBA 63 stays there, and is mentioned; the data behind it move.
 func TestDataOnly(t *testing.T) {
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000},
-		disktest.MBREntryFields{Type: 7, Start: 2063, Sectors: 2000})
-	f.PutNTFS(63, 2000)
-	f.PutNTFS(2063, 2000)
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 2000},
+		tableforge.Slot{Type: 7, Start: 2063, Sectors: 2000})
+	fsforge.PutNTFS(f, 63, 2000)
+	fsforge.PutNTFS(f, 2063, 2000)
 	l := read(t, memory(f))
 	l.Boot.Chain = []boot.Link{{Text: "the disk"}, {Partition: 1, Text: "a loader"}, {Partition: 1, Text: "more of it"}}
 	goal := align.Goal{Must: 65536, Want: mib}.DataOnly(l)
@@ -107,10 +109,10 @@ func TestDataOnly(t *testing.T) {
 
 // What is left alone is mentioned where it is off the boundary, and only then.
 func TestWhatIsLeftAlone(t *testing.T) {
-	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000},
-		disktest.MBREntryFields{Type: 5, Start: 4100, Sectors: 4000},
-		disktest.MBREntryFields{Type: 7, Start: 9000, Sectors: 1000})
-	f.EBR(4100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000}, disktest.MBREntryFields{})
+	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000},
+		tableforge.Slot{Type: 5, Start: 4100, Sectors: 4000},
+		tableforge.Slot{Type: 7, Start: 9000, Sectors: 1000})
+	tableforge.PutEBR(f, 4100, tableforge.Slot{Type: 7, Start: 63, Sectors: 2000}, tableforge.Slot{})
 	l := read(t, memory(f))
 	for _, c := range []struct {
 		leave map[int]string
@@ -130,9 +132,9 @@ func TestWhatIsLeftAlone(t *testing.T) {
 
 // Data in front of the system have no room: the refusal says whose fault it is.
 func TestNoRoomInFrontOfTheSystem(t *testing.T) {
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000},
-		disktest.MBREntryFields{Type: 7, Start: 2063, Sectors: 2000})
-	f.PutNTFS(63, 2000)
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 2000},
+		tableforge.Slot{Type: 7, Start: 2063, Sectors: 2000})
+	fsforge.PutNTFS(f, 63, 2000)
 	l := read(t, memory(f))
 	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536, Leave: map[int]string{2: "it is the active partition"}})
 	require.NoError(t, err)
@@ -168,7 +170,7 @@ func TestMalformedBareVolume(t *testing.T) {
 	require.Len(t, p.Notes, 1)
 
 	// A volume in a partition that stays is no reason.
-	l := read(t, memory(disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000})))
+	l := read(t, memory(tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000})))
 	bad.Partition = 1
 	l.Issues = append(l.Issues, bad)
 	p, err = plan.New(l, align.Goal{Must: 65536, Want: mib})
@@ -184,7 +186,7 @@ func TestDisksThatGrow(t *testing.T) {
 			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
 			Boot: &boot.Result{Code: boot.Empty},
 		},
-		"MBR": read(t, memory(disktest.ForgeMBR(mbrSectors, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000}))),
+		"MBR": read(t, memory(tableforge.NewMBR(mbrSectors, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000}))),
 		"array": {
 			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: "linux_raid_member", AtEnd: true},
 			Boot: &boot.Result{Code: boot.Empty},

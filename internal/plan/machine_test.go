@@ -17,6 +17,10 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -65,26 +69,26 @@ func volumeWithHive(t *testing.T, path ...string) windowsVolume {
 
 // with returns the volume with a hive that holds letters.
 func (w windowsVolume) with(t require.TestingT, dirty bool, letters map[string]boot.Place) []byte {
-	var values []disktest.HiveValue
+	var values []hiveforge.Value
 	for _, letter := range sortedKeys(letters) {
 		at := letters[letter]
 		data := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, at.Disk), ondisk.U64(at.Off))
-		values = append(values, disktest.HiveValue{Name: `\DosDevices\` + letter + ":", Type: 3, Data: data})
+		values = append(values, hiveforge.Value{Name: `\DosDevices\` + letter + ":", Type: 3, Data: data})
 	}
 	return w.put(t, dirty,
-		disktest.HiveKey{
+		hiveforge.Key{
 			Name: "SYSTEM",
-			Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}, {Name: "Select"}},
+			Keys: []hiveforge.Key{{Name: "MountedDevices", Values: values}, {Name: "Select"}},
 		})
 }
 
 // put returns the volume with a hive.
-func (w windowsVolume) put(t require.TestingT, dirty bool, root disktest.HiveKey) []byte {
-	hive := disktest.ForgeHive(3, root)
+func (w windowsVolume) put(t require.TestingT, dirty bool, root hiveforge.Key) []byte {
+	hive := hiveforge.New(3, root)
 	require.LessOrEqual(t, len(hive), hiveRoom)
 	if dirty {
-		hive.U32(disktest.HiveSequence2, 6)
-		hive.SealHive()
+		hive.U32(hiveforge.Sequence2, 6)
+		hiveforge.Seal(hive)
 	}
 	b := slices.Clone(w.bytes)
 	clear(b[w.hive : w.hive+hiveRoom])
@@ -102,18 +106,18 @@ func sortedKeys(m map[string]boot.Place) []string {
 }
 
 // systemDisk returns an MBR disk whose first partition holds a Windows that knows letters.
-func systemDisk(signature uint32, volume []byte, more ...disktest.MBREntryFields) disktest.Forged {
-	entries := append([]disktest.MBREntryFields{{Type: 6, Start: oldest, Sectors: windowsSectors}}, more...)
+func systemDisk(signature uint32, volume []byte, more ...tableforge.Slot) forge.Bytes {
+	entries := append([]tableforge.Slot{{Type: 6, Start: oldest, Sectors: windowsSectors}}, more...)
 	f := dataDisk(signature, entries...)
 	f.Put(oldest*512, volume)
 	return f
 }
 
 // dataDisk returns an MBR disk with a signature, and room behind its last partition.
-func dataDisk(signature uint32, entries ...disktest.MBREntryFields) disktest.Forged {
+func dataDisk(signature uint32, entries ...tableforge.Slot) forge.Bytes {
 	last := entries[len(entries)-1]
-	f := disktest.ForgeMBR(int(last.Start+last.Sectors)+8192, entries...)
-	f.U32(disktest.MBRSignature, signature)
+	f := tableforge.NewMBR(int(last.Start+last.Sectors)+8192, entries...)
+	f.U32(tableforge.MBRSignature, signature)
 	return f
 }
 
@@ -125,7 +129,7 @@ type machineDisk struct {
 }
 
 // planMachine plans the disks of a machine together.
-func planMachine(t require.TestingT, disks ...disktest.Forged) []machineDisk {
+func planMachine(t require.TestingT, disks ...forge.Bytes) []machineDisk {
 	m := &layout.Machine{}
 	var out []machineDisk
 	for _, f := range disks {
@@ -183,9 +187,9 @@ func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
 		"F": {Disk: datSignature, Off: 5000 * 512}, "G": {Disk: 0xc3c3c3c3, Off: 63 * 512},
 	})
 	sys := systemDisk(sysSignature, hive)
-	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000},
-		disktest.MBREntryFields{Type: 7, Start: 10063, Sectors: 9000})
-	dat.PutNTFS(63, 9000)
+	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000},
+		tableforge.Slot{Type: 7, Start: 10063, Sectors: 9000})
+	fsforge.PutNTFS(dat, 63, 9000)
 	got := planMachine(t, sys, dat)
 	after := read(t, got[0].plan.View(got[0].disk))
 	require.Equal(t, map[string]boot.Place{
@@ -209,38 +213,38 @@ func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
 func TestLettersThatCannotFollow(t *testing.T) {
 	volume := newWindowsVolume(t)
 	d := map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}}
-	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000})
-	aligned := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 9000})
+	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000})
+	aligned := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 2048, Sectors: 9000})
 	for name, c := range map[string]struct {
 		sys   []byte
-		disks []disktest.Forged
+		disks []forge.Bytes
 		codes []string
 	}{
-		"two of one signature": {volume.with(t, false, d), []disktest.Forged{dat, dat}, []string{"other-disk"}},
+		"two of one signature": {volume.with(t, false, d), []forge.Bytes{dat, dat}, []string{"other-disk"}},
 		"a dirty hive": {
 			volume.with(t, true, d),
-			[]disktest.Forged{dat},
+			[]forge.Bytes{dat},
 			[]string{"mounted-devices", "other-disk"},
 		},
 		"a place that a move fills": {volume.with(t, false,
-			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{dat}, []string{"other-disk"}},
-		"aligned without this disk": {volume.with(t, false, d), []disktest.Forged{aligned}, []string{"no-partition-there"}},
+			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []forge.Bytes{dat}, []string{"other-disk"}},
+		"aligned without this disk": {volume.with(t, false, d), []forge.Bytes{aligned}, []string{"no-partition-there"}},
 		"a dirty hive, and a place that is none": {
 			volume.with(t, true,
 				map[string]boot.Place{"D": {Disk: datSignature, Off: 5000 * 512}}),
-			[]disktest.Forged{dat},
+			[]forge.Bytes{dat},
 			[]string{"mounted-devices", "no-partition-there"},
 		},
 		"two of one signature that stay": {volume.with(t, false,
-			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{aligned, aligned}, []string{}},
+			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []forge.Bytes{aligned, aligned}, []string{}},
 		"nothing moves on the other": {volume.with(t, true,
 			map[string]boot.Place{"D": {
 				Disk: datSignature,
 				Off:  1 << 20,
-			}}), []disktest.Forged{aligned}, []string{"mounted-devices"}},
+			}}), []forge.Bytes{aligned}, []string{"mounted-devices"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			x := planMachine(t, append([]disktest.Forged{systemDisk(sysSignature, c.sys)}, c.disks...)...)[0]
+			x := planMachine(t, append([]forge.Bytes{systemDisk(sysSignature, c.sys)}, c.disks...)...)[0]
 			require.Equal(t, c.codes, x.codes())
 			require.Equal(t, letters(x.layout), letters(read(t, x.plan.View(x.disk))))
 			require.Empty(t, x.plan.Refusals(false), "a letter is no boot")
@@ -251,7 +255,7 @@ func TestLettersThatCannotFollow(t *testing.T) {
 // What is said of other disks names the first place, counts the others, is said once and not without end.
 func TestManyLettersThatCannotFollow(t *testing.T) {
 	volume := newWindowsVolume(t)
-	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000})
+	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000})
 	x := planMachine(t, systemDisk(sysSignature, volume.with(t, false, map[string]boot.Place{
 		"D": {Disk: datSignature, Off: 5000 * 512}, "E": {Disk: datSignature, Off: 6000 * 512},
 	})), dat)[0]
@@ -297,21 +301,21 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 }
 
 // bootEntry returns a BCD whose loader starts a Windows at a place.
-func bootEntry(at boot.Place) disktest.HiveKey {
-	device := make(disktest.Forged, 16+0x48) // behind a GUID. Spec: FACTS B3
+func bootEntry(at boot.Place) hiveforge.Key {
+	device := make(forge.Bytes, 16+0x48) // behind a GUID. Spec: FACTS B3
 	device.U32(16, 6)
 	device.U32(16+8, 0x48)
 	device.U64(16+0x10, ondisk.U64(at.Off))
 	device.U32(16+0x24, 1)
 	device.U32(16+0x28, at.Disk)
-	element := disktest.HiveKey{Name: "21000001", Values: []disktest.HiveValue{{Name: "Element", Type: 3, Data: device}}}
-	object := disktest.HiveKey{
+	element := hiveforge.Key{Name: "21000001", Values: []hiveforge.Value{{Name: "Element", Type: 3, Data: device}}}
+	object := hiveforge.Key{
 		Name: "{9dea862c-5cdd-4e70-acc1-f32b344d4795}",
-		Keys: []disktest.HiveKey{{Name: "Elements", Keys: []disktest.HiveKey{element}}},
+		Keys: []hiveforge.Key{{Name: "Elements", Keys: []hiveforge.Key{element}}},
 	}
-	return disktest.HiveKey{
+	return hiveforge.Key{
 		Name: "NewStoreRoot",
-		Keys: []disktest.HiveKey{{Name: "Objects", Keys: []disktest.HiveKey{object}}},
+		Keys: []hiveforge.Key{{Name: "Objects", Keys: []hiveforge.Key{object}}},
 	}
 }
 
@@ -320,7 +324,7 @@ func bootEntry(at boot.Place) disktest.HiveKey {
 func TestABootEntryFollowsToAnotherDisk(t *testing.T) {
 	volume := volumeWithHive(t, "BOOT", "BCD")
 	at := boot.Place{Disk: datSignature, Off: 63 * 512}
-	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000})
+	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000})
 	x := planMachine(t, systemDisk(sysSignature, volume.put(t, false, bootEntry(at))), dat)[0]
 	refs := read(t, x.plan.View(x.disk)).Boot.Refs
 	require.Equal(t, boot.Place{Disk: datSignature, Off: 1 << 20}, refs[0].Names())
@@ -336,9 +340,9 @@ func TestABootEntryFollowsToAnotherDisk(t *testing.T) {
 func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 	volume := newWindowsVolume(t)
 	b := volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})
-	sys := dataDisk(sysSignature, disktest.MBREntryFields{Type: 6, Start: 2048, Sectors: windowsSectors})
+	sys := dataDisk(sysSignature, tableforge.Slot{Type: 6, Start: 2048, Sectors: windowsSectors})
 	sys.Put(2048*512, b)
-	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000})
+	dat := dataDisk(datSignature, tableforge.Slot{Type: 7, Start: 63, Sectors: 9000})
 	x := planMachine(t, sys, dat)[0]
 	require.Empty(t, x.plan.Moves)
 	require.True(t, x.plan.Renames)
@@ -360,7 +364,7 @@ func TestMachinesKeepTheirLetters(t *testing.T) {
 	volume := newWindowsVolume(t)
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "disks")
-		parts := make([][]disktest.MBREntryFields, n)
+		parts := make([][]tableforge.Slot, n)
 		at := map[boot.Place]string{} // which partition starts there
 		var places []boot.Place
 		for i := range parts {
@@ -372,7 +376,7 @@ func TestMachinesKeepTheirLetters(t *testing.T) {
 			for k := range rapid.IntRange(1, 3).Draw(t, "partitions") {
 				start := next + rapid.Uint32Range(0, 5000).Draw(t, "gap")
 				sectors := rapid.Uint32Range(100, 5000).Draw(t, "sectors")
-				parts[i] = append(parts[i], disktest.MBREntryFields{Type: 7, Start: start, Sectors: sectors})
+				parts[i] = append(parts[i], tableforge.Slot{Type: 7, Start: start, Sectors: sectors})
 				places = append(places, boot.Place{Disk: uint32(i + 1), Off: int64(start) * 512})
 				next = start + sectors + uint32(k)
 			}
@@ -384,7 +388,7 @@ func TestMachinesKeepTheirLetters(t *testing.T) {
 		for _, letter := range "CDEFGH" {
 			named[string(letter)] = rapid.SampledFrom(places).Draw(t, "place")
 		}
-		disks := []disktest.Forged{systemDisk(1, volume.with(t, false, named), parts[0]...)}
+		disks := []forge.Bytes{systemDisk(1, volume.with(t, false, named), parts[0]...)}
 		for i, p := range parts[1:] {
 			disks = append(disks, dataDisk(uint32(i+2), p...))
 		}

@@ -12,6 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
@@ -52,7 +54,7 @@ func drawPlan(t *rapid.T) *planned {
 
 // to returns where a partition of the source goes, by the table of the result.
 func (p *planned) to(t *rapid.T, was part) int64 {
-	e := p.result[disktest.MBREntries+was.slot*disktest.MBREntry:]
+	e := p.result[tableforge.MBREntries+was.slot*tableforge.MBREntry:]
 	require.Equal(t, uint32(was.sectors), binary.LittleEndian.Uint32(e[12:]), "the size of a partition never changes")
 	return int64(binary.LittleEndian.Uint32(e[8:]))
 }
@@ -99,7 +101,7 @@ func TestTheTableKeepsEverythingElse(t *testing.T) {
 			if to == was.start {
 				continue
 			}
-			e := disktest.MBREntries + was.slot*disktest.MBREntry
+			e := tableforge.MBREntries + was.slot*tableforge.MBREntry
 			binary.LittleEndian.PutUint32(want[e+8:], uint32(to))
 			heads, spt := int64(p.before.Geometry.Heads), int64(p.before.Geometry.Sectors)
 			first := to / spt / heads
@@ -177,7 +179,7 @@ func TestHiddenSectorsFollow(t *testing.T) {
 				want = to
 			}
 			for _, boot := range []int64{to, to + was.sectors - 1} {
-				require.Equal(t, uint32(want), binary.LittleEndian.Uint32(p.result[boot*sector+disktest.BootHidden:]))
+				require.Equal(t, uint32(want), binary.LittleEndian.Uint32(p.result[boot*sector+fsforge.BootHidden:]))
 			}
 		}
 	})

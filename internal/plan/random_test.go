@@ -8,7 +8,9 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 const (
@@ -29,7 +31,7 @@ func (p part) end() int64 { return p.start + p.sectors }
 // randomDisk is a legal MBR disk. Every sector that is not zero holds its own number, so that it is known again
 // wherever it goes.
 type randomDisk struct {
-	bytes disktest.Forged
+	bytes forge.Bytes
 	parts []part // in disk order
 	heads int64
 }
@@ -54,18 +56,18 @@ func drawDisk(t *rapid.T) *randomDisk {
 		d.parts = append(d.parts, p)
 		lba = p.end() + rapid.SampledFrom([]int64{0, 0, 1, 5, 130, 1000}).Draw(t, "gap")
 	}
-	d.bytes = make(disktest.Forged, (lba+rapid.SampledFrom([]int64{0, 1, 100, 3000}).Draw(t, "tail"))*sector)
+	d.bytes = make(forge.Bytes, (lba+rapid.SampledFrom([]int64{0, 1, 100, 3000}).Draw(t, "tail"))*sector)
 	d.fill(t)
 	return d
 }
 
 // fill writes the table, the partitions, and data into some of the gaps.
 func (d *randomDisk) fill(t *rapid.T) {
-	mbr := disktest.ForgeMBR(1)
+	mbr := tableforge.NewMBR(1)
 	cylinders := rapid.Bool().Draw(t, "ends on cylinders")
 	for _, p := range d.parts {
-		mbr.Entry(0, p.slot, disktest.MBREntryFields{Type: 0x83, Start: uint32(p.start), Sectors: uint32(p.sectors)})
-		at := disktest.MBREntries + int64(p.slot)*disktest.MBREntry
+		tableforge.PutSlot(mbr, 0, p.slot, tableforge.Slot{Type: 0x83, Start: uint32(p.start), Sectors: uint32(p.sectors)})
+		at := tableforge.MBREntries + int64(p.slot)*tableforge.MBREntry
 		mbr.Put(at+1, d.chs(p.start))
 		mbr.Put(at+5, d.chs(p.end()-1))
 		if cylinders {
@@ -81,9 +83,9 @@ func (d *randomDisk) fill(t *rapid.T) {
 			d.mark(s)
 		}
 		if p.ntfs {
-			d.bytes.PutNTFS(p.start, p.sectors)
-			d.bytes.U32(p.start*sector+disktest.BootHidden, uint32(p.hidden))
-			d.bytes.U32((p.end()-1)*sector+disktest.BootHidden, uint32(p.hidden))
+			fsforge.PutNTFS(d.bytes, p.start, p.sectors)
+			d.bytes.U32(p.start*sector+fsforge.BootHidden, uint32(p.hidden))
+			d.bytes.U32((p.end()-1)*sector+fsforge.BootHidden, uint32(p.hidden))
 		}
 		at = p.end()
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
@@ -74,14 +76,14 @@ func (d dice) chance(percent int) bool { return d.IntN(100) < percent }
 // sparse is a disk of a few sectors that are not zero.
 type sparse struct {
 	sectors int64
-	sector  int64                     // by which it is read; 0: 512
-	bytes   map[int64]disktest.Forged // by LBA
-	stray   map[int64]uint64          // what lies between partitions, by LBA
+	sector  int64                 // by which it is read; 0: 512
+	bytes   map[int64]forge.Bytes // by LBA
+	stray   map[int64]uint64      // what lies between partitions, by LBA
 }
 
-func (s *sparse) at(lba int64) disktest.Forged {
+func (s *sparse) at(lba int64) forge.Bytes {
 	if s.bytes[lba] == nil {
-		s.bytes[lba] = make(disktest.Forged, sector)
+		s.bytes[lba] = make(forge.Bytes, sector)
 	}
 	return s.bytes[lba]
 }
@@ -136,8 +138,8 @@ func (d dice) sizeOf() int64 {
 }
 
 func (d dice) mbr() *sparse {
-	s := &sparse{bytes: map[int64]disktest.Forged{}}
-	sector0 := disktest.ForgeMBR(1)
+	s := &sparse{bytes: map[int64]forge.Bytes{}}
+	sector0 := tableforge.NewMBR(1)
 	s.bytes[0] = sector0
 	slots := d.Perm(4)
 	n, box := d.IntN(5), d.IntN(4)
@@ -150,8 +152,8 @@ func (d dice) mbr() *sparse {
 		if i == box {
 			start := d.start(lba)
 			end := d.chain(s, start)
-			sector0.Entry(0, slot,
-				disktest.MBREntryFields{
+			tableforge.PutSlot(sector0, 0, slot,
+				tableforge.Slot{
 					Type: []byte{0x05, 0x0f, 0x85}[d.IntN(3)], Start: uint32(start),
 					Sectors: uint32(end - start),
 				})
@@ -159,7 +161,7 @@ func (d dice) mbr() *sparse {
 			continue
 		}
 		start, size := d.start(lba), d.sizeOf()
-		sector0.Entry(0, slot, disktest.MBREntryFields{Type: 0x83, Start: uint32(start), Sectors: uint32(size)})
+		tableforge.PutSlot(sector0, 0, slot, tableforge.Slot{Type: 0x83, Start: uint32(start), Sectors: uint32(size)})
 		d.gap(s, lba, start)
 		lba = start + size
 	}
@@ -195,18 +197,19 @@ func (d dice) chain(s *sparse, start int64) int64 {
 	s.at(start)
 	for i, l := range all {
 		f := s.at(l.record)
-		f.U16(disktest.MBRMagic, 0xaa55)
+		f.U16(tableforge.MBRMagic, 0xaa55)
 		at := 0
 		if d.chance(10) {
 			at = 1
 		}
 		if l.sectors > 0 {
-			f.Entry(0, at, disktest.MBREntryFields{Type: 0x83, Start: uint32(l.start - l.record), Sectors: uint32(l.sectors)})
+			tableforge.PutSlot(f, 0, at,
+				tableforge.Slot{Type: 0x83, Start: uint32(l.start - l.record), Sectors: uint32(l.sectors)})
 		}
 		if i+1 < len(all) {
 			next := all[i+1]
 			span := d.span(next.start+next.sectors-next.record, next.sectors, end-next.record)
-			f.Entry(0, 1-at, disktest.MBREntryFields{
+			tableforge.PutSlot(f, 0, 1-at, tableforge.Slot{
 				Type: 0x05, Start: uint32(next.record - start),
 				Sectors: uint32(max(span, 1)),
 			})
@@ -229,14 +232,14 @@ func (d dice) span(logical, sectors, box int64) int64 {
 
 func (d dice) gpt() *sparse {
 	const first = 34
-	var entries []disktest.GPTEntryFields
+	var entries []tableforge.GPTEntry
 	var holes [][2]int64
 	lba := d.pick(first, first, 40, 63, 2048)
 	for range d.IntN(9) {
 		start := d.start(lba)
 		holes = append(holes, [2]int64{lba, start})
 		lba = start + d.sizeOf()
-		entries = append(entries, disktest.GPTEntryFields{First: uint64(start), Last: uint64(lba - 1)})
+		entries = append(entries, tableforge.GPTEntry{First: uint64(start), Last: uint64(lba - 1)})
 	}
 	d.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
 	sectors := max(lba, first+1) + d.pick(33, 33, 34, 100, 3000, 16065)
@@ -257,23 +260,23 @@ func (d dice) gpt() *sparse {
 
 // gptSectors returns the sectors of both copies of a GPT. They are forged on a small disk, and then told of the true
 // size.
-func gptSectors(sectors int64, entries []disktest.GPTEntryFields) map[int64]disktest.Forged {
+func gptSectors(sectors int64, entries []tableforge.GPTEntry) map[int64]forge.Bytes {
 	const small, array = 80, 32
-	f := disktest.ForgeGPT(sector, small, 128, entries...)
-	f.U32(disktest.MBREntries+12, uint32(sectors-1))
+	f := tableforge.NewGPT(sector, small, 128, entries...)
+	f.U32(tableforge.MBREntries+12, uint32(sectors-1))
 	for _, at := range []int64{1, small - 1} {
 		h := f[at*sector:][:92]
-		h.U64(disktest.GPTLastUsable, uint64(sectors-2-array))
-		h.U64(disktest.GPTAltLBA, uint64(sectors-1))
+		h.U64(tableforge.GPTLastUsable, uint64(sectors-2-array))
+		h.U64(tableforge.GPTAltLBA, uint64(sectors-1))
 		if at > 1 {
-			h.U64(disktest.GPTMyLBA, uint64(sectors-1))
-			h.U64(disktest.GPTAltLBA, 1)
-			h.U64(disktest.GPTEntriesLBA, uint64(sectors-1-array))
+			h.U64(tableforge.GPTMyLBA, uint64(sectors-1))
+			h.U64(tableforge.GPTAltLBA, 1)
+			h.U64(tableforge.GPTEntriesLBA, uint64(sectors-1-array))
 		}
-		h.U32(disktest.GPTHeaderCRC, 0)
-		h.U32(disktest.GPTHeaderCRC, crc32.ChecksumIEEE(h))
+		h.U32(tableforge.GPTHeaderCRC, 0)
+		h.U32(tableforge.GPTHeaderCRC, crc32.ChecksumIEEE(h))
 	}
-	out := map[int64]disktest.Forged{}
+	out := map[int64]forge.Bytes{}
 	for i := range int64(small) {
 		to := i
 		if i >= small-1-array {
@@ -437,11 +440,11 @@ func links(t *testing.T, d disk.Disk, l *layout.Layout) []span {
 	t.Helper()
 	var out []span
 	for i, r := range l.Table.Records {
-		b := make(disktest.Forged, sector)
+		b := make(forge.Bytes, sector)
 		_, err := d.ReadAt(b, r.Off)
 		require.NoError(t, err)
 		for slot := range 2 {
-			e := b[disktest.MBREntries+slot*disktest.MBREntry:]
+			e := b[tableforge.MBREntries+slot*tableforge.MBREntry:]
 			if e[4] != 0x05 {
 				continue
 			}

@@ -19,6 +19,10 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -490,8 +494,8 @@ func TestSurvey(t *testing.T) {
 // A map that leads nowhere is broken: a survey does not see it, a complete reading does.
 func TestBrokenMap(t *testing.T) {
 	dir := t.TempDir()
-	q := disktest.ForgeQcow2(make([]byte, 1<<20), 16)
-	q.Big64(q.L2+8*5, 1<<63|1<<40) // far behind the end of the file
+	q := qcow2forge.New(make([]byte, 1<<20), 16)
+	q.BE64(q.L2+8*5, 1<<63|1<<40) // far behind the end of the file
 	path := filepath.Join(dir, "broken.qcow2")
 	q.Write(t, path)
 	img, err := image.Open(path, image.Options{})
@@ -577,10 +581,10 @@ func TestReadBack(t *testing.T) {
 // Data that the bitmaps of a VHD hide are found by a survey too, on a disk that reads as blank.
 func TestSurveyFindsHiddenData(t *testing.T) {
 	dir := t.TempDir()
-	data := make(disktest.Forged, 4<<20)
-	table := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 512})
+	data := make(forge.Bytes, 4<<20)
+	table := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
 	copy(data, table)
-	v := disktest.ForgeVHD(data, disktest.VHDLayout{Stored: func(s int64) bool { return s != 0 }})
+	v := vhdforge.New(data, vhdforge.Layout{Stored: func(s int64) bool { return s != 0 }})
 	v.Put(v.Blocks[0]+512, data[:512])
 	path := filepath.Join(dir, "hidden.vhd")
 	v.Write(t, path)

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 var (
@@ -83,14 +84,14 @@ func TestEndCHSKeepsTheLastHeadAndSector(t *testing.T) {
 }
 
 // entry writes a slot with CHS bytes.
-func entry(f disktest.Forged, slot int, start, end [3]byte, lba, sectors uint32) {
-	f.Entry(0, slot, disktest.MBREntryFields{Type: 7, Start: lba, Sectors: sectors})
-	at := disktest.MBREntries + int64(slot)*disktest.MBREntry
+func entry(f forge.Bytes, slot int, start, end [3]byte, lba, sectors uint32) {
+	tableforge.PutSlot(f, 0, slot, tableforge.Slot{Type: 7, Start: lba, Sectors: sectors})
+	at := tableforge.MBREntries + int64(slot)*tableforge.MBREntry
 	f.Put(at+1, start[:])
 	f.Put(at+5, end[:])
 }
 
-func read(t *testing.T, f disktest.Forged) *Table {
+func read(t *testing.T, f forge.Bytes) *Table {
 	t.Helper()
 	tab, err := Read(asDisk(f, 512))
 	require.NoError(t, err)
@@ -98,7 +99,7 @@ func read(t *testing.T, f disktest.Forged) *Table {
 	return tab
 }
 
-func asDisk(f disktest.Forged, sector int64) disk.Disk {
+func asDisk(f forge.Bytes, sector int64) disk.Disk {
 	return disk.New(int64(len(f)), sector, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: int64(len(f)) - off, Src: at(f), Off: off}, nil
 	})
@@ -113,21 +114,21 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 	beyond := [3]byte{0xfe, 0xff, 0xff}
 	for _, tc := range []struct {
 		name  string
-		table func(f disktest.Forged)
+		table func(f forge.Bytes)
 		hints []Geometry
 		want  Geometry
 	}{
 		{
 			"255 heads, from its own bytes",
-			func(f disktest.Forged) { entry(f, 0, [3]byte{1, 1, 0}, [3]byte{254, 63, 0}, 63, 16065-63) }, nil, g255,
+			func(f forge.Bytes) { entry(f, 0, [3]byte{1, 1, 0}, [3]byte{254, 63, 0}, 63, 16065-63) }, nil, g255,
 		},
 		{
 			"16 heads, from its own bytes",
-			func(f disktest.Forged) { entry(f, 0, [3]byte{1, 1, 0}, [3]byte{15, 63, 9}, 63, 10*1008-63) }, nil, g16,
+			func(f forge.Bytes) { entry(f, 0, [3]byte{1, 1, 0}, [3]byte{15, 63, 9}, 63, 10*1008-63) }, nil, g16,
 		},
 		{
 			"16 heads against a hint of 255",
-			func(f disktest.Forged) {
+			func(f forge.Bytes) {
 				entry(f, 0, [3]byte{1, 1, 0}, [3]byte{15, 63, 9}, 63,
 					10*1008-63)
 			},
@@ -136,37 +137,37 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 		},
 		{
 			// Start bytes of LBA 63 fit every geometry of 63 sectors: the end decides, and it is the second entry that is right.
-			"the entry that explains more wins", func(f disktest.Forged) {
+			"the entry that explains more wins", func(f forge.Bytes) {
 				entry(f, 0, [3]byte{1, 1, 0}, [3]byte{3, 7, 2}, 63, 1000)
 				entry(f, 1, [3]byte{0, 1, 2}, [3]byte{15, 63, 9}, 2*1008, 8*1008)
 			}, nil, g16,
 		},
-		{"a geometry that is not common, from its own bytes", func(f disktest.Forged) {
+		{"a geometry that is not common, from its own bytes", func(f forge.Bytes) {
 			entry(f, 0, [3]byte{1, 1, 0}, [3]byte{11, 36, 9}, 36, 10*12*36-36)
 		}, nil, Geometry{12, 36}},
 		{
 			"saturated bytes say nothing: the boot sector does",
-			func(f disktest.Forged) { entry(f, 0, beyond, beyond, 2048, 4096) },
+			func(f forge.Bytes) { entry(f, 0, beyond, beyond, 2048, 4096) },
 			[]Geometry{g16, g255},
 			g16,
 		},
-		{"saturated bytes and no hint", func(f disktest.Forged) { entry(f, 0, beyond, beyond, 2048, 4096) }, nil, g255},
+		{"saturated bytes and no hint", func(f forge.Bytes) { entry(f, 0, beyond, beyond, 2048, 4096) }, nil, g255},
 		{
-			"a hint that cannot be is passed over", func(f disktest.Forged) { entry(f, 0, beyond, beyond, 2048, 4096) },
+			"a hint that cannot be is passed over", func(f forge.Bytes) { entry(f, 0, beyond, beyond, 2048, 4096) },
 			[]Geometry{{0, 0}, {300, 64}, g16},
 			g16,
 		},
 		{
 			"bytes of no geometry at all",
-			func(f disktest.Forged) { entry(f, 0, [3]byte{7, 7, 7}, [3]byte{8, 8, 8}, 63, 1000) }, nil, g255,
+			func(f forge.Bytes) { entry(f, 0, [3]byte{7, 7, 7}, [3]byte{8, 8, 8}, 63, 1000) }, nil, g255,
 		},
-		{"an exact end inside of a cylinder", func(f disktest.Forged) {
+		{"an exact end inside of a cylinder", func(f forge.Bytes) {
 			// 63 + 8000 - 1 = LBA 8062 = C0 H127 S62 with 255 heads
 			entry(f, 0, [3]byte{1, 1, 0}, [3]byte{127, 62, 0}, 63, 8000)
 		}, nil, g255},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := disktest.ForgeMBR(size)
+			f := tableforge.NewMBR(size)
 			tc.table(f)
 			require.Equal(t, tc.want, read(t, f).Geometry(tc.hints))
 		})
@@ -186,7 +187,7 @@ func relocate(t *Table, starts map[int]int64, g Geometry) []disk.Patch {
 }
 
 func TestRelocate(t *testing.T) {
-	f := disktest.ForgeMBR(4 * 16065)
+	f := tableforge.NewMBR(4 * 16065)
 	entry(f, 0, [3]byte{1, 1, 0}, [3]byte{254, 63, 1}, 63, 2*16065-63)
 	entry(f, 2, [3]byte{0, 1, 2}, [3]byte{254, 63, 2}, 2*16065, 16065)
 	got := relocate(read(t, f), map[int]int64{1: 128 * 512, 3: 32256 * 512}, g255)
@@ -204,7 +205,7 @@ func TestRelocate(t *testing.T) {
 }
 
 func TestRelocateChangesNothingThatStays(t *testing.T) {
-	f := disktest.ForgeMBR(40000)
+	f := tableforge.NewMBR(40000)
 	// wrong bytes of a partition that stays are not ours to mend
 	entry(f, 0, [3]byte{9, 9, 9}, [3]byte{8, 8, 8}, 2048, 4096)
 	tab := read(t, f)
@@ -215,7 +216,7 @@ func TestRelocateChangesNothingThatStays(t *testing.T) {
 // "Beyond CHS" is written in two ways; the one of the source is kept.
 func TestRelocateKeepsHowSaturationIsWritten(t *testing.T) {
 	for _, beyond := range [][3]byte{{0xfe, 0xff, 0xff}, {15, 0xff, 0xff}} {
-		f := disktest.ForgeMBR(64)
+		f := tableforge.NewMBR(64)
 		entry(f, 0, beyond, beyond, 20_000_063, 20_000_000)
 		tab, err := Read(disk.New(40<<30, 512, func(off int64) (disk.Run, error) {
 			if off < int64(len(f)) {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -30,7 +31,7 @@ func TestCodeInPlaceOfEntries(t *testing.T) {
 		"no entry":                           {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := make(disktest.Forged, 1000*512)
+			f := make(forge.Bytes, 1000*512)
 			f.Put(atEntries, tc.entries)
 			f.Put(atMagic, []byte{0x55, 0xaa})
 			_, err := Read(disktest.ShortDisk(f, int64(len(f))))

@@ -10,20 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // A disk that was cut short says so first, and its table is read as far as it is there.
 func TestCutShort(t *testing.T) {
 	const sectors, left = 8000, 4000
-	mbr := disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 2000},
-		disktest.MBREntryFields{Type: 0x83, Start: 3000, Sectors: 5000})
-	gpt := func(sector int64) disktest.Forged {
-		return disktest.ForgeGPT(sector, sectors, 128, disktest.GPTEntryFields{First: 63, Last: 2000, Name: "first"},
-			disktest.GPTEntryFields{First: 3000, Last: 7900, Name: "last"})
+	mbr := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 2000},
+		tableforge.Slot{Type: 0x83, Start: 3000, Sectors: 5000})
+	gpt := func(sector int64) forge.Bytes {
+		return tableforge.NewGPT(sector, sectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "first"},
+			tableforge.GPTEntry{First: 3000, Last: 7900, Name: "last"})
 	}
 	for name, tc := range map[string]struct {
-		disk   disktest.Forged
+		disk   forge.Bytes
 		sector int64
 	}{"MBR": {mbr, 512}, "GPT": {gpt(512), 512}, "GPT of 4096": {gpt(4096), 4096}} {
 		t.Run(name, func(t *testing.T) {
@@ -45,8 +47,8 @@ func TestCutShort(t *testing.T) {
 			require.False(t, cut.Damaged(), "nothing is written over what is left")
 		})
 	}
-	overlap := disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 5000},
-		disktest.MBREntryFields{Type: 0x83, Start: 3000, Sectors: 5000})
+	overlap := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 5000},
+		tableforge.Slot{Type: 0x83, Start: 3000, Sectors: 5000})
 	damaged, err := Read(disktest.ShortDisk(overlap[:left*512], left*512))
 	require.NoError(t, err)
 	require.NotEqual(t, "cut-short", damaged.Issues[0].Code, "what overlaps is no sound table of a longer disk")

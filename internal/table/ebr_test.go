@@ -8,21 +8,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // oddChain returns a chain whose records use all four slots, as OS/2 left them. Its places were read by Linux 6.1
 // (sys/block/sda) like this too.
-func oddChain(third disktest.MBREntryFields) disktest.Forged {
-	f := disktest.ForgeMBR(32768, slot(0x83, 2048, 1024), slot(0x05, 4096, 20000))
-	f.EBR(4096, slot(0x83, 2048, 100), slot(0x05, 8192, 4096))
-	f.Entry(4096, 2, slot(0x83, 4096, 100))
-	f.Entry(4096, 3, slot(0x83, 6144, 200))
-	f.EBR(12288, slot(0x83, 1024, 100), slot(0x83, 2048, 100))
-	f.Entry(12288, 2, slot(0x83, 3072, 100))
-	f.Entry(12288, 3, slot(0x05, 12288, 3000))
-	f.EBR(16384, slot(0x83, 1024, 100), slot(0, 0, 0))
-	f.Entry(16384, 2, third)
+func oddChain(third tableforge.Slot) forge.Bytes {
+	f := tableforge.NewMBR(32768, slot(0x83, 2048, 1024), slot(0x05, 4096, 20000))
+	tableforge.PutEBR(f, 4096, slot(0x83, 2048, 100), slot(0x05, 8192, 4096))
+	tableforge.PutSlot(f, 4096, 2, slot(0x83, 4096, 100))
+	tableforge.PutSlot(f, 4096, 3, slot(0x83, 6144, 200))
+	tableforge.PutEBR(f, 12288, slot(0x83, 1024, 100), slot(0x83, 2048, 100))
+	tableforge.PutSlot(f, 12288, 2, slot(0x83, 3072, 100))
+	tableforge.PutSlot(f, 12288, 3, slot(0x05, 12288, 3000))
+	tableforge.PutEBR(f, 16384, slot(0x83, 1024, 100), slot(0, 0, 0))
+	tableforge.PutSlot(f, 16384, 2, third)
 	return f
 }
 
@@ -31,7 +33,7 @@ func oddChain(third disktest.MBREntryFields) disktest.Forged {
 func TestRecordsWithManyEntries(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		third disktest.MBREntryFields
+		third tableforge.Slot
 		parts int
 	}{
 		"all fit":                    {slot(0x83, 2048, 100), 10},
@@ -80,10 +82,10 @@ func TestEntriesOfARecordOverlap(t *testing.T) {
 // A record that lies in a partition of another record is broken, also where the chain goes back to it.
 func TestRecordInAPartition(t *testing.T) {
 	t.Parallel()
-	f := disktest.ForgeMBR(4096, slot(5, 1100, 2900))
-	f.EBR(1100, slot(7, 63, 900), slot(5, 1000, 1000))
-	f.EBR(2100, slot(7, 63, 400), slot(5, 400, 1500))
-	f.EBR(1500, slot(7, 1100, 100), slot(0, 0, 0))
+	f := tableforge.NewMBR(4096, slot(5, 1100, 2900))
+	tableforge.PutEBR(f, 1100, slot(7, 63, 900), slot(5, 1000, 1000))
+	tableforge.PutEBR(f, 2100, slot(7, 63, 400), slot(5, 400, 1500))
+	tableforge.PutEBR(f, 1500, slot(7, 1100, 100), slot(0, 0, 0))
 	got, err := Read(disktest.ShortDisk(f, int64(len(f))))
 	require.NoError(t, err)
 	require.Len(t, got.Issues, 1)
@@ -93,9 +95,9 @@ func TestRecordInAPartition(t *testing.T) {
 
 func TestEndlessChain(t *testing.T) {
 	t.Parallel()
-	f := disktest.ForgeMBR(4096, slot(5, 100, 3900))
+	f := tableforge.NewMBR(4096, slot(5, 100, 3900))
 	for i := range int64(maxLogical + 1) {
-		f.EBR(100+4*i, slot(7, 1, 1), slot(5, uint32(4*(i+1)), 4))
+		tableforge.PutEBR(f, 100+4*i, slot(7, 1, 1), slot(5, uint32(4*(i+1)), 4))
 	}
 	got, err := Read(disktest.ShortDisk(f, int64(len(f))))
 	require.NoError(t, err)

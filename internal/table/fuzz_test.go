@@ -11,6 +11,8 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -20,8 +22,8 @@ const seedBytes = 64 * 512
 // slowest is how long one table may take, on a machine that does other things besides.
 const slowest = 5 * time.Second
 
-func slot(kind byte, start, sectors uint32) disktest.MBREntryFields {
-	return disktest.MBREntryFields{Type: kind, Start: start, Sectors: sectors}
+func slot(kind byte, start, sectors uint32) tableforge.Slot {
+	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
 }
 
 func seedDisks(f *testing.F, add func(data []byte, sectors uint32)) {
@@ -40,14 +42,14 @@ func seedDisks(f *testing.F, add func(data []byte, sectors uint32)) {
 // FuzzMBR reads anything as an MBR with its chains of logical partitions.
 func FuzzMBR(f *testing.F) {
 	seedDisks(f, func(data []byte, sectors uint32) { f.Add(data, sectors) })
-	chain := disktest.ForgeMBR(4, slot(0x05, 1, 60), slot(0x83, 63, 63))
-	chain.EBR(1, slot(0x83, 8, 2), slot(0x05, 1, 20))
-	chain.EBR(2, slot(0x83, 9, 2), slot(0x05, 2, 20))
-	chain.EBR(3, slot(0x83, 10, 2), slot(0, 0, 0))
+	chain := tableforge.NewMBR(4, slot(0x05, 1, 60), slot(0x83, 63, 63))
+	tableforge.PutEBR(chain, 1, slot(0x83, 8, 2), slot(0x05, 1, 20))
+	tableforge.PutEBR(chain, 2, slot(0x83, 9, 2), slot(0x05, 2, 20))
+	tableforge.PutEBR(chain, 3, slot(0x83, 10, 2), slot(0, 0, 0))
 	f.Add([]byte(chain), uint32(256))
-	chain.EBR(3, slot(0x83, 10, 2), slot(0x05, 0, 50)) // back to the first
+	tableforge.PutEBR(chain, 3, slot(0x83, 10, 2), slot(0x05, 0, 50)) // back to the first
 	f.Add([]byte(chain), uint32(256))
-	f.Add([]byte(disktest.ForgeMBR(1, slot(0x83, 0xffffffff, 0xffffffff), slot(0x05, 0x80000000, 0x7fffffff))),
+	f.Add([]byte(tableforge.NewMBR(1, slot(0x83, 0xffffffff, 0xffffffff), slot(0x05, 0x80000000, 0x7fffffff))),
 		uint32(1<<32-1))
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		readFuzzed(t, disktest.ShortDisk(data, int64(sectors)*512))
@@ -57,13 +59,13 @@ func FuzzMBR(f *testing.F) {
 // FuzzGPT reads anything as a GPT, whose check sums are made right: no mutation would find its way past them.
 func FuzzGPT(f *testing.F) {
 	seedDisks(f, func(data []byte, sectors uint32) { f.Add(data, sectors, false) })
-	entries := []disktest.GPTEntryFields{{First: 63, Last: 99, Name: "one"}, {First: 99, Last: 120, Name: "overlaps"}}
-	f.Add([]byte(disktest.ForgeGPT(512, 256, 128, entries...)), uint32(256), false)
-	f.Add([]byte(disktest.ForgeGPT(512, 16, 8, disktest.GPTEntryFields{First: 4, Last: 5},
-		disktest.GPTEntryFields{First: 6, Last: 9})), uint32(16), false)
-	f.Add([]byte(disktest.ForgeGPT(4096, 64, 128, entries...)), uint32(512), true)
+	entries := []tableforge.GPTEntry{{First: 63, Last: 99, Name: "one"}, {First: 99, Last: 120, Name: "overlaps"}}
+	f.Add([]byte(tableforge.NewGPT(512, 256, 128, entries...)), uint32(256), false)
+	f.Add([]byte(tableforge.NewGPT(512, 16, 8, tableforge.GPTEntry{First: 4, Last: 5},
+		tableforge.GPTEntry{First: 6, Last: 9})), uint32(16), false)
+	f.Add([]byte(tableforge.NewGPT(4096, 64, 128, entries...)), uint32(512), true)
 	for _, far := range []uint64{1 << 50, 1<<51 - 1, 1 << 51, 1<<52 - 1, 1 << 55, 1<<64 - 1} {
-		disk := disktest.ForgeGPT(4096, 64, 128, disktest.GPTEntryFields{First: far - 1, Last: far})
+		disk := tableforge.NewGPT(4096, 64, 128, tableforge.GPTEntry{First: far - 1, Last: far})
 		f.Add([]byte(disk), uint32(512), true)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32, large bool) {
@@ -71,9 +73,9 @@ func FuzzGPT(f *testing.F) {
 		if large {
 			sector = 4096
 		}
-		disk := disktest.Forged(data)
-		disk.SumGPT(sector, sector)
-		disk.SumGPT(min(int64(len(disk)), int64(sectors)*512)/sector*sector-sector, sector)
+		disk := forge.Bytes(data)
+		tableforge.SealGPT(disk, sector, sector)
+		tableforge.SealGPT(disk, min(int64(len(disk)), int64(sectors)*512)/sector*sector-sector, sector)
 		readFuzzed(t, disktest.ShortDisk(disk, int64(sectors)*512))
 	})
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 )
@@ -38,29 +40,29 @@ func TestFieldsOfAGPT(t *testing.T) {
 		wide  bool
 		field string
 	}{
-		"a header that is too short":        {disktest.GPTHeaderSize, 91, false, "header size"},
-		"one that is longer than a sector":  {disktest.GPTHeaderSize, 513, false, "header size"},
-		"another place":                     {disktest.GPTMyLBA, 7, true, "my LBA"},
-		"no entries":                        {disktest.GPTNumEntries, 0, false, "number of entries"},
-		"too many":                          {disktest.GPTNumEntries, 16385, false, "number of entries"},
-		"too small":                         {disktest.GPTEntrySize, 64, false, "entry size"},
-		"too large":                         {disktest.GPTEntrySize, 8192, false, "entry size"},
-		"of an odd size":                    {disktest.GPTEntrySize, 192, false, "entry size"},
-		"no usable space":                   {disktest.GPTFirstUsable, 4063, true, "usable LBAs"},
-		"space behind the end":              {disktest.GPTLastUsable, sectors, true, "usable LBAs"},
-		"entries in the header":             {disktest.GPTEntriesLBA, 1, true, "entries LBA"},
-		"entries behind the end":            {disktest.GPTEntriesLBA, sectors, true, "entries LBA"},
-		"entries that reach behind the end": {disktest.GPTEntriesLBA, sectors - 31, true, "entries LBA"},
-		"entries among the partitions":      {disktest.GPTEntriesLBA, 1000, true, "entries LBA"},
+		"a header that is too short":        {tableforge.GPTHeaderSize, 91, false, "header size"},
+		"one that is longer than a sector":  {tableforge.GPTHeaderSize, 513, false, "header size"},
+		"another place":                     {tableforge.GPTMyLBA, 7, true, "my LBA"},
+		"no entries":                        {tableforge.GPTNumEntries, 0, false, "number of entries"},
+		"too many":                          {tableforge.GPTNumEntries, 16385, false, "number of entries"},
+		"too small":                         {tableforge.GPTEntrySize, 64, false, "entry size"},
+		"too large":                         {tableforge.GPTEntrySize, 8192, false, "entry size"},
+		"of an odd size":                    {tableforge.GPTEntrySize, 192, false, "entry size"},
+		"no usable space":                   {tableforge.GPTFirstUsable, 4063, true, "usable LBAs"},
+		"space behind the end":              {tableforge.GPTLastUsable, sectors, true, "usable LBAs"},
+		"entries in the header":             {tableforge.GPTEntriesLBA, 1, true, "entries LBA"},
+		"entries behind the end":            {tableforge.GPTEntriesLBA, sectors, true, "entries LBA"},
+		"entries that reach behind the end": {tableforge.GPTEntriesLBA, sectors - 31, true, "entries LBA"},
+		"entries among the partitions":      {tableforge.GPTEntriesLBA, 1000, true, "entries LBA"},
 	} {
-		f := disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
+		f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4000})
 		for _, at := range []int64{primary, backup} {
 			if c.wide {
 				f.U64(at+c.at, c.value)
 			} else {
 				f.U32(at+c.at, uint32(c.value))
 			}
-			f.SumGPT(at, 512)
+			tableforge.SealGPT(f, at, 512)
 		}
 		_, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
 		var malformed *ondisk.FormatError
@@ -73,36 +75,36 @@ func TestFieldsOfAGPT(t *testing.T) {
 // no table.
 func TestCopiesOfAGPT(t *testing.T) {
 	const sectors, primary, backup = 4096, 512, 4095 * 512
-	whole := func() disktest.Forged {
-		return disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
+	whole := func() forge.Bytes {
+		return tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4000})
 	}
-	read := func(f disktest.Forged) (*table.Table, error) { return table.Read(disktest.ShortDisk(f, int64(len(f)))) }
+	read := func(f forge.Bytes) (*table.Table, error) { return table.Read(disktest.ShortDisk(f, int64(len(f)))) }
 	for name, c := range map[string]struct {
-		change func(f disktest.Forged)
+		change func(f forge.Bytes)
 		field  string // of the error; empty: no table
 	}{
-		"a backup with its entries in front": {func(f disktest.Forged) {
-			f.U64(backup+disktest.GPTEntriesLBA,
+		"a backup with its entries in front": {func(f forge.Bytes) {
+			f.U64(backup+tableforge.GPTEntriesLBA,
 				2)
-			f.SumGPT(backup, 512)
+			tableforge.SealGPT(f, backup, 512)
 		}, "entries LBA"},
-		"a backup with entries behind its header": {func(f disktest.Forged) {
-			f.U64(backup+disktest.GPTEntriesLBA,
+		"a backup with entries behind its header": {func(f forge.Bytes) {
+			f.U64(backup+tableforge.GPTEntriesLBA,
 				4064)
-			f.SumGPT(backup, 512)
+			tableforge.SealGPT(f, backup, 512)
 		}, "entries LBA"},
-		"a backup within its space for partitions": {func(f disktest.Forged) {
-			f.U64(backup+disktest.GPTLastUsable,
+		"a backup within its space for partitions": {func(f forge.Bytes) {
+			f.U64(backup+tableforge.GPTLastUsable,
 				4095)
-			f.SumGPT(backup, 512)
+			tableforge.SealGPT(f, backup, 512)
 		}, "entries LBA"},
 		"a backup whose sum is wrong": {
-			func(f disktest.Forged) { f.U32(backup+disktest.GPTHeaderCRC, 1) },
+			func(f forge.Bytes) { f.U32(backup+tableforge.GPTHeaderCRC, 1) },
 			"header crc32",
 		},
-		"a backup whose entries have another sum":   {func(f disktest.Forged) { f.U8((4095-32)*512+32, 9) }, "entries crc32"},
-		"no magic number in either of the two":      {func(f disktest.Forged) { clear(f[backup : backup+8]) }, ""},
-		"nothing but the protective entry is there": {func(f disktest.Forged) { clear(f[512:]) }, ""},
+		"a backup whose entries have another sum":   {func(f forge.Bytes) { f.U8((4095-32)*512+32, 9) }, "entries crc32"},
+		"no magic number in either of the two":      {func(f forge.Bytes) { clear(f[backup : backup+8]) }, ""},
+		"nothing but the protective entry is there": {func(f forge.Bytes) { clear(f[512:]) }, ""},
 	} {
 		f := whole()
 		clear(f[primary : primary+8])
@@ -128,7 +130,7 @@ func TestCopiesOfAGPT(t *testing.T) {
 	require.False(t, got.Damaged())
 	for _, at := range []int64{primary, backup} {
 		f := whole()
-		f.U32(at+disktest.GPTHeaderCRC, 1)
+		f.U32(at+tableforge.GPTHeaderCRC, 1)
 		got, err := read(f)
 		require.NoError(t, err)
 		require.Len(t, got.Issues, 1)
@@ -149,25 +151,25 @@ func TestCopiesOfAGPT(t *testing.T) {
 // A sector that cannot be read is no table that is absent: the error surfaces, or the other copy is used, and the table
 // says so.
 func TestBadSectorsOfTables(t *testing.T) {
-	mbr := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 1000},
-		disktest.MBREntryFields{Type: 5, Start: 1100, Sectors: 2000})
-	mbr.EBR(1100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 900},
-		disktest.MBREntryFields{Type: 5, Start: 1000, Sectors: 900})
-	mbr.EBR(2100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 800}, disktest.MBREntryFields{})
-	gpt := disktest.ForgeGPT(512, 4096, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
-	backup := disktest.ForgeGPT(512, 4096, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
+	mbr := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 1000},
+		tableforge.Slot{Type: 5, Start: 1100, Sectors: 2000})
+	tableforge.PutEBR(mbr, 1100, tableforge.Slot{Type: 7, Start: 63, Sectors: 900},
+		tableforge.Slot{Type: 5, Start: 1000, Sectors: 900})
+	tableforge.PutEBR(mbr, 2100, tableforge.Slot{Type: 7, Start: 63, Sectors: 800}, tableforge.Slot{})
+	gpt := tableforge.NewGPT(512, 4096, 128, tableforge.GPTEntry{First: 2048, Last: 4000})
+	backup := tableforge.NewGPT(512, 4096, 128, tableforge.GPTEntry{First: 2048, Last: 4000})
 	clear(backup[512:1024])
-	bare := slices.Concat(make(disktest.Forged, 512), gpt[512:])
+	bare := slices.Concat(make(forge.Bytes, 512), gpt[512:])
 	enlarged := slices.Concat(gpt[:4095*512], make([]byte, 1<<20))
 	other := slices.Clone(bare)
 	other.U8(446+5, 7)
-	for _, f := range []disktest.Forged{mbr, gpt, backup, enlarged, bare, other} {
+	for _, f := range []forge.Bytes{mbr, gpt, backup, enlarged, bare, other} {
 		d := disktest.ShortDisk(f, int64(len(f)))
 		disktest.EveryBadSector(t, d, textOf)
 		disktest.EveryBadRead(t, d, textOf)
 	}
 	// Sector 0 may hold nothing, or something else than a protective MBR, which stays.
-	for _, f := range []disktest.Forged{bare, other} {
+	for _, f := range []forge.Bytes{bare, other} {
 		got, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
 		require.NoError(t, err)
 		require.Len(t, got.Issues, 1)

@@ -10,11 +10,14 @@ import (
 
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // chain is how a forged disk boots: the partition that each step needs, and its text.
-func chain(t *testing.T, f disktest.Forged) (texts []string, needs []int) {
+func chain(t *testing.T, f forge.Bytes) (texts []string, needs []int) {
 	t.Helper()
 	r := boottest.Read(t, f)
 	for _, l := range r.Chain {
@@ -24,12 +27,12 @@ func chain(t *testing.T, f disktest.Forged) (texts []string, needs []int) {
 }
 
 // twoPartitions is a disk with a FAT16 and an NTFS, which are active as the flags say.
-func twoPartitions(code []byte, flags ...byte) disktest.Forged {
-	f := disktest.ForgeMBR(40000,
-		disktest.MBREntryFields{Type: 6, Flag: flags[0], Start: 63, Sectors: 16000},
-		disktest.MBREntryFields{Type: 7, Flag: flags[1], Start: 20000, Sectors: 16000})
-	f.PutFAT16(63, 16000)
-	f.PutNTFS(20000, 16000)
+func twoPartitions(code []byte, flags ...byte) forge.Bytes {
+	f := tableforge.NewMBR(40000,
+		tableforge.Slot{Type: 6, Flag: flags[0], Start: 63, Sectors: 16000},
+		tableforge.Slot{Type: 7, Flag: flags[1], Start: 20000, Sectors: 16000})
+	fsforge.PutFAT16(f, 63, 16000)
+	fsforge.PutNTFS(f, 20000, 16000)
 	f.Put(0, code)
 	return f
 }
@@ -49,7 +52,7 @@ func TestChainOfABIOS(t *testing.T) {
 		"entry of the table over"
 	for _, tc := range []struct {
 		name       string
-		disk       disktest.Forged
+		disk       forge.Bytes
 		texts      []string
 		partitions []int
 	}{
@@ -113,7 +116,7 @@ func TestChainOfBootSectors(t *testing.T) {
 		"zeros":                    {want: "holds no code: the boot ends there"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 6, Flag: 0x80, Start: 63, Sectors: 30000})
+			f := tableforge.NewMBR(40000, tableforge.Slot{Type: 6, Flag: 0x80, Start: 63, Sectors: 30000})
 			f.Put(0, file(t, "/usr/lib/syslinux/mbr/mbr.bin"))
 			switch {
 			case tc.corpus != "":
@@ -143,7 +146,7 @@ func TestChainOfIsolinux(t *testing.T) {
 		"behind it":        {39000, []string{"ISOLINUX isohybrid in sector 0 loads isolinux.bin from LBA 39000"}, []int{0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 0x17, Flag: 0x80, Start: 63, Sectors: 30000})
+			f := tableforge.NewMBR(40000, tableforge.Slot{Type: 0x17, Flag: 0x80, Start: 63, Sectors: 30000})
 			f.Put(0, file(t, "/usr/lib/ISOLINUX/isohdpfx.bin"))
 			f.U32(432, tc.lba)
 			r := boottest.Read(t, f)
@@ -174,11 +177,11 @@ func FuzzChain(f *testing.F) {
 		f.Add(b, []byte{}, byte(0))
 	}
 	f.Fuzz(func(t *testing.T, code, sector []byte, flag byte) {
-		disk := disktest.ForgeMBR(4096,
-			disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 900},
-			disktest.MBREntryFields{Type: 0xef, Start: 1000, Sectors: 900},
-			disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 900})
-		disk.EBR(2000, disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 800}, disktest.MBREntryFields{})
+		disk := tableforge.NewMBR(4096,
+			tableforge.Slot{Type: 0x83, Flag: flag, Start: 63, Sectors: 900},
+			tableforge.Slot{Type: 0xef, Start: 1000, Sectors: 900},
+			tableforge.Slot{Type: 5, Start: 2000, Sectors: 900})
+		tableforge.PutEBR(disk, 2000, tableforge.Slot{Type: 0x83, Flag: flag, Start: 63, Sectors: 800}, tableforge.Slot{})
 		disk.Put(0, code[:min(len(code), 440)])
 		disk.Put(63*512, sector[:min(len(sector), 512)])
 		r := boottest.Read(t, disk)
@@ -191,13 +194,13 @@ func FuzzChain(f *testing.F) {
 }
 
 // gptWith is a GPT with one partition of a type, and code in sector 0.
-func gptWith(code []byte, kind []byte) disktest.Forged {
-	f := disktest.ForgeGPT(512, 4000, 128, disktest.GPTEntryFields{First: 63, Last: 1062})
+func gptWith(code []byte, kind []byte) forge.Bytes {
+	f := tableforge.NewGPT(512, 4000, 128, tableforge.GPTEntry{First: 63, Last: 1062})
 	for _, at := range []int64{2, 4000 - 33} {
 		f.Put(at*512, kind)
 	}
-	f.SumGPT(512, 512)
-	f.SumGPT(3999*512, 512)
+	tableforge.SealGPT(f, 512, 512)
+	tableforge.SealGPT(f, 3999*512, 512)
 	f.Put(0, code)
 	f.Put(63*512, []byte{0xfa, 0x33, 0xc0})
 	return f
@@ -231,20 +234,20 @@ func TestGenericCodeOnGPT(t *testing.T) {
 func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		code func(disktest.Forged)
+		code func(forge.Bytes)
 		flag byte
 		want []ondisk.Effect
 	}{
 		{"behind code that goes by the flag", readsByLBA, 0x80, []ondisk.Effect{ondisk.Unbootable}},
-		{"behind no code", func(disktest.Forged) {}, 0x80, []ondisk.Effect{ondisk.Warn}},
+		{"behind no code", func(forge.Bytes) {}, 0x80, []ondisk.Effect{ondisk.Warn}},
 		{"not active", readsByLBA, 0, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 7, Flag: c.flag, Start: 63, Sectors: 4000})
+			f := tableforge.NewMBR(8000, tableforge.Slot{Type: 7, Flag: c.flag, Start: 63, Sectors: 4000})
 			c.code(f)
 			f.Text(63*512, "\xeb\x3c\x90IBM 20.0")
 			f.Put(63*512+0x5a, []byte{0xfa, 0x33, 0xdb})
-			f.U16(63*512+disktest.MBRMagic, 0xaa55)
+			f.U16(63*512+tableforge.MBRMagic, 0xaa55)
 			var got []ondisk.Effect
 			for _, i := range boottest.Read(t, f).Issues {
 				got = append(got, i.Effect)
@@ -256,6 +259,6 @@ func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
 }
 
 // readsByLBA makes the code of sector 0 one that reads the boot sector of the active partition by LBA.
-func readsByLBA(f disktest.Forged) {
+func readsByLBA(f forge.Bytes) {
 	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}) // mov si,07beh; mov ah,42h; int 13h
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/firmware"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -16,27 +17,27 @@ import (
 func TestEncryptedSystems(t *testing.T) {
 	signs := []byte{0x69, 0xa6, 0x34, 0x14, 0x46, 0xda, 0x69, 0x72}
 	for name, c := range map[string]struct {
-		put  func(f disktest.Forged)
+		put  func(f forge.Bytes)
 		code *boot.Code
 		says string
 	}{
-		"TrueCrypt": {func(f disktest.Forged) { f.Text(0, "\xea\x1e\x7c\x00\x00 TrueCrypt Boot Loader\r\n") }, firmware.TrueCrypt, "TrueCrypt"},
-		"VeraCrypt": {func(f disktest.Forged) { f.Text(0, "\xea\x1e\x7c\x00\x00 VeraCrypt Boot Loader\r\n") }, firmware.VeraCrypt, "VeraCrypt"},
-		"PGP":       {func(f disktest.Forged) { f.Text(0, "\xeb\x48\x90PGPGUARD") }, firmware.PGP, "PGP"},
-		"SafeBoot":  {func(f disktest.Forged) { f.Text(0, "\xeb\x3c\x90SafeBoot") }, firmware.SafeBoot, "SafeBoot"},
-		"DiskCryptor, in the first track": {func(f disktest.Forged) {
+		"TrueCrypt": {func(f forge.Bytes) { f.Text(0, "\xea\x1e\x7c\x00\x00 TrueCrypt Boot Loader\r\n") }, firmware.TrueCrypt, "TrueCrypt"},
+		"VeraCrypt": {func(f forge.Bytes) { f.Text(0, "\xea\x1e\x7c\x00\x00 VeraCrypt Boot Loader\r\n") }, firmware.VeraCrypt, "VeraCrypt"},
+		"PGP":       {func(f forge.Bytes) { f.Text(0, "\xeb\x48\x90PGPGUARD") }, firmware.PGP, "PGP"},
+		"SafeBoot":  {func(f forge.Bytes) { f.Text(0, "\xeb\x3c\x90SafeBoot") }, firmware.SafeBoot, "SafeBoot"},
+		"DiskCryptor, in the first track": {func(f forge.Bytes) {
 			f.Text(0, "\xfa\x01\x02")
 			f.Put(5*512+77, signs)
 		}, boot.Unknown, "DiskCryptor"},
-		"DiskCryptor, at the end of the disk": {func(f disktest.Forged) {
+		"DiskCryptor, at the end of the disk": {func(f forge.Bytes) {
 			f.Text(0, "\xfa\x01\x02")
 			f.Put(int64(len(f))-20*512+7, signs)
 		}, boot.Unknown, "DiskCryptor"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 7, Flag: 0x80, Start: 63, Sectors: 4000})
+			f := tableforge.NewMBR(8000, tableforge.Slot{Type: 7, Flag: 0x80, Start: 63, Sectors: 4000})
 			c.put(f)
-			f.U32(disktest.MBRSignature, 7)
+			f.U32(tableforge.MBRSignature, 7)
 			r := boottest.Read(t, f)
 			require.Equal(t, c.code, r.Code)
 			require.Len(t, r.Issues, 1)

@@ -12,16 +12,19 @@ import (
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // exfatDisk is a disk with an exFAT at LBA 63, and what its Encode must make of it.
-func exfatDisk(lba int64) disktest.Forged {
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 6000})
-	f.PutExFAT(63, 6000)
+func exfatDisk(lba int64) forge.Bytes {
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 6000})
+	fsforge.PutExFAT(f, 63, 6000)
 	v := f[63*512:]
 	for _, first := range []int64{0, 12} {
-		v.U64(first*512+disktest.ExFATPartitionOffset, uint64(lba))
-		v.SealExFAT(first)
+		v.U64(first*512+fsforge.ExFATPartitionOffset, uint64(lba))
+		fsforge.SealExFAT(v, first)
 	}
 	return f
 }
@@ -51,13 +54,13 @@ func TestEncodedExFATIsSound(t *testing.T) {
 	disktest.Run(t, "mkfs.exfat", path)
 	volume, err := os.ReadFile(path)
 	require.NoError(t, err)
-	f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 32768})
+	f := tableforge.NewMBR(40000, tableforge.Slot{Type: 7, Start: 63, Sectors: 32768})
 	f.Put(63*512, volume)
 	require.Empty(t, boottest.Read(t, f).Refs, "mkfs.exfat leaves the field 0, which says that it is not known")
 	v := f[63*512:]
 	for _, first := range []int64{0, 12} {
-		v.U64(first*512+disktest.ExFATPartitionOffset, 63)
-		v.SealExFAT(first)
+		v.U64(first*512+fsforge.ExFATPartitionOffset, 63)
+		fsforge.SealExFAT(v, first)
 	}
 	found := boottest.Read(t, f).Refs
 	require.Len(t, found, 2)
@@ -68,27 +71,27 @@ func TestEncodedExFATIsSound(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(path, f[63*512:][:len(volume)], 0o644))
 	disktest.Run(t, "fsck.exfat", "-n", path)
-	require.Equal(t, byte(8), f[63*512+disktest.ExFATPartitionOffset+1], "LBA 2048")
+	require.Equal(t, byte(8), f[63*512+fsforge.ExFATPartitionOffset+1], "LBA 2048")
 }
 
 // What cannot be relied on stays as it is.
 func TestPartitionOffsetOfExFATThatIsLeft(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(v disktest.Forged)
+		change func(v forge.Bytes)
 		want   int
 	}{
-		"0 in both, the place is not known": {func(v disktest.Forged) {
+		"0 in both, the place is not known": {func(v forge.Bytes) {
 			for _, first := range []int64{0, 12} {
-				v.U64(first*512+disktest.ExFATPartitionOffset, 0)
-				v.SealExFAT(first)
+				v.U64(first*512+fsforge.ExFATPartitionOffset, 0)
+				fsforge.SealExFAT(v, first)
 			}
 		}, 0},
-		"wrong checksum of the backup": {func(v disktest.Forged) { v.U32(23*512, 7) }, 1},
-		"wrong checksum of the first":  {func(v disktest.Forged) { v.U32(11*512, 7) }, 0},
-		"2^64-1 in both": {func(v disktest.Forged) {
+		"wrong checksum of the backup": {func(v forge.Bytes) { v.U32(23*512, 7) }, 1},
+		"wrong checksum of the first":  {func(v forge.Bytes) { v.U32(11*512, 7) }, 0},
+		"2^64-1 in both": {func(v forge.Bytes) {
 			for _, first := range []int64{0, 12} {
-				v.U64(first*512+disktest.ExFATPartitionOffset, 1<<64-1)
-				v.SealExFAT(first)
+				v.U64(first*512+fsforge.ExFATPartitionOffset, 1<<64-1)
+				fsforge.SealExFAT(v, first)
 			}
 		}, 2},
 	} {
@@ -110,7 +113,7 @@ func TestPatchesOfReferences(t *testing.T) {
 	patches, err := r.Patches((2048-63)*512, 2048*512)
 	require.NoError(t, err)
 	require.Len(t, patches, 2)
-	require.Equal(t, int64(2048*512+disktest.ExFATPartitionOffset), patches[0].Off)
+	require.Equal(t, int64(2048*512+fsforge.ExFATPartitionOffset), patches[0].Off)
 	require.Equal(t, []byte{63, 0}, patches[0].Old)
 	require.Equal(t, []byte{0, 8}, patches[0].New)
 	require.GreaterOrEqual(t, patches[1].Off, int64((2048+11)*512))
@@ -124,8 +127,8 @@ func TestPatchesOfReferences(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want, made)
 
-	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
-	f.PutNTFS(63, 3000)
+	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})
+	fsforge.PutNTFS(f, 63, 3000)
 	patches, err = boottest.Read(t, f).Refs[0].Patches((2048-63)*512, 2048*512)
 	require.NoError(t, err)
 	require.Equal(t, []disk.Patch{{
@@ -140,12 +143,12 @@ func TestPatchesOfReferences(t *testing.T) {
 // A volume with sectors of 4096 bytes counts in these, and its regions are as much longer.
 func TestPartitionOffsetOfExFATInLargeSectors(t *testing.T) {
 	const sector, at = 4096, 64 * 512
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 64, Sectors: 6000})
-	f.PutExFAT(64, 6000)
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 64, Sectors: 6000})
+	fsforge.PutExFAT(f, 64, 6000)
 	v := f[at:]
 	boot := bytes.Clone(v[:512])
 	clear(v[:64*512])
-	seal := func(region disktest.Forged) { // exFAT specification, 3.4
+	seal := func(region forge.Bytes) { // exFAT specification, 3.4
 		var sum uint32
 		for i, b := range region[:11*sector] {
 			if i != 106 && i != 107 && i != 112 {
@@ -160,14 +163,14 @@ func TestPartitionOffsetOfExFATInLargeSectors(t *testing.T) {
 	for _, first := range []int64{0, 12} {
 		b := v[first*sector:]
 		b.Put(0, boot)
-		b.U64(disktest.ExFATPartitionOffset, at/sector)
-		b.U64(disktest.ExFATVolumeLength, 750)
-		b.U32(disktest.ExFATFATOffset, 24)
-		b.U32(disktest.ExFATFATLength, 1)
-		b.U32(disktest.ExFATHeapOffset, 25)
-		b.U32(disktest.ExFATClusters, 725)
-		b.U8(disktest.ExFATSectorShift, 12)
-		b.U8(disktest.ExFATClusterShift, 0)
+		b.U64(fsforge.ExFATPartitionOffset, at/sector)
+		b.U64(fsforge.ExFATVolumeLength, 750)
+		b.U32(fsforge.ExFATFATOffset, 24)
+		b.U32(fsforge.ExFATFATLength, 1)
+		b.U32(fsforge.ExFATHeapOffset, 25)
+		b.U32(fsforge.ExFATClusters, 725)
+		b.U8(fsforge.ExFATSectorShift, 12)
+		b.U8(fsforge.ExFATClusterShift, 0)
 		seal(b)
 	}
 	got := boottest.Read(t, f).Refs
@@ -178,7 +181,7 @@ func TestPartitionOffsetOfExFATInLargeSectors(t *testing.T) {
 		b, err := r.Encode(r.Raw, 1<<20)
 		require.NoError(t, err)
 		want := bytes.Clone(r.Raw)
-		disktest.Forged(want).U64(disktest.ExFATPartitionOffset, 256)
+		forge.Bytes(want).U64(fsforge.ExFATPartitionOffset, 256)
 		seal(want)
 		require.Equal(t, want, b)
 	}

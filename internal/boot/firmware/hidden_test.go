@@ -10,13 +10,17 @@ import (
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/volume"
 )
 
 // FACTS B1: NTFS keeps the sectors in front of it at 1ch of the boot sector and of the backup behind the file system.
 func TestHiddenSectorsOfNTFS(t *testing.T) {
-	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
-	f.PutNTFS(63, 3000)
+	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})
+	fsforge.PutNTFS(f, 63, 3000)
 	got := boottest.Read(t, f).Refs
 	require.Len(t, got, 2)
 	for i, at := range []int64{63*512 + 0x1c, (63+2999)*512 + 0x1c} {
@@ -31,8 +35,8 @@ func TestHiddenSectorsOfNTFS(t *testing.T) {
 }
 
 func TestHiddenSectorsOfFAT(t *testing.T) {
-	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 6, Start: 63, Sectors: 16000})
-	f.PutFAT16(63, 16000)
+	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 6, Start: 63, Sectors: 16000})
+	fsforge.PutFAT16(f, 63, 16000)
 	got := boottest.Read(t, f).Refs
 	require.Len(t, got, 1)
 	require.Equal(t, []disk.Range{{Off: 63*512 + 0x1c, Len: 4}}, got[0].At)
@@ -42,9 +46,9 @@ func TestHiddenSectorsOfFAT(t *testing.T) {
 func TestHiddenSectorsOfBitLocker(t *testing.T) {
 	const start = 63
 	for _, stored := range []uint32{start, 2048} {
-		f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: start, Sectors: 3000})
-		inside := make(disktest.Forged, 3000*512)
-		inside.PutBitLocker("PC C:")
+		f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: start, Sectors: 3000})
+		inside := make(forge.Bytes, 3000*512)
+		poolforge.PutBitLocker(inside, "PC C:")
 		inside.U32(volume.AtHidden, stored)
 		f.Put(start*512, inside)
 		got := boottest.Read(t, f).Refs
@@ -74,8 +78,8 @@ func TestHiddenSectorsOfFAT32(t *testing.T) {
 
 // ext has no such field, but extlinux puts a parameter block in front of it for its own use.
 func TestHiddenSectorsOfExtlinux(t *testing.T) {
-	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 3000})
-	f.PutExt(63, 3000)
+	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000})
+	fsforge.PutExt(f, 63, 3000)
 	require.Empty(t, boottest.Read(t, f).Refs)
 	f.Text(63*512+3, "EXTLINUX")
 	f.U32(63*512+0x1c, 63)
@@ -86,8 +90,8 @@ func TestHiddenSectorsOfExtlinux(t *testing.T) {
 
 // A place that the field cannot hold is an error, not a number that wraps.
 func TestHiddenSectorsOutOfRange(t *testing.T) {
-	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
-	f.PutNTFS(63, 3000)
+	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})
+	fsforge.PutNTFS(f, 63, 3000)
 	encode := boottest.Read(t, f).Refs[0].Encode
 	b, err := encode(nil, (1<<32-1)*512)
 	require.NoError(t, err)
@@ -100,8 +104,9 @@ func TestHiddenSectorsOutOfRange(t *testing.T) {
 
 // boot1 of FreeBSD stands in front of a disklabel in an active slice. It finds the slice by the table.
 func TestBootSectorOfFreeBSD(t *testing.T) {
-	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0xa5, Flag: 0x80, Start: 63, Sectors: 3000})
-	f.PutDisklabel(64*512, disktest.Slice{Start: 16, Sectors: 2000, Type: 7}, disktest.Slice{Sectors: 3000})
+	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0xa5, Flag: 0x80, Start: 63, Sectors: 3000})
+	tableforge.PutDisklabel(f, 64*512, tableforge.Slice{Start: 16, Sectors: 2000, Type: 7},
+		tableforge.Slice{Sectors: 3000})
 	f.Put(63*512, []byte{0xfc, 0x31, 0xc9, 0x8e, 0xc1})
 	f.U16(63*512+510, 0xaa55)
 	d := boottest.Disk(f)
@@ -118,9 +123,9 @@ func TestBootSectorOfFreeBSD(t *testing.T) {
 // A windows partition that was a member of a mirror has a superblock at its end still.
 func TestHiddenSectorsUnderARaid(t *testing.T) {
 	const sectors = 16000
-	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: sectors})
-	f.PutNTFS(63, sectors-300)
-	f[63*512:][:sectors*512].PutMD0(binary.LittleEndian)
+	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 7, Start: 63, Sectors: sectors})
+	fsforge.PutNTFS(f, 63, sectors-300)
+	poolforge.PutMD0(f[63*512:][:sectors*512], binary.LittleEndian)
 	got := boottest.Read(t, f).Refs
 	require.Len(t, got, 2)
 	require.Equal(t, "ntfs hidden sectors", got[0].Kind)
@@ -139,8 +144,8 @@ func TestBootSectorOfAnExtendedPartition(t *testing.T) {
 		"unknown, active":         {0x80, "\xfaxyz", []string{"boot-code"}},
 		"unknown, and not called": {0, "\xfaxyz", nil},
 	} {
-		f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 5, Flag: tc.flag, Start: 63, Sectors: 7000})
-		f.EBR(63, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 6000}, disktest.MBREntryFields{})
+		f := tableforge.NewMBR(8192, tableforge.Slot{Type: 5, Flag: tc.flag, Start: 63, Sectors: 7000})
+		tableforge.PutEBR(f, 63, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 6000}, tableforge.Slot{})
 		f.Text(63*512, tc.code)
 		r := boottest.Read(t, f)
 		var got []string
@@ -155,10 +160,10 @@ func TestBootSectorOfAnExtendedPartition(t *testing.T) {
 // An active exFAT is no boot disk: its boot sector has fields, and halts or zeros where code would be.
 func TestBootSectorOfExFAT(t *testing.T) {
 	for text, want := range map[string]int{"": 0, "\xf4\xf4\xf4": 0, "\xfa\x33\xc0": 1} {
-		f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Flag: 0x80, Start: 63, Sectors: 6000})
-		f.PutExFAT(63, 6000)
+		f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Flag: 0x80, Start: 63, Sectors: 6000})
+		fsforge.PutExFAT(f, 63, 6000)
 		f.Text(63*512+120, text)
-		f.SealExFAT(63)
+		fsforge.SealExFAT(f, 63)
 		d := boottest.Disk(f)
 		tab, parts := boottest.Partitions(t, d)
 		require.Equal(t, volume.ExFAT, parts[0].Volume.Kind)

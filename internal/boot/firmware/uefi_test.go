@@ -13,7 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
@@ -91,8 +92,8 @@ func TestChainOfUEFI(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 0xef, Start: 63, Sectors: 16000})
-			f.PutFAT16(63, 16000)
+			f := tableforge.NewMBR(40000, tableforge.Slot{Type: 0xef, Start: 63, Sectors: 16000})
+			fsforge.PutFAT16(f, 63, 16000)
 			defer holding(tc.files, tc.err)()
 			r := boottest.Read(t, f)
 			require.Len(t, r.Chain, len(tc.texts))
@@ -111,8 +112,8 @@ func TestChainOfUEFI(t *testing.T) {
 
 // A disk that cannot be read is no partition without loaders.
 func TestChainOfUEFIThatCannotBeRead(t *testing.T) {
-	f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 0xef, Start: 63, Sectors: 16000})
-	f.PutFAT16(63, 16000)
+	f := tableforge.NewMBR(40000, tableforge.Slot{Type: 0xef, Start: 63, Sectors: 16000})
+	fsforge.PutFAT16(f, 63, 16000)
 	broken := errors.New("medium error")
 	defer holding(nil, broken)()
 	d := boottest.Disk(f)

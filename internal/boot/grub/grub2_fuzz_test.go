@@ -10,7 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/known"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -18,8 +19,8 @@ import (
 // FuzzGrub2 has a boot sector and a core image, which lies where the boot sector says if that is on the disk.
 func FuzzGrub2(f *testing.F) {
 	const sectors = 512
-	blank := disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 200},
-		disktest.MBREntryFields{Type: 0x83, Start: 300, Sectors: 100})
+	blank := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 200},
+		tableforge.Slot{Type: 0x83, Start: 300, Sectors: 100})
 	tab, err := table.Read(boottest.Disk(blank))
 	require.NoError(f, err)
 	var parts []boot.Partition
@@ -28,9 +29,9 @@ func FuzzGrub2(f *testing.F) {
 	}
 	for _, first := range []uint64{1, 100, 310, 280, endless} {
 		for place := range byte(2) {
-			seed := disktest.ForgeMBR(2)
-			seed.PutGrub2Boot(0, first)
-			seed.PutGrub2Core(1, list(first+1, 5, 110, 7)...)
+			seed := tableforge.NewMBR(2)
+			grubforge.PutBoot(seed, 0, first)
+			grubforge.PutCore(seed, 1, list(first+1, 5, 110, 7)...)
 			f.Add(place, []byte(seed[:440]), []byte(seed[512:]))
 		}
 	}
@@ -38,7 +39,7 @@ func FuzzGrub2(f *testing.F) {
 		image := bytes.Clone(blank)
 		at := []int{0, 63 * 512, 300 * 512}[place%3]
 		copy(image[at:at+440], code)
-		first := binary.LittleEndian.Uint64(image[at+disktest.GrubKernelSector:])
+		first := binary.LittleEndian.Uint64(image[at+grubforge.KernelSector:])
 		if first > 0 && first < sectors {
 			copy(image[first*512:][:512], core)
 		}

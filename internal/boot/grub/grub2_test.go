@@ -14,6 +14,9 @@ import (
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -21,25 +24,25 @@ import (
 const endless = 1<<64 - 1
 
 // grubDisk has a partition of 3000 sectors at LBA 63 and one of 500 at LBA 3500.
-func grubDisk() disktest.Forged {
-	return disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 3000},
-		disktest.MBREntryFields{Type: 0x83, Start: 3500, Sectors: 500})
+func grubDisk() forge.Bytes {
+	return tableforge.NewMBR(4096, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 3000},
+		tableforge.Slot{Type: 0x83, Start: 3500, Sectors: 500})
 }
 
 // inMBR is boot.img in the MBR; core.img begins at LBA first.
-func inMBR(first uint64, entries ...disktest.GrubEntry) disktest.Forged {
+func inMBR(first uint64, entries ...grubforge.Entry) forge.Bytes {
 	f := grubDisk()
-	f.PutGrub2Boot(0, first)
+	grubforge.PutBoot(f, 0, first)
 	if first > 0 && first < 4000 {
-		f.PutGrub2Core(int64(first), entries...)
+		grubforge.PutCore(f, int64(first), entries...)
 	}
 	return f
 }
 
 // list is a block list of runs: start and sectors by turns.
-func list(numbers ...uint64) (out []disktest.GrubEntry) {
+func list(numbers ...uint64) (out []grubforge.Entry) {
 	for i := 0; i < len(numbers); i += 2 {
-		out = append(out, disktest.GrubEntry{Start: numbers[i], Sectors: uint16(numbers[i+1])})
+		out = append(out, grubforge.Entry{Start: numbers[i], Sectors: uint16(numbers[i+1])})
 	}
 	return out
 }
@@ -76,7 +79,7 @@ func TestGrub2(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		first  uint64
-		list   []disktest.GrubEntry
+		list   []grubforge.Entry
 		want   []grubRef
 		issues []int // the partitions whose move matters; 0: any
 	}{
@@ -128,25 +131,25 @@ func TestGrub2(t *testing.T) {
 // What is not the code that reads such a list is not patched, wherever it lies.
 func TestGrub2OfAnUnknownBuild(t *testing.T) {
 	const core = 100 * 512
-	endlessList := func(f disktest.Forged) {
+	endlessList := func(f forge.Bytes) {
 		f = f[core:]
-		for at := int64(disktest.GrubFirstEntry); at > 0x120; at -= disktest.GrubEntrySize {
+		for at := int64(grubforge.FirstEntry); at > 0x120; at -= grubforge.EntrySize {
 			f.U64(at, 101)
 			f.U16(at+8, 1)
-			f.U16(at+10, uint16(0x820+(disktest.GrubFirstEntry-at)/disktest.GrubEntrySize*32))
+			f.U16(at+10, uint16(0x820+(grubforge.FirstEntry-at)/grubforge.EntrySize*32))
 		}
 	}
-	for name, change := range map[string]func(disktest.Forged){
-		"boot.img loads elsewhere":         func(f disktest.Forged) { f.U16(disktest.GrubKernelAddress, 0x2000) },
-		"boot.img reads another field":     func(f disktest.Forged) { f.U16(0xbf, 0x7db0) }, // boot_hybrid.img
-		"another list":                     func(f disktest.Forged) { f.U16(core+9, 0x81f8) },
-		"entries of another size":          func(f disktest.Forged) { f.U8(core+0xf4, 8) },
-		"another place to jump to":         func(f disktest.Forged) { f.U16(core+0x101, 0x2200) },
-		"no texts":                         func(f disktest.Forged) { f.Text(core+0x129, "Gram") },
-		"a first entry for another memory": func(f disktest.Forged) { f.U16(core+0x1fe, 0x800) },
-		"a hole in memory":                 func(f disktest.Forged) { f.U16(core+0x1f2, 0x841) },
+	for name, change := range map[string]func(forge.Bytes){
+		"boot.img loads elsewhere":         func(f forge.Bytes) { f.U16(grubforge.KernelAddress, 0x2000) },
+		"boot.img reads another field":     func(f forge.Bytes) { f.U16(0xbf, 0x7db0) }, // boot_hybrid.img
+		"another list":                     func(f forge.Bytes) { f.U16(core+9, 0x81f8) },
+		"entries of another size":          func(f forge.Bytes) { f.U8(core+0xf4, 8) },
+		"another place to jump to":         func(f forge.Bytes) { f.U16(core+0x101, 0x2200) },
+		"no texts":                         func(f forge.Bytes) { f.Text(core+0x129, "Gram") },
+		"a first entry for another memory": func(f forge.Bytes) { f.U16(core+0x1fe, 0x800) },
+		"a hole in memory":                 func(f forge.Bytes) { f.U16(core+0x1f2, 0x841) },
 		"a list without an end":            endlessList,
-		"zeros":                            func(f disktest.Forged) { clear(f[core:][:512]) },
+		"zeros":                            func(f forge.Bytes) { clear(f[core:][:512]) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := inMBR(100, list(101, 1, 110, 4)...)
@@ -163,7 +166,7 @@ func TestGrub2OfAnUnknownBuild(t *testing.T) {
 // A boot sector of a partition has the same fields. Two that name one core.img share its list.
 func TestGrub2InBootSectors(t *testing.T) {
 	f := inMBR(100, list(101, 10)...)
-	f.PutGrub2Boot(3500, 100)
+	grubforge.PutBoot(f, 3500, 100)
 	r := boottest.Read(t, f)
 	require.Empty(t, r.Issues)
 	require.Equal(t, []grubRef{
@@ -181,10 +184,10 @@ func TestGrub2InBootSectors(t *testing.T) {
 
 // The first sector of a logical partition moves with it. That of an extended one is a record of the table.
 func TestGrub2InLogicalAndExtendedPartitions(t *testing.T) {
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 5, Start: 63, Sectors: 7000})
-	f.EBR(63, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 6000}, disktest.MBREntryFields{})
-	f.PutGrub2Boot(126, 200)
-	f.PutGrub2Core(200, list(201, 10)...)
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 5, Start: 63, Sectors: 7000})
+	tableforge.PutEBR(f, 63, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 6000}, tableforge.Slot{})
+	grubforge.PutBoot(f, 126, 200)
+	grubforge.PutCore(f, 200, list(201, 10)...)
 	r := boottest.Read(t, f)
 	require.Empty(t, r.Issues)
 	require.Equal(t, []grubRef{
@@ -192,16 +195,16 @@ func TestGrub2InLogicalAndExtendedPartitions(t *testing.T) {
 		{"grub2 block list entry 1", 5, 74*512 + 0x1f4, 201, 5, false},
 	}, grubRefs(r))
 
-	f.PutGrub2Core(100)
-	f.PutGrub2Boot(126, 100)
+	grubforge.PutCore(f, 100)
+	grubforge.PutBoot(f, 126, 100)
 	require.Equal(t, []int{0}, issuesOf(boottest.Read(t, f)), "between two records is no partition")
 
 	clear(f[126*512:][:512])
 	for core, want := range map[uint64][]int{1: nil, 200: {5}} {
 		table := bytes.Clone(f[63*512+440:][:72])
-		f.PutGrub2Boot(63, core)
+		grubforge.PutBoot(f, 63, core)
 		f.Put(63*512+440, table)
-		f.PutGrub2Core(int64(core))
+		grubforge.PutCore(f, int64(core))
 		require.Equal(t, want, issuesOf(boottest.Read(t, f)))
 	}
 }
@@ -210,7 +213,7 @@ func TestGrub2InLogicalAndExtendedPartitions(t *testing.T) {
 // loaders.
 func TestGrub2InBtrfs(t *testing.T) {
 	f := inMBR(100, list(101, 10)...)
-	f.PutGrub2Core(2500, list(2501, 10)...)
+	grubforge.PutCore(f, 2500, list(2501, 10)...)
 	read := func() *boot.Result {
 		d := boottest.Disk(f)
 		tab, parts := boottest.Partitions(t, d)
@@ -223,7 +226,7 @@ func TestGrub2InBtrfs(t *testing.T) {
 	require.Empty(t, r.Issues)
 	require.Len(t, r.Refs, 2)
 
-	f.U64(disktest.GrubKernelSector, 2500)
+	f.U64(grubforge.KernelSector, 2500)
 	r = read()
 	require.Equal(t, []int{1}, issuesOf(r))
 	require.Equal(t, []grubRef{
@@ -246,7 +249,7 @@ func TestGrub2OnLargeSectors(t *testing.T) {
 // A partition can be said to go on behind the end of the disk.
 func TestGrub2BehindTheDisk(t *testing.T) {
 	f := inMBR(5000)
-	f.Entry(0, 0, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000})
+	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000})
 	d := boottest.Disk(f)
 	tab, err := table.Read(d)
 	require.NoError(t, err)
@@ -263,7 +266,7 @@ func TestGrub2BehindTheDisk(t *testing.T) {
 // Debian's own images, and the lists that grub-mkimage makes.
 func TestGrub2OfDebian(t *testing.T) {
 	const dir = "/usr/lib/grub/i386-pc/"
-	read := func(name string) disktest.Forged {
+	read := func(name string) forge.Bytes {
 		b, err := os.ReadFile(disktest.DataFile(t, dir+name))
 		require.NoError(t, err)
 		return b
@@ -271,11 +274,11 @@ func TestGrub2OfDebian(t *testing.T) {
 	f := grubDisk()
 	img, core := read("boot.img"), read("diskboot.img")
 	f.Put(0, img[:440])
-	f.U64(disktest.GrubKernelSector, 100)
+	f.U64(grubforge.KernelSector, 100)
 	f.Put(100*512, core)
-	require.Equal(t, uint64(2), binary.LittleEndian.Uint64(core[disktest.GrubFirstEntry:]), "what comes from the package")
-	f.U64(100*512+disktest.GrubFirstEntry, 101)
-	f.U16(100*512+disktest.GrubFirstEntry+8, 77)
+	require.Equal(t, uint64(2), binary.LittleEndian.Uint64(core[grubforge.FirstEntry:]), "what comes from the package")
+	f.U64(100*512+grubforge.FirstEntry, 101)
+	f.U16(100*512+grubforge.FirstEntry+8, 77)
 	r := boottest.Read(t, f)
 	require.Empty(t, r.Issues)
 	require.Equal(t, []grubRef{

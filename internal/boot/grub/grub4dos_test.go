@@ -11,12 +11,14 @@ import (
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/grub"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // putGrub4DOS writes what the MBR of grub4dos has of its own: a reader of the table, and the message that its installer
 // knows it by.
-func putGrub4DOS(f disktest.Forged) {
+func putGrub4DOS(f forge.Bytes) {
 	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13, 0xb8, 0x01, 0x02})
 	f.Text(0x1a0, "Missing MBR-helper.")
 }
@@ -30,8 +32,8 @@ func TestGrub4DOS(t *testing.T) {
 	disktest.Run(t, "mcopy", "-i", volume, grldr, "::/grldr")
 	files, err := os.ReadFile(volume)
 	require.NoError(t, err)
-	f := disktest.ForgeMBR(60000, disktest.MBREntryFields{Type: 6, Flag: 0x80, Start: 63, Sectors: 40000},
-		disktest.MBREntryFields{Type: 7, Start: 40063, Sectors: 10000})
+	f := tableforge.NewMBR(60000, tableforge.Slot{Type: 6, Flag: 0x80, Start: 63, Sectors: 40000},
+		tableforge.Slot{Type: 7, Start: 40063, Sectors: 10000})
 	f.Put(63*512, files)
 	putGrub4DOS(f)
 	r := boottest.Read(t, f)
@@ -46,7 +48,7 @@ func TestGrub4DOS(t *testing.T) {
 }
 
 func TestGrub4DOSInsideOfAPartition(t *testing.T) {
-	f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 0x83, Start: 15, Sectors: 4000})
+	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x83, Start: 15, Sectors: 4000})
 	putGrub4DOS(f)
 	r := boottest.Read(t, f)
 	require.Len(t, r.Issues, 1)

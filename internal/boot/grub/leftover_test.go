@@ -8,33 +8,41 @@ import (
 
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/known"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
 // putLBACode makes the code of sector 0 one that reads the boot sector of the active partition by LBA.
-func putLBACode(f disktest.Forged) {
+func putLBACode(f forge.Bytes) {
 	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}) // mov si,07beh; mov ah,42h; int 13h
 }
 
 // brokenLoaders put a loader into a boot sector that a move breaks.
-var brokenLoaders = map[string]func(f disktest.Forged, lba int64){
-	"GRUB 2, no such core.img": func(f disktest.Forged, lba int64) {
-		f.PutGrub2Boot(lba, 5000)
+var brokenLoaders = map[string]func(f forge.Bytes, lba int64){
+	"GRUB 2, no such core.img": func(f forge.Bytes, lba int64) {
+		grubforge.PutBoot(f, lba, 5000)
 		f.Text(5000*512, "another file")
 	},
-	"GRUB 2 of another build": func(f disktest.Forged, lba int64) { f.PutGrub2Boot(lba, 5000); f.U16(lba*512+0x5a, 0x2000) },
-	"GRUB 2 behind the disk":  func(f disktest.Forged, lba int64) { f.PutGrub2Boot(lba, 1<<30) },
-	"GRUB 2 on another disk": func(f disktest.Forged, lba int64) {
-		f.PutGrub2Boot(lba, 5000)
+	"GRUB 2 of another build": func(f forge.Bytes, lba int64) { grubforge.PutBoot(f, lba, 5000); f.U16(lba*512+0x5a, 0x2000) },
+	"GRUB 2 behind the disk":  func(f forge.Bytes, lba int64) { grubforge.PutBoot(f, lba, 1<<30) },
+	"GRUB 2 on another disk": func(f forge.Bytes, lba int64) {
+		grubforge.PutBoot(f, lba, 5000)
 		f.U8(lba*512+0x64, 0x81)
-		f.PutGrub2Core(5000)
+		grubforge.PutCore(f, 5000)
 	},
-	"GRUB 2, a list into nowhere":   func(f disktest.Forged, lba int64) { f.PutGrub2Boot(lba, 5000); f.PutGrub2Core(5000, list(8070, 2)...) },
-	"GRUB legacy, no such stage":    func(f disktest.Forged, lba int64) { f.PutStage1(lba, disktest.Stage2(5000)) },
-	"LILO":                          func(f disktest.Forged, lba int64) { f.Text(lba*512, "\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x16\x08") },
-	"GRUB legacy from another disk": func(f disktest.Forged, lba int64) { f.PutStage1(lba, disktest.Stage2(5000)); f.U8(lba*512+0x40, 0x81) },
+	"GRUB 2, a list into nowhere": func(f forge.Bytes, lba int64) {
+		grubforge.PutBoot(f, lba, 5000)
+		grubforge.PutCore(f, 5000, list(8070, 2)...)
+	},
+	"GRUB legacy, no such stage": func(f forge.Bytes, lba int64) { grubforge.PutStage1(f, lba, grubforge.Stage2(5000)) },
+	"LILO":                       func(f forge.Bytes, lba int64) { f.Text(lba*512, "\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x16\x08") },
+	"GRUB legacy from another disk": func(f forge.Bytes, lba int64) {
+		grubforge.PutStage1(f, lba, grubforge.Stage2(5000))
+		f.U8(lba*512+0x40, 0x81)
+	},
 }
 
 // What a move breaks is refused where the boot goes there. Old boot sectors that nothing reads are left on many disks:
@@ -44,13 +52,13 @@ func TestLoadersLeftOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, tc := range []struct {
 				lba  int64
-				code func(disktest.Forged)
+				code func(forge.Bytes)
 				want ondisk.Effect
 			}{
 				{63, putLBACode, ondisk.Unbootable},
-				{63, func(disktest.Forged) {}, ondisk.Unbootable}, // what boots the active partition is on another disk
+				{63, func(forge.Bytes) {}, ondisk.Unbootable}, // what boots the active partition is on another disk
 				{8100, putLBACode, ondisk.Warn},
-				{63, func(f disktest.Forged) { f.PutGrub2Boot(0, 1); f.PutGrub2Core(1, list(2, 50)...) }, ondisk.Warn},
+				{63, func(f forge.Bytes) { grubforge.PutBoot(f, 0, 1); grubforge.PutCore(f, 1, list(2, 50)...) }, ondisk.Warn},
 			} {
 				f := legacyDisk()
 				tc.code(f)
@@ -69,12 +77,12 @@ func TestLoadersLeftOver(t *testing.T) {
 
 // A list that a boot sector without use names first is judged once more for the one that boots by it.
 func TestGrub2ListOfTwoBootSectors(t *testing.T) {
-	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 8000},
-		disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 8100, Sectors: 8000})
+	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 8000},
+		tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 8100, Sectors: 8000})
 	putLBACode(f)
-	f.PutGrub2Boot(63, 5000)
-	f.PutGrub2Boot(8100, 5000)
-	f.PutGrub2Core(5000, list(5001, 7, 8070, 2)...)
+	grubforge.PutBoot(f, 63, 5000)
+	grubforge.PutBoot(f, 8100, 5000)
+	grubforge.PutCore(f, 5000, list(5001, 7, 8070, 2)...)
 	r := boottest.Read(t, f)
 	require.Len(t, r.Issues, 2)
 	require.Equal(t, ondisk.Warn, r.Issues[0].Effect)
@@ -85,9 +93,9 @@ func TestGrub2ListOfTwoBootSectors(t *testing.T) {
 // A table names thousands of partitions: issues about a loader in each of them are bounded, and the one that boots
 // counts wherever it stands.
 func TestLoadersInManyPartitions(t *testing.T) {
-	for name, put := range map[string]func(f disktest.Forged){
-		"GRUB 2": func(f disktest.Forged) { f.PutGrub2Boot(63, 5000); f.PutGrub2Core(5000, list(5001, 9)...) },
-		"LILO":   func(f disktest.Forged) { brokenLoaders["LILO"](f, 63) },
+	for name, put := range map[string]func(f forge.Bytes){
+		"GRUB 2": func(f forge.Bytes) { grubforge.PutBoot(f, 63, 5000); grubforge.PutCore(f, 5000, list(5001, 9)...) },
+		"LILO":   func(f forge.Bytes) { brokenLoaders["LILO"](f, 63) },
 	} {
 		f := legacyDisk()
 		putLBACode(f)
@@ -111,7 +119,7 @@ func TestGrub2WithoutACore(t *testing.T) {
 	for name, first := range map[string]string{"zeros": "", "made a GPT": "EFI PART\x00\x00\x01\x00"} {
 		t.Run(name, func(t *testing.T) {
 			f := legacyDisk()
-			f.PutGrub2Boot(0, 1)
+			grubforge.PutBoot(f, 0, 1)
 			f.Text(512, first)
 			r := boottest.Read(t, f)
 			require.Len(t, r.Issues, 1)
@@ -123,10 +131,14 @@ func TestGrub2WithoutACore(t *testing.T) {
 
 // A journal in blocks of 4 KiB holds boot sector and superblock as one block, and brings both back.
 func TestBootSectorUnderAJournal(t *testing.T) {
-	loaders := map[string]func(f disktest.Forged){
-		"GRUB 2":      func(f disktest.Forged) { f.PutGrub2Boot(63, 5000); f.PutGrub2Core(5000, list(5001, 9)...) },
-		"GRUB legacy": func(f disktest.Forged) { s := disktest.Stage2(9000); f.PutStage1(63, s); f.PutStage(s) }, // in partition 2
-		"extlinux": func(f disktest.Forged) {
+	loaders := map[string]func(f forge.Bytes){
+		"GRUB 2": func(f forge.Bytes) { grubforge.PutBoot(f, 63, 5000); grubforge.PutCore(f, 5000, list(5001, 9)...) },
+		"GRUB legacy": func(f forge.Bytes) {
+			s := grubforge.Stage2(9000)
+			grubforge.PutStage1(f, 63, s)
+			grubforge.PutStage(f, s)
+		}, // in partition 2
+		"extlinux": func(f forge.Bytes) {
 			f.Put(63*512, []byte("\xeb\x58\x90SYSLINUX"))
 			f.U32(63*512+0x1c, 63)
 			f.U16(63*512+510, 0xaa55)

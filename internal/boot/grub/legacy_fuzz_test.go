@@ -8,7 +8,9 @@ import (
 
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/grub"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // installed is where scripts/install-tools.sh unpacks the real stages.
@@ -17,13 +19,13 @@ const installed = "/usr/local/lib/trueup-tests/grub-legacy/x86_64-pc/"
 // FuzzGrubLegacy holds finder and references to each other: what was found at one place of the partition must be found,
 // rewritten, at another.
 func FuzzGrubLegacy(f *testing.F) {
-	forged, s := legacyDisk(), disktest.Stage2(64)
-	forged.PutStage1(0, s)
-	forged.PutStage(s)
+	forged, s := legacyDisk(), grubforge.Stage2(64)
+	grubforge.PutStage1(forged, 0, s)
+	grubforge.PutStage(forged, s)
 	f.Add([]byte(forged[:440]), []byte(forged[64*512:66*512]))
-	s = disktest.Stage15()
-	forged.PutStage1(0, s)
-	forged.PutStage(s)
+	s = grubforge.Stage15()
+	grubforge.PutStage1(forged, 0, s)
+	grubforge.PutStage(forged, s)
 	f.Add([]byte(forged[:440]), []byte(forged[512:3*512]))
 	for _, name := range []string{"stage2", "e2fs_stage1_5"} {
 		one, err := os.ReadFile(installed + "stage1")
@@ -35,10 +37,10 @@ func FuzzGrubLegacy(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, one, two []byte) {
 		const sectors, shift = 1024, 65
-		disks := [2]disktest.Forged{}
+		disks := [2]forge.Bytes{}
 		for i := range disks {
 			start := uint32(63 + i*shift)
-			d := disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: start, Sectors: 800})
+			d := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: start, Sectors: 800})
 			d.Put(int64(start+1)*512, two[:min(len(two), 1024)])
 			d.Put(512, two[:min(len(two), 1024)])
 			d.Put(0, one[:min(len(one), 440)])

@@ -9,16 +9,19 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/known"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
 
 // legacyDisk has two partitions behind a gap of 62 sectors, of which the first one is active, and a hole between them.
-func legacyDisk() disktest.Forged {
-	return disktest.ForgeMBR(16384,
-		disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000},
-		disktest.MBREntryFields{Type: 0x83, Start: 8100, Sectors: 8000})
+func legacyDisk() forge.Bytes {
+	return tableforge.NewMBR(16384,
+		tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000},
+		tableforge.Slot{Type: 0x83, Start: 8100, Sectors: 8000})
 }
 
 // word is a reference, in LBAs.
@@ -39,11 +42,11 @@ func words(refs []boot.Ref) []word {
 
 // FACTS B5: what lies in the gap stays, and stage1.5 finds stage2 by partition and path.
 func TestGrubLegacyInTheGap(t *testing.T) {
-	f, s := legacyDisk(), disktest.Stage15()
+	f, s := legacyDisk(), grubforge.Stage15()
 	s.Partition = 1
 	s.List[0].Sectors = 61 // up to the last sector of the gap
-	f.PutStage1(0, s)
-	f.PutStage(s)
+	grubforge.PutStage1(f, 0, s)
+	grubforge.PutStage(f, s)
 	r := boottest.Read(t, f)
 	require.Empty(t, r.Issues)
 	require.Equal(t, []word{{0, 0x44, 1, 0}, {0, 512 + 0x1f8, 2, 0}}, words(r.Refs))
@@ -58,13 +61,13 @@ func TestGrubLegacyInTheGap(t *testing.T) {
 
 // FACTS B5: what points into a partition moves with it.
 func TestGrubLegacyInAPartition(t *testing.T) {
-	f, s := legacyDisk(), disktest.Stage2(1000)
-	s.List = []disktest.GrubRun{
+	f, s := legacyDisk(), grubforge.Stage2(1000)
+	s.List = []grubforge.Run{
 		{Start: 1001, Sectors: 23, Segment: 0x820}, {Start: 1030, Sectors: 200, Segment: 0xb00}, {Start: 1300, Sectors: 10, Segment: 0x2400},
 	}
-	f.PutStage1(0, s)
-	f.PutStage1(8100, s) // in the boot sector of the other partition
-	f.PutStage(s)
+	grubforge.PutStage1(f, 0, s)
+	grubforge.PutStage1(f, 8100, s) // in the boot sector of the other partition
+	grubforge.PutStage(f, s)
 	r := boottest.Read(t, f)
 	require.Empty(t, r.Issues)
 	list := int64(1000*512 + 0x1f8)
@@ -104,10 +107,10 @@ func TestGrubLegacyOpensAnotherPartition(t *testing.T) {
 		"there is no such one":     {7, "/grub/menu.lst", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, s := legacyDisk(), disktest.Stage2(1000)
+			f, s := legacyDisk(), grubforge.Stage2(1000)
 			s.Partition, s.Opens = tc.slot, tc.opens
-			f.PutStage1(0, s)
-			f.PutStage(s)
+			grubforge.PutStage1(f, 0, s)
+			grubforge.PutStage(f, s)
 			r := boottest.Read(t, f)
 			require.Empty(t, r.Issues)
 			require.True(t, r.Boots(1))
@@ -122,13 +125,13 @@ func TestGrubLegacyOpensAnotherPartition(t *testing.T) {
 // T65: what is not understood is refused, and nothing of it is rewritten.
 func TestGrubLegacyRefused(t *testing.T) {
 	const list = 1000*512 + 0x1f8
-	long := make([]disktest.GrubRun, 30)
+	long := make([]grubforge.Run, 30)
 	for i := range long {
-		long[i] = disktest.GrubRun{Start: 1001 + uint32(i)*2, Sectors: 1, Segment: 0x820 + uint16(i)*0x20}
+		long[i] = grubforge.Run{Start: 1001 + uint32(i)*2, Sectors: 1, Segment: 0x820 + uint16(i)*0x20}
 	}
 	for name, tc := range map[string]struct {
-		change func(f disktest.Forged, s *disktest.GrubStage) // before and after the stage is put
-		after  func(f disktest.Forged)
+		change func(f forge.Bytes, s *grubforge.Stage) // before and after the stage is put
+		after  func(f forge.Bytes)
 		says   string
 		moves  int // the partition whose move matters; 0: any
 	}{
@@ -136,32 +139,32 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"stage at lba 2^32-1":             {change: at(1<<32 - 1), says: "LBA 4294967295"},
 		"stage between two partitions":    {change: at(8080), says: "neither in one partition nor in the gap"},
 		"stage behind all partitions":     {change: at(16200), says: "neither in one partition nor in the gap"},
-		"no stage at its place":           {after: func(f disktest.Forged) { clear(f[1000*512:][:0x1f8]) }, says: "LBA 1000 in partition 1 holds no stage"},
-		"a stage for another address":     {after: func(f disktest.Forged) { f.U16(0x42, 0x2000); f.U16(0x48, 0x200) }, says: "holds no stage"},
-		"an address that is not known":    {after: func(f disktest.Forged) { f.U16(0x42, 0x9000) }, says: "0x9000"},
-		"another segment than address":    {after: func(f disktest.Forged) { f.U16(0x48, 0x900) }, says: "segment 0x900"},
-		"interface 3.1":                   {after: func(f disktest.Forged) { f.U8(0x3f, 1) }, says: "3.1"},
-		"code that uses no such field":    {after: func(f disktest.Forged) { f.U8(0xa3, 0x40) }, says: "not that of GRUB 0.9x"},
-		"from another disk":               {after: func(f disktest.Forged) { f.U8(0x40, 0x81) }, says: "BIOS drive 0x81"},
-		"list with count 0":               {after: func(f disktest.Forged) { f.U16(list+4, 0) }, says: "empty"},
-		"list with count 65535":           {after: func(f disktest.Forged) { f.U16(list+4, 65535) }, says: "65535 sectors"},
-		"list that goes on with 65535":    {after: func(f disktest.Forged) { f.U32(list-8, 2000); f.U16(list-4, 65535); f.U16(list-2, 0x2540) }, says: "65535 sectors in entry 2"},
-		"list at another address":         {after: func(f disktest.Forged) { f.U16(list+6, 0x840) }, says: "segment 0x840, and 0x820"},
-		"list behind the disk":            {after: func(f disktest.Forged) { f.U32(list, 1<<32-1) }, says: "LBA 4294967295"},
-		"list behind the partition":       {after: func(f disktest.Forged) { f.U32(list, 7900) }, says: "neither in one partition nor in the gap"},
+		"no stage at its place":           {after: func(f forge.Bytes) { clear(f[1000*512:][:0x1f8]) }, says: "LBA 1000 in partition 1 holds no stage"},
+		"a stage for another address":     {after: func(f forge.Bytes) { f.U16(0x42, 0x2000); f.U16(0x48, 0x200) }, says: "holds no stage"},
+		"an address that is not known":    {after: func(f forge.Bytes) { f.U16(0x42, 0x9000) }, says: "0x9000"},
+		"another segment than address":    {after: func(f forge.Bytes) { f.U16(0x48, 0x900) }, says: "segment 0x900"},
+		"interface 3.1":                   {after: func(f forge.Bytes) { f.U8(0x3f, 1) }, says: "3.1"},
+		"code that uses no such field":    {after: func(f forge.Bytes) { f.U8(0xa3, 0x40) }, says: "not that of GRUB 0.9x"},
+		"from another disk":               {after: func(f forge.Bytes) { f.U8(0x40, 0x81) }, says: "BIOS drive 0x81"},
+		"list with count 0":               {after: func(f forge.Bytes) { f.U16(list+4, 0) }, says: "empty"},
+		"list with count 65535":           {after: func(f forge.Bytes) { f.U16(list+4, 65535) }, says: "65535 sectors"},
+		"list that goes on with 65535":    {after: func(f forge.Bytes) { f.U32(list-8, 2000); f.U16(list-4, 65535); f.U16(list-2, 0x2540) }, says: "65535 sectors in entry 2"},
+		"list at another address":         {after: func(f forge.Bytes) { f.U16(list+6, 0x840) }, says: "segment 0x840, and 0x820"},
+		"list behind the disk":            {after: func(f forge.Bytes) { f.U32(list, 1<<32-1) }, says: "LBA 4294967295"},
+		"list behind the partition":       {after: func(f forge.Bytes) { f.U32(list, 7900) }, says: "neither in one partition nor in the gap"},
 		"list in the gap, stage not":      {change: run(2, 20), says: "begins in partition 1, and a piece of it lies in the gap"},
 		"list in another partition":       {change: run(9000, 20), says: "begins in partition 1, and a piece of it lies in partition 2"},
-		"list without end":                {change: func(_ disktest.Forged, s *disktest.GrubStage) { s.List = long }, says: "no end"},
-		"second sector of something else": {after: func(f disktest.Forged) { clear(f[1001*512:][:16]) }, says: "second sector"},
-		"second sector without its jump":  {after: func(f disktest.Forged) { f.U8(1001*512, 0x90) }, says: "second sector"},
-		"stage1.5 that leaves the gap": {change: func(_ disktest.Forged, s *disktest.GrubStage) {
-			*s = disktest.Stage15()
+		"list without end":                {change: func(_ forge.Bytes, s *grubforge.Stage) { s.List = long }, says: "no end"},
+		"second sector of something else": {after: func(f forge.Bytes) { clear(f[1001*512:][:16]) }, says: "second sector"},
+		"second sector without its jump":  {after: func(f forge.Bytes) { f.U8(1001*512, 0x90) }, says: "second sector"},
+		"stage1.5 that leaves the gap": {change: func(_ forge.Bytes, s *grubforge.Stage) {
+			*s = grubforge.Stage15()
 			s.List[0].Sectors = 62
 		}, says: "LBA 2, 62 sectors long, neither in one partition nor in the gap"},
-		"second sector of a stage1.5":    {after: func(f disktest.Forged) { f.U8(1001*512+0x10, 2) }, says: "stage 2"},
-		"second sector of interface 3.1": {after: func(f disktest.Forged) { f.U8(1001*512+7, 1) }, says: "second sector"},
-		"version 1.98":                   {change: func(_ disktest.Forged, s *disktest.GrubStage) { s.Version = "1.98" }, says: "1.98"},
-		"version without end": {after: func(f disktest.Forged) {
+		"second sector of a stage1.5":    {after: func(f forge.Bytes) { f.U8(1001*512+0x10, 2) }, says: "stage 2"},
+		"second sector of interface 3.1": {after: func(f forge.Bytes) { f.U8(1001*512+7, 1) }, says: "second sector"},
+		"version 1.98":                   {change: func(_ forge.Bytes, s *grubforge.Stage) { s.Version = "1.98" }, says: "1.98"},
+		"version without end": {after: func(f forge.Bytes) {
 			for i := int64(0x12); i < 512; i++ {
 				f.U8(1001*512+i, '0')
 			}
@@ -170,25 +173,25 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"menu by blocks of the partition":   {change: opens("63+1"), says: `"63+1"`},
 		"no menu":                           {change: opens(""), says: "list of blocks"},
 		"menu with control codes":           {change: opens("/boot/\x1b[2J"), says: "no name"},
-		"stage1.5 of a file system unknown": {change: func(_ disktest.Forged, s *disktest.GrubStage) { *s = disktest.Stage15(); s.ID = 77 }, says: "stage 77"},
-		"a journal that is to be replayed": {after: func(f disktest.Forged) {
-			f.PutExt(63, 8000)
+		"stage1.5 of a file system unknown": {change: func(_ forge.Bytes, s *grubforge.Stage) { *s = grubforge.Stage15(); s.ID = 77 }, says: "stage 77"},
+		"a journal that is to be replayed": {after: func(f forge.Bytes) {
+			fsforge.PutExt(f, 63, 8000)
 			f.U32(63*512+1024+0x60, 4) // incompatible features: recovery
 		}, says: "journal", moves: 1},
 		"partition of illumos": {
-			after: func(f disktest.Forged) { f.U8(disktest.MBREntries+4, 0xbf) }, says: "Solaris", moves: 1,
+			after: func(f forge.Bytes) { f.U8(tableforge.MBREntries+4, 0xbf) }, says: "Solaris", moves: 1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, s := legacyDisk(), disktest.Stage2(1000)
+			f, s := legacyDisk(), grubforge.Stage2(1000)
 			if tc.change != nil {
 				tc.change(f, &s)
 			}
 			if int(s.First)+2 < len(f)/512 {
-				f.PutStage(s)
+				grubforge.PutStage(f, s)
 			}
-			f.PutStage1(0, s)
-			f.U16(disktest.MBRMagic, 0xaa55)
+			grubforge.PutStage1(f, 0, s)
+			f.U16(tableforge.MBRMagic, 0xaa55)
 			if tc.after != nil {
 				tc.after(f)
 			}
@@ -203,30 +206,30 @@ func TestGrubLegacyRefused(t *testing.T) {
 	}
 }
 
-func at(lba uint32) func(disktest.Forged, *disktest.GrubStage) {
-	return func(_ disktest.Forged, s *disktest.GrubStage) {
-		*s = disktest.Stage2(lba)
+func at(lba uint32) func(forge.Bytes, *grubforge.Stage) {
+	return func(_ forge.Bytes, s *grubforge.Stage) {
+		*s = grubforge.Stage2(lba)
 		if lba == 0 || lba == 1<<32-1 { // its sectors cannot be written there
 			s.List[0].Start = 1
 		}
 	}
 }
 
-func run(lba uint32, sectors uint16) func(disktest.Forged, *disktest.GrubStage) {
-	return func(_ disktest.Forged, s *disktest.GrubStage) {
-		s.List = append(s.List, disktest.GrubRun{Start: lba, Sectors: sectors, Segment: 0x820 + 233*0x20})
+func run(lba uint32, sectors uint16) func(forge.Bytes, *grubforge.Stage) {
+	return func(_ forge.Bytes, s *grubforge.Stage) {
+		s.List = append(s.List, grubforge.Run{Start: lba, Sectors: sectors, Segment: 0x820 + 233*0x20})
 	}
 }
 
-func opens(name string) func(disktest.Forged, *disktest.GrubStage) {
-	return func(_ disktest.Forged, s *disktest.GrubStage) { s.Opens = name }
+func opens(name string) func(forge.Bytes, *grubforge.Stage) {
+	return func(_ forge.Bytes, s *grubforge.Stage) { s.Opens = name }
 }
 
 // GRUB legacy reads sectors of 512 bytes.
 func TestGrubLegacyOnLargeSectors(t *testing.T) {
-	f, s := legacyDisk(), disktest.Stage2(1000)
-	f.PutStage1(0, s)
-	f.PutStage(s)
+	f, s := legacyDisk(), grubforge.Stage2(1000)
+	grubforge.PutStage1(f, 0, s)
+	grubforge.PutStage(f, s)
 	tab, parts := boottest.Partitions(t, boottest.Disk(f))
 	large := boottest.DiskOf(f, 4096)
 	r, err := known.Read(boottest.Guest(large, tab, parts))
@@ -237,9 +240,9 @@ func TestGrubLegacyOnLargeSectors(t *testing.T) {
 
 // T65: a table of thousands of partitions, all with a loader.
 func TestGrubLegacyInManyPartitions(t *testing.T) {
-	f, s := legacyDisk(), disktest.Stage2(1000)
-	f.PutStage1(63, s)
-	f.PutStage(s)
+	f, s := legacyDisk(), grubforge.Stage2(1000)
+	grubforge.PutStage1(f, 63, s)
+	grubforge.PutStage(f, s)
 	d := boottest.Disk(f)
 	tab, parts := boottest.Partitions(t, d)
 	many := slices.Repeat(parts[:1], 17)
@@ -254,11 +257,11 @@ func TestGrubLegacyInManyPartitions(t *testing.T) {
 
 // A table can say that a partition is longer than the disk.
 func TestGrubLegacyBehindTheDisk(t *testing.T) {
-	f, s := disktest.ForgeMBR(4096,
-		disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000}), disktest.Stage2(1000)
-	s.List = append(s.List, disktest.GrubRun{Start: 20_000, Sectors: 8, Segment: 0x820 + 233*0x20})
-	f.PutStage1(0, s)
-	f.PutStage(s)
+	f, s := tableforge.NewMBR(4096,
+		tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000}), grubforge.Stage2(1000)
+	s.List = append(s.List, grubforge.Run{Start: 20_000, Sectors: 8, Segment: 0x820 + 233*0x20})
+	grubforge.PutStage1(f, 0, s)
+	grubforge.PutStage(f, s)
 	d := boottest.Disk(f)
 	tab, err := table.Read(d)
 	require.NoError(t, err)

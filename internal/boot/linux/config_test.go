@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -49,10 +50,10 @@ func extOf(t testing.TB, kind, uuid string, files map[string]string) []byte {
 // linuxDisk has a boot file system, a root and a partition for data, which is not formatted.
 func linuxDisk(t testing.TB, onBoot, onRoot map[string]string) *boot.Guest {
 	t.Helper()
-	f := disktest.ForgeMBR(
-		8192, disktest.MBREntryFields{Type: 0x83, Start: bootLBA, Sectors: 2048},
-		disktest.MBREntryFields{Type: 0x83, Start: rootLBA, Sectors: 2048},
-		disktest.MBREntryFields{Type: 0x83, Start: dataLBA, Sectors: 2048},
+	f := tableforge.NewMBR(
+		8192, tableforge.Slot{Type: 0x83, Start: bootLBA, Sectors: 2048},
+		tableforge.Slot{Type: 0x83, Start: rootLBA, Sectors: 2048},
+		tableforge.Slot{Type: 0x83, Start: dataLBA, Sectors: 2048},
 	)
 	f.U32(0x1b8, linuxID)
 	f.Put(bootLBA*512, extOf(t, "ext2", bootFS, onBoot))

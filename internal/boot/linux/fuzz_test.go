@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot/boottest"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -25,10 +26,10 @@ func FuzzLinuxConfiguration(f *testing.F) {
 	} {
 		files[name] = fmt.Sprintf("# marker %d", i) + strings.Repeat("\n", size)
 	}
-	made := disktest.ForgeMBR(
-		8192, disktest.MBREntryFields{Type: 0x83, Start: bootLBA, Sectors: 2048},
-		disktest.MBREntryFields{Type: 0x83, Start: rootLBA, Sectors: 2048},
-		disktest.MBREntryFields{Type: 0x83, Start: dataLBA, Sectors: 2048},
+	made := tableforge.NewMBR(
+		8192, tableforge.Slot{Type: 0x83, Start: bootLBA, Sectors: 2048},
+		tableforge.Slot{Type: 0x83, Start: rootLBA, Sectors: 2048},
+		tableforge.Slot{Type: 0x83, Start: dataLBA, Sectors: 2048},
 	)
 	made.U32(0x1b8, linuxID)
 	made.Put(rootLBA*512, extOf(f, "ext4", rootFS, files))
@@ -47,7 +48,7 @@ func FuzzLinuxConfiguration(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		disk := disktest.Forged(bytes.Clone(made))
+		disk := forge.Bytes(bytes.Clone(made))
 		for _, n := range at {
 			disk.Put(int64(n), text[:min(len(text), size)])
 		}

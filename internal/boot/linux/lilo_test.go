@@ -8,7 +8,10 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/linux"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -55,12 +58,12 @@ func FuzzBootSectors(f *testing.F) {
 		disk.Put(0, code)
 		switch kind % 4 {
 		case 1:
-			disk.PutExt(63, 8000)
+			fsforge.PutExt(disk, 63, 8000)
 		case 2:
-			disk.PutXFS(63, 8000)
+			volumeforge.PutXFS(disk, 63, 8000)
 			disk.Put((63+4)*512, code)
 		case 3:
-			disk.PutNTFS(63, 8000)
+			fsforge.PutNTFS(disk, 63, 8000)
 		}
 		if kind%4 != 2 {
 			disk.Put(63*512, code)
@@ -85,7 +88,7 @@ func hasLilo(r *boot.Result) bool {
 
 // twoPartitionDisk has two partitions behind a gap of 62 sectors, of which the first one is active, and a hole between
 // them.
-func twoPartitionDisk() disktest.Forged {
-	return disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000},
-		disktest.MBREntryFields{Type: 0x83, Start: 8100, Sectors: 8000})
+func twoPartitionDisk() forge.Bytes {
+	return tableforge.NewMBR(16384, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000},
+		tableforge.Slot{Type: 0x83, Start: 8100, Sectors: 8000})
 }

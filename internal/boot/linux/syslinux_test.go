@@ -7,23 +7,25 @@ import (
 
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 )
 
 // extlinux puts its boot sector, with a parameter block of its own, where the file system leaves room. Spec: syslinux
 // 6.04, extlinux/main.c.
 func TestHiddenSectorsOfExtlinuxByFileSystem(t *testing.T) {
 	for kind, tc := range map[string]struct {
-		put  func(f disktest.Forged)
+		put  func(f forge.Bytes)
 		at   int64 // of the boot sector in the volume
 		none bool  // extlinux knows no such file system
 	}{
-		"ext2":  {put: func(f disktest.Forged) { f.PutExt(63, 8000) }},
-		"btrfs": {put: func(f disktest.Forged) { f.PutBtrfs(63, 8000) }},
-		"ufs1":  {put: func(f disktest.Forged) { f.PutUFS1(63, 8000) }},
-		"ufs2":  {put: func(f disktest.Forged) { f.PutUFS2(63, 8000) }},
-		"xfs":   {put: func(f disktest.Forged) { f.PutXFS(63, 8000) }, at: 2048},
-		"jfs":   {put: func(f disktest.Forged) { f.PutJFS(63, 8000) }, none: true},
+		"ext2":  {put: func(f forge.Bytes) { fsforge.PutExt(f, 63, 8000) }},
+		"btrfs": {put: func(f forge.Bytes) { volumeforge.PutBtrfs(f, 63, 8000) }},
+		"ufs1":  {put: func(f forge.Bytes) { volumeforge.PutUFS1(f, 63, 8000) }},
+		"ufs2":  {put: func(f forge.Bytes) { volumeforge.PutUFS2(f, 63, 8000) }},
+		"xfs":   {put: func(f forge.Bytes) { volumeforge.PutXFS(f, 63, 8000) }, at: 2048},
+		"jfs":   {put: func(f forge.Bytes) { volumeforge.PutJFS(f, 63, 8000) }, none: true},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			f := twoPartitionDisk()
@@ -58,7 +60,7 @@ func TestHiddenSectorsOfExtlinuxByFileSystem(t *testing.T) {
 // FAT has a parameter block of its own, which syslinux keeps.
 func TestSyslinuxOnFAT(t *testing.T) {
 	f := twoPartitionDisk()
-	f.PutFAT16(63, 8000)
+	fsforge.PutFAT16(f, 63, 8000)
 	require.Empty(t, boottest.Read(t, f).Chain)
 	f.Text(63*512+3, "SYSLINUX")
 	r := boottest.Read(t, f)

@@ -8,13 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot/boottest"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // mbrDevice is a partition of an MBR disk as the boot manager names it, without the GUID in front. Spec: FACTS B3.
-func mbrDevice(signature uint32, off uint64) disktest.Forged {
-	d := make(disktest.Forged, 0x48)
+func mbrDevice(signature uint32, off uint64) forge.Bytes {
+	d := make(forge.Bytes, 0x48)
 	d.U32(0, 6)
 	d.U32(8, 0x48)
 	d.U64(0x10, off)
@@ -29,7 +30,7 @@ func plain(device []byte) []byte { return append(make([]byte, 16), device...) }
 // ramDisk is the element of a recovery system as Windows 10 stores it (the BCD of the corpus): a RAM disk from a file
 // on a partition.
 func ramDisk(device []byte) []byte {
-	head := make(disktest.Forged, 0x44)
+	head := make(forge.Bytes, 0x44)
 	head.U32(0x10, 0) // block device
 	head.U32(0x14, 1)
 	head.U32(0x18, 0xb8)
@@ -47,17 +48,17 @@ type element struct {
 }
 
 // bootStore is a BCD with one object.
-func bootStore(elements ...element) disktest.Forged {
-	var keys []disktest.HiveKey
+func bootStore(elements ...element) forge.Bytes {
+	var keys []hiveforge.Key
 	for _, e := range elements {
-		keys = append(keys, disktest.HiveKey{Name: e.code, Values: []disktest.HiveValue{binaryValue("Element", e.data)}})
+		keys = append(keys, hiveforge.Key{Name: e.code, Values: []hiveforge.Value{binaryValue("Element", e.data)}})
 	}
-	object := disktest.HiveKey{
+	object := hiveforge.Key{
 		Name: "{9dea862c-5cdd-4e70-acc1-f32b344d4795}",
-		Keys: []disktest.HiveKey{{Name: "Description"}, {Name: "Elements", Keys: keys}},
+		Keys: []hiveforge.Key{{Name: "Description"}, {Name: "Elements", Keys: keys}},
 	}
-	return disktest.ForgeHive(3, disktest.HiveKey{Name: "NewStoreRoot", Keys: []disktest.HiveKey{
-		{Name: "Description"}, {Name: "Objects", Keys: []disktest.HiveKey{{Name: "{00}"}, object}},
+	return hiveforge.New(3, hiveforge.Key{Name: "NewStoreRoot", Keys: []hiveforge.Key{
+		{Name: "Description"}, {Name: "Objects", Keys: []hiveforge.Key{{Name: "{00}"}, object}},
 	}})
 }
 
@@ -126,8 +127,8 @@ func TestHugeBootConfiguration(t *testing.T) {
 func TestDirtyBootConfiguration(t *testing.T) {
 	hive := bootStore(element{"11000001", plain(mbrDevice(signature, secondStart))},
 		element{"21000001", plain(mbrDevice(signature, secondStart))})
-	hive.U32(disktest.HiveSequence2, 1)
-	hive.SealHive()
+	hive.U32(hiveforge.Sequence2, 1)
+	hiveforge.Seal(hive)
 	r := boottest.Read(t, windowsDisk(t, map[string][]byte{"boot/bcd": hive}))
 	require.Equal(t, []string{"bcd device 11000001: 20512256 stays", "bcd device 21000001: 20512256 stays"},
 		fates(stored(r)))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot/boottest"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -19,8 +19,8 @@ func menu(lines ...string) []byte {
 }
 
 // saved is a boot sector with that many sectors in front of it.
-func saved(hidden uint32) disktest.Forged {
-	b := make(disktest.Forged, 512)
+func saved(hidden uint32) forge.Bytes {
+	b := make(forge.Bytes, 512)
 	b.Put(0, []byte{0xeb, 0x3c, 0x90})
 	b.U16(0x0b, 512)
 	b.U32(0x1c, hidden)

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/table"
 )
 
 // fuzzDevice is what a plain element holds: no GUID, then a partition of an MBR disk at LBA 63.
-func fuzzDevice() disktest.Forged {
-	d := make(disktest.Forged, 0x58)
+func fuzzDevice() forge.Bytes {
+	d := make(forge.Bytes, 0x58)
 	d.U32(0x10, devicePartition)
 	d.U32(0x18, deviceLength)
 	d.U64(0x20, 63*512)

@@ -13,12 +13,13 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // crossing is a BCD that names a partition at the border of two sectors: four bytes of the position lie in each. at is
 // the place of the position.
-func crossing(t *testing.T) (f disktest.Forged, at int) {
+func crossing(t *testing.T) (f forge.Bytes, at int) {
 	t.Helper()
 	device := mbrDevice(signature, fatStart)
 	for n := range 80 {
@@ -35,17 +36,17 @@ func crossing(t *testing.T) (f disktest.Forged, at int) {
 func TestPositionInHiveAndLog(t *testing.T) {
 	want, at := crossing(t)
 	for name, tc := range map[string]struct {
-		hive  func(f disktest.Forged) // what the hive has otherwise
+		hive  func(f forge.Bytes) // what the hive has otherwise
 		bytes int
 	}{
-		"half of it is old":                   {func(f disktest.Forged) { f[at+7]++ }, 8},
-		"a neighbour is":                      {func(f disktest.Forged) { f[at+40]++ }, 12},
-		"the old one means another partition": {func(f disktest.Forged) { f.U32(int64(at), secondStart) }, 0},
+		"half of it is old":                   {func(f forge.Bytes) { f[at+7]++ }, 8},
+		"a neighbour is":                      {func(f forge.Bytes) { f[at+40]++ }, 12},
+		"the old one means another partition": {func(f forge.Bytes) { f.U32(int64(at), secondStart) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hive := slices.Clone(want)
 			tc.hive(hive)
-			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"Boot/BCD": hive.HiveDirty(8), "Boot/BCD.LOG": hive.HiveOldLog(2, want)}))
+			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"Boot/BCD": hiveforge.Dirty(hive, 8), "Boot/BCD.LOG": hiveforge.OldLog(hive, 2, want)}))
 			rewritten := map[int64]byte{}
 			for _, ref := range stored(r) {
 				if !ref.Follows() {
@@ -73,17 +74,17 @@ func TestHotHives(t *testing.T) {
 	want := systemHive(c)
 	const file = "WINDOWS/system32/config/SYSTEM"
 	for name, tc := range map[string]struct {
-		logs  map[string]disktest.Forged
+		logs  map[string]forge.Bytes
 		fates []string
 		issue string // the begin of its reason; empty: none
 	}{
-		"in the log only":   {map[string]disktest.Forged{".LOG1": stale.HiveLog(6, want)}, []string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
-		"an old log":        {map[string]disktest.Forged{".LOG": stale.HiveOldLog(1, want)}, []string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
-		"no log fits":       {map[string]disktest.Forged{".LOG1": stale.HiveLog(5, want)}, []string{"drive letter C:: 6320640 stays"}, "no log fits"},
-		"logs of two kinds": {map[string]disktest.Forged{".LOG1": stale.HiveLog(6, want), ".LOG": stale.HiveOldLog(1, want)}, []string{"drive letter C:: 6320640 stays"}, "two formats"},
+		"in the log only":   {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want)}, []string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
+		"an old log":        {map[string]forge.Bytes{".LOG": hiveforge.OldLog(stale, 1, want)}, []string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
+		"no log fits":       {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 5, want)}, []string{"drive letter C:: 6320640 stays"}, "no log fits"},
+		"logs of two kinds": {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want), ".LOG": hiveforge.OldLog(stale, 1, want)}, []string{"drive letter C:: 6320640 stays"}, "two formats"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			files := map[string][]byte{file: stale.HiveDirty(7)}
+			files := map[string][]byte{file: hiveforge.Dirty(stale, 7)}
 			for suffix, log := range tc.logs {
 				files[file+suffix] = log
 			}
@@ -107,21 +108,21 @@ func TestMirrorOfAnOpenHive(t *testing.T) {
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))
 	const file = "WINNT/system32/config/SYSTEM"
 	for name, tc := range map[string]struct {
-		hive, mirror disktest.Forged
+		hive, mirror forge.Bytes
 		fates        []string
 		refused      string
 	}{
-		"open":   {stale.HiveDirty(7), c, []string{"stays", "follows 1", "follows 1"}, ""},
-		"closed": {c, c.HiveDirty(7), []string{"follows 1"}, ""},
+		"open":   {hiveforge.Dirty(stale, 7), c, []string{"stays", "follows 1", "follows 1"}, ""},
+		"closed": {c, hiveforge.Dirty(c, 7), []string{"follows 1"}, ""},
 		"both": {
-			stale.HiveDirty(7), c.HiveDirty(7),
+			hiveforge.Dirty(stale, 7), hiveforge.Dirty(c, 7),
 			[]string{"stays", "follows 1", "stays"},
 			"SYSTEM.ALT of partition 1 names",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := boottest.Read(t, windowsDisk(t, map[string][]byte{
-				file: tc.hive, file + ".LOG": stale.HiveOldLog(2, c), file + ".ALT": tc.mirror,
+				file: tc.hive, file + ".LOG": hiveforge.OldLog(stale, 2, c), file + ".ALT": tc.mirror,
 			}))
 			var got []string
 			for _, fate := range fates(stored(r)) {
@@ -144,7 +145,9 @@ func TestSealOfAnEntry(t *testing.T) {
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)), binaryValue(`\DosDevices\D:`, mounted(signature, nowhere)))
 	want := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)), binaryValue(`\DosDevices\D:`, mounted(signature, secondStart)))
 	const file = "WINDOWS/system32/config/SYSTEM"
-	image := windowsDisk(t, map[string][]byte{file: stale.HiveDirty(7), file + ".LOG1": stale.HiveLog(6, want)})
+	image := windowsDisk(t, map[string][]byte{
+		file: hiveforge.Dirty(stale, 7), file + ".LOG1": hiveforge.Log(stale, 6, want),
+	})
 	var patches []disk.Patch
 	var seal *boot.Seal
 	for _, r := range stored(boottest.Read(t, image)) {
@@ -169,7 +172,7 @@ func TestSealOfAnEntry(t *testing.T) {
 	entry := image[at:]
 	entry = entry[:binary.LittleEndian.Uint32(entry[4:])]
 	sealed := slices.Clone(entry)
-	sealed.SealHiveEntry()
+	hiveforge.SealEntry(sealed)
 	require.Equal(t, sealed, entry)
 	got := fates(stored(boottest.Read(t, image)))
 	require.Equal(t, []string{

@@ -7,13 +7,13 @@ import (
 
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/windows"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // restartPage is one of the two pages at the start of $LogFile. Spec: Linux fs/ntfs/logfile.h.
-func restartPage(lsn uint64, inUse, flags uint16) disktest.Forged {
-	p := make(disktest.Forged, 4096)
+func restartPage(lsn uint64, inUse, flags uint16) forge.Bytes {
+	p := make(forge.Bytes, 4096)
 	p.Text(0, "RSTR")
 	p.U32(0x10, 4096)
 	p.U16(0x18, 0x30)
@@ -29,19 +29,19 @@ func TestLogOfNTFS(t *testing.T) {
 	damaged := restartPage(9, 0, clean)
 	damaged.U16(0x18, 0xfff0)
 	for name, tc := range map[string]struct {
-		pages []disktest.Forged
+		pages []forge.Bytes
 		open  bool
 	}{
-		"new":                       {[]disktest.Forged{{0xff, 0xff, 0xff, 0xff}}, false},
-		"closed":                    {[]disktest.Forged{restartPage(1, closed, 0), restartPage(2, closed, 0)}, false},
-		"open, and marked clean":    {[]disktest.Forged{restartPage(1, 0, clean), restartPage(2, 0, clean)}, false},
-		"open":                      {[]disktest.Forged{restartPage(1, 0, 0), restartPage(2, 0, 0)}, true},
-		"newer page is closed":      {[]disktest.Forged{restartPage(1, 0, 0), restartPage(2, closed, 0)}, false},
-		"newer page is open":        {[]disktest.Forged{restartPage(3, 0, 0), restartPage(2, closed, 0)}, true},
-		"no page":                   {[]disktest.Forged{make(disktest.Forged, 8192)}, true},
-		"restart area behind page":  {[]disktest.Forged{damaged, damaged}, true},
+		"new":                       {[]forge.Bytes{{0xff, 0xff, 0xff, 0xff}}, false},
+		"closed":                    {[]forge.Bytes{restartPage(1, closed, 0), restartPage(2, closed, 0)}, false},
+		"open, and marked clean":    {[]forge.Bytes{restartPage(1, 0, clean), restartPage(2, 0, clean)}, false},
+		"open":                      {[]forge.Bytes{restartPage(1, 0, 0), restartPage(2, 0, 0)}, true},
+		"newer page is closed":      {[]forge.Bytes{restartPage(1, 0, 0), restartPage(2, closed, 0)}, false},
+		"newer page is open":        {[]forge.Bytes{restartPage(3, 0, 0), restartPage(2, closed, 0)}, true},
+		"no page":                   {[]forge.Bytes{make(forge.Bytes, 8192)}, true},
+		"restart area behind page":  {[]forge.Bytes{damaged, damaged}, true},
 		"nothing at all":            {nil, true},
-		"second page is not a page": {[]disktest.Forged{restartPage(1, closed, 0), make(disktest.Forged, 4096)}, false},
+		"second page is not a page": {[]forge.Bytes{restartPage(1, closed, 0), make(forge.Bytes, 4096)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := []byte{}

@@ -17,6 +17,9 @@ import (
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 )
@@ -31,12 +34,12 @@ const (
 )
 
 // windowsDisk makes the disk with files in its FAT. A path has its elements parted by "/".
-func windowsDisk(t testing.TB, files map[string][]byte) disktest.Forged {
+func windowsDisk(t testing.TB, files map[string][]byte) forge.Bytes {
 	t.Helper()
-	f := disktest.ForgeMBR(60000, disktest.MBREntryFields{Type: 6, Start: 63, Sectors: 40000},
-		disktest.MBREntryFields{Type: 7, Start: 40063, Sectors: 10000})
+	f := tableforge.NewMBR(60000, tableforge.Slot{Type: 6, Start: 63, Sectors: 40000},
+		tableforge.Slot{Type: 7, Start: 40063, Sectors: 10000})
 	f.U32(440, signature)
-	f.U8(disktest.MBREntries, 0x80)
+	f.U8(tableforge.MBREntries, 0x80)
 	volume := filepath.Join(t.TempDir(), "fat")
 	require.NoError(t, os.WriteFile(volume, make([]byte, 40000*512), 0o600))
 	disktest.Run(t, "mkfs.fat", "-F", "16", "-h", "63", volume)
@@ -107,14 +110,14 @@ func mounted(signature uint32, off uint64) []byte {
 }
 
 // systemHive is a SYSTEM with these values in MountedDevices.
-func systemHive(values ...disktest.HiveValue) disktest.Forged {
-	return disktest.ForgeHive(3, disktest.HiveKey{Name: "$$$PROTO.HIV", Keys: []disktest.HiveKey{
+func systemHive(values ...hiveforge.Value) forge.Bytes {
+	return hiveforge.New(3, hiveforge.Key{Name: "$$$PROTO.HIV", Keys: []hiveforge.Key{
 		{Name: "ControlSet001"}, {Name: "MountedDevices", Values: values}, {Name: "Select"},
 	}})
 }
 
-func binaryValue(name string, data []byte) disktest.HiveValue {
-	return disktest.HiveValue{Name: name, Type: 3, Data: data}
+func binaryValue(name string, data []byte) hiveforge.Value {
+	return hiveforge.Value{Name: name, Type: 3, Data: data}
 }
 
 // HOSTILE T64: only values of 12 bytes with the disk's signature are positions.
@@ -130,8 +133,8 @@ func TestMountedDevices(t *testing.T) {
 		binaryValue(`\dosdevices\g:`, mounted(signature, 1<<63)),
 		binaryValue("zero", nil), binaryValue("eleven", twelve[:11]), binaryValue("thirteen", append(twelve, 0)),
 		binaryValue("million", make([]byte, 1_000_000)),
-		disktest.HiveValue{Name: "odd", Type: 3, Data: mounted(signature, secondStart), Wide: true},
-		disktest.HiveValue{Name: "a text", Type: 1, Data: twelve},
+		hiveforge.Value{Name: "odd", Type: 3, Data: mounted(signature, secondStart), Wide: true},
+		hiveforge.Value{Name: "a text", Type: 1, Data: twelve},
 	)
 	for _, folder := range []string{"WINDOWS", "Winnt"} {
 		disk := windowsDisk(t, map[string][]byte{folder + "/system32/CONFIG/system": hive})
@@ -157,7 +160,7 @@ func TestMountedDevices(t *testing.T) {
 
 // HOSTILE T64: a hive of 100,000 values costs little, and it is not known what it names.
 func TestTooManyMountedDevices(t *testing.T) {
-	var values []disktest.HiveValue
+	var values []hiveforge.Value
 	for i := range 100_000 {
 		values = append(values, binaryValue(fmt.Sprint(i), mounted(signature, fatStart)))
 	}
@@ -178,15 +181,15 @@ func TestDirtyHives(t *testing.T) {
 	c := binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))
 	d := binaryValue(`\DosDevices\D:`, mounted(signature, secondStart))
 	dirty := systemHive(c, d)
-	dirty.U32(disktest.HiveSequence2, 6)
-	dirty.SealHive()
+	dirty.U32(hiveforge.Sequence2, 6)
+	hiveforge.Seal(dirty)
 	unsealed := systemHive(c, d)
-	unsealed.U32(disktest.HiveChecksum, 1)
+	unsealed.U32(hiveforge.Checksum, 1)
 	log := systemHive()[:512]
-	log.U32(disktest.HiveSequence1, 9)
-	log.U32(disktest.HiveSequence2, 9)
-	log.U32(disktest.HiveFileType, 1)
-	log.SealHive()
+	log.U32(hiveforge.Sequence1, 9)
+	log.U32(hiveforge.Sequence2, 9)
+	log.U32(hiveforge.FileType, 1)
+	hiveforge.Seal(log)
 	for name, files := range map[string]map[string][]byte{
 		"sequence numbers": {file: dirty},
 		"checksum":         {file: unsealed},
@@ -207,8 +210,8 @@ func TestDirtyHives(t *testing.T) {
 	}
 	t.Run("names nothing", func(t *testing.T) {
 		dirty := systemHive(binaryValue(`\DosDevices\C:`, mounted(elsewhere, fatStart)))
-		dirty.U32(disktest.HiveSequence2, 6)
-		dirty.SealHive()
+		dirty.U32(hiveforge.Sequence2, 6)
+		hiveforge.Seal(dirty)
 		r := boottest.Read(t, windowsDisk(t, map[string][]byte{file: dirty}))
 		require.Equal(t, ondisk.Warn, boottest.Issues(r, "mounted-devices")[0].Effect,
 			"the log may name partitions of the disk")
@@ -218,7 +221,7 @@ func TestDirtyHives(t *testing.T) {
 func TestBrokenHives(t *testing.T) {
 	whole := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	bad := slices.Clone(whole)
-	bad.U32(disktest.HiveBins, 0)
+	bad.U32(hiveforge.Bins, 0)
 	for name, hive := range map[string][]byte{
 		"cut": whole[:100], "no hive": []byte(strings.Repeat("text", 2000)),
 		"no bin": bad, "empty": nil,

@@ -11,11 +11,12 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // ntfsForge is a real volume in memory, to be changed.
 type ntfsForge struct {
-	disktest.Forged
+	forge.Bytes
 	fs *fileSystem // as it was
 }
 
@@ -26,10 +27,10 @@ func forgeNTFS(t testing.TB, path string) *ntfsForge {
 	require.NoError(t, err)
 	v, err := alone(disktest.ShortDisk(b, int64(len(b))))
 	require.NoError(t, err)
-	return &ntfsForge{Forged: b, fs: v.(*fileSystem)}
+	return &ntfsForge{Bytes: b, fs: v.(*fileSystem)}
 }
 
-func (m *ntfsForge) disk() disk.Disk { return disktest.ShortDisk(m.Forged, int64(len(m.Forged))) }
+func (m *ntfsForge) disk() disk.Disk { return disktest.ShortDisk(m.Bytes, int64(len(m.Bytes))) }
 
 // save writes the volume to a file, for tools.
 func (m *ntfsForge) save(t testing.TB) string {
@@ -46,13 +47,13 @@ func (m *ntfsForge) number(t testing.TB, path string) int64 {
 }
 
 // raw is a record with its fix-ups undone.
-func (m *ntfsForge) raw(t testing.TB, number int64) disktest.Forged {
+func (m *ntfsForge) raw(t testing.TB, number int64) forge.Bytes {
 	t.Helper()
 	places, err := m.fs.mft.Where(number*m.fs.record, m.fs.record)
 	require.NoError(t, err)
 	var b []byte
 	for _, p := range places {
-		b = append(b, m.Forged[p.Off:p.End()]...)
+		b = append(b, m.Bytes[p.Off:p.End()]...)
 	}
 	require.True(t, UndoFixups(b, recordHeadSize))
 	return b
@@ -73,12 +74,12 @@ func (m *ntfsForge) store(t testing.TB, file string, number int64, raw []byte) {
 	places, err := m.fs.file(t, file).Where(number*m.fs.record, m.fs.record)
 	require.NoError(t, err)
 	for _, p := range places {
-		raw = raw[copy(m.Forged[p.Off:p.End()], raw):]
+		raw = raw[copy(m.Bytes[p.Off:p.End()], raw):]
 	}
 }
 
 // change stores a record with a change.
-func (m *ntfsForge) change(t testing.TB, number int64, change func(r disktest.Forged)) {
+func (m *ntfsForge) change(t testing.TB, number int64, change func(r forge.Bytes)) {
 	t.Helper()
 	r := m.raw(t, number)
 	change(r)
@@ -112,7 +113,7 @@ func sealNTFS(raw []byte) []byte {
 }
 
 // withAttrs is a record with other attributes, in the order of their types.
-func withAttrs(t testing.TB, raw []byte, attrs ...[]byte) disktest.Forged {
+func withAttrs(t testing.TB, raw []byte, attrs ...[]byte) forge.Bytes {
 	t.Helper()
 	at := int(binary.LittleEndian.Uint16(raw[0x14:]))
 	out := append(bytes.Clone(raw[:at]), bytes.Join(attrs, nil)...)
@@ -133,8 +134,8 @@ func attrBytes(rec *record, kind uint32) []byte {
 }
 
 // residentAttr is an attribute with its value.
-func residentAttr(kind uint32, id uint16, value []byte) disktest.Forged {
-	a := make(disktest.Forged, (0x18+len(value)+7)&^7)
+func residentAttr(kind uint32, id uint16, value []byte) forge.Bytes {
+	a := make(forge.Bytes, (0x18+len(value)+7)&^7)
 	a.U32(0, kind)
 	a.U32(4, uint32(len(a)))
 	a.U16(0x0a, 0x18)
@@ -146,7 +147,7 @@ func residentAttr(kind uint32, id uint16, value []byte) disktest.Forged {
 }
 
 // runsAttr is an attribute with the runs from a cluster of the value on.
-func runsAttr(kind uint32, id uint16, vcn, cluster, size int64, extents []extent) disktest.Forged {
+func runsAttr(kind uint32, id uint16, vcn, cluster, size int64, extents []extent) forge.Bytes {
 	var runs []byte
 	last, n := int64(0), vcn
 	for _, e := range extents {
@@ -156,7 +157,7 @@ func runsAttr(kind uint32, id uint16, vcn, cluster, size int64, extents []extent
 		last = e.start
 		n += e.length
 	}
-	a := make(disktest.Forged, (0x40+len(runs)+1+7)&^7)
+	a := make(forge.Bytes, (0x40+len(runs)+1+7)&^7)
 	a.U32(0, kind)
 	a.U32(4, uint32(len(a)))
 	a.U8(8, 1)
@@ -175,8 +176,8 @@ func runsAttr(kind uint32, id uint16, vcn, cluster, size int64, extents []extent
 }
 
 // listEntry is an entry of an attribute list.
-func listEntry(kind uint32, id uint16, vcn, record int64, sequence uint16) disktest.Forged {
-	e := make(disktest.Forged, 0x20)
+func listEntry(kind uint32, id uint16, vcn, record int64, sequence uint16) forge.Bytes {
+	e := make(forge.Bytes, 0x20)
 	e.U32(0, kind)
 	e.U16(4, 0x20)
 	e.U8(7, 0x1a)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -28,7 +29,7 @@ func smallFiles(t testing.TB, n int) string {
 func (m *ntfsForge) freeClusters() []int64 {
 	var out []int64
 	for i := m.fs.clusters / 2; i < m.fs.clusters; i++ {
-		if ondisk.IsZero(m.Forged[i*m.fs.cluster : (i+1)*m.fs.cluster]) {
+		if ondisk.IsZero(m.Bytes[i*m.fs.cluster : (i+1)*m.fs.cluster]) {
 			out = append(out, i)
 		}
 	}
@@ -47,8 +48,8 @@ func (m *ntfsForge) scatterMFT(t testing.TB) []extent {
 	out := []extent{{length: head, start: start}}
 	for i := head; i < all; i++ {
 		to := free[i]
-		copy(m.Forged[to*c:], m.Forged[(start+i)*c:(start+i+1)*c])
-		clear(m.Forged[(start+i)*c : (start+i+1)*c])
+		copy(m.Bytes[to*c:], m.Bytes[(start+i)*c:(start+i+1)*c])
+		clear(m.Bytes[(start+i)*c : (start+i+1)*c])
 		out = append(out, extent{length: 1, start: to})
 	}
 	return out
@@ -119,7 +120,7 @@ func TestNTFSScatteredMFT(t *testing.T) {
 func TestNTFSOfOldVersions(t *testing.T) {
 	for _, version := range [][2]byte{{1, 2}, {3, 0}} {
 		m := forgeNTFS(t, smallFiles(t, 20))
-		m.change(t, 3, func(r disktest.Forged) {
+		m.change(t, 3, func(r forge.Bytes) {
 			at := m.attrAt(t, 3, 0x70) + 0x18
 			r.Put(at+8, version[:])
 		})
@@ -147,7 +148,7 @@ func TestNTFSInitialisedSize(t *testing.T) {
 	m := forgeNTFS(t, vol)
 	number := m.number(t, "file")
 	at := m.attrAt(t, number, attrData)
-	m.change(t, number, func(r disktest.Forged) { r.U64(at+0x38, 20001) })
+	m.change(t, number, func(r forge.Bytes) { r.U64(at+0x38, 20001) })
 	vol = m.save(t)
 	v := openNTFS(t, vol)
 	f := requireLikeNTFSCat(t, vol, v, "file")
@@ -156,7 +157,7 @@ func TestNTFSInitialisedSize(t *testing.T) {
 	require.ErrorIs(t, err, guestfile.ErrHole)
 	places, err := f.Where(20000, 1)
 	require.NoError(t, err)
-	require.Equal(t, ntfsNoise(50000, 1)[20000], m.Forged[places[0].Off])
+	require.Equal(t, ntfsNoise(50000, 1)[20000], m.Bytes[places[0].Off])
 }
 
 // A short name leads to the file, and is no name of its own in the folder.
@@ -166,7 +167,7 @@ func TestNTFSShortName(t *testing.T) {
 	m := forgeNTFS(t, vol)
 	name := []byte(utf16le("LONGNA~1.TXT"))
 	for at := 0; ; {
-		i := bytes.Index(m.Forged[at:], name)
+		i := bytes.Index(m.Bytes[at:], name)
 		if i < 0 {
 			break
 		}
@@ -224,7 +225,7 @@ func TestNTFSRecordSizes(t *testing.T) {
 		for _, pieces := range []int{1, size / 512} {
 			attrs := (recordHeadSize + 2*(size/512+1) + 7) &^ 7
 			data := ntfsNoise((size-attrs-0x18-8)&^7, uint64(size))
-			raw := make(disktest.Forged, size)
+			raw := make(forge.Bytes, size)
 			raw.Text(0, "FILE")
 			raw.U16(4, recordHeadSize)
 			raw.U16(6, uint16(size/512+1))

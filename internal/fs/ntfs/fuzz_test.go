@@ -252,7 +252,7 @@ func FuzzNTFS(f *testing.F) {
 func (m *ntfsForge) poke(places []disk.Range, off int, value byte) {
 	var b []byte
 	for _, p := range places {
-		b = append(b, m.Forged[p.Off:p.End()]...)
+		b = append(b, m.Bytes[p.Off:p.End()]...)
 	}
 	guarded := len(b) > 512 && UndoFixups(b, 0x28)
 	b[off%len(b)] = value
@@ -260,6 +260,6 @@ func (m *ntfsForge) poke(places []disk.Range, off int, value byte) {
 		b = sealNTFS(b)
 	}
 	for _, p := range places {
-		b = b[copy(m.Forged[p.Off:p.End()], b):]
+		b = b[copy(m.Bytes[p.Off:p.End()], b):]
 	}
 }

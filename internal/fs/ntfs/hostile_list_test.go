@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -59,8 +59,8 @@ func TestNTFSHostileList(t *testing.T) {
 	data := attrBytes(rec, attrData)
 	id := binary.LittleEndian.Uint16(data[0x0e:])
 	own := listEntry(attrData, id, 0, number, rec.Sequence)
-	entry := func(change func(e disktest.Forged)) disktest.Forged {
-		e := disktest.Forged(bytes.Clone(own))
+	entry := func(change func(e forge.Bytes)) forge.Bytes {
+		e := forge.Bytes(bytes.Clone(own))
 		change(e)
 		return e
 	}
@@ -73,17 +73,17 @@ func TestNTFSHostileList(t *testing.T) {
 	self := listEntry(attrList, 99, 0, number, rec.Sequence)
 	require.NoError(t, use(with(append(self, own...))), "the list is an attribute like others, and it is not read twice")
 	for name, list := range map[string][]byte{
-		"entry of length 0":             entry(func(e disktest.Forged) { e.U16(4, 0) }),
-		"entry of length 25":            entry(func(e disktest.Forged) { e.U16(4, 25) }),
-		"entry behind the end":          entry(func(e disktest.Forged) { e.U16(4, 40) }),
+		"entry of length 0":             entry(func(e forge.Bytes) { e.U16(4, 0) }),
+		"entry of length 25":            entry(func(e forge.Bytes) { e.U16(4, 25) }),
+		"entry behind the end":          entry(func(e forge.Bytes) { e.U16(4, 40) }),
 		"entry cut short":               append(bytes.Clone(own), 0x80, 0, 0, 0),
-		"name behind the entry":         entry(func(e disktest.Forged) { e.U8(6, 200) }),
+		"name behind the entry":         entry(func(e forge.Bytes) { e.U8(6, 200) }),
 		"data twice":                    append(bytes.Clone(own), own...),
-		"record behind the MFT":         entry(func(e disktest.Forged) { e.U64(0x10, 1<<40|1<<48) }),
-		"record that is not in use":     entry(func(e disktest.Forged) { e.U64(0x10, 40|1<<48) }),
-		"record of another file":        entry(func(e disktest.Forged) { e.U64(0x10, uint64(number-1)|1<<48) }),
-		"other use of its own record":   entry(func(e disktest.Forged) { e.U64(0x10, uint64(number)|uint64(rec.Sequence+1)<<48) }),
-		"other number of the attribute": entry(func(e disktest.Forged) { e.U16(0x18, id+7) }),
+		"record behind the MFT":         entry(func(e forge.Bytes) { e.U64(0x10, 1<<40|1<<48) }),
+		"record that is not in use":     entry(func(e forge.Bytes) { e.U64(0x10, 40|1<<48) }),
+		"record of another file":        entry(func(e forge.Bytes) { e.U64(0x10, uint64(number-1)|1<<48) }),
+		"other use of its own record":   entry(func(e forge.Bytes) { e.U64(0x10, uint64(number)|uint64(rec.Sequence+1)<<48) }),
+		"other number of the attribute": entry(func(e forge.Bytes) { e.U16(0x18, id+7) }),
 	} {
 		t.Run(name, func(t *testing.T) { requireRefused(t, with(list), ondisk.ErrFormat) })
 	}
@@ -105,7 +105,7 @@ func TestNTFSHostileList(t *testing.T) {
 	})
 	t.Run("list that names one part for ever", func(t *testing.T) {
 		m := list(1<<20, extent{2048, 1500})
-		copy(m.Forged[1500*512:], bytes.Repeat(listEntry(attrReparse, 5, 0, number, rec.Sequence), 1<<15))
+		copy(m.Bytes[1500*512:], bytes.Repeat(listEntry(attrReparse, 5, 0, number, rec.Sequence), 1<<15))
 		requireRefused(t, m, ondisk.ErrFormat)
 	})
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -31,7 +31,7 @@ func hostileBase(t testing.TB) *ntfsForge {
 }
 
 // copied is the same volume, to be changed for itself.
-func (m *ntfsForge) copied() *ntfsForge { return &ntfsForge{Forged: bytes.Clone(m.Forged), fs: m.fs} }
+func (m *ntfsForge) copied() *ntfsForge { return &ntfsForge{Bytes: bytes.Clone(m.Bytes), fs: m.fs} }
 
 // allocated tells how many bytes a function allocates in all.
 func allocated(f func()) uint64 {
@@ -70,38 +70,38 @@ func requireRefused(t *testing.T, m *ntfsForge, want error) {
 // T55: the boot sector.
 func TestNTFSHostileBoot(t *testing.T) {
 	base := hostileBase(t)
-	for name, change := range map[string]func(b disktest.Forged){
-		"sector of 0 bytes":              func(b disktest.Forged) { b.U16(0x0b, 0) },
-		"sector of 3 bytes":              func(b disktest.Forged) { b.U16(0x0b, 3) },
-		"sector of 8192 bytes":           func(b disktest.Forged) { b.U16(0x0b, 8192) },
-		"sector of 65535 bytes":          func(b disktest.Forged) { b.U16(0x0b, 65535) },
-		"cluster of 0 sectors":           func(b disktest.Forged) { b.U8(0x0d, 0) },
-		"cluster of 3 sectors":           func(b disktest.Forged) { b.U8(0x0d, 3) },
-		"cluster of 129 sectors":         func(b disktest.Forged) { b.U8(0x0d, 129) },
-		"cluster of 2^13 sectors":        func(b disktest.Forged) { b.U8(0x0d, 0xf3) },
-		"no sectors":                     func(b disktest.Forged) { b.U64(0x28, 0) },
-		"more sectors than there are":    func(b disktest.Forged) { b.U64(0x28, 4097) },
-		"2^64-1 sectors":                 func(b disktest.Forged) { b.U64(0x28, math.MaxUint64) },
-		"MFT in cluster 0":               func(b disktest.Forged) { b.U64(0x30, 0) },
-		"MFT behind the end":             func(b disktest.Forged) { b.U64(0x30, 4095) },
-		"MFT in a negative cluster":      func(b disktest.Forged) { b.U64(0x30, math.MaxUint64) },
-		"MFT elsewhere":                  func(b disktest.Forged) { b.U64(0x30, 100) },
-		"MFT where its mirror is":        func(b disktest.Forged) { copy(b[0x30:0x38], b[0x38:0x40]) },
-		"record of 0 clusters":           func(b disktest.Forged) { b.U8(0x40, 0) },
-		"record of 3 clusters":           func(b disktest.Forged) { b.U8(0x40, 3) },
-		"record of 127 clusters":         func(b disktest.Forged) { b.U8(0x40, 127) },
-		"record of 2^128 bytes":          func(b disktest.Forged) { b.U8(0x40, 0x80) },
-		"record of 2^31 bytes":           func(b disktest.Forged) { b.U8(0x40, 0xe1) },
-		"record of 8192 bytes":           func(b disktest.Forged) { b.U8(0x40, 0xf3) },
-		"record of 256 bytes":            func(b disktest.Forged) { b.U8(0x40, 0xf8) },
-		"record of another size":         func(b disktest.Forged) { b.U8(0x40, 0xf5) },
-		"clusters of another size":       func(b disktest.Forged) { b.U8(0x0d, 2) },
-		"sectors and clusters of 2 KiB":  func(b disktest.Forged) { b.U16(0x0b, 2048) },
-		"clusters larger than the whole": func(b disktest.Forged) { b.U8(0x0d, 0xf4) },
+	for name, change := range map[string]func(b forge.Bytes){
+		"sector of 0 bytes":              func(b forge.Bytes) { b.U16(0x0b, 0) },
+		"sector of 3 bytes":              func(b forge.Bytes) { b.U16(0x0b, 3) },
+		"sector of 8192 bytes":           func(b forge.Bytes) { b.U16(0x0b, 8192) },
+		"sector of 65535 bytes":          func(b forge.Bytes) { b.U16(0x0b, 65535) },
+		"cluster of 0 sectors":           func(b forge.Bytes) { b.U8(0x0d, 0) },
+		"cluster of 3 sectors":           func(b forge.Bytes) { b.U8(0x0d, 3) },
+		"cluster of 129 sectors":         func(b forge.Bytes) { b.U8(0x0d, 129) },
+		"cluster of 2^13 sectors":        func(b forge.Bytes) { b.U8(0x0d, 0xf3) },
+		"no sectors":                     func(b forge.Bytes) { b.U64(0x28, 0) },
+		"more sectors than there are":    func(b forge.Bytes) { b.U64(0x28, 4097) },
+		"2^64-1 sectors":                 func(b forge.Bytes) { b.U64(0x28, math.MaxUint64) },
+		"MFT in cluster 0":               func(b forge.Bytes) { b.U64(0x30, 0) },
+		"MFT behind the end":             func(b forge.Bytes) { b.U64(0x30, 4095) },
+		"MFT in a negative cluster":      func(b forge.Bytes) { b.U64(0x30, math.MaxUint64) },
+		"MFT elsewhere":                  func(b forge.Bytes) { b.U64(0x30, 100) },
+		"MFT where its mirror is":        func(b forge.Bytes) { copy(b[0x30:0x38], b[0x38:0x40]) },
+		"record of 0 clusters":           func(b forge.Bytes) { b.U8(0x40, 0) },
+		"record of 3 clusters":           func(b forge.Bytes) { b.U8(0x40, 3) },
+		"record of 127 clusters":         func(b forge.Bytes) { b.U8(0x40, 127) },
+		"record of 2^128 bytes":          func(b forge.Bytes) { b.U8(0x40, 0x80) },
+		"record of 2^31 bytes":           func(b forge.Bytes) { b.U8(0x40, 0xe1) },
+		"record of 8192 bytes":           func(b forge.Bytes) { b.U8(0x40, 0xf3) },
+		"record of 256 bytes":            func(b forge.Bytes) { b.U8(0x40, 0xf8) },
+		"record of another size":         func(b forge.Bytes) { b.U8(0x40, 0xf5) },
+		"clusters of another size":       func(b forge.Bytes) { b.U8(0x0d, 2) },
+		"sectors and clusters of 2 KiB":  func(b forge.Bytes) { b.U16(0x0b, 2048) },
+		"clusters larger than the whole": func(b forge.Bytes) { b.U8(0x0d, 0xf4) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := base.copied()
-			change(m.Forged)
+			change(m.Bytes)
 			requireRefused(t, m, ondisk.ErrFormat)
 		})
 	}
@@ -112,33 +112,33 @@ func TestNTFSHostileRecord(t *testing.T) {
 	base := hostileBase(t)
 	number := base.number(t, "small")
 	at := base.attrAt(t, number, attrData)
-	for name, change := range map[string]func(r disktest.Forged){
-		"attributes from 65535 on":          func(r disktest.Forged) { r.U16(0x14, 65535) },
-		"attributes from the bytes in use":  func(r disktest.Forged) { copy(r[0x14:0x16], r[0x18:0x1a]) },
-		"attributes over the fix-ups":       func(r disktest.Forged) { r.U16(0x14, 0x30) },
-		"attributes from an odd place":      func(r disktest.Forged) { r.U16(0x14, 0x3a) },
-		"65535 bytes in use":                func(r disktest.Forged) { r.U32(0x18, 65535) },
-		"no bytes in use":                   func(r disktest.Forged) { r.U32(0x18, 0) },
-		"as many in use as the attributes":  func(r disktest.Forged) { r.U32(0x18, uint32(at)+8) },
-		"2048 bytes allocated":              func(r disktest.Forged) { r.U32(0x1c, 2048) },
-		"not in use":                        func(r disktest.Forged) { r.U16(0x16, 0) },
-		"used again":                        func(r disktest.Forged) { r.U16(0x10, 77) },
-		"extension of another":              func(r disktest.Forged) { r.U64(0x20, 5|5<<48) },
-		"attribute of length 0":             func(r disktest.Forged) { r.U32(at+4, 0) },
-		"attribute of length 4":             func(r disktest.Forged) { r.U32(at+4, 4) },
-		"attribute of length 16":            func(r disktest.Forged) { r.U32(at+4, 16) },
-		"attribute of odd length":           func(r disktest.Forged) { r.U32(at+4, 25) },
-		"attribute of length 2^32-1":        func(r disktest.Forged) { r.U32(at+4, math.MaxUint32) },
-		"attribute of length 2^32-8":        func(r disktest.Forged) { r.U32(at+4, math.MaxUint32-7) },
-		"attributes without an end":         func(r disktest.Forged) { r.U32(at+4, 1024-uint32(at)); r.U32(0x18, 1024) },
-		"value of 2^32-1 bytes":             func(r disktest.Forged) { r.U32(at+0x10, math.MaxUint32) },
-		"value over the attribute's end":    func(r disktest.Forged) { r.U32(at+0x10, 300) },
-		"value from 65535 on":               func(r disktest.Forged) { r.U16(at+0x14, 65535) },
-		"value over its own header":         func(r disktest.Forged) { r.U16(at+0x14, 8) },
-		"name of 255 characters":            func(r disktest.Forged) { r.U8(at+9, 255) },
-		"name from 65535 on":                func(r disktest.Forged) { r.U8(at+9, 1); r.U16(at+0x0a, 65535) },
-		"neither resident nor not":          func(r disktest.Forged) { r.U8(at+8, 2) },
-		"not resident, with too few fields": func(r disktest.Forged) { r.U8(at+8, 1); r.U32(at+4, 0x38) },
+	for name, change := range map[string]func(r forge.Bytes){
+		"attributes from 65535 on":          func(r forge.Bytes) { r.U16(0x14, 65535) },
+		"attributes from the bytes in use":  func(r forge.Bytes) { copy(r[0x14:0x16], r[0x18:0x1a]) },
+		"attributes over the fix-ups":       func(r forge.Bytes) { r.U16(0x14, 0x30) },
+		"attributes from an odd place":      func(r forge.Bytes) { r.U16(0x14, 0x3a) },
+		"65535 bytes in use":                func(r forge.Bytes) { r.U32(0x18, 65535) },
+		"no bytes in use":                   func(r forge.Bytes) { r.U32(0x18, 0) },
+		"as many in use as the attributes":  func(r forge.Bytes) { r.U32(0x18, uint32(at)+8) },
+		"2048 bytes allocated":              func(r forge.Bytes) { r.U32(0x1c, 2048) },
+		"not in use":                        func(r forge.Bytes) { r.U16(0x16, 0) },
+		"used again":                        func(r forge.Bytes) { r.U16(0x10, 77) },
+		"extension of another":              func(r forge.Bytes) { r.U64(0x20, 5|5<<48) },
+		"attribute of length 0":             func(r forge.Bytes) { r.U32(at+4, 0) },
+		"attribute of length 4":             func(r forge.Bytes) { r.U32(at+4, 4) },
+		"attribute of length 16":            func(r forge.Bytes) { r.U32(at+4, 16) },
+		"attribute of odd length":           func(r forge.Bytes) { r.U32(at+4, 25) },
+		"attribute of length 2^32-1":        func(r forge.Bytes) { r.U32(at+4, math.MaxUint32) },
+		"attribute of length 2^32-8":        func(r forge.Bytes) { r.U32(at+4, math.MaxUint32-7) },
+		"attributes without an end":         func(r forge.Bytes) { r.U32(at+4, 1024-uint32(at)); r.U32(0x18, 1024) },
+		"value of 2^32-1 bytes":             func(r forge.Bytes) { r.U32(at+0x10, math.MaxUint32) },
+		"value over the attribute's end":    func(r forge.Bytes) { r.U32(at+0x10, 300) },
+		"value from 65535 on":               func(r forge.Bytes) { r.U16(at+0x14, 65535) },
+		"value over its own header":         func(r forge.Bytes) { r.U16(at+0x14, 8) },
+		"name of 255 characters":            func(r forge.Bytes) { r.U8(at+9, 255) },
+		"name from 65535 on":                func(r forge.Bytes) { r.U8(at+9, 1); r.U16(at+0x0a, 65535) },
+		"neither resident nor not":          func(r forge.Bytes) { r.U8(at+8, 2) },
+		"not resident, with too few fields": func(r forge.Bytes) { r.U8(at+8, 1); r.U32(at+4, 0x38) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := base.copied()
@@ -153,23 +153,23 @@ func TestNTFSHostileFixups(t *testing.T) {
 	base := hostileBase(t)
 	places, err := base.fs.mft.Where(base.number(t, "small")*1024, 1024)
 	require.NoError(t, err)
-	for name, change := range map[string]func(r disktest.Forged){
-		"from 65535 on":               func(r disktest.Forged) { r.U16(4, 65535) },
-		"from 0 on":                   func(r disktest.Forged) { r.U16(4, 0) },
-		"over the header":             func(r disktest.Forged) { r.U16(4, 0x20) },
-		"in their own sector's end":   func(r disktest.Forged) { r.U16(4, 506) },
-		"of odd place":                func(r disktest.Forged) { r.U16(4, 0x31) },
-		"none":                        func(r disktest.Forged) { r.U16(6, 0) },
-		"65535":                       func(r disktest.Forged) { r.U16(6, 65535) },
-		"one too few":                 func(r disktest.Forged) { r.U16(6, 2) },
-		"another number at the first": func(r disktest.Forged) { r.U16(510, 0x7777) },
-		"another number at the last":  func(r disktest.Forged) { r.U16(1022, 0x7777) },
-		"BAAD, as after a torn write": func(r disktest.Forged) { r.Text(0, "BAAD") },
-		"nothing":                     func(r disktest.Forged) { clear(r[:1024]) },
+	for name, change := range map[string]func(r forge.Bytes){
+		"from 65535 on":               func(r forge.Bytes) { r.U16(4, 65535) },
+		"from 0 on":                   func(r forge.Bytes) { r.U16(4, 0) },
+		"over the header":             func(r forge.Bytes) { r.U16(4, 0x20) },
+		"in their own sector's end":   func(r forge.Bytes) { r.U16(4, 506) },
+		"of odd place":                func(r forge.Bytes) { r.U16(4, 0x31) },
+		"none":                        func(r forge.Bytes) { r.U16(6, 0) },
+		"65535":                       func(r forge.Bytes) { r.U16(6, 65535) },
+		"one too few":                 func(r forge.Bytes) { r.U16(6, 2) },
+		"another number at the first": func(r forge.Bytes) { r.U16(510, 0x7777) },
+		"another number at the last":  func(r forge.Bytes) { r.U16(1022, 0x7777) },
+		"BAAD, as after a torn write": func(r forge.Bytes) { r.Text(0, "BAAD") },
+		"nothing":                     func(r forge.Bytes) { clear(r[:1024]) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := base.copied()
-			change(m.Forged[places[0].Off:])
+			change(m.Bytes[places[0].Off:])
 			requireRefused(t, m, ondisk.ErrFormat)
 		})
 	}
@@ -180,10 +180,10 @@ func TestNTFSHostileRuns(t *testing.T) {
 	base := hostileBase(t)
 	number := base.number(t, "large")
 	at := base.attrAt(t, number, attrData)
-	runs := func(b ...byte) func(r disktest.Forged) {
-		return func(r disktest.Forged) { r.Put(at+0x40, b) }
+	runs := func(b ...byte) func(r forge.Bytes) {
+		return func(r forge.Bytes) { r.Put(at+0x40, b) }
 	}
-	for name, change := range map[string]func(r disktest.Forged){
+	for name, change := range map[string]func(r forge.Bytes){
 		"header 0xff":                     runs(0xff, 1, 1, 1, 1, 1, 1, 1),
 		"header 0x99":                     runs(0x99, 1, 1, 1, 1, 1, 1, 1),
 		"length of no bytes":              runs(0x20, 1, 1, 0),
@@ -197,17 +197,17 @@ func TestNTFSHostileRuns(t *testing.T) {
 		"fewer clusters than there are":   runs(0x21, 9, 0x40, 0x06, 0),
 		"more clusters than there are":    runs(0x21, 11, 0x40, 0x06, 0),
 		"one place twice":                 runs(0x21, 5, 0x40, 0x06, 0x11, 5, 0, 0),
-		"runs from 0 on":                  func(r disktest.Forged) { r.U16(at+0x20, 0) },
-		"runs from 65535 on":              func(r disktest.Forged) { r.U16(at+0x20, 65535) },
-		"lowest cluster -1":               func(r disktest.Forged) { r.U64(at+0x10, math.MaxUint64) },
-		"lowest cluster 1":                func(r disktest.Forged) { r.U64(at+0x10, 1) },
-		"highest cluster 2^63-1":          func(r disktest.Forged) { r.U64(at+0x18, math.MaxInt64) },
-		"highest cluster -5":              func(r disktest.Forged) { r.U64(at+0x18, math.MaxUint64-4) },
-		"size above what is allocated":    func(r disktest.Forged) { r.U64(at+0x30, 5121) },
-		"size above the runs":             func(r disktest.Forged) { r.U64(at+0x28, 1<<40); r.U64(at+0x30, 1<<40) },
-		"negative size":                   func(r disktest.Forged) { r.U64(at+0x30, math.MaxUint64) },
-		"initialised above size":          func(r disktest.Forged) { r.U64(at+0x38, 5001) },
-		"initialised to a negative place": func(r disktest.Forged) { r.U64(at+0x38, 1<<63) },
+		"runs from 0 on":                  func(r forge.Bytes) { r.U16(at+0x20, 0) },
+		"runs from 65535 on":              func(r forge.Bytes) { r.U16(at+0x20, 65535) },
+		"lowest cluster -1":               func(r forge.Bytes) { r.U64(at+0x10, math.MaxUint64) },
+		"lowest cluster 1":                func(r forge.Bytes) { r.U64(at+0x10, 1) },
+		"highest cluster 2^63-1":          func(r forge.Bytes) { r.U64(at+0x18, math.MaxInt64) },
+		"highest cluster -5":              func(r forge.Bytes) { r.U64(at+0x18, math.MaxUint64-4) },
+		"size above what is allocated":    func(r forge.Bytes) { r.U64(at+0x30, 5121) },
+		"size above the runs":             func(r forge.Bytes) { r.U64(at+0x28, 1<<40); r.U64(at+0x30, 1<<40) },
+		"negative size":                   func(r forge.Bytes) { r.U64(at+0x30, math.MaxUint64) },
+		"initialised above size":          func(r forge.Bytes) { r.U64(at+0x38, 5001) },
+		"initialised to a negative place": func(r forge.Bytes) { r.U64(at+0x38, 1<<63) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := base.copied()
@@ -218,7 +218,7 @@ func TestNTFSHostileRuns(t *testing.T) {
 	m := base.copied()
 	m.change(t, number, runs(0x01, 10, 0)) // a hole: it reads as zeros, and has no place
 	requireRefused(t, m, guestfile.ErrHole)
-	m.change(t, number, func(r disktest.Forged) { r.U16(at+0x0c, attrEncrypted) })
+	m.change(t, number, func(r forge.Bytes) { r.U16(at+0x0c, attrEncrypted) })
 	requireRefused(t, m, ondisk.ErrUnsupported)
 	require.ErrorContains(t, use(m), "encrypted")
 }

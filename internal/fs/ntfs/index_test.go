@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -18,12 +18,12 @@ import (
 const noChild = -1
 
 // indexEntry is an entry of an index of names; the one without a name is the last.
-func indexEntry(name string, record, child int64) disktest.Forged {
+func indexEntry(name string, record, child int64) forge.Bytes {
 	size := 0
 	if name != "" {
 		size = keySize + len(utf16le(name))
 	}
-	e := make(disktest.Forged, entrySize+(size+7)&^7)
+	e := make(forge.Bytes, entrySize+(size+7)&^7)
 	if name == "" {
 		e.U16(12, entryLast)
 	} else {
@@ -41,9 +41,9 @@ func indexEntry(name string, record, child int64) disktest.Forged {
 }
 
 // indexNode is the head of a node, and entries.
-func indexNode(from int, entries ...disktest.Forged) disktest.Forged {
+func indexNode(from int, entries ...forge.Bytes) forge.Bytes {
 	all := slices.Concat(entries...)
-	n := make(disktest.Forged, from, from+len(all))
+	n := make(forge.Bytes, from, from+len(all))
 	n.U32(0, uint32(from))
 	n.U32(4, uint32(from+len(all)))
 	n.U32(8, uint32(from+len(all)))
@@ -51,8 +51,8 @@ func indexNode(from int, entries ...disktest.Forged) disktest.Forged {
 }
 
 // indexBlock is a block of 1024 bytes.
-func indexBlock(vcn int64, entries ...disktest.Forged) disktest.Forged {
-	b := make(disktest.Forged, 1024)
+func indexBlock(vcn int64, entries ...forge.Bytes) forge.Bytes {
+	b := make(forge.Bytes, 1024)
 	b.Text(0, "INDX")
 	b.U16(4, 0x28)
 	b.U16(6, 3)
@@ -62,7 +62,7 @@ func indexBlock(vcn int64, entries ...disktest.Forged) disktest.Forged {
 }
 
 // walkBlocks walks an index whose blocks are numbered by 512 bytes, from a root with a node below it.
-func walkBlocks(root disktest.Forged, blocks []byte, want []uint16) (names []string, err error) {
+func walkBlocks(root forge.Bytes, blocks []byte, want []uint16) (names []string, err error) {
 	source := bytes.NewReader(blocks)
 	size := int64(len(blocks))
 	tree, err := guestfile.NewFile(source, "dir", size, []guestfile.Run{{Len: size}})
@@ -118,11 +118,11 @@ func utf16Of(s string) []uint16 {
 func TestNTFSHostileIndex(t *testing.T) {
 	last := indexEntry("", 0, noChild)
 	root := indexNode(0x10, indexEntry("", 0, 0))
-	changed := func(e disktest.Forged, change func(e disktest.Forged)) disktest.Forged {
+	changed := func(e forge.Bytes, change func(e forge.Bytes)) forge.Bytes {
 		change(e)
 		return e
 	}
-	name := func() disktest.Forged { return indexEntry("name", 7, noChild) }
+	name := func() forge.Bytes { return indexEntry("name", 7, noChild) }
 	for what, blocks := range map[string][]byte{
 		"block naming itself":          indexBlock(0, indexEntry("a", 1, 0), last),
 		"last entry naming itself":     indexBlock(0, indexEntry("", 0, 0)),
@@ -135,21 +135,21 @@ func TestNTFSHostileIndex(t *testing.T) {
 		"no block":                     make([]byte, 1024),
 		"no entries":                   indexBlock(0),
 		"no last entry":                indexBlock(0, name()),
-		"entry of length 0":            indexBlock(0, changed(name(), func(e disktest.Forged) { e.U16(8, 0) }), last),
-		"entry of length 8":            indexBlock(0, changed(name(), func(e disktest.Forged) { e.U16(8, 8) }), last),
-		"entry of odd length":          indexBlock(0, changed(name(), func(e disktest.Forged) { e.U16(8, 0x51) }), last),
-		"entry of length 65535":        indexBlock(0, changed(name(), func(e disktest.Forged) { e.U16(8, 65535) }), last),
-		"key of 65535 bytes":           indexBlock(0, changed(name(), func(e disktest.Forged) { e.U16(10, 65535) }), last),
-		"key of no bytes":              indexBlock(0, changed(name(), func(e disktest.Forged) { e.U16(10, 0) }), last),
-		"name of 255 characters":       indexBlock(0, changed(name(), func(e disktest.Forged) { e.U8(entrySize+0x40, 255) }), last),
-		"name of no characters":        indexBlock(0, changed(name(), func(e disktest.Forged) { e.U8(entrySize+0x40, 0) }), last),
-		"reference without a sequence": indexBlock(0, changed(name(), func(e disktest.Forged) { e.U16(6, 0) }), last),
-		"node without a number":        indexBlock(0, changed(indexEntry("", 0, noChild), func(e disktest.Forged) { e.U16(12, 3) })),
-		"entries from 2^32-1 on":       changed(indexBlock(0, last), func(e disktest.Forged) { e.U32(0x18, 1<<32-1) }),
-		"entries over the head":        changed(indexBlock(0, last), func(e disktest.Forged) { e.U32(0x18, 0) }),
-		"entries up to 2^32-1":         changed(indexBlock(0, last), func(e disktest.Forged) { e.U32(0x1c, 1<<32-1) }),
-		"torn block":                   changed(indexBlock(0, last), func(e disktest.Forged) { e.U16(1022, 7) }),
-		"fix-ups over the head":        changed(indexBlock(0, last), func(e disktest.Forged) { e.U16(4, 0x20) }),
+		"entry of length 0":            indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(8, 0) }), last),
+		"entry of length 8":            indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(8, 8) }), last),
+		"entry of odd length":          indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(8, 0x51) }), last),
+		"entry of length 65535":        indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(8, 65535) }), last),
+		"key of 65535 bytes":           indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(10, 65535) }), last),
+		"key of no bytes":              indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(10, 0) }), last),
+		"name of 255 characters":       indexBlock(0, changed(name(), func(e forge.Bytes) { e.U8(entrySize+0x40, 255) }), last),
+		"name of no characters":        indexBlock(0, changed(name(), func(e forge.Bytes) { e.U8(entrySize+0x40, 0) }), last),
+		"reference without a sequence": indexBlock(0, changed(name(), func(e forge.Bytes) { e.U16(6, 0) }), last),
+		"node without a number":        indexBlock(0, changed(indexEntry("", 0, noChild), func(e forge.Bytes) { e.U16(12, 3) })),
+		"entries from 2^32-1 on":       changed(indexBlock(0, last), func(e forge.Bytes) { e.U32(0x18, 1<<32-1) }),
+		"entries over the head":        changed(indexBlock(0, last), func(e forge.Bytes) { e.U32(0x18, 0) }),
+		"entries up to 2^32-1":         changed(indexBlock(0, last), func(e forge.Bytes) { e.U32(0x1c, 1<<32-1) }),
+		"torn block":                   changed(indexBlock(0, last), func(e forge.Bytes) { e.U16(1022, 7) }),
+		"fix-ups over the head":        changed(indexBlock(0, last), func(e forge.Bytes) { e.U16(4, 0x20) }),
 	} {
 		_, err := walkBlocks(root, blocks, nil)
 		require.ErrorIs(t, err, ondisk.ErrFormat, what)
@@ -160,9 +160,9 @@ func TestNTFSHostileIndex(t *testing.T) {
 	}
 	_, err := walkBlocks(root, deep, nil)
 	require.ErrorIs(t, err, ondisk.ErrLimit)
-	level := []disktest.Forged{}
+	level := []forge.Bytes{}
 	for i := range int64(guestfile.MaxEntries/8 + 1) {
-		entries := []disktest.Forged{}
+		entries := []forge.Bytes{}
 		for k := range int64(8) {
 			entries = append(entries, indexEntry(fmt.Sprintf("%06d", 8*i+k), 9, noChild))
 		}
@@ -178,7 +178,7 @@ func TestNTFSHostileIndex(t *testing.T) {
 func TestNTFSFolderInItself(t *testing.T) {
 	m := hostileBase(t)
 	number := m.number(t, "$Extend")
-	m.change(t, number, func(r disktest.Forged) {
+	m.change(t, number, func(r forge.Bytes) {
 		i := bytes.Index(r, []byte(utf16le("$ObjId"))) - keySize - entrySize
 		require.Positive(t, i)
 		seq := m.fs.at(t, "$Extend").rec.Sequence

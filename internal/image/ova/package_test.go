@@ -12,6 +12,9 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/store"
@@ -58,22 +61,22 @@ func names(t *testing.T, dir string) []string {
 }
 
 // forgedOVA is an archive of an OVF, which names disk.vmdk, and of other members.
-func forgedOVA(t *testing.T, members ...disktest.TarMember) string {
+func forgedOVA(t *testing.T, members ...tarforge.Member) string {
 	t.Helper()
-	ovf := disktest.TarMember{Name: "vm.ovf", Data: []byte(
+	ovf := tarforge.Member{Name: "vm.ovf", Data: []byte(
 		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>` +
 			`<File ovf:id="f" ovf:href="disk.vmdk"/></References><DiskSection><Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/></DiskSection></Envelope>`)}
-	archive := disktest.ForgeTar(append([]disktest.TarMember{ovf}, members...)...)
-	return write(t, t.TempDir(), "vm.ova", append(archive, disktest.TarEnd()...))
+	archive := tarforge.New(append([]tarforge.Member{ovf}, members...)...)
+	return write(t, t.TempDir(), "vm.ova", append(archive, tarforge.End()...))
 }
 
 // A disk inside of an archive is the disk that it is outside, whatever it consists of.
 func TestDisksInsideArchives(t *testing.T) {
 	data := noise(21, 3*mib+7*sector)
-	flat := disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "disk-flat.vmdk" 0`, len(data)/sector))
-	for name, members := range map[string][]disktest.TarMember{
+	flat := vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "disk-flat.vmdk" 0`, len(data)/sector))
+	for name, members := range map[string][]tarforge.Member{
 		"raw":    {{Name: "disk.vmdk", Data: data}},
-		"sparse": {{Name: "disk.vmdk", Data: disktest.ForgeSparseVMDK(data).Forged}},
+		"sparse": {{Name: "disk.vmdk", Data: vmdkforge.NewSparse(data).Bytes}},
 		"flat":   {{Name: "disk-flat.vmdk", Data: data}, {Name: "disk.vmdk", Data: []byte(flat)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,17 +97,17 @@ func TestDisksInsideArchives(t *testing.T) {
 
 // What a disk inside names lies inside too: a file beside the archive is not one of its files.
 func TestArchivesHaveNoWayOut(t *testing.T) {
-	descriptor := disktest.VMDKDescriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
-	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)})
+	descriptor := vmdkforge.Descriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
+	path := forgedOVA(t, tarforge.Member{Name: "disk.vmdk", Data: []byte(descriptor)})
 	write(t, filepath.Dir(path), "disk-flat.vmdk", make([]byte, 8*sector))
 	_, err := ova.OpenImage(path, image.Options{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 
-	link := disktest.TarMember{
+	link := tarforge.Member{
 		Name: "disk-flat.vmdk", Type: '2',
-		Edit: func(h disktest.Forged) { h.Text(157, "/etc/passwd") },
+		Edit: func(h forge.Bytes) { h.Text(157, "/etc/passwd") },
 	}
-	_, err = ova.OpenImage(forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)}, link),
+	_, err = ova.OpenImage(forgedOVA(t, tarforge.Member{Name: "disk.vmdk", Data: []byte(descriptor)}, link),
 		image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrReference)
 }
@@ -112,7 +115,7 @@ func TestArchivesHaveNoWayOut(t *testing.T) {
 // A package that is not published leaves nothing, and has no name before it is.
 func TestUnpublishedPackage(t *testing.T) {
 	data := noise(22, 2*mib)
-	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: disktest.ForgeSparseVMDK(data).Forged})
+	path := forgedOVA(t, tarforge.Member{Name: "disk.vmdk", Data: vmdkforge.NewSparse(data).Bytes})
 	src, err := ova.Open(path, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, src.Close()) }()
@@ -151,8 +154,8 @@ func (unwatched) Add(int64)           {}
 
 // A folder has no files but those that the OVF names, so that an archive with others cannot become one.
 func TestFolderHasWhatTheOVFNames(t *testing.T) {
-	disk := disktest.TarMember{Name: "disk.vmdk", Data: disktest.ForgeSparseVMDK(noise(22, 2*mib)).Forged}
-	src, err := ova.Open(forgedOVA(t, disk, disktest.TarMember{Name: "notes.txt", Data: []byte("mine")}), nil)
+	disk := tarforge.Member{Name: "disk.vmdk", Data: vmdkforge.NewSparse(noise(22, 2*mib)).Bytes}
+	src, err := ova.Open(forgedOVA(t, disk, tarforge.Member{Name: "notes.txt", Data: []byte("mine")}), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, src.Close()) }()
 	dir := t.TempDir()

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -94,7 +96,7 @@ func TestTarIndexOfGNUTar(t *testing.T) {
 
 // An archive that ends with its last member is complete, one that ends inside of it is not.
 func TestTarEnds(t *testing.T) {
-	whole := disktest.ForgeTar(disktest.TarMember{Name: "a", Data: []byte("12345")})
+	whole := tarforge.New(tarforge.Member{Name: "a", Data: []byte("12345")})
 	for cut := range len(whole) + 1 {
 		entries, err := index(whole[:cut])
 		switch {
@@ -109,7 +111,7 @@ func TestTarEnds(t *testing.T) {
 		}
 	}
 	for _, blocks := range []int{1, 2} {
-		entries, err := index(slices.Concat(whole, disktest.TarEnd()[:blocks*tarBlock], whole))
+		entries, err := index(slices.Concat(whole, tarforge.End()[:blocks*tarBlock], whole))
 		require.NoError(t, err)
 		require.Len(t, entries, 1, "what stands behind the end is no member")
 	}
@@ -119,12 +121,12 @@ func TestTarEnds(t *testing.T) {
 func TestTarNames(t *testing.T) {
 	name := func(n string) []byte {
 		if len(n) <= 100 {
-			return disktest.ForgeTar(disktest.TarMember{Name: n})
+			return tarforge.New(tarforge.Member{Name: n})
 		}
 		record := func(total int) string { return fmt.Sprintf("%d path=%s\n", total, n) }
 		total := len(record(len(record(1000))))
-		return disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(record(total))},
-			disktest.TarMember{Name: "x"})
+		return tarforge.New(tarforge.Member{Name: "pax", Type: 'x', Data: []byte(record(total))},
+			tarforge.Member{Name: "x"})
 	}
 	for _, n := range []string{
 		"../x", "/x", `..\x`, `C:\x`, "a/../x", "a/..", "..", "a//b", "", "\x1b]0;x", "a\nb", "\xff\xfe", "http://x",
@@ -139,10 +141,10 @@ func TestTarNames(t *testing.T) {
 		require.NoError(t, err, n)
 		require.Equal(t, strings.TrimPrefix(n, "./"), entries[0].name)
 	}
-	twice := disktest.TarMember{Name: "disk.vmdk"}
-	_, err := index(disktest.ForgeTar(twice, twice))
+	twice := tarforge.Member{Name: "disk.vmdk"}
+	_, err := index(tarforge.New(twice, twice))
 	require.ErrorIs(t, err, ondisk.ErrReference)
-	_, err = index(disktest.ForgeTar(twice, disktest.TarMember{Name: "./disk.vmdk"}))
+	_, err = index(tarforge.New(twice, tarforge.Member{Name: "./disk.vmdk"}))
 	require.ErrorIs(t, err, ondisk.ErrReference)
 }
 
@@ -152,46 +154,46 @@ func TestTarNumbers(t *testing.T) {
 		return string(append(append([]byte{first}, make([]byte, 11-len(rest))...), rest...))
 	}
 	pax := func(record string) []byte {
-		return disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(record)},
-			disktest.TarMember{Name: "x"})
+		return tarforge.New(tarforge.Member{Name: "pax", Type: 'x', Data: []byte(record)},
+			tarforge.Member{Name: "x"})
 	}
 	for name, c := range map[string]struct {
 		archive []byte
 		kind    error
 	}{
-		"base 256 with the sign":       {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: strings.Repeat("\xff", 12)}), ondisk.ErrFormat},
-		"base 256 of 2^63":             {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: base256(0x80, 0x80, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
-		"base 256 of 2^88":             {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: base256(0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
-		"base 256 of 2^62":             {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: base256(0x80, 0x40, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
-		"no octal digits":              {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: "99999999999\x00"}), ondisk.ErrFormat},
-		"beyond the end":               {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: "00000004000\x00"}), ondisk.ErrFormat},
-		"a wrong sum":                  {disktest.ForgeTar(disktest.TarMember{Name: "x", Sum: func(n int) int { return n + 1 }}), ondisk.ErrFormat},
-		"a link with a size":           {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: '2', Data: []byte("12345")}), ondisk.ErrFormat},
-		"a PAX header of 1 GiB":        {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'x', Size: "10000000000\x00"}), ondisk.ErrFormat},
-		"a PAX header of 1 MiB":        {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'x', Data: make([]byte, 1<<20)}), ondisk.ErrLimit},
-		"PAX headers without end":      {disktest.ForgeTar(bytesOf(disktest.TarMember{Name: "x", Type: 'x'}, 2000)...), ondisk.ErrLimit},
-		"a PAX header and no member":   {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'x'}), ondisk.ErrFormat},
-		"a PAX header, and the end":    {append(disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'x'}), make([]byte, 1<<20)...), ondisk.ErrFormat},
+		"base 256 with the sign":       {tarforge.New(tarforge.Member{Name: "x", Size: strings.Repeat("\xff", 12)}), ondisk.ErrFormat},
+		"base 256 of 2^63":             {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 0x80, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
+		"base 256 of 2^88":             {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
+		"base 256 of 2^62":             {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 0x40, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
+		"no octal digits":              {tarforge.New(tarforge.Member{Name: "x", Size: "99999999999\x00"}), ondisk.ErrFormat},
+		"beyond the end":               {tarforge.New(tarforge.Member{Name: "x", Size: "00000004000\x00"}), ondisk.ErrFormat},
+		"a wrong sum":                  {tarforge.New(tarforge.Member{Name: "x", Sum: func(n int) int { return n + 1 }}), ondisk.ErrFormat},
+		"a link with a size":           {tarforge.New(tarforge.Member{Name: "x", Type: '2', Data: []byte("12345")}), ondisk.ErrFormat},
+		"a PAX header of 1 GiB":        {tarforge.New(tarforge.Member{Name: "x", Type: 'x', Size: "10000000000\x00"}), ondisk.ErrFormat},
+		"a PAX header of 1 MiB":        {tarforge.New(tarforge.Member{Name: "x", Type: 'x', Data: make([]byte, 1<<20)}), ondisk.ErrLimit},
+		"PAX headers without end":      {tarforge.New(bytesOf(tarforge.Member{Name: "x", Type: 'x'}, 2000)...), ondisk.ErrLimit},
+		"a PAX header and no member":   {tarforge.New(tarforge.Member{Name: "x", Type: 'x'}), ondisk.ErrFormat},
+		"a PAX header, and the end":    {append(tarforge.New(tarforge.Member{Name: "x", Type: 'x'}), make([]byte, 1<<20)...), ondisk.ErrFormat},
 		"a PAX size below zero":        {pax("11 size=-1\n"), ondisk.ErrFormat},
 		"a PAX size above 2^63":        {pax("28 size=9223372036854775808\n"), ondisk.ErrFormat},
 		"a PAX record without a key":   {pax("5 x\n\n"), ondisk.ErrFormat},
 		"a PAX record of a wrong size": {pax("99 path=x\n"), ondisk.ErrFormat},
 		"a PAX sparse map":             {pax("22 GNU.sparse.major=1\n"), ondisk.ErrUnsupported},
-		"a GNU sparse member":          {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'S', Edit: gnu}), ondisk.ErrUnsupported},
-		"one size for all":             {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'g', Data: []byte("9 size=1\n")}), ondisk.ErrUnsupported},
+		"a GNU sparse member":          {tarforge.New(tarforge.Member{Name: "x", Type: 'S', Edit: gnu}), ondisk.ErrUnsupported},
+		"one size for all":             {tarforge.New(tarforge.Member{Name: "x", Type: 'g', Data: []byte("9 size=1\n")}), ondisk.ErrUnsupported},
 		"too many members":             {manyMembers(maxMembers + 1), ondisk.ErrLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := index(append(bytes.Clone(c.archive), disktest.TarEnd()...))
+			_, err := index(append(bytes.Clone(c.archive), tarforge.End()...))
 			require.ErrorIs(t, err, c.kind)
 		})
 	}
 }
 
 // gnu makes a header one of GNU tar's own format.
-func gnu(h disktest.Forged) { h.Text(257, "ustar  \x00") }
+func gnu(h forge.Bytes) { h.Text(257, "ustar  \x00") }
 
-func bytesOf(m disktest.TarMember, n int) (out []disktest.TarMember) {
+func bytesOf(m tarforge.Member, n int) (out []tarforge.Member) {
 	for range n {
 		out = append(out, m)
 	}
@@ -199,11 +201,11 @@ func bytesOf(m disktest.TarMember, n int) (out []disktest.TarMember) {
 }
 
 func manyMembers(n int) []byte {
-	var all []disktest.TarMember
+	var all []tarforge.Member
 	for i := range n {
-		all = append(all, disktest.TarMember{Name: fmt.Sprintf("m%d", i)})
+		all = append(all, tarforge.Member{Name: fmt.Sprintf("m%d", i)})
 	}
-	return disktest.ForgeTar(all...)
+	return tarforge.New(all...)
 }
 
 // A header keeps everything but the size, and its length does not depend on the size: 8 GiB is where octal digits end.
@@ -258,16 +260,16 @@ func TestHeadersThatOnlyPAXHolds(t *testing.T) {
 func TestWrongGlobalHeaders(t *testing.T) {
 	const evil, wrong = "13 path=evil\n", "13 mtime=abc\n"
 	for _, text := range []string{evil, wrong + evil, wrong, "9 size=x\n"} {
-		_, err := index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte(text)},
-			disktest.TarMember{Name: "x"}))
+		_, err := index(tarforge.New(tarforge.Member{Name: "pax", Type: 'g', Data: []byte(text)},
+			tarforge.Member{Name: "x"}))
 		require.Error(t, err, "%q", text)
 	}
-	_, err := index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte("10 mtime=1\n")},
-		disktest.TarMember{Name: "x"}))
+	_, err := index(tarforge.New(tarforge.Member{Name: "pax", Type: 'g', Data: []byte("10 mtime=1\n")},
+		tarforge.Member{Name: "x"}))
 	require.Error(t, err, "a record of a wrong length")
 	for _, text := range []string{"", "11 mtime=1\n"} {
-		_, err = index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte(text)},
-			disktest.TarMember{Name: "x"}))
+		_, err = index(tarforge.New(tarforge.Member{Name: "pax", Type: 'g', Data: []byte(text)},
+			tarforge.Member{Name: "x"}))
 		require.NoError(t, err, "%q", text)
 	}
 }
@@ -287,15 +289,15 @@ func TestNewHeaders(t *testing.T) {
 }
 
 func FuzzTar(f *testing.F) {
-	f.Add([]byte(disktest.ForgeTar(disktest.TarMember{Name: "vm.ovf", Data: []byte("<x/>")},
-		disktest.TarMember{Name: "d", Type: '5'})))
-	f.Add([]byte(append(disktest.ForgeTar(
-		disktest.TarMember{Name: "pax", Type: 'x', Data: []byte("12 path=abc\n8 size=3\n")}, disktest.TarMember{
+	f.Add([]byte(tarforge.New(tarforge.Member{Name: "vm.ovf", Data: []byte("<x/>")},
+		tarforge.Member{Name: "d", Type: '5'})))
+	f.Add([]byte(append(tarforge.New(
+		tarforge.Member{Name: "pax", Type: 'x', Data: []byte("12 path=abc\n8 size=3\n")}, tarforge.Member{
 			Name: "x",
 			Data: []byte("123"),
 		},
-		disktest.TarMember{Name: "././@LongLink", Type: 'L', Data: []byte("long\x00")}, disktest.TarMember{Name: "y"},
-	), disktest.TarEnd()...)))
+		tarforge.Member{Name: "././@LongLink", Type: 'L', Data: []byte("long\x00")}, tarforge.Member{Name: "y"},
+	), tarforge.End()...)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		b = withSums(b)
 		entries, err := index(b)

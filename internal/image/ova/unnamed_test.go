@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
@@ -28,10 +30,10 @@ func envelope(files ...string) string {
 }
 
 // packed opens an OVA of an OVF and further members.
-func packed(t *testing.T, text string, members ...disktest.TarMember) *ova.Package {
+func packed(t *testing.T, text string, members ...tarforge.Member) *ova.Package {
 	t.Helper()
-	members = append([]disktest.TarMember{{Name: "vm.ovf", Data: []byte(text)}}, members...)
-	return openedPackage(t, write(t, t.TempDir(), "vm.ova", append(disktest.ForgeTar(members...), disktest.TarEnd()...)))
+	members = append([]tarforge.Member{{Name: "vm.ovf", Data: []byte(text)}}, members...)
+	return openedPackage(t, write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...)))
 }
 
 func openedPackage(t *testing.T, path string) *ova.Package {
@@ -65,12 +67,12 @@ func requireDisk(t *testing.T, p *ova.Package, d ova.Disk, data []byte) {
 // not.
 func TestImagesThatNoDiskNames(t *testing.T) {
 	data := noise(31, 2*mib)
-	vmdk := disktest.ForgeSparseVMDK(data).Forged
-	flat := disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "b-flat.vmdk" 0`, len(data)/sector))
+	vmdk := vmdkforge.NewSparse(data).Bytes
+	flat := vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "b-flat.vmdk" 0`, len(data)/sector))
 	p := packed(t, envelope(`ovf:href="a.vmdk"`),
-		disktest.TarMember{Name: "a.vmdk", Data: vmdk}, disktest.TarMember{Name: "vm.nvram", Data: data},
-		disktest.TarMember{Name: "b.vmdk", Data: []byte(flat)}, disktest.TarMember{Name: "b-flat.vmdk", Data: data},
-		disktest.TarMember{Name: "c.bin", Data: vmdk}, disktest.TarMember{Name: "d.vmdk", Data: []byte("ABCD")})
+		tarforge.Member{Name: "a.vmdk", Data: vmdk}, tarforge.Member{Name: "vm.nvram", Data: data},
+		tarforge.Member{Name: "b.vmdk", Data: []byte(flat)}, tarforge.Member{Name: "b-flat.vmdk", Data: data},
+		tarforge.Member{Name: "c.bin", Data: vmdk}, tarforge.Member{Name: "d.vmdk", Data: []byte("ABCD")})
 	require.Len(t, p.Disks(), 1)
 	var names []string
 	for _, d := range p.Images() {
@@ -87,7 +89,7 @@ func TestImagesThatNoDiskNames(t *testing.T) {
 // One file that cannot be found or followed does not hide the disks beside it.
 func TestOneBadReference(t *testing.T) {
 	data := noise(32, 2*mib)
-	good := disktest.TarMember{Name: "good.vmdk", Data: disktest.ForgeSparseVMDK(data).Forged}
+	good := tarforge.Member{Name: "good.vmdk", Data: vmdkforge.NewSparse(data).Bytes}
 	for name, c := range map[string]struct {
 		attrs, says string
 		kind        error
@@ -103,11 +105,11 @@ func TestOneBadReference(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := packed(t, envelope(`ovf:href="good.vmdk"`, c.attrs), good,
-				disktest.TarMember{Name: "packed.vmdk", Data: []byte("\x1f\x8b")},
-				disktest.TarMember{
+				tarforge.Member{Name: "packed.vmdk", Data: []byte("\x1f\x8b")},
+				tarforge.Member{
 					Name: "chunked.vmdk.000000000",
 					Data: good.Data[:512],
-				}, disktest.TarMember{Name: "chunked.vmdk.000000001", Data: good.Data[512:1024]})
+				}, tarforge.Member{Name: "chunked.vmdk.000000001", Data: good.Data[512:1024]})
 			requireDisk(t, p, p.Disks()[0], data)
 			_, err := p.Open(p.Disks()[1], image.Options{})
 			require.ErrorIs(t, err, c.kind)
@@ -123,7 +125,7 @@ func TestFilesInSubfolders(t *testing.T) {
 	data := noise(33, 2*mib)
 	dir, outside := t.TempDir(), t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "disks", "first one"), 0o755))
-	vmdk := disktest.ForgeSparseVMDK(data).Forged
+	vmdk := vmdkforge.NewSparse(data).Bytes
 	write(t, filepath.Join(dir, "disks", "first one"), "a.vmdk", vmdk)
 	write(t, outside, "a.vmdk", vmdk)
 	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "link")))
@@ -147,7 +149,7 @@ func TestFilesInSubfolders(t *testing.T) {
 // What an OVF lists and does not call a disk is a file beside it, with a verdict by its own name.
 func TestUnnamedImageBesideAnOVF(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "a.vmdk", disktest.ForgeSparseVMDK(noise(34, mib)).Forged)
+	write(t, dir, "a.vmdk", vmdkforge.NewSparse(noise(34, mib)).Bytes)
 	text := strings.Replace(envelope(`ovf:href="a.vmdk"`), `ovf:fileRef="f1"`, "", 1)
 	p := openedPackage(t, write(t, dir, "vm.ovf", []byte(text)))
 	require.Empty(t, p.Images())

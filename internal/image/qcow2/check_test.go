@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -34,17 +35,17 @@ func qemuCheck(t *testing.T, path string) (corruptions, leaks int) {
 func TestQcow2CheckAgreesWithQemuImg(t *testing.T) {
 	for _, tc := range []struct {
 		name               string
-		change             func(q *disktest.Qcow2)
+		change             func(q *qcow2forge.File)
 		code, text         string
 		effect             ondisk.Effect
 		corruptions, leaks int
 	}{
-		{"clusters that are not used", func(q *disktest.Qcow2) { q.Append(make([]byte, 3*64*kib)) }, "orphaned-data", "3 clusters (192 KiB)", ondisk.Note, 0, 3},
-		{"an entry less", func(q *disktest.Qcow2) { q.SetEntry(0, 0) }, "orphaned-data", "1 clusters (64 KiB)", ondisk.Note, 0, 1},
-		{"no refcount", func(q *disktest.Qcow2) { q.SetRefcount(6, 0) }, "qcow2-refcounts", "1 clusters in use whose refcount is 0; first: the cluster at 0x60000 has refcount 0 and 1 use", ondisk.Warn, 1, 0},
-		{"two entries to one cluster", func(q *disktest.Qcow2) { q.SetEntry(9, q.Entry(8)); q.SetRefcount(14, 0) }, "qcow2-tables", "2 uses", ondisk.Broken, 3, 0},
-		{"data in a table", func(q *disktest.Qcow2) { q.SetEntry(20, uint64(q.RefBlock)|disktest.Qcow2Copied) }, "qcow2-tables", "as a table and as data", ondisk.Broken, 1, 0},
-		{"refcount block outside", func(q *disktest.Qcow2) { q.Set64(q.RefTable+8, 1<<40) }, "qcow2-refcounts", "1 damaged entries of the refcount table", ondisk.Warn, 1, 0},
+		{"clusters that are not used", func(q *qcow2forge.File) { q.Append(make([]byte, 3*64*kib)) }, "orphaned-data", "3 clusters (192 KiB)", ondisk.Note, 0, 3},
+		{"an entry less", func(q *qcow2forge.File) { q.SetEntry(0, 0) }, "orphaned-data", "1 clusters (64 KiB)", ondisk.Note, 0, 1},
+		{"no refcount", func(q *qcow2forge.File) { q.SetRefcount(6, 0) }, "qcow2-refcounts", "1 clusters in use whose refcount is 0; first: the cluster at 0x60000 has refcount 0 and 1 use", ondisk.Warn, 1, 0},
+		{"two entries to one cluster", func(q *qcow2forge.File) { q.SetEntry(9, q.Entry(8)); q.SetRefcount(14, 0) }, "qcow2-tables", "2 uses", ondisk.Broken, 3, 0},
+		{"data in a table", func(q *qcow2forge.File) { q.SetEntry(20, uint64(q.RefBlock)|qcow2forge.Copied) }, "qcow2-tables", "as a table and as data", ondisk.Broken, 1, 0},
+		{"refcount block outside", func(q *qcow2forge.File) { q.BE64(q.RefTable+8, 1<<40) }, "qcow2-refcounts", "1 damaged entries of the refcount table", ondisk.Warn, 1, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			data := imagetest.Noise(70, 2*mib)
@@ -52,9 +53,9 @@ func TestQcow2CheckAgreesWithQemuImg(t *testing.T) {
 				data[i] |= 1 // no cluster is zero
 			}
 			clear(data[20*64*kib : 21*64*kib])
-			q := disktest.ForgeQcow2(data, 16)
+			q := qcow2forge.New(data, 16)
 			tc.change(q)
-			path := imagetest.Write(t, t.TempDir(), "disk.qcow2", q.Forged)
+			path := imagetest.Write(t, t.TempDir(), "disk.qcow2", q.Bytes)
 			issues, err := imagetest.Open(t, path).Check()
 			require.NoError(t, err)
 			require.Equal(t, []string{tc.code}, imagetest.Codes(issues, ondisk.Note), "%v", issues)
@@ -75,8 +76,8 @@ func TestQcow2RefcountsOfAllSizes(t *testing.T) {
 			path := created(t, fmt.Sprintf("refcount_bits=%d,cluster_size=4k", 1<<order), "4M", "write -P 7 0 3M")
 			b, err := os.ReadFile(path)
 			require.NoError(t, err)
-			l1 := binary.BigEndian.Uint64(b[disktest.Qcow2L1:])
-			l2 := binary.BigEndian.Uint64(b[l1:]) &^ disktest.Qcow2Copied
+			l1 := binary.BigEndian.Uint64(b[qcow2forge.L1:])
+			l2 := binary.BigEndian.Uint64(b[l1:]) &^ qcow2forge.Copied
 			clear(b[l2+8*77 : l2+8*78])
 			require.NoError(t, os.WriteFile(path, b, 0o644))
 			issues, err := imagetest.Open(t, path).Check()
@@ -97,7 +98,7 @@ func TestQcow2LostSnapshotIsOrphaned(t *testing.T) {
 	imagetest.NoDamage(t, imagetest.Open(t, path))
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
-	clear(b[disktest.Qcow2Snapshots : disktest.Qcow2SnapTable+8])
+	clear(b[qcow2forge.Snapshots : qcow2forge.SnapTable+8])
 	lost := imagetest.Write(t, t.TempDir(), "lost.qcow2", b)
 	issues, err := imagetest.Open(t, lost).Check()
 	require.NoError(t, err)
@@ -111,11 +112,11 @@ func TestQcow2LostSnapshotIsOrphaned(t *testing.T) {
 
 // A file that is cut anywhere is not read as if it were whole.
 func TestTruncatedQcow2(t *testing.T) {
-	q := disktest.ForgeQcow2(imagetest.Noise(71, mib), 12)
+	q := qcow2forge.New(imagetest.Noise(71, mib), 12)
 	dir := t.TempDir()
 	for n := int64(0); n < q.End; n += 1000 {
 		path := filepath.Join(dir, "cut.qcow2")
-		require.NoError(t, os.WriteFile(path, q.Forged[:n], 0o644))
+		require.NoError(t, os.WriteFile(path, q.Bytes[:n], 0o644))
 		img, err := image.Open(path, image.Options{})
 		if n < 4 || err != nil {
 			continue // without the magic the rest is raw, or no image at all

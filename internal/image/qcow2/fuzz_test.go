@@ -9,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/image/driver"
 )
 
@@ -26,30 +27,30 @@ func folder(f *disktest.MemFile) *driver.Source {
 func FuzzQcow2(f *testing.F) {
 	const bits, headSize = 9, 256
 	data := bytes.Repeat([]byte("cluster of a disk"), 302)
-	add := func(change func(q *disktest.Qcow2)) {
-		q := disktest.ForgeQcow2(data[:5120], bits)
+	add := func(change func(q *qcow2forge.File)) {
+		q := qcow2forge.New(data[:5120], bits)
 		change(q)
-		f.Add([]byte(q.Forged[:headSize]), []byte(q.Forged[1<<bits:]), uint32(1<<20))
+		f.Add([]byte(q.Bytes[:headSize]), []byte(q.Bytes[1<<bits:]), uint32(1<<20))
 	}
-	add(func(*disktest.Qcow2) {})
-	add(func(q *disktest.Qcow2) { q.SetBacking("base", "raw") })
-	add(func(q *disktest.Qcow2) { q.Set32(disktest.Qcow2Version, 2) })
-	add(func(q *disktest.Qcow2) { q.Set32(disktest.Qcow2ClusterBits, 21) })
-	add(func(q *disktest.Qcow2) { q.Set64(disktest.Qcow2Size, 1<<60) })
-	add(func(q *disktest.Qcow2) { q.Set64(disktest.Qcow2RefTable, 1<<63) })
-	add(func(q *disktest.Qcow2) { q.SetEntry(1, 1); q.SetEntry(2, uint64(q.L2)); q.SetEntry(3, 1<<63) })
+	add(func(*qcow2forge.File) {})
+	add(func(q *qcow2forge.File) { q.SetBacking("base", "raw") })
+	add(func(q *qcow2forge.File) { q.BE32(qcow2forge.Version, 2) })
+	add(func(q *qcow2forge.File) { q.BE32(qcow2forge.ClusterBits, 21) })
+	add(func(q *qcow2forge.File) { q.BE64(qcow2forge.Size, 1<<60) })
+	add(func(q *qcow2forge.File) { q.BE64(qcow2forge.RefTable, 1<<63) })
+	add(func(q *qcow2forge.File) { q.SetEntry(1, 1); q.SetEntry(2, uint64(q.L2)); q.SetEntry(3, 1<<63) })
 	for order := range uint32(7) {
-		add(func(q *disktest.Qcow2) { q.Set32(disktest.Qcow2Order, order) })
+		add(func(q *qcow2forge.File) { q.BE32(qcow2forge.Order, order) })
 	}
-	add(func(q *disktest.Qcow2) {
+	add(func(q *qcow2forge.File) {
 		at := q.Append(make([]byte, 1024))
-		q.Set64(disktest.Qcow2SnapTable, uint64(at))
-		q.Set32(disktest.Qcow2Snapshots, 3)
-		q.Set64(at, uint64(q.L1))
-		q.Set32(at+8, 1)
+		q.BE64(qcow2forge.SnapTable, uint64(at))
+		q.BE32(qcow2forge.Snapshots, 3)
+		q.BE64(at, uint64(q.L1))
+		q.BE32(at+8, 1)
 	})
-	add(func(q *disktest.Qcow2) {
-		q.Set64(disktest.Qcow2Autoclear, 1)
+	add(func(q *qcow2forge.File) {
+		q.BE64(qcow2forge.Autoclear, 1)
 		at := q.Append(make([]byte, 512))
 		b := binary.BigEndian.AppendUint64(make([]byte, 8), 32)
 		q.AddExtension(extBitmaps, binary.BigEndian.AppendUint64(b, uint64(at)))
@@ -58,9 +59,9 @@ func FuzzQcow2(f *testing.F) {
 		{0xed, 0xc1, 0x01, 0x01, 0, 0, 0, 0x80, 0x90, 0xfe, 0xaf, 0xee, 0x08, 0x0a},
 		{0x28, 0xb5, 0x2f, 0xfd, 0x60, 0, 1, 0x4b, 0x10, 0, 'x'},
 	} {
-		add(func(q *disktest.Qcow2) {
-			q.Set64(disktest.Qcow2Incompatible, uint64(kind)<<3)
-			q.U8(disktest.Qcow2Compression, uint8(kind))
+		add(func(q *qcow2forge.File) {
+			q.BE64(qcow2forge.Incompatible, uint64(kind)<<3)
+			q.U8(qcow2forge.Compression, uint8(kind))
 			q.SetPacked(0, q.Append(stream)+3, int64(len(stream)))
 		})
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
@@ -45,7 +45,7 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 	}{
 		{"second file linked, dest absent", func(c crash) {
 			imagetest.Write(c.t, c.dir, ".out.vmdk.partial",
-				[]byte(disktest.VMDKDescriptor("monolithicFlat", `RW 1 FLAT "out-flat.vmdk" 0`)))
+				[]byte(vmdkforge.Descriptor("monolithicFlat", `RW 1 FLAT "out-flat.vmdk" 0`)))
 			imagetest.Write(c.t, c.dir, ".out-flat.vmdk.partial", make([]byte, 512))
 			c.link(".out-flat.vmdk.partial", "out-flat.vmdk")
 		}, nil, flat, []string{"out-flat.vmdk", "out.vmdk"}},

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
@@ -252,7 +252,7 @@ func TestDestIsTheSource(t *testing.T) {
 	data := imagetest.Noise(3, 64*sector)
 	imagetest.Write(t, dir, "disk-flat.vmdk", data)
 	path := imagetest.Write(t, dir, "disk.vmdk",
-		[]byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
+		[]byte(vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
 	require.NoError(t, os.Link(path, filepath.Join(dir, "hard.vmdk")))
 	require.NoError(t, os.Symlink("disk.vmdk", filepath.Join(dir, "soft.vmdk")))
 	require.NoError(t, os.Link(filepath.Join(dir, "disk-flat.vmdk"), filepath.Join(dir, "other-flat.vmdk")))
@@ -275,7 +275,7 @@ func TestDestIsTheDescriptorOfTheSource(t *testing.T) {
 	data := imagetest.Noise(3, 64*sector)
 	extent := imagetest.Write(t, dir, "disk-flat.vmdk", data)
 	imagetest.Write(t, dir, "disk.vmdk",
-		[]byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
+		[]byte(vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
 	src := imagetest.Open(t, extent)
 	for _, o := range imagetest.Kinds {
 		_, err := store.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, forced(o))

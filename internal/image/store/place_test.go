@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -25,8 +26,8 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 	write := func(name, text string) string { return imagetest.Write(t, dir, name, []byte(text)) }
 	text, script, binary := write("text", "a text\n"), write("script", "#!/bin/sh\n"), write("binary", "\x00\x01")
 	empty := write("empty", "")
-	qcow := write("odd", string(disktest.ForgeQcow2(make([]byte, 1<<20), 16).Forged))
-	write("set.vmdk", disktest.VMDKDescriptor("monolithicFlat", `RW 1 FLAT "extent" 0`))
+	qcow := write("odd", string(qcow2forge.New(make([]byte, 1<<20), 16).Bytes))
+	write("set.vmdk", vmdkforge.Descriptor("monolithicFlat", `RW 1 FLAT "extent" 0`))
 	extent := write("extent", "a text\n")
 	machine := write("a.vmx", "a text\n")
 	fifo := filepath.Join(dir, "fifo")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -23,15 +24,15 @@ func vhdChain(t *testing.T, dir string, block int64) (want []byte) {
 	base, mid, top := imagetest.Noise(21, size), imagetest.Noise(22, size), imagetest.Noise(23, size)
 	inMid := func(s int64) bool { return s%7 < 3 && s/1000%2 == 0 }
 	inTop := func(s int64) bool { return s%5 == 0 && s/500%3 == 0 }
-	imagetest.Write(t, dir, "base.vhd", disktest.ForgeVHD(base, disktest.VHDLayout{Block: block, ID: 0xb0}).Forged)
+	imagetest.Write(t, dir, "base.vhd", vhdforge.New(base, vhdforge.Layout{Block: block, ID: 0xb0}).Bytes)
 	imagetest.Write(t, dir, "mid.avhd",
-		disktest.ForgeVHD(mid, disktest.VHDLayout{Block: block, ID: 0xb1, Stored: inMid, Parent: &disktest.VHDParent{
+		vhdforge.New(mid, vhdforge.Layout{Block: block, ID: 0xb1, Stored: inMid, Parent: &vhdforge.Parent{
 			ID: 0xb0, Relative: `.\base.vhd`, Absolute: `C:\old\wrong.vhd`, Name: "wrong.vhd",
-		}}).Forged)
+		}}).Bytes)
 	imagetest.Write(t, dir, "top.avhd",
-		disktest.ForgeVHD(top, disktest.VHDLayout{Block: block, ID: 0xb2, Stored: inTop, Parent: &disktest.VHDParent{
+		vhdforge.New(top, vhdforge.Layout{Block: block, ID: 0xb2, Stored: inTop, Parent: &vhdforge.Parent{
 			ID: 0xb1, Absolute: `D:\machines\mid.avhd`,
-		}}).Forged)
+		}}).Bytes)
 	for s := range int64(size / sector) {
 		from := base
 		if inTop(s) {
@@ -79,11 +80,11 @@ func TestDifferencingVHDByWindows(t *testing.T) {
 	file, err := os.ReadFile(path)
 	require.NoError(t, err)
 	want := bytes.Repeat([]byte("the parent shows"), 4*mib/16)
-	base := disktest.ForgeFixedVHD(want)
+	base := vhdforge.NewFixed(want)
 	base.Foot(func(off int64) {
-		base.Put(off+disktest.VHDUniqueID, []byte("\x5f\xa2\x1a\x55\xf3\x94\xaa\x4d\x99\x58\x19\x51\xa6\x7d\x55\x40"))
+		base.Put(off+vhdforge.UniqueID, []byte("\x5f\xa2\x1a\x55\xf3\x94\xaa\x4d\x99\x58\x19\x51\xa6\x7d\x55\x40"))
 	})
-	imagetest.Write(t, filepath.Dir(path), "fat-parent.vhd", base.Forged)
+	imagetest.Write(t, filepath.Dir(path), "fat-parent.vhd", base.Bytes)
 	const payload = 0x9f*sector + sector
 	for _, s := range []int{134, 143, 152, 153, 154, 155, 156, 157, 158, 159, 184, 185, 188, 190, 191, 192, 194, 196} {
 		copy(want[s*sector:(s+1)*sector], file[payload+s*sector:])
@@ -98,16 +99,16 @@ func TestDifferencingVHDByWindows(t *testing.T) {
 // What is wrong with a parent is wrong with the disk.
 func TestVHDChainTellsOfItsParents(t *testing.T) {
 	dir := t.TempDir()
-	base := disktest.ForgeVHD(imagetest.Noise(27, 5*mib), disktest.VHDLayout{ID: 0xd0})
+	base := vhdforge.New(imagetest.Noise(27, 5*mib), vhdforge.Layout{ID: 0xd0})
 	base.BE32(base.BAT+4, uint32(base.Blocks[0]/sector))
-	base.Foot(func(off int64) { base.U8(off+disktest.VHDSavedState, 1) })
-	imagetest.Write(t, dir, "base.vhd", base.Forged)
+	base.Foot(func(off int64) { base.U8(off+vhdforge.SavedState, 1) })
+	imagetest.Write(t, dir, "base.vhd", base.Bytes)
 	for i, name := range []string{"mid.vhd", "top.vhd"} {
 		id := byte(0xd0 + i)
 		imagetest.Write(t, dir, name,
-			disktest.ForgeVHD(imagetest.Noise(28, 5*mib), disktest.VHDLayout{ID: id + 1, Parent: &disktest.VHDParent{
+			vhdforge.New(imagetest.Noise(28, 5*mib), vhdforge.Layout{ID: id + 1, Parent: &vhdforge.Parent{
 				ID: id, Name: []string{"base.vhd", "mid.vhd"}[i],
-			}}).Forged)
+			}}).Bytes)
 	}
 	img := imagetest.Open(t, filepath.Join(dir, "top.vhd"))
 	require.Equal(t, []string{"vhd-saved-state"}, imagetest.Codes(img.Issues, ondisk.Refuse))
@@ -119,8 +120,8 @@ func TestVHDChainTellsOfItsParents(t *testing.T) {
 
 func TestBrokenVHDChains(t *testing.T) {
 	child := func(parent byte, name string) []byte {
-		return disktest.ForgeVHD(imagetest.Noise(24, mib),
-			disktest.VHDLayout{ID: 0xc2, Parent: &disktest.VHDParent{ID: parent, Name: name}}).Forged
+		return vhdforge.New(imagetest.Noise(24, mib),
+			vhdforge.Layout{ID: 0xc2, Parent: &vhdforge.Parent{ID: parent, Name: name}}).Bytes
 	}
 	dir := t.TempDir()
 	vhdChain(t, dir, 2*mib)
@@ -129,7 +130,7 @@ func TestBrokenVHDChains(t *testing.T) {
 	imagetest.RefusesReference(t, err,
 		`the parent of "mid.avhd" is missing: there is no "base.vhd" and no "wrong.vhd" in its folder`)
 
-	imagetest.Write(t, dir, "base.vhd", disktest.ForgeFixedVHD(imagetest.Noise(25, mib)).Forged)
+	imagetest.Write(t, dir, "base.vhd", vhdforge.NewFixed(imagetest.Noise(25, mib)).Bytes)
 	_, err = image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
 	imagetest.RefusesReference(t, err,
 		`the parent "base.vhd" has the content id 01010101010101010101010101010101, but "mid.avhd" was made on b0b0`)
@@ -140,7 +141,7 @@ func TestBrokenVHDChains(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 	require.ErrorContains(t, err, "not in the chain already")
 
-	imagetest.Write(t, dir, "short.vhd", disktest.ForgeFixedVHD(imagetest.Noise(26, mib/2)).Forged)
+	imagetest.Write(t, dir, "short.vhd", vhdforge.NewFixed(imagetest.Noise(26, mib/2)).Bytes)
 	imagetest.Write(t, dir, "long.vhd", child(1, "short.vhd"))
 	img := imagetest.Open(t, filepath.Join(dir, "long.vhd"))
 	require.Contains(t, imagetest.Codes(img.Issues, ondisk.Refuse), "vhd-parent-size")

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -51,30 +52,30 @@ func resum(head, tail []byte) {
 
 // FuzzVHD reads anything as the front and the end of a VHD, with a hole of so many bytes between.
 func FuzzVHD(f *testing.F) {
-	add := func(v *disktest.VHD, n int64) {
+	add := func(v *vhdforge.File, n int64) {
 		n = min(n, v.Footer)
-		f.Add([]byte(v.Forged[:n]), []byte(v.Forged[v.Footer:]), uint32(v.Footer-n), true)
+		f.Add([]byte(v.Bytes[:n]), []byte(v.Bytes[v.Footer:]), uint32(v.Footer-n), true)
 	}
 	data := bytes.Repeat([]byte("sector of a disk"), 40<<10/16)
-	add(disktest.ForgeFixedVHD(data), 512)
-	add(disktest.ForgeVHD(data, disktest.VHDLayout{}), 4096)
-	add(disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4096, Stored: func(s int64) bool { return s%3 > 0 }}), 32<<10)
-	parent := &disktest.VHDParent{ID: 1, Relative: `.\base.vhd`, Absolute: `C:\base.vhd`, Name: "base.vhd"}
-	add(disktest.ForgeVHD(data,
-		disktest.VHDLayout{Block: 8192, Parent: parent, Stored: func(s int64) bool { return s%5 > 0 }}), 32<<10)
+	add(vhdforge.NewFixed(data), 512)
+	add(vhdforge.New(data, vhdforge.Layout{}), 4096)
+	add(vhdforge.New(data, vhdforge.Layout{Block: 4096, Stored: func(s int64) bool { return s%3 > 0 }}), 32<<10)
+	parent := &vhdforge.Parent{ID: 1, Relative: `.\base.vhd`, Absolute: `C:\base.vhd`, Name: "base.vhd"}
+	add(vhdforge.New(data,
+		vhdforge.Layout{Block: 8192, Parent: parent, Stored: func(s int64) bool { return s%5 > 0 }}), 32<<10)
 	for _, c := range []struct {
 		at int64
 		v  uint64
 	}{
-		{disktest.VHDDataOffset, 1 << 63},
-		{disktest.VHDCurrentSize, 1 << 62},
-		{disktest.VHDCurrentSize, 1 << 30},
-		{512 + disktest.VHDTableOffset, 1 << 20},
-		{512 + disktest.VHDMaxEntries, 1<<63 | 4096},
-		{512 + disktest.VHDMaxEntries, 3<<32 | 256<<20},
-		{disktest.VHDType, 4 << 32},
+		{vhdforge.DataOffset, 1 << 63},
+		{vhdforge.CurrentSize, 1 << 62},
+		{vhdforge.CurrentSize, 1 << 30},
+		{512 + vhdforge.TableOffset, 1 << 20},
+		{512 + vhdforge.MaxEntries, 1<<63 | 4096},
+		{512 + vhdforge.MaxEntries, 3<<32 | 256<<20},
+		{vhdforge.Type, 4 << 32},
 	} {
-		v := disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4096})
+		v := vhdforge.New(data, vhdforge.Layout{Block: 4096})
 		v.BE64(c.at, c.v)
 		add(v, 4096)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -25,10 +26,10 @@ const (
 func TestFixedVHD(t *testing.T) {
 	for _, size := range []int{sector, 64 * kib, 3*mib + 5*sector} {
 		data := imagetest.Noise(uint64(size), size)
-		v := disktest.ForgeFixedVHD(data)
+		v := vhdforge.NewFixed(data)
 		for name, file := range map[string][]byte{
-			"512 bytes":                 v.Forged,
-			"511 bytes, as before 2004": v.Forged[:len(v.Forged)-1],
+			"512 bytes":                 v.Bytes,
+			"511 bytes, as before 2004": v.Bytes[:len(v.Bytes)-1],
 		} {
 			t.Run(fmt.Sprintf("%d bytes, footer of %s", size, name), func(t *testing.T) {
 				img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", file))
@@ -55,9 +56,9 @@ func TestDynamicVHD(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, blocks of %d KiB", name, block/kib), func(t *testing.T) {
 				data := imagetest.Noise(uint64(block), 5*mib+3*sector)
 				clear(data[2*mib : 4*mib+100])
-				l := disktest.VHDLayout{Block: block, Stored: stored, Backwards: block == 64*kib, Cut: block == 2*mib}
-				v := disktest.ForgeVHD(data, l)
-				img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged))
+				l := vhdforge.Layout{Block: block, Stored: stored, Backwards: block == 64*kib, Cut: block == 2*mib}
+				v := vhdforge.New(data, l)
+				img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", v.Bytes))
 				require.Equal(t, "dynamic", img.Subformat)
 				require.False(t, img.Child)
 				disktest.CheckBytes(t, img.Disk, masked(data, stored))
@@ -90,18 +91,18 @@ func TestHiddenVHDData(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			data := imagetest.Noise(7, int(tc.blocks)*2*mib)
-			v := disktest.ForgeVHD(data, disktest.VHDLayout{Stored: tc.stored})
+			v := vhdforge.New(data, vhdforge.Layout{Stored: tc.stored})
 			shown := bytes.Clone(data)
 			for s := range int64(len(data)) / sector {
 				if !tc.stored(s) {
 					at := v.Blocks[s/4096] + sector + s%4096*sector
 					if tc.zero {
-						clear(v.Forged[at : at+sector])
+						clear(v.Bytes[at : at+sector])
 					}
-					copy(shown[s*sector:], v.Forged[at:at+sector])
+					copy(shown[s*sector:], v.Bytes[at:at+sector])
 				}
 			}
-			path := imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged)
+			path := imagetest.Write(t, t.TempDir(), "disk.vhd", v.Bytes)
 			img := imagetest.Open(t, path)
 			disktest.CheckBytes(t, img.Disk, masked(data, tc.stored))
 			issues, err := img.Check()
@@ -137,7 +138,7 @@ func TestVHDRunsAreLong(t *testing.T) {
 	data := make([]byte, 40*mib)
 	copy(data[10*mib:12*mib], bytes.Repeat([]byte{1}, 2*mib))
 	img := imagetest.Open(t,
-		imagetest.Write(t, t.TempDir(), "disk.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{}).Forged))
+		imagetest.Write(t, t.TempDir(), "disk.vhd", vhdforge.New(data, vhdforge.Layout{}).Bytes))
 	for _, want := range []struct {
 		off, n int64
 		zero   bool

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 )
 
 // Expected sizes and places are those of VHD 1.0.
@@ -20,9 +20,9 @@ func TestStructSizes(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for at, want := range map[int]byte{
-		atVersion: 1, atDataOffset: 2, disktest.VHDCreator: 3, atCurrentSize: 4, disktest.VHDGeometry: 5, 58: 6, 59: 7,
+		atVersion: 1, atDataOffset: 2, vhdforge.Creator: 3, atCurrentSize: 4, vhdforge.Geometry: 5, 58: 6, 59: 7,
 		atDiskType: 8,
-		atChecksum: 9, disktest.VHDUniqueID: 10, atSavedState: 11,
+		atChecksum: 9, vhdforge.UniqueID: 10, atSavedState: 11,
 	} {
 		assert.Equal(t, want, b[at], "footer byte %d", at)
 	}
@@ -33,9 +33,9 @@ func TestStructSizes(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for at, want := range map[int]byte{
-		atTableOffset: 1, atHeaderVer: 2, atMaxEntries: 3, atBlockSize: 4, atHeaderSum: 5, disktest.VHDParentID: 6,
-		disktest.VHDParentName: 7,
-		disktest.VHDLocators:   8, disktest.VHDLocators + 7*24 + 16: 9,
+		atTableOffset: 1, atHeaderVer: 2, atMaxEntries: 3, atBlockSize: 4, atHeaderSum: 5, vhdforge.ParentID: 6,
+		vhdforge.ParentName: 7,
+		vhdforge.Locators:   8, vhdforge.Locators + 7*24 + 16: 9,
 	} {
 		assert.Equal(t, want, b[at], "dynamic header byte %d", at)
 	}

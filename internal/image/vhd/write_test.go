@@ -15,6 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
@@ -77,8 +79,8 @@ func onPages(t *testing.T, img *image.Image) {
 func TestVHDCopiesKeepTheirSource(t *testing.T) {
 	for _, block := range []int64{4 * kib, 64 * kib, 512 * kib, 4 * mib} {
 		data := imagetest.Noise(uint64(block), 68*100*sector)
-		v := disktest.ForgeVHD(data, disktest.VHDLayout{Block: block, ID: 7})
-		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", v.Forged))
+		v := vhdforge.New(data, vhdforge.Layout{Block: block, ID: 7})
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", v.Bytes))
 		path := filepath.Join(t.TempDir(), "copy.vhd")
 		imagetest.Copy(t, src, path, store.CreateOptions{Seed: []byte("job")})
 		img := imagetest.Open(t, path)
@@ -87,8 +89,8 @@ func TestVHDCopiesKeepTheirSource(t *testing.T) {
 		onPages(t, img)
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.Equal(t, uint32(block), binary.BigEndian.Uint32(b[512+disktest.VHDBlockSize:]))
-		require.Equal(t, v.Forged[disktest.VHDTimeStamp:40], disktest.Forged(b[disktest.VHDTimeStamp:40]),
+		require.Equal(t, uint32(block), binary.BigEndian.Uint32(b[512+vhdforge.BlockSize:]))
+		require.Equal(t, v.Bytes[vhdforge.TimeStamp:40], forge.Bytes(b[vhdforge.TimeStamp:40]),
 			"time, creator, version, host")
 		require.Equal(t, b[:512], b[len(b)-512:])
 		require.NotEqual(t, src.ContentID, img.ContentID)
@@ -103,7 +105,7 @@ func TestVHDTableIsWrittenInPieces(t *testing.T) {
 		copy(data[off:], imagetest.Noise(uint64(off), 4*kib))
 	}
 	src := imagetest.Open(t,
-		imagetest.Write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4 * kib}).Forged))
+		imagetest.Write(t, t.TempDir(), "src.vhd", vhdforge.New(data, vhdforge.Layout{Block: 4 * kib}).Bytes))
 	path := filepath.Join(t.TempDir(), "copy.vhd")
 	imagetest.Copy(t, src, path, store.CreateOptions{})
 	img := imagetest.Open(t, path)
@@ -132,15 +134,15 @@ func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 		{"wa\x00\x00", 68*10*sector + sector, "win "},
 	} {
 		data := imagetest.Noise(1, tc.size)
-		v := disktest.ForgeFixedVHD(data)
-		v.Foot(func(off int64) { v.Text(off+disktest.VHDCreator, tc.creator) })
-		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", v.Forged))
+		v := vhdforge.NewFixed(data)
+		v.Foot(func(off int64) { v.Text(off+vhdforge.Creator, tc.creator) })
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", v.Bytes))
 		for _, sub := range []string{"dynamic", "fixed"} {
 			path := filepath.Join(t.TempDir(), "copy.vhd")
 			imagetest.Copy(t, src, path, store.CreateOptions{Subformat: sub})
 			b, err := os.ReadFile(path)
 			require.NoError(t, err)
-			require.Equal(t, tc.want, string(b[len(b)-512+disktest.VHDCreator:][:4]), "%q", tc.creator)
+			require.Equal(t, tc.want, string(b[len(b)-512+vhdforge.Creator:][:4]), "%q", tc.creator)
 			require.Equal(t, int64(tc.size), virtualSize(t, path))
 		}
 	}
@@ -149,7 +151,7 @@ func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 func TestTheSameVHDJobGivesTheSameBytes(t *testing.T) {
 	data := imagetest.Noise(9, 6*mib)
 	src := imagetest.Open(t,
-		imagetest.Write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 64 * kib}).Forged))
+		imagetest.Write(t, t.TempDir(), "src.vhd", vhdforge.New(data, vhdforge.Layout{Block: 64 * kib}).Bytes))
 	for _, sub := range []string{"dynamic", "fixed"} {
 		var first []byte
 		for jobs := 1; jobs <= 8; jobs += 3 {
@@ -219,13 +221,13 @@ func TestVHDThatIsTooLarge(t *testing.T) {
 // A table of 64 TiB: 2^25 entries in 128 MiB of file, none of them a block.
 func TestHugeSparseVHD(t *testing.T) {
 	const size = 64 << 40
-	v := disktest.ForgeVHD(make([]byte, sector), disktest.VHDLayout{})
+	v := vhdforge.New(make([]byte, sector), vhdforge.Layout{})
 	const entries = size / (2 * mib)
-	v.Head(func(off int64) { v.BE32(off+disktest.VHDMaxEntries, entries) })
-	v.Foot(func(off int64) { v.BE64(off+disktest.VHDCurrentSize, size) })
+	v.Head(func(off int64) { v.BE32(off+vhdforge.MaxEntries, entries) })
+	v.Foot(func(off int64) { v.BE64(off+vhdforge.CurrentSize, size) })
 	table := bytes.Repeat([]byte{0xff}, 4*entries)
 	img := imagetest.Open(t,
-		imagetest.Write(t, t.TempDir(), "disk.vhd", bytes.Join([][]byte{v.Forged[:v.BAT], table, v.Forged[v.Footer:]}, nil)))
+		imagetest.Write(t, t.TempDir(), "disk.vhd", bytes.Join([][]byte{v.Bytes[:v.BAT], table, v.Bytes[v.Footer:]}, nil)))
 	require.Equal(t, int64(size), img.Disk.Size())
 	imagetest.NoDamage(t, img)
 	calls := 0

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -20,17 +21,17 @@ import (
 func guidOf(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
 // childOf is a disk that completes link n-1 of a chain.
-func childOf(n int, parent string, l disktest.VHDXLayout) *disktest.VHDX {
+func childOf(n int, parent string, l vhdxforge.Layout) *vhdxforge.File {
 	l.DataWrite = guidOf(n)
 	l.Parent = map[string]string{
 		"parent_linkage": "{" + strings.ToUpper(guidOf(n-1)) + "}",
 		"relative_path":  `.\` + parent,
 	}
-	return disktest.ForgeVHDX(l)
+	return vhdxforge.New(l)
 }
 
 // putPartial stores those sectors of a block that present wants, in the file and in what is expected.
-func putPartial(v *disktest.VHDX, want, data []byte, block int64, present func(sector int64) bool) {
+func putPartial(v *vhdxforge.File, want, data []byte, block int64, present func(sector int64) bool) {
 	part := make([]byte, v.Block)
 	for s := block * v.Block / v.Logical; s < (block+1)*v.Block/v.Logical && s*v.Logical < v.Size; s++ {
 		off := s * v.Logical
@@ -40,7 +41,7 @@ func putPartial(v *disktest.VHDX, want, data []byte, block int64, present func(s
 			copy(want[off:], from)
 		}
 	}
-	v.AddBlock(block, disktest.VHDXPartial, part)
+	v.AddBlock(block, vhdxforge.Partial, part)
 }
 
 // Three links: a base, a child with whole, partial, zero and absent blocks, and a grandchild that is larger.
@@ -49,17 +50,17 @@ func TestVHDXChain(t *testing.T) {
 		t.Run(fmt.Sprintf("sectors of %d bytes", logical), func(t *testing.T) {
 			dir := t.TempDir()
 			want := imagetest.Noise(21, 8*mib)
-			base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib, Logical: logical, DataWrite: guidOf(0)}).Fill(want)
-			imagetest.Write(t, dir, "base.vhdx", base.Forged)
+			base := vhdxforge.New(vhdxforge.Layout{Size: 8 * mib, Logical: logical, DataWrite: guidOf(0)}).Fill(want)
+			imagetest.Write(t, dir, "base.vhdx", base.Bytes)
 
-			child := childOf(1, "base.vhdx", disktest.VHDXLayout{Size: 8 * mib, Logical: logical})
+			child := childOf(1, "base.vhdx", vhdxforge.Layout{Size: 8 * mib, Logical: logical})
 			data := imagetest.Noise(22, 8*mib)
 			copy(want[mib:], data[mib:2*mib])
-			child.AddBlock(1, disktest.VHDXPresent, data[mib:2*mib])
+			child.AddBlock(1, vhdxforge.Present, data[mib:2*mib])
 			// Block 3 is absent between two that hide the parent.
 			for block, state := range map[int64]uint64{
-				2: disktest.VHDXZero, 4: disktest.VHDXUndefined,
-				6: disktest.VHDXUnmapped,
+				2: vhdxforge.Zero, 4: vhdxforge.Undefined,
+				6: vhdxforge.Unmapped,
 			} {
 				clear(want[block*mib : (block+1)*mib])
 				child.SetEntry(child.Entry(block), state, 0)
@@ -68,7 +69,7 @@ func TestVHDXChain(t *testing.T) {
 			putPartial(child, want, data, 5, present)
 			putPartial(child, want, data, 7, present)
 			child.AddBitmap(0, present)
-			imagetest.Write(t, dir, "child.avhdx", child.Forged)
+			imagetest.Write(t, dir, "child.avhdx", child.Bytes)
 			img := imagetest.Open(t, filepath.Join(dir, "child.avhdx"))
 			require.Equal(t, "differencing", img.Subformat)
 			require.True(t, img.Child)
@@ -77,13 +78,13 @@ func TestVHDXChain(t *testing.T) {
 
 			size := 10*mib + 3*logical
 			want = append(want, make([]byte, int(size)-len(want))...)
-			grandchild := childOf(2, "child.avhdx", disktest.VHDXLayout{Size: size, Logical: logical, Block: 4 * mib})
+			grandchild := childOf(2, "child.avhdx", vhdxforge.Layout{Size: size, Logical: logical, Block: 4 * mib})
 			data = imagetest.Noise(23, int(size))
 			first := func(s int64) bool { return s == 0 || s > 100 && s < 300 || s*logical >= 9*mib }
 			putPartial(grandchild, want, data, 0, first)
 			putPartial(grandchild, want, data, 2, first)
 			grandchild.AddBitmap(0, first)
-			imagetest.Write(t, dir, "grandchild.avhdx", grandchild.Forged)
+			imagetest.Write(t, dir, "grandchild.avhdx", grandchild.Bytes)
 			img = imagetest.Open(t, filepath.Join(dir, "grandchild.avhdx"))
 			disktest.CheckBytes(t, img.Disk, want)
 			imagetest.NoDamage(t, img)
@@ -102,13 +103,13 @@ func TestVHDXChain(t *testing.T) {
 func TestVHDXBitmapOfTheSecondChunk(t *testing.T) {
 	const size = 4<<30 + 2*mib
 	dir := t.TempDir()
-	base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: size, DataWrite: guidOf(0)})
-	base.AddBlock(4097, disktest.VHDXPresent, []byte(strings.Repeat("parent..", 128*kib)))
-	imagetest.Write(t, dir, "base.vhdx", base.Forged)
-	child := childOf(1, "base.vhdx", disktest.VHDXLayout{Size: size})
-	child.AddBlock(4097, disktest.VHDXPartial, []byte(strings.Repeat("child...", 128*kib)))
+	base := vhdxforge.New(vhdxforge.Layout{Size: size, DataWrite: guidOf(0)})
+	base.AddBlock(4097, vhdxforge.Present, []byte(strings.Repeat("parent..", 128*kib)))
+	imagetest.Write(t, dir, "base.vhdx", base.Bytes)
+	child := childOf(1, "base.vhdx", vhdxforge.Layout{Size: size})
+	child.AddBlock(4097, vhdxforge.Partial, []byte(strings.Repeat("child...", 128*kib)))
 	child.AddBitmap(1, func(s int64) bool { return s == 4097*2048+5 })
-	img := imagetest.Open(t, imagetest.Write(t, dir, "child.avhdx", child.Forged))
+	img := imagetest.Open(t, imagetest.Write(t, dir, "child.avhdx", child.Bytes))
 	b := make([]byte, 3*sector)
 	_, err := img.Disk.ReadAt(b, 4097*mib+4*sector)
 	require.NoError(t, err)
@@ -121,10 +122,10 @@ func TestVHDXBitmapOfTheSecondChunk(t *testing.T) {
 func locatorOf(t *testing.T, pairs map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
-	base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)})
-	imagetest.Write(t, dir, "base.vhdx", base.AddData("base").Forged)
+	base := vhdxforge.New(vhdxforge.Layout{Size: mib, DataWrite: guidOf(0)})
+	imagetest.Write(t, dir, "base.vhdx", base.AddData("base").Bytes)
 	return imagetest.Write(t, dir, "child.avhdx",
-		disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(1), Parent: pairs}).Forged)
+		vhdxforge.New(vhdxforge.Layout{Size: mib, DataWrite: guidOf(1), Parent: pairs}).Bytes)
 }
 
 func TestVHDXFindsItsParent(t *testing.T) {
@@ -174,19 +175,19 @@ func TestVHDXParentFaults(t *testing.T) {
 // T09: a chain whose middle link is missing, one in a cycle, and sectors of another size.
 func TestVHDXBrokenChains(t *testing.T) {
 	dir := t.TempDir()
-	imagetest.Write(t, dir, "a.vhdx", childOf(2, "b.vhdx", disktest.VHDXLayout{Size: mib}).Forged)
-	b := imagetest.Write(t, dir, "b.vhdx", childOf(1, "c.vhdx", disktest.VHDXLayout{Size: mib}).Forged)
+	imagetest.Write(t, dir, "a.vhdx", childOf(2, "b.vhdx", vhdxforge.Layout{Size: mib}).Bytes)
+	b := imagetest.Write(t, dir, "b.vhdx", childOf(1, "c.vhdx", vhdxforge.Layout{Size: mib}).Bytes)
 	_, err := image.Open(filepath.Join(dir, "a.vhdx"), image.Options{})
 	require.ErrorContains(t, err, `the parent of "b.vhdx" is missing`)
-	imagetest.Write(t, dir, "c.vhdx", childOf(3, "a.vhdx", disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)}).Forged)
+	imagetest.Write(t, dir, "c.vhdx", childOf(3, "a.vhdx", vhdxforge.Layout{Size: mib, DataWrite: guidOf(0)}).Bytes)
 	require.NoError(t, os.Remove(b))
 	require.NoError(t, os.Rename(filepath.Join(dir, "c.vhdx"), b))
 	_, err = image.Open(filepath.Join(dir, "a.vhdx"), image.Options{})
 	require.ErrorContains(t, err, "not in the chain already")
 
 	dir = t.TempDir()
-	imagetest.Write(t, dir, "base.vhdx", disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)}).Forged)
+	imagetest.Write(t, dir, "base.vhdx", vhdxforge.New(vhdxforge.Layout{Size: mib, DataWrite: guidOf(0)}).Bytes)
 	_, err = image.Open(imagetest.Write(t, dir, "child.vhdx",
-		childOf(1, "base.vhdx", disktest.VHDXLayout{Size: mib, Logical: 4096}).Forged), image.Options{})
+		childOf(1, "base.vhdx", vhdxforge.Layout{Size: mib, Logical: 4096}).Bytes), image.Options{})
 	require.ErrorContains(t, err, "logical sector size 4096, want 512, which the parent has")
 }

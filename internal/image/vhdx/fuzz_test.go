@@ -10,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -19,12 +20,12 @@ import (
 type fuzzed struct{ header, regions, meta, bat, log []byte }
 
 // cut gives the parts of a forged image.
-func cut(v *disktest.VHDX) fuzzed {
+func cut(v *vhdxforge.File) fuzzed {
 	used := func(at, most int64) []byte {
-		return bytes.TrimRight(v.Forged[at:min(at+most, int64(len(v.Forged)))], "\x00")
+		return bytes.TrimRight(v.Bytes[at:min(at+most, int64(len(v.Bytes)))], "\x00")
 	}
 	return fuzzed{
-		header: v.Forged[disktest.VHDXHeader2 : disktest.VHDXHeader2+80], regions: used(disktest.VHDXRegions1,
+		header: v.Bytes[vhdxforge.Header2 : vhdxforge.Header2+80], regions: used(vhdxforge.Regions1,
 			regionTableSize),
 		meta: used(v.Metadata, mib), bat: used(v.BAT, mib), log: used(v.Log, mib),
 	}
@@ -69,27 +70,27 @@ func sealLog(b []byte) []byte {
 
 // FuzzVHDX reads anything as the structures of a VHDX whose checksums are right.
 func FuzzVHDX(f *testing.F) {
-	add := func(v *disktest.VHDX) {
+	add := func(v *vhdxforge.File) {
 		z := cut(v)
 		f.Add(z.header, z.regions, z.meta, z.bat, z.log)
 	}
 	data := bytes.Repeat([]byte("sector of a disk"), 3*mib/16)
-	add(disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib}).Fill(data))
-	add(disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib, Logical: 4096, Fixed: true}).Fill(data))
-	child := disktest.ForgeVHDX(disktest.VHDXLayout{
+	add(vhdxforge.New(vhdxforge.Layout{Size: 3 * mib}).Fill(data))
+	add(vhdxforge.New(vhdxforge.Layout{Size: 3 * mib, Logical: 4096, Fixed: true}).Fill(data))
+	child := vhdxforge.New(vhdxforge.Layout{
 		Size:   3 * mib,
-		Parent: map[string]string{"parent_linkage": "{" + disktest.VHDXDiskIDGUID + "}", "relative_path": `.\base.vhdx`},
+		Parent: map[string]string{"parent_linkage": "{" + vhdxforge.DiskIDGUID + "}", "relative_path": `.\base.vhdx`},
 	})
-	child.AddBlock(1, disktest.VHDXPartial, data[:mib])
+	child.AddBlock(1, vhdxforge.Partial, data[:mib])
 	child.AddBitmap(0, func(s int64) bool { return s%3 == 0 })
 	add(child)
-	dirty := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib}).Fill(data)
+	dirty := vhdxforge.New(vhdxforge.Layout{Size: 3 * mib}).Fill(data)
 	dirty.Dirty(0,
-		disktest.VHDXEntry{
+		vhdxforge.Entry{
 			Sequence: 1,
-			Changes:  []disktest.VHDXChange{{Off: dirty.Blocks, Zero: 8192}, dirty.Sector(dirty.Entry(2), 0)},
+			Changes:  []vhdxforge.Change{{Off: dirty.Blocks, Zero: 8192}, dirty.Sector(dirty.Entry(2), 0)},
 		},
-		disktest.VHDXEntry{Sequence: 2, Changes: []disktest.VHDXChange{{Off: dirty.Blocks + 4096, Data: data[:4096]}}},
+		vhdxforge.Entry{Sequence: 2, Changes: []vhdxforge.Change{{Off: dirty.Blocks + 4096, Data: data[:4096]}}},
 	)
 	add(dirty)
 	f.Fuzz(func(t *testing.T, header, regions, meta, bat, log []byte) {

@@ -10,27 +10,29 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // dirty is a disk of 8 blocks, of which the first four are stored.
-func dirty(logMiB int64) (*disktest.VHDX, []byte) {
+func dirty(logMiB int64) (*vhdxforge.File, []byte) {
 	data := imagetest.Noise(31, 8*mib)
 	clear(data[4*mib:])
-	return disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib, LogMiB: logMiB}).Fill(data), data
+	return vhdxforge.New(vhdxforge.Layout{Size: 8 * mib, LogMiB: logMiB}).Fill(data), data
 }
 
 // present is the value of a BAT entry of a stored block.
-func present(off int64) uint64 { return uint64(off)/mib<<20 | disktest.VHDXPresent }
+func present(off int64) uint64 { return uint64(off)/mib<<20 | vhdxforge.Present }
 
 // second is the second entry of a log; it changes nothing.
-func second(v *disktest.VHDX) disktest.VHDXEntry {
+func second(v *vhdxforge.File) vhdxforge.Entry {
 	at := v.Blocks + 3*mib
-	return disktest.VHDXEntry{
+	return vhdxforge.Entry{
 		Sequence: 2,
-		Changes:  []disktest.VHDXChange{{Off: at, Data: bytes.Clone(v.Forged[at : at+4096])}},
+		Changes:  []vhdxforge.Change{{Off: at, Data: bytes.Clone(v.Bytes[at : at+4096])}},
 	}
 }
 
@@ -44,15 +46,15 @@ var notByQemu = map[string]bool{
 
 // replays are logs, and what the disk holds when they are replayed. Expected bytes come from the entries; qemu-img,
 // which replays a log into the file, agrees.
-var replays = map[string]func() (*disktest.VHDX, []byte){
-	"data": func() (*disktest.VHDX, []byte) {
+var replays = map[string]func() (*vhdxforge.File, []byte){
+	"data": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
-		at := v.AddBlock(5, disktest.VHDXNotPresent, bytes.Repeat([]byte("new"), 1000))
-		copy(want[5*mib:], v.Forged[at:])
-		v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{v.Sector(v.Entry(5), present(at))}})
+		at := v.AddBlock(5, vhdxforge.NotPresent, bytes.Repeat([]byte("new"), 1000))
+		copy(want[5*mib:], v.Bytes[at:])
+		v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{v.Sector(v.Entry(5), present(at))}})
 		return v, want
 	},
-	"zeros and payload": func() (*disktest.VHDX, []byte) {
+	"zeros and payload": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
 		patch := bytes.Repeat([]byte("payload!"), 512)
 		clear(want[mib+8*kib : mib+24*kib])
@@ -60,26 +62,26 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		copy(want[2*mib-4*kib:], patch)
 		clear(want[2*mib : 3*mib])
 		v.Dirty(16*kib,
-			disktest.VHDXEntry{Sequence: 70, Changes: []disktest.VHDXChange{
+			vhdxforge.Entry{Sequence: 70, Changes: []vhdxforge.Change{
 				{Off: v.Blocks + mib + 16*kib, Data: patch},
 				{Off: v.Blocks + mib + 8*kib, Zero: 16 * kib},
 				{Off: v.Blocks + 2*mib - 4*kib, Zero: mib + 4*kib},
 			}},
-			disktest.VHDXEntry{Sequence: 71, Changes: []disktest.VHDXChange{
+			vhdxforge.Entry{Sequence: 71, Changes: []vhdxforge.Change{
 				{Off: v.Blocks + 2*mib - 4*kib, Data: patch},
 				{Off: v.Blocks + mib + 12*kib, Data: patch},
 			}},
 		)
 		return v, want
 	},
-	"many descriptors": func() (*disktest.VHDX, []byte) {
+	"many descriptors": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(2)
-		e := disktest.VHDXEntry{Sequence: 1 << 40}
+		e := vhdxforge.Entry{Sequence: 1 << 40}
 		for i := range int64(300) { // three sectors of descriptors
-			c := disktest.VHDXChange{Off: v.Blocks + i%200*8*kib, Zero: 4 * kib}
+			c := vhdxforge.Change{Off: v.Blocks + i%200*8*kib, Zero: 4 * kib}
 			clear(want[i%200*8*kib:][:4*kib])
 			if i%3 == 0 {
-				c = disktest.VHDXChange{Off: c.Off, Data: bytes.Repeat([]byte{byte(i), 1, 2, 3}, kib)}
+				c = vhdxforge.Change{Off: c.Off, Data: bytes.Repeat([]byte{byte(i), 1, 2, 3}, kib)}
 				copy(want[i%200*8*kib:], c.Data)
 			}
 			e.Changes = append(e.Changes, c)
@@ -87,76 +89,76 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		v.Dirty(0, e)
 		return v, want
 	},
-	"entry around the end of the ring": func() (*disktest.VHDX, []byte) {
+	"entry around the end of the ring": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
-		e := disktest.VHDXEntry{Sequence: 3}
+		e := vhdxforge.Entry{Sequence: 3}
 		for i := range int64(4) {
 			e.Changes = append(e.Changes,
-				disktest.VHDXChange{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
+				vhdxforge.Change{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
 			copy(want[i*4*kib:], e.Changes[i].Data)
 		}
 		v.Dirty(mib-12*kib, e)
 		return v, want
 	},
-	"sequence around the end of the ring": func() (*disktest.VHDX, []byte) {
+	"sequence around the end of the ring": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
-		e := disktest.VHDXEntry{Sequence: 3}
+		e := vhdxforge.Entry{Sequence: 3}
 		for i := range int64(4) {
 			e.Changes = append(e.Changes,
-				disktest.VHDXChange{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
+				vhdxforge.Change{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
 			copy(want[i*4*kib:], e.Changes[i].Data)
 		}
-		last := disktest.VHDXEntry{Sequence: 4, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}}
+		last := vhdxforge.Entry{Sequence: 4, Changes: []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}}}
 		clear(want[:4*kib])
 		v.Dirty(mib-12*kib, e, last)
 		return v, want
 	},
-	"torn last entry": func() (*disktest.VHDX, []byte) {
+	"torn last entry": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
 		clear(want[:4*kib])
-		zero := []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}
-		at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: zero}, second(v),
-			disktest.VHDXEntry{Sequence: 3, Changes: []disktest.VHDXChange{
+		zero := []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}}
+		at := v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: zero}, second(v),
+			vhdxforge.Entry{Sequence: 3, Changes: []vhdxforge.Change{
 				{Off: v.Blocks + mib, Data: make([]byte, 4096)}, {Off: v.Blocks + 2*mib, Data: make([]byte, 4096)},
 			}})
-		clear(v.Forged[v.Log+at[2]+8*kib:][:4*kib]) // its last sector was never written
+		clear(v.Bytes[v.Log+at[2]+8*kib:][:4*kib]) // its last sector was never written
 		return v, want
 	},
-	"wrong checksum": func() (*disktest.VHDX, []byte) {
+	"wrong checksum": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
 		clear(want[:4*kib])
-		at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}},
-			disktest.VHDXEntry{
+		at := v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}}},
+			vhdxforge.Entry{
 				Sequence: 2,
-				Changes:  []disktest.VHDXChange{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}},
+				Changes:  []vhdxforge.Change{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}},
 			})
-		v.Forged[v.Log+at[1]+4*kib+100]++
+		v.Bytes[v.Log+at[1]+4*kib+100]++
 		return v, want
 	},
-	"entries of an older log": func() (*disktest.VHDX, []byte) {
+	"entries of an older log": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
 		clear(want[:4*kib])
-		v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}},
-			disktest.VHDXEntry{
+		v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}}},
+			vhdxforge.Entry{
 				Sequence: 2, GUID: guidOf(5),
-				Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}},
+				Changes: []vhdxforge.Change{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}},
 			})
 		return v, want
 	},
-	"an older sequence of the same log": func() (*disktest.VHDX, []byte) {
+	"an older sequence of the same log": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
 		clear(want[:4*kib])
-		one := []disktest.VHDXChange{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}}
-		v.Dirty(0, disktest.VHDXEntry{Sequence: 5, Changes: one}, disktest.VHDXEntry{Sequence: 6, Changes: one})
-		v.Dirty(64*kib, disktest.VHDXEntry{Sequence: 900, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}})
-		v.Dirty(128*kib, disktest.VHDXEntry{Sequence: 7, Changes: one})
+		one := []vhdxforge.Change{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}}
+		v.Dirty(0, vhdxforge.Entry{Sequence: 5, Changes: one}, vhdxforge.Entry{Sequence: 6, Changes: one})
+		v.Dirty(64*kib, vhdxforge.Entry{Sequence: 900, Changes: []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}}})
+		v.Dirty(128*kib, vhdxforge.Entry{Sequence: 7, Changes: one})
 		return v, want
 	},
-	"a file that grows": func() (*disktest.VHDX, []byte) {
+	"a file that grows": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
-		end := int64(len(v.Forged))
+		end := int64(len(v.Bytes))
 		copy(want[6*mib+8*kib:], bytes.Repeat([]byte("grown..."), 512))
-		v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Last: end + mib, Changes: []disktest.VHDXChange{
+		v.Dirty(0, vhdxforge.Entry{Sequence: 1, Last: end + mib, Changes: []vhdxforge.Change{
 			v.Sector(v.Entry(6), present(end)), {Off: end + 8*kib, Data: want[6*mib+8*kib:][:4096]}, {
 				Off:  end + 12*kib,
 				Zero: mib - 12*kib,
@@ -164,41 +166,41 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		}})
 		return v, want
 	},
-	"a file that grows to its last offset": func() (*disktest.VHDX, []byte) {
+	"a file that grows to its last offset": func() (*vhdxforge.File, []byte) {
 		v, want := dirty(1)
-		end := int64(len(v.Forged))
+		end := int64(len(v.Bytes))
 		copy(want[6*mib+8*kib:], bytes.Repeat([]byte("grown..."), 512))
-		v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Last: end + mib, Changes: []disktest.VHDXChange{
+		v.Dirty(0, vhdxforge.Entry{Sequence: 1, Last: end + mib, Changes: []vhdxforge.Change{
 			v.Sector(v.Entry(6), present(end)), {Off: end + 8*kib, Data: want[6*mib+8*kib:][:4096]},
 		}})
 		return v, want
 	},
-	"region tables and metadata": func() (*disktest.VHDX, []byte) {
+	"region tables and metadata": func() (*vhdxforge.File, []byte) {
 		// The log moves the BAT behind the blocks.
 		v, want := dirty(1)
-		bat := int64(len(v.Forged))
-		v.Forged = append(v.Forged, v.Forged[v.BAT:v.BAT+mib]...)
-		clear(v.Forged[v.BAT:v.Blocks])
-		old := bytes.Clone(v.Forged)
-		v.SetRegions(disktest.VHDXRegion{GUID: disktest.VHDXRegionBAT, Off: uint64(bat), Len: mib, Required: 1},
-			disktest.VHDXRegion{GUID: disktest.VHDXRegionMetadata, Off: uint64(v.Metadata), Len: mib, Required: 1})
+		bat := int64(len(v.Bytes))
+		v.Bytes = append(v.Bytes, v.Bytes[v.BAT:v.BAT+mib]...)
+		clear(v.Bytes[v.BAT:v.Blocks])
+		old := bytes.Clone(v.Bytes)
+		v.SetRegions(vhdxforge.Region{GUID: vhdxforge.RegionBAT, Off: uint64(bat), Len: mib, Required: 1},
+			vhdxforge.Region{GUID: vhdxforge.RegionMetadata, Off: uint64(v.Metadata), Len: mib, Required: 1})
 		v.Seal()
-		e := disktest.VHDXEntry{Sequence: 1}
-		for _, at := range []int64{disktest.VHDXRegions1, disktest.VHDXRegions2} {
-			e.Changes = append(e.Changes, disktest.VHDXChange{Off: at, Data: bytes.Clone(v.Forged[at : at+4096])})
+		e := vhdxforge.Entry{Sequence: 1}
+		for _, at := range []int64{vhdxforge.Regions1, vhdxforge.Regions2} {
+			e.Changes = append(e.Changes, vhdxforge.Change{Off: at, Data: bytes.Clone(v.Bytes[at : at+4096])})
 		}
-		copy(v.Forged, old)
+		copy(v.Bytes, old)
 		v.Dirty(0, e)
 		return v, want
 	},
 }
 
 func TestVHDXReplaysItsLogInMemory(t *testing.T) {
-	for name, forge := range replays {
+	for name, forged := range replays {
 		t.Run(name, func(t *testing.T) {
-			v, want := forge()
+			v, want := forged()
 			dir := t.TempDir()
-			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vhdx", v.Forged))
+			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vhdx", v.Bytes))
 			disktest.CheckBytes(t, img.Disk, want)
 			issues, err := img.Check()
 			require.NoError(t, err)
@@ -213,7 +215,7 @@ func TestVHDXReplaysItsLogInMemory(t *testing.T) {
 				return
 			}
 			// qemu replays into the file when it may write to it.
-			copied := imagetest.Write(t, dir, "copy.vhdx", v.Forged)
+			copied := imagetest.Write(t, dir, "copy.vhdx", v.Bytes)
 			disktest.Run(t, "qemu-img", "check", "-r", "all", "-f", "vhdx", copied)
 			raw := filepath.Join(dir, "disk.img")
 			disktest.Run(t, "qemu-img", "convert", "-f", "vhdx", "-O", "raw", copied, raw)
@@ -227,20 +229,20 @@ func TestVHDXReplaysItsLogInMemory(t *testing.T) {
 func TestVHDXReplayBeginsAtTheTail(t *testing.T) {
 	v, want := dirty(1)
 	clear(want[mib : mib+4*kib])
-	old := disktest.VHDXEntry{
-		Sequence: 1, GUID: disktest.VHDXLogID, Flushed: mib, Last: mib,
-		Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}},
+	old := vhdxforge.Entry{
+		Sequence: 1, GUID: vhdxforge.LogID, Flushed: mib, Last: mib,
+		Changes: []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}},
 	}
 	next := v.PutLog(0, old.Bytes())
-	v.Dirty(next, disktest.VHDXEntry{Sequence: 2, Changes: []disktest.VHDXChange{{Off: v.Blocks + mib, Zero: 4 * kib}}})
-	disktest.CheckBytes(t, imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged)).Disk, want)
+	v.Dirty(next, vhdxforge.Entry{Sequence: 2, Changes: []vhdxforge.Change{{Off: v.Blocks + mib, Zero: 4 * kib}}})
+	disktest.CheckBytes(t, imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes)).Disk, want)
 }
 
 // A log that Hyper-V had begun and not used is no reason to warn.
 func TestVHDXLogWithoutChanges(t *testing.T) {
 	v, want := dirty(1)
-	v.Dirty(0, disktest.VHDXEntry{Sequence: 1})
-	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged))
+	v.Dirty(0, vhdxforge.Entry{Sequence: 1})
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes))
 	disktest.CheckBytes(t, img.Disk, want)
 	require.Len(t, img.Issues, 1)
 	require.Equal(t, "vhdx-log-empty", img.Issues[0].Code)
@@ -248,62 +250,62 @@ func TestVHDXLogWithoutChanges(t *testing.T) {
 }
 
 func TestVHDXRefusesLogs(t *testing.T) {
-	zero := func(v *disktest.VHDX) []disktest.VHDXChange {
-		return []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}
+	zero := func(v *vhdxforge.File) []vhdxforge.Change {
+		return []vhdxforge.Change{{Off: v.Blocks, Zero: 4 * kib}}
 	}
 	for name, tc := range map[string]struct {
-		forge func(v *disktest.VHDX)
+		forge func(v *vhdxforge.File)
 		class error
 		says  string
 	}{
-		"no entry":   {func(v *disktest.VHDX) { v.Dirty(0) }, ondisk.ErrFormat, "want a sequence to replay"},
-		"wrong guid": {func(v *disktest.VHDX) { v.Dirty(0, disktest.VHDXEntry{Sequence: 1, GUID: guidOf(1), Changes: zero(v)}) }, ondisk.ErrFormat, "want a sequence to replay"},
-		"sequence 0": {func(v *disktest.VHDX) { v.Dirty(0, disktest.VHDXEntry{Changes: zero(v)}) }, ondisk.ErrFormat, "want a sequence to replay"},
-		"cut file": {func(v *disktest.VHDX) {
-			v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Flushed: 100 * mib, Changes: zero(v)})
+		"no entry":   {func(v *vhdxforge.File) { v.Dirty(0) }, ondisk.ErrFormat, "want a sequence to replay"},
+		"wrong guid": {func(v *vhdxforge.File) { v.Dirty(0, vhdxforge.Entry{Sequence: 1, GUID: guidOf(1), Changes: zero(v)}) }, ondisk.ErrFormat, "want a sequence to replay"},
+		"sequence 0": {func(v *vhdxforge.File) { v.Dirty(0, vhdxforge.Entry{Changes: zero(v)}) }, ondisk.ErrFormat, "want a sequence to replay"},
+		"cut file": {func(v *vhdxforge.File) {
+			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Flushed: 100 * mib, Changes: zero(v)})
 		}, ondisk.ErrFormat, "flushed file offset 104857600, want at most"},
-		"huge file": {func(v *disktest.VHDX) { v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Last: -mib, Changes: zero(v)}) }, ondisk.ErrFormat, "last file offset"},
-		"far zeros": {func(v *disktest.VHDX) {
-			v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: 1 << 61, Zero: 1<<62 - 4096}}})
+		"huge file": {func(v *vhdxforge.File) { v.Dirty(0, vhdxforge.Entry{Sequence: 1, Last: -mib, Changes: zero(v)}) }, ondisk.ErrFormat, "last file offset"},
+		"far zeros": {func(v *vhdxforge.File) {
+			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: 1 << 61, Zero: 1<<62 - 4096}}})
 		}, ondisk.ErrFormat, "want a sequence"},
-		"odd zeros": {func(v *disktest.VHDX) {
-			v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 512}}})
+		"odd zeros": {func(v *vhdxforge.File) {
+			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks, Zero: 512}}})
 		}, ondisk.ErrFormat, "want a sequence"},
-		"odd place": {func(v *disktest.VHDX) {
-			v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks + 512, Zero: 4096}}})
+		"odd place": {func(v *vhdxforge.File) {
+			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks + 512, Zero: 4096}}})
 		}, ondisk.ErrFormat, "want a sequence"},
-		"tail outside": {func(v *disktest.VHDX) {
-			at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: zero(v)})
+		"tail outside": {func(v *vhdxforge.File) {
+			at := v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: zero(v)})
 			v.U32(v.Log+at[0]+12, 64*kib)
-			v.SealAt(v.Log+at[0], 4096)
+			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 4096)
 		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"other signature": {func(v *disktest.VHDX) {
-			at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: zero(v)})
+		"other signature": {func(v *vhdxforge.File) {
+			at := v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: zero(v)})
 			v.Text(v.Log+at[0]+64, "none")
-			v.SealAt(v.Log+at[0], 4096)
+			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 4096)
 		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"descriptor of another entry": {func(v *disktest.VHDX) {
-			at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: zero(v)})
+		"descriptor of another entry": {func(v *vhdxforge.File) {
+			at := v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: zero(v)})
 			v.U64(v.Log+at[0]+64+24, 9)
-			v.SealAt(v.Log+at[0], 4096)
+			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 4096)
 		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"data sector of another entry": {func(v *disktest.VHDX) {
+		"data sector of another entry": {func(v *vhdxforge.File) {
 			at := v.Dirty(0,
-				disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: make([]byte, 4096)}}})
+				vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks, Data: make([]byte, 4096)}}})
 			v.U32(v.Log+at[0]+8188, 9)
-			v.SealAt(v.Log+at[0], 8192)
+			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 8192)
 		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"more data sectors than the entry has": {func(v *disktest.VHDX) {
+		"more data sectors than the entry has": {func(v *vhdxforge.File) {
 			at := v.Dirty(0,
-				disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: make([]byte, 4096)}}})
+				vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: v.Blocks, Data: make([]byte, 4096)}}})
 			v.U32(v.Log+at[0]+8, 4096)
-			v.SealAt(v.Log+at[0], 4096)
+			vhdxforge.SealAt(v.Bytes, v.Log+at[0], 4096)
 		}, ondisk.ErrFormat, "want a sequence to replay"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, _ := dirty(1)
 			tc.forge(v)
-			_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged), image.Options{})
+			_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes), image.Options{})
 			require.ErrorIs(t, err, tc.class)
 			require.ErrorContains(t, err, tc.says)
 		})
@@ -313,23 +315,23 @@ func TestVHDXRefusesLogs(t *testing.T) {
 // T33: a log full of entries that reach into each other, or that name a tail which is not there, takes no time to speak
 // of.
 func TestVHDXHostileLogsAreQuick(t *testing.T) {
-	for name, change := range map[string]func(e disktest.Forged, i int64){
+	for name, change := range map[string]func(e forge.Bytes, i int64){
 		// the tail is the first entry, whose number 0 is not one
-		"no tail":   func(e disktest.Forged, i int64) { e.U64(16, uint64(i)) },
-		"overlap":   func(e disktest.Forged, i int64) { e.U32(8, uint32(15*mib)) },
-		"own tails": func(e disktest.Forged, i int64) { e.U32(12, uint32(i*4096)) },
+		"no tail":   func(e forge.Bytes, i int64) { e.U64(16, uint64(i)) },
+		"overlap":   func(e forge.Bytes, i int64) { e.U32(8, uint32(15*mib)) },
+		"own tails": func(e forge.Bytes, i int64) { e.U32(12, uint32(i*4096)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, LogMiB: 16})
+			v := vhdxforge.New(vhdxforge.Layout{Size: mib, LogMiB: 16})
 			v.Dirty(0)
 			for i := range int64(16 * 256) {
-				e := disktest.VHDXEntry{Sequence: uint64(i + 1), GUID: disktest.VHDXLogID}.Bytes()
+				e := vhdxforge.Entry{Sequence: uint64(i + 1), GUID: vhdxforge.LogID}.Bytes()
 				change(e, i)
-				e.SealAt(0, 4096)
+				vhdxforge.SealAt(e, 0, 4096)
 				v.PutLog(i*4096, e)
 			}
 			spent := disktest.Spent()
-			img, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged), image.Options{})
+			img, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes), image.Options{})
 			require.Less(t, spent(), 5*time.Second)
 			if name == "own tails" {
 				require.NoError(t, err)

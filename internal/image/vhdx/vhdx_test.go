@@ -10,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -22,7 +23,7 @@ const (
 )
 
 func TestVHDXBlocks(t *testing.T) {
-	for _, l := range []disktest.VHDXLayout{
+	for _, l := range []vhdxforge.Layout{
 		{Size: 5*mib + 3*sector},
 		{Size: 5*mib + 3*sector, Fixed: true},
 		{Size: 5*mib + 3*4096, Logical: 4096},
@@ -35,15 +36,15 @@ func TestVHDXBlocks(t *testing.T) {
 			if l.Size > 4*mib {
 				clear(data[mib : 3*mib])
 			}
-			v := disktest.ForgeVHDX(l).Fill(data)
+			v := vhdxforge.New(l).Fill(data)
 			if l.Block == 256*mib {
-				v.Forged = v.Forged[:v.Blocks+mib] // the last block may end with the disk
+				v.Bytes = v.Bytes[:v.Blocks+mib] // the last block may end with the disk
 			}
-			img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged))
+			img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes))
 			require.Equal(t, "vhdx", img.Format)
 			require.Equal(t, map[bool]string{false: "dynamic", true: "fixed"}[l.Fixed], img.Subformat)
 			require.Equal(t, v.Logical, img.Disk.SectorSize())
-			require.Equal(t, disktest.VHDXDataWriteGUID, img.ContentID)
+			require.Equal(t, vhdxforge.DataWriteGUID, img.ContentID)
 			require.False(t, img.Child)
 			require.Empty(t, img.Issues)
 			disktest.CheckBytes(t, img.Disk, data)
@@ -55,18 +56,18 @@ func TestVHDXBlocks(t *testing.T) {
 // Each state of a block reads as the specification says, whatever its place says.
 func TestVHDXBlockStates(t *testing.T) {
 	data := imagetest.Noise(3, 8*mib)
-	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib})
+	v := vhdxforge.New(vhdxforge.Layout{Size: 8 * mib})
 	for i := range int64(8) {
-		v.AddBlock(7-i, disktest.VHDXPresent, data[(7-i)*mib:(8-i)*mib]) // backwards
+		v.AddBlock(7-i, vhdxforge.Present, data[(7-i)*mib:(8-i)*mib]) // backwards
 	}
 	for block, state := range map[int64]uint64{
-		1: disktest.VHDXUndefined, 2: disktest.VHDXZero, 4: disktest.VHDXUnmapped,
-		5: disktest.VHDXNotPresent,
+		1: vhdxforge.Undefined, 2: vhdxforge.Zero, 4: vhdxforge.Unmapped,
+		5: vhdxforge.NotPresent,
 	} {
 		v.SetEntry(v.Entry(block), state, v.Blocks+(7-block)*mib)
 		clear(data[block*mib : (block+1)*mib])
 	}
-	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged))
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes))
 	disktest.CheckBytes(t, img.Disk, data)
 	imagetest.NoDamage(t, img)
 	e, err := img.Disk.Extent(mib, 7*mib)
@@ -83,23 +84,23 @@ func TestVHDXCurrentHeader(t *testing.T) {
 	}{
 		"the second":                   {7, 8, 0, 2},
 		"the first":                    {9, 8, 0, 1},
-		"first damaged":                {9, 8, disktest.VHDXHeader1 + 500, 2},
-		"second damaged":               {7, 8, disktest.VHDXHeader2 + 500, 1},
-		"first region table damaged":   {7, 8, disktest.VHDXRegions1 + 500, 2},
-		"second region table damaged":  {7, 8, disktest.VHDXRegions2 + 500, 2},
-		"second without its signature": {7, 8, disktest.VHDXHeader2, 1},
+		"first damaged":                {9, 8, vhdxforge.Header1 + 500, 2},
+		"second damaged":               {7, 8, vhdxforge.Header2 + 500, 1},
+		"first region table damaged":   {7, 8, vhdxforge.Regions1 + 500, 2},
+		"second region table damaged":  {7, 8, vhdxforge.Regions2 + 500, 2},
+		"second without its signature": {7, 8, vhdxforge.Header2, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib}).AddData("data")
-			for i, at := range []int64{disktest.VHDXHeader1, disktest.VHDXHeader2} {
-				v.U64(at+disktest.VHDXSequence, []uint64{tc.first, tc.second}[i])
-				v.Put(at+disktest.VHDXDataWrite, disktest.VHDXGUID(guidOf(i+1)))
+			v := vhdxforge.New(vhdxforge.Layout{Size: mib}).AddData("data")
+			for i, at := range []int64{vhdxforge.Header1, vhdxforge.Header2} {
+				v.U64(at+vhdxforge.Sequence, []uint64{tc.first, tc.second}[i])
+				v.Put(at+vhdxforge.DataWrite, vhdxforge.GUID(guidOf(i+1)))
 			}
 			v.Seal()
 			if tc.spoil > 0 {
-				v.Forged[tc.spoil]++
+				v.Bytes[tc.spoil]++
 			}
-			img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged))
+			img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes))
 			require.Equal(t, guidOf(tc.want), img.ContentID)
 			if tc.spoil == 0 {
 				require.Empty(t, img.Issues)
@@ -115,16 +116,16 @@ func TestVHDXCurrentHeader(t *testing.T) {
 // T41: a file that is cut at any border of its structures is malformed, or misses the data that it says it has.
 func TestVHDXCutShort(t *testing.T) {
 	data := imagetest.Noise(4, 2*mib)
-	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 2 * mib}).Fill(data)
+	v := vhdxforge.New(vhdxforge.Layout{Size: 2 * mib}).Fill(data)
 	for _, at := range []int64{
-		8, 520, disktest.VHDXHeader1, disktest.VHDXHeader2, disktest.VHDXRegions1,
-		disktest.VHDXRegions2, v.Log, v.Metadata, v.BAT, v.Blocks, v.Blocks + mib,
+		8, 520, vhdxforge.Header1, vhdxforge.Header2, vhdxforge.Regions1,
+		vhdxforge.Regions2, v.Log, v.Metadata, v.BAT, v.Blocks, v.Blocks + mib,
 	} {
 		for _, n := range []int64{at - 1, at, at + 1} {
 			if n < 8 {
 				continue
 			}
-			path := imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged[:n])
+			path := imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes[:n])
 			img, err := image.Open(path, image.Options{})
 			if n < v.Blocks {
 				require.ErrorIs(t, err, ondisk.ErrFormat, "%#x bytes", n)
@@ -143,12 +144,12 @@ func TestVHDXCutShort(t *testing.T) {
 
 // Space that no block has is reported, and blocks without data may keep theirs.
 func TestVHDXOrphans(t *testing.T) {
-	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib, Block: 2 * mib})
-	v.AddBlock(0, disktest.VHDXPresent, nil)
-	v.AddBlock(1, disktest.VHDXUnmapped, nil)
-	v.AddBlock(2, disktest.VHDXPresent, nil)
-	v.SetEntry(v.Entry(0), disktest.VHDXNotPresent, 0)
-	issues, err := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged)).Check()
+	v := vhdxforge.New(vhdxforge.Layout{Size: 8 * mib, Block: 2 * mib})
+	v.AddBlock(0, vhdxforge.Present, nil)
+	v.AddBlock(1, vhdxforge.Unmapped, nil)
+	v.AddBlock(2, vhdxforge.Present, nil)
+	v.SetEntry(v.Entry(0), vhdxforge.NotPresent, 0)
+	issues, err := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes)).Check()
 	require.NoError(t, err)
 	require.Len(t, issues, 1)
 	require.Equal(t, "orphaned-data", issues[0].Code)
@@ -160,19 +161,19 @@ func TestVHDXOrphans(t *testing.T) {
 // behind 4 GiB is found only by counting it.
 func TestVHDXBehindTheSectorBitmap(t *testing.T) {
 	const size = 9<<30 + 5*mib
-	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: size})
+	v := vhdxforge.New(vhdxforge.Layout{Size: size})
 	blocks := map[int64]string{
 		0: "first", 4094: "a", 4095: "last of the chunk", 4096: "first of the next", 4097: "b",
 		8191: "c", 8192: "d", 9*1024 + 4: "end",
 	}
 	for block := range int64(9*1024 + 5) {
 		if text, ok := blocks[block]; ok {
-			v.AddBlock(block, disktest.VHDXPresent, bytes.Repeat([]byte(text+" "), 100))
+			v.AddBlock(block, vhdxforge.Present, bytes.Repeat([]byte(text+" "), 100))
 		}
 	}
 	// qemu-img 7.2 left such rubbish in the entries of bitmaps that a disk without a parent does not have.
 	v.U64(v.BitmapEntry(0), 0xffff0000_00000007)
-	path := imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged)
+	path := imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Bytes)
 	img := imagetest.Open(t, path)
 	require.Equal(t, int64(size), img.Disk.Size())
 	for block, text := range blocks {

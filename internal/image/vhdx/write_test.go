@@ -14,6 +14,7 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image/store"
 )
@@ -58,16 +59,16 @@ func TestWrittenVHDXReadsBack(t *testing.T) {
 
 // A copy keeps what a guest sees of the disk and how its space is divided; the GUIDs of the file are new.
 func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
-	for _, l := range []disktest.VHDXLayout{
+	for _, l := range []vhdxforge.Layout{
 		{Size: 9*mib + 4096, Logical: 4096},
 		{Size: 9*mib + sector, Block: 2 * mib},
 		{Size: 9*mib + sector, Block: 8 * mib, Fixed: true},
 	} {
 		data := imagetest.Noise(uint64(l.Size), int(l.Size))
 		clear(data[2*mib : 4*mib])
-		v := disktest.ForgeVHDX(l).Fill(data)
-		v.U32(v.Item(disktest.VHDXPhysical), 512)
-		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhdx", v.Forged))
+		v := vhdxforge.New(l).Fill(data)
+		v.U32(v.Item(vhdxforge.Physical), 512)
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhdx", v.Bytes))
 		path := filepath.Join(t.TempDir(), "copy.vhdx")
 		imagetest.Copy(t, src, path, store.CreateOptions{})
 		img := imagetest.Open(t, path)
@@ -81,7 +82,7 @@ func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
 		require.Equal(t, src.Disk.SectorSize(), img.Disk.SectorSize())
 		require.Equal(t, src.Details[:4], img.Details[:4], "creator, block size, physical sector size and virtual disk id")
 		require.Equal(t, "forged", img.Details[0].Value)
-		require.Equal(t, disktest.VHDXDiskIDGUID, img.Details[3].Value)
+		require.Equal(t, vhdxforge.DiskIDGUID, img.Details[3].Value)
 		require.NotEqual(t, src.ContentID, img.ContentID)
 		other := filepath.Join(t.TempDir(), "copy.vhdx")
 		imagetest.Copy(t, src, other, store.CreateOptions{Seed: []byte("another job")})
@@ -150,18 +151,18 @@ func TestVHDXOf64TiB(t *testing.T) {
 func giantVHDX(t *testing.T) string {
 	t.Helper()
 	const size, blocks = 64 << 40, 64 << 20
-	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib})
-	v.U64(v.Item(disktest.VHDXDiskSize), size)
+	v := vhdxforge.New(vhdxforge.Layout{Size: mib})
+	v.U64(v.Item(vhdxforge.DiskSize), size)
 	table := int64(8 * (blocks + blocks/4096))
 	end := v.BAT + (table+mib-1)/mib*mib
-	v.SetRegions(disktest.VHDXRegion{
-		GUID: disktest.VHDXRegionBAT, Off: uint64(v.BAT), Len: uint32(end - v.BAT),
+	v.SetRegions(vhdxforge.Region{
+		GUID: vhdxforge.RegionBAT, Off: uint64(v.BAT), Len: uint32(end - v.BAT),
 		Required: 1,
 	},
-		disktest.VHDXRegion{GUID: disktest.VHDXRegionMetadata, Off: uint64(v.Metadata), Len: mib, Required: 1})
+		vhdxforge.Region{GUID: vhdxforge.RegionMetadata, Off: uint64(v.Metadata), Len: mib, Required: 1})
 	v.Seal()
 	path := filepath.Join(t.TempDir(), "giant.vhdx")
-	imagetest.SparseFile(t, path, v.Forged)
+	imagetest.SparseFile(t, path, v.Bytes)
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer f.Close()
@@ -188,8 +189,8 @@ func TestUnfinishedVHDXIsNoImage(t *testing.T) {
 }
 
 func TestVHDXThatCannotBe(t *testing.T) {
-	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, Logical: 4096})
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhdx", v.Forged))
+	v := vhdxforge.New(vhdxforge.Layout{Size: mib, Logical: 4096})
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhdx", v.Bytes))
 	for size, says := range map[int64]string{
 		64<<40 + 4096: "of 64 TiB", mib + sector: "want a multiple of its sectors of 4096 bytes",
 	} {

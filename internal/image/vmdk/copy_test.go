@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image/store"
 )
@@ -26,7 +27,7 @@ func TestSparseCopiesKeepTheGrain(t *testing.T) {
 		imagetest.Copy(t, src, path, store.CreateOptions{})
 		head, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.Equal(t, uint64(grain), binary.LittleEndian.Uint64(head[disktest.VMDKGrainSize:]))
+		require.Equal(t, uint64(grain), binary.LittleEndian.Uint64(head[vmdkforge.GrainSize:]))
 		img := imagetest.Open(t, path)
 		disktest.CheckBytes(t, img.Disk, data)
 		imagetest.NoDamage(t, img)
@@ -59,7 +60,7 @@ func TestCopiesKeepTheDescriptor(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(4, 64*sector)
 	imagetest.Write(t, dir, "old-flat.vmdk", data)
-	text := disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "old-flat.vmdk" 0`) +
+	text := vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "old-flat.vmdk" 0`) +
 		"ddb.thinProvisioned = \"1\"\nddb.unheardOf = \"x\"\n"
 	src := imagetest.Open(t, imagetest.Write(t, dir, "old.vmdk", []byte(text)))
 	for _, sub := range []string{"", "monolithicSparse"} {

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
@@ -62,7 +64,7 @@ ddb.longContentID = "0123456789abcdef0123456789abcdef"
 `, cid, parentCID, createType, parent, extent)
 }
 
-// baseCID is the CID that disktest.VMDKDescriptor gives.
+// baseCID is the CID that vmdkforge.Descriptor gives.
 const baseCID = "4a5b6c7d"
 
 // VMware's own split disk holds what its monolithicFlat one does.
@@ -122,13 +124,13 @@ func TestExtentsOfDifferentGrains(t *testing.T) {
 			data := imagetest.Noise(uint64(i), 3*mib+int(grain)*sector+odd)
 			clear(data[mib : 2*mib])
 			name := fmt.Sprintf("disk-s%03d.vmdk", i+1)
-			f := disktest.Forged(sparseImage{grain: grain, redundant: i > 0}.forge(data))
+			f := forge.Bytes(sparseImage{grain: grain, redundant: i > 0}.forge(data))
 			clear(f[sector : 21*sector]) // no text inside
 			f.Write(t, filepath.Join(dir, name))
 			lines = append(lines, fmt.Sprintf(`RW %d SPARSE "%s"`, len(data)/sector, name))
 			want = append(want, data...)
 		}
-		path := imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", lines...)))
+		path := imagetest.Write(t, dir, "disk.vmdk", []byte(vmdkforge.Descriptor("twoGbMaxExtentSparse", lines...)))
 		disktest.CheckBytes(t, imagetest.Open(t, path).Disk, want)
 		if odd == 0 {
 			agrees(t, path, want)
@@ -151,13 +153,13 @@ func TestManyExtents(t *testing.T) {
 					imagetest.Write(t, dir, name, data)
 					line += " 0"
 				} else {
-					f := disktest.Forged(sparseImage{grain: 8}.forge(data))
+					f := forge.Bytes(sparseImage{grain: 8}.forge(data))
 					clear(f[sector : 21*sector])
 					f.Write(t, filepath.Join(dir, name))
 				}
 				lines, want = append(lines, line), append(want, data...)
 			}
-			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, lines...))))
+			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(vmdkforge.Descriptor(kind, lines...))))
 			require.Len(t, img.Files(), 301)
 			disktest.CheckBytes(t, img.Disk, want)
 			if img.Check != nil {
@@ -174,7 +176,7 @@ func TestFlatTypesOfESXi(t *testing.T) {
 		data := imagetest.Noise(6, 200*sector)
 		imagetest.Write(t, dir, "disk-flat.vmdk", data)
 		img := imagetest.Open(t,
-			imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, `RW 200 VMFS "disk-flat.vmdk"`))))
+			imagetest.Write(t, dir, "disk.vmdk", []byte(vmdkforge.Descriptor(kind, `RW 200 VMFS "disk-flat.vmdk"`))))
 		require.Equal(t, "vmfs", img.Subformat)
 		disktest.CheckBytes(t, img.Disk, data)
 		path := filepath.Join(t.TempDir(), "copy.vmdk")
@@ -191,8 +193,8 @@ func TestCOWD(t *testing.T) {
 		data := imagetest.Noise(uint64(grain), 7*mib+5*sector)
 		clear(data[2*mib : 4*mib])
 		dir := t.TempDir()
-		disktest.ForgeCOWD(data, grain, nil).Write(t, filepath.Join(dir, "disk-delta.vmdk"))
-		text := disktest.VMDKDescriptor("vmfsSparse", fmt.Sprintf(`RW %d VMFSSPARSE "disk-delta.vmdk"`, len(data)/sector))
+		vmdkforge.NewCOWD(data, grain, nil).Write(t, filepath.Join(dir, "disk-delta.vmdk"))
+		text := vmdkforge.Descriptor("vmfsSparse", fmt.Sprintf(`RW %d VMFSSPARSE "disk-delta.vmdk"`, len(data)/sector))
 		img := agrees(t, imagetest.Write(t, dir, "disk.vmdk", []byte(text)), data)
 		require.Equal(t, "vmfsSparse", img.Subformat)
 		require.False(t, img.Child)
@@ -206,8 +208,8 @@ func TestSESparse(t *testing.T) {
 		data := imagetest.Noise(uint64(first), 34*mib+5*sector)
 		clear(data[15*mib : 33*mib])
 		dir := t.TempDir()
-		disktest.ForgeSESparse(data, first, nil).Write(t, filepath.Join(dir, "disk-sesparse.vmdk"))
-		text := disktest.VMDKDescriptor("seSparse", fmt.Sprintf(`RW %d SESPARSE "disk-sesparse.vmdk"`, len(data)/sector))
+		vmdkforge.NewSESparse(data, first, nil).Write(t, filepath.Join(dir, "disk-sesparse.vmdk"))
+		text := vmdkforge.Descriptor("seSparse", fmt.Sprintf(`RW %d SESPARSE "disk-sesparse.vmdk"`, len(data)/sector))
 		img := agrees(t, imagetest.Write(t, dir, "disk.vmdk", []byte(text)), data)
 		require.Equal(t, "seSparse", img.Subformat)
 	}
@@ -218,7 +220,7 @@ func TestChainOfESXi(t *testing.T) {
 	const size = 2 * mib
 	base, middle, top := imagetest.Noise(1, size), imagetest.Noise(2, size), imagetest.Noise(3, size)
 	inMiddle := func(i int64) bool { return i%3 == 0 }
-	kind := func(i int64) disktest.SEKind { return disktest.SEKind(i * 7 % 11 % 4) }
+	kind := func(i int64) vmdkforge.SEKind { return vmdkforge.SEKind(i * 7 % 11 % 4) }
 	want := bytes.Clone(base)
 	for i := range int64(size / sector) {
 		if inMiddle(i) {
@@ -226,24 +228,24 @@ func TestChainOfESXi(t *testing.T) {
 		}
 	}
 	wantMiddle := bytes.Clone(want)
-	for i := range int64(size / disktest.SEGrain) {
-		grain := want[i*disktest.SEGrain : (i+1)*disktest.SEGrain]
+	for i := range int64(size / vmdkforge.SEGrain) {
+		grain := want[i*vmdkforge.SEGrain : (i+1)*vmdkforge.SEGrain]
 		switch kind(i) {
-		case disktest.SEStored:
-			copy(grain, top[i*disktest.SEGrain:])
-		case disktest.SEZero, disktest.SEUnmapped:
+		case vmdkforge.SEStored:
+			copy(grain, top[i*vmdkforge.SEGrain:])
+		case vmdkforge.SEZero, vmdkforge.SEUnmapped:
 			clear(grain)
-		case disktest.SEAbsent: // what is below shows
+		case vmdkforge.SEAbsent: // what is below shows
 		}
 	}
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "vm-flat.vmdk", base)
 	imagetest.Write(t, dir, "vm.vmdk",
-		[]byte(disktest.VMDKDescriptor("vmfs", fmt.Sprintf(`RW %d VMFS "vm-flat.vmdk"`, size/sector))))
-	disktest.ForgeCOWD(middle, 1, inMiddle).Write(t, filepath.Join(dir, "vm-000001-delta.vmdk"))
+		[]byte(vmdkforge.Descriptor("vmfs", fmt.Sprintf(`RW %d VMFS "vm-flat.vmdk"`, size/sector))))
+	vmdkforge.NewCOWD(middle, 1, inMiddle).Write(t, filepath.Join(dir, "vm-000001-delta.vmdk"))
 	child := imagetest.Write(t, dir, "vm-000001.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk",
 		fmt.Sprintf(`RW %d VMFSSPARSE "vm-000001-delta.vmdk"`, size/sector))))
-	disktest.ForgeSESparse(top, 0, kind).Write(t, filepath.Join(dir, "vm-000002-sesparse.vmdk"))
+	vmdkforge.NewSESparse(top, 0, kind).Write(t, filepath.Join(dir, "vm-000002-sesparse.vmdk"))
 	grandchild := imagetest.Write(t, dir, "vm-000002.vmdk", []byte(childText("seSparse", "00000002", "00000001",
 		"vm-000001.vmdk", fmt.Sprintf(`RW %d SESPARSE "vm-000002-sesparse.vmdk"`, size/sector))))
 
@@ -364,7 +366,7 @@ func TestBrokenChains(t *testing.T) {
 		dir := t.TempDir()
 		data := imagetest.Noise(1, 64*sector)
 		for i := range 2 {
-			disktest.ForgeCOWD(data, 1, nil).Write(t, filepath.Join(dir, fmt.Sprintf("%d-delta.vmdk", i)))
+			vmdkforge.NewCOWD(data, 1, nil).Write(t, filepath.Join(dir, fmt.Sprintf("%d-delta.vmdk", i)))
 			imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a",
 				fmt.Sprintf("%d.vmdk", 1-i), fmt.Sprintf(`RW 64 VMFSSPARSE "%d-delta.vmdk"`, i))))
 		}
@@ -375,8 +377,8 @@ func TestBrokenChains(t *testing.T) {
 	t.Run("17 levels", func(t *testing.T) {
 		dir := t.TempDir()
 		base := imagetest.Noise(1, 64*sector)
-		disktest.ForgeCOWD(base, 1, nil).Write(t, filepath.Join(dir, "delta.vmdk"))
-		imagetest.Write(t, dir, "0.vmdk", []byte(strings.Replace(disktest.VMDKDescriptor("vmfsSparse",
+		vmdkforge.NewCOWD(base, 1, nil).Write(t, filepath.Join(dir, "delta.vmdk"))
+		imagetest.Write(t, dir, "0.vmdk", []byte(strings.Replace(vmdkforge.Descriptor("vmfsSparse",
 			`RW 64 VMFSSPARSE "delta.vmdk"`), baseCID, "0000000a", 1)))
 		for i := 1; i <= 17; i++ {
 			imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a",
@@ -402,9 +404,9 @@ func TestChildrenOfOtherSizes(t *testing.T) {
 		dir := t.TempDir()
 		base, own := imagetest.Noise(1, 2*mib), imagetest.Noise(2, size)
 		imagetest.Write(t, dir, "vm-flat.vmdk", base)
-		imagetest.Write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", `RW 4096 VMFS "vm-flat.vmdk"`)))
+		imagetest.Write(t, dir, "vm.vmdk", []byte(vmdkforge.Descriptor("vmfs", `RW 4096 VMFS "vm-flat.vmdk"`)))
 		stored := func(i int64) bool { return i%5 == 2 }
-		disktest.ForgeCOWD(own, 8, stored).Write(t, filepath.Join(dir, "delta.vmdk"))
+		vmdkforge.NewCOWD(own, 8, stored).Write(t, filepath.Join(dir, "delta.vmdk"))
 		want := make([]byte, size)
 		copy(want, base)
 		for i := range int64(size / (8 * sector)) {
@@ -423,10 +425,10 @@ func TestChildOfSeveralExtents(t *testing.T) {
 	dir := t.TempDir()
 	base, own := imagetest.Noise(1, 96*sector), imagetest.Noise(2, 96*sector)
 	imagetest.Write(t, dir, "vm-flat.vmdk", base)
-	imagetest.Write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", `RW 96 VMFS "vm-flat.vmdk"`)))
+	imagetest.Write(t, dir, "vm.vmdk", []byte(vmdkforge.Descriptor("vmfs", `RW 96 VMFS "vm-flat.vmdk"`)))
 	odd := func(i int64) bool { return i%2 == 1 }
-	disktest.ForgeCOWD(own[:40*sector], 1, odd).Write(t, filepath.Join(dir, "a.bin"))
-	disktest.ForgeCOWD(own[40*sector:], 1, odd).Write(t, filepath.Join(dir, "b.bin"))
+	vmdkforge.NewCOWD(own[:40*sector], 1, odd).Write(t, filepath.Join(dir, "a.bin"))
+	vmdkforge.NewCOWD(own[40*sector:], 1, odd).Write(t, filepath.Join(dir, "b.bin"))
 	want := bytes.Clone(base)
 	for i := 1; i < 96; i += 2 {
 		copy(want[i*sector:(i+1)*sector], own[i*sector:])
@@ -441,9 +443,9 @@ func TestIssuesOfParents(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(1, 3*mib)
 	for i := range 3 {
-		c := disktest.ForgeCOWD(data, 1, nil)
+		c := vmdkforge.NewCOWD(data, 1, nil)
 		if i == 1 {
-			c.U32(disktest.COWDUnclean, 1)
+			c.U32(vmdkforge.COWDUnclean, 1)
 		}
 		if i == 0 {
 			c.U32(c.Tables[0]+400, 1<<30)
@@ -452,7 +454,7 @@ func TestIssuesOfParents(t *testing.T) {
 		line := fmt.Sprintf(`RW 6144 VMFSSPARSE "%d-delta.vmdk"`, i)
 		text := childText("vmfsSparse", "4a5b6c7d", baseCID, fmt.Sprintf("%d.vmdk", i-1), line)
 		if i == 0 {
-			text = disktest.VMDKDescriptor("vmfsSparse", line)
+			text = vmdkforge.Descriptor("vmfsSparse", line)
 		}
 		imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(text))
 	}
@@ -471,7 +473,7 @@ func TestIssuesOfParents(t *testing.T) {
 func TestOwnerOfAFlatExtent(t *testing.T) {
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "disk.vmdk",
-		[]byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 64 FLAT "disk-f001.vmdk" 0`)))
+		[]byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 64 FLAT "disk-f001.vmdk" 0`)))
 	for name, owned := range map[string]bool{
 		"disk-f001.vmdk": true, "disk-flat.vmdk": true, "disk-f1.vmdk": false,
 		"other-f001.vmdk": false,

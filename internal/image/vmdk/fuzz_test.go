@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -34,7 +36,7 @@ func folder(main *disktest.MemFile, beside ...*disktest.MemFile) *driver.Source 
 
 // FuzzDescriptor reads anything as the text of a VMDK.
 func FuzzDescriptor(f *testing.F) {
-	good := disktest.VMDKDescriptor("monolithicFlat", `RW 4096 FLAT "x-flat.vmdk" 0`)
+	good := vmdkforge.Descriptor("monolithicFlat", `RW 4096 FLAT "x-flat.vmdk" 0`)
 	for _, old := range []string{
 		"RW 4096", "4096", "FLAT", `"x-flat.vmdk"`, " 0\n", "monolithicFlat", "ffffffff",
 		"4a5b6c7d", `"16"`, "#DDB",
@@ -52,7 +54,7 @@ func FuzzDescriptor(f *testing.F) {
 	f.Add([]byte(good + "ddb.uuid = \"\xf7\xf7\"\n"))
 	f.Add([]byte("\xef\xbb\xbf" + good +
 		"ddb.uuid = \"60 00 C2 9a 1d 7b 49 44-dc 53 e6 d3 e5 89 7b 0d\"\nddb.longContentID = \"0\"\n"))
-	f.Add([]byte(disktest.ForgeHiddenDescriptor(good)))
+	f.Add([]byte(vmdkforge.NewHiddenDescriptor(good)))
 	for _, b := range disktest.Seeds(f, 64<<10, "vmdk-rs/monolithicFlat.vmdk", "vmdk-rs/vmfs_thick.vmdk",
 		"vmdk-rs/twoGbMaxExtentSparse.vmdk") {
 		f.Add(b)
@@ -95,24 +97,24 @@ func checkCopy(t *testing.T, d *descriptor, size int) {
 func FuzzSparse(f *testing.F) {
 	const sectors = 300
 	const headerSize, tablesAt = 80, 21 * 512
-	v := disktest.ForgeSparseVMDK(bytes.Repeat([]byte("grain of a disk "), sectors*512/16))
-	tables := []byte(v.Forged[tablesAt : v.GT+16])
-	f.Add([]byte(v.Forged[:headerSize]), tables, uint32(1<<20))
+	v := vmdkforge.NewSparse(bytes.Repeat([]byte("grain of a disk "), sectors*512/16))
+	tables := []byte(v.Bytes[tablesAt : v.GT+16])
+	f.Add([]byte(v.Bytes[:headerSize]), tables, uint32(1<<20))
 	for _, c := range []struct {
 		at int64
 		v  uint64
 	}{
-		{disktest.VMDKCapacity, 1 << 37},
-		{disktest.VMDKCapacity, 1<<64 - 1},
-		{disktest.VMDKGrainSize, 3},
-		{disktest.VMDKGrainSize, 8},
-		{disktest.VMDKGDOffset, 21},
-		{disktest.VMDKRGDOffset, 1 << 40},
-		{disktest.VMDKOverHead, 0},
-		{disktest.VMDKDescriptorSize, 1 << 55},
-		{disktest.VMDKCapacity, 40_000_000},
+		{vmdkforge.Capacity, 1 << 37},
+		{vmdkforge.Capacity, 1<<64 - 1},
+		{vmdkforge.GrainSize, 3},
+		{vmdkforge.GrainSize, 8},
+		{vmdkforge.GDOffset, 21},
+		{vmdkforge.RGDOffset, 1 << 40},
+		{vmdkforge.OverHead, 0},
+		{vmdkforge.DescriptorSize, 1 << 55},
+		{vmdkforge.Capacity, 40_000_000},
 	} {
-		header := slices.Clone(v.Forged[:headerSize])
+		header := slices.Clone(v.Bytes[:headerSize])
 		header.U64(c.at, c.v)
 		f.Add([]byte(header), tables, uint32(32<<20))
 	}
@@ -121,14 +123,14 @@ func FuzzSparse(f *testing.F) {
 		f.Add(b[:headerSize], b[tablesAt:tablesAt+4096], uint32(32<<20))
 	}
 	f.Fuzz(func(t *testing.T, header, tables []byte, hole uint32) {
-		v := disktest.SparseVMDK{Forged: make(disktest.Forged, tablesAt+len(tables)), Descriptor: 512}
+		v := vmdkforge.Sparse{Bytes: make(forge.Bytes, tablesAt+len(tables)), Descriptor: 512}
 		v.Put(tablesAt, tables)
 		v.Put(0, header[:min(len(header), 512)])
-		file := disktest.NewMemFile("disk.vmdk", v.Forged, int64(len(v.Forged))+int64(hole%(64<<20)))
+		file := disktest.NewMemFile("disk.vmdk", v.Bytes, int64(len(v.Bytes))+int64(hole%(64<<20)))
 		var h sparseHeader
 		_, err := ondisk.Decode(file, 0, &h)
 		require.NoError(t, err)
-		v.SetDescriptor(disktest.VMDKDescriptor(monolithicSparse, fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, h.Capacity)))
+		v.SetDescriptor(vmdkforge.Descriptor(monolithicSparse, fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, h.Capacity)))
 		spent := disktest.Spent()
 		openFuzzed(t, file)
 		require.Less(t, spent(), disktest.Slowest)

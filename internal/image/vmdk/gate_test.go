@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -29,7 +30,7 @@ func TestExtentsOpenTheirFilesOnce(t *testing.T) {
 			for i := range maxExtents {
 				fmt.Fprintf(&lines, c.line+"\n", i)
 			}
-			text := disktest.VMDKDescriptor(kind, lines.String())
+			text := vmdkforge.Descriptor(kind, lines.String())
 			opened := 0
 			_, err := open(&driver.Source{
 				File: disktest.NewMemFile("disk.vmdk", []byte(text), int64(len(text))),

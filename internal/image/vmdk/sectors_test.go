@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
@@ -22,7 +22,7 @@ func flatOfSectors(t *testing.T, size int, sectors string) string {
 	t.Helper()
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "d-flat.vmdk", imagetest.Noise(7, size))
-	text := disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "d-flat.vmdk" 0`, size/sector))
+	text := vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "d-flat.vmdk" 0`, size/sector))
 	return imagetest.Write(t, dir, "d.vmdk", []byte(text+"ddb.logicalSectorSize = \""+sectors+"\"\n"))
 }
 

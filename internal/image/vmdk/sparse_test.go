@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 )
 
@@ -49,7 +51,7 @@ func TestFlatExtents(t *testing.T) {
 			dir := t.TempDir()
 			imagetest.Write(t, dir, "a.bin", a)
 			imagetest.SparseFile(t, filepath.Join(dir, "b.bin"), b)
-			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(tc.kind, tc.lines...))))
+			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(vmdkforge.Descriptor(tc.kind, tc.lines...))))
 			require.Equal(t, tc.kind, img.Subformat)
 			disktest.CheckBytes(t, img.Disk, bytes.Join(tc.want, nil))
 		})
@@ -64,7 +66,7 @@ type sparseImage struct {
 	backwards bool // the last grain of the disk comes first in the file
 }
 
-// forge writes a monolithicSparse file from the specification, as disktest.ForgeSparseVMDK does, for all sizes of
+// forge writes a monolithicSparse file from the specification, as vmdkforge.NewSparse does, for all sizes of
 // grains and with grains left out: tables without a grain are not there either. Spec: Virtual Disk Format 1.1, "Hosted
 // Sparse Extents".
 func (s sparseImage) forge(disk []byte) []byte {
@@ -105,30 +107,30 @@ func (s sparseImage) forge(disk []byte) []byte {
 const textSectors = 20
 
 // header is a file up to its first grain. All arguments are in sectors.
-func (s sparseImage) header(capacity, rgd, gd, end int64) disktest.Forged {
+func (s sparseImage) header(capacity, rgd, gd, end int64) forge.Bytes {
 	overhead := (end + s.grain - 1) / s.grain * s.grain
-	f := disktest.Forged(make([]byte, overhead*sector))
+	f := forge.Bytes(make([]byte, overhead*sector))
 	f.Text(0, "KDMV")
-	f.U32(disktest.VMDKVersion, 1)
+	f.U32(vmdkforge.Version, 1)
 	flags := uint32(1)
 	if s.zeroed {
 		flags |= 4
-		f.U32(disktest.VMDKVersion, 2)
+		f.U32(vmdkforge.Version, 2)
 	}
 	if s.redundant {
 		flags |= 2
-		f.U64(disktest.VMDKRGDOffset, uint64(rgd))
+		f.U64(vmdkforge.RGDOffset, uint64(rgd))
 	}
-	f.U32(disktest.VMDKFlags, flags)
-	f.U64(disktest.VMDKCapacity, uint64(capacity))
-	f.U64(disktest.VMDKGrainSize, uint64(s.grain))
-	f.U64(disktest.VMDKDescriptorOffset, 1)
-	f.U64(disktest.VMDKDescriptorSize, textSectors)
-	f.U32(disktest.VMDKNumGTEs, 512)
-	f.U64(disktest.VMDKGDOffset, uint64(gd))
-	f.U64(disktest.VMDKOverHead, uint64(overhead))
-	f.Text(disktest.VMDKNewLine, "\n \r\n")
-	f.Text(sector, disktest.VMDKDescriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
+	f.U32(vmdkforge.Flags, flags)
+	f.U64(vmdkforge.Capacity, uint64(capacity))
+	f.U64(vmdkforge.GrainSize, uint64(s.grain))
+	f.U64(vmdkforge.DescriptorOffset, 1)
+	f.U64(vmdkforge.DescriptorSize, textSectors)
+	f.U32(vmdkforge.NumGTEs, 512)
+	f.U64(vmdkforge.GDOffset, uint64(gd))
+	f.U64(vmdkforge.OverHead, uint64(overhead))
+	f.Text(vmdkforge.NewLine, "\n \r\n")
+	f.Text(sector, vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
 	return f
 }
 
@@ -156,8 +158,8 @@ func TestSparseGrains(t *testing.T) {
 func TestZeroedGrainNeedsItsFlag(t *testing.T) {
 	data := make([]byte, 2*mib)
 	copy(data, "data")
-	f := disktest.Forged(sparseImage{grain: 128, zeroed: true}.forge(data))
-	f.U32(disktest.VMDKFlags, binary.LittleEndian.Uint32(f[disktest.VMDKFlags:])&^4)
+	f := forge.Bytes(sparseImage{grain: 128, zeroed: true}.forge(data))
+	f.U32(vmdkforge.Flags, binary.LittleEndian.Uint32(f[vmdkforge.Flags:])&^4)
 	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", f))
 	_, err := img.Disk.ReadAt(make([]byte, 10), 64*kib)
 	require.ErrorContains(t, err, "entry 1")

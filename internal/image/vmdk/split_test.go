@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -94,8 +96,8 @@ func sameHeader(t *testing.T, path string) {
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
 		b = b[:512]
-		clear(b[disktest.VMDKCapacity:disktest.VMDKGrainSize])
-		clear(b[disktest.VMDKGDOffset:disktest.VMDKUncleanShutdown])
+		clear(b[vmdkforge.Capacity:vmdkforge.GrainSize])
+		clear(b[vmdkforge.GDOffset:vmdkforge.UncleanShutdown])
 		return b
 	}
 	require.Equal(t, header(disktest.Corpus(t, "vmdk-rs/twoGbMaxExtentSparse-s001.vmdk.xz")), header(path))
@@ -105,17 +107,17 @@ func sameHeader(t *testing.T, path string) {
 func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(8, 3*mib)
-	f := disktest.Forged(sparseImage{grain: 16}.forge(data))
+	f := forge.Bytes(sparseImage{grain: 16}.forge(data))
 	clear(f[sector : 21*sector])
 	f.Write(t, filepath.Join(dir, "a-s001.vmdk"))
 	src := imagetest.Open(t, imagetest.Write(t, dir, "a.vmdk",
-		[]byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", `RW 6144 SPARSE "a-s001.vmdk"`))))
+		[]byte(vmdkforge.Descriptor("twoGbMaxExtentSparse", `RW 6144 SPARSE "a-s001.vmdk"`))))
 	out := t.TempDir()
 	imagetest.Copy(t, src, filepath.Join(out, "b.vmdk"), store.CreateOptions{})
 	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(out, "b.vmdk")).Disk, data)
 	head, err := os.ReadFile(filepath.Join(out, "b-s001.vmdk"))
 	require.NoError(t, err)
-	require.Equal(t, uint64(16), binary.LittleEndian.Uint64(head[disktest.VMDKGrainSize:]))
+	require.Equal(t, uint64(16), binary.LittleEndian.Uint64(head[vmdkforge.GrainSize:]))
 }
 
 // A split disk takes the place of another: the old extents go, once the new ones have their names.

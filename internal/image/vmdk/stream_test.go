@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -83,8 +85,8 @@ func requireError(t *testing.T, err, class error, says, how string) {
 // streamCase is a hostile file and what the two ways of reading say of it; "" when that way has no reason to complain.
 type streamCase struct {
 	name       string
-	layout     disktest.StreamLayout
-	forge      func(v *disktest.StreamVMDK)
+	layout     vmdkforge.StreamLayout
+	forge      func(v *vmdkforge.Stream)
 	class      error // nil: malformed
 	pipeClass  error // nil: the same
 	seek, pipe string
@@ -94,7 +96,7 @@ func runStreamCases(t *testing.T, cases []streamCase) {
 	t.Helper()
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			v := disktest.ForgeStreamVMDK(someDisk(), tc.layout)
+			v := vmdkforge.NewStream(someDisk(), tc.layout)
 			if tc.forge != nil {
 				tc.forge(v)
 			}
@@ -104,25 +106,25 @@ func runStreamCases(t *testing.T, cases []streamCase) {
 			if tc.pipeClass == nil {
 				tc.pipeClass = tc.class
 			}
-			requireError(t, seekError(t, v.Forged), tc.class, tc.seek, "file")
-			err := pipeError(t, v.Forged)
+			requireError(t, seekError(t, v.Bytes), tc.class, tc.seek, "file")
+			err := pipeError(t, v.Bytes)
 			requireError(t, err, tc.pipeClass, tc.pipe, "pipe")
 		})
 	}
 }
 
-func packing(pack func(packed []byte) []byte) disktest.StreamLayout {
-	return disktest.StreamLayout{Pack: func(_ int64, data []byte) []byte { return pack(disktest.Deflated(data)) }}
+func packing(pack func(packed []byte) []byte) vmdkforge.StreamLayout {
+	return vmdkforge.StreamLayout{Pack: func(_ int64, data []byte) []byte { return pack(vmdkforge.Deflated(data)) }}
 }
 
 // HOSTILE.md T22: what is in a grain.
 func TestHostileGrains(t *testing.T) {
-	same := func(name, says string, l disktest.StreamLayout) streamCase {
+	same := func(name, says string, l vmdkforge.StreamLayout) streamCase {
 		return streamCase{name: name, layout: l, seek: says, pipe: says}
 	}
-	bomb := func(size int) disktest.StreamLayout {
-		packed := disktest.Deflated(make([]byte, size))
-		return disktest.StreamLayout{Pack: func(int64, []byte) []byte { return packed }}
+	bomb := func(size int) vmdkforge.StreamLayout {
+		packed := vmdkforge.Deflated(make([]byte, size))
+		return vmdkforge.StreamLayout{Pack: func(int64, []byte) []byte { return packed }}
 	}
 	runStreamCases(t, []streamCase{
 		same("bomb of 256 MiB", "size 26", bomb(256<<20)),
@@ -148,22 +150,22 @@ func TestHostileGrains(t *testing.T) {
 		same("padding counted", "", packing(func(p []byte) []byte { return append(p, make([]byte, 511)...) })),
 		// Without a size it is no grain: what stands there may not come now.
 		{name: "empty", layout: packing(func([]byte) []byte { return nil }), seek: "size 0", pipe: "type 0"},
-		same("the last grain is whole", "", disktest.StreamLayout{}),
-		same("the last grain is cut", "", disktest.StreamLayout{Short: true}),
+		same("the last grain is whole", "", vmdkforge.StreamLayout{}),
+		same("the last grain is cut", "", vmdkforge.StreamLayout{Short: true}),
 	})
 }
 
 // A bomb costs no more than a grain.
 func TestBombsAreCheap(t *testing.T) {
-	packed := disktest.Deflated(make([]byte, 100<<20))
-	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{Pack: func(int64, []byte) []byte { return packed }})
-	require.Less(t, binary.LittleEndian.Uint32(v.Forged[v.Grains[0]+8:]), uint32(2*grain64),
+	packed := vmdkforge.Deflated(make([]byte, 100<<20))
+	v := vmdkforge.NewStream(someDisk(), vmdkforge.StreamLayout{Pack: func(int64, []byte) []byte { return packed }})
+	require.Less(t, binary.LittleEndian.Uint32(v.Bytes[v.Grains[0]+8:]), uint32(2*grain64),
 		"its size alone does not betray it")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	spent := disktest.Spent()
-	require.Error(t, seekError(t, v.Forged))
-	err := pipeError(t, v.Forged)
+	require.Error(t, seekError(t, v.Bytes))
+	err := pipeError(t, v.Bytes)
 	require.Error(t, err)
 	require.Less(t, spent(), time.Second)
 	runtime.ReadMemStats(&after)
@@ -172,17 +174,17 @@ func TestBombsAreCheap(t *testing.T) {
 
 // T23: markers.
 func TestHostileMarkers(t *testing.T) {
-	lba := func(grain int, lba uint64) func(v *disktest.StreamVMDK) {
-		return func(v *disktest.StreamVMDK) { v.U64(v.Grains[grain], lba) }
+	lba := func(grain int, lba uint64) func(v *vmdkforge.Stream) {
+		return func(v *vmdkforge.Stream) { v.U64(v.Grains[grain], lba) }
 	}
 	runStreamCases(t, []streamCase{
 		{
-			name: "size 2^32-1", forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[1]+8, 1<<32-1) },
+			name: "size 2^32-1", forge: func(v *vmdkforge.Stream) { v.U32(v.Grains[1]+8, 1<<32-1) },
 			seek: "size 4294967295", pipe: "size 4294967295",
 		},
 		{
 			name:  "size beyond the end of the file",
-			forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[3]+8, 2*grain64) }, seek: "size 131072", pipe: "ends early",
+			forge: func(v *vmdkforge.Stream) { v.U32(v.Grains[3]+8, 2*grain64) }, seek: "size 131072", pipe: "ends early",
 		},
 		{name: "lba inside of a grain", forge: lba(1, 192), seek: "lba 192", pipe: "lba 192, want a multiple of the 128"},
 		{name: "lba at the capacity", forge: lba(3, 512), seek: "lba 512", pipe: "lba 512"},
@@ -190,80 +192,80 @@ func TestHostileMarkers(t *testing.T) {
 		{name: "lba going backwards", forge: lba(2, 0), seek: "lba 0", pipe: "lba 0, want more than the 128"},
 		{name: "lba repeated", forge: lba(2, 128), seek: "lba 128", pipe: "lba 128, want more than the 128"},
 		{name: "a grain at another place", forge: lba(2, 384), seek: "lba 384", pipe: "lba 384"},
-		{name: "unknown type", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+12, 4) }, pipe: "type 4"},
+		{name: "unknown type", forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+12, 4) }, pipe: "type 4"},
 		{
-			name: "type 2^32-1", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+12, 1<<32-1) },
+			name: "type 2^32-1", forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+12, 1<<32-1) },
 			pipe: "type 4294967295",
 		},
 		{
-			name: "end with a value", forge: func(v *disktest.StreamVMDK) { v.U64(v.End, 1) }, seek: "end of stream",
+			name: "end with a value", forge: func(v *vmdkforge.Stream) { v.U64(v.End, 1) }, seek: "end of stream",
 			pipe: "type 0",
 		},
 		{
 			name:  "end in the middle",
-			forge: func(v *disktest.StreamVMDK) { clear(v.Forged[v.Tables[0] : v.Tables[0]+16]) }, pipe: "type 0",
+			forge: func(v *vmdkforge.Stream) { clear(v.Bytes[v.Tables[0] : v.Tables[0]+16]) }, pipe: "type 0",
 		},
 		{
-			name: "table of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Tables[0], 5) },
+			name: "table of other length", forge: func(v *vmdkforge.Stream) { v.U64(v.Tables[0], 5) },
 			pipe: "number of sectors 5",
 		},
 		{
-			name: "directory of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Directory, 1<<40) },
+			name: "directory of other length", forge: func(v *vmdkforge.Stream) { v.U64(v.Directory, 1<<40) },
 			pipe: "number of sectors 1099511627776",
 		},
 		{
-			name: "footer of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Footer, 2) }, seek: "footer",
+			name: "footer of other length", forge: func(v *vmdkforge.Stream) { v.U64(v.Footer, 2) }, seek: "footer",
 			pipe: "number of sectors 2",
 		},
 		{
-			name: "two directories", forge: func(v *disktest.StreamVMDK) { v.U32(v.Footer+12, 2) }, seek: "footer",
+			name: "two directories", forge: func(v *vmdkforge.Stream) { v.U32(v.Footer+12, 2) }, seek: "footer",
 			pipe: "type 2",
 		},
-		{name: "no directory", forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+12, 3) }, pipe: "type 3"},
-		{name: "no table", forge: func(v *disktest.StreamVMDK) {
+		{name: "no directory", forge: func(v *vmdkforge.Stream) { v.U32(v.Directory+12, 3) }, pipe: "type 3"},
+		{name: "no table", forge: func(v *vmdkforge.Stream) {
 			at := v.Tables[0]
-			v.Forged = slices.Delete(v.Forged, int(at), int(at)+5*512)
+			v.Bytes = slices.Delete(v.Bytes, int(at), int(at)+5*512)
 		}, seek: "grain directory offset", pipe: "the table (type 1) of the 4 grains"},
 		{
-			name: "a grain behind the directory", forge: func(v *disktest.StreamVMDK) { v.U32(v.Footer+8, 77) },
+			name: "a grain behind the directory", forge: func(v *vmdkforge.Stream) { v.U32(v.Footer+8, 77) },
 			seek: "footer", pipe: "behind the directory there is no grain",
 		},
 		{
-			name: "a table that names another place", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+4, 5) },
+			name: "a table that names another place", forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+512+4, 5) },
 			seek: "entry 5", pipe: "entry 5",
 		},
 		{
-			name: "a table that leaves a grain out", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+4, 0) },
+			name: "a table that leaves a grain out", forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+512+4, 0) },
 			pipe: "entry 0",
 		},
 		{
 			name:  "a table that names a grain more",
-			forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+16, 130) }, pipe: "entry 130",
+			forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+512+16, 130) }, pipe: "entry 130",
 		},
 		{
 			name: "two entries to one grain",
-			forge: func(v *disktest.StreamVMDK) {
+			forge: func(v *vmdkforge.Stream) {
 				v.Put(v.Tables[0]+512+4,
-					v.Forged[v.Tables[0]+512:][:4])
+					v.Bytes[v.Tables[0]+512:][:4])
 			}, seek: "lba 0, want 128", pipe: "vmdk grain table",
 		},
 		{
 			name:  "a directory that names another place",
-			forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+512, 129) }, seek: "vmdk grain", pipe: "entry 129",
+			forge: func(v *vmdkforge.Stream) { v.U32(v.Directory+512, 129) }, seek: "vmdk grain", pipe: "entry 129",
 		},
 		{
-			name: "a directory that names no table", forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+512, 0) },
+			name: "a directory that names no table", forge: func(v *vmdkforge.Stream) { v.U32(v.Directory+512, 0) },
 			pipe: "entry 0",
 		},
 		{
 			name: "zeros behind the end",
-			forge: func(v *disktest.StreamVMDK) {
-				v.Forged = append(v.Forged,
+			forge: func(v *vmdkforge.Stream) {
+				v.Bytes = append(v.Bytes,
 					make([]byte, 512)...)
 			}, seek: "footer", pipe: "data behind the end",
 		},
 		{
-			name: "data behind the end", forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, 1) },
+			name: "data behind the end", forge: func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, 1) },
 			seek: "file size", pipe: "data behind the end",
 		},
 	})
@@ -271,43 +273,43 @@ func TestHostileMarkers(t *testing.T) {
 
 // T24: the footer.
 func TestHostileFooters(t *testing.T) {
-	foot := func(field int64) func(v uint64) func(v *disktest.StreamVMDK) {
-		return func(n uint64) func(v *disktest.StreamVMDK) {
-			return func(v *disktest.StreamVMDK) { v.U64(v.Footer+512+field, n) }
+	foot := func(field int64) func(v uint64) func(v *vmdkforge.Stream) {
+		return func(n uint64) func(v *vmdkforge.Stream) {
+			return func(v *vmdkforge.Stream) { v.U64(v.Footer+512+field, n) }
 		}
 	}
-	both := func(name, says string, forge func(v *disktest.StreamVMDK)) streamCase {
-		return streamCase{name: name, forge: forge, seek: says, pipe: says}
+	both := func(name, says string, forged func(v *vmdkforge.Stream)) streamCase {
+		return streamCase{name: name, forge: forged, seek: says, pipe: says}
 	}
 	runStreamCases(t, []streamCase{
-		both("gdOffset 2^64-1", "grain directory offset 18446744073709551615", foot(disktest.VMDKGDOffset)(1<<64-1)),
-		both("other capacity", "capacity 1000, want 385, as in the header", foot(disktest.VMDKCapacity)(1000)),
-		both("other grain", "grain size 64, want 128, as in the header", foot(disktest.VMDKGrainSize)(64)),
+		both("gdOffset 2^64-1", "grain directory offset 18446744073709551615", foot(vmdkforge.GDOffset)(1<<64-1)),
+		both("other capacity", "capacity 1000, want 385, as in the header", foot(vmdkforge.Capacity)(1000)),
+		both("other grain", "grain size 64, want 128, as in the header", foot(vmdkforge.GrainSize)(64)),
 		both("other table size", "numGTEsPerGT 256",
-			func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKNumGTEs, 256) }),
+			func(v *vmdkforge.Stream) { v.U32(v.Footer+512+vmdkforge.NumGTEs, 256) }),
 		both("other version", "version 1, want 3",
-			func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKVersion, 1) }),
+			func(v *vmdkforge.Stream) { v.U32(v.Footer+512+vmdkforge.Version, 1) }),
 		both("other flags", `flags 0x1, want 0x30001`,
-			func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKFlags, 1) }),
+			func(v *vmdkforge.Stream) { v.U32(v.Footer+512+vmdkforge.Flags, 1) }),
 		both("other compression", "compressAlgorithm 0",
-			func(v *disktest.StreamVMDK) { v.U16(v.Footer+512+disktest.VMDKCompress, 0) }),
-		both("other magic", "magic", func(v *disktest.StreamVMDK) { v.Text(v.Footer+512, "vmdk") }),
+			func(v *vmdkforge.Stream) { v.U16(v.Footer+512+vmdkforge.Compress, 0) }),
+		both("other magic", "magic", func(v *vmdkforge.Stream) { v.Text(v.Footer+512, "vmdk") }),
 		both("missing", "marker",
-			func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged[:v.Footer], v.Forged[v.End:]...) }),
+			func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes[:v.Footer], v.Bytes[v.End:]...) }),
 		{
-			name: "last sector is not the end", forge: func(v *disktest.StreamVMDK) { v.U32(v.End+12, 1) },
+			name: "last sector is not the end", forge: func(v *vmdkforge.Stream) { v.U32(v.End+12, 1) },
 			seek: "end of stream", pipe: "type 1",
 		},
 		{
-			name: "gdOffset past the end", forge: foot(disktest.VMDKGDOffset)(1 << 40),
+			name: "gdOffset past the end", forge: foot(vmdkforge.GDOffset)(1 << 40),
 			seek: "grain directory offset 1099511627776", pipe: "where the directory was",
 		},
 		{
-			name: "gdOffset 0", forge: foot(disktest.VMDKGDOffset)(0), seek: "grain directory offset 0",
+			name: "gdOffset 0", forge: foot(vmdkforge.GDOffset)(0), seek: "grain directory offset 0",
 			pipe: "where the directory was",
 		},
 		{
-			name: "gdOffset in the descriptor", forge: foot(disktest.VMDKGDOffset)(2), seek: "apart from the descriptor",
+			name: "gdOffset in the descriptor", forge: foot(vmdkforge.GDOffset)(2), seek: "apart from the descriptor",
 			pipe: "where the directory was",
 		},
 	})
@@ -316,65 +318,65 @@ func TestHostileFooters(t *testing.T) {
 // T25: versions and flags of the header. A footer says the same, where there is one.
 func TestHostileHeadersOfStreams(t *testing.T) {
 	for _, front := range []bool{false, true} {
-		l := disktest.StreamLayout{Front: front}
-		set := func(name, says string, class error, put func(f disktest.Forged)) streamCase {
+		l := vmdkforge.StreamLayout{Front: front}
+		set := func(name, says string, class error, put func(f forge.Bytes)) streamCase {
 			return streamCase{
 				name: fmt.Sprintf("%s, tables in front: %v", name, front), layout: l, class: class,
-				seek: says, pipe: says, forge: func(v *disktest.StreamVMDK) {
-					put(v.Forged)
+				seek: says, pipe: says, forge: func(v *vmdkforge.Stream) {
+					put(v.Bytes)
 					if !front {
-						put(v.Forged[v.Footer+512:])
+						put(v.Bytes[v.Footer+512:])
 					}
 				},
 			}
 		}
-		flags := func(n uint32) func(f disktest.Forged) {
-			return func(f disktest.Forged) { f.U32(disktest.VMDKFlags, n) }
+		flags := func(n uint32) func(f forge.Bytes) {
+			return func(f forge.Bytes) { f.U32(vmdkforge.Flags, n) }
 		}
-		number := func(at int64, n uint64) func(f disktest.Forged) {
-			return func(f disktest.Forged) { f.U64(at, n) }
+		number := func(at int64, n uint64) func(f forge.Bytes) {
+			return func(f forge.Bytes) { f.U64(at, n) }
 		}
 		cases := []streamCase{
 			set("no compression algorithm", "compressAlgorithm 0", nil,
-				func(f disktest.Forged) { f.U16(disktest.VMDKCompress, 0) }),
-			set("unknown algorithm", "compressAlgorithm 2", nil, func(f disktest.Forged) { f.U16(disktest.VMDKCompress, 2) }),
+				func(f forge.Bytes) { f.U16(vmdkforge.Compress, 0) }),
+			set("unknown algorithm", "compressAlgorithm 2", nil, func(f forge.Bytes) { f.U16(vmdkforge.Compress, 2) }),
 			set("no markers", "no markers", ondisk.ErrUnsupported, flags(1|1<<16)),
 			set("unknown flag", "flags 0x30009", ondisk.ErrUnsupported, flags(9|3<<16)),
-			set("capacity 2^64-1", "capacity 18446744073709551615", nil, number(disktest.VMDKCapacity, 1<<64-1)),
-			set("grain of 2^22 sectors", "grain size 4194304", nil, number(disktest.VMDKGrainSize, 1<<22)),
-			set("tables of 1024", "numGTEsPerGT 1024", nil, func(f disktest.Forged) { f.U32(disktest.VMDKNumGTEs, 1024) }),
-			set("damaged in transfer", "text mode", nil, func(f disktest.Forged) { f.U8(disktest.VMDKNewLine, '\r') }),
+			set("capacity 2^64-1", "capacity 18446744073709551615", nil, number(vmdkforge.Capacity, 1<<64-1)),
+			set("grain of 2^22 sectors", "grain size 4194304", nil, number(vmdkforge.GrainSize, 1<<22)),
+			set("tables of 1024", "numGTEsPerGT 1024", nil, func(f forge.Bytes) { f.U32(vmdkforge.NumGTEs, 1024) }),
+			set("damaged in transfer", "text mode", nil, func(f forge.Bytes) { f.U8(vmdkforge.NewLine, '\r') }),
 		}
 		for _, version := range []uint32{0, 4, 9} {
 			cases = append(cases,
 				set(fmt.Sprintf("version %d", version), fmt.Sprintf("version %d", version), nil,
-					func(f disktest.Forged) { f.U32(disktest.VMDKVersion, version) }))
+					func(f forge.Bytes) { f.U32(vmdkforge.Version, version) }))
 		}
 		runStreamCases(t, cases)
 	}
-	text := func(old, new string) func(v *disktest.StreamVMDK) {
-		return func(v *disktest.StreamVMDK) {
-			copy(v.Forged[512:], bytes.Replace(v.Forged[512:21*512], []byte(old), []byte(new), 1)[:20*512])
+	text := func(old, new string) func(v *vmdkforge.Stream) {
+		return func(v *vmdkforge.Stream) {
+			copy(v.Bytes[512:], bytes.Replace(v.Bytes[512:21*512], []byte(old), []byte(new), 1)[:20*512])
 		}
 	}
 	runStreamCases(t, []streamCase{
 		{
-			name: "algorithm without the flag", layout: disktest.StreamLayout{Front: true},
-			forge: func(v *disktest.StreamVMDK) {
-				v.U32(disktest.VMDKFlags,
+			name: "algorithm without the flag", layout: vmdkforge.StreamLayout{Front: true},
+			forge: func(v *vmdkforge.Stream) {
+				v.U32(vmdkforge.Flags,
 					1)
 			}, seek: "compressAlgorithm 1, want 0", pipe: "not compressed", pipeClass: ondisk.ErrUnsupported,
 		},
 		{
-			name: "markers without compression", layout: disktest.StreamLayout{Front: true},
-			forge: func(v *disktest.StreamVMDK) {
-				v.U32(disktest.VMDKFlags, 1|1<<17)
-				v.U16(disktest.VMDKCompress, 0)
+			name: "markers without compression", layout: vmdkforge.StreamLayout{Front: true},
+			forge: func(v *vmdkforge.Stream) {
+				v.U32(vmdkforge.Flags, 1|1<<17)
+				v.U16(vmdkforge.Compress, 0)
 			}, seek: "beside that of markers", pipe: "not compressed", pipeClass: ondisk.ErrUnsupported,
 		},
-		{name: "directory at the end without the flags", forge: func(v *disktest.StreamVMDK) {
-			v.U32(disktest.VMDKFlags, 1)
-			v.U16(disktest.VMDKCompress, 0)
+		{name: "directory at the end without the flags", forge: func(v *vmdkforge.Stream) {
+			v.U32(vmdkforge.Flags, 1)
+			v.U16(vmdkforge.Compress, 0)
 		}, seek: "only a file of compressed grains", pipe: "only a file of compressed grains"},
 		{
 			name: "other createType", forge: text("streamOptimized", "monolithicSparse"), seek: "want streamOptimized",
@@ -382,9 +384,9 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 		},
 		{name: "other size", forge: text("RW 385 ", "RW 386 "), seek: "extent of 386 sectors", pipe: "extent of 386 sectors"},
 		{
-			name: "no descriptor", layout: disktest.StreamLayout{Front: true},
-			forge: func(v *disktest.StreamVMDK) {
-				v.U64(disktest.VMDKDescriptorOffset,
+			name: "no descriptor", layout: vmdkforge.StreamLayout{Front: true},
+			forge: func(v *vmdkforge.Stream) {
+				v.U64(vmdkforge.DescriptorOffset,
 					0)
 			}, seek: "no descriptor", class: ondisk.ErrUnsupported, pipe: "a descriptor inside", pipeClass: ondisk.ErrFormat,
 		},
@@ -393,53 +395,53 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 
 // Files with their tables in front.
 func TestHostileStreamsWithTablesInFront(t *testing.T) {
-	front := disktest.StreamLayout{Front: true}
+	front := vmdkforge.StreamLayout{Front: true}
 	runStreamCases(t, []streamCase{
 		{
 			name: "zeros behind the end", layout: front,
-			forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, make([]byte, 100000)...) },
+			forge: func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, make([]byte, 100000)...) },
 		},
 		{
 			name: "more zeros than a grain behind the end", layout: front,
-			forge: func(v *disktest.StreamVMDK) {
-				v.Forged = append(v.Forged,
+			forge: func(v *vmdkforge.Stream) {
+				v.Bytes = append(v.Bytes,
 					make([]byte, 2<<20)...)
 			}, pipe: "data behind the end",
 		},
 		{
 			name: "data behind the end", layout: front,
-			forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, 0, 7) }, pipe: "data behind the end",
+			forge: func(v *vmdkforge.Stream) { v.Bytes = append(v.Bytes, 0, 7) }, pipe: "data behind the end",
 		},
 		{
-			name: "a table among the grains", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.End+12, 1) },
+			name: "a table among the grains", layout: front, forge: func(v *vmdkforge.Stream) { v.U32(v.End+12, 1) },
 			pipe: "type 1",
 		},
 		{
 			name: "a grain that no table names", layout: front,
-			forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+4, 0) }, pipe: "4 grains, and its tables name 3",
+			forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+4, 0) }, pipe: "4 grains, and its tables name 3",
 		},
 		{
 			name: "a grain that is missing", layout: front,
-			forge: func(v *disktest.StreamVMDK) { v.Forged = v.Forged[:v.Grains[3]] }, seek: "vmdk grain table",
+			forge: func(v *vmdkforge.Stream) { v.Bytes = v.Bytes[:v.Grains[3]] }, seek: "vmdk grain table",
 			pipe: "3 grains, and its tables name 4",
 		},
 		{
 			name: "a table that names another place", layout: front,
-			forge: func(v *disktest.StreamVMDK) {
+			forge: func(v *vmdkforge.Stream) {
 				v.U32(v.Tables[0]+4,
 					uint32(v.Grains[2]/512))
 			}, seek: "vmdk marker", pipe: "or other places",
 		},
 		{
 			name: "a table behind the first grain", layout: front,
-			forge: func(v *disktest.StreamVMDK) {
+			forge: func(v *vmdkforge.Stream) {
 				v.U32(v.Directory,
 					uint32(v.Grains[0]/512))
 			}, seek: "vmdk grain", pipe: "vmdk grain directory",
 		},
 		{
 			name: "a table in front of the directory", layout: front,
-			forge: func(v *disktest.StreamVMDK) {
+			forge: func(v *vmdkforge.Stream) {
 				v.U32(v.Directory,
 					1)
 			}, seek: "vmdk grain", pipe: "not supported from a pipe", pipeClass: ondisk.ErrUnsupported,
@@ -450,19 +452,19 @@ func TestHostileStreamsWithTablesInFront(t *testing.T) {
 // A stream that is cut anywhere says so. Only a file with its tables in front may lack the marker of the end.
 func TestCutStreams(t *testing.T) {
 	for _, front := range []bool{false, true} {
-		v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{Front: front})
+		v := vmdkforge.NewStream(someDisk(), vmdkforge.StreamLayout{Front: front})
 		last := v.Grains[len(v.Grains)-1]
-		lastData := last + 12 + int64(binary.LittleEndian.Uint32(v.Forged[last+8:]))
+		lastData := last + 12 + int64(binary.LittleEndian.Uint32(v.Bytes[last+8:]))
 		places := append(append(slices.Clone(v.Grains), v.Tables...), v.Directory, v.End, 512, 21*512)
 		if !front {
 			places = append(places, v.Footer)
 		}
 		for _, at := range places {
 			for _, n := range []int64{at - 1, at, at + 1, at + 511, at + 512} {
-				if n >= int64(len(v.Forged)) || front && n == v.End {
+				if n >= int64(len(v.Bytes)) || front && n == v.End {
 					continue
 				}
-				file := v.Forged[:n]
+				file := v.Bytes[:n]
 				err := pipeError(t, file)
 				require.ErrorIs(t, err, ondisk.ErrFormat, "%d bytes, front %v", n, front)
 				require.ErrorIs(t, err, io.ErrUnexpectedEOF, "%d bytes, front %v", n, front)
@@ -473,8 +475,8 @@ func TestCutStreams(t *testing.T) {
 			}
 		}
 		if front {
-			require.NoError(t, seekError(t, v.Forged[:v.End]))
-			err := pipeError(t, v.Forged[:v.End])
+			require.NoError(t, seekError(t, v.Bytes[:v.End]))
+			err := pipeError(t, v.Bytes[:v.End])
 			require.NoError(t, err)
 		}
 	}
@@ -483,8 +485,8 @@ func TestCutStreams(t *testing.T) {
 // What cannot be read from a pipe is named.
 func TestOnlyStreamOptimizedComesThroughAPipe(t *testing.T) {
 	for _, tc := range []struct{ says, data string }{
-		{"not compressed", string(disktest.ForgeSparseVMDK(someDisk()).Forged)},
-		{"a VMDK descriptor", disktest.VMDKDescriptor("monolithicFlat", `RW 8 FLAT "x-flat.vmdk" 0`)},
+		{"not compressed", string(vmdkforge.NewSparse(someDisk()).Bytes)},
+		{"a VMDK descriptor", vmdkforge.Descriptor("monolithicFlat", `RW 8 FLAT "x-flat.vmdk" 0`)},
 		{"COWD", "COWD\x01"},
 		{"seSparse", "\xbe\xba\xfe\xca\x00\x00\x00\x00"},
 		{"51 46 49 fb", "QFI\xfb"},
@@ -501,19 +503,19 @@ func TestOnlyStreamOptimizedComesThroughAPipe(t *testing.T) {
 
 // A pipe has no folder in which a parent could be.
 func TestSnapshotChildrenDoNotComeThroughAPipe(t *testing.T) {
-	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{})
-	text := bytes.TrimRight(v.Forged[512:21*512], "\x00")
+	v := vmdkforge.NewStream(someDisk(), vmdkforge.StreamLayout{})
+	text := bytes.TrimRight(v.Bytes[512:21*512], "\x00")
 	text = bytes.Replace(text, []byte("parentCID=ffffffff"),
 		[]byte("parentCID=12345678\nparentFileNameHint=\"base.vmdk\""), 1)
 	v.Put(512, text)
-	err := pipeError(t, v.Forged)
+	err := pipeError(t, v.Bytes)
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	require.ErrorContains(t, err, "base.vmdk")
 }
 
 // A text that says streamOptimized belongs into the file that it describes.
 func TestDescriptorOfAStreamOutsideOfIt(t *testing.T) {
-	text := disktest.VMDKDescriptor(streamOptimized, `RW 8 SPARSE "x-flat.vmdk"`)
+	text := vmdkforge.Descriptor(streamOptimized, `RW 8 SPARSE "x-flat.vmdk"`)
 	_, err := open(folder(disktest.NewMemFile("disk.vmdk", []byte(text), int64(len(text)))))
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 	require.ErrorContains(t, err, "open the extent file itself")
@@ -521,10 +523,10 @@ func TestDescriptorOfAStreamOutsideOfIt(t *testing.T) {
 
 // An error of the pipe is no fault of the image.
 func TestErrorsOfThePipe(t *testing.T) {
-	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{})
+	v := vmdkforge.NewStream(someDisk(), vmdkforge.StreamLayout{})
 	broken := errors.New("broken pipe")
-	for _, n := range []int64{100, 5000, v.Grains[1], v.Grains[2] + 700, v.Footer, v.End, int64(len(v.Forged))} {
-		s, err := openStream(io.MultiReader(bytes.NewReader(v.Forged[:n]), failing{broken}))
+	for _, n := range []int64{100, 5000, v.Grains[1], v.Grains[2] + 700, v.Footer, v.End, int64(len(v.Bytes))} {
+		s, err := openStream(io.MultiReader(bytes.NewReader(v.Bytes[:n]), failing{broken}))
 		for err == nil {
 			_, _, err = s.Next()
 		}
@@ -539,25 +541,25 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // tables3 forges a disk of three tables, the second without a grain. empty adds a table for it, named by the
 // directory as asked.
-func tables3(empty bool, named func(place, directory uint32) uint32) disktest.Forged {
+func tables3(empty bool, named func(place, directory uint32) uint32) forge.Bytes {
 	data := make([]byte, 3*512*4096)
 	copy(data, "first grain")
 	copy(data[2*512*4096:], "first grain of the third table")
-	v := disktest.ForgeStreamVMDK(data, disktest.StreamLayout{Grain: 8})
+	v := vmdkforge.NewStream(data, vmdkforge.StreamLayout{Grain: 8})
 	if !empty {
-		return v.Forged
+		return v.Bytes
 	}
-	gd := slices.Clone(v.Forged[v.Directory+512 : v.Footer])
-	foot := slices.Clone(v.Forged[v.Footer+512 : v.End])
-	v.Forged = v.Forged[:v.Directory]
+	gd := slices.Clone(v.Bytes[v.Directory+512 : v.Footer])
+	foot := slices.Clone(v.Bytes[v.Footer+512 : v.End])
+	v.Bytes = v.Bytes[:v.Directory]
 	place := v.AddMetadata(1, make([]byte, 2048))/512 + 1
-	directory := int64(len(v.Forged))/512 + 1
+	directory := int64(len(v.Bytes))/512 + 1
 	gd.U32(4, named(uint32(place), uint32(directory)))
 	v.AddMetadata(2, gd)
-	foot.U64(disktest.VMDKGDOffset, uint64(directory))
+	foot.U64(vmdkforge.GDOffset, uint64(directory))
 	v.AddMetadata(3, foot)
 	v.AddMetadata(0, nil)
-	return v.Forged
+	return v.Bytes
 }
 
 // Tables without a grain may be there or not, and a directory may name them or not.
@@ -582,12 +584,12 @@ func TestStreamsWithEmptyTables(t *testing.T) {
 	require.NoError(t, pipeError(t, tables3(false, nil)))
 
 	// More tables than the disk has.
-	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{})
-	v.Forged = v.Forged[:v.Directory]
+	v := vmdkforge.NewStream(someDisk(), vmdkforge.StreamLayout{})
+	v.Bytes = v.Bytes[:v.Directory]
 	for range 1000 {
 		v.AddMetadata(1, make([]byte, 2048))
 	}
-	require.ErrorContains(t, pipeError(t, v.Forged), "tables without a grain 2, want at most 1")
+	require.ErrorContains(t, pipeError(t, v.Bytes), "tables without a grain 2, want at most 1")
 }
 
 // A table that does not follow its grains is fine in a file.
@@ -595,10 +597,10 @@ func TestStreamsWithTablesElsewhere(t *testing.T) {
 	data := make([]byte, 2*512*4096)
 	copy(data, "first grain")
 	copy(data[512*4096:], "first grain of the second table")
-	v := disktest.ForgeStreamVMDK(data, disktest.StreamLayout{Grain: 8})
+	v := vmdkforge.NewStream(data, vmdkforge.StreamLayout{Grain: 8})
 	// Exchange the first table with the second grain, which is one sector.
-	file := slices.Concat(v.Forged[:v.Tables[0]], v.Forged[v.Grains[1]:v.Grains[1]+512],
-		v.Forged[v.Tables[0]:v.Grains[1]], v.Forged[v.Grains[1]+512:])
+	file := slices.Concat(v.Bytes[:v.Tables[0]], v.Bytes[v.Grains[1]:v.Grains[1]+512],
+		v.Bytes[v.Tables[0]:v.Grains[1]], v.Bytes[v.Grains[1]+512:])
 	require.Equal(t, v.Grains[1]+512, v.Tables[1])
 	f := file
 	f.U32(v.Tables[1]+512, uint32(v.Tables[0]/512))
@@ -609,7 +611,7 @@ func TestStreamsWithTablesElsewhere(t *testing.T) {
 	require.ErrorContains(t, err, "does not follow the last of its grains")
 
 	// Grains of a table that was there already.
-	again := slices.Concat(v.Forged[:v.Grains[1]], v.Forged[v.Grains[0]:v.Grains[0]+512])
+	again := slices.Concat(v.Bytes[:v.Grains[1]], v.Bytes[v.Grains[0]:v.Grains[0]+512])
 	again.U64(v.Grains[1], 8)
 	require.ErrorIs(t, pipeError(t, again), ondisk.ErrUnsupported)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
@@ -61,7 +62,7 @@ func requireStream(t *testing.T, path string, want []byte) {
 
 func TestStreamOptimizedGrains(t *testing.T) {
 	for _, grain := range []int64{8, 128, 2048} {
-		for name, layout := range map[string]disktest.StreamLayout{
+		for name, layout := range map[string]vmdkforge.StreamLayout{
 			"tables behind the grains":                          {Grain: grain},
 			"tables in front":                                   {Grain: grain, Front: true},
 			"tables in front, the last grain cut with the disk": {Grain: grain, Front: true, Short: true},
@@ -70,7 +71,7 @@ func TestStreamOptimizedGrains(t *testing.T) {
 			t.Run(fmt.Sprintf("grains of %d sectors, %s", grain, name), func(t *testing.T) {
 				data := imagetest.Noise(uint64(grain), 7*mib+3*sector)
 				clear(data[mib : 6*mib+100]) // the second of four tables of small grains is empty
-				requireStream(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", disktest.ForgeStreamVMDK(data, layout).Forged), data)
+				requireStream(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", vmdkforge.NewStream(data, layout).Bytes), data)
 			})
 		}
 	}
@@ -133,7 +134,7 @@ func TestStreamOptimizedIsWritten(t *testing.T) {
 				if first == nil {
 					first = file
 					requireStream(t, path, data)
-					disktest.EqualBytes(t, data, disktest.ReadStreamVMDK(t, file))
+					disktest.EqualBytes(t, data, vmdkforge.ReadStream(t, file))
 					disktest.Run(t, "qemu-img", "check", path)
 					disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
 				}

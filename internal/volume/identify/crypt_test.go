@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -80,8 +82,8 @@ func TestBrokenLUKS2(t *testing.T) {
 // libblkid knows BitLocker, but says neither label nor cipher; those are as the test put them by libbde's
 // documentation.
 func TestBitLocker(t *testing.T) {
-	f := make(disktest.Forged, 4<<20)
-	f.PutBitLocker("PC C: 01/02/2020")
+	f := make(forge.Bytes, 4<<20)
+	poolforge.PutBitLocker(f, "PC C: 01/02/2020")
 	found := blkid(t, written(t, f))
 	v := probeBytes(t, f)
 	require.Equal(t, "BitLocker", found["TYPE"])
@@ -95,7 +97,7 @@ func TestBitLocker(t *testing.T) {
 
 // BitLocker To Go is a FAT at first sight.
 func TestBitLockerToGo(t *testing.T) {
-	f := make(disktest.Forged, 40<<20)
+	f := make(forge.Bytes, 40<<20)
 	path := written(t, f)
 	disktest.Run(t, "mkfs.fat", "-F", "32", path)
 	b, err := os.ReadFile(path)
@@ -104,9 +106,9 @@ func TestBitLockerToGo(t *testing.T) {
 	f = b
 	f.Text(0, "\xeb\x58\x90MSWIN4.1")
 	f.Put(424, []byte{0x3b, 0xd6, 0x67, 0x49, 0x29, 0x2e, 0xd8, 0x4a, 0x83, 0x99, 0xf6, 0xa3, 0x39, 0xe3, 0xd0, 0x01})
-	f.U64(440, disktest.FVEBlock)
-	f.Text(disktest.FVEBlock, "-FVE-FS-")
-	f.U16(disktest.FVEBlock+10, 2)
+	f.U64(440, poolforge.FVEBlock)
+	f.Text(poolforge.FVEBlock, "-FVE-FS-")
+	f.U16(poolforge.FVEBlock+10, 2)
 	require.Equal(t, "BitLocker", blkid(t, written(t, f))["TYPE"])
 	v := probeBytes(t, f)
 	require.Equal(t, volume.BitLocker, v.Kind)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/disklabel"
@@ -32,8 +33,8 @@ func sumOf(b []byte) (sum uint32) {
 }
 
 // forgeAPM is a map of two entries: itself, and one partition.
-func forgeAPM() disktest.Forged {
-	f := make(disktest.Forged, foreignSectors*512)
+func forgeAPM() forge.Bytes {
+	f := make(forge.Bytes, foreignSectors*512)
 	f.Text(0, "ER")
 	f.Text(2, "\x02\x00")
 	for i, e := range []struct {
@@ -42,32 +43,32 @@ func forgeAPM() disktest.Forged {
 	}{{1, 63, "Apple_partition_map"}, {65, 1000, "Apple_HFS"}} {
 		at := 512 * int64(i+1)
 		f.Text(at, "PM")
-		f.Big32(at+4, 2)
-		f.Big32(at+8, e.start)
-		f.Big32(at+12, e.count)
+		f.BE32(at+4, 2)
+		f.BE32(at+8, e.start)
+		f.BE32(at+12, e.count)
 		f.Text(at+48, e.kind)
 	}
 	return f
 }
 
-func forgeSGI() disktest.Forged {
-	f := make(disktest.Forged, foreignSectors*512)
-	f.Big32(0, 0x0be5a941)
+func forgeSGI() forge.Bytes {
+	f := make(forge.Bytes, foreignSectors*512)
+	f.BE32(0, 0x0be5a941)
 	for i, v := range []uint32{1000, 65, 10, 65, 0, 0} { // an XFS, and the header
-		f.Big32(int64(312+4*i), v)
+		f.BE32(int64(312+4*i), v)
 	}
 	sealSGI(f)
 	return f
 }
 
-func sealSGI(f disktest.Forged) {
-	f.Big32(504, 0)
-	f.Big32(504, -sumOf(f[:512]))
+func sealSGI(f forge.Bytes) {
+	f.BE32(504, 0)
+	f.BE32(504, -sumOf(f[:512]))
 }
 
 // forgeRDB is a rigid disk block in sector 2 and a partition in sector 3, of cylinders of 10 sectors.
-func forgeRDB() disktest.Forged {
-	f := make(disktest.Forged, foreignSectors*512)
+func forgeRDB() forge.Bytes {
+	f := make(forge.Bytes, foreignSectors*512)
 	for at, words := range map[int64]map[int64]uint32{
 		2 * 512: {0: idRDB, 1: 64, 4: 512, 7: 3},
 		3 * 512: {
@@ -76,27 +77,27 @@ func forgeRDB() disktest.Forged {
 		},
 	} {
 		for word, v := range words {
-			f.Big32(at+4*word, v)
+			f.BE32(at+4*word, v)
 		}
 		sealRDB(f, at)
 	}
 	return f
 }
 
-func sealRDB(f disktest.Forged, at int64) {
-	f.Big32(at+8, 0)
-	f.Big32(at+8, -sumOf(f[at:at+4*int64(binary.BigEndian.Uint32(f[at+4:]))]))
+func sealRDB(f forge.Bytes, at int64) {
+	f.BE32(at+8, 0)
+	f.BE32(at+8, -sumOf(f[at:at+4*int64(binary.BigEndian.Uint32(f[at+4:]))]))
 }
 
 // dasdSectors is the size of the DASD below: ten tracks.
 const dasdSectors = 10 * 96
 
 // forgeDASD is a compatible disk layout: the table of contents in track 1, and two data sets behind it.
-func forgeDASD() disktest.Forged {
-	f := make(disktest.Forged, dasdSectors*512)
+func forgeDASD() forge.Bytes {
+	f := make(forge.Bytes, dasdSectors*512)
 	text := func(at int64, s string) { f.Text(at, ebcdicText(s)) }
 	text(8192, "VOL1VOL1LIN201")
-	f.Big32(8192+15, 1) // cylinder 0, head 1
+	f.BE32(8192+15, 1) // cylinder 0, head 1
 	f.U8(8192+19, 1)
 	const toc = 12 * 4096
 	f.U8(toc+44, 0xf4)
@@ -105,8 +106,8 @@ func forgeDASD() disktest.Forged {
 		at := int64(toc + (2+i)*4096)
 		text(at, fmt.Sprintf("LINUX.V0X0201.PART%04d.NATIVE", i+1))
 		f.U8(at+44, 0xf1)
-		f.Big32(at+107, tracks>>16)
-		f.Big32(at+111, tracks&0xffff)
+		f.BE32(at+107, tracks>>16)
+		f.BE32(at+111, tracks&0xffff)
 	}
 	return f
 }
@@ -132,14 +133,14 @@ func ebcdicText(s string) string {
 }
 
 // forgeAtari is a root sector with one partition and a chain of two.
-func forgeAtari() disktest.Forged {
-	f := make(disktest.Forged, foreignSectors*512)
-	f.Big32(0x1c2, foreignSectors)
+func forgeAtari() forge.Bytes {
+	f := make(forge.Bytes, foreignSectors*512)
+	f.BE32(0x1c2, foreignSectors)
 	part := func(sector, entry int64, id string, start, sectors uint32) {
 		at := sector*512 + 0x1c6 + 12*entry
 		f.Text(at, "\x01"+id)
-		f.Big32(at+4, start)
-		f.Big32(at+8, sectors)
+		f.BE32(at+4, start)
+		f.BE32(at+8, sectors)
 	}
 	part(0, 0, "GEM", 2, 100)
 	part(0, 2, "XGM", 200, 2000)
@@ -152,7 +153,7 @@ func forgeAtari() disktest.Forged {
 func TestForeignTables(t *testing.T) {
 	const k = 512
 	for kind, c := range map[volume.Kind]struct {
-		disk disktest.Forged
+		disk forge.Bytes
 		want []volume.Part
 	}{
 		volume.APM:   {forgeAPM(), []volume.Part{{Name: "1", Kind: "Apple_partition_map", Start: k, Size: 63 * k, Own: true}, {Name: "2", Kind: "Apple_HFS", Start: 65 * k, Size: 1000 * k}}},
@@ -175,47 +176,47 @@ func TestForeignTables(t *testing.T) {
 // What is no such table is not taken for one, and a broken one is said to be broken.
 func TestForeignTablesOfStrangers(t *testing.T) {
 	for name, c := range map[string]struct {
-		disk   disktest.Forged
-		spoil  func(f disktest.Forged)
+		disk   forge.Bytes
+		spoil  func(f forge.Bytes)
 		kind   volume.Kind
 		broken bool
 	}{
-		"apm without entries":            {forgeAPM(), func(f disktest.Forged) { f.Text(512, "XX") }, volume.Unknown, false},
-		"apm of blocks of three bytes":   {forgeAPM(), func(f disktest.Forged) { f.Text(2, "\x00\x03") }, volume.Unknown, false},
-		"apm of 2^32 entries":            {forgeAPM(), func(f disktest.Forged) { f.Big32(516, 1<<32-1) }, volume.APM, true},
-		"apm of no entries":              {forgeAPM(), func(f disktest.Forged) { f.Big32(516, 0) }, volume.APM, true},
-		"apm with an entry that is lost": {forgeAPM(), func(f disktest.Forged) { f.Big32(516, 3) }, volume.APM, true},
-		"apm partition behind the disk":  {forgeAPM(), func(f disktest.Forged) { f.Big32(1024+12, 1<<32-1) }, volume.APM, true},
-		"sgi with a wrong checksum":      {forgeSGI(), func(f disktest.Forged) { f.Big32(504, 1) }, volume.SGI, true},
-		"rdb with a wrong checksum":      {forgeRDB(), func(f disktest.Forged) { f.Big32(2*512+8, 1) }, volume.RDB, true},
-		"rdb whose checksum is of 2^32":  {forgeRDB(), func(f disktest.Forged) { f.Big32(2*512+4, 1<<32-1) }, volume.RDB, true},
-		"rdb whose list is a circle":     {forgeRDB(), func(f disktest.Forged) { f.Big32(3*512+16, 3); sealRDB(f, 3*512) }, volume.RDB, true},
-		"rdb whose list leaves the disk": {forgeRDB(), func(f disktest.Forged) { f.Big32(3*512+16, 1<<31); sealRDB(f, 3*512) }, volume.RDB, true},
-		"rdb with cylinders beyond 2^64": {forgeRDB(), func(f disktest.Forged) {
-			f.Big32(3*512+128+12, 1<<32-1)
-			f.Big32(3*512+128+40, 1<<32-2)
+		"apm without entries":            {forgeAPM(), func(f forge.Bytes) { f.Text(512, "XX") }, volume.Unknown, false},
+		"apm of blocks of three bytes":   {forgeAPM(), func(f forge.Bytes) { f.Text(2, "\x00\x03") }, volume.Unknown, false},
+		"apm of 2^32 entries":            {forgeAPM(), func(f forge.Bytes) { f.BE32(516, 1<<32-1) }, volume.APM, true},
+		"apm of no entries":              {forgeAPM(), func(f forge.Bytes) { f.BE32(516, 0) }, volume.APM, true},
+		"apm with an entry that is lost": {forgeAPM(), func(f forge.Bytes) { f.BE32(516, 3) }, volume.APM, true},
+		"apm partition behind the disk":  {forgeAPM(), func(f forge.Bytes) { f.BE32(1024+12, 1<<32-1) }, volume.APM, true},
+		"sgi with a wrong checksum":      {forgeSGI(), func(f forge.Bytes) { f.BE32(504, 1) }, volume.SGI, true},
+		"rdb with a wrong checksum":      {forgeRDB(), func(f forge.Bytes) { f.BE32(2*512+8, 1) }, volume.RDB, true},
+		"rdb whose checksum is of 2^32":  {forgeRDB(), func(f forge.Bytes) { f.BE32(2*512+4, 1<<32-1) }, volume.RDB, true},
+		"rdb whose list is a circle":     {forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+16, 3); sealRDB(f, 3*512) }, volume.RDB, true},
+		"rdb whose list leaves the disk": {forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+16, 1<<31); sealRDB(f, 3*512) }, volume.RDB, true},
+		"rdb with cylinders beyond 2^64": {forgeRDB(), func(f forge.Bytes) {
+			f.BE32(3*512+128+12, 1<<32-1)
+			f.BE32(3*512+128+40, 1<<32-2)
 			sealRDB(f, 3*512)
 		}, volume.RDB, true},
-		"rdb with an end before its start":  {forgeRDB(), func(f disktest.Forged) { f.Big32(3*512+128+40, 1); sealRDB(f, 3*512) }, volume.RDB, true},
-		"rdb of cylinders of no blocks":     {forgeRDB(), func(f disktest.Forged) { f.Big32(3*512+128+12, 0); sealRDB(f, 3*512) }, volume.RDB, true},
-		"rdb partition behind the disk":     {forgeRDB(), func(f disktest.Forged) { f.Big32(3*512+128+40, 1000); sealRDB(f, 3*512) }, volume.RDB, true},
-		"sgi partition behind the disk":     {forgeSGI(), func(f disktest.Forged) { f.Big32(312, foreignSectors); sealSGI(f) }, volume.SGI, true},
-		"sgi volume behind the disk":        {forgeSGI(), func(f disktest.Forged) { f.Big32(324, foreignSectors+1); sealSGI(f) }, volume.SGI, false},
-		"sgi slot without blocks":           {forgeSGI(), func(f disktest.Forged) { f.Big32(312, 0); sealSGI(f) }, volume.SGI, false},
-		"apm entry without blocks":          {forgeAPM(), func(f disktest.Forged) { f.Big32(1024+12, 0) }, volume.APM, false},
-		"atari link behind the disk":        {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+8, foreignSectors) }, volume.Atari, true},
-		"atari link of no sectors":          {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+8, 0) }, volume.Atari, true},
-		"dasd without a second VOL1":        {forgeDASD(), func(f disktest.Forged) { f.U8(8196, 0) }, volume.Unknown, false},
-		"dasd without a table of contents":  {forgeDASD(), func(f disktest.Forged) { f.U8(12*4096+44, 0) }, volume.DASD, true},
-		"dasd whose table leaves the disk":  {forgeDASD(), func(f disktest.Forged) { f.Big32(8192+15, 1<<32-1) }, volume.DASD, true},
-		"dasd table in record 0":            {forgeDASD(), func(f disktest.Forged) { f.Big32(8192+15, 0); f.U8(8192+19, 0) }, volume.DASD, true},
-		"dasd with an end before its start": {forgeDASD(), func(f disktest.Forged) { f.Big32(14*4096+107, 1<<32-1) }, volume.DASD, true},
-		"dasd with an end behind the disk":  {forgeDASD(), func(f disktest.Forged) { f.Big32(14*4096+111, 1<<32-1) }, volume.DASD, true},
-		"atari with an unknown type":        {forgeAtari(), func(f disktest.Forged) { f.Text(0x1c7, "ABC") }, volume.Unknown, false},
-		"atari larger than the disk":        {forgeAtari(), func(f disktest.Forged) { f.Big32(0x1c2, foreignSectors+1) }, volume.Unknown, false},
-		"atari partition behind the disk":   {forgeAtari(), func(f disktest.Forged) { f.Big32(0x1c6+8, foreignSectors) }, volume.Unknown, false},
-		"atari chain that is a circle":      {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+12+4, 0) }, volume.Atari, true},
-		"atari chain behind the disk":       {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+12+4, 1<<32-1) }, volume.Atari, true},
+		"rdb with an end before its start":  {forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+128+40, 1); sealRDB(f, 3*512) }, volume.RDB, true},
+		"rdb of cylinders of no blocks":     {forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+128+12, 0); sealRDB(f, 3*512) }, volume.RDB, true},
+		"rdb partition behind the disk":     {forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+128+40, 1000); sealRDB(f, 3*512) }, volume.RDB, true},
+		"sgi partition behind the disk":     {forgeSGI(), func(f forge.Bytes) { f.BE32(312, foreignSectors); sealSGI(f) }, volume.SGI, true},
+		"sgi volume behind the disk":        {forgeSGI(), func(f forge.Bytes) { f.BE32(324, foreignSectors+1); sealSGI(f) }, volume.SGI, false},
+		"sgi slot without blocks":           {forgeSGI(), func(f forge.Bytes) { f.BE32(312, 0); sealSGI(f) }, volume.SGI, false},
+		"apm entry without blocks":          {forgeAPM(), func(f forge.Bytes) { f.BE32(1024+12, 0) }, volume.APM, false},
+		"atari link behind the disk":        {forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+8, foreignSectors) }, volume.Atari, true},
+		"atari link of no sectors":          {forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+8, 0) }, volume.Atari, true},
+		"dasd without a second VOL1":        {forgeDASD(), func(f forge.Bytes) { f.U8(8196, 0) }, volume.Unknown, false},
+		"dasd without a table of contents":  {forgeDASD(), func(f forge.Bytes) { f.U8(12*4096+44, 0) }, volume.DASD, true},
+		"dasd whose table leaves the disk":  {forgeDASD(), func(f forge.Bytes) { f.BE32(8192+15, 1<<32-1) }, volume.DASD, true},
+		"dasd table in record 0":            {forgeDASD(), func(f forge.Bytes) { f.BE32(8192+15, 0); f.U8(8192+19, 0) }, volume.DASD, true},
+		"dasd with an end before its start": {forgeDASD(), func(f forge.Bytes) { f.BE32(14*4096+107, 1<<32-1) }, volume.DASD, true},
+		"dasd with an end behind the disk":  {forgeDASD(), func(f forge.Bytes) { f.BE32(14*4096+111, 1<<32-1) }, volume.DASD, true},
+		"atari with an unknown type":        {forgeAtari(), func(f forge.Bytes) { f.Text(0x1c7, "ABC") }, volume.Unknown, false},
+		"atari larger than the disk":        {forgeAtari(), func(f forge.Bytes) { f.BE32(0x1c2, foreignSectors+1) }, volume.Unknown, false},
+		"atari partition behind the disk":   {forgeAtari(), func(f forge.Bytes) { f.BE32(0x1c6+8, foreignSectors) }, volume.Unknown, false},
+		"atari chain that is a circle":      {forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+12+4, 0) }, volume.Atari, true},
+		"atari chain behind the disk":       {forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+12+4, 1<<32-1) }, volume.Atari, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.spoil(c.disk)
@@ -259,9 +260,9 @@ func TestDASDOfOnePartition(t *testing.T) {
 		"CMS of more than the device": {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 1<<32 - 1}, volume.Part{Name: "1", Start: -1, Size: (1<<32-1)*4096 - 12288}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := make(disktest.Forged, end)
+			f := make(forge.Bytes, end)
 			for off, n := range c.u32 {
-				f.Big32(c.at+off, n)
+				f.BE32(c.at+off, n)
 			}
 			f.Text(c.at, c.text+"\xd3\xc9\xd5\xe4\xe7\xf1")
 			v, err := Probe(disktest.ShortDisk(f, end), 0)
@@ -277,15 +278,15 @@ func TestDASDOfOnePartition(t *testing.T) {
 
 // FuzzForeignTable reads anything as a table of another machine, with its checksums made right.
 func FuzzForeignTable(f *testing.F) {
-	for _, seed := range []disktest.Forged{forgeAPM(), forgeSGI(), forgeRDB(), forgeAtari(), forgeDASD()} {
+	for _, seed := range []forge.Bytes{forgeAPM(), forgeSGI(), forgeRDB(), forgeAtari(), forgeDASD()} {
 		f.Add([]byte(seed[:min(len(seed), 16*4096)]), uint32(foreignSectors))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
-		b := make(disktest.Forged, max(4096, len(data)))
+		b := make(forge.Bytes, max(4096, len(data)))
 		copy(b, data)
 		if binary.BigEndian.Uint32(b) == 0x0be5a941 {
-			b.Big32(504, 0)
-			b.Big32(504, -sumOf(b[:512]))
+			b.BE32(504, 0)
+			b.BE32(504, -sumOf(b[:512]))
 		}
 		for at := int64(0); at+512 <= 4096; at += 512 {
 			if id, longs := binary.BigEndian.Uint32(b[at:]), binary.BigEndian.Uint32(b[at+4:]); (id == idRDB || id == idPart) &&

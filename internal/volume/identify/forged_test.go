@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/filesystem"
 )
@@ -18,22 +21,22 @@ const forgedSectors = 6000
 
 // forgers make a volume of each kind. What they write is judged by libblkid, which shows that a test with a broken
 // field has nothing else wrong with it.
-var forgers = map[string]func(f disktest.Forged, lba, sectors int64){
-	"exfat": disktest.Forged.PutExFAT, "refs": disktest.Forged.PutReFS, "xfs": disktest.Forged.PutXFS, "btrfs": disktest.Forged.PutBtrfs,
-	"jfs": disktest.Forged.PutJFS, "hpfs": disktest.Forged.PutHPFS, "reiserfs": disktest.Forged.PutReiserFS, "f2fs": disktest.Forged.PutF2FS,
-	"ufs1": disktest.Forged.PutUFS1, "ufs2": disktest.Forged.PutUFS2, "hfs": disktest.Forged.PutHFS,
-	"hfsplus": disktest.Forged.PutHFSPlus, "hfsplus in a wrapper": disktest.Forged.PutHFSWrapped,
-	"apfs": disktest.Forged.PutAPFS, "iso9660": disktest.Forged.PutISO9660,
-	"ntfs": disktest.Forged.PutNTFS, "fat16": disktest.Forged.PutFAT16, "ext2": disktest.Forged.PutExt,
+var forgers = map[string]func(f forge.Bytes, lba, sectors int64){
+	"exfat": fsforge.PutExFAT, "refs": volumeforge.PutReFS, "xfs": volumeforge.PutXFS, "btrfs": volumeforge.PutBtrfs,
+	"jfs": volumeforge.PutJFS, "hpfs": volumeforge.PutHPFS, "reiserfs": volumeforge.PutReiserFS, "f2fs": volumeforge.PutF2FS,
+	"ufs1": volumeforge.PutUFS1, "ufs2": volumeforge.PutUFS2, "hfs": volumeforge.PutHFS,
+	"hfsplus": volumeforge.PutHFSPlus, "hfsplus in a wrapper": volumeforge.PutHFSWrapped,
+	"apfs": volumeforge.PutAPFS, "iso9660": volumeforge.PutISO9660,
+	"ntfs": fsforge.PutNTFS, "fat16": fsforge.PutFAT16, "ext2": fsforge.PutExt,
 }
 
-func forge(put func(f disktest.Forged, lba, sectors int64)) disktest.Forged {
-	f := make(disktest.Forged, forgedSectors*512)
+func forged(put func(f forge.Bytes, lba, sectors int64)) forge.Bytes {
+	f := make(forge.Bytes, forgedSectors*512)
 	put(f, 0, forgedSectors)
 	return f
 }
 
-func probeForged(t testing.TB, f disktest.Forged) *volume.Volume {
+func probeForged(t testing.TB, f forge.Bytes) *volume.Volume {
 	t.Helper()
 	v, err := Probe(disktest.ShortDisk(f, int64(len(f))), 0)
 	require.NoError(t, err)
@@ -43,7 +46,7 @@ func probeForged(t testing.TB, f disktest.Forged) *volume.Volume {
 func TestForgedVolumes(t *testing.T) {
 	for name, put := range forgers {
 		t.Run(name, func(t *testing.T) {
-			f := forge(put)
+			f := forged(put)
 			path := filepath.Join(t.TempDir(), "volume")
 			f.Write(t, path)
 			require.NoError(t, os.Truncate(path, 16<<20)) // libblkid wants that much for a JFS
@@ -61,12 +64,12 @@ func TestForgedVolumes(t *testing.T) {
 
 // TestWrappedHFSPlus requires the place of the volume in its wrapper.
 func TestWrappedHFSPlus(t *testing.T) {
-	v := probeForged(t, forge(disktest.Forged.PutHFSWrapped))
-	require.Equal(t, int64(disktest.HFSWrap), v.DataStart)
+	v := probeForged(t, forged(volumeforge.PutHFSWrapped))
+	require.Equal(t, int64(volumeforge.HFSWrap), v.DataStart)
 	require.Equal(t, "HFS", detail(v, "wrapper"))
 	require.Equal(t, "forged", v.Label)
-	broken := forge(disktest.Forged.PutHFSWrapped)
-	broken.BE16(disktest.HFSAt+128, 0xffff)
+	broken := forged(volumeforge.PutHFSWrapped)
+	broken.BE16(volumeforge.HFSAt+128, 0xffff)
 	v = probeForged(t, broken)
 	require.Equal(t, []string{"volume"}, issueCodes(v), "one volume that is broken, not two")
 	require.Contains(t, v.Issues[0].Text, "embedded volume")
@@ -100,10 +103,10 @@ func TestReFSOfWindows(t *testing.T) {
 
 // TestLabelOfExFATFollowsTheChain puts the label behind the first cluster of the root directory, and into a circle.
 func TestLabelOfExFATFollowsTheChain(t *testing.T) {
-	f := forge(disktest.Forged.PutExFAT)
+	f := forged(fsforge.PutExFAT)
 	const root, next, fat = 4, 9, 32 * 512
-	cluster := func(n int64) disktest.Forged { return f[disktest.ExFATHeap+(n-2)*4096:] }
-	entry := append(disktest.Forged{}, cluster(root)[:32]...)
+	cluster := func(n int64) forge.Bytes { return f[fsforge.ExFATHeap+(n-2)*4096:] }
+	entry := append(forge.Bytes{}, cluster(root)[:32]...)
 	for i := int64(0); i < 4096; i += 32 {
 		cluster(root).U8(i, 0x05) // in use no more
 	}
@@ -119,14 +122,14 @@ func TestLabelOfExFATFollowsTheChain(t *testing.T) {
 
 func TestBackupOfExFAT(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(f disktest.Forged)
+		change func(f forge.Bytes)
 		says   string
 	}{
-		"checksum":     {func(f disktest.Forged) { f.U8(13*512, 1) }, "wrong checksum"},
-		"other volume": {func(f disktest.Forged) { f.U64(12*512+disktest.ExFATVolumeLength, 5000); f.SealExFAT(12) }, "another volume"},
+		"checksum":     {func(f forge.Bytes) { f.U8(13*512, 1) }, "wrong checksum"},
+		"other volume": {func(f forge.Bytes) { f.U64(12*512+fsforge.ExFATVolumeLength, 5000); fsforge.SealExFAT(f, 12) }, "another volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := forge(disktest.Forged.PutExFAT)
+			f := forged(fsforge.PutExFAT)
 			tc.change(f)
 			v := probeForged(t, f)
 			require.Equal(t, []string{"exfat-backup"}, issueCodes(v))
@@ -138,10 +141,10 @@ func TestBackupOfExFAT(t *testing.T) {
 // TestChecksums changes a byte that nothing but a checksum covers.
 func TestChecksums(t *testing.T) {
 	for name, at := range map[string]int64{
-		"exfat": 5 * 512, "refs": 0x100, "xfs": 300, "btrfs": disktest.BtrfsAt + 0xfff, "f2fs": 1024 + 2000, "apfs": 4095,
+		"exfat": 5 * 512, "refs": 0x100, "xfs": 300, "btrfs": volumeforge.BtrfsAt + 0xfff, "f2fs": 1024 + 2000, "apfs": 4095,
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := forge(forgers[name])
+			f := forged(forgers[name])
 			f.U8(at, f[at]+1)
 			v := probeForged(t, f)
 			require.Equal(t, []string{"volume"}, issueCodes(v))
@@ -152,15 +155,15 @@ func TestChecksums(t *testing.T) {
 
 // TestNotTheirs has what resembles a superblock and is not one.
 func TestNotTheirs(t *testing.T) {
-	for name, put := range map[string]func(f disktest.Forged){
-		"BD in text":                       func(f disktest.Forged) { f.Text(1024, "BD") },
-		"H+ of an unknown version":         func(f disktest.Forged) { f.Text(1024, "H+"); f.BE16(1026, 9) },
-		"UFS2 in a file at 256 KiB":        func(f disktest.Forged) { f.PutUFS2((256<<10-disktest.UFS2At)/512, 1000) },
-		"ReiserFS superblock in a journal": func(f disktest.Forged) { f.PutReiserFS(0, forgedSectors); f.U32(disktest.ReiserAt+12, 3) },
-		"boot record before an ISO":        func(f disktest.Forged) { f.Text(disktest.ISOAt, "\x00CD001\x01") },
+	for name, put := range map[string]func(f forge.Bytes){
+		"BD in text":                       func(f forge.Bytes) { f.Text(1024, "BD") },
+		"H+ of an unknown version":         func(f forge.Bytes) { f.Text(1024, "H+"); f.BE16(1026, 9) },
+		"UFS2 in a file at 256 KiB":        func(f forge.Bytes) { volumeforge.PutUFS2(f, (256<<10-volumeforge.UFS2At)/512, 1000) },
+		"ReiserFS superblock in a journal": func(f forge.Bytes) { volumeforge.PutReiserFS(f, 0, forgedSectors); f.U32(volumeforge.ReiserAt+12, 3) },
+		"boot record before an ISO":        func(f forge.Bytes) { f.Text(volumeforge.ISOAt, "\x00CD001\x01") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := make(disktest.Forged, forgedSectors*512)
+			f := make(forge.Bytes, forgedSectors*512)
 			put(f)
 			require.Equal(t, volume.Unknown, probeForged(t, f).Kind)
 		})
@@ -170,7 +173,7 @@ func TestNotTheirs(t *testing.T) {
 // TestShortDisks cuts a volume anywhere: no prober may need what is not there.
 func TestShortDisks(t *testing.T) {
 	for name, put := range forgers {
-		f := forge(put)
+		f := forged(put)
 		for size := int64(0); size < 80<<10; size += 512 {
 			_, err := Probe(disktest.ShortDisk(f, size), 0)
 			require.NoError(t, err, "%s, %d bytes", name, size)

@@ -7,6 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 )
 
 // seedBytes is short, because a mutation hits any byte: the boot sector, the superblock of ext, and the master file
@@ -23,32 +27,32 @@ var (
 // sealed are copies of an input with the checksums made right, which no mutation would find.
 func sealed(data []byte) [][]byte {
 	out := [][]byte{data}
-	padded := func(n int) disktest.Forged {
-		b := make(disktest.Forged, max(n, len(data)))
+	padded := func(n int) forge.Bytes {
+		b := make(forge.Bytes, max(n, len(data)))
 		copy(b, data)
 		return b
 	}
 	head := padded(4096)
-	var c disktest.Forged
+	var c forge.Bytes
 	switch {
 	case string(head[:4]) == "XFSB":
 		c = padded(4096)
-		c.SealXFS()
+		volumeforge.SealXFS(c)
 	case string(head[3:7]) == "ReFS":
 		c = padded(4096)
-		c.SealReFS()
+		volumeforge.SealReFS(c)
 	case string(head[3:8]) == "EXFAT":
 		c = padded(24 * 512)
-		c.SealExFAT(0)
-		c.SealExFAT(12)
+		fsforge.SealExFAT(c, 0)
+		fsforge.SealExFAT(c, 12)
 	case string(head[32:36]) == "NXSB":
 		c = padded(4096)
-		c.SealAPFS()
+		volumeforge.SealAPFS(c)
 	case string(head[0x40:0x48]) == "_BHRfS_M":
-		b := make(disktest.Forged, disktest.BtrfsAt+4096)
-		copy(b[disktest.BtrfsAt:], head[:4096])
-		b.SealBtrfs(false)
-		c = b[disktest.BtrfsAt:]
+		b := make(forge.Bytes, volumeforge.BtrfsAt+4096)
+		copy(b[volumeforge.BtrfsAt:], head[:4096])
+		volumeforge.SealBtrfs(b, false)
+		c = b[volumeforge.BtrfsAt:]
 	}
 	if c != nil {
 		out = append(out, c)
@@ -60,15 +64,15 @@ func sealed(data []byte) [][]byte {
 func FuzzVolume(f *testing.F) {
 	const sectors uint32 = forgedSectors
 	for name, put := range forgers {
-		disk := make(disktest.Forged, sectors*512)
+		disk := make(forge.Bytes, sectors*512)
 		put(disk, 0, forgedSectors)
 		place := superPlace[name]
 		f.Add([]byte(disk[superAt[place]:superAt[place]+seedBytes]), sectors|place<<30)
 	}
-	ntfs := make(disktest.Forged, sectors*512)
-	ntfs.PutNTFS(0, forgedSectors)
-	ntfs.U64(disktest.NTFSMFT, 1)
-	ntfs.Put(4096+3<<10, disktest.NTFSVolumeRecord("a label"))
+	ntfs := make(forge.Bytes, sectors*512)
+	fsforge.PutNTFS(ntfs, 0, forgedSectors)
+	ntfs.U64(fsforge.NTFSMFT, 1)
+	ntfs.Put(4096+3<<10, fsforge.NTFSVolumeRecord("a label"))
 	f.Add([]byte(ntfs[:seedBytes]), sectors)
 	for _, b := range disktest.Seeds(f, seedBytes, "dftt/7-ntfs-undel.dd.xz", "dftt/6-fat-undel.dd.xz",
 		"imagemounter/test.ntfs.xz", "imagemounter/test.fat12.xz",
@@ -76,15 +80,17 @@ func FuzzVolume(f *testing.F) {
 		f.Add(b, uint32(32768))
 	}
 	addPools(f)
-	for _, put := range []func(disktest.Forged){
-		func(d disktest.Forged) {
-			d.PutDisklabel(512, disktest.Slice{Start: 16, Sectors: 100, Type: 7}, disktest.Slice{Start: 8})
+	for _, put := range []func(forge.Bytes){
+		func(d forge.Bytes) {
+			tableforge.PutDisklabel(d, 512, tableforge.Slice{Start: 16, Sectors: 100, Type: 7}, tableforge.Slice{Start: 8})
 		},
-		func(d disktest.Forged) { d.PutDisklabel(64, disktest.Slice{Start: 16, Sectors: 100, Type: 7}) },
-		func(d disktest.Forged) { d.PutVTOC(0, disktest.Slice{Start: 16, Sectors: 100, Type: 2}) },
-		func(d disktest.Forged) { d.Put(508, []byte{0xda, 0xbe, 0xda, 0xbf, 0, 0}) },
+		func(d forge.Bytes) {
+			tableforge.PutDisklabel(d, 64, tableforge.Slice{Start: 16, Sectors: 100, Type: 7})
+		},
+		func(d forge.Bytes) { tableforge.PutVTOC(d, 0, tableforge.Slice{Start: 16, Sectors: 100, Type: 2}) },
+		func(d forge.Bytes) { d.Put(508, []byte{0xda, 0xbe, 0xda, 0xbf, 0, 0}) },
 	} {
-		label := make(disktest.Forged, 2048)
+		label := make(forge.Bytes, 2048)
 		put(label)
 		f.Add([]byte(label), uint32(64))
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -19,7 +20,7 @@ func probeBytes(t *testing.T, b []byte) *volume.Volume {
 }
 
 // written is a forged image as a file, for the judges.
-func written(t *testing.T, f disktest.Forged) string {
+func written(t *testing.T, f forge.Bytes) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "volume")
 	f.Write(t, path)

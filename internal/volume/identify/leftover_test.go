@@ -8,6 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -15,15 +19,15 @@ import (
 const leftoverSize = 24 << 20
 
 // putWhole makes a volume of all there is.
-func putWhole(put func(f disktest.Forged, lba, sectors int64)) func(disktest.Forged) {
-	return func(f disktest.Forged) { put(f, 0, leftoverSize/512) }
+func putWhole(put func(f forge.Bytes, lba, sectors int64)) func(forge.Bytes) {
+	return func(f forge.Bytes) { put(f, 0, leftoverSize/512) }
 }
 
 var (
-	leftoverMD   = func(f disktest.Forged) { f.PutMD1("1.2", 2048) }
-	leftoverLVM  = func(f disktest.Forged) { f.PutLVM(disktest.LVMText, 512) }
-	leftoverVMFS = func(f disktest.Forged) { f.PutVMFS(5, 14, 61) }
-	hibernated   = func(f disktest.Forged) { f.Text(4086, "S1SUSPEND") }
+	leftoverMD   = func(f forge.Bytes) { poolforge.PutMD1(f, "1.2", 2048) }
+	leftoverLVM  = func(f forge.Bytes) { poolforge.PutLVM(f, poolforge.LVMText, 512) }
+	leftoverVMFS = func(f forge.Bytes) { poolforge.PutVMFS(f, 5, 14, 61) }
+	hibernated   = func(f forge.Bytes) { f.Text(4086, "S1SUSPEND") }
 )
 
 // Who formats a volume does not always wipe what was there. blkid: what libblkid takes it for, empty where it does not
@@ -38,33 +42,33 @@ func TestLeftovers(t *testing.T) {
 	}
 	ruin := map[string]ondisk.Effect{"leftover": ondisk.Note}
 	for name, tc := range map[string]struct {
-		put    []func(disktest.Forged)
+		put    []func(forge.Bytes)
 		want   volume.Kind
 		issues map[string]ondisk.Effect
 		blkid  string
 	}{
-		"RAID over ext":         {[]func(disktest.Forged){putWhole(disktest.Forged.PutExt), leftoverMD}, volume.MDRaid, ambiguous(ondisk.Warn), "linux_raid_member"},
-		"RAID over NTFS":        {[]func(disktest.Forged){putWhole(disktest.Forged.PutNTFS), leftoverMD}, volume.MDRaid, ambiguous(ondisk.Warn), "linux_raid_member"},
-		"RAID over LVM":         {[]func(disktest.Forged){leftoverLVM, leftoverMD}, volume.MDRaid, ambiguous(ondisk.Warn), "linux_raid_member"},
-		"LVM over btrfs":        {[]func(disktest.Forged){putWhole(disktest.Forged.PutBtrfs), leftoverLVM}, volume.LVM2, ambiguous(ondisk.Warn), "LVM2_member"},
-		"UFS over FAT":          {[]func(disktest.Forged){putWhole(disktest.Forged.PutFAT16), putWhole(disktest.Forged.PutUFS2)}, volume.FAT16, ambiguous(ondisk.Warn), ""},
-		"NTFS over VMFS":        {[]func(disktest.Forged){leftoverVMFS, putWhole(disktest.Forged.PutNTFS)}, volume.NTFS, ambiguous(ondisk.Unbootable), ""},
-		"hibernation under ext": {[]func(disktest.Forged){hibernated, putWhole(disktest.Forged.PutExt)}, volume.Ext2, ambiguous(ondisk.Unbootable, "hibernated-linux"), ""},
-		"swap over exFAT": {[]func(disktest.Forged){putWhole(disktest.Forged.PutExFAT), func(f disktest.Forged) {
+		"RAID over ext":         {[]func(forge.Bytes){putWhole(fsforge.PutExt), leftoverMD}, volume.MDRaid, ambiguous(ondisk.Warn), "linux_raid_member"},
+		"RAID over NTFS":        {[]func(forge.Bytes){putWhole(fsforge.PutNTFS), leftoverMD}, volume.MDRaid, ambiguous(ondisk.Warn), "linux_raid_member"},
+		"RAID over LVM":         {[]func(forge.Bytes){leftoverLVM, leftoverMD}, volume.MDRaid, ambiguous(ondisk.Warn), "linux_raid_member"},
+		"LVM over btrfs":        {[]func(forge.Bytes){putWhole(volumeforge.PutBtrfs), leftoverLVM}, volume.LVM2, ambiguous(ondisk.Warn), "LVM2_member"},
+		"UFS over FAT":          {[]func(forge.Bytes){putWhole(fsforge.PutFAT16), putWhole(volumeforge.PutUFS2)}, volume.FAT16, ambiguous(ondisk.Warn), ""},
+		"NTFS over VMFS":        {[]func(forge.Bytes){leftoverVMFS, putWhole(fsforge.PutNTFS)}, volume.NTFS, ambiguous(ondisk.Unbootable), ""},
+		"hibernation under ext": {[]func(forge.Bytes){hibernated, putWhole(fsforge.PutExt)}, volume.Ext2, ambiguous(ondisk.Unbootable, "hibernated-linux"), ""},
+		"swap over exFAT": {[]func(forge.Bytes){putWhole(fsforge.PutExFAT), func(f forge.Bytes) {
 			f.Text(4086, "SWAPSPACE2")
 			f.U32(1024, 1)
 			f.U32(1028, 100)
 		}}, volume.Swap, ruin, ""},
-		"ext over a half of btrfs": {[]func(disktest.Forged){
-			putWhole(disktest.Forged.PutBtrfs), func(f disktest.Forged) {
-				f.U8(disktest.BtrfsAt+4000,
+		"ext over a half of btrfs": {[]func(forge.Bytes){
+			putWhole(volumeforge.PutBtrfs), func(f forge.Bytes) {
+				f.U8(volumeforge.BtrfsAt+4000,
 					1)
-			}, putWhole(disktest.Forged.PutExt),
+			}, putWhole(fsforge.PutExt),
 		}, volume.Ext2, ruin, ""},
 		"ext beside a broken NTFS": {
-			[]func(disktest.Forged){
-				putWhole(disktest.Forged.PutNTFS), func(f disktest.Forged) { f.U8(0x0d, 3) },
-				putWhole(disktest.Forged.PutExt),
+			[]func(forge.Bytes){
+				putWhole(fsforge.PutNTFS), func(f forge.Bytes) { f.U8(0x0d, 3) },
+				putWhole(fsforge.PutExt),
 			},
 			volume.NTFS,
 			map[string]ondisk.Effect{"volume": ondisk.BadVolume, "ambiguous-volume": ondisk.Unbootable},
@@ -72,7 +76,7 @@ func TestLeftovers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := make(disktest.Forged, leftoverSize)
+			f := make(forge.Bytes, leftoverSize)
 			for _, put := range tc.put {
 				put(f)
 			}
@@ -93,14 +97,14 @@ func TestLeftovers(t *testing.T) {
 // A boot sector is run by a BIOS whatever lies behind it, so that the place in it counts under a RAID, too.
 func TestBootSectorUnderARaid(t *testing.T) {
 	for name, tc := range map[string]struct {
-		put    func(disktest.Forged)
+		put    func(forge.Bytes)
 		backup int64 // with data of the array in front of it, it is not one of the partition
 	}{
-		"superblock at the end":   {func(f disktest.Forged) { f.PutMD0(binary.LittleEndian) }, leftoverSize - 257*512},
+		"superblock at the end":   {func(f forge.Bytes) { poolforge.PutMD0(f, binary.LittleEndian) }, leftoverSize - 257*512},
 		"superblock at the start": {leftoverMD, 0},
 	} {
-		f := make(disktest.Forged, leftoverSize)
-		f.PutNTFS(0, leftoverSize/512-256)
+		f := make(forge.Bytes, leftoverSize)
+		fsforge.PutNTFS(f, 0, leftoverSize/512-256)
 		tc.put(f)
 		v := probeBytes(t, f)
 		require.Equal(t, volume.MDRaid, v.Kind, name)

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -50,21 +52,21 @@ func TestLVMOfTheCorpus(t *testing.T) {
 
 // The text of a group lies in a ring, and may go on at its start. The judge is pvck, which prints it whole.
 func TestLVMTextInItsRing(t *testing.T) {
-	for _, at := range []int64{512, 1024, disktest.LVMRing - 700, disktest.LVMRing - 1} {
+	for _, at := range []int64{512, 1024, poolforge.LVMRing - 700, poolforge.LVMRing - 1} {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
-			f := make(disktest.Forged, 64<<20)
-			f.PutLVM(disktest.LVMText, at)
+			f := make(forge.Bytes, 64<<20)
+			poolforge.PutLVM(f, poolforge.LVMText, at)
 			path := written(t, f)
 			v := probe(t, path)
 			requireHeaders(t, path, v)
 			require.Contains(t, pvck(t, "metadata", path), "vgname vg0 seqno 7")
-			require.Contains(t, pvck(t, "metadata", path), disktest.LVMText)
+			require.Contains(t, pvck(t, "metadata", path), poolforge.LVMText)
 			require.Equal(t, "vg0", v.Label)
-			require.Equal(t, int64(disktest.LVMPeStart), v.DataStart)
+			require.Equal(t, int64(poolforge.LVMPeStart), v.DataStart)
 			require.Equal(t, `2 (this is "pv0")`, detail(v, "physical volumes"))
 			const extent = 64 << 10
 			require.Equal(t, []volume.Part{
-				{Name: "root", Kind: "linear", Start: disktest.LVMPeStart + 8*extent, Size: 32 * extent},
+				{Name: "root", Kind: "linear", Start: poolforge.LVMPeStart + 8*extent, Size: 32 * extent},
 				{Name: "pieces", Kind: "linear", Start: -1, Size: 2 * extent},
 				{Name: "[wide]", Kind: "striped", Start: -1, Size: 4 * extent},
 			}, v.Parts)
@@ -77,27 +79,27 @@ func TestLVMTextInItsRing(t *testing.T) {
 func TestLVMWithoutItsGroup(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		change func(f disktest.Forged)
+		change func(f forge.Bytes)
 		says   string
 	}{
-		{"no text", func(f disktest.Forged) { f.U64(disktest.LVMTextOffset, 0) }, ""},
-		{"an area that is not used", func(f disktest.Forged) { f.U32(disktest.LVMTextCRC+4, 1) }, ""},
-		{"no area", func(f disktest.Forged) { f.U64(disktest.LVMMetaArea, 0) }, ""},
-		{"text with another checksum", func(f disktest.Forged) { f[disktest.LVMMeta+600] ^= 1 }, "lvm metadata area at 0x1038: text checksum"},
-		{"text behind its ring", func(f disktest.Forged) { f.U64(disktest.LVMTextOffset, disktest.LVMRing) }, "lvm metadata area at 0x1028: text offset"},
-		{"text larger than its ring", func(f disktest.Forged) { f.U64(disktest.LVMTextSize, 1<<63) }, "lvm metadata area at 0x1030: text size"},
-		{"ring larger than the device", func(f disktest.Forged) { f.U64(disktest.LVMMetaSize, 1<<40) }, "lvm metadata area at 0x1020: size"},
-		{"area of another device", func(f disktest.Forged) { f.U64(disktest.LVMMeta+24, 8192) }, "lvm metadata area at 0x1018: start"},
+		{"no text", func(f forge.Bytes) { f.U64(poolforge.LVMTextOffset, 0) }, ""},
+		{"an area that is not used", func(f forge.Bytes) { f.U32(poolforge.LVMTextCRC+4, 1) }, ""},
+		{"no area", func(f forge.Bytes) { f.U64(poolforge.LVMMetaArea, 0) }, ""},
+		{"text with another checksum", func(f forge.Bytes) { f[poolforge.LVMMeta+600] ^= 1 }, "lvm metadata area at 0x1038: text checksum"},
+		{"text behind its ring", func(f forge.Bytes) { f.U64(poolforge.LVMTextOffset, poolforge.LVMRing) }, "lvm metadata area at 0x1028: text offset"},
+		{"text larger than its ring", func(f forge.Bytes) { f.U64(poolforge.LVMTextSize, 1<<63) }, "lvm metadata area at 0x1030: text size"},
+		{"ring larger than the device", func(f forge.Bytes) { f.U64(poolforge.LVMMetaSize, 1<<40) }, "lvm metadata area at 0x1020: size"},
+		{"area of another device", func(f forge.Bytes) { f.U64(poolforge.LVMMeta+24, 8192) }, "lvm metadata area at 0x1018: start"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := make(disktest.Forged, 8<<20)
-			f.PutLVM(disktest.LVMText, 512)
+			f := make(forge.Bytes, 8<<20)
+			poolforge.PutLVM(f, poolforge.LVMText, 512)
 			tc.change(f)
-			f.SealLVM()
+			poolforge.SealLVM(f)
 			v := probeBytes(t, f)
 			require.Equal(t, volume.LVM2, v.Kind)
-			require.Equal(t, disktest.LVMID, v.UUID)
-			require.Equal(t, int64(disktest.LVMPeStart), v.DataStart)
+			require.Equal(t, poolforge.LVMID, v.UUID)
+			require.Equal(t, int64(poolforge.LVMPeStart), v.DataStart)
 			require.Empty(t, v.Parts)
 			if tc.says == "" {
 				require.Empty(t, v.Issues)
@@ -116,7 +118,7 @@ func TestLVMTexts(t *testing.T) {
 		return name + ` { status = ["VISIBLE"] segment1 { ` + body + ` } }` + "\n"
 	}
 	group := func(volumes string) string {
-		return `g { extent_size = 128 physical_volumes { p { id = "` + disktest.LVMID + `" pe_start = 384 } } ` +
+		return `g { extent_size = 128 physical_volumes { p { id = "` + poolforge.LVMID + `" pe_start = 384 } } ` +
 			`logical_volumes { ` + volumes + `} }`
 	}
 	many := strings.Builder{}
@@ -134,13 +136,13 @@ func TestLVMTexts(t *testing.T) {
 		{"quotes, and a key that is not known", group(`"a\"b" { status = ["VISIBLE"] x = [ [ ] segment1 { } }`), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := make(disktest.Forged, 8<<20)
-			f.PutLVM(tc.text, 512)
+			f := make(forge.Bytes, 8<<20)
+			poolforge.PutLVM(f, tc.text, 512)
 			require.Equal(t, tc.want, probeBytes(t, f).Parts)
 		})
 	}
-	f := make(disktest.Forged, 8<<20)
-	f.PutLVM(group(many.String()), 512)
+	f := make(forge.Bytes, 8<<20)
+	poolforge.PutLVM(f, group(many.String()), 512)
 	v := probeBytes(t, f)
 	require.Len(t, v.Parts, 256)
 	require.Equal(t, "500", detail(v, "logical volumes"))

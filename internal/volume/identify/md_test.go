@@ -7,6 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -14,8 +17,8 @@ import (
 func TestMDVersion1(t *testing.T) {
 	for version, sector := range map[string]uint64{"1.0": 0, "1.1": 264, "1.2": 272} {
 		t.Run(version, func(t *testing.T) {
-			f := make(disktest.Forged, 8<<20+4096)
-			f.PutMD1(version, sector)
+			f := make(forge.Bytes, 8<<20+4096)
+			poolforge.PutMD1(f, version, sector)
 			path := written(t, f)
 			v := probe(t, path)
 			says := columns(disktest.Output(t, "mdadm", "--examine", path))
@@ -49,8 +52,8 @@ func TestMDVersion0(t *testing.T) {
 		version  string
 	}{"little-endian": {binary.LittleEndian, "0.90", "0.90"}, "big-endian": {binary.BigEndian, "0.swap", "0.90, big-endian"}} {
 		t.Run(name, func(t *testing.T) {
-			f := make(disktest.Forged, 8<<20+4096)
-			f.PutMD0(tc.order)
+			f := make(forge.Bytes, 8<<20+4096)
+			poolforge.PutMD0(f, tc.order)
 			path := written(t, f)
 			v := probe(t, path)
 			says := columns(disktest.Output(t, "mdadm", "--examine", "--metadata", tc.metadata, path))
@@ -68,13 +71,13 @@ func TestMDVersion0(t *testing.T) {
 
 // A mirror with its superblock at the end shows its file system at the start: that is one volume, not two.
 func TestMDShowsItsContent(t *testing.T) {
-	for name, put := range map[string]func(disktest.Forged){
-		"0.90": func(f disktest.Forged) { f.PutMD0(binary.LittleEndian) },
-		"1.0":  func(f disktest.Forged) { f.PutMD1("1.0", 0) },
+	for name, put := range map[string]func(forge.Bytes){
+		"0.90": func(f forge.Bytes) { poolforge.PutMD0(f, binary.LittleEndian) },
+		"1.0":  func(f forge.Bytes) { poolforge.PutMD1(f, "1.0", 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := make(disktest.Forged, 8<<20)
-			f.PutExt(0, 8<<11)
+			f := make(forge.Bytes, 8<<20)
+			fsforge.PutExt(f, 0, 8<<11)
 			put(f)
 			v := probeBytes(t, f)
 			require.Equal(t, volume.MDRaid, v.Kind)
@@ -84,22 +87,22 @@ func TestMDShowsItsContent(t *testing.T) {
 		})
 	}
 	// With the superblock in front, what is found behind it is a leftover: it is not known of which of them.
-	f := make(disktest.Forged, 8<<20)
-	f.PutExt(0, 8<<11)
-	f.PutMD1("1.2", 272)
+	f := make(forge.Bytes, 8<<20)
+	fsforge.PutExt(f, 0, 8<<11)
+	poolforge.PutMD1(f, "1.2", 272)
 	require.Equal(t, "ambiguous-volume", probeBytes(t, f).Issues[0].Code)
 }
 
 // A Linux that hibernates into swap on a mirror or on LVM knows the partition table all the same.
 func TestHibernationInsideOfContainers(t *testing.T) {
-	asleep := func(f disktest.Forged, at int64) { f.Text(at+4086, "S1SUSPEND") }
-	raid := make(disktest.Forged, 8<<20)
+	asleep := func(f forge.Bytes, at int64) { f.Text(at+4086, "S1SUSPEND") }
+	raid := make(forge.Bytes, 8<<20)
 	asleep(raid, 0)
-	raid.PutMD0(binary.LittleEndian)
-	pv := make(disktest.Forged, 8<<20)
-	pv.PutLVM(disktest.LVMText, 512)
-	asleep(pv, disktest.LVMPeStart+8<<16)
-	for kind, f := range map[volume.Kind]disktest.Forged{volume.MDRaid: raid, volume.LVM2: pv} {
+	poolforge.PutMD0(raid, binary.LittleEndian)
+	pv := make(forge.Bytes, 8<<20)
+	poolforge.PutLVM(pv, poolforge.LVMText, 512)
+	asleep(pv, poolforge.LVMPeStart+8<<16)
+	for kind, f := range map[volume.Kind]forge.Bytes{volume.MDRaid: raid, volume.LVM2: pv} {
 		v := probeBytes(t, f)
 		require.Equal(t, kind, v.Kind)
 		require.Len(t, v.Issues, 1, kind)

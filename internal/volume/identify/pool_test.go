@@ -9,6 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -35,7 +38,7 @@ func TestHibernatedSwap(t *testing.T) {
 		"ULSUSPEND": "ulsuspend", "LINHIB0001": "linhib0001",
 	} {
 		for _, page := range []int64{4096, 65536} {
-			f := make(disktest.Forged, 1<<20)
+			f := make(forge.Bytes, 1<<20)
 			f.Text(page-10, signature)
 			f.U32(1024, 1)
 			f.U32(1028, uint32(1<<20/page)-1)
@@ -74,8 +77,8 @@ func TestBcache(t *testing.T) {
 			require.Equal(t, first, strconv.FormatInt(v.DataStart/512, 10))
 		})
 	}
-	f := make(disktest.Forged, 1<<20)
-	f.PutBcache(264)
+	f := make(forge.Bytes, 1<<20)
+	poolforge.PutBcache(f, 264)
 	v := probeBytes(t, f)
 	require.Equal(t, blkid(t, written(t, f))["UUID"], v.UUID, "libblkid looks at the checksum")
 	require.Equal(t, int64(264*512), v.DataStart)
@@ -83,8 +86,8 @@ func TestBcache(t *testing.T) {
 }
 
 func TestZFS(t *testing.T) {
-	f := make(disktest.Forged, 64<<20)
-	f.PutZFS()
+	f := make(forge.Bytes, 64<<20)
+	poolforge.PutZFS(f)
 	v, found := probeBytes(t, f), blkid(t, written(t, f))
 	require.Equal(t, "zfs_member", found["TYPE"])
 	require.Equal(t, []string{found["LABEL"], found["UUID"]}, []string{v.Label, v.UUID})
@@ -93,11 +96,11 @@ func TestZFS(t *testing.T) {
 	require.True(t, v.AtEnd)
 
 	// The second label counts when the first is gone, as after a boot loader was written there.
-	second := make(disktest.Forged, 64<<20)
+	second := make(forge.Bytes, 64<<20)
 	second.Put(256<<10, f[:256<<10])
 	require.Equal(t, v, probeBytes(t, second))
 	clear(f[128<<10 : 256<<10])
-	clear(f[disktest.ZFSList+12 : 128<<10]) // no pair, and no uberblock
+	clear(f[poolforge.ZFSList+12 : 128<<10]) // no pair, and no uberblock
 	require.Equal(t, volume.Unknown, probeBytes(t, f).Kind)
 }
 
@@ -108,39 +111,39 @@ func TestVMFS(t *testing.T) {
 		version       string
 	}{{3, 12, 46, "3.46"}, {5, 14, 61, "5.61"}, {6, 24, 82, "6.82"}} {
 		t.Run(tc.version, func(t *testing.T) {
-			f := make(disktest.Forged, 20<<20)
-			f.PutVMFS(tc.device, tc.major, tc.minor)
+			f := make(forge.Bytes, 20<<20)
+			poolforge.PutVMFS(f, tc.device, tc.major, tc.minor)
 			v := probeBytes(t, f)
 			device := blkid(t, written(t, f))
 			require.Equal(t, "VMFS_volume_member", device["TYPE"])
 			require.Equal(t, device["UUID_SUB"], detail(v, "device"))
-			inside := blkid(t, written(t, f[disktest.VMFSData:]))
+			inside := blkid(t, written(t, f[poolforge.VMFSData:]))
 			require.Equal(t, []string{inside["UUID"], inside["LABEL"]}, []string{v.UUID, v.Label})
 			require.Equal(t, tc.version, detail(v, "version"))
 			require.Contains(t, tc.version, "."+inside["VERSION"])
-			require.Equal(t, int64(disktest.VMFSData), v.DataStart)
+			require.Equal(t, int64(poolforge.VMFSData), v.DataStart)
 			require.Equal(t, int64(1<<20), v.BlockSize)
 			require.Equal(t, "vmfs", v.Issues[0].Code)
 		})
 	}
-	f := make(disktest.Forged, 20<<20)
-	f.PutVMFS(5, 14, 61)
-	f.U32(disktest.VMFSHeader, 0)
+	f := make(forge.Bytes, 20<<20)
+	poolforge.PutVMFS(f, 5, 14, 61)
+	f.U32(poolforge.VMFSHeader, 0)
 	require.Equal(t, "begins on another device", detail(probeBytes(t, f), "file system"))
 }
 
 // A name can be as long as its structure, and stands in a report as often as there are partitions.
 func TestLongNames(t *testing.T) {
-	pool := make(disktest.Forged, 64<<20)
-	pool.PutZFS()
+	pool := make(forge.Bytes, 64<<20)
+	poolforge.PutZFS(pool)
 	at := int64(bytes.Index(pool, []byte("tank")))
 	behind := bytes.Clone(pool[at:][:512])
 	pool.Put(at-4, append([]byte{0, 1, 0, 0}, strings.Repeat("x", 1<<10)...))
 	pool.Put(at+1<<10, behind)
 	require.Len(t, probeBytes(t, pool).Label, 255)
-	f := make(disktest.Forged, leftoverSize)
-	f.PutNTFS(0, leftoverSize/512)
-	f.U64(disktest.NTFSMFT, 1)
-	f.Put(4096+3<<10, disktest.NTFSVolumeRecord(strings.Repeat("x", 300)))
+	f := make(forge.Bytes, leftoverSize)
+	fsforge.PutNTFS(f, 0, leftoverSize/512)
+	f.U64(fsforge.NTFSMFT, 1)
+	f.Put(4096+3<<10, fsforge.NTFSVolumeRecord(strings.Repeat("x", 300)))
 	require.Len(t, probeBytes(t, f).Label, 128)
 }

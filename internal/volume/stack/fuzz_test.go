@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -15,11 +17,11 @@ import (
 // FuzzLDM reads anything as the database of a dynamic disk, whose private header is in sector 0 and the rest behind it.
 func FuzzLDM(f *testing.F) {
 	const sectors, seedSectors = 4096, 20
-	disk := make(disktest.Forged, sectors*512)
-	db := disk[disk.PutLDM(63, 1000):]
-	head := disk[disktest.LDMHead:][:512]
-	head.Big64(disktest.LDMConfigStart, 1)
-	head.Big64(disktest.LDMConfigSize, seedSectors)
+	disk := make(forge.Bytes, sectors*512)
+	db := disk[poolforge.PutLDM(disk, 63, 1000):]
+	head := disk[poolforge.LDMHead:][:512]
+	head.BE64(poolforge.LDMConfigStart, 1)
+	head.BE64(poolforge.LDMConfigSize, seedSectors)
 	f.Add(append(append([]byte{}, head...), db[:seedSectors*512]...), uint32(sectors))
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		d := disktest.ShortDisk(data, int64(sectors)*512)
@@ -40,7 +42,7 @@ func FuzzLDM(f *testing.F) {
 
 // FuzzLVMText reads anything as the text of a volume group.
 func FuzzLVMText(f *testing.F) {
-	f.Add([]byte(disktest.LVMText))
+	f.Add([]byte(poolforge.LVMText))
 	f.Add([]byte(`g { extent_size = 1 a = ["x", 2, "y\"z"] # comment`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		g, err := parseGroup(text)
@@ -48,7 +50,7 @@ func FuzzLVMText(f *testing.F) {
 			require.True(t, isBroken(err), "%v", err)
 			return
 		}
-		p := &physicalVolume{d: disktest.ShortDisk(nil, 1<<30), uuid: disktest.LVMID, v: &volume.Volume{DataStart: 4096}}
+		p := &physicalVolume{d: disktest.ShortDisk(nil, 1<<30), uuid: poolforge.LVMID, v: &volume.Volume{DataStart: 4096}}
 		g.describe(p)
 		for _, part := range p.v.Parts {
 			require.GreaterOrEqual(t, part.Size, int64(0))
@@ -59,12 +61,12 @@ func FuzzLVMText(f *testing.F) {
 
 // FuzzPackedTexts reads anything as the list of a ZFS label, and as the JSON of a LUKS2 header.
 func FuzzPackedTexts(f *testing.F) {
-	zfs := make(disktest.Forged, 1<<20)
-	zfs.PutZFS()
-	f.Add([]byte(zfs[disktest.ZFSList:][:512]))
-	f.Add([]byte(disktest.LUKS2Text("16777216", "1000")))
+	zfs := make(forge.Bytes, 1<<20)
+	poolforge.PutZFS(zfs)
+	f.Add([]byte(zfs[poolforge.ZFSList:][:512]))
+	f.Add([]byte(poolforge.LUKS2Text("16777216", "1000")))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		d := disktest.ShortDisk(append(make([]byte, disktest.ZFSList), data...), 1<<30)
+		d := disktest.ShortDisk(append(make([]byte, poolforge.ZFSList), data...), 1<<30)
 		v, err := readZFS(d, 0)
 		require.True(t, err == nil && v.DataStart == zfsDataStart || isBroken(err) ||
 			errors.Is(err, ondisk.ErrNoMatch), "%v", err)

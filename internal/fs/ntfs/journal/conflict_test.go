@@ -6,19 +6,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // entry is an index entry of a file.
 func entry(n int64) []byte {
-	b := make(disktest.Forged, 0x52)
+	b := make(forge.Bytes, 0x52)
 	b.U64(0, uint64(n)|9<<48)
 	return b
 }
 
 // sizes are those of an attribute: allocated, valid, and of the data.
 func sizes(allocated, valid, data uint64) []byte {
-	b := make(disktest.Forged, 24)
+	b := make(forge.Bytes, 24)
 	b.U64(0, allocated)
 	b.U64(8, valid)
 	b.U64(16, data)
@@ -180,7 +180,7 @@ func TestConflictOfUndo(t *testing.T) {
 // A record that is going to be an extension of the file, or of $MFT, belongs to it.
 func TestConflictOfNewExtension(t *testing.T) {
 	for base, what := range map[int64]string{file: "the file", 0: "$MFT"} {
-		head := make(disktest.Forged, 0x60)
+		head := make(forge.Bytes, 0x60)
 		head.U64(recordBase, uint64(base)|1<<48)
 		f := idle(1, 1)
 		f.op(onRecord(other, op{redo: initRecord, undo: noop, data: head}))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -28,7 +28,7 @@ const (
 
 // forged is a log that is written record by record, as LFS does it.
 type forged struct {
-	disktest.Forged
+	forge.Bytes
 	major, minor uint16
 	client       uint32 // major version of the NTFS records
 	at           int64  // of the next record
@@ -55,14 +55,14 @@ type op struct {
 // newLog begins a log of so many pages, in round 2 as Windows does.
 func newLog(major uint16, client uint32, pages int64) *forged {
 	f := &forged{major: major, client: client, round: 2, begun: map[int64]uint64{}}
-	f.Forged = make(disktest.Forged, pages*pageSize)
+	f.Bytes = make(forge.Bytes, pages*pageSize)
 	if major == 1 {
 		f.minor = 1
 	}
-	for i := range f.Forged {
-		f.Forged[i] = 0xff
+	for i := range f.Bytes {
+		f.Bytes[i] = 0xff
 	}
-	f.offset = 64 - uint(67-bits.Len64(uint64(len(f.Forged))))
+	f.offset = 64 - uint(67-bits.Len64(uint64(len(f.Bytes))))
 	f.at = f.first()*pageSize + pageData
 	return f
 }
@@ -75,8 +75,8 @@ func (f *forged) first() int64 {
 }
 
 // touch begins a page that is new in this round.
-func (f *forged) touch(n int64) disktest.Forged {
-	p := f.Forged[n*pageSize : (n+1)*pageSize]
+func (f *forged) touch(n int64) forge.Bytes {
+	p := f.Bytes[n*pageSize : (n+1)*pageSize]
 	if f.begun[n] != f.round {
 		f.begun[n] = f.round
 		clear(p)
@@ -88,7 +88,7 @@ func (f *forged) touch(n int64) disktest.Forged {
 }
 
 func (f *forged) follow(n int64) int64 {
-	if n+1 < int64(len(f.Forged))/pageSize {
+	if n+1 < int64(len(f.Bytes))/pageSize {
 		return n + 1
 	}
 	f.round++
@@ -98,7 +98,7 @@ func (f *forged) follow(n int64) int64 {
 // append writes a record and returns its LSN.
 func (f *forged) append(kind, tx uint32, flags uint16, undoNext uint64, data []byte) uint64 {
 	lsn := f.round<<f.offset | uint64(f.at)/8
-	head := make(disktest.Forged, headerSize)
+	head := make(forge.Bytes, headerSize)
 	head.U64(0, lsn)
 	head.U64(8, f.last)
 	head.U64(0x10, undoNext)
@@ -134,7 +134,7 @@ func (f *forged) nextPage() {
 
 // bytes returns what the record has for data.
 func (o op) bytes() []byte {
-	b := make(disktest.Forged, actionSize+8*len(o.lcns))
+	b := make(forge.Bytes, actionSize+8*len(o.lcns))
 	b.U16(0, uint16(o.redo))
 	b.U16(2, uint16(o.undo))
 	redo := len(b)
@@ -182,7 +182,7 @@ func (f *forged) forget() { f.op(op{redo: forget, undo: compensation}) }
 // openEntry is an entry of the table of open attributes.
 func (f *forged) openEntry(t Target) []byte {
 	l := layouts[f.client]
-	e := make(disktest.Forged, l.attribute)
+	e := make(forge.Bytes, l.attribute)
 	e.U32(0, liveEntry)
 	e.U64(int64(l.attrFile), uint64(t.File)|7<<48)
 	e.U32(int64(l.attrType), t.Type)
@@ -191,7 +191,7 @@ func (f *forged) openEntry(t Target) []byte {
 
 // dump is a table of entries of one size.
 func dump(entries ...[]byte) []byte {
-	b := make(disktest.Forged, tableHeader)
+	b := make(forge.Bytes, tableHeader)
 	b.U16(0, uint16(len(entries[0])))
 	b.U16(2, uint16(len(entries)))
 	return append(b, bytes.Join(entries, nil)...)
@@ -209,7 +209,7 @@ type tables struct {
 func (f *forged) checkpoint(t tables) uint64 {
 	start := f.op(op{redo: noop, undo: noop})
 	f.forget()
-	c := make(disktest.Forged, 0x70)
+	c := make(forge.Bytes, 0x70)
 	dumped := func(op Op, at, length int64, entries ...[]byte) {
 		b := dump(entries...)
 		c.U64(at, f.dumped(op, b))
@@ -222,7 +222,7 @@ func (f *forged) checkpoint(t tables) uint64 {
 	dumped(dumpAttributes, 0x10, 0x30, open...)
 	if t.oldest != 0 {
 		l := layouts[f.client]
-		e := make(disktest.Forged, l.dirtyPage+8)
+		e := make(forge.Bytes, l.dirtyPage+8)
 		e.U32(0, liveEntry)
 		e.U64(int64(l.oldest), t.oldest)
 		free := make([]byte, len(e))
@@ -231,7 +231,7 @@ func (f *forged) checkpoint(t tables) uint64 {
 	if len(t.transactions) > 0 {
 		all := [][]byte{make([]byte, transactionSize), make([]byte, transactionSize)} // 0x18 is the checkpoint's own
 		for _, x := range t.transactions {
-			e := make(disktest.Forged, transactionSize)
+			e := make(forge.Bytes, transactionSize)
 			e.U32(0, liveEntry)
 			e[transactionState] = byte(x.state)
 			e.U64(transactionFirst, t.first)
@@ -250,7 +250,7 @@ func (f *forged) checkpoint(t tables) uint64 {
 }
 
 // closeCheckpoint completes the restart record of a checkpoint and makes it the current one.
-func (f *forged) closeCheckpoint(c disktest.Forged, start, oldest uint64) uint64 {
+func (f *forged) closeCheckpoint(c forge.Bytes, start, oldest uint64) uint64 {
 	c.U32(0, f.client)
 	c.U64(8, start)
 	c.U32(0x50, testCluster)
@@ -269,7 +269,7 @@ func (f *forged) dumped(table Op, b []byte) uint64 {
 // restart writes both restart pages.
 func (f *forged) restart(current, restart, oldest uint64, flags uint16) {
 	for off := int64(0); off < 2*pageSize; off += pageSize {
-		p := f.Forged[off : off+pageSize]
+		p := f.Bytes[off : off+pageSize]
 		clear(p)
 		p.Text(0, "RSTR")
 		p.U16(4, restartFixups)
@@ -287,7 +287,7 @@ func (f *forged) restart(current, restart, oldest uint64, flags uint16) {
 		a.U32(0x10, 64-uint32(f.offset))
 		a.U16(0x14, 0xe0)
 		a.U16(0x16, 0x40)
-		a.U64(0x18, uint64(len(f.Forged)))
+		a.U64(0x18, uint64(len(f.Bytes)))
 		a.U16(0x24, headerSize)
 		a.U16(0x26, pageData)
 		c := a[0x40:]
@@ -300,7 +300,7 @@ func (f *forged) restart(current, restart, oldest uint64, flags uint16) {
 
 // sealed returns the log as it is on a disk, with fix-ups.
 func (f *forged) sealed() []byte {
-	log := bytes.Clone(f.Forged)
+	log := bytes.Clone(f.Bytes)
 	for n, c := range f.copied {
 		copy(log[n*pageSize:], c)
 	}
@@ -325,7 +325,7 @@ func seal(p []byte) {
 
 // copyPage moves a page into one of the pages for copies, and puts an older state in its place.
 func (f *forged) copyPage(n, to int64, older []byte) {
-	c := disktest.Forged(bytes.Clone(f.Forged[n*pageSize : (n+1)*pageSize]))
+	c := forge.Bytes(bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize]))
 	if f.major == 1 {
 		c.U64(pageLast, uint64(n*pageSize))
 	} else {
@@ -335,17 +335,17 @@ func (f *forged) copyPage(n, to int64, older []byte) {
 		f.copied = map[int64][]byte{}
 	}
 	f.copied[to] = c
-	copy(f.Forged[n*pageSize:(n+1)*pageSize], older)
+	copy(f.Bytes[n*pageSize:(n+1)*pageSize], older)
 }
 
 // testDisk is the forged volume.
 type testDisk struct {
 	*bytes.Reader
-	data disktest.Forged
+	data forge.Bytes
 }
 
 func newDisk() *testDisk {
-	d := &testDisk{data: make(disktest.Forged, testVolume*testCluster)}
+	d := &testDisk{data: make(forge.Bytes, testVolume*testCluster)}
 	for n := range int64(testRecords) {
 		d.record(n)
 	}
@@ -354,7 +354,7 @@ func newDisk() *testDisk {
 }
 
 // record returns record n of the MFT, made new: times, and data in clusters.
-func (d *testDisk) record(n int64) disktest.Forged {
+func (d *testDisk) record(n int64) forge.Bytes {
 	r := d.data[testMFT*testCluster+n*testRecord:][:testRecord]
 	clear(r)
 	r.Text(0, "FILE")

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -62,9 +62,9 @@ func TestCopiesOfPages(t *testing.T) {
 	for _, major := range []uint16{1, 2} {
 		f := idle(major, 1)
 		n := f.at / pageSize
-		older := bytes.Clone(f.Forged[n*pageSize : (n+1)*pageSize])
+		older := bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize])
 		f.op(onRecord(20, op{redo: initRecord, undo: noop}))
-		middle := bytes.Clone(f.Forged[n*pageSize : (n+1)*pageSize])
+		middle := bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize])
 		f.op(onRecord(21, op{redo: initRecord, undo: noop}))
 		f.copyPage(n, 3, middle)
 		f.copyPage(n, 2, older)
@@ -84,10 +84,10 @@ func TestOldCopyOfPage(t *testing.T) {
 	for _, major := range []uint16{1, 2} {
 		f := idle(major, 1)
 		n := f.at / pageSize
-		older := bytes.Clone(f.Forged[n*pageSize : (n+1)*pageSize])
+		older := bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize])
 		f.op(onRecord(20, op{redo: initRecord, undo: noop}))
-		newer := bytes.Clone(f.Forged[n*pageSize : (n+1)*pageSize])
-		copy(f.Forged[n*pageSize:], older)
+		newer := bytes.Clone(f.Bytes[n*pageSize : (n+1)*pageSize])
+		copy(f.Bytes[n*pageSize:], older)
 		f.copyPage(n, 2, newer)
 		require.Equal(t, []int64{20}, named(f.read(t, newDisk())))
 	}
@@ -98,7 +98,7 @@ func TestCopyOfNoPage(t *testing.T) {
 		for _, place := range []uint32{3 * pageSize, 64 * pageSize, 40*pageSize + 512} {
 			f := idle(major, 1)
 			f.copyPage(f.at/pageSize, 2, nil)
-			disktest.Forged(f.copied[2]).U32(at, place)
+			forge.Bytes(f.copied[2]).U32(at, place)
 			require.ErrorContains(t, f.refused(t), "place of a copied page")
 		}
 	}
@@ -302,24 +302,24 @@ func TestBrokenRecords(t *testing.T) {
 // Fields of the header of a record, and offsets of its data.
 func TestBrokenHeaders(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(h disktest.Forged)
+		change func(h forge.Bytes)
 		text   string
 	}{
-		"type":          {func(h disktest.Forged) { h.U32(0x20, 3) }, "type 3"},
-		"client":        {func(h disktest.Forged) { h.U16(0x1e, 1) }, "client"},
-		"sequence":      {func(h disktest.Forged) { h.U16(0x1c, 1) }, "client"},
-		"length":        {func(h disktest.Forged) { h.U32(0x18, 60*pageSize) }, "data length"},
-		"limit":         {func(h disktest.Forged) { h.U32(0x18, math.MaxUint32) }, "limit exceeded"},
-		"short":         {func(h disktest.Forged) { h.U32(0x18, 31) }, "data length 31"},
-		"redo":          {func(h disktest.Forged) { h.U16(headerSize+4, 4000) }, "redo data"},
-		"undo":          {func(h disktest.Forged) { h.U16(headerSize+0x0a, 4000) }, "undo data"},
-		"many clusters": {func(h disktest.Forged) { h.U16(headerSize+0x0e, 4000) }, "number of clusters 4000"},
+		"type":          {func(h forge.Bytes) { h.U32(0x20, 3) }, "type 3"},
+		"client":        {func(h forge.Bytes) { h.U16(0x1e, 1) }, "client"},
+		"sequence":      {func(h forge.Bytes) { h.U16(0x1c, 1) }, "client"},
+		"length":        {func(h forge.Bytes) { h.U32(0x18, 60*pageSize) }, "data length"},
+		"limit":         {func(h forge.Bytes) { h.U32(0x18, math.MaxUint32) }, "limit exceeded"},
+		"short":         {func(h forge.Bytes) { h.U32(0x18, 31) }, "data length 31"},
+		"redo":          {func(h forge.Bytes) { h.U16(headerSize+4, 4000) }, "redo data"},
+		"undo":          {func(h forge.Bytes) { h.U16(headerSize+0x0a, 4000) }, "undo data"},
+		"many clusters": {func(h forge.Bytes) { h.U16(headerSize+0x0e, 4000) }, "number of clusters 4000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := idle(1, 1)
 			at := f.at
 			f.op(onRecord(20, op{redo: residentValue, undo: residentValue, data: []byte{1}, old: []byte{2}}))
-			tc.change(f.Forged[at:])
+			tc.change(f.Bytes[at:])
 			require.ErrorContains(t, f.refused(t), tc.text)
 		})
 	}
@@ -327,28 +327,28 @@ func TestBrokenHeaders(t *testing.T) {
 
 func TestBrokenTables(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(c, dump disktest.Forged)
+		change func(c, dump forge.Bytes)
 		text   string
 	}{
-		"major version": {func(c, _ disktest.Forged) { c.U32(0, 2) }, "version 2.0"},
-		"cluster":       {func(c, _ disktest.Forged) { c.U32(0x50, 512) }, "bytes of a cluster 512"},
-		"start":         {func(c, _ disktest.Forged) { c.U64(8, 0) }, "place of LSN 0"},
-		"no table":      {func(c, _ disktest.Forged) { c.U64(0x10, 1) }, "place of LSN 1"},
-		"length":        {func(c, _ disktest.Forged) { c.U32(0x30, 8000) }, "table"},
-		"short":         {func(c, _ disktest.Forged) { c.U32(0x30, tableHeader-1) }, "table"},
-		"other table": {func(c, _ disktest.Forged) {
+		"major version": {func(c, _ forge.Bytes) { c.U32(0, 2) }, "version 2.0"},
+		"cluster":       {func(c, _ forge.Bytes) { c.U32(0x50, 512) }, "bytes of a cluster 512"},
+		"start":         {func(c, _ forge.Bytes) { c.U64(8, 0) }, "place of LSN 0"},
+		"no table":      {func(c, _ forge.Bytes) { c.U64(0x10, 1) }, "place of LSN 1"},
+		"length":        {func(c, _ forge.Bytes) { c.U32(0x30, 8000) }, "table"},
+		"short":         {func(c, _ forge.Bytes) { c.U32(0x30, tableHeader-1) }, "table"},
+		"other table": {func(c, _ forge.Bytes) {
 			c.U64(0x20, binary.LittleEndian.Uint64(c[0x10:]))
 			c.U32(0x38, 64)
 		}, "operation"},
-		"entry size": {func(_, d disktest.Forged) { d.U16(0, 0x27) }, "entries of the table"},
-		"entries":    {func(_, d disktest.Forged) { d.U16(2, 2) }, "entries of the table"},
+		"entry size": {func(_, d forge.Bytes) { d.U16(0, 0x27) }, "entries of the table"},
+		"entries":    {func(_, d forge.Bytes) { d.U16(2, 2) }, "entries of the table"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newLog(1, 1, 64)
 			f.checkpoint(tables{})
 			r := &reader{offset: f.offset}
-			c := f.Forged[r.place(f.checkpointed(t))+headerSize:]
-			d := f.Forged[r.place(binary.LittleEndian.Uint64(c[0x10:]))+headerSize+actionSize:]
+			c := f.Bytes[r.place(f.checkpointed(t))+headerSize:]
+			d := f.Bytes[r.place(binary.LittleEndian.Uint64(c[0x10:]))+headerSize+actionSize:]
 			tc.change(c, d)
 			require.ErrorContains(t, f.refused(t), tc.text)
 		})
@@ -400,7 +400,7 @@ func TestMultipliedWork(t *testing.T) {
 	f = newLog(1, 1, 256)
 	f.checkpoint(tables{})
 	for n := range uint64(maxOwners + 1) {
-		head := make(disktest.Forged, keptData)
+		head := make(forge.Bytes, keptData)
 		head.U64(recordBase, 100+n)
 		f.op(onRecord(20, op{redo: initRecord, undo: noop, data: head}))
 	}

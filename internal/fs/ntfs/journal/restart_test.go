@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -30,9 +30,9 @@ func idle(major uint16, client uint32) *forged {
 }
 
 // both changes a field of both restart pages.
-func both(f *forged, change func(p disktest.Forged)) *forged {
+func both(f *forged, change func(p forge.Bytes)) *forged {
 	for off := int64(0); off < 2*pageSize; off += pageSize {
-		change(f.Forged[off : off+pageSize])
+		change(f.Bytes[off : off+pageSize])
 	}
 	return f
 }
@@ -40,7 +40,7 @@ func both(f *forged, change func(p disktest.Forged)) *forged {
 func TestStates(t *testing.T) {
 	const area = 0x30
 	clean := func(f *forged) *forged {
-		return both(f, func(p disktest.Forged) { p.U16(area+0x0e, markedClean|1) })
+		return both(f, func(p forge.Bytes) { p.U16(area+0x0e, markedClean|1) })
 	}
 	second := idle(1, 0)
 	second.U64(pageSize+area, second.last+1) // newer
@@ -49,13 +49,13 @@ func TestStates(t *testing.T) {
 		log  *forged
 		want State
 	}{
-		"new": {both(idle(1, 0), func(p disktest.Forged) { copy(p, bytes.Repeat([]byte{0xff}, pageSize)) }), Empty},
-		"of chkdsk": {both(idle(1, 0), func(p disktest.Forged) {
+		"new": {both(idle(1, 0), func(p forge.Bytes) { copy(p, bytes.Repeat([]byte{0xff}, pageSize)) }), Empty},
+		"of chkdsk": {both(idle(1, 0), func(p forge.Bytes) {
 			p.Text(0, "CHKD")
 			p.U64(8, 1)
 		}), Checked},
-		"closed": {both(idle(1, 0), func(p disktest.Forged) { p.U16(area+0x0c, noClient) }), Closed},
-		"closed, of 1.0": {both(idle(1, 0), func(p disktest.Forged) {
+		"closed": {both(idle(1, 0), func(p forge.Bytes) { p.U16(area+0x0c, noClient) }), Closed},
+		"closed, of 1.0": {both(idle(1, 0), func(p forge.Bytes) {
 			p.U16(area+0x0c, noClient)
 			p.U16(0x1a, 0)
 		}), Closed},
@@ -87,22 +87,22 @@ func TestTornRestartPage(t *testing.T) {
 
 // set16, set32 and set64 change a field of both restart pages of an idle log.
 func set16(at int64, v uint16) *forged {
-	return both(idle(1, 0), func(p disktest.Forged) { p.U16(at, v) })
+	return both(idle(1, 0), func(p forge.Bytes) { p.U16(at, v) })
 }
 
 func set32(at int64, v uint32) *forged {
-	return both(idle(1, 0), func(p disktest.Forged) { p.U32(at, v) })
+	return both(idle(1, 0), func(p forge.Bytes) { p.U32(at, v) })
 }
 
 func set64(at int64, v uint64) *forged {
-	return both(idle(1, 0), func(p disktest.Forged) { p.U64(at, v) })
+	return both(idle(1, 0), func(p forge.Bytes) { p.U64(at, v) })
 }
 
 func TestBrokenRestartPages(t *testing.T) {
 	const area, client = 0x30, 0x70
-	version3 := both(set16(0x1c, 3), func(p disktest.Forged) { p.U16(0x1a, 0) })
-	noRecord := both(set64(client, 0), func(p disktest.Forged) { p.U64(client+8, 8) })
-	zeros := both(idle(1, 0), func(p disktest.Forged) { clear(p) })
+	version3 := both(set16(0x1c, 3), func(p forge.Bytes) { p.U16(0x1a, 0) })
+	noRecord := both(set64(client, 0), func(p forge.Bytes) { p.U64(client+8, 8) })
+	zeros := both(idle(1, 0), func(p forge.Bytes) { clear(p) })
 	versions := idle(1, 0)
 	versions.U16(0x1c, 2)
 	flags := idle(1, 0)
@@ -156,7 +156,7 @@ func TestCleanMarkContradicted(t *testing.T) {
 // checkpointed returns the LSN of the last checkpoint.
 func (f *forged) checkpointed(t *testing.T) uint64 {
 	t.Helper()
-	return binary.LittleEndian.Uint64(f.Forged[0x70+8:])
+	return binary.LittleEndian.Uint64(f.Bytes[0x70+8:])
 }
 
 type sized struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -30,7 +31,7 @@ func rewind(t testing.TB, log []byte, to uint64) []byte {
 		}
 	}
 	for off := int64(0); off < 2*pageSize; off += pageSize {
-		b := disktest.Forged(out[off : off+pageSize])
+		b := forge.Bytes(out[off : off+pageSize])
 		a := b[binary.LittleEndian.Uint16(b[0x18:]):] // in front of the first fix-up
 		a.U64(0, to)
 		a.U16(0x0e, binary.LittleEndian.Uint16(a[0x0e:])&^markedClean)
@@ -121,8 +122,8 @@ func TestRewoundVersion2(t *testing.T) {
 	v := real(t, w.rel, w.start, w.size)
 	log := rewind(t, v.log, 1073523)
 	for off := int64(0); off < 2*pageSize; off += pageSize {
-		disktest.Forged(log).U16(off+0x1a, 0)
-		disktest.Forged(log).U16(off+0x1c, 2)
+		forge.Bytes(log).U16(off+0x1a, 0)
+		forge.Bytes(log).U16(off+0x1c, 2)
 	}
 	_, err := Read(bytes.NewReader(log), v.volume())
 	require.ErrorIs(t, err, ondisk.ErrFormat)
@@ -167,7 +168,7 @@ func TestChangePutBack(t *testing.T) {
 			if first.Op != residentValue || first.Length != first.otherLength {
 				continue
 			}
-			raw := disktest.Forged(v.recordOf(n))
+			raw := forge.Bytes(v.recordOf(n))
 			copy(raw[first.recordOffset+first.attrOffset:], first.other)
 			raw.U64(recordLSN, first.LSN-1)
 			back := v.volume()
@@ -213,14 +214,14 @@ func TestForgedChangeOfRuns(t *testing.T) {
 			continue
 		}
 		const file = 24
-		forged := disktest.Forged(bytes.Clone(log))
+		forged := forge.Bytes(bytes.Clone(log))
 		forged.U64(act.at+headerSize+0x18, file) // clusters of 1024 bytes, as records
 		back := v.volume()
 		mft := back.MFT
 		back.MFT = func(n int64) ([]byte, error) {
 			raw, err := mft(n)
 			if n == file {
-				disktest.Forged(raw).U64(recordLSN, lsn-1)
+				forge.Bytes(raw).U64(recordLSN, lsn-1)
 			}
 			return raw, err
 		}

@@ -1,8 +1,13 @@
-package disktest
+// Package poolforge forges members of arrays, pools and groups, and encrypted volumes.
+package poolforge
 
 import (
 	"crypto/sha256"
 	"encoding/binary"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // Places in a superblock of Linux RAID. Spec: Linux, include/uapi/linux/raid/md_p.h.
@@ -11,22 +16,22 @@ const (
 	MD1Devices    = 92
 	MD1DataOffset = 128
 	MD1DataSize   = 136
-	MD1Checksum   = 216
+	md1Checksum   = 216
 	MD1MaxDevices = 220
 	MD0Level      = 28
-	MD0Size       = 32
+	md0Size       = 32
 	MD0Checksum   = 38 * 4
 )
 
 // MD1At returns the place of a superblock of version 1.0, 1.1 or 1.2 on a device of f's size.
-func (f Forged) MD1At(version string) int64 {
+func MD1At(f forge.Bytes, version string) int64 {
 	return map[string]int64{"1.0": (int64(len(f)) &^ 4095) - 8192, "1.1": 0, "1.2": 4096}[version]
 }
 
 // PutMD1 makes a member of a RAID 5 with three devices.
-func (f Forged) PutMD1(version string, dataSectors uint64) {
-	at := f.MD1At(version)
-	s := make(Forged, 4096)
+func PutMD1(f forge.Bytes, version string, dataSectors uint64) {
+	at := MD1At(f, version)
+	s := make(forge.Bytes, 4096)
 	s.U32(0, 0xa92b4efc)
 	s.U32(4, 1)
 	s.Text(16, "0123456789abcdef")
@@ -49,14 +54,14 @@ func (f Forged) PutMD1(version string, dataSectors uint64) {
 		s.U16(256+2*int64(i), uint16(i))
 	}
 	f.Put(at, s)
-	f.SealMD1(version)
+	SealMD1(f, version)
 }
 
 // SealMD1 puts the checksum right.
-func (f Forged) SealMD1(version string) {
-	s := f[f.MD1At(version):]
-	s.U32(MD1Checksum, 0)
-	s.U32(MD1Checksum, mdSum(s[:256+2*min(binary.LittleEndian.Uint32(s[MD1MaxDevices:]), 1920)], binary.LittleEndian))
+func SealMD1(f forge.Bytes, version string) {
+	s := f[MD1At(f, version):]
+	s.U32(md1Checksum, 0)
+	s.U32(md1Checksum, mdSum(s[:256+2*min(binary.LittleEndian.Uint32(s[MD1MaxDevices:]), 1920)], binary.LittleEndian))
 }
 
 func mdSum(b []byte, order binary.ByteOrder) uint32 {
@@ -71,57 +76,57 @@ func mdSum(b []byte, order binary.ByteOrder) uint32 {
 }
 
 // MD0At returns the place of a superblock of version 0.90 on a device of f's size.
-func (f Forged) MD0At() int64 { return (int64(len(f)) &^ 65535) - 65536 }
+func MD0At(f forge.Bytes) int64 { return (int64(len(f)) &^ 65535) - 65536 }
 
 // PutMD0 makes a member of a RAID 1 with two devices, in the byte order of its machine.
-func (f Forged) PutMD0(order binary.ByteOrder) {
-	s := f[f.MD0At():][:4096]
+func PutMD0(f forge.Bytes, order binary.ByteOrder) {
+	s := f[MD0At(f):][:4096]
 	for word, v := range map[int]uint32{
-		0: 0xa92b4efc, 2: 90, 5: 0x11223344, 6: 1500000000, 7: 1, 8: uint32(f.MD0At() / 1024), 9: 2, 10: 2, 13: 0x55667788,
+		0: 0xa92b4efc, 2: 90, 5: 0x11223344, 6: 1500000000, 7: 1, 8: uint32(MD0At(f) / 1024), 9: 2, 10: 2, 13: 0x55667788,
 		14: 0x99aabbcc, 15: 0xddeeff00,
 		32: 1500000000, 33: 1, 34: 2, 35: 2, 64: 0, 65: 65536,
 	} {
 		order.PutUint32(s[4*word:], v)
 	}
-	f.SealMD0(order)
+	sealMD0(f, order)
 }
 
-// SealMD0 puts the checksum right.
-func (f Forged) SealMD0(order binary.ByteOrder) {
-	s := f[f.MD0At():][:4096]
+// sealMD0 puts the checksum right.
+func sealMD0(f forge.Bytes, order binary.ByteOrder) {
+	s := f[MD0At(f):][:4096]
 	order.PutUint32(s[MD0Checksum:], 0)
 	order.PutUint32(s[MD0Checksum:], mdSum(s, order))
 }
 
 // Places in a superblock of bcache. Spec: Linux, drivers/md/bcache/bcache_ondisk.h.
 const (
-	BcacheSuper   = 4096
-	BcacheVersion = BcacheSuper + 16
-	BcacheData    = BcacheSuper + 184
-	BcacheKeys    = BcacheSuper + 206
+	bcacheSuper   = 4096
+	BcacheVersion = bcacheSuper + 16
+	BcacheData    = bcacheSuper + 184
+	BcacheKeys    = bcacheSuper + 206
 )
 
 // PutBcache makes a backing device whose data begin at a sector.
-func (f Forged) PutBcache(dataSector uint64) {
-	f.U64(BcacheSuper+8, 8)
+func PutBcache(f forge.Bytes, dataSector uint64) {
+	f.U64(bcacheSuper+8, 8)
 	f.U64(BcacheVersion, 4)
-	f.Put(BcacheSuper+24, []byte{
+	f.Put(bcacheSuper+24, []byte{
 		0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d,
 		0x81,
 	})
-	f.Text(BcacheSuper+40, "0123456789abcdefset uuid of 16 b")
-	f.Text(BcacheSuper+72, "a label")
+	f.Text(bcacheSuper+40, "0123456789abcdefset uuid of 16 b")
+	f.Text(bcacheSuper+72, "a label")
 	f.U64(BcacheData, dataSector)
-	f.U16(BcacheSuper+192, 8)
-	f.U16(BcacheSuper+194, 1024)
-	f.SealBcache()
+	f.U16(bcacheSuper+192, 8)
+	f.U16(bcacheSuper+194, 1024)
+	SealBcache(f)
 }
 
 // SealBcache puts the checksum right: CRC-64/WE.
-func (f Forged) SealBcache() {
+func SealBcache(f forge.Bytes) {
 	keys := int64(min(binary.LittleEndian.Uint16(f[BcacheKeys:]), 256))
 	crc := ^uint64(0)
-	for _, c := range f[BcacheSuper+8 : BcacheSuper+208+8*keys] {
+	for _, c := range f[bcacheSuper+8 : bcacheSuper+208+8*keys] {
 		for bit := 7; bit >= 0; bit-- {
 			top := crc>>63 ^ uint64(c>>bit&1)
 			if crc <<= 1; top == 1 {
@@ -129,14 +134,14 @@ func (f Forged) SealBcache() {
 			}
 		}
 	}
-	f.U64(BcacheSuper, ^crc)
+	f.U64(bcacheSuper, ^crc)
 }
 
 // ZFSList is where the packed list of a ZFS label begins. Spec: ZFS On-Disk Specification, 1.2.
 const ZFSList = 16 << 10
 
 // PutZFS makes the first label of a device of a pool "tank", and uberblocks enough for libblkid.
-func (f Forged) PutZFS() {
+func PutZFS(f forge.Bytes) {
 	const version, number, text, list = 5000, 8, 9, 19
 	tree := xdrList(xdrPair("type", text, xdrText("disk")), xdrPair("ashift", number, xdrNumber(12)))
 	packed := append([]byte{1, 1, 0, 0}, xdrList(
@@ -186,7 +191,7 @@ const (
 )
 
 // PutVMFS makes a VMFS of a version: 12, 14 and 24 stand for VMFS 3, 5 and 6.
-func (f Forged) PutVMFS(device, major uint32, minor uint8) {
+func PutVMFS(f forge.Bytes, device, major uint32, minor uint8) {
 	f.U32(VMFSDevice, 0xc001d00d)
 	f.U32(VMFSDevice+4, device)
 	f.U64(VMFSDataOffset, VMFSData)
@@ -206,16 +211,16 @@ const (
 )
 
 // PutBitLocker makes a volume of Windows 7 or later with one metadata block and a description.
-func (f Forged) PutBitLocker(description string) {
+func PutBitLocker(f forge.Bytes, description string) {
 	f.Text(0, "\xeb\x58\x90-FVE-FS-")
-	f.U16(BootBytesPerSector, 512)
-	f.U8(BootSectorsPerCluster, 8)
+	f.U16(fsforge.BootBytesPerSector, 512)
+	f.U8(fsforge.BootSectorsPerCluster, 8)
 	f.U64(FVEBlocks, FVEBlock)
-	f.U16(MBRMagic, 0xaa55)
+	f.U16(tableforge.MBRMagic, 0xaa55)
 	f.Text(FVEBlock, "-FVE-FS-")
 	f.U16(FVEBlock+10, 2)
 	f.U64(FVEBlock+16, uint64(len(f)))
-	entry := make(Forged, 8+2*len(description)+2)
+	entry := make(forge.Bytes, 8+2*len(description)+2)
 	entry.U16(0, uint16(len(entry)))
 	entry.U16(2, 7)
 	entry.U16(4, 2)
@@ -237,11 +242,11 @@ func (f Forged) PutBitLocker(description string) {
 // Places in the headers of LUKS, big-endian. Spec: LUKS1 On-Disk Format Specification 1.2.3, LUKS2 1.1.1.
 const (
 	LUKS1Payload    = 104
-	LUKS1Iterations = 164
-	LUKS1Slots      = 208 // 48 bytes each
+	luks1Iterations = 164
+	luks1Slots      = 208 // 48 bytes each
 	LUKS2Size       = 8
-	LUKS2Offset     = 256
-	LUKS2Sum        = 448
+	luks2Offset     = 256
+	luks2Sum        = 448
 	LUKS2JSON       = 4096
 )
 
@@ -255,48 +260,41 @@ func LUKS2Text(offset, iterations string) string {
 }
 
 // PutLUKS1 makes a volume with a key slot.
-func (f Forged) PutLUKS1(payload, iterations uint32) {
+func PutLUKS1(f forge.Bytes, payload, iterations uint32) {
 	f.Text(0, "LUKS\xba\xbe\x00\x01aes")
 	f.Text(40, "xts-plain64")
 	f.Text(72, "sha256")
-	f.big32(LUKS1Payload, payload)
-	f.big32(108, 64)
-	f.big32(LUKS1Iterations, iterations)
+	f.BE32(LUKS1Payload, payload)
+	f.BE32(108, 64)
+	f.BE32(luks1Iterations, iterations)
 	f.Text(168, "01234567-89ab-cdef-0123-456789abcdef")
 	for i := range int64(8) {
-		f.big32(LUKS1Slots+48*i, 0xdead)
-		f.big32(LUKS1Slots+48*i+4, iterations)
+		f.BE32(luks1Slots+48*i, 0xdead)
+		f.BE32(luks1Slots+48*i+4, iterations)
 	}
-	f.big32(LUKS1Slots, 0x00ac71f3)
+	f.BE32(luks1Slots, 0x00ac71f3)
 }
 
 // PutLUKS2 makes both headers of a volume, each size bytes with its text.
-func (f Forged) PutLUKS2(text string, size int64) {
+func PutLUKS2(f forge.Bytes, text string, size int64) {
 	for i, magic := range []string{"LUKS\xba\xbe\x00\x02", "SKUL\xba\xbe\x00\x02"} {
 		h := f[int64(i)*size:][:size]
 		h.Text(0, magic)
-		h.big64(LUKS2Size, uint64(size))
-		h.big64(16, 1)
+		h.BE64(LUKS2Size, uint64(size))
+		h.BE64(16, 1)
 		h.Text(24, "a label")
 		h.Text(72, "sha256")
 		h.Text(168, "01234567-89ab-cdef-0123-456789abcdef")
-		h.big64(LUKS2Offset, uint64(int64(i)*size))
+		h.BE64(luks2Offset, uint64(int64(i)*size))
 		h.Text(LUKS2JSON, text)
-		f.SealLUKS2(int64(i)*size, size)
+		sealLUKS2(f, int64(i)*size, size)
 	}
 }
 
-// SealLUKS2 puts the checksum of a header right.
-func (f Forged) SealLUKS2(at, size int64) {
+// sealLUKS2 puts the checksum of a header right.
+func sealLUKS2(f forge.Bytes, at, size int64) {
 	h := f[at:][:size]
-	clear(h[LUKS2Sum : LUKS2Sum+64])
+	clear(h[luks2Sum : luks2Sum+64])
 	sum := sha256.Sum256(h)
-	h.Put(LUKS2Sum, sum[:])
+	h.Put(luks2Sum, sum[:])
 }
-
-// SetLUKS sets a field of four bytes of a LUKS header.
-func (f Forged) SetLUKS(off int64, v uint32) { f.big32(off, v) }
-
-func (f Forged) big32(off int64, v uint32) { binary.BigEndian.PutUint32(f[off:], v) }
-
-func (f Forged) big64(off int64, v uint64) { binary.BigEndian.PutUint64(f[off:], v) }

@@ -1,7 +1,9 @@
-package disktest
+package vmdkforge
 
 import (
 	"slices"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // Places of the fields of an extent of ESX, in bytes. Spec: VMware, Virtual Disk Format 1.1, "ESX Server Sparse
@@ -24,21 +26,21 @@ const (
 
 // COWD is a valid extent of ESX and where its parts lie, in bytes.
 type COWD struct {
-	Forged
+	forge.Bytes
 	GD     int64
 	Tables []int64 // 0: not there
 	grain  int64   // bytes
 }
 
-// ForgeCOWD stores those grains of a disk that stored names, nil for all that are not zero: a table comes into the file
+// NewCOWD stores those grains of a disk that stored names, nil for all that are not zero: a table comes into the file
 // with its first grain. grain is their size in sectors.
-func ForgeCOWD(disk []byte, grain int64, stored func(i int64) bool) *COWD {
+func NewCOWD(disk []byte, grain int64, stored func(i int64) bool) *COWD {
 	size := grain * vmdkSector
 	grains := (int64(len(disk)) + size - 1) / size
 	tables := (grains + cowdEntries - 1) / cowdEntries
 	gdSectors := (4*tables + vmdkSector - 1) / vmdkSector
 	c := &COWD{GD: cowdHeader * vmdkSector, Tables: make([]int64, tables), grain: size}
-	c.Forged = make(Forged, (cowdHeader+gdSectors)*vmdkSector)
+	c.Bytes = make(forge.Bytes, (cowdHeader+gdSectors)*vmdkSector)
 	for i := range grains {
 		data := disk[i*size : min((i+1)*size, int64(len(disk)))]
 		if stored == nil && !hasData(data) || stored != nil && !stored(i) {
@@ -53,7 +55,7 @@ func ForgeCOWD(disk []byte, grain int64, stored func(i int64) bool) *COWD {
 	c.U32(COWDGrainSize, uint32(grain))
 	c.U32(COWDGDOffset, cowdHeader)
 	c.U32(COWDNumGDEntries, uint32(tables))
-	c.U32(COWDFreeSector, uint32(len(c.Forged)/vmdkSector))
+	c.U32(COWDFreeSector, uint32(len(c.Bytes)/vmdkSector))
 	return c
 }
 
@@ -63,13 +65,13 @@ func hasData(b []byte) bool { return slices.ContainsFunc(b, func(b byte) bool { 
 func (c *COWD) add(i int64, data []byte) {
 	t := i / cowdEntries
 	if c.Tables[t] == 0 {
-		c.Tables[t] = int64(len(c.Forged))
-		c.U32(c.GD+4*t, uint32(len(c.Forged)/vmdkSector))
-		c.Forged = append(c.Forged, make([]byte, COWDTable)...)
+		c.Tables[t] = int64(len(c.Bytes))
+		c.U32(c.GD+4*t, uint32(len(c.Bytes)/vmdkSector))
+		c.Bytes = append(c.Bytes, make([]byte, COWDTable)...)
 	}
-	c.U32(c.Tables[t]+i%cowdEntries*4, uint32(len(c.Forged)/vmdkSector))
-	c.Forged = append(c.Forged, data...)
-	c.Forged = append(c.Forged, make([]byte, c.grain-int64(len(data)))...)
+	c.U32(c.Tables[t]+i%cowdEntries*4, uint32(len(c.Bytes)/vmdkSector))
+	c.Bytes = append(c.Bytes, data...)
+	c.Bytes = append(c.Bytes, make([]byte, c.grain-int64(len(data)))...)
 }
 
 // Places of the fields of a space-efficient sparse extent, in bytes. VMware has not published the format; QEMU reads it
@@ -82,18 +84,18 @@ const (
 	SEFlags          = 40
 	SEReserved       = 48
 	SEVolatile       = 80
-	SEVolatileSize   = 88
+	seVolatileSize   = 88
 	SEGrainDir       = 128
 	SEGrainDirSize   = 136
 	SEGrainTables    = 144
-	SEGrainTablesLen = 152
+	seGrainTablesLen = 152
 	SEGrains         = 192
-	SEGrainsLen      = 200
+	seGrainsLen      = 200
 	SEPad            = 208
 	SEReplayJournal  = 24 // of the volatile header
-	SETable          = 64 * vmdkSector
+	seTable          = 64 * vmdkSector
 	SEGrain          = 8 * vmdkSector
-	seEntries        = SETable / 8
+	seEntries        = seTable / 8
 )
 
 // SEKind is the kind of a grain, as its entry has it in the upper four bits.
@@ -109,20 +111,20 @@ const (
 
 // SESparse is a valid space-efficient sparse extent and where its parts lie, in bytes.
 type SESparse struct {
-	Forged
+	forge.Bytes
 	Volatile, GD, GT, Grains int64
 }
 
-// ForgeSESparse stores a disk, grain by grain as kind says, nil for what is not zero. The grains take the numbers from
+// NewSESparse stores a disk, grain by grain as kind says, nil for what is not zero. The grains take the numbers from
 // first on: the lower 12 bits of a number stand in other bits of an entry than those above.
-func ForgeSESparse(disk []byte, first int64, kind func(i int64) SEKind) *SESparse {
+func NewSESparse(disk []byte, first int64, kind func(i int64) SEKind) *SESparse {
 	grains := (int64(len(disk)) + SEGrain - 1) / SEGrain
 	tables := (grains + seEntries - 1) / seEntries
 	gdSectors := (8*tables + vmdkSector - 1) / vmdkSector
 	s := &SESparse{Volatile: vmdkSector, GD: 128 * vmdkSector}
 	s.GT = s.GD + gdSectors*vmdkSector
-	s.Grains = s.GT + tables*SETable
-	s.Forged = make(Forged, s.Grains+first*SEGrain)
+	s.Grains = s.GT + tables*seTable
+	s.Bytes = make(forge.Bytes, s.Grains+first*SEGrain)
 	next := first
 	for i := range grains {
 		data := disk[i*SEGrain : min((i+1)*SEGrain, int64(len(disk)))]
@@ -137,13 +139,13 @@ func ForgeSESparse(disk []byte, first int64, kind func(i int64) SEKind) *SESpars
 		if k == SEStored {
 			n = next
 			next++
-			s.Forged = append(s.Forged, data...)
-			s.Forged = append(s.Forged, make([]byte, SEGrain-len(data))...)
+			s.Bytes = append(s.Bytes, data...)
+			s.Bytes = append(s.Bytes, make([]byte, SEGrain-len(data))...)
 		}
 		s.SetGrain(i, k, n)
 	}
 	// QEMU wants a file that goes on behind the last grain's first sectors
-	s.Forged = append(s.Forged, make([]byte, SEGrain)...)
+	s.Bytes = append(s.Bytes, make([]byte, SEGrain)...)
 	s.header(int64(len(disk)), gdSectors, tables, next)
 	return s
 }
@@ -153,15 +155,15 @@ func (s *SESparse) header(size, gdSectors, tables, grains int64) {
 	s.U64(SEVersion, 0x200000001)
 	s.U64(SECapacity, uint64(size/vmdkSector))
 	s.U64(SEGrainSize, SEGrain/vmdkSector)
-	s.U64(SETableSize, SETable/vmdkSector)
+	s.U64(SETableSize, seTable/vmdkSector)
 	s.U64(SEVolatile, uint64(s.Volatile/vmdkSector))
-	s.U64(SEVolatileSize, 1)
+	s.U64(seVolatileSize, 1)
 	s.U64(SEGrainDir, uint64(s.GD/vmdkSector))
 	s.U64(SEGrainDirSize, uint64(gdSectors))
 	s.U64(SEGrainTables, uint64(s.GT/vmdkSector))
-	s.U64(SEGrainTablesLen, uint64(tables*SETable/vmdkSector))
+	s.U64(seGrainTablesLen, uint64(tables*seTable/vmdkSector))
 	s.U64(SEGrains, uint64(s.Grains/vmdkSector))
-	s.U64(SEGrainsLen, uint64(grains*SEGrain/vmdkSector))
+	s.U64(seGrainsLen, uint64(grains*SEGrain/vmdkSector))
 	s.U64(s.Volatile, 0xcafecafe)
 }
 

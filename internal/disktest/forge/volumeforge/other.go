@@ -1,12 +1,16 @@
-package disktest
+package volumeforge
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
+)
 
 // HFSAt is where the master directory block of HFS and the volume header of HFS+ stand, in bytes from the volume.
 const HFSAt = 1024
 
 // PutHFS writes the master directory block of an HFS. Spec: Apple, Inside Macintosh: Files, "Master Directory Blocks".
-func (f Forged) PutHFS(lba, sectors int64) {
+func PutHFS(f forge.Bytes, lba, sectors int64) {
 	s := f[lba*512+HFSAt:]
 	s.Text(0, "BD")
 	s.BE16(10, 0x100)
@@ -24,9 +28,9 @@ func (f Forged) PutHFS(lba, sectors int64) {
 const HFSWrap = 8*512 + 4*1024
 
 // PutHFSWrapped writes an HFS that is the wrapper of an HFS+. Spec: Apple, Technical Note TN1150, "HFS Wrapper".
-func (f Forged) PutHFSWrapped(lba, sectors int64) {
-	f.PutHFS(lba, sectors)
-	f.PutHFSPlus(lba+HFSWrap/512, sectors-HFSWrap/512-16)
+func PutHFSWrapped(f forge.Bytes, lba, sectors int64) {
+	PutHFS(f, lba, sectors)
+	PutHFSPlus(f, lba+HFSWrap/512, sectors-HFSWrap/512-16)
 	s := f[lba*512+HFSAt:]
 	s.Text(124, "H+")
 	s.BE16(126, 4)
@@ -35,7 +39,7 @@ func (f Forged) PutHFSWrapped(lba, sectors int64) {
 
 // PutHFSPlus writes an HFS+: volume header, and a catalog of two nodes with the name of the root folder. Spec: TN1150,
 // "Volume Header", "B-Trees", "Catalog File".
-func (f Forged) PutHFSPlus(lba, sectors int64) {
+func PutHFSPlus(f forge.Bytes, lba, sectors int64) {
 	const catalog, node = 10, 4096
 	v := f[lba*512:]
 	s := v[HFSAt:]
@@ -66,7 +70,7 @@ func (f Forged) PutHFSPlus(lba, sectors int64) {
 }
 
 // PutAPFS writes the superblock of an APFS container. Spec: Apple File System Reference, nx_superblock_t.
-func (f Forged) PutAPFS(lba, sectors int64) {
+func PutAPFS(f forge.Bytes, lba, sectors int64) {
 	v := f[lba*512:]
 	v.U64(8, 1)
 	v.U64(16, 1)
@@ -76,11 +80,11 @@ func (f Forged) PutAPFS(lba, sectors int64) {
 	v.U64(40, uint64(sectors/8))
 	v.U64(64, 2)
 	v.Text(72, forgedUUID)
-	v.SealAPFS()
+	SealAPFS(v)
 }
 
 // SealAPFS computes the checksum of block 0 anew. Spec: Apple File System Reference, "Objects".
-func (f Forged) SealAPFS() {
+func SealAPFS(f forge.Bytes) {
 	const mod = 0xffffffff
 	var a, b uint64
 	for i := 8; i < 4096; i += 4 {
@@ -93,7 +97,7 @@ func (f Forged) SealAPFS() {
 
 // PutReFS writes the boot sector of a ReFS 3.4. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE; libfsrefs, "Volume
 // header".
-func (f Forged) PutReFS(lba, sectors int64) {
+func PutReFS(f forge.Bytes, lba, sectors int64) {
 	v := f[lba*512:]
 	v.Text(3, "ReFS")
 	v.Text(16, "FSRS")
@@ -103,12 +107,12 @@ func (f Forged) PutReFS(lba, sectors int64) {
 	v.U32(36, 8)
 	v.Put(40, []byte{3, 4})
 	v.U64(56, 0x1122334455667788)
-	v.SealReFS()
+	SealReFS(v)
 }
 
 // SealReFS computes the checksum of the boot sector anew. Spec: Microsoft, "Computing a File System Recognition
 // Checksum".
-func (f Forged) SealReFS() {
+func SealReFS(f forge.Bytes) {
 	var sum uint16
 	for i := 3; i < 512; i++ {
 		if i == 22 || i == 23 {
@@ -124,7 +128,7 @@ func (f Forged) SealReFS() {
 const ISOAt = 32 << 10
 
 // PutISO9660 writes a primary volume descriptor and the end of the descriptors. Spec: ECMA-119, 8.3 and 8.4.
-func (f Forged) PutISO9660(lba, sectors int64) {
+func PutISO9660(f forge.Bytes, lba, sectors int64) {
 	s := f[lba*512+ISOAt:]
 	s.Text(0, "\x01CD001\x01")
 	for i := range int64(32) {

@@ -1,63 +1,65 @@
-package disktest
+package hiveforge
 
 import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
 	"slices"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // Layout of logs of registry hives. Spec: "Windows registry file format specification", "Transaction log files".
 const (
-	HiveLogEntries = 512 // place of the first entry of a new log
+	hiveLogEntries = 512 // place of the first entry of a new log
 	hiveLogPage    = 512 // unit of an old log
 )
 
-// HiveDirty gives a copy of a hive that was not closed: primary is its first sequence number, one more than the second.
-func (f Forged) HiveDirty(primary uint32) Forged {
+// Dirty gives a copy of a hive that was not closed: primary is its first sequence number, one more than the second.
+func Dirty(f forge.Bytes, primary uint32) forge.Bytes {
 	f = slices.Clone(f)
-	f.U32(HiveSequence1, primary)
-	f.U32(HiveSequence2, primary-1)
-	f.SealHive()
+	f.U32(Sequence1, primary)
+	f.U32(Sequence2, primary-1)
+	Seal(f)
 	return f
 }
 
-// HiveLog builds a log of Windows 8.1 and later for a hive f: an entry for each of steps, the hive as it is after that
+// Log builds a log of Windows 8.1 and later for a hive f: an entry for each of steps, the hive as it is after that
 // entry. Their numbers count from first.
-func (f Forged) HiveLog(first uint32, steps ...Forged) Forged {
-	log := append(Forged(nil), f[:HiveLogEntries]...)
-	log.hiveLogBase(6, first)
+func Log(f forge.Bytes, first uint32, steps ...forge.Bytes) forge.Bytes {
+	log := append(forge.Bytes(nil), f[:hiveLogEntries]...)
+	hiveLogBase(log, 6, first)
 	for i, to := range steps {
-		log = append(log, f.hiveLogEntry(first+uint32(i), to)...)
+		log = append(log, hiveLogEntry(f, first+uint32(i), to)...)
 		f = to
 	}
 	return log
 }
 
-func (f Forged) hiveLogBase(kind, number uint32) {
-	f.U32(HiveFileType, kind)
-	f.U32(HiveSequence1, number)
-	f.U32(HiveSequence2, number)
-	f.SealHive()
+func hiveLogBase(f forge.Bytes, kind, number uint32) {
+	f.U32(FileType, kind)
+	f.U32(Sequence1, number)
+	f.U32(Sequence2, number)
+	Seal(f)
 }
 
 // hiveLogEntry has the pages in which two states of a hive differ.
-func (f Forged) hiveLogEntry(number uint32, to Forged) Forged {
+func hiveLogEntry(f forge.Bytes, number uint32, to forge.Bytes) forge.Bytes {
 	var refs []uint32
-	var pages Forged
-	for at := HiveBins; at < len(to); at += HiveBins {
-		page := to[at : at+HiveBins]
-		if at < len(f) && bytes.Equal(page, f[at:at+HiveBins]) {
+	var pages forge.Bytes
+	for at := Bins; at < len(to); at += Bins {
+		page := to[at : at+Bins]
+		if at < len(f) && bytes.Equal(page, f[at:at+Bins]) {
 			continue
 		}
-		if n := len(refs); n > 0 && refs[n-2]+refs[n-1] == uint32(at-HiveBins) {
-			refs[n-1] += HiveBins
+		if n := len(refs); n > 0 && refs[n-2]+refs[n-1] == uint32(at-Bins) {
+			refs[n-1] += Bins
 		} else {
-			refs = append(refs, uint32(at-HiveBins), HiveBins)
+			refs = append(refs, uint32(at-Bins), Bins)
 		}
 		pages = append(pages, page...)
 	}
-	e := make(Forged, 40)
+	e := make(forge.Bytes, 40)
 	for _, r := range refs {
 		e = binary.LittleEndian.AppendUint32(e, r)
 	}
@@ -68,14 +70,14 @@ func (f Forged) hiveLogEntry(number uint32, to Forged) Forged {
 	e.Text(0, "HvLE")
 	e.U32(4, uint32(len(e)))
 	e.U32(12, number)
-	e.U32(16, uint32(len(to)-HiveBins))
+	e.U32(16, uint32(len(to)-Bins))
 	e.U32(20, uint32(len(refs)/2))
-	e.SealHiveEntry()
+	SealEntry(e)
 	return e
 }
 
-// SealHiveEntry sets both hashes of an entry of a log.
-func (f Forged) SealHiveEntry() {
+// SealEntry sets both hashes of an entry of a log.
+func SealEntry(f forge.Bytes) {
 	f.U64(24, marvin32(f[40:]))
 	f.U64(32, marvin32(f[:32]))
 }
@@ -95,15 +97,15 @@ func marvin32(b []byte) uint64 {
 	return uint64(hi)<<32 | uint64(lo)
 }
 
-// HiveOldLog builds a log of Windows until 8 for a hive f: the sectors in which it differs from the state that Windows
+// OldLog builds a log of Windows until 8 for a hive f: the sectors in which it differs from the state that Windows
 // was about to write. kind is 1, or 2 for NT 4 and 2000.
-func (f Forged) HiveOldLog(kind uint32, to Forged) Forged {
-	log := append(Forged(nil), to[:hiveLogPage]...)
-	log.hiveLogBase(kind, 1)
-	dirty := make([]byte, (len(to)-HiveBins)/HiveBins)
+func OldLog(f forge.Bytes, kind uint32, to forge.Bytes) forge.Bytes {
+	log := append(forge.Bytes(nil), to[:hiveLogPage]...)
+	hiveLogBase(log, kind, 1)
+	dirty := make([]byte, (len(to)-Bins)/Bins)
 	var pages []byte
 	for i := range 8 * len(dirty) {
-		at := HiveBins + i*hiveLogPage
+		at := Bins + i*hiveLogPage
 		page := to[at : at+hiveLogPage]
 		if at >= len(f) || !bytes.Equal(page, f[at:at+hiveLogPage]) {
 			dirty[i/8] |= 1 << (i % 8)

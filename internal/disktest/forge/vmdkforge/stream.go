@@ -1,4 +1,4 @@
-package disktest
+package vmdkforge
 
 import (
 	"bytes"
@@ -8,11 +8,13 @@ import (
 	"io"
 	"slices"
 	"testing"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// StreamVMDK is a valid streamOptimized file and where its parts lie, in bytes.
-type StreamVMDK struct {
-	Forged
+// Stream is a valid streamOptimized file and where its parts lie, in bytes.
+type Stream struct {
+	forge.Bytes
 	Grains    []int64 // markers of the grains that are stored
 	Tables    []int64 // with the tables behind: their markers; else the tables
 	Directory int64   // the same
@@ -31,11 +33,11 @@ type StreamLayout struct {
 	Pack func(grain int64, data []byte) []byte
 }
 
-// ForgeStreamVMDK writes the grains of a disk that are not zero with the compressor of the standard library. Spec:
+// NewStream writes the grains of a disk that are not zero with the compressor of the standard library. Spec:
 // VMware, Virtual Disk Format 1.1, "Stream-Optimized Compressed Sparse Extents".
-func ForgeStreamVMDK(disk []byte, l StreamLayout) *StreamVMDK {
+func NewStream(disk []byte, l StreamLayout) *Stream {
 	if l.Grain == 0 {
-		l.Grain = VMDKGrain / vmdkSector
+		l.Grain = Grain / vmdkSector
 	}
 	if l.Pack == nil {
 		l.Pack = func(_ int64, data []byte) []byte { return Deflated(data) }
@@ -44,25 +46,25 @@ func ForgeStreamVMDK(disk []byte, l StreamLayout) *StreamVMDK {
 	grains := (int64(len(disk)) + grain - 1) / grain
 	tables := (grains + 511) / 512
 	gdSectors := (4*tables + vmdkSector - 1) / vmdkSector
-	v := &StreamVMDK{Forged: make(Forged, vmdkSector+vmdkDescriptor)}
+	v := &Stream{Bytes: make(forge.Bytes, vmdkSector+vmdkDescriptor)}
 	v.header(l.Grain, int64(len(disk)/vmdkSector))
 	if l.Front {
-		v.Directory = int64(len(v.Forged))
-		v.Forged = append(v.Forged, make([]byte, gdSectors*vmdkSector+tables*vmdkTable)...)
-		v.U64(VMDKGDOffset, uint64(v.Directory/vmdkSector))
+		v.Directory = int64(len(v.Bytes))
+		v.Bytes = append(v.Bytes, make([]byte, gdSectors*vmdkSector+tables*vmdkTable)...)
+		v.U64(GDOffset, uint64(v.Directory/vmdkSector))
 	}
-	v.U64(VMDKOverHead, uint64(len(v.Forged)/vmdkSector))
+	v.U64(OverHead, uint64(len(v.Bytes)/vmdkSector))
 
-	gd := make(Forged, gdSectors*vmdkSector)
+	gd := make(forge.Bytes, gdSectors*vmdkSector)
 	for t := range tables {
-		gt := make(Forged, vmdkTable)
+		gt := make(forge.Bytes, vmdkTable)
 		for g := t * 512; g < min((t+1)*512, grains); g++ {
 			data := disk[g*grain : min((g+1)*grain, int64(len(disk)))]
 			if !l.Short {
 				data = append(slices.Clone(data), make([]byte, grain-int64(len(data)))...)
 			}
 			if len(bytes.Trim(data, "\x00")) > 0 {
-				gt.U32(g%512*4, uint32(len(v.Forged)/vmdkSector))
+				gt.U32(g%512*4, uint32(len(v.Bytes)/vmdkSector))
 				v.AddGrain(uint64(g*l.Grain), l.Pack(g, data))
 			}
 		}
@@ -80,8 +82,8 @@ func ForgeStreamVMDK(disk []byte, l StreamLayout) *StreamVMDK {
 		v.Put(v.Directory, gd)
 	} else {
 		v.Directory = v.AddMetadata(2, gd)
-		foot := slices.Clone(v.Forged[:vmdkSector])
-		foot.U64(VMDKGDOffset, uint64(v.Directory/vmdkSector+1))
+		foot := slices.Clone(v.Bytes[:vmdkSector])
+		foot.U64(GDOffset, uint64(v.Directory/vmdkSector+1))
 		v.Footer = v.AddMetadata(3, foot)
 	}
 	v.End = v.AddMetadata(0, nil)
@@ -89,19 +91,19 @@ func ForgeStreamVMDK(disk []byte, l StreamLayout) *StreamVMDK {
 }
 
 // header writes all but the place of the tables and the overhead.
-func (v *StreamVMDK) header(grain, capacity int64) {
+func (v *Stream) header(grain, capacity int64) {
 	v.Text(0, "KDMV")
-	v.U32(VMDKVersion, 3)
-	v.U32(VMDKFlags, 1|1<<16|1<<17)
-	v.U64(VMDKCapacity, uint64(capacity))
-	v.U64(VMDKGrainSize, uint64(grain))
-	v.U64(VMDKDescriptorOffset, 1)
-	v.U64(VMDKDescriptorSize, vmdkDescriptor/vmdkSector)
-	v.U32(VMDKNumGTEs, 512)
-	v.U64(VMDKGDOffset, 1<<64-1)
-	v.Text(VMDKNewLine, "\n \r\n")
-	v.U16(VMDKCompress, 1)
-	v.Text(vmdkSector, VMDKDescriptor("streamOptimized", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
+	v.U32(Version, 3)
+	v.U32(Flags, 1|1<<16|1<<17)
+	v.U64(Capacity, uint64(capacity))
+	v.U64(GrainSize, uint64(grain))
+	v.U64(DescriptorOffset, 1)
+	v.U64(DescriptorSize, vmdkDescriptor/vmdkSector)
+	v.U32(NumGTEs, 512)
+	v.U64(GDOffset, 1<<64-1)
+	v.Text(NewLine, "\n \r\n")
+	v.U16(Compress, 1)
+	v.Text(vmdkSector, Descriptor("streamOptimized", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
 }
 
 // Deflated returns a zlib stream of the data.
@@ -119,28 +121,28 @@ func Deflated(data []byte) []byte {
 }
 
 // AddGrain appends a marker and the packed bytes behind it, up to a whole sector.
-func (v *StreamVMDK) AddGrain(lba uint64, packed []byte) {
-	at := int64(len(v.Forged))
+func (v *Stream) AddGrain(lba uint64, packed []byte) {
+	at := int64(len(v.Bytes))
 	v.Grains = append(v.Grains, at)
-	v.Forged = append(v.Forged, make([]byte, (12+len(packed)+vmdkSector-1)/vmdkSector*vmdkSector)...)
+	v.Bytes = append(v.Bytes, make([]byte, (12+len(packed)+vmdkSector-1)/vmdkSector*vmdkSector)...)
 	v.U64(at, lba)
 	v.U32(at+8, uint32(len(packed)))
 	v.Put(at+12, packed)
 }
 
 // AddMetadata appends a marker and what follows it, whole sectors, and gives the place of the marker.
-func (v *StreamVMDK) AddMetadata(kind uint32, b []byte) int64 {
-	at := int64(len(v.Forged))
-	v.Forged = append(append(v.Forged, make([]byte, vmdkSector)...), b...)
+func (v *Stream) AddMetadata(kind uint32, b []byte) int64 {
+	at := int64(len(v.Bytes))
+	v.Bytes = append(append(v.Bytes, make([]byte, vmdkSector)...), b...)
 	v.U64(at, uint64(len(b)/vmdkSector))
 	v.U32(at+12, kind)
 	return at
 }
 
-// ReadStreamVMDK reads as a second opinion, after the specification and with the decompressor of the standard library.
+// ReadStream reads as a second opinion, after the specification and with the decompressor of the standard library.
 // It demands the form that ovftool writes: grains in ascending order, each table behind the last of its grains,
 // directory, footer, end.
-func ReadStreamVMDK(t testing.TB, f []byte) []byte {
+func ReadStream(t testing.TB, f []byte) []byte {
 	t.Helper()
 	le := binary.LittleEndian
 	must := func(ok bool, what string, at int64) {
@@ -149,12 +151,12 @@ func ReadStreamVMDK(t testing.TB, f []byte) []byte {
 			t.Fatalf("stream at %#x: %s", at, what)
 		}
 	}
-	must(string(f[:4]) == "KDMV" && le.Uint32(f[VMDKFlags:]) == 0x30001 && le.Uint64(f[VMDKGDOffset:]) == 1<<64-1,
+	must(string(f[:4]) == "KDMV" && le.Uint32(f[Flags:]) == 0x30001 && le.Uint64(f[GDOffset:]) == 1<<64-1,
 		"header", 0)
-	disk := make([]byte, le.Uint64(f[VMDKCapacity:])*vmdkSector)
-	grain := int64(le.Uint64(f[VMDKGrainSize:])) * vmdkSector
+	disk := make([]byte, le.Uint64(f[Capacity:])*vmdkSector)
+	grain := int64(le.Uint64(f[GrainSize:])) * vmdkSector
 	last, work, gd := int64(-1), make([]byte, vmdkTable), map[int64]uint32{}
-	for at := int64(le.Uint64(f[VMDKOverHead:])) * vmdkSector; ; {
+	for at := int64(le.Uint64(f[OverHead:])) * vmdkSector; ; {
 		val, size, kind := int64(le.Uint64(f[at:])), int64(le.Uint32(f[at+8:])), le.Uint32(f[at+12:])
 		body := f[at+vmdkSector:]
 		switch {
@@ -179,10 +181,10 @@ func ReadStreamVMDK(t testing.TB, f []byte) []byte {
 			for i := range val * vmdkSector / 4 {
 				must(le.Uint32(body[4*i:]) == gd[i], "directory", at)
 			}
-			must(le.Uint64(f[len(f)-1024+VMDKGDOffset:]) == uint64(at/vmdkSector+1), "directory in the footer", at)
+			must(le.Uint64(f[len(f)-1024+GDOffset:]) == uint64(at/vmdkSector+1), "directory in the footer", at)
 		case kind == 3:
 			foot := slices.Clone(body[:vmdkSector])
-			le.PutUint64(foot[VMDKGDOffset:], 1<<64-1)
+			le.PutUint64(foot[GDOffset:], 1<<64-1)
 			must(val == 1 && at == int64(len(f))-1536 && bytes.Equal(foot, f[:vmdkSector]), "footer", at)
 		default:
 			must(kind == 0 && val == 0 && at == int64(len(f))-vmdkSector, "end", at)

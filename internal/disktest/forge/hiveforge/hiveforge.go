@@ -1,4 +1,5 @@
-package disktest
+// Package hiveforge forges registry hives and their logs.
+package hiveforge
 
 import (
 	"cmp"
@@ -6,46 +7,48 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // Places in the base block of a registry hive, and what a test cuts it by. Spec: "Windows registry file format
 // specification".
 const (
-	HiveSequence1  = 4
-	HiveSequence2  = 8
-	HiveMinor      = 24
-	HiveFileType   = 28
-	HiveRootCell   = 36
-	HiveBinsSize   = 40
-	HiveChecksum   = 508
-	HiveBins       = 4096  // where the bins begin, and what a bin is a multiple of
-	HiveSegment    = 16344 // bytes of long data in each of their segments
+	Sequence1      = 4
+	Sequence2      = 8
+	Minor          = 24
+	FileType       = 28
+	RootCell       = 36
+	BinsSize       = 40
+	Checksum       = 508
+	Bins           = 4096  // where the bins begin, and what a bin is a multiple of
+	hiveSegment    = 16344 // bytes of long data in each of their segments
 	hiveBinHeader  = 32
 	hiveNone       = 0xffffffff
 	hiveLeafOfRoot = 3 // keys in a leaf below a root of lists: fewer than Windows takes, so that few keys have several
 )
 
-// HiveKey is a key of a forged hive.
-type HiveKey struct {
+// Key is a key of a forged hive.
+type Key struct {
 	Name   string
-	Keys   []HiveKey
-	Values []HiveValue
+	Keys   []Key
+	Values []Value
 	// kind of the list of Keys: li, lf, lh, or ri for a root of lists; empty: what Windows of that version writes
 	List string
 	Wide bool // the name is UTF-16 even where it need not be
 }
 
-// HiveValue is a value of a forged hive.
-type HiveValue struct {
+// Value is a value of a forged hive.
+type Value struct {
 	Name string // empty: the default value
 	Type uint32
 	Data []byte
 	Wide bool
 }
 
-// ForgeHive builds a clean registry hive of version 1.minor.
-func ForgeHive(minor uint32, root HiveKey) Forged {
-	f := &hiveForge{out: make(Forged, HiveBins), minor: minor}
+// New builds a clean registry hive of version 1.minor.
+func New(minor uint32, root Key) forge.Bytes {
+	f := &builder{out: make(forge.Bytes, Bins), minor: minor}
 	f.security = f.cell(make([]byte, 16+20))
 	at := f.key(&root, hiveNone, 0x2c) // the root of a hive, which cannot be deleted, with a name of bytes
 	f.put(f.security, 0, []byte("sk"))
@@ -57,24 +60,24 @@ func ForgeHive(minor uint32, root HiveKey) Forged {
 	f.fill()
 	out := f.out
 	out.Text(0, "regf")
-	out.U32(HiveSequence1, 7)
-	out.U32(HiveSequence2, 7)
+	out.U32(Sequence1, 7)
+	out.U32(Sequence2, 7)
 	out.U64(12, 131_000_000_000_000_000)
 	out.U32(20, 1)
-	out.U32(HiveMinor, minor)
+	out.U32(Minor, minor)
 	out.U32(32, 1)
-	out.U32(HiveRootCell, at)
-	out.U32(HiveBinsSize, uint32(len(out)-HiveBins))
+	out.U32(RootCell, at)
+	out.U32(BinsSize, uint32(len(out)-Bins))
 	out.U32(44, 1)
 	out.Put(48, wide("forged"))
-	out.SealHive()
+	Seal(out)
 	return out
 }
 
-// SealHive sets the checksum of the base block.
-func (f Forged) SealHive() {
+// Seal sets the checksum of the base block.
+func Seal(f forge.Bytes) {
 	sum := uint32(0)
-	for i := 0; i < HiveChecksum; i += 4 {
+	for i := 0; i < Checksum; i += 4 {
 		sum ^= binary.LittleEndian.Uint32(f[i:])
 	}
 	switch sum {
@@ -83,11 +86,11 @@ func (f Forged) SealHive() {
 	case 0xffffffff:
 		sum = 0xfffffffe
 	}
-	f.U32(HiveChecksum, sum)
+	f.U32(Checksum, sum)
 }
 
-type hiveForge struct {
-	out      Forged
+type builder struct {
+	out      forge.Bytes
 	room     int // bytes that are left in the last bin
 	minor    uint32
 	security uint32
@@ -95,53 +98,53 @@ type hiveForge struct {
 }
 
 // cell stores data in a new cell and gives its offset.
-func (f *hiveForge) cell(data []byte) uint32 {
+func (f *builder) cell(data []byte) uint32 {
 	size := (4 + len(data) + 7) &^ 7
 	if size > f.room {
 		f.fill()
-		f.newBin((hiveBinHeader + size + HiveBins - 1) / HiveBins * HiveBins)
+		f.newBin((hiveBinHeader + size + Bins - 1) / Bins * Bins)
 	}
 	at := len(f.out) - f.room
 	f.out.U32(int64(at), uint32(-size))
 	f.out.Put(int64(at)+4, data)
 	f.room -= size
-	return uint32(at - HiveBins)
+	return uint32(at - Bins)
 }
 
 // fill makes a free cell of what is left of the last bin.
-func (f *hiveForge) fill() {
+func (f *builder) fill() {
 	if f.room > 0 {
 		f.out.U32(int64(len(f.out)-f.room), uint32(f.room))
 		f.room = 0
 	}
 }
 
-func (f *hiveForge) newBin(size int) {
+func (f *builder) newBin(size int) {
 	at := len(f.out)
-	f.out = append(f.out, make(Forged, size)...)
+	f.out = append(f.out, make(forge.Bytes, size)...)
 	f.out.Text(int64(at), "hbin")
-	f.out.U32(int64(at)+4, uint32(at-HiveBins))
+	f.out.U32(int64(at)+4, uint32(at-Bins))
 	f.out.U32(int64(at)+8, uint32(size))
 	f.room = size - hiveBinHeader
 }
 
 // put writes into a cell that is there.
-func (f *hiveForge) put(cell uint32, off int64, b []byte) {
-	f.out.Put(HiveBins+4+int64(cell)+off, b)
+func (f *builder) put(cell uint32, off int64, b []byte) {
+	f.out.Put(Bins+4+int64(cell)+off, b)
 }
 
-func (f *hiveForge) put32(cell uint32, off int64, v uint32) {
-	f.out.U32(HiveBins+4+int64(cell)+off, v)
+func (f *builder) put32(cell uint32, off int64, v uint32) {
+	f.out.U32(Bins+4+int64(cell)+off, v)
 }
 
 // key stores a key and all below it.
-func (f *hiveForge) key(k *HiveKey, parent uint32, flags uint16) uint32 {
+func (f *builder) key(k *Key, parent uint32, flags uint16) uint32 {
 	f.keys++
 	name, compressed := hiveName(k.Name, k.Wide)
 	if !compressed {
 		flags &^= 0x20
 	}
-	node := make(Forged, 76+len(name))
+	node := make(forge.Bytes, 76+len(name))
 	node.Text(0, "nk")
 	node.U16(2, flags)
 	node.U64(4, 131_000_000_000_000_000)
@@ -166,7 +169,7 @@ func (f *hiveForge) key(k *HiveKey, parent uint32, flags uint16) uint32 {
 }
 
 // largest fills the fields from which readers size their buffers.
-func (k *HiveKey) largest(node Forged) {
+func (k *Key) largest(node forge.Bytes) {
 	key, value, data := 0, 0, 0
 	for _, s := range k.Keys {
 		key = max(key, len(wide(s.Name)))
@@ -180,8 +183,8 @@ func (k *HiveKey) largest(node Forged) {
 }
 
 // subkeys stores the keys below one, sorted as Windows wants them, and their list.
-func (f *hiveForge) subkeys(k *HiveKey, parent uint32) uint32 {
-	keys := slices.SortedFunc(slices.Values(k.Keys), func(a, b HiveKey) int {
+func (f *builder) subkeys(k *Key, parent uint32) uint32 {
+	keys := slices.SortedFunc(slices.Values(k.Keys), func(a, b Key) int {
 		return cmp.Compare(strings.ToUpper(a.Name), strings.ToUpper(b.Name))
 	})
 	offsets := make([]uint32, len(keys))
@@ -204,14 +207,14 @@ func (f *hiveForge) subkeys(k *HiveKey, parent uint32) uint32 {
 }
 
 // leafKind returns what Windows uses: hashes since XP.
-func (f *hiveForge) leafKind() string {
+func (f *builder) leafKind() string {
 	if f.minor >= 5 {
 		return "lh"
 	}
 	return "lf"
 }
 
-func (f *hiveForge) leaf(kind string, keys []HiveKey, offsets []uint32) uint32 {
+func (f *builder) leaf(kind string, keys []Key, offsets []uint32) uint32 {
 	out := append([]byte(kind), byte(len(offsets)), byte(len(offsets)>>8))
 	for i, off := range offsets {
 		out = binary.LittleEndian.AppendUint32(out, off)
@@ -231,7 +234,7 @@ func (f *hiveForge) leaf(kind string, keys []HiveKey, offsets []uint32) uint32 {
 	return f.cell(out)
 }
 
-func (f *hiveForge) values(values []HiveValue) uint32 {
+func (f *builder) values(values []Value) uint32 {
 	var out []byte
 	for i := range values {
 		out = binary.LittleEndian.AppendUint32(out, f.value(&values[i]))
@@ -239,9 +242,9 @@ func (f *hiveForge) values(values []HiveValue) uint32 {
 	return f.cell(out)
 }
 
-func (f *hiveForge) value(v *HiveValue) uint32 {
+func (f *builder) value(v *Value) uint32 {
 	name, compressed := hiveName(v.Name, v.Wide)
-	node := make(Forged, 20+len(name))
+	node := make(forge.Bytes, 20+len(name))
 	node.Text(0, "vk")
 	node.U16(2, uint16(len(name)))
 	node.U32(4, uint32(len(v.Data)))
@@ -254,7 +257,7 @@ func (f *hiveForge) value(v *HiveValue) uint32 {
 	case len(v.Data) <= 4:
 		node.U32(4, uint32(len(v.Data))|1<<31)
 		node.Put(8, v.Data)
-	case len(v.Data) > HiveSegment && f.minor >= 4:
+	case len(v.Data) > hiveSegment && f.minor >= 4:
 		node.U32(8, f.bigData(v.Data))
 	default:
 		node.U32(8, f.cell(v.Data))
@@ -263,10 +266,10 @@ func (f *hiveForge) value(v *HiveValue) uint32 {
 }
 
 // bigData stores data in segments, as Windows does since XP.
-func (f *hiveForge) bigData(data []byte) uint32 {
+func (f *builder) bigData(data []byte) uint32 {
 	var segments []byte
 	count := 0
-	for part := range slices.Chunk(data, HiveSegment) {
+	for part := range slices.Chunk(data, hiveSegment) {
 		spare := make([]byte, len(part)+4) // hivex takes the last 4 bytes of each cell for no data
 		copy(spare, part)
 		segments = binary.LittleEndian.AppendUint32(segments, f.cell(spare))

@@ -1,42 +1,45 @@
-package disktest
+// Package grubforge forges the parts of GRUB that hold positions.
+package grubforge
 
-// GrubStage is what the installer of GRUB legacy writes into a stage. Spec: GRUB 0.97, stage2/start.S, stage2/asm.S,
+import "github.com/trueup/trueup/internal/disktest/forge"
+
+// Stage is what the installer of GRUB legacy writes into a stage. Spec: GRUB 0.97, stage2/start.S, stage2/asm.S,
 // install_func.
-type GrubStage struct {
-	First     uint32    // LBA of its first sector
-	List      []GrubRun // of the other sectors; the first of the list has the head
-	Address   uint16    // 8000h for stage2, 2000h for stage1.5
-	ID        byte      // 0: stage2; 2: a stage1.5 that reads ext
+type Stage struct {
+	First     uint32 // LBA of its first sector
+	List      []Run  // of the other sectors; the first of the list has the head
+	Address   uint16 // 8000h for stage2, 2000h for stage1.5
+	ID        byte   // 0: stage2; 2: a stage1.5 that reads ext
 	Version   string
 	Partition byte // of the table, from 0: where its next file is; FFh: the whole disk
 	Opens     string
 }
 
-// GrubRun is an entry of a block list.
-type GrubRun struct {
+// Run is an entry of a block list.
+type Run struct {
 	Start            uint32
 	Sectors, Segment uint16
 }
 
 // Stage2 returns a stage2 0.97 with one run of sectors behind its first one, which opens the usual menu in the first
 // partition.
-func Stage2(first uint32) GrubStage {
-	return GrubStage{
-		First: first, List: []GrubRun{{first + 1, 233, 0x820}}, Address: 0x8000,
+func Stage2(first uint32) Stage {
+	return Stage{
+		First: first, List: []Run{{first + 1, 233, 0x820}}, Address: 0x8000,
 		Version: "0.97", Opens: "/boot/grub/menu.lst",
 	}
 }
 
 // Stage15 returns a stage1.5 for ext in the gap.
-func Stage15() GrubStage {
-	return GrubStage{
-		First: 1, List: []GrubRun{{2, 18, 0x220}}, Address: 0x2000, ID: 2,
+func Stage15() Stage {
+	return Stage{
+		First: 1, List: []Run{{2, 18, 0x220}}, Address: 0x2000, ID: 2,
 		Version: "0.97", Opens: "/boot/grub/stage2 /boot/grub/menu.lst",
 	}
 }
 
 // PutStage1 makes the sector at LBA lba a stage1 that loads a stage.
-func (f Forged) PutStage1(lba int64, s GrubStage) {
+func PutStage1(f forge.Bytes, lba int64, s Stage) {
 	at := lba * 512
 	f.Put(at, []byte{0xeb, 0x48, 0x90})
 	f.Put(at+0x3e, []byte{3, 2, 0xff, 0})
@@ -50,7 +53,7 @@ func (f Forged) PutStage1(lba int64, s GrubStage) {
 }
 
 // PutStage writes the first two sectors of a stage.
-func (f Forged) PutStage(s GrubStage) {
+func PutStage(f forge.Bytes, s Stage) {
 	at := int64(s.First) * 512
 	f.Put(at+9, []byte{0xbf, 0xf8, byte(s.Address>>8) + 1})       // mov di,address+1f8h
 	f.Put(at+0xe8, []byte{0xea, 0, byte(s.Address>>8) + 2, 0, 0}) // jmp 0:address+200h

@@ -1,28 +1,32 @@
-package disktest
+package vhdxforge
 
-import "encoding/binary"
+import (
+	"encoding/binary"
 
-// VHDXLogID is the GUID of the log of a forged disk.
-const VHDXLogID = "0badcafe-1234-4567-89ab-cdef01234567"
+	"github.com/trueup/trueup/internal/disktest/forge"
+)
 
-// VHDXChange is what a descriptor of the log does: 4 KiB of data, or zeros where there are none.
-type VHDXChange struct {
+// LogID is the GUID of the log of a forged disk.
+const LogID = "0badcafe-1234-4567-89ab-cdef01234567"
+
+// Change is what a descriptor of the log does: 4 KiB of data, or zeros where there are none.
+type Change struct {
 	Off  int64
 	Data []byte // 4 KiB
 	Zero int64  // bytes
 }
 
-// VHDXEntry is an entry of the log. Spec: 2.3.1.
-type VHDXEntry struct {
+// Entry is an entry of the log. Spec: 2.3.1.
+type Entry struct {
 	Sequence      uint64
 	Tail          int64 // from the start of the log
 	Flushed, Last int64 // 0 for the size of the file
 	GUID          string
-	Changes       []VHDXChange
+	Changes       []Change
 }
 
 // Bytes returns the entry as it stands in the log.
-func (e VHDXEntry) Bytes() Forged {
+func (e Entry) Bytes() forge.Bytes {
 	data := 0
 	for _, c := range e.Changes {
 		if c.Data != nil {
@@ -30,13 +34,13 @@ func (e VHDXEntry) Bytes() Forged {
 		}
 	}
 	sectors := (len(e.Changes) + 2 + 127) / 128
-	b := make(Forged, (sectors+data)*vhdxSector)
+	b := make(forge.Bytes, (sectors+data)*vhdxSector)
 	b.Text(0, "loge")
 	b.U32(8, uint32(len(b)))
 	b.U32(12, uint32(e.Tail))
 	b.U64(16, e.Sequence)
 	b.U32(24, uint32(len(e.Changes)))
-	b.Put(32, VHDXGUID(e.GUID))
+	b.Put(32, GUID(e.GUID))
 	b.U64(48, uint64(e.Flushed))
 	b.U64(56, uint64(e.Last))
 	at := int64(sectors) * vhdxSector
@@ -58,52 +62,52 @@ func (e VHDXEntry) Bytes() Forged {
 		b.U32(at+vhdxSector-4, uint32(e.Sequence))
 		at += vhdxSector
 	}
-	b.SealAt(0, int64(len(b)))
+	SealAt(b, 0, int64(len(b)))
 	return b
 }
 
 // Dirty puts entries into the log, from a place of it on, and marks the log as one to replay. Entries without a GUID
 // get that of the log; their tail is the place of the first one. It gives the places of the entries.
-func (v *VHDX) Dirty(from int64, entries ...VHDXEntry) []int64 {
+func (v *File) Dirty(from int64, entries ...Entry) []int64 {
 	size := v.LogMiB * vhdxMiB
 	var places []int64
 	at := from
 	for _, e := range entries {
 		e.Tail = from
 		if e.GUID == "" {
-			e.GUID = VHDXLogID
+			e.GUID = LogID
 		}
 		if e.Flushed == 0 {
-			e.Flushed = int64(len(v.Forged))
+			e.Flushed = int64(len(v.Bytes))
 		}
 		if e.Last == 0 {
-			e.Last = int64(len(v.Forged))
+			e.Last = int64(len(v.Bytes))
 		}
 		places = append(places, at)
 		at = v.PutLog(at, e.Bytes()) % size
 	}
-	for _, h := range []int64{VHDXHeader1, VHDXHeader2} {
-		v.Put(h+VHDXLogGUID, VHDXGUID(VHDXLogID))
+	for _, h := range []int64{Header1, Header2} {
+		v.Put(h+vhdxLogGUID, GUID(LogID))
 	}
 	v.Seal()
 	return places
 }
 
 // PutLog writes bytes at a place of the ring, and gives the place behind them.
-func (v *VHDX) PutLog(at int64, b []byte) int64 {
+func (v *File) PutLog(at int64, b []byte) int64 {
 	size := v.LogMiB * vhdxMiB
 	for i := range b {
-		v.Forged[v.Log+(at+int64(i))%size] = b[i]
+		v.Bytes[v.Log+(at+int64(i))%size] = b[i]
 	}
 	return at + int64(len(b))
 }
 
 // Sector returns the 4 KiB of the file around a place, with a little-endian number of 8 bytes set there: what the log
 // writes of a BAT entry.
-func (v *VHDX) Sector(at int64, value uint64) VHDXChange {
+func (v *File) Sector(at int64, value uint64) Change {
 	start := at / vhdxSector * vhdxSector
 	data := make([]byte, vhdxSector)
-	copy(data, v.Forged[start:])
+	copy(data, v.Bytes[start:])
 	binary.LittleEndian.PutUint64(data[at-start:], value)
-	return VHDXChange{Off: start, Data: data}
+	return Change{Off: start, Data: data}
 }

@@ -1,38 +1,41 @@
-package disktest
+// Package vhdforge forges VHD files.
+package vhdforge
 
 import (
 	"encoding/binary"
 	"slices"
 	"strings"
 	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // Places of the fields of a footer. Spec: Microsoft, Virtual Hard Disk Image Format Specification 1.0, "Hard Disk
 // Footer Format".
 const (
-	VHDVersion      = 12
-	VHDDataOffset   = 16
-	VHDTimeStamp    = 24
-	VHDCreator      = 28
-	VHDOriginalSize = 40
-	VHDCurrentSize  = 48
-	VHDGeometry     = 56
-	VHDType         = 60
-	VHDChecksum     = 64
-	VHDUniqueID     = 68
-	VHDSavedState   = 84
+	Version         = 12
+	DataOffset      = 16
+	TimeStamp       = 24
+	Creator         = 28
+	vhdOriginalSize = 40
+	CurrentSize     = 48
+	Geometry        = 56
+	Type            = 60
+	vhdChecksum     = 64
+	UniqueID        = 68
+	SavedState      = 84
 )
 
 // Places of the fields of a dynamic header. Spec: the same, "Dynamic Disk Header Format".
 const (
-	VHDTableOffset = 16
-	VHDHeaderVer   = 24
-	VHDMaxEntries  = 28
-	VHDBlockSize   = 32
-	VHDHeaderSum   = 36
-	VHDParentID    = 40
-	VHDParentName  = 64
-	VHDLocators    = 576
+	TableOffset  = 16
+	HeaderVer    = 24
+	MaxEntries   = 28
+	BlockSize    = 32
+	vhdHeaderSum = 36
+	ParentID     = 40
+	ParentName   = 64
+	Locators     = 576
 )
 
 const (
@@ -41,15 +44,15 @@ const (
 	vhdAbsent = 0xffffffff
 )
 
-// VHD is a valid file and where its parts lie, in bytes; a fixed one has only its footer.
-type VHD struct {
-	Forged
+// File is a valid file and where its parts lie, in bytes; a fixed one has only its footer.
+type File struct {
+	forge.Bytes
 	Footer, Header, BAT int64
 	Blocks              []int64 // where the bitmaps lie, 0 for a block that is not stored
 }
 
-// VHDLayout describes the file that ForgeVHD makes. The zero value is a dynamic disk as Virtual PC writes it.
-type VHDLayout struct {
+// Layout describes the file that New makes. The zero value is a dynamic disk as Virtual PC writes it.
+type Layout struct {
 	Block     int64 // bytes, 2 MiB when 0
 	Backwards bool  // the last block of the disk comes first in the file
 	Cut       bool  // the last block of the disk ends where the disk does
@@ -57,81 +60,72 @@ type VHDLayout struct {
 	// garbage in its place.
 	Stored func(sector int64) bool
 	ID     byte // 16 of these are the unique id
-	Parent *VHDParent
+	Parent *Parent
 }
 
-// VHDParent describes the parent in a differencing disk.
-type VHDParent struct {
+// Parent describes the parent in a differencing disk.
+type Parent struct {
 	ID                       byte
 	Relative, Absolute, Name string // left out when empty
 }
 
-// BE16 sets two bytes. The format is big-endian, unlike what Forged writes.
-func (v *VHD) BE16(off int64, n uint16) { binary.BigEndian.PutUint16(v.Forged[off:], n) }
-
-// BE32 sets four bytes.
-func (v *VHD) BE32(off int64, n uint32) { binary.BigEndian.PutUint32(v.Forged[off:], n) }
-
-// BE64 sets eight bytes.
-func (v *VHD) BE64(off int64, n uint64) { binary.BigEndian.PutUint64(v.Forged[off:], n) }
-
 // sum puts the one's complement of the sum of n bytes at off where it belongs. Spec: the same, "Checksum".
-func (v *VHD) sum(off, n, at int64) {
+func (v *File) sum(off, n, at int64) {
 	v.BE32(off+at, 0)
 	var s uint32
-	for _, b := range v.Forged[off : off+n] {
+	for _, b := range v.Bytes[off : off+n] {
 		s += uint32(b)
 	}
 	v.BE32(off+at, ^s)
 }
 
 // Foot changes both footers, or the one of a fixed disk, and sums them again.
-func (v *VHD) Foot(change func(off int64)) {
+func (v *File) Foot(change func(off int64)) {
 	places := []int64{v.Footer}
 	if v.Header != 0 {
 		places = append(places, 0)
 	}
 	for _, off := range places {
 		change(off)
-		v.sum(off, vhdSector, VHDChecksum)
+		v.sum(off, vhdSector, vhdChecksum)
 	}
 }
 
 // Head changes the dynamic header and sums it again.
-func (v *VHD) Head(change func(off int64)) {
+func (v *File) Head(change func(off int64)) {
 	change(v.Header)
-	v.sum(v.Header, vhdHeader, VHDHeaderSum)
+	v.sum(v.Header, vhdHeader, vhdHeaderSum)
 }
 
 // foot writes a footer. The geometry covers the size when that is a multiple of 17 * 4 sectors.
-func (v *VHD) foot(off, size int64, kind uint32, data uint64, id byte) {
+func (v *File) foot(off, size int64, kind uint32, data uint64, id byte) {
 	v.Text(off, "conectix")
 	v.BE32(off+8, 2)
-	v.BE32(off+VHDVersion, 0x10000)
-	v.BE64(off+VHDDataOffset, data)
-	v.BE32(off+VHDTimeStamp, 0x12345678)
-	v.Text(off+VHDCreator, "vpc \x00\x05\x00\x03Wi2k")
-	v.BE64(off+VHDOriginalSize, uint64(size))
-	v.BE64(off+VHDCurrentSize, uint64(size))
-	v.BE16(off+VHDGeometry, uint16(size/vhdSector/68))
-	v.U8(off+VHDGeometry+2, 4)
-	v.U8(off+VHDGeometry+3, 17)
-	v.BE32(off+VHDType, kind)
+	v.BE32(off+Version, 0x10000)
+	v.BE64(off+DataOffset, data)
+	v.BE32(off+TimeStamp, 0x12345678)
+	v.Text(off+Creator, "vpc \x00\x05\x00\x03Wi2k")
+	v.BE64(off+vhdOriginalSize, uint64(size))
+	v.BE64(off+CurrentSize, uint64(size))
+	v.BE16(off+Geometry, uint16(size/vhdSector/68))
+	v.U8(off+Geometry+2, 4)
+	v.U8(off+Geometry+3, 17)
+	v.BE32(off+Type, kind)
 	for i := range int64(16) {
-		v.U8(off+VHDUniqueID+i, id)
+		v.U8(off+UniqueID+i, id)
 	}
-	v.sum(off, vhdSector, VHDChecksum)
+	v.sum(off, vhdSector, vhdChecksum)
 }
 
-// ForgeFixedVHD returns a disk with a footer behind it.
-func ForgeFixedVHD(disk []byte) *VHD {
-	v := &VHD{Forged: append(slices.Clone(Forged(disk)), make(Forged, vhdSector)...), Footer: int64(len(disk))}
+// NewFixed returns a disk with a footer behind it.
+func NewFixed(disk []byte) *File {
+	v := &File{Bytes: append(slices.Clone(forge.Bytes(disk)), make(forge.Bytes, vhdSector)...), Footer: int64(len(disk))}
 	v.foot(v.Footer, int64(len(disk)), 2, 1<<64-1, 1)
 	return v
 }
 
-// ForgeVHD stores the blocks of a disk that are not zero, or that have a sector to store.
-func ForgeVHD(disk []byte, l VHDLayout) *VHD {
+// New stores the blocks of a disk that are not zero, or that have a sector to store.
+func New(disk []byte, l Layout) *File {
 	if l.Block == 0 {
 		l.Block = 2 << 20
 	}
@@ -141,34 +135,34 @@ func ForgeVHD(disk []byte, l VHDLayout) *VHD {
 	}
 	size := int64(len(disk))
 	blocks := (size + l.Block - 1) / l.Block
-	v := &VHD{Header: vhdSector, BAT: vhdSector + vhdHeader, Blocks: make([]int64, blocks)}
-	v.Forged = make(Forged, v.BAT+(4*blocks+vhdSector-1)/vhdSector*vhdSector)
-	for at := v.BAT; at < int64(len(v.Forged)); at += 4 {
+	v := &File{Header: vhdSector, BAT: vhdSector + vhdHeader, Blocks: make([]int64, blocks)}
+	v.Bytes = make(forge.Bytes, v.BAT+(4*blocks+vhdSector-1)/vhdSector*vhdSector)
+	for at := v.BAT; at < int64(len(v.Bytes)); at += 4 {
 		v.BE32(at, vhdAbsent)
 	}
 	v.Text(v.Header, "cxsparse")
 	v.BE64(v.Header+8, 1<<64-1)
-	v.BE64(v.Header+VHDTableOffset, uint64(v.BAT))
-	v.BE32(v.Header+VHDHeaderVer, 0x10000)
-	v.BE32(v.Header+VHDMaxEntries, uint32(blocks))
-	v.BE32(v.Header+VHDBlockSize, uint32(l.Block))
+	v.BE64(v.Header+TableOffset, uint64(v.BAT))
+	v.BE32(v.Header+HeaderVer, 0x10000)
+	v.BE32(v.Header+MaxEntries, uint32(blocks))
+	v.BE32(v.Header+BlockSize, uint32(l.Block))
 	v.name(l.Parent)
-	v.sum(v.Header, vhdHeader, VHDHeaderSum)
+	v.sum(v.Header, vhdHeader, vhdHeaderSum)
 	for i := range blocks {
 		if l.Backwards {
 			i = blocks - 1 - i
 		}
 		v.addBlock(i, disk, l)
 	}
-	v.Footer = int64(len(v.Forged))
-	v.Forged = append(v.Forged, make(Forged, vhdSector)...)
+	v.Footer = int64(len(v.Bytes))
+	v.Bytes = append(v.Bytes, make(forge.Bytes, vhdSector)...)
 	v.foot(v.Footer, size, kind, vhdSector, l.ID)
 	v.foot(0, size, kind, vhdSector, l.ID)
 	return v
 }
 
 // addBlock stores block i behind what is there, if there is anything to store of it.
-func (v *VHD) addBlock(i int64, disk []byte, l VHDLayout) {
+func (v *File) addBlock(i int64, disk []byte, l Layout) {
 	data := disk[i*l.Block : min((i+1)*l.Block, int64(len(disk)))]
 	if l.Stored == nil && strings.Trim(string(data), "\x00") == "" {
 		return
@@ -189,23 +183,23 @@ func (v *VHD) addBlock(i int64, disk []byte, l VHDLayout) {
 	if l.Cut {
 		payload = payload[:len(data)]
 	}
-	v.Blocks[i] = int64(len(v.Forged))
+	v.Blocks[i] = int64(len(v.Bytes))
 	v.BE32(v.BAT+4*i, uint32(v.Blocks[i]/vhdSector))
-	v.Forged = append(append(v.Forged, bitmap...), payload...)
+	v.Bytes = append(append(v.Bytes, bitmap...), payload...)
 }
 
 // name writes the names of the parent: two locators in sectors of their own, and the one in the header.
-func (v *VHD) name(p *VHDParent) {
+func (v *File) name(p *Parent) {
 	if p == nil {
 		return
 	}
 	for i := range int64(16) {
-		v.U8(v.Header+VHDParentID+i, p.ID)
+		v.U8(v.Header+ParentID+i, p.ID)
 	}
 	for i, c := range utf16.Encode([]rune(p.Name)) {
-		v.BE16(v.Header+VHDParentName+2*int64(i), c)
+		v.BE16(v.Header+ParentName+2*int64(i), c)
 	}
-	at := v.Header + VHDLocators
+	at := v.Header + Locators
 	for _, l := range []struct{ code, text string }{{"W2ku", p.Absolute}, {"W2ru", p.Relative}} {
 		if l.text == "" {
 			continue
@@ -214,8 +208,8 @@ func (v *VHD) name(p *VHDParent) {
 		for _, c := range utf16.Encode([]rune(l.text)) {
 			b = binary.LittleEndian.AppendUint16(b, c)
 		}
-		place := len(v.Forged)
-		v.Forged = append(v.Forged, make(Forged, vhdSector)...)
+		place := len(v.Bytes)
+		v.Bytes = append(v.Bytes, make(forge.Bytes, vhdSector)...)
 		v.Put(int64(place), b)
 		v.Text(at, l.code)
 		v.BE32(at+4, vhdSector)

@@ -1,8 +1,12 @@
-package disktest
+// Package fsforge forges volumes of NTFS, FAT, exFAT and ext: as much of them as a prober reads.
+package fsforge
 
 import (
 	"encoding/binary"
 	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // Places in the boot sectors of NTFS and FAT. Spec: Microsoft FAT specification 1.03; NTFS keeps the same BPB and adds
@@ -12,26 +16,26 @@ const (
 	BootSectorsPerCluster = 0x0d
 	BootReserved          = 0x0e
 	BootFATs              = 0x10
-	BootRootEntries       = 0x11
-	BootSectors16         = 0x13
+	bootRootEntries       = 0x11
+	bootSectors16         = 0x13
 	BootMedia             = 0x15
 	BootFATSize           = 0x16
 	BootSectorsPerTrack   = 0x18
 	BootHeads             = 0x1a
 	BootHidden            = 0x1c
 	BootSectors32         = 0x20
-	FATLabel              = 0x2b
+	fatLabel              = 0x2b
 	NTFSTotal             = 0x28
 	NTFSMFT               = 0x30
-	NTFSMirror            = 0x38
+	ntfsMirror            = 0x38
 	NTFSRecord            = 0x40
-	NTFSSerial            = 0x48
+	ntfsSerial            = 0x48
 )
 
 // PutNTFS writes the boot sectors of an NTFS volume over a partition: the first sector and, as Windows does, a copy in
 // the last one. It also writes the mark of the first record of the master file table, and $Volume.
-func (f Forged) PutNTFS(lba, sectors int64) {
-	boot := make(Forged, 512)
+func PutNTFS(f forge.Bytes, lba, sectors int64) {
+	boot := make(forge.Bytes, 512)
 	boot.Put(0, []byte{0xeb, 0x52, 0x90})
 	boot.Text(3, "NTFS    ")
 	boot.U16(BootBytesPerSector, 512)
@@ -43,11 +47,11 @@ func (f Forged) PutNTFS(lba, sectors int64) {
 	boot.Put(0x24, []byte{0x80, 0, 0x80, 0})
 	boot.U64(NTFSTotal, uint64(sectors-1))
 	boot.U64(NTFSMFT, 4)
-	boot.U64(NTFSMirror, 40)
+	boot.U64(ntfsMirror, 40)
 	boot.U8(NTFSRecord, 0xf6) // 2^10 bytes
 	boot.U8(0x44, 1)
-	boot.U64(NTFSSerial, 0x1122334455667788)
-	boot.U16(MBRMagic, 0xaa55)
+	boot.U64(ntfsSerial, 0x1122334455667788)
+	boot.U16(tableforge.MBRMagic, 0xaa55)
 	f.Put(lba*512, boot)
 	f.Put((lba+sectors-1)*512, boot)
 	f.Text((lba+4*8)*512, "FILE") // all that blkid wants of the record of $MFT
@@ -56,9 +60,9 @@ func (f Forged) PutNTFS(lba, sectors int64) {
 
 // NTFSVolumeRecord returns record 3 of a master file table, $Volume, which holds the label. Spec: Linux-NTFS
 // documentation, "File Record", "$VOLUME_NAME", "$VOLUME_INFORMATION".
-func NTFSVolumeRecord(label string) Forged {
+func NTFSVolumeRecord(label string) forge.Bytes {
 	const size, fixups, firstAttribute = 1024, 0x30, 0x38
-	r := make(Forged, size)
+	r := make(forge.Bytes, size)
 	r.Text(0, "FILE")
 	r.U16(4, fixups)
 	r.U16(6, size/512+1)
@@ -89,17 +93,17 @@ func NTFSVolumeRecord(label string) Forged {
 }
 
 // PutFAT16 writes the boot sector of a FAT16 volume, its tables' first entries, and an empty root directory.
-func (f Forged) PutFAT16(lba, sectors int64) {
+func PutFAT16(f forge.Bytes, lba, sectors int64) {
 	const reserved, fats, rootEntries, perCluster = 1, 2, 512, 1
 	size := (sectors/perCluster*2 + 511) / 512
-	boot := make(Forged, 512)
+	boot := make(forge.Bytes, 512)
 	boot.Put(0, []byte{0xeb, 0x3c, 0x90})
 	boot.Text(3, "MSDOS5.0")
 	boot.U16(BootBytesPerSector, 512)
 	boot.U8(BootSectorsPerCluster, perCluster)
 	boot.U16(BootReserved, reserved)
 	boot.U8(BootFATs, fats)
-	boot.U16(BootRootEntries, rootEntries)
+	boot.U16(bootRootEntries, rootEntries)
 	boot.U8(BootMedia, 0xf8)
 	boot.U16(BootFATSize, uint16(size))
 	boot.U16(BootSectorsPerTrack, 63)
@@ -109,9 +113,9 @@ func (f Forged) PutFAT16(lba, sectors int64) {
 	boot.U8(0x24, 0x80)
 	boot.U8(0x26, 0x29)
 	boot.U32(0x27, 0xcafe1234)
-	boot.Text(FATLabel, "NO NAME    ")
+	boot.Text(fatLabel, "NO NAME    ")
 	boot.Text(0x36, "FAT16   ")
-	boot.U16(MBRMagic, 0xaa55)
+	boot.U16(tableforge.MBRMagic, 0xaa55)
 	f.Put(lba*512, boot)
 	for i := range int64(fats) {
 		f.Put((lba+reserved+i*size)*512, []byte{0xf8, 0xff, 0xff, 0xff})
@@ -127,16 +131,16 @@ const (
 	ExtBlocksPerGroup = 0x20
 	ExtInodesPerGroup = 0x28
 	ExtInodeSize      = 0x58
-	ExtCompat         = 0x5c
+	extCompat         = 0x5c
 	ExtIncompat       = 0x60
-	ExtLabel          = 0x78
+	extLabel          = 0x78
 	ExtDescSize       = 0xfe
 	ExtBlocksHi       = 0x150
 )
 
 // PutExt writes the superblock of an ext2 volume with blocks of 1 KiB.
-func (f Forged) PutExt(lba, sectors int64) {
-	s := make(Forged, 1024)
+func PutExt(f forge.Bytes, lba, sectors int64) {
+	s := make(forge.Bytes, 1024)
 	s.U32(0, 64)
 	s.U32(ExtBlocks, uint32(sectors/2))
 	s.U32(0x14, 1) // the first block with data
@@ -152,6 +156,6 @@ func (f Forged) PutExt(lba, sectors int64) {
 	s.U16(ExtInodeSize, 128)
 	s.U32(ExtIncompat, 2) // directory entries have a file type
 	s.Text(0x68, "superblock uuid!")
-	s.Text(ExtLabel, "forged")
+	s.Text(extLabel, "forged")
 	f.Put(lba*512+ExtSuper, s)
 }

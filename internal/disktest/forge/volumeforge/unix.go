@@ -1,9 +1,12 @@
-package disktest
+// Package volumeforge forges volumes of other file systems: as much of them as a prober reads.
+package volumeforge
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"hash/crc32"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 )
 
 // The volumes here are superblocks and nothing else: as much as libblkid and a reader of superblocks look at. Each
@@ -11,19 +14,10 @@ import (
 
 const forgedUUID = "forged fs uuid.."
 
-// BE16 sets two bytes at off, big-endian.
-func (f Forged) BE16(off int64, v uint16) { binary.BigEndian.PutUint16(f[off:], v) }
-
-// BE32 sets four bytes at off, big-endian.
-func (f Forged) BE32(off int64, v uint32) { binary.BigEndian.PutUint32(f[off:], v) }
-
-// BE64 sets eight bytes at off, big-endian.
-func (f Forged) BE64(off int64, v uint64) { binary.BigEndian.PutUint64(f[off:], v) }
-
 func castagnoli(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
 // PutXFS writes the superblock of an XFS of version 5. Spec: XFS Algorithms & Data Structures, "Superblocks".
-func (f Forged) PutXFS(lba, sectors int64) {
+func PutXFS(f forge.Bytes, lba, sectors int64) {
 	v := f[lba*512:]
 	v.Text(0, "XFSB")
 	v.BE32(4, 4096)
@@ -41,11 +35,11 @@ func (f Forged) PutXFS(lba, sectors int64) {
 	v.BE16(106, 8)
 	v.Text(108, "forged")
 	v.Put(120, []byte{12, 9, 9, 3, 10, 0, 0, 25})
-	v.SealXFS()
+	SealXFS(v)
 }
 
 // SealXFS computes the checksum over the first sector anew.
-func (f Forged) SealXFS() {
+func SealXFS(f forge.Bytes) {
 	f.U32(224, 0)
 	f.U32(224, castagnoli(f[:512]))
 }
@@ -54,9 +48,9 @@ func (f Forged) SealXFS() {
 const BtrfsAt = 64 << 10
 
 // PutBtrfs writes the first superblock of a btrfs. Spec: Linux, include/uapi/linux/btrfs_tree.h.
-func (f Forged) PutBtrfs(lba, sectors int64) {
+func PutBtrfs(f forge.Bytes, lba, sectors int64) {
 	v := f[lba*512:]
-	s := make(Forged, 4096)
+	s := make(forge.Bytes, 4096)
 	s.Text(0x20, forgedUUID)
 	s.U64(0x30, BtrfsAt)
 	s.Text(0x40, "_BHRfS_M")
@@ -70,11 +64,11 @@ func (f Forged) PutBtrfs(lba, sectors int64) {
 	s.Text(0x11b, forgedUUID)
 	s.Text(0x12b, "forged")
 	v.Put(BtrfsAt, s)
-	v.SealBtrfs(false)
+	SealBtrfs(v, false)
 }
 
 // SealBtrfs computes the checksum anew: CRC-32C, or SHA-256 if the superblock shall name it.
-func (f Forged) SealBtrfs(sha bool) {
+func SealBtrfs(f forge.Bytes, sha bool) {
 	s := f[BtrfsAt : BtrfsAt+4096]
 	clear(s[:32])
 	if sha {
@@ -90,7 +84,7 @@ func (f Forged) SealBtrfs(sha bool) {
 const JFSAt = 32 << 10
 
 // PutJFS writes the superblock of a JFS. Spec: Linux, fs/jfs/jfs_superblock.h.
-func (f Forged) PutJFS(lba, sectors int64) {
+func PutJFS(f forge.Bytes, lba, sectors int64) {
 	s := f[lba*512+JFSAt:]
 	s.Text(0, "JFS1")
 	s.U32(4, 1)
@@ -112,7 +106,7 @@ func (f Forged) PutJFS(lba, sectors int64) {
 const ReiserAt = 64 << 10
 
 // PutReiserFS writes the superblock of a ReiserFS 3.6. Spec: Linux, fs/reiserfs/reiserfs.h.
-func (f Forged) PutReiserFS(lba, sectors int64) {
+func PutReiserFS(f forge.Bytes, lba, sectors int64) {
 	s := f[lba*512+ReiserAt:]
 	s.U32(0, uint32(sectors/8))
 	s.U32(4, 10)
@@ -132,9 +126,9 @@ func (f Forged) PutReiserFS(lba, sectors int64) {
 }
 
 // PutF2FS writes the first superblock of an F2FS with a checksum. Spec: Linux, include/linux/f2fs_fs.h.
-func (f Forged) PutF2FS(lba, sectors int64) {
+func PutF2FS(f forge.Bytes, lba, sectors int64) {
 	v := f[lba*512:]
-	s := v[ExtSuper:]
+	s := v[fsforge.ExtSuper:]
 	s.U32(0, 0xf2f52010)
 	s.U16(4, 1)
 	s.U16(6, 15)
@@ -149,12 +143,12 @@ func (f Forged) PutF2FS(lba, sectors int64) {
 	s.Text(108, forgedUUID)
 	s.Text(124, "f\x00o\x00r\x00g\x00e\x00d\x00")
 	s.U32(2180, 0x800)
-	v.SealF2FS()
+	SealF2FS(v)
 }
 
 // SealF2FS computes the checksum anew, bit by bit: a CRC-32 that starts with the magic, not inverted.
-func (f Forged) SealF2FS() {
-	s := f[ExtSuper:]
+func SealF2FS(f forge.Bytes) {
+	s := f[fsforge.ExtSuper:]
 	sum := uint32(0xf2f52010)
 	for _, b := range s[:3068] {
 		sum ^= uint32(b)
@@ -172,7 +166,7 @@ const (
 )
 
 // PutUFS1 writes the superblock of a big-endian UFS1. Spec: FreeBSD, sys/ufs/ffs/fs.h.
-func (f Forged) PutUFS1(lba, sectors int64) {
+func PutUFS1(f forge.Bytes, lba, sectors int64) {
 	s := f[lba*512+UFS1At:]
 	s.BE32(36, uint32(sectors/2))
 	s.BE32(44, 1)
@@ -185,7 +179,7 @@ func (f Forged) PutUFS1(lba, sectors int64) {
 }
 
 // PutUFS2 writes the superblock of a little-endian UFS2.
-func (f Forged) PutUFS2(lba, sectors int64) {
+func PutUFS2(f forge.Bytes, lba, sectors int64) {
 	s := f[lba*512+UFS2At:]
 	s.U32(44, 1)
 	s.U32(48, 32768)

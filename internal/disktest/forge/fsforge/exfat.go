@@ -1,4 +1,9 @@
-package disktest
+package fsforge
+
+import (
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+)
 
 // Places in the boot sector of exFAT, in bytes. Spec: Microsoft, exFAT file system specification, 3.1.
 const (
@@ -9,7 +14,7 @@ const (
 	ExFATHeapOffset      = 0x58
 	ExFATClusters        = 0x5c
 	ExFATRootCluster     = 0x60
-	ExFATSerial          = 0x64
+	exfatSerial          = 0x64
 	ExFATRevision        = 0x68
 	ExFATSectorShift     = 0x6c
 	ExFATClusterShift    = 0x6d
@@ -19,9 +24,9 @@ const (
 
 // PutExFAT writes an exFAT: both boot regions, a FAT of 32 sectors at sector 32, and a root directory with a label in
 // cluster 4.
-func (f Forged) PutExFAT(lba, sectors int64) {
+func PutExFAT(f forge.Bytes, lba, sectors int64) {
 	const fat, fatSectors, root = 32, 32, 4
-	b := make(Forged, 512)
+	b := make(forge.Bytes, 512)
 	b.Put(0, []byte("\xeb\x76\x90EXFAT   "))
 	b.U64(ExFATPartitionOffset, uint64(lba))
 	b.U64(ExFATVolumeLength, uint64(sectors))
@@ -30,20 +35,20 @@ func (f Forged) PutExFAT(lba, sectors int64) {
 	b.U32(ExFATHeapOffset, fat+fatSectors)
 	b.U32(ExFATClusters, uint32((sectors-fat-fatSectors)/8))
 	b.U32(ExFATRootCluster, root)
-	b.U32(ExFATSerial, 0xcafe1234)
+	b.U32(exfatSerial, 0xcafe1234)
 	b.U16(ExFATRevision, 0x100)
 	b.U8(ExFATSectorShift, 9)
 	b.U8(ExFATClusterShift, 3)
 	b.U8(ExFATFATs, 1)
-	b.U16(MBRMagic, 0xaa55)
+	b.U16(tableforge.MBRMagic, 0xaa55)
 	f.Put(lba*512, b)
 	v := f[lba*512:]
 	for i := int64(1); i <= 8; i++ {
 		v.U32(i*512+508, 0xaa550000) // extended boot sectors
 	}
 	v.Put(12*512, v[:9*512])
-	v.SealExFAT(0)
-	v.SealExFAT(12)
+	SealExFAT(v, 0)
+	SealExFAT(v, 12)
 	for i := int64(0); i <= root; i++ {
 		v.U32(fat*512+4*i, 0xffffffff)
 	}
@@ -55,7 +60,7 @@ func (f Forged) PutExFAT(lba, sectors int64) {
 }
 
 // SealExFAT computes the checksum of the boot region at a sector of the volume anew. Spec: 3.4.
-func (f Forged) SealExFAT(first int64) {
+func SealExFAT(f forge.Bytes, first int64) {
 	region := f[first*512:]
 	var sum uint32
 	for i := range 11 * 512 {

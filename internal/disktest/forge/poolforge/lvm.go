@@ -1,15 +1,19 @@
-package disktest
+package poolforge
 
-import "hash/crc32"
+import (
+	"hash/crc32"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
+)
 
 // Places in an LVM2 physical volume. Spec: LVM2, lib/label/label.h and lib/format_text/layout.h.
 const (
 	LVMLabel      = 512 // the second sector, where pvcreate puts it
 	LVMLabelCRC   = LVMLabel + 16
 	LVMHeaderAt   = LVMLabel + 20 // offset of the header in the sector
-	LVMHeader     = LVMLabel + 32
-	LVMDeviceSize = LVMHeader + 32
-	LVMDataArea   = LVMHeader + 40
+	lvmHeader     = LVMLabel + 32
+	LVMDeviceSize = lvmHeader + 32
+	LVMDataArea   = lvmHeader + 40
 	LVMMetaArea   = LVMDataArea + 32 // behind the end of the list of data areas
 	LVMMeta       = 4096             // the metadata area
 	LVMMetaSize   = LVMMeta + 32
@@ -140,8 +144,8 @@ creation_host = "test"
 creation_time = 1500000000
 `
 
-// LVMCRC returns the checksum of LVM structures: CRC-32 with another start and without the last inversion.
-func LVMCRC(b []byte) uint32 {
+// lvmCRC returns the checksum of LVM structures: CRC-32 with another start and without the last inversion.
+func lvmCRC(b []byte) uint32 {
 	crc := uint32(0xf597a6cf)
 	table := crc32.MakeTable(crc32.IEEE)
 	for _, c := range b {
@@ -151,14 +155,14 @@ func LVMCRC(b []byte) uint32 {
 }
 
 // PutLVM makes a physical volume whose text begins at a place in the ring of its metadata area, counted from the area.
-func (f Forged) PutLVM(text string, at int64) {
+func PutLVM(f forge.Bytes, text string, at int64) {
 	f.Text(LVMLabel, "LABELONE")
 	f.U64(LVMLabel+8, 1)
 	f.U32(LVMHeaderAt, 32)
 	f.Text(LVMLabel+24, "LVM2 001")
 	for i, c := range []byte(LVMID) {
 		if c != '-' {
-			f[LVMHeader+int64(i)-dashes(LVMID[:i])] = c
+			f[lvmHeader+int64(i)-dashes(LVMID[:i])] = c
 		}
 	}
 	f.U64(LVMDeviceSize, uint64(len(f)))
@@ -169,8 +173,8 @@ func (f Forged) PutLVM(text string, at int64) {
 	f.U32(LVMMeta+20, 1)
 	f.U64(LVMMeta+24, LVMMeta)
 	f.U64(LVMMetaSize, LVMRing)
-	f.PutLVMText(text, at)
-	f.SealLVM()
+	PutLVMText(f, text, at)
+	SealLVM(f)
 }
 
 func dashes(s string) (n int64) {
@@ -183,18 +187,18 @@ func dashes(s string) (n int64) {
 }
 
 // PutLVMText puts a text into the ring.
-func (f Forged) PutLVMText(text string, at int64) {
+func PutLVMText(f forge.Bytes, text string, at int64) {
 	b := append([]byte(text), 0)
 	f.U64(LVMTextOffset, uint64(at))
 	f.U64(LVMTextSize, uint64(len(b)))
-	f.U32(LVMTextCRC, LVMCRC(b))
+	f.U32(LVMTextCRC, lvmCRC(b))
 	first := min(int64(len(b)), LVMRing-at)
 	f.Put(LVMMeta+at, b[:first])
 	f.Put(LVMMeta+512, b[first:])
 }
 
 // SealLVM puts the checksums of label and metadata area right.
-func (f Forged) SealLVM() {
-	f.U32(LVMLabelCRC, LVMCRC(f[LVMLabel+20:LVMLabel+512]))
-	f.U32(LVMMeta, LVMCRC(f[LVMMeta+4:LVMMeta+512]))
+func SealLVM(f forge.Bytes) {
+	f.U32(LVMLabelCRC, lvmCRC(f[LVMLabel+20:LVMLabel+512]))
+	f.U32(LVMMeta, lvmCRC(f[LVMMeta+4:LVMMeta+512]))
 }

@@ -1,7 +1,9 @@
-package disktest
+package tableforge
 
 import (
 	"encoding/binary"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // Places in a BSD disklabel. Spec: FreeBSD, sys/sys/disk/bsd.h.
@@ -20,7 +22,7 @@ type Slice struct {
 }
 
 // PutDisklabel writes a BSD disklabel at a byte offset.
-func (f Forged) PutDisklabel(at int64, slices ...Slice) {
+func PutDisklabel(f forge.Bytes, at int64, slices ...Slice) {
 	l := f[at:]
 	l.U32(0, 0x82564557)
 	l.U32(BSDSectorSize, 512)
@@ -32,11 +34,11 @@ func (f Forged) PutDisklabel(at int64, slices ...Slice) {
 		e.U32(4, s.Start)
 		e.U8(12, s.Type)
 	}
-	l.SumDisklabel()
+	SealDisklabel(l)
 }
 
-// SumDisklabel makes the checksum right, as far as the count leads into the image.
-func (f Forged) SumDisklabel() {
+// SealDisklabel makes the checksum right, as far as the count leads into the image.
+func SealDisklabel(f forge.Bytes) {
 	f.U16(BSDChecksum, 0)
 	n := BSDMap + 16*int(binary.LittleEndian.Uint16(f[BSDCount:]))
 	f.U16(BSDChecksum, xor16(f[:min(n, len(f))], binary.LittleEndian))
@@ -58,7 +60,7 @@ const (
 )
 
 // PutVTOC writes the disk label of Solaris x86 into sector 1 of a partition.
-func (f Forged) PutVTOC(lba int64, slices ...Slice) {
+func PutVTOC(f forge.Bytes, lba int64, slices ...Slice) {
 	l := f[(lba+1)*512:]
 	l.U32(12, 0x600ddeee)
 	l.U32(16, 1)
@@ -72,11 +74,11 @@ func (f Forged) PutVTOC(lba int64, slices ...Slice) {
 	}
 	l.Text(328, "DEFAULT cyl 3 alt 2 hd 255 sec 63")
 	l.U16(508, 0xdabe)
-	l.SumVTOC()
+	SealVTOC(l)
 }
 
-// SumVTOC makes the checksum right.
-func (f Forged) SumVTOC() {
+// SealVTOC makes the checksum right.
+func SealVTOC(f forge.Bytes) {
 	f.U16(VTOCChecksum, 0)
 	f.U16(VTOCChecksum, xor16(f[:512], binary.LittleEndian))
 }

@@ -1,23 +1,29 @@
-package disktest
+package volumeforge
 
-import "hash/crc32"
+import (
+	"hash/crc32"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+)
 
 // PutHPFS writes an HPFS of OS/2 over a partition: boot sector, superblock and spare block. Spec: Linux,
 // fs/hpfs/hpfs.h.
-func (f Forged) PutHPFS(lba, sectors int64) {
+func PutHPFS(f forge.Bytes, lba, sectors int64) {
 	at := lba * 512
 	f.Put(at, []byte{0xeb, 0x4b, 0x90})
 	f.Text(at+3, "IBM 20.0")
-	f.U16(at+BootBytesPerSector, 512)
-	f.U8(at+BootMedia, 0xf8)
-	f.U16(at+BootSectorsPerTrack, 63)
-	f.U16(at+BootHeads, 255)
-	f.U32(at+BootHidden, uint32(lba))
+	f.U16(at+fsforge.BootBytesPerSector, 512)
+	f.U8(at+fsforge.BootMedia, 0xf8)
+	f.U16(at+fsforge.BootSectorsPerTrack, 63)
+	f.U16(at+fsforge.BootHeads, 255)
+	f.U32(at+fsforge.BootHidden, uint32(lba))
 	f.U8(at+0x26, 0x28)
 	f.U32(at+0x27, 0x11223344)
 	f.Text(at+0x2b, "OS2        ")
 	f.Text(at+0x36, "HPFS    ")
-	f.U16(at+MBRMagic, 0xaa55)
+	f.U16(at+tableforge.MBRMagic, 0xaa55)
 	super := at + 16*512
 	f.U32(super, 0xf995e849)
 	f.U32(super+4, 0xfa53e9c5)
@@ -28,7 +34,7 @@ func (f Forged) PutHPFS(lba, sectors int64) {
 }
 
 // PutDLA writes the sector by which OS/2's LVM knows the partitions of a disk. Spec: IBM, LVM engine, DLA_Table_Sector.
-func (f Forged) PutDLA(lba int64) {
+func PutDLA(f forge.Bytes, lba int64) {
 	at := lba * 512
 	f.U32(at, 0x424d5202)
 	f.U32(at+4, 0x44464d50)

@@ -1,9 +1,12 @@
-package disktest
+// Package tableforge forges partition tables and disklabels.
+package tableforge
 
 import (
 	"encoding/binary"
 	"hash/crc32"
 	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
 // Places in sector 0. Spec: IBM PC XT fixed disk; the signature is that of Windows NT.
@@ -14,25 +17,25 @@ const (
 	MBRMagic     = 510
 )
 
-// MBREntryFields is one slot of a partition table. The CHS bytes say "beyond CHS".
-type MBREntryFields struct {
+// Slot is one slot of a partition table. The CHS bytes say "beyond CHS".
+type Slot struct {
 	Flag, Type     byte
 	Start, Sectors uint32
 }
 
-// ForgeMBR returns a disk of so many sectors with a partition table.
-func ForgeMBR(sectors int, entries ...MBREntryFields) Forged {
-	f := make(Forged, sectors*512)
+// NewMBR returns a disk of so many sectors with a partition table.
+func NewMBR(sectors int, entries ...Slot) forge.Bytes {
+	f := make(forge.Bytes, sectors*512)
 	f.U32(MBRSignature, 0x1b2c3d4e)
 	f.U16(MBRMagic, 0xaa55)
 	for i, e := range entries {
-		f.Entry(0, i, e)
+		PutSlot(f, 0, i, e)
 	}
 	return f
 }
 
-// Entry fills a slot of the table or the extended boot record in the sector at LBA lba.
-func (f Forged) Entry(lba int64, slot int, e MBREntryFields) {
+// PutSlot fills a slot of the table or the extended boot record in the sector at LBA lba.
+func PutSlot(f forge.Bytes, lba int64, slot int, e Slot) {
 	at := lba*512 + MBREntries + int64(slot)*MBREntry
 	f.U8(at, e.Flag)
 	f.Put(at+1, []byte{0xfe, 0xff, 0xff})
@@ -43,15 +46,15 @@ func (f Forged) Entry(lba int64, slot int, e MBREntryFields) {
 	f.U16(lba*512+MBRMagic, 0xaa55)
 }
 
-// EBR writes an extended boot record: a logical partition that counts from the record, and a link that counts from
+// PutEBR writes an extended boot record: a logical partition that counts from the record, and a link that counts from
 // the extended partition. A link without sectors ends the chain.
-func (f Forged) EBR(lba int64, logical, link MBREntryFields) {
-	f.Entry(lba, 0, logical)
-	f.Entry(lba, 1, link)
+func PutEBR(f forge.Bytes, lba int64, logical, link Slot) {
+	PutSlot(f, lba, 0, logical)
+	PutSlot(f, lba, 1, link)
 }
 
-// GPTEntryFields is one partition of a GPT.
-type GPTEntryFields struct {
+// GPTEntry is one partition of a GPT.
+type GPTEntry struct {
 	First, Last uint64
 	Name        string
 }
@@ -79,18 +82,18 @@ var gptBasicData = []byte{
 	0xc7,
 }
 
-// ForgeGPT returns a disk of so many sectors of a size in bytes with a protective MBR and both copies of a table of
+// NewGPT returns a disk of so many sectors of a size in bytes with a protective MBR and both copies of a table of
 // slots entries.
-func ForgeGPT(sector int64, sectors, slots int64, entries ...GPTEntryFields) Forged {
-	f := make(Forged, sectors*sector)
-	f.Entry(0, 0, MBREntryFields{Type: 0xee, Start: 1, Sectors: uint32(sectors - 1)})
+func NewGPT(sector int64, sectors, slots int64, entries ...GPTEntry) forge.Bytes {
+	f := make(forge.Bytes, sectors*sector)
+	PutSlot(f, 0, 0, Slot{Type: 0xee, Start: 1, Sectors: uint32(sectors - 1)})
 	array := (slots*gptEntrySize + sector - 1) / sector
 	for _, c := range []struct{ header, alt, entries int64 }{
 		{1, sectors - 1, 2},
 		{sectors - 1, 1, sectors - 1 - array},
 	} {
 		for i, e := range entries {
-			f.gptEntry(c.entries*sector+int64(i)*gptEntrySize, i, e)
+			putGPTEntry(f, c.entries*sector+int64(i)*gptEntrySize, i, e)
 		}
 		at := c.header * sector
 		f.Text(at, "EFI PART")
@@ -104,12 +107,12 @@ func ForgeGPT(sector int64, sectors, slots int64, entries ...GPTEntryFields) For
 		f.U64(at+GPTEntriesLBA, uint64(c.entries))
 		f.U32(at+GPTNumEntries, uint32(slots))
 		f.U32(at+GPTEntrySize, gptEntrySize)
-		f.SumGPT(at, sector)
+		SealGPT(f, at, sector)
 	}
 	return f
 }
 
-func (f Forged) gptEntry(at int64, i int, e GPTEntryFields) {
+func putGPTEntry(f forge.Bytes, at int64, i int, e GPTEntry) {
 	f.Put(at, gptBasicData)
 	f.Text(at+16, "one partition 00")
 	f.U16(at+30, uint16(i))
@@ -120,9 +123,9 @@ func (f Forged) gptEntry(at int64, i int, e GPTEntryFields) {
 	}
 }
 
-// SumGPT makes both check sums of the header at a byte offset right, as far as the fields lead into the image: a wrong
+// SealGPT makes both check sums of the header at a byte offset right, as far as the fields lead into the image: a wrong
 // sum would hide what a changed field does.
-func (f Forged) SumGPT(at, sector int64) {
+func SealGPT(f forge.Bytes, at, sector int64) {
 	if at < 0 || at+gptHeaderLength > int64(len(f)) {
 		return
 	}
