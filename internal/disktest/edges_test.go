@@ -86,8 +86,8 @@ var edges = map[string][]string{
 	"internal/boot/grub":  {"internal/boot", "internal/table", "internal/volume", "internal/volume/identify"},
 	"internal/boot/linux": {"internal/boot", "internal/guestfile", "internal/table", "internal/volume"},
 	// A registry is a hive. The traits of a kind say what Windows starts from.
-	"internal/boot/windows": {
-		"internal/boot", "internal/guestfile", "internal/hive", "internal/table", "internal/volume",
+	"internal/boot/windows": { // what is rewritten must outlast the replay of an open log
+		"internal/boot", "internal/fs/ntfs", "internal/fs/ntfs/journal", "internal/guestfile", "internal/hive", "internal/table", "internal/volume",
 		"internal/volume/identify",
 	},
 	"internal/boot/known": {

@@ -209,7 +209,7 @@ type fileRefs struct {
 func (r *fileRefs) keep(f *boot.Found) error {
 	// A move of this disk or of another can rewrite them.
 	if slices.ContainsFunc(r.refs, func(r boot.Ref) bool { return r.Follows() || r.Disk != 0 }) {
-		err := windowsClean(r.g, r.p)
+		err := r.lasting(f)
 		if err != nil && !boot.Understood(err) {
 			return err
 		}
