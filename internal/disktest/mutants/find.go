@@ -79,6 +79,9 @@ func find(root string, n int, r room, skip map[string]bool, found *[]mutant) ([]
 	var out []*source
 	names, base := map[string]int{}, n*roomIDs-len(*found)
 	for _, name := range pkg.GoFiles {
+		if fits, err := filepath.Match(cmp.Or(r.files, "*"), name); err != nil || !fits {
+			continue
+		}
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err
