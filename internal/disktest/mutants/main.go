@@ -33,8 +33,13 @@ var (
 		"Order|Partial|Publication|QEMUIs|RenameFails|SpaceEnds|Surroundings|SyncFails|TooLittle|TwoRuns)"}
 	diskTests = []suite{{"internal/layout", ""}, planTests, pipeTests}
 	bootTests = []suite{
-		{"internal/boot/known", ""}, {"internal/boot/firmware", ""}, {"internal/boot/grub", ""}, {"internal/boot/linux", ""},
-		{"internal/boot/windows", ""}, {"internal/layout", ""}, planTests,
+		{"internal/boot/known", ""},
+		{"internal/boot/firmware", ""},
+		{"internal/boot/grub", ""},
+		{"internal/boot/linux", ""},
+		{"internal/boot/windows", ""},
+		{"internal/layout", ""},
+		planTests,
 	}
 	fileTests = []suite{imageTests, storeTests, pipeTests, processTests}
 )
