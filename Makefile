@@ -78,13 +78,13 @@ test: export REQUIRE_TOOLS ?= 1
 test: tools ## every test, with the outside tools as second opinion
 	@$(MAKE) --no-print-directory -j2 test-plain test-race
 
-# The two run side by side, since one alone leaves processors idle. The longest package comes first.
+# The two run side by side, since one alone leaves processors idle. The longest package comes first. vet runs in check and in CI.
 .PHONY: test-plain test-race
 test-plain:
-	$(GO) test -count=1 -timeout 45m ./cmd/... $(filter-out $(addprefix %/internal/,$(RACED)),$(shell $(GO) list ./internal/...))
+	$(GO) test -vet=off -count=1 -timeout 45m ./cmd/... $(filter-out $(addprefix %/internal/,$(RACED)),$(shell $(GO) list ./internal/...))
 test-race:
-	$(GO) test -count=1 -race -p 1 -timeout 25m $(RACED:%=./internal/%)
-	$(GO) test -count=1 -race -p 1 -short -skip '$(UNRACED)' -timeout 25m $(RACED_SHARE:%=./internal/%)
+	$(GO) test -vet=off -count=1 -race -p 1 -timeout 25m $(RACED:%=./internal/%)
+	$(GO) test -vet=off -count=1 -race -p 1 -short -skip '$(UNRACED)' -timeout 25m $(RACED_SHARE:%=./internal/%)
 
 .PHONY: exhaustive
 exhaustive: export REQUIRE_TOOLS ?= 1

@@ -167,7 +167,7 @@ var edges = map[string][]string{
 	"internal/disktest/forge/hiveforge": {"internal/disktest/forge"},
 	"internal/disktest/forge/poolforge": {
 		"internal/disktest/forge", "internal/disktest/forge/fsforge", "internal/disktest/forge/tableforge",
-	}, // BitLocker and dynamic disks keep fields of what they cover
+	}, // the boot sector of BitLocker has the fields of an NTFS
 	"internal/disktest/forge/qcow2forge": {"internal/disktest/forge"},
 	"internal/disktest/forge/tableforge": {"internal/disktest/forge"},
 	"internal/disktest/forge/tarforge":   {"internal/disktest/forge"},
