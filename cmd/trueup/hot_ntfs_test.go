@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
 // usedLog is a $LogFile of Windows XP that was in use, with the records of one checkpoint and what follows it in one
@@ -160,65 +162,137 @@ func findNTFS(t testing.TB, part string, args ...string) (f ntfsFile) {
 	return f
 }
 
+// hotNTFS is a disk with an NTFS at sector 63 whose log tests replace.
+type hotNTFS struct {
+	disk     windowsDisk
+	raw      string
+	part     string // the volume alone
+	log, mft ntfsFile
+}
+
+const hotStart, hotSectors = 63, 100_000
+
+func newHotNTFS(t *testing.T, files map[string]string) *hotNTFS {
+	t.Helper()
+	h := &hotNTFS{disk: windowsDisk{signature: windowsSignature, sectors: 120_000, volumes: []windowsVolume{
+		{number: 1, kind: "ntfs", typ: "7", start: hotStart, sectors: hotSectors, loads: "NTLDR", files: files},
+	}}}
+	h.raw = h.disk.make(t)
+	h.part = filepath.Join(t.TempDir(), "part")
+	require.NoError(t, os.WriteFile(h.part, readAt(t, h.raw, hotStart*sectorSize, hotSectors*sectorSize), 0o600))
+	h.log, h.mft = findNTFS(t, h.part, "-i", "2"), findNTFS(t, h.part, "-i", "0")
+	return h
+}
+
+// onRecord is an operation on a record of the MFT.
+func (h *hotNTFS) onRecord(op uint16, n int64) []byte {
+	vcn := n * 1024 / 4096
+	return logged(op, logMFTSlot, uint16(n*1024%4096/512), uint64(vcn), make([]byte, 8), uint64(h.mft.cluster+vcn))
+}
+
+// align aligns the disk with records in its log behind the checkpoint.
+func (h *hotNTFS) align(t *testing.T, pending ...[]byte) (r result, dest string) {
+	t.Helper()
+	source := filepath.Join(t.TempDir(), "source.raw")
+	dest = filepath.Join(t.TempDir(), "dest.raw")
+	disktest.Run(t, "cp", "--sparse=always", h.raw, source)
+	l := newUsedLog(h.log.size)
+	l.checkpoint(t)
+	for _, p := range pending {
+		l.add(t, 1, p)
+	}
+	writeAt(t, source, hotStart*sectorSize+h.log.cluster*4096, l.sealed())
+	return trueup(t, "align", source, dest), dest
+}
+
+// requireRefused requires that the log is given as the reason.
+func requireRefused(t *testing.T, r result, why string) {
+	t.Helper()
+	require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
+	require.Contains(t, r.stderr, "$LogFile of NTFS")
+	require.Contains(t, r.stderr, why)
+}
+
 // An NTFS that was in use when it was copied is aligned when the replay of its log writes to nothing that the move
 // rewrites, and refused by name when it does.
 func TestHotNTFS(t *testing.T) {
 	t.Parallel()
-	const system, start, sectors = "Windows/System32/config/SYSTEM", 63, 100_000
-	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(start*sectorSize))
-	d := windowsDisk{signature: windowsSignature, sectors: 120_000, volumes: []windowsVolume{
-		{number: 1, kind: "ntfs", typ: "7", start: start, sectors: sectors, loads: "NTLDR", files: map[string]string{system: hive}},
-	}}
-	clean := d.make(t)
-	part := filepath.Join(t.TempDir(), "part")
-	require.NoError(t, os.WriteFile(part, readAt(t, clean, start*sectorSize, sectors*sectorSize), 0o600))
-	log, mft, file := findNTFS(t, part, "-i", "2"), findNTFS(t, part, "-i", "0"), findNTFS(t, part, "-F", "/"+system)
-	// onRecord is an operation on a record of the MFT.
-	onRecord := func(op uint16, n int64) []byte {
-		vcn := n * 1024 / 4096
-		return logged(op, logMFTSlot, uint16(n*1024%4096/512), uint64(vcn), make([]byte, 8), uint64(mft.cluster+vcn))
-	}
+	const system = "Windows/System32/config/SYSTEM"
+	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(hotStart*sectorSize))
+	h := newHotNTFS(t, map[string]string{system: hive})
+	file := findNTFS(t, h.part, "-F", "/"+system)
 	b, err := os.ReadFile(hive)
 	require.NoError(t, err)
-	letterAt := uint64(file.cluster) + uint64(bytes.Index(b, mountedValue(windowsSignature, start*sectorSize))/4096)
+	letterAt := uint64(file.cluster) + uint64(bytes.Index(b, mountedValue(windowsSignature, hotStart*sectorSize))/4096)
+	onAny := func(lcn uint64) []byte { return logged(0x08, logAnySlot, 0, 0, make([]byte, 8), lcn) }
 	for name, tc := range map[string]struct {
 		pending [][]byte
 		refused string
 	}{
 		"nothing pending":          {nil, ""},
-		"another file grows":       {[][]byte{onRecord(0x09, 40)}, ""},
-		"clusters of another file": {[][]byte{logged(0x08, logAnySlot, 0, 0, make([]byte, 8), uint64(file.cluster-1))}, ""},
-		"the hive gets new runs":   {[][]byte{onRecord(0x09, file.record)}, "writes the file, record " + fmt.Sprint(file.record)},
-		"the hive is deleted":      {[][]byte{onRecord(0x03, file.record)}, "writes the file, record " + fmt.Sprint(file.record)},
-		"a letter of the hive":     {[][]byte{logged(0x08, logAnySlot, 0, 0, make([]byte, 8), letterAt)}, "patched bytes"},
-		"the MFT grows":            {[][]byte{onRecord(0x09, 0)}, "writes $MFT, record 0"},
-		"an operation of tomorrow": {[][]byte{onRecord(0x30, 40)}, "operation 0x30 at byte 0: not supported"},
+		"another file grows":       {[][]byte{h.onRecord(0x09, 40)}, ""},
+		"clusters of another file": {[][]byte{onAny(uint64(file.cluster - 1))}, ""},
+		"the hive gets new runs":   {[][]byte{h.onRecord(0x09, file.record)}, "writes the file, record " + fmt.Sprint(file.record)},
+		"the hive is deleted":      {[][]byte{h.onRecord(0x03, file.record)}, "writes the file, record " + fmt.Sprint(file.record)},
+		"a letter of the hive":     {[][]byte{onAny(letterAt)}, "patched bytes"},
+		"the MFT grows":            {[][]byte{h.onRecord(0x09, 0)}, "writes $MFT, record 0"},
+		"an operation of tomorrow": {[][]byte{h.onRecord(0x30, 40)}, "operation 0x30 at byte 0: not supported"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			source, dest := filepath.Join(t.TempDir(), "source.raw"), filepath.Join(t.TempDir(), "dest.raw")
-			disktest.Run(t, "cp", "--sparse=always", clean, source)
-			l := newUsedLog(log.size)
-			l.checkpoint(t)
-			for _, p := range tc.pending {
-				l.add(t, 1, p)
-			}
-			writeAt(t, source, start*sectorSize+log.cluster*4096, l.sealed())
-			r := trueup(t, "align", source, dest)
+			r, dest := h.align(t, tc.pending...)
 			if tc.refused != "" {
-				require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
-				require.Contains(t, r.stderr, "$LogFile of NTFS is open")
-				require.Contains(t, r.stderr, tc.refused)
+				requireRefused(t, r, tc.refused)
 				return
 			}
 			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 			require.Contains(t, r.stdout+r.stderr, "was in use when it was copied")
 			// The tools of ntfs-3g refuse a log that is in use: they get the copy with an empty one.
-			writeAt(t, dest, 1<<20+log.cluster*4096, []byte(strings.Repeat("\xff", int(log.size))))
-			after := exportHive(t, readGuestFile(t, dest, d.volumes[0], 1<<20, system), `\MountedDevices`)
+			writeAt(t, dest, 1<<20+h.log.cluster*4096, []byte(strings.Repeat("\xff", int(h.log.size))))
+			after := exportHive(t, readGuestFile(t, dest, h.disk.volumes[0], 1<<20, system), `\MountedDevices`)
 			before := exportHive(t, hive, `\MountedDevices`)
-			old := mountedText(windowsSignature, start*sectorSize)
+			old := mountedText(windowsSignature, hotStart*sectorSize)
 			require.Positive(t, strings.Count(before, old))
 			require.Equal(t, strings.ReplaceAll(before, old, mountedText(windowsSignature, 1<<20)), after)
+		})
+	}
+}
+
+// What an open hive becomes depends on all of its logs, those too in which no position is seen yet: the log of NTFS may
+// make one longer, or bring another.
+func TestHotHiveInHotNTFS(t *testing.T) {
+	t.Parallel()
+	const folder = "Windows/System32/config"
+	own := int64(hotStart * sectorSize)
+	b, err := os.ReadFile(mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(own)))
+	require.NoError(t, err)
+	hive := forge.Bytes(b[:4096+binary.LittleEndian.Uint32(b[hiveforge.BinsSize:])])
+	none := replaced(t, hive, mountedValue(windowsSignature, own), mountedValue(0x99999999, own))
+	for name, state := range map[string]forge.Bytes{"with letters": hive, "without": none} {
+		t.Run(name, func(t *testing.T) {
+			later := slices.Clone(state)
+			later[len(later)-5000]++
+			h := newHotNTFS(t, map[string]string{
+				folder + "/SYSTEM":      hostFile(t, string(hiveforge.Dirty(state, 205))),
+				folder + "/SYSTEM.LOG1": hostFile(t, string(hiveforge.Log(state, 204, later))),
+			})
+			log := findNTFS(t, h.part, "-F", "/"+folder+"/SYSTEM.LOG1").record
+			n, err := strconv.ParseInt(match(t, disktest.Output(t, "ntfsinfo", "-F", "/"+folder, h.part), `Dumping Inode (\d+)`), 0, 64)
+			require.NoError(t, err)
+			r, _ := h.align(t, h.onRecord(0x09, 40))
+			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+			for what, pending := range map[string][]byte{
+				"the file, record " + fmt.Sprint(log): h.onRecord(0x0b, log), "a folder of its path": h.onRecord(0x0c, n),
+			} {
+				r, _ := h.align(t, pending)
+				if name == "with letters" {
+					requireRefused(t, r, what)
+					continue
+				}
+				require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+				said := strings.Join(strings.Fields(r.stdout+r.stderr), " ") // it is folded
+				require.Contains(t, said, "names no partition of this disk, but its log may")
+				require.Contains(t, said, what)
+			}
 		})
 	}
 }

@@ -1,6 +1,5 @@
 // Package hive reads registry hives of Windows (regf), and finds where the data of a value lie in the file. Its purpose
-// is to rewrite a few bytes of a value in place: nothing but the base block has a checksum, so such a change needs no
-// other.
+// is to rewrite a few bytes of a value in place: the bins have no checksum, but entries of logs have (see Reseal).
 //
 // Spec: "Windows registry file format specification", https://github.com/msuhanov/regf.
 package hive
@@ -36,20 +35,21 @@ const (
 
 // baseBlock begins the base block. Spec: "Base block".
 type baseBlock struct {
-	Signature   [4]byte // "regf"
-	Sequence1   uint32  // raised when Windows begins to write the file
-	Sequence2   uint32  // raised to the same number when it is done
-	LastWritten uint64
-	Major       uint32
-	Minor       uint32
-	FileType    uint32
-	FileFormat  uint32
-	RootCell    uint32
-	BinsSize    uint32 // bytes of all hive bins
-	Clustering  uint32
-	FileName    [64]byte
-	_           [396]byte
-	Checksum    uint32
+	Signature       [4]byte // "regf"
+	Sequence1       uint32  // raised when Windows begins to write the file
+	Sequence2       uint32  // raised to the same number when it is done
+	LastWritten     uint64
+	Major           uint32
+	Minor           uint32
+	FileType        uint32
+	FileFormat      uint32
+	RootCell        uint32
+	BinsSize        uint32 // bytes of all hive bins
+	Clustering      uint32
+	FileName        [64]byte
+	ResourceManager ondisk.GUID // since Vista, the same in the logs
+	_               [380]byte
+	Checksum        uint32
 }
 
 // Budget counts the cost of all hives of a disk.
@@ -79,7 +79,7 @@ type Hive struct {
 // hive opens a state.
 func (r *Recovery) hive(s *state) *Hive {
 	return &Hive{
-		base: r.base, end: min(baseSize+int64(s.bins), s.Size()), state: s, known: baseSize, Budget: r.Budget,
+		base: r.base, end: s.end(), state: s, known: baseSize, Budget: r.Budget,
 		pages: ondisk.NewPages(&ondisk.Metered{Source: s, Budget: r.read}, cacheSize),
 	}
 }

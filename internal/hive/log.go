@@ -15,6 +15,7 @@ const (
 	typeOldLog2   = 2   // the same, of NT 4 and 2000
 	typeNewLog    = 6   // since Windows 8.1: entries one after the other
 	maxLogEntries = 1 << 16
+	maxLogPages   = 1 << 17 // of 512 bytes, that logs replace in a hive
 )
 
 // logFile is a log whose base block is valid.
@@ -98,6 +99,9 @@ func (l *logFile) readOld(b *Budget) (ok bool, err error) {
 		}
 		if err := b.spend(0); err != nil {
 			return false, err
+		}
+		if len(e.pages) == maxLogPages {
+			return false, fmt.Errorf("registry log: %w of %d pages", ondisk.ErrLimit, maxLogPages)
 		}
 		e.pages = append(e.pages, logPage{disk.Range{Off: i * logSector, Len: logSector}, off})
 		off += logSector

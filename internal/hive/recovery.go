@@ -14,6 +14,8 @@ import (
 //
 // Spec: "Windows registry file format specification", "Transaction log files".
 type Recovery struct {
+	// Open reports whether the hive was not closed, so that Windows applies its logs.
+	Open bool
 	// Applied is the number of log entries that Windows applies, an old log counting as one; 0 when the hive was closed.
 	Applied int
 
@@ -55,6 +57,7 @@ func (b *Budget) Recover(src ondisk.Source, logs ...Log) (*Recovery, error) {
 	if sum := checksum(raw); r.base.Checksum == sum && r.base.Sequence1 == r.base.Sequence2 {
 		err = r.closed(logs)
 	} else {
+		r.Open = true
 		err = r.choose(logs, sum)
 	}
 	if err != nil {
@@ -90,80 +93,91 @@ func (r *Recovery) Certain() error { return r.unsure }
 
 // choose finds the logs that Windows may apply, and their order. sum is what the checksum of the base block should be.
 func (r *Recovery) choose(logs []Log, sum uint32) error {
-	found, err := r.valid(logs)
+	sealed := r.base.Checksum == sum
+	found, err := r.valid(logs, sealed)
 	if err != nil {
 		return err
 	}
-	sealed := r.base.Checksum == sum
-	if !sealed && len(found) > 0 {
-		latest := slices.MaxFunc(found, byNumber)
-		r.base = latest.base
+	switch {
+	case !sealed && len(found) == 1:
+		r.base = found[0].base
 		r.base.FileType = typePrimary
-		if !latest.old() {
-			found = []*logFile{latest}
-		}
+	case !sealed:
+		return ondisk.In(ondisk.ErrUnsupported, "checksum of the base block is %#x, want %#x, and no log fits: "+
+			"Windows was not shut down cleanly, or the hive is broken", r.base.Checksum, sum)
 	}
 	for _, l := range found {
-		if l.old() != found[0].old() {
-			return ondisk.In(ondisk.ErrUnsupported, "its logs are of two formats")
-		}
-		if l.base.RootCell != r.base.RootCell || l.base.Major != r.base.Major || l.base.Minor != r.base.Minor {
-			return ondisk.In(ondisk.ErrUnsupported,
-				"a log belongs to another hive: version %d.%d with its root at %#x, want %d.%d and %#x", l.base.Major, l.base.Minor,
-				l.base.RootCell, r.base.Major, r.base.Minor, r.base.RootCell)
+		if err := r.related(l, found[0].old()); err != nil {
+			return err
 		}
 	}
 	if len(found) > 0 && found[0].old() {
-		r.oldChains(found, sealed)
-	} else if err := r.newChains(found, sealed); err != nil {
+		r.oldChains(found)
+	} else if err := r.newChains(found); err != nil {
 		return err
 	}
-	switch {
-	case len(r.chains) > 0:
-		return nil
-	case sum == r.base.Checksum:
+	if !slices.ContainsFunc(found, func(l *logFile) bool { return len(l.entries) > 0 }) {
 		return ondisk.In(ondisk.ErrUnsupported,
 			"sequence numbers %d and %d differ, and no log fits: Windows was not shut down cleanly",
 			r.base.Sequence1, r.base.Sequence2)
 	}
-	return ondisk.In(ondisk.ErrUnsupported, "checksum of the base block is %#x, want %#x, and no log fits: "+
-		"Windows was not shut down cleanly, or the hive is broken",
-		r.base.Checksum, sum)
+	return nil
 }
 
-// valid gives the logs whose base block is right, with their entries.
-func (r *Recovery) valid(logs []Log) ([]*logFile, error) {
+// valid returns the logs whose base block is right, with their entries; if that of the hive is right too, those that
+// are not older than it.
+func (r *Recovery) valid(logs []Log, sealed bool) ([]*logFile, error) {
 	var found []*logFile
 	for i, src := range logs {
 		l, err := r.openLog(src, i+1)
 		if err != nil {
 			return nil, err
 		}
-		if l != nil {
+		if l != nil && (!sealed || r.fits(l)) {
 			found = append(found, l)
 		}
 	}
 	return found, nil
 }
 
-// oldChains keeps the old logs of the hive's moment. Which of two Windows applies depends on its build, and the boot
-// loader may take another.
-func (r *Recovery) oldChains(found []*logFile, sealed bool) {
-	for _, l := range found {
-		if !sealed || l.base.LastWritten == r.base.LastWritten {
-			r.chains = append(r.chains, chain{[]*logFile{l}, true})
-			r.Applied = 1
-		}
+// fits reports whether a log is of the hive's moment: an old one has its time, a new one no older entries.
+func (r *Recovery) fits(l *logFile) bool {
+	if l.old() {
+		return l.base.LastWritten == r.base.LastWritten
 	}
-	slices.Reverse(r.chains) // most kernels take the first
+	return !after(r.base.Sequence2, l.base.Sequence1)
+}
+
+// related refuses a log of another format than the first, or of another hive.
+func (r *Recovery) related(l *logFile, old bool) error {
+	if l.old() != old {
+		return ondisk.In(ondisk.ErrUnsupported, "its logs are of two formats")
+	}
+	a, b := &l.base, &r.base
+	if a.RootCell != b.RootCell || a.Major != b.Major || a.Minor != b.Minor {
+		return ondisk.In(ondisk.ErrUnsupported,
+			"a log belongs to another hive: version %d.%d with its root at %#x, want %d.%d and %#x",
+			a.Major, a.Minor, a.RootCell, b.Major, b.Minor, b.RootCell)
+	}
+	none, ours, theirs := ondisk.GUID{}, b.ResourceManager, a.ResourceManager
+	if ours != theirs && ours != none && theirs != none {
+		return ondisk.In(ondisk.ErrUnsupported, "a log belongs to another hive: resource manager %s, want %s", theirs, ours)
+	}
+	return nil
+}
+
+// oldChains keeps all old logs. Which of two Windows applies depends on its build, and the boot loader may take
+// another.
+func (r *Recovery) oldChains(found []*logFile) {
+	for _, l := range slices.Backward(found) { // most kernels take the first
+		r.chains = append(r.chains, chain{[]*logFile{l}, true})
+		r.Applied = 1
+	}
 }
 
 // newChains orders new logs as Windows does: the one that begins first, then the other if it goes on where that ends.
 // Should the first be torn later, Windows would apply the other alone.
-func (r *Recovery) newChains(found []*logFile, sealed bool) error {
-	if sealed {
-		found = slices.DeleteFunc(found, func(l *logFile) bool { return after(r.base.Sequence2, l.base.Sequence1) })
-	}
+func (r *Recovery) newChains(found []*logFile) error {
 	slices.SortFunc(found, byNumber)
 	switch {
 	case len(found) == 0:

@@ -124,11 +124,7 @@ func states(r *Recovery) (out []seen, err error) {
 		s := seen{value: string(data[:4])}
 		var got []byte
 		for _, r0 := range at {
-			places, err := h.Places(r0)
-			if err != nil {
-				return err
-			}
-			for _, p := range places {
+			for _, p := range h.Places(r0) {
 				b, err := ondisk.Bytes(r.files[p.File], p.Off, p.Len)
 				if err != nil {
 					return err
@@ -181,7 +177,7 @@ func TestNewLogs(t *testing.T) {
 		"three":                     {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 10, b), hiveforge.Log(h, 11, c)}, want: own, refused: "3 logs"},
 		"half of the base block":    {logs: []forge.Bytes{hiveforge.Log(h, 9, a)[:300]}, want: own, refused: "no log fits"},
 		"base block being written":  {logs: []forge.Bytes{unclosed(hiveforge.Log(h, 9, a))}, want: own, refused: "no log fits"},
-		"an entry of no pages":      {logs: []forge.Bytes{pageless(hiveforge.Log(h, 9, a))}, want: own},
+		"an entry of no pages":      {logs: []forge.Bytes{pageless(hiveforge.Log(h, 9, a))}, want: own, refused: "no log fits"},
 		"a leftover beside the new": {logs: []forge.Bytes{hiveforge.Log(h, 9, a), nil, {1, 2, 3}}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -250,15 +246,18 @@ func TestNumbersBeginAgain(t *testing.T) {
 	require.Equal(t, []seen{{"0000", []int{0}}, {"bbbb", []int{1}}, {"0000", []int{0}}, {"aaaa", []int{2}}, {"bbbb", []int{1}}}, got)
 }
 
-// A hive whose base block is broken is read with that of the latest log, and that log alone.
+// A hive whose base block is broken is read with that of the log, if there is one only.
 func TestBrokenBaseBlock(t *testing.T) {
 	h := hot(t)
 	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
 	broken := slices.Clone(h)
 	clear(broken[:512])
-	got, err := states(recovery(t, broken, hiveforge.Log(a, 10, b), hiveforge.Log(h, 9, a)))
+	got, err := states(recovery(t, broken, hiveforge.Log(a, 10, b)))
 	require.NoError(t, err)
 	require.Equal(t, []seen{{"0000", []int{0}}, {"bbbb", []int{1}}}, got)
+	_, err = NewBudget().Recover(bytes.NewReader(broken), Log{bytes.NewReader(hiveforge.Log(a, 10, b)), "1"},
+		Log{bytes.NewReader(hiveforge.Log(h, 9, a)), "2"})
+	require.ErrorIs(t, err, ondisk.ErrFormat, "Windows takes the latest that is not torn")
 	_, err = NewBudget().Recover(bytes.NewReader(broken))
 	require.ErrorIs(t, err, ondisk.ErrFormat, "without a log it is no hive")
 	sum := slices.Clone(h)
@@ -296,8 +295,7 @@ func TestPagesOfValues(t *testing.T) {
 		require.NoError(t, err)
 		at, err := v.Where(0, 1500)
 		require.NoError(t, err)
-		places, err := h.Places(at[0])
-		require.NoError(t, err)
+		places := h.Places(at[0])
 		if data[1499] == counted(1500)[1499] {
 			require.Equal(t, []Place{{0, at[0]}}, places)
 			return nil
@@ -539,5 +537,81 @@ func sameBins(t testing.TB, want, got []byte) {
 		if want[i] != got[i] {
 			require.Equal(t, want[i], got[i], "byte %#x of the bins", i)
 		}
+	}
+}
+
+// A log that Windows ignores for its number or its time need not be of this hive; one that fits must be.
+func TestLogsOfOtherHives(t *testing.T) {
+	h := hot(t)
+	a := with(t, h, "aaaa")
+	h = hiveforge.Dirty(h, 10)
+	stale := hiveforge.Log(h, 2, a)
+	stale.U32(hiveforge.Minor, 6)
+	hiveforge.Seal(stale)
+	require.NoError(t, recovery(t, h, hiveforge.Log(h, 9, a), stale).Certain())
+	require.NoError(t, recovery(t, h, hiveforge.Log(h, 9, a), late(hiveforge.OldLog(h, 1, a))).Certain())
+	const manager = 112
+	owned := slices.Clone(h)
+	owned.Put(manager, bytes.Repeat([]byte{1}, 16))
+	hiveforge.Seal(owned)
+	log := hiveforge.Log(owned, 9, a)
+	require.NoError(t, recovery(t, owned, log).Certain())
+	log.Put(manager, bytes.Repeat([]byte{2}, 16))
+	hiveforge.Seal(log)
+	require.ErrorContains(t, recovery(t, owned, log).Certain(), "belongs to another hive: resource manager")
+}
+
+// late gives an old log the time of another moment.
+func late(log forge.Bytes) forge.Bytes {
+	log.U64(12, 5)
+	hiveforge.Seal(log)
+	return log
+}
+
+// A log of very many pages costs little: it is refused.
+func TestLogOfManyPages(t *testing.T) {
+	h := hiveforge.Dirty(hot(t), 10)
+	bins := uint32(maxLogPages+8) * 512 / 4096 * 4096
+	log := slices.Clone(h[:512])
+	log.U32(hiveforge.FileType, 1)
+	log.U32(hiveforge.Sequence2, 10)
+	log.U32(hiveforge.BinsSize, bins)
+	hiveforge.Seal(log)
+	log = append(append(log, "DIRT"...), bytes.Repeat([]byte{0xff}, int(bins/4096))...)
+	log = append(log, make(forge.Bytes, 4096)...)
+	require.ErrorIs(t, recovery(t, h, log).Certain(), ondisk.ErrLimit)
+}
+
+// A hive whose end is in no file is refused, though no key lies there; one whose end is in a log is not.
+func TestHiveThatWasCutOff(t *testing.T) {
+	h := hot(t)
+	tail := len(h)
+	h = append(h, make(forge.Bytes, 4096)...)
+	h.Text(int64(tail), "hbin")
+	h.U32(int64(tail)+4, uint32(tail-4096))
+	h.U32(int64(tail)+8, 4096)
+	h.U32(int64(tail)+32, 4096-32) // a free cell
+	h.U32(hiveforge.BinsSize, uint32(len(h)-4096))
+	a := with(t, h, "aaaa")
+	dirty := hiveforge.Dirty(h, 10)
+	for name, tc := range map[string]struct {
+		hive, from forge.Bytes
+		why        string
+	}{
+		"whole":                    {dirty, h, ""},
+		"cut off":                  {dirty[:tail], h, "it was cut off"},
+		"its end is in the log":    {dirty[:tail], h[:tail], ""},
+		"cut off within a sector":  {dirty[:tail+100], h, "it was cut off"},
+		"which the log has, again": {dirty[:tail+100], h[:tail], ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := states(recovery(t, tc.hive, hiveforge.Log(tc.from, 9, a)))
+			if tc.why != "" {
+				require.ErrorContains(t, err, tc.why)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, "aaaa", got[len(got)-1].value)
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 
@@ -33,6 +34,9 @@ func (r *Recovery) Each(visit func(*Hive) error) error {
 				}
 				err = w.look()
 			}
+		}
+		if err == nil && c.must {
+			err = w.state.whole()
 		}
 		if err != nil && (c.must || !errors.Is(err, ondisk.ErrFormat)) {
 			return err
@@ -82,6 +86,9 @@ func (w *walker) apply(l *logFile, e logEntry) error {
 	for _, p := range e.pages {
 		if err := w.compare(l, p); err != nil {
 			return err
+		}
+		if int64(len(w.state.pages)) > maxLogPages-p.hive.Len/logSector {
+			return fmt.Errorf("registry logs: %w of %d pages", ondisk.ErrLimit, maxLogPages)
 		}
 		for off := int64(0); off < p.hive.Len; off += logSector {
 			w.state.pages[(p.hive.Off+off)/logSector] = stored{l.number, p.off + off}
@@ -138,7 +145,8 @@ type ranges []disk.Range
 // within returns those that share a byte with a page. They must be sorted.
 func (r *ranges) within(page disk.Range) ranges {
 	s := *r
-	first, _ := slices.BinarySearchFunc(s, page.Off+1, func(x disk.Range, end int64) int { return cmp.Compare(x.End(), end) })
+	ends := func(x disk.Range, at int64) int { return cmp.Compare(x.End(), at) }
+	first, _ := slices.BinarySearchFunc(s, page.Off+1, ends)
 	n := 0
 	for first+n < len(s) && s[first+n].Off < page.End() {
 		n++
@@ -168,26 +176,44 @@ func (r *ranges) sort() {
 	*r = joined
 }
 
-// Size is where the hive bins end, and no less than the file.
-func (s *state) Size() int64 { return min(max(s.files[0].Size(), baseSize+int64(s.bins)), maxFile) }
+// Size is where the hive ends, or its file if that is longer.
+func (s *state) Size() int64 { return max(s.files[0].Size(), s.end()) }
 
-// ReadAt follows the contract of io.ReaderAt. What no file holds is zero.
+// end returns where the hive bins end, or where neither the file nor a log has more of them.
+func (s *state) end() int64 {
+	want := min(baseSize+int64(s.bins), maxFile)
+	end := min(s.files[0].Size(), want)
+	for end >= baseSize && end < want {
+		number := (end - baseSize) / logSector
+		if _, ok := s.pages[number]; !ok {
+			break
+		}
+		end = baseSize + (number+1)*logSector
+	}
+	return end
+}
+
+// whole returns an error if the end of the hive bins is nowhere.
+func (s *state) whole() error {
+	if end := s.end(); end < baseSize+int64(s.bins) {
+		return ondisk.In(ondisk.ErrUnsupported,
+			"its hive bins end at byte %d, and file and logs at byte %d: it was cut off", baseSize+int64(s.bins), end)
+	}
+	return nil
+}
+
+// ReadAt follows the contract of io.ReaderAt.
 func (s *state) ReadAt(b []byte, off int64) (int, error) {
-	done := 0
+	done, size := 0, s.Size()
 	for done < len(b) {
 		at := off + int64(done)
-		if at >= s.Size() {
+		if at >= size {
 			return done, io.EOF
 		}
-		file, n := s.at(at, int64(len(b)-done))
-		part := b[done:][:min(n, s.Size()-at)]
-		if from := s.files[file.file]; file.off < from.Size() {
-			part = part[:min(int64(len(part)), from.Size()-file.off)]
-			if err := ondisk.ReadFull(from, part, file.off); err != nil {
-				return done, err
-			}
-		} else {
-			clear(part)
+		file, n := s.at(at, min(int64(len(b)-done), size-at))
+		part := b[done:][:n]
+		if err := ondisk.ReadFull(s.files[file.file], part, file.off); err != nil {
+			return done, err
 		}
 		done += len(part)
 	}
@@ -224,24 +250,18 @@ type Place struct {
 	disk.Range
 }
 
-// Places gives where bytes of the hive lie. Bytes beyond the hive file that no log has are an ErrFormat: they would be
-// nowhere.
-func (h *Hive) Places(r disk.Range) ([]Place, error) {
+// Places returns where bytes of the hive lie.
+func (h *Hive) Places(r disk.Range) []Place {
 	var out []Place
 	if h.seen != nil {
 		h.seen.placed.add(r.Off, r.Len)
 	}
 	for r.Len > 0 {
 		from, n := h.state.at(r.Off, r.Len)
-		if from.off+n > h.state.files[from.file].Size() {
-			return nil, &ondisk.FormatError{
-				What: "registry hive", Off: r.Off, Field: "page", Got: "none", Want: "one in the hive or a log",
-			}
-		}
 		out = append(out, Place{from.file, disk.Range{Off: from.off, Len: n}})
 		r.Off, r.Len = r.Off+n, r.Len-n
 	}
-	return out, nil
+	return out
 }
 
 // Seal gives the entry of a log that holds a place, whose hashes cover it; ok is false where none does.

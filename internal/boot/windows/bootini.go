@@ -179,7 +179,7 @@ func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) er
 	}
 	r.Points = int64(binary.LittleEndian.Uint32(r.Raw)) * 512
 	aim(g, &r)
-	kept := fileRefs{g, p, file, "saved-boot-sector", []boot.Ref{r}}
+	kept := fileRefs{g: g, p: p, file: file, code: "saved-boot-sector", refs: []boot.Ref{r}}
 	return kept.keep(f)
 }
 

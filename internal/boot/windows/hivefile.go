@@ -35,8 +35,9 @@ type guestHive struct {
 	*hive.Hive // in the state that is read
 	fileRefs
 	recovered
-	own      int // how many of the references name this disk
-	unlisted int // positions on other disks that they leave out
+	own      int // positions on this disk in the state that is read
+	others   int // positions on other disks in it
+	unlisted int // those of them that are left out
 }
 
 // finder returns the finder of what the hives hold.
@@ -83,10 +84,13 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 	}
 	found, err := h.eachState(k.find)
 	f.Add(found)
+	if err != nil && h.recovery.Open {
+		h.unsure = err // a state was not read
+	}
 	if err := f.Unread(k.code, 0, what, err, k.remedy); err != nil {
 		return err
 	}
-	if err := h.keep(f); err != nil || h.recovery.Applied == 0 || strings.HasSuffix(path, mirror) {
+	if err := h.keep(f); err != nil || !h.recovery.Open || strings.HasSuffix(path, mirror) {
 		return err
 	}
 	// The loader of NT 4 and 2000 takes the mirror of a SYSTEM that is open.
@@ -100,6 +104,12 @@ const mirror = ".ALT"
 // change made here could be lost or corrupt it.
 func (h *guestHive) keep(f *boot.Found) error {
 	err := h.certain()
+	if err == nil {
+		if !h.recovery.Open {
+			h.beside = nil // Windows ignores the logs
+		}
+		err = h.replayed()
+	}
 	if err != nil && !boot.Understood(err) {
 		return err
 	}
@@ -109,15 +119,17 @@ func (h *guestHive) keep(f *boot.Found) error {
 				shown(h.file.Path), h.p.Number, err), shutDown)
 		}
 		h.hold(f, err)
-	} else {
-		h.noteHot(f)
 	}
-	return h.fileRefs.keep(f)
+	if err := h.fileRefs.keep(f); err != nil {
+		return err
+	}
+	h.noteHot(f)
+	return nil
 }
 
 // ref adds a reference of the 8 bytes at off of a value, and returns the partition that it names; 0: none.
 func (h *guestHive) ref(kind string, v *hive.Value, off int64) (int, error) {
-	if h.own == maxRefs {
+	if h.own++; h.own > maxRefs {
 		return 0, fmt.Errorf("%w of %d positions in one file", ondisk.ErrLimit, maxRefs)
 	}
 	r, err := h.position(kind, v, off)
@@ -125,11 +137,7 @@ func (h *guestHive) ref(kind string, v *hive.Value, off int64) (int, error) {
 		return 0, err
 	}
 	aim(h.g, &r)
-	isNew, err := h.add(r, v, off)
-	if isNew {
-		h.own++
-	}
-	return r.Target, err
+	return r.Target, h.add(r, v, off)
 }
 
 // other adds a reference of the 8 bytes at off of a value that names a partition of another disk by its signature. loss
@@ -139,8 +147,7 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 	if signature == 0 {
 		return nil // a disk that Windows has not seen
 	}
-	m := memoryOf(h.g)
-	if m.others == maxOther {
+	if memoryOf(h.g).others+h.others == maxOther {
 		h.unlisted++
 		return nil
 	}
@@ -156,11 +163,8 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 	if loss != "" {
 		r.Remedy = "give the drive letter back after the first boot of the copies"
 	}
-	isNew, err := h.add(r, v, off)
-	if isNew {
-		m.others++
-	}
-	return err
+	h.others++
+	return h.add(r, v, off)
 }
 
 // position reads the 8 bytes at off of a value.
@@ -203,18 +207,22 @@ type fileRefs struct {
 	file *guestfile.File
 	code string // of an issue
 	refs []boot.Ref
+
+	beside []string // paths of files in its folder that decide what becomes of it: logs
 }
 
 // keep adds the references. They stay if Windows will first repair the volume around the file.
 func (r *fileRefs) keep(f *boot.Found) error {
 	// A move of this disk or of another can rewrite them.
 	if slices.ContainsFunc(r.refs, func(r boot.Ref) bool { return r.Follows() || r.Disk != 0 }) {
-		err := r.lasting(f)
+		err := r.lasting()
 		if err != nil && !boot.Understood(err) {
 			return err
 		}
 		if err != nil {
 			r.hold(f, err)
+		} else if err := r.noteOpen(f); err != nil {
+			return err
 		}
 	}
 	f.Refs = append(f.Refs, r.refs...)

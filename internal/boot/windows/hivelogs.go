@@ -13,8 +13,11 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// maxSealed bounds the bytes of log entries that are kept for their hashes, of one hive.
-const maxSealed = 16 << 20
+// Limits of one hive with its logs.
+const (
+	maxSealed = 16 << 20 // bytes of log entries that are kept for their hashes
+	maxPlaces = 1 << 15  // of positions
+)
 
 // recovered is what a hive and its logs are together.
 type recovered struct {
@@ -41,7 +44,7 @@ func (h *guestHive) open() error {
 		switch {
 		case err == nil:
 			logs = append(logs, hive.Log{Name: shown(file.Path), Source: file})
-			h.files = append(h.files, file)
+			h.files, h.beside = append(h.files, file), append(h.beside, file.Path)
 		case boot.Understood(err):
 			h.unsure = err
 		case !errors.Is(err, fs.ErrNotExist):
@@ -66,7 +69,7 @@ func (h *guestHive) certain() error {
 func (h *guestHive) eachState(find func(*guestHive, *boot.Found) error) (boot.Found, error) {
 	var last boot.Found
 	err := h.recovery.Each(func(state *hive.Hive) error {
-		h.Hive, h.unlisted, last = state, 0, boot.Found{}
+		h.Hive, h.own, h.others, h.unlisted, last = state, 0, 0, 0, boot.Found{}
 		err := find(h, &last)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -74,19 +77,20 @@ func (h *guestHive) eachState(find func(*guestHive, *boot.Found) error) (boot.Fo
 		return err
 	})
 	last.Unlisted += h.unlisted
+	memoryOf(h.g).others += h.others
 	h.union()
 	return last, err
 }
 
 // noteHot reports that the logs of a hive count.
 func (h *guestHive) noteHot(f *boot.Found) {
-	if h.recovery.Applied == 0 || h.own == 0 {
+	if !h.recovery.Open || !slices.ContainsFunc(h.refs, boot.Ref.Follows) {
 		return
 	}
 	f.Issues = append(f.Issues, ondisk.Issue{
 		Code: "hive-open", Effect: ondisk.Note, OnMove: true,
-		Text: fmt.Sprintf("%s of partition %d was copied while Windows ran: positions are rewritten in it and in the "+
-			"%d log entries that Windows applies", shown(h.file.Path), h.p.Number, h.recovery.Applied),
+		Text: fmt.Sprintf("%s of partition %d was copied while Windows ran: positions are rewritten in it and in "+
+			"its logs (entries that Windows applies: %d)", shown(h.file.Path), h.p.Number, h.recovery.Applied),
 	})
 }
 
@@ -98,31 +102,30 @@ func (h *guestHive) places(v *hive.Value, off int64) ([]hive.Place, error) {
 	}
 	var out []hive.Place
 	for _, r := range ranges {
-		places, err := h.Places(r)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, places...)
+		out = append(out, h.Places(r)...)
 	}
 	return out, nil
 }
 
 // add keeps a reference of a state, if no state before had it.
-func (h *guestHive) add(r boot.Ref, v *hive.Value, off int64) (isNew bool, err error) {
+func (h *guestHive) add(r boot.Ref, v *hive.Value, off int64) (err error) {
 	first := r.At[0].Off
 	for _, i := range h.at[first] {
 		if old := h.refs[i]; slices.Equal(old.At, r.At) && old.Kind == r.Kind && old.Points == r.Points {
-			return false, nil
+			return nil
 		}
+	}
+	if len(h.refs) == maxPlaces {
+		return fmt.Errorf("%w of %d places of positions in a hive and its logs", ondisk.ErrLimit, maxPlaces)
 	}
 	if movable(&r) {
 		if r.Seals, err = h.sealsOf(v, off); err != nil {
-			return false, err
+			return err
 		}
 	}
 	h.at[first] = append(h.at[first], len(h.refs))
 	h.refs = append(h.refs, r)
-	return true, nil
+	return nil
 }
 
 // movable reports whether a move of this disk or of another can rewrite a reference.

@@ -180,3 +180,32 @@ func TestSealOfAnEntry(t *testing.T) {
 		fmt.Sprintf("drive letter C:: %d stays", fatStart+0x10000), fmt.Sprintf("drive letter D:: %d stays", secondStart+0x10000),
 	}, got, "the log is read with its new positions, where nothing starts yet")
 }
+
+// A limit counts what one state has: many entries that touch the letters are no reason to refuse, nor to leave out the
+// state with which the guest starts.
+func TestLimitsCountOneState(t *testing.T) {
+	var values []hiveforge.Value
+	for i := range 20 {
+		values = append(values, binaryValue(fmt.Sprintf(`\DosDevices\%c:`, 'C'+i), mounted(signature, fatStart)),
+			binaryValue(fmt.Sprint("other", i), mounted(elsewhere, fatStart)))
+	}
+	hive := systemHive(values...)
+	at := bytes.Index(hive, []byte("other0"))
+	var steps []forge.Bytes
+	for i := range 60 {
+		to := slices.Clone(hive)
+		to[at] = byte('p' + i%2)
+		steps = append(steps, to)
+	}
+	const file = "WINDOWS/system32/config/SYSTEM"
+	r := boottest.Read(t, windowsDisk(t, map[string][]byte{
+		file: hiveforge.Dirty(hive, 7), file + ".LOG1": hiveforge.Log(hive, 6, steps...),
+	}))
+	require.Empty(t, boottest.Issues(r, "mounted-devices"))
+	count := map[string]int{}
+	for _, ref := range stored(r) {
+		count[ref.File]++
+	}
+	require.Equal(t, map[string]int{file: 40, file + ".LOG1": 40 * 60}, count)
+	require.Zero(t, r.Unlisted)
+}

@@ -130,14 +130,14 @@ func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
 type memory struct {
 	roots  map[int]rootFolder // by number of the partition
 	hives  *hive.Budget
-	logs   map[int]openLog // of NTFS, by number of the partition
+	logs   map[int]ntfsLog // of NTFS, by number of the partition
 	others int             // positions on other disks
 }
 
 func memoryOf(g *boot.Guest) *memory {
 	m := boot.Kept[memory](g)
 	if m.roots == nil {
-		m.roots, m.hives, m.logs = map[int]rootFolder{}, hive.NewBudget(), map[int]openLog{}
+		m.roots, m.hives, m.logs = map[int]rootFolder{}, hive.NewBudget(), map[int]ntfsLog{}
 	}
 	return m
 }

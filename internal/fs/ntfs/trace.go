@@ -12,6 +12,7 @@ import (
 type Trace struct {
 	File    []int64 // base record and extensions
 	Folders []int64 // those of the folders on its path, from the root on
+	Parent  []int64 // those of the last of them
 	MFT     []int64 // those of the MFT itself
 }
 
@@ -48,7 +49,7 @@ func (n *fileSystem) Trace(path string) (t Trace, err error) {
 		if err != nil {
 			return t, err
 		}
-		t.Folders = append(t.Folders, records...)
+		t.Folders, t.Parent = append(t.Folders, records...), records
 	}
 	file, err := n.find(path)
 	if err != nil {

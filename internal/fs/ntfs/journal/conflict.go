@@ -17,6 +17,7 @@ const bootBytes = 8 << 10
 type Patched struct {
 	Records []int64      // base and extension records of the file
 	Folders []int64      // base and extension records of the folders on its path, with the root
+	Parents []int64      // of them, folders in which no name may come or go
 	MFT     []int64      // extension records of $MFT; record 0 counts always
 	Bytes   []disk.Range // that are patched, in the volume; its boot sectors count always
 }
@@ -45,7 +46,7 @@ func (c *Conflict) String() string {
 // none.
 func (l *Log) Conflict(p Patched) *Conflict {
 	j := judge{roles: map[int64]role{0: ofMFT}, bytes: merged(append([]disk.Range{{Len: bootBytes}}, p.Bytes...))}
-	for r, records := range map[role][]int64{ofMFT: p.MFT, ofFile: p.Records, ofFolder: p.Folders} {
+	for r, records := range map[role][]int64{ofMFT: p.MFT, ofFile: p.Records, ofFolder: p.Folders, ofParent: p.Parents} {
 		for _, n := range records {
 			j.roles[n] |= r
 		}
@@ -79,6 +80,7 @@ const (
 	ofMFT role = 1 << iota
 	ofFile
 	ofFolder
+	ofParent
 )
 
 // judge decides for each write. It has a list of what is harmless; all else is a conflict.
@@ -100,7 +102,7 @@ func (j *judge) judge(w *Write) *Conflict {
 			return conflict(w.Record, "$MFT")
 		case r&ofFile != 0 && !w.Same:
 			return conflict(w.Record, "the file")
-		case r&ofFolder != 0 && !j.keepsFolder(w):
+		case r&(ofFolder|ofParent) != 0 && !j.keepsFolder(w, r):
 			return conflict(w.Record, "a folder of its path")
 		}
 	}
@@ -111,7 +113,7 @@ func (j *judge) judge(w *Write) *Conflict {
 			return conflict(t.File, "clusters of $MFT")
 		case r&ofFile != 0:
 			return conflict(t.File, "clusters of the file")
-		case r&ofFolder != 0 && !j.keepsFolder(w):
+		case r&(ofFolder|ofParent) != 0 && !j.keepsFolder(w, r):
 			return conflict(t.File, "the index of a folder of its path")
 		}
 	}
@@ -121,15 +123,15 @@ func (j *judge) judge(w *Write) *Conflict {
 	return nil
 }
 
-// keepsFolder reports whether every name on the path still leads to the same file after a write to a folder.
-func (j *judge) keepsFolder(w *Write) bool {
+// keepsFolder reports whether every name on the path still leads to the same file after a write to a folder of a role.
+func (j *judge) keepsFolder(w *Write, r role) bool {
 	switch w.Op {
 	case nameInRoot, nameInBlock: // times and sizes in an entry
 		return true
 	case residentValue, attributeSizes:
 		return w.Same
 	case addToRoot, deleteFromRoot, addToBlock, deleteFromBlock:
-		return j.namesOther(w)
+		return r&ofParent == 0 && j.namesOther(w)
 	default:
 		return false
 	}

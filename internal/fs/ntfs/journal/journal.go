@@ -9,6 +9,7 @@
 package journal
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -82,12 +83,12 @@ func Read(src ondisk.Source, v Volume) (*Log, error) {
 	if l.State == Checked || l.State == Closed {
 		return l, nil
 	}
-	r, err := newReader(src, page)
-	if err != nil {
-		return nil, err
-	}
-	a := analysis{reader: r, volume: v, slots: map[int][]Target{}, transactions: map[uint32]*transaction{}}
-	if err := a.run(l); err != nil {
+	if err := l.analyse(src, page, v); err != nil {
+		understood := errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) ||
+			errors.Is(err, ondisk.ErrLimit)
+		if l.State == Clean && understood {
+			return &Log{State: Clean, Major: page.Major, Minor: page.Minor}, nil // Linux and ntfs-3g trust the mark
+		}
 		return nil, err
 	}
 	if l.State == Clean && len(l.Writes) > 0 {
@@ -97,4 +98,14 @@ func Read(src ondisk.Source, v Volume) (*Log, error) {
 		}
 	}
 	return l, nil
+}
+
+// analyse finds what a replay may write.
+func (l *Log) analyse(src ondisk.Source, page *restartPage, v Volume) error {
+	r, err := newReader(src, page)
+	if err != nil {
+		return err
+	}
+	a := analysis{reader: r, volume: v, slots: map[int][]Target{}, transactions: map[uint32]*transaction{}}
+	return a.run(l)
 }
