@@ -13,7 +13,7 @@ func Open(src ondisk.Source) (*Hive, error) {
 	return r.hive(w.state), nil
 }
 
-// certain is what a hive says of itself and of the logs beside it.
+// certain returns whether it is known what Windows makes of a hive and the logs beside it.
 func certain(src ondisk.Source, logs ...Log) error {
 	r, err := NewBudget().Recover(src, logs...)
 	if err != nil {

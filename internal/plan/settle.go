@@ -154,7 +154,7 @@ func (p *Plan) finish(l *layout.Layout) {
 
 // patch updates the table and all references to the new places.
 func (p *Plan) patch(l *layout.Layout) {
-	p.Patches = l.Table.Relocate(p.Places, l.Geometry)
+	p.Patches, p.checksums = l.Table.Relocate(p.Places, l.Geometry), nil
 	p.rewrite(l, func(Reference) bool { return true })
 	p.sortPatches()
 }

@@ -478,15 +478,6 @@ func intact(got *image.Image) error {
 	return nil
 }
 
-// readBack returns the error of a copy that cannot be read: if it is malformed, other bytes stand there than were
-// written.
-func readBack(err error) error {
-	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference) {
-		return fmt.Errorf("%w from what was written: %w", verify.ErrDifferent, err)
-	}
-	return fmt.Errorf("read back what was written: %w", err)
-}
-
 // seed returns what identifiers of the copy are derived from: the disk and the job, and nothing of chance.
 func seed(s *Source, p *plan.Plan) []byte {
 	h := sha256.New()

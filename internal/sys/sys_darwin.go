@@ -13,5 +13,5 @@ func flush(dir int) error {
 }
 
 // Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Everything is data:
-// what APFS says of a file that was written a moment ago is not reliable.
+// the ranges that APFS returns for a file written a moment ago are not reliable.
 func (*File) Extent(_, limit int64) (n int64, hole bool) { return limit, false }

@@ -64,8 +64,8 @@ func (h *guestHive) certain() error {
 	return h.recovery.Certain()
 }
 
-// eachState lets find look at each state that Windows can make of the hive and its logs. What it says of the last one,
-// with which the guest starts, is returned; the references are those of all.
+// eachState lets find look at each state that Windows can make of the hive and its logs. It returns the
+// findings of the last one, with which the guest starts; the references are those of all.
 func (h *guestHive) eachState(find func(*guestHive, *boot.Found) error) (boot.Found, error) {
 	var last boot.Found
 	err := h.recovery.Each(func(state *hive.Hive) error {

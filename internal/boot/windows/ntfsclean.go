@@ -36,7 +36,7 @@ func (r *fileRefs) lasting() error {
 	return r.replayed()
 }
 
-// logOf reads the log of an NTFS, once; nil if there is none.
+// logOf reads the log of an NTFS, once; nil if the volume has no log.
 func logOf(g *boot.Guest, p boot.Partition) (*journal.Log, error) {
 	logs := memoryOf(g).logs
 	known, ok := logs[p.Number]

@@ -52,7 +52,7 @@ type Volume struct {
 	MFT func(number int64) ([]byte, error)
 }
 
-// Log is what a log says of its volume.
+// Log is the state of a log, and the writes that a replay may make.
 type Log struct {
 	State        State
 	Major, Minor uint16  // version of the log itself: 1.1, or 2.0 while Windows 8 and later have it mounted
