@@ -67,7 +67,7 @@ func entriesOf(t testing.TB, raw string) []entryCHS {
 
 // TestCHSOfEveryEntry moves primary and logical partitions that fdisk laid out under two geometries, some of them behind the last cylinder
 // that CHS bytes can name, one with an end in the middle of a cylinder. Every start, those in extended boot records too, is then right in
-// the geometry of the table; every end is the last head and sector of its cylinder, or FE FF FF. FACTS B2. fdisk itself finds
+// the geometry of the table; every end is the last head and sector of its cylinder, or FE FF FF. fdisk itself finds
 // no start that is wrong.
 func TestCHSOfEveryEntry(t *testing.T) {
 	t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// Where the fields lie that hold a position. MBR: 446 boot code bytes, then entries of 16. BPB: FACTS of both NTFS
-// ("NTFS boot sector") and FAT ("Microsoft Extensible Firmware Initiative FAT32 File System Specification 1.03").
+// Where the fields lie that hold a position. MBR: 446 boot code bytes, then entries of 16. BPB: that of NTFS
+// (ntfs-3g, include/ntfs-3g/layout.h) and of FAT ("Microsoft Extensible Firmware Initiative FAT32 File System Specification 1.03").
 const (
 	mbrEntryAt      = 446
 	mbrEntrySize    = 16

@@ -15,7 +15,7 @@ import (
 
 // The faults here are those of a DEST that is taken, is the source itself, or cannot be.
 
-// F19: what is there stays, until --force replaces it.
+// What is there stays, until --force replaces it.
 func TestDestExists(t *testing.T) {
 	t.Parallel()
 	for name, source := range faultSources(t) {
@@ -140,7 +140,7 @@ func TestLockFails(t *testing.T) {
 	}
 }
 
-// F20: DEST is the source, whatever it is called.
+// DEST is the source, whatever it is called.
 func TestDestIsTheSource(t *testing.T) {
 	t.Parallel()
 	for _, format := range []diskFormat{formatSparse, formatFlat} {
@@ -212,7 +212,7 @@ func TestReportOverImage(t *testing.T) {
 	require.Equal(t, beforeOther, hashFolder(t, filepath.Dir(other)))
 }
 
-// F21: a folder that is missing, is not one, or cannot be written.
+// A folder that is missing, is not one, or cannot be written.
 func TestDestFolder(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, sampleDisk(t))
@@ -249,7 +249,7 @@ func TestDestFolder(t *testing.T) {
 	f.requireUndone(t)
 }
 
-// F28: nothing around the program changes what it writes.
+// Nothing around the program changes what it writes.
 func TestSurroundings(t *testing.T) {
 	t.Parallel()
 	for name, source := range faultSources(t) {

@@ -18,7 +18,7 @@ import (
 // endSignals are what ends programs: a key, a service manager, a terminal that goes away.
 var endSignals = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
-// F12: a signal in the middle of a copy.
+// A signal in the middle of a copy.
 func TestSignalInTheMiddle(t *testing.T) {
 	t.Parallel()
 	source := noisyDisk(t, 64)
@@ -115,7 +115,7 @@ func TestSignalThatIsIgnored(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
 }
 
-// F13: a report that cannot be read is no success.
+// A report that cannot be read is no success.
 func TestReportCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
@@ -147,7 +147,7 @@ func TestClosedOutput(t *testing.T) {
 	require.Equal(t, []string{"aligned.vmdk"}, folderNames(t, filepath.Dir(f.dest)))
 }
 
-// F27: two runs that write one DEST. The lock of the first dies with it.
+// Two runs that write one DEST. The lock of the first dies with it.
 func TestTwoRunsAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, noisyDisk(t, 64))

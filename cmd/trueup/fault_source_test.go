@@ -48,7 +48,7 @@ func overwrite(path string, off int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// F22: the source changes while it is copied.
+// The source changes while it is copied.
 func TestSourceChanges(t *testing.T) {
 	t.Parallel()
 	original := noisyDisk(t, 64)
@@ -89,7 +89,7 @@ func holdOpen(t *testing.T, format, path string, flags ...string) {
 	require.NoError(t, err)
 }
 
-// F23: a virtual machine runs on the source. What only reads it does no harm.
+// A virtual machine runs on the source. What only reads it does no harm.
 func TestSourceInQEMU(t *testing.T) {
 	t.Parallel()
 	raw := formatSparse.rawOf(t, sampleDisk(t))
@@ -135,7 +135,7 @@ func requireBusy(t *testing.T, f fault, reason string) {
 	require.Contains(t, trueup(t, "inspect", f.source).stdout, reason)
 }
 
-// F24: QEMU is kept from writing to the source as long as the copy runs, and may read it.
+// QEMU is kept from writing to the source as long as the copy runs, and may read it.
 func TestQEMUIsKeptOut(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, noisyDisk(t, 64))
@@ -150,7 +150,7 @@ func TestQEMUIsKeptOut(t *testing.T) {
 	require.Equal(t, 0, run(t, qemu, "-f", "raw", "-c", "write 0 512", f.source).code, "the lock ends with the copy")
 }
 
-// F25: VMware's locks and memory files.
+// VMware's locks and memory files.
 func TestVMwareLocks(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
@@ -185,7 +185,7 @@ func TestLocksOfOthers(t *testing.T) {
 	f.requireNext(t)
 }
 
-// F26: a snapshot stands on the disk. The disk alone is not what the machine sees, and the snapshot alone is not complete.
+// A snapshot stands on the disk. The disk alone is not what the machine sees, and the snapshot alone is not complete.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)

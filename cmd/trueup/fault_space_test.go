@@ -44,7 +44,7 @@ func privateMount(t *testing.T, options, folder string, command ...string) resul
 	return run(t, tool, append(append(unshare, "sh", "-c", script, folder, options, folder), command...)...)
 }
 
-// F01: the space is too small and that can be known before the first byte.
+// The space is too small and that can be known before the first byte.
 func TestTooLittleSpace(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, sampleDisk(t))
@@ -100,7 +100,7 @@ func TestTooLittleSpaceForACompressedCopy(t *testing.T) {
 	}
 }
 
-// F02: the space ends in the middle.
+// The space ends in the middle.
 func TestSpaceEndsInTheMiddle(t *testing.T) {
 	t.Parallel()
 	struck := 0
@@ -123,7 +123,7 @@ func TestSpaceEndsInTheMiddle(t *testing.T) {
 	require.GreaterOrEqual(t, struck, 6)
 }
 
-// F03, F06: writes succeed and the sync does not, as on thin storage that is full.
+// Writes succeed and the sync does not, as on thin storage that is full.
 func TestSyncFails(t *testing.T) {
 	t.Parallel()
 	for name, source := range faultSources(t) {
@@ -143,7 +143,7 @@ func TestSyncFails(t *testing.T) {
 	}
 }
 
-// F04: a limit on the size of files, whose signal ends programs that do not expect it.
+// A limit on the size of files, whose signal ends programs that do not expect it.
 func TestFileSizeLimit(t *testing.T) {
 	t.Parallel()
 	for name, source := range faultSources(t) {
@@ -160,7 +160,7 @@ func TestFileSizeLimit(t *testing.T) {
 	}
 }
 
-// F05, F07: the source cannot be read, or ends early.
+// The source cannot be read, or ends early.
 func TestSourceCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, source := range faultSources(t) {
@@ -187,7 +187,7 @@ func TestSourceCannotBeRead(t *testing.T) {
 	}
 }
 
-// F08: a write that says it is done and is not. Only reading the result shows that.
+// A write that says it is done and is not. Only reading the result shows that.
 func TestLostWrites(t *testing.T) {
 	t.Parallel()
 	caught := 0
@@ -224,7 +224,7 @@ func hashContents(t testing.TB, dir string) map[string]string {
 	return sums
 }
 
-// F09: interrupted calls and few descriptors have no effect.
+// Interrupted calls and few descriptors have no effect.
 func TestHarmlessFaults(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)

@@ -32,7 +32,7 @@ func rawWith(texts map[int64]string) func(testing.TB, string) string {
 // lastSector is where the footer of a VHD and that of a DMG stand.
 const lastSector = (xpSectors - 1) * 512
 
-// TestHostileContent is T40: content that could be of more than one kind, or of another than the user thinks.
+// TestHostileContent judges content that could be of more than one kind, or of another than the user thinks.
 func TestHostileContent(t *testing.T) {
 	t.Parallel()
 	runHostile(t, headersInRaw())
@@ -149,7 +149,7 @@ func wrongFormatFlag() []hostile {
 // luks is the start of its header: magic and version.
 const luks = "LUKS\xba\xbe\x00\x01"
 
-// TestLUKSInImages is T40 where LUKS meets the header of an image: a disk that is full of it can have a VHD footer, and lie inside any image.
+// TestLUKSInImages is about LUKS where it meets the header of an image: a disk that is full of it can have a VHD footer, and lie inside any image.
 func TestLUKSInImages(t *testing.T) {
 	t.Parallel()
 	disk := xpDisk()
@@ -171,7 +171,7 @@ func TestLUKSInImages(t *testing.T) {
 	})
 }
 
-// TestLUKSInSectorZero is the rest of T40. LUKS is no format of images but content of disks, so the disk is raw; the report
+// TestLUKSInSectorZero puts LUKS into sector 0. It is no format of images but content of disks, so the disk is raw; the report
 // names what fills it.
 func TestLUKSInSectorZero(t *testing.T) {
 	t.Parallel()
@@ -184,7 +184,7 @@ func TestLUKSInSectorZero(t *testing.T) {
 	require.Contains(t, measure(t, []string{"inspect", path})[0].stdout, "LUKS")
 }
 
-// TestHostileSizes is T41: files that are too short for what they should be.
+// TestHostileSizes opens files that are too short for what they should be.
 func TestHostileSizes(t *testing.T) {
 	t.Parallel()
 	var rows []hostile
@@ -241,8 +241,8 @@ func cuts() []hostile {
 	return out
 }
 
-// TestSizesWithoutTable is the rest of T41: disks in which there is nothing to find, found fast. The threat list counts 512
-// bytes among the malformed; qemu-img takes them for a disk of one sector, and so do we.
+// TestSizesWithoutTable reads disks in which there is nothing to find. qemu-img
+// takes 512 bytes for a disk of one sector, and so do we.
 func TestSizesWithoutTable(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int64{"T41 one sector": 512, "T41 8 TiB without partitions": 8 << 40} {

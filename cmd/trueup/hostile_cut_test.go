@@ -51,7 +51,7 @@ func cutImages() map[string]cutImage {
 	}
 }
 
-// TestCutImages is T41 for the formats beside the sparse VMDK: files that end at, before and behind the border of every structure, and
+// TestCutImages is about the formats beside the sparse VMDK: files that end at, before and behind the border of every structure, and
 // those of a few bytes. Where inspect can show what is left, no copy is made of it.
 func TestCutImages(t *testing.T) {
 	t.Parallel()
@@ -98,7 +98,7 @@ func (c cutImage) check(t *testing.T, n int64) {
 	assert.Equal(t, want, ends[0].code, "%d of %d bytes", n, len(c.image))
 }
 
-// TestFewBytes is the rest of T41: files of a few bytes, whatever --format says that they are.
+// TestFewBytes opens files of a few bytes, whatever --format says that they are.
 func TestFewBytes(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"qcow2", "vhd", "vhdx", "vmdk", "raw"} {

@@ -43,7 +43,7 @@ func goodFlat() string { return vmdkforge.Descriptor("monolithicFlat", goodLine)
 // changed is the good descriptor with one text replaced.
 func changed(old, new string) string { return strings.Replace(goodFlat(), old, new, 1) }
 
-// TestHostileDescriptors is T08 to T13: what a descriptor can say.
+// TestHostileDescriptors tries what a descriptor can say.
 func TestHostileDescriptors(t *testing.T) {
 	t.Parallel()
 	for _, rows := range [][]hostile{parents(), otherLines(), bigTexts(), contradictions(), extentSums()} {
@@ -51,7 +51,7 @@ func TestHostileDescriptors(t *testing.T) {
 	}
 }
 
-// parents are T08 and T09: parents that are named and cannot be. A refusal is exit 4, also for inspect, since the disk is not
+// parents are named and cannot be parents. A refusal is exit 4, also for inspect, since the disk is not
 // complete.
 func parents() []hostile {
 	sparse := func(text string) func(testing.TB, string) string {
@@ -97,7 +97,7 @@ func chain(n int, child func(name string) func(testing.TB, string) string) func(
 	}
 }
 
-// otherLines are the refused half of T10; TestDescriptorLines has the other.
+// otherLines are refused lines; TestDescriptorLines has those that are read.
 func otherLines() []hostile {
 	return []hostile{
 		{name: "T10 NOACCESS", image: flatImage(changed("RW 4096", "NOACCESS 4096")), code: "unsupported", says: []string{"line 9", "NOACCESS"}},
@@ -108,7 +108,7 @@ func otherLines() []hostile {
 	}
 }
 
-// bigTexts are T11.
+// bigTexts are descriptors beyond the bounds.
 func bigTexts() []hostile {
 	big := goodFlat() + strings.Repeat("# "+strings.Repeat("x", 1021)+"\n", 2<<10) // 2 MiB
 	line := goodFlat() + "# " + strings.Repeat("x", 1<<20-1024) + "\n"
@@ -134,7 +134,7 @@ func bigTexts() []hostile {
 	}
 }
 
-// contradictions are T12.
+// contradictions are descriptors that contradict themselves.
 func contradictions() []hostile {
 	utf16Text := func(order func(uint16) []byte, bom string) string {
 		var b bytes.Buffer
@@ -176,7 +176,7 @@ func contradictions() []hostile {
 	}
 }
 
-// extentSums are T13: the numbers of an extent line.
+// extentSums are the numbers of an extent line.
 func extentSums() []hostile {
 	size := func(s string) string { return changed("RW 4096", "RW "+s) }
 	twoLines := func(a, b string) string { return changed(goodLine, a+"\n"+b) }
@@ -208,7 +208,7 @@ func filler(n int) string {
 	return strings.Repeat("#", n%1024) + "\n" + strings.Repeat(line, n/1024)[:n/1024*1024-1]
 }
 
-// TestDescriptorVariants is the other half of T10 to T12: what looks odd and is legal. Nothing may be skipped, because
+// TestDescriptorVariants tries what looks odd and is legal. Nothing may be skipped, because
 // what follows would shift (qemu-img 7.2 skips RDONLY and ZERO lines).
 func TestDescriptorVariants(t *testing.T) {
 	t.Parallel()

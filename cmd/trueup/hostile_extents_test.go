@@ -51,7 +51,7 @@ func put64(at int64, n uint64) func(f forge.Bytes) {
 	return func(f forge.Bytes) { f.U64(at, n) }
 }
 
-// TestHostileExtents is T14 to T18, T21 and T25 for the extents of split disks, T26 and T27.
+// TestHostileExtents tries extents of split disks, COWD and SESparse.
 func TestHostileExtents(t *testing.T) {
 	t.Parallel()
 	for _, rows := range [][]hostile{splitExtents(), cowdExtents(), seSparseExtents(), extentTables()} {
@@ -78,7 +78,7 @@ func splitExtents() []hostile {
 	}
 }
 
-// cowdExtents are T26.
+// cowdExtents are broken COWD extents.
 func cowdExtents() []hostile {
 	row := func(name, code string, change func(f forge.Bytes), says ...string) hostile {
 		return extentCase("T26 "+name, code, cowdDisk(change), append(says, "vmdk COWD header at 0x")...)
@@ -97,7 +97,7 @@ func cowdExtents() []hostile {
 	}
 }
 
-// seSparseExtents are T27.
+// seSparseExtents are broken SESparse extents.
 func seSparseExtents() []hostile {
 	row := func(name, code string, change func(f forge.Bytes), says ...string) hostile {
 		return extentCase("T27 "+name, code, seSparseDisk(change), says...)
@@ -117,7 +117,7 @@ func seSparseExtents() []hostile {
 	}
 }
 
-// extentTables are T19 and T26 to T27 for single entries: inspect reports them.
+// extentTables are broken in single entries: inspect reports them.
 func extentTables() []hostile {
 	se := vmdkforge.NewSESparse(xpDisk(), 0, nil)
 	cowd := vmdkforge.NewCOWD(xpDisk(), 1, nil)
@@ -148,8 +148,8 @@ func streamDisk(change func(v *vmdkforge.Stream)) func(testing.TB, string) strin
 	}
 }
 
-// TestHostileStreams is T22, T24 and T25 for files; TestHostileGrains, TestHostileMarkers and TestHostileFooters of the format hold
-// the same for streams, and T23.
+// TestHostileStreams is about files; TestHostileGrains, TestHostileMarkers and TestHostileFooters of the format hold
+// the same for streams, and their markers.
 func TestHostileStreams(t *testing.T) {
 	t.Parallel()
 	runHostile(t, streamGrains())
@@ -184,7 +184,7 @@ func streamGrains() []hostile {
 	}
 }
 
-// streamHeaders are T24 and T25.
+// streamHeaders are those of footers and versions.
 func streamHeaders() []hostile {
 	row := func(name, code string, change func(v *vmdkforge.Stream), says ...string) hostile {
 		return hostile{name: name, code: code, image: streamDisk(change), says: append(says, "vmdk")}

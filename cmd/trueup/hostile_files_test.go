@@ -66,7 +66,7 @@ func crowdedFAT(t testing.TB, sectors int64) forge.Bytes {
 	return f[:data+folder]
 }
 
-// TestHostileExtTrees is T61: trees and folders that are broken, in a file system whose files a boot would be looked for in. What they hold is not
+// TestHostileExtTrees is about trees and folders that are broken, in a file system whose files a boot would be looked for in. What they hold is not
 // known, which keeps no partition from moving.
 func TestHostileExtTrees(t *testing.T) {
 	t.Parallel()

@@ -17,7 +17,7 @@ func exfatImage(change func(forge.Bytes)) func(testing.TB, string) string {
 	})
 }
 
-// TestHostileFilesystems is the exFAT part of T62, and does to the other superblocks what T60 does to that of ext: fields that
+// TestHostileFilesystems gives exFAT and the other superblocks fields that
 // overflow, divide by zero, or leave the partition. Checksums are right but where they are the case.
 func TestHostileFilesystems(t *testing.T) {
 	t.Parallel()

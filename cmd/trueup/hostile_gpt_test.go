@@ -110,7 +110,7 @@ func (b brokenHeader) image(at ...int64) func(testing.TB, string) string {
 	return gptHeaders(b.change, at...)
 }
 
-// TestHostileGPTHeaders is T51 and T52. Without a valid copy there is no table, and nothing is done.
+// TestHostileGPTHeaders breaks both headers. Without a valid copy there is no table, and nothing is done.
 func TestHostileGPTHeaders(t *testing.T) {
 	t.Parallel()
 	var rows []hostile
@@ -145,7 +145,7 @@ func TestHostileGPTHeaders(t *testing.T) {
 	runHostile(t, rows)
 }
 
-// TestOneGoodGPT is the rest of T52, and T51 for one copy: what is wrong with the one is reported, the other is used, and the
+// TestOneGoodGPT breaks one copy: what is wrong with it is reported, the other is used, and the
 // copy has two good ones, in which sgdisk finds no fault.
 func TestOneGoodGPT(t *testing.T) {
 	t.Parallel()
@@ -214,7 +214,7 @@ func gptPlace(array forge.Bytes, i int64, first, last uint64) {
 	array.U64(at+40, last)
 }
 
-// TestHostileGPTEntries is T53: the rest of the table is reported, and no copy made.
+// TestHostileGPTEntries breaks entries: the rest of the table is reported, and no copy made.
 func TestHostileGPTEntries(t *testing.T) {
 	t.Parallel()
 	row := func(name string, entry int64, field int64, change func(array forge.Bytes), says ...string) hostile {
@@ -291,8 +291,8 @@ func TestSoundOddGPTs(t *testing.T) {
 	}
 }
 
-// TestEnlargedGPT is T54: a disk that has grown by 1 GiB keeps its backup in the middle, and the copy has it at the true end.
-// The other half of T54, sectors of another size, is TestSectorSizeIsMentioned.
+// TestEnlargedGPT enlarges: a disk that has grown by 1 GiB keeps its backup in the middle, and the copy has it at the true end.
+// Sectors of another size are the subject of TestSectorSizeIsMentioned.
 func TestEnlargedGPT(t *testing.T) {
 	t.Parallel()
 	path := forgedGPT(func(forge.Bytes) {})(t, t.TempDir())

@@ -17,8 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
-// TestHostileFilesOfGuests is T57, T58, T63 and T64 through the commands: what is wrong in a file system that a Windows boots from, or in its
-// registry, is named and refused, within the budget, and nothing of it is changed.
+// TestHostileFilesOfGuests breaks the file system that a Windows boots from, or its registry. The commands name and
+// refuse what is wrong, within the budget.
 func TestHostileFilesOfGuests(t *testing.T) {
 	t.Parallel()
 	for _, rows := range [][]hostile{brokenRuns(t), brokenIndexes(t), brokenHives(t)} {
@@ -163,7 +163,7 @@ func brokenHives(t testing.TB) []hostile {
 	}
 }
 
-// TestOddMountedDevices is T64: values of other lengths stay, and there can be very many.
+// TestOddMountedDevices has values of other lengths: they stay, and there can be very many.
 func TestOddMountedDevices(t *testing.T) {
 	t.Parallel()
 	var values []hiveforge.Value

@@ -68,7 +68,7 @@ func zfsImage(change func(forge.Bytes)) func(testing.TB, string) string {
 	})
 }
 
-// TestHostilePools is T66 where a header is broken: it is reported, and moves as opaque bytes only when the user asks.
+// TestHostilePools breaks headers of pools: each is reported, and moves as opaque bytes only when the user asks.
 func TestHostilePools(t *testing.T) {
 	t.Parallel()
 	for _, rows := range [][]hostile{brokenLVM(), brokenMD(), brokenLUKS(), brokenOtherPools(), refusedPools()} {
@@ -199,7 +199,7 @@ func refusedPools() []hostile {
 	}
 }
 
-// TestSoundOddPools is the rest of T66: what looks odd and moves as opaque bytes. No key is derived, whatever the count of iterations.
+// TestSoundOddPools moves what looks odd as opaque bytes. No key is derived, whatever the count of iterations.
 func TestSoundOddPools(t *testing.T) {
 	t.Parallel()
 	group := func(body string) func(testing.TB, string) string {

@@ -29,7 +29,7 @@ func qcow2Image(change func(q *qcow2forge.File)) func(testing.TB, string) string
 	}
 }
 
-// TestHostileQcow2 is T37 to T39.
+// TestHostileQcow2 tries references, headers, tables and packed clusters.
 func TestHostileQcow2(t *testing.T) {
 	t.Parallel()
 	for _, rows := range [][]hostile{
@@ -55,7 +55,7 @@ func qcow2Case(name, code string, change func(q *qcow2forge.File), says ...strin
 	return hostile{name: name, code: code, image: qcow2Image(change), says: says}
 }
 
-// qcow2References are T37.
+// qcow2References name other files.
 func qcow2References() []hostile {
 	dataFile := func(q *qcow2forge.File) {
 		q.BE64(qcow2forge.Incompatible, 4)
@@ -318,7 +318,7 @@ func zstandard(b []byte) []byte {
 	return w.EncodeAll(b, nil)
 }
 
-// qcow2Packed are T39: descriptors that lead nowhere.
+// qcow2Packed are descriptors that lead nowhere.
 func qcow2Packed() []hostile {
 	packed := func(name string, change func(q *qcow2forge.File), says ...string) hostile {
 		h := qcow2Case("T39 "+name, "format", change, append(says, "1 entries of L1 and L2 tables", "qcow2 L2 table at 0x40028")...)

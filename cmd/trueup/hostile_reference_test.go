@@ -21,7 +21,7 @@ type reference struct {
 	seen, open []string // names in its folder that may be looked up, and opened
 }
 
-// TestHostileReferences is T01 to T07: descriptors that name other files.
+// TestHostileReferences is about descriptors that name other files.
 func TestHostileReferences(t *testing.T) {
 	t.Parallel()
 	usual := startup(t)
@@ -35,7 +35,7 @@ func TestHostileReferences(t *testing.T) {
 	}
 }
 
-// TestHostileParentsOpenNothing is T08, T31, T35 and T37 once more: whatever the name of a parent is, only its last part is looked for, in
+// TestHostileParentsOpenNothing covers all formats: whatever the name of a parent is, only its last part is looked for, in
 // the image's folder.
 func TestHostileParentsOpenNothing(t *testing.T) {
 	t.Parallel()
@@ -98,12 +98,12 @@ func escapingNames() []reference {
 	return append(out, reference{hostile: hostile{
 		name: "T02 no name at all", image: writeText("disk.vmdk", noName), code: "reference", says: []string{"line 9", `file name "" is empty`},
 	}}, reference{hostile: hostile{
-		// The name is never reached: a zero byte ends nothing in a text, so the text is malformed (T12).
+		// The name is never reached: a zero byte ends nothing in a text, so the text is malformed.
 		name: "T02 name with a zero byte", image: writeText("disk.vmdk", flatOf("x\x00y")), code: "format", says: []string{"no zero byte"},
 	}})
 }
 
-// linkedExtents are T03: a link is refused wherever it leads.
+// linkedExtents are links: a link is refused wherever it leads.
 func linkedExtents() []reference {
 	link := func(to string) func(testing.TB, string) string {
 		return func(t testing.TB, dir string) string {
@@ -121,7 +121,7 @@ func linkedExtents() []reference {
 	}
 }
 
-// oddExtents are T04: extents that are no regular files.
+// oddExtents are extents that are no regular files.
 func oddExtents() []reference {
 	node := func(make func(path string) error) func(testing.TB, string) string {
 		return func(t testing.TB, dir string) string {
@@ -161,7 +161,7 @@ func listenAt(path string) error {
 	return l.Close()
 }
 
-// selfExtents are T06 and T07: descriptors that lead to descriptors.
+// selfExtents are descriptors that lead to descriptors.
 func selfExtents() []reference {
 	self := func(createType, kind, name string) string {
 		return vmdkforge.Descriptor(createType, fmt.Sprintf(`RW 2048 %s "%s"`, kind, name))
@@ -195,7 +195,7 @@ func selfExtents() []reference {
 	)
 }
 
-// fanOut is T07: twelve files of ten sparse extents, each of which names the next file.
+// fanOut returns twelve files of ten sparse extents, each of which names the next file.
 func fanOut(createType, says string) reference {
 	r := reference{open: []string{"disk1.vmdk"}}
 	r.hostile = hostile{name: "T07 fan-out, " + createType, code: "format", says: []string{says}}

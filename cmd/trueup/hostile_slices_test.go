@@ -33,7 +33,7 @@ func putSolaris(disk forge.Bytes) {
 	tableforge.PutVTOC(disk, volumeStart, tableforge.Slice{Start: 16, Sectors: 4000, Type: 2}, tableforge.Slice{Start: 4016, Sectors: 1000, Type: 3})
 }
 
-// TestHostileSlices is T66 for tables inside of partitions and for dynamic disks.
+// TestHostileSlices is about tables inside of partitions and for dynamic disks.
 func TestHostileSlices(t *testing.T) {
 	t.Parallel()
 	for _, rows := range [][]hostile{brokenDisklabels(), brokenVTOCs(), brokenLDM()} {

@@ -37,7 +37,7 @@ func sparseOf2Tables(change func(v *vmdkforge.Sparse)) func(testing.TB, string) 
 	}
 }
 
-// TestHostileSparse is T14 to T21: headers and tables of sparse disks.
+// TestHostileSparse breaks headers and tables of sparse disks.
 func TestHostileSparse(t *testing.T) {
 	t.Parallel()
 	for _, rows := range [][]hostile{grainSizes(), capacities(), directories(), overlaps(), entries(), twoCopies(), damaged()} {
@@ -69,7 +69,7 @@ func grainSizes() []hostile {
 	return out
 }
 
-// capacities are the refused ones of T16, and T17.
+// capacities are the refused ones.
 func capacities() []hostile {
 	want := "want 1 to 18014398509481983 sectors"
 	tooBig := []string{"at 0x30", "redundant grain directory offset 21", "bytes fit into the file of"}
@@ -83,7 +83,7 @@ func capacities() []hostile {
 		field64("T16 capacity 2^64-1", vmdkforge.Capacity, 1<<64-1, "at 0xc", "capacity 18446744073709551615", want),
 		field64("T16 capacity 2^63", vmdkforge.Capacity, 1<<63, "at 0xc", "capacity 9223372036854775808", want),
 		field64("T16 capacity of 2^63 bytes", vmdkforge.Capacity, 1<<54, "at 0xc", "capacity 18014398509481984", want),
-		// The directory of 64 TiB has 8 MiB, which the file does not have (T17).
+		// The directory of 64 TiB has 8 MiB, which the file does not have.
 		field64("T16 64 TiB in a small file", vmdkforge.Capacity, 1<<37, append(tooBig, "8388608 bytes")...),
 		{name: "T16 capacity other than the extent's", image: sparseImage(func(s *vmdkforge.Sparse) { s.U64(vmdkforge.Capacity, 4097) }), code: "format", says: other},
 		{name: "T17 directory of 128 MiB", image: sparseImage(grain1), code: "format", says: []string{"at 0x14", "grain size 1", "want"}},
@@ -112,7 +112,7 @@ func directories() []hostile {
 	}
 }
 
-// overlaps are the half of T19 that is about places used twice: inspect reports all of them, a copy fails.
+// overlaps are places used twice: inspect reports all of them, a copy fails.
 func overlaps() []hostile {
 	secondTable := func(at func(v *vmdkforge.Sparse) int64) func(v *vmdkforge.Sparse) {
 		return func(v *vmdkforge.Sparse) { v.U32(v.GD+4, uint32(at(v)/512)) }
@@ -165,7 +165,7 @@ func giant(v *vmdkforge.Sparse, gd int) {
 	v.SetDescriptor(vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, int64(1)<<37)))
 }
 
-// entries are the half of T19 about single entries. Damage where sector 0 lies leaves nothing to report.
+// entries are damaged single entries. Damage where sector 0 lies leaves nothing to report.
 func entries() []hostile {
 	set := func(i int64, sector uint32) func(testing.TB, string) string {
 		return sparseImage(func(v *vmdkforge.Sparse) { v.SetGrain(i, sector) })
@@ -182,7 +182,7 @@ func entries() []hostile {
 	}
 }
 
-// twoCopies are T20. inspect only says so; a copy would have to choose, and leaves that to the user.
+// twoCopies are directories that differ. inspect only says so; a copy would have to choose, and leaves that to the user.
 func twoCopies() []hostile {
 	refused := func(name string, change func(v *vmdkforge.Sparse), says ...string) hostile {
 		return hostile{
@@ -197,7 +197,7 @@ func twoCopies() []hostile {
 	}
 }
 
-// damaged are T21.
+// damaged are marks of an image that was not closed.
 func damaged() []hostile {
 	unclean := sparseImage(func(v *vmdkforge.Sparse) { v.U8(vmdkforge.UncleanShutdown, 1) })
 	var out []hostile
@@ -232,7 +232,7 @@ func TestForgedSparseIsValid(t *testing.T) {
 	}
 }
 
-// TestOddCapacities is the other half of T16: capacities that are legal, and cost no memory.
+// TestOddCapacities is about capacities that are legal, and cost no memory.
 func TestOddCapacities(t *testing.T) {
 	t.Parallel()
 	small := func(sectors int) func(testing.TB, string) string {

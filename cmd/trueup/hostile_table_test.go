@@ -16,7 +16,7 @@ func slot(kind byte, start, sectors uint32) tableforge.Slot {
 	return tableforge.Slot{Type: kind, Start: start, Sectors: sectors}
 }
 
-// TestHostileTables is T47 to T50: MBRs and chains of logical partitions. inspect reports what it could read, says what is
+// TestHostileTables is about MBRs and chains of logical partitions. inspect reports what it could read, says what is
 // wrong in the report too, and ends with exit 1; a copy is not made.
 func TestHostileTables(t *testing.T) {
 	t.Parallel()
@@ -66,7 +66,7 @@ func twoExtended(t testing.TB, dir string) string {
 	return writeForged("disk.raw", disk)(t, dir)
 }
 
-// refusedTables are the rows of T47 about disks that are sound and cannot be moved safely: exit 4.
+// refusedTables are disks that are sound and cannot be moved safely: exit 4.
 func refusedTables() []hostile {
 	ldm := writeForged("disk.raw", tableforge.NewMBR(xpSectors, slot(0x42, 63, 1000)))
 	hybrid := tableforge.NewGPT(512, xpSectors, 128, tableforge.GPTEntry{First: 63, Last: 1062, Name: "data"})
@@ -91,7 +91,7 @@ func extendedDisk(sectors int, records func(disk forge.Bytes)) func(testing.TB, 
 
 var noLink = tableforge.Slot{}
 
-// loops are T48 and T49.
+// loops are chains of logical partitions that come back or do not end.
 func loops() []hostile {
 	logical := slot(0x83, 1, 1)
 	long := func(n int) func(testing.TB, string) string {
@@ -135,7 +135,7 @@ func loops() []hostile {
 	}
 }
 
-// chainsOutside are T50.
+// chainsOutside are chains that leave their extended partition.
 func chainsOutside() []hostile {
 	chain := func(name string, says []string, records ...tableforge.Slot) hostile {
 		return hostile{

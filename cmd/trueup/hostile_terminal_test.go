@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
-// nastyTexts are T67: what would move a terminal's cursor, set its title or clipboard, or reverse its lines. Eleven bytes
+// nastyTexts would move a terminal's cursor, set its title or clipboard, or reverse its lines. Eleven bytes
 // are what a FAT label holds.
 var nastyTexts = map[string]string{
 	"title":                "\x1b]0;x\a",
@@ -42,7 +42,7 @@ var labelDisk = madeDisk{
 	},
 }
 
-// TestHostileLabels is T67 for the labels of volumes that real tools made.
+// TestHostileLabels puts such texts into the labels of volumes that real tools made.
 func TestHostileLabels(t *testing.T) {
 	t.Parallel()
 	raw := labelDisk.make(t, t.TempDir())
@@ -136,7 +136,7 @@ func requireAllClean(t testing.TB, image string, exit int) jsonInspect {
 	return report
 }
 
-// TestHostilePaths is T67 for the names of files, which can be anything but a slash and a zero byte.
+// TestHostilePaths puts such texts into the names of files, which can be anything but a slash and a zero byte.
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
 	for name, text := range nastyTexts {
@@ -159,7 +159,7 @@ func TestHostilePaths(t *testing.T) {
 	}
 }
 
-// TestHostileArguments is T67 for a command line that a script made of names it was given.
+// TestHostileArguments puts such texts into a command line that a script made of names it was given.
 func TestHostileArguments(t *testing.T) {
 	t.Parallel()
 	image := writeForged("disk.raw", xpDisk())(t, t.TempDir())
@@ -183,7 +183,7 @@ func TestHostileArguments(t *testing.T) {
 	}
 }
 
-// TestHostileDescriptorTexts is T67 for the texts of a container, and for names in a GPT.
+// TestHostileDescriptorTexts puts such texts into the descriptor of a container and the names of a GPT.
 func TestHostileDescriptorTexts(t *testing.T) {
 	t.Parallel()
 	for name, text := range nastyTexts {
@@ -205,7 +205,7 @@ func TestHostileDescriptorTexts(t *testing.T) {
 	}
 }
 
-// TestLongTextsAreCut is the rest of T67: a text of an image that is as long as its line can be.
+// TestLongTextsAreCut puts texts into an image that are as long as their line can be.
 func TestLongTextsAreCut(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 2000)

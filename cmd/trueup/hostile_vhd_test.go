@@ -26,7 +26,7 @@ func vhdOf(forge func() *vhdforge.File, change func(v *vhdforge.File)) func(test
 	}
 }
 
-// TestHostileVHD is T28 to T31.
+// TestHostileVHD tries footers, headers, tables and parents.
 func TestHostileVHD(t *testing.T) {
 	t.Parallel()
 	for _, rows := range [][]hostile{vhdFooters(), vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents()} {
@@ -34,7 +34,7 @@ func TestHostileVHD(t *testing.T) {
 	}
 }
 
-// vhdFooters are the half of T29 that no disk can be read from.
+// vhdFooters are those that no disk can be read from.
 func vhdFooters() []hostile {
 	var out []hostile
 	foot := func(name, code string, set func(v *vhdforge.File, off int64), says ...string) {
@@ -65,7 +65,7 @@ func vhdFooters() []hostile {
 		})})
 }
 
-// vhdMarks are T28 and the other half of T29: inspect shows the disk, a copy is refused.
+// vhdMarks are footers that can be read: inspect shows the disk, a copy is refused.
 func vhdMarks() []hostile {
 	mark := func(name, code string, image func(testing.TB, string) string, says ...string) hostile {
 		return hostile{name: name, code: code, image: image, inspect: 3, copy: 4, report: true, says: says}
@@ -84,7 +84,7 @@ func vhdMarks() []hostile {
 	}
 }
 
-// vhdHeaders are the half of T30 about the dynamic header.
+// vhdHeaders are dynamic headers.
 func vhdHeaders() []hostile {
 	var out []hostile
 	head := func(name, code string, set func(v *vhdforge.File, off int64), says ...string) {
@@ -106,7 +106,7 @@ func vhdHeaders() []hostile {
 	return append(out, hostile{name: "T30 checksum of the header", code: "format", image: vhdDisk(func(v *vhdforge.File) { v.U8(v.Header+800, 1) }), says: []string{"vhd dynamic header at 0x224", "checksum 0x"}})
 }
 
-// vhdEntries are the other half of T30: an entry that leads nowhere, of the second of two blocks.
+// vhdEntries are tables with an entry that leads nowhere, of the second of two blocks.
 func vhdEntries() []hostile {
 	two := func() *vhdforge.File {
 		disk := append(xpDisk(), noise("second block", 2<<20)...)
@@ -127,7 +127,7 @@ func vhdEntries() []hostile {
 	}
 }
 
-// vhdParents are T31. The names lead nowhere, and a child is no disk without its parent.
+// vhdParents are differencing disks. The names lead nowhere, and a child is no disk without its parent.
 func vhdParents() []hostile {
 	child := func(name, parent string, change func(v *vhdforge.File), says ...string) hostile {
 		return hostile{name: "T31 " + name, code: "reference", copy: 4, says: says, image: vhdOf(func() *vhdforge.File {

@@ -38,7 +38,7 @@ func both(at int64, set func(v *vhdxforge.File, at int64)) func(v *vhdxforge.Fil
 	}
 }
 
-// TestHostileVHDX is T32 to T36.
+// TestHostileVHDX tries headers, logs, regions, tables and parents.
 func TestHostileVHDX(t *testing.T) {
 	t.Parallel()
 	for _, rows := range [][]hostile{vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(), vhdxParents(), vhdxBlocks()} {

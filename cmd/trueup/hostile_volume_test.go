@@ -49,7 +49,7 @@ func extImage(change func(forge.Bytes)) func(testing.TB, string) string {
 	return volumeImage(0x83, fsforge.PutExt, change)
 }
 
-// TestHostileVolumes is T55, T60 and the FAT part of T62. A volume that is broken does not hide the rest of the report; a
+// TestHostileVolumes breaks NTFS, ext and FAT. A volume that is broken does not hide the rest of the report; a
 // copy is not made unless the user asks for opaque bytes (TestBrokenVolumesAsOpaqueBytes).
 func TestHostileVolumes(t *testing.T) {
 	t.Parallel()
@@ -170,7 +170,7 @@ func brokenFAT() []hostile {
 	return append(out, row("no reserved sectors", fsforge.BootReserved, func(v forge.Bytes) { v.U16(fsforge.BootReserved, 0) }, "reserved sectors 0", "want 1 or more"))
 }
 
-// TestSoundOddVolumes is the rest of T55 and T60: what looks odd and moves. Nothing in an ext file system depends on its
+// TestSoundOddVolumes tries what looks odd and moves. Nothing in an ext file system depends on its
 // place, so neither an unknown feature nor a journal that was not replayed keeps it from moving; the threat list would
 // block patching, which does not exist.
 func TestSoundOddVolumes(t *testing.T) {

@@ -68,7 +68,7 @@ func TestHostilePackages(t *testing.T) {
 	}
 }
 
-// hostilePackages are T42 to T46, but for what needs a valid disk.
+// hostilePackages are broken packages, but for what needs a valid disk.
 func hostilePackages(t testing.TB) []hostilePackage {
 	t.Helper()
 	data, err := os.ReadFile("../../testdata/xp-lba63.vmdk")
@@ -77,7 +77,7 @@ func hostilePackages(t testing.TB) []hostilePackage {
 	good := smallOVF("disk.vmdk", "", "")
 	mf := func(text string) tarforge.Member { return tarforge.Member{Name: "vm.mf", Data: []byte(text)} }
 	cases := []hostilePackage{
-		// T42: names.
+		// Names.
 		{"t42, a member above the archive", []tarforge.Member{good, {Name: "../disk.vmdk", Data: data}}, "reference", "leaves the archive"},
 		{"t42, an absolute name", []tarforge.Member{good, {Name: "/disk.vmdk", Data: data}}, "reference", "leaves the archive"},
 		{"t42, a member above the archive of Windows", []tarforge.Member{good, {Name: `..\disk.vmdk`, Data: data}}, "reference", `..\\disk.vmdk`},
@@ -86,12 +86,12 @@ func hostilePackages(t testing.TB) []hostilePackage {
 		{"t42, a file by the name of a folder", []tarforge.Member{good, {Name: "disk.vmdk/", Type: '5'}, disk}, "reference", "twice"},
 		{"t42, two envelopes", []tarforge.Member{good, {Name: "other.ovf", Data: good.Data}, disk}, "reference", "second ovf"},
 		{"t42, 300 folders deep", []tarforge.Member{good, {Name: "././@LongLink", Type: 'L', Data: []byte(strings.Repeat("d/", 300) + "x\x00")}, disk}, "reference", "deeper"},
-		// T44: numbers and sparse members.
+		// Numbers and sparse members.
 		{"t44, a sparse member", []tarforge.Member{good, {Name: "disk.vmdk", Type: 'S', Data: data, Edit: gnu}}, "unsupported", "sparse"},
 		{"t44, a size below zero", []tarforge.Member{good, {Name: "disk.vmdk", Size: strings.Repeat("\xff", 12)}}, "format", "number"},
 		{"t44, a wrong sum", []tarforge.Member{good, {Name: "disk.vmdk", Data: data, Sum: func(n int) int { return n ^ 1 }}}, "format", "checksum"},
 		{"t44, cut short", []tarforge.Member{good, {Name: "disk.vmdk", Size: "77777777777\x00"}}, "format", "size"},
-		// T45: the OVF.
+		// The OVF.
 		{"t45, a file above the folder", []tarforge.Member{smallOVF("../../etc/passwd", "", ""), disk}, "reference", "leaves"},
 		{"t45, a file of the web", []tarforge.Member{smallOVF("http://192.0.2.1/disk.vmdk", "", ""), disk}, "reference", "leaves"},
 		{"t45, escaped dots", []tarforge.Member{smallOVF("%2e%2e/%2E%2E/etc/passwd", "", ""), disk}, "reference", "leaves"},
@@ -108,12 +108,12 @@ func hostilePackages(t testing.TB) []hostilePackage {
 		{"t45, entities", rawOVF(`<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>` + string(good.Data)), "reference", "document type"},
 		{"t45, no envelope", rawOVF("<Envelope/>"), "format", "root element"},
 		{"no ovf", []tarforge.Member{disk}, "unsupported", "no .ovf"},
-		// T46: the manifest.
+		// The manifest.
 		{"t46, a name outside", []tarforge.Member{good, mf("SHA1(../x)= " + strings.Repeat("0", 40)), disk}, "reference", "leaves"},
 		{"t46, a million lines", []tarforge.Member{good, mf(strings.Repeat("\n", 1e6)), disk}, "limit", "lines"},
 		{"t46, no manifest", []tarforge.Member{good, mf("hello"), disk}, "format", "line 1"},
 	}
-	// T43: kinds.
+	// Kinds.
 	for kind, name := range map[byte]string{'1': "hard link", '2': "symbolic link", '3': "character device", '4': "block device", '5': "folder", '6': "FIFO", 'Z': "kind"} {
 		link := tarforge.Member{Name: "disk.vmdk", Type: kind, Edit: func(h forge.Bytes) { h.Text(157, "/etc/passwd") }}
 		cases = append(cases, hostilePackage{"t43, " + name, []tarforge.Member{good, link}, "reference", name})
@@ -121,7 +121,7 @@ func hostilePackages(t testing.TB) []hostilePackage {
 	return cases
 }
 
-// T46: a digest that does not fit is found before anything is written; a digest that is not known is a warning, unless it
+// A digest that does not fit is found before anything is written; a digest that is not known is a warning, unless it
 // would have to be computed again.
 func TestDigestsThatDoNotFit(t *testing.T) {
 	t.Parallel()

@@ -46,7 +46,7 @@ func (h stranger) differences(i *results.Image) []string {
 	return nil
 }
 
-// hostileImages are the cases of T01 to T54 whose files are what inspect is given, without flags.
+// hostileImages are the cases whose files are what inspect is given, without flags.
 func hostileImages() []hostile {
 	var out []hostile
 	for _, rows := range [][]reference{absoluteNames(), escapingNames(), linkedExtents(), oddExtents(), selfExtents()} {
@@ -155,7 +155,7 @@ func (h stranger) grow(t testing.TB) {
 	require.NoError(t, err)
 	table, err := strconv.Atoi(threat.FindStringSubmatch(h.name)[1])
 	require.NoError(t, err)
-	const firstTable = 47 // of T47 to T54
+	const firstTable = 47 // the first number of a case with a table
 	if filepath.Ext(h.path) != ".raw" || table < firstTable || info.Size() >= image.SmallestBare {
 		return
 	}

@@ -16,7 +16,7 @@ import (
 // someDisks are enough that a scan of them takes a while.
 const someDisks = 300
 
-// T71, F29, F38: workers that are killed cost the images that they were at, and nothing else.
+// Workers that are killed cost the images that they were at, and nothing else.
 func TestScanWorkersAreKilled(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, someDisks)

@@ -18,12 +18,13 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
-// mountedValue is a value of MountedDevices for a volume of an MBR disk. Spec: FACTS B4.
+// mountedValue is a value of MountedDevices for a volume of an MBR disk. Source: winreg-kb, Mounted-devices.md.
 func mountedValue(signature uint32, off int64) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, signature), uint64(off))
 }
 
-// bcdDevice is a partition of an MBR disk in an element of a BCD, from its type on. Spec: FACTS B3.
+// bcdDevice is a partition of an MBR disk in an element of a BCD, from its type on. Source: BCD-SYS,
+// Linux/update_device.sh.
 func bcdDevice(signature uint32, off int64) []byte {
 	d := make(forge.Bytes, 0x48)
 	d.U32(0, 6)

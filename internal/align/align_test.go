@@ -58,7 +58,7 @@ func of(t *testing.T, fixture string) *layout.Layout {
 	return l
 }
 
-// FACTS, "the boundary auto": 64 KiB where the boot code reads CHS, 1 MiB elsewhere; what is on 64 KiB stays in both.
+// The boundary auto: 64 KiB where the boot code reads CHS, 1 MiB elsewhere; what is on 64 KiB stays in both.
 func TestGoal(t *testing.T) {
 	require.Equal(t, align.Goal{Must: 65536, Want: 65536}, align.GoalFor(of(t, "xp-lba63-one-ntfs"), 0))
 	require.Equal(t, align.Goal{Must: 65536, Want: 1 << 20}, align.GoalFor(of(t, "ext3-saturated-chs"), 0))

@@ -27,7 +27,7 @@ func flatDisk(t *testing.T) (dir string, img *image.Image) {
 		[]byte(vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`))))
 }
 
-// HOSTILE F22: each of these happens to a source while it is read, and a copy of it would be worth nothing.
+// Each of these happens to a source while it is read, and a copy of it would be worth nothing.
 func TestUnchanged(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	for name, change := range map[string]func(path string) error{
@@ -82,7 +82,7 @@ func TestReadingIsNoChange(t *testing.T) {
 	require.NoError(t, img.Unchanged())
 }
 
-// HOSTILE F25: what the programs of VMware leave beside a disk that is in use.
+// What the programs of VMware leave beside a disk that is in use.
 func TestBusyNeighbours(t *testing.T) {
 	for _, tc := range []struct {
 		name, entry string
@@ -125,7 +125,7 @@ func TestBusyNeighbours(t *testing.T) {
 	}
 }
 
-// HOSTILE F23: QEMU locks byte 101 of a file that it has open for writing.
+// QEMU locks byte 101 of a file that it has open for writing.
 func TestQemuHasItOpen(t *testing.T) {
 	dir, img := flatDisk(t)
 	f, err := os.OpenFile(filepath.Join(dir, "disk-flat.vmdk"), os.O_RDWR, 0)
@@ -147,7 +147,7 @@ func TestQemuHasItOpen(t *testing.T) {
 	require.Contains(t, issues[0].Text, "QEMU")
 }
 
-// HOSTILE F24: while we hold the source, QEMU does not open it for writing; it may read.
+// While we hold the source, QEMU does not open it for writing; it may read.
 func TestHoldKeepsQemuFromWriting(t *testing.T) {
 	path := imagetest.Write(t, t.TempDir(), "disk.img", imagetest.Noise(1, 64*kib))
 	img := imagetest.Open(t, path)
@@ -172,7 +172,7 @@ parentFileNameHint="PARENT"
 RW 64 SPARSE "disk-000001-delta.vmdk"
 `
 
-// HOSTILE F26: a disk with a snapshot is not the machine's present state, and a new layout under the snapshot would
+// A disk with a snapshot is not the machine's present state, and a new layout under the snapshot would
 // corrupt it.
 func TestSnapshotsNameTheirParent(t *testing.T) {
 	embedded := func(text string) []byte { return vmdkforge.NewHiddenDescriptor(text) }

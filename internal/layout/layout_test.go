@@ -78,7 +78,7 @@ func TestImageOfAPartition(t *testing.T) {
 	require.Contains(t, codes(read(t, f)), "image-of-partition")
 }
 
-// FACTS B1, "old value first": a stored position that the old layout does not imply is reported and left.
+// Old value first: a stored position that the old layout does not imply is reported and left.
 func TestStaleHiddenSectors(t *testing.T) {
 	ntfs := func(hidden uint32) forge.Bytes {
 		f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})

@@ -19,9 +19,9 @@ type refused struct {
 
 const reinstall = "install the guest on an aligned disk"
 
-// Reasons by family of types. Sources are beside each; FACTS is the project's collection of facts.
+// Reasons by family of types. Sources are beside each.
 var (
-	// FACTS B1; Linux, Documentation/admin-guide/ldm.rst.
+	// Linux, Documentation/admin-guide/ldm.rst; libldm, src/ldm.c: PRIVHEAD has the start of the logical disk.
 	isLDM = refused{
 		"ldm", "Windows dynamic disk (LDM): its database holds absolute positions",
 		"convert it to a basic disk, or align volumes by copying files", ondisk.Refuse, true,
@@ -31,7 +31,7 @@ var (
 		"storage-spaces", "Windows Storage Spaces: the pool knows the disk, and nothing is known about its positions",
 		"copy the files to an aligned disk in the guest", ondisk.Refuse, true,
 	}
-	// FACTS B1; VMware KB 1011387: a volume whose device or place changed is taken for a snapshot.
+	// VMware KB 1011387: a volume whose device or place changed is taken for a snapshot.
 	isVMFS = refused{
 		"vmfs", "VMFS: a moved VMFS is taken for a snapshot by ESXi",
 		"move the virtual machines to a new datastore", ondisk.Refuse, false,
@@ -40,7 +40,7 @@ var (
 		"vsan", "VMware vSAN: the disk group knows the disk", "evacuate the disk and add it again",
 		ondisk.Refuse, false,
 	}
-	// FACTS B5.
+	// OpenBSD, sys/arch/amd64/stand/biosboot/biosboot.S: p_offset is patched into the code.
 	isOpenBSD = refused{
 		"openbsd", "OpenBSD: boot code and disklabel hold absolute positions", reinstall,
 		ondisk.Refuse, false,
@@ -82,7 +82,8 @@ var (
 )
 
 // refusedTypes are the types whose content stores its place in ways that cannot be rewritten, by the names that
-// table.Partition returns. All others move, such as FreeBSD, whose loaders subtract the place of the slice (FACTS B5).
+// table.Partition returns. All others move, such as FreeBSD, whose loaders subtract the place of the slice
+// (stand/i386/boot2/boot2.c).
 var refusedTypes = map[string]refused{
 	"0x3c": isHalfDone,
 	"0x42": isLDM,
@@ -119,7 +120,7 @@ var refusedTypes = map[string]refused{
 	"42465331-3ba3-10f1-802a-4861696b7521": isBeOS,
 }
 
-// otherLabel is a disklabel where the type does not promise FreeBSD's. FACTS B5.
+// otherLabel is a disklabel where the type does not promise FreeBSD's.
 var otherLabel = refused{
 	"disklabel", "with a BSD disklabel whose offsets are absolute, or may be", reinstall,
 	ondisk.Refuse, false,

@@ -57,7 +57,6 @@ func TestManifestKeepsItsStyle(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// HOSTILE T46.
 func TestHostileManifests(t *testing.T) {
 	for text, kind := range map[string]error{
 		"SHA1(x)":                           ondisk.ErrFormat,

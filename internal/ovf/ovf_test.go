@@ -143,7 +143,7 @@ func envelope(files, disks string) string {
 		`<References>%s</References><DiskSection>%s</DiskSection></Envelope>`, files, disks)
 }
 
-// HOSTILE T45: what an envelope must not make us do, and what it cannot be.
+// What an envelope must not make us do, and what it cannot be.
 func TestHostileEnvelopes(t *testing.T) {
 	file := func(attrs string) string { return envelope(`<File ovf:id="f" ovf:href="x" `+attrs+`/>`, "") }
 	disk := func(attrs string) string {

@@ -90,7 +90,7 @@ func TestPlansOfTheCorpus(t *testing.T) {
 	}
 }
 
-// Bytes of the entries after the moves above, from FACTS B2.
+// Bytes of the entries after the moves above: LBA = (C * heads + H) * 63 + S - 1.
 func TestCHSBytesOfTheCorpus(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
@@ -162,7 +162,7 @@ func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 }
 
 // DOS and Windows count the hidden sectors of a logical drive from its boot record, others from the start of the
-// disk. FACTS B1: each stays what it is.
+// disk. Each stays what it is.
 func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	const box, first, second, size = 70, 133, 2200, 1500
 	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x0f, Start: box, Sectors: 4000})
@@ -231,7 +231,7 @@ func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, err, "name those")
 }
 
-// FACTS B2: at 1 MiB the bytes depend on the number of heads that the BIOS has. The user is told.
+// At 1 MiB the bytes depend on the number of heads that the BIOS has. The user is told.
 func TestTheGeometryNote(t *testing.T) {
 	note := func(p *plan.Plan) bool {
 		for _, n := range p.Notes {

@@ -302,7 +302,7 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 
 // bootEntry returns a BCD whose loader starts a Windows at a place.
 func bootEntry(at boot.Place) hiveforge.Key {
-	device := make(forge.Bytes, 16+0x48) // behind a GUID. Spec: FACTS B3
+	device := make(forge.Bytes, 16+0x48) // behind a GUID. Source: BCD-SYS, Linux/update_device.sh
 	device.U32(16, 6)
 	device.U32(16+8, 0x48)
 	device.U64(16+0x10, ondisk.U64(at.Off))

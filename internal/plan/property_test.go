@@ -166,7 +166,7 @@ func TestTheDiskGrowsOnlyWhenItMust(t *testing.T) {
 	})
 }
 
-// FACTS, "old value first": hidden sectors that were right are right again, others stay as they were.
+// Old value first: hidden sectors that were right are right again, others stay as they were.
 func TestHiddenSectorsFollow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t)

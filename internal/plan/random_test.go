@@ -111,7 +111,7 @@ func (d *randomDisk) gap(t *rapid.T, from, to int64) {
 	}
 }
 
-// chs encodes as FACTS B2 says; nothing here is beyond cylinder 1023.
+// chs encodes as UEFI 2.10, 5.2.1 says; nothing here is beyond cylinder 1023.
 func (d *randomDisk) chs(lba int64) []byte {
 	track := lba / 63
 	cyl := track / d.heads

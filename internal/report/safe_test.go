@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// hostile are texts that a terminal would obey. HOSTILE T67.
+// hostile are texts that a terminal would obey.
 var hostile = []string{
 	"\x1b]0;title\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "\x1b]52;c;Y2F0\a", "a\rb", "a\nb", "\x9b31m",
 	"\u009b31m",

@@ -16,8 +16,8 @@ var (
 	g16  = Geometry{16, 63}
 )
 
-// Expected bytes: head; sector with the cylinder's bits 8 and 9 on top; the cylinder's low bits. The first rows are
-// those of FACTS B2; the others follow from LBA = (C * heads + H) * sectors + S - 1.
+// Expected bytes: head; sector with the cylinder's bits 8 and 9 on top; the cylinder's low bits. They
+// follow from LBA = (C * heads + H) * sectors + S - 1.
 func TestEncodeCHS(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -56,7 +56,7 @@ func TestCHSBytesThatMeanNothing(t *testing.T) {
 	assert.Equal(t, int64(-1), Geometry{64, 32}.lba([3]byte{0, 33, 0}), "sector 33 of 32")
 }
 
-// FACTS B2: QEMU and BIOSes guess the geometry from the end bytes, so they keep the last head and sector.
+// QEMU (hw/block/hd-geometry.c) and BIOSes guess the geometry from the end bytes: they keep the last head and sector.
 func TestEndCHSKeepsTheLastHeadAndSector(t *testing.T) {
 	for _, tc := range []struct {
 		name string

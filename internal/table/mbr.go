@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// mbrEntry is one of the four slots. Spec: FACTS B6; the layout is that of the IBM PC XT fixed disk.
+// mbrEntry is one of the four slots. Spec: UEFI 2.10, 5.2.1, "Legacy Master Boot Record".
 type mbrEntry struct {
 	Flag     byte    // 0x80: active
 	StartCHS [3]byte // head, sector and cylinder high bits, cylinder low bits

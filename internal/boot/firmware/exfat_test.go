@@ -29,7 +29,7 @@ func exfatDisk(lba int64) forge.Bytes {
 	return f
 }
 
-// FACTS B1: the field at 40h, in both boot regions, under the checksum of the region.
+// The field is at 40h, in both boot regions, under the checksum of the region. Spec: exFAT specification, 3.1.4, 3.4.
 func TestPartitionOffsetOfExFAT(t *testing.T) {
 	got := boottest.Read(t, exfatDisk(63)).Refs
 	require.Len(t, got, 2)

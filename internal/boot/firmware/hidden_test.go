@@ -17,7 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// FACTS B1: NTFS keeps the sectors in front of it at 1ch of the boot sector and of the backup behind the file system.
+// NTFS keeps the sectors in front of it at 1ch of the boot sector and of the backup behind the file system. Source:
+// partclone, src/ntfsfixboot.c.
 func TestHiddenSectorsOfNTFS(t *testing.T) {
 	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000})
 	fsforge.PutNTFS(f, 63, 3000)
@@ -42,7 +43,7 @@ func TestHiddenSectorsOfFAT(t *testing.T) {
 	require.Equal(t, []disk.Range{{Off: 63*512 + 0x1c, Len: 4}}, got[0].At)
 }
 
-// FACTS B1: the header of BitLocker has the word where NTFS has it.
+// The header of BitLocker has the word where NTFS has it. Spec: libbde documentation, "Volume header".
 func TestHiddenSectorsOfBitLocker(t *testing.T) {
 	const start = 63
 	for _, stored := range []uint32{start, 2048} {

@@ -72,7 +72,7 @@ func issuesOf(r *boot.Result) (partitions []int) {
 	return partitions
 }
 
-// T65. FACTS B5: GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays, or can be
+// GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays, or can be
 // rewritten.
 func TestGrub2(t *testing.T) {
 	const core, entry1, entry2 = "grub2 core image", "grub2 block list entry 1", "grub2 block list entry 2"

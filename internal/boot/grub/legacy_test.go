@@ -40,7 +40,7 @@ func words(refs []boot.Ref) []word {
 	return out
 }
 
-// FACTS B5: what lies in the gap stays, and stage1.5 finds stage2 by partition and path.
+// What lies in the gap stays, and stage1.5 finds stage2 by partition and path.
 func TestGrubLegacyInTheGap(t *testing.T) {
 	f, s := legacyDisk(), grubforge.Stage15()
 	s.Partition = 1
@@ -59,7 +59,7 @@ func TestGrubLegacyInTheGap(t *testing.T) {
 	require.False(t, r.Boots(1))
 }
 
-// FACTS B5: what points into a partition moves with it.
+// What points into a partition moves with it.
 func TestGrubLegacyInAPartition(t *testing.T) {
 	f, s := legacyDisk(), grubforge.Stage2(1000)
 	s.List = []grubforge.Run{
@@ -122,7 +122,7 @@ func TestGrubLegacyOpensAnotherPartition(t *testing.T) {
 	}
 }
 
-// T65: what is not understood is refused, and nothing of it is rewritten.
+// What is not understood is refused, and nothing of it is rewritten.
 func TestGrubLegacyRefused(t *testing.T) {
 	const list = 1000*512 + 0x1f8
 	long := make([]grubforge.Run, 30)
@@ -238,7 +238,7 @@ func TestGrubLegacyOnLargeSectors(t *testing.T) {
 	require.Contains(t, r.Issues[0].Text, "sectors of 4096")
 }
 
-// T65: a table of thousands of partitions, all with a loader.
+// A table of thousands of partitions, all with a loader.
 func TestGrubLegacyInManyPartitions(t *testing.T) {
 	f, s := legacyDisk(), grubforge.Stage2(1000)
 	grubforge.PutStage1(f, 63, s)

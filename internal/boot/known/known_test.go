@@ -63,7 +63,7 @@ func TestIdentifyRealCode(t *testing.T) {
 			got := known.Identify(codeOf(t, path))
 			require.Equal(t, tc.want, got)
 			require.Equal(t, tc.want == windows.MBR2000, got.ReadsCHS,
-				"FACTS B2: of these, only the code of 2000 to 2003 reads CHS")
+				"of these, only the code of 2000 to 2003 reads CHS")
 		})
 	}
 }
@@ -186,7 +186,7 @@ func TestIdentifyByInstructions(t *testing.T) {
 	}
 }
 
-// FACTS B2, and for the rest the instructions: a loader behind this code need not trust its hidden sectors.
+// By the instructions of each: a loader behind this code need not trust its hidden sectors.
 func TestWhoHandsTheEntryOver(t *testing.T) {
 	for _, c := range []*boot.Code{
 		windows.MBR2000, linux.Syslinux, linux.SyslinuxGPT, windows.MBRDOS, windows.MBR98,

@@ -21,7 +21,8 @@ func bootStores(*boot.Guest, boot.Partition) ([]string, error) {
 }
 
 // device is a partition of an MBR disk as an element names it. It stands behind the GUID of additional options, or
-// inside of another device: a file of a RAM disk lies on a partition. Spec: FACTS B3; the names are those of ReactOS,
+// inside of another device: a file of a RAM disk lies on a partition. Sources:
+// mistyprojects.co.uk, BCDEdit, device_partition.htm; BCD-SYS, Linux/update_device.sh. The names are those of ReactOS,
 // boot/environ/include/bl.h.
 type device struct {
 	Type      uint32 // 6: partition

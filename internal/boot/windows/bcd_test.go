@@ -13,7 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// mbrDevice is a partition of an MBR disk as the boot manager names it, without the GUID in front. Spec: FACTS B3.
+// mbrDevice is a partition of an MBR disk as the boot manager names it, without the GUID in front. Source:
+// BCD-SYS, Linux/update_device.sh.
 func mbrDevice(signature uint32, off uint64) forge.Bytes {
 	d := make(forge.Bytes, 0x48)
 	d.U32(0, 6)

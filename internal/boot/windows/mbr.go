@@ -2,10 +2,10 @@ package windows
 
 import "github.com/trueup/trueup/internal/boot"
 
-// Code of DOS and Windows. What Vista and later read and hand over is in FACTS B2.
+// Code of DOS and Windows, as disassembled.
 var (
 	// cmp [bp+0ah],dx: inside of what INT 13h AH=08h calls the CHS range … mov ax,0201h; mov bx,7c00h; mov cx,[bp+2];
-	// mov dx,[bp]; int 13h: by the entry's CHS bytes, and otherwise by AH=42h. FACTS B2.
+	// mov dx,[bp]; int 13h: by the entry's CHS bytes, and otherwise by AH=42h.
 	MBR2000 = &boot.Code{
 		ID: "windows-2000", Name: "Windows 2000/XP/2003", ReadsCHS: true, HandsOver: true,
 		Address: "cylinder, head and sector (by LBA behind the last cylinder of the BIOS)",

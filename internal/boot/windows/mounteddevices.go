@@ -31,7 +31,8 @@ func systemHives(g *boot.Guest, p boot.Partition) (paths []string, err error) {
 }
 
 // mountedDevice is the value of a volume of an MBR disk, 12 bytes. Values of other lengths name volumes in other ways:
-// by the GUID of a GPT partition, or by the path of a device. Spec: FACTS B4.
+// by the GUID of a GPT partition, or by the path of a device. Source:
+// winreg-kb, docs/sources/system-keys/Mounted-devices.md.
 const (
 	mountedLength = 12
 	mountedOffset = 4 // of the byte offset, behind the signature

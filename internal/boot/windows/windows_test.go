@@ -104,7 +104,7 @@ func links(r *boot.Result) string {
 	return b.String()
 }
 
-// mounted is a value of MountedDevices. Spec: FACTS B4.
+// mounted is a value of MountedDevices. Source: winreg-kb, docs/sources/system-keys/Mounted-devices.md.
 func mounted(signature uint32, off uint64) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, signature), off)
 }
@@ -120,7 +120,7 @@ func binaryValue(name string, data []byte) hiveforge.Value {
 	return hiveforge.Value{Name: name, Type: 3, Data: data}
 }
 
-// HOSTILE T64: only values of 12 bytes with the disk's signature are positions.
+// Only values of 12 bytes with the disk's signature are positions.
 func TestMountedDevices(t *testing.T) {
 	twelve := mounted(signature, fatStart)
 	hive := systemHive(
@@ -158,7 +158,7 @@ func TestMountedDevices(t *testing.T) {
 	}
 }
 
-// HOSTILE T64: a hive of 100,000 values costs little, and it is not known what it names.
+// A hive of 100,000 values costs little, and it is not known what it names.
 func TestTooManyMountedDevices(t *testing.T) {
 	var values []hiveforge.Value
 	for i := range 100_000 {
@@ -255,7 +255,7 @@ func TestHivesOfGPTDisks(t *testing.T) {
 	require.Empty(t, r.Issues)
 }
 
-// FACTS B1: a kernel that wakes up has the old places in memory.
+// A kernel that wakes up has the old places in memory.
 func TestHibernation(t *testing.T) {
 	for _, tc := range []struct {
 		head string

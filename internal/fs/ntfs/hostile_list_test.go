@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// T57: an MFT that maps itself onto itself.
+// An MFT that maps itself onto itself.
 func TestNTFSHostileMFT(t *testing.T) {
 	base := hostileBase(t)
 	start := filetest.RunsOf(t, base.fs.mft)[0].At / 512
@@ -50,7 +50,7 @@ func TestNTFSHostileMFT(t *testing.T) {
 	}
 }
 
-// T58: attribute lists.
+// Attribute lists.
 func TestNTFSHostileList(t *testing.T) {
 	base := hostileBase(t)
 	number := base.number(t, "large")

@@ -67,7 +67,7 @@ func requireRefused(t *testing.T, m *ntfsForge, want error) {
 	require.Less(t, n, uint64(32<<20))
 }
 
-// T55: the boot sector.
+// The boot sector.
 func TestNTFSHostileBoot(t *testing.T) {
 	base := hostileBase(t)
 	for name, change := range map[string]func(b forge.Bytes){
@@ -107,7 +107,7 @@ func TestNTFSHostileBoot(t *testing.T) {
 	}
 }
 
-// T56: records, and attributes in them.
+// Records, and attributes in them.
 func TestNTFSHostileRecord(t *testing.T) {
 	base := hostileBase(t)
 	number := base.number(t, "small")
@@ -148,7 +148,7 @@ func TestNTFSHostileRecord(t *testing.T) {
 	}
 }
 
-// T56: fix-ups. These are not sealed again.
+// Fix-ups. These are not sealed again.
 func TestNTFSHostileFixups(t *testing.T) {
 	base := hostileBase(t)
 	places, err := base.fs.mft.Where(base.number(t, "small")*1024, 1024)
@@ -175,7 +175,7 @@ func TestNTFSHostileFixups(t *testing.T) {
 	}
 }
 
-// T57: run lists.
+// Run lists.
 func TestNTFSHostileRuns(t *testing.T) {
 	base := hostileBase(t)
 	number := base.number(t, "large")
@@ -223,7 +223,7 @@ func TestNTFSHostileRuns(t *testing.T) {
 	require.ErrorContains(t, use(m), "encrypted")
 }
 
-// T57: sums at the edge of numbers, and too many runs.
+// Sums at the edge of numbers, and too many runs.
 func TestNTFSRunList(t *testing.T) {
 	decode := func(b []byte, clusters int64) (out []extent, err error) {
 		err = runList(b, clusters, func(e extent) error {

@@ -114,7 +114,7 @@ func utf16Of(s string) []uint16 {
 	return out
 }
 
-// T58: blocks that name themselves or their parent, entries that do not advance, trees that are too deep.
+// Blocks that name themselves or their parent, entries that do not advance, trees that are too deep.
 func TestNTFSHostileIndex(t *testing.T) {
 	last := indexEntry("", 0, noChild)
 	root := indexNode(0x10, indexEntry("", 0, 0))
@@ -174,7 +174,7 @@ func TestNTFSHostileIndex(t *testing.T) {
 	require.ErrorContains(t, err, "names")
 }
 
-// T58: a folder that lies in itself. Every path ends.
+// A folder that lies in itself. Every path ends.
 func TestNTFSFolderInItself(t *testing.T) {
 	m := hostileBase(t)
 	number := m.number(t, "$Extend")

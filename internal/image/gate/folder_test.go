@@ -23,7 +23,7 @@ func openedFolder(t *testing.T) (*Folder, string) {
 	return d, path
 }
 
-// HOSTILE T01 and T02: a name in an image is the plain name of a file beside it. Each of these leads elsewhere, on some
+// A name in an image is the plain name of a file beside it. Each of these leads elsewhere, on some
 // system or other.
 func TestNamesThatLeadElsewhere(t *testing.T) {
 	d, _ := openedFolder(t)
@@ -55,7 +55,7 @@ func TestNamesThatAreFine(t *testing.T) {
 	require.NotErrorIs(t, err, ondisk.ErrReference)
 }
 
-// HOSTILE T03 and T04: what is no regular file is refused without opening it. A FIFO without a writer would wait for
+// What is no regular file is refused without opening it. A FIFO without a writer would wait for
 // ever.
 func TestFilesThatAreNone(t *testing.T) {
 	d, path := openedFolder(t)

@@ -45,7 +45,7 @@ func openHandles(files []*File) (n int) {
 	return n
 }
 
-// HOSTILE F30: a disk in pieces of 2 GB has more files than a process may have open.
+// A disk in pieces of 2 GB has more files than a process may have open.
 func TestFilesTakeTurns(t *testing.T) {
 	_, files := manyFiles(t, 3*maxHandles)
 	require.Equal(t, maxHandles, openHandles(files))

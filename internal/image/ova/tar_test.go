@@ -117,7 +117,7 @@ func TestTarEnds(t *testing.T) {
 	}
 }
 
-// HOSTILE T42: names that lead elsewhere, and names that are there twice.
+// Names that lead elsewhere, and names that are there twice.
 func TestTarNames(t *testing.T) {
 	name := func(n string) []byte {
 		if len(n) <= 100 {
@@ -148,7 +148,7 @@ func TestTarNames(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrReference)
 }
 
-// HOSTILE T44: numbers that no archive has, and members that are no bytes in one piece.
+// Numbers that no archive has, and members that are no bytes in one piece.
 func TestTarNumbers(t *testing.T) {
 	base256 := func(first byte, rest ...byte) string {
 		return string(append(append([]byte{first}, make([]byte, 11-len(rest))...), rest...))

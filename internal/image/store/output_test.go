@@ -246,7 +246,7 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	imagetest.Shows(t, path, data)
 }
 
-// F20: DEST must not be the source, whatever path leads to it.
+// DEST must not be the source, whatever path leads to it.
 func TestDestIsTheSource(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(3, 64*sector)

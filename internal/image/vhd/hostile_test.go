@@ -53,7 +53,7 @@ func head32(at int64, n uint32) func(v *vhdforge.File) {
 	return func(v *vhdforge.File) { v.Head(func(off int64) { v.BE32(off+at, n) }) }
 }
 
-// T29: footers that lie, in both imagetest.Kinds of disk.
+// Footers that lie, in both imagetest.Kinds of disk.
 func TestHostileVHDFooters(t *testing.T) {
 	sizes := func(n uint64) hostileVHD {
 		return hostileVHD{
@@ -92,7 +92,7 @@ func TestHostileVHDFooters(t *testing.T) {
 	}
 }
 
-// T28 and T29: what can be read, and what a copy must not pass over in silence.
+// What can be read, and what a copy must not pass over in silence.
 func TestVHDFootersThatDisagree(t *testing.T) {
 	end := fmt.Sprintf("%#x", dynamicVHD().Footer)
 	fixedEnd := fmt.Sprintf("%#x", vhdSize)
@@ -138,7 +138,7 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 	}
 }
 
-// T30: headers of dynamic disks.
+// Headers of dynamic disks.
 func TestHostileVHDHeaders(t *testing.T) {
 	rows := []hostileVHD{
 		{"T30 checksum", func(v *vhdforge.File) { v.U8(v.Header+800, 1) }, ondisk.ErrFormat, "vhd dynamic header at 0x224: checksum"},
@@ -169,7 +169,7 @@ func TestHostileVHDHeaders(t *testing.T) {
 	}
 }
 
-// T30: entries of the table. The walk finds all of them, a read those that leave the data.
+// Entries of the table. The walk finds all of them, a read those that leave the data.
 func TestHostileVHDTables(t *testing.T) {
 	for name, tc := range map[string]struct {
 		entry func(v *vhdforge.File) int64 // of block 1, in bytes
@@ -228,7 +228,7 @@ func TestOrphanedVHDBlocks(t *testing.T) {
 	require.Contains(t, issues[0].Text, "1 blocks (2 MiB)")
 }
 
-// T31: what a differencing disk says about its parent leads to no file outside of the folder, and the disk is never
+// What a differencing disk says about its parent leads to no file outside of the folder, and the disk is never
 // complete without it. qemu-img reads it as complete.
 func TestHostileVHDParents(t *testing.T) {
 	child := func(name string) *vhdforge.File {
@@ -280,7 +280,7 @@ func TestVHDParentBySecondName(t *testing.T) {
 	disktest.CheckBytes(t, img.Disk, imagetest.Noise(31, vhdSize))
 }
 
-// T41: a file that is cut at each border of its structures, and one byte to either side. What is left of a dynamic disk
+// A file that is cut at each border of its structures, and one byte to either side. What is left of a dynamic disk
 // must never be taken for a raw one; that of a fixed disk is one by its content, so only --format knows.
 func TestTruncatedVHDs(t *testing.T) {
 	v := dynamicVHD()

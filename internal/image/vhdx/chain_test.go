@@ -172,7 +172,7 @@ func TestVHDXParentFaults(t *testing.T) {
 	}
 }
 
-// T09: a chain whose middle link is missing, one in a cycle, and sectors of another size.
+// A chain whose middle link is missing, one in a cycle, and sectors of another size.
 func TestVHDXBrokenChains(t *testing.T) {
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "a.vhdx", childOf(2, "b.vhdx", vhdxforge.Layout{Size: mib}).Bytes)

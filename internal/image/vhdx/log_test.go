@@ -312,7 +312,7 @@ func TestVHDXRefusesLogs(t *testing.T) {
 	}
 }
 
-// T33: a log full of entries that reach into each other, or that name a tail which is not there, takes no time to speak
+// A log full of entries that reach into each other, or that name a tail which is not there, takes no time to speak
 // of.
 func TestVHDXHostileLogsAreQuick(t *testing.T) {
 	for name, change := range map[string]func(e forge.Bytes, i int64){

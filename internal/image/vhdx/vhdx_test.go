@@ -113,7 +113,7 @@ func TestVHDXCurrentHeader(t *testing.T) {
 	}
 }
 
-// T41: a file that is cut at any border of its structures is malformed, or misses the data that it says it has.
+// A file that is cut at any border of its structures is malformed, or misses the data that it says it has.
 func TestVHDXCutShort(t *testing.T) {
 	data := imagetest.Noise(4, 2*mib)
 	v := vhdxforge.New(vhdxforge.Layout{Size: 2 * mib}).Fill(data)

@@ -79,7 +79,7 @@ func TestCopyOfADescriptor(t *testing.T) {
 	}
 }
 
-// FACTS B6: the content is another, so its identifiers are too, in the form that they had.
+// The content is another, so its identifiers are too, in the form that they had.
 func TestIdentityOfACopy(t *testing.T) {
 	text := edited(t, esxi)
 	value := func(pattern string) string {
@@ -145,7 +145,7 @@ func TestCylinders(t *testing.T) {
 	}
 }
 
-// FACTS B6: qemu-img 7.2 counts an extent twice that stands behind a blank line.
+// Seen: qemu-img 7.2 counts an extent twice that stands behind a blank line.
 func TestNoBlankLineInFrontOfAnExtent(t *testing.T) {
 	text := strings.Replace(esxi, "# Extent description\n", "", 1)
 	require.Contains(t, text, "\n\nRW ")

@@ -54,7 +54,7 @@ func refuses(t *testing.T, kind, word string, size int, good []byte, faults []fa
 	}
 }
 
-// T26.
+// Headers of COWD extents.
 func TestHostileCOWD(t *testing.T) {
 	data := imagetest.Noise(1, 3*mib)
 	refuses(t, "vmfsSparse", "VMFSSPARSE", len(data), vmdkforge.NewCOWD(data, 1, nil).Bytes, []fault{
@@ -78,7 +78,7 @@ func TestHostileCOWD(t *testing.T) {
 	})
 }
 
-// T27.
+// Headers of SESparse extents.
 func TestHostileSESparse(t *testing.T) {
 	data := imagetest.Noise(1, 3*mib)
 	good := vmdkforge.NewSESparse(data, 0, nil)
@@ -111,7 +111,7 @@ func TestHostileSESparse(t *testing.T) {
 	})
 }
 
-// T14 to T18, T21, T25 for an extent of a split disk.
+// Headers of an extent of a split disk.
 func TestHostileSplitExtent(t *testing.T) {
 	data := imagetest.Noise(1, 3*mib)
 	f := forge.Bytes(sparseImage{grain: 128, redundant: true}.forge(data))
@@ -132,7 +132,7 @@ func TestHostileSplitExtent(t *testing.T) {
 		}, ondisk.ErrFormat, "flags 0x30001"},
 		{"unknown flag", set32(vmdkforge.Flags, 1<<20|1), ondisk.ErrUnsupported, "at 0x8: flags"},
 		{"a disk of its own", func(f forge.Bytes) { f.Text(sector, vmdkforge.Descriptor("monolithicSparse")) }, ondisk.ErrFormat, "no descriptor inside an extent"},
-		// T05: what a header without data would make of its text is never asked.
+		// What a header without data would make of its text is never asked.
 		{"hidden descriptor", func(f forge.Bytes) {
 			f.U64(vmdkforge.Capacity, 0)
 			f.Text(sector, vmdkforge.Descriptor("monolithicFlat", `RW 6144 FLAT "/etc/passwd" 0`))
@@ -140,7 +140,7 @@ func TestHostileSplitExtent(t *testing.T) {
 	})
 }
 
-// T06, T07, T10, T13 for sparse extents.
+// Descriptors of sparse extents.
 func TestHostileExtentLines(t *testing.T) {
 	const kind = "twoGbMaxExtentSparse"
 	for _, c := range []struct {
@@ -186,7 +186,7 @@ func TestHostileExtentLines(t *testing.T) {
 	}
 }
 
-// T19 and T20: damage of the tables is found by a check, and where a reader meets it, it is an error that names the
+// Damage of the tables is found by a check, and where a reader meets it, it is an error that names the
 // extent.
 func TestDamagedTablesOfExtents(t *testing.T) {
 	data := bytes.Repeat([]byte("grain"), 6*mib/5+1)[:6*mib]
@@ -246,7 +246,7 @@ func TestDamagedTablesOfExtents(t *testing.T) {
 	}
 }
 
-// T21: extents that were not closed are one issue, which names the first.
+// Extents that were not closed are one issue, which names the first.
 func TestUncleanExtents(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(1, mib)

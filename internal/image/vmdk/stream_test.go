@@ -117,7 +117,7 @@ func packing(pack func(packed []byte) []byte) vmdkforge.StreamLayout {
 	return vmdkforge.StreamLayout{Pack: func(_ int64, data []byte) []byte { return pack(vmdkforge.Deflated(data)) }}
 }
 
-// HOSTILE.md T22: what is in a grain.
+// What is in a grain.
 func TestHostileGrains(t *testing.T) {
 	same := func(name, says string, l vmdkforge.StreamLayout) streamCase {
 		return streamCase{name: name, layout: l, seek: says, pipe: says}
@@ -172,7 +172,7 @@ func TestBombsAreCheap(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
 }
 
-// T23: markers.
+// Markers.
 func TestHostileMarkers(t *testing.T) {
 	lba := func(grain int, lba uint64) func(v *vmdkforge.Stream) {
 		return func(v *vmdkforge.Stream) { v.U64(v.Grains[grain], lba) }
@@ -271,7 +271,7 @@ func TestHostileMarkers(t *testing.T) {
 	})
 }
 
-// T24: the footer.
+// The footer.
 func TestHostileFooters(t *testing.T) {
 	foot := func(field int64) func(v uint64) func(v *vmdkforge.Stream) {
 		return func(n uint64) func(v *vmdkforge.Stream) {
@@ -315,7 +315,7 @@ func TestHostileFooters(t *testing.T) {
 	})
 }
 
-// T25: versions and flags of the header. A footer says the same, where there is one.
+// Versions and flags of the header. A footer says the same, where there is one.
 func TestHostileHeadersOfStreams(t *testing.T) {
 	for _, front := range []bool{false, true} {
 		l := vmdkforge.StreamLayout{Front: front}

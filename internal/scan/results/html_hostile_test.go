@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// The texts of T67 and T69.
+// Texts that a page would obey.
 var htmlHostile = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`,
 	`</style><style>*{display:none}</style>`, `</title></details>`,

@@ -139,7 +139,7 @@ func smallLibrary() (*Summary, []*Image) {
 	return s, images
 }
 
-// hostile are names and labels as they should not be chosen. HOSTILE T67 to T70.
+// hostile are names and labels as they should not be chosen.
 var hostile = []string{
 	"a\nb", "a\r\nb", `quo"te`, "com,ma", "a;=1+1", "=cmd|' /C calc'!A0", "+1", "-1", "@x", "\t=1", "\r=1", "\uff1d1",
 	"\uff0b1", "\uff0d1", "\uff201", ` "=1`,

@@ -265,7 +265,7 @@ func TestAcceptedAndRemovedImagesAreCountedWhereThereAreMany(t *testing.T) {
 	require.Equal(t, 21, strings.Count(out, "  accepted-"))
 }
 
-// hostileRow is what a stranger can put into names, labels and messages (T67), and more.
+// hostileRow is what a stranger can put into names, labels and messages, and more.
 func hostileRow() *rapid.Generator[string] {
 	piece := rapid.SampledFrom([]string{
 		"\x1b]0;x\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;eA==\a", "\r", "\n", "\t", "\x9b", "\u009b", "\u202e",

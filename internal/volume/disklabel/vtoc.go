@@ -137,7 +137,8 @@ func probeSun(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// solaris returns a volume with boot code and slices at the places of Solaris. Source: FACTS B5.
+// solaris returns a volume with boot code and slices at the places of Solaris. Source: illumos, installgrub.c:
+// stage1 has the sector of stage2.
 func solaris(d disk.Disk, what string, ascii, name []byte) *volume.Volume {
 	v := &volume.Volume{Kind: volume.VTOC, Label: volume.Text(name), Size: d.Size()}
 	v.Add("disk label", what)

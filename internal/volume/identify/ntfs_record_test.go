@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// TestRecordOfNTFS is T56: what the record of $Volume says about itself leaves it, or does not advance. The label is
+// TestRecordOfNTFS reads records of $Volume that leave themselves, or do not advance. The label is
 // not known then, and the volume is what its boot sector says.
 func TestRecordOfNTFS(t *testing.T) {
 	const firstAttribute = 0x38
