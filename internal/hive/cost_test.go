@@ -82,7 +82,7 @@ func TestManyTimesTheSame(t *testing.T) {
 func TestManyBrokenKeys(t *testing.T) {
 	f := hiveforge.New(5, hiveforge.Key{Keys: numbered(100), List: "ri"})
 	h := open(t, f)
-	root, err := h.Root()
+	root, err := h.root()
 	require.NoError(t, err)
 	for i := range 100 {
 		f.Text(place(t, f, fmt.Sprintf("Key%04d", 99-i)), "kn")
@@ -99,7 +99,7 @@ func TestManyBrokenKeys(t *testing.T) {
 func TestSubkeysOfKey(t *testing.T) {
 	f := hiveforge.New(5, hiveforge.Key{Keys: numbered(100)})
 	f.U32(place(t, f)+20, 7)
-	root, err := open(t, f).Root()
+	root, err := open(t, f).root()
 	require.NoError(t, err)
 	keys, broken := 0, 0
 	for _, err := range root.Subkeys() {
@@ -140,7 +140,7 @@ func TestHugeHive(t *testing.T) {
 	h, err := Open(src)
 	require.NoError(t, err)
 	cost(t, func() {
-		k, err := h.Root()
+		k, err := h.root()
 		require.NoError(t, err)
 		v, err := k.Value("far")
 		require.NoError(t, err)

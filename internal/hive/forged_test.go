@@ -128,7 +128,7 @@ func TestWhereInSegments(t *testing.T) {
 		hiveforge.Key{Values: []hiveforge.Value{{Name: "million", Type: 3, Data: counted(1_000_000)}}})
 	path := filepath.Join(t.TempDir(), "hive")
 	f.Write(t, path)
-	k, err := open(t, f).Root()
+	k, err := open(t, f).root()
 	require.NoError(t, err)
 	v, err := k.Value("million")
 	require.NoError(t, err)
@@ -169,7 +169,7 @@ func TestDataLikeBigData(t *testing.T) {
 		data := counted(n)
 		copy(data, "db")
 		f := hiveforge.New(minor, hiveforge.Key{Values: []hiveforge.Value{{Name: "v", Type: 3, Data: data}}})
-		k, err := open(t, f).Root()
+		k, err := open(t, f).root()
 		require.NoError(t, err)
 		v, err := k.Value("v")
 		require.NoError(t, err)
@@ -183,7 +183,7 @@ func TestDataLikeBigData(t *testing.T) {
 func TestLongValue(t *testing.T) {
 	f := hiveforge.New(5,
 		hiveforge.Key{Values: []hiveforge.Value{{Name: "long", Type: 3, Data: counted(maxData + 1)}}})
-	k, err := open(t, f).Root()
+	k, err := open(t, f).root()
 	require.NoError(t, err)
 	v, err := k.Value("long")
 	require.NoError(t, err)

@@ -57,7 +57,7 @@ func FuzzHive(f *testing.F) {
 			require.True(t, known(err), "%v", err)
 		}
 		h.steps = &ondisk.Budget{Limit: 1 << 13}
-		root, err := h.Root()
+		root, err := h.root()
 		if err != nil {
 			return
 		}

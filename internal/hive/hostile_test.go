@@ -17,7 +17,7 @@ import (
 
 // walk reads all that a hive holds, and gives the first error. It goes on behind what is broken, as a caller may.
 func walk(h *Hive) error {
-	root, err := h.Root()
+	root, err := h.root()
 	if err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func TestWhatIsNoHive(t *testing.T) {
 	_, err := Open(io.NewSectionReader(bytes.NewReader(nil), 0, maxFile+1))
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	h := open(t, good[:baseSize])
-	_, err = h.Root()
+	_, err = h.root()
 	require.ErrorIs(t, err, ondisk.ErrFormat, "a base block and nothing else")
 }
 

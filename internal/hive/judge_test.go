@@ -40,7 +40,7 @@ func exported(t testing.TB, src *bytes.Reader) []string {
 	t.Helper()
 	h, err := Open(src)
 	require.NoError(t, err)
-	root, err := h.Root()
+	root, err := h.root()
 	require.NoError(t, err)
 	var out []string
 	type at struct {

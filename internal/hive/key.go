@@ -47,12 +47,12 @@ type Key struct {
 	node  keyNode
 }
 
-// Root returns the key that holds all others. Its name has no meaning.
-func (h *Hive) Root() (*Key, error) { return h.key(h.base.RootCell) }
+// root returns the key that holds all others. Its name has no meaning.
+func (h *Hive) root() (*Key, error) { return h.key(h.base.RootCell) }
 
 // Key finds the key at the end of a path of names, without regard to case; fs.ErrNotExist if absent.
 func (h *Hive) Key(path ...string) (*Key, error) {
-	k, err := h.Root()
+	k, err := h.root()
 	for _, name := range path {
 		if err != nil {
 			return nil, err

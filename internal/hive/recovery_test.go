@@ -287,7 +287,7 @@ func TestPagesOfValues(t *testing.T) {
 	to := slices.Clone(h)
 	to[bytes.Index(h, counted(1500))+1499]++
 	err = recovery(t, hiveforge.Dirty(h, 10), hiveforge.OldLog(h, 2, to)).Each(func(h *Hive) error {
-		root, err := h.Root()
+		root, err := h.root()
 		require.NoError(t, err)
 		v, err := root.Value("wide")
 		require.NoError(t, err)
@@ -414,7 +414,7 @@ func TestStatesThatReadAlike(t *testing.T) {
 	r := recovery(t, hiveforge.Dirty(h, 10), hiveforge.Log(h, 9, steps...))
 	require.NoError(t, r.Each(func(h *Hive) error {
 		visits++
-		root, err := h.Root()
+		root, err := h.root()
 		require.NoError(t, err)
 		return walkKeys(root)
 	}))

@@ -7,8 +7,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// CodeUnknownContent is the issue of a disk without known content.
-const CodeUnknownContent = "unknown-content"
+// codeUnknownContent is the issue of a disk without known content.
+const codeUnknownContent = "unknown-content"
 
 const codeBlank = "blank"
 
@@ -41,7 +41,7 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 
 func unknownContent(text string) ondisk.Issue {
 	return ondisk.Issue{
-		Code: CodeUnknownContent, Effect: ondisk.Warn, Text: text,
+		Code: codeUnknownContent, Effect: ondisk.Warn, Text: text,
 		Remedy: "check that the image is complete and no part of another; inspect and scan accept it with --allow-unknown",
 	}
 }

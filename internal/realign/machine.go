@@ -57,14 +57,14 @@ func (o Others) Join(s *Source, g Goal) error {
 		return nil
 	}
 	var starts map[int]int64
-	if s.Malformed() == nil {
+	if s.malformed() == nil {
 		p, err := s.Plan(g)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Path(), err)
 		}
 		starts = p.Starts()
 	}
-	machine, refused, err := o.Machine(s, starts, g)
+	machine, refused, err := o.machine(s, starts, g)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (o Others) JoinPlan(s *Source, p *plan.Plan, g Goal) error {
 	if len(o) == 0 {
 		return nil
 	}
-	machine, refused, err := o.Machine(s, p.Starts(), g)
+	machine, refused, err := o.machine(s, p.Starts(), g)
 	if err != nil {
 		return err
 	}
@@ -91,9 +91,9 @@ func (o Others) JoinPlan(s *Source, p *plan.Plan, g Goal) error {
 	return nil
 }
 
-// Machine returns where the partitions of all disks go: those of s to starts, those of the others where the same goal
+// machine returns where the partitions of all disks go: those of s to starts, those of the others where the same goal
 // puts them. refused are disks that stay as they are, since they could not be aligned.
-func (o Others) Machine(
+func (o Others) machine(
 	s *Source, starts map[int]int64, g Goal,
 ) (machine *layout.Machine, refused []ondisk.Issue, err error) {
 	machine = &layout.Machine{}

@@ -50,7 +50,7 @@ func PlanPackage(src *ova.Package, r Reading, g Goal) (*Package, error) {
 func (p *Package) plan(r Reading, g Goal) error {
 	src := p.Package
 	for _, d := range src.Disks() {
-		s, err := OpenMember(src, d, r)
+		s, err := openMember(src, d, r)
 		if err != nil {
 			return err
 		}
@@ -221,11 +221,11 @@ func machinesWere(s *ova.Package, theirs map[string]ova.Disk, d *ova.Package, r 
 		return m
 	}
 	for _, x := range s.Disks() {
-		was, err := OpenMember(s, x, r)
+		was, err := openMember(s, x, r)
 		if err != nil {
 			continue
 		}
-		is, err := OpenMember(d, theirs[x.Member], Reading{Like: was.Image.Disk.SectorSize()})
+		is, err := openMember(d, theirs[x.Member], Reading{Like: was.Image.Disk.SectorSize()})
 		if err == nil {
 			if starts, err := verify.Starts(was.Layout, is.Layout); err == nil {
 				m.of(s.Machine(x)).Add(was.Layout, starts)
@@ -241,12 +241,12 @@ func machinesWere(s *ova.Package, theirs map[string]ova.Disk, d *ova.Package, r 
 func (j *Job) verifyMember(
 	ctx context.Context, from *ova.Package, x ova.Disk, to *ova.Package, y ova.Disk, r Reading, m *layout.Machine,
 ) (v MemberVerified, err error) {
-	s, err := OpenMember(from, x, r)
+	s, err := openMember(from, x, r)
 	if err != nil {
 		return v, err
 	}
 	defer s.Close()
-	d, err := OpenMember(to, y, Reading{Like: s.Image.Disk.SectorSize()})
+	d, err := openMember(to, y, Reading{Like: s.Image.Disk.SectorSize()})
 	if err != nil {
 		return v, err
 	}
@@ -317,5 +317,5 @@ func OpenPackages(src, dest string) (s, d *ova.Package, err error) {
 
 // Members returns what opens the disks of a package, for MachinesOf.
 func Members(p *ova.Package, r Reading) func(ova.Disk) (*Source, error) {
-	return func(d ova.Disk) (*Source, error) { return OpenMember(p, d, r) }
+	return func(d ova.Disk) (*Source, error) { return openMember(p, d, r) }
 }

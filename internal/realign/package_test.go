@@ -163,6 +163,6 @@ func TestMachinesOf(t *testing.T) {
 	src, err := ova.Open(packed, nil)
 	require.NoError(t, err)
 	defer src.Close()
-	m := MachinesOf(src, Goal{}, func(d ova.Disk) (*Source, error) { return OpenMember(src, d, Reading{}) })
+	m := MachinesOf(src, Goal{}, func(d ova.Disk) (*Source, error) { return openMember(src, d, Reading{}) })
 	require.Len(t, m, 1)
 }

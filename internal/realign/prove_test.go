@@ -242,7 +242,7 @@ func TestWhatPlanCannotRead(t *testing.T) {
 	require.ErrorIs(t, err, disktest.ErrFault)
 	_, err = s.Refusals(Goal{})
 	require.ErrorIs(t, err, disktest.ErrFault)
-	_, _, err = Others{s}.Machine(open(t, raw), nil, Goal{})
+	_, _, err = Others{s}.machine(open(t, raw), nil, Goal{})
 	require.ErrorIs(t, err, disktest.ErrFault)
 	require.ErrorIs(t, Others{s}.Join(open(t, raw), Goal{}), disktest.ErrFault)
 	require.ErrorIs(t, Others{open(t, raw)}.Join(s, Goal{}), disktest.ErrFault)

@@ -42,8 +42,8 @@ func ParseSectorSize(arg string) (int64, error) {
 	return n, nil
 }
 
-// Agrees refuses an image whose sectors have another size than the user states.
-func (r Reading) Agrees(img *image.Image) error {
+// agrees refuses an image whose sectors have another size than the user states.
+func (r Reading) agrees(img *image.Image) error {
 	if got := img.Disk.SectorSize(); r.SectorSize != 0 && got != r.SectorSize {
 		return &ondisk.FormatError{
 			What: "image", Field: "sector size", Got: got,
@@ -84,8 +84,8 @@ func Folders(paths []string) (out []string) {
 	return out
 }
 
-// OpenMember opens a disk of a package and reads it. Errors name it as the user can.
-func OpenMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
+// openMember opens a disk of a package and reads it. Errors name it as the user can.
+func openMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 	o, err := r.Options()
 	if err != nil {
 		return nil, err

@@ -46,9 +46,6 @@ type Source struct {
 	machine *layout.Machine // nil: the other disks are not known
 }
 
-// Layout holds what is on a disk.
-type Layout = layout.Layout
-
 // Plan is what becomes of a disk.
 type Plan = plan.Plan
 
@@ -65,7 +62,7 @@ type Goal struct {
 // Read reads what is on an image, and closes the image when that fails. Errors name the path.
 func Read(img *image.Image, r Reading) (*Source, error) {
 	s := &Source{reading: r, Image: img}
-	err := r.Agrees(img)
+	err := r.agrees(img)
 	if err == nil {
 		err = s.read()
 	}
@@ -151,8 +148,8 @@ func (s *Source) Misnamed() error {
 	return nil
 }
 
-// Malformed returns the error of a container or table that is broken. A broken volume moves as opaque bytes, if at all.
-func (s *Source) Malformed() error {
+// malformed returns the error of a container or table that is broken. A broken volume moves as opaque bytes, if at all.
+func (s *Source) malformed() error {
 	for _, i := range slices.Concat(s.Issues(), s.Layout.Issues) {
 		if i.Effect == ondisk.Broken {
 			return i.Err
@@ -199,7 +196,7 @@ func (s *Source) moves(g Goal) (*plan.Plan, error) {
 // returns the error.
 func (s *Source) Refusals(g Goal) ([]align.Finding, error) {
 	none := []align.Finding{}
-	if err := s.Malformed(); err != nil {
+	if err := s.malformed(); err != nil {
 		return none, nil //nolint:nilerr // said in its own way
 	}
 	p, err := s.Plan(g)

@@ -29,7 +29,7 @@ func (j *Job) WriteStream(
 	}
 	s, err := image.OpenStream(in, o.Format)
 	if err == nil {
-		err = r.Agrees(s.Image)
+		err = r.agrees(s.Image)
 	}
 	if err != nil {
 		return nil, w, streamError(ctx, fmt.Errorf("standard input: %w", err))

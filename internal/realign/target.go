@@ -8,8 +8,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// MaxRound bounds the size that a disk can be rounded up to, bytes.
-const MaxRound = units.GiB
+// maxRound bounds the size that a disk can be rounded up to, bytes.
+const maxRound = units.GiB
 
 // Target is the format of a copy. The zero value keeps the format of SOURCE.
 type Target struct {
@@ -31,7 +31,7 @@ func ParseTarget(arg string) (t Target, err error) {
 			return t, ondisk.In(ondisk.ErrUsage, "option %q, want align=SIZE", o)
 		}
 		n, err := units.Parse(val)
-		if err != nil || n < units.SectorSize || n > MaxRound || !units.IsPowerOfTwo(n) {
+		if err != nil || n < units.SectorSize || n > maxRound || !units.IsPowerOfTwo(n) {
 			return t, ondisk.In(ondisk.ErrUsage, "align=%s, want a power of two from 512 bytes to 1G", val)
 		}
 		t.Round = n

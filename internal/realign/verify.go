@@ -61,7 +61,7 @@ func (o Others) Elsewhere(s, d *Source, g Goal) (*layout.Machine, error) {
 		return nil, nil //nolint:nilnil // no machine is known
 	}
 	starts, _ := verify.Starts(s.Layout, d.Layout) // Verify reports their errors
-	m, _, err := o.Machine(s, starts, g)
+	m, _, err := o.machine(s, starts, g)
 	return m, err
 }
 
@@ -71,7 +71,7 @@ func (s *Source) repeat(after *layout.Layout, m *layout.Machine) (*plan.Plan, er
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Malformed(); err != nil {
+	if err := s.malformed(); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	if err := s.Layout.ReadGaps(s.Image.Disk); err != nil {
@@ -90,6 +90,6 @@ func (s *Source) repeat(after *layout.Layout, m *layout.Machine) (*plan.Plan, er
 
 // rounded reports whether a disk of want bytes that is to be rounded up somehow can have got bytes.
 func rounded(got, want int64) bool {
-	unit := min(units.Alignment(got), MaxRound)
+	unit := min(units.Alignment(got), maxRound)
 	return unit >= units.SectorSize && got == units.AlignUp(want, unit)
 }

@@ -30,8 +30,8 @@ type Usage struct {
 	Complete   bool   `json:"complete"`
 }
 
-// Stored adds how the image stores the disk; u is nil when that is not known. nonZero is nil when it was not counted.
-func (r *Inspect) Stored(u *container.Usage, nonZero *int64) {
+// stored adds how the image stores the disk; u is nil when that is not known. nonZero is nil when it was not counted.
+func (r *Inspect) stored(u *container.Usage, nonZero *int64) {
 	if u == nil {
 		return
 	}

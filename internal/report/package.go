@@ -81,8 +81,8 @@ type PackageVerify struct {
 	ExitCode    int       `json:"exit_code"`
 }
 
-// NewPackage describes an opened package.
-func NewPackage(p *ova.Package) Package {
+// newPackage describes an opened package.
+func newPackage(p *ova.Package) Package {
 	out := Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: []PackageMember{}}
 	for _, m := range p.Members {
 		out.Members = append(out.Members, PackageMember{m.Name, m.Role, m.Size})
@@ -90,8 +90,8 @@ func NewPackage(p *ova.Package) Package {
 	return out
 }
 
-// NewPackageDisk describes a disk of a package as far as the package does.
-func NewPackageDisk(d ova.Disk) PackageDisk {
+// newPackageDisk describes a disk of a package as far as the package does.
+func newPackageDisk(d ova.Disk) PackageDisk {
 	out := PackageDisk{Member: d.Member, IDs: []string{}}
 	for _, x := range d.Disks {
 		out.IDs = append(out.IDs, x.ID)
@@ -109,8 +109,8 @@ func NewPackageDisk(d ova.Disk) PackageDisk {
 // PackageFindings returns findings about a package as a whole.
 func PackageFindings(issues []ondisk.Issue) []align.Finding { return findingsOf("package", issues) }
 
-// DestFindings returns findings about the place of a copy.
-func DestFindings(issues []ondisk.Issue) []align.Finding { return findingsOf("dest", issues) }
+// destFindings returns findings about the place of a copy.
+func destFindings(issues []ondisk.Issue) []align.Finding { return findingsOf("dest", issues) }
 
 func findingsOf(subject string, issues []ondisk.Issue) []align.Finding {
 	out := []align.Finding{}

@@ -24,8 +24,8 @@ type Reference struct {
 	Stays     string `json:"stays,omitempty"` // why it stays as found
 }
 
-// NewReferences describes the references of a layout under a plan.
-func NewReferences(p *plan.Plan, l *layout.Layout) []Reference {
+// newReferences describes the references of a layout under a plan.
+func newReferences(p *plan.Plan, l *layout.Layout) []Reference {
 	out := []Reference{}
 	for _, r := range p.References(l) {
 		x := Reference{

@@ -28,7 +28,7 @@ func NewInspect(
 	findings := slices.Concat(align.Relevant(u.Issues, nil), align.Relevant(s.Issues(), nil),
 		align.Check(s.Layout, align.Goal{Must: b, Want: b}))
 	r = &Inspect{Head: h, Image: NewImage(s.Image), Disk: NewDisk(s.Layout, b, findings), Refusals: refusals}
-	r.Stored(u.Map, u.NonZero)
+	r.stored(u.Map, u.NonZero)
 	r.ExitCode = r.Verdict.ExitCode()
 	if bad = realign.Broken(findings); bad == nil && r.Unknown() {
 		bad = s.Misnamed()
@@ -54,7 +54,7 @@ func NewError(err error) *Error { return &Error{Code: realign.Code(err), Message
 
 // NewPackageInspect reports on a package before its disks are added.
 func NewPackageInspect(h Head, p *ova.Package) *PackageInspect {
-	r := &PackageInspect{Head: h, Package: NewPackage(p), Disks: []PackageDisk{}, Findings: PackageFindings(p.Issues())}
+	r := &PackageInspect{Head: h, Package: newPackage(p), Disks: []PackageDisk{}, Findings: PackageFindings(p.Issues())}
 	if len(p.Images()) == 0 {
 		r.Verdict, r.Content = align.NothingToJudge, align.NoDisks
 	}
@@ -63,7 +63,7 @@ func NewPackageInspect(h Head, p *ova.Package) *PackageInspect {
 
 // Add adds a disk and its inspection, or the error of a disk that has none.
 func (r *PackageInspect) Add(d ova.Disk, x *Inspect, err error) {
-	out := NewPackageDisk(d)
+	out := newPackageDisk(d)
 	if out.Inspect = x; x == nil {
 		out.Error = NewError(err)
 	} else {
@@ -81,7 +81,7 @@ const maxDrawn = 1024
 func NewPlan(h Head, s *realign.Source, p *realign.Plan, refusals []align.Finding) *Plan {
 	r := &Plan{
 		Head: h, Image: NewImage(s.Image), Target: p.Goal.Want, Refusals: append([]align.Finding{}, refusals...),
-		References: NewReferences(p, s.Layout), Findings: notRefused(p.Notes, refusals), Changes: NewChanges(p),
+		References: newReferences(p, s.Layout), Findings: notRefused(p.Notes, refusals), Changes: NewChanges(p),
 	}
 	if len(refusals) == 0 && len(s.Layout.Partitions) <= maxDrawn {
 		before := NewDisk(s.Layout, p.Goal.Must, nil)
@@ -127,14 +127,14 @@ func NewStreamAlign(h Head, p *realign.Plan, dest string) *Align {
 func (r *Align) Wrote(w realign.Written, verified string) {
 	r.Format, r.Subformat, r.Files = w.Format, w.Subformat, w.Files
 	r.Written, r.Verified, r.Copied, r.Took = true, verified, w.Copied, w.Took
-	r.Findings = append(r.Findings, DestFindings(w.Notes)...)
+	r.Findings = append(r.Findings, destFindings(w.Notes)...)
 }
 
 // NewPackageAlign reports on the copy that the plans of a package make, before it is written. flags are those of a
 // command line that reads the disks in the same way.
 func NewPackageAlign(h Head, p *realign.Package, dest string, flags []string) *PackageAlign {
 	r := &PackageAlign{
-		Head: h, Source: p.Path, Dest: dest, Package: NewPackage(p.Package), Dropped: []string{}, Files: []string{},
+		Head: h, Source: p.Path, Dest: dest, Package: newPackage(p.Package), Dropped: []string{}, Files: []string{},
 		Findings: PackageFindings(p.Issues()),
 	}
 	for _, d := range p.Disks {
@@ -151,7 +151,7 @@ func (r *PackageAlign) Wrote(p *realign.Package, w realign.WrittenPackage, verif
 	r.Written, r.Verified, r.Files, r.Dropped = true, verified, w.Files, append(r.Dropped, w.Dropped...)
 	r.Copied, r.Took = w.Copied, w.Took
 	r.Findings = append(r.Findings, PackageFindings(w.Issues)...)
-	r.Findings = append(r.Findings, DestFindings(w.Notes)...)
+	r.Findings = append(r.Findings, destFindings(w.Notes)...)
 	for i, d := range r.Disks {
 		d.Written, d.Verified, d.Files = true, verified, []string{p.Disks[i].Member}
 		d.Copied, d.Took = p.Disks[i].Copied, p.Disks[i].Took
@@ -179,7 +179,7 @@ func NewVerify(h Head, src, dest string, p *realign.Plan, diffs []realign.Differ
 // NewPackageVerify reports on the comparison of two packages before its disks are added.
 func NewPackageVerify(h Head, s, d *ova.Package) *PackageVerify {
 	return &PackageVerify{
-		Head: h, Source: s.Path, Dest: d.Path, Package: NewPackage(d), Equal: true,
+		Head: h, Source: s.Path, Dest: d.Path, Package: newPackage(d), Equal: true,
 		Disks: []*Verify{}, Differences: []string{},
 	}
 }

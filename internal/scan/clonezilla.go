@@ -11,10 +11,10 @@ import (
 	"github.com/trueup/trueup/internal/image"
 )
 
-// Clonezilla collects names of a folder that Clonezilla may have written: the partition table of each disk (sda-pt.sf,
+// clonezilla collects names of a folder that Clonezilla may have written: the partition table of each disk (sda-pt.sf,
 // sda-pt.parted) lies beside the contents of partitions and volumes (sda1.ntfs-ptcl-img.gz.aa,
 // vg-root.ext4-ptcl-img.zst.aa).
-type Clonezilla struct {
+type clonezilla struct {
 	disks  []string
 	pieces bool
 }
@@ -27,8 +27,8 @@ var (
 // maxCloneDisks bounds the disks that are named.
 const maxCloneDisks = 8
 
-// Add notes a name of the folder.
-func (z *Clonezilla) Add(name string) {
+// add notes a name of the folder.
+func (z *clonezilla) add(name string) {
 	z.pieces = z.pieces || clonePiece.MatchString(name)
 	m := cloneTable.FindStringSubmatch(name)
 	if m == nil || len(z.disks) == maxCloneDisks || slices.Contains(z.disks, m[1]) {
@@ -38,8 +38,8 @@ func (z *Clonezilla) Add(name string) {
 	slices.Sort(z.disks)
 }
 
-// What returns a description of the folder, empty unless it is an image of Clonezilla.
-func (z *Clonezilla) What() string {
+// what returns a description of the folder, empty unless it is an image of Clonezilla.
+func (z *clonezilla) what() string {
 	if len(z.disks) == 0 || !z.pieces {
 		return ""
 	}
@@ -54,10 +54,10 @@ var errEnough = errors.New("enough was read")
 // ClonezillaFolder returns What of a folder by its first names.
 func ClonezillaFolder(ctx context.Context, path string) string {
 	const most = 1000
-	var z Clonezilla
+	var z clonezilla
 	n := 0
 	err := eachEntry(ctx, path, func(d fs.DirEntry) error {
-		if z.Add(d.Name()); n == most {
+		if z.add(d.Name()); n == most {
 			return errEnough
 		}
 		n++
@@ -66,12 +66,12 @@ func ClonezillaFolder(ctx context.Context, path string) string {
 	if err != nil && !errors.Is(err, errEnough) {
 		return ""
 	}
-	return z.What()
+	return z.what()
 }
 
 // joinPieces makes one image of the pieces in a folder of Clonezilla. The first that may have a row has that of all.
 func (c *contents) joinPieces(files []*found) {
-	what := c.clone.What()
+	what := c.clone.what()
 	if what == "" {
 		return
 	}

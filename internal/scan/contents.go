@@ -18,7 +18,7 @@ type contents struct {
 	files  map[string]*found
 	names  int // that its files name
 	beside image.Folder
-	clone  Clonezilla
+	clone  clonezilla
 	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in the
 	// order of names.
 	owners, children map[string][]*found
@@ -44,7 +44,7 @@ func newContents() *contents {
 // note takes a name of the folder.
 func (c *contents) note(name string) {
 	c.beside.Add(name)
-	c.clone.Add(name)
+	c.clone.add(name)
 }
 
 // add keeps a file. false: it names too many others, and they are dropped.

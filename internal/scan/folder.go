@@ -141,7 +141,7 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 		return m, err
 	}
 	if e.Size > 0 {
-		a, err := r.Pool.Do(ctx, Request{Path: []byte(path)})
+		a, err := r.Pool.do(ctx, Request{Path: []byte(path)})
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()

@@ -40,8 +40,8 @@ type Worker interface {
 	Close() error
 }
 
-// MaxTime bounds the time of one request.
-const MaxTime = 30 * time.Second
+// maxTime bounds the time of one request.
+const maxTime = 30 * time.Second
 
 // Pool is a number of workers, which it starts when they are needed and replaces when they die.
 type Pool struct {
@@ -61,16 +61,16 @@ func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, err
 	return p
 }
 
-// ErrUnasked is the error of a worker that had died before it got the request.
-var ErrUnasked = errors.New("the worker was gone")
+// errUnasked is the error of a worker that had died before it got the request.
+var errUnasked = errors.New("the worker was gone")
 
-// SlowError is the error of a worker that gave no answer in time, though it may not have computed.
-type SlowError struct{ Err error }
+// slowError is the error of a worker that gave no answer in time, though it may not have computed.
+type slowError struct{ Err error }
 
-func (s SlowError) Error() string { return s.Err.Error() }
+func (s slowError) Error() string { return s.Err.Error() }
 
 // Unwrap returns the error with its class.
-func (s SlowError) Unwrap() error { return s.Err }
+func (s slowError) Unwrap() error { return s.Err }
 
 // errFewer is the error of a worker that could not be started while there are others: from now on there is one less.
 var errFewer = errors.New("there is no worker more")
@@ -78,16 +78,16 @@ var errFewer = errors.New("there is no worker more")
 // tries bounds the workers that are asked, if one after the other dies before it has the request.
 const tries = 3
 
-// Do has a worker answer a request. The error is the cause of the worker's death. If one gives no answer in time,
+// do has a worker answer a request. The error is the cause of the worker's death. If one gives no answer in time,
 // another is asked, once: storage, or a machine with too much to do, can stand still for longer than an image takes.
-func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
+func (p *Pool) do(ctx context.Context, r Request) (a Answer, err error) {
 	slow := false
 	for n := 0; n < tries; {
 		a, err = p.try(ctx, r)
-		_, late := errors.AsType[SlowError](err)
+		_, late := errors.AsType[slowError](err)
 		switch {
 		case errors.Is(err, errFewer):
-		case errors.Is(err, ErrUnasked):
+		case errors.Is(err, errUnasked):
 			n++
 		case late && !slow:
 			slow = true
@@ -146,8 +146,8 @@ func (p *Pool) Close() error {
 	return g.Wait()
 }
 
-// Handle answers a request by a judge, in this process.
-func Handle(judge Judge, r Request) (a Answer) {
+// handle answers a request by a judge, in this process.
+func handle(judge Judge, r Request) (a Answer) {
 	if r.Judge {
 		i := judge.Image(Job{string(r.Path), r.Package, r.Beside, r.Doubt})
 		return Answer{Image: i, Fleeting: i != nil && i.Fleeting}
@@ -160,12 +160,12 @@ func Handle(judge Judge, r Request) (a Answer) {
 	return Answer{Identity: id}
 }
 
-// Inside is a worker in this process: a panic costs the image only, and nothing else is kept away.
-type Inside struct{ Judge Judge }
+// inProcess is a worker in this process: a panic costs the image only, and nothing else is kept away.
+type inProcess struct{ Judge Judge }
 
 // Call answers, and makes an error of a panic. What takes too long is left alone: nothing can end it but the end of the
 // program.
-func (w Inside) Call(ctx context.Context, r Request) (Answer, error) {
+func (w inProcess) Call(ctx context.Context, r Request) (Answer, error) {
 	type end struct {
 		a   Answer
 		err error
@@ -177,17 +177,17 @@ func (w Inside) Call(ctx context.Context, r Request) (Answer, error) {
 				done <- end{err: fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())}
 			}
 		}()
-		done <- end{a: Handle(w.Judge, r)}
+		done <- end{a: handle(w.Judge, r)}
 	}()
 	select {
 	case e := <-done:
 		return e.a, e.err
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
-	case <-time.After(MaxTime):
-		return Answer{}, ondisk.In(ondisk.ErrLimit, "it took longer than %s", MaxTime)
+	case <-time.After(maxTime):
+		return Answer{}, ondisk.In(ondisk.ErrLimit, "it took longer than %s", maxTime)
 	}
 }
 
 // Close has nothing to end.
-func (Inside) Close() error { return nil }
+func (inProcess) Close() error { return nil }

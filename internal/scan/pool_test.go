@@ -23,12 +23,12 @@ func TestWorkersThatCannotBeStarted(t *testing.T) {
 	started := 0
 	p := NewPool(8, nil, func(context.Context) (Worker, error) {
 		if started++; started > 1 {
-			return nil, errors.Join(ErrUnasked, errors.New("no memory"))
+			return nil, errors.Join(errUnasked, errors.New("no memory"))
 		}
 		return willing{}, nil
 	})
 	for range 20 {
-		_, err := p.Do(t.Context(), Request{})
+		_, err := p.do(t.Context(), Request{})
 		require.NoError(t, err)
 	}
 	require.Equal(t, 8, started, "each place is tried once")
@@ -38,10 +38,10 @@ func TestWorkersThatCannotBeStarted(t *testing.T) {
 func TestNoWorkerCanBeStarted(t *testing.T) {
 	p := NewPool(3, nil, func(context.Context) (Worker, error) {
 		return nil,
-			errors.Join(ErrUnasked, errors.New("no memory"))
+			errors.Join(errUnasked, errors.New("no memory"))
 	})
 	for range 5 {
-		_, err := p.Do(t.Context(), Request{})
+		_, err := p.do(t.Context(), Request{})
 		require.ErrorContains(t, err, "no memory")
 	}
 	require.NoError(t, p.Close())
@@ -52,7 +52,7 @@ type slow struct{ left *int }
 
 func (s slow) Call(context.Context, Request) (Answer, error) {
 	if *s.left--; *s.left >= 0 {
-		return Answer{}, SlowError{errors.New("no answer within 30s")}
+		return Answer{}, slowError{errors.New("no answer within 30s")}
 	}
 	return willing{}.Call(nil, Request{}) //nolint:staticcheck // which it does not ask
 }
@@ -69,7 +69,7 @@ func TestWorkersThatAreSlow(t *testing.T) {
 			started++
 			return slow{&left}, nil
 		})
-		_, err := p.Do(t.Context(), Request{})
+		_, err := p.do(t.Context(), Request{})
 		if c.text == "" {
 			require.NoError(t, err)
 		} else {

@@ -70,7 +70,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 
 // ask has a worker judge an image. Nil: a doubt came to nothing.
 func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, error) {
-	a, err := r.Pool.Do(ctx, Request{[]byte(j.Path), true, j.Package, j.Beside, j.Doubt})
+	a, err := r.Pool.do(ctx, Request{[]byte(j.Path), true, j.Package, j.Beside, j.Doubt})
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()

@@ -24,8 +24,8 @@ type Job struct {
 	Package bool
 	// Beside lists the files around it; nil: the judge looks.
 	Beside *image.Beside
-	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume is
-	// found.
+	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume
+	// is found.
 	Doubt bool
 }
 
@@ -63,9 +63,9 @@ type Options struct {
 	Pool  *Pool
 	Store Store // nil: none
 
-	// Found receives how many more images will have a row. After Walked, it receives corrections only. Row receives each
-	// row, Unreadable each place that could not be read. They are called one at a time. An error of Row ends the run.
-	// Corrections are files that turn out to be no images, and images that turn out not to be parts of another.
+	// Found receives how many more images will have a row. After Walked, it receives corrections only. Row receives
+	// each row, Unreadable each place that could not be read. They are called one at a time. An error of Row ends the
+	// run. Corrections are files that turn out to be no images, and images that turn out not to be parts of another.
 	Found      func(n int)
 	Walked     func()
 	Row        func(i *results.Image) error
@@ -151,10 +151,10 @@ func (r *search) report(u results.Unreadable) {
 	r.Unreadable(u)
 }
 
-// Roots are the places that workers must be able to read, absolute and without links: folders with all that is in them,
-// and the folder of a file that is named itself. A device is a place of its own: a folder of devices has those of
+// rootsOf are the places that workers must be able to read, absolute and without links: folders with all that is in
+// them, and the folder of a file that is named itself. A device is a place of its own: a folder of devices has those of
 // others.
-func Roots(paths []string) []string {
+func rootsOf(paths []string) []string {
 	seen := map[string]bool{}
 	var out []string
 	for _, p := range paths {
@@ -173,8 +173,8 @@ func Roots(paths []string) []string {
 	return out
 }
 
-// Places are the paths as they are, absolute and without links; those that lead nowhere are left out.
-func Places(paths []string) []string {
+// placesOf are the paths as they are, absolute and without links; those that lead nowhere are left out.
+func placesOf(paths []string) []string {
 	var out []string
 	for _, p := range paths {
 		if real, _, err := resolve(p); err == nil {

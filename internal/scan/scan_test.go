@@ -91,7 +91,7 @@ func newTrial(t testing.TB) *trial {
 	t.Helper()
 	tr := &trial{TB: t, dir: t.TempDir(), judge: &textJudge{}}
 	tr.Jobs = 4
-	tr.worker = func() (Worker, error) { return Inside{tr.judge}, nil }
+	tr.worker = func() (Worker, error) { return inProcess{tr.judge}, nil }
 	tr.Found = func(n int) { tr.told(func() { tr.found += n }) }
 	tr.Walked = func() { tr.told(func() { tr.walked++ }) }
 	tr.Row = func(i *results.Image) error { tr.told(func() { tr.rows = append(tr.rows, i) }); return nil }
@@ -308,7 +308,7 @@ func TestNonImagesAreCounted(t *testing.T) {
 
 // dying are workers that die of some files.
 type dying struct {
-	Inside
+	inProcess
 	of map[string]error
 }
 
@@ -319,7 +319,7 @@ func (d dying) Call(ctx context.Context, r Request) (Answer, error) {
 	if strings.HasPrefix(filepath.Base(string(r.Path)), "silent") && r.Judge {
 		return Answer{}, nil
 	}
-	return d.Inside.Call(ctx, r)
+	return d.inProcess.Call(ctx, r)
 }
 
 func TestWorkersThatDie(t *testing.T) {
@@ -344,14 +344,14 @@ func TestWorkersThatDie(t *testing.T) {
 		if started++; started%5 == 0 {
 			return nil, errors.New("no more processes")
 		}
-		return dying{Inside{tr.judge}, of}, nil
+		return dying{inProcess{tr.judge}, of}, nil
 	}
 	tr.Jobs = 1 // so that it is known which worker fails to start
 	_, err := tr.run(t.Context(), tr.dir)
 	require.NoError(t, err)
 	require.Len(t, tr.rows, len(want))
 	tr.Jobs = 4
-	tr.worker = func() (Worker, error) { return dying{Inside{tr.judge}, of}, nil }
+	tr.worker = func() (Worker, error) { return dying{inProcess{tr.judge}, of}, nil }
 	tr.scanned()
 	require.Equal(t, want, tr.shown())
 	for _, i := range tr.rows {

@@ -143,7 +143,7 @@ func (r *running) open() (err error) {
 	case err != nil:
 		return err
 	}
-	if r.store, err = r.known.Begin(Places(r.Paths), time.Now()); err != nil {
+	if r.store, err = r.known.Begin(placesOf(r.Paths), time.Now()); err != nil {
 		return err
 	}
 	r.summary.Changes = &results.Changes{Since: r.store.Since}
@@ -183,16 +183,16 @@ func (r *running) pool(ctx context.Context) (*Pool, error) {
 	if r.Level != sandbox.None && r.Confine != nil {
 		r.Confine(sandbox.Access{Workers: true})
 	}
-	c := &Crew{
+	c := &crew{
 		Level: r.Level, Args: r.Args, Paths: r.Paths, Jobs: r.Jobs, Inspector: j, Achieved: r.achieved, Inside: r.inside,
 	}
-	return c.Pool(ctx)
+	return c.pool(ctx)
 }
 
 // inside restricts this process to the images, where it looks at them itself.
 func (r *running) inside() {
 	if r.Confine != nil {
-		r.Confine(sandbox.Access{Read: Roots(r.Paths)})
+		r.Confine(sandbox.Access{Read: rootsOf(r.Paths)})
 	}
 }
 

@@ -218,7 +218,7 @@ func TestNamedFilesAmongMany(t *testing.T) {
 		"x.vmdk": "disk\nhas x-flat.vmdk", "x-flat.vmdk": "bare",
 	})
 	beside := map[string]*image.Beside{}
-	tr.worker = func() (Worker, error) { return noting{Inside{tr.judge}, beside}, nil }
+	tr.worker = func() (Worker, error) { return noting{inProcess{tr.judge}, beside}, nil }
 	tr.Jobs = 1
 	tr.scanned(tr.path("base"))
 	require.Equal(t, []string{"base"}, tr.shown())
@@ -234,7 +234,7 @@ func TestNamedFilesAmongMany(t *testing.T) {
 
 // noting are workers that note what the images that they judge have beside them.
 type noting struct {
-	Inside
+	inProcess
 	beside map[string]*image.Beside
 }
 
@@ -242,7 +242,7 @@ func (n noting) Call(ctx context.Context, r Request) (Answer, error) {
 	if r.Judge {
 		n.beside[filepath.Base(string(r.Path))] = r.Beside
 	}
-	return n.Inside.Call(ctx, r)
+	return n.inProcess.Call(ctx, r)
 }
 
 // Many images that concern each other must not take the square of their number.

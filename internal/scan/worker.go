@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Serve runs a worker process: it answers the requests of a Crew.
+// Serve runs a worker process: it answers the requests of a crew.
 func Serve(in io.Reader, out io.Writer) error { return sandbox.Serve(in, out, startInspector) }
 
 // startInspector makes the Judge of a worker from the first request of the scan.
@@ -32,7 +32,7 @@ func startInspector(hello []byte) (sandbox.Handle, error) {
 		if err := json.Unmarshal(request, &r); err != nil {
 			panic(err) // our own parent wrote it
 		}
-		answer, err := json.Marshal(Handle(j, r))
+		answer, err := json.Marshal(handle(j, r))
 		if err != nil {
 			panic(err)
 		}
@@ -60,9 +60,9 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	case ctx.Err() != nil:
 		return a, ctx.Err()
 	case died && d.Idle:
-		return a, errors.Join(ErrUnasked, fromDeath(err))
+		return a, errors.Join(errUnasked, fromDeath(err))
 	case died && d.Cause == sandbox.Time:
-		return a, SlowError{Err: fromDeath(err)}
+		return a, slowError{Err: fromDeath(err)}
 	case died:
 		return a, fromDeath(err)
 	}
@@ -87,8 +87,8 @@ func fromDeath(err error) error {
 // are far less. Decoded, it takes many times that in memory.
 const maxAnswer = 8 * units.MiB
 
-// Crew starts the workers of a scan.
-type Crew struct {
+// crew starts the workers of a scan.
+type crew struct {
 	Level     sandbox.Level
 	Args      []string // of the program, that make it call Serve
 	Paths     []string // of the scan
@@ -96,7 +96,7 @@ type Crew struct {
 	Inspector *Inspector
 	// Achieved receives the isolation, again if a later worker has less. An error ends the scan.
 	Achieved func(sandbox.Isolation) error
-	// Inside is called before the process itself looks at images, where there are no workers.
+	// inProcess is called before the process itself looks at images, where there are no workers.
 	Inside func()
 
 	options sandbox.Options
@@ -105,8 +105,8 @@ type Crew struct {
 	level   sandbox.Level   // the least that was achieved
 }
 
-// Pool returns the workers. The first is started at once, since its isolation must be known.
-func (c *Crew) Pool(ctx context.Context) (*Pool, error) {
+// pool returns the workers. The first is started at once, since its isolation must be known.
+func (c *crew) pool(ctx context.Context) (*Pool, error) {
 	if c.Level == sandbox.None {
 		return c.inside(), nil
 	}
@@ -115,7 +115,7 @@ func (c *Crew) Pool(ctx context.Context) (*Pool, error) {
 		return nil, fmt.Errorf("judge for a worker: %w", err)
 	}
 	c.options = sandbox.Options{
-		Args: c.Args, Level: c.Level, Roots: Roots(c.Paths), Hello: hello,
+		Args: c.Args, Level: c.Level, Roots: rootsOf(c.Paths), Hello: hello,
 		Limits: sandbox.Limits{Answer: maxAnswer},
 	}
 	first, err := sandbox.Start(ctx, c.options)
@@ -134,13 +134,14 @@ func (c *Crew) Pool(ctx context.Context) (*Pool, error) {
 }
 
 // inside is a pool without workers. The process itself looks at the images.
-func (c *Crew) inside() *Pool {
+func (c *crew) inside() *Pool {
 	c.Inside()
-	return NewPool(c.Jobs, c.Inspector, func(context.Context) (Worker, error) { return Inside{Judge: c.Inspector}, nil })
+	start := func(context.Context) (Worker, error) { return inProcess{Judge: c.Inspector}, nil }
+	return NewPool(c.Jobs, c.Inspector, start)
 }
 
 // next returns a worker that was not used yet. A failed start is not the fault of an image.
-func (c *Crew) next(ctx context.Context) (Worker, error) {
+func (c *crew) next(ctx context.Context) (Worker, error) {
 	c.mu.Lock()
 	w := c.first
 	c.first = nil
@@ -150,14 +151,14 @@ func (c *Crew) next(ctx context.Context) (Worker, error) {
 	}
 	w, err := sandbox.Start(ctx, c.options)
 	if err != nil {
-		return nil, errors.Join(ErrUnasked, fromDeath(err))
+		return nil, errors.Join(errUnasked, fromDeath(err))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if got := w.Isolation(); got.Achieved != c.level && got.Achieved != got.Wanted {
 		c.level = got.Achieved
 		if err := c.Achieved(got); err != nil {
-			return nil, errors.Join(ErrUnasked, err, w.Close())
+			return nil, errors.Join(errUnasked, err, w.Close())
 		}
 	}
 	return outside{w}, nil

@@ -30,7 +30,7 @@ type Record struct {
 
 // readLogical walks the chain of every extended partition. A chain that breaks keeps what was read of it.
 func (m *mbr) readLogical(d disk.Disk) {
-	for _, p := range m.Containers() {
+	for _, p := range m.containers() {
 		if p.Kind != Extended || p.Off == 0 || p.Off >= d.Size() || p.Len == 0 {
 			continue // reported by checkRanges
 		}

@@ -100,7 +100,7 @@ func readFuzzed(t *testing.T, d disk.Disk) {
 	if !table.Plausible() {
 		return // the rest is for tables in which nothing is broken
 	}
-	sorted := table.Containers()
+	sorted := table.containers()
 	slices.SortFunc(sorted, func(a, b Partition) int { return cmp.Compare(a.Off, b.Off) })
 	for i, p := range sorted {
 		require.LessOrEqual(t, p.End(), d.Size(), "partition %d", p.Number)

@@ -170,7 +170,7 @@ func (t *Table) Plausible() bool {
 
 // checkRanges reports partitions that leave the disk or overlap. Sums are in 64 bits: 32-bit ones would wrap.
 func (m *mbr) checkRanges(size int64) {
-	parts := m.Containers()
+	parts := m.containers()
 	extended := 0
 	for i, p := range parts {
 		if p.End() > size {
@@ -217,7 +217,7 @@ func (m *mbr) checkCut(size int64) {
 		return
 	}
 	end := size
-	for _, p := range m.Containers() {
+	for _, p := range m.containers() {
 		end = max(end, p.End())
 	}
 	m.cutShort(end, size, broken[0].Err)

@@ -148,8 +148,8 @@ func (t *Table) Structures(size int64) []disk.Shift {
 	return t.gpt.pieces(size)
 }
 
-// Containers returns the primary partitions and GPT entries: those that lie on the disk side by side.
-func (t *Table) Containers() []Partition {
+// containers returns the primary partitions and GPT entries: those that lie on the disk side by side.
+func (t *Table) containers() []Partition {
 	var out []Partition
 	for _, p := range t.Partitions {
 		if p.Kind != Logical {

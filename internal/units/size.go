@@ -17,7 +17,7 @@ const (
 	KiB int64 = 1 << 10
 	MiB int64 = 1 << 20
 	GiB int64 = 1 << 30
-	TiB int64 = 1 << 40
+	tib int64 = 1 << 40
 )
 
 // SectorSize is the unit of the suffix "s", of LBAs in MBR tables and of every count in a VMDK, in bytes.
@@ -28,7 +28,7 @@ var suffixes = map[string]int64{
 	"K": KiB, "KB": KiB, "KIB": KiB,
 	"M": MiB, "MB": MiB, "MIB": MiB,
 	"G": GiB, "GB": GiB, "GIB": GiB,
-	"T": TiB, "TB": TiB, "TIB": TiB,
+	"T": tib, "TB": tib, "TIB": tib,
 }
 
 var errSize = errors.New(
@@ -76,7 +76,7 @@ func unitOf(n int64) (size int64, name string) {
 	for _, u := range []struct {
 		size int64
 		name string
-	}{{TiB, "TiB"}, {GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}} {
+	}{{tib, "TiB"}, {GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}} {
 		if n >= u.size {
 			return u.size, u.name
 		}
@@ -97,7 +97,7 @@ func Short(n int64) string {
 	for _, u := range []struct {
 		size int64
 		name string
-	}{{TiB, "T"}, {GiB, "G"}, {MiB, "M"}, {KiB, "K"}} {
+	}{{tib, "T"}, {GiB, "G"}, {MiB, "M"}, {KiB, "K"}} {
 		if n >= u.size && n%u.size == 0 {
 			return strconv.FormatInt(n/u.size, 10) + u.name
 		}
@@ -118,7 +118,7 @@ func IsPowerOfTwo(n int64) bool { return n > 0 && n&(n-1) == 0 }
 // gives 1 TiB.
 func Alignment(off int64) int64 {
 	if off == 0 {
-		return TiB
+		return tib
 	}
-	return min(off&-off, TiB)
+	return min(off&-off, tib)
 }

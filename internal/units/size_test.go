@@ -92,7 +92,7 @@ func TestRounding(t *testing.T) {
 func TestAlignment(t *testing.T) {
 	for lba, want := range map[int64]int64{
 		63: 512, 64: 32768, 128: 65536, 2048: 1 << 20, 16065: 512, 206848: 1 << 20,
-		0: TiB, 1 << 40: TiB,
+		0: tib, 1 << 40: tib,
 	} {
 		assert.Equal(t, want, Alignment(lba*SectorSize), "LBA %d", lba)
 	}

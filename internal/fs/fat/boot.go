@@ -176,5 +176,5 @@ func (b *bootSector) named() bool { return b.BootSig == extPlaced }
 // has reports whether a cluster is in the volume. The first has number 2.
 func (b *bootSector) has(cluster int64) bool { return cluster >= 2 && cluster-2 < b.Clusters }
 
-// At returns the place of a cluster.
-func (b *bootSector) At(cluster int64) int64 { return b.Data + (cluster-2)*b.Cluster }
+// at returns the place of a cluster.
+func (b *bootSector) at(cluster int64) int64 { return b.Data + (cluster-2)*b.Cluster }

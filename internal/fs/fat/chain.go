@@ -82,7 +82,7 @@ func (f *fileSystem) chain(first, most, least int64) ([]guestfile.Run, error) {
 
 // join adds a cluster to the end of the runs.
 func (f *fileSystem) join(runs []guestfile.Run, cluster int64) []guestfile.Run {
-	at, off := f.At(cluster), int64(0)
+	at, off := f.at(cluster), int64(0)
 	if k := len(runs) - 1; k >= 0 {
 		if r := &runs[k]; r.At+r.Len == at {
 			r.Len += f.Cluster

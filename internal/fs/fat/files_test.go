@@ -164,7 +164,7 @@ func equalMshowfat(t *testing.T, img string, g guestfile.FS, names []string) {
 			require.NoError(t, err1)
 			require.NoError(t, err2)
 			n := min(left, (b-a+1)*v.Cluster)
-			want, left = append(want, disk.Range{Off: v.At(a), Len: n}), left-n
+			want, left = append(want, disk.Range{Off: v.at(a), Len: n}), left-n
 		}
 		if f.Size() == 0 {
 			continue

@@ -126,7 +126,7 @@ func readLabel(v *volume.Volume, d disk.Disk, b *bootSector) error {
 				"run a file-system check in the guest")
 			return nil
 		}
-		r = disk.Range{Off: b.At(c), Len: b.Cluster}
+		r = disk.Range{Off: b.at(c), Len: b.Cluster}
 	}
 	if r.Off >= d.Size() {
 		return nil // cut off, see tooLarge

@@ -22,7 +22,7 @@ func (p *Output) readBack(ctx context.Context, progress diskcopy.Progress) (map[
 	}
 	sums := map[string][]byte{}
 	for _, m := range p.members {
-		if m.from.file == nil || (m.text && m.from.Role == RoleManifest) {
+		if m.from.file == nil || (m.text && m.from.Role == roleManifest) {
 			continue
 		}
 		f, err := p.reopen(files, m)
@@ -100,7 +100,7 @@ func (p *Output) check() error {
 		return bad("members")
 	}
 	for _, want := range p.members {
-		m := got.Member(want.name)
+		m := got.member(want.name)
 		if m == nil || m.Size != want.size || (p.Kind == "ova" && m.data != want.data) {
 			return bad("members")
 		}

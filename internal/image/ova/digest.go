@@ -52,13 +52,13 @@ func (p *Package) Check(ctx context.Context, progress diskcopy.Progress) error {
 // named finds the member that a manifest names: it stands beside the OVF.
 func (p *Package) named(name string) *Member {
 	if p.Kind == "ovf" {
-		return p.Member(name)
+		return p.member(name)
 	}
 	full, err := p.checkMember(name)
 	if err != nil {
 		return nil
 	}
-	return p.Member(full)
+	return p.member(full)
 }
 
 // digests returns the lines of the manifest about a member, as far as their algorithm is known.

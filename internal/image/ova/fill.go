@@ -144,7 +144,7 @@ func (p *Output) finish(ctx context.Context, progress diskcopy.Progress) error {
 	var manifest *outMember
 	for _, m := range p.members {
 		switch {
-		case m.text && m.from.Role == RoleManifest:
+		case m.text && m.from.Role == roleManifest:
 			manifest = m
 		case m.text:
 			if err := p.putText(m, p.padded(m, p.env.Bytes())); err != nil {

@@ -44,13 +44,13 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 		if err == nil {
 			err = p.bad[f.Href]
 		}
-		m := p.Member(name)
+		m := p.member(name)
 		switch {
 		case slices.ContainsFunc(p.disks, func(d Disk) bool { return d.file.ID == f.ID && d.notThere != nil }):
 		case err != nil:
 			add("ovf-file-refused", ondisk.Warn, "get the package again", "%s", err.Error())
 		case m != nil && m.file == nil: // an error of the disk
-		case m == nil && f.ChunkSize > 0 && p.Member(ovf.FirstChunk(name)) != nil:
+		case m == nil && f.ChunkSize > 0 && p.member(ovf.FirstChunk(name)) != nil:
 		case m == nil:
 			add("ovf-file-missing", ondisk.Warn, "get the package again",
 				"the OVF names the file %.256q, and the package has none of that name", name)
@@ -91,11 +91,11 @@ func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.
 		disks[d.Member] = true
 	}
 	for _, m := range from.Members {
-		if m.Role != RoleFile || disks[m.Name] || m.file == nil {
+		if m.Role != roleFile || disks[m.Name] || m.file == nil {
 			continue
 		}
 		same := false
-		if mine := p.Member(m.Name); mine != nil && mine.file != nil {
+		if mine := p.member(m.Name); mine != nil && mine.file != nil {
 			if same, err = sameBytes(ctx, m.file, mine.file, progress); err != nil {
 				return out, err
 			}
@@ -143,7 +143,7 @@ func (p *Package) manifestIssues() (out []ondisk.Issue) {
 	}
 	for _, m := range p.Members {
 		// It has no digest of itself, and the certificate signs it.
-		if m.file != nil && m.Role != RoleManifest && m.Role != RoleCertificate && len(p.lines[m]) == 0 {
+		if m.file != nil && m.Role != roleManifest && m.Role != roleCertificate && len(p.lines[m]) == 0 {
 			add("manifest-incomplete", "", "the manifest has no digest of %.256q: damage to it on its way would not be "+
 				"noticed", m.Name)
 		}

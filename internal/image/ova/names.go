@@ -50,11 +50,11 @@ func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) Disk {
 		d.notThere = ondisk.In(ondisk.ErrReference,
 			"the OVF names the file %.256q twice, as %.256q too; want one File for it", d.Member, f.Href)
 		d.Member = f.Href
-	case p.Member(d.Member) == nil && f.ChunkSize > 0 && p.Member(ovf.FirstChunk(d.Member)) != nil:
+	case p.member(d.Member) == nil && f.ChunkSize > 0 && p.member(ovf.FirstChunk(d.Member)) != nil:
 		d.notThere = fmt.Errorf("file %.256q is in chunks of %d bytes, %.256q and following (ovf:chunkSize): %w; "+
 			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize, ovf.FirstChunk(d.Member),
 			ondisk.ErrUnsupported)
-	case p.Member(d.Member) == nil:
+	case p.member(d.Member) == nil:
 		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name",
 			d.Member)
 	}
@@ -94,7 +94,7 @@ func (p *Package) checkMember(href string) (string, error) {
 		return name, gate.CheckPath(name)
 	}
 	name, err := memberName(href)
-	return path.Join(path.Dir(p.role(RoleOVF).Name), name), err
+	return path.Join(path.Dir(p.role(roleOVF).Name), name), err
 }
 
 // has reports whether there is a file of this name.
@@ -102,5 +102,5 @@ func (p *Package) has(name string) bool {
 	if p.Kind == "ovf" {
 		return p.files.Has(name)
 	}
-	return p.Member(name) != nil
+	return p.member(name) != nil
 }

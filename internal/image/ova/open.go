@@ -118,7 +118,7 @@ func (p *Package) Open(d Disk, o image.Options) (*image.Image, error) {
 		return nil, err
 	}
 	o.Digest = func(ctx context.Context, name string, f driver.File) error {
-		if m := p.Member(name); m != nil {
+		if m := p.member(name); m != nil {
 			return compare(ctx, name, f, p.digests(m), unwatched{})
 		}
 		return nil

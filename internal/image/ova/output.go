@@ -103,11 +103,11 @@ func Create(path string, src *Package, o CreateOptions) (*Output, error) {
 
 // choose decides which members the copy has, and what they are called.
 func (p *Output) choose(rewrite map[string]Rewrite) error {
-	own := p.src.role(RoleOVF).Name
+	own := p.src.role(roleOVF).Name
 	p.renamed = p.Kind == "ovf" && own != p.base
 	changes := len(rewrite) > 0 || p.renamed
 	for _, m := range p.src.Members {
-		text := changes && (m.Role == RoleOVF || m.Role == RoleManifest)
+		text := changes && (m.Role == roleOVF || m.Role == roleManifest)
 		o := &outMember{name: p.nameOf(m), from: m, most: m.Size, size: m.Size, text: text}
 		if r, ok := rewrite[m.Name]; ok {
 			o.rewrite, o.most = &r, r.Size+r.Size/8+64*units.MiB
@@ -119,7 +119,7 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 			return err
 		}
 		switch {
-		case changes && m.Role == RoleCertificate:
+		case changes && m.Role == roleCertificate:
 			p.Dropped = append(p.Dropped, m.Name)
 			continue
 		case p.Kind == "ovf" && m.file == nil:
@@ -128,7 +128,7 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 		case p.Kind == "ovf" && strings.Contains(o.name, "/"):
 			return fmt.Errorf("file %.256q lies in a subfolder: %w in an OVF folder; write an .ova", o.name,
 				ondisk.ErrUnsupported)
-		case p.Kind == "ovf" && m.Role == RoleFile && !p.src.refers(m.Name):
+		case p.Kind == "ovf" && m.Role == roleFile && !p.src.refers(m.Name):
 			return fmt.Errorf("the OVF does not name the file %.256q of the archive: %w in an OVF folder, "+
 				"which has no others; write an .ova", o.name, ondisk.ErrUnsupported)
 		case p.Kind == "ovf":
@@ -144,10 +144,10 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 // nameOf returns the name of a member in the copy: in a folder the OVF has that of DEST, and those that belong to it by
 // name too.
 func (p *Output) nameOf(m *Member) string {
-	if p.Kind == "ova" || m.Role == RoleFile {
+	if p.Kind == "ova" || m.Role == roleFile {
 		return m.Name
 	}
-	if m.Role == RoleOVF {
+	if m.Role == roleOVF {
 		return p.base
 	}
 	return strings.TrimSuffix(p.base, filepath.Ext(p.base)) + filepath.Ext(m.Name)
@@ -189,7 +189,7 @@ func (p *Output) start(force bool) error {
 	p.parts = append(p.parts, first)
 	for _, m := range p.members {
 		m.part = first
-		if p.Kind == "ova" || m.from.Role == RoleOVF {
+		if p.Kind == "ova" || m.from.Role == roleOVF {
 			continue
 		}
 		if m.part, err = p.out.AddFile(m.name); err != nil {
@@ -226,7 +226,7 @@ func (p *Output) Write(
 
 // place decides where the headers and the bytes of a member go.
 func (p *Output) place(m *outMember) (err error) {
-	if m.text && m.from.Role == RoleOVF {
+	if m.text && m.from.Role == roleOVF {
 		if err := p.mostText(m); err != nil {
 			return err
 		}

@@ -43,10 +43,10 @@ type Role string
 
 // Roles of members.
 const (
-	RoleOVF         Role = "ovf"
-	RoleManifest    Role = "manifest"
-	RoleCertificate Role = "certificate"
-	RoleFile        Role = "file"
+	roleOVF         Role = "ovf"
+	roleManifest    Role = "manifest"
+	roleCertificate Role = "certificate"
+	roleFile        Role = "file"
 )
 
 // Member is one file of a package.
@@ -117,12 +117,12 @@ func (p *Package) openArchive() (err error) {
 		return err
 	}
 	for _, e := range p.entries {
-		m := &Member{Name: e.name, Role: RoleFile, Size: e.size, head: e.head, data: e.off, end: min(e.end(), f.Size())}
+		m := &Member{Name: e.name, Role: roleFile, Size: e.size, head: e.head, data: e.off, end: min(e.end(), f.Size())}
 		if e.regular() {
 			m.file = p.files.Section(e.name, e.bytes())
 			m.Role = roleOf(e.name)
 		}
-		if m.Role != RoleFile && slices.ContainsFunc(p.Members, func(o *Member) bool { return o.Role == m.Role }) {
+		if m.Role != roleFile && slices.ContainsFunc(p.Members, func(o *Member) bool { return o.Role == m.Role }) {
 			return fmt.Errorf("member %.256q of the archive is a second %s: %w, want one", m.Name, m.Role, ondisk.ErrReference)
 		}
 		p.Members = append(p.Members, m)
@@ -134,18 +134,18 @@ func (p *Package) openArchive() (err error) {
 func roleOf(name string) Role {
 	switch strings.ToLower(path.Ext(name)) {
 	case ".ovf":
-		return RoleOVF
+		return roleOVF
 	case ".mf":
-		return RoleManifest
+		return roleManifest
 	case ".cert":
-		return RoleCertificate
+		return roleCertificate
 	}
-	return RoleFile
+	return roleFile
 }
 
 // readTexts parses the envelope and the manifest.
 func (p *Package) readTexts() (err error) {
-	m := p.role(RoleOVF)
+	m := p.role(roleOVF)
 	if m == nil {
 		return fmt.Errorf("tar archive: %w, it has no .ovf inside and is no OVA; unpack it and take the disk",
 			ondisk.ErrUnsupported)
@@ -157,7 +157,7 @@ func (p *Package) readTexts() (err error) {
 	if p.Envelope, err = ovf.Parse(text); err != nil {
 		return err
 	}
-	if m = p.role(RoleManifest); m == nil {
+	if m = p.role(roleManifest); m == nil {
 		return nil
 	}
 	if text, err = m.text(ovf.MaxManifest); err == nil {
@@ -183,12 +183,12 @@ func (p *Package) role(r Role) *Member {
 // openFolder finds the parts of an OVF: those that stand beside it by its own name, and those that it names.
 func (p *Package) openFolder() error {
 	base := p.files.First().Name()
-	p.join(p.files.First(), base, RoleOVF)
+	p.join(p.files.First(), base, roleOVF)
 	stem := strings.TrimSuffix(base, path.Ext(base))
 	for _, beside := range []struct {
 		ext  string
 		role Role
-	}{{".mf", RoleManifest}, {".cert", RoleCertificate}} {
+	}{{".mf", roleManifest}, {".cert", roleCertificate}} {
 		if err := p.add(stem+beside.ext, beside.role); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -198,8 +198,8 @@ func (p *Package) openFolder() error {
 	}
 	for _, r := range p.Envelope.Files {
 		name, err := p.localName(r.Href)
-		if err == nil && p.Member(name) == nil {
-			err = p.add(name, RoleFile)
+		if err == nil && p.member(name) == nil {
+			err = p.add(name, roleFile)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.bad[r.Href] = err
@@ -222,8 +222,8 @@ func (p *Package) join(f driver.File, name string, role Role) {
 	p.names[m.Name] = m
 }
 
-// Member finds a member by its name, nil if absent.
-func (p *Package) Member(name string) *Member { return p.names[name] }
+// member finds a member by its name, nil if absent.
+func (p *Package) member(name string) *Member { return p.names[name] }
 
 // Disks returns the files that hold disks of the machine, in the order of the envelope. A disk without a file is made
 // empty when the package is deployed, and is not among them.

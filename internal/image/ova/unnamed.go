@@ -18,7 +18,7 @@ func (p *Package) findUnnamed() {
 	}
 	var found []Disk
 	for _, m := range p.Members {
-		if m.Role != RoleFile || m.file == nil {
+		if m.Role != roleFile || m.file == nil {
 			continue
 		}
 		id, err := image.IdentifyFile(m.file)

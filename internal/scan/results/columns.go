@@ -34,7 +34,7 @@ func columns(s *Summary) []column {
 		{head: "start LBA", right: true, keep: 3, cell: startCell},
 		{head: "format", keep: 2, cell: formatCell},
 		{head: "disk", right: true, keep: 4, cell: func(i *Image) string { return sizeCell(i.Size) }},
-		{head: "to copy", right: true, keep: 6, cell: func(i *Image) string { return sizeCell(i.Copies()) }},
+		{head: "to copy", right: true, keep: 6, cell: func(i *Image) string { return sizeCell(i.copies()) }},
 		{head: "role", keep: 5, cell: roleCell},
 		{head: "fix", keep: 7, cell: fixCell},
 	}
@@ -133,7 +133,7 @@ func (i *Image) color() text.Color {
 		return text.Faint
 	case i.State == Failed:
 		return text.FgRed
-	case i.Unknown():
+	case i.unknown():
 		return text.FgYellow
 	case i.State == Orphan:
 		return text.FgCyan

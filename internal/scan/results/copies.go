@@ -45,7 +45,7 @@ func (c *Copies) Add(i *Image) {
 	case i.Priority != nil && fixCell(i) == "yes":
 		if disks := i.disks(); disks != "" {
 			_, last := i.written()
-			c.due[i.alignedName()] = due{pair{disks, i.Size, last}, i.Copies(), i.Grows()}
+			c.due[i.alignedName()] = due{pair{disks, i.Size, last}, i.copies(), i.Grows()}
 		}
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-var csvFormat = Format{Name: "csv", Write: func(w io.Writer, r *Report) error { return CSV(w, r.Images) }}
+var csvFormat = Format{Name: "csv", Write: func(w io.Writer, r *Report) error { return writeCSV(w, r.Images) }}
 
-// CSV writes a row for each partition as RFC 4180 has it, and one for each disk or image that has none, so that none is
-// lost. docs/scan-reports.md explains the columns. Texts are escaped for a terminal and never read as formulas; numbers
-// are plain.
-func CSV(w io.Writer, images []*Image) error {
+// writeCSV writes a row for each partition as RFC 4180 has it, and one for each disk or image that has none, so that
+// none is lost. docs/scan-reports.md explains the columns. Texts are escaped for a terminal and never read as formulas;
+// numbers are plain.
+func writeCSV(w io.Writer, images []*Image) error {
 	b := bufio.NewWriter(w)
 	out := csv.NewWriter(b)
 	out.UseCRLF = true // RFC 4180, 2.1

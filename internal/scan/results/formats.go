@@ -52,4 +52,4 @@ var jsonFormat = Format{
 }
 
 // NoneJudged reports whether the run fails since it judged no image.
-func (r *Report) NoneJudged() bool { return r.Fail != Never && r.Summary.NoneJudged() }
+func (r *Report) NoneJudged() bool { return r.Fail != Never && r.Summary.noneJudged() }

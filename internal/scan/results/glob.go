@@ -23,30 +23,30 @@ type Glob struct {
 // maxGlob is how long a glob may be in bytes: as long as a path (PATH_MAX of Linux).
 const maxGlob = 4096
 
-// GlobError reports what is wrong with a glob, and at which byte.
-type GlobError struct {
+// globError reports what is wrong with a glob, and at which byte.
+type globError struct {
 	Off  int
 	Text string
 }
 
-func (e *GlobError) Error() string { return fmt.Sprintf("character %d: %s", e.Off+1, e.Text) }
+func (e *globError) Error() string { return fmt.Sprintf("character %d: %s", e.Off+1, e.Text) }
 
-// ParseGlob parses a glob. An error is a *GlobError.
+// ParseGlob parses a glob. An error is a *globError.
 func ParseGlob(s string) (*Glob, error) {
 	switch {
 	case s == "":
-		return nil, &GlobError{0, "the glob is empty, want at least one character"}
+		return nil, &globError{0, "the glob is empty, want at least one character"}
 	case len(s) > maxGlob:
-		return nil, &GlobError{maxGlob, fmt.Sprintf("the glob has %d bytes, want at most %d", len(s), maxGlob)}
+		return nil, &globError{maxGlob, fmt.Sprintf("the glob has %d bytes, want at most %d", len(s), maxGlob)}
 	case strings.HasSuffix(s, "/"):
-		return nil, &GlobError{len(s) - 1, "the glob ends in a slash; ** behind it means whatever lies in the folder"}
+		return nil, &globError{len(s) - 1, "the glob ends in a slash; ** behind it means whatever lies in the folder"}
 	case !doublestar.ValidatePattern(s):
 		const want = `want each [ and { closed, a character in each [], and one behind each \`
-		return nil, &GlobError{0, "the glob is malformed: " + want}
+		return nil, &globError{0, "the glob is malformed: " + want}
 	}
 	g := &Glob{pattern: plainPath(s), name: !strings.Contains(s, "/")}
 	if g.pattern == "" {
-		return nil, &GlobError{0, "the glob names no file"}
+		return nil, &globError{0, "the glob names no file"}
 	}
 	if path.Base(g.pattern) == "**" {
 		g.pattern += "/*"
@@ -58,8 +58,8 @@ func ParseGlob(s string) (*Glob, error) {
 	return g, nil
 }
 
-// Match reports whether a path matches.
-func (g *Glob) Match(p string) bool {
+// match reports whether a path matches.
+func (g *Glob) match(p string) bool {
 	if !strings.HasSuffix(p, g.last) {
 		return false
 	}

@@ -49,10 +49,10 @@ func TestGlob(t *testing.T) {
 		g, err := ParseGlob(tc.glob)
 		require.NoError(t, err, tc.glob)
 		for name := range strings.SplitSeq(tc.yes, ",") {
-			require.True(t, g.Match(name), "%q and %q", tc.glob, name)
+			require.True(t, g.match(name), "%q and %q", tc.glob, name)
 		}
 		for name := range strings.SplitSeq(tc.no, ",") {
-			require.False(t, name != "" && g.Match(name), "%q and %q", tc.glob, name)
+			require.False(t, name != "" && g.match(name), "%q and %q", tc.glob, name)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func TestGlobTakesItsTime(t *testing.T) {
 	} {
 		g, err := ParseGlob(glob)
 		require.NoError(t, err)
-		require.False(t, g.Match(name))
+		require.False(t, g.match(name))
 	}
 	require.Less(t, spent(), 5*time.Second)
 }
@@ -141,10 +141,10 @@ func FuzzGlob(f *testing.F) {
 		}
 		g, err := ParseGlob(glob)
 		if err != nil {
-			require.ErrorAs(t, err, new(*GlobError))
+			require.ErrorAs(t, err, new(*globError))
 			return
 		}
-		got := g.Match(name)
+		got := g.match(name)
 		if !plain(glob) || !plain(name) {
 			return
 		}

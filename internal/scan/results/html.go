@@ -24,12 +24,12 @@ var htmlStyle string
 var htmlScript string
 
 var htmlFormat = Format{
-	Name: "html", Write: func(w io.Writer, r *Report) error { return HTML(w, r.Summary, r.Images) },
+	Name: "html", Write: func(w io.Writer, r *Report) error { return writeHTML(w, r.Summary, r.Images) },
 }
 
-// HTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank. Rows
-// are made one at a time, and the same values give the same bytes.
-func HTML(w io.Writer, s *Summary, images []*Image) error {
+// writeHTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank.
+// Rows are made one at a time, and the same values give the same bytes.
+func writeHTML(w io.Writer, s *Summary, images []*Image) error {
 	d := parsedPage()
 	out := bufio.NewWriterSize(w, 64<<10)
 	if err := d.ExecuteTemplate(out, "page", newPage(s, images, policy())); err != nil {

@@ -117,7 +117,7 @@ func newHTMLRow(i *Image) htmlRow {
 		r.Note = safe(i.Error.Code + ": " + i.Error.Message)
 	}
 	switch {
-	case i.Unknown():
+	case i.unknown():
 		r.Note = safe(i.unknownText())
 	case i.Verdict == align.NothingToJudge:
 		r.Note = contentWord(i.Content)

@@ -21,7 +21,7 @@ import (
 func rendered(t *testing.T, s *Summary, images []*Image) (string, *html.Node) {
 	t.Helper()
 	var b strings.Builder
-	require.NoError(t, HTML(&b, s, images))
+	require.NoError(t, writeHTML(&b, s, images))
 	doc, err := html.Parse(strings.NewReader(b.String()))
 	require.NoError(t, err)
 	return b.String(), doc
@@ -232,11 +232,11 @@ func (f *fullDisk) Write(p []byte) (int, error) {
 func TestHTMLToAFullDisk(t *testing.T) {
 	s, images := sampleLibrary()
 	var whole bytes.Buffer
-	require.NoError(t, HTML(&whole, s, images))
+	require.NoError(t, writeHTML(&whole, s, images))
 	for _, room := range []int{0, 65536, whole.Len() - 1} {
-		require.ErrorIs(t, HTML(&fullDisk{room}, s, images), errFull)
+		require.ErrorIs(t, writeHTML(&fullDisk{room}, s, images), errFull)
 	}
-	require.NoError(t, HTML(&fullDisk{whole.Len()}, s, images))
+	require.NoError(t, writeHTML(&fullDisk{whole.Len()}, s, images))
 }
 
 func TestHTMLOfNothing(t *testing.T) {

@@ -88,7 +88,7 @@ func parseIgnoreLine(s string, line int) (ignoreEntry, error) {
 	}
 	glob, err := ParseGlob(s[from:to])
 	if err != nil {
-		return fail(from+err.(*GlobError).Off, "%s", err.(*GlobError).Text) //nolint:errorlint // ParseGlob promises it
+		return fail(from+err.(*globError).Off, "%s", err.(*globError).Text) //nolint:errorlint // ParseGlob promises it
 	}
 	at := skipBlanks(s, next)
 	until, rest, _ := strings.Cut(strings.ReplaceAll(s[at:], "\t", " "), " ")
@@ -140,7 +140,7 @@ func globIn(s string, off int) (from, to, next int, ok bool) {
 	return off, to, to + 1, to < len(s)
 }
 
-// match finds the first entry that has not expired and is about a path, whose Names it gets. today is a date as
+// match finds the first entry that has not expired and is about a path, whose names it gets. today is a date as
 // 2027-01-31. Entries count their matches.
 func (i *Ignore) match(names []string, today string, needed bool) (found *Accepted) {
 	for n := range i.entries {
@@ -167,7 +167,7 @@ func (i *Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 		return
 	}
 	needed := img.State != Judged || img.Verdict.Off() || level.Code(img) != 0
-	if a := i.match(Names(img.Path, roots), today, needed); needed {
+	if a := i.match(pathNames(img.Path, roots), today, needed); needed {
 		img.Accepted = a
 	}
 }

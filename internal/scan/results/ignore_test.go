@@ -41,7 +41,7 @@ func TestIgnore(t *testing.T) {
 		{"/srv/golden/x.raw", "2026-01-01", &Accepted{"was fine once", "2026-01-01"}},
 		{"/srv/golden/x.raw", "2026-01-02", &Accepted{Reason: "fine again"}},
 	} {
-		require.Equal(t, tc.want, i.match(Names(tc.path, NewRoots([]string{"/srv", "lib"})), tc.today, true), tc.path)
+		require.Equal(t, tc.want, i.match(pathNames(tc.path, NewRoots([]string{"/srv", "lib"})), tc.today, true), tc.path)
 	}
 	require.Equal(t, []string{
 		"ignore line 3: expired on 2026-06-30, matched 2 images",
@@ -110,8 +110,8 @@ func TestAccept(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	require.Equal(t, []string{"/srv/lib/a", "lib/a", "a"},
-		Names("/srv/lib/a", NewRoots([]string{"/srv", "/srv/lib/", "", "/sr", "/other", "/srv/lib/a"})))
-	require.Equal(t, []string{"/a", "a"}, Names("/a", NewRoots([]string{"/"})))
+		pathNames("/srv/lib/a", NewRoots([]string{"/srv", "/srv/lib/", "", "/sr", "/other", "/srv/lib/a"})))
+	require.Equal(t, []string{"/a", "a"}, pathNames("/a", NewRoots([]string{"/"})))
 }
 
 // manyEntries are globs of all kinds, of which few match.
@@ -138,7 +138,7 @@ func TestIgnoreIsFast(t *testing.T) {
 	spent := disktest.Spent()
 	const some = 1000 // of the 10,000 that should take below a second: machines differ, and the race detector is slow
 	for k := range some {
-		i.match(Names(imagePath(k), NewRoots([]string{"/srv/lib"})), "2027-01-01", true)
+		i.match(pathNames(imagePath(k), NewRoots([]string{"/srv/lib"})), "2027-01-01", true)
 	}
 	require.Less(t, spent(), 5*time.Second)
 	require.Less(t, len(i.Notes("2027-01-01")), 1000)
@@ -147,7 +147,7 @@ func TestIgnoreIsFast(t *testing.T) {
 func BenchmarkIgnore(b *testing.B) {
 	i := manyEntries(b, 1000)
 	for k := 0; b.Loop(); k++ {
-		i.match(Names(imagePath(k), NewRoots([]string{"/srv/lib"})), "2027-01-01", true)
+		i.match(pathNames(imagePath(k), NewRoots([]string{"/srv/lib"})), "2027-01-01", true)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestIgnoreDocumentation(t *testing.T) {
 		rows++
 		want := strings.Trim(cells[1], " |")
 		got := "not accepted"
-		if a := i.match(Names(strings.Trim(cells[0], "|` "), NewRoots([]string{"/srv/templates"})), "2026-12-01",
+		if a := i.match(pathNames(strings.Trim(cells[0], "|` "), NewRoots([]string{"/srv/templates"})), "2026-12-01",
 			true); a != nil {
 			got = a.Reason
 		}
@@ -208,7 +208,7 @@ func TestNamesBelowManyRoots(t *testing.T) {
 	roots := NewRoots(append(paths, "/srv"))
 	spent := disktest.Spent()
 	for _, p := range paths {
-		require.Len(t, Names(p, roots), 2)
+		require.Len(t, pathNames(p, roots), 2)
 	}
 	require.Less(t, spent(), 20*time.Second)
 }

@@ -175,8 +175,8 @@ func (i *Image) Fail(code, message string) {
 	i.Error = &report.Error{Code: code, Message: message}
 }
 
-// Unknown reports whether the content of the image, or of one of its disks, is unknown.
-func (i *Image) Unknown() bool {
+// unknown reports whether the content of the image, or of one of its disks, is unknown.
+func (i *Image) unknown() bool {
 	return i.State == Packed ||
 		(i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Content == align.UnknownContent }))
 }
@@ -191,8 +191,8 @@ func (i *Image) Grows() (n int64) {
 	return n
 }
 
-// Copies returns the bytes that an aligned copy would read and write, 0 if none is due.
-func (i *Image) Copies() int64 {
+// copies returns the bytes that an aligned copy would read and write, 0 if none is due.
+func (i *Image) copies() int64 {
 	if i.Priority == nil {
 		return 0
 	}

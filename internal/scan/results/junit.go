@@ -18,13 +18,13 @@ import (
 const suiteName = "trueup scan"
 
 var junitFormat = Format{
-	Name: "junit", Write: func(w io.Writer, r *Report) error { return JUnit(w, r.Summary, r.Images, r.Fail) },
+	Name: "junit", Write: func(w io.Writer, r *Report) error { return writeJUnit(w, r.Summary, r.Images, r.Fail) },
 }
 
-// JUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked at,
-// and a run that was interrupted. A case fails if fail asks for an exit code. Times are 0: they are not measured. See
-// docs/scan-reports.md.
-func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
+// writeJUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked
+// at, and a run that was interrupted. A case fails if fail asks for an exit code. Times are 0: they are not measured.
+// See docs/scan-reports.md.
+func writeJUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 	suite := junitSuite{Name: suiteName, Timestamp: s.Started, Properties: []junitProperty{
 		{"boundary", units.Short(s.Boundary)},
 		{"storage", report.Escape(s.Storage)},
@@ -36,7 +36,7 @@ func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 		suite.add(lost(suiteName, "run", "interrupted",
 			fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail))
 	}
-	if s.NoneJudged() {
+	if s.noneJudged() {
 		suite.add(lost(suiteName, "run", "empty", "no image was judged; if that is right, give --allow-empty", fail))
 	}
 	for _, i := range images {
@@ -127,9 +127,9 @@ func caseOf(i *Image, fail FailOn) junitCase {
 		c.Skipped = skipped("accepted", i.Accepted.text())
 	case i.State == Failed && i.Error != nil:
 		return lost(folder, name, i.Error.Code, i.Error.Message, fail)
-	case i.Unknown() && code != 0:
+	case i.unknown() && code != 0:
 		return lost(folder, name, i.unknownCode(), i.unknownText(), fail)
-	case i.Unknown() && !i.Verdict.Off():
+	case i.unknown() && !i.Verdict.Off():
 		c.Skipped = skipped(i.unknownCode(), i.unknownText())
 	case i.State != Judged:
 		c.Skipped = skipped(string(i.State), csvRow{Image: i}.finding())

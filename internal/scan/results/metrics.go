@@ -14,13 +14,13 @@ import (
 )
 
 var metricsFormat = Format{
-	Name: "prometheus", Write: func(w io.Writer, r *Report) error { return Metrics(w, r.Summary) },
+	Name: "prometheus", Write: func(w io.Writer, r *Report) error { return writeMetrics(w, r.Summary) },
 }
 
-// Metrics writes the sums for the textfile collector of Prometheus's node_exporter, which takes no time stamps. Every
-// sample has the label library, the paths that were scanned, so that one machine can have a file for each of several
-// libraries. Images are not named: each would be a series of its own. See docs/scan-reports.md.
-func Metrics(w io.Writer, s *Summary) error {
+// writeMetrics writes the sums for the textfile collector of Prometheus's node_exporter, which takes no time stamps.
+// Every sample has the label library, the paths that were scanned, so that one machine can have a file for each of
+// several libraries. Images are not named: each would be a series of its own. See docs/scan-reports.md.
+func writeMetrics(w io.Writer, s *Summary) error {
 	finished, err := time.Parse(time.RFC3339, s.Finished)
 	if err != nil {
 		return fmt.Errorf("metrics: end of the run: %w", err)

@@ -19,9 +19,9 @@ func NewRoots(paths []string) Roots {
 	return r
 }
 
-// Names returns the ways to write a path that globs are matched against: as it is, and as it is below each of the roots
-// that it lies in.
-func Names(path string, roots Roots) []string {
+// pathNames returns the ways to write a path that globs are matched against: as it is, and as it is below each of the
+// roots that it lies in.
+func pathNames(path string, roots Roots) []string {
 	out := []string{path}
 	for n := range len(path) {
 		if path[n] != '/' || !roots[path[:n]] {
@@ -37,7 +37,7 @@ func Names(path string, roots Roots) []string {
 // MatchAny reports whether the glob matches one of the Names of a path.
 func (g *Glob) MatchAny(names []string) bool {
 	if g.name { // the last name is the same in all
-		return g.Match(names[0])
+		return g.match(names[0])
 	}
-	return slices.ContainsFunc(names, g.Match)
+	return slices.ContainsFunc(names, g.match)
 }

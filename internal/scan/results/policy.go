@@ -52,7 +52,7 @@ func (f FailOn) Code(i *Image) int {
 	switch {
 	case f == Never || i.Accepted != nil || i.State == Gone:
 		return 0
-	case i.State == Failed, i.Unknown() && !i.Tolerated:
+	case i.State == Failed, i.unknown() && !i.Tolerated:
 		return exitError
 	case i.State != Judged || f == Errors:
 		return 0

@@ -161,7 +161,7 @@ func (i *Image) order() int {
 	case i.Copied != "":
 		n = 4
 	case i.State != Judged || i.Priority != nil:
-	case i.Unknown():
+	case i.unknown():
 		n = 2
 	case i.Verdict == align.NothingToJudge:
 		n = 5

@@ -197,9 +197,9 @@ func python(t *testing.T, program string, args ...string) string {
 func TestSample(t *testing.T) {
 	s, images := smallLibrary()
 	for name, write := range map[string]func(io.Writer) error{
-		"sample.csv":  func(w io.Writer) error { return CSV(w, images) },
-		"sample.xml":  func(w io.Writer) error { return JUnit(w, s, images, Default) },
-		"sample.prom": func(w io.Writer) error { return Metrics(w, s) },
+		"sample.csv":  func(w io.Writer) error { return writeCSV(w, images) },
+		"sample.xml":  func(w io.Writer) error { return writeJUnit(w, s, images, Default) },
+		"sample.prom": func(w io.Writer) error { return writeMetrics(w, s) },
 		"sample.sh":   func(w io.Writer) error { return Script(w, s, images) },
 	} {
 		golden, got := filepath.Join("testdata", name), written(t, write)
@@ -226,11 +226,11 @@ func (f *full) Write(p []byte) (int, error) {
 func TestReportsSayWhenTheyAreCut(t *testing.T) {
 	s, images := hostiles()
 	for _, room := range []int{0, 5000} {
-		require.ErrorIs(t, CSV(&full{room}, images), io.ErrShortWrite)
-		require.ErrorIs(t, JUnit(&full{room}, s, images, Default), io.ErrShortWrite)
+		require.ErrorIs(t, writeCSV(&full{room}, images), io.ErrShortWrite)
+		require.ErrorIs(t, writeJUnit(&full{room}, s, images, Default), io.ErrShortWrite)
 		require.ErrorIs(t, Script(&full{room}, s, images), io.ErrShortWrite)
 	}
-	require.ErrorIs(t, Metrics(&full{}, s), io.ErrShortWrite)
+	require.ErrorIs(t, writeMetrics(&full{}, s), io.ErrShortWrite)
 }
 
 // What a name is on disk survives a row that went through JSON.

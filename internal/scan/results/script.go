@@ -144,7 +144,7 @@ func (s *script) image(i *Image) {
 		return
 	}
 	s.dests[dest] = rank
-	s.comment("  %s to copy, the disks grow by %s", units.Format(i.Copies()), units.Format(i.Grows()))
+	s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
 	fmt.Fprintf(s.w, "copy %d %s\n", rank, command)
 }
 

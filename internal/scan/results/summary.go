@@ -119,7 +119,7 @@ func (s *Summary) Add(i *Image) {
 		return
 	}
 	s.Fix.Images++
-	s.Fix.Copies, s.Fix.Grows = plus(s.Fix.Copies, i.Copies()), plus(s.Fix.Grows, i.Grows())
+	s.Fix.Copies, s.Fix.Grows = plus(s.Fix.Copies, i.copies()), plus(s.Fix.Grows, i.Grows())
 }
 
 func (s *Summary) addVerdict(i *Image) {
@@ -135,9 +135,9 @@ func (s *Summary) addVerdict(i *Image) {
 // unknown returns how many images are packed, or have unknown content.
 func (s *Summary) unknown() int { return s.Packed + s.Contents[string(align.UnknownContent)] }
 
-// NoneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an
+// noneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an
 // image.
-func (s *Summary) NoneJudged() bool {
+func (s *Summary) noneJudged() bool {
 	return s.Complete && !s.AllowEmpty && s.Accepted == 0 && s.Images == s.Failed+s.Orphans+s.Packed
 }
 

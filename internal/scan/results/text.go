@@ -32,13 +32,13 @@ type printer struct {
 var textFormat = Format{
 	Name: "text", Terminal: true,
 	Write: func(w io.Writer, r *Report) error {
-		return r.Text.Buffered(w, func() { Table(r.Text, r.Summary, r.Images) })
+		return r.Text.Buffered(w, func() { writeTable(r.Text, r.Summary, r.Images) })
 	},
 }
 
-// Table prints the ranked images of a run, the sums, and the commands that come next. Rows are as wide as the terminal
-// (t.Columns); without a terminal, no path is cut. Texts of images are escaped.
-func Table(t *report.Text, s *Summary, images []*Image) {
+// writeTable prints the ranked images of a run, the sums, and the commands that come next. Rows are as wide as the
+// terminal (t.Columns); without a terminal, no path is cut. Texts of images are escaped.
+func writeTable(t *report.Text, s *Summary, images []*Image) {
 	own := *t
 	p := &printer{t: &own, s: s}
 	if t.Columns > 0 {
@@ -140,7 +140,7 @@ func (p *printer) notes(i *Image) {
 	if i.Error != nil {
 		p.note(strings.TrimPrefix(i.Error.Message, i.Path+": "))
 	}
-	if i.Unknown() && i.Accepted == nil && !i.Tolerated {
+	if i.unknown() && i.Accepted == nil && !i.Tolerated {
 		p.para(indent, i.unknownText())
 	}
 	if a := i.Accepted; a != nil {

@@ -112,7 +112,7 @@ func summed(list []*Image) *Summary {
 func tableOf(t report.Text, s *Summary, list []*Image) string {
 	var out bytes.Buffer
 	t.W = &out
-	Table(&t, s, list)
+	writeTable(&t, s, list)
 	return out.String()
 }
 
