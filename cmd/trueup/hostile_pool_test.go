@@ -178,16 +178,22 @@ func refusedPools() []hostile {
 	}
 	return []hostile{
 		refused("VMFS by its content", poolImage(0x83, 20<<20, func(v forge.Bytes) { poolforge.PutVMFS(v, 6, 24, 82) }), "VMFS: a moved VMFS is taken for a snapshot"),
-		refused("BitLocker", poolImage(0x07, poolSize, func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m") }), "BitLocker", "recovery key"),
+		refused("BitLocker", poolImage(0x07, poolSize, func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m", 0x0100) }), "BitLocker", "TPM", "recovery key"),
 		refused("BitLocker with metadata behind the device", poolImage(0x07, poolSize, func(v forge.Bytes) {
 			poolforge.PutBitLocker(v, "")
 			v.U64(poolforge.FVEBlocks, math.MaxUint64)
-		}), "BitLocker"),
+		}), "BitLocker", "name bytes"),
 		refused("BitLocker with entries of no size", poolImage(0x07, poolSize, func(v forge.Bytes) {
 			poolforge.PutBitLocker(v, "")
 			v.U16(poolforge.FVEBlock+112, 0)
-			v.U32(poolforge.FVEBlock+64, math.MaxUint32)
-		}), "BitLocker"),
+			poolforge.SealFVE(v[poolforge.FVEBlock:])
+		}), "BitLocker", "an entry of its metadata has 0 bytes"),
+		refused("BitLocker with damaged metadata", poolImage(0x07, poolSize, func(v forge.Bytes) {
+			poolforge.PutBitLocker(v, "")
+			for i := range int64(3) {
+				v.U32(poolforge.FVEBlock+i*poolforge.FVEApart+64, math.MaxUint32)
+			}
+		}), "no metadata block that is whole"),
 		refused("hibernated Linux", poolImage(0x82, poolSize, func(v forge.Bytes) { v.Text(4086, "S1SUSPEND") }), "holds a hibernated Linux"),
 		refused("hibernated Linux with large pages", poolImage(0x82, poolSize, func(v forge.Bytes) { v.Text(65526, "LINHIB0001") }), "holds a hibernated Linux"),
 		refused("hibernated Linux in a logical volume", lvmImage(func(v forge.Bytes) { v.Text(poolforge.LVMPeStart+8<<16+4086, "S1SUSPEND") }), "holds a hibernated Linux"),
@@ -231,7 +237,8 @@ func TestSoundOddPools(t *testing.T) {
 			v.U32(1024, 1)
 			v.U32(1028, math.MaxUint32)
 		}), "swap", "Linux does not use it"},
-		"a good ZFS": {zfsImage(func(forge.Bytes) {}), "zfs_member", ""},
+		"BitLocker with a protector of data": {poolImage(0x07, poolSize, func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m") }), "bitlocker", "volume of data"},
+		"a good ZFS":                         {zfsImage(func(forge.Bytes) {}), "zfs_member", ""},
 	} {
 		t.Run("T66 "+name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())

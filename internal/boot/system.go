@@ -41,6 +41,29 @@ func (r *Result) Needs(p Partition) string {
 	return ""
 }
 
+// BootsBy returns why a machine can boot from the disk; empty for one that only holds data. Windows writes its code into
+// sector 0 of those, too.
+func (g *Guest) BootsBy() string {
+	switch c := g.Code; {
+	case c == Unknown:
+		return "the code in sector 0 is not known"
+	case c.AnyFlag:
+		return c.Name + " is in sector 0"
+	}
+	for _, p := range g.Partitions {
+		name := firmwareTypes[p.TypeID()]
+		switch {
+		case name != "":
+			return fmt.Sprintf("partition %d is %s", p.Number, name)
+		case p.Active:
+			return fmt.Sprintf("partition %d is active", p.Number)
+		case g.Code != Empty && g.Chooses(p):
+			return fmt.Sprintf("%s in sector 0 can boot partition %d", g.Code.Name, p.Number)
+		}
+	}
+	return ""
+}
+
 // bootable reports whether anything on the disk looks like the start of a boot.
 func (r *Result) bootable(parts []Partition) bool {
 	if r.Code != Empty {

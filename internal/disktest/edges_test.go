@@ -86,9 +86,10 @@ var edges = map[string][]string{
 	"internal/boot/grub":  {"internal/boot", "internal/table", "internal/volume", "internal/volume/identify"},
 	"internal/boot/linux": {"internal/boot", "internal/guestfile", "internal/table", "internal/volume"},
 	// A registry is a hive. The traits of a kind say what Windows starts from.
-	"internal/boot/windows": { // what is rewritten must outlast the replay of an open log
+	// What is rewritten must outlast the replay of an open log. A disk decides what a BitLocker volume is that does not say.
+	"internal/boot/windows": {
 		"internal/boot", "internal/fs/ntfs", "internal/fs/ntfs/journal", "internal/guestfile", "internal/hive", "internal/table", "internal/volume",
-		"internal/volume/identify",
+		"internal/volume/identify", "internal/volume/stack",
 	},
 	"internal/boot/known": {
 		"internal/boot", "internal/boot/firmware", "internal/boot/grub", "internal/boot/linux",

@@ -1,6 +1,7 @@
 package firmware
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/trueup/trueup/internal/boot"
@@ -13,7 +14,8 @@ import (
 var HiddenSectors = boot.Finder{Name: "hidden-sectors", Find: boot.Everywhere(findHidden)}
 
 func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
-	kind, sector, backup := p.Volume.Kind, g.Disk.SectorSize(), int64(0)
+	kind, sector := p.Volume.Kind, g.Disk.SectorSize()
+	var backup int64
 	switch bpb := p.Volume.Boot; {
 	case bpb != nil:
 		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
@@ -26,6 +28,9 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		}
 		if n := int64(binary.LittleEndian.Uint16(b[0x0b:])); n == 512 || n == 4096 {
 			sector = n
+		}
+		if backup, err = copyToGo(g, p, b, sector); err != nil {
+			return err
 		}
 	default:
 		return nil
@@ -40,4 +45,20 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		}
 	}
 	return nil
+}
+
+// copyToGo returns the place of the copy of a boot sector of BitLocker To Go in its partition, 0 for any other. The FAT
+// in front names it, so that a Windows without BitLocker shows a program to read the volume. Spec: Microsoft FAT
+// specification 1.03, BPB_BkBootSec.
+func copyToGo(g *boot.Guest, p boot.Partition, b []byte, sector int64) (int64, error) {
+	const name, atBackup = "MSWIN4.1", 0x32
+	at := int64(binary.LittleEndian.Uint16(b[atBackup:])) * sector
+	if string(b[3:3+len(name)]) != name || at == 0 || at+512 > p.Len {
+		return 0, nil
+	}
+	other, err := ondisk.Bytes(g.Disk, p.Off+at, 512)
+	if err != nil || !bytes.Equal(b[:volume.AtHidden+4], other[:volume.AtHidden+4]) {
+		return 0, err
+	}
+	return at, nil
 }

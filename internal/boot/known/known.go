@@ -30,7 +30,13 @@ var finders = []boot.Finder{
 }
 
 // Read identifies the boot code of a disk and finds all references.
-func Read(g *boot.Guest) (*boot.Result, error) { return boot.Read(g, Codes, finders) }
+func Read(g *boot.Guest) (*boot.Result, error) {
+	r, err := boot.Read(g, Codes, finders)
+	if err == nil {
+		windows.BitLocker(g, r)
+	}
+	return r, err
+}
 
 // Identify returns the code of an MBR.
 func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }

@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -83,7 +84,7 @@ func TestBrokenLUKS2(t *testing.T) {
 // documentation.
 func TestBitLocker(t *testing.T) {
 	f := make(forge.Bytes, 4<<20)
-	poolforge.PutBitLocker(f, "PC C: 01/02/2020")
+	poolforge.PutBitLocker(f, "PC C: 01/02/2020", 0x2000, 0x0800)
 	found := blkid(t, written(t, f))
 	v := probeBytes(t, f)
 	require.Equal(t, "BitLocker", found["TYPE"])
@@ -92,7 +93,68 @@ func TestBitLocker(t *testing.T) {
 	require.Equal(t, "PC C: 01/02/2020", v.Label)
 	require.Equal(t, "AES-XTS 128", detail(v, "encryption"))
 	require.Equal(t, "00112233-4455-6677-8899-aabbccddeeff", v.UUID)
+	require.Equal(t, "password, recovery password", detail(v, "opened by"))
 	require.Len(t, v.Issues, 1)
+	require.Contains(t, v.Issues[0].Text, "drive C:")
+}
+
+// What is known of protectors is from libbde's documentation and cryptsetup's sources.
+func TestBitLockerOfASystem(t *testing.T) {
+	const block = poolforge.FVEBlock
+	reseal := func(change func(b forge.Bytes)) func(forge.Bytes) {
+		return func(f forge.Bytes) {
+			for i := range int64(3) {
+				b := f[block+i*poolforge.FVEApart:]
+				change(b)
+				poolforge.SealFVE(b)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		protectors []uint16
+		change     func(forge.Bytes)
+		says       string // empty: a volume of data
+	}{
+		"recovery password":       {protectors: []uint16{0x0800}},
+		"password, smart card":    {protectors: []uint16{0x2000, 0x0800, 0x1000}},
+		"suspended":               {protectors: []uint16{0x0000, 0x0800}},
+		"TPM":                     {protectors: []uint16{0x0800, 0x0100}, says: "as it is (TPM)"},
+		"TPM, suspended":          {protectors: []uint16{0x0000, 0x0100}, says: "unless BitLocker is still suspended"},
+		"TPM and PIN":             {protectors: []uint16{0x0500}, says: "TPM and PIN"},
+		"startup key":             {protectors: []uint16{0x0200, 0x2000}, says: "startup key"},
+		"unknown protector":       {protectors: []uint16{0x0700}, says: "an unknown protector (0x0700)"},
+		"no protector":            {protectors: []uint16{}, says: "no protector of its key"},
+		"Vista's metadata":        {change: reseal(func(b forge.Bytes) { b.U16(10, 1) }), says: "has version 1"},
+		"while it is encrypted":   {change: reseal(func(b forge.Bytes) { b.U16(12, 5) }), says: "being encrypted or decrypted (state 5"},
+		"while it is switched":    {change: reseal(func(b forge.Bytes) { b.U16(14, 1) }), says: "state 4, next 1"},
+		"places from elsewhere":   {change: reseal(func(b forge.Bytes) { b.U64(32, block+63*512) }), says: "name bytes [1080832"},
+		"an entry that is cut":    {change: reseal(func(b forge.Bytes) { b.U16(112, 0xffff) }), says: "has 65535 bytes"},
+		"an entry of no size":     {change: reseal(func(b forge.Bytes) { b.U16(112, 7) }), says: "has 7 bytes"},
+		"a key of another value":  {change: reseal(func(b forge.Bytes) { b.U16(112+2, 2); b.U16(112+4, 9) }), says: "value type 0x0009"},
+		"another identifier":      {change: func(f forge.Bytes) { f.U8(poolforge.FVEID, 1) }, says: "identifier"},
+		"one damaged block":       {change: func(f forge.Bytes) { f.U8(block+100, 1) }},
+		"only damaged blocks":     {change: func(f forge.Bytes) { clear(f[block : block+3*poolforge.FVEApart]) }, says: "no metadata block"},
+		"a damaged block, TPM":    {protectors: []uint16{0x0100}, change: func(f forge.Bytes) { f.U8(block+100, 1) }, says: "TPM"},
+		"metadata beyond a block": {change: reseal(func(b forge.Bytes) { b.U32(64, 1<<20) }), says: "no metadata block"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := make(forge.Bytes, 4<<20)
+			poolforge.PutBitLocker(f, "PC D: 01/02/2020", c.protectors...)
+			if c.change != nil {
+				c.change(f)
+			}
+			v := probeBytes(t, f)
+			require.Equal(t, volume.BitLocker, v.Kind)
+			if c.says == "" {
+				require.Empty(t, v.Issues)
+				return
+			}
+			require.Len(t, v.Issues, 1)
+			require.Equal(t, ondisk.Unbootable, v.Issues[0].Effect)
+			require.Contains(t, v.Issues[0].Text, c.says)
+		})
+	}
 }
 
 // BitLocker To Go is a FAT at first sight.
@@ -105,13 +167,13 @@ func TestBitLockerToGo(t *testing.T) {
 	require.Equal(t, volume.FAT32, probeBytes(t, b).Kind)
 	f = b
 	f.Text(0, "\xeb\x58\x90MSWIN4.1")
-	f.Put(424, []byte{0x3b, 0xd6, 0x67, 0x49, 0x29, 0x2e, 0xd8, 0x4a, 0x83, 0x99, 0xf6, 0xa3, 0x39, 0xe3, 0xd0, 0x01})
-	f.U64(440, poolforge.FVEBlock)
-	f.Text(poolforge.FVEBlock, "-FVE-FS-")
-	f.U16(poolforge.FVEBlock+10, 2)
+	f.Put(poolforge.FVEToGoID, poolforge.FVEIdentifier)
+	key := make(forge.Bytes, 28)
+	key.U16(26, 0x2000)
+	poolforge.PutFVEBlocks(f, poolforge.FVEToGoID+16, poolforge.FVEEntry(2, 8, key))
 	require.Equal(t, "BitLocker", blkid(t, written(t, f))["TYPE"])
 	v := probeBytes(t, f)
 	require.Equal(t, volume.BitLocker, v.Kind)
 	require.Equal(t, "fat32", detail(v, "content"))
-	require.Len(t, v.Issues, 1)
+	require.Empty(t, v.Issues)
 }

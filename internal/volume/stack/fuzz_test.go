@@ -1,7 +1,9 @@
 package stack
 
 import (
+	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -73,5 +75,31 @@ func FuzzPackedTexts(f *testing.F) {
 		start, err := luks2Payload(data)
 		require.True(t, err == nil || isBroken(err), "%v", err)
 		require.GreaterOrEqual(t, start, int64(0))
+	})
+}
+
+// FuzzBitLocker reads anything as the metadata of a BitLocker volume, with a checksum that is right.
+func FuzzBitLocker(f *testing.F) {
+	const at, size = 4096, 64 << 10
+	forged := make(forge.Bytes, 2<<20)
+	poolforge.PutBitLocker(forged, "PC D: 01/02/2020", 0x2000, 0x0100)
+	forged.U64(poolforge.FVEBlocks, at)
+	f.Add([]byte(forged[:512]), []byte(forged[poolforge.FVEBlock:][:400]))
+	f.Fuzz(func(t *testing.T, sector, block []byte) {
+		v := make(forge.Bytes, size)
+		v.Put(0, sector[:min(len(sector), 512)])
+		b := v[at:]
+		b.Put(0, block)
+		if length := 16 * int(binary.LittleEndian.Uint16(b[8:])); length+8 <= len(b) {
+			poolforge.SealFVE(b)
+		}
+		got, err := probeBitLocker(disktest.ShortDisk(v, int64(len(v))))
+		if err != nil {
+			require.ErrorIs(t, err, ondisk.ErrNoMatch)
+			return
+		}
+		require.LessOrEqual(t, len(got.Label), fveMaxLabel)
+		known := slices.ContainsFunc(got.Details, func(d volume.Detail) bool { return d.Name == "opened by" })
+		require.True(t, known || len(got.Issues) == 1, "a volume of data without a protector")
 	})
 }

@@ -4,6 +4,7 @@ package poolforge
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"hash/crc32"
 
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
@@ -206,37 +207,87 @@ func PutVMFS(f forge.Bytes, device, major uint32, minor uint8) {
 
 // Places in a BitLocker volume. Spec: libbde documentation, "Volume header" and "FVE metadata block".
 const (
+	FVEID     = 0xa0 // in the boot sector
 	FVEBlocks = 0xb0 // three offsets in the boot sector
-	FVEBlock  = 1 << 20
+	FVEToGoID = 0x1a8
+	FVEBlock  = 1 << 20 // the first of three
+	FVEApart  = 64 << 10
+
+	fveLength = 8
+	fveSize   = 64 // of the metadata
+	fveHeader = 48
 )
 
-// PutBitLocker makes a volume of Windows 7 or later with one metadata block and a description.
-func PutBitLocker(f forge.Bytes, description string) {
+// FVEIdentifier is {4967d63b-2e29-4ad8-8399-f6a339e3d001}.
+var FVEIdentifier = []byte{
+	0x3b, 0xd6, 0x67, 0x49, 0x29, 0x2e, 0xd8, 0x4a, 0x83, 0x99, 0xf6, 0xa3, 0x39, 0xe3, 0xd0, 0x01,
+}
+
+// PutBitLocker makes a volume of Windows 7 or later with a description, which protectors open: nil
+// for a recovery password.
+func PutBitLocker(f forge.Bytes, description string, protectors ...uint16) {
 	f.Text(0, "\xeb\x58\x90-FVE-FS-")
 	f.U16(fsforge.BootBytesPerSector, 512)
 	f.U8(fsforge.BootSectorsPerCluster, 8)
-	f.U64(FVEBlocks, FVEBlock)
+	f.Put(FVEID, FVEIdentifier)
 	f.U16(tableforge.MBRMagic, 0xaa55)
-	f.Text(FVEBlock, "-FVE-FS-")
-	f.U16(FVEBlock+10, 2)
-	f.U64(FVEBlock+16, uint64(len(f)))
-	entry := make(forge.Bytes, 8+2*len(description)+2)
-	entry.U16(0, uint16(len(entry)))
-	entry.U16(2, 7)
-	entry.U16(4, 2)
-	entry.U16(6, 1)
+	text := make(forge.Bytes, 2*len(description)+2)
 	for i, c := range []byte(description) {
-		entry.U8(8+2*int64(i), c)
+		text.U8(2*int64(i), c)
 	}
-	f.U32(FVEBlock+64, uint32(48+len(entry)))
-	f.U32(FVEBlock+64+4, 1)
-	f.U32(FVEBlock+64+8, 48)
-	f.Put(FVEBlock+64+16, []byte{
-		0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee,
-		0xff,
-	})
-	f.U32(FVEBlock+64+36, 0x80048004)
-	f.Put(FVEBlock+112, entry)
+	entries := FVEEntry(7, 2, text)
+	if protectors == nil {
+		protectors = []uint16{0x0800}
+	}
+	for _, p := range protectors {
+		key := make(forge.Bytes, 28+80)
+		key.U16(26, p)
+		entries = append(entries, FVEEntry(2, 8, key)...)
+	}
+	PutFVEBlocks(f, FVEBlocks, entries)
+}
+
+// FVEEntry returns an entry of the metadata.
+func FVEEntry(kind, value uint16, data []byte) forge.Bytes {
+	e := make(forge.Bytes, 8, 8+len(data))
+	e.U16(0, uint16(8+len(data)))
+	e.U16(2, kind)
+	e.U16(4, value)
+	e.U16(6, 1)
+	return append(e, data...)
+}
+
+// PutFVEBlocks makes the metadata blocks, and their offsets at a place in the boot sector.
+func PutFVEBlocks(f forge.Bytes, at int64, entries []byte) {
+	for i := range int64(3) {
+		f.U64(at+8*i, uint64(FVEBlock+i*FVEApart))
+	}
+	for i := range int64(3) {
+		b := f[FVEBlock+i*FVEApart:]
+		b.Text(0, "-FVE-FS-")
+		b.U16(10, 2)
+		b.U16(12, 4)
+		b.U16(14, 4)
+		b.U64(16, uint64(len(f)))
+		copy(b[32:], f[at:at+24])
+		b.U32(fveSize, uint32(fveHeader+len(entries)))
+		b.U32(fveSize+4, 1)
+		b.U32(fveSize+8, fveHeader)
+		b.Put(fveSize+16, []byte{
+			0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee,
+			0xff,
+		})
+		b.U32(fveSize+36, 0x80048004)
+		b.Put(fveSize+fveHeader, entries)
+		b.U16(fveLength, uint16((fveSize+fveHeader+len(entries)+15)/16))
+		SealFVE(b)
+	}
+}
+
+// SealFVE makes the checksum behind a metadata block right.
+func SealFVE(b forge.Bytes) {
+	n := 16 * int64(binary.LittleEndian.Uint16(b[fveLength:]))
+	b.U32(n+4, crc32.ChecksumIEEE(b[:n]))
 }
 
 // Places in the headers of LUKS, big-endian. Spec: LUKS1 On-Disk Format Specification 1.2.3, LUKS2 1.1.1.
