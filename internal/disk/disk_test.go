@@ -304,3 +304,9 @@ func TestRanges(t *testing.T) {
 	require.False(t, r.Overlaps(disk.Range{Off: 0, Len: 100}))
 	require.False(t, r.Overlaps(disk.Range{Off: 120}), "an empty range has no byte to share")
 }
+
+func TestMerge(t *testing.T) {
+	in := []disk.Range{{Off: 30, Len: 5}, {Off: 0, Len: 10}, {Off: 10, Len: 2}, {Off: 32, Len: 1}, {Off: 13, Len: 1}}
+	require.Equal(t, []disk.Range{{Off: 0, Len: 12}, {Off: 13, Len: 1}, {Off: 30, Len: 5}}, disk.Merge(in))
+	require.Empty(t, disk.Merge(nil))
+}

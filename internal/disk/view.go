@@ -1,8 +1,10 @@
 package disk
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 )
 
@@ -56,6 +58,20 @@ func Pieces(size int64, pieces []Piece, below Map) Map {
 // the next one.
 func Behind[R interface{ End() int64 }](ranges []R, off int64) int {
 	return sort.Search(len(ranges), func(i int) bool { return ranges[i].End() > off })
+}
+
+// Merge sorts ranges and joins those that meet. It reuses their memory.
+func Merge(ranges []Range) []Range {
+	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.Off, b.Off) })
+	joined := ranges[:0]
+	for _, r := range ranges {
+		if k := len(joined) - 1; k >= 0 && r.Off <= joined[k].End() {
+			joined[k].Len = max(joined[k].End(), r.End()) - joined[k].Off
+			continue
+		}
+		joined = append(joined, r)
+	}
+	return joined
 }
 
 // Shift takes Len bytes of a source from From on and shows them at To.

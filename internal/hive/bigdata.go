@@ -39,7 +39,7 @@ func (v *Value) big(c cell) (*segments, error) {
 		return nil, nil //nolint:nilnil // not parted
 	}
 	if want := (v.Size + segmentSize - 1) / segmentSize; int64(b.Count) != want {
-		return nil, &ondisk.FormatError{What: what, Off: c.at, Field: "number of segments", Got: b.Count, Want: want}
+		return nil, ondisk.Field(what, "number of segments", c.at, b.Count, want)
 	}
 	at, err := h.cell(b.List, what)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *segments) segment(h *Hive, i int64) (cell, error) {
 		return cell{}, err
 	}
 	if want := min(segmentSize, s.size-i*segmentSize); c.n < want {
-		return cell{}, &ondisk.FormatError{What: what, Off: c.at, Field: "cell size", Got: c.n, Want: want}
+		return cell{}, ondisk.Field(what, "cell size", c.at, c.n, want)
 	}
 	return c, nil
 }

@@ -31,10 +31,8 @@ type cell struct {
 func (h *Hive) cell(off uint32, what string) (cell, error) {
 	at := baseSize + int64(off)
 	if at+cellUnit > h.end || off%cellUnit != 0 {
-		return cell{}, &ondisk.FormatError{
-			What: what, Off: at, Field: "cell offset", Got: fmt.Sprintf("%#x", off),
-			Want: fmt.Sprintf("a multiple of 8 below %#x", max(h.end-baseSize, 0)),
-		}
+		return cell{}, ondisk.Field(what, "cell offset", at, fmt.Sprintf("%#x", off),
+			fmt.Sprintf("a multiple of 8 below %#x", max(h.end-baseSize, 0)))
 	}
 	start, end, err := h.bin(at)
 	if err != nil {
@@ -46,10 +44,8 @@ func (h *Hive) cell(off uint32, what string) (cell, error) {
 	}
 	n := 1<<32 - int64(raw) // stored as a negative number; the positive one of a free cell comes out longer than any bin
 	if n%cellUnit != 0 || at < start+binHeaderSize || n > end-at {
-		return cell{}, &ondisk.FormatError{
-			What: what, Off: at, Field: "cell size", Got: fmt.Sprintf("%#x", raw),
-			Want: fmt.Sprintf("minus a multiple of 8 within the bin from %#x to %#x", start, end),
-		}
+		return cell{}, ondisk.Field(what, "cell size", at, fmt.Sprintf("%#x", raw),
+			fmt.Sprintf("minus a multiple of 8 within the bin from %#x to %#x", start, end))
 	}
 	return cell{at + 4, n - 4}, nil
 }
@@ -79,7 +75,7 @@ func (h *Hive) nextBin() error {
 		return err
 	}
 	bad := func(field string, got, want any) error {
-		return &ondisk.FormatError{What: "hive bin", Off: h.known, Field: field, Got: got, Want: want}
+		return ondisk.Field("hive bin", field, h.known, got, want)
 	}
 	switch size := int64(b.Size); {
 	case string(b.Signature[:]) != "hbin":
@@ -98,7 +94,7 @@ func (h *Hive) nextBin() error {
 func (h *Hive) decode(c cell, what string, v any) error {
 	b := make([]byte, binary.Size(v))
 	if c.n < int64(len(b)) {
-		return &ondisk.FormatError{What: what, Off: c.at, Field: "size", Got: c.n, Want: fmt.Sprintf("at least %d", len(b))}
+		return ondisk.Field(what, "size", c.at, c.n, fmt.Sprintf("at least %d", len(b)))
 	}
 	if err := h.read(b, c.at); err != nil {
 		return err

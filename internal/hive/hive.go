@@ -88,14 +88,11 @@ func (r *Recovery) hive(s *state) *Hive {
 func (b *baseBlock) check() error {
 	switch {
 	case string(b.Signature[:]) != "regf":
-		return &ondisk.FormatError{What: "registry hive", Off: 0, Field: "signature", Got: b.Signature[:], Want: "regf"}
+		return ondisk.Field("registry hive", "signature", 0, b.Signature[:], "regf")
 	case b.Major != 1 || b.Minor < 3 || b.Minor > 6:
 		return fmt.Errorf("registry hive of version %d.%d: %w, only 1.3 to 1.6 are", b.Major, b.Minor, ondisk.ErrUnsupported)
 	case b.FileType != typePrimary:
-		return &ondisk.FormatError{
-			What: "registry hive", Off: 28, Field: "file type", Got: b.FileType,
-			Want: "0, others are logs",
-		}
+		return ondisk.Field("registry hive", "file type", 28, b.FileType, "0, others are logs")
 	case b.FileFormat != formatMemory:
 		return fmt.Errorf("registry hive of file format %d: %w, only 1 is", b.FileFormat, ondisk.ErrUnsupported)
 	}

@@ -103,7 +103,7 @@ func (h *Hive) key(off uint32) (*Key, error) {
 		return nil, err
 	}
 	if string(k.node.Signature[:]) != "nk" {
-		return nil, &ondisk.FormatError{What: what, Off: c.at, Field: "signature", Got: k.node.Signature[:], Want: "nk"}
+		return nil, ondisk.Field(what, "signature", c.at, k.node.Signature[:], "nk")
 	}
 	k.Name, err = h.name(c, what, keyNodeSize, int64(k.node.NameLength), k.node.Flags&keyCompressed != 0)
 	return k, err
@@ -130,10 +130,8 @@ func (k *Key) Subkeys() iter.Seq2[*Key, error] {
 			}
 		}
 		if seen != int64(k.node.Subkeys) {
-			yield(nil, &ondisk.FormatError{
-				What: "registry key", Off: baseSize + int64(k.off), Field: "number of subkeys", Got: k.node.Subkeys,
-				Want: "as many as are in its lists",
-			})
+			yield(nil, ondisk.Field("registry key", "number of subkeys", baseSize+int64(k.off), k.node.Subkeys,
+				"as many as are in its lists"))
 		}
 	}
 }
@@ -150,10 +148,8 @@ func (k *Key) child(off uint32) (*Key, error) {
 		return nil, err
 	}
 	if c.node.Parent != k.off || off == k.hive.base.RootCell {
-		return nil, &ondisk.FormatError{
-			What: "registry key", Off: baseSize + int64(off), Field: "parent", Got: fmt.Sprintf("%#x", c.node.Parent),
-			Want: fmt.Sprintf("%#x, whose subkey it is", k.off),
-		}
+		return nil, ondisk.Field("registry key", "parent", baseSize+int64(off), fmt.Sprintf("%#x", c.node.Parent),
+			fmt.Sprintf("%#x, whose subkey it is", k.off))
 	}
 	c.depth = k.depth + 1
 	return c, nil

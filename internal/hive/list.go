@@ -41,10 +41,7 @@ func (h *Hive) list(off uint32) (list, error) {
 	l := list{c.at + listHeaderSize, int64(head.Count), strides[sig], sig == "ri"}
 	switch {
 	case l.stride == 0:
-		return list{}, &ondisk.FormatError{
-			What: what, Off: c.at, Field: "signature", Got: head.Signature[:],
-			Want: "lf, lh, li or ri",
-		}
+		return list{}, ondisk.Field(what, "signature", c.at, head.Signature[:], "lf, lh, li or ri")
 	case l.count > (c.n-listHeaderSize)/l.stride:
 		return list{}, tooMany(what, c, l.count, (c.n-listHeaderSize)/l.stride)
 	}
@@ -52,10 +49,8 @@ func (h *Hive) list(off uint32) (list, error) {
 }
 
 func tooMany(what string, c cell, got, most int64) error {
-	return &ondisk.FormatError{
-		What: what, Off: c.at, Field: "number of elements", Got: got, Want: fmt.Sprintf("at most %d, for which its "+
-			"cell has room", most),
-	}
+	return ondisk.Field(what, "number of elements", c.at, got,
+		fmt.Sprintf("at most %d, for which its "+"cell has room", most))
 }
 
 // offsets walks the elements of a list. It ends with the first error.
@@ -109,10 +104,7 @@ func (h *Hive) leaf(off uint32, err error) (list, error) {
 	}
 	l, err := h.list(off)
 	if err == nil && l.root {
-		err = &ondisk.FormatError{
-			What: "list of subkeys", Off: l.at - listHeaderSize, Field: "signature", Got: "ri",
-			Want: "lf, lh or li below ri",
-		}
+		err = ondisk.Field("list of subkeys", "signature", l.at-listHeaderSize, "ri", "lf, lh or li below ri")
 	}
 	return l, err
 }

@@ -3,6 +3,7 @@ package hive
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -43,31 +44,34 @@ func (l *logFile) old() bool { return l.base.FileType != typeNewLog }
 
 // openLog reads a log; nil when it says nothing to Windows: it is empty, torn or of another kind.
 func (b *Budget) openLog(src ondisk.Source, number int) (*logFile, error) {
-	if src.Size() < logSector {
-		return nil, nil //nolint:nilnil // as .LOG is beside .LOG1
-	}
-	l := &logFile{Source: src, number: number}
-	raw, err := ondisk.Decode(src, 0, &l.base)
-	if err != nil {
+	base, ok, err := readLogBase(src)
+	if !ok || err != nil || base.Sequence1 != base.Sequence2 {
 		return nil, err
 	}
-	ok := string(l.base.Signature[:]) == "regf" && l.base.Checksum == checksum(raw) && l.base.Sequence1 == l.base.Sequence2
-	switch l.base.FileType {
-	case typeOldLog, typeOldLog2:
-		if ok {
-			ok, err = l.readOld(b)
-		}
-	case typeNewLog:
-		if ok {
-			err = l.readNew(b)
-		}
+	l := &logFile{Source: src, base: base, number: number}
+	switch {
+	case l.old():
+		ok, err = l.readOld(b)
 	default:
-		ok = false
+		err = l.readNew(b)
 	}
 	if !ok || err != nil {
 		return nil, err
 	}
 	return l, nil
+}
+
+// readLogBase reads the base block of a log. ok is false if it is no base block of a log, as in an empty .LOG beside a
+// .LOG1.
+func readLogBase(src ondisk.Source) (base baseBlock, ok bool, err error) {
+	if src.Size() < logSector {
+		return base, false, nil
+	}
+	raw, err := ondisk.Decode(src, 0, &base)
+	if err != nil || string(base.Signature[:]) != "regf" || base.Checksum != checksum(raw) {
+		return base, false, err
+	}
+	return base, slices.Contains([]uint32{typeOldLog, typeOldLog2, typeNewLog}, base.FileType), nil
 }
 
 // dirtyVector is what an old log has behind its base block; a bit for each 512 bytes of the hive bins follows, and the
@@ -224,21 +228,15 @@ func (l *logFile) add(at int64, head *entryHeader, raw []byte) error {
 // to change nothing. An entry with the number of the hive itself is one that was applied. Hashes of entries are not
 // looked at: a torn one was to be newer too.
 func newer(log ondisk.Source, number uint32) (bool, error) {
-	if log.Size() < logSector {
-		return false, nil
-	}
-	var base baseBlock
-	raw, err := ondisk.Decode(log, 0, &base)
-	if err != nil || string(base.Signature[:]) != "regf" || base.Checksum != checksum(raw) {
+	base, ok, err := readLogBase(log)
+	switch {
+	case !ok || err != nil:
 		return false, err
-	}
-	switch base.FileType {
-	case typeOldLog, typeOldLog2:
-		return base.Sequence1 == base.Sequence2 && after(base.Sequence1, number), nil
-	case typeNewLog:
+	case base.FileType == typeNewLog:
 		return newerEntry(log, number)
+	default:
+		return base.Sequence1 == base.Sequence2 && after(base.Sequence1, number), nil
 	}
-	return false, nil
 }
 
 // newerEntry walks the entries of a new log: numbers need not rise, since old entries stay behind newer ones.

@@ -13,9 +13,7 @@ import (
 // and Windows widens like Latin-1; UTF-16LE otherwise.
 func (h *Hive) name(c cell, what string, off, n int64, compressed bool) (string, error) {
 	if n > c.n-off || (!compressed && n%2 != 0) {
-		return "", &ondisk.FormatError{
-			What: what, Off: c.at, Field: "name length", Got: n, Want: fmt.Sprintf("at most %d, and even for UTF-16", c.n-off),
-		}
+		return "", ondisk.Field(what, "name length", c.at, n, fmt.Sprintf("at most %d, and even for UTF-16", c.n-off))
 	}
 	if err := h.spend(n); err != nil {
 		return "", err

@@ -134,8 +134,7 @@ func (w *walker) look() error {
 		h.seen = &w.seen
 	}
 	w.err = w.visit(h)
-	w.seen.read.sort()
-	w.seen.placed.sort()
+	w.seen.read, w.seen.placed = disk.Merge(w.seen.read), disk.Merge(w.seen.placed)
 	return w.err
 }
 
@@ -143,15 +142,12 @@ func (w *walker) look() error {
 type ranges []disk.Range
 
 // within returns those that share a byte with a page. They must be sorted.
-func (r *ranges) within(page disk.Range) ranges {
-	s := *r
-	ends := func(x disk.Range, at int64) int { return cmp.Compare(x.End(), at) }
-	first, _ := slices.BinarySearchFunc(s, page.Off+1, ends)
-	n := 0
-	for first+n < len(s) && s[first+n].Off < page.End() {
+func (r ranges) within(page disk.Range) ranges {
+	n, rest := 0, r[disk.Behind(r, page.Off):]
+	for n < len(rest) && rest[n].Off < page.End() {
 		n++
 	}
-	return s[first:][:n]
+	return rest[:n]
 }
 
 func (r *ranges) add(off, n int64) {
@@ -160,20 +156,6 @@ func (r *ranges) add(off, n int64) {
 		return
 	}
 	*r = append(*r, disk.Range{Off: off, Len: n})
-}
-
-// sort puts the ranges in order, and joins those that meet.
-func (r *ranges) sort() {
-	slices.SortFunc(*r, func(a, b disk.Range) int { return cmp.Compare(a.Off, b.Off) })
-	joined := (*r)[:0]
-	for _, x := range *r {
-		if k := len(joined) - 1; k >= 0 && x.Off <= joined[k].End() {
-			joined[k].Len = max(joined[k].End(), x.End()) - joined[k].Off
-			continue
-		}
-		joined = append(joined, x)
-	}
-	*r = joined
 }
 
 // Size is where the hive ends, or its file if that is longer.

@@ -104,12 +104,9 @@ func (h *Hive) value(off uint32) (*Value, error) {
 	}
 	switch {
 	case string(n.Signature[:]) != "vk":
-		return nil, &ondisk.FormatError{What: what, Off: c.at, Field: "signature", Got: n.Signature[:], Want: "vk"}
+		return nil, ondisk.Field(what, "signature", c.at, n.Signature[:], "vk")
 	case v.Size > most:
-		return nil, &ondisk.FormatError{
-			What: what, Off: c.at, Field: "data size", Got: v.Size,
-			Want: fmt.Sprintf("at most %d", most),
-		}
+		return nil, ondisk.Field(what, "data size", c.at, v.Size, fmt.Sprintf("at most %d", most))
 	}
 	if v.Name, err = h.name(c, what, valueNodeSize, int64(n.NameLength), n.Flags&valueCompressed != 0); err != nil {
 		return nil, err
@@ -164,10 +161,8 @@ func (v *Value) Where(off, n int64) ([]disk.Range, error) {
 	case big != nil:
 		return big.where(v.hive, off, n)
 	case v.Size > c.n:
-		return nil, &ondisk.FormatError{
-			What: "data of a registry value", Off: c.at, Field: "size", Got: v.Size,
-			Want: fmt.Sprintf("at most %d, the size of its cell", c.n),
-		}
+		return nil, ondisk.Field("data of a registry value", "size", c.at, v.Size,
+			fmt.Sprintf("at most %d, the size of its cell", c.n))
 	}
 	return []disk.Range{{Off: c.at + off, Len: n}}, nil
 }

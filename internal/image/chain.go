@@ -67,10 +67,8 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 	}
 	for _, a := range c.above {
 		if a.ID() == f.ID() {
-			return nil, &ondisk.FormatError{
-				What: "parent of " + c.last().Name(), Field: "name", Got: f.Name(),
-				Want: "an image that is not in the chain already",
-			}
+			return nil, ondisk.Field("parent of "+c.last().Name(), "name", 0, f.Name(),
+				"an image that is not in the chain already")
 		}
 	}
 	if len(c.above) > maxChain {

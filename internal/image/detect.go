@@ -83,15 +83,10 @@ func detect(f driver.File, want, says string) (driver.Format, error) {
 	case want == raw.Format.Name && says == userSays: // an order, whatever the content looks like
 		return raw.Format, nil
 	case len(names) > 1:
-		return found, &ondisk.FormatError{
-			What: "image", Field: "format", Got: strings.Join(names, " and "),
-			Want: "the content of one format; if the guest wrote one of the headers, remove it inside the guest",
-		}
+		return found, ondisk.Field("image", "format", 0, strings.Join(names, " and "),
+			"the content of one format; if the guest wrote one of the headers, remove it inside the guest")
 	case want != "" && !matches(want, found.Name, names):
-		return found, &ondisk.FormatError{
-			What: "image", Field: "format", Got: contentName(names),
-			Want: want + ", as " + says + " says",
-		}
+		return found, ondisk.Field("image", "format", 0, contentName(names), want+", as "+says+" says")
 	case len(names) == 1 && found.Name == raw.Format.Name:
 		remedy := other.remedy
 		if remedy == "" {

@@ -35,9 +35,7 @@ func OpenStream(r io.Reader, want string) (*Stream, error) {
 		return nil, fmt.Errorf("the image is %w from a pipe, want a streamOptimized VMDK; write it to a file first",
 			ondisk.ErrUnsupported)
 	case want != "" && !strings.EqualFold(want, Formats[i].Name):
-		return nil, &ondisk.FormatError{
-			What: "image", Field: "format", Got: Formats[i].Name, Want: want + ", as --format says",
-		}
+		return nil, ondisk.Field("image", "format", 0, Formats[i].Name, want+", as --format says")
 	}
 	s, err := Formats[i].Stream(b)
 	if err != nil {

@@ -182,7 +182,7 @@ func readCopy(d disk.Disk, sector, off int64, bare bool) (*gpt, error) {
 }
 
 func (g *gpt) field(name string, at int64, got, want any) error {
-	return &ondisk.FormatError{What: "gpt header", Off: g.at + at, Field: name, Got: got, Want: want}
+	return ondisk.Field("gpt header", name, g.at+at, got, want)
 }
 
 func (g *gpt) checkHeader() error {

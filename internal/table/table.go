@@ -171,7 +171,7 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 	if len(t.Issues) >= maxIssues {
 		return
 	}
-	err := &ondisk.FormatError{What: what, Off: off, Field: field, Got: got, Want: want}
+	err := ondisk.Field(what, field, off, got, want)
 	t.Issues = append(t.Issues, ondisk.Issue{
 		Code: "table", Effect: ondisk.Broken, Partition: part, Text: err.Error(), Err: err,
 		Remedy: "repair the partition table with the guest's own tools, or restore the image",

@@ -101,7 +101,7 @@ func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 		e.kind = tar.TypeReg
 	}
 	bad := func(want string) error {
-		return &ondisk.FormatError{What: "tar header", Off: head, Field: "size", Got: e.size, Want: want}
+		return ondisk.Field("tar header", "size", head, e.size, want)
 	}
 	switch {
 	case tarKinds[e.kind] != "" && e.size != 0:

@@ -54,7 +54,7 @@ func (c *checker) bitmaps() error {
 }
 
 func bitmapField(at int64, name string, got, want any) error {
-	return &ondisk.FormatError{What: "qcow2 bitmap directory", Off: at, Field: name, Got: got, Want: want}
+	return ondisk.Field("qcow2 bitmap directory", name, at, got, want)
 }
 
 // bitmap walks the table of one bitmap.

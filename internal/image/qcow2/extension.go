@@ -66,10 +66,8 @@ func (h *header) readExtensions(src ondisk.Source) (*extensions, error) {
 			break
 		}
 		if int64(e.Len) > end-at-8 {
-			return nil, &ondisk.FormatError{
-				What: "qcow2 header extension", Off: at +
-					4, Field: "length", Got: e.Len, Want: fmt.Sprintf("at most %d bytes, what is left of the first cluster", end-at-8),
-			}
+			return nil, ondisk.Field("qcow2 header extension", "length", at+4, e.Len,
+				fmt.Sprintf("at most %d bytes, what is left of the first cluster", end-at-8))
 		}
 		if err := x.add(src, e.Type, at+8, int64(e.Len)); err != nil {
 			return nil, err
@@ -98,10 +96,7 @@ func (x *extensions) add(src ondisk.Source, kind uint32, off, n int64) error {
 	case extBitmaps:
 		x.bitmaps = &bitmapsExtension{}
 		if n != int64(binary.Size(x.bitmaps)) {
-			return &ondisk.FormatError{
-				What: "qcow2 bitmaps extension", Off: off - 4, Field: "length", Got: n,
-				Want: binary.Size(x.bitmaps),
-			}
+			return ondisk.Field("qcow2 bitmaps extension", "length", off-4, n, binary.Size(x.bitmaps))
 		}
 		return decodeAt(src, off, x.bitmaps)
 	default:

@@ -79,7 +79,7 @@ const (
 )
 
 func field(name string, at int64, got, want any) error {
-	return &ondisk.FormatError{What: "qcow2 header", Off: at, Field: name, Got: got, Want: want}
+	return ondisk.Field("qcow2 header", name, at, got, want)
 }
 
 // decodeAt fills the fixed-size struct v from off, big-endian.

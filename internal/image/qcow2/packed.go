@@ -28,10 +28,8 @@ func (q *qcow) unpack(dst []byte, key int64) error {
 	src := io.NewSectionReader(q.file, place, min(size, q.file.Size()-place))
 	if err := q.inflate(dst, src); err != nil {
 		if ours := new(streamError); errors.As(err, &ours) {
-			return &ondisk.FormatError{
-				What: "qcow2 compressed cluster", Off: place, Field: "stream", Got: ours.Error(),
-				Want: fmt.Sprintf("one that gives %d bytes", len(dst)),
-			}
+			return ondisk.Field("qcow2 compressed cluster", "stream", place, ours.Error(),
+				fmt.Sprintf("one that gives %d bytes", len(dst)))
 		}
 		return err
 	}

@@ -66,7 +66,7 @@ func (q *qcow) eachSnapshot(visit func(e *snapshotEntry, r disk.Range) error) er
 }
 
 func snapshotField(at int64, name string, got, want any) error {
-	return &ondisk.FormatError{What: "qcow2 snapshot table", Off: at, Field: name, Got: got, Want: want}
+	return ondisk.Field("qcow2 snapshot table", name, at, got, want)
 }
 
 // addSnapshots lists the internal snapshots, and notes that a copy has none.

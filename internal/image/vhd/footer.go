@@ -74,7 +74,7 @@ type footer struct {
 }
 
 func (f *footer) fault(field string, at int64, got, want any) error {
-	return &ondisk.FormatError{What: "vhd footer", Off: f.off + at, Field: field, Got: got, Want: want}
+	return ondisk.Field("vhd footer", field, f.off+at, got, want)
 }
 
 // checksum returns the one's complement of the sum of all bytes but those of the checksum itself. Spec: VHD 1.0, "Hard

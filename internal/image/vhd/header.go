@@ -60,7 +60,7 @@ const (
 
 // headerFault returns an error of the header that lies at off.
 func headerFault(off int64, field string, at int64, got, want any) error {
-	return &ondisk.FormatError{What: "vhd dynamic header", Off: off + at, Field: field, Got: got, Want: want}
+	return ondisk.Field("vhd dynamic header", field, off+at, got, want)
 }
 
 // readHeader reads the header that f leads to and checks all that does not need the table.

@@ -232,10 +232,7 @@ func (x *image) bitmapAt(e entry, at int64) (int64, error) {
 	default:
 		return e.off(), nil
 	}
-	return 0, &ondisk.FormatError{
-		What: "vhdx BAT", Off: at, Field: "sector bitmap entry",
-		Got: fmt.Sprintf("0x%x", uint64(e)), Want: want,
-	}
+	return 0, ondisk.Field("vhdx BAT", "sector bitmap entry", at, fmt.Sprintf("0x%x", uint64(e)), want)
 }
 
 // sameBits reports whether a bit is set, and how many bits from there on are like it.

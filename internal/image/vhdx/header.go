@@ -67,11 +67,8 @@ type copyOf struct {
 func readCopy(src ondisk.Source, what, sign string, at, n int64) (copyOf, error) {
 	if at+n > src.Size() {
 		return copyOf{
-			at: at,
-			err: &ondisk.FormatError{
-				What: what, Off: at, Field: "file size", Got: src.Size(),
-				Want: fmt.Sprintf("at least %d bytes", at+n),
-			},
+			at:  at,
+			err: ondisk.Field(what, "file size", at, src.Size(), fmt.Sprintf("at least %d bytes", at+n)),
 		}, nil
 	}
 	b, err := ondisk.Bytes(src, at, n)
@@ -81,12 +78,9 @@ func readCopy(src ondisk.Source, what, sign string, at, n int64) (copyOf, error)
 	c := copyOf{at: at, raw: b}
 	switch got := binary.LittleEndian.Uint32(b[atChecksum:]); {
 	case string(b[:4]) != sign:
-		c.err = &ondisk.FormatError{What: what, Off: at, Field: "signature", Got: string(b[:4]), Want: sign}
+		c.err = ondisk.Field(what, "signature", at, string(b[:4]), sign)
 	case got != checksum(b):
-		c.err = &ondisk.FormatError{
-			What: what, Off: at + atChecksum, Field: "checksum", Got: hex32(got),
-			Want: hex32(checksum(b)),
-		}
+		c.err = ondisk.Field(what, "checksum", at+atChecksum, hex32(got), hex32(checksum(b)))
 	}
 	return c, nil
 }
@@ -139,10 +133,8 @@ func (x *image) readHeaders() error {
 	case heads[1].SequenceNumber > heads[0].SequenceNumber:
 		cur = 1
 	case heads[1].SequenceNumber == heads[0].SequenceNumber && string(both[0].raw) != string(both[1].raw):
-		return &ondisk.FormatError{
-			What: what, Off: atHeader2 + atSequence, Field: "sequence number", Got: heads[1].SequenceNumber,
-			Want: "another one than the first header has, whose content differs",
-		}
+		return ondisk.Field(what, "sequence number", atHeader2+atSequence, heads[1].SequenceNumber,
+			"another one than the first header has, whose content differs")
 	}
 	x.head = heads[cur]
 	return x.head.check(both[cur].at, x.file.Size())
@@ -151,7 +143,7 @@ func (x *image) readHeaders() error {
 // check checks the fields of the current header against the specification. at is its place.
 func (h *fileHeader) check(at, fileSize int64) error {
 	field := func(name string, off int64, got, want any) error {
-		return &ondisk.FormatError{What: "vhdx header", Off: at + off, Field: name, Got: got, Want: want}
+		return ondisk.Field("vhdx header", name, at+off, got, want)
 	}
 	switch {
 	case h.SequenceNumber == math.MaxUint64:

@@ -88,7 +88,7 @@ func (x *image) noteReplay(changes int) {
 }
 
 func (j *journal) field(at int64, name string, got, want any) error {
-	return &ondisk.FormatError{What: "vhdx log", Off: j.off + at, Field: name, Got: got, Want: want}
+	return ondisk.Field("vhdx log", name, j.off+at, got, want)
 }
 
 // active finds the newest sequence that is complete. Spec: 2.3.3.

@@ -131,7 +131,7 @@ func (m *metadata) length(id ondisk.GUID) int {
 }
 
 func (m *metadata) field(name string, off int64, got, want any) error {
-	return &ondisk.FormatError{What: "vhdx metadata", Off: m.at + off, Field: name, Got: got, Want: want}
+	return ondisk.Field("vhdx metadata", name, m.at+off, got, want)
 }
 
 // items reads the entries of the table and makes sure that they keep to the region and apart from each other.

@@ -70,7 +70,7 @@ func readLocator(item []byte, at int64) (*locator, error) {
 }
 
 func (l *locator) field(name string, got, want any) error {
-	return &ondisk.FormatError{What: "vhdx parent locator", Off: l.at, Field: name, Got: got, Want: want}
+	return ondisk.Field("vhdx parent locator", name, l.at, got, want)
 }
 
 // add reads the pair whose entry is at byte at of the item.

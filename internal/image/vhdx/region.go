@@ -86,10 +86,8 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	}
 	n := binary.LittleEndian.Uint32(c.raw[8:])
 	if n > maxRegions {
-		return metadata, &ondisk.FormatError{
-			What: "vhdx region table", Off: c.at + 8, Field: "entry count", Got: n,
-			Want: fmt.Sprintf("at most %d", maxRegions),
-		}
+		return metadata, ondisk.Field("vhdx region table", "entry count", c.at+8, n,
+			fmt.Sprintf("at most %d", maxRegions))
 	}
 	seen := map[ondisk.GUID]bool{}
 	for i := range int64(n) {
@@ -115,10 +113,7 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	}
 	for _, want := range []ondisk.GUID{regionBAT, regionMetadata} {
 		if !seen[want] {
-			return metadata, &ondisk.FormatError{
-				What: "vhdx region table", Off: c.at, Field: "region", Got: "none",
-				Want: want.String(),
-			}
+			return metadata, ondisk.Field("vhdx region table", "region", c.at, "none", want.String())
 		}
 	}
 	return metadata, nil
@@ -127,7 +122,7 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 // check checks one entry against the specification. at is its place in the file.
 func (e *regionEntry) check(at, fileSize int64, seen map[ondisk.GUID]bool) error {
 	field := func(name string, off int64, got, want any) error {
-		return &ondisk.FormatError{What: "vhdx region table", Off: at + off, Field: name, Got: got, Want: want}
+		return ondisk.Field("vhdx region table", name, at+off, got, want)
 	}
 	if seen[e.GUID] {
 		return field("region", 0, e.GUID.String(), "each region once")
@@ -154,10 +149,8 @@ func (x *image) checkApart() error {
 	for i := 1; i < len(x.used); i++ {
 		a, b := x.used[i-1], x.used[i]
 		if a.Overlaps(b.Range) {
-			return &ondisk.FormatError{
-				What: "vhdx region table", Off: b.Off, Field: b.name, Got: fmt.Sprintf("%d bytes at %#x", b.Len, b.Off),
-				Want: fmt.Sprintf("a place apart from the %s, %d bytes at %#x", a.name, a.Len, a.Off),
-			}
+			return ondisk.Field("vhdx region table", b.name, b.Off, fmt.Sprintf("%d bytes at %#x", b.Len, b.Off),
+				fmt.Sprintf("a place apart from the %s, %d bytes at %#x", a.name, a.Len, a.Off))
 		}
 	}
 	return nil

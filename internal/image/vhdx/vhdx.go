@@ -130,10 +130,8 @@ func (x *image) openParent(s *driver.Source) error {
 		return err
 	}
 	if got := x.parent.Disk.SectorSize(); got != x.meta.logical {
-		return &ondisk.FormatError{
-			What: "vhdx metadata", Off: x.meta.at, Field: "logical sector size",
-			Got: x.meta.logical, Want: fmt.Sprintf("%d, which the parent has", got),
-		}
+		return ondisk.Field("vhdx metadata", "logical sector size", x.meta.at, x.meta.logical,
+			fmt.Sprintf("%d, which the parent has", got))
 	}
 	return nil
 }

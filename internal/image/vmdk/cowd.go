@@ -45,7 +45,7 @@ const (
 )
 
 func cowdField(name string, at int64, got, want any) error {
-	return &ondisk.FormatError{What: "vmdk COWD header", Off: at, Field: name, Got: got, Want: want}
+	return ondisk.Field("vmdk COWD header", name, at, got, want)
 }
 
 // openCOWD opens an extent of ESX. Beside the header it differs from the hosted kind in the size of its tables, which

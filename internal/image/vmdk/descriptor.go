@@ -54,7 +54,7 @@ func parseDescriptor(text []byte) (*descriptor, error) {
 		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", what, len(text), ondisk.ErrLimit, maxText)
 	}
 	if bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff")) {
-		return nil, &ondisk.FormatError{What: what, Field: "byte order mark", Got: text[:2], Want: "UTF-8 text, not UTF-16"}
+		return nil, ondisk.Field(what, "byte order mark", 0, text[:2], "UTF-8 text, not UTF-16")
 	}
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 	text, err := cutPadding(text)
@@ -83,10 +83,7 @@ func cutPadding(text []byte) ([]byte, error) {
 	}
 	rest := bytes.TrimRight(text[end+1:], "\x00")
 	if len(rest) > maxStale || !bytes.HasSuffix(text[:end], rest) {
-		return nil, &ondisk.FormatError{
-			What: what, Off: int64(end), Field: "text", Got: "\x00",
-			Want: "no zero byte before the end",
-		}
+		return nil, ondisk.Field(what, "text", int64(end), "\x00", "no zero byte before the end")
 	}
 	return text[:end], nil
 }

@@ -67,7 +67,7 @@ const (
 )
 
 func field(name string, at int64, got, want any) error {
-	return &ondisk.FormatError{What: "vmdk sparse header", Off: at, Field: name, Got: got, Want: want}
+	return ondisk.Field("vmdk sparse header", name, at, got, want)
 }
 
 // check holds the header to its specification. fileSize is in bytes.

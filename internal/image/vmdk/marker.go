@@ -38,7 +38,7 @@ const (
 )
 
 func markerErr(off int64, name string, got, want any) error {
-	return &ondisk.FormatError{What: "vmdk marker", Off: off, Field: name, Got: got, Want: want}
+	return ondisk.Field("vmdk marker", name, off, got, want)
 }
 
 func decodeMarker(b []byte) marker {
@@ -62,7 +62,7 @@ func (h *sparseHeader) cut(grain int64) int64 {
 // checkFooter checks the footer, a copy of the header that knows where the directory is, against the header.
 func (h *sparseHeader) checkFooter(foot *sparseHeader, off int64) error {
 	bad := func(name string, at int64, got, want any) error {
-		return &ondisk.FormatError{What: "vmdk footer", Off: off + at, Field: name, Got: got, Want: want}
+		return ondisk.Field("vmdk footer", name, off+at, got, want)
 	}
 	switch {
 	case foot.Magic != h.Magic:
@@ -131,10 +131,8 @@ func (i *inflater) atEnd() error {
 // lies behind the end of the disk: cut bytes. off is where packed begins in the file.
 func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
 	bad := func(field string, got any) error {
-		return &ondisk.FormatError{
-			What: "vmdk grain", Off: off, Field: field, Got: got, Want: fmt.Sprintf("zlib data of %d bytes that end "+
-				"in their checksum", len(dst)),
-		}
+		return ondisk.Field("vmdk grain", field, off, got,
+			fmt.Sprintf("zlib data of %d bytes that end "+"in their checksum", len(dst)))
 	}
 	i.in.Reset(packed)
 	err := i.out.(zlib.Resetter).Reset(&i.in, nil) // as zlib.NewReader promises

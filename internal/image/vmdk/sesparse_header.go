@@ -90,7 +90,7 @@ const (
 )
 
 func seField(name string, at int64, got, want any) error {
-	return &ondisk.FormatError{What: "vmdk seSparse header", Off: at, Field: name, Got: got, Want: want}
+	return ondisk.Field("vmdk seSparse header", name, at, got, want)
 }
 
 func openSESparse(f driver.File, tabs tableReader) (*seExtent, error) {
@@ -173,10 +173,8 @@ func checkVolatile(f driver.File, at int64) error {
 	}
 	switch {
 	case v.Magic != seVolatileMagic:
-		return &ondisk.FormatError{
-			What: "vmdk seSparse volatile header", Off: at, Field: "magic number", Got: fmt.Sprintf("%#x",
-				v.Magic), Want: fmt.Sprintf("%#x", seVolatileMagic),
-		}
+		return ondisk.Field("vmdk seSparse volatile header", "magic number", at, fmt.Sprintf("%#x", v.Magic),
+			fmt.Sprintf("%#x", seVolatileMagic))
 	case v.ReplayJournal != 0:
 		return fmt.Errorf("vmdk seSparse volatile header at %#x: replay_journal is %d, the extent was not closed "+
 			"cleanly: %w yet; start and stop the machine on its host, or consolidate its snapshots there",

@@ -143,7 +143,7 @@ func (h *sparseHeader) checkText(d *descriptor) error {
 		return textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of this sparse file", kind, want)
 	}
 	if len(d.extents) != 1 || d.extents[0].kind != "SPARSE" {
-		return &ondisk.FormatError{What: what, Field: "extents", Got: len(d.extents), Want: "one SPARSE extent"}
+		return ondisk.Field(what, "extents", 0, len(d.extents), "one SPARSE extent")
 	}
 	if got := d.extents[0].size; got != ondisk.I64(h.Capacity)*units.SectorSize {
 		return textErr(d.extents[0].line, ondisk.ErrFormat,

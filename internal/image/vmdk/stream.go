@@ -143,7 +143,7 @@ func (s *stream) readFront() error {
 		return field("overHead", atOverHead, s.h.OverHead,
 			fmt.Sprintf("at most %d sectors where the tables are at the end", maxFront/units.SectorSize))
 	case s.h.DescriptorOffset == 0:
-		return &ondisk.FormatError{What: what, Field: "text", Got: 0, Want: "a descriptor inside of the stream"}
+		return ondisk.Field(what, "text", 0, 0, "a descriptor inside of the stream")
 	}
 	if err := s.skipTo(s.h.DescriptorOffset, "the descriptor"); err != nil {
 		return err

@@ -78,10 +78,8 @@ func (s *stream) readTable(m marker, at int64) error {
 	for i := int64(0); i < gtBytes; i += 4 {
 		got, want := binary.LittleEndian.Uint32(b[i:]), binary.LittleEndian.Uint32(t.work[i:])
 		if got != want && (want != 0 || !s.h.isZero(got)) {
-			return &ondisk.FormatError{
-				What: "vmdk grain table", Off: at +
-					i, Field: "entry", Got: got, Want: fmt.Sprintf("%d, where the grain lies that came before this table", want),
-			}
+			return ondisk.Field("vmdk grain table", "entry", at+i, got,
+				fmt.Sprintf("%d, where the grain lies that came before this table", want))
 		}
 	}
 	sector, err := sectorOf(at)
@@ -155,10 +153,7 @@ func (t *tables) entry(i int64, got uint32, at int64) error {
 	if _, ok := slices.BinarySearch(t.empty, got); ok && want == 0 {
 		return nil
 	}
-	return &ondisk.FormatError{
-		What: "vmdk grain directory", Off: at, Field: "entry", Got: got,
-		Want: fmt.Sprintf("%d, where the grain table was", want),
-	}
+	return ondisk.Field("vmdk grain directory", "entry", at, got, fmt.Sprintf("%d, where the grain table was", want))
 }
 
 // readFooter checks the footer against the header and the place of the directory.
@@ -178,10 +173,8 @@ func (s *stream) readFooter(m marker, at int64) error {
 		return err
 	}
 	if foot.GDOffset != ondisk.U64(s.gd) {
-		return &ondisk.FormatError{
-			What: "vmdk footer", Off: at +
-				atGD, Field: "grain directory offset", Got: foot.GDOffset, Want: fmt.Sprintf("%d, where the directory was", s.gd),
-		}
+		return ondisk.Field("vmdk footer", "grain directory offset", at+atGD, foot.GDOffset,
+			fmt.Sprintf("%d, where the directory was", s.gd))
 	}
 	s.footer = true
 	return nil

@@ -137,7 +137,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 	kind, no := d.get("createtype")
 	switch {
 	case no == 0:
-		return nil, &ondisk.FormatError{What: what, Field: "createType", Got: "", Want: "a line createType=…"}
+		return nil, ondisk.Field(what, "createType", 0, "", "a line createType=…")
 	case kind == monolithicSparse, kind == streamOptimized:
 		return openMisplacedSparse(s, d, kind)
 	case otherTypes[kind]:
@@ -149,7 +149,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 		return nil, textErr(no, ondisk.ErrFormat, "createType %.64q, want %s, %s or another that VMware writes", kind,
 			monolithicFlat, vmfs)
 	case len(d.extents) == 0:
-		return nil, &ondisk.FormatError{What: what, Field: "extents", Got: 0, Want: "at least one"}
+		return nil, ondisk.Field(what, "extents", 0, 0, "at least one")
 	case sparseTypes[kind] != "":
 		return openSplit(s, d, kind)
 	}

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -45,7 +44,7 @@ func (c *Conflict) String() string {
 // Conflict returns the first write of a replay that patches of a file would not survive for certain, nil if there is
 // none.
 func (l *Log) Conflict(p Patched) *Conflict {
-	j := judge{roles: map[int64]role{0: ofMFT}, bytes: merged(append([]disk.Range{{Len: bootBytes}}, p.Bytes...))}
+	j := judge{roles: map[int64]role{0: ofMFT}, bytes: disk.Merge(append([]disk.Range{{Len: bootBytes}}, p.Bytes...))}
 	for r, records := range map[role][]int64{ofMFT: p.MFT, ofFile: p.Records, ofFolder: p.Folders, ofParent: p.Parents} {
 		for _, n := range records {
 			j.roles[n] |= r
@@ -57,20 +56,6 @@ func (l *Log) Conflict(p Patched) *Conflict {
 		}
 	}
 	return nil
-}
-
-// merged returns ranges sorted, and those that touch as one.
-func merged(in []disk.Range) []disk.Range {
-	slices.SortFunc(in, func(a, b disk.Range) int { return cmp.Compare(a.Off, b.Off) })
-	var out []disk.Range
-	for _, r := range in {
-		if k := len(out) - 1; k >= 0 && r.Off <= out[k].End() {
-			out[k].Len = max(out[k].End(), r.End()) - out[k].Off
-			continue
-		}
-		out = append(out, r)
-	}
-	return out
 }
 
 // role is what a record of the MFT has to do with a patched file: a set of bits.
@@ -157,7 +142,6 @@ func (j *judge) namesOther(w *Write) bool {
 
 // hits reports whether a range holds patched bytes.
 func (j *judge) hits(r disk.Range) bool {
-	ends := func(b disk.Range, at int64) int { return cmp.Compare(b.End(), at) }
-	i, _ := slices.BinarySearchFunc(j.bytes, r.Off+1, ends)
+	i := disk.Behind(j.bytes, r.Off)
 	return i < len(j.bytes) && j.bytes[i].Overlaps(r)
 }
