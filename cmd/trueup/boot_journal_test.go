@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -14,11 +16,12 @@ import (
 // as the kernel does, writes the block back that held superblock and boot sector when the guest was cut off.
 func TestJournalBringsTheBootSectorBack(t *testing.T) {
 	t.Parallel()
-	raw, w, part := journalDisk(t)
+	raw, w, part := journalDisk(t, 0)
 	dest := filepath.Join(filepath.Dir(raw), "aligned.raw")
 	r := trueup(t, "align", raw, dest)
 	require.Equal(t, 4, r.code, r.stdout)
-	require.Contains(t, r.stderr, "the journal of partition 1 is to be replayed, which can bring its old boot sector back")
+	require.Contains(t, r.stderr, "the journal of partition 1 is to be replayed, which can bring its old bytes back: "+
+		"transaction 1 holds its block 0")
 	require.Contains(t, r.stderr, "shut the guest down cleanly first")
 
 	require.Equal(t, 0, trueup(t, "align", "--allow-unbootable", raw, dest).code)
@@ -35,8 +38,28 @@ func TestJournalBringsTheBootSectorBack(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "align", "--force", raw, dest).code, "once it is replayed")
 }
 
-// journalDisk has an ext4 of 4 KiB blocks, with the boot sector of extlinux, whose journal holds the first block.
-func journalDisk(t testing.TB) (raw string, w window, part string) {
+// TestJournalLeavesTheBootSector aligns from an ext4 whose journal holds other blocks, and has it replayed by e2fsck and, as root, by Linux.
+func TestJournalLeavesTheBootSector(t *testing.T) {
+	t.Parallel()
+	raw, _, part := journalDisk(t, 1)
+	dest := filepath.Join(filepath.Dir(raw), "aligned.raw")
+	r := trueup(t, "align", raw, dest)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, "the ext4 of partition 1 was in use when it was copied")
+	now := windowOf(t, dest, 1)
+	require.NoError(t, os.WriteFile(part, readAt(t, dest, now.start*sectorSize, now.size*sectorSize), 0o600))
+	if mnt := t.TempDir(); os.Getuid() == 0 && exec.Command("mount", "-o", "loop", part, mnt).Run() == nil {
+		disktest.Run(t, "umount", mnt)
+		require.Equal(t, now.start, wordAt(t, part, 0x1C), "after Linux")
+		require.NoError(t, os.WriteFile(part, readAt(t, dest, now.start*sectorSize, now.size*sectorSize), 0o600))
+	}
+	disktest.Run(t, "e2fsck", "-p", "-E", "journal_only", part)
+	require.Equal(t, now.start, wordAt(t, part, 0x1C))
+	require.NotEqual(t, readAt(t, dest, now.start*sectorSize, 1<<20), readAt(t, part, 0, 1<<20), "it was replayed")
+}
+
+// journalDisk has an ext4 of 4 KiB blocks, with the boot sector of extlinux, whose journal holds a block.
+func journalDisk(t testing.TB, held int64) (raw string, w window, part string) {
 	t.Helper()
 	d := commonDisk{script: dosLabel + wholeOld + "83, bootable\n", makes: []string{"mke2fs -q -t ext4 -b 4096 PART"}, code: assembled(ownLBACode)}
 	raw = d.build(t)
@@ -47,8 +70,8 @@ func journalDisk(t testing.TB) (raw string, w window, part string) {
 	writeAt(t, raw, at+sectorSize-2, []byte{0x55, 0xAA})
 	part = filepath.Join(t.TempDir(), "part")
 	require.NoError(t, os.WriteFile(part, readAt(t, raw, at, w.size*sectorSize), 0o600))
-	block := hostFile(t, string(readAt(t, part, 0, 4096)))
-	disktest.Run(t, "debugfs", "-w", "-f", hostFile(t, "journal_open\njournal_write -b 0 "+block+"\njournal_close\n"), part)
+	block := hostFile(t, string(readAt(t, part, held*4096, 4096)))
+	disktest.Run(t, "debugfs", "-w", "-f", hostFile(t, fmt.Sprintf("journal_open\njournal_write -b %d %s\njournal_close\n", held, block)), part)
 	copyInto(t, part, raw, w)
 	return raw, w, part
 }

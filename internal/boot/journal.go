@@ -1,30 +1,78 @@
 package boot
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// ShutDownFirst is the remedy for a journal that is to be replayed.
-const ShutDownFirst = "shut the guest down cleanly first"
-
-// Replays reports whether the next mount of a file system writes what its journal holds.
-func Replays(v *volume.Volume) bool {
+// replays reports whether the next mount of a file system writes what its journal holds.
+func replays(v *volume.Volume) bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Code == "ext-journal" })
 }
 
-// Reverts reports whether such a journal can bring an old boot sector back. A journal holds whole blocks, and a block
-// larger than what ext leaves to boot code holds boot sector and superblock. Spec: Linux, fs/ext4/super.c,
-// ext4_commit_super; jbd2, "descriptor block".
-func (g *Guest) Reverts(number int) bool {
-	p := g.Numbered(number)
-	return p.Number != 0 && p.Volume.BlockSize > AreaLen && Replays(p.Volume)
+// outlast holds every position that follows a move against the journals of ext. A replay writes whole blocks, and can
+// bring the old position back.
+func (r *Result) outlast(g *Guest) error {
+	type place struct{ in, target int }
+	reported, harmless := map[place]bool{}, map[int]bool{} // by number of the partition
+	for i := range r.Refs {
+		ref := &r.Refs[i]
+		p, at := g.Numbered(ref.Partition), place{ref.Partition, ref.Target}
+		if p.Number == 0 || !ref.Follows() || ref.Spare || reported[at] || !replays(p.Volume) {
+			continue
+		}
+		why, err := g.overwritten(p, ref)
+		switch {
+		case err != nil:
+			return fmt.Errorf("partition %d: %w", p.Number, err)
+		case why == "":
+			harmless[p.Number] = true
+			continue
+		}
+		home := Partition{}
+		if ref.Off < AreaLen {
+			home = p
+		}
+		const back = "%s: the journal of partition %d is to be replayed, which can bring its old bytes back: %s"
+		text := fmt.Sprintf(back, ref.Name(), p.Number, why)
+		r.Breaks(g, home, journalCode, ref.Target, text, "shut the guest down cleanly first")
+		reported[at] = true
+	}
+	for _, p := range g.Partitions {
+		if harmless[p.Number] {
+			const note = "the %s of partition %d was in use when it was copied: no block in its journal has a position " +
+				"that changes"
+			r.onMove(ondisk.Note, journalCode, p.Number, fmt.Sprintf(note, p.Volume.Kind, p.Number), "")
+		}
+	}
+	return nil
 }
 
-// OldSector returns why a boot sector under such a journal is not rewritten.
-func OldSector(number int) string {
-	return fmt.Sprintf("the journal of partition %d is to be replayed, which can bring its old boot sector back", number)
+// journalCode is the code of what journals of ext mean for a move.
+const journalCode = "ext-open"
+
+// overwritten returns why a replay can change the bytes of a reference; empty: it does not.
+func (g *Guest) overwritten(p Partition, ref *Ref) (why string, err error) {
+	files, err := g.Files(p)
+	if Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
+		return err.Error(), nil
+	}
+	open, ok := files.(*ext.Replayed)
+	if err != nil || !ok {
+		return "it cannot be read", err
+	}
+	var in []disk.Range
+	for _, at := range ref.At {
+		in = append(in, disk.Range{Off: at.Off - p.Off, Len: at.Len})
+	}
+	if w := open.Log.Conflict(in); w != nil {
+		return w.String(), nil
+	}
+	return "", nil
 }

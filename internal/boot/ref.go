@@ -35,6 +35,8 @@ type Ref struct {
 	Encode func(raw []byte, to int64) ([]byte, error)
 	// Loss is what the guest lacks when its target moves and Encode fails, so that the reference stays; empty: the boot.
 	Loss, Remedy string
+	// Spare marks one that the boot goes on without.
+	Spare bool
 	// Seals are the regions around its bytes whose checksums must follow a rewrite. References can share one.
 	Seals []*Seal
 }

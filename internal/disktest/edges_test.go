@@ -63,7 +63,8 @@ var edges = map[string][]string{
 	"internal/guestfile": nil,
 	// Boot sectors and superblocks are decoded once, for the prober and for the reader of files.
 	"internal/fs/exfat":          {"internal/volume"},
-	"internal/fs/ext":            {"internal/guestfile", "internal/volume"},
+	"internal/fs/ext/journal":    nil, // what a replay writes: it knows blocks and no files
+	"internal/fs/ext":            {"internal/fs/ext/journal", "internal/guestfile", "internal/volume"},
 	"internal/fs/fat":            {"internal/guestfile", "internal/volume"},
 	"internal/fs/ntfs":           {"internal/guestfile", "internal/volume"},
 	"internal/fs/ntfs/journal":   {"internal/fs/ntfs"}, // pages of the log have the fix-ups of records
@@ -84,7 +85,7 @@ var edges = map[string][]string{
 	}, // a move of exFAT makes its checksum anew
 	// room in volumes
 	"internal/boot/grub":  {"internal/boot", "internal/table", "internal/volume", "internal/volume/identify"},
-	"internal/boot/linux": {"internal/boot", "internal/guestfile", "internal/table", "internal/volume"},
+	"internal/boot/linux": {"internal/boot", "internal/fs/ext", "internal/guestfile", "internal/table", "internal/volume"},
 	// A registry is a hive. The traits of a kind say what Windows starts from.
 	// What is rewritten must outlast the replay of an open log. A disk decides what a BitLocker volume is that does not say.
 	"internal/boot/windows": {

@@ -199,10 +199,7 @@ func (r *grubReader) refer(img grubImage, kind string, stored boot.Partition, at
 		Raw: binary.LittleEndian.AppendUint64(nil, sector), Points: ondisk.I64(sector) * grubSector, Target: z.Number,
 		Encode: encodeGrubSector,
 	}
-	switch ref.Stays = stays(stored, ref.Off); {
-	case ref.Stays == "" && ref.Off < boot.AreaLen && r.g.Reverts(stored.Number):
-		r.breaks(img, z.Number, fmt.Sprintf("%s: %s", ref.Name(), boot.OldSector(stored.Number)), boot.ShutDownFirst)
-	case ref.Stays != "":
+	if ref.Stays = stays(stored, ref.Off); ref.Stays != "" {
 		ref.Encode = nil
 		r.breaks(img, z.Number, fmt.Sprintf("%s: LBA %d stays as found, %s", ref.Name(), sector, ref.Stays),
 			boot.InstallAgain)

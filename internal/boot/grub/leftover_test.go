@@ -12,7 +12,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // putLBACode makes the code of sector 0 one that reads the boot sector of the active partition by LBA.
@@ -126,55 +125,5 @@ func TestGrub2WithoutACore(t *testing.T) {
 			require.Equal(t, ondisk.Warn, r.Issues[0].Effect)
 			require.Contains(t, r.Issues[0].Text, "no BIOS boots by it")
 		})
-	}
-}
-
-// A journal in blocks of 4 KiB holds boot sector and superblock as one block, and brings both back.
-func TestBootSectorUnderAJournal(t *testing.T) {
-	loaders := map[string]func(f forge.Bytes){
-		"GRUB 2": func(f forge.Bytes) { grubforge.PutBoot(f, 63, 5000); grubforge.PutCore(f, 5000, list(5001, 9)...) },
-		"GRUB legacy": func(f forge.Bytes) {
-			s := grubforge.Stage2(9000)
-			grubforge.PutStage1(f, 63, s)
-			grubforge.PutStage(f, s)
-		}, // in partition 2
-		"extlinux": func(f forge.Bytes) {
-			f.Put(63*512, []byte("\xeb\x58\x90SYSLINUX"))
-			f.U32(63*512+0x1c, 63)
-			f.U16(63*512+510, 0xaa55)
-		},
-	}
-	dirty := []ondisk.Issue{{Code: "ext-journal", Effect: ondisk.Note}}
-	for name, put := range loaders {
-		for _, tc := range []struct {
-			block  int64
-			issues []ondisk.Issue
-			hands  bool
-			want   int
-		}{
-			{4096, dirty, false, 1},
-			{4096, nil, false, 0},
-			{1024, dirty, false, 0}, // the superblock is a block of its own
-			{4096, dirty, true, map[string]int{"extlinux": 0}[name] + map[bool]int{true: 1}[name != "extlinux"]},
-		} {
-			f := legacyDisk()
-			putLBACode(f)
-			if tc.hands {
-				// syslinux's own
-				f.Put(0, []byte{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57})
-			}
-			put(f)
-			d := boottest.Disk(f)
-			tab, parts := boottest.Partitions(t, d)
-			parts[0].Volume = &volume.Volume{Kind: volume.Ext4, BlockSize: tc.block, Issues: tc.issues}
-			r, err := known.Read(boottest.Guest(d, tab, parts))
-			require.NoError(t, err)
-			require.Len(t, r.Issues, tc.want, "%s: %v", name, r.Issues)
-			for _, i := range r.Issues {
-				require.Equal(t, ondisk.Unbootable, i.Effect)
-				require.Contains(t, i.Text, "the journal of partition 1")
-				require.Equal(t, "shut the guest down cleanly first", i.Remedy)
-			}
-		}
 	}
 }

@@ -1,7 +1,6 @@
 package grub
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,12 +21,10 @@ var Legacy = &boot.Code{
 // legacySector is the unit of GRUB legacy: it reads 512 bytes for each sector, whatever the BIOS reports.
 const legacySector = 512
 
-// unsound is why a loader is not rewritten. partition is the one whose move matters; 0: any. An empty remedy is to
-// install it again.
+// unsound is why a loader is not rewritten. partition is the one whose move matters; 0: any.
 type unsound struct {
 	text      string
 	partition int
-	remedy    string
 }
 
 func (u unsound) Error() string { return u.text }
@@ -64,7 +61,7 @@ func readLegacy(f *boot.Found, g *boot.Guest, c *boot.Code, home legacyHome, cod
 	if bad := (unsound{}); errors.As(err, &bad) {
 		f.Link(home.partition, "GRUB legacy in %s", home.name)
 		text := fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text)
-		f.Breaks(g, g.Numbered(home.partition), c.ID, bad.partition, text, cmp.Or(bad.remedy, boot.InstallAgain))
+		f.Breaks(g, g.Numbered(home.partition), c.ID, bad.partition, text, boot.InstallAgain)
 		return nil
 	}
 	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)
@@ -84,11 +81,8 @@ func followLegacy(g *boot.Guest, home legacyHome, code []byte) ([]boot.Ref, []bo
 		return nil, nil, err
 	}
 	two, err := readStage(g, at, one)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, nil, err
-	case at.partition != 0 && g.Reverts(home.partition):
-		return nil, nil, unsound{boot.OldSector(home.partition), at.partition, boot.ShutDownFirst}
 	}
 	refs := []boot.Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at,
 		one.Sector)}
@@ -131,12 +125,6 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 			text: fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which keeps absolute places itself", what,
 				first, p.Number),
 			partition: p.Number,
-		}
-	case ok && boot.Replays(p.Volume):
-		return legacyHome{}, unsound{
-			text: fmt.Sprintf("%s is at LBA %d, in partition %d, whose journal is to be replayed: that can bring old "+
-				"sectors back", what, first, p.Number),
-			partition: p.Number, remedy: boot.ShutDownFirst,
 		}
 	case ok && p.Kind != table.Extended:
 		home := inPartition(p, fmt.Sprintf("partition %d", p.Number))

@@ -10,7 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/grubforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/table"
@@ -174,10 +173,6 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"no menu":                           {change: opens(""), says: "list of blocks"},
 		"menu with control codes":           {change: opens("/boot/\x1b[2J"), says: "no name"},
 		"stage1.5 of a file system unknown": {change: func(_ forge.Bytes, s *grubforge.Stage) { *s = grubforge.Stage15(); s.ID = 77 }, says: "stage 77"},
-		"a journal that is to be replayed": {after: func(f forge.Bytes) {
-			fsforge.PutExt(f, 63, 8000)
-			f.U32(63*512+1024+0x60, 4) // incompatible features: recovery
-		}, says: "journal", moves: 1},
 		"partition of illumos": {
 			after: func(f forge.Bytes) { f.U8(tableforge.MBREntries+4, 0xbf) }, says: "Solaris", moves: 1,
 		},

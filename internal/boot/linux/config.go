@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -116,6 +117,10 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 		files, err := g.Files(p)
 		if err == nil {
 			err = l.read(p, files)
+		}
+		// A loader reads the files as they are, and Linux once the journal is replayed.
+		if open, ok := files.(*ext.Replayed); ok {
+			err = errors.Join(err, l.read(p, open.Before))
 		}
 		if err != nil {
 			g.NotSeen(p)

@@ -1,7 +1,6 @@
 package linux
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
@@ -83,8 +82,6 @@ func findInVolume(g *boot.Guest, c *boot.Code, p boot.Partition, f *boot.Found) 
 	if err := f.HiddenSectors(g, p, kind, at+volume.AtHidden, g.Disk.SectorSize(), true); err != nil {
 		return err
 	}
-	if last := f.Refs[len(f.Refs)-1]; last.Follows() && !g.Code.HandsOver && g.Reverts(p.Number) {
-		f.Breaks(g, p, "syslinux", p.Number, fmt.Sprintf("%s: %s", last.Name(), boot.OldSector(p.Number)), boot.ShutDownFirst)
-	}
+	f.Refs[len(f.Refs)-1].Spare = g.Code.HandsOver
 	return nil
 }

@@ -34,8 +34,20 @@ type fileSystem struct {
 	fixed     error // why no file of this volume can be rewritten in place
 }
 
-// Open opens the ext2, ext3 or ext4 of a partition.
+// Open opens the ext2, ext3 or ext4 of a partition. One with a journal to replay is a *Replayed.
 func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
+	f, err := openAsIs(b, volume)
+	switch {
+	case err != nil:
+		return nil, err
+	case f.super.Incompat&incompatRecover == 0:
+		return f, nil
+	}
+	return f.replayed(b)
+}
+
+// openAsIs opens a volume without regard to its journal.
+func openAsIs(b *guestfile.Budget, volume disk.Disk) (*fileSystem, error) {
 	s, err := readSuper(volume)
 	if err != nil {
 		return nil, err

@@ -35,7 +35,10 @@ type super struct {
 	ROCompat       uint32
 	UUID           [16]byte
 	Label          [16]byte
-	_              [118]byte
+	_              [88]byte
+	JournalInode   uint32
+	JournalDevice  uint32 // number of the device that has the journal
+	_              [22]byte
 	DescSize       uint16 // with Incompat64Bit
 	_              uint32
 	FirstMetaGroup uint32
