@@ -2,7 +2,6 @@ package store
 
 import (
 	"os"
-	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -21,9 +20,7 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 	for name, atWork := range map[string]bool{"stale": false, "at work": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := gate.OpenFolder(asOrdinaryUser(t))
-			require.NoError(t, err)
-			defer dir.Close()
+			dir := folderOfOrdinaryUser(t)
 			f, err := dir.At.Create(".x.partial", 0o600)
 			require.NoError(t, err)
 			defer f.Close()
@@ -48,21 +45,22 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 	}
 }
 
-// asOrdinaryUser takes the rights of root over files from the thread of a test until its end, and returns a folder of
-// the test.
-func asOrdinaryUser(t *testing.T) string {
+// folderOfOrdinaryUser takes the rights of root over files from the thread of a test until its end, and returns a folder
+// of the test. It is opened before, because the folders above it may be for root only.
+func folderOfOrdinaryUser(t *testing.T) *gate.Folder {
 	t.Helper()
-	dir := t.TempDir()
-	if os.Geteuid() != 0 {
-		return dir
-	}
-	const ordinary = 65534
-	require.NoError(t, os.Chown(dir, ordinary, ordinary))
-	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
-	runtime.LockOSThread()
-	t.Cleanup(runtime.UnlockOSThread)
-	t.Cleanup(func() { _, _ = unix.SetfsuidRetUid(0) })
-	_, err := unix.SetfsuidRetUid(ordinary)
+	path := t.TempDir()
+	dir, err := gate.OpenFolder(path)
 	require.NoError(t, err)
+	if os.Geteuid() == 0 {
+		const ordinary = 65534
+		require.NoError(t, os.Chown(path, ordinary, ordinary))
+		runtime.LockOSThread()
+		t.Cleanup(runtime.UnlockOSThread)
+		t.Cleanup(func() { _, _ = unix.SetfsuidRetUid(0) })
+		_, err := unix.SetfsuidRetUid(ordinary)
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() { dir.Close() })
 	return dir
 }
