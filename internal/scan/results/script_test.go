@@ -120,6 +120,7 @@ func TestScriptCanBeRunAgain(t *testing.T) {
 
 // Ctrl-C reaches trueup, which cleans up and ends by itself; the script must not go on with the next.
 func TestScriptCanBeInterrupted(t *testing.T) {
+	disktest.DefaultSignals()
 	s, images := smallLibrary()
 	for signal, code := range map[string]int{"INT": 130, "TERM": 143} {
 		r := run(t, t.TempDir(), scriptOf(t, s, images), `kill -`+signal+` $PPID; exit 1`)
