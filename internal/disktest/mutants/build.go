@@ -28,6 +28,7 @@ type bench struct {
 	cache   string
 	overlay string // a file for the option -overlay
 	sum     string // of the sources of the mutants
+	program string // a command with its mutants, once it is built
 	mutants []mutant
 	failed  []string // keys of mutants that do not compile
 }

@@ -64,7 +64,10 @@ func (b *bench) load(s suite) (*loaded, error) {
 	}
 	sum := sha256.Sum256(text)
 	if l.sum = hex.EncodeToString(sum[:8]); strings.HasPrefix(s.path, "cmd/") {
-		l.sum += b.sum[:16] // the program that the tests build
+		l.sum += b.sum[:16] // the program that the tests run
+		if err := b.buildProgram(s.path); err != nil {
+			return nil, err
+		}
 	}
 	out, err := b.start(l, "-test.list", cmp.Or(s.run, "^(Test|Fuzz)")).Output()
 	if err != nil {
@@ -85,10 +88,27 @@ func (b *bench) load(s suite) (*loaded, error) {
 	return l, nil
 }
 
+// programEnv names the program that the tests of a command run, so that they do not build it for each mutant.
+const programEnv = "TRUEUP_TEST_PROGRAM"
+
+// buildProgram builds a command with its mutants for the tests that run it.
+func (b *bench) buildProgram(path string) error {
+	b.program = filepath.Join(b.cache, "bin", filepath.Base(path))
+	c := b.command("go", "build", "-o", b.program, "./"+path)
+	c.Env = append(c.Env, "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%q: %w\n%s", c.Args, err, out)
+	}
+	return nil
+}
+
 // start makes a command that runs tests.
 func (b *bench) start(l *loaded, args ...string) *exec.Cmd {
 	c := b.command(l.binary, args...)
 	c.Dir = filepath.Join(b.root, l.path)
+	if b.program != "" {
+		c.Env = append(c.Env, programEnv+"="+b.program)
+	}
 	return c
 }
 
@@ -163,22 +183,53 @@ func (b *bench) kill(m mutant, l *loaded) (by string, reached int, err error) {
 		for len(rest) > 0 && len(names) < most && (took < together || len(names) == 0) {
 			names, took, rest = append(names, rest[0].Name), took+rest[0].Took, rest[1:]
 		}
-		out, err := b.run(l, fmt.Sprintf("TRUEUP_MUTANT=%d", m.id), patience+10*took, names...)
-		if err == nil {
-			continue
+		if by, err := b.killOf(m, l, patience+10*took, names); err != nil || by != "" {
+			return by, len(tests), err
 		}
-		if exit := new(exec.ExitError); !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
-			return "", 0, err
-		}
-		by := names[0]
-		if found := failedTest.FindSubmatch(out); found != nil {
-			by = string(found[1])
-		} else if bytes.Contains(out, []byte("panic: test timed out")) {
-			by = "timeout"
-		}
-		return by, len(tests), nil
 	}
 	return "", len(tests), nil
+}
+
+// killOf returns the first of some tests that fails with a mutant and passes without it. Where a test fails without it
+// too, the machine was busy or the test fails now and then: it has noticed nothing, and those beside it are run again.
+func (b *bench) killOf(m mutant, l *loaded, limit time.Duration, names []string) (by string, err error) {
+	for len(names) > 0 {
+		by, err := b.fails(l, fmt.Sprintf("TRUEUP_MUTANT=%d", m.id), limit, names)
+		if err != nil || by == "" {
+			return by, err
+		}
+		failed := names
+		if i := slices.Index(names, strings.Split(by, "/")[0]); i >= 0 {
+			failed = names[i : i+1 : i+1]
+		}
+		always, err := b.fails(l, "TRUEUP_MUTANT=0", limit/4, failed)
+		if err != nil || always == "" {
+			return by, err
+		}
+		fmt.Fprintf(os.Stderr, "%s %s fails without the mutant too, and is left out\n", l.path, by)
+		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(failed, name) })
+	}
+	return "", nil
+}
+
+// timedOut stands for the name of a test when a mutant makes tests hang.
+const timedOut = "timeout"
+
+// fails runs tests and returns the first that fails. by is empty when none does.
+func (b *bench) fails(l *loaded, env string, limit time.Duration, names []string) (by string, err error) {
+	out, err := b.run(l, env, limit, names...)
+	if err == nil {
+		return "", nil
+	}
+	if exit := new(exec.ExitError); !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
+		return "", err
+	}
+	if found := failedTest.FindSubmatch(out); found != nil {
+		return string(found[1]), nil
+	} else if bytes.Contains(out, []byte("panic: test timed out")) {
+		return timedOut, nil
+	}
+	return names[0], nil // it ended the process
 }
 
 // result is what became of a mutant.

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A test that fails with a mutant and without it has not noticed the mutant; the tests beside it may.
+func TestOnlyWhatPassesWithoutAMutantKillsIt(t *testing.T) {
+	t.Parallel()
+	const fails = `echo "--- FAIL: $1 (0.00s)"; exit 1`
+	for name, c := range map[string]struct{ script, by string }{
+		"never":           {"exit 0", ""},
+		"with the mutant": {`[ "$TRUEUP_MUTANT" = 7 ] || exit 0; set -- TestA/part; ` + fails, "TestA/part"},
+		"always":          {`case "$*" in *TestA*) set -- TestA;; *) set -- TestB;; esac; ` + fails, ""},
+		"a test unasked":  {"set -- TestC; " + fails, ""},
+		"one of them always": {
+			`case "$*" in *TestA*) set -- TestA;; *) [ "$TRUEUP_MUTANT" = 7 ] || exit 0; set -- TestB;; esac; ` + fails, "TestB",
+		},
+		"without a name": {`[ "$TRUEUP_MUTANT" = 0 ]`, "TestA"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			script := filepath.Join(dir, "suite.test")
+			require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700))
+			b := &bench{root: dir, cache: t.TempDir()}
+			l := &loaded{suite: suite{path: "."}, binary: script}
+			for _, name := range []string{"TestA", "TestB"} {
+				l.tests = append(l.tests, &test{Name: name, Reached: []int{7}, suite: l})
+			}
+			by, reached, err := b.kill(mutant{id: 7}, l)
+			require.NoError(t, err)
+			require.Equal(t, c.by, by)
+			require.Equal(t, 2, reached)
+		})
+	}
+}
