@@ -5,6 +5,10 @@ package boot
 
 import (
 	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
@@ -44,8 +48,10 @@ type Code struct {
 	Choice string // in words; empty: the active partition
 	Many   bool   // any of several partitions is right
 
-	GPT     bool   // it reads a GPT, and no MBR
-	Address string // how it names a sector to the BIOS; empty: as ReadsCHS says
+	GPT bool // it reads a GPT, and no MBR
+	// BothTables marks code that reads a GPT where there is one, else an MBR.
+	BothTables bool
+	Address    string // how it names a sector to the BIOS; empty: as ReadsCHS says
 }
 
 // Codes of a sector 0 that no entry of the table has.
@@ -85,6 +91,43 @@ func Has(all ...[]byte) func(code []byte) bool {
 		}
 		return true
 	}
+}
+
+// Like makes code known by instructions that it has in every build, wherever they stand. They are hexadecimal, with two
+// dots for a byte that differs between builds.
+func Like(all ...string) func(code []byte) bool {
+	runs := make([][]uint16, len(all))
+	for i, text := range all {
+		for pair := range slices.Chunk([]byte(strings.ReplaceAll(text, " ", "")), 2) {
+			n, err := strconv.ParseUint(string(pair), 16, 8)
+			if string(pair) == ".." {
+				n, err = anyByte, nil
+			}
+			if err != nil {
+				panic(fmt.Sprintf("boot: %q is no run of bytes: %v", text, err))
+			}
+			runs[i] = append(runs[i], uint16(n))
+		}
+	}
+	return func(code []byte) bool {
+		return !slices.ContainsFunc(runs, func(run []uint16) bool { return !matches(code, run) })
+	}
+}
+
+const anyByte = 1 << 8
+
+// matches reports whether a run stands anywhere in code.
+func matches(code []byte, run []uint16) bool {
+	for at := 0; at+len(run) <= len(code); at++ {
+		n := 0
+		for n < len(run) && (run[n] == anyByte || run[n] == uint16(code[at+n])) {
+			n++
+		}
+		if n == len(run) {
+			return true
+		}
+	}
+	return false
 }
 
 // Says makes code known by a text.

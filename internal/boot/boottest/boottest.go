@@ -2,6 +2,7 @@
 package boottest
 
 import (
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,6 +25,19 @@ func DiskOf(b []byte, sectorSize int64) disk.Disk {
 	return disk.New(int64(len(b)), sectorSize, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: int64(len(b)) - off, Src: content(b), Off: off}, nil
 	})
+}
+
+// Code returns boot code with runs of instructions, which are hexadecimal, behind each other.
+func Code(runs ...string) []byte {
+	code, at := make([]byte, boot.CodeLen), 0
+	for _, run := range runs {
+		b, err := hex.DecodeString(strings.ReplaceAll(run, " ", ""))
+		if err != nil {
+			panic(err)
+		}
+		at += copy(code[at:], b) + 1
+	}
+	return code
 }
 
 type content []byte

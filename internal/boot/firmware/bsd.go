@@ -10,23 +10,27 @@ import (
 // typeOfFreeBSDBoot is the type of a GPT's partition that holds gptboot or gptzfsboot. Spec: FreeBSD, gpart(8).
 const typeOfFreeBSDBoot = "83bd6b9d-7f41-11dc-be0b-001560b84f0f"
 
-var (
-	// freeBSDStart is the start of every version, by which boot0cfg(8) knows them.
-	freeBSDStart = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}
-	// freeBSDBootType is typeOfFreeBSDBoot as it stands in a GPT.
-	freeBSDBootType = []byte{
-		0x9d, 0x6b, 0xbd, 0x83, 0x41, 0x7f, 0xdc, 0x11, 0xbe, 0x0b, 0x00, 0x15, 0x60,
-		0xb8, 0x4f, 0x0f,
-	}
-)
+// freeBSDStart is the start of every version, by which boot0cfg(8) knows them.
+var freeBSDStart = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}
 
 // Code of the BSDs. boot0 and mbr of FreeBSD use LBA only if a flag behind the code is set, which is up to the
 // administrator. Hence they count as readers of CHS.
 var (
+	// Moves itself from 7c1ah to 061ah … compares a type with that of freebsd-boot … loads the partition to 7c00h, up to
+	// its last LBA in the GPT … reads by mov ax,4200h. Spec: FreeBSD 8 and 14, stand/i386/pmbr/pmbr.S.
 	FreeBSDGPT = &boot.Code{
 		ID: "freebsd-pmbr", Name: "FreeBSD pmbr", GPT: true, Choice: "the partition of type freebsd-boot",
 		Picks: func(p boot.Partition) bool { return p.TypeGUID == typeOfFreeBSDBoot },
-		Known: boot.Has(freeBSDStart, freeBSDBootType),
+		Known: boot.Like("fc 31c0 8ec0 8ed8 8ed0 bc.... be1a7c bf1a06 b9e601 f3a4 e9008a",
+			"f3a6 75.. 89df 8d7520 bbc007 8ec3 31db 56 e8.... 5e 668b4528 663b04 75.. 668b452c 663b4404 75",
+			"06 53 6a01 6a10 89e6 b80042 cd13 83c410 72",
+			"9d6bbd83 417f dc11 be0b 0015 60b84f0f"),
+	}
+	// FreeBSDBoot is gptboot or gptzfsboot, which begin alike: copies BTX, and what follows it, by the length in the header
+	// of BTX. Both find the partition of the system in the GPT. Spec: FreeBSD 8 and 13, stand/i386/gptboot/gptldr.S.
+	FreeBSDBoot = &boot.Code{
+		ID: "freebsd-gptboot", Name: "gptboot or gptzfsboot", OfVolume: true, Find: findFreeBSDBoot,
+		Known: boot.Like("31c9 8ec1 8ed9 8ed1 bc007c bb..7c 8b770a 01de", "88160009 e9..13 eb0e 425458"),
 	}
 	// "Drive " belongs to the menu.
 	FreeBSDMenu = &boot.Code{
@@ -57,6 +61,14 @@ var (
 			[]byte{0xb8, 0xa0, 0x07, 0x8e, 0xc0, 0x31, 0xf6, 0x31, 0xff}),
 	}
 )
+
+func findFreeBSDBoot(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
+	err = g.Homes(c, func(home boot.Partition, where string, _ []byte) error {
+		f.Link(home.Number, "%s in %s finds the partition of FreeBSD by its type", c.Name, where)
+		return nil
+	})
+	return f, err
+}
 
 // byFlag is the address of code that goes by LBA only when a flag behind it says so.
 const byFlag = "cylinder, head and sector (by LBA when a flag says so)"

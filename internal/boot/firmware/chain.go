@@ -50,7 +50,7 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 		f.Warn("boot-code", 0, text, "if a BIOS boots the disk by it, install the boot loader again on the copy")
 		return false
 	}
-	if (g.Scheme == table.GPT) != c.GPT {
+	if (g.Scheme == table.GPT) != c.GPT && !c.BothTables {
 		other := map[bool]string{true: "an MBR", false: "a GPT"}[c.GPT]
 		f.Link(0, "%s in sector 0 does not read %s: no BIOS boots by it", who, other)
 		return false
@@ -118,7 +118,7 @@ func bootSector(f *boot.Found, g *boot.Guest, p boot.Partition) error {
 	if described, err := g.Described(p, b); described || err != nil {
 		return err
 	}
-	f.Link(p.Number, "the boot sector of partition %d (%s) %s", p.Number, content(p), sectorText(b, p))
+	f.Link(p.Number, "the boot sector of partition %d (%s) %s", p.Number, content(p), sectorText(g, b, p))
 	return nil
 }
 
@@ -133,8 +133,8 @@ func content(p boot.Partition) string {
 // "Extended BPB" of FAT32.
 const endOfBPB = 90
 
-func sectorText(b []byte, p boot.Partition) string {
-	if ondisk.IsZero(b[endOfBPB:510]) || b[510] != 0x55 || b[511] != 0xaa ||
+func sectorText(g *boot.Guest, b []byte, p boot.Partition) string {
+	if ondisk.IsZero(b[endOfBPB:510]) || !signed(g, b) ||
 		p.Volume.Kind == volume.ExFAT && noExFATCode(b) {
 		return "holds no code: the boot ends there"
 	}

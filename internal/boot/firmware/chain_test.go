@@ -2,7 +2,6 @@ package firmware_test
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -203,6 +202,7 @@ func gptWith(code []byte, kind []byte) forge.Bytes {
 	tableforge.SealGPT(f, 3999*512, 512)
 	f.Put(0, code)
 	f.Put(63*512, []byte{0xfa, 0x33, 0xc0})
+	f.Put(63*512+0x60, []byte{0xfa, 0x33, 0xc0})
 	return f
 }
 
@@ -210,10 +210,21 @@ func gptWith(code []byte, kind []byte) forge.Bytes {
 // start of the disk.
 func TestChainOfFreeBSDOnGPT(t *testing.T) {
 	kind := []byte{0x9d, 0x6b, 0xbd, 0x83, 0x41, 0x7f, 0xdc, 0x11, 0xbe, 0x0b, 0x00, 0x15, 0x60, 0xb8, 0x4f, 0x0f}
-	f := gptWith(slices.Concat([]byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}, kind), kind)
+	f := gptWith(boottest.Code("fc31c08ec08ed88ed0bc000ebe1a7cbf1a06b9e601f3a4e9008a",
+		"f3a6753f89df8d7520bbc0078ec331db56e84e005e668b4528663b04750f668b452c663b44047505",
+		"06536a016a1089e6b80042cd1383c41072", "9d6bbd83417fdc11be0b001560b84f0f"), kind)
 	texts, partitions := chain(t, f)
-	require.Equal(t,
-		"code of FreeBSD pmbr in sector 0 reads the boot sector of the partition of type freebsd-boot by LBA", texts[0])
+	const reads = "code of FreeBSD pmbr in sector 0 reads the boot sector of the partition of type freebsd-boot by LBA"
+	require.Equal(t, []string{reads, "the boot sector of partition 1 (unknown) holds code that is not known"}, texts)
+	require.Equal(t, []int{0, 1}, partitions)
+	issues := boottest.Read(t, f).Issues
+	require.Len(t, issues, 1)
+	require.Equal(t, ondisk.Unbootable, issues[0].Effect)
+
+	f.Put(63*512, boottest.Code("31c98ec18ed98ed1bc007cbb637c8b770a01de", "88160009e9ad13eb0e425458"))
+	texts, partitions = chain(t, f)
+	const finds = "gptboot or gptzfsboot in the boot sector of partition 1 finds the partition of FreeBSD by its type"
+	require.Equal(t, []string{reads, finds}, texts)
 	require.Equal(t, []int{0, 1}, partitions)
 	require.Empty(t, boottest.Read(t, f).Issues)
 }

@@ -48,10 +48,20 @@ func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
 	case p.Volume.Kind == volume.Disklabel:
 		// boot1 of a BSD, which the label belongs to: package layout refuses labels that keep places, by type and label.
 	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
-	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && b[510] == 0x55 && b[511] == 0xaa:
+	case startsFrom(g, p, b):
 		unknownSector(r, g, p)
 	}
 	return nil
+}
+
+// startsFrom reports whether the boot can run the first sector of a partition.
+func startsFrom(g *boot.Guest, p boot.Partition, b []byte) bool {
+	return signed(g, b) && (p.Active || !g.Code.Many && g.Chooses(p))
+}
+
+// signed reports whether a first sector counts as boot code. FreeBSD's pmbr wants no signature.
+func signed(g *boot.Guest, b []byte) bool {
+	return b[510] == 0x55 && b[511] == 0xaa || g.Code == FreeBSDGPT
 }
 
 // noExFATCode reports whether the boot sector of an exFAT has no code: the specification wants halts then, and

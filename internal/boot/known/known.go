@@ -46,14 +46,16 @@ func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 //
 // Seen as real bytes: Windows Server 2003 R2 and Windows 7 in the test corpus; syslinux and isolinux 6.04, parted 3.5
 // and mbr 1.2.1 of Debian. DOS, 95B and Vista were compared with copies in public repositories (retrodos, ms-sys), and
-// the first instructions of FreeBSD's mbr with a published dump. FreeBSD's boot0, NetBSD and OpenBSD are known from
-// their sources only. Windows NT 4 is missing, since no bytes of it were available: it probably has the code of DOS, or
-// else the common shape.
+// the first instructions of FreeBSD's mbr with a published dump. The corpus has boot0, mbr and pmbr of FreeBSD 8 and
+// mbr.b of LILO 24. Rufus, ReactOS and KolibriOS were compared with public copies. Haiku, mbr2.b of LILO, NetBSD and
+// OpenBSD are known from their sources only. Windows NT 4 is missing, since no bytes of it were available: it probably
+// has the code of DOS, or else the common shape.
 var Codes = []*boot.Code{
 	grub.V2,
 	grub.Legacy,
-	linux.Lilo,
 	linux.LiloMBR,
+	linux.LiloMBR2,
+	linux.Lilo,
 	firmware.TrueCrypt,
 	firmware.VeraCrypt,
 	firmware.PGP,
@@ -76,6 +78,11 @@ var Codes = []*boot.Code{
 	firmware.FreeBSD,
 	firmware.NetBSD,
 	firmware.OpenBSD,
+	firmware.Rufus,
+	firmware.ReactOS,
+	firmware.KolibriOS,
+	firmware.Haiku,
+	firmware.FreeBSDBoot,
 	firmware.GenericCHS,
 	firmware.GenericLBA,
 }

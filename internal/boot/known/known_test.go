@@ -174,7 +174,6 @@ func TestIdentifyByInstructions(t *testing.T) {
 		}, firmware.OpenBSD},
 		{"syslinux before 4", [][]byte{oldSyslinux, []byte("Missing operating system.")}, linux.Syslinux},
 		{"gptmbr of syslinux before 4", [][]byte{oldSyslinux, []byte("Missing OS")}, linux.SyslinuxGPT},
-		{"lilo -M", [][]byte{{0xfa, 0xeb, 0x30, 0x12, 0, 0}, []byte("LILO"), {0x18, 0x00, 16, 0, 1, 0, 0, 0x7c, 0, 0}}, linux.LiloMBR},
 		{"lilo with a map", [][]byte{{0xfa, 0xeb, 0x30, 0x01, 0, 0}, []byte("LILO"), {0x16, 0x08, 0, 0, 1, 0, 0, 0x7c, 0, 0}}, linux.Lilo},
 		{"like 2000, without its question for the geometry", [][]byte{bpTable, {0x90, 0xb4, 0x42, 0x8b, 0xf4, 0xcd, 0x13}}, firmware.GenericLBA},
 	} {

@@ -1,37 +1,21 @@
 package linux
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 
 	"github.com/trueup/trueup/internal/boot"
 )
 
-var (
-	// Lilo holds in its boot sector and its map the absolute sectors of the kernel, in one of four layouts and in
-	// cylinders, heads and sectors by default, so that nothing of it is rewritten.
-	Lilo = &boot.Code{
-		ID: "lilo", Name: "LILO", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findLilo,
-		Known: isLilo,
-	}
-	// LiloMBR is mbr.b or mbr2.b, which have LILO's word and no map. Spec: LILO 24, src/mbr.S.
-	LiloMBR = &boot.Code{
-		ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true, Picks: boot.Active,
-		Known: isLiloMBR,
-	}
-)
-
-func isLilo(code []byte) bool {
-	return !isLiloMBR(code) && len(code) >= 10 && (string(code[6:10]) == "LILO" || string(code[2:6]) == "LILO")
+// Lilo holds in its boot sector and its map the absolute sectors of the kernel, in one of four layouts and in cylinders,
+// heads and sectors by default, so that nothing of it is rewritten.
+var Lilo = &boot.Code{
+	ID: "lilo", Name: "LILO", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findLilo,
+	Known: isLilo,
 }
 
-// liloPacket begins the address packet of mbr.b: 16 bytes, one sector, to 0:7c00h. LILO with a map has its version
-// there.
-var liloPacket = []byte{16, 0, 1, 0, 0, 0x7c}
-
-func isLiloMBR(code []byte) bool {
-	return len(code) >= 18 && string(code[6:10]) == "LILO" && bytes.Equal(code[12:18], liloPacket)
+func isLilo(code []byte) bool {
+	return len(code) >= 10 && !LiloMBR.Known(code) && !LiloMBR2.Known(code) && (string(code[6:10]) == "LILO" || string(code[2:6]) == "LILO")
 }
 
 const runLilo = "go on with --allow-unbootable, and run lilo from a rescue system on the copy"

@@ -19,4 +19,20 @@ var (
 			[]byte{0x89, 0x44, 0x08, 0x89, 0x5c, 0x0a, 0xb4, 0x42},
 			[]byte("MBR \x10")),
 	}
+	// LiloMBR is what lilo -M writes: mbr.b, which has the word of LILO and no map. cli; jmp; stage 12h, the version at
+	// 10, the address packet at 12 (16 bytes, one sector, to 0:7c00h) … mov si,bp; mov eax,[si+8]; mov [packet+8],eax.
+	// A BIOS without extensions gets the same LBA in its own geometry. Spec: LILO 24, src/mbr.S.
+	LiloMBR = &boot.Code{
+		ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true,
+		Known: boot.Like("fa eb..12 .... 4c494c4f .... 1000 0100 007c 0000",
+			"89ee 668b4408 66a31406 e8.... 813efe7d55aa", "be0c06 bbaa55 b441 cd13"),
+	}
+	// LiloMBR2 is mbr2.b, of lilo -M ext: stage 13h. It follows the boot records of logical partitions too, and adds their
+	// starts: add [packet+8],eax. Known from the source only.
+	LiloMBR2 = &boot.Code{
+		ID: "lilo-mbr-ext", Name: "LILO's plain MBR (lilo -M ext)", Picks: boot.Active,
+		Choice: "the active partition, primary or logical,",
+		Known: boot.Like("fa eb..13 .... 4c494c4f .... 1000 0100 007c 0000",
+			"668b4408 6601061406 e8.... 813efe7d55aa", "be0c06 bbaa55 b441 cd13"),
+	}
 )

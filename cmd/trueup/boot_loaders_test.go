@@ -1,0 +1,158 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+)
+
+// loaderDisk is a disk with real loaders of the corpus.
+type loaderDisk struct {
+	build  func(testing.TB) string
+	heads  int64  // of the BIOS
+	shows  string // on the console, without spaces, once the loader has found all that it reads
+	code   string // of sector 0
+	starts []int64
+}
+
+var loaderDisks = map[string]loaderDisk{
+	"FreeDOS behind lilo -M": {
+		build: func(t testing.TB) string { t.Helper(); return freeDOS(t, loader(t, "lilo24/mbr.b")) },
+		heads: 255, shows: "theguestisup", code: "lilo-mbr", starts: []int64{2048},
+	},
+	"FreeBSD on a slice": {
+		build: func(t testing.TB) string { t.Helper(); return freeBSDSlice(t) },
+		heads: 255, shows: "isdisk0", code: "freebsd-boot0", starts: []int64{128},
+	},
+	"FreeBSD on a GPT": {
+		build: func(t testing.TB) string { t.Helper(); return freeBSDOnGPT(t) },
+		heads: 255, shows: "isdisk0", code: "freebsd-pmbr", starts: []int64{2048, 4096},
+	},
+	"GRUB 2 of Ubuntu 16.04":       grub2Disk("ubuntu1604", "grubrescue>", 63, 2048),
+	"GRUB 2 of Linux from scratch": grub2Disk("lfs", "grubrescue>", 63, 2048),
+	"GRUB 2.14":                    grub2Disk("grub214", "grubrescue>", 127, 2048),
+}
+
+// TestLoadersOfTheCorpusBoot boots loaders that no package here has, before and after the move.
+func TestLoadersOfTheCorpusBoot(t *testing.T) {
+	t.Parallel()
+	for name, d := range loaderDisks {
+		t.Run(name, d.run)
+	}
+}
+
+func (d loaderDisk) run(t *testing.T) {
+	source := d.build(t)
+	shows := func(console string) string { // a cursor that the BIOS mirrors can stand within a word
+		return anyOf(d.shows)(strings.Join(strings.Fields(console), ""))
+	}
+	require.Equal(t, d.shows, pc{image: source, heads: d.heads}.watch(t, shows), "before")
+	require.Equal(t, d.code, trueupJSON[struct {
+		Boot struct{ Name string } `json:"boot_code"`
+	}](t, 3, "inspect", source).Boot.Name)
+	dest := filepath.Join(t.TempDir(), "aligned.raw")
+	r := trueup(t, "align", source, dest)
+	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	var starts []int64
+	for _, w := range tableOf(t, dest) {
+		starts = append(starts, w.start)
+	}
+	require.Equal(t, d.starts, starts)
+	require.Equal(t, d.shows, pc{image: dest, heads: d.heads}.watch(t, shows), "after")
+}
+
+// loader returns a file of the loaders in the corpus.
+func loader(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(disktest.Corpus(t, "loaders/"+name))
+	require.NoError(t, err)
+	return b
+}
+
+// blankDisk returns a disk with the table that sfdisk makes of a script.
+func blankDisk(t testing.TB, script string) string {
+	t.Helper()
+	raw := filepath.Join(t.TempDir(), "disk.raw")
+	require.NoError(t, os.WriteFile(raw, nil, 0o600))
+	require.NoError(t, os.Truncate(raw, bootDiskSize))
+	disktest.RunInput(t, script, "sfdisk", "--quiet", raw)
+	return raw
+}
+
+// freeDOS returns a disk with FreeDOS on a FAT16 at LBA 63, which says that it is up.
+func freeDOS(t testing.TB, code []byte) string {
+	t.Helper()
+	d := bootDisk{heads: 255, fat: 16}
+	raw := blankDisk(t, dosLabel+"start=63, size=112392, type=6, bootable\n")
+	w := windowOf(t, raw, 1)
+	d.format(t, raw, w, 16)
+	for name, text := range map[string]string{
+		"AUTOEXEC.BAT": "@ECHO " + booted + "\r\n", "FDCONFIG.SYS": "SHELL=C:\\COMMAND.COM C:\\ /P\r\n",
+	} {
+		disktest.Run(t, "mcopy", "-i", drive(raw, w), hostFile(t, text), "::"+name)
+	}
+	const folder = "freedos/" //nolint:misspell // FreeDOS
+	for _, name := range []string{"KERNEL.SYS", "COMMAND.COM"} {
+		disktest.Run(t, "mcopy", "-i", drive(raw, w), disktest.Corpus(t, "loaders/"+folder+name), "::"+name)
+	}
+	writeAt(t, raw, w.start*sectorSize+codeOfFAT, loader(t, folder+"br_fat16fd_0x3e.bin"))
+	writeAt(t, raw, 0, code[:codeSize])
+	return raw
+}
+
+// putUFS puts a UFS2 with FreeBSD's loader into a window of a disk.
+func putUFS(t testing.TB, raw string, w window) {
+	t.Helper()
+	root, volume := t.TempDir(), filepath.Join(t.TempDir(), "ufs")
+	require.NoError(t, os.Mkdir(filepath.Join(root, "boot"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "boot", "loader"), loader(t, "freebsd8/loader"), 0o600))
+	disktest.Run(t, "makefs", "-t", "ffs", "-o", "version=2", "-s", "40m", volume, root)
+	copyInto(t, volume, raw, w)
+}
+
+// freeBSDSlice returns a disk with boot0, boot1 and boot2, and one slice whose label counts from its start.
+func freeBSDSlice(t testing.TB) string {
+	t.Helper()
+	raw := blankDisk(t, dosLabel+"start=63, size=112392, type=a5, bootable\n")
+	w := windowOf(t, raw, 1)
+	putUFS(t, raw, w)
+	writeAt(t, raw, w.start*sectorSize, loader(t, "freebsd8/boot1"))
+	boot2 := forge.Bytes(loader(t, "freebsd8/boot2")) // it begins with room for the label
+	tableforge.PutDisklabel(boot2, 0, tableforge.Slice{Sectors: uint32(w.size), Type: 7}, tableforge.Slice{},
+		tableforge.Slice{Sectors: uint32(w.size)})
+	writeAt(t, raw, (w.start+1)*sectorSize, boot2)
+	writeAt(t, raw, 0, loader(t, "freebsd8/boot0")[:codeSize])
+	return raw
+}
+
+// freeBSDOnGPT returns a disk as the installers of FreeBSD 8 to 10 set it up.
+func freeBSDOnGPT(t testing.TB) string {
+	t.Helper()
+	raw := blankDisk(t, gptLabel+"start=34, size=128, type=83BD6B9D-7F41-11DC-BE0B-001560B84F0F\n"+
+		"start=162, size=112392, type=516E7CB6-6ECF-11D6-8FF8-00022D09712B\n")
+	putUFS(t, raw, windowOf(t, raw, 2))
+	writeAt(t, raw, 34*sectorSize, loader(t, "freebsd8/gptboot"))
+	writeAt(t, raw, 0, loader(t, "freebsd8/pmbr")[:codeSize])
+	return raw
+}
+
+// grub2Disk is a disk with core.img in the gap, which ends in a prompt without its file system.
+func grub2Disk(name, shows string, start, to int64) loaderDisk {
+	return loaderDisk{
+		build: func(t testing.TB) string {
+			t.Helper()
+			raw := blankDisk(t, dosLabel+"start="+decimal(start)+", size=100000, type=83, bootable\n")
+			writeAt(t, raw, 0, loader(t, "grub2/"+name+".boot")[:codeSize])
+			writeAt(t, raw, sectorSize, loader(t, "grub2/"+name+".core"))
+			return raw
+		},
+		heads: 255, shows: shows, code: "grub2", starts: []int64{to},
+	}
+}
