@@ -11,6 +11,7 @@ import (
 type Result struct {
 	Found // Chain is in the order of a boot
 	Code  *Code
+	State State // as Signs show it; empty: not looked for
 
 	unseen map[int]bool // partitions whose files could not be looked into
 	boots  bool         // something on the disk looks like the start of a boot
@@ -27,7 +28,7 @@ func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
 		}
 		r.Add(found)
 	}
-	r.unseen, r.boots = g.unseen, r.bootable(g.Partitions)
+	r.unseen, r.boots, r.State = g.unseen, r.bootable(g.Partitions), Overall(r.Signs)
 	var clash *ondisk.Issue
 	if r.Refs, clash = distinct(r.Refs); clash != nil {
 		r.Issues = append(r.Issues, *clash)

@@ -24,6 +24,7 @@ type Found struct {
 	Refs   []Ref
 	Issues []ondisk.Issue
 	Chain  []Link
+	Signs  []Sign // of the state in which the machine was left
 
 	// Windows reports whether a partition holds one.
 	Windows bool
@@ -48,6 +49,7 @@ func (f *Found) Add(more Found) {
 	f.Refs = append(f.Refs, more.Refs...)
 	f.Issues = append(f.Issues, more.Issues...)
 	f.Chain = append(f.Chain, more.Chain...)
+	f.Signs = append(f.Signs, more.Signs...)
 	f.Windows, f.Unlisted = f.Windows || more.Windows, f.Unlisted+more.Unlisted
 }
 

@@ -134,7 +134,9 @@ var edges = map[string][]string{
 		"internal/volume/identify",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
-	"internal/scan/results": {"internal/advice", "internal/align", "internal/layout", "internal/report"},
+	"internal/scan/results": { // the states of a machine are those of boot
+		"internal/advice", "internal/align", "internal/boot", "internal/layout", "internal/report",
+	},
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.

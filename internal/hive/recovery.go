@@ -91,6 +91,17 @@ func (r *Recovery) closed(logs []Log) error {
 // ErrFormat or ErrLimit.
 func (r *Recovery) Certain() error { return r.unsure }
 
+// Logs returns the numbers of the logs that Windows applies, in their order; the first log that was given is 1.
+func (r *Recovery) Logs() (numbers []int) {
+	if len(r.chains) == 0 {
+		return nil
+	}
+	for _, l := range r.chains[len(r.chains)-1].logs { // the last one is the usual one
+		numbers = append(numbers, l.number)
+	}
+	return numbers
+}
+
 // choose finds the logs that Windows may apply, and their order. sum is what the checksum of the base block should be.
 func (r *Recovery) choose(logs []Log, sum uint32) error {
 	sealed := r.base.Checksum == sum

@@ -41,8 +41,13 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	if err == nil {
 		err = ondisk.Legible(l.firmwareRAID(d))
 	}
-	if err != nil || l.Table == nil {
+	if err != nil {
 		return l, err
+	}
+	if l.Table == nil {
+		l.Boot.Signs = boot.SignsOf(boot.Partition{Volume: l.Volume})
+		l.Boot.State = boot.Overall(l.Boot.Signs)
+		return l, nil
 	}
 	for _, check := range []func(disk.Disk) error{l.lostRecords, l.lvmOfOS2} {
 		if err := ondisk.Legible(check(d)); err != nil {

@@ -88,6 +88,20 @@ type BootLink struct {
 	Text      string `json:"text"`
 }
 
+// Guest is how the machine was left when its disk was copied.
+type Guest struct {
+	State boot.State `json:"state"`
+	Signs []Sign     `json:"signs"`
+}
+
+// Sign is what one file or volume shows of that.
+type Sign struct {
+	State     boot.State `json:"state"`
+	Partition int        `json:"partition,omitempty"` // 0: the disk
+	Text      string     `json:"text"`
+	OnMove    string     `json:"on_move,omitempty"` // what follows for a move
+}
+
 // Aligned reports for each boundary whether a start is a multiple of it.
 type Aligned struct {
 	To4K     bool `json:"4K"`
@@ -145,6 +159,7 @@ type Disk struct {
 	Table      Table           `json:"table"`
 	Boot       BootCode        `json:"boot_code"`
 	Chain      []BootLink      `json:"boot_chain"`
+	Guest      *Guest          `json:"guest,omitempty"` // nil: not looked at
 	Partitions []Partition     `json:"partitions"`
 	Volume     *Volume         `json:"volume,omitempty"`
 	Findings   []align.Finding `json:"findings"`
@@ -298,6 +313,12 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 	}
 	for _, s := range l.Boot.Chain {
 		d.Chain = append(d.Chain, BootLink(s))
+	}
+	if l.Boot.State != "" {
+		d.Guest = &Guest{State: l.Boot.State, Signs: make([]Sign, 0, len(l.Boot.Signs))}
+		for _, s := range l.Boot.Signs {
+			d.Guest.Signs = append(d.Guest.Signs, Sign(s))
+		}
 	}
 	if l.Volume != nil {
 		d.Volume = newVolume(l.Volume, 0)

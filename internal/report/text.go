@@ -14,6 +14,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
@@ -108,6 +109,7 @@ func (t *Text) Inspect(r *Inspect) {
 	t.printf("\n")
 	t.details(r.Image)
 	t.disk(r.Disk)
+	t.guest(r.Guest)
 	t.picture([]Disk{r.Disk}, "")
 	t.partitions(r.Disk)
 	t.insides(r.Disk)
@@ -244,6 +246,30 @@ func (t *Text) chain(links []BootLink) {
 		t.printf("%s", head)
 		t.para(15, "%s", SafeMessage(l.Text)) // further in than the next step
 		head = strings.Repeat(" ", 13)
+	}
+}
+
+// guest prints the state in which a machine was left, and what shows it unless it was shut down.
+func (t *Text) guest(g *Guest) {
+	if g == nil || len(g.Signs) == 0 {
+		return
+	}
+	t.fact("Guest", string(g.State))
+	lines := 0
+	for _, s := range g.Signs {
+		if s.State != g.State || s.State == boot.ShutDown && !t.Verbose {
+			continue
+		}
+		if lines++; lines > maxLinks {
+			t.printf("%13s... and more\n", "")
+			return
+		}
+		text := s.Text
+		if s.OnMove != "" {
+			text += ": " + s.OnMove
+		}
+		t.printf("%13s", "")
+		t.para(15, "%s", SafeMessage(text))
 	}
 }
 

@@ -27,6 +27,8 @@ var finders = []boot.Finder{
 	firmware.ExFATOffset,
 	firmware.UEFI,
 	linux.Configuration,
+	windows.Logs,
+	boot.Volumes,
 }
 
 // Read identifies the boot code of a disk and finds all references.

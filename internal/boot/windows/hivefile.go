@@ -70,11 +70,11 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(path), p.Number)
 	file, err := windowsFile(g, p, path)
 	if err != nil {
-		return f.Unread(k.code, 0, what, err, k.remedy)
+		return unreadHive(f, k, p, what, err)
 	}
 	h := &guestHive{fileRefs: fileRefs{g: g, p: p, file: file, code: k.code}}
 	if err := h.open(); err != nil {
-		return f.Unread(k.code, 0, what, err, k.remedy)
+		return unreadHive(f, k, p, what, err)
 	}
 	if *left--; *left < 0 {
 		if *left == -1 {
@@ -90,11 +90,20 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 	if err := f.Unread(k.code, 0, what, err, k.remedy); err != nil {
 		return err
 	}
+	h.sign(f)
 	if err := h.keep(f); err != nil || !h.recovery.Open || strings.HasSuffix(path, mirror) {
 		return err
 	}
 	// The loader of NT 4 and 2000 takes the mirror of a SYSTEM that is open.
 	return k.read(f, g, p, path+mirror, left)
+}
+
+// unreadHive reports a hive that cannot be read.
+func unreadHive(f *boot.Found, k hives, p boot.Partition, what string, err error) error {
+	if boot.Understood(err) {
+		f.Sign(boot.NotKnown, p, "", "%s", what)
+	}
+	return f.Unread(k.code, 0, what, err, k.remedy)
 }
 
 // mirror is the suffix of the copy of SYSTEM that NT 4 and 2000 write behind it.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
@@ -80,6 +81,28 @@ func (h *guestHive) eachState(find func(*guestHive, *boot.Found) error) (boot.Fo
 	memoryOf(h.g).others += h.others
 	h.union()
 	return last, err
+}
+
+// sign reports whether the hive was closed, and by which logs Windows brings one up to date that was not.
+func (h *guestHive) sign(f *boot.Found) {
+	name := fmt.Sprintf("the registry hive %s of partition %d", shown(h.file.Path), h.p.Number)
+	err := h.certain()
+	switch {
+	case h.recovery.Open && err != nil:
+		const held = "a position in it cannot change, and a move that needs it is refused"
+		f.Sign(boot.Running, h.p, held, "%s is open: %v", name, err)
+	case h.recovery.Open:
+		var logs []string
+		for _, n := range h.recovery.Logs() {
+			logs = append(logs, shown(h.files[n].Path))
+		}
+		f.Sign(boot.Running, h.p, "positions are rewritten in it and in its logs",
+			"%s is open, and Windows applies %d entries of %s", name, h.recovery.Applied, strings.Join(logs, " and "))
+	case err != nil:
+		f.Sign(boot.NotKnown, h.p, "", "%s is closed, and yet %v", name, err)
+	default:
+		f.Sign(boot.ShutDown, h.p, "", "%s is closed", name)
+	}
 }
 
 // noteHot reports that the logs of a hive count.

@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/fs/ntfs/journal"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -45,6 +46,47 @@ func logOf(g *boot.Guest, p boot.Partition) (*journal.Log, error) {
 		logs[p.Number] = known
 	}
 	return known.Log, known.err
+}
+
+// Logs finds what the log of each NTFS shows of the state in which the machine was left.
+var Logs = boot.Finder{Name: "logs of NTFS", Find: boot.Everywhere(findLogs)}
+
+func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
+	if p.Volume.Kind != volume.NTFS || p.Kind == table.Extended {
+		return nil
+	}
+	known, ok := memoryOf(g).logs[p.Number]
+	state, err := journal.State(0), known.err
+	switch {
+	case ok && err == nil && known.Log == nil:
+		err = fs.ErrNotExist
+	case ok && err == nil:
+		state = known.State
+	case !ok:
+		state, err = look(g, p)
+	}
+	name := fmt.Sprintf("the log of the NTFS of partition %d", p.Number)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err != nil && boot.Understood(err):
+		f.Sign(boot.NotKnown, p, boot.OnMoveRepair, "%s is not there, or cannot be read", name)
+	case err != nil:
+		return err
+	case state == journal.Open:
+		const move = "a position in a file is rewritten if the log leaves that file alone; else the move is refused"
+		f.Sign(boot.Running, p, move, "%s is open", name)
+	default:
+		f.Sign(boot.ShutDown, p, "", "%s is %s", name, state)
+	}
+	return nil
+}
+
+// look reads how a log was left that nothing else has read.
+func look(g *boot.Guest, p boot.Partition) (journal.State, error) {
+	file, err := windowsFile(g, p, "$LogFile")
+	if err != nil {
+		return journal.Empty, err
+	}
+	return journal.Look(file)
 }
 
 // ntfsLog is the log of a volume, or why it cannot be read.

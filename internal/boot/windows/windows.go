@@ -78,6 +78,7 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 	if !boot.Understood(err) {
 		return err
 	}
+	f.Sign(boot.NotKnown, p, "", "the files of partition %d cannot be read", p.Number)
 	switch {
 	case p.Active && p.Kind == table.Primary && loads == "BOOTMGR":
 		// Its store names any partition that a Windows lies on.

@@ -33,6 +33,9 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	if s.Incompat&incompatRecover != 0 {
 		v.Note("ext-journal", ondisk.Note, "the ext journal has not been replayed: the guest was not shut down cleanly", "")
 	}
+	if v.Kind != volume.JBD && s.Compat&compatJournal == 0 && s.State&stateValid == 0 {
+		v.Note("ext-dirty", ondisk.Note, "the ext file system was not unmounted cleanly", "")
+	}
 	if unknown := s.Incompat &^ incompatKnown; unknown != 0 {
 		v.Note("ext-features", ondisk.Note,
 			fmt.Sprintf("unknown incompatible ext features %#x: the volume moves as opaque bytes", unknown), "")

@@ -56,6 +56,10 @@ const (
 	magic = 0xef53
 )
 
+// stateValid is the bit of State that a mount for writing without a journal clears, and a clean unmount sets. Spec:
+// Linux, Documentation/filesystems/ext4/super.rst, "s_state".
+const stateValid = 0x1
+
 // Features. A system that does not know one of Incompat may not mount the volume, one of ROCompat may not write to it.
 const (
 	compatJournal = 0x4

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -177,11 +178,34 @@ func (c *checker) disk(d *Disk) {
 	for _, l := range d.Chain {
 		c.texts(l.Text)
 	}
+	c.guest(d)
 	c.volume(d.Volume)
 	for n := range d.Partitions {
 		c.partition(&d.Partitions[n])
 	}
 	c.remedy(d)
+}
+
+// guest requires the state of a machine whose disk was looked into. Rows of versions that did not look for it are read
+// anew.
+func (c *checker) guest(d *Disk) {
+	if d.Guest == nil {
+		if d.Depth == Full && d.Error == nil {
+			c.wrong("a disk of depth %s without the state of its machine", Full)
+		}
+		return
+	}
+	states := []boot.State{d.Guest.State}
+	c.list("signs", len(d.Guest.Signs), d.Guest.Signs == nil)
+	for _, s := range d.Guest.Signs {
+		states = append(states, s.State)
+		c.texts(s.Text, s.OnMove)
+	}
+	for _, s := range states {
+		if guestTags[s] == "" {
+			c.wrong("the state %.32q of a machine", s)
+		}
+	}
 }
 
 func (c *checker) partition(p *report.Partition) {

@@ -28,15 +28,16 @@ const verdictColumn = "verdict"
 // columns returns all columns of the table. Rank and verdict stay longest.
 func columns(s *Summary) []column {
 	out := []column{
-		{head: "#", right: true, keep: 10, cell: rankCell},
-		{head: verdictColumn, keep: 9, cell: func(i *Image) string { return i.word(s.Boundary) }},
-		{head: "off", right: true, keep: 8, cell: offCell},
+		{head: "#", right: true, keep: 11, cell: rankCell},
+		{head: verdictColumn, keep: 10, cell: func(i *Image) string { return i.word(s.Boundary) }},
+		{head: "off", right: true, keep: 9, cell: offCell},
 		{head: "start LBA", right: true, keep: 3, cell: startCell},
 		{head: "format", keep: 2, cell: formatCell},
 		{head: "disk", right: true, keep: 4, cell: func(i *Image) string { return sizeCell(i.Size) }},
 		{head: "to copy", right: true, keep: 6, cell: func(i *Image) string { return sizeCell(i.copies()) }},
 		{head: "role", keep: 5, cell: roleCell},
-		{head: "fix", keep: 7, cell: fixCell},
+		{head: "guest", keep: 7, cell: guestCell},
+		{head: "fix", keep: 8, cell: fixCell},
 	}
 	if s.Changes != nil {
 		out = append(out, column{
@@ -222,6 +223,13 @@ func roleCell(i *Image) string {
 	default:
 		return "?"
 	}
+}
+
+func guestCell(i *Image) string {
+	if i.Priority == nil {
+		return "-"
+	}
+	return cmp.Or(string(i.guest()), "-")
 }
 
 func fixCell(i *Image) string {

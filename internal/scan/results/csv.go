@@ -121,6 +121,7 @@ var csvColumns = []csvColumn{
 	{"command", func(r csvRow) string { return cell(r.command()) }},
 	{"content", func(r csvRow) string { return cell(string(r.content())) }},
 	{"copied_to", func(r csvRow) string { return cell(r.Copied) }},
+	{"guest", ofDisk(func(d *Disk) string { return cell(d.left()) })},
 }
 
 // of makes an empty cell of an absent value.
@@ -201,6 +202,14 @@ func (d *Disk) role() advice.Role {
 		return ""
 	}
 	return d.Advice.Role
+}
+
+// left returns how the machine was left, if the disk was looked into.
+func (d *Disk) left() string {
+	if d.Guest == nil {
+		return ""
+	}
+	return string(d.Guest.State)
 }
 
 func (d *Disk) grows() string {

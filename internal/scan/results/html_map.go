@@ -31,6 +31,7 @@ func share(n, total int64) percent {
 // htmlDisk is a disk with its map. All texts in it are safe.
 type htmlDisk struct {
 	Title, Facts string
+	Guest        string
 	Half, Size   string // of the disk, for the scale
 	Boxes        []box
 	Lenses       []lens
@@ -80,7 +81,7 @@ const (
 func newHTMLDisk(d Disk) htmlDisk {
 	h := htmlDisk{
 		Title: safe(d.Member), Facts: diskFacts(d), Half: units.Format(d.Size / 2), Size: units.Format(d.Size),
-		Fix: fixText(d), HasMap: d.Size > 0,
+		Fix: fixText(d), Guest: guestText(d.Guest), HasMap: d.Size > 0,
 	}
 	parts := worstParts(d.Partitions)
 	if n := len(d.Partitions) - len(parts); n > 0 {

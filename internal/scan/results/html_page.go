@@ -66,7 +66,7 @@ func newPage(s *Summary, images []*Image, policy string) htmlReport {
 		}
 	}
 	p.Kinds = choices(kinds, kindOrder, kindWords)
-	p.Tags = choices(tags, tagOrder, nil)
+	p.Tags = choices(tags, tagOrder, tagWords)
 	p.Formats = choices(formats, nil, nil)
 	return p
 }

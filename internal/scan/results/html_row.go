@@ -1,6 +1,7 @@
 package results
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -56,7 +57,10 @@ func verdictClass(v align.Verdict) string {
 }
 
 // tagOrder are words that a row can have beside its verdict; they are classes too.
-var tagOrder = []string{"refused", "copied", "accepted", "new", "changed"}
+var tagOrder = []string{
+	"refused", "copied", "guest-shut-down", "guest-running", "guest-hibernated", "guest-unknown", "accepted", "new",
+	"changed",
+}
 
 func tagsOf(i *Image) (out []string) {
 	if i.Priority != nil && (len(i.Refusals()) > 0 || i.unplanned()) {
@@ -65,11 +69,22 @@ func tagsOf(i *Image) (out []string) {
 	if i.Copied != "" {
 		out = append(out, "copied")
 	}
+	if tag := guestTags[i.guest()]; i.Priority != nil && tag != "" {
+		out = append(out, tag)
+	}
 	if i.Accepted != nil {
 		out = append(out, "accepted")
 	}
 	if i.Change == New || i.Change == Changed {
 		out = append(out, string(i.Change))
+	}
+	return out
+}
+
+// newTags returns the tags of a row with their words.
+func newTags(i *Image) (out []choice) {
+	for _, t := range tagsOf(i) {
+		out = append(out, choice{Key: t, Word: cmp.Or(tagWords[t], t)})
 	}
 	return out
 }
@@ -85,7 +100,7 @@ func (s size) Exact() string { return strconv.FormatInt(int64(s), 10) + " bytes"
 // htmlRow is one row and its details. All texts in it are safe.
 type htmlRow struct {
 	Kind, Word   string
-	Tags         []string
+	Tags         []choice
 	Rank         int
 	Path, Note   string
 	Format       string
@@ -109,7 +124,7 @@ const (
 
 func newHTMLRow(i *Image) htmlRow {
 	r := htmlRow{
-		Kind: kindOf(i), Tags: tagsOf(i), Path: safe(i.Path), Format: safe(i.Format), Subformat: safe(i.Subformat),
+		Kind: kindOf(i), Tags: newTags(i), Path: safe(i.Path), Format: safe(i.Format), Subformat: safe(i.Subformat),
 		Size: size(i.Size), Stored: size(i.Stored), Facts: rowFacts(i),
 	}
 	r.Word = kindWords[r.Kind]

@@ -62,7 +62,7 @@ func sampleFindings(p report.Partition, boundary int64) []align.Finding {
 
 // fixed gives a disk that is off its boundary what a survey in full depth says.
 func fixed(d Disk, role advice.Role, refusals ...align.Finding) Disk {
-	d.Depth = Full
+	d.Depth, d.Guest = Full, guestOf(role)
 	text := map[advice.Role]string{advice.BootDisk: "boot", advice.DataDisk: "data"}[role]
 	d.Advice = &advice.Advice{
 		Action: advice.Align, Gain: advice.High, Role: role,

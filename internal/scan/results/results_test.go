@@ -7,6 +7,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -17,6 +18,7 @@ func row(path string, v align.Verdict, role advice.Role, cost float64, refused b
 	d := Disk{Disk: report.Disk{Verdict: v, Boundary: align.DefaultBoundary}, Depth: Survey}
 	if v != align.Aligned {
 		d.Depth, d.Advice, d.Fix, d.Cost = Full, &advice.Advice{Role: role}, &Fix{}, &Cost{More: cost}
+		d.Guest = guestOf(role)
 		if refused {
 			d.Fix.Refusals = []align.Finding{{Code: "x", Text: "for a reason"}}
 		}
@@ -150,4 +152,21 @@ func TestCopies(t *testing.T) {
 			require.Equal(t, "copied", fixCell(i))
 		}
 	}
+}
+
+// A row of a version that did not look for the state of a machine is no row to use again.
+func TestRowWithoutTheStateOfItsMachine(t *testing.T) {
+	i := row("old", align.Misaligned, advice.DataDisk, 100, false).withPartitions("raw", 63)
+	complete := func(d *Disk) {
+		d.Findings, d.Chain, d.Fix.Moves, d.Fix.Refusals = []align.Finding{}, []report.BootLink{}, []report.Move{}, []align.Finding{}
+		d.Advice.Unmended = []string{}
+	}
+	complete(&i.Disks[0])
+	require.NoError(t, i.Check())
+	for _, bad := range []*report.Guest{nil, {}, {State: "asleep", Signs: []report.Sign{}}, {State: boot.Running, Signs: []report.Sign{{}}}} {
+		i.Disks[0].Guest = bad
+		require.ErrorContains(t, i.Check(), "state")
+	}
+	i.Disks[0].Guest, i.Disks[0].Depth = nil, Survey
+	require.NoError(t, i.Check(), "nothing was to be done")
 }

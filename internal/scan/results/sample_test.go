@@ -13,6 +13,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -48,7 +49,7 @@ func diskOf(role advice.Role, parts ...report.Partition) Disk {
 		d.Verdict = d.Verdict.Worse(p.Verdict)
 	}
 	if d.Verdict != align.Aligned {
-		d.Depth, d.Advice = Full, &advice.Advice{Role: role}
+		d.Depth, d.Advice, d.Guest = Full, &advice.Advice{Role: role}, guestOf(role)
 		d.Fix = &Fix{Boundary: units.MiB, OldSize: d.Size, NewSize: d.Size + units.MiB}
 		d.Cost = &Cost{
 			Storage: "generic", Block: 4096, Partition: parts[0].Number, More: 87.5,
@@ -56,6 +57,19 @@ func diskOf(role advice.Role, parts ...report.Partition) Disk {
 		}
 	}
 	return d
+}
+
+// guestOf is a machine of which a boot disk was cloned while it ran, and of which a data disk was closed.
+func guestOf(role advice.Role) *report.Guest {
+	sign := report.Sign{State: boot.NotKnown, Partition: 1, Text: "whether the volume (xfs) of partition 1 was closed is not known"}
+	switch role {
+	case advice.BootDisk:
+		sign.State, sign.Text, sign.OnMove = boot.Running, "the log of the NTFS of partition 1 is open", "it may be refused"
+	case advice.DataDisk:
+		sign.State, sign.Text = boot.ShutDown, "the log of the NTFS of partition 1 is clean"
+	default:
+	}
+	return &report.Guest{State: sign.State, Signs: []report.Sign{sign}}
 }
 
 // judged is an image with disks.

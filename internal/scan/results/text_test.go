@@ -155,10 +155,10 @@ func TestOneSentenceWhereAllIsAligned(t *testing.T) {
 	}
 	s := summed(list)
 	s.Changes, s.Isolation = nil, Isolation{Wanted: "none", Achieved: "none"}
-	require.Equal(t, `#  verdict  off  start LBA  format   disk  to copy  role  fix  path
--  aligned  0/1       2048  raw     2 GiB        -  -     -    0.raw
--  aligned  0/1       2048  raw     2 GiB        -  -     -    1.raw
--  aligned  0/1       2048  raw     2 GiB        -  -     -    2.raw
+	require.Equal(t, `#  verdict  off  start LBA  format   disk  to copy  role  guest  fix  path
+-  aligned  0/1       2048  raw     2 GiB        -  -     -      -    0.raw
+-  aligned  0/1       2048  raw     2 GiB        -  -     -      -    1.raw
+-  aligned  0/1       2048  raw     2 GiB        -  -     -      -    2.raw
 
 Aligned: every partition of all 3 images starts on a multiple of 64 KiB.
 Read 0 B in 12.3 s.

@@ -19,6 +19,9 @@ func (i *Image) Items() (n int) {
 	n = len(i.Findings)
 	for _, d := range i.Disks {
 		n += len(d.Partitions) + len(d.Findings) + len(d.Chain)
+		if d.Guest != nil {
+			n += len(d.Guest.Signs)
+		}
 		if d.Fix != nil {
 			n += len(d.Fix.Moves) + len(d.Fix.Refusals)
 		}
@@ -30,7 +33,7 @@ func (i *Image) Items() (n int) {
 // costs and the fix stay.
 func (i *Image) Trim(most int) {
 	before := i.Items()
-	left := [4]int{most, most, most, most}
+	left := [5]int{most, most, most, most, most}
 	cut := func(kind, n int) int {
 		n = min(n, left[kind])
 		left[kind] -= n
@@ -43,6 +46,10 @@ func (i *Image) Trim(most int) {
 		d.Partitions = worst(d.Partitions, cut(1, len(d.Partitions)))
 		d.Findings = slices.Clone(d.Findings[:cut(0, len(d.Findings))])
 		d.Chain = slices.Clone(d.Chain[:cut(2, len(d.Chain))])
+		if g := d.Guest; g != nil {
+			slices.SortStableFunc(g.Signs, func(a, b report.Sign) int { return b.State.Gravity() - a.State.Gravity() })
+			g.Signs = slices.Clone(g.Signs[:cut(4, len(g.Signs))])
+		}
 		if d.Fix != nil {
 			d.Fix.Moves = slices.Clone(d.Fix.Moves[:cut(3, len(d.Fix.Moves))])
 			// at least one stays: none would mean that it can be made

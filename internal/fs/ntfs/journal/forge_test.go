@@ -396,6 +396,7 @@ func (f *forged) read(t testing.TB, d *testDisk) *Log {
 	t.Helper()
 	l, err := Read(bytes.NewReader(f.sealed()), d.volume())
 	require.NoError(t, err)
+	requireLook(t, l.State, f.sealed())
 	return l
 }
 

@@ -100,6 +100,18 @@ func Read(src ondisk.Source, v Volume) (*Log, error) {
 	return l, nil
 }
 
+// Look reads how a log was left from its restart pages alone.
+func Look(src ondisk.Source) (State, error) {
+	if blank, err := blank(src); err != nil || blank {
+		return Empty, err
+	}
+	page, err := newest(src)
+	if err != nil {
+		return Empty, err
+	}
+	return page.state(), nil
+}
+
 // analyse finds what a replay may write.
 func (l *Log) analyse(src ondisk.Source, page *restartPage, v Volume) error {
 	r, err := newReader(src, page)

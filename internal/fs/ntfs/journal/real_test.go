@@ -130,6 +130,7 @@ func TestCleanLogsOfWindows(t *testing.T) {
 			v := real(t, w.rel, w.start, w.size)
 			l, err := Read(bytes.NewReader(v.log), v.volume())
 			require.NoError(t, err)
+			requireLook(t, l.State, v.log)
 			require.Equal(t, Clean, l.State)
 			require.Equal(t, []uint16{1, 1}, []uint16{l.Major, l.Minor})
 			require.Empty(t, l.Writes)
@@ -148,6 +149,7 @@ func TestLogsOfNTFS3G(t *testing.T) {
 		v := real(t, rel, start, 0)
 		l, err := Read(bytes.NewReader(v.log), v.volume())
 		require.NoError(t, err)
+		requireLook(t, l.State, v.log)
 		require.Equal(t, &Log{State: Empty}, l)
 	}
 }
@@ -163,6 +165,7 @@ func TestLogsOfTools(t *testing.T) {
 			v := openVolume(t, path, 0, 0)
 			l, err := Read(bytes.NewReader(v.log), v.volume())
 			require.NoError(t, err)
+			requireLook(t, l.State, v.log)
 			require.Equal(t, &Log{State: Empty}, l)
 		}
 		empty()

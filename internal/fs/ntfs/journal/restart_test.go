@@ -75,6 +75,14 @@ func TestStates(t *testing.T) {
 }
 
 // One torn restart page is no loss.
+// requireLook requires that the restart pages alone show the state that the whole log has.
+func requireLook(t testing.TB, want State, log []byte) {
+	t.Helper()
+	got, err := Look(bytes.NewReader(log))
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
 func TestTornRestartPage(t *testing.T) {
 	for off := 0; off < 2*pageSize; off += pageSize {
 		log := idle(1, 0).sealed()

@@ -1,0 +1,102 @@
+package boot
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// State is how a machine was left when its disk was copied, as far as the disk shows it.
+type State string
+
+// States, in the words of all reports.
+const (
+	ShutDown   State = "shut down"
+	Running    State = "running" // in use, or stopped without a shutdown
+	Hibernated State = "hibernated"
+	NotKnown   State = "unknown"
+)
+
+// Sign is what one file or volume shows of the state.
+type Sign struct {
+	State     State
+	Partition int
+	Text      string
+	OnMove    string // what follows for a move; empty: nothing
+}
+
+// Sign adds a sign of a partition.
+func (f *Found) Sign(s State, p Partition, onMove, format string, args ...any) {
+	f.Signs = append(f.Signs, Sign{s, p.Number, fmt.Sprintf(format, args...), onMove})
+}
+
+// gravity orders the states: what is open or not known outweighs what is closed.
+var gravity = []State{ShutDown, NotKnown, Running, Hibernated}
+
+// Gravity ranks a state; -1 is none.
+func (s State) Gravity() int { return slices.Index(gravity, s) }
+
+// Overall returns the gravest state of signs. Without a sign it is not known.
+func Overall(signs []Sign) State {
+	if len(signs) == 0 {
+		return NotKnown
+	}
+	return slices.MaxFunc(signs, func(a, b Sign) int { return a.State.Gravity() - b.State.Gravity() }).State
+}
+
+// marks are the issues of probers for a volume that was not closed.
+var marks = map[string]struct {
+	state        State
+	text, onMove string
+}{
+	"ext-journal":      {Running, "the journal of %s is to be replayed", "a position in a block that it holds cannot change; a move that needs it is refused"},
+	"ext-dirty":        {Running, inUse, ""},
+	"fat-dirty":        {Running, inUse, ""},
+	"exfat-dirty":      {Running, inUse, ""},
+	"hfsplus-dirty":    {Running, inUse, ""},
+	"jfs-dirty":        {Running, inUse, ""},
+	"reiserfs-dirty":   {Running, inUse, ""},
+	"ntfs-dirty":       {Running, inUse, OnMoveRepair},
+	"hibernated-linux": {Hibernated, "%s holds a hibernated Linux", "no partition may move"},
+}
+
+const inUse = "%s is marked as in use"
+
+// OnMoveRepair follows for an NTFS that Windows repairs, or may repair, before it reads a file.
+const OnMoveRepair = "a position in its files cannot change; a move that needs it is refused"
+
+// marked are the kinds of volumes with such a mark, which a clean unmount removes.
+var marked = []volume.Kind{
+	volume.Ext2, volume.Ext3, volume.Ext4, volume.FAT12, volume.FAT16, volume.FAT32, volume.ExFAT, volume.HFSPlus,
+	volume.JFS, volume.ReiserFS,
+}
+
+// Volumes finds the signs that the volumes themselves carry.
+var Volumes = Finder{Name: "marks of volumes", Find: Everywhere(func(_ *Guest, p Partition, f *Found) error {
+	f.Signs = append(f.Signs, SignsOf(p)...)
+	return nil
+})}
+
+// SignsOf returns the signs of a volume. Whether an NTFS was closed shows in its log.
+func SignsOf(p Partition) []Sign {
+	var f Found
+	v := p.Volume
+	name := fmt.Sprintf("the volume (%s)", v.Kind)
+	if p.Number > 0 {
+		name += fmt.Sprintf(" of partition %d", p.Number)
+	}
+	for _, i := range v.Issues {
+		if m, ok := marks[i.Code]; ok {
+			f.Sign(m.state, p, m.onMove, m.text, name)
+		}
+	}
+	switch {
+	case len(f.Signs) > 0 || slices.Contains([]volume.Kind{volume.NTFS, volume.Swap, volume.Unknown}, v.Kind):
+	case slices.Contains(marked, v.Kind):
+		f.Sign(ShutDown, p, "", "%s is closed", name)
+	default:
+		f.Sign(NotKnown, p, "", "whether %s was closed is not known", name)
+	}
+	return f.Signs
+}

@@ -1,0 +1,103 @@
+package layout_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// Volumes of the tools that make them, closed and not, as these tools judge them too.
+func TestStateByVolumes(t *testing.T) {
+	t.Parallel()
+	dirtyFAT := func(at int64) func(forge.Bytes) { return func(f forge.Bytes) { f[at] |= 1 } }
+	for name, tc := range map[string]struct {
+		make  string                   // the command that makes the volume
+		open  func(volume forge.Bytes) // nil: debugfs leaves it open
+		debug string
+		judge string // a command, and what it prints of a volume that is open
+		says  string
+	}{
+		"ext2":  {"mke2fs -q -t ext2", nil, "ssv state 0", "dumpe2fs -h", "not clean"},
+		"ext4":  {"mke2fs -q -t ext4", nil, "feature needs_recovery", "dumpe2fs -h", "needs_recovery"},
+		"fat16": {"mkfs.fat -F 16", dirtyFAT(0x25), "", "fsck.fat -n", "Dirty bit is set"},
+		"fat32": {"mkfs.fat -F 32", dirtyFAT(0x41), "", "fsck.fat -n", "Dirty bit is set"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const sectors = 80_000
+			volume := filepath.Join(t.TempDir(), "volume")
+			require.NoError(t, os.WriteFile(volume, make([]byte, sectors*512), 0o600))
+			run := func(command string) string {
+				words := append(strings.Fields(command), volume)
+				out, _ := exec.Command(disktest.Tool(t, words[0]), words[1:]...).CombinedOutput() // some fail on what is open
+				return string(out)
+			}
+			state := func() boot.State {
+				b, err := os.ReadFile(volume)
+				require.NoError(t, err)
+				f := tableforge.NewMBR(2048+sectors, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: sectors})
+				f.Put(2048*512, b)
+				l, err := layout.Read(boottest.Disk(f), table.Geometry{})
+				require.NoError(t, err)
+				bare, err := layout.Read(boottest.Disk(b), table.Geometry{})
+				require.NoError(t, err)
+				require.Equal(t, l.Boot.State, bare.Boot.State, "without a table")
+				return l.Boot.State
+			}
+			run(tc.make)
+			require.NotContains(t, run(tc.judge), tc.says)
+			require.Equal(t, boot.ShutDown, state())
+			if tc.open == nil {
+				disktest.Run(t, "debugfs", "-w", "-R", tc.debug, volume)
+			} else {
+				b, err := os.ReadFile(volume)
+				require.NoError(t, err)
+				tc.open(b)
+				require.NoError(t, os.WriteFile(volume, b, 0o600))
+			}
+			require.Contains(t, run(tc.judge), tc.says)
+			require.Equal(t, boot.Running, state())
+		})
+	}
+}
+
+// What is open or not known outweighs what is closed, and nothing at all is not known.
+func TestOverallState(t *testing.T) {
+	for want, signs := range map[boot.State][]boot.State{
+		boot.NotKnown:   {boot.ShutDown, boot.NotKnown},
+		boot.Running:    {boot.ShutDown, boot.Running, boot.NotKnown},
+		boot.Hibernated: {boot.Running, boot.Hibernated, boot.ShutDown},
+		boot.ShutDown:   {boot.ShutDown, boot.ShutDown},
+	} {
+		var all []boot.Sign
+		for _, s := range signs {
+			all = append(all, boot.Sign{State: s})
+		}
+		require.Equal(t, want, boot.Overall(all))
+	}
+	require.Equal(t, boot.NotKnown, boot.Overall(nil))
+}
+
+// A disk of a file system whose mark is not read is not taken for one that was shut down.
+func TestStateThatIsNotRead(t *testing.T) {
+	t.Parallel()
+	f := make(forge.Bytes, 1<<20)
+	volumeforge.PutXFS(f, 0, 2048)
+	l, err := layout.Read(boottest.Disk(f), table.Geometry{})
+	require.NoError(t, err)
+	require.Equal(t, boot.NotKnown, l.Boot.State)
+	require.Len(t, l.Boot.Signs, 1)
+}
