@@ -355,6 +355,7 @@ func windowsOnFAT(file string) windowsCase {
 func TestWindowsThatWasNotShutDown(t *testing.T) {
 	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"
+	const cleanly = "shut Windows down cleanly, without fast startup"
 	clean := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(63*sectorSize))
 	dirty := hostFile(t, string(func() []byte {
 		b := forge.Bytes(readAt(t, clean, 0, 7864320))
@@ -367,11 +368,13 @@ func TestWindowsThatWasNotShutDown(t *testing.T) {
 		files map[string]string
 		spoil func(t *testing.T, raw string)
 		code  string
+		says  string
+		state string
 		force int // exit code of align with --allow-unbootable
 	}{
-		{"dirty hive", map[string]string{system: dirty}, nil, "mounted-devices", 0},
-		{"hibernated", map[string]string{system: clean, "hiberfil.sys": hostFile(t, "hibr"+strings.Repeat("\x00", 8000))}, nil, "hibernated", 4},
-		{"open log of NTFS", map[string]string{system: clean}, openLog, "mounted-devices", 0},
+		{"dirty hive", map[string]string{system: dirty}, nil, "mounted-devices", cleanly, "running", 0},
+		{"hibernated", map[string]string{system: clean, "hiberfil.sys": hostFile(t, "hibr"+strings.Repeat("\x00", 8000))}, nil, "hibernated", "powercfg /h off", "hibernated", 4},
+		{"open log of NTFS", map[string]string{system: clean}, openLog, "mounted-devices", cleanly, "unknown", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := windowsCase{disk: windowsDisk{signature: windowsSignature, sectors: 100_000, volumes: []windowsVolume{
@@ -383,8 +386,9 @@ func TestWindowsThatWasNotShutDown(t *testing.T) {
 			}
 			r := trueup(t, "align", source, dest)
 			require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
-			require.Contains(t, r.stderr, "shut Windows down cleanly, without fast startup")
+			require.Contains(t, r.stderr, tc.says)
 			require.Contains(t, refusalCodes(t, source), tc.code)
+			require.Contains(t, trueup(t, "inspect", source).stdout, "\n  Guest      "+tc.state+"\n")
 			require.NoFileExists(t, dest)
 			r = trueup(t, "align", source, dest, "--allow-unbootable")
 			require.Equal(t, tc.force, r.code, "%s%s", r.stdout, r.stderr)

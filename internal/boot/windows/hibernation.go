@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -11,44 +12,92 @@ import (
 
 // Hibernation finds a hibernated Windows: the kernel that wakes up has the old places of the volumes, and parts of
 // their file systems, in memory.
-var Hibernation = boot.Finder{Name: "hibernation", Find: boot.Everywhere(findHibernation)}
+var Hibernation = boot.Finder{Name: "hibernation", Find: findHibernation}
 
 const hibernationFile = "hiberfil.sys"
 
-// Magic numbers of the file, in capitals in some versions only. Spec: libhibr, "Windows Hibernation File format".
-const (
-	hibernated = "HIBR" // with fast startup too, which is the kernel of a system that was shut down
-	resuming   = "RSTR" // a wake-up that did not come to its end
-	awake      = "WAKE" // the file of an earlier sleep
+// Signatures of the file, in capitals since Windows 8. Zeros reserve its space. Spec: libhibr, "Windows Hibernation
+// File format"; ntfs-3g, libntfs-3g/volume.c, ntfs_volume_check_hiberfile.
+var (
+	// asleep are those of a system that wakes up. With fast startup it is the kernel of one that was shut down.
+	asleep = []string{"HIBR", "RSTR", "HORM"} // written, on its way up, and kept for every start
+	awake  = []string{"WAKE", "\x00\x00\x00\x00", ""}
 )
 
-func findHibernation(g *boot.Guest, p boot.Partition, f *boot.Found) error {
-	const unknown = "it is not known whether a Windows is hibernated on the disk"
-	file, err := windowsFile(g, p, hibernationFile)
-	if errors.Is(err, fs.ErrNotExist) {
+// link begins the file of a partition that only names the partition with the real one.
+const link = "LINK"
+
+const (
+	shutDownFully = "start the guest, run \"powercfg /h off\" and then \"shutdown /s /t 0\" in it, and copy it again"
+	noMove        = "no partition may move"
+)
+
+func findHibernation(g *boot.Guest) (boot.Found, error) {
+	var linked, real []boot.Partition
+	f, err := boot.Everywhere(func(g *boot.Guest, p boot.Partition, f *boot.Found) error {
+		state, err := hibernation(g, p)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			const unknown = "it is not known whether a Windows is hibernated on the disk"
+			if boot.Understood(err) {
+				f.Sign(boot.NotKnown, p, noMove, "%s of partition %d cannot be read", shown(hibernationFile), p.Number)
+			}
+			return f.Unread("hibernated", 0, unknown, err, shutDownFully)
+		case state == link:
+			linked = append(linked, p)
+			return nil
+		}
+		real = append(real, p)
+		judgeHibernation(f, p, state)
 		return nil
+	})(g)
+	if err == nil && len(real) == 0 {
+		for _, p := range linked {
+			elsewhere(&f, p)
+		}
 	}
-	var head []byte
-	if err == nil {
-		head, err = ondisk.Bytes(file, 0, min(file.Size(), int64(len(hibernated))))
-	}
+	return f, err
+}
+
+// hibernation returns the signature of the file in a partition, in capitals.
+func hibernation(g *boot.Guest, p boot.Partition) (string, error) {
+	file, err := windowsFile(g, p, hibernationFile)
 	if err != nil {
-		return f.Unread("hibernated", 0, unknown, err, shutDown)
+		return "", err
 	}
-	switch state := string(upper(head)); {
-	case state == hibernated || state == resuming:
+	head, err := ondisk.Bytes(file, 0, min(file.Size(), int64(len(link))))
+	return string(upper(head)), err
+}
+
+func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
+	name := fmt.Sprintf("%s of partition %d", shown(hibernationFile), p.Number)
+	switch {
+	case slices.Contains(awake, state):
+		f.Sign(boot.ShutDown, p, "", "%s holds no system", name)
+	case slices.Contains(asleep, state):
+		f.Sign(boot.Hibernated, p, noMove, "%s holds a system (%s), perhaps of a fast startup", name, state)
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "hibernated", Effect: ondisk.Refuse, OnMove: true,
 			Text: fmt.Sprintf("the Windows of partition %d is hibernated, or was shut down with fast startup: it would wake "+
 				"up with the old places of all partitions", p.Number),
-			Remedy: "shut Windows down cleanly, without fast startup (powercfg /h off), and copy again",
+			Remedy: shutDownFully,
 		})
-	case state != awake && !ondisk.IsZero(head):
-		f.Warn("hibernated", 0,
-			fmt.Sprintf("%s of partition %d begins with % x, which says nothing known of a hibernated Windows",
-				shown(hibernationFile), p.Number, head), shutDown)
+	default:
+		f.Sign(boot.NotKnown, p, noMove, "%s begins with % x, and no state begins so", name, state)
+		f.Unbootable("hibernated", 0,
+			fmt.Sprintf("%s begins with % x, so it is not known whether it holds a hibernated Windows", name, state),
+			shutDownFully)
 	}
-	return nil
+}
+
+// elsewhere reports a link to a file that is on no partition of this disk.
+func elsewhere(f *boot.Found, p boot.Partition) {
+	text := fmt.Sprintf("%s of partition %d names another disk, so it is not known whether its Windows is hibernated",
+		shown(hibernationFile), p.Number)
+	f.Sign(boot.NotKnown, p, noMove, "%s", text)
+	f.Unbootable("hibernated", 0, text, shutDownFully)
 }
 
 // upper converts ASCII letters, and only these, to upper case.

@@ -268,7 +268,8 @@ func TestHibernation(t *testing.T) {
 		{"WAKE", nil},
 		{"\x00\x00\x00\x00", nil},
 		{"", nil},
-		{"what", []ondisk.Effect{ondisk.Warn}},
+		{"HORM", []ondisk.Effect{ondisk.Refuse}},
+		{"what", []ondisk.Effect{ondisk.Unbootable}},
 	} {
 		t.Run(fmt.Sprintf("%q", tc.head), func(t *testing.T) {
 			file := []byte(tc.head)

@@ -1,0 +1,137 @@
+package windows_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// How a Windows was left shows in its hives and in the file of hibernation.
+func TestStateOfWindows(t *testing.T) {
+	t.Parallel()
+	const file = "WINDOWS/system32/config/SYSTEM"
+	closed := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
+	log := hiveforge.Log(closed, 6, systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, secondStart))))
+	for name, tc := range map[string]struct {
+		files map[string][]byte
+		want  boot.State
+		sign  string // of that state
+	}{
+		"closed": {map[string][]byte{file: closed}, boot.ShutDown, `the registry hive \WINDOWS\system32\config\SYSTEM of partition 1 is closed`},
+		"open, with its log": {
+			map[string][]byte{file: hiveforge.Dirty(closed, 7), file + ".LOG1": log},
+			boot.Running,
+			`SYSTEM of partition 1 is open, and Windows applies 1 entries of \WINDOWS\system32\config\SYSTEM.LOG1`,
+		},
+		"open, without": {map[string][]byte{file: hiveforge.Dirty(closed, 7)}, boot.Running, "SYSTEM of partition 1 is open: sequence numbers 7 and 6 differ, and no log fits"},
+		"no hive":       {map[string][]byte{file: []byte(strings.Repeat("text", 2000))}, boot.NotKnown, "SYSTEM of partition 1 cannot be read"},
+		"asleep":        {map[string][]byte{file: hiveforge.Dirty(closed, 7), "hiberfil.sys": []byte("hibr")}, boot.Hibernated, `\hiberfil.sys of partition 1 holds a system (HIBR)`},
+		"awake":         {map[string][]byte{file: closed, "hiberfil.sys": []byte("wake")}, boot.ShutDown, `\hiberfil.sys of partition 1 holds no system`},
+		"a riddle":      {map[string][]byte{file: closed, "hiberfil.sys": []byte("what")}, boot.NotKnown, "begins with 57 48 41 54"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := boottest.Read(t, windowsDisk(t, tc.files))
+			require.Equal(t, tc.want, r.State, r.Signs)
+			var of []string
+			for _, s := range r.Signs {
+				if s.State == tc.want {
+					of = append(of, s.Text)
+				}
+			}
+			require.Contains(t, strings.Join(of, "\n"), tc.sign)
+		})
+	}
+}
+
+// A file that only names the real one says nothing by itself. Without that one on the disk, it is elsewhere.
+func TestLinkToHibernation(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		second string // what the file of the other partition begins with; empty: there is none
+		want   []ondisk.Effect
+		state  boot.State
+	}{
+		"to another disk":  {"", []ondisk.Effect{ondisk.Unbootable}, boot.NotKnown},
+		"to one awake":     {"wake", nil, boot.ShutDown},
+		"to one asleep":    {"hibr", []ondisk.Effect{ondisk.Refuse}, boot.Hibernated},
+		"to another of it": {"link", []ondisk.Effect{ondisk.Unbootable, ondisk.Unbootable}, boot.NotKnown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			disk := windowsDisk(t, map[string][]byte{"hiberfil.sys": []byte("link and a path")})
+			if tc.second != "" {
+				small := filepath.Join(t.TempDir(), "fat")
+				require.NoError(t, os.WriteFile(small, make([]byte, 10000*512), 0o600))
+				disktest.Run(t, "mkfs.fat", "-h", "40063", small)
+				source := filepath.Join(t.TempDir(), "file")
+				require.NoError(t, os.WriteFile(source, []byte(tc.second), 0o600))
+				disktest.Run(t, "mcopy", "-i", small, source, "::/hiberfil.sys")
+				b, err := os.ReadFile(small)
+				require.NoError(t, err)
+				disk.Put(secondStart, b)
+			}
+			r := boottest.Read(t, disk)
+			var got []ondisk.Effect
+			for _, i := range boottest.Issues(r, "hibernated") {
+				got = append(got, i.Effect)
+			}
+			require.Equal(t, tc.want, got)
+			require.Equal(t, tc.state, r.State)
+		})
+	}
+}
+
+// ntfs-3g refuses the volumes that hold a hibernated system. It knows two signatures only, and refuses all short files.
+func TestHibernationAgreesWithNTFS3G(t *testing.T) {
+	t.Parallel()
+	probe := disktest.Tool(t, "ntfs-3g.probe")
+	for name, tc := range map[string]struct {
+		file    string
+		refused bool // by both
+		differs string
+	}{
+		"hibr":          {"hibr" + strings.Repeat("x", 8000), true, ""},
+		"HIBR":          {"HIBR" + strings.Repeat("x", 8000), true, ""},
+		"zeros":         {strings.Repeat("\x00", 8000), false, ""},
+		"wake":          {"wake" + strings.Repeat("x", 8000), false, ""},
+		"WAKE":          {"WAKE" + strings.Repeat("x", 8000), false, ""},
+		"RSTR":          {"RSTR" + strings.Repeat("x", 8000), true, "ntfs-3g mounts it, and the system is on its way up"},
+		"HORM":          {"HORM" + strings.Repeat("x", 8000), true, "ntfs-3g mounts it, and each start wakes it"},
+		"a riddle":      {"what" + strings.Repeat("x", 8000), true, "ntfs-3g mounts what it does not know"},
+		"link":          {"link" + strings.Repeat("x", 100), true, ""},
+		"wake, a short": {"wake", false, "ntfs-3g takes each short file for a link"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			volume, source := filepath.Join(t.TempDir(), "ntfs"), filepath.Join(t.TempDir(), "file")
+			require.NoError(t, os.WriteFile(volume, make([]byte, 10000*512), 0o600))
+			require.NoError(t, os.WriteFile(source, []byte(tc.file), 0o600))
+			disktest.Run(t, "mkntfs", "-F", "-q", "-p", "40063", "-H", "255", "-S", "63", volume)
+			disktest.Run(t, "ntfscp", "-f", volume, source, "hiberfil.sys")
+			err := exec.Command(probe, "--readwrite", volume).Run()
+			var exit *exec.ExitError
+			if err != nil {
+				require.ErrorAs(t, err, &exit)
+				require.Equal(t, 14, exit.ExitCode(), "it is hibernated")
+			}
+			require.Equal(t, tc.refused, (err != nil) == (tc.differs == ""))
+
+			disk := windowsDisk(t, nil)
+			b, err := os.ReadFile(volume)
+			require.NoError(t, err)
+			disk.Put(secondStart, b)
+			require.Equal(t, tc.refused, len(boottest.Issues(boottest.Read(t, disk), "hibernated")) > 0)
+		})
+	}
+}
