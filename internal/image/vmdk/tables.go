@@ -129,10 +129,10 @@ func (c *tableFaults) table(i, loc int64) error {
 	if err := c.mirror.compare(i, c.buf, hole); err != nil {
 		return err
 	}
-	if !hole {
-		c.entries(i, loc)
+	if hole {
+		return nil
 	}
-	return nil
+	return c.entries(i, loc)
 }
 
 // amongGrains enters a table into the places of the grains, between which the tables of the older kind lie, and
@@ -148,7 +148,7 @@ func (c *tableFaults) amongGrains(loc int64) (taken bool) {
 }
 
 // entries looks at the entries of the table in the buffer.
-func (c *tableFaults) entries(table, loc int64) {
+func (c *tableFaults) entries(table, loc int64) error {
 	x := c.x
 	probe := x.h.packed()
 	for j := range min(x.h.gtes(), x.h.grains()-table*x.h.gtes()) {
@@ -162,11 +162,14 @@ func (c *tableFaults) entries(table, loc int64) {
 		} else if c.grains.Add(uint64(entry)) {
 			c.add(takenGrain, "grain table entry at %#x names sector %d", at, entry)
 		} else if probe {
-			c.probe(off, table*x.h.gtes()+j)
+			if err := c.probe(off, table*x.h.gtes()+j); err != nil {
+				return err
+			}
 		}
 		c.used += min(x.h.grainBytes(), x.file.Size()-off)
 		probe = false
 	}
+	return nil
 }
 
 // issues makes one issue for each kind of damage.

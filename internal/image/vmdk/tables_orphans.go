@@ -1,6 +1,7 @@
 package vmdk
 
 import (
+	"errors"
 	"math"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -12,13 +13,16 @@ const maxProbes = 1024
 
 // probe looks at the marker of a compressed grain, one for each table: a table that was shifted or belongs to another
 // file is found out by its first.
-func (c *tableFaults) probe(off, grain int64) {
+func (c *tableFaults) probe(off, grain int64) error {
 	if c.probed++; c.probed > maxProbes {
-		return
+		return nil
 	}
-	if _, err := c.x.grainAt(off, grain); err != nil {
+	_, err := c.x.grainAt(off, grain)
+	if errors.Is(err, ondisk.ErrFormat) {
 		c.add(otherGrain, "%v", err)
+		return nil
 	}
+	return err
 }
 
 // dataArea returns where grains begin, in bytes.
