@@ -300,7 +300,7 @@ func TestEnlargedGPT(t *testing.T) {
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 	ends := measure(t, []string{"inspect", "--json", path}, []string{"align", path, dest})
 	require.Equal(t, 3, ends[0].code, ends[0].stderr)
-	requireFinding(t, ends[0], "gpt-backup", []string{"it stands at LBA 4095, and the disk ends at LBA 2101247"})
+	requireFinding(t, ends[0], "gpt-backup", []string{"the backup GPT is at LBA 4095, not in the last sector (LBA 2101247)"})
 	require.Equal(t, 0, ends[1].code, ends[1].stderr)
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 	require.Equal(t, 0, trueup(t, "verify", path, dest).code)

@@ -108,7 +108,7 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 			first.broken(last.at, "backup table", "another valid table", "the same as the primary")
 		}
 	case err1 == nil:
-		first.warn("gpt-backup", "the backup GPT is not valid: "+first.elsewhere(err2, end-sector))
+		first.warn("gpt-backup", first.faultyBackup(err2, end-sector))
 	case err2 == nil:
 		if isNoMatch(err1) {
 			err1 = fmt.Errorf("no header at %#x", sector)
@@ -142,17 +142,18 @@ func (g *gpt) same(o *gpt) bool {
 		a.FirstUsable == b.FirstUsable && a.LastUsable == b.LastUsable
 }
 
-// elsewhere reports a backup that is not in the last sector: a disk that was enlarged has it in the middle.
-func (g *gpt) elsewhere(err error, last int64) string {
+// faultyBackup reports what is wrong with the backup. A disk that was enlarged has a valid one in its middle.
+func (g *gpt) faultyBackup(err error, last int64) string {
 	if !isNoMatch(err) {
-		return err.Error()
+		return fmt.Sprintf("the backup GPT is not valid: %v", err)
 	}
 	if at := g.header.AltLBA; at > 1 && at < ondisk.U64(last/g.SectorSize) {
 		if _, err := readCopy(g.d, g.SectorSize, ondisk.I64(at)*g.SectorSize, true); err == nil {
-			return fmt.Sprintf("it stands at LBA %d, and the disk ends at LBA %d", at, last/g.SectorSize)
+			return fmt.Sprintf("the backup GPT is at LBA %d, not in the last sector (LBA %d): the disk was enlarged",
+				at, last/g.SectorSize)
 		}
 	}
-	return fmt.Sprintf("no header in the last sector (at %#x)", last)
+	return fmt.Sprintf("the backup GPT is not valid: no header in the last sector (at %#x)", last)
 }
 
 const alignMends = "trueup align writes both copies right"
