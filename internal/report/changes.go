@@ -267,7 +267,8 @@ func (t *Text) Verify(r *Verify) {
 				t.para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
 			}
 		}
-		t.para(0, "The copy was changed after it was made, or is one of another SOURCE: do not use it.")
+		t.para(0, "The copy was changed after it was made, is one of another SOURCE, or another version of trueup made it: "+
+			"do not use it. Align SOURCE again, or verify with the version that made it.")
 	case r.Moved == 0 && len(r.Patches) == 0:
 		t.printf("%s is the same disk as %s: nothing is moved, and every byte is equal.\n", Safe(r.Dest), Safe(r.Source))
 	default:
