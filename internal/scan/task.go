@@ -136,7 +136,11 @@ func (r *running) open() (err error) {
 	if r.Check {
 		options += " check"
 	}
-	r.known, err = catalog.Open(r.Catalog, catalog.Settings{Version: r.Version, Options: options})
+	build, err := buildOf(r.Version)
+	if err != nil {
+		return err
+	}
+	r.known, err = catalog.Open(r.Catalog, catalog.Settings{Version: build, Options: options})
 	switch {
 	case errors.Is(err, catalog.ErrForeign):
 		return ondisk.In(ondisk.ErrUsage, "%w", err)
