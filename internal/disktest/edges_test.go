@@ -89,7 +89,7 @@ var edges = map[string][]string{
 	// A registry is a hive. The traits of a kind say what Windows starts from.
 	// What is rewritten must outlast the replay of an open log. A disk decides what a BitLocker volume is that does not say.
 	"internal/boot/windows": {
-		"internal/boot", "internal/fs/ntfs", "internal/fs/ntfs/journal", "internal/guestfile", "internal/hive", "internal/table", "internal/volume",
+		"internal/boot", "internal/fs/fat", "internal/fs/ntfs", "internal/fs/ntfs/journal", "internal/guestfile", "internal/hive", "internal/table", "internal/volume",
 		"internal/volume/identify", "internal/volume/stack",
 	},
 	"internal/boot/known": {

@@ -14,29 +14,54 @@ const step = 32
 
 // next returns the cluster behind one; end is true at the end of the chain.
 func (f *fileSystem) next(cluster int64) (n int64, end bool, err error) {
+	v, mask, err := f.value(f.table, cluster)
+	if err != nil || v >= mask-7 {
+		return 0, true, err
+	}
+	if n = int64(v); !f.has(n) {
+		return 0, false, f.broken(cluster, n, f.allowed())
+	}
+	return n, false, nil
+}
+
+// value returns the entry of a cluster in the FAT at a place, and the bits that it can have.
+func (f *fileSystem) value(table, cluster int64) (v, mask uint32, err error) {
 	if err := f.meter.Budget.Spend(step); err != nil {
-		return 0, false, err
+		return 0, 0, err
 	}
-	off := f.table + cluster*f.Bits/8
-	v, err := f.meter.Pages().U32(off)
-	if err != nil {
-		return 0, false, err
-	}
-	mask := uint32(0x0fffffff) // the upper bits of FAT32 are reserved
+	v, err = f.meter.Pages().U32(table + cluster*f.Bits/8)
+	mask = 0x0fffffff // the upper bits of FAT32 are reserved
 	switch f.Bits {
 	case 12:
 		v, mask = v>>(cluster%2*4), 0xfff
 	case 16:
 		mask = 0xffff
 	}
-	v &= mask
-	if v >= mask-7 {
-		return 0, true, nil
+	return v & mask, mask, err
+}
+
+// sameInAll requires a chain that was followed to its end to be the same in all FATs.
+func (f *fileSystem) sameInAll(first int64) error {
+	for c, end := first, false; !end; {
+		used, _, err := f.value(f.table, c)
+		if err != nil {
+			return err
+		}
+		for i := range int64(f.FATs) {
+			at := f.FAT.Off + i*f.FAT.Len
+			switch other, _, err := f.value(at, c); {
+			case err != nil:
+				return err
+			case other != used:
+				field := fmt.Sprintf("entry of cluster %d in FAT %d", c, i+1)
+				return ondisk.Field("fat", field, at+c*f.Bits/8, other, fmt.Sprintf("%d, as in the FAT in use", used))
+			}
+		}
+		if c, end, err = f.next(c); err != nil {
+			return err
+		}
 	}
-	if n = int64(v); !f.has(n) {
-		return 0, false, f.broken(cluster, n, f.allowed())
-	}
-	return n, false, nil
+	return nil
 }
 
 func (f *fileSystem) broken(cluster, got int64, want string) error {

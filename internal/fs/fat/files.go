@@ -89,6 +89,35 @@ func (f *fileSystem) Open(path string) (*guestfile.File, error) {
 	return guestfile.NewFile(f.volume, stored, e.size, runs)
 }
 
+// Volume is what Open returns, for the judge of a volume that was not unmounted.
+type Volume interface {
+	// Mirrored returns nil if all FATs agree on the clusters of a file and of the folders on its path.
+	Mirrored(path string) error
+}
+
+// Mirrored follows Volume.
+func (f *fileSystem) Mirrored(path string) error {
+	names := guestfile.Elements(path)
+	for i := range len(names) + 1 {
+		e, _, err := f.find(strings.Join(names[:i], "/"))
+		switch {
+		case err != nil:
+			return err
+		case e.root && f.Bits != 32, !e.dir() && e.size == 0:
+			continue // without clusters
+		case e.root:
+			e.first = int64(f.RootCluster)
+		}
+		if _, err := f.chain(e.first, f.Clusters, 1); err != nil {
+			return fmt.Errorf("path %.256q: %w", path, err)
+		}
+		if err := f.sameInAll(e.first); err != nil {
+			return fmt.Errorf("path %.256q: %w", path, err)
+		}
+	}
+	return nil
+}
+
 // List returns the names of a folder.
 func (f *fileSystem) List(path string) ([]guestfile.Entry, error) {
 	e, _, err := f.find(path)

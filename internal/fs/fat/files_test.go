@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // fatKind is a way to format.
@@ -252,5 +253,40 @@ func TestFATNotThere(t *testing.T) {
 	for _, path := range []string{"nothing", "file", "dir/file"} {
 		_, err := g.List(path)
 		require.ErrorIs(t, err, fs.ErrNotExist, path)
+	}
+}
+
+// TestMirrored changes the second FAT of a volume, cluster by cluster: it matters to the files and folders that lie there.
+func TestMirrored(t *testing.T) {
+	for _, k := range []fatKind{fatKinds[2], fatKinds[3], fatKinds[7]} {
+		img := makeFAT(t, k, map[string][]byte{"dir/deep/file": filetest.Noise(1, 5000), "dir/other": filetest.Noise(2, 5000), "EMPTY": nil})
+		raw, err := os.ReadFile(img)
+		require.NoError(t, err)
+		open := func() *fileSystem {
+			g, err := alone(filetest.Memory(raw))
+			require.NoError(t, err)
+			return g.(*fileSystem)
+		}
+		f := open()
+		for _, path := range []string{"DIR/deep/FILE", "dir/other", "empty"} {
+			require.NoError(t, f.Mirrored(path))
+		}
+		require.ErrorIs(t, f.Mirrored("none"), fs.ErrNotExist)
+		hit := map[string]int{}
+		for c := int64(2); c < 40; c++ {
+			at := f.FAT.Off + f.FAT.Len + c*f.Bits/8
+			raw[at+1] ^= 0x04 // in all kinds a bit of this entry
+			for _, path := range []string{"dir/deep/file", "dir/other", "EMPTY"} {
+				if err := open().Mirrored(path); err != nil {
+					require.ErrorIs(t, err, ondisk.ErrFormat)
+					require.ErrorContains(t, err, fmt.Sprintf("entry of cluster %d in FAT 2", c))
+					hit[path]++
+				}
+			}
+			raw[at+1] ^= 0x04
+		}
+		root := map[int64]int{32: 1}[k.bits] // in a cluster
+		require.Equal(t, [3]int{root + 2 + 10, root + 1 + 10, root},
+			[3]int{hit["dir/deep/file"], hit["dir/other"], hit["EMPTY"]}, k.name)
 	}
 }

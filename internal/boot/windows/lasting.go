@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/fs/ntfs/journal"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -19,7 +21,7 @@ import (
 // file other clusters, and restores the records of the MFT, in which small files lie.
 func (r *fileRefs) lasting() error {
 	if r.p.Volume.Kind != volume.NTFS {
-		return nil // FAT has no log: what is on the disk is what there is
+		return r.mirrored()
 	}
 	for _, i := range r.p.Volume.Issues {
 		if i.Code == "ntfs-dirty" {
@@ -35,6 +37,32 @@ func (r *fileRefs) lasting() error {
 		return err
 	}
 	return r.replayed()
+}
+
+// mirrored returns nil if a check of a FAT leaves the file where it is. There is no log, and a check moves no clusters:
+// but of two FATs that differ it can take the other one.
+func (r *fileRefs) mirrored() error {
+	dirty := func(i ondisk.Issue) bool { return i.Code == "fat-dirty" }
+	if !slices.ContainsFunc(r.p.Volume.Issues, dirty) {
+		return nil
+	}
+	files, err := windowsFiles(r.g, r.p)
+	if err != nil {
+		return err
+	}
+	v, ok := files.(fat.Volume)
+	if !ok {
+		panic("windows: a FAT that is no fat.Volume")
+	}
+	for _, path := range append([]string{r.file.Path}, r.beside...) {
+		if err := v.Mirrored(path); err != nil && !boot.Understood(err) {
+			return ondisk.Shift(err, r.p.Off)
+		} else if err != nil {
+			return ondisk.In(ondisk.ErrUnsupported, "FAT is marked dirty, and what a check makes of the file is not known: %v",
+				ondisk.Shift(err, r.p.Off))
+		}
+	}
+	return nil
 }
 
 // logOf reads the log of an NTFS, once; nil if the volume has no log.
