@@ -59,7 +59,8 @@ func EveryBadSector(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, er
 	}
 }
 
-// EveryBadRead is EveryBadSector for reads, each of which fails once; behind the first ones ever fewer do.
+// EveryBadRead is EveryBadSector for reads and for questions about extents, each of which fails once; behind the first
+// ones ever fewer do.
 func EveryBadRead(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, error)) {
 	t.Helper()
 	want, err := run(d)
@@ -85,7 +86,7 @@ func requireNotTaken(t testing.TB, want, got string, err error, what string) {
 	}
 }
 
-// faultyDisk is a disk whose reads are operations.
+// faultyDisk is a disk whose reads and extents are operations.
 type faultyDisk struct {
 	disk.Disk
 	faults *Faults
@@ -96,6 +97,13 @@ func (d faultyDisk) ReadAt(p []byte, off int64) (int, error) {
 		return 0, err
 	}
 	return d.Disk.ReadAt(p, off)
+}
+
+func (d faultyDisk) Extent(off, most int64) (disk.Extent, error) {
+	if err := d.faults.Next(); err != nil {
+		return disk.Extent{}, err
+	}
+	return d.Disk.Extent(off, most)
 }
 
 // badDisk has a sector that cannot be read.

@@ -1,6 +1,7 @@
 package layout_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,8 +10,11 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // known is what a layout says.
@@ -37,23 +41,69 @@ func TestBadSectors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := disktest.Fixture(t, fixture)
-			for _, read := range []func(disk.Disk, table.Geometry) (*layout.Layout, error){layout.Read, layout.Survey} {
-				text := func(d disk.Disk) (string, error) {
-					l, err := read(d, table.Geometry{})
-					if err != nil {
-						return "", err
-					}
-					return known(l), nil
-				}
-				disktest.EveryBadSector(t, d, text)
-				disktest.EveryBadRead(t, d, text)
-			}
-			disktest.EveryBadSector(t, d, func(bad disk.Disk) (string, error) {
-				l, err := layout.Read(d, table.Geometry{})
-				require.NoError(t, err)
-				err = l.ReadGaps(bad)
-				return known(l), err
-			})
+			badReads(t, d)
+			badGaps(t, d)
 		})
 	}
+	for name, text := range map[string]string{"blank": "", "unknown": "text"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := make(forge.Bytes, 3<<20)
+			f.Text(int64(len(f)-1000), text)
+			badReads(t, memory(f))
+		})
+	}
+}
+
+// badReads reads a layout with each sector unreadable in turn, and with each operation failing once.
+func badReads(t *testing.T, d disk.Disk) {
+	t.Helper()
+	for _, read := range []func(disk.Disk, table.Geometry) (*layout.Layout, error){layout.Read, layout.Survey} {
+		text := func(d disk.Disk) (string, error) {
+			l, err := read(d, table.Geometry{})
+			if err != nil {
+				return "", err
+			}
+			return known(l), nil
+		}
+		disktest.EveryBadSector(t, d, text)
+		disktest.EveryBadRead(t, d, text)
+	}
+}
+
+// badGaps measures gaps with each sector unreadable in turn, and with each operation failing once.
+func badGaps(t *testing.T, d disk.Disk) {
+	t.Helper()
+	gaps := func(bad disk.Disk) (string, error) {
+		l, err := layout.Read(d, table.Geometry{})
+		require.NoError(t, err)
+		err = l.ReadGaps(bad)
+		return known(l), err
+	}
+	disktest.EveryBadSector(t, d, gaps)
+	disktest.EveryBadRead(t, d, gaps)
+}
+
+// The gap holds zeros that are stored, data and holes, in this order and back.
+func TestBadSectorsInGaps(t *testing.T) {
+	t.Parallel()
+	const track, end = 63, 4096
+	f := tableforge.NewMBR(end, tableforge.Slot{Type: 0x83, Start: track, Sectors: 1000})
+	f.Text(2000*units.SectorSize, "data")
+	f.Text(3000*units.SectorSize, "data")
+	stored := []disk.Range{{Len: 1}, {Off: track, Len: 1400}, {Off: 1990, Len: 20}, {Off: 2900, Len: 300}}
+	var pieces []disk.Piece
+	for _, r := range stored {
+		r = disk.Range{Off: r.Off * units.SectorSize, Len: r.Len * units.SectorSize}
+		pieces = append(pieces, disk.Piece{Range: r, Src: bytes.NewReader(f), At: r.Off})
+	}
+	d := disk.New(int64(len(f)), units.SectorSize, disk.Pieces(int64(len(f)), pieces, nil))
+	l, err := layout.Read(d, table.Geometry{})
+	require.NoError(t, err)
+	require.NoError(t, l.ReadGaps(d))
+	sectors := func(first, end int64) disk.Range {
+		return disk.Range{Off: first * units.SectorSize, Len: (end - first) * units.SectorSize}
+	}
+	require.Equal(t, []layout.Gap{{Range: sectors(track+1000, end), Data: sectors(2000, 3001)}}, l.Gaps)
+	badGaps(t, d)
 }
