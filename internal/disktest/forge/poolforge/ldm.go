@@ -2,6 +2,7 @@ package poolforge
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
@@ -14,38 +15,90 @@ const (
 	LDMTOC         = 1 * 512 // in the database
 	LDMTOCStart    = 46
 	LDMVMDB        = 17 * 512
+	LDMState       = 16 // in the head of the records
+	LDMCounts      = 133
+	LDMSum         = 8 // in the private header
 	LDMRecords     = 4
 	LDMBlockSize   = 8
 	LDMFirstBlock  = 12
 	LDMBlocks      = LDMVMDB + 512
 	LDMBlock       = 128
-	ldmFragment    = 12 // in a block
 	LDMTotal       = 14
 	LDMBody        = 24 // behind the head of its record
 	ldmSectors     = 2048
 )
 
-// ldmDiskID is the GUID of the disk.
-const ldmDiskID = "11111111-2222-3333-4444-555555555555"
+// LDMGroupID is the GUID of the disk group.
+const LDMGroupID = "99999999-8888-7777-6666-555555555555"
+
+// LDMDiskID returns the GUID of a disk of the group.
+func LDMDiskID(disk int) string {
+	return fmt.Sprintf("11111111-2222-3333-4444-5555555555%02x", 0x55+disk)
+}
+
+// LDMPiece is an extent of a volume, in sectors of the space for volumes of a disk.
+type LDMPiece struct {
+	Disk           int
+	Start, Sectors int64
+}
+
+// LDMVolume is a volume of a disk group.
+type LDMVolume struct {
+	Name   string
+	Kind   byte // of its copies
+	Copies [][]LDMPiece
+}
+
+// Kinds of the copies of a volume.
+const (
+	LDMStriped = 1
+	LDMSpanned = 2
+	LDMRAID5   = 3
+)
 
 // PutLDM makes a disk with an MBR a dynamic one with the simple volume "Volume1", in place of the sectors from lba on.
 // The database is the last MiB. It returns the byte offset of that.
 func PutLDM(f forge.Bytes, lba, sectors int64) int64 {
-	total := int64(len(f)) / 512
-	db := (total - ldmSectors) * 512
+	PutLDMGroup([]forge.Bytes{f}, lba, sectors,
+		LDMVolume{"Volume1", LDMSpanned, [][]LDMPiece{{{Sectors: sectors}}}})
+	return int64(len(f)) - ldmSectors*512
+}
+
+// PutLDMGroup makes disks with an MBR a group of dynamic ones. The sectors from lba on are the space for volumes.
+func PutLDMGroup(disks []forge.Bytes, lba, sectors int64, volumes ...LDMVolume) {
+	for i, f := range disks {
+		total := int64(len(f)) / 512
+		db := (total - ldmSectors) * 512
+		PutLDMDatabase(f, db, len(disks), volumes...)
+		head := LDMPrivateHead(LDMDiskID(i), lba, sectors, total-ldmSectors, ldmSectors)
+		for _, at := range []int64{LDMHead, db + 1856*512, db + 2047*512} {
+			f.Put(at, head)
+		}
+	}
+}
+
+// LDMPrivateHead returns a private header with its sum.
+func LDMPrivateHead(disk string, places ...int64) forge.Bytes {
 	head := make(forge.Bytes, 512)
 	head.Text(0, "PRIVHEAD")
 	head.Put(12, []byte{0, 2, 0, 12})
-	head.Text(48, ldmDiskID)
+	head.Text(48, disk)
 	head.Text(112, "1b77da20-c717-11d0-a5be-00a0c91db73c")
-	head.Text(176, "99999999-8888-7777-6666-555555555555")
+	head.Text(176, LDMGroupID)
 	head.Text(240, "ForgedDg0")
-	for i, n := range []int64{lba, total - ldmSectors - lba, total - ldmSectors, ldmSectors} {
+	for i, n := range places {
 		head.BE64(283+8*int64(i), uint64(n))
 	}
-	for _, at := range []int64{LDMHead, db + 1856*512, db + 2047*512} {
-		f.Put(at, head)
+	sum := uint32(0)
+	for _, b := range head {
+		sum += uint32(b)
 	}
+	head.BE32(LDMSum, sum)
+	return head
+}
+
+// PutLDMDatabase writes the database of a group at a byte offset, without its private headers.
+func PutLDMDatabase(f forge.Bytes, at int64, disks int, volumes ...LDMVolume) {
 	toc := make(forge.Bytes, 512)
 	toc.Text(0, "TOCBLOCK")
 	toc.Text(36, "config")
@@ -55,44 +108,100 @@ func PutLDM(f forge.Bytes, lba, sectors int64) int64 {
 	toc.BE64(80, 1497)
 	toc.BE64(88, 224)
 	for _, sector := range []int64{1, 2, 2045, 2046} {
-		f.Put(db+sector*512, toc)
+		f.Put(at+sector*512, toc)
 	}
-	putLDMRecords(f, db+LDMVMDB, sectors)
-	return db
-}
-
-// putLDMRecords writes the head of the records and four of them: a disk, a partition, a component and a volume.
-func putLDMRecords(f forge.Bytes, at, sectors int64) {
-	v := f[at:]
+	r := &ldmRecords{f: f[at+LDMVMDB:], next: 4}
+	v := r.f
 	v.Text(0, "VMDB")
-	v.BE32(LDMRecords, 6)
 	v.BE32(LDMBlockSize, LDMBlock)
 	v.BE32(LDMFirstBlock, LDMBlocks-LDMVMDB)
-	v.Put(16, []byte{0, 1, 0, 4, 0, 10})
+	v.Put(LDMState, []byte{0, 1, 0, 4, 0, 10})
 	v.Text(22, "ForgedDg0")
-	v.Text(53, "99999999-8888-7777-6666-555555555555")
-	for i := range int64(4) {
-		v.BE32(133+4*i, 1) // committed volumes, components, partitions, disks
+	v.Text(53, LDMGroupID)
+	r.add(0x35, 0, r.id(), counted("ForgedDg0"), counted(LDMGroupID), zeros(12))
+	var ids []string
+	for i := range disks {
+		ids = append(ids, string(r.id()))
+		r.add(0x34, 0, []byte(ids[i]), counted(fmt.Sprintf("Disk%d", i+1)), counted(LDMDiskID(i)), counted(""), zeros(12))
 	}
-	size := binary.BigEndian.AppendUint64([]byte{8}, uint64(sectors))
-	zeros := func(n int) []byte { return make([]byte, n) }
-	block(v, 4, 0x35, 0, counted("\x01"), counted("ForgedDg0"), counted("99999999-8888-7777-6666-555555555555"), zeros(4))
-	block(v, 5, 0x34, 0, counted("\x02"), counted("Disk1"), counted(ldmDiskID), counted(""), zeros(12))
-	block(v, 6, 0x33, 0, counted("\x05"), counted("Disk1-01"), zeros(4+8+8+8), size, counted("\x04"), counted("\x02"))
-	block(v, 7, 0x32, 0, counted("\x04"), counted("Volume1-01"), counted("ACTIVE"), []byte{2}, zeros(4), counted("\x01"),
-		zeros(16), counted("\x03"), zeros(1))
-	block(v, 8, 0x51, 2, counted("\x03"), counted("Volume1"), counted("gen"), counted(""),
-		[]byte("ACTIVE\x00\x00\x00\x00\x00\x00\x00\x00"), []byte{3, 1, 1, 0, 0, 0, 0},
-		counted("\x01"), zeros(16), size, zeros(4), []byte{7}, []byte("guid of a volume"), counted("E:"))
+	for _, x := range volumes {
+		r.volume(x, ids)
+	}
+	for r.next%4 != 0 { // Linux reads whole sectors
+		b := r.block()
+		b.Text(0, "VBLK")
+		b.BE32(4, uint32(r.next))
+		r.next++
+	}
+	v.BE32(LDMRecords, uint32(r.next))
+	for i, n := range r.counts {
+		v.BE32(LDMCounts+4*int64(i), n)
+	}
 }
 
-// block writes a record of a type into a block. The first four blocks stand in the sector of the head, and are numbered
-// all the same.
-func block(f forge.Bytes, n int64, kind, flags byte, fields ...[]byte) {
-	b := f[512+(n-4)*LDMBlock:][:LDMBlock]
+// ldmRecords writes records one behind the other.
+type ldmRecords struct {
+	f      forge.Bytes // from the head of the records on
+	next   int64       // block
+	last   byte        // id
+	counts [4]uint32   // volumes, components, partitions, disks
+}
+
+func (r *ldmRecords) id() []byte {
+	r.last++
+	return counted(string(rune(r.last)))
+}
+
+// volume writes the records of a volume: for each copy its pieces and itself, and the volume last.
+func (r *ldmRecords) volume(x LDMVolume, disks []string) {
+	volume, total := r.id(), int64(0)
+	for n, pieces := range x.Copies {
+		id, off := r.id(), int64(0)
+		for i, p := range pieces {
+			fields := [][]byte{
+				r.id(), counted(fmt.Sprintf("Disk%d-%02d", p.Disk+1, r.last)), zeros(4 + 8), be64(p.Start), zeros(8),
+				append([]byte{8}, be64(p.Sectors)...), id, []byte(disks[p.Disk]),
+			}
+			if x.Kind == LDMSpanned {
+				fields[4] = be64(off)
+			}
+			flags := byte(0)
+			if i > 0 {
+				flags, fields = 8, append(fields, counted(string(rune(i))))
+			}
+			if off += p.Sectors; x.Name == "Volume1" && len(pieces) == 1 {
+				fields[1] = counted("Disk1-01")
+			}
+			r.add(0x33, flags, fields...)
+		}
+		if total = off; x.Kind == LDMRAID5 {
+			total -= pieces[0].Sectors
+		}
+		flags, tail := byte(0), zeros(1)
+		if x.Kind != LDMSpanned {
+			flags, tail = 0x10, []byte{0, 1, 128, 1, byte(len(pieces))}
+		}
+		r.add(0x32, flags, id, counted(fmt.Sprintf("%s-%02d", x.Name, n+1)), counted("ACTIVE"), []byte{x.Kind}, zeros(4),
+			counted(string(rune(len(pieces)))), zeros(16), volume, tail)
+	}
+	kind, number := "gen", byte(3)
+	if x.Kind == LDMRAID5 {
+		kind, number = "raid5", 4
+	}
+	r.add(0x51, 2, volume, counted(x.Name), counted(kind), counted(""), []byte("ACTIVE\x00\x00\x00\x00\x00\x00\x00\x00"),
+		[]byte{number, 1, 1, 0, 0, 0, 0}, counted(string(rune(len(x.Copies)))), zeros(16), append([]byte{8}, be64(total)...),
+		zeros(4), []byte{7}, []byte("guid of a volume"), counted("E:"))
+}
+
+func (r *ldmRecords) block() forge.Bytes { return r.f[512+(r.next-4)*LDMBlock:][:LDMBlock] }
+
+// add writes a record of a type into the next block. The first four blocks stand in the sector of the head, and are
+// numbered all the same.
+func (r *ldmRecords) add(kind, flags byte, fields ...[]byte) {
+	b := r.block()
 	b.Text(0, "VBLK")
-	b.BE32(4, uint32(n))
-	b.BE32(8, uint32(n))
+	b.BE32(4, uint32(r.next))
+	b.BE32(8, uint32(r.next))
 	b.Put(LDMTotal, []byte{0, 1})
 	b.U8(18, flags)
 	b.U8(19, kind)
@@ -102,7 +211,15 @@ func block(f forge.Bytes, n int64, kind, flags byte, fields ...[]byte) {
 		at += int64(len(x))
 	}
 	b.BE32(20, uint32(at-LDMBody))
+	if n := int(kind & 15); n <= len(r.counts) {
+		r.counts[n-1]++
+	}
+	r.next++
 }
+
+func zeros(n int) []byte { return make([]byte, n) }
+
+func be64(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
 // counted returns a field that begins with its length.
 func counted(s string) []byte { return append([]byte{byte(len(s))}, s...) }
