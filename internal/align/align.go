@@ -75,6 +75,8 @@ type Goal struct {
 	Only []int // numbers of the partitions that may move on their own account; empty: all
 	// Leave has the partitions that may not move at all, by number, with the reason.
 	Leave map[int]string
+	// Dynamic lets the volumes of a dynamic disk move.
+	Dynamic bool
 }
 
 // Selects reports whether a partition may be moved on its own account.

@@ -19,6 +19,7 @@ type moveFlags struct {
 	choice
 	allowUnbootable bool
 	flatten         bool
+	dynamicDisks    bool
 	with            []string // other disks of the machine
 }
 
@@ -40,13 +41,16 @@ func (c choice) checkChoice() error {
 // moveHelp explains the flags that decide what moves where.
 const moveHelp = `By default, partitions that start off 64 KiB move to a multiple of 64 KiB if the boot code uses
 cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion and
-target. --data-only is refused if a partition that the boot needs would have to make room.`
+target. --data-only is refused if a partition that the boot needs would have to make room.
+
+--dynamic-disks lets the volumes of a Windows dynamic disk move. All of them move by one distance, which aligns as many
+as possible; the database stays. No Windows was asked: keep SOURCE until Windows shows the volumes of the copy.`
 
 // goal is the same as a value.
 func (m *moveFlags) goal() realign.Goal {
 	return realign.Goal{
 		Boundary: int64(m.boundary), Only: m.only, DataOnly: m.dataOnly, AllowUnbootable: m.allowUnbootable,
-		Flatten: m.flatten,
+		Flatten: m.flatten, DynamicDisks: m.dynamicDisks,
 	}
 }
 
@@ -55,9 +59,14 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
 	cmd.Flags().BoolVar(&m.dataOnly, "data-only", false, "leave partitions that the boot needs in place")
 	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
+	dynamicFlag(cmd, &m.dynamicDisks, "move the volumes of Windows dynamic disks, all by one distance")
 	m.addReading(cmd)
 	flattenFlag(cmd, &m.flatten)
 	withFlag(cmd, &m.with)
+}
+
+func dynamicFlag(cmd *cobra.Command, on *bool, usage string) {
+	cmd.Flags().BoolVar(on, "dynamic-disks", false, usage)
 }
 
 func flattenFlag(cmd *cobra.Command, on *bool) {
@@ -78,6 +87,9 @@ func (m *moveFlags) arguments() []string {
 	}
 	if m.allowUnbootable {
 		out = append(out, "--allow-unbootable")
+	}
+	if m.dynamicDisks {
+		out = append(out, "--dynamic-disks")
 	}
 	if m.flatten {
 		out = append(out, "--flatten")

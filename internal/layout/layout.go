@@ -30,8 +30,11 @@ type Layout struct {
 	Partitions []boot.Partition
 	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
 	Boot       *boot.Result
-	Gaps       []Gap // set by ReadGaps
+	Gaps       []Gap    // set by ReadGaps
+	Dynamic    *Dynamic // nil: no dynamic disk, or one that cannot be moved
 	Issues     []ondisk.Issue
+
+	stuck error // why a dynamic disk cannot be moved
 }
 
 // Read reads the layout of a disk. hint is the geometry that the container states. Broken content becomes an issue. An
@@ -268,12 +271,15 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	var err error
 	g := &boot.Guest{
 		Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme,
-		Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.Partitions,
+		Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.guestPartitions(),
 	}
 	if l.Boot, err = known.Read(g); err != nil {
 		return err
 	}
 	l.Issues = append(l.Issues, l.Boot.Issues...)
+	if err := l.dynamicRefs(d); err != nil {
+		return err
+	}
 	l.Relate(&Machine{})
 	return nil
 }

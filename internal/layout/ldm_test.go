@@ -59,11 +59,19 @@ func checkLDM(t *testing.T, f forge.Bytes, group string, heads []int64, diskIDs 
 	for _, name := range all.Volumes {
 		var v ldmVolume
 		ldmtool(t, path, "show volume "+group+" "+name, &v)
-		for _, name := range v.Partitions {
+		size := int64(0) // of a copy
+		var parts []ldmPartition
+		for i, name := range v.Partitions {
 			var p ldmPartition
 			ldmtool(t, path, "show partition "+group+" "+name, &p)
+			if parts = append(parts, p); i == 0 || v.Type != "mirrored" {
+				size += p.Size * 512
+			}
+		}
+		for i, p := range parts { // in the order of the volume
 			want[p.Disk] = append(want[p.Disk], stack.LDMExtent{
-				Name: name, Whole: len(v.Partitions) == 1 || v.Type == "mirrored",
+				Name: v.Partitions[i], Whole: len(parts) == 1 || v.Type == "mirrored", Mirrored: v.Type == "mirrored",
+				Begins: v.Type != "RAID5" && (i == 0 || v.Type == "mirrored"), Copy: size,
 				Range: disk.Range{Off: (63 + p.Start) * 512, Len: p.Size * 512},
 			})
 		}
@@ -74,7 +82,7 @@ func checkLDM(t *testing.T, f forge.Bytes, group string, heads []int64, diskIDs 
 		}
 		got, err := stack.ReadLDM(memory(f), heads)
 		require.NoError(t, err)
-		require.ElementsMatch(t, want[name], got, name)
+		require.ElementsMatch(t, want[name], got.Extents, name)
 	}
 }
 

@@ -151,7 +151,8 @@ func (l *Layout) knownElsewhere(m *Machine) {
 	}
 	number, count := 0, 0
 	for _, p := range l.Partitions {
-		if identify.Traits(p.Volume.Kind).Letter {
+		// Windows knows dynamic volumes by their GUIDs. Spec: Microsoft, "MountedDevices": DMIO:ID.
+		if identify.Traits(p.Volume.Kind).Letter && !isMember(p.Partition) {
 			number, count = p.Number, count+1
 		}
 	}

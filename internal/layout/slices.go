@@ -1,19 +1,15 @@
 package layout
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
-	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // fromDisk converts the starts of parts that count from the start of the disk into starts from that of the partition.
@@ -68,74 +64,6 @@ func (l *Layout) readSlices(d disk.Disk) error {
 		}
 	}
 	return nil
-}
-
-func isMember(p table.Partition) bool {
-	member, _ := isDynamic(p)
-	return member
-}
-
-// readDynamic reads the database of a dynamic disk, and lists in each of its partitions the parts of volumes that lie
-// in it.
-func (l *Layout) readDynamic(d disk.Disk) error {
-	var heads []int64
-	for _, p := range l.Partitions {
-		switch member, database := isDynamic(p.Partition); {
-		case database:
-			// The last sector, and the copy of it. Source: libldm, src/ldm.c; Linux, block/partitions/ldm.h.
-			heads = append(heads, p.End()-d.SectorSize(), p.Off+1856*d.SectorSize())
-		case member && p.Kind != table.Entry && heads == nil:
-			heads = stack.LDMHeads(d.Size(), d.SectorSize())
-		}
-	}
-	extents, err := stack.ReadLDM(d, heads)
-	switch {
-	case errors.Is(err, ondisk.ErrNoMatch):
-		return nil
-	case errors.Is(err, ondisk.ErrFormat):
-		l.Issues = append(l.Issues, ondisk.Issue{
-			Code: "ldm-database", Effect: ondisk.Warn, Text: "the database of the dynamic disk cannot be read: " + err.Error(),
-			Remedy: "let Windows repair the disk group: import it, or rescan the disks",
-		})
-		return nil
-	case err != nil:
-		return err
-	}
-	for _, p := range l.Partitions {
-		if !isMember(p.Partition) {
-			continue
-		}
-		if p.Volume.Kind == volume.Unknown {
-			p.Volume.Kind, p.Volume.Size = volume.LDM, p.Len
-		}
-		extents = l.describe(p, extents)
-	}
-	return nil
-}
-
-// describe lists in a member the extents that lie in it, and returns the others: an extent belongs to one partition.
-// Where no whole volume starts with the member, its file system may be too large or malformed: a striped, spanned or
-// RAID-5 volume goes on elsewhere.
-func (l *Layout) describe(p boot.Partition, extents []stack.LDMExtent) (left []stack.LDMExtent) {
-	whole := false
-	for _, x := range extents {
-		if x.Off < p.Off || x.End() > p.End() {
-			left = append(left, x)
-			continue
-		}
-		kind := "piece"
-		if x.Whole {
-			kind = "volume"
-		}
-		p.Volume.Parts = append(p.Volume.Parts, volume.Part{Name: x.Name, Kind: kind, Start: x.Off - p.Off, Size: x.Len})
-		whole = whole || x.Whole && x.Off == p.Off
-	}
-	if !whole {
-		l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool {
-			return i.Partition == p.Number && (i.Effect == ondisk.BadVolume || i.Code == "volume-size")
-		})
-	}
-	return left
 }
 
 // FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged and never

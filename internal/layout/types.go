@@ -6,7 +6,6 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -23,7 +22,7 @@ const reinstall = "install the guest on an aligned disk"
 var (
 	// Linux, Documentation/admin-guide/ldm.rst; libldm, src/ldm.c: PRIVHEAD has the start of the logical disk.
 	isLDM = refused{
-		"ldm", "Windows dynamic disk (LDM): its database holds absolute positions",
+		CodeDynamic, "Windows dynamic disk (LDM): its database holds absolute positions",
 		"convert it to a basic disk, or align volumes by copying files", ondisk.Refuse, true,
 	}
 	// Microsoft, "Deploy Storage Spaces": the pool owns the disk and knows where its slabs are.
@@ -139,6 +138,13 @@ var relativeLabels = map[string]bool{
 func (l *Layout) checkTypes() {
 	for _, p := range l.Partitions {
 		r, ok := refusedTypes[p.TypeID()]
+		switch {
+		case r.code != CodeDynamic:
+		case l.Dynamic != nil:
+			r.remedy = moveDynamic
+		case l.stuck != nil:
+			r.text += fmt.Sprintf(", and --dynamic-disks cannot correct them (%v)", l.stuck)
+		}
 		if !ok && p.Volume.Kind == volume.Disklabel && (p.Volume.OnDisk || !relativeLabels[p.TypeID()]) {
 			r, ok = otherLabel, true
 		}
@@ -158,17 +164,4 @@ func (l *Layout) refuse(p boot.Partition, r refused) {
 		i.Partition, i.Text = 0, fmt.Sprintf("partition %d has type %s, %s", p.Number, p.TypeID(), r.text)
 	}
 	l.Issues = append(l.Issues, i)
-}
-
-// isDynamic reports whether a partition belongs to a dynamic disk, and whether it holds the database.
-func isDynamic(p table.Partition) (member, database bool) {
-	switch p.TypeID() {
-	case "0x42":
-		return true, false
-	case "5808c8aa-7e8f-42e0-85d2-e1e90434cfb3":
-		return true, true
-	case "af9b60a0-1431-4f62-bc68-3311714a69ad":
-		return true, false
-	}
-	return false, false
 }

@@ -57,8 +57,8 @@ func (c *placer) forward() []int64 {
 	_, end := arrange(c.slots[0].after, 0, 0, false)
 	for i, s := range c.slots[1:] {
 		off := s.part.Off
-		if !c.leaves(i+1) && (c.needs(s.part) || off < end) {
-			off = c.sparing(i+1, end, units.AlignUp(max(off, end), c.goal.Want))
+		if !c.leaves(i+1) && (c.needs(i+1) || off < end) {
+			off = c.sparing(i+1, end, c.up(i+1, max(off, end)))
 		}
 		to[i+1] = off
 		_, end = arrange(s.after, off+s.part.Len, off-s.part.Off, false)
@@ -73,7 +73,7 @@ func (c *placer) sparing(i int, least, up int64) int64 {
 		return up
 	}
 	next := c.slots[i+1].part
-	if c.needs(next) || c.fits(i, up, next.Off) {
+	if c.needs(i+1) || c.fits(i, up, next.Off) {
 		return up
 	}
 	if down, ok := c.back(i, least, up, next.Off); ok {
@@ -87,8 +87,8 @@ func (c *placer) leftmost() (to []int64, end int64) {
 	to = make([]int64, len(c.slots))
 	_, end = arrange(c.slots[0].after, 0, 0, true)
 	for i, s := range c.slots[1:] {
-		off := units.AlignUp(end, c.goal.Want)
-		if !c.needs(s.part) && s.part.Off >= end {
+		off := c.up(i+1, end)
+		if !c.needs(i+1) && s.part.Off >= end {
 			off = min(off, s.part.Off)
 		}
 		if c.leaves(i + 1) {
@@ -111,7 +111,7 @@ func (c *placer) fits(i int, off, limit int64) bool {
 // back returns the highest place from least to most for slot i in front of limit: its own, or on the boundary.
 func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 	own, want := c.slots[i].part.Off, c.goal.Want
-	low := units.AlignUp(least, want)
+	low := c.up(i, least)
 	// What fits at one place fits at every lower one, so the highest can be searched for. There can be more places than an
 	// int counts.
 	fits, none := int64(-1), max(0, (most-low)/want+1)
@@ -123,17 +123,28 @@ func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 		}
 	}
 	best, ok := low+fits*want, fits >= 0
-	if !c.needs(c.slots[i].part) && own >= least && own <= most && (!ok || own > best) && c.fits(i, own, limit) {
+	if !c.needs(i) && own >= least && own <= most && (!ok || own > best) && c.fits(i, own, limit) {
 		return own, true
 	}
 	return best, ok
 }
 
-// needs reports whether a partition is off the boundary and selected.
-func (c *placer) needs(p layout.Item) bool { return c.goal.Selects(p.Number) && p.Off%c.goal.Must != 0 }
+// up returns the lowest place from off on that puts the partition of slot i on the boundary.
+func (c *placer) up(i int, off int64) int64 {
+	anchor := c.slots[i].anchor
+	return units.AlignUp(off+anchor, c.goal.Want) - anchor
+}
+
+// needs reports whether the partition of slot i is off the boundary and selected.
+func (c *placer) needs(i int) bool {
+	s := c.slots[i]
+	return (s.part.Off+s.anchor)%c.goal.Must != 0 && slices.ContainsFunc(s.part.Numbers(), c.goal.Selects)
+}
 
 // leaves reports whether the partition of slot i must stay where it is.
-func (c *placer) leaves(i int) bool { return i > 0 && c.goal.Leaves(c.slots[i].part.Number) }
+func (c *placer) leaves(i int) bool {
+	return i > 0 && slices.ContainsFunc(c.slots[i].part.Numbers(), c.goal.Leaves)
+}
 
 // bounded reports whether a record has a last place, so that what went forward can be too far even in front of what
 // fits.

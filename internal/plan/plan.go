@@ -98,7 +98,8 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	if err := p.malformed(); err != nil {
 		return nil, err
 	}
-	c := placer{l: l, goal: goal, slots: slotsOf(l), limit: limitOf(l)}
+	goal = keepDatabase(l, goal)
+	c := placer{l: l, goal: goal, slots: anchored(l, goal), limit: limitOf(l)}
 	to, stuck, ok := c.starts()
 	if !ok && stuck == 0 && c.bounded() {
 		for i := range c.slots {
@@ -115,7 +116,9 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	}
 	switch {
 	case !ok && stuck > 0:
-		p.inTheWay(c.slots[stuck].part.Number)
+		p.inTheWay(l, c.slots[stuck].part.Number)
+	case !ok && l.Dynamic != nil:
+		p.noRoom(l)
 	case !ok:
 		p.refuse("limit", ondisk.ErrLimit, 0,
 			fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition table can name",
@@ -125,7 +128,8 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	p.beyondCHS(l)
 	p.leftAlone(l)
 	p.fixedTable(l)
-	p.Notes = append(p.Notes, align.Relevant(concerning(l), p.moved())...)
+	p.Notes = append(p.Notes, align.Relevant(concerning(l, goal), p.moved())...)
+	p.offInside(l)
 	p.chsNote(l)
 	p.losses(l)
 	p.strays(l)
@@ -136,7 +140,10 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 
 // concerning returns the issues of a disk. A volume over the whole disk is all there is of it: that it is malformed
 // matters though nothing moves.
-func concerning(l *layout.Layout) []ondisk.Issue {
+func concerning(l *layout.Layout, goal align.Goal) []ondisk.Issue {
+	if goal.Dynamic && l.Dynamic != nil {
+		return l.MovesDynamic()
+	}
 	if l.Table != nil {
 		return l.Issues
 	}
@@ -214,6 +221,11 @@ func (p *Plan) atEnd(l *layout.Layout) {
 			p.OldSize, p.Size),
 			"repair the table with gdisk first, or keep the size of the disk")
 	}
+	if p.Size > p.OldSize && l.Dynamic != nil && l.Dynamic.Metadata == 0 && len(p.Moves) > 0 {
+		p.refuse("ldm-grows", ondisk.ErrUnsupported, 0, fmt.Sprintf("the disk would grow from %d to %d bytes, and the "+
+			"database of the dynamic disk lies at its end", p.OldSize, p.Size),
+			"choose a format that keeps the size of the disk (--to raw, vmdk, vhdx or qcow2)")
+	}
 	whole := l.Volume
 	if whole == nil {
 		whole = l.Outer
@@ -248,7 +260,13 @@ func (p *Plan) refuse(code string, class error, partition int, text, remedy stri
 }
 
 // inTheWay refuses a move for which a partition would have to go away that is to stay.
-func (p *Plan) inTheWay(number int) {
+func (p *Plan) inTheWay(l *layout.Layout, number int) {
+	if l.Dynamic != nil && number == l.Dynamic.Metadata {
+		p.refuse("ldm-room", ondisk.ErrUnsupported, number, "it holds the database of the dynamic disk, which stays where it "+
+			"is, and what lies in front of it has no room on the boundary", "try a smaller --boundary, or name other partitions "+
+			"with --partition")
+		return
+	}
 	p.refuse("boot-partition", ondisk.ErrUnsupported, number, fmt.Sprintf(
 		"it would have to move, for what lies in front of it has no room on the boundary of %s, and --data-only "+
 			"leaves it where it is: %s",
@@ -260,7 +278,7 @@ func (p *Plan) inTheWay(number int) {
 // leftAlone notes what stays off the boundary by the wish of the user.
 func (p *Plan) leftAlone(l *layout.Layout) {
 	for _, x := range l.Partitions {
-		if why := p.Goal.Leave[x.Number]; why != "" && align.Judged(x) && x.Off%p.Goal.Must != 0 {
+		if why := p.Goal.Leave[x.Number]; why != "" && (l.Dynamic == nil || x.Number != l.Dynamic.Metadata) && align.Judged(x) && x.Off%p.Goal.Must != 0 {
 			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 				Code: "left-alone", Partition: x.Number, Text: fmt.Sprintf("it stays at byte %d, off the boundary "+
 					"(--data-only): %s", x.Off, why),

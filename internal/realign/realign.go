@@ -57,6 +57,7 @@ type Goal struct {
 	DataOnly        bool  // only partitions that the boot does not need
 	AllowUnbootable bool  // go on although a finding warns that the copy may not boot
 	Flatten         bool  // take a snapshot together with its parents
+	DynamicDisks    bool  // move the volumes of dynamic disks
 }
 
 // Read reads what is on an image, and closes the image when that fails. Errors name the path.
@@ -179,7 +180,7 @@ func (s *Source) moves(g Goal) (*plan.Plan, error) {
 		return plan.Copy(s.Image.Disk.Size()), nil
 	}
 	to := align.GoalFor(s.Layout, g.Boundary)
-	if to.Only = g.Only; g.DataOnly {
+	if to.Only, to.Dynamic = g.Only, g.DynamicDisks; g.DataOnly {
 		to = to.DataOnly(s.Layout)
 	}
 	if err := s.Layout.ReadGaps(s.Image.Disk); err != nil {

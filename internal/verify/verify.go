@@ -133,12 +133,18 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 		if err := samePartition(was, is, want); err != nil {
 			return err
 		}
-		if moved[was.Number] && is.Off%must != 0 {
+		if moved[was.Number] && is.Off%must != 0 && !onBoundary(before, was.Number, is.Off-was.Off, must) {
 			return fmt.Errorf("%w: partition %d was moved to byte %d, off the boundary of %d (are SOURCE and DEST "+
 				"swapped?)", ErrDifferent, is.Number, is.Off, must)
 		}
 	}
 	return sameRefs(p, before, after)
+}
+
+// onBoundary reports whether a partition of a dynamic disk moved so that an extent came to a boundary.
+func onBoundary(before *layout.Layout, number int, shift, boundary int64) bool {
+	x := before.Dynamic
+	return x.Has(number) && len(x.Off(shift, boundary)) < len(x.Extents)
 }
 
 func samePartition(was, is boot.Partition, want disk.Range) error {

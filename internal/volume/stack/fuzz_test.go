@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
@@ -19,26 +20,41 @@ import (
 // FuzzLDM reads anything as the database of a dynamic disk, whose private header is in sector 0 and the rest behind it.
 func FuzzLDM(f *testing.F) {
 	const sectors, seedSectors = 4096, 20
-	disk := make(forge.Bytes, sectors*512)
-	db := disk[poolforge.PutLDM(disk, 63, 1000):]
-	head := disk[poolforge.LDMHead:][:512]
+	image := make(forge.Bytes, sectors*512)
+	db := image[poolforge.PutLDM(image, 63, 1000):]
+	head := image[poolforge.LDMHead:][:512]
 	head.BE64(poolforge.LDMConfigStart, 1)
 	head.BE64(poolforge.LDMConfigSize, seedSectors)
 	f.Add(append(append([]byte{}, head...), db[:seedSectors*512]...), uint32(sectors))
+	gpt := make(forge.Bytes, 24*512) // its database is in sectors 1 to 20, and the private headers in 21 and 22
+	gpt.Put(512, db[:seedSectors*512])
+	for _, at := range []int64{0, 21, 22} {
+		gpt.Put(at*512, poolforge.LDMPrivateHead(poolforge.LDMDiskID(0), 2100, 1000, 1, seedSectors))
+	}
+	f.Add([]byte(gpt), uint32(sectors))
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		d := disktest.ShortDisk(data, int64(sectors)*512)
 		spent := disktest.Spent()
-		extents, err := ReadLDM(d, []int64{0})
+		x, err := ReadLDM(d, []int64{0})
 		require.Less(t, spent(), 5*time.Second)
 		if err != nil {
 			require.True(t, errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, ondisk.ErrFormat), "%v", err)
 			return
 		}
-		require.LessOrEqual(t, len(extents), maxLDMExtents)
-		for _, x := range extents {
+		require.LessOrEqual(t, len(x.Extents), maxLDMExtents)
+		for _, x := range x.Extents {
 			require.GreaterOrEqual(t, min(x.Off, x.Len), int64(0))
 			require.LessOrEqual(t, x.End(), d.Size())
 		}
+		for _, metadata := range []disk.Range{{}, {Off: 512, Len: min(d.Size()-512, 1<<20)}} {
+			heads, err := x.Heads(d, metadata)
+			require.True(t, err == nil || errors.Is(err, ondisk.ErrFormat), "%v", err)
+			for _, h := range heads {
+				require.Equal(t, ldmSum(h.Raw), binary.BigEndian.Uint32(h.Raw[atLDMSum:]))
+				require.False(t, x.Data.Overlaps(disk.Range{Off: h.At, Len: ldmHeadSize}))
+			}
+		}
+		require.Less(t, spent(), 5*time.Second)
 	})
 }
 

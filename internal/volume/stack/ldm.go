@@ -3,14 +3,12 @@ package stack
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -23,11 +21,14 @@ var LDM = volume.Traits{Kind: volume.LDM, Title: "dynamic disk (LDM)"}
 // ldmHead is a private header.
 type ldmHead struct {
 	Magic       [8]byte // "PRIVHEAD"
-	_           [5]uint64
+	Sum         uint32  // of the other bytes of the sector; seen on disks of Windows 2003 R2
+	Major       uint16
+	Minor       uint16
+	_           [4]uint64
 	DiskID      [64]byte  // a GUID as text
 	_           [171]byte // host and disk group
 	DataStart   uint64    // sectors of the disk, as all below
-	_           uint64
+	DataSize    uint64
 	ConfigStart uint64
 	ConfigSize  uint64
 }
@@ -50,6 +51,12 @@ type ldmVMDB struct {
 	_           uint32
 	RecordSize  uint32 // bytes
 	FirstRecord uint32 // bytes from here
+	State       uint16
+	_           [2]uint16 // version
+	_           [95]byte  // disk group
+	Committed   uint64    // number of the last transaction
+	Pending     uint64    // the same when none is open
+	Counts      [4]uint32 // of committed records: volumes, components, partitions, disks
 }
 
 // ldmBlock is the head of a block of records. A record that does not fit into one goes on in others.
@@ -63,9 +70,10 @@ type ldmBlock struct {
 
 // ldmRecord begins a record.
 type ldmRecord struct {
-	_    [3]byte
-	Type uint8 // revision in the upper half
-	Size uint32
+	_     [2]byte
+	Flags uint8
+	Type  uint8 // revision in the upper half
+	Size  uint32
 }
 
 const (
@@ -75,70 +83,6 @@ const (
 	maxLDMBlock  = 4096
 )
 
-// LDMHeads returns the places of the private header and its copies on a disk with an MBR, in bytes: sector 6, and two
-// in the last MiB. On a disk with a GPT they are in the metadata partition, the first one in its last sector.
-func LDMHeads(size, sector int64) []int64 {
-	return []int64{6 * sector, size - sector, size - units.MiB + 1856*sector}
-}
-
-// LDMExtent is a part of a volume that lies on the disk.
-type LDMExtent struct {
-	disk.Range
-	Name  string // of the partition record
-	Whole bool   // a whole copy of the volume: no other disk and no other place holds a part of it
-}
-
-// ReadLDM reads where the volumes of a dynamic disk lie. heads are the places of the private header; the first that
-// leads to a database counts. It returns ErrNoMatch without a private header.
-func ReadLDM(d disk.Disk, heads []int64) ([]LDMExtent, error) {
-	first := ondisk.ErrNoMatch
-	for _, at := range heads {
-		var h ldmHead
-		_, err := volume.Superblock(d, at, binary.BigEndian, &h)
-		switch {
-		case errors.Is(err, ondisk.ErrNoMatch) || (err == nil && string(h.Magic[:]) != "PRIVHEAD"):
-			continue
-		case err != nil:
-			return nil, err
-		}
-		extents, err := readLDMConfig(d, &h, at)
-		if err == nil || !errors.Is(err, ondisk.ErrFormat) {
-			return extents, err
-		}
-		if errors.Is(first, ondisk.ErrNoMatch) {
-			first = err
-		}
-	}
-	return nil, first
-}
-
-func readLDMConfig(d disk.Disk, h *ldmHead, at int64) ([]LDMExtent, error) {
-	sector := d.SectorSize()
-	sectors := ondisk.U64(d.Size() / sector)
-	switch {
-	case h.ConfigSize == 0 || h.ConfigSize > ondisk.U64(maxLDMConfig/sector):
-		return nil, ondisk.Field("ldm private header", "database size", at+307, h.ConfigSize,
-			fmt.Sprintf("1 to %d sectors", maxLDMConfig/sector))
-	case h.ConfigStart > sectors || h.ConfigSize > sectors-h.ConfigStart:
-		return nil, ondisk.Field("ldm private header", "database start", at+299, h.ConfigStart,
-			fmt.Sprintf("a database inside of the %d sectors of the disk", sectors))
-	case h.DataStart > sectors:
-		return nil, ondisk.Field("ldm private header", "data start", at+283, h.DataStart, fmt.Sprintf("at most %d", sectors))
-	}
-	db := &ldmDatabase{disk: d, sector: sector, disks: map[string]uint64{}, at: ondisk.I64(h.ConfigStart) * sector}
-	var err error
-	if db.b, err = ondisk.Bytes(d, db.at, ondisk.I64(h.ConfigSize)*sector); err != nil {
-		return nil, err
-	}
-	if err := db.findRecords(); err != nil {
-		return nil, err
-	}
-	if err := db.readBlocks(); err != nil {
-		return nil, err
-	}
-	return db.extents(h), nil
-}
-
 // ldmDatabase is a database in memory.
 type ldmDatabase struct {
 	disk        disk.Disk
@@ -147,8 +91,13 @@ type ldmDatabase struct {
 	sector      int64
 	first, size int64 // of the blocks, in b
 
+	vmdb       ldmVMDB
+	vmdbAt     int64 // on the disk
 	partitions []ldmPartition
+	components map[uint64]ldmComponent
 	disks      map[string]uint64 // GUID to number
+	counts     [4]uint32         // of records, as in the VMDB
+	strange    error             // the first record of a revision that is not known
 }
 
 // ldmTOCs are the places of the table of contents and its copies, in sectors. Negative ones count from the end.
@@ -177,14 +126,14 @@ func (db *ldmDatabase) findRecords() error {
 // readVMDB reads the head of the records at sector start of the database. said is the place of the field with that
 // sector.
 func (db *ldmDatabase) readVMDB(start uint64, said int64) error {
-	var v ldmVMDB
+	v := &db.vmdb
 	sectors := int64(len(db.b)) / db.sector
 	if start >= ondisk.U64(sectors) {
 		return ondisk.Field("ldm table of contents", "config start", db.at+said, start, fmt.Sprintf("less than %d", sectors))
 	}
 	at := ondisk.I64(start) * db.sector
 	switch {
-	case !db.decode(at, &v) || string(v.Magic[:]) != "VMDB":
+	case !db.decode(at, v) || string(v.Magic[:]) != "VMDB":
 		return ondisk.Field("ldm vmdb", "magic", db.at+at, v.Magic[:], "VMDB")
 	case v.RecordSize < minLDMBlock || v.RecordSize > maxLDMBlock:
 		return ondisk.Field("ldm vmdb", "size of a block", db.at+at+8, v.RecordSize,
@@ -193,7 +142,7 @@ func (db *ldmDatabase) readVMDB(start uint64, said int64) error {
 		return ondisk.Field("ldm vmdb", "first block", db.at+at+12, v.FirstRecord,
 			fmt.Sprintf("at most %d", int64(len(db.b))-at))
 	}
-	db.first, db.size = at+int64(v.FirstRecord), int64(v.RecordSize)
+	db.vmdbAt, db.first, db.size = db.at+at, at+int64(v.FirstRecord), int64(v.RecordSize)
 	return nil
 }
 

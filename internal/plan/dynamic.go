@@ -1,0 +1,74 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// keepDatabase adds to a goal that the partition with the database of a dynamic disk stays. Windows reads and writes it
+// seldom, and the private headers in it name its place.
+func keepDatabase(l *layout.Layout, goal align.Goal) align.Goal {
+	if l.Dynamic == nil || l.Dynamic.Metadata == 0 {
+		return goal
+	}
+	leave := map[int]string{l.Dynamic.Metadata: "it holds the database of the dynamic disk"}
+	maps.Copy(leave, goal.Leave)
+	goal.Leave = leave
+	return goal
+}
+
+// anchored returns the slots of a disk. Of a dynamic disk as many extents as possible are put on the boundary.
+func anchored(l *layout.Layout, goal align.Goal) []slot {
+	slots := slotsOf(l)
+	for i, s := range slots {
+		if s.part.Members != nil {
+			slots[i].anchor = l.Dynamic.Anchor(goal.Must)
+		}
+	}
+	return slots
+}
+
+// noRoom refuses a dynamic disk whose volumes have no place on the boundary in front of the database. Without the wish
+// to move them, that is for later.
+func (p *Plan) noRoom(l *layout.Layout) {
+	if !p.Goal.Dynamic {
+		for _, i := range l.Issues {
+			if i.Code == layout.CodeDynamic {
+				p.Notes = append(p.Notes, align.FromIssue(i))
+			}
+		}
+		return
+	}
+	p.refuse("ldm-room", ondisk.ErrUnsupported, 0, fmt.Sprintf("the volumes of the dynamic disk end at LBA %d, and have no "+
+		"place on the boundary of %s in front of the database at LBA %d, which stays", l.Dynamic.Span.End()/l.LBASize(),
+		units.Short(p.Goal.Want), l.Dynamic.Database.Off/l.LBASize()),
+		"try a smaller --boundary (4K is enough for most storage), or convert it to a basic disk in the guest")
+}
+
+// maxNames bounds what one note lists.
+const maxNames = 8
+
+// offInside names the extents of a dynamic disk that stay off the boundary.
+func (p *Plan) offInside(l *layout.Layout) {
+	if l.Dynamic == nil || !p.Goal.Dynamic {
+		return
+	}
+	off := l.Dynamic.Off(p.shift(l, l.Dynamic.Members[0]), p.Goal.Must)
+	var names []string
+	for _, e := range off[:min(len(off), maxNames)] {
+		names = append(names, fmt.Sprintf("%.64q", e.Name))
+	}
+	if len(off) > 0 {
+		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+			Code: "ldm-off", Effect: ondisk.Note, Text: fmt.Sprintf("%d of %d extents of the dynamic disk stay off the boundary "+
+				"of %s, for all move by one distance: %s", len(off), len(l.Dynamic.Extents), units.Short(p.Goal.Must),
+				strings.Join(names, ", ")),
+		}))
+	}
+}

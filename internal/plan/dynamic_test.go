@@ -1,0 +1,190 @@
+package plan_test
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+const dynamicSectors = 16384
+
+// dynamicDisk forges a dynamic disk whose volumes are in the space from LBA 63 on.
+func dynamicDisk(space int64, slots []tableforge.Slot, starts ...int64) forge.Bytes {
+	f := tableforge.NewMBR(dynamicSectors, slots...)
+	var volumes []poolforge.LDMVolume
+	for i, start := range starts {
+		volumes = append(volumes, poolforge.LDMVolume{
+			Name: string(rune('A' + i)), Kind: poolforge.LDMSpanned,
+			Copies: [][]poolforge.LDMPiece{{{Start: start, Sectors: 50}}},
+		})
+	}
+	poolforge.PutLDMGroup([]forge.Bytes{f}, 63, space, volumes...)
+	return f
+}
+
+func dynamicSlot(space uint32) []tableforge.Slot {
+	return []tableforge.Slot{{Type: 0x42, Start: 63, Sectors: space}}
+}
+
+func planDynamic(t *testing.T, f forge.Bytes, goal align.Goal) *plan.Plan {
+	t.Helper()
+	p, err := plan.New(read(t, memory(f)), goal)
+	require.NoError(t, err)
+	return p
+}
+
+func dynamicCodes(p *plan.Plan) (codes []string) {
+	for _, n := range p.Notes {
+		codes = append(codes, n.Code)
+	}
+	return codes
+}
+
+// The whole space of the volumes moves as one, what lies outside of its partitions too, and the database stays.
+func TestADynamicDiskMovesAsOne(t *testing.T) {
+	f := dynamicDisk(12000, []tableforge.Slot{
+		{Type: 0x42, Start: 63, Sectors: 1000}, {Type: 0x42, Start: 2000, Sectors: 3000},
+	}, 0, 128, 1001)
+	for i := range f[63*512 : (63+12000)*512] {
+		f[63*512+i] = byte(i%251 + 1)
+	}
+	goal := align.Goal{Must: 65536, Want: 65536, Dynamic: true}
+	p := planDynamic(t, f, goal)
+	require.Equal(t, []plan.Move{
+		{Partition: 1, From: 63 * 512, To: 128 * 512, Len: 1000 * 512},
+		{Partition: 2, From: 2000 * 512, To: 2065 * 512, Len: 3000 * 512},
+	}, p.Moves)
+	require.Empty(t, p.Refusals(false))
+	require.Equal(t, []string{"ldm-moved", "ldm-off"}, dynamicCodes(p))
+	require.Contains(t, p.Notes[1].Text, "1 of 3 extents")
+	out := make([]byte, len(f))
+	_, err := p.View(memory(f)).ReadAt(out, 0)
+	require.NoError(t, err)
+	require.Equal(t, []byte(f[63*512:][:12000*512]), out[128*512:][:12000*512])
+	const db = (dynamicSectors - 2048) * 512
+	was, is := bytes.Clone([]byte(f[db:])), bytes.Clone(out[db:])
+	for _, at := range []int64{1856 * 512, 2047 * 512} {
+		for _, b := range [][]byte{was, is} {
+			clear(b[at+poolforge.LDMSum:][:4])
+			clear(b[at+0x11b:][:8])
+		}
+	}
+	require.Equal(t, was, is)
+	after := read(t, memory(out))
+	require.NoError(t, verify.Promise(p, read(t, memory(f)), after))
+	require.NoError(t, verify.Settled(after, p.Goal))
+	starts, err := verify.Starts(read(t, memory(f)), after)
+	require.NoError(t, err)
+	again, err := plan.At(read(t, memory(f)), starts, false)
+	require.NoError(t, err)
+	require.Equal(t, p.Patches, again.Patches)
+}
+
+// Without the wish of the user a dynamic disk is refused as ever, whether it has room or not.
+func TestADynamicDiskIsRefusedWithoutTheFlag(t *testing.T) {
+	for _, space := range []uint32{12000, dynamicSectors - 2048 - 63} {
+		p := planDynamic(t, dynamicDisk(int64(space), dynamicSlot(space), 0), align.Goal{Must: 65536, Want: 65536})
+		require.Len(t, p.Refusals(true), 1)
+		require.Equal(t, "ldm", p.Refusals(true)[0].Code)
+		require.Contains(t, p.Refusals(true)[0].Remedy, "--dynamic-disks")
+	}
+}
+
+// Where the volumes cannot move, or not without the database, the refusal has the reason.
+func TestDynamicDisksThatHaveNoPlace(t *testing.T) {
+	goal := align.Goal{Must: 65536, Want: 65536, Dynamic: true}
+	const full = dynamicSectors - 2048 - 63
+	for name, c := range map[string]struct {
+		space int64
+		junk  int64 // LBA of a byte behind the space
+		code  string
+	}{
+		"room for it":               {full - 65, 0, ""},
+		"one sector too few":        {full - 64, 0, "ldm-room"},
+		"none":                      {full, 0, "ldm-room"},
+		"bytes behind it that give": {full - 80, full - 80 + 63, ""},
+		"bytes that have no place":  {full - 65, full - 65 + 63, "ldm-room"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := dynamicDisk(c.space, dynamicSlot(uint32(c.space)), 0)
+			if c.junk > 0 {
+				f.U8(c.junk*512, 1)
+			}
+			p := planDynamic(t, f, goal)
+			if c.code == "" {
+				require.Empty(t, p.Refusals(false))
+				require.Len(t, p.Moves, 1)
+				require.Equal(t, p.OldSize, p.Size)
+				return
+			}
+			require.Equal(t, c.code, p.Refusals(true)[0].Code)
+			require.Empty(t, p.Moves)
+			require.Contains(t, p.Refusals(true)[0].Text, "in front of the database at LBA 14336")
+		})
+	}
+}
+
+// A disk of a system is refused unless the user accepts that; a format that rounds sizes up is refused.
+func TestDynamicDisksThatMayNotMove(t *testing.T) {
+	slots := dynamicSlot(12000)
+	slots[0].Flag = 0x80
+	goal := align.Goal{Must: 65536, Want: 65536, Dynamic: true}
+	p := planDynamic(t, dynamicDisk(12000, slots, 0), goal)
+	require.Equal(t, "ldm-system", p.Refusals(false)[0].Code)
+	require.Empty(t, p.Refusals(true))
+
+	f := dynamicDisk(12000, dynamicSlot(12000), 0)
+	l := read(t, memory(f))
+	p = planDynamic(t, f, goal)
+	p.Grow(l, p.Size+512)
+	require.Equal(t, "ldm-grows", p.Refusals(true)[0].Code)
+
+	p = planDynamic(t, dynamicDisk(12000, dynamicSlot(12000), 65), goal)
+	require.Empty(t, p.Moves, "its volume is aligned")
+	require.False(t, slices.Contains(dynamicCodes(p), "ldm-moved"))
+	p.Grow(l, p.Size+512)
+	require.Empty(t, p.Refusals(false))
+
+	goal.Only = []int{1}
+	require.Len(t, planDynamic(t, f, goal).Moves, 1)
+	goal.Leave = map[int]string{1: "it stays"}
+	require.Empty(t, planDynamic(t, f, goal).Moves)
+}
+
+// Whatever the extents and the boundary are: the result is settled, keeps the promise, and has no fewer extents on the
+// boundary than any other distance would put there.
+func TestDynamicDisksGetMostExtentsAligned(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var starts []int64
+		at := int64(0)
+		for range rapid.IntRange(1, 6).Draw(t, "extents") {
+			at += rapid.SampledFrom([]int64{0, 1, 14, 63, 78, 128}).Draw(t, "gap")
+			starts = append(starts, at)
+			at += 50
+		}
+		f := dynamicDisk(at, dynamicSlot(uint32(at)), starts...)
+		want := rapid.SampledFrom([]int64{4096, 65536}).Draw(t, "boundary")
+		goal := align.Goal{Must: want, Want: want, Dynamic: true}
+		before := read(t, memory(f))
+		p, err := plan.New(before, goal)
+		require.NoError(t, err)
+		require.Empty(t, p.Refusals(false))
+		after := read(t, p.View(memory(f)))
+		require.NoError(t, verify.Promise(p, before, after))
+		require.NoError(t, verify.Settled(after, p.Goal))
+		off := len(after.Dynamic.Off(0, want))
+		for shift := int64(0); shift < want; shift += 512 {
+			require.LessOrEqual(t, off, len(before.Dynamic.Off(shift, want)))
+		}
+	})
+}
