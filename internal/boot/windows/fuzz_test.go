@@ -109,3 +109,41 @@ func FuzzBootIni(f *testing.F) {
 		}
 	})
 }
+
+// Partitions that the registry of Windows NT names lie in the value, behind each other, and are found again when their
+// starts are others.
+func FuzzDiskInformation(f *testing.F) {
+	one := make(forge.Bytes, 44+4+8+52)
+	one.U32(0, diskVersion)
+	one.U32(12, 44)
+	one.U32(16, uint32(len(one)-44))
+	one.U16(44, 1)
+	one.U16(48, 1)
+	one.U32(56, notFTMember)
+	one.U64(64, 63*512)
+	f.Add([]byte(one))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		parts, err := knownPartitions(data)
+		if err != nil {
+			require.True(t, boot.Understood(err), err)
+			return
+		}
+		changed, end := bytes.Clone(data), int64(0)
+		for _, p := range parts {
+			require.GreaterOrEqual(t, p.start, end)
+			end = p.start + 8
+			require.LessOrEqual(t, end, int64(len(data)))
+			binary.LittleEndian.PutUint64(changed[p.start:], 1<<20)
+		}
+		again, err := knownPartitions(changed)
+		require.NoError(t, err)
+		require.Equal(t, parts, again)
+	})
+}
+
+// Sizes of the structures, packed by 4 as their headers say.
+func TestDiskInformationSizes(t *testing.T) {
+	require.Equal(t, []int{44, 4, 8, 52}, []int{
+		binary.Size(diskConfig{}), binary.Size(diskRegistry{}), binary.Size(diskDescription{}), binary.Size(diskPartition{}),
+	})
+}

@@ -13,8 +13,8 @@ import (
 )
 
 // MountedDevices finds the values by which Windows recognises a volume of an MBR disk: disk signature and byte offset.
-// With another offset 2000, XP and 2003 take it for a new volume, even their own, and give it another letter.
-var MountedDevices = hives{"mounted-devices", checkLetters, systemHives, findMounted}.finder()
+// With another offset NT 4 to 2003 take it for a new volume, even their own, and give it another letter.
+var MountedDevices = hives{"mounted-devices", checkLetters, systemHives, findLetters}.finder()
 
 // otherLetter is the cost of a stale letter of a partition on another disk.
 const otherLetter = "Windows takes the partition for a new one and gives it another drive letter"
@@ -40,7 +40,7 @@ const (
 	maxMounted = 8192 // values; Windows never forgets one
 )
 
-func findMounted(h *guestHive, _ *boot.Found) error {
+func findMounted(h *guestHive) error {
 	k, err := h.Key("MountedDevices")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

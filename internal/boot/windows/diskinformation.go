@@ -1,0 +1,223 @@
+package windows
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/hive"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Windows NT 4 keeps drive letters in one value, and takes a partition with another start for a new one. Windows 2000
+// and later read it where MountedDevices has no letter.
+const (
+	diskKey     = "DISK"
+	diskValue   = "Information"
+	diskVersion = 3
+	maxDiskInfo = 1 << 20 // bytes; a partition takes 52
+
+	diskInfo = `DISK\Information` // in errors
+)
+
+// diskConfig begins the value. Spec: Windows NT DDK, ntddft.h, DISK_CONFIG_HEADER (packed by 4).
+type diskConfig struct {
+	Version    uint32
+	CheckSum   uint32 // 0: how it is made is not published
+	Dirty      uint8
+	_          [3]byte
+	DiskOffset uint32 // of diskRegistry, in the value
+	DiskSize   uint32 // of it, with all disks
+	FTOffset   uint32 // of the fault-tolerant sets
+	FTSize     uint32 // 0: none
+	_          [8]byte
+	NameOffset uint32 // reserved
+	NameSize   uint32
+}
+
+// diskRegistry begins the list of disks. Spec: ntdskreg.h, DISK_REGISTRY.
+type diskRegistry struct {
+	Disks uint16
+	_     uint16
+}
+
+// diskDescription begins a disk; its partitions follow. Spec: ntdskreg.h, DISK_DESCRIPTION.
+type diskDescription struct {
+	Partitions uint16
+	_          uint16
+	Signature  uint32
+}
+
+// diskPartition is a partition. Spec: ntdskreg.h, DISK_PARTITION (packed by 4).
+type diskPartition struct {
+	FTType         uint32 // notFTMember, or the kind of a fault-tolerant set
+	FTState        uint32
+	StartingOffset int64 // bytes of the disk
+	Length         int64
+	FTLength       int64
+	_              [8]byte
+	DriveLetter    uint8 // ASCII; 0: none
+	AssignLetter   uint8
+	LogicalNumber  uint16
+	FTGroup        uint16
+	FTMember       uint16
+	Modified       uint8
+	_              [3]byte
+}
+
+const (
+	notFTMember     = 4 // Spec: ntdskreg.h, FT_TYPE
+	startInDiskInfo = 8 // of StartingOffset, in diskPartition
+)
+
+// knownPartition is a partition that the value names.
+type knownPartition struct {
+	signature uint32
+	start     int64 // where its StartingOffset is stored, in the value
+	letter    byte
+}
+
+// findLetters finds the letters of all versions of Windows in a SYSTEM.
+func findLetters(h *guestHive, _ *boot.Found) error {
+	err := findMounted(h)
+	if err != nil && !errors.Is(err, ondisk.ErrFormat) {
+		return err
+	}
+	return errors.Join(err, findDiskInformation(h))
+}
+
+func findDiskInformation(h *guestHive) error {
+	k, err := h.Key(diskKey)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	v, err := k.Value(diskValue)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && v.Size == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if v.Size > maxDiskInfo {
+		return fmt.Errorf("%s of %d bytes: %w of %d bytes", diskInfo, v.Size, ondisk.ErrLimit, maxDiskInfo)
+	}
+	data, err := v.Data()
+	if err != nil {
+		return err
+	}
+	parts, err := knownPartitions(data)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if err := findKnown(h, v, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func findKnown(h *guestHive, v *hive.Value, p knownPartition) error {
+	kind := "partition known to Windows NT"
+	if p.letter >= 'A' && p.letter <= 'Z' {
+		kind = fmt.Sprintf("drive letter %c: of Windows NT", p.letter)
+	}
+	if p.signature != h.g.Signature {
+		return h.other(kind, v, p.start, p.signature, otherLetter)
+	}
+	_, err := h.ref(kind, v, p.start)
+	return err
+}
+
+// knownPartitions decodes the value. One with fault-tolerant sets is not supported: their members are found by it too.
+func knownPartitions(data []byte) ([]knownPartition, error) {
+	r := diskReader{data: data, end: int64(len(data))}
+	var c diskConfig
+	r.read("header", &c)
+	switch {
+	case r.err != nil:
+		return nil, r.err
+	case c.Version != diskVersion:
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: version %d, want %d", diskInfo, c.Version, diskVersion)
+	case c.CheckSum != 0:
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: checksum %#x, want 0", diskInfo, c.CheckSum)
+	case int64(c.DiskOffset) < int64(binary.Size(c)):
+		return nil, ondisk.Field(diskInfo, "offset of the disks", 0, c.DiskOffset, fmt.Sprintf("%d or more", binary.Size(c)))
+	case int64(c.DiskOffset)+int64(c.DiskSize) > int64(len(data)):
+		return nil, ondisk.Field(diskInfo, "end of the disks", 0, int64(c.DiskOffset)+int64(c.DiskSize),
+			fmt.Sprintf("%d or less", len(data)))
+	}
+	if err := noSets(data, &c); err != nil {
+		return nil, err
+	}
+	r.at, r.end = int64(c.DiskOffset), int64(c.DiskOffset)+int64(c.DiskSize)
+	return r.disks()
+}
+
+// noSets refuses fault-tolerant sets, whose list begins with their number.
+func noSets(data []byte, c *diskConfig) error {
+	if c.FTSize == 0 {
+		return nil
+	}
+	at := int64(c.FTOffset)
+	if at+2 > int64(len(data)) {
+		return ondisk.Field(diskInfo, "offset of the fault-tolerant sets", 0, at, fmt.Sprintf("%d or less", len(data)-2))
+	}
+	if n := binary.LittleEndian.Uint16(data[at:]); n > 0 {
+		return ondisk.In(ondisk.ErrUnsupported, "%s: %d fault-tolerant sets of Windows NT, want none", diskInfo, n)
+	}
+	return nil
+}
+
+// diskReader reads structures one behind the other.
+type diskReader struct {
+	data    []byte
+	at, end int64
+	err     error
+}
+
+// read decodes a structure, and reports whether it is there.
+func (r *diskReader) read(what string, into any) bool {
+	size := int64(binary.Size(into))
+	if r.err == nil && r.end-r.at < size {
+		r.err = ondisk.Field(diskInfo, what, r.at, fmt.Sprintf("%d bytes", r.end-r.at), fmt.Sprintf("%d bytes", size))
+	}
+	if r.err == nil {
+		_, r.err = binary.Decode(r.data[r.at:r.end], binary.LittleEndian, into)
+		r.at += size
+	}
+	return r.err == nil
+}
+
+// disks reads all disks and their partitions. Each takes some bytes, so that their number is bounded.
+func (r *diskReader) disks() (out []knownPartition, err error) {
+	var all diskRegistry
+	r.read("list of disks", &all)
+	for range all.Disks {
+		var d diskDescription
+		if !r.read("disk", &d) {
+			break
+		}
+		for range d.Partitions {
+			at := r.at
+			var p diskPartition
+			if !r.read("partition", &p) {
+				break
+			}
+			if p.FTType != notFTMember {
+				return nil, ondisk.In(ondisk.ErrUnsupported,
+					"%s: the partition at byte %d is of type %d, a member of a fault-tolerant set, want %d", diskInfo, at, p.FTType,
+					notFTMember)
+			}
+			if p.StartingOffset != 0 {
+				out = append(out, knownPartition{d.Signature, at + startInDiskInfo, p.DriveLetter})
+			}
+		}
+	}
+	return out, r.err
+}
