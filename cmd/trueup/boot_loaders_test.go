@@ -35,10 +35,37 @@ var loaderDisks = map[string]loaderDisk{
 		build: func(t testing.TB) string { t.Helper(); return freeBSDOnGPT(t) },
 		heads: 255, shows: "isdisk0", code: "freebsd-pmbr", starts: []int64{2048, 4096},
 	},
+	"Limine in the gap": {
+		build: func(t testing.TB) string {
+			t.Helper()
+			return limineDisk(t, dosLabel+"start=63, size=112392, type=c, bootable\n", 1)
+		},
+		heads: 255, shows: "theguestisup", code: "limine", starts: []int64{2048},
+	},
+	"Limine behind the entries of a GPT": {
+		build: func(t testing.TB) string {
+			t.Helper()
+			return limineDisk(t, gptLabel+"start=63, size=112392, type="+dataGUID+"\n", 1)
+		},
+		heads: 255, shows: "theguestisup", code: "limine", starts: []int64{2048},
+	},
+	"Limine in a BIOS boot partition": {
+		build: func(t testing.TB) string {
+			t.Helper()
+			return limineDisk(t, gptLabel+"start=34, size=128, type="+biosBootGUID+"\nstart=163, size=112392, type="+dataGUID+"\n", 2, "1")
+		},
+		heads: 255, shows: "theguestisup", code: "limine", starts: []int64{2048, 4096},
+	},
 	"GRUB 2 of Ubuntu 16.04":       grub2Disk("ubuntu1604", "grubrescue>", 63, 2048),
 	"GRUB 2 of Linux from scratch": grub2Disk("lfs", "grubrescue>", 63, 2048),
 	"GRUB 2.14":                    grub2Disk("grub214", "grubrescue>", 127, 2048),
 }
+
+// Types of partitions of a GPT. Spec: GRUB manual, "BIOS installation"; Microsoft, "PARTITION_INFORMATION_GPT".
+const (
+	biosBootGUID = "21686148-6449-6E6F-744E-656564454649"
+	dataGUID     = "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7"
+)
 
 // TestLoadersOfTheCorpusBoot boots loaders that no package here has, before and after the move.
 func TestLoadersOfTheCorpusBoot(t *testing.T) {
@@ -140,6 +167,22 @@ func freeBSDOnGPT(t testing.TB) string {
 	putUFS(t, raw, windowOf(t, raw, 2))
 	writeAt(t, raw, 34*sectorSize, loader(t, "freebsd8/gptboot"))
 	writeAt(t, raw, 0, loader(t, "freebsd8/pmbr")[:codeSize])
+	return raw
+}
+
+// limineDisk returns a disk on which the installer of Limine has been, with limine-bios.sys on the FAT32 of a
+// partition. Its menu shows the guest's text, on the serial port.
+func limineDisk(t testing.TB, script string, files int, partition ...string) string {
+	t.Helper()
+	raw := blankDisk(t, script)
+	w := windowOf(t, raw, files)
+	bootDisk{heads: 255}.format(t, raw, w, 32)
+	config := "serial: yes\ntimeout: no\ninterface_branding: " + booted + "\n/nothing\n    protocol: linux\n    path: boot():/nothing\n"
+	disktest.Run(t, "mcopy", "-i", drive(raw, w), hostFile(t, config), "::limine.conf")
+	disktest.Run(t, "mcopy", "-i", drive(raw, w), disktest.Corpus(t, "loaders/limine8/limine-bios.sys"), "::limine-bios.sys")
+	installer := filepath.Join(t.TempDir(), "limine")
+	disktest.Run(t, "cc", "-w", "-o", installer, disktest.Corpus(t, "loaders/limine8/limine.c"))
+	disktest.Run(t, installer, append([]string{"bios-install", raw}, partition...)...)
 	return raw
 }
 

@@ -26,10 +26,18 @@ type Found struct {
 	Chain  []Link
 	Signs  []Sign // of the state in which the machine was left
 
+	// Fixed are places in no partition that the boot needs as they are.
+	Fixed []Fixed
 	// Windows reports whether a partition holds one.
 	Windows bool
 	// Unlisted counts the positions on other disks that Refs leaves out: too many, or impossible to rewrite.
 	Unlisted int
+}
+
+// Fixed is a range of the disk that must keep its place and its bytes; else there is the issue.
+type Fixed struct {
+	disk.Range
+	Issue ondisk.Issue
 }
 
 // Link is one step of a boot, in words.
@@ -50,6 +58,7 @@ func (f *Found) Add(more Found) {
 	f.Issues = append(f.Issues, more.Issues...)
 	f.Chain = append(f.Chain, more.Chain...)
 	f.Signs = append(f.Signs, more.Signs...)
+	f.Fixed = append(f.Fixed, more.Fixed...)
 	f.Windows, f.Unlisted = f.Windows || more.Windows, f.Unlisted+more.Unlisted
 }
 

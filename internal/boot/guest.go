@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/fs/ext"
@@ -101,6 +102,35 @@ func (g *Guest) NotSeen(p Partition) {
 		g.unseen = map[int]bool{}
 	}
 	g.unseen[p.Number] = true
+}
+
+// WithFile calls do for each partition that has one of the files, with the first path that leads to one.
+func (g *Guest) WithFile(paths []string, do func(p Partition, path string)) error {
+	for _, p := range g.Partitions {
+		path, err := g.firstFile(p, paths)
+		switch {
+		case err == nil:
+			do(p, path)
+		case Understood(err):
+			g.NotSeen(p)
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ondisk.ErrNoMatch):
+			return fmt.Errorf("partition %d: %w", p.Number, err)
+		}
+	}
+	return nil
+}
+
+func (g *Guest) firstFile(p Partition, paths []string) (string, error) {
+	files, err := g.Files(p)
+	if err != nil {
+		return "", err
+	}
+	for _, path := range paths {
+		if _, err = files.Open(path); !errors.Is(err, fs.ErrNotExist) {
+			return path, err
+		}
+	}
+	return "", err
 }
 
 // At returns the places on the disk of bytes [off, off+n) of a file, and the bytes. They are read twice, through the

@@ -1,13 +1,6 @@
 package grub
 
-import (
-	"errors"
-	"fmt"
-	"io/fs"
-
-	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/ondisk"
-)
+import "github.com/trueup/trueup/internal/boot"
 
 // ForDOS is the MBR of grub4dos. Its second part fills the sectors behind the first, and finds GRLDR by name in
 // whatever partition it lies: nothing counts from the start of the disk but what stands in front of all partitions. It
@@ -29,19 +22,7 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 		f.Unbootable("grub4dos", 0, "a part of grub4dos lies in the first partition, and would move with it",
 			boot.InstallAgain)
 	}
-	for _, p := range g.Partitions {
-		files, err := g.Files(p)
-		if err == nil {
-			_, err = files.Open("grldr")
-		}
-		switch {
-		case err == nil:
-			f.Link(p.Number, "GRLDR lies in partition %d", p.Number)
-		case boot.Understood(err):
-			g.NotSeen(p)
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ondisk.ErrNoMatch):
-			return f, fmt.Errorf("partition %d: %w", p.Number, err)
-		}
-	}
-	return f, nil
+	return f, g.WithFile([]string{"grldr"}, func(p boot.Partition, _ string) {
+		f.Link(p.Number, "GRLDR lies in partition %d", p.Number)
+	})
 }

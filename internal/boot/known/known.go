@@ -85,6 +85,7 @@ var Codes = []*boot.Code{
 	firmware.KolibriOS,
 	firmware.Haiku,
 	firmware.FreeBSDBoot,
+	firmware.Limine,
 	firmware.GenericCHS,
 	firmware.GenericLBA,
 }

@@ -2,7 +2,9 @@ package known_test
 
 import (
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -37,6 +39,11 @@ var instructions = []struct {
 	{"lilo -M ext", linux.LiloMBR2, []*boot.Code{linux.Lilo}, []string{
 		"fa eb..13 .... 4c494c4f .... 1000 0100 007c 0000", "668b4408 6601061406 e8.... 813efe7d55aa",
 		"be0c06 bbaa55 b441 cd13",
+	}},
+	{"limine 4 to 8", firmware.Limine, nil, []string{
+		"680070 07 bfa87d 668b05 668b6d04 31db 6631c9 8b4dfc e8", "668b4508 668b6d0c 01cb 8b4dfe e8",
+		"60 be0080 c7041000 c744020100 895c04 8c4406 52 56 6650 6655 b448 be1080 c7041e00 cd13 72.. 8b6c18",
+		"66f7f5 66894408 66c7440c00000000 5a b442 f8 cd13 72.. 016c04",
 	}},
 	{"rufus", firmware.Rufus, []*boot.Code{firmware.GenericLBA, firmware.GenericCHS}, []string{
 		"bbbe7d 8b17 52 b280 8b4f02 668b5f08 e8.... 73",
@@ -92,7 +99,22 @@ func TestIdentifyLoadersOfTheCorpus(t *testing.T) {
 	} {
 		require.Equal(t, want.ID, known.Identify(codeOf(t, disktest.Corpus(t, "loaders/"+file))).ID, file)
 	}
+	require.Equal(t, firmware.Limine.ID, known.Identify(limine(t)).ID)
 	gptboot, err := os.ReadFile(disktest.Corpus(t, "loaders/freebsd8/gptboot"))
 	require.NoError(t, err)
 	require.True(t, firmware.FreeBSDBoot.Known(gptboot[:codeLength]))
+}
+
+// limine returns the boot sector in the header file of Limine's installer.
+func limine(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile(disktest.Corpus(t, "loaders/limine8/limine-bios-hdd.h"))
+	require.NoError(t, err)
+	var code []byte
+	for _, x := range regexp.MustCompile(`0x[0-9a-fA-F]{2}\b`).FindAllString(string(text), codeLength) {
+		n, err := strconv.ParseUint(x, 0, 8)
+		require.NoError(t, err)
+		code = append(code, byte(n))
+	}
+	return code
 }

@@ -48,6 +48,7 @@ const (
 	roleRoot     = "holds the root of a Linux"
 	roleGRUB     = "holds the configuration of GRUB"
 	roleSyslinux = "holds the configuration of SYSLINUX"
+	roleLimine   = "holds the configuration of Limine"
 	roleEntries  = "holds the entries of a boot loader"
 )
 
@@ -81,6 +82,10 @@ func inBoot(top string) []configFile {
 		{top + "grub2/grub.cfg", roleGRUB, scanGRUB},
 		{top + "grub2/custom.cfg", "", scanGRUB},
 		{top + "loader/entries/*.conf", roleEntries, scanOptions},
+		{top + "limine.conf", roleLimine, scanOptions},
+		{top + "limine.cfg", roleLimine, scanOptions},
+		{top + "limine/limine.conf", roleLimine, scanOptions},
+		{top + "limine/limine.cfg", roleLimine, scanOptions},
 		{top + "syslinux/*.cfg", roleSyslinux, scanOptions},
 		{top + "extlinux/*.cfg", roleSyslinux, scanOptions},
 		{top + "extlinux/*.conf", roleSyslinux, scanOptions},
