@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // looksLikeOVF reports whether a file has the name of an OVF or begins like one. Where it has the name, a comment of
@@ -67,8 +68,11 @@ func calls(name, base string) bool {
 // case. It is for an OVF that cannot be parsed: other programs may read it.
 func mentions(d *gate.Folder, name, base string) (found bool, err error) {
 	f, err := d.OpenAny(name, ondisk.ErrReference)
+	if passed(err) || sys.Denied(err) {
+		return false, nil
+	}
 	if err != nil {
-		return false, nil // another user's, a link, or gone meanwhile
+		return false, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	if looks, err := looksLikeOVF(name, f); err != nil || !looks {

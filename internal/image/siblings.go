@@ -3,6 +3,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"regexp"
@@ -113,7 +114,7 @@ func naming(d *gate.Folder, name string) bool {
 	}
 	f, err := d.OpenAny(name, ondisk.ErrReference)
 	if err != nil {
-		return false // no regular file, or no image
+		return !passed(err) && !sys.Denied(err) // it could, and opening it again says why not
 	}
 	defer f.Close()
 	head := make([]byte, min(f.Size(), textBlock))
@@ -121,6 +122,12 @@ func naming(d *gate.Folder, name string) bool {
 		return true // it could, and reading its names fails and says why
 	}
 	return slices.ContainsFunc(namers(), func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
+}
+
+// passed reports whether an error says that a name leads to no file that a program follows from here: a link, a folder,
+// or a file that is gone meanwhile.
+func passed(err error) bool {
+	return errors.Is(err, ondisk.ErrReference) || errors.Is(err, ondisk.ErrChanged) || errors.Is(err, fs.ErrNotExist)
 }
 
 // readSiblings reads what the images of the folder name, each file once however many names it has.
@@ -132,11 +139,14 @@ func readSiblings(d *gate.Folder, except string) (map[string]driver.Names, error
 	out, seen := map[string]driver.Names{}, map[string]bool{}
 	for _, name := range list {
 		f, err := d.OpenAny(name, ondisk.ErrReference)
-		if sys.Denied(err) {
+		switch {
+		case sys.Denied(err):
 			out[name] = driver.Names{Broken: true} // another user's
-		}
-		if err != nil {
-			continue // a link, a folder, or gone meanwhile: no program follows it from here
+			continue
+		case passed(err):
+			continue
+		case err != nil:
+			return nil, err
 		}
 		if !seen[f.ID()] {
 			seen[f.ID()] = true
@@ -171,7 +181,9 @@ func readNames(f driver.File) (driver.Names, error) {
 // a complete format of its own is the data of no image, whatever a descriptor calls it, and can be a disk of a package.
 func ExtentOf(d *gate.Folder, base string) (string, error) {
 	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Members) }
-	if f, err := d.OpenAny(base, ondisk.ErrUnsupported); err == nil {
+	f, err := d.OpenAny(base, ondisk.ErrReference)
+	switch {
+	case err == nil:
 		id, err := IdentifyFile(f)
 		if err = errors.Join(err, f.Close()); err != nil {
 			return "", err
@@ -179,6 +191,8 @@ func ExtentOf(d *gate.Folder, base string) (string, error) {
 		if id.Kind == Disk || id.Kind == Pack {
 			gives = func(n driver.Names) []string { return n.Members }
 		}
+	case !passed(err) && !sys.Denied(err):
+		return "", err
 	}
 	return needer(d, base, gives)
 }

@@ -1,0 +1,227 @@
+package image_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+)
+
+// callsEnv makes the test a process that answers one question on a folder: a process cannot wait for a file system that
+// it serves itself.
+const callsEnv = "TRUEUP_TEST_CALLS"
+
+// answer is what a question found, or why it could not be answered.
+type answer struct {
+	Found []string
+	Error string
+}
+
+// where the members of the file "box" are.
+const (
+	boxDescriptor = 512
+	boxDisk       = 4096
+	boxSize       = 64 * sector
+)
+
+// questions are what is asked of a folder. Each answer has all that the question can find.
+var questions = map[string]func(dir string) ([]string, error){
+	"an image with a parent": func(dir string) ([]string, error) {
+		var sums []string
+		digest := func(_ context.Context, name string, f driver.File) error {
+			_, err := io.Copy(io.Discard, io.NewSectionReader(f, 0, f.Size()))
+			sums = append(sums, name)
+			return err
+		}
+		img, err := image.Open(filepath.Join(dir, "top.vmdk"), image.Options{Digest: digest})
+		if err != nil {
+			return nil, err
+		}
+		found, err := everythingOf(img)
+		err = errors.Join(err, img.CheckDigests(context.Background()), img.Unchanged(), img.Close())
+		return append(found, sums...), err
+	},
+	"an image that is a parent": func(dir string) ([]string, error) {
+		img, err := image.Open(filepath.Join(dir, "base.vmdk"), image.Options{})
+		if err != nil {
+			return nil, err
+		}
+		found, err := everythingOf(img)
+		return found, errors.Join(err, img.Close())
+	},
+	"who uses a file": func(dir string) ([]string, error) {
+		d, err := gate.OpenFolder(dir)
+		if err != nil {
+			return nil, err
+		}
+		var found []string
+		var errs []error
+		for _, name := range []string{"base-flat.vmdk", "base.vmdk", "member.img"} {
+			extent, err1 := image.ExtentOf(d, name)
+			user, err2 := image.UserOf(d, name)
+			named, err3 := image.IsNamed(d, name)
+			errs = append(errs, err1, err2, err3)
+			found = append(found, fmt.Sprint(name, ": ", extent, ", ", user, ", ", named))
+		}
+		return found, errors.Join(append(errs, d.Close())...)
+	},
+	"what files are": func(dir string) ([]string, error) {
+		var found []string
+		var errs []error
+		for _, name := range []string{"base.vmdk", "base-flat.vmdk", "top.vmdk", "disk.ovf", "member.img", "box"} {
+			id, err := image.Identify(filepath.Join(dir, name), nil)
+			errs = append(errs, err)
+			found = append(found, fmt.Sprint(name, ": ", id))
+		}
+		return found, errors.Join(errs...)
+	},
+	"the files of a package": func(dir string) ([]string, error) {
+		s, err := image.OpenFiles(filepath.Join(dir, "disk.ovf"), nil)
+		if err != nil {
+			return nil, err
+		}
+		var found []string
+		errs := []error{}
+		for _, name := range []string{"member.img", "within/member.img"} {
+			f, err := s.Open(name)
+			errs = append(errs, err)
+			if err == nil {
+				found = append(found, fmt.Sprint(f.Name(), f.Size()))
+			}
+			img, err := s.OpenImage(name, image.Options{})
+			if errs = append(errs, err); err == nil {
+				all, err := everythingOf(img)
+				found = append(found, all...)
+				errs = append(errs, err, img.Close())
+			}
+		}
+		return append(found, fmt.Sprint(len(s.Handles))), errors.Join(append(errs, s.Unchanged(), s.Close())...)
+	},
+	"an image in an archive": func(dir string) ([]string, error) {
+		s, err := image.OpenFiles(filepath.Join(dir, "box"), nil)
+		if err != nil {
+			return nil, err
+		}
+		find := func(name string) (disk.Range, error) {
+			if name != "in/base-flat.vmdk" {
+				return disk.Range{}, fs.ErrNotExist
+			}
+			return disk.Range{Off: boxDisk, Len: boxSize}, nil
+		}
+		at := disk.Range{Off: boxDescriptor, Len: int64(len(flatText))}
+		img, err := s.OpenInside("in/base.vmdk", at, find, image.Options{})
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		found, err := everythingOf(img)
+		return found, errors.Join(err, img.Close(), s.Close())
+	},
+}
+
+var flatText = vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "base-flat.vmdk" 0`, boxSize/sector))
+
+// everythingOf returns all that an image says of itself and its folder, and a sum of its disk.
+func everythingOf(img *image.Image) (found []string, err error) {
+	children, err1 := img.Children()
+	owner, err2 := img.Owner()
+	busy, err3 := img.Busy()
+	h := sha256.New()
+	_, err4 := io.Copy(h, io.NewSectionReader(img.Disk, 0, img.Disk.Size()))
+	for _, f := range img.Files() {
+		found = append(found, fmt.Sprint(f.Name, f.Size))
+	}
+	found = append(found, fmt.Sprint(img.Format, img.Chain, children, owner, busy), fmt.Sprintf("%x", h.Sum(nil)))
+	return found, errors.Join(err1, err2, err3, err4)
+}
+
+// TestEveryCallOnAFolderFails has each call on the file system of an image fail in turn: a question is answered as if
+// nothing had failed, or with the error.
+func TestEveryCallOnAFolderFails(t *testing.T) {
+	t.Parallel()
+	if question, dir, found := strings.Cut(os.Getenv(callsEnv), "\n"); found {
+		var a answer
+		var err error
+		if a.Found, err = questions[question](dir); err != nil {
+			a = answer{Error: err.Error()}
+		}
+		require.NoError(t, json.NewEncoder(os.Stderr).Encode(a))
+		return
+	}
+	if disktest.Raced {
+		t.Skip("its processes have one goroutine each, and take a second to end")
+	}
+	behind := t.TempDir()
+	questionable(t, behind)
+	for question := range questions {
+		t.Run(question, func(t *testing.T) {
+			t.Parallel()
+			var j oddfs.Journal
+			mounted := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j})
+			ask := func(fail int) (a answer, done []string) {
+				cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOnAFolderFails$")
+				cmd.Env = append(os.Environ(), callsEnv+"="+question+"\n"+mounted)
+				var stderr strings.Builder
+				cmd.Stderr = &stderr
+				j.Restart(fail)
+				out, err := cmd.Output()
+				require.NoError(t, err, "%s%s", out, stderr.String())
+				require.NoError(t, json.Unmarshal([]byte(stderr.String()), &a), stderr.String())
+				return a, j.Done()
+			}
+			good, all := ask(0)
+			require.Empty(t, good.Error)
+			require.NotEmpty(t, good.Found)
+			asked := map[[3]string]int{}
+			for i, op := range all {
+				// The same call between the same others is made for the same reason.
+				around := [3]string{op}
+				copy(around[1:], all[max(i-1, 0):i])
+				copy(around[2:], all[i+1:min(i+2, len(all))])
+				if asked[around]++; asked[around] > 1 {
+					continue
+				}
+				if a, _ := ask(i + 1); a.Error == "" {
+					require.Equal(t, good, a, "call %d of %d, %s, failed", i+1, len(all), op)
+				}
+			}
+		})
+	}
+}
+
+// questionable makes a folder that has something of everything that questions are about.
+func questionable(t *testing.T, dir string) {
+	t.Helper()
+	data := imagetest.Noise(1, boxSize)
+	imagetest.Write(t, dir, "base-flat.vmdk", data)
+	imagetest.Write(t, dir, "base.vmdk", []byte(flatText))
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-b", filepath.Join(dir, "base.vmdk"), "-F", "vmdk",
+		filepath.Join(dir, "top.vmdk"))
+	imagetest.Write(t, dir, "disk.ovf", []byte(`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1">`+
+		`<References><File xmlns:o="http://schemas.dmtf.org/ovf/envelope/1" o:href="member.img" o:id="f"/></References></Envelope>`))
+	imagetest.Write(t, dir, "member.img", data)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "within"), 0o755))
+	imagetest.Write(t, filepath.Join(dir, "within"), "member.img", data)
+	box := make([]byte, boxDisk+boxSize)
+	copy(box[boxDescriptor:], flatText)
+	copy(box[boxDisk:], data)
+	imagetest.Write(t, dir, "box", box)
+}
