@@ -36,7 +36,7 @@ func (r *Result) outlast(g *Guest) error {
 			continue
 		}
 		home := Partition{}
-		if ref.Off < AreaLen {
+		if ref.File == "" && ref.Off < AreaLen {
 			home = p
 		}
 		const back = "%s: the journal of partition %d is to be replayed, which can bring its old bytes back: %s"
