@@ -168,6 +168,7 @@ var edges = map[string][]string{
 	// A boot sector ends as an MBR does.
 	"internal/disktest/forge/fsforge":   {"internal/disktest/forge", "internal/disktest/forge/tableforge"},
 	"internal/disktest/forge/grubforge": {"internal/disktest/forge", "internal/disktest/forge/tableforge"},
+	"internal/disktest/forge/liloforge": {"internal/disktest/forge"},
 	"internal/disktest/forge/hiveforge": {"internal/disktest/forge"},
 	"internal/disktest/forge/poolforge": {
 		"internal/disktest/forge", "internal/disktest/forge/fsforge", "internal/disktest/forge/tableforge",

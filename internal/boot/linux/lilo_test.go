@@ -15,17 +15,22 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Spec: common.h of LILO 0.5, 21 and 22: the signature after a jump of 2 or 6 bytes, then stage and version.
+// Spec: common.h of LILO 0.5, 21, 22 and 24: the signature after a jump of 2 or 6 bytes, then stage and version, or the
+// version alone.
 func TestLilo(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		code string
 		says string
 	}{
-		"before 21": {"\xeb\x21LILO\x01\x00\x14\x00", "LILO (older than 21)"},
-		"21":        {"\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x15\x00", "LILO 21"},
-		"22.8":      {"\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x16\x08", "LILO 22.8"},
+		"before 21":    {"\xeb\x21LILO\x01\x00\x14\x00", "LILO (older than 21)"},
+		"21":           {"\xeb\x3c\x00\x00\x00\x00LILO\x01\x00\x15\x00", "LILO 21"},
+		"22.2":         {"\xfa\xe8\x21\x00\xb4\x01LILO\x01\x00\x16\x02", "LILO 22.2"},
+		"22.8":         {"\xfa\xeb\x21\x01\xb4\x01LILO\x16\x08\x03\x1e\x2f\x4d", "LILO 22.8"},
+		"24, whenever": {"\xfa\xeb\x21\x01\xb4\x01LILO\x18\x00\x10\x00\x2f\x4d", "LILO 24"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for _, lba := range []int64{0, 63} {
 				f := twoPartitionDisk()
 				f.Text(lba*512, tc.code)
@@ -39,6 +44,7 @@ func TestLilo(t *testing.T) {
 				require.True(t, i.OnMove)
 				require.Zero(t, i.Partition, "a kernel can lie in any partition")
 				require.Contains(t, i.Text, tc.says+" in the ")
+				require.Contains(t, i.Text, "its map is not rewritten, since ")
 				require.Contains(t, i.Remedy, "run lilo from a rescue system")
 				require.Equal(t, lba != 0, r.Boots(1))
 				require.Contains(t, r.Chain[0].Text, tc.says+" in the ")

@@ -1,0 +1,457 @@
+package linux
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// liloMap reads the map of a LILO: a file that holds the second stage, the table of kernels, and for each kernel and
+// initial RAM disk the sectors that it consists of. All of it, and all that it names, must lie in one partition.
+//
+// Spec: LILO 24, src/common.h, src/map.c, src/bsect.c, src/second.S.
+type liloMap struct {
+	g     *boot.Guest
+	home  boot.Partition
+	mode  liloMode
+	file  *guestfile.File
+	where []disk.Range   // of the file, on the disk
+	seen  map[int64]bool // sectors of the file that have been read, by their offset in it
+	refs  []boot.Ref
+	links []string
+}
+
+// Sizes and places.
+const (
+	liloMaxFile  = 32 << 20 // bytes of a map: thousands of sectors of addresses, and a bitmap
+	liloAddrLen  = 5        // of an address
+	liloLink     = 505      // of the address of the next sector of addresses; 101 stand in front of it
+	atLiloKeys   = 26       // of the address of the parameters, in the second stage
+	atLiloSum    = 504      // of the checksum over what is in front of it in the parameters
+	atLiloArrays = 408      // of the starts of arrays in the parameters; what has no room for it ends in front of tables
+	atLiloTable  = 492      // of the first address of the table of kernels, minus 4 for each sector of the table
+	liloMaxTable = 12       // sectors of the table of kernels
+	liloMaxName  = 16       // bytes of the name of a kernel, with its NUL
+	liloIsKernel = 16       // flag of a kernel; what has it not is the boot sector of another system
+)
+
+// liloParams begins the second stage. Spec: src/common.h, BOOT_PARAMS_2.
+type liloParams struct {
+	Jump     [6]byte
+	Magic    [4]byte
+	Version  uint16
+	MapStamp uint32
+	Stage    uint16 // with flags in the high byte
+	Serial   uint16
+	Timeout  uint16
+	Delay    uint16
+	Message  uint16 // its length; 0: none
+	Keys     [liloAddrLen]byte
+	Flags    byte
+}
+
+// open finds the map as a file. place is a byte of it on the disk.
+func (m *liloMap) open(place int64) error {
+	if kind := m.home.Volume.Kind; !slices.Contains([]volume.Kind{volume.Ext2, volume.Ext3, volume.Ext4}, kind) {
+		return liloErrorf("it lies in partition %d (%s), and only in ext the file of the map is read", m.home.Number, kind)
+	}
+	files, err := m.g.Files(m.home)
+	if err != nil {
+		return m.unread(err)
+	}
+	for _, path := range []string{"boot/map", "map"} {
+		m.file, err = files.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil && m.file.Size() <= liloMaxFile {
+			m.where, err = m.file.Where(0, m.file.Size())
+		}
+		if err != nil {
+			return m.unread(err)
+		}
+		for i := range m.where {
+			m.where[i].Off += m.home.Off
+		}
+		if _, ok := m.offset(place); ok {
+			return nil
+		}
+	}
+	return liloErrorf("the list of its second stage, at LBA %d, is in no file /boot/map of partition %d",
+		place/liloSector, m.home.Number)
+}
+
+// unread makes a reason of an error that describes the file system.
+func (m *liloMap) unread(err error) error {
+	if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, fs.ErrInvalid) {
+		return liloErrorf("partition %d: %v", m.home.Number, err)
+	}
+	return err
+}
+
+// offset finds the sector of the file that lies at a byte of the disk.
+func (m *liloMap) offset(place int64) (off int64, ok bool) {
+	for _, r := range m.where {
+		if place >= r.Off && place+liloSector <= r.End() {
+			off += place - r.Off
+			return off, off%liloSector == 0
+		}
+		off += r.Len
+	}
+	return 0, false
+}
+
+// sector reads a sector of the map at a byte of the disk, once.
+func (m *liloMap) sector(place int64, what string) (off int64, b []byte, err error) {
+	off, ok := m.offset(place)
+	switch {
+	case !ok:
+		return 0, nil, liloErrorf("%s is at LBA %d, outside of %q", what, place/liloSector, m.file.Path)
+	case m.seen[off]:
+		return 0, nil, liloErrorf("%s is at LBA %d, as another part of its map", what, place/liloSector)
+	}
+	m.seen[off] = true
+	b, err = ondisk.Bytes(m.file, off, liloSector)
+	return off, b, err
+}
+
+// refer adds a reference: n bytes from each of some offsets of the file. Its first address means a byte of the disk.
+func (m *liloMap) refer(kind string, points, n int64, shift liloShift, offs ...int64) error {
+	r := boot.Ref{
+		Kind: kind, Partition: m.home.Number, File: m.file.Path, Off: offs[0], Points: points, Target: m.home.Number,
+		Encode: m.encoder(points, shift),
+	}
+	for _, off := range offs {
+		at, raw, err := m.g.At(m.home, m.file, off, n)
+		if err != nil {
+			return err
+		}
+		r.At, r.Raw = append(r.At, at...), append(r.Raw, raw...)
+	}
+	m.refs = append(m.refs, r)
+	return nil
+}
+
+// address decodes an address that counts one sector, and returns the byte of the disk that it means.
+func (m *liloMap) address(b []byte) (place int64, err error) {
+	a, err := m.next(&liloHigh{}, b)
+	if err == nil && a.sectors != 1 {
+		err = liloErrorf("the address of LBA %d has %d sectors, and not one", a.lba, a.sectors)
+	}
+	return a.lba * liloSector, err
+}
+
+// next decodes an address of a row, which must lie in the partition.
+func (m *liloMap) next(high *liloHigh, b []byte) (liloAddr, error) {
+	a, err := high.decode(b, m.mode)
+	if err != nil {
+		return a, err
+	}
+	p, ok := m.g.Holding(a.lba*liloSector, a.sectors*liloSector)
+	if !ok || p.Number != m.home.Number {
+		return a, liloErrorf("it names %d sectors from LBA %d on, and the map lies in partition %d", a.sectors, a.lba,
+			m.home.Number)
+	}
+	return a, nil
+}
+
+// read follows the list of the second stage, in the sector at a byte of the disk.
+func (m *liloMap) read(place int64, one *liloFirst) error {
+	off, list, err := m.sector(place, "the list of its second stage")
+	if err != nil {
+		return err
+	}
+	const end = liloSector - len(liloMagic)
+	if string(list[end:]) != liloMagic {
+		return liloErrorf("LBA %d does not hold the list of its second stage", place/liloSector)
+	}
+	var two *liloParams
+	var first, n int64 // of the list
+	for ; n < int64(end)/4; n++ {
+		lba := int64(binary.LittleEndian.Uint32(list[4*n:]))
+		if lba == 0 {
+			break
+		}
+		at, b, err := m.sector(lba*liloSector, fmt.Sprintf("sector %d of its second stage", n+1))
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			first = at
+			if two, err = readLiloParams(b, one); err != nil {
+				return err
+			}
+		}
+	}
+	if two == nil || n == int64(end)/4 {
+		return liloErrorf("the list of its second stage has no sectors, or no end")
+	}
+	points := int64(binary.LittleEndian.Uint32(list)) * liloSector
+	if err := m.refer("LILO list of its second stage", points, n*4, m.shiftNumbers, off); err != nil {
+		return err
+	}
+	return m.readParameters(two, first)
+}
+
+func readLiloParams(b []byte, one *liloFirst) (*liloParams, error) {
+	p := &liloParams{}
+	if err := ondisk.Fill(b[:binary.Size(p)], binary.LittleEndian, p); err != nil {
+		return nil, err
+	}
+	if p.Magic != one.Magic || p.Version != one.Version || p.MapStamp != one.MapStamp || p.Stage&0xff != liloStage2 {
+		return nil, liloErrorf("what its list names is no second stage of the same map")
+	}
+	return p, nil
+}
+
+// readParameters reads the sector of keys and parameters, whose address stands in the second stage at byte two of the
+// file. Spec: src/common.h, MENUTABLE.
+func (m *liloMap) readParameters(p *liloParams, two int64) error {
+	place, err := m.address(p.Keys[:])
+	if err != nil {
+		return err
+	}
+	if err := m.refer("LILO pointer to its parameters", place, liloAddrLen, m.shiftAt(0), two+atLiloKeys); err != nil {
+		return err
+	}
+	off, b, err := m.sector(place, "the sector of its parameters")
+	if err != nil {
+		return err
+	}
+	if sum := liloSum(b[:atLiloSum]); sum != binary.LittleEndian.Uint32(b[atLiloSum:]) {
+		return liloErrorf("its parameters, at LBA %d, do not have their checksum, %#x", place/liloSector, sum)
+	}
+	sectors, line, err := m.findTable(b)
+	if err != nil {
+		return err
+	}
+	// The addresses of message and default command line stand in front of those of the table.
+	message := atLiloTable - 4*sectors - 2*liloAddrLen
+	var places []int64
+	for i := range sectors + 2 {
+		if i > 0 || p.Message != 0 {
+			places = append(places, message+i*liloAddrLen)
+		}
+	}
+	if p.Message == 0 && !ondisk.IsZero(b[message:message+liloAddrLen]) {
+		return liloErrorf("it has the address of a message, which has no length")
+	}
+	points := line
+	if p.Message != 0 {
+		if points, err = m.address(b[message:]); err != nil {
+			return err
+		}
+		if _, err := m.section("message", b[message:]); err != nil {
+			return err
+		}
+	}
+	if err := m.refer("LILO parameters", points, liloSector, m.shiftAt(places...).sealed(atLiloSum), off); err != nil {
+		return err
+	}
+	return m.readTable(sectors)
+}
+
+// findTable finds how many sectors the table of kernels has. They follow the first sector of the map, which holds the
+// default command line and lies at byte line of the disk.
+func (m *liloMap) findTable(b []byte) (sectors, line int64, err error) {
+	for sectors = 1; sectors <= liloMaxTable; sectors++ {
+		at := atLiloTable - 4*sectors
+		if line, err = m.address(b[at-liloAddrLen:]); err != nil || !m.follows(b[at-liloAddrLen:], sectors+1) {
+			continue
+		}
+		// Behind the starts of arrays there is a bit for each.
+		if !ondisk.IsZero(b[atLiloArrays : at-2*liloAddrLen]) {
+			return 0, 0, errLiloRAID
+		}
+		return sectors, line, nil
+	}
+	return 0, 0, liloErrorf("its parameters do not name the first sectors of %q, which hold the table of kernels",
+		m.file.Path)
+}
+
+// follows reports whether n addresses are those of the first sectors of the map.
+func (m *liloMap) follows(b []byte, n int64) bool {
+	for i := range n {
+		place, err := m.address(b[i*liloAddrLen:])
+		if off, ok := m.offset(place); err != nil || !ok || off != i*liloSector {
+			return false
+		}
+	}
+	return true
+}
+
+// section reads a row of addresses, whose first sector an address names, and returns how many sectors they name.
+func (m *liloMap) section(what string, addr []byte) (sectors int64, err error) {
+	place, err := m.address(addr)
+	if err != nil {
+		return 0, err
+	}
+	var offs []int64
+	var high liloHigh
+	points := int64(0)
+	for more := true; more; { // each round reads another sector of the file
+		off, b, err := m.sector(place, "a list of sectors, of "+what+",")
+		if err != nil {
+			return 0, err
+		}
+		offs = append(offs, off)
+		more, err = liloPage(b, func(b []byte) error {
+			a, err := m.next(&high, b)
+			if sectors == 0 {
+				points = a.lba * liloSector
+			}
+			sectors += a.sectors
+			return err
+		}, func(b []byte) error {
+			place, err = m.address(b)
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	if sectors == 0 {
+		return 0, liloErrorf("the list of sectors of %s is empty", what)
+	}
+	return sectors, m.refer("LILO list of sectors of "+what, points, liloSector, m.shiftPages, offs...)
+}
+
+// liloKernel is an entry of the table of kernels. Spec: src/common.h, IMAGE_DESCR.
+type liloKernel struct {
+	Name    string
+	At      int64 // of what follows the password, in the table
+	RAMDisk uint32
+	Initrd  []byte
+	Start   []byte
+	Flags   uint16
+}
+
+// Places in an entry, behind name and password.
+const (
+	atLiloInitrd = 4
+	atLiloStart  = 9
+	atLiloFlags  = 14
+	liloTail     = 18
+)
+
+// readTable reads the table of kernels.
+func (m *liloMap) readTable(sectors int64) error {
+	size := sectors * liloSector
+	b, err := ondisk.Bytes(m.file, liloSector, size)
+	if err != nil {
+		return m.unread(err)
+	}
+	atSum := size - 4
+	if sum := liloSum(b[:atSum]); sum != binary.LittleEndian.Uint32(b[atSum:]) {
+		return liloErrorf("its table of kernels does not have its checksum, %#x", sum)
+	}
+	kernels, err := m.kernels(b[:atSum])
+	if err != nil {
+		return err
+	}
+	points, err := m.address(kernels[0].Start)
+	if err != nil {
+		return err
+	}
+	var places []int64
+	read := map[string]bool{}
+	for _, k := range kernels {
+		places = append(places, k.At+atLiloStart)
+		if k.RAMDisk > 0 {
+			places = append(places, k.At+atLiloInitrd)
+		}
+		if !read[string(k.Start)] { // an alias has the addresses of another name
+			read[string(k.Start)] = true
+			if err := m.readKernel(k); err != nil {
+				return err
+			}
+		}
+	}
+	return m.refer("LILO table of kernels", points, size, m.shiftAt(places...).sealed(atSum), liloSector)
+}
+
+// readKernel reads where a kernel and its initial RAM disk lie.
+func (m *liloMap) readKernel(k liloKernel) error {
+	if k.Flags&liloIsKernel == 0 {
+		return liloErrorf("it also starts another system, %q, by the boot sector", k.Name)
+	}
+	sectors, err := m.section(fmt.Sprintf("kernel %q", k.Name), k.Start)
+	if err != nil {
+		return err
+	}
+	link := fmt.Sprintf("the map of LILO has kernel %q, %d sectors", k.Name, sectors)
+	if k.RAMDisk > 0 {
+		if sectors, err = m.section(fmt.Sprintf("the initial RAM disk of %q", k.Name), k.Initrd); err != nil {
+			return err
+		}
+		link += fmt.Sprintf(", and an initial RAM disk of %d", sectors)
+	}
+	m.links = append(m.links, link)
+	return nil
+}
+
+// liloPasswords are the bytes of a password: a SHA-1, or two CRCs. Which of them is a choice of the builder.
+var liloPasswords = []int64{20, 8}
+
+// kernels decodes the table. Only one size of its entries may give kernels.
+func (m *liloMap) kernels(b []byte) (found []liloKernel, err error) {
+	for _, password := range liloPasswords {
+		list, bad := m.kernelsOf(b, password)
+		switch {
+		case bad == nil && found != nil:
+			return nil, liloErrorf("its table of kernels can be read in two ways")
+		case bad == nil:
+			found = list
+		case err == nil:
+			err = bad
+		}
+	}
+	if found != nil {
+		return found, nil
+	}
+	return nil, err
+}
+
+// kernelsOf decodes a table whose passwords have some length. Zeros follow the last entry.
+func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err error) {
+	head := liloMaxName + password
+	at := int64(0)
+	for ; at+head+liloTail <= int64(len(b)) && b[at] != 0; at += head + liloTail {
+		name, rest, _ := strings.Cut(string(b[at:at+liloMaxName]), "\x00")
+		tail := b[at+head:][:liloTail]
+		k := liloKernel{
+			Name: name, At: at + head, RAMDisk: binary.LittleEndian.Uint32(tail), Initrd: tail[atLiloInitrd:atLiloStart],
+			Start: tail[atLiloStart:atLiloFlags], Flags: binary.LittleEndian.Uint16(tail[atLiloFlags:]),
+		}
+		if len(name) == liloMaxName || strings.Trim(rest, "\x00") != "" || strings.ContainsFunc(name, unprintable) {
+			return nil, liloErrorf("entry %d of its table of kernels has no name", len(list)+1)
+		}
+		if _, err := m.address(k.Start); err != nil {
+			return nil, err
+		}
+		if (k.RAMDisk > 0) == ondisk.IsZero(k.Initrd) {
+			return nil, liloErrorf("size and address of the initial RAM disk of kernel %q contradict each other", k.Name)
+		}
+		if k.RAMDisk > 0 {
+			if _, err := m.address(k.Initrd); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, k)
+	}
+	if len(list) == 0 || !ondisk.IsZero(b[at:]) {
+		return nil, liloErrorf("its table of kernels is empty, or does not end in zeros")
+	}
+	return list, nil
+}
+
+func unprintable(r rune) bool { return r < ' ' || r > '~' }

@@ -1,0 +1,447 @@
+package linux_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/linux"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/liloforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// liloDisk is a disk with an ext for LILO at LBA 63.
+type liloDisk struct {
+	bytes                forge.Bytes
+	file, kernel, initrd []int64 // LBAs of the map, a kernel and an initial RAM disk
+	initrdLen            int64
+}
+
+const (
+	liloStart = 63
+	liloParts = 2048 // sectors of each partition
+)
+
+// liloFiles are files of which no sector is like another.
+var liloFiles = sync.OnceValue(func() map[string]string {
+	r := rand.New(rand.NewPCG(5, 6))
+	files := map[string]string{}
+	for name, size := range map[string]int{"boot/map": 80 << 10, "boot/vmlinuz": 90_000, "boot/initrd.img": 33_333} {
+		b := make([]byte, size)
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+		files[name] = string(b)
+	}
+	return files
+})
+
+// newLiloDisk has mke2fs make a disk with files for LILO, under names that change may give them.
+func newLiloDisk(t testing.TB, rename ...string) liloDisk {
+	t.Helper()
+	d := liloDisk{bytes: tableforge.NewMBR(
+		5000, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: liloStart, Sectors: liloParts},
+		tableforge.Slot{Type: 0x83, Start: 2300, Sectors: liloParts},
+	)}
+	d.bytes.U32(0x1b8, linuxID)
+	files := map[string]string{}
+	for name, text := range liloFiles() {
+		files[strings.NewReplacer(rename...).Replace(name)] = text
+	}
+	d.bytes.Put(liloStart*512, extOf(t, "ext2", bootFS, files))
+	at := map[string]int64{}
+	for lba := int64(liloStart); lba < liloStart+liloParts; lba++ {
+		at[string(d.bytes[lba*512:][:512])] = lba
+	}
+	sectors := func(name string) (out []int64) {
+		for b := range slices.Chunk([]byte(liloFiles()[name]), 512) {
+			out = append(out, at[string(append(b, make([]byte, 512-len(b))...))])
+		}
+		return out
+	}
+	d.file, d.kernel, d.initrd = sectors("boot/map"), sectors("boot/vmlinuz"), sectors("boot/initrd.img")
+	d.initrdLen = int64(len(liloFiles()["boot/initrd.img"]))
+	require.NotContains(t, slices.Concat(d.file, d.kernel, d.initrd), int64(0))
+	return d
+}
+
+// install returns an installation with two kernels, of which one has an initial RAM disk, and an alias.
+func (d liloDisk) install() liloforge.Install {
+	return liloforge.New(
+		d.file,
+		liloforge.Image{Name: "Linux", Kernel: d.kernel, Initrd: d.initrd, InitrdLen: d.initrdLen, Setup: 15, Flags: liloforge.Modern},
+		liloforge.Image{Name: "new", Alias: true, InitrdLen: d.initrdLen, Flags: liloforge.Modern},
+		liloforge.Image{
+			Name: "old", Kernel: slices.Concat(d.kernel[40:], []int64{liloforge.Hole}, d.kernel[:30]), Setup: 4, Flags: liloforge.Kernel,
+		},
+	)
+}
+
+// moved returns the disk with its first partition further by sectors, and references patched.
+func (d liloDisk) moved(t testing.TB, refs []boot.Ref, by int64) forge.Bytes {
+	t.Helper()
+	out := make(forge.Bytes, len(d.bytes))
+	copy(out, d.bytes[:liloStart*512])
+	copy(out[(liloStart+by)*512:], d.bytes[liloStart*512:(liloStart+liloParts)*512])
+	for _, r := range refs {
+		require.True(t, r.Follows(), r.Name())
+		require.Equal(t, 1, r.Target)
+		shift := int64(0)
+		if r.Partition == 1 {
+			shift = by * 512
+		}
+		patches, err := r.Patches(shift, r.Points+by*512)
+		require.NoError(t, err, r.Name())
+		for _, p := range patches {
+			require.Equal(t, p.Old, []byte(out[p.Off:][:len(p.Old)]), r.Name())
+			out.Put(p.Off, p.New)
+		}
+	}
+	return out
+}
+
+func further(lbas []int64, by int64) []int64 {
+	out := slices.Clone(lbas)
+	for i := range out {
+		if out[i] != liloforge.Hole {
+			out[i] += by
+		}
+	}
+	return out
+}
+
+// TestLiloMoves compares a moved LILO with what its installer writes at the new place.
+func TestLiloMoves(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		home   int64
+		change func(i *liloforge.Install)
+	}{
+		"by lba":                {},
+		"in a boot sector":      {home: liloStart},
+		"compact":               {change: func(i *liloforge.Install) { i.Compact = true }},
+		"linear":                {change: func(i *liloforge.Install) { i.Mode = liloforge.Linear }},
+		"linear and compact":    {change: func(i *liloforge.Install) { i.Mode, i.Compact = liloforge.Linear, true }},
+		"22.6":                  {change: func(i *liloforge.Install) { i.Version = 0x0616 }},
+		"short passwords":       {change: func(i *liloforge.Install) { i.Password = 8 }},
+		"one sector of kernels": {change: func(i *liloforge.Install) { i.Table = 1 }},
+		"many sectors of them":  {change: func(i *liloforge.Install) { i.Table = 12 }},
+		"a message":             {change: func(i *liloforge.Install) { i.Message = strings.Repeat("Welcome. ", 700) }},
+		"a kernel and no more":  {change: func(i *liloforge.Install) { i.Images = i.Images[2:] }},
+		"a table that is full": {change: func(i *liloforge.Install) {
+			i.Table, i.Images = 1, slices.Repeat(i.Images[1:2], 9)
+			i.Images[0] = full(i)
+		}},
+		"pages that end exactly": {change: func(i *liloforge.Install) { i.Images = i.Images[2:]; i.Images[0].Kernel = i.Images[0].Kernel[:99] }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLiloDisk(t)
+			i := d.install()
+			if tc.change != nil {
+				tc.change(&i)
+			}
+			i.Put(d.bytes, tc.home)
+			g := liloGuest(t, d.bytes)
+			r := boottest.ReadGuest(t, g)
+			require.Equal(t, linux.Lilo, lilosCode(r, tc.home, g))
+			require.Empty(t, boottest.Issues(r, "lilo"))
+			for _, by := range []int64{1985, 1, -3, 2600} {
+				was := d.moved(t, r.Refs, by)
+				now := slices.Clone(was)
+				i := i
+				i.Map, i.Images = further(i.Map, by), slices.Clone(i.Images)
+				for k := range i.Images {
+					i.Images[k].Kernel, i.Images[k].Initrd = further(i.Images[k].Kernel, by), further(i.Images[k].Initrd, by)
+					if len(i.Images[k].Initrd) == 0 {
+						i.Images[k].Initrd = nil
+					}
+				}
+				home := tc.home
+				if home != 0 {
+					home += by
+				}
+				i.Put(now, home)
+				require.True(t, bytes.Equal(was, now), by)
+			}
+		})
+	}
+}
+
+// full is a kernel under whose aliases a table of one sector is full.
+func full(i *liloforge.Install) liloforge.Image {
+	return liloforge.Image{Name: "full", Kernel: i.Map[100:110], Initrd: i.Map[110:120], InitrdLen: 5000, Flags: liloforge.Modern}
+}
+
+func lilosCode(r *boot.Result, home int64, g *boot.Guest) *boot.Code {
+	if home == 0 {
+		return r.Code
+	}
+	c, _, _ := g.Area(g.Partitions[0])
+	return c
+}
+
+func liloGuest(t testing.TB, b []byte) *boot.Guest {
+	t.Helper()
+	const size = 60_000 * 512 // the BIOS may not reach the last cylinders
+	d := disk.New(size, 512, func(off int64) (disk.Run, error) {
+		if off < int64(len(b)) {
+			return disk.Run{Len: int64(len(b)) - off, Src: bytes.NewReader(b), Off: off}, nil
+		}
+		return disk.Run{Len: size - off}, nil
+	})
+	tab, parts := boottest.Partitions(t, d)
+	return boottest.Guest(d, tab, parts)
+}
+
+func TestLiloIsListed(t *testing.T) {
+	t.Parallel()
+	d := newLiloDisk(t)
+	d.install().Put(d.bytes, 0)
+	r := boottest.Read(t, d.bytes)
+	require.Equal(t, []string{
+		`LILO 24.2 in the MBR loads its second stage from "boot/map" of partition 1, by LBA`,
+		`the map of LILO has kernel "Linux", 178 sectors, and an initial RAM disk of 66`,
+		`the map of LILO has kernel "old", 169 sectors`,
+	}, boottest.Texts(r.Chain)[:3])
+	require.True(t, r.Boots(1))
+	var names []string
+	for _, ref := range r.Refs {
+		names = append(names, ref.Name())
+	}
+	require.Equal(t, []string{
+		"LILO pointer to the list of its second stage",
+		`LILO list of its second stage in "boot/map" of partition 1`,
+		`LILO pointer to its parameters in "boot/map" of partition 1`,
+		`LILO parameters in "boot/map" of partition 1`,
+		`LILO list of sectors of kernel "Linux" in "boot/map" of partition 1`,
+		`LILO list of sectors of the initial RAM disk of "Linux" in "boot/map" of partition 1`,
+		`LILO list of sectors of kernel "old" in "boot/map" of partition 1`,
+		`LILO table of kernels in "boot/map" of partition 1`,
+	}, names)
+}
+
+// Places in the map that New writes.
+const (
+	liloFileList   = 17 // its sector with the list of the second stage
+	liloFileStage  = 5
+	liloFileTable  = 1
+	liloFileKernel = 20 // the first list of sectors
+)
+
+// TestLiloRefused changes one thing of a LILO that would be rewritten.
+func TestLiloRefused(t *testing.T) {
+	t.Parallel()
+	at := func(d liloDisk, sector, off int64) int64 { return d.file[sector]*512 + off }
+	reseal := func(d liloDisk) {
+		f := d.bytes
+		var table []byte
+		for k := range int64(3) {
+			table = append(table, f[at(d, liloFileTable+k, 0):][:512]...)
+		}
+		f.U32(at(d, liloFileTable+2, 508), liloforge.Sum(table[:3*512-4]))
+	}
+	for name, tc := range map[string]struct {
+		change func(i *liloforge.Install)   // before it is installed
+		put    func(d liloDisk, used int64) // after that; used: sectors of the map
+		says   string                       // in the refusal
+	}{
+		"cylinders":      {change: func(i *liloforge.Install) { i.Mode = liloforge.Geometry }, says: "its addresses are cylinders, heads and sectors"},
+		"array":          {change: func(i *liloforge.Install) { i.Mode |= liloforge.RAID }, says: "of an array"},
+		"second disk":    {change: func(i *liloforge.Install) { i.Drive = 0x81 }, says: "its map is on BIOS drive 0x81, which can be another disk"},
+		"22.5":           {change: func(i *liloforge.Install) { i.Version = 0x0516 }, says: "only that of 22.6 to 24"},
+		"25":             {change: func(i *liloforge.Install) { i.Version = 25 }, says: "only that of 22.6 to 24"},
+		"another system": {change: func(i *liloforge.Install) { i.Images[2].Flags = 0 }, says: `it also starts another system, "old"`},
+		"kernel in another partition": {
+			change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{2400, 2401} },
+			says:   "it names 1 sectors from LBA 2400 on, and the map lies in partition 1",
+		},
+		"kernel outside of all":   {change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{4700} }, says: "from LBA 4700 on"},
+		"offset of an array":      {put: func(d liloDisk, _ int64) { d.bytes.U32(16, 63) }, says: "of an array"},
+		"flag of an array":        {put: func(d liloDisk, _ int64) { d.bytes[28] |= 2 }, says: "of an array"},
+		"unknown code":            {put: func(d liloDisk, _ int64) { d.bytes[0x190] ^= 1 }, says: "its first stage is not that of 22.6 to 24"},
+		"no cli":                  {put: func(d liloDisk, _ int64) { d.bytes[0] = 0x90 }, says: "its first stage is not that of 22.6 to 24"},
+		"too much code":           {put: func(d liloDisk, _ int64) { d.bytes[4] = 0xb8 }, says: "its first stage is not that of 22.6 to 24"},
+		"unknown flags":           {put: func(d liloDisk, _ int64) { d.bytes[31] = 0x20 }, says: "the unknown flags 0x20"},
+		"list in no partition":    {put: func(d liloDisk, _ int64) { d.bytes.U32(32, 10) }, says: "is at LBA 10, in no partition"},
+		"list outside of the map": {put: func(d liloDisk, _ int64) { d.bytes.U32(32, uint32(d.kernel[0])) }, says: "is in no file /boot/map"},
+		"no list":                 {put: func(d liloDisk, _ int64) { d.bytes.U32(32, uint32(d.file[2])) }, says: "does not hold the list of its second stage"},
+		"list without an end": {put: func(d liloDisk, used int64) {
+			for k := range int64(127) {
+				d.bytes.U32(at(d, liloFileList, 4*k), uint32(d.file[[]int64{liloFileStage, used + k}[min(k, 1)]]))
+			}
+		}, says: "has no sectors, or no end"},
+		"list without sectors": {put: func(d liloDisk, _ int64) { d.bytes.U32(at(d, liloFileList, 0), 0) }, says: "has no sectors, or no end"},
+		"second stage outside": {put: func(d liloDisk, _ int64) { d.bytes.U32(at(d, liloFileList, 4), uint32(d.kernel[3])) }, says: `sector 2 of its second stage is at LBA`},
+		"list of itself":       {put: func(d liloDisk, _ int64) { d.bytes.U32(at(d, liloFileList, 0), uint32(d.file[liloFileList])) }, says: "as another part of its map"},
+		"second stage twice":   {put: func(d liloDisk, _ int64) { d.bytes.U32(at(d, liloFileList, 4), uint32(d.file[liloFileStage])) }, says: "as another part of its map"},
+		"time of the map":      {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileStage, 12)]++ }, says: "no second stage of the same map"},
+		"version of it":        {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileStage, 10)]++ }, says: "no second stage of the same map"},
+		"number of it":         {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileStage, 16)]++ }, says: "no second stage of the same map"},
+		"word of it":           {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileStage, 6)]++ }, says: "no second stage of the same map"},
+		"parameters elsewhere": {put: func(d liloDisk, _ int64) { d.bytes.U16(at(d, liloFileStage, 26), uint16(d.kernel[7])) }, says: "the sector of its parameters is at LBA"},
+		"parameters":           {put: func(d liloDisk, used int64) { d.bytes[at(d, used-1, 3)]++ }, says: "do not have their checksum"},
+		"message without a length": {
+			change: func(i *liloforge.Install) { i.Message = "Hello" },
+			put:    func(d liloDisk, _ int64) { d.bytes.U16(at(d, liloFileStage, 24), 0) },
+			says:   "the address of a message, which has no length",
+		},
+		"length without a message": {put: func(d liloDisk, _ int64) { d.bytes.U16(at(d, liloFileStage, 24), 7) }, says: "an address has the flags 0x0"},
+		"table":                    {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileTable, 60)]++ }, says: "its table of kernels does not have its checksum"},
+		"table without kernels": {put: func(d liloDisk, _ int64) {
+			clear(d.bytes[at(d, liloFileTable, 0):][:512])
+			reseal(d)
+		}, says: "is empty, or does not end in zeros"},
+		"name without an end": {put: func(d liloDisk, _ int64) {
+			d.bytes.Text(at(d, liloFileTable, 0), "0123456789abcdef")
+			reseal(d)
+		}, says: "entry 1 of its table of kernels has no name"},
+		"name of two parts": {put: func(d liloDisk, _ int64) {
+			d.bytes.Text(at(d, liloFileTable, 0), "Linux\x00\x00new")
+			reseal(d)
+		}, says: "entry 1 of its table of kernels has no name"},
+		"name that is no text": {put: func(d liloDisk, _ int64) {
+			d.bytes.Text(at(d, liloFileTable, 0), "\x1b[2J")
+			reseal(d)
+		}, says: "entry 1 of its table of kernels has no name"},
+		"ram disk of no length": {put: func(d liloDisk, _ int64) {
+			d.bytes.U32(at(d, liloFileTable, 36), 0)
+			reseal(d)
+		}, says: "of the initial RAM disk"},
+		"kernel on another drive": {put: func(d liloDisk, _ int64) {
+			d.bytes.U8(at(d, liloFileTable, 36+9+2), 0xe1)
+			reseal(d)
+		}, says: "BIOS drive 0x81"},
+		"list of a kernel elsewhere": {put: func(d liloDisk, _ int64) {
+			d.bytes.U16(at(d, liloFileTable, 36+9), uint16(d.kernel[7]))
+			reseal(d)
+		}, says: `a list of sectors, of kernel "Linux", is at LBA`},
+		"list of a kernel that goes in a circle": {
+			change: func(i *liloforge.Install) { i.Images[0].Kernel = slices.Repeat(i.Images[0].Kernel, 2) },
+			put: func(d liloDisk, _ int64) {
+				copy(d.bytes[at(d, liloFileKernel, 505):][:5], d.bytes[at(d, liloFileTable, 36+9):][:5])
+			}, says: "as another part of its map",
+		},
+		"list of a kernel that is empty": {put: func(d liloDisk, _ int64) { clear(d.bytes[at(d, liloFileKernel, 0):][:512]) }, says: `the list of sectors of kernel "Linux" is empty`},
+		"count of zero": {
+			change: func(i *liloforge.Install) { i.Mode = liloforge.Linear },
+			put:    func(d liloDisk, _ int64) { d.bytes.U8(at(d, liloFileKernel, 14), 0) }, says: "has no sectors",
+		},
+		"count that leaves the partition": {
+			change: func(i *liloforge.Install) { i.Compact = true },
+			put:    func(d liloDisk, _ int64) { d.bytes.Put(at(d, liloFileKernel, 95), []byte{0x3e, 8, 0xa0, 0, 2}) }, says: "it names 2 sectors from LBA 2110 on",
+		},
+		"count in front of all bits": {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileKernel, 2)] = 0xa0 }, says: "an address has the flags 0x20, which do not fit 0x60"},
+		"linear among others":        {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileKernel, 2)] = 0xc0 }, says: "an address has the flags 0x40, which do not fit 0x60"},
+		"array among others":         {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileKernel, 2)] = 0xf0 }, says: "of an array"},
+		"journal": {put: func(d liloDisk, _ int64) {
+			d.bytes[liloStart*512+1024+0x5c] |= 4
+			d.bytes[liloStart*512+1024+0x60] |= 4
+		}, says: "the journal of the ext file system is on another device"},
+		"files that are not read": {put: func(d liloDisk, _ int64) { d.bytes.U16(liloStart*512+1024+0x38, 0) }, says: "and only in ext the file of the map is read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLiloDisk(t)
+			i := d.install()
+			if tc.change != nil {
+				tc.change(&i)
+			}
+			used := i.Put(d.bytes, 0)
+			if tc.put != nil {
+				tc.put(d, int64(used))
+			}
+			requireLiloRefused(t, liloGuest(t, d.bytes), tc.says)
+		})
+	}
+}
+
+func requireLiloRefused(t *testing.T, g *boot.Guest, says string) {
+	t.Helper()
+	r := boottest.ReadGuest(t, g)
+	require.Empty(t, r.Refs, "all or nothing")
+	issues := boottest.Issues(r, "lilo")
+	require.Len(t, issues, 1)
+	require.Equal(t, ondisk.Unbootable, issues[0].Effect)
+	require.True(t, issues[0].OnMove)
+	require.Zero(t, issues[0].Partition)
+	require.Contains(t, issues[0].Text, says)
+	require.Contains(t, r.Chain[0].Text, "loads a kernel by absolute sectors")
+}
+
+func TestLiloOfAnotherMap(t *testing.T) {
+	t.Parallel()
+	d := newLiloDisk(t, "boot/map", "boot/other")
+	d.install().Put(d.bytes, 0)
+	requireLiloRefused(t, liloGuest(t, d.bytes), fmt.Sprintf("at LBA %d, is in no file /boot/map of partition 1", d.file[liloFileList]))
+	d = newLiloDisk(t, "boot/map", "map")
+	d.install().Put(d.bytes, 0)
+	r := boottest.Read(t, d.bytes)
+	require.Empty(t, r.Issues)
+	require.Len(t, r.Refs, 8)
+}
+
+// TestLiloLeftOver warns of a LILO that the code in sector 0 does not start.
+func TestLiloLeftOver(t *testing.T) {
+	t.Parallel()
+	d := newLiloDisk(t)
+	i := d.install()
+	i.Mode = liloforge.Geometry
+	i.Put(d.bytes, liloStart)
+	d.bytes[tableforge.MBREntries] = 0 // not active
+	r := boottest.Read(t, d.bytes)
+	issues := boottest.Issues(r, "lilo")
+	require.Len(t, issues, 1)
+	require.Equal(t, ondisk.Warn, issues[0].Effect)
+	require.Contains(t, issues[0].Text, "does not read that boot sector")
+}
+
+// FuzzLiloMap reads any sectors of a map in place of a part of a good one.
+func FuzzLiloMap(f *testing.F) {
+	d := newLiloDisk(f)
+	i := d.install()
+	i.Compact = true
+	used := i.Put(d.bytes, 0)
+	for _, sector := range []int64{liloFileStage, liloFileList, liloFileTable, liloFileKernel, int64(used - 1)} {
+		f.Add(byte(sector), uint16(0), []byte(d.bytes[d.file[sector]*512:][:512]), false)
+	}
+	f.Add(byte(0), uint16(30), []byte{0x80, 0x60, 9, 9}, true)
+	f.Fuzz(func(t *testing.T, sector byte, off uint16, b []byte, mbr bool) {
+		disk := slices.Clone(d.bytes)
+		at := d.file[int(sector)%used]*512 + int64(off%512)
+		if mbr {
+			at = int64(off % 440)
+		}
+		copy(disk[at:at+512-at%512], b)
+		// Sums, which no fuzzer guesses.
+		params := d.file[used-1] * 512
+		disk.U32(params+504, liloforge.Sum(disk[params:params+504]))
+		var table []byte
+		for k := range 3 {
+			table = append(table, disk[d.file[1+k]*512:][:512]...)
+		}
+		disk.U32(d.file[3]*512+508, liloforge.Sum(table[:3*512-4]))
+		g := liloGuest(t, disk)
+		r := boottest.ReadGuest(t, g)
+		for _, ref := range r.Refs {
+			require.True(t, ref.Follows() || ref.Stays != "")
+			if ref.Encode != nil && ref.Target != 0 {
+				same, err := ref.Encode(ref.Raw, ref.Points)
+				require.NoError(t, err)
+				require.Equal(t, ref.Raw, same)
+				_, _ = ref.Encode(ref.Raw, ref.Points+1985*512)
+			}
+		}
+	})
+}
