@@ -158,7 +158,7 @@ func everyKind(t *testing.T, test func(t *testing.T, f driver.Format, sub, name 
 
 // An operation on a file that fails, wherever it comes, ends the writing of an image, and the reading of one.
 func TestEveryErrorOfAFileSurfaces(t *testing.T) {
-	data := imagetest.Noise(7, 1<<20)
+	data := imagetest.Noise(7, 1<<20+512) // the last unit is cut
 	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
 		t.Helper()
 		disktest.EveryFault(t, "write", func(faults *disktest.Faults) error {
@@ -175,6 +175,97 @@ func TestEveryErrorOfAFileSurfaces(t *testing.T) {
 			return err
 		})
 	})
+}
+
+// blindFile is a file of a recorded folder that keeps no bytes, so that it can be large.
+type blindFile struct{ recordedFile }
+
+func (f blindFile) do(s step) error {
+	s.file = f.name
+	f.steps = append(f.steps, s)
+	return f.faults.Next()
+}
+
+func (f blindFile) WriteAt(p []byte, off int64) (int, error) {
+	return len(p), f.do(step{off: off, size: int64(len(p))})
+}
+func (f blindFile) Truncate(size int64) error { return f.do(step{size: size}) }
+func (f blindFile) Sync() error               { return f.do(step{sync: true}) }
+
+// A disk of 40 GiB has several tables of every kind, some without an entry. Each of their writes can fail. What makes
+// the files an image is written when all else is on the disk, and is then brought there too.
+func TestEveryErrorOfALargeImageSurfaces(t *testing.T) {
+	t.Parallel()
+	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
+		t.Helper()
+		var d *recordedFolder
+		whole := int64(0)
+		disktest.EveryFault(t, "write", func(faults *disktest.Faults) error {
+			d = newFolder(faults)
+			target, err := f.Create(blindFile{recordedFile{d, name}}, 40<<30, driver.Options{
+				Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: 512, Heads: 255, Sectors: 63,
+				Beside: func(suffix string) (driver.WriteFile, string, error) {
+					return blindFile{recordedFile{d, suffix}}, suffix, faults.Next()
+				},
+			})
+			if err != nil {
+				return err
+			}
+			if _, packs := target.(driver.Packer); !packs {
+				whole = target.Unit()
+			}
+			for off := int64(0); off < 40<<30; off += 5 << 30 {
+				if err := target.Reserve(off, target.Unit()/2); err != nil {
+					return err
+				}
+				if _, err := target.WriteAt(make([]byte, target.Unit()/2), off); err != nil {
+					return err
+				}
+			}
+			return target.Finish()
+		})
+		if f.Name != "raw" {
+			requireSealed(t, d.steps, name)
+			requireWhole(t, d.steps, whole)
+		}
+	})
+}
+
+// requireSealed requires that the last writes go to the file of a name, behind a sync of all others and of this one.
+func requireSealed(t *testing.T, steps []step, name string) {
+	t.Helper()
+	last := len(steps) - 1
+	require.Equal(t, step{file: name, sync: true}, steps[last])
+	seal := last
+	for seal > 0 && !steps[seal-1].sync {
+		seal--
+		require.Equal(t, name, steps[seal].file)
+	}
+	dirty := map[string]bool{}
+	for _, s := range steps[:seal] {
+		dirty[s.file] = !s.sync
+	}
+	for file, is := range dirty {
+		require.False(t, is, "%s is not on the disk before the end", file)
+	}
+	require.NotEmpty(t, dirty)
+	require.Less(t, seal, last)
+	require.LessOrEqual(t, last-seal, 2)
+}
+
+// requireWhole requires that the units of which the first half was written lie in their files as a whole.
+func requireWhole(t *testing.T, steps []step, unit int64) {
+	t.Helper()
+	ends, want := map[string]int64{}, map[string]int64{}
+	for _, s := range steps {
+		ends[s.file] = max(ends[s.file], s.off+s.size)
+		if s.size == unit/2 && unit > 0 {
+			want[s.file] = s.off + unit
+		}
+	}
+	for file, end := range want {
+		require.GreaterOrEqual(t, ends[file], end, file)
+	}
 }
 
 // After a loss of power what was not synced may be there or not, each write by itself. No state between is taken for an

@@ -206,15 +206,13 @@ func (t *target) flushTable() error {
 // WriteAt writes what was reserved; the last cluster of the disk is padded by the size of the file.
 func (t *target) WriteAt(p []byte, off int64) (int, error) { return t.slots.WriteAt(t.f, p, off) }
 
-// Finish writes the tables, and the header last: before that the file is no qcow2.
+// Finish writes the tables, of which the refcount table ends the file, and the header last: before that the file is no
+// qcow2.
 func (t *target) Finish() error {
 	if err := t.flushTable(); err != nil {
 		return err
 	}
 	if err := t.writeRefTable(); err != nil {
-		return err
-	}
-	if err := t.f.Truncate(t.next * t.h.cluster()); err != nil {
 		return err
 	}
 	if err := t.f.Sync(); err != nil {

@@ -3,6 +3,7 @@ package qcow2
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -114,6 +115,59 @@ func TestRefcountTableDoesNotStraddle(t *testing.T) {
 			require.Equal(t, uint16(1), binary.BigEndian.Uint16(counts[2*(c%target.perBlock()):]))
 		}
 	}
+}
+
+// steps is a file that lists its operations, each of which can fail.
+type steps struct {
+	faults *disktest.Faults
+	list   *[]string
+}
+
+func (s steps) do(step string) error {
+	*s.list = append(*s.list, step)
+	return s.faults.Next()
+}
+
+func (s steps) WriteAt(p []byte, off int64) (int, error) {
+	return len(p), s.do(fmt.Sprintf("write %d at %d", len(p), off))
+}
+func (s steps) Truncate(size int64) error { return s.do(fmt.Sprintf("truncate to %d", size)) }
+func (s steps) Sync() error               { return s.do("sync") }
+
+// Tables are written as soon as they are full. Each of these writes can fail, and the header comes behind all of them.
+func TestWritesOfTables(t *testing.T) {
+	const bits, cluster = 9, 512
+	for _, n := range []int64{cluster, cluster - 100} { // stored plainly, and packed
+		var list []string
+		disktest.EveryFault(t, "write", func(faults *disktest.Faults) error {
+			list = nil
+			p := &packedTarget{target: newTarget(steps{faults, &list}, 1<<20, bits, 3)}
+			for off := int64(0); off < 1<<20; off += cluster {
+				if err := p.Reserve(off, n); err != nil {
+					return err
+				}
+			}
+			if err := p.Finish(); err != nil {
+				return err
+			}
+			require.Greater(t, p.block, int64(2))
+			table := p.h.refTable()
+			require.Equal(t, []string{
+				fmt.Sprintf("write %d at %d", p.next*cluster-table.Off, table.Off), "sync",
+				fmt.Sprintf("write %d at 0", version3Length), "sync",
+			}, list[len(list)-4:])
+			return nil
+		})
+		require.Greater(t, len(list), 1<<20/(cluster*cluster/8), "each L2 table, beside refcount blocks")
+	}
+}
+
+// Offsets of compressed clusters end at 512 TiB.
+func TestTheFileEnds(t *testing.T) {
+	p := &packedTarget{target: newTarget(sheet{}, 1<<50, 16, 3)}
+	p.next = maxFile>>16 - 2 // room for an L2 table and a cluster
+	require.NoError(t, p.Reserve(0, 1<<16))
+	require.ErrorIs(t, p.Reserve(1<<16, 1<<16), ondisk.ErrLimit)
 }
 
 // Clusters grow with the disk, so that the L1 table stays short; a disk that no cluster suffices for is refused.
