@@ -125,11 +125,12 @@ torture: ## kill -9 at 2000 points of an align instead of 100
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^TestKill$$' ./cmd/...
 
 .PHONY: soak
-soak: ## DISKS random disks (500) and 4 mutants of each against qemu-img and sfdisk, then SEEDS disks (200) aligned; from SEED on
+soak: ## DISKS random disks (500) and 4 mutants of each against qemu-img and sfdisk, then SEEDS disks (200) aligned and 100 times as many hives; from SEED on
 	@$(GO) test -list '^TestDifferential$$' ./internal/cli | grep -x TestDifferential
 	@$(GO) test -list '^TestSoak$$' ./cmd/... | grep -x TestSoak
 	TRUEUP_DIFFER=$(DISKS) TRUEUP_DIFFER_SEED=$(SEED) TRUEUP_DIFFER_MUTANTS=4 REQUIRE_TOOLS=1 \
 		$(GO) test -count=1 -timeout 24h -run '^TestDifferential$$' ./internal/cli
+	TRUEUP_HIVES=$(SEEDS)00 TRUEUP_HIVES_SEED=$(SEED) $(GO) test -count=1 -timeout 24h -run '^TestRandomHives$$' ./internal/hive
 	TRUEUP_SOAK=$(SEEDS) TRUEUP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 24h -run '^TestSoak$$' ./cmd/...
 
 # A mutant without its check of a length can ask for any amount of memory.

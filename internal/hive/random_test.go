@@ -1,0 +1,375 @@
+package hive
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
+)
+
+// moved are positions of partitions before and after a move.
+var moved = map[uint64]uint64{63 * 512: 2048 * 512, 0x1_2345_0000: 0x1_2350_0000}
+
+// randomHive makes hives and logs of one seed.
+type randomHive struct {
+	*rand.Rand
+
+	tree hiveforge.Key
+}
+
+func (r *randomHive) data() []byte {
+	n := []int{r.IntN(5), r.IntN(60), r.IntN(60), r.IntN(4000), 16_000 + r.IntN(20_000)}[r.IntN(5)]
+	if n > 100 && r.IntN(8) > 0 {
+		n = 12
+	}
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// letter is a value of MountedDevices: of a partition that moves, of another disk, or of a path.
+func (r *randomHive) letter(name string) hiveforge.Value {
+	if r.IntN(8) == 0 {
+		return hiveforge.Value{Name: name, Type: 3, Data: []byte(`\??\STORAGE#RemovableMedia#`)}
+	}
+	at := []uint64{63 * 512, 0x1_2345_0000, 0x1_2345_0000, 0x1_0000_0000}[r.IntN(4)]
+	return hiveforge.Value{Name: name, Type: 3, Data: binary.LittleEndian.AppendUint64([]byte("disk"), at)}
+}
+
+func (r *randomHive) key(depth int) hiveforge.Key {
+	k := hiveforge.Key{Name: fmt.Sprintf("k%d", r.IntN(1<<20)), List: []string{"", "", "li", "ri"}[r.IntN(4)]}
+	for i := range r.IntN(4) {
+		k.Values = append(k.Values, hiveforge.Value{Name: fmt.Sprint("v", i), Type: uint32(r.IntN(8)), Data: r.data()})
+	}
+	for i := range r.IntN(4) * depth {
+		k.Keys = append(k.Keys, r.key(depth-1))
+		k.Keys[i].Name = fmt.Sprint(k.Keys[i].Name, i)
+	}
+	if len(k.Keys) == 0 {
+		k.List = ""
+	}
+	return k
+}
+
+// change makes the next state: letters, and what else moves cells or only changes them.
+func (r *randomHive) change(minor uint32) forge.Bytes {
+	for range 1 + r.IntN(3) {
+		k := &r.tree.Keys[0]
+		switch i := r.IntN(len(k.Values)); r.IntN(4) {
+		case 0:
+			k.Values = append(slices.Clone(k.Values), r.letter(fmt.Sprintf(`\DosDevices\%d:`, r.IntN(1<<20))))
+		case 1:
+			k.Values = slices.Clone(k.Values)
+			k.Values[i] = r.letter(k.Values[i].Name)
+		case 2:
+			r.tree.Keys = append(slices.Clone(r.tree.Keys), r.key(1))
+			r.tree.Keys[len(r.tree.Keys)-1].Name += fmt.Sprint("n", len(r.tree.Keys))
+		case 3:
+			if n := len(r.tree.Keys); n > 1 {
+				r.tree.Keys = slices.Delete(slices.Clone(r.tree.Keys), n-1, n)
+			}
+		}
+	}
+	return hiveforge.New(minor, r.tree)
+}
+
+// newRandomHive returns a hive that was not closed, with two logs, and the states that Windows went through.
+func newRandomHive(seed uint64) (files, states []forge.Bytes) {
+	r := &randomHive{Rand: rand.New(rand.NewPCG(seed, 13))}
+	minor := uint32(3 + r.IntN(4))
+	letters := hiveforge.Key{Name: "MountedDevices"}
+	for i := range 1 + r.IntN(5) {
+		letters.Values = append(letters.Values, r.letter(fmt.Sprintf(`\DosDevices\%c:`, 'C'+i)))
+	}
+	r.tree = hiveforge.Key{Name: "SYSTEM", Keys: []hiveforge.Key{letters}}
+	for i := range r.IntN(6) {
+		r.tree.Keys = append(r.tree.Keys, r.key(2))
+		r.tree.Keys[i+1].Name += fmt.Sprint("r", i)
+	}
+	states = []forge.Bytes{hiveforge.New(minor, r.tree)}
+	for range 1 + r.IntN(5) {
+		states = append(states, r.change(minor))
+	}
+	if r.IntN(3) == 0 {
+		return r.oldFiles(states), states
+	}
+	return r.newFiles(states), states
+}
+
+// newFiles spreads the states over two logs of Windows 8.1 and later, with what happens to them.
+func (r *randomHive) newFiles(states []forge.Bytes) []forge.Bytes {
+	primary := []uint32{10, 0, 1, 0x80000000, uint32(r.IntN(1 << 20))}[r.IntN(5)]
+	first := primary - 1
+	if r.IntN(2) == 0 {
+		first += uint32(r.IntN(1000))
+	}
+	cut := 1 + r.IntN(len(states)-1)
+	one, two := hiveforge.Log(states[0], first, states[1:cut+1]...), forge.Bytes{}
+	if cut < len(states)-1 {
+		two = hiveforge.Log(states[cut], first+uint32(cut), states[cut+1:]...)
+	}
+	switch r.IntN(8) {
+	case 0: // torn
+		one[512+r.IntN(len(one)-512)] ^= 4
+	case 1:
+		if len(two) > 0 {
+			two[512+r.IntN(len(two)-512)] ^= 4
+		}
+	case 2: // of an earlier round
+		two = hiveforge.Log(states[0], primary-5, states[1])
+	case 3: // what is left of an earlier round
+		one = append(one, hiveforge.Log(states[0], first-7, states[1])[512:]...)
+	case 4: // a gap between both
+		if len(two) > 0 {
+			two = hiveforge.Log(states[cut], first+uint32(cut)+3, states[cut+1:]...)
+		}
+	case 5:
+		one = one[:512+r.IntN(len(one)-512)]
+	}
+	files := []forge.Bytes{hiveforge.Dirty(states[0], primary), one, two}
+	if r.IntN(2) == 0 {
+		files[1], files[2] = two, one
+	}
+	return files
+}
+
+// oldFiles has a hive that was being written, and the log of Windows until 8, of which Vista has two.
+func (r *randomHive) oldFiles(states []forge.Bytes) []forge.Bytes {
+	to := states[1]
+	hive, log := hiveforge.Dirty(states[0], 10), hiveforge.OldLog(states[0], uint32(1+r.IntN(2)), to)
+	if r.IntN(4) > 0 {
+		for at := hiveforge.Bins; at+512 <= min(len(hive), len(to)); at += 512 {
+			if r.IntN(2) == 0 {
+				copy(hive[at:at+512], to[at:])
+			}
+		}
+	}
+	var second forge.Bytes
+	switch r.IntN(4) {
+	case 0: // of another time
+		second = hiveforge.OldLog(states[0], 1, states[len(states)-1])
+		second.U64(12, 1)
+		hiveforge.Seal(second)
+	case 1: // what the boot loader may take
+		second = slices.Clone(log)
+	case 2:
+		log = log[:600+r.IntN(len(log)-600)]
+	}
+	return []forge.Bytes{hive, log, second}
+}
+
+// errTwice is a byte that means two positions.
+var errTwice = errors.New("a byte with two meanings")
+
+// patchAll rewrites the positions that moved, in every state that a hive and its logs have, and gives the new files.
+func patchAll(t *testing.T, r *Recovery, files []forge.Bytes) ([]forge.Bytes, error) {
+	t.Helper()
+	out := make([]forge.Bytes, len(files))
+	for i := range files {
+		out[i] = slices.Clone(files[i])
+	}
+	type at struct {
+		file int
+		off  int64
+	}
+	written, sealed := map[at]byte{}, map[Place]bool{}
+	err := r.Each(func(h *Hive) error {
+		k, err := h.Key("MountedDevices")
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for v, err := range k.Values() {
+			if err != nil {
+				return err
+			}
+			data, err := v.Data()
+			if err != nil {
+				return err
+			}
+			if len(data) != 12 {
+				continue
+			}
+			to, ok := moved[binary.LittleEndian.Uint64(data[4:])]
+			ranges, err := v.Where(4, 8)
+			if err != nil || !ok {
+				continue
+			}
+			bytes := binary.LittleEndian.AppendUint64(nil, to)
+			for _, where := range ranges {
+				for _, p := range h.Places(where) {
+					for off := p.Off; off < p.End(); off, bytes = off+1, bytes[1:] {
+						if b, ok := written[at{p.File, off}]; ok && b != bytes[0] {
+							return errTwice
+						}
+						written[at{p.File, off}], out[p.File][off] = bytes[0], bytes[0]
+					}
+					if entry, ok := r.Seal(p); ok {
+						sealed[Place{p.File, entry}] = true
+					}
+				}
+			}
+		}
+		return nil
+	})
+	for p := range sealed {
+		Reseal(out[p.File][p.Off:p.End()])
+	}
+	return out, err
+}
+
+// follow gives the values that a hive should have after the move.
+func follow(values map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, v := range values {
+		if len(v) == 14 && len(name) > 16 && name[:16] == "\\MountedDevices\x00" {
+			if to, ok := moved[binary.LittleEndian.Uint64([]byte(v[6:]))]; ok {
+				v = v[:6] + string(binary.LittleEndian.AppendUint64(nil, to))
+			}
+		}
+		out[name] = v
+	}
+	return out
+}
+
+// fates are what can happen to the logs of a hive between the copy and the next start: all are there, none, one alone,
+// in the other order, and each new one torn at one of its entries.
+func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
+	add := func(f func(hive, one, two []byte) [][]byte) {
+		out = append(out, func(x []forge.Bytes) [][]byte { return f(slices.Clone(x[0]), slices.Clone(x[1]), slices.Clone(x[2])) })
+	}
+	add(func(hive, one, two []byte) [][]byte { return [][]byte{hive, one, two} })
+	add(func(hive, one, two []byte) [][]byte { return [][]byte{hive, two, one} })
+	add(func(hive, _, _ []byte) [][]byte { return [][]byte{hive} })
+	add(func(hive, one, _ []byte) [][]byte { return [][]byte{hive, one} })
+	add(func(hive, _, two []byte) [][]byte { return [][]byte{hive, two} })
+	for i, log := range files[1:] {
+		if len(log) < 512 || log[28] != 6 {
+			continue
+		}
+		for _, e := range plainEntries(log) {
+			add(func(hive, one, two []byte) [][]byte {
+				[][]byte{one, two}[i][e.at+e.size-1] ^= 1
+				return [][]byte{hive, one, two}
+			})
+		}
+	}
+	return out
+}
+
+// TestRandomHives rewrites positions in random hives with random logs, and has them recovered by a program of its own,
+// before and after: whatever becomes of the logs, every value is the same but for what moved. TRUEUP_HIVES is the
+// number of hives, from TRUEUP_HIVES_SEED on.
+func TestRandomHives(t *testing.T) {
+	t.Parallel()
+	seeds, _ := strconv.ParseUint(os.Getenv("TRUEUP_HIVES"), 10, 64)
+	from, _ := strconv.ParseUint(os.Getenv("TRUEUP_HIVES_SEED"), 10, 64)
+	if seeds == 0 {
+		seeds = 150
+	}
+	n := map[string]uint64{}
+	for seed := from; seed < from+seeds; seed++ {
+		n[randomlyMoved(t, seed)]++
+	}
+	t.Log(n)
+	require.Greater(t, n["moved"], seeds/2)
+	require.Less(t, n["twice"], seeds/5)
+}
+
+// randomlyMoved tries one seed and returns what came of it.
+func randomlyMoved(t *testing.T, seed uint64) string {
+	t.Helper()
+	files, states := newRandomHive(seed)
+	r := recovery(t, files[0], files[1:]...)
+	_, applied := plainRecover(files[0], files[1], files[2])
+	if r.Certain() != nil {
+		require.Zero(t, applied, "seed %d: %v", seed, r.Certain())
+		return "refused"
+	}
+	require.Equal(t, applied, r.Applied, "seed %d", seed)
+	after, err := patchAll(t, r, files)
+	if errors.Is(err, errTwice) {
+		return "twice"
+	}
+	require.NoError(t, err, "seed %d", seed)
+	for i, fate := range fates(files) {
+		was, n := plainRecover(fate(files)[0], fate(files)[1:]...)
+		is, m := plainRecover(fate(after)[0], fate(after)[1:]...)
+		require.Equal(t, n, m, "seed %d, fate %d: entries applied", seed, i)
+		if !slices.ContainsFunc(states, func(s forge.Bytes) bool { return bytes.Equal(s[4096:], was[4096:]) }) {
+			// Nothing that a Windows wrote: a half of the hive without its log, or a log without the one in front of it.
+			require.Contains(t, []int{2, 3, 4}, i, "seed %d, fate %d", seed, i)
+			continue
+		}
+		before, err := plainValues(was)
+		require.NoError(t, err, "seed %d, fate %d", seed, i)
+		now, err := plainValues(is)
+		require.NoError(t, err, "seed %d, fate %d", seed, i)
+		require.Equal(t, follow(before), now, "seed %d, fate %d", seed, i)
+	}
+	sameAsPlain(t, seed, after)
+	return "moved"
+}
+
+// sameAsPlain holds every value of the state that the guest starts with against the plain recovery.
+func sameAsPlain(t *testing.T, seed uint64, files []forge.Bytes) {
+	t.Helper()
+	image, _ := plainRecover(files[0], files[1], files[2])
+	want, err := plainValues(image)
+	require.NoError(t, err, "seed %d", seed)
+	var got map[string]string
+	r := recovery(t, files[0], files[1:]...)
+	require.NoError(t, r.Certain())
+	require.NoError(t, r.Each(func(h *Hive) error {
+		got, err = valuesOf(h)
+		return err
+	}))
+	require.Equal(t, want, got, "seed %d", seed)
+}
+
+// valuesOf returns all values as plainValues does.
+func valuesOf(h *Hive) (map[string]string, error) {
+	root, err := h.root()
+	if err != nil {
+		return nil, err
+	}
+	type node struct {
+		key  *Key
+		path string
+	}
+	out := map[string]string{}
+	for todo := []node{{root, ""}}; len(todo) > 0; todo = todo[1:] {
+		for v, err := range todo[0].key.Values() {
+			if err != nil {
+				return nil, err
+			}
+			data, err := v.Data()
+			if err != nil {
+				return nil, err
+			}
+			out[todo[0].path+"\x00"+v.Name] = fmt.Sprintf("%d:%s", v.Type, bytes.Clone(data))
+		}
+		for sub, err := range todo[0].key.Subkeys() {
+			if err != nil {
+				return nil, err
+			}
+			todo = append(todo, node{sub, todo[0].path + "\\" + sub.Name})
+		}
+	}
+	return out, nil
+}
