@@ -3,6 +3,7 @@ package firmware
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
 )
@@ -27,8 +28,13 @@ var (
 )
 
 func isStandard(code []byte) bool {
-	return refersToTable(code) && bytes.Contains(code, []byte{0xcd, 0x13})
+	named := func(word string) bool { return bytes.Contains(code, []byte(word)) }
+	return refersToTable(code) && bytes.Contains(code, []byte{0xcd, 0x13}) && !slices.ContainsFunc(ofLoaders, named)
 }
+
+// ofLoaders are words of loaders that read the table and more: a build of them that is not known is no standard code.
+// grub4dos has a helper behind it.
+var ofLoaders = []string{"GRUB", "LILO", "helper."}
 
 // refersToTable reports a 16-bit move or addition of the table's offset: at 7c00h, at 600h, or within the sector.
 func refersToTable(code []byte) bool {

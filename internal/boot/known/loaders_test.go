@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/firmware"
+	"github.com/trueup/trueup/internal/boot/grub"
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/boot/linux"
 	"github.com/trueup/trueup/internal/disktest"
@@ -44,6 +45,9 @@ var instructions = []struct {
 		"680070 07 bfa87d 668b05 668b6d04 31db 6631c9 8b4dfc e8", "668b4508 668b6d0c 01cb 8b4dfe e8",
 		"60 be0080 c7041000 c744020100 895c04 8c4406 52 56 6650 6655 b448 be1080 c7041e00 cd13 72.. 8b6c18",
 		"66f7f5 66894408 66c7440c00000000 5a b442 f8 cd13 72.. 016c04",
+	}},
+	{"grub4dos", grub.ForDOS, nil, []string{
+		"31f6 31ff b9df00 fc f3a5 bb.... 66b8475255aa 663907 7503 e8.... ea....0020 16 1f 663907", "83c60c 81fefe01 72",
 	}},
 	{"rufus", firmware.Rufus, []*boot.Code{firmware.GenericLBA, firmware.GenericCHS}, []string{
 		"bbbe7d 8b17 52 b280 8b4f02 668b5f08 e8.... 73",
