@@ -71,30 +71,12 @@ func (l *Layout) database() disk.Range {
 	return l.Dynamic.Database
 }
 
-// isDynamic reports whether a partition belongs to a dynamic disk, and whether it holds the database.
-func isDynamic(p table.Partition) (member, database bool) {
-	switch p.TypeID() {
-	case "0x42":
-		return true, false
-	case "5808c8aa-7e8f-42e0-85d2-e1e90434cfb3":
-		return true, true
-	case "af9b60a0-1431-4f62-bc68-3311714a69ad":
-		return true, false
-	}
-	return false, false
-}
-
-func isMember(p table.Partition) bool {
-	member, _ := isDynamic(p)
-	return member
-}
-
 // readDynamic reads the database of a dynamic disk, and lists in each of its partitions the parts of volumes that lie
 // in it.
 func (l *Layout) readDynamic(d disk.Disk) error {
 	var heads []int64
 	for _, p := range l.Partitions {
-		switch member, database := isDynamic(p.Partition); {
+		switch member, database := p.Dynamic(); {
 		case database:
 			// The last sector, and the copy of it. Source: libldm, src/ldm.c; Linux, block/partitions/ldm.h.
 			heads = append(heads, p.End()-d.SectorSize(), p.Off+1856*d.SectorSize())
@@ -118,7 +100,7 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 	}
 	left := x.Extents
 	for _, p := range l.Partitions {
-		if !isMember(p.Partition) {
+		if !p.InDynamic() {
 			continue
 		}
 		if p.Volume.Kind == volume.Unknown {
@@ -160,7 +142,7 @@ func (l *Layout) group(d disk.Disk, x *stack.DynamicDisk) error {
 	var members []boot.Partition
 	metadata := disk.Range{}
 	for _, p := range l.Partitions {
-		switch member, database := isDynamic(p.Partition); {
+		switch member, database := p.Dynamic(); {
 		case database && g.Metadata != 0:
 			l.stuck = fmt.Errorf("partitions %d and %d both hold a database: %w", g.Metadata, p.Number,
 				ondisk.ErrUnsupported)
@@ -208,7 +190,7 @@ func (l *Layout) apart(g *Dynamic, members []boot.Partition) error {
 		switch {
 		case p.Kind == table.Extended || p.Kind == table.Logical:
 			return say("partition %d is %s, which Windows makes on no dynamic disk", p.Number, p.Kind)
-		case !isMember(p.Partition) && p.Overlaps(g.Span):
+		case !p.InDynamic() && p.Overlaps(g.Span):
 			return say("partition %d lies in the space of the volumes", p.Number)
 		case p.Number != g.Metadata && p.Overlaps(g.Database):
 			return say("partition %d lies over the database", p.Number)
@@ -217,25 +199,8 @@ func (l *Layout) apart(g *Dynamic, members []boot.Partition) error {
 	return nil
 }
 
-// guestPartitions returns the partitions for the finders. The boot sectors of dynamic volumes are the business of
-// dynamicRefs: not every volume begins with a partition, and not every partition with a volume.
-func (l *Layout) guestPartitions() []boot.Partition {
-	if l.Dynamic == nil {
-		return l.Partitions
-	}
-	out := slices.Clone(l.Partitions)
-	for i, p := range out {
-		if l.Dynamic.Has(p.Number) {
-			v := *p.Volume
-			v.Boot = nil
-			out[i].Volume = &v
-		}
-	}
-	return out
-}
-
-// dynamicRefs adds what a move of the volumes changes beside the table: the start in each private header, and the
-// hidden sectors of volumes that do not begin with a partition.
+// dynamicRefs adds what a move of the volumes changes beside the table: the start in each private header, and hidden
+// sectors. Not every volume begins with a partition, and not every partition with a volume.
 func (l *Layout) dynamicRefs(d disk.Disk) error {
 	x := l.Dynamic
 	if x == nil {

@@ -271,7 +271,7 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	var err error
 	g := &boot.Guest{
 		Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme,
-		Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.guestPartitions(),
+		Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.Partitions,
 	}
 	if l.Boot, err = known.Read(g); err != nil {
 		return err

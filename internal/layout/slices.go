@@ -58,7 +58,7 @@ func (l *Layout) readSlices(d disk.Disk) error {
 	}
 	for _, p := range l.Partitions {
 		fromDisk(p.Volume, p.Range)
-		if i, ok := misalignedInside(p.Volume, "partition"); ok && (identify.Sliced(p.Volume.Kind) || isMember(p.Partition)) {
+		if i, ok := misalignedInside(p.Volume, "partition"); ok && (identify.Sliced(p.Volume.Kind) || p.InDynamic()) {
 			i.Partition = p.Number
 			l.Issues = append(l.Issues, i)
 		}

@@ -61,6 +61,23 @@ func (p Partition) TypeID() string {
 	return fmt.Sprintf("0x%02x", p.Type)
 }
 
+// Dynamic reports whether a partition belongs to a dynamic disk of Windows (LDM), and whether it holds the database.
+func (p Partition) Dynamic() (member, database bool) {
+	switch p.TypeID() {
+	case "0x42", "af9b60a0-1431-4f62-bc68-3311714a69ad":
+		return true, false
+	case "5808c8aa-7e8f-42e0-85d2-e1e90434cfb3":
+		return true, true
+	}
+	return false, false
+}
+
+// InDynamic reports whether a partition belongs to a dynamic disk of Windows.
+func (p Partition) InDynamic() bool {
+	member, _ := p.Dynamic()
+	return member
+}
+
 // Table is a partition table. Partitions are in the order of their numbers.
 type Table struct {
 	Scheme     Scheme

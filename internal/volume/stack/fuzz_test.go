@@ -26,11 +26,7 @@ func FuzzLDM(f *testing.F) {
 	head.BE64(poolforge.LDMConfigStart, 1)
 	head.BE64(poolforge.LDMConfigSize, seedSectors)
 	f.Add(append(append([]byte{}, head...), db[:seedSectors*512]...), uint32(sectors))
-	gpt := make(forge.Bytes, 24*512) // its database is in sectors 1 to 20, and the private headers in 21 and 22
-	gpt.Put(512, db[:seedSectors*512])
-	for _, at := range []int64{0, 21, 22} {
-		gpt.Put(at*512, poolforge.LDMPrivateHead(poolforge.LDMDiskID(0), 2100, 1000, 1, seedSectors))
-	}
+	gpt := gptDisk(seedSectors)
 	f.Add([]byte(gpt), uint32(sectors))
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		d := disktest.ShortDisk(data, int64(sectors)*512)
@@ -46,7 +42,7 @@ func FuzzLDM(f *testing.F) {
 			require.GreaterOrEqual(t, min(x.Off, x.Len), int64(0))
 			require.LessOrEqual(t, x.End(), d.Size())
 		}
-		for _, metadata := range []disk.Range{{}, {Off: 512, Len: min(d.Size()-512, 1<<20)}} {
+		for _, metadata := range []disk.Range{{}, {Off: 512, Len: max(0, int64(len(data))/512-1) * 512}} {
 			heads, err := x.Heads(d, metadata)
 			require.True(t, err == nil || errors.Is(err, ondisk.ErrFormat), "%v", err)
 			for _, h := range heads {

@@ -207,6 +207,9 @@ func (x *DynamicDisk) Heads(d disk.Disk, metadata disk.Range) ([]LDMHead, error)
 	if err != nil {
 		return nil, err
 	}
+	if last := area.End() - ldmHeadSize; metadata.Len > 0 && (len(heads) == 0 || heads[len(heads)-1].At != last) {
+		return nil, ondisk.Field("ldm private header", "magic", last, "none", ldmHeadMagic)
+	}
 	if len(heads) < least {
 		return nil, ondisk.Field("ldm private header", "copies", x.at, len(heads), fmt.Sprintf("%d or more", least))
 	}
