@@ -1,0 +1,30 @@
+package vhd
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// nowhere is a file that keeps nothing.
+type nowhere struct{}
+
+func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
+func (nowhere) Truncate(int64) error                   { return nil }
+func (nowhere) Sync() error                            { return nil }
+
+// An entry of the table has 32 bits for a sector, and all ones mean that there is no block. Spec: VHD 1.0, "Block
+// Allocation Table and Data Blocks".
+func TestBlocksBehind2TiB(t *testing.T) {
+	t.Parallel()
+	target, err := newDynamicTarget(nowhere{}, (&template{}).footerFor(1<<40, nil), defaultBlock)
+	require.NoError(t, err)
+	target.next = (math.MaxUint32 - 8) * units.SectorSize
+	require.NoError(t, target.Reserve(0, 512))
+	target.next = math.MaxUint32 * units.SectorSize
+	require.ErrorIs(t, target.Reserve(defaultBlock, 512), ondisk.ErrLimit)
+}

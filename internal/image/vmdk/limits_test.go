@@ -1,0 +1,35 @@
+package vmdk
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// nowhere is a file that keeps nothing.
+type nowhere struct{}
+
+func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
+func (nowhere) Truncate(int64) error                   { return nil }
+func (nowhere) Sync() error                            { return nil }
+
+// Tables have 32 bits for a sector.
+func TestDataBehind2TiB(t *testing.T) {
+	t.Parallel()
+	sparse, err := newSparseTarget(nowhere{}, 1<<42, defaultGrain, []byte("text"))
+	require.NoError(t, err)
+	sparse.next = math.MaxUint32 - defaultGrain
+	require.NoError(t, sparse.Reserve(0, 1<<16))
+	require.ErrorIs(t, sparse.Reserve(1<<16, 1<<16), ondisk.ErrLimit)
+
+	stream, err := newStreamTarget(nowhere{}, 1<<42, []byte("text"))
+	require.NoError(t, err)
+	stream.next = math.MaxUint32 - 1
+	require.NoError(t, stream.Reserve(0, 1))
+	require.ErrorIs(t, stream.Reserve(1<<16, 1), ondisk.ErrLimit)
+	require.ErrorIs(t, stream.Reserve(1<<25, 1), ondisk.ErrLimit, "the table has no room")
+	require.ErrorIs(t, stream.Finish(), ondisk.ErrLimit)
+}
