@@ -176,33 +176,25 @@ func TestEveryCallOnAFolderFails(t *testing.T) {
 			t.Parallel()
 			var j oddfs.Journal
 			mounted := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j})
-			ask := func(fail int) (a answer, done []string) {
+			var good answer
+			j.EachFails(func(fails bool) {
 				cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOnAFolderFails$")
 				cmd.Env = append(os.Environ(), callsEnv+"="+question+"\n"+mounted)
 				var stderr strings.Builder
 				cmd.Stderr = &stderr
-				j.Restart(fail)
 				out, err := cmd.Output()
 				require.NoError(t, err, "%s%s", out, stderr.String())
+				var a answer
 				require.NoError(t, json.Unmarshal([]byte(stderr.String()), &a), stderr.String())
-				return a, j.Done()
-			}
-			good, all := ask(0)
-			require.Empty(t, good.Error)
-			require.NotEmpty(t, good.Found)
-			asked := map[[3]string]int{}
-			for i, op := range all {
-				// The same call between the same others is made for the same reason.
-				around := [3]string{op}
-				copy(around[1:], all[max(i-1, 0):i])
-				copy(around[2:], all[i+1:min(i+2, len(all))])
-				if asked[around]++; asked[around] > 1 {
-					continue
+				switch {
+				case !fails:
+					require.Empty(t, a.Error)
+					require.NotEmpty(t, a.Found)
+					good = a
+				case a.Error == "":
+					require.Equal(t, good, a, "%s failed", j.Failed())
 				}
-				if a, _ := ask(i + 1); a.Error == "" {
-					require.Equal(t, good, a, "call %d of %d, %s, failed", i+1, len(all), op)
-				}
-			}
+			})
 		})
 	}
 }
