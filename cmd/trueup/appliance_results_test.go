@@ -18,27 +18,43 @@ type guestDisk struct {
 	volumes []madeVolume
 }
 
-// TestLibguestfsReadsTheResults has a real Linux kernel mount every volume of the sources and of the results.
-func TestLibguestfsReadsTheResults(t *testing.T) {
+// TestLinuxReadsTheResults has a real Linux kernel mount every volume of made and of random disks and of their results.
+func TestLinuxReadsTheResults(t *testing.T) {
 	t.Parallel()
 	requireKernel(t)
-	disks := append(alignedMade(t), alignedFourK(t)...)
-	sums := t.TempDir()
-	kinds := guestfish(t, disks, sums)
+	r := &reading{}
+	checkSoak := readSoak(alignSoak(t, 1, soakDefault), r)
+	checkMade := readMade(append(alignedMade(t), alignedFourK(t)...), r)
+	found := r.run(t)
+	t.Run("random disks", func(t *testing.T) { checkSoak(t, found) })
+	t.Run("made disks", func(t *testing.T) { checkMade(t, found) })
+}
+
+// readMade has the appliance read every file of sources and results, each mounted as the kind that is found, and returns
+// what checks that.
+func readMade(disks []guestDisk, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
+	var names []string
+	device := func(i, n int) string { return fmt.Sprint(names[i], n+1) }
 	for i, d := range disks {
-		for n, v := range d.volumes {
-			name := deviceName(i, n+1)
-			require.Contains(t, kinds, "/dev/"+name+"\n"+v.guestKind()+"\n", "%s", d.path)
-			if d.sector == sectorSize || v.kind == "ext4" { // fourKDisk puts files into no other
-				require.Subset(t, readSums(t, filepath.Join(sums, name)), v.wantSums(), "%s, %s", d.path, v.label)
-			}
+		names = append(names, r.add(d.path, d.format, d.sector))
+		for n := range d.volumes {
+			r.read(device(i, n), "")
 		}
 	}
-	// All that the kernel finds is compared, not only what the test put in. Each result follows its source.
-	for i := 0; i < len(disks); i += 2 {
-		for n := range disks[i].volumes {
-			source, result := deviceName(i, n+1), deviceName(i+1, n+1)
-			require.Equal(t, readSums(t, filepath.Join(sums, source)), readSums(t, filepath.Join(sums, result)), disks[i+1].path)
+	return func(t *testing.T, found map[string]volumeRead) {
+		t.Helper()
+		for i, d := range disks {
+			for n, v := range d.volumes {
+				read := found[device(i, n)]
+				require.Equal(t, v.guestKind(), read.kind, "%s, %s", d.path, v.label)
+				if d.sector == sectorSize || v.kind == "ext4" { // fourKDisk puts files into no other
+					require.Subset(t, read.sums, v.wantSums(), "%s, %s", d.path, v.label)
+				}
+				// All that the kernel finds is compared, not only what the test put in. Each result follows its source.
+				if i%2 == 1 {
+					require.Equal(t, found[device(i-1, n)].sums, read.sums, "%s, %s", d.path, v.label)
+				}
+			}
 		}
 	}
 }
@@ -88,22 +104,4 @@ func (v madeVolume) wantSums() []string {
 		lines = append(lines, fmt.Sprintf("%x  ./%s", sha256.Sum256(data), name))
 	}
 	return lines
-}
-
-// guestfish writes the checksums of each partition's files into a file of the folder sums, and returns devices and the
-// kinds of their file systems, line by line.
-func guestfish(t *testing.T, disks []guestDisk, sums string) string {
-	t.Helper()
-	require.LessOrEqual(t, len(disks), 26, "deviceName has one letter")
-	var args []string
-	script := "run\n"
-	for i, d := range disks {
-		args = append(args, fmt.Sprintf("--blocksize=%d", d.sector), "--format="+d.format, "-a", d.path)
-		for n := range d.volumes {
-			name := deviceName(i, n+1)
-			script += fmt.Sprintf("echo /dev/%s\nvfs-type /dev/%[1]s\nmount-ro /dev/%[1]s /\n", name)
-			script += fmt.Sprintf("checksums-out sha256 / %q\numount /\n", filepath.Join(sums, name))
-		}
-	}
-	return runGuestfish(t, args, script)
 }
