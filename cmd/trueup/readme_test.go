@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -108,6 +109,25 @@ func TestBootingNamesTestsThatExist(t *testing.T) {
 	require.Greater(t, len(rows), 20)
 	for _, row := range rows {
 		require.Regexp(t, testName, row)
+	}
+}
+
+// TestMatrixOfGuestsIsFull requires that each cell of the matrix of guests and states names a test, or says that there is nothing to prove.
+func TestMatrixOfGuestsIsFull(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/guest-states.md")
+	require.NoError(t, err)
+	_, section, ok := strings.Cut(string(text), "\n| guest | shut down |")
+	require.True(t, ok, "the matrix")
+	section, _, _ = strings.Cut(section, "\n\n")
+	rows := strings.Split(section, "\n")[2:]
+	require.Len(t, rows, 7)
+	for _, row := range rows {
+		cells := strings.Split(strings.Trim(row, "|"), "|")
+		require.Len(t, cells, 5, row)
+		for _, cell := range cells[1:] {
+			require.True(t, testName.MatchString(cell) || slices.Contains([]string{"it cannot", "not looked for"}, strings.TrimSpace(cell)), cell)
+		}
 	}
 }
 

@@ -52,7 +52,7 @@ var marks = map[string]struct {
 }{
 	"ext-journal":      {Running, "the journal of %s is to be replayed", "a position in a block that it holds cannot change; a move that needs it is refused"},
 	"ext-dirty":        {Running, inUse, ""},
-	"fat-dirty":        {Running, inUse, ""},
+	"fat-dirty":        {Running, inUse, "a position in a file on which its tables differ cannot change; a move that needs it is refused"},
 	"exfat-dirty":      {Running, inUse, ""},
 	"hfsplus-dirty":    {Running, inUse, ""},
 	"jfs-dirty":        {Running, inUse, ""},

@@ -131,13 +131,13 @@ func TestHTMLCells(t *testing.T) {
 		got[images[n].Path[len("/vmfs/templates/"):]] = []string{c[0], c[2], c[4], c[5], c[6]}
 	}
 	for path, want := range map[string][]string{
-		"legacy/exchange-store.vhd": {"1", "misaligned", "128 GiB", "71 GiB", "100 %"},
-		"legacy/sql-data.vhd":       {"2", "misaligned new", "64 GiB", "41 GiB", "100 %"},
-		"appliances/erp-suite.ova":  {"3", "misaligned changed", "160 GiB", "19 GiB", "100 %"},
-		"legacy/suse-9.vmdk":        {"9", "misaligned refused", "20 GiB", "7 GiB", "100 %"},
-		"win/office-2008.vhdx":      {"10", "below boundary", "60 GiB", "22 GiB", ""},
+		"legacy/exchange-store.vhd": {"1", "misaligned shut down", "128 GiB", "71 GiB", "100 %"},
+		"legacy/sql-data.vhd":       {"2", "misaligned shut down new", "64 GiB", "41 GiB", "100 %"},
+		"appliances/erp-suite.ova":  {"3", "misaligned running changed", "160 GiB", "19 GiB", "100 %"},
+		"legacy/suse-9.vmdk":        {"9", "misaligned refused running", "20 GiB", "7 GiB", "100 %"},
+		"win/office-2008.vhdx":      {"10", "below boundary running", "60 GiB", "22 GiB", ""},
 		"linux/debian-12.qcow2":     {"", "aligned", "14 GiB", "3.19 GiB", ""},
-		"legacy/kiosk-nt4.qcow2":    {"", "misaligned accepted", "4 GiB", "900 MiB", "100 %"},
+		"legacy/kiosk-nt4.qcow2":    {"", "misaligned running accepted", "4 GiB", "900 MiB", "100 %"},
 		"upload/web-s003.vmdk":      {"", "orphan new", "", "1.86 GiB", ""},
 		"win/vista.vhd":             {"", "failed", "", "4 GiB", ""},
 		"win/win2008.vmdk":          {"", "removed", "", "", ""},
