@@ -1,0 +1,81 @@
+package image_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// snapshotOf is a VMDK without data that names a parent by its name and content identifier.
+func snapshotOf(parent, id string) []byte {
+	v := vmdkforge.NewSparse(make([]byte, 64*sector))
+	v.SetDescriptor(strings.NewReplacer("parentCID=ffffffff", "parentCID="+id,
+		"createType=", fmt.Sprintf("parentFileNameHint=%q\ncreateType=", parent)).Replace(
+		vmdkforge.Descriptor("monolithicSparse", `RW 64 SPARSE "0.vmdk"`)))
+	return v.Bytes
+}
+
+// What is wrong with a chain of snapshots is said, with the name.
+func TestChainsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	const id, most = "4a5b6c7d", 16
+	long := map[string][]byte{}
+	for i := range most + 1 {
+		long[fmt.Sprintf("%d.vmdk", i)] = snapshotOf(fmt.Sprintf("%d.vmdk", i+1), id)
+	}
+	long[fmt.Sprintf("%d.vmdk", most+1)] = []byte(vmdkforge.Descriptor("monolithicFlat", "RW 64 ZERO"))
+	base := []byte(vmdkforge.Descriptor("monolithicFlat", "RW 64 ZERO"))
+	for name, c := range map[string]struct {
+		files map[string][]byte
+		first string
+		says  string
+	}{
+		"a parent":               {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id), "1.vmdk": base}, "0.vmdk", ""},
+		"its own parent":         {map[string][]byte{"0.vmdk": snapshotOf("0.vmdk", id)}, "0.vmdk", "in the chain already"},
+		"a parent of its own":    {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id), "1.vmdk": snapshotOf("1.vmdk", id)}, "0.vmdk", "in the chain already"},
+		"as many as can be":      {long, "1.vmdk", ""},
+		"one too many":           {long, "0.vmdk", "of 16 parents; consolidate"},
+		"a parent that changed":  {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", "11111111"), "1.vmdk": base}, "0.vmdk", "it was changed or replaced"},
+		"a parent that is gone":  {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id)}, "0.vmdk", `there is no "1.vmdk" in its folder`},
+		"a parent of no content": {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id), "1.vmdk": []byte("KDMV")}, "0.vmdk", "1.vmdk"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for name, b := range c.files {
+				imagetest.Write(t, dir, name, b)
+			}
+			img, err := image.Open(dir+"/"+c.first, image.Options{})
+			if c.says == "" {
+				require.NoError(t, err)
+				require.NoError(t, img.Close())
+				return
+			}
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+}
+
+// A file with the headers of two formats is none of them, and a format that is asked for must be there.
+func TestFormatsThatDisagree(t *testing.T) {
+	t.Parallel()
+	both := make([]byte, 8192)
+	copy(both, "QFI\xfb\x00\x00\x00\x03")
+	copy(both[len(both)-512:], "conectix")
+	dir := t.TempDir()
+	_, err := image.Open(imagetest.Write(t, dir, "both.img", both), image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	require.ErrorContains(t, err, " and ")
+	_, err = image.Open(imagetest.Write(t, dir, "disk.vmdk", snapshotOf("1.vmdk", "4a5b6c7d")), image.Options{Format: "qcow2"})
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	require.ErrorContains(t, err, "qcow2")
+	_, err = image.Open("", image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+}
