@@ -73,7 +73,11 @@ func (g *Guest) Loader(code []byte) *Code { return first(g.Codes, code, (*Code).
 func (g *Guest) Chooses(p Partition) bool {
 	switch c := g.Code; {
 	case c.Number != nil:
-		return p.Number == c.Number(g.Sector0)
+		n := p.Number
+		if p.Kind == table.Entry {
+			n = p.Slot
+		}
+		return n > 0 && n == c.Number(g.Sector0)
 	case c.Picks != nil:
 		return c.Picks(p)
 	}

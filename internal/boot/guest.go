@@ -48,6 +48,13 @@ type opened struct {
 	err error
 }
 
+// Hybrid reports whether the MBR of a GPT mirrors partitions. A Windows goes by that MBR then, and knows the disk by its
+// signature.
+func (g *Guest) Hybrid() bool {
+	_, ok := g.find(func(p Partition) bool { return p.Slot > 0 })
+	return ok
+}
+
 // Kept returns what the finders of one family share about a guest: the value of their type, zero at first.
 func Kept[T any](g *Guest) *T {
 	key := any((*T)(nil))

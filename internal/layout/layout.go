@@ -120,7 +120,7 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 	if err := l.readSlices(d); err != nil {
 		return nil, err
 	}
-	if t.Scheme == table.MBR {
+	if t.Scheme == table.MBR || t.IsHybrid() {
 		l.Geometry = t.Geometry(l.hints(hint))
 	}
 	l.Boot = &boot.Result{Code: known.Identify(t.BootCode)}
@@ -129,7 +129,7 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 
 // ReadsCHS reports whether the boot code finds its partition by the CHS bytes of the table. A GPT has none.
 func (l *Layout) ReadsCHS() bool {
-	return l.Boot.Code.ReadsCHS && (l.Table == nil || l.Table.Scheme != table.GPT)
+	return l.Boot.Code.ReadsCHS && (l.Table == nil || l.Table.Scheme != table.GPT || l.Table.IsHybrid())
 }
 
 // resolveSector0 decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has

@@ -317,9 +317,27 @@ func TestTwoProtectiveEntries(t *testing.T) {
 	l := read(t, f)
 	require.Equal(t, []string{"hybrid-mbr"}, codes(l))
 	require.Contains(t, l.Issues[0].Text, "slot 4")
+	require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
 	for _, p := range l.Table.Relocate(table.Places{Size: 2 * sectors * 512}, table.Geometry{}) {
 		require.False(t, p.Off >= 446+3*16 && p.Off < 510, "%s at %d", p.Reason, p.Off)
 	}
+}
+
+// A type that does not move does not move as a slot of a hybrid MBR, either.
+func TestTypesOfAHybridMBR(t *testing.T) {
+	f := tableforge.NewGPT(512, 20_000, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
+	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0xee, Start: 1, Sectors: 2047})
+	tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0x07, Start: 2048, Sectors: 2048})
+	f.U32(tableforge.MBRSignature, 0x1b2c3d4e)
+	l := read(t, f)
+	require.Equal(t, []string{"hybrid-mbr"}, codes(l))
+	require.Equal(t, ondisk.Note, l.Issues[0].Effect)
+	require.True(t, l.Geometry.Valid())
+	require.Equal(t, uint32(0x1b2c3d4e), l.Signature())
+	tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0xa6, Start: 2048, Sectors: 2048})
+	l = read(t, f)
+	require.Equal(t, []string{"hybrid-mbr", "openbsd"}, codes(l))
+	require.Contains(t, l.Issues[1].Text, "type 0xa6")
 }
 
 // Linux takes a disk for one with a GPT only when the protective entry starts at LBA 1: block/partitions/efi.c,

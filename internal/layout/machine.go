@@ -80,7 +80,7 @@ func (m *Machine) Taken(at boot.Place) bool {
 
 // Signature returns that by which a Windows knows the disk; 0 if it knows the disk in another way.
 func (l *Layout) Signature() uint32 {
-	if l.Table == nil || l.Table.Scheme != table.MBR {
+	if l.Table == nil || l.Table.Scheme != table.MBR && !l.Table.IsHybrid() {
 		return 0
 	}
 	return l.Table.Signature

@@ -137,7 +137,12 @@ var relativeLabels = map[string]bool{
 // the volume has reported it itself.
 func (l *Layout) checkTypes() {
 	for _, p := range l.Partitions {
-		r, ok := refusedTypes[p.TypeID()]
+		id := p.TypeID()
+		r, ok := refusedTypes[id]
+		if !ok && p.Slot > 0 {
+			id = fmt.Sprintf("0x%02x", p.Type)
+			r, ok = refusedTypes[id]
+		}
 		switch {
 		case r.code != CodeDynamic:
 		case l.Dynamic != nil:
@@ -150,18 +155,18 @@ func (l *Layout) checkTypes() {
 		}
 		said := slices.ContainsFunc(p.Volume.Issues, func(i ondisk.Issue) bool { return i.Code == r.code })
 		if ok && !said {
-			l.refuse(p, r)
+			l.refuse(p, id, r)
 		}
 	}
 }
 
-func (l *Layout) refuse(p boot.Partition, r refused) {
+func (l *Layout) refuse(p boot.Partition, id string, r refused) {
 	i := ondisk.Issue{
 		Code: r.code, Effect: r.effect, OnMove: true, Partition: p.Number, DiskWide: r.wide,
-		Text: fmt.Sprintf("it has type %s, %s", p.TypeID(), r.text), Remedy: r.remedy,
+		Text: fmt.Sprintf("it has type %s, %s", id, r.text), Remedy: r.remedy,
 	}
 	if r.wide {
-		i.Partition, i.Text = 0, fmt.Sprintf("partition %d has type %s, %s", p.Number, p.TypeID(), r.text)
+		i.Partition, i.Text = 0, fmt.Sprintf("partition %d has type %s, %s", p.Number, id, r.text)
 	}
 	l.Issues = append(l.Issues, i)
 }

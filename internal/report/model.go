@@ -328,7 +328,7 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 			Scheme: string(t.Scheme), GUID: t.GUID, Heads: l.Geometry.Heads, Sectors: l.Geometry.Sectors,
 			SectorSize: t.SectorSize,
 		}
-		if t.Scheme == table.MBR {
+		if t.Scheme == table.MBR || t.IsHybrid() {
 			d.Table.Signature = fmt.Sprintf("0x%08x", t.Signature)
 		}
 		d.Partitions = slices.Grow(d.Partitions, len(l.Partitions))

@@ -68,7 +68,7 @@ var common = []Geometry{{255, 63}, {16, 63}, {240, 63}, {128, 63}, {64, 63}, {32
 // hints (boot sectors, container), then the common ones; of equals the first wins.
 func (t *Table) Geometry(hints []Geometry) Geometry {
 	var ends []Geometry
-	for _, p := range t.Partitions {
+	for _, p := range t.slots() {
 		_, h, s := unpack(p.raw.EndCHS)
 		if p.Kind != Entry && h > 0 && p.raw.EndCHS != saturated {
 			ends = append(ends, Geometry{int(h) + 1, int(s)})
@@ -90,7 +90,15 @@ func (t *Table) Geometry(hints []Geometry) Geometry {
 
 // Saturated reports whether an entry ends in FE FF FF, "beyond CHS".
 func (t *Table) Saturated() bool {
-	return slices.ContainsFunc(t.Partitions, func(p Partition) bool { return p.raw.EndCHS == saturated })
+	return slices.ContainsFunc(t.slots(), func(p Partition) bool { return p.raw.EndCHS == saturated })
+}
+
+// slots returns the partitions with CHS bytes.
+func (t *Table) slots() []Partition {
+	if t.Scheme == GPT {
+		return t.Hybrid
+	}
+	return t.Partitions
 }
 
 // explained counts the CHS fields that agree in g with the LBA beside them.
@@ -99,7 +107,7 @@ func (t *Table) explained(g Geometry) int {
 	if !g.Valid() {
 		return 0
 	}
-	for _, p := range t.Partitions {
+	for _, p := range t.slots() {
 		if p.Kind != Primary && p.Kind != Extended {
 			continue
 		}

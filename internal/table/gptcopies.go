@@ -210,18 +210,7 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 			Remedy: "write it again in the guest (gdisk, x, n) if a Linux is to see the partitions",
 		})
 	}
-	for _, p := range m.Partitions {
-		if p.Number-1 == g.gpt.shield {
-			continue
-		}
-		g.Issues = append(g.Issues, ondisk.Issue{
-			Code: "hybrid-mbr", Effect: ondisk.Refuse, OnMove: true,
-			Text: fmt.Sprintf("hybrid MBR: slot %d (type %#02x) stands beside the protective entry of a GPT", p.Number, p.Type),
-			Remedy: "where every system that boots from the disk reads the GPT, make the MBR protective (gdisk, x, " +
-				"n) and copy again; where one boots by the MBR " +
-				"(Windows by a BIOS or Boot Camp), that would break it: copy the disk as it is with trueup convert",
-		})
-	}
+	g.readHybrid(m)
 	return nil
 }
 

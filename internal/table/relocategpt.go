@@ -12,7 +12,7 @@ import (
 )
 
 // relocateGPT rewrites the entries that moved, in both copies, and the headers.
-func (t *Table) relocateGPT(to Places) []disk.Patch {
+func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 	c := t.gpt
 	if to.Size == 0 {
 		to.Size = c.disk
@@ -50,7 +50,10 @@ func (t *Table) relocateGPT(to Places) []disk.Patch {
 		now := c.header(own, at, alt, arrays[i], c.usable(to.Size), sum)
 		out = append(out, headerPatches(at, old, now, name, own == nil)...)
 	}
-	if grows || mends {
+	switch {
+	case t.Hybrid != nil:
+		out = append(out, t.relocateHybrid(to, geometry)...)
+	case grows || mends:
 		out = append(out, c.protective(to.Size)...)
 	}
 	return out

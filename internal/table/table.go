@@ -45,6 +45,8 @@ type Partition struct {
 	Name     string // GPT
 	// LegacyBoot is attribute bit 2 of a GPT entry, "Legacy BIOS Bootable". Spec: UEFI 2.10, table 5.8.
 	LegacyBoot bool
+	// Slot is the slot of a hybrid MBR that mirrors a GPT entry, whose Type and Active it gives; 0 without one.
+	Slot int
 
 	entry int64 // byte offset of the 16-byte MBR entry
 	raw   mbrEntry
@@ -52,6 +54,9 @@ type Partition struct {
 
 // Record returns the byte offset of the boot record that names the partition: sector 0, or the EBR of a logical one.
 func (p Partition) Record() int64 { return units.AlignDown(p.entry, units.SectorSize) }
+
+// InMBR reports whether a BIOS or an old Windows sees the partition as one of the four of an MBR.
+func (p Partition) InMBR() bool { return p.Kind == Primary || p.Slot > 0 }
 
 // TypeID returns the type as tables of types list it: "0x07", or the GUID.
 func (p Partition) TypeID() string {
@@ -86,8 +91,9 @@ type Table struct {
 	GUID       string // GPT
 	Partitions []Partition
 	Issues     []ondisk.Issue
-	BootCode   []byte   // the 440 bytes of code in sector 0
-	Records    []Record // of the extended partitions, in the order of their chains
+	BootCode   []byte      // the 440 bytes of code in sector 0
+	Records    []Record    // of the extended partitions, in the order of their chains
+	Hybrid     []Partition // GPT: the used slots of its MBR, if that has more than the protective one
 
 	gpt *copies // GPT: both copies
 }
@@ -104,7 +110,7 @@ type Places struct {
 // that of the CHS bytes.
 func (t *Table) Relocate(to Places, geometry Geometry) []disk.Patch {
 	if t.Scheme == GPT {
-		return t.relocateGPT(to)
+		return t.relocateGPT(to, geometry)
 	}
 	return t.relocateMBR(to, geometry)
 }
@@ -119,7 +125,7 @@ func (t *Table) Usable(size int64) int64 {
 
 // Limit returns the byte behind the last one that the table can name.
 func (t *Table) Limit() int64 {
-	if t.Scheme == GPT {
+	if t.Scheme == GPT && !t.IsHybrid() {
 		return math.MaxInt64
 	}
 	return (MaxLBA + 1) * t.SectorSize

@@ -149,7 +149,7 @@ func onBoundary(before *layout.Layout, number int, shift, boundary int64) bool {
 
 func samePartition(was, is boot.Partition, want disk.Range) error {
 	same := is.Number == was.Number && is.Kind == was.Kind && is.Active == was.Active && is.TypeID() == was.TypeID() &&
-		is.GUID == was.GUID && is.Name == was.Name
+		is.GUID == was.GUID && is.Name == was.Name && is.Slot == was.Slot && is.Type == was.Type
 	switch {
 	case !same || is.Range != want:
 		return fmt.Errorf("%w: partition %d is %s %s at byte %d with %d bytes, want %d: %s %s at %d with %d",

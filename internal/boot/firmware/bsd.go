@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/table"
 )
 
 // typeOfFreeBSDBoot is the type of a GPT's partition that holds gptboot or gptzfsboot. Spec: FreeBSD, gpart(8).
@@ -36,7 +35,7 @@ var (
 	FreeBSDMenu = &boot.Code{
 		ID: "freebsd-boot0", Name: "FreeBSD boot0", ReadsCHS: true, HandsOver: true, Many: true, Address: byFlag,
 		Choice: "a partition that the user chooses",
-		Picks:  func(p boot.Partition) bool { return p.Kind == table.Primary },
+		Picks:  func(p boot.Partition) bool { return p.InMBR() },
 		Known:  boot.Has(freeBSDStart, []byte("Drive ")),
 	}
 	// mov si,7c1ah; mov di,061ah behind it … cmp word [bx+1feh],0aa55h.

@@ -43,14 +43,14 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 	if c.Generic {
 		who = c.Name
 	}
-	if g.Scheme == table.GPT && c.Generic {
+	if g.Scheme == table.GPT && c.Generic && !g.Hybrid() {
 		const text = "the code in sector 0 has the shape of standard code for an MBR, " +
 			"and whether it reads the GPT is not known"
 		f.Link(0, text)
 		f.Warn("boot-code", 0, text, "if a BIOS boots the disk by it, install the boot loader again on the copy")
 		return false
 	}
-	if (g.Scheme == table.GPT) != c.GPT && !c.BothTables {
+	if (g.Scheme == table.GPT) != c.GPT && !c.BothTables && (c.GPT || !g.Hybrid()) {
 		other := map[bool]string{true: "an MBR", false: "a GPT"}[c.GPT]
 		f.Link(0, "%s in sector 0 does not read %s: no BIOS boots by it", who, other)
 		return false
@@ -58,6 +58,9 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 	choice := cmp.Or(c.Choice, "the active partition")
 	if c.Number != nil {
 		choice = fmt.Sprintf("partition %d", c.Number(g.Sector0))
+	}
+	if g.Hybrid() && !c.GPT && !c.BothTables {
+		choice += " of the hybrid MBR"
 	}
 	over := ""
 	if c.HandsOver {

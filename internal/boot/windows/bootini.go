@@ -30,7 +30,7 @@ const (
 )
 
 func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
-	if !p.Active || p.Kind != table.Primary {
+	if !p.Active || !p.InMBR() {
 		return nil
 	}
 	files, err := windowsFiles(g, p)
@@ -45,7 +45,9 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		repairIni); err != nil {
 		return err
 	}
-	checkArc(f, g, p, menu)
+	if p.Kind == table.Primary { // those of a hybrid MBR it counts with the protective ones
+		checkArc(f, g, p, menu)
+	}
 	names, err := savedSectors(files, menu)
 	if err := f.Unread("saved-boot-sector", p.Number, fmt.Sprintf("the root of partition %d cannot be read", p.Number),
 		err, repairDisk); err != nil {

@@ -56,7 +56,7 @@ func (k hives) finder() boot.Finder {
 			}
 			return nil
 		})(g)
-		if g.Scheme != table.MBR {
+		if g.Scheme != table.MBR && !g.Hybrid() {
 			// Windows names partitions of a GPT by their GUIDs, and only those of other disks by their places.
 			found.Issues = nil
 			found.Refs = slices.DeleteFunc(found.Refs, func(r boot.Ref) bool { return r.Disk == 0 })

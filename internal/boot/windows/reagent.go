@@ -100,7 +100,7 @@ func onThisDisk(g *boot.Guest, l location) bool {
 		return guid == g.GUID || slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.GUID == guid })
 	}
 	n, err := strconv.ParseUint(l.id, 10, 32)
-	return err != nil || n == 0 || g.Scheme == table.MBR && n == uint64(g.Signature)
+	return err != nil || n == 0 || (g.Scheme == table.MBR || g.Hybrid()) && n == uint64(g.Signature)
 }
 
 // stretch is a tag up to the end of its number, with the white space in front, which means nothing between tags and

@@ -13,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/hive"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
@@ -80,12 +79,12 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 	}
 	f.Sign(boot.NotKnown, p, "", "the files of partition %d cannot be read", p.Number)
 	switch {
-	case p.Active && p.Kind == table.Primary && loads == "BOOTMGR":
+	case p.Active && p.InMBR() && loads == "BOOTMGR":
 		// Its store names any partition that a Windows lies on.
 		f.Unbootable("bcd", 0,
 			fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names are not "+
 				"known: %v", p.Number, err), repairBCD)
-	case p.Active && p.Kind == table.Primary && loads == "NTLDR":
+	case p.Active && p.InMBR() && loads == "NTLDR":
 		// A Windows that gives its own partition another letter lets no user log in.
 		f.Unbootable("mounted-devices", 0,
 			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 boots from partition %d, and the partitions whose letters its "+

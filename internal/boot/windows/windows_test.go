@@ -255,6 +255,23 @@ func TestHivesOfGPTDisks(t *testing.T) {
 	require.Empty(t, r.Issues)
 }
 
+// A Windows takes a hybrid MBR for the table of the disk.
+func TestHivesOfHybridMBRs(t *testing.T) {
+	disk := windowsDisk(t, map[string][]byte{
+		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))),
+	})
+	d := boottest.Disk(disk)
+	tab, parts := boottest.Partitions(t, d)
+	g := boottest.Guest(d, tab, parts)
+	want := fates(stored(boottest.ReadGuest(t, boottest.Guest(d, tab, parts))))
+	g.Scheme = table.GPT
+	require.Empty(t, stored(boottest.ReadGuest(t, g)))
+	g = boottest.Guest(d, tab, parts)
+	g.Scheme, g.Partitions[0].Kind, g.Partitions[0].Slot = table.GPT, table.Entry, 2
+	require.Len(t, want, 1)
+	require.Equal(t, want, fates(stored(boottest.ReadGuest(t, g))))
+}
+
 // A kernel that wakes up has the old places in memory.
 func TestHibernation(t *testing.T) {
 	for _, tc := range []struct {
