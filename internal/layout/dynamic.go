@@ -128,6 +128,10 @@ func (l *Layout) describe(p boot.Partition, extents []stack.LDMExtent) (left []s
 		p.Volume.Parts = append(p.Volume.Parts, volume.Part{Name: x.Name, Kind: kind, Start: x.Off - p.Off, Size: x.Len})
 		whole = whole || x.Whole && x.Off == p.Off
 	}
+	if !whole && len(p.Volume.Parts) > 0 {
+		// What a piece begins with is no volume to read: its other bytes lie elsewhere, or under a parity.
+		*p.Volume = volume.Volume{Kind: volume.LDM, Size: p.Len, Boot: p.Volume.Boot, Parts: p.Volume.Parts}
+	}
 	if !whole {
 		l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool {
 			return i.Partition == p.Number && (i.Effect == ondisk.BadVolume || i.Code == "volume-size")

@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 const (
@@ -215,6 +216,20 @@ func TestHiddenSectorsOfDynamicVolumes(t *testing.T) {
 		hidden(63): 1, hidden(63 + 2047): 1, hidden(2111): 2, hidden(2111 + 2999): 2,
 		hidden(63 + 5048): 0, hidden(63 + 5048 + 2999): 1, // in no partition, and so with the first
 	}, got)
+}
+
+// A partition that begins with a piece of a volume has no file system of its own, which a finder could look into.
+func TestAPieceIsNoVolume(t *testing.T) {
+	t.Parallel()
+	f := dynamic(nil, poolforge.LDMVolume{Name: "Raid", Kind: poolforge.LDMRAID5, Copies: [][]poolforge.LDMPiece{{
+		{Sectors: 1024}, {Start: 1024, Sectors: 1024}, {Start: 2048, Sectors: 1024},
+	}}})
+	fsforge.PutNTFS(f, 63, 1024)
+	l := read(t, f)
+	require.NotNil(t, l.Dynamic)
+	require.Equal(t, volume.LDM, l.Partitions[0].Volume.Kind)
+	require.Len(t, l.Partitions[0].Volume.Parts, 3)
+	require.Len(t, l.Boot.Refs, 3, "those of the private headers")
 }
 
 // Most extents get on the boundary; what is aligned needs a majority against it.
