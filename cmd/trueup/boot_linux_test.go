@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,8 +73,7 @@ func linuxKernel(t testing.TB) (path, release string) {
 // linuxInitrd packs a program of testdata, its modules, and further files by their names.
 func linuxInitrd(t testing.TB, release, program string, modules []string, files map[string]string) []byte {
 	t.Helper()
-	init := filepath.Join(t.TempDir(), "init")
-	buildStatic(t, init, "./"+filepath.Join("testdata", program))
+	init := buildStatic(t, "./"+filepath.Join("testdata", program))
 
 	var archive bytes.Buffer
 	for _, dir := range []string{"dev", "proc", "sys", "root", "modules", "tmp"} {
@@ -95,13 +95,23 @@ func linuxInitrd(t testing.TB, release, program string, modules []string, files 
 	return archive.Bytes()
 }
 
-// buildStatic builds a program that needs nothing but a kernel.
-func buildStatic(t testing.TB, path, program string) {
+// staticBuilds holds what builds a program once, by its folder: every boot of a Linux needs one.
+var staticBuilds sync.Map
+
+// buildStatic returns the path of a program that needs nothing but a kernel.
+func buildStatic(t testing.TB, folder string) string {
 	t.Helper()
-	cmd := exec.Command(disktest.Tool(t, "go"), "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", path, program)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	path := filepath.Join(filepath.Dir(builtPath), "static-"+filepath.Base(folder))
+	build, _ := staticBuilds.LoadOrStore(folder, sync.OnceValue(func() error {
+		cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", path, folder)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	}))
+	require.NoError(t, build.(func() error)())
+	return path
 }
 
 // cpioEntry appends a file in the format "newc". Spec: Documentation/driver-api/early-userspace/buffer-format.rst of Linux.

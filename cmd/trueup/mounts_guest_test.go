@@ -56,8 +56,7 @@ func bootMounts(t testing.TB, files map[string]string, disks []string) *linuxGue
 	t.Helper()
 	kernel, release := linuxKernel(t)
 	dir := t.TempDir()
-	files["trueup"] = filepath.Join(dir, "trueup")
-	buildStatic(t, files["trueup"], ".")
+	files["trueup"] = buildStatic(t, ".")
 	initrd := filepath.Join(dir, "initrd")
 	require.NoError(t, os.WriteFile(initrd, linuxInitrd(t, release, "linux-mounts", mountModules, files), 0o600))
 
