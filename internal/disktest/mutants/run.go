@@ -115,6 +115,7 @@ func (b *bench) start(l *loaded, args ...string) *exec.Cmd {
 // run runs tests by their names, and ends them after most.
 func (b *bench) run(l *loaded, env string, most time.Duration, names ...string) ([]byte, error) {
 	tmp := filepath.Join(b.cache, "tmp")
+	unmountBelow(tmp)
 	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700)); err != nil {
 		return nil, err
 	}
@@ -122,6 +123,16 @@ func (b *bench) run(l *loaded, env string, most time.Duration, names ...string) 
 	c.Env = append(c.Env, env)
 	c.WaitDelay = time.Second // a process of the test may hold its output
 	return c.CombinedOutput()
+}
+
+// unmountBelow unmounts what tests that were ended have left mounted in a folder.
+func unmountBelow(dir string) {
+	mounts, _ := os.ReadFile("/proc/self/mounts") // without it nothing is known to be mounted
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], dir+"/") {
+			_ = exec.Command("umount", "--lazy", f[1]).Run() // what stays mounted fails the removal
+		}
+	}
 }
 
 // trace runs one test without a mutant, or takes what was found out before.
