@@ -419,11 +419,11 @@ func FuzzLiloMap(f *testing.F) {
 	f.Add(byte(0), uint16(30), []byte{0x80, 0x60, 9, 9}, true)
 	f.Fuzz(func(t *testing.T, sector byte, off uint16, b []byte, mbr bool) {
 		disk := slices.Clone(d.bytes)
-		at := d.file[int(sector)%used]*512 + int64(off%512)
+		part := disk[d.file[int(sector)%used]*512:][:512]
 		if mbr {
-			at = int64(off % 440)
+			part = disk[:boot.CodeLen]
 		}
-		copy(disk[at:at+512-at%512], b)
+		copy(part[int(off)%len(part):], b)
 		// Sums, which no fuzzer guesses.
 		params := d.file[used-1] * 512
 		disk.U32(params+504, liloforge.Sum(disk[params:params+504]))
