@@ -26,6 +26,7 @@ type liloDisk struct {
 	home    int64  // sector of the first stage
 	mode    byte
 	compact bool
+	forged  bool // its stages have no code, so that the corpus is not needed
 	linux   bool // Debian's kernel with an initial RAM disk, in place of one that prints a text
 }
 
@@ -73,9 +74,9 @@ func (d liloDisk) build(t testing.TB) (raw, root string) {
 	}
 	// Blocks of zeros would become holes.
 	require.NoError(t, os.WriteFile(filepath.Join(root, "boot/map"), []byte(strings.Repeat("M", 400<<10)), 0o600))
-	flags := []string{"-t", d.kind}
-	if d.kind != "ext4" {
-		flags = append(flags, "-b", "1024")
+	flags := []string{"-t", d.kind, "-b", "1024"}
+	if d.linux {
+		flags[3] = "4096"
 	}
 	makeLinuxRoot(t, raw, tableOf(t, raw)[0], root, flags...)
 	if d.home != 0 {
@@ -99,7 +100,9 @@ func (d liloDisk) install(t testing.TB, raw string) liloforge.Install {
 		i.Images[0].Setup, i.Images[0].Flags, i.Images[0].Options = 39, liloforge.Modern, linuxCommand
 	}
 	i.Mode, i.Compact = d.mode, d.compact
-	i.First, i.Second = liloStage(t, "first.b"), liloStage(t, "second.b")
+	if !d.forged {
+		i.First, i.Second = liloStage(t, "first.b"), liloStage(t, "second.b")
+	}
 	return i
 }
 
@@ -222,4 +225,21 @@ func (d liloDisk) checkInstalled(t *testing.T, raw string) {
 			require.Equal(t, b[lba*sectorSize:][:sectorSize], forge.Bytes(now[k*sectorSize:][:sectorSize]), "LBA %d", lba)
 		}
 	})
+}
+
+// TestLiloUnderAJournal refuses a map in an ext whose journal is to be replayed, whatever block it holds.
+func TestLiloUnderAJournal(t *testing.T) {
+	t.Parallel()
+	raw, _ := liloDisk{kind: "ext4", start: 63, mode: liloforge.LBA32, forged: true}.build(t)
+	dest := filepath.Join(filepath.Dir(raw), "aligned.raw")
+	w := tableOf(t, raw)[0]
+	block := (fileSectors(t, raw, w, "/boot/map")[30] - w.start) / 2
+	write := hostFile(t, fmt.Sprintf("journal_open\njournal_write -b %d %s\njournal_close\n", block, hostFile(t, strings.Repeat("J", 1024))))
+	disktest.Run(t, "debugfs", "-w", "-f", write, extIn(raw, w))
+	r := trueup(t, "align", raw, dest)
+	require.Equal(t, 4, r.code, r.stdout)
+	require.Contains(t, r.stderr, "LILO 24.2 in the MBR holds the absolute sectors of the kernel, and its map is not rewritten, since ")
+	require.Contains(t, r.stderr, "journal of the ext file system must be replayed first")
+	require.Contains(t, r.stderr, "shut the guest down cleanly first")
+	require.NoFileExists(t, dest)
 }

@@ -57,8 +57,12 @@ func readLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, w
 		f.Link(home.Number, "%s in %s loads a kernel by absolute sectors", name, where)
 		text := fmt.Sprintf("%s in %s holds the absolute sectors of the kernel, and its map is not rewritten, since %s", name,
 			where, bad)
+		remedy := runLilo
+		if m != nil && m.file != nil && m.file.Fixed != nil { // it waits for the replay of a journal
+			remedy = "shut the guest down cleanly first, or " + runLilo
+		}
 		// It concerns any move: kernels can lie in any partition.
-		f.Breaks(g, home, c.ID, 0, text, runLilo)
+		f.Breaks(g, home, c.ID, 0, text, remedy)
 	default:
 		return err
 	}
@@ -160,7 +164,7 @@ func followLilo(g *boot.Guest, home boot.Partition, code []byte) (*liloMap, erro
 	}
 	m := &liloMap{g: g, home: p, mode: one.Mode, seen: map[int64]bool{}}
 	if err := m.open(place); err != nil {
-		return nil, err
+		return m, err
 	}
 	m.refs = append(m.refs, boot.Ref{
 		Kind: "LILO pointer to the list of its second stage", Partition: home.Number, Off: atLiloPlace,

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -24,15 +25,22 @@ type liloMap struct {
 	home  boot.Partition
 	mode  liloMode
 	file  *guestfile.File
-	where []disk.Range   // of the file, on the disk
+	where []liloPiece    // of the file, in the order of the disk
 	seen  map[int64]bool // sectors of the file that have been read, by their offset in it
 	refs  []boot.Ref
 	links []string
 }
 
+// liloPiece is a part of the file by its place on the disk.
+type liloPiece struct {
+	disk.Range
+
+	off int64 // in the file
+}
+
 // Sizes and places.
 const (
-	liloMaxFile  = 32 << 20 // bytes of a map: thousands of sectors of addresses, and a bitmap
+	liloMaxFile  = 16 << 20 // bytes of a map: thousands of sectors of addresses, and a bitmap
 	liloAddrLen  = 5        // of an address
 	liloLink     = 505      // of the address of the next sector of addresses; 101 stand in front of it
 	atLiloKeys   = 26       // of the address of the parameters, in the second stage
@@ -73,14 +81,11 @@ func (m *liloMap) open(place int64) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err == nil && m.file.Size() <= liloMaxFile {
-			m.where, err = m.file.Where(0, m.file.Size())
+		if err == nil {
+			err = m.place()
 		}
 		if err != nil {
 			return m.unread(err)
-		}
-		for i := range m.where {
-			m.where[i].Off += m.home.Off
 		}
 		if _, ok := m.offset(place); ok {
 			return nil
@@ -88,6 +93,22 @@ func (m *liloMap) open(place int64) error {
 	}
 	return liloErrorf("the list of its second stage, at LBA %d, is in no file /boot/map of partition %d",
 		place/liloSector, m.home.Number)
+}
+
+// place finds where the file lies. One that is too large for a map has no pieces.
+func (m *liloMap) place() error {
+	m.where = nil
+	if m.file.Size() > liloMaxFile {
+		return nil
+	}
+	ranges, err := m.file.Where(0, m.file.Size())
+	off := int64(0)
+	for _, r := range ranges {
+		m.where = append(m.where, liloPiece{disk.Range{Off: m.home.Off + r.Off, Len: r.Len}, off})
+		off += r.Len
+	}
+	slices.SortFunc(m.where, func(a, b liloPiece) int { return cmp.Compare(a.Off, b.Off) })
+	return err
 }
 
 // unread makes a reason of an error that describes the file system.
@@ -100,14 +121,12 @@ func (m *liloMap) unread(err error) error {
 
 // offset finds the sector of the file that lies at a byte of the disk.
 func (m *liloMap) offset(place int64) (off int64, ok bool) {
-	for _, r := range m.where {
-		if place >= r.Off && place+liloSector <= r.End() {
-			off += place - r.Off
-			return off, off%liloSector == 0
-		}
-		off += r.Len
+	i, _ := slices.BinarySearchFunc(m.where, place, func(p liloPiece, at int64) int { return cmp.Compare(p.End(), at+1) })
+	if i == len(m.where) || place < m.where[i].Off || place+liloSector > m.where[i].End() {
+		return 0, false
 	}
-	return 0, false
+	off = m.where[i].off + place - m.where[i].Off
+	return off, off%liloSector == 0
 }
 
 // sector reads a sector of the map at a byte of the disk, once.
@@ -156,8 +175,7 @@ func (m *liloMap) next(high *liloHigh, b []byte) (liloAddr, error) {
 	if err != nil {
 		return a, err
 	}
-	p, ok := m.g.Holding(a.lba*liloSector, a.sectors*liloSector)
-	if !ok || p.Number != m.home.Number {
+	if a.lba*liloSector < m.home.Off || (a.lba+a.sectors)*liloSector > m.home.End() {
 		return a, liloErrorf("it names %d sectors from LBA %d on, and the map lies in partition %d", a.sectors, a.lba,
 			m.home.Number)
 	}
