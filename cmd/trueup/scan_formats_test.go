@@ -22,7 +22,7 @@ import (
 )
 
 // told is what a format says about an image. What a format has no place for is copied from the JSON.
-type told struct{ Verdict, Rank, Cost, Size, Command string }
+type told struct{ Verdict, Rank, Cost, Size, Command, Guest string }
 
 // jsonTold are the images of the JSON, ranked.
 func jsonTold(s scanResult) (out map[string]told, ranked []*results.Image) {
@@ -41,10 +41,22 @@ func jsonTold(s scanResult) (out map[string]told, ranked []*results.Image) {
 		}
 		if p := i.Priority; p != nil {
 			one.Rank, one.Cost, one.Command = strconv.Itoa(p.Rank), strconv.FormatFloat(p.Cost, 'f', -1, 64), p.Command
+			one.Guest = guestTold(i)
 		}
 		out[i.Path] = one
 	}
 	return out, ranked
+}
+
+// guestTold is the gravest state of the disks of an image; empty: none was looked into.
+func guestTold(i *results.Image) (worst string) {
+	order := []string{"", "shut down", "unknown", "running", "hibernated"}
+	for _, d := range i.Disks {
+		if d.Guest != nil && slices.Index(order, string(d.Guest.State)) > slices.Index(order, worst) {
+			worst = string(d.Guest.State)
+		}
+	}
+	return worst
 }
 
 func csvTold(t *testing.T, text string) map[string]told {
@@ -119,8 +131,8 @@ func junitTold(t *testing.T, text string) map[string]told {
 func textTold(text string) map[string]told {
 	words := map[string]string{"off 4K": "misaligned", "off 64K": "below_boundary", "error": "failed", "aligned": "aligned", "orphan": "orphan"}
 	out := map[string]told{}
-	for _, m := range regexp.MustCompile(`(?m)^ *(\d+|-)  (off 4K|off 64K|error|aligned|orphan) +\S+ +\S+  (\S+) +(-|\S+ \S*B)  .*  (/\S+)$`).FindAllStringSubmatch(text, -1) {
-		out[m[5]] = told{Verdict: words[m[2]], Rank: strings.Trim(m[1], "-"), Size: strings.Trim(m[4], "-")}
+	for _, m := range regexp.MustCompile(`(?m)^ *(\d+|-)  (off 4K|off 64K|error|aligned|orphan) +\S+ +\S+  (\S+) +(-|\S+ \S*B)  .*  (?:boot|data|\?|-) +(-|shut down|running|hibernated|unknown) +\S.*  (/\S+)$`).FindAllStringSubmatch(text, -1) {
+		out[m[6]] = told{Verdict: words[m[2]], Rank: strings.Trim(m[1], "-"), Size: strings.Trim(m[4], "-"), Guest: strings.Trim(m[5], "-")}
 	}
 	return out
 }
@@ -144,11 +156,11 @@ func htmlTold(t *testing.T, text string) map[string]told {
 		}
 		require.Len(t, cells, 7)
 		path := strings.Fields(cells[1])[0]
-		verdict := strings.TrimSpace(strings.TrimLeft(cells[2], "✕△✓?! \n"))
+		verdict, tag, _ := strings.Cut(strings.TrimSpace(strings.TrimLeft(cells[2], "✕△✓?! \n")), "   ")
 		if w, ok := words[verdict]; ok {
 			verdict = w
 		}
-		out[path] = told{Verdict: verdict, Rank: strings.TrimSpace(cells[0]), Cost: strings.TrimSuffix(strings.TrimSpace(cells[6]), " %"), Size: strings.TrimSpace(cells[4])}
+		out[path] = told{Verdict: verdict, Guest: strings.TrimPrefix(tag, "guest "), Rank: strings.TrimSpace(cells[0]), Cost: strings.TrimSuffix(strings.TrimSpace(cells[6]), " %"), Size: strings.TrimSpace(cells[4])}
 	}
 	return out
 }
@@ -193,9 +205,9 @@ func TestScanFormatsAgree(t *testing.T) {
 			require.Equal(t, part(w), part(got[path]), "%s: %s", format, path)
 		}
 	}
-	requireTold("csv", csvTold(t, reportAs("csv")), func(x told) told { return x })
+	requireTold("csv", csvTold(t, reportAs("csv")), func(x told) told { x.Guest = ""; return x })
 	requireTold("junit", junitTold(t, reportAs("junit")), func(x told) told { return told{Verdict: x.Verdict, Command: x.Command} })
-	requireTold("text", textTold(reportAs("text")), func(x told) told { return told{Verdict: x.Verdict, Rank: x.Rank, Size: x.Size} })
+	requireTold("text", textTold(reportAs("text")), func(x told) told { return told{Verdict: x.Verdict, Rank: x.Rank, Size: x.Size, Guest: x.Guest} })
 	requireTold("html", htmlTold(t, reportAs("html")), func(x told) told {
 		if x.Command = ""; x.Cost == "0" {
 			x.Cost = "" // no extra I/O
