@@ -31,6 +31,7 @@ type Guest struct {
 	Sector0    []byte // the boot code of sector 0, 440 bytes
 	Code       *Code
 	Scheme     table.Scheme
+	BesideGPT  bool   // the MBR has a GPT behind it that it does not announce
 	Signature  uint32 // of the MBR
 	GUID       string // of the GPT
 	Partitions []Partition

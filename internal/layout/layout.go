@@ -270,7 +270,7 @@ func (l *Layout) hints(container table.Geometry) []table.Geometry {
 func (l *Layout) readBoot(d disk.Disk) error {
 	var err error
 	g := &boot.Guest{
-		Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme,
+		Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme, BesideGPT: l.Table.BesideGPT,
 		Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.Partitions,
 	}
 	if l.Boot, err = known.Read(g); err != nil {

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -122,6 +123,28 @@ func (g *gpt) shieldFault(s Partition) string {
 		return "it covers neither a partition nor a copy of the GPT"
 	}
 	return ""
+}
+
+// besideGPT reports a GPT behind an MBR without a protective entry. Firmware and Linux go by the MBR then, and loaders
+// that read the header at LBA 1 go by the GPT, which keeps the old places. Spec: UEFI 2.10, 5.2.3; Linux,
+// block/partitions/efi.c: is_pmbr_valid.
+func (m *mbr) besideGPT(d disk.Disk) error {
+	g, err := readCopy(d, d.SectorSize(), d.SectorSize(), false)
+	switch {
+	case isNoMatch(err) || errors.Is(err, ondisk.ErrFormat):
+		return nil
+	case err != nil || len(g.Partitions) == 0 || m.protective():
+		return err
+	}
+	m.BesideGPT = true
+	m.Issues = append(m.Issues, ondisk.Issue{
+		Code: "gpt-unprotected", Effect: ondisk.Warn, OnMove: true,
+		Text: fmt.Sprintf("LBA 1 holds a valid GPT of %d partitions, and the MBR no protective entry (0xEE): systems go by "+
+			"the MBR, which is what moves, and the GPT keeps the old places", len(g.Partitions)),
+		Remedy: "wipe the GPT if it is left over (wipefs --types gpt); if something reads it, write a protective or hybrid " +
+			"MBR first (gdisk)",
+	})
+	return nil
 }
 
 // IsHybrid reports whether the MBR in front of a GPT mirrors partitions of it.

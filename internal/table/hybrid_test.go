@@ -92,3 +92,20 @@ func TestHybridMBR(t *testing.T) {
 	require.Equal(t, byte(7), l.Partitions[1].Type)
 	require.Equal(t, int64(1<<32*512), l.Limit())
 }
+
+// Without a protective entry systems go by the MBR, and the GPT behind it stays as it is.
+func TestGPTBesideAnMBR(t *testing.T) {
+	f := hybridOf(tableforge.Slot{Type: 7, Start: 2001, Sectors: 2000})
+	l, err := readHybrid(f)
+	require.NoError(t, err)
+	require.Equal(t, table.MBR, l.Scheme)
+	require.True(t, l.BesideGPT)
+	require.Len(t, l.Issues, 1)
+	require.Equal(t, "gpt-unprotected", l.Issues[0].Code)
+	require.Contains(t, l.Issues[0].Text, "GPT of 3 partitions")
+	f.U8(512+60, f[512+60]^1) // a header of other sums
+	l, err = readHybrid(f)
+	require.NoError(t, err)
+	require.False(t, l.BesideGPT)
+	require.Empty(t, l.Issues)
+}

@@ -93,6 +93,7 @@ type Table struct {
 	Issues     []ondisk.Issue
 	BootCode   []byte      // the 440 bytes of code in sector 0
 	Records    []Record    // of the extended partitions, in the order of their chains
+	BesideGPT  bool        // MBR: a valid GPT stands behind it, without a protective entry
 	Hybrid     []Partition // GPT: the used slots of its MBR, if that has more than the protective one
 
 	gpt *copies // GPT: both copies
@@ -155,7 +156,7 @@ func Read(d disk.Disk) (*Table, error) {
 	m.checkRanges(d.Size())
 	m.readLogical(d)
 	m.checkCut(d.Size())
-	return &m.Table, nil
+	return &m.Table, m.besideGPT(d)
 }
 
 // Damaged reports whether a copy of the table, or what belongs beside it, is not as it should be, and Relocate can

@@ -1,12 +1,15 @@
 package firmware_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Code that reads an MBR reads a hybrid one, by its slots and flags, and not the GPT.
@@ -31,4 +34,18 @@ func TestChainOfHybridMBRs(t *testing.T) {
 		require.Equal(t, partition == 2, r.Boots(2), "slot %d", slot)
 		require.False(t, r.Boots(1), "slot %d", slot)
 	}
+}
+
+// Code that reads a GPT does so without a protective entry, by which systems would know of the GPT.
+func TestGPTCodeBesideAnMBR(t *testing.T) {
+	gptmbr, err := os.ReadFile(disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
+	require.NoError(t, err)
+	f := tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000})
+	f.Put(0, gptmbr)
+	require.Empty(t, boottest.Issues(boottest.Read(t, f), "boot-code"))
+	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Flag: 0x80, Type: 0x83, Start: 63, Sectors: 1938})
+	found := boottest.Issues(boottest.Read(t, f), "boot-code")
+	require.Len(t, found, 1)
+	require.Equal(t, ondisk.Unbootable, found[0].Effect)
+	require.Contains(t, found[0].Text, "reads the GPT at LBA 1")
 }

@@ -20,6 +20,11 @@ func checkMBR(g *boot.Guest) (r boot.Found, err error) {
 			"the boot code in sector 0 is not known, nor whether it finds its partition after a move",
 			boot.WhenUnknown)
 	}
+	if g.BesideGPT && (g.Code.GPT || g.Code.BothTables) {
+		r.Unbootable("boot-code", 0, "the boot code in sector 0 ("+g.Code.Name+") reads the GPT at LBA 1, and systems go by "+
+			"the MBR, which has no protective entry: the GPT keeps the old places",
+			"write a protective or hybrid MBR in the guest first (gdisk), and copy again")
+	}
 	return r, err
 }
 
