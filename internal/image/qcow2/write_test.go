@@ -168,6 +168,7 @@ func TestTheFileEnds(t *testing.T) {
 	p.next = maxFile>>16 - 2 // room for an L2 table and a cluster
 	require.NoError(t, p.Reserve(0, 1<<16))
 	require.ErrorIs(t, p.Reserve(1<<16, 1<<16), ondisk.ErrLimit)
+	require.ErrorIs(t, p.Finish(), ondisk.ErrLimit, "the refcount table has no place")
 }
 
 // Clusters grow with the disk, so that the L1 table stays short; a disk that no cluster suffices for is refused.

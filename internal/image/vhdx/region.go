@@ -158,7 +158,7 @@ func (x *image) checkApart() error {
 
 // touches returns the structure that a block would overlap.
 func (x *image) touches(r disk.Range) (structure, bool) {
-	i, _ := slices.BinarySearchFunc(x.used, r.Off, func(s structure, off int64) int { return cmp.Compare(s.End(), off+1) })
+	i := disk.Behind(x.used, r.Off)
 	if i < len(x.used) && x.used[i].Overlaps(r) {
 		return x.used[i], true
 	}
