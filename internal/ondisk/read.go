@@ -57,6 +57,18 @@ func Decode(src Source, off int64, v any) ([]byte, error) {
 	return b, Fill(b, binary.LittleEndian, v)
 }
 
+// Encode returns the bytes of structs of fixed size, one behind the other.
+func Encode(order binary.ByteOrder, vs ...any) []byte {
+	var b []byte
+	for _, v := range vs {
+		var err error
+		if b, err = binary.Append(b, order, v); err != nil {
+			panic(err) // our own bug: a struct without a fixed size
+		}
+	}
+	return b
+}
+
 // Fill decodes b into the fixed-size struct that v points to. Probers mostly meet zeros, which need no walk over the
 // fields.
 func Fill(b []byte, order binary.ByteOrder, v any) error {

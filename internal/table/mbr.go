@@ -224,10 +224,4 @@ func (m *mbr) checkCut(size int64) {
 }
 
 // entryBytes is the entry as it stands on the disk.
-func (e mbrEntry) bytes() []byte {
-	b, err := binary.Append(nil, binary.LittleEndian, e)
-	if err != nil {
-		panic(err) // fixed size
-	}
-	return b
-}
+func (e mbrEntry) bytes() []byte { return ondisk.Encode(binary.LittleEndian, e) }

@@ -218,10 +218,7 @@ func (t *target) Finish() error {
 	if err := t.f.Sync(); err != nil {
 		return err
 	}
-	b, err := binary.Append(nil, binary.BigEndian, &t.h)
-	if err != nil {
-		return err
-	}
+	b := ondisk.Encode(binary.BigEndian, &t.h)
 	if t.h.Version == 2 {
 		b = b[:version2Length]
 	}

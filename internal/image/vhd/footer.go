@@ -1,7 +1,6 @@
 package vhd
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -237,11 +236,8 @@ func (f *footer) issues() []ondisk.Issue {
 // encode returns the footer as it is written, with its checksum.
 func (f *rawFooter) encode() []byte {
 	f.Checksum = 0
-	var b bytes.Buffer
-	if err := binary.Write(&b, binary.BigEndian, f); err != nil {
-		panic(err) // a buffer takes everything
-	}
-	f.Checksum = checksum(b.Bytes(), atChecksum)
-	binary.BigEndian.PutUint32(b.Bytes()[atChecksum:], f.Checksum)
-	return b.Bytes()
+	b := ondisk.Encode(binary.BigEndian, f)
+	f.Checksum = checksum(b, atChecksum)
+	binary.BigEndian.PutUint32(b[atChecksum:], f.Checksum)
+	return b
 }

@@ -21,8 +21,7 @@ func (nowhere) Sync() error                            { return nil }
 // Allocation Table and Data Blocks".
 func TestBlocksBehind2TiB(t *testing.T) {
 	t.Parallel()
-	target, err := newDynamicTarget(nowhere{}, (&template{}).footerFor(1<<40, nil), defaultBlock)
-	require.NoError(t, err)
+	target := newDynamicTarget(nowhere{}, (&template{}).footerFor(1<<40, nil), defaultBlock)
 	target.next = (math.MaxUint32 - 8) * units.SectorSize
 	require.NoError(t, target.Reserve(0, 512))
 	target.next = math.MaxUint32 * units.SectorSize

@@ -43,7 +43,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 		if block == 0 {
 			block = defaultBlock
 		}
-		return newDynamicTarget(f, foot, block)
+		return newDynamicTarget(f, foot, block), nil
 	}
 	flat, err := driver.NewFlat(f, size)
 	if err != nil {
@@ -132,14 +132,14 @@ type dynamicTarget struct {
 	slots   driver.Slots
 }
 
-func newDynamicTarget(f driver.WriteFile, foot rawFooter, block int64) (*dynamicTarget, error) {
+func newDynamicTarget(f driver.WriteFile, foot rawFooter, block int64) *dynamicTarget {
 	foot.DiskType, foot.DataOffset = typeDynamic, headerPlace
 	t := &dynamicTarget{f: f, foot: foot, block: block, current: -1}
 	t.entries = (ondisk.I64(foot.CurrentSize)-1)/block + 1
 	t.next = tablePlace + units.AlignUp(4*t.entries, units.SectorSize)
 	t.ones = bytes.Repeat([]byte{0xff}, int(bitmapBytes(block)))
 	t.clearWindow()
-	return t, f.Truncate(t.next)
+	return t
 }
 
 func (t *dynamicTarget) clearWindow() {
@@ -211,15 +211,13 @@ func (t *dynamicTarget) WriteAt(p []byte, off int64) (int, error) {
 	return t.slots.WriteAt(t.f, p, off)
 }
 
-// Finish writes table and header, and both footers last: before that the file is no VHD.
+// Finish writes table and header, and both footers last: before that the file is no VHD. The footer behind the last
+// block makes the file as long as it must be.
 func (t *dynamicTarget) Finish() error {
 	if err := t.moveWindow((t.entries + batWindow - 1) / batWindow); err != nil {
 		return err
 	}
 	if _, err := t.f.WriteAt(t.header(), headerPlace); err != nil {
-		return err
-	}
-	if err := t.f.Truncate(t.next); err != nil {
 		return err
 	}
 	if err := t.f.Sync(); err != nil {
@@ -240,10 +238,7 @@ func (t *dynamicTarget) header() []byte {
 		MaxTableEntries: ondisk.U32(t.entries), BlockSize: ondisk.U32(t.block),
 	}
 	copy(h.Cookie[:], headerCookie)
-	b, err := binary.Append(nil, binary.BigEndian, &h)
-	if err != nil {
-		panic(err) // a struct of fixed size
-	}
+	b := ondisk.Encode(binary.BigEndian, &h)
 	binary.BigEndian.PutUint32(b[atHeaderSum:], checksum(b, atHeaderSum))
 	return b
 }

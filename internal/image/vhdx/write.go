@@ -191,26 +191,19 @@ func (t *target) writeMetadata() error {
 	}
 	head := metadataHeader{EntryCount: uint16(len(items))} //nolint:gosec // five
 	copy(head.Signature[:], "metadata")
-	table, err := binary.Append(nil, le, head)
+	table := ondisk.Encode(le, head)
 	var values []byte
 	for _, i := range items {
-		if err != nil {
-			return err
-		}
-		e := metadataEntry{
+		table = append(table, ondisk.Encode(le, metadataEntry{
 			ItemID: i.id, Offset: ondisk.U32(metadataTableSize + int64(len(values))),
 			Length: ondisk.U32(int64(len(i.value))), Flags: i.flags,
-		}
-		table, err = binary.Append(table, le, e)
+		})...)
 		values = append(values, i.value...)
-	}
-	if err != nil {
-		return err
 	}
 	if _, err := t.f.WriteAt(table, newMetadata); err != nil {
 		return err
 	}
-	_, err = t.f.WriteAt(values, newMetadata+metadataTableSize)
+	_, err := t.f.WriteAt(values, newMetadata+metadataTableSize)
 	return err
 }
 
@@ -222,13 +215,7 @@ func (t *target) writeRegions() error {
 	}
 	head := regionHeader{EntryCount: ondisk.U32(int64(len(regions)))}
 	copy(head.Signature[:], "regi")
-	used, err := binary.Append(nil, binary.LittleEndian, head)
-	if err != nil {
-		return err
-	}
-	if used, err = binary.Append(used, binary.LittleEndian, regions); err != nil {
-		return err
-	}
+	used := ondisk.Encode(binary.LittleEndian, head, regions)
 	table := make([]byte, regionTableSize)
 	copy(table, used)
 	seal(table)
@@ -248,10 +235,7 @@ func (t *target) writeHeaders() error {
 			Version: 1, LogLength: mib, LogOffset: newLog,
 		}
 		copy(h.Signature[:], "head")
-		b, err := binary.Append(nil, binary.LittleEndian, h)
-		if err != nil {
-			return err
-		}
+		b := ondisk.Encode(binary.LittleEndian, h)
 		seal(b)
 		if _, err := t.f.WriteAt(b, at); err != nil {
 			return err

@@ -200,10 +200,4 @@ func (h *sparseHeader) seal(f driver.WriteFile, text []byte) error {
 	return f.Sync()
 }
 
-func (h *sparseHeader) encode() []byte {
-	b, err := binary.Append(nil, binary.LittleEndian, h)
-	if err != nil {
-		panic(err) // a struct of fixed size
-	}
-	return b
-}
+func (h *sparseHeader) encode() []byte { return ondisk.Encode(binary.LittleEndian, h) }
