@@ -95,6 +95,18 @@ func (d loaderDisk) run(t *testing.T) {
 	require.Equal(t, d.shows, pc{image: dest, heads: d.heads}.watch(t, shows), "after")
 }
 
+// TestLimineWithoutRoom refuses a disk that would grow over Limine, and makes the copy for a user who accepts that.
+func TestLimineWithoutRoom(t *testing.T) {
+	t.Parallel()
+	source := limineDisk(t, gptLabel+"start=63, size=130914, type="+dataGUID+"\n", 1)
+	dest := filepath.Join(t.TempDir(), "aligned.raw")
+	r := trueup(t, "align", source, dest)
+	require.Equal(t, 4, r.code, r.stdout)
+	require.Contains(t, r.stderr, "Limine in sector 0 loads half 2 of its stage 2")
+	require.NoFileExists(t, dest)
+	require.Equal(t, 0, trueup(t, "align", "--allow-unbootable", source, dest).code)
+}
+
 // loader returns a file of the loaders in the corpus.
 func loader(t testing.TB, name string) []byte {
 	t.Helper()

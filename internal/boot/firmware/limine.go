@@ -3,6 +3,7 @@ package firmware
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
@@ -54,33 +55,34 @@ func limineHalf(f *boot.Found, g *boot.Guest, half int64) {
 	sector := g.Disk.SectorSize()
 	text := fmt.Sprintf("Limine in sector 0 loads half %d of its stage 2 (%d bytes) from byte %d of the disk", half+1,
 		size, place)
-	r := disk.Range{Off: ondisk.I64(min(place, ondisk.U64(g.Disk.Size()))), Len: units.AlignUp(size, sector)}
-	p, inside := g.Holding(r.Off, r.Len)
-	issue := ondisk.Issue{
-		Code: "limine", Effect: ondisk.Unbootable, Text: text + ", and the copy would have something else there",
-		Remedy: boot.InstallAgain,
+	points := ondisk.I64(min(place, math.MaxInt64))
+	at := atLiminePlaces + 8*half
+	ref := boot.Ref{
+		Kind: fmt.Sprintf("limine stage 2, half %d", half+1), Off: at, At: []disk.Range{{Off: at, Len: 8}},
+		Raw: slices.Clone(g.Sector0[at : at+8]), Points: points, Stays: "it lies outside of all partitions",
 	}
+	r := disk.Range{Off: min(points, g.Disk.Size()), Len: units.AlignUp(size, sector)}
+	p, inside := g.Holding(r.Off, r.Len)
 	switch {
 	case size == 0 || r.Off < sector || r.Off%sector != 0 || r.Off > g.Disk.Size()-r.Len:
 		text += ", which is no place for it"
 		f.Unbootable("limine", 0, text, boot.InstallAgain)
 	case inside && p.Kind != table.Extended:
 		text += fmt.Sprintf(", inside partition %d", p.Number)
-		at := atLiminePlaces + 8*half
-		f.Refs = append(f.Refs, boot.Ref{
-			Kind: fmt.Sprintf("limine stage 2, half %d", half+1), Off: at, At: []disk.Range{{Off: at, Len: 8}},
-			Raw: slices.Clone(g.Sector0[at : at+8]), Points: r.Off, Target: p.Number,
-			Encode: func(_ []byte, to int64) ([]byte, error) {
-				return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
-			},
-		})
+		ref.Target, ref.Stays, ref.Encode = p.Number, "", func(_ []byte, to int64) ([]byte, error) {
+			return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
+		}
 		f.Link(p.Number, "stage 2 of Limine lies in partition %d", p.Number)
 	case slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.Overlaps(r) }):
 		text += ", of which only a part is in a partition"
 		f.Unbootable("limine", 0, text, boot.InstallAgain)
 	default:
+		f.Fixed = append(f.Fixed, boot.Fixed{Range: r, Issue: ondisk.Issue{
+			Code: "limine", Effect: ondisk.Unbootable, Text: text + ", and the copy would have something else there",
+			Remedy: boot.InstallAgain,
+		}})
 		text += ", outside of all partitions"
-		f.Fixed = append(f.Fixed, boot.Fixed{Range: r, Issue: issue})
 	}
+	f.Refs = append(f.Refs, ref) // whatever it points to: a copy has the same fields
 	f.Link(0, "%s", text)
 }
