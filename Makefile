@@ -120,8 +120,10 @@ filesystems: ## align to ext4, FAT, exFAT, SMB and NFS of a Linux kernel in a vi
 	scripts/filesystems.sh
 
 .PHONY: torture
-torture: ## kill -9 at 2000 points of an align instead of 100
+torture: ## kill -9 at 2000 points of an align instead of 100; logs of NTFS replayed by a Linux that is built for it
 	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill
+	scripts/ntfs3-kernel.sh
+	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs/journal
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^TestKill$$' ./cmd/...
 
 .PHONY: soak

@@ -77,12 +77,12 @@ func linuxInitrd(t testing.TB, release, program string, modules []string, files 
 
 	var archive bytes.Buffer
 	for _, dir := range []string{"dev", "proc", "sys", "root", "modules", "tmp"} {
-		cpioEntry(&archive, dir, 0o40755, nil)
+		disktest.CPIO(&archive, dir, 0o40755, nil)
 	}
 	add := func(name, path string, mode int) {
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
-		cpioEntry(&archive, name, mode, data)
+		disktest.CPIO(&archive, name, mode, data)
 	}
 	add("init", init, 0o100755)
 	for i, path := range modulePaths(t, release, modules) {
@@ -91,7 +91,7 @@ func linuxInitrd(t testing.TB, release, program string, modules []string, files 
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		add(name, files[name], 0o100755)
 	}
-	cpioEntry(&archive, "TRAILER!!!", 0, nil)
+	disktest.CPIO(&archive, "TRAILER!!!", 0, nil)
 	return archive.Bytes()
 }
 
@@ -112,17 +112,6 @@ func buildStatic(t testing.TB, folder string) string {
 	}))
 	require.NoError(t, build.(func() error)())
 	return path
-}
-
-// cpioEntry appends a file in the format "newc". Spec: Documentation/driver-api/early-userspace/buffer-format.rst of Linux.
-func cpioEntry(w *bytes.Buffer, name string, mode int, data []byte) {
-	const alignment = 4
-	pad := func() { w.Write(make([]byte, -w.Len()&(alignment-1))) }
-	fmt.Fprintf(w, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%s\x00",
-		0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name)+1, 0, name)
-	pad()
-	w.Write(data)
-	pad()
 }
 
 // modulePaths are the files of the modules in an order in which they can be loaded: modules.dep names what each one needs.

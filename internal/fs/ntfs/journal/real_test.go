@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -70,8 +71,17 @@ func (v *realVolume) read(t testing.TB, off, n int64) []byte {
 func (v *realVolume) data(t testing.TB, r []byte) []byte {
 	t.Helper()
 	var out []byte
-	for at := int(binary.LittleEndian.Uint16(r[0x14:])); ; at += int(binary.LittleEndian.Uint32(r[at+4:])) {
-		if binary.LittleEndian.Uint32(r[at:]) != 0x80 {
+	places, size := v.places(r)
+	for _, p := range places {
+		out = append(out, v.read(t, p.Off, p.Len)...)
+	}
+	return out[:size]
+}
+
+// places returns where the unnamed data of a record lie in the volume, and their size; none if they lie in the record.
+func (v *realVolume) places(r []byte) (out []disk.Range, size int64) {
+	for at := int(binary.LittleEndian.Uint16(r[0x14:])); r[at] != 0xff; at += int(binary.LittleEndian.Uint32(r[at+4:])) {
+		if binary.LittleEndian.Uint32(r[at:]) != 0x80 || r[at+8] == 0 || r[at+9] != 0 {
 			continue
 		}
 		lcn := int64(0)
@@ -85,11 +95,14 @@ func (v *realVolume) data(t testing.TB, r []byte) []byte {
 				delta = delta<<8 | int64(run[i])
 			}
 			lcn += delta
-			out = append(out, v.read(t, lcn*v.cluster, count*v.cluster)...)
+			if m > 0 {
+				out = append(out, disk.Range{Off: lcn * v.cluster, Len: count * v.cluster})
+			}
 			run = run[1+n+m:]
 		}
-		return out[:binary.LittleEndian.Uint64(r[at+0x30:])]
+		return out, int64(binary.LittleEndian.Uint64(r[at+0x30:]))
 	}
+	return nil, 0
 }
 
 // recordOf returns a record of the MFT, nil if none valid is stored.
