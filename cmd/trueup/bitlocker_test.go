@@ -81,8 +81,8 @@ func decrypted(t testing.TB, v bitlk, raw string, off, size int64) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// TestBitLockerVolumesOfData moves real volumes, and has dislocker decrypt the result: the sums are those of the archive. What cryptsetup says
-// of their protectors decides which ones could be those of a system.
+// TestBitLockerVolumesOfData moves real volumes, and has dislocker decrypt the result: the sums are those of the archive. Only
+// those that encrypt as they are written to could be those of a system.
 func TestBitLockerVolumesOfData(t *testing.T) {
 	t.Parallel()
 	sample := []string{
@@ -100,7 +100,7 @@ func TestBitLockerVolumesOfData(t *testing.T) {
 			dest := filepath.Join(t.TempDir(), "dest.raw")
 			args := []string{"align", raw, dest}
 			written := v.conf["UUID"] == "" || strings.Contains(name, "partially") // while it is written to, not as a whole
-			if strings.Contains(dump, "startup key") || written {
+			if written {
 				end := trueup(t, args...)
 				require.Equal(t, 4, end.code, end.stderr)
 				require.Contains(t, end.stderr, "recovery key")

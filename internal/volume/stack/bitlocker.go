@@ -104,9 +104,9 @@ var fveProtectors = map[uint16]string{
 	0x1000: "smart card", 0x2000: "password",
 }
 
-// fveOfData are the protectors that say nothing of a machine: a person has the key, or the volume itself. A startup key
-// can be that of a system, or open a volume of data by itself.
-var fveOfData = []uint16{fveClear, 0x0800, 0x1000, 0x2000}
+// fveOfData are the protectors that measure nothing of a machine. A startup key is a file: Windows starts from a stick
+// with it, or opens a volume of data by itself.
+var fveOfData = []uint16{fveClear, 0x0200, 0x0800, 0x1000, 0x2000}
 
 const fveClear = 0x0000 // the volume is suspended
 
