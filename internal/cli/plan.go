@@ -59,14 +59,10 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
 	cmd.Flags().BoolVar(&m.dataOnly, "data-only", false, "leave partitions that the boot needs in place")
 	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
-	dynamicFlag(cmd, &m.dynamicDisks, "move the volumes of Windows dynamic disks, all by one distance")
+	cmd.Flags().BoolVar(&m.dynamicDisks, "dynamic-disks", false, "move the volumes of Windows dynamic disks, all by one distance")
 	m.addReading(cmd)
 	flattenFlag(cmd, &m.flatten)
 	withFlag(cmd, &m.with)
-}
-
-func dynamicFlag(cmd *cobra.Command, on *bool, usage string) {
-	cmd.Flags().BoolVar(on, "dynamic-disks", false, usage)
 }
 
 func flattenFlag(cmd *cobra.Command, on *bool) {

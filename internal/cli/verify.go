@@ -43,22 +43,19 @@ are plausible.`,
 	boundaryFlag(cmd, &f.boundary, "the --boundary of align, for --with")
 	cmd.Flags().BoolVar(&f.dataOnly, "data-only", false, "align was run with --data-only, for --with")
 	cmd.Flags().BoolVar(&f.allowUnbootable, "allow-unbootable", false, "align was run with --allow-unbootable, for --with")
-	dynamicFlag(cmd, &f.dynamicDisks, "align was run with --dynamic-disks, for --with")
+	cmd.Flags().BoolVar(&f.dynamicDisks, "dynamic-disks", false, "align was run with --dynamic-disks, for --with")
 	flattenFlag(cmd, &f.flatten)
 	f.addWork(cmd, 4, "read `N` chunks at once")
 	return cmd
 }
 
 func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, dest string) error {
-	if err := f.check(); err != nil {
-		return err
-	}
-	if err := f.checkWork(); err != nil {
+	if err := errors.Join(f.check(), f.checkWork()); err != nil {
 		return err
 	}
 	if len(f.with) == 0 && (f.boundary != 0 || f.dataOnly || f.allowUnbootable || f.dynamicDisks || f.flatten) {
-		return ondisk.In(errUsage, "--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of the disks of --with, "+
-			"and none was given: where the partitions of SOURCE went is read from DEST")
+		return ondisk.In(errUsage, "--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of "+
+			"the disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
 	}
 	if err := f.confine(errOut, append([]string{src, dest}, f.with...), nil); err != nil {
 		return err
