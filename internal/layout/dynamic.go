@@ -164,6 +164,7 @@ func (l *Layout) group(d disk.Disk, x *stack.DynamicDisk) error {
 	}
 	heads, err := x.Heads(d, metadata)
 	if err == nil {
+		g.heads = heads
 		err = l.apart(g, members)
 	}
 	switch {
@@ -173,12 +174,12 @@ func (l *Layout) group(d disk.Disk, x *stack.DynamicDisk) error {
 	case err != nil:
 		return err
 	}
-	g.heads, l.Dynamic = heads, g
+	l.Dynamic = g
 	return nil
 }
 
 // apart checks that the space of the volumes begins with the first of its partitions, and that nothing else lies in
-// it or over the database.
+// it, over the database or over a private header.
 func (l *Layout) apart(g *Dynamic, members []boot.Partition) error {
 	say := func(text string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(text, args...), ondisk.ErrUnsupported)
@@ -198,6 +199,11 @@ func (l *Layout) apart(g *Dynamic, members []boot.Partition) error {
 			return say("partition %d lies in the space of the volumes", p.Number)
 		case p.Number != g.Metadata && p.Overlaps(g.Database):
 			return say("partition %d lies over the database", p.Number)
+		}
+		for _, h := range g.heads {
+			if p.Number != g.Metadata && p.Overlaps(h.Place()) {
+				return say("partition %d lies over the private header at byte %d", p.Number, h.At)
+			}
 		}
 	}
 	return nil
@@ -221,7 +227,7 @@ func (l *Layout) dynamicRefs(d disk.Disk) error {
 			},
 			Seals: []*boot.Seal{{
 				Name: fmt.Sprintf("the LDM private header at byte %d", h.At),
-				At:   []disk.Range{{Off: h.At, Len: int64(len(h.Raw))}}, Raw: h.Raw, Make: stack.SumLDMHead,
+				At:   []disk.Range{h.Place()}, Raw: h.Raw, Make: stack.SumLDMHead,
 			}},
 		})
 	}

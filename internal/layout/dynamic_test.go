@@ -146,6 +146,17 @@ func recordFaults() map[string]dynamicFault {
 			func(f forge.Bytes) { tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 7, Start: 14330, Sectors: 100}) },
 			"partition 2 lies over the database",
 		},
+		"a partition over the first header": {
+			func(f forge.Bytes) { tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 7, Start: 2, Sectors: 20}) },
+			"partition 2 lies over the private header at byte 3072",
+		},
+		"volumes over the first header": {
+			func(f forge.Bytes) {
+				tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0x42, Start: 5, Sectors: dynamicSpace})
+				onHeads(f, func(h forge.Bytes) { h.BE64(0x11b, 5) })
+			},
+			"partition 1 lies over the private header at byte 3072",
+		},
 	}
 }
 

@@ -161,6 +161,25 @@ func TestDynamicDisksThatMayNotMove(t *testing.T) {
 	require.Empty(t, planDynamic(t, f, goal).Moves)
 }
 
+// Partitions without a volume move as one, too: the first of them comes to the boundary.
+func TestADynamicDiskWithoutVolumes(t *testing.T) {
+	src := memory(dynamicDisk(4000, []tableforge.Slot{
+		{Type: 0x42, Start: 63, Sectors: 1000}, {Type: 0x42, Start: 1164, Sectors: 1000},
+	}))
+	for _, want := range []int64{4096, 65536, 1 << 20} {
+		goal := align.Goal{Must: want, Want: want, Dynamic: true}
+		before := read(t, src)
+		p, err := plan.New(before, goal)
+		require.NoError(t, err)
+		require.Len(t, p.Moves, 2)
+		require.Zero(t, p.Moves[0].To%want)
+		require.Equal(t, p.Moves[0].Delta(), p.Moves[1].Delta())
+		after := read(t, p.View(src))
+		require.NoError(t, verify.Promise(p, before, after))
+		require.NoError(t, verify.Settled(after, goal))
+	}
+}
+
 // Whatever the extents and the boundary are: the result is settled, keeps the promise, and has no fewer extents on the
 // boundary than any other distance would put there.
 func TestDynamicDisksGetMostExtentsAligned(t *testing.T) {

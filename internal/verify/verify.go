@@ -141,10 +141,11 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 	return sameRefs(p, before, after)
 }
 
-// onBoundary reports whether a partition of a dynamic disk moved so that an extent came to a boundary.
+// onBoundary reports whether a partition of a dynamic disk moved so that an extent, or the first of the partitions that
+// move together, came to a boundary.
 func onBoundary(before *layout.Layout, number int, shift, boundary int64) bool {
 	x := before.Dynamic
-	return x.Has(number) && len(x.Off(shift, boundary)) < len(x.Extents)
+	return x.Has(number) && ((x.Span.Off+shift)%boundary == 0 || len(x.Off(shift, boundary)) < len(x.Extents))
 }
 
 func samePartition(was, is boot.Partition, want disk.Range) error {

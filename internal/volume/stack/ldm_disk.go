@@ -41,6 +41,9 @@ type LDMHead struct {
 	Raw []byte // the sector
 }
 
+// Place returns where a private header lies on the disk.
+func (h LDMHead) Place() disk.Range { return disk.Range{Off: h.At, Len: int64(len(h.Raw))} }
+
 // AtLDMStart is the offset of the start of the data in a private header: 64 bits of sectors, big-endian.
 const AtLDMStart = 0x11b
 
