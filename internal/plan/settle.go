@@ -220,7 +220,8 @@ func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 		}
 		patches, err := r.Patches(r.Shift, r.To)
 		if err != nil {
-			p.refuse("limit", ondisk.ErrLimit, r.Target, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
+			p.refuse("limit", ondisk.ErrLimit, r.Target, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err),
+				"try a smaller --boundary")
 			continue
 		}
 		p.Patches = append(p.Patches, patches...)

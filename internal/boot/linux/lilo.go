@@ -61,8 +61,11 @@ func readLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, w
 		if m != nil && m.file != nil && m.file.Fixed != nil { // it waits for the replay of a journal
 			remedy = "shut the guest down cleanly first, or " + runLilo
 		}
-		// It concerns any move: kernels can lie in any partition.
-		f.Breaks(g, home, c.ID, 0, text, remedy)
+		in := 0 // it concerns any move: kernels can lie in any partition
+		if m != nil && errors.Is(err, m.far) {
+			in = m.home.Number
+		}
+		f.Breaks(g, home, c.ID, in, text, remedy)
 	default:
 		return err
 	}
@@ -166,10 +169,13 @@ func followLilo(g *boot.Guest, home boot.Partition, code []byte) (*liloMap, erro
 	if err := m.open(place); err != nil {
 		return m, err
 	}
-	m.refs = append(m.refs, boot.Ref{
+	m.add(boot.Ref{
 		Kind: "LILO pointer to the list of its second stage", Partition: home.Number, Off: atLiloPlace,
 		At: []disk.Range{{Off: home.Off + atLiloPlace, Len: 4}}, Raw: code[atLiloPlace : atLiloPlace+4],
-		Points: place, Target: p.Number, Encode: m.encoder(place, m.shiftNumbers),
-	})
-	return m, m.read(place, one)
+		Points: place, Target: p.Number,
+	}, m.shiftNumbers)
+	if err := m.read(place, one); err != nil {
+		return m, err
+	}
+	return m, m.far
 }

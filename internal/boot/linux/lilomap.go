@@ -28,6 +28,7 @@ type liloMap struct {
 	where []liloPiece    // of the file, in the order of the disk
 	seen  map[int64]bool // sectors of the file that have been read, by their offset in it
 	refs  []boot.Ref
+	far   error // why no shift of its addresses can be written
 	links []string
 }
 
@@ -147,7 +148,6 @@ func (m *liloMap) sector(place int64, what string) (off int64, b []byte, err err
 func (m *liloMap) refer(kind string, points, n int64, shift liloShift, offs ...int64) error {
 	r := boot.Ref{
 		Kind: kind, Partition: m.home.Number, File: m.file.Path, Off: offs[0], Points: points, Target: m.home.Number,
-		Encode: m.encoder(points, shift),
 	}
 	for _, off := range offs {
 		at, raw, err := m.g.At(m.home, m.file, off, n)
@@ -156,8 +156,17 @@ func (m *liloMap) refer(kind string, points, n int64, shift liloShift, offs ...i
 		}
 		r.At, r.Raw = append(r.At, at...), append(r.Raw, raw...)
 	}
-	m.refs = append(m.refs, r)
+	m.add(r, shift)
 	return nil
+}
+
+// add adds a reference that a shift moves. Addresses that the loader may not reach even now cannot be written.
+func (m *liloMap) add(r boot.Ref, shift liloShift) {
+	if err := shift(slices.Clone(r.Raw), 0); err != nil && m.far == nil {
+		m.far = liloErrorf("%v: a BIOS may not reach it", err)
+	}
+	r.Encode = m.encoder(r.Points, shift)
+	m.refs = append(m.refs, r)
 }
 
 // address decodes an address that counts one sector, and returns the byte of the disk that it means.

@@ -407,6 +407,27 @@ func TestLiloLeftOver(t *testing.T) {
 	require.Contains(t, issues[0].Text, "does not read that boot sector")
 }
 
+// TestLiloOutOfReach lets a LILO whose addresses a BIOS may not reach even now stand against a move of its partition
+// only, and where nothing boots by it against none.
+func TestLiloOutOfReach(t *testing.T) {
+	t.Parallel()
+	for home, want := range map[int64]ondisk.Effect{0: ondisk.Unbootable, liloStart: ondisk.Warn} {
+		d := newLiloDisk(t)
+		i := d.install()
+		i.Mode = liloforge.Linear
+		i.Put(d.bytes, home)
+		d.bytes[tableforge.MBREntries] = 0 // not active
+		r := boottest.Read(t, d.bytes)     // the disk has less than three cylinders
+		require.Empty(t, r.Refs)
+		issues := boottest.Issues(r, "lilo")
+		require.Len(t, issues, 1)
+		require.Equal(t, want, issues[0].Effect)
+		require.True(t, issues[0].OnMove)
+		require.Equal(t, 1, issues[0].Partition)
+		require.Contains(t, issues[0].Text, "a BIOS may not reach it")
+	}
+}
+
 // FuzzLiloMap reads any sectors of a map in place of a part of a good one.
 func FuzzLiloMap(f *testing.F) {
 	d := newLiloDisk(f)
