@@ -37,6 +37,13 @@ type diskConfig struct {
 	NameSize   uint32
 }
 
+// Places in diskConfig, for errors.
+const (
+	atDisks     = 0x0c
+	atDisksSize = 0x10
+	atSets      = 0x14
+)
+
 // diskRegistry begins the list of disks. Spec: ntdskreg.h, DISK_REGISTRY.
 type diskRegistry struct {
 	Disks uint16
@@ -147,9 +154,9 @@ func knownPartitions(data []byte) ([]knownPartition, error) {
 	case c.CheckSum != 0:
 		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: checksum %#x, want 0", diskInfo, c.CheckSum)
 	case int64(c.DiskOffset) < int64(binary.Size(c)):
-		return nil, ondisk.Field(diskInfo, "offset of the disks", 0, c.DiskOffset, fmt.Sprintf("%d or more", binary.Size(c)))
+		return nil, ondisk.Field(diskInfo, "offset of the disks", atDisks, c.DiskOffset, fmt.Sprintf("%d or more", binary.Size(c)))
 	case int64(c.DiskOffset)+int64(c.DiskSize) > int64(len(data)):
-		return nil, ondisk.Field(diskInfo, "end of the disks", 0, int64(c.DiskOffset)+int64(c.DiskSize),
+		return nil, ondisk.Field(diskInfo, "end of the disks", atDisksSize, int64(c.DiskOffset)+int64(c.DiskSize),
 			fmt.Sprintf("%d or less", len(data)))
 	}
 	if err := noSets(data, &c); err != nil {
@@ -166,7 +173,7 @@ func noSets(data []byte, c *diskConfig) error {
 	}
 	at := int64(c.FTOffset)
 	if at+2 > int64(len(data)) {
-		return ondisk.Field(diskInfo, "offset of the fault-tolerant sets", 0, at, fmt.Sprintf("%d or less", len(data)-2))
+		return ondisk.Field(diskInfo, "offset of the fault-tolerant sets", atSets, at, fmt.Sprintf("%d or less", len(data)-2))
 	}
 	if n := binary.LittleEndian.Uint16(data[at:]); n > 0 {
 		return ondisk.In(ondisk.ErrUnsupported, "%s: %d fault-tolerant sets of Windows NT, want none", diskInfo, n)
@@ -185,7 +192,7 @@ type diskReader struct {
 func (r *diskReader) read(what string, into any) bool {
 	size := int64(binary.Size(into))
 	if r.err == nil && r.end-r.at < size {
-		r.err = ondisk.Field(diskInfo, what, r.at, fmt.Sprintf("%d bytes", r.end-r.at), fmt.Sprintf("%d bytes", size))
+		r.err = ondisk.Field(diskInfo, "bytes for the "+what, r.at, r.end-r.at, fmt.Sprintf("%d or more", size))
 	}
 	if r.err == nil {
 		_, r.err = binary.Decode(r.data[r.at:r.end], binary.LittleEndian, into)
