@@ -96,8 +96,9 @@ func (h *guestHive) sign(f *boot.Found) {
 		for _, n := range h.recovery.Logs() {
 			logs = append(logs, shown(h.files[n].Path))
 		}
-		f.Sign(boot.Running, h.p, "positions are rewritten in it and in its logs",
-			"%s is open, and Windows applies %d entries of %s", name, h.recovery.Applied, strings.Join(logs, " and "))
+		f.Sign(boot.Running, h.p, "a position in it that changes is rewritten, in its logs too",
+			"%s is open, and Windows brings it up to date from %s (entries that it applies: %d)", name,
+			strings.Join(logs, " and "), h.recovery.Applied)
 	case err != nil:
 		f.Sign(boot.NotKnown, h.p, "", "%s is closed, and yet %v", name, err)
 	default:

@@ -31,7 +31,7 @@ func TestStateOfWindows(t *testing.T) {
 		"open, with its log": {
 			map[string][]byte{file: hiveforge.Dirty(closed, 7), file + ".LOG1": log},
 			boot.Running,
-			`SYSTEM of partition 1 is open, and Windows applies 1 entries of \WINDOWS\system32\config\SYSTEM.LOG1`,
+			`SYSTEM of partition 1 is open, and Windows brings it up to date from \WINDOWS\system32\config\SYSTEM.LOG1 (entries that it applies: 1)`,
 		},
 		"open, without": {map[string][]byte{file: hiveforge.Dirty(closed, 7)}, boot.Running, "SYSTEM of partition 1 is open: sequence numbers 7 and 6 differ, and no log fits"},
 		"no hive":       {map[string][]byte{file: []byte(strings.Repeat("text", 2000))}, boot.NotKnown, "SYSTEM of partition 1 cannot be read"},
