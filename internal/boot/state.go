@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -73,10 +74,24 @@ var marked = []volume.Kind{
 }
 
 // Volumes finds the signs that the volumes themselves carry.
-var Volumes = Finder{Name: "marks of volumes", Find: Everywhere(func(_ *Guest, p Partition, f *Found) error {
+var Volumes = Finder{Name: "marks of volumes", Find: Everywhere(func(g *Guest, p Partition, f *Found) error {
 	f.Signs = append(f.Signs, SignsOf(p)...)
-	return nil
+	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || firmwareTypes[p.TypeID()] != "" ||
+		slices.Contains(noVolume, p.TypeID()) {
+		return nil
+	}
+	_, used, err := g.Area(p) // zeros were never formatted
+	if used {
+		f.Sign(NotKnown, p, "", "what partition %d holds is not known, nor whether it was closed", p.Number)
+	}
+	return err
 })}
+
+// noVolume are types of partitions without a volume, beside firmwareTypes.
+var noVolume = []string{
+	"83bd6b9d-7f41-11dc-be0b-001560b84f0f", // FreeBSD boot
+	"e3c9e316-0b5c-4db8-817d-f92df00215ae", // Microsoft reserved
+}
 
 // SignsOf returns the signs of a volume. Whether an NTFS was closed shows in its log.
 func SignsOf(p Partition) []Sign {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,4 +101,37 @@ func TestStateThatIsNotRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, boot.NotKnown, l.Boot.State)
 	require.Len(t, l.Boot.Signs, 1)
+}
+
+// A partition of unknown bytes, perhaps encrypted, is not taken for one that was closed. Zeros and loaders show nothing.
+func TestStateBesideUnknownContent(t *testing.T) {
+	t.Parallel()
+	const other = 4096
+	noise := slices.Repeat([]byte("noise of no volume"), 500)
+	file := filepath.Join(t.TempDir(), "volume")
+	require.NoError(t, os.WriteFile(file, make([]byte, (other-63)*512), 0o600))
+	disktest.Run(t, "mke2fs", "-q", "-t", "ext2", file)
+	closed, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for name, tc := range map[string]struct {
+		kind    byte
+		content []byte
+		want    boot.State
+	}{
+		"noise":      {0x83, noise, boot.NotKnown},
+		"zeros":      {0x83, nil, boot.ShutDown},
+		"PReP":       {0x41, noise, boot.ShutDown},
+		"noise late": {0x83, append(make([]byte, 1024), noise...), boot.ShutDown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := tableforge.NewMBR(2*other, tableforge.Slot{Type: 0x83, Start: 63, Sectors: other - 63},
+				tableforge.Slot{Type: tc.kind, Start: other, Sectors: other})
+			f.Put(63*512, closed)
+			f.Put(other*512, tc.content)
+			l, err := layout.Read(boottest.Disk(f), table.Geometry{})
+			require.NoError(t, err)
+			require.Equal(t, tc.want, l.Boot.State, l.Boot.Signs)
+		})
+	}
 }
