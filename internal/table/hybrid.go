@@ -131,7 +131,10 @@ func (g *gpt) shieldFault(s Partition) string {
 func (m *mbr) besideGPT(d disk.Disk) error {
 	g, err := readCopy(d, d.SectorSize(), d.SectorSize(), false)
 	switch {
-	case isNoMatch(err) || errors.Is(err, ondisk.ErrFormat):
+	case isNoMatch(err):
+		return nil
+	case errors.Is(err, ondisk.ErrFormat):
+		m.BesideGPT = !m.protective() // FreeBSD's pmbr looks at nothing but the signature of the header
 		return nil
 	case err != nil || len(g.Partitions) == 0 || m.protective():
 		return err

@@ -103,7 +103,12 @@ func TestGPTBesideAnMBR(t *testing.T) {
 	require.Len(t, l.Issues, 1)
 	require.Equal(t, "gpt-unprotected", l.Issues[0].Code)
 	require.Contains(t, l.Issues[0].Text, "GPT of 3 partitions")
-	f.U8(512+60, f[512+60]^1) // a header of other sums
+	f.U8(512+60, f[512+60]^1) // a header of other sums, which pmbr reads all the same
+	l, err = readHybrid(f)
+	require.NoError(t, err)
+	require.True(t, l.BesideGPT)
+	require.Empty(t, l.Issues)
+	f.U8(512, 'e') // no header
 	l, err = readHybrid(f)
 	require.NoError(t, err)
 	require.False(t, l.BesideGPT)

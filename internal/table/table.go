@@ -93,7 +93,7 @@ type Table struct {
 	Issues     []ondisk.Issue
 	BootCode   []byte      // the 440 bytes of code in sector 0
 	Records    []Record    // of the extended partitions, in the order of their chains
-	BesideGPT  bool        // MBR: a valid GPT stands behind it, without a protective entry
+	BesideGPT  bool        // MBR: a GPT stands behind it, valid or not, without a protective entry
 	Hybrid     []Partition // GPT: the used slots of its MBR, if that has more than the protective one
 
 	gpt *copies // GPT: both copies
