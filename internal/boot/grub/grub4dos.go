@@ -34,6 +34,8 @@ const (
 	atGrldrNewFlags = 0x5a
 	nop             = 0x90
 	grldrFirst      = 0x80 // look for GRLDR before the previous MBR runs
+
+	movBX = 3 // bytes of the instruction
 )
 
 func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
@@ -44,7 +46,8 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 		f.Link(0, "%s in sector 0 does not read a GPT: no BIOS boots by it", c.Name)
 		return f, nil
 	}
-	at := bytes.Index(g.Sector0, append(bytes.Clone(beforeMark), grldrMark...))
+	// Known requires the mark behind mov bx; an earlier one, which has no room for that in front, is other code.
+	at := bytes.Index(g.Sector0[movBX:], append(bytes.Clone(beforeMark), grldrMark...)) + movBX
 	end := int64(binary.LittleEndian.Uint16(g.Sector0[at-2:])) + int64(len(grldrMark))
 	f.Link(0, "%s in sector 0 loads LBA 1 to %d, and looks for GRLDR in every partition", c.Name, end/grubSector-1)
 	whole := end%grubSector == 0 && end <= longestPart && end <= g.Disk.Size()

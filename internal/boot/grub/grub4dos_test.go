@@ -33,6 +33,21 @@ func putGrub4DOS(f forge.Bytes) {
 	f.Text(0x1ffc, "GR\x55\xaa")
 }
 
+// TestGrub4DOSWithASecondMark puts the instruction that the place of the second part is looked for by at the very start
+// too, where no place stands in front of it.
+func TestGrub4DOSWithASecondMark(t *testing.T) {
+	for at := range 2 {
+		f := tableforge.NewMBR(60000, tableforge.Slot{Type: 6, Flag: 0x80, Start: 63, Sectors: 40000})
+		code := boottest.Code("66b8475255aa", "31f631ffb9df00fcf3a5bbfc1f66b8475255aa6639077503e89819eab800002016 1f663907",
+			"83c60c81fefe0172eb")
+		f.Put(int64(at), code[:len(code)-at])
+		f.Text(0x1ffc, "GR\x55\xaa")
+		r := boottest.Read(t, f)
+		require.Equal(t, grub.ForDOS, r.Code)
+		require.Equal(t, "grub4dos in sector 0 loads LBA 1 to 15, and looks for GRLDR in every partition", r.Chain[0].Text)
+	}
+}
+
 // grub4dos finds GRLDR by its name, and boots from the partition that holds it, whichever is active.
 func TestGrub4DOS(t *testing.T) {
 	volume, grldr := filepath.Join(t.TempDir(), "fat"), filepath.Join(t.TempDir(), "grldr")
