@@ -310,7 +310,7 @@ func (l *Layout) MovesDynamic() []ondisk.Issue {
 		})
 	}
 	add("ldm-moved", ondisk.Warn, 0, "all volumes of the dynamic disk move by one distance, and the private headers of "+
-		"its database follow: ldmtool and Linux read such a copy, and no Windows has been asked",
+		"its database follow: ldmtool and Linux read such a copy; Windows was not tried",
 		"keep SOURCE until Windows shows the disk as online and its volumes as healthy")
 	for _, p := range l.Partitions {
 		needs := ""
@@ -331,8 +331,8 @@ func (l *Layout) MovesDynamic() []ondisk.Issue {
 		}
 	}
 	if len(mirrored) > 0 {
-		add("ldm-mirror", ondisk.Note, 0, fmt.Sprintf("%s: the mirror has its other half on another disk; the halves differ in "+
-			"the hidden sectors of their boot sectors unless both start at the same LBA", strings.Join(mirrored, ", ")),
+		add("ldm-mirror", ondisk.Note, 0, fmt.Sprintf("%s: the mirror has its other half on another disk; the halves differ "+
+			"in the hidden sectors of their boot sectors unless both start at the same LBA", strings.Join(mirrored, ", ")),
 			"align both disks with the same options")
 	}
 	return issues

@@ -45,8 +45,8 @@ func (p *Plan) noRoom(l *layout.Layout) {
 		}
 		return
 	}
-	p.refuse("ldm-room", ondisk.ErrUnsupported, 0, fmt.Sprintf("the volumes of the dynamic disk end at LBA %d, and have no "+
-		"place on the boundary of %s in front of the database at LBA %d, which stays", l.Dynamic.Span.End()/l.LBASize(),
+	p.refuse("ldm-room", ondisk.ErrUnsupported, 0, fmt.Sprintf("the volumes of the dynamic disk end at LBA %d, and have "+
+		"no place on the boundary of %s in front of the database at LBA %d, which stays", l.Dynamic.Span.End()/l.LBASize(),
 		units.Short(p.Goal.Want), l.Dynamic.Database.Off/l.LBASize()),
 		"try a smaller --boundary (4K is enough for most storage), or convert it to a basic disk in the guest")
 }
@@ -66,9 +66,9 @@ func (p *Plan) offInside(l *layout.Layout) {
 	}
 	if len(off) > 0 {
 		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
-			Code: "ldm-off", Effect: ondisk.Note, Text: fmt.Sprintf("%d of %d extents of the dynamic disk stay off the boundary "+
-				"of %s, for all move by one distance: %s", len(off), len(l.Dynamic.Extents), units.Short(p.Goal.Must),
-				strings.Join(names, ", ")),
+			Code: "ldm-off", Effect: ondisk.Note, Text: fmt.Sprintf("extents of the dynamic disk that stay off the "+
+				"boundary of %s, for all move by one distance: %d of %d: %s", units.Short(p.Goal.Must), len(off),
+				len(l.Dynamic.Extents), strings.Join(names, ", ")),
 		}))
 	}
 }

@@ -66,7 +66,7 @@ func TestADynamicDiskMovesAsOne(t *testing.T) {
 	}, p.Moves)
 	require.Empty(t, p.Refusals(false))
 	require.Equal(t, []string{"ldm-moved", "ldm-off"}, dynamicCodes(p))
-	require.Contains(t, p.Notes[1].Text, "1 of 3 extents")
+	require.Contains(t, p.Notes[1].Text, "1 of 3: ")
 	out := make([]byte, len(f))
 	_, err := p.View(memory(f)).ReadAt(out, 0)
 	require.NoError(t, err)

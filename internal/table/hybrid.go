@@ -142,7 +142,7 @@ func (m *mbr) besideGPT(d disk.Disk) error {
 	m.BesideGPT = true
 	m.Issues = append(m.Issues, ondisk.Issue{
 		Code: "gpt-unprotected", Effect: ondisk.Warn, OnMove: true,
-		Text: fmt.Sprintf("LBA 1 holds a valid GPT of %d partitions, and the MBR no protective entry (0xEE): systems go by "+
+		Text: fmt.Sprintf("LBA 1 holds a valid GPT (partitions: %d), and the MBR has no protective entry (0xEE): systems go by "+
 			"the MBR, which is what moves, and the GPT keeps the old places", len(g.Partitions)),
 		Remedy: "wipe the GPT if it is left over (wipefs --types gpt); if something reads it, write a protective or hybrid " +
 			"MBR first (gdisk)",
@@ -160,8 +160,8 @@ func (t *Table) IsHybrid() bool {
 	return false
 }
 
-// relocateHybrid rewrites the slots of a hybrid MBR: those of partitions, and the protective ones between them. Slots of
-// one that is refused stay, but for a protective one that ends with the disk.
+// relocateHybrid rewrites the slots of a hybrid MBR: those of partitions, and the protective ones between them. Slots
+// of one that is refused stay, but for a protective one that ends with the disk.
 func (t *Table) relocateHybrid(to Places, geometry Geometry) (out []disk.Patch) {
 	if !geometry.Valid() {
 		geometry = t.Geometry(nil)

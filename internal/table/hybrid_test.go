@@ -102,7 +102,7 @@ func TestGPTBesideAnMBR(t *testing.T) {
 	require.True(t, l.BesideGPT)
 	require.Len(t, l.Issues, 1)
 	require.Equal(t, "gpt-unprotected", l.Issues[0].Code)
-	require.Contains(t, l.Issues[0].Text, "GPT of 3 partitions")
+	require.Contains(t, l.Issues[0].Text, "GPT (partitions: 3)")
 	f.U8(512+60, f[512+60]^1) // a header of other sums, which pmbr reads all the same
 	l, err = readHybrid(f)
 	require.NoError(t, err)

@@ -50,7 +50,7 @@ const (
 	atLiloTable  = 492      // of the first address of the table of kernels, minus 4 for each sector of the table
 	liloMaxTable = 12       // sectors of the table of kernels
 	liloMaxName  = 16       // bytes of the name of a kernel, with its NUL
-	liloIsKernel = 16       // flag of a kernel; what has it not is the boot sector of another system
+	liloIsKernel = 16       // flag of a kernel; an entry without it is the boot sector of another system
 )
 
 // liloParams begins the second stage. Spec: src/common.h, BOOT_PARAMS_2.
@@ -173,7 +173,7 @@ func (m *liloMap) add(r boot.Ref, shift liloShift) {
 func (m *liloMap) address(b []byte) (place int64, err error) {
 	a, err := m.next(&liloHigh{}, b)
 	if err == nil && a.sectors != 1 {
-		err = liloErrorf("the address of LBA %d has %d sectors, and not one", a.lba, a.sectors)
+		err = liloErrorf("the address of LBA %d counts %d sectors, want 1", a.lba, a.sectors)
 	}
 	return a.lba * liloSector, err
 }
@@ -185,7 +185,7 @@ func (m *liloMap) next(high *liloHigh, b []byte) (liloAddr, error) {
 		return a, err
 	}
 	if a.lba*liloSector < m.home.Off || (a.lba+a.sectors)*liloSector > m.home.End() {
-		return a, liloErrorf("it names %d sectors from LBA %d on, and the map lies in partition %d", a.sectors, a.lba,
+		return a, liloErrorf("it names LBA %d to %d, not all in partition %d, where the map lies", a.lba, a.lba+a.sectors-1,
 			m.home.Number)
 	}
 	return a, nil

@@ -265,9 +265,9 @@ func TestLiloRefused(t *testing.T) {
 		"another system": {change: func(i *liloforge.Install) { i.Images[2].Flags = 0 }, says: `it also starts another system, "old"`},
 		"kernel in another partition": {
 			change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{2400, 2401} },
-			says:   "it names 1 sectors from LBA 2400 on, and the map lies in partition 1",
+			says:   "it names LBA 2400 to 2400, not all in partition 1, where the map lies",
 		},
-		"kernel outside of all":   {change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{4700} }, says: "from LBA 4700 on"},
+		"kernel outside of all":   {change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{4700} }, says: "LBA 4700 to 4700"},
 		"offset of an array":      {put: func(d liloDisk, _ int64) { d.bytes.U32(16, 63) }, says: "of an array"},
 		"flag of an array":        {put: func(d liloDisk, _ int64) { d.bytes[28] |= 2 }, says: "of an array"},
 		"unknown code":            {put: func(d liloDisk, _ int64) { d.bytes[0x190] ^= 1 }, says: "its first stage is not that of 22.6 to 24"},
@@ -340,7 +340,7 @@ func TestLiloRefused(t *testing.T) {
 		},
 		"count that leaves the partition": {
 			change: func(i *liloforge.Install) { i.Compact = true },
-			put:    func(d liloDisk, _ int64) { d.bytes.Put(at(d, liloFileKernel, 95), []byte{0x3e, 8, 0xa0, 0, 2}) }, says: "it names 2 sectors from LBA 2110 on",
+			put:    func(d liloDisk, _ int64) { d.bytes.Put(at(d, liloFileKernel, 95), []byte{0x3e, 8, 0xa0, 0, 2}) }, says: "it names LBA 2110 to 2111",
 		},
 		"count in front of all bits": {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileKernel, 2)] = 0xa0 }, says: "an address has the flags 0x20, which do not fit 0x60"},
 		"linear among others":        {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileKernel, 2)] = 0xc0 }, says: "an address has the flags 0x40, which do not fit 0x60"},

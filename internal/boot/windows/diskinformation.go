@@ -176,7 +176,7 @@ func noSets(data []byte, c *diskConfig) error {
 		return ondisk.Field(diskInfo, "offset of the fault-tolerant sets", atSets, at, fmt.Sprintf("%d or less", len(data)-2))
 	}
 	if n := binary.LittleEndian.Uint16(data[at:]); n > 0 {
-		return ondisk.In(ondisk.ErrUnsupported, "%s: %d fault-tolerant sets of Windows NT, want none", diskInfo, n)
+		return ondisk.In(ondisk.ErrUnsupported, "%s: number of fault-tolerant sets of Windows NT %d, want 0", diskInfo, n)
 	}
 	return nil
 }

@@ -123,7 +123,7 @@ func TestDiskInformationNotUnderstood(t *testing.T) {
 		"sets": {func(f forge.Bytes) forge.Bytes {
 			f.U32(24, 2)
 			return append(f, 1, 0)
-		}, "1 fault-tolerant sets"},
+		}, "number of fault-tolerant sets of Windows NT 1, want 0"},
 		"sets behind the end": {func(f forge.Bytes) forge.Bytes { f.U32(24, 2); return f }, "at 0x14: offset of the fault-tolerant sets"},
 	} {
 		t.Run(name, func(t *testing.T) {

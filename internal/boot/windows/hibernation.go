@@ -85,7 +85,7 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 			Remedy: shutDownFully,
 		})
 	default:
-		f.Sign(boot.NotKnown, p, noMove, "%s begins with % x, and no state begins so", name, state)
+		f.Sign(boot.NotKnown, p, noMove, "%s begins with % x, which is no known state", name, state)
 		f.Unbootable("hibernated", 0,
 			fmt.Sprintf("%s begins with % x, so it is not known whether it holds a hibernated Windows", name, state),
 			shutDownFully)
