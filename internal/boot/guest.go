@@ -49,8 +49,8 @@ type opened struct {
 	err error
 }
 
-// Hybrid reports whether the MBR of a GPT mirrors partitions. A Windows goes by that MBR then, and knows the disk by its
-// signature.
+// Hybrid reports whether the MBR of a GPT mirrors partitions. A Windows goes by that MBR then, and knows the disk by
+// its signature.
 func (g *Guest) Hybrid() bool {
 	_, ok := g.find(func(p Partition) bool { return p.Slot > 0 })
 	return ok

@@ -51,9 +51,9 @@ var marks = map[string]struct {
 	state        State
 	text, onMove string
 }{
-	"ext-journal":      {Running, "the journal of %s is to be replayed", "a position in a block that it holds cannot change; a move that needs it is refused"},
+	"ext-journal":      {Running, "the journal of %s is to be replayed", "a position in a block that it holds" + cannotChange},
 	"ext-dirty":        {Running, inUse, ""},
-	"fat-dirty":        {Running, inUse, "a position in a file on which its tables differ cannot change; a move that needs it is refused"},
+	"fat-dirty":        {Running, inUse, "a position in a file on which its tables differ" + cannotChange},
 	"exfat-dirty":      {Running, inUse, ""},
 	"hfsplus-dirty":    {Running, inUse, ""},
 	"jfs-dirty":        {Running, inUse, ""},
@@ -62,10 +62,13 @@ var marks = map[string]struct {
 	"hibernated-linux": {Hibernated, "%s holds a hibernated Linux", "no partition may move"},
 }
 
-const inUse = "%s is marked as in use"
+const (
+	inUse        = "%s is marked as in use"
+	cannotChange = " cannot change; a move that needs it is refused"
+)
 
 // OnMoveRepair follows for an NTFS that Windows repairs, or may repair, before it reads a file.
-const OnMoveRepair = "a position in its files cannot change; a move that needs it is refused"
+const OnMoveRepair = "a position in its files" + cannotChange
 
 // marked are the kinds of volumes with such a mark, which a clean unmount removes.
 var marked = []volume.Kind{

@@ -41,8 +41,8 @@ func (r *Result) Needs(p Partition) string {
 	return ""
 }
 
-// BootsBy returns why a machine can boot from the disk; empty for one that only holds data. Windows writes its code into
-// sector 0 of those, too.
+// BootsBy returns why a machine can boot from the disk; empty for one that only holds data. Windows writes its code
+// into sector 0 of those, too.
 func (g *Guest) BootsBy() string {
 	switch c := g.Code; {
 	case c == Unknown:

@@ -50,7 +50,7 @@ func (h *Hive) list(off uint32) (list, error) {
 
 func tooMany(what string, c cell, got, most int64) error {
 	return ondisk.Field(what, "number of elements", c.at, got,
-		fmt.Sprintf("at most %d, for which its "+"cell has room", most))
+		fmt.Sprintf("at most %d, for which its cell has room", most))
 }
 
 // offsets walks the elements of a list. It ends with the first error.

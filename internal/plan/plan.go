@@ -263,9 +263,9 @@ func (p *Plan) refuse(code string, class error, partition int, text, remedy stri
 // inTheWay refuses a move for which a partition would have to go away that is to stay.
 func (p *Plan) inTheWay(l *layout.Layout, number int) {
 	if l.Dynamic != nil && number == l.Dynamic.Metadata {
-		p.refuse("ldm-room", ondisk.ErrUnsupported, number, "it holds the database of the dynamic disk, which stays where it "+
-			"is, and what lies in front of it has no room on the boundary", "try a smaller --boundary, or name other partitions "+
-			"with --partition")
+		p.refuse("ldm-room", ondisk.ErrUnsupported, number, "it holds the database of the dynamic disk, which stays where "+
+			"it is, and what lies in front of it has no room on the boundary",
+			"try a smaller --boundary, or name other partitions with --partition")
 		return
 	}
 	p.refuse("boot-partition", ondisk.ErrUnsupported, number, fmt.Sprintf(
@@ -279,7 +279,8 @@ func (p *Plan) inTheWay(l *layout.Layout, number int) {
 // leftAlone notes what stays off the boundary by the wish of the user.
 func (p *Plan) leftAlone(l *layout.Layout) {
 	for _, x := range l.Partitions {
-		if why := p.Goal.Leave[x.Number]; why != "" && (l.Dynamic == nil || x.Number != l.Dynamic.Metadata) && align.Judged(x) && x.Off%p.Goal.Must != 0 {
+		database := l.Dynamic != nil && x.Number == l.Dynamic.Metadata
+		if why := p.Goal.Leave[x.Number]; why != "" && !database && align.Judged(x) && x.Off%p.Goal.Must != 0 {
 			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 				Code: "left-alone", Partition: x.Number, Text: fmt.Sprintf("it stays at byte %d, off the boundary "+
 					"(--data-only): %s", x.Off, why),

@@ -96,7 +96,7 @@ type crew struct {
 	Inspector *Inspector
 	// Achieved receives the isolation, again if a later worker has less. An error ends the scan.
 	Achieved func(sandbox.Isolation) error
-	// inProcess is called before the process itself looks at images, where there are no workers.
+	// Inside is called before the process itself looks at images, where there are no workers.
 	Inside func()
 
 	options sandbox.Options

@@ -223,5 +223,5 @@ func (m *mbr) checkCut(size int64) {
 	m.cutShort(end, size, broken[0].Err)
 }
 
-// entryBytes is the entry as it stands on the disk.
+// bytes returns the entry as it stands on the disk.
 func (e mbrEntry) bytes() []byte { return ondisk.Encode(binary.LittleEndian, e) }

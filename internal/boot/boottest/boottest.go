@@ -64,7 +64,10 @@ func Partitions(t testing.TB, d disk.Disk) (*table.Table, []boot.Partition) {
 
 // Guest returns a disk as finders see it.
 func Guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
-	return &boot.Guest{Disk: d, Sector0: tab.BootCode, Scheme: tab.Scheme, BesideGPT: tab.BesideGPT, Signature: tab.Signature, Partitions: parts}
+	return &boot.Guest{
+		Disk: d, Sector0: tab.BootCode, Scheme: tab.Scheme, BesideGPT: tab.BesideGPT, Signature: tab.Signature,
+		Partitions: parts,
+	}
 }
 
 // ReadGuest returns what a guest boots with.

@@ -25,8 +25,9 @@ var (
 			"06 53 6a01 6a10 89e6 b80042 cd13 83c410 72",
 			"9d6bbd83 417f dc11 be0b 0015 60b84f0f"),
 	}
-	// FreeBSDBoot is gptboot or gptzfsboot, which begin alike: copies BTX, and what follows it, by the length in the header
-	// of BTX. Both find the partition of the system in the GPT. Spec: FreeBSD 8 and 13, stand/i386/gptboot/gptldr.S.
+	// FreeBSDBoot is gptboot or gptzfsboot, which begin alike: copies BTX, and what follows it, by the length in the
+	// header of BTX. Both find the partition of the system in the GPT. Spec: FreeBSD 8 and 13,
+	// stand/i386/gptboot/gptldr.S.
 	FreeBSDBoot = &boot.Code{
 		ID: "freebsd-gptboot", Name: "gptboot or gptzfsboot", OfVolume: true, Find: findFreeBSDBoot,
 		Known: boot.Like("31c9 8ec1 8ed9 8ed1 bc007c bb..7c 8b770a 01de", "88160009 e9..13 eb0e 425458"),

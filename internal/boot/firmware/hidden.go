@@ -32,7 +32,7 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		if n := int64(binary.LittleEndian.Uint16(b[0x0b:])); n == 512 || n == 4096 {
 			sector = n
 		}
-		if backup, err = copyToGo(g, p, b, sector); err != nil {
+		if backup, err = toGoBackup(g, p, b, sector); err != nil {
 			return err
 		}
 	default:
@@ -50,10 +50,10 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// copyToGo returns the place of the copy of a boot sector of BitLocker To Go in its partition, 0 for any other. The FAT
+// toGoBackup returns the place of the copy of a boot sector of BitLocker To Go in its partition, 0 for any other. The FAT
 // in front names it, so that a Windows without BitLocker shows a program to read the volume. Spec: Microsoft FAT
 // specification 1.03, BPB_BkBootSec.
-func copyToGo(g *boot.Guest, p boot.Partition, b []byte, sector int64) (int64, error) {
+func toGoBackup(g *boot.Guest, p boot.Partition, b []byte, sector int64) (int64, error) {
 	const name, atBackup = "MSWIN4.1", 0x32
 	at := int64(binary.LittleEndian.Uint16(b[atBackup:])) * sector
 	if string(b[3:3+len(name)]) != name || at == 0 || at+512 > p.Len {

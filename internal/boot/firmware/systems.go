@@ -14,8 +14,8 @@ const elseCHS = "LBA (by cylinder, head and sector where the BIOS has no extensi
 // Code of systems and tools that have one program for sector 0.
 var (
 	// mov bx,7dbeh; mov dx,[bx]; push dx; mov dl,80h; mov cx,[bx+2]; mov ebx,[bx+8]: the first entry, whatever the
-	// flags say. Before 2014 it read by CHS only: mov dx,es:[bx]; mov cx,es:[bx+2] … mov ax,0201h. Spec: Rufus,
-	// res/mbr/mbr.S, of the latter; the former was seen.
+	// flags say. Before 2014 it read by CHS only: mov dx,es:[bx]; mov cx,es:[bx+2] … mov ax,0201h. The older code is
+	// res/mbr/mbr.S of Rufus; the newer one is known from copies.
 	Rufus = &boot.Code{
 		ID: "rufus", Name: "Rufus", ReadsCHS: true, Address: elseCHS,
 		Number: func([]byte) int { return 1 },

@@ -19,7 +19,8 @@ import (
 	"time"
 )
 
-// patience is how much longer than without a mutant tests may take, and together is how long the tests of one process take.
+// patience is how much longer than without a mutant tests may take, and together is how long the tests of one process
+// take.
 const (
 	patience = 30 * time.Second
 	together = 30 * time.Second
@@ -119,7 +120,8 @@ func (b *bench) run(l *loaded, env string, most time.Duration, names ...string) 
 	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700)); err != nil {
 		return nil, err
 	}
-	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", most.String(), "-test.run", "^("+strings.Join(names, "|")+")$")
+	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", most.String(),
+		"-test.run", "^("+strings.Join(names, "|")+")$")
 	c.Env = append(c.Env, env)
 	c.WaitDelay = time.Second // a process of the test may hold its output
 	return c.CombinedOutput()

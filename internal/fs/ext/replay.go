@@ -43,7 +43,8 @@ func (f *fileSystem) journal() (*guestfile.File, error) {
 		return nil, err
 	}
 	if n.kind() != modeRegular {
-		return nil, ondisk.Field(n.what(), "mode of the journal", n.at, fmt.Sprintf("%#x", n.kind()), "that of a regular file")
+		return nil, ondisk.Field(n.what(), "mode of the journal", n.at, fmt.Sprintf("%#x", n.kind()),
+			"that of a regular file")
 	}
 	return f.file(n, n.what())
 }

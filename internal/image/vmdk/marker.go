@@ -132,7 +132,7 @@ func (i *inflater) atEnd() error {
 func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
 	bad := func(field string, got any) error {
 		return ondisk.Field("vmdk grain", field, off, got,
-			fmt.Sprintf("zlib data of %d bytes that end "+"in their checksum", len(dst)))
+			fmt.Sprintf("zlib data of %d bytes that end in their checksum", len(dst)))
 	}
 	i.in.Reset(packed)
 	err := i.out.(zlib.Resetter).Reset(&i.in, nil) // as zlib.NewReader promises

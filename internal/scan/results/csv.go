@@ -252,7 +252,7 @@ func known(n int64) string {
 	return number(n)
 }
 
-// formulaStarts begin a formula in a spreadsheet, in both widths.; TAB and CR are escaped.
+// formulaStarts begin a formula in a spreadsheet, in both widths; TAB and CR are escaped.
 const formulaStarts = "=+-@\uff1d\uff0b\uff0d\uff20"
 
 // cell makes a text fit for a cell: control characters are escaped, and in front of what a spreadsheet could take for a

@@ -16,7 +16,9 @@ import (
 
 // BitLocker finds an encrypted volume of Windows.
 var BitLocker = volume.Prober{
-	Kinds: []volume.Traits{{Kind: volume.BitLocker, Title: "BitLocker", Letter: true, NeverStale: true, ShowsContent: true}},
+	Kinds: []volume.Traits{{
+		Kind: volume.BitLocker, Title: "BitLocker", Letter: true, NeverStale: true, ShowsContent: true,
+	}},
 	Marks: []volume.Mark{{Off: 3, Bytes: fveSignature}, {Off: 3, Bytes: fveToGoName}},
 	Probe: probeBitLocker,
 }
@@ -260,8 +262,8 @@ func protectorName(p uint16) string {
 	return cmp.Or(fveProtectors[p], fmt.Sprintf("an unknown protector (%#04x)", p))
 }
 
-// judge refuses a volume that the metadata shows to be that of a system, or does not show to be one of data. Finder
-// bitlocker judges the others by the disk around them.
+// judge refuses a volume that the metadata shows to be that of a system, or does not show to be one of data. Function
+// BitLocker of package boot/windows judges the others by the disk around them.
 func (f *fve) judge() {
 	i := slices.IndexFunc(f.protectors, func(p uint16) bool { return !slices.Contains(fveOfData, p) })
 	switch {
@@ -287,8 +289,8 @@ func SystemOfBitLocker(why string, suspended bool) (text, remedy string) {
 	if suspended {
 		unless = " unless BitLocker is still suspended then"
 	}
-	const format = "BitLocker: %s: a guest that boots from it asks for the recovery key after a move%s, and the encrypted " +
-		"boot sector keeps the old place"
+	const format = "BitLocker: %s: a guest that boots from it asks for the recovery key after a move%s, and the " +
+		"encrypted boot sector keeps the old place"
 	return fmt.Sprintf(format, why, unless),
 		"decrypt the volume in the guest; or go on with --allow-unbootable, with the recovery key at hand"
 }

@@ -159,7 +159,7 @@ func sealed(raw []byte) {
 	if be.Uint32(raw[0x28:])&incompatCsum3 == 0 {
 		return
 	}
-	be.PutUint32(raw[superAt:], sumWithout(^uint32(0), raw[:1024], superAt))
+	be.PutUint32(raw[atSuperSum:], sumWithout(^uint32(0), raw[:1024], atSuperSum))
 	seed := crc32c(^uint32(0), raw[0x30:0x40])
 	for at := blockSize; at < len(raw); at += blockSize {
 		b := raw[at : at+blockSize]

@@ -55,7 +55,7 @@ const (
 	// Not in it: asynchronous and fast commits. So is none of Compat: checksums that only some kernels verify.
 	incompatKnown = incompatRevoke | incompat64Bit | incompatCsum2 | incompatCsum3
 
-	superAt    = 0xfc // of Checksum
+	atSuperSum = 0xfc // of Checksum
 	crc32cType = 4
 	what       = "ext journal superblock"
 )
@@ -113,8 +113,8 @@ func (s *superblock) checkSum(raw []byte) error {
 	case s.ChecksumType != crc32cType:
 		return ondisk.Field(what, "checksum type", 0x50, s.ChecksumType, crc32cType)
 	}
-	if got := sumWithout(^uint32(0), raw, superAt); got != s.Checksum {
-		return ondisk.Field(what, "checksum", superAt, fmt.Sprintf("%#x", s.Checksum), fmt.Sprintf("%#x", got))
+	if got := sumWithout(^uint32(0), raw, atSuperSum); got != s.Checksum {
+		return ondisk.Field(what, "checksum", atSuperSum, fmt.Sprintf("%#x", s.Checksum), fmt.Sprintf("%#x", got))
 	}
 	return nil
 }

@@ -193,8 +193,8 @@ func (w *walk) revocation(raw []byte, at int64) error {
 	return nil
 }
 
-// commit ends a transaction. One with a wrong checksum and an older time is of a journal that was here before. Linux ends
-// there too, and mounts nothing if the time is later.
+// commit ends a transaction. One with a wrong checksum and an older time is of a journal that was here before.
+// Linux ends there too, and mounts nothing if the time is later.
 func (w *walk) commit(raw []byte, at int64) (end bool, err error) {
 	var c commitBlock
 	ondisk.MustFill(raw[:binary.Size(c)], binary.BigEndian, &c)
