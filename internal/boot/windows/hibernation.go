@@ -45,7 +45,7 @@ func findHibernation(g *boot.Guest) (boot.Found, error) {
 				f.Sign(boot.NotKnown, p, noMove, "%s of partition %d cannot be read", shown(hibernationFile), p.Number)
 			}
 			return f.Unread("hibernated", 0, unknown, err, shutDownFully)
-		case state == link:
+		case upper(state) == link:
 			linked = append(linked, p)
 			return nil
 		}
@@ -61,23 +61,23 @@ func findHibernation(g *boot.Guest) (boot.Found, error) {
 	return f, err
 }
 
-// hibernation returns the signature of the file in a partition, in capitals.
+// hibernation returns the signature of the file in a partition.
 func hibernation(g *boot.Guest, p boot.Partition) (string, error) {
 	file, err := windowsFile(g, p, hibernationFile)
 	if err != nil {
 		return "", err
 	}
 	head, err := ondisk.Bytes(file, 0, min(file.Size(), int64(len(link))))
-	return string(upper(head)), err
+	return string(head), err
 }
 
 func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 	name := fmt.Sprintf("%s of partition %d", shown(hibernationFile), p.Number)
 	switch {
-	case slices.Contains(awake, state):
+	case slices.Contains(awake, upper(state)):
 		f.Sign(boot.ShutDown, p, "", "%s holds no system", name)
-	case slices.Contains(asleep, state):
-		f.Sign(boot.Hibernated, p, noMove, "%s holds a system (%s), perhaps of a fast startup", name, state)
+	case slices.Contains(asleep, upper(state)):
+		f.Sign(boot.Hibernated, p, noMove, "%s holds a system (%s), perhaps of a fast startup", name, upper(state))
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "hibernated", Effect: ondisk.Refuse, OnMove: true,
 			Text: fmt.Sprintf("the Windows of partition %d is hibernated, or was shut down with fast startup: it would wake "+
@@ -101,13 +101,12 @@ func elsewhere(f *boot.Found, p boot.Partition) {
 }
 
 // upper converts ASCII letters, and only these, to upper case.
-func upper(b []byte) []byte {
-	out := make([]byte, len(b))
-	for i, c := range b {
+func upper(s string) string {
+	out := []byte(s)
+	for i, c := range out {
 		if c >= 'a' && c <= 'z' {
-			c -= 'a' - 'A'
+			out[i] = c - 'a' + 'A'
 		}
-		out[i] = c
 	}
-	return out
+	return string(out)
 }

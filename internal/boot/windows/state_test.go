@@ -37,7 +37,7 @@ func TestStateOfWindows(t *testing.T) {
 		"no hive":       {map[string][]byte{file: []byte(strings.Repeat("text", 2000))}, boot.NotKnown, "SYSTEM of partition 1 cannot be read"},
 		"asleep":        {map[string][]byte{file: hiveforge.Dirty(closed, 7), "hiberfil.sys": []byte("hibr")}, boot.Hibernated, `\hiberfil.sys of partition 1 holds a system (HIBR)`},
 		"awake":         {map[string][]byte{file: closed, "hiberfil.sys": []byte("wake")}, boot.ShutDown, `\hiberfil.sys of partition 1 holds no system`},
-		"a riddle":      {map[string][]byte{file: closed, "hiberfil.sys": []byte("what")}, boot.NotKnown, "begins with 57 48 41 54"},
+		"a riddle":      {map[string][]byte{file: closed, "hiberfil.sys": []byte("what")}, boot.NotKnown, "begins with 77 68 61 74"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
