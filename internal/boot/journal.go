@@ -67,6 +67,9 @@ func (g *Guest) overwritten(p Partition, ref *Ref) (why string, err error) {
 	if err != nil || !ok {
 		return "it cannot be read", err
 	}
+	if open.Log == nil {
+		return ondisk.Shift(open.Unread, p.Off).Error(), nil
+	}
 	var in []disk.Range
 	for _, at := range ref.At {
 		in = append(in, disk.Range{Off: at.Off - p.Off, Len: at.Len})

@@ -13,6 +13,8 @@ const (
 	budget     = 512 << 20 // bytes that are read or searched
 	budgetRuns = 1 << 17   // runs of the tables that stay in memory
 	budgetPage = 4 << 20   // bytes of the cache
+
+	budgetJournals = 1 << 30 // bytes of journals that are read: mke2fs makes none that is longer
 )
 
 // RunCost is the cost of a run of a file, since it is sorted among others.
@@ -22,6 +24,7 @@ const RunCost = 128
 // one of them at a time.
 type Budget struct {
 	Work, Runs *ondisk.Budget
+	Journals   *ondisk.Budget // apart from Work, since those of a busy server are long
 	owner      *ondisk.Metered
 	cache      *ondisk.Pages
 }
@@ -31,6 +34,8 @@ func NewBudget() *Budget {
 	return &Budget{
 		Work: &ondisk.Budget{What: "structures of the file systems", Unit: "bytes in all", Limit: budget},
 		Runs: &ondisk.Budget{What: "tables of the file systems", Unit: "runs in all", Limit: budgetRuns},
+
+		Journals: &ondisk.Budget{What: "journals of the file systems", Unit: "bytes in all", Limit: budgetJournals},
 	}
 }
 

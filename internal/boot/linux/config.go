@@ -124,7 +124,9 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 			err = l.read(p, files)
 		}
 		// A loader reads the files as they are, and Linux once the journal is replayed.
-		if open, ok := files.(*ext.Replayed); ok {
+		if open, ok := files.(*ext.Replayed); ok && open.Unread != nil {
+			g.NotSeen(p)
+		} else if ok {
 			err = errors.Join(err, l.read(p, open.Before))
 		}
 		if err != nil {

@@ -15,14 +15,23 @@ import (
 )
 
 // TestConfigurationInAJournal finds a place that a move breaks in the file as the disk has it, which GRUB reads, and in
-// the one that the replay of the journal brings, which it reads the next time.
+// the one that the replay of the journal brings, which it reads the next time. A journal that is not understood hides
+// nothing of the disk.
 func TestConfigurationInAJournal(t *testing.T) {
 	t.Parallel()
 	const harmless, breaks = "menuentry 'A' {\n\tchainloader (hd0,msdos1)+1\n}\n", "menuentry 'A' {\n\tchainloader (hd0)63+1\n}\n"
 	for _, tc := range []struct {
 		onDisk, inJournal string
+		broken            bool // the journal, so that it is not known what a replay brings
 		want              int
-	}{{harmless, harmless, 0}, {breaks, harmless, 1}, {harmless, breaks, 1}, {breaks, breaks, 1}} {
+	}{
+		{harmless, harmless, false, 0},
+		{breaks, harmless, false, 1},
+		{harmless, breaks, false, 1},
+		{breaks, breaks, false, 1},
+		{harmless, breaks, true, 0},
+		{breaks, harmless, true, 1},
+	} {
 		dir := t.TempDir()
 		img, content, script := filepath.Join(dir, "img"), filepath.Join(dir, "content"), filepath.Join(dir, "script")
 		disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-d",
@@ -36,6 +45,10 @@ func TestConfigurationInAJournal(t *testing.T) {
 		disktest.Run(t, "debugfs", "-w", "-f", script, img)
 		raw, err := os.ReadFile(img)
 		require.NoError(t, err)
+		if at := strings.Index(string(raw), "\xc0\x3b\x39\x98\x00\x00\x00\x04"); tc.broken {
+			require.Positive(t, at)
+			raw[at] = 0
+		}
 
 		f := tableforge.NewMBR(1<<14, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8192})
 		f.Put(63*512, raw)

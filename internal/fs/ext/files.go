@@ -43,7 +43,15 @@ func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	case f.super.Incompat&incompatRecover == 0:
 		return f, nil
 	}
-	return f.replayed(b)
+	r, err := f.replayed(b)
+	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit) {
+		f.fixed = err
+		return &Replayed{FS: f, Before: f, Unread: err}, nil // a loader knows no journal
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // openAsIs opens a volume without regard to its journal.

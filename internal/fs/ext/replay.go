@@ -8,20 +8,22 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Replayed has the files of a volume as the replay of its journal leaves them. None of them can be rewritten.
+// Replayed has the files of a volume as the replay of its journal leaves them. None of them can be rewritten. With a
+// journal that is not understood they are as on the disk.
 type Replayed struct {
 	guestfile.FS
 	Before guestfile.FS // the files as they are on the disk
-	Log    *journal.Log
+	Log    *journal.Log // nil if Unread is set
+	Unread error        // why it is not known what a replay writes
 }
 
 // replayed opens the volume as it is after the replay of its journal.
-func (f *fileSystem) replayed(b *guestfile.Budget) (guestfile.FS, error) {
+func (f *fileSystem) replayed(b *guestfile.Budget) (*Replayed, error) {
 	src, err := f.journal()
 	if err != nil {
 		return nil, err
 	}
-	metered := &ondisk.Metered{Source: src, Budget: f.meter.Budget}
+	metered := &ondisk.Metered{Source: src, Budget: b.Journals}
 	log, err := journal.Read(metered, journal.Volume{Block: f.block, Blocks: f.blocks})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", src.Path, err)

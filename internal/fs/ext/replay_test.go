@@ -197,15 +197,19 @@ func TestReplayOfBrokenJournals(t *testing.T) {
 		require.Greater(t, committed, 30)
 		for i, place := range at[:committed+10] {
 			raw[place+block-100] ^= 1
-			_, err := alone(filetest.Memory(raw))
+			v, err := alone(filetest.Memory(raw))
+			require.NoError(t, err)
+			open, ok := v.(*Replayed)
+			require.True(t, ok)
 			switch {
 			case i == 0 && block > 1124: // behind the superblock
-				require.NoError(t, err)
+				require.NoError(t, open.Unread)
 			case i <= committed:
-				require.ErrorIs(t, err, ondisk.ErrFormat, i)
-				require.ErrorContains(t, err, "checksum")
+				require.ErrorIs(t, open.Unread, ondisk.ErrFormat, i)
+				require.ErrorContains(t, open.Unread, "checksum")
+				require.Equal(t, open.Before, open.FS, "as the disk has it")
 			default:
-				require.NoError(t, err, i)
+				require.NoError(t, open.Unread, i)
 			}
 			raw[place+block-100] ^= 1
 		}
