@@ -50,6 +50,11 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 		f.Warn("boot-code", 0, text, "if a BIOS boots the disk by it, install the boot loader again on the copy")
 		return false
 	}
+	if g.BesideGPT && c.GPT {
+		f.Link(0, "%s in sector 0 reads the GPT at LBA 1, which the MBR does not announce: where it leads is unknown",
+			who)
+		return false
+	}
 	if (g.Scheme == table.GPT) != c.GPT && !c.BothTables && (c.GPT || !g.Hybrid()) {
 		other := map[bool]string{true: "an MBR", false: "a GPT"}[c.GPT]
 		f.Link(0, "%s in sector 0 does not read %s: no BIOS boots by it", who, other)
