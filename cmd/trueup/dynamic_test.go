@@ -307,6 +307,7 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	require.Equal(t, 4, trueup(t, "align", source, dest).code)
 	require.Equal(t, 1, trueupJSON[jsonAlign](t, 0, "align", "--dynamic-disks", source, dest).Moved)
 	require.True(t, trueupJSON[jsonVerify](t, 0, "verify", source, dest).Equal)
+	require.Zero(t, trueup(t, "inspect", dest).code, "the database stays off the boundary")
 	before, after := readLDM(t, poolforge.LDMGroupID, source), readLDM(t, poolforge.LDMGroupID, dest)
 	require.Equal(t, before.volumes, after.volumes)
 	require.Equal(t, before.extents, after.extents)

@@ -138,8 +138,12 @@ func (v Verdict) ExitCode() int {
 	return map[Verdict]int{NothingToJudge: 0, Aligned: 0, BelowBoundary: 2, Misaligned: 3}[v]
 }
 
-// Judged reports whether the start of a partition matters: an extended partition is only a box around others.
-func Judged(p boot.Partition) bool { return p.Kind != table.Extended }
+// Judged reports whether the start of a partition matters: an extended partition is only a box around others, and the
+// database of a dynamic disk stays where it is.
+func Judged(p boot.Partition) bool {
+	_, database := p.Dynamic()
+	return p.Kind != table.Extended && !database
+}
 
 // Severity of a finding.
 type Severity string

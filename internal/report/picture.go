@@ -34,7 +34,7 @@ var glyphs = [...]struct {
 	below: {"▒", "+", text.FgYellow}, misaligned: {"▚", "X", text.FgRed},
 }
 
-// states has the verdicts of partitions; one without a verdict is extended.
+// states has the verdicts of partitions; one without a verdict is shown as an extended one.
 var states = map[align.Verdict]state{
 	align.Misaligned: misaligned, align.BelowBoundary: below, align.Aligned: aligned,
 	align.NothingToJudge: extended, "": extended,
