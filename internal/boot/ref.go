@@ -223,17 +223,17 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 		}
 	}
 	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.Off, b.Off) })
-	twice := map[int]bool{}
-	last := 0 // the place that reaches furthest: a long one can hold many others
+	twice, same := map[int]bool{}, map[[2]int]bool{} // same: pairs that were compared once; each can have many places
+	last := 0                                        // the place that reaches furthest: a long one can hold many others
 	for i := 1; i < len(places); i++ {
 		a, b := places[last], places[i]
 		if b.End() > a.End() {
 			last = i
 		}
 		switch {
-		case b.Off >= a.End() || a.ref == b.ref:
+		case b.Off >= a.End() || a.ref == b.ref || same[[2]int{a.ref, b.ref}]:
 		case slices.Equal(refs[a.ref].At, refs[b.ref].At) && refs[a.ref].Kind == refs[b.ref].Kind:
-			twice[max(a.ref, b.ref)] = true
+			twice[max(a.ref, b.ref)], same[[2]int{a.ref, b.ref}] = true, true
 		default:
 			clash = &ondisk.Issue{
 				Code: "references-overlap", Effect: ondisk.Unbootable, OnMove: true,

@@ -43,3 +43,18 @@ func TestReferencesOverEachOther(t *testing.T) {
 		require.Equal(t, r.Kind == "behind", r.Follows(), r.Kind)
 	}
 }
+
+// Boot sectors that share a long map are compared once for each pair, and not once for each piece.
+func TestReferencesOfManyPieces(t *testing.T) {
+	var pieces []disk.Range
+	for i := range int64(30_000) {
+		pieces = append(pieces, disk.Range{Off: 1024 * i, Len: 512})
+	}
+	refs := make([]boot.Ref, 20)
+	for i := range refs {
+		refs[i] = refAt("map", pieces...)
+	}
+	kept, clash := boot.Distinct(refs)
+	require.Nil(t, clash)
+	require.Len(t, kept, 1)
+}
