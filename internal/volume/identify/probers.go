@@ -51,34 +51,38 @@ var Probers = []volume.Prober{
 
 // Kinds yields all kinds: those of probers, those that have a magic number only, and those that no content shows. A
 // kind of several probers comes for each.
-func Kinds(yield func(volume.Traits) bool) {
+func Kinds(yield func(*volume.Traits) bool) {
 	for _, p := range Probers {
-		for _, t := range p.Kinds {
-			if !yield(t) {
+		for i := range p.Kinds {
+			if !yield(&p.Kinds[i]) {
 				return
 			}
 		}
 	}
-	for _, m := range magics {
-		if !yield(m.Traits) {
+	for i := range magics {
+		if !yield(&magics[i].Traits) {
 			return
 		}
 	}
-	_ = yield(stack.LDM) && yield(volume.Traits{Kind: volume.Unknown})
+	_ = yield(&stack.LDM) && yield(&unknown)
 }
+
+var unknown = volume.Traits{Kind: volume.Unknown}
 
 // Traits returns the traits of a kind, with the defaults filled in.
 func Traits(k volume.Kind) volume.Traits {
 	t := volume.Traits{Kind: k}
 	for known := range Kinds {
 		if known.Kind == k {
-			t = known
+			t = *known
 			break
 		}
 	}
 	t.Title = cmp.Or(t.Title, t.Slices, string(k))
 	t.Unit = cmp.Or(t.Unit, "block")
-	t.Data = cmp.Or(t.Data, "first block of the data of "+string(k))
+	if t.Data == "" {
+		t.Data = "first block of the data of " + string(k)
+	}
 	t.Realign = cmp.Or(t.Realign, "to align its data, make the volume again and copy them")
 	return t
 }
