@@ -16,7 +16,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
@@ -153,23 +153,23 @@ func ntfsVolume(t testing.TB, sectors, start int64) []byte {
 func dynamicGroup(t testing.TB) (disks []forge.Bytes) {
 	t.Helper()
 	const mib = 2048
-	piece := func(disk int, start, sectors int64) poolforge.LDMPiece {
-		return poolforge.LDMPiece{Disk: disk, Start: start, Sectors: sectors}
+	piece := func(disk int, start, sectors int64) ldmforge.Piece {
+		return ldmforge.Piece{Disk: disk, Start: start, Sectors: sectors}
 	}
 	for range 4 {
 		disks = append(disks, tableforge.NewMBR(dynamicSize, tableforge.Slot{Type: 0x42, Start: dynamicStart, Sectors: dynamicSpace}))
 	}
-	volumes := []poolforge.LDMVolume{
-		{Name: "Simple", Kind: poolforge.LDMSpanned, Copies: [][]poolforge.LDMPiece{{piece(0, 0, 4*mib)}}},
-		{Name: "Inner", Kind: poolforge.LDMSpanned, Copies: [][]poolforge.LDMPiece{{piece(0, 4*mib, 5*mib)}}},
-		{Name: "Spanned", Kind: poolforge.LDMSpanned, Copies: [][]poolforge.LDMPiece{{piece(0, 9*mib, 3*mib), piece(1, 0, 2*mib)}}},
-		{Name: "Striped", Kind: poolforge.LDMStriped, Copies: [][]poolforge.LDMPiece{{piece(1, 2*mib, 4*mib), piece(2, 0, 4*mib)}}},
-		{Name: "Mirror", Kind: poolforge.LDMSpanned, Copies: [][]poolforge.LDMPiece{{piece(2, 4*mib, 4*mib)}, {piece(3, 4*mib, 4*mib)}}},
-		{Name: "Raid", Kind: poolforge.LDMRAID5, Copies: [][]poolforge.LDMPiece{{piece(3, 0, 2*mib), piece(1, 6*mib, 2*mib), piece(2, 8*mib, 2*mib)}}},
+	volumes := []ldmforge.Volume{
+		{Name: "Simple", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 0, 4*mib)}}},
+		{Name: "Inner", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 4*mib, 5*mib)}}},
+		{Name: "Spanned", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 9*mib, 3*mib), piece(1, 0, 2*mib)}}},
+		{Name: "Striped", Kind: ldmforge.Striped, Copies: [][]ldmforge.Piece{{piece(1, 2*mib, 4*mib), piece(2, 0, 4*mib)}}},
+		{Name: "Mirror", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(2, 4*mib, 4*mib)}, {piece(3, 4*mib, 4*mib)}}},
+		{Name: "Raid", Kind: ldmforge.RAID5, Copies: [][]ldmforge.Piece{{piece(3, 0, 2*mib), piece(1, 6*mib, 2*mib), piece(2, 8*mib, 2*mib)}}},
 	}
-	poolforge.PutLDMGroup(disks, dynamicStart, dynamicSpace, volumes...)
+	ldmforge.PutGroup(disks, dynamicStart, dynamicSpace, volumes...)
 	for _, v := range volumes {
-		fillVolume(t, v, func(p poolforge.LDMPiece) forge.Bytes {
+		fillVolume(t, v, func(p ldmforge.Piece) forge.Bytes {
 			return disks[p.Disk][(dynamicStart+p.Start)*512:][:p.Sectors*512]
 		})
 	}
@@ -177,7 +177,7 @@ func dynamicGroup(t testing.TB) (disks []forge.Bytes) {
 }
 
 // fillVolume puts an NTFS into the pieces of a volume: of RAID-5 the first row.
-func fillVolume(t testing.TB, v poolforge.LDMVolume, at func(poolforge.LDMPiece) forge.Bytes) {
+func fillVolume(t testing.TB, v ldmforge.Volume, at func(ldmforge.Piece) forge.Bytes) {
 	t.Helper()
 	const chunk = 128 * 512
 	p, total := v.Copies[0], int64(0)
@@ -186,11 +186,11 @@ func fillVolume(t testing.TB, v poolforge.LDMVolume, at func(poolforge.LDMPiece)
 	}
 	fs := ntfsVolume(t, total, dynamicStart+p[0].Start)
 	switch v.Kind {
-	case poolforge.LDMStriped:
+	case ldmforge.Striped:
 		for i := int64(0); i < int64(len(fs)); i += chunk {
 			copy(at(p[i/chunk%2])[i/chunk/2*chunk:], fs[i:i+chunk])
 		}
-	case poolforge.LDMRAID5: // data, data and their parity
+	case ldmforge.RAID5: // data, data and their parity
 		copy(at(p[0]), fs[:chunk])
 		copy(at(p[1]), fs[chunk:2*chunk])
 		for i := range chunk {
@@ -223,7 +223,7 @@ func TestDynamicDiskGroups(t *testing.T) {
 		require.True(t, trueupJSON[jsonVerify](t, 0, "verify", sources[i], copies[i]).Equal)
 		require.Zero(t, trueup(t, "inspect", copies[i]).code)
 	}
-	before, after := readLDM(t, poolforge.LDMGroupID, sources...), readLDM(t, poolforge.LDMGroupID, copies...)
+	before, after := readLDM(t, ldmforge.GroupID, sources...), readLDM(t, ldmforge.GroupID, copies...)
 	require.Equal(t, before.volumes, after.volumes)
 	require.Equal(t, before.extents, after.extents)
 	require.Len(t, after.volumes, 6)
@@ -295,10 +295,10 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	raw, err := os.ReadFile(source)
 	require.NoError(t, err)
 	f := forge.Bytes(raw)
-	poolforge.PutLDMDatabase(f, 34*512, 1, poolforge.LDMVolume{
-		Name: "Simple", Kind: poolforge.LDMSpanned, Copies: [][]poolforge.LDMPiece{{{Start: 2048, Sectors: 8192}}},
+	ldmforge.PutDatabase(f, 34*512, 1, ldmforge.Volume{
+		Name: "Simple", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{{Start: 2048, Sectors: 8192}}},
 	})
-	head := poolforge.LDMPrivateHead(poolforge.LDMDiskID(0), data, sectors, 34, 2048)
+	head := ldmforge.PrivateHead(ldmforge.DiskID(0), data, sectors, 34, 2048)
 	f.Put((34+1856)*512, head)
 	f.Put(2081*512, head)
 	f.Put((data+2048)*512, ntfsVolume(t, 8192, data+2048))
@@ -308,7 +308,7 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	require.Equal(t, 1, trueupJSON[jsonAlign](t, 0, "align", "--dynamic-disks", source, dest).Moved)
 	require.True(t, trueupJSON[jsonVerify](t, 0, "verify", source, dest).Equal)
 	require.Zero(t, trueup(t, "inspect", dest).code, "the database stays off the boundary")
-	before, after := readLDM(t, poolforge.LDMGroupID, source), readLDM(t, poolforge.LDMGroupID, dest)
+	before, after := readLDM(t, ldmforge.GroupID, source), readLDM(t, ldmforge.GroupID, dest)
 	require.Equal(t, before.volumes, after.volumes)
 	require.Equal(t, before.extents, after.extents)
 	d := before.disks["Disk1"]
@@ -338,7 +338,7 @@ func TestLinuxReadsDynamicDisks(t *testing.T) {
 	}
 	guest := bootMounts(t, map[string]string{}, paths)
 	for i, path := range paths {
-		group := poolforge.LDMGroupID
+		group := ldmforge.GroupID
 		if i%5 == 0 {
 			group = "03c0c4fc-8b6f-402b-9431-4be2e5823b1c"
 		}

@@ -170,6 +170,7 @@ var edges = map[string][]string{
 	"internal/disktest/forge/grubforge": {"internal/disktest/forge", "internal/disktest/forge/tableforge"},
 	"internal/disktest/forge/liloforge": {"internal/disktest/forge"},
 	"internal/disktest/forge/hiveforge": {"internal/disktest/forge"},
+	"internal/disktest/forge/ldmforge":  {"internal/disktest/forge"},
 	"internal/disktest/forge/poolforge": {
 		"internal/disktest/forge", "internal/disktest/forge/fsforge", "internal/disktest/forge/tableforge",
 	}, // the boot sector of BitLocker has the fields of an NTFS

@@ -11,7 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
-	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -24,33 +24,33 @@ const (
 	databaseAt   = (dynamicTotal - 2048) * 512
 )
 
-func simple(name string, start, sectors int64) poolforge.LDMVolume {
-	return poolforge.LDMVolume{
-		Name: name, Kind: poolforge.LDMSpanned, Copies: [][]poolforge.LDMPiece{{{Start: start, Sectors: sectors}}},
+func simple(name string, start, sectors int64) ldmforge.Volume {
+	return ldmforge.Volume{
+		Name: name, Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{{Start: start, Sectors: sectors}}},
 	}
 }
 
 // dynamic forges a disk of one group with the slots and volumes given, or one over all of its space.
-func dynamic(slots []tableforge.Slot, volumes ...poolforge.LDMVolume) forge.Bytes {
+func dynamic(slots []tableforge.Slot, volumes ...ldmforge.Volume) forge.Bytes {
 	if slots == nil {
 		slots = []tableforge.Slot{{Type: 0x42, Start: 63, Sectors: dynamicSpace}}
 	}
 	f := tableforge.NewMBR(dynamicTotal, slots...)
-	poolforge.PutLDMGroup([]forge.Bytes{f}, 63, dynamicSpace, volumes...)
+	ldmforge.PutGroup([]forge.Bytes{f}, 63, dynamicSpace, volumes...)
 	return f
 }
 
 // onHeads changes all private headers, and makes their sums right.
 func onHeads(f forge.Bytes, change func(h forge.Bytes)) {
-	for _, at := range []int64{poolforge.LDMHead, databaseAt + 1856*512, databaseAt + 2047*512} {
+	for _, at := range []int64{ldmforge.Head, databaseAt + 1856*512, databaseAt + 2047*512} {
 		h := f[at:][:512]
 		change(h)
-		h.BE32(poolforge.LDMSum, 0)
+		h.BE32(ldmforge.Sum, 0)
 		sum := uint32(0)
 		for _, b := range h {
 			sum += uint32(b)
 		}
-		h.BE32(poolforge.LDMSum, sum)
+		h.BE32(ldmforge.Sum, sum)
 	}
 }
 
@@ -64,23 +64,23 @@ func databaseOf(f forge.Bytes) forge.Bytes { return f[databaseAt:] }
 
 func headFaults() map[string]dynamicFault {
 	return map[string]dynamicFault{
-		"a sum": {func(f forge.Bytes) { f.U8(poolforge.LDMHead+16, 1) }, "ldm private header at 0xc08: sum"},
+		"a sum": {func(f forge.Bytes) { f.U8(ldmforge.Head+16, 1) }, "ldm private header at 0xc08: sum"},
 		"the first header": {
-			func(f forge.Bytes) { f.Put(poolforge.LDMHead, make([]byte, 512)) },
+			func(f forge.Bytes) { f.Put(ldmforge.Head, make([]byte, 512)) },
 			`ldm private header at 0xc00: magic "none"`,
 		},
 		"a copy":       {func(f forge.Bytes) { databaseOf(f).Put(2047*512, make([]byte, 512)) }, "copies 2, want 3 or more"},
 		"another copy": {func(f forge.Bytes) { databaseOf(f).Put(1856*512, make([]byte, 512)) }, "copies 2, want 3 or more"},
 		"a copy of an older start": {func(f forge.Bytes) {
-			h := poolforge.LDMPrivateHead(poolforge.LDMDiskID(0), 64, dynamicSpace, dynamicTotal-2048, 2048)
+			h := ldmforge.PrivateHead(ldmforge.DiskID(0), 64, dynamicSpace, dynamicTotal-2048, 2048)
 			databaseOf(f).Put(1900*512, h)
 		}, "data start and size [64 12000], want [63 12000]"},
 		"a copy of another database": {func(f forge.Bytes) {
-			h := poolforge.LDMPrivateHead(poolforge.LDMDiskID(0), 63, dynamicSpace, dynamicTotal-2047, 2047)
+			h := ldmforge.PrivateHead(ldmforge.DiskID(0), 63, dynamicSpace, dynamicTotal-2047, 2047)
 			databaseOf(f).Put(1900*512, h)
 		}, "database start and size"},
 		"a copy of another disk": {func(f forge.Bytes) {
-			h := poolforge.LDMPrivateHead(poolforge.LDMDiskID(1), 63, dynamicSpace, dynamicTotal-2048, 2048)
+			h := ldmforge.PrivateHead(ldmforge.DiskID(1), 63, dynamicSpace, dynamicTotal-2048, 2048)
 			databaseOf(f).Put(1900*512, h)
 		}, `disk "11111111-2222-3333-4444-555555555556"`},
 		"another version": {
@@ -111,27 +111,27 @@ func placeFaults() map[string]dynamicFault {
 func recordFaults() map[string]dynamicFault {
 	return map[string]dynamicFault{
 		"a transaction": {
-			func(f forge.Bytes) { databaseOf(f).U8(poolforge.LDMVMDB+poolforge.LDMState+1, 2) },
+			func(f forge.Bytes) { databaseOf(f).U8(ldmforge.VMDB+ldmforge.State+1, 2) },
 			"state 2, want 1, committed",
 		},
-		"a pending transaction": {func(f forge.Bytes) { databaseOf(f).U8(poolforge.LDMVMDB+0x84, 7) }, "pending transaction 7, want 0"},
+		"a pending transaction": {func(f forge.Bytes) { databaseOf(f).U8(ldmforge.VMDB+0x84, 7) }, "pending transaction 7, want 0"},
 		"a record less": {
-			func(f forge.Bytes) { databaseOf(f).BE32(poolforge.LDMVMDB+poolforge.LDMCounts+8, 2) },
+			func(f forge.Bytes) { databaseOf(f).BE32(ldmforge.VMDB+ldmforge.Counts+8, 2) },
 			"number of partitions 2, want 1, the records that are there",
 		},
 		"a record of another revision": {
-			func(f forge.Bytes) { databaseOf(f).U8(poolforge.LDMBlocks+2*poolforge.LDMBlock+19, 0x43) },
+			func(f forge.Bytes) { databaseOf(f).U8(ldmforge.Blocks+2*ldmforge.Block+19, 0x43) },
 			"type 0x43, want revision 3",
 		},
 		"a component of another kind": {
 			func(f forge.Bytes) {
-				at := int64(poolforge.LDMBlocks + 3*poolforge.LDMBlock)
+				at := int64(ldmforge.Blocks + 3*ldmforge.Block)
 				databaseOf(f).U8(at+int64(bytes.Index(databaseOf(f)[at:], []byte("ACTIVE")))+6, 9)
 			},
 			"kind of that of",
 		},
 		"a disk that its database does not know": {
-			func(f forge.Bytes) { databaseOf(f).U8(poolforge.LDMBlocks+poolforge.LDMBlock+40, '9') },
+			func(f forge.Bytes) { databaseOf(f).U8(ldmforge.Blocks+ldmforge.Block+40, '9') },
 			"no record of",
 		},
 		"a partition beside it, over its space": {
@@ -184,7 +184,7 @@ func TestDynamicDisksThatCannotMove(t *testing.T) {
 			require.NotContains(t, l.Issues[i].Remedy, "--dynamic-disks")
 		})
 	}
-	for name, volumes := range map[string][]poolforge.LDMVolume{
+	for name, volumes := range map[string][]ldmforge.Volume{
 		"over each other":   {simple("A", 0, 5000), simple("B", 4999, 100)},
 		"beyond the data":   {simple("A", 0, dynamicSpace+1)},
 		"behind 2^63":       {simple("A", -1, 5)},
@@ -197,7 +197,7 @@ func TestDynamicDisksThatCannotMove(t *testing.T) {
 // Hidden sectors are found of each volume that begins on the disk, wherever in its partition; those of RAID-5 stay.
 func TestHiddenSectorsOfDynamicVolumes(t *testing.T) {
 	t.Parallel()
-	raid := poolforge.LDMVolume{Name: "Raid", Kind: poolforge.LDMRAID5, Copies: [][]poolforge.LDMPiece{{
+	raid := ldmforge.Volume{Name: "Raid", Kind: ldmforge.RAID5, Copies: [][]ldmforge.Piece{{
 		{Start: 8192, Sectors: 1024}, {Start: 9216, Sectors: 1024}, {Start: 10240, Sectors: 1024},
 	}}}
 	f := dynamic([]tableforge.Slot{
@@ -221,7 +221,7 @@ func TestHiddenSectorsOfDynamicVolumes(t *testing.T) {
 		require.Equal(t, binary.BigEndian.Uint64(append(make([]byte, 8-len(r.Raw)), r.Raw...)) != 0, r.Points != 0)
 	}
 	hidden := func(lba int64) int64 { return lba*512 + fsforge.BootHidden }
-	heads := []int64{poolforge.LDMHead + 0x11b, databaseAt + 1856*512 + 0x11b, databaseAt + 2047*512 + 0x11b}
+	heads := []int64{ldmforge.Head + 0x11b, databaseAt + 1856*512 + 0x11b, databaseAt + 2047*512 + 0x11b}
 	require.Equal(t, map[int64]int{
 		heads[0]: 1, heads[1]: 1, heads[2]: 1,
 		hidden(63): 1, hidden(63 + 2047): 1, hidden(2111): 2, hidden(2111 + 2999): 2,
@@ -232,7 +232,7 @@ func TestHiddenSectorsOfDynamicVolumes(t *testing.T) {
 // A partition that begins with a piece of a volume has no file system of its own, which a finder could look into.
 func TestAPieceIsNoVolume(t *testing.T) {
 	t.Parallel()
-	f := dynamic(nil, poolforge.LDMVolume{Name: "Raid", Kind: poolforge.LDMRAID5, Copies: [][]poolforge.LDMPiece{{
+	f := dynamic(nil, ldmforge.Volume{Name: "Raid", Kind: ldmforge.RAID5, Copies: [][]ldmforge.Piece{{
 		{Sectors: 1024}, {Start: 1024, Sectors: 1024}, {Start: 2048, Sectors: 1024},
 	}}})
 	fsforge.PutNTFS(f, 63, 1024)
@@ -257,7 +257,7 @@ func TestAnchorOfADynamicDisk(t *testing.T) {
 		"a majority against it":           {[]int64{0, 65, 128}, 63},
 		"no volumes":                      {nil, 63},
 	} {
-		var volumes []poolforge.LDMVolume
+		var volumes []ldmforge.Volume
 		for i, start := range c.starts {
 			volumes = append(volumes, simple(string(rune('A'+i)), start, 20))
 		}

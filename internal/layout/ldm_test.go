@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
-	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/stack"
@@ -113,7 +113,7 @@ func TestDynamicDiskOfWindows(t *testing.T) {
 // The dynamic disks that the tests make are some for ldmtool too.
 func TestMadeDynamicDisks(t *testing.T) {
 	forged := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000})
-	poolforge.PutLDM(forged, 63, 5000)
+	ldmforge.Put(forged, 63, 5000)
 	golden := disktest.Fixture(t, disktest.Fixtures(t)["dynamic-disk"])
 	for _, f := range []forge.Bytes{forged, disktest.Head(t, golden, golden.Size())} {
 		l := read(t, f)
@@ -130,7 +130,7 @@ func TestMadeDynamicDisks(t *testing.T) {
 func TestMemberOfASpreadVolume(t *testing.T) {
 	f := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000},
 		tableforge.Slot{Type: 0x42, Start: 7000, Sectors: 6000})
-	poolforge.PutLDM(f, 63, 5000)
+	ldmforge.Put(f, 63, 5000)
 	for _, lba := range []int64{63, 7000} {
 		fsforge.PutNTFS(f, lba, 6000)
 		f[lba*512:].U64(fsforge.NTFSTotal, 12000)
@@ -152,7 +152,7 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	f := load(t, path)
 	f.Put(34*512, windows[len(windows)-1<<20:])
 	for _, at := range []int64{34 + 1856, 34 + 2047} {
-		f[at*512:].BE64(poolforge.LDMConfigStart, 34)
+		f[at*512:].BE64(ldmforge.ConfigStart, 34)
 		f[at*512:].BE64(283, 2145)
 	}
 	f.Write(t, path)
@@ -169,11 +169,11 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 // A damaged database is reported, and the type refuses the move all the same. A damaged private header has copies.
 func TestDamagedDynamicDisk(t *testing.T) {
 	head := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000})
-	poolforge.PutLDM(head, 63, 5000)
-	head[poolforge.LDMHead:].BE64(poolforge.LDMConfigStart, 1<<63)
+	ldmforge.Put(head, 63, 5000)
+	head[ldmforge.Head:].BE64(ldmforge.ConfigStart, 1<<63)
 	require.Equal(t, []string{"ldm"}, codes(read(t, head)))
 	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000})
-	f.Text(poolforge.PutLDM(f, 63, 5000)+poolforge.LDMVMDB, "gone")
+	f.Text(ldmforge.Put(f, 63, 5000)+ldmforge.VMDB, "gone")
 	l := read(t, f)
 	require.Equal(t, []string{"ldm-database", "ldm"}, codes(l))
 	require.Contains(t, l.Issues[0].Text, "ldm vmdb at 0x302200: magic")

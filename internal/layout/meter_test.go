@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
@@ -103,7 +104,7 @@ func TestExtentsOfADynamicDiskAreListedOnce(t *testing.T) {
 		}
 		tableforge.PutEBR(f, 64+i*step, tableforge.Slot{Type: 0x42, Start: 1, Sectors: step - 1}, link)
 	}
-	poolforge.PutLDM(f, 65, 8)
+	ldmforge.Put(f, 65, 8)
 	l := readForged(t, f)
 	require.Len(t, l.Partitions, 1+count)
 	described := 0

@@ -10,7 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/verify"
@@ -21,14 +21,14 @@ const dynamicSectors = 16384
 // dynamicDisk forges a dynamic disk whose volumes are in the space from LBA 63 on.
 func dynamicDisk(space int64, slots []tableforge.Slot, starts ...int64) forge.Bytes {
 	f := tableforge.NewMBR(dynamicSectors, slots...)
-	var volumes []poolforge.LDMVolume
+	var volumes []ldmforge.Volume
 	for i, start := range starts {
-		volumes = append(volumes, poolforge.LDMVolume{
-			Name: string(rune('A' + i)), Kind: poolforge.LDMSpanned,
-			Copies: [][]poolforge.LDMPiece{{{Start: start, Sectors: 50}}},
+		volumes = append(volumes, ldmforge.Volume{
+			Name: string(rune('A' + i)), Kind: ldmforge.Spanned,
+			Copies: [][]ldmforge.Piece{{{Start: start, Sectors: 50}}},
 		})
 	}
-	poolforge.PutLDMGroup([]forge.Bytes{f}, 63, space, volumes...)
+	ldmforge.PutGroup([]forge.Bytes{f}, 63, space, volumes...)
 	return f
 }
 
@@ -75,7 +75,7 @@ func TestADynamicDiskMovesAsOne(t *testing.T) {
 	was, is := bytes.Clone([]byte(f[db:])), bytes.Clone(out[db:])
 	for _, at := range []int64{1856 * 512, 2047 * 512} {
 		for _, b := range [][]byte{was, is} {
-			clear(b[at+poolforge.LDMSum:][:4])
+			clear(b[at+ldmforge.Sum:][:4])
 			clear(b[at+0x11b:][:8])
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
@@ -21,10 +22,10 @@ import (
 func FuzzLDM(f *testing.F) {
 	const sectors, seedSectors = 4096, 20
 	image := make(forge.Bytes, sectors*512)
-	db := image[poolforge.PutLDM(image, 63, 1000):]
-	head := image[poolforge.LDMHead:][:512]
-	head.BE64(poolforge.LDMConfigStart, 1)
-	head.BE64(poolforge.LDMConfigSize, seedSectors)
+	db := image[ldmforge.Put(image, 63, 1000):]
+	head := image[ldmforge.Head:][:512]
+	head.BE64(ldmforge.ConfigStart, 1)
+	head.BE64(ldmforge.ConfigSize, seedSectors)
 	f.Add(append(append([]byte{}, head...), db[:seedSectors*512]...), uint32(sectors))
 	gpt := gptDisk(seedSectors)
 	f.Add([]byte(gpt), uint32(sectors))

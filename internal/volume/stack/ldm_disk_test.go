@@ -8,19 +8,19 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 )
 
 // gptDisk is a database behind a sector that leads to it, and the private headers behind that, as in the metadata
 // partition of a GPT.
 func gptDisk(sectors int64) forge.Bytes {
 	database := make(forge.Bytes, 2048*512)
-	poolforge.PutLDMDatabase(database, 0, 1,
-		poolforge.LDMVolume{Name: "A", Kind: poolforge.LDMSpanned, Copies: [][]poolforge.LDMPiece{{{Sectors: 1000}}}})
+	ldmforge.PutDatabase(database, 0, 1,
+		ldmforge.Volume{Name: "A", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{{Sectors: 1000}}}})
 	f := make(forge.Bytes, (sectors+4)*512)
 	f.Put(512, database[:sectors*512])
 	for _, at := range []int64{0, sectors + 2, sectors + 3} {
-		f.Put(at*512, poolforge.LDMPrivateHead(poolforge.LDMDiskID(0), 2100, 1000, 1, sectors))
+		f.Put(at*512, ldmforge.PrivateHead(ldmforge.DiskID(0), 2100, 1000, 1, sectors))
 	}
 	return f
 }
