@@ -41,16 +41,16 @@ type liloPiece struct {
 
 // Sizes and places.
 const (
-	liloMaxFile  = 16 << 20 // bytes of a map: thousands of sectors of addresses, and a bitmap
-	liloAddrLen  = 5        // of an address
-	liloLink     = 505      // of the address of the next sector of addresses; 101 stand in front of it
-	atLiloKeys   = 26       // of the address of the parameters, in the second stage
-	atLiloSum    = 504      // of the checksum over what is in front of it in the parameters
-	atLiloArrays = 408      // of the starts of arrays in the parameters; what has no room for it ends in front of tables
-	atLiloTable  = 492      // of the first address of the table of kernels, minus 4 for each sector of the table
-	liloMaxTable = 12       // sectors of the table of kernels
-	liloMaxName  = 16       // bytes of the name of a kernel, with its NUL
-	liloIsKernel = 16       // flag of a kernel; an entry without it is the boot sector of another system
+	liloMaxFile  = 2 << 20 // bytes of a map: 100 addresses a sector, for 200 MiB of kernels
+	liloAddrLen  = 5       // of an address
+	liloLink     = 505     // of the address of the next sector of addresses; 101 stand in front of it
+	atLiloKeys   = 26      // of the address of the parameters, in the second stage
+	atLiloSum    = 504     // of the checksum over what is in front of it in the parameters
+	atLiloArrays = 408     // of the starts of arrays in the parameters; what has no room for it ends in front of tables
+	atLiloTable  = 492     // of the first address of the table of kernels, minus 4 for each sector of the table
+	liloMaxTable = 12      // sectors of the table of kernels
+	liloMaxName  = 16      // bytes of the name of a kernel, with its NUL
+	liloIsKernel = 16      // flag of a kernel; an entry without it is the boot sector of another system
 )
 
 // liloParams begins the second stage. Spec: src/common.h, BOOT_PARAMS_2.
