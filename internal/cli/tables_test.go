@@ -91,6 +91,8 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 	require.Contains(t, text, "This is a boot disk")
 	require.Contains(t, command(t, "inspect", "--json", byTable).stdout, `"name": "table-loader"`)
 
+	const unknown = "(unknown) holds no code"
+	require.Contains(t, command(t, "inspect", byFind).stdout, unknown)
 	with(t, &known.Codes, &boot.Code{
 		ID: "find-loader", Name: "Find Loader", Known: begins("FINDLDR"), Absolute: true,
 		Find: func(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
@@ -105,7 +107,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 	})
 	text = command(t, "inspect", byFind).stdout
 	require.Contains(t, text, "Find Loader finds the rest")
-	require.NotContains(t, text, "not known", "its Find tells of it, and nothing else does")
+	require.NotContains(t, text, unknown, "its Find tells of it, and nothing else does")
 }
 
 func TestReportFormatIsOneEntry(t *testing.T) {
