@@ -203,7 +203,7 @@ func (d liloDisk) run(t *testing.T) {
 	require.Equal(t, says, d.boot(t, dest), "after")
 }
 
-// treeSum is what Linux says of its root, which was filled from a folder before LILO wrote its map.
+// treeSum is the sum that Linux prints for its root, which was filled from a folder before LILO wrote its map.
 func (d liloDisk) treeSum(t testing.TB, raw, root string) string {
 	t.Helper()
 	disktest.Run(t, "debugfs", "-R", "dump /boot/map "+filepath.Join(root, "boot/map"), extIn(raw, tableOf(t, raw)[0]))

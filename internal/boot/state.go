@@ -35,7 +35,7 @@ func (f *Found) Sign(s State, p Partition, onMove, format string, args ...any) {
 // gravity orders the states: what is open or not known outweighs what is closed.
 var gravity = []State{ShutDown, NotKnown, Running, Hibernated}
 
-// Gravity ranks a state; -1 is none.
+// Gravity ranks a state; -1 is no state.
 func (s State) Gravity() int { return slices.Index(gravity, s) }
 
 // Overall returns the gravest state of signs. Without a sign it is not known.
@@ -51,7 +51,9 @@ var marks = map[string]struct {
 	state        State
 	text, onMove string
 }{
-	"ext-journal":      {Running, "the journal of %s is to be replayed", "a position in a block that it holds" + cannotChange},
+	"ext-journal": {
+		Running, "the journal of %s is to be replayed", "a position in a block that it holds" + cannotChange,
+	},
 	"ext-dirty":        {Running, inUse, ""},
 	"fat-dirty":        {Running, inUse, "a position in a file on which its tables differ" + cannotChange},
 	"exfat-dirty":      {Running, inUse, ""},

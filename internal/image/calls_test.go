@@ -149,7 +149,7 @@ var questions = map[string]func(dir string) ([]string, error){
 
 var flatText = vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "base-flat.vmdk" 0`, boxSize/sector))
 
-// everythingOf returns all that an image says of itself and its folder, and a sum of its disk.
+// everythingOf returns what the image reports about itself and its folder, and a sum of its disk.
 func everythingOf(img *image.Image) (found []string, err error) {
 	children, err1 := img.Children()
 	owner, err2 := img.Owner()

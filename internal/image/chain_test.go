@@ -63,7 +63,7 @@ func TestChainsThatAreRefused(t *testing.T) {
 	}
 }
 
-// A file with the headers of two formats is none of them, and a format that is asked for must be there.
+// A file with the headers of two formats is refused, and a format that is asked for must be there.
 func TestFormatsThatDisagree(t *testing.T) {
 	t.Parallel()
 	both := make([]byte, 8192)

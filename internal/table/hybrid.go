@@ -142,8 +142,8 @@ func (m *mbr) besideGPT(d disk.Disk) error {
 	m.BesideGPT = true
 	m.Issues = append(m.Issues, ondisk.Issue{
 		Code: "gpt-unprotected", Effect: ondisk.Warn, OnMove: true,
-		Text: fmt.Sprintf("LBA 1 holds a valid GPT (partitions: %d), and the MBR has no protective entry (0xEE): systems go by "+
-			"the MBR, which is what moves, and the GPT keeps the old places", len(g.Partitions)),
+		Text: fmt.Sprintf("LBA 1 holds a valid GPT (partitions: %d), and the MBR has no protective entry (0xEE): systems go "+
+			"by the MBR, which is what moves, and the GPT keeps the old places", len(g.Partitions)),
 		Remedy: "wipe the GPT if it is left over (wipefs --types gpt); if something reads it, write a protective or hybrid " +
 			"MBR first (gdisk)",
 	})

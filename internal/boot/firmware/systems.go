@@ -35,7 +35,8 @@ var (
 	KolibriOS = &boot.Code{
 		ID: "kolibrios", Name: "KolibriOS", HandsOver: true,
 		Known: boot.Like("bdbe07 b104 386e00 7c.. 75.. 83c510 e2", "8bfc 1e 57 8bf5 cb bf0500 9090",
-			"60 bbaa55 b441 cd13 72.. 81fb55aa 75.. f6c101 74.. 61 60 6a00 6a00 ff760a ff7608 6a00 68007c 6a01 6a10 b442 8bf4 cd13"),
+			"60 bbaa55 b441 cd13 72.. 81fb55aa 75.. f6c101 74.. 61 60 "+
+				"6a00 6a00 ff760a ff7608 6a00 68007c 6a01 6a10 b442 8bf4 cd13"),
 	}
 	// Looks into a GPT where there is one, for its type; and then for the active entry: mov si,bx, with which it jumps.
 	// A partition of a GPT it loads as a whole. Spec: Haiku, src/bin/writembr/mbr.S.

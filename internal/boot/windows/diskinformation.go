@@ -154,7 +154,8 @@ func knownPartitions(data []byte) ([]knownPartition, error) {
 	case c.CheckSum != 0:
 		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: checksum %#x, want 0", diskInfo, c.CheckSum)
 	case int64(c.DiskOffset) < int64(binary.Size(c)):
-		return nil, ondisk.Field(diskInfo, "offset of the disks", atDisks, c.DiskOffset, fmt.Sprintf("%d or more", binary.Size(c)))
+		return nil, ondisk.Field(diskInfo, "offset of the disks", atDisks, c.DiskOffset,
+			fmt.Sprintf("%d or more", binary.Size(c)))
 	case int64(c.DiskOffset)+int64(c.DiskSize) > int64(len(data)):
 		return nil, ondisk.Field(diskInfo, "end of the disks", atDisksSize, int64(c.DiskOffset)+int64(c.DiskSize),
 			fmt.Sprintf("%d or less", len(data)))

@@ -58,7 +58,7 @@ func TestStateOfWindows(t *testing.T) {
 func TestLinkToHibernation(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		second string // what the file of the other partition begins with; empty: there is none
+		second string // what the file of the other partition begins with; empty: no such file
 		want   []ondisk.Effect
 		state  boot.State
 	}{

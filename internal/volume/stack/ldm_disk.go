@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// DynamicDisk is what the database of a dynamic disk says of the disk. Offsets are bytes of the disk.
+// DynamicDisk describes a dynamic disk by its database. Offsets are bytes of the disk.
 type DynamicDisk struct {
 	Data    disk.Range // the space of the volumes; extents count from its start
 	Config  disk.Range // the database

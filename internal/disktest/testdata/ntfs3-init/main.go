@@ -1,5 +1,5 @@
-// This program is the only process of a Linux guest: it mounts each of its disks as NTFS by ntfs3, says what is on it or
-// why it cannot be mounted, and ends the guest.
+// This program is the only process of a Linux guest: it mounts each of its disks as NTFS by ntfs3, prints what is on it
+// or why it cannot be mounted, and ends the guest.
 package main
 
 import (

@@ -81,7 +81,7 @@ func (w *walk) writes() []Write {
 // after reports whether one sequence number follows another. They wrap.
 func after(a, b uint32) bool { return a-b-1 < 1<<31-1 }
 
-// Conflict returns the first write over one of some ranges of the volume, nil if there is none.
+// Conflict returns the first write over one of some ranges of the volume, or nil.
 func (l *Log) Conflict(at []disk.Range) *Write {
 	for _, r := range at {
 		if i := disk.Behind(l.Writes, r.Off); i < len(l.Writes) && l.Writes[i].Overlaps(r) {

@@ -52,7 +52,7 @@ const (
 	incompat64Bit  = 0x2
 	incompatCsum2  = 0x8
 	incompatCsum3  = 0x10
-	// Not in it: asynchronous and fast commits. So is none of Compat: checksums that only some kernels verify.
+	// Not in it: asynchronous and fast commits, and all of Compat, checksums that only some kernels verify.
 	incompatKnown = incompatRevoke | incompat64Bit | incompatCsum2 | incompatCsum3
 
 	atSuperSum = 0xfc // of Checksum
