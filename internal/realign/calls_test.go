@@ -1,0 +1,202 @@
+package realign
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// callsEnv makes the test a process that does a job on a folder for each line of its input: a process cannot wait for a
+// file system that it serves itself.
+const callsEnv = "TRUEUP_TEST_CALLS"
+
+// outcome is what a job found, or why it failed.
+type outcome struct{ Found, Error string }
+
+// jobs are what is done in a folder; "copy" is where what they write goes.
+var jobs = map[string]func(ctx context.Context, dir string) (string, error){
+	"a disk": func(ctx context.Context, dir string) (string, error) {
+		s, err := Open(filepath.Join(dir, "one.vmdk"), Reading{})
+		if err != nil {
+			return "", err
+		}
+		defer s.Close()
+		p, err := s.Plan(Goal{})
+		if err != nil {
+			return "", err
+		}
+		j := Job{Dest: filepath.Join(dir, "copy", "one.qcow2"), Format: "qcow2", Full: true, Jobs: 1}
+		w, err := j.Write(ctx, s, p)
+		return fmt.Sprint(w.Files, w.Copied), err
+	},
+	"an archive":   packageJob("vm.ova", "copy.ova"),
+	"a folder":     packageJob("vm.ovf", "copy.ovf"),
+	"a comparison": comparePackages,
+}
+
+// packageJob copies a package.
+func packageJob(from, to string) func(ctx context.Context, dir string) (string, error) {
+	return func(ctx context.Context, dir string) (found string, err error) {
+		src, err := OpenPackage(filepath.Join(dir, from))
+		if err != nil {
+			return "", err
+		}
+		defer func() { err = errors.Join(err, src.Close()) }()
+		p, err := PlanPackage(src, Reading{}, Goal{})
+		if err != nil {
+			return "", err
+		}
+		defer p.Close()
+		w, err := (&Job{Dest: filepath.Join(dir, "copy", to), Full: true, Jobs: 1}).WritePackage(ctx, p)
+		return fmt.Sprint(w.Files, w.Copied, w.Dropped, w.Issues), err
+	}
+}
+
+// comparePackages compares the aligned archive with the other.
+func comparePackages(ctx context.Context, dir string) (found string, err error) {
+	s, d, err := OpenPackages(filepath.Join(dir, "vm.ova"), filepath.Join(dir, "aligned.ova"))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, s.Close(), d.Close()) }()
+	others, err := (&Job{Jobs: 1}).VerifyPackages(ctx, s, d, Reading{}, func(v MemberVerified) {
+		found += fmt.Sprintln(filepath.Base(v.Source), filepath.Base(v.Dest), len(v.Plan.Moves), v.Differences)
+	})
+	return fmt.Sprint(found, others), err
+}
+
+// serveJobs does what its input says.
+func serveJobs(t *testing.T, job string) {
+	t.Helper()
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var o outcome
+		var err error
+		if o.Found, err = jobs[job](t.Context(), lines.Text()); err != nil {
+			o = outcome{Error: err.Error()}
+		}
+		require.NoError(t, json.NewEncoder(os.Stderr).Encode(o))
+	}
+}
+
+// TestEveryCallOfAJobFails has each call on the file system of a source and a copy fail in turn. The job ends as if
+// nothing had failed, or with the error; then there is no copy, or the whole of it.
+func TestEveryCallOfAJobFails(t *testing.T) {
+	if job := os.Getenv(callsEnv); job != "" {
+		serveJobs(t, job)
+		return
+	}
+	if disktest.Raced {
+		t.Skip("its processes have one goroutine each")
+	}
+	t.Parallel()
+	made := t.TempDir()
+	smallPackage(t, made)
+	for job := range jobs {
+		t.Run(job, func(t *testing.T) {
+			t.Parallel()
+			var j oddfs.Journal
+			behind := t.TempDir()
+			require.NoError(t, os.CopyFS(behind, os.DirFS(made)))
+			mounted, copied := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j}), filepath.Join(behind, "copy")
+			ask := worker(t, job)
+			var want outcome
+			var files map[string]string
+			j.EachFails(func(fails bool) {
+				require.NoError(t, os.RemoveAll(copied))
+				require.NoError(t, os.Mkdir(copied, 0o755))
+				got, now := ask(mounted), map[string]string{}
+				for _, name := range names(t, copied) {
+					b, err := os.ReadFile(filepath.Join(copied, name))
+					require.NoError(t, err)
+					if strings.HasPrefix(name, ".") {
+						continue // a name that could not be removed
+					}
+					now[name] = fmt.Sprintf("%x", sha256.Sum256(b))
+				}
+				switch {
+				case !fails:
+					require.Empty(t, got.Error)
+					want, files = got, now
+				case got.Error == "":
+					require.Equal(t, want, got, "%s failed", j.Failed())
+					require.Equal(t, files, now, "%s failed", j.Failed())
+				default:
+					for name, sum := range now {
+						require.Equal(t, files[name], sum, "%s failed: %s", j.Failed(), name)
+					}
+				}
+			})
+		})
+	}
+}
+
+// worker starts a process that does a job again and again.
+func worker(t *testing.T, job string) func(dir string) outcome {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOfAJobFails$")
+	cmd.Env = append(os.Environ(), callsEnv+"="+job)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, in.Close())
+		require.NoError(t, cmd.Wait())
+	})
+	results := json.NewDecoder(out)
+	return func(dir string) (o outcome) {
+		_, err := io.WriteString(in, dir+"\n")
+		require.NoError(t, err)
+		require.NoError(t, results.Decode(&o))
+		return o
+	}
+}
+
+// smallPackage makes a package of two disks in a folder, as an OVF with a manifest and as an archive, and the aligned
+// copy of the archive.
+func smallPackage(t *testing.T, dir string) {
+	t.Helper()
+	for name, start := range map[string]uint32{"one": 63, "two": 2048} {
+		f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0xda, Start: start, Sectors: 300})
+		f.Text(int64(start+7)*units.SectorSize, "the data of "+name)
+		raw := filepath.Join(t.TempDir(), "disk.img")
+		require.NoError(t, os.WriteFile(raw, f, 0o644))
+		path := filepath.Join(dir, name+".vmdk")
+		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=streamOptimized", raw, path)
+	}
+	text := strings.ReplaceAll(envelope, "25165824", fmt.Sprint(4096*units.SectorSize))
+	text = strings.ReplaceAll(text, ` ovf:size="%d"`, "")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.ovf"), []byte(text), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.cert"), []byte("signed"), 0o644))
+	all := []string{"vm.ovf", "one.vmdk", "two.vmdk"}
+	var manifest strings.Builder
+	for _, name := range all {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		fmt.Fprintf(&manifest, "SHA256(%s)= %x\n", name, sha256.Sum256(b))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.mf"), []byte(manifest.String()), 0o644))
+	all = slices.Insert(all, 1, "vm.mf", "vm.cert")
+	disktest.Run(t, "tar", append([]string{"-C", dir, "--format=ustar", "-cf", filepath.Join(dir, "vm.ova")}, all...)...)
+	found, err := packageJob("vm.ova", "../aligned.ova")(t.Context(), dir)
+	require.NoError(t, err)
+	require.Contains(t, found, "aligned.ova")
+}
