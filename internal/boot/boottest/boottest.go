@@ -86,19 +86,32 @@ func Read(t testing.TB, b []byte) *boot.Result {
 	t.Helper()
 	d := Disk(b)
 	tab, parts := Partitions(t, d)
-	disktest.EveryBadRead(t, d, func(d disk.Disk) (string, error) {
+	disktest.EveryBadRead(t, d, said(tab, parts))
+	return ReadGuest(t, Guest(d, tab, parts))
+}
+
+// EveryBadSector makes each sector that is read of a guest unreadable in turn, which nothing may take for what is on the
+// disk.
+func EveryBadSector(t testing.TB, g *boot.Guest) {
+	t.Helper()
+	tab := &table.Table{BootCode: g.Sector0, Scheme: g.Scheme, BesideGPT: g.BesideGPT, Signature: g.Signature}
+	disktest.EveryBadSector(t, g.Disk, said(tab, g.Partitions))
+}
+
+// said returns what reads a disk with partitions, as text.
+func said(tab *table.Table, parts []boot.Partition) func(d disk.Disk) (string, error) {
+	return func(d disk.Disk) (string, error) {
 		r, err := known.Read(Guest(d, tab, parts))
 		if err != nil {
 			return "", err
 		}
 		var text strings.Builder
-		fmt.Fprintln(&text, r.Issues, r.Chain)
+		fmt.Fprintln(&text, r.Issues, r.Chain, r.State, r.Signs)
 		for _, x := range r.Refs {
-			fmt.Fprintln(&text, x.Name(), x.Place(), x.Points, x.Target, x.Stays, x.Loss)
+			fmt.Fprintln(&text, x.Name(), x.Place(), x.Points, x.Target, x.Stays, x.Loss, string(x.Raw))
 		}
 		return text.String(), nil
-	})
-	return ReadGuest(t, Guest(d, tab, parts))
+	}
 }
 
 // Texts returns the steps of a boot.

@@ -121,6 +121,20 @@ func TestGrubLegacyOpensAnotherPartition(t *testing.T) {
 	}
 }
 
+// A sector of GRUB legacy that cannot be read is never taken for what is on the disk.
+func TestBadSectorsUnderGrubLegacy(t *testing.T) {
+	for _, s := range []grubforge.Stage{grubforge.Stage15(), grubforge.Stage2(1000)} {
+		f := legacyDisk()
+		s.Partition = 1
+		grubforge.PutStage1(f, 0, s)
+		grubforge.PutStage1(f, 8100, s)
+		grubforge.PutStage(f, s)
+		d := boottest.Disk(f)
+		tab, parts := boottest.Partitions(t, d)
+		boottest.EveryBadSector(t, boottest.Guest(d, tab, parts))
+	}
+}
+
 // What is not understood is refused, and nothing of it is rewritten.
 func TestGrubLegacyRefused(t *testing.T) {
 	const list = 1000*512 + 0x1f8

@@ -135,6 +135,17 @@ func TestAnOrdinaryLinux(t *testing.T) {
 	require.False(t, r.Boots(3))
 }
 
+// A sector of the configuration that cannot be read is never taken for what is on the disk.
+func TestBadSectorsUnderConfiguration(t *testing.T) {
+	boottest.EveryBadSector(t, linuxDisk(t, map[string]string{
+		"grub/grub.cfg": debianGRUB, "syslinux/syslinux.cfg": "INCLUDE more.cfg\n",
+		"syslinux/more.cfg": "LABEL a\n KERNEL /vmlinuz\n",
+	}, map[string]string{
+		"etc/fstab": debianFstab, "etc/crypttab": "swap /dev/sda3 /dev/urandom swap,offset=2048\n",
+		"boot/grub/menu.lst": "kernel (hd0,1)/vmlinuz\n",
+	}))
+}
+
 // What counts from the start of the disk breaks when the partition moves that it means. LBAs: 63 = 3fh, 2175, 4287.
 func TestPlacesThatAMoveBreaks(t *testing.T) {
 	const unbootable, warn = ondisk.Unbootable, ondisk.Warn

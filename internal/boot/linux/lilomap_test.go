@@ -392,6 +392,24 @@ func TestLiloOfAnotherMap(t *testing.T) {
 	require.Len(t, r.Refs, 8)
 }
 
+// A sector of LILO, of its map or of what it boots from, that cannot be read is never taken for what is on the disk.
+func TestBadSectorsUnderLilo(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(i *liloforge.Install){
+		"linear":  func(i *liloforge.Install) { i.Mode, i.Table = liloforge.Linear, 12 },
+		"compact": func(i *liloforge.Install) { i.Compact, i.Message = true, strings.Repeat("Welcome. ", 700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLiloDisk(t)
+			i := d.install()
+			change(&i)
+			i.Put(d.bytes, 0)
+			boottest.EveryBadSector(t, liloGuest(t, d.bytes))
+		})
+	}
+}
+
 // TestLiloLeftOver warns of a LILO that the code in sector 0 does not start.
 func TestLiloLeftOver(t *testing.T) {
 	t.Parallel()

@@ -304,3 +304,34 @@ func TestHibernation(t *testing.T) {
 		})
 	}
 }
+
+// A sector of what Windows starts with that cannot be read is never taken for what is on the disk.
+func TestBadSectorsUnderWindows(t *testing.T) {
+	t.Parallel()
+	letters := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
+	logged := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, secondStart)))
+	store := bootStore(
+		element{"11000001", plain(mbrDevice(signature, fatStart))},
+		element{"21000001", ramDisk(mbrDevice(signature, secondStart))})
+	const system = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
+	for name, files := range map[string]map[string][]byte{
+		"Windows 10": {
+			system: hiveforge.Dirty(letters, 7), system + ".LOG1": hiveforge.Log(letters, 6, logged),
+			"HIBERFIL.SYS": []byte("wake"), "Boot/BCD": store,
+			recoveryFile: []byte(agent(location("\n  ", "WinreLocation", fmt.Sprint(signature), "32256"))),
+		},
+		"Windows NT": {
+			ntSystem:          hiveforge.Dirty(ntHive(twoDisks()), 7),
+			ntSystem + ".LOG": hiveforge.OldLog(ntHive(make(forge.Bytes, len(twoDisks()))), 2, ntHive(twoDisks())),
+			"BOOT.INI":        menu(`MULTI(0)DISK(0)RDISK(0)PARTITION(2)\WINNT="Windows"`, `C:\linux.bin="Linux"`), "BOOTSECT.DOS": saved(63),
+			"linux.bin": saved(40063),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := boottest.Disk(windowsDisk(t, files))
+			tab, parts := boottest.Partitions(t, d)
+			boottest.EveryBadSector(t, boottest.Guest(d, tab, parts))
+		})
+	}
+}
