@@ -44,7 +44,8 @@ cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary S
 target. --data-only is refused if a partition that the boot needs would have to make room.
 
 --dynamic-disks lets the volumes of a Windows dynamic disk move. All of them move by one distance, which aligns as many
-as possible; the database stays. It was not tried with Windows: keep SOURCE until Windows shows the volumes of the copy.`
+as possible; the database stays. Disks of Windows 2000 to 2003 with an MBR stay refused, since these look for the
+volumes at LBA 63 only. The others were not tried with Windows: keep SOURCE until Windows shows the volumes of the copy.`
 
 // goal is the same as a value.
 func (m *moveFlags) goal() realign.Goal {

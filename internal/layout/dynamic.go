@@ -29,6 +29,7 @@ type Dynamic struct {
 
 	heads []stack.LDMHead
 	start int64 // that the private headers name
+	ofXP  bool  // Windows may pass over that start
 }
 
 // Has reports whether a partition moves together with others.
@@ -174,6 +175,7 @@ func (l *Layout) group(d disk.Disk, x *stack.DynamicDisk) error {
 	case err != nil:
 		return err
 	}
+	g.ofXP = g.Metadata == 0 && x.OfXP()
 	l.Dynamic = g
 	return nil
 }
@@ -298,8 +300,14 @@ func (l *Layout) hiddenSectors(d disk.Disk, e stack.LDMExtent) error {
 // CodeDynamic is that of the refusal of a dynamic disk.
 const CodeDynamic = "ldm"
 
+const ldmStart = "the private headers have version 2.11, and are of Windows 2000, XP or 2003: XP and 2003 look for the " +
+	"volumes behind the first track of the disk, at LBA 63, and pass over the start that the headers name"
+
 const moveDynamic = "--dynamic-disks moves the volumes and corrects the private headers of the database; " +
 	"or convert it to a basic disk in the guest"
+
+const moveOfXP = "convert it to a basic disk in the guest; for Windows Vista and later or Linux, --dynamic-disks with " +
+	"--allow-unbootable moves the volumes"
 
 // MovesDynamic returns the issues of a copy whose user asks for the move of the volumes, instead of the refusal.
 func (l *Layout) MovesDynamic() []ondisk.Issue {
@@ -312,6 +320,11 @@ func (l *Layout) MovesDynamic() []ondisk.Issue {
 	add("ldm-moved", ondisk.Warn, 0, "all volumes of the dynamic disk move by one distance, and the private headers of "+
 		"its database follow: ldmtool and Linux read such a copy; Windows was not tried",
 		"keep SOURCE until Windows shows the disk as online and its volumes as healthy")
+	if l.Dynamic.ofXP {
+		add("ldm-start", ondisk.Unbootable, 0, ldmStart,
+			"convert it to a basic disk in the guest; if Windows Vista or later or Linux uses the disk, --allow-unbootable "+
+				"accepts this")
+	}
 	for _, p := range l.Partitions {
 		needs := ""
 		if !l.Dynamic.Has(p.Number) || p.Active || l.Boot.Boots(p.Number) {

@@ -145,6 +145,8 @@ func (l *Layout) checkTypes() {
 		}
 		switch {
 		case r.code != CodeDynamic:
+		case l.Dynamic != nil && l.Dynamic.ofXP:
+			r.remedy = moveOfXP
 		case l.Dynamic != nil:
 			r.remedy = moveDynamic
 		case l.stuck != nil:

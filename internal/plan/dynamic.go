@@ -3,11 +3,14 @@ package plan
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -49,6 +52,18 @@ func (p *Plan) noRoom(l *layout.Layout) {
 		"no place on the boundary of %s in front of the database at LBA %d, which stays", l.Dynamic.Span.End()/l.LBASize(),
 		units.Short(p.Goal.Want), l.Dynamic.Database.Off/l.LBASize()),
 		"try a smaller --boundary (4K is enough for most storage), or convert it to a basic disk in the guest")
+}
+
+// behindDatabase refuses a dynamic disk with an MBR that grows: readers look for its private header in the last sector.
+// Source: DiskAccessLibrary, LogicalDiskManager/PrivateHeader.cs.
+func (p *Plan) behindDatabase(l *layout.Layout) {
+	if p.Size <= p.OldSize || l.Table == nil || l.Table.Scheme == table.GPT ||
+		!slices.ContainsFunc(l.Partitions, func(x boot.Partition) bool { return x.InDynamic() }) {
+		return
+	}
+	p.refuse("ldm-grows", ondisk.ErrUnsupported, 0, fmt.Sprintf("the disk would grow from %d to %d bytes, and the "+
+		"database of the dynamic disk lies at its end", p.OldSize, p.Size),
+		"keep the size of the disk: leave out align=SIZE in --to")
 }
 
 // maxNames bounds what one note lists.

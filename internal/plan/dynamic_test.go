@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"testing"
 
@@ -134,7 +135,8 @@ func TestDynamicDisksThatHaveNoPlace(t *testing.T) {
 	}
 }
 
-// A disk of a system is refused unless the user accepts that; a format that rounds sizes up is refused.
+// A disk of a system, or one whose Windows passes over the new start, is refused unless the user accepts that. One that
+// grows is refused, also where nothing moves.
 func TestDynamicDisksThatMayNotMove(t *testing.T) {
 	slots := dynamicSlot(12000)
 	slots[0].Flag = 0x80
@@ -142,6 +144,16 @@ func TestDynamicDisksThatMayNotMove(t *testing.T) {
 	p := planDynamic(t, dynamicDisk(12000, slots, 0), goal)
 	require.Equal(t, "ldm-system", p.Refusals(false)[0].Code)
 	require.Empty(t, p.Refusals(true))
+
+	xp := dynamicDisk(12000, dynamicSlot(12000), 0)
+	for _, at := range []int64{ldmforge.Head, (dynamicSectors - 192) * 512, (dynamicSectors - 1) * 512} {
+		xp.U8(at+15, 11) // of version 2.12
+		xp.BE32(at+ldmforge.Sum, binary.BigEndian.Uint32(xp[at+ldmforge.Sum:])-1)
+	}
+	p = planDynamic(t, xp, goal)
+	require.Equal(t, "ldm-start", p.Refusals(false)[0].Code)
+	require.Empty(t, p.Refusals(true))
+	require.Len(t, p.Moves, 1)
 
 	f := dynamicDisk(12000, dynamicSlot(12000), 0)
 	l := read(t, memory(f))
@@ -153,7 +165,7 @@ func TestDynamicDisksThatMayNotMove(t *testing.T) {
 	require.Empty(t, p.Moves, "its volume is aligned")
 	require.False(t, slices.Contains(dynamicCodes(p), "ldm-moved"))
 	p.Grow(l, p.Size+512)
-	require.Empty(t, p.Refusals(false))
+	require.Equal(t, "ldm-grows", p.Refusals(true)[0].Code, "the copy with nothing moved")
 
 	goal.Only = []int{1}
 	require.Len(t, planDynamic(t, f, goal).Moves, 1)

@@ -222,11 +222,7 @@ func (p *Plan) atEnd(l *layout.Layout) {
 			p.OldSize, p.Size),
 			"repair the table with gdisk first, or keep the size of the disk")
 	}
-	if p.Size > p.OldSize && l.Dynamic != nil && l.Dynamic.Metadata == 0 && len(p.Moves) > 0 {
-		p.refuse("ldm-grows", ondisk.ErrUnsupported, 0, fmt.Sprintf("the disk would grow from %d to %d bytes, and the "+
-			"database of the dynamic disk lies at its end", p.OldSize, p.Size),
-			"choose a format that keeps the size of the disk (--to raw, vmdk, vhdx or qcow2)")
-	}
+	p.behindDatabase(l)
 	whole := l.Volume
 	if whole == nil {
 		whole = l.Outer

@@ -25,6 +25,10 @@ type DynamicDisk struct {
 	stuck error // the first field of the database that keeps the volumes from being moved
 }
 
+// OfXP reports whether Windows 2000, XP or 2003 wrote the private headers. On an MBR these look for the volumes behind
+// the first track, whatever the headers say. Source: DiskAccessLibrary, LogicalDiskManager/PrivateHeader.cs.
+func (x *DynamicDisk) OfXP() bool { return x.head.Minor < 12 }
+
 // LDMExtent is a part of a volume that lies on the disk.
 type LDMExtent struct {
 	disk.Range
