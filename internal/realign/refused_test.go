@@ -1,0 +1,298 @@
+package realign
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// What the user states and no image has is refused.
+func TestStatements(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]int64{"512": 512, "4096": 4096, "4K": 4096, "": 0, "x": 0, "1024": 0, "0": 0} {
+		got, err := ParseSectorSize(arg)
+		require.Equal(t, want, got, arg)
+		require.Equal(t, want == 0, err != nil, arg)
+	}
+	for arg, want := range map[string]Target{
+		"qcow2":                   {Format: "qcow2"},
+		"VMDK:twoGbMaxExtentFlat": {Format: "vmdk", Subformat: "twoGbMaxExtentFlat"},
+		"raw,align=1M":            {Format: "raw", Round: units.MiB},
+		"raw,align=512":           {Format: "raw", Round: 512},
+		"raw,align=1G":            {Format: "raw", Round: units.GiB},
+	} {
+		got, err := ParseTarget(arg)
+		require.NoError(t, err, arg)
+		require.Equal(t, want, got)
+	}
+	for _, arg := range []string{"raw,size=1M", "raw,align=x", "raw,align=256", "raw,align=2G", "raw,align=3K"} {
+		_, err := ParseTarget(arg)
+		require.ErrorIs(t, err, ondisk.ErrUsage, arg)
+	}
+	names, text := Targets()
+	require.Subset(t, names, []string{"raw", "qcow2", "vmdk", "vmdk:streamOptimized"})
+	require.Contains(t, text, "vmdk (monolithicSparse")
+
+	dir := t.TempDir()
+	smallPackage(t, dir)
+	packed := filepath.Join(dir, "vm.ova")
+	require.Equal(t, []string{dir}, Folders([]string{"-", packed}))
+	_, err := Open("-", Reading{})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	_, err = Open(packed+"!one.vmdk", Reading{Format: "floppy"})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	require.NotErrorIs(t, err, ErrOpen)
+	src := openedPackage(t, packed)
+	_, err = PlanPackage(src, Reading{Format: "floppy"}, Goal{})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	_, err = PlanPackage(src, Reading{}, Goal{Only: []int{3}})
+	require.ErrorIs(t, err, plan.ErrSelection)
+}
+
+func openedPackage(t *testing.T, path string) *ova.Package {
+	t.Helper()
+	p, err := OpenPackage(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+// edited writes a folder with the files of a small package of which the texts are edited, and opens it.
+func edited(t *testing.T, name string, edit func(text string) string) *ova.Package {
+	t.Helper()
+	dir := t.TempDir()
+	smallPackage(t, dir)
+	path := filepath.Join(dir, name)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	changed := edit(string(b))
+	require.NotEqual(t, string(b), changed)
+	require.NoError(t, os.WriteFile(path, []byte(changed), 0o644))
+	return openedPackage(t, filepath.Join(dir, "vm.ovf"))
+}
+
+// A package that may not be copied is not, and says why.
+func TestRefusedPackages(t *testing.T) {
+	t.Parallel()
+	unnamed := strings.NewReplacer(` ovf:fileRef="f1"`, "", ` ovf:fileRef="f2"`, "")
+	none := edited(t, "vm.ovf", unnamed.Replace)
+	require.Empty(t, none.Disks())
+	_, err := PlanPackage(none, Reading{}, Goal{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+
+	dir := t.TempDir()
+	smallPackage(t, dir)
+	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 300})
+	f.Put(0, []byte("\xeb\xfe code that no list has"))
+	raw := filepath.Join(t.TempDir(), "disk.img")
+	require.NoError(t, os.WriteFile(raw, f, 0o644))
+	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=streamOptimized", raw,
+		filepath.Join(dir, "one.vmdk"))
+	strange := openedPackage(t, filepath.Join(dir, "vm.ovf"))
+	_, err = PlanPackage(strange, Reading{}, Goal{})
+	require.ErrorContains(t, err, "one.vmdk: refused: disk: the boot code in sector 0 is not known")
+	p, err := PlanPackage(strange, Reading{}, Goal{AllowUnbootable: true})
+	require.NoError(t, err)
+	defer p.Close()
+	out := filepath.Join(t.TempDir(), "copy.ova")
+	_, err = (&Job{Dest: out, Jobs: 1}).WritePackage(t.Context(), p)
+	require.ErrorIs(t, err, ova.ErrDigest)
+	require.NoFileExists(t, out)
+
+	s := member(t, filepath.Join(dir, "vm.ovf")+"!one.vmdk")
+	moves, err := s.Plan(Goal{AllowUnbootable: true})
+	require.NoError(t, err)
+	_, err = (&Job{Dest: out, Format: "raw", Jobs: 1}).Write(t.Context(), s, moves)
+	require.ErrorIs(t, err, ova.ErrDigest)
+	require.NoFileExists(t, out)
+}
+
+func member(t *testing.T, path string) *Source {
+	t.Helper()
+	s, err := Open(path, Reading{})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// A package that changes before it is read ends the job.
+func TestPackageThatChanges(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	smallPackage(t, dir)
+	p, err := PlanPackage(openedPackage(t, filepath.Join(dir, "vm.ovf")), Reading{}, Goal{})
+	require.NoError(t, err)
+	defer p.Close()
+	j := Job{Dest: filepath.Join(t.TempDir(), "copy.ova"), Jobs: 1, Begin: func() {
+		require.NoError(t, os.Chtimes(filepath.Join(dir, "vm.cert"), time.Unix(1, 0), time.Unix(1, 0)))
+	}}
+	_, err = j.WritePackage(t.Context(), p)
+	require.ErrorIs(t, err, ondisk.ErrChanged)
+	require.NoFileExists(t, j.Dest)
+}
+
+// What a copy of a package lacks is a difference, and what cannot be compared an error.
+func TestComparedPackages(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	smallPackage(t, dir)
+	s, d := openedPackage(t, filepath.Join(dir, "vm.ova")), openedPackage(t, filepath.Join(dir, "aligned.ova"))
+	compare := func(ctx context.Context, d *ova.Package, r Reading) (others []string, diffs []Difference, err error) {
+		others, err = (&Job{Jobs: 1}).VerifyPackages(ctx, s, d, r, func(v MemberVerified) {
+			diffs = append(diffs, v.Differences...)
+		})
+		return others, diffs, err
+	}
+	others, diffs, err := compare(t.Context(), d, Reading{})
+	require.NoError(t, err)
+	require.Empty(t, others)
+	require.Empty(t, diffs)
+
+	lacks := edited(t, "vm.ovf", func(s string) string { return strings.Replace(s, ` ovf:fileRef="f2"`, "", 1) })
+	others, _, err = compare(t.Context(), lacks, Reading{})
+	require.NoError(t, err)
+	require.Contains(t, others, `the disk "two.vmdk" is missing`)
+	small := edited(t, "vm.ovf", func(s string) string { return strings.ReplaceAll(s, `"2097152"`, `"1048576"`) })
+	_, diffs, err = compare(t.Context(), small, Reading{})
+	require.NoError(t, err)
+	require.Contains(t, fmt.Sprint(diffs), "the OVF gives the disk a capacity of 1048576 bytes, and it has 2097152")
+
+	_, _, err = compare(t.Context(), d, Reading{Format: "vhdx"})
+	require.ErrorContains(t, err, "vm.ova!one.vmdk")
+	bad := edited(t, "two.vmdk", func(s string) string { return s[:1000] })
+	_, _, err = compare(t.Context(), bad, Reading{})
+	require.ErrorContains(t, err, "vm.ovf!two.vmdk")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err = (&Job{Jobs: 1}).VerifyPackages(ctx, s, d, Reading{}, func(MemberVerified) { cancel() })
+	require.ErrorIs(t, err, context.Canceled)
+	_, _, err = compare(ctx, d, Reading{})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// Beside an image stand its lock and a snapshot of it.
+func TestWhatIsBesideASource(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	smallPackage(t, dir)
+	path := filepath.Join(dir, "one.vmdk")
+	require.NoError(t, os.WriteFile(path+".lck", nil, 0o644))
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-b", path, "-F", "vmdk", filepath.Join(dir, "top.vmdk"))
+	s := member(t, path)
+	var codes []string
+	for _, i := range s.Beside {
+		codes = append(codes, i.Code)
+	}
+	require.Equal(t, []string{"busy", "snapshot-parent"}, codes)
+	require.NoError(t, os.Remove(path+".lck"))
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Mkdir(path, 0o755))
+	s.Image.Dir.Close()
+	require.Error(t, s.read(), "the folder cannot be read")
+}
+
+// Tables of a copy that are wrong are found though its bytes are right.
+func TestTablesThatAreReadAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	raw := filepath.Join(dir, "disk.img")
+	require.NoError(t, os.WriteFile(raw, make([]byte, units.MiB), 0o644))
+	img, err := image.Open(raw, image.Options{})
+	require.NoError(t, err)
+	defer img.Close()
+	o, err := store.Create(filepath.Join(dir, "copy.qcow2"), img.Disk.Size(), img, store.CreateOptions{Format: "qcow2"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, o.Discard()) }()
+	require.NoError(t, o.Finish())
+	j := Job{}
+	right := func(*image.Image) error { return nil }
+	require.NoError(t, j.reread(o, right))
+	partial := filepath.Join(dir, ".copy.qcow2.partial")
+	b, err := os.ReadFile(partial)
+	require.NoError(t, err)
+	counts := binary.BigEndian.Uint64(b[binary.BigEndian.Uint64(b[48:]):])
+	b[counts+1] = 0 // the first cluster is in use
+	require.NoError(t, os.WriteFile(partial, b, 0o644))
+	require.ErrorIs(t, j.reread(o, right), verify.ErrDifferent)
+}
+
+// The room for a copy is not what a disk of which nothing can be read needs.
+func TestRoomForWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, oldLinux(t, dir))
+	o, err := store.Create(filepath.Join(dir, "copy.raw"), units.MiB, s.Image, store.CreateOptions{Format: "raw"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, o.Discard()) }()
+	huge := disk.New(1<<60, units.SectorSize, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: 1<<60 - off, Src: bad{}, Off: off}, nil
+	})
+	_, err = (&Job{Jobs: 1}).room(t.Context(), s, huge, o)
+	require.ErrorIs(t, err, disktest.ErrFault)
+	require.ErrorContains(t, full(syscall.ENOSPC, 1<<20, o), "the copy needs 1 MiB (1048576 bytes)")
+	require.Equal(t, disktest.ErrFault, full(disktest.ErrFault, 1<<20, o))
+}
+
+type bad struct{}
+
+func (bad) ReadAt([]byte, int64) (int, error) { return 0, disktest.ErrFault }
+
+// A look at all of an image ends with its context, and finds what is broken in its map.
+func TestCompleteLook(t *testing.T) {
+	t.Parallel()
+	s := open(t, oldLinux(t, t.TempDir()))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.checkMap(ctx), context.Canceled)
+	s.Image.Disk = disktest.NewBadExtents(s.Image.Disk)
+	require.NoError(t, s.checkMap(t.Context()))
+	last := s.Damage[len(s.Damage)-1]
+	require.Equal(t, "unreadable-data", last.Code)
+	require.ErrorIs(t, last.Err, disktest.ErrFault)
+}
+
+// As long as a job runs, a machine of QEMU cannot start from its source.
+func TestSourcesAreHeld(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	smallPackage(t, dir)
+	path := filepath.Join(dir, "one.vmdk")
+	locked := 0
+	begin := func() {
+		out := disktest.RunInput(t, "", "sh", "-c", `qemu-io -f raw -c "write 0 512" "$1" 2>&1 || true`, "sh", path)
+		require.Contains(t, out, `"write" lock`)
+		locked++
+	}
+	p, err := PlanPackage(openedPackage(t, filepath.Join(dir, "vm.ovf")), Reading{}, Goal{})
+	require.NoError(t, err)
+	defer p.Close()
+	_, err = (&Job{Dest: filepath.Join(dir, "copy.ova"), Jobs: 1, Begin: begin}).WritePackage(t.Context(), p)
+	require.NoError(t, err)
+	require.Positive(t, locked)
+	locked = 0
+	s := member(t, path)
+	moves, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	_, err = (&Job{Dest: filepath.Join(dir, "copy.raw"), Format: "raw", Jobs: 1, Begin: begin}).Write(t.Context(), s, moves)
+	require.NoError(t, err)
+	require.Positive(t, locked)
+}
