@@ -92,7 +92,7 @@ func schemaOf(t testing.TB, object any) string {
 	if failed && !image && !packaged {
 		return "error.json"
 	}
-	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "version"}, fields["command"])
+	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "version"}, fields["command"])
 	if packaged {
 		return "package-" + fields["command"].(string) + ".json"
 	}
@@ -254,6 +254,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"align.json":                      report.Align{},
 		"convert.json":                    report.Align{},
 		"verify.json":                     report.Verify{},
+		"serve.json":                      report.Serve{},
 		"error.json":                      report.Failure{},
 		"package-inspect.json":            report.PackageInspect{},
 		"package-align.json":              report.PackageAlign{},

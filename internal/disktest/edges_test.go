@@ -156,10 +156,13 @@ var edges = map[string][]string{
 	},
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
 	"internal/trial/film": nil,
+	// A disk for clients on a socket. It knows no images and no plans; sys keeps the socket to this user.
+	"internal/nbd": {"internal/sys"},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/align", "internal/image/store", "internal/progress", "internal/realign", "internal/report", "internal/scan",
+		"internal/align", "internal/image/store", "internal/nbd", "internal/progress", "internal/realign", "internal/report",
+		"internal/scan",
 		"internal/scan/results", "internal/scan/sandbox", "internal/sys",
 	},
 
@@ -285,17 +288,19 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 
 // openers may touch the file system, and starters may start goroutines. cli's are the ones that wait for
 // a signal and for standard input, and the report file; progress prints once a second; sandbox reads what /proc says
-// about its workers, tries what a worker may not open, and waits for processes; disktest is for tests.
+// about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each client;
+// disktest is for tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox",
-		"internal/cli",
+		"internal/cli", "internal/nbd",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
 		"internal/disktest/oddfs",
 		"internal/disktest/mutants",
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli",
+		"internal/nbd",
 		"internal/disktest",
 	}
 )

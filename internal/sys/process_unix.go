@@ -12,3 +12,10 @@ func NoCore() {
 		_ = unix.Setrlimit(unix.RLIMIT_CORE, &core) // lowering is always allowed
 	}
 }
+
+// Private runs a function whose new files only this user can use.
+func Private(f func()) {
+	const others = 0o077
+	defer unix.Umask(unix.Umask(others))
+	f()
+}

@@ -25,6 +25,9 @@ func plain(err error) error {
 	return err
 }
 
+// Private runs a function. New files have the rights of their folder here.
+func Private(f func()) { f() }
+
 // Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced
 // meanwhile cannot lead elsewhere.
 type Folder struct{ root *os.Root }

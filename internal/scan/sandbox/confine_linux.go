@@ -3,6 +3,7 @@ package sandbox
 import (
 	"errors"
 	"os"
+	"path/filepath"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
 	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
@@ -13,9 +14,12 @@ import (
 // or processes. Layers that the kernel lacks are left out with a note; the achieved level is Sandbox or None.
 func Confine(a Access) Isolation {
 	iso := Isolation{Wanted: Sandbox, Layers: []string{}}
-	if a.Workers {
+	switch {
+	case a.Workers:
 		iso.forbid(nil, parentOfWorkers())
-	} else {
+	case a.Serves:
+		iso.forbid(a.rules, server(ownPid()))
+	default:
 		iso.forbid(a.rules, command(ownPid()))
 	}
 	if err := probeCalls(); err != nil {
@@ -38,6 +42,13 @@ func (a Access) rules(handled landlock.AccessFSSet) []landlock.Rule {
 		if st, err := os.Stat(path); err == nil && st.IsDir() {
 			all = append(all, landlock.PathAccess(changing&handled, path).IgnoreIfMissing())
 		}
+	}
+	for _, path := range a.Remove {
+		removing := landlock.AccessFSSet(llsys.AccessFSRemoveFile)
+		if st, err := os.Lstat(path); err == nil && st.IsDir() {
+			removing = llsys.AccessFSRemoveDir
+		}
+		all = append(all, landlock.PathAccess(removing&handled, filepath.Dir(path)).IgnoreIfMissing())
 	}
 	return all
 }

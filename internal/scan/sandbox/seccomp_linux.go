@@ -109,6 +109,19 @@ func command(pid uint32) policy {
 	}
 }
 
+// accepting are the calls of package net on a listener and its connections.
+var accepting = []string{"accept", "accept4", "getsockname", "getpeername", "setsockopt", "shutdown"}
+
+// server returns the policy of a command that accepts clients on a socket that is open already.
+func server(pid uint32) policy {
+	p := command(pid)
+	p.refused = slices.DeleteFunc(p.refused, func(call string) bool { return slices.Contains(accepting, call) })
+	p.checks = append(p.checks, check{
+		"setsockopt", 1, bpf.JumpEqual, []uint32{unix.SOL_SOCKET, unix.SOL_TCP},
+	}) // no more than delays and keep-alive
+	return p
+}
+
 // parentOfWorkers returns the policy of a process that starts workers, which inherit it: nothing in it may name a
 // process.
 func parentOfWorkers() policy {

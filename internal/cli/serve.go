@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/nbd"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/sandbox"
+)
+
+type serveFlags struct {
+	*common
+	moveFlags
+	asIs       bool
+	socket     string
+	listen     string
+	anywhere   bool
+	once       bool
+	withParent bool
+}
+
+func newServe(c *common) *cobra.Command {
+	f := serveFlags{common: c}
+	cmd := &cobra.Command{
+		Use:   "serve SOURCE",
+		Short: "Serve the aligned disk to other programs, without a copy",
+		Long: `Serves the disk that align would write, read-only, by the NBD protocol. qemu-img, nbdcopy, guestfish and
+hypervisors read it as if it were a file; nothing is written. A disk that align refuses is refused here too. The server
+runs until SIGINT, SIGTERM or SIGHUP, and then ends with 0.
+
+The socket is one in a new folder that only this user can open, --socket PATH, --listen HOST:PORT, or the one that
+systemd hands over (LISTEN_FDS). The address is printed before the first client is accepted.
+
+SOURCE is held against writers while it is served. If it changes all the same, the server ends with an error.
+
+--as-is serves the disk of SOURCE with nothing moved, a snapshot together with its parents.
+
+` + moveHelp,
+		Example: `  trueup serve winxp.vmdk
+  trueup serve --once --socket /tmp/xp.sock winxp.vmdk
+  trueup serve --as-is --listen 127.0.0.1:10809 library.ova!disk1.vmdk`,
+		Args: arguments("SOURCE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runServe(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
+		},
+	}
+	f.add(cmd)
+	f.addSandbox(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&f.asIs, "as-is", false, "serve the disk of SOURCE with nothing moved")
+	fs.StringVar(&f.socket, "socket", "", "listen on a new Unix socket at `PATH`")
+	fs.StringVar(&f.listen, "listen", "", "listen on TCP `HOST:PORT` of this machine alone; port 0 chooses one")
+	fs.BoolVar(&f.anywhere, "listen-anywhere", false, "allow --listen an address that other machines reach")
+	fs.BoolVar(&f.once, "once", false, "end when the last client has left")
+	fs.BoolVar(&f.withParent, "exit-with-parent", false, "end when the calling program has ended")
+	return cmd
+}
+
+func (f *serveFlags) check() error {
+	err := errors.Join(f.common.check(), f.checkChoice())
+	moves := f.boundary != 0 || len(f.only) > 0 || f.dataOnly || f.dynamicDisks || len(f.with) > 0
+	switch {
+	case err != nil:
+		return err
+	case f.asIs && moves:
+		return ondisk.In(errUsage, "--as-is moves nothing; leave out the flags that say what moves, and --with")
+	case f.socket != "" && f.listen != "":
+		return ondisk.In(errUsage, "--socket and --listen; give one of them")
+	case f.anywhere && f.listen == "":
+		return ondisk.In(errUsage, "--listen-anywhere, and no --listen HOST:PORT")
+	case f.withParent && runtime.GOOS == "windows":
+		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent, which this system cannot do")
+	}
+	return nil
+}
+
+// goal returns where partitions move.
+func (f *serveFlags) goal() realign.Goal {
+	g := f.moveFlags.goal()
+	g.Copy = f.asIs
+	g.Flatten = g.Flatten || f.asIs
+	return g
+}
+
+// listener returns where clients connect.
+func (f *serveFlags) listener() (net.Listener, error) {
+	l, err := nbd.Activated()
+	switch {
+	case l != nil && (f.socket != "" || f.listen != ""):
+		return nil, errors.Join(l.Close(), ondisk.In(errUsage, "--socket or --listen, and a socket of LISTEN_FDS"))
+	case l != nil || err != nil:
+		return l, err
+	case f.socket != "":
+		return nbd.ListenUnix(f.socket)
+	case f.listen != "":
+		return nbd.ListenTCP(f.listen, f.anywhere)
+	}
+	return nbd.ListenPrivate()
+}
+
+func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src string) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	f.ending.hold("") // the socket is removed at the end
+	l, err := f.listener()
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if f.ownProcess {
+		a := sandbox.Access{
+			Read: realign.Folders(append([]string{src}, f.with...)), Write: store.OutputFolders(f.out),
+			Serves: true, Remove: nbd.Leftovers(l),
+		}
+		if err := f.confined(errOut, sandbox.Confine(a)); err != nil {
+			return err
+		}
+	}
+	s, err := f.open(src, f.said())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p, err := f.plan(s)
+	if err != nil {
+		return err
+	}
+	r := report.NewServe(head("serve"), s, p, nbd.URI(l.Addr(), ""))
+	served, err := s.Serve(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer served.Close()
+	if err := f.emit(out, r, func(t *report.Text) { t.Serve(r) }); err != nil {
+		return err
+	}
+	server := nbd.Server{
+		Export: nbd.Export{Description: "the disk of " + report.Safe(src), Disk: served.Disk}, Once: f.once, Fit: served.Fit,
+		Warn: func(err error) {
+			fmt.Fprintf(errOut, "trueup: %s; clients get an I/O error there\n", report.Message(err))
+		},
+	}
+	return endOf(server.Serve(f.parent(ctx), l))
+}
+
+// plan returns the plan of the disk that is served. One that align refuses is an error.
+func (f *serveFlags) plan(s *realign.Source) (*realign.Plan, error) {
+	o, err := f.openOthers(f.common, s, "")
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	p, err := s.Plan(f.goal())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	if err := o.JoinPlan(s, p, f.goal()); err != nil {
+		return nil, err
+	}
+	if err := realign.Acceptable(p, f.goal()); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	return p, nil
+}
+
+// errOrphan ends a server whose parent is gone.
+var errOrphan = errors.New("the calling program has ended")
+
+// parent returns a context that ends with the calling program, where that is wanted.
+func (f *serveFlags) parent(ctx context.Context) context.Context {
+	if !f.withParent {
+		return ctx
+	}
+	const interval = 200 * time.Millisecond
+	ctx, cancel := context.WithCancelCause(ctx)
+	born := os.Getppid()
+	go func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for os.Getppid() == born {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+		cancel(errOrphan)
+	}()
+	return ctx
+}
+
+// endOf returns the error of a server that ended for another reason than a signal or its parent.
+func endOf(err error) error {
+	if _, ok := errors.AsType[interrupt](err); ok || errors.Is(err, errOrphan) {
+		return nil
+	}
+	return err
+}

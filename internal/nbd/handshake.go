@@ -1,0 +1,241 @@
+package nbd
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+)
+
+// maxOption bounds the data of one option. A name has 4096 bytes at most.
+const maxOption = 32 << 10
+
+var be = binary.BigEndian
+
+// session is the conversation with one client.
+type session struct {
+	Export
+	r      *bufio.Reader
+	w      io.Writer
+	failed func(err error) // told of a read of the disk that fails
+
+	fixed      bool // the client takes answers to options
+	noZeroes   bool
+	structured bool
+	status     bool   // base:allocation is selected
+	buf        []byte // the header of a reply, and data behind it
+}
+
+// newSession returns the conversation with a client before its first word.
+func newSession(e Export, c io.ReadWriter, failed func(error)) *session {
+	return &session{Export: e, r: bufio.NewReader(c), w: c, failed: failed}
+}
+
+// errEnd ends a session as the client asked.
+var errEnd = errors.New("the client ends the session")
+
+// violation returns the error of a client that breaks the protocol. The connection is closed.
+func violation(format string, args ...any) error { return fmt.Errorf("protocol: "+format, args...) }
+
+// handshake negotiates until the client enters the transmission.
+func (s *session) handshake() error {
+	hello := be.AppendUint64(nil, magicServer)
+	hello = be.AppendUint64(hello, magicOption)
+	hello = be.AppendUint16(hello, flagFixedNewstyle|flagNoZeroes)
+	if _, err := s.w.Write(hello); err != nil {
+		return err
+	}
+	var flags uint32
+	if err := binary.Read(s.r, be, &flags); err != nil {
+		return err
+	}
+	if flags&^(flagFixedNewstyle|flagNoZeroes) != 0 {
+		return violation("client flags %#x", flags)
+	}
+	s.fixed, s.noZeroes = flags&flagFixedNewstyle != 0, flags&flagNoZeroes != 0
+	for {
+		entered, err := s.option()
+		if err != nil || entered {
+			return err
+		}
+	}
+}
+
+// option reads and answers one option. It reports whether the transmission begins.
+func (s *session) option() (entered bool, err error) {
+	var head struct {
+		Magic    uint64
+		Option   uint32
+		DataSize uint32
+	}
+	if err := binary.Read(s.r, be, &head); err != nil {
+		return false, err
+	}
+	switch {
+	case head.Magic != magicOption:
+		return false, violation("option magic %#x, want %#x", head.Magic, uint64(magicOption))
+	case head.DataSize > maxOption:
+		return false, violation("option %d of %d bytes, want %d at most", head.Option, head.DataSize, maxOption)
+	case !s.fixed && head.Option != optExportName:
+		return false, violation("option %d of a client without fixed newstyle", head.Option)
+	}
+	data := make([]byte, head.DataSize)
+	if _, err := io.ReadFull(s.r, data); err != nil {
+		return false, err
+	}
+	switch head.Option {
+	case optExportName:
+		return true, s.exportName(string(data))
+	case optAbort:
+		return false, errors.Join(s.answer(optAbort, repAck, nil), errEnd)
+	case optInfo, optGo:
+		return s.info(head.Option, data)
+	case optList:
+		return false, s.list(data)
+	case optStructuredReply:
+		if len(data) != 0 {
+			return false, s.refuse(head.Option, repInvalid, "this option has no data")
+		}
+		s.structured = true
+		return false, s.answer(head.Option, repAck, nil)
+	case optListMetaContext, optSetMetaContext:
+		return false, s.metaContext(head.Option, data)
+	}
+	return false, s.refuse(head.Option, repUnsupported, "this option is not supported")
+}
+
+// answer sends one answer to an option.
+func (s *session) answer(option, kind uint32, data []byte) error {
+	b := be.AppendUint64(nil, magicAnswer)
+	b = be.AppendUint32(b, option)
+	b = be.AppendUint32(b, kind)
+	b = be.AppendUint32(b, uint32(len(data))) //nolint:gosec // of a few names
+	_, err := s.w.Write(append(b, data...))
+	return err
+}
+
+func (s *session) refuse(option, kind uint32, text string) error {
+	return s.answer(option, kind, []byte(text))
+}
+
+// flags are those of the transmission.
+func (s *session) flags() uint16 {
+	const always = flagHasFlags | flagReadOnly | flagMultiConn | flagSendCache
+	if s.structured {
+		return always | flagSendDF
+	}
+	return always
+}
+
+// exportName enters the transmission. The option has no answer that refuses a name.
+func (s *session) exportName(name string) error {
+	if name != s.Name {
+		return violation("export %.64q, which is not served", name)
+	}
+	b := be.AppendUint64(nil, uint64(s.Disk.Size())) //nolint:gosec // never negative
+	b = be.AppendUint16(b, s.flags())
+	if !s.noZeroes {
+		const reserved = 124
+		b = append(b, make([]byte, reserved)...)
+	}
+	_, err := s.w.Write(b)
+	return err
+}
+
+// info answers NBD_OPT_INFO and NBD_OPT_GO, the second of which enters the transmission.
+func (s *session) info(option uint32, data []byte) (entered bool, err error) {
+	name, rest, ok := text(data)
+	if !ok || len(rest) < 2 || len(rest)-2 != 2*int(be.Uint16(rest)) {
+		return false, s.refuse(option, repInvalid, "the lengths in this option do not add up")
+	}
+	if name != s.Name {
+		return false, s.refuse(option, repUnknown, "there is no such export")
+	}
+	b := be.AppendUint64(be.AppendUint16(nil, infoExport), uint64(s.Disk.Size())) //nolint:gosec // never negative
+	err = s.answer(option, repInfo, be.AppendUint16(b, s.flags()))
+	for asked := rest[2:]; len(asked) > 0 && err == nil; asked = asked[2:] {
+		kind := be.Uint16(asked)
+		b := be.AppendUint16(nil, kind)
+		switch kind {
+		case infoName:
+			err = s.answer(option, repInfo, append(b, s.Name...))
+		case infoDescription:
+			err = s.answer(option, repInfo, append(b, s.Description...))
+		case infoBlockSize:
+			for _, size := range []uint32{blockMin, blockPreferred, blockMax} {
+				b = be.AppendUint32(b, size)
+			}
+			err = s.answer(option, repInfo, b)
+		}
+	}
+	if err == nil {
+		err = s.answer(option, repAck, nil)
+	}
+	return option == optGo, err
+}
+
+// list names the export.
+func (s *session) list(data []byte) error {
+	if len(data) != 0 {
+		return s.refuse(optList, repInvalid, "this option has no data")
+	}
+	b := append(be.AppendUint32(nil, uint32(len(s.Name))), s.Name...) //nolint:gosec // a name
+	if err := s.answer(optList, repServer, append(b, s.Description...)); err != nil {
+		return err
+	}
+	return s.answer(optList, repAck, nil)
+}
+
+// metaContext lists or selects base:allocation.
+func (s *session) metaContext(option uint32, data []byte) error {
+	if !s.structured {
+		return s.refuse(option, repInvalid, "structured replies come first")
+	}
+	name, rest, ok := text(data)
+	if !ok || len(rest) < 4 {
+		return s.refuse(option, repInvalid, "the lengths in this option do not add up")
+	}
+	if name != s.Name {
+		return s.refuse(option, repUnknown, "there is no such export")
+	}
+	count, rest := be.Uint32(rest), rest[4:]
+	selects := option == optSetMetaContext
+	found := count == 0 && !selects // without a query, all are listed
+	for range count {
+		var query string
+		if query, rest, ok = text(rest); !ok {
+			return s.refuse(option, repInvalid, "the lengths in this option do not add up")
+		}
+		found = found || query == allocation || !selects && query == "base:"
+	}
+	if len(rest) != 0 {
+		return s.refuse(option, repInvalid, "the lengths in this option do not add up")
+	}
+	if selects {
+		s.status = found
+	}
+	if found {
+		id := uint32(0) // reserved in a list
+		if selects {
+			id = allocationID
+		}
+		if err := s.answer(option, repMetaContext, append(be.AppendUint32(nil, id), allocation...)); err != nil {
+			return err
+		}
+	}
+	return s.answer(option, repAck, nil)
+}
+
+// text splits a string with its length in front off the data of an option.
+func text(data []byte) (s string, rest []byte, ok bool) {
+	if len(data) < 4 {
+		return "", nil, false
+	}
+	n := be.Uint32(data)
+	if n > math.MaxInt32 || int(n) > len(data)-4 {
+		return "", nil, false
+	}
+	return string(data[4 : 4+n]), data[4+n:], true
+}

@@ -1,0 +1,112 @@
+package nbd
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// URI returns the address of an export for clients. Spec: NetworkBlockDevice/nbd, doc/uri.md.
+func URI(a net.Addr, export string) string {
+	name := (&url.URL{Path: export}).EscapedPath()
+	if a.Network() == "unix" {
+		path := strings.NewReplacer("%2F", "/", "+", "%20").Replace(url.QueryEscape(a.String()))
+		return "nbd+unix:///" + name + "?socket=" + path
+	}
+	return "nbd://" + a.String() + "/" + name
+}
+
+// ListenPrivate listens on a socket in a new folder, both for this user alone. Closing the listener removes them.
+func ListenPrivate() (net.Listener, error) {
+	folder, err := os.MkdirTemp("", "trueup-nbd-") // mode 0700
+	if err != nil {
+		return nil, err
+	}
+	l, err := ListenUnix(filepath.Join(folder, "socket"))
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(folder))
+	}
+	return &private{Listener: l, folder: folder}, nil
+}
+
+// private is a listener with a folder of its own.
+type private struct {
+	net.Listener
+	folder string
+	once   sync.Once
+	err    error
+}
+
+// Close closes the listener, and removes socket and folder.
+func (p *private) Close() error {
+	p.once.Do(func() { p.err = errors.Join(p.Listener.Close(), os.Remove(p.folder)) })
+	return p.err
+}
+
+// maxSocketPath bounds the path of a Unix socket in bytes, on all systems. Spec: sys/un.h, sun_path.
+const maxSocketPath = 103
+
+// ListenUnix listens on a socket for this user alone. Closing the listener removes it.
+func ListenUnix(path string) (l net.Listener, err error) {
+	if len(path) > maxSocketPath {
+		return nil, ondisk.In(ondisk.ErrUsage, "the path of the socket has %d bytes, want %d at most: %s", len(path),
+			maxSocketPath, path)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return nil, ondisk.In(ondisk.ErrUsage, "%s exists already; remove it, if no server uses it", path)
+	}
+	sys.Private(func() { l, err = net.Listen("unix", path) })
+	return l, err
+}
+
+// ListenTCP listens on an address of this machine. anywhere allows others than those of loopback.
+func ListenTCP(address string, anywhere bool) (net.Listener, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, ondisk.In(ondisk.ErrUsage, "%w; want HOST:PORT, for example 127.0.0.1:10809", err)
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if a, ok := l.Addr().(*net.TCPAddr); !anywhere && (!ok || !a.IP.IsLoopback()) {
+		return nil, errors.Join(l.Close(), ondisk.In(ondisk.ErrUsage,
+			"%q is not of this machine alone, and whoever reaches it can read the disk; "+
+				"for other machines too: --listen-anywhere", host))
+	}
+	return l, nil
+}
+
+// Activated returns the listener that systemd, or what does as it does, hands over; nil if there is none. Spec:
+// sd_listen_fds(3).
+func Activated() (net.Listener, error) {
+	const first = 3 // SD_LISTEN_FDS_START
+	if os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return nil, nil //nolint:nilnil // see above
+	}
+	if n := os.Getenv("LISTEN_FDS"); n != "1" {
+		return nil, ondisk.In(ondisk.ErrUsage, "LISTEN_FDS %q, want one socket", n)
+	}
+	f := os.NewFile(first, "the socket of LISTEN_FDS")
+	l, err := net.FileListener(f)
+	return l, errors.Join(err, f.Close())
+}
+
+// Leftovers lists the files and folders that closing a listener removes.
+func Leftovers(l net.Listener) []string {
+	switch l := l.(type) {
+	case *private:
+		return append(Leftovers(l.Listener), l.folder)
+	case *net.UnixListener:
+		return []string{l.Addr().String()}
+	}
+	return nil
+}

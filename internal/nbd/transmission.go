@@ -1,0 +1,321 @@
+package nbd
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+)
+
+// request is what a client sends in the transmission phase.
+type request struct {
+	Magic  uint32
+	Flags  uint16
+	Type   uint16
+	Cookie uint64 // of the client, for the reply
+	Offset uint64
+	Length uint32
+}
+
+// Room for the header of a reply in front of its data: 20 bytes of a chunk and 8 of an offset.
+const (
+	chunkHead  = 20
+	simpleHead = 16
+	headRoom   = chunkHead + 8
+)
+
+const (
+	// sparse is the shortest run of zeros inside a request that is sent as a hole.
+	sparse = 64 << 10
+	// maxStates bounds the states in one reply, and maxExtents the extents that are joined to them.
+	maxStates  = 1024
+	maxExtents = 1 << 16
+	// maxText bounds the message of an error.
+	maxText = 512
+)
+
+// transmit answers requests until the client ends the session. The data of a request never exceed the buffer.
+func (s *session) transmit() error {
+	for {
+		var q request
+		if err := binary.Read(s.r, be, &q); err != nil {
+			return err
+		}
+		if q.Magic != magicRequest {
+			return violation("request magic %#x, want %#x", q.Magic, magicRequest)
+		}
+		if q.Type == cmdDisconnect {
+			return errEnd
+		}
+		if err := s.serve(&q); err != nil {
+			return err
+		}
+	}
+}
+
+// serve answers one request. An error ends the session.
+func (s *session) serve(q *request) error {
+	allowed := uint16(0)
+	switch q.Type {
+	case cmdRead:
+		if s.structured {
+			allowed = cmdFlagDF
+		}
+	case cmdWrite:
+		return s.write(q)
+	case cmdTrim, cmdWriteZeroes:
+		return s.fail(q, errPerm, "the export is read-only")
+	case cmdCache, cmdFlush:
+	case cmdBlockStatus:
+		if !s.status {
+			return s.fail(q, errInvalid, "no metadata context was selected")
+		}
+		allowed = cmdFlagReqOne
+	default:
+		return s.fail(q, errInvalid, fmt.Sprintf("command %d is not supported", q.Type))
+	}
+	size := uint64(s.Disk.Size()) //nolint:gosec // never negative
+	switch {
+	case q.Flags&^allowed != 0:
+		return s.fail(q, errInvalid, fmt.Sprintf("command flags %#x are not supported", q.Flags&^allowed))
+	case q.Type == cmdFlush && (q.Offset != 0 || q.Length != 0):
+		return s.fail(q, errInvalid, "a flush has neither offset nor length")
+	case q.Offset > size || uint64(q.Length) > size-q.Offset:
+		return s.fail(q, errInvalid, fmt.Sprintf("%d bytes at %#x end behind the disk of %d bytes", q.Length, q.Offset, size))
+	case q.Type != cmdBlockStatus && q.Length > blockMax:
+		return s.fail(q, errInvalid, fmt.Sprintf("%d bytes at once, want %d at most", q.Length, blockMax))
+	}
+	r := disk.Range{Off: int64(q.Offset), Len: int64(q.Length)} //nolint:gosec // on the disk
+	switch {
+	case q.Type == cmdFlush: // nothing is ever written
+		return s.done(q)
+	case q.Type == cmdCache:
+		return s.cache(q, r)
+	case q.Type == cmdBlockStatus:
+		return s.blockStatus(q, r)
+	case s.structured:
+		return s.readChunks(q, r)
+	}
+	return s.readSimple(q, r)
+}
+
+// write refuses a write, whose data have to be taken all the same.
+func (s *session) write(q *request) error {
+	if q.Length > blockMax {
+		return violation("%d bytes to write, want %d at most", q.Length, blockMax)
+	}
+	if _, err := s.r.Discard(int(q.Length)); err != nil {
+		return err
+	}
+	return s.fail(q, errPerm, "the export is read-only")
+}
+
+// load reads bytes of the disk.
+func (s *session) load(p []byte, off int64) error {
+	n, err := s.Disk.ReadAt(p, off)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	err = fmt.Errorf("read %d bytes at %#x of the disk: %w", len(p), off, err)
+	s.failed(err)
+	return err
+}
+
+// cache reads a range, so that the system has it in memory.
+func (s *session) cache(q *request, r disk.Range) error {
+	for off := r.Off; off < r.End(); {
+		part := s.buf[:min(int64(len(s.buf)), r.End()-off)]
+		if err := s.load(part, off); err != nil {
+			return s.fail(q, errIO, err.Error())
+		}
+		off += int64(len(part))
+	}
+	return s.done(q)
+}
+
+// readSimple sends the data of a read behind one header. An error behind that ends the session.
+func (s *session) readSimple(q *request, r disk.Range) error {
+	head := s.simple(q, 0)
+	for begun := false; !begun || r.Len > 0; begun = true {
+		p := s.buf[len(head):]
+		p = p[:min(int64(len(p)), r.Len)]
+		if err := s.load(p, r.Off); err != nil {
+			if begun {
+				return err
+			}
+			return s.fail(q, errIO, err.Error())
+		}
+		if _, err := s.w.Write(s.buf[:len(head)+len(p)]); err != nil {
+			return err
+		}
+		head, r.Off, r.Len = nil, r.Off+int64(len(p)), r.Len-int64(len(p))
+	}
+	return nil
+}
+
+// readChunks sends the data of a read as chunks of data and holes. Each is complete before its header is sent.
+func (s *session) readChunks(q *request, r disk.Range) error {
+	whole := q.Flags&cmdFlagDF != 0
+	switch {
+	case r.Len == 0:
+		return s.done(q)
+	case whole && r.Len > int64(len(s.buf)-headRoom):
+		return s.fail(q, errOverflow, fmt.Sprintf("%d bytes in one chunk, want %d at most", r.Len, len(s.buf)-headRoom))
+	}
+	for r.Len > 0 {
+		n, zero := min(r.Len, int64(len(s.buf)-headRoom)), false
+		var err error
+		if !whole {
+			n, zero, err = s.stretch(r, n)
+		}
+		if err == nil && !zero {
+			err = s.load(s.buf[headRoom:headRoom+n], r.Off)
+		}
+		if err != nil {
+			return s.failAt(q, r.Off, err)
+		}
+		done := uint16(0)
+		if n == r.Len {
+			done = replyFlagDone
+		}
+		kind, size := uint16(replyData), headRoom+n
+		if zero {
+			kind, size = replyHole, headRoom+4
+			be.PutUint32(s.buf[headRoom:], uint32(n)) //nolint:gosec // blockMax at most
+		}
+		s.chunk(q, done, kind, int(size)-chunkHead)
+		be.PutUint64(s.buf[chunkHead:], uint64(r.Off)) //nolint:gosec // never negative
+		if _, err := s.w.Write(s.buf[:size]); err != nil {
+			return err
+		}
+		r.Off, r.Len = r.Off+n, r.Len-n
+	}
+	return nil
+}
+
+// stretch returns how many bytes from the start of r on are one chunk: zeros, or limit bytes at most that are worth
+// reading, with short runs of zeros among them.
+func (s *session) stretch(r disk.Range, limit int64) (n int64, zero bool, err error) {
+	for n < limit {
+		e, err := s.extent(r.Off+n, min(r.Len-n, max(limit-n, sparse)))
+		switch {
+		case err != nil:
+			return 0, false, err
+		case e.Zero && n == 0 && (e.Len >= sparse || e.Len == r.Len):
+			e, err = s.extent(r.Off, r.Len) // all of it
+			return e.Len, true, err
+		case e.Zero && e.Len >= sparse:
+			return n, false, nil
+		}
+		n += e.Len
+	}
+	return min(n, limit), false, nil
+}
+
+// extent asks the disk for the state of its bytes.
+func (s *session) extent(off, limit int64) (disk.Extent, error) {
+	e, err := s.Disk.Extent(off, limit)
+	if err != nil {
+		err = fmt.Errorf("map of the disk at %#x: %w", off, err)
+		s.failed(err)
+	}
+	return e, err
+}
+
+// blockStatus sends the states of a range, or of its beginning.
+func (s *session) blockStatus(q *request, r disk.Range) error {
+	if r.Len == 0 {
+		return s.fail(q, errInvalid, "the status of nothing")
+	}
+	most := min(maxStates, (len(s.buf)-headRoom)/8)
+	if q.Flags&cmdFlagReqOne != 0 {
+		most = 1
+	}
+	b := be.AppendUint32(s.buf[:chunkHead], allocationID)
+	var last disk.Extent
+	put := func() {
+		state := uint32(0)
+		if last.Zero {
+			state = stateHole | stateZero
+		}
+		b = be.AppendUint32(be.AppendUint32(b, uint32(last.Len)), state) //nolint:gosec // as long as the request
+		last.Len = 0
+	}
+	for count, walked := 0, 0; r.Len > 0 && walked < maxExtents; walked++ {
+		e, err := s.extent(r.Off, r.Len)
+		if err != nil {
+			return s.failAt(q, r.Off, err)
+		}
+		if last.Len > 0 && last.Zero != e.Zero {
+			put()
+			if count++; count == most {
+				break
+			}
+		}
+		last.Zero, last.Len = e.Zero, last.Len+e.Len
+		r.Off, r.Len = e.End(), r.Len-e.Len
+	}
+	if last.Len > 0 {
+		put()
+	}
+	s.chunk(q, replyFlagDone, replyBlockStatus, len(b)-chunkHead)
+	_, err := s.w.Write(s.buf[:len(b)])
+	return err
+}
+
+// chunk puts the header of a chunk in front of the buffer.
+func (s *session) chunk(q *request, flags, kind uint16, size int) {
+	b := be.AppendUint32(s.buf[:0], magicStructured)
+	b = be.AppendUint16(b, flags)
+	b = be.AppendUint16(b, kind)
+	b = be.AppendUint64(b, q.Cookie)
+	be.AppendUint32(b, uint32(size)) //nolint:gosec // of the buffer
+}
+
+// simple puts the header of a simple reply in front of the buffer.
+func (s *session) simple(q *request, code uint32) []byte {
+	b := be.AppendUint32(s.buf[:0], magicSimple)
+	b = be.AppendUint32(b, code)
+	return be.AppendUint64(b, q.Cookie)
+}
+
+// done sends the success of a request that has no data.
+func (s *session) done(q *request) error {
+	b := s.simple(q, 0)
+	if s.structured {
+		s.chunk(q, replyFlagDone, replyNone, 0)
+		b = s.buf[:chunkHead]
+	}
+	_, err := s.w.Write(b)
+	return err
+}
+
+// fail sends the error of a request.
+func (s *session) fail(q *request, code uint32, why string) error {
+	if !s.structured {
+		_, err := s.w.Write(s.simple(q, code))
+		return err
+	}
+	return s.errorChunk(q, replyError, code, why, nil)
+}
+
+// failAt sends the error of a read from an offset on.
+func (s *session) failAt(q *request, off int64, why error) error {
+	return s.errorChunk(q, replyErrorOffset, errIO, why.Error(), be.AppendUint64(nil, uint64(off))) //nolint:gosec // positive
+}
+
+func (s *session) errorChunk(q *request, kind uint16, code uint32, why string, tail []byte) error {
+	why = strings.ToValidUTF8(strings.ReplaceAll(why[:min(len(why), maxText)], "\x00", ""), "")
+	b := be.AppendUint32(s.buf[:chunkHead], code)
+	b = be.AppendUint16(b, uint16(len(why))) //nolint:gosec // maxText at most
+	b = append(append(b, why...), tail...)
+	s.chunk(q, replyFlagDone, kind, len(b)-chunkHead)
+	_, err := s.w.Write(s.buf[:len(b)])
+	return err
+}

@@ -1,0 +1,46 @@
+package report
+
+import (
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Serve is where a disk is served, and what was made of it.
+type Serve struct {
+	Head
+	Image Image `json:"image"`
+	Changes
+	AsIs     bool            `json:"as_is"` // the disk of the image, with nothing moved
+	URI      string          `json:"uri"`
+	Findings []align.Finding `json:"findings"`
+}
+
+// NewServe reports a plan whose disk is served.
+func NewServe(h Head, s *realign.Source, p *realign.Plan, uri string) *Serve {
+	return &Serve{
+		Head: h, Image: NewImage(s.Image), Changes: NewChanges(p), AsIs: p.Converts, URI: uri, Findings: orEmpty(p.Notes),
+	}
+}
+
+// Serve prints the address of a served disk, and how to read it.
+func (t *Text) Serve(r *Serve) {
+	t.findingLines(r.Findings)
+	if len(r.Findings) > 0 {
+		t.printf("\n")
+	}
+	what := movedText(r.Moved)
+	if r.AsIs {
+		what = "as it is"
+	}
+	t.para(2, "%s: %s, %s, served read-only until Ctrl-C.", Safe(r.Image.Path), what, units.Format(r.NewSize))
+	uri := ShellQuote(r.URI)
+	t.printf("  %s\n\nTo read it:\n", Safe(r.URI))
+	for _, line := range []string{
+		"qemu-img convert -f raw -O qcow2 " + uri + " copy.qcow2",
+		"nbdcopy " + uri + " copy.img",
+		"guestfish --ro --format=raw -a " + uri,
+	} {
+		t.printf("  %s\n", line)
+	}
+}
