@@ -46,10 +46,25 @@ var jobs = map[string]func(ctx context.Context, dir string) (string, error){
 		w, err := j.Write(ctx, s, p)
 		return fmt.Sprint(w.Files, w.Copied), err
 	},
+	"what is beside a disk": func(_ context.Context, dir string) (string, error) {
+		s, err := Open(filepath.Join(dir, "held", "one.vmdk"), Reading{})
+		if err != nil {
+			return "", err
+		}
+		defer s.Close()
+		codes := ""
+		for _, i := range s.Beside {
+			codes += i.Code + " "
+		}
+		return codes, nil
+	},
 	"an archive":   packageJob("vm.ova", "copy.ova"),
 	"a folder":     packageJob("vm.ovf", "copy.ovf"),
 	"a comparison": comparePackages,
 }
+
+// parts are what outcomes must have when no call fails.
+var parts = map[string]string{"what is beside a disk": "busy snapshot-parent"}
 
 // packageJob copies a package.
 func packageJob(from, to string) func(ctx context.Context, dir string) (string, error) {
@@ -108,6 +123,12 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 	t.Parallel()
 	made := t.TempDir()
 	smallPackage(t, made)
+	held := filepath.Join(made, "held")
+	require.NoError(t, os.Mkdir(held, 0o755))
+	require.NoError(t, os.Link(filepath.Join(made, "one.vmdk"), filepath.Join(held, "one.vmdk")))
+	require.NoError(t, os.WriteFile(filepath.Join(held, "one.vmdk.lck"), nil, 0o644))
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-b", filepath.Join(held, "one.vmdk"), "-F", "vmdk",
+		filepath.Join(held, "top.vmdk"))
 	for job := range jobs {
 		t.Run(job, func(t *testing.T) {
 			t.Parallel()
@@ -133,6 +154,7 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 				switch {
 				case !fails:
 					require.Empty(t, got.Error)
+					require.Contains(t, got.Found, parts[job])
 					want, files = got, now
 				case got.Error == "":
 					require.Equal(t, want, got, "%s failed", j.Failed())

@@ -189,27 +189,6 @@ func TestComparedPackages(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// Beside an image stand its lock and a snapshot of it.
-func TestWhatIsBesideASource(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	smallPackage(t, dir)
-	path := filepath.Join(dir, "one.vmdk")
-	require.NoError(t, os.WriteFile(path+".lck", nil, 0o644))
-	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-b", path, "-F", "vmdk", filepath.Join(dir, "top.vmdk"))
-	s := member(t, path)
-	var codes []string
-	for _, i := range s.Beside {
-		codes = append(codes, i.Code)
-	}
-	require.Equal(t, []string{"busy", "snapshot-parent"}, codes)
-	require.NoError(t, os.Remove(path+".lck"))
-	require.NoError(t, os.Remove(path))
-	require.NoError(t, os.Mkdir(path, 0o755))
-	s.Image.Dir.Close()
-	require.Error(t, s.read(), "the folder cannot be read")
-}
-
 // Tables of a copy that are wrong are found though its bytes are right.
 func TestTablesThatAreReadAgain(t *testing.T) {
 	t.Parallel()
