@@ -157,7 +157,8 @@ var edges = map[string][]string{
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
 	"internal/trial/film": nil,
 	// A disk for clients on a socket. It knows no images and no plans; sys keeps the socket to this user.
-	"internal/nbd": {"internal/sys"},
+	"internal/nbd":         {"internal/sys"},
+	"internal/trial/judge": {"internal/trial/film"}, // what two films have in common
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
 	"internal/cli": {

@@ -1,0 +1,243 @@
+// Package judge compares two runs of a guest by what their screens and serial ports came to. It is pure.
+package judge
+
+import (
+	"fmt"
+	"image"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trueup/trueup/internal/trial/film"
+)
+
+// Verdict is what two runs have in common.
+type Verdict string
+
+// Verdicts. Only Same and Differs judge the guest.
+const (
+	Same    Verdict = "same"    // both runs came to the same end, which is none of the failures that are known
+	Differs Verdict = "differs" // they came to different ends
+	Neither Verdict = "neither" // neither run booted a guest
+	Unclear Verdict = "unclear" // time was over, or the machine failed, before the ends could be compared
+)
+
+// Place is what shows a difference.
+type Place string
+
+// Places of differences.
+const (
+	End     Place = "end"     // how the run ended
+	Screen  Place = "screen"  // a line of text
+	Picture Place = "picture" // an area of a screen in graphics
+	Serial  Place = "serial"  // a line of the serial port
+	Passing Place = "passing" // a failure that only one run showed on its way
+)
+
+// Difference is one between the ends of two runs.
+type Difference struct {
+	Where  Place           `json:"where"`
+	Line   int             `json:"line,omitempty"`   // of a text, from 1
+	Column int             `json:"column,omitempty"` // from 1
+	Before string          `json:"before"`           // empty where that run has nothing there
+	After  string          `json:"after"`
+	Area   image.Rectangle `json:"-"` // of a picture, in pixels
+	Share  float64         `json:"-"` // of the pixels of the picture that differ, 0 to 1
+}
+
+// maxDifferences bounds those that are listed.
+const maxDifferences = 40
+
+// Judgement is the verdict on two runs with its reason in one sentence.
+type Judgement struct {
+	Verdict     Verdict
+	Reason      string
+	Differences []Difference
+	Tolerated   []string // what differs and says nothing of a guest
+}
+
+// Compare compares a run on the source with one on the aligned view.
+func Compare(before, after *film.Film) Judgement {
+	glyphs := alphabet{}
+	b, a := newSide(before, glyphs), newSide(after, glyphs)
+	if j, broken := machineFailed(b, a); broken {
+		return j
+	}
+	var j Judgement
+	j.Differences = ends(b, a)
+	shown, tolerated := screens(b, a)
+	j.Differences, j.Tolerated = append(j.Differences, shown...), tolerated
+	j.Differences = append(j.Differences, differing(Serial, b.tail, a.tail, b.said, a.said)...)
+	j.Differences = append(j.Differences, passing(b, a)...)
+	if len(j.Differences) > 0 {
+		j.Verdict, j.Reason = different(b, a, j.Differences)
+	} else {
+		j.Verdict, j.Reason = alike(b, a)
+	}
+	j.Differences = j.Differences[:min(len(j.Differences), maxDifferences)]
+	return j
+}
+
+// machineFailed judges nothing where QEMU or the server of the disk failed: that is no act of the guest.
+func machineFailed(b, a *side) (Judgement, bool) {
+	for _, s := range []struct {
+		run  string
+		film *film.Film
+	}{{"source", b.film}, {"aligned view", a.film}} {
+		switch s.film.Ended {
+		case film.Broken, film.DiskFailed, film.DiskFull:
+			reason := fmt.Sprintf("the run on the %s ended with a failure of its machine (%s)", s.run, s.film.Ended)
+			if s.film.Note != "" {
+				reason += ": " + s.film.Note
+			}
+			return Judgement{Verdict: Unclear, Reason: reason}, true
+		case film.Settled, film.TimeOver, film.PoweredOff, film.ResetLoop, film.Panicked:
+		}
+	}
+	return Judgement{}, false
+}
+
+// running reports whether the machine still ran at the end of a film.
+func running(f *film.Film) bool { return f.Ended == film.Settled || f.Ended == film.TimeOver }
+
+// ends returns the difference between how two runs ended. That one ran out of time is none by itself.
+func ends(b, a *side) []Difference {
+	if b.film.Ended == a.film.Ended || running(b.film) && running(a.film) {
+		return nil
+	}
+	return []Difference{{Where: End, Before: string(b.film.Ended), After: string(a.film.Ended)}}
+}
+
+// passing returns the failures that one run has shown on its way and the other has not.
+func passing(b, a *side) (out []Difference) {
+	for _, text := range slices.Sorted(maps.Keys(b.failures)) {
+		if !a.failures[text] && !b.ended(text) {
+			out = append(out, Difference{Where: Passing, Before: text})
+		}
+	}
+	for _, text := range slices.Sorted(maps.Keys(a.failures)) {
+		if !b.failures[text] && !a.ended(text) {
+			out = append(out, Difference{Where: Passing, After: text})
+		}
+	}
+	return out
+}
+
+// ended reports whether a failure stands among the final lines.
+func (s *side) ended(text string) bool {
+	return slices.ContainsFunc(slices.Concat(s.final, s.tail), func(l line) bool { return strings.Contains(l.norm, text) })
+}
+
+// different judges runs with differences: they differ, unless one may only have been slower.
+func different(b, a *side, all []Difference) (Verdict, string) {
+	bFails, aFails := b.stopped(), a.stopped()
+	switch {
+	case aFails != nil && bFails == nil:
+		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.came(), aFails.shown)
+	case bFails != nil && aFails == nil:
+		return Differs, fmt.Sprintf("the source stops: %s; the aligned view goes on to %s", bFails.shown, a.came())
+	case bFails != nil && bFails.norm == aFails.norm:
+		return alike(b, a)
+	case bFails != nil:
+		return Differs, fmt.Sprintf("the source stops: %s; the aligned view stops: %s", bFails.shown, aFails.shown)
+	}
+	if b.late(a) || a.late(b) {
+		return Unclear, fmt.Sprintf("time was over while the screens still changed: the source was at %s, the aligned view at %s",
+			b.came(), a.came())
+	}
+	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.came(), a.came())
+	if all[0].Where == End {
+		reason = fmt.Sprintf("the run on the source ended with %q, that on the aligned view with %q", all[0].Before, all[0].After)
+	}
+	return Differs, reason
+}
+
+// alike judges runs without a difference: they are the same, unless what they came to says nothing of a guest.
+func alike(b, a *side) (Verdict, string) {
+	stop := b.stopped()
+	switch {
+	case stop != nil && stop.guest:
+		return Neither, "both runs stop with the same failure, so the boot is not judged: " + stop.shown
+	case stop != nil:
+		return Neither, "no system was found in either run: " + stop.shown
+	case !b.evidence || !a.evidence:
+		if b.steady && a.steady {
+			return Neither, "neither run showed anything but what the firmware shows by itself"
+		}
+		return Unclear, "time was over before either run showed anything of a guest"
+	case b.onTheWay() || a.onTheWay():
+		return Unclear, fmt.Sprintf("both runs stood at %s, which is not the end of a boot", b.came())
+	case !b.steady || !a.steady:
+		return Unclear, "time was over while the screens still changed: both runs were at " + a.came()
+	}
+	return Same, "both runs come to " + a.came()
+}
+
+// quiet is how long a screen must have been the same, apart from what is tolerated, to count as an end.
+const quiet = 8 * time.Second
+
+// late reports whether s may only need more time to come where other is.
+func (s *side) late(other *side) bool {
+	return !s.steady && s.film.Took < 3*(other.since+quiet)
+}
+
+// stop is a failure that a run ended with.
+type stop struct {
+	shown, norm string
+	guest       bool // of a loader or a system, which was found
+}
+
+// stopped returns the failure that a run ended with, or nil.
+func (s *side) stopped() *stop {
+	switch s.film.Ended {
+	case film.ResetLoop:
+		return &stop{"the machine is reset again and again", "", true}
+	case film.Panicked:
+		return &stop{"the guest reports a panic", "", true}
+	default:
+	}
+	for _, all := range [][]line{s.final, s.tail} {
+		for _, l := range all {
+			if known, guest := failure(l.norm); known != "" {
+				return &stop{quoted(l.shown), l.norm, guest}
+			}
+		}
+	}
+	return nil
+}
+
+// onTheWay reports whether a run ended at a line of a boot that goes on, and its serial port shows no more.
+func (s *side) onTheWay() bool {
+	screen, hasScreen := last(s.final)
+	serial, hasSerial := last(s.tail)
+	switch {
+	case !running(s.film):
+		return false
+	case hasSerial && hasScreen:
+		return stays(serial.norm) && stays(screen.norm)
+	case hasSerial:
+		return stays(serial.norm) && s.picture == nil
+	case hasScreen:
+		return stays(screen.norm)
+	}
+	return false
+}
+
+// came describes what a run came to.
+func (s *side) came() string {
+	if l, ok := last(s.final); ok && s.picture == nil {
+		return "the line " + quoted(l.shown)
+	}
+	if s.picture != nil {
+		size := s.picture.Bounds().Size()
+		return fmt.Sprintf("a screen of %d x %d pixels", size.X, size.Y)
+	}
+	if l, ok := last(s.tail); ok {
+		return "the line " + quoted(l.shown) + " on the serial port"
+	}
+	return "an empty screen"
+}
+
+// quoted returns a line within quotation marks.
+func quoted(s string) string { return `"` + strings.TrimSpace(s) + `"` }

@@ -1,0 +1,339 @@
+package judge
+
+import (
+	"bytes"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/trial/film"
+)
+
+const bios = "SeaBIOS (version 1.16.2-debian-1.16.2-1)\n\n\niPXE (http://ipxe.org) 00:03.0 CA00 PCI2.10 PnP PMM+0EFD1030+0EF31030 CA00\n\n\n" +
+	"Booting from Hard Disk...\n"
+
+// shown is a film of text screens, which settled at the last.
+func shown(screens ...string) *film.Film {
+	f := &film.Film{Settled: true, Ended: film.Settled, Took: time.Duration(len(screens)) * 10 * time.Second}
+	for n, s := range screens {
+		f.Frames = append(f.Frames, film.Frame{At: time.Duration(n) * time.Second, Text: strings.Split(s, "\n")})
+	}
+	return f
+}
+
+// said is a film of a machine whose screen stays as the BIOS left it.
+func said(serial string) *film.Film {
+	f := shown(bios)
+	f.Serial = serial
+	return f
+}
+
+// cut is a film whose time was over a second after its last screen came.
+func cut(f *film.Film) *film.Film {
+	f.Settled, f.Ended, f.Took = false, film.TimeOver, f.Frames[len(f.Frames)-1].At+time.Second
+	return f
+}
+
+func ended(f *film.Film, end film.End) *film.Film {
+	f.Settled, f.Ended = false, end
+	return f
+}
+
+const kernelLog = "[    0.000000] Linux version 6.1.0-56-amd64 (debian-kernel@lists.debian.org)\n" +
+	"[    0.912345] ata1.00: 131072 sectors, multi 16: LBA48\n" +
+	"[    1.034567] sd 0:0:0:0: [sda] 131072 512-byte logical blocks: (67.1 MB/64.0 MiB)\n" +
+	"[    1.101234]  sda: sda1\n[    1.201234] random: crng init done\n[    1.301234] EXT4-fs (sda1): mounted filesystem\n" +
+	"Debian GNU/Linux 12 debian ttyS0\n\ndebian login: "
+
+var kernelLogAgain = strings.NewReplacer("0.9123", "2.0001", "1.03", "2.13", "131072", "133120", " 1.101234", "12.000001",
+	"[    1.201234] random: crng init done\n", "", "67.1 MB/64.0 MiB", "68.2 MB/65.0 MiB").Replace(kernelLog)
+
+const menu = bios + " GNU GRUB  version 2.06\n *Debian GNU/Linux\n  Advanced options\n  The highlighted entry will be executed automatically in 5s."
+
+var compared = []struct {
+	name          string
+	before, after *film.Film
+	want          Verdict
+	says          string // in the reason
+	at            Difference
+}{
+	{
+		name: "a prompt", before: shown(bios, bios+"boot:"), after: shown(bios + "boot:"), want: Same, says: `the line "boot:"`,
+	}, {
+		name: "a login with another log above it", before: said(kernelLog), after: said(kernelLogAgain), want: Same, says: "debian login:",
+	}, {
+		name: "a countdown", before: shown(menu), after: shown(strings.Replace(menu, "5s", "3s", 1)), want: Same,
+	}, {
+		name: "a clock, a spinner and a progress", before: shown(bios + "Setup 12:03:59 /\n45% done"),
+		after: shown(bios + "Setup 12:04:11 |\n45% done"), want: Same,
+	}, {
+		name:   "a systemd that starts its units in another order",
+		before: shown("[  OK  ] Started A.\n[  OK  ] Started B.\nhost login:"), after: shown("[  OK  ] Started B.\n[  OK  ] Started A.\nhost login:"),
+		want: Same,
+	}, {
+		name: "another error", before: shown(bios + "boot:"), after: shown(bios + "Boot error"), want: Differs, says: "aligned view stops: \"Boot error\"",
+		at: Difference{Where: Screen, Line: 8, Column: 1, Before: "boot:", After: "Boot error"},
+	}, {
+		name: "another number of an error", before: shown(bios + "GRUB Error 17"), after: shown(bios + "GRUB Error 15"), want: Differs,
+		at: Difference{Where: Screen, Line: 8, Column: 13, Before: "GRUB Error 17", After: "GRUB Error 15"},
+	}, {
+		name: "a boot that stops early", before: shown(bios+"GRUB loading.", bios+"GRUB loading.\nWelcome\nhost login:"),
+		after: shown(bios + "GRUB loading."), want: Differs,
+	}, {
+		name: "a boot that goes on only after", before: shown(bios + "Missing operating system"), after: shown(bios + "host login:"), want: Differs,
+	}, {
+		name: "a partition that the kernel lost", before: said(kernelLog), after: said(strings.Replace(kernelLogAgain, "sda: sda1", "sda:", 1)),
+		want: Differs, at: Difference{Where: Serial, Line: 4, Column: 21, Before: "[    1.101234]  sda: sda1", After: "[   12.000001]  sda:"},
+	}, {
+		name: "a kernel that panics", before: said(kernelLog),
+		after: said(strings.Split(kernelLogAgain, "EXT4")[0] + "Kernel panic - not syncing: VFS: Unable to mount root fs"),
+		want:  Differs, says: "Kernel panic",
+	}, {
+		name: "an error that passes", before: shown("menu", "host login:"), after: shown("error: no such device: 1234.", "menu", "host login:"), want: Differs,
+		at: Difference{Where: Passing, After: "error: no such device"},
+	}, {
+		name: "a guest that goes off", before: shown("host login:"), after: ended(shown("host login:"), film.PoweredOff), want: Differs,
+		says: `"settled"`, at: Difference{Where: End, Before: "settled", After: "powered off"},
+	}, {
+		name: "both go off", before: ended(shown("done", ""), film.PoweredOff), after: ended(shown("done"), film.PoweredOff), want: Same,
+	}, {
+		name: "a reset loop", before: shown("host login:"), after: ended(shown("host login:"), film.ResetLoop), want: Differs, says: "again and again",
+	}, {
+		name: "no disk that boots", before: shown(bios + "Boot failed: not a bootable disk\n\nNo bootable device."),
+		after: shown(bios + "Boot failed: not a bootable disk\n\nNo bootable device."), want: Neither, says: "no system was found",
+	}, {
+		name: "no operating system", before: shown(bios + "Missing operating system"), after: shown(bios + "Missing operating system"), want: Neither,
+	}, {
+		name: "the same error of GRUB", before: shown(bios + "error: no such partition.\nEntering rescue mode...\ngrub rescue>"),
+		after: shown(bios + "error: no such partition.\nEntering rescue mode...\ngrub rescue>"), want: Neither, says: "the same failure",
+	}, {
+		name: "the same panic", before: said(kernelLog[:200] + "\n[    3.100000] Kernel panic - not syncing: x"),
+		after: said(kernelLog[:200] + "\n[    3.200000] Kernel panic - not syncing: x"), want: Neither, says: "the same failure",
+	}, {
+		name: "both loop", before: ended(shown("hello"), film.ResetLoop), after: ended(shown("hello"), film.ResetLoop), want: Neither,
+	}, {
+		name: "nothing but the BIOS", before: shown(bios), after: shown(bios), want: Neither, says: "firmware",
+	}, {
+		name: "nothing at all", before: &film.Film{Settled: true, Ended: film.Settled}, after: &film.Film{Settled: true, Ended: film.Settled}, want: Neither,
+	}, {
+		name: "a kernel that is loading", before: shown(bios + "Loading initial ramdisk ..."), after: shown(bios + "Loading initial ramdisk ..."),
+		want: Unclear, says: "not the end of a boot",
+	}, {
+		name: "nothing in time", before: cut(shown(bios)), after: cut(shown(bios)), want: Unclear, says: "time was over",
+	}, {
+		name: "one slower than the other", before: shown(bios+"a", bios+"a\nb", bios+"a\nb\nlogin:"), after: cut(shown(bios+"a", bios+"a\nb")),
+		want: Unclear, says: "time was over",
+	}, {
+		name: "one is late, and fails", before: shown(bios+"a", bios+"a\nlogin:"), after: cut(shown(bios+"a", bios+"a\nKernel panic - not syncing: x")),
+		want: Differs,
+	}, {
+		name: "one had thrice the time", before: shown(bios+"a", bios+"a\nlogin:"), want: Differs,
+		after: func() *film.Film {
+			f := cut(shown(bios+"a", bios+"b", bios+"c"))
+			f.Frames[2].At, f.Took = 99*time.Second, 100*time.Second
+			return f
+		}(),
+	}, {
+		name: "text and graphics", before: shown("host login:"), after: painted(desktop(320, 240)), want: Differs,
+	}, {
+		name: "QEMU failed", before: shown("host login:"), after: &film.Film{Ended: film.Broken, Note: "out of memory"}, want: Unclear, says: "out of memory",
+	}, {
+		name: "the server failed", before: ended(shown("host login:"), film.DiskFailed), after: shown("host login:"), want: Unclear, says: "source",
+	}, {
+		name: "a desktop", before: filmed(desktop(320, 240)), after: filmed(desktop(320, 240)), want: Same,
+		says: "320 x 240",
+	}, {
+		name: "a desktop with another time", before: filmed(desktop(320, 240)),
+		after: filmed(with(desktop(320, 240), image.Rect(276, 224, 318, 236), white)), want: Same,
+	}, {
+		name: "a desktop with another window", before: filmed(desktop(320, 240)),
+		after: filmed(with(desktop(320, 240), image.Rect(80, 80, 200, 160), white)), want: Differs,
+		at: Difference{Where: Picture, Area: image.Rect(80, 80, 200, 160), Share: float64(120*80) / (320 * 240)},
+	}, {
+		name: "another resolution", before: filmed(desktop(320, 240)), after: filmed(desktop(400, 300)), want: Differs,
+	}, {
+		name: "only the firmware's picture", before: painted(desktop(400, 300)), after: painted(desktop(400, 300)), want: Neither, says: "firmware",
+	}, {
+		name: "a black screen", before: painted(black(320, 240)), after: painted(black(320, 240)), want: Neither,
+	},
+}
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	for _, c := range compared {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			j := Compare(c.before, c.after)
+			require.Equal(t, c.want, j.Verdict, "%+v", j)
+			require.Contains(t, j.Reason, c.says)
+			if c.at.Where != "" {
+				require.Equal(t, c.at, j.Differences[0])
+			}
+			require.Equal(t, c.want == Differs, c.want == Differs && len(j.Differences) > 0)
+			// A comparison has no direction, but for its words.
+			require.Equal(t, c.want, Compare(c.after, c.before).Verdict)
+		})
+	}
+}
+
+// Each failure that is known makes a difference where one run has it, and judges nothing where both have it.
+func TestKnownFailures(t *testing.T) {
+	t.Parallel()
+	for _, text := range slices.Concat(noSystem, failed, []string{"GRUB Loading stage1.5.\n\nError 15", "L 99 99 99 99", "LI", "grub>"}) {
+		fails, boots := bios+text, bios+"host login:"
+		require.Equal(t, Neither, Compare(shown(fails), shown(fails)).Verdict, text)
+		require.Equal(t, Differs, Compare(shown(boots), shown(fails)).Verdict, text)
+		require.Equal(t, Differs, Compare(said(boots), said(fails)).Verdict, text)
+	}
+}
+
+// Every change of a letter of a screen is one, and so is every digit of what is no time.
+func TestEveryCharacterCounts(t *testing.T) {
+	t.Parallel()
+	text := bios + "A disk read took place at sector 4711 of drive 80h\nC:\\> type readme.1st\nC:\\>"
+	for at := len(bios); at < len(text); at++ {
+		if strings.ContainsRune(" \n", rune(text[at])) {
+			continue
+		}
+		other := text[:at] + "~" + text[at+1:]
+		require.Equal(t, Differs, Compare(shown(text), shown(other)).Verdict, other[len(bios):])
+	}
+}
+
+var white = color.NRGBA{250, 250, 250, 255}
+
+func black(w, h int) *image.NRGBA {
+	return with(image.NewNRGBA(image.Rect(0, 0, w, h)), image.Rect(0, 0, w, h), color.NRGBA{A: 255})
+}
+
+// desktop is a picture of many colours.
+func desktop(w, h int) *image.NRGBA {
+	p := image.NewNRGBA(image.Rect(0, 0, w, h))
+	for y := range h {
+		for x := range w {
+			p.SetNRGBA(x, y, color.NRGBA{uint8(x / 4), uint8(y / 3), 120, 255})
+		}
+	}
+	return p
+}
+
+func with(p *image.NRGBA, r image.Rectangle, c color.Color) *image.NRGBA {
+	draw.Draw(p, r, image.NewUniform(c), image.Point{}, draw.Src)
+	return p
+}
+
+// painted is a film of screens in graphics, which settled at the last.
+func painted(screens ...*image.NRGBA) *film.Film {
+	f := shown()
+	for n, p := range screens {
+		var b bytes.Buffer
+		if err := png.Encode(&b, p); err != nil {
+			panic(err)
+		}
+		f.Frames = append(f.Frames, film.Frame{At: time.Duration(n) * time.Second, Picture: b.Bytes()})
+	}
+	return f
+}
+
+// filmed is a film of a BIOS and then of a screen in graphics.
+func filmed(p *image.NRGBA) *film.Film {
+	f := painted(black(64, 64), p)
+	f.Frames[0] = shown(bios).Frames[0]
+	return f
+}
+
+// typed paints a text as a console does, in glyphs that random bits draw.
+func typed(w, h int, rows ...string) *image.NRGBA {
+	p := black(w, h)
+	for y, row := range rows {
+		for x, r := range row {
+			bits := rand.New(rand.NewPCG(uint64(r), 7))
+			for at := 0; r != ' ' && at < glyphWidth*glyphHeight; at++ {
+				dx, dy := at%glyphWidth, at/glyphWidth
+				if r == '_' && dy > 13 || r != '_' && dx > 0 && dy > 1 && bits.IntN(2) == 0 {
+					p.SetNRGBA(x*glyphWidth+dx, y*glyphHeight+dy, white)
+				}
+			}
+		}
+	}
+	return p
+}
+
+func TestPaintedText(t *testing.T) {
+	t.Parallel()
+	rows := func(edit func([]string) []string) *film.Film {
+		all := []string{
+			"[    0.000000] Linux version 6.1.0", "[    0.500000] Memory: 1024K", "[    0.700000] sda: sda1 sda2",
+			"[    1.000000] EXT4-fs (sda1): mounted filesystem", "", "Debian GNU/Linux 12 debian tty1", "", "debian login: ",
+		}
+		return filmed(typed(480, 192, edit(all)...))
+	}
+	same := func(s []string) []string { return s }
+	for name, c := range map[string]struct {
+		edit func([]string) []string
+		want Verdict
+	}{
+		"the same":   {same, Same},
+		"the cursor": {func(s []string) []string { s[7] += "_"; return s }, Same},
+		"other times": {func(s []string) []string {
+			for n := range s {
+				s[n] = strings.NewReplacer(" 0.5", " 0.9", " 0.7", " 1.8", " 1.0", " 2.4").Replace(s[n])
+			}
+			return s
+		}, Same},
+		"scrolled":                 {func(s []string) []string { return append([]string{"", ""}, s...) }, Same},
+		"one word":                 {func(s []string) []string { s[2] = "[    0.700000] sda: sda1"; return s }, Differs},
+		"one letter of each line":  {func(s []string) []string { s[0], s[5] = s[0]+"x", s[5]+"y"; return s }, Differs},
+		"an error below":           {func(s []string) []string { return append(s, "I/O error, dev sda") }, Differs},
+		"an error instead of it":   {func(s []string) []string { return append(s[:4], "Unable to mount root fs") }, Differs},
+		"nothing but the first":    {func(s []string) []string { return s[:1] }, Differs},
+		"another number of a disk": {func(s []string) []string { s[2] = "[    0.700000] sda: sda1 sda3 sdb"; return s }, Differs},
+	} {
+		require.Equal(t, c.want, Compare(rows(same), rows(c.edit)).Verdict, name)
+		require.Equal(t, c.want, Compare(rows(c.edit), rows(same)).Verdict, name)
+	}
+}
+
+// An animation that never ends is no difference; what stands beside it is.
+func TestRestlessPictures(t *testing.T) {
+	t.Parallel()
+	busy := func(offset int, more image.Rectangle) *film.Film {
+		screens := []*image.NRGBA{black(320, 240)}
+		for n := range 10 {
+			p := desktop(320, 240)
+			x := 40 + 24*((n+offset)%8)
+			screens = append(screens, with(with(p, image.Rect(x, 200, x+20, 220), white), more, white))
+		}
+		f := painted(screens...)
+		f.Frames[0] = shown(bios).Frames[0]
+		f.Settled, f.Ended, f.Took = false, film.TimeOver, time.Minute
+		return f
+	}
+	require.Equal(t, Same, Compare(busy(0, image.Rectangle{}), busy(3, image.Rectangle{})).Verdict)
+	require.Equal(t, Differs, Compare(busy(0, image.Rectangle{}), busy(3, image.Rect(50, 50, 150, 100))).Verdict)
+}
+
+func FuzzCompare(f *testing.F) {
+	f.Add([]byte(bios+"boot:"), []byte(kernelLog), painted(desktop(16, 16)).Frames[0].Picture)
+	f.Add([]byte("\x1b[2J\x1b[1;1Hx\r\ny\rz"), []byte("\xff\x00[    1.2] a"), []byte("\x89PNG\r\n\x1a\n"))
+	f.Fuzz(func(t *testing.T, screen, serial, picture []byte) {
+		one := shown(string(screen))
+		one.Serial = string(serial)
+		two := shown(bios+"host login:", string(screen))
+		two.Frames = append(two.Frames, film.Frame{At: time.Minute, Picture: picture})
+		for _, a := range []*film.Film{one, two} {
+			require.NotEqual(t, Differs, Compare(a, a).Verdict)
+			for _, b := range []*film.Film{one, two} {
+				require.Equal(t, Compare(a, b).Verdict, Compare(b, a).Verdict)
+			}
+		}
+	})
+}
