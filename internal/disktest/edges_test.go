@@ -158,7 +158,8 @@ var edges = map[string][]string{
 	"internal/trial/film": nil,
 	// A disk for clients on a socket. It knows no images and no plans; sys keeps the socket to this user.
 	"internal/nbd":         {"internal/sys"},
-	"internal/trial/judge": {"internal/trial/film"}, // what two films have in common
+	"internal/trial/judge": {"internal/trial/film"},                 // what two films have in common
+	"internal/trial":       {"internal/sys", "internal/trial/film"}, // it knows no image
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
 	"internal/cli": {
@@ -290,18 +291,18 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 // openers may touch the file system, and starters may start goroutines. cli's are the ones that wait for
 // a signal and for standard input, and the report file; progress prints once a second; sandbox reads what /proc says
 // about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each client;
-// disktest is for tests.
+// trial makes the temporary files of QEMU and waits for it; disktest is for tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox",
-		"internal/cli", "internal/nbd",
+		"internal/cli", "internal/nbd", "internal/trial",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
 		"internal/disktest/oddfs",
 		"internal/disktest/mutants",
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli",
-		"internal/nbd",
+		"internal/nbd", "internal/trial",
 		"internal/disktest",
 	}
 )

@@ -1,0 +1,78 @@
+package sys
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tie puts a program that the calling goroutine starts into a process group of its own, and has the kernel kill it when
+// this one dies. The kernel goes by the thread that started it: release gives that up.
+func Tie(cmd *exec.Cmd) (release func()) {
+	runtime.LockOSThread()
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
+	return runtime.UnlockOSThread
+}
+
+// EndGroup waits for the end of a process and then kills what it may have started.
+func EndGroup(pid int) {
+	_ = again(func() error { return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })
+	_ = unix.Kill(-pid, unix.SIGKILL)
+}
+
+// Unprivileged has root start a program as the user nobody, with the right to use KVM. dir becomes that user's. A root
+// that cannot change its user has no rights worth the change.
+func Unprivileged(cmd *exec.Cmd, dir string) error {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	u, err := user.Lookup("nobody")
+	if err != nil {
+		return err
+	}
+	uid, errUID := strconv.ParseUint(u.Uid, 10, 32)
+	gid, errGID := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(errUID, errGID); err != nil {
+		return err
+	}
+	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	if st, err := os.Stat("/dev/kvm"); err == nil {
+		c.Groups = []uint32{st.Sys().(*syscall.Stat_t).Gid}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c}
+	return os.Chown(dir, int(uid), int(gid))
+}
+
+// Work returns the time that the threads of a process had on a processor, and the time for which they waited for one;
+// false if that is not known. Spec: Linux, Documentation/scheduler/sched-stats.rst, schedstat.
+func Work(pid int) (ran, waited time.Duration, known bool) {
+	names, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")
+	if err != nil {
+		return 0, 0, false
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(name) //nolint:gosec // of the kernel
+		fields := strings.Fields(string(b))
+		if err != nil || len(fields) < 2 {
+			continue // the thread has ended
+		}
+		r, errRan := strconv.ParseInt(fields[0], 10, 64)
+		w, errWaited := strconv.ParseInt(fields[1], 10, 64)
+		if errRan == nil && errWaited == nil {
+			ran, waited, known = ran+time.Duration(r), waited+time.Duration(w), true
+		}
+	}
+	return ran, waited, known
+}

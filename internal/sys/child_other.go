@@ -1,0 +1,20 @@
+//go:build !linux
+
+package sys
+
+import (
+	"os/exec"
+	"time"
+)
+
+// Tie does nothing: this system cannot end a program with the one that started it.
+func Tie(*exec.Cmd) (release func()) { return func() {} }
+
+// EndGroup does nothing.
+func EndGroup(int) {}
+
+// Unprivileged changes nothing.
+func Unprivileged(*exec.Cmd, string) error { return nil }
+
+// Work is not known.
+func Work(int) (ran, waited time.Duration, known bool) { return 0, 0, false }

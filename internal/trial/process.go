@@ -1,0 +1,250 @@
+package trial
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// process is a running QEMU.
+type process struct {
+	cmd     *exec.Cmd
+	monitor *monitor
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when it has ended
+	said    tail
+	out     *os.File // its monitor
+	dump    *os.File // QEMU writes pictures to it
+	dumped  *os.File // the same file
+}
+
+// Descriptors of the child: the picture and the connection to the disk's server. QEMU opens no path of either, so that
+// it needs no right to them.
+const (
+	pictureFD = 3
+	diskFD    = 4
+)
+
+const (
+	maxPPM     = 16 << 20 // bytes of a picture
+	endLimit   = 5 * time.Second
+	maxWords   = 4 << 10
+	dialLimit  = 10 * time.Second
+	pictureSet = "/dev/fdset/1"
+)
+
+// start runs QEMU and returns when it has opened everything, with the guest not started.
+func (m *Machine) start(ctx context.Context) (*process, error) {
+	program, err := m.program()
+	if err != nil {
+		return nil, err
+	}
+	args, err := m.arguments()
+	if err != nil {
+		return nil, err
+	}
+	server, err := dial(ctx, m.Disk)
+	if err != nil {
+		return nil, err
+	}
+	defer server.Close()
+	dir, err := os.MkdirTemp(temporary(), "trueup-boot-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir) // its files have no names any more when the guest runs
+	p := &process{done: make(chan struct{})}
+	if err := p.makePicture(dir); err != nil {
+		return nil, errors.Join(err, p.closeFiles())
+	}
+	args = append([]string{"-add-fd", fmt.Sprintf("fd=%d,set=1", pictureFD)}, args...)
+	p.cmd = &exec.Cmd{
+		Path: program, Args: append([]string{program}, args...), Dir: "/",
+		Env:    []string{"TMPDIR=" + dir, "PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/nonexistent"},
+		Stderr: &p.said, ExtraFiles: []*os.File{p.dump, server}, WaitDelay: endLimit,
+	}
+	if err := errors.Join(sys.Unprivileged(p.cmd, dir), p.spawn(ctx)); err != nil {
+		return nil, errors.Join(err, p.closeFiles())
+	}
+	if err := p.monitor.greet(ctx); err != nil {
+		p.end()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("%s: %s", program, p.words(err))
+	}
+	return p, nil
+}
+
+// temporary is where the guest's writes go: the usual place of large files.
+func temporary() string {
+	if dir := os.Getenv("TMPDIR"); dir != "" {
+		return dir
+	}
+	if st, err := os.Stat("/var/tmp"); err == nil && st.IsDir() {
+		return "/var/tmp"
+	}
+	return os.TempDir()
+}
+
+// dial connects to a server by its URI, nbd+unix:///?socket=PATH.
+func dial(ctx context.Context, uri string) (*os.File, error) {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme != "nbd+unix" || u.Query().Get("socket") == "" {
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%q is no URI of a socket of NBD", uri)
+	}
+	d := net.Dialer{Timeout: dialLimit}
+	c, err := d.DialContext(ctx, "unix", u.Query().Get("socket"))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.(*net.UnixConn).File()
+}
+
+// makePicture makes the file of pictures, which has no name when QEMU runs.
+func (p *process) makePicture(dir string) (err error) {
+	path := filepath.Join(dir, "screen")
+	//nolint:gosec // a folder of our own
+	if p.dump, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		return err
+	}
+	p.dumped, err = os.Open(path) //nolint:gosec // the same
+	return err
+}
+
+func (p *process) closeFiles() error {
+	var errs []error
+	for _, f := range []*os.File{p.dump, p.dumped} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// spawn starts the process.
+func (p *process) spawn(ctx context.Context) error {
+	in, err := p.cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	out, theirOut, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	p.cmd.Stdout, p.out = theirOut, out
+	started := make(chan error)
+	go func() {
+		release := sys.Tie(p.cmd)
+		defer release()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			sys.EndGroup(p.cmd.Process.Pid)
+			_ = p.cmd.Wait() // p.cmd.ProcessState has the end
+			close(p.done)
+		}
+	}()
+	err = <-started
+	err = errors.Join(err, theirOut.Close())
+	if err != nil {
+		return errors.Join(err, out.Close())
+	}
+	ctx, p.cancel = context.WithCancel(ctx)
+	p.monitor = newMonitor(ctx, in, out)
+	return nil
+}
+
+// end kills QEMU, with all that it may have started, and waits for it.
+func (p *process) end() {
+	p.cancel()
+	_ = p.cmd.Process.Kill()
+	<-p.done
+	_ = p.out.Close()
+	_ = p.closeFiles()
+}
+
+// words returns QEMU's last words for an error that it caused.
+func (p *process) words(err error) string {
+	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
+		select {
+		case <-p.done:
+			err = fmt.Errorf("it ended: %v", p.cmd.ProcessState)
+		case <-time.After(endLimit):
+			err = errors.New("it closed its monitor")
+		}
+	}
+	return strings.TrimSpace(err.Error() + "; " + cmp.Or(p.said.String(), "it said nothing"))
+}
+
+// picture returns the screen as PPM.
+func (p *process) picture(ctx context.Context) ([]byte, error) {
+	// QEMU writes through the same open file.
+	if err := p.dump.Truncate(0); err != nil {
+		return nil, err
+	}
+	if _, err := p.dump.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	if err := p.monitor.call(ctx, "screendump", map[string]string{"filename": pictureSet}, nil); err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.NewSectionReader(p.dumped, 0, maxPPM+1))
+	if err == nil && len(b) > maxPPM {
+		err = fmt.Errorf("%w: a picture above %d bytes", errNoQMP, maxPPM)
+	}
+	return b, err
+}
+
+// work is what QEMU did: time on a processor, and time in which it wanted one.
+type work struct {
+	ran, waited time.Duration
+	known       bool
+}
+
+func (p *process) work() (w work) {
+	w.ran, w.waited, w.known = sys.Work(p.cmd.Process.Pid)
+	return w
+}
+
+func (w work) since(before work) (work, bool) {
+	return work{ran: w.ran - before.ran, waited: w.waited - before.waited}, w.known && before.known
+}
+
+// tail keeps the last bytes that were written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b[max(0, len(b)-maxWords):]...)
+	t.b = t.b[max(0, len(t.b)-maxWords):]
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.TrimSpace(t.b))
+}

@@ -1,0 +1,181 @@
+package trial
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/trial/film"
+)
+
+// Registers of a VGA. Spec: IBM VGA, as in QEMU's hw/display/vga_regs.h.
+const (
+	portMisc      = 0x3CC // read: bit 0 puts the CRTC at colour ports
+	portGraphics  = 0x3CE
+	graphicsMisc  = 6 // bit 0: graphics; bits 2 and 3: window of the memory
+	portCRTC      = 0x3D4
+	portCRTCMono  = 0x3B4
+	crtcColumns   = 0x01 // less one
+	crtcOverflow  = 0x07 // bit 1 and 6: bits 8 and 9 of the last line
+	crtcCell      = 0x09 // bits 0 to 4: height of a cell, less one
+	crtcStartHigh = 0x0C // cell at the upper left
+	crtcStartLow  = 0x0D
+	crtcLastLine  = 0x12
+	crtcPitch     = 0x13 // pairs of cells from line to line
+)
+
+// Windows of the text memory, by bits 2 and 3 of graphicsMisc. The other two are of graphics and of fonts.
+const (
+	windowMono   = 2
+	windowColour = 3
+	textMono     = 0xB0000
+	textColour   = 0xB8000
+	textWindow   = 32 << 10
+)
+
+// vga reads registers through the monitor while the machine stands still: the index of each is put back.
+type vga struct {
+	monitor *monitor
+	err     error
+}
+
+// in reads a port: its own, or a register behind an index port when the index is not negative.
+func (v *vga) in(ctx context.Context, port, index int) int {
+	if v.err != nil {
+		return 0
+	}
+	line := fmt.Sprintf("i /b %#x", port)
+	if index >= 0 {
+		line += fmt.Sprintf(".%d", index)
+	}
+	var text string
+	if text, v.err = v.monitor.human(ctx, line); v.err != nil {
+		return 0
+	}
+	// "portb[0x03cf] = 0x0e"
+	_, value, _ := strings.Cut(strings.TrimSpace(text), "= 0x")
+	n, err := strconv.ParseUint(value, 16, 8)
+	if err != nil {
+		v.err = fmt.Errorf("%w: %s: %.80q", errNoQMP, line, text)
+	}
+	return int(n)
+}
+
+// registers reads some registers of an index port and puts its index back.
+func (v *vga) registers(ctx context.Context, port int, indexes ...int) map[int]int {
+	was := v.in(ctx, port, -1)
+	all := map[int]int{}
+	for _, i := range indexes {
+		all[i] = v.in(ctx, port, i)
+	}
+	v.in(ctx, port, was)
+	return all
+}
+
+// geometry is where the cells of a text screen lie.
+type geometry struct {
+	window, columns, rows, start, pitch int
+}
+
+// text returns where the text is; false in graphics, and while a font is loaded. It must not touch memory in graphics:
+// a read there changes the latches, which the guest may use.
+func (v *vga) text(ctx context.Context) (geometry, bool) {
+	misc := v.registers(ctx, portGraphics, graphicsMisc)[graphicsMisc]
+	g := geometry{window: textColour}
+	switch misc >> 2 & 3 {
+	case windowMono:
+		g.window = textMono
+	case windowColour:
+	default:
+		return g, false
+	}
+	if misc&1 != 0 {
+		return g, false
+	}
+	port := portCRTC
+	if v.in(ctx, portMisc, -1)&1 == 0 {
+		port = portCRTCMono
+	}
+	r := v.registers(ctx, port, crtcColumns, crtcOverflow, crtcCell, crtcStartHigh, crtcStartLow, crtcLastLine,
+		crtcPitch)
+	lines := 1 + (r[crtcLastLine] | r[crtcOverflow]&0x02<<7 | r[crtcOverflow]&0x40<<3)
+	g.columns = min(r[crtcColumns]+1, film.MaxColumns)
+	g.rows = min(lines/(r[crtcCell]&0x1F+1), film.MaxRows)
+	g.start = r[crtcStartHigh]<<8 | r[crtcStartLow]
+	g.pitch = 2 * r[crtcPitch]
+	return g, v.err == nil
+}
+
+// screen returns the lines of a text screen; nil in graphics. The machine must stand still.
+func (v *vga) screen(ctx context.Context) ([]string, error) {
+	g, ok := v.text(ctx)
+	if !ok {
+		return nil, v.err
+	}
+	cells, err := v.cells(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	lines := make([]string, g.rows)
+	for row := range lines {
+		var line strings.Builder
+		for column := range g.columns {
+			at := (g.start + row*g.pitch + column) % (textWindow / 2)
+			line.WriteRune(codePage437(byte(cells[at] & 0xFF)))
+		}
+		lines[row] = strings.TrimRight(line.String(), " ")
+	}
+	return lines, nil
+}
+
+// cells reads as much of the text window as the screen can lie in: character and attribute of each cell.
+func (v *vga) cells(ctx context.Context, g geometry) ([]uint16, error) {
+	cells := make([]uint16, textWindow/2)
+	first, count := g.start%len(cells), g.rows*g.pitch+g.columns
+	if first+count > len(cells) { // it wraps
+		first, count = 0, len(cells)
+	}
+	line := fmt.Sprintf("xp /%dhx %#x", count, g.window+2*first)
+	text, err := v.monitor.human(ctx, line)
+	if err != nil {
+		return nil, err
+	}
+	// "00000000000b8000: 0x0753 0x0765"
+	at := first
+	for row := range strings.Lines(text) {
+		_, values, _ := strings.Cut(row, ":")
+		for value := range strings.FieldsSeq(values) {
+			n, err := strconv.ParseUint(value, 0, 16)
+			if err != nil || at >= len(cells) {
+				return nil, fmt.Errorf("%w: %s: %.80q", errNoQMP, line, row)
+			}
+			cells[at] = uint16(n)
+			at++
+		}
+	}
+	if at != first+count {
+		return nil, fmt.Errorf("%w: %s: %d cells", errNoQMP, line, at-first)
+	}
+	return cells, nil
+}
+
+// highCharacters are those of the code page 437 above ASCII. Spec: IBM CP437, as in Unicode's CP437.TXT.
+var highCharacters = []rune("ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»" +
+	"░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■ ")
+
+// lowCharacters are the pictures that the font has below the space, for those that menus draw with.
+var lowCharacters = []rune(" ☺☻♥♦♣♠•◘○◙♂♀♪♫☼►◄↕‼¶§▬↨↑↓→←∟↔▲▼")
+
+// codePage437 returns the character of a cell by the font of the BIOS. A guest can have loaded another one.
+func codePage437(b byte) rune {
+	switch {
+	case int(b) < len(lowCharacters):
+		return lowCharacters[b]
+	case b == 0x7F:
+		return '⌂'
+	case b < 0x80:
+		return rune(b)
+	}
+	return highCharacters[b-0x80]
+}

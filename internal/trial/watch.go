@@ -1,0 +1,375 @@
+package trial
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"image"
+	"image/png"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trueup/trueup/internal/trial/film"
+)
+
+// When a run is looked at, and when it has settled.
+const (
+	interval      = 250 * time.Millisecond
+	DefaultSettle = 5 * time.Second
+	busyFactor    = 3       // a guest that computes gets so much longer, in time of its processor
+	unknownFactor = 6       // so does one of which it is not known
+	loading       = 1 << 20 // bytes read from the disk that show a guest at work
+	maxResets     = 3       // an installed system may start anew once or twice, as firmware does
+	cursorWidth   = 16      // pixels: what changes in less is a cursor
+	cursorHeight  = 32
+)
+
+// Watch says how a run is recorded. The zero value has the defaults.
+type Watch struct {
+	Settle time.Duration                         // a screen that rests so long has settled
+	Look   func(at time.Duration, last []string) // called for each look; last is a screen in text mode
+}
+
+// recorder makes a film of a machine.
+type recorder struct {
+	watch   Watch
+	machine *process
+	monitor *monitor
+	limit   time.Duration
+	writes  int64
+	film    film.Film
+	began   time.Time
+
+	changed time.Time // when screen or serial port last changed
+	work    work      // of QEMU at that time
+	read    int64     // from the disk until then
+	resets  int
+	noSpace bool
+	raw     []byte       // the last picture as it came
+	picture *image.NRGBA // the same
+	serial  halves
+}
+
+// Run starts the machine, and returns what it showed until it settled, ended or ran out of time. With auto, a KVM that
+// breaks while the guest runs is replaced by emulation.
+func (m Machine) Run(ctx context.Context, w Watch) (film.Film, error) {
+	f, err := m.run(ctx, w)
+	if err == nil && f.Ended == film.Broken && f.Accel == "kvm" && (m.Accel == "" || m.Accel == "auto") {
+		m.Accel = "tcg"
+		f, err = m.run(ctx, w)
+	}
+	return f, err
+}
+
+func (m *Machine) run(ctx context.Context, w Watch) (film.Film, error) {
+	p, err := m.start(ctx)
+	if err != nil {
+		return film.Film{}, err
+	}
+	defer p.end()
+	r := &recorder{watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit), writes: cmp.Or(m.Writes, maxWrites)}
+	r.watch.Settle = cmp.Or(w.Settle, DefaultSettle)
+	p.monitor.event = r.event
+	err = r.record(ctx)
+	if ctx.Err() != nil {
+		return film.Film{}, ctx.Err()
+	}
+	if err != nil { // the guest ran, so that there is a film
+		r.film.Ended, r.film.Note = film.Broken, p.words(err)
+	}
+	r.film.Serial = r.serial.String()
+	r.film.Took = time.Since(r.began)
+	return r.film, nil
+}
+
+// event counts resets, and notes a disk that is full.
+func (r *recorder) event(name string, data eventData) {
+	switch {
+	case name == "RESET" && data.Guest:
+		r.resets++
+	case name == "BLOCK_IO_ERROR" && data.NoSpace:
+		r.noSpace = true
+	}
+}
+
+// record starts the guest, and looks at it until it ends.
+func (r *recorder) record(ctx context.Context) error {
+	var kvm struct{ Enabled bool }
+	if err := r.monitor.call(ctx, "query-kvm", nil, &kvm); err != nil {
+		return err
+	}
+	r.film.Accel = "tcg"
+	if kvm.Enabled {
+		r.film.Accel = "kvm"
+	}
+	r.began = time.Now()
+	r.rested(r.began)
+	if err := r.monitor.call(ctx, "cont", nil, nil); err != nil {
+		return err
+	}
+	ticks := time.NewTicker(interval)
+	defer ticks.Stop()
+	for r.film.Ended == "" {
+		if err := r.wait(ctx, ticks.C); err != nil {
+			return err
+		}
+		if err := r.look(ctx); err != nil {
+			return err
+		}
+	}
+	r.film.Settled = r.film.Ended == film.Settled || r.film.Ended == film.PoweredOff || r.film.Ended == film.Panicked
+	return nil
+}
+
+// wait handles what QEMU sends until the next look.
+func (r *recorder) wait(ctx context.Context, tick <-chan time.Time) error {
+	for {
+		select {
+		case <-tick:
+			return nil
+		case a := <-r.monitor.answers:
+			if a.Event != "" {
+				r.event(a.Event, a.Data)
+			}
+		case err := <-r.monitor.lost:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// look takes what is to be seen, and decides whether the run has ended.
+func (r *recorder) look(ctx context.Context) error {
+	var state struct{ Status string }
+	if err := r.monitor.call(ctx, "query-status", nil, &state); err != nil {
+		return err
+	}
+	running := state.Status == "running"
+	lines, err := r.screen(ctx, running)
+	if err != nil {
+		return err
+	}
+	if err := r.hear(ctx); err != nil {
+		return err
+	}
+	wrote, err := r.disk(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	if r.watch.Look != nil {
+		r.watch.Look(now.Sub(r.began), lines)
+	}
+	switch {
+	case r.noSpace || wrote > r.writes:
+		r.film.Ended = film.DiskFull
+	case !running:
+		r.film.Ended, r.film.Note = stopped(state.Status)
+	case r.resets > maxResets:
+		r.film.Ended = film.ResetLoop
+	case r.settled(now):
+		r.film.Ended = film.Settled
+	case now.Sub(r.began) >= r.limit:
+		r.film.Ended = film.TimeOver
+	}
+	return nil
+}
+
+// stopped returns the end of a machine by its state. Spec: QEMU, qapi/run-state.json, RunState.
+func stopped(status string) (end film.End, note string) {
+	switch status {
+	case "shutdown":
+		return film.PoweredOff, ""
+	case "guest-panicked":
+		return film.Panicked, ""
+	case "io-error":
+		return film.DiskFailed, ""
+	}
+	return film.Broken, fmt.Sprintf("the machine stopped in the state %.40q", status)
+}
+
+// screen adds a frame if the screen has changed. It returns the lines of a text screen.
+func (r *recorder) screen(ctx context.Context, running bool) ([]string, error) {
+	lines, err := r.text(ctx, running)
+	if err != nil {
+		return nil, err
+	}
+	if lines != nil {
+		last, _ := r.film.Last()
+		if !slices.Equal(lines, last.Text) && (len(r.film.Frames) > 0 || strings.Join(lines, "") != "") {
+			r.add(film.Frame{Text: lines})
+		}
+		r.raw, r.picture = nil, nil
+		return lines, nil
+	}
+	raw, err := r.machine.picture(ctx)
+	if err != nil || bytes.Equal(raw, r.raw) {
+		return nil, err
+	}
+	picture, err := film.DecodePPM(raw)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&b, picture); err != nil {
+		return nil, err
+	}
+	if r.picture != nil && isCursor(r.picture, picture) {
+		r.film.Frames[len(r.film.Frames)-1].Picture = b.Bytes()
+	} else {
+		r.add(film.Frame{Picture: b.Bytes()})
+	}
+	r.raw, r.picture = raw, picture
+	return nil, nil
+}
+
+// text reads a text screen while the guest stands still: it cannot see that its registers are looked at.
+func (r *recorder) text(ctx context.Context, running bool) ([]string, error) {
+	if !running {
+		return (&vga{monitor: r.monitor}).screen(ctx)
+	}
+	if err := r.monitor.call(ctx, "stop", nil, nil); err != nil {
+		return nil, err
+	}
+	lines, err := (&vga{monitor: r.monitor}).screen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = r.monitor.call(ctx, "cont", nil, nil)
+	if _, refused := errors.AsType[*commandError](err); refused {
+		err = nil // the guest has ended meanwhile: the next look sees how
+	}
+	return lines, err
+}
+
+// add appends a frame. Beyond the bounds a frame of the middle is dropped.
+func (r *recorder) add(f film.Frame) {
+	now := time.Now()
+	f.At = now.Sub(r.began)
+	r.film.Frames = append(r.film.Frames, f)
+	for len(r.film.Frames) > 2 && (len(r.film.Frames) > film.MaxFrames || pictures(r.film.Frames) > film.MaxPictures) {
+		middle := len(r.film.Frames) / 2
+		r.film.Frames = slices.Delete(r.film.Frames, middle, middle+1)
+		r.film.Dropped++
+	}
+	r.rested(now)
+}
+
+// pictures returns the bytes of all pictures.
+func pictures(frames []film.Frame) (n int) {
+	for _, f := range frames {
+		n += len(f.Picture)
+	}
+	return n
+}
+
+// isCursor reports whether two pictures differ in no more than a cursor takes.
+func isCursor(a, b *image.NRGBA) bool {
+	if a.Bounds() != b.Bounds() {
+		return false
+	}
+	var box image.Rectangle
+	for y := range a.Bounds().Dy() {
+		rowA, rowB := a.Pix[y*a.Stride:][:a.Stride], b.Pix[y*b.Stride:][:b.Stride]
+		if bytes.Equal(rowA, rowB) {
+			continue
+		}
+		for x := range a.Bounds().Dx() {
+			if !bytes.Equal(rowA[4*x:4*x+4], rowB[4*x:4*x+4]) {
+				box = box.Union(image.Rect(x, y, x+1, y+1))
+			}
+		}
+	}
+	return box.Dx() <= cursorWidth && box.Dy() <= cursorHeight
+}
+
+// hear takes what the guest sent through its serial port.
+func (r *recorder) hear(ctx context.Context) error {
+	var sent []byte // JSON has it in base64
+	arguments := map[string]any{"device": serialName, "size": serialBuffer, "format": "base64"}
+	if err := r.monitor.call(ctx, "ringbuf-read", arguments, &sent); err != nil {
+		return err
+	}
+	if len(sent) > 0 {
+		r.serial.add(sent)
+		r.rested(time.Now())
+	}
+	return nil
+}
+
+// disk returns the length of the temporary file. Much reading shows a guest that has not settled.
+func (r *recorder) disk(ctx context.Context) (wrote int64, err error) {
+	var all []struct {
+		Device string
+		Stats  struct {
+			Read int64 `json:"rd_bytes"`
+		}
+		Parent struct {
+			Stats struct {
+				End int64 `json:"wr_highest_offset"`
+			}
+		}
+	}
+	if err := r.monitor.call(ctx, "query-blockstats", nil, &all); err != nil {
+		return 0, err
+	}
+	for _, d := range all {
+		if d.Device != diskName {
+			continue
+		}
+		if d.Stats.Read-r.read > loading {
+			r.read = d.Stats.Read
+			r.rested(time.Now())
+		}
+		return d.Parent.Stats.End, nil
+	}
+	return 0, fmt.Errorf("%w: query-blockstats knows no disk", errNoQMP)
+}
+
+// rested begins the time in which nothing may change.
+func (r *recorder) rested(now time.Time) { r.changed, r.work = now, r.machine.work() }
+
+// settled reports whether nothing has changed for long enough. A guest that waits needs less time than one that
+// computes: a kernel unpacks itself behind an unchanged screen. On a busy machine that time is of the guest's processor.
+func (r *recorder) settled(now time.Time) bool {
+	rest := now.Sub(r.changed)
+	if rest < r.watch.Settle {
+		return false
+	}
+	did, known := r.machine.work().since(r.work)
+	switch {
+	case !known:
+		return rest >= unknownFactor*r.watch.Settle
+	case did.ran+did.waited < rest/4:
+		return true
+	}
+	return did.ran >= busyFactor*r.watch.Settle
+}
+
+// halves keeps the first and the last bytes of a stream.
+type halves struct {
+	head, tail []byte
+	cut        bool
+}
+
+func (h *halves) add(b []byte) {
+	const half = film.MaxSerial / 2
+	n := min(half-len(h.head), len(b))
+	h.head, b = append(h.head, b[:n]...), b[n:]
+	h.tail = append(h.tail, b...)
+	if over := len(h.tail) - half; over > 0 {
+		h.tail, h.cut = append(h.tail[:0], h.tail[over:]...), true
+	}
+}
+
+// String returns both halves, with a line between them if something is missing there.
+func (h *halves) String() string {
+	if h.cut {
+		return string(h.head) + "\n[...]\n" + string(h.tail)
+	}
+	return string(h.head) + string(h.tail)
+}
