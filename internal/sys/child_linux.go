@@ -26,6 +26,9 @@ func Tie(cmd *exec.Cmd) (release func()) {
 	return runtime.UnlockOSThread
 }
 
+// Apart puts a program into a process group of its own: Ctrl-C at a terminal goes to this one alone.
+func Apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+
 // EndGroup waits for the end of a process and then kills what it may have started.
 func EndGroup(pid int) {
 	_ = again(func() error { return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })

@@ -10,6 +10,9 @@ import (
 // Tie does nothing: this system cannot end a program with the one that started it.
 func Tie(*exec.Cmd) (release func()) { return func() {} }
 
+// Apart does nothing.
+func Apart(*exec.Cmd) {}
+
 // EndGroup does nothing.
 func EndGroup(int) {}
 

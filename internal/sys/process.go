@@ -8,6 +8,9 @@ import (
 // Interrupt is the signal of Ctrl-C.
 const Interrupt = syscall.SIGINT
 
+// Terminate is the signal that asks a program to end.
+const Terminate = syscall.SIGTERM
+
 // EndSignals returns the signals that ask a program to end.
 func EndSignals() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}

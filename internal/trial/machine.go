@@ -19,18 +19,19 @@ import (
 
 // Machine is a computer with one disk.
 type Machine struct {
-	QEMU     string        // program; empty: the usual one
-	Disk     string        // URI of a server of NBD
-	Firmware string        // BIOS or UEFI
-	Bus      string        // one of Buses
-	Accel    string        // one of Accels
-	Memory   int           // MiB
-	Heads    int           // of the geometry that the BIOS reports; 0: its own choice
-	Sectors  int           // per track
-	Size     int64         // of the disk, for that geometry
-	Clock    time.Time     // what its clock shows at the start
-	Limit    time.Duration // of the run
-	Writes   int64         // bound of the temporary file, in bytes
+	QEMU       string        // program; empty: the usual one
+	Disk       string        // URI of a server of NBD
+	Firmware   string        // BIOS or UEFI
+	Bus        string        // one of Buses
+	Accel      string        // one of Accels
+	Memory     int           // MiB
+	Heads      int           // of the geometry that the BIOS reports; 0: its own choice
+	Sectors    int           // per track
+	Size       int64         // of the disk, for that geometry
+	SectorSize int64         // 0: 512
+	Clock      time.Time     // what its clock shows at the start
+	Limit      time.Duration // of the run
+	Writes     int64         // bound of the temporary file, in bytes
 }
 
 // Firmware of a machine.
@@ -186,6 +187,9 @@ func (m *Machine) disk() (args []string) {
 		device += fmt.Sprintf(",lcyls=%d,lheads=%d,lsecs=%d", min(max(m.Size/track, 1), 1024), m.Heads, m.Sectors)
 	}
 	server := fmt.Sprintf("file.driver=nbd,file.server.type=fd,file.server.str=%d", diskFD)
+	if m.SectorSize > 512 {
+		device += fmt.Sprintf(",logical_block_size=%d,physical_block_size=%d", m.SectorSize, m.SectorSize)
+	}
 	return append(args,
 		"-drive", "if=none,id="+diskName+",snapshot=on,cache=unsafe,rerror=stop,werror=stop,driver=raw,"+server,
 		"-device", device)

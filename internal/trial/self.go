@@ -1,0 +1,282 @@
+package trial
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/trial/film"
+)
+
+// Limits of what a child of this program prints.
+const maxAnswer = 64 << 20
+
+// ChildError is the error of a command of this program that ran as a confined process.
+type ChildError struct {
+	Code    string // as in JSON
+	Message string
+	Exit    int
+}
+
+func (e *ChildError) Error() string { return e.Message }
+
+// self is this very program, even when its file was replaced since it was started.
+func self() (string, error) {
+	if runtime.GOOS == "linux" {
+		return "/proc/self/exe", nil
+	}
+	return os.Executable()
+}
+
+// Plan is what trueup plan says of a disk, as far as a trial needs it.
+type Plan struct {
+	ExitCode int `json:"exit_code"`
+	Error    *struct{ Code, Message string }
+	Image    struct {
+		Details map[string]string `json:"descriptor"`
+	}
+	Moved   int
+	Patches []struct{}
+	Result  struct {
+		Size  int64 `json:"size_bytes"`
+		Table struct {
+			Scheme     string
+			Heads      int
+			Sectors    int   `json:"sectors_per_track"`
+			SectorSize int64 `json:"sector_size_bytes"`
+		}
+		Boot       struct{ Name string } `json:"boot_code"`
+		Partitions []struct {
+			Type   string
+			Active bool
+		}
+	}
+}
+
+// Ask has a confined process of this program plan the disk. Its arguments are those of plan, with SOURCE at the end.
+// This process reads nothing of the image.
+func Ask(ctx context.Context, stderr io.Writer, args ...string) (*Plan, error) {
+	program, err := self()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, append([]string{"plan", "--json"}, args...)...)
+	var out bounded
+	said := &tail{}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, said, endLimit
+	release := sys.Tie(cmd)
+	defer release()
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil && cmd.ProcessState == nil {
+		return nil, err
+	}
+	var p Plan
+	if jsonErr := json.Unmarshal(out.Bytes(), &p); jsonErr != nil {
+		return nil, fmt.Errorf("trueup plan ended with %v and without a plan: %.500s", cmd.ProcessState, said)
+	}
+	if p.Error != nil || p.ExitCode != 0 {
+		e := &ChildError{Exit: max(p.ExitCode, 1), Code: "internal", Message: "trueup plan: no reason"}
+		if p.Error != nil {
+			e.Code, e.Message = p.Error.Code, p.Error.Message
+		}
+		return nil, e
+	}
+	_, err = io.WriteString(stderr, said.String()) // warnings
+	return &p, err
+}
+
+// bounded keeps what is written to it, up to a bound.
+type bounded struct{ bytes.Buffer }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > maxAnswer {
+		return 0, ondisk.In(ondisk.ErrLimit, "a report above %d bytes", maxAnswer)
+	}
+	return b.Buffer.Write(p)
+}
+
+// Moves reports whether the aligned disk differs from the source.
+func (p *Plan) Moves() bool { return p.Moved > 0 || len(p.Patches) > 0 }
+
+// Types of partitions. Spec: UEFI 2.10, 5.3.3 and 5.2.2; GRUB manual, "BIOS installation".
+const (
+	typeESP      = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
+	typeESPofMBR = "0xef"
+	typeBIOSBoot = "21686148-6449-6e6f-744e-656564454649"
+)
+
+// Fit completes a machine by what is on the disk. Values that are set stay.
+func (p *Plan) Fit(m *Machine) {
+	t := p.Result.Table
+	m.Heads, m.Sectors, m.Size, m.SectorSize = t.Heads, t.Sectors, p.Result.Size, t.SectorSize
+	if m.Firmware == "" {
+		m.Firmware = p.firmware()
+	}
+	if m.Bus != "" {
+		return
+	}
+	// Every guest has a driver for IDE, since its CD drive hung there. QEMU has no LSI53C1030, the lsilogic of VMware.
+	switch {
+	case t.SectorSize > 512:
+		m.Bus = "lsisas" // IDE has sectors of 512 bytes
+	case m.Firmware == UEFI:
+		m.Bus = "sata"
+	default:
+		m.Bus = "ide"
+	}
+}
+
+// firmware returns what starts the disk. Code in sector 0 of a GPT starts nothing without a BIOS boot partition: some
+// tools write it to every disk.
+func (p *Plan) firmware() string {
+	var esp, biosBoot, active bool
+	for _, part := range p.Result.Partitions {
+		esp = esp || part.Type == typeESP || part.Type == typeESPofMBR
+		biosBoot = biosBoot || part.Type == typeBIOSBoot
+		active = active || part.Active
+	}
+	code := p.Result.Boot.Name != "" && p.Result.Boot.Name != "empty"
+	switch {
+	case !esp, code && biosBoot, code && active && p.Result.Table.Scheme == "mbr":
+		return BIOS
+	}
+	return UEFI
+}
+
+// Server is a confined process of this program that serves a disk.
+type Server struct {
+	URI  string
+	cmd  *exec.Cmd
+	said tail
+	done chan struct{}
+	once sync.Once
+}
+
+// Serve starts a server. Its arguments are those of serve, with SOURCE at the end.
+func Serve(ctx context.Context, args ...string) (*Server, error) {
+	program, err := self()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{done: make(chan struct{})}
+	args = append([]string{"serve", "--json", "--exit-with-parent"}, args...)
+	s.cmd = exec.Command(program, args...)
+	s.cmd.Stderr, s.cmd.WaitDelay = &s.said, endLimit
+	out, theirOut, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	s.cmd.Stdout = theirOut
+	sys.Apart(s.cmd)
+	if err := errors.Join(s.cmd.Start(), theirOut.Close()); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = s.cmd.Wait() // Close has its end
+		close(s.done)
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var first struct {
+		URI      string
+		ExitCode int `json:"exit_code"`
+		Error    *struct{ Code, Message string }
+	}
+	err = json.NewDecoder(io.LimitReader(out, maxAnswer)).Decode(&first)
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case err != nil:
+		s.Close()
+		err = fmt.Errorf("trueup serve ended with %v: %.500s", s.cmd.ProcessState, &s.said)
+	case first.Error != nil:
+		err = &ChildError{Code: first.Error.Code, Message: first.Error.Message, Exit: max(first.ExitCode, 1)}
+	default:
+		s.URI = first.URI
+		return s, nil
+	}
+	s.Close()
+	return nil, err
+}
+
+// Close ends the server, which then removes its socket. It returns what the server said of the source while it served:
+// what was read then is in doubt.
+func (s *Server) Close() error {
+	s.once.Do(func() {
+		_ = s.cmd.Process.Signal(sys.Terminate)
+		select {
+		case <-s.done:
+		case <-time.After(endLimit):
+			_ = s.cmd.Process.Kill()
+			<-s.done
+		}
+	})
+	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("trueup serve ended with %v: %.1000s", s.cmd.ProcessState, &s.said)
+	}
+	return nil
+}
+
+// Pair is a trial: a machine that starts the disk as it is, and then the aligned one.
+type Pair struct {
+	Machine Machine
+	Watch   Watch
+	Reading []string // flags that say how SOURCE is read
+	Moving  []string // flags that say what moves; they have those of Reading too
+	Source  string
+	Say     func(text string) // is told what begins and what has ended
+
+	Before, After film.Film
+	Moved         bool // else there is one run only
+}
+
+// Run asks for the plan, and starts both disks one after the other. A source that fails makes both runs worthless.
+func (t *Pair) Run(ctx context.Context, stderr io.Writer) error {
+	p, err := Ask(ctx, stderr, slices.Concat(t.Moving, []string{"--", t.Source})...)
+	if err != nil {
+		return err
+	}
+	p.Fit(&t.Machine)
+	if err := t.Machine.Ready(); err != nil {
+		return err
+	}
+	t.Moved = p.Moves()
+	t.Before, err = t.film(ctx, "as it is", slices.Concat([]string{"--as-is"}, t.Reading, []string{"--", t.Source}))
+	if err != nil || !t.Moved {
+		return err
+	}
+	t.Machine.Accel = t.Before.Accel // both run alike
+	t.After, err = t.film(ctx, "aligned", slices.Concat(t.Moving, []string{"--", t.Source}))
+	return err
+}
+
+// film serves a disk, starts it, and ends the server.
+func (t *Pair) film(ctx context.Context, what string, args []string) (f film.Film, err error) {
+	s, err := Serve(ctx, args...)
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	m := t.Machine
+	m.Disk = s.URI
+	t.Say(fmt.Sprintf("boots the disk %s: %s, %s, %d s at most", what, m.Firmware, m.Bus, int(m.Limit.Seconds())))
+	if f, err = m.Run(ctx, t.Watch); err == nil {
+		t.Say(fmt.Sprintf("the disk %s: %s after %.0f s (%s)", what, f.Ended, f.Took.Seconds(), f.Accel))
+	}
+	return f, err
+}
