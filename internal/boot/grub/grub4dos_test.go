@@ -34,12 +34,13 @@ func putGrub4DOS(f forge.Bytes) {
 }
 
 // TestGrub4DOSWithASecondMark puts the instruction that the place of the second part is looked for by at the very start
-// too, where no place stands in front of it.
+// too, where no place stands in front of it, and one with another mark.
 func TestGrub4DOSWithASecondMark(t *testing.T) {
-	for at := range 2 {
+	for at, first := range []string{"66b8475255aa", "66b8475255aa", "90909066b811223344"} {
 		f := tableforge.NewMBR(60000, tableforge.Slot{Type: 6, Flag: 0x80, Start: 63, Sectors: 40000})
-		code := boottest.Code("66b8475255aa", "31f631ffb9df00fcf3a5bbfc1f66b8475255aa6639077503e89819eab800002016 1f663907",
+		code := boottest.Code(first, "31f631ffb9df00fcf3a5bbfc1f66b8475255aa6639077503e89819eab800002016 1f663907",
 			"83c60c81fefe0172eb")
+		at %= 2
 		f.Put(int64(at), code[:len(code)-at])
 		f.Text(0x1ffc, "GR\x55\xaa")
 		r := boottest.Read(t, f)
@@ -135,6 +136,20 @@ func TestGrub4DOSRunsThePreviousMBR(t *testing.T) {
 			}
 			require.Equal(t, tc.effects, effects)
 		})
+	}
+}
+
+// LBA 1 without the signature of an MBR, or without code, is none that grub4dos kept.
+func TestGrub4DOSWithoutAPreviousMBR(t *testing.T) {
+	for _, tc := range []struct {
+		signature uint16
+		code      []byte
+	}{{0xaa00, []byte{0xfa}}, {0x0055, []byte{0xfa}}, {0xaa55, nil}} {
+		f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0xda, Flag: 0x80, Start: 2000, Sectors: 4000})
+		putGrub4DOS(f)
+		f.Put(512, tc.code)
+		f.U16(1022, tc.signature)
+		require.Len(t, boottest.Read(t, f).Chain, 1)
 	}
 }
 

@@ -2,6 +2,7 @@ package grub_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -148,13 +149,16 @@ func TestGrubLegacyRefused(t *testing.T) {
 		says   string
 		moves  int // the partition whose move matters; 0: any
 	}{
-		"stage at lba 0":                  {change: at(0), says: "LBA 0"},
+		"stage at lba 0":                  {change: at(0), says: "where there is no room for it"},
 		"stage at lba 2^32-1":             {change: at(1<<32 - 1), says: "LBA 4294967295"},
 		"stage between two partitions":    {change: at(8080), says: "neither in one partition nor in the gap"},
 		"stage behind all partitions":     {change: at(16200), says: "neither in one partition nor in the gap"},
 		"no stage at its place":           {after: func(f forge.Bytes) { clear(f[1000*512:][:0x1f8]) }, says: "LBA 1000 in partition 1 holds no stage"},
 		"a stage for another address":     {after: func(f forge.Bytes) { f.U16(0x42, 0x2000); f.U16(0x48, 0x200) }, says: "holds no stage"},
 		"an address that is not known":    {after: func(f forge.Bytes) { f.U16(0x42, 0x9000) }, says: "0x9000"},
+		"an address with its segment":     {after: func(f forge.Bytes) { f.U16(0x42, 0x9000); f.U16(0x48, 0x900) }, says: "0x9000"},
+		"code that does not jump on":      {after: func(f forge.Bytes) { f.U8(0x15d, 0x90) }, says: "not that of GRUB 0.9x"},
+		"a jump to another segment":       {after: func(f forge.Bytes) { f.U8(1000*512+0xe8+3, 1) }, says: "holds no stage"},
 		"another segment than address":    {after: func(f forge.Bytes) { f.U16(0x48, 0x900) }, says: "segment 0x900"},
 		"interface 3.1":                   {after: func(f forge.Bytes) { f.U8(0x3f, 1) }, says: "3.1"},
 		"code that uses no such field":    {after: func(f forge.Bytes) { f.U8(0xa3, 0x40) }, says: "not that of GRUB 0.9x"},
@@ -174,6 +178,12 @@ func TestGrubLegacyRefused(t *testing.T) {
 			*s = grubforge.Stage15()
 			s.List[0].Sectors = 62
 		}, says: "LBA 2, 62 sectors long, neither in one partition nor in the gap"},
+		"second sector in a segment":     {after: func(f forge.Bytes) { f.U8(1001*512+3, 1) }, says: "second sector"},
+		"second sector in a high one":    {after: func(f forge.Bytes) { f.U8(1001*512+4, 1) }, says: "second sector"},
+		"second sector of interface 2.2": {after: func(f forge.Bytes) { f.U8(1001*512+6, 2) }, says: "second sector"},
+		"a long version":                 {change: version("0.97-with-many-patches"), says: `version of its stage2 is "0.97-with-many-p"`},
+		"a version of control codes":     {change: version("0.97\x1b"), says: `version of its stage2 is "0.97\x1b"`},
+		"menu without an end":            {change: opens("/" + strings.Repeat("a", 600)), says: "no name"},
 		"second sector of a stage1.5":    {after: func(f forge.Bytes) { f.U8(1001*512+0x10, 2) }, says: "stage 2"},
 		"second sector of interface 3.1": {after: func(f forge.Bytes) { f.U8(1001*512+7, 1) }, says: "second sector"},
 		"version 1.98":                   {change: func(_ forge.Bytes, s *grubforge.Stage) { s.Version = "1.98" }, says: "1.98"},
@@ -232,6 +242,10 @@ func run(lba uint32, sectors uint16) func(forge.Bytes, *grubforge.Stage) {
 
 func opens(name string) func(forge.Bytes, *grubforge.Stage) {
 	return func(_ forge.Bytes, s *grubforge.Stage) { s.Opens = name }
+}
+
+func version(text string) func(forge.Bytes, *grubforge.Stage) {
+	return func(_ forge.Bytes, s *grubforge.Stage) { s.Version = text }
 }
 
 // GRUB legacy reads sectors of 512 bytes.

@@ -200,13 +200,13 @@ func (s *legacyStage) readHead(sector []byte, one *stage1) error {
 		return err
 	}
 	h, name := &s.head, stageAt(one.Address)
-	version, rest, ok := bytes.Cut(h.Text[:], []byte{0})
+	version, rest, _ := bytes.Cut(h.Text[:], []byte{0}) // one without an end is too long
 	switch {
 	case h.Jump[0] != 0xea || h.Jump[3] != 0 || h.Jump[4] != 0 || h.Major != one.Major || h.Minor != one.Minor:
 		return unsoundf("LBA %d does not hold the second sector of its %s", s.list[0].Start, name)
 	case (h.ID == 0) != (one.Address == stage2Address) || int(h.ID) >= len(stage15Kinds):
 		return unsoundf("its %s says that it is stage %d, which does not belong to %#x", name, h.ID, one.Address)
-	case !ok || !bytes.HasPrefix(version, []byte("0.9")) || len(version) > 16 || !isPrintable(version):
+	case !bytes.HasPrefix(version, []byte("0.9")) || len(version) > 16 || !isPrintable(version):
 		return unsoundf("the version of its %s is %.16q, and 0.9x is known", name, version)
 	}
 	s.version = string(version)

@@ -219,6 +219,10 @@ func TestLiloIsListed(t *testing.T) {
 	var names []string
 	for _, ref := range r.Refs {
 		names = append(names, ref.Name())
+		_, err := ref.Encode(ref.Raw, ref.Points+100)
+		require.ErrorIs(t, err, ondisk.ErrLimit, ref.Name())
+		_, err = ref.Encode(ref.Raw, ref.Points+1<<50)
+		require.Error(t, err, ref.Name())
 	}
 	require.Equal(t, []string{
 		"LILO pointer to the list of its second stage",
@@ -252,6 +256,12 @@ func TestLiloRefused(t *testing.T) {
 		}
 		f.U32(at(d, liloFileTable+2, 508), liloforge.Sum(table[:3*512-4]))
 	}
+	// sealed sets a byte of the parameters, and their checksum.
+	sealed := func(d liloDisk, used, off int64, b byte) {
+		p := at(d, used-1, 0)
+		d.bytes.U8(p+off, b)
+		d.bytes.U32(p+504, liloforge.Sum(d.bytes[p:p+504]))
+	}
 	for name, tc := range map[string]struct {
 		change func(i *liloforge.Install)   // before it is installed
 		put    func(d liloDisk, used int64) // after that; used: sectors of the map
@@ -261,12 +271,15 @@ func TestLiloRefused(t *testing.T) {
 		"array":          {change: func(i *liloforge.Install) { i.Mode |= liloforge.RAID }, says: "of an array"},
 		"second disk":    {change: func(i *liloforge.Install) { i.Drive = 0x81 }, says: "its map is on BIOS drive 0x81, which can be another disk"},
 		"22.5":           {change: func(i *liloforge.Install) { i.Version = 0x0516 }, says: "only that of 22.6 to 24"},
+		"21.7":           {change: func(i *liloforge.Install) { i.Version = 0x0715 }, says: "only that of 22.6 to 24"},
+		"stage 2":        {put: func(d liloDisk, _ int64) { d.bytes.U8(3, 2) }, says: "only that of 22.6 to 24"},
 		"25":             {change: func(i *liloforge.Install) { i.Version = 25 }, says: "only that of 22.6 to 24"},
 		"another system": {change: func(i *liloforge.Install) { i.Images[2].Flags = 0 }, says: `it also starts another system, "old"`},
 		"kernel in another partition": {
 			change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{2400, 2401} },
 			says:   "it names LBA 2400 to 2400, not all in partition 1, where the map lies",
 		},
+		"kernel in the gap":       {change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{40} }, says: "it names LBA 40 to 40"},
 		"kernel outside of all":   {change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{4700} }, says: "LBA 4700 to 4700"},
 		"offset of an array":      {put: func(d liloDisk, _ int64) { d.bytes.U32(16, 63) }, says: "of an array"},
 		"flag of an array":        {put: func(d liloDisk, _ int64) { d.bytes[28] |= 2 }, says: "of an array"},
@@ -291,6 +304,9 @@ func TestLiloRefused(t *testing.T) {
 		"number of it":         {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileStage, 16)]++ }, says: "no second stage of the same map"},
 		"word of it":           {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileStage, 6)]++ }, says: "no second stage of the same map"},
 		"parameters elsewhere": {put: func(d liloDisk, _ int64) { d.bytes.U16(at(d, liloFileStage, 26), uint16(d.kernel[7])) }, says: "the sector of its parameters is at LBA"},
+		"no parameters":        {put: func(d liloDisk, _ int64) { d.bytes.U8(at(d, liloFileStage, 26+2), 0) }, says: "an address has the flags 0x0"},
+		"table elsewhere":      {put: func(d liloDisk, used int64) { sealed(d, used, 480, 0x20) }, says: "do not name the first sectors"},
+		"starts of arrays":     {put: func(d liloDisk, used int64) { sealed(d, used, 412, 1) }, says: "of an array"},
 		"parameters":           {put: func(d liloDisk, used int64) { d.bytes[at(d, used-1, 3)]++ }, says: "do not have their checksum"},
 		"message without a length": {
 			change: func(i *liloforge.Install) { i.Message = "Hello" },
@@ -301,6 +317,10 @@ func TestLiloRefused(t *testing.T) {
 		"table":                    {put: func(d liloDisk, _ int64) { d.bytes[at(d, liloFileTable, 60)]++ }, says: "its table of kernels does not have its checksum"},
 		"table without kernels": {put: func(d liloDisk, _ int64) {
 			clear(d.bytes[at(d, liloFileTable, 0):][:512])
+			reseal(d)
+		}, says: "is empty, or does not end in zeros"},
+		"table with more behind its end": {put: func(d liloDisk, _ int64) {
+			d.bytes.U8(at(d, liloFileTable+2, 300), 1)
 			reseal(d)
 		}, says: "is empty, or does not end in zeros"},
 		"name without an end": {put: func(d liloDisk, _ int64) {
@@ -378,6 +398,16 @@ func requireLiloRefused(t *testing.T, g *boot.Guest, says string) {
 	require.Zero(t, issues[0].Partition)
 	require.Contains(t, issues[0].Text, says)
 	require.Contains(t, r.Chain[0].Text, "loads a kernel by absolute sectors")
+}
+
+// LILO reads sectors of 512 bytes.
+func TestLiloOnLargeSectors(t *testing.T) {
+	t.Parallel()
+	d := newLiloDisk(t)
+	d.install().Put(d.bytes, 0)
+	g := liloGuest(t, d.bytes)
+	g.Disk = boottest.DiskOf(d.bytes[:len(d.bytes)/4096*4096], 4096)
+	requireLiloRefused(t, g, "it knows sectors of 512 bytes only, and the disk has sectors of 4096")
 }
 
 func TestLiloOfAnotherMap(t *testing.T) {
