@@ -36,6 +36,15 @@ var parts = map[string][]string{
 	"an image in an archive":    {fmt.Sprint("base.vmdk", len(flatText)), fmt.Sprint("base-flat.vmdk", boxSize)},
 }
 
+// mayFail is how many calls of each kind may fail without an effect: what cannot be opened is opened again by what says
+// why, and a file that no image can be needs no second look.
+var mayFail = map[string]map[string]int{
+	"an image with a parent":    {"open": 3, "read": 1},
+	"an image that is a parent": {"open": 3, "read": 1},
+	"users of a file":           {"open": 3, "read": 1},
+	"the files of a package":    {"open": 2, "read": 1},
+}
+
 // callsEnv makes the test a process that answers one question on a folder: a process cannot wait for a file system that
 // it serves itself.
 const callsEnv = "TRUEUP_TEST_CALLS"
@@ -204,9 +213,11 @@ func TestEveryCallOnAFolderFails(t *testing.T) {
 					}
 					good = a
 				case a.Error == "":
+					j.Ignored()
 					require.Equal(t, good, a, "%s failed", j.Failed())
 				}
 			})
+			j.RequireNoticed(t, mayFail[question])
 		})
 	}
 }

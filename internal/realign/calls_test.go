@@ -66,6 +66,16 @@ var jobs = map[string]func(ctx context.Context, dir string) (string, error){
 // parts are what outcomes must have when no call fails.
 var parts = map[string]string{"what is beside a disk": "busy snapshot-parent"}
 
+// mayFail is how many calls of each kind may fail without an effect: on the source those of a lock and of files that no
+// image can be, on the copy those of a trial, and of second names.
+var mayFail = map[string]map[string]int{
+	"what is beside a disk": {"open": 2, "opendir": 1, "read": 1},
+	"a disk":                {"link": 1, "lock": 4, "open": 6, "opendir": 1, "read": 3},
+	"an archive":            {"link": 1, "lock": 5, "open": 1, "read": 4},
+	"a folder":              {"link": 1, "lock": 5, "open": 3, "read": 4, "unlink": 3},
+	"a comparison":          {"opendir": 1, "read": 6}, // where partitions went is read again
+}
+
 // packageJob copies a package.
 func packageJob(from, to string) func(ctx context.Context, dir string) (string, error) {
 	return func(ctx context.Context, dir string) (found string, err error) {
@@ -157,6 +167,7 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 					require.Contains(t, got.Found, parts[job])
 					want, files = got, now
 				case got.Error == "":
+					j.Ignored()
 					require.Equal(t, want, got, "%s failed", j.Failed())
 					require.Equal(t, files, now, "%s failed", j.Failed())
 				default:
@@ -165,6 +176,7 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 					}
 				}
 			})
+			j.RequireNoticed(t, mayFail[job])
 		})
 	}
 }

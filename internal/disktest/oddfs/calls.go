@@ -2,6 +2,14 @@
 
 package oddfs
 
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
 // EachFails runs something without a fault, and then again for each of its operations, which fails in turn; Failed says
 // which it was. An operation between the same others as before is made for the same reason, and fails once.
 func (j *Journal) EachFails(run func(fails bool)) {
@@ -27,4 +35,36 @@ func (j *Journal) Failed() string {
 		return ""
 	}
 	return j.done[j.fail-1]
+}
+
+// Ignored notes that the failure of the last start had no effect. Calls that the kernel makes as it likes, and closing a
+// file, are not noted.
+func (j *Journal) Ignored() {
+	kind, _, _ := strings.Cut(j.Failed(), " ")
+	if slices.Contains([]string{"", "lookup", "getattr", "flush"}, kind) {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	nth := 0
+	for _, op := range j.done[:j.fail] {
+		if strings.HasPrefix(op, kind) {
+			nth++
+		}
+	}
+	if j.ignored == nil {
+		j.ignored = map[string]map[int]bool{}
+	}
+	if j.ignored[kind] == nil {
+		j.ignored[kind] = map[int]bool{}
+	}
+	j.ignored[kind][nth] = true
+}
+
+// RequireNoticed requires that no more calls of a kind fail without an effect than a test knows of.
+func (j *Journal) RequireNoticed(t testing.TB, most map[string]int) {
+	t.Helper()
+	for kind, calls := range j.ignored {
+		require.LessOrEqual(t, len(calls), most[kind], "calls %s that fail without an effect: %v", kind, calls)
+	}
 }

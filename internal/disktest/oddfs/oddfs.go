@@ -54,9 +54,10 @@ type Manners struct {
 
 // Journal lists operations, and has one of them fail.
 type Journal struct {
-	mu   sync.Mutex
-	fail int
-	done []string
+	mu      sync.Mutex
+	fail    int
+	done    []string
+	ignored map[string]map[int]bool // calls of a kind, by their numbers
 }
 
 // Restart empties the journal. The operation with the number fail, counted from 1, will fail with EIO; 0: none.
