@@ -58,24 +58,22 @@ func Unprivileged(cmd *exec.Cmd, dir string) error {
 	return os.Chown(dir, int(uid), int(gid))
 }
 
-// Work returns the time that the threads of a process had on a processor, and the time for which they waited for one;
-// false if that is not known. Spec: Linux, Documentation/scheduler/sched-stats.rst, schedstat.
-func Work(pid int) (ran, waited time.Duration, known bool) {
+// Work returns the time that the threads of a process had on a processor; false if that is not known. Spec: Linux,
+// Documentation/scheduler/sched-stats.rst, schedstat.
+func Work(pid int) (ran time.Duration, known bool) {
 	names, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")
 	if err != nil {
-		return 0, 0, false
+		return 0, false
 	}
 	for _, name := range names {
 		b, err := os.ReadFile(name) //nolint:gosec // of the kernel
-		fields := strings.Fields(string(b))
-		if err != nil || len(fields) < 2 {
+		if err != nil {
 			continue // the thread has ended
 		}
-		r, errRan := strconv.ParseInt(fields[0], 10, 64)
-		w, errWaited := strconv.ParseInt(fields[1], 10, 64)
-		if errRan == nil && errWaited == nil {
-			ran, waited, known = ran+time.Duration(r), waited+time.Duration(w), true
+		first, _, _ := strings.Cut(string(b), " ")
+		if n, err := strconv.ParseInt(first, 10, 64); err == nil {
+			ran, known = ran+time.Duration(n), true
 		}
 	}
-	return ran, waited, known
+	return ran, known
 }

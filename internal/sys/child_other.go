@@ -20,4 +20,4 @@ func EndGroup(int) {}
 func Unprivileged(*exec.Cmd, string) error { return nil }
 
 // Work is not known.
-func Work(int) (ran, waited time.Duration, known bool) { return 0, 0, false }
+func Work(int) (ran time.Duration, known bool) { return 0, false }

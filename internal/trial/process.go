@@ -48,7 +48,7 @@ const (
 )
 
 // start runs QEMU and returns when it has opened everything, with the guest not started.
-func (m *Machine) start(ctx context.Context) (*process, error) {
+func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, error) {
 	program, err := m.program()
 	if err != nil {
 		return nil, err
@@ -80,6 +80,7 @@ func (m *Machine) start(ctx context.Context) (*process, error) {
 	if err := errors.Join(sys.Unprivileged(p.cmd, dir), p.spawn(ctx)); err != nil {
 		return nil, errors.Join(err, p.closeFiles())
 	}
+	p.monitor.limit = patience
 	if err := p.monitor.greet(ctx); err != nil {
 		p.end()
 		if ctx.Err() != nil {
@@ -214,20 +215,8 @@ func (p *process) picture(ctx context.Context) ([]byte, error) {
 	return b, err
 }
 
-// work is what QEMU did: time on a processor, and time in which it wanted one.
-type work struct {
-	ran, waited time.Duration
-	known       bool
-}
-
-func (p *process) work() (w work) {
-	w.ran, w.waited, w.known = sys.Work(p.cmd.Process.Pid)
-	return w
-}
-
-func (w work) since(before work) (work, bool) {
-	return work{ran: w.ran - before.ran, waited: w.waited - before.waited}, w.known && before.known
-}
+// work returns the time that QEMU had on a processor; false if that is not known.
+func (p *process) work() (time.Duration, bool) { return sys.Work(p.cmd.Process.Pid) }
 
 // tail keeps the last bytes that were written to it.
 type tail struct {

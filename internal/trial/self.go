@@ -241,23 +241,22 @@ type Pair struct {
 	Source  string
 	Say     func(text string) // is told what begins and what has ended
 
-	Before, After film.Film
-	Moved         bool // else there is one run only
+	Plan          *Plan
+	Before, After film.Film // without a move there is no second run
 }
 
 // Run asks for the plan, and starts both disks one after the other. A source that fails makes both runs worthless.
 func (t *Pair) Run(ctx context.Context, stderr io.Writer) error {
-	p, err := Ask(ctx, stderr, slices.Concat(t.Moving, []string{"--", t.Source})...)
-	if err != nil {
+	var err error
+	if t.Plan, err = Ask(ctx, stderr, slices.Concat(t.Moving, []string{"--", t.Source})...); err != nil {
 		return err
 	}
-	p.Fit(&t.Machine)
+	t.Plan.Fit(&t.Machine)
 	if err := t.Machine.Ready(); err != nil {
 		return err
 	}
-	t.Moved = p.Moves()
 	t.Before, err = t.film(ctx, "as it is", slices.Concat([]string{"--as-is"}, t.Reading, []string{"--", t.Source}))
-	if err != nil || !t.Moved {
+	if err != nil || !t.Plan.Moves() {
 		return err
 	}
 	t.Machine.Accel = t.Before.Accel // both run alike

@@ -29,8 +29,9 @@ const (
 
 // Watch says how a run is recorded. The zero value has the defaults.
 type Watch struct {
-	Settle time.Duration                         // a screen that rests so long has settled
-	Look   func(at time.Duration, last []string) // called for each look; last is a screen in text mode
+	Settle   time.Duration                         // a screen that rests so long has settled
+	Look     func(at time.Duration, last []string) // called for each look; last is a screen in text mode
+	Patience time.Duration                         // for an answer of QEMU
 }
 
 // recorder makes a film of a machine.
@@ -43,9 +44,12 @@ type recorder struct {
 	film    film.Film
 	began   time.Time
 
-	changed time.Time // when screen or serial port last changed
-	work    work      // of QEMU at that time
-	read    int64     // from the disk until then
+	changed time.Time     // when screen or serial port last changed
+	work    time.Duration // of QEMU at that time, on a processor
+	worked  bool          // that is known
+	read    int64         // from the disk until then
+	looks   int           // at the guest's processor since then
+	halted  int           // those at which it waited for an interrupt
 	resets  int
 	noSpace bool
 	raw     []byte       // the last picture as it came
@@ -65,7 +69,7 @@ func (m Machine) Run(ctx context.Context, w Watch) (film.Film, error) {
 }
 
 func (m *Machine) run(ctx context.Context, w Watch) (film.Film, error) {
-	p, err := m.start(ctx)
+	p, err := m.start(ctx, cmp.Or(w.Patience, callLimit))
 	if err != nil {
 		return film.Film{}, err
 	}
@@ -207,7 +211,7 @@ func (r *recorder) screen(ctx context.Context, running bool) ([]string, error) {
 		return lines, nil
 	}
 	raw, err := r.machine.picture(ctx)
-	if err != nil || bytes.Equal(raw, r.raw) {
+	if err != nil || r.raw != nil && bytes.Equal(raw, r.raw) {
 		return nil, err
 	}
 	picture, err := film.DecodePPM(raw)
@@ -239,11 +243,24 @@ func (r *recorder) text(ctx context.Context, running bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.processor(ctx); err != nil {
+		return nil, err
+	}
 	err = r.monitor.call(ctx, "cont", nil, nil)
 	if _, refused := errors.AsType[*commandError](err); refused {
 		err = nil // the guest has ended meanwhile: the next look sees how
 	}
 	return lines, err
+}
+
+// processor notes whether the guest's processor waits for an interrupt.
+func (r *recorder) processor(ctx context.Context) error {
+	text, err := r.monitor.human(ctx, "info registers")
+	r.looks++
+	if strings.Contains(text, "HLT=1") {
+		r.halted++
+	}
+	return err
 }
 
 // add appends a frame. Beyond the bounds a frame of the middle is dropped.
@@ -331,7 +348,10 @@ func (r *recorder) disk(ctx context.Context) (wrote int64, err error) {
 }
 
 // rested begins the time in which nothing may change.
-func (r *recorder) rested(now time.Time) { r.changed, r.work = now, r.machine.work() }
+func (r *recorder) rested(now time.Time) {
+	r.changed, r.looks, r.halted = now, 0, 0
+	r.work, r.worked = r.machine.work()
+}
 
 // settled reports whether nothing has changed for long enough. A guest that waits needs less time than one that
 // computes: a kernel unpacks itself behind an unchanged screen. On a busy machine that time is of the guest's processor.
@@ -340,14 +360,14 @@ func (r *recorder) settled(now time.Time) bool {
 	if rest < r.watch.Settle {
 		return false
 	}
-	did, known := r.machine.work().since(r.work)
-	switch {
-	case !known:
-		return rest >= unknownFactor*r.watch.Settle
-	case did.ran+did.waited < rest/4:
+	if r.halted > r.looks*3/4 {
 		return true
 	}
-	return did.ran >= busyFactor*r.watch.Settle
+	did, known := r.machine.work()
+	if !known || !r.worked {
+		return rest >= unknownFactor*r.watch.Settle
+	}
+	return did-r.work >= busyFactor*r.watch.Settle
 }
 
 // halves keeps the first and the last bytes of a stream.

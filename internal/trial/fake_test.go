@@ -1,0 +1,269 @@
+package trial_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/trial"
+	"github.com/trueup/trueup/internal/trial/film"
+)
+
+// TestMain is the fake QEMU where the program is called by the name of a fake.
+func TestMain(m *testing.M) {
+	if act, ok := fakes[filepath.Base(os.Args[0])]; ok {
+		act(&fake{in: bufio.NewScanner(os.Stdin), out: os.Stdout})
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// fake speaks QMP as QEMU does, but for what a test makes of it.
+type fake struct {
+	in  *bufio.Scanner
+	out io.Writer
+}
+
+func (f *fake) say(text string) { fmt.Fprintln(f.out, text) }
+
+// serve answers commands until the end. other returns the answer to a command as JSON; empty: the usual one.
+func (f *fake) serve(other func(command, line string) string) {
+	f.say(`{"QMP": {"version": {}}}`)
+	for f.in.Scan() {
+		var c struct {
+			Execute   string
+			Arguments map[string]any
+			ID        int
+		}
+		if json.Unmarshal(f.in.Bytes(), &c) != nil {
+			return
+		}
+		line, _ := c.Arguments["command-line"].(string)
+		answer := other(c.Execute, line)
+		if answer == "" {
+			answer = usual(c.Execute, line)
+		}
+		f.say(fmt.Sprintf(`{"id": %d, "return": %s}`, c.ID, answer))
+	}
+}
+
+// usual is the answer of a machine with a blank text screen.
+func usual(command, line string) string {
+	switch command {
+	case "query-status":
+		return `{"status": "running"}`
+	case "query-blockstats":
+		return `[{"device": "disk", "stats": {"rd_bytes": 0}, "parent": {"stats": {"wr_highest_offset": 0}}}]`
+	case "ringbuf-read":
+		return `""`
+	case "human-monitor-command":
+		if n := 0; strings.HasPrefix(line, "xp") {
+			_, err := fmt.Sscanf(line, "xp /%dhx", &n)
+			if err != nil {
+				panic(err)
+			}
+			return cells(n, "0x0741")
+		}
+		for port, value := range map[string]string{
+			"0x3ce.6": "0x0e", "0x3cc": "0x67", "0x3d4.1": "0x4f", "0x3d4.7": "0x1f", "0x3d4.9": "0x4f", "0x3d4.18": "0x8f",
+			"0x3d4.19": "0x28",
+		} {
+			if line == "i /b "+port {
+				return fmt.Sprintf("%q", "portb[0x0000] = "+value+"\r\n")
+			}
+		}
+		if line == "info registers" {
+			return `"EFL=00000202 [-------] CPL=0 II=0 A20=1 SMM=0 HLT=1\r\n"`
+		}
+		return `"portb[0x03d4] = 0x00\r\n"`
+	}
+	return "{}"
+}
+
+func cells(n int, value string) string {
+	return fmt.Sprintf("%q", "00000000000b8000:"+strings.Repeat(" "+value, n)+"\r\n")
+}
+
+// answering returns a fake with one odd answer.
+func answering(command, prefix, answer string) func(*fake) {
+	return func(f *fake) {
+		f.serve(func(c, line string) string {
+			if c == command && strings.HasPrefix(line, prefix) {
+				return answer
+			}
+			return ""
+		})
+	}
+}
+
+func hang() { _, _ = io.Copy(io.Discard, os.Stdin) }
+
+var fakes = map[string]func(*fake){
+	"fake-plain":   answering("", "", ""),
+	"fake-silent":  func(*fake) { hang() },
+	"fake-garbage": func(f *fake) { f.say("Segmentation fault"); hang() },
+	"fake-long":    func(f *fake) { _, _ = io.Copy(f.out, io.LimitReader(zeros{}, 64<<20)) },
+	"fake-refuses": func(*fake) { fmt.Fprintln(os.Stderr, "qemu: -sandbox \x1b[2J: no such option"); os.Exit(1) },
+	"fake-dies": func(f *fake) {
+		f.serve(func(c, _ string) string {
+			if c == "stop" {
+				fmt.Fprintln(os.Stderr, "qemu: assertion failed")
+				os.Exit(3)
+			}
+			return ""
+		})
+	},
+	"fake-stalls": func(f *fake) {
+		f.serve(func(c, _ string) string {
+			if c == "stop" {
+				hang()
+			}
+			return ""
+		})
+	},
+	"fake-floods": func(f *fake) {
+		f.serve(func(c, _ string) string {
+			for c == "stop" {
+				f.say(`{"event": "RESET", "data": {"guest": false}}`)
+			}
+			return ""
+		})
+	},
+	"fake-cells":    answering("human-monitor-command", "xp", cells(40000, "0x0741")),
+	"fake-few":      answering("human-monitor-command", "xp", cells(3, "0x0741")),
+	"fake-no-cells": answering("human-monitor-command", "xp", cells(80, "0x1ffff")),
+	"fake-port":     answering("human-monitor-command", "i /b 0x3ce", `"i: no such port"`),
+	"fake-serial":   answering("ringbuf-read", "", `"***"`),
+	"fake-no-disk":  answering("query-blockstats", "", `[]`),
+	"fake-types":    answering("query-status", "", `{"status": 7}`),
+	"fake-huge":     dumping("P6\n65535 65535\n255\n"),
+	"fake-endless":  dumping("P6\n2000 3000\n255\n" + strings.Repeat("x", 18_000_000)),
+	"fake-no-dump":  dumping(""),
+	"fake-writes":   answering("query-blockstats", "", `[{"device": "disk", "parent": {"stats": {"wr_highest_offset": 5000}}}]`),
+	"fake-io-error": answering("query-status", "", `{"status": "io-error"}`),
+	"fake-off":      answering("query-status", "", `{"status": "shutdown"}`),
+	"fake-crashed":  answering("query-status", "", `{"status": "internal-error"}`),
+	"fake-resets": func(f *fake) {
+		f.serve(func(c, _ string) string {
+			if c == "stop" {
+				f.say(`{"event": "RESET", "data": {"guest": true}}`)
+			}
+			return ""
+		})
+	},
+}
+
+// dumping returns a fake in graphics whose pictures are these bytes.
+func dumping(ppm string) func(*fake) {
+	picture := os.NewFile(3, "picture")
+	return func(f *fake) {
+		f.serve(func(c, line string) string {
+			switch {
+			case c == "screendump":
+				_, _ = picture.WriteString(ppm)
+			case line == "i /b 0x3ce.6":
+				return `"portb[0x03cf] = 0x05\r\n"`
+			}
+			return ""
+		})
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// runFake starts a fake, as the user that QEMU gets, and requires that nothing is left of it.
+func runFake(t *testing.T, name string) (film.Film, error) {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	dir, err := os.MkdirTemp("", "trueup-fake-") //nolint:usetesting // another user runs the program
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	program := filepath.Join(dir, name)
+	disktest.Run(t, "cp", self, program)
+	listener, err := net.Listen("unix", filepath.Join(dir, "nbd"))
+	require.NoError(t, err)
+	defer listener.Close()
+	m := trial.Machine{
+		QEMU: program, Disk: "nbd+unix:///?socket=" + filepath.Join(dir, "nbd"), Firmware: trial.BIOS, Accel: "tcg",
+		Limit: 20 * time.Second, Writes: 4999,
+	}
+	f, err := m.Run(t.Context(), trial.Watch{Settle: time.Second, Patience: 3 * time.Second})
+	processes, readErr := filepath.Glob("/proc/[0-9]*/exe")
+	require.NoError(t, readErr)
+	for _, p := range processes {
+		if exe, err := os.Readlink(p); err == nil {
+			require.NotEqual(t, program, exe, "still runs")
+		}
+	}
+	return f, err
+}
+
+func TestOddQEMU(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]struct {
+		end   film.End
+		words string // of the note; of the error if end is empty
+	}{
+		"fake-plain":    {film.Settled, ""},
+		"fake-silent":   {"", "no greeting in 3s"},
+		"fake-garbage":  {"", `"Segmentation fault"`},
+		"fake-long":     {"", "too long"},
+		"fake-refuses":  {"", "exit status 1; qemu: -sandbox"},
+		"fake-dies":     {film.Broken, "exit status 3; qemu: assertion failed"},
+		"fake-stalls":   {film.Broken, "stop took 3s"},
+		"fake-floods":   {film.Broken, "stop took 3s"},
+		"fake-cells":    {film.Broken, "does not answer as its protocol demands: xp"},
+		"fake-few":      {film.Broken, "3 cells"},
+		"fake-no-cells": {film.Broken, "does not answer as its protocol demands: xp"},
+		"fake-port":     {film.Broken, "no such port"},
+		"fake-serial":   {film.Broken, "ringbuf-read"},
+		"fake-no-disk":  {film.Broken, "knows no disk"},
+		"fake-types":    {film.Broken, "query-status"},
+		"fake-huge":     {film.Broken, "PPM picture"},
+		"fake-endless":  {film.Broken, "a picture above"},
+		"fake-no-dump":  {film.Broken, "PPM picture"},
+		"fake-writes":   {film.DiskFull, ""},
+		"fake-io-error": {film.DiskFailed, ""},
+		"fake-off":      {film.PoweredOff, ""},
+		"fake-crashed":  {film.Broken, `"internal-error"`},
+		"fake-resets":   {film.ResetLoop, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, err := runFake(t, name)
+			if want.end == "" {
+				require.ErrorContains(t, err, want.words)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, want.end, f.Ended, "%+v", f)
+			require.Contains(t, f.Note, want.words)
+			require.Equal(t, want.end == film.Settled || want.end == film.PoweredOff, f.Settled)
+		})
+	}
+}
+
+func TestInterruptedRunLeavesNothing(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	m := trial.Machine{
+		QEMU: disktest.Tool(t, "qemu-system-x86_64"), Disk: serve(t, bootSector("up")), Firmware: trial.BIOS, Accel: "tcg", Memory: 64,
+	}
+	_, err := m.Run(ctx, trial.Watch{Settle: time.Hour, Look: func(time.Duration, []string) { cancel() }})
+	require.ErrorIs(t, err, context.Canceled)
+}
