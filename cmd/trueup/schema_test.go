@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
+	trial "github.com/trueup/trueup/internal/trial/results"
 )
 
 // schemaFolder holds the JSON Schemas that users get.
@@ -255,6 +256,8 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"convert.json":                    report.Align{},
 		"verify.json":                     report.Verify{},
 		"serve.json":                      report.Serve{},
+		"boot.json":                       trial.Boot{},
+		"boot.json#/$defs/run":            trial.Run{},
 		"error.json":                      report.Failure{},
 		"package-inspect.json":            report.PackageInspect{},
 		"package-align.json":              report.PackageAlign{},

@@ -160,6 +160,8 @@ var edges = map[string][]string{
 	"internal/nbd":         {"internal/sys"},
 	"internal/trial/judge": {"internal/trial/film"},                 // what two films have in common
 	"internal/trial":       {"internal/sys", "internal/trial/film"}, // it knows no image
+	// Texts of guests are escaped as those of images are.
+	"internal/trial/results": {"internal/report", "internal/trial/film", "internal/trial/judge"},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
 	"internal/cli": {

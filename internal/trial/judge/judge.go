@@ -147,6 +147,9 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 			b.came(), a.came())
 	}
 	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.came(), a.came())
+	if d := all[0]; d.Where == Picture && d.Share < 1 {
+		reason = fmt.Sprintf("%.1f %% of the pixels of the last screens differ, in areas too large for a clock or a cursor", 100*d.Share)
+	}
 	if all[0].Where == End {
 		reason = fmt.Sprintf("the run on the source ended with %q, that on the aligned view with %q", all[0].Before, all[0].After)
 	}

@@ -1,0 +1,215 @@
+package results
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed" // page and style of the report
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/trial/judge"
+	"github.com/trueup/trueup/internal/units"
+)
+
+//go:embed html/boot.html.tmpl
+var htmlPage string
+
+//go:embed html/boot.css
+var htmlStyle string
+
+// parsedPage is the page with its style. Both are templates, so that no value has to be declared safe.
+var parsedPage = sync.OnceValue(func() *template.Template {
+	t := template.Must(template.New("page").Parse(htmlPage))
+	template.Must(t.New("style").Parse(htmlStyle))
+	return t
+})
+
+// policy allows the one style by its hash, and pictures that are in the page.
+var policy = sync.OnceValue(func() string {
+	var b bytes.Buffer
+	if err := parsedPage().ExecuteTemplate(&b, "inline-style", nil); err != nil {
+		panic(err) // the text is ours
+	}
+	text := b.Bytes()
+	text = text[bytes.IndexByte(text, '>')+1 : bytes.LastIndexByte(text, '<')]
+	sum := sha256.Sum256(text)
+	return "default-src 'none'; img-src data:; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; base-uri 'none'; form-action 'none'"
+})
+
+// Bounds of a page. The JSON has more.
+const (
+	maxStrip     = 24      // screens of a run
+	maxStripData = 6 << 20 // bytes of their pictures
+	maxRows      = 100     // of differences
+	serialLines  = 40      // of the end of a serial port
+)
+
+type page struct {
+	Policy, Version, Class, Word, Source, Reason string
+	Facts                                        []fact
+	Differences                                  []row
+	More                                         int
+	Tolerated                                    []string
+	Runs                                         []pageRun
+	Marked                                       bool
+}
+
+type fact struct{ Name, Text string }
+
+type row struct{ Where, Before, After string }
+
+type pageRun struct {
+	ID, Title, Facts, Earlier string
+	Last                      *pageScreen
+	Serial                    []pageLine
+	Strip                     []pageScreen
+}
+
+type pageScreen struct {
+	At            float64
+	Alt           string
+	Width, Height int
+	Data          string // base64 of a PNG
+	LeftOut       string // why there is no picture
+	Areas         []Rect
+	Lines         []pageLine
+}
+
+// pageLine is a line, marked from the column on where it differs.
+type pageLine struct{ Same, Marked string }
+
+// HTML writes the report as one file that asks no server for anything.
+func (r *Boot) HTML(w io.Writer, version string) error {
+	p := page{
+		Policy: policy(), Version: report.Safe(version), Class: string(r.Verdict), Word: r.Word(),
+		Source: report.SafeMessage(r.Source), Reason: capital(report.SafeMessage(r.Reason)), Facts: r.pageFacts(),
+	}
+	for _, t := range r.Tolerated {
+		p.Tolerated = append(p.Tolerated, report.SafeMessage(t))
+	}
+	for _, d := range r.Differences[:min(len(r.Differences), maxRows)] {
+		p.Differences = append(p.Differences, row{d.Place(), nothing(d, d.Before), nothing(d, d.After)})
+		p.Marked = p.Marked || d.Line > 0 || d.Rect != nil
+	}
+	p.More = max(len(r.Differences)-maxRows, 0)
+	for n, run := range r.Runs() {
+		p.Runs = append(p.Runs, r.pageRun(n, run))
+	}
+	var b bytes.Buffer
+	if err := parsedPage().ExecuteTemplate(&b, "page", p); err != nil {
+		return fmt.Errorf("html report: %w", err)
+	}
+	if _, err := w.Write(b.Bytes()); err != nil {
+		return fmt.Errorf("html report: %w", err)
+	}
+	return nil
+}
+
+// nothing returns a text of a run; in its place that there is none.
+func nothing(d Difference, s string) string {
+	if d.Rect != nil {
+		return "(marked below)"
+	}
+	return orNothing(s)
+}
+
+func (r *Boot) pageFacts() []fact {
+	m := r.Machine
+	out := []fact{{"Source", report.SafeMessage(r.Source)}, {
+		"Machine", fmt.Sprintf("%s, disk on %s, %s of memory, %d s at most for a run", strings.ToUpper(report.Safe(m.Firmware)),
+			report.Safe(m.Bus), units.Format(m.Memory), m.Seconds),
+	}}
+	if r.After == nil {
+		return append(out, fact{"Moved", "nothing has to move"})
+	}
+	return append(out, fact{"Moved", counted(r.Moved, "partition") + " in the aligned view"})
+}
+
+func (r *Boot) pageRun(n int, run *Run) pageRun {
+	out := pageRun{ID: []string{"source", "aligned"}[n], Title: []string{"Source", "Aligned view"}[n], Facts: capital(run.facts())}
+	left := maxStripData
+	for at := len(run.Screens) - 1; at >= 0 && len(out.Strip) < maxStrip; at-- {
+		if out.Last == nil {
+			s := newPageScreen(run.Screens[at], &left, func(at int, l string) pageLine { return r.line(n, judge.Screen, at, l) })
+			s.Areas = r.areas()
+			out.Last = &s
+			continue
+		}
+		out.Strip = append(out.Strip, newPageScreen(run.Screens[at], &left, unmarked))
+	}
+	slices.Reverse(out.Strip)
+	if shown := len(out.Strip) + 1; out.Last != nil {
+		out.Earlier = "Before it: " + counted(shown-1, "screen")
+		if more := len(run.Screens) + run.LeftOut - shown; more > 0 {
+			out.Earlier += ", without the first " + counted(more, "screen")
+		}
+	}
+	lines := judge.SerialLines(run.Serial)
+	for at, l := range lines {
+		if at >= len(lines)-serialLines {
+			out.Serial = append(out.Serial, r.line(n, judge.Serial, at, l))
+		}
+	}
+	return out
+}
+
+// newPageScreen returns a screen with its lines, or with its picture if there are enough bytes left.
+func newPageScreen(s Screen, left *int, line func(at int, text string) pageLine) pageScreen {
+	out := pageScreen{At: s.At, Alt: fmt.Sprintf("Screen at %v s", s.At), Width: s.Width, Height: s.Height}
+	if s.png == nil {
+		for at, l := range s.Lines {
+			out.Lines = append(out.Lines, line(at, l))
+		}
+		return out
+	}
+	out.Alt = fmt.Sprintf("Screen of %d x %d pixels at %v s", s.Width, s.Height, s.At)
+	if *left -= len(s.png); *left < 0 || s.Width == 0 {
+		out.LeftOut = fmt.Sprintf("A picture of %d x %d pixels is left out, to keep the page small.", s.Width, s.Height)
+		return out
+	}
+	out.Data = base64.StdEncoding.EncodeToString(s.png)
+	return out
+}
+
+// capital returns a sentence that begins with a capital letter.
+func capital(s string) string {
+	if s == "" {
+		return ""
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+func unmarked(_ int, text string) pageLine { return pageLine{Same: report.Safe(text)} }
+
+// areas returns where the pictures of the last screens differ.
+func (r *Boot) areas() (out []Rect) {
+	for _, d := range r.Differences {
+		if d.Rect != nil && d.Before+d.After == "" {
+			out = append(out, *d.Rect)
+		}
+	}
+	return out
+}
+
+// line returns a line of run n, marked from the column on where a difference begins.
+func (r *Boot) line(n int, where judge.Place, at int, text string) pageLine {
+	for _, d := range r.Differences {
+		if d.Where != where || d.Line != at+1 || n == 0 && d.Before == "" || n == 1 && d.After == "" {
+			continue
+		}
+		runes := []rune(text)
+		column := d.Column - 1
+		if column >= len(runes) {
+			column = 0 // the other line goes on
+		}
+		return pageLine{report.Safe(string(runes[:column])), report.Safe(string(runes[column:]))}
+	}
+	return unmarked(at, text)
+}

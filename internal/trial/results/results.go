@@ -1,0 +1,222 @@
+// Package results reports a trial boot: as text, as JSON, as pictures, and as one page. It is pure.
+package results
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"image"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/trial/film"
+	"github.com/trueup/trueup/internal/trial/judge"
+)
+
+// Boot is the result of boot.
+type Boot struct {
+	report.Head
+	Source      string        `json:"source"`
+	Verdict     judge.Verdict `json:"verdict"`
+	Reason      string        `json:"reason"`
+	Differences []Difference  `json:"differences"`
+	Tolerated   []string      `json:"tolerated"`
+	Moved       int           `json:"moved"` // partitions
+	Machine     Machine       `json:"machine"`
+	Before      *Run          `json:"before"` // of the source as it is
+	After       *Run          `json:"after"`  // of the aligned view; nil: nothing has to move, so that there is none
+	ExitCode    int           `json:"exit_code"`
+}
+
+// Machine is what both runs had.
+type Machine struct {
+	Firmware string `json:"firmware"` // bios or uefi
+	Bus      string `json:"bus"`
+	Memory   int64  `json:"memory_bytes"`
+	Seconds  int    `json:"limit_seconds"`
+}
+
+// Run is one run of the machine.
+type Run struct {
+	Ended    film.End `json:"ended"`
+	Note     string   `json:"note,omitempty"` // of QEMU
+	Accel    string   `json:"accelerator"`
+	Settled  bool     `json:"settled"`
+	Seconds  float64  `json:"duration_seconds"`
+	Screens  []Screen `json:"screens"`
+	LeftOut  int      `json:"screens_left_out"` // of the middle
+	Serial   string   `json:"serial"`
+	SerialID string   `json:"serial_sha256"`
+}
+
+// Screen is a screen of a run. A hash names what it shows.
+type Screen struct {
+	At      float64  `json:"at_seconds"`
+	Kind    string   `json:"kind"` // text or picture
+	Lines   []string `json:"lines,omitempty"`
+	Width   int      `json:"width,omitempty"` // pixels
+	Height  int      `json:"height,omitempty"`
+	Picture string   `json:"picture,omitempty"` // the file of --pictures
+	SHA256  string   `json:"sha256"`
+
+	png []byte
+}
+
+// Difference is one between the two runs.
+type Difference struct {
+	judge.Difference
+	Rect  *Rect   `json:"area,omitempty"`
+	Share float64 `json:"share,omitempty"` // of the pixels, 0 to 1
+}
+
+// Rect is an area of a picture, in pixels.
+type Rect struct {
+	X      int `json:"x"`
+	Y      int `json:"y"`
+	Width  int `json:"width"`
+	Height int `json:"height"`
+}
+
+// Exit codes of the verdicts.
+const (
+	exitSame      = 0
+	exitNotJudged = 1
+	exitDiffers   = 5
+)
+
+// New reports on the films of the source and of the aligned view. Without the latter nothing has to move, and nothing is
+// compared.
+func New(h report.Head, source string, m Machine, moved int, before, after *film.Film) *Boot {
+	r := &Boot{
+		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun("source", before), Differences: []Difference{},
+		Tolerated: []string{},
+	}
+	other := after
+	if other == nil {
+		other = before
+	} else {
+		r.After = newRun("aligned", after)
+	}
+	j := judge.Compare(before, other)
+	r.Verdict, r.Reason = j.Verdict, j.Reason
+	if after == nil {
+		r.Reason = "nothing has to move, so the source was started once: " + j.Reason
+	}
+	for _, d := range j.Differences {
+		r.Differences = append(r.Differences, newDifference(d))
+	}
+	r.Tolerated = append(r.Tolerated, j.Tolerated...)
+	switch j.Verdict {
+	case judge.Same:
+		r.ExitCode = exitSame
+	case judge.Differs:
+		r.ExitCode = exitDiffers
+	case judge.Neither, judge.Unclear:
+		r.ExitCode = exitNotJudged
+	}
+	return r
+}
+
+func newRun(name string, f *film.Film) *Run {
+	r := &Run{
+		Ended: f.Ended, Note: f.Note, Accel: f.Accel, Settled: f.Settled, Seconds: seconds(f.Took), Screens: []Screen{},
+		LeftOut: f.Dropped, Serial: strings.ToValidUTF8(f.Serial, "\uFFFD"), SerialID: sum([]byte(f.Serial)),
+	}
+	for n, frame := range f.Frames {
+		s := Screen{At: seconds(frame.At), Kind: "text", Lines: frame.Text, SHA256: sum([]byte(strings.Join(frame.Text, "\n")))}
+		if frame.Picture != nil {
+			s.Kind, s.SHA256, s.png = "picture", sum(frame.Picture), frame.Picture
+			s.Picture = fmt.Sprintf("%s-%03d.png", name, n+1)
+			if size, err := judge.Size(frame.Picture); err == nil {
+				s.Width, s.Height = size.X, size.Y
+			}
+		}
+		r.Screens = append(r.Screens, s)
+	}
+	return r
+}
+
+func newDifference(d judge.Difference) Difference {
+	out := Difference{Difference: d, Share: math.Round(d.Share*1e4) / 1e4}
+	if d.Area != (image.Rectangle{}) {
+		out.Rect = &Rect{d.Area.Min.X, d.Area.Min.Y, d.Area.Dx(), d.Area.Dy()}
+	}
+	return out
+}
+
+// seconds are in tenths, as in all reports.
+func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*10) / 10 }
+
+func sum(b []byte) string {
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:])
+}
+
+// Runs returns the runs that there are.
+func (r *Boot) Runs() []*Run {
+	if r.After == nil {
+		return []*Run{r.Before}
+	}
+	return []*Run{r.Before, r.After}
+}
+
+// Pictures calls save with the name and the PNG of each screen in graphics.
+func (r *Boot) Pictures(save func(name string, png []byte) error) error {
+	for _, run := range r.Runs() {
+		for _, s := range run.Screens {
+			if s.png == nil {
+				continue
+			}
+			if err := save(s.Picture, s.png); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Unnamed removes the names of pictures, for runs that write none.
+func (r *Boot) Unnamed() {
+	for _, run := range r.Runs() {
+		for n := range run.Screens {
+			run.Screens[n].Picture = ""
+		}
+	}
+}
+
+// Place prints where a difference is.
+func (d Difference) Place() string {
+	switch d.Where {
+	case judge.Screen:
+		if d.Line == 0 {
+			return "screen"
+		}
+		return fmt.Sprintf("screen, line %d, column %d", d.Line, d.Column)
+	case judge.Serial:
+		return fmt.Sprintf("serial port, line %d, column %d", d.Line, d.Column)
+	case judge.Picture:
+		return fmt.Sprintf("picture, %d x %d pixels at %d, %d (%s of the screen)", d.Area.Dx(), d.Area.Dy(), d.Area.Min.X,
+			d.Area.Min.Y, percent(d.Share))
+	case judge.Passing:
+		return "shown on the way"
+	case judge.End:
+	}
+	return "end of the run"
+}
+
+func percent(share float64) string {
+	if share > 0 && share < 0.001 {
+		return "<0.1 %"
+	}
+	return fmt.Sprintf("%.1f %%", 100*share)
+}
+
+// verdictTexts are the verdicts in words.
+var verdictTexts = map[judge.Verdict]string{
+	judge.Same: "Same", judge.Differs: "Differs", judge.Neither: "Neither boots", judge.Unclear: "Not judged",
+}
+
+// Word returns the verdict in words.
+func (r *Boot) Word() string { return verdictTexts[r.Verdict] }

@@ -1,0 +1,110 @@
+package results
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/trial/film"
+	"github.com/trueup/trueup/internal/trial/judge"
+)
+
+// maxShown bounds the differences that a text lists, and the lines of a serial port.
+const (
+	maxShown  = 12
+	maxSerial = 12
+)
+
+// Text prints the verdict, the differences, and the last screen of each run.
+func (r *Boot) Text(t *report.Text) {
+	colour := map[judge.Verdict]text.Color{judge.Same: text.FgGreen, judge.Differs: text.FgRed}[r.Verdict]
+	if colour == 0 {
+		colour = text.FgYellow
+	}
+	t.Lead(colour, r.Word()+":", report.SafeMessage(r.Reason)+".")
+	for n, d := range r.Differences {
+		if n == maxShown {
+			fmt.Fprintf(t.W, "  and %d more differences\n", len(r.Differences)-n)
+			break
+		}
+		fmt.Fprintf(t.W, "  %s\n", d.Place())
+		if d.Before+d.After != "" {
+			fmt.Fprintf(t.W, "    source   %s\n    aligned  %s\n", orNothing(d.Before), orNothing(d.After))
+		}
+	}
+	for n, run := range r.Runs() {
+		fmt.Fprintf(t.W, "\n%s: %s.\n", []string{"Source", "Aligned view"}[n], run.facts())
+		run.text(t)
+	}
+	if r.Verdict == judge.Unclear {
+		fmt.Fprintf(t.W, "\nGive the guest more time: --seconds N.\n")
+	}
+}
+
+func orNothing(s string) string {
+	if s == "" {
+		return "(nothing there)"
+	}
+	return report.Safe(s)
+}
+
+// facts returns how a run went.
+func (r *Run) facts() string {
+	out := map[film.End]string{
+		film.Settled: "nothing changed any more", film.TimeOver: "time was over", film.PoweredOff: "it powered off",
+		film.ResetLoop: "it was reset again and again", film.Panicked: "it reported a panic",
+		film.DiskFailed: "its disk failed", film.DiskFull: "it wrote more than its overlay may hold", film.Broken: "QEMU failed",
+	}[r.Ended]
+	out += fmt.Sprintf(" after %.1f s (%s), %s", r.Seconds, strings.ToUpper(report.Safe(r.Accel)),
+		counted(len(r.Screens)+r.LeftOut, "screen"))
+	if r.Note != "" {
+		out += ", " + report.SafeMessage(r.Note)
+	}
+	return out
+}
+
+// counted prints a number and its noun.
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// text prints the last screen, and the last lines of the serial port.
+func (r *Run) text(t *report.Text) {
+	if len(r.Screens) > 0 {
+		last := r.Screens[len(r.Screens)-1]
+		switch {
+		case last.Kind == "picture" && last.Picture != "":
+			fmt.Fprintf(t.W, "  a screen of %d x %d pixels: %s\n", last.Width, last.Height, last.Picture)
+		case last.Kind == "picture":
+			fmt.Fprintf(t.W, "  a screen of %d x %d pixels; --pictures DIR or -o html show it\n", last.Width, last.Height)
+		default:
+			box(t, last.Lines)
+		}
+	}
+	if lines := judge.SerialLines(r.Serial); len(lines) > 0 {
+		fmt.Fprintf(t.W, "  The serial port ends with:\n")
+		box(t, lines[max(0, len(lines)-maxSerial):])
+	}
+}
+
+// box prints lines that came from a guest, each behind a bar. Blank ones at both ends are left out.
+func box(t *report.Text, lines []string) {
+	first, end := 0, len(lines)
+	for first < end && strings.TrimSpace(lines[first]) == "" {
+		first++
+	}
+	for end > first && strings.TrimSpace(lines[end-1]) == "" {
+		end--
+	}
+	if first == end {
+		fmt.Fprintf(t.W, "  | (empty)\n")
+	}
+	for _, l := range lines[first:end] {
+		fmt.Fprintf(t.W, "%s\n", strings.TrimRight("  | "+report.Safe(strings.TrimRight(l, " ")), " "))
+	}
+}
