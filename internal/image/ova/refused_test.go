@@ -1,0 +1,382 @@
+package ova_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha1" // as OVF 1 prescribes
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
+)
+
+// archived writes an archive.
+func archived(t *testing.T, members ...tarforge.Member) string {
+	t.Helper()
+	return write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...))
+}
+
+func text(name, data string) tarforge.Member { return tarforge.Member{Name: name, Data: []byte(data)} }
+
+// sparse is a disk of a mebibyte that can be written again.
+func sparse(name string) tarforge.Member {
+	return tarforge.Member{Name: name, Data: vmdkforge.NewSparse(noise(41, mib)).Bytes}
+}
+
+// What no reader of packages can make one of is refused when it is opened.
+func TestArchivesThatAreNoPackages(t *testing.T) {
+	t.Parallel()
+	one := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`))
+	many := []tarforge.Member{}
+	names := make([]string, 257)
+	for i := range names {
+		names[i] = fmt.Sprintf(`ovf:href="d%d.img"`, i)
+		many = append(many, text(fmt.Sprintf("d%d.img", i), "data"))
+	}
+	for name, c := range map[string]struct {
+		path string
+		kind error
+	}{
+		"no ovf":             {archived(t, sparse("disk.vmdk")), ondisk.ErrUnsupported},
+		"two of them":        {archived(t, one, text("b.ovf", "x"), sparse("disk.vmdk")), ondisk.ErrReference},
+		"two manifests":      {archived(t, one, text("a.mf", ""), text("b.mf", "")), ondisk.ErrReference},
+		"one name twice":     {archived(t, one, sparse("disk.vmdk"), sparse("disk.vmdk")), ondisk.ErrReference},
+		"a huge ovf":         {archived(t, text("vm.ovf", envelope()+strings.Repeat(" ", ovf.MaxText))), ondisk.ErrLimit},
+		"a huge manifest":    {archived(t, one, text("vm.mf", strings.Repeat(" ", ovf.MaxManifest+1))), ondisk.ErrLimit},
+		"too many disks":     {archived(t, append(many, text("vm.ovf", envelope(names...)))...), ondisk.ErrLimit},
+		"a link for a disk":  {archived(t, one, tarforge.Member{Name: "disk.vmdk", Type: '2'}), ondisk.ErrReference},
+		"a snapshot":         {archived(t, snapshotOf("disk.vmdk"), sparse("disk.vmdk")), ondisk.ErrUnsupported},
+		"a name of a folder": {archived(t, text("vm.ovf", envelope(`ovf:href="`+strings.Repeat("%41", 400)+`"`))), ondisk.ErrReference},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := ova.OpenImage(c.path, image.Options{})
+			require.ErrorIs(t, err, c.kind)
+		})
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink("elsewhere", filepath.Join(dir, "vm.mf")))
+	_, err := ova.Open(write(t, dir, "vm.ovf", one.Data), nil)
+	require.ErrorIs(t, err, ondisk.ErrReference)
+	plain := write(t, dir, "plain.img", make([]byte, mib))
+	_, err = ova.OpenImage(plain+"!disk.vmdk", image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	_, err = ova.Identify(filepath.Join(dir, "absent"), nil)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	id, err := ova.Identify(archived(t, one, sparse("disk.vmdk")), nil)
+	require.NoError(t, err)
+	require.Equal(t, "ova", id.Format)
+	require.Empty(t, id.Extents)
+}
+
+func snapshotOf(disk string) tarforge.Member {
+	all := envelope(fmt.Sprintf(`ovf:href=%q`, disk))
+	return text("vm.ovf", strings.Replace(all, `ovf:capacity`, `ovf:parentRef="x" ovf:capacity`, 1))
+}
+
+// A disk of a package is named, unless it is the only one.
+func TestChosenDisks(t *testing.T) {
+	t.Parallel()
+	own := text("vm.ovf", envelope(`ovf:href="a.vmdk"`, `ovf:href="b.vmdk"`))
+	two := archived(t, own, sparse("a.vmdk"), sparse("b.vmdk"))
+	for member, says := range map[string]string{
+		"": "the package has 2 disks, name one", "!c.vmdk": `the package has no disk "c.vmdk", want one`,
+	} {
+		_, err := ova.OpenImage(two+member, image.Options{})
+		require.ErrorIs(t, err, ondisk.ErrUsage)
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, "'"+two+"!a.vmdk', '"+two+"!b.vmdk'")
+	}
+	opened(t, two+"!b.vmdk")
+	_, err := ova.OpenImage(archived(t, text("vm.ovf", envelope())), image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "no disk with a file")
+}
+
+// sum is a line of a manifest.
+func sum(algorithm string, m tarforge.Member) string {
+	switch algorithm {
+	case "SHA1":
+		return fmt.Sprintf("SHA1(%s)= %x\n", m.Name, sha1.Sum(m.Data))
+	default:
+		return fmt.Sprintf("%s(%s)= %x\n", algorithm, m.Name, sha256.Sum256(m.Data))
+	}
+}
+
+// Every digest of a manifest counts, of each algorithm.
+func TestDigests(t *testing.T) {
+	t.Parallel()
+	disk, own := sparse("disk.vmdk"), text("vm.ovf", envelope(`ovf:href="disk.vmdk"`))
+	good := sum("SHA1", disk) + sum("SHA256", disk) + sum("SHA256", own)
+	for name, c := range map[string]struct {
+		manifest, says string
+	}{
+		"right":              {good, ""},
+		"a wrong one":        {sum("SHA256", own) + sum("SHA256", text("disk.vmdk", "x")), `"disk.vmdk" differs`},
+		"a wrong second one": {sum("SHA256", disk) + sum("SHA1", text("disk.vmdk", "x")), `"disk.vmdk" differs`},
+		"a wrong first one":  {sum("SHA1", text("disk.vmdk", "x")) + sum("SHA256", disk), `"disk.vmdk" differs`},
+		"of no file":         {good + sum("SHA256", text("more.vmdk", "x")), `"more.vmdk", and the package has no file`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := openedPackage(t, archived(t, own, disk, text("vm.mf", c.manifest)))
+			err := p.Check(t.Context(), unwatched{})
+			if c.says == "" {
+				require.NoError(t, err)
+				require.Equal(t, []string{"SHA1", "SHA256"}, p.Algorithms())
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				require.ErrorIs(t, p.Check(ctx, unwatched{}), context.Canceled)
+				return
+			}
+			require.ErrorIs(t, err, ova.ErrDigest)
+			require.ErrorContains(t, err, c.says)
+			img := opened(t, p.Path+"!disk.vmdk")
+			require.Equal(t, name != "of no file", errors.Is(img.CheckDigests(t.Context()), ova.ErrDigest))
+		})
+	}
+}
+
+// What differs beside disks is said.
+func TestDifferences(t *testing.T) {
+	t.Parallel()
+	disk, own, notes := sparse("disk.vmdk"), envelope(`ovf:href="disk.vmdk"`), text("notes.txt", "mine")
+	manifest := text("vm.mf", sum("SHA256", disk)+sum("SHA256", notes)+sum("SHA256", text("vm.ovf", own)))
+	s := openedPackage(t, archived(t, text("vm.ovf", own), manifest, disk, notes))
+	for name, c := range map[string]struct {
+		members []tarforge.Member
+		says    string
+	}{
+		"nothing":            {[]tarforge.Member{text("vm.ovf", own), manifest, disk, notes}, ""},
+		"the ovf":            {[]tarforge.Member{text("vm.ovf", strings.Replace(own, `diskId="d1"`, `diskId="dx"`, 1)), disk, notes}, "the OVF differs in more than sizes"},
+		"no manifest":        {[]tarforge.Member{text("vm.ovf", own), disk, notes}, "one package has a manifest and the other has none"},
+		"another file":       {[]tarforge.Member{text("vm.ovf", own), manifest, disk, text("notes.txt", "yours")}, `the file "notes.txt" is missing or has other bytes`},
+		"a file of one":      {[]tarforge.Member{text("vm.ovf", own), manifest, disk}, `the file "notes.txt" is missing or has other bytes`},
+		"a digest":           {[]tarforge.Member{text("vm.ovf", own), text("vm.mf", sum("SHA256", text("notes.txt", "x"))), disk, notes}, `"notes.txt" differs`},
+		"a manifest in part": {[]tarforge.Member{text("vm.ovf", own), text("vm.mf", sum("SHA256", notes)), disk, notes}, `the manifest has no digest of "disk.vmdk"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := openedPackage(t, archived(t, c.members...))
+			out, err := d.Differs(t.Context(), s, unwatched{})
+			require.NoError(t, err)
+			require.Equal(t, c.says == "", len(out) == 0, out)
+			require.Contains(t, strings.Join(out, "\n"), c.says)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if name == "nothing" {
+				_, err = d.Differs(ctx, s, unwatched{})
+				require.ErrorIs(t, err, context.Canceled)
+			}
+		})
+	}
+}
+
+// What cannot be written as it must be is refused before a file is made.
+func TestCopiesThatCannotBe(t *testing.T) {
+	t.Parallel()
+	own, disk := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`)), sparse("disk.vmdk")
+	property := text("vm.ovf", strings.ReplaceAll(string(own.Data), `ovf:capacity="1"`, `ovf:capacity="${size}"`))
+	for name, c := range map[string]struct {
+		dest    string
+		members []tarforge.Member
+		larger  bool
+		kind    error
+	}{
+		"no package":           {"out.img", []tarforge.Member{own, disk}, false, ondisk.ErrUsage},
+		"in no folder":         {"none/out.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput},
+		"one that exists":      {"old.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput},
+		"an ovf that exists":   {"old.ovf", []tarforge.Member{own, disk}, false, ondisk.ErrOutput},
+		"a file that exists":   {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href="taken.vmdk"`)), sparse("taken.vmdk")}, false, ondisk.ErrOutput},
+		"a folder as a file":   {"out.ovf", []tarforge.Member{own, disk, {Name: "sub/", Type: '5'}}, false, ondisk.ErrUnsupported},
+		"a file in a folder":   {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href="sub/disk.vmdk"`)), sparse("sub/disk.vmdk")}, false, ondisk.ErrUnsupported},
+		"a name of quotes":     {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href='a"b.vmdk'`)), sparse(`a"b.vmdk`)}, false, ondisk.ErrReference},
+		"an unknown digest":    {"out.ova", []tarforge.Member{own, text("vm.mf", "MD9(disk.vmdk)= abcd\n"), disk}, true, ondisk.ErrUnsupported},
+		"a capacity elsewhere": {"out.ova", []tarforge.Member{property, disk}, true, ondisk.ErrUnsupported},
+		"none of these":        {"out.ova", []tarforge.Member{own, disk}, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for _, old := range []string{"old.ova", "old.ovf", "taken.vmdk"} {
+				write(t, dir, old, []byte("old"))
+			}
+			src := openedPackage(t, archived(t, c.members...))
+			var rewrite map[string]ova.Rewrite
+			if c.larger {
+				img := opened(t, src.Path)
+				rewrite = map[string]ova.Rewrite{"disk.vmdk": {Source: img, Size: img.Disk.Size() + mib}}
+			}
+			out, err := ova.Create(filepath.Join(dir, c.dest), src, ova.CreateOptions{Rewrite: rewrite})
+			if c.kind == nil {
+				require.NoError(t, err)
+				require.NoError(t, out.Discard())
+			} else {
+				require.ErrorIs(t, err, c.kind)
+			}
+			require.Equal(t, []string{"old.ova", "old.ovf", "taken.vmdk"}, names(t, dir))
+		})
+	}
+}
+
+// damage spoils the partial file of a copy when a phase begins.
+type damage struct {
+	phase string
+	spoil func()
+}
+
+func (d *damage) Begin(phase string, _ int64) {
+	if phase == d.phase && d.spoil != nil {
+		d.spoil()
+		d.spoil = nil
+	}
+}
+func (*damage) Add(int64) {}
+
+// rewritten writes a package in which one disk is copied by a job.
+func rewritten(
+	t *testing.T, src *ova.Package, path string, p diskcopy.Progress, job func() error,
+) (*ova.Output, error) {
+	t.Helper()
+	img := opened(t, src.Path)
+	rewrite := map[string]ova.Rewrite{"disk.vmdk": {Source: img, Size: img.Disk.Size()}}
+	out, err := ova.Create(path, src, ova.CreateOptions{Rewrite: rewrite})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, out.Discard()) })
+	return out, out.Write(t.Context(), p, func(_ string, create ova.CreateDisk) error {
+		if err := job(); err != nil {
+			return err
+		}
+		o, err := create(store.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if _, err = diskcopy.Run(t.Context(), img.Disk, o, diskcopy.Options{Jobs: 1}); err != nil {
+			return err
+		}
+		return o.Finish()
+	})
+}
+
+// What is on the storage is read back, and held against what was written.
+func TestPackagesAreReadBack(t *testing.T) {
+	t.Parallel()
+	own, disk, notes := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`)), sparse("disk.vmdk"), text("notes.txt", "mine")
+	manifest := text("vm.mf", sum("SHA256", disk)+sum("SHA256", notes)+sum("SHA256", own))
+	fine := func() error { return nil }
+	header := func(f forge.Bytes, name string) forge.Bytes {
+		for at := 0; ; at += 512 {
+			if strings.HasPrefix(string(f[at:]), name+"\x00") {
+				return f[at:]
+			}
+		}
+	}
+	resum := func(h forge.Bytes) {
+		h.Text(148, "        ")
+		n := 0
+		for _, b := range h[:512] {
+			n += int(b)
+		}
+		h.Text(148, fmt.Sprintf("%06o\x00 ", n))
+	}
+	for name, c := range map[string]struct {
+		phase string
+		spoil func(f forge.Bytes)
+		says  string
+	}{
+		"nothing":          {"", nil, ""},
+		"a copied file":    {diskcopy.PhaseCompare, func(f forge.Bytes) { header(f, "notes.txt").Text(512, "x") }, `"notes.txt" has other bytes than were written`},
+		"the ovf":          {diskcopy.PhaseDigest, func(f forge.Bytes) { header(f, "vm.ovf").Text(512+int64(strings.Index(string(own.Data), "d1")), "dX") }, "has other texts than were written"},
+		"a header":         {diskcopy.PhaseDigest, func(f forge.Bytes) { header(f, "notes.txt").Text(148, "x") }, "read back out.ova"},
+		"a name":           {diskcopy.PhaseDigest, func(f forge.Bytes) { h := header(f, "notes.txt"); h.Text(0, "totes"); resum(h) }, "has other members than were written"},
+		"a size":           {diskcopy.PhaseDigest, func(f forge.Bytes) { h := header(f, "notes.txt"); h.Text(124, "00000000005"); resum(h) }, "has other members than were written"},
+		"the end too soon": {diskcopy.PhaseDigest, func(f forge.Bytes) { clear(header(f, "notes.txt")[:512]) }, "has other members than were written"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			src := openedPackage(t, archived(t, own, disk, manifest, notes))
+			dir := t.TempDir()
+			partial := filepath.Join(dir, ".out.ova.partial")
+			p := &damage{phase: c.phase, spoil: func() {
+				b, err := os.ReadFile(partial)
+				require.NoError(t, err)
+				c.spoil(b)
+				require.NoError(t, os.WriteFile(partial, b, 0o600))
+			}}
+			out, err := rewritten(t, src, filepath.Join(dir, "out.ova"), p, fine)
+			if c.says != "" {
+				require.ErrorIs(t, err, ova.ErrDigest)
+				require.ErrorContains(t, err, c.says)
+				return
+			}
+			require.NoError(t, err)
+			require.NoError(t, out.Publish())
+			again := openedPackage(t, filepath.Join(dir, "out.ova"))
+			require.NoError(t, again.Check(t.Context(), unwatched{}))
+			st, err := os.Stat(again.Path)
+			require.NoError(t, err)
+			last := again.Members[len(again.Members)-1]
+			require.Equal(t, "notes.txt", last.Name)
+			require.Zero(t, st.Size()%512)
+			b, err := os.ReadFile(again.Path)
+			require.NoError(t, err)
+			require.Equal(t, make([]byte, 1024), b[len(b)-1024:], "two blocks of zeros end an archive")
+		})
+	}
+	src := openedPackage(t, archived(t, own, disk, manifest, notes))
+	failed := errors.New("the job failed")
+	_, err := rewritten(t, src, filepath.Join(t.TempDir(), "out.ova"), unwatched{}, func() error { return failed })
+	require.ErrorIs(t, err, failed)
+}
+
+// Folders of an archive are kept, a file that ends in zeros keeps its size in a folder, and a name that an archive
+// cannot hold is refused.
+func TestCopiedMembers(t *testing.T) {
+	t.Parallel()
+	copied := func(path string, src *ova.Package) error {
+		out, err := ova.Create(path, src, ova.CreateOptions{})
+		require.NoError(t, err)
+		if err = out.Write(t.Context(), unwatched{}, nil); err == nil {
+			err = out.Publish()
+		}
+		return errors.Join(err, out.Discard())
+	}
+	zeros := text("long.bin", "data"+strings.Repeat("\x00", 5*mib))
+	own := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`, `ovf:href="long.bin"`))
+	src := archived(t, own, sparse("disk.vmdk"), zeros)
+	dir := t.TempDir()
+	require.NoError(t, copied(filepath.Join(dir, "out.ovf"), openedPackage(t, src)))
+	b, err := os.ReadFile(filepath.Join(dir, "long.bin"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(zeros.Data, b))
+
+	own = text("vm.ovf", envelope(`ovf:href="disk.vmdk"`))
+	src = archived(t, own, tarforge.Member{Name: "sub/", Type: '5'}, sparse("disk.vmdk"))
+	dest := filepath.Join(dir, "out.ova")
+	require.NoError(t, copied(dest, openedPackage(t, src)))
+	want, err := os.ReadFile(src)
+	require.NoError(t, err)
+	got, err := os.ReadFile(dest)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+
+	long := strings.Repeat("n", 120) + ".vmdk"
+	write(t, dir, long, sparse("").Data)
+	require.ErrorIs(t, copied(filepath.Join(dir, "long.ova"),
+		openedPackage(t, write(t, dir, "vm.ovf", []byte(envelope(fmt.Sprintf("ovf:href=%q", long)))))), ondisk.ErrUsage)
+}
