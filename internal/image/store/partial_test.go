@@ -64,3 +64,31 @@ func folderOfOrdinaryUser(t *testing.T) *gate.Folder {
 	t.Cleanup(func() { dir.Close() })
 	return dir
 }
+
+// Where no locks are known, a partial file could be that of another run.
+func TestStaleFilesWithoutLocks(t *testing.T) {
+	t.Parallel()
+	dir, err := gate.OpenFolder(t.TempDir())
+	require.NoError(t, err)
+	defer dir.Close()
+	f, err := dir.At.Create(".x.partial", 0o600)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	o := Output{dir: dir, notes: &notes{}, limits: limits{noLocks: true}}
+	require.ErrorContains(t, o.removeStale(".x.partial"), "knows no locks")
+	require.True(t, dir.Exists(".x.partial"))
+}
+
+// A file that cannot be closed is said.
+func TestCloseThatFails(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	dir, err := gate.OpenFolder(path)
+	require.NoError(t, err)
+	o := Output{dir: dir, path: path + "/x", base: "x", mode: 0o600, notes: &notes{}}
+	p, err := o.newPart("x")
+	require.NoError(t, err)
+	require.NoError(t, p.File.Close())
+	require.ErrorIs(t, o.Discard(), os.ErrClosed)
+	require.False(t, dir.Exists(".x.partial"))
+}

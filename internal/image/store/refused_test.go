@@ -1,0 +1,197 @@
+package store_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// A copy has the permissions of its source, while it is written too.
+func TestPermissionsOfACopy(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fs.FileMode{0o600, 0o444, 0o644} {
+		src := imagetest.Write(t, t.TempDir(), "src.img", make([]byte, 64*kib))
+		require.NoError(t, os.Chmod(src, mode))
+		dir := t.TempDir()
+		out := imagetest.Fill(t, imagetest.Open(t, src), filepath.Join(dir, "out.img"), imagetest.Kinds[0], 1)
+		st, err := os.Stat(filepath.Join(dir, ".out.img.partial"))
+		require.NoError(t, err)
+		require.Equal(t, mode|0o600, st.Mode())
+		require.NoError(t, out.Publish())
+		st, err = os.Stat(filepath.Join(dir, "out.img"))
+		require.NoError(t, err)
+		require.Equal(t, mode, st.Mode())
+	}
+}
+
+// Each name that a copy would need and may not have is refused, and nothing is left.
+func TestNamesThatACopyCannotHave(t *testing.T) {
+	t.Parallel()
+	small := func(name string) func(t *testing.T, dir string) string {
+		return func(t *testing.T, dir string) string {
+			t.Helper()
+			return imagetest.Write(t, dir, name, make([]byte, 64*kib))
+		}
+	}
+	for name, c := range map[string]struct {
+		source func(t *testing.T, dir string) string
+		dest   string
+		beside map[string]string // names and texts of other files
+		force  bool
+		kind   error
+		says   string
+	}{
+		"the source":             {small("out.vmdk"), "out.vmdk", nil, true, ondisk.ErrUsage, "are the same file"},
+		"its second file":        {small("out-flat.vmdk"), "out.vmdk", nil, false, ondisk.ErrUsage, "needs the name"},
+		"its partial name":       {small(".out.vmdk.partial"), "out.vmdk", nil, false, ondisk.ErrUsage, "has the name that DEST"},
+		"a colon for two files":  {small("src.img"), "a:b.vmdk", nil, false, ondisk.ErrUsage, "would need a second file"},
+		"a name that is long":    {small("src.img"), strings.Repeat("n", 245) + ".vmdk", nil, false, ondisk.ErrOutput, "the name is too long"},
+		"a trial with bytes":     {small("src.img"), "out.vmdk", map[string]string{".out.vmdk.trial": "mine"}, false, ondisk.ErrOutput, "its name is needed"},
+		"an image that is open":  {small("src.img"), "old.img", map[string]string{"old.img": "data", "old.img.lck": ""}, true, nil, "cannot be replaced"},
+		"an extent":              {small("src.img"), "old-flat.vmdk", map[string]string{"old-flat.vmdk": "data", "old.vmdk": descriptorOf("old-flat.vmdk")}, true, ondisk.ErrUsage, "belongs to"},
+		"a folder that is none":  {small("src.img"), "none/", nil, false, ondisk.ErrUsage, "folder"},
+		"what is left, a folder": {small("src.img"), "out.vmdk", map[string]string{"out-flat.vmdk": "x", ".out-flat.vmdk.replaced/file": "x"}, false, ondisk.ErrOutput, "remove .out-flat.vmdk.replaced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for file, text := range c.beside {
+				require.NoError(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(file)), 0o755))
+				imagetest.Write(t, dir, file, []byte(text))
+			}
+			src := imagetest.Open(t, c.source(t, dir))
+			was := imagetest.Names(t, dir)
+			o := flat
+			o.Force = c.force
+			path := filepath.Join(dir, c.dest)
+			if strings.HasSuffix(c.dest, "/") {
+				path += "/"
+			}
+			_, err := store.Create(path, src.Disk.Size(), src, o)
+			require.ErrorContains(t, err, c.says)
+			if c.kind != nil {
+				require.ErrorIs(t, err, c.kind)
+			}
+			require.Equal(t, was, imagetest.Names(t, dir))
+		})
+	}
+}
+
+func descriptorOf(extent string) string {
+	return fmt.Sprintf("# Disk DescriptorFile\ncreateType=\"monolithicFlat\"\nRW 8 FLAT %q 0\n", extent)
+}
+
+// What a killed run left of its trial goes, and what a check of a folder makes.
+func TestTrialsGo(t *testing.T) {
+	t.Parallel()
+	src, _ := source(t, 1)
+	dir := t.TempDir()
+	imagetest.Write(t, dir, ".out.vmdk.trial", nil)
+	out, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
+	require.NoError(t, err)
+	require.NoError(t, out.Discard())
+	require.NoError(t, store.CheckUpgrade(filepath.Join(dir, "catalogue")))
+	require.NoError(t, store.TryFolder("--report", filepath.Join(dir, "report")))
+	require.Empty(t, imagetest.Names(t, dir))
+}
+
+// A file that a killed run left goes with its mark, unless a descriptor uses it.
+func TestFilesOfKilledRuns(t *testing.T) {
+	t.Parallel()
+	src, _ := source(t, 1)
+	for _, used := range []bool{false, true} {
+		dir := t.TempDir()
+		imagetest.Write(t, dir, ".out.vmdk.partial", nil)
+		left := imagetest.Write(t, dir, "out-flat.vmdk", make([]byte, 4096))
+		require.NoError(t, os.Link(left, filepath.Join(dir, ".out-flat.vmdk.partial")))
+		if used {
+			imagetest.Write(t, dir, "renamed.vmdk", []byte(descriptorOf("out-flat.vmdk")))
+		}
+		out, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
+		if used {
+			require.ErrorIs(t, err, ondisk.ErrOutput)
+			require.Equal(t, []string{"out-flat.vmdk", "renamed.vmdk"}, imagetest.Names(t, dir))
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, out.Discard())
+		require.Empty(t, imagetest.Names(t, dir))
+	}
+}
+
+// What is left of a copy is said when it cannot be removed or closed.
+func TestDiscardThatFails(t *testing.T) {
+	t.Parallel()
+	src, _ := source(t, 1)
+	dir := t.TempDir()
+	out, err := store.Create(filepath.Join(dir, "out.img"), src.Disk.Size(), src, imagetest.Kinds[0])
+	require.NoError(t, err)
+	partial := filepath.Join(dir, ".out.img.partial")
+	require.NoError(t, os.Remove(partial))
+	require.NoError(t, os.Mkdir(partial, 0o755))
+	err = out.Discard()
+	require.ErrorIs(t, err, ondisk.ErrOutput)
+	require.ErrorContains(t, err, "remove "+partial)
+}
+
+// The formats that can be asked for are listed, and what they cannot say is refused.
+func TestTargetsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	src, _ := source(t, 1)
+	large := imagetest.Write(t, t.TempDir(), "large.img", make([]byte, 64*kib))
+	img, err := image.Open(large, image.Options{SectorSize: 4096})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, img.Close()) }()
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		src  *image.Image
+		dest string
+		o    store.CreateOptions
+		says string
+	}{
+		"a format":         {src, "x.img", store.CreateOptions{Format: "qed"}, "cannot be written, want one of vmdk, vhd, vhdx, qcow2, raw"},
+		"a subformat":      {src, "x.img", store.CreateOptions{Format: "raw", Subformat: "flat"}, "raw has no subformats"},
+		"sectors":          {img, "x.vhd", store.CreateOptions{Format: "vhd"}, "the disk has sectors of 4096 bytes, and no vhd can say so"},
+		"another suffix":   {src, "x.qcow2", store.CreateOptions{}, "has the name of the format qcow2, and the copy would be raw"},
+		"one of no writer": {src, "x.vdi", store.CreateOptions{}, "has the name of the format VDI, which is not written"},
+	} {
+		_, err := store.Create(filepath.Join(dir, c.dest), c.src.Disk.Size(), c.src, c.o)
+		require.ErrorContains(t, err, c.says, name)
+	}
+	require.Empty(t, imagetest.Names(t, dir))
+	d := disk.New(mib, sector, disk.Whole(nil, mib))
+	for says, i := range map[string]*image.Image{
+		"subformat vmfsSparse":      {Format: "vmdk", Image: &driver.Image{Disk: d, Subformat: "vmfsSparse"}},
+		"several files inside":      {Format: "raw", Image: &driver.Image{Disk: d, Parts: make([]driver.File, 2)}},
+		"qed\" cannot be written":   {Format: "qed", Image: &driver.Image{Disk: d}},
+		"a disk of the subformat x": {Format: "vhd", Image: &driver.Image{Disk: d, Subformat: "x"}},
+	} {
+		require.ErrorContains(t, store.Rewritable(i), says)
+	}
+	files, err := image.OpenFiles(large, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, files.Close()) }()
+	out, first, err := store.CreateFiles(filepath.Join(dir, "out.ovf"), files, false)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, out.Discard()) }()
+	_, err = out.AddFile("a:b")
+	require.ErrorIs(t, err, ondisk.ErrReference)
+	imagetest.Write(t, dir, "taken.vmdk", nil)
+	_, err = out.AddFile("taken.vmdk")
+	require.ErrorIs(t, err, ondisk.ErrOutput)
+	odd := &image.Image{Format: "qed", Image: &driver.Image{Disk: d}}
+	_, err = out.CreateDisk(first, "x", mib, odd, store.CreateOptions{}, nil)
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+}
