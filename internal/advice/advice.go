@@ -72,12 +72,13 @@ func For(l *layout.Layout, c Case) Advice {
 	a := Advice{Gain: NoGain, Role: roleOf(l)}
 	off, on := offBoundary(l, c.Boundary)
 	moves := map[int]bool{}
-	for _, p := range off {
-		moves[p.Number] = true
+	for _, p := range l.Partitions {
+		moves[p.Number] = align.Moves(l, p, c.Boundary)
 	}
+	stays := func(p boot.Partition) bool { return !moves[p.Number] }
 	a.References, a.Unmended = referencesOf(l, moves), unmended(l, moves)
 	overall := align.Overall(l, c.Boundary)
-	parts := off
+	parts := slices.DeleteFunc(slices.Clone(off), stays)
 	if !overall.Off() {
 		parts = on
 	}
@@ -112,10 +113,10 @@ func offBoundary(l *layout.Layout, boundary int64) (off, on []boot.Partition) {
 	for _, p := range l.Partitions {
 		switch {
 		case !align.Judged(p):
-		case align.Of(p.Off, boundary) == align.Aligned:
-			on = append(on, p)
-		default:
+		case align.IsOff(p, boundary):
 			off = append(off, p)
+		default:
+			on = append(on, p)
 		}
 	}
 	return off, on
@@ -213,7 +214,7 @@ func (a *Advice) text(l *layout.Layout, overall align.Verdict, c Case, gain stri
 			s[0] = "Not with trueup: it moves no partition of such a table."
 		}
 	case Optional:
-		s = append(s, a.optionalText(overall, c))
+		s = append(s, a.optionalText(l, overall, c))
 	case Align:
 		s = append(s, map[Gain]string{High: "Yes: ", Some: "It helps a little: "}[a.Gain]+gain+".")
 	}
@@ -237,7 +238,13 @@ func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
 	case !slices.ContainsFunc(l.Partitions, align.Judged):
 		return "No: there is no partition to move."
 	}
-	return fmt.Sprintf("No: every partition starts on a multiple of %s.", units.Format(boundary))
+	what := "partition"
+	for _, p := range l.Partitions {
+		if _, name := align.Start(p, boundary); name != "" {
+			what = "volume of the dynamic disk"
+		}
+	}
+	return fmt.Sprintf("No: every %s starts on a multiple of %s.", what, units.Format(boundary))
 }
 
 func (a *Advice) refusedText(gain string, s align.Storage) string {
@@ -247,8 +254,11 @@ func (a *Advice) refusedText(gain string, s align.Storage) string {
 	return "It would help (" + gain + "), but a copy would be refused now."
 }
 
-func (a *Advice) optionalText(overall align.Verdict, c Case) string {
+func (a *Advice) optionalText(l *layout.Layout, overall align.Verdict, c Case) string {
+	moves := func(p boot.Partition) bool { return align.Moves(l, p, c.Boundary) }
 	switch {
+	case !slices.ContainsFunc(l.Partitions, moves):
+		return "No: the extents of the dynamic disk move by one distance, and no other puts more of them on the boundary."
 	case a.Gain == Loss:
 		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +
 			"was formatted."

@@ -138,6 +138,41 @@ func (v Verdict) ExitCode() int {
 	return map[Verdict]int{NothingToJudge: 0, Aligned: 0, BelowBoundary: 2, Misaligned: 3}[v]
 }
 
+// Start returns the byte of the disk that is judged for a partition: its start, or, of a dynamic disk, that of the extent
+// that lies worst, with the name of this.
+func Start(p boot.Partition, boundary int64) (at int64, name string) {
+	if !p.InDynamic() {
+		return p.Off, ""
+	}
+	worst := Verdict("")
+	for _, x := range p.Volume.Parts {
+		if v := Of(p.Off+x.Start, boundary); x.Start >= 0 && worst.Worse(v) != worst {
+			at, name, worst = p.Off+x.Start, x.Name, v
+		}
+	}
+	if worst == "" || at == p.Off {
+		return p.Off, ""
+	}
+	return at, name
+}
+
+// IsOff reports whether what is judged for a partition is off a boundary.
+func IsOff(p boot.Partition, boundary int64) bool {
+	at, _ := Start(p, boundary)
+	return Judged(p) && Of(at, boundary).Off()
+}
+
+// Moves reports whether a copy moves a partition that may move, on its own account.
+func Moves(l *layout.Layout, p boot.Partition, boundary int64) bool {
+	if !Judged(p) {
+		return false
+	}
+	if x := l.Dynamic; x.Has(p.Number) {
+		return (x.Span.Off+x.Anchor(boundary))%boundary != 0
+	}
+	return IsOff(p, boundary)
+}
+
 // Judged reports whether the start of a partition matters: an extended partition is only a box around others, and the
 // database of a dynamic disk stays where it is.
 func Judged(p boot.Partition) bool {
@@ -178,13 +213,14 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 		if !Judged(p) {
 			continue
 		}
-		if v := Of(p.Off, goal.Must); v != Aligned {
-			out = append(out, startFinding(p, v, goal.Must, l.LBASize()))
-			moves[p.Number] = goal.Selects(p.Number)
+		if IsOff(p, goal.Must) {
+			out = append(out, startFinding(p, goal.Must, l.LBASize()))
 		}
+		moves[p.Number] = goal.Selects(p.Number) && Moves(l, p, goal.Must)
 		out = append(out, nested(p.Volume, p.Off, p.Number, goal.Must)...)
 	}
 	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
+	out = append(out, unlike(l.Dynamic, goal.Must)...)
 	for _, i := range l.Issues {
 		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || Matters(i, moves) {
 			out = add(out, FromIssue(i))
@@ -254,17 +290,22 @@ func subject(partition int) string {
 }
 
 // startFinding describes where a partition starts and what that costs.
-func startFinding(p boot.Partition, v Verdict, boundary, sector int64) Finding {
+func startFinding(p boot.Partition, boundary, sector int64) Finding {
 	f := Finding{Severity: Warning, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note}
-	if v == BelowBoundary {
+	at, name := Start(p, boundary)
+	starts := "starts"
+	if name != "" {
+		starts = fmt.Sprintf("its extent %.64q starts", name)
+	}
+	if Of(at, boundary) == BelowBoundary {
 		f.Code, f.Free = "below-boundary", true
-		f.Where = fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(p.Off%boundary),
+		f.Where = fmt.Sprintf("%s at byte %d, %s past a multiple of %s", starts, at, units.Format(at%boundary),
 			units.Format(boundary))
 		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one",
 			units.Format(boundary))
 	} else {
 		f.Code = "misaligned"
-		f.Where = fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)
+		f.Where = fmt.Sprintf("%s at LBA %d (byte %d), %d bytes past a 4 KiB boundary", starts, at/sector, at, at%Block)
 		f.Cost, f.Free = cost(p)
 	}
 	f.Text = f.Where + ": " + f.Cost

@@ -66,6 +66,9 @@ func ImpactOf(p boot.Partition, s Storage) Impact {
 		i.inside = 0
 	}
 	i.Data = p.Off + i.inside
+	if at, name := Start(p, s.Block); name != "" {
+		i.Data, i.inside = at, 0
+	}
 	return i
 }
 

@@ -59,8 +59,8 @@ func Overall(l *layout.Layout, boundary int64) Verdict {
 	}
 	worst := Aligned
 	for _, p := range l.Partitions {
-		if Judged(p) {
-			worst = worst.Worse(Of(p.Off, boundary))
+		if at, _ := Start(p, boundary); Judged(p) {
+			worst = worst.Worse(Of(at, boundary))
 		}
 	}
 	for _, p := range l.FixedParts() {

@@ -34,7 +34,7 @@ const block = 4 * units.KiB
 // maxNames bounds what one issue lists.
 const maxNames = 8
 
-// misalignedInside returns the slices or dynamic volumes that are off 4 KiB wherever their container, a partition or
+// misalignedInside returns the slices that are off 4 KiB wherever their container, a partition or
 // the disk, moves.
 func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 	var names []string
@@ -58,7 +58,7 @@ func (l *Layout) readSlices(d disk.Disk) error {
 	}
 	for _, p := range l.Partitions {
 		fromDisk(p.Volume, p.Range)
-		if i, ok := misalignedInside(p.Volume, "partition"); ok && (identify.Sliced(p.Volume.Kind) || p.InDynamic()) {
+		if i, ok := misalignedInside(p.Volume, "partition"); ok && identify.Sliced(p.Volume.Kind) {
 			i.Partition = p.Number
 			l.Issues = append(l.Issues, i)
 		}

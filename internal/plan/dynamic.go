@@ -26,12 +26,16 @@ func keepDatabase(l *layout.Layout, goal align.Goal) align.Goal {
 	return goal
 }
 
-// anchored returns the slots of a disk. Of a dynamic disk as many extents as possible are put on the boundary.
+// anchored returns the slots of a disk. Of a dynamic disk as many extents as possible are put on the boundary. One that
+// cannot be moved is to stay if all its extents are there.
 func anchored(l *layout.Layout, goal align.Goal) []slot {
 	slots := slotsOf(l)
 	for i, s := range slots {
 		if s.part.Members != nil {
 			slots[i].anchor = l.Dynamic.Anchor(goal.Must)
+		} else if p, ok := l.Partition(s.part.Number); ok && l.Dynamic == nil {
+			at, _ := align.Start(p, goal.Must)
+			slots[i].anchor = at - p.Off
 		}
 	}
 	return slots

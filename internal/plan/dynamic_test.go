@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
@@ -218,4 +219,59 @@ func TestDynamicDisksGetMostExtentsAligned(t *testing.T) {
 			require.LessOrEqual(t, off, len(before.Dynamic.Off(shift, want)))
 		}
 	})
+}
+
+// The extents are judged, not the partition over them: where they lie as Windows Server 2008 puts them, behind a space
+// for volumes from LBA 63 on, nothing is off; and a partition on the boundary hides no extent off it.
+func TestExtentsOfADynamicDiskAreJudged(t *testing.T) {
+	const must = 65536
+	for name, c := range map[string]struct {
+		lba     uint32
+		starts  []int64
+		verdict align.Verdict
+		action  advice.Action
+		moves   bool
+		says    string
+	}{
+		"as of Windows Server 2008":    {63, []int64{2048 - 63, 4096 - 63}, align.Aligned, advice.Nothing, false, ""},
+		"as of Windows Server 2003":    {63, []int64{0, 1024}, align.Misaligned, advice.Refused, true, "starts at LBA 63 "},
+		"off, in an aligned partition": {2048, []int64{63}, align.Misaligned, advice.Refused, true, `"Disk1-05" starts at LBA 2111 `},
+		"on 4 KiB only":                {2048, []int64{8}, align.BelowBoundary, advice.Refused, true, `"Disk1-05" starts at byte 1052672`},
+		"one of three": {
+			63, []int64{65, 2048 - 63, 4096 - 63 + 1}, align.Misaligned, advice.Optional, false,
+			"move by one distance, and 1 of 3 lie otherwise",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := tableforge.NewMBR(dynamicSectors, tableforge.Slot{Type: 0x42, Start: c.lba, Sectors: 9000})
+			var volumes []ldmforge.Volume
+			for i, start := range c.starts {
+				volumes = append(volumes, ldmforge.Volume{
+					Name: string(rune('A' + i)), Kind: ldmforge.Spanned,
+					Copies: [][]ldmforge.Piece{{{Start: start, Sectors: 50}}},
+				})
+			}
+			ldmforge.PutGroup([]forge.Bytes{f}, int64(c.lba), 9000, volumes...)
+			for _, movable := range []bool{true, false} {
+				if !movable {
+					f.U8((dynamicSectors-2048)*512+ldmforge.VMDB+ldmforge.State+1, 2) // not committed
+				}
+				l := read(t, memory(f))
+				require.Equal(t, movable, l.Dynamic != nil)
+				require.Equal(t, c.verdict, align.Overall(l, must))
+				p := planDynamic(t, f, align.Goal{Must: must, Want: must})
+				require.Equal(t, c.moves || !movable && c.verdict.Off(), len(p.Refusals(true)) > 0, p.Notes)
+				if !movable {
+					continue
+				}
+				text := ""
+				for _, x := range align.Check(l, align.Goal{Must: must, Want: must}) {
+					text += x.Text + "\n"
+				}
+				require.Contains(t, text, c.says)
+				a := advice.For(l, advice.Case{Boundary: must, Storage: align.Generic(), Refusals: p.Refusals(false)})
+				require.Equal(t, c.action, a.Action, a.Text)
+			}
+		})
+	}
 }

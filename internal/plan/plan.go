@@ -275,7 +275,7 @@ func (p *Plan) inTheWay(l *layout.Layout, number int) {
 // leftAlone notes what stays off the boundary by the wish of the user.
 func (p *Plan) leftAlone(l *layout.Layout) {
 	for _, x := range l.Partitions {
-		if why := p.Goal.Leave[x.Number]; why != "" && align.Judged(x) && x.Off%p.Goal.Must != 0 {
+		if why := p.Goal.Leave[x.Number]; why != "" && align.IsOff(x, p.Goal.Must) {
 			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 				Code: "left-alone", Partition: x.Number, Text: fmt.Sprintf("it stays at byte %d, off the boundary "+
 					"(--data-only): %s", x.Off, why),

@@ -2,6 +2,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -126,6 +127,7 @@ type Partition struct {
 	InFile    int64         `json:"file_alignment_bytes,omitempty"`
 	Aligned   Aligned       `json:"aligned"`
 	Verdict   align.Verdict `json:"verdict,omitempty"`
+	Extent    int64         `json:"extent_bytes,omitempty"`
 	Volume    *Volume       `json:"volume,omitempty"`
 	Impact    *Impact       `json:"impact,omitempty"`
 }
@@ -339,15 +341,23 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 	return d
 }
 
+// Judged returns the byte of the disk that the verdict is about: that of an extent, on a dynamic disk.
+func (p Partition) Judged() int64 { return cmp.Or(p.Extent, p.Start) }
+
 func newPartition(p boot.Partition, sector, boundary int64) Partition {
 	out := Partition{
 		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(), Name: p.Name,
 		GUID:     p.GUID,
-		StartLBA: p.Off / sector, Start: p.Off, Size: p.Len, Alignment: units.Alignment(p.Off),
-		Aligned: Aligned{p.Off%align.Block == 0, p.Off%(64*units.KiB) == 0, p.Off%units.MiB == 0, p.Off%boundary == 0},
+		StartLBA: p.Off / sector, Start: p.Off, Size: p.Len,
 	}
+	at, name := align.Start(p, boundary)
+	if name != "" {
+		out.Extent = at
+	}
+	out.Alignment = units.Alignment(at)
+	out.Aligned = Aligned{at%align.Block == 0, at%(64*units.KiB) == 0, at%units.MiB == 0, at%boundary == 0}
 	if align.Judged(p) {
-		out.Verdict = align.Of(p.Off, boundary)
+		out.Verdict = align.Of(at, boundary)
 		out.Volume = newVolume(p.Volume, p.Off)
 	}
 	return out

@@ -154,6 +154,9 @@ func (t *Text) verdict(d Disk) {
 		start = "start"
 	}
 	boundary, every := units.Format(d.Boundary), "every partition"
+	if slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Extent != 0 }) {
+		which, start, every = "an extent of the dynamic disk in "+which, "starts", "every volume of the dynamic disk"
+	}
 	if d.Volume != nil && identify.Sliced(volume.Kind(d.Volume.Kind)) {
 		table := identify.Traits(volume.Kind(d.Volume.Kind)).Title
 		which, start, every = "a slice of the "+table, "starts", "every slice of the "+table

@@ -187,7 +187,7 @@ func offCell(i *Image) string {
 	return fmt.Sprintf("%d/%d", off, len(all))
 }
 
-// startCell returns the start with the least alignment.
+// startCell returns the start of the partition with the least alignment.
 func startCell(i *Image) string {
 	all := i.judged()
 	if len(all) == 0 {

@@ -11,7 +11,7 @@ import (
 // volume touches more than it must. Nil: every start is on the boundary.
 func NewCost(l *layout.Layout, boundary int64, s align.Storage) (out *Cost) {
 	for _, p := range l.Partitions {
-		if !align.Judged(p) || align.Of(p.Off, boundary) == align.Aligned {
+		if !align.IsOff(p, boundary) {
 			continue
 		}
 		i := align.ImpactOf(p, s)

@@ -205,20 +205,21 @@ func lenses(d Disk, parts []report.Partition, fs []align.Finding) ([]lens, []ali
 		if unit <= 0 || p.Start < 0 {
 			continue
 		}
-		way := [2]int64{unit, p.Start % unit}
+		past := p.Judged() % unit
+		way := [2]int64{unit, past}
 		if seen[way] || len(out) == maxLenses {
 			continue
 		}
 		seen[way] = true
 		l := lens{Class: verdictClass(p.Verdict), Unit: units.Format(unit)}
 		for n := range l.Blocks {
-			l.Blocks[n] = 25 * (percent(n) + share(p.Start%unit, unit)/100)
+			l.Blocks[n] = 25 * (percent(n) + share(past, unit)/100)
 		}
 		if at := startOf(fs, p.Number); at >= 0 {
 			l.Text = safe("Partition " + strconv.Itoa(p.Number) + " " + fs[at].Text + ".")
 			fs = slices.Delete(fs, at, at+1)
 		} else {
-			l.Text = fmt.Sprintf("Partition %d starts %s past a multiple of %s.", p.Number, units.Format(p.Start%unit), l.Unit)
+			l.Text = fmt.Sprintf("Partition %d starts %s past a multiple of %s.", p.Number, units.Format(past), l.Unit)
 		}
 		out = append(out, l)
 	}

@@ -232,7 +232,7 @@ func (i *Image) offLines(fail FailOn) (out []string) {
 		}
 		for _, p := range d.Partitions {
 			switch {
-			case p.Verdict == "" || p.Start%boundary == 0:
+			case p.Verdict == "" || p.Judged()%boundary == 0:
 			case len(out) == maxOffLines:
 				more++
 			default:
