@@ -109,7 +109,9 @@ func (t *Text) Inspect(r *Inspect) {
 	t.printf("\n")
 	t.details(r.Image)
 	t.disk(r.Disk)
-	t.guest(r.Guest)
+	if r.Content == "" {
+		t.guest(r.Guest)
+	}
 	t.picture([]Disk{r.Disk}, "")
 	t.partitions(r.Disk)
 	t.insides(r.Disk)
@@ -254,7 +256,11 @@ func (t *Text) chain(links []BootLink) {
 
 // guest prints the state in which a machine was left, and what shows it unless it was shut down.
 func (t *Text) guest(g *Guest) {
-	if g == nil || len(g.Signs) == 0 {
+	switch {
+	case g == nil:
+		return
+	case len(g.Signs) == 0:
+		t.fact("Guest", "not known: nothing on the disk shows how it was left")
 		return
 	}
 	t.fact("Guest", string(g.State))

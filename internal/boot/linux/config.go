@@ -120,12 +120,17 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 			continue
 		}
 		files, err := g.Files(p)
+		before := l.opened
 		if err == nil {
 			err = l.read(p, files)
 		}
 		// A loader reads the files as they are, and Linux once the journal is replayed.
 		if open, ok := files.(*ext.Replayed); ok && open.Unread != nil {
-			g.NotSeen(p)
+			if g.NotSeen(p); l.opened > before {
+				l.found.Warn(configCode, 0, fmt.Sprintf("the boot configuration in partition %d was read as the disk has it, and "+
+					"the journal to be replayed, which may change it, cannot be read: %v", p.Number, ondisk.Shift(open.Unread, p.Off)),
+					"shut the guest down cleanly first, or look for positions such as (hd0)63+1 in it")
+			}
 		} else if ok {
 			err = errors.Join(err, l.read(p, open.Before))
 		}

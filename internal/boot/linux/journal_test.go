@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,11 +13,12 @@ import (
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // TestConfigurationInAJournal finds a place that a move breaks in the file as the disk has it, which GRUB reads, and in
 // the one that the replay of the journal brings, which it reads the next time. A journal that is not understood hides
-// nothing of the disk.
+// nothing of the disk, and there is a warning of what it may bring.
 func TestConfigurationInAJournal(t *testing.T) {
 	t.Parallel()
 	const harmless, breaks = "menuentry 'A' {\n\tchainloader (hd0,msdos1)+1\n}\n", "menuentry 'A' {\n\tchainloader (hd0)63+1\n}\n"
@@ -29,8 +31,8 @@ func TestConfigurationInAJournal(t *testing.T) {
 		{breaks, harmless, false, 1},
 		{harmless, breaks, false, 1},
 		{breaks, breaks, false, 1},
-		{harmless, breaks, true, 0},
-		{breaks, harmless, true, 1},
+		{harmless, breaks, true, 1}, // a warning that it may
+		{breaks, harmless, true, 2},
 	} {
 		dir := t.TempDir()
 		img, content, script := filepath.Join(dir, "img"), filepath.Join(dir, "content"), filepath.Join(dir, "script")
@@ -56,5 +58,8 @@ func TestConfigurationInAJournal(t *testing.T) {
 		tab, parts := boottest.Partitions(t, d)
 		issues := said(boottest.ReadGuest(t, boottest.Guest(d, tab, parts)))
 		require.Len(t, issues, tc.want, "%v %v", tc, issues)
+		require.Equal(t, tc.broken, slices.ContainsFunc(issues, func(i ondisk.Issue) bool {
+			return i.Effect == ondisk.Warn && i.OnMove && strings.Contains(i.Text, "which may change it")
+		}))
 	}
 }

@@ -132,6 +132,9 @@ func (s *script) image(i *Image) {
 	rank := i.Priority.Rank
 	s.comment("%d. %s", rank, path)
 	s.comment("  %s", i.Priority.Reason)
+	if g := i.guest(); g != "" {
+		s.comment("  guest %s", g)
+	}
 	if hindrances := i.hindrances(); len(hindrances) > 0 || i.unplanned() {
 		s.refused(hindrances)
 		return

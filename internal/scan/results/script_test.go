@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/advice"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -207,10 +208,19 @@ func TestScriptIsClean(t *testing.T) {
 func TestScriptSaysWhatItIs(t *testing.T) {
 	s, images := smallLibrary()
 	s.Complete = false
+	states := []boot.State{boot.Hibernated, boot.NotKnown}
+	for _, i := range images {
+		if i.Priority != nil && i.Accepted == nil && len(i.Disks) > 0 && len(states) > 0 {
+			i.Disks[0].Guest = &report.Guest{State: states[0]}
+			states = states[1:]
+		}
+	}
 	script := scriptOf(t, s, images)
 	require.Contains(t, script, "# The scan was interrupted, so it has not seen all images.\n")
 	require.Contains(t, script, "# It writes 3 aligned copies, the most urgent first")
 	require.Contains(t, script, "# No copy can be made of 3 images as they are; 1 image was accepted.")
+	require.Contains(t, script, "#   guest hibernated\n")
+	require.Contains(t, script, "#   guest unknown\n")
 	require.NotContains(t, script, "Names are relative")
 	require.NotContains(t, scriptOf(t, s, nil), "\ncopy ")
 }
