@@ -224,7 +224,7 @@ func TestDynamicDisksGetMostExtentsAligned(t *testing.T) {
 // The extents are judged, not the partition over them: where they lie as Windows Server 2008 puts them, behind a space
 // for volumes from LBA 63 on, nothing is off; and a partition on the boundary hides no extent off it.
 func TestExtentsOfADynamicDiskAreJudged(t *testing.T) {
-	const must = 65536
+	const must, off, below = 65536, align.Misaligned, align.BelowBoundary
 	for name, c := range map[string]struct {
 		lba     uint32
 		starts  []int64
@@ -234,13 +234,10 @@ func TestExtentsOfADynamicDiskAreJudged(t *testing.T) {
 		says    string
 	}{
 		"as of Windows Server 2008":    {63, []int64{2048 - 63, 4096 - 63}, align.Aligned, advice.Nothing, false, ""},
-		"as of Windows Server 2003":    {63, []int64{0, 1024}, align.Misaligned, advice.Refused, true, "starts at LBA 63 "},
-		"off, in an aligned partition": {2048, []int64{63}, align.Misaligned, advice.Refused, true, `"Disk1-05" starts at LBA 2111 `},
-		"on 4 KiB only":                {2048, []int64{8}, align.BelowBoundary, advice.Refused, true, `"Disk1-05" starts at byte 1052672`},
-		"one of three": {
-			63, []int64{65, 2048 - 63, 4096 - 63 + 1}, align.Misaligned, advice.Optional, false,
-			"move by one distance, and 1 of 3 lie otherwise",
-		},
+		"as of Windows Server 2003":    {63, []int64{0, 1024}, off, advice.Refused, true, "starts at LBA 63 "},
+		"off, in an aligned partition": {2048, []int64{63}, off, advice.Refused, true, `"Disk1-05" starts at LBA 2111 `},
+		"on 4 KiB only":                {2048, []int64{8}, below, advice.Refused, true, `"Disk1-05" starts at byte 1052672`},
+		"one of three":                 {63, []int64{65, 1985, 4034}, off, advice.Optional, false, "1 of 3 lie otherwise"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tableforge.NewMBR(dynamicSectors, tableforge.Slot{Type: 0x42, Start: c.lba, Sectors: 9000})
