@@ -161,7 +161,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 		o    store.CreateOptions
 		says string
 	}{
-		"a format":         {src, "x.img", store.CreateOptions{Format: "qed"}, "cannot be written, want one of vmdk, vhd, vhdx, qcow2, raw"},
+		"a format":         {src, "x.img", store.CreateOptions{Format: "qed"}, "cannot be written, want one of qcow2, vhd, vhdx, vmdk, raw"},
 		"a subformat":      {src, "x.img", store.CreateOptions{Format: "raw", Subformat: "flat"}, "raw has no subformats"},
 		"sectors":          {img, "x.vhd", store.CreateOptions{Format: "vhd"}, "the disk has sectors of 4096 bytes, and no vhd can say so"},
 		"another suffix":   {src, "x.qcow2", store.CreateOptions{}, "has the name of the format qcow2, and the copy would be raw"},
