@@ -82,10 +82,12 @@ func (w *walk) run() error {
 		if w.steps >= w.limit {
 			return nil
 		}
-		run, inherited, err := w.leaf(off)
+		run, depth, err := disk.Leaf(w.disk, off)
 		if err != nil {
 			return err
 		}
+		w.steps += depth
+		inherited := w.child && depth > 1
 		f, plain := run.Src.(driver.File)
 		switch {
 		case run.Src == nil:
@@ -102,24 +104,6 @@ func (w *walk) run() error {
 	}
 	w.Complete = true
 	return nil
-}
-
-// leaf follows the maps from off down to what really holds the bytes.
-func (w *walk) leaf(off int64) (run disk.Run, inherited bool, err error) {
-	run = disk.Run{Len: w.Size - off, Src: w.disk, Off: off}
-	for depth := 0; ; depth++ {
-		m, ok := run.Src.(disk.Mapped)
-		if !ok {
-			return run, w.child && depth > 1, nil
-		}
-		w.steps++
-		below, err := m.Run(run.Off)
-		if err != nil {
-			return run, false, err
-		}
-		below.Len = min(below.Len, run.Len)
-		run = below
-	}
 }
 
 // plain takes note of the first stretch of a run that lies in a file as it is, and returns its length.

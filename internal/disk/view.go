@@ -60,6 +60,37 @@ func Behind[R interface{ End() int64 }](ranges []R, off int64) int {
 	return sort.Search(len(ranges), func(i int) bool { return ranges[i].End() > off })
 }
 
+// Gaps returns what pieces leave of a disk of size bytes. Pieces must be sorted and disjoint.
+func Gaps(size int64, pieces []Piece) (gaps []Range) {
+	end := int64(0)
+	for _, p := range pieces {
+		if p.Off > end {
+			gaps = append(gaps, Range{end, p.Off - end})
+		}
+		end = p.End()
+	}
+	if end < size {
+		gaps = append(gaps, Range{end, size - end})
+	}
+	return gaps
+}
+
+// Leaf follows the maps below d from off down to what really holds the bytes. depth counts these maps.
+func Leaf(d Disk, off int64) (run Run, depth int, err error) {
+	for run = (Run{Len: d.Size() - off, Src: d, Off: off}); ; depth++ {
+		m, ok := run.Src.(Mapped)
+		if !ok {
+			return run, depth, nil
+		}
+		below, err := m.Run(run.Off)
+		if err != nil {
+			return run, depth, err
+		}
+		below.Len = min(below.Len, run.Len)
+		run = below
+	}
+}
+
 // Merge sorts ranges and joins those that meet. It reuses their memory.
 func Merge(ranges []Range) []Range {
 	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.Off, b.Off) })
