@@ -65,7 +65,19 @@ func TestScanGroups(t *testing.T) {
 		{
 			"a stray descriptor of zeros in a disk",
 			map[string][]byte{"evil.vmdk": []byte("# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\nRW 64 FLAT \"victim.img\" 300\n"), "victim.img": zeroBehind(off)},
-			map[string]string{"evil.vmdk": "judged nothing_to_judge", "victim.img": isOff},
+			map[string]string{"evil.vmdk": "judged nothing_to_judge", "victim.img": isOff + ", refused: view-source"},
+		},
+		{
+			"views of a flat disk and of a raw one, with their heads",
+			map[string][]byte{
+				"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off, "b.img": off,
+				"av.vmdk": viewText("av-head.vmdk", "a-flat.vmdk"), "av-head.vmdk": even[:136*sectorSize],
+				"bv.vmdk": viewText("bv-head.vmdk", "b.img"), "bv-head.vmdk": even[:136*sectorSize],
+			},
+			map[string]string{
+				"a.vmdk": isOff + ", refused: view-source", "av.vmdk": isEven,
+				"b.img": isOff + ", refused: view-source", "bv.vmdk": isEven,
+			},
 		},
 		{
 			"a disk in two flat pieces",

@@ -214,6 +214,13 @@ func flatText(create string, names ...string) []byte {
 	return []byte(vmdkforge.Descriptor(create, lines...))
 }
 
+// viewText is a descriptor that shows evenDisk: its first sectors in the head, and the rest of offDisk 65 sectors later.
+func viewText(head, source string) []byte {
+	const own = 136
+	return []byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", fmt.Sprintf(`RW %d FLAT %q 0`, own, head),
+		fmt.Sprintf(`RW %d FLAT %q %d`, scanDiskSectors-own, source, own-65)))
+}
+
 // ovfFor is an OVF of disks; those that are only files of it come after them.
 func ovfFor(disks []string, files ...string) []byte {
 	var refs, list strings.Builder

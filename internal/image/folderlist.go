@@ -41,18 +41,19 @@ type Beside struct {
 	Children []Child   `json:"children,omitempty"`
 }
 
-// Child is an image that may be a snapshot of another: its name, and the last components of those that it gives its
-// parent.
+// Child is an image that may be a snapshot of another, or a view: its name, the last components of those that it gives
+// its parent, and the files that it is a view of.
 type Child struct {
 	Name    []byte    `json:"name"`
 	Parents FileNames `json:"parents"`
+	Views   FileNames `json:"views,omitempty"`
 }
 
 // parents returns the children as names of siblings.
 func (b *Beside) parents() map[string]driver.Names {
 	out := map[string]driver.Names{}
 	for _, c := range b.Children {
-		out[string(c.Name)] = driver.Names{Parents: c.Parents}
+		out[string(c.Name)] = driver.Names{Parents: c.Parents, Views: c.Views}
 	}
 	return out
 }

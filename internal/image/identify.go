@@ -36,6 +36,7 @@ type Identity struct {
 	Extents FileNames `json:"extents,omitempty"` // files that hold its data, each once: of an OVF those of its disks
 	// Claims are the bytes that it takes of each of Extents, from the start on, if that has no header.
 	Claims  []int64   `json:"claims,omitempty"`
+	Views   FileNames `json:"views,omitempty"`   // those of Extents of which it takes stretches from the inside
 	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
 	Read    int64     `json:"read,omitempty"`    // bytes read for all that; set by the caller that counts them
 }
@@ -142,7 +143,7 @@ func IdentifyFile(f driver.File) (Identity, error) {
 		id.Kind = Extent
 	}
 	id.Extents, id.Parents = plainNames(n.Extents), parentNames(n.Parents)
-	id.Claims = claims(id.Extents, n)
+	id.Claims, id.Views = claims(id.Extents, n), plainNames(n.Views)
 	return id, nil
 }
 

@@ -22,7 +22,7 @@ const CodeMisnamed = "format-missing"
 
 // rawExtent is the end of the stem that an extent without a header has, which is raw although its extension is that of
 // a VMDK.
-var rawExtent = regexp.MustCompile(`-(flat|f[0-9]{3,4}|rdmp?)$`)
+var rawExtent = regexp.MustCompile(`-(flat|head|f[0-9]{3,4}|rdmp?)$`)
 
 // checkExtension reports a file that has the name of a format and nothing of its structures. The content alone decides
 // what a file is read as, but raw is what remains of any format whose header or footer is damaged or cut off: a copy

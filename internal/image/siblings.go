@@ -18,7 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Children finds snapshots that name this disk as their parent: a new layout under them would corrupt them.
+// Children finds snapshots that name this disk as their parent: a new layout under them would corrupt them. It finds
+// views of the disk, too, whose guests have perhaps written to it.
 func (img *Image) Children() ([]ondisk.Issue, error) {
 	if img.members != nil {
 		return nil, nil // no snapshot has a parent inside of an archive
@@ -27,14 +28,17 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	if err != nil {
 		return nil, err
 	}
-	var children []string
+	owned := func(name string) bool { return img.owns(lastName(name)) }
+	var children, views []string
 	for _, name := range slices.Sorted(maps.Keys(siblings)) {
-		if name != img.Base &&
-			slices.ContainsFunc(siblings[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
+		if name != img.Base && slices.ContainsFunc(siblings[name].Parents, owned) {
 			children = append(children, name)
 		}
+		if name != img.Base && slices.ContainsFunc(siblings[name].Views, owned) {
+			views = append(views, name)
+		}
 	}
-	return snapshots(children), nil
+	return append(snapshots(children), viewsOf(views)...), nil
 }
 
 // siblingNames returns what the images of the folder name.
@@ -64,8 +68,21 @@ func snapshots(children []string) (out []ondisk.Issue) {
 	return out
 }
 
+func viewsOf(views []string) (out []ondisk.Issue) {
+	for _, name := range views {
+		out = append(out, ondisk.Issue{
+			Code: "view-source", Effect: ondisk.Refuse,
+			Text: fmt.Sprintf("%q in the same folder is a view that needs this disk: a guest that has written to the view has "+
+				"changed a part of this disk only", name),
+			Remedy: fmt.Sprintf("make a complete disk of the view (trueup convert %s DEST); or remove the view and its head file, "+
+				"if nothing was ever written to it", name),
+		})
+	}
+	return out
+}
+
 // flatExtent is what VMware calls the flat extents of a disk, one or several.
-var flatExtent = regexp.MustCompile(`^(.*)-(flat|f[0-9]{3,4})\.vmdk$`)
+var flatExtent = regexp.MustCompile(`^(.*)-(flat|head|f[0-9]{3,4})\.vmdk$`)
 
 // Owner finds the descriptor of a flat extent that was opened by itself: the copy would have no descriptor.
 func (img *Image) Owner() ([]ondisk.Issue, error) {
@@ -171,6 +188,7 @@ func readNames(f driver.File) (driver.Names, error) {
 		}
 		all.Parents = append(all.Parents, n.Parents...)
 		all.Extents = append(all.Extents, n.Extents...)
+		all.Views = append(all.Views, n.Views...)
 		all.Members = append(all.Members, n.Members...)
 		all.Broken = all.Broken || n.Broken
 	}

@@ -55,9 +55,9 @@ func checkIdentity(id image.Identity) error {
 		return fmt.Errorf("a format and its remedy of %d bytes, want at most %d", len(id.Format)+len(id.Remedy), maxFormat)
 	case len(id.Claims) > len(id.Extents):
 		return fmt.Errorf("a file that claims %d extents and names %d", len(id.Claims), len(id.Extents))
-	case len(id.Extents) > maxNames || len(id.Parents) > maxNames:
-		return fmt.Errorf("a file that names %d extents and %d parents, want at most %d", len(id.Extents), len(id.Parents),
-			maxNames)
+	case max(len(id.Extents), len(id.Parents), len(id.Views)) > maxNames:
+		return fmt.Errorf("a file that names %d extents, %d of them of a view, and %d parents, want at most %d",
+			len(id.Extents), len(id.Views), len(id.Parents), maxNames)
 	}
 	return nil
 }

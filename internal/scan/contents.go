@@ -83,7 +83,7 @@ func (c *contents) relate() {
 		if x.id.Kind != image.Disk {
 			continue
 		}
-		for _, parent := range x.id.Parents {
+		for _, parent := range slices.Concat(x.id.Parents, x.id.Views) {
 			for _, at := range c.find(parent) {
 				if at != x.Name && len(c.children[at]) < maxChildren {
 					c.children[at] = append(c.children[at], x)
@@ -152,9 +152,11 @@ func (c *contents) snapshots(x *found) (out []image.Child) {
 	seen := map[string]bool{}
 	for _, name := range c.own(x) {
 		for _, child := range c.children[name] {
-			if !seen[child.Name] && len(out) < maxChildren {
+			if child != x && !seen[child.Name] && len(out) < maxChildren {
 				seen[child.Name] = true
-				out = append(out, image.Child{Name: []byte(child.Name), Parents: child.id.Parents})
+				out = append(out, image.Child{
+					Name: []byte(child.Name), Parents: child.id.Parents, Views: child.id.Views,
+				})
 			}
 		}
 	}
@@ -168,6 +170,9 @@ func (c *contents) borrowed(x *found) (out []align.Finding) {
 		p := c.files[name]
 		if x.id.Kind != image.Disk || p == nil || p.id.Kind != image.Bare || x.takes(p) {
 			continue
+		}
+		if slices.Contains(x.id.Views, name) {
+			continue // the disk is a view, and said to be one
 		}
 		out = append(out, align.FromIssue(ondisk.Issue{
 			Code: "part-of-a-file", Effect: ondisk.Warn,

@@ -102,8 +102,10 @@ type Names struct {
 	// start on; 0 for a place behind that.
 	Claims  []int64
 	Members []string // files of its package, whatever they hold
-	Part    bool     // it is an extent, and of no use without what names it
-	Broken  bool     // it has this format and cannot be read: what it names is not known
+	// Views are those of Extents of which it takes stretches from the inside: a disk of its own lies in these files.
+	Views  []string
+	Part   bool // it is an extent, and of no use without what names it
+	Broken bool // it has this format and cannot be read: what it names is not known
 }
 
 // Image is an opened image.
@@ -122,6 +124,8 @@ type Image struct {
 	Heads, Sectors int
 	// ContentID is what a child names as its parent, empty when the format has none.
 	ContentID string
+	// Flat reports whether its files hold the disk byte for byte, in order, and all of them may be written.
+	Flat bool
 	// Child reports whether the data are complete only with those of the parent: Disk shows both.
 	Child bool
 }
@@ -155,6 +159,9 @@ type Options struct {
 	// Beside creates a further file of the image, for its data, and gives the name under which it will be found:
 	// suffix stands in it between stem and extension of Name, as "-flat" does in disk-flat.vmdk.
 	Beside func(suffix string) (WriteFile, string, error)
+	// Over are stretches of the disk that lie in files of the same folder, each the Src of a piece. Only a format with
+	// Views takes them; what they leave of the disk is written.
+	Over []disk.Piece
 	// SectorSize of the disk: 512 or 4096 bytes.
 	SectorSize int64
 	// Heads and Sectors are the geometry by which the disk was partitioned, 0 when nothing is known of it.

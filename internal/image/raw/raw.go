@@ -22,6 +22,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 		return nil, notRaw(size, sector)
 	}
 	return &driver.Image{
+		Flat: true,
 		Disk: disk.New(size, sector, func(off int64) (disk.Run, error) {
 			return disk.Run{Len: size - off, Src: s.File, Off: off}, nil
 		}),

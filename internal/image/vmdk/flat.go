@@ -30,6 +30,9 @@ func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, erro
 		return nil, err
 	}
 	img.Parts = m.files
+	img.Issues = append(img.Issues, d.viewIssue()...)
+	img.Flat = len(viewed(d.extents)) == 0 &&
+		!slices.ContainsFunc(d.extents, func(e *extent) bool { return e.access != "RW" })
 	return img, nil
 }
 
@@ -68,7 +71,7 @@ func (m *flatMap) add(s *driver.Source, i int, e *extent) error {
 	run := flatRun{Range: disk.Range{Off: m.size, Len: e.size}, off: e.off, line: e.line}
 	switch {
 	case e.kind == "ZERO":
-	case e.kind == "FLAT" || e.kind == "VMFS":
+	case e.flat():
 		f, err := m.open(s, i, e)
 		if err != nil {
 			return err

@@ -66,6 +66,7 @@ func namesIn(f driver.File, first int64) (driver.Names, error) {
 
 func scanNames(text string) driver.Names {
 	var n driver.Names
+	var extents []*extent
 	for l := range strings.Lines(text) {
 		l = strings.Trim(l, " \t\r\n\x00")
 		if key, hint, ok := strings.Cut(l, "="); ok && strings.EqualFold(strings.TrimSpace(key), "parentFileNameHint") {
@@ -77,16 +78,24 @@ func scanNames(text string) driver.Names {
 		switch first, _, _ := strings.Cut(strings.ToUpper(l), " "); {
 		case !ok || !closed:
 		case first == "RW" || first == "RDONLY" || first == "NOACCESS":
-			n.Extents, n.Claims = append(n.Extents, name), append(n.Claims, claim(l))
+			e, err := parseExtent(0, l)
+			if err != nil {
+				e = &extent{}
+			}
+			extents = append(extents, e)
+			n.Extents, n.Claims = append(n.Extents, name), append(n.Claims, e.claim())
 		}
 	}
+	n.Views = viewed(extents)
 	return n
 }
 
-// claim returns how many bytes the line of an extent takes of its file from byte 0 on.
-func claim(line string) int64 {
-	e, err := parseExtent(0, line)
-	if err != nil || e.off != 0 || (e.kind != "FLAT" && e.kind != "VMFS") {
+// flat reports whether an extent holds the bytes of the disk as they are.
+func (e *extent) flat() bool { return e.kind == "FLAT" || e.kind == "VMFS" }
+
+// claim returns how many bytes an extent takes of its file from byte 0 on.
+func (e *extent) claim() int64 {
+	if e.off != 0 || !e.flat() {
 		return 0
 	}
 	return e.size

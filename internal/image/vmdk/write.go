@@ -28,10 +28,12 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	if kind == "" {
 		kind = monolithicSparse
 	}
-	switch kind {
-	case splitSparse, splitFlat:
+	switch {
+	case o.Over != nil:
+		return newViewTarget(f, size, from, o)
+	case kind == splitSparse, kind == splitFlat:
 		return newSplitTarget(f, kind, size, grain, from, o)
-	case monolithicSparse, streamOptimized:
+	case kind == monolithicSparse, kind == streamOptimized:
 		e := fmt.Sprintf("RW %d SPARSE \"%s\"", size/units.SectorSize, plainName(o.Name))
 		text := from.copyFor(kind, size, []string{e}, o.Seed)
 		if kind == streamOptimized {

@@ -201,7 +201,16 @@ func formatCell(i *Image) string {
 	if i.Format == "" {
 		return "-"
 	}
+	if i.view() {
+		return report.FormatName(i.Format) + " view"
+	}
 	return report.FormatName(i.Format)
+}
+
+// view reports whether the storage sees other offsets than the guest: the files are those of another disk.
+func (i *Image) view() bool {
+	finds := func(f align.Finding) bool { return f.Code == "view" }
+	return slices.ContainsFunc(i.Disks, func(d Disk) bool { return slices.ContainsFunc(d.Findings, finds) })
 }
 
 func sizeCell(n int64) string {
