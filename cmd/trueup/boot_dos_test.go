@@ -75,6 +75,7 @@ func TestDOSFindsItsLogicalDrives(t *testing.T) {
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	r := trueup(t, "align", raw, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	requireSameView(t, raw, dest)
 	for _, w := range tableOf(t, dest)[2:] {
 		require.Zero(t, w.start%128)
 	}

@@ -29,6 +29,7 @@ func TestAlignedGPTBoots(t *testing.T) {
 
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	answer := trueupJSON[jsonAlign](t, 0, "align", source, dest)
+	requireSameView(t, source, dest)
 	require.Equal(t, 2, answer.Moved)
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 	require.Equal(t, booted, boot(t, dest, d.heads), "after")

@@ -138,6 +138,7 @@ func alignedLinux(t *testing.T, raw, before, after string) (dest string) {
 	dest = filepath.Join(t.TempDir(), "aligned.raw")
 	got := trueup(t, "align", raw, dest)
 	require.Equal(t, 0, got.code, "%s%s", got.stdout, got.stderr)
+	requireSameView(t, raw, dest)
 	require.Equal(t, after, bootLinux(t, pc{image: dest}), "after")
 	return dest
 }

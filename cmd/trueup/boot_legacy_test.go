@@ -136,6 +136,7 @@ func (d legacyDisk) run(t *testing.T) {
 	goldenPlan(t, "grub legacy "+d.name, source)
 	r := trueup(t, "align", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	requireSameView(t, source, dest)
 	was, now := tableOf(t, source), tableOf(t, dest)
 	require.Zero(t, last(now).start%2048)
 	require.NotEqual(t, last(was).start, last(now).start)

@@ -190,6 +190,7 @@ func (d liloDisk) run(t *testing.T) {
 	require.Equal(t, says, d.boot(t, source), "before")
 	r := trueup(t, "align", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	requireSameView(t, source, dest)
 	w := tableOf(t, dest)[0]
 	require.Zero(t, w.start%2048)
 

@@ -87,6 +87,7 @@ func (d loaderDisk) run(t *testing.T) {
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	r := trueup(t, "align", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	requireSameView(t, source, dest)
 	var starts []int64
 	for _, w := range tableOf(t, dest) {
 		starts = append(starts, w.start)

@@ -110,6 +110,9 @@ func (c bootCase) run(t *testing.T) {
 	got := trueup(t, append(append([]string{"align"}, c.flags...), source, dest)...)
 	require.Equal(t, 0, got.code, "%s%s", got.stdout, got.stderr)
 	require.Equal(t, booted, boot(t, dest, c.disk.heads), "after")
+	if c.disk.subformat != "monolithicSparse" {
+		requireSameView(t, source, dest, c.flags...)
+	}
 	require.Equal(t, before, hashFolder(t, sourceDir), "the source has changed")
 
 	raw := filepath.Join(t.TempDir(), "result.raw")

@@ -57,6 +57,9 @@ func (c *alignCase) run(t *testing.T) {
 	c.checkSourceReport(t)
 	c.checkPlan(t)
 	answer := c.align(t)
+	if c.format != formatSparse {
+		requireSameView(t, c.source, c.dest)
+	}
 	require.Equal(t, untouched, hashFolder(t, filepath.Dir(c.source)), "the source must not change")
 
 	c.after = c.format.rawOf(t, c.dest)

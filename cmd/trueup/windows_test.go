@@ -84,6 +84,7 @@ func (c windowsCase) run(t *testing.T) (now map[int]int64, dest string) {
 	goldenPlan(t, t.Name(), source, c.flags...)
 	dest = filepath.Join(t.TempDir(), "aligned.raw")
 	answer := trueupJSON[jsonAlign](t, 0, append([]string{"align", source, dest}, c.flags...)...)
+	requireSameView(t, source, dest, c.flags...)
 	now = c.disk.starts()
 	require.NotEmpty(t, answer.Moves)
 	for _, m := range answer.Moves {

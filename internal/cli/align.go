@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -51,6 +53,7 @@ type alignFlags struct {
 	copyFlags
 	moveFlags
 	skipAligned bool
+	view        bool
 }
 
 func newAlign(c *common) *cobra.Command {
@@ -69,6 +72,10 @@ Windows refers to partitions of other MBR disks by position. Align each disk of 
 other disk, in its original state, and with the same options. The references in SOURCE then follow the partitions of
 the other disks.
 
+With --view, DEST is a VMDK over the files of a raw or flat SOURCE, in its folder: little is written, and a hosted
+hypervisor or QEMU can start it at once. It is no copy and no snapshot: what a guest writes to it goes to SOURCE, and
+the storage sees the old offsets until DEST is copied. Undo it by removing its two files, before anything is written.
+
 SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova or .ovf, it becomes a package too:
 every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
 manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
@@ -86,6 +93,7 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 	f.copyFlags.add(cmd)
 	f.moveFlags.add(cmd)
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
+	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, and no copy of its data")
 	return cmd
 }
 
@@ -97,7 +105,7 @@ func (f *alignFlags) goal() realign.Goal {
 }
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
-	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
+	if err := errors.Join(f.check(), f.checkChoice(), f.checkView(dest)); err != nil {
 		return err
 	}
 	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest}); err != nil {
@@ -136,12 +144,29 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
 	}
 	j, end := f.job(errOut, dest)
+	if f.view {
+		j.View, j.Format, j.Subformat = true, "vmdk", "twoGbMaxExtentFlat"
+	}
 	w, err := j.Write(ctx, s, p)
 	end()
 	if err != nil {
 		return err
 	}
 	return f.finish(out, r, w)
+}
+
+// checkView refuses what a view cannot be. Its format is the only one that names stretches of other files.
+func (f *alignFlags) checkView(dest string) error {
+	switch {
+	case !f.view:
+		return nil
+	case f.to != (target{}):
+		return ondisk.In(errUsage, "--view writes a VMDK over the files of SOURCE, so that --to %s cannot be; leave one of "+
+			"both out", f.to)
+	case !strings.EqualFold(filepath.Ext(dest), ".vmdk"):
+		return ondisk.In(errUsage, "--view writes a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
+	}
+	return nil
 }
 
 // job is the writing of DEST, and what ends it: once, when the writing has ended.

@@ -30,6 +30,9 @@ type Image struct {
 // Link is one image of a chain.
 type Link struct{ Name, Format, Subformat, ContentID string }
 
+// Packaged reports whether the image is a disk of a package.
+func (img *Image) Packaged() bool { return img.digest != nil }
+
 // FileInfo is one file of an image.
 type FileInfo struct {
 	Name      string

@@ -162,7 +162,7 @@ func (j *Job) fillMember(ctx context.Context, p *Package, member string, create 
 	if err != nil {
 		return err
 	}
-	if d.Copied, err = j.fill(ctx, d.Source, d.Plan, d.view, o); err != nil {
+	if d.Copied, err = j.fill(ctx, d.Source, d.Plan, d.view, o, d.view); err != nil {
 		return cause(err, d.unchanged)
 	}
 	d.Took = Since(start)

@@ -282,6 +282,7 @@ type Job struct {
 	Format    string // empty: the source's
 	Subformat string // empty: the source's, or the format's default
 	Force     bool   // replace DEST
+	View      bool   // a VMDK that shows the planned disk in the files of SOURCE
 	Full      bool   // compare every byte before DEST gets its name, not its structures alone
 	Jobs      int    // how many chunks are read and written at once
 
@@ -314,12 +315,22 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	if err := s.Image.CheckDigests(ctx); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
-	create := func() (*store.Output, error) { return store.Create(j.Dest, p.Size, s.Image, j.options(s, p)) }
-	return publish(ctx, j, start, create, s.unchanged, func(o *store.Output, w *Written) (err error) {
+	options, stored := j.options(s, p), view
+	if j.View {
+		if options.Over, stored, err = s.lent(p, view); err != nil {
+			return w, err
+		}
+	}
+	create := func() (*store.Output, error) { return store.Create(j.Dest, p.Size, s.Image, options) }
+	w, err = publish(ctx, j, start, create, s.unchanged, func(o *store.Output, w *Written) (err error) {
 		w.Format, w.Subformat = o.Format, o.Subformat
-		w.Copied, err = j.fill(ctx, s, p, view, o)
+		w.Copied, err = j.fill(ctx, s, p, stored, o, view)
 		return err
 	})
+	if j.View && err == nil {
+		w.Notes = append(w.Notes, viewNotes(j.Dest, options.Over, w.Files)...)
+	}
+	return w, err
 }
 
 // options returns the options of the container that the planned disk goes into.
@@ -396,19 +407,20 @@ func (s *Source) unchanged() error {
 	return nil
 }
 
-// fill writes the bytes of the view, proves them through a second opening, and returns how many there are beside zeros.
+// fill writes the bytes of stored, proves through a second opening that the image shows the view, and returns how many
+// bytes there were beside zeros.
 func (j *Job) fill(
-	ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, o *store.Output,
+	ctx context.Context, s *Source, p *plan.Plan, stored disk.Disk, o *store.Output, view disk.Disk,
 ) (copied int64, err error) {
-	need, err := j.room(ctx, s, view, o)
+	need, err := j.room(ctx, s, stored, o)
 	if err != nil {
 		return 0, err
 	}
 	j.watch()
-	if err := j.begin(ctx, diskcopy.PhaseCopy, view); err != nil {
+	if err := j.begin(ctx, diskcopy.PhaseCopy, stored); err != nil {
 		return 0, err
 	}
-	copied, err = diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()})
+	copied, err = diskcopy.Run(ctx, stored, o, diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()})
 	if err == nil {
 		err = o.Finish()
 	}

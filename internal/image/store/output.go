@@ -74,6 +74,11 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	if err := o.checkDest(&src.Opened); err != nil {
 		return err
 	}
+	if opts.Over != nil {
+		if err := o.checkBeside(&src.Opened); err != nil {
+			return err
+		}
+	}
 	o.stale = o.dir.Exists(partialName(o.base))
 	main, err := o.newPart(o.base)
 	if err != nil {
@@ -87,6 +92,7 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	}
 	do := driver.Options{
 		Subformat: sub, Name: o.base, Seed: opts.Seed, SectorSize: o.sector, Heads: opts.Heads, Sectors: opts.Sectors,
+		Over: opts.Over,
 	}
 	do.Beside = func(suffix string) (driver.WriteFile, string, error) { return o.createExtent(src, suffix) }
 	if src.Format == format.Name {
@@ -128,6 +134,26 @@ func (o *Output) checkDest(src *gate.Opened) error {
 			"DEST %s belongs to %s, which names it as its data or disk; name another file", o.path, user))
 	}
 	return o.mayReplace(o.base)
+}
+
+// checkBeside refuses a view that lies elsewhere than the files that it needs: an image names files of its own folder
+// only, and no links. Their names may not be those that belong to DEST, with which they would be removed.
+func (o *Output) checkBeside(src *gate.Opened) error {
+	for _, f := range src.Handles {
+		st, err := o.dir.At.Lstat(f.Name())
+		bad := gate.CheckName(f.Name())
+		switch {
+		case bad != nil:
+			return ondisk.In(ondisk.ErrUsage, "DEST %s cannot be a view of SOURCE: %w", o.path, bad)
+		case err != nil || !f.Info.Same(st) || !st.Mode.IsRegular():
+			return ondisk.In(ondisk.ErrUsage, "DEST %s is a view, which needs the file %s of SOURCE in the same folder; name a "+
+				"DEST there, or make a copy (without --view)", o.path, f.Name())
+		case o.owns(f.Name()):
+			return ondisk.In(ondisk.ErrUsage, "the source's file %s has a name that belongs to DEST %s; name another DEST",
+				f.Name(), o.path)
+		}
+	}
+	return nil
 }
 
 // mayReplace refuses a name that is there, unless it may be replaced.

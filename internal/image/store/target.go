@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -16,6 +17,8 @@ type CreateOptions struct {
 	Subformat string // empty: the source's, or the format's default
 	Force     bool   // replace DEST
 	Seed      []byte // identifiers are derived from it
+	// Over are stretches of the disk that stay in files of the source, which are the Src of the pieces.
+	Over []disk.Piece
 	// Heads and Sectors are the geometry by which the disk is partitioned, 0 when nothing is known of it.
 	Heads, Sectors int
 }

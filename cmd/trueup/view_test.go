@@ -1,0 +1,202 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// viewName is the view that tests make of a disk, in the folder of the disk.
+const viewName = "the-view.vmdk"
+
+// requireSameView makes a view of a disk, has QEMU compare it with the aligned copy, and removes its two files.
+func requireSameView(t testing.TB, source, aligned string, flags ...string) {
+	t.Helper()
+	view := filepath.Join(filepath.Dir(source), viewName)
+	r := trueup(t, append([]string{"align", "--view", source, view}, flags...)...)
+	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	format := "raw"
+	if filepath.Ext(aligned) == ".vmdk" {
+		format = "vmdk"
+	}
+	require.Contains(t, disktest.Run(t, "qemu-img", "compare", "-f", "vmdk", "-F", format, view, aligned), "identical")
+	require.NoError(t, os.Remove(view))
+	require.NoError(t, os.Remove(headOf(view)))
+}
+
+func headOf(view string) string { return strings.TrimSuffix(view, ".vmdk") + "-head.vmdk" }
+
+// changeTimes lists the files of a folder and when each was last written.
+func changeTimes(t testing.TB, dir string) map[string]time.Time {
+	t.Helper()
+	times := map[string]time.Time{}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		info, err := e.Info()
+		require.NoError(t, err)
+		times[e.Name()] = info.ModTime()
+	}
+	return times
+}
+
+// flatCorpus are raw disks and flat VMDKs of the corpus, and the flags that they need.
+var flatCorpus = map[string][]string{
+	"dfvfs/mbr.raw.gz": nil, "imagemounter/test.mbr.xz": nil, "mbrman/disk2.img": nil,
+	"libldm/ldm-2003r2-simple-1.img.xz": {"--dynamic-disks", "--allow-unbootable"}, "vmdk-rs/monolithicFlat.vmdk": {"--boundary", "1M"},
+}
+
+// TestViewIsTheCopy compares view and copy of disks that others made, and of such that only a text can hold. A view is
+// refused for what a copy is refused.
+func TestViewIsTheCopy(t *testing.T) {
+	t.Parallel()
+	same := func(t *testing.T, source string, flags ...string) {
+		t.Helper()
+		before := changeTimes(t, filepath.Dir(source))
+		dest := filepath.Join(t.TempDir(), "copy.raw")
+		r := trueup(t, append([]string{"align", "--to", "raw", source, dest}, flags...)...)
+		name := filepath.Base(t.Name())
+		if want, ok := map[string]int{"dynamic-disk": 4, "disk2.img": 0}[name]; ok { // the last has a block for each partition
+			require.Equal(t, want, r.code)
+			require.Equal(t, 4, trueup(t, "align", "--view", source, filepath.Join(filepath.Dir(source), viewName)).code)
+		} else {
+			require.Equal(t, 0, r.code, r.stderr)
+			requireSameView(t, source, dest, flags...)
+		}
+		require.Equal(t, before, changeTimes(t, filepath.Dir(source)))
+	}
+	for name, path := range disktest.Fixtures(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			same(t, disktest.Materialize(t, disktest.Fixture(t, path)), "--allow-unbootable")
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(flatCorpus)) {
+		t.Run(name, func(t *testing.T) { same(t, corpusFile(t, name, strings.HasPrefix(name, "vmdk")), flatCorpus[name]...) })
+	}
+}
+
+// TestLifeOfAView follows a view from its making to a complete disk: what it needs is kept, and what is written to
+// it is written to its source, except for what it holds itself.
+func TestLifeOfAView(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	flat, view := at("disk.vmdk"), at("view.vmdk")
+	disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", "-o", "subformat=monolithicFlat", filepath.Join("..", "..", "testdata", "xp-lba63.vmdk"), flat)
+	source := hashFolder(t, dir)
+	made := trueup(t, "align", "--view", flat, view)
+	require.Equal(t, 0, made.code, made.stderr)
+	for _, said := range []string{"is a view, no copy", "the old offsets", "no snapshot", `removing "view.vmdk" and "view-head.vmdk" undoes all`} {
+		require.Contains(t, strings.Join(strings.Fields(made.stdout), " "), said)
+	}
+	info := disktest.Run(t, "vmdkinfo", view)
+	require.Contains(t, info, "2GB extent flat")
+	require.Contains(t, info, "8388608 bytes")
+
+	shown := trueup(t, "inspect", view)
+	require.Equal(t, 0, shown.code, shown.stderr)
+	require.Contains(t, shown.stdout, "Aligned")
+	require.Contains(t, shown.stdout, "it is a view, no complete disk")
+	require.Contains(t, shown.stdout, "off the 4 KiB boundaries of the file")
+	require.Contains(t, trueup(t, "scan", dir).stdout, "VMDK view")
+	require.Equal(t, 0, trueup(t, "verify", flat, view).code)
+
+	// Its source is neither copied, as if it were the disk, nor replaced.
+	require.Equal(t, []string{"view-source"}, refusalCodes(t, flat))
+	other := at("other.img")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", view, other).code)
+	for _, dest := range []string{"disk.vmdk", "disk-flat.vmdk", "view-head.vmdk"} {
+		require.NotEqual(t, 0, trueup(t, "align", "--force", "--to", "raw", other, at(dest)).code, dest)
+	}
+
+	// QEMU's own locks keep it from writing to a disk of which it opens one file twice.
+	const inPartition, inBootSector = "2M", "1M"
+	write := func(off string) {
+		opts := "driver=vmdk,file.driver=file,file.locking=off,file.filename=" + view
+		for i := range 5 {
+			opts += fmt.Sprintf(",extents.%d.locking=off", i)
+		}
+		disktest.Run(t, "qemu-io", "-c", "write -P 7 "+off+" 4k", "--image-opts", opts)
+	}
+	bytes := func() string { return strings.Fields(hashFolder(t, dir)["disk-flat.vmdk"])[4] }
+	was := bytes()
+	write(inBootSector)
+	require.Equal(t, was, bytes(), "a place that the view holds itself")
+	write(inPartition)
+	require.NotEqual(t, was, bytes())
+
+	whole := at("whole.vmdk")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "vmdk:monolithicFlat", view, whole).code)
+	require.Contains(t, disktest.Run(t, "qemu-img", "compare", "-f", "vmdk", "-F", "vmdk", view, whole), "identical")
+	require.NotContains(t, trueup(t, "inspect", whole).stdout, "it is a view")
+	require.Equal(t, source["disk.vmdk"], hashFolder(t, dir)["disk.vmdk"])
+}
+
+// TestViewsRefused is about what cannot have a view, each with its reason.
+func TestViewsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	put := func(name string, data []byte) { require.NoError(t, os.WriteFile(at(name), data, 0o600)) }
+	off := offDisk()
+	sparse := filepath.Join("..", "..", "testdata", "xp-lba63.vmdk")
+	disktest.Run(t, "cp", sparse, at("sparse.vmdk"))
+	for _, name := range []string{"raw.img", "v-flat.vmdk", "ro-flat.vmdk", "co:lon.img", "packed.img"} {
+		put(name, off)
+	}
+	put("even.img", evenDisk())
+	put("ro.vmdk", []byte(strings.Replace(string(flatText("monolithicFlat", "ro-flat.vmdk")), "RW 8192", "RDONLY 8192", 1)))
+	require.NoError(t, os.Mkdir(at("sub"), 0o700))
+	require.NoError(t, os.Symlink(at("raw.img"), at("link.img")))
+	require.NoError(t, os.Symlink(at("raw.img"), at("sub/raw.img")))
+	require.NoError(t, os.Mkdir(at("ovf"), 0o700))
+	put("ovf/vm.ovf", ovfFor([]string{"d.vmdk"}))
+	put("ovf/d.vmdk", flatText("monolithicFlat", "d-flat.vmdk"))
+	put("ovf/d-flat.vmdk", off)
+	before := folderNames(t, dir)
+	for _, c := range []struct {
+		source, dest string
+		flags        []string
+		code         int
+		says         string
+	}{
+		{"sparse.vmdk", "v.vmdk", nil, 4, "monolithicSparse"},
+		{"ro.vmdk", "v.vmdk", nil, 4, "byte for byte"},
+		{"ovf/vm.ovf!d.vmdk", "ovf/v.vmdk", nil, 4, "package"},
+		{"raw.img", "sub/v.vmdk", nil, 64, "in the same folder"},
+		{"raw.img", "v.img", nil, 64, ".vmdk at the end"},
+		{"raw.img", "v.ova", nil, 64, ".vmdk at the end"},
+		{"raw.img", "v.vmdk", []string{"--to", "vmdk:monolithicFlat"}, 64, "--to"},
+		{"v-flat.vmdk", "v.vmdk", nil, 64, "belongs to DEST"},
+		{"co:lon.img", "v.vmdk", nil, 64, "colon"},
+		{"even.img", "v.vmdk", nil, 64, "nothing moves"},
+		{"raw.img", "ro.vmdk", nil, 1, "exists"},
+	} {
+		r := trueup(t, append([]string{"align", "--view", at(c.source), at(c.dest)}, c.flags...)...)
+		require.Equal(t, c.code, r.code, "%v\n%s%s", c, r.stdout, r.stderr)
+		require.Contains(t, strings.Join(strings.Fields(r.stderr), " "), c.says, "%v", c)
+		require.Equal(t, before, folderNames(t, dir), "%v", c)
+	}
+	require.Equal(t, 64, trueup(t, "convert", "--view", at("raw.img"), at("v.vmdk")).code)
+	require.Equal(t, 0, trueup(t, "align", "--view", "--skip-aligned", at("even.img"), at("v.vmdk")).code)
+	require.NoFileExists(t, at("v.vmdk"))
+
+	// A link to a disk is followed, and the view names what it leads to.
+	require.Equal(t, 0, trueup(t, "align", "--view", at("sub/raw.img"), at("v.vmdk")).code)
+	text, err := os.ReadFile(at("v.vmdk"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), `FLAT "raw.img" `)
+	require.Equal(t, 4, trueup(t, "align", "--view", at("raw.img"), at("w.vmdk")).code, "a second view")
+	require.Equal(t, 4, trueup(t, "align", "--view", "--boundary", "1M", at("v.vmdk"), at("w.vmdk")).code, "a view of a view")
+	require.NotEqual(t, 0, trueup(t, "align", "--view", "--force", at("raw.img"), at("v.vmdk")).code)
+}

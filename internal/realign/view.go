@@ -1,0 +1,131 @@
+package realign
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// A view of SOURCE (Job.View) is a VMDK that shows the planned disk: its extents are stretches of the files of SOURCE,
+// and of a further file that holds what differs.
+
+// maxLent bounds the stretches of a view: QEMU opens a file for each extent, and a process has 1024 files by default.
+// maxShown bounds those that are looked at, of which some are too short.
+const (
+	maxLent  = 256
+	maxShown = 16 * maxLent
+)
+
+// lent returns the stretches of the files of SOURCE that the planned disk shows, and the disk that holds what they
+// leave, zero elsewhere.
+func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, error) {
+	refuse := func(reason string) error {
+		return &ondisk.Refusal{
+			Code: "unsupported", Reason: s.Path() + ": " + reason, Remedy: "make a copy of it (trueup align without --view)",
+		}
+	}
+	switch {
+	case s.Image.Packaged():
+		return nil, nil, refuse("it is a disk of a package, and a view names plain files only")
+	case !s.Image.Flat:
+		return nil, nil, refuse(fmt.Sprintf("a view needs files that hold the disk byte for byte (raw, or a VMDK that is "+
+			"monolithicFlat, twoGbMaxExtentFlat or vmfs), and this is %s %s", s.Image.Format, s.Image.Subformat))
+	case len(p.Patches) == 0 && len(p.Moves) == 0:
+		return nil, nil, ondisk.In(ondisk.ErrUsage, "%s: nothing moves, so that a view would be the disk itself; "+
+			"use it as it is (with --skip-aligned this is no error)", s.Path())
+	}
+	lent, err := stretches(view)
+	if err != nil {
+		return nil, nil, err
+	}
+	many := len(lent)
+	switch lent = trim(lent, view.Size()); {
+	case many > maxShown || len(lent) > maxLent:
+		return nil, nil, refuse(fmt.Sprintf("a view of it would have more than %d stretches of its files", maxLent))
+	case len(lent) == 0:
+		return nil, nil, refuse("no block of its files would be shown as it is")
+	}
+	var own []disk.Piece
+	for _, r := range disk.Gaps(view.Size(), lent) {
+		own = append(own, disk.Piece{Range: r, Src: view, At: r.Off})
+	}
+	return lent, disk.New(view.Size(), view.SectorSize(), disk.Pieces(view.Size(), own, nil)), nil
+}
+
+// lender is a file of SOURCE.
+type lender interface {
+	io.ReaderAt
+	Name() string
+}
+
+// stretches returns what a disk shows of files as they are, in its order, up to maxShown of them. No byte of a file is shown twice: a write to
+// one place would change the other.
+func stretches(d disk.Disk) (out []disk.Piece, err error) {
+	for off := int64(0); off < d.Size() && len(out) <= maxShown; {
+		run, _, err := disk.Leaf(d, off)
+		if err != nil {
+			return nil, err
+		}
+		p := disk.Piece{Range: disk.Range{Off: off, Len: run.Len}, Src: run.Src, At: run.Off}
+		if _, ok := run.Src.(lender); ok && !shown(out, p) {
+			out = append(out, p)
+		}
+		off += run.Len
+	}
+	return out, nil
+}
+
+// shown reports whether pieces show a byte that p shows.
+func shown(pieces []disk.Piece, p disk.Piece) bool {
+	for _, x := range pieces {
+		if x.Src == p.Src && (disk.Range{Off: x.At, Len: x.Len}).Overlaps(disk.Range{Off: p.At, Len: p.Len}) {
+			return true
+		}
+	}
+	return false
+}
+
+// trim makes stretches begin and end on blocks where they meet what the view itself holds: a cluster then lies in one
+// file, and that on a block of the storage.
+func trim(lent []disk.Piece, size int64) (out []disk.Piece) {
+	for i := 0; i < len(lent); {
+		j := i + 1
+		for j < len(lent) && lent[j].Off == lent[j-1].End() {
+			j++
+		}
+		from, end := units.AlignUp(lent[i].Off, align.Block), lent[j-1].End()
+		if end < size {
+			end = units.AlignDown(end, align.Block)
+		}
+		for _, p := range lent[i:j] {
+			off := max(p.Off, from)
+			if n := min(p.End(), end) - off; n > 0 {
+				out = append(out, disk.Piece{Range: disk.Range{Off: off, Len: n}, Src: p.Src, At: p.At + off - p.Off})
+			}
+		}
+		i = j
+	}
+	return out
+}
+
+// viewNotes says what a view is and is not.
+func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
+	return []ondisk.Issue{{
+		Code: "view", Effect: ondisk.Warn,
+		Text: fmt.Sprintf("%s is a view, no copy: the data stay in %q, which must stay in this folder and be changed by "+
+			"nothing else. The storage still sees the old offsets, until a hypervisor or trueup convert has copied the view",
+			dest, lent[0].Src.(lender).Name()),
+	}, {
+		Code: "view-writes", Effect: ondisk.Warn,
+		Text: "a view is no snapshot: a guest that writes to it writes to SOURCE. Until then, removing " +
+			fmt.Sprintf("%q and %q", files[0], files[1]) + " undoes all. After that, they belong to the disk: SOURCE alone has " +
+			"lost what was written to places that the view holds itself",
+		Remedy: "to try the guest, start it from a snapshot or an overlay of the view; to keep it, make a complete disk " +
+			"(trueup convert) and go on with that",
+	}}
+}

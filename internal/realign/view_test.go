@@ -1,0 +1,110 @@
+package realign
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+)
+
+// lentFile is a file of SOURCE.
+type lentFile struct{ *bytes.Reader }
+
+func (lentFile) Name() string { return "file" }
+
+func lentFiles(rnd *rand.Rand, size int) (files []lentFile) {
+	for range 2 {
+		b := make([]byte, size)
+		for i := range b {
+			b[i] = byte(1 + rnd.IntN(255))
+		}
+		files = append(files, lentFile{bytes.NewReader(b)})
+	}
+	return files
+}
+
+// flatSource is a SOURCE whose files hold its disk, and a plan that moves something.
+func flatSource() (*Source, *plan.Plan) {
+	return &Source{Image: &image.Image{Image: &driver.Image{Flat: true}}}, &plan.Plan{Moves: []plan.Move{{}}}
+}
+
+// What files hold and what a view holds make the disk, whatever it is composed of, and no byte is in both, or of a file
+// twice.
+func TestAViewIsTheWholeDisk(t *testing.T) {
+	t.Parallel()
+	const sector, sectors = 512, 400
+	s, p := flatSource()
+	for seed := range uint64(max(10, disktest.Sample(300))) {
+		rnd := rand.New(rand.NewPCG(seed, 14))
+		files := lentFiles(rnd, sectors*sector)
+		var pieces []disk.Piece
+		var patches []disk.Patch
+		for at := int64(0); at < sectors; {
+			r := disk.Range{Off: at * sector, Len: min(1+rnd.Int64N(60), sectors-at) * sector}
+			if rnd.IntN(4) > 0 {
+				from := rnd.Int64N(sectors - r.Len/sector + 1)
+				pieces = append(pieces, disk.Piece{Range: r, Src: files[rnd.IntN(2)], At: from * sector})
+			}
+			if rnd.IntN(4) == 0 {
+				b := bytes.Repeat([]byte{byte(seed)}, 1+rnd.IntN(int(r.Len)))
+				patches = append(patches, disk.Patch{Off: r.Off + rnd.Int64N(1+r.Len-int64(len(b))), Old: b, New: b})
+			}
+			at += r.Len / sector
+		}
+		view := disk.Overlay(disk.New(sectors*sector, sector, disk.Pieces(sectors*sector, pieces, nil)), patches)
+		want, err := ondisk.Bytes(view, 0, view.Size())
+		require.NoError(t, err)
+
+		lent, own, err := s.lent(p, view)
+		require.NoError(t, err, "seed %d", seed)
+		var all []disk.Piece
+		for i, x := range lent {
+			require.Zero(t, x.Off%sector+x.Len%sector+x.At%sector)
+			require.False(t, shown(lent[:i], x), "seed %d: a byte of a file is shown twice", seed)
+			if i == 0 && x.Off > 0 || i > 0 && x.Off > lent[i-1].End() {
+				require.Zero(t, x.Off%align.Block, "seed %d: a block is cut", seed)
+			}
+			all = append(all, x)
+			zero, err := ondisk.Bytes(own, x.Off, x.Len)
+			require.NoError(t, err)
+			require.True(t, ondisk.IsZero(zero), "seed %d: stored although a file holds it", seed)
+		}
+		for _, r := range disk.Gaps(view.Size(), lent) {
+			all = append(all, disk.Piece{Range: r, Src: own, At: r.Off})
+		}
+		slices.SortFunc(all, func(a, b disk.Piece) int { return int(a.Off - b.Off) })
+		disktest.CheckBytes(t, disk.New(view.Size(), sector, disk.Pieces(view.Size(), all, nil)), want)
+	}
+}
+
+// A view has as many stretches as QEMU can open files, and no more.
+func TestAViewHasABound(t *testing.T) {
+	t.Parallel()
+	const apart = 4 * align.Block
+	s, p := flatSource()
+	file := lentFile{bytes.NewReader(make([]byte, 2*maxLent*apart))}
+	for n, want := range map[int]bool{maxLent - 1: true, maxLent: false, 2*maxLent - 1: false} {
+		var patches []disk.Patch
+		for i := range int64(n) {
+			patches = append(patches, disk.Patch{Off: (i + 1) * apart, Old: []byte{0}, New: []byte{7}})
+		}
+		whole := disk.New(file.Size(), 512, disk.Whole(file, file.Size()))
+		lent, _, err := s.lent(p, disk.Overlay(whole, patches))
+		if want {
+			require.NoError(t, err)
+			require.Len(t, lent, maxLent)
+			continue
+		}
+		require.ErrorContains(t, err, "more than 256 stretches")
+	}
+}
