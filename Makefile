@@ -143,7 +143,7 @@ mutants: ## delete each check, flush and patch of the pipe in turn; a test must 
 .PHONY: boots
 boots: ## boot the disks of GRUB 2 to the end before they are aligned too, and a Linux by LILO
 	@$(GO) test -list 'Grub2.*Boots$$' ./cmd/... | grep -x TestAlignedGrub2InTheGapBoots
-	TRUEUP_BOOTS=full $(GO) test -count=1 -timeout 2h -run '(Grub2|Lilo).*Boots$$' ./cmd/...
+	TRUEUP_BOOTS=full $(GO) test -count=1 -timeout 2h -run '(Grub2|Lilo|VerdictOn).*Boots$$' ./cmd/...
 
 .PHONY: bench
 bench: build ## time and memory of align and of every format against qemu-img convert, and of scan against virt-alignment-scan
