@@ -116,8 +116,8 @@ func TestVerdictOnBoots(t *testing.T) {
 				machine: trial.Machine{Firmware: trial.UEFI, Bus: "sata", Memory: 256},
 			}
 		}},
-		"linux in text":     {false, func(t *testing.T) judged { return restingLinux(t, "normal", `"`+booted) }},
-		"linux in graphics": {false, func(t *testing.T) judged { return restingLinux(t, "785", "640 x 480 pixels") }},
+		"linux in text":     {false, func(t *testing.T) judged { t.Helper(); return restingLinux(t, "normal", `"`+booted) }},
+		"linux in graphics": {false, func(t *testing.T) judged { t.Helper(); return restingLinux(t, "785", "640 x 480 pixels") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !c.quick && os.Getenv(bootsEnv) == "" {
