@@ -72,6 +72,14 @@ var compared = []struct {
 	}, {
 		name: "a countdown", before: shown(menu), after: shown(strings.Replace(menu, "5s", "3s", 1)), want: Same,
 	}, {
+		name:   "a message of the kernel's clock that fills more than a row",
+		before: shown("[    0.004000] clocksource: tsc-early: mask: 0xffffffffffffffff max_cycles: 0x23f3\n[    0.1] a\nlogin:"),
+		after: shown("[    0.004000] clocksource: tsc-early: mask: 0xffffffffffffffff max_cycles: 0x24\n8c7, max_idle_ns: 440795285103 ns\n" +
+			"[    0.1] a\nlogin:"), want: Same,
+	}, {
+		name: "a line that fills more than a row", before: shown(strings.Repeat("x", 80) + "\nyz\nlogin:"),
+		after: shown(strings.Repeat("x", 80) + "\nyy\nlogin:"), want: Differs,
+	}, {
 		name: "a clock, a spinner and a progress", before: shown(bios + "Setup 12:03:59 /\n45% done"),
 		after: shown(bios + "Setup 12:04:11 |\n45% done"), want: Same,
 	}, {

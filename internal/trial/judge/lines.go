@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/trueup/trueup/internal/trial/film"
 )
 
 // line is one line of a screen or of the serial port.
@@ -59,6 +61,25 @@ func normal(s string) string {
 		s = v.find.ReplaceAllString(s, v.put)
 	}
 	return strings.Join(strings.Fields(s), " ")
+}
+
+// whole returns the rows of a text screen with those joined that the terminal wrapped: the first fills its row. Rows that
+// are continued stay in their places, and what continues them leaves its own empty.
+func whole(rows []string) []string {
+	width := 80
+	if slices.ContainsFunc(rows, func(row string) bool { return utf8.RuneCountInString(row) > width }) {
+		width = film.MaxColumns
+	}
+	out := slices.Clone(rows)
+	for n, first := 1, 0; n < len(rows); n++ {
+		if utf8.RuneCountInString(rows[n-1]) < width {
+			first = n
+			continue
+		}
+		out[first] += rows[n]
+		out[n] = ""
+	}
+	return out
 }
 
 // lines returns those of a text that show something of a guest, without those of firmware.

@@ -36,14 +36,14 @@ func newSide(f *film.Film, glyphs alphabet) *side {
 	s.said.add(serial)
 	s.tail = serial[max(0, len(serial)-tailLines):]
 	for _, frame := range f.Frames {
-		all := lines(frame.Text)
+		all := lines(whole(frame.Text))
 		s.seen.add(all)
 		s.note(all)
 	}
 	s.note(serial)
 	at := s.lastFrame()
 	if at >= 0 {
-		s.final = lines(f.Frames[at].Text)
+		s.final = lines(whole(f.Frames[at].Text))
 		s.addPictures(at, glyphs)
 		s.since = s.stood(at)
 	}
@@ -97,7 +97,7 @@ func (s *side) stood(at int) time.Duration {
 		frame := s.film.Frames[n]
 		switch {
 		case s.picture != nil && at-n < len(s.phases) && near(s.phases[at-n], s.picture, nil, clockAndCursor):
-		case s.picture == nil && frame.Picture == nil && slices.EqualFunc(lines(frame.Text), s.final,
+		case s.picture == nil && frame.Picture == nil && slices.EqualFunc(lines(whole(frame.Text)), s.final,
 			func(x, y line) bool { return x.norm == y.norm }):
 		default:
 			return since
