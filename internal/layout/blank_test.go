@@ -2,12 +2,14 @@ package layout_test
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -40,6 +42,8 @@ func TestContents(t *testing.T) {
 			tc.put(f)
 			l := read(t, f)
 			require.Equal(t, tc.want, align.ContentOf(l))
+			blank := slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "blank" })
+			require.Equal(t, tc.want == align.Blank, blank)
 			require.Equal(t, align.NothingToJudge, align.Overall(l, align.DefaultBoundary))
 		})
 	}

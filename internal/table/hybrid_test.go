@@ -91,6 +91,7 @@ func TestHybridMBR(t *testing.T) {
 	require.Equal(t, 2, l.Partitions[1].Slot)
 	require.Equal(t, byte(7), l.Partitions[1].Type)
 	require.Equal(t, int64(1<<32*512), l.Limit())
+	require.Contains(t, l.Issues[len(l.Issues)-1].Text, "slot 2 partition 2")
 }
 
 // Without a protective entry systems go by the MBR, and the GPT behind it stays as it is.

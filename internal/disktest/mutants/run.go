@@ -215,7 +215,7 @@ func (b *bench) killOf(m mutant, l *loaded, limit time.Duration, names []string)
 		if i := slices.Index(names, strings.Split(by, "/")[0]); i >= 0 {
 			failed = names[i : i+1 : i+1]
 		}
-		always, err := b.fails(l, "TRUEUP_MUTANT=0", limit/4, failed)
+		always, err := b.fails(l, "TRUEUP_MUTANT=0", limit, failed)
 		if err != nil || always == "" {
 			return by, err
 		}

@@ -38,6 +38,17 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 	}
 }
 
+// A path in a package leads to a file inside of its folder.
+func TestPathsThatLeadElsewhere(t *testing.T) {
+	for _, path := range []string{"..", "../x", "a/../x", "a//x", "/x", "a/"} {
+		err := CheckPath(path)
+		require.ErrorIs(t, err, ondisk.ErrReference, path)
+		require.ErrorContains(t, err, "leaves the package's folder")
+	}
+	require.ErrorIs(t, CheckPath(strings.Repeat("a/", maxFolders)+"x"), ondisk.ErrLimit)
+	require.NoError(t, CheckPath(strings.Repeat("a/", maxFolders-1)+"x"))
+}
+
 func TestNamesThatAreFine(t *testing.T) {
 	d, path := openedFolder(t)
 	for _, name := range []string{

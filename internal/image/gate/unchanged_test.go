@@ -52,7 +52,14 @@ func TestWhatChangesAFile(t *testing.T) {
 			path, _, o := opened(t)
 			require.NoError(t, o.Unchanged())
 			require.NoError(t, change(t, path))
-			require.ErrorIs(t, o.Unchanged(), ondisk.ErrChanged)
+			err := o.Unchanged()
+			require.ErrorIs(t, err, ondisk.ErrChanged)
+			switch name {
+			case "another file has its name":
+				require.ErrorContains(t, err, name)
+			case "its name is gone":
+				require.ErrorIs(t, err, os.ErrNotExist)
+			}
 		})
 	}
 	// One sign is enough.
