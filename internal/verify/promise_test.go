@@ -85,6 +85,7 @@ func TestPromiseComparesEveryField(t *testing.T) {
 	for name, change := range map[string]func(x *boot.Partition, r *boot.Ref){
 		"number":               func(x *boot.Partition, _ *boot.Ref) { x.Number = 9 },
 		"kind":                 func(x *boot.Partition, _ *boot.Ref) { x.Kind = table.Logical },
+		"slot":                 func(x *boot.Partition, _ *boot.Ref) { x.Slot++ },
 		"active":               func(x *boot.Partition, _ *boot.Ref) { x.Active = !x.Active },
 		"type":                 func(x *boot.Partition, _ *boot.Ref) { x.Type = 0x83 },
 		"GUID":                 func(x *boot.Partition, _ *boot.Ref) { x.GUID = "another" },

@@ -198,3 +198,31 @@ func TestVHDXThatCannotBe(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 }
+
+// A BAT of several pages has the blocks of each.
+func TestVHDXOfManyBlocks(t *testing.T) {
+	t.Parallel()
+	const size = 40 << 30
+	raw := filepath.Join(t.TempDir(), "src.img")
+	f, err := os.Create(raw)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, f.Truncate(size))
+	places := []int64{0, 9 << 30, 20 << 30, size - mib}
+	for _, at := range places {
+		_, err := f.WriteAt([]byte(fmt.Sprint("data at ", at)), at)
+		require.NoError(t, err)
+	}
+	src := imagetest.Open(t, raw)
+	for _, o := range vhdxKinds {
+		path := filepath.Join(t.TempDir(), "disk.vhdx")
+		require.NoError(t, imagetest.Fill(t, src, path, o, 1).Publish())
+		img := imagetest.Open(t, path)
+		for _, at := range places {
+			b := make([]byte, len(fmt.Sprint("data at ", at)))
+			_, err := img.Disk.ReadAt(b, at)
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint("data at ", at), string(b), o.Subformat)
+		}
+	}
+}
