@@ -93,7 +93,7 @@ func schemaOf(t testing.TB, object any) string {
 	if failed && !image && !packaged {
 		return "error.json"
 	}
-	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "version"}, fields["command"])
+	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "boot", "version"}, fields["command"])
 	if packaged {
 		return "package-" + fields["command"].(string) + ".json"
 	}

@@ -52,8 +52,10 @@ func (c *copyFlags) check() error {
 type alignFlags struct {
 	copyFlags
 	moveFlags
+	trialFlags
 	skipAligned bool
 	view        bool
+	bootTrial   bool
 }
 
 func newAlign(c *common) *cobra.Command {
@@ -92,6 +94,8 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 	}
 	f.copyFlags.add(cmd)
 	f.moveFlags.add(cmd)
+	f.trialFlags.add(cmd, "boot-")
+	cmd.Flags().BoolVar(&f.bootTrial, "boot-trial", false, "first start both disks under QEMU; refuse if they boot differently")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
 	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, and no copy of its data")
 	return cmd
@@ -106,6 +110,9 @@ func (f *alignFlags) goal() realign.Goal {
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	if err := errors.Join(f.check(), f.checkChoice(), f.checkView(dest)); err != nil {
+		return err
+	}
+	if err := f.tryBoot(ctx, errOut, src, dest); err != nil {
 		return err
 	}
 	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest}); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/trial"
 )
 
 // Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
@@ -39,6 +40,9 @@ func (m malformed) Unwrap() error { return m.error }
 func classify(err error) (string, int) {
 	if i, ok := errors.AsType[interrupt](err); ok {
 		return "interrupted", i.exit()
+	}
+	if c, ok := errors.AsType[*trial.ChildError](err); ok {
+		return c.Code, c.Exit
 	}
 	code := realign.Code(err)
 	_, refused := errors.AsType[*ondisk.Refusal](err)

@@ -20,20 +20,23 @@ var exits = []struct {
 	{"0", "done; DEST is complete and verified", []string{"align", "convert"}},
 	{"0", "done", []string{"plan", "version"}},
 	{"0", "done: ended by a signal, by --once or with its parent", []string{"serve"}},
+	{"0", "both disks came to the same screen", []string{"boot"}},
 	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
 	{"1", "error: I/O, malformed image, or a problem with the output; nothing incomplete gets the final name", nil},
 	{"", "inspect, scan: the content of a disk is unknown (see --allow-unknown)", []string{"trueup", "inspect", "scan"}},
 	{"", "scan: no image was judged (see --allow-empty)", []string{"trueup", "scan"}},
+	{"", "boot: neither disk booted, or the time was over: nothing was judged", []string{"trueup", "boot"}},
 	{"2", "inspect, scan: a partition starts off --boundary, but on 4 KiB", []string{"trueup", "inspect", "scan"}},
 	{"3", "inspect, scan: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan"}},
-	{"4", "refused: the copy would not be safe; the message names a remedy", []string{"trueup", "plan", "align", "serve", convert}},
+	{"4", "refused: the copy would not be safe; the message names a remedy", []string{"trueup", "plan", "align", "serve", "boot", convert}},
 	{"5", "verify: a difference was found", []string{"trueup", "verify"}},
+	{"5", "boot: the aligned disk boots differently", []string{"trueup", "boot"}},
 	{"64", "wrong usage", nil},
 	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing incomplete gets the final name", nil},
 }
 
 // ofCommands matches the beginning of a text that names commands.
-var ofCommands = regexp.MustCompile(`^(inspect, scan|scan|verify): `)
+var ofCommands = regexp.MustCompile(`^(inspect, scan|scan|verify|boot): `)
 
 // helpWidth is the width of help without a terminal, in characters.
 const helpWidth = 80

@@ -25,6 +25,7 @@ var habits = map[string][]string{
 	"convert": {"copy", "clone"},
 	"plan":    {"dry-run", "preview"},
 	"verify":  {"compare", "diff"},
+	"boot":    {"run", "start", "try"},
 	"serve":   {"export", "nbd", "mount"},
 	"version": {"--version"},
 }

@@ -124,7 +124,7 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newServe(c), newScan(version, c),
-		newScanWorker(), newVersion(version, c))
+		newBoot(version, c), newScanWorker(), newVersion(version, c))
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}

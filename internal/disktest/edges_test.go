@@ -167,7 +167,8 @@ var edges = map[string][]string{
 	"internal/cli": {
 		"internal/align", "internal/image/store", "internal/nbd", "internal/progress", "internal/realign", "internal/report",
 		"internal/scan",
-		"internal/scan/results", "internal/scan/sandbox", "internal/sys",
+		"internal/scan/results", "internal/scan/sandbox", "internal/sys", "internal/trial", "internal/trial/judge",
+		"internal/trial/results",
 	},
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder

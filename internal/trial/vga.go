@@ -79,10 +79,13 @@ type geometry struct {
 }
 
 // text returns where the text is; false in graphics, and while a font is loaded. It must not touch memory in graphics:
-// a read there changes the latches, which the guest may use.
+// a read there changes the latches, which the guest may use. Before the BIOS has set a mode there are no rows.
 func (v *vga) text(ctx context.Context) (geometry, bool) {
 	misc := v.registers(ctx, portGraphics, graphicsMisc)[graphicsMisc]
 	g := geometry{window: textColour}
+	if misc == 0 {
+		return geometry{}, v.err == nil
+	}
 	switch misc >> 2 & 3 {
 	case windowMono:
 		g.window = textMono
@@ -107,11 +110,15 @@ func (v *vga) text(ctx context.Context) (geometry, bool) {
 	return g, v.err == nil
 }
 
-// screen returns the lines of a text screen; nil in graphics. The machine must stand still.
+// screen returns the lines of a text screen; nil in graphics, none before there is a screen. The machine must stand
+// still.
 func (v *vga) screen(ctx context.Context) ([]string, error) {
 	g, ok := v.text(ctx)
 	if !ok {
 		return nil, v.err
+	}
+	if g.rows == 0 {
+		return []string{}, nil
 	}
 	cells, err := v.cells(ctx, g)
 	if err != nil {
