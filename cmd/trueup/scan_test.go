@@ -147,7 +147,7 @@ func linesOfScan(t testing.TB, out io.Reader) (rows []*scanRow, sum scanSummary)
 			rows = append(rows, &r)
 			continue
 		}
-		require.Equal(t, "summary", r.Event)
+		require.Equal(t, "summary", r.Event, "%s", line)
 		require.NoError(t, json.Unmarshal(line, &sum))
 		ended = true
 	}
@@ -181,7 +181,7 @@ func (s *shelf) path(name string) string { return filepath.Join(s.dir, name) }
 func (s *shelf) put(name string, content []byte) {
 	s.Helper()
 	require.NoError(s, os.MkdirAll(filepath.Dir(s.path(name)), 0o755))
-	require.NoError(s, os.WriteFile(s.path(name), content, 0o644))
+	forge.Bytes(content).Write(s, s.path(name))
 }
 
 // requireRows scans and compares what came of it.

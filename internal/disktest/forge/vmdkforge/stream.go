@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/trueup/trueup/internal/disktest/forge"
@@ -106,10 +107,15 @@ func (v *Stream) header(grain, capacity int64) {
 	v.Text(vmdkSector, Descriptor("streamOptimized", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
 }
 
+// packers are used again, since one takes a megabyte of memory and packs little at a time.
+var packers = sync.Pool{New: func() any { return zlib.NewWriter(nil) }}
+
 // Deflated returns a zlib stream of the data.
 func Deflated(data []byte) []byte {
 	var b bytes.Buffer
-	z := zlib.NewWriter(&b)
+	z := packers.Get().(*zlib.Writer)
+	defer packers.Put(z)
+	z.Reset(&b)
 	_, err := z.Write(data)
 	if err == nil {
 		err = z.Close()
