@@ -50,13 +50,19 @@ func (h hostile) run(t *testing.T) {
 	path := h.image(t, dir)
 	before := folderState(t, dir)
 	with := func(args ...string) []string { return append(args, h.args...) }
-	ends := measure(t,
+	runs := [][]string{
 		with("inspect", path), with("inspect", "--json", path), with("plan", "--json", path),
-		with("align", path, filepath.Join(out, "dest.vmdk")), with("align", "--json", path, filepath.Join(out, "dest.vmdk")),
-	)
+		with("align", path, filepath.Join(out, "dest.vmdk")),
+	}
+	if h.inspect != 1 || h.report || h.copy != 1 { // else all commands end before they differ, where the image is opened
+		runs = append(runs, with("align", "--json", path, filepath.Join(out, "dest.vmdk")))
+	}
+	ends := measure(t, runs...)
 	h.checkInspect(t, path, ends[0], ends[1])
 	h.checkCopy(t, path, ends[2])
-	h.checkCopy(t, path, ends[4])
+	if len(ends) > 4 {
+		h.checkCopy(t, path, ends[4])
+	}
 	h.checkLine(t, path, ends[3])
 	require.Equal(t, h.copy, ends[3].code)
 	require.Empty(t, ends[3].stdout, "align has no result")
