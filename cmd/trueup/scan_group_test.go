@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,36 +23,58 @@ const (
 	isEven = "judged aligned"
 )
 
+// scanGroup is a folder and what the rows of a scan say about it.
+type scanGroup struct {
+	name  string
+	files map[string][]byte
+	want  map[string]string
+}
+
 // TestScanGroups is about files that are one image together, and such that only look so.
 func TestScanGroups(t *testing.T) {
 	t.Parallel()
-	off, even := offDisk(), evenDisk()
+	for _, c := range slices.Concat(flatGroups(), extentGroups(), packageGroups(), snapshotGroups(), differencingGroups(), lockGroups()) {
+		t.Run(c.name, func(t *testing.T) {
+			s := newShelf(t)
+			for name, content := range c.files {
+				s.put(name, content)
+			}
+			s.requireRows(c.want, ".")
+			sameAsInspect(t, s.dir, ".")
+		})
+	}
+}
+
+// groupSnapshot is a VMDK that holds what has changed since the file that the hint names.
+func groupSnapshot(hint string) []byte {
+	v := vmdkforge.NewSparse(make([]byte, scanDiskSectors*sectorSize))
+	text := vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "x.vmdk"`, scanDiskSectors))
+	v.SetDescriptor(strings.Replace(text, "parentCID=ffffffff", "parentCID=4a5b6c7d\nparentFileNameHint=\""+hint+"\"", 1))
+	return v.Bytes
+}
+
+// groupBacked is a qcow2 with a backing file.
+func groupBacked(name, format string) []byte {
+	q := qcow2forge.New(make([]byte, scanDiskSectors*sectorSize), 16)
+	q.SetBacking(name, format)
+	return q.Bytes
+}
+
+// groupOVA is a package of disks that are off.
+func groupOVA(names ...string) []byte {
+	members := []tarforge.Member{{Name: "vm.ovf", Data: ovfFor(names)}}
+	for _, n := range names {
+		members = append(members, tarforge.Member{Name: n, Data: vmdkforge.NewSparse(offDisk()).Bytes})
+	}
+	return append(tarforge.New(members...), tarforge.End()...)
+}
+
+// flatGroups are descriptors with extents that are disks as they are.
+func flatGroups() []scanGroup {
+	off := offDisk()
 	half := len(off) / 2
-	sparse := vmdkforge.NewSparse(off).Bytes
-	lone := func(extent []byte) []byte { return extent }
-	snapshot := func(hint string) []byte {
-		v := vmdkforge.NewSparse(make([]byte, len(off)))
-		text := vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "x.vmdk"`, scanDiskSectors))
-		v.SetDescriptor(strings.Replace(text, "parentCID=ffffffff", "parentCID=4a5b6c7d\nparentFileNameHint=\""+hint+"\"", 1))
-		return v.Bytes
-	}
-	backed := func(name, format string) []byte {
-		q := qcow2forge.New(make([]byte, len(off)), 16)
-		q.SetBacking(name, format)
-		return q.Bytes
-	}
-	ova := func(names ...string) []byte {
-		members := []tarforge.Member{{Name: "vm.ovf", Data: ovfFor(names)}}
-		for _, n := range names {
-			members = append(members, tarforge.Member{Name: n, Data: sparse})
-		}
-		return append(tarforge.New(members...), tarforge.End()...)
-	}
-	for _, c := range []struct {
-		name  string
-		files map[string][]byte
-		want  map[string]string
-	}{
+	even := evenDisk()
+	return []scanGroup{
 		{
 			"a descriptor and its flat extent",
 			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off},
@@ -99,10 +122,19 @@ func TestScanGroups(t *testing.T) {
 			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"), "a-f001.vmdk": off[:half]},
 			map[string]string{"a.vmdk": "failed io"},
 		},
+	}
+}
+
+// extentGroups are extents alone, and descriptors that name what is not theirs.
+func extentGroups() []scanGroup {
+	off := offDisk()
+	even := evenDisk()
+	sparse := vmdkforge.NewSparse(offDisk()).Bytes
+	return []scanGroup{
 		{
 			"extents of nothing",
 			map[string][]byte{
-				"a-flat.vmdk": off, "b-f001.vmdk": even, "c-s002.vmdk": lone(vmdkforge.NewCOWD(off, 1, nil).Bytes),
+				"a-flat.vmdk": off, "b-f001.vmdk": even, "c-s002.vmdk": vmdkforge.NewCOWD(off, 1, nil).Bytes,
 				"d-delta.vmdk": vmdkforge.NewSESparse(off, 0, nil).Bytes,
 			},
 			map[string]string{"a-flat.vmdk": "orphan", "b-f001.vmdk": "orphan", "c-s002.vmdk": "orphan", "d-delta.vmdk": "orphan"},
@@ -127,9 +159,17 @@ func TestScanGroups(t *testing.T) {
 		},
 		{
 			"a descriptor that names itself",
-			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a.vmdk"), "b.vmdk": flatText("monolithicFlat", "vm.ova"), "vm.ova": ova("d.vmdk")},
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a.vmdk"), "b.vmdk": flatText("monolithicFlat", "vm.ova"), "vm.ova": groupOVA("d.vmdk")},
 			map[string]string{"a.vmdk": "failed format", "b.vmdk": "failed format", "vm.ova": isOff},
 		},
+	}
+}
+
+// packageGroups are OVFs and OVAs.
+func packageGroups() []scanGroup {
+	even := evenDisk()
+	sparse := vmdkforge.NewSparse(offDisk()).Bytes
+	return []scanGroup{
 		{
 			"an OVF with its disks and a manifest",
 			map[string][]byte{
@@ -160,17 +200,25 @@ func TestScanGroups(t *testing.T) {
 		},
 		{
 			"OVAs",
-			map[string][]byte{"one.ova": ova("d.vmdk"), "two.ova": ova("d.vmdk", "e.vmdk"), "two.ova.gz": {0x1f, 0x8b, 8}},
+			map[string][]byte{"one.ova": groupOVA("d.vmdk"), "two.ova": groupOVA("d.vmdk", "e.vmdk"), "two.ova.gz": {0x1f, 0x8b, 8}},
 			map[string]string{"one.ova": isOff, "two.ova": isOff},
 		},
+	}
+}
+
+// snapshotGroups are VMDKs and qcow2 that others build on.
+func snapshotGroups() []scanGroup {
+	off := offDisk()
+	sparse := vmdkforge.NewSparse(offDisk()).Bytes
+	return []scanGroup{
 		{
 			"a VMDK snapshot and what it is one of",
-			map[string][]byte{"a.vmdk": sparse, "a-000001.vmdk": snapshot("/vmfs/volumes/x/a.vmdk")},
+			map[string][]byte{"a.vmdk": sparse, "a-000001.vmdk": groupSnapshot("/vmfs/volumes/x/a.vmdk")},
 			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent", "a-000001.vmdk": isOff + ", refused: snapshot-child"},
 		},
 		{
 			"a chain of qcow2, one without a telling name",
-			map[string][]byte{"a.qcow2": qcow2forge.New(off, 16).Bytes, "middle": backed("a.qcow2", "qcow2"), "top.qcow2": backed("middle", "qcow2")},
+			map[string][]byte{"a.qcow2": qcow2forge.New(off, 16).Bytes, "middle": groupBacked("a.qcow2", "qcow2"), "top.qcow2": groupBacked("middle", "qcow2")},
 			map[string]string{
 				"a.qcow2": isOff + ", refused: snapshot-parent", "middle": isOff + ", refused: snapshot-parent snapshot-child",
 				"top.qcow2": isOff + ", refused: snapshot-child",
@@ -178,19 +226,26 @@ func TestScanGroups(t *testing.T) {
 		},
 		{
 			"a qcow2 on a raw file",
-			map[string][]byte{"a.raw": off, "b.qcow2": backed("a.raw", "raw")},
+			map[string][]byte{"a.raw": off, "b.qcow2": groupBacked("a.raw", "raw")},
 			map[string]string{"a.raw": isOff + ", refused: snapshot-parent", "b.qcow2": isOff + ", refused: snapshot-child"},
 		},
 		{
 			"a snapshot of a flat extent",
-			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off, "b.qcow2": backed("a-flat.vmdk", "raw")},
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off, "b.qcow2": groupBacked("a-flat.vmdk", "raw")},
 			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent", "b.qcow2": isOff + ", refused: snapshot-child"},
 		},
 		{
 			"only the disk of a package that has a snapshot is refused for it",
-			map[string][]byte{"vm.ovf": ovfFor([]string{"a.vmdk", "b.vmdk"}), "a.vmdk": sparse, "b.vmdk": sparse, "s.vmdk": snapshot("b.vmdk")},
+			map[string][]byte{"vm.ovf": ovfFor([]string{"a.vmdk", "b.vmdk"}), "a.vmdk": sparse, "b.vmdk": sparse, "s.vmdk": groupSnapshot("b.vmdk")},
 			map[string]string{"vm.ovf": isOff + ", refused: snapshot-parent", "s.vmdk": isOff + ", refused: snapshot-child"},
 		},
+	}
+}
+
+// differencingGroups are VHDs and VHDXs with their parents, and a parent elsewhere.
+func differencingGroups() []scanGroup {
+	off := offDisk()
+	return []scanGroup{
 		{
 			"a differencing VHD that names its parent in another case: not found, and no less its child",
 			map[string][]byte{
@@ -224,15 +279,24 @@ func TestScanGroups(t *testing.T) {
 		},
 		{
 			"a parent in another folder",
-			map[string][]byte{"a/base.qcow2": qcow2forge.New(off, 16).Bytes, "b/top.qcow2": backed("../a/base.qcow2", "qcow2")},
+			map[string][]byte{"a/base.qcow2": qcow2forge.New(off, 16).Bytes, "b/top.qcow2": groupBacked("../a/base.qcow2", "qcow2")},
 			map[string]string{"a/base.qcow2": isOff, "b/top.qcow2": "failed reference"},
 		},
+	}
+}
+
+// lockGroups are images that another program has open.
+func lockGroups() []scanGroup {
+	off := offDisk()
+	even := evenDisk()
+	sparse := vmdkforge.NewSparse(offDisk()).Bytes
+	return []scanGroup{
 		{
 			"locks",
 			map[string][]byte{
 				"a.vmdk": sparse, "a.vmdk.lck/M1.lck": {}, "even.vmdk": vmdkforge.NewSparse(even).Bytes, "even.vmdk.lck": {},
 				"flat.vmdk": flatText("monolithicFlat", "flat-flat.vmdk"), "flat-flat.vmdk": off, "flat-flat.vmdk.lck": {}, "free.vmdk": sparse,
-				"m.vmdk": sparse, "m-8c1f.vmem": {}, "base.qcow2": qcow2forge.New(off, 16).Bytes, "base.qcow2.lck": {}, "top.qcow2": backed("base.qcow2", "qcow2"),
+				"m.vmdk": sparse, "m-8c1f.vmem": {}, "base.qcow2": qcow2forge.New(off, 16).Bytes, "base.qcow2.lck": {}, "top.qcow2": groupBacked("base.qcow2", "qcow2"),
 			},
 			map[string]string{
 				"a.vmdk": isOff + ", refused: busy", "even.vmdk": isEven, "flat.vmdk": isOff + ", refused: busy", "free.vmdk": isOff, "m.vmdk": isOff + ", refused: busy",
@@ -244,15 +308,6 @@ func TestScanGroups(t *testing.T) {
 			map[string][]byte{"a.vmdk": sparse, "b.img": off, "even.img": even, ".lck-31d0": {}, "vm.vmss": {}},
 			map[string]string{"a.vmdk": isOff + ", refused: busy busy", "b.img": isOff + ", refused: busy busy", "even.img": isEven},
 		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := newShelf(t)
-			for name, content := range c.files {
-				s.put(name, content)
-			}
-			s.requireRows(c.want, ".")
-			sameAsInspect(t, s.dir, ".")
-		})
 	}
 }
 

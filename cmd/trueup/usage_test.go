@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,48 +148,80 @@ func TestWrongCommandLines(t *testing.T) {
 	source := sampleDisk(t)
 	before := hashFolder(t, filepath.Dir(source))
 	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
-	for name, args := range map[string][]string{
-		"unknown command":                 {"frobnicate"},
-		"a command that is cut":           {"inspec", source},
-		"unknown flag":                    {"inspect", "--frobnicate", source},
-		"unknown short flag":              {"inspect", "-x", source},
-		"a flag of another command":       {"inspect", "--force", source},
-		"no image":                        {"inspect"},
-		"two images":                      {"inspect", source, source},
-		"no image to plan":                {"plan"},
-		"no dest":                         {"align", source},
-		"three files":                     {"align", source, dest, dest},
-		"nothing to verify against":       {"verify", source},
-		"nothing to convert to":           {"convert", source},
-		"version takes nothing":           {"version", "x"},
-		"help for no command":             {"help", "frobnicate"},
-		"a flag without its value":        {"inspect", source, "--boundary"},
-		"no such output":                  {"inspect", "-o", "yaml", source},
-		"no such output of version":       {"version", "-o", "yaml"},
-		"no such format":                  {"inspect", "--format", "floppy", source},
-		"sectors of 1024 bytes":           {"inspect", "--sector-size", "1024", source},
-		"sectors of 0 bytes":              {"plan", "--sector-size", "0", source},
-		"negative sectors":                {"align", "--sector-size=-512", source, dest},
-		"sectors of nothing":              {"verify", "--sector-size", "", source, source},
-		"sectors of sectors":              {"convert", "--sector-size", "8x", source, dest},
-		"no such target":                  {"align", "--to", "floppy", source, dest},
-		"no such subformat":               {"align", "--to", "vmdk:streamOptimised", source, dest},
-		"a subformat of raw":              {"convert", "--to", "raw:sparse", source, dest},
-		"no such proof":                   {"align", "--verify", "none", source, dest},
-		"no such progress":                {"align", "--progress", "loud", source, dest},
-		"no such progress of verify":      {"verify", "--progress", "loud", source, source},
-		"no jobs":                         {"align", "--jobs", "0", source, dest},
-		"negative jobs":                   {"convert", "--jobs", "-1", source, dest},
-		"too many jobs":                   {"verify", "--jobs", "65", source, source},
-		"a partition that is no number":   {"plan", "--partition", "one", source},
-		"a partition that is not there":   {"plan", "--partition", "2", source},
-		"two choices of partitions":       {"plan", "--data-only", "--partition", "1", source},
-		"two choices, align":              {"align", "--partition", "1", "--data-only", source, dest},
-		"data only, of inspect":           {"inspect", "--data-only", source},
-		"partition 0":                     {"align", "--partition", "0", source, dest},
-		"dest is the source":              {"align", source, source},
-		"dest is a folder":                {"align", source, filepath.Dir(dest) + "/"},
-		"dest has no name":                {"align", source, ""},
+	all := wrongCommands(source, dest)
+	maps.Copy(all, wrongValues(source, dest))
+	for name, args := range all {
+		t.Run(name, func(t *testing.T) {
+			text := trueup(t, args...)
+			require.Equal(t, 64, text.code, text.stderr)
+			require.Empty(t, text.stdout)
+			requireOneLine(t, text.stderr)
+			for _, where := range []int{0, len(args)} {
+				withJSON := append(append(append([]string{}, args[:where]...), "--json"), args[where:]...)
+				if name == "a flag without its value" && where > 0 {
+					continue // --json would be the value
+				}
+				r := run(t, builtPath, withJSON...)
+				require.Equal(t, 64, r.code, r.stderr)
+				require.Equal(t, "usage", errorCode(t, r))
+				requireOneLine(t, r.stderr)
+			}
+			require.Equal(t, before, hashFolder(t, filepath.Dir(source)))
+			require.Empty(t, folderNames(t, filepath.Dir(dest)))
+		})
+	}
+}
+
+// wrongCommands are command lines without what they need, or with what their commands do not have.
+func wrongCommands(source, dest string) map[string][]string {
+	return map[string][]string{
+		"unknown command":               {"frobnicate"},
+		"a command that is cut":         {"inspec", source},
+		"unknown flag":                  {"inspect", "--frobnicate", source},
+		"unknown short flag":            {"inspect", "-x", source},
+		"a flag of another command":     {"inspect", "--force", source},
+		"no image":                      {"inspect"},
+		"two images":                    {"inspect", source, source},
+		"no image to plan":              {"plan"},
+		"no dest":                       {"align", source},
+		"three files":                   {"align", source, dest, dest},
+		"nothing to verify against":     {"verify", source},
+		"nothing to convert to":         {"convert", source},
+		"version takes nothing":         {"version", "x"},
+		"help for no command":           {"help", "frobnicate"},
+		"a flag without its value":      {"inspect", source, "--boundary"},
+		"no such output":                {"inspect", "-o", "yaml", source},
+		"no such output of version":     {"version", "-o", "yaml"},
+		"no such format":                {"inspect", "--format", "floppy", source},
+		"sectors of 1024 bytes":         {"inspect", "--sector-size", "1024", source},
+		"sectors of 0 bytes":            {"plan", "--sector-size", "0", source},
+		"negative sectors":              {"align", "--sector-size=-512", source, dest},
+		"sectors of nothing":            {"verify", "--sector-size", "", source, source},
+		"sectors of sectors":            {"convert", "--sector-size", "8x", source, dest},
+		"no such target":                {"align", "--to", "floppy", source, dest},
+		"no such subformat":             {"align", "--to", "vmdk:streamOptimised", source, dest},
+		"a subformat of raw":            {"convert", "--to", "raw:sparse", source, dest},
+		"no such proof":                 {"align", "--verify", "none", source, dest},
+		"no such progress":              {"align", "--progress", "loud", source, dest},
+		"no such progress of verify":    {"verify", "--progress", "loud", source, source},
+		"no jobs":                       {"align", "--jobs", "0", source, dest},
+		"negative jobs":                 {"convert", "--jobs", "-1", source, dest},
+		"too many jobs":                 {"verify", "--jobs", "65", source, source},
+		"a partition that is no number": {"plan", "--partition", "one", source},
+		"a partition that is not there": {"plan", "--partition", "2", source},
+		"two choices of partitions":     {"plan", "--data-only", "--partition", "1", source},
+		"two choices, align":            {"align", "--partition", "1", "--data-only", source, dest},
+		"data only, of inspect":         {"inspect", "--data-only", source},
+		"partition 0":                   {"align", "--partition", "0", source, dest},
+		"dest is the source":            {"align", source, source},
+		"dest is a folder":              {"align", source, filepath.Dir(dest) + "/"},
+		"dest has no name":              {"align", source, ""},
+	}
+}
+
+// wrongValues are boundaries, storages and arguments of scan that cannot be.
+func wrongValues(source, dest string) map[string][]string {
+	return map[string][]string{
 		"boundary 3K, no power of two":    {"inspect", "--boundary", "3K", source},
 		"boundary 2K, below the least":    {"inspect", "--boundary", "2K", source},
 		"boundary 2G, above the greatest": {"plan", "--boundary", "2G", source},
@@ -219,25 +252,6 @@ func TestWrongCommandLines(t *testing.T) {
 		"a script over an image":          {"scan", "--script", source, source},
 		"a report over the script":        {"scan", "--out", dest, "--script", dest, source},
 		"a report over the catalogue":     {"scan", "--catalog", dest, "--out", filepath.Dir(dest) + "/./" + filepath.Base(dest), source},
-	} {
-		t.Run(name, func(t *testing.T) {
-			text := trueup(t, args...)
-			require.Equal(t, 64, text.code, text.stderr)
-			require.Empty(t, text.stdout)
-			requireOneLine(t, text.stderr)
-			for _, where := range []int{0, len(args)} {
-				withJSON := append(append(append([]string{}, args[:where]...), "--json"), args[where:]...)
-				if name == "a flag without its value" && where > 0 {
-					continue // --json would be the value
-				}
-				r := run(t, builtPath, withJSON...)
-				require.Equal(t, 64, r.code, r.stderr)
-				require.Equal(t, "usage", errorCode(t, r))
-				requireOneLine(t, r.stderr)
-			}
-			require.Equal(t, before, hashFolder(t, filepath.Dir(source)))
-			require.Empty(t, folderNames(t, filepath.Dir(dest)))
-		})
 	}
 }
 

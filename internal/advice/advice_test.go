@@ -2,6 +2,7 @@ package advice_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -118,27 +119,39 @@ func TestFirmwareBoots(t *testing.T) {
 	}
 }
 
+type adviceCase struct {
+	name     string
+	l        *layout.Layout
+	boundary int64
+	storage  string
+	refusals []align.Finding
+	broken   bool
+	action   advice.Action
+	gain     advice.Gain
+	says     string
+}
+
+// refusedMove is a finding that forbids a copy.
+var refusedMove = []align.Finding{{Code: "lilo", Subject: "disk"}}
+
 func TestAdvice(t *testing.T) {
-	refused := []align.Finding{{Code: "lilo", Subject: "disk"}}
-	fat := mbrPart(63, 9*cylinder, false, volume.FAT32)
-	fat.Volume.DataStart = 512 // cluster 2 is on 4 KiB now
-	small := mbrPart(2049, 9*cylinder, false, volume.FAT32)
-	small.Volume.BlockSize, small.Volume.DataStart = 512, 1024 // of its I/O, that of 1 KiB gains
-	huge := mbrPart(63, 9*cylinder, false, volume.ExFAT)
-	huge.Volume.BlockSize = 32 << 20
-	box := mbrPart(63, 9*cylinder, false, volume.Unknown)
-	box.Kind = table.Extended
-	for _, tc := range []struct {
-		name     string
-		l        *layout.Layout
-		boundary int64
-		storage  string
-		refusals []align.Finding
-		broken   bool
-		action   advice.Action
-		gain     advice.Gain
-		says     string
-	}{
+	for _, tc := range slices.Concat(adviceOnSystems(), adviceOnData()) {
+		t.Run(tc.name, func(t *testing.T) {
+			a := advice.For(tc.l, advice.Case{
+				Boundary: tc.boundary, Storage: storageOf(t, tc.storage), Refusals: tc.refusals,
+				Broken: tc.broken,
+			})
+			require.Equal(t, tc.action, a.Action, a.Text)
+			require.Equal(t, tc.gain, a.Gain)
+			require.Contains(t, a.Text, tc.says)
+			require.NotContains(t, a.Text, "  ")
+		})
+	}
+}
+
+// adviceOnSystems are disks that Windows starts from.
+func adviceOnSystems() []adviceCase {
+	return []adviceCase{
 		{
 			"xp on 4 KiB", disk255(windows.MBR2000, xp), 65536, "generic", nil, false, advice.Align, advice.High,
 			"Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must.",
@@ -152,12 +165,12 @@ func TestAdvice(t *testing.T) {
 			advice.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it.",
 		},
 		{
-			"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refused, false, advice.Refused, advice.High,
+			"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refusedMove, false, advice.Refused, advice.High,
 			"It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be " +
 				"refused now.",
 		},
 		{
-			"xp, refused, no gain", disk255(windows.MBR2000, xp), 65536, "512", refused, false, advice.Refused, advice.NoGain,
+			"xp, refusedMove, no gain", disk255(windows.MBR2000, xp), 65536, "512", refusedMove, false, advice.Refused, advice.NoGain,
 			"It would not help this storage (blocks of 512 B), and a copy would be refused now.",
 		},
 		{
@@ -165,7 +178,7 @@ func TestAdvice(t *testing.T) {
 			"Not yet: what is malformed must be repaired first.",
 		},
 		{
-			"vista", disk255(windows.MBR7, vista), 65536, "generic", refused, false, advice.Nothing, advice.NoGain,
+			"vista", disk255(windows.MBR7, vista), 65536, "generic", refusedMove, false, advice.Nothing, advice.NoGain,
 			"No: every partition starts on a multiple of 64 KiB.",
 		},
 		{
@@ -187,6 +200,20 @@ func TestAdvice(t *testing.T) {
 			"on 32 KiB, storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp", nil, false,
 			advice.Optional, advice.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer",
 		},
+	}
+}
+
+// adviceOnData are disks whose contents decide, or that have none.
+func adviceOnData() []adviceCase {
+	fat := mbrPart(63, 9*cylinder, false, volume.FAT32)
+	fat.Volume.DataStart = 512 // cluster 2 is on 4 KiB now
+	small := mbrPart(2049, 9*cylinder, false, volume.FAT32)
+	small.Volume.BlockSize, small.Volume.DataStart = 512, 1024 // of its I/O, that of 1 KiB gains
+	huge := mbrPart(63, 9*cylinder, false, volume.ExFAT)
+	huge.Volume.BlockSize = 32 << 20
+	box := mbrPart(63, 9*cylinder, false, volume.Unknown)
+	box.Kind = table.Extended
+	return []adviceCase{
 		{
 			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, advice.Optional, advice.Loss,
 			"Rather not: the data inside lie on blocks of the storage now",
@@ -201,7 +228,7 @@ func TestAdvice(t *testing.T) {
 		},
 		{
 			"refused, and no storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic",
-			refused, false, advice.Refused, advice.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)",
+			refusedMove, false, advice.Refused, advice.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)",
 		},
 		{
 			"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, advice.Nothing, advice.NoGain,
@@ -211,17 +238,6 @@ func TestAdvice(t *testing.T) {
 			"nothing there", disk255(boot.Empty), 65536, "generic", nil, false, advice.Nothing, advice.NoGain,
 			"No: there is no partition to move.",
 		},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			a := advice.For(tc.l, advice.Case{
-				Boundary: tc.boundary, Storage: storageOf(t, tc.storage), Refusals: tc.refusals,
-				Broken: tc.broken,
-			})
-			require.Equal(t, tc.action, a.Action, a.Text)
-			require.Equal(t, tc.gain, a.Gain)
-			require.Contains(t, a.Text, tc.says)
-			require.NotContains(t, a.Text, "  ")
-		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package align_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -56,6 +57,29 @@ func insideCases() []insideCase {
 			[]string{"512 bytes past a 4 KiB boundary"},
 		},
 		{
+			"LVM that makes up for its partition", 63, 64 * kib,
+			volume.Volume{Kind: volume.LVM2, DataStart: 192*kib + 65*512},
+			"nested-aligned", align.Warning,
+			[]string{
+				"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte 262144, which is on one",
+				"a move of the partition puts the data off it", "--partition",
+			},
+		},
+		{"ZFS", 2048, 1024 * kib, volume.Volume{Kind: volume.ZFS, BlockSize: 4096, DataStart: 4096 * kib}, "", "", nil},
+		{
+			"a kind without advice of its own", 2048, 64 * kib,
+			volume.Volume{Kind: volume.VMFS, DataStart: 17<<20 + 4096},
+			"nested-misaligned", align.Info,
+			[]string{"first block of the data of vmfs"},
+		},
+	}
+}
+
+// clusterCases are file systems whose clusters start where their own tables end.
+func clusterCases() []insideCase {
+	const kib = 1024
+	return []insideCase{
+		{
 			"FAT with clusters of its data start", 128, 64 * kib,
 			volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 8192},
 			"", "", nil,
@@ -88,27 +112,11 @@ func insideCases() []insideCase {
 			"",
 			"", nil,
 		},
-		{
-			"LVM that makes up for its partition", 63, 64 * kib,
-			volume.Volume{Kind: volume.LVM2, DataStart: 192*kib + 65*512},
-			"nested-aligned", align.Warning,
-			[]string{
-				"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte 262144, which is on one",
-				"a move of the partition puts the data off it", "--partition",
-			},
-		},
-		{"ZFS", 2048, 1024 * kib, volume.Volume{Kind: volume.ZFS, BlockSize: 4096, DataStart: 4096 * kib}, "", "", nil},
-		{
-			"a kind without advice of its own", 2048, 64 * kib,
-			volume.Volume{Kind: volume.VMFS, DataStart: 17<<20 + 4096},
-			"nested-misaligned", align.Info,
-			[]string{"first block of the data of vmfs"},
-		},
 	}
 }
 
 func TestWhatLiesInsideOfAPartition(t *testing.T) {
-	for _, tc := range insideCases() {
+	for _, tc := range slices.Concat(insideCases(), clusterCases()) {
 		t.Run(tc.name, func(t *testing.T) {
 			l := &layout.Layout{Partitions: []boot.Partition{{
 				Partition: table.Partition{Range: disk.Range{Off: tc.lba * 512, Len: 1 << 30}, Number: 3, Kind: table.Primary},

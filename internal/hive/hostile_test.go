@@ -71,20 +71,47 @@ func valuePlace(t testing.TB, f forge.Bytes, name string, path ...string) int64 
 // u32 reads a field back.
 func u32(f forge.Bytes, off int64) uint32 { return binary.LittleEndian.Uint32(f[off:]) }
 
+// Fields of a key and of a value, from the start of their cells.
+const (
+	keyParent, keySubkeys, keySubkeyList, keyValues, keyValueList, keyNameLength = 16, 20, 28, 36, 40, 72
+	valueSize, valueOffset                                                       = 4, 8
+)
+
+// listPlace returns where the list of the subkeys of a key lies.
+func listPlace(t testing.TB, f forge.Bytes, path ...string) int64 {
+	t.Helper()
+	return baseSize + int64(u32(f, place(t, f, path...)+keySubkeyList)) + 4
+}
+
+// cellOffset returns how others refer to the cell that holds the byte at.
+func cellOffset(at int64) uint32 { return uint32(at - 4 - baseSize) }
+
+type brokenHive struct {
+	want   string
+	damage func(f forge.Bytes)
+}
+
 // Each change breaks a hive in one place: the walk says so, goes on elsewhere, and ends.
 func TestBrokenHives(t *testing.T) {
-	const (
-		subkeys, subkeyList, values, valueList, parent, nameLength = 20, 28, 36, 40, 16, 72 // of a key
-		dataSize, dataOffset                                       = 4, 8                   // of a value
-	)
-	listOf := func(f forge.Bytes, path ...string) int64 {
-		return baseSize + int64(u32(f, place(t, f, path...)+subkeyList)) + 4
+	for _, cases := range []map[string]brokenHive{brokenCells(t), brokenKeys(t), brokenValues(t)} {
+		for name, tc := range cases {
+			t.Run(name, func(t *testing.T) {
+				f := hiveforge.New(5, all())
+				require.NoError(t, walk(open(t, f)))
+				tc.damage(f)
+				hiveforge.Seal(f)
+				err := walk(open(t, f))
+				require.ErrorIs(t, err, ondisk.ErrFormat)
+				require.ErrorContains(t, err, tc.want)
+			})
+		}
 	}
-	offset := func(at int64) uint32 { return uint32(at - 4 - baseSize) }
-	for name, tc := range map[string]struct {
-		want   string
-		damage func(f forge.Bytes)
-	}{
+}
+
+// brokenCells are faults of the root, its cell and the bins.
+func brokenCells(t testing.TB) map[string]brokenHive {
+	t.Helper()
+	return map[string]brokenHive{
 		"root cell of size 0":      {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 0) }},
 		"root cell of size -2^31":  {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 1<<31) }},
 		"free root cell":           {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 96) }},
@@ -101,7 +128,7 @@ func TestBrokenHives(t *testing.T) {
 			"cell offset",
 			func(f forge.Bytes) { f.U32(HiveRoot, uint32(len(f)-baseSize)) },
 		},
-		"root cell no multiple of 8": {"cell offset", func(f forge.Bytes) { f.U32(HiveRoot, offset(place(t, f))+4) }},
+		"root cell no multiple of 8": {"cell offset", func(f forge.Bytes) { f.U32(HiveRoot, cellOffset(place(t, f))+4) }},
 		"root cell is no key":        {"signature", func(f forge.Bytes) { f.Text(place(t, f), "kn") }},
 		"bins of size 0":             {"cell offset", func(f forge.Bytes) { f.U32(hiveforge.BinsSize, 0) }},
 		"bin of size 0":              {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 0) }},
@@ -115,71 +142,87 @@ func TestBrokenHives(t *testing.T) {
 			"hive bin at 0x1000: signature",
 			func(f forge.Bytes) { f.Text(baseSize, "nibh") },
 		},
+	}
+}
+
+// brokenKeys are faults of keys and their lists.
+func brokenKeys(t testing.TB) map[string]brokenHive {
+	t.Helper()
+	return map[string]brokenHive{
 		"2^32-1 subkeys": {
 			"number of subkeys",
-			func(f forge.Bytes) { f.U32(place(t, f)+subkeys, math.MaxUint32) },
+			func(f forge.Bytes) { f.U32(place(t, f)+keySubkeys, math.MaxUint32) },
 		},
 		"a subkey less than listed": {
 			"number of subkeys",
-			func(f forge.Bytes) { f.U32(place(t, f)+subkeys, u32(f, place(t, f)+subkeys)-1) },
+			func(f forge.Bytes) { f.U32(place(t, f)+keySubkeys, u32(f, place(t, f)+keySubkeys)-1) },
 		},
 		"2^32-1 values": {
 			"number of elements",
-			func(f forge.Bytes) { f.U32(place(t, f, "sizes")+values, math.MaxUint32) },
+			func(f forge.Bytes) { f.U32(place(t, f, "sizes")+keyValues, math.MaxUint32) },
 		},
 		"65535 elements in a list": {
 			"number of elements",
-			func(f forge.Bytes) { f.U16(listOf(f)+2, math.MaxUint16) },
+			func(f forge.Bytes) { f.U16(listPlace(t, f)+2, math.MaxUint16) },
 		},
-		"unknown list": {"signature", func(f forge.Bytes) { f.Text(listOf(f), "lx") }},
+		"unknown list": {"signature", func(f forge.Bytes) { f.Text(listPlace(t, f), "lx") }},
 		"list outside": {
 			"cell offset",
-			func(f forge.Bytes) { f.U32(place(t, f)+subkeyList, 0x7ffffff8) },
+			func(f forge.Bytes) { f.U32(place(t, f)+keySubkeyList, 0x7ffffff8) },
 		},
 		"no list of values": {
 			"cell offset",
-			func(f forge.Bytes) { f.U32(place(t, f, "sizes")+valueList, math.MaxUint32) },
+			func(f forge.Bytes) { f.U32(place(t, f, "sizes")+keyValueList, math.MaxUint32) },
 		},
 		"list that is a key": {
 			"signature",
-			func(f forge.Bytes) { f.U32(place(t, f)+subkeyList, offset(place(t, f))) },
+			func(f forge.Bytes) { f.U32(place(t, f)+keySubkeyList, cellOffset(place(t, f))) },
 		},
 		"root of lists names itself": {
 			"lh or li below ri",
-			func(f forge.Bytes) { f.U32(listOf(f, "index root")+4, offset(listOf(f, "index root"))) },
+			func(f forge.Bytes) { f.U32(listPlace(t, f, "index root")+4, cellOffset(listPlace(t, f, "index root"))) },
 		},
 		"root of lists names a key": {
 			"signature",
-			func(f forge.Bytes) { f.U32(listOf(f, "index root")+4, offset(place(t, f))) },
+			func(f forge.Bytes) { f.U32(listPlace(t, f, "index root")+4, cellOffset(place(t, f))) },
 		},
 		"key names the root": {
 			"parent",
-			func(f forge.Bytes) { f.U32(listOf(f, "deep")+4, offset(place(t, f))) },
+			func(f forge.Bytes) { f.U32(listPlace(t, f, "deep")+4, cellOffset(place(t, f))) },
 		},
 		"key names its parent": {
 			"parent",
-			func(f forge.Bytes) { f.U32(listOf(f, "deep", "deeper")+4, offset(place(t, f, "deep"))) },
+			func(f forge.Bytes) { f.U32(listPlace(t, f, "deep", "deeper")+4, cellOffset(place(t, f, "deep"))) },
 		},
 		"key names itself": {
 			"parent",
-			func(f forge.Bytes) { f.U32(listOf(f, "deep")+4, offset(place(t, f, "deep"))) },
+			func(f forge.Bytes) { f.U32(listPlace(t, f, "deep")+4, cellOffset(place(t, f, "deep"))) },
 		},
 		"key names a list of its parent": {
 			"parent",
-			func(f forge.Bytes) { f.U32(place(t, f, "deep", "deeper")+subkeyList, offset(listOf(f, "deep"))) },
+			func(f forge.Bytes) {
+				f.U32(place(t, f, "deep", "deeper")+keySubkeyList, cellOffset(listPlace(t, f, "deep")))
+			},
 		},
 		"root below a key that claims to be its parent": {"parent", func(f forge.Bytes) {
-			f.U32(place(t, f)+parent, offset(place(t, f, "deep")))
-			f.U32(listOf(f, "deep")+4, offset(place(t, f)))
+			f.U32(place(t, f)+keyParent, cellOffset(place(t, f, "deep")))
+			f.U32(listPlace(t, f, "deep")+4, cellOffset(place(t, f)))
 		}},
 		"name of a key of 65535 bytes": {
 			"name length",
-			func(f forge.Bytes) { f.U16(place(t, f, "deep")+nameLength, math.MaxUint16) },
+			func(f forge.Bytes) { f.U16(place(t, f, "deep")+keyNameLength, math.MaxUint16) },
 		},
 		"odd UTF-16 name of a key": {
 			"name length",
-			func(f forge.Bytes) { f.U16(place(t, f, "names", "WideKey")+nameLength, 13) },
+			func(f forge.Bytes) { f.U16(place(t, f, "names", "WideKey")+keyNameLength, 13) },
 		},
+	}
+}
+
+// brokenValues are faults of values and their data.
+func brokenValues(t testing.TB) map[string]brokenHive {
+	t.Helper()
+	return map[string]brokenHive{
 		"odd UTF-16 name of a value": {
 			"name length",
 			func(f forge.Bytes) { f.U16(valuePlace(t, f, "wide", "names")+2, 7) },
@@ -190,34 +233,34 @@ func TestBrokenHives(t *testing.T) {
 		},
 		"value outside": {
 			"cell offset",
-			func(f forge.Bytes) { f.U32(baseSize+4+int64(u32(f, place(t, f, "sizes")+valueList)), 0xfffffff0) },
+			func(f forge.Bytes) { f.U32(baseSize+4+int64(u32(f, place(t, f, "sizes")+keyValueList)), 0xfffffff0) },
 		},
 		"inline value of 5 bytes": {
 			"data size",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "4", "sizes")+dataSize, 1<<31|5) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "4", "sizes")+valueSize, 1<<31|5) },
 		},
 		"value longer than its cell": {
 			"the size of its cell",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 13+8) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+valueSize, 13+8) },
 		},
 		"value of 0x7fffffff bytes": {
 			"data size",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 0x7fffffff) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+valueSize, 0x7fffffff) },
 		},
 		"data outside": {
 			"cell offset",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+dataOffset, 0xfffffff8) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "12", "sizes")+valueOffset, 0xfffffff8) },
 		},
 		"data in a cell of size 0": {"cell size", func(f forge.Bytes) {
-			f.U32(baseSize+int64(u32(f, valuePlace(t, f, "12", "sizes")+dataOffset)), 0)
+			f.U32(baseSize+int64(u32(f, valuePlace(t, f, "12", "sizes")+valueOffset)), 0)
 		}},
 		"big data of 0x7fffffff bytes": {
 			"data size",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "long", "sizes")+dataSize, 0x7fffffff) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "long", "sizes")+valueSize, 0x7fffffff) },
 		},
 		"big data of a segment too few": {
 			"number of segments",
-			func(f forge.Bytes) { f.U32(valuePlace(t, f, "two segments", "sizes")+dataSize, 2*segmentSize+1) },
+			func(f forge.Bytes) { f.U32(valuePlace(t, f, "two segments", "sizes")+valueSize, 2*segmentSize+1) },
 		},
 		"big data without their list": {
 			"cell offset",
@@ -226,7 +269,7 @@ func TestBrokenHives(t *testing.T) {
 		"big data with another signature": {"the size of its cell", func(f forge.Bytes) { f.Text(bigPlace(t, f), "bd") }},
 		"big data with a list too short": {
 			"number of elements",
-			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, offset(listOf(f, "deep"))) },
+			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, cellOffset(listPlace(t, f, "deep"))) },
 		},
 		"segment of big data outside": {
 			"cell offset",
@@ -234,18 +277,10 @@ func TestBrokenHives(t *testing.T) {
 		},
 		"segment of big data too short": {
 			"cell size",
-			func(f forge.Bytes) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), offset(listOf(f, "deep"))) },
+			func(f forge.Bytes) {
+				f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), cellOffset(listPlace(t, f, "deep")))
+			},
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := hiveforge.New(5, all())
-			require.NoError(t, walk(open(t, f)))
-			tc.damage(f)
-			hiveforge.Seal(f)
-			err := walk(open(t, f))
-			require.ErrorIs(t, err, ondisk.ErrFormat)
-			require.ErrorContains(t, err, tc.want)
-		})
 	}
 }
 

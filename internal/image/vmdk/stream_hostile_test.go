@@ -132,6 +132,12 @@ func TestHostileMarkers(t *testing.T) {
 			name: "type 2^32-1", forge: func(v *vmdkforge.Stream) { v.U32(v.Tables[0]+12, 1<<32-1) },
 			pipe: "type 4294967295",
 		},
+	})
+}
+
+// TestHostileEndsOfStreams has what is behind the grains broken: tables, directory, footer and end.
+func TestHostileEndsOfStreams(t *testing.T) {
+	runStreamCases(t, []streamCase{
 		{
 			name: "end with a value", forge: func(v *vmdkforge.Stream) { v.U64(v.End, 1) }, seek: "end of stream",
 			pipe: "type 0",

@@ -83,15 +83,10 @@ func TestRefusals(t *testing.T) {
 			t.Helper()
 			disktest.Run(t, sqlite3, path, "CREATE TABLE x (y); PRAGMA application_id = 5")
 		}, "a database of another program (application_id 0x5, want 0x74727570): name another file"},
-		"unmarked": {
-			func(t *testing.T,
-				path string,
-			) {
-				t.Helper()
-				disktest.Run(t, sqlite3, path, "CREATE TABLE x (y)")
-			},
-			"a database of another program (application_id 0x0, want 0x74727570): name another file",
-		},
+		"unmarked": {func(t *testing.T, path string) {
+			t.Helper()
+			disktest.Run(t, sqlite3, path, "CREATE TABLE x (y)")
+		}, "a database of another program (application_id 0x0, want 0x74727570): name another file"},
 		"newer": {
 			sql("PRAGMA user_version = 4"),
 			"made by a newer trueup (schema 4, this one knows 3): use that one, or name another file",
@@ -128,6 +123,10 @@ func TestRefusals(t *testing.T) {
 			require.Empty(t, left)
 		})
 	}
+}
+
+// TestRefusedPlaces names files that cannot be made.
+func TestRefusedPlaces(t *testing.T) {
 	_, err := Open(filepath.Join(t.TempDir(), "none", "c"), v1)
 	require.ErrorContains(t, err, "its folder: no such file or directory: make it first, or name another file")
 	_, err = Open("", v1)
