@@ -14,8 +14,6 @@ package realign
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -333,14 +331,6 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	return w, err
 }
 
-// options returns the options of the container that the planned disk goes into.
-func (j *Job) options(s *Source, p *plan.Plan) store.CreateOptions {
-	g := s.Layout.Geometry
-	return store.CreateOptions{
-		Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: seed(s, p), Heads: g.Heads, Sectors: g.Sectors,
-	}
-}
-
 // output is DEST under construction: an image or a package.
 type output interface {
 	Files() []string
@@ -486,22 +476,4 @@ func intact(got *image.Image) error {
 		}
 	}
 	return nil
-}
-
-// seed returns what identifiers of the copy are derived from: the disk and the job, and nothing of chance.
-func seed(s *Source, p *plan.Plan) []byte {
-	h := sha256.New()
-	if t := s.Layout.Table; t != nil {
-		fmt.Fprintln(h, t.Signature, t.GUID)
-	}
-	for _, x := range s.Layout.Partitions {
-		fmt.Fprintln(h, x.Off, x.Len, x.GUID, x.Volume.UUID, x.Volume.Label)
-	}
-	for _, m := range p.Pieces {
-		fmt.Fprintln(h, m.From, m.To, m.Len)
-	}
-	for _, x := range p.Patches {
-		fmt.Fprintf(h, "%d %x\n", x.Off, x.New)
-	}
-	return binary.BigEndian.AppendUint64(h.Sum(nil), ondisk.U64(p.Size))
 }

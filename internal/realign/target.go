@@ -1,10 +1,15 @@
 package realign
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -68,4 +73,30 @@ func Targets() (names []string, text string) {
 		out = append(out, f.Name)
 	}
 	return names, strings.Join(out, ", ")
+}
+
+// options returns the options of the container that the planned disk goes into.
+func (j *Job) options(s *Source, p *plan.Plan) store.CreateOptions {
+	g := s.Layout.Geometry
+	return store.CreateOptions{
+		Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: seed(s, p), Heads: g.Heads, Sectors: g.Sectors,
+	}
+}
+
+// seed returns what identifiers of the copy are derived from: the disk and the job, and nothing of chance.
+func seed(s *Source, p *plan.Plan) []byte {
+	h := sha256.New()
+	if t := s.Layout.Table; t != nil {
+		fmt.Fprintln(h, t.Signature, t.GUID)
+	}
+	for _, x := range s.Layout.Partitions {
+		fmt.Fprintln(h, x.Off, x.Len, x.GUID, x.Volume.UUID, x.Volume.Label)
+	}
+	for _, m := range p.Pieces {
+		fmt.Fprintln(h, m.From, m.To, m.Len)
+	}
+	for _, x := range p.Patches {
+		fmt.Fprintf(h, "%d %x\n", x.Off, x.New)
+	}
+	return binary.BigEndian.AppendUint64(h.Sum(nil), ondisk.U64(p.Size))
 }
