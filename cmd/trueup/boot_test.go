@@ -31,6 +31,7 @@ type bootCase struct {
 	starts []int64  // LBAs of the partitions in the result
 	stale  stale    // nothing is tried if it is empty
 	fails  []string // what the console shows with it; nil: it does not matter, the disk boots
+	view   bool     // a view of the disk is booted, too
 }
 
 // LBA 128 is 64 KiB, where the rule `auto` puts partitions whose MBR code reads CHS; LBA 2048 is 1 MiB, for the rest.
@@ -82,8 +83,8 @@ var bootCases = []bootCase{
 		disk:   bootDisk{code: lbaBootCode, fat: 32, heads: 16, subformat: "monolithicSparse"},
 		starts: []int64{2048}, stale: staleHidden,
 	}, {
-		name:   "code that reads the lba and hands nothing over, fat16, flat vmdk",
-		disk:   bootDisk{code: assembled(ownLBACode), fat: 16, heads: 255, subformat: "monolithicFlat"},
+		name: "code that reads the lba and hands nothing over, fat16, flat vmdk",
+		disk: bootDisk{code: assembled(ownLBACode), fat: 16, heads: 255, subformat: "monolithicFlat"}, view: true,
 		starts: []int64{2048}, stale: staleHidden, fails: vbrFailed,
 	}, {
 		name:   "code that reads the lba and hands nothing over, fat32, raw",
@@ -111,7 +112,11 @@ func (c bootCase) run(t *testing.T) {
 	require.Equal(t, 0, got.code, "%s%s", got.stdout, got.stderr)
 	require.Equal(t, booted, boot(t, dest, c.disk.heads), "after")
 	if c.disk.subformat != "monolithicSparse" {
-		requireSameView(t, source, dest, c.flags...)
+		view := sameView(t, source, dest, c.flags...)
+		if c.view {
+			require.Equal(t, booted, boot(t, view, c.disk.heads), "from a view")
+		}
+		removeView(t, view)
 	}
 	require.Equal(t, before, hashFolder(t, sourceDir), "the source has changed")
 

@@ -18,10 +18,16 @@ import (
 // viewName is the view that tests make of a disk, in the folder of the disk.
 const viewName = "the-view.vmdk"
 
-// requireSameView makes a view of a disk, has QEMU compare it with the aligned copy, and removes its two files.
+// requireSameView makes a view of a disk, has QEMU compare it with the aligned copy, and removes it.
 func requireSameView(t testing.TB, source, aligned string, flags ...string) {
 	t.Helper()
-	view := filepath.Join(filepath.Dir(source), viewName)
+	removeView(t, sameView(t, source, aligned, flags...))
+}
+
+// sameView is requireSameView that leaves the view.
+func sameView(t testing.TB, source, aligned string, flags ...string) (view string) {
+	t.Helper()
+	view = filepath.Join(filepath.Dir(source), viewName)
 	r := trueup(t, append([]string{"align", "--view", source, view}, flags...)...)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 	format := "raw"
@@ -29,6 +35,12 @@ func requireSameView(t testing.TB, source, aligned string, flags ...string) {
 		format = "vmdk"
 	}
 	require.Contains(t, disktest.Run(t, "qemu-img", "compare", "-f", "vmdk", "-F", format, view, aligned), "identical")
+	return view
+}
+
+// removeView removes the two files of a view.
+func removeView(t testing.TB, view string) {
+	t.Helper()
 	require.NoError(t, os.Remove(view))
 	require.NoError(t, os.Remove(headOf(view)))
 }
