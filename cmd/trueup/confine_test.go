@@ -60,20 +60,26 @@ func TestCommandsConfineThemselves(t *testing.T) {
 			}, confinedArgs(args, image, filepath.Join(t.TempDir(), "dest.vmdk"))...)...)
 			text, err := os.ReadFile(log)
 			require.NoError(t, err)
-			done := map[string]bool{}
-			opened := false
-			for line := range strings.Lines(string(text)) {
-				if m := restricts.FindStringSubmatch(line); m != nil {
-					done[m[1]] = true
-				}
-				if opensImage.MatchString(line) {
-					opened = true
-					require.Len(t, done, 2, "opened before it is restricted: %s", line)
-				}
-			}
-			require.True(t, opened, "%s", text)
+			requireConfined(t, string(text))
 		})
 	}
+}
+
+// requireConfined requires of the calls of a command that it restricted itself before it opened the image.
+func requireConfined(t *testing.T, calls string) {
+	t.Helper()
+	done := map[string]bool{}
+	opened := false
+	for line := range strings.Lines(calls) {
+		if m := restricts.FindStringSubmatch(line); m != nil {
+			done[m[1]] = true
+		}
+		if opensImage.MatchString(line) {
+			opened = true
+			require.Len(t, done, 2, "opened before it is restricted: %s", line)
+		}
+	}
+	require.True(t, opened, "%s", calls)
 }
 
 // Where the kernel lacks something, a command goes on with a warning and says so in JSON, or refuses with --require-sandbox.

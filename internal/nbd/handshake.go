@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+
+	"github.com/trueup/trueup/internal/disk"
 )
 
 // maxOption bounds the data of one option. A name has 4096 bytes at most.
@@ -24,7 +26,8 @@ type session struct {
 	fixed      bool // the client takes answers to options
 	noZeroes   bool
 	structured bool
-	status     bool   // base:allocation is selected
+	status     bool // base:allocation is selected
+	known      disk.Extent
 	buf        []byte // the header of a reply, and data behind it
 }
 

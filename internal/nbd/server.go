@@ -31,7 +31,7 @@ type Server struct {
 const (
 	// maxClients bounds the connections at one time. Another one takes the place of the one that is idle longest, as long
 	// as that one is in its handshake or was idle for idleEnough.
-	maxClients = 256
+	maxClients = 128
 	idleEnough = time.Minute
 	// handshakeTime bounds the time from the connection to the transmission.
 	handshakeTime = 30 * time.Second

@@ -30,6 +30,8 @@ const (
 const (
 	// sparse is the shortest run of zeros inside a request that is sent as a hole.
 	sparse = 64 << 10
+	// ahead is how far the map is asked at once.
+	ahead = 8 << 20
 	// maxStates bounds the states in one reply, and maxExtents the extents that are joined to them.
 	maxStates  = 1024
 	maxExtents = 1 << 16
@@ -218,14 +220,19 @@ func (s *session) stretch(r disk.Range, limit int64) (n int64, zero bool, err er
 	return min(n, limit), false, nil
 }
 
-// extent asks the disk for the state of its bytes.
+// extent returns the state of the bytes from off on. It keeps the last one: requests often follow each other, and a file
+// system may look at all pages up to the next hole.
 func (s *session) extent(off, limit int64) (disk.Extent, error) {
-	e, err := s.Disk.Extent(off, limit)
-	if err != nil {
-		err = fmt.Errorf("map of the disk at %#x: %w", off, err)
-		s.failed(err)
+	if off < s.known.Off || off >= s.known.End() {
+		e, err := s.Disk.Extent(off, min(max(limit, ahead), s.Disk.Size()-off))
+		if err != nil {
+			err = fmt.Errorf("map of the disk at %#x: %w", off, err)
+			s.failed(err)
+			return e, err
+		}
+		s.known = e
 	}
-	return e, err
+	return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, s.known.End()-off)}, Zero: s.known.Zero}, nil
 }
 
 // blockStatus sends the states of a range, or of its beginning.

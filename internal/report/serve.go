@@ -1,6 +1,8 @@
 package report
 
 import (
+	"strings"
+
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
@@ -39,7 +41,7 @@ func (t *Text) Serve(r *Serve) {
 	for _, line := range []string{
 		"qemu-img convert -f raw -O qcow2 " + uri + " copy.qcow2",
 		"nbdcopy " + uri + " copy.img",
-		"guestfish --ro --format=raw -a " + uri,
+		"guestfish --ro --format=raw -a " + ShellQuote(strings.Replace(r.URI, "nbd+unix:///", "nbd://", 1)),
 	} {
 		t.printf("  %s\n", line)
 	}

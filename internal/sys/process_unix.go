@@ -13,9 +13,9 @@ func NoCore() {
 	}
 }
 
-// Private runs a function whose new files only this user can use.
+// Private runs a function whose new files and sockets only this user can use, and not run.
 func Private(f func()) {
-	const others = 0o077
-	defer unix.Umask(unix.Umask(others))
+	const all = 0o177
+	defer unix.Umask(unix.Umask(all))
 	f()
 }

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// server is a trueup serve that runs.
+type server struct {
+	cmd            *exec.Cmd
+	stdout, stderr lockedBuffer
+	done           chan struct{} // closed when it has ended
+	URI            string
+}
+
+// startServe starts a server and waits for its address.
+func startServe(t testing.TB, name string, args ...string) *server {
+	t.Helper()
+	s := &server{cmd: exec.Command(name, args...), done: make(chan struct{})}
+	s.cmd.Stdout, s.cmd.Stderr = &s.stdout, &s.stderr
+	require.NoError(t, s.cmd.Start())
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		<-s.done
+	})
+	go func() {
+		_ = s.cmd.Wait()
+		close(s.done)
+	}()
+	disktest.WaitFor(t, "the address of "+fmt.Sprint(args), func() bool {
+		select {
+		case <-s.done:
+			t.Fatalf("%q ended: %s%s", args, s.stdout.String(), s.stderr.String())
+		default:
+		}
+		return json.Unmarshal([]byte(s.stdout.String()), s) == nil
+	})
+	return s
+}
+
+func serving(t testing.TB, args ...string) *server {
+	t.Helper()
+	return startServe(t, builtPath, append([]string{"serve", "--json"}, args...)...)
+}
+
+// socket is the path of its socket.
+func (s *server) socket() string { return strings.TrimPrefix(s.URI, "nbd+unix:///?socket=") }
+
+// ended waits for the end and returns the exit code. The socket is gone then, and so is a folder of its own.
+func (s *server) ended(t testing.TB) int {
+	t.Helper()
+	disktest.WaitClosed(t, "the end of the server", s.done)
+	require.NoFileExists(t, s.socket())
+	folders, err := filepath.Glob(filepath.Join(filepath.Dir(s.socket()), "trueup-nbd-*"))
+	require.NoError(t, err)
+	require.Empty(t, folders)
+	if strings.Contains(s.socket(), "trueup-nbd-") {
+		require.NoDirExists(t, filepath.Dir(s.socket()))
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+func (s *server) signal(t testing.TB, by syscall.Signal) int {
+	t.Helper()
+	require.NoError(t, s.cmd.Process.Signal(by))
+	return s.ended(t)
+}
+
+// requireServes requires that nbdcopy gets from a server what is in a raw file.
+func (s *server) requireServes(t testing.TB, want string) {
+	t.Helper()
+	got := filepath.Join(t.TempDir(), "copy.img")
+	disktest.Run(t, "nbdcopy", s.URI, got)
+	disktest.Run(t, "cmp", want, got)
+}
+
+// What is served is what align writes, byte for byte, of every format and of a disk in a package.
+func TestServeIsAlign(t *testing.T) {
+	t.Parallel()
+	raw := pairDisk(t)
+	sources := map[string]string{"raw": raw, "package": twoDisks(t).ova(t) + "!disk1.vmdk", "sample": sampleDisk(t)}
+	for _, to := range []string{"vmdk", "vmdk:streamOptimized", "vhd", "vhdx", "qcow2"} {
+		sources[to] = filepath.Join(t.TempDir(), "disk."+strings.TrimSuffix(to, ":streamOptimized"))
+		require.Equal(t, 0, trueup(t, "convert", "--to", to, raw, sources[to]).code)
+	}
+	for name, source := range sources {
+		t.Run(name, func(t *testing.T) {
+			want := filepath.Join(t.TempDir(), "want.img")
+			require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, want).code)
+			s := serving(t, source)
+			validate(t, s.stdout.String())
+			s.requireServes(t, want)
+			require.Equal(t, 0, s.signal(t, syscall.SIGTERM), s.stderr.String())
+
+			require.Equal(t, 0, trueup(t, "convert", "--force", "--to", "raw", source, want).code)
+			s = serving(t, "--as-is", "--listen", "127.0.0.1:0", source)
+			require.Regexp(t, `^nbd://127\.0\.0\.1:\d+/$`, s.URI)
+			s.requireServes(t, want)
+		})
+	}
+}
+
+// A chain is served as it is, and aligned where it may be taken together.
+func TestServeChains(t *testing.T) {
+	t.Parallel()
+	dir, raw := snapshotChain(t, "qcow2", "")
+	top := filepath.Join(dir, "top.qcow2")
+	serving(t, "--as-is", top).requireServes(t, raw)
+	r := trueup(t, "serve", "--json", top)
+	require.Equal(t, 4, r.code, r.stdout)
+	require.Contains(t, r.stderr, "--flatten")
+	want := filepath.Join(t.TempDir(), "want.img")
+	require.Equal(t, 0, trueup(t, "align", "--flatten", "--to", "raw", top, want).code)
+	serving(t, "--flatten", top).requireServes(t, want)
+}
+
+// What align refuses is not served, and no socket is left.
+func TestServeRefuses(t *testing.T) {
+	t.Parallel()
+	unbootable := filepath.Join(t.TempDir(), "unbootable.raw")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", sampleDisk(t), unbootable).code)
+	writeAt(t, unbootable, 0, noise("unknown code", 64))
+	socket := filepath.Join(t.TempDir(), "socket")
+	for _, args := range [][]string{{"serve", "--socket", socket, unbootable}, {"align", unbootable, socket}} {
+		require.Equal(t, 4, trueup(t, args...).code)
+		require.NoFileExists(t, socket)
+	}
+	require.Equal(t, 0, serving(t, "--allow-unbootable", unbootable).signal(t, syscall.SIGINT))
+	require.Equal(t, 0, serving(t, "--as-is", "--socket", socket, unbootable).signal(t, syscall.SIGHUP))
+	require.Equal(t, 1, trueup(t, "serve", "absent.vmdk").code)
+	for _, args := range [][]string{
+		{},
+		{"a", "b"},
+		{"--socket", socket, "--listen", ":0", unbootable},
+		{"--listen", "0.0.0.0:0", unbootable},
+		{"--listen-anywhere", unbootable},
+		{"--as-is", "--boundary", "4K", unbootable},
+		{"--as-is", "--with", "b", unbootable},
+		{"--socket", unbootable, unbootable},
+		{"--socket", socket + strings.Repeat("long", 30), unbootable},
+		{"-"},
+	} {
+		require.Equal(t, 64, trueup(t, append([]string{"serve"}, args...)...).code, args)
+	}
+}
+
+// The commands that are printed do what they say.
+func TestServePrintsCommands(t *testing.T) {
+	t.Parallel()
+	source, want := sampleDisk(t), filepath.Join(t.TempDir(), "want.img")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, want).code)
+	dir := t.TempDir()
+	cmd := exec.Command(builtPath, "serve", "--socket", filepath.Join(dir, "a socket"), source)
+	var out lockedBuffer
+	cmd.Stdout = &out
+	require.NoError(t, cmd.Start())
+	defer func() { require.NoError(t, cmd.Wait()) }()
+	defer func() { require.NoError(t, cmd.Process.Signal(syscall.SIGTERM)) }()
+	lines := regexp.MustCompile(`(?m)^  (qemu-img|nbdcopy) .*$`)
+	disktest.WaitFor(t, "the commands", func() bool { return strings.Contains(out.String(), "guestfish") })
+	found := lines.FindAllString(out.String(), -1)
+	require.Len(t, found, 2)
+	for _, line := range found {
+		disktest.Run(t, "sh", "-c", "cd "+dir+" && "+line)
+	}
+	disktest.Run(t, "cmp", want, filepath.Join(dir, "copy.img"))
+	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", want, filepath.Join(dir, "copy.qcow2"))
+}
+
+// A server ends after its clients, or with what called it. systemd hands its socket over.
+func TestServeEnds(t *testing.T) {
+	t.Parallel()
+	source := sampleDisk(t)
+	s := serving(t, "--once", source)
+	disktest.Run(t, "nbdinfo", s.URI)
+	require.Equal(t, 0, s.ended(t))
+
+	parent := startServe(t, "sh", "-c", builtPath+` serve --json --exit-with-parent "$0" & echo >&2 $!; wait`, source)
+	pid, err := strconv.Atoi(strings.TrimSpace(parent.stderr.String()))
+	require.NoError(t, err)
+	disktest.Run(t, "nbdinfo", "--size", parent.URI)
+	require.NoError(t, parent.cmd.Process.Kill())
+	disktest.WaitFor(t, "the end of the orphan", func() bool { return syscall.Kill(pid, 0) != nil })
+	require.NoDirExists(t, filepath.Dir(parent.socket()))
+
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "systemd"))
+	require.NoError(t, err)
+	f, err := l.(*net.UnixListener).File()
+	require.NoError(t, err)
+	activated := &server{cmd: exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" serve --once --json "$1"`, builtPath, source)}
+	activated.cmd.ExtraFiles = []*os.File{f}
+	activated.cmd.Stdout = &activated.stdout
+	require.NoError(t, activated.cmd.Start())
+	disktest.Run(t, "nbdinfo", "nbd+unix:///?socket="+l.Addr().String()) // it waits until the server accepts
+	require.NoError(t, activated.cmd.Wait())
+	validate(t, activated.stdout.String())
+	require.FileExists(t, l.Addr().String(), "the socket is systemd's")
+}
+
+// A source that changes ends the server with an error, which clients notice too.
+func TestServeChangedSource(t *testing.T) {
+	t.Parallel()
+	source := pairDisk(t)
+	s := serving(t, source)
+	writeAt(t, source, 5<<20, []byte("new"))
+	require.Equal(t, 1, s.ended(t))
+	require.Contains(t, s.stderr.String(), "changed while it was read")
+	require.Contains(t, s.stderr.String(), "is not sound")
+	require.Error(t, exec.Command(disktest.Tool(t, "nbdinfo"), s.URI).Run())
+
+	s = serving(t, "--as-is", source)
+	require.NoError(t, os.Truncate(source, 0))
+	_ = exec.Command(disktest.Tool(t, "nbdcopy"), s.URI, "null:").Run()
+	require.Equal(t, 1, s.ended(t))
+}
+
+// A server is confined before it opens an image, and goes on to accept clients of both kinds.
+func TestServeIsConfined(t *testing.T) {
+	t.Parallel()
+	needsLandlock(t)
+	log := filepath.Join(t.TempDir(), "calls")
+	s := startServe(t, disktest.Tool(t, "strace"), "-f", "-qq", "-s", "4096", "-o", log, "-e",
+		"trace=/^(open.*|landlock_restrict_self|seccomp)$", builtPath, "serve", "--json", "--once", "--require-sandbox", sampleDisk(t))
+	disktest.Run(t, "nbdinfo", s.URI)
+	require.Equal(t, 0, s.ended(t), s.stderr.String())
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	requireConfined(t, string(text))
+}
+
+// Ten thousand connections and clients that do not read leave a server within its memory.
+func TestServeMemory(t *testing.T) {
+	t.Parallel()
+	s := serving(t, "--as-is", pairDisk(t))
+	greeting := []byte("\x00\x00\x00\x03IHAVEOPT\x00\x00\x00\x01\x00\x00\x00\x00")
+	request := []byte("\x25\x60\x95\x13\x00\x00\x00\x00cookie\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x40\x00\x00")
+	var open []net.Conn
+	for i := range 10_000 {
+		var c net.Conn
+		disktest.WaitFor(t, "room in the queue of the socket", func() bool {
+			var err error
+			c, err = net.Dial("unix", s.socket())
+			return err == nil
+		})
+		if i < 300 { // reads of 4 MiB that are never taken; some get no place
+			_, _ = c.Write(append(bytes.Clone(greeting), bytes.Repeat(request, 32)...))
+		}
+		if open = append(open, c); len(open) > 600 {
+			open[300].Close()
+			open = append(open[:300], open[301:]...)
+		}
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	disktest.WaitFor(t, "a place", func() bool {
+		return exec.Command(disktest.Tool(t, "nbdinfo"), "--size", s.URI).Run() == nil
+	})
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	require.NoError(t, err)
+	peak := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindStringSubmatch(string(status))
+	require.NotNil(t, peak)
+	kib, err := strconv.Atoi(peak[1])
+	require.NoError(t, err)
+	t.Logf("peak: %d KiB", kib)
+	require.Less(t, kib, 64<<10)
+	require.Equal(t, 0, s.signal(t, syscall.SIGTERM))
+}

@@ -1,0 +1,267 @@
+package nbd
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// bad is a disk of which bytes from one offset on cannot be read, and which counts questions about its map.
+type bad struct {
+	disk.Disk
+	from  int64
+	asked int
+}
+
+var errMedium = errors.New("the medium has a fault")
+
+func (b *bad) ReadAt(p []byte, off int64) (int, error) {
+	if off+int64(len(p)) > b.from {
+		return 0, errMedium
+	}
+	return b.Disk.ReadAt(p, off)
+}
+
+func (b *bad) Extent(off, limit int64) (disk.Extent, error) {
+	b.asked++
+	return b.Disk.Extent(off, limit)
+}
+
+// converse has a session answer what a client sends. It returns the answers to its requests.
+func converse(t *testing.T, d disk.Disk, size int, sent ...[]byte) (answers []byte, failures int) {
+	t.Helper()
+	m := &memory{Reader: bytes.NewReader(bytes.Join(sent, nil))}
+	s := newSession(Export{Disk: d}, m, func(error) { failures++ })
+	require.NoError(t, s.handshake())
+	m.Next(m.Len())
+	s.buf = make([]byte, size)
+	require.ErrorIs(t, s.transmit(), io.EOF)
+	return m.Bytes(), failures
+}
+
+// Handshakes that enter the transmission, with structured replies and without.
+func structured() []byte {
+	return bytes.Join([][]byte{
+		hello(3), option(optStructuredReply), option(optSetMetaContext, query...), option(optGo, plain...),
+	}, nil)
+}
+
+func simple() []byte { return append(hello(3), option(optGo, plain...)...) }
+
+// Every request that is refused has its error of the specification, and the session goes on.
+func TestRefusedRequests(t *testing.T) {
+	t.Parallel()
+	d, _ := odd()
+	size := uint64(d.Size())
+	for name, c := range map[string]struct {
+		sent []byte
+		code uint32
+	}{
+		"a write":                       {append(ask(cmdWrite, 0, 0, 5), "datum"...), errPerm},
+		"a trim":                        {ask(cmdTrim, 0, 0, 5), errPerm},
+		"zeroes":                        {ask(cmdWriteZeroes, 0, 0, 5), errPerm},
+		"an unknown command":            {ask(77, 0, 0, 0), errInvalid},
+		"an unknown flag":               {ask(cmdRead, 1<<9, 0, 1), errInvalid},
+		"FUA, which was not offered":    {ask(cmdRead, 1, 0, 1), errInvalid},
+		"a read behind the end":         {ask(cmdRead, 0, size, 1), errInvalid},
+		"a read across the end":         {ask(cmdRead, 0, size-1, 2), errInvalid},
+		"an offset that wraps":          {ask(cmdRead, 0, 1<<64-1, 2), errInvalid},
+		"a negative offset":             {ask(cmdRead, 0, 1<<63, 2), errInvalid},
+		"a status behind the end":       {ask(cmdBlockStatus, 0, size, 1), errInvalid},
+		"a flush with a length":         {ask(cmdFlush, 0, 0, 1), errInvalid},
+		"REQ_ONE on a read":             {ask(cmdRead, cmdFlagReqOne, 0, 1), errInvalid},
+		"a cache request behind it all": {ask(cmdCache, 0, size+1, 0), errInvalid},
+	} {
+		after := ask(cmdFlush, 0, 0, 0) // which is harmless
+		got, _ := converse(t, d, manyBuffer, simple(), c.sent, after)
+		require.Len(t, got, 2*simpleHead, name)
+		require.Equal(t, c.code, be.Uint32(got[4:]), name)
+		require.Zero(t, be.Uint32(got[simpleHead+4:]), name)
+
+		got, _ = converse(t, d, manyBuffer, structured(), c.sent, after)
+		require.EqualValues(t, replyError, be.Uint16(got[6:]), name)
+		require.Equal(t, c.code, be.Uint32(got[chunkHead:]), name)
+		require.NotZero(t, be.Uint16(got[chunkHead+4:]), name)
+		checkReplies(t, got, true, nil)
+	}
+	big := disk.New(1<<40, 512, func(int64) (disk.Run, error) { return disk.Run{Len: 1 << 40}, nil })
+	for sent, code := range map[*[]byte]uint32{
+		new(ask(cmdRead, 0, 0, blockMax+1)):                errInvalid,
+		new(ask(cmdRead, cmdFlagDF, 0, manyBuffer)):        errOverflow,
+		new(ask(cmdBlockStatus, cmdFlagReqOne|1<<4, 0, 8)): errInvalid,
+	} {
+		got, _ := converse(t, big, manyBuffer, structured(), *sent)
+		require.Equal(t, code, be.Uint32(got[chunkHead:]))
+	}
+	got, _ := converse(t, big, manyBuffer, simple(), ask(cmdBlockStatus, 0, 0, 512))
+	require.EqualValues(t, errInvalid, be.Uint32(got[4:]), "no context was selected")
+	got, _ = converse(t, big, manyBuffer, structured(), ask(cmdBlockStatus, cmdFlagReqOne, 0, 1<<32-1))
+	require.Equal(t, "\xff\xff\xff\xff\x00\x00\x00\x03", string(got[chunkHead+4:]))
+	got, _ = converse(t, big, manyBuffer, structured(), ask(cmdRead, 0, 1<<39, blockMax))
+	require.EqualValues(t, replyHole, be.Uint16(got[6:]), "zeros are sent as holes")
+}
+
+// A chunk that may not be divided has holes as zeros, and the least length that every server must take.
+func TestUndividedRead(t *testing.T) {
+	t.Parallel()
+	d, want := odd()
+	const n = 65536 // NBD_CMD_FLAG_DF
+	got, _ := converse(t, d, manyBuffer, structured(), ask(cmdRead, cmdFlagDF, 99, n))
+	require.Len(t, got, headRoom+n)
+	require.True(t, bytes.Equal(want[99:99+n], got[headRoom:]))
+}
+
+// A read that fails is an error of that request, behind the data before it.
+func TestFailingReads(t *testing.T) {
+	t.Parallel()
+	d, want := odd()
+	const from = 3 << 20
+	b := &bad{Disk: d, from: from}
+	got, failures := converse(t, b, manyBuffer, structured(), ask(cmdRead, 0, 0, 4<<20), ask(cmdRead, 0, 0, 512))
+	require.Equal(t, 1, failures)
+	require.Contains(t, string(got), errMedium.Error())
+	checkReplies(t, got, true, want)
+
+	got, failures = converse(t, b, manyBuffer, simple(), ask(cmdRead, 0, from, 512), ask(cmdCache, 0, from, 1), ask(cmdFlush, 0, 0, 0))
+	require.Equal(t, 2, failures)
+	require.Len(t, got, 3*simpleHead)
+	require.EqualValues(t, errIO, be.Uint32(got[4:]))
+	require.EqualValues(t, errIO, be.Uint32(got[simpleHead+4:]))
+
+	// A simple reply that has begun can only be broken off.
+	m := &memory{Reader: bytes.NewReader(append(simple(), ask(cmdRead, 0, 0, 4<<20)...))}
+	s := newSession(Export{Disk: b}, m, func(error) {})
+	require.NoError(t, s.handshake())
+	s.buf = make([]byte, manyBuffer)
+	require.ErrorIs(t, s.transmit(), errMedium)
+}
+
+// Reads that follow each other ask for the map of what they read once.
+func TestMapIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	const size, each = 64 << 20, 256 << 10
+	data := bytes.NewReader(bytes.Repeat([]byte{1}, size))
+	b := &bad{Disk: disk.New(size, 512, disk.Whole(data, size)), from: size}
+	sent := [][]byte{structured()}
+	for off := uint64(0); off < size; off += each {
+		sent = append(sent, ask(cmdRead, 0, off, each))
+	}
+	got, _ := converse(t, b, fewBuffer, sent...)
+	require.Len(t, got, size/each*(headRoom+each))
+	require.LessOrEqual(t, b.asked, size/ahead)
+}
+
+// Options that are unknown or malformed are answered, and the handshake goes on.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	d, _ := odd()
+	other := append([]byte("\x00\x00\x00\x01x"), 0, 0)
+	for name, c := range map[string]struct {
+		sent []byte
+		want []uint32
+	}{
+		"unknown":                          {option(4711, 1, 2, 3), []uint32{repUnsupported}},
+		"TLS":                              {option(5), []uint32{repUnsupported}},
+		"extended headers":                 {option(11), []uint32{repUnsupported}},
+		"list":                             {option(optList), []uint32{repServer, repAck}},
+		"list with data":                   {option(optList, 0), []uint32{repInvalid}},
+		"info":                             {option(optInfo, plain...), []uint32{repInfo, repAck}},
+		"info on all":                      {option(optInfo, 0, 0, 0, 0, 0, 3, 0, 1, 0, 2, 0, 3), []uint32{repInfo, repInfo, repInfo, repInfo, repAck}},
+		"info on another export":           {option(optInfo, other...), []uint32{repUnknown}},
+		"go to another export":             {option(optGo, other...), []uint32{repUnknown}},
+		"go without a length":              {option(optGo, 0, 0), []uint32{repInvalid}},
+		"go with a name that is too long":  {option(optGo, 255, 255, 255, 255, 0, 0), []uint32{repInvalid}},
+		"structured replies with data":     {option(optStructuredReply, 1), []uint32{repInvalid}},
+		"contexts without structured ones": {option(optSetMetaContext, query...), []uint32{repInvalid}},
+		"contexts": {
+			append(option(optStructuredReply), option(optSetMetaContext, query...)...),
+			[]uint32{repAck, repMetaContext, repAck},
+		},
+		"a context that is not known": {
+			append(option(optStructuredReply), option(optSetMetaContext, bytes.Replace(query, []byte("base"), []byte("bass"), 1)...)...),
+			[]uint32{repAck, repAck},
+		},
+		"a list of contexts without a query": {
+			append(option(optStructuredReply), option(optListMetaContext, 0, 0, 0, 0, 0, 0, 0, 0)...),
+			[]uint32{repAck, repMetaContext, repAck},
+		},
+		"more queries than data": {
+			append(option(optStructuredReply), option(optListMetaContext, 0, 0, 0, 0, 255, 255, 255, 255)...),
+			[]uint32{repAck, repInvalid},
+		},
+	} {
+		m := &memory{Reader: bytes.NewReader(bytes.Join([][]byte{hello(3), c.sent, option(optAbort)}, nil))}
+		s := newSession(Export{Description: "odd", Disk: d}, m, nil)
+		require.ErrorIs(t, s.handshake(), errEnd, name)
+		var kinds []uint32
+		for b := m.Bytes()[18:]; len(b) > 0; b = b[20+be.Uint32(b[16:]):] {
+			kinds = append(kinds, be.Uint32(b[12:]))
+		}
+		require.Equal(t, append(c.want, repAck), kinds, name)
+	}
+}
+
+// What breaks the protocol ends the session.
+func TestViolations(t *testing.T) {
+	t.Parallel()
+	d, _ := odd()
+	for name, sent := range map[string][]byte{
+		"unknown client flags":     hello(4),
+		"another option magic":     append(hello(3), make([]byte, 16)...),
+		"an option of 4 GiB":       append(hello(3), option(optList)[:12]...),
+		"another export":           append(hello(1), option(optExportName, 'x')...),
+		"an option without fixed":  append(hello(0), option(optList)...),
+		"another request magic":    append(simple(), make([]byte, 28)...),
+		"a write of more than 32M": append(simple(), ask(cmdWrite, 0, 0, 1<<31)...),
+	} {
+		if name == "an option of 4 GiB" {
+			sent = append(sent, 255, 255, 255, 255)
+		}
+		s := newSession(Export{Disk: d}, &memory{Reader: bytes.NewReader(sent)}, nil)
+		err := s.handshake()
+		if err == nil {
+			s.buf = make([]byte, manyBuffer)
+			err = s.transmit()
+		}
+		require.ErrorContains(t, err, "protocol: ", name)
+	}
+}
+
+// The library of a client of its own sends what no usual client sends.
+func TestShellOfNBD(t *testing.T) {
+	t.Parallel()
+	d, _ := odd()
+	uri, _ := serve(t, &Server{Export: Export{Disk: d}})
+	disktest.Tool(t, "nbdsh")
+	// The module belongs to the python3 of the system.
+	disktest.Run(t, "env", "PATH=/usr/bin:/bin", "nbdsh", "-c", `
+import errno
+h.set_strict_mode(0)
+h.set_request_structured_replies(False)
+h.connect_uri("`+uri+`")
+assert h.get_structured_replies_negotiated() is False
+def fails(code, f):
+    try:
+        f()
+    except nbd.Error as e:
+        assert e.errnum == code, e
+    else:
+        raise AssertionError("no error")
+size = h.get_size()
+assert len(h.pread(1 << 20, 17)) == 1 << 20
+fails(errno.EPERM, lambda: h.pwrite(b"x" * 4096, 0))
+fails(errno.EPERM, lambda: h.trim(4096, 0))
+fails(errno.EPERM, lambda: h.zero(4096, 0))
+fails(errno.EINVAL, lambda: h.pread(2, size - 1))
+h.flush()
+h.cache(size, 0)
+assert len(h.pread(77, size - 77)) == 77
+h.shutdown()
+`)
+}
