@@ -146,10 +146,11 @@ boots: ## boot the disks of GRUB 2 to the end before they are aligned too, and a
 	TRUEUP_BOOTS=full $(GO) test -count=1 -timeout 2h -run '(Grub2|Lilo|VerdictOn).*Boots$$' ./cmd/...
 
 .PHONY: bench
-bench: build ## time and memory of align and of every format against qemu-img convert, and of scan against virt-alignment-scan
+bench: build ## time and memory of align and of every format against qemu-img convert, of scan against virt-alignment-scan, of serve against qemu-nbd
 	ROUNDS=$(ROUNDS) scripts/bench.sh
 	ROUNDS=$(ROUNDS) scripts/bench-formats.sh
 	ROUNDS=$(ROUNDS) scripts/bench-scan.sh
+	ROUNDS=$(ROUNDS) scripts/bench-serve.sh
 
 .PHONY: clean
 clean: ## remove what make and the README's commands made
