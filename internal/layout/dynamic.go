@@ -90,7 +90,7 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 	case errors.Is(err, ondisk.ErrNoMatch):
 		return nil
 	case errors.Is(err, ondisk.ErrFormat):
-		l.stuck = err
+		l.unmovable = err
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "ldm-database", Effect: ondisk.Warn, Text: "the database of the dynamic disk cannot be read: " + err.Error(),
 			Remedy: "let Windows repair the disk group: import it, or rescan the disks",
@@ -149,7 +149,7 @@ func (l *Layout) group(d disk.Disk, x *stack.DynamicDisk) error {
 	for _, p := range l.Partitions {
 		switch member, database := p.Dynamic(); {
 		case database && g.Metadata != 0:
-			l.stuck = fmt.Errorf("partitions %d and %d both hold a database: %w", g.Metadata, p.Number,
+			l.unmovable = fmt.Errorf("partitions %d and %d both hold a database: %w", g.Metadata, p.Number,
 				ondisk.ErrUnsupported)
 			return nil
 		case database:
@@ -170,7 +170,7 @@ func (l *Layout) group(d disk.Disk, x *stack.DynamicDisk) error {
 	}
 	switch {
 	case errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported):
-		l.stuck = err
+		l.unmovable = err
 		return nil
 	case err != nil:
 		return err

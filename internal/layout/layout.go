@@ -34,7 +34,7 @@ type Layout struct {
 	Dynamic    *Dynamic // nil: no dynamic disk, or one that cannot be moved
 	Issues     []ondisk.Issue
 
-	stuck error // why a dynamic disk cannot be moved
+	unmovable error // why a dynamic disk cannot be moved
 }
 
 // Read reads the layout of a disk. hint is the geometry that the container states. Broken content becomes an issue. An

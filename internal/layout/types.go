@@ -149,8 +149,8 @@ func (l *Layout) checkTypes() {
 			r.remedy = moveOfXP
 		case l.Dynamic != nil:
 			r.remedy = moveDynamic
-		case l.stuck != nil:
-			r.text += fmt.Sprintf(", and --dynamic-disks cannot correct them (%v)", l.stuck)
+		case l.unmovable != nil:
+			r.text += fmt.Sprintf(", and --dynamic-disks cannot correct them (%v)", l.unmovable)
 		}
 		if !ok && p.Volume.Kind == volume.Disklabel && (p.Volume.OnDisk || !relativeLabels[p.TypeID()]) {
 			r, ok = otherLabel, true

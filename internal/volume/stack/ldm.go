@@ -97,7 +97,7 @@ type ldmDatabase struct {
 	components map[uint64]ldmComponent
 	disks      map[string]uint64 // GUID to number
 	counts     [4]uint32         // of records, as in the VMDB
-	strange    error             // the first record of a revision that is not known
+	revision   error             // the first record of a revision that is not known
 }
 
 // ldmTOCs are the places of the table of contents and its copies, in sectors. Negative ones count from the end.

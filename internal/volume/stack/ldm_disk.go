@@ -20,9 +20,9 @@ type DynamicDisk struct {
 	Config  disk.Range // the database
 	Extents []LDMExtent
 
-	head  ldmHead
-	at    int64 // of head
-	stuck error // the first field of the database that keeps the volumes from being moved
+	head      ldmHead
+	at        int64 // of head
+	unmovable error // the first field of the database that keeps the volumes from being moved
 }
 
 // OfXP reports whether Windows 2000, XP or 2003 wrote the private headers. On an MBR these look for the volumes behind
@@ -132,17 +132,17 @@ func readLDMConfig(d disk.Disk, h *ldmHead, at int64) (*DynamicDisk, error) {
 		return nil, err
 	}
 	x.Extents = db.extents(h)
-	x.stuck = db.stuck(h)
+	x.unmovable = db.unmovable(h)
 	return x, nil
 }
 
-// stuck returns the field of a database that keeps the volumes of the disk from being moved.
-func (db *ldmDatabase) stuck(h *ldmHead) error {
+// unmovable returns the field of a database that keeps the volumes of the disk from being moved.
+func (db *ldmDatabase) unmovable(h *ldmHead) error {
 	const committed = 1
 	v, names := &db.vmdb, []string{"volumes", "components", "partitions", "disks"}
 	switch {
-	case db.strange != nil:
-		return db.strange
+	case db.revision != nil:
+		return db.revision
 	case v.State != committed:
 		return ondisk.Field("ldm vmdb", "state", db.vmdbAt+16, v.State, "1, committed")
 	case v.Pending != v.Committed:
@@ -193,8 +193,8 @@ func (x *DynamicDisk) Heads(d disk.Disk, metadata disk.Range) ([]LDMHead, error)
 	if d.SectorSize() != units.SectorSize {
 		return nil, ondisk.Field("ldm private header", "sector size", x.at, d.SectorSize(), units.SectorSize)
 	}
-	if x.stuck != nil {
-		return nil, x.stuck
+	if x.unmovable != nil {
+		return nil, x.unmovable
 	}
 	area, least := metadata, 2
 	limit, where := d.Size(), "in front of the end of the disk"

@@ -95,8 +95,8 @@ func (db *ldmDatabase) record(b []byte, at int64) error {
 		r.counted() // name
 		db.disks[readLDMDiskID(r, h.Type)] = id
 	default:
-		if (kind == ldmIsComponent&0x0f || kind == ldmIsPartition&0x0f) && db.strange == nil {
-			db.strange = ondisk.Field("ldm record", "type", at, fmt.Sprintf("%#02x", h.Type), "revision 3")
+		if (kind == ldmIsComponent&0x0f || kind == ldmIsPartition&0x0f) && db.revision == nil {
+			db.revision = ondisk.Field("ldm record", "type", at, fmt.Sprintf("%#02x", h.Type), "revision 3")
 		}
 	}
 	if r.bad {
