@@ -77,10 +77,8 @@ func (a *analysis) run(l *Log) error {
 // later write pages to their place without an LSN first, while a copy has it. Where the copy is lost, so is the end.
 func (a *analysis) complete(end uint64) error {
 	lost := func(n int64, got uint64) error {
-		return &ondisk.FormatError{
-			What: fmt.Sprintf("$LogFile page %d", n), Off: n*pageSize + pageLastEnd, Field: "last LSN", Got: got,
-			Want: fmt.Sprintf("1 to %d, the end of the records", end),
-		}
+		return ondisk.Field(fmt.Sprintf("$LogFile page %d", n), "last LSN", n*pageSize+pageLastEnd, got,
+			fmt.Sprintf("1 to %d, the end of the records", end))
 	}
 	n, lsn, err := a.newer(end)
 	if err != nil {

@@ -92,10 +92,8 @@ func Read(src ondisk.Source, v Volume) (*Log, error) {
 		return nil, err
 	}
 	if l.State == Clean && len(l.Writes) > 0 {
-		return nil, &ondisk.FormatError{
-			What: "$LogFile restart area", Off: page.at, Field: "flags", Got: "clean",
-			Want: fmt.Sprintf("no mark with %d writes pending from LSN %d on", len(l.Writes), l.Writes[0].LSN),
-		}
+		return nil, ondisk.Field("$LogFile restart area", "flags", page.at, "clean",
+			fmt.Sprintf("no mark with %d writes pending from LSN %d on", len(l.Writes), l.Writes[0].LSN))
 	}
 	return l, nil
 }

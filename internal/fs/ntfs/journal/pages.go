@@ -94,10 +94,8 @@ func (p *pages) takeCopies(major uint16) error {
 			at, lsn, field = uint64(binary.LittleEndian.Uint32(c[pageCopyOf:])), c.last(), pageCopyOf
 		}
 		if at%pageSize != 0 || at/pageSize < ondisk.U64(p.first) || at/pageSize >= ondisk.U64(p.count) {
-			return &ondisk.FormatError{
-				What: fmt.Sprintf("$LogFile page %d", n), Off: n*pageSize + field, Field: "place of a copied page",
-				Got: fmt.Sprintf("%#x", at), Want: fmt.Sprintf("a page from %#x to %#x", p.first*pageSize, p.count*pageSize),
-			}
+			return ondisk.Field(fmt.Sprintf("$LogFile page %d", n), "place of a copied page", n*pageSize+field,
+				fmt.Sprintf("%#x", at), fmt.Sprintf("a page from %#x to %#x", p.first*pageSize, p.count*pageSize))
 		}
 		tails = append(tails, tail{c, ondisk.I64(at / pageSize), lsn})
 	}

@@ -40,16 +40,17 @@ type record struct {
 
 // broken returns the error of a field of the data.
 func (r *record) broken(off int64, field string, got, want any) error {
-	return &ondisk.FormatError{
-		What: fmt.Sprintf("$LogFile page %d, record of LSN %d", r.at/pageSize, r.LSN), Off: r.at + headerSize + off,
-		Field: field, Got: got, Want: want,
-	}
+	return ondisk.Field(fmt.Sprintf("$LogFile page %d, record of LSN %d", r.at/pageSize, r.LSN), field,
+		r.at+headerSize+off, got, want)
 }
 
 // gap is the error of a record that is not there. Behind the newest checkpoint it is the end of the log.
-type gap struct{ *ondisk.FormatError }
+type gap struct {
+	error
+	page int64 // that lacks it
+}
 
-func (g *gap) Unwrap() error { return g.FormatError }
+func (g *gap) Unwrap() error { return g.error }
 
 // reader finds records by their LSN.
 type reader struct {
@@ -87,9 +88,7 @@ func (r *reader) record(lsn uint64) (*record, error) {
 	at := r.place(lsn)
 	n, off := at/pageSize, at%pageSize
 	missing := func(page int64, field string, got, want any) error {
-		return &gap{&ondisk.FormatError{
-			What: fmt.Sprintf("$LogFile page %d", page), Off: page * pageSize, Field: field, Got: got, Want: want,
-		}}
+		return &gap{ondisk.Field(fmt.Sprintf("$LogFile page %d", page), field, page*pageSize, got, want), page}
 	}
 	if n < r.first || n >= r.count || off < pageData || off > pageSize-headerSize {
 		return nil, missing(n, "place of LSN", lsn, "one in a page of records")
@@ -184,7 +183,7 @@ func (r *reader) each(from uint64, visit func(*record) error) (last uint64, err 
 		var g *gap
 		switch {
 		case errors.As(err, &g) && last >= current && last != 0:
-			r.ended = g.Off / pageSize
+			r.ended = g.page
 			return last, nil
 		case err != nil:
 			return 0, err

@@ -97,9 +97,7 @@ func newest(src ondisk.Source) (*restartPage, error) {
 	}
 	switch len(valid) {
 	case 0:
-		return nil, &ondisk.FormatError{
-			What: "$LogFile", Off: 0, Field: "restart pages", Got: "none valid", Want: "RSTR or CHKD with intact fix-ups",
-		}
+		return nil, ondisk.Field("$LogFile", "restart pages", 0, "none valid", "RSTR or CHKD with intact fix-ups")
 	case 1:
 		return valid[0], nil
 	}
@@ -108,16 +106,12 @@ func newest(src ondisk.Source) (*restartPage, error) {
 		a, b = b, a
 	}
 	if a.Magic != b.Magic || a.Major != b.Major || a.Minor != b.Minor {
-		return nil, &ondisk.FormatError{
-			What: "$LogFile restart page", Off: a.at, Field: "version", Got: a.version(),
-			Want: b.version() + " as in the other restart page",
-		}
+		return nil, ondisk.Field("$LogFile restart page", "version", a.at, a.version(),
+			b.version()+" as in the other restart page")
 	}
 	if a.lsn() == b.lsn() && (a.state() != b.state() || a.client != b.client) {
-		return nil, &ondisk.FormatError{
-			What: "$LogFile restart page", Off: a.at, Field: "area", Got: a.state(),
-			Want: fmt.Sprintf("%s as in the other page of LSN %d", b.state(), b.lsn()),
-		}
+		return nil, ondisk.Field("$LogFile restart page", "area", a.at, a.state(),
+			fmt.Sprintf("%s as in the other page of LSN %d", b.state(), b.lsn()))
 	}
 	return a, nil
 }
@@ -153,7 +147,7 @@ func (p *restartPage) decode(raw []byte, off int64) error {
 	start := int(p.AreaOffset)
 	p.at = off + int64(start)
 	bad := func(at int, field string, got, want any) error {
-		return &ondisk.FormatError{What: "$LogFile restart page", Off: off + int64(at), Field: field, Got: got, Want: want}
+		return ondisk.Field("$LogFile restart page", field, off+int64(at), got, want)
 	}
 	if start < binary.Size(p.restartHead) || start+binary.Size(p.area) > len(raw) {
 		return bad(0x18, "offset of restart area", start, fmt.Sprintf("%d to %d", binary.Size(p.restartHead),
@@ -207,7 +201,7 @@ func (p *restartPage) state() State {
 func (p *restartPage) check(size int64) error {
 	a := &p.area
 	bad := func(at int64, field string, got, want any) error {
-		return &ondisk.FormatError{What: "$LogFile restart area", Off: p.at + at, Field: field, Got: got, Want: want}
+		return ondisk.Field("$LogFile restart area", field, p.at+at, got, want)
 	}
 	c := &p.client
 	switch {

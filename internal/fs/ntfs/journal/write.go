@@ -170,21 +170,19 @@ func (a *analysis) writes() ([]Write, error) {
 // none of its pages was dirty, and a replay skips it.
 func (a *analysis) meant(p *pending) error {
 	targets := a.slots[p.slot]
+	bad := func(field string, got, want any) error {
+		return ondisk.Field(fmt.Sprintf("$LogFile record of LSN %d", p.LSN), field, a.reader.place(p.LSN)+headerSize+0x0c,
+			got, want)
+	}
 	if len(targets) == 0 && p.LSN > a.client.Start {
-		return &ondisk.FormatError{
-			What: fmt.Sprintf("$LogFile record of LSN %d", p.LSN), Off: a.reader.place(p.LSN) + headerSize + 0x0c,
-			Field: "target", Got: p.slot, Want: "an open attribute",
-		}
+		return bad("target", p.slot, "an open attribute")
 	}
 	if p.Record < 0 {
 		p.Targets = targets
 		return nil
 	}
 	if len(targets) > 0 && !slices.Contains(targets, Target{0, typeData}) {
-		return &ondisk.FormatError{
-			What: fmt.Sprintf("$LogFile record of LSN %d", p.LSN), Off: a.reader.place(p.LSN) + headerSize + 0x0c,
-			Field: "target of " + p.Op.String(), Got: targets, Want: "data of $MFT",
-		}
+		return bad("target of "+p.Op.String(), targets, "data of $MFT")
 	}
 	return nil
 }
