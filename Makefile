@@ -66,7 +66,7 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 	scripts/install-tools.sh
 
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
-RACED := cli container disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk progress realign scan scan/sandbox sys trial verify
+RACED := cli container disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox sys trial verify
 # What it watches beside a plain run: of these it gets the disks that are read and written by several goroutines, once for each format and
 # kind of chain, and the runs of one catalogue; not what is tried again with disks of others, damaged ones or other processes.
 RACED_SHARE := image image/gate image/qcow2 image/raw image/store image/vhd image/vhdx image/vmdk scan/catalog

@@ -17,6 +17,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 	trial "github.com/trueup/trueup/internal/trial/results"
@@ -283,6 +284,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"common.json#/$defs/reference":    report.Reference{},
 		"common.json#/$defs/patch":        report.Patch{},
 		"common.json#/$defs/error":        report.Error{},
+		"common.json#/$defs/opinion":      opinion.Row{},
 		"common.json#/$defs/impact":       report.Impact{},
 		"common.json#/$defs/touched":      report.Touched{},
 		"common.json#/$defs/advice":       advice.Advice{},

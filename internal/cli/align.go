@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type copyFlags struct {
 	force   bool
 	verify  string
 	command string
+	second  second
 }
 
 func (c *copyFlags) add(cmd *cobra.Command) {
@@ -33,6 +35,7 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.Var(&c.to, "to", "format of DEST (default: the format of SOURCE)")
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
 	f.StringVar(&c.verify, "verify", "full", "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
+	c.second.add(cmd)
 	c.addWork(cmd, 4, "read and write `N` chunks at once")
 	names, _ := realign.Targets()
 	complete(cmd, "to", names...)
@@ -82,6 +85,8 @@ SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova 
 every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
 manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
 
+` + opinionHelp + ` If they differ, DEST does not get its name.
+
 ` + toHelp(),
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
@@ -115,7 +120,8 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if err := f.tryBoot(ctx, errOut, src, dest); err != nil {
 		return err
 	}
-	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest}); err != nil {
+	defer f.second.close()
+	if err := cmp.Or(f.second.open(f.common, dest), f.confine(errOut, append([]string{src}, f.with...), []string{dest})); err != nil {
 		return err
 	}
 	switch {
@@ -154,6 +160,7 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if f.view {
 		j.View, j.Format, j.Subformat = true, "vmdk", "twoGbMaxExtentFlat"
 	}
+	f.second.judgeCopy(f.common, errOut, j, end)
 	w, err := j.Write(ctx, s, p)
 	end()
 	if err != nil {
@@ -170,6 +177,8 @@ func (f *alignFlags) checkView(dest string) error {
 	case f.to != (target{}):
 		return ondisk.In(errUsage, "--view writes a VMDK over the files of SOURCE, so that --to %s cannot be; leave one of "+
 			"both out", f.to)
+	case f.second.judge != "":
+		return ondisk.In(errUsage, "--view writes no disk yet; judge it when it is there: trueup verify --second-opinion")
 	case !strings.EqualFold(filepath.Ext(dest), ".vmdk"):
 		return ondisk.In(errUsage, "--view writes a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
 	}
@@ -193,6 +202,7 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 // finish prints what was written.
 func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) error {
 	r.Wrote(w, c.verify)
+	r.Judged(c.second.table)
 	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
@@ -227,6 +237,9 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 
 // convertStream converts an image that comes through standard input.
 func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, dest string) error {
+	if f.second.judge != "" {
+		return ondisk.In(errUsage, "--second-opinion, but a SOURCE that comes through a pipe is gone when it is asked for")
+	}
 	if err := f.spare(); err != nil {
 		return err
 	}

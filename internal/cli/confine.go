@@ -28,7 +28,9 @@ func (c *common) confine(errOut io.Writer, images, outputs []string) error {
 	if !c.ownProcess {
 		return nil
 	}
-	a := sandbox.Access{Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.out)...)}
+	a := sandbox.Access{
+		Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.out)...), Serves: c.serves,
+	}
 	return c.confined(errOut, sandbox.Confine(a))
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -43,6 +44,9 @@ func classify(err error) (string, int) {
 	}
 	if c, ok := errors.AsType[*trial.ChildError](err); ok {
 		return c.Code, c.Exit
+	}
+	if _, differs := errors.AsType[*opinion.Disagreement](err); differs {
+		return "verify", report.ExitDiffers
 	}
 	code := realign.Code(err)
 	_, refused := errors.AsType[*ondisk.Refusal](err)

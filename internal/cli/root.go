@@ -34,6 +34,7 @@ type common struct {
 	// ownProcess is set where the process is that of one command, which can restrict it for good.
 	ownProcess     bool
 	requireSandbox bool
+	serves         bool // judges read from sockets that are open
 }
 
 func (c *common) json() bool { return c.asJSON || c.output == "json" }
@@ -41,9 +42,9 @@ func (c *common) json() bool { return c.asJSON || c.output == "json" }
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
 	c := &common{asked: asksJSON(args), ownProcess: true}
-	if len(args) == 0 || args[0] != workerCommand { // whose parent reads the cause of a crash from its output
+	if len(args) == 0 || !slices.Contains([]string{workerCommand, clerkCommand}, args[0]) {
 		abortOnCrash()
-	} else {
+	} else { // the parent reads the cause of a crash from its output
 		c.ending.hold("") // its parent ends it
 	}
 	// Without this the runtime would end the program by a signal and without a word on standard output.
@@ -124,7 +125,7 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newServe(c), newScan(version, c),
-		newBoot(version, c), newScanWorker(), newVersion(version, c))
+		newBoot(version, c), newScanWorker(), newClerk(), newVersion(version, c))
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -16,6 +17,7 @@ type verifyFlags struct {
 	*common
 	work
 	moveFlags // of the align that wrote DEST, for the disks of --with
+	second    second
 }
 
 func newVerify(c *common) *cobra.Command {
@@ -29,7 +31,9 @@ same sector size. Writes nothing.
 
 If align was run with --with, give the same --with and the other options of align here: the references in DEST to
 other disks must then match the plans of those disks. Without --with, references to other disks are accepted if they
-are plausible.`,
+are plausible.
+
+` + opinionHelp,
 		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk
   trueup verify --with data.vmdk winxp.vmdk winxp-aligned.vmdk`,
 		Args: arguments("SOURCE", "DEST"),
@@ -45,6 +49,7 @@ are plausible.`,
 	cmd.Flags().BoolVar(&f.allowUnbootable, "allow-unbootable", false, "align was run with --allow-unbootable, for --with")
 	cmd.Flags().BoolVar(&f.dynamicDisks, "dynamic-disks", false, "align was run with --dynamic-disks, for --with")
 	flattenFlag(cmd, &f.flatten)
+	f.second.add(cmd)
 	f.addWork(cmd, 4, "read `N` chunks at once")
 	return cmd
 }
@@ -57,7 +62,9 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return ondisk.In(errUsage, "--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of "+
 			"the disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
 	}
-	if err := f.confine(errOut, append([]string{src, dest}, f.with...), nil); err != nil {
+	defer f.second.close()
+	err := f.second.open(f.common, src, dest)
+	if err = cmp.Or(err, f.confine(errOut, append([]string{src, dest}, f.with...), nil)); err != nil {
 		return err
 	}
 	watch, end := f.watched(errOut, f.progress, "verify")
@@ -79,7 +86,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	defer d.Close()
-	if err := f.spare(s.Image, d.Image); err != nil {
+	if err := errors.Join(f.spare(s.Image, d.Image), f.second.fits(d)); err != nil {
 		return err
 	}
 	o, err := f.openOthers(f.common, s, "")
@@ -97,10 +104,17 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	r := report.NewVerify(head("verify"), src, dest, p, diffs, d.Layout)
+	judged := f.second.judgeDest(ctx, f.common, errOut, s, d, p)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if judged = r.Judged(f.second.table, judged); judged != nil {
+		judged = malformed{judged, false}
+	}
 	if err := f.emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
 		return err
 	}
-	return exitWith(r.ExitCode)
+	return cmp.Or(judged, exitWith(r.ExitCode))
 }
 
 // verifyPackages proves that the package at dest is that at src with its disks aligned. It reports whether they are

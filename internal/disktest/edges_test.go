@@ -127,9 +127,14 @@ var edges = map[string][]string{
 	// How an image stores a disk: files of the driver, the verdict's block, the workers that read.
 	"internal/container": {"internal/align", "internal/diskcopy", "internal/image/driver"},
 
+	// Other programs that judge a copy: they know nothing of trueup, and opinion asks them.
+	"internal/qemuimg": {"internal/sys"},
+	"internal/guestfs": {"internal/sys"},
+	"internal/opinion": {"internal/guestfs", "internal/nbd", "internal/qemuimg", "internal/sys"},
+
 	"internal/report": {
 		"internal/advice", "internal/align", "internal/boot", "internal/container", "internal/image", "internal/image/ova",
-		"internal/layout",
+		"internal/layout", "internal/opinion",
 		"internal/plan", "internal/realign", "internal/table", "internal/verify", "internal/volume",
 		"internal/volume/identify",
 	},
@@ -165,7 +170,7 @@ var edges = map[string][]string{
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/align", "internal/image/store", "internal/nbd", "internal/progress", "internal/realign", "internal/report",
+		"internal/align", "internal/image/store", "internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
 		"internal/scan",
 		"internal/scan/results", "internal/scan/sandbox", "internal/sys", "internal/trial", "internal/trial/judge",
 		"internal/trial/results",
@@ -294,18 +299,19 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 // openers may touch the file system, and starters may start goroutines. cli's are the ones that wait for
 // a signal and for standard input, and the report file; progress prints once a second; sandbox reads what /proc says
 // about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each client;
-// trial makes the temporary files of QEMU and waits for it; disktest is for tests.
+// trial makes the temporary files of QEMU and waits for it; qemuimg, guestfs and opinion start programs, and make links
+// for them; disktest is for tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox",
-		"internal/cli", "internal/nbd", "internal/trial",
+		"internal/cli", "internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
 		"internal/disktest/oddfs",
 		"internal/disktest/mutants",
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli",
-		"internal/nbd", "internal/trial",
+		"internal/nbd", "internal/trial", "internal/opinion",
 		"internal/disktest",
 	}
 )

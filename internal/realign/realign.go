@@ -288,6 +288,7 @@ type Job struct {
 	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
 	Watch func() Progress            // called when long work begins; a nil Progress is not told of it
 	Warn  func(text string)
+	Judge func(ctx context.Context, x Judged) error // looks at the result before it has its name, after the proof
 
 	progress Progress
 }
@@ -417,7 +418,12 @@ func (j *Job) fill(
 	if err != nil {
 		return copied, full(err, need, o)
 	}
-	return copied, j.reread(o, func(got *image.Image) error { return j.prove(ctx, s, p, view, got) })
+	return copied, j.reread(o, func(got *image.Image) error {
+		if err := j.prove(ctx, s, p, view, got); err != nil || j.Judge == nil {
+			return err
+		}
+		return j.Judge(ctx, judged(s, view, got, o))
+	})
 }
 
 // reread opens what was written a second time, checks its tables, and has it proved.

@@ -220,6 +220,7 @@ func (t *Text) Align(r *Align) {
 	if t.Verbose {
 		t.patches(r.Patches)
 	}
+	t.opinions(r.SecondOpinion)
 	if r.Source != "-" { // what came through a pipe is gone
 		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
 	}
@@ -282,4 +283,5 @@ func (t *Text) Verify(r *Verify) {
 			t.patches(r.Patches)
 		}
 	}
+	t.opinions(r.SecondOpinion)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
@@ -249,6 +250,8 @@ type Align struct {
 	Findings []align.Finding `json:"findings"`
 	Flags    []string        `json:"-"` // of the command line that would prove it again
 	ExitCode int             `json:"exit_code"`
+
+	SecondOpinion opinion.Table `json:"second_opinion,omitempty"` // where one was asked for
 }
 
 // Difference is a range in which a copy is not what it should be.
@@ -267,6 +270,8 @@ type Verify struct {
 	Changes
 	Differences []Difference `json:"differences"`
 	ExitCode    int          `json:"exit_code"`
+
+	SecondOpinion opinion.Table `json:"second_opinion,omitempty"` // where one was asked for
 }
 
 // Error is why a command failed.

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
 )
 
@@ -158,8 +160,8 @@ func (r *PackageAlign) Wrote(p *realign.Package, w realign.WrittenPackage, verif
 	}
 }
 
-// exitDiffers is the exit code of verify for a difference.
-const exitDiffers = 5
+// ExitDiffers is the exit code for a copy in which a difference was found.
+const ExitDiffers = 5
 
 // NewVerify reports on a comparison. p is nil if no plan leads to DEST, whose layout is l.
 func NewVerify(h Head, src, dest string, p *realign.Plan, diffs []realign.Difference, l *layout.Layout) *Verify {
@@ -171,9 +173,47 @@ func NewVerify(h Head, src, dest string, p *realign.Plan, diffs []realign.Differ
 		r.Changes = NewChanges(p)
 	}
 	if !r.Equal {
-		r.ExitCode = exitDiffers
+		r.ExitCode = ExitDiffers
 	}
 	return r
+}
+
+// Judged adds what other programs said of a copy that trueup has proved.
+func (r *Align) Judged(t opinion.Table) {
+	if len(t) > 0 {
+		r.SecondOpinion = append(opinion.Table{ownRow("", r.Verified)}, t...)
+	}
+}
+
+// Judged adds what other programs said, and returns the error of an opinion that is none. A difference is no error.
+func (r *Verify) Judged(t opinion.Table, err error) error {
+	if len(t) > 0 {
+		differs := ""
+		if !r.Equal {
+			differs = r.Differences[0].Text
+		}
+		r.SecondOpinion = append(opinion.Table{ownRow(differs, "full")}, t...)
+	}
+	switch _, differs := errors.AsType[*opinion.Disagreement](err); {
+	case differs:
+		r.ExitCode = ExitDiffers
+	case err != nil && r.Equal:
+		r.ExitCode = 1
+		return err
+	}
+	return nil
+}
+
+// ownRow is the row of trueup itself.
+func ownRow(differs, proof string) opinion.Row {
+	row := opinion.Row{Judge: "trueup", Asked: "every byte against the planned disk", Said: "identical", Verdict: opinion.Agrees}
+	if proof == "structure" {
+		row.Asked = "table and boot sectors against the plan"
+	}
+	if differs != "" {
+		row.Said, row.Verdict = differs, opinion.Differs
+	}
+	return row
 }
 
 // NewPackageVerify reports on the comparison of two packages before its disks are added.
@@ -199,6 +239,6 @@ func (r *PackageVerify) AddDifferences(more []string) {
 
 func (r *PackageVerify) differ(differs bool) {
 	if differs {
-		r.Equal, r.ExitCode = false, exitDiffers
+		r.Equal, r.ExitCode = false, ExitDiffers
 	}
 }

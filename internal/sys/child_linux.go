@@ -29,6 +29,12 @@ func Tie(cmd *exec.Cmd) (release func()) {
 // Apart puts a program into a process group of its own: Ctrl-C at a terminal goes to this one alone.
 func Apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
+// TerminateGroup asks a program that was put apart to end, and all that it started. It must not have been waited for.
+func TerminateGroup(cmd *exec.Cmd) error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
+
+// KillGroup ends a program that was put apart, and all that it started. It must not have been waited for.
+func KillGroup(cmd *exec.Cmd) error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+
 // EndGroup waits for the end of a process and then kills what it may have started.
 func EndGroup(pid int) {
 	_ = again(func() error { return unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) })

@@ -13,6 +13,12 @@ func Tie(*exec.Cmd) (release func()) { return func() {} }
 // Apart does nothing.
 func Apart(*exec.Cmd) {}
 
+// TerminateGroup ends the program alone.
+func TerminateGroup(cmd *exec.Cmd) error { return cmd.Process.Kill() }
+
+// KillGroup ends the program alone.
+func KillGroup(cmd *exec.Cmd) error { return cmd.Process.Kill() }
+
 // EndGroup does nothing.
 func EndGroup(int) {}
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"path/filepath"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -257,4 +258,13 @@ func (o *Output) close() error {
 	}
 	o.parts, o.dir = nil, nil
 	return errors.Join(errs...)
+}
+
+// Unpublished returns where the file that users name lies until it is published, and all files by their final names.
+func (o *Output) Unpublished() (path string, files map[string]string) {
+	files = map[string]string{}
+	for _, p := range o.parts {
+		files[p.final] = filepath.Join(filepath.Dir(o.path), partialName(p.final))
+	}
+	return files[o.base], files
 }
