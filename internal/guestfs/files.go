@@ -71,6 +71,11 @@ func (p *pair) stream(command string, sep byte, valid func(string) bool) (c stre
 	if err = errors.Join(p.source.send(command), p.dest.send(command)); err != nil {
 		return c, err
 	}
+	return p.streams(sep, valid)
+}
+
+// streams compares the answers of both sessions.
+func (p *pair) streams(sep byte, valid func(string) bool) (c streamed, err error) {
 	var first string
 	var differing int64
 	for more := true; more; {

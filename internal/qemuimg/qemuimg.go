@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"time"
 
@@ -97,12 +98,19 @@ func Check(ctx context.Context, program string, i Image) (c Checked, err error) 
 		return c, err
 	}
 	e, err := run(ctx, program, "check", "--output=json", spec)
-	switch {
-	case err != nil:
+	if err != nil {
 		return c, err
-	case e.code == checkUnsupported:
+	}
+	return e.checked()
+}
+
+// checked returns what a check reported.
+func (e ended) checked() (c Checked, err error) {
+	switch e.code {
+	case checkUnsupported:
 		return c, nil
-	case e.code != checkSound && e.code != checkCorrupt && e.code != checkLeaks:
+	case checkSound, checkCorrupt, checkLeaks:
+	default:
 		return c, e.odd()
 	}
 	var found struct {
@@ -131,16 +139,25 @@ func Compare(ctx context.Context, program string, a, b Image) (said string, err 
 		return "", err
 	}
 	e, err := run(ctx, program, "compare", left, right)
-	words := strings.TrimSpace(e.out)
-	switch { // Spec: docs/tools/qemu-img.rst, "compare"
-	case err != nil:
+	if err != nil {
 		return "", err
+	}
+	return e.compared()
+}
+
+// mismatch finds the place of a difference.
+var mismatch = regexp.MustCompile(`Content mismatch at offset [0-9]{1,20}!`).FindString
+
+// compared returns what differs. Spec: docs/tools/qemu-img.rst, "compare".
+func (e ended) compared() (said string, err error) {
+	words := strings.TrimSpace(e.out)
+	switch {
 	case e.code == 0 && words == "Images are identical." && e.err == "":
 		return "", nil
 	case e.code == 0 && strings.Contains(words+e.err, "Image size mismatch"):
 		return "the disks differ in size", nil // beyond the smaller one there are zeros
-	case e.code == 1 && words != "":
-		return strings.Join(strings.Fields(words), " "), nil
+	case e.code == 1 && mismatch(words) != "":
+		return mismatch(words), nil
 	}
 	return "", e.odd()
 }

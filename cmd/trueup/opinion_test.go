@@ -1,0 +1,291 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/opinion"
+)
+
+// opinionCase is a machine with some of the programs that judge, and a folder for temporary files.
+type opinionCase struct{ path, temporary string }
+
+// fakes makes a machine with programs that are scripts. Another process writes these: files that this one had open to
+// write might be busy.
+func fakes(t *testing.T, scripts map[string]string) opinionCase {
+	t.Helper()
+	temporary, err := os.MkdirTemp("", "judges") // short enough for a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(temporary) })
+	o := opinionCase{t.TempDir(), temporary}
+	for name, script := range scripts {
+		disktest.RunInput(t, "#!/bin/sh\nPATH=/bin:/usr/bin\n"+script+"\n", "sh", "-c", `cat > "$0" && chmod 755 "$0"`,
+			filepath.Join(o.path, name))
+	}
+	return o
+}
+
+// start starts the program on that machine.
+func (o opinionCase) start(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+	t.Helper()
+	cmd := exec.Command(builtPath, args...)
+	cmd.Env = append(os.Environ(), "PATH="+o.path, "TMPDIR="+o.temporary, "LIBGUESTFS_BACKEND_SETTINGS=force_tcg")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.NoError(t, cmd.Start())
+	return cmd, &stdout, &stderr
+}
+
+// run runs it to its end, at which nothing is left of what the judges had.
+func (o opinionCase) run(t *testing.T, args ...string) result {
+	t.Helper()
+	cmd, stdout, stderr := o.start(t, args...)
+	_ = cmd.Wait() // its exit code says it
+	if wantsJSON(args) {
+		validateOutput(t, args, stdout.String())
+	}
+	o.requireGone(t)
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+func (o opinionCase) requireGone(t *testing.T) {
+	t.Helper()
+	left, err := os.ReadDir(o.temporary)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// Scripts of qemu-img.
+const (
+	asVersion   = "case $1 in --version) echo 'qemu-img version 9.9.9'; exit;; check) echo '{\"check-errors\": 0}'; exit;; esac\n"
+	agrees      = asVersion + "echo Images are identical."
+	contradicts = asVersion + "echo 'Content mismatch at offset 7!'; exit 1"
+)
+
+// judgedAs returns what the judges said, by judge and question.
+func judgedAs(rows opinion.Table) map[string]opinion.Verdict {
+	all := map[string]opinion.Verdict{}
+	for _, r := range rows {
+		judge, _, _ := strings.Cut(r.Judge, " ")
+		all[judge+": "+r.Asked] = r.Verdict
+	}
+	return all
+}
+
+const byBytes = "every byte against the planned disk"
+
+// opinionOf are the rows in the object of a command.
+type opinionOf struct {
+	Equal         bool          `json:"equal"`
+	SecondOpinion opinion.Table `json:"second_opinion"`
+}
+
+// The files of a copy have other names until it was judged, so that each format shows whether qemu-img finds them.
+func TestSecondOpinionOnEveryFormat(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	source := sampleDisk(t)
+	for _, format := range []string{
+		"raw", "vmdk:monolithicSparse", "vmdk:monolithicFlat", "vmdk:twoGbMaxExtentSparse", "vmdk:twoGbMaxExtentFlat",
+		"vmdk:streamOptimized", "vhd:fixed", "vhd:dynamic", "vhdx", "qcow2",
+	} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			kind, _, _ := strings.Cut(format, ":")
+			dest := filepath.Join(t.TempDir(), "copy of, it=all."+kind)
+			wrote := trueupJSON[opinionOf](t, 0, "align", "--second-opinion=qemu-img", "--to", format, source, dest)
+			want := map[string]opinion.Verdict{
+				"trueup: " + byBytes: opinion.Agrees, "qemu-img: " + byBytes: opinion.Agrees,
+				"qemu-img: check of the container": opinion.Agrees,
+			}
+			if kind == "raw" || kind == "vhd" {
+				want["qemu-img: check of the container"] = opinion.NotLooked
+			}
+			require.Equal(t, want, judgedAs(wrote.SecondOpinion))
+			again := trueupJSON[opinionOf](t, 0, "verify", "--second-opinion=qemu-img", source, dest)
+			require.Equal(t, want, judgedAs(again.SecondOpinion))
+		})
+	}
+}
+
+// A judge that contradicts keeps a copy from its name, and makes a proof of trueup alone no success.
+func TestSecondOpinionThatDiffers(t *testing.T) {
+	t.Parallel()
+	source := sampleDisk(t)
+	dest, fresh := sampleDisk(t), filepath.Join(t.TempDir(), "fresh.vmdk")
+	require.Equal(t, 0, trueup(t, "align", "--force", source, dest).code)
+	o := fakes(t, map[string]string{"qemu-img": contradicts})
+	r := o.run(t, "verify", "--json", "--second-opinion", source, dest)
+	require.Equal(t, 5, r.code, r.stderr)
+	require.Contains(t, r.stdout, `"equal": true`)
+	require.Contains(t, r.stdout, "Content mismatch at offset 7!")
+	require.Contains(t, r.stdout, "guestfish is not installed; on Debian: apt install libguestfs-tools")
+	r = o.run(t, "verify", "--second-opinion", source, dest)
+	require.Equal(t, 5, r.code, r.stderr)
+	for _, line := range []string{
+		"agrees         trueup, " + byBytes + ": identical", "differs        qemu-img 9.9.9, " + byBytes,
+		"not installed  libguestfs, the copy",
+	} {
+		require.Contains(t, r.stdout, line)
+	}
+	for _, job := range []string{"align", "convert"} {
+		r = o.run(t, job, "--json", "--second-opinion", source, fresh)
+		require.Equal(t, 5, r.code, r.stderr)
+		require.Equal(t, "verify", errorCode(t, r))
+		require.Contains(t, r.stderr, "the second opinion differs: qemu-img 9.9.9, "+byBytes+": Content mismatch at offset 7!; "+
+			"nothing was published")
+		left, err := os.ReadDir(filepath.Dir(fresh))
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+}
+
+// Programs that are missing are named. At least one must look, and one that was asked for by name must.
+func TestSecondOpinionOfAbsentPrograms(t *testing.T) {
+	t.Parallel()
+	source, fresh := sampleDisk(t), filepath.Join(t.TempDir(), "fresh.vmdk")
+	without, with := fakes(t, nil), fakes(t, map[string]string{"qemu-img": agrees})
+	for _, c := range []struct {
+		on       opinionCase
+		flag     string
+		code     int
+		contains string
+	}{
+		{without, "--second-opinion", 1, "apt install qemu-utils"},
+		{without, "--second-opinion", 1, "apt install libguestfs-tools"},
+		{with, "--second-opinion=libguestfs", 1, "no judge looked at anything"},
+		{with, "--second-opinion=none", 64, `"none", want all, qemu-img, libguestfs`},
+		{fakes(t, map[string]string{"qemu-img": "exit 3"}), "--second-opinion", 1, "exit code 3"},
+		{fakes(t, map[string]string{"qemu-img": agrees, "guestfish": "exit 3"}), "--second-opinion", 1,
+			"--second-opinion=qemu-img asks the other judge alone"},
+		{with, "--second-opinion", 0, ""},
+	} {
+		r := c.on.run(t, "align", "--json", c.flag, source, fresh)
+		require.Equal(t, c.code, r.code, r.stderr)
+		require.Contains(t, r.stderr, c.contains)
+		if c.code != 0 {
+			require.NoFileExists(t, fresh)
+		}
+	}
+	r := without.run(t, "verify", "--json", "--second-opinion", source, fresh)
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stdout, `"exit_code": 1`) // beside the proof of trueup
+	require.Contains(t, r.stdout, `"equal": true`)
+}
+
+// A judge that hangs ends with the run, however that ends, and its files go.
+func TestSecondOpinionIsInterrupted(t *testing.T) {
+	t.Parallel()
+	source := sampleDisk(t)
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			fresh, pids := filepath.Join(t.TempDir(), "fresh.vmdk"), filepath.Join(t.TempDir(), "pid")
+			o := fakes(t, map[string]string{"guestfish": "echo $$ > '" + pids + ".new'; mv '" + pids + ".new' '" + pids +
+				"'; sleep 1000 & wait"})
+			cmd, stdout, stderr := o.start(t, "align", "--json", "--no-progress", "--second-opinion", source, fresh)
+			disktest.WaitFor(t, "the judge", func() bool {
+				_, err := os.Stat(pids)
+				return err == nil
+			})
+			require.NoError(t, cmd.Process.Signal(s))
+			_ = cmd.Wait()
+			if s == syscall.SIGTERM {
+				r := result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+				require.Equal(t, 143, r.code, r.stderr)
+				require.Equal(t, "interrupted", errorCode(t, r))
+			}
+			disktest.WaitFor(t, "the clerk to end", func() bool {
+				left, err := os.ReadDir(o.temporary)
+				return err == nil && len(left) == 0
+			})
+			require.NoFileExists(t, fresh)
+			pid, err := os.ReadFile(pids)
+			require.NoError(t, err)
+			require.NoDirExists(t, "/proc/"+strings.TrimSpace(string(pid)))
+		})
+	}
+}
+
+// What other programs cannot open, or would take for something else, is refused before anything is written.
+func TestSecondOpinionOnPackagesAndSnapshots(t *testing.T) {
+	t.Parallel()
+	source, packed := sampleDisk(t), twoDisks(t).ova(t)
+	o := fakes(t, map[string]string{"qemu-img": agrees})
+	r := o.run(t, "align", "--second-opinion", packed, filepath.Join(t.TempDir(), "fresh.ova"))
+	require.Equal(t, 64, r.code)
+	require.Contains(t, r.stderr, "judges one disk")
+	require.Equal(t, 64, o.run(t, "verify", "--second-opinion", packed, packed).code)
+	r = o.run(t, "verify", "--second-opinion", source, packed+"!disk1.vmdk")
+	require.Equal(t, 64, r.code, r.stderr)
+	require.Contains(t, r.stderr, "extract it first")
+	fresh := filepath.Join(t.TempDir(), "fresh.raw")
+	require.Equal(t, 0, o.run(t, "align", "--second-opinion", "--to", "raw", packed+"!disk1.vmdk", fresh).code)
+	require.Equal(t, 0, o.run(t, "verify", "--second-opinion", packed+"!disk1.vmdk", fresh).code)
+}
+
+// Each judge finds, on its own, a byte that is another one in a file of the copy. The other partition is as it was.
+func TestSecondOpinionOfLibguestfs(t *testing.T) {
+	t.Parallel()
+	requireKernel(t)
+	disktest.Tool(t, "qemu-img")
+	const content = "the very words of a file"
+	source := twoFileSystems(t, content)
+	fresh := filepath.Join(t.TempDir(), "fresh.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, fresh).code)
+	b, err := os.ReadFile(fresh)
+	require.NoError(t, err)
+	at := bytes.Index(b, []byte(content))
+	require.Positive(t, at)
+	writeAt(t, fresh, int64(at), []byte("T"))
+	found := trueupJSON[opinionOf](t, 5, "verify", "--second-opinion", source, fresh)
+	require.False(t, found.Equal)
+	require.Equal(t, map[string]opinion.Verdict{
+		"trueup: " + byBytes:                   opinion.Differs,
+		"qemu-img: " + byBytes:                 opinion.Differs,
+		"qemu-img: check of the container":     opinion.NotLooked,
+		"libguestfs: /dev/sda1: fsck.fat -n":   opinion.Agrees,
+		"libguestfs: /dev/sda1: files of vfat": opinion.Differs,
+		"libguestfs: /dev/sda2: e2fsck -f -n":  opinion.Agrees,
+		"libguestfs: /dev/sda2: files of ext4": opinion.Agrees,
+		"libguestfs: inspect-os":               opinion.NotLooked,
+	}, judgedAs(found.SecondOpinion), "%v", found.SecondOpinion)
+	for _, r := range found.SecondOpinion {
+		if r.Asked == "/dev/sda1: files of vfat" {
+			require.Equal(t, `SHA-256 differs: "./words.txt", and 0 more`, r.Said)
+		}
+	}
+}
+
+// twoFileSystems makes a disk with a FAT and an ext4, off all boundaries, with a file in each.
+func twoFileSystems(t *testing.T, content string) string {
+	t.Helper()
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	require.NoError(t, os.Mkdir(path("root"), 0o755))
+	require.NoError(t, os.WriteFile(path("root/words.txt"), []byte(content), 0o600))
+	for name, size := range map[string]int64{"fat": 8 << 20, "ext": 8 << 20, "disk": 20 << 20} {
+		require.NoError(t, os.WriteFile(path(name), nil, 0o600))
+		require.NoError(t, os.Truncate(path(name), size))
+	}
+	disktest.Run(t, "mkfs.fat", path("fat"))
+	disktest.Run(t, "mcopy", "-i", path("fat"), path("root/words.txt"), "::words.txt")
+	require.NoError(t, os.WriteFile(path("root/words.txt"), []byte("others"), 0o600))
+	disktest.Run(t, "mke2fs", "-q", "-t", "ext4", "-d", path("root"), path("ext"))
+	disktest.RunInput(t, "label: dos\nstart=63, size=16384, type=c\nstart=16447, size=16384, type=83\n", "sfdisk", "-q",
+		path("disk"))
+	for name, at := range map[string]int64{"fat": 63 * sectorSize, "ext": 16447 * sectorSize} {
+		b, err := os.ReadFile(path(name))
+		require.NoError(t, err)
+		writeAt(t, path("disk"), at, b)
+	}
+	return path("disk")
+}
