@@ -45,7 +45,7 @@ func classify(err error) (string, int) {
 	if c, ok := errors.AsType[*trial.ChildError](err); ok {
 		return c.Code, c.Exit
 	}
-	if _, differs := errors.AsType[*opinion.Disagreement](err); differs {
+	if _, differs := errors.AsType[*opinion.DifferenceError](err); differs {
 		return "verify", report.ExitDiffers
 	}
 	code := realign.Code(err)

@@ -41,7 +41,7 @@ func Open(judge string, args ...string) (*Panel, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Panel{judges: []string{judge}, cmd: exec.Command(program, args...)} //nolint:gosec // this program
+	p := &Panel{judges: []string{judge}, cmd: exec.Command(program, args...)}
 	p.cmd.Stderr = os.Stderr
 	sys.Apart(p.cmd) // Ctrl-C is for this process
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -152,7 +152,7 @@ func Serve(in io.Reader, out io.Writer) error {
 	questions := json.NewDecoder(in)
 	var q question
 	if questions.Decode(&q) != nil {
-		return nil //nolint:nilerr // nothing was asked
+		return nil // nothing was asked
 	}
 	q.Folder = folder
 	ctx, cancel := context.WithCancel(context.Background())

@@ -66,17 +66,17 @@ func (t Table) words() string {
 	return strings.Join(all, "; ")
 }
 
-// Disagreement is the error of a copy in which a judge found a difference.
-type Disagreement struct{ Table Table }
+// DifferenceError is the error of a copy in which a judge found a difference.
+type DifferenceError struct{ Table Table }
 
-func (d *Disagreement) Error() string {
+func (d *DifferenceError) Error() string {
 	return "the second opinion differs: " + d.Table.of(Differs).words()
 }
 
 // Err returns nil if at least one judge looked at the copy, and all that were asked agree.
 func (t Table) Err() error {
 	if t.Differs() {
-		return &Disagreement{t}
+		return &DifferenceError{t}
 	}
 	if failed := t.of(Failed); len(failed) > 0 {
 		other := map[bool]string{true: Libguestfs, false: QemuImg}[strings.HasPrefix(failed[0].Judge, QemuImg)]

@@ -25,6 +25,7 @@ func (t *Text) opinions(rows opinion.Table) {
 			verdict = t.Paint(text.FgRed, verdict)
 		case opinion.Agrees:
 			verdict = t.Paint(text.FgGreen, verdict)
+		case opinion.NotLooked, opinion.Absent:
 		}
 		t.printf("  %s  ", verdict)
 		t.para(17, "%s, %s: %s", SafeMessage(r.Judge), SafeMessage(r.Asked), SafeMessage(r.Said))

@@ -194,7 +194,7 @@ func (r *Verify) Judged(t opinion.Table, err error) error {
 		}
 		r.SecondOpinion = append(opinion.Table{ownRow(differs, "full")}, t...)
 	}
-	switch _, differs := errors.AsType[*opinion.Disagreement](err); {
+	switch _, differs := errors.AsType[*opinion.DifferenceError](err); {
 	case differs:
 		r.ExitCode = ExitDiffers
 	case err != nil && r.Equal:
