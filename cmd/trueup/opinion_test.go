@@ -22,7 +22,7 @@ type opinionCase struct{ path, temporary string }
 // write might be busy.
 func fakes(t *testing.T, scripts map[string]string) opinionCase {
 	t.Helper()
-	temporary, err := os.MkdirTemp("", "judges") // short enough for a socket
+	temporary, err := os.MkdirTemp("", "judges") //nolint:usetesting // short enough for a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(temporary) })
 	o := opinionCase{t.TempDir(), temporary}
@@ -164,8 +164,10 @@ func TestSecondOpinionOfAbsentPrograms(t *testing.T) {
 		{with, "--second-opinion=libguestfs", 1, "no judge looked at anything"},
 		{with, "--second-opinion=none", 64, `"none", want all, qemu-img, libguestfs`},
 		{fakes(t, map[string]string{"qemu-img": "exit 3"}), "--second-opinion", 1, "exit code 3"},
-		{fakes(t, map[string]string{"qemu-img": agrees, "guestfish": "exit 3"}), "--second-opinion", 1,
-			"--second-opinion=qemu-img asks the other judge alone"},
+		{
+			fakes(t, map[string]string{"qemu-img": agrees, "guestfish": "exit 3"}), "--second-opinion", 1,
+			"--second-opinion=qemu-img asks the other judge alone",
+		},
 		{with, "--second-opinion", 0, ""},
 	} {
 		r := c.on.run(t, "align", "--json", c.flag, source, fresh)
