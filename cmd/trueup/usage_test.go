@@ -30,8 +30,8 @@ var (
 		"inspect": {"0", "1", "2", "3", "64", interrupts},
 		"scan":    {"0", "1", "2", "3", "64", interrupts},
 		"plan":    {"0", "1", "4", "64", interrupts},
-		"align":   {"0", "1", "4", "64", interrupts},
-		"convert": {"0", "1", "4", "64", interrupts},
+		"align":   {"0", "1", "4", "5", "64", interrupts},
+		"convert": {"0", "1", "4", "5", "64", interrupts},
 		"verify":  {"0", "1", "5", "64", interrupts},
 		"version": {"0", "1", "64", interrupts},
 	}

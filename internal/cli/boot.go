@@ -124,7 +124,7 @@ func newBoot(version string, c *common) *cobra.Command {
 	f := bootFlags{common: c, version: version}
 	cmd := &cobra.Command{
 		Use:   "boot SOURCE",
-		Short: "Start a disk under QEMU as it is and aligned, and compare the screens",
+		Short: "Start a disk under QEMU as it is and aligned, and compare",
 		Long: `Starts the disk of SOURCE under QEMU, first as it is and then as align would write it, and compares what
 the screen and the serial port show. Nothing is written: both disks are served read-only, and what the guest writes goes
 to a temporary file that is thrown away. The guest has no network.

@@ -30,7 +30,8 @@ var exits = []struct {
 	{"3", "inspect, scan: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan"}},
 	{"4", "refused: the copy would not be safe; the message names a remedy", []string{"trueup", "plan", "align", "serve", "boot", convert}},
 	{"5", "a difference was found, by verify or by a judge of --second-opinion", []string{"trueup", "verify", "align", convert}},
-	{"5", "boot: the aligned disk boots differently", []string{"trueup", "boot"}},
+	{"5", "boot: the aligned disk boots differently", []string{"boot"}},
+	{"", "boot: the aligned disk boots differently", []string{"trueup"}},
 	{"64", "wrong usage", nil},
 	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing incomplete gets the final name", nil},
 }
