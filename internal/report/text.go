@@ -145,19 +145,10 @@ func (t *Text) image(i Image) {
 
 // verdict prints the verdict in one line.
 func (t *Text) verdict(d Disk) {
-	var bad []string
-	for _, p := range d.Partitions {
-		if p.Verdict == d.Verdict {
-			bad = append(bad, strconv.Itoa(p.Number))
-		}
-	}
-	which, start := partitions(bad), "starts"
-	if len(bad) > 1 {
-		start = "start"
-	}
+	which, start := worst(d)
 	boundary, every := units.Format(d.Boundary), "every partition"
 	if slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Extent != 0 }) {
-		which, start, every = "an extent of the dynamic disk in "+which, "starts", "every volume of the dynamic disk"
+		every = "every volume of the dynamic disk"
 	}
 	if d.Volume != nil && identify.Sliced(volume.Kind(d.Volume.Kind)) {
 		table := identify.Traits(volume.Kind(d.Volume.Kind)).Title
@@ -178,6 +169,30 @@ func (t *Text) verdict(d Disk) {
 	default:
 		t.para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(text.FgRed, "Misaligned:"), which, start)
 	}
+}
+
+// worst names the partitions that have the verdict of the disk, by themselves or by an extent in them, with the verb.
+func worst(d Disk) (which, start string) {
+	var bad, inside []string
+	for _, p := range d.Partitions {
+		switch number := strconv.Itoa(p.Number); {
+		case p.Verdict != d.Verdict:
+		case p.Extent != 0:
+			inside = append(inside, number)
+		default:
+			bad = append(bad, number)
+		}
+	}
+	extent := "an extent of the dynamic disk in " + partitions(inside)
+	switch {
+	case len(inside) > 0 && len(bad) > 0:
+		return extent + ", and " + partitions(bad) + ",", "start"
+	case len(inside) > 0:
+		return extent, "starts"
+	case len(bad) > 1:
+		return partitions(bad), "start"
+	}
+	return partitions(bad), "starts"
 }
 
 // contentText returns why there is nothing to judge.
