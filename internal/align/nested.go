@@ -102,7 +102,7 @@ func unlike(x *layout.Dynamic, boundary int64) []Finding {
 		names = append(names, fmt.Sprintf("%.64q", e.Name))
 	}
 	return []Finding{FromIssue(ondisk.Issue{Code: "ldm-unlike", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"all extents of the dynamic disk move by one distance, and %d of %d lie otherwise on blocks of %s than the others: %s",
+		"all extents of the dynamic disk move by one distance, which leaves %d of %d off a multiple of %s: %s",
 		len(off), len(x.Extents), units.Format(boundary), strings.Join(names, ", "))})}
 }
 

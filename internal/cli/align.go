@@ -78,7 +78,7 @@ other disk, in its original state, and with the same options. The references in 
 the other disks.
 
 With --view, DEST is a VMDK over the files of a raw or flat SOURCE, in its folder: little is written, and a hosted
-hypervisor or QEMU can start it at once. It is no copy and no snapshot: what a guest writes to it goes to SOURCE, and
+hypervisor or QEMU can start it at once. It is neither a copy nor a snapshot: what a guest writes to it goes to SOURCE, and
 the storage sees the old offsets until DEST is copied. Undo it by removing its two files, before anything is written.
 
 SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova or .ovf, it becomes a package too:
@@ -102,7 +102,7 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 	f.trialFlags.add(cmd, "boot-")
 	cmd.Flags().BoolVar(&f.bootTrial, "boot-trial", false, "first start both disks under QEMU; refuse if they boot differently")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
-	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, and no copy of its data")
+	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, without a copy of its data")
 	return cmd
 }
 
@@ -175,10 +175,11 @@ func (f *alignFlags) checkView(dest string) error {
 	case !f.view:
 		return nil
 	case f.to != (target{}):
-		return ondisk.In(errUsage, "--view writes a VMDK over the files of SOURCE, so that --to %s cannot be; leave one of "+
-			"both out", f.to)
+		return ondisk.In(errUsage, "--view always writes a VMDK over the files of SOURCE, and --to %s asks for another "+
+			"format; leave out one of them", f.to)
 	case f.second.judge != "":
-		return ondisk.In(errUsage, "--view writes no disk yet; judge it when it is there: trueup verify --second-opinion")
+		return ondisk.In(errUsage, "--view cannot be used with --second-opinion, since it writes no complete disk; judge DEST "+
+			"when it is there: trueup verify --second-opinion")
 	case !strings.EqualFold(filepath.Ext(dest), ".vmdk"):
 		return ondisk.In(errUsage, "--view writes a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
 	}

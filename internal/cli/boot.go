@@ -50,7 +50,7 @@ func (f *trialFlags) add(cmd *cobra.Command, prefix string) {
 	s.StringVar(&f.accel, prefix+"accel", auto, "`ACCELERATOR`: auto (KVM where it works), kvm or tcg")
 	s.IntVar(&f.memory, prefix+"memory", trial.DefaultMemory, "memory of the guest in `MIB`")
 	s.IntVar(&f.seconds, prefix+"seconds", int(trial.DefaultLimit.Seconds()), "end each run after `N` seconds")
-	s.IntVar(&f.settle, prefix+"settle", int(trial.DefaultSettle.Seconds()), "a screen that rests `N` seconds is the last")
+	s.IntVar(&f.settle, prefix+"settle", int(trial.DefaultSettle.Seconds()), "end a run when its screen rests for `N` seconds")
 	complete(cmd, prefix+"firmware", firmwares...)
 	complete(cmd, prefix+"bus", append([]string{auto}, trial.Buses()...)...)
 	complete(cmd, prefix+"accel", trial.Accels...)
@@ -129,8 +129,9 @@ func newBoot(version string, c *common) *cobra.Command {
 the screen and the serial port show. Nothing is written: both disks are served read-only, and what the guest writes goes
 to a temporary file that is thrown away. The guest has no network.
 
-A run ends when the screen rests, when the guest switches itself off, or after --seconds. The result is same, differs, or
-a note that neither run booted. If nothing has to move, the disk is started once and nothing is judged.
+A run ends when the screen rests, when the guest switches itself off, or after --seconds. The result is that
+both runs came to the same end, that they differ, that neither boots, or that nothing could be judged. If nothing has to
+move, the disk is started once, and the result says only whether it boots.
 
 ` + moveHelp,
 		Example: `  trueup boot winxp.vmdk
@@ -163,7 +164,7 @@ func (f *bootFlags) check() error {
 		return err
 	}
 	if err := os.Mkdir(f.pictures, 0o777); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "--pictures: %w; name a folder that is not there yet", err)
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %w; name a folder that does not exist yet", err)
 	}
 	return nil
 }
@@ -203,13 +204,21 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 	f.ending.hold("ending the guest")
 	t := f.pair(f.common, errOut, &f.moveFlags, src)
 	if err := t.Run(ctx, errOut); err != nil {
-		return fmt.Errorf("%s: %w", src, err)
+		return ofSource(src, err)
 	}
 	r := trialResult(t)
 	if err := f.print(out, r); err != nil {
 		return err
 	}
 	return exitWith(r.ExitCode)
+}
+
+// ofSource names SOURCE in the error of a trial. A command that ran for the trial has named it already.
+func ofSource(src string, err error) error {
+	if _, named := errors.AsType[*trial.ChildError](err); named {
+		return err
+	}
+	return fmt.Errorf("%s: %w", src, err)
 }
 
 // trialResult compares the runs of a trial.
@@ -238,7 +247,7 @@ func (f *alignFlags) tryBoot(ctx context.Context, errOut io.Writer, src, dest st
 	f.ending.hold("ending the guest")
 	t := f.pair(f.common, errOut, &f.moveFlags, src)
 	if err := t.Run(ctx, errOut); err != nil {
-		return fmt.Errorf("%s: trial boot: %w", src, err)
+		return ofSource(src, err)
 	}
 	r := trialResult(t)
 	t.Say("trial boot: " + string(r.Verdict) + ": " + r.Reason)
@@ -247,6 +256,6 @@ func (f *alignFlags) tryBoot(ctx context.Context, errOut io.Writer, src, dest st
 	}
 	return &ondisk.Refusal{
 		Code: "verify", Reason: "trial boot: " + r.Reason,
-		Remedy: "trueup boot " + report.ShellQuote(src) + " shows both runs; --allow-unbootable goes on all the same",
+		Remedy: "trueup boot " + report.ShellQuote(src) + " shows both runs; --allow-unbootable writes the copy anyway",
 	}
 }

@@ -20,7 +20,7 @@ var exits = []struct {
 	{"0", "done; DEST is complete and verified", []string{"align", "convert"}},
 	{"0", "done", []string{"plan", "version"}},
 	{"0", "done: ended by a signal, by --once or with its parent", []string{"serve"}},
-	{"0", "both disks came to the same screen", []string{"boot"}},
+	{"0", "both disks came to the same end, and it is no known failure", []string{"boot"}},
 	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
 	{"1", "error: I/O, malformed image, or a problem with the output; nothing incomplete gets the final name", nil},
 	{"", "inspect, scan: the content of a disk is unknown (see --allow-unknown)", []string{"trueup", "inspect", "scan"}},

@@ -40,8 +40,8 @@ func newServe(c *common) *cobra.Command {
 hypervisors read it as if it were a file; nothing is written. A disk that align refuses is refused here too. The server
 runs until SIGINT, SIGTERM or SIGHUP, and then ends with 0.
 
-The socket is one in a new folder that only this user can open, --socket PATH, --listen HOST:PORT, or the one that
-systemd hands over (LISTEN_FDS). The address is printed before the first client is accepted.
+Clients connect to a socket in a new folder that only this user can open, to --socket PATH, to --listen HOST:PORT, or
+to the socket that systemd hands over (LISTEN_FDS). The address is printed before the first client is accepted.
 
 SOURCE is held against writers while it is served. If it changes all the same, the server ends with an error.
 
@@ -61,8 +61,8 @@ SOURCE is held against writers while it is served. If it changes all the same, t
 	fs := cmd.Flags()
 	fs.BoolVar(&f.asIs, "as-is", false, "serve the disk of SOURCE with nothing moved")
 	fs.StringVar(&f.socket, "socket", "", "listen on a new Unix socket at `PATH`")
-	fs.StringVar(&f.listen, "listen", "", "listen on TCP `HOST:PORT` of this machine alone; port 0 chooses one")
-	fs.BoolVar(&f.anywhere, "listen-anywhere", false, "allow --listen an address that other machines reach")
+	fs.StringVar(&f.listen, "listen", "", "listen on TCP `HOST:PORT`, a loopback address; port 0: any free")
+	fs.BoolVar(&f.anywhere, "listen-anywhere", false, "let --listen take an address that other machines reach")
 	fs.BoolVar(&f.once, "once", false, "end when the last client has left")
 	fs.BoolVar(&f.withParent, "exit-with-parent", false, "end when the calling program has ended")
 	return cmd
@@ -77,11 +77,11 @@ func (f *serveFlags) check() error {
 	case f.asIs && moves:
 		return ondisk.In(errUsage, "--as-is moves nothing; leave out the flags that say what moves, and --with")
 	case f.socket != "" && f.listen != "":
-		return ondisk.In(errUsage, "--socket and --listen; give one of them")
+		return ondisk.In(errUsage, "--socket and --listen exclude each other; give one of them")
 	case f.anywhere && f.listen == "":
-		return ondisk.In(errUsage, "--listen-anywhere, and no --listen HOST:PORT")
+		return ondisk.In(errUsage, "--listen-anywhere needs --listen HOST:PORT; give both or none")
 	case f.withParent && runtime.GOOS == "windows":
-		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent, which this system cannot do")
+		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent is not supported on this system; leave it out")
 	}
 	return nil
 }
@@ -99,7 +99,8 @@ func (f *serveFlags) listener() (net.Listener, error) {
 	l, err := nbd.Activated()
 	switch {
 	case l != nil && (f.socket != "" || f.listen != ""):
-		return nil, errors.Join(l.Close(), ondisk.In(errUsage, "--socket or --listen, and a socket of LISTEN_FDS"))
+		return nil, errors.Join(l.Close(), ondisk.In(errUsage, "--socket and --listen exclude the socket of LISTEN_FDS; "+
+			"leave them out, or unset LISTEN_FDS"))
 	case l != nil || err != nil:
 		return l, err
 	case f.socket != "":

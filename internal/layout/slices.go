@@ -34,8 +34,7 @@ const block = 4 * units.KiB
 // maxNames bounds what one issue lists.
 const maxNames = 8
 
-// misalignedInside returns the slices that are off 4 KiB wherever their container, a partition or
-// the disk, moves.
+// misalignedInside returns the slices that are off 4 KiB wherever their container, a partition or the disk, moves.
 func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 	var names []string
 	for _, p := range v.Parts {

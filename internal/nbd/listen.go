@@ -79,13 +79,13 @@ func ListenTCP(address string, anywhere bool) (net.Listener, error) {
 	}
 	if a, ok := l.Addr().(*net.TCPAddr); !anywhere && (!ok || !a.IP.IsLoopback()) {
 		return nil, errors.Join(l.Close(), ondisk.In(ondisk.ErrUsage,
-			"%q is not of this machine alone, and whoever reaches it can read the disk; "+
-				"for other machines too: --listen-anywhere", host))
+			"--listen %q is not a loopback address, and each machine that reaches it could read the disk; "+
+				"--listen-anywhere allows that", host))
 	}
 	return l, nil
 }
 
-// Activated returns the listener that systemd, or what does as it does, hands over; nil if there is none. Spec:
+// Activated returns the listener that systemd, or a program like it, hands over; nil if there is none. Spec:
 // sd_listen_fds(3).
 func Activated() (net.Listener, error) {
 	const first = 3 // SD_LISTEN_FDS_START

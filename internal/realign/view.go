@@ -63,8 +63,8 @@ type lender interface {
 	Name() string
 }
 
-// stretches returns what a disk shows of files as they are, in its order, up to maxShown of them. No byte of a file is shown twice: a write to
-// one place would change the other.
+// stretches returns what a disk shows of files as they are, in its order, up to maxShown of them. No byte of a file is
+// shown twice: a write to one place would change the other.
 func stretches(d disk.Disk) (out []disk.Piece, err error) {
 	for off := int64(0); off < d.Size() && len(out) <= maxShown; {
 		run, _, err := disk.Leaf(d, off)
@@ -113,16 +113,16 @@ func trim(lent []disk.Piece, size int64) (out []disk.Piece) {
 	return out
 }
 
-// viewNotes says what a view is and is not.
+// viewNotes returns the warnings on how a view differs from a copy and from a snapshot.
 func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
 	return []ondisk.Issue{{
 		Code: "view", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("%s is a view, no copy: the data stay in %q, which must stay in this folder and be changed by "+
+		Text: fmt.Sprintf("%s is a view, not a copy: the data stay in %q, which must stay in this folder and be changed by "+
 			"nothing else. The storage still sees the old offsets, until a hypervisor or trueup convert has copied the view",
 			dest, lent[0].Src.(lender).Name()),
 	}, {
 		Code: "view-writes", Effect: ondisk.Warn,
-		Text: "a view is no snapshot: a guest that writes to it writes to SOURCE. Until then, removing " +
+		Text: "a view is not a snapshot: a guest that writes to it writes to SOURCE. Until then, removing " +
 			fmt.Sprintf("%q and %q", files[0], files[1]) + " undoes all. After that, they belong to the disk: SOURCE alone has " +
 			"lost what was written to places that the view holds itself",
 		Remedy: "to try the guest, start it from a snapshot or an overlay of the view; to keep it, make a complete disk " +

@@ -41,8 +41,7 @@ func EndGroup(pid int) {
 	_ = unix.Kill(-pid, unix.SIGKILL)
 }
 
-// Unprivileged has root start a program as the user nobody, with the right to use KVM. dir becomes that user's. A root
-// that cannot change its user has no rights worth the change.
+// Unprivileged has root start a program as the user nobody, with the right to use KVM. dir becomes that user's.
 func Unprivileged(cmd *exec.Cmd, dir string) error {
 	if os.Getuid() != 0 {
 		return nil

@@ -109,7 +109,7 @@ func dial(ctx context.Context, uri string) (*os.File, error) {
 		return nil, err
 	}
 	if u.Scheme != "nbd+unix" || u.Query().Get("socket") == "" {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%q is no URI of a socket of NBD", uri)
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%q is not the URI of an NBD server on a Unix socket", uri)
 	}
 	d := net.Dialer{Timeout: dialLimit}
 	c, err := d.DialContext(ctx, "unix", u.Query().Get("socket"))

@@ -43,12 +43,9 @@ func self() (string, error) {
 type Plan struct {
 	ExitCode int `json:"exit_code"`
 	Error    *struct{ Code, Message string }
-	Image    struct {
-		Details map[string]string `json:"descriptor"`
-	}
-	Moved   int
-	Patches []struct{}
-	Result  struct {
+	Moved    int
+	Patches  []struct{}
+	Result   struct {
 		Size  int64 `json:"size_bytes"`
 		Table struct {
 			Scheme     string
@@ -89,7 +86,7 @@ func Ask(ctx context.Context, stderr io.Writer, args ...string) (*Plan, error) {
 		return nil, fmt.Errorf("trueup plan ended with %v and without a plan: %.500s", cmd.ProcessState, said)
 	}
 	if p.Error != nil || p.ExitCode != 0 {
-		e := &ChildError{Exit: max(p.ExitCode, 1), Code: "internal", Message: "trueup plan: no reason"}
+		e := &ChildError{Exit: max(p.ExitCode, 1), Code: "internal", Message: "trueup plan gave no reason"}
 		if p.Error != nil {
 			e.Code, e.Message = p.Error.Code, p.Error.Message
 		}

@@ -74,7 +74,9 @@ func (m *Machine) run(ctx context.Context, w Watch) (film.Film, error) {
 		return film.Film{}, err
 	}
 	defer p.end()
-	r := &recorder{watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit), writes: cmp.Or(m.Writes, maxWrites)}
+	r := &recorder{
+		watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit), writes: cmp.Or(m.Writes, maxWrites),
+	}
 	r.watch.Settle = cmp.Or(w.Settle, DefaultSettle)
 	p.monitor.event = r.event
 	err = r.record(ctx)

@@ -19,7 +19,8 @@ func extentNames(base, suffix string) (name, other string) {
 	return stem + suffix + ext, stem + "-1" + suffix + ext
 }
 
-// extentSuffix is what formats put between stem and extension: the flat extent, those of a disk in pieces of 2 GB, and the head of a view.
+// extentSuffix is what formats put between stem and extension: the flat extent, those of a disk in pieces of 2 GB, and
+// the head of a view.
 var extentSuffix = regexp.MustCompile(`^(-1)?-(flat|head|[fs][0-9]{3,4})$`)
 
 // isExtentName reports whether a name is one that a further file of the image base can have.

@@ -156,7 +156,7 @@ func removeTrial(d *gate.Folder, name string) error {
 func (o *Output) permit(p *partialFile, mode fs.FileMode) error {
 	err := sys.Of(p.File).Chmod(mode)
 	if sys.Unsupported(err) {
-		o.notes.add("dest-permissions", "see to it that only those can reach DEST who may read it",
+		o.notes.add("dest-permissions", "make sure that DEST can only be reached by users that may read it",
 			"the file system sets no permissions of files (%v): %s does not have those of SOURCE", err, p.shown)
 		return nil
 	}

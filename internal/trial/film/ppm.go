@@ -8,8 +8,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// maxPixels bounds a screen: 2560 by 1600 fit.
-const maxPixels = 4 << 20
+// MaxPixels bounds a screen: 2560 by 1600 fit.
+const MaxPixels = 4 << 20
 
 // DecodePPM decodes a picture of QEMU's screendump: a binary PPM of 8 bits without comments. Spec: netpbm, ppm(5).
 func DecodePPM(b []byte) (*image.NRGBA, error) {
@@ -33,7 +33,7 @@ func DecodePPM(b []byte) (*image.NRGBA, error) {
 		}
 	}
 	width, height := head[0], head[1]
-	if pixels := int64(width) * int64(height); pixels == 0 || pixels > maxPixels || int64(len(rest)) != 3*pixels {
+	if pixels := int64(width) * int64(height); pixels == 0 || pixels > MaxPixels || int64(len(rest)) != 3*pixels {
 		return nil, &ondisk.FormatError{
 			What: "PPM picture", Field: "length", Got: len(rest), Want: "3 bytes for each pixel, and 4 Mi pixels at most",
 		}

@@ -56,22 +56,22 @@ func (a alphabet) read(p *image.NRGBA) []string {
 func (a alphabet) name(p *image.NRGBA, x, y int) (rune, bool) {
 	var shape [glyphHeight]byte
 	ground := [3]byte(p.Pix[y*p.Stride+4*x:])
-	ink, any := ground, false
+	ink, inked := ground, false
 	for dy := range glyphHeight {
 		for dx := range glyphWidth {
 			c := [3]byte(p.Pix[(y+dy)*p.Stride+4*(x+dx):])
 			switch {
 			case c == ground:
 				continue
-			case !any:
-				ink, any = c, true
+			case !inked:
+				ink, inked = c, true
 			case c != ink:
 				return 0, false
 			}
 			shape[dy] |= 0x80 >> dx
 		}
 	}
-	if !any || bar(shape) {
+	if !inked || bar(shape) {
 		return ' ', true
 	}
 	if _, ok := a[shape]; !ok && len(a) == maxAlphabet {

@@ -57,10 +57,15 @@ type Judgement struct {
 	Tolerated   []string // what differs and says nothing of a guest
 }
 
-// Compare compares a run on the source with one on the aligned view.
+// Compare compares a run on the source with one on the aligned view. Where that is nil, the run on the source is judged
+// alone.
 func Compare(before, after *film.Film) Judgement {
 	glyphs := alphabet{}
-	b, a := newSide(before, glyphs), newSide(after, glyphs)
+	b := newSide(before, glyphs)
+	if after == nil {
+		return alone(b)
+	}
+	a := newSide(after, glyphs)
 	if j, broken := machineFailed(b, a); broken {
 		return j
 	}
@@ -96,6 +101,33 @@ func machineFailed(b, a *side) (Judgement, bool) {
 		}
 	}
 	return Judgement{}, false
+}
+
+// alone judges a single run.
+func alone(s *side) Judgement {
+	if j, broken := machineFailed(s, s); broken {
+		return j
+	}
+	verdict, _ := alike(s, s)
+	var reason string
+	stop := s.stopped()
+	switch {
+	case verdict == Same:
+		reason = "it comes to " + s.came()
+	case stop != nil && stop.guest:
+		reason = "it stops with a failure: " + stop.shown
+	case stop != nil:
+		reason = "no system was found: " + stop.shown
+	case verdict == Neither:
+		reason = "it showed nothing but what the firmware shows by itself"
+	case !s.evidence:
+		reason = "time was over before it showed anything of a guest"
+	case s.onTheWay():
+		reason = fmt.Sprintf("it stood at %s, which is not the end of a boot", s.came())
+	default:
+		reason = "time was over while the screen still changed: it was at " + s.came()
+	}
+	return Judgement{Verdict: verdict, Reason: reason}
 }
 
 // running reports whether the machine still ran at the end of a film.
@@ -148,7 +180,8 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 	}
 	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.came(), a.came())
 	if d := all[0]; d.Where == Picture && d.Share < 1 {
-		reason = fmt.Sprintf("%.1f %% of the pixels of the last screens differ, in areas too large for a clock or a cursor", 100*d.Share)
+		reason = fmt.Sprintf("%.1f %% of the pixels of the last screens differ, in areas too large for a clock or a cursor",
+			100*d.Share)
 	}
 	if all[0].Where == End {
 		reason = fmt.Sprintf("the run on the source ended with %q, that on the aligned view with %q", all[0].Before, all[0].After)
@@ -161,7 +194,7 @@ func alike(b, a *side) (Verdict, string) {
 	stop := b.stopped()
 	switch {
 	case stop != nil && stop.guest:
-		return Neither, "both runs stop with the same failure, so the boot is not judged: " + stop.shown
+		return Neither, "both runs stop with the same failure, so nothing was judged: " + stop.shown
 	case stop != nil:
 		return Neither, "no system was found in either run: " + stop.shown
 	case !b.evidence || !a.evidence:

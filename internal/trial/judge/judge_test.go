@@ -192,6 +192,17 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// A run alone has the verdict of two like it, in words for one.
+func TestCompareOne(t *testing.T) {
+	t.Parallel()
+	for _, c := range compared {
+		j := Compare(c.before, nil)
+		require.Equal(t, Compare(c.before, c.before).Verdict, j.Verdict, c.name)
+		require.Empty(t, j.Differences, c.name)
+		require.NotRegexp(t, "both|either|neither", j.Reason, c.name)
+	}
+}
+
 // Each failure that is known makes a difference where one run has it, and judges nothing where both have it.
 func TestKnownFailures(t *testing.T) {
 	t.Parallel()

@@ -9,10 +9,8 @@ import (
 	"image/png"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/trial/film"
 )
-
-// maxPixels bounds a picture that is decoded: 2560 by 1600 fit.
-const maxPixels = 4 << 20
 
 // Size returns the size of a screen of a film, a PNG, which is bounded.
 func Size(b []byte) (image.Point, error) {
@@ -20,9 +18,10 @@ func Size(b []byte) (image.Point, error) {
 	if err != nil {
 		return image.Point{}, fmt.Errorf("picture of a screen: %w", err)
 	}
-	if head.Width <= 0 || head.Height <= 0 || head.Width > maxPixels/head.Height {
+	if head.Width <= 0 || head.Height <= 0 || head.Width > film.MaxPixels/head.Height {
 		return image.Point{}, &ondisk.FormatError{
-			What: "picture of a screen", Field: "size", Got: fmt.Sprintf("%d x %d", head.Width, head.Height), Want: "4 Mi pixels at most",
+			What: "picture of a screen", Field: "size", Got: fmt.Sprintf("%d x %d", head.Width, head.Height),
+			Want: "4 Mi pixels at most",
 		}
 	}
 	return image.Pt(head.Width, head.Height), nil
@@ -186,8 +185,8 @@ func restless(phases []*image.NRGBA) []bool {
 	return all.set
 }
 
-// colours returns how many colours a picture has, up to max+1.
-func colours(p *image.NRGBA, max int) int {
+// colours returns how many colours a picture has, up to most+1.
+func colours(p *image.NRGBA, most int) int {
 	seen := map[color.NRGBA]bool{}
 	var before color.NRGBA
 	size := p.Bounds().Size()
@@ -199,7 +198,7 @@ func colours(p *image.NRGBA, max int) int {
 				continue
 			}
 			before = c
-			if seen[c] = true; len(seen) > max {
+			if seen[c] = true; len(seen) > most {
 				return len(seen)
 			}
 		}

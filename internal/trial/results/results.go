@@ -93,13 +93,10 @@ func New(h report.Head, source string, m Machine, moved int, before, after *film
 		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun("source", before), Differences: []Difference{},
 		Tolerated: []string{},
 	}
-	other := after
-	if other == nil {
-		other = before
-	} else {
+	if after != nil {
 		r.After = newRun("aligned", after)
 	}
-	j := judge.Compare(before, other)
+	j := judge.Compare(before, after)
 	r.Verdict, r.Reason = j.Verdict, j.Reason
 	if after == nil {
 		r.Reason = "nothing has to move, so the source was started once: " + j.Reason

@@ -123,9 +123,9 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	require.Contains(t, shown(all["pictures"]), "a screen of 800 x 600 pixels: aligned-003.png\n")
 	all["pictures"].Unnamed()
 	require.Contains(t, shown(all["pictures"]), "--pictures DIR or -o html show it\n")
-	require.Contains(t, shown(all["once"]), "Same: nothing has to move, so the source was started once: ")
+	require.Contains(t, shown(all["once"]), "Same: nothing has to move, so the source was started once: it comes to ")
 	require.NotContains(t, shown(all["once"]), "\nAligned view:")
-	require.Contains(t, shown(all["unclear"]), "--seconds N")
+	require.NotContains(t, shown(all["unclear"]), "--seconds N", "more time mends no machine")
 	require.Contains(t, shown(all["serial"]), "The serial port ends with:\n")
 }
 

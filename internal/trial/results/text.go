@@ -2,6 +2,7 @@ package results
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -26,7 +27,7 @@ func (r *Boot) Text(t *report.Text) {
 	t.Lead(colour, r.Word()+":", report.SafeMessage(r.Reason)+".")
 	for n, d := range r.Differences {
 		if n == maxShown {
-			fmt.Fprintf(t.W, "  and %d more differences\n", len(r.Differences)-n)
+			fmt.Fprintf(t.W, "  and %s\n", counted(len(r.Differences)-n, "more difference"))
 			break
 		}
 		fmt.Fprintf(t.W, "  %s\n", d.Place())
@@ -38,9 +39,14 @@ func (r *Boot) Text(t *report.Text) {
 		fmt.Fprintf(t.W, "\n%s: %s.\n", []string{"Source", "Aligned view"}[n], run.facts())
 		run.text(t)
 	}
-	if r.Verdict == judge.Unclear {
-		fmt.Fprintf(t.W, "\nGive the guest more time: --seconds N.\n")
+	if r.Verdict == judge.Unclear && !slices.ContainsFunc(r.Runs(), (*Run).failed) {
+		fmt.Fprintf(t.W, "\nGive the guest more time: --seconds N, or --settle N.\n")
 	}
+}
+
+// failed reports whether a run ended with a failure of its machine, which more time does not mend.
+func (r *Run) failed() bool {
+	return r.Ended == film.Broken || r.Ended == film.DiskFailed || r.Ended == film.DiskFull
 }
 
 func orNothing(s string) string {
