@@ -239,7 +239,8 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 // convertStream converts an image that comes through standard input.
 func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, dest string) error {
 	if f.second.judge != "" {
-		return ondisk.In(errUsage, "--second-opinion, but a SOURCE that comes through a pipe is gone when it is asked for")
+		return ondisk.In(errUsage, "--second-opinion reads SOURCE again, and one that comes through a pipe is gone by then; "+
+			"store it in a file first")
 	}
 	if err := f.spare(); err != nil {
 		return err

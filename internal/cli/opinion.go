@@ -32,7 +32,7 @@ func (o *second) add(cmd *cobra.Command) {
 // opinionHelp explains --second-opinion.
 const opinionHelp = `--second-opinion asks other programs, too. qemu-img checks the container of DEST and compares every ` +
 	`byte with the planned disk. libguestfs runs the checks of file systems that do not write, and compares the names ` +
-	`and SHA-256 of all files in SOURCE and DEST. A program that is not installed is named; one of them has to be.`
+	`and SHA-256 of all files in SOURCE and DEST. A program that is not installed is named; one of them must be installed.`
 
 // clerkCommand is the argument that makes the program run other programs for one that is confined.
 const clerkCommand = "opinion-clerk"
@@ -119,10 +119,10 @@ func (o *second) fits(d *realign.Source) error {
 		return nil
 	}
 	if _, err := os.Stat(d.Path()); err != nil {
-		return ondisk.In(errUsage, "--second-opinion, but other programs cannot open %s as a file; extract it first", d.Path())
+		return ondisk.In(errUsage, "--second-opinion: other programs cannot open %s as a file; extract it first", d.Path())
 	}
 	if d.Image.Child {
-		return ondisk.In(errUsage, "--second-opinion, but DEST %s is a snapshot, which other programs may take for complete; "+
+		return ondisk.In(errUsage, "--second-opinion: DEST %s is a snapshot, which other programs may take for complete; "+
 			"consolidate it first", d.Path())
 	}
 	return nil

@@ -105,7 +105,7 @@ func (p *pair) launch() (version string, err error) {
 	}
 	version = strings.Trim(parts["major"]+"."+parts["minor"]+"."+parts["release"], ".")
 	if !regexp.MustCompile(`^[0-9.]{1,32}$`).MatchString(version) {
-		return "", errors.New("guestfish says no version of libguestfs")
+		return "", errors.New("guestfish prints no version of libguestfs")
 	}
 	if _, _, err := p.both("run", noLine); err != nil {
 		return version, err

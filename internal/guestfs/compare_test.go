@@ -58,7 +58,7 @@ func TestWhatAppliancesSay(t *testing.T) {
 	const files, check = "/dev/sda1: files of ext4", "/dev/sda1: e2fsck -f -n"
 	const noSystem = "found no operating system on either disk"
 	clean := Finding{check, "no error", true, true}
-	equal := Finding{files, "2 names and the SHA-256 of 2 files are equal", true, true}
+	equal := Finding{files, "all names (2) and the SHA-256 of all regular files (2) are equal", true, true}
 	none := Finding{"inspect-os", noSystem, false, true}
 	for name, c := range map[string]struct {
 		answers string
@@ -67,7 +67,7 @@ func TestWhatAppliancesSay(t *testing.T) {
 		"the same": {"", []Finding{clean, equal, none}},
 		"another content": {
 			`"copy -checksums-out "*) sums one; printf '%064d  ./two\n' 8;;`,
-			[]Finding{clean, {files, `SHA-256 differs: "./two", and 0 more`, true, false}, none},
+			[]Finding{clean, {files, `SHA-256 differs: "./two"`, true, false}, none},
 		},
 		"all contents differ": {
 			`"copy -checksums-out "*) for n in one two; do printf '%064d  ./%s\n' 8 $n; done;;`,
@@ -75,19 +75,19 @@ func TestWhatAppliancesSay(t *testing.T) {
 		},
 		"a file too many": {
 			`"copy -find0 "*) printf 'one\0two\nlines\0three\0';;`,
-			[]Finding{clean, {files, `names differ: "three", and 0 more`, true, false}, none},
+			[]Finding{clean, {files, `names differ: "three"`, true, false}, none},
 		},
 		"files are missing": {
-			`"copy -find0 "*) ;;`, []Finding{clean, {files, `names differ: "one", and 0 more`, true, false}, none},
+			`"copy -find0 "*) ;;`, []Finding{clean, {files, `names differ: "one"`, true, false}, none},
 		},
 		"a sum is missing": {
 			`"copy -checksums-out "*) sums one;;`,
-			[]Finding{clean, {files, `SHA-256 differs: "./two", and 0 more`, true, false}, none},
+			[]Finding{clean, {files, `SHA-256 differs: "./two"`, true, false}, none},
 		},
 		"a file cannot be read, on either disk": {
 			`*" -checksums-out "*) sums one; fails "two: Input/output error";;`,
 			[]Finding{clean, {
-				files, "1 of them have equal SHA-256; the others cannot be read on either disk: two: Input/output error", false, true,
+				files, "equal SHA-256 for 1 of them; the others cannot be read on either disk: two: Input/output error", false, true,
 			}, none},
 		},
 		"a file cannot be read in the copy": {
@@ -168,7 +168,7 @@ func TestAppliancesThatFail(t *testing.T) {
 		"ends at once":            {`*" -add-drive "*) exit 1;;`, "guestfish"},
 		"ends in an answer":       {`"copy -checksums-out "*) sums one; exit 1;;`, errEnded.Error()},
 		"is killed":               {`"source -run") kill -9 $$;;`, errEnded.Error()},
-		"has no version":          {`*" -version") echo none;;`, "says no version"},
+		"has no version":          {`*" -version") echo none;;`, "prints no version"},
 		"lists garbage":           {`"copy -list-filesystems") fails 'daemon died';;`, "daemon died"},
 		"a check without end":     {`"copy -debug sh "*) echo something;;`, "gave no exit code"},
 		"a line without end":      {`"copy -find0 "*) head -c 200000 /dev/zero | tr '\0' x;;`, errItem.Error()},

@@ -51,10 +51,10 @@ func (p *pair) contents(asked string) error {
 	case sums.differs != "":
 		p.say(true, false, asked, "SHA-256 differs: %s", sums.differs)
 	case names.said != "" || sums.said != "":
-		p.say(false, true, asked, "%d of them have equal SHA-256; the others cannot be read on either disk: %.200s",
+		p.say(false, true, asked, "equal SHA-256 for %d of them; the others cannot be read on either disk: %.200s",
 			sums.items, strings.TrimLeft(names.said+"; "+sums.said, "; "))
 	default:
-		p.say(true, true, asked, "%d names and the SHA-256 of %d files are equal", names.items, sums.items)
+		p.say(true, true, asked, "all names (%d) and the SHA-256 of all regular files (%d) are equal", names.items, sums.items)
 	}
 	return nil
 }
@@ -111,7 +111,9 @@ func (p *pair) streams(sep byte, valid func(string) bool) (c streamed, err error
 	}
 	c.said = p.dest.said.String()
 	if differing > 0 {
-		c.differs = fmt.Sprintf("%s, and %d more", nameOf(first), differing-1)
+		if c.differs = nameOf(first); differing > 1 {
+			c.differs += fmt.Sprintf(", and %d more", differing-1)
+		}
 	} else if other := p.source.said.String(); other != c.said {
 		c.differs = fmt.Sprintf("SOURCE: %.200s; DEST: %.200s", other, c.said)
 	}

@@ -114,29 +114,29 @@ func (q question) askQemuImg(ctx context.Context) (t Table) {
 	if err != nil {
 		return Table{{QemuImg, "its version", err.Error(), Failed}}
 	}
-	who := QemuImg + " " + version
+	judge := QemuImg + " " + version
 	dest := qemuimg.Image{Path: q.Path, Format: q.Format}
 	c, err := qemuimg.Check(ctx, program, dest)
 	switch {
 	case err != nil:
-		t = append(t, Row{who, check, err.Error(), Failed})
+		t = append(t, Row{judge, check, err.Error(), Failed})
 	case !c.Supported:
-		t = append(t, Row{who, check, "it checks no " + q.Format, NotLooked})
+		t = append(t, Row{judge, check, "it cannot check the format " + q.Format, NotLooked})
 	case c.Errors > 0 || c.Corruptions > 0:
-		t = append(t, Row{who, check, fmt.Sprintf("%d errors, %d corruptions", c.Errors, c.Corruptions), Differs})
+		t = append(t, Row{judge, check, fmt.Sprintf("errors: %d, corruptions: %d", c.Errors, c.Corruptions), Differs})
 	case c.Leaks > 0:
-		t = append(t, Row{who, check, fmt.Sprintf("no error; %d clusters are lost, which does no harm", c.Leaks), Agrees})
+		t = append(t, Row{judge, check, fmt.Sprintf("no error; lost clusters, which do no harm: %d", c.Leaks), Agrees})
 	default:
-		t = append(t, Row{who, check, "no error", Agrees})
+		t = append(t, Row{judge, check, "no error", Agrees})
 	}
 	view := qemuimg.Image{Socket: filepath.Join(q.Folder, viewSocket), Format: "raw"}
 	switch said, err := qemuimg.Compare(ctx, program, view, dest); {
 	case err != nil:
-		return append(t, Row{who, compare, err.Error(), Failed})
+		return append(t, Row{judge, compare, err.Error(), Failed})
 	case said != "":
-		return append(t, Row{who, compare, said, Differs})
+		return append(t, Row{judge, compare, said, Differs})
 	}
-	return append(t, Row{who, compare, "identical", Agrees})
+	return append(t, Row{judge, compare, "identical", Agrees})
 }
 
 // askLibguestfs has libguestfs compare the files of source and copy.
@@ -152,9 +152,9 @@ func (q question) askLibguestfs(ctx context.Context, limit time.Duration) (t Tab
 		dest = guestfs.Drive{Socket: filepath.Join(q.Folder, copySocket), SectorSize: q.SectorSize}
 	}
 	version, rows, err := guestfs.Compare(ctx, program, q.Folder, source, dest, limit)
-	who := Libguestfs
+	judge := Libguestfs
 	if version != "" {
-		who += " " + version
+		judge += " " + version
 	}
 	for _, f := range rows {
 		v := Agrees
@@ -164,10 +164,10 @@ func (q question) askLibguestfs(ctx context.Context, limit time.Duration) (t Tab
 		case !f.Looked:
 			v = NotLooked
 		}
-		t = append(t, Row{who, f.Asked, f.Said, v})
+		t = append(t, Row{judge, f.Asked, f.Said, v})
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		t = append(t, Row{who, "files of source and copy", err.Error(), Failed})
+		t = append(t, Row{judge, "files of source and copy", err.Error(), Failed})
 	}
 	return t
 }
