@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,8 @@ func fakes(t *testing.T, scripts map[string]string) opinionCase {
 func (o opinionCase) start(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.Command(builtPath, args...)
-	cmd.Env = append(os.Environ(), "PATH="+o.path, "TMPDIR="+o.temporary, "LIBGUESTFS_BACKEND_SETTINGS=force_tcg")
+	cmd.Env = append(os.Environ(), "PATH="+o.path, "TMPDIR="+o.temporary, "LIBGUESTFS_BACKEND_SETTINGS=force_tcg",
+		"LIBGUESTFS_CACHEDIR=/var/tmp") // where it keeps its appliance
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Start())
@@ -248,7 +250,12 @@ func TestSecondOpinionOfLibguestfs(t *testing.T) {
 	at := bytes.Index(b, []byte(content))
 	require.Positive(t, at)
 	writeAt(t, fresh, int64(at), []byte("T"))
-	found := trueupJSON[opinionOf](t, 5, "verify", "--second-opinion", source, fresh)
+	o := fakes(t, nil)
+	o.path = os.Getenv("PATH")
+	r := o.run(t, "verify", "--json", "--second-opinion", source, fresh)
+	require.Equal(t, 5, r.code, r.stderr)
+	var found opinionOf
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &found))
 	require.False(t, found.Equal)
 	require.Equal(t, map[string]opinion.Verdict{
 		"trueup: " + byBytes:                   opinion.Differs,

@@ -111,6 +111,9 @@ func (p *pair) launch() (version string, err error) {
 		return version, err
 	}
 	for _, s := range []*session{p.source, p.dest} {
+		if cause := context.Cause(s.ctx); cause != nil {
+			return version, cause // what it said is that it was ended
+		}
 		if s.said.Len() > 0 {
 			return version, fmt.Errorf("the appliance of libguestfs does not start: %.600q", s.said.String())
 		}
