@@ -109,7 +109,7 @@ func TestLifeOfAView(t *testing.T) {
 	source := hashFolder(t, dir)
 	made := trueup(t, "align", "--view", flat, view)
 	require.Equal(t, 0, made.code, made.stderr)
-	for _, said := range []string{"is a view, no copy", "the old offsets", "no snapshot", `removing "view.vmdk" and "view-head.vmdk" undoes all`} {
+	for _, said := range []string{"is a view, not a copy", "the old offsets", "is not a snapshot", `removing "view.vmdk" and "view-head.vmdk" undoes all`} {
 		require.Contains(t, strings.Join(strings.Fields(made.stdout), " "), said)
 	}
 	info := disktest.Run(t, "vmdkinfo", view)
@@ -119,7 +119,7 @@ func TestLifeOfAView(t *testing.T) {
 	shown := trueup(t, "inspect", view)
 	require.Equal(t, 0, shown.code, shown.stderr)
 	require.Contains(t, shown.stdout, "Aligned")
-	require.Contains(t, shown.stdout, "it is a view, no complete disk")
+	require.Contains(t, shown.stdout, "it is a view, not a complete disk")
 	require.Contains(t, shown.stdout, "off the 4 KiB boundaries of the file")
 	require.Contains(t, trueup(t, "scan", dir).stdout, "VMDK view")
 	require.Equal(t, 0, trueup(t, "verify", flat, view).code)
