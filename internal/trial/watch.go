@@ -314,8 +314,10 @@ func (r *recorder) hear(ctx context.Context) error {
 		return err
 	}
 	if len(sent) > 0 {
+		now := time.Now()
 		r.serial.add(sent)
-		r.rested(time.Now())
+		r.film.Heard = now.Sub(r.began)
+		r.rested(now)
 	}
 	return nil
 }

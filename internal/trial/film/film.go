@@ -23,9 +23,10 @@ type Frame struct {
 // Film is what was seen of one run of a machine.
 type Film struct {
 	Frames  []Frame
-	Dropped int    // frames of the middle that the bounds left out
-	Serial  string // its first and last bytes, as the guest sent them
-	Settled bool   // nothing changed any more: the last frame is what the guest came to
+	Dropped int           // frames of the middle that the bounds left out
+	Serial  string        // its first and last bytes, as the guest sent them
+	Heard   time.Duration // when the last of them came
+	Settled bool          // nothing changed any more: the last frame is what the guest came to
 	Ended   End
 	Note    string // the words of QEMU on an end that is not the guest's
 	Accel   string // kvm or tcg

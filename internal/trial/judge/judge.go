@@ -169,7 +169,7 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.came(), aFails.shown)
 	case bFails != nil && aFails == nil:
 		return Differs, fmt.Sprintf("the source stops: %s; the aligned view goes on to %s", bFails.shown, a.came())
-	case bFails != nil && bFails.norm == aFails.norm:
+	case bFails != nil && stoppedAlike(b, a):
 		return alike(b, a)
 	case bFails != nil:
 		return Differs, fmt.Sprintf("the source stops: %s; the aligned view stops: %s", bFails.shown, aFails.shown)
@@ -189,6 +189,24 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 	return Differs, reason
 }
 
+// stoppedAlike reports whether two runs that show a failure ended with it. Where one went on, the failure was not its end.
+func stoppedAlike(b, a *side) bool {
+	bFails, aFails := b.stopped(), a.stopped()
+	if bFails.norm != aFails.norm || bFails.norm == "" || !maps.Equal(b.failures, a.failures) {
+		return bFails.norm == "" && b.film.Ended == a.film.Ended
+	}
+	return (b.picture != nil || a.picture != nil || alikeLast(b.final, a.final)) && alikeLast(b.tail, a.tail)
+}
+
+// alikeLast reports whether the lowest lines are the same, or both failures.
+func alikeLast(before, after []line) bool {
+	b, hasB := last(before)
+	a, hasA := last(after)
+	bFails, _ := failure(b.norm)
+	aFails, _ := failure(a.norm)
+	return hasB == hasA && (b.norm == a.norm || bFails != "" && aFails != "")
+}
+
 // alike judges runs without a difference: they are the same, unless what they came to says nothing of a guest.
 func alike(b, a *side) (Verdict, string) {
 	stop := b.stopped()
@@ -204,7 +222,7 @@ func alike(b, a *side) (Verdict, string) {
 		return Unclear, "time was over before either run showed anything of a guest"
 	case b.onTheWay() || a.onTheWay():
 		return Unclear, fmt.Sprintf("both runs stood at %s, which is not the end of a boot", b.came())
-	case !b.steady || !a.steady:
+	case !b.steady || !a.steady || b.moving() || a.moving():
 		return Unclear, "time was over while the screens still changed: both runs were at " + a.came()
 	}
 	return Same, "both runs come to " + a.came()
@@ -212,6 +230,13 @@ func alike(b, a *side) (Verdict, string) {
 
 // quiet is how long a screen must have been the same, apart from what is tolerated, to count as an end.
 const quiet = 8 * time.Second
+
+// moving reports whether the screen still changed when time was over, if only by a countdown or by the bar of a logo: a
+// boot that goes on looks alike in both runs.
+func (s *side) moving() bool {
+	last, ok := s.film.Last()
+	return ok && s.film.Ended == film.TimeOver && s.film.Took-last.At < quiet
+}
 
 // late reports whether s may only need more time to come where other is.
 func (s *side) late(other *side) bool {

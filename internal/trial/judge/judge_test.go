@@ -8,6 +8,7 @@ import (
 	"image/png"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,26 @@ var compared = []struct {
 			return f
 		}(),
 	}, {
+		name: "an error that only one run survives", before: shown(bios + "error: no such device: 1234.\nhost login:"),
+		after: shown(bios + "error: no such device: 1234.\nLoading"), want: Differs,
+	}, {
+		name: "an error of both, and one more of one", before: shown(bios + "error: no such device: 1234.\nhost login:"),
+		after: shown(bios + "error: no such device: 1234.\ngrub rescue>"), want: Differs,
+	}, {
+		name: "a panic with other addresses", before: said(kernelLog[:200] + "\nRIP: 1f2\n---[ end Kernel panic - not syncing: x"),
+		after: said(kernelLog[:200] + "\nRIP: 3a4\n---[ end Kernel panic - not syncing: x"), want: Neither,
+	}, {
+		name: "a countdown when time is over", before: counting(), after: counting(), want: Unclear, says: "time was over",
+	}, {
+		name: "a logo with a bar that moves when time is over", before: loading(0), after: loading(3), want: Unclear, says: "time was over",
+	}, {
+		name: "a serial port that still sends when time is over", before: said("Linux\nhost login:"), want: Unclear, says: "time was over",
+		after: func() *film.Film {
+			f := cut(said("Linux\nudev"))
+			f.Took, f.Heard = 20*time.Second, 19*time.Second
+			return f
+		}(),
+	}, {
 		name: "text and graphics", before: shown("host login:"), after: painted(desktop(320, 240)), want: Differs,
 	}, {
 		name: "QEMU failed", before: shown("host login:"), after: &film.Film{Ended: film.Broken, Note: "out of memory"}, want: Unclear, says: "out of memory",
@@ -172,6 +193,28 @@ var compared = []struct {
 	}, {
 		name: "a black screen", before: painted(black(320, 240)), after: painted(black(320, 240)), want: Neither,
 	},
+}
+
+// counting is a film of a menu whose time is over while it counts.
+func counting() *film.Film {
+	f := shown(menu)
+	for n := range 20 {
+		left := strings.Replace(menu, "5s", strconv.Itoa(30-n)+"s", 1)
+		f.Frames = append(f.Frames, film.Frame{At: time.Duration(n+1) * time.Second, Text: strings.Split(left, "\n")})
+	}
+	return cut(f)
+}
+
+// loading is a film of a logo with a bar that moves until time is over.
+func loading(offset int) *film.Film {
+	screens := []*image.NRGBA{black(320, 240)}
+	for n := range 20 {
+		x := 40 + 4*((n+offset)%8)
+		screens = append(screens, with(desktop(320, 240), image.Rect(x, 200, x+20, 208), white))
+	}
+	f := painted(screens...)
+	f.Frames[0] = shown(bios).Frames[0]
+	return cut(f)
 }
 
 func TestCompare(t *testing.T) {

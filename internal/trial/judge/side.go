@@ -19,7 +19,7 @@ type side struct {
 	picture  *image.NRGBA
 	phases   []*image.NRGBA  // the last screens in graphics, the very last first
 	failures map[string]bool // that it showed at any time
-	since    time.Duration   // the screen has been as it is in the end
+	since    time.Duration   // screen and serial port have been as they are in the end
 	steady   bool            // it stayed so, or the run ended by itself
 	evidence bool            // something was shown that is not the firmware's
 }
@@ -47,6 +47,7 @@ func newSide(f *film.Film, glyphs alphabet) *side {
 		s.addPictures(at, glyphs)
 		s.since = s.stood(at)
 	}
+	s.since = max(s.since, f.Heard)
 	s.steady = f.Settled || !running(f) || f.Took-s.since >= quiet
 	s.evidence = len(s.tail) > 0 || s.picture == nil && len(s.final) > 0 || s.picture != nil && !s.firmwareOnly(at)
 	return s
