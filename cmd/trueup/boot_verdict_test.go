@@ -106,7 +106,7 @@ func TestVerdictOnBoots(t *testing.T) {
 			raw, _ := oldGrubDisk.build(t)
 			installGrub(t, raw, 0, oldGrubDisk.core(t), []grubExtent{{1, oldGrubDisk.coreSectors(t)}})
 			return judged{source: raw, machine: trial.Machine{Memory: 256}, comes: grubLoaded, stale: []staleField{
-				{446 + 8, sector32(63), "grub"},
+				{446 + 8, sector32(63), "unknown filesystem"},
 			}}
 		}},
 		"uefi by the table": {false, func(t *testing.T) judged {
