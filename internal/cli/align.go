@@ -100,7 +100,7 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 	f.copyFlags.add(cmd)
 	f.moveFlags.add(cmd)
 	f.trialFlags.add(cmd, "boot-")
-	cmd.Flags().BoolVar(&f.bootTrial, "boot-trial", false, "first start both disks under QEMU; refuse if they boot differently")
+	cmd.Flags().BoolVar(&f.bootTrial, "boot-trial", false, "first start both disks under QEMU; refuse unless they boot alike")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
 	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, without a copy of its data")
 	return cmd

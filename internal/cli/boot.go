@@ -249,13 +249,25 @@ func (f *alignFlags) tryBoot(ctx context.Context, errOut io.Writer, src, dest st
 	if err := t.Run(ctx, errOut); err != nil {
 		return ofSource(src, err)
 	}
-	r := trialResult(t)
-	t.Say("trial boot: " + string(r.Verdict) + ": " + r.Reason)
-	if r.Verdict != judge.Differs || f.allowUnbootable {
-		return nil
+	return f.acceptTrial(t, trialResult(t), src)
+}
+
+// acceptTrial decides whether align goes on after a trial. If nothing has to move there is nothing to compare.
+func (f *alignFlags) acceptTrial(t *trial.Pair, r *results.Boot, src string) error {
+	refused := r.Verdict == judge.Differs || r.Verdict == judge.Unclear
+	switch {
+	case refused && t.Plan.Moves() && !f.allowUnbootable:
+		remedy := "trueup boot " + report.ShellQuote(src) + " shows both runs; --allow-unbootable writes the copy anyway"
+		if more := r.Remedy(f.prefix); more != "" {
+			remedy = more + "; --allow-unbootable writes the copy anyway"
+		}
+		return &ondisk.Refusal{Code: "verify", Reason: "trial boot: " + r.Reason, Remedy: remedy}
+	case refused && t.Plan.Moves():
+		t.Say("warning: trial boot: " + r.Reason + "; --allow-unbootable writes the copy anyway")
+	case r.Verdict == judge.Neither:
+		t.Say("warning: trial boot: " + r.Reason + "; it says nothing on whether the copy boots")
+	default:
+		t.Say("trial boot: " + string(r.Verdict) + ": " + r.Reason)
 	}
-	return &ondisk.Refusal{
-		Code: "verify", Reason: "trial boot: " + r.Reason,
-		Remedy: "trueup boot " + report.ShellQuote(src) + " shows both runs; --allow-unbootable writes the copy anyway",
-	}
+	return nil
 }

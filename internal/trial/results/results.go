@@ -151,6 +151,23 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
+// Remedy returns what may let runs be judged that were not, empty if a flag would not. Flags have prefix in front.
+func (r *Boot) Remedy(prefix string) string {
+	if r.Verdict != judge.Unclear {
+		return ""
+	}
+	remedy := "let its screen rest longer with --" + prefix + "settle N"
+	for _, run := range r.Runs() {
+		if run.failed() {
+			return ""
+		}
+		if run.Ended == film.TimeOver {
+			remedy = "give the guest more time with --" + prefix + "seconds N"
+		}
+	}
+	return remedy
+}
+
 // Runs returns the runs that there are.
 func (r *Boot) Runs() []*Run {
 	if r.After == nil {

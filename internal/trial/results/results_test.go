@@ -125,7 +125,11 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	require.Contains(t, shown(all["pictures"]), "--pictures DIR or -o html show it\n")
 	require.Contains(t, shown(all["once"]), "Same: nothing has to move, so the source was started once: it comes to ")
 	require.NotContains(t, shown(all["once"]), "\nAligned view:")
-	require.NotContains(t, shown(all["unclear"]), "--seconds N", "more time mends no machine")
+	require.NotContains(t, shown(all["unclear"]), "--seconds N", "time is no remedy for a QEMU that fails")
+	all["unclear"].Before.Ended = film.TimeOver
+	require.Contains(t, shown(all["unclear"]), "\nGive the guest more time with --seconds N.\n")
+	all["unclear"].Before.Ended = film.Settled
+	require.Contains(t, shown(all["unclear"]), "\nLet its screen rest longer with --settle N.\n")
 	require.Contains(t, shown(all["serial"]), "The serial port ends with:\n")
 }
 

@@ -2,7 +2,6 @@ package results
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -39,8 +38,8 @@ func (r *Boot) Text(t *report.Text) {
 		fmt.Fprintf(t.W, "\n%s: %s.\n", []string{"Source", "Aligned view"}[n], run.facts())
 		run.text(t)
 	}
-	if r.Verdict == judge.Unclear && !slices.ContainsFunc(r.Runs(), (*Run).failed) {
-		fmt.Fprintf(t.W, "\nGive the guest more time: --seconds N, or --settle N.\n")
+	if remedy := r.Remedy(""); remedy != "" {
+		fmt.Fprintf(t.W, "\n%s.\n", capital(remedy))
 	}
 }
 
