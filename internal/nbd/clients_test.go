@@ -320,3 +320,44 @@ func TestActivated(t *testing.T) {
 	_, err = Activated()
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 }
+
+// flaky is a listener of which each second Accept fails, and the last for good.
+type flaky struct{ calls int }
+
+func (f *flaky) Accept() (net.Conn, error) {
+	const most = 300 // 150 failures, none behind another
+	switch f.calls++; {
+	case f.calls > most:
+		return nil, net.ErrClosed
+	case f.calls%2 == 1:
+		return nil, errors.New("too many open files")
+	}
+	here, there := net.Pipe()
+	return here, there.Close()
+}
+
+func (*flaky) Close() error   { return nil }
+func (*flaky) Addr() net.Addr { return &net.UnixAddr{} }
+
+// TestServerOutlivesFailures has failures now and then not add up until the server gives up.
+func TestServerOutlivesFailures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := odd()
+		l := &flaky{}
+		require.ErrorIs(t, (&Server{Export: Export{Disk: d}}).Serve(t.Context(), l), net.ErrClosed)
+		require.Equal(t, 301, l.calls)
+	})
+}
+
+// TestSocketIsAFile has a name that Linux takes for an abstract socket, which every user can open, be that of a file.
+func TestSocketIsAFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	l, err := ListenUnix("@socket")
+	require.NoError(t, err)
+	info, err := os.Lstat("@socket")
+	require.NoError(t, err)
+	require.Zero(t, info.Mode().Perm()&0o077)
+	require.NoError(t, l.Close())
+	require.NoFileExists(t, "@socket")
+}

@@ -60,6 +60,9 @@ func ListenUnix(path string) (l net.Listener, err error) {
 		return nil, ondisk.In(ondisk.ErrUsage, "the path of the socket has %d bytes, want %d at most: %s", len(path),
 			maxSocketPath, path)
 	}
+	if strings.HasPrefix(path, "@") {
+		path = "." + string(filepath.Separator) + path // Linux takes it for an abstract socket, which has no permissions
+	}
 	if _, err := os.Lstat(path); err == nil {
 		return nil, ondisk.In(ondisk.ErrUsage, "%s exists already; remove it, if no server uses it", path)
 	}

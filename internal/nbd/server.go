@@ -77,7 +77,7 @@ type serving struct {
 	entered  int // clients in transmission
 	shutdown bool
 
-	failures int // of Accept
+	failures int // of Accept, one behind the other
 }
 
 // errOnce ends a server that serves once.
@@ -103,6 +103,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
+		v.failures = 0
 		room <- struct{}{}
 		c := &client{Conn: conn, start: v.start}
 		c.used.Store(int64(time.Since(v.start)))
