@@ -78,8 +78,9 @@ other disk, in its original state, and with the same options. The references in 
 the other disks.
 
 With --view, DEST is a VMDK over the files of a raw or flat SOURCE, in its folder: little is written, and a hosted
-hypervisor or QEMU can start it at once. It is neither a copy nor a snapshot: what a guest writes to it goes to SOURCE, and
-the storage sees the old offsets until DEST is copied. Undo it by removing its two files, before anything is written.
+hypervisor can start it at once. QEMU opens it with -snapshot or below an overlay, and not for writing. It is neither
+a copy nor a snapshot: what a guest writes to it goes to SOURCE, and the storage sees the old offsets until DEST is copied.
+Undo it by removing its two files, before anything is written.
 
 SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova or .ovf, it becomes a package too:
 every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the

@@ -115,11 +115,19 @@ func trim(lent []disk.Piece, size int64) (out []disk.Piece) {
 
 // viewNotes returns the warnings on how a view differs from a copy and from a snapshot.
 func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
+	names := map[string]bool{}
+	for _, p := range lent {
+		names[p.Src.(lender).Name()] = true
+	}
+	data := fmt.Sprintf("%q", lent[0].Src.(lender).Name())
+	if n := len(names) - 1; n > 0 {
+		data += fmt.Sprintf(" and %d more of the files of SOURCE", n)
+	}
 	return []ondisk.Issue{{
 		Code: "view", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("%s is a view, not a copy: the data stay in %q, which must stay in this folder and be changed by "+
+		Text: fmt.Sprintf("%s is a view, not a copy: the data stay in %s, which must stay in this folder and be changed by "+
 			"nothing else. The storage still sees the old offsets, until a hypervisor or trueup convert has copied the view",
-			dest, lent[0].Src.(lender).Name()),
+			dest, data),
 	}, {
 		Code: "view-writes", Effect: ondisk.Warn,
 		Text: "a view is not a snapshot: a guest that writes to it writes to SOURCE. Until then, removing " +
