@@ -197,6 +197,14 @@ func TestServeEnds(t *testing.T) {
 	disktest.WaitFor(t, "the end of the orphan", func() bool { return syscall.Kill(pid, 0) != nil })
 	require.NoDirExists(t, filepath.Dir(parent.socket()))
 
+	socket := filepath.Join(t.TempDir(), "s") // it is there before the disk is planned
+	out, err := exec.Command("sh", "-c", builtPath+` serve --exit-with-parent --socket "$1" "$0" >/dev/null 2>&1 & echo $!
+		until [ -S "$1" ]; do :; done`, source, socket).Output()
+	require.NoError(t, err)
+	pid, err = strconv.Atoi(strings.TrimSpace(string(out)))
+	require.NoError(t, err)
+	disktest.WaitFor(t, "the end of a server whose parent was fast", func() bool { return syscall.Kill(pid, 0) != nil })
+
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "systemd"))
 	require.NoError(t, err)
 	f, err := l.(*net.UnixListener).File()

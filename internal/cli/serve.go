@@ -115,7 +115,8 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 	if err := f.check(); err != nil {
 		return err
 	}
-	f.ending.hold("") // the socket is removed at the end
+	f.ending.hold("")    // the socket is removed at the end
+	born := os.Getppid() // it may end while the disk is planned
 	l, err := f.listener()
 	if err != nil {
 		return err
@@ -154,7 +155,7 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 			fmt.Fprintf(errOut, "trueup: %s; clients get an I/O error there\n", report.Message(err))
 		},
 	}
-	return endOf(server.Serve(f.parent(ctx), l))
+	return endOf(server.Serve(f.parent(ctx, born), l))
 }
 
 // plan returns the plan of the disk that is served. One that align refuses is an error.
@@ -180,14 +181,13 @@ func (f *serveFlags) plan(s *realign.Source) (*realign.Plan, error) {
 // errOrphan ends a server whose parent is gone.
 var errOrphan = errors.New("the calling program has ended")
 
-// parent returns a context that ends with the calling program, where that is wanted.
-func (f *serveFlags) parent(ctx context.Context) context.Context {
+// parent returns a context that ends with the calling program, born, where that is wanted.
+func (f *serveFlags) parent(ctx context.Context, born int) context.Context {
 	if !f.withParent {
 		return ctx
 	}
 	const interval = 200 * time.Millisecond
 	ctx, cancel := context.WithCancelCause(ctx)
-	born := os.Getppid()
 	go func() {
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
