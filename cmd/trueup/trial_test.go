@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -126,22 +127,35 @@ func TestEndedTrialLeavesNothing(t *testing.T) {
 	for name, end := range map[string]os.Signal{"interrupted": sys.Interrupt, "killed": os.Kill} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			temporary := t.TempDir()
+			temporary, err := os.MkdirTemp("", "trueup-trial-") //nolint:usetesting // QEMU runs as another user
+			require.NoError(t, err)
+			require.NoError(t, os.Chmod(temporary, 0o755))
+			t.Cleanup(func() { require.NoError(t, os.RemoveAll(temporary)) })
 			cmd := exec.Command(builtPath, "boot", "--accel", "tcg", "--memory", "64", "--settle", "1000", "--seconds", "1000", raw)
 			cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
 			var said lockedBuffer
 			cmd.Stdout, cmd.Stderr = &said, &said
 			require.NoError(t, cmd.Start())
-			disktest.WaitFor(t, "QEMU to run", func() bool {
+			var children map[string]string
+			disktest.WaitFor(t, "QEMU to run: "+said.String(), func() bool {
+				children = childrenOf(cmd.Process.Pid)
 				starting, err := filepath.Glob(filepath.Join(temporary, "trueup-boot-*"))
-				return err == nil && len(starting) == 0 && slices.Contains(programsIn(temporary), "qemu-system-x86")
+				return err == nil && len(starting) == 0 && slices.Contains(slices.Collect(maps.Values(children)), "qemu-system-x86")
 			})
+			require.Len(t, children, 2, "QEMU and the server")
 			require.NoError(t, cmd.Process.Signal(end))
 			_ = cmd.Wait()
 			if end == sys.Interrupt {
 				require.Equal(t, 130, cmd.ProcessState.ExitCode(), said.String())
 			}
-			disktest.WaitFor(t, "all processes to end", func() bool { return len(programsIn(temporary)) == 0 })
+			disktest.WaitFor(t, "all processes to end", func() bool {
+				for pid := range children {
+					if _, _, alive := statOf(pid); alive {
+						return false
+					}
+				}
+				return true
+			})
 			disktest.WaitFor(t, "all files to go", func() bool {
 				left, err := os.ReadDir(temporary)
 				return err == nil && len(left) == 0
@@ -150,16 +164,27 @@ func TestEndedTrialLeavesNothing(t *testing.T) {
 	}
 }
 
-// programsIn returns the names of the processes whose temporary files lie in a folder.
-func programsIn(folder string) (names []string) {
-	all, _ := filepath.Glob("/proc/[0-9]*/environ")
+// childrenOf returns the names of the children of a process, by their numbers.
+func childrenOf(parent int) map[string]string {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	children := map[string]string{}
 	for _, path := range all {
-		environ, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(environ, fmt.Appendf(nil, "TMPDIR=%s", folder)) {
-			continue
+		if name, of, alive := statOf(filepath.Base(path)); alive && of == parent {
+			children[filepath.Base(path)] = name
 		}
-		name, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "comm"))
-		names = append(names, strings.TrimSpace(string(name)))
 	}
-	return names
+	return children
+}
+
+// statOf returns name and parent of a process that runs. Spec: proc(5), /proc/pid/stat.
+func statOf(pid string) (name string, parent int, alive bool) {
+	b, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	if err != nil {
+		return "", 0, false
+	}
+	_, rest, _ := strings.Cut(string(b), "(")
+	name, rest, _ = strings.Cut(rest, ") ")
+	var state string
+	_, err = fmt.Sscan(rest, &state, &parent)
+	return name, parent, err == nil && state != "Z"
 }

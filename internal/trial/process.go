@@ -91,15 +91,32 @@ func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, 
 	return p, nil
 }
 
-// temporary is where the guest's writes go: the usual place of large files.
+// temporary is where the guest's writes go: the usual place of large files, or the user's own. QEMU has the rights of
+// another user than root, who must be able to reach it.
 func temporary() string {
-	if dir := os.Getenv("TMPDIR"); dir != "" {
+	if dir := os.Getenv("TMPDIR"); dir != "" && (os.Getuid() != 0 || openToAll(dir)) {
 		return dir
 	}
 	if st, err := os.Stat("/var/tmp"); err == nil && st.IsDir() {
 		return "/var/tmp"
 	}
 	return os.TempDir()
+}
+
+// openToAll reports whether every user may enter a folder.
+func openToAll(dir string) bool {
+	dir, err := filepath.Abs(dir)
+	for err == nil {
+		st, statErr := os.Stat(dir)
+		if statErr != nil || st.Mode()&1 == 0 {
+			return false
+		}
+		if dir == filepath.Dir(dir) {
+			return true
+		}
+		dir = filepath.Dir(dir)
+	}
+	return false
 }
 
 // dial connects to a server by its URI, nbd+unix:///?socket=PATH.
