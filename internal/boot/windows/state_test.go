@@ -73,7 +73,7 @@ func TestLinkToHibernation(t *testing.T) {
 			if tc.second != "" {
 				small := filepath.Join(t.TempDir(), "fat")
 				require.NoError(t, os.WriteFile(small, make([]byte, 10000*512), 0o600))
-				disktest.Run(t, "mkfs.fat", "-h", "40063", small)
+				disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "1", "-h", "40063", small) // DOS marks a FAT16 that is open
 				source := filepath.Join(t.TempDir(), "file")
 				require.NoError(t, os.WriteFile(source, []byte(tc.second), 0o600))
 				disktest.Run(t, "mcopy", "-i", small, source, "::/hiberfil.sys")

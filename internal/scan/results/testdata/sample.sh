@@ -43,30 +43,36 @@ copy() {
 
 # 1. /t/data.vmdk
 #   a partition starts off a 4 KiB boundary; no system boots from the disk; a copy can be made; each I/O touches 87.5 % more blocks
+#   guest shut down
 #   3 GiB to copy, the disks grow by 1 MiB
 copy 1 align /t/data.vmdk /t/data-aligned.vmdk
 
 # 2. /t/many.vmdk
 #   a partition starts off a 4 KiB boundary; whether a system boots from the disk is not known; no plan could be made; each I/O touches 87.5 % more blocks
+#   guest unknown
 #   not realigned: more than 128 partitions
 
 # 3. /t/my boot.vmdk
 #   a partition starts off a 4 KiB boundary; a system boots from the disk; a copy can be made; each I/O touches 87.5 % more blocks
+#   guest running
 #   3 GiB to copy, the disks grow by 1 MiB
 copy 3 align '/t/my boot.vmdk' '/t/my boot-aligned.vmdk'
 
 # 4. /t/lilo.vmdk
 #   a partition starts off a 4 KiB boundary; a system boots from the disk; a copy is refused: LILO keeps sectors; each I/O touches 87.5 % more blocks
+#   guest running
 #   not realigned: partition 1: LILO keeps sectors
 #     Run lilo on the copy.
 
 # 5. /t/two.ova
 #   a partition is on 4 KiB, but off 64K; no system boots from the disk; a copy can be made; each I/O touches 87.5 % more blocks
+#   guest shut down
 #   3 GiB to copy, the disks grow by 1 MiB
 copy 5 align /t/two.ova /t/two-aligned.ova
 
 # 6. /t/half.ova
 #   a partition is on 4 KiB, but off 64K; no system boots from the disk; no plan could be made; each I/O touches 87.5 % more blocks
+#   guest shut down
 #   not realigned: b.vmdk: grain table at 0x200: ends behind the file
 
 # /t/retired.vmdk
@@ -77,4 +83,4 @@ if [ "${#failed[@]}" -gt 0 ]; then
 	echo "failed: number ${failed[*]}" >&2
 	exit 1
 fi
-# As trueup wrote it, SHA-256 6ab0f86f5144ff8c271b16b240b713e3d71de259bb87f9bb829b84621731a305
+# As trueup wrote it, SHA-256 8e6d8faa5b89ea9237a112b67fa1bcdf0c7cfb6d090731f16585afc3d090fa4f
