@@ -103,6 +103,9 @@ func TestAlignAfterATrial(t *testing.T) {
 	writeAt(t, raw, trackSectors*sectorSize+0x5A, fixedLBA(0x5A)) // behind the fields
 	writeAt(t, raw, trackSectors*sectorSize+3, []byte("SYSTEM 1"))
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
+	lone := trueup(t, "align", "--boot-seconds", "5", "absent.img", "copy.img")
+	require.Equal(t, 64, lone.code)
+	require.Contains(t, lone.stderr, "--boot-seconds is for a trial boot; add --boot-trial")
 	args := []string{"align", "--boot-trial"}
 	for _, flag := range trialFlags {
 		args = append(args, strings.Replace(flag, "--", "--boot-", 1))

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,7 +121,10 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 		return err
 	}
 	defer f.second.close()
-	if err := cmp.Or(f.second.open(f.common, dest), f.confine(errOut, append([]string{src}, f.with...), []string{dest})); err != nil {
+	if err := f.second.open(f.common, dest); err != nil {
+		return err
+	}
+	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest}); err != nil {
 		return err
 	}
 	switch {

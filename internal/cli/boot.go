@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
@@ -32,6 +33,7 @@ type trialFlags struct {
 	seconds  int
 	settle   int
 	prefix   string // of their names
+	set      *pflag.FlagSet
 }
 
 // Bounds of a machine.
@@ -43,7 +45,7 @@ const (
 // add adds the flags. Those of another command than boot have its name in front.
 func (f *trialFlags) add(cmd *cobra.Command, prefix string) {
 	s := cmd.Flags()
-	f.prefix = prefix
+	f.prefix, f.set = prefix, s
 	s.StringVar(&f.qemu, prefix+"qemu", "", "QEMU `PROGRAM` (default: qemu-system-x86_64)")
 	s.StringVar(&f.firmware, prefix+"firmware", auto, "`KIND` of firmware: auto (what boots the disk), bios or uefi")
 	s.StringVar(&f.bus, prefix+"bus", auto, "disk `CONTROLLER`: auto, "+strings.Join(trial.Buses(), ", "))
@@ -59,6 +61,19 @@ func (f *trialFlags) add(cmd *cobra.Command, prefix string) {
 const auto = "auto"
 
 var firmwares = []string{auto, trial.BIOS, trial.UEFI}
+
+// unused returns the error of flags of a trial that is not asked for.
+func (f *trialFlags) unused() (err error) {
+	if f.set == nil {
+		return nil // convert has none of them
+	}
+	f.set.Visit(func(x *pflag.Flag) {
+		if x.Name != "boot-trial" && strings.HasPrefix(x.Name, f.prefix) {
+			err = ondisk.In(errUsage, "--%s is for a trial boot; add --boot-trial", x.Name)
+		}
+	})
+	return err
+}
 
 func (f *trialFlags) checkTrial() error {
 	for _, c := range []struct {
@@ -237,7 +252,7 @@ func trialResult(t *trial.Pair) *results.Boot {
 func (f *alignFlags) tryBoot(ctx context.Context, errOut io.Writer, src, dest string) error {
 	switch {
 	case !f.bootTrial:
-		return nil
+		return f.unused()
 	case realign.IsPackage(dest):
 		return ondisk.In(errUsage, "--boot-trial starts one disk, and DEST is a package; try its disks with trueup boot")
 	}

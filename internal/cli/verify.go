@@ -63,8 +63,10 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 			"the disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
 	}
 	defer f.second.close()
-	err := f.second.open(f.common, src, dest)
-	if err = cmp.Or(err, f.confine(errOut, append([]string{src, dest}, f.with...), nil)); err != nil {
+	if err := f.second.open(f.common, src, dest); err != nil {
+		return err
+	}
+	if err := f.confine(errOut, append([]string{src, dest}, f.with...), nil); err != nil {
 		return err
 	}
 	watch, end := f.watched(errOut, f.progress, "verify")

@@ -26,7 +26,7 @@ const (
 // Judges returns the values that name judges.
 func Judges() []string { return []string{All, QemuImg, Libguestfs} }
 
-// Verdict is what a judge says of one thing.
+// Verdict is the result of a judge on one thing.
 type Verdict string
 
 // Verdicts.

@@ -185,7 +185,7 @@ func (r *Align) Judged(t opinion.Table) {
 	}
 }
 
-// Judged adds what other programs said, and returns the error of an opinion that is none. A difference is no error.
+// Judged adds what other programs said, and returns the error when no program gave one. A difference is no error.
 func (r *Verify) Judged(t opinion.Table, err error) error {
 	if len(t) > 0 {
 		differs := ""

@@ -55,7 +55,7 @@ func newMonitor(ctx context.Context, w io.Writer, r io.Reader) *monitor {
 	return &monitor{w: w, answers: answers, lost: lost, event: func(string, eventData) {}, limit: callLimit}
 }
 
-// readAnswers decodes lines until one is none.
+// readAnswers decodes lines up to the first that is no answer.
 func readAnswers(ctx context.Context, r io.Reader, to chan<- answer) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)

@@ -39,7 +39,7 @@ func self() (string, error) {
 	return os.Executable()
 }
 
-// Plan is what trueup plan says of a disk, as far as a trial needs it.
+// Plan is the part of the output of trueup plan that a trial needs.
 type Plan struct {
 	ExitCode int `json:"exit_code"`
 	Error    *struct{ Code, Message string }

@@ -17,7 +17,7 @@ type Verdict string
 
 // Verdicts. Only Same and Differs judge the guest.
 const (
-	Same    Verdict = "same"    // both runs came to the same end, which is none of the failures that are known
+	Same    Verdict = "same"    // both runs came to the same end, and it is no known failure
 	Differs Verdict = "differs" // they came to different ends
 	Neither Verdict = "neither" // neither run booted a guest
 	Unclear Verdict = "unclear" // time was over, or the machine failed, before the ends could be compared
@@ -133,7 +133,7 @@ func alone(s *side) Judgement {
 // running reports whether the machine still ran at the end of a film.
 func running(f *film.Film) bool { return f.Ended == film.Settled || f.Ended == film.TimeOver }
 
-// ends returns the difference between how two runs ended. That one ran out of time is none by itself.
+// ends returns the difference between how two runs ended. Running out of time is no difference by itself.
 func ends(b, a *side) []Difference {
 	if b.film.Ended == a.film.Ended || running(b.film) && running(a.film) {
 		return nil

@@ -72,7 +72,7 @@ func (s *side) lastFrame() int {
 	return at
 }
 
-// addPictures decodes the screens in graphics at the end of a film. One of a single colour is none.
+// addPictures decodes the screens in graphics at the end of a film. A screen of a single colour does not count.
 func (s *side) addPictures(at int, glyphs alphabet) {
 	if s.film.Frames[at].Picture == nil {
 		return

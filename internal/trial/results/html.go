@@ -112,7 +112,7 @@ func (r *Boot) HTML(w io.Writer, version string) error {
 	return nil
 }
 
-// nothing returns a text of a run; in its place that there is none.
+// nothing returns a text of a run, or words for an empty one.
 func nothing(d Difference, s string) string {
 	if d.Rect != nil {
 		return "(marked below)"

@@ -26,7 +26,7 @@ type Boot struct {
 	Moved       int           `json:"moved"` // partitions
 	Machine     Machine       `json:"machine"`
 	Before      *Run          `json:"before"` // of the source as it is
-	After       *Run          `json:"after"`  // of the aligned view; nil: nothing has to move, so that there is none
+	After       *Run          `json:"after"`  // of the aligned view; nil: nothing has to move
 	ExitCode    int           `json:"exit_code"`
 }
 
