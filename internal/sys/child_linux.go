@@ -1,10 +1,8 @@
 package sys
 
 import (
-	"errors"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -41,26 +39,20 @@ func EndGroup(pid int) {
 	_ = unix.Kill(-pid, unix.SIGKILL)
 }
 
+// nobody is the user, and the group, that have no files. Spec: Linux, include/linux/highuid.h, DEFAULT_OVERFLOWUID.
+const nobody = 65534
+
 // Unprivileged has root start a program as the user nobody, with the right to use KVM. dir becomes that user's.
 func Unprivileged(cmd *exec.Cmd, dir string) error {
 	if os.Getuid() != 0 {
 		return nil
 	}
-	u, err := user.Lookup("nobody")
-	if err != nil {
-		return err
-	}
-	uid, errUID := strconv.ParseUint(u.Uid, 10, 32)
-	gid, errGID := strconv.ParseUint(u.Gid, 10, 32)
-	if err := errors.Join(errUID, errGID); err != nil {
-		return err
-	}
-	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	c := &syscall.Credential{Uid: nobody, Gid: nobody}
 	if st, err := os.Stat("/dev/kvm"); err == nil {
 		c.Groups = []uint32{st.Sys().(*syscall.Stat_t).Gid}
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c}
-	return os.Chown(dir, int(uid), int(gid))
+	return os.Chown(dir, nobody, nobody)
 }
 
 // Work returns the time that the threads of a process had on a processor; false if that is not known. Spec: Linux,
