@@ -47,8 +47,7 @@ func newStreamTarget(f driver.WriteFile, size int64, text []byte) (*streamTarget
 		return nil, fmt.Errorf("streamOptimized of %d bytes: %w: its directory would have more than %d bytes", size,
 			ondisk.ErrLimit, maxDirectory)
 	}
-	t := &streamTarget{f: f, h: h, text: text, next: ondisk.I64(h.OverHead), table: -1}
-	return t, f.Truncate(t.next * units.SectorSize)
+	return &streamTarget{f: f, h: h, text: text, next: ondisk.I64(h.OverHead), table: -1}, nil
 }
 
 // Unit returns the grain.

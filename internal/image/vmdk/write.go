@@ -127,8 +127,7 @@ func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*spars
 		return nil, fmt.Errorf("monolithicSparse of %d bytes: %w: its tables alone pass the 32-bit sector numbers",
 			size, ondisk.ErrLimit)
 	}
-	t := &sparseTarget{f: f, h: h, size: size, text: text, next: ondisk.I64(h.OverHead), table: -1}
-	return t, f.Truncate(t.next * units.SectorSize)
+	return &sparseTarget{f: f, h: h, size: size, text: text, next: ondisk.I64(h.OverHead), table: -1}, nil
 }
 
 func sectorsFor(n int64) int64 { return (n + units.SectorSize - 1) / units.SectorSize }
