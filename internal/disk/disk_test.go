@@ -3,6 +3,7 @@ package disk_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"testing"
@@ -309,4 +310,38 @@ func TestMerge(t *testing.T) {
 	in := []disk.Range{{Off: 30, Len: 5}, {Off: 0, Len: 10}, {Off: 10, Len: 2}, {Off: 32, Len: 1}, {Off: 13, Len: 1}}
 	require.Equal(t, []disk.Range{{Off: 0, Len: 12}, {Off: 13, Len: 1}, {Off: 30, Len: 5}}, disk.Merge(in))
 	require.Empty(t, disk.Merge(nil))
+}
+
+// What pieces leave of a disk lies before, between and behind them.
+func TestGaps(t *testing.T) {
+	t.Parallel()
+	at := func(off, n int64) disk.Piece { return disk.Piece{Range: disk.Range{Off: off, Len: n}} }
+	for want, pieces := range map[string][]disk.Piece{
+		"[{0 100}]":                nil,
+		"[]":                       {at(0, 40), at(40, 60)},
+		"[{0 10} {20 10} {40 60}]": {at(10, 10), at(30, 10)},
+		"[{0 10} {30 70}]":         {at(10, 10), at(20, 10)},
+		"[{50 50}]":                {at(0, 50)},
+		"[{0 50}]":                 {at(50, 50)},
+	} {
+		require.Equal(t, want, fmt.Sprint(disk.Gaps(100, pieces)))
+	}
+}
+
+// The maps below a disk lead to the file that holds a byte, or to their error.
+func TestLeaf(t *testing.T) {
+	t.Parallel()
+	src, _ := striped(230*512, 1000)
+	d := disk.Section(disk.Section(src, disk.Range{Off: 512, Len: 100 * 512}), disk.Range{Off: 1024, Len: 512})
+	want, _, err := disk.Leaf(src, 3*512+7)
+	require.NoError(t, err)
+	run, depth, err := disk.Leaf(d, 7)
+	require.NoError(t, err)
+	require.Equal(t, want.Off, run.Off)
+	require.Equal(t, want.Src, run.Src)
+	require.LessOrEqual(t, run.Len, int64(505))
+	require.Equal(t, 3, depth)
+	broken := disk.New(1<<20, 512, func(int64) (disk.Run, error) { return disk.Run{}, errMedium })
+	_, _, err = disk.Leaf(disk.Section(broken, disk.Range{Len: 512}), 0)
+	require.ErrorIs(t, err, errMedium)
 }

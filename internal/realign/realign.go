@@ -416,7 +416,7 @@ func (j *Job) fill(
 		err = o.Finish()
 	}
 	if err != nil {
-		return copied, full(err, need, o)
+		return copied, full(err, need, o.Free)
 	}
 	return copied, j.reread(o, func(got *image.Image) error {
 		if err := j.prove(ctx, s, p, view, got); err != nil || j.Judge == nil {

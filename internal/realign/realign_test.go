@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,6 +187,7 @@ func TestNothingIsLeft(t *testing.T) {
 		when  string // the phase in which
 		does  func(t *testing.T, source, partial string, cancel func())
 		spare error
+		judge error
 		want  error
 		text  string
 	}{
@@ -206,6 +208,7 @@ func TestNothingIsLeft(t *testing.T) {
 		"it is interrupted while it is copied":   {when: diskcopy.PhaseCopy, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
 		"it is interrupted while it is compared": {when: diskcopy.PhaseCompare, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
 		"its names are refused":                  {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},
+		"another program sees another disk":      {judge: errMarker, want: errMarker},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, to := t.TempDir(), t.TempDir()
@@ -221,6 +224,10 @@ func TestNothingIsLeft(t *testing.T) {
 				Spare: func(files []string) error {
 					require.Equal(t, []string{"copy.raw"}, files)
 					return c.spare
+				},
+				Judge: func(_ context.Context, x Judged) error {
+					require.Equal(t, map[string]string{"copy.raw": x.Path}, x.Files)
+					return c.judge
 				},
 				Watch: func() Progress {
 					return watcher(func(phase string) {
@@ -322,16 +329,24 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// What is missing is said of a lack of space, and of nothing else.
+// What is missing is said of a lack of space, where it is known, and of nothing else.
 func TestFull(t *testing.T) {
-	img, err := image.Open(oldLinux(t, t.TempDir()), image.Options{})
-	require.NoError(t, err)
-	defer img.Close()
-	o, err := store.Create(filepath.Join(t.TempDir(), "copy.raw"), diskSize, img, store.CreateOptions{})
-	require.NoError(t, err)
-	require.Equal(t, io.ErrShortWrite, full(io.ErrShortWrite, 1, o))
-	require.ErrorContains(t, full(unix.ENOSPC, 1024, o), "the copy needs 1 KiB (1024 bytes) and")
-	require.NoError(t, o.Discard())
+	t.Parallel()
+	for _, c := range []struct {
+		err, freeErr error
+		free         int64
+		says         string
+	}{
+		{unix.ENOSPC, nil, 2048, "the copy needs 1 KiB (1024 bytes) and 2 KiB (2048 bytes) are free"},
+		{io.ErrShortWrite, nil, 2048, io.ErrShortWrite.Error()},
+		{unix.ENOSPC, errMarker, 2048, unix.ENOSPC.Error()},
+		{unix.ENOSPC, nil, store.UnknownRoom, unix.ENOSPC.Error()},
+	} {
+		got := full(c.err, 1024, func() (int64, error) { return c.free, c.freeErr })
+		require.ErrorIs(t, got, c.err)
+		require.Contains(t, strings.TrimPrefix(got.Error(), unix.ENOSPC.Error()+"; "), c.says)
+		require.Equal(t, got.Error() == c.err.Error(), c.says == c.err.Error())
+	}
 }
 
 // What does not fit is refused before the first byte; a compressed copy is tried with a warning.

@@ -65,11 +65,11 @@ func (c *counter) Reserve(_, n int64) error {
 }
 
 // full says how much is missing when the space ran out under way: others write to the same file system.
-func full(err error, need int64, o *store.Output) error {
+func full(err error, need int64, room func() (free int64, err error)) error {
 	if !sys.Full(err) {
 		return err
 	}
-	free, freeErr := o.Free()
+	free, freeErr := room()
 	if freeErr != nil || free == store.UnknownRoom {
 		return err
 	}

@@ -3,6 +3,7 @@ package realign
 import (
 	"bytes"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -107,4 +108,59 @@ func TestAViewHasABound(t *testing.T) {
 		}
 		require.ErrorContains(t, err, "more than 256 stretches")
 	}
+}
+
+// What cannot be shown by stretches of files is refused, with what a copy needs.
+func TestViewsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	s, p := flatSource()
+	file := lentFile{bytes.NewReader(make([]byte, 2*(maxShown+1)*512))}
+	var scattered []disk.Piece
+	for at := int64(0); at < file.Size(); at += 2 * 512 {
+		scattered = append(scattered, disk.Piece{Range: disk.Range{Off: at, Len: 512}, Src: file, At: at})
+	}
+	for says, pieces := range map[string][]disk.Piece{
+		"more than 256 stretches": scattered, "no block of its files": scattered[:10],
+	} {
+		_, _, err := s.lent(p, disk.New(file.Size(), 512, disk.Pieces(file.Size(), pieces, nil)))
+		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, "refused")
+	}
+	broken := disk.New(1<<20, 512, func(int64) (disk.Run, error) { return disk.Run{}, disktest.ErrFault })
+	_, _, err := s.lent(p, broken)
+	require.ErrorIs(t, err, disktest.ErrFault)
+}
+
+// A view has the disk that a copy would have, and the warnings that a copy needs not. Of other sources there is none.
+func TestJobOfAView(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	raw := oldLinux(t, dir)
+	job := func(s *Source, g Goal) (Written, error) {
+		p, err := s.Plan(g)
+		require.NoError(t, err)
+		j := Job{Dest: filepath.Join(dir, "view.vmdk"), View: true, Format: "vmdk", Subformat: "twoGbMaxExtentFlat", Jobs: 1}
+		return j.Write(t.Context(), s, p)
+	}
+	w, err := job(open(t, raw), Goal{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"view", "view-writes"}, []string{w.Notes[0].Code, w.Notes[1].Code})
+	flat := converted(t, raw, "copy.raw", "raw")
+	disktest.Run(t, "qemu-img", "convert", "-f", "vmdk", "-O", "raw", filepath.Join(dir, "view.vmdk"), flat)
+	requireAligned(t, raw, flat, "raw")
+	was := names(t, dir)
+	_, err = job(open(t, flat), Goal{})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	require.ErrorContains(t, err, "nothing moves")
+	packed, _ := twoDisks(t)
+	for says, path := range map[string]string{
+		"this is qcow2": converted(t, raw, "disk.qcow2", "qcow2"), "a disk of a package": packed + "!one.vmdk",
+	} {
+		s, err := Open(path, Reading{})
+		require.NoError(t, err)
+		defer s.Close()
+		_, err = job(s, Goal{})
+		require.ErrorContains(t, err, says)
+	}
+	require.Subset(t, append(was, "disk.qcow2"), names(t, dir))
 }

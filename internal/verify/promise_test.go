@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/verify"
+	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 func readLayout(t *testing.T, d disk.Disk) *layout.Layout {
@@ -112,6 +113,17 @@ func TestPromiseComparesEveryField(t *testing.T) {
 	after := readLayout(t, view)
 	after.Boot.Refs = after.Boot.Refs[1:]
 	require.ErrorContains(t, verify.Promise(p, before, after), "references, want")
+
+	// An entry of a GPT has two types where a hybrid MBR mirrors it.
+	for name, change := range map[string]func(x *boot.Partition){
+		"": func(*boot.Partition) {}, "of the GPT": func(x *boot.Partition) { x.TypeGUID = "another" },
+		"of the MBR": func(x *boot.Partition) { x.Type = 0x83 },
+	} {
+		after := readLayout(t, view)
+		before.Partitions[0].Kind, after.Partitions[0].Kind = table.Entry, table.Entry
+		change(&after.Partitions[0])
+		require.Equal(t, name == "", verify.Promise(p, before, after) == nil, name)
+	}
 }
 
 // A reference that stays as found may lie in a partition that moves: which one it points into is not promised.
@@ -133,6 +145,18 @@ func TestPromiseOfTheBoundary(t *testing.T) {
 		stay.Moves = append(stay.Moves, plan.Move{Partition: m.Partition, From: m.From, To: m.From, Len: m.Len})
 	}
 	require.ErrorContains(t, verify.Promise(stay, before, before), "off the boundary of 65536")
+	// Of the volumes of a dynamic disk one comes to the boundary, or what moves as a whole.
+	stay.Moves = stay.Moves[:1]
+	for at, want := range map[int64]bool{63 * 512: false, 1 << 20: true} {
+		for _, x := range []layout.Dynamic{
+			{Span: disk.Range{Off: at}, Extents: []stack.LDMExtent{{Range: disk.Range{Off: 63 * 512}}}},
+			{Span: disk.Range{Off: 63 * 512}, Extents: []stack.LDMExtent{{Range: disk.Range{Off: 63 * 512}}, {Range: disk.Range{Off: at}}}},
+		} {
+			x.Members = []int{1}
+			before.Dynamic = &x
+			require.Equal(t, want, verify.Promise(stay, before, before) == nil, "%v", x)
+		}
+	}
 }
 
 func TestUnsettledResult(t *testing.T) {
