@@ -128,6 +128,22 @@ func TestServeChains(t *testing.T) {
 	serving(t, "--flatten", top).requireServes(t, want)
 }
 
+// A socket in the folder of the server is named so that clients of another folder find it.
+func TestServeNamesTheWholeSocket(t *testing.T) {
+	t.Parallel()
+	raw := pairDisk(t)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	relative, err := filepath.Rel(here, filepath.Join(dir, "sock"))
+	require.NoError(t, err)
+	s := serving(t, "--as-is", "--socket", relative, raw)
+	require.Equal(t, filepath.Join(dir, "sock"), s.socket())
+	s.requireServes(t, raw)
+	require.Equal(t, 0, s.signal(t, syscall.SIGTERM), s.stderr.String())
+}
+
 // What align refuses is not served, and no socket is left.
 func TestServeRefuses(t *testing.T) {
 	t.Parallel()

@@ -193,6 +193,10 @@ func (s *session) list(data []byte) error {
 
 // metaContext lists or selects base:allocation.
 func (s *session) metaContext(option uint32, data []byte) error {
+	selects := option == optSetMetaContext
+	if selects {
+		s.status = false // an earlier selection ends, also by an option that fails
+	}
 	if !s.structured {
 		return s.refuse(option, repInvalid, "structured replies come first")
 	}
@@ -204,7 +208,6 @@ func (s *session) metaContext(option uint32, data []byte) error {
 		return s.refuse(option, repUnknown, "there is no such export")
 	}
 	count, rest := be.Uint32(rest), rest[4:]
-	selects := option == optSetMetaContext
 	found := count == 0 && !selects // without a query, all are listed
 	for range count {
 		var query string

@@ -54,14 +54,14 @@ func (p *private) Close() error {
 // maxSocketPath bounds the path of a Unix socket in bytes, on all systems. Spec: sys/un.h, sun_path.
 const maxSocketPath = 103
 
-// ListenUnix listens on a socket for this user alone. Closing the listener removes it.
+// ListenUnix listens on a socket for this user alone, by its absolute path. Closing the listener removes it.
 func ListenUnix(path string) (l net.Listener, err error) {
+	if path, err = filepath.Abs(path); err != nil { // Linux would take @name for a socket without permissions
+		return nil, err
+	}
 	if len(path) > maxSocketPath {
 		return nil, ondisk.In(ondisk.ErrUsage, "the path of the socket has %d bytes, want %d at most: %s", len(path),
 			maxSocketPath, path)
-	}
-	if strings.HasPrefix(path, "@") {
-		path = "." + string(filepath.Separator) + path // Linux takes it for an abstract socket, which has no permissions
 	}
 	if _, err := os.Lstat(path); err == nil {
 		return nil, ondisk.In(ondisk.ErrUsage, "%s exists already; remove it, if no server uses it", path)

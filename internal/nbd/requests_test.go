@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -101,6 +102,16 @@ func TestRefusedRequests(t *testing.T) {
 	}
 	got, _ := converse(t, big, manyBuffer, simple(), ask(cmdBlockStatus, 0, 0, 512))
 	require.EqualValues(t, errInvalid, be.Uint32(got[4:]), "no context was selected")
+	for name, failing := range map[string][]byte{
+		"no data": nil, "another export": append([]byte{0, 0, 0, 1, 'x'}, query[4:]...), "a query too few": query[:8],
+		"an unknown context": append(slices.Clone(query[:8]), 0, 0, 0, 1, 'x'),
+	} {
+		sent := slices.Concat(hello(3), option(optStructuredReply), option(optSetMetaContext, query...),
+			option(optSetMetaContext, failing...), option(optGo, plain...))
+		got, _ = converse(t, big, manyBuffer, sent, ask(cmdBlockStatus, 0, 0, 512))
+		require.EqualValues(t, replyError, be.Uint16(got[6:]), name)
+		require.EqualValues(t, errInvalid, be.Uint32(got[chunkHead:]), "%s: an earlier selection has ended", name)
+	}
 	got, _ = converse(t, big, manyBuffer, structured(), ask(cmdBlockStatus, cmdFlagReqOne, 0, 1<<32-1))
 	require.Equal(t, "\xff\xff\xff\xff\x00\x00\x00\x03", string(got[chunkHead+4:]))
 	got, _ = converse(t, big, manyBuffer, structured(), ask(cmdRead, 0, 1<<39, blockMax))
