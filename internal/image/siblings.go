@@ -99,10 +99,10 @@ func (img *Image) Owner() ([]ondisk.Issue, error) {
 	}}, nil
 }
 
-// owns reports whether a name is that of one of the image's own files; those of its parents are others'. Other systems
-// find a file by its name in another case, which counts unless a file has just that name.
+// owns reports whether a name is that of one of the image's own files, or another link to one; those of its parents are
+// others'. Other systems find a file by its name in another case, which counts unless a file has just that name.
 func (img *Image) owns(name string) bool {
-	same := func(f *gate.File) bool { return f.Level == 0 && f.Name() == name }
+	same := func(f *gate.File) bool { return f.Level == 0 && (f.Name() == name || img.Dir.Links(name, f)) }
 	alike := func(f *gate.File) bool { return f.Level == 0 && strings.EqualFold(f.Name(), name) }
 	return slices.ContainsFunc(img.Handles, same) || slices.ContainsFunc(img.Handles, alike) && !img.Dir.Exists(name)
 }

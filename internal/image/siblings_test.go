@@ -226,6 +226,27 @@ func TestSnapshotByQemuImg(t *testing.T) {
 	require.Equal(t, "base.vmdk", child.Chain[0].Name)
 }
 
+// A disk has its snapshots and views under each of its names.
+func TestChildrenOfALink(t *testing.T) {
+	t.Parallel()
+	for code, text := range map[string]string{
+		"snapshot-parent": strings.Replace(child, "PARENT", "disk-flat.vmdk", 1),
+		"view-source":     vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 1 FLAT "head" 0`, `RW 63 FLAT "disk-flat.vmdk" 1`),
+	} {
+		dir, _ := flatDisk(t)
+		imagetest.Write(t, dir, "other.vmdk", []byte(text))
+		link := filepath.Join(dir, "link.img")
+		require.NoError(t, os.Link(filepath.Join(dir, "disk-flat.vmdk"), link))
+		issues, err := imagetest.Open(t, link).Children()
+		require.NoError(t, err)
+		require.Len(t, issues, 1)
+		require.Equal(t, code, issues[0].Code)
+		issues, err = imagetest.Open(t, imagetest.Write(t, dir, "same-size.img", imagetest.Noise(1, 64*sector))).Children()
+		require.NoError(t, err)
+		require.Empty(t, issues)
+	}
+}
+
 // A link to a child in the folder is not followed, and a FIFO does not hang.
 func TestNeighboursThatAreNoFiles(t *testing.T) {
 	dir, img := flatDisk(t)

@@ -91,7 +91,8 @@ func shown(pieces []disk.Piece, p disk.Piece) bool {
 }
 
 // trim makes stretches begin and end on blocks where they meet what the view itself holds: a cluster then lies in one
-// file, and that on a block of the storage.
+// file, and that on a block of the storage. There they leave out byte 0 of a file, since a disk that takes its files from
+// the start is no view.
 func trim(lent []disk.Piece, size int64) (out []disk.Piece) {
 	for i := 0; i < len(lent); {
 		j := i + 1
@@ -103,6 +104,9 @@ func trim(lent []disk.Piece, size int64) (out []disk.Piece) {
 			end = units.AlignDown(end, align.Block)
 		}
 		for _, p := range lent[i:j] {
+			if p.At == 0 && p.Off == from {
+				from += align.Block
+			}
 			off := max(p.Off, from)
 			if n := min(p.End(), end) - off; n > 0 {
 				out = append(out, disk.Piece{Range: disk.Range{Off: off, Len: n}, Src: p.Src, At: p.At + off - p.Off})

@@ -75,6 +75,9 @@ func TestAViewIsTheWholeDisk(t *testing.T) {
 			if i == 0 && x.Off > 0 || i > 0 && x.Off > lent[i-1].End() {
 				require.Zero(t, x.Off%align.Block, "seed %d: a block is cut", seed)
 			}
+			if i == 0 || x.Off > lent[i-1].End() {
+				require.NotZero(t, x.At, "seed %d: it could be taken for a disk of its own", seed)
+			}
 			all = append(all, x)
 			zero, err := ondisk.Bytes(own, x.Off, x.Len)
 			require.NoError(t, err)
@@ -86,6 +89,28 @@ func TestAViewIsTheWholeDisk(t *testing.T) {
 		slices.SortFunc(all, func(a, b disk.Piece) int { return int(a.Off - b.Off) })
 		disktest.CheckBytes(t, disk.New(view.Size(), sector, disk.Pieces(view.Size(), all, nil)), want)
 	}
+}
+
+// A disk whose first file ends where its partition begins lends the second from byte 0 on, and one that differs in its
+// last block lends its file so. Their views are known as such all the same.
+func TestAViewTakesNoFirstByte(t *testing.T) {
+	t.Parallel()
+	const size = 8 * align.Block
+	first, second := lentFile{bytes.NewReader(make([]byte, size))}, lentFile{bytes.NewReader(make([]byte, size))}
+	s, p := flatSource()
+	pieces := []disk.Piece{{Range: disk.Range{Off: 2 * align.Block, Len: size}, Src: second}}
+	moved := disk.New(3*size, 512, disk.Pieces(3*size, pieces, nil))
+	lent, _, err := s.lent(p, moved)
+	require.NoError(t, err)
+	require.Equal(t, []disk.Piece{
+		{Range: disk.Range{Off: 3 * align.Block, Len: size - align.Block}, Src: second, At: align.Block},
+	}, lent)
+	patched := disk.Overlay(disk.New(size, 512, disk.Whole(first, size)), []disk.Patch{{Off: size - 1, Old: []byte{0}, New: []byte{1}}})
+	lent, _, err = s.lent(p, patched)
+	require.NoError(t, err)
+	require.Equal(t, []disk.Piece{
+		{Range: disk.Range{Off: align.Block, Len: size - 2*align.Block}, Src: first, At: align.Block},
+	}, lent)
 }
 
 // A view has as many stretches as QEMU can open files, and no more.

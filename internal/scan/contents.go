@@ -20,9 +20,10 @@ type contents struct {
 	beside image.Folder
 	clone  clonezilla
 	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in the
-	// order of names.
+	// order of names. All links to a file have the children of the first.
 	owners, children map[string][]*found
-	alike            map[string][]string // names by what they have in common
+	alike            map[string][]string  // names by what they have in common
+	links            map[[2]uint64]string // first names of files with several, by device and inode
 }
 
 // maxFolderNames bounds the names in all images of one folder: a million take some 100 MB.
@@ -37,7 +38,7 @@ const maxDepth = 16
 func newContents() *contents {
 	return &contents{
 		files: map[string]*found{}, owners: map[string][]*found{}, children: map[string][]*found{},
-		alike: map[string][]string{},
+		alike: map[string][]string{}, links: map[[2]uint64]string{},
 	}
 }
 
@@ -72,6 +73,9 @@ func (c *contents) relate() {
 	files := c.sorted()
 	for _, x := range files {
 		c.alike[alike(x.Name)] = append(c.alike[alike(x.Name)], x.Name)
+		if inode := [2]uint64{x.Device, x.Inode}; x.links > 1 && c.links[inode] == "" {
+			c.links[inode] = x.Name
+		}
 	}
 	c.joinPieces(files)
 	for _, x := range files {
@@ -85,7 +89,7 @@ func (c *contents) relate() {
 		}
 		for _, parent := range slices.Concat(x.id.Parents, x.id.Views) {
 			for _, at := range c.find(parent) {
-				if at != x.Name && len(c.children[at]) < maxChildren {
+				if at = c.first(at); at != c.first(x.Name) && len(c.children[at]) < maxChildren {
 					c.children[at] = append(c.children[at], x)
 				}
 			}
@@ -99,6 +103,14 @@ func (c *contents) find(name string) []string {
 		return []string{name}
 	}
 	return c.alike[alike(name)]
+}
+
+// first returns the first name of a file in the folder.
+func (c *contents) first(name string) string {
+	if x := c.files[name]; x != nil && x.links > 1 {
+		return c.links[[2]uint64{x.Device, x.Inode}]
+	}
+	return name
 }
 
 // own lists the files of an image: itself, those that hold its data, and of a package theirs.
@@ -151,7 +163,7 @@ func (c *contents) parents(x *found) (out []*found) {
 func (c *contents) snapshots(x *found) (out []image.Child) {
 	seen := map[string]bool{}
 	for _, name := range c.own(x) {
-		for _, child := range c.children[name] {
+		for _, child := range c.children[c.first(name)] {
 			if child != x && !seen[child.Name] && len(out) < maxChildren {
 				seen[child.Name] = true
 				out = append(out, image.Child{

@@ -286,6 +286,28 @@ func TestManyRelatedFiles(t *testing.T) {
 	require.LessOrEqual(t, children, maxChildren*2*n)
 }
 
+// Snapshots and views concern a disk under each of its names.
+func TestChildrenOfLinks(t *testing.T) {
+	t.Parallel()
+	c := newContents()
+	add := func(name string, links, inode uint64, id image.Identity) *found {
+		x := &found{entry: entry{File: results.File{Name: name, Device: 7, Inode: inode}, links: links}, id: id}
+		c.add(x)
+		return x
+	}
+	parents := image.FileNames{"b-link"}
+	disk := add("a-link", 2, 1, image.Identity{Kind: image.Bare})
+	same := add("b-link", 2, 1, image.Identity{Kind: image.Bare})
+	other := add("c-link", 2, 2, image.Identity{Kind: image.Bare})
+	add("snapshot", 1, 3, image.Identity{Kind: image.Disk, Parents: parents})
+	add("view", 1, 4, image.Identity{Kind: image.Disk, Views: parents, Extents: parents})
+	c.relate()
+	want := []image.Child{{Name: []byte("snapshot"), Parents: parents}, {Name: []byte("view"), Views: parents}}
+	require.Equal(t, want, c.snapshots(disk))
+	require.Equal(t, want, c.snapshots(same))
+	require.Empty(t, c.snapshots(other))
+}
+
 // A folder of a million folders, of which only names are kept.
 func TestWalkHasBoundedMemory(t *testing.T) {
 	if testing.Short() {
