@@ -24,7 +24,7 @@ packages=(
 	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexregedit: second opinion on registry hives
 	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
-	libnbd-bin python3-libnbd                 # nbdinfo, nbdcopy, nbdsh: clients of the NBD server
+	libnbd-bin python3-libnbd nbd-client      # nbdinfo, nbdcopy, nbdsh, the client of Linux: clients of the NBD server
 	python3 python3-venv                      # makes the library of the tests (scripts/make-library.py); strict CSV and XML
 	python3-prometheus-client                 # second opinion on metrics
 	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write
