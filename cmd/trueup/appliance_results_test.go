@@ -18,14 +18,17 @@ type guestDisk struct {
 	volumes []madeVolume
 }
 
-// TestLinuxReadsTheResults has a real Linux kernel mount every volume of made and of random disks and of their results.
+// TestLinuxReadsTheResults has a real Linux kernel mount every volume of made and of random disks and of their results,
+// and read served disks.
 func TestLinuxReadsTheResults(t *testing.T) {
 	t.Parallel()
 	requireKernel(t)
 	r := &reading{}
+	checkServed := readServed(t, r)
 	checkSoak := readSoak(alignSoak(t, 1, soakDefault), r)
 	checkMade := readMade(append(alignedMade(t), alignedFourK(t)...), r)
 	found := r.run(t)
+	t.Run("served disks", func(t *testing.T) { checkServed(t, found) })
 	t.Run("random disks", func(t *testing.T) { checkSoak(t, found) })
 	t.Run("made disks", func(t *testing.T) { checkMade(t, found) })
 }

@@ -29,7 +29,7 @@ func TestDisksThatLinuxMakes(t *testing.T) {
 	dir := t.TempDir()
 	pool := func(letter string) string { return filepath.Join(dir, letter+".raw") }
 	boots, drives, install := extlinuxDrives(t)
-	lvs := poolLines(startGuestfish(t, nil, drives+poolDrives(t, pool)+"run\n"+install+poolCommands()))
+	lvs := poolLines(startGuestfish(t, "guestfish", drives+poolDrives(t, pool)+"run\n"+install+poolCommands()))
 	t.Run("pools", func(t *testing.T) { testPools(t, pool, lvs) })
 	t.Run("extlinux boots", func(t *testing.T) { testExtlinuxBoots(t, boots) })
 }
@@ -42,6 +42,7 @@ func deviceName(i, partition int) string { return fmt.Sprintf("sd%c%d", 'a'+i, p
 
 // reading is what an appliance does with disks that it must not change.
 type reading struct {
+	command        string // of the shell, which starts guestfish
 	drives, script string
 	disks          int
 }
@@ -79,7 +80,7 @@ func (r *reading) run(t *testing.T) map[string]volumeRead {
 	t.Helper()
 	volumes := map[string]volumeRead{}
 	var sums []string
-	out := startGuestfish(t, nil, r.drives+"run\n"+r.script)
+	out := startGuestfish(t, r.command, r.drives+"run\n"+r.script)
 	for line := range strings.Lines(out) {
 		line = strings.TrimSuffix(line, "\n")
 		end, found := strings.CutPrefix(line, "end ")
@@ -97,12 +98,13 @@ func (r *reading) run(t *testing.T) map[string]volumeRead {
 	return volumes
 }
 
-// startGuestfish starts the appliance with the drives of args, and returns what the script printed.
-func startGuestfish(t *testing.T, args []string, script string) string {
+// startGuestfish starts the appliance by a command of the shell, and returns what the script printed.
+func startGuestfish(t *testing.T, command, script string) string {
 	t.Helper()
+	disktest.Tool(t, "guestfish")
 	ctx, cancel := context.WithTimeout(context.Background(), guestfsLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, disktest.Tool(t, "guestfish"), args...)
+	cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+command)
 	cmd.Env = append(os.Environ(), "LIBGUESTFS_BACKEND=direct", "LIBGUESTFS_BACKEND_SETTINGS=force_tcg",
 		"LIBGUESTFS_APPEND=mitigations=off") // against faults of processors; without them it starts in five sixths of the time
 	cmd.Stdin = strings.NewReader(script)

@@ -174,24 +174,40 @@ func TestServeRefuses(t *testing.T) {
 	}
 }
 
-// The commands that are printed do what they say.
-func TestServePrintsCommands(t *testing.T) {
-	t.Parallel()
-	source, want := sampleDisk(t), filepath.Join(t.TempDir(), "want.img")
-	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, want).code)
-	dir := t.TempDir()
-	cmd := exec.Command(builtPath, "serve", "--socket", filepath.Join(dir, "a socket"), source)
+// printed starts a server and returns the commands that it prints, by their programs. One program is tested elsewhere:
+// guestfish, by TestLinuxReadsTheResults.
+func printed(t testing.TB, source string) map[string]string {
+	t.Helper()
+	cmd := exec.Command(builtPath, "serve", "--socket", filepath.Join(t.TempDir(), "a socket"), source)
 	var out lockedBuffer
 	cmd.Stdout = &out
 	require.NoError(t, cmd.Start())
-	defer func() { require.NoError(t, cmd.Wait()) }()
-	defer func() { require.NoError(t, cmd.Process.Signal(syscall.SIGTERM)) }()
-	lines := regexp.MustCompile(`(?m)^  (qemu-img|nbdcopy) .*$`)
-	disktest.WaitFor(t, "the commands", func() bool { return strings.Contains(out.String(), "guestfish") })
-	found := lines.FindAllString(out.String(), -1)
-	require.Len(t, found, 2)
+	t.Cleanup(func() {
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, cmd.Wait())
+	})
+	lines := regexp.MustCompile(`(?m)^  (qemu-img|nbdcopy|guestfish) .*$`)
+	var found []string
+	disktest.WaitFor(t, "the commands", func() bool {
+		found = lines.FindAllString(out.String(), -1)
+		return len(found) == 3
+	})
+	commands := map[string]string{}
 	for _, line := range found {
-		disktest.Run(t, "sh", "-c", "cd "+dir+" && "+line)
+		commands[strings.Fields(line)[0]] = strings.TrimSpace(line)
+	}
+	return commands
+}
+
+// The commands that are printed do what they say.
+func TestServePrintsCommands(t *testing.T) {
+	t.Parallel()
+	source, dir := sampleDisk(t), t.TempDir()
+	want := filepath.Join(dir, "want.img")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, want).code)
+	commands := printed(t, source)
+	for _, program := range []string{"qemu-img", "nbdcopy"} {
+		disktest.Run(t, "sh", "-c", "cd "+dir+" && "+commands[program])
 	}
 	disktest.Run(t, "cmp", want, filepath.Join(dir, "copy.img"))
 	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", want, filepath.Join(dir, "copy.qcow2"))
