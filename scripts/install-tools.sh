@@ -7,6 +7,7 @@ set -euo pipefail
 # grub-legacy must never be in this list: its package scripts write to the machine's own boot disk, and it drives out grub2-common, which
 # libguestfs needs. The tests run it from where unpack_grub_legacy puts it.
 packages=(
+	sleuthkit                                 # istat, blkls: second opinion on runs and free space of NTFS and FAT
 	qemu-utils qemu-system-x86                # second opinion on images; boots the results
 	libvmdk-utils libvhdi-utils               # vmdkinfo, vhdiinfo: second opinion on VMDK, VHD and VHDX
 	fdisk gdisk parted                        # sfdisk, sgdisk, parted: second opinion on tables
