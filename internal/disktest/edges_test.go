@@ -62,9 +62,13 @@ var edges = map[string][]string{
 	// What a reader of files returns: where the bytes of a file lie. It knows no partitions.
 	"internal/guestfile": nil,
 	// Boot sectors and superblocks are decoded once, for the prober and for the reader of files.
-	"internal/fs/exfat":          {"internal/volume"},
-	"internal/fs/ext/journal":    nil, // what a replay writes: it knows blocks and no files
-	"internal/fs/ext":            {"internal/fs/ext/journal", "internal/guestfile", "internal/volume"},
+	"internal/fs/exfat":       {"internal/volume"},
+	"internal/fs/ext/journal": nil, // what a replay writes: it knows blocks and no files
+	// What a walk over the files of a volume counts: runs of files, and no structures of file systems.
+	"internal/fragments": {"internal/guestfile"},
+	"internal/fs/ext": {
+		"internal/fragments", "internal/fs/ext/journal", "internal/guestfile", "internal/volume",
+	},
 	"internal/fs/fat":            {"internal/guestfile", "internal/volume"},
 	"internal/fs/ntfs":           {"internal/guestfile", "internal/volume"},
 	"internal/fs/ntfs/journal":   {"internal/fs/ntfs"}, // pages of the log have the fix-ups of records
@@ -200,7 +204,7 @@ var edges = map[string][]string{
 		"internal/disktest/forge", "internal/disktest/forge/fsforge", "internal/disktest/forge/tableforge",
 	},
 	// Trees of files, made by tools, for the tests of three readers.
-	"internal/disktest/filetest": {"internal/disktest", "internal/guestfile"},
+	"internal/disktest/filetest": {"internal/disktest", "internal/fragments", "internal/guestfile"},
 	// Images are opened, copied and compared in the tests of each format.
 	"internal/disktest/imagetest": {
 		"internal/diskcopy", "internal/disktest", "internal/image", "internal/image/store",

@@ -85,7 +85,7 @@ func (m *blockMap) extent(node treeNode, raw []byte, off int64) error {
 			fmt.Sprintf("one from %d to %d", max(m.next, node.first), node.end))
 	}
 	m.next = first + n
-	if !empty {
+	if !empty || m.all != nil {
 		return m.add(first, at, n, off)
 	}
 	return nil

@@ -55,12 +55,14 @@ func (f *fileSystem) inode(number int64) (*inode, error) {
 	if err := f.read(n.raw, n.at); err != nil {
 		return nil, err
 	}
-	return n, f.checkInode(n)
+	if err := f.measure(n); err != nil {
+		return nil, err
+	}
+	return n, n.plain()
 }
 
-// checkInode computes the size of the file. Folders have the upper half only with large_dir: before, it was another
-// field.
-func (f *fileSystem) checkInode(n *inode) error {
+// measure computes the size of the file. Folders have the upper half only with large_dir: before, it was another field.
+func (f *fileSystem) measure(n *inode) error {
 	size := uint64(binary.LittleEndian.Uint32(n.raw[4:]))
 	if n.kind() == modeRegular || f.super.Incompat&incompatLargeDir != 0 {
 		size |= uint64(binary.LittleEndian.Uint32(n.raw[0x6c:])) << 32
@@ -69,6 +71,11 @@ func (f *fileSystem) checkInode(n *inode) error {
 		return ondisk.Field(n.what(), "size", n.at+4, size, fmt.Sprintf("at most %d", most))
 	}
 	n.size = ondisk.I64(size)
+	return nil
+}
+
+// plain refuses an inode whose blocks are not the bytes of the file.
+func (n *inode) plain() error {
 	switch flags := n.flags(); {
 	case flags&flagEncrypted != 0:
 		return fmt.Errorf("%s is encrypted: %w", n.what(), ondisk.ErrUnsupported)
@@ -90,24 +97,11 @@ func (f *fileSystem) read(b []byte, off int64) error {
 
 // inodeTable returns the first byte of the inodes of a group.
 func (f *fileSystem) inodeTable(group int64) (int64, error) {
-	at := f.descriptor(group)
-	if at > f.volume.Size()-f.descSize {
-		return 0, ondisk.Field("ext group descriptor", "place", at, at, fmt.Sprintf("less than %d", f.volume.Size()))
-	}
-	raw := make([]byte, f.descSize)
-	if err := f.read(raw, at); err != nil {
+	g, err := f.group(group)
+	if err != nil {
 		return 0, err
 	}
-	block := uint64(binary.LittleEndian.Uint32(raw[8:]))
-	if f.descSize >= 64 {
-		block |= uint64(binary.LittleEndian.Uint32(raw[0x28:])) << 32
-	}
-	blocks := (int64(f.super.InodesPerGroup)*f.inodeSize + f.block - 1) / f.block
-	if block > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(block), blocks) {
-		return 0, ondisk.Field("ext group descriptor", "inode table", at+8, block,
-			fmt.Sprintf("%d blocks within %d", blocks, f.blocks))
-	}
-	return ondisk.I64(block) * f.block, nil
+	return f.tableOf(g)
 }
 
 // holds reports whether n blocks from one on can belong to files or tables: behind the superblock, and in the volume.

@@ -22,6 +22,10 @@ type blockMap struct {
 	next  int64 // first block of the file that the walk has not passed
 	runs  []guestfile.Run
 	seen  map[int64]bool // nodes
+
+	// All takes each run in place of runs. It gets what is behind the end of the file and what is taken but not written,
+	// too.
+	all func(guestfile.Run)
 }
 
 // treeNode is a block of the tree of extents, or an indirect block.
@@ -35,19 +39,22 @@ type treeNode struct {
 // blockRuns finds where the bytes of a file lie.
 func (f *fileSystem) blockRuns(n *inode) ([]guestfile.Run, error) {
 	m := &blockMap{fs: f, inode: n, until: (n.size + f.block - 1) / f.block, seen: map[int64]bool{}}
-	todo, err := m.roots()
-	if err != nil {
+	if err := m.walk(); err != nil {
 		return nil, err
 	}
-	for len(todo) > 0 {
+	return m.runs, m.disjoint()
+}
+
+// walk visits all nodes.
+func (m *blockMap) walk() error {
+	todo, err := m.roots()
+	for err == nil && len(todo) > 0 {
 		node := todo[len(todo)-1]
-		more, err := m.visit(node)
-		if err != nil {
-			return nil, err
-		}
+		var more []treeNode
+		more, err = m.visit(node)
 		todo = append(todo[:len(todo)-1], more...)
 	}
-	return m.runs, m.disjoint()
+	return err
 }
 
 // disjoint refuses a file with two parts in one place, since a change of one would change the other.
@@ -109,10 +116,14 @@ func (m *blockMap) add(first, at, n, off int64) error {
 	if !m.fs.holds(at, n) {
 		return m.broken(off, "block", at, fmt.Sprintf("%d within the %d blocks of the volume", n, m.fs.blocks))
 	}
+	b := m.fs.block
+	if m.all != nil {
+		m.all(guestfile.Run{Off: first * b, Len: n * b, At: at * b})
+		return nil
+	}
 	if n = min(n, m.until-first); n <= 0 {
 		return nil // room behind the end of the file
 	}
-	b := m.fs.block
 	if k := len(m.runs) - 1; k >= 0 && m.runs[k].Off+m.runs[k].Len == first*b && m.runs[k].At+m.runs[k].Len == at*b {
 		m.runs[k].Len += n * b
 		return nil

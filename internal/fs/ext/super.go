@@ -27,7 +27,8 @@ type super struct {
 	_              [10]byte
 	Creator        uint32 // operating system: 0 to 4
 	Revision       uint32
-	_              [8]byte
+	_              uint32
+	FirstInode     uint32 // that is not reserved; since revision 1
 	InodeSize      uint16 // since revision 1
 	_              uint16
 	Compat         uint32
@@ -35,7 +36,9 @@ type super struct {
 	ROCompat       uint32
 	UUID           [16]byte
 	Label          [16]byte
-	_              [88]byte
+	_              [70]byte
+	ReservedDescs  uint16 // blocks behind the group descriptors, for more of them
+	_              [16]byte
 	JournalInode   uint32
 	JournalDevice  uint32 // number of the device that has the journal
 	_              [22]byte
@@ -78,7 +81,10 @@ const (
 	incompatKnown = incompatCompression | incompatOld | incompat64Bit | incompatDirdata | incompatLargeDir |
 		0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 | 0x10000 | 0x20000
 
-	roCompatSparse = 0x1
+	roCompatSparse   = 0x1
+	roCompatDescSum  = 0x10 // gdt_csum: descriptors have flags
+	roCompatBigalloc = 0x200
+	roCompatMetaSum  = 0x400 // metadata_csum: they have flags, too
 
 	// Features of ext2 and ext3; any other makes it an ext4.
 	incompatOld = incompatFiletype | incompatRecover | incompatJournal | incompatMetaBG

@@ -1,0 +1,63 @@
+package filetest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fragments"
+)
+
+// Walk counts the files of a volume.
+type Walk = func(*fragments.Census, disk.Disk) error
+
+// Counted returns the census of a sound volume.
+func Counted(t testing.TB, volume disk.Disk, walk Walk) *fragments.Census {
+	t.Helper()
+	c := &fragments.Census{Budget: fragments.NewBudget()}
+	require.NoError(t, walk(c, volume))
+	require.False(t, c.Ended)
+	require.Equal(t, c.Of, c.Looked, "no sample")
+	consistent(t, c, volume)
+	return c
+}
+
+// ExerciseCensus counts the files of a volume that may be broken, and holds the census to what it promises.
+func ExerciseCensus(t *testing.T, volume disk.Disk, walk Walk) {
+	t.Helper()
+	c := &fragments.Census{Budget: fragments.NewBudget()}
+	c.Budget.Work.Limit = 64 << 20 // an input must not take seconds
+	known(t, walk(c, volume))
+	consistent(t, c, volume)
+}
+
+// consistent requires the numbers of a census to agree with each other.
+func consistent(t testing.TB, c *fragments.Census, volume disk.Disk) {
+	t.Helper()
+	for _, g := range []fragments.Group{c.Files, c.Folders} {
+		require.LessOrEqual(t, g.Placed, g.Number)
+		require.LessOrEqual(t, g.Fragmented, g.Placed)
+		require.GreaterOrEqual(t, g.Pieces, g.Placed+g.Fragmented)
+		require.LessOrEqual(t, g.Apart, g.Bytes)
+		require.Equal(t, g.Fragmented > 0, g.Apart > 0)
+	}
+	require.LessOrEqual(t, c.Looked, max(c.Of, c.Looked))
+	if f := c.Free; f != nil {
+		require.LessOrEqual(t, f.Largest, f.Bytes)
+		require.Equal(t, f.Pieces > 0, f.Largest > 0)
+		require.LessOrEqual(t, f.Bytes, volume.Size())
+	}
+	for i, w := range c.Worst {
+		require.Greater(t, w.Pieces, int64(1))
+		require.True(t, i == 0 || c.Worst[i-1].Pieces >= w.Pieces)
+		var sum int64
+		for _, r := range w.Runs {
+			require.Positive(t, r.Len)
+			require.GreaterOrEqual(t, r.At, int64(0))
+			require.LessOrEqual(t, r.At+r.Len, volume.Size())
+			sum += r.Len
+		}
+		require.True(t, w.Runs == nil || sum == w.Bytes, "the runs of %q", w.Path)
+	}
+}

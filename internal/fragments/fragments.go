@@ -1,0 +1,216 @@
+// Package fragments counts in how many pieces the files of a guest and its free space lie. A walk over one file system
+// fills a Census; what a piece is has one definition for all of them.
+package fragments
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Limits of a census. A volume of a million files costs some seconds and some MiB.
+const (
+	MaxRecords = 1 << 19 // inodes, records or folder entries of a volume; beyond, a sample is taken
+	budget     = 4 << 30 // bytes of structures of all volumes of a disk, weighed by what parsing them costs
+
+	maxWorst = 10
+)
+
+// NewBudget returns the budget of a disk whose files are counted.
+func NewBudget() *guestfile.Budget {
+	b := guestfile.NewBudget()
+	b.Work.Limit = budget
+	return b
+}
+
+// Group counts the files, or the folders, that were looked at.
+type Group struct {
+	Number     int64
+	Placed     int64 // those that have blocks of their own: the rest is empty, or lies within its record
+	Fragmented int64 // in two pieces or more
+	Pieces     int64
+	Bytes      int64 // in blocks or clusters that they take
+	Apart      int64 // of Bytes, those of fragmented ones
+}
+
+// Free is the free space of a volume.
+type Free struct{ Pieces, Bytes, Largest int64 }
+
+// File is one that was counted.
+type File struct {
+	ID     int64 // number of the inode or record; of the first cluster in FAT
+	Path   string
+	Pieces int64
+	Bytes  int64
+	Runs   []guestfile.Run // in the order in which the file is read; nil when there are too many
+}
+
+// Census is what a walk over a file system found.
+type Census struct {
+	Budget *guestfile.Budget
+
+	Files, Folders Group
+	MFT            int64 // pieces of the MFT of NTFS; 0 in other file systems
+	Free           *Free // nil when it is not known
+	Unread         int64 // files and folders with structures that are broken or not supported
+	Looked, Of     int64 // records: the numbers are those of a sample where Looked is less than Of
+	Ended          bool  // the budget of the disk ended before the records
+	Worst          []File
+
+	runs []guestfile.Run // of the file that is counted, for the next one too
+}
+
+// Stride returns n for a walk that looks at one in n of its records, or of stretches of them.
+func (c *Census) Stride(records int64) int64 {
+	c.Of = records
+	return max(1, (records+MaxRecords-1)/MaxRecords)
+}
+
+// Skip reports whether a walk goes on after the error of one file, which it counts. It does not where the budget has
+// ended, or where reading failed.
+func (c *Census) Skip(err error) bool {
+	if c.spent() || !c.Broken(err) {
+		return false
+	}
+	c.Unread++
+	return true
+}
+
+// Broken reports whether an error is of the structures of the volume, or of their limits.
+func (c *Census) Broken(err error) bool {
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
+}
+
+// End returns the error with which a walk ends: nil where the budget of the disk has ended.
+func (c *Census) End(err error) error {
+	c.Ended = c.spent()
+	if c.Ended && c.Broken(err) {
+		return nil
+	}
+	return err
+}
+
+func (c *Census) spent() bool { return c.Budget.Work.Spent() > c.Budget.Work.Limit }
+
+// Tally counts the pieces of one file while its runs come in.
+type Tally struct {
+	census *Census
+	file   File
+	next   guestfile.Run // that would continue the last one
+	open   bool          // a run of this stream has come
+	cut    bool          // there are more runs than are kept
+}
+
+// Begin starts the count of a file.
+func (c *Census) Begin(id int64) *Tally {
+	c.runs = c.runs[:0]
+	return &Tally{census: c, file: File{ID: id}}
+}
+
+// Stream begins another stream of the file. Two streams apart from each other are no fragments.
+func (t *Tally) Stream() { t.open = false }
+
+// Add adds the next run of the stream. It continues a piece where it follows the last run in the volume, or leaves just
+// the room that a hole of the file would take. Spec: e2fsprogs, misc/filefrag.c, filefrag_fiemap.
+func (t *Tally) Add(r guestfile.Run) {
+	dense := t.open && r.At == t.next.At
+	switch {
+	case t.file.Pieces == 0:
+		t.file.Pieces = 1
+	case t.open && !dense && r.At-t.next.At != r.Off-t.next.Off:
+		t.file.Pieces++
+	}
+	t.file.Bytes += r.Len
+	switch c := t.census; {
+	case dense && r.Off == t.next.Off && !t.cut:
+		c.runs[len(c.runs)-1].Len += r.Len
+	case len(c.runs) == guestfile.MaxRuns:
+		t.cut = true
+	default:
+		c.runs = append(c.runs, r)
+	}
+	t.open, t.next = true, guestfile.Run{Off: r.End(), At: r.At + r.Len}
+}
+
+// Pieces returns the number of pieces so far.
+func (t *Tally) Pieces() int64 { return t.file.Pieces }
+
+// End counts the file or folder.
+func (t *Tally) End(folder bool) {
+	c, f := t.census, t.file
+	g := &c.Files
+	if folder {
+		g = &c.Folders
+	}
+	g.Number++
+	g.Pieces += f.Pieces
+	g.Bytes += f.Bytes
+	if f.Pieces > 0 {
+		g.Placed++
+	}
+	if f.Pieces < 2 {
+		return
+	}
+	g.Fragmented++
+	g.Apart += f.Bytes
+	if folder {
+		return
+	}
+	at, _ := slices.BinarySearchFunc(c.Worst, f, worse)
+	if at == maxWorst {
+		return
+	}
+	if !t.cut {
+		f.Runs = slices.Clone(c.runs)
+	}
+	c.Worst = slices.Insert(c.Worst, at, f)
+	c.Worst = c.Worst[:min(len(c.Worst), maxWorst)]
+}
+
+// worse orders files by their pieces, most first.
+func worse(a, b File) int {
+	return cmp.Or(cmp.Compare(b.Pieces, a.Pieces), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID))
+}
+
+// FreeRuns joins free blocks to pieces. They come in the order of the volume.
+type FreeRuns struct {
+	Free
+	last disk.Range
+}
+
+// Add adds a run of free bytes.
+func (f *FreeRuns) Add(r disk.Range) {
+	if r.Len <= 0 {
+		return
+	}
+	if f.Pieces == 0 || f.last.End() != r.Off {
+		f.Pieces++
+		f.last = disk.Range{Off: r.Off}
+	}
+	f.last.Len += r.Len
+	f.Bytes += r.Len
+	f.Largest = max(f.Largest, f.last.Len)
+}
+
+// Bitmap adds the bits of a bitmap that are clear, the lowest bit of a byte first: a run of them begins at byte base of
+// the volume and each is for unit bytes. Bits from n on do not count.
+func (f *FreeRuns) Bitmap(raw []byte, n, base, unit int64) {
+	for i := int64(0); i < n; {
+		full := raw[i/8]
+		if i%8 == 0 && i+8 <= n && (full == 0 || full == 0xff) {
+			if full == 0 {
+				f.Add(disk.Range{Off: base + i*unit, Len: 8 * unit})
+			}
+			i += 8
+			continue
+		}
+		if full>>(i%8)&1 == 0 {
+			f.Add(disk.Range{Off: base + i*unit, Len: unit})
+		}
+		i++
+	}
+}

@@ -1,0 +1,172 @@
+package ext
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/filetest"
+	"github.com/trueup/trueup/internal/fragments"
+)
+
+var (
+	piecesLine  = regexp.MustCompile(`(?m)^//?(.*): (\d+) contiguous extents( \(dir\))?$`)
+	stretchLine = regexp.MustCompile(`(?m)^ +\d+ +(\d+) +(\d+)(?: +\d+)? +(\d+)\b`)
+	freeExtents = regexp.MustCompile(`(?s)size: (\d+) bytes.*Free blocks: (\d+) .*Max\. [^:]*: (\d+) KB.*Num\. [^:]*: (\d+)`)
+)
+
+// debugfsPieces are the pieces of each file and folder, as debugfs counts them. "" is the root.
+func debugfsPieces(t testing.TB, img string) (files, folders map[string]int64) {
+	t.Helper()
+	files, folders = map[string]int64{}, map[string]int64{}
+	out := disktest.Output(t, "debugfs", "-R", "filefrag -d /", img) +
+		disktest.Output(t, "debugfs", "-R", "filefrag -r /", img)
+	for _, m := range piecesLine.FindAllStringSubmatch(out, -1) {
+		to := files
+		if m[3] != "" {
+			to = folders
+		}
+		to[strings.TrimPrefix(m[1], "/")] = number(t, m[2])
+	}
+	return files, folders
+}
+
+// filefrag applies the rule of the program filefrag to the stretches of debugfs, which begins a new one at each hole.
+func filefrag(t testing.TB, img, path string) (pieces int64) {
+	t.Helper()
+	var logical, physical, length int64
+	out := disktest.Output(t, "debugfs", "-R", "filefrag -v /"+path, img)
+	for _, m := range stretchLine.FindAllStringSubmatch(out, -1) {
+		l, p := number(t, m[1]), number(t, m[2])
+		if pieces == 0 || (p != physical+length && p != physical+l-logical) {
+			pieces++
+		}
+		logical, physical, length = l, p, number(t, m[3])
+	}
+	return pieces
+}
+
+// sum is the group of files with so many pieces. It knows nothing of their bytes.
+func sum(pieces map[string]int64) (g fragments.Group) {
+	for _, n := range pieces {
+		g.Number++
+		g.Pieces += n
+		if n > 0 {
+			g.Placed++
+		}
+		if n > 1 {
+			g.Fragmented++
+		}
+	}
+	return g
+}
+
+// Files, folders and free space of every kind of ext are as debugfs, filefrag and e2freefrag count them.
+func TestCensusLikeE2fsprogs(t *testing.T) {
+	t.Parallel()
+	files := map[string][]byte{
+		"empty": nil, "small": filetest.Noise(1, 50), "deep/er/and/deep/er/file": filetest.Noise(2, 300_000),
+	}
+	for i := range 60 {
+		files[fmt.Sprintf("a folder with long names/file number %0100d", i)] = filetest.Noise(uint64(i), i*13)
+	}
+	dir := filetest.WriteTree(t, files)
+	sparse(t, dir)
+	for _, i := range []int{0, 1, 3, 6, 7, 9, 12, 14, 15, 16} {
+		k := extKinds[i]
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			img := makeExt(t, k, dir)
+			scatter(t, img, 30)
+			holes := []string{"sparse", "pieces"}
+			script := "ln /pieces /deep/second\nsymlink /link /pieces\n"
+			if strings.HasPrefix(k.name, "ext4") { // blocks behind the end of a file, which are not written
+				script += "fallocate /pieces 40 60\n"
+			}
+			if strings.HasPrefix(k.name, "ext4") && !strings.Contains(k.name, "inline") {
+				script += "fallocate /small 40 60\n"
+				holes = append(holes, "small")
+			}
+			commands := t.TempDir() + "/script"
+			require.NoError(t, os.WriteFile(commands, []byte(script), 0o600))
+			disktest.Output(t, "debugfs", "-w", "-f", commands, img)
+
+			c := filetest.Counted(t, filetest.RawImage(t, img), Fragments)
+			files, folders := debugfsPieces(t, img)
+			delete(files, "deep/second") // the same file
+			delete(files, "link")
+			for _, path := range holes {
+				files[path] = filefrag(t, img, path)
+			}
+			if strings.Contains(k.name, "inline") {
+				require.Less(t, sum(files).Placed, sum(files).Number-5)
+			}
+			for _, both := range [][2]fragments.Group{{sum(files), c.Files}, {sum(folders), c.Folders}} {
+				want, got := both[0], both[1]
+				got.Bytes, got.Apart = 0, 0
+				require.Equal(t, want, got)
+			}
+			require.Zero(t, c.Unread)
+			require.GreaterOrEqual(t, len(c.Worst), 2)
+			for _, w := range c.Worst {
+				path := w.Path
+				if path == "deep/second" {
+					path = "pieces"
+				}
+				require.Equal(t, files[path], w.Pieces, path)
+			}
+			m := freeExtents.FindStringSubmatch(disktest.Output(t, "e2freefrag", img))
+			require.Equal(t, number(t, m[1])*number(t, m[2]), c.Free.Bytes)
+			require.Equal(t, number(t, m[4]), c.Free.Pieces)
+			if !strings.Contains(k.name, "bigalloc") { // whose largest extent e2freefrag 1.47 does not find
+				require.Equal(t, number(t, m[3])<<10, c.Free.Largest)
+			}
+		})
+	}
+}
+
+// The bytes of a file are those of its blocks.
+func TestCensusBytes(t *testing.T) {
+	t.Parallel()
+	img := makeExt(t, extKinds[5], filetest.WriteTree(t, map[string][]byte{"one": filetest.Noise(1, 4097)}))
+	scatter(t, img, 30)
+	c := filetest.Counted(t, filetest.RawImage(t, img), Fragments)
+	require.Equal(t, "pieces", c.Worst[0].Path)
+	require.Equal(t, int64(30*4096), c.Worst[0].Bytes)
+	require.Equal(t, int64(30*4096), c.Files.Apart)
+	require.Equal(t, int64((30+30+2)*4096), c.Files.Bytes) // and those that scatter leaves between the pieces
+}
+
+// A hostile volume ends with the budget, and what was counted until then stands.
+func TestCensusEndsWithItsBudget(t *testing.T) {
+	t.Parallel()
+	files := map[string][]byte{}
+	for i := range 600 {
+		files[fmt.Sprint(i)] = filetest.Noise(uint64(i), 10)
+	}
+	img := makeExt(t, extKinds[5], filetest.WriteTree(t, files))
+	c := &fragments.Census{Budget: fragments.NewBudget()}
+	c.Budget.Work.Limit = 256 << 10 // group descriptors, bitmaps and two or three stretches of inodes
+	require.NoError(t, Fragments(c, filetest.RawImage(t, img)))
+	require.True(t, c.Ended)
+	require.Positive(t, c.Files.Number)
+	require.Less(t, c.Files.Number, int64(600))
+	require.Less(t, c.Looked, c.Of)
+}
+
+// A file whose tree is broken does not hide the others.
+func TestCensusSkipsBrokenFiles(t *testing.T) {
+	t.Parallel()
+	img := makeExt(t, extKinds[0], filetest.WriteTree(t, map[string][]byte{
+		"good": filetest.Noise(1, 5000), "bad": filetest.Noise(2, 5000),
+	}))
+	disktest.Run(t, "debugfs", "-w", "-R", "set_inode_field bad block[2] 99999999", img)
+	c := filetest.Counted(t, filetest.RawImage(t, img), Fragments)
+	require.Equal(t, int64(1), c.Unread)
+	require.Equal(t, int64(1), c.Files.Number)
+}

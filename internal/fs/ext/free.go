@@ -1,0 +1,101 @@
+package ext
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// free finds the free space in the bitmaps of all groups.
+func (f *fileSystem) free() (*fragments.Free, error) {
+	var out fragments.FreeRuns
+	for number := range f.groups {
+		g, err := f.group(number)
+		if err != nil {
+			return nil, err
+		}
+		if err := f.freeOf(g, &out); err != nil {
+			return nil, err
+		}
+	}
+	return &out.Free, nil
+}
+
+// blocksOf returns the blocks of a group.
+func (f *fileSystem) blocksOf(number int64) disk.Range {
+	first := int64(f.super.FirstDataBlock) + number*int64(f.super.BlocksPerGroup)
+	return disk.Range{Off: first, Len: min(int64(f.super.BlocksPerGroup), f.blocks-first)}
+}
+
+// freeOf adds the free blocks of a group. A bit of its bitmap is a block, or a cluster of them.
+func (f *fileSystem) freeOf(g *group, out *fragments.FreeRuns) error {
+	blocks, unit := f.blocksOf(g.number), int64(1)
+	if f.super.ROCompat&roCompatBigalloc != 0 {
+		if f.super.LogClusterSize < f.super.LogBlockSize || f.super.LogClusterSize > 20 {
+			return superField("log cluster size", 0x1c, f.super.LogClusterSize, fmt.Sprintf("%d to 20", f.super.LogBlockSize))
+		}
+		unit = 1 << (f.super.LogClusterSize - f.super.LogBlockSize)
+	}
+	bits := (blocks.Len + unit - 1) / unit
+	if bits > 8*f.block {
+		return superField("blocks per group", 0x20, f.super.BlocksPerGroup, fmt.Sprintf("at most %d", 8*f.block*unit))
+	}
+	if g.flags&groupNoBlocks != 0 {
+		return f.freeOfNew(g, blocks, out)
+	}
+	if g.blockBitmap > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(g.blockBitmap), 1) {
+		return ondisk.Field("ext group descriptor", "block bitmap", g.at, g.blockBitmap, fmt.Sprintf("less than %d", f.blocks))
+	}
+	raw := make([]byte, f.block)
+	if err := f.read(raw, ondisk.I64(g.blockBitmap)*f.block); err != nil {
+		return err
+	}
+	out.Bitmap(raw, bits, blocks.Off*f.block, unit*f.block)
+	return nil
+}
+
+// freeOfNew adds the free blocks of a group without a bitmap: all but the superblock, the descriptors, and its own
+// bitmaps and inodes where they lie within it. Spec: e2fsprogs, lib/ext2fs/rw_bitmaps.c, mark_uninit_bg_group_blocks.
+func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, out *fragments.FreeRuns) error {
+	taken := []disk.Range{{Off: blocks.Off, Len: f.headBlocks(g.number)}}
+	for _, r := range []struct {
+		at uint64
+		n  int64
+	}{{g.blockBitmap, 1}, {g.inodeBitmap, 1}, {g.inodeTable, f.tableBlocks()}} {
+		if r.at < ondisk.U64(f.blocks) {
+			taken = append(taken, disk.Range{Off: ondisk.I64(r.at), Len: r.n})
+		}
+	}
+	at := blocks.Off
+	for _, r := range disk.Merge(taken) {
+		if end := min(r.Off, blocks.End()); end > at {
+			out.Add(disk.Range{Off: at * f.block, Len: (end - at) * f.block})
+		}
+		at = max(at, r.End())
+	}
+	out.Add(disk.Range{Off: at * f.block, Len: (blocks.End() - at) * f.block})
+	return nil
+}
+
+// headBlocks returns the blocks at the start of a group that have a copy of the superblock and of descriptors. Spec:
+// e2fsprogs, lib/ext2fs/closefs.c, ext2fs_super_and_bgd_loc2.
+func (f *fileSystem) headBlocks(number int64) int64 {
+	n, per := int64(0), f.block/f.descSize
+	if f.hasSuper(number) {
+		n = 1
+	}
+	if f.super.Incompat&incompatMetaBG != 0 && number/per >= int64(f.super.FirstMetaGroup) {
+		if in := number % per; in <= 1 || in == per-1 {
+			n++
+		}
+		return n
+	}
+	if n > 0 && f.super.Incompat&incompatMetaBG != 0 {
+		return n + int64(f.super.FirstMetaGroup)
+	} else if n > 0 {
+		n += (f.groups+per-1)/per + int64(f.super.ReservedDescs)
+	}
+	return n
+}
