@@ -31,6 +31,7 @@ packages=(
 	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write
 	chromium fonts-dejavu-core poppler-utils  # opens the HTML report; pdftotext reads what it prints
 	sqlite3                                   # second reader of catalogues
+	fio                                       # measures storage: trueup bench
 	fuse3                                     # fusermount3: file systems of the tests, for an ordinary user
 	gcc libc6-dev                             # go test -race needs cgo
 	git jq make mount strace time xxd xz-utils
