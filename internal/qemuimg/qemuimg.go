@@ -206,10 +206,13 @@ func run(ctx context.Context, program string, args ...string) (ended, error) {
 // mostWords bounds what is kept of the output of qemu-img, in bytes.
 const mostWords = 64 << 10
 
-// bounded keeps the beginning of what is written to it.
-type bounded struct{ bytes.Buffer }
+// bounded keeps the beginning of what is written to it. The buffer is not embedded: io.Copy would read into it past the
+// bound.
+type bounded struct{ kept bytes.Buffer }
+
+func (b *bounded) String() string { return b.kept.String() }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	b.Buffer.Write(p[:min(len(p), mostWords-b.Len())])
+	b.kept.Write(p[:min(len(p), mostWords-b.kept.Len())])
 	return len(p), nil
 }

@@ -3,6 +3,7 @@ package qemuimg
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -163,6 +164,18 @@ func TestQemuImgThatHangs(t *testing.T) {
 	})
 	cancel(why)
 	require.ErrorIs(t, <-end, why)
+}
+
+// The writer must have no method by which io.Copy passes the bound.
+func TestOutputIsBounded(t *testing.T) {
+	t.Parallel()
+	var b bounded
+	n, err := io.Copy(struct{ io.Writer }{&b}, strings.NewReader(strings.Repeat("x", 3*mostWords)))
+	require.NoError(t, err)
+	require.EqualValues(t, 3*mostWords, n)
+	require.Len(t, b.String(), mostWords)
+	_, reads := any(&b).(io.ReaderFrom)
+	require.False(t, reads)
 }
 
 func FuzzAnswers(f *testing.F) {

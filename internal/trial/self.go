@@ -82,7 +82,7 @@ func Ask(ctx context.Context, stderr io.Writer, args ...string) (*Plan, error) {
 		return nil, err
 	}
 	var p Plan
-	if jsonErr := json.Unmarshal(out.Bytes(), &p); jsonErr != nil {
+	if jsonErr := json.Unmarshal(out.kept.Bytes(), &p); jsonErr != nil {
 		return nil, fmt.Errorf("trueup plan ended with %v and without a plan: %.500s", cmd.ProcessState, said)
 	}
 	if p.Error != nil || p.ExitCode != 0 {
@@ -96,14 +96,15 @@ func Ask(ctx context.Context, stderr io.Writer, args ...string) (*Plan, error) {
 	return &p, err
 }
 
-// bounded keeps what is written to it, up to a bound.
-type bounded struct{ bytes.Buffer }
+// bounded keeps what is written to it, up to a bound. The buffer is not embedded: io.Copy would read into it past the
+// bound.
+type bounded struct{ kept bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > maxAnswer {
+	if b.kept.Len()+len(p) > maxAnswer {
 		return 0, ondisk.In(ondisk.ErrLimit, "a report above %d bytes", maxAnswer)
 	}
-	return b.Buffer.Write(p)
+	return b.kept.Write(p)
 }
 
 // Moves reports whether the aligned disk differs from the source.
