@@ -166,9 +166,11 @@ var edges = map[string][]string{
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
 	"internal/trial/film": nil,
 	// A disk for clients on a socket. It knows no images and no plans; sys keeps the socket to this user.
-	"internal/nbd":         {"internal/sys"},
-	"internal/trial/judge": {"internal/trial/film"},                 // what two films have in common
-	"internal/trial":       {"internal/sys", "internal/trial/film"}, // it knows no image
+	"internal/nbd":            {"internal/sys"},
+	"internal/bench/measured": nil,                                         // results as values: reports match them with partitions
+	"internal/bench":          {"internal/bench/measured", "internal/sys"}, // it knows no image
+	"internal/trial/judge":    {"internal/trial/film"},                     // what two films have in common
+	"internal/trial":          {"internal/sys", "internal/trial/film"},     // it knows no image
 	// Texts of guests are escaped as those of images are.
 	"internal/trial/results": {"internal/report", "internal/trial/film", "internal/trial/judge"},
 	// Bars and lines of JSON, for copies and for scans.
@@ -304,12 +306,13 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 // a signal and for standard input, and the report file; progress prints once a second; sandbox reads what /proc says
 // about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each client;
 // trial makes the temporary files of QEMU and waits for it; qemuimg, guestfs and opinion start programs, and make links
-// for them; disktest is for tests.
+// for them; bench makes its scratch file, starts fio, and reads what /proc and /sys say about the storage; disktest is
+// for tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox",
-		"internal/cli", "internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion",
-		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
+		"internal/bench", "internal/cli", "internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs",
+		"internal/opinion", "internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
 		"internal/disktest/oddfs",
 		"internal/disktest/mutants",
 	}

@@ -1,0 +1,20 @@
+//go:build !linux
+
+package sys
+
+import (
+	"errors"
+	"os"
+)
+
+// Scratch is not supported.
+func Scratch(string, string) (*os.File, error) { return nil, errors.ErrUnsupported }
+
+// Allocate is not supported.
+func Allocate(*os.File, int64) error { return errors.ErrUnsupported }
+
+// Direct is not supported.
+func Direct(*os.File) (*os.File, error) { return nil, errors.ErrUnsupported }
+
+// Inherited returns no path.
+func Inherited(int) string { return "" }
