@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,22 +33,25 @@ var parts = map[string][]string{
 	"an image that is a parent": {"snapshot-parent", "lock of an ESXi host"},
 	"users of a file":           {"base-flat.vmdk: base.vmdk, base.vmdk, true", "base.vmdk: , top.vmdk, true", "disk.ovf"},
 	"kinds of files":            {"box: ", "[base-flat.vmdk]", "[base.vmdk]"},
-	"the files of a package":    {fmt.Sprint("member.img", boxSize), "\nfiles: 3"},
+	"the files of a package":    {fmt.Sprint("member.img", boxSize), "\nfiles: 3", "snapshot-parent"},
 	"an image in an archive":    {fmt.Sprint("base.vmdk", len(flatText)), fmt.Sprint("base-flat.vmdk", boxSize)},
 }
 
 // mayFail is how many calls of each kind may fail without an effect: what cannot be opened is opened again by what says
 // why, and a file that no image can be needs no second look.
 var mayFail = map[string]map[string]int{
-	"an image with a parent":    {"open": 3, "read": 1},
-	"an image that is a parent": {"open": 3, "read": 1},
-	"users of a file":           {"open": 3, "read": 1},
-	"the files of a package":    {"open": 2, "read": 1},
+	"an image with a parent":    {"open": 3, "read": 2},
+	"an image that is a parent": {"open": 3, "read": 2},
+	"users of a file":           {"open": 3, "read": 2},
+	"the files of a package":    {"open": 2, "read": 2},
 }
 
 // callsEnv makes the test a process that answers one question on a folder: a process cannot wait for a file system that
 // it serves itself.
 const callsEnv = "TRUEUP_TEST_CALLS"
+
+// fewDescriptors has the process ask again and again, with ever more open files.
+const fewDescriptors = "few descriptors: "
 
 // answer is what a question found, or why it could not be answered.
 type answer struct {
@@ -94,7 +98,7 @@ var questions = map[string]func(dir string) ([]string, error){
 		}
 		var found []string
 		var errs []error
-		for _, name := range []string{"base-flat.vmdk", "base.vmdk", "member.img"} {
+		for _, name := range []string{"base-flat.vmdk", "base.vmdk", "member.img", "box"} {
 			extent, err1 := image.ExtentOf(d, name)
 			user, err2 := image.UserOf(d, name)
 			named, err3 := image.IsNamed(d, name)
@@ -120,11 +124,12 @@ var questions = map[string]func(dir string) ([]string, error){
 		}
 		var found []string
 		errs := []error{}
-		for _, name := range []string{"member.img", "within/member.img"} {
-			f, err := s.Open(name)
-			errs = append(errs, err)
-			if err == nil {
-				found = append(found, fmt.Sprint(f.Name(), f.Size()))
+		for _, name := range []string{"member.img", "within/member.img", "base.vmdk"} {
+			if name != "base.vmdk" {
+				f, err := s.Open(name)
+				if errs = append(errs, err); err == nil {
+					found = append(found, fmt.Sprint(f.Name(), f.Size()))
+				}
 			}
 			img, err := s.OpenImage(name, image.Options{})
 			if errs = append(errs, err); err == nil {
@@ -177,6 +182,10 @@ func everythingOf(img *image.Image) (found []string, err error) {
 func TestEveryCallOnAFolderFails(t *testing.T) {
 	t.Parallel()
 	if question, dir, found := strings.Cut(os.Getenv(callsEnv), "\n"); found {
+		if question, found := strings.CutPrefix(question, fewDescriptors); found {
+			require.NoError(t, disktest.FewDescriptors(func() error { _, err := questions[question](dir); return err }))
+			return
+		}
 		var a answer
 		var err error
 		if a.Found, err = questions[question](dir); err != nil {
@@ -193,10 +202,14 @@ func TestEveryCallOnAFolderFails(t *testing.T) {
 	for question := range questions {
 		t.Run(question, func(t *testing.T) {
 			t.Parallel()
+			few := exec.Command(os.Args[0], "-test.run=^TestEveryCallOnAFolderFails$")
+			few.Env = append(os.Environ(), callsEnv+"="+fewDescriptors+question+"\n"+behind)
+			out, err := few.CombinedOutput()
+			require.NoError(t, err, "%s", out)
 			var j oddfs.Journal
 			mounted := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j})
 			var good answer
-			j.EachFails(func(fails bool) {
+			j.EachFailsByName(func(fails bool) {
 				cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOnAFolderFails$")
 				cmd.Env = append(os.Environ(), callsEnv+"="+question+"\n"+mounted)
 				var stderr strings.Builder
@@ -215,6 +228,8 @@ func TestEveryCallOnAFolderFails(t *testing.T) {
 				case a.Error == "":
 					j.Ignored()
 					require.Equal(t, good, a, "%s failed", j.Failed())
+				default:
+					require.Contains(t, a.Error, syscall.EIO.Error(), "%s failed", j.Failed())
 				}
 			})
 			j.RequireNoticed(t, mayFail[question])
@@ -233,6 +248,7 @@ func questionable(t *testing.T, dir string) {
 		filepath.Join(dir, "top.vmdk"))
 	imagetest.Write(t, dir, "disk.ovf", []byte(`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1">`+
 		`<References><File xmlns:o="http://schemas.dmtf.org/ovf/envelope/1" o:href="member.img" o:id="f"/></References></Envelope>`))
+	imagetest.Write(t, dir, "cut.ovf", []byte(`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/`))
 	imagetest.Write(t, dir, "member.img", data)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "within"), 0o755))
 	imagetest.Write(t, filepath.Join(dir, "within"), "member.img", data)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
@@ -32,6 +33,9 @@ func TestChainsThatAreRefused(t *testing.T) {
 	}
 	long[fmt.Sprintf("%d.vmdk", most+1)] = []byte(vmdkforge.Descriptor("monolithicFlat", "RW 64 ZERO"))
 	base := []byte(vmdkforge.Descriptor("monolithicFlat", "RW 64 ZERO"))
+	nameless := vhdxforge.New(vhdxforge.Layout{Size: mib, Parent: map[string]string{
+		"parent_linkage": "{83ed0ec1-24c8-49a6-a959-5e4bd1288791}",
+	}}).Bytes
 	for name, c := range map[string]struct {
 		files map[string][]byte
 		first string
@@ -44,6 +48,7 @@ func TestChainsThatAreRefused(t *testing.T) {
 		"one too many":           {long, "0.vmdk", "of 16 parents; consolidate"},
 		"a parent that changed":  {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", "11111111"), "1.vmdk": base}, "0.vmdk", "it was changed or replaced"},
 		"a parent that is gone":  {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id)}, "0.vmdk", `there is no "1.vmdk" in its folder`},
+		"a parent of no name":    {map[string][]byte{"0.vhdx": nameless}, "0.vhdx", `since its parent, and does not name that`},
 		"a parent of no content": {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id), "1.vmdk": []byte("KDMV")}, "0.vmdk", "1.vmdk"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -110,9 +110,14 @@ func (s *FileSet) OpenInside(
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	underWay := s.Dir.Alias != nil // times of a file that is written change late on a network
-	if f.ID() != s.Handles[0].ID() || !underWay && s.Handles[0].Unchanged() != nil {
-		return nil, errors.Join(fmt.Errorf("file %.256q %w", s.Base, ondisk.ErrChanged), f.Close(), dir.Close())
+	if s.Dir.Alias == nil { // times of a file that is written change late on a network
+		err = s.Handles[0].Unchanged()
+	}
+	if err == nil && f.ID() != s.Handles[0].ID() {
+		err = fmt.Errorf("file %.256q %w", s.Base, ondisk.ErrChanged)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), dir.Close())
 	}
 	img, err := inArchive(dir, newSection(f, name, at), find, o)
 	if err != nil {
@@ -128,11 +133,10 @@ func (s *FileSet) Section(name string, at disk.Range) driver.File {
 
 // Close closes all files.
 func (s *FileSet) Close() error {
-	errs := []error{s.Opened.Close()}
 	for _, d := range s.within {
-		errs = append(errs, d.Close())
+		_ = d.Close() // only names were looked up in it
 	}
-	return errors.Join(errs...)
+	return s.Opened.Close()
 }
 
 // maxWithin is how many folders inside of its own a package of an OVF can have files in.

@@ -67,8 +67,9 @@ func (img *Image) nameOwner(err error) error {
 	if !errors.Is(err, driver.ErrLone) || img.known != nil {
 		return err
 	}
-	user, bad := user(img.Dir, img.Base, func(n driver.Names) []string { return n.Extents })
-	if bad != nil || user == "" {
+	siblings, _ := readSiblings(img.Dir, img.Base) // a folder that cannot be read names nothing
+	user := userAmong(img.Dir, siblings, img.Base, func(n driver.Names) []string { return n.Extents })
+	if user == "" {
 		return err
 	}
 	return ondisk.In(driver.ErrLone, "it is an extent of %.256q; name that one", user)

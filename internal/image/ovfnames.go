@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// looksLikeOVF reports whether a file has the name of an OVF or begins like one. Where it has the name, a comment of
+// looksLikeOVF reports whether a file has the name of an OVF or begins like one; not, with an error. Where it has the name, a comment of
 // any length may stand in front of the envelope, and the text may be in UTF-16.
 func looksLikeOVF(name string, f driver.File) (bool, error) {
 	if strings.EqualFold(path.Ext(name), ".ovf") {
@@ -30,7 +30,7 @@ func looksLikeOVF(name string, f driver.File) (bool, error) {
 
 // ovfNames lists the files of an OVF's own folder that belong to its package; none for a file that is no OVF.
 func ovfNames(f driver.File) (driver.Names, error) {
-	if looks, err := looksLikeOVF(f.Name(), f); err != nil || !looks {
+	if looks, err := looksLikeOVF(f.Name(), f); !looks {
 		return driver.Names{}, err
 	}
 	if f.Size() > ovf.MaxText {
@@ -68,14 +68,14 @@ func calls(name, base string) bool {
 // case. It is for an OVF that cannot be parsed: other programs may read it.
 func mentions(d *gate.Folder, name, base string) (found bool, err error) {
 	f, err := d.OpenAny(name, ondisk.ErrReference)
-	if passed(err) || sys.Denied(err) {
-		return false, nil
-	}
 	if err != nil {
+		if passed(err) || sys.Denied(err) {
+			err = nil
+		}
 		return false, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if looks, err := looksLikeOVF(name, f); err != nil || !looks {
+	if looks, err := looksLikeOVF(name, f); !looks {
 		return false, err
 	}
 	text, err := ondisk.Bytes(f, 0, min(f.Size(), ovf.MaxText))

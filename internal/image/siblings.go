@@ -221,16 +221,8 @@ func UserOf(d *gate.Folder, base string) (string, error) {
 	return needer(d, base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
 }
 
-// user returns the first other file of the folder that gives a file one of its names.
-func user(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
-	siblings, err := readSiblings(d, base)
-	if err != nil {
-		return "", err
-	}
-	return userAmong(d, siblings, base, gives), nil
-}
-
-// needer returns the user, or else the first OVF that cannot be read and has the name of the file in its text.
+// needer returns the first other file of the folder that gives a file one of its names, or else the first OVF that cannot
+// be read and has the name of the file in its text.
 func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
 	siblings, err := readSiblings(d, base)
 	if err != nil {
@@ -250,6 +242,7 @@ func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (str
 	return "", nil
 }
 
+// userAmong returns the first of some files that gives another one of its names.
 func userAmong(
 	d *gate.Folder, siblings map[string]driver.Names, base string, gives func(driver.Names) []string,
 ) string {

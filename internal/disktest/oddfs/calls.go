@@ -12,14 +12,23 @@ import (
 
 // EachFails runs something without a fault, and then again for each of its operations, which fails in turn; Failed says
 // which it was. An operation between the same others as before is made for the same reason, and fails once.
-func (j *Journal) EachFails(run func(fails bool)) {
+func (j *Journal) EachFails(run func(fails bool)) { j.eachFails(false, run) }
+
+// EachFailsByName is EachFails where an operation is also another one behind another name.
+func (j *Journal) EachFailsByName(run func(fails bool)) { j.eachFails(true, run) }
+
+func (j *Journal) eachFails(byName bool, run func(fails bool)) {
 	defer j.Restart(0)
 	j.Restart(0)
 	run(false)
 	all := append(append([]string{""}, j.Done()...), "")
-	seen := map[[3]string]bool{}
+	seen := map[[4]string]bool{}
+	named := ""
 	for i := 1; i < len(all)-1; i++ {
-		if around := [3]string(all[i-1 : i+2]); !seen[around] {
+		if byName && strings.Contains(all[i], " ") {
+			named = all[i]
+		}
+		if around := [4]string{named, all[i-1], all[i], all[i+1]}; !seen[around] {
 			seen[around] = true
 			j.Restart(i)
 			run(true)

@@ -205,27 +205,34 @@ func (n *node) OpendirHandle(ctx context.Context, flags uint32) (fs.FileHandle, 
 	if errno != 0 {
 		return nil, 0, errno
 	}
-	return folder{h, n.s}, f, 0
+	return &folder{FileHandle: h, s: n.s}, f, 0
 }
 
 // folder is an open folder.
 type folder struct {
 	fs.FileHandle
-	s *server
+	s    *server
+	read bool // at least in part
 }
 
-// Readdirent, Releasedir and Fsyncdir are those of the folder behind.
-func (f folder) Readdirent(ctx context.Context) (*fuse.DirEntry, syscall.Errno) {
+// Readdirent reads a name. The list of names is one operation.
+func (f *folder) Readdirent(ctx context.Context) (*fuse.DirEntry, syscall.Errno) {
+	if !f.read {
+		f.read = true
+		if errno := f.s.begin("readdir", ""); errno != 0 {
+			return nil, errno
+		}
+	}
 	return f.FileHandle.(fs.FileReaddirenter).Readdirent(ctx)
 }
 
 // Releasedir closes it.
-func (f folder) Releasedir(ctx context.Context, flags uint32) {
+func (f *folder) Releasedir(ctx context.Context, flags uint32) {
 	f.FileHandle.(fs.FileReleasedirer).Releasedir(ctx, flags)
 }
 
 // Fsyncdir makes its names durable.
-func (f folder) Fsyncdir(ctx context.Context, flags uint32) syscall.Errno {
+func (f *folder) Fsyncdir(ctx context.Context, flags uint32) syscall.Errno {
 	if errno := f.s.begin("fsyncdir", ""); errno != 0 {
 		return errno
 	}

@@ -130,7 +130,7 @@ func (d *Folder) OpenNamed(name string) (*File, error) {
 		return d.OpenAny(name, ondisk.ErrUnsupported)
 	}
 	if err := f.reopen(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, f.Close())
 	}
 	if f.Info.Size, err = f.open.DeviceSize(); err != nil {
 		return nil, errors.Join(fmt.Errorf("size of device %.256q: %w", name, err), f.Close())
@@ -211,7 +211,9 @@ func CheckPath(name string) error {
 }
 
 // Names lists the names in the folder that keep selects. They are sorted, since the order of a folder is chance.
-func (d *Folder) Names(keep func(name string) bool) ([]string, error) {
+func (d *Folder) Names(keep func(name string) bool) ([]string, error) { return d.names(keep, maxNames) }
+
+func (d *Folder) names(keep func(name string) bool, most int) ([]string, error) {
 	f, err := d.At.List()
 	if err != nil {
 		return nil, fmt.Errorf("list folder: %w", err)
@@ -231,9 +233,9 @@ func (d *Folder) Names(keep func(name string) bool) ([]string, error) {
 			return out, nil
 		case err != nil:
 			return nil, fmt.Errorf("list folder: %w", err)
-		case len(out) > maxNames:
+		case len(out) > most:
 			return nil, fmt.Errorf("folder of the image: %w of %d locks and VMDK files; move the image to a folder of its own",
-				ondisk.ErrLimit, maxNames)
+				ondisk.ErrLimit, most)
 		}
 	}
 }

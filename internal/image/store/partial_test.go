@@ -2,12 +2,11 @@ package store
 
 import (
 	"os"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -45,22 +44,13 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 	}
 }
 
-// folderOfOrdinaryUser takes the rights of root over files from the thread of a test until its end, and returns a folder
-// of the test. It is opened before, because the folders above it may be for root only.
+// folderOfOrdinaryUser is a folder of a test that has no rights of root.
 func folderOfOrdinaryUser(t *testing.T) *gate.Folder {
 	t.Helper()
 	path := t.TempDir()
 	dir, err := gate.OpenFolder(path)
 	require.NoError(t, err)
-	if os.Geteuid() == 0 {
-		const ordinary = 65534
-		require.NoError(t, os.Chown(path, ordinary, ordinary))
-		runtime.LockOSThread()
-		t.Cleanup(runtime.UnlockOSThread)
-		t.Cleanup(func() { _, _ = unix.SetfsuidRetUid(0) })
-		_, err := unix.SetfsuidRetUid(ordinary)
-		require.NoError(t, err)
-	}
+	disktest.OrdinaryUser(t, path)
 	t.Cleanup(func() { dir.Close() })
 	return dir
 }

@@ -81,9 +81,7 @@ func (t *streamTarget) Pack(unit []byte, off int64) ([]byte, error) {
 	p.out.Reset()
 	p.z.Reset(&p.out)
 	for _, b := range [][]byte{unit, zeros[:t.Unit()-int64(len(unit))]} {
-		if _, err := p.z.Write(b); err != nil {
-			return nil, err
-		}
+		_, _ = p.z.Write(b) // Close returns its error
 	}
 	if err := p.z.Close(); err != nil {
 		return nil, err

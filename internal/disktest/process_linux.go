@@ -1,0 +1,53 @@
+package disktest
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// OrdinaryUser takes the rights of root over files from the thread of a test until its end. A folder becomes that of the
+// user; it must be open, because the folders above it may be for root only.
+func OrdinaryUser(t testing.TB, folder string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	const ordinary = 65534
+	require.NoError(t, os.Chown(folder, ordinary, ordinary))
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	t.Cleanup(func() { _, _ = unix.SetfsuidRetUid(0) })
+	_, err := unix.SetfsuidRetUid(ordinary)
+	require.NoError(t, err)
+}
+
+// mostFiles is more than what a test has open at once.
+const mostFiles = 256
+
+// FewDescriptors runs something that may have no file open, then one, then two …, until it succeeds. Any other error than
+// that there are no descriptors left is returned. The process must have nothing else to do.
+func FewDescriptors(run func() error) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	for most := range uint64(mostFiles) {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: limit.Max}); err != nil {
+			return err
+		}
+		err := run()
+		switch {
+		case errors.Is(err, unix.EMFILE):
+		case err == nil && most == 0:
+			return errors.New("no file is opened")
+		default:
+			return errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+		}
+	}
+	return errors.New("descriptors stay open")
+}
