@@ -76,6 +76,12 @@ func EveryBadRead(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, erro
 	}
 }
 
+// EveryReadCounts lets each read of a disk and each question about its extents fail in turn, which a run must return.
+func EveryReadCounts(t testing.TB, d disk.Disk, run func(d disk.Disk) error) {
+	t.Helper()
+	EveryFault(t, "reads", func(f *Faults) error { return run(faultyDisk{d, f}) })
+}
+
 // requireNotTaken requires that what could not be read was not taken for something else.
 func requireNotTaken(t testing.TB, want, got string, err error, what string) {
 	t.Helper()

@@ -105,13 +105,21 @@ func said(tab *table.Table, parts []boot.Partition) func(d disk.Disk) (string, e
 		if err != nil {
 			return "", err
 		}
-		var text strings.Builder
-		fmt.Fprintln(&text, r.Issues, r.Chain, r.State, r.Signs)
-		for _, x := range r.Refs {
-			fmt.Fprintln(&text, x.Name(), x.Place(), x.Points, x.Target, x.Stays, x.Loss, string(x.Raw))
-		}
-		return text.String(), nil
+		return fmt.Sprint(r.State) + Said(r.Found), nil
 	}
+}
+
+// Said returns what was found, as text.
+func Said(f boot.Found) string {
+	var text strings.Builder
+	fmt.Fprintln(&text, f.Issues, f.Chain, f.Signs)
+	for _, x := range f.Refs {
+		fmt.Fprintln(&text, x.Name(), x.Place(), x.Points, x.Target, x.Stays, x.Loss, string(x.Raw))
+		for _, s := range x.Seals {
+			fmt.Fprintln(&text, s.Name, s.At, string(s.Raw))
+		}
+	}
+	return text.String()
 }
 
 // Texts returns the steps of a boot.

@@ -110,6 +110,14 @@ menuentry 'Windows' {
 `
 )
 
+// A character behind a backslash stands for itself.
+func TestNameWithASpace(t *testing.T) {
+	t.Parallel()
+	const menu = `linux /vmlinuz\ old root=UUID=` + rootFS + "\n"
+	r := boottest.ReadGuest(t, linuxDisk(t, map[string]string{"grub/grub.cfg": menu}, map[string]string{"etc/fstab": ""}))
+	require.Contains(t, boottest.Texts(r.Chain), `partition 1 has the kernel that GRUB starts: "/vmlinuz old", by "/grub/grub.cfg"`)
+}
+
 func TestAnOrdinaryLinux(t *testing.T) {
 	r := boottest.ReadGuest(t, linuxDisk(t, map[string]string{"grub/grub.cfg": debianGRUB},
 		map[string]string{

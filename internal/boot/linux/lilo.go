@@ -130,7 +130,8 @@ var liloReads = boot.Has(
 	[]byte{0xbe, 0x06, 0x00, 0x89, 0xf7, 0xb9, 0x0a, 0x00, 0xb4}, // mov si,6; mov di,si; mov cx,10
 )
 
-// readLiloFirst decodes and checks a first stage. code holds at least the 440 bytes in front of a disk signature.
+// readLiloFirst decodes and checks a first stage, which is known by its magic. code holds at least the 440 bytes in front
+// of a disk signature.
 func readLiloFirst(code []byte) (*liloFirst, error) {
 	s := &liloFirst{}
 	if _, err := binary.Decode(code, binary.LittleEndian, s); err != nil {
@@ -138,8 +139,7 @@ func readLiloFirst(code []byte) (*liloFirst, error) {
 	}
 	major, minor := s.Version&0xff, s.Version>>8
 	switch {
-	case string(s.Magic[:]) != liloMagic || s.Stage != liloStage1 || major < 22 || major > 24 ||
-		(major == 22 && minor < 6):
+	case s.Stage != liloStage1 || major < 22 || major > 24 || (major == 22 && minor < 6):
 		return nil, liloErrorf("the layout of its map is not known, only that of 22.6 to 24")
 	case s.CLI != 0xfa || int(s.CodeLength) > liloMaxCode || !liloReads(code[:liloMaxCode]):
 		return nil, liloErrorf("its first stage is not that of 22.6 to 24")

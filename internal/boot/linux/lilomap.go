@@ -277,7 +277,7 @@ func (m *liloMap) readParameters(p *liloParams, two int64) error {
 		if points, err = m.address(b[message:]); err != nil {
 			return err
 		}
-		if _, err := m.section("message", b[message:]); err != nil {
+		if _, err := m.section("message", points); err != nil {
 			return err
 		}
 	}
@@ -316,12 +316,9 @@ func (m *liloMap) follows(b []byte, n int64) bool {
 	return true
 }
 
-// section reads a row of addresses, whose first sector an address names, and returns how many sectors they name.
-func (m *liloMap) section(what string, addr []byte) (sectors int64, err error) {
-	place, err := m.address(addr)
-	if err != nil {
-		return 0, err
-	}
+// section reads a row of addresses, whose first sector lies at a byte of the disk, and returns how many sectors they
+// name.
+func (m *liloMap) section(what string, place int64) (sectors int64, err error) {
 	var offs []int64
 	var high liloHigh
 	points := int64(0)
@@ -357,8 +354,8 @@ type liloKernel struct {
 	Name    string
 	At      int64 // of what follows the password, in the table
 	RAMDisk uint32
-	Initrd  []byte
-	Start   []byte
+	Initrd  int64 // where the rows of addresses begin, in bytes of the disk
+	Start   int64
 	Flags   uint16
 }
 
@@ -385,25 +382,21 @@ func (m *liloMap) readTable(sectors int64) error {
 	if err != nil {
 		return err
 	}
-	points, err := m.address(kernels[0].Start)
-	if err != nil {
-		return err
-	}
 	var places []int64
-	read := map[string]bool{}
+	read := map[int64]bool{}
 	for _, k := range kernels {
 		places = append(places, k.At+atLiloStart)
 		if k.RAMDisk > 0 {
 			places = append(places, k.At+atLiloInitrd)
 		}
-		if !read[string(k.Start)] { // an alias has the addresses of another name
-			read[string(k.Start)] = true
+		if !read[k.Start] { // an alias has the addresses of another name
+			read[k.Start] = true
 			if err := m.readKernel(k); err != nil {
 				return err
 			}
 		}
 	}
-	return m.refer("LILO table of kernels", points, size, m.shiftAt(places...).sealed(atSum), liloSector)
+	return m.refer("LILO table of kernels", kernels[0].Start, size, m.shiftAt(places...).sealed(atSum), liloSector)
 }
 
 // readKernel reads where a kernel and its initial RAM disk lie.
@@ -429,21 +422,15 @@ func (m *liloMap) readKernel(k liloKernel) error {
 // liloPasswords are the bytes of a password: a SHA-1, or two CRCs. Which of them is a choice of the builder.
 var liloPasswords = []int64{20, 8}
 
-// kernels decodes the table. Only one size of its entries may give kernels.
-func (m *liloMap) kernels(b []byte) (found []liloKernel, err error) {
+// kernels decodes the table. No table can be read with both lengths of passwords: where one has the address of a kernel,
+// the other has zeros or text.
+func (m *liloMap) kernels(b []byte) (list []liloKernel, err error) {
 	for _, password := range liloPasswords {
 		list, bad := m.kernelsOf(b, password)
-		switch {
-		case bad == nil && found != nil:
-			return nil, liloErrorf("its table of kernels can be read in two ways")
-		case bad == nil:
-			found = list
-		case err == nil:
-			err = bad
+		if bad == nil {
+			return list, nil
 		}
-	}
-	if found != nil {
-		return found, nil
+		err = cmp.Or(err, bad)
 	}
 	return nil, err
 }
@@ -456,20 +443,20 @@ func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err er
 		name, rest, _ := strings.Cut(string(b[at:at+liloMaxName]), "\x00")
 		tail := b[at+head:][:liloTail]
 		k := liloKernel{
-			Name: name, At: at + head, RAMDisk: binary.LittleEndian.Uint32(tail), Initrd: tail[atLiloInitrd:atLiloStart],
-			Start: tail[atLiloStart:atLiloFlags], Flags: binary.LittleEndian.Uint16(tail[atLiloFlags:]),
+			Name: name, At: at + head, RAMDisk: binary.LittleEndian.Uint32(tail),
+			Flags: binary.LittleEndian.Uint16(tail[atLiloFlags:]),
 		}
 		if len(name) == liloMaxName || strings.Trim(rest, "\x00") != "" || strings.ContainsFunc(name, unprintable) {
 			return nil, liloErrorf("entry %d of its table of kernels has no name", len(list)+1)
 		}
-		if _, err := m.address(k.Start); err != nil {
+		if k.Start, err = m.address(tail[atLiloStart:]); err != nil {
 			return nil, err
 		}
-		if (k.RAMDisk > 0) == ondisk.IsZero(k.Initrd) {
+		if initrd := tail[atLiloInitrd:atLiloStart]; (k.RAMDisk > 0) == ondisk.IsZero(initrd) {
 			return nil, liloErrorf("size and address of the initial RAM disk of kernel %q contradict each other", k.Name)
 		}
 		if k.RAMDisk > 0 {
-			if _, err := m.address(k.Initrd); err != nil {
+			if k.Initrd, err = m.address(tail[atLiloInitrd:]); err != nil {
 				return nil, err
 			}
 		}

@@ -144,6 +144,10 @@ func liloTables() map[string]liloRefusal {
 			d.bytes.U8(liloAt(d, liloFileTable, 36+9+2), 0xe1)
 			resealLilo(d)
 		}, says: "BIOS drive 0x81"},
+		"ram disk on another drive": {put: func(d liloDisk, _ int64) {
+			d.bytes.U8(liloAt(d, liloFileTable, 36+4+2), 0xe1)
+			resealLilo(d)
+		}, says: "BIOS drive 0x81"},
 		"list of a kernel elsewhere": {put: func(d liloDisk, _ int64) {
 			d.bytes.U16(liloAt(d, liloFileTable, 36+9), uint16(d.kernel[7]))
 			resealLilo(d)

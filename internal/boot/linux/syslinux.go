@@ -65,11 +65,8 @@ func findInVolume(g *boot.Guest, c *boot.Code, p boot.Partition, f *boot.Found) 
 	if !own {
 		at = 0
 	}
-	if _, ok, err := g.Area(p); err != nil || (!ok && at < boot.AreaLen) {
-		return err
-	}
 	b, err := ondisk.Bytes(g.Disk, p.Off+at, 512)
-	if err != nil || !isSyslinux(b) {
+	if !isSyslinux(b) {
 		return err
 	}
 	const loads = "SYSLINUX in the boot sector of partition %d loads ldlinux.sys by sectors that count from the start " +

@@ -17,7 +17,6 @@ const (
 	diskKey     = "DISK"
 	diskValue   = "Information"
 	diskVersion = 3
-	maxDiskInfo = 1 << 20 // bytes; a partition takes 52
 
 	diskInfo = `DISK\Information` // in errors
 )
@@ -88,11 +87,10 @@ type knownPartition struct {
 
 // findLetters finds the letters of all versions of Windows in a SYSTEM.
 func findLetters(h *guestHive, _ *boot.Found) error {
-	err := findMounted(h)
-	if err != nil && !errors.Is(err, ondisk.ErrFormat) {
-		return err
+	finds := func(yield func(func(*guestHive) error, error) bool) {
+		_ = yield(findMounted, nil) && yield(findDiskInformation, nil)
 	}
-	return errors.Join(err, findDiskInformation(h))
+	return each(finds, func(find func(*guestHive) error) error { return find(h) })
 }
 
 func findDiskInformation(h *guestHive) error {
@@ -109,9 +107,6 @@ func findDiskInformation(h *guestHive) error {
 	}
 	if err != nil {
 		return err
-	}
-	if v.Size > maxDiskInfo {
-		return fmt.Errorf("%s of %d bytes: %w of %d bytes", diskInfo, v.Size, ondisk.ErrLimit, maxDiskInfo)
 	}
 	data, err := v.Data()
 	if err != nil {

@@ -141,12 +141,12 @@ func (h *guestHive) ref(kind string, v *hive.Value, off int64) (int, error) {
 	if h.own++; h.own > maxRefs {
 		return 0, fmt.Errorf("%w of %d positions in one file", ondisk.ErrLimit, maxRefs)
 	}
-	r, err := h.position(kind, v, off)
+	r, places, err := h.position(kind, v, off)
 	if err != nil {
 		return 0, err
 	}
 	aim(h.g, &r)
-	return r.Target, h.add(r, v, off)
+	return r.Target, h.add(r, places)
 }
 
 // other adds a reference of the 8 bytes at off of a value that names a partition of another disk by its signature. loss
@@ -160,7 +160,7 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 		h.unlisted++
 		return nil
 	}
-	r, err := h.position(kind, v, off)
+	r, places, err := h.position(kind, v, off)
 	if err != nil && boot.Understood(err) {
 		h.unlisted++
 		return nil
@@ -173,26 +173,29 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 		r.Remedy = "give the drive letter back after the first boot of the copies"
 	}
 	h.others++
-	return h.add(r, v, off)
+	return h.add(r, places)
 }
 
-// position reads the 8 bytes at off of a value.
-func (h *guestHive) position(kind string, v *hive.Value, off int64) (boot.Ref, error) {
-	places, err := h.places(v, off)
+// position reads the 8 bytes at off of a value, and returns where they lie in the files of the hive.
+func (h *guestHive) position(kind string, v *hive.Value, off int64) (r boot.Ref, places []hive.Place, err error) {
+	ranges, err := v.Where(off, 8)
 	if err != nil {
-		return boot.Ref{}, err
+		return r, nil, err
+	}
+	for _, x := range ranges {
+		places = append(places, h.Places(x)...)
 	}
 	file := h.files[places[0].File]
-	r := boot.Ref{Kind: kind, Partition: h.p.Number, File: file.Path, Off: places[0].Off, Encode: encodeBytes}
+	r = boot.Ref{Kind: kind, Partition: h.p.Number, File: file.Path, Off: places[0].Off, Encode: encodeBytes}
 	for _, place := range places {
 		at, raw, err := h.g.At(h.p, h.files[place.File], place.Off, place.Len)
 		if err != nil {
-			return boot.Ref{}, err
+			return r, nil, err
 		}
 		r.At, r.Raw = append(r.At, at...), append(r.Raw, raw...)
 	}
 	r.Points = ondisk.I64(min(binary.LittleEndian.Uint64(r.Raw), math.MaxInt64))
-	return r, nil
+	return r, places, nil
 }
 
 // aim sets the partition that starts where a reference points. These references always mean a start.
@@ -230,8 +233,8 @@ func (r *fileRefs) keep(f *boot.Found) error {
 		}
 		if err != nil {
 			r.hold(f, err)
-		} else if err := r.noteOpen(f); err != nil {
-			return err
+		} else {
+			r.noteOpen(f)
 		}
 	}
 	f.Refs = append(f.Refs, r.refs...)

@@ -118,21 +118,8 @@ func (h *guestHive) noteHot(f *boot.Found) {
 	})
 }
 
-// places returns where the 8 bytes at off of a value lie.
-func (h *guestHive) places(v *hive.Value, off int64) ([]hive.Place, error) {
-	ranges, err := v.Where(off, 8)
-	if err != nil {
-		return nil, err
-	}
-	var out []hive.Place
-	for _, r := range ranges {
-		out = append(out, h.Places(r)...)
-	}
-	return out, nil
-}
-
-// add keeps a reference of a state, if no state before had it.
-func (h *guestHive) add(r boot.Ref, v *hive.Value, off int64) (err error) {
+// add keeps a reference of a state with its places in the files, if no state before had it.
+func (h *guestHive) add(r boot.Ref, places []hive.Place) (err error) {
 	first := r.At[0].Off
 	for _, i := range h.at[first] {
 		if old := h.refs[i]; slices.Equal(old.At, r.At) && old.Kind == r.Kind && old.Points == r.Points {
@@ -143,7 +130,7 @@ func (h *guestHive) add(r boot.Ref, v *hive.Value, off int64) (err error) {
 		return fmt.Errorf("%w of %d places of positions in a hive and its logs", ondisk.ErrLimit, maxPlaces)
 	}
 	if movable(&r) {
-		if r.Seals, err = h.sealsOf(v, off); err != nil {
+		if r.Seals, err = h.sealsOf(places); err != nil {
 			return err
 		}
 	}
@@ -155,12 +142,8 @@ func (h *guestHive) add(r boot.Ref, v *hive.Value, off int64) (err error) {
 // movable reports whether a move of this disk or of another can rewrite a reference.
 func movable(r *boot.Ref) bool { return r.Target != 0 || r.Disk != 0 }
 
-// sealsOf returns the entries of logs whose hashes cover the 8 bytes at off of a value.
-func (h *guestHive) sealsOf(v *hive.Value, off int64) ([]*boot.Seal, error) {
-	places, err := h.places(v, off)
-	if err != nil {
-		return nil, err
-	}
+// sealsOf returns the entries of logs whose hashes cover places.
+func (h *guestHive) sealsOf(places []hive.Place) ([]*boot.Seal, error) {
 	var out []*boot.Seal
 	for _, p := range places {
 		entry, ok := h.recovery.Seal(p)

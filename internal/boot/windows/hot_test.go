@@ -123,6 +123,7 @@ func TestMirrorOfAnOpenHive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := boottest.Read(t, windowsDisk(t, map[string][]byte{
 				file: tc.hive, file + ".LOG": hiveforge.OldLog(stale, 2, c), file + ".ALT": tc.mirror,
+				file + ".ALT.ALT": c, // there is no mirror of a mirror
 			}))
 			var got []string
 			for _, fate := range fates(stored(r)) {

@@ -28,13 +28,9 @@ func (r *fileRefs) lasting() error {
 			return ondisk.In(ondisk.ErrUnsupported, "NTFS is marked dirty: Windows was not shut down cleanly")
 		}
 	}
-	log, err := logOf(r.g, r.p)
-	if err == nil && log == nil {
+	if log, err := logOf(r.g, r.p); err == nil && log == nil {
 		return ondisk.In(ondisk.ErrUnsupported,
 			"NTFS has no $LogFile, so it is not known whether Windows was shut down cleanly")
-	}
-	if err != nil {
-		return err
 	}
 	return r.replayed()
 }
@@ -46,14 +42,7 @@ func (r *fileRefs) mirrored() error {
 	if !slices.ContainsFunc(r.p.Volume.Issues, dirty) {
 		return nil
 	}
-	files, err := windowsFiles(r.g, r.p)
-	if err != nil {
-		return err
-	}
-	v, ok := files.(fat.Volume)
-	if !ok {
-		panic("windows: a FAT that is no fat.Volume")
-	}
+	v := opened[fat.Volume](r.g, r.p)
 	for _, path := range append([]string{r.file.Path}, r.beside...) {
 		if err := v.Mirrored(path); err != nil && !boot.Understood(err) {
 			return ondisk.Shift(err, r.p.Off)
@@ -131,10 +120,7 @@ func readLog(g *boot.Guest, p boot.Partition) (*journal.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := ntfsOf(g, p)
-	if err != nil {
-		return nil, err
-	}
+	v := opened[ntfs.Volume](g, p)
 	cluster, record := v.Sizes()
 	log, err := journal.Read(file, journal.Volume{Source: v.Disk(), Cluster: cluster, Record: record, MFT: v.Record})
 	if err != nil && boot.Understood(err) {
@@ -144,16 +130,10 @@ func readLog(g *boot.Guest, p boot.Partition) (*journal.Log, error) {
 	return log, err
 }
 
-func ntfsOf(g *boot.Guest, p boot.Partition) (ntfs.Volume, error) {
-	files, err := windowsFiles(g, p)
-	if err != nil {
-		return nil, err
-	}
-	v, ok := files.(ntfs.Volume)
-	if !ok {
-		panic("windows: an NTFS that is no ntfs.Volume")
-	}
-	return v, nil
+// opened returns the file system of a partition. A file of it was opened before, so that it is there.
+func opened[V any](g *boot.Guest, p boot.Partition) V {
+	files, _ := windowsFiles(g, p)
+	return files.(V)
 }
 
 // replayed returns nil if the replay of an open log changes nothing of the file, of those beside it, and of the
@@ -163,7 +143,7 @@ func (r *fileRefs) replayed() error {
 		return nil
 	}
 	log, err := logOf(r.g, r.p)
-	if err != nil || log == nil || len(log.Writes) == 0 {
+	if log == nil || len(log.Writes) == 0 {
 		return err
 	}
 	patched, err := r.patched()
@@ -177,28 +157,21 @@ func (r *fileRefs) replayed() error {
 }
 
 // noteOpen reports that an open log was found harmless.
-func (r *fileRefs) noteOpen(f *boot.Found) error {
-	if r.p.Volume.Kind != volume.NTFS {
-		return nil
-	}
-	log, err := logOf(r.g, r.p)
-	if err == nil && log.State == journal.Open {
+func (r *fileRefs) noteOpen(f *boot.Found) {
+	log := memoryOf(r.g).logs[r.p.Number].Log
+	if log != nil && log.State == journal.Open {
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "ntfs-open", Effect: ondisk.Note, OnMove: true,
 			Text: fmt.Sprintf("the NTFS of partition %d was in use when it was copied: "+
 				"no write that its log holds (%d) touches %s", r.p.Number, len(log.Writes), shown(r.file.Path)),
 		})
 	}
-	return err
 }
 
 // patched returns what a replay must leave alone.
 func (r *fileRefs) patched() (journal.Patched, error) {
 	var out journal.Patched
-	v, err := ntfsOf(r.g, r.p)
-	if err != nil {
-		return out, err
-	}
+	v := opened[ntfs.Volume](r.g, r.p)
 	places := func(at []disk.Range) {
 		for _, x := range at {
 			out.Bytes = append(out.Bytes, disk.Range{Off: x.Off - r.p.Off, Len: x.Len})

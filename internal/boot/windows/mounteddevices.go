@@ -23,10 +23,10 @@ const checkLetters = "go on with --allow-unbootable, and give the drive letters 
 
 // systemHives returns the paths of the hives SYSTEM in a partition.
 func systemHives(g *boot.Guest, p boot.Partition) (paths []string, err error) {
-	err = eachWindows(g, p, func(folder string) error {
+	folders, err := foldersOf(g, p)
+	for _, folder := range folders {
 		paths = append(paths, folder+"/"+systemHive)
-		return nil
-	})
+	}
 	return paths, err
 }
 

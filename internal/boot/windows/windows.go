@@ -50,11 +50,12 @@ func findWindows(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		}
 		return unreadable(f, p, loads, err)
 	}
-	return eachWindows(g, p, func(folder string) error {
+	folders, err := foldersOf(g, p)
+	for _, folder := range folders {
 		f.Windows = true
 		f.Link(p.Number, "partition %d holds a Windows in \\%s", p.Number, folder)
-		return nil
-	})
+	}
+	return err
 }
 
 // loadsWindows returns the file that a boot sector loads, by generation of Windows; empty for any other.
@@ -177,34 +178,22 @@ func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File,
 	return nil, err
 }
 
-// eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM, readable or not. Outside
-// of the usual folders it must be readable, since many other folders are links.
-func eachWindows(g *boot.Guest, p boot.Partition, do func(folder string) error) error {
-	if _, err := windowsFiles(g, p); err != nil {
-		if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
-			return nil // nothing of it can be read, which findWindows reports
-		}
-		return err
+// foldersOf returns the folders of a partition that hold a Windows: those with a SYSTEM, readable or not. Outside of the
+// usual folders it must be readable, since many other folders are links.
+func foldersOf(g *boot.Guest, p boot.Partition) ([]string, error) {
+	root := memoryOf(g).roots[p.Number]
+	if root.searched {
+		return root.windows, nil
 	}
-	roots := memoryOf(g).roots
-	root := roots[p.Number]
-	if !root.searched {
-		if err := root.search(g, p); err != nil {
-			return err
-		}
-		roots[p.Number] = root
+	if err := root.search(g, p); err != nil {
+		return nil, err
 	}
-	for _, folder := range root.windows {
-		if err := do(folder); err != nil {
-			return err
-		}
-	}
-	return nil
+	memoryOf(g).roots[p.Number] = root
+	return root.windows, nil
 }
 
 // search finds the folders that hold a Windows.
 func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
-	r.searched = true
 	for i, folder := range slices.Concat(windowsFolders, r.folders) {
 		file, err := windowsFile(g, p, folder+"/"+systemHive)
 		switch {
@@ -217,6 +206,7 @@ func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
 		}
 		r.windows = append(r.windows, folder)
 	}
+	r.searched = true
 	return nil
 }
 

@@ -1,0 +1,153 @@
+package linux_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/linux"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+)
+
+// extOfTree is extOf for a folder, so that its files can have holes.
+func extOfTree(t testing.TB, dir string) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ext")
+	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-d", dir, path, "1M")
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return b
+}
+
+// onePartition is a disk with code that is not known, and a file system.
+func onePartition(t testing.TB, volume []byte) *boot.Guest {
+	t.Helper()
+	f := tableforge.NewMBR(4096, tableforge.Slot{Type: 0x83, Start: bootLBA, Sectors: 2048})
+	f.U8(0, 0xfa)
+	f.Put(bootLBA*512, volume)
+	d := boottest.Disk(f)
+	tab, parts := boottest.Partitions(t, d)
+	return boottest.Guest(d, tab, parts)
+}
+
+const unseen = "whose files cannot be read"
+
+// Files that are larger than configuration is, and more of them than a disk has, are not read; a system can lie behind
+// them.
+func TestLimitsOfConfiguration(t *testing.T) {
+	t.Parallel()
+	const position = "image=/dev/sda3\n" // a chain loader of a partition, in lilo.conf
+	names := []string{"etc/fstab", "etc/crypttab", "etc/default/grub", "etc/kernel/cmdline", "etc/dracut.conf"}
+	many := map[string]string{"etc/lilo.conf": position}
+	for i := range 64 {
+		many[fmt.Sprintf("etc/dracut.conf.d/%d.conf", i)] = ""
+	}
+	for name, tc := range map[string]struct {
+		sizes map[string]int64
+		files map[string]string
+		seen  bool
+	}{
+		"files of a MiB":         {sizes: map[string]int64{names[0]: 1 << 20, names[1]: 1 << 20}, seen: true},
+		"a file that is larger":  {sizes: map[string]int64{names[1]: 1<<20 + 1}},
+		"files of 4 MiB and one": {sizes: map[string]int64{names[0]: 1 << 20, names[1]: 1 << 20, names[2]: 1 << 20, names[3]: 1 << 20, names[4]: 1}},
+		"65 files":               {files: many},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := tree(t, tc.files)
+			for name, size := range tc.sizes {
+				path := filepath.Join(dir, filepath.FromSlash(name))
+				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+				require.NoError(t, os.WriteFile(path, nil, 0o600))
+				require.NoError(t, os.Truncate(path, size))
+			}
+			g := onePartition(t, extOfTree(t, dir))
+			g.Partitions[0].Active = false
+			r := boottest.ReadGuest(t, g)
+			r.Chain = nil // of the files that were read
+			require.Equal(t, !tc.seen, strings.Contains(r.Needs(g.Partitions[0]), unseen), r.Needs(g.Partitions[0]))
+		})
+	}
+}
+
+// So many names are looked up on a disk. Behind them no partition is looked into, whether it has folders to list or files
+// to open.
+func TestNamesOfADisk(t *testing.T) {
+	t.Parallel()
+	full := extOfTree(t, tree(t, map[string]string{"etc/hosts": "", "boot/x": "", "efi/x": ""}))
+	for name, put := range map[string]func(name string) error{
+		"efi":          func(name string) error { return os.Mkdir(name, 0o700) },
+		"syslinux.cfg": func(name string) error { return os.WriteFile(name, nil, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			require.NoError(t, put(filepath.Join(dir, name)))
+			small := extOfTree(t, dir)
+			f := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x83, Start: bootLBA, Sectors: 2048},
+				tableforge.Slot{Type: 0x83, Start: rootLBA, Sectors: 2048})
+			f.U8(0, 0xfa)
+			f.Put(bootLBA*512, full)
+			f.Put(rootLBA*512, small)
+			for copies, all := range map[int]bool{2: true, 60: false} {
+				d := boottest.Disk(f)
+				tab, parts := boottest.Partitions(t, d)
+				last := parts[1]
+				parts = slices.Repeat(parts[:1], copies)
+				for i := range parts {
+					parts[i].Number = i + 10
+				}
+				parts = append(parts, last)
+				r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
+				r.Chain = nil
+				require.Equal(t, !all, strings.Contains(r.Needs(last), unseen), r.Needs(last))
+			}
+		})
+	}
+}
+
+// A sector of a file that cannot be read is an error, whatever is wrong with files behind it.
+func TestBadSectorInFrontOfABrokenFile(t *testing.T) {
+	t.Parallel()
+	for _, names := range [][2]string{{"etc/fstab", "etc/crypttab"}, {"etc/dracut.conf.d/1.conf", "etc/dracut.conf.d/2.conf"}} {
+		const text = "# a file of which a sector is bad\n"
+		dir := tree(t, map[string]string{names[0]: text, names[1]: ""})
+		require.NoError(t, os.Truncate(filepath.Join(dir, names[1]), 2<<20))
+		volume := extOfTree(t, dir)
+		g := onePartition(t, volume)
+		at := bootLBA*512 + int64(bytes.Index(volume, []byte(text)))
+		g.Disk = disktest.NewBadDisk(g.Disk, at&^511)
+		_, err := linux.Configuration.Find(g)
+		require.ErrorIs(t, err, disktest.ErrFault, names[0])
+	}
+}
+
+// A map that is empty, or in a partition that ends behind the disk, is not that of a LILO which can be followed.
+func TestLiloWithoutAMap(t *testing.T) {
+	t.Parallel()
+	d := newLiloDisk(t, "boot/map", "boot/other")
+	d.install().Put(d.bytes, 0)
+	path := filepath.Join(t.TempDir(), "ext")
+	volume := d.bytes[liloStart*512:][:liloParts*512]
+	require.NoError(t, os.WriteFile(path, volume, 0o600))
+	disktest.Run(t, "debugfs", "-w", "-R", "write /dev/null boot/map", path)
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	d.bytes.Put(liloStart*512, b)
+	requireLiloRefused(t, liloGuest(t, d.bytes), "partition 1: ")
+
+	d = newLiloDisk(t)
+	d.install().Put(d.bytes, 0)
+	g := liloGuest(t, d.bytes)
+	g.Partitions[0].Len = g.Disk.Size()
+	requireLiloRefused(t, g, "partition 1: ")
+}

@@ -1,0 +1,238 @@
+package windows_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/windows"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/fs/ntfs"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// ntfsSectors is the length of the partition of an ntfsDisk, and ntfsCluster that of its clusters in bytes.
+const ntfsSectors, ntfsCluster = 10000, 4096
+
+// ntfsDisk is the disk of these tests with an NTFS in its second partition.
+type ntfsDisk struct {
+	forge.Bytes
+	fs guestfile.FS
+}
+
+// newNTFSDisk fills the NTFS with wimlib, which needs no mount.
+func newNTFSDisk(t testing.TB, files map[string][]byte) *ntfsDisk {
+	t.Helper()
+	volume, tree, wim := filepath.Join(t.TempDir(), "ntfs"), t.TempDir(), filepath.Join(t.TempDir(), "wim")
+	for name, b := range files {
+		name = filepath.Join(tree, filepath.FromSlash(name))
+		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o700))
+		require.NoError(t, os.WriteFile(name, b, 0o600))
+	}
+	list := filepath.Join(t.TempDir(), "list")
+	require.NoError(t, os.WriteFile(list, []byte("[ExclusionList]\n"), 0o600)) // else wimlib leaves out hiberfil.sys
+	require.NoError(t, os.WriteFile(volume, make([]byte, ntfsSectors*512), 0o600))
+	disktest.Run(t, "mkntfs", "-F", "-q", "-c", fmt.Sprint(ntfsCluster), "-p", "40063", "-H", "255", "-S", "63", volume)
+	disktest.Run(t, "wimcapture", "--no-acls", "--compress=none", "--config="+list, tree, wim)
+	disktest.Run(t, "wimapply", wim, "1", volume)
+	b, err := os.ReadFile(volume)
+	require.NoError(t, err)
+	d := &ntfsDisk{Bytes: windowsDisk(t, nil)}
+	d.Put(secondStart, b)
+	d.fs, err = ntfs.Open(guestfile.NewBudget(), disk.Section(boottest.Disk(b), disk.Range{Len: int64(len(b))}))
+	require.NoError(t, err)
+	return d
+}
+
+// cluster is where a byte of a file lies.
+func (d *ntfsDisk) cluster(t testing.TB, path string, off int64) int64 {
+	t.Helper()
+	f, err := d.fs.Open(path)
+	require.NoError(t, err)
+	at, err := f.Where(off, 1)
+	require.NoError(t, err)
+	return at[0].Off / ntfsCluster
+}
+
+// onRecord is an operation on a record of the MFT.
+func (d *ntfsDisk) onRecord(t testing.TB, op uint16, n int64, redo []byte) []byte {
+	t.Helper()
+	return fsforge.OnRecord(op, n, d.cluster(t, "$MFT", 0), redo)
+}
+
+// trace has the records that lead to a file.
+func (d *ntfsDisk) trace(t testing.TB, path string) ntfs.Trace {
+	t.Helper()
+	trace, err := d.fs.(ntfs.Volume).Trace(path)
+	require.NoError(t, err)
+	return trace
+}
+
+// used returns the disk with a log that was in use, and these records in it.
+func (d *ntfsDisk) used(t testing.TB, records ...[]byte) forge.Bytes {
+	t.Helper()
+	f, err := d.fs.Open("$LogFile")
+	require.NoError(t, err)
+	l := fsforge.NewLogFile(f.Size())
+	for _, r := range records {
+		l.Add(r)
+	}
+	out := slices.Clone(d.Bytes)
+	out.Put(secondStart+d.cluster(t, "$LogFile", 0)*ntfsCluster, l.Sealed())
+	return out
+}
+
+// letterOf returns whether the letter that names the NTFS follows, and what is said of it.
+func letterOf(t testing.TB, b []byte) (follows bool, issues []ondisk.Issue) {
+	t.Helper()
+	d := boottest.Disk(b)
+	tab, parts := boottest.Partitions(t, d)
+	r := boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
+	follows = slices.ContainsFunc(stored(r), boot.Ref.Follows)
+	return follows, append(boottest.Issues(r, "mounted-devices"), boottest.Issues(r, "ntfs-open")...)
+}
+
+// ntfsLetters is a SYSTEM in which a letter names the NTFS.
+func ntfsLetters() forge.Bytes {
+	return systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, secondStart)))
+}
+
+const ntfsSystem = "Windows/System32/config/SYSTEM"
+
+// A position in a file of an NTFS that was in use is rewritten where the replay of its log leaves alone all that leads to
+// it: its bytes, its record, the folders on its path. For a hive that is open, its logs count as it does, and no name may
+// come or go beside it.
+func TestOpenLogOfNTFS(t *testing.T) {
+	t.Parallel()
+	const mapping, times, toRoot, clusters = 0x09, 0x0b, 0x0c, 0x08
+	hive, log := ntfsLetters(), ntfsSystem+".LOG1"
+	old := slices.Clone(hive)
+	old[len(old)-100]++
+	for name, files := range map[string]map[string][]byte{
+		"closed": {ntfsSystem: hive},
+		"open":   {ntfsSystem: hiveforge.Dirty(old, 7), log: hiveforge.Log(old, 6, hive)},
+	} {
+		open := name == "open"
+		if !open {
+			files[log] = []byte("nothing") // which a closed hive does not need
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newNTFSDisk(t, files)
+			own, beside := d.trace(t, ntfsSystem), d.trace(t, log)
+			at := int64(bytes.Index(files[ntfsSystem], mounted(signature, secondStart)))
+			other := make(forge.Bytes, 0x10) // the entry of a file in a folder
+			other.U64(0, 7<<48|1000)
+			for what, tc := range map[string]struct {
+				pending [][]byte
+				refused string
+			}{
+				"nothing":                   {},
+				"another file":              {pending: [][]byte{d.onRecord(t, mapping, 1000, nil)}},
+				"a cluster of another file": {pending: [][]byte{fsforge.OnCluster(clusters, d.cluster(t, ntfsSystem, 0)-1)}},
+				"the bytes":                 {[][]byte{fsforge.OnCluster(clusters, d.cluster(t, ntfsSystem, at))}, "patched bytes"},
+				"the file":                  {[][]byte{d.onRecord(t, mapping, own.File[0], make([]byte, 8))}, "the file, record"},
+				"a folder":                  {[][]byte{d.onRecord(t, mapping, own.Folders[1], make([]byte, 8))}, "a folder of its path"},
+				"its log": {
+					[][]byte{d.onRecord(t, times, beside.File[0], make([]byte, 8))},
+					map[bool]string{true: "the file, record", false: ""}[open],
+				},
+				"a name beside it": {
+					[][]byte{d.onRecord(t, toRoot, own.Parent[0], other)},
+					map[bool]string{true: "a folder of its path", false: ""}[open],
+				},
+			} {
+				follows, issues := letterOf(t, d.used(t, tc.pending...))
+				require.Len(t, issues, 1, what)
+				require.Equal(t, tc.refused == "", follows, "%s: %v", what, issues)
+				if tc.refused == "" {
+					require.Equal(t, "ntfs-open", issues[0].Code, what)
+					require.Contains(t, issues[0].Text, fmt.Sprintf("no write that its log holds (%d) touches", len(tc.pending)))
+					continue
+				}
+				require.Equal(t, ondisk.Unbootable, issues[0].Effect, what)
+				require.Contains(t, issues[0].Text, "$LogFile of NTFS is open", what)
+				require.Contains(t, issues[0].Text, tc.refused, what)
+			}
+		})
+	}
+}
+
+// Without a log that can be read, and on a volume that is marked, no position of an NTFS is rewritten.
+func TestNTFSWithoutItsLog(t *testing.T) {
+	t.Parallel()
+	d := newNTFSDisk(t, map[string][]byte{ntfsSystem: ntfsLetters()})
+	wide := func(s string) (b []byte) {
+		for _, c := range []byte(s) {
+			b = append(b, c, 0)
+		}
+		return b
+	}
+	broken := d.used(t)
+	broken.Put(secondStart+d.cluster(t, "$LogFile", 0)*ntfsCluster, bytes.Repeat([]byte("CHKD"), 4*ntfsCluster))
+	for name, tc := range map[string]struct {
+		disk []byte
+		why  string
+	}{
+		"none":   {bytes.ReplaceAll(d.Bytes, wide("$LogFile"), wide("$LogFilf")), "NTFS has no $LogFile"},
+		"broken": {broken, "$LogFile of NTFS cannot be read"},
+		"empty":  {d.Bytes, ""},
+	} {
+		follows, issues := letterOf(t, tc.disk)
+		require.Equal(t, tc.why == "", follows, name)
+		if tc.why != "" {
+			require.Len(t, issues, 1, name)
+			require.Contains(t, issues[0].Text, tc.why, name)
+		}
+	}
+	dd := boottest.Disk(d.Bytes)
+	tab, parts := boottest.Partitions(t, dd)
+	parts[1].Volume.Issues = append(parts[1].Volume.Issues, ondisk.Issue{Code: "ntfs-dirty"})
+	r := boottest.ReadGuest(t, boottest.Guest(dd, tab, parts))
+	require.False(t, slices.ContainsFunc(stored(r), boot.Ref.Follows))
+	require.Len(t, boottest.Issues(r, "mounted-devices"), 1)
+	require.Contains(t, boottest.Issues(r, "mounted-devices")[0].Text, "NTFS is marked dirty")
+}
+
+// Each finder returns the error of each of its reads, whichever of them another finder made before.
+func TestEachReadOfAFinder(t *testing.T) {
+	t.Parallel()
+	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)), binaryValue(`\DosDevices\D:`, mounted(elsewhere, nowhere)))
+	letters := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)), binaryValue(`\DosDevices\D:`, mounted(elsewhere, fatStart)))
+	files := map[string][]byte{
+		ntfsSystem: hiveforge.Dirty(stale, 7), ntfsSystem + ".LOG1": hiveforge.Log(stale, 6, letters),
+		"Boot/BCD":     bootStore(element{"11000001", plain(mbrDevice(signature, fatStart))}),
+		"hiberfil.sys": []byte("wake"), "boot.ini": menu(`C:\linux.bin="Linux"`), "linux.bin": saved(40063),
+		"Windows/System32/Recovery/ReAgent.xml": []byte(agent(location("\n  ", "WinreLocation", fmt.Sprint(signature), "32256"))),
+	}
+	n := newNTFSDisk(t, files)
+	pending := n.used(t, n.onRecord(t, 0x09, 1000, nil))
+	pending.U8(tableforge.MBREntries, 0)
+	pending.U8(tableforge.MBREntries+16, 0x80)
+	d := boottest.Disk(pending)
+	tab, parts := boottest.Partitions(t, d)
+	for _, finder := range []boot.Finder{
+		windows.Hibernation, windows.Folders, windows.BootIni, windows.BCD, windows.MountedDevices, windows.Recovery, windows.Logs,
+	} {
+		t.Run(finder.Name, func(t *testing.T) {
+			t.Parallel()
+			disktest.EveryReadCounts(t, d, func(d disk.Disk) error {
+				_, err := finder.Find(boottest.Guest(d, tab, parts))
+				return err
+			})
+		})
+	}
+}
