@@ -1,9 +1,12 @@
 package judge
 
-import "image"
+import (
+	"image"
+	"strings"
+)
 
-// alphabet names the glyphs of text that guests paint in graphics, as a Linux console does. The names mean nothing: two
-// runs with the same font have the same names for the same characters, and so can be compared as text.
+// alphabet names the glyphs of text that guests paint in graphics, as a Linux console does. Those of known fonts are
+// their characters. The names of others mean nothing, but two runs have the same names for the same glyphs.
 type alphabet map[[glyphHeight]byte]rune
 
 // A console paints characters of the size that VGA has. Source: Linux lib/fonts/font_8x16.c, the default.
@@ -46,9 +49,14 @@ func (a alphabet) read(p *image.NRGBA) []string {
 	forgetTimes(rows)
 	out := make([]string, len(rows))
 	for y, row := range rows {
-		out[y] = string(row)
+		out[y] = strings.TrimRight(string(row), " ")
 	}
-	return out
+	return joined(out, size.X/glyphWidth)
+}
+
+// readable reports whether a line has known characters only.
+func readable(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r >= firstName })
 }
 
 // name returns the name of the glyph in a cell, a blank for a cell of one colour. False: the cell has more than two
@@ -71,6 +79,9 @@ func (a alphabet) name(p *image.NRGBA, x, y int) (rune, bool) {
 			shape[dy] |= 0x80 >> dx
 		}
 	}
+	if r, ok := character(shape); ok {
+		return r, true
+	}
 	if !inked || bar(shape) {
 		return ' ', true
 	}
@@ -92,13 +103,13 @@ func bar(shape [glyphHeight]byte) bool {
 	return true
 }
 
-// forgetTimes removes the digits of the times in a kernel log, "[    1.234567] ", where three rows and more have the
-// brackets and the point. Source: Linux kernel/printk/printk.c, print_time.
+// forgetTimes removes the digits of the times in a kernel log of an unknown font, "[    1.234567] ", where three rows and
+// more have the brackets and the point. Source: Linux kernel/printk/printk.c, print_time.
 func forgetTimes(rows [][]rune) {
 	const open, point, shut, digits = 0, 6, 13, 15
 	counts := map[[3]rune][]int{}
 	for y, row := range rows {
-		if len(row) > digits && row[open] != ' ' && row[point] != ' ' && row[shut] != ' ' && row[shut+1] == ' ' {
+		if len(row) > digits && row[open] >= firstName && row[point] != ' ' && row[shut] != ' ' && row[shut+1] == ' ' {
 			key := [3]rune{row[open], row[point], row[shut]}
 			counts[key] = append(counts[key], y)
 		}

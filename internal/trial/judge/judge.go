@@ -179,6 +179,9 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 			b.came(), a.came())
 	}
 	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.came(), a.came())
+	if b.came() == a.came() {
+		reason = "both runs come to " + a.came() + ", and show other things before"
+	}
 	if d := all[0]; d.Where == Picture && d.Share < 1 {
 		reason = fmt.Sprintf("%.1f %% of the pixels of the last screens differ, in areas too large for a clock or a cursor",
 			100*d.Share)
@@ -195,7 +198,8 @@ func stoppedAlike(b, a *side) bool {
 	if bFails.norm != aFails.norm || bFails.norm == "" || !maps.Equal(b.failures, a.failures) {
 		return bFails.norm == "" && b.film.Ended == a.film.Ended
 	}
-	return (b.picture != nil || a.picture != nil || alikeLast(b.final, a.final)) && alikeLast(b.tail, a.tail)
+	unread := b.picture != nil && len(b.final) == 0 || a.picture != nil && len(a.final) == 0
+	return (unread || alikeLast(b.final, a.final)) && alikeLast(b.tail, a.tail)
 }
 
 // alikeLast reports whether the lowest lines are the same, or both failures.
@@ -287,7 +291,7 @@ func (s *side) onTheWay() bool {
 
 // came describes what a run came to.
 func (s *side) came() string {
-	if l, ok := last(s.final); ok && s.picture == nil {
+	if l, ok := last(s.final); ok && readable(l.shown) {
 		return "the line " + quoted(l.shown)
 	}
 	if s.picture != nil {

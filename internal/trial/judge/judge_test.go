@@ -78,6 +78,18 @@ var compared = []struct {
 		after: shown("[    0.004000] clocksource: tsc-early: mask: 0xffffffffffffffff max_cycles: 0x24\n8c7, max_idle_ns: 440795285103 ns\n" +
 			"[    0.1] a\nlogin:"), want: Same,
 	}, {
+		name:   "a line of a kernel's log that fills its row",
+		before: shown("[    0.1] " + strings.Repeat("x", 64) + " 99 usecs\n[    0.2] y\nlogin:"),
+		after:  shown("[    0.1] " + strings.Repeat("x", 64) + " 1 usecs\n[    0.2] y\nlogin:"), want: Same,
+	}, {
+		name: "timers of a slow machine", before: shown("[    0.100000] a\nlogin:"),
+		after: shown("[    0.100000] a\n[    0.110000] ..MP-BIOS bug: 8254 timer not connected to IO-APIC\n" +
+			"[    0.120000] ...trying to set up timer (IRQ0) through the 8259A ...\n[    0.130000] ..... (found apic 0 pin 2) ...\n" +
+			"[    0.140000] ....... works.\n[    0.150000] TSC found unstable after boot, most likely due to broken BIOS.\nlogin:"), want: Same,
+	}, {
+		name: "a timer that fails", before: shown("[    0.100000] a\nlogin:"),
+		after: shown("[    0.100000] a\n[    0.140000] ....... failed :(.\nlogin:"), want: Differs,
+	}, {
 		name: "a line that fills more than a row", before: shown(strings.Repeat("x", 80) + "\nyz\nlogin:"),
 		after: shown(strings.Repeat("x", 80) + "\nyy\nlogin:"), want: Differs,
 	}, {
@@ -364,6 +376,25 @@ func TestPaintedText(t *testing.T) {
 	}
 }
 
+// Glyphs of known fonts are characters. Source: Linux lib/fonts/font_8x16.c; Lat15-Fixed16 of console-setup 1.221.
+func TestKnownFonts(t *testing.T) {
+	t.Parallel()
+	require.Len(t, characters, 2*('~'-'!'+1), "a glyph has two characters")
+	for want, shapes := range map[rune][2][glyphHeight]byte{
+		'!': {{0, 0, 0x18, 0x3c, 0x3c, 0x3c, 0x18, 0x18, 0x18, 0, 0x18, 0x18}, {0, 0, 0, 0, 0x08, 0x08, 0x08, 0x08, 0x08, 0x08, 0x08, 0, 0x08, 0x08}},
+		'$': {{0x18, 0x18, 0x7c, 0xc6, 0xc2, 0xc0, 0x7c, 0x06, 0x06, 0x86, 0xc6, 0x7c, 0x18, 0x18}, {0, 0, 0, 0, 0x08, 0x3e, 0x49, 0x48, 0x38, 0x0e, 0x09, 0x49, 0x3e, 0x08}},
+		'(': {{0, 0, 0x0c, 0x18, 0x30, 0x30, 0x30, 0x30, 0x30, 0x30, 0x18, 0x0c}, {0, 0, 0, 0x04, 0x08, 0x08, 0x10, 0x10, 0x10, 0x10, 0x10, 0x10, 0x08, 0x08, 0x04}},
+	} {
+		for _, shape := range shapes {
+			got, ok := character(shape)
+			require.True(t, ok)
+			require.Equal(t, string(want), string(got))
+		}
+	}
+	_, ok := character([glyphHeight]byte{})
+	require.False(t, ok)
+}
+
 // An animation that never ends is no difference; what stands beside it is.
 func TestRestlessPictures(t *testing.T) {
 	t.Parallel()
@@ -385,6 +416,7 @@ func TestRestlessPictures(t *testing.T) {
 
 func FuzzCompare(f *testing.F) {
 	f.Add([]byte(bios+"boot:"), []byte(kernelLog), painted(desktop(16, 16)).Frames[0].Picture)
+	f.Add([]byte("boot:"), []byte{}, painted(typed(160, 64, "[    0.5] a", "xy_")).Frames[0].Picture)
 	f.Add([]byte("\x1b[2J\x1b[1;1Hx\r\ny\rz"), []byte("\xff\x00[    1.2] a"), []byte("\x89PNG\r\n\x1a\n"))
 	f.Fuzz(func(t *testing.T, screen, serial, picture []byte) {
 		one := shown(string(screen))

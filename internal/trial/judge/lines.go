@@ -31,7 +31,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\b\d{1,2}:\d\d:\d\d([.,]\d+)?\b`), "time"},
 	{regexp.MustCompile(`\b\d{1,2}:\d\d ?([ap]m?|[AP]M)\b`), "time"},
 	// Countdowns of menus and durations.
-	{regexp.MustCompile(`\b\d+(\.\d+)? ?([num]?s|secs?|seconds?|min|minutes?)\b`), "duration"},
+	{regexp.MustCompile(`\b\d+(\.\d+)? ?([num]?s|[mu]?secs?|seconds?|min|minutes?)\b`), "duration"},
 	{regexp.MustCompile(`automatically: *\d+`), "automatically: duration"},
 	{regexp.MustCompile(`\b\d+(\.\d+)? ?(MHz|GHz|BogoMIPS)\b|\(lpj=\d+\)|\b\d+(\.\d+)? [KMG]?i?B/s`), "speed"},
 	{regexp.MustCompile(`\b\d{1,3}(\.\d+)? ?%`), "share"},
@@ -48,8 +48,10 @@ var variable = []struct {
 }
 
 // chatter matches lines of a kernel log that may stand at any place of it, or be missing.
-var chatter = regexp.MustCompile(`^\[time\] (random: |clocksource: |tsc: |rcu: |hrtimer: |perf: interrupt took|sched_clock: |` +
-	`input: |kworker|audit: |systemd\[pid\]: |Freeing |e1000|usb \S+ (new|New|Product|Manufacturer|SerialNumber))`)
+var chatter = regexp.MustCompile(`^\[time\] (random: |clocksource: |tsc: |TSC found unstable |rcu: |hrtimer: |perf: interrupt took|sched_clock: |` +
+	`input: |kworker|audit: |systemd\[pid\]: |Freeing |e1000|usb \S+ (new|New|Product|Manufacturer|SerialNumber)|` +
+	// Timers of a slow machine. Source: Linux arch/x86/kernel/apic/io_apic.c, check_timer; apic.c.
+	`\.\.MP-BIOS bug: |\.\.\.(trying to set up timer| \(found apic | works\.$)|APIC (calibration|delta) )`)
 
 // normal returns a line without what differs from run to run.
 func normal(s string) string {
@@ -64,15 +66,20 @@ func normal(s string) string {
 }
 
 // whole returns the rows of a text screen with those joined that the terminal wrapped: the first fills its row. Rows that
-// are continued stay in their places, and what continues them leaves its own empty.
+// are continued stay in their places, and what continues them leaves its own empty. A row of a kernel log begins a line.
 func whole(rows []string) []string {
 	width := 80
 	if slices.ContainsFunc(rows, func(row string) bool { return utf8.RuneCountInString(row) > width }) {
 		width = film.MaxColumns
 	}
+	return joined(rows, width)
+}
+
+// joined returns the rows of a screen of that width as whole does.
+func joined(rows []string, width int) []string {
 	out := slices.Clone(rows)
 	for n, first := 1, 0; n < len(rows); n++ {
-		if utf8.RuneCountInString(rows[n-1]) < width {
+		if utf8.RuneCountInString(rows[n-1]) < width || logTime.MatchString(rows[n]) {
 			first = n
 			continue
 		}

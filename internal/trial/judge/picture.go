@@ -37,8 +37,13 @@ func Decode(b []byte) (*image.NRGBA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("picture of a screen: %w", err)
 	}
-	if p, ok := p.(*image.NRGBA); ok {
+	switch p := p.(type) {
+	case *image.NRGBA:
 		return p, nil
+	case *image.RGBA:
+		if p.Opaque() { // its bytes are the same
+			return &image.NRGBA{Pix: p.Pix, Stride: p.Stride, Rect: p.Rect}, nil
+		}
 	}
 	out := image.NewNRGBA(image.Rectangle{Max: size})
 	draw.Draw(out, out.Bounds(), p, p.Bounds().Min, draw.Src)
@@ -236,10 +241,16 @@ func screens(b, a *side) (out []Difference, tolerated []string) {
 	}
 	small := clockAndCursor
 	if len(b.final) > 0 && len(a.final) > 0 { // both are text that was painted
-		if differing(Screen, b.final, a.final, b.seen, a.seen) == nil {
+		texts := differing(Screen, b.final, a.final, b.seen, a.seen)
+		if texts == nil {
 			return nil, nil
 		}
 		small = 0 // each character counts
+		for _, d := range texts {
+			if readable(d.Before + d.After) {
+				out = append(out, d)
+			}
+		}
 	}
 	moves := restless(b.phases)
 	if more := restless(a.phases); moves == nil {

@@ -28,6 +28,7 @@ type side struct {
 const (
 	tailLines = 24 // of the serial port: a screen
 	maxPhases = 12 // of a screen in graphics
+	maxRead   = 32 // pictures of which the text is read
 )
 
 func newSide(f *film.Film, glyphs alphabet) *side {
@@ -77,16 +78,22 @@ func (s *side) addPictures(at int, glyphs alphabet) {
 	if s.film.Frames[at].Picture == nil {
 		return
 	}
-	for n := at; n >= 0 && len(s.phases) < maxPhases && s.film.Frames[n].Picture != nil; n-- {
+	for n := at; n >= 0 && at-n < maxRead && s.film.Frames[n].Picture != nil; n-- {
+		if at-n >= maxPhases && len(s.final) == 0 {
+			break // no text
+		}
 		p, err := Decode(s.film.Frames[n].Picture)
 		if err != nil || n == at && plain(p) {
 			break // what cannot be decoded is no evidence
 		}
-		s.phases = append(s.phases, p)
+		if at-n < maxPhases {
+			s.phases = append(s.phases, p)
+		}
 		text := lines(glyphs.read(p))
 		s.seen.add(text)
 		if n == at {
 			s.picture, s.final = p, text
+			s.note(text)
 		}
 	}
 }
