@@ -28,7 +28,7 @@ func TestDisksThatLinuxMakes(t *testing.T) {
 	requireKernel(t)
 	dir := t.TempDir()
 	pool := func(letter string) string { return filepath.Join(dir, letter+".raw") }
-	boots, drives, install := extlinuxDrives(t)
+	boots, drives, install := extlinuxDrives(t, extlinuxVolumes...)
 	lvs := poolLines(startGuestfish(t, "guestfish", drives+poolDrives(t, pool)+"run\n"+install+poolCommands()))
 	t.Run("pools", func(t *testing.T) { testPools(t, pool, lvs) })
 	t.Run("extlinux boots", func(t *testing.T) { testExtlinuxBoots(t, boots) })

@@ -83,11 +83,11 @@ func testExtlinuxBoots(t *testing.T, disks map[string]string) {
 
 // extlinuxDrives makes a disk of each volume, and returns what adds them to an appliance that has no other disks yet, and what installs
 // extlinux, which wants a file system that is mounted.
-func extlinuxDrives(t *testing.T) (disks map[string]string, drives, install string) {
+func extlinuxDrives(t *testing.T, volumes ...extlinuxVolume) (disks map[string]string, drives, install string) {
 	t.Helper()
 	disks = map[string]string{}
 	config := hostFile(t, "SAY "+booted+"\nPROMPT 1\n")
-	for i, v := range extlinuxVolumes {
+	for i, v := range volumes {
 		disks[v.kind] = v.make(t)
 		drives += fmt.Sprintf("add-drive %q format:raw\n", disks[v.kind])
 		install += fmt.Sprintf("mount /dev/%s /\nmkdir /boot\nupload %q /boot/extlinux.conf\nextlinux /boot\numount /\n", deviceName(i, 1), config)

@@ -1,123 +1,165 @@
 package main
 
 import (
-	"encoding/binary"
-	"net"
+	"encoding/hex"
+	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/trial"
-	"github.com/trueup/trueup/internal/trial/film"
-	"github.com/trueup/trueup/internal/trial/judge"
 )
 
-// filmed is what a guest shows that starts from a raw disk, served by qemu-nbd.
-func filmed(t testing.TB, raw string, m trial.Machine) *film.Film {
-	t.Helper()
-	socket := filepath.Join(t.TempDir(), "nbd")
-	server := exec.Command(disktest.Tool(t, "qemu-nbd"), "--read-only", "--persistent", "--format=raw", "--socket="+socket, raw)
-	require.NoError(t, server.Start())
-	defer func() { _, _ = server.Process.Kill(), server.Wait() }()
-	disktest.WaitFor(t, "qemu-nbd to listen", func() bool {
-		c, err := net.Dial("unix", socket)
-		return err == nil && c.Close() == nil
-	})
-	m.Disk, m.QEMU, m.Accel = "nbd+unix:///?socket="+socket, disktest.Tool(t, "qemu-system-x86_64"), "tcg"
-	m.Clock, m.Limit = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), linuxLimit
-	if m.Firmware == "" {
-		m.Firmware, m.Bus, m.Memory = trial.BIOS, "ide", max(m.Memory, 64)
-	}
-	f, err := m.Run(t.Context(), trial.Watch{Settle: 2 * time.Second})
-	require.NoError(t, err)
-	return &f
-}
-
-// judged compares the boot of a source with that of its copy, and of the copy with one position after the other as it was
-// before the move: each says something in the reason, or only differs.
+// judged is a disk that trueup boot starts as it is and aligned. Each of its corrections that is taken back alone makes
+// the aligned one boot differently.
 type judged struct {
-	machine trial.Machine
 	source  string
-	comes   string // to what the boot comes
-	stale   []staleField
+	flags   []string
+	shows   string // by both runs, on the screen or on the serial port
+	without []takenBack
 }
 
-type staleField struct {
-	at    int64
-	bytes []byte
-	says  string
-}
+// takenBack are corrections of a plan, by a part of their reasons. The aligned disk without them shows something else.
+type takenBack struct{ patches, shows string }
 
+// run compares both boots, and then boots that lack a correction.
 func (j judged) run(t *testing.T) {
 	t.Helper()
-	dest := filepath.Join(t.TempDir(), "aligned.raw")
-	got := trueup(t, "align", j.source, dest)
-	require.Equal(t, 0, got.code, "%s%s", got.stdout, got.stderr)
-	before := filmed(t, j.source, j.machine)
-	v := judge.Compare(before, filmed(t, dest, j.machine))
-	require.Equal(t, judge.Same, v.Verdict, "%+v", v)
-	require.Contains(t, v.Reason, j.comes)
-	for _, s := range j.stale {
-		was := readAt(t, dest, s.at, int64(len(s.bytes)))
-		writeAt(t, dest, s.at, s.bytes)
-		broken := filmed(t, dest, j.machine)
-		v := judge.Compare(before, broken)
-		require.Equal(t, judge.Differs, v.Verdict, "stale %x at %#x: %+v", s.bytes, s.at, v)
-		require.Contains(t, v.Reason, s.says)
-		require.NotEmpty(t, v.Differences)
-		require.NotEqual(t, judge.Same, judge.Compare(broken, broken).Verdict, "a disk that fails, twice: %+v", broken)
-		writeAt(t, dest, s.at, was)
+	args := slices.Concat([]string{"boot", "--accel", "tcg"}, j.flags, []string{j.source})
+	r := trueupJSON[jsonTrial](t, 0, args...)
+	require.Equal(t, "same", r.Verdict, r.Reason)
+	require.Contains(t, r.Before.shown()+r.Reason, j.shows)
+	require.Contains(t, r.After.shown()+r.Reason, j.shows)
+	for _, w := range j.without {
+		qemu := w.qemu(t, j.source)
+		r := trueupJSON[jsonTrial](t, 5, append([]string{"boot", "--qemu", qemu}, args[1:]...)...)
+		require.DirExists(t, qemu+".ran")
+		require.Equal(t, "differs", r.Verdict, "without %s: %s", w.patches, r.Reason)
+		require.Contains(t, r.Before.shown()+r.Reason, j.shows)
+		require.Contains(t, r.After.shown(), w.shows, "without %s: %s", w.patches, r.Reason)
+		require.NotEmpty(t, r.Differences)
 	}
 }
 
-func sector32(lba int64) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(lba)) }
+// shown returns all that a run of a trial showed as text.
+func (r *jsonRun) shown() string {
+	var b strings.Builder
+	for _, s := range r.Screens {
+		b.WriteString(strings.Join(s.Lines, "\n"))
+	}
+	return b.String() + r.Serial
+}
 
-// TestVerdictOnBoots films real boots. make boots has all of them.
+// qemu returns a program to be given as --qemu: QEMU, whose second start has a layer of a few sectors above the disk that
+// trueup serves. The corrections are taken back there.
+func (w takenBack) qemu(t *testing.T, source string) string {
+	t.Helper()
+	plan := trueupJSON[struct {
+		Patches []struct {
+			Offset      int64 `json:"offset_bytes"`
+			Old, Reason string
+		}
+	}](t, 0, "plan", source)
+	dir, err := os.MkdirTemp("", "trueup-layer-") //nolint:usetesting // QEMU runs as another user
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o777)) // the script notes there that it ran
+	aligned, layer := filepath.Join(t.TempDir(), "aligned.raw"), filepath.Join(dir, "layer.qcow2")
+	require.Equal(t, 0, trueup(t, "align", source, aligned).code)
+	disktest.Run(t, "qemu-img", "create", "-f", "qcow2", "-o", "cluster_size=512", "-b", aligned, "-F", "raw", layer)
+	found := false
+	for _, p := range plan.Patches {
+		if !strings.Contains(p.Reason, w.patches) {
+			continue
+		}
+		found = true
+		old, err := hex.DecodeString(p.Old)
+		require.NoError(t, err)
+		write := fmt.Sprintf("write -s %s %d %d", hostFile(t, string(old)), p.Offset, len(old))
+		disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", write, layer)
+	}
+	require.True(t, found, "no %q in %+v", w.patches, plan.Patches)
+	disktest.Run(t, "qemu-img", "rebase", "-u", "-f", "qcow2", "-b", "", layer) // what is below comes with --qemu
+	script := fmt.Sprintf(`#!/bin/sh
+for a; do
+	shift
+	case $a in *driver=raw,file.driver=nbd*)
+		mkdir "$0.ran" 2>/dev/null || a=$(echo "$a," | sed 's|driver=raw,||; s|file[.]|backing.file.|g')driver=qcow2,file.filename=%s,backing.driver=raw
+	esac
+	set -- "$@" "$a"
+done
+exec %s "$@"
+`, layer, disktest.Tool(t, "qemu-system-x86_64"))
+	qemu := filepath.Join(dir, "qemu")
+	// Another process writes it: a file that this one had open to write might be busy.
+	disktest.RunInput(t, script, "sh", "-c", `cat > "$0" && chmod 755 "$0"`, qemu)
+	return qemu
+}
+
+// Flags of machines. A kernel unpacks itself behind a screen that rests.
+var (
+	loaderFlags = []string{"--memory", "64", "--settle", "2", "--seconds", "600"}
+	linuxFlags  = []string{"--memory", "256", "--settle", "10", "--seconds", "900"}
+)
+
+// TestVerdictOnBoots starts real loaders. make boots has all of them.
 func TestVerdictOnBoots(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		quick bool
 		disk  func(t *testing.T) judged
 	}{
-		"syslinux by hidden sectors": {true, func(t *testing.T) judged {
+		"syslinux": {true, func(t *testing.T) judged {
 			t.Helper()
 			d := bootDisk{code: assembled(ownLBACode), fat: 16, heads: 16}
-			return judged{source: d.build(t, t.TempDir()), comes: `"boot:"`, stale: []staleField{
-				{alignedLBA*sectorSize + 0x1C, sector32(63), "Boot error"},
-			}}
+			return judged{d.build(t, t.TempDir()), loaderFlags, booted, []takenBack{{"hidden sectors", "Boot error"}}}
+		}},
+		"code that reads chs": {false, func(t *testing.T) judged {
+			t.Helper()
+			d := bootDisk{code: assembled(ownCHSCode), fat: 16, heads: 16}
+			return judged{d.build(t, t.TempDir()), loaderFlags, booted, []takenBack{{"start CHS", "CHS:"}}}
+		}},
+		"extlinux": {false, func(t *testing.T) judged {
+			t.Helper()
+			requireKernel(t)
+			v := extlinuxVolumes[0]
+			disks, drives, install := extlinuxDrives(t, v)
+			startGuestfish(t, "guestfish", drives+"run\n"+install)
+			writeAt(t, disks[v.kind], 0, assembled(ownLBACode)(t))
+			return judged{disks[v.kind], loaderFlags, booted, []takenBack{{"hidden sectors", "Boot error"}}}
+		}},
+		"lilo": {false, func(t *testing.T) judged {
+			t.Helper()
+			raw, _ := liloDisks[0].build(t)
+			return judged{raw, loaderFlags, booted, []takenBack{{"lilo", ""}}}
 		}},
 		"grub legacy by a block list": {false, func(t *testing.T) judged {
 			t.Helper()
-			d := legacyDisks[1]
-			raw := d.build(t)
-			first := wordAt(t, raw, atStage1Sector)
-			moved := first - trackSectors + alignedLBA
-			return judged{source: raw, comes: booted, stale: []staleField{
-				{atStage1Sector, sector32(first), ""}, {moved*sectorSize + atBlockList, sector32(first + 1), ""},
-			}}
+			return judged{legacyDisks[1].build(t), loaderFlags, booted, []takenBack{{"stage1", ""}, {"block list", ""}}}
 		}},
 		"grub 2 by the table": {false, func(t *testing.T) judged {
 			t.Helper()
-			raw, _ := oldGrubDisk.build(t)
+			raw, dir := oldGrubDisk.build(t)
 			installGrub(t, raw, 0, oldGrubDisk.core(t), []grubExtent{{1, oldGrubDisk.coreSectors(t)}})
-			return judged{source: raw, machine: trial.Machine{Memory: 256}, comes: grubLoaded, stale: []staleField{
-				{446 + 8, sector32(63), "unknown filesystem"},
+			return judged{raw, append([]string{"--bus", "sata"}, linuxFlags...), linuxSays + treeSum(t, dir), []takenBack{
+				{"start LBA", "unknown filesystem"},
 			}}
 		}},
-		"uefi by the table": {false, func(t *testing.T) judged {
+		"limine in a partition": {false, func(t *testing.T) judged {
 			t.Helper()
-			return judged{
-				source: uefiDisk(t, [2]string{"EFI/BOOT/BOOTX64.EFI", efiProgram(t)}), comes: "pixels",
-				machine: trial.Machine{Firmware: trial.UEFI, Bus: "sata", Memory: 256},
-			}
+			return judged{loaderDisks["Limine in a BIOS boot partition"].build(t), loaderFlags, booted, []takenBack{{"imine", ""}}}
 		}},
-		"linux in text":     {false, func(t *testing.T) judged { t.Helper(); return restingLinux(t, "normal", `"`+booted) }},
-		"linux in graphics": {false, func(t *testing.T) judged { t.Helper(); return restingLinux(t, "785", "640 x 480 pixels") }},
+		"uefi": {false, func(t *testing.T) judged {
+			t.Helper()
+			raw := uefiDisk(t, [2]string{"EFI/BOOT/BOOTX64.EFI", efiProgram(t)})
+			return judged{raw, []string{"--memory", "256", "--settle", "5", "--seconds", "900"}, "", []takenBack{{"GPT", ""}}}
+		}},
+		"linux in text":     {false, func(t *testing.T) judged { t.Helper(); return restingLinux(t, "normal", booted) }},
+		"linux in graphics": {false, func(t *testing.T) judged { t.Helper(); return restingLinux(t, "785", booted) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if !c.quick && os.Getenv(bootsEnv) == "" {
@@ -129,7 +171,7 @@ func TestVerdictOnBoots(t *testing.T) {
 }
 
 // restingLinux is Debian's kernel on a FAT with syslinux. vga is the mode of its console.
-func restingLinux(t *testing.T, vga, comes string) judged {
+func restingLinux(t *testing.T, vga, shows string) judged {
 	t.Helper()
 	d := bootDisk{code: assembled(ownLBACode), fat: 16, heads: 16}
 	raw := d.build(t, t.TempDir())
@@ -141,7 +183,5 @@ func restingLinux(t *testing.T, vga, comes string) judged {
 	} {
 		disktest.Run(t, "mcopy", "-o", "-i", drive(raw, d.windows()[0]), path, "::"+name)
 	}
-	return judged{source: raw, machine: trial.Machine{Memory: 256}, comes: comes, stale: []staleField{
-		{alignedLBA*sectorSize + 0x1C, sector32(63), "Boot error"},
-	}}
+	return judged{raw, linuxFlags, shows, []takenBack{{"hidden sectors", "Boot error"}}}
 }

@@ -34,7 +34,7 @@ func startServe(t testing.TB, name string, args ...string) *server {
 	s.cmd.Stdout, s.cmd.Stderr = &s.stdout, &s.stderr
 	require.NoError(t, s.cmd.Start())
 	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Process.Signal(syscall.SIGTERM) // it removes its socket
 		<-s.done
 	})
 	go func() {

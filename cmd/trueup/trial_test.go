@@ -24,10 +24,14 @@ var trialFlags = []string{"--accel", "tcg", "--memory", "64", "--settle", "1", "
 // jsonTrial is what boot prints.
 type jsonTrial struct {
 	Verdict, Reason string
-	Before, After   *struct {
-		Ended   string
-		Screens []struct{ Lines []string }
-	}
+	Differences     []struct{}
+	Before, After   *jsonRun
+}
+
+type jsonRun struct {
+	Ended   string
+	Screens []struct{ Lines []string }
+	Serial  string
 }
 
 // fixedLBA is code of a boot sector that reads the sector 63 of the disk, wherever it lies itself, and prints the name
