@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/trial"
 )
 
 // copyFlags decide how a copy is written; align and convert share them.
@@ -58,6 +59,7 @@ type alignFlags struct {
 	skipAligned bool
 	view        bool
 	bootTrial   bool
+	delegate    *trial.Delegate // makes the trial
 }
 
 func newAlign(c *common) *cobra.Command {
@@ -85,6 +87,10 @@ SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova 
 every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
 manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
 
+--boot-trial starts the disk of SOURCE under QEMU as it is and as it would be aligned, as trueup boot does, when all
+else is ready for the copy. It is refused if the two come to different ends, or if that could not be judged;
+--allow-unbootable goes on with a warning. The flags --boot-... describe the machine.
+
 ` + opinionHelp + ` If they differ, DEST does not get its name.
 
 ` + toHelp(),
@@ -100,7 +106,7 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 	f.copyFlags.add(cmd)
 	f.moveFlags.add(cmd)
 	f.trialFlags.add(cmd, "boot-")
-	cmd.Flags().BoolVar(&f.bootTrial, "boot-trial", false, "first start both disks under QEMU; refuse unless they boot alike")
+	cmd.Flags().BoolVar(&f.bootTrial, bootTrial, false, "first start both disks under QEMU; refuse unless they boot alike")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
 	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, without a copy of its data")
 	return cmd
@@ -117,12 +123,15 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if err := errors.Join(f.check(), f.checkChoice(), f.checkView(dest)); err != nil {
 		return err
 	}
-	if err := f.tryBoot(ctx, errOut, src, dest); err != nil {
-		return err
-	}
 	defer f.second.close()
 	if err := f.second.open(f.common, dest); err != nil {
 		return err
+	}
+	if err := f.startTrial(errOut, src, dest); err != nil {
+		return err
+	}
+	if f.delegate != nil {
+		defer func() { _ = f.delegate.Close() }() // its end is told by what it printed
 	}
 	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest}); err != nil {
 		return err
@@ -163,6 +172,7 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if f.view {
 		j.View, j.Format, j.Subformat = true, "vmdk", "twoGbMaxExtentFlat"
 	}
+	f.tried(errOut, j, r)
 	f.second.judgeCopy(f.common, errOut, j, end)
 	w, err := j.Write(ctx, s, p)
 	end()

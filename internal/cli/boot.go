@@ -2,10 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,10 +18,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial"
-	"github.com/trueup/trueup/internal/trial/judge"
 	"github.com/trueup/trueup/internal/trial/results"
 )
 
@@ -62,17 +64,17 @@ const auto = "auto"
 
 var firmwares = []string{auto, trial.BIOS, trial.UEFI}
 
-// unused returns the error of flags of a trial that is not asked for.
-func (f *trialFlags) unused() (err error) {
+// given returns the flags of a trial that were given, as those of boot.
+func (f *trialFlags) given() (args []string) {
 	if f.set == nil {
 		return nil // convert has none of them
 	}
 	f.set.Visit(func(x *pflag.Flag) {
-		if x.Name != "boot-trial" && strings.HasPrefix(x.Name, f.prefix) {
-			err = ondisk.In(errUsage, "--%s is for a trial boot; add --boot-trial", x.Name)
+		if name, ok := strings.CutPrefix(x.Name, f.prefix); ok && x.Name != bootTrial {
+			args = append(args, "--"+name+"="+x.Value.String())
 		}
 	})
-	return err
+	return args
 }
 
 func (f *trialFlags) checkTrial() error {
@@ -102,26 +104,22 @@ func (f *trialFlags) checkTrial() error {
 }
 
 // pair returns the trial of SOURCE.
-func (f *trialFlags) pair(c *common, errOut io.Writer, m *moveFlags, source string) *trial.Pair {
+func (f *bootFlags) pair(errOut io.Writer, source string) *trial.Pair {
 	chosen := func(s string) string { return strings.TrimPrefix(s, auto) }
-	reading := m.flags()
-	if m.format != "" {
-		reading = append(reading, "--format", m.format)
-	}
-	if c.requireSandbox {
+	reading := f.arguments()
+	if f.requireSandbox {
 		reading = append(reading, "--require-sandbox")
 	}
-	moving := slices.Concat(m.arguments(), reading[len(m.flags()):])
 	return &trial.Pair{
 		Machine: trial.Machine{
 			QEMU: f.qemu, Firmware: chosen(f.firmware), Bus: chosen(f.bus), Accel: f.accel, Memory: f.memory,
 			Clock: time.Now(), Limit: time.Duration(f.seconds) * time.Second,
 		},
 		Watch:   trial.Watch{Settle: time.Duration(f.settle) * time.Second},
-		Reading: reading, Moving: moving, Source: source,
+		Reading: reading, Moving: f.choices(), Source: source,
 		Say: func(text string) {
-			if !c.quiet {
-				fmt.Fprintf(errOut, "trueup: %s\n", report.SafeMessage(text))
+			if !f.quiet {
+				f.ending.say(errOut, report.SafeMessage(text))
 			}
 		},
 	}
@@ -131,7 +129,9 @@ type bootFlags struct {
 	*common
 	moveFlags
 	trialFlags
+	shown
 	pictures string // a folder
+	onCall   bool   // the trial of align, which calls for it
 	version  string // of this program
 }
 
@@ -153,17 +153,26 @@ move, the disk is started once, and the result says only whether it boots.
   trueup boot --seconds 600 --memory 4096 server.vhdx`,
 		Args: arguments("SOURCE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.onCall {
+				return bootOnCall(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
+			}
 			return runBoot(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
 		},
 	}
 	f.moveFlags.add(cmd)
 	f.trialFlags.add(cmd, "")
+	f.addProgress(cmd)
 	f.addSandbox(cmd)
+	cmd.Flags().BoolVar(&f.onCall, onCall, false, "wait for a call on standard input")
+	_ = cmd.Flags().MarkHidden(onCall) // it exists
 	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "print the result as `FORMAT`: text, json or html")
 	cmd.Flags().StringVar(&f.pictures, "pictures", "", "write the screens in graphics as PNG files into a new folder `DIR`")
 	complete(cmd, "output", "text", "json", htmlOutput)
 	return cmd
 }
+
+// onCall is the flag of a boot that another trueup runs.
+const onCall = "on-call"
 
 // htmlOutput is the format that boot and scan have beside those of all commands.
 const htmlOutput = "html"
@@ -173,13 +182,17 @@ func (f *bootFlags) check() error {
 	if output == htmlOutput && !f.asJSON {
 		f.output = "text" // which the check of all commands knows
 	}
-	err := errors.Join(f.common.check(), f.checkChoice(), f.checkTrial())
+	err := errors.Join(f.common.check(), f.checkChoice(), f.checkTrial(), f.checkProgress())
 	f.output = output
 	if err != nil || f.pictures == "" {
 		return err
 	}
-	if err := os.Mkdir(f.pictures, 0o777); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "--pictures: %w; name a folder that does not exist yet", err)
+	err = os.Mkdir(f.pictures, 0o777)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %s exists; name a folder that does not exist yet", f.pictures)
+	case err != nil:
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
 	}
 	return nil
 }
@@ -217,10 +230,18 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 		return err
 	}
 	f.ending.hold("ending the guest")
-	t := f.pair(f.common, errOut, &f.moveFlags, src)
+	t := f.pair(errOut, src)
+	bar := progress.NewTrial(f.progressTo(errOut, f.progress), "boot")
+	defer bar.Stop()
+	t.Begin = bar.Begin
 	if err := t.Run(ctx, errOut); err != nil {
-		return ofSource(src, err)
+		_ = os.Remove(f.pictures) // which is empty, or was not asked for
+		if _, named := errors.AsType[*trial.ChildError](err); named {
+			return err // by the command that ran for the trial
+		}
+		return fmt.Errorf("%s: %w", src, err)
 	}
+	bar.Stop()
 	r := trialResult(t)
 	if err := f.print(out, r); err != nil {
 		return err
@@ -228,12 +249,16 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 	return exitWith(r.ExitCode)
 }
 
-// ofSource names SOURCE in the error of a trial. A command that ran for the trial has named it already.
-func ofSource(src string, err error) error {
-	if _, named := errors.AsType[*trial.ChildError](err); named {
+// bootOnCall is runBoot for another trueup, which prints the error.
+func bootOnCall(ctx context.Context, in io.Reader, out, errOut io.Writer, f *bootFlags, src string) error {
+	ctx, err := trial.Called(ctx, in)
+	if err == nil {
+		err = runBoot(ctx, out, errOut, f, src)
+	}
+	if _, judged := errors.AsType[verdict](err); err == nil || judged {
 		return err
 	}
-	return fmt.Errorf("%s: %w", src, err)
+	return cmp.Or(report.JSON(out, failed("boot", err)), error(verdict(exitError)))
 }
 
 // trialResult compares the runs of a trial.
@@ -248,41 +273,52 @@ func trialResult(t *trial.Pair) *results.Boot {
 	}, t.Plan.Moved, &t.Before, after)
 }
 
-// tryBoot does the trial of align --boot-trial. It comes before this process confines itself, since it starts QEMU.
-func (f *alignFlags) tryBoot(ctx context.Context, errOut io.Writer, src, dest string) error {
+const bootTrial = "boot-trial"
+
+// startTrial starts what makes the trial of align, before this process confines itself.
+func (f *alignFlags) startTrial(errOut io.Writer, src, dest string) (err error) {
+	args := f.given()
 	switch {
+	case !f.bootTrial && len(args) > 0:
+		name, _, _ := strings.Cut(args[0], "=")
+		return ondisk.In(errUsage, "--%s%s is for a trial boot; add --%s", f.prefix, name[2:], bootTrial)
 	case !f.bootTrial:
-		return f.unused()
+		return nil
 	case realign.IsPackage(dest):
 		return ondisk.In(errUsage, "--boot-trial starts one disk, and DEST is a package; try its disks with trueup boot")
 	}
 	if err := f.checkTrial(); err != nil {
 		return err
 	}
-	f.ending.hold("ending the guest")
-	t := f.pair(f.common, errOut, &f.moveFlags, src)
-	if err := t.Run(ctx, errOut); err != nil {
-		return ofSource(src, err)
+	if err := (&trial.Machine{QEMU: f.qemu}).Ready(); err != nil {
+		return fmt.Errorf("--boot-trial: %w", err)
 	}
-	return f.acceptTrial(t, trialResult(t), src)
+	args = slices.Concat(args, f.arguments(), f.choices(), []string{"--" + onCall, "--progress", f.progress})
+	if f.quiet {
+		args = append(args, "--quiet")
+	}
+	if f.requireSandbox {
+		args = append(args, "--require-sandbox")
+	}
+	f.delegate, err = trial.Delegates(errOut, append(args, "--", src)...)
+	return err
 }
 
-// acceptTrial decides whether align goes on after a trial. If nothing has to move there is nothing to compare.
-func (f *alignFlags) acceptTrial(t *trial.Pair, r *results.Boot, src string) error {
-	refused := r.Verdict == judge.Differs || r.Verdict == judge.Unclear
-	switch {
-	case refused && t.Plan.Moves() && !f.allowUnbootable:
-		remedy := "trueup boot " + report.ShellQuote(src) + " shows both runs; --allow-unbootable writes the copy anyway"
-		if more := r.Remedy(f.prefix); more != "" {
-			remedy = more + "; --allow-unbootable writes the copy anyway"
-		}
-		return &ondisk.Refusal{Code: "verify", Reason: "trial boot: " + r.Reason, Remedy: remedy}
-	case refused && t.Plan.Moves():
-		t.Say("warning: trial boot: " + r.Reason + "; --allow-unbootable writes the copy anyway")
-	case r.Verdict == judge.Neither:
-		t.Say("warning: trial boot: " + r.Reason + "; it says nothing on whether the copy boots")
-	default:
-		t.Say("trial boot: " + string(r.Verdict) + ": " + r.Reason)
+// tried makes the trial when all is ready for the copy, and has the report say what it showed.
+func (f *alignFlags) tried(errOut io.Writer, j *realign.Job, r *report.Align) {
+	if f.delegate == nil {
+		return
 	}
-	return nil
+	j.Try = func(ctx context.Context) error {
+		var b results.Boot
+		if err := f.delegate.Call(ctx, &b); err != nil {
+			return err
+		}
+		r.BootTrial = &report.BootTrial{Verdict: string(b.Verdict), Reason: b.Reason}
+		said, err := b.Accept(f.prefix, f.allowUnbootable)
+		if err == nil && !f.quiet {
+			f.ending.say(errOut, report.SafeMessage(said))
+		}
+		return err
+	}
 }

@@ -64,6 +64,12 @@ func classify(err error) (string, int) {
 // errStdout marks a report that could not be written: that is no success.
 var errStdout = errors.New("write the report")
 
+// failed returns the result of a command that has no other.
+func failed(command string, err error) report.Failure {
+	code, exit := classify(err)
+	return report.Failure{Head: head(command), Error: report.Error{Code: code, Message: report.Message(err)}, ExitCode: exit}
+}
+
 // finish prints an error on stderr, in one line, and returns the exit code.
 func finish(err error, c *common, command string, stdout, stderr io.Writer) int {
 	if err == nil {
@@ -72,7 +78,7 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 	if v, ok := errors.AsType[verdict](err); ok {
 		return int(v)
 	}
-	code, exit := classify(err)
+	_, exit := classify(err)
 	msg := report.Message(err)
 	m, told := errors.AsType[malformed](err)
 	if !m.said || !c.seen {
@@ -82,12 +88,11 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 		return exit
 	}
 	if (c.json() || c.asked) && !errors.Is(err, errStdout) {
-		f := report.Failure{Head: head(command), Error: report.Error{Code: code, Message: msg}, ExitCode: exit}
 		write := report.JSON
 		if command == results.Command {
 			write = report.Line // as all that scan prints
 		}
-		if jsonErr := write(stdout, f); jsonErr != nil {
+		if jsonErr := write(stdout, failed(command, err)); jsonErr != nil {
 			return exitError
 		}
 	}

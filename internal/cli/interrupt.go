@@ -93,14 +93,25 @@ func (e *ending) interrupted(stderr io.Writer) bool {
 	if e.does == "" {
 		return true
 	}
-	line := "trueup: interrupted: " + e.does + "; once more to end at once\n"
+	e.print(stderr, "interrupted: "+e.does+"; once more to end at once")
+	return true
+}
+
+// say prints a message, above the bar if there is one.
+func (e *ending) say(stderr io.Writer, text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.print(stderr, text)
+}
+
+func (e *ending) print(stderr io.Writer, text string) {
+	line := "trueup: " + text + "\n"
 	if e.bar != nil {
 		if _, err := io.WriteString(e.bar, line); err == nil {
-			return true // otherwise the bar is gone
+			return // otherwise the bar is gone
 		}
 	}
 	_, _ = io.WriteString(stderr, line) // there is no other place to say so
-	return true
 }
 
 // abortOnCrash makes SIGABRT the end of a fatal error of Go's runtime, of a panic in a goroutine, and of SIGQUIT. Their

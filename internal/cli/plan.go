@@ -70,9 +70,8 @@ func flattenFlag(cmd *cobra.Command, on *bool) {
 	cmd.Flags().BoolVar(on, "flatten", false, "merge a snapshot and its parents into one disk")
 }
 
-// arguments are the flags that make align do the same.
-func (m *moveFlags) arguments() []string {
-	out := m.flags()
+// choices are the flags that make align move the same.
+func (m *moveFlags) choices() (out []string) {
 	if m.boundary != 0 {
 		out = append(out, "--boundary", m.boundary.String())
 	}
@@ -157,7 +156,7 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	}
 	refusals := p.Refusals(f.allowUnbootable)
 	r := report.NewPlan(head("plan"), s, p, refusals)
-	r.Flags = f.arguments()
+	r.Flags = append(f.flags(), f.choices()...)
 	refused := realign.Refusal(refusals)
 	if refused == nil {
 		after, err := s.Result(p)

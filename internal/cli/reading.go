@@ -37,6 +37,14 @@ func (r reading) flags() []string {
 	return []string{"--sector-size", r.sector.String()}
 }
 
+// arguments are all flags of a command line that reads the same image.
+func (r reading) arguments() []string {
+	if r.format == "" {
+		return r.flags()
+	}
+	return append(r.flags(), "--format", r.format)
+}
+
 // sectorSize is a flag value: a number of bytes, 0 if it was not given.
 type sectorSize int64
 

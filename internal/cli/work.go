@@ -13,7 +13,12 @@ import (
 
 // work are the flags of commands whose work takes long.
 type work struct {
-	jobs       int
+	shown
+	jobs int
+}
+
+// shown are the flags of commands that show how far they are.
+type shown struct {
 	progress   string // one of progress.Kinds
 	noProgress bool
 }
@@ -23,23 +28,31 @@ const maxJobs = 64
 
 // addWork adds the flags. usage describes --jobs.
 func (w *work) addWork(cmd *cobra.Command, jobs int, usage string) {
+	cmd.Flags().IntVarP(&w.jobs, "jobs", "j", jobs, usage)
+	w.addProgress(cmd)
+}
+
+func (s *shown) addProgress(cmd *cobra.Command) {
 	f, kinds := cmd.Flags(), progress.Kinds
-	f.IntVarP(&w.jobs, "jobs", "j", jobs, usage)
-	f.StringVar(&w.progress, "progress", kinds[0], "show progress as `KIND`: auto (a bar on terminals), json or none")
-	f.BoolVar(&w.noProgress, "no-progress", false, "same as --progress none")
+	f.StringVar(&s.progress, "progress", kinds[0], "show progress as `KIND`: auto (a bar on terminals), json or none")
+	f.BoolVar(&s.noProgress, "no-progress", false, "same as --progress none")
 	complete(cmd, "progress", kinds...)
 }
 
 // checkWork refuses values that cannot be right.
 func (w *work) checkWork() error {
-	switch {
-	case w.jobs < 1 || w.jobs > maxJobs:
+	if w.jobs < 1 || w.jobs > maxJobs {
 		return ondisk.In(errUsage, "--jobs %d, want 1 to %d", w.jobs, maxJobs)
-	case !slices.Contains(progress.Kinds, w.progress):
-		return ondisk.In(errUsage, "--progress %q, want auto, json or none", w.progress)
 	}
-	if w.noProgress {
-		w.progress = "none"
+	return w.checkProgress()
+}
+
+func (s *shown) checkProgress() error {
+	if !slices.Contains(progress.Kinds, s.progress) {
+		return ondisk.In(errUsage, "--progress %q, want auto, json or none", s.progress)
+	}
+	if s.noProgress {
+		s.progress = "none"
 	}
 	return nil
 }

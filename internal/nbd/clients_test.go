@@ -286,7 +286,7 @@ func TestListeners(t *testing.T) {
 	_, err = ListenUnix(filepath.Join(t.TempDir(), strings.Repeat("long", 30)))
 	require.ErrorContains(t, err, "want 103 at most")
 
-	for address, ok := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, ":0": false, "10809": false} {
+	for address, ok := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, ":0": false, "10809": false, "127.0.0.1:nowhere": false} {
 		l, err := ListenTCP(address, false)
 		if !ok {
 			require.ErrorIs(t, err, ondisk.ErrUsage, address)

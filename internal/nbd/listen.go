@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -28,7 +29,7 @@ func URI(a net.Addr, export string) string {
 func ListenPrivate() (net.Listener, error) {
 	folder, err := os.MkdirTemp("", "trueup-nbd-") // mode 0700
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("folder of the socket: %w; TMPDIR can name another place", err)
 	}
 	l, err := ListenUnix(filepath.Join(folder, "socket"))
 	if err != nil {
@@ -72,7 +73,10 @@ func ListenUnix(path string) (l net.Listener, err error) {
 
 // ListenTCP listens on an address of this machine. anywhere allows others than those of loopback.
 func ListenTCP(address string, anywhere bool) (net.Listener, error) {
-	host, _, err := net.SplitHostPort(address)
+	host, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
 	if err != nil {
 		return nil, ondisk.In(ondisk.ErrUsage, "%w; want HOST:PORT, for example 127.0.0.1:10809", err)
 	}

@@ -288,9 +288,11 @@ type Job struct {
 	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
 	Watch func() Progress            // called when long work begins; a nil Progress is not told of it
 	Warn  func(text string)
+	Try   func(ctx context.Context) error           // called before the first byte of data is written: its error ends it all
 	Judge func(ctx context.Context, x Judged) error // looks at the result before it has its name, after the proof
 
 	progress Progress
+	tried    time.Duration // what Try took
 }
 
 // Written is the result of a Job.
@@ -375,7 +377,7 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 		return w, err
 	}
 	err = o.Publish()
-	w.Took, w.Notes = Since(start), o.Notes()
+	w.Took, w.Notes = Since(start.Add(j.tried)), o.Notes()
 	return w, err
 }
 
@@ -404,6 +406,11 @@ func (j *Job) fill(
 	ctx context.Context, s *Source, p *plan.Plan, stored disk.Disk, o *store.Output, view disk.Disk,
 ) (copied int64, err error) {
 	need, err := j.room(ctx, s, stored, o)
+	if err == nil && j.Try != nil {
+		start := time.Now()
+		err = errors.Join(j.Try(ctx), s.unchanged())
+		j.tried = time.Since(start)
+	}
 	if err != nil {
 		return 0, err
 	}

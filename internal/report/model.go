@@ -251,7 +251,14 @@ type Align struct {
 	Flags    []string        `json:"-"` // of the command line that would prove it again
 	ExitCode int             `json:"exit_code"`
 
+	BootTrial     *BootTrial    `json:"boot_trial,omitempty"`     // where one was asked for
 	SecondOpinion opinion.Table `json:"second_opinion,omitempty"` // where one was asked for
+}
+
+// BootTrial is the result of the trial boot before a copy.
+type BootTrial struct {
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason"`
 }
 
 // Difference is a range in which a copy is not what it should be.

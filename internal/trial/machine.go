@@ -94,7 +94,7 @@ func (m *Machine) program() (string, error) {
 	if m.QEMU != "" {
 		path, err := exec.LookPath(m.QEMU)
 		if err != nil {
-			return "", ondisk.In(ondisk.ErrUnsupported, "--qemu %s: %w", m.QEMU, err)
+			return "", ondisk.In(ondisk.ErrUnsupported, "the program of QEMU: %w", err)
 		}
 		return path, nil
 	}

@@ -235,45 +235,59 @@ type Pair struct {
 	Machine Machine
 	Watch   Watch
 	Reading []string // flags that say how SOURCE is read
-	Moving  []string // flags that say what moves; they have those of Reading too
+	Moving  []string // flags that say what moves
 	Source  string
-	Say     func(text string) // is told what begins and what has ended
+	Say     func(text string)                        // is told what begins and what has ended
+	Begin   func(disk string, longest time.Duration) // is told when a run begins; disk is one of Disks
 
 	Plan          *Plan
 	Before, After film.Film // without a move there is no second run
 }
 
-// Run asks for the plan, and starts both disks one after the other. A source that fails makes both runs worthless.
-func (t *Pair) Run(ctx context.Context, stderr io.Writer) error {
-	var err error
-	if t.Plan, err = Ask(ctx, stderr, slices.Concat(t.Moving, []string{"--", t.Source})...); err != nil {
+// Disks are the two of a trial: that of SOURCE, and the planned one.
+const (
+	Source  = "source"
+	Aligned = "aligned"
+)
+
+// Run asks for the plan, and starts both disks one after the other. A source that fails makes both runs worthless. Its
+// server outlives the second run, so that a change in between is seen.
+func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
+	of := []string{"--", t.Source}
+	if t.Plan, err = Ask(ctx, stderr, slices.Concat(t.Reading, t.Moving, of)...); err != nil {
 		return err
 	}
 	t.Plan.Fit(&t.Machine)
 	if err := t.Machine.Ready(); err != nil {
 		return err
 	}
-	t.Before, err = t.film(ctx, "as it is", slices.Concat([]string{"--as-is"}, t.Reading, []string{"--", t.Source}))
-	if err != nil || !t.Plan.Moves() {
+	source, err := Serve(ctx, slices.Concat([]string{"--as-is"}, t.Reading, of)...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, source.Close()) }()
+	if t.Before, err = t.film(ctx, Source, source); err != nil || !t.Plan.Moves() {
 		return err
 	}
 	t.Machine.Accel = t.Before.Accel // both run alike
-	t.After, err = t.film(ctx, "aligned", slices.Concat(t.Moving, []string{"--", t.Source}))
-	return err
+	view, err := Serve(ctx, slices.Concat(t.Reading, t.Moving, of)...)
+	if err != nil {
+		return err
+	}
+	t.After, err = t.film(ctx, Aligned, view)
+	return errors.Join(err, view.Close())
 }
 
-// film serves a disk, starts it, and ends the server.
-func (t *Pair) film(ctx context.Context, what string, args []string) (f film.Film, err error) {
-	s, err := Serve(ctx, args...)
-	if err != nil {
-		return f, err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
+// film starts a disk that is served.
+func (t *Pair) film(ctx context.Context, disk string, s *Server) (film.Film, error) {
 	m := t.Machine
 	m.Disk = s.URI
-	t.Say(fmt.Sprintf("boots the disk %s: %s, %s, %d s at most", what, m.Firmware, m.Bus, int(m.Limit.Seconds())))
-	if f, err = m.Run(ctx, t.Watch); err == nil {
-		t.Say(fmt.Sprintf("the disk %s: %s after %.0f s (%s)", what, f.Ended, f.Took.Seconds(), f.Accel))
+	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]
+	t.Say(fmt.Sprintf("boots %s: %s, %s, %d s at most", name, m.Firmware, m.Bus, int(m.Limit.Seconds())))
+	t.Begin(disk, m.Limit)
+	f, err := m.Run(ctx, t.Watch)
+	if err == nil {
+		t.Say(fmt.Sprintf("%s: %s after %.0f s (%s)", name, f.Ended, f.Took.Seconds(), f.Accel))
 	}
 	return f, err
 }

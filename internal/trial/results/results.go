@@ -2,6 +2,7 @@
 package results
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial/film"
 	"github.com/trueup/trueup/internal/trial/judge"
@@ -166,6 +168,23 @@ func (r *Boot) Remedy(prefix string) string {
 		}
 	}
 	return remedy
+}
+
+// Accept decides whether a copy is written after the trial: its error refuses that. anyway goes on after a verdict that
+// speaks against the copy. If nothing has to move there is nothing to compare.
+func (r *Boot) Accept(prefix string, anyway bool) (said string, err error) {
+	const allow = "--allow-unbootable writes the copy anyway"
+	speaksAgainst := (r.Verdict == judge.Differs || r.Verdict == judge.Unclear) && r.After != nil
+	switch {
+	case speaksAgainst && !anyway:
+		remedy := cmp.Or(r.Remedy(prefix), "trueup boot "+report.ShellQuote(r.Source)+" shows both runs")
+		return "", &ondisk.Refusal{Code: "verify", Reason: "trial boot: " + r.Reason, Remedy: remedy + "; " + allow}
+	case speaksAgainst:
+		return "warning: trial boot: " + r.Reason + "; " + allow, nil
+	case r.Verdict == judge.Neither:
+		return "warning: trial boot: " + r.Reason + "; it says nothing on whether the copy boots", nil
+	}
+	return "trial boot: " + string(r.Verdict) + ": " + r.Reason, nil
 }
 
 // Runs returns the runs that there are.

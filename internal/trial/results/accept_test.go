@@ -1,17 +1,18 @@
-package cli
+package results
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/trial"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/trial/film"
 	"github.com/trueup/trueup/internal/trial/judge"
-	"github.com/trueup/trueup/internal/trial/results"
 )
 
-func TestAcceptTrial(t *testing.T) {
+// The result goes from one process to another as JSON.
+func TestAccept(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		verdict judge.Verdict
@@ -31,20 +32,24 @@ func TestAcceptTrial(t *testing.T) {
 		"no time, allowed":       {verdict: judge.Unclear, ended: film.TimeOver, allowed: true, said: "warning: trial boot: why; --allow"},
 		"no time, nothing moves": {verdict: judge.Unclear, ended: film.TimeOver, still: true, said: "trial boot: unclear: why"},
 	} {
-		var said string
-		p := &trial.Pair{Plan: &trial.Plan{Moved: 1}, Say: func(text string) { said += text }}
-		if c.still {
-			p.Plan.Moved = 0
+		made := &Boot{
+			Verdict: c.verdict, Reason: "why", Source: "a b", Before: &Run{Ended: c.ended}, After: &Run{Ended: film.Settled},
 		}
-		f := alignFlags{trialFlags: trialFlags{prefix: "boot-"}, moveFlags: moveFlags{allowUnbootable: c.allowed}}
-		r := &results.Boot{Verdict: c.verdict, Reason: "why", Before: &results.Run{Ended: c.ended}}
-		err := f.acceptTrial(p, r, "a b")
+		if c.still {
+			made.After = nil
+		}
+		b, err := json.Marshal(made)
+		require.NoError(t, err)
+		var r Boot
+		require.NoError(t, json.Unmarshal(b, &r))
+		said, err := r.Accept("boot-", c.allowed)
 		require.Contains(t, said, c.said, name)
 		if c.refused == "" {
 			require.NoError(t, err, name)
 			continue
 		}
 		require.Empty(t, said, name)
+		require.ErrorAs(t, err, new(*ondisk.Refusal), name)
 		require.ErrorContains(t, err, "refused: trial boot: why; ", name)
 		require.ErrorContains(t, err, c.refused, name)
 	}

@@ -1,0 +1,89 @@
+package trial
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Delegate is a trueup boot that makes the trial of a process which confines itself. It is started before that, waits
+// for the call, and ends with the process that started it.
+type Delegate struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out io.Reader
+}
+
+// Delegates starts a delegate. Its arguments are those of boot that has a caller, with SOURCE at the end.
+func Delegates(stderr io.Writer, args ...string) (*Delegate, error) {
+	program, err := self()
+	if err != nil {
+		return nil, err
+	}
+	d := &Delegate{cmd: exec.Command(program, append([]string{"boot", "--json"}, args...)...)}
+	d.cmd.Stderr = stderr
+	sys.Apart(d.cmd) // Ctrl-C is for this process
+	if d.in, err = d.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if d.out, err = d.cmd.StdoutPipe(); err != nil {
+		return nil, err
+	}
+	return d, d.cmd.Start()
+}
+
+// Call has the trial made, once, and decodes its result, which is that of boot.
+func (d *Delegate) Call(ctx context.Context, result any) error {
+	stop := context.AfterFunc(ctx, func() { _ = d.in.Close() })
+	defer stop()
+	_, err := io.WriteString(d.in, "\n")
+	var said []byte
+	if err == nil {
+		said, err = io.ReadAll(io.LimitReader(d.out, maxAnswer))
+	}
+	var failed struct {
+		ExitCode int `json:"exit_code"`
+		Error    *struct{ Code, Message string }
+	}
+	if err == nil {
+		err = errors.Join(json.Unmarshal(said, &failed), json.Unmarshal(said, result))
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return fmt.Errorf("trueup boot ended without a result: %w", err)
+	case failed.Error != nil:
+		return &ChildError{Code: failed.Error.Code, Message: failed.Error.Message, Exit: max(failed.ExitCode, 1)}
+	}
+	return nil
+}
+
+// Close ends the delegate, and all that it has started.
+func (d *Delegate) Close() error {
+	_ = d.in.Close() // it may be closed already
+	return d.cmd.Wait()
+}
+
+// ErrCallerGone is the cause of the end of a delegate that is no longer needed.
+var ErrCallerGone = errors.New("the calling program needs no trial any more")
+
+// Called waits for the call of a delegate. The context that it returns ends with the caller.
+func Called(ctx context.Context, in io.Reader) (context.Context, error) {
+	calls := bufio.NewReader(in)
+	if _, err := calls.ReadByte(); err != nil {
+		return nil, ErrCallerGone
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, calls)
+		cancel(ErrCallerGone)
+	}()
+	return ctx, nil
+}
