@@ -56,9 +56,11 @@ func TestStorages(t *testing.T) {
 		{"generic", 4096, 2, 1, "align", "high"},
 		{"netapp", 4096, 2, 1, "align", "high"},
 		{"3par", 16384, 1.25, 1, "align", "high"},
-		{"clariion", 65536, 1.0625, 1, "align", "some"},
+		{"clariion", 65536, 1.0625, 1, "align", "high"},
 		{"flasharray", 512, 8, 8, "optional", "none"},
-		{"128K", 131072, 1.03125, 1, "align", "some"},
+		{"128K", 131072, 1.03125, 1, "align", "high"},
+		{"ceph", 4 << 20, 1 + 1.0/1024, 1, "align", "some"},
+		{"32K+63s", 32768, 1, 1.125, "optional", "loss"},
 	} {
 		t.Run(tc.storage, func(t *testing.T) {
 			answer := trueupJSON[jsonDiagnosis](t, 3, "inspect", "--impact", "--storage", tc.storage, source)
@@ -78,7 +80,7 @@ func TestStorages(t *testing.T) {
 	require.Nil(t, trueupJSON[jsonDiagnosis](t, 3, "inspect", source).Partitions[0].Impact, "it was not asked for")
 	wrong := trueup(t, "inspect", "--storage", "emc", source)
 	require.Equal(t, 64, wrong.code)
-	for _, name := range []string{"generic", "netapp", "clariion", "3par", "hp-raid5", "flasharray", "vmfs", "512", "4K", "8K", "16K", "32K", "64K", "128K"} {
+	for _, name := range []string{"generic", "netapp", "clariion", "3par", "hp-raid5", "flasharray", "vmfs", "from 512 to 4M"} {
 		require.Contains(t, wrong.stderr, name)
 	}
 }

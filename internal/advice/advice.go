@@ -34,7 +34,7 @@ const (
 	Loss   Gain = "loss" // data inside a partition are on blocks now, and would not be
 	NoGain Gain = "none"
 	Some   Gain = "some"
-	High   Gain = "high" // highGain times as many blocks for a random I/O of one block of the volume, or more
+	High   Gain = "high" // highGain times as many blocks for a random I/O of one block of the volume or a stream, or more
 )
 
 // highGain is a quarter more: below it, no administrator sees a difference in a graph.
@@ -141,16 +141,17 @@ func (a *Advice) weigh(parts []boot.Partition, s align.Storage) string {
 }
 
 func gainOf(i align.Impact) Gain {
-	if i.Of(i.Block).Random.More() >= highGain {
-		return High
-	}
 	g := NoGain
+	loads, usual := i.Loads()
+	for _, l := range loads {
+		if usual && l.More() >= highGain {
+			return High
+		}
+		g = Some
+	}
 	for _, t := range i.Table() {
-		for _, c := range []align.Change{t.Random, t.Sequential} {
-			switch {
-			case c.Worse():
-				return Some
-			case c.More() < 1:
+		for _, c := range []align.Change{t.Random, t.Sequential, t.RandomWrite, t.SequentialWrite} {
+			if g == NoGain && c.More() < 1 {
 				g = Loss
 			}
 		}
@@ -160,15 +161,27 @@ func gainOf(i align.Impact) Gain {
 
 // more describes the work of the storage beyond the least possible, "" if there is no such work.
 func more(i align.Impact) string {
-	what, c, ok := i.Costly()
-	if !ok {
-		return ""
+	var out []string
+	loads, _ := i.Loads()
+	for n, l := range loads {
+		percent := fmt.Sprintf("%.0f %%", 100*(l.More()-1))
+		if percent == "0 %" {
+			percent = "less than 1 %"
+		}
+		if n == 0 {
+			cost := "cost"
+			if strings.HasSuffix(l.What, "I/O") {
+				cost = "costs"
+			}
+			percent = fmt.Sprintf("%s %s more blocks of the storage than needed", cost, percent)
+		}
+		name := l.Name
+		if n > 0 && strings.TrimPrefix(name, l.What) == strings.TrimPrefix(loads[n-1].Name, loads[n-1].What) {
+			name = l.What // of the same size
+		}
+		out = append(out, name+" "+percent)
 	}
-	percent := fmt.Sprintf("%.0f", 100*(c.More()-1))
-	if percent == "0" {
-		percent = "less than 1"
-	}
-	return fmt.Sprintf("%s touches %s %% more blocks of the storage than it must", what, percent)
+	return strings.Join(out, ", ")
 }
 
 // referencesOf counts the stored positions of the partitions that a copy moves.
@@ -259,6 +272,9 @@ func (a *Advice) optionalText(l *layout.Layout, overall align.Verdict, c Case) s
 	switch {
 	case !slices.ContainsFunc(l.Partitions, moves):
 		return "No: the extents of the dynamic disk move by one distance, and no other puts more of them on the boundary."
+	case a.Gain == Loss && c.Storage.Offset != 0:
+		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and the data lie on them now. "+
+			"Align what lies below the disk first.", c.Storage.Offset)
 	case a.Gain == Loss:
 		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +
 			"was formatted."

@@ -23,7 +23,7 @@ import (
 )
 
 func storageOf(t require.TestingT, name string) align.Storage {
-	s, err := align.ParseStorage(name)
+	s, err := align.Profiles{}.Parse(name)
 	require.NoError(t, err)
 	return s
 }
@@ -154,11 +154,12 @@ func adviceOnSystems() []adviceCase {
 	return []adviceCase{
 		{
 			"xp on 4 KiB", disk255(windows.MBR2000, xp), 65536, "generic", nil, false, advice.Align, advice.High,
-			"Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must.",
+			"Yes: random reads of 4 KiB cost 100 % more blocks of the storage than needed, random writes 300 %, sequential " +
+				"reads of 64 KiB 6 %, sequential writes 19 %. This",
 		},
 		{
-			"xp on 64 KiB", disk255(windows.MBR2000, xp), 65536, "clariion", nil, false, advice.Align, advice.Some,
-			"It helps a little: random I/O of 4 KiB touches 6 % more blocks",
+			"xp on 64 KiB", disk255(windows.MBR2000, xp), 65536, "clariion", nil, false, advice.Align, advice.High,
+			"Yes: random I/O of 4 KiB costs 6 % more blocks of the storage than needed, sequential I/O of 64 KiB 100 %.",
 		},
 		{
 			"xp on a storage that does not mind", disk255(windows.MBR2000, xp), 65536, "flasharray", nil, false, advice.Optional,
@@ -166,8 +167,8 @@ func adviceOnSystems() []adviceCase {
 		},
 		{
 			"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refusedMove, false, advice.Refused, advice.High,
-			"It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be " +
-				"refused now.",
+			"It would help (random reads of 4 KiB cost 100 % more blocks of the storage than needed, random writes 300 %, " +
+				"sequential reads of 64 KiB 6 %, sequential writes 19 %), but a copy would be refused now.",
 		},
 		{
 			"xp, refusedMove, no gain", disk255(windows.MBR2000, xp), 65536, "512", refusedMove, false, advice.Refused, advice.NoGain,
@@ -184,10 +185,10 @@ func adviceOnSystems() []adviceCase {
 		{
 			"on 64 KiB, storage of 128 KiB", disk255(windows.MBR7, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil,
 			false, advice.OtherBoundary, advice.Some,
-			"Perhaps: every start is on a multiple of 64 KiB, but sequential I/O of 128 KiB touches 100 % more blocks",
+			"Perhaps: every start is on a multiple of 64 KiB, but sequential reads of 128 KiB cost 100 % more blocks",
 		},
 		{
-			"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, advice.Align, advice.Some,
+			"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, advice.Align, advice.High,
 			"For this storage, give --boundary 128K.",
 		},
 		{
@@ -220,11 +221,11 @@ func adviceOnData() []adviceCase {
 		},
 		{
 			"small clusters", disk255(boot.Empty, small), 65536, "generic", nil, false, advice.Align, advice.Some,
-			"It helps a little: sequential I/O of 1 KiB touches 25 % more blocks",
+			"It helps a little: sequential reads of 1 KiB cost 25 % more blocks",
 		},
 		{
 			"huge clusters", disk255(boot.Empty, huge), 65536, "generic", nil, false, advice.Align, advice.Some,
-			"random I/O of 32 MiB touches less than 1 % more blocks",
+			"random reads of 32 MiB cost less than 1 % more blocks",
 		},
 		{
 			"refused, and no storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic",
@@ -284,7 +285,7 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, windows.MBR2000, boot.Unknown}).Draw(t, "code"), parts...)
 		c := advice.Case{
 			Boundary: 4096 << rapid.IntRange(0, 8).Draw(t, "boundary"),
-			Storage:  storageOf(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage")),
+			Storage:  storageOf(t, rapid.SampledFrom(align.Profiles{}.Names()).Draw(t, "storage")),
 		}
 		if rapid.Bool().Draw(t, "refused") {
 			c.Refusals = []align.Finding{{Code: "x"}}

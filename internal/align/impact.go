@@ -3,6 +3,7 @@ package align
 import (
 	"fmt"
 	"math/big"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
@@ -17,15 +18,19 @@ var ioSizes = []int64{
 	128 * units.KiB,
 }
 
-// Touched is how many blocks of the storage one I/O touches on average. The numbers are exact.
+// Touched is how many blocks of the storage one I/O costs on average: those that it touches, and for a write also those
+// that are read first, see Storage.Rewrites. The numbers are exact. They leave out what hides a part of it, caches,
+// read-ahead and the merging of adjacent I/O, and what adds to it, that a write waits for what it reads first.
 type Touched struct {
-	Size       int64 // of the I/O; bytes
-	Random     Change
-	Sequential Change
+	Size            int64 // of the I/O; bytes
+	Random          Change
+	Sequential      Change
+	RandomWrite     Change
+	SequentialWrite Change
 }
 
-// Change is a number of blocks now, and when the partition starts on a block of the storage. Both are counted in bytes,
-// so that no fraction of a block is lost.
+// Change is a number of blocks now, and when the partition starts on a multiple of the block of the storage. Both are
+// counted in bytes, so that no fraction of a block is lost.
 type Change struct{ now, aligned, block int64 }
 
 // Now returns the number of blocks today.
@@ -81,29 +86,63 @@ func (i Impact) Table() []Touched {
 	return out
 }
 
-// Of returns the blocks that an I/O of n bytes touches. Random: it starts at any block of the volume, each as likely as
+// Of returns the blocks that an I/O of n bytes costs. Random: it starts at any block of the volume, each as likely as
 // the others, and one that is smaller than a block at any multiple of its own size. Sequential: the first starts where
 // the data begin, and each one where the last ended; what two of them touch counts twice, since nothing is cached in
 // between.
 func (i Impact) Of(n int64) Touched {
 	step := min(i.Block, n)
-	return Touched{n, i.change(n, step), i.change(n, n)}
+	random, sequential := series{i.Storage, n, step}, series{i.Storage, n, n}
+	return Touched{
+		n, i.change(random.touched), i.change(sequential.touched), i.change(random.written), i.change(sequential.written),
+	}
 }
 
-func (i Impact) change(n, step int64) Change {
+// change counts by the byte of the storage on which the data start now, and would start after a move.
+func (i Impact) change(count func(first int64) int64) Change {
 	block := i.Storage.Block
-	return Change{touched(i.Data, n, step, block), touched(i.inside, n, step, block), block}
+	from := block - i.Storage.Offset // keeps it from falling below 0
+	return Change{count(i.Data + from), count(i.inside + from), block}
 }
 
-// touched returns the average over one period of I/Os of n bytes that start at first, first+step, first+2*step, …, in
-// bytes of the blocks.
+// series are I/Os of size bytes on a storage that start at first, first+step, first+2*step, … Averages over one period
+// of them are counted in bytes of blocks.
 //
-// Modulo block the starts are r, r+g, r+2g, … with g = gcd(step, block), all of them equally often, and an I/O from r
-// touches 1 + ⌊(r+n-1)/block⌋ blocks. The sum of these floors over the block/g starts is ⌊(r+n-1)/g⌋ by Hermite's
+// Modulo block the starts are r, r+g, r+2g, … with g = gcd(step, block), all of them equally often. An I/O from r
+// touches 1 + ⌊(r+size-1)/block⌋ blocks. The sum of these floors over the block/g starts is ⌊(r+size-1)/g⌋ by Hermite's
 // identity.
-func touched(first, n, step, block int64) int64 {
-	g := gcd(step, block)
-	return (first%g+n-1)/g*g + block
+type series struct {
+	on         Storage
+	size, step int64
+}
+
+// touched returns the blocks that are read or written at least in part.
+func (s series) touched(first int64) int64 {
+	g := gcd(s.step, s.on.Block)
+	return (first%g+s.size-1)/g*g + s.on.Block
+}
+
+// filled returns the blocks that are written from their first byte to their last: ⌊(r+size)/block⌋ end in or behind the
+// I/O, and one of them starts before it unless r is 0. An I/O that is smaller than a block fills none.
+func (s series) filled(first int64) int64 {
+	if s.size < s.on.Block {
+		return 0
+	}
+	g := gcd(s.step, s.on.Block)
+	filled := (first%g+s.size)/g*g - s.on.Block
+	if first%g == 0 {
+		filled += g
+	}
+	return filled
+}
+
+// written returns the blocks that are written, and those that are read before.
+func (s series) written(first int64) int64 {
+	touched := s.touched(first)
+	if s.on.Rewrites {
+		return 2*touched - s.filled(first)
+	}
+	return touched
 }
 
 func gcd(a, b int64) int64 {
@@ -136,32 +175,54 @@ func (i Impact) Text() string {
 	case stream.Worse():
 		return fmt.Sprintf("each of a stream of %s I/Os touches two %s blocks of the storage instead of one", block, block)
 	}
-	if what, c, ok := i.Costly(); ok {
-		return fmt.Sprintf("%s touches %s blocks of %s of the storage on average instead of %s", what, number(c.Now()), block,
-			number(c.Aligned()))
+	if loads, _ := i.Loads(); len(loads) > 0 {
+		return fmt.Sprintf("%s: %s blocks of %s of the storage each on average instead of %s", loads[0].Name,
+			number(loads[0].Now()), block, number(loads[0].Aligned()))
 	}
 	return ""
 }
 
-// Costly returns the I/O to name if the start costs something: of the volume's own blocks, of those of the storage, or
-// else the first of the table.
-func (i Impact) Costly() (what string, c Change, ok bool) {
-	random := func(n int64) (string, Change) { return "random I/O of " + units.Format(n), i.Of(n).Random }
-	sequential := func(n int64) (string, Change) { return "sequential I/O of " + units.Format(n), i.Of(n).Sequential }
-	if what, c = random(i.Block); c.Worse() {
-		return what, c, true
+// streamSize is the I/O of what reads or writes much in order, in bytes: copies by Windows to 2003, many backups.
+const streamSize = 64 * units.KiB
+
+// Load is one kind of I/O, and what the start costs it.
+type Load struct {
+	Name string // "random reads of 4 KiB"
+	What string // "random reads"
+	Change
+}
+
+// Loads returns the I/O to name if the start costs something. Usual: random of one block of the volume, and a stream.
+// Where these cost nothing more, it is a stream of blocks of the storage, or the first of the table that does.
+func (i Impact) Loads() (loads []Load, usual bool) {
+	own := i.Of(i.Block)
+	loads = slices.Concat(worse("random", own.Size, own.Random, own.RandomWrite), i.Of(streamSize).stream())
+	usual = len(loads) > 0
+	if !usual {
+		loads = i.Of(i.Storage.Block).stream()
 	}
-	if what, c = sequential(i.Storage.Block); c.Worse() {
-		return what, c, true
-	}
-	for _, n := range ioSizes {
-		for _, of := range []func(int64) (string, Change){random, sequential} {
-			if what, c = of(n); c.Worse() {
-				return what, c, true
-			}
+	for _, t := range i.Table() {
+		if len(loads) == 0 {
+			loads = slices.Concat(worse("random", t.Size, t.Random, t.RandomWrite), t.stream())
 		}
 	}
-	return "", c, false
+	return loads, usual
+}
+
+func (t Touched) stream() []Load { return worse("sequential", t.Size, t.Sequential, t.SequentialWrite) }
+
+// worse names reads and writes of one size that the start makes worse.
+func worse(order string, size int64, read, write Change) (out []Load) {
+	load := func(what string, c Change) Load {
+		what = order + " " + what
+		return Load{fmt.Sprintf("%s of %s", what, units.Format(size)), what, c}
+	}
+	if read == write {
+		out = []Load{load("I/O", read)}
+	} else {
+		out = []Load{load("reads", read), load("writes", write)}
+	}
+	return slices.DeleteFunc(out, func(l Load) bool { return !l.Worse() })
 }
 
 // unit returns a block of the volume in words.

@@ -1,7 +1,10 @@
 package align_test
 
 import (
+	"fmt"
 	"math/big"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -21,18 +25,27 @@ func partitionAt(off int64, v volume.Volume) boot.Partition {
 	}
 }
 
+// storageNames are the built-in profiles, sizes, and both with the byte on which a block starts.
+var storageNames = append(align.Profiles{}.Names(), "512", "4K", "8K", "32K", "256K", "1M", "4M", "32K+63s", "zvol+512",
+	"vmfs+32256")
+
 func storage(t require.TestingT, name string) align.Storage {
-	s, err := align.ParseStorage(name)
+	s, err := align.Profiles{}.Parse(name)
 	require.NoError(t, err)
 	return s
 }
 
-// simulate counts the blocks that each I/O touches, one after the other, until the starts repeat.
-func simulate(first, n, step, block int64) *big.Rat {
+// simulate counts the blocks that each I/O costs, one after the other, until the starts repeat. A write reads first the
+// blocks that it fills only in part, on a storage that rewrites.
+func simulate(first, n, step int64, s align.Storage, writes bool) *big.Rat {
 	count, ios := int64(0), int64(0)
-	for start := first; ios == 0 || (start-first)%block != 0; start += step {
-		for b := start / block; b*block < start+n; b++ {
+	first += s.Block - s.Offset
+	for start := first; ios == 0 || (start-first)%s.Block != 0; start += step {
+		for b := start / s.Block * s.Block; b < start+n; b += s.Block {
 			count++
+			if full := b >= start && b+s.Block <= start+n; writes && s.Rewrites && !full {
+				count++
+			}
 		}
 		ios++
 	}
@@ -41,7 +54,7 @@ func simulate(first, n, step, block int64) *big.Rat {
 
 func TestImpactEqualsASimulation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage"))
+		s := storage(t, rapid.SampledFrom(storageNames).Draw(t, "storage"))
 		v := volume.Volume{
 			BlockSize: rapid.SampledFrom([]int64{512, 1024, 2048, 4096, 8192, 32768, 65536, 1 << 20, 12288, 3 * 512}).Draw(t,
 				"block"),
@@ -50,18 +63,22 @@ func TestImpactEqualsASimulation(t *testing.T) {
 		p := partitionAt(512*rapid.Int64Range(0, 1<<33).Draw(t, "start"), v)
 		i := align.ImpactOf(p, s)
 		for _, got := range i.Table() {
-			step := min(v.BlockSize, got.Size)
-			for name, x := range map[string]struct {
-				first, step int64
-				got         *big.Rat
+			random := min(v.BlockSize, got.Size)
+			for _, x := range []struct {
+				name   string
+				step   int64
+				writes bool
+				got    align.Change
 			}{
-				"random, now":         {p.Off + v.DataStart, step, got.Random.Now()},
-				"random, aligned":     {v.DataStart, step, got.Random.Aligned()},
-				"sequential, now":     {p.Off + v.DataStart, got.Size, got.Sequential.Now()},
-				"sequential, aligned": {v.DataStart, got.Size, got.Sequential.Aligned()},
+				{"random reads", random, false, got.Random},
+				{"random writes", random, true, got.RandomWrite},
+				{"sequential reads", got.Size, false, got.Sequential},
+				{"sequential writes", got.Size, true, got.SequentialWrite},
 			} {
-				want := simulate(x.first, got.Size, x.step, s.Block)
-				require.Zero(t, want.Cmp(x.got), "%s of %d bytes: %s, want %s", name, got.Size, x.got, want)
+				now := simulate(p.Off+v.DataStart, got.Size, x.step, s, x.writes)
+				require.Zero(t, now.Cmp(x.got.Now()), "%s of %d: %s, want %s", x.name, got.Size, x.got.Now(), now)
+				then := simulate(v.DataStart, got.Size, x.step, s, x.writes)
+				require.Zero(t, then.Cmp(x.got.Aligned()), "%s of %d, aligned: %s, want %s", x.name, got.Size, x.got.Aligned(), then)
 			}
 		}
 	})
@@ -114,12 +131,13 @@ func TestAlignedIsNeverWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := partitionAt(512*rapid.Int64Range(0, 1<<33).Draw(t, "start"),
 			volume.Volume{BlockSize: 512 << rapid.IntRange(0, 8).Draw(t, "shift")})
-		s := storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage"))
+		s := storage(t, rapid.SampledFrom(align.Profiles{}.Names()).Draw(t, "storage"))
 		i := align.ImpactOf(p, s)
 		for _, x := range i.Table() {
-			require.GreaterOrEqual(t, x.Random.Now().Cmp(x.Random.Aligned()), 0)
-			require.GreaterOrEqual(t, x.Sequential.Now().Cmp(x.Sequential.Aligned()), 0)
-			require.False(t, (s.Block == 512 || p.Off%s.Block == 0) && (x.Random.Worse() || x.Sequential.Worse()))
+			for _, c := range []align.Change{x.Random, x.Sequential, x.RandomWrite, x.SequentialWrite} {
+				require.GreaterOrEqual(t, c.Now().Cmp(c.Aligned()), 0)
+				require.False(t, (s.Block == 512 || p.Off%s.Block == 0) && c.Worse())
+			}
 		}
 		require.Equal(t, p.Off%s.Block == 0, i.Text() == "", i.Text())
 	})
@@ -171,7 +189,7 @@ func TestImpactInWords(t *testing.T) {
 		{
 			"odd blocks, smaller", "4K", 63,
 			volume.Volume{Kind: volume.MDRaid, BlockSize: 1536, DataStart: 1024},
-			"random I/O of 1 KiB touches 1.25 blocks of 4 KiB of the storage on average instead of 1",
+			"random reads of 1 KiB: 1.25 blocks of 4 KiB of the storage each on average instead of 1",
 		},
 		{"by luck in order", "4K", 63, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 512 * 9}, ""},
 		{"nothing to gain", "512", 63, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}, ""},
@@ -199,21 +217,117 @@ func TestImpactOfNonsense(t *testing.T) {
 func TestStorages(t *testing.T) {
 	sizes := map[string]int64{
 		"generic": 4096, "netapp": 4096, "clariion": 65536, "3par": 16384, "hp-raid5": 65536, "flasharray": 512,
-		"vmfs": 65536,
-		"512":  512, "4K": 4096, "8K": 8192, "16K": 16384, "32K": 32768, "64K": 65536, "128K": 131072,
+		"vmfs": 65536, "ceph": 4 << 20, "zvol": 16384, "nutanix": 1 << 20, "s2d": 256 << 10,
 	}
-	require.Len(t, align.StorageNames(), len(sizes))
-	for _, name := range align.StorageNames() {
+	for _, name := range (align.Profiles{}).Names() {
 		s := storage(t, name)
-		require.Equal(t, sizes[name], s.Block, name)
-		require.NotEmpty(t, s.About)
-		require.NotEmpty(t, s.Source)
+		require.Equal(t, name, s.Name)
+		if want, ok := sizes[name]; ok {
+			require.Equal(t, want, s.Block, name)
+		}
+		require.NotEmpty(t, s.Source, name)
+		require.Equal(t, s.Rewrites, storage(t, name+"+0").Rewrites)
 	}
+	require.Equal(t, "generic", align.Profiles{}.Names()[0])
 	require.Equal(t, storage(t, "netapp"), storage(t, "NetApp"))
 	require.Equal(t, storage(t, "64K"), storage(t, "65536"))
-	for _, bad := range []string{"", "1M", "2K", "3K", "-4K", "emc", "4096K", "\x1b[2J"} {
-		_, err := align.ParseStorage(bad)
-		require.ErrorContains(t, err,
-			"want one of generic, netapp, clariion, 3par, hp-raid5, flasharray, vmfs, 512, 4K, 8K, 16K, 32K, 64K, 128K", bad)
+	shifted := storage(t, "32K+63s")
+	require.Equal(t, []int64{32768, 32256}, []int64{shifted.Block, shifted.Offset})
+	for _, bad := range []string{"", "2", "3K", "-4K", "emc", "8M", "\x1b[2J", "../generic"} {
+		_, err := align.Profiles{}.Parse(bad)
+		require.ErrorContains(t, err, "want one of generic, 3par, 4kn, 512e, azure, ceph", bad)
+		require.ErrorContains(t, err, "or a power of two from 512 to 4M", bad)
 	}
+	for _, bad := range []string{"32K+", "32K+32K", "32K+100", "vmfs+-512", "4K+x", "flasharray+512"} {
+		_, err := align.Profiles{}.Parse(bad)
+		require.ErrorContains(t, err, "offset", bad)
+	}
+}
+
+// docs/cost-model.md lists the profiles as they are, and the model with the numbers that it computes.
+func TestCostModelIsDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../docs/cost-model.md")
+	require.NoError(t, err)
+	text, yes := string(b), map[bool]string{true: "yes", false: "no"}
+	for _, name := range (align.Profiles{}).Names() {
+		s := storage(t, name)
+		require.Contains(t, text, fmt.Sprintf("| `%s` | %s | %s | %s | %s |", name, s.About, units.Short(s.Block),
+			yes[s.Rewrites], yes[s.Documented]))
+	}
+	cluster := partitionAt(63*512, volume.Volume{BlockSize: 4096})
+	disk, vmfs := align.ImpactOf(cluster, align.Generic()), align.ImpactOf(cluster, storage(t, "vmfs"))
+	for _, row := range []struct {
+		want      string
+		published float64
+		c         align.Change
+	}{
+		{"(4 KiB assumed) | 2.0 | %.1f | %+.0f %%", 2, disk.Of(4096).RandomWrite},
+		{"synchronous writes of 4 KiB | 3.1 | %.1f | %+.0f %%", 23 / 7.5, disk.Of(4096).RandomWrite},
+		{"`mke2fs`, writes of 4 KiB | 3.5 | %.1f | %+.0f %%", 1193.609 / 345.716, disk.Of(4096).RandomWrite},
+		{"(64 KiB assumed) | 5.4 | %.1f | %+.0f %%", 83 / 15.5, disk.Of(65536).SequentialWrite},
+	} {
+		want := fmt.Sprintf(row.want, row.c.More(), 100*(row.c.More()/row.published-1))
+		require.Contains(t, text, strings.ReplaceAll(want, "-", "−"))
+	}
+	require.Contains(t, text, fmt.Sprintf("| 1.02 to 1.62 | %.2f to %.1f |", vmfs.Of(4096).Random.More(),
+		vmfs.Of(65536).Sequential.More()))
+}
+
+func TestProfilesOfASite(t *testing.T) {
+	p, err := align.ParseProfiles([]byte(`
+[array1]
+about = "our array"
+block = "32K"
+offset = "63s"
+read_modify_write = true
+
+[netapp]
+about = "our filer"
+block = "8K"
+`))
+	require.NoError(t, err)
+	require.Equal(t, []string{"array1", "netapp", "generic"}, p.Names()[:3])
+	got, err := p.Parse("Array1")
+	require.NoError(t, err)
+	require.Equal(t, align.Storage{
+		Name: "array1", About: "our array, from byte 32256 on", Block: 32768, Offset: 32256, Rewrites: true,
+	}, got)
+	got, err = p.Parse("netapp")
+	require.NoError(t, err)
+	require.EqualValues(t, 8192, got.Block)
+	for text, want := range map[string]string{
+		"":                                   "no profile",
+		"about = \"x\"":                      "line 1",
+		"[a]\nabout = \"x\"\nblok = 1":       `line 3: unknown key "a.blok", want about, block,`,
+		"[a]\nabout = \"x\"":                 `[a]: block = "": size "": want a whole number`,
+		"[a]\nabout = \"x\"\nblock = \"3K\"": `[a]: block = "3K": want a power of two from 512 to 4M`,
+		"[a]\nblock = \"4K\"":                `[a]: about has 0 bytes, want 1 to 80`,
+		"[a]\nabout = \"x\"\nblock = \"4K\"\noffset = \"5\"":             "want a multiple of 512 below its block of 4 KiB",
+		"[A]\nabout = \"x\"\nblock = \"4K\"":                             "want a name of at most 32 small letters",
+		"[64k]\nabout = \"x\"\nblock = \"4K\"":                           "which is no size",
+		"[a]\nabout = \"x\"\nblock = \"4K\"\nsource = \"" + big5K + "\"": "source has 5120 bytes, want at most 4096",
+		"[a\nabout":                       "line 1, column",
+		strings.Repeat("#", 1<<20) + "\n": "1048577 bytes of profiles, want at most 1048576",
+	} {
+		_, err := align.ParseProfiles([]byte(text))
+		require.ErrorContains(t, err, want, "%.80q", text)
+	}
+}
+
+var big5K = strings.Repeat("x", 5120)
+
+func FuzzParseProfiles(f *testing.F) {
+	f.Add([]byte("[a]\nabout = \"x\"\nblock = \"4K\"\noffset = \"1K\""))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := align.ParseProfiles(text)
+		if err != nil {
+			return
+		}
+		for _, name := range p.Names() {
+			s, err := p.Parse(name)
+			require.NoError(t, err)
+			require.Less(t, s.Offset, s.Block)
+			align.ImpactOf(partitionAt(63*512, volume.Volume{BlockSize: 4096}), s).Text()
+		}
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,28 +24,6 @@ type inspectFlags struct {
 	list     bool
 	unknown  bool // accepted
 	with     []string
-}
-
-// storage is a flag value: a profile or a size. The zero value is the storage that is assumed when none is named.
-type storage struct{ named *align.Storage }
-
-func (s *storage) String() string { return s.profile().Name }
-
-// Set parses a flag argument.
-func (s *storage) Set(name string) error {
-	p, err := align.ParseStorage(name)
-	s.named = &p
-	return err
-}
-
-// Type is the word that help texts show for the argument.
-func (s *storage) Type() string { return "STORAGE" }
-
-func (s *storage) profile() align.Storage {
-	if s.named == nil {
-		return align.Generic()
-	}
-	return *s.named
 }
 
 func newInspect(c *common) *cobra.Command {
@@ -84,9 +61,7 @@ IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is o
 	f.addReading(cmd)
 	f.addSandbox(cmd)
 	withFlag(cmd, &f.with)
-	names := strings.Join(align.StorageNames(), ", ")
-	cmd.Flags().Var(&f.storage, "storage", "storage below the image, for the costs: "+names)
-	complete(cmd, "storage", align.StorageNames()...)
+	f.storage.add(cmd)
 	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute the storage blocks that an I/O touches")
 	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print only the partitions, as fdisk -lu lists them")
 	unknownFlag(cmd, &f.unknown)
@@ -95,7 +70,7 @@ IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is o
 }
 
 func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path string) error {
-	if err := f.check(); err != nil {
+	if err := errors.Join(f.check(), f.storage.find()); err != nil {
 		return err
 	}
 	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
@@ -171,7 +146,7 @@ func (f *inspectFlags) inspect(
 		return nil, nil, err
 	}
 	r, bad = report.NewInspect(head("inspect"), s, u, refusals, report.Criteria{
-		Boundary: f.boundary.criterion(), Storage: f.storage.profile(), Costs: f.storage.named != nil, Impact: f.impact,
+		Boundary: f.boundary.criterion(), Storage: f.storage.Storage, Costs: f.storage.named, Impact: f.impact,
 	})
 	r.Flags = append(f.flags(), f.move().withArguments()...)
 	switch {

@@ -107,8 +107,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.StringVarP(&f.output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
 	complete(cmd, "output", formats...)
 	boundaryFlag(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
-	fs.Var(&f.storage, "storage", "storage below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
-	complete(cmd, "storage", align.StorageNames()...)
+	f.storage.add(cmd)
 	fs.StringArrayVar(&f.include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
 	fs.StringArrayVar(&f.exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
 	fs.StringVar(&f.filesFrom, "files-from", "", "read more PATHs from `FILE`, or - for standard input")
@@ -151,7 +150,7 @@ func (f *scanFlags) check() (results.FailOn, error) {
 	if err := f.checkWork(); err != nil {
 		return "", err
 	}
-	if err := f.settlePlaces(); err != nil {
+	if err := errors.Join(f.storage.find(), f.settlePlaces()); err != nil {
 		return "", err
 	}
 	if f.failOn == "" {
@@ -171,10 +170,10 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 		return nil, err
 	}
 	t := &scan.Task{
-		Paths: slices.Clone(paths), Boundary: f.boundary.criterion(), Storage: f.storage.profile().Name, Check: f.tables,
+		Paths: slices.Clone(paths), Boundary: f.boundary.criterion(), Storage: f.storage.Storage, Check: f.tables,
 		Jobs: f.jobs, Version: f.version, Again: f.again(), Level: sandbox.Level(f.isolation), Args: []string{workerCommand},
 		Catalog: f.catalog, ChangedOnly: f.changed, Fail: fail, AllowUnknown: f.unknown, AllowEmpty: f.empty,
-		KeepRanked: f.script != "", Spare: []string{f.out, f.script, f.ignore, f.filesFrom},
+		KeepRanked: f.script != "", Spare: []string{f.out, f.script, f.ignore, f.filesFrom, f.storage.profiles},
 	}
 	if t.Wanted, err = scan.Wanted(f.include, f.exclude); err != nil {
 		return nil, err
@@ -323,6 +322,7 @@ func (f *scanFlags) again() string {
 	add("--include", f.include...)
 	add("--exclude", f.exclude...)
 	add("--ignore", f.ignore)
+	add("--profiles", f.storage.profiles)
 	add("--catalog", f.catalog)
 	return strings.Join(out, " ")
 }
@@ -331,7 +331,10 @@ func (f *scanFlags) again() string {
 func (f *scanFlags) apart() error {
 	script := store.Use{Flag: "--script", Path: f.script}
 	read := []store.Use{
-		{Flag: "--catalog", Path: f.catalog}, {Flag: "--ignore", Path: f.ignore}, {Flag: "--files-from", Path: f.filesFrom},
+		{Flag: "--catalog", Path: f.catalog},
+		{Flag: "--ignore", Path: f.ignore},
+		{Flag: "--files-from", Path: f.filesFrom},
+		{Flag: "--profiles", Path: f.storage.profiles},
 	}
 	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
 		if f.catalog != "" {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
@@ -181,10 +180,17 @@ func TestStorageIsOneEntry(t *testing.T) {
 	path := dummyDisk(t, "", "nothing")
 	inspect := []string{"inspect", "--storage", "dummy", path}
 	require.Contains(t, command(t, inspect...).stderr, "no storage \"dummy\"")
-	with(t, &align.Storages, align.Storage{Name: "dummy", Block: 512, About: "Dummy Array, 512-byte blocks"})
+	profiles := filepath.Join(t.TempDir(), "site.toml")
+	put(t, profiles, []byte("[dummy]\nabout = \"Dummy Array, 512-byte blocks\"\nblock = \"512\"\n"))
+	inspect = append(inspect, "--profiles", profiles)
 	require.Contains(t, strings.Join(strings.Fields(command(t, inspect...).stdout), " "),
 		"Not for this storage (Dummy Array, 512-byte blocks): alignment does not matter to it.")
-	require.Contains(t, command(t, "inspect", "--help").stdout, "vmfs, dummy, 512")
+	scan := command(t, "scan", "-o", "json", "--isolation", "none", "--storage", "dummy", "--profiles", profiles, path)
+	require.Contains(t, scan.stdout, `"storage":"dummy"`)
+	require.Contains(t, scan.stdout, "Dummy Array, 512-byte blocks")
+	require.NoError(t, os.WriteFile(profiles, []byte("[dummy]\nabout = \"x\"\nsize = 1\n"), 0o600))
+	require.Contains(t, command(t, inspect...).stderr, "site.toml: line 3: unknown key \"dummy.size\"")
+	require.Equal(t, 64, command(t, inspect...).code)
 }
 
 // enum reads the values that the JSON schema allows at a place.

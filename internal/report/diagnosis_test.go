@@ -111,7 +111,7 @@ func text(t *testing.T, fixture, storage string, impacts bool) string {
 	require.NoError(t, err)
 	r, s := inspect(t, fixture, d), align.Generic()
 	if storage != "" {
-		s, err = align.ParseStorage(storage)
+		s, err = align.Profiles{}.Parse(storage)
 		require.NoError(t, err)
 		r.Costs, r.Advice = report.NewCosts(l, s), advice.For(l, advice.Case{Boundary: r.Boundary, Storage: s})
 	}
@@ -126,8 +126,9 @@ func text(t *testing.T, fixture, storage string, impacts bool) string {
 func TestImpactTables(t *testing.T) {
 	out := text(t, "two-ntfs-lba63-and-cylinder", "", true)
 	require.Contains(t, out, "Partitions 1, 2, clusters of 4 KiB:\n", "what costs the same shares a table")
-	require.Regexp(t, `(?m)^ +4 KiB +2\.000 +1\.000 +2\.000 +1\.000$`, out)
-	require.Regexp(t, `(?m)^ +72 KiB +19\.000 +18\.000 +19\.000 +18\.000$`, out)
+	require.Regexp(t, `(?m)^ +I/O size +random reads +random writes +sequential reads +sequential writes$`, out)
+	require.Regexp(t, `(?m)^ +4 KiB +2\.000 / 1\.000 +4\.000 / 1\.000 +2\.000 / 1\.000 +4\.000 / 1\.000$`, out)
+	require.Regexp(t, `(?m)^ +72 KiB +19\.000 / 18\.000 +21\.000 / 18\.000 +19\.000 / 18\.000 +21\.000 / 18\.000$`, out)
 	require.Equal(t, 1, strings.Count(out, "I/O size"))
 	out = text(t, "gpt", "", true)
 	require.Contains(t, out, "blocks of 4 KiB (assumed, the content names none):")

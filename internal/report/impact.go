@@ -19,6 +19,8 @@ import (
 type Impact struct {
 	Storage      string `json:"storage"`
 	StorageBlock int64  `json:"storage_block_bytes"`
+	Offset       int64  `json:"storage_offset_bytes"`
+	Rewrites     bool   `json:"read_modify_write"`
 	Data         int64  `json:"data_bytes"`
 	Block        int64  `json:"block_bytes"`
 	Assumed      bool   `json:"block_assumed"`
@@ -28,11 +30,13 @@ type Impact struct {
 	unit string // what Block is one of: cluster, block
 }
 
-// IO is how many blocks of the storage one I/O touches on average.
+// IO is how many blocks of the storage one I/O costs on average. Random and Sequential are reads.
 type IO struct {
-	Size       int64   `json:"size_bytes"`
-	Random     Touched `json:"random"`
-	Sequential Touched `json:"sequential"`
+	Size            int64   `json:"size_bytes"`
+	Random          Touched `json:"random"`
+	Sequential      Touched `json:"sequential"`
+	RandomWrite     Touched `json:"random_write"`
+	SequentialWrite Touched `json:"sequential_write"`
 }
 
 // Touched is a number of blocks as the partition starts now, and when it starts on a block of the storage. The numbers
@@ -112,11 +116,14 @@ func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
 
 func newImpact(i align.Impact) *Impact {
 	out := &Impact{
-		Storage: i.Storage.Name, StorageBlock: i.Storage.Block, Data: i.Data, Block: i.Block, Assumed: i.Assumed,
+		Storage: i.Storage.Name, StorageBlock: i.Storage.Block, Offset: i.Storage.Offset,
+		Rewrites: i.Storage.Rewrites, Data: i.Data, Block: i.Block, Assumed: i.Assumed,
 		Text: i.Text(),
 	}
 	for _, t := range i.Table() {
-		out.IO = append(out.IO, IO{t.Size, newTouched(t.Random), newTouched(t.Sequential)})
+		out.IO = append(out.IO, IO{
+			t.Size, newTouched(t.Random), newTouched(t.Sequential), newTouched(t.RandomWrite), newTouched(t.SequentialWrite),
+		})
 	}
 	return out
 }
@@ -136,10 +143,9 @@ func (t *Text) impacts(ps []Partition) {
 		}
 		if first {
 			t.printf("\n")
-			t.para(0,
-				"Blocks of %s of the storage (%s) that one I/O touches on average: now, and when the partition starts on one of "+
-					"them:",
-				units.Format(p.Impact.StorageBlock), p.Impact.Storage)
+			t.para(0, "Blocks of %s of the storage (%s) that one I/O costs on average: now / when the partition is aligned%s. "+
+				"Caches, read-ahead and merged I/O hide a part of it:",
+				units.Format(p.Impact.StorageBlock), p.Impact.Storage, p.Impact.reads())
 			first = false
 		}
 		var same []string
@@ -166,29 +172,45 @@ func (t *Text) impact(i *Impact, numbers []string) {
 	t.printf("\n")
 	t.para(2, "%s, %s:", capital(partitions(numbers)), unit)
 	w := newTable()
-	w.AppendHeader(table.Row{"I/O size", "random now", "aligned", "sequential now", "aligned"})
+	header := table.Row{"I/O size", "random", "sequential"}
+	if i.Rewrites {
+		header = table.Row{"I/O size", "random reads", "random writes", "sequential reads", "sequential writes"}
+	}
+	w.AppendHeader(header)
 	var right []table.ColumnConfig
-	for n := range 5 {
+	for n := range header {
 		right = append(right, table.ColumnConfig{Number: n + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
 	}
 	w.SetColumnConfigs(right)
 	for _, io := range i.IO {
-		w.AppendRow(table.Row{
-			units.Format(io.Size), t.blocks(io.Random), decimal(io.Random.Aligned), t.blocks(io.Sequential),
-			decimal(io.Sequential.Aligned),
-		})
+		row := table.Row{units.Format(io.Size), t.blocks(io.Random), t.blocks(io.Sequential)}
+		if i.Rewrites {
+			row = table.Row{
+				row[0], row[1], t.blocks(io.RandomWrite), row[2], t.blocks(io.SequentialWrite),
+			}
+		}
+		w.AppendRow(row)
 	}
 	t.table(w)
 }
 
+// reads explains what is counted for writes.
+func (i *Impact) reads() string {
+	if i.Rewrites {
+		return "; a write reads first the blocks that it fills only in part"
+	}
+	return ""
+}
+
 func decimal(f float64) string { return strconv.FormatFloat(f, 'f', 3, 64) }
 
-// blocks returns the number now, coloured where it could be smaller.
+// blocks returns the number now, coloured where it could be smaller, and when the partition is aligned.
 func (t *Text) blocks(x Touched) string {
+	now := decimal(x.Now)
 	if x.Now > x.Aligned {
-		return t.Paint(text.FgRed, decimal(x.Now))
+		now = t.Paint(text.FgRed, now)
 	}
-	return decimal(x.Now)
+	return now + " / " + decimal(x.Aligned)
 }
 
 // cost explains a misalignment to a reader new to it. A text that several partitions share is printed once. Starts that

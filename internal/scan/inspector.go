@@ -25,19 +25,11 @@ const maxRead = 256 * units.MiB
 // Inspector is the Judge of real images. It reads of an aligned image only what shows that; of any other as much as
 // inspect and plan do.
 type Inspector struct {
-	Boundary int64  `json:"boundary"`        // bytes
-	Storage  string `json:"storage"`         // name of a profile, see align.ParseStorage
-	Check    bool   `json:"check,omitempty"` // all tables of every container
+	Boundary int64         `json:"boundary"` // bytes
+	Storage  align.Storage `json:"storage"`
+	Check    bool          `json:"check,omitempty"` // all tables of every container
 
 	Most int64 `json:"most,omitempty"` // bytes that are read to judge one image; 0: 256 MiB
-
-	below align.Storage
-}
-
-// Prepare completes an Inspector whose exported fields are set.
-func (j *Inspector) Prepare() (err error) {
-	j.below, err = align.ParseStorage(j.Storage)
-	return err
 }
 
 // Identify identifies the file at path.
@@ -282,9 +274,9 @@ func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 	c := report.NewChanges(p)
 	refusals := append([]align.Finding{}, p.Refusals(false)...)
 	d.Fix = &results.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
-	a := advice.For(s.Layout, advice.Case{Boundary: j.Boundary, Storage: j.below, Refusals: refusals})
+	a := advice.For(s.Layout, advice.Case{Boundary: j.Boundary, Storage: j.Storage, Refusals: refusals})
 	d.Advice = &a
-	d.Cost = results.NewCost(s.Layout, j.Boundary, j.below)
+	d.Cost = results.NewCost(s.Layout, j.Boundary, j.Storage)
 	return nil
 }
 

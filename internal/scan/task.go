@@ -24,7 +24,7 @@ type Task struct {
 	Wanted   func(rel, shown string) bool // as in Options
 	Spare    []string                     // files that the caller itself reads or writes
 	Boundary int64                        // criterion, bytes
-	Storage  string                       // name of a profile, see align.ParseStorage
+	Storage  align.Storage                // below all images
 	Check    bool                         // reads all tables of every container
 	Jobs     int
 	Version  string // of the program
@@ -115,7 +115,7 @@ func (t *Task) begin() *running {
 	}
 	r.today = r.start.UTC().Format(time.DateOnly)
 	s := r.summary
-	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage, t.Version
+	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage.Name, t.Version
 	s.AllowEmpty, s.FailOn, s.ChangedOnly, s.Again = t.AllowEmpty, string(t.Fail), t.ChangedOnly, t.Again
 	s.Started = stamp(r.start)
 	s.Isolation = results.Isolation{Wanted: string(t.Level), Achieved: string(sandbox.None), Layers: []string{}}
@@ -132,7 +132,9 @@ func (r *running) open() (err error) {
 	if err := store.CheckUpgrade(r.Catalog); err != nil {
 		return err
 	}
-	options := fmt.Sprintf("boundary=%d storage=%s", r.Boundary, r.Storage)
+	below := r.Storage
+	options := fmt.Sprintf("boundary=%d storage=%s:%d+%d:%t", r.Boundary, below.Name, below.Block, below.Offset,
+		below.Rewrites)
 	if r.Check {
 		options += " check"
 	}
@@ -181,9 +183,6 @@ func (r *running) look(ctx context.Context) error {
 // pool starts the workers. The process that starts them reads nothing of an image.
 func (r *running) pool(ctx context.Context) (*Pool, error) {
 	j := &Inspector{Boundary: r.Boundary, Storage: r.Storage, Check: r.Check}
-	if err := j.Prepare(); err != nil {
-		return nil, err
-	}
 	if r.Level != sandbox.None && r.Confine != nil {
 		r.Confine(sandbox.Access{Workers: true})
 	}

@@ -20,11 +20,7 @@ func Serve(in io.Reader, out io.Writer) error { return sandbox.Serve(in, out, st
 // startInspector makes the Judge of a worker from the first request of the scan.
 func startInspector(hello []byte) (sandbox.Handle, error) {
 	j := &Inspector{}
-	err := json.Unmarshal(hello, j)
-	if err == nil {
-		err = j.Prepare()
-	}
-	if err != nil {
+	if err := json.Unmarshal(hello, j); err != nil {
 		return nil, fmt.Errorf("judge of a worker: %w", err)
 	}
 	return func(request []byte) []byte {
