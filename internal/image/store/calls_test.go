@@ -24,27 +24,54 @@ import (
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // callsEnv makes the test a process that writes one output: a process cannot wait for a file system that it serves
 // itself. It has the kind of the output, the source and the path of the output.
 const callsEnv = "TRUEUP_TEST_CALLS"
 
-// outputs are ways to write a copy of an image at a path.
-var outputs = map[string]func(src, path string) error{
-	"two files": func(src, path string) error { return writeCopy(src, path, flat) },
-	"replaced":  func(src, path string) error { return writeCopy(src, path, forced(imagetest.Kinds[1])) },
-	"package":   writePackage,
+// outputs are ways to write a file at a path, from an image. They return the codes of the notes.
+var outputs = map[string]func(src, path string) (notes []string, err error){
+	"two files":            func(src, path string) ([]string, error) { return writeCopy(src, path, flat) },
+	"replaced":             func(src, path string) ([]string, error) { return writeCopy(src, path, forced(imagetest.Kinds[1])) },
+	"after a kill":         func(src, path string) ([]string, error) { return writeCopy(src, path, flat) },
+	"package":              writePackage,
+	"package after a kill": writePackage,
+	"report":               writeReport,
 }
 
-func writeCopy(src, path string, o store.CreateOptions) error {
+// startsWith is what the folder of an output has before.
+var startsWith = map[string]func(t *testing.T, src, dir string){
+	"replaced": func(t *testing.T, src, dir string) {
+		t.Helper()
+		imagetest.Copy(t, imagetest.Open(t, src), filepath.Join(dir, "out.vmdk"), flat)
+	},
+	"after a kill": afterKill, "package after a kill": afterKill,
+	"report": func(t *testing.T, _, dir string) {
+		t.Helper()
+		require.NoError(t, os.Chmod(imagetest.Write(t, dir, "out.vmdk.txt", []byte("an old report\n")), 0o640))
+		imagetest.Write(t, dir, ".out.vmdk.txt.4194305.partial", []byte("half of"))
+	},
+}
+
+// afterKill has what a run leaves that was killed while it gave its files their names.
+func afterKill(t *testing.T, _, dir string) {
+	t.Helper()
+	imagetest.Write(t, dir, ".out.vmdk.partial", []byte("half of"))
+	left := imagetest.Write(t, dir, "out-flat.vmdk", make([]byte, 4096))
+	require.NoError(t, os.Link(left, filepath.Join(dir, ".out-flat.vmdk.partial")))
+}
+
+func writeCopy(src, path string, o store.CreateOptions) (notes []string, err error) {
 	img, err := image.Open(src, image.Options{})
 	if err != nil {
-		return err
+		return nil, err
 	}
+	defer func() { err = errors.Join(err, img.Close()) }()
 	out, err := store.Create(path, img.Disk.Size(), img, o)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	fill := func() error {
 		_, err := diskcopy.Run(context.Background(), img.Disk, out, diskcopy.Options{Jobs: 1, Pack: out.Pack()})
@@ -57,7 +84,7 @@ func writeCopy(src, path string, o store.CreateOptions) error {
 		}
 		return errors.Join(same(img.Disk, again.Disk), again.Close())
 	}
-	return errors.Join(finish(out, fill, proved), img.Close())
+	return finish(out, fill, proved)
 }
 
 // same reports a difference between two disks.
@@ -76,24 +103,41 @@ func same(a, b disk.Disk) error {
 }
 
 // finish publishes an output if the steps before succeed, and discards it otherwise.
-func finish(out *store.Output, steps ...func() error) error {
+func finish(out *store.Output, steps ...func() error) (notes []string, err error) {
 	for _, step := range append(steps, out.Publish) {
 		if err := step(); err != nil {
-			return errors.Join(err, out.Discard())
+			return nil, errors.Join(err, out.Discard())
 		}
 	}
-	return out.Discard()
+	return imagetest.Codes(out.Notes(), ondisk.Note), out.Discard()
+}
+
+// writeReport writes a text, in place of another one.
+func writeReport(_, path string) (notes []string, err error) {
+	if path, err = (store.Place{Flag: "--out", Path: path + ".txt", Role: store.Report}).Settle(); err != nil {
+		return nil, err
+	}
+	if err := store.TryFolder("--out", path); err != nil {
+		return nil, err
+	}
+	f, err := store.CreateReport(path, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.WriteString("a new report\n")
+	return nil, f.End(err)
 }
 
 // writePackage copies the source twice, as two files of a package.
-func writePackage(src, path string) error {
+func writePackage(src, path string) (notes []string, err error) {
 	files, err := image.OpenFiles(src, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	defer func() { err = errors.Join(err, files.Close()) }()
 	out, first, err := store.CreateFiles(path, files, false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	data := make([]byte, files.First().Size())
 	fill := func() error {
@@ -119,7 +163,7 @@ func writePackage(src, path string) error {
 		}
 		return errors.Join(err, set.Close())
 	}
-	return errors.Join(finish(out, fill, proved), files.Close())
+	return finish(out, fill, proved)
 }
 
 // mustFail are the calls without which there is no copy, or none that survives a loss of power.
@@ -131,63 +175,152 @@ var mustFail = []string{"create .out.vmdk.partial", "create .out-flat.vmdk.parti
 var mayFail = map[string]map[string]int{
 	"two files": {"link": 1, "open": 1, "read": 1, "unlink": 1},
 	"package":   {"link": 1, "open": 1, "read": 1, "unlink": 1},
-	"replaced":  {"link": 2, "open": 1, "opendir": 1, "readdir": 1, "read": 5, "unlink": 2},
+	"report":    {"lock": 2, "open": 1, "read": 1},
+
+	"after a kill":         {"link": 1, "open": 2, "read": 3, "unlink": 1},
+	"package after a kill": {"link": 1, "open": 2, "read": 2, "unlink": 1},
+	"replaced":             {"link": 2, "open": 1, "opendir": 1, "readdir": 1, "read": 6, "unlink": 2},
 }
 
-// manners are those of file systems that lack calls of a publication.
-var manners = map[string]map[string]syscall.Errno{
-	"a disk":                   nil,
-	"no links":                 {"link": syscall.EPERM},
-	"no flags of rename":       {"rename2": syscall.EINVAL},
-	"neither links nor flags":  {"link": syscall.EPERM, "rename2": syscall.EINVAL},
-	"no locks, no permissions": {"lock": syscall.ENOLCK, "chmod": syscall.EPERM},
+// manners are those of file systems that lack calls of a publication, and what a copy of two files notes there.
+var manners = map[string]struct {
+	oddfs.Manners
+	notes string
+}{
+	"a disk":                  {},
+	"no links":                {failing("link", syscall.EPERM), "dest-no-links"},
+	"no flags of rename":      {failing("rename2", syscall.EINVAL), ""},
+	"neither links nor flags": {failing("link", syscall.EPERM, "rename2", syscall.EINVAL), "dest-no-links dest-look-and-rename"},
+	"no locks, no permissions": {
+		failing("lock", syscall.ENOLCK, "chmod", syscall.EPERM), "dest-permissions dest-no-locks",
+	},
+	"locks that bar readers":    {oddfs.Manners{Mandatory: true, LocksWhole: true}, "dest-no-locks"},
+	"names that are not synced": {failing("fsyncdir", syscall.EINVAL), "dest-folder-not-synced"},
+}
+
+// failing has operations, in turn with their errors, fail.
+func failing(pairs ...any) oddfs.Manners {
+	m := oddfs.Manners{Fail: map[string]syscall.Errno{}}
+	for i := 0; i < len(pairs); i += 2 {
+		m.Fail[pairs[i].(string)] = pairs[i+1].(syscall.Errno)
+	}
+	return m
 }
 
 // TestEveryCallOfAnOutputFails has each call on the file system of an output fail in turn, on file systems of several
 // manners. The output is complete afterwards, or what it was, and an error says so. Without a fault the order of calls
-// is that in which a loss of power does no harm.
+// is that in which a loss of power does no harm. Nor is anything else but complete or absent where descriptors are few.
 func TestEveryCallOfAnOutputFails(t *testing.T) {
 	t.Parallel()
 	if args := strings.Split(os.Getenv(callsEnv), "\n"); len(args) == 3 {
-		err := outputs[args[0]](args[1], args[2])
-		fmt.Fprintf(os.Stderr, "end: %v", err)
+		kind, few := strings.CutPrefix(args[0], "few descriptors: ")
+		write := func() (notes []string, err error) { return outputs[kind](args[1], args[2]) }
+		var notes []string
+		var err error
+		if few {
+			err = disktest.FewDescriptors(func() error { _, err := write(); return err })
+		} else {
+			notes, err = write()
+		}
+		fmt.Fprintf(os.Stderr, "notes: %s\nend: %v", strings.Join(notes, " "), err)
 		return
 	}
 	if disktest.Raced {
 		t.Skip("its processes have one goroutine each, and take a second to end")
 	}
-	_, data := source(t, 1)
-	src := imagetest.Write(t, t.TempDir(), "src.img", data[:64*kib])
+	src := readOnlySource(t)
 	for kind, on := range map[string][]string{
 		"two files": slices.Collect(maps.Keys(manners)), "replaced": {"a disk", "neither links nor flags"}, "package": {"a disk"},
+		"after a kill": {"a disk"}, "package after a kill": {"a disk"}, "report": {"a disk"},
 	} {
 		for _, name := range on {
 			t.Run(kind+", "+name, func(t *testing.T) {
 				t.Parallel()
-				fail := manners[name]
-				c := outputCalls{kind: kind, src: src, behind: t.TempDir(), before: t.TempDir()}
-				if kind == "replaced" {
-					imagetest.Copy(t, imagetest.Open(t, src), filepath.Join(c.before, "out.vmdk"), flat)
+				m := manners[name]
+				c := outputCalls{kind: kind, src: src, behind: t.TempDir()}
+				if kind == "two files" {
+					c.notes = m.notes
 				}
-				c.old = sums(t, c.before)
-				c.path = filepath.Join(oddfs.Mount(t, c.behind, oddfs.Manners{Fail: fail, Journal: &c.j}), "out.vmdk")
+				m.Journal = &c.j
+				c.path = filepath.Join(oddfs.Mount(t, c.behind, m.Manners), "out.vmdk")
 				c.j.EachFails(func(fails bool) { c.run(t, fails) })
 				c.j.RequireNoticed(t, mayFail[kind])
-				if fail == nil {
+				if name == "a disk" && kind != "report" {
 					requireOrder(t, kind, c.done)
+				}
+				if name == "a disk" && !strings.HasSuffix(kind, "after a kill") { // the first try removes what shows the kill
+					few := outputCalls{kind: "few descriptors: " + kind, src: src, behind: t.TempDir()}
+					few.path = filepath.Join(few.behind, "out.vmdk")
+					few.run(t, false)
+					require.Equal(t, c.new, few.new)
 				}
 			})
 		}
 	}
 }
 
+// readOnlySource is an image with rights that no new file has by itself.
+func readOnlySource(t *testing.T) string {
+	t.Helper()
+	_, data := source(t, 1)
+	src := imagetest.Write(t, t.TempDir(), "src.img", data[:64*kib])
+	require.NoError(t, os.Chmod(src, 0o440))
+	return src
+}
+
+// Outputs that a file system does not allow are refused before a byte is written, and leave what is another run's.
+func TestOutputsThatAFileSystemRefuses(t *testing.T) {
+	t.Parallel()
+	src := readOnlySource(t)
+	for name, c := range map[string]struct {
+		m    oddfs.Manners
+		says string
+		left []string
+	}{
+		"locked by another":  {failing("lock", syscall.EAGAIN), "in use by another run", []string{".out.vmdk.partial"}},
+		"made by another":    {failing("create .out.vmdk.partial", syscall.EEXIST), "in use by another run", nil},
+		"not to be made":     {failing("create .out.vmdk.partial", syscall.EACCES), "create ", nil},
+		"no trial":           {failing("create .out.vmdk.trial", syscall.EACCES), "create ", nil},
+		"not to be read":     {failing("read", syscall.EIO), "read back ", nil},
+		"no names":           {failing("rename2", syscall.EIO), "rename ", nil},
+		"not to be measured": {failing("statfs", syscall.EIO), "free space", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var j oddfs.Journal
+			c.m.Journal = &j
+			o := outputCalls{kind: "two files", src: src, behind: t.TempDir()}
+			o.path = filepath.Join(oddfs.Mount(t, o.behind, c.m), "out.vmdk")
+			_, said := o.write(t)
+			require.Contains(t, said, c.says)
+			require.ElementsMatch(t, c.left, imagetest.Names(t, o.behind))
+			require.NotContains(t, j.Done(), "write")
+		})
+	}
+}
+
 // outputCalls is one output, written again and again.
 type outputCalls struct {
 	kind, src, path string
-	behind, before  string            // the folder of the output, and what it has before
+	behind          string            // the folder of the output
+	notes           string            // that it has when no call fails
 	old, new        map[string]string // sums of the files before and after
 	done            []string          // calls when none fails
 	j               oddfs.Journal
+}
+
+// write has a process write the output.
+func (c *outputCalls) write(t *testing.T) (notes, said string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOfAnOutputFails$")
+	cmd.Env = append(os.Environ(), callsEnv+"="+strings.Join([]string{c.kind, c.src, c.path}, "\n"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s%s", out, stderr.String())
+	notes, said, found := strings.Cut(strings.TrimPrefix(stderr.String(), "notes: "), "\nend: ")
+	require.True(t, found, stderr.String())
+	return notes, said
 }
 
 func (c *outputCalls) run(t *testing.T, fails bool) {
@@ -195,19 +328,19 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 	for name := range sums(t, c.behind) {
 		require.NoError(t, os.Remove(filepath.Join(c.behind, name)))
 	}
-	require.NoError(t, os.CopyFS(c.behind, os.DirFS(c.before)))
-	cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOfAnOutputFails$")
-	cmd.Env = append(os.Environ(), callsEnv+"="+strings.Join([]string{c.kind, c.src, c.path}, "\n"))
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	_, err := cmd.Output()
-	require.NoError(t, err, stderr.String())
-	said, found := strings.CutPrefix(stderr.String(), "end: ")
-	require.True(t, found, stderr.String())
+	if start := startsWith[strings.TrimPrefix(c.kind, "few descriptors: ")]; start != nil {
+		start(t, c.src, c.behind)
+	}
+	c.old = sums(t, c.behind)
+	notes, said := c.write(t)
 	failed, now := c.j.Failed(), sums(t, c.behind)
 	if !fails {
 		require.Equal(t, "<nil>", said)
-		require.Contains(t, now, "out.vmdk")
+		require.Equal(t, c.notes, notes)
+		require.NotEmpty(t, now)
+		for name := range now {
+			require.False(t, strings.HasPrefix(name, "."), name)
+		}
 		c.new, c.done = now, c.j.Done()
 		return
 	}
@@ -215,33 +348,50 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 	if said == "<nil>" {
 		c.j.Ignored()
 		require.NotContains(t, mustFail, failed)
+	} else if !slices.ContainsFunc(guesses, func(text string) bool { return strings.Contains(said, text) }) {
+		require.Contains(t, said, syscall.EIO.Error(), failed)
 	}
-	// What has a name is the copy, or what was there before; that the copy is there is what no error says.
-	is := c.new
-	if said != "<nil>" && now["out.vmdk"] != c.new["out.vmdk"] {
+	// What has a name is the copy, or what was there before; that the copy is there is what no error says. What a killed
+	// run left may go at any time.
+	is, main := c.new, "out.vmdk"
+	if c.kind == "report" {
+		main += ".txt"
+	}
+	if said != "<nil>" && now[main] != c.new[main] {
 		is = c.old
 	}
 	for name, sum := range is {
-		require.Equal(t, sum, now[name], "%s failed: %s: %s", failed, said, name)
+		if !strings.HasPrefix(name, ".") && (said == "<nil>" || !strings.HasSuffix(c.kind, "after a kill")) {
+			require.Equal(t, sum, now[name], "%s failed: %s: %s", failed, said, name)
+		}
 	}
+	// A partial name stays where it could not be removed, or could be that of another run.
+	stays := strings.HasPrefix(failed, "unlink") || strings.Contains(said, "in use by another run") ||
+		strings.Contains(said, "file exists")
 	for name, sum := range now {
-		if is[name] == "" && !strings.HasPrefix(name, ".") {
+		if is[name] == "" && (!strings.HasPrefix(name, ".") || !stays) {
 			require.Equal(t, c.old[name], sum, "%s failed: %s: %s is left", failed, said, name)
 		}
 	}
 }
 
-// sums returns the sums of the files of a folder.
+// sums returns the sums and the modes of the files of a folder.
 func sums(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, name := range imagetest.Names(t, dir) {
-		b, err := os.ReadFile(filepath.Join(dir, name))
+		path := filepath.Join(dir, name)
+		b, err := os.ReadFile(path)
 		require.NoError(t, err)
-		out[name] = fmt.Sprintf("%x", sha256.Sum256(b))
+		st, err := os.Lstat(path)
+		require.NoError(t, err)
+		out[name] = fmt.Sprintf("%x %v", sha256.Sum256(b), st.Mode())
 	}
 	return out
 }
+
+// guesses are what errors say that do not know the call that failed, but only what it has led to.
+var guesses = []string{"in use by another run", "knows no locks", "permission denied", "exists"}
 
 // requireOrder requires that the file system is asked for its calls before a byte is written, that bytes are durable
 // before a file has its name, the names of second files before that of DEST, and that one before the end.

@@ -158,13 +158,10 @@ func openStale(d *gate.Folder, name string) (*sys.File, error) {
 	if statErr != nil || !st.Mode.IsRegular() {
 		return nil, err
 	}
-	lockErr := found.Lock(sys.Shared)
-	if sys.Locked(lockErr) {
+	if sys.Locked(found.Lock(sys.Shared)) {
 		return nil, usedByOther(name)
 	}
-	if lockErr != nil || found.Chmod(st.Mode.Perm()|0o600) != nil {
-		return nil, err
-	}
+	_ = found.Chmod(st.Mode.Perm() | 0o600) // where that fails, so does the next call
 	f, err = d.At.OpenToWrite(name)
 	// A second name of the file, which may be the user's, keeps its rights.
 	if back := found.Chmod(st.Mode); back != nil && err == nil {

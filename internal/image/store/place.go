@@ -64,7 +64,7 @@ func (p Place) checkName() error {
 	switch {
 	case p.Path == "":
 		return ondisk.In(ondisk.ErrUsage, "%s is empty, want the name of a file", p.Flag)
-	case strings.HasSuffix(p.Path, "/") || slices.Contains([]string{".", ".."}, filepath.Base(p.Path)):
+	case strings.HasSuffix(p.Path, "/"):
 		return p.folder()
 	case p.Path == "-":
 		return p.refuse("would be standard output, which is not possible here (a file of that name is ./-)")
@@ -121,14 +121,14 @@ func (p Place) folder() error {
 // resolveLink decides by the target of a link. Only a text is written through one: a copy would take its place.
 func (p Place) resolveLink() (string, error) {
 	real, err := filepath.EvalSymlinks(p.Path)
-	if err != nil {
-		to, _ := os.Readlink(p.Path)
-		return "", p.refuse("is a link to %s, which is not there (%w); name the file itself", to, gate.PlainError(err))
+	var st fs.FileInfo
+	if err == nil {
+		st, err = os.Lstat(real)
 	}
-	st, err := os.Lstat(real)
 	switch {
 	case err != nil:
-		return "", ondisk.In(ondisk.ErrOutput, "%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
+		to, _ := os.Readlink(p.Path)
+		return "", p.refuse("is a link to %s, which is not there (%w); name the file itself", to, gate.PlainError(err))
 	case st.Mode().IsRegular() && p.Role == Copy:
 		return "", p.refuse("is a link to %s; name that file itself", real)
 	case st.Mode().IsRegular():

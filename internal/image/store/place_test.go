@@ -45,9 +45,9 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 		text  string // of the error; empty: it may
 	}{
 		"no name":                        {store.Place{}, "is empty"},
-		"a name that ends in a slash":    {store.Place{Path: dir + "/"}, "is a folder"},
-		"the folder itself":              {store.Place{Path: "."}, "is a folder"},
-		"the one above":                  {store.Place{Path: dir + "/.."}, "is a folder"},
+		"a name that ends in a slash":    {store.Place{Path: dir + "/none/"}, "is a folder: name the file"},
+		"the folder itself":              {store.Place{Path: "."}, "is a folder: name the file"},
+		"the one above":                  {store.Place{Path: dir + "/.."}, "is a folder: name the file"},
 		"standard output":                {store.Place{Path: "-"}, "standard output"},
 		"an open descriptor":             {store.Place{Path: "/dev/fd/7"}, "open descriptor"},
 		"a report that is an image":      {store.Place{Path: dir + "/new.vmdk", Role: store.Report}, "has the name of an image"},

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -169,11 +170,8 @@ func (o *Output) rename(p *partialFile, replace bool) error {
 	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that replaces "+
 		"nothing: "+
 		"a file that another program named %s in the last moment would be replaced", o.limits.links, p.shown)
-	switch _, err := at.Lstat(p.final); {
-	case err == nil:
-		return publishError(p.shown, sys.ErrExist)
-	case !errors.Is(err, fs.ErrNotExist):
-		return publishError(p.shown, err)
+	if _, err := at.Lstat(p.final); !errors.Is(err, fs.ErrNotExist) {
+		return publishError(p.shown, cmp.Or[error](err, sys.ErrExist))
 	}
 	return o.nameError(p, at.Rename(from, p.final))
 }
@@ -253,9 +251,7 @@ func (o *Output) close() error {
 	for _, p := range o.parts {
 		errs = append(errs, p.Close())
 	}
-	if err := o.dir.Close(); err != nil {
-		errs = append(errs, ondisk.In(ondisk.ErrOutput, "close folder of %s: %w", o.path, err))
-	}
+	_ = o.dir.Close() // its names are durable, or do not matter
 	o.parts, o.dir = nil, nil
 	return errors.Join(errs...)
 }

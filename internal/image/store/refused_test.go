@@ -4,13 +4,16 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -194,4 +197,62 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	odd := &image.Image{Format: "qed", Image: &driver.Image{Disk: d}}
 	_, err = out.CreateDisk(first, "x", mib, odd, store.CreateOptions{}, nil)
 	require.ErrorIs(t, err, ondisk.ErrUsage)
+}
+
+// Where a file of a package cannot have its name, none of them has one.
+func TestPackageOfWhichOneNameIsTaken(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	files, err := image.OpenFiles(imagetest.Write(t, t.TempDir(), "src.ovf", nil), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, files.Close()) }()
+	out, _, err := store.CreateFiles(filepath.Join(dir, "out.ovf"), files, false)
+	require.NoError(t, err)
+	for _, name := range []string{"one", "two", "three"} {
+		_, err = out.AddFile(name)
+		require.NoError(t, err)
+	}
+	imagetest.Write(t, dir, "three", []byte("mine"))
+	require.ErrorIs(t, out.Publish(), fs.ErrExist)
+	require.NoError(t, out.Discard())
+	require.Equal(t, []string{"three"}, imagetest.Names(t, dir))
+}
+
+// A view lies beside the files that it needs, under a name with which they would not be removed.
+func TestViewsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	create := func(src, dest, says string) {
+		img := imagetest.Open(t, src)
+		o := store.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentFlat", Over: []disk.Piece{}}
+		was := imagetest.Names(t, filepath.Dir(dest))
+		_, err := store.Create(dest, img.Disk.Size(), img, o)
+		require.ErrorIs(t, err, ondisk.ErrUsage)
+		require.ErrorContains(t, err, says)
+		require.Equal(t, was, imagetest.Names(t, filepath.Dir(dest)))
+	}
+	dir, other := t.TempDir(), t.TempDir()
+	data := make([]byte, 64*kib)
+	src := imagetest.Write(t, dir, "src.img", data)
+	create(imagetest.Write(t, dir, "a:b.img", data), filepath.Join(dir, "view.vmdk"), "cannot be a view of SOURCE: file name")
+	create(imagetest.Write(t, dir, "view-flat.vmdk", data), filepath.Join(dir, "view.vmdk"), "has a name that belongs to DEST")
+	create(src, filepath.Join(other, "view.vmdk"), "name a DEST there")
+	imagetest.Write(t, other, "src.img", data)
+	create(src, filepath.Join(other, "view.vmdk"), "name a DEST there")
+
+	file := imagetest.Write(t, t.TempDir(), "medium.img", make([]byte, mib))
+	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
+	if err != nil {
+		t.Skipf("no loop device can be had here: %s", out)
+	}
+	device := strings.TrimSpace(string(out))
+	defer disktest.Run(t, "losetup", "-d", device)
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat(device, &st))
+	node := filepath.Join(dir, "node.img")
+	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(st.Rdev)))
+	img, err := image.Open(node, image.Options{})
+	require.NoError(t, err)
+	_, err = store.Create(filepath.Join(dir, "view.vmdk"), mib, img, store.CreateOptions{Format: "vmdk", Over: []disk.Piece{}})
+	require.NoError(t, img.Close())
+	require.ErrorContains(t, err, "name a DEST there")
 }

@@ -38,10 +38,12 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 			_ = f.Close()
 			continue
 		}
-		if old, err := os.Stat(path); err == nil {
-			if err := f.Chmod(old.Mode().Perm()); err != nil {
-				return nil, ondisk.In(ondisk.ErrOutput, "%w", errors.Join(err, os.Remove(partial), f.Close()))
-			}
+		old, err := os.Stat(path)
+		if err == nil {
+			err = f.Chmod(old.Mode().Perm())
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, ondisk.In(ondisk.ErrOutput, "%w", errors.Join(err, os.Remove(partial), f.Close()))
 		}
 		return &ReportFile{f, path}, nil
 	}
