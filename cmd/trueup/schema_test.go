@@ -17,6 +17,8 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	gauge "github.com/trueup/trueup/internal/bench/measured"
+	bench "github.com/trueup/trueup/internal/bench/results"
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -94,7 +96,7 @@ func schemaOf(t testing.TB, object any) string {
 	if failed && !image && !packaged {
 		return "error.json"
 	}
-	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "boot", "version"}, fields["command"])
+	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "boot", "bench", "version"}, fields["command"])
 	if packaged {
 		return "package-" + fields["command"].(string) + ".json"
 	}
@@ -259,6 +261,13 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"serve.json":                      report.Serve{},
 		"boot.json":                       trial.Boot{},
 		"boot.json#/$defs/run":            trial.Run{},
+		"bench.json":                      bench.Bench{},
+		"bench.json#/$defs/storage":       gauge.Storage{},
+		"bench.json#/$defs/load":          gauge.Load{},
+		"bench.json#/$defs/point":         gauge.Point{},
+		"bench.json#/$defs/round":         gauge.Round{},
+		"bench.json#/$defs/spread":        gauge.Spread{},
+		"bench.json#/$defs/ratio":         gauge.Ratio{},
 		"error.json":                      report.Failure{},
 		"package-inspect.json":            report.PackageInspect{},
 		"package-align.json":              report.PackageAlign{},

@@ -314,3 +314,19 @@ func TestReadOnly(t *testing.T) {
 		require.Contains(t, o.job(&l, 0, 1, 1), "--readonly")
 	}
 }
+
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	var s Sizes
+	require.NoError(t, s.Set("63.5K, 64K,129s,1M,4096"))
+	require.Equal(t, Sizes{65024, 65536, 66048, 1 << 20, 4096}, s)
+	require.Equal(t, "63.5K,64K,64.5K,1M,4K", s.String())
+	for _, bad := range []string{"", "x", "1.3K", "-1K", "1e30", "64K,", "NaN", "InfK", "1KX"} {
+		require.ErrorIs(t, s.Set(bad), ondisk.ErrUsage, bad)
+	}
+	n := Size(DefaultSize)
+	require.Equal(t, "2G", n.String())
+	require.NoError(t, n.Set("512M"))
+	require.Equal(t, Size(512<<20), n)
+	require.Error(t, n.Set("x"))
+}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -174,16 +173,8 @@ move, the disk is started once, and the result says only whether it boots.
 // onCall is the flag of a boot that another trueup runs.
 const onCall = "on-call"
 
-// htmlOutput is the format that boot and scan have beside those of all commands.
-const htmlOutput = "html"
-
 func (f *bootFlags) check() error {
-	output := f.output
-	if output == htmlOutput && !f.asJSON {
-		f.output = "text" // which the check of all commands knows
-	}
-	err := errors.Join(f.common.check(), f.checkChoice(), f.checkTrial(), f.checkProgress())
-	f.output = output
+	err := errors.Join(f.checkPage(), f.checkChoice(), f.checkTrial(), f.checkProgress())
 	if err != nil || f.pictures == "" {
 		return err
 	}
@@ -208,21 +199,10 @@ func (f *bootFlags) print(out io.Writer, r *results.Boot) error {
 		}
 		return os.WriteFile(filepath.Join(f.pictures, name), png, reportMode)
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
-	case f.output != htmlOutput || f.json():
-		return f.emit(out, r, r.Text)
 	}
-	var page bytes.Buffer
-	if err := r.HTML(&page, f.version); err != nil {
-		return err
-	}
-	if f.out != "" {
-		return wrapStdout(writeFile(f.out, page.Bytes()))
-	}
-	_, err = page.WriteTo(out)
-	return wrapStdout(err)
+	return f.emitPage(out, r, r.Text, func(w io.Writer) error { return r.HTML(w, f.version) })
 }
 
 func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src string) error {

@@ -18,7 +18,7 @@ var exits = []struct {
 }{
 	{"0", "done; every inspected disk is aligned, blank or without partitions", []string{"trueup", "inspect", "scan"}},
 	{"0", "done; DEST is complete and verified", []string{"align", "convert"}},
-	{"0", "done", []string{"plan", "version"}},
+	{"0", "done", []string{"plan", "bench", "version"}},
 	{"0", "done: ended by a signal, by --once or with its parent", []string{"serve"}},
 	{"0", "both disks came to the same end, and it is no known failure", []string{"boot"}},
 	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},

@@ -26,6 +26,7 @@ var habits = map[string][]string{
 	"plan":    {"dry-run", "preview"},
 	"verify":  {"compare", "diff"},
 	"boot":    {"run", "start", "try"},
+	"bench":   {"benchmark", "measure", "fio"},
 	"serve":   {"export", "nbd", "mount"},
 	"version": {"--version"},
 }

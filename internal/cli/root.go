@@ -125,7 +125,7 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newServe(c), newScan(version, c),
-		newBoot(version, c), newScanWorker(), newClerk(), newVersion(version, c))
+		newBoot(version, c), newBench(version, c), newScanWorker(), newClerk(), newVersion(version, c))
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}
@@ -226,6 +226,36 @@ func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) error 
 	}
 	c.seen = terminal(stdout) && !c.json()
 	return wrapStdout(c.print(stdout, v, t, show))
+}
+
+// htmlOutput is the format that bench, boot and scan have beside those of all commands.
+const htmlOutput = "html"
+
+// checkPage is check for commands that also print a page.
+func (c *common) checkPage() error {
+	output := c.output
+	if output == htmlOutput && !c.asJSON {
+		c.output = "text" // which the check of all commands knows
+	}
+	err := c.check()
+	c.output = output
+	return err
+}
+
+// emitPage is emit for commands that also print a page.
+func (c *common) emitPage(stdout io.Writer, v any, show func(t *report.Text), page func(w io.Writer) error) error {
+	if c.output != htmlOutput || c.json() {
+		return c.emit(stdout, v, show)
+	}
+	var b bytes.Buffer
+	if err := page(&b); err != nil {
+		return err
+	}
+	if c.out != "" {
+		return wrapStdout(writeFile(c.out, b.Bytes()))
+	}
+	_, err := b.WriteTo(stdout)
+	return wrapStdout(err)
 }
 
 func (c *common) print(w io.Writer, v any, t *report.Text, show func(t *report.Text)) error {

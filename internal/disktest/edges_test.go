@@ -172,11 +172,12 @@ var edges = map[string][]string{
 	"internal/trial/judge":    {"internal/trial/film"},                     // what two films have in common
 	"internal/trial":          {"internal/sys", "internal/trial/film"},     // it knows no image
 	// Texts of guests are escaped as those of images are.
+	"internal/bench/results": {"internal/bench/measured", "internal/report"}, // texts of a storage are escaped, too
 	"internal/trial/results": {"internal/report", "internal/trial/film", "internal/trial/judge"},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/align", "internal/image/store", "internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
+		"internal/align", "internal/bench", "internal/bench/results", "internal/image/store", "internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
 		"internal/scan",
 		"internal/scan/results", "internal/scan/sandbox", "internal/sys", "internal/trial", "internal/trial/judge",
 		"internal/trial/results",
@@ -207,6 +208,7 @@ var edges = map[string][]string{
 	},
 	// Trees of files, made by tools, for the tests of three readers.
 	"internal/disktest/filetest": {"internal/disktest", "internal/fragments", "internal/guestfile"},
+	"internal/disktest/pagetest": {"internal/disktest"}, // pages are looked at in one browser
 	// Images are opened, copied and compared in the tests of each format.
 	"internal/disktest/imagetest": {
 		"internal/diskcopy", "internal/disktest", "internal/image", "internal/image/store",
@@ -313,6 +315,7 @@ var (
 		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox",
 		"internal/bench", "internal/cli", "internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs",
 		"internal/opinion", "internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
+		"internal/disktest/pagetest",
 		"internal/disktest/oddfs",
 		"internal/disktest/mutants",
 	}

@@ -91,13 +91,21 @@ func (g *Gain) distance() int64 {
 // Text says what the gain is: "random writes of 8 KiB 2.1 times as many".
 func (g *Gain) Text() string {
 	what := fmt.Sprintf("%s %ss of %s", g.Access, g.Op, units.Format(g.Size))
+	if !g.Measured.Distinct {
+		what += ":"
+	}
+	return what + " " + g.Times()
+}
+
+// Times says how many times as many I/Os there are.
+func (g *Gain) Times() string {
 	switch {
 	case !g.Measured.Distinct:
-		return what + ": no difference that can be told apart from noise"
+		return "no difference that can be told apart from noise"
 	case g.Measured.Median < 1:
-		return fmt.Sprintf("%s %.2f times as many, which is fewer", what, g.Measured.Median)
+		return fmt.Sprintf("%.2f times as many, which is fewer", g.Measured.Median)
 	}
-	return fmt.Sprintf("%s %.1f times as many", what, g.Measured.Median)
+	return fmt.Sprintf("%.1f times as many", g.Measured.Median)
 }
 
 // Say describes gains of one partition in a sentence; empty without any.

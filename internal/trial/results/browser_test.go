@@ -1,50 +1,20 @@
 package results
 
 import (
-	"context"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
-	"time"
 
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/log"
-	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/pagetest"
 )
 
 var shots = flag.String("shots", "", "write screenshots of the pages to this folder")
 
-// contrast computes the lowest contrast of a text with its ground. Spec: WCAG 2.1, contrast ratio.
-const contrast = `(() => {
-  const rgb = (c) => c.match(/[\d.]+/g).map(Number);
-  const lum = (c) => { const [r, g, b] = c.slice(0, 3).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126*r + .7152*g + .0722*b; };
-  const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
-  let low = 99;
-  for (const e of document.querySelectorAll("main *")) {
-    if (!Array.from(e.childNodes).some(n => n.nodeType === 3 && n.data.trim())) continue;
-    const [a, b] = [lum(rgb(getComputedStyle(e).color)), lum(ground(e))].sort((x, y) => y - x);
-    low = Math.min(low, (a + .05) / (b + .05));
-  }
-  return low;
-})()`
-
 func TestPageInChromium(t *testing.T) {
-	program := disktest.Tool(t, "chromium")
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()),
-		chromedp.Flag("disable-gpu", true))
-	if os.Getuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root
-	}
-	process, end := chromedp.NewExecAllocator(t.Context(), options...)
-	defer end()
+	process := pagetest.Browser(t)
 	for _, c := range []struct {
 		name, scheme string
 		width        int64
@@ -54,60 +24,6 @@ func TestPageInChromium(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, samples(t)[c.name].HTML(f, "1.0"))
 		require.NoError(t, f.Close())
-		looked(process, t, path, c.scheme, c.width)
+		pagetest.Look(process, t, path, c.scheme, c.width, *shots)
 	}
-}
-
-// looked loads a page, which must fit its window, be readable, ask for nothing and meet no complaint.
-func looked(process context.Context, t *testing.T, path, scheme string, width int64) {
-	t.Helper()
-	ctx, cancel := chromedp.NewContext(process)
-	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
-	defer stop()
-	var mu sync.Mutex
-	var heard []string
-	require.NoError(t, chromedp.Listen(ctx, func(event any) {
-		mu.Lock()
-		defer mu.Unlock()
-		switch e := event.(type) {
-		case *network.EventRequestWillBeSent:
-			if e.Request.URL[:5] != "data:" {
-				heard = append(heard, e.Request.URL)
-			}
-		case *log.EventEntryAdded:
-			heard = append(heard, e.Entry.Text)
-		}
-	}))
-	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}
-	require.NoError(t, chromedp.Do(ctx, send(network.Enable, network.EnableParams{}), send(log.Enable, cdp.Empty{}),
-		send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}),
-		chromedp.EmulateViewport(width, 900), chromedp.Navigate("file://"+path)))
-	wide, err := chromedp.Run(ctx, chromedp.Evaluate[int64](`Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`))
-	require.NoError(t, err)
-	require.Equal(t, width, wide, "%s scrolls sideways", path)
-	low, err := chromedp.Run(ctx, chromedp.Evaluate[float64](contrast))
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, low, 4.5, "%s, %s", path, scheme)
-	broken, err := chromedp.Run(ctx,
-		chromedp.Evaluate[int](`Array.from(document.images).filter(i => !i.complete || i.naturalWidth === 0).length`))
-	require.NoError(t, err)
-	require.Zero(t, broken, "pictures that are not shown")
-	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
-	require.NoError(t, err)
-	if *shots != "" {
-		name := fmt.Sprintf("%s-%s-%d.png", filepath.Base(path), scheme, width)
-		require.NoError(t, os.WriteFile(filepath.Join(*shots, name), png, 0o600))
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	require.Equal(t, []string{"file://" + path}, heard)
-}
-
-// send makes an action of a command whose answer says nothing.
-func send[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
-	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
-		_, err := cdp.Call(ctx, tab, command, params)
-		return err
-	})
 }

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// briefly are flags of a benchmark of a few seconds.
+var briefly = []string{
+	"--size", "16M", "--starts", "63.5K,64K", "--sizes", "8K", "--jobs", "1", "--rounds", "1", "--runtime", "100ms",
+}
+
+func TestBench(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "fio")
+	folder := t.TempDir()
+	args := slices.Concat([]string{"bench"}, briefly, []string{"--progress", "json", "--json", folder})
+	r := trueup(t, args...)
+	if strings.Contains(r.stderr, "is memory") {
+		t.Skip(r.stderr)
+	}
+	require.Equal(t, 0, r.code, r.stderr)
+	validate(t, r.stdout)
+	first, lines, _ := strings.Cut(r.stderr, "\n")
+	require.Equal(t, fmt.Sprintf("trueup: bench writes a scratch file of 17 MiB without a name in %s, then runs 8 measurements of 100ms: "+
+		"about 7 s and the time to write the file", folder), first)
+	last := ""
+	for line := range strings.Lines(lines) {
+		object, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
+		require.NoError(t, err, line)
+		require.NoError(t, schemaNamed(t, "progress.json").Validate(object), line)
+		last = line
+	}
+	require.Contains(t, last, `"phase":"measure","percent":100,`)
+	left, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+func TestBenchUsage(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	jobs := filepath.Join(folder, "x.fio")
+	require.NoError(t, os.WriteFile(jobs, []byte("[a]\nrw=write\nexec_prerun=id\n"), 0o600))
+	for want, args := range map[string][]string{
+		`--progress "x"`:                     {"--progress", "x", folder},
+		`--output "csv"`:                     {"-o", "csv", folder},
+		"--quick chooses the loads":          {"--quick", "--sizes", "4K", folder},
+		"--workload has jobs and sizes":      {"--workload", jobs, "--jobs", "2", folder},
+		"--size is that of the scratch file": {"--size", "1G", "--read-only", jobs},
+		`size "63.3K": want a number`:        {"--starts", "63.3K", folder},
+		`size "": want a number`:             {"--starts", "64K,", folder},
+		"--starts 1 KiB, want":               {"--starts", "64K,1000", folder},
+		"is no folder":                       {jobs},
+	} {
+		r := trueup(t, append([]string{"bench"}, args...)...)
+		if strings.HasPrefix(want, "--starts 1 KiB") {
+			want = "--starts 1000 B, want multiples of 512 bytes"
+		}
+		require.Equal(t, 64, r.code, "%v: %s", args, r.stderr)
+		require.Contains(t, r.stderr, want)
+	}
+	r := trueup(t, "bench", "--workload", jobs, folder)
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, `x.fio: job file line 3: option "exec_prerun" is not allowed here`)
+}
+
+// A benchmark that ends early leaves no process and no file, whatever ends it.
+func TestEndedBenchLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]os.Signal{"interrupted": sys.Interrupt, "terminated": sys.Terminate, "killed": os.Kill} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder, tools := t.TempDir(), t.TempDir()
+			fake := "#!/bin/sh\n[ \"$1\" = --version ] && { echo fio-3.33; exit; }\nexec sleep 1000\n"
+			disktest.RunInput(t, fake, "sh", "-c", `cat > "$0" && chmod 755 "$0"`, filepath.Join(tools, "fio"))
+			cmd := exec.Command(builtPath, slices.Concat([]string{"bench"}, briefly, []string{folder})...)
+			cmd.Env = append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
+			var said lockedBuffer
+			cmd.Stdout, cmd.Stderr = &said, &said
+			require.NoError(t, cmd.Start())
+			var children map[string]string
+			ended := make(chan struct{})
+			go func() {
+				_ = cmd.Wait()
+				close(ended)
+			}()
+			disktest.WaitFor(t, "fio to run", func() bool {
+				select {
+				case <-ended:
+					return true
+				default:
+				}
+				children = childrenOf(cmd.Process.Pid)
+				for pid, name := range children {
+					held, _ := os.Readlink("/proc/" + pid + "/fd/3")
+					return name == "sleep" && strings.HasPrefix(held, folder+"/") && strings.HasSuffix(held, " (deleted)")
+				}
+				return false
+			})
+			if strings.Contains(said.String(), "is memory") {
+				t.Skip(said.String())
+			}
+			require.Len(t, children, 1, said.String())
+			require.NoError(t, cmd.Process.Signal(end))
+			<-ended
+			code := map[os.Signal]int{sys.Interrupt: 130, sys.Terminate: 143, os.Kill: -1}[end]
+			require.Equal(t, code, cmd.ProcessState.ExitCode(), said.String())
+			disktest.WaitFor(t, "fio to end", func() bool {
+				for pid := range children {
+					if _, _, alive := statOf(pid); alive {
+						return false
+					}
+				}
+				return true
+			})
+			left, err := os.ReadDir(folder)
+			require.NoError(t, err)
+			require.Empty(t, left)
+		})
+	}
+}
+
+// mountedExt4 mounts a new file system of 32 MiB on a disk with sectors of so many bytes.
+func mountedExt4(t *testing.T, sector, options string) string {
+	t.Helper()
+	disktest.Tool(t, "losetup")
+	file, folder := filepath.Join(t.TempDir(), "volume"), t.TempDir()
+	disktest.Run(t, "truncate", "-s", "32M", file)
+	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", file)
+	out, err := exec.Command("losetup", "-f", "--show", "-b", sector, file).Output()
+	if err != nil {
+		t.Skip("no loop device on this machine")
+	}
+	device := strings.TrimSpace(string(out))
+	t.Cleanup(func() { disktest.Run(t, "losetup", "-d", device) })
+	if out, err := exec.Command("mount", "-o", options, device, folder).CombinedOutput(); err != nil {
+		t.Skipf("no right to mount on this machine: %s", out)
+	}
+	t.Cleanup(func() { disktest.Run(t, "umount", folder) })
+	return folder
+}
+
+// What storages refuse is said before fio runs.
+func TestBenchOnOddStorages(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "fio")
+	bench := func(folder string, more ...string) result {
+		return trueup(t, slices.Concat([]string{"bench"}, briefly, more, []string{folder})...)
+	}
+	large := mountedExt4(t, "4096", "rw")
+	r := bench(large)
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stderr, "it has sectors of 4 KiB, and takes no I/O that starts off them (tried: 63.5 KiB); a guest cannot start there")
+	r = bench(large, "--starts", "8K,4K", "-o", "json")
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, "is a loop device that reads and writes its file through the page cache")
+	require.Contains(t, r.stdout, `"logical_block_bytes": 4096`)
+
+	r = bench(large, "--size", "64M")
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, "the scratch file takes 65 MiB, and ")
+	r = bench(mountedExt4(t, "512", "ro"))
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, syscall.EROFS.Error())
+}

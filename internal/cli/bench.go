@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/trueup/trueup/internal/bench"
+	"github.com/trueup/trueup/internal/bench/results"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/report"
+)
+
+type benchFlags struct {
+	*common
+	shown
+	bench.Options
+	workload string // a file
+	version  string // of this program
+	set      *pflag.FlagSet
+}
+
+func newBench(version string, c *common) *cobra.Command {
+	f := benchFlags{common: c, version: version, Options: bench.Options{
+		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Sizes: slices.Clone(bench.DefaultSizes), Now: time.Now,
+	}}
+	cmd := &cobra.Command{
+		Use:   "bench DIR",
+		Short: "Measure what misalignment costs on a storage",
+		Long: `Measures I/O from aligned and from misaligned starts with fio, on the storage that has the images. DIR is a
+folder on it: a scratch file without a name is filled there, and it is gone when the program ends, however that ends.
+With --read-only, DIR is an image or a block device, which is read and not written.
+
+Without --quick: random reads and writes of 8 KiB with 1 to 36 jobs, and random and sequential ones of 4 to 128 KiB with
+one job, each from the starts 63.5, 64 and 64.5 KiB. The order of the starts changes from round to round. I/O goes past
+the page cache; where that is refused, so is the measurement, unless --buffered is given.
+
+--workload measures a fio job file instead. It may say what kind of I/O there is; file, offset, size and time are set
+here, and options that run programs or touch other files are refused.
+
+The result can be kept as JSON.`,
+		Example: `  trueup bench --quick /srv/images
+  trueup bench --rounds 5 -o html --out bench.html /srv/images
+  trueup bench --read-only /dev/sdb`,
+		Args: arguments("DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.Target = args[0]
+			return runBench(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f)
+		},
+	}
+	s := cmd.Flags()
+	f.set = s
+	s.Var((*bench.Size)(&f.Size), "size", "size of the scratch file")
+	s.Var((*bench.Sizes)(&f.Starts), "starts", "starts to compare, one of them on 4 KiB")
+	s.Var((*bench.Sizes)(&f.Sizes), "sizes", "sizes of one I/O, powers of two")
+	s.IntSliceVarP(&f.Jobs, "jobs", "j", bench.DefaultJobs, "numbers of `JOBS` that do random I/O of 8 KiB at the same time")
+	s.DurationVar(&f.Runtime, "runtime", bench.DefaultRuntime, "`TIME` of each measurement (2s with --quick)")
+	s.IntVar(&f.Rounds, "rounds", bench.DefaultRounds, "measure each point `N` times")
+	s.BoolVar(&f.Quick, "quick", false, "measure a few points, in about two minutes")
+	s.BoolVar(&f.ReadOnly, "read-only", false, "read an image or a block device instead of a scratch file")
+	s.BoolVar(&f.Buffered, "buffered", false, "measure through the page cache, with a flush after each write")
+	s.StringVar(&f.workload, "workload", "", "measure the jobs of a fio job `FILE`")
+	f.addProgress(cmd)
+	s.StringVarP(&f.output, "output", "o", "text", "print the result as `FORMAT`: text, json or html")
+	complete(cmd, "output", "text", "json", htmlOutput)
+	return cmd
+}
+
+func (f *benchFlags) check() error {
+	if err := errors.Join(f.checkPage(), f.checkProgress()); err != nil {
+		return err
+	}
+	switch {
+	case f.Quick && (f.workload != "" || f.set.Changed("jobs") || f.set.Changed("sizes")):
+		return ondisk.In(errUsage, "--quick chooses the loads itself; leave out --jobs, --sizes and --workload")
+	case f.workload != "" && (f.set.Changed("jobs") || f.set.Changed("sizes")):
+		return ondisk.In(errUsage, "--workload has jobs and sizes of its own; leave out --jobs and --sizes")
+	case f.Quick && !f.set.Changed("runtime"):
+		f.Runtime = bench.QuickRuntime
+	case f.ReadOnly && f.set.Changed("size"):
+		return ondisk.In(errUsage, "--size is that of the scratch file, and --read-only makes none")
+	}
+	if f.workload != "" {
+		text, err := readBounded(f.workload, bench.MaxWorkload)
+		if err != nil {
+			return err
+		}
+		if f.Workload, err = bench.ParseWorkload(f.workload, text); err != nil {
+			return fmt.Errorf("%s: %w", f.workload, err)
+		}
+	}
+	return f.Check()
+}
+
+// readBounded reads a file, and one byte more than a bound at most.
+func readBounded(path string, most int64) ([]byte, error) {
+	r, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, most+1))
+}
+
+func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	f.ending.hold("ending fio; the scratch file goes with it")
+	if !f.quiet {
+		fmt.Fprintf(errOut, "trueup: bench %s\n", report.SafeMessage(f.Say()))
+	}
+	bar := progress.NewBench(f.progressTo(errOut, f.progress))
+	f.Watch = bar
+	r, err := bench.Run(ctx, &f.Options)
+	bar.Stop()
+	if err != nil {
+		return err
+	}
+	b := results.New(head("bench"), r)
+	return f.emitPage(out, b, b.Text, func(w io.Writer) error { return b.HTML(w, f.version) })
+}
