@@ -67,10 +67,13 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
 RACED := cli container disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox sys trial verify
+# What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
+COMPUTES := ^Test(Differential|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
+SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem)$$
 # What it watches beside a plain run: of these it gets the disks that are read and written by several goroutines, once for each format and
 # kind of chain, and the runs of one catalogue; not what is tried again with disks of others, damaged ones or other processes.
 RACED_SHARE := image image/gate image/qcow2 image/raw image/store image/vhd image/vhdx image/vmdk scan/catalog
-UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|Truncated|Broken|Damaged|Refuse|CopiesKeep|Refcounts|Killed|TwoProcesses|Questions|Bounded|CanBeMany
+UNRACED := Corpus|Hostile|Huge|ByQemuImg|TheSame|OptimizedGrains|Deterministic|Truncated|Broken|Damaged|Refuse|CopiesKeep|Refcounts|Killed|TwoProcesses|Questions|Bounded|CanBeMany|Bombs|OptimizedIsWritten
 
 # A test that lacks a tool fails here. `make test REQUIRE_TOOLS=0` skips such tests instead.
 .PHONY: test
@@ -83,8 +86,9 @@ test: tools ## every test, with the outside tools as second opinion
 test-plain:
 	$(GO) test -vet=off -count=1 -timeout 45m ./cmd/... $(filter-out $(addprefix %/internal/,$(RACED)),$(shell $(GO) list ./internal/...))
 test-race:
-	$(GO) test -vet=off -count=1 -race -p 1 -timeout 25m $(RACED:%=./internal/%)
+	$(GO) test -vet=off -count=1 -race -p 1 -timeout 25m -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%)
 	$(GO) test -vet=off -count=1 -race -p 1 -short -skip '$(UNRACED)' -timeout 25m $(RACED_SHARE:%=./internal/%)
+	$(GO) test -vet=off -count=1 -timeout 25m -run '$(COMPUTES)|$(SOURCES)' ./internal/cli ./internal/scan/sandbox ./internal/disktest
 
 .PHONY: exhaustive
 exhaustive: export REQUIRE_TOOLS ?= 1
