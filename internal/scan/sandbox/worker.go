@@ -17,7 +17,9 @@ const (
 	startLimit = 30 * time.Second // for a worker to restrict itself, on a machine that is busy
 	// exitLimit is for a worker that was killed, or has closed its output, to be gone; longer if it hangs in the kernel
 	exitLimit = time.Second
-	mostReady = 1 << 20 // bytes of the report of a worker on its start
+	// closeLimit is for a worker that was killed and has nothing to answer: a busy machine can take seconds to end it.
+	closeLimit = 10 * time.Second
+	mostReady  = 1 << 20 // bytes of the report of a worker on its start
 )
 
 // Worker is a process that answers requests. Its methods may be called by several goroutines; requests wait for each
@@ -180,7 +182,7 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 	case inTime:
 		return nil, w.bury(w.autopsy(err), errors.Is(err, errUnsent))
 	}
-	w.await()
+	w.await(exitLimit)
 	death := &Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall), Said: w.said.String()}
 	if was, _ := state.Load().(string); was != "" {
 		death.Text += ", when it " + was
@@ -205,10 +207,10 @@ func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
 // itself, so that the way it ends can be seen.
 func (w *Worker) autopsy(err error) *Death {
 	offence := errors.Is(err, errFrame)
-	if offence || w.closed.Load() || !w.await() {
+	if offence || w.closed.Load() || !w.await(exitLimit) {
 		w.kill()
 	}
-	gone := w.await()
+	gone := w.await(exitLimit)
 	switch {
 	case w.closed.Load():
 		return &Death{Cause: Canceled, Text: "closed during a request", Said: w.said.String(), err: context.Canceled}
@@ -237,9 +239,9 @@ func (w *Worker) kill() {
 	_ = w.out.SetDeadline(now)
 }
 
-// await reports whether the process is gone, or goes soon.
-func (w *Worker) await() bool {
-	timer := time.NewTimer(exitLimit)
+// await reports whether the process is gone, or goes within a time.
+func (w *Worker) await(most time.Duration) bool {
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-w.done:
@@ -257,7 +259,7 @@ func (w *Worker) Close() error {
 	w.mu.Lock() // a request ends now
 	defer w.mu.Unlock()
 	if w.death == nil {
-		w.await()
+		w.await(closeLimit)
 		_ = w.bury(&Death{Cause: Canceled, Text: "closed", err: context.Canceled}, true)
 	}
 	select {
@@ -265,6 +267,6 @@ func (w *Worker) Close() error {
 		return nil
 	default:
 		return fmt.Errorf("worker %d was killed and has not ended after %v: it waits for a read; see to the datastore",
-			w.cmd.Process.Pid, exitLimit)
+			w.cmd.Process.Pid, closeLimit)
 	}
 }
