@@ -316,7 +316,10 @@ func TestPackagesAreReadBack(t *testing.T) {
 				b, err := os.ReadFile(partial)
 				require.NoError(t, err)
 				c.spoil(b)
-				require.NoError(t, os.WriteFile(partial, b, 0o600))
+				f, err := os.OpenFile(partial, os.O_WRONLY, 0) // a file that is cut and written again is another damage
+				require.NoError(t, err)
+				_, err = f.WriteAt(b, 0)
+				require.NoError(t, errors.Join(err, f.Close()))
 			}}
 			out, err := rewritten(t, src, filepath.Join(dir, "out.ova"), p, fine)
 			if c.says != "" {
