@@ -116,9 +116,8 @@ func TestEveryPairOfFormats(t *testing.T) {
 func checkWritten(t testing.TB, raw, dest, to string) {
 	t.Helper()
 	format, _, _ := strings.Cut(to, ":")
-	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", qemuName(format), raw, dest)
-	info := disktest.Run(t, "qemu-img", "info", "--output=json", "-f", qemuName(format), dest)
-	require.Regexp(t, `"virtual-size": 10752512\b`, info, "%s: compare only warns of another size", to)
+	said := disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", qemuName(format), raw, dest)
+	require.Equal(t, "Images are identical.\n", said, "%s: of another size it only warns", to)
 	out, err := exec.Command("qemu-img", "check", "-f", qemuName(format), dest).CombinedOutput()
 	if !strings.Contains(string(out), "does not support checks") {
 		require.NoError(t, err, "%s: %s", to, out)
