@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,7 +32,7 @@ const hangLimit = 5 * time.Minute
 // up to the moment of exec, and the parent that runs the tests is not small.
 const launchEnv = "TRUEUP_TEST_LAUNCH"
 
-// launchJob is what the launcher reads.
+// launchJob is what a launcher reads.
 type launchJob struct {
 	Program string
 	Args    [][][]byte // one run each; as bytes, since JSON would change names that are no UTF-8
@@ -43,21 +46,28 @@ type measured struct {
 	CPU            time.Duration // as disktest.Scaled
 }
 
-// launch runs the job on standard input and prints what became of it.
+// launch runs the jobs on standard input and prints what became of each, until there are no more.
 func launch(*testing.M) (int, error) {
-	var job launchJob
-	if err := json.NewDecoder(os.Stdin).Decode(&job); err != nil {
-		return 1, err
-	}
-	var out []measured
-	for _, args := range job.Args {
-		m, err := launchOne(job.Program, args)
-		if err != nil {
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var job launchJob
+		if err := in.Decode(&job); errors.Is(err, io.EOF) {
+			return 0, nil
+		} else if err != nil {
 			return 1, err
 		}
-		out = append(out, m)
+		var all []measured
+		for _, args := range job.Args {
+			m, err := launchOne(job.Program, args)
+			if err != nil {
+				return 1, err
+			}
+			all = append(all, m)
+		}
+		if err := out.Encode(all); err != nil {
+			return 1, err
+		}
 	}
-	return 0, json.NewEncoder(os.Stdout).Encode(out)
 }
 
 func launchOne(program string, raw [][]byte) (measured, error) {
@@ -122,18 +132,73 @@ func launched(t testing.TB, runs [][]string) []measured {
 		}
 		jobs.Args = append(jobs.Args, args)
 	}
-	job, err := json.Marshal(jobs)
-	require.NoError(t, err)
+	l := takeLauncher(t)
+	require.NoError(t, json.NewEncoder(l.in).Encode(jobs))
+	var all []measured
+	answer := json.NewDecoder(l.out)
+	require.NoError(t, answer.Decode(&all))
+	require.Len(t, all, len(runs))
+	l.giveBack(t, answer.InputOffset())
+	return all
+}
+
+// launcher is a process that launches others. The tests share some.
+type launcher struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out io.Reader
+}
+
+var launchers struct {
+	sync.Mutex
+	idle []*launcher
+}
+
+// takeLauncher returns a launcher that has nothing to do.
+func takeLauncher(t testing.TB) *launcher {
+	t.Helper()
+	launchers.Lock()
+	defer launchers.Unlock()
+	if n := len(launchers.idle); n > 0 {
+		l := launchers.idle[n-1]
+		launchers.idle = launchers.idle[:n-1]
+		return l
+	}
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), launchEnv+"=1")
-	cmd.Stdin = bytes.NewReader(job)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+	l := &launcher{cmd: exec.Command(self)}
+	l.cmd.Env = append(os.Environ(), launchEnv+"=1")
+	l.cmd.Stderr = os.Stderr
+	l.in, err = l.cmd.StdinPipe()
 	require.NoError(t, err)
-	var all []measured
-	require.NoError(t, json.Unmarshal(out, &all))
-	require.Len(t, all, len(runs))
-	return all
+	l.out, err = l.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, l.cmd.Start())
+	return l
+}
+
+// mostAnswer bounds the answers of a launcher that is used again, in bytes: what it holds counts to its next runs.
+const mostAnswer = 64 << 10
+
+// giveBack takes a launcher back after an answer of so many bytes.
+func (l *launcher) giveBack(t testing.TB, answer int64) {
+	t.Helper()
+	if answer > mostAnswer {
+		require.NoError(t, l.end())
+		return
+	}
+	launchers.Lock()
+	defer launchers.Unlock()
+	launchers.idle = append(launchers.idle, l)
+}
+
+// end lets a launcher end.
+func (l *launcher) end() error { return errors.Join(l.in.Close(), l.cmd.Wait()) }
+
+// endLaunchers ends all launchers, when the tests have ended.
+func endLaunchers() (err error) {
+	for _, l := range launchers.idle {
+		err = errors.Join(err, l.end())
+	}
+	return err
 }

@@ -47,7 +47,11 @@ func buildAndRun(m *testing.M) (int, error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("%q: %w\n%s", build.Args, err, out)
 	}
-	return m.Run(), nil
+	code := m.Run()
+	if err := endLaunchers(); err != nil {
+		return 1, err
+	}
+	return code, nil
 }
 
 // result is what one run of trueup left behind.
