@@ -1,15 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/cli"
 	"github.com/trueup/trueup/internal/disktest"
 )
 
@@ -43,12 +44,12 @@ func (r *scanRow) code() string {
 	return r.Error.Code
 }
 
-func askIn[T any](t testing.TB, dir string, args ...string) (answer T) {
+// ask runs a command in this process and returns its JSON. Exit codes are verdicts.
+func ask[T any](t testing.TB, command, path string) (answer T) {
 	t.Helper()
-	cmd := exec.Command(builtPath, args...)
-	cmd.Dir = dir
-	out, _ := cmd.Output() // exit codes are verdicts
-	require.NoError(t, json.Unmarshal(out, &answer), "trueup %q: %s", args, out)
+	var out, errs bytes.Buffer
+	cli.Run(t.Context(), "test", []string{command, "--json", path}, &out, &errs)
+	require.NoError(t, json.Unmarshal(out.Bytes(), &answer), "trueup %s %q: %s%s", command, path, &out, &errs)
 	return answer
 }
 
@@ -62,9 +63,9 @@ func sameAsInspect(t testing.TB, dir string, args ...string) {
 		}
 		path := r.name()
 		if !filepath.IsAbs(path) {
-			path = "./" + path
+			path = filepath.Join(dir, path)
 		}
-		in := askIn[inspected](t, dir, "inspect", "--json", path)
+		in := ask[inspected](t, "inspect", path)
 		switch {
 		case in.Package != nil:
 			sameDisks(t, r, &in)
@@ -75,7 +76,7 @@ func sameAsInspect(t testing.TB, dir string, args ...string) {
 			requireSameVerdict(t, &in, r.Verdict, path)
 			require.Len(t, r.Disks, 1, path)
 			sameDisk(t, path, &r.Disks[0], &in)
-			samePlan(t, dir, path, &r.Disks[0])
+			samePlan(t, path, &r.Disks[0])
 		}
 	}
 }
@@ -147,12 +148,12 @@ func sameDisk(t testing.TB, path string, d *scanDisk, in *inspected) {
 }
 
 // samePlan compares the fix with what plan says.
-func samePlan(t testing.TB, dir, path string, d *scanDisk) {
+func samePlan(t testing.TB, path string, d *scanDisk) {
 	t.Helper()
 	if d.Fix == nil {
 		return
 	}
-	plan := askIn[jsonPlan](t, dir, "plan", "--json", path)
+	plan := ask[jsonPlan](t, "plan", path)
 	if len(d.Fix.Refusals) > 0 {
 		return // plan says them as inspect does
 	}

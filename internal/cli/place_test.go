@@ -31,15 +31,8 @@ type ended struct {
 // command runs a command in this process.
 func command(t *testing.T, args ...string) ended {
 	t.Helper()
-	c := &common{asked: asksJSON(args)}
-	root := newRoot("test", c)
-	root.SetArgs(args)
 	var stdout, stderr bytes.Buffer
-	root.SetOut(&stdout)
-	root.SetErr(&stderr)
-	root.SetIn(strings.NewReader(""))
-	cmd, err := root.ExecuteContextC(context.Background())
-	code := finish(err, c, cmd.Name(), &stdout, &stderr)
+	code := Run(context.Background(), "test", args, &stdout, &stderr)
 	return ended{code, stdout.String(), stderr.String()}
 }
 

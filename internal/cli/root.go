@@ -70,6 +70,19 @@ func Main(version string, args []string) (code int) {
 	return finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
+// Run runs a command in the process of another program, which it does not restrict, and returns its exit code. Tests
+// that ask hundreds of times start no process for each.
+func Run(ctx context.Context, version string, args []string, out, errOut io.Writer) int {
+	c := &common{asked: asksJSON(args)}
+	root := newRoot(version, c)
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	root.SetIn(strings.NewReader(""))
+	cmd, err := root.ExecuteContextC(ctx)
+	return finish(err, c, cmd.Name(), out, errOut)
+}
+
 // commandName returns the command that a command line calls.
 func commandName(root *cobra.Command, args []string) string {
 	cmd, _, err := root.Find(args)
