@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial/film"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Limits of what a child of this program prints.
@@ -129,7 +130,7 @@ func (p *Plan) Fit(m *Machine) {
 	}
 	// Every guest has a driver for IDE, since its CD drive hung there. QEMU has no LSI53C1030, the lsilogic of VMware.
 	switch {
-	case t.SectorSize > 512:
+	case t.SectorSize > units.SectorSize:
 		m.Bus = "lsisas" // IDE has sectors of 512 bytes
 	case m.Firmware == UEFI:
 		m.Bus = "sata"
