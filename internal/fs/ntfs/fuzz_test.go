@@ -15,6 +15,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -208,29 +209,13 @@ func ntfsFuzzBase(f *testing.F) *ntfsForge {
 func FuzzNTFS(f *testing.F) {
 	m := ntfsFuzzBase(f)
 	require.NoError(f, use(m))
-	index, err := m.fs.at(f, "").index(nil)
-	require.NoError(f, err)
-	require.NotNil(f, index.blocks)
-	parts := [][]disk.Range{{{Len: 512}}} // a unit of fix-ups each
-	add := func(file *guestfile.File, unit int64) {
-		for at := int64(0); at+unit <= file.Size(); at += unit {
-			places, err := file.Where(at, unit)
-			require.NoError(f, err)
-			parts = append(parts, places)
-		}
-	}
-	add(m.fs.mft, m.fs.record)
-	add(index.blocks, index.block)
+	parts := m.units(f)
 	large, at := uint32(m.number(f, "large"))+1, uint32(m.attrAt(f, m.number(f, "large"), attrData))
 	f.Add([]byte{})
 	f.Add(binary.LittleEndian.AppendUint32(nil, large<<20|(at+0x41)<<8|1))
 	f.Add(binary.LittleEndian.AppendUint32(nil, 1<<20|0x16<<8))
 	f.Fuzz(func(t *testing.T, changes []byte) {
-		c := m.copied()
-		for change := range slices.Chunk(changes[:len(changes)&^3], 4) {
-			n := binary.LittleEndian.Uint32(change)
-			c.poke(parts[int(n>>20)%len(parts)], int(n>>8&0xfff), byte(n))
-		}
+		c := m.mutated(parts, changes)
 		v, err := alone(c.disk())
 		requireClass(t, err)
 		if err != nil {
@@ -246,6 +231,47 @@ func FuzzNTFS(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzNTFSCensus counts the files of a volume that is changed as in FuzzNTFS.
+func FuzzNTFSCensus(f *testing.F) {
+	m := ntfsFuzzBase(f)
+	parts := m.units(f)
+	large, at := uint32(m.number(f, "large"))+1, uint32(m.attrAt(f, m.number(f, "large"), attrData))
+	f.Add([]byte{})
+	f.Add(binary.LittleEndian.AppendUint32(nil, large<<20|(at+0x41)<<8|1))
+	f.Fuzz(func(t *testing.T, changes []byte) {
+		filetest.ExerciseCensus(t, m.mutated(parts, changes).disk(), Fragments)
+	})
+}
+
+// units are the places of what a fuzz run changes, each a unit of fix-ups.
+func (m *ntfsForge) units(f *testing.F) [][]disk.Range {
+	f.Helper()
+	index, err := m.fs.at(f, "").index(nil)
+	require.NoError(f, err)
+	require.NotNil(f, index.blocks)
+	parts := [][]disk.Range{{{Len: 512}}}
+	add := func(file *guestfile.File, unit int64) {
+		for at := int64(0); at+unit <= file.Size(); at += unit {
+			places, err := file.Where(at, unit)
+			require.NoError(f, err)
+			parts = append(parts, places)
+		}
+	}
+	add(m.fs.mft, m.fs.record)
+	add(index.blocks, index.block)
+	return parts
+}
+
+// mutated is a copy with the changes of an input.
+func (m *ntfsForge) mutated(parts [][]disk.Range, changes []byte) *ntfsForge {
+	c := m.copied()
+	for change := range slices.Chunk(changes[:len(changes)&^3], 4) {
+		n := binary.LittleEndian.Uint32(change)
+		c.poke(parts[int(n>>20)%len(parts)], int(n>>8&0xfff), byte(n))
+	}
+	return c
 }
 
 // poke changes a byte of a record or a block, as it reads with its fix-ups undone, or of the boot sector.

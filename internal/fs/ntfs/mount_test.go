@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,10 +20,11 @@ import (
 
 // filledNTFS mounts a volume with ntfs-3g, lets fill work in it, and unmounts it. Where nothing can be mounted the test
 // is skipped.
-func filledNTFS(t *testing.T, volume string, fill func(dir string)) {
+func filledNTFS(t *testing.T, volume string, fill func(dir string), options ...string) {
 	t.Helper()
 	dir := t.TempDir()
-	if out, err := exec.Command(disktest.Tool(t, "ntfs-3g"), volume, dir).CombinedOutput(); err != nil {
+	args := slices.Concat(options, []string{volume, dir})
+	if out, err := exec.Command(disktest.Tool(t, "ntfs-3g"), args...).CombinedOutput(); err != nil {
 		t.Skipf("ntfs-3g cannot mount here: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = exec.Command("fusermount", "-u", "-z", dir).Run() }) // when fill failed

@@ -91,7 +91,11 @@ func (node *node) read(kind uint32, name string, v *value) error {
 		if err != nil {
 			return err
 		}
-		if err := rec.part(&e, v); err != nil {
+		a, err := rec.named(&e)
+		if err != nil {
+			return err
+		}
+		if err := v.add(rec, a); err != nil {
 			return err
 		}
 	}
@@ -151,14 +155,14 @@ func (node *node) extension(ref ref) (*record, error) {
 	return rec, nil
 }
 
-// part adds the attribute that an entry of the list names.
-func (r *record) part(e *listed, v *value) error {
+// named returns the attribute that an entry of the list names.
+func (r *record) named(e *listed) (*attr, error) {
 	for i := range r.attrs {
 		if a := &r.attrs[i]; a.Type == e.kind && a.ID == e.id && a.name == e.name {
-			return v.add(r, a)
+			return a, nil
 		}
 	}
-	return r.broken(int64(r.AttrOffset), "attributes", fmt.Sprintf("none of type %#x with number %d", e.kind, e.id),
+	return nil, r.broken(int64(r.AttrOffset), "attributes", fmt.Sprintf("none of type %#x with number %d", e.kind, e.id),
 		"the one that the attribute list names")
 }
 

@@ -40,6 +40,7 @@ type recordHead struct {
 const (
 	recordInUse  = 1
 	recordFolder = 2
+	recordView   = 8 // an index of something else than names, such as $Extend/$Quota
 
 	recordHeadSize = 0x2a // up to version 3.0 the fix-ups stand right behind it
 )

@@ -1,0 +1,301 @@
+package ntfs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+const (
+	bitmapRecord = 6
+	firstRecord  = 24 // that is not reserved for metadata. Spec: Linux-NTFS documentation, "Files: overview"
+
+	stretchRecords = 64      // that a sample takes or leaves together
+	bitmapChunk    = 1 << 16 // bytes of $Bitmap that are read at once
+)
+
+// census counts the files of a volume.
+type census struct {
+	*fragments.Census
+	fs *fileSystem
+}
+
+// Fragments counts the files of a volume by the records of its MFT.
+func Fragments(c *fragments.Census, volume disk.Disk) error {
+	boot, err := readBoot(volume)
+	if err != nil {
+		return err
+	}
+	w := &census{Census: c, fs: newFileSystem(c.Budget, volume)}
+	w.fs.own.Limit = math.MaxInt64 // the budget of the disk bounds a walk over all records
+	w.fs.cluster, w.fs.clusters, w.fs.record = boot.cluster(), boot.clusters(), boot.record()
+	if err := w.fs.readMFT(boot.mft()); err != nil {
+		return err
+	}
+	if err := w.mft(); err != nil {
+		return err
+	}
+	switch c.Free, err = w.fs.free(); {
+	case err == nil:
+	case !c.Broken(err):
+		return err
+	}
+	if err := w.records(); err != nil {
+		return w.End(err)
+	}
+	return w.names()
+}
+
+// mft counts the pieces of the MFT itself.
+func (w *census) mft() error {
+	node, err := w.fs.node(ref{number: mftRecord}, "$MFT")
+	if err != nil {
+		return err
+	}
+	t := w.Begin(mftRecord)
+	if err := node.tally(t, attrData); err != nil {
+		return err
+	}
+	w.MFT = t.Pieces()
+	return nil
+}
+
+// records counts the files of all records, in stretches.
+func (w *census) records() error {
+	records := w.fs.mft.Size() / w.fs.record
+	stride := w.Stride(records)
+	for from := int64(0); from < records; from += stride * stretchRecords {
+		for number := from; number < min(from+stretchRecords, records); number++ {
+			w.Looked++
+			if err := w.count(number); err != nil && !w.Skip(err) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// count counts the file or folder that a record begins.
+func (w *census) count(number int64) error {
+	if number < firstRecord && number != rootRecord {
+		return nil
+	}
+	var head [recordHeadSize]byte
+	if err := w.fs.spend(recordHeadSize); err != nil {
+		return err
+	}
+	if err := ondisk.ReadFull(w.fs.mft, head[:], number*w.fs.record); err != nil {
+		return err
+	}
+	var h recordHead
+	ondisk.MustFill(head[:], binary.LittleEndian, &h)
+	if ondisk.IsZero(h.Magic[:]) || h.Flags&recordInUse == 0 || h.Flags&recordView != 0 || h.Base != 0 {
+		return nil // never used, deleted, no file, or a part of another one
+	}
+	node, err := w.fs.node(ref{number: number}, fmt.Sprintf("record %d", number))
+	if err != nil {
+		return err
+	}
+	t, kind := w.Begin(number), uint32(attrData)
+	if node.rec.dir() {
+		kind = attrIndexAlloc
+	}
+	if err := node.tally(t, kind); err != nil {
+		return err
+	}
+	t.End(node.rec.dir())
+	return nil
+}
+
+// tally adds the runs of all streams of a kind. The parts of one follow each other in the list, as in a record.
+func (node *node) tally(t *fragments.Tally, kind uint32) error {
+	s := stream{fs: node.fs, tally: t}
+	if node.list == nil {
+		for i := range node.rec.attrs {
+			if a := &node.rec.attrs[i]; a.Type == kind {
+				if err := s.add(node.rec, a); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	rec := node.rec
+	for b := node.list; len(b) > 0; {
+		e, err := node.listed(b)
+		if err != nil {
+			return err
+		}
+		b = b[e.length:]
+		if e.kind != kind {
+			continue
+		}
+		if rec.number != e.ref.number {
+			if rec, err = node.extension(e.ref); err != nil {
+				return err
+			}
+		}
+		a, err := rec.named(&e)
+		if err != nil {
+			return err
+		}
+		if err := s.add(rec, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stream decodes the runs of the streams of a file.
+type stream struct {
+	fs       *fileSystem
+	tally    *fragments.Tally
+	name     string
+	clusters int64 // of the stream so far
+}
+
+// add adds the next part of a stream, an attribute of rec. What lies within a record has no runs.
+func (s *stream) add(rec *record, a *attr) error {
+	if a.NonResident == 0 {
+		return nil
+	}
+	if a.LowestVCN == 0 {
+		s.tally.Stream()
+		s.name, s.clusters = a.name, 0
+	}
+	if a.name != s.name || a.LowestVCN != s.clusters {
+		return rec.broken(a.at+0x10, "lowest cluster", a.LowestVCN, fmt.Sprintf("%d, which comes next", s.clusters))
+	}
+	err := runList(a.runs, s.fs.clusters, func(e extent) error {
+		if e.length > s.fs.vcnLimit()-s.clusters {
+			return fmt.Errorf("%w: %d clusters behind %d", errRunList, e.length, s.clusters)
+		}
+		if c := s.fs.cluster; e.start != extentHole {
+			s.tally.Add(guestfile.Run{Off: s.clusters * c, Len: e.length * c, At: e.start * c})
+		}
+		s.clusters += e.length
+		return nil
+	})
+	if errors.Is(err, errRunList) {
+		return rec.broken(a.at+int64(a.RunOffset), "runs", err.Error(), "a run list")
+	}
+	return err
+}
+
+// free finds the free space in $Bitmap.
+func (n *fileSystem) free() (*fragments.Free, error) {
+	node, err := n.node(ref{number: bitmapRecord}, "$Bitmap")
+	if err != nil {
+		return nil, err
+	}
+	v := value{fs: n}
+	if err := node.read(attrData, "", &v); err != nil {
+		return nil, err
+	}
+	if err := v.plain("$Bitmap"); err != nil {
+		return nil, err
+	}
+	f, err := v.file("$Bitmap")
+	if err != nil {
+		return nil, err
+	}
+	if want := (n.clusters + 7) / 8; f.Size() < want {
+		return nil, ondisk.Field("ntfs $Bitmap", "size", v.at, f.Size(), fmt.Sprintf("%d at least, a bit for each cluster", want))
+	}
+	var out fragments.FreeRuns
+	buf := make([]byte, bitmapChunk)
+	for done := int64(0); done < n.clusters; done += 8 * bitmapChunk {
+		bits := min(8*bitmapChunk, n.clusters-done)
+		part := buf[:(bits+7)/8]
+		if err := n.budget.Work.Spend(int64(len(part))); err != nil {
+			return nil, err
+		}
+		if err := ondisk.ReadFull(f, part, done/8); err != nil {
+			return nil, err
+		}
+		out.Bitmap(part, bits, done*n.cluster, n.cluster)
+	}
+	return &out.Free, nil
+}
+
+// names finds the paths of the worst files. Where the budget ends, or a folder is broken, a file has no path.
+func (w *census) names() error {
+	for i := range w.Worst {
+		path, err := w.path(w.Worst[i].ID)
+		if err != nil && !w.Broken(err) {
+			return err
+		}
+		w.Worst[i].Path = path
+	}
+	return nil
+}
+
+// path climbs from a file to the root.
+func (w *census) path(number int64) (string, error) {
+	var names []string
+	for at := (ref{number: number}); at.number != rootRecord; {
+		if len(names) == guestfile.MaxDepth {
+			return "", fmt.Errorf("record %d: %w of %d folders", number, ondisk.ErrLimit, guestfile.MaxDepth)
+		}
+		node, err := w.fs.node(at, fmt.Sprintf("record %d", at.number))
+		if err != nil {
+			return "", err
+		}
+		parent, name, err := node.ownName()
+		if err != nil {
+			return "", err
+		}
+		names, at = append([]string{name}, names...), parent
+	}
+	return strings.Join(names, "/"), nil
+}
+
+// ownName returns the first long name of a file, and the folder that has it.
+func (node *node) ownName() (parent ref, name string, err error) {
+	look := func(r *record, a *attr) bool {
+		if a.NonResident != 0 {
+			return false
+		}
+		b := r.raw[a.at+int64(a.Offset):][:a.residentHead.Size]
+		if len(b) < keySize || len(b) < keySize+2*int(b[0x40]) || b[0x41] == spaceDOS {
+			return false
+		}
+		units := make([]uint16, b[0x40])
+		for i := range units {
+			units[i] = binary.LittleEndian.Uint16(b[keySize+2*i:])
+		}
+		parent, name = newRef(binary.LittleEndian.Uint64(b)), string(utf16.Decode(units))
+		return true
+	}
+	for i := range node.rec.attrs {
+		if a := &node.rec.attrs[i]; a.Type == attrFileName && look(node.rec, a) {
+			return parent, name, nil
+		}
+	}
+	for b := node.list; len(b) > 0; {
+		e, err := node.listed(b)
+		if err != nil {
+			return parent, "", err
+		}
+		b = b[e.length:]
+		if e.kind != attrFileName {
+			continue
+		}
+		rec, err := node.extension(e.ref)
+		if err != nil {
+			return parent, "", err
+		}
+		if a, err := rec.named(&e); err == nil && look(rec, a) {
+			return parent, name, nil
+		}
+	}
+	return parent, "", node.rec.broken(int64(node.rec.AttrOffset), "attributes", "no name", "one that is not for DOS alone")
+}
