@@ -69,7 +69,8 @@ var edges = map[string][]string{
 	"internal/fs/ext": {
 		"internal/fragments", "internal/fs/ext/journal", "internal/guestfile", "internal/volume",
 	},
-	"internal/fs/fat":            XX{"internal/guestfile", "internal/volume"},
+	"internal/fs/fat":            {"internal/fragments", "internal/guestfile", "internal/volume"},
+	"internal/fs/ntfs":           {"internal/fragments", "internal/guestfile", "internal/volume"},
 	"internal/fs/ntfs/journal":   {"internal/fs/ntfs"}, // pages of the log have the fix-ups of records
 	"internal/volume/disklabel":  {"internal/volume"},
 	"internal/volume/filesystem": {"internal/fs/fat", "internal/volume"}, // HPFS begins with the BPB of a FAT

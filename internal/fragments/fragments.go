@@ -58,10 +58,11 @@ type Census struct {
 	Free           *Free // nil when it is not known
 	Unread         int64 // files and folders with structures that are broken or not supported
 	Looked, Of     int64 // records: the numbers are those of a sample where Looked is less than Of
-	Ended          bool  // the budget of the disk ended before the records
+	Ended          bool  // the walk ended before all records of the volume, or of the sample
 	Worst          []File
 
 	runs []guestfile.Run // of the file that is counted, for the next one too
+	cut  bool
 }
 
 // Stride returns n for a walk that looks at one in n of its records, or of stretches of them.
@@ -94,10 +95,15 @@ func (c *Census) End(err error) error {
 	return err
 }
 
-func (c *Census) spent() bool { return c.Budget.Work.Spent() > c.Budget.Work.Limit }
+// Cut ends a walk that has met more than it may look at.
+func (c *Census) Cut() { c.cut = true }
+
+func (c *Census) spent() bool { return c.cut || c.Budget.Work.Spent() > c.Budget.Work.Limit }
 
 // Tally counts the pieces of one file while its runs come in.
 type Tally struct {
+	Path func() string // of the file, where that is known at once
+
 	census *Census
 	file   File
 	next   guestfile.Run // that would continue the last one
@@ -163,6 +169,9 @@ func (t *Tally) End(folder bool) {
 	at, _ := slices.BinarySearchFunc(c.Worst, f, worse)
 	if at == maxWorst {
 		return
+	}
+	if t.Path != nil {
+		f.Path = t.Path()
 	}
 	if !t.cut {
 		f.Runs = slices.Clone(c.runs)

@@ -72,31 +72,45 @@ func (f *fileSystem) broken(cluster, got int64, want string) error {
 // chain follows a file from its first cluster to the end mark, which proves that no cluster comes twice. It has least
 // to most clusters: a file may keep clusters behind its end.
 func (f *fileSystem) chain(first, most, least int64) ([]guestfile.Run, error) {
-	if !f.has(first) {
-		return nil, ondisk.Field("fat folder entry", "first cluster", 0x1a, first, f.allowed())
-	}
 	var runs []guestfile.Run
+	err := f.follow(first, most, least, func(cluster int64) error {
+		if runs = f.join(runs, cluster); len(runs) > guestfile.MaxRuns {
+			return fmt.Errorf("fat chain from cluster %d: %w of %d runs", first, ondisk.ErrLimit, guestfile.MaxRuns)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return runs, nil
+}
+
+// follow visits the clusters of a chain. See chain.
+func (f *fileSystem) follow(first, most, least int64, visit func(cluster int64) error) error {
+	if !f.has(first) {
+		return ondisk.Field("fat folder entry", "first cluster", 0x1a, first, f.allowed())
+	}
 	// Brent's algorithm: a chain that comes back to a cluster passes the saved one sooner or later.
 	saved, power, steps := first, int64(1), int64(0)
 	for c, n := first, int64(1); ; n++ {
 		if n > most {
-			return nil, fmt.Errorf("fat chain from cluster %d: %w of %d clusters", first, ondisk.ErrLimit, most)
+			return fmt.Errorf("fat chain from cluster %d: %w of %d clusters", first, ondisk.ErrLimit, most)
 		}
-		if runs = f.join(runs, c); len(runs) > guestfile.MaxRuns {
-			return nil, fmt.Errorf("fat chain from cluster %d: %w of %d runs", first, ondisk.ErrLimit, guestfile.MaxRuns)
+		if err := visit(c); err != nil {
+			return err
 		}
 		to, end, err := f.next(c)
 		switch {
 		case err != nil:
-			return nil, err
+			return err
 		case n == f.Clusters && !end:
-			return nil, f.broken(c, to, "the end of the chain, which has had all clusters")
+			return f.broken(c, to, "the end of the chain, which has had all clusters")
 		case end && n < least:
-			return nil, f.broken(c, n, fmt.Sprintf("%d clusters before the end of the chain from %d", least, first))
+			return f.broken(c, n, fmt.Sprintf("%d clusters before the end of the chain from %d", least, first))
 		case end:
-			return runs, nil
+			return nil
 		case to == saved:
-			return nil, f.broken(c, to, "a cluster that the chain has not passed")
+			return f.broken(c, to, "a cluster that the chain has not passed")
 		}
 		if steps++; steps == power {
 			saved, power, steps = to, power*2, 0

@@ -1,0 +1,161 @@
+package fat
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fragments"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+const (
+	maxFolders = 1 << 16 // that a walk remembers
+	tableChunk = 1 << 16 // bytes of the FAT that are read at once
+)
+
+// census counts the files of a volume.
+type census struct {
+	*fragments.Census
+	fs      *fileSystem
+	folders []folder       // those that were met, in the order of the walk
+	seen    map[int64]bool // first clusters of folders
+}
+
+// folder is one that the walk has met.
+type folder struct {
+	entry
+	parent int // in census.folders
+}
+
+// Fragments counts the files of a volume, folder by folder.
+func Fragments(c *fragments.Census, volume disk.Disk) error {
+	opened, err := Open(c.Budget, volume)
+	if err != nil {
+		return err
+	}
+	w := &census{Census: c, fs: opened.(*fileSystem), seen: map[int64]bool{}} //nolint:forcetypeassert // Open returns no others
+	switch c.Free, err = w.fs.free(); {
+	case err == nil:
+	case !c.Broken(err):
+		return err
+	}
+	return w.End(w.walk())
+}
+
+// walk visits all folders, those near the root first.
+func (w *census) walk() error {
+	defer func() { w.Of = w.Looked }()
+	root := folder{entry: entry{attr: attrDir, root: true, first: int64(w.fs.RootCluster)}}
+	if w.fs.Bits != 32 {
+		root.first = 0 // in an area of its own
+	}
+	w.folders = []folder{root}
+	for i := 0; i < len(w.folders); i++ { //nolint:intrange // the walk adds to them
+		if err := w.count(w.folders[i].entry, i); err != nil && !w.Skip(err) {
+			return err
+		}
+		var failed error
+		err := w.fs.each(w.folders[i].entry, func(e entry) bool {
+			if failed = w.visit(e, i); failed != nil && w.Skip(failed) {
+				failed = nil
+			}
+			return failed == nil
+		})
+		switch {
+		case failed != nil:
+			return failed
+		case err != nil && !w.Skip(err):
+			return err
+		}
+	}
+	return nil
+}
+
+// visit counts a file, and remembers a folder.
+func (w *census) visit(e entry, parent int) error {
+	if w.Looked++; w.Looked > fragments.MaxRecords {
+		w.Cut()
+		return fmt.Errorf("fat: %w of %d names", ondisk.ErrLimit, fragments.MaxRecords)
+	}
+	if !e.dir() {
+		return w.count(e, parent)
+	}
+	switch {
+	case w.seen[e.first]:
+		return ondisk.Field("fat folder entry", "first cluster", 0x1a, e.first, "one that no other folder begins with")
+	case len(w.folders) == maxFolders:
+		return fmt.Errorf("fat: %w of %d folders", ondisk.ErrLimit, maxFolders)
+	}
+	w.seen[e.first] = true
+	w.folders = append(w.folders, folder{e, parent})
+	return nil
+}
+
+// count counts a file or a folder by the chain of its clusters.
+func (w *census) count(e entry, parent int) error {
+	t := w.Begin(e.first)
+	t.Path = func() string { return w.path(e, parent) }
+	if e.first != 0 || (e.size > 0 && !e.dir()) {
+		off := int64(0)
+		err := w.fs.follow(e.first, w.fs.Clusters, (e.size+w.fs.Cluster-1)/w.fs.Cluster, func(cluster int64) error {
+			t.Add(guestfile.Run{Off: off, Len: w.fs.Cluster, At: w.fs.at(cluster)})
+			off += w.fs.Cluster
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	t.End(e.dir())
+	return nil
+}
+
+// path returns the path of a file in a folder.
+func (w *census) path(e entry, parent int) string {
+	names := []string{e.name()}
+	for ; parent > 0; parent = w.folders[parent].parent {
+		names = append(names, w.folders[parent].name())
+	}
+	slices.Reverse(names)
+	return strings.Join(names, "/")
+}
+
+// free finds the free clusters in the FAT in use.
+func (f *fileSystem) free() (*fragments.Free, error) {
+	var out fragments.FreeRuns
+	add := func(cluster int64, value uint32) {
+		if value == 0 {
+			out.Add(disk.Range{Off: f.at(cluster), Len: f.Cluster})
+		}
+	}
+	if f.Bits == 12 { // of which the largest has 6 KiB
+		for c := int64(2); f.has(c); c++ {
+			v, _, err := f.value(f.table, c)
+			if err != nil {
+				return nil, err
+			}
+			add(c, v)
+		}
+		return &out.Free, nil
+	}
+	size := f.Bits / 8
+	for first := int64(0); f.has(max(first, 2)); first += tableChunk / size {
+		n := min(tableChunk/size, f.Clusters+2-first)
+		raw, err := ondisk.Bytes(f.meter, f.table+first*size, n*size)
+		if err != nil {
+			return nil, err
+		}
+		for i := max(0, 2-first); i < n; i++ {
+			if size == 2 {
+				add(first+i, uint32(binary.LittleEndian.Uint16(raw[2*i:])))
+			} else {
+				add(first+i, binary.LittleEndian.Uint32(raw[4*i:])&0x0fffffff) // the upper bits are reserved
+			}
+		}
+	}
+	return &out.Free, nil
+}
