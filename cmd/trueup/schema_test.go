@@ -138,6 +138,7 @@ func jsonCases(t *testing.T) map[string][]string {
 		"package, plan":                 {"plan", packed},
 		"inspect, misaligned":           {"inspect", source},
 		"inspect, with impacts":         {"inspect", "--impact", source},
+		"inspect, fragmentation":        {"inspect", "--fragmentation", source},
 		"inspect, a storage apart":      {"inspect", "--impact", "--storage", "flasharray", source},
 		"inspect, larger blocks below":  {"inspect", "--boundary", "4K", "--storage", "128K", "--list", aligned},
 		"inspect, aligned":              {"inspect", aligned},

@@ -22,6 +22,7 @@ type inspectFlags struct {
 	storage  storage
 	impact   bool
 	list     bool
+	pieces   bool // of files are counted
 	unknown  bool // accepted
 	with     []string
 }
@@ -43,6 +44,9 @@ data, or with --data. Writes nothing. The image format is detected from the cont
 block at any multiple of its own size; sequential I/O starts at the first block and is not cached. The alignment of
 the data in the container is not included.
 
+--fragmentation counts in how many pieces files, folders, the MFT and free space lie in NTFS, FAT and ext, and what
+reading the worst files costs: requests to the storage and blocks of it, now and in an aligned copy.
+
 --with names the other disks of the machine, as for align. References between these disks are then resolved instead of
 warned about.
 
@@ -50,6 +54,7 @@ IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is o
 		Example: `  trueup inspect winxp.vmdk
   trueup inspect --boundary 1M --json winxp.vmdk
   trueup inspect --impact --storage netapp winxp.vmdk
+  trueup inspect --fragmentation winxp.vmdk
   trueup inspect --list winxp.vmdk
   trueup inspect --data winxp.vmdk`,
 		Args: arguments("IMAGE"),
@@ -64,6 +69,7 @@ IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is o
 	f.storage.add(cmd)
 	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute the storage blocks that an I/O touches")
 	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print only the partitions, as fdisk -lu lists them")
+	cmd.Flags().BoolVar(&f.pieces, "fragmentation", false, "count the pieces of files and of free space")
 	unknownFlag(cmd, &f.unknown)
 	cmd.Flags().BoolVar(&f.data, "data", false, "read all data to count the bytes that are not zero")
 	return cmd
@@ -145,9 +151,15 @@ func (f *inspectFlags) inspect(
 	if err != nil {
 		return nil, nil, err
 	}
-	r, bad = report.NewInspect(head("inspect"), s, u, refusals, report.Criteria{
+	c := report.Criteria{
 		Boundary: f.boundary.criterion(), Storage: f.storage.Storage, Costs: f.storage.named, Impact: f.impact,
-	})
+	}
+	if f.pieces {
+		if c.Fragments, err = s.Fragments(c.Storage); err != nil {
+			return nil, nil, err
+		}
+	}
+	r, bad = report.NewInspect(head("inspect"), s, u, refusals, c)
 	r.Flags = append(f.flags(), f.move().withArguments()...)
 	switch {
 	case bad != nil:

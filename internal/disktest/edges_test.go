@@ -129,7 +129,13 @@ var edges = map[string][]string{
 		"internal/table",
 	},
 	// How an image stores a disk: files of the driver, the verdict's block, the workers that read.
-	"internal/container": {"internal/align", "internal/diskcopy", "internal/image/driver"},
+	// Files of the guest are runs.
+	"internal/container": {"internal/align", "internal/diskcopy", "internal/guestfile", "internal/image/driver"},
+	// The list of file systems whose files are counted, and what reading the worst of them costs in the container.
+	"internal/fragments/volumes": {
+		"internal/container", "internal/fragments", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs",
+		"internal/volume",
+	},
 
 	// Other programs that judge a copy: they know nothing of trueup, and opinion asks them.
 	"internal/qemuimg": {"internal/sys"},
@@ -137,8 +143,8 @@ var edges = map[string][]string{
 	"internal/opinion": {"internal/guestfs", "internal/nbd", "internal/qemuimg", "internal/sys"},
 
 	"internal/report": {
-		"internal/advice", "internal/align", "internal/boot", "internal/container", "internal/image", "internal/image/ova",
-		"internal/layout", "internal/opinion",
+		"internal/advice", "internal/align", "internal/boot", "internal/container", "internal/fragments",
+		"internal/fragments/volumes", "internal/image", "internal/image/ova", "internal/layout", "internal/opinion",
 		"internal/plan", "internal/realign", "internal/table", "internal/verify", "internal/volume",
 		"internal/volume/identify",
 	},
@@ -159,8 +165,8 @@ var edges = map[string][]string{
 	"internal/scan/catalog": {"internal/scan/results", "internal/report", "internal/sys"},
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	"internal/realign": {
-		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/image/ova",
-		"internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
+		"internal/align", "internal/container", "internal/diskcopy", "internal/fragments/volumes", "internal/image",
+		"internal/image/ova", "internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
 		"internal/verify",
 	},
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.

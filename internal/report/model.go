@@ -169,6 +169,8 @@ type Disk struct {
 	Boundary   int64           `json:"boundary_bytes"`
 	Verdict    align.Verdict   `json:"verdict"`
 	Content    align.Content   `json:"content,omitempty"` // where there is nothing to judge
+
+	Fragmentation []Fragmentation `json:"fragmentation,omitempty"` // nil: not counted
 }
 
 // Unknown reports whether nothing is known of what the disk holds.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/fragments/volumes"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/opinion"
@@ -19,6 +20,8 @@ type Criteria struct {
 	Storage  align.Storage
 	Costs    bool // on the storage
 	Impact   bool // of each partition on the storage
+
+	Fragments []volumes.Volume // nil: not counted
 }
 
 // NewInspect reports on a disk and on the use of its container. A copy would be refused for refusals. The error is what
@@ -37,6 +40,9 @@ func NewInspect(
 	}
 	if c.Costs {
 		r.Costs = NewCosts(s.Layout, c.Storage)
+	}
+	if c.Fragments != nil {
+		r.Fragmentation = NewFragmentation(c.Fragments)
 	}
 	if c.Impact {
 		r.AddImpacts(s.Layout, c.Storage)

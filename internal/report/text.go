@@ -121,6 +121,7 @@ func (t *Text) Inspect(r *Inspect) {
 		t.cost(r.Findings)
 	}
 	t.impacts(r.Partitions)
+	t.fragmentation(r.Disk)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
 	if r.Verdict.Off() && r.Advice.Action != advice.Repair {

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+type jsonFragmentation struct {
+	Fragmentation []struct {
+		Partition int    `json:"partition"`
+		Kind      string `json:"kind"`
+		Files     struct {
+			Count      int64 `json:"count"`
+			Fragmented int64 `json:"fragmented"`
+			Pieces     int64 `json:"pieces"`
+		} `json:"files"`
+		Free struct {
+			Pieces  int64 `json:"pieces"`
+			Largest int64 `json:"largest_bytes"`
+		} `json:"free"`
+		Worst []struct {
+			Path   string `json:"path"`
+			Pieces int64  `json:"pieces"`
+			Read   *struct {
+				IO  int64 `json:"io"`
+				Now struct {
+					Requests int64 `json:"requests"`
+					Blocks   int64 `json:"blocks"`
+				} `json:"now"`
+				Copied struct {
+					Requests int64 `json:"requests"`
+					Blocks   int64 `json:"blocks"`
+				} `json:"copied"`
+			} `json:"read"`
+		} `json:"worst"`
+	} `json:"fragmentation"`
+}
+
+// fragmentedExt is an ext4 with a file of 20 pieces, each a block of 4 KiB, and what debugfs and e2freefrag say of it.
+func fragmentedExt(t *testing.T) (path, pieces string, free []string) {
+	t.Helper()
+	dir := t.TempDir()
+	path = filepath.Join(dir, "ext.img")
+	disktest.Run(t, "truncate", "-s", "16M", path)
+	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", path)
+	one, big := filepath.Join(dir, "one"), filepath.Join(dir, "big")
+	noise := make([]byte, 20*4096)
+	for i := range noise {
+		noise[i] = byte(1 + i%251)
+	}
+	require.NoError(t, os.WriteFile(one, noise[:4096], 0o600))
+	require.NoError(t, os.WriteFile(big, noise, 0o600))
+	var script strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&script, "write %s s%d\n", one, i)
+	}
+	for i := 0; i < 40; i += 2 {
+		fmt.Fprintf(&script, "rm s%d\n", i)
+	}
+	fmt.Fprintf(&script, "mkdir d\nwrite %s \"d/a\033[2Jb\"\n", big)
+	commands := filepath.Join(dir, "script")
+	require.NoError(t, os.WriteFile(commands, []byte(script.String()), 0o600))
+	disktest.Output(t, "debugfs", "-w", "-f", commands, path)
+	m := regexp.MustCompile(`\[2Jb: (\d+) contiguous`).FindStringSubmatch(disktest.Output(t, "debugfs", "-R", "filefrag -r /", path))
+	require.NotNil(t, m)
+	free = regexp.MustCompile(`Max\. free extent: (\d+) KB(?s:.*)Num\. free extent: (\d+)`).
+		FindStringSubmatch(disktest.Output(t, "e2freefrag", path))
+	require.NotNil(t, free)
+	return path, m[1], free[1:]
+}
+
+// The numbers of inspect --fragmentation are those of other programs, at LBA 63 of an image with grains: a read of
+// 64 KiB touches more blocks than in an aligned copy, and a name cannot reach the terminal as it is.
+func TestFragmentationOfAnImage(t *testing.T) {
+	t.Parallel()
+	ext, pieces, free := fragmentedExt(t)
+	raw := filepath.Join(t.TempDir(), "disk.img")
+	disktest.Run(t, "truncate", "-s", "20M", raw)
+	disktest.RunInput(t, "63,32768,83\n", "sfdisk", "-q", "--label", "dos", raw)
+	volume, err := os.ReadFile(ext)
+	require.NoError(t, err)
+	writeAt(t, raw, 63*512, volume)
+	image := filepath.Join(t.TempDir(), "disk.vmdk")
+	disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", raw, image)
+
+	for _, path := range []string{raw, image} {
+		answer := trueupJSON[jsonFragmentation](t, 3, "inspect", "--fragmentation", path)
+		require.Len(t, answer.Fragmentation, 1)
+		f := answer.Fragmentation[0]
+		require.Equal(t, "ext4", f.Kind)
+		require.Equal(t, 1, f.Partition)
+		require.Equal(t, int64(21), f.Files.Count)
+		require.Equal(t, int64(1), f.Files.Fragmented)
+		require.Len(t, f.Worst, 1)
+		require.Equal(t, pieces, fmt.Sprint(f.Worst[0].Pieces))
+		require.Equal(t, fmt.Sprint(free), fmt.Sprint([]int64{f.Free.Largest >> 10, f.Free.Pieces}))
+		require.Equal(t, "d/a\033[2Jb", f.Worst[0].Path)
+		r := f.Worst[0].Read
+		require.Equal(t, int64(2), r.IO)
+		require.Equal(t, int64(20), r.Copied.Blocks, "aligned, each block of 4 KiB is one of the storage")
+		require.Greater(t, r.Now.Blocks, r.Copied.Blocks)
+		require.GreaterOrEqual(t, r.Now.Requests, r.Copied.Requests)
+
+		text := trueup(t, "inspect", "--fragmentation", path)
+		require.Equal(t, 3, text.code)
+		require.NotContains(t, text.stdout, "\033")
+		require.Contains(t, text.stdout, `d/a\u001b[2Jb`)
+		require.Contains(t, text.stdout, "defragment in the guest")
+		require.NotContains(t, trueup(t, "inspect", "--json", path).stdout, "fragmentation")
+	}
+}

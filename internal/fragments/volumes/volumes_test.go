@@ -1,0 +1,78 @@
+package volumes_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/container"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fragments/volumes"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+type source struct{ err error }
+
+func (s source) ReadAt(p []byte, _ int64) (int, error) {
+	clear(p)
+	if s.err != nil {
+		return 0, s.err
+	}
+	return len(p), nil
+}
+
+func parts(n int, kind volume.Kind) (out []volumes.Part) {
+	for i := range n {
+		out = append(out, volumes.Part{Number: i + 1, Kind: kind, Range: disk.Range{Off: int64(i) << 20, Len: 1 << 20}})
+	}
+	return out
+}
+
+func zeros(err error) disk.Disk {
+	return disk.New(1<<30, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: 1<<30 - off, Src: source{err}, Off: off}, nil
+	})
+}
+
+func cost() *container.Cost { return container.NewCost(zeros(nil), 4096, 0) }
+
+// Every file system whose files are read has its files counted.
+func TestEveryReaderHasAWalk(t *testing.T) {
+	t.Parallel()
+	for _, kind := range slices.Sorted(maps.Keys(boot.Readers)) {
+		got, err := volumes.Count(zeros(nil), parts(1, kind), cost())
+		require.NoError(t, err)
+		require.Len(t, got, 1, kind)
+		require.ErrorIs(t, got[0].Err, ondisk.ErrNoMatch, kind)
+	}
+	got, err := volumes.Count(zeros(nil), parts(3, volume.Unknown), cost())
+	require.NoError(t, err)
+	require.NotNil(t, got)
+	require.Empty(t, got)
+}
+
+func TestErrorsOfReadingSurface(t *testing.T) {
+	t.Parallel()
+	bad := errors.New("input/output error")
+	_, err := volumes.Count(zeros(bad), parts(1, volume.NTFS), cost())
+	require.ErrorIs(t, err, bad)
+}
+
+// A table can name thousands of volumes.
+func TestVolumesAreBounded(t *testing.T) {
+	t.Parallel()
+	got, err := volumes.Count(zeros(nil), parts(500, volume.FAT16), cost())
+	require.NoError(t, err)
+	require.Len(t, got, 129)
+	require.ErrorIs(t, got[128].Err, ondisk.ErrLimit)
+	got, err = volumes.Count(zeros(nil), []volumes.Part{
+		{Kind: volume.NTFS, Range: disk.Range{Off: 1 << 29, Len: 1 << 30}}, {Kind: volume.NTFS, Range: disk.Range{Off: -1, Len: 9}},
+	}, cost())
+	require.NoError(t, err)
+	require.Empty(t, got, "parts that leave the disk")
+}
