@@ -64,7 +64,7 @@ func (g *Guest) overwritten(p Partition, ref *Ref) (why string, err error) {
 		return err.Error(), nil
 	}
 	open, ok := files.(*ext.Replayed)
-	if err != nil || !ok {
+	if !ok {
 		return "it cannot be read", err
 	}
 	if open.Log == nil {

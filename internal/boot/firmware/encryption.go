@@ -40,7 +40,7 @@ const loaderArea = 64 * units.KiB
 func findEncryption(g *boot.Guest) (f boot.Found, err error) {
 	name := g.Code.Name
 	if !g.Code.Encrypts {
-		if name, err = encryptedBesides(g); name == "" || err != nil {
+		if name, err = encryptedBesides(g); name == "" {
 			return f, err
 		}
 	}

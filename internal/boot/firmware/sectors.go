@@ -32,7 +32,7 @@ func checkMBR(g *boot.Guest) (r boot.Found, err error) {
 var BootSectors = boot.Finder{Name: "boot sectors", Find: boot.Everywhere(checkVolume)}
 
 func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
-	if _, ok, err := g.Area(p); !ok || err != nil {
+	if _, ok, err := g.Area(p); !ok {
 		return err
 	}
 	b, err := ondisk.Bytes(g.Disk, p.Off, boot.AreaLen)

@@ -158,6 +158,7 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"an address that is not known":    {after: func(f forge.Bytes) { f.U16(0x42, 0x9000) }, says: "0x9000"},
 		"an address with its segment":     {after: func(f forge.Bytes) { f.U16(0x42, 0x9000); f.U16(0x48, 0x900) }, says: "0x9000"},
 		"code that does not jump on":      {after: func(f forge.Bytes) { f.U8(0x15d, 0x90) }, says: "not that of GRUB 0.9x"},
+		"code that begins otherwise":      {after: func(f forge.Bytes) { f.U8(0, 0xea) }, says: "not that of GRUB 0.9x"},
 		"a jump to another segment":       {after: func(f forge.Bytes) { f.U8(1000*512+0xe8+3, 1) }, says: "holds no stage"},
 		"another segment than address":    {after: func(f forge.Bytes) { f.U16(0x48, 0x900) }, says: "segment 0x900"},
 		"interface 3.1":                   {after: func(f forge.Bytes) { f.U8(0x3f, 1) }, says: "3.1"},
