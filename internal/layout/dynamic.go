@@ -195,7 +195,7 @@ func (l *Layout) apart(g *Dynamic, members []boot.Partition) error {
 	}
 	for _, p := range l.Partitions {
 		switch {
-		case p.Kind == table.Extended || p.Kind == table.Logical:
+		case p.Kind == table.Extended: // logical ones lie in it
 			return say("partition %d is %s, which Windows makes on no dynamic disk", p.Number, p.Kind)
 		case !p.InDynamic() && p.Overlaps(g.Span):
 			return say("partition %d lies in the space of the volumes", p.Number)

@@ -126,8 +126,8 @@ func (l *Layout) ReadGaps(d disk.Disk) error {
 // readData finds the sectors of r that are not zero. left bounds the bytes that may be read.
 func readData(d disk.Disk, r disk.Range, left *int64) (disk.Range, error) {
 	first, err := firstData(d, r, left)
-	if err != nil || first == r.End() {
-		return disk.Range{Off: r.End()}, err
+	if err != nil {
+		return disk.Range{}, err
 	}
 	last, err := lastData(d, disk.Range{Off: first, Len: r.End() - first}, left)
 	return disk.Range{Off: first, Len: last - first}, err
@@ -164,7 +164,7 @@ const maxExtents = 65536
 // on: zeros that a file stores must count as much as its holes, or a copy of the file would be planned in another way.
 func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	stored, whole, err := storedIn(d, r)
-	if err != nil || !whole {
+	if !whole {
 		return r.End(), err
 	}
 	limit := min(gapLimit, *left)

@@ -15,7 +15,7 @@ import (
 // array, and other disks hold them too.
 func (l *Layout) firmwareRAID(d disk.Disk) error {
 	name, at, err := stack.FirmwareRAID(d)
-	if name == "" || err != nil {
+	if name == "" {
 		return err
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{

@@ -116,7 +116,7 @@ func explain(d disk.Disk, sector int64) (e evidence, err error) {
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, ondisk.ErrFormat):
 		return e, nil
-	case err != nil || t.Scheme != table.MBR || !t.Plausible():
+	case err != nil || !t.Plausible():
 		return e, err
 	}
 	e.records(t)

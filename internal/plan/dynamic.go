@@ -17,9 +17,10 @@ import (
 // keepDatabase adds to a goal that the partition with the database of a dynamic disk stays. Windows reads and writes it
 // seldom, and the private headers in it name its place.
 func keepDatabase(l *layout.Layout, goal align.Goal) align.Goal {
-	if l.Dynamic == nil || l.Dynamic.Metadata == 0 {
+	if l.Dynamic == nil {
 		return goal
 	}
+	// No partition has the number 0, which a database behind all of them has.
 	leave := map[int]string{l.Dynamic.Metadata: "it holds the database of the dynamic disk"}
 	maps.Copy(leave, goal.Leave)
 	goal.Leave = leave

@@ -68,7 +68,7 @@ func TestADynamicDiskMovesAsOne(t *testing.T) {
 	}, p.Moves)
 	require.Empty(t, p.Refusals(false))
 	require.Equal(t, []string{"ldm-moved", "ldm-off"}, dynamicCodes(p))
-	require.Contains(t, p.Notes[1].Text, "1 of 3: ")
+	require.Contains(t, p.Notes[1].Text, `1 of 3: "Disk1-`)
 	out := make([]byte, len(f))
 	_, err := p.View(memory(f)).ReadAt(out, 0)
 	require.NoError(t, err)
@@ -99,6 +99,7 @@ func TestADynamicDiskIsRefusedWithoutTheFlag(t *testing.T) {
 		require.Len(t, p.Refusals(true), 1)
 		require.Equal(t, "ldm", p.Refusals(true)[0].Code)
 		require.Contains(t, p.Refusals(true)[0].Remedy, "--dynamic-disks")
+		require.NotContains(t, dynamicCodes(p), "ldm-off")
 	}
 }
 
@@ -271,4 +272,67 @@ func TestExtentsOfADynamicDiskAreJudged(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The wish to move dynamic disks means nothing for others.
+func TestFlagOnAnotherDisk(t *testing.T) {
+	t.Parallel()
+	f := tableforge.NewMBR(dynamicSectors, tableforge.Slot{Type: 7, Start: 63, Sectors: 8000})
+	want := planDynamic(t, f, align.Goal{Must: 65536, Want: 65536})
+	got := planDynamic(t, f, align.Goal{Must: 65536, Want: 65536, Dynamic: true})
+	require.Equal(t, want.Moves, got.Moves)
+	require.Equal(t, dynamicCodes(want), dynamicCodes(got))
+}
+
+// A partition in front of the volumes has its own place, and nothing is put over the database.
+func TestAPartitionInFrontOfTheVolumes(t *testing.T) {
+	t.Parallel()
+	l := read(t, memory(dynamicDisk(12000, []tableforge.Slot{
+		{Type: 7, Start: 20, Sectors: 30}, {Type: 0x42, Start: 63, Sectors: 12000},
+	}, 0)))
+	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536, Dynamic: true})
+	require.NoError(t, err)
+	require.Equal(t, []plan.Move{
+		{Partition: 1, From: 20 * 512, To: 128 * 512, Len: 30 * 512},
+		{Partition: 2, From: 63 * 512, To: 256 * 512, Len: 12000 * 512},
+	}, p.Moves)
+	_, err = plan.At(l, map[int]int64{1: 20 * 512, 2: (dynamicSectors - 2048 - 11000) * 512}, false)
+	require.ErrorIs(t, err, plan.ErrNoPlan)
+	require.ErrorContains(t, err, "partition 2 ends over the database")
+}
+
+// dynamicGPT has volumes in one partition and the database in the next.
+func dynamicGPT(first, sectors, database int64) forge.Bytes {
+	f := tableforge.NewGPT(512, dynamicSectors, 128,
+		tableforge.GPTEntry{First: uint64(first), Last: uint64(first + sectors - 1)},
+		tableforge.GPTEntry{First: uint64(database), Last: uint64(database + 2047)})
+	data := []byte{0xa0, 0x60, 0x9b, 0xaf, 0x31, 0x14, 0x62, 0x4f, 0xbc, 0x68, 0x33, 0x11, 0x71, 0x4a, 0x69, 0xad}
+	metadata := []byte{0xaa, 0xc8, 0x08, 0x58, 0x8f, 0x7e, 0xe0, 0x42, 0x85, 0xd2, 0xe1, 0xe9, 0x04, 0x34, 0xcf, 0xb3}
+	for header, array := range map[int64]int64{1: 2, dynamicSectors - 1: dynamicSectors - 33} {
+		f.Put(array*512, data)
+		f.Put(array*512+128, metadata)
+		tableforge.SealGPT(f, header*512, 512)
+	}
+	ldmforge.PutDatabase(f, database*512, 1, ldmforge.Volume{
+		Name: "A", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{{Sectors: 50}}},
+	})
+	for _, lba := range []int64{database + 1856, database + 2047} {
+		f.Put(lba*512, ldmforge.PrivateHead(ldmforge.DiskID(0), first, sectors, database, 2048))
+	}
+	return f
+}
+
+// The database in a partition of a GPT stays, and refuses what has no room in front of it. The disk may grow behind it.
+func TestDatabaseInAPartition(t *testing.T) {
+	t.Parallel()
+	goal := align.Goal{Must: 65536, Want: 65536, Dynamic: true}
+	p := planDynamic(t, dynamicGPT(63, 4000, 8192), goal)
+	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * 512, To: 128 * 512, Len: 4000 * 512}}, p.Moves)
+	p.Grow(read(t, memory(dynamicGPT(63, 4000, 8192))), 2*dynamicSectors*512)
+	require.Empty(t, p.Refusals(false))
+	f := dynamicGPT(63, 8192-63, 8192)
+	p = planDynamic(t, f, goal)
+	require.Len(t, p.Refusals(false), 1)
+	require.Equal(t, "ldm-room", p.Refusals(false)[0].Code)
+	require.Equal(t, 2, p.Refusals(false)[0].Partition)
 }

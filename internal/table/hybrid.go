@@ -136,7 +136,7 @@ func (m *mbr) besideGPT(d disk.Disk) error {
 	case errors.Is(err, ondisk.ErrFormat):
 		m.BesideGPT = !m.protective() // FreeBSD's pmbr looks at nothing but the signature of the header
 		return nil
-	case err != nil || len(g.Partitions) == 0 || m.protective():
+	case err != nil || len(g.Partitions) == 0:
 		return err
 	}
 	m.BesideGPT = true
