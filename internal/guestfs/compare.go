@@ -157,20 +157,59 @@ func (p *pair) filesystems() error {
 	case !slices.Equal(x, y):
 		p.say(true, false, asked, "SOURCE has %s, DEST has %s", list(x), list(y))
 		return nil
-	case len(x) == 0:
-		p.say(false, true, asked, "found none on either disk")
-		return nil
 	case len(x) > mostVolumes:
 		p.say(false, true, asked, "there are %d, which is more than %d", len(x), mostVolumes)
 		return nil
 	}
-	for _, v := range volumes(x) {
+	listed := volumes(x)
+	for _, v := range listed {
 		if slices.Contains(noFiles, v.kind) {
-			p.say(false, true, v.device, "its content (%s) has no files to read here", v.kind)
+			p.noFiles(v)
 			continue
 		}
 		if err := errors.Join(p.check(v), p.files(v)); err != nil {
 			return err
+		}
+	}
+	if err := p.unlisted(listed); err != nil {
+		return err
+	}
+	if len(p.found) == 0 {
+		p.say(false, true, asked, "found none on either disk")
+	}
+	return nil
+}
+
+// noFiles says that a volume has no files that the appliance could read.
+func (p *pair) noFiles(v volume) {
+	p.say(false, true, v.device, "its content (%.100s) has no files to read here", v.kind)
+}
+
+// unlisted names partitions that list-filesystems leaves out though something is on them: what is encrypted, and members
+// of groups and arrays.
+func (p *pair) unlisted(listed []volume) error {
+	const asked = "list-partitions"
+	isPartition := regexp.MustCompile(`^/dev/[A-Za-z0-9/]{1,64}$`).MatchString
+	x, y, err := p.both(asked, isPartition)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(x, y) {
+		p.say(true, false, asked, "SOURCE has %s, DEST has %s", list(x), list(y))
+		return nil
+	}
+	for _, device := range x[:min(len(x), mostVolumes)] {
+		if slices.ContainsFunc(listed, func(v volume) bool { return v.device == device }) {
+			continue
+		}
+		a, b, err := p.both("vfs-type "+quoted(device), anyLine)
+		switch kind := strings.Join(a, " "); {
+		case err != nil:
+			return err
+		case !slices.Equal(a, b):
+			p.say(true, false, device, "its content is %.100s on SOURCE, %.100s on DEST", kind, strings.Join(b, " "))
+		case kind != "": // an extended partition has none
+			p.noFiles(volume{device, kind})
 		}
 	}
 	return nil

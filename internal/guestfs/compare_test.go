@@ -28,7 +28,7 @@ while IFS= read -r line; do
   esac
   case "$side $line" in
   %s
-  *" -add-drive "*|*" -run"|*" -mount-ro "*|*" -umount-all"|*" -inspect-os") ;;
+  *" -add-drive "*|*" -run"|*" -mount-ro "*|*" -umount-all"|*" -inspect-os"|*" -list-partitions") ;;
   *" -version") printf 'major: 1\nminor: 48\nrelease: 6\nextra: \n';;
   *" -list-filesystems") echo '/dev/sda1: ext4';;
   *" -debug sh "*) check 'all is well' 'exit 0';;
@@ -112,13 +112,25 @@ func TestWhatAppliancesSay(t *testing.T) {
 			`*" -list-filesystems") ;;`, []Finding{{"file systems", "found none on either disk", false, true}, none},
 		},
 		"locked": {
-			`*" -list-filesystems") echo '/dev/sda2: BitLocker'; echo '/dev/vg/a: ext4';;`,
+			`*" -list-filesystems") echo '/dev/sda1: swap'; echo '/dev/vg/a: ext4';;
+			*" -list-partitions") for i in 1 2 3 4; do echo /dev/sda$i; done;;
+			*" -vfs-type "*sda2*) echo BitLocker;; *" -vfs-type "*sda3*) echo LVM2_member;; *" -vfs-type "*sda4*) ;;`,
 			[]Finding{
-				{"/dev/sda2", "its content (BitLocker) has no files to read here", false, true},
+				{"/dev/sda1", "its content (swap) has no files to read here", false, true},
 				{"/dev/vg/a: e2fsck -f -n", "no error", true, true},
 				{"/dev/vg/a: files of ext4", equal.Said, true, true},
+				{"/dev/sda2", "its content (BitLocker) has no files to read here", false, true},
+				{"/dev/sda3", "its content (LVM2_member) has no files to read here", false, true},
 				none,
 			},
+		},
+		"another lock": {
+			`*" -list-partitions") echo /dev/sda2;; *" -list-filesystems") ;; *" -vfs-type "*) echo "$side";;`,
+			[]Finding{{"/dev/sda2", "its content is source on SOURCE, copy on DEST", true, false}, none},
+		},
+		"another partition": {
+			`"source -list-partitions") echo /dev/sda2;;`,
+			[]Finding{clean, equal, {"list-partitions", "SOURCE has /dev/sda2, DEST has none", true, false}, none},
 		},
 		"errors on both": {
 			`*" -debug sh "*) check 'Pass 1' 'errors remain' 'exit 4';;`,
