@@ -42,6 +42,8 @@ func (t *Text) Serve(r *Serve) {
 		"qemu-img convert -f raw -O qcow2 " + uri + " copy.qcow2",
 		"nbdcopy " + uri + " copy.img",
 		"guestfish --ro --format=raw -a " + ShellQuote(strings.Replace(r.URI, "nbd+unix:///", "nbd://", 1)),
+		// It opens files only. The parent of this one is the served disk.
+		"qemu-img create -f qcow2 -F raw -b " + uri + " v2v.qcow2 && virt-v2v -i disk v2v.qcow2 -o local -os .",
 	} {
 		t.printf("  %s\n", line)
 	}
