@@ -149,6 +149,12 @@ boots: ## boot the disks of GRUB 2 to the end before they are aligned too, and a
 	@$(GO) test -list 'Grub2.*Boots$$' ./cmd/... | grep -x TestAlignedGrub2InTheGapBoots
 	TRUEUP_BOOTS=full $(GO) test -count=1 -timeout 2h -run '(Grub2|Lilo|VerdictOn).*Boots$$' ./cmd/...
 
+.PHONY: opinions
+opinions: export REQUIRE_TOOLS ?= 1
+opinions: ## have qemu-img and libguestfs judge a copy of each kind of volume, and find a byte that differs in each
+	@$(GO) test -list '^TestOpinions$$' ./cmd/... | grep -x TestOpinions
+	TRUEUP_OPINIONS=1 $(GO) test -count=1 -timeout 2h -v -run '^TestOpinions$$' ./cmd/...
+
 .PHONY: bench
 bench: build ## time and memory of align and of every format against qemu-img convert, of scan against virt-alignment-scan, of serve against qemu-nbd
 	ROUNDS=$(ROUNDS) scripts/bench.sh
