@@ -147,8 +147,11 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 		return err
 	}
 	defer o.Close()
-	p, err := s.PlanAmong(o, f.goal(), nil)
+	p, err := s.Plan(f.goal())
 	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := o.JoinPlan(s, p, f.goal()); err != nil {
 		return err
 	}
 	refusals := p.Refusals(f.allowUnbootable)

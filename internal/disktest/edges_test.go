@@ -49,10 +49,10 @@ var edges = map[string][]string{
 	// Before a file is made or replaced, the images of its folder are asked whether they need what is there.
 	"internal/image/store": {"internal/image", "internal/image/driver", "internal/image/gate", "internal/sys"},
 
-	// A package copies and compares its files as disks are, and knows an error of the system from one of a package.
+	// A package copies and compares its files as disks are.
 	"internal/image/ova": {
 		"internal/diskcopy", "internal/image", "internal/image/driver", "internal/image/gate", "internal/image/store",
-		"internal/ovf", "internal/sys", "internal/verify",
+		"internal/ovf", "internal/verify",
 	},
 
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.

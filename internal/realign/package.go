@@ -115,7 +115,9 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 			rewrite[d.Member] = ova.Rewrite{Source: d.Image, Size: d.Plan.Size}
 		}
 	}
-	j.begun()
+	if j.Begin != nil {
+		j.Begin()
+	}
 	j.watch()
 	unchanged := func() error {
 		if err := p.Unchanged(); err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial/film"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // Limits of what a child of this program prints.
@@ -130,7 +129,7 @@ func (p *Plan) Fit(m *Machine) {
 	}
 	// Every guest has a driver for IDE, since its CD drive hung there. QEMU has no LSI53C1030, the lsilogic of VMware.
 	switch {
-	case t.SectorSize > units.SectorSize:
+	case t.SectorSize > 512:
 		m.Bus = "lsisas" // IDE has sectors of 512 bytes
 	case m.Firmware == UEFI:
 		m.Bus = "sata"

@@ -46,8 +46,8 @@ type Difference struct {
 	Share  float64         `json:"-"` // of the pixels of the picture that differ, 0 to 1
 }
 
-// MaxDifferences bounds those that are listed.
-const MaxDifferences = 40
+// maxDifferences bounds those that are listed.
+const maxDifferences = 40
 
 // Judgement is the verdict on two runs with its reason in one sentence.
 type Judgement struct {
@@ -80,7 +80,7 @@ func Compare(before, after *film.Film) Judgement {
 	} else {
 		j.Verdict, j.Reason = alike(b, a)
 	}
-	j.Differences = j.Differences[:min(len(j.Differences), MaxDifferences)]
+	j.Differences = j.Differences[:min(len(j.Differences), maxDifferences)]
 	return j
 }
 
