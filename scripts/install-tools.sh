@@ -22,7 +22,7 @@ packages=(
 	lvm2 mdadm cryptsetup-bin bcache-tools    # pvck, mdadm, cryptsetup, make-bcache: second opinion on containers
 	grub-pc-bin isolinux mbr                  # boot code that is told apart from others; GRUB 2 for guests
 	ovmf grub-efi-amd64-bin                   # UEFI firmware, and a program for it
-	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexregedit: second opinion on registry hives
+	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexml, hivexregedit: second opinion on registry hives
 	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
 	libnbd-bin python3-libnbd nbd-client      # nbdinfo, nbdcopy, nbdsh, the client of Linux: clients of the NBD server
