@@ -33,8 +33,8 @@ func TestLinuxReadsTheResults(t *testing.T) {
 	t.Run("made disks", func(t *testing.T) { checkMade(t, found) })
 }
 
-// readMade has the appliance read every file of sources and results, each mounted as the kind that is found, and returns
-// what checks that.
+// readMade has the appliance read every file of sources and results, each mounted as the kind that is found, and
+// returns what checks that.
 func readMade(disks []guestDisk, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
 	var names []string
 	device := func(i, n int) string { return fmt.Sprint(names[i], n+1) }

@@ -15,8 +15,8 @@ import (
 // ofNetlink matches the libraries of nbd-client that the appliance lacks.
 var ofNetlink = regexp.MustCompile(`=> (/\S*/libnl-\S+)`)
 
-// readServed has the appliance read a disk that is served in two ways: by QEMU, as the command that serve prints has it,
-// and by the NBD client of the kernel, over a network. It returns what checks the result.
+// readServed has the appliance read a disk that is served in two ways: by QEMU, as the command that serve prints has
+// it, and by the NBD client of the kernel, over a network. It returns what checks the result.
 func readServed(t *testing.T, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
 	t.Helper()
 	source, aligned := sampleDisk(t), filepath.Join(t.TempDir(), "aligned.raw")

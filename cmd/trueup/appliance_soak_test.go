@@ -18,8 +18,8 @@ const soakDefault = 20
 const soakBatch = 20
 
 // TestSoak aligns disks with random tables, contents and data in between, and has other programs judge the results:
-// partitioning tools, the checks of the file systems, and a Linux kernel that reads every file. TRUEUP_SOAK is how many,
-// TRUEUP_SOAK_SEED the first seed.
+// partitioning tools, the checks of the file systems, and a Linux kernel that reads every file. TRUEUP_SOAK is how
+// many, TRUEUP_SOAK_SEED the first seed.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	first, count := soakNumber(t, "TRUEUP_SOAK_SEED", 1), soakNumber(t, "TRUEUP_SOAK", 0)

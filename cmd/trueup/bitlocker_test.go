@@ -81,8 +81,8 @@ func decrypted(t testing.TB, v bitlk, raw string, off, size int64) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// TestBitLockerVolumesOfData moves real volumes, and has dislocker decrypt the result: the sums are those of the archive. Only
-// those that encrypt as they are written to could be those of a system.
+// TestBitLockerVolumesOfData moves real volumes, and has dislocker decrypt the result: the sums are those of the
+// archive. Only those that encrypt as they are written to could be those of a system.
 func TestBitLockerVolumesOfData(t *testing.T) {
 	t.Parallel()
 	sample := []string{

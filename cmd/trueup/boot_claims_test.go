@@ -34,9 +34,10 @@ func altCode(t testing.TB) []byte {
 	return append(code[:codeSize-1], 1)
 }
 
-// TestClaimsAboutBootCode holds what inspect says about boot code against a boot: where it is said not to read CHS bytes, they are made wrong, and
-// where it is said to hand its entry over, the hidden sectors are, without which syslinux finds itself only by that entry. That a
-// wrong start CHS is fatal where it is read is shown by TestAlignedDiskBoots.
+// TestClaimsAboutBootCode holds what inspect says about boot code against a boot: where it is said not to read CHS
+// bytes, they are made wrong, and where it is said to hand its entry over, the hidden sectors are, without which
+// syslinux finds itself only by that entry. That a wrong start CHS is fatal where it is read is shown by
+// TestAlignedDiskBoots.
 func TestClaimsAboutBootCode(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -24,7 +24,8 @@ var extlinuxVolumes = []extlinuxVolume{
 	{"xfs", 680, []string{"mkfs.xfs", "-q"}}, // the smallest that mkfs.xfs makes has 300 MiB
 }
 
-// extlinuxCases boot the disks. The disk of XFS has its boot sector behind the superblock, and only syslinux's own code finds it there.
+// extlinuxCases boot the disks. The disk of XFS has its boot sector behind the superblock, and only syslinux's own code
+// finds it there.
 var extlinuxCases = []struct {
 	name   string
 	kind   string
@@ -44,7 +45,8 @@ var staleXFSHidden = stale{"hidden sectors", func(w window) int64 { return (w.st
 
 const extlinuxHeads = 16
 
-// testExtlinuxBoots boots the disks on which extlinux was installed, by the kind of their file systems, and their aligned copies.
+// testExtlinuxBoots boots the disks on which extlinux was installed, by the kind of their file systems, and their
+// aligned copies.
 func testExtlinuxBoots(t *testing.T, disks map[string]string) {
 	t.Helper()
 	for _, v := range extlinuxVolumes {
@@ -81,8 +83,8 @@ func testExtlinuxBoots(t *testing.T, disks map[string]string) {
 	}
 }
 
-// extlinuxDrives makes a disk of each volume, and returns what adds them to an appliance that has no other disks yet, and what installs
-// extlinux, which wants a file system that is mounted.
+// extlinuxDrives makes a disk of each volume, and returns what adds them to an appliance that has no other disks yet,
+// and what installs extlinux, which wants a file system that is mounted.
 func extlinuxDrives(t *testing.T, volumes ...extlinuxVolume) (disks map[string]string, drives, install string) {
 	t.Helper()
 	disks = map[string]string{}

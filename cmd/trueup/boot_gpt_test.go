@@ -10,9 +10,9 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestAlignedGPTBoots moves the partition that a BIOS boots from by an attribute of the GPT. The code in sector 0 is that of syslinux; it
-// reads the entries of the table and checks no sums, so sgdisk is asked about those. A stale start LBA in the primary entry proves
-// that the boot depends on what trueup wrote.
+// TestAlignedGPTBoots moves the partition that a BIOS boots from by an attribute of the GPT. The code in sector 0 is
+// that of syslinux; it reads the entries of the table and checks no sums, so sgdisk is asked about those. A stale start
+// LBA in the primary entry proves that the boot depends on what trueup wrote.
 func TestAlignedGPTBoots(t *testing.T) {
 	t.Parallel()
 	d := bootDisk{fat: 16, heads: 255}

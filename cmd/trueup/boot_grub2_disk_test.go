@@ -120,8 +120,8 @@ func listed(core []byte, extents []grubExtent) []byte {
 	return core
 }
 
-// installGrub does what grub-bios-setup does, which wants devices: it writes boot.img in front of what a sector keeps, and core.img
-// to its places.
+// installGrub does what grub-bios-setup does, which wants devices: it writes boot.img in front of what a sector keeps,
+// and core.img to its places.
 func installGrub(t testing.TB, raw string, bootSector int64, core []byte, extents []grubExtent) {
 	t.Helper()
 	img, err := os.ReadFile(disktest.DataFile(t, filepath.Join(grubDir, "boot.img")))

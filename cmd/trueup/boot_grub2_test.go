@@ -21,14 +21,15 @@ const staleSays = "trueup: stale sectors"
 // grubRescue is the prompt of a core.img that does not find its files.
 const grubRescue = "grub rescue>"
 
-// grubLoaded is what grub.cfg says when kernel and initrd are in memory, three times: the mirror of the BIOS can lose a character when
-// the kernel takes over.
+// grubLoaded is what grub.cfg says when kernel and initrd are in memory, three times: the mirror of the BIOS can lose a
+// character when the kernel takes over.
 const grubLoaded = "trueup: loaded"
 
 // oldGrubDisk is the disk of a Debian of old: one partition behind the first track, core.img in the gap.
 var oldGrubDisk = grubDisk{size: 64 << 20, script: "label: dos\nstart=63, size=120000, type=83, bootable\n", root: 1, prefix: "(,msdos1)/boot/grub"}
 
-// GRUB 2 in the gap needs nothing but the table: it finds its partition by number. The table's old start LBA proves that it does.
+// GRUB 2 in the gap needs nothing but the table: it finds its partition by number. The table's old start LBA proves
+// that it does.
 func TestAlignedGrub2InTheGapBoots(t *testing.T) {
 	t.Parallel()
 	raw, dir := oldGrubDisk.build(t)
@@ -42,7 +43,8 @@ func TestAlignedGrub2InTheGapBoots(t *testing.T) {
 	require.Equal(t, grubRescue, bootLinux(t, pc{image: dest}, grubRescue), "with the old start LBA")
 }
 
-// TestAlignedGrub2InABootSectorBoots is a GRUB 2 beside another system's MBR code: its boot sector names the file core.img by sectors.
+// TestAlignedGrub2InABootSectorBoots is a GRUB 2 beside another system's MBR code: its boot sector names the file
+// core.img by sectors.
 func TestAlignedGrub2InABootSectorBoots(t *testing.T) {
 	t.Parallel()
 	d := oldGrubDisk
@@ -126,8 +128,8 @@ func TestAlignedGrub2WithALogicalRootBoots(t *testing.T) {
 // bootsEnv set to "full" has the disks of GRUB 2 boot to the end before they are aligned too, as make boots does.
 const bootsEnv = "TRUEUP_BOOTS"
 
-// alignedLinux boots the disk, aligns it and boots the result: the guest must find all of its files in it. Before, the boot ends
-// where GRUB has loaded kernel and initrd: what follows is seen after, and takes ten seconds of a processor.
+// alignedLinux boots the disk, aligns it and boots the result: the guest must find all of its files in it. Before, the
+// boot ends where GRUB has loaded kernel and initrd: what follows is seen after, and takes ten seconds of a processor.
 func alignedLinux(t *testing.T, raw, before, after string) (dest string) {
 	t.Helper()
 	if os.Getenv(bootsEnv) == "full" {
@@ -149,8 +151,8 @@ func checkField(t *testing.T, dest string, at, was, shift int64) {
 	require.Equal(t, sectorField(was+shift), readAt(t, dest, at, 8), "sector number at byte %d", at)
 }
 
-// checkStale boots with the old sector number in a field of the result. What lies there is a program that says so, so that it is not necessary to
-// wait for what else would hang. It must be a field whose first sector is run.
+// checkStale boots with the old sector number in a field of the result. What lies there is a program that says so, so
+// that it is not necessary to wait for what else would hang. It must be a field whose first sector is run.
 func checkStale(t *testing.T, dest string, at, was int64) {
 	t.Helper()
 	field, there := readAt(t, dest, at, 8), readAt(t, dest, was*sectorSize, sectorSize)

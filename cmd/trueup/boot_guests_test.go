@@ -48,7 +48,8 @@ func putOldGrub(t testing.TB, raw string) {
 	writeAt(t, raw, at+sectorSize-2, []byte{0x55, 0xAA})
 }
 
-// putCentOS puts GRUB legacy into MBR and gap, and a physical volume into the second partition, both by hand: their tools want devices.
+// putCentOS puts GRUB legacy into MBR and gap, and a physical volume into the second partition, both by hand: their
+// tools want devices.
 func putCentOS(t testing.TB, raw string) {
 	t.Helper()
 	front := forge.Bytes(readAt(t, raw, 0, trackSectors*sectorSize))
@@ -127,7 +128,8 @@ func (d commonDisk) build(t testing.TB) string {
 	return raw
 }
 
-// TestCommonDisksAreNotRefused: too much caution makes a tool as useless as too little. What is said of a disk is a warning with a reason.
+// TestCommonDisksAreNotRefused: too much caution makes a tool as useless as too little. What is said of a disk is a
+// warning with a reason.
 func TestCommonDisksAreNotRefused(t *testing.T) {
 	t.Parallel()
 	for name, d := range commonDisks {

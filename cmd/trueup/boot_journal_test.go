@@ -12,8 +12,9 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestJournalBringsTheBootSectorBack is why a boot sector that has to change is refused in front of a journal that has to be replayed: e2fsck,
-// as the kernel does, writes the block back that held superblock and boot sector when the guest was cut off.
+// TestJournalBringsTheBootSectorBack is why a boot sector that has to change is refused in front of a journal that has
+// to be replayed: e2fsck, as the kernel does, writes the block back that held superblock and boot sector when the guest
+// was cut off.
 func TestJournalBringsTheBootSectorBack(t *testing.T) {
 	t.Parallel()
 	raw, w, part := journalDisk(t, 0)
@@ -38,7 +39,8 @@ func TestJournalBringsTheBootSectorBack(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "align", "--force", raw, dest).code, "once it is replayed")
 }
 
-// TestJournalLeavesTheBootSector aligns from an ext4 whose journal holds other blocks, and has it replayed by e2fsck and, as root, by Linux.
+// TestJournalLeavesTheBootSector aligns from an ext4 whose journal holds other blocks, and has it replayed by e2fsck
+// and, as root, by Linux.
 func TestJournalLeavesTheBootSector(t *testing.T) {
 	t.Parallel()
 	raw, _, part := journalDisk(t, 1)

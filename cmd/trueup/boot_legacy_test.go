@@ -170,8 +170,8 @@ func (d legacyDisk) checkSectors(t *testing.T, dest string, now []window) {
 	require.Equal(t, lba+1, wordAt(t, dest, lba*sectorSize+atBlockList))
 }
 
-// checkStale undoes one rewritten reference after the other, each in a copy of the result. At the place that the loader then reads
-// stands a sector that says so.
+// checkStale undoes one rewritten reference after the other, each in a copy of the result. At the place that the loader
+// then reads stands a sector that says so.
 func (d legacyDisk) checkStale(t *testing.T, source, dest string) {
 	t.Helper()
 	was, now := tableOf(t, source), tableOf(t, dest)

@@ -37,8 +37,8 @@ var liloDisks = []liloDisk{
 	{name: "linux by lba and compact", kind: "ext4", start: 63, mode: liloforge.LBA32, compact: true, linux: true},
 }
 
-// liloKernel is a kernel of the oldest kind. LILO loads its system to 1000:0, and its setup jumps to the last sector of that, which
-// prints a text. No sector is like another.
+// liloKernel is a kernel of the oldest kind. LILO loads its system to 1000:0, and its setup jumps to the last sector of
+// that, which prints a text. No sector is like another.
 func liloKernel(t testing.TB, sectors int) []byte {
 	t.Helper()
 	const setup = 4

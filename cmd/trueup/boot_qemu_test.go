@@ -65,8 +65,8 @@ func anyOf(texts ...string) func(console string) string {
 	}
 }
 
-// watch starts the PC and shows verdict what the console has shown so far, until it returns a text; the PC is then switched off. A
-// console that shows nothing of worth in time fails the test.
+// watch starts the PC and shows verdict what the console has shown so far, until it returns a text; the PC is then
+// switched off. A console that shows nothing of worth in time fails the test.
 func (p pc) watch(t testing.TB, verdict func(console string) string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(p.limit, bootLimit))

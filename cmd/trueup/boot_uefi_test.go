@@ -22,7 +22,8 @@ const (
 	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// espLBA is where the EFI system partition of a misaligned GPT starts, and espSectors how long it is: long enough for a FAT32.
+// espLBA is where the EFI system partition of a misaligned GPT starts, and espSectors how long it is: long enough for a
+// FAT32.
 const (
 	espLBA     = 63
 	espSectors = 130_000
@@ -78,8 +79,8 @@ const uefiLimit = 2 * bootLimit
 // escapes are what firmware sends to place and paint a text.
 var escapes = regexp.MustCompile(`\x1b\[[0-9;?=]*[A-Za-z]`)
 
-// runUEFI starts a machine with UEFI firmware until its console shows one of the texts, or until it switches itself off; it gives the
-// text and all that was shown. The disk is not changed, the firmware's memory is.
+// runUEFI starts a machine with UEFI firmware until its console shows one of the texts, or until it switches itself
+// off; it gives the text and all that was shown. The disk is not changed, the firmware's memory is.
 func runUEFI(t testing.TB, raw, memory string, texts ...string) (text, shown string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), uefiLimit)
@@ -122,7 +123,8 @@ func alignESP(t testing.TB, source string) (dest string) {
 	return dest
 }
 
-// TestAlignedUEFIBoots moves the EFI system partition of a disk whose loader lies where firmware looks without a boot entry.
+// TestAlignedUEFIBoots moves the EFI system partition of a disk whose loader lies where firmware looks without a boot
+// entry.
 func TestAlignedUEFIBoots(t *testing.T) {
 	t.Parallel()
 	source := uefiDisk(t, [2]string{"EFI/BOOT/BOOTX64.EFI", efiProgram(t)})
@@ -132,10 +134,11 @@ func TestAlignedUEFIBoots(t *testing.T) {
 	require.Equal(t, booted, after)
 }
 
-// TestStoredBootEntriesAfterTheMove settles what boot entries are worth after a move. The shell of the firmware writes two, as installers do,
-// while the partition is where it was; the disk has no loader that would be started without one. An entry of the usual short form, which
-// begins with HD(), holds number, GUID, start and size, and EDK2 finds the partition by the GUID: it boots. One with the whole path of
-// devices is compared byte by byte. Hence the note on NVRAM, which is a warning where \EFI\BOOT has no loader.
+// TestStoredBootEntriesAfterTheMove settles what boot entries are worth after a move. The shell of the firmware writes
+// two, as installers do, while the partition is where it was; the disk has no loader that would be started without one.
+// An entry of the usual short form, which begins with HD(), holds number, GUID, start and size, and EDK2 finds the
+// partition by the GUID: it boots. One with the whole path of devices is compared byte by byte. Hence the note on
+// NVRAM, which is a warning where \EFI\BOOT has no loader.
 func TestStoredBootEntriesAfterTheMove(t *testing.T) {
 	t.Parallel()
 	memory, where := firmwareMemory(t), `FS0:\EFI\own\loader.efi`

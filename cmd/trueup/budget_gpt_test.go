@@ -16,8 +16,8 @@ import (
 // maxGPTEntries is the largest table that is read.
 const maxGPTEntries = 16_384
 
-// giantGPT is a disk whose table has as many partitions as are read, 4 KiB apart, from one LBA on, with names of the full
-// length. Each holds what fill puts into its 7 sectors.
+// giantGPT is a disk whose table has as many partitions as are read, 4 KiB apart, from one LBA on, with names of the
+// full length. Each holds what fill puts into its 7 sectors.
 func giantGPT(first uint64, fill func(disk forge.Bytes, lba int64)) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
@@ -37,8 +37,8 @@ func giantGPT(first uint64, fill func(disk forge.Bytes, lba int64)) func(testing
 	}
 }
 
-// TestLargestGPT holds inspect and plan to the budget on the largest table: of partitions that lie well, that lie badly, and
-// that hold file systems, good ones and broken ones.
+// TestLargestGPT holds inspect and plan to the budget on the largest table: of partitions that lie well, that lie
+// badly, and that hold file systems, good ones and broken ones.
 func TestLargestGPT(t *testing.T) {
 	t.Parallel()
 	empty := func(forge.Bytes, int64) {}

@@ -17,8 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
-// The disks here have 64 TiB, or what their format can say, and hold xpDisk at their start. Their tables are as large as they
-// can be. Nothing else is stored, so the files are small, or holes.
+// The disks here have 64 TiB, or what their format can say, and hold xpDisk at their start. Their tables are as large
+// as they can be. Nothing else is stored, so the files are small, or holes.
 const giantSize = 64 << 40
 
 // giantLink is one image of a chain: its file, and that of its parent, empty for the last.

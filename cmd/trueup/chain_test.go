@@ -89,7 +89,8 @@ func TestChainsAcrossPartitions(t *testing.T) {
 	}
 }
 
-// TestUnknownBootCode refuses code that is not known until the user takes it upon himself, and says so in the result again.
+// TestUnknownBootCode refuses code that is not known until the user takes it upon himself, and says so in the result
+// again.
 func TestUnknownBootCode(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, chainDisk(t, 0x83, func(disk, _ forge.Bytes) { disk.Put(0, noise("unknown code", 64)) }))
@@ -131,8 +132,8 @@ func TestPlanSaysItsFlags(t *testing.T) {
 	}
 }
 
-// TestCHSBeyondItsEnd moves a partition whose end is written as "beyond CHS". That says nothing of the geometry, so that
-// the boot sector's 16 heads do: LBA 2048 is cylinder 2, head 0, sector 33.
+// TestCHSBeyondItsEnd moves a partition whose end is written as "beyond CHS". That says nothing of the geometry, so
+// that the boot sector's 16 heads do: LBA 2048 is cylinder 2, head 0, sector 33.
 func TestCHSBeyondItsEnd(t *testing.T) {
 	t.Parallel()
 	disk := tableforge.NewMBR(8192, slot(0x07, trackSectors, 6000))

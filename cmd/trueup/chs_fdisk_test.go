@@ -65,10 +65,10 @@ func entriesOf(t testing.TB, raw string) []entryCHS {
 	return out
 }
 
-// TestCHSOfEveryEntry moves primary and logical partitions that fdisk laid out under two geometries, some of them behind the last cylinder
-// that CHS bytes can name, one with an end in the middle of a cylinder. Every start, those in extended boot records too, is then right in
-// the geometry of the table; every end is the last head and sector of its cylinder, or FE FF FF. fdisk itself finds
-// no start that is wrong.
+// TestCHSOfEveryEntry moves primary and logical partitions that fdisk laid out under two geometries, some of them
+// behind the last cylinder that CHS bytes can name, one with an end in the middle of a cylinder. Every start, those in
+// extended boot records too, is then right in the geometry of the table; every end is the last head and sector of its
+// cylinder, or FE FF FF. fdisk itself finds no start that is wrong.
 func TestCHSOfEveryEntry(t *testing.T) {
 	t.Parallel()
 	for _, heads := range []int64{16, 255} {

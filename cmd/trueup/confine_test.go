@@ -37,8 +37,8 @@ var (
 	restricts  = regexp.MustCompile(`(landlock_restrict_self|seccomp)(\(| resumed>).*= 0`)
 )
 
-// needsLandlock skips a test where the kernel has none. The kernel is asked, not the program: a command that does not confine itself must
-// not pass for an old kernel.
+// needsLandlock skips a test where the kernel has none. The kernel is asked, not the program: a command that does not
+// confine itself must not pass for an old kernel.
 func needsLandlock(t *testing.T) {
 	t.Helper()
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
@@ -82,7 +82,8 @@ func requireConfined(t *testing.T, calls string) {
 	require.True(t, opened, "%s", calls)
 }
 
-// Where the kernel lacks something, a command goes on with a warning and says so in JSON, or refuses with --require-sandbox.
+// Where the kernel lacks something, a command goes on with a warning and says so in JSON, or refuses with
+// --require-sandbox.
 func TestCommandsWithoutLandlock(t *testing.T) {
 	strace := disktest.Tool(t, "strace")
 	image := sampleDisk(t)

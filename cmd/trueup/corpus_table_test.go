@@ -1,7 +1,7 @@
 package main
 
-// What the README of the shared corpus says about its images. Where it is silent on a size or a disk identifier, the number
-// is that of sfdisk, and labels and UUIDs are those of blkid, both run on these files.
+// What the README of the shared corpus says about its images. Where it is silent on a size or a disk identifier, the
+// number is that of sfdisk, and labels and UUIDs are those of blkid, both run on these files.
 
 // corpusDisk is a disk with a partition table.
 type corpusDisk struct {

@@ -160,8 +160,8 @@ func TestCorpusDynamicDisk(t *testing.T) {
 	require.Empty(t, folderNames(t, filepath.Dir(dest)))
 }
 
-// TestCorpusTablesMove realigns tables that other tools made, with logical partitions and of the GPT kind. What sfdisk and sgdisk
-// read of the result may differ from what they read of the source in starts only.
+// TestCorpusTablesMove realigns tables that other tools made, with logical partitions and of the GPT kind. What sfdisk
+// and sgdisk read of the result may differ from what they read of the source in starts only.
 func TestCorpusTablesMove(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{
@@ -209,8 +209,8 @@ func sfdiskParts(t *testing.T, path string) []sfdiskPart {
 	return dump.PartitionTable.Partitions
 }
 
-// TestCorpusHugeDirectory gives trueup a VMDK header that asks for a huge grain directory; measure holds it to the budget of
-// hostile input.
+// TestCorpusHugeDirectory gives trueup a VMDK header that asks for a huge grain directory; measure holds it to the
+// budget of hostile input.
 func TestCorpusHugeDirectory(t *testing.T) {
 	t.Parallel()
 	path := disktest.Corpus(t, "cdi/invalid-qcow-large-memory.img")

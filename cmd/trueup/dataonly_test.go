@@ -40,7 +40,8 @@ func systemDisk(t testing.TB, swapped bool) string {
 	return writeForged("disk.raw", disk)(t, dir)
 }
 
-// TestDataOnlyLeavesTheSystem requires that the root stays at LBA 63, that the data are aligned, and that all commands agree about it.
+// TestDataOnlyLeavesTheSystem requires that the root stays at LBA 63, that the data are aligned, and that all commands
+// agree about it.
 func TestDataOnlyLeavesTheSystem(t *testing.T) {
 	t.Parallel()
 	source := systemDisk(t, false)

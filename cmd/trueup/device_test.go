@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// loopDevice shows a file as a block device for the length of a test. Where the machine gives no right to that, the test is
-// skipped, whatever tools it has.
+// loopDevice shows a file as a block device for the length of a test. Where the machine gives no right to that, the
+// test is skipped, whatever tools it has.
 func loopDevice(t testing.TB, file string) string {
 	t.Helper()
 	disktest.Tool(t, "losetup")

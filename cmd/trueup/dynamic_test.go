@@ -148,8 +148,8 @@ func ntfsVolume(t testing.TB, sectors, start int64) []byte {
 	return b
 }
 
-// dynamicGroup forges a group of four disks with an NTFS in every volume: simple, spanned, striped, mirrored and RAID-5.
-// The simple ones lie behind each other on the first disk.
+// dynamicGroup forges a group of four disks with an NTFS in every volume: simple, spanned, striped, mirrored and
+// RAID-5. The simple ones lie behind each other on the first disk.
 func dynamicGroup(t testing.TB) (disks []forge.Bytes) {
 	t.Helper()
 	const mib = 2048
@@ -207,8 +207,8 @@ func fillVolume(t testing.TB, v ldmforge.Volume, at func(ldmforge.Piece) forge.B
 	}
 }
 
-// TestDynamicDiskGroups aligns each disk of a group alone. ldmtool finds the same volumes, and these hold the same bytes but for
-// the hidden sectors.
+// TestDynamicDiskGroups aligns each disk of a group alone. ldmtool finds the same volumes, and these hold the same
+// bytes but for the hidden sectors.
 func TestDynamicDiskGroups(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

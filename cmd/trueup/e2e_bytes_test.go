@@ -13,7 +13,8 @@ import (
 )
 
 // Where the fields lie that hold a position. MBR: 446 boot code bytes, then entries of 16. BPB: that of NTFS
-// (ntfs-3g, include/ntfs-3g/layout.h) and of FAT ("Microsoft Extensible Firmware Initiative FAT32 File System Specification 1.03").
+// (ntfs-3g, include/ntfs-3g/layout.h) and of FAT ("Microsoft Extensible Firmware Initiative FAT32 File System
+// Specification 1.03").
 const (
 	mbrEntryAt      = 446
 	mbrEntrySize    = 16

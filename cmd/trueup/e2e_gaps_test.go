@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestAlignKeepsWhatNoPartitionOwns puts data into the space between and behind the partitions. Whose it is, is not known
-// (a RAID controller's, a boot manager's), so that it has to survive.
+// TestAlignKeepsWhatNoPartitionOwns puts data into the space between and behind the partitions. Whose it is, is not
+// known (a RAID controller's, a boot manager's), so that it has to survive.
 func TestAlignKeepsWhatNoPartitionOwns(t *testing.T) {
 	t.Parallel()
 	const (
@@ -44,8 +44,8 @@ func TestAlignKeepsDataInTheWay(t *testing.T) {
 	require.True(t, bytes.Contains(after, noise("behind", 5000)), "the data behind the last partition is gone")
 }
 
-// TestAlignPushesAnAlignedNeighbour moves a partition that has no free sector behind it: the next one, which was aligned,
-// has to make room and be aligned again.
+// TestAlignPushesAnAlignedNeighbour moves a partition that has no free sector behind it: the next one, which was
+// aligned, has to make room and be aligned again.
 func TestAlignPushesAnAlignedNeighbour(t *testing.T) {
 	t.Parallel()
 	raw := twoPartitions(t, 63, 32768-63, 32768, 32130)

@@ -100,8 +100,8 @@ func TestVerifyOfAForeignDisk(t *testing.T) {
 	require.Equal(t, "io", missing.Error.Code)
 }
 
-// TestVerifySwapped has verify look at a disk and its aligned copy the wrong way round. In a GPT the way back fits, and every byte is
-// where it leads, but no one who asks for an aligned disk wants a copy that is not.
+// TestVerifySwapped has verify look at a disk and its aligned copy the wrong way round. In a GPT the way back fits, and
+// every byte is where it leads, but no one who asks for an aligned disk wants a copy that is not.
 func TestVerifySwapped(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

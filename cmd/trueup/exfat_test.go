@@ -15,8 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 )
 
-// exfatTools makes a volume by mkfs.exfat, which cannot say where its partition begins: the field and its checksum are written
-// as Windows does it.
+// exfatTools makes a volume by mkfs.exfat, which cannot say where its partition begins: the field and its checksum are
+// written as Windows does it.
 func exfatTools(t testing.TB, size, lba int64) forge.Bytes {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "volume")
@@ -33,8 +33,8 @@ func exfatTools(t testing.TB, size, lba int64) forge.Bytes {
 	return v
 }
 
-// TestAlignExFAT moves an exFAT that stores its place. fsck.exfat proves the checksum of the copy; that it does, a flipped byte
-// shows.
+// TestAlignExFAT moves an exFAT that stores its place. fsck.exfat proves the checksum of the copy; that it does, a
+// flipped byte shows.
 func TestAlignExFAT(t *testing.T) {
 	t.Parallel()
 	const start, sectors, total = 63, 40960, 65536

@@ -104,7 +104,8 @@ func TestRenameFails(t *testing.T) {
 	}
 }
 
-// TestCloseFails requires that DEST, which is complete and named then, is a success: exit 1 says that nothing has the name.
+// TestCloseFails requires that DEST, which is complete and named then, is a success: exit 1 says that nothing has the
+// name.
 func TestCloseFails(t *testing.T) {
 	t.Parallel()
 	for name, source := range faultSources(t) {

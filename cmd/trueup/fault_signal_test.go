@@ -135,8 +135,9 @@ func TestReportCannotBeWritten(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "verify", source, f.dest).code, "the copy was done; only the report is lost")
 }
 
-// TestClosedOutput starts with the standard descriptors closed, so that the first files that are opened could take their
-// numbers, and a report could go into an image. Go opens /dev/null in their place, so the report is lost, and nothing else.
+// TestClosedOutput starts with the standard descriptors closed, so that the first files that are opened could take
+// their numbers, and a report could go into an image. Go opens /dev/null in their place, so the report is lost, and
+// nothing else.
 func TestClosedOutput(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, sampleDisk(t))
@@ -170,13 +171,13 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	require.Equal(t, []string{"aligned.raw"}, folderNames(t, filepath.Dir(f.dest)))
 }
 
-// TestTwoRunsMeet has the second run come between the creation of the first one's partial file and its lock. The first one goes back, since
-// the file that it has is not there any more, and what the second one publishes is its own.
+// TestTwoRunsMeet has the second run come between the creation of the first one's partial file and its lock. The first
+// one goes back, since the file that it has is not there any more, and what the second one publishes is its own.
 func TestTwoRunsMeet(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, sampleDisk(t))
-	// The call for the lock is interrupted before it does anything, and the run is stopped there; each thread counts its own calls. With -D
-	// the process that is started is trueup itself.
+	// The call for the lock is interrupted before it does anything, and the run is stopped there; each thread counts
+	// its own calls. With -D the process that is started is trueup itself.
 	stopping := []string{
 		disktest.Tool(t, "strace"), "-D", "-f", "-qq", "-o", "/dev/null",
 		"-e", "trace=fcntl", "-e", "inject=fcntl:error=EINTR:signal=SIGSTOP:when=1", "-P", f.partial(), builtPath,

@@ -114,8 +114,8 @@ func TestSourceInQEMU(t *testing.T) {
 	}
 }
 
-// requireBusy requires that all commands that copy refuse, that plan says so beforehand and inspect warns, each with the
-// reason and what to do.
+// requireBusy requires that all commands that copy refuse, that plan says so beforehand and inspect warns, each with
+// the reason and what to do.
 func requireBusy(t *testing.T, f fault, reason string) {
 	t.Helper()
 	for _, args := range [][]string{

@@ -231,7 +231,8 @@ func TestHarmlessFaults(t *testing.T) {
 	intact := newFault(t, source)
 	intact.requireNext(t)
 	want := hashContents(t, filepath.Dir(intact.dest))
-	// The loader of the program does not bear interruptions, and neither do calls of the runtime that concern no file of ours.
+	// The loader of the program does not bear interruptions, and neither do calls of the runtime that concern no file
+	// of ours.
 	const inSource, inFolder = "source", "folder"
 	for call, where := range map[string]string{
 		"pread64": inSource, "pwrite64": "", "fsync": "", "ftruncate": "", "/^(openat|newfstatat)$": inFolder, "fcntl": inFolder, "/^rename": "",

@@ -15,8 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
-// filesystemCase is a file system that DEST goes to, and the codes of the notes that follow from it: for a DEST of one file, of two
-// files, and with --force.
+// filesystemCase is a file system that DEST goes to, and the codes of the notes that follow from it: for a DEST of one
+// file, of two files, and with --force.
 type filesystemCase struct {
 	manners           oddfs.Manners
 	one, two, replace []string
@@ -135,7 +135,8 @@ func TestDestOnOddFileSystems(t *testing.T) {
 	}
 }
 
-// TestRoomThatTheCopyHasAlready is about FAT and exFAT, where a file of zeros takes room: that of the copy counts as free.
+// TestRoomThatTheCopyHasAlready is about FAT and exFAT, where a file of zeros takes room: that of the copy counts as
+// free.
 func TestRoomThatTheCopyHasAlready(t *testing.T) {
 	t.Parallel()
 	source := noisyDisk(t, 3)
@@ -149,7 +150,8 @@ func TestRoomThatTheCopyHasAlready(t *testing.T) {
 	}
 }
 
-// TestCatalogueWithoutUpgrade is about SMB, where SQLite would wait for its own lock. What to do is said at once instead.
+// TestCatalogueWithoutUpgrade is about SMB, where SQLite would wait for its own lock. What to do is said at once
+// instead.
 func TestCatalogueWithoutUpgrade(t *testing.T) {
 	t.Parallel()
 	behind := t.TempDir()
@@ -172,7 +174,8 @@ func TestStaleReportWithoutFlock(t *testing.T) {
 	require.Equal(t, []string{"report"}, folderNames(t, behind))
 }
 
-// TestPartialNameStays is about a name that cannot be removed when DEST has got its own by a link: DEST is there, and stays complete.
+// TestPartialNameStays is about a name that cannot be removed when DEST has got its own by a link: DEST is there, and
+// stays complete.
 func TestPartialNameStays(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
@@ -189,8 +192,8 @@ func TestPartialNameStays(t *testing.T) {
 	}
 }
 
-// TestPublicationFails requires that nothing has the name of DEST when an error is reported, and that an empty file is all that was
-// written where the file system would refuse the end of the work.
+// TestPublicationFails requires that nothing has the name of DEST when an error is reported, and that an empty file is
+// all that was written where the file system would refuse the end of the work.
 func TestPublicationFails(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)

@@ -15,8 +15,8 @@ import (
 
 // The tests here are about what else lies in the folder of an image.
 
-// TestLocksInALargeFolder requires that the size of a folder hides no lock and no snapshot. The order of its files is chance,
-// so that several are looked for, each alone.
+// TestLocksInALargeFolder requires that the size of a folder hides no lock and no snapshot. The order of its files is
+// chance, so that several are looked for, each alone.
 func TestLocksInALargeFolder(t *testing.T) {
 	t.Parallel()
 	const others = 6000

@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// qemuOptions are the values with which each option of qemu-img create is tried, by qemu-img's name of the format. A value may
-// bring further options that it needs.
+// qemuOptions are the values with which each option of qemu-img create is tried, by qemu-img's name of the format. A
+// value may bring further options that it needs.
 var qemuOptions = map[string]map[string][]string{
 	"raw": {},
 	"vmdk": {

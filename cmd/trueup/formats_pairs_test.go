@@ -93,8 +93,8 @@ func pairDisk(t testing.TB) string {
 	return writeForged("pair.raw", disk)(t, t.TempDir())
 }
 
-// TestEveryPairOfFormats converts one disk from every format into every format. qemu-img compares the bytes and checks the
-// tables where it can.
+// TestEveryPairOfFormats converts one disk from every format into every format. qemu-img compares the bytes and checks
+// the tables where it can.
 func TestEveryPairOfFormats(t *testing.T) {
 	t.Parallel()
 	raw := pairDisk(t)

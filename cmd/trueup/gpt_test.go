@@ -17,7 +17,8 @@ import (
 // gptMiB is the size of the disks below.
 const gptMiB = 40
 
-// gptDisk has sgdisk make a disk with misaligned partitions: numbers with a hole, out of disk order, with attributes and names.
+// gptDisk has sgdisk make a disk with misaligned partitions: numbers with a hole, out of disk order, with attributes
+// and names.
 func gptDisk(t testing.TB, extra ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gpt.raw")
@@ -50,7 +51,8 @@ func spoil(t testing.TB, path string, off int64, b []byte) {
 	require.NoError(t, err)
 }
 
-// damage is what is wrong with a table that still has one good copy: other bytes at an offset, and a disk that was enlarged.
+// damage is what is wrong with a table that still has one good copy: other bytes at an offset, and a disk that was
+// enlarged.
 type damage struct {
 	off   int64 // from the end when it is negative
 	bytes []byte
@@ -95,8 +97,8 @@ func sgdiskSays(t testing.TB, path string) string {
 	return strings.Join(out, "")
 }
 
-// TestDamagedGPTs aligns disks whose table has one good copy. sgdisk must find both copies right and all but the places as it was on
-// the disk before the damage. The sizes of the array are those that sgdisk can make.
+// TestDamagedGPTs aligns disks whose table has one good copy. sgdisk must find both copies right and all but the places
+// as it was on the disk before the damage. The sizes of the array are those that sgdisk can make.
 func TestDamagedGPTs(t *testing.T) {
 	t.Parallel()
 	for array, extra := range map[string][]string{"128 entries": nil, "256 entries": {"-S", "256"}, "array behind a hole": {"-j", "40"}} {
@@ -147,7 +149,8 @@ func requireSameBytes(t testing.TB, source, dest string, m jsonMove) {
 	require.Equal(t, was[m.FromBytes:m.FromBytes+m.SizeBytes], is[m.ToBytes:m.ToBytes+m.SizeBytes], "partition %d", m.Partition)
 }
 
-// TestAlignedDamagedGPT is about a disk on which nothing moves: align writes its table right, convert copies it as it is.
+// TestAlignedDamagedGPT is about a disk on which nothing moves: align writes its table right, convert copies it as it
+// is.
 func TestAlignedDamagedGPT(t *testing.T) {
 	t.Parallel()
 	source := filepath.Join(t.TempDir(), "gpt.raw")

@@ -149,7 +149,8 @@ func wrongFormatFlag() []hostile {
 // luks is the start of its header: magic and version.
 const luks = "LUKS\xba\xbe\x00\x01"
 
-// TestLUKSInImages is about LUKS where it meets the header of an image: a disk that is full of it can have a VHD footer, and lie inside any image.
+// TestLUKSInImages is about LUKS where it meets the header of an image: a disk that is full of it can have a VHD
+// footer, and lie inside any image.
 func TestLUKSInImages(t *testing.T) {
 	t.Parallel()
 	disk := xpDisk()
@@ -171,8 +172,8 @@ func TestLUKSInImages(t *testing.T) {
 	})
 }
 
-// TestLUKSInSectorZero puts LUKS into sector 0. It is no format of images but content of disks, so the disk is raw; the report
-// names what fills it.
+// TestLUKSInSectorZero puts LUKS into sector 0. It is no format of images but content of disks, so the disk is raw; the
+// report names what fills it.
 func TestLUKSInSectorZero(t *testing.T) {
 	t.Parallel()
 	path := rawWith(map[int64]string{0: luks, 510: "\x00\x00"})(t, t.TempDir())

@@ -23,7 +23,8 @@ type cutImage struct {
 	borders []int64
 	args    []string
 	text    func(t testing.TB, dir string) string // writes the descriptor that is inspected, nil for the image itself
-	// copied is where the footer begins of an image that has a copy of it in front: without the footer the disk can be read. 0: none has.
+	// copied is where the footer begins of an image that has a copy of it in front: without the footer the disk can be
+	// read. 0: none has.
 	copied int64
 }
 
@@ -51,8 +52,8 @@ func cutImages() map[string]cutImage {
 	}
 }
 
-// TestCutImages is about the formats beside the sparse VMDK: files that end at, before and behind the border of every structure, and
-// those of a few bytes. Where inspect can show what is left, no copy is made of it.
+// TestCutImages is about the formats beside the sparse VMDK: files that end at, before and behind the border of every
+// structure, and those of a few bytes. Where inspect can show what is left, no copy is made of it.
 func TestCutImages(t *testing.T) {
 	t.Parallel()
 	for name, c := range cutImages() {

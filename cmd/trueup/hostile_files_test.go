@@ -18,8 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
-// TestManyHostileFileSystems gives every partition of a full GPT a root folder of 65,536 names: looking for a file is dear in each of them, and
-// together they must cost no more than one.
+// TestManyHostileFileSystems gives every partition of a full GPT a root folder of 65,536 names: looking for a file is
+// dear in each of them, and together they must cost no more than one.
 func TestManyHostileFileSystems(t *testing.T) {
 	t.Parallel()
 	const count, sectors = 128, 8192
@@ -66,8 +66,8 @@ func crowdedFAT(t testing.TB, sectors int64) forge.Bytes {
 	return f[:data+folder]
 }
 
-// TestHostileExtTrees is about trees and folders that are broken, in a file system whose files a boot would be looked for in. What they hold is not
-// known, which keeps no partition from moving.
+// TestHostileExtTrees is about trees and folders that are broken, in a file system whose files a boot would be looked
+// for in. What they hold is not known, which keeps no partition from moving.
 func TestHostileExtTrees(t *testing.T) {
 	t.Parallel()
 	const sectors = 40_000

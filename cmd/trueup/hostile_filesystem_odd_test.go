@@ -13,7 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 )
 
-// TestSoundOddFilesystems has what looks odd and moves: chains in a circle, trees that lead nowhere, another place stored.
+// TestSoundOddFilesystems has what looks odd and moves: chains in a circle, trees that lead nowhere, another place
+// stored.
 func TestSoundOddFilesystems(t *testing.T) {
 	t.Parallel()
 	const fat, root = 32 * 512, 4
@@ -83,7 +84,8 @@ func TestHostileFilesystemLabels(t *testing.T) {
 	}
 }
 
-// TestForgedFilesystemsAreValid makes sure that the cases above differ from a good volume in nothing but what they change.
+// TestForgedFilesystemsAreValid makes sure that the cases above differ from a good volume in nothing but what they
+// change.
 func TestForgedFilesystemsAreValid(t *testing.T) {
 	t.Parallel()
 	for kind, put := range map[string]func(forge.Bytes, int64, int64){

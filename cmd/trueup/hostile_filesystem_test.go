@@ -9,7 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 )
 
-// exfatImage is a disk with a forged exFAT whose boot region is changed, and sealed again where that is not what is wrong.
+// exfatImage is a disk with a forged exFAT whose boot region is changed, and sealed again where that is not what is
+// wrong.
 func exfatImage(change func(forge.Bytes)) func(testing.TB, string) string {
 	return volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) {
 		change(v)

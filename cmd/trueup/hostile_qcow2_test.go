@@ -158,7 +158,8 @@ func hugeL1(t testing.TB, dir string) string {
 	return path
 }
 
-// garbageL1 is an image whose L1 table of 32 MiB is garbage behind its first entry, and one whose 32 MiB lead to one L2 table.
+// garbageL1 is an image whose L1 table of 32 MiB is garbage behind its first entry, and one whose 32 MiB lead to one L2
+// table.
 func garbageL1(entry uint64) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()

@@ -35,8 +35,8 @@ func TestHostileReferences(t *testing.T) {
 	}
 }
 
-// TestHostileParentsOpenNothing covers all formats: whatever the name of a parent is, only its last part is looked for, in
-// the image's folder.
+// TestHostileParentsOpenNothing covers all formats: whatever the name of a parent is, only its last part is looked for,
+// in the image's folder.
 func TestHostileParentsOpenNothing(t *testing.T) {
 	t.Parallel()
 	usual := startup(t)

@@ -28,8 +28,8 @@ const (
 // hangLimit ends a run that hangs. It asserts no speed.
 const hangLimit = 5 * time.Minute
 
-// launchEnv makes this test program the launcher of other programs. The kernel counts the memory of a parent to its child
-// up to the moment of exec, and the parent that runs the tests is not small.
+// launchEnv makes this test program the launcher of other programs. The kernel counts the memory of a parent to its
+// child up to the moment of exec, and the parent that runs the tests is not small.
 const launchEnv = "TRUEUP_TEST_LAUNCH"
 
 // launchJob is what a launcher reads.
@@ -91,8 +91,9 @@ func launchOne(program string, raw [][]byte) (measured, error) {
 	}, nil
 }
 
-// measure runs trueup once for each list of arguments, through the launcher, and holds every run to the budget. A command that only
-// reads gets two more tries: what a run takes on a machine that has other things to do says little, what it can do with says all.
+// measure runs trueup once for each list of arguments, through the launcher, and holds every run to the budget. A
+// command that only reads gets two more tries: what a run takes on a machine that has other things to do says little,
+// what it can do with says all.
 func measure(t testing.TB, runs ...[]string) []result {
 	t.Helper()
 	all := launched(t, runs)

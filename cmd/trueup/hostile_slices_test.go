@@ -216,7 +216,8 @@ func sunSum(b []byte) []byte {
 	return sum
 }
 
-// TestFreeBSDMoves moves a FreeBSD whose label counts from the slice, and nothing in it changes. A sound Solaris is refused.
+// TestFreeBSDMoves moves a FreeBSD whose label counts from the slice, and nothing in it changes. A sound Solaris is
+// refused.
 func TestFreeBSDMoves(t *testing.T) {
 	t.Parallel()
 	path := sliced(0xa5, putFreeBSD, func(forge.Bytes) {})(t, t.TempDir())

@@ -182,7 +182,8 @@ func entries() []hostile {
 	}
 }
 
-// twoCopies are directories that differ. inspect only says so; a copy would have to choose, and leaves that to the user.
+// twoCopies are directories that differ. inspect only says so; a copy would have to choose, and leaves that to the
+// user.
 func twoCopies() []hostile {
 	refused := func(name string, change func(v *vmdkforge.Sparse), says ...string) hostile {
 		return hostile{

@@ -83,7 +83,8 @@ func encodeLabel(kind, label string) []byte {
 	return b
 }
 
-// knownLabel is what a reader makes of it: what is no UTF-8 becomes U+FFFD, as in any JSON. A blank FAT label ends the text.
+// knownLabel is what a reader makes of it: what is no UTF-8 becomes U+FFFD, as in any JSON. A blank FAT label ends the
+// text.
 func knownLabel(kind, text string) string {
 	if kind == "ntfs" {
 		return string([]rune(text))
@@ -114,8 +115,8 @@ func occurrences(data, part []byte) []int64 {
 	}
 }
 
-// requireAllClean runs every command that shows an image, in every form, and returns what inspect found. exit is that of
-// the commands that copy.
+// requireAllClean runs every command that shows an image, in every form, and returns what inspect found. exit is that
+// of the commands that copy.
 func requireAllClean(t testing.TB, image string, exit int) jsonInspect {
 	t.Helper()
 	dest := filepath.Join(t.TempDir(), filepath.Base(image))

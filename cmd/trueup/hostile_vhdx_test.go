@@ -8,7 +8,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 )
 
-// vhdxDisk is the disk of the other hostile cases as a dynamic VHDX, with one thing changed and the checksums right again.
+// vhdxDisk is the disk of the other hostile cases as a dynamic VHDX, with one thing changed and the checksums right
+// again.
 func vhdxDisk(change func(v *vhdxforge.File)) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()

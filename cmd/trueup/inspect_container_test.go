@@ -18,8 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
 
-// The tests here are about what inspect says about a container that no guest sees: how much it stores, in how many pieces, and
-// where its blocks lie in the file. qemu-img tells the same of the same images.
+// The tests here are about what inspect says about a container that no guest sees: how much it stores, in how many
+// pieces, and where its blocks lie in the file. qemu-img tells the same of the same images.
 
 type jsonUsage struct {
 	Stored     int64  `json:"stored_bytes"`
@@ -220,7 +220,8 @@ func TestCompressedAndInherited(t *testing.T) {
 	require.Contains(t, trueup(t, "inspect", child).stdout, "  Parent     base.qcow2 (qcow2 v3)\n  Data       1.06 MiB of 64 MiB stored ")
 }
 
-// TestMisalignedContainer has a flat extent lie 1024 bytes into its file, as the footer or header of another format does.
+// TestMisalignedContainer has a flat extent lie 1024 bytes into its file, as the footer or header of another format
+// does.
 func TestMisalignedContainer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -277,8 +278,8 @@ func TestBrokenTablesHaveNoUsage(t *testing.T) {
 	require.Len(t, got.Partitions, 1)
 }
 
-// TestEndlessMapsAreCutShort is a disk of 64 TiB whose grains lie in the file from the last to the first, in its hole: more
-// places to look up than an inspection has time for.
+// TestEndlessMapsAreCutShort is a disk of 64 TiB whose grains lie in the file from the last to the first, in its hole:
+// more places to look up than an inspection has time for.
 func TestEndlessMapsAreCutShort(t *testing.T) {
 	t.Parallel()
 	r := measure(t, []string{"inspect", "--json", scatteredGiant(t, t.TempDir())})[0]

@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
-// TestOrderOfPublication holds an align to the order in which a loss of power does no harm: bytes are durable before a file has its name,
-// the names of second files before that of DEST, and that one before the run ends.
+// TestOrderOfPublication holds an align to the order in which a loss of power does no harm: bytes are durable before a
+// file has its name, the names of second files before that of DEST, and that one before the run ends.
 func TestOrderOfPublication(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
@@ -40,8 +40,8 @@ var mustSurface = []string{
 	"link out-flat.vmdk", "lock",
 }
 
-// TestEveryOperationOfDestFails has each operation on the file system of DEST fail in turn. DEST is complete afterwards, or what it was, and
-// the run says which.
+// TestEveryOperationOfDestFails has each operation on the file system of DEST fail in turn. DEST is complete
+// afterwards, or what it was, and the run says which.
 func TestEveryOperationOfDestFails(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)

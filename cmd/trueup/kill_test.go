@@ -37,8 +37,8 @@ type killCase struct {
 }
 
 // TestKill kills an align with SIGKILL at many points: at moments spread over its whole run time, and in front of
-// the system calls that change something. Whatever the point, DEST is absent or complete, SOURCE is as it was, and the next
-// run succeeds and leaves nothing behind.
+// the system calls that change something. Whatever the point, DEST is absent or complete, SOURCE is as it was, and the
+// next run succeeds and leaves nothing behind.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	kills := killCount(t)
@@ -167,8 +167,8 @@ func (c *killCase) clear(t *testing.T) {
 	}
 }
 
-// killWithin kills an align after a while, or sooner when it was faster than usual: on a machine with other work the usual
-// time says little.
+// killWithin kills an align after a while, or sooner when it was faster than usual: on a machine with other work the
+// usual time says little.
 func (c *killCase) killWithin(t *testing.T, replace bool, after time.Duration) {
 	t.Helper()
 	for range 5 {
@@ -244,8 +244,8 @@ func (c *killCase) callPoints(t *testing.T, strace string, n int) []callPoint {
 	return append([]callPoint{{"fsync", 1, folder}, {"fsync", 2, folder}}, spread(found, n-2)...)
 }
 
-// spread picks n points of the calls: the first of each name, then the second of each, and so on, because the rare calls
-// matter most.
+// spread picks n points of the calls: the first of each name, then the second of each, and so on, because the rare
+// calls matter most.
 func spread(found map[string]int, n int) []callPoint {
 	var points []callPoint
 	n = max(n, 0)

@@ -23,7 +23,8 @@ const (
 // lettersFile is where the Windows of twoDiskMachine keeps its letters.
 const lettersFile = "WINDOWS/system32/config/SYSTEM"
 
-// twoDiskMachine makes the disk of a Windows that knows its own C: and the letter D: of a second disk, and that disk. Both are raw files.
+// twoDiskMachine makes the disk of a Windows that knows its own C: and the letter D: of a second disk, and that disk.
+// Both are raw files.
 func twoDiskMachine(t testing.TB) (sys windowsDisk, sysRaw, datRaw string) {
 	t.Helper()
 	empty := filepath.Join(t.TempDir(), "empty")
@@ -44,7 +45,8 @@ func lettersOf(t testing.TB, sys windowsDisk, raw string) string {
 	return exportHive(t, readGuestFile(t, raw, sys.volumes[0], 1<<20, lettersFile), "MountedDevices")
 }
 
-// machinePackage packs the two disks; systems are the virtual systems that the OVF names, one of all disks without them.
+// machinePackage packs the two disks; systems are the virtual systems that the OVF names, one of all disks without
+// them.
 func machinePackage(t testing.TB, sysRaw, datRaw string, systems ...string) (ova string) {
 	t.Helper()
 	p := &madePackage{order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"}, files: map[string]string{"vm.nvram": hostFile(t, "nvram")}}
@@ -132,7 +134,8 @@ func TestLettersStayWithADiskThatIsRefused(t *testing.T) {
 	require.Contains(t, lettersOf(t, sys, dest), mountedText(datSignature, 63*sectorSize))
 }
 
-// requireExactLetters has verify hold the letters of another disk to where that disk goes. A place where it could have gone is no proof.
+// requireExactLetters has verify hold the letters of another disk to where that disk goes. A place where it could have
+// gone is no proof.
 func requireExactLetters(t *testing.T, sys windowsDisk, sysRaw, sysCopy, datRaw, dir string) {
 	t.Helper()
 	verify := func(args ...string) int {
@@ -151,7 +154,8 @@ func requireExactLetters(t *testing.T, sys windowsDisk, sysRaw, sysCopy, datRaw,
 	require.Equal(t, 4, verify("--with", datRaw, sysRaw, sysCopy), "one signature twice")
 }
 
-// Each disk is aligned with the other: the letter in the copy of the system disk names the place in the copy of the data disk.
+// Each disk is aligned with the other: the letter in the copy of the system disk names the place in the copy of the
+// data disk.
 func TestLettersOfAMachineByWith(t *testing.T) {
 	t.Parallel()
 	sys, sysRaw, datRaw := twoDiskMachine(t)

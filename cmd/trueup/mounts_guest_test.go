@@ -17,7 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// mountModules are the file systems of the guest, and what they load by name: character sets, and the sums and ciphers of SMB.
+// mountModules are the file systems of the guest, and what they load by name: character sets, and the sums and ciphers
+// of SMB.
 var mountModules = []string{
 	"virtio_pci", "virtio_blk", "virtio_net", "virtio_console",
 	"crc32c_generic", "ext4", "nls_cp437", "nls_ascii", "nls_iso8859-1", "nls_utf8", "vfat", "exfat", "nfs", "nfsv4",
@@ -51,7 +52,8 @@ type guestAnswer struct {
 	Error          string
 }
 
-// bootMounts starts a guest with trueup and files in its root folder, disks as /dev/vda and on, and the host at 10.0.2.2.
+// bootMounts starts a guest with trueup and files in its root folder, disks as /dev/vda and on, and the host at
+// 10.0.2.2.
 func bootMounts(t testing.TB, files map[string]string, disks []string) *linuxGuest {
 	t.Helper()
 	kernel, release := linuxKernel(t)
@@ -113,7 +115,8 @@ func (g *linuxGuest) stopped(t testing.TB, s syscall.Signal, until string, args 
 	return result{a.Stdout, a.Stderr, a.Code}
 }
 
-// serve starts a server of files that sees a small file system in memory at dir, which nothing else sees, and ends it with the test.
+// serve starts a server of files that sees a small file system in memory at dir, which nothing else sees, and ends it
+// with the test.
 func serve(t testing.TB, dir, log string, server ...string) {
 	t.Helper()
 	script := `mount -t tmpfs -o size=28m,mode=0777 none "$0" && exec "$@"`

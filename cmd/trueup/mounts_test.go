@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// mounted is a file system of the guest, and what is different on it: the codes of the notes on a DEST of several files, what a scan says
-// of its catalogue, and a copy of known size that finds no room.
+// mounted is a file system of the guest, and what is different on it: the codes of the notes on a DEST of several
+// files, what a scan says of its catalogue, and a copy of known size that finds no room.
 type mounted struct {
 	name      string
 	request   guestRequest
@@ -24,8 +24,8 @@ type mounted struct {
 	full      string
 }
 
-// TestMountedFileSystems runs trueup on file systems of a Linux kernel in a virtual machine: those of sticks and cards, and of two servers
-// on this machine. `make filesystems` runs it.
+// TestMountedFileSystems runs trueup on file systems of a Linux kernel in a virtual machine: those of sticks and cards,
+// and of two servers on this machine. `make filesystems` runs it.
 func TestMountedFileSystems(t *testing.T) {
 	if os.Getenv("TRUEUP_FILESYSTEMS") != "1" {
 		t.Skip("make filesystems runs it: a virtual machine, a server for SMB and one for NFS")
@@ -101,7 +101,8 @@ func copiesHere(t *testing.T, source string) []mountCopy {
 	return made
 }
 
-// copies requires of each format the very bytes that it has elsewhere, read from what was unmounted, and of --force too.
+// copies requires of each format the very bytes that it has elsewhere, read from what was unmounted, and of --force
+// too.
 func (m mounted) copies(t *testing.T, g *linuxGuest, made []mountCopy) {
 	t.Helper()
 	dir := m.request.Target
@@ -178,8 +179,8 @@ func (m mounted) reports(t *testing.T, g *linuxGuest) {
 	g.ask(t, guestRequest{Op: "empty", Path: dir})
 }
 
-// interrupted requires that nothing is left of a copy that Ctrl-C ends, that two runs with one DEST know of each other, and
-// that the run after one that was killed removes what that left.
+// interrupted requires that nothing is left of a copy that Ctrl-C ends, that two runs with one DEST know of each other,
+// and that the run after one that was killed removes what that left.
 func (m mounted) interrupted(t *testing.T, g *linuxGuest) {
 	t.Helper()
 	dest, partial := filepath.Join(m.request.Target, "large.raw"), filepath.Join(m.request.Target, ".large.raw.partial")

@@ -26,7 +26,8 @@ type madePackage struct {
 	signed bool
 }
 
-// ovfText is what VMware and VirtualBox write, and what XML allows besides: single quotes, a prefix of its own, comments.
+// ovfText is what VMware and VirtualBox write, and what XML allows besides: single quotes, a prefix of its own,
+// comments.
 const ovfText = `<?xml version="1.0" encoding="UTF-8"?>
 <!-- made by hand; <File ovf:size="1"/> -->
 <Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1" xmlns:vmw='http://www.vmware.com/schema/ovf'>

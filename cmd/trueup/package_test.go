@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestAlignPackage is an OVA made by hand and what other programs say of the result: tar about its members, sha256sum about
-// its manifest, qemu-img about the disk inside.
+// TestAlignPackage is an OVA made by hand and what other programs say of the result: tar about its members, sha256sum
+// about its manifest, qemu-img about the disk inside.
 func TestAlignPackage(t *testing.T) {
 	t.Parallel()
 	for algorithm, subformat := range map[string]string{"SHA1": "streamOptimized", "SHA256": "streamOptimized", "SHA512": "monolithicSparse"} {
@@ -334,8 +334,8 @@ func TestOneDiskAgainstTheManifest(t *testing.T) {
 	}
 }
 
-// A run that was killed while it gave an OVF's files their names leaves these with a second link: the next run knows them by
-// that. Files of others stay.
+// A run that was killed while it gave an OVF's files their names leaves these with a second link: the next run knows
+// them by that. Files of others stay.
 func TestFolderPackageAfterAKill(t *testing.T) {
 	t.Parallel()
 	p := twoDisks(t)
@@ -378,8 +378,8 @@ func TestOtherOrdersAndFolders(t *testing.T) {
 	require.Equal(t, 1, trueup(t, "align", source, filepath.Join(t.TempDir(), "out.ovf")).code, "a folder form has no folders inside")
 }
 
-// The place of the OVF in the archive is settled before the sizes that stand in it are known. What is left of its last block is
-// filled with line ends when there could have been one block more.
+// The place of the OVF in the archive is settled before the sizes that stand in it are known. What is left of its last
+// block is filled with line ends when there could have been one block more.
 func TestOVFThatFillsItsBlocks(t *testing.T) {
 	t.Parallel()
 	p := twoDisks(t)

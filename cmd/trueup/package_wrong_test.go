@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A package whose OVF is wrong about a disk: align corrects it for a disk that it writes anew, carries it along for one that is
-// copied as it is, and verify agrees with align.
+// A package whose OVF is wrong about a disk: align corrects it for a disk that it writes anew, carries it along for one
+// that is copied as it is, and verify agrees with align.
 func TestPackageWithWrongNumbers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

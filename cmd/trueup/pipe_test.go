@@ -75,7 +75,8 @@ func TestPipesThatEndEarly(t *testing.T) {
 	}
 }
 
-// TestInterruptedPipes stops while the other program says nothing, before the first byte of the image and in the middle of it.
+// TestInterruptedPipes stops while the other program says nothing, before the first byte of the image and in the middle
+// of it.
 func TestInterruptedPipes(t *testing.T) {
 	t.Parallel()
 	whole := readAll(t, qemuMade{"vmdk", "vmdk", "subformat=streamOptimized", nil}.make(t, pairDisk(t)))

@@ -14,11 +14,13 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// poolDisks are what Linux makes of disks of 32 MiB in the appliance: a and b become a volume group, the others members of
-// arrays, and h an own physical volume, whose extents are aligned where it becomes a partition at LBA 63: 63 and 65 sectors are 64 KiB.
+// poolDisks are what Linux makes of disks of 32 MiB in the appliance: a and b become a volume group, the others members
+// of arrays, and h an own physical volume, whose extents are aligned where it becomes a partition at LBA 63: 63 and 65
+// sectors are 64 KiB.
 const poolDisks = "abcdefgh"
 
-// poolScript is what a shell runs in the appliance, with @a for the disk a: which name it has there is for the kernel to choose.
+// poolScript is what a shell runs in the appliance, with @a for the disk a: which name it has there is for the kernel
+// to choose.
 var poolScript = []string{
 	"lvm pvcreate --dataalignment 64k --dataalignmentoffset 33280b @h",
 	"lvm pvcreate --metadatasize 128k --dataalignment 64k @a",
@@ -74,7 +76,8 @@ func inspectPool(t *testing.T, code int, path string, flags ...string) poolRepor
 	return out
 }
 
-// testPools holds what inspect says about volumes made by a real Linux against LVM and mdadm. lvs are the lines of that.
+// testPools holds what inspect says about volumes made by a real Linux against LVM and mdadm. lvs are the lines of
+// that.
 func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 	t.Helper()
 	require.GreaterOrEqual(t, len(lvs), 8)

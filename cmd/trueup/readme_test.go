@@ -41,7 +41,8 @@ func TestReadmeExample(t *testing.T) {
 	}
 }
 
-// machines are what differs from one run or machine to the next: how long it takes, and how much of its own folder a scan reads.
+// machines are what differs from one run or machine to the next: how long it takes, and how much of its own folder a
+// scan reads.
 var machines = regexp.MustCompile(` in (less than )?[\d.]+ s\b|Read [\d.]+ KiB`)
 
 // anyMachine leaves that out, and where lines are broken for it.
@@ -112,7 +113,8 @@ func TestBootingNamesTestsThatExist(t *testing.T) {
 	}
 }
 
-// TestMatrixOfGuestsIsFull requires that each cell of the matrix of guests and states names a test, or says that there is nothing to prove.
+// TestMatrixOfGuestsIsFull requires that each cell of the matrix of guests and states names a test, or says that there
+// is nothing to prove.
 func TestMatrixOfGuestsIsFull(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/guest-states.md")

@@ -192,8 +192,8 @@ func TestForceOverADiskInUse(t *testing.T) {
 	})
 }
 
-// TestKilledReplaceAndRename kills a run that has marked the old extent for removal. The user keeps the old image under another
-// name; the next run meets the marks.
+// TestKilledReplaceAndRename kills a run that has marked the old extent for removal. The user keeps the old image under
+// another name; the next run meets the marks.
 func TestKilledReplaceAndRename(t *testing.T) {
 	t.Parallel()
 	f := newReplace(t)
@@ -202,7 +202,8 @@ func TestKilledReplaceAndRename(t *testing.T) {
 	requireKept(t, f, "old.vmdk", before)
 }
 
-// TestKilledPublishAndRename kills a run behind its publication: the new image is complete, and its extent has two names.
+// TestKilledPublishAndRename kills a run behind its publication: the new image is complete, and its extent has two
+// names.
 func TestKilledPublishAndRename(t *testing.T) {
 	t.Parallel()
 	// Under the second name no scan of the folder finds it.

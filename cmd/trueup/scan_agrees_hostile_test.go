@@ -24,7 +24,8 @@ func allHostile(t testing.TB) []hostile {
 	return slices.DeleteFunc(all, func(h hostile) bool { return len(h.args) > 0 })
 }
 
-// TestScanOfHostileImages has every hostile image in one library: each costs its own row, with what inspect says about it.
+// TestScanOfHostileImages has every hostile image in one library: each costs its own row, with what inspect says about
+// it.
 func TestScanOfHostileImages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -40,8 +40,8 @@ func newKept(t *testing.T) (kept, scanResult) {
 
 func (k kept) path(name string) string { return filepath.Join(k.dir, name) }
 
-// scan scans the library with its catalogue. What was written just now may be written once more under the same time stamp, so that it is
-// not taken as known: the time has to go on before.
+// scan scans the library with its catalogue. What was written just now may be written once more under the same time
+// stamp, so that it is not taken as known: the time has to go on before.
 func (k kept) scan(t *testing.T, code int, flags ...string) scanResult {
 	t.Helper()
 	disktest.WaitSettled(t, k.dir)

@@ -10,7 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// The command of a row does what it says, as it stands there: beside the original, also where that is a package of several files.
+// The command of a row does what it says, as it stands there: beside the original, also where that is a package of
+// several files.
 func TestScanCommandsOfPackages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -53,7 +53,8 @@ func parseScan(t testing.TB, text string) *scanned {
 	}
 }
 
-// compareLibrary holds a scan of the library at dir against its record and the hostile images in it, and lists every difference.
+// compareLibrary holds a scan of the library at dir against its record and the hostile images in it, and lists every
+// difference.
 func compareLibrary(t testing.TB, dir string, record []expectedImage, strangers []stranger, s *scanned) (out []string) {
 	t.Helper()
 	say := func(name, format string, args ...any) {
@@ -96,7 +97,8 @@ func compareLibrary(t testing.TB, dir string, record []expectedImage, strangers 
 	return append(out, s.sums()...)
 }
 
-// differences holds a row against its line of the record. A row by another name of the inode has that name among its files.
+// differences holds a row against its line of the record. A row by another name of the inode has that name among its
+// files.
 func (e *expectedImage) differences(i *results.Image, also bool) (out []string) {
 	equal := func(what string, want, got any) {
 		if want != got {

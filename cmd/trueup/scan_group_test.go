@@ -346,7 +346,8 @@ func TestScanKinds(t *testing.T) {
 	require.Equal(t, 12, sum.Skipped)
 }
 
-// TestScanClonezilla has one row for a folder of Clonezilla, whatever compressed the pieces; without a partition table they are files.
+// TestScanClonezilla has one row for a folder of Clonezilla, whatever compressed the pieces; without a partition table
+// they are files.
 func TestScanClonezilla(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t)

@@ -98,8 +98,8 @@ func smallDisk(t testing.TB, path string, start uint32) string {
 	return path
 }
 
-// manyDisks makes so many raw disks that start at LBA 63, in folders of ten, and returns their folder. They have a mebibyte with almost
-// nothing in it.
+// manyDisks makes so many raw disks that start at LBA 63, in folders of ten, and returns their folder. They have a
+// mebibyte with almost nothing in it.
 func manyDisks(t testing.TB, n int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,7 +116,8 @@ func manyDisks(t testing.TB, n int) string {
 	return dir
 }
 
-// everyKind is a folder with images of all kinds, good ones and such that reach for what is not theirs, and what has to come of each.
+// everyKind is a folder with images of all kinds, good ones and such that reach for what is not theirs, and what has to
+// come of each.
 type everyKind struct {
 	dir, outside string
 	want         map[string]string
@@ -360,8 +361,8 @@ func (l *live) freeze(t testing.TB) (frozen []int) {
 	return frozen
 }
 
-// allThreads reports whether all threads of a process are in one state: S waits for something, T is stopped. One that has
-// work is in another state, also when other programs have the processors.
+// allThreads reports whether all threads of a process are in one state: S waits for something, T is stopped. One that
+// has work is in another state, also when other programs have the processors.
 func allThreads(t testing.TB, pid int, state string) bool {
 	t.Helper()
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -385,7 +386,8 @@ func readCalls(t testing.TB, pids []int) (n int64) {
 	return n
 }
 
-// waitIdle waits until all threads of a process wait for something. Those that wake each other are seen within some looks.
+// waitIdle waits until all threads of a process wait for something. Those that wake each other are seen within some
+// looks.
 func waitIdle(t testing.TB, pid int) {
 	t.Helper()
 	const looks = 5

@@ -26,7 +26,8 @@ type stranger struct {
 	code string // of the error
 	// verdict is that of an image that can be judged all the same; empty: none.
 	verdict align.Verdict
-	// partly tells that inspect reports the disk and the error. Who looks only at what the verdict needs may not meet the error.
+	// partly tells that inspect reports the disk and the error. Who looks only at what the verdict needs may not meet
+	// the error.
 	partly bool
 }
 
@@ -82,7 +83,8 @@ func hostileImages() []hostile {
 // threat is the first number in the name of a case.
 var threat = regexp.MustCompile(`^[Tt](\d\d)`)
 
-// fewOfEach keeps at most two cases of each threat, the first and the last. A socket has no place in a deep folder, and a device needs root.
+// fewOfEach keeps at most two cases of each threat, the first and the last. A socket has no place in a deep folder, and
+// a device needs root.
 func fewOfEach(cases []hostile) (out []hostile) {
 	by := map[string][]hostile{}
 	var order []string
@@ -106,7 +108,8 @@ func fewOfEach(cases []hostile) (out []hostile) {
 	return out
 }
 
-// writeStrangers puts hostile images into folders of a library, each into one of its own, since some have several files.
+// writeStrangers puts hostile images into folders of a library, each into one of its own, since some have several
+// files.
 func writeStrangers(t testing.TB, dir string, record []expectedImage) (out []stranger) {
 	t.Helper()
 	var folders []string
@@ -148,7 +151,8 @@ func writeStrangers(t testing.TB, dir string, record []expectedImage) (out []str
 	return out
 }
 
-// grow makes a raw disk so large that one with a broken table counts as a disk for its name alone. What inspect says about it must stay.
+// grow makes a raw disk so large that one with a broken table counts as a disk for its name alone. What inspect says
+// about it must stay.
 func (h stranger) grow(t testing.TB) {
 	t.Helper()
 	info, err := os.Stat(h.path)

@@ -81,7 +81,8 @@ func sameAsInspect(t testing.TB, dir string, args ...string) {
 	}
 }
 
-// requireSameVerdict compares verdicts. What is malformed has none; without --check a scan does not walk over all tables of a container.
+// requireSameVerdict compares verdicts. What is malformed has none; without --check a scan does not walk over all
+// tables of a container.
 func requireSameVerdict(t testing.TB, in *inspected, verdict, path string) {
 	t.Helper()
 	if in.Error != nil {
@@ -112,12 +113,12 @@ func sameDisks(t testing.TB, r *scanRow, in *inspected) {
 	}
 }
 
-// deeper are findings of inspect alone: what is told by all tables or all data of an image. A scan walks over the tables of those that are
-// to be realigned only, and reads the data of none.
+// deeper are findings of inspect alone: what is told by all tables or all data of an image. A scan walks over the
+// tables of those that are to be realigned only, and reads the data of none.
 var deeper = []string{"unreadable-map", "unreadable-data", "container-misaligned"}
 
-// sameDisk compares what is said of one disk. Of an aligned disk a scan reads no more than its verdict needs: not how it boots, what its
-// files remember, or why it could not be realigned.
+// sameDisk compares what is said of one disk. Of an aligned disk a scan reads no more than its verdict needs: not how
+// it boots, what its files remember, or why it could not be realigned.
 func sameDisk(t testing.TB, path string, d *scanDisk, in *inspected) {
 	t.Helper()
 	if d.Error != nil {

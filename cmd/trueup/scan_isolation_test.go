@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// ownFiles are what the program opens beside images: the first three at the start of the runtimes of Go and C, the others when workers are restricted
-// and that is proved from outside.
+// ownFiles are what the program opens beside images: the first three at the start of the runtimes of Go and C, the
+// others when workers are restricted and that is proved from outside.
 var ownFiles = regexp.MustCompile(`^(/sys/kernel/mm/transparent_hugepage/hpage_pmd_size|/sys/fs/cgroup/.*|/sys/devices/system/cpu/online|` +
 	`/proc/(self|\d+)/(status|cgroup|mountinfo|maps|fd|task(/\d+(/status)?)?)|/dev/null)$`)
 
@@ -24,8 +24,8 @@ var (
 	netCall  = regexp.MustCompile(`^\d+ +(socket|connect|bind|sendto|socketpair)\(`)
 )
 
-// opened runs a scan under strace and gives the paths that any of its processes opened. That it starts no program but itself, and makes
-// no socket, is required.
+// opened runs a scan under strace and gives the paths that any of its processes opened. That it starts no program but
+// itself, and makes no socket, is required.
 func opened(t *testing.T, args ...string) (paths []string, r result) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "calls")

@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// TestScanLibrary is the bulk check as a user runs it: hundreds of images in all formats and the disorder of a real library, with hostile
-// ones in between. Each row equals the record that was written when the images were made.
+// TestScanLibrary is the bulk check as a user runs it: hundreds of images in all formats and the disorder of a real
+// library, with hostile ones in between. Each row equals the record that was written when the images were made.
 func TestScanLibrary(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -16,9 +16,9 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// What a verdict needs of an image, counted by other means than trueup's own: by the places that the specifications name, and, for where
-// the disk's bytes lie in the file, by qemu-img map. The unit is the page of 4 KiB, which is what a file system reads at least, and each
-// counts once; of what is compressed it is the whole grain or cluster. These are
+// What a verdict needs of an image, counted by other means than trueup's own: by the places that the specifications
+// name, and, for where the disk's bytes lie in the file, by qemu-img map. The unit is the page of 4 KiB, which is what
+// a file system reads at least, and each counts once; of what is compressed it is the whole grain or cluster. These are
 //
 //   - of each file its first page (magic, header, descriptor), the page at 32 KiB (the mark of a CD), and the end (footers), 1 KiB;
 //   - what the format's header leads to: the text of a VMDK, the header of a dynamic VHD, the two headers of a VHDX, its two region tables
@@ -27,8 +27,9 @@ import (
 //   - of the disk sector 0, both copies of a GPT (header and array, whose sum is over all of it), and of each partition the boot sector or
 //     superblock, the copy of the boot sector, and what holds the label: record 3 of the MFT, the start of a FAT's root directory.
 //
-// A scan reads these when it identifies the file and when it judges it, so twice their size is the bound; and 64 KiB, with what cannot be
-// read in parts: what is compressed, the arrays of a GPT, and of a VHDX the first MiB and the metadata.
+// A scan reads these when it identifies the file and when it judges it, so twice their size is the bound; and 64 KiB,
+// with what cannot be read in parts: what is compressed, the arrays of a GPT, and of a VHDX the first MiB and the
+// metadata.
 const (
 	pageBytes   = 4 << 10
 	fewDozen    = 64 << 10
@@ -147,7 +148,8 @@ func (o *occupied) qcow2(path string, list []structure) {
 	}
 }
 
-// sparse counts the text and the tables of a sparse VMDK and its compressed grains. Spec: VMware, Virtual Disk Format 5.0.
+// sparse counts the text and the tables of a sparse VMDK and its compressed grains. Spec: VMware, Virtual Disk Format
+// 5.0.
 func (o *occupied) sparse(path string, list []structure) {
 	le := binary.LittleEndian
 	word := func(off int64) int64 { return o.number(path, le, off, 8) }

@@ -17,8 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// libraryImages is how many images the library of the tests has, hostile ones not counted: enough for each kind of them to come several
-// times, or 2,000, which take three times as long.
+// libraryImages is how many images the library of the tests has, hostile ones not counted: enough for each kind of them
+// to come several times, or 2,000, which take three times as long.
 var libraryImages = func() int {
 	if disktest.Exhaustive {
 		return 2000
@@ -26,7 +26,8 @@ var libraryImages = func() int {
 	return 600
 }()
 
-// expectedImage is a line of the record of scripts/make-library.py: what is to be expected of an image, from who had the tools make it.
+// expectedImage is a line of the record of scripts/make-library.py: what is to be expected of an image, from who had
+// the tools make it.
 type expectedImage struct {
 	Path      string         `json:"path"` // below the library
 	PathBytes string         `json:"path_base64"`
@@ -81,8 +82,8 @@ func pathBytes(t testing.TB, path, encoded string) string {
 	return string(raw)
 }
 
-// makeLibrary makes the library that all tests of this package share, when the first of them asks. It lies beside the built program, and
-// goes with it.
+// makeLibrary makes the library that all tests of this package share, when the first of them asks. It lies beside the
+// built program, and goes with it.
 var makeLibrary = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(filepath.Dir(builtPath), "library")
 	cmd := exec.Command("python3", "../../scripts/make-library.py", dir, strconv.Itoa(libraryImages), "--record", dir+".ndjson")
@@ -113,8 +114,8 @@ func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 	return dir, record
 }
 
-// TestLibraryRecord proves the record of the library by programs that had no part in it, or by the other end of one that had: qemu-img says
-// what the image is and unpacks it, sfdisk reads the table, blkid the volumes.
+// TestLibraryRecord proves the record of the library by programs that had no part in it, or by the other end of one
+// that had: qemu-img says what the image is and unpacks it, sfdisk reads the table, blkid the volumes.
 func TestLibraryRecord(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -214,7 +214,8 @@ func flatText(create string, names ...string) []byte {
 	return []byte(vmdkforge.Descriptor(create, lines...))
 }
 
-// viewText is a descriptor that shows evenDisk: its first sectors in the head, and the rest of offDisk 65 sectors later.
+// viewText is a descriptor that shows evenDisk: its first sectors in the head, and the rest of offDisk 65 sectors
+// later.
 func viewText(head, source string) []byte {
 	const own = 136
 	return []byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", fmt.Sprintf(`RW %d FLAT %q 0`, own, head),

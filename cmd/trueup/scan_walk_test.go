@@ -76,7 +76,8 @@ func programFor(t testing.TB) string {
 // manyEnv makes TestScanOfManyFiles look at so many files.
 const manyEnv = "TRUEUP_MANY_FILES"
 
-// TestScanOfManyFiles holds the memory of a scan to a bound that does not grow with the files of a folder that are no images.
+// TestScanOfManyFiles holds the memory of a scan to a bound that does not grow with the files of a folder that are no
+// images.
 func TestScanOfManyFiles(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -19,8 +19,8 @@ import (
 // fourK is the size in bytes of the sectors of the disks here.
 const fourK = 4096
 
-// fourKVolumes are what such a disk holds. Positions are in sectors; the wanted ones are the next multiples of 1 MiB behind
-// what lies in front.
+// fourKVolumes are what such a disk holds. Positions are in sectors; the wanted ones are the next multiples of 1 MiB
+// behind what lies in front.
 var fourKVolumes = []madeVolume{
 	{kind: "ntfs", label: "NT", start: 263, sectors: 4000, wantStart: 512},
 	{kind: "vfat", label: "FATTY", start: 4501, sectors: 6000, wantStart: 4608},
@@ -160,8 +160,8 @@ func requireFourKProofs(t *testing.T, raw string, file func(string) string) {
 	}
 }
 
-// TestSectorSizeIsMentioned reads such disks with sectors of 512 bytes, and the other way round: file systems or a GPT tell
-// that it is wrong.
+// TestSectorSizeIsMentioned reads such disks with sectors of 512 bytes, and the other way round: file systems or a GPT
+// tell that it is wrong.
 func TestSectorSizeIsMentioned(t *testing.T) {
 	t.Parallel()
 	small := filepath.Join(t.TempDir(), "small.raw")
@@ -201,8 +201,8 @@ func TestSectorSizeIsMentioned(t *testing.T) {
 	}
 }
 
-// TestWrongSectorsAreNotMoved reads an MBR in sectors that it was not made with: its LBAs lead to other bytes than those of the file
-// systems, which a copy would lose. Nothing is moved, so that a plain copy keeps all.
+// TestWrongSectorsAreNotMoved reads an MBR in sectors that it was not made with: its LBAs lead to other bytes than
+// those of the file systems, which a copy would lose. Nothing is moved, so that a plain copy keeps all.
 func TestWrongSectorsAreNotMoved(t *testing.T) {
 	t.Parallel()
 	raw := fourKDisk(t, "dos")

@@ -18,8 +18,8 @@ var snapshotKinds = []struct{ format, options string }{
 	{"vmdk", "subformat=twoGbMaxExtentSparse"},
 }
 
-// snapshotChain is a disk of three links, base, middle and top, of which each changes what the one below holds. All lie in
-// one folder. raw is what a guest sees through the top.
+// snapshotChain is a disk of three links, base, middle and top, of which each changes what the one below holds. All lie
+// in one folder. raw is what a guest sees through the top.
 func snapshotChain(t testing.TB, format, options string) (dir, raw string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -46,7 +46,8 @@ func snapshotChain(t testing.TB, format, options string) (dir, raw string) {
 	return dir, raw
 }
 
-// TestSnapshotsAreFlattened takes a chain of three links for what it is: refused as it stands, one complete disk on request.
+// TestSnapshotsAreFlattened takes a chain of three links for what it is: refused as it stands, one complete disk on
+// request.
 func TestSnapshotsAreFlattened(t *testing.T) {
 	t.Parallel()
 	for _, k := range snapshotKinds {
@@ -83,7 +84,8 @@ func TestSnapshotsAreFlattened(t *testing.T) {
 	}
 }
 
-// TestBrokenChains are chains that are no disk any more. Each is refused by name, and none is read as if it were complete.
+// TestBrokenChains are chains that are no disk any more. Each is refused by name, and none is read as if it were
+// complete.
 func TestBrokenChains(t *testing.T) {
 	t.Parallel()
 	for _, k := range snapshotKinds[:2] {

@@ -154,7 +154,8 @@ func (d *soakDisk) fill(p *soakPart, big bool) int64 {
 	return p.end()
 }
 
-// drawHidden draws what the boot sector says about its place: the truth, or one of the values that systems and tools leave there.
+// drawHidden draws what the boot sector says about its place: the truth, or one of the values that systems and tools
+// leave there.
 func (d *soakDisk) drawHidden(p *soakPart) {
 	v := p.volume
 	v.hidden = p.start

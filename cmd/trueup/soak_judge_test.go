@@ -19,8 +19,8 @@ type soakEntry struct {
 	attributes      string // the 64 bits in hexadecimal
 }
 
-// readFdisk reads a table with fdisk, which takes other sector sizes than 512, too. Each column is asked for alone, since names
-// have spaces.
+// readFdisk reads a table with fdisk, which takes other sector sizes than 512, too. Each column is asked for alone,
+// since names have spaces.
 func readFdisk(t testing.TB, raw string, sector int64, gpt bool) map[int]soakEntry {
 	t.Helper()
 	column := func(name string) map[int]string { return fdiskColumn(t, raw, sector, name) }

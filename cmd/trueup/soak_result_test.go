@@ -33,7 +33,8 @@ func (c *soakCase) checkResultTable(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// checkPartitions requires that partitions hold what they held, but for the patches of the plan, and has their tools check them.
+// checkPartitions requires that partitions hold what they held, but for the patches of the plan, and has their tools
+// check them.
 func (c *soakCase) checkPartitions(t *testing.T) {
 	t.Helper()
 	for _, p := range c.parts {
@@ -56,8 +57,8 @@ func (c *soakCase) checkPartitions(t *testing.T) {
 	}
 }
 
-// checkHidden requires that a boot sector that knew its place knows the new one, and that any other is left as it was. Windows
-// counts from the record of a logical partition.
+// checkHidden requires that a boot sector that knew its place knows the new one, and that any other is left as it was.
+// Windows counts from the record of a logical partition.
 func (c *soakCase) checkHidden(t *testing.T, p *soakPart, moved string) {
 	t.Helper()
 	v, to := p.volume, c.placed[p.number]
@@ -88,8 +89,8 @@ func (c *soakCase) undo(t *testing.T, p *soakPart, part string, patch jsonPatch,
 	writeAt(t, part, patch.OffsetBytes-to, old)
 }
 
-// checkData requires that what no partition owns is there: at its place in front of the first partition, between the same two as
-// before elsewhere.
+// checkData requires that what no partition owns is there: at its place in front of the first partition, between the
+// same two as before elsewhere.
 func (c *soakCase) checkData(t *testing.T) {
 	t.Helper()
 	for i, e := range c.data {

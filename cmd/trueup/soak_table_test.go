@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tables of random disks are written here, since no tool writes chains in another order than that of the disk, or disks of
-// 4096-byte sectors. The tools read them before trueup does.
+// The tables of random disks are written here, since no tool writes chains in another order than that of the disk, or
+// disks of 4096-byte sectors. The tools read them before trueup does.
 
 // writeMBR writes sector 0 and the chain of extended boot records.
 func (d *soakDisk) writeMBR(t testing.TB, raw string) {
@@ -53,8 +53,9 @@ func (p *soakPart) typeByte(t testing.TB) byte {
 	return byte(typ)
 }
 
-// writeChain writes one record for each logical partition; of none, the record is there and empty. An entry of a record counts
-// from that record, a link from the start of the extended partition, and its size is that of the record and its partition.
+// writeChain writes one record for each logical partition; of none, the record is there and empty. An entry of a record
+// counts from that record, a link from the start of the extended partition, and its size is that of the record and its
+// partition.
 func (d *soakDisk) writeChain(t testing.TB, raw string, box *soakPart) {
 	t.Helper()
 	place := box.start

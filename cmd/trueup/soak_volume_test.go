@@ -42,7 +42,8 @@ const (
 	mib = 1 << 20
 )
 
-// soakKinds are the contents of random partitions. The sizes are near the least that the tools make: a disk has several.
+// soakKinds are the contents of random partitions. The sizes are near the least that the tools make: a disk has
+// several.
 var soakKinds = []soakKind{
 	{name: "ext2", least: 2 * mib, most: 6 * mib, typ: "\x83"},
 	{name: "ext3", least: 9 * mib, most: 12 * mib, typ: "\x83"}, // 2048 blocks for a journal, also where they are of 4 KiB

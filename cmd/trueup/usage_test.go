@@ -125,8 +125,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// makeExampleDisk makes the source that an example names: two misaligned partitions, in the format of the name. A package is
-// that of twoDisks.
+// makeExampleDisk makes the source that an example names: two misaligned partitions, in the format of the name. A
+// package is that of twoDisks.
 func makeExampleDisk(t *testing.T, path string) {
 	t.Helper()
 	if filepath.Ext(path) == ".ova" {
@@ -363,8 +363,8 @@ func TestColors(t *testing.T) {
 	require.NotContains(t, run(t, script, "--quiet", "--return", "--command", command, "/dev/null").stdout, "\x1b")
 }
 
-// TestStartup keeps packages from doing work before main: a script calls trueup thousands of times. Work is counted by what it
-// allocates, since time says more of the machine.
+// TestStartup keeps packages from doing work before main: a script calls trueup thousands of times. Work is counted by
+// what it allocates, since time says more of the machine.
 func TestStartup(t *testing.T) {
 	t.Parallel()
 	const limit = 4000 // allocations of one package

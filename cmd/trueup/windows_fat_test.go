@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestDirtyFAT aligns a Windows in a FAT that was not unmounted, and has it checked as Linux does at its start: the check finds nothing but the
-// flag. Where the two FATs differ in the clusters of a file, a check can take either.
+// TestDirtyFAT aligns a Windows in a FAT that was not unmounted, and has it checked as Linux does at its start: the
+// check finds nothing but the flag. Where the two FATs differ in the clusters of a file, a check can take either.
 func TestDirtyFAT(t *testing.T) {
 	t.Parallel()
 	c := windowsOnFAT(mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), ""))

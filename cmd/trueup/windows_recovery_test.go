@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A place that does not fit its file costs the recovery system, and no more: Windows starts all the same, so the disk is aligned, and its user is told.
+// A place that does not fit its file costs the recovery system, and no more: Windows starts all the same, so the disk
+// is aligned, and its user is told.
 func TestWindowsWithoutRoomForItsRecoverySystem(t *testing.T) {
 	t.Parallel()
 	c := windows7(t, "ntfs")

@@ -10,7 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 )
 
-// What a Windows remembers of a place where nothing is now, and where a partition goes: the copy is made and proved, and the user is told.
+// What a Windows remembers of a place where nothing is now, and where a partition goes: the copy is made and proved,
+// and the user is told.
 func TestWindowsRemembersThePlaceThatAPartitionGetsTo(t *testing.T) {
 	t.Parallel()
 	value := func(letter string, off int64) hiveforge.Value {

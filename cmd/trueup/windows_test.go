@@ -76,8 +76,8 @@ func (d windowsDisk) volume(number int) windowsVolume {
 	panic("no such partition")
 }
 
-// run aligns the disk, and requires that the files of the result differ from those of the source in what names a partition that moved, and
-// in nothing else. It returns where the partitions are, and the copy.
+// run aligns the disk, and requires that the files of the result differ from those of the source in what names a
+// partition that moved, and in nothing else. It returns where the partitions are, and the copy.
 func (c windowsCase) run(t *testing.T) (now map[int]int64, dest string) {
 	t.Helper()
 	source := c.disk.make(t)
@@ -139,8 +139,8 @@ func requireFewBytes(t *testing.T, before, after string, most int) {
 // hexDumpLine is a line in which regfexport shows data.
 var hexDumpLine = regexp.MustCompile(`^[0-9a-f]{8}: `)
 
-// requireSameShape has libregf, which shares no code with hivex, read both hives: they have the same keys and values, and data of values
-// differ in a few lines.
+// requireSameShape has libregf, which shares no code with hivex, read both hives: they have the same keys and values,
+// and data of values differ in a few lines.
 func requireSameShape(t *testing.T, before, after, key string, values int) {
 	t.Helper()
 	read := func(hive string) []string {
@@ -247,8 +247,8 @@ const (
 	bcdManager  = `\Objects\{9dea862c-5cdd-4e70-acc1-f32b344d4795}\Elements\`
 )
 
-// bcdOnMBR makes the BCD of the corpus name partitions of an MBR disk: the boot manager is on the first, Windows on the second, and the recovery
-// system is a file on the first, in an element that keeps all else as Windows wrote it.
+// bcdOnMBR makes the BCD of the corpus name partitions of an MBR disk: the boot manager is on the first, Windows on the
+// second, and the recovery system is a file on the first, in an element that keeps all else as Windows wrote it.
 func bcdOnMBR(t testing.TB, first, second int64) string {
 	t.Helper()
 	store := disktest.Corpus(t, "regipy/BCD.xz")
@@ -307,7 +307,8 @@ func (c windowsCase) checkRecovery(t *testing.T) {
 	require.Equal(t, recoveryText(now[1], " "), string(after), "two digits more")
 }
 
-// Windows 10 as it lies in the corpus, with its own signature and offsets. It was copied from a Windows that ran, so that hivex has to close it.
+// Windows 10 as it lies in the corpus, with its own signature and offsets. It was copied from a Windows that ran, so
+// that hivex has to close it.
 func TestWindows10OfTheCorpus(t *testing.T) {
 	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"
@@ -325,8 +326,8 @@ func TestWindows10OfTheCorpus(t *testing.T) {
 	require.ElementsMatch(t, []int{3, 4}, differing(c.disk.starts(), now), "the first two are aligned")
 }
 
-// The other hive of the corpus, whose two partitions are aligned to 1 MiB and move for a larger boundary. It was copied from a Windows that ran:
-// as it is no byte of it may be changed, and hivex closes it.
+// The other hive of the corpus, whose two partitions are aligned to 1 MiB and move for a larger boundary. It was copied
+// from a Windows that ran: as it is no byte of it may be changed, and hivex closes it.
 func TestWindowsOfTheCorpusOnFAT(t *testing.T) {
 	t.Parallel()
 	dirty := disktest.Corpus(t, "regipy/SYSTEM_2.xz")
@@ -352,7 +353,8 @@ func windowsOnFAT(file string) windowsCase {
 	}
 }
 
-// What makes a change of a file useless or harmful is refused; with --allow-unbootable the copy is made, and the file is as it was.
+// What makes a change of a file useless or harmful is refused; with --allow-unbootable the copy is made, and the file
+// is as it was.
 func TestWindowsThatWasNotShutDown(t *testing.T) {
 	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"

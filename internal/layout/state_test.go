@@ -108,7 +108,8 @@ func TestStateThatIsNotRead(t *testing.T) {
 	require.Len(t, l.Boot.Signs, 1)
 }
 
-// A partition of unknown bytes, perhaps encrypted, is not taken for one that was closed. Zeros and loaders show nothing.
+// A partition of unknown bytes, perhaps encrypted, is not taken for one that was closed. Zeros and loaders show
+// nothing.
 func TestStateBesideUnknownContent(t *testing.T) {
 	t.Parallel()
 	const other = 4096

@@ -101,7 +101,8 @@ func TestTablesOfASource(t *testing.T) {
 	require.ErrorIs(t, s.Complete(t.Context(), true), errMarker)
 }
 
-// The proof looks at the structures of a copy always, and at its bytes when that is wanted; what cannot be read proves nothing.
+// The proof looks at the structures of a copy always, and at its bytes when that is wanted; what cannot be read proves
+// nothing.
 func TestProof(t *testing.T) {
 	s := open(t, oldLinux(t, t.TempDir()))
 	p, err := s.Plan(Goal{})
@@ -174,7 +175,8 @@ func TestErrorsOfFindings(t *testing.T) {
 	require.ErrorContains(t, Refusal([]align.Finding{finding(ondisk.Refuse), finding(ondisk.Refuse)}), "and 1 more")
 }
 
-// What a copy cannot be verified with is an error, and what is no copy a difference, which says the first thing that is wrong.
+// What a copy cannot be verified with is an error, and what is no copy a difference, which says the first thing that is
+// wrong.
 func TestWhatVerifySays(t *testing.T) {
 	dir := t.TempDir()
 	raw := oldLinux(t, dir)

@@ -161,8 +161,8 @@ func TestGrub4DOSOfAnUnknownBuild(t *testing.T) {
 	require.Equal(t, boot.Unknown, known.Identify(code))
 }
 
-// Whatever the place of the mark, the flags and LBA 1 are: it is said where the second part should be, and a missing one
-// is refused.
+// Whatever the place of the mark, the flags and LBA 1 are: it is said where the second part should be, and a missing
+// one is refused.
 func FuzzGrub4DOS(f *testing.F) {
 	f.Add(uint16(0x1ffc), uint16(0x1ffc), byte(0x80), grub4dosCode)
 	f.Add(uint16(0xfffe), uint16(0), byte(0x90), []byte{0xfa})

@@ -79,8 +79,8 @@ func TestLimitsOfConfiguration(t *testing.T) {
 	}
 }
 
-// So many names are looked up on a disk. Behind them no partition is looked into, whether it has folders to list or files
-// to open.
+// So many names are looked up on a disk. Behind them no partition is looked into, whether it has folders to list or
+// files to open.
 func TestNamesOfADisk(t *testing.T) {
 	t.Parallel()
 	full := extOfTree(t, tree(t, map[string]string{"etc/hosts": "", "boot/x": "", "efi/x": ""}))

@@ -154,8 +154,8 @@ func TestPlacesOfPositions(t *testing.T) {
 	}
 }
 
-// Of two FATs that differ a check takes either. That matters to a file that they give other clusters, and to the logs of
-// an open hive as to the hive.
+// Of two FATs that differ a check takes either. That matters to a file that they give other clusters, and to the logs
+// of an open hive as to the hive.
 func TestFATsThatDiffer(t *testing.T) {
 	t.Parallel()
 	const file = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"

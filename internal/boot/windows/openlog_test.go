@@ -112,9 +112,9 @@ func ntfsLetters() forge.Bytes {
 
 const ntfsSystem = "Windows/System32/config/SYSTEM"
 
-// A position in a file of an NTFS that was in use is rewritten where the replay of its log leaves alone all that leads to
-// it: its bytes, its record, the folders on its path. For a hive that is open, its logs count as it does, and no name may
-// come or go beside it.
+// A position in a file of an NTFS that was in use is rewritten where the replay of its log leaves alone all that leads
+// to it: its bytes, its record, the folders on its path. For a hive that is open, its logs count as it does, and no
+// name may come or go beside it.
 func TestOpenLogOfNTFS(t *testing.T) {
 	t.Parallel()
 	const mapping, times, toRoot, clusters = 0x09, 0x0b, 0x0c, 0x08

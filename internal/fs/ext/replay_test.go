@@ -124,7 +124,8 @@ func turn(t testing.TB, raw []byte, by int) {
 	}
 }
 
-// equalReplayed holds a volume as it is read against the one that e2fsck replays, but for the journal and the superblock.
+// equalReplayed holds a volume as it is read against the one that e2fsck replays, but for the journal and the
+// superblock.
 func equalReplayed(t testing.TB, raw []byte) *Replayed {
 	t.Helper()
 	g, err := alone(filetest.Memory(raw))

@@ -256,7 +256,8 @@ func TestFATNotThere(t *testing.T) {
 	}
 }
 
-// TestMirrored changes the second FAT of a volume, cluster by cluster: it matters to the files and folders that lie there.
+// TestMirrored changes the second FAT of a volume, cluster by cluster: it matters to the files and folders that lie
+// there.
 func TestMirrored(t *testing.T) {
 	for _, k := range []fatKind{fatKinds[2], fatKinds[3], fatKinds[7]} {
 		img := makeFAT(t, k, map[string][]byte{"dir/deep/file": filetest.Noise(1, 5000), "dir/other": filetest.Noise(2, 5000), "EMPTY": nil})
