@@ -25,6 +25,7 @@ func (t *Text) Plan(r *Plan) {
 		return
 	}
 	t.changes(r.Changes)
+	t.measured(r.Measured)
 	t.references(r.References)
 	t.findings(r.Findings)
 	if r.Moved == 0 && len(r.Patches) == 0 {
