@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/csv"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -115,5 +116,33 @@ func TestFragmentationOfAnImage(t *testing.T) {
 		require.Contains(t, text.stdout, `d/a\u001b[2Jb`)
 		require.Contains(t, text.stdout, "defragment in the guest")
 		require.NotContains(t, trueup(t, "inspect", "--json", path).stdout, "fragmentation")
+	}
+}
+
+// A scan has the same numbers in each of its reports, and none without the flag.
+func TestFragmentationOfALibrary(t *testing.T) {
+	t.Parallel()
+	ext, pieces, free := fragmentedExt(t)
+	answer := trueupJSON[jsonFragmentation](t, 0, "inspect", "--fragmentation", ext)
+	require.Equal(t, pieces, fmt.Sprint(answer.Fragmentation[0].Worst[0].Pieces))
+
+	out := trueup(t, "scan", "--fragmentation", "-o", "csv", ext)
+	require.Equal(t, 0, out.code, out.stderr)
+	rows, err := csv.NewReader(strings.NewReader(out.stdout)).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	cells := map[string]string{}
+	for i, name := range rows[0] {
+		cells[name] = rows[1][i]
+	}
+	require.Equal(t, "21", cells["files"])
+	require.Equal(t, "1", cells["fragmented_files"])
+	require.Equal(t, "50", cells["fragmented_percent"], "20 blocks in pieces, and 20 that are not")
+	require.Equal(t, free[1], cells["free_pieces"])
+	require.Contains(t, trueup(t, "scan", "--fragmentation", ext).stdout, "50.0 %")
+	require.Contains(t, trueup(t, "scan", "--fragmentation", "-o", "html", ext).stdout, "the disk: 1 of 21 files in pieces")
+	require.Contains(t, trueup(t, "scan", "--fragmentation", "--json", ext).stdout, `"fragmented":1`)
+	for _, format := range []string{"csv", "text", "json"} {
+		require.NotRegexp(t, "fragment|in pieces", trueup(t, "scan", "-o", format, ext).stdout)
 	}
 }

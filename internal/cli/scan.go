@@ -41,6 +41,7 @@ type scanFlags struct {
 	force            bool
 	unknown, empty   bool // accepted
 	tables           bool // are checked of every container
+	pieces           bool // of files are counted
 }
 
 // isolations are the values of --isolation, the last one the default.
@@ -80,6 +81,8 @@ lower one. --script writes the align commands in this order.
 
 An aligned image is judged by its header, partition table and volumes. --check also reads all tables of its container,
 and the data if there are at most 128 MiB, as inspect does.
+
+--fragmentation counts in how many pieces the files of NTFS, FAT and ext lie, as inspect does, and adds columns.
 
 --catalog keeps the results in a file, and images that have not changed are not read again. --changed limits report
 and exit code to new, changed and removed images.
@@ -125,6 +128,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	unknownFlag(cmd, &f.unknown)
 	fs.BoolVar(&f.empty, "allow-empty", false, "exit with 0 if no image was judged")
 	fs.BoolVar(&f.tables, "check", false, "check all tables of every container, as inspect does")
+	fs.BoolVar(&f.pieces, "fragmentation", false, "count the pieces of files and of free space")
 	fs.StringVar(&f.ignore, "ignore", "", "accept the images listed in `FILE`")
 	fs.StringVar(&f.script, "script", "", "write a shell script of the align commands to `FILE`")
 	fs.BoolVar(&f.force, "force", false, "replace a --script that was edited")
@@ -175,7 +179,8 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	}
 	t := &scan.Task{
 		Paths: slices.Clone(paths), Boundary: f.boundary.criterion(), Storage: f.storage.Storage, Check: f.tables,
-		Jobs: f.jobs, Version: f.version, Again: f.again(), Level: sandbox.Level(f.isolation), Args: []string{workerCommand},
+		Fragments: f.pieces,
+		Jobs:      f.jobs, Version: f.version, Again: f.again(), Level: sandbox.Level(f.isolation), Args: []string{workerCommand},
 		Catalog: f.catalog, ChangedOnly: f.changed, Fail: fail, AllowUnknown: f.unknown, AllowEmpty: f.empty,
 		KeepRanked: f.script != "", Spare: []string{f.out, f.script, f.ignore, f.filesFrom, f.storage.profiles, string(f.bench)},
 	}

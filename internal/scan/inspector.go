@@ -22,12 +22,17 @@ import (
 // maxRead bounds the bytes that are read to judge one image.
 const maxRead = 256 * units.MiB
 
+// maxFragments bounds the bytes that are read beside these to count the pieces of files.
+const maxFragments = 4 << 30
+
 // Inspector is the Judge of real images. It reads of an aligned image only what shows that; of any other as much as
 // inspect and plan do.
 type Inspector struct {
 	Boundary int64         `json:"boundary"` // bytes
 	Storage  align.Storage `json:"storage"`
 	Check    bool          `json:"check,omitempty"` // all tables of every container
+
+	Fragments bool `json:"fragments,omitempty"` // of files are counted
 
 	Most int64 `json:"most,omitempty"` // bytes that are read to judge one image; 0: 256 MiB
 }
@@ -76,7 +81,11 @@ func (j *Inspector) Image(job Job) *results.Image {
 // image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the
 // same.
 func (j *Inspector) image(job Job) (i *results.Image, err error) {
-	meter := gate.NewMeter(cmp.Or(j.Most, maxRead))
+	most := cmp.Or(j.Most, maxRead)
+	if j.Fragments {
+		most += maxFragments
+	}
+	meter := gate.NewMeter(most)
 	i = results.NewImage(job.Path)
 	i.State = results.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter}
@@ -216,6 +225,15 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 	if err != nil {
 		return results.NewDisk(img.Disk.Size(), j.Boundary), misnamed, err
 	}
+	var counted []report.Fragmentation
+	if j.Fragments {
+		volumes, err := s.Fragments(j.Storage)
+		if err != nil {
+			return results.NewDisk(img.Disk.Size(), j.Boundary), misnamed, err
+		}
+		counted = report.NewFragmentation(volumes)
+	}
+	defer func() { d.Fragmentation = counted }()
 	d = j.describe(s, results.Survey)
 	if !d.Verdict.Off() && !j.Check {
 		d, err = malformedDisk(d)

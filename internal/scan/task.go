@@ -20,15 +20,16 @@ import (
 
 // Task is the inspection of many images as a value: which, how, and by which criteria. Run carries it out once.
 type Task struct {
-	Paths    []string                     // files and folders, as the user wrote them
-	Wanted   func(rel, shown string) bool // as in Options
-	Spare    []string                     // files that the caller itself reads or writes
-	Boundary int64                        // criterion, bytes
-	Storage  align.Storage                // below all images
-	Check    bool                         // reads all tables of every container
-	Jobs     int
-	Version  string // of the program
-	Again    string // flags that choose the same images once more
+	Paths     []string                     // files and folders, as the user wrote them
+	Wanted    func(rel, shown string) bool // as in Options
+	Spare     []string                     // files that the caller itself reads or writes
+	Boundary  int64                        // criterion, bytes
+	Storage   align.Storage                // below all images
+	Check     bool                         // reads all tables of every container
+	Fragments bool                         // of files are counted
+	Jobs      int
+	Version   string // of the program
+	Again     string // flags that choose the same images once more
 
 	Level sandbox.Level
 	Args  []string // of the program, that make it call Serve
@@ -116,6 +117,7 @@ func (t *Task) begin() *running {
 	r.today = r.start.UTC().Format(time.DateOnly)
 	s := r.summary
 	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage.Name, t.Version
+	s.Fragmentation = t.Fragments
 	s.AllowEmpty, s.FailOn, s.ChangedOnly, s.Again = t.AllowEmpty, string(t.Fail), t.ChangedOnly, t.Again
 	s.Started = stamp(r.start)
 	s.Isolation = results.Isolation{Wanted: string(t.Level), Achieved: string(sandbox.None), Layers: []string{}}
@@ -137,6 +139,9 @@ func (r *running) open() (err error) {
 		below.Rewrites)
 	if r.Check {
 		options += " check"
+	}
+	if r.Fragments {
+		options += " fragments"
 	}
 	build, err := buildOf(r.Version)
 	if err != nil {
@@ -182,7 +187,7 @@ func (r *running) look(ctx context.Context) error {
 
 // pool starts the workers. The process that starts them reads nothing of an image.
 func (r *running) pool(ctx context.Context) (*Pool, error) {
-	j := &Inspector{Boundary: r.Boundary, Storage: r.Storage, Check: r.Check}
+	j := &Inspector{Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Fragments: r.Fragments}
 	if r.Level != sandbox.None && r.Confine != nil {
 		r.Confine(sandbox.Access{Workers: true})
 	}

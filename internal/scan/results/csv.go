@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,17 +15,23 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-var csvFormat = Format{Name: "csv", Write: func(w io.Writer, r *Report) error { return writeCSV(w, r.Images) }}
+var csvFormat = Format{Name: "csv", Write: func(w io.Writer, r *Report) error {
+	if r.Summary.Fragmentation {
+		return writeCSV(w, r.Images, fragmentColumns...)
+	}
+	return writeCSV(w, r.Images)
+}}
 
 // writeCSV writes a row for each partition as RFC 4180 has it, and one for each disk or image that has none, so that
 // none is lost. docs/scan-reports.md explains the columns. Texts are escaped for a terminal and never read as formulas;
-// numbers are plain.
-func writeCSV(w io.Writer, images []*Image) error {
+// numbers are plain. More columns follow the usual ones.
+func writeCSV(w io.Writer, images []*Image, more ...csvColumn) error {
+	columns := slices.Concat(csvColumns, more)
 	b := bufio.NewWriter(w)
 	out := csv.NewWriter(b)
 	out.UseCRLF = true // RFC 4180, 2.1
-	record := make([]string, len(csvColumns))
-	for n, c := range csvColumns {
+	record := make([]string, len(columns))
+	for n, c := range columns {
 		record[n] = c.name
 	}
 	if err := out.Write(record); err != nil {
@@ -32,7 +39,7 @@ func writeCSV(w io.Writer, images []*Image) error {
 	}
 	for _, i := range images {
 		for _, r := range rowsOf(i) {
-			for n, c := range csvColumns {
+			for n, c := range columns {
 				record[n] = c.of(r)
 			}
 			if err := out.Write(record); err != nil {

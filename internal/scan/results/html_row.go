@@ -189,7 +189,7 @@ func rowFacts(i *Image) (out []fact) {
 		}
 		out = append(out, fact{"Completes", text})
 	}
-	return out
+	return append(out, fragmentFacts(i)...)
 }
 
 // htmlFinding is something that a reader should know of an image or a disk.

@@ -24,6 +24,8 @@ type Summary struct {
 	Again       string `json:"-"` // flags that choose the same images once more, which the next commands need
 	ChangedOnly bool   `json:"-"` // rows and exit code are only those of new, changed and removed images
 
+	Fragmentation bool `json:"-"` // files of the guests were counted
+
 	Images     int            `json:"images"` // all below
 	Aligned    int            `json:"aligned"`
 	Below      int            `json:"below_boundary"`

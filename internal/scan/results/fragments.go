@@ -1,0 +1,99 @@
+package results
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// piecesCell returns the share of the data in fragmented files, of the volume that has most of it.
+func piecesCell(i *Image) string {
+	worst := -1.0
+	for _, d := range i.Disks {
+		for _, f := range d.Fragmentation {
+			if f.Error == nil {
+				worst = max(worst, f.Files.Share())
+			}
+		}
+	}
+	if worst < 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", worst)
+}
+
+// fragmentsOf returns what was counted in the volume of a row; nil if nothing was.
+func fragmentsOf(r csvRow) *report.Fragmentation {
+	if r.disk == nil {
+		return nil
+	}
+	number := 0
+	if r.part != nil {
+		number = r.part.Number
+	}
+	at := slices.IndexFunc(r.disk.Fragmentation, func(f report.Fragmentation) bool {
+		return f.Partition == number && f.Error == nil
+	})
+	if at < 0 {
+		return nil
+	}
+	return &r.disk.Fragmentation[at]
+}
+
+func ofFragments(value func(*report.Fragmentation) string) func(csvRow) string {
+	return of(fragmentsOf, value)
+}
+
+// fragmentColumns follow the others where files were counted.
+var fragmentColumns = []csvColumn{
+	{"files", ofFragments(func(f *report.Fragmentation) string { return number(f.Files.Number) })},
+	{"fragmented_files", ofFragments(func(f *report.Fragmentation) string { return number(f.Files.Fragmented) })},
+	{"pieces_per_file", ofFragments(func(f *report.Fragmentation) string { return hundredths(f.Files.PiecesEach()) })},
+	{"fragmented_percent", ofFragments(func(f *report.Fragmentation) string { return hundredths(f.Files.Share()) })},
+	{"mft_pieces", ofFragments(func(f *report.Fragmentation) string { return known(f.MFT) })},
+	{"free_bytes", ofFree(func(f *report.Free) int64 { return f.Bytes })},
+	{"free_pieces", ofFree(func(f *report.Free) int64 { return f.Pieces })},
+	{"largest_free_bytes", ofFree(func(f *report.Free) int64 { return f.Largest })},
+}
+
+func ofFree(value func(*report.Free) int64) func(csvRow) string {
+	return ofFragments(func(f *report.Fragmentation) string {
+		if f.Free == nil {
+			return ""
+		}
+		return number(value(f.Free))
+	})
+}
+
+// fragmentFacts describes the volumes of an image whose files were counted.
+func fragmentFacts(i *Image) (out []fact) {
+	var texts []string
+	for _, d := range i.Disks[:min(len(i.Disks), maxDisks)] {
+		for _, f := range d.Fragmentation {
+			where := "the disk"
+			if f.Partition > 0 {
+				where = fmt.Sprintf("partition %d", f.Partition)
+			}
+			if f.Error != nil {
+				texts = append(texts, where+": not counted")
+				continue
+			}
+			s := fmt.Sprintf("%s: %d of %s in pieces, with %.1f %% of the data", where, f.Files.Fragmented,
+				units.Counted(f.Files.Number, "file"), f.Files.Share())
+			if f.Free != nil {
+				s += fmt.Sprintf(", free space in %s", units.Counted(f.Free.Pieces, "piece"))
+			}
+			texts = append(texts, s)
+		}
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	if n := len(texts); n > maxFiles {
+		texts = append(texts[:maxFiles], fmt.Sprintf("and %d more", n-maxFiles))
+	}
+	return []fact{{"Fragmentation", strings.Join(texts, "; ")}}
+}
