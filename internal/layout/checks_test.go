@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -190,4 +191,30 @@ func TestDatabaseWithoutVolumes(t *testing.T) {
 	require.Nil(t, l.Dynamic)
 	require.Len(t, l.Partitions, 1)
 	require.Contains(t, fmt.Sprint(l.Issues), "no partition lies over the volumes")
+}
+
+// What is read of the volumes of a dynamic disk is bounded as for partitions: each of these has a header of 4 MiB.
+func TestVolumesOfADynamicDiskAreBounded(t *testing.T) {
+	t.Parallel()
+	const size, count = 4 << 20, 20
+	const sectors = 2 * size / 512
+	luks := make(forge.Bytes, 2*size)
+	poolforge.PutLUKS2(luks, poolforge.LUKS2Text("16777216", "4"), size)
+	f := tableforge.NewMBR(63+sectors*count+4096, tableforge.Slot{Type: 0x42, Start: 63, Sectors: sectors * count})
+	var volumes []ldmforge.Volume
+	for i := range int64(count) {
+		volumes = append(volumes, simple(fmt.Sprint("Volume", i), i*sectors, sectors))
+	}
+	ldmforge.PutGroup([]forge.Bytes{f}, 63, sectors*count, volumes...)
+	space := disk.Range{Off: 63 * 512, Len: 2 * size * count}
+	d := disk.New(int64(len(f)), 512, func(off int64) (disk.Run, error) {
+		if in := off - space.Off; in >= 0 && off < space.End() {
+			return disk.Run{Len: 2*size - in%(2*size), Src: bytes.NewReader(luks), Off: in % (2 * size)}, nil
+		}
+		return disk.Run{Len: 512 - off%512, Src: bytes.NewReader(f), Off: off}, nil
+	})
+	l, err := layout.Read(d, table.Geometry{})
+	require.NoError(t, err)
+	require.NotNil(t, l.Dynamic)
+	requireLimit(t, l)
 }

@@ -34,10 +34,11 @@ func anchored(l *layout.Layout, goal align.Goal) []slot {
 	for i, s := range slots {
 		if s.part.Members != nil {
 			slots[i].anchor = l.Dynamic.Anchor(goal.Must)
-		} else if p, ok := l.Partition(s.part.Number); ok && l.Dynamic == nil {
-			at, _ := align.Start(p, goal.Must)
-			slots[i].anchor = at - p.Off
+			continue
 		}
+		p, _ := l.Partition(s.part.Number)
+		at, _ := align.Start(p, goal.Must)
+		slots[i].anchor = at - p.Off
 	}
 	return slots
 }

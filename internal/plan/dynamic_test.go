@@ -301,11 +301,12 @@ func TestAPartitionInFrontOfTheVolumes(t *testing.T) {
 	require.ErrorContains(t, err, "partition 2 ends over the database")
 }
 
-// dynamicGPT has volumes in one partition and the database in the next.
-func dynamicGPT(first, sectors, database int64) forge.Bytes {
-	f := tableforge.NewGPT(512, dynamicSectors, 128,
-		tableforge.GPTEntry{First: uint64(first), Last: uint64(first + sectors - 1)},
-		tableforge.GPTEntry{First: uint64(database), Last: uint64(database + 2047)})
+// dynamicGPT has volumes in one partition, the database in the next, and others.
+func dynamicGPT(first, sectors, database int64, others ...tableforge.GPTEntry) forge.Bytes {
+	f := tableforge.NewGPT(512, dynamicSectors, 128, append([]tableforge.GPTEntry{
+		{First: uint64(first), Last: uint64(first + sectors - 1)},
+		{First: uint64(database), Last: uint64(database + 2047)},
+	}, others...)...)
 	data := []byte{0xa0, 0x60, 0x9b, 0xaf, 0x31, 0x14, 0x62, 0x4f, 0xbc, 0x68, 0x33, 0x11, 0x71, 0x4a, 0x69, 0xad}
 	metadata := []byte{0xaa, 0xc8, 0x08, 0x58, 0x8f, 0x7e, 0xe0, 0x42, 0x85, 0xd2, 0xe1, 0xe9, 0x04, 0x34, 0xcf, 0xb3}
 	for header, array := range map[int64]int64{1: 2, dynamicSectors - 1: dynamicSectors - 33} {
@@ -335,4 +336,9 @@ func TestDatabaseInAPartition(t *testing.T) {
 	require.Len(t, p.Refusals(false), 1)
 	require.Equal(t, "ldm-room", p.Refusals(false)[0].Code)
 	require.Equal(t, 2, p.Refusals(false)[0].Partition)
+	goal.Leave = map[int]string{3: "it boots"}
+	p = planDynamic(t, dynamicGPT(63, 4000, 8192, tableforge.GPTEntry{First: 4063, Last: 8191}), goal)
+	require.Len(t, p.Refusals(false), 1)
+	require.Equal(t, "boot-partition", p.Refusals(false)[0].Code)
+	require.Equal(t, 3, p.Refusals(false)[0].Partition)
 }
