@@ -152,12 +152,8 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 		return err
 	}
 	defer o.Close()
-	p, err := s.Plan(f.goal())
+	p, err := s.PlanAmong(o, f.goal(), f.to.Size)
 	if err != nil {
-		return fmt.Errorf("%s: %w", src, err)
-	}
-	p.Grow(s.Layout, f.to.Size(p.Size))
-	if err := o.JoinPlan(s, p, f.goal()); err != nil {
 		return err
 	}
 	if err := realign.Acceptable(p, f.goal()); err != nil {

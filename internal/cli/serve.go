@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"runtime"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,10 +21,8 @@ import (
 type serveFlags struct {
 	*common
 	moveFlags
+	place      nbd.Place
 	asIs       bool
-	socket     string
-	listen     string
-	anywhere   bool
 	once       bool
 	withParent bool
 }
@@ -60,9 +56,9 @@ SOURCE is held against writers while it is served. If it changes all the same, t
 	f.addSandbox(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&f.asIs, "as-is", false, "serve the disk of SOURCE with nothing moved")
-	fs.StringVar(&f.socket, "socket", "", "listen on a new Unix socket at `PATH`")
-	fs.StringVar(&f.listen, "listen", "", "listen on TCP `HOST:PORT`, a loopback address; port 0: any free")
-	fs.BoolVar(&f.anywhere, "listen-anywhere", false, "let --listen take an address that other machines reach")
+	fs.StringVar(&f.place.Socket, "socket", "", "listen on a new Unix socket at `PATH`")
+	fs.StringVar(&f.place.TCP, "listen", "", "listen on TCP `HOST:PORT`, a loopback address; port 0: any free")
+	fs.BoolVar(&f.place.Anywhere, "listen-anywhere", false, "let --listen take an address that other machines reach")
 	fs.BoolVar(&f.once, "once", false, "end when the last client has left")
 	fs.BoolVar(&f.withParent, "exit-with-parent", false, "end when the calling program has ended")
 	return cmd
@@ -76,10 +72,6 @@ func (f *serveFlags) check() error {
 		return err
 	case f.asIs && moves:
 		return ondisk.In(errUsage, "--as-is moves nothing; leave out the flags that say what moves, and --with")
-	case f.socket != "" && f.listen != "":
-		return ondisk.In(errUsage, "--socket and --listen exclude each other; give one of them")
-	case f.anywhere && f.listen == "":
-		return ondisk.In(errUsage, "--listen-anywhere needs --listen HOST:PORT; give both or none")
 	case f.withParent && runtime.GOOS == "windows":
 		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent is not supported on this system; leave it out")
 	}
@@ -94,30 +86,16 @@ func (f *serveFlags) goal() realign.Goal {
 	return g
 }
 
-// listener returns where clients connect.
-func (f *serveFlags) listener() (net.Listener, error) {
-	l, err := nbd.Activated()
-	switch {
-	case l != nil && (f.socket != "" || f.listen != ""):
-		return nil, errors.Join(l.Close(), ondisk.In(errUsage, "--socket and --listen exclude the socket of LISTEN_FDS; "+
-			"leave them out, or unset LISTEN_FDS"))
-	case l != nil || err != nil:
-		return l, err
-	case f.socket != "":
-		return nbd.ListenUnix(f.socket)
-	case f.listen != "":
-		return nbd.ListenTCP(f.listen, f.anywhere)
-	}
-	return nbd.ListenPrivate()
-}
-
 func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	f.ending.hold("")    // the socket is removed at the end
-	born := os.Getppid() // it may end while the disk is planned
-	l, err := f.listener()
+	f.ending.hold("")      // the socket is removed at the end
+	parent := os.Getppid() // it may end while the disk is planned
+	if !f.withParent {
+		parent = 0
+	}
+	l, err := f.place.Listen()
 	if err != nil {
 		return err
 	}
@@ -151,11 +129,16 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 	}
 	server := nbd.Server{
 		Export: nbd.Export{Description: "the disk of " + report.Safe(src), Disk: served.Disk}, Once: f.once, Fit: served.Fit,
+		Parent: parent,
 		Warn: func(err error) {
 			fmt.Fprintf(errOut, "trueup: %s; clients get an I/O error there\n", report.Message(err))
 		},
 	}
-	return endOf(server.Serve(f.parent(ctx, born), l))
+	err = server.Serve(ctx, l)
+	if _, asked := errors.AsType[interrupt](err); asked {
+		return nil
+	}
+	return err
 }
 
 // plan returns the plan of the disk that is served. One that align refuses is an error.
@@ -165,48 +148,12 @@ func (f *serveFlags) plan(s *realign.Source) (*realign.Plan, error) {
 		return nil, err
 	}
 	defer o.Close()
-	p, err := s.Plan(f.goal())
+	p, err := s.PlanAmong(o, f.goal(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Path(), err)
-	}
-	if err := o.JoinPlan(s, p, f.goal()); err != nil {
 		return nil, err
 	}
 	if err := realign.Acceptable(p, f.goal()); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	return p, nil
-}
-
-// errOrphan ends a server whose parent is gone.
-var errOrphan = errors.New("the calling program has ended")
-
-// parent returns a context that ends with the calling program, born, where that is wanted.
-func (f *serveFlags) parent(ctx context.Context, born int) context.Context {
-	if !f.withParent {
-		return ctx
-	}
-	const interval = 200 * time.Millisecond
-	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		tick := time.NewTicker(interval)
-		defer tick.Stop()
-		for os.Getppid() == born {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
-		cancel(errOrphan)
-	}()
-	return ctx
-}
-
-// endOf returns the error of a server that ended for another reason than a signal or its parent.
-func endOf(err error) error {
-	if _, ok := errors.AsType[interrupt](err); ok || errors.Is(err, errOrphan) {
-		return nil
-	}
-	return err
 }

@@ -287,7 +287,7 @@ func TestListeners(t *testing.T) {
 	require.ErrorContains(t, err, "want 103 at most")
 
 	for address, ok := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, ":0": false, "10809": false, "127.0.0.1:nowhere": false} {
-		l, err := ListenTCP(address, false)
+		l, err := listenTCP(address, false)
 		if !ok {
 			require.ErrorIs(t, err, ondisk.ErrUsage, address)
 			continue
@@ -300,7 +300,7 @@ func TestListeners(t *testing.T) {
 		require.Empty(t, Leftovers(l))
 		require.NoError(t, l.Close())
 	}
-	l, err = ListenTCP("0.0.0.0:0", true)
+	l, err = listenTCP("0.0.0.0:0", true)
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	require.Equal(t, "nbd+unix:///x%3F?socket=/tmp/a%20b%26c", URI(&net.UnixAddr{Net: "unix", Name: "/tmp/a b&c"}, "x?"))

@@ -25,6 +25,36 @@ func URI(a net.Addr, export string) string {
 	return "nbd://" + a.String() + "/" + name
 }
 
+// Place is where clients connect. The zero value is the socket of LISTEN_FDS, or else one in a new folder.
+type Place struct {
+	Socket   string // path of a new Unix socket
+	TCP      string // HOST:PORT, a loopback address
+	Anywhere bool   // TCP may be an address that other machines reach
+}
+
+// Listen listens at the place.
+func (p Place) Listen() (net.Listener, error) {
+	switch {
+	case p.Socket != "" && p.TCP != "":
+		return nil, ondisk.In(ondisk.ErrUsage, "--socket and --listen exclude each other; give one of them")
+	case p.Anywhere && p.TCP == "":
+		return nil, ondisk.In(ondisk.ErrUsage, "--listen-anywhere needs --listen HOST:PORT; give both or none")
+	}
+	l, err := Activated()
+	switch {
+	case l != nil && p != Place{}:
+		return nil, errors.Join(l.Close(), ondisk.In(ondisk.ErrUsage, "--socket and --listen exclude the socket of "+
+			"LISTEN_FDS; leave them out, or unset LISTEN_FDS"))
+	case l != nil || err != nil:
+		return l, err
+	case p.Socket != "":
+		return ListenUnix(p.Socket)
+	case p.TCP != "":
+		return listenTCP(p.TCP, p.Anywhere)
+	}
+	return ListenPrivate()
+}
+
 // ListenPrivate listens on a socket in a new folder, both for this user alone. Closing the listener removes them.
 func ListenPrivate() (net.Listener, error) {
 	folder, err := os.MkdirTemp("", "trueup-nbd-") // mode 0700
@@ -71,8 +101,8 @@ func ListenUnix(path string) (l net.Listener, err error) {
 	return l, err
 }
 
-// ListenTCP listens on an address of this machine. anywhere allows others than those of loopback.
-func ListenTCP(address string, anywhere bool) (net.Listener, error) {
+// listenTCP listens on an address of this machine. anywhere allows others than those of loopback.
+func listenTCP(address string, anywhere bool) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err == nil {
 		_, err = net.LookupPort("tcp", port)

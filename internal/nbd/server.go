@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,9 +24,10 @@ type Export struct {
 // Server serves one export to many clients.
 type Server struct {
 	Export
-	Once bool         // end when the last client left, after the first
-	Warn func(error)  // told once, of the first read of the disk that fails; may be nil
-	Fit  func() error // reports whether the disk is still the one that was opened; an error ends the server; may be nil
+	Once   bool         // end when the last client left, after the first
+	Warn   func(error)  // told once, of the first read of the disk that fails; may be nil
+	Parent int          // process; the server ends when it is no longer the parent of this one; 0: it is not looked at
+	Fit    func() error // reports whether the disk is still the one that was opened; an error ends the server; may be nil
 }
 
 const (
@@ -80,11 +82,14 @@ type serving struct {
 	failures int // of Accept, one behind the other
 }
 
-// errOnce ends a server that serves once.
-var errOnce = errors.New("the last client left")
+// errOnce ends a server that serves once, and errOrphan one that ends with its parent.
+var (
+	errOnce   = errors.New("the last client left")
+	errOrphan = errors.New("the calling program has ended")
+)
 
-// Serve accepts clients until ctx ends, whose cause it returns, or nil after the last client of Once. It closes l and
-// all connections.
+// Serve accepts clients until ctx ends, whose cause it returns, or nil after the last client of Once and the end of
+// Parent. It closes l and all connections.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, end := context.WithCancelCause(ctx)
 	v := &serving{Server: s, start: time.Now(), end: end, clients: map[*client]struct{}{}}
@@ -93,6 +98,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer stop()
 	if s.Fit != nil {
 		all.Go(func() { v.watch(ctx) })
+	}
+	if s.Parent != 0 {
+		all.Go(func() { v.follow(ctx) })
 	}
 	room := make(chan struct{}, 2*maxClients) // for those that are pushed out, until they are gone
 	for ctx.Err() == nil {
@@ -118,7 +126,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	all.Wait()
 	_ = l.Close() // again, if it was never closed
 	err := context.Cause(ctx)
-	if errors.Is(err, errOnce) {
+	if errors.Is(err, errOnce) || errors.Is(err, errOrphan) {
 		err = nil
 	}
 	if s.Fit != nil {
@@ -127,6 +135,21 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 	}
 	return err
+}
+
+// follow ends the server when its parent has ended.
+func (v *serving) follow(ctx context.Context) {
+	const interval = 200 * time.Millisecond
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for os.Getppid() == v.Parent {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	v.end(errOrphan)
 }
 
 // recovers reports whether another connection can be waited for after an error.

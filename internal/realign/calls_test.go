@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -73,7 +75,7 @@ var mayFail = map[string]map[string]int{
 	"a disk":                {"link": 1, "lock": 4, "open": 6, "opendir": 1, "read": 3},
 	"an archive":            {"link": 1, "lock": 5, "open": 1, "read": 4},
 	"a folder":              {"link": 1, "lock": 5, "open": 3, "read": 4, "unlink": 3},
-	"a comparison":          {"opendir": 1, "read": 6}, // where partitions went is read again
+	"a comparison":          {"opendir": 1, "read": 6, "readdir": 1}, // where partitions went is read again
 }
 
 // packageJob copies a package.
@@ -107,12 +109,26 @@ func comparePackages(ctx context.Context, dir string) (found string, err error) 
 	return fmt.Sprint(found, others), err
 }
 
+// fewDescriptors has a job done with ever more open files, until it succeeds.
+const fewDescriptors = "few descriptors: "
+
 // serveJobs does what its input says.
 func serveJobs(t *testing.T, job string) {
 	t.Helper()
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var o outcome
 		var err error
+		if dir, few := strings.CutPrefix(lines.Text(), fewDescriptors); few {
+			err = disktest.FewDescriptors(func() error {
+				_, err := jobs[job](t.Context(), dir)
+				if errors.Is(err, ondisk.ErrNoMatch) { // what cannot be opened is no package
+					err = syscall.EMFILE
+				}
+				return err
+			})
+			require.NoError(t, json.NewEncoder(os.Stderr).Encode(outcome{Error: fmt.Sprint(err)}))
+			continue
+		}
 		if o.Found, err = jobs[job](t.Context(), lines.Text()); err != nil {
 			o = outcome{Error: err.Error()}
 		}
@@ -147,6 +163,8 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 			require.NoError(t, os.CopyFS(behind, os.DirFS(made)))
 			mounted, copied := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j}), filepath.Join(behind, "copy")
 			ask := worker(t, job)
+			require.NoError(t, os.MkdirAll(copied, 0o755))
+			require.Equal(t, "<nil>", ask(fewDescriptors+behind).Error)
 			var want outcome
 			var files map[string]string
 			j.EachFails(func(fails bool) {
@@ -164,6 +182,7 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 				switch {
 				case !fails:
 					require.Empty(t, got.Error)
+					requireSynced(t, job, j.Done())
 					require.Contains(t, got.Found, parts[job])
 					want, files = got, now
 				case got.Error == "":
@@ -171,6 +190,11 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 					require.Equal(t, want, got, "%s failed", j.Failed())
 					require.Equal(t, files, now, "%s failed", j.Failed())
 				default:
+					// A look that fails can only say what it has led to.
+					if kind, _, _ := strings.Cut(j.Failed(), " "); !slices.Contains([]string{"lookup", "getattr"}, kind) &&
+						!strings.Contains(got.Error, "exists") && !strings.Contains(got.Error, ondisk.ErrNoMatch.Error()) {
+						require.Contains(t, got.Error, syscall.EIO.Error(), "%s failed", j.Failed())
+					}
 					for name, sum := range now {
 						require.Equal(t, files[name], sum, "%s failed: %s", j.Failed(), name)
 					}
@@ -179,6 +203,36 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 			j.RequireNoticed(t, mayFail[job])
 		})
 	}
+}
+
+// requireSynced requires that each file of a package is durable behind its last byte, and before it has its name.
+func requireSynced(t *testing.T, job string, done []string) {
+	t.Helper()
+	files, ok := map[string]int{"an archive": 1, "a folder": 4}[job]
+	if !ok {
+		return
+	}
+	at := max(lastOf(done, "write"), lastOf(done, "truncate"))
+	require.Positive(t, at)
+	synced := 0
+	for _, op := range done[at:] {
+		if op == "fsync" {
+			synced++
+		} else if strings.HasPrefix(op, "link") || strings.HasPrefix(op, "rename") {
+			break
+		}
+	}
+	require.Equal(t, files, synced, done[at:])
+}
+
+func lastOf(all []string, one string) int {
+	last := -1
+	for i, x := range all {
+		if x == one {
+			last = i
+		}
+	}
+	return last
 }
 
 // worker starts a process that does a job again and again.

@@ -73,8 +73,21 @@ func (o Others) Join(s *Source, g Goal) error {
 	return nil
 }
 
-// JoinPlan completes a plan of s by what the same goal makes of the other disks.
-func (o Others) JoinPlan(s *Source, p *plan.Plan, g Goal) error {
+// PlanAmong makes the plan of a disk for a goal, among the other disks of its machine. size rounds the size of the copy;
+// nil: it stays.
+func (s *Source) PlanAmong(o Others, g Goal, size func(int64) int64) (*plan.Plan, error) {
+	p, err := s.Plan(g)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	if size != nil {
+		p.Grow(s.Layout, size(p.Size))
+	}
+	return p, o.joinPlan(s, p, g)
+}
+
+// joinPlan completes a plan of s by what the same goal makes of the other disks.
+func (o Others) joinPlan(s *Source, p *plan.Plan, g Goal) error {
 	if len(o) == 0 {
 		return nil
 	}

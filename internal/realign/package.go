@@ -115,9 +115,7 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 			rewrite[d.Member] = ova.Rewrite{Source: d.Image, Size: d.Plan.Size}
 		}
 	}
-	if j.Begin != nil {
-		j.Begin()
-	}
+	j.begun()
 	j.watch()
 	unchanged := func() error {
 		if err := p.Unchanged(); err != nil {

@@ -88,7 +88,9 @@ func TestPackage(t *testing.T) {
 
 	dir := t.TempDir()
 	dest := filepath.Join(dir, "copy.ova")
-	w, err := (&Job{Dest: dest, Full: true, Jobs: 2}).WritePackage(t.Context(), p)
+	begun := 0
+	w, err := (&Job{Dest: dest, Full: true, Jobs: 2, Begin: func() { begun++ }}).WritePackage(t.Context(), p)
+	require.Equal(t, 1, begun)
 	require.NoError(t, err)
 	require.Equal(t, []string{"copy.ova"}, w.Files)
 	require.Positive(t, p.Disks[0].Copied)

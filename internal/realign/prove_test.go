@@ -252,7 +252,7 @@ func TestWhatPlanCannotRead(t *testing.T) {
 	s.Image.Disk = good
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	require.ErrorIs(t, Others{{Image: s.Image, Layout: s.Layout}}.JoinPlan(s, p, Goal{Only: []int{9}}), plan.ErrSelection)
+	require.ErrorIs(t, Others{{Image: s.Image, Layout: s.Layout}}.joinPlan(s, p, Goal{Only: []int{9}}), plan.ErrSelection)
 	own := ondisk.Issue{Code: "own", Effect: ondisk.Warn}
 	s.Layout.Issues = append(s.Layout.Issues, own)
 	s.Damage = append(s.Damage, ondisk.Issue{Code: "damage", Effect: ondisk.Warn})
@@ -287,7 +287,7 @@ func TestOthersThatAreRefused(t *testing.T) {
 	}
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	require.NoError(t, Others{x}.JoinPlan(s, p, Goal{}))
+	require.NoError(t, Others{x}.joinPlan(s, p, Goal{}))
 	texts := map[string]string{}
 	for _, n := range p.Notes {
 		texts[n.Code] = n.Text

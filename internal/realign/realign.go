@@ -334,6 +334,14 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	return w, err
 }
 
+// begun calls Begin, once.
+func (j *Job) begun() {
+	if j.Begin != nil {
+		j.Begin()
+		j.Begin = nil
+	}
+}
+
 // output is DEST under construction: an image or a package.
 type output interface {
 	Files() []string
@@ -347,9 +355,7 @@ type output interface {
 func publish[O output](ctx context.Context, j *Job, start time.Time, create func() (O, error), unchanged func() error,
 	fill func(O, *Written) error,
 ) (w Written, err error) {
-	if j.Begin != nil {
-		j.Begin()
-	}
+	j.begun()
 	o, err := create()
 	if err != nil {
 		return w, err

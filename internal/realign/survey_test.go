@@ -45,7 +45,7 @@ func TestOthers(t *testing.T) {
 
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	require.NoError(t, o.JoinPlan(s, p, Goal{}))
+	require.NoError(t, o.joinPlan(s, p, Goal{}))
 	require.NoError(t, o.Join(s, Goal{}))
 	_, refused, err := o.machine(s, p.Starts(), Goal{Only: []int{1}, DataOnly: false})
 	require.NoError(t, err)

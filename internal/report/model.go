@@ -185,9 +185,8 @@ type Inspect struct {
 	Disk
 	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
 	Advice   advice.Advice   `json:"advice"`
-	Costs    *Costs          `json:"-"`                  // on the storage that the user has named
-	Measured *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
-	Flags    []string        `json:"-"`                  // of the command line, for those that come next
+	Costs    *Costs          `json:"-"` // on the storage that the user has named
+	Flags    []string        `json:"-"` // of the command line, for those that come next
 	Error    *Error          `json:"error,omitempty"`
 	ExitCode int             `json:"exit_code"`
 }
@@ -221,8 +220,7 @@ type Plan struct {
 	Refusals   []align.Finding `json:"refusals"`
 	Result     *Disk           `json:"result,omitempty"`
 	Before     *Disk           `json:"-"`
-	Measured   *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
-	Flags      []string        `json:"-"`                  // of the command line that would carry the plan out
+	Flags      []string        `json:"-"` // of the command line that would carry the plan out
 	Error      *Error          `json:"error,omitempty"`
 	ExitCode   int             `json:"exit_code"`
 }

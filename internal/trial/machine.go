@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Machine is a computer with one disk.
@@ -28,7 +29,7 @@ type Machine struct {
 	Heads      int           // of the geometry that the BIOS reports; 0: its own choice
 	Sectors    int           // per track
 	Size       int64         // of the disk, for that geometry
-	SectorSize int64         // 0: 512
+	SectorSize int64         // of the disk; 0: the usual one
 	Clock      time.Time     // what its clock shows at the start
 	Limit      time.Duration // of the run
 	Writes     int64         // bound of the temporary file, in bytes
@@ -50,12 +51,14 @@ const (
 // Accels are the choices of an accelerator. auto takes KVM where it works.
 var Accels = []string{"auto", "kvm", "tcg"}
 
-// buses are the controllers, with their devices and the name of the disk's. Spec: QEMU, -device help.
-var buses = []struct {
+type controller struct {
 	name    string
 	devices []string
 	disk    string
-}{
+}
+
+// buses are the controllers, with their devices and the name of the disk's. Spec: QEMU, -device help.
+var buses = []controller{
 	{"ide", nil, "ide-hd,bus=ide.0"},
 	{"sata", []string{"ahci,id=hba"}, "ide-hd,bus=hba.0"},
 	{"lsi", []string{"lsi53c895a,id=hba"}, "scsi-hd,bus=hba.0"},
@@ -169,25 +172,18 @@ func (m *Machine) arguments() ([]string, error) {
 // disk returns the arguments of the disk and its controller. snapshot=on has QEMU write to a file that has no name any
 // more when the guest starts. A failed request stops the guest, so that a fault of SOURCE is not taken for the guest's.
 func (m *Machine) disk() (args []string) {
-	i := slices.IndexFunc(buses, func(b struct {
-		name    string
-		devices []string
-		disk    string
-	},
-	) bool {
-		return b.name == m.Bus
-	})
+	i := slices.IndexFunc(buses, func(c controller) bool { return c.name == m.Bus })
 	bus := buses[max(i, 0)]
 	for _, device := range bus.devices {
 		args = append(args, "-device", device)
 	}
 	device := bus.disk + ",drive=" + diskName + ",bootindex=1"
-	if track := int64(m.Heads) * int64(m.Sectors) * 512; track > 0 && m.Firmware == BIOS {
+	if track := int64(m.Heads) * int64(m.Sectors) * units.SectorSize; track > 0 && m.Firmware == BIOS {
 		// A BIOS knows at most 1024 cylinders. The geometry of the source's table serves both runs.
 		device += fmt.Sprintf(",lcyls=%d,lheads=%d,lsecs=%d", min(max(m.Size/track, 1), 1024), m.Heads, m.Sectors)
 	}
 	server := fmt.Sprintf("file.driver=nbd,file.server.type=fd,file.server.str=%d", diskFD)
-	if m.SectorSize > 512 {
+	if m.SectorSize > units.SectorSize {
 		device += fmt.Sprintf(",logical_block_size=%d,physical_block_size=%d", m.SectorSize, m.SectorSize)
 	}
 	return append(args,

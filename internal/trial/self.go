@@ -9,16 +9,15 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial/film"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Limits of what a child of this program prints.
@@ -131,7 +130,7 @@ func (p *Plan) Fit(m *Machine) {
 	}
 	// Every guest has a driver for IDE, since its CD drive hung there. QEMU has no LSI53C1030, the lsilogic of VMware.
 	switch {
-	case t.SectorSize > 512:
+	case t.SectorSize > units.SectorSize:
 		m.Bus = "lsisas" // IDE has sectors of 512 bytes
 	case m.Firmware == UEFI:
 		m.Bus = "sata"
@@ -225,25 +224,11 @@ func (s *Server) Close() error {
 			_ = s.cmd.Process.Kill()
 			<-s.done
 		}
-		removeSocket(s.URI)
 	})
 	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
 		return fmt.Errorf("trueup serve ended with %v: %.1000s", s.cmd.ProcessState, &s.said)
 	}
 	return nil
-}
-
-// removeSocket removes what a server that was killed has left: its socket and the folder of that. The address is the
-// server's word, so nothing is removed but what trueup serve makes.
-func removeSocket(uri string) {
-	socket, err := socketOf(uri)
-	folder := filepath.Dir(socket)
-	ours := filepath.Dir(folder) == filepath.Clean(os.TempDir()) && strings.HasPrefix(filepath.Base(folder), "trueup-nbd-")
-	if err != nil || !ours {
-		return
-	}
-	_ = os.Remove(socket) // there is none after an end in order
-	_ = os.Remove(folder)
 }
 
 // Pair is a trial: a machine that starts the disk as it is, and then the aligned one.

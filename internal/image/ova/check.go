@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // readBack reads every member that is complete through a handle of its own, checks copies against what was copied, and
@@ -96,6 +97,11 @@ func (p *Output) check() error {
 		return ondisk.In(ErrDigest, "the package as read back has other %s than were written: the storage or memory "+
 			"of this machine is at fault; nothing was published", what)
 	}
+	for _, f := range got.Envelope.Files {
+		if err := got.bad[f.Href]; sys.FromSystem(err) {
+			return err
+		}
+	}
 	if len(got.Members) != len(p.members) {
 		return bad("members")
 	}
@@ -108,11 +114,11 @@ func (p *Output) check() error {
 			continue
 		}
 		text, err := ondisk.Bytes(m.file, 0, m.Size)
+		if err == nil && !bytes.Equal(text, want.written) {
+			err = bad("texts")
+		}
 		if err != nil {
 			return err
-		}
-		if !bytes.Equal(text, want.written) {
-			return bad("texts")
 		}
 	}
 	return nil

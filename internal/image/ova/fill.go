@@ -38,12 +38,12 @@ func (w *window) WriteAt(b []byte, off int64) (int, error) {
 	return w.WriteFile.WriteAt(b, w.off+off)
 }
 
-// Truncate sets the size.
+// Truncate sets the size of the window. The file gets its own at the end.
 func (w *window) Truncate(size int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.size = size
-	return w.WriteFile.Truncate(w.off + size)
+	return nil
 }
 
 // fill has a disk written at its place, and takes its size and what it holds into the OVF.
@@ -66,10 +66,10 @@ func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) 
 	}
 	defer img.Close()
 	held, err := disk.Stored(img.Disk)
-	if err != nil {
-		return err
+	if err == nil {
+		err = describe(p.env, p.src.disk(m.from.Name), m.size, m.rewrite, held)
 	}
-	return describe(p.env, p.src.disk(m.from.Name), m.size, m.rewrite, held)
+	return err
 }
 
 // describe changes what the OVF says about a disk's file: its size, the capacity of the disk where that is wrong now,

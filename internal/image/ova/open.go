@@ -42,7 +42,7 @@ func OpenImage(name string, o image.Options) (*image.Image, error) {
 // disks are rows of their own then, and so is an image that it lists among its files and does not speak of as a disk.
 func Identify(path string, meter *gate.Meter) (image.Identity, error) {
 	id, err := image.Identify(path, meter)
-	if err != nil || id.Kind != image.Pack || id.Format != "ovf" {
+	if id.Format != "ovf" {
 		return id, err
 	}
 	p, err := Open(path, meter)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest/forge"
@@ -67,6 +68,9 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 			t.Parallel()
 			_, err := ova.OpenImage(c.path, image.Options{})
 			require.ErrorIs(t, err, c.kind)
+			if name == "a huge ovf" || name == "a huge manifest" {
+				require.ErrorContains(t, err, `"vm.`)
+			}
 		})
 	}
 	dir := t.TempDir()
@@ -187,6 +191,26 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
+// A file that cannot be read is no difference.
+func TestDifferencesThatCannotBeFound(t *testing.T) {
+	t.Parallel()
+	own := []byte(envelope(`ovf:href="disk.vmdk"`))
+	own = bytes.Replace(own, []byte("</References>"), []byte(`<File ovf:id="n" ovf:href="notes.txt"/></References>`), 1)
+	open := func() *ova.Package {
+		dir := t.TempDir()
+		write(t, dir, "disk.vmdk", sparse("").Data)
+		write(t, dir, "notes.txt", []byte("mine"))
+		return openedPackage(t, write(t, dir, "vm.ovf", own))
+	}
+	s, d := open(), open()
+	out, err := d.Differs(t.Context(), s, unwatched{})
+	require.NoError(t, err)
+	require.Empty(t, out)
+	require.NoError(t, os.Truncate(filepath.Join(filepath.Dir(s.Path), "notes.txt"), 1))
+	_, err = d.Differs(t.Context(), s, unwatched{})
+	require.ErrorIs(t, err, ondisk.ErrChanged)
+}
+
 // What cannot be written as it must be is refused before a file is made.
 func TestCopiesThatCannotBe(t *testing.T) {
 	t.Parallel()
@@ -197,18 +221,23 @@ func TestCopiesThatCannotBe(t *testing.T) {
 		members []tarforge.Member
 		larger  bool
 		kind    error
+		says    string
+		force   bool
 	}{
-		"no package":           {"out.img", []tarforge.Member{own, disk}, false, ondisk.ErrUsage},
-		"in no folder":         {"none/out.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput},
-		"one that exists":      {"old.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput},
-		"an ovf that exists":   {"old.ovf", []tarforge.Member{own, disk}, false, ondisk.ErrOutput},
-		"a file that exists":   {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href="taken.vmdk"`)), sparse("taken.vmdk")}, false, ondisk.ErrOutput},
-		"a folder as a file":   {"out.ovf", []tarforge.Member{own, disk, {Name: "sub/", Type: '5'}}, false, ondisk.ErrUnsupported},
-		"a file in a folder":   {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href="sub/disk.vmdk"`)), sparse("sub/disk.vmdk")}, false, ondisk.ErrUnsupported},
-		"a name of quotes":     {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href='a"b.vmdk'`)), sparse(`a"b.vmdk`)}, false, ondisk.ErrReference},
-		"an unknown digest":    {"out.ova", []tarforge.Member{own, text("vm.mf", "MD9(disk.vmdk)= abcd\n"), disk}, true, ondisk.ErrUnsupported},
-		"a capacity elsewhere": {"out.ova", []tarforge.Member{property, disk}, true, ondisk.ErrUnsupported},
-		"none of these":        {"out.ova", []tarforge.Member{own, disk}, false, nil},
+		"no package":           {"out.img", []tarforge.Member{own, disk}, false, ondisk.ErrUsage, "", false},
+		"in no folder":         {"none/out.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput, "", false},
+		"one that exists":      {"old.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput, "", false},
+		"an ovf that exists":   {"old.ovf", []tarforge.Member{own, disk}, false, ondisk.ErrOutput, "several files, which are not replaced", true},
+		"a file that exists":   {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href="taken.vmdk"`)), sparse("taken.vmdk")}, false, ondisk.ErrOutput, "", false},
+		"a folder as a file":   {"out.ovf", []tarforge.Member{own, disk, {Name: "sub/", Type: '5'}}, false, ondisk.ErrUnsupported, "", false},
+		"a file in a folder":   {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href="sub/disk.vmdk"`)), sparse("sub/disk.vmdk")}, false, ondisk.ErrUnsupported, "", false},
+		"a name of quotes":     {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href='a"b.vmdk'`)), sparse(`a"b.vmdk`)}, false, ondisk.ErrReference, "", false},
+		"an unknown digest":    {"out.ova", []tarforge.Member{own, text("vm.mf", "MD9(disk.vmdk)= abcd\n"), disk}, true, ondisk.ErrUnsupported, "", false},
+		"a capacity elsewhere": {"out.ova", []tarforge.Member{property, disk}, true, ondisk.ErrUnsupported, "", false},
+		"one that is no file":  {"fifo.ova", []tarforge.Member{own, disk}, false, ondisk.ErrUsage, "is a FIFO", true},
+		"quotes in its name":   {`a"b.ovf`, []tarforge.Member{own, disk}, false, ondisk.ErrReference, "", false},
+		"a link as a file":     {"out.ovf", []tarforge.Member{own, disk, {Name: "link", Type: '2'}}, false, ondisk.ErrUnsupported, "is no file", false},
+		"none of these":        {"out.ova", []tarforge.Member{own, disk}, false, nil, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -216,20 +245,22 @@ func TestCopiesThatCannotBe(t *testing.T) {
 			for _, old := range []string{"old.ova", "old.ovf", "taken.vmdk"} {
 				write(t, dir, old, []byte("old"))
 			}
+			require.NoError(t, unix.Mkfifo(filepath.Join(dir, "fifo.ova"), 0o600))
 			src := openedPackage(t, archived(t, c.members...))
 			var rewrite map[string]ova.Rewrite
 			if c.larger {
 				img := opened(t, src.Path)
 				rewrite = map[string]ova.Rewrite{"disk.vmdk": {Source: img, Size: img.Disk.Size() + mib}}
 			}
-			out, err := ova.Create(filepath.Join(dir, c.dest), src, ova.CreateOptions{Rewrite: rewrite})
+			out, err := ova.Create(filepath.Join(dir, c.dest), src, ova.CreateOptions{Rewrite: rewrite, Force: c.force})
 			if c.kind == nil {
 				require.NoError(t, err)
 				require.NoError(t, out.Discard())
 			} else {
 				require.ErrorIs(t, err, c.kind)
+				require.ErrorContains(t, err, c.says)
 			}
-			require.Equal(t, []string{"old.ova", "old.ovf", "taken.vmdk"}, names(t, dir))
+			require.Equal(t, []string{"fifo.ova", "old.ova", "old.ovf", "taken.vmdk"}, names(t, dir))
 		})
 	}
 }
@@ -277,7 +308,8 @@ func rewritten(
 func TestPackagesAreReadBack(t *testing.T) {
 	t.Parallel()
 	own, disk, notes := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`)), sparse("disk.vmdk"), text("notes.txt", "mine")
-	manifest := text("vm.mf", sum("SHA256", disk)+sum("SHA256", notes)+sum("SHA256", own))
+	votes, signature := text("votes.txt", "ours"), text("vm.cert", "signed")
+	manifest := text("vm.mf", sum("SHA256", disk)+sum("SHA256", votes)+sum("SHA256", notes)+sum("SHA256", own))
 	fine := func() error { return nil }
 	header := func(f forge.Bytes, name string) forge.Bytes {
 		for at := 0; ; at += 512 {
@@ -299,17 +331,31 @@ func TestPackagesAreReadBack(t *testing.T) {
 		spoil func(f forge.Bytes)
 		says  string
 	}{
-		"nothing":          {"", nil, ""},
-		"a copied file":    {diskcopy.PhaseCompare, func(f forge.Bytes) { header(f, "notes.txt").Text(512, "x") }, `"notes.txt" has other bytes than were written`},
-		"the ovf":          {diskcopy.PhaseDigest, func(f forge.Bytes) { header(f, "vm.ovf").Text(512+int64(strings.Index(string(own.Data), "d1")), "dX") }, "has other texts than were written"},
-		"a header":         {diskcopy.PhaseDigest, func(f forge.Bytes) { header(f, "notes.txt").Text(148, "x") }, "read back out.ova"},
-		"a name":           {diskcopy.PhaseDigest, func(f forge.Bytes) { h := header(f, "notes.txt"); h.Text(0, "totes"); resum(h) }, "has other members than were written"},
-		"a size":           {diskcopy.PhaseDigest, func(f forge.Bytes) { h := header(f, "notes.txt"); h.Text(124, "00000000005"); resum(h) }, "has other members than were written"},
+		"nothing":       {"", nil, ""},
+		"a copied file": {diskcopy.PhaseCompare, func(f forge.Bytes) { header(f, "notes.txt").Text(512, "x") }, `"notes.txt" has other bytes than were written`},
+		"the ovf":       {diskcopy.PhaseDigest, func(f forge.Bytes) { header(f, "vm.ovf").Text(512+int64(strings.Index(string(own.Data), "d1")), "dX") }, "has other texts than were written"},
+		"a header":      {diskcopy.PhaseDigest, func(f forge.Bytes) { header(f, "notes.txt").Text(148, "x") }, "read back out.ova"},
+		"a name":        {diskcopy.PhaseDigest, func(f forge.Bytes) { h := header(f, "notes.txt"); h.Text(0, "totes"); resum(h) }, "has other members than were written"},
+		"a size":        {diskcopy.PhaseDigest, func(f forge.Bytes) { h := header(f, "notes.txt"); h.Text(124, "00000000005"); resum(h) }, "has other members than were written"},
+		"others' places": {diskcopy.PhaseDigest, func(f forge.Bytes) {
+			a, b := header(f, "notes.txt"), header(f, "votes.txt")
+			a.Text(0, "votes")
+			b.Text(0, "notes")
+			resum(a)
+			resum(b)
+		}, "has other members than were written"},
+		"one more": {diskcopy.PhaseDigest, func(f forge.Bytes) {
+			end := f[len(f)-1024:]
+			copy(end, header(f, "notes.txt")[:512])
+			end.Text(0, "votez.txt")
+			end.Text(124, "00000000000")
+			resum(end)
+		}, "has other members than were written"},
 		"the end too soon": {diskcopy.PhaseDigest, func(f forge.Bytes) { clear(header(f, "notes.txt")[:512]) }, "has other members than were written"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			src := openedPackage(t, archived(t, own, disk, manifest, notes))
+			src := openedPackage(t, archived(t, own, disk, manifest, signature, votes, notes))
 			dir := t.TempDir()
 			partial := filepath.Join(dir, ".out.ova.partial")
 			p := &damage{phase: c.phase, spoil: func() {
@@ -329,6 +375,8 @@ func TestPackagesAreReadBack(t *testing.T) {
 			}
 			require.NoError(t, err)
 			require.NoError(t, out.Publish())
+			require.Equal(t, []string{"vm.cert"}, out.Dropped)
+			require.Equal(t, "certificate-dropped", out.Issues()[0].Code)
 			again := openedPackage(t, filepath.Join(dir, "out.ova"))
 			require.NoError(t, again.Check(t.Context(), unwatched{}))
 			st, err := os.Stat(again.Path)

@@ -80,7 +80,7 @@ func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 		return e, nil, nil
 	}
 	first, err := ondisk.Bytes(f, head, tarBlock)
-	if err != nil || ondisk.IsZero(first) {
+	if ondisk.IsZero(first) { // so is what could not be read
 		return e, nil, err
 	}
 	s := io.NewSectionReader(f, head, min(maxHeaders, f.Size()-head))

@@ -179,7 +179,7 @@ var mayFail = map[string]map[string]int{
 
 	"after a kill":         {"link": 1, "open": 2, "read": 3, "unlink": 1},
 	"package after a kill": {"link": 1, "open": 2, "read": 2, "unlink": 1},
-	"replaced":             {"link": 2, "open": 1, "opendir": 1, "readdir": 1, "read": 6, "unlink": 2},
+	"replaced":             {"link": 2, "open": 4, "opendir": 1, "readdir": 1, "read": 8, "unlink": 2},
 }
 
 // manners are those of file systems that lack calls of a publication, and what a copy of two files notes there.
@@ -243,7 +243,11 @@ func TestEveryCallOfAnOutputFails(t *testing.T) {
 				}
 				m.Journal = &c.j
 				c.path = filepath.Join(oddfs.Mount(t, c.behind, m.Manners), "out.vmdk")
-				c.j.EachFails(func(fails bool) { c.run(t, fails) })
+				each := c.j.EachFails
+				if kind == "replaced" {
+					each = c.j.EachFailsByName
+				}
+				each(func(fails bool) { c.run(t, fails) })
 				c.j.RequireNoticed(t, mayFail[kind])
 				if name == "a disk" && kind != "report" {
 					requireOrder(t, kind, c.done)
@@ -348,7 +352,8 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 	if said == "<nil>" {
 		c.j.Ignored()
 		require.NotContains(t, mustFail, failed)
-	} else if !slices.ContainsFunc(guesses, func(text string) bool { return strings.Contains(said, text) }) {
+	} else if failed == "unlink out-flat.vmdk" ||
+		!slices.ContainsFunc(guesses, func(text string) bool { return strings.Contains(said, text) }) {
 		require.Contains(t, said, syscall.EIO.Error(), failed)
 	}
 	// What has a name is the copy, or what was there before; that the copy is there is what no error says. What a killed
@@ -369,6 +374,9 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 	stays := strings.HasPrefix(failed, "unlink") || strings.Contains(said, "in use by another run") ||
 		strings.Contains(said, "file exists")
 	for name, sum := range now {
+		if strings.HasSuffix(name, ".replaced") && now[main] == c.new[main] {
+			continue // the next run removes what it marks
+		}
 		if is[name] == "" && (!strings.HasPrefix(name, ".") || !stays) {
 			require.Equal(t, c.old[name], sum, "%s failed: %s: %s is left", failed, said, name)
 		}

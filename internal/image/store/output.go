@@ -140,12 +140,12 @@ func (o *Output) checkDest(src *gate.Opened) error {
 // only, and no links. Their names may not be those that belong to DEST, with which they would be removed.
 func (o *Output) checkBeside(src *gate.Opened) error {
 	for _, f := range src.Handles {
-		st, err := o.dir.At.Lstat(f.Name())
+		st, _ := o.dir.At.Lstat(f.Name()) // what is not there is not the file
 		bad := gate.CheckName(f.Name())
 		switch {
 		case bad != nil:
 			return ondisk.In(ondisk.ErrUsage, "DEST %s cannot be a view of SOURCE: %w", o.path, bad)
-		case err != nil || !f.Info.Same(st) || !st.Mode.IsRegular():
+		case !f.Info.Same(st) || !st.Mode.IsRegular():
 			return ondisk.In(ondisk.ErrUsage, "DEST %s is a view, which needs the file %s of SOURCE in the same folder; name a "+
 				"DEST there, or make a copy (without --view)", o.path, f.Name())
 		case o.owns(f.Name()):

@@ -136,7 +136,7 @@ func diskFacts(d Disk) string {
 		out = append(out, strings.ToUpper(safe(d.Table.Scheme)))
 	}
 	if n := len(d.Partitions); n > 0 {
-		out = append(out, counted(n, "partition"))
+		out = append(out, units.Counted(n, "partition"))
 	}
 	if d.Boot.Text != "" {
 		out = append(out, "boot code: "+safe(d.Boot.Text))

@@ -55,7 +55,6 @@ func newPage(s *Summary, images []*Image, policy string) htmlReport {
 		Notes: newHTMLNotes(s),
 		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images), Version: safe(s.Version),
 	}
-	p.Lead = append(p.Lead, htmlMeasured(s.Bench, images)...)
 	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, i := range images {
 		kinds[kindOf(i)]++
@@ -76,7 +75,6 @@ func newPage(s *Summary, images []*Image, policy string) htmlReport {
 func safe(s string) string { return report.SafeMessage(s) }
 
 // counted prints a number and its noun: "1 image", "2 images".
-func counted(n int, noun string) string { return count(n, noun, noun+"s") }
 
 func htmlEmpty(s *Summary) string {
 	if s.ChangedOnly && s.Images > 0 {
@@ -96,7 +94,7 @@ func htmlLead(s *Summary) (out []string) {
 		out = append(out, fmt.Sprintf("No image has a partition off a multiple of %s.", units.Format(s.Boundary)))
 	default:
 		out = append(out, fmt.Sprintf("%s a partition off a multiple of %s; %d of them off 4 KiB too.",
-			counted(off, "image")+have(off), units.Format(s.Boundary), s.Misaligned))
+			units.Counted(off, "image")+have(off), units.Format(s.Boundary), s.Misaligned))
 	}
 	if f := s.Fix; f.Images+f.Refused > 0 {
 		text := fmt.Sprintf("%d can be realigned: %s to read and to write, and no disk grows.", f.Images,
@@ -114,13 +112,13 @@ func htmlLead(s *Summary) (out []string) {
 		out = append(out, copiedText(s.Copied))
 	}
 	if s.Accepted > 0 {
-		out = append(out, counted(s.Accepted, "image")+are(s.Accepted)+" accepted by the ignore file.")
+		out = append(out, units.Counted(s.Accepted, "image")+are(s.Accepted)+" accepted by the ignore file.")
 	}
 	if s.Failed > 0 {
-		out = append(out, counted(s.Failed, "image")+" could not be judged.")
+		out = append(out, units.Counted(s.Failed, "image")+" could not be judged.")
 	}
 	if unknown > 0 {
-		out = append(out, counted(unknown, "image")+are(unknown)+" unknown: not read, or nothing on the disk is known.")
+		out = append(out, units.Counted(unknown, "image")+are(unknown)+" unknown: not read, or nothing on the disk is known.")
 	}
 	return out
 }
@@ -159,7 +157,7 @@ func htmlTiles(s *Summary) []tile {
 		part("n", s.Nothing-s.Contents[string(align.UnknownContent)], "nothing to judge", "blank, or no partition"),
 		part("o", s.Orphans, "orphans", "extents of no image"),
 		{Count: strconv.Itoa(s.Accepted), Word: "accepted", About: "by the ignore file", Zero: s.Accepted == 0},
-		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + counted(s.Fix.Images, "image") + " to realign"},
+		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + units.Counted(s.Fix.Images, "image") + " to realign"},
 		{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"},
 	}
 	return slices.DeleteFunc(tiles, func(t tile) bool { return t.Zero && (t.Class == "u" || t.Class == "n") })
@@ -169,7 +167,7 @@ func htmlFacts(s *Summary) []fact {
 	out := []fact{
 		{"Scanned", safe(strings.Join(s.Paths, "  "))},
 		{"Finished", finished(s)},
-		{"Images", counted(s.Images, "image") + ", " + counted(s.Skipped, "other file") + " passed over, " +
+		{"Images", units.Counted(s.Images, "image") + ", " + units.Counted(s.Skipped, "other file") + " passed over, " +
 			units.Format(s.Read) + " read"},
 		{"Boundary", units.Format(s.Boundary)},
 		{"Storage", safe(s.Storage)},
@@ -227,14 +225,14 @@ func isolation(i Isolation) string {
 func newHTMLNotes(s *Summary) (out []htmlNotes) {
 	if n := len(s.Unreadable); n > 0 {
 		all := s.unreadable()
-		notes := htmlNotes{Title: counted(all, "place") + " could not be looked at", More: max(all-maxNotes, all-n)}
+		notes := htmlNotes{Title: units.Counted(all, "place") + " could not be looked at", More: max(all-maxNotes, all-n)}
 		for _, u := range s.Unreadable[:min(n, maxNotes)] {
 			notes.Items = append(notes.Items, fact{safe(u.Path), safe(u.Error.Message)})
 		}
 		out = append(out, notes)
 	}
 	if n := len(s.IgnoreNotes); n > 0 {
-		notes := htmlNotes{Title: counted(n, "note") + " on the ignore file", More: max(n-maxNotes, 0)}
+		notes := htmlNotes{Title: units.Counted(n, "note") + " on the ignore file", More: max(n-maxNotes, 0)}
 		for _, text := range s.IgnoreNotes[:min(n, maxNotes)] {
 			notes.Items = append(notes.Items, fact{"", safe(text)})
 		}

@@ -46,15 +46,14 @@ type Difference struct {
 	Share  float64         `json:"-"` // of the pixels of the picture that differ, 0 to 1
 }
 
-// maxDifferences bounds those that are listed.
-const maxDifferences = 40
+// MaxDifferences bounds those that are listed.
+const MaxDifferences = 40
 
 // Judgement is the verdict on two runs with its reason in one sentence.
 type Judgement struct {
 	Verdict     Verdict
 	Reason      string
 	Differences []Difference
-	Slow        bool     // the emulation was, for timers of the guest
 	Tolerated   []string // what differs and says nothing of a guest
 }
 
@@ -81,20 +80,16 @@ func Compare(before, after *film.Film) Judgement {
 	} else {
 		j.Verdict, j.Reason = alike(b, a)
 	}
-	j.Differences = j.Differences[:min(len(j.Differences), maxDifferences)]
+	j.Differences = j.Differences[:min(len(j.Differences), MaxDifferences)]
 	return j
 }
 
-// machineFailed judges nothing where QEMU or the server of the disk failed, or the emulation: that is no act of the guest.
+// machineFailed judges nothing where QEMU or the server of the disk failed: that is no act of the guest.
 func machineFailed(b, a *side) (Judgement, bool) {
 	for _, s := range []struct {
-		run string
-		*side
-	}{{"source", b}, {"aligned view", a}} {
-		if s.slow != "" {
-			reason := fmt.Sprintf("the emulation was too slow for timers in the run on the %s: %s", s.run, quoted(s.slow))
-			return Judgement{Verdict: Unclear, Reason: reason, Slow: true}, true
-		}
+		run  string
+		film *film.Film
+	}{{"source", b.film}, {"aligned view", a.film}} {
 		switch s.film.Ended {
 		case film.Broken, film.DiskFailed, film.DiskFull:
 			reason := fmt.Sprintf("the run on the %s ended with a failure of its machine (%s)", s.run, s.film.Ended)

@@ -123,13 +123,13 @@ func nothing(d Difference, s string) string {
 func (r *Boot) pageFacts() []fact {
 	m := r.Machine
 	out := []fact{{"Source", report.SafeMessage(r.Source)}, {
-		"Machine", fmt.Sprintf("%s, disk on %s, %s of memory, %d\u00a0s at most for a run", strings.ToUpper(report.Safe(m.Firmware)),
+		"Machine", fmt.Sprintf("%s, disk on %s, %s of memory, %d s at most for a run", strings.ToUpper(report.Safe(m.Firmware)),
 			report.Safe(m.Bus), units.Format(m.Memory), m.Seconds),
 	}}
 	if r.After == nil {
 		return append(out, fact{"Moved", "nothing has to move"})
 	}
-	return append(out, fact{"Moved", counted(r.Moved, "partition") + " in the aligned view"})
+	return append(out, fact{"Moved", units.Counted(r.Moved, "partition") + " in the aligned view"})
 }
 
 func (r *Boot) pageRun(n int, run *Run) pageRun {
@@ -146,9 +146,9 @@ func (r *Boot) pageRun(n int, run *Run) pageRun {
 	}
 	slices.Reverse(out.Strip)
 	if shown := len(out.Strip) + 1; out.Last != nil {
-		out.Earlier = "Before it: " + counted(shown-1, "screen")
+		out.Earlier = "Before it: " + units.Counted(shown-1, "screen")
 		if more := len(run.Screens) + run.LeftOut - shown; more > 0 {
-			out.Earlier += ", without the first " + counted(more, "screen")
+			out.Earlier += ", without the first " + units.Counted(more, "screen")
 		}
 	}
 	lines := judge.SerialLines(run.Serial)

@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial/film"
 	"github.com/trueup/trueup/internal/trial/judge"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // maxShown bounds the differences that a text lists, and the lines of a serial port.
@@ -26,7 +27,8 @@ func (r *Boot) Text(t *report.Text) {
 	t.Lead(colour, r.Word()+":", report.SafeMessage(r.Reason)+".")
 	for n, d := range r.Differences {
 		if n == maxShown {
-			fmt.Fprintf(t.W, "  and %s\n", counted(len(r.Differences)-n, "more difference"))
+			least := map[bool]string{true: "at least "}[len(r.Differences) == judge.MaxDifferences]
+			fmt.Fprintf(t.W, "  and %s%s\n", least, units.Counted(len(r.Differences)-n, "more difference"))
 			break
 		}
 		fmt.Fprintf(t.W, "  %s\n", d.Place())
@@ -63,19 +65,11 @@ func (r *Run) facts() string {
 		film.DiskFailed: "its disk failed", film.DiskFull: "it wrote more than its overlay may hold", film.Broken: "QEMU failed",
 	}[r.Ended]
 	out += fmt.Sprintf(" after %.1f s (%s), %s", r.Seconds, strings.ToUpper(report.Safe(r.Accel)),
-		counted(len(r.Screens)+r.LeftOut, "screen"))
+		units.Counted(len(r.Screens)+r.LeftOut, "screen"))
 	if r.Note != "" {
 		out += ", " + report.SafeMessage(r.Note)
 	}
 	return out
-}
-
-// counted prints a number and its noun.
-func counted(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // text prints the last screen, and the last lines of the serial port.
