@@ -211,6 +211,44 @@ func TestDifferencesThatCannotBeFound(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrChanged)
 }
 
+// The OVF of an archive fills the blocks that were left for it, however few digits its numbers need.
+func TestBlocksOfTheOVF(t *testing.T) {
+	t.Parallel()
+	disk := sparse("disk.vmdk")
+	copied := func(comment int) (size, text int) {
+		own := envelope(`ovf:href="disk.vmdk" ovf:size="1"`)
+		own = strings.Replace(own, "<DiskSection>", "<!--"+strings.Repeat("x", comment)+"--><DiskSection>", 1)
+		src := openedPackage(t, archived(t, tarforge.Member{Name: "vm.ovf", Data: []byte(own)}, disk))
+		path := filepath.Join(t.TempDir(), "out.ova")
+		out, err := rewritten(t, src, path, unwatched{}, func() error { return nil })
+		require.NoError(t, err)
+		require.NoError(t, out.Publish())
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		size = int(openedPackage(t, path).Members[0].Size)
+		return size, len(bytes.TrimRight(b[512:512+size], "\n"))
+	}
+	_, text := copied(0)
+	size, text := copied(512 - text%512)
+	require.Zero(t, text%512)
+	require.Greater(t, size, text, "the number that was thought possible has more digits")
+}
+
+// What leads out of the folder of an OVF is said of the folder, and a name is as long as it stands there.
+func TestNamesInAnOVF(t *testing.T) {
+	t.Parallel()
+	for href, says := range map[string]string{
+		"../disk.vmdk": "leaves the package's folder", strings.Repeat("%41", 100): "has 300 bytes",
+	} {
+		dir := t.TempDir()
+		write(t, dir, strings.Repeat("A", 100), sparse("").Data)
+		p := openedPackage(t, write(t, dir, "vm.ovf", []byte(envelope(fmt.Sprintf("ovf:href=%q", href)))))
+		_, err := p.Open(p.Disks()[0], image.Options{})
+		require.ErrorIs(t, err, ondisk.ErrReference)
+		require.ErrorContains(t, err, says)
+	}
+}
+
 // What cannot be written as it must be is refused before a file is made.
 func TestCopiesThatCannotBe(t *testing.T) {
 	t.Parallel()

@@ -288,12 +288,19 @@ func TestOutputsThatAFileSystemRefuses(t *testing.T) {
 		"not to be read":     {failing("read", syscall.EIO), "read back ", nil},
 		"no names":           {failing("rename2", syscall.EIO), "rename ", nil},
 		"not to be measured": {failing("statfs", syscall.EIO), "free space", nil},
+		"an old one that cannot be opened": {
+			failing("open", syscall.EACCES), "read back ", []string{"out.vmdk", "out-flat.vmdk"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var j oddfs.Journal
 			c.m.Journal = &j
 			o := outputCalls{kind: "two files", src: src, behind: t.TempDir()}
+			if len(c.left) == 2 {
+				o.kind = "replaced"
+				startsWith[o.kind](t, src, o.behind)
+			}
 			o.path = filepath.Join(oddfs.Mount(t, o.behind, c.m), "out.vmdk")
 			_, said := o.write(t)
 			require.Contains(t, said, c.says)
