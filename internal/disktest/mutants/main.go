@@ -47,6 +47,7 @@ var (
 // writers are the files of a format that write. What its reader refuses is held by the hostile images.
 const writers = "*write*.go"
 
+// rooms are the packages of the pipe. Those that write nothing, such as nbd and opinion, are not among them.
 var rooms = []room{
 	{path: "realign", also: []suite{processTests}},
 	{path: "verify", logic: true, pure: true, also: diskTests},
