@@ -298,6 +298,8 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"common.json#/$defs/impact":       report.Impact{},
 		"common.json#/$defs/touched":      report.Touched{},
 		"common.json#/$defs/advice":       advice.Advice{},
+		"common.json#/$defs/measured":     report.Measured{},
+		"common.json#/$defs/gain":         gauge.Gain{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := schemaNamed(t, name)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -242,6 +243,42 @@ func TestEndedTrialLeavesNothing(t *testing.T) {
 				left, err := os.ReadDir(temporary)
 				return err == nil && len(left) == 0
 			})
+		})
+	}
+}
+
+// A trial whose QEMU or server is killed says so, and leaves no file.
+func TestTrialLosesAChild(t *testing.T) {
+	t.Parallel()
+	raw := bootDisk{code: lbaBootCode, fat: 16, heads: 16}.build(t, t.TempDir())
+	for _, child := range []string{"qemu-system-x86", "exe"} {
+		t.Run(child, func(t *testing.T) {
+			t.Parallel()
+			temporary, err := os.MkdirTemp("", "trueup-trial-") //nolint:usetesting // QEMU runs as another user
+			require.NoError(t, err)
+			require.NoError(t, os.Chmod(temporary, 0o755))
+			t.Cleanup(func() { require.NoError(t, os.RemoveAll(temporary)) })
+			cmd := exec.Command(builtPath, "boot", "--accel", "tcg", "--memory", "64", "--settle", "3", "--seconds", "1000", raw)
+			cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
+			var said lockedBuffer
+			cmd.Stdout, cmd.Stderr = &said, &said
+			require.NoError(t, cmd.Start())
+			var children map[string]string
+			disktest.WaitFor(t, "QEMU to run: "+said.String(), func() bool {
+				children = descendants(cmd.Process.Pid)
+				return slices.Contains(slices.Collect(maps.Values(children)), "qemu-system-x86")
+			})
+			for pid, name := range children {
+				if name == child {
+					n, err := strconv.Atoi(pid)
+					require.NoError(t, err)
+					require.NoError(t, syscall.Kill(n, syscall.SIGKILL))
+				}
+			}
+			_ = cmd.Wait()
+			require.Equal(t, 1, cmd.ProcessState.ExitCode(), said.String())
+			require.Contains(t, said.String(), "signal: killed")
+			require.Empty(t, folderNames(t, temporary))
 		})
 	}
 }

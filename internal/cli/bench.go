@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/bench"
+	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/bench/results"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/report"
@@ -127,4 +129,31 @@ func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
 	}
 	b := results.New(head("bench"), r)
 	return f.emitPage(out, b, b.Text, func(w io.Writer) error { return b.HTML(w, f.version) })
+}
+
+// benchFile is the flag that names the result of a benchmark.
+type benchFile string
+
+func (b *benchFile) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar((*string)(b), "bench", "", "say what trueup bench --json measured, from its `FILE`")
+}
+
+// read reads the result, nil without the flag. out is that of the command.
+func (b benchFile) read(out string) (*measured.Result, error) {
+	if b == "" {
+		return nil, nil
+	}
+	path := string(b)
+	if err := store.Apart(store.Use{Flag: "--out", Path: out}, store.Use{Flag: "--bench", Path: path}); err != nil {
+		return nil, err
+	}
+	text, err := readBounded(path, measured.MaxFile)
+	if err != nil {
+		return nil, fmt.Errorf("--bench: %w", err)
+	}
+	r, err := measured.Decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("--bench %s: %w", path, err)
+	}
+	return r, nil
 }

@@ -20,6 +20,7 @@ type inspectFlags struct {
 	boundary boundary
 	data     bool
 	storage  storage
+	bench    benchFile
 	impact   bool
 	list     bool
 	pieces   bool // of files are counted
@@ -47,6 +48,8 @@ the data in the container is not included.
 --fragmentation counts in how many pieces files, folders, the MFT and free space lie in NTFS, FAT and ext, and what
 reading the worst files costs: requests to the storage and blocks of it, now and in an aligned copy.
 
+--bench adds what trueup bench measured on the storage for the starts that are off the boundary.
+
 --with names the other disks of the machine, as for align. References between these disks are then resolved instead of
 warned about.
 
@@ -67,6 +70,7 @@ IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is o
 	f.addSandbox(cmd)
 	withFlag(cmd, &f.with)
 	f.storage.add(cmd)
+	f.bench.add(cmd)
 	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute the storage blocks that an I/O touches")
 	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print only the partitions, as fdisk -lu lists them")
 	cmd.Flags().BoolVar(&f.pieces, "fragmentation", false, "count the pieces of files and of free space")
@@ -77,6 +81,10 @@ IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is o
 
 func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path string) error {
 	if err := errors.Join(f.check(), f.storage.find()); err != nil {
+		return err
+	}
+	measured, err := f.bench.read(f.out)
+	if err != nil {
 		return err
 	}
 	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
@@ -96,6 +104,9 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	r, bad, err := f.inspect(ctx, errOut, s)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
+	}
+	if measured != nil {
+		r.Benchmark(measured)
 	}
 	s.Layout = nil // the report has it all, and the text of a large table needs the memory
 	if err := f.emit(out, r, f.show(func(t *report.Text) { t.Inspect(r) })); err != nil {
@@ -184,6 +195,9 @@ func (f *inspectFlags) inspectPackage(
 	defer p.Close()
 	if _, err = f.said().Options(); err == nil {
 		err = errors.Join(f.spare(p), f.move().noPackage())
+	}
+	if err == nil && f.bench != "" {
+		err = ondisk.In(errUsage, "--bench is for one disk; give a disk of the package, as in vm.ova!disk1.vmdk")
 	}
 	if err != nil {
 		return true, err

@@ -107,7 +107,7 @@ func (e *ending) say(stderr io.Writer, text string) {
 func (e *ending) print(stderr io.Writer, text string) {
 	line := "trueup: " + text + "\n"
 	if e.bar != nil {
-		if _, err := io.WriteString(e.bar, line); err == nil {
+		if _, err := io.WriteString(e.bar, "\r"+line); err == nil { // a ^C has shifted what follows
 			return // otherwise the bar is gone
 		}
 	}

@@ -47,7 +47,7 @@ func TestInterruptIsAnswered(t *testing.T) {
 	require.Equal(t, line, errs.String())
 	e.shows(&bar)
 	require.True(t, e.interrupted(&errs))
-	require.Equal(t, line, bar.String())
+	require.Equal(t, "\r"+line, bar.String())
 	e.shows(goneBar{})
 	require.True(t, e.interrupted(&errs))
 	require.Equal(t, line+line, errs.String())

@@ -104,6 +104,7 @@ func (m *moveFlags) withArguments() (out []string) {
 type planFlags struct {
 	*common
 	moveFlags
+	bench benchFile
 }
 
 func newPlan(c *common) *cobra.Command {
@@ -127,11 +128,16 @@ inspection of the result. Writes nothing.
 	}
 	f.add(cmd)
 	f.addSandbox(cmd)
+	f.bench.add(cmd)
 	return cmd
 }
 
 func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
+		return err
+	}
+	measured, err := f.bench.read(f.out)
+	if err != nil {
 		return err
 	}
 	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
@@ -154,6 +160,9 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	refusals := p.Refusals(f.allowUnbootable)
 	r := report.NewPlan(head("plan"), s, p, refusals)
 	r.Flags = append(f.flags(), f.choices()...)
+	if measured != nil {
+		r.Benchmark(measured)
+	}
 	refused := realign.Refusal(refusals)
 	if refused == nil {
 		after, err := s.Result(p)

@@ -29,6 +29,7 @@ type scanFlags struct {
 	version          string
 	boundary         boundary
 	storage          storage
+	bench            benchFile
 	include, exclude []string
 	filesFrom        string
 	isolation        string
@@ -111,6 +112,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	complete(cmd, "output", formats...)
 	boundaryFlag(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	f.storage.add(cmd)
+	f.bench.add(cmd)
 	fs.StringArrayVar(&f.include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
 	fs.StringArrayVar(&f.exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
 	fs.StringVar(&f.filesFrom, "files-from", "", "read more PATHs from `FILE`, or - for standard input")
@@ -145,6 +147,8 @@ func (f *scanFlags) check() (results.FailOn, error) {
 	case f.requireSandbox && f.isolation != string(sandbox.Sandbox):
 		return "", ondisk.In(errUsage, "--require-sandbox and --isolation %s contradict each other; give one of them",
 			f.isolation)
+	case f.bench != "" && (f.output != htmlOutput || f.asJSON):
+		return "", ondisk.In(errUsage, "--bench is for the page; add -o html, or give it to inspect and plan")
 	case f.changed && f.catalog == "":
 		return "", ondisk.In(errUsage, "--changed needs --catalog FILE, which knows the last run")
 	}
@@ -178,7 +182,7 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 		Fragments: f.pieces,
 		Jobs:      f.jobs, Version: f.version, Again: f.again(), Level: sandbox.Level(f.isolation), Args: []string{workerCommand},
 		Catalog: f.catalog, ChangedOnly: f.changed, Fail: fail, AllowUnknown: f.unknown, AllowEmpty: f.empty,
-		KeepRanked: f.script != "", Spare: []string{f.out, f.script, f.ignore, f.filesFrom, f.storage.profiles},
+		KeepRanked: f.script != "", Spare: []string{f.out, f.script, f.ignore, f.filesFrom, f.storage.profiles, string(f.bench)},
 	}
 	if t.Wanted, err = scan.Wanted(f.include, f.exclude); err != nil {
 		return nil, err
@@ -216,6 +220,10 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil {
 		return err
 	}
+	measured, err := f.bench.read(f.out)
+	if err != nil {
+		return err
+	}
 	f.ending.hold("completing the report of what was looked at")
 	defer func() {
 		if closing := t.Close(); closing != nil {
@@ -247,6 +255,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if r == nil {
 		return end(err)
 	}
+	r.Summary.Bench = measured
 	err = end(errors.Join(err, wrapStdout(f.print(format, w, out, r))))
 	if err := errors.Join(err, f.writeScript(r)); err != nil { // one that cannot be written must not cost the other
 		return err

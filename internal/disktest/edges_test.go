@@ -143,14 +143,15 @@ var edges = map[string][]string{
 	"internal/opinion": {"internal/guestfs", "internal/nbd", "internal/qemuimg", "internal/sys"},
 
 	"internal/report": {
-		"internal/advice", "internal/align", "internal/boot", "internal/container", "internal/fragments",
-		"internal/fragments/volumes", "internal/image", "internal/image/ova", "internal/layout", "internal/opinion",
+		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/container",
+		"internal/fragments", "internal/fragments/volumes", "internal/image", "internal/image/ova", "internal/layout",
+		"internal/opinion",
 		"internal/plan", "internal/realign", "internal/table", "internal/verify", "internal/volume",
 		"internal/volume/identify",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
-		"internal/advice", "internal/align", "internal/boot", "internal/layout", "internal/report",
+		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/layout", "internal/report",
 	},
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
 	// Its inspector is the pipe up to the plan, and runs in workers.
@@ -183,7 +184,7 @@ var edges = map[string][]string{
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/align", "internal/bench", "internal/bench/results", "internal/image/store", "internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
+		"internal/align", "internal/bench", "internal/bench/measured", "internal/bench/results", "internal/image/store", "internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
 		"internal/scan",
 		"internal/scan/results", "internal/scan/sandbox", "internal/sys", "internal/trial", "internal/trial/judge",
 		"internal/trial/results",

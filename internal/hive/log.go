@@ -209,11 +209,9 @@ func (l *logFile) add(at int64, head *entryHeader, raw []byte) error {
 		pages += p.hive.Len
 		whole := p.hive.Off%binUnit == 0 && p.hive.Len%binUnit == 0 && p.hive.Len > 0
 		if !whole || p.hive.End() > int64(head.BinsSize) || pages > e.Len {
-			return &ondisk.FormatError{
-				What: fmt.Sprintf("entry %d of a registry log", head.Sequence), Off: at + entryHeaderSize + i*referenceSize,
-				Field: fmt.Sprintf("page %d", i), Got: fmt.Sprintf("%d bytes at %#x", ref.Size, ref.Offset),
-				Want: fmt.Sprintf("whole pages within %d bytes of hive bins and the entry", head.BinsSize),
-			}
+			return ondisk.Field(fmt.Sprintf("entry %d of a registry log", head.Sequence), fmt.Sprintf("page %d", i),
+				at+entryHeaderSize+i*referenceSize, fmt.Sprintf("%d bytes at %#x", ref.Size, ref.Offset),
+				fmt.Sprintf("whole pages within %d bytes of hive bins and the entry", head.BinsSize))
 		}
 		e.pages = append(e.pages, p)
 	}

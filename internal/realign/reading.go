@@ -45,11 +45,9 @@ func ParseSectorSize(arg string) (int64, error) {
 // agrees refuses an image whose sectors have another size than the user states.
 func (r Reading) agrees(img *image.Image) error {
 	if got := img.Disk.SectorSize(); r.SectorSize != 0 && got != r.SectorSize {
-		return &ondisk.FormatError{
-			What: "image", Field: "sector size", Got: got,
-			Want: fmt.Sprintf("%d, as --sector-size says (only a raw image can be read with another size than its own)",
-				r.SectorSize),
-		}
+		return ondisk.Field("image", "sector size", 0, got,
+			fmt.Sprintf("%d, as --sector-size says (only a raw image can be read with another size than its own)",
+				r.SectorSize))
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ func (t *Text) Plan(r *Plan) {
 		return
 	}
 	t.changes(r.Changes)
+	t.measured(r.Measured)
 	t.references(r.References)
 	t.findings(r.Findings)
 	if r.Moved == 0 && len(r.Patches) == 0 {
@@ -99,7 +100,7 @@ func (t *Text) summary(c Changes) {
 	if len(c.Patches) == 1 {
 		are = "is"
 	}
-	t.para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, units.Counted(len(c.Patches), "small field"), bytes, are,
+	t.para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, counted(len(c.Patches), "small field"), bytes, are,
 		size)
 }
 
@@ -251,7 +252,7 @@ func movedText(n int) string {
 	if n == 0 {
 		return "a copy with nothing moved"
 	}
-	return units.Counted(n, "partition") + " moved"
+	return counted(n, "partition") + " moved"
 }
 
 // Verify prints whether a copy is right.

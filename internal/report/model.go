@@ -185,8 +185,9 @@ type Inspect struct {
 	Disk
 	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
 	Advice   advice.Advice   `json:"advice"`
-	Costs    *Costs          `json:"-"` // on the storage that the user has named
-	Flags    []string        `json:"-"` // of the command line, for those that come next
+	Costs    *Costs          `json:"-"`                  // on the storage that the user has named
+	Measured *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
+	Flags    []string        `json:"-"`                  // of the command line, for those that come next
 	Error    *Error          `json:"error,omitempty"`
 	ExitCode int             `json:"exit_code"`
 }
@@ -220,7 +221,8 @@ type Plan struct {
 	Refusals   []align.Finding `json:"refusals"`
 	Result     *Disk           `json:"result,omitempty"`
 	Before     *Disk           `json:"-"`
-	Flags      []string        `json:"-"` // of the command line that would carry the plan out
+	Measured   *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
+	Flags      []string        `json:"-"`                  // of the command line that would carry the plan out
 	Error      *Error          `json:"error,omitempty"`
 	ExitCode   int             `json:"exit_code"`
 }

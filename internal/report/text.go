@@ -122,6 +122,7 @@ func (t *Text) Inspect(r *Inspect) {
 	}
 	t.impacts(r.Partitions)
 	t.fragmentation(r.Disk)
+	t.measured(r.Measured)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
 	if r.Verdict.Off() && r.Advice.Action != advice.Repair {

@@ -119,17 +119,26 @@ func openToAll(dir string) bool {
 	return false
 }
 
-// dial connects to a server by its URI, nbd+unix:///?socket=PATH.
-func dial(ctx context.Context, uri string) (*os.File, error) {
+// socketOf returns the path in the URI of a server, nbd+unix:///?socket=PATH.
+func socketOf(uri string) (string, error) {
 	u, err := url.Parse(uri)
+	if err != nil {
+		return "", err
+	}
+	if u.Scheme != "nbd+unix" || u.Query().Get("socket") == "" {
+		return "", ondisk.In(ondisk.ErrUnsupported, "%q is not the URI of an NBD server on a Unix socket", uri)
+	}
+	return u.Query().Get("socket"), nil
+}
+
+// dial connects to a server by its URI.
+func dial(ctx context.Context, uri string) (*os.File, error) {
+	socket, err := socketOf(uri)
 	if err != nil {
 		return nil, err
 	}
-	if u.Scheme != "nbd+unix" || u.Query().Get("socket") == "" {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%q is not the URI of an NBD server on a Unix socket", uri)
-	}
 	d := net.Dialer{Timeout: dialLimit}
-	c, err := d.DialContext(ctx, "unix", u.Query().Get("socket"))
+	c, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, err
 	}

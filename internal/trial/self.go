@@ -9,8 +9,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -224,11 +226,25 @@ func (s *Server) Close() error {
 			_ = s.cmd.Process.Kill()
 			<-s.done
 		}
+		removeSocket(s.URI)
 	})
 	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
 		return fmt.Errorf("trueup serve ended with %v: %.1000s", s.cmd.ProcessState, &s.said)
 	}
 	return nil
+}
+
+// removeSocket removes what a server that was killed has left: its socket and the folder of that. The address is the
+// server's word, so nothing is removed but what trueup serve makes.
+func removeSocket(uri string) {
+	socket, err := socketOf(uri)
+	folder := filepath.Dir(socket)
+	ours := filepath.Dir(folder) == filepath.Clean(os.TempDir()) && strings.HasPrefix(filepath.Base(folder), "trueup-nbd-")
+	if err != nil || !ours {
+		return
+	}
+	_ = os.Remove(socket) // there is none after an end in order
+	_ = os.Remove(folder)
 }
 
 // Pair is a trial: a machine that starts the disk as it is, and then the aligned one.

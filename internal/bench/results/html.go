@@ -118,7 +118,7 @@ func (b *Bench) sections() (out []section) {
 			out = append(out, s)
 		}
 	}
-	jobs := func(l measured.Load) string { return counted(l.Jobs, "job") }
+	jobs := func(l measured.Load) string { return units.Counted(l.Jobs, "job") }
 	size := func(l measured.Load) string { return units.Format(l.Size) }
 	varied := b.variedSize()
 	of("jobs", "Random I/O of "+units.Format(varied)+", by the number of jobs", perSecond,

@@ -112,7 +112,7 @@ func (b *Bench) facts() []fact {
 	out = append(out,
 		fact{"Measured", b.Date.Format("2006-01-02 15:04 MST") + " on " + report.Safe(b.Kernel)},
 		fact{"How", fmt.Sprintf("%s on %s, %s over %s, %s of %s s for each point", report.Safe(b.Tool), target, how,
-			units.Format(b.Size), counted(b.Rounds(), "round"), strconv.FormatFloat(b.Seconds, 'f', -1, 64))},
+			units.Format(b.Size), units.Counted(b.Rounds(), "round"), strconv.FormatFloat(b.Seconds, 'f', -1, 64))},
 	)
 	for _, n := range b.Notes {
 		out = append(out, fact{"Note", report.SafeMessage(n)})
@@ -136,7 +136,7 @@ func (b *Bench) legend() []string {
 	}
 	switch n := b.Rounds(); {
 	case n < measured.Fewest:
-		out = append(out, fmt.Sprintf("%s cannot show a difference; --rounds %d or more can.", counted(n, "round"), measured.Fewest))
+		out = append(out, fmt.Sprintf("%s cannot show a difference; --rounds %d or more can.", units.Counted(n, "round"), measured.Fewest))
 	case n < 5:
 		out = append(out, fmt.Sprintf("By chance alone, %d rounds of equal storage do not overlap in one of %d comparisons; "+
 			"--rounds 5 makes that one of 126.", n, map[int]int{3: 10, 4: 35}[n]))
@@ -201,13 +201,6 @@ func latency(ns int64) string {
 		return strconv.FormatFloat(float64(ns)/1e6, 'g', 3, 64) + " ms"
 	}
 	return strconv.FormatFloat(float64(ns)/1e3, 'f', 0, 64) + " us"
-}
-
-func counted(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 func para(t *report.Text, s string) {

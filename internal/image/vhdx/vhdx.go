@@ -111,10 +111,8 @@ func load(f driver.File, cache int64) (*image, error) {
 // readBATSize checks the size of the BAT against that of the disk.
 func (x *image) readBATSize() error {
 	if need := 8 * x.meta.entries(); need > x.bat.Len {
-		return &ondisk.FormatError{
-			What: "vhdx region table", Off: x.bat.Off, Field: "length of the BAT", Got: x.bat.Len,
-			Want: fmt.Sprintf("at least %d bytes for the %d entries of a disk of %d bytes", need, x.meta.entries(), x.meta.size),
-		}
+		return ondisk.Field("vhdx region table", "length of the BAT", x.bat.Off, x.bat.Len,
+			fmt.Sprintf("at least %d bytes for the %d entries of a disk of %d bytes", need, x.meta.entries(), x.meta.size))
 	}
 	return nil
 }

@@ -79,11 +79,9 @@ func (x *seExtent) tableAt(entry uint64, at int64) (int64, error) {
 		end = min(end, x.grains0)
 	}
 	if entry>>32 != seGTAllocated || loc > end-seTableBytes || gd.Overlaps(disk.Range{Off: loc, Len: seTableBytes}) {
-		return 0, &ondisk.FormatError{
-			What: "vmdk grain directory", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry),
-			Want: fmt.Sprintf("0, or 0x10000000 and the number of a grain table that ends before byte %d and outside "+
-				"of the directory", end),
-		}
+		return 0, ondisk.Field("vmdk grain directory", "entry", at, fmt.Sprintf("%#x", entry),
+			fmt.Sprintf("0, or 0x10000000 and the number of a grain table that ends before byte %d and outside "+
+				"of the directory", end))
 	}
 	return loc, nil
 }
@@ -102,11 +100,9 @@ func (x *seExtent) place(entry uint64, at int64) (off int64, stored bool, err er
 			return x.grains0 + ondisk.I64(n)*seGrainBytes, true, nil
 		}
 	}
-	return 0, false, &ondisk.FormatError{
-		What: "vmdk grain table", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry),
-		Want: fmt.Sprintf("0, a mark of zeros (0x1… or 0x2…), or 0x3… and a grain inside the file of %d bytes",
-			x.file.Size()),
-	}
+	return 0, false, ondisk.Field("vmdk grain table", "entry", at, fmt.Sprintf("%#x", entry),
+		fmt.Sprintf("0, a mark of zeros (0x1… or 0x2…), or 0x3… and a grain inside the file of %d bytes",
+			x.file.Size()))
 }
 
 // join makes one run of the entries that continue the first. at is the byte offset of the first entry.

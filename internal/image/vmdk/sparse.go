@@ -229,11 +229,9 @@ func (x *sparse) tableAt(sector uint32, at int64) (int64, int64, error) {
 	loc := int64(sector) * units.SectorSize
 	gd := disk.Range{Off: x.gd, Len: x.h.gdBytes()}
 	if loc > x.file.Size()-x.h.gtBytes() || gd.Overlaps(disk.Range{Off: loc, Len: x.h.gtBytes()}) {
-		return 0, 0, &ondisk.FormatError{
-			What: "vmdk grain directory", Off: at, Field: "entry", Got: sector,
-			Want: fmt.Sprintf("0, or the sector of a grain table inside the file of %d bytes and outside the directory",
-				x.file.Size()),
-		}
+		return 0, 0, ondisk.Field("vmdk grain directory", "entry", at, sector,
+			fmt.Sprintf("0, or the sector of a grain table inside the file of %d bytes and outside the directory",
+				x.file.Size()))
 	}
 	return loc, 0, nil
 }

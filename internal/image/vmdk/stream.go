@@ -199,10 +199,8 @@ func (s *stream) readTables() error {
 			continue
 		}
 		if uint64(sector)+gtBytes/uint64(units.SectorSize) > s.h.OverHead {
-			return &ondisk.FormatError{
-				What: "vmdk grain directory", Off: ondisk.I64(s.h.GDOffset)*units.SectorSize + 4*i, Field: "entry", Got: sector,
-				Want: fmt.Sprintf("0, or the sector of a grain table in front of the first grain at sector %d", s.h.OverHead),
-			}
+			return ondisk.Field("vmdk grain directory", "entry", ondisk.I64(s.h.GDOffset)*units.SectorSize+4*i, sector,
+				fmt.Sprintf("0, or the sector of a grain table in front of the first grain at sector %d", s.h.OverHead))
 		}
 		if err := s.skipTo(uint64(sector), "a grain table"); err != nil {
 			return err

@@ -55,6 +55,7 @@ func newPage(s *Summary, images []*Image, policy string) htmlReport {
 		Notes: newHTMLNotes(s),
 		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images), Version: safe(s.Version),
 	}
+	p.Lead = append(p.Lead, htmlMeasured(s.Bench, images)...)
 	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, i := range images {
 		kinds[kindOf(i)]++

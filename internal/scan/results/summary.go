@@ -2,6 +2,7 @@ package results
 
 import (
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -50,6 +51,8 @@ type Summary struct {
 	FailOn          string    `json:"fail_on"`
 	Worst           string    `json:"worst,omitempty"` // the path of the image that decided the exit code
 	ExitCode        int       `json:"exit_code"`
+	// Bench is a benchmark of the storage, for the page; nil for none.
+	Bench *measured.Result `json:"-"`
 }
 
 // Unreadable is a place that could not be looked at.

@@ -27,16 +27,11 @@ func DecodePPM(b []byte) (*image.NRGBA, error) {
 		head, rest = append(head, int(n)), rest[end+1:]
 	}
 	if len(head) < 3 || head[2] != 255 {
-		return nil, &ondisk.FormatError{
-			What: "PPM picture", Field: "header", Got: b[:min(len(b), 16)],
-			Want: "P6, width, height, 255",
-		}
+		return nil, ondisk.Field("PPM picture", "header", 0, b[:min(len(b), 16)], "P6, width, height, 255")
 	}
 	width, height := head[0], head[1]
 	if pixels := int64(width) * int64(height); pixels == 0 || pixels > MaxPixels || int64(len(rest)) != 3*pixels {
-		return nil, &ondisk.FormatError{
-			What: "PPM picture", Field: "length", Got: len(rest), Want: "3 bytes for each pixel, and 4 Mi pixels at most",
-		}
+		return nil, ondisk.Field("PPM picture", "length", 0, len(rest), "3 bytes for each pixel, and 4 Mi pixels at most")
 	}
 	p := image.NewNRGBA(image.Rect(0, 0, width, height))
 	for i := range width * height {

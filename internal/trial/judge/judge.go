@@ -54,6 +54,7 @@ type Judgement struct {
 	Verdict     Verdict
 	Reason      string
 	Differences []Difference
+	Slow        bool     // the emulation was, for timers of the guest
 	Tolerated   []string // what differs and says nothing of a guest
 }
 
@@ -84,12 +85,16 @@ func Compare(before, after *film.Film) Judgement {
 	return j
 }
 
-// machineFailed judges nothing where QEMU or the server of the disk failed: that is no act of the guest.
+// machineFailed judges nothing where QEMU or the server of the disk failed, or the emulation: that is no act of the guest.
 func machineFailed(b, a *side) (Judgement, bool) {
 	for _, s := range []struct {
-		run  string
-		film *film.Film
-	}{{"source", b.film}, {"aligned view", a.film}} {
+		run string
+		*side
+	}{{"source", b}, {"aligned view", a}} {
+		if s.slow != "" {
+			reason := fmt.Sprintf("the emulation was too slow for timers in the run on the %s: %s", s.run, quoted(s.slow))
+			return Judgement{Verdict: Unclear, Reason: reason, Slow: true}, true
+		}
 		switch s.film.Ended {
 		case film.Broken, film.DiskFailed, film.DiskFull:
 			reason := fmt.Sprintf("the run on the %s ended with a failure of its machine (%s)", s.run, s.film.Ended)

@@ -43,6 +43,11 @@ func cut(f *film.Film) *film.Film {
 	return f
 }
 
+func emulated(f *film.Film) *film.Film {
+	f.Accel = "tcg"
+	return f
+}
+
 func ended(f *film.Film, end film.End) *film.Film {
 	f.Settled, f.Ended = false, end
 	return f
@@ -86,6 +91,12 @@ var compared = []struct {
 		after: shown("[    0.100000] a\n[    0.110000] ..MP-BIOS bug: 8254 timer not connected to IO-APIC\n" +
 			"[    0.120000] ...trying to set up timer (IRQ0) through the 8259A ...\n[    0.130000] ..... (found apic 0 pin 2) ...\n" +
 			"[    0.140000] ....... works.\n[    0.150000] TSC found unstable after boot, most likely due to broken BIOS.\nlogin:"), want: Same,
+	}, {
+		name: "an emulation that is too slow", before: emulated(said(kernelLog)), want: Unclear, says: "too slow for timers",
+		after: emulated(said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug\n" + kernelLog)),
+	}, {
+		name: "the same panic of a processor that is not emulated", before: said(kernelLog), want: Differs, says: "IO-APIC",
+		after: said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug\n"),
 	}, {
 		name: "a timer that fails", before: shown("[    0.100000] a\nlogin:"),
 		after: shown("[    0.100000] a\n[    0.140000] ....... failed :(.\nlogin:"), want: Differs,

@@ -51,6 +51,10 @@ var failed = []string{
 	"Not a LILO", "EBDA too big", "Map file write", "Invalid hexadecimal",
 }
 
+// tooSlow is a panic of Linux where the host of an emulation has too much else to do: it counts ticks of a timer for a
+// while of the processor. Source: Linux arch/x86/kernel/apic/io_apic.c, check_timer.
+const tooSlow = "IO-APIC + timer doesn't work"
+
 // failedLine are failures that are known by the whole line, since their words stand in other texts too.
 var failedLine = regexp.MustCompile(`^(GRUB )?(loading[ ,.a-z0-9]*)?Error \d+\b|^L( [0-9A-F]{2}){2,}|^L(I[?-]?)?$|^grub>|^Read error$|` +
 	`^(GRUB|GRUB loading) *(error:|Read Error|Geom Error)`)

@@ -21,6 +21,7 @@ type side struct {
 	failures map[string]bool // that it showed at any time
 	since    time.Duration   // screen and serial port have been as they are in the end
 	steady   bool            // it stayed so, or the run ended by itself
+	slow     string          // a failure of a machine that is emulated too slowly
 	evidence bool            // something was shown that is not the firmware's
 }
 
@@ -59,6 +60,9 @@ func (s *side) note(all []line) {
 	for _, l := range all {
 		if text, _ := failure(l.norm); text != "" {
 			s.failures[text] = true
+		}
+		if s.film.Accel == "tcg" && strings.Contains(l.norm, tooSlow) {
+			s.slow = l.shown
 		}
 	}
 }

@@ -123,7 +123,7 @@ func nothing(d Difference, s string) string {
 func (r *Boot) pageFacts() []fact {
 	m := r.Machine
 	out := []fact{{"Source", report.SafeMessage(r.Source)}, {
-		"Machine", fmt.Sprintf("%s, disk on %s, %s of memory, %d s at most for a run", strings.ToUpper(report.Safe(m.Firmware)),
+		"Machine", fmt.Sprintf("%s, disk on %s, %s of memory, %d\u00a0s at most for a run", strings.ToUpper(report.Safe(m.Firmware)),
 			report.Safe(m.Bus), units.Format(m.Memory), m.Seconds),
 	}}
 	if r.After == nil {

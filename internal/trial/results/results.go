@@ -30,6 +30,8 @@ type Boot struct {
 	Before      *Run          `json:"before"` // of the source as it is
 	After       *Run          `json:"after"`  // of the aligned view; nil: nothing has to move
 	ExitCode    int           `json:"exit_code"`
+
+	slow bool // the emulation was, for timers of the guest
 }
 
 // Machine is what both runs had.
@@ -99,7 +101,7 @@ func New(h report.Head, source string, m Machine, moved int, before, after *film
 		r.After = newRun("aligned", after)
 	}
 	j := judge.Compare(before, after)
-	r.Verdict, r.Reason = j.Verdict, j.Reason
+	r.Verdict, r.Reason, r.slow = j.Verdict, j.Reason, j.Slow
 	if after == nil {
 		r.Reason = "nothing has to move, so the source was started once: " + j.Reason
 	}
@@ -153,10 +155,13 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// Remedy returns what may let runs be judged that were not, empty if a flag would not. Flags have prefix in front.
+// Remedy returns what may let runs be judged that were not, empty if nothing is known that would. Flags have prefix in front.
 func (r *Boot) Remedy(prefix string) string {
 	if r.Verdict != judge.Unclear {
 		return ""
+	}
+	if r.slow {
+		return "try again when this machine has less to do"
 	}
 	remedy := "let its screen rest longer with --" + prefix + "settle N"
 	for _, run := range r.Runs() {

@@ -130,6 +130,8 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	require.Contains(t, shown(all["unclear"]), "\nGive the guest more time with --seconds N.\n")
 	all["unclear"].Before.Ended = film.Settled
 	require.Contains(t, shown(all["unclear"]), "\nLet its screen rest longer with --settle N.\n")
+	slow := film.Film{Accel: "tcg", Ended: film.Settled, Serial: "Kernel panic - not syncing: IO-APIC + timer doesn't work!"}
+	require.Contains(t, shown(of(&slow, &slow)), "\nTry again when this machine has less to do.\n")
 	require.Contains(t, shown(all["serial"]), "The serial port ends with:\n")
 	all["differs"].Differences = make([]Difference, judge.MaxDifferences-1)
 	require.Contains(t, shown(all["differs"]), "  and 27 more differences\n")
