@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,10 +44,15 @@ func deviceName(i, partition int) string { return fmt.Sprintf("sd%c%d", 'a'+i, p
 
 // reading is what an appliance does with disks that it must not change.
 type reading struct {
-	command        string // of the shell, which starts guestfish
-	drives, script string
-	disks          int
+	command string // of the shell, which starts guestfish
+	drives  string
+	script  string // what is done before volumes are read; it prints blocks from "begin" to "end NAME KIND"
+	disks   int
+	reads   []volumeToRead
 }
+
+// volumeToRead is a device of the appliance and the kind that it is mounted as. An empty one lets mount find it.
+type volumeToRead struct{ device, kind string }
 
 // volumeRead is what the appliance found in a volume: the kind of its file system, and lines of sha256sum, sorted.
 type volumeRead struct {
@@ -63,39 +70,86 @@ func (r *reading) add(path, format string, sector int64) (device string) {
 	return "/dev/disk/guestfs/" + label
 }
 
-// read has all files of a volume read. An empty kind lets mount find it. One shell does it, which takes a third of what
-// commands of guestfish for each step take. A step that fails does not end the run: the volume is missing then.
-func (r *reading) read(device, kind string) {
-	options := "-r"
-	if kind != "" {
-		options += " -t " + kind
+// read has all files of a volume read.
+func (r *reading) read(device, kind string) { r.reads = append(r.reads, volumeToRead{device, kind}) }
+
+// What is printed before the volumes and before their sums, and at the end if every file could be read.
+const (
+	volumesBegin = "the volumes"
+	sumsBegin    = "the sums"
+	sumsEnd      = "all were read"
+)
+
+// readAll returns a command that mounts all volumes beside each other, and has one program read them all. To start
+// programs takes most of the time in emulation. A volume that cannot be mounted does not end the run. The script is a
+// file, since guestfish bounds the length of a line.
+func (r *reading) readAll(t *testing.T) string {
+	t.Helper()
+	script := "echo " + volumesBegin + "\nmkdir /tmp/v; cd /tmp/v\n" +
+		`m() { mkdir $1 && mount -r $3 $2 $1 2>&1 && mounted="$mounted $2"; }` + "\n"
+	for i, v := range r.reads {
+		script += fmt.Sprintf("m %d %s", i, v.device)
+		if v.kind != "" {
+			script += " -t" + v.kind
+		}
+		script += "\n"
 	}
-	r.script += fmt.Sprintf("-debug sh \"mount %s %s /sysroot && cd /sysroot && echo begin && "+
-		"find . -type f -exec sha256sum {} + && echo end %[2]s $(blkid -c /dev/null -o value -s TYPE %[2]s); "+
-		"cd / && umount /sysroot\"\n", options, device)
+	script += "blkid -c /dev/null -s TYPE $mounted\necho " + sumsBegin + "\n" +
+		"find . -type f -exec sha256sum {} + && echo " + sumsEnd + "\ncd / && umount /tmp/v/*\nexit 0\n"
+	path := filepath.Join(t.TempDir(), "read-all")
+	require.NoError(t, os.WriteFile(path, []byte(script), 0o600))
+	return fmt.Sprintf("debug-upload %q /tmp/read-all 0755\ndebug sh \"sh /tmp/read-all\"\n", path)
 }
 
-// run starts the appliance and returns what it found, by device.
+// run starts the appliance and returns what it found, by device. A volume that was not mounted is missing.
 func (r *reading) run(t *testing.T) map[string]volumeRead {
 	t.Helper()
-	volumes := map[string]volumeRead{}
-	var sums []string
-	out := startGuestfish(t, r.command, r.drives+"run\n"+r.script)
-	for line := range strings.Lines(out) {
+	out := startGuestfish(t, r.command, r.drives+"run\n"+r.script+r.readAll(t))
+	blocks, rest, found := strings.Cut(out, volumesBegin+"\n")
+	require.True(t, found, out)
+	kinds, sums, found := strings.Cut(rest, sumsBegin+"\n")
+	require.True(t, found, out)
+	sums, found = strings.CutSuffix(strings.TrimRight(sums, "\n"), "\n"+sumsEnd)
+	require.True(t, found, out)
+	t.Log(kinds) // and why others were not mounted
+	volumes := readBlocks(blocks)
+	for _, m := range regexp.MustCompile(`(?m)^(.+): TYPE="(.+)"`).FindAllStringSubmatch(kinds, -1) {
+		volumes[m[1]] = volumeRead{kind: m[2]}
+	}
+	for line := range strings.SplitSeq(sums, "\n") {
+		sum, path, _ := strings.Cut(line, "  ./")
+		number, name, _ := strings.Cut(path, "/")
+		n, err := strconv.Atoi(number)
+		require.NoError(t, err, line)
+		device := r.reads[n].device
+		v := volumes[device]
+		v.sums = append(v.sums, sum+"  ./"+name)
+		volumes[device] = v
+	}
+	for _, v := range volumes {
+		slices.Sort(v.sums)
+	}
+	return volumes
+}
+
+// readBlocks returns the lines of each block of the script.
+func readBlocks(text string) map[string]volumeRead {
+	blocks := map[string]volumeRead{}
+	var lines []string
+	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		end, found := strings.CutPrefix(line, "end ")
 		switch {
 		case line == "begin":
-			sums = nil
+			lines = nil
 		case found:
-			device, kind, _ := strings.Cut(end, " ")
-			slices.Sort(sums)
-			volumes[device] = volumeRead{kind, sums}
+			name, kind, _ := strings.Cut(end, " ")
+			blocks[name] = volumeRead{kind, lines}
 		case line != "":
-			sums = append(sums, line)
+			lines = append(lines, line)
 		}
 	}
-	return volumes
+	return blocks
 }
 
 // startGuestfish starts the appliance by a command of the shell, and returns what the script printed.
