@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -104,7 +105,8 @@ func (m *moveFlags) withArguments() (out []string) {
 type planFlags struct {
 	*common
 	moveFlags
-	bench benchFile
+	bench    benchFile
+	estimate bool
 }
 
 func newPlan(c *common) *cobra.Command {
@@ -113,8 +115,8 @@ func newPlan(c *common) *cobra.Command {
 		Use:   "plan IMAGE",
 		Short: "Show what align would do, and write nothing",
 		Long: `Shows what align would do: the partitions that move, every byte that changes with old value, new value
-and reason, the growth of the disk, every stored position of a partition and its new value, refusals, and an
-inspection of the result. Writes nothing.
+and reason, the growth of the disk, every stored position of a partition and its new value, refusals, an inspection of
+the result, and what a copy reads, writes and needs. Writes nothing.
 
 ` + moveHelp + `
 
@@ -123,16 +125,17 @@ inspection of the result. Writes nothing.
   trueup plan --boundary 1M --partition 2 data.vmdk`,
 		Args: arguments("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runPlan(cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
+			return runPlan(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
 		},
 	}
 	f.add(cmd)
 	f.addSandbox(cmd)
 	f.bench.add(cmd)
+	cmd.Flags().BoolVar(&f.estimate, "estimate", false, "read some of IMAGE to estimate how long a copy takes")
 	return cmd
 }
 
-func runPlan(out, errOut io.Writer, f planFlags, path string) error {
+func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path string) error {
 	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
 		return err
 	}
@@ -170,6 +173,11 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		r.Inspected(after, p)
+		cost, err := s.Cost(ctx, p, f.estimate)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		r.Cost = new(report.Cost(cost))
 	} else {
 		refused = malformed{fmt.Errorf("%s: %w", path, refused), true}
 		_, r.ExitCode = classify(refused)

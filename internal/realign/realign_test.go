@@ -254,7 +254,7 @@ func TestCopy(t *testing.T) {
 	p, err := s.Plan(Goal{Copy: true})
 	require.NoError(t, err)
 	require.Empty(t, p.Moves)
-	dest := filepath.Join(dir, "copy.qcow2")
+	dest := filepath.Join(dir, "copy.img")
 	_, err = (&Job{Dest: dest, Format: "qcow2", Full: true, Jobs: 2}).Write(t.Context(), s, p)
 	require.NoError(t, err)
 	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, dest)
@@ -350,6 +350,45 @@ func TestFull(t *testing.T) {
 }
 
 // What does not fit is refused before the first byte; a compressed copy is tried with a warning.
+// What a plan says that a copy costs is what qemu-img finds in the source, and no less than what the copy writes.
+func TestCost(t *testing.T) {
+	dir := t.TempDir()
+	path := oldLinux(t, dir)
+	var runs []struct {
+		Length int64
+		Zero   bool
+	}
+	qemu := disktest.Run(t, "qemu-img", "map", "-f", "raw", "--output=json", path)
+	require.NoError(t, json.Unmarshal([]byte(qemu), &runs))
+	var data int64
+	for _, r := range runs {
+		if !r.Zero {
+			data += r.Length
+		}
+	}
+	s := open(t, path)
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	plain, err := s.Cost(t.Context(), p, false)
+	require.NoError(t, err)
+	require.InEpsilon(t, 2*data, plain.Read, 0.01, "holes of less than a chunk may count as data")
+	require.Equal(t, plain.Write+plain.Write/100, plain.Need)
+	require.Zero(t, plain.Rate)
+	measured, err := s.Cost(t.Context(), p, true)
+	require.NoError(t, err)
+	require.Positive(t, measured.Rate)
+	require.InDelta(t, float64(plain.Read+2*plain.Write)/float64(measured.Rate), measured.Took, 0.01*measured.Took)
+	j := Job{Dest: filepath.Join(dir, "copy.img"), Full: true, Jobs: 2}
+	w, err := j.Write(t.Context(), s, p)
+	require.NoError(t, err)
+	require.LessOrEqual(t, w.Copied, plain.Write+2<<20, "chunks of the target are larger than a cluster")
+	require.Greater(t, 2*w.Copied, plain.Write)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Cost(ended, p, true)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
 func TestRoom(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	small := t.TempDir()

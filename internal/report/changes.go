@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,8 +41,24 @@ func (t *Text) Plan(r *Plan) {
 		t.partitions(*r.Result)
 		t.insides(*r.Result)
 	}
+	t.copyCost(r.Cost)
 	t.printf("\nThis was a dry run, nothing was written.\n")
 	t.next("To do it:   ", AlignCommand(r.Image.Path, r.Image.Format, r.Flags))
+}
+
+// copyCost prints what a copy will read and write.
+func (t *Text) copyCost(c *Cost) {
+	if c == nil {
+		return
+	}
+	t.printf("\n")
+	time := ""
+	if c.Rate != 0 {
+		time = fmt.Sprintf(" That takes about %s if DEST is as fast as SOURCE, of which %s/s were read.", Seconds(c.Took),
+			units.Format(c.Rate))
+	}
+	t.para(0, "A copy reads %s, once to copy and once to compare, writes at most %s and reads that back. It needs %s where "+
+		"DEST goes.%s", units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), time)
 }
 
 func flags(fs []string) string {
@@ -222,6 +239,9 @@ func (t *Text) Align(r *Align) {
 		t.patches(r.Patches)
 	}
 	t.opinions(r.SecondOpinion)
+	if words, command := useOf(r.Format, r.Subformat, r.Dest); command != "" {
+		t.next(words, command)
+	}
 	if r.Source != "-" { // what came through a pipe is gone
 		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
 	}
@@ -232,9 +252,41 @@ var verifiedText = map[string]string{
 	"structure": "structures compared (--verify full compares every byte)",
 }
 
-// workText returns the amount of data copied and the time it took.
+// useOf returns what to do with a result, as words and a command. VM and what else is in capitals is for the user to
+// fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, vmkfstools -i of vSphere, which reads the hosted types of
+// VMDK, and govc import.vmdk, which reads streamOptimized.
+func useOf(format, subformat, dest string) (words, command string) {
+	name := ShellQuote(dest)
+	switch {
+	case dest == "-":
+		return "", ""
+	case format == "raw" || format == "qcow2":
+		name = ShellQuote(strings.ReplaceAll(dest, ",", ",,")) // as virt-xml escapes commas
+		if !path.IsAbs(dest) {
+			name = `"$PWD"/` + name
+		}
+		return "To use it with libvirt:   ",
+			"virt-xml VM --edit target=TARGET --disk path=" + name + ",driver.type=" + format
+	case strings.HasPrefix(format, "vhd"):
+		return "To use it with Hyper-V:   ",
+			"Set-VMHardDiskDrive VM -ControllerType TYPE -ControllerNumber N -ControllerLocation N -Path " + name
+	case subformat == "vmfs":
+		return "To use it with vSphere, copy its two files to the datastore:   ",
+			"govc vm.disk.attach -vm VM -ds DATASTORE -disk VM/" + ShellQuote(path.Base(dest))
+	case subformat == "streamOptimized":
+		return "To use it with vSphere:   ", "govc import.vmdk -ds DATASTORE " + name
+	}
+	return "To use it with vSphere:   ", "vmkfstools -d thin -i " + name + " /vmfs/volumes/DATASTORE/VM/" +
+		ShellQuote(path.Base(dest))
+}
+
+// workText returns the amount of data copied, the time it took, and its rate.
 func workText(bytes int64, seconds float64) string {
-	return units.Format(bytes) + " in " + Seconds(seconds)
+	text := units.Format(bytes) + " in " + Seconds(seconds)
+	if seconds >= 1 {
+		text += ", " + units.Format(int64(float64(bytes)/seconds)) + "/s"
+	}
+	return text
 }
 
 // Seconds prints how long something took: in tenths of seconds, or in minutes and hours.

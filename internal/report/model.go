@@ -220,11 +220,21 @@ type Plan struct {
 	Findings   []align.Finding `json:"findings"`
 	Refusals   []align.Finding `json:"refusals"`
 	Result     *Disk           `json:"result,omitempty"`
+	Cost       *Cost           `json:"cost,omitempty"`
 	Before     *Disk           `json:"-"`
 	Measured   *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
 	Flags      []string        `json:"-"`                  // of the command line that would carry the plan out
 	Error      *Error          `json:"error,omitempty"`
 	ExitCode   int             `json:"exit_code"`
+}
+
+// Cost is what a copy will read and write.
+type Cost struct {
+	Read  int64   `json:"read_bytes"`
+	Write int64   `json:"write_bytes"`
+	Need  int64   `json:"space_bytes"`
+	Rate  int64   `json:"bytes_per_second,omitempty"`
+	Took  float64 `json:"duration_seconds,omitempty"`
 }
 
 // Changes is what a plan does to a disk.
