@@ -117,7 +117,7 @@ func (t *Text) summary(c Changes) {
 	if len(c.Patches) == 1 {
 		are = "is"
 	}
-	t.para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, counted(len(c.Patches), "small field"), bytes, are,
+	t.para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, units.Counted(len(c.Patches), "small field"), bytes, are,
 		size)
 }
 
@@ -304,7 +304,7 @@ func movedText(n int) string {
 	if n == 0 {
 		return "a copy with nothing moved"
 	}
-	return counted(n, "partition") + " moved"
+	return units.Counted(n, "partition") + " moved"
 }
 
 // Verify prints whether a copy is right.

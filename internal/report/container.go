@@ -102,7 +102,7 @@ func usageText(u *Usage, size int64, place string) string {
 }
 
 func pieces(u *Usage) string {
-	s := counted(u.Pieces, "piece")
+	s := units.Counted(u.Pieces, "piece")
 	if u.Unordered > 0 {
 		s += fmt.Sprintf(" (%d out of order)", u.Unordered)
 	}

@@ -162,7 +162,7 @@ func (t *Text) packageLine(p Package) {
 	if len(p.Algorithms) > 0 {
 		manifest = "manifest with " + Safe(strings.Join(p.Algorithms, ", "))
 	}
-	t.para(2, "%s: %s package, %s, %s", Safe(p.Path), strings.ToUpper(p.Kind), counted(len(p.Members), "file"), manifest)
+	t.para(2, "%s: %s package, %s, %s", Safe(p.Path), strings.ToUpper(p.Kind), units.Counted(len(p.Members), "file"), manifest)
 }
 
 // PackageAlign prints what the copy of a package has become.
@@ -181,7 +181,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.printf("All disks of %s are aligned already; nothing was written.\n", Safe(r.Source))
 		return
 	}
-	t.para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), counted(len(r.Disks), "disk"), verifiedText[r.Verified],
+	t.para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), units.Counted(len(r.Disks), "disk"), verifiedText[r.Verified],
 		workText(r.Copied, r.Took))
 	for _, d := range r.Disks {
 		t.packageDisk(d)
@@ -222,18 +222,10 @@ func (t *Text) PackageVerify(r *PackageVerify) {
 	}
 }
 
-// counted returns a number and its noun.
-func counted[N int | int64](n N, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // acting returns a number, its noun and its verb.
 func acting(n int, noun, verb string) string {
 	if n == 1 {
 		verb += "s"
 	}
-	return counted(n, noun) + " " + verb
+	return units.Counted(n, noun) + " " + verb
 }
