@@ -220,6 +220,7 @@ func TestHotBootConfiguration(t *testing.T) {
 			{number: 2, kind: "fat32", typ: "c", start: 100_063, sectors: 90_000},
 		}}},
 		partition: 1, hive: "Boot/BCD", logs: []string{".LOG"}, by: []string{"regipy"}, want: 4,
-		export: func(t testing.TB, hive string) string { return exportHive(t, hive, `\`) }, text: bcdText, exports: exports{},
+		export: func(t testing.TB, hive string) string { t.Helper(); return exportHive(t, hive, `\`) }, text: bcdText,
+		exports: exports{},
 	}.run(t)
 }

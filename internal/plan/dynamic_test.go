@@ -301,12 +301,12 @@ func TestAPartitionInFrontOfTheVolumes(t *testing.T) {
 	require.ErrorContains(t, err, "partition 2 ends over the database")
 }
 
-// dynamicGPT has volumes in one partition from LBA 63 on, the database in the next, and others.
-func dynamicGPT(sectors, database int64, others ...tableforge.GPTEntry) forge.Bytes {
-	const first = 63
+// dynamicGPT has volumes in one partition from LBA 63 on, the database at LBA 8192 in the next, and others.
+func dynamicGPT(sectors int64, others ...tableforge.GPTEntry) forge.Bytes {
+	const first, database = 63, 8192
 	f := tableforge.NewGPT(512, dynamicSectors, 128, append([]tableforge.GPTEntry{
-		{First: uint64(first), Last: uint64(first + sectors - 1)},
-		{First: uint64(database), Last: uint64(database + 2047)},
+		{First: first, Last: uint64(first + sectors - 1)},
+		{First: database, Last: database + 2047},
 	}, others...)...)
 	data := []byte{0xa0, 0x60, 0x9b, 0xaf, 0x31, 0x14, 0x62, 0x4f, 0xbc, 0x68, 0x33, 0x11, 0x71, 0x4a, 0x69, 0xad}
 	metadata := []byte{0xaa, 0xc8, 0x08, 0x58, 0x8f, 0x7e, 0xe0, 0x42, 0x85, 0xd2, 0xe1, 0xe9, 0x04, 0x34, 0xcf, 0xb3}
@@ -328,17 +328,17 @@ func dynamicGPT(sectors, database int64, others ...tableforge.GPTEntry) forge.By
 func TestDatabaseInAPartition(t *testing.T) {
 	t.Parallel()
 	goal := align.Goal{Must: 65536, Want: 65536, Dynamic: true}
-	p := planDynamic(t, dynamicGPT(4000, 8192), goal)
+	p := planDynamic(t, dynamicGPT(4000), goal)
 	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * 512, To: 128 * 512, Len: 4000 * 512}}, p.Moves)
-	p.Grow(read(t, memory(dynamicGPT(4000, 8192))), 2*dynamicSectors*512)
+	p.Grow(read(t, memory(dynamicGPT(4000))), 2*dynamicSectors*512)
 	require.Empty(t, p.Refusals(false))
-	f := dynamicGPT(8192-63, 8192)
+	f := dynamicGPT(8192 - 63)
 	p = planDynamic(t, f, goal)
 	require.Len(t, p.Refusals(false), 1)
 	require.Equal(t, "ldm-room", p.Refusals(false)[0].Code)
 	require.Equal(t, 2, p.Refusals(false)[0].Partition)
 	goal.Leave = map[int]string{3: "it boots"}
-	p = planDynamic(t, dynamicGPT(4000, 8192, tableforge.GPTEntry{First: 4063, Last: 8191}), goal)
+	p = planDynamic(t, dynamicGPT(4000, tableforge.GPTEntry{First: 4063, Last: 8191}), goal)
 	require.Len(t, p.Refusals(false), 1)
 	require.Equal(t, "boot-partition", p.Refusals(false)[0].Code)
 	require.Equal(t, 3, p.Refusals(false)[0].Partition)

@@ -84,7 +84,7 @@ func fragmentFacts(i *Image) (out []fact) {
 			s := fmt.Sprintf("%s: %d of %s in pieces, with %.1f %% of the data", where, f.Files.Fragmented,
 				units.Counted(f.Files.Number, "file"), f.Files.Share())
 			if f.Free != nil {
-				s += fmt.Sprintf(", free space in %s", units.Counted(f.Free.Pieces, "piece"))
+				s += ", free space in " + units.Counted(f.Free.Pieces, "piece")
 			}
 			texts = append(texts, s)
 		}
