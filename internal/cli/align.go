@@ -25,6 +25,7 @@ type copyFlags struct {
 	to      target
 	force   bool
 	verify  string
+	sums    string // file for the digests
 	command string
 	second  second
 }
@@ -35,6 +36,7 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.Var(&c.to, "to", "format of DEST (default: the format of SOURCE)")
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
 	f.StringVar(&c.verify, "verify", "full", "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
+	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
 	c.second.add(cmd)
 	c.addWork(cmd, 4, "read and write `N` chunks at once")
 	names, _ := realign.Targets()
@@ -49,7 +51,40 @@ func (c *copyFlags) check() error {
 	if c.verify != "full" && c.verify != "structure" {
 		return ondisk.In(errUsage, "--verify %q, want full or structure", c.verify)
 	}
-	return c.checkWork()
+	return errors.Join(c.settleSums(), c.checkWork())
+}
+
+// settleSums decides where the digests go, before anything is read.
+func (c *copyFlags) settleSums() (err error) {
+	if c.sums == "" {
+		return nil
+	}
+	if c.sums, err = (store.Place{Flag: "--checksums", Path: c.sums, Role: store.Report}).Settle(); err != nil {
+		return err
+	}
+	return errors.Join(store.Apart(store.Use{Flag: "--checksums", Path: c.sums}, store.Use{Flag: "--out", Path: c.out}),
+		store.TryFolder("--checksums", c.sums))
+}
+
+// spareSums refuses a file of digests that would overwrite what the command reads.
+func (c *copyFlags) spareSums(images ...input) error {
+	for _, i := range images {
+		if name, ok := i.Uses(c.sums); ok && c.sums != "" {
+			return ondisk.In(errUsage, "--checksums %s would overwrite %s, which the command reads", c.sums, name)
+		}
+	}
+	return nil
+}
+
+// writeSums writes the digests of the files of DEST, named as the user named that.
+func (c *copyFlags) writeSums(dest string, w realign.Written) error {
+	if c.sums == "" || len(w.Sums) == 0 {
+		return nil
+	}
+	if err := writeFile(c.sums, []byte(store.SHA256Sums(strings.TrimSuffix(dest, filepath.Base(dest)), w.Sums))); err != nil {
+		return fmt.Errorf("--checksums: %w; %s itself is complete and verified", err, dest)
+	}
+	return nil
 }
 
 type alignFlags struct {
@@ -133,7 +168,7 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if f.delegate != nil {
 		defer func() { _ = f.delegate.Close() }() // its end is told by what it printed
 	}
-	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest}); err != nil {
+	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest, f.sums}); err != nil {
 		return err
 	}
 	switch {
@@ -147,6 +182,9 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 		return err
 	}
 	defer s.Close()
+	if err := f.spareSums(s.Image); err != nil {
+		return err
+	}
 	o, err := f.openOthers(f.common, s, dest)
 	if err != nil {
 		return err
@@ -200,8 +238,11 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 	watch, end := c.watched(errOut, c.progress, c.command)
 	j = &realign.Job{
 		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == "full", Jobs: c.jobs,
-		Begin: func() { c.ending.hold(removing) }, Watch: watch,
-		Spare: func(files []string) error { return store.SpareFiles(c.out, dest, files) },
+		Sums: c.sums != "", Begin: func() { c.ending.hold(removing) }, Watch: watch,
+		Spare: func(files []string) error {
+			return errors.Join(store.SpareFiles("--out", c.out, dest, files),
+				store.SpareFiles("--checksums", c.sums, dest, files))
+		},
 	}
 	if !c.quiet {
 		j.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+text) }
@@ -211,6 +252,9 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 
 // finish prints what was written.
 func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) error {
+	if err := c.writeSums(r.Dest, w); err != nil {
+		return err
+	}
 	r.Wrote(w, c.verify)
 	r.Judged(c.second.table)
 	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
@@ -293,7 +337,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 		return err
 	}
 	defer src.Close()
-	if err := f.spare(src); err != nil {
+	if err := errors.Join(f.spare(src), f.spareSums(src)); err != nil {
 		return err
 	}
 	goal := f.goal()
@@ -311,6 +355,9 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 		w, err := j.WritePackage(ctx, p)
 		end()
 		if err != nil {
+			return err
+		}
+		if err := f.writeSums(dest, w.Written); err != nil {
 			return err
 		}
 		r.Wrote(p, w, f.verify)

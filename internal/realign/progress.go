@@ -34,6 +34,15 @@ func (j *Job) begin(ctx context.Context, phase string, disks ...disk.Disk) error
 	return err
 }
 
+// phase returns what begins a phase of total bytes.
+func (j *Job) phase(name string) func(total int64) {
+	return func(total int64) {
+		if j.progress != nil {
+			j.progress.Begin(name, total)
+		}
+	}
+}
+
 // add counts bytes that are done.
 func (j *Job) add(n int64) {
 	if j.progress != nil {

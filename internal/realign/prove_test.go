@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/verify"
@@ -28,8 +29,11 @@ type fakeOutput struct{ published, discarded bool }
 
 func (*fakeOutput) Files() []string       { return nil }
 func (*fakeOutput) Notes() []ondisk.Issue { return nil }
-func (o *fakeOutput) Publish() error      { o.published = true; return nil }
-func (o *fakeOutput) Discard() error      { o.discarded = true; return nil }
+func (*fakeOutput) Sums(context.Context, func(int64), func(int64)) ([]store.Sum, error) {
+	return nil, errMarker
+}
+func (o *fakeOutput) Publish() error { o.published = true; return nil }
+func (o *fakeOutput) Discard() error { o.discarded = true; return nil }
 
 // What is published was created, filled, and has a source that stayed as it was; everything else is discarded.
 func TestWhatIsPublished(t *testing.T) {
@@ -37,13 +41,14 @@ func TestWhatIsPublished(t *testing.T) {
 	for name, c := range map[string]struct {
 		create, fill error
 		unchanged    func() error
-		cancel       bool
+		cancel, sums bool
 		want         error
 	}{
 		"all is well":                         {unchanged: nothing},
 		"a source that cannot be asked":       {},
 		"not created":                         {create: errMarker, unchanged: nothing, want: errMarker},
 		"not filled":                          {fill: errMarker, unchanged: nothing, want: errMarker},
+		"whose digests cannot be computed":    {sums: true, unchanged: nothing, want: errMarker},
 		"the source changed":                  {unchanged: func() error { return ondisk.ErrChanged }, want: ondisk.ErrChanged},
 		"which looked like another error":     {fill: errMarker, unchanged: func() error { return ondisk.ErrChanged }, want: ondisk.ErrChanged},
 		"which a canceled run is not told of": {fill: context.Canceled, unchanged: func() error { return ondisk.ErrChanged }, want: context.Canceled},
@@ -53,7 +58,7 @@ func TestWhatIsPublished(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			o := &fakeOutput{}
-			_, err := publish(ctx, &Job{}, time.Now(), func() (*fakeOutput, error) { return o, c.create }, c.unchanged,
+			_, err := publish(ctx, &Job{Sums: c.sums}, time.Now(), func() (*fakeOutput, error) { return o, c.create }, c.unchanged,
 				func(*fakeOutput, *Written) error {
 					if c.cancel {
 						cancel()

@@ -282,6 +282,7 @@ type Job struct {
 	Force     bool   // replace DEST
 	View      bool   // a VMDK that shows the planned disk in the files of SOURCE
 	Full      bool   // compare every byte before DEST gets its name, not its structures alone
+	Sums      bool   // compute the digests of the files before they get their names
 	Jobs      int    // how many chunks are read and written at once
 
 	Begin func()                     // called before the first file of DEST is made: from now on the context ends the run
@@ -299,8 +300,9 @@ type Job struct {
 type Written struct {
 	Format, Subformat string
 	Files             []string // names, the one named DEST first
-	Copied            int64    // bytes of data
-	Took              float64  // seconds
+	Sums              []store.Sum
+	Copied            int64   // bytes of data
+	Took              float64 // seconds
 	Notes             []ondisk.Issue
 }
 
@@ -348,6 +350,7 @@ type output interface {
 	Notes() []ondisk.Issue // of the place where it went
 	Publish() error
 	Discard() error
+	Sums(ctx context.Context, begin, add func(n int64)) ([]store.Sum, error)
 }
 
 // publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged
@@ -371,7 +374,10 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 			return w, err
 		}
 	}
-	if err := fill(o, &w); err != nil {
+	if err = fill(o, &w); err == nil && j.Sums {
+		w.Sums, err = o.Sums(ctx, j.phase(diskcopy.PhaseDigest), j.add)
+	}
+	if err != nil {
 		return w, cause(err, unchanged)
 	}
 	if unchanged != nil {

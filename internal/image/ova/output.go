@@ -288,6 +288,11 @@ func (p *Package) modified(m *Member) int64 {
 // Files returns the names of the files that are written, the one named DEST first.
 func (p *Output) Files() []string { return p.out.Files() }
 
+// Sums reads the files and returns the digest of each, as store.Output does.
+func (p *Output) Sums(ctx context.Context, begin, add func(n int64)) ([]store.Sum, error) {
+	return p.out.Sums(ctx, begin, add)
+}
+
 // Notes returns what the file system of DEST lacked.
 func (p *Output) Notes() []ondisk.Issue { return p.out.Notes() }
 

@@ -46,8 +46,8 @@ func sameFile(a, b string) bool {
 	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
 }
 
-// SpareFiles refuses a report of --out that would overwrite one of the files that are written beside dest.
-func SpareFiles(out, dest string, files []string) error {
+// SpareFiles refuses a report, named by flag, that would overwrite one of the files that are written beside dest.
+func SpareFiles(flag, out, dest string, files []string) error {
 	if out == "" {
 		return nil
 	}
@@ -58,7 +58,7 @@ func SpareFiles(out, dest string, files []string) error {
 	there, err := os.Stat(filepath.Dir(out))
 	for _, f := range files {
 		if err == nil && os.SameFile(here, there) && filepath.Base(out) == f {
-			return ondisk.In(ondisk.ErrUsage, "--out %s would overwrite %s of DEST", out, f)
+			return ondisk.In(ondisk.ErrUsage, "%s %s would overwrite %s of DEST", flag, out, f)
 		}
 	}
 	return nil

@@ -99,11 +99,11 @@ func TestFilesOfARunAreApart(t *testing.T) {
 	}
 	require.NoError(t, store.Apart(store.Use{}, store.Use{Path: file}))
 
-	require.NoError(t, store.SpareFiles("", file, []string{"file"}))
-	require.ErrorIs(t, store.SpareFiles(file, filepath.Join(dir, "dest"), []string{"file"}), ondisk.ErrUsage)
-	require.NoError(t, store.SpareFiles(file, filepath.Join(dir, "dest"), []string{"another"}))
-	require.NoError(t, store.SpareFiles(file, filepath.Join(t.TempDir(), "dest"), []string{"file"}))
-	require.ErrorIs(t, store.SpareFiles(file, filepath.Join(dir, "none", "dest"), []string{"file"}), fs.ErrNotExist)
+	require.NoError(t, store.SpareFiles("--out", "", file, []string{"file"}))
+	require.ErrorIs(t, store.SpareFiles("--out", file, filepath.Join(dir, "dest"), []string{"file"}), ondisk.ErrUsage)
+	require.NoError(t, store.SpareFiles("--out", file, filepath.Join(dir, "dest"), []string{"another"}))
+	require.NoError(t, store.SpareFiles("--out", file, filepath.Join(t.TempDir(), "dest"), []string{"file"}))
+	require.ErrorIs(t, store.SpareFiles("--out", file, filepath.Join(dir, "none", "dest"), []string{"file"}), fs.ErrNotExist)
 
 	require.NoError(t, store.TryFolder("--out", filepath.Join(dir, "new")))
 	require.Equal(t, []string{"file", "second"}, imagetest.Names(t, dir), "nothing is left of the trial")

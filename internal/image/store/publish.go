@@ -2,16 +2,21 @@ package store
 
 import (
 	"cmp"
+	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"path/filepath"
+	"strings"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // UnknownRoom is the free space of a file system that does not say how much it has.
@@ -71,6 +76,61 @@ func (o *Output) Files() []string {
 		out = append(out, p.final)
 	}
 	return out
+}
+
+// Sum is the SHA-256 of a file.
+type Sum struct {
+	File   string // its final name
+	SHA256 [sha256.Size]byte
+}
+
+// Sums reads all files as they lie on the storage now, the named one first. begin receives how many bytes there are, add
+// how many were read.
+func (o *Output) Sums(ctx context.Context, begin, add func(n int64)) ([]Sum, error) {
+	var total int64
+	for _, p := range o.parts {
+		st, err := p.Stat()
+		if err != nil {
+			return nil, p.wrap("read", err)
+		}
+		total += st.Size()
+	}
+	begin(total)
+	var out []Sum
+	buf := make([]byte, units.MiB)
+	for _, p := range o.parts {
+		h := sha256.New()
+		for at := int64(0); ; {
+			n, err := p.ReadAt(buf, at)
+			h.Write(buf[:n])
+			at += int64(n)
+			add(int64(n))
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err = cmp.Or(ctx.Err(), p.wrap("read", err)); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, Sum{p.final, [sha256.Size]byte(h.Sum(nil))})
+	}
+	return out, nil
+}
+
+// SHA256Sums lists digests as sha256sum does, of files in a folder as the user wrote it. Where a name holds a backslash
+// or ends a line, its line begins with a backslash, and the name is escaped (GNU coreutils, cksum output modes).
+func SHA256Sums(folder string, sums []Sum) string {
+	var out strings.Builder
+	escape := strings.NewReplacer("\\", `\\`, "\n", `\n`, "\r", `\r`)
+	for _, s := range sums {
+		name := folder + s.File
+		if escaped := escape.Replace(name); escaped != name {
+			out.WriteByte('\\')
+			name = escaped
+		}
+		fmt.Fprintf(&out, "%x  %s\n", s.SHA256, name)
+	}
+	return out.String()
 }
 
 // Publish gives the files their names: the second ones first, then the one that users name, so that DEST is absent or
