@@ -233,8 +233,13 @@ func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 func (p *Plan) reseal(l *layout.Layout) {
 	p.Patches = slices.DeleteFunc(p.Patches, func(x disk.Patch) bool { return p.checksums[x.Off] })
 	p.checksums = map[int64]bool{}
+	done := map[*boot.Seal]bool{}
 	for _, r := range l.Boot.Refs {
-		for _, s := range r.Seals { // one that references share has no patches the second time
+		for _, s := range r.Seals {
+			if done[s] {
+				continue // thousands of references can share one of many MiB
+			}
+			done[s] = true
 			patches := s.Patches(p.shift(l, r.Partition), p.Patches)
 			for _, x := range patches {
 				p.checksums[x.Off] = true
