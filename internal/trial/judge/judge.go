@@ -225,6 +225,12 @@ func alike(b, a *side) (Verdict, string) {
 	case stop != nil:
 		return Neither, "no system was found in either run: " + stop.shown
 	case !b.evidence || !a.evidence:
+		if shown := b.only(a); shown != "" {
+			return Unclear, "both runs end with an empty screen, and only that on the source showed " + shown
+		}
+		if shown := a.only(b); shown != "" {
+			return Unclear, "both runs end with an empty screen, and only that on the aligned view showed " + shown
+		}
 		if b.steady && a.steady {
 			return Neither, "neither run showed anything but what the firmware shows by itself"
 		}
@@ -235,6 +241,20 @@ func alike(b, a *side) (Verdict, string) {
 		return Unclear, "time was over while the screens still changed: both runs were at " + a.came()
 	}
 	return Same, "both runs come to " + a.came()
+}
+
+// only returns what a run has shown and the other one never did, empty if there is nothing.
+func (s *side) only(other *side) string {
+	drawn := func(f film.Frame) bool { return f.Picture != nil }
+	if slices.ContainsFunc(s.film.Frames, drawn) && !slices.ContainsFunc(other.film.Frames, drawn) {
+		return "graphics before"
+	}
+	for _, text := range slices.Sorted(maps.Keys(s.seen)) {
+		if !other.seen[text] && !mayMiss(text) && readable(text) {
+			return quoted(text) + " before"
+		}
+	}
+	return ""
 }
 
 // quiet is how long a screen must have been the same, apart from what is tolerated, to count as an end.

@@ -98,6 +98,13 @@ var compared = []struct {
 		name: "the same panic of a processor that is not emulated", before: said(kernelLog), want: Differs, says: "IO-APIC",
 		after: said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug\n"),
 	}, {
+		name: "a log of systemd of which messages are missing", before: said("[    1.100000] systemd[1]: Starting a...\nx\nlogin:"),
+		after: said("x\nlogin:"), want: Same,
+	}, {
+		name: "a log of systemd with a file system that fails", before: said("[    1.100000] systemd[1]: Mounting /home...\nx\nlogin:"),
+		after: said("[    1.100000] systemd[1]: Mounting /home...\n[    1.200000] systemd[1]: Failed to mount /home.\nx\nlogin:"),
+		want:  Differs, says: "other things",
+	}, {
 		name: "a timer that fails", before: shown("[    0.100000] a\nlogin:"),
 		after: shown("[    0.100000] a\n[    0.140000] ....... failed :(.\nlogin:"), want: Differs,
 	}, {
@@ -158,6 +165,15 @@ var compared = []struct {
 	}, {
 		name: "a kernel that is loading", before: shown(bios + "Loading initial ramdisk ..."), after: shown(bios + "Loading initial ramdisk ..."),
 		want: Unclear, says: "not the end of a boot",
+	}, {
+		name: "an empty screen behind a system, and behind a BIOS", before: shown(bios, bios+"Starting Windows", ""), after: shown(bios, ""),
+		want: Unclear, says: `the source showed "Starting Windows" before`,
+	}, {
+		name: "a black screen in graphics behind a system, and in text behind a BIOS", want: Unclear, says: "graphics",
+		before: painted(with(desktop(320, 240), image.Rect(0, 0, 320, 240), color.Black)), after: shown(bios, ""),
+	}, {
+		name: "an empty screen behind the same system", before: shown(bios, "Starting Windows", ""), after: shown(bios, "Starting Windows", ""),
+		want: Neither,
 	}, {
 		name: "nothing in time", before: cut(shown(bios)), after: cut(shown(bios)), want: Unclear, says: "time was over",
 	}, {

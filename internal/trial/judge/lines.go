@@ -53,6 +53,12 @@ var chatter = regexp.MustCompile(`^\[time\] (random: |clocksource: |tsc: |TSC fo
 	// Timers of a slow machine. Source: Linux arch/x86/kernel/apic/io_apic.c, check_timer; apic.c.
 	`\.\.MP-BIOS bug: |\.\.\.(trying to set up timer| \(found apic | works\.$)|APIC (calibration|delta) )`)
 
+// trouble matches messages of systemd that say what did not work. The kernel's own on its timers may say that, too.
+var trouble = regexp.MustCompile(`(?i)^\[time\] systemd\[pid\]: .*\b(fail(ed|ure)?|cannot|timed out|dependency failed|not found)\b`)
+
+// mayMiss reports whether a line may stand at any place of a log, or be missing.
+func mayMiss(norm string) bool { return chatter.MatchString(norm) && !trouble.MatchString(norm) }
+
 // normal returns a line without what differs from run to run.
 func normal(s string) string {
 	s = strings.TrimSpace(s)
@@ -143,13 +149,13 @@ func (p pool) add(all []line) {
 
 // unknown returns the lines that are not in the pool, without those that may stand anywhere.
 func (p pool) unknown(all []line) []line {
-	return slices.DeleteFunc(slices.Clone(all), func(l line) bool { return p[l.norm] || chatter.MatchString(l.norm) })
+	return slices.DeleteFunc(slices.Clone(all), func(l line) bool { return p[l.norm] || mayMiss(l.norm) })
 }
 
 // last returns the lowest line that is not chatter.
 func last(all []line) (line, bool) {
 	for _, l := range slices.Backward(all) {
-		if !chatter.MatchString(l.norm) {
+		if !mayMiss(l.norm) {
 			return l, true
 		}
 	}
