@@ -3,6 +3,8 @@ package realign
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
@@ -21,6 +23,9 @@ const (
 	maxShown = 16 * maxLent
 )
 
+// flatKinds are the kinds of VMDK whose files can hold a disk byte for byte.
+var flatKinds = []string{"monolithicFlat", "twoGbMaxExtentFlat", "vmfs"}
+
 // lent returns the stretches of the files of SOURCE that the planned disk shows, and the disk that holds what they
 // leave, zero elsewhere.
 func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, error) {
@@ -32,9 +37,12 @@ func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, er
 	switch {
 	case s.Image.Packaged():
 		return nil, nil, refuse("it is a disk of a package, and a view names plain files only")
+	case !s.Image.Flat && slices.Contains(flatKinds, s.Image.Subformat):
+		return nil, nil, refuse("its descriptor shows stretches of files, as a view does, or files that may not be written, " +
+			"and a view needs whole files that may be")
 	case !s.Image.Flat:
 		return nil, nil, refuse(fmt.Sprintf("a view needs files that hold the disk byte for byte (raw, or a VMDK that is "+
-			"monolithicFlat, twoGbMaxExtentFlat or vmfs), and this is %s %s", s.Image.Format, s.Image.Subformat))
+			"%s), and this is %s %s", strings.Join(flatKinds, " or "), s.Image.Format, s.Image.Subformat))
 	case len(p.Patches) == 0 && len(p.Moves) == 0:
 		return nil, nil, ondisk.In(ondisk.ErrUsage, "%s: nothing moves, so that a view would be the disk itself; "+
 			"use it as it is (with --skip-aligned this is no error)", s.Path())

@@ -180,6 +180,7 @@ func TestJobOfAView(t *testing.T) {
 	packed, _ := twoDisks(t)
 	for says, path := range map[string]string{
 		"this is qcow2": converted(t, raw, "disk.qcow2", "qcow2"), "a disk of a package": packed + "!one.vmdk",
+		"as a view does": filepath.Join(dir, "view.vmdk"),
 	} {
 		s, err := Open(path, Reading{})
 		require.NoError(t, err)
