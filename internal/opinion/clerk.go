@@ -140,6 +140,8 @@ func Serve(in io.Reader, out io.Writer) error {
 	// The end of the input is the only one. QEMU, which inherits this, ends by SIGTERM all the same, and guestfish is left
 	// to remove its files.
 	signal.Ignore(sys.EndSignals()...)
+	// A caller that is gone makes writing to it an error, and not the end of this process: the folder is still there.
+	signal.Notify(make(chan os.Signal, 1), sys.BrokenPipe)
 	answers := json.NewEncoder(out)
 	folder, err := os.MkdirTemp("", "trueup-opinion-")
 	if err != nil {
@@ -162,6 +164,6 @@ func Serve(in io.Reader, out io.Writer) error {
 		cancel()
 	}()
 	t := q.judge(ctx)
-	_ = os.RemoveAll(folder) // now: a write to a parent that is gone ends this process
+	_ = os.RemoveAll(folder) // before the caller ends
 	return answers.Encode(t)
 }

@@ -3,6 +3,7 @@ package opinion
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -50,6 +51,24 @@ func TestWhatATableAmountsTo(t *testing.T) {
 		require.ErrorContains(t, err, c.want, name)
 		require.Equal(t, !differs, errors.Is(err, ondisk.ErrUnsupported), name)
 	}
+}
+
+// A clerk whose caller is gone before it says where its folder is leaves none.
+func TestClerkOfACallerThatIsGone(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, read.Close())
+	cmd := exec.Command(self, asClerk)
+	cmd.Env, cmd.Stdout = append(os.Environ(), "TMPDIR="+dir), write
+	require.ErrorContains(t, cmd.Run(), "exit status 1")
+	require.NoError(t, write.Close())
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 // A copy of several files gets links with their final names, to nothing outside of its folder.

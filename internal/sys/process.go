@@ -11,6 +11,9 @@ const Interrupt = syscall.SIGINT
 // Terminate is the signal that asks a program to end.
 const Terminate = syscall.SIGTERM
 
+// BrokenPipe is the signal of a write to a pipe that nobody reads any more.
+const BrokenPipe = syscall.SIGPIPE
+
 // EndSignals returns the signals that ask a program to end.
 func EndSignals() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
