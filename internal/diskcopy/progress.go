@@ -9,6 +9,7 @@ type Progress interface {
 // Phases of the work on a copy.
 const (
 	PhaseCopy    = "copy"    // writing
+	PhaseFlush   = "flush"   // what was written, to the storage
 	PhaseCompare = "compare" // with what was to be written
 	PhaseDigest  = "digest"  // reading for the digests of a manifest
 )

@@ -40,7 +40,7 @@ func TestCopyLinesFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(0, 1<<50)
 		c := copyCounts{
-			Phase: rapid.SampledFrom([]string{"copy", "compare", "digest"}).Draw(t, "phase"),
+			Phase: rapid.SampledFrom([]string{"copy", "flush", "compare", "digest"}).Draw(t, "phase"),
 			Done:  n.Draw(t, "done"),
 		}
 		c.Total = c.Done + n.Draw(t, "more")

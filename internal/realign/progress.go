@@ -7,6 +7,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/image/store"
 )
 
 // Since returns how many seconds have gone by, in tenths.
@@ -41,6 +42,16 @@ func (j *Job) phase(name string) func(total int64) {
 			j.progress.Begin(name, total)
 		}
 	}
+}
+
+// finish completes the files and flushes so many bytes. How far that is, no system says.
+func (j *Job) finish(o *store.Output, copied int64) error {
+	j.phase(diskcopy.PhaseFlush)(copied)
+	err := o.Finish()
+	if err == nil {
+		j.add(copied)
+	}
+	return err
 }
 
 // add counts bytes that are done.

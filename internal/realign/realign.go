@@ -432,7 +432,7 @@ func (j *Job) fill(
 	}
 	copied, err = diskcopy.Run(ctx, stored, o, diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()})
 	if err == nil {
-		err = o.Finish()
+		err = j.finish(o, copied)
 	}
 	if err != nil {
 		return copied, full(err, need, o.Free)

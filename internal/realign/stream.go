@@ -58,7 +58,7 @@ func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *st
 	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}
 	want, copied, err := diskcopy.Pipe(ctx, named(s.Next), size, o, work)
 	if err == nil {
-		err = o.Finish()
+		err = j.finish(o, copied)
 	}
 	if err != nil {
 		return copied, streamError(ctx, err)
