@@ -23,7 +23,7 @@ import (
 )
 
 // trialFlags make a trial short: guests of these tests need some seconds of a processor.
-var trialFlags = []string{"--accel", "tcg", "--memory", "64", "--settle", "1", "--seconds", "300"}
+var trialFlags = []string{"--accel", "tcg", "--memory", "64", "--settle", "3", "--seconds", "300"}
 
 // jsonTrial is what boot prints.
 type jsonTrial struct {

@@ -458,3 +458,19 @@ func FuzzCompare(f *testing.F) {
 		}
 	})
 }
+
+// A terminal wraps a line in its last column, also where that holds the blank between two words.
+func TestWrappedRows(t *testing.T) {
+	long := "[    1.234567] clocksource: " + strings.Repeat("x", 51) // 79 columns
+	for name, tc := range map[string]struct{ rows, want []string }{
+		"a word that is cut":   {[]string{long + "a", "bcd", ""}, []string{long + "abcd", "", ""}},
+		"a blank at the end":   {[]string{long, "next word", "[    1.3] y"}, []string{long + " next word", "", "[    1.3] y"}},
+		"the log goes on":      {[]string{long, "[    1.3] y"}, []string{long, "[    1.3] y"}},
+		"nothing comes":        {[]string{long, "", "login:"}, []string{long, "", "login:"}},
+		"no row of a log":      {[]string{strings.Repeat("x", 79), "login:"}, []string{strings.Repeat("x", 79), "login:"}},
+		"a row that is short":  {[]string{long[:78], "login:"}, []string{long[:78], "login:"}},
+		"three rows of a line": {[]string{long + "a", strings.Repeat("y", 80), "z"}, []string{long + "a" + strings.Repeat("y", 80) + "z", "", ""}},
+	} {
+		require.Equal(t, tc.want, whole(tc.rows), name)
+	}
+}

@@ -81,15 +81,18 @@ func whole(rows []string) []string {
 	return joined(rows, width)
 }
 
-// joined returns the rows of a screen of that width as whole does.
+// joined returns the rows of a screen of that width as whole does. The last column of a row of a kernel log can hold the
+// blank between two words.
 func joined(rows []string, width int) []string {
 	out := slices.Clone(rows)
 	for n, first := 1, 0; n < len(rows); n++ {
-		if utf8.RuneCountInString(rows[n-1]) < width || logTime.MatchString(rows[n]) {
+		missing := width - utf8.RuneCountInString(rows[n-1])
+		full := missing <= 0 || missing == 1 && rows[n] != "" && logTime.MatchString(rows[first])
+		if !full || logTime.MatchString(rows[n]) {
 			first = n
 			continue
 		}
-		out[first] += rows[n]
+		out[first] += strings.Repeat(" ", max(missing, 0)) + rows[n]
 		out[n] = ""
 	}
 	return out
