@@ -261,13 +261,17 @@ func useOf(format, subformat, dest string) (words, command string) {
 	case dest == "-":
 		return "", ""
 	case format == "raw" || format == "qcow2":
-		name = ShellQuote(strings.ReplaceAll(dest, ",", ",,")) // as virt-xml escapes commas
+		// virt-xml splits its argument as Python's shlex does in POSIX mode, at commas. Source: virtinst/cli.py.
+		name = ShellQuote(strings.NewReplacer(`\`, `\\`, ",", `\,`, "'", `\'`, `"`, `\"`).Replace(dest))
 		if !path.IsAbs(dest) {
 			name = `"$PWD"/` + name
 		}
 		return "To use it with libvirt:   ",
 			"virt-xml VM --edit target=TARGET --disk path=" + name + ",driver.type=" + format
 	case strings.HasPrefix(format, "vhd"):
+		if name = powerShellQuote(dest); name == "" {
+			return "", ""
+		}
 		return "To use it with Hyper-V:   ",
 			"Set-VMHardDiskDrive VM -ControllerType TYPE -ControllerNumber N -ControllerLocation N -Path " + name
 	case subformat == "vmfs":

@@ -80,6 +80,26 @@ func ShellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// powerShellQuote quotes a path for PowerShell, in which all kinds of single quotes end a text; "" where one line of
+// harmless characters cannot hold it.
+func powerShellQuote(s string) string {
+	if strings.ContainsFunc(s, dangerous) || !utf8.ValidString(s) {
+		return ""
+	}
+	if strings.HasPrefix(s, "-") {
+		s = "./" + s
+	}
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(`-_./\:`, r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	double := strings.NewReplacer("'", "''", "\u2018", "\u2018\u2018", "\u2019", "\u2019\u2019", "\u201a", "\u201a\u201a",
+		"\u201b", "\u201b\u201b")
+	return "'" + double.Replace(s) + "'"
+}
+
 // escaped reports whether plain quotes may not hold a character.
 func escaped(r rune) bool { return dangerous(r) || r == ';' }
 
