@@ -303,6 +303,8 @@ block = "8K"
 		"[a]\nabout = \"x\"\nblock = \"3K\"": `[a]: block = "3K": want a power of two from 512 to 4M`,
 		"[a]\nblock = \"4K\"":                `[a]: about has 0 bytes, want 1 to 80`,
 		"[a]\nabout = \"x\"\nblock = \"4K\"\noffset = \"5\"":             "want a multiple of 512 below its block of 4 KiB",
+		"[a]\nabout = \"x\\u001b[2J\"\nblock = \"4K\"":                   `about = "x\x1b[2J": want characters that can be printed`,
+		"[a]\nabout = \"x\\ny\"\nblock = \"4K\"":                         "in one line",
 		"[A]\nabout = \"x\"\nblock = \"4K\"":                             "want a name of at most 32 small letters",
 		"[64k]\nabout = \"x\"\nblock = \"4K\"":                           "which is no size",
 		"[a]\nabout = \"x\"\nblock = \"4K\"\nsource = \"" + big5K + "\"": "source has 5120 bytes, want at most 4096",

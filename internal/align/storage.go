@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -190,6 +191,8 @@ func (t profile) storage(name string) (Storage, error) {
 		return s, fmt.Errorf("block = %.64q: %w", t.Block, err)
 	case t.About == "" || len(t.About) > maxAbout:
 		return s, fmt.Errorf("about has %d bytes, want 1 to %d: it names the storage in reports", len(t.About), maxAbout)
+	case strings.ContainsFunc(t.About, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return s, fmt.Errorf("about = %q: want characters that can be printed, in one line", t.About)
 	case len(t.Source) > maxSource:
 		return s, fmt.Errorf("source has %d bytes, want at most %d", len(t.Source), maxSource)
 	case t.Offset == "":
