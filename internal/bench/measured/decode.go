@@ -1,10 +1,8 @@
 package measured
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -23,6 +21,7 @@ const (
 	mostText   = 1024 // bytes
 	mostStart  = units.GiB
 	mostSize   = 64 * units.MiB
+	leastRate  = 1e-3 // of I/Os and bytes in a second: keeps ratios finite
 	mostRate   = 1e12
 	mostTime   = int64(time.Hour)
 )
@@ -37,8 +36,7 @@ func Decode(text []byte) (*Result, error) {
 		Command string `json:"command"`
 		Result
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	if err := d.Decode(&r); err != nil {
+	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, ondisk.In(ondisk.ErrFormat, "result of trueup bench: no JSON of it: %w", err)
 	}
 	if r.Schema != "trueup/1" || r.Command != "bench" {
@@ -112,8 +110,8 @@ func (l *Load) check() error {
 // Check refuses numbers that no run can have.
 func (r Round) Check() error {
 	for _, rate := range []float64{r.IOPS, r.Bytes} {
-		if !(rate > 0) || rate > mostRate || math.IsInf(rate, 0) {
-			return fmt.Errorf("%g I/Os and %g bytes a second, want more than 0 and %g at most", r.IOPS, r.Bytes, mostRate)
+		if !(rate >= leastRate && rate <= mostRate) {
+			return fmt.Errorf("%g I/Os and %g bytes a second, want %g to %g", r.IOPS, r.Bytes, leastRate, mostRate)
 		}
 	}
 	for _, ns := range []int64{r.Mean, r.P50, r.P95, r.P99, r.P999} {

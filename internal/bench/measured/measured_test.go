@@ -164,6 +164,7 @@ func TestDecode(t *testing.T) {
 		"start 65025":              func(r *Result) { r.Loads[0].Points[1].Start++ },
 		"start -512":               func(r *Result) { r.Loads[0].Points[1].Start = -512 },
 		"0 rounds":                 func(r *Result) { r.Loads[0].Points[1].Rounds = nil },
+		"1e-310 I/Os":              func(r *Result) { r.Loads[0].Points[1].Rounds[0].IOPS = 1e-310 },
 		"-1 I/Os":                  func(r *Result) { r.Loads[0].Points[1].Rounds[0].IOPS = -1 },
 		"1e+13 bytes a second":     func(r *Result) { r.Loads[0].Points[1].Rounds[0].Bytes = 1e13 },
 		"latency -1 ns":            func(r *Result) { r.Loads[0].Points[1].Rounds[0].P99 = -1 },
@@ -175,6 +176,8 @@ func TestDecode(t *testing.T) {
 	}
 	_, err = Decode([]byte(`{"schema": "trueup/1", "command": "scan"}`))
 	require.ErrorContains(t, err, "trueup bench --json writes it")
+	_, err = Decode(append(text, text...))
+	require.ErrorIs(t, err, ondisk.ErrFormat)
 	_, err = Decode([]byte("x"))
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 	_, err = Decode(make([]byte, MaxFile+1))
