@@ -124,6 +124,9 @@ func (t *Tally) Stream() { t.open = false }
 // the room that a hole of the file would take. Spec: e2fsprogs, misc/filefrag.c, filefrag_fiemap.
 func (t *Tally) Add(r guestfile.Run) {
 	dense := t.open && r.At == t.next.At
+	if !dense {
+		_ = t.census.Budget.Work.Spend(guestfile.RunCost) // the next read ends the walk
+	}
 	switch {
 	case t.file.Pieces == 0:
 		t.file.Pieces = 1

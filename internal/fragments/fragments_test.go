@@ -55,6 +55,18 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+// A piece costs more than the bytes that name it: small structures can name many of them.
+func TestPiecesCost(t *testing.T) {
+	t.Parallel()
+	c := &fragments.Census{Budget: fragments.NewBudget()}
+	tally := c.Begin(1)
+	for i := range int64(10) {
+		tally.Add(run(2*i, 1, 7*i)) // the second of each two follows the first
+		tally.Add(run(2*i+1, 1, 7*i+1))
+	}
+	require.EqualValues(t, 10*guestfile.RunCost, c.Budget.Work.Spent())
+}
+
 // The worst files are those with most pieces, whatever their order, and memory does not grow with the rest.
 func TestWorst(t *testing.T) {
 	t.Parallel()
