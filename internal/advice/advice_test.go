@@ -220,6 +220,10 @@ func adviceOnData() []adviceCase {
 			"Rather not: the data inside lie on blocks of the storage now",
 		},
 		{
+			"shifted storage, and in no order", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.NTFS)), 65536, "1M+1s",
+			nil, false, advice.Optional, advice.Loss, "start at byte 512 of the disk, and I/O would touch more of them after a move.",
+		},
+		{
 			"small clusters", disk255(boot.Empty, small), 65536, "generic", nil, false, advice.Align, advice.Some,
 			"It helps a little: sequential reads of 1 KiB cost 25 % more blocks",
 		},
