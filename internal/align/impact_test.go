@@ -299,6 +299,7 @@ block = "8K"
 		"":                                   "no profile",
 		"about = \"x\"":                      "line 1",
 		"[a]\nabout = \"x\"\nblok = 1":       `line 3: unknown key "a.blok", want about, block,`,
+		"[a]\nblock = 4096":                  `line 2, column 9: key "a.block": want a table such as [array1], with text`,
 		"[a]\nabout = \"x\"":                 `[a]: block = "": size "": want a whole number`,
 		"[a]\nabout = \"x\"\nblock = \"3K\"": `[a]: block = "3K": want a power of two from 512 to 4M`,
 		"[a]\nblock = \"4K\"":                `[a]: about has 0 bytes, want 1 to 80`,

@@ -210,6 +210,10 @@ func tomlError(err error) error {
 	}
 	if bad, ok := errors.AsType[*toml.DecodeError](err); ok {
 		row, column := bad.Position()
+		if strings.Contains(bad.Error(), "cannot decode TOML") { // and types of Go
+			return fmt.Errorf("line %d, column %d: key %.64q: want a table such as [array1], with text in quotes, true or false",
+				row, column, strings.Join(bad.Key(), "."))
+		}
 		return fmt.Errorf("line %d, column %d: %w", row, column, err)
 	}
 	return err
