@@ -145,7 +145,7 @@ func Serve(in io.Reader, out io.Writer) error {
 	answers := json.NewEncoder(out)
 	folder, err := os.MkdirTemp("", "trueup-opinion-")
 	if err != nil {
-		return answers.Encode(hello{Error: err.Error()})
+		return answers.Encode(hello{Error: err.Error() + "; TMPDIR can name another place"})
 	}
 	defer os.RemoveAll(folder)
 	if err := answers.Encode(hello{Folder: folder}); err != nil {

@@ -71,6 +71,13 @@ func TestClerkOfACallerThatIsGone(t *testing.T) {
 	require.Empty(t, left)
 }
 
+// A clerk without a place for its folder says which variable names one.
+func TestClerkWithoutAFolder(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	_, err := Open(All, asClerk)
+	require.ErrorContains(t, err, "TMPDIR can name another place")
+}
+
 // A copy of several files gets links with their final names, to nothing outside of its folder.
 func TestLinksOfACopy(t *testing.T) {
 	t.Parallel()
