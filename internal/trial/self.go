@@ -304,7 +304,7 @@ func (t *Pair) film(ctx context.Context, disk string, s *Server) (film.Film, err
 	t.Begin(disk, m.Limit)
 	f, err := m.Run(ctx, t.Watch)
 	if err == nil {
-		t.Say(fmt.Sprintf("%s: %s after %.0f s (%s)", name, f.Ended, f.Took.Seconds(), f.Accel))
+		t.Say(fmt.Sprintf("%s: %s after %.0f s (%s)", name, f.Ended.Words(), f.Took.Seconds(), f.Accel))
 	}
 	return f, err
 }

@@ -48,6 +48,14 @@ const (
 	Broken     End = "qemu"       // QEMU ended by itself, or spoke no QMP
 )
 
+// Words are an end in a sentence.
+func (e End) Words() string {
+	if e == Broken {
+		return "QEMU failed"
+	}
+	return string(e)
+}
+
 // Last returns the last screen that was seen; false if there was none.
 func (f *Film) Last() (Frame, bool) {
 	if len(f.Frames) == 0 {

@@ -49,3 +49,9 @@ func TestDecodePPM(t *testing.T) {
 		require.ErrorAs(t, err, new(*ondisk.FormatError), "%.20q", wrong)
 	}
 }
+
+func TestWordsOfAnEnd(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "QEMU failed", film.Broken.Words())
+	require.Equal(t, "time over", film.TimeOver.Words())
+}

@@ -97,7 +97,7 @@ func machineFailed(b, a *side) (Judgement, bool) {
 		}
 		switch s.film.Ended {
 		case film.Broken, film.DiskFailed, film.DiskFull:
-			reason := fmt.Sprintf("the run on the %s ended with a failure of its machine (%s)", s.run, s.film.Ended)
+			reason := fmt.Sprintf("the run on the %s ended with a failure of its machine (%s)", s.run, s.film.Ended.Words())
 			if s.film.Note != "" {
 				reason += ": " + s.film.Note
 			}
