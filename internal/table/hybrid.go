@@ -176,9 +176,12 @@ func (t *Table) relocateHybrid(to Places, geometry Geometry) (out []disk.Patch) 
 		case ok:
 			now, what = to.rangeOf(p), fmt.Sprintf("%s, partition %d", what, p.Number)
 		case s.Type == typeProtective:
-			now.Off = t.coverFrom(s, to)
-			now.Len = min(t.coverTo(s, to)-now.Off, math.MaxUint32*t.SectorSize)
 			what += ", protective"
+			off := t.coverFrom(s, to)
+			n := min(t.coverTo(s, to)-off, math.MaxUint32*t.SectorSize)
+			if n > 0 && off <= MaxLBA*t.SectorSize { // else of one that is refused: nothing is left for it
+				now = disk.Range{Off: off, Len: n}
+			}
 		}
 		out = append(out, diff(s.entry, s.raw, t.moved(s.raw, s.Range, now, 0, geometry), "hybrid MBR", what)...)
 	}

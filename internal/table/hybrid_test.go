@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -114,4 +115,18 @@ func TestGPTBesideAnMBR(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, l.BesideGPT)
 	require.Empty(t, l.Issues)
+}
+
+// A protective entry inside of a partition refuses. It stays where a move leaves nothing for it.
+func TestHybridMBRWithoutRoom(t *testing.T) {
+	f := hybridOf(tableforge.Slot{Type: 0xee, Start: 2101, Sectors: 100}, tableforge.Slot{Type: 7, Start: 2001, Sectors: 2000})
+	tab, err := readHybrid(f)
+	require.NoError(t, err)
+	to := table.Places{Size: int64(len(f)), Parts: map[int]disk.Range{}}
+	for _, p := range tab.Partitions {
+		to.Parts[p.Number] = disk.Range{Off: p.Off + 1985*tab.SectorSize, Len: p.Len}
+	}
+	for _, x := range tab.Relocate(to, table.Geometry{}) {
+		require.False(t, x.Off < 512, "%+v", x)
+	}
 }
