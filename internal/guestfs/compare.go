@@ -260,6 +260,8 @@ func (p *pair) check(v volume) error {
 		p.say(true, false, asked, "ends with %s on SOURCE (%s), with %s on DEST (%s)", codeX, saidX, codeY, saidY)
 	case codeX == "exit 0":
 		p.say(true, true, asked, "no error")
+	case len(codeX) > len("exit 7") || codeX > "exit 7": // fsck(8): 8 and above, it did not come to check
+		p.say(false, true, asked, "ends with %s on both, and checked nothing (%s)", codeX, saidY)
 	default:
 		p.say(true, true, asked, "ends with %s on both: SOURCE has the same errors (%s)", codeX, saidY)
 	}

@@ -139,6 +139,10 @@ func TestWhatAppliancesSay(t *testing.T) {
 				equal, none,
 			},
 		},
+		"a check that does not begin": {
+			`*" -debug sh "*) check 'unsupported feature' 'exit 8';;`,
+			[]Finding{{check, "ends with exit 8 on both, and checked nothing (unsupported feature)", false, true}, equal, none},
+		},
 		"errors in the copy": {
 			`"copy -debug sh "*) check 'errors remain' 'exit 4';;`,
 			[]Finding{{
