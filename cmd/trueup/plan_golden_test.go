@@ -20,6 +20,8 @@ var chance = []struct {
 	text string
 }{
 	{regexp.MustCompile(`disk signature 0x[0-9a-f]{8}`), "disk signature 0x(chance)"},
+	// How much of a raw disk is stored depends on the file system that it lies on.
+	{regexp.MustCompile(`(?s)\nA copy reads .*?\n\n`), "\n"},
 	{regexp.MustCompile(`\b[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\b`), "(guid)"},
 }
 

@@ -184,7 +184,7 @@ func TestViewsRefused(t *testing.T) {
 		says         string
 	}{
 		{"sparse.vmdk", "v.vmdk", nil, 4, "monolithicSparse"},
-		{"ro.vmdk", "v.vmdk", nil, 4, "byte for byte"},
+		{"ro.vmdk", "v.vmdk", nil, 4, "stretches of files"},
 		{"ovf/vm.ovf!d.vmdk", "ovf/v.vmdk", nil, 4, "package"},
 		{"raw.img", "sub/v.vmdk", nil, 64, "in the same folder"},
 		{"raw.img", "v.img", nil, 64, ".vmdk at the end"},
