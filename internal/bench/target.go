@@ -224,7 +224,7 @@ var kinds = []struct {
 	{names: []string{"fuse", "fuseblk"}, note: "a file system in user space: its program is measured too"},
 }
 
-// describe finds out what the storage is, and refuses what is none.
+// describe finds out what the storage is, and refuses all else.
 func (t *target) describe(o *Options) error {
 	t.storage.Path = o.Target
 	st, err := t.file.Stat()

@@ -78,7 +78,7 @@ func TestDigestsOfAnImage(t *testing.T) {
 	}
 }
 
-// An archive that is another one when its image is opened is none; one that is written has late times.
+// An archive that was replaced before its image is opened is refused; one that is written has late times.
 func TestArchivesThatChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -142,7 +142,7 @@ func TestFilesOfAPackage(t *testing.T) {
 		require.Equal(t, i == most, errors.Is(err, ondisk.ErrLimit), "%d: %v", i, err)
 	}
 	_, err = s.Open("0/file")
-	require.NoError(t, err, "a folder that is open is none more")
+	require.NoError(t, err, "a folder that is open already does not count again")
 }
 
 // What a pipe gives is known by its start; an error of the pipe is no end of it.

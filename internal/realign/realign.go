@@ -485,20 +485,3 @@ func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Differenc
 	}
 	return verify.Same(ctx, want, got, verify.Options{Jobs: j.Jobs, Progress: j.add})
 }
-
-// intact checks the tables of a result.
-func intact(got *image.Image) error {
-	if got.Check == nil {
-		return nil
-	}
-	issues, err := got.Check()
-	if err != nil {
-		return err
-	}
-	for _, i := range issues {
-		if i.Effect > ondisk.Note {
-			return fmt.Errorf("%w: %s", verify.ErrDifferent, i.Text)
-		}
-	}
-	return nil
-}

@@ -93,3 +93,20 @@ func rounded(got, want int64) bool {
 	unit := min(units.Alignment(got), maxRound)
 	return unit >= units.SectorSize && got == units.AlignUp(want, unit)
 }
+
+// intact checks the tables of a result.
+func intact(got *image.Image) error {
+	if got.Check == nil {
+		return nil
+	}
+	issues, err := got.Check()
+	if err != nil {
+		return err
+	}
+	for _, i := range issues {
+		if i.Effect > ondisk.Note {
+			return fmt.Errorf("%w: %s", verify.ErrDifferent, i.Text)
+		}
+	}
+	return nil
+}
