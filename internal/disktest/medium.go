@@ -1,0 +1,150 @@
+package disktest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+)
+
+// ErrPower is the error of every call on a Medium whose power is gone.
+var ErrPower = errors.New("the power is gone")
+
+// Medium is a storage with a volatile cache in front of it, which loses its power at a call that a test chooses. What
+// was flushed stays; of the rest each sector of 512 bytes stays or not.
+type Medium struct {
+	// Power is how many writing calls still succeed; the next one and all after it fail. Negative: all succeed.
+	Power int
+	// Lie leaves out the flush of a file, as a program would that forgot it.
+	Lie func(name string) bool
+	// Calls is how many writing calls there were: WriteAt, Truncate and Sync.
+	Calls int
+
+	files map[string]*MediumFile
+}
+
+// MediumFile is a file on a Medium.
+type MediumFile struct {
+	on      *Medium
+	name    string
+	now     []byte         // what a reader sees
+	durable []byte         // what was flushed
+	dirty   map[int64]bool // offsets of the sectors that were not
+}
+
+const mediumSector = 512
+
+// NewMedium returns a medium with power for all calls and no file.
+func NewMedium() *Medium { return &Medium{Power: -1, files: map[string]*MediumFile{}} }
+
+// File returns the file of a name, an empty one when there is none yet.
+func (m *Medium) File(name string) *MediumFile {
+	f := m.files[name]
+	if f == nil {
+		f = &MediumFile{on: m, name: name, dirty: map[int64]bool{}}
+		m.files[name] = f
+	}
+	return f
+}
+
+// AfterCrash returns what a machine finds when the power is back: all that was flushed, and of the sectors that were
+// not those that keep chooses. The sizes of files are the last ones.
+func (m *Medium) AfterCrash(keep func(name string, off int64) bool) *Medium {
+	after := NewMedium()
+	for _, name := range slices.Sorted(maps.Keys(m.files)) {
+		f := m.files[name]
+		b := make([]byte, len(f.now))
+		copy(b, f.durable)
+		for _, off := range slices.Sorted(maps.Keys(f.dirty)) {
+			if off < int64(len(b)) && keep(name, off) {
+				copy(b[off:], f.now[off:min(off+mediumSector, int64(len(f.now)))])
+			}
+		}
+		after.File(name).now, after.File(name).durable = b, bytes.Clone(b)
+	}
+	return after
+}
+
+// Some returns a choice for AfterCrash: of the sectors about the given share, from 0 to 1.
+func Some(r *rand.Rand, share float64) func(string, int64) bool {
+	return func(string, int64) bool { return r.Float64() < share }
+}
+
+// call counts a writing call, and fails it when the power is gone.
+func (m *Medium) call() error {
+	if m.Power == 0 {
+		return ErrPower
+	}
+	if m.Power > 0 {
+		m.Power--
+	}
+	m.Calls++
+	return nil
+}
+
+// Bytes returns what a reader sees.
+func (f *MediumFile) Bytes() []byte { return f.now }
+
+// Size returns the size, bytes.
+func (f *MediumFile) Size() int64 { return int64(len(f.now)) }
+
+// ReadAt reads what was written last.
+func (f *MediumFile) ReadAt(b []byte, off int64) (int, error) {
+	if f.on.Power == 0 {
+		return 0, ErrPower
+	}
+	if off >= f.Size() {
+		return 0, io.EOF
+	}
+	n := copy(b, f.now[off:])
+	if n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// WriteAt writes to the cache. A crash right after it leaves any of its sectors.
+func (f *MediumFile) WriteAt(b []byte, off int64) (int, error) {
+	if err := f.on.call(); err != nil {
+		return 0, err
+	}
+	if end := off + int64(len(b)); end > f.Size() {
+		f.now = append(f.now, make([]byte, end-f.Size())...)
+	}
+	copy(f.now[off:], b)
+	for s := off - off%mediumSector; s < off+int64(len(b)); s += mediumSector {
+		f.dirty[s] = true
+	}
+	return len(b), nil
+}
+
+// Truncate sets the size.
+func (f *MediumFile) Truncate(size int64) error {
+	if err := f.on.call(); err != nil {
+		return err
+	}
+	if size <= f.Size() {
+		f.now = f.now[:size]
+	} else {
+		f.now = append(f.now, make([]byte, size-f.Size())...)
+	}
+	return nil
+}
+
+// Sync makes durable what was written.
+func (f *MediumFile) Sync() error {
+	if err := f.on.call(); err != nil {
+		return err
+	}
+	if f.on.Lie != nil && f.on.Lie(f.name) {
+		return nil
+	}
+	f.durable = bytes.Clone(f.now)
+	clear(f.dirty)
+	return nil
+}
+
+// Close does nothing.
+func (f *MediumFile) Close() error { return nil }

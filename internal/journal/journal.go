@@ -1,0 +1,344 @@
+// Package journal keeps on disk what a run does to files that it may not leave half done: an exchange of names, a move
+// in place, a copy that can go on. It knows nothing of what it keeps, and no names.
+//
+// A journal is one file. All numbers are little-endian.
+//
+//	0       head, one sector: magic, version, kind, ID, place and length of the plan and of the area, checksums
+//	4 KiB   slot of records with even numbers
+//	36 KiB  slot of records with odd numbers
+//	68 KiB  the plan: what the run is to do; never changes
+//	…       the area, at a multiple of 4 KiB: bytes that the owner saves before it overwrites them
+//
+// The head is written last, when all else is durable, and fits into one sector. A file without a head is of a run that
+// had not begun. A record replaces the one before the last, so that a torn one leaves its predecessor. It vouches for
+// the bytes that were saved in the area since its predecessor: where these are torn, it is. An owner must therefore not
+// save over bytes for which the last record vouches.
+package journal
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+const (
+	version  = 1
+	headSize = 512 // one sector, which a power cut leaves whole
+	slotOff  = 4 * units.KiB
+	slotSize = 32 * units.KiB
+	planOff  = slotOff + 2*slotSize
+	unit     = 4 * units.KiB // what the area is aligned to
+
+	slotHead  = 20 // number, length, count of saved ranges, checksum of a record
+	savedSize = 20 // offset, length, checksum of a saved range
+	maxSaved  = 64
+
+	// MaxRecord bounds a record, bytes.
+	MaxRecord = slotSize - slotHead - maxSaved*savedSize
+	// MaxPlan bounds a plan, bytes.
+	MaxPlan = 64 * units.MiB
+	// MaxArea bounds the area, bytes.
+	MaxArea = 64 * units.GiB
+)
+
+var (
+	magic      = [8]byte{'T', 'R', 'U', 'E', 'U', 'P', 'J', '\n'}
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+)
+
+// ErrNotBegun is the error of a file without a head: its run was ended before it changed anything.
+var ErrNotBegun = fmt.Errorf("the journal was not complete when the run ended, so that nothing was begun: %w",
+	ondisk.ErrFormat)
+
+// ID tells the records of one journal from those of another whose blocks it got.
+type ID [16]byte
+
+// File is what a journal is kept in.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	Sync() error
+}
+
+// head is the first sector, without its checksum at the end.
+type head struct {
+	Magic   [8]byte
+	Version uint32
+	_       uint32
+	Kind    [16]byte // the rest is zero
+	ID      ID
+	Plan    int64 // bytes
+	PlanSum [sha256.Size]byte
+	Area    int64 // its offset
+	AreaLen int64 // bytes
+}
+
+// sumOff is where the checksum of the head is.
+const sumOff = headSize - 4
+
+// Journal is an open journal.
+type Journal struct {
+	file   File
+	kind   string
+	id     ID
+	plan   []byte
+	record []byte
+	number uint64 // of the record, from 1; 0 before the first
+	area   int64
+	length int64   // of the area, bytes
+	saved  []saved // since the last record
+}
+
+// saved is a range of the area for which a record vouches.
+type saved struct {
+	Off int64 // in the area
+	Len int64
+	Sum uint32 // CRC-32C
+}
+
+// Create writes a journal with its plan and no record into an empty file, durably. area is how many bytes WriteAt can
+// save. The caller makes the name of the file durable before it begins.
+func Create(f File, kind string, id ID, plan []byte, area int64) (*Journal, error) {
+	if len(kind) > 16 || int64(len(plan)) > MaxPlan || area < 0 || area > MaxArea {
+		return nil, fmt.Errorf("journal of kind %q, a plan of %d and an area of %d bytes: %w", kind, len(plan), area,
+			ondisk.ErrLimit)
+	}
+	j := &Journal{
+		file: f, kind: kind, id: id, plan: bytes.Clone(plan), length: area,
+		area: units.AlignUp(planOff+int64(len(plan)), unit),
+	}
+	h := head{
+		Magic: magic, Version: version, ID: id, Plan: int64(len(plan)), PlanSum: sha256.Sum256(plan),
+		Area: j.area, AreaLen: area,
+	}
+	copy(h.Kind[:], kind)
+	sector := make([]byte, headSize)
+	if _, err := binary.Encode(sector, binary.LittleEndian, &h); err != nil {
+		return nil, err
+	}
+	binary.LittleEndian.PutUint32(sector[sumOff:], crc32.Checksum(sector[:sumOff], castagnoli))
+	for _, w := range []struct {
+		b   []byte
+		off int64
+	}{{make([]byte, planOff), 0}, {plan, planOff}} {
+		if _, err := f.WriteAt(w.b, w.off); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return nil, err
+	}
+	if _, err := f.WriteAt(sector, 0); err != nil {
+		return nil, err
+	}
+	return j, f.Sync()
+}
+
+// Open reads a journal with its last whole record. The error is ErrNotBegun for one that Create did not complete.
+func Open(f File) (*Journal, error) {
+	sector, err := upTo(f, headSize, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(sector) < headSize || len(bytes.Trim(sector, "\x00")) == 0 {
+		return nil, ErrNotBegun
+	}
+	var h head
+	if _, err := binary.Decode(sector, binary.LittleEndian, &h); err != nil {
+		return nil, err
+	}
+	if err := checkHead(&h, sector); err != nil {
+		return nil, err
+	}
+	kind, _, _ := bytes.Cut(h.Kind[:], []byte{0})
+	j := &Journal{file: f, kind: string(kind), id: h.ID, area: h.Area, length: h.AreaLen}
+	if j.plan, err = upTo(f, h.Plan, planOff); err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(j.plan); sum != h.PlanSum {
+		return nil, damaged(planOff, "SHA-256 of the plan", sum[:4], h.PlanSum[:4])
+	}
+	return j, j.last()
+}
+
+func checkHead(h *head, sector []byte) error {
+	sum, want := binary.LittleEndian.Uint32(sector[sumOff:]), crc32.Checksum(sector[:sumOff], castagnoli)
+	switch {
+	case h.Magic != magic:
+		return damaged(0, "magic", h.Magic[:], fmt.Sprintf("% x", magic))
+	case sum != want:
+		return damaged(sumOff, "checksum", fmt.Sprintf("%#x", sum), fmt.Sprintf("%#x", want))
+	case h.Version != version:
+		return fmt.Errorf("journal of version %d, want %d; use the trueup that began the run: %w", h.Version, version,
+			ondisk.ErrUnsupported)
+	case h.Plan < 0 || h.Plan > MaxPlan:
+		return damaged(48, "length of the plan", h.Plan, fmt.Sprint("up to ", MaxPlan))
+	case h.Area != units.AlignUp(planOff+h.Plan, unit) || h.AreaLen < 0 || h.AreaLen > MaxArea:
+		return damaged(88, "area", fmt.Sprintf("%d bytes at %#x", h.AreaLen, h.Area), "a place behind the plan")
+	}
+	return nil
+}
+
+func damaged(off int64, field string, got, want any) error {
+	return &ondisk.FormatError{What: "journal", Off: off, Field: field, Got: got, Want: want}
+}
+
+// upTo reads n bytes, fewer where the file ends.
+func upTo(f File, n, off int64) ([]byte, error) {
+	b, err := io.ReadAll(io.NewSectionReader(f, off, n))
+	if err != nil {
+		return nil, fmt.Errorf("read the journal at %#x: %w", off, err)
+	}
+	return b, nil
+}
+
+// last finds the last whole record. Only the newer slot can be torn: a journal in which both are is damaged.
+func (j *Journal) last() error {
+	torn := 0
+	for n := range int64(2) {
+		slot, err := upTo(j.file, slotSize, slotOff+n*slotSize)
+		if err != nil {
+			return err
+		}
+		number, record, ok, err := j.decode(slot)
+		switch {
+		case err != nil:
+			return err
+		case !ok && len(bytes.Trim(slot, "\x00")) > 0:
+			torn++
+		case ok && number%2 != uint64(n):
+			return damaged(slotOff+n*slotSize, "number of the record", number, "an even one in the first slot")
+		case ok && number > j.number:
+			j.number, j.record = number, record
+		}
+	}
+	if torn == 2 {
+		return damaged(slotOff, "records", "none whole", "one of two")
+	}
+	return nil
+}
+
+// sum is the checksum of a record: of the ID, the head and the bytes.
+func (j *Journal) sum(slot []byte) uint32 {
+	return crc32.Update(crc32.Update(crc32.Checksum(j.id[:], castagnoli), castagnoli, slot[:slotHead-4]), castagnoli,
+		slot[slotHead:])
+}
+
+// decode returns the record of a slot, and whether it is whole with the bytes that it vouches for.
+func (j *Journal) decode(slot []byte) (number uint64, record []byte, ok bool, err error) {
+	if len(slot) < slotHead {
+		return 0, nil, false, nil
+	}
+	number = binary.LittleEndian.Uint64(slot)
+	n, count := int64(binary.LittleEndian.Uint32(slot[8:])), int64(binary.LittleEndian.Uint32(slot[12:]))
+	end := slotHead + count*savedSize + n
+	if number == 0 || count > maxSaved || end > int64(len(slot)) ||
+		binary.LittleEndian.Uint32(slot[slotHead-4:]) != j.sum(slot[:end]) {
+		return 0, nil, false, nil
+	}
+	for x := range slices.Chunk(slot[slotHead:slotHead+count*savedSize], savedSize) {
+		var s saved
+		if _, err := binary.Decode(x, binary.LittleEndian, &s); err != nil {
+			return 0, nil, false, err
+		}
+		if ok, err := j.stands(s); !ok || err != nil {
+			return 0, nil, false, err
+		}
+	}
+	return number, slot[slotHead+count*savedSize : end], true, nil
+}
+
+// stands reports whether saved bytes are those that a record vouches for.
+func (j *Journal) stands(s saved) (bool, error) {
+	if err := j.within(s.Len, s.Off); err != nil {
+		return false, err
+	}
+	h := crc32.New(castagnoli)
+	got, err := io.Copy(h, io.NewSectionReader(j.file, j.area+s.Off, s.Len))
+	if err != nil {
+		return false, fmt.Errorf("read the journal at %#x: %w", j.area+s.Off, err)
+	}
+	return got == s.Len && h.Sum32() == s.Sum, nil
+}
+
+// Put makes a record the last one, durably, together with the bytes that were saved before it. After an error nothing
+// more may be put: which record is the last is not known until the journal is opened again.
+func (j *Journal) Put(record []byte) error {
+	if int64(len(record)) > MaxRecord {
+		return fmt.Errorf("record of %d bytes in a journal, want up to %d: %w", len(record), MaxRecord, ondisk.ErrLimit)
+	}
+	number := j.number + 1
+	slot := binary.LittleEndian.AppendUint64(nil, number)
+	slot = binary.LittleEndian.AppendUint32(slot, uint32(len(record)))  //nolint:gosec // at most MaxRecord
+	slot = binary.LittleEndian.AppendUint32(slot, uint32(len(j.saved))) //nolint:gosec // at most maxSaved
+	slot = append(slot, 0, 0, 0, 0)
+	for _, s := range j.saved {
+		var err error
+		if slot, err = binary.Append(slot, binary.LittleEndian, s); err != nil {
+			return err
+		}
+	}
+	slot = append(slot, record...)
+	binary.LittleEndian.PutUint32(slot[slotHead-4:], j.sum(slot))
+	if _, err := j.file.WriteAt(slot, slotOff+int64(number%2)*slotSize); err != nil {
+		return err
+	}
+	if err := j.file.Sync(); err != nil {
+		return err
+	}
+	j.number, j.record, j.saved = number, bytes.Clone(record), nil
+	return nil
+}
+
+// Kind returns what kind of run the journal is of.
+func (j *Journal) Kind() string { return j.kind }
+
+// Plan returns what the run is to do.
+func (j *Journal) Plan() []byte { return j.plan }
+
+// Record returns the last record; nil before the first.
+func (j *Journal) Record() []byte { return j.record }
+
+// Area returns the size of the area, bytes.
+func (j *Journal) Area() int64 { return j.length }
+
+// WriteAt saves bytes in the area. The next Put makes them durable and vouches for them. Bytes for which the last
+// record vouches must not be among those that are overwritten.
+func (j *Journal) WriteAt(b []byte, off int64) error {
+	if err := j.within(int64(len(b)), off); err != nil {
+		return err
+	}
+	if len(j.saved) == maxSaved {
+		return fmt.Errorf("a record of a journal for more than %d saved ranges: %w", maxSaved, ondisk.ErrLimit)
+	}
+	if _, err := j.file.WriteAt(b, j.area+off); err != nil {
+		return err
+	}
+	j.saved = append(j.saved, saved{off, int64(len(b)), crc32.Checksum(b, castagnoli)})
+	return nil
+}
+
+// ReadAt reads saved bytes.
+func (j *Journal) ReadAt(b []byte, off int64) error {
+	if err := j.within(int64(len(b)), off); err != nil {
+		return err
+	}
+	if _, err := j.file.ReadAt(b, j.area+off); err != nil {
+		return fmt.Errorf("read the journal at %#x: %w", j.area+off, err)
+	}
+	return nil
+}
+
+func (j *Journal) within(n, off int64) error {
+	if off < 0 || n < 0 || n > j.length || off > j.length-n {
+		return damaged(j.area, "saved bytes", fmt.Sprintf("%d at %d", n, off), fmt.Sprint("within ", j.length))
+	}
+	return nil
+}
