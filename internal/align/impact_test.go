@@ -233,12 +233,17 @@ func TestStorages(t *testing.T) {
 	require.Equal(t, storage(t, "64K"), storage(t, "65536"))
 	shifted := storage(t, "32K+63s")
 	require.Equal(t, []int64{32768, 32256}, []int64{shifted.Block, shifted.Offset})
+	shifted = storage(t, "4K+63s") // LBA 63 lies 3584 bytes behind a boundary
+	require.Equal(t, []int64{4096, 3584}, []int64{shifted.Block, shifted.Offset})
+	require.Equal(t, shifted.About, storage(t, "4K+7s").About)
+	require.Equal(t, storage(t, "32K").About, storage(t, "32K+32K").About)
+	require.Equal(t, storage(t, "512").About, storage(t, "512+63s").About)
 	for _, bad := range []string{"", "2", "3K", "-4K", "emc", "8M", "\x1b[2J", "../generic"} {
 		_, err := align.Profiles{}.Parse(bad)
 		require.ErrorContains(t, err, "want one of generic, 3par, 4kn, 512e, azure, ceph", bad)
 		require.ErrorContains(t, err, "or a power of two from 512 to 4M", bad)
 	}
-	for _, bad := range []string{"32K+", "32K+32K", "32K+100", "vmfs+-512", "4K+x", "flasharray+512"} {
+	for _, bad := range []string{"32K+", "32K+100", "vmfs+-512", "4K+x", "flasharray+1"} {
 		_, err := align.Profiles{}.Parse(bad)
 		require.ErrorContains(t, err, "offset", bad)
 	}
@@ -289,6 +294,8 @@ block = "8K"
 	require.Equal(t, []string{"array1", "netapp", "generic"}, p.Names()[:3])
 	got, err := p.Parse("Array1")
 	require.NoError(t, err)
+	_, err = p.Parse("array1+512")
+	require.ErrorContains(t, err, `"array1" has an offset in its profile, 32256; leave out +512`)
 	require.Equal(t, align.Storage{
 		Name: "array1", About: "our array, from byte 32256 on", Block: 32768, Offset: 32256, Rewrites: true,
 	}, got)
@@ -303,7 +310,7 @@ block = "8K"
 		"[a]\nabout = \"x\"":                 `[a]: block = "": size "": want a whole number`,
 		"[a]\nabout = \"x\"\nblock = \"3K\"": `[a]: block = "3K": want a power of two from 512 to 4M`,
 		"[a]\nblock = \"4K\"":                `[a]: about has 0 bytes, want 1 to 80`,
-		"[a]\nabout = \"x\"\nblock = \"4K\"\noffset = \"5\"":             "want a multiple of 512 below its block of 4 KiB",
+		"[a]\nabout = \"x\"\nblock = \"4K\"\noffset = \"5\"":             "want a multiple of 512",
 		"[a]\nabout = \"x\\u001b[2J\"\nblock = \"4K\"":                   `about = "x\x1b[2J": want characters that can be printed`,
 		"[a]\nabout = \"x\\ny\"\nblock = \"4K\"":                         "in one line",
 		"[A]\nabout = \"x\"\nblock = \"4K\"":                             "want a name of at most 32 small letters",

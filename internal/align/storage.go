@@ -93,8 +93,11 @@ func (p Profiles) Names() []string {
 func (p Profiles) Parse(s string) (Storage, error) {
 	name, plus, shifted := strings.Cut(s, "+")
 	out, err := p.named(strings.ToLower(name))
-	if err != nil || !shifted {
+	switch {
+	case err != nil || !shifted:
 		return out, err
+	case out.Offset != 0:
+		return out, fmt.Errorf("storage %.64q has an offset in its profile, %d; leave out +%.64s", name, out.Offset, plus)
 	}
 	out.Name += "+" + plus
 	return out, out.shift(plus)
@@ -132,16 +135,16 @@ func checkBlock(n int64) error {
 	return nil
 }
 
-// shift reads the offset of the blocks.
+// shift reads a byte on which a block starts, and keeps the first such byte.
 func (s *Storage) shift(offset string) error {
 	n, err := units.Parse(offset)
-	if err == nil && (n < 0 || n >= s.Block || n%units.SectorSize != 0) {
-		err = fmt.Errorf("want a multiple of %d below its block of %s", units.SectorSize, units.Format(s.Block))
+	if err == nil && (n < 0 || n%units.SectorSize != 0) {
+		err = fmt.Errorf("want a multiple of %d", units.SectorSize)
 	}
 	if err != nil {
 		return fmt.Errorf("storage %.64q, offset %.64q: %w", s.Name, offset, err)
 	}
-	if n != 0 {
+	if n %= s.Block; n != 0 {
 		s.Offset, s.About = n, fmt.Sprintf("%s, from byte %d on", s.About, n)
 	}
 	return nil
