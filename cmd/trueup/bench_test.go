@@ -246,6 +246,10 @@ func TestBenchResultsInReports(t *testing.T) {
 		validate(t, trueup(t, command, "--json", "--bench", result, source).stdout)
 	}
 
+	r = trueup(t, "inspect", "--bench", result, twoDisks(t).ova(t))
+	require.Equal(t, 3, r.code, r.stderr)
+	require.Contains(t, flat(r.stdout), "Partition 1, "+said, "each disk of a package")
+
 	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
 	require.Equal(t, 0, trueup(t, "align", source, dest).code)
 	require.NotContains(t, trueup(t, "inspect", "--bench", result, dest).stdout, "on this storage", "nothing is off")
@@ -256,7 +260,6 @@ func TestBenchResultsInReports(t *testing.T) {
 		"broken.json: result of trueup bench: loads: 0, want": {"inspect", "--bench", broken, source},
 		"no such file":            {"plan", "--bench", broken + "x", source},
 		"--bench is for the page": {"scan", "--bench", result, source},
-		"for one disk":            {"inspect", "--bench", result, twoDisks(t).ova(t)},
 		"would overwrite --bench": {"inspect", "--bench", result, "--out", result, source},
 	} {
 		r := trueup(t, args...)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -21,6 +22,7 @@ type inspectFlags struct {
 	data     bool
 	storage  storage
 	bench    benchFile
+	measured *measured.Result // of --bench
 	impact   bool
 	list     bool
 	pieces   bool // of files are counted
@@ -83,8 +85,8 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err := errors.Join(f.check(), f.storage.find()); err != nil {
 		return err
 	}
-	measured, err := f.bench.read(f.out)
-	if err != nil {
+	var err error
+	if f.measured, err = f.bench.read(f.out); err != nil {
 		return err
 	}
 	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
@@ -104,9 +106,6 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	r, bad, err := f.inspect(ctx, errOut, s)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
-	}
-	if measured != nil {
-		r.Benchmark(measured)
 	}
 	s.Layout = nil // the report has it all, and the text of a large table needs the memory
 	if err := f.emit(out, r, f.show(func(t *report.Text) { t.Inspect(r) })); err != nil {
@@ -172,6 +171,9 @@ func (f *inspectFlags) inspect(
 	}
 	r, bad = report.NewInspect(head("inspect"), s, u, refusals, c)
 	r.Flags = append(f.flags(), f.move().withArguments()...)
+	if f.measured != nil {
+		r.Benchmark(f.measured)
+	}
 	switch {
 	case bad != nil:
 		bad = malformed{bad, true}
@@ -195,9 +197,6 @@ func (f *inspectFlags) inspectPackage(
 	defer p.Close()
 	if _, err = f.said().Options(); err == nil {
 		err = errors.Join(f.spare(p), f.move().noPackage())
-	}
-	if err == nil && f.bench != "" {
-		err = ondisk.In(errUsage, "--bench is for one disk; give a disk of the package, as in vm.ova!disk1.vmdk")
 	}
 	if err != nil {
 		return true, err
