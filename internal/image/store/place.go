@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -64,7 +65,7 @@ func (p Place) checkName() error {
 	switch {
 	case p.Path == "":
 		return ondisk.In(ondisk.ErrUsage, "%s is empty, want the name of a file", p.Flag)
-	case strings.HasSuffix(p.Path, "/"):
+	case strings.HasSuffix(p.Path, "/") || slices.Contains([]string{".", ".."}, path.Base(p.Path)):
 		return p.folder()
 	case p.Path == "-":
 		return p.refuse("would be standard output, which is not possible here (a file of that name is ./-)")

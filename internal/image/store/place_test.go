@@ -46,6 +46,7 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 	}{
 		"no name":                        {store.Place{}, "is empty"},
 		"a name that ends in a slash":    {store.Place{Path: dir + "/none/"}, "is a folder: name the file"},
+		"a folder by its dot":            {store.Place{Path: dir + "/none/."}, "is a folder: name the file"},
 		"the folder itself":              {store.Place{Path: "."}, "is a folder: name the file"},
 		"the one above":                  {store.Place{Path: dir + "/.."}, "is a folder: name the file"},
 		"standard output":                {store.Place{Path: "-"}, "standard output"},
