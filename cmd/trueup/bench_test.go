@@ -118,6 +118,10 @@ func TestEndedBenchLeavesNothing(t *testing.T) {
 			<-ended
 			code := map[os.Signal]int{sys.Interrupt: 130, sys.Terminate: 143, os.Kill: -1}[end]
 			require.Equal(t, code, cmd.ProcessState.ExitCode(), said.String())
+			if code > 0 {
+				require.True(t, strings.HasSuffix(said.String(), "trueup: interrupted: ending fio; the scratch file goes with it; once more "+
+					"to end at once\ntrueup: interrupted; there is no result, and no scratch file is left\n"), said.String())
+			}
 			disktest.WaitFor(t, "fio to end", func() bool {
 				for pid := range children {
 					if _, _, alive := statOf(pid); alive {

@@ -231,6 +231,9 @@ func (o *Options) measure(ctx context.Context, f *fio, t *target, r *measured.Re
 				seed++ // other blocks in each run: none is in a cache because the run before read it
 				p := &load.Points[n]
 				one, err := f.run(ctx, t.file, o.job(load, p.Start, r.Size, seed), o.Runtime)
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
 				if err != nil {
 					return fmt.Errorf("%s, start %s: %w", load.Name, units.Format(p.Start), err)
 				}

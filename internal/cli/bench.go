@@ -116,7 +116,11 @@ func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	f.ending.hold("ending fio; the scratch file goes with it")
+	does := "ending fio"
+	if !f.ReadOnly {
+		does += "; the scratch file goes with it"
+	}
+	f.ending.hold(does)
 	if !f.quiet {
 		fmt.Fprintf(errOut, "trueup: bench %s\n", report.SafeMessage(f.Say()))
 	}

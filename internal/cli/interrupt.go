@@ -29,10 +29,19 @@ func interruptOf(ctx context.Context) interrupt {
 	if i, ok := errors.AsType[interrupt](context.Cause(ctx)); ok {
 		return i
 	}
-	return interrupt{signal: sys.Interrupt, text: interruptedText}
+	return interrupt{signal: sys.Interrupt, text: interruptedText("")}
 }
 
-const interruptedText = "interrupted; no copy was made, and the source is unchanged"
+// interruptedText returns what an interrupt means for the result of a command.
+func interruptedText(command string) string {
+	switch command {
+	case "align", convert:
+		return "interrupted; no copy was made, and the source is unchanged"
+	case "bench":
+		return "interrupted; there is no result, and no scratch file is left"
+	}
+	return "interrupted; there is no result"
+}
 
 // removing is what an interrupted copy does.
 const removing = "removing the unfinished copy"
@@ -50,7 +59,7 @@ func (c *common) receive(command string) context.Context {
 	signals := endSignals()
 	signal.Notify(got, signals...)
 	go func() {
-		i := interrupt{signal: <-got, text: interruptedText}
+		i := interrupt{signal: <-got, text: interruptedText(command)}
 		signal.Reset(signals...) // a second signal ends the program at once, which is safe at any moment
 		if !c.ending.interrupted(os.Stderr) {
 			os.Exit(finish(i, &common{asked: c.asked}, command, os.Stdout, os.Stderr))

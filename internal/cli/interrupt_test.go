@@ -61,6 +61,16 @@ type goneBar struct{}
 
 func (goneBar) Write([]byte) (int, error) { return 0, os.ErrClosed }
 
+// Only a copy has a source that stays as it is.
+func TestInterruptedResults(t *testing.T) {
+	for command, want := range map[string]string{
+		"align": "no copy was made, and the source is unchanged", "convert": "no copy was made, and the source is unchanged",
+		"bench": "there is no result, and no scratch file is left", "inspect": "there is no result", "plan": "there is no result",
+	} {
+		require.Equal(t, "interrupted; "+want, interruptedText(command))
+	}
+}
+
 // Before anything is begun the signal ends the run, and nothing else is printed.
 func TestInterruptBeforeAnything(t *testing.T) {
 	var e ending
@@ -70,7 +80,7 @@ func TestInterruptBeforeAnything(t *testing.T) {
 	require.False(t, e.mu.TryLock(), "a report that comes now waits")
 	for s, code := range map[syscall.Signal]int{syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		out.Reset()
-		require.Equal(t, code, finish(interrupt{s, interruptedText}, &common{asked: true}, "inspect", &out, &errs))
+		require.Equal(t, code, finish(interrupt{s, interruptedText("inspect")}, &common{asked: true}, "inspect", &out, &errs))
 		var f report.Failure
 		require.NoError(t, json.Unmarshal(out.Bytes(), &f))
 		require.Equal(t, "interrupted", f.Error.Code)
