@@ -35,20 +35,20 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(&c.to, "to", "format of DEST (default: the format of SOURCE)")
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
-	f.StringVar(&c.verify, "verify", "full", "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
+	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
 	c.second.add(cmd)
 	c.addWork(cmd, 4, "read and write `N` chunks at once")
 	names, _ := realign.Targets()
 	complete(cmd, "to", names...)
-	complete(cmd, "verify", "full", "structure")
+	complete(cmd, "verify", full, "structure")
 }
 
 func (c *copyFlags) check() error {
 	if err := c.common.check(); err != nil {
 		return err
 	}
-	if c.verify != "full" && c.verify != "structure" {
+	if c.verify != full && c.verify != "structure" {
 		return ondisk.In(errUsage, "--verify %q, want full or structure", c.verify)
 	}
 	return errors.Join(c.settleSums(), c.checkWork())
@@ -86,6 +86,9 @@ func (c *copyFlags) writeSums(dest string, w realign.Written) error {
 	}
 	return nil
 }
+
+// full is the proof that compares every byte.
+const full = "full"
 
 type alignFlags struct {
 	copyFlags
@@ -235,9 +238,9 @@ func (f *alignFlags) checkView(dest string) error {
 
 // job is the writing of DEST, and what ends it: once, when the writing has ended.
 func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func()) {
-	watch, end := c.watched(errOut, c.progress, c.command)
+	watch, end := c.watched(errOut, c.progress, c.command, c.verify == full)
 	j = &realign.Job{
-		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == "full", Jobs: c.jobs,
+		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == full, Jobs: c.jobs,
 		Sums: c.sums != "", Begin: func() { c.ending.hold(removing) }, Watch: watch,
 		Spare: func(files []string) error {
 			return errors.Join(store.SpareFiles("--out", c.out, dest, files),

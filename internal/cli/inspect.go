@@ -144,7 +144,7 @@ func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
 func (f *inspectFlags) inspect(
 	ctx context.Context, errOut io.Writer, s *realign.Source,
 ) (r *report.Inspect, bad, err error) {
-	watch, end := f.watched(errOut, "auto", "inspect")
+	watch, end := f.watched(errOut, "auto", "inspect", false)
 	u, err := s.Use(ctx, f.data, func() realign.Progress {
 		f.ending.hold("")
 		if !f.data {

@@ -69,7 +69,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.confine(errOut, append([]string{src, dest}, f.with...), nil); err != nil {
 		return err
 	}
-	watch, end := f.watched(errOut, f.progress, "verify")
+	watch, end := f.watched(errOut, f.progress, "verify", false)
 	defer end()
 	j := &realign.Job{Jobs: f.jobs, Watch: func() realign.Progress {
 		f.ending.hold("") // a comparison ends soon

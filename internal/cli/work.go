@@ -62,11 +62,11 @@ func (c *common) progressTo(w io.Writer, kind string) progress.Output {
 	return progress.Output{W: w, Kind: kind, Quiet: c.quiet, Above: c.ending.shows}
 }
 
-// watched shows the progress of work from the call of watch until that of end.
-func (c *common) watched(w io.Writer, kind, command string) (watch func() realign.Progress, end func()) {
+// watched shows the progress of work from the call of watch until that of end. Proves: a copy is read again.
+func (c *common) watched(w io.Writer, kind, command string, proves bool) (watch func() realign.Progress, end func()) {
 	var p *progress.Copy
 	watch = func() realign.Progress {
-		if p = progress.NewCopy(c.progressTo(w, kind), command); p == nil {
+		if p = progress.NewCopy(c.progressTo(w, kind), command, proves); p == nil {
 			return nil
 		}
 		return p

@@ -8,8 +8,8 @@ type Progress interface {
 
 // Phases of the work on a copy.
 const (
-	PhaseCopy    = "copy"    // writing
-	PhaseFlush   = "flush"   // what was written, to the storage
-	PhaseCompare = "compare" // with what was to be written
-	PhaseDigest  = "digest"  // reading for the digests of a manifest
+	PhaseCopy   = "copy"   // writing
+	PhaseFlush  = "flush"  // what was written, to the storage
+	PhaseProve  = "prove"  // reading it again, and comparing it with what was to be written
+	PhaseDigest = "digest" // reading for the digests of a manifest
 )

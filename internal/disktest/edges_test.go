@@ -184,7 +184,7 @@ var edges = map[string][]string{
 	"internal/bench/results": {"internal/bench/measured", "internal/report"}, // texts of a storage are escaped, too
 	"internal/trial/results": {"internal/report", "internal/trial/film", "internal/trial/judge"},
 	// Bars and lines of JSON, for copies and for scans.
-	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
+	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
 	"internal/cli": {
 		"internal/align", "internal/bench", "internal/bench/measured", "internal/bench/results", "internal/image/store", "internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
 		"internal/scan",

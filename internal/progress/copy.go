@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -20,9 +21,10 @@ type Copy struct {
 	now   copyCounts
 }
 
-// NewCopy begins to show the progress of a command. It returns nil if nothing is shown.
-func NewCopy(o Output, command string) *Copy {
-	c := &Copy{start: time.Now(), now: copyCounts{Schema: report.Schema, Event: "progress", Command: command}}
+// NewCopy begins to show the progress of a command. Proves: every byte of a copy is read again. It returns nil if
+// nothing is shown.
+func NewCopy(o Output, command string, proves bool) *Copy {
+	c := &Copy{start: time.Now(), now: copyCounts{Schema: report.Schema, Event: "progress", Command: command, proves: proves}}
 	if c.display = o.show(c.counts); c.display == nil {
 		return nil
 	}
@@ -67,6 +69,8 @@ type copyCounts struct {
 	Rate    int64    `json:"bytes_per_second"`
 	Elapsed float64  `json:"elapsed_seconds"`
 	Left    *float64 `json:"eta_seconds,omitempty"`
+
+	proves bool // after the copy
 }
 
 func (c copyCounts) begun() bool { return c.Phase != "" }
@@ -76,7 +80,11 @@ func (c copyCounts) after(run, phase time.Duration) copyCounts {
 	rate := perSecond(c.Done, phase)
 	c.Rate, c.Elapsed, c.Left = int64(rate), tenths(run.Seconds()), nil
 	if c.Done > 0 {
-		left := tenths(float64(max(c.Total-c.Done, 0)) / rate)
+		bytes := max(c.Total-c.Done, 0)
+		if c.proves && c.Phase == diskcopy.PhaseCopy {
+			bytes += c.Total // two reads of each byte take as long as a read and a write
+		}
+		left := tenths(float64(bytes) / rate)
 		c.Left = &left
 	}
 	return c

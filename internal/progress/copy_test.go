@@ -26,8 +26,8 @@ func TestCopyLines(t *testing.T) {
 		{long, 27, "copy 2.7 of 6.0 GiB "},
 		{long, 9, "copy 2.7 "},
 		{long, -1, ""},
-		{at(copyCounts{Phase: "compare", Total: 300 * mib}, 0), 97, "compare 0.0 of 300.0 MiB [------------------------------]"},
-		{at(copyCounts{Phase: "compare", Done: 512, Total: 512}, time.Second), 97, "compare 512 of 512 B [==============================] 512 B/s 00:00 left"},
+		{at(copyCounts{Phase: "prove", Total: 300 * mib}, 0), 97, "prove 0.0 of 300.0 MiB [------------------------------]"},
+		{at(copyCounts{Phase: "prove", Done: 512, Total: 512}, time.Second), 97, "prove 512 of 512 B [==============================] 512 B/s 00:00 left"},
 		{at(copyCounts{Phase: "copy"}, time.Second), 97, "copy 0 of 0 B [------------------------------]"},
 		{at(copyCounts{}, time.Second), 97, ""},
 	} {
@@ -40,7 +40,7 @@ func TestCopyLinesFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(0, 1<<50)
 		c := copyCounts{
-			Phase: rapid.SampledFrom([]string{"copy", "flush", "compare", "digest"}).Draw(t, "phase"),
+			Phase: rapid.SampledFrom([]string{"copy", "flush", "prove", "digest"}).Draw(t, "phase"),
 			Done:  n.Draw(t, "done"),
 		}
 		c.Total = c.Done + n.Draw(t, "more")
@@ -53,11 +53,11 @@ func TestCopyLinesFit(t *testing.T) {
 // Each phase counts from 0 to its own total, and ends with a line that says so.
 func TestProgressHasPhases(t *testing.T) {
 	var out bytes.Buffer
-	p := NewCopy(Output{W: &out, Kind: "json"}, "align")
+	p := NewCopy(Output{W: &out, Kind: "json"}, "align", true)
 	p.Begin("copy", 300)
 	p.Add(100)
 	p.Add(200)
-	p.Begin("compare", 700)
+	p.Begin("prove", 700)
 	p.Add(700)
 	p.Stop()
 	schema := progressSchema(t)
@@ -70,7 +70,7 @@ func TestProgressHasPhases(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(line), &c))
 		ends[c.Phase] = c.Done
 	}
-	require.Equal(t, map[string]int64{"copy": 300, "compare": 700}, ends)
+	require.Equal(t, map[string]int64{"copy": 300, "prove": 700}, ends)
 }
 
 func TestTimeLeft(t *testing.T) {
@@ -78,5 +78,16 @@ func TestTimeLeft(t *testing.T) {
 	require.Equal(t, int64(50), c.Rate)
 	require.InDelta(t, 9.3, c.Elapsed, 1e-9)
 	require.InDelta(t, 6.0, *c.Left, 1e-9)
+	require.InDelta(t, 6, *c.named("copy").Left, 1e-9, "without a proof")
+	c.proves = true
+	for phase, want := range map[string]float64{"copy": 14, "prove": 6, "digest": 6} {
+		require.InDelta(t, want, *c.named(phase).Left, 1e-9, phase)
+	}
 	require.Nil(t, copyCounts{Total: 400}.after(time.Second, time.Second).Left, "not known before anything is done")
+}
+
+// named returns the counts in another phase.
+func (c copyCounts) named(phase string) copyCounts {
+	c.Phase = phase
+	return c.after(9*time.Second, 2*time.Second)
 }

@@ -137,7 +137,7 @@ func TestPackage(t *testing.T) {
 // What goes wrong leaves nothing of a package either.
 func TestNothingIsLeftOfAPackage(t *testing.T) {
 	packed, _ := twoDisks(t)
-	for _, phase := range []string{diskcopy.PhaseCopy, diskcopy.PhaseCompare} {
+	for _, phase := range []string{diskcopy.PhaseCopy, diskcopy.PhaseProve} {
 		src, err := ova.Open(packed, nil)
 		require.NoError(t, err)
 		p, err := PlanPackage(src, Reading{}, Goal{})

@@ -479,7 +479,7 @@ func (j *Job) prove(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk
 // same compares every byte of two disks.
 func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Difference, error) {
 	if want.Size() == got.Size() {
-		if err := j.begin(ctx, diskcopy.PhaseCompare, want, got); err != nil {
+		if err := j.begin(ctx, diskcopy.PhaseProve, want, got); err != nil {
 			return nil, err
 		}
 	}

@@ -191,7 +191,7 @@ func TestNothingIsLeft(t *testing.T) {
 		want  error
 		text  string
 	}{
-		"the storage returns another byte": {when: diskcopy.PhaseCompare, does: func(t *testing.T, _, partial string, _ func()) {
+		"the storage returns another byte": {when: diskcopy.PhaseProve, does: func(t *testing.T, _, partial string, _ func()) {
 			t.Helper()
 			f, err := os.OpenFile(partial, os.O_RDWR, 0)
 			require.NoError(t, err)
@@ -206,7 +206,7 @@ func TestNothingIsLeft(t *testing.T) {
 			require.NoError(t, errors.Join(err, f.Close(), os.Chtimes(source, time.Time{}, time.Unix(1, 0))))
 		}, want: ondisk.ErrChanged},
 		"it is interrupted while it is copied":   {when: diskcopy.PhaseCopy, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
-		"it is interrupted while it is compared": {when: diskcopy.PhaseCompare, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
+		"it is interrupted while it is compared": {when: diskcopy.PhaseProve, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
 		"its names are refused":                  {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},
 		"another program sees another disk":      {judge: errMarker, want: errMarker},
 	} {
@@ -311,7 +311,7 @@ func TestWriteStream(t *testing.T) {
 	t.Run("other bytes are read back", func(t *testing.T) {
 		j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 1, Watch: func() Progress {
 			return watcher(func(phase string) {
-				if phase == diskcopy.PhaseCompare {
+				if phase == diskcopy.PhaseProve {
 					f, err := os.OpenFile(filepath.Join(to, ".copy.raw.partial"), os.O_RDWR, 0)
 					require.NoError(t, err)
 					_, err = f.WriteAt([]byte("other"), 22_000*sector)

@@ -67,7 +67,7 @@ func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *st
 		if !j.Full {
 			return nil
 		}
-		if err := j.begin(ctx, diskcopy.PhaseCompare, got.Disk); err != nil {
+		if err := j.begin(ctx, diskcopy.PhaseProve, got.Disk); err != nil {
 			return err
 		}
 		work.Pack = nil

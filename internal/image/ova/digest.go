@@ -126,7 +126,7 @@ func asDisk(f driver.File) disk.Disk {
 func sameBytes(ctx context.Context, want, got driver.File, progress diskcopy.Progress) (bool, error) {
 	a, b := asDisk(want), asDisk(got)
 	if a.Size() == b.Size() {
-		if err := begin(ctx, progress, diskcopy.PhaseCompare, a, b); err != nil {
+		if err := begin(ctx, progress, diskcopy.PhaseProve, a, b); err != nil {
 			return false, err
 		}
 	}
