@@ -154,7 +154,10 @@ var edges = map[string][]string{
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/layout", "internal/report",
+		"internal/report/pages",
 	},
+	// The frame of all pages: templates and styles, and nothing of what they report.
+	"internal/report/pages": nil,
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
@@ -181,8 +184,11 @@ var edges = map[string][]string{
 	"internal/trial/judge":    {"internal/trial/film"},                     // what two films have in common
 	"internal/trial":          {"internal/sys", "internal/trial/film"},     // it knows no image
 	// Texts of guests are escaped as those of images are.
-	"internal/bench/results": {"internal/bench/measured", "internal/report"}, // texts of a storage are escaped, too
-	"internal/trial/results": {"internal/report", "internal/trial/film", "internal/trial/judge"},
+	// Texts of a storage are, too.
+	"internal/bench/results": {"internal/bench/measured", "internal/report", "internal/report/pages"},
+	"internal/trial/results": {
+		"internal/report", "internal/report/pages", "internal/trial/film", "internal/trial/judge",
+	},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
 	"internal/cli": {

@@ -1,13 +1,9 @@
 package results
 
 import (
-	"bytes"
 	"cmp"
-	"crypto/sha256"
-	_ "embed" // page and style of the report
-	"encoding/base64"
+	_ "embed" // body and style of the report
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
 	"strings"
@@ -15,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/report/pages"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -24,35 +21,19 @@ var htmlPage string
 //go:embed html/bench.css
 var htmlStyle string
 
-// parsedPage is the page with its style. Both are templates, so that no value has to be declared safe.
-var parsedPage = sync.OnceValue(func() *template.Template {
-	t := template.Must(template.New("page").Parse(htmlPage))
-	template.Must(t.New("style").Parse(htmlStyle))
-	return t
+var kind = sync.OnceValue(func() *pages.Kind {
+	return pages.New(pages.Source{Body: htmlPage, Style: htmlStyle})
 })
 
-// policy allows the one style by its hash, and nothing else.
-var policy = sync.OnceValue(func() string {
-	var b bytes.Buffer
-	if err := parsedPage().ExecuteTemplate(&b, "inline-style", nil); err != nil {
-		panic(err) // the text is ours
-	}
-	text := b.Bytes()
-	text = text[bytes.IndexByte(text, '>')+1 : bytes.LastIndexByte(text, '<')]
-	sum := sha256.Sum256(text)
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
-		"'; base-uri 'none'; form-action 'none'"
-})
-
-type page struct {
-	Policy, Version, Path string
-	Leads                 []pageLead
-	Facts                 []fact
-	Starts                []pageStart
-	Sections              []section
-	Table                 [][]string // rows of one cell are headings
-	Heads                 []string
-	Legend                []string
+type body struct {
+	Path     string
+	Leads    []pageLead
+	Facts    []fact
+	Starts   []pageStart
+	Sections []section
+	Table    [][]string // rows of one cell are headings
+	Heads    []string
+	Legend   []string
 }
 
 type pageLead struct{ Words, Text string }
@@ -70,8 +51,8 @@ type section struct {
 
 // HTML writes the report as one file that asks no server for anything.
 func (b *Bench) HTML(w io.Writer, version string) error {
-	p := page{
-		Policy: policy(), Version: report.Safe(version), Path: report.SafeMessage(b.Storage.Path), Facts: b.facts(),
+	p := body{
+		Path: report.SafeMessage(b.Storage.Path), Facts: b.facts(),
 		Sections: b.sections(), Legend: b.legend(),
 	}
 	for _, l := range b.leads() {
@@ -86,14 +67,7 @@ func (b *Bench) HTML(w io.Writer, version string) error {
 	}
 	rows := b.rows()
 	p.Heads, p.Table = rows[0], rows[1:]
-	var out bytes.Buffer
-	if err := parsedPage().ExecuteTemplate(&out, "page", p); err != nil {
-		return fmt.Errorf("html report: %w", err)
-	}
-	if _, err := w.Write(out.Bytes()); err != nil {
-		return fmt.Errorf("html report: %w", err)
-	}
-	return nil
+	return kind().Write(w, report.Safe(version), p)
 }
 
 // classes of the style for starts. There are no more starts than these in a run.

@@ -1,17 +1,13 @@
 package results
 
 import (
-	"bufio"
-	"bytes"
-	"crypto/sha256"
-	_ "embed" // page, style and script of the report
-	"encoding/base64"
-	"fmt"
-	"html/template"
+	_ "embed" // body, style and script of the report
 	"io"
 	"iter"
 	"slices"
 	"sync"
+
+	"github.com/trueup/trueup/internal/report/pages"
 )
 
 //go:embed html/report.html.tmpl
@@ -30,45 +26,12 @@ var htmlFormat = Format{
 // writeHTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank.
 // Rows are made one at a time, and the same values give the same bytes.
 func writeHTML(w io.Writer, s *Summary, images []*Image) error {
-	d := parsedPage()
-	out := bufio.NewWriterSize(w, 64<<10)
-	if err := d.ExecuteTemplate(out, "page", newPage(s, images, policy())); err != nil {
-		return fmt.Errorf("html report: %w", err)
-	}
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("html report: %w", err)
-	}
-	return nil
+	return kind().Write(w, safe(s.Version), newPage(s, images))
 }
 
-// parsedPage is the page with style and script in their places. They are templates too, so that no value has to be
-// declared safe.
-var parsedPage = sync.OnceValue(func() *template.Template {
-	t := template.Must(template.New("page").Parse(htmlPage))
-	template.Must(t.New("style").Parse(htmlStyle))
-	template.Must(t.New("script").Parse(htmlScript))
-	return t
+var kind = sync.OnceValue(func() *pages.Kind {
+	return pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Script: htmlScript})
 })
-
-// policy allows the one style and the one script by their hashes and nothing else, so that a value that got out of its
-// place would still not run. It hashes what the browser sees: html/template drops comments.
-var policy = sync.OnceValue(func() string {
-	return "default-src 'none'; style-src '" + inlineHash("inline-style") + "'; script-src '" +
-		inlineHash("inline-script") +
-		"'; base-uri 'none'; form-action 'none'"
-})
-
-// inlineHash returns the hash of the text between the tags of an element.
-func inlineHash(name string) string {
-	var b bytes.Buffer
-	if err := parsedPage().ExecuteTemplate(&b, name, nil); err != nil {
-		panic(err) // the text is ours
-	}
-	text := b.Bytes()
-	text = text[bytes.IndexByte(text, '>')+1 : bytes.LastIndexByte(text, '<')]
-	sum := sha256.Sum256(text)
-	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
-}
 
 // htmlRows makes the rows as the page asks for them.
 func htmlRows(images []*Image) iter.Seq[htmlRow] {

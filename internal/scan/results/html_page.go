@@ -15,7 +15,6 @@ import (
 
 // htmlReport is everything above and around the rows. All texts in it are safe.
 type htmlReport struct {
-	Policy   string
 	Complete bool
 	Lead     []string
 	Tiles    []tile
@@ -49,9 +48,9 @@ type htmlNotes struct {
 // maxNotes bounds the places of one kind that are listed: a folder without rights can have a million.
 const maxNotes = 1000
 
-func newPage(s *Summary, images []*Image, policy string) htmlReport {
+func newPage(s *Summary, images []*Image) htmlReport {
 	p := htmlReport{
-		Policy: policy, Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s),
+		Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s),
 		Notes: newHTMLNotes(s),
 		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images), Version: safe(s.Version),
 	}

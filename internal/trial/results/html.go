@@ -1,18 +1,16 @@
 package results
 
 import (
-	"bytes"
-	"crypto/sha256"
-	_ "embed" // page and style of the report
+	_ "embed" // body and style of the report
 	"encoding/base64"
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/report/pages"
 	"github.com/trueup/trueup/internal/trial/judge"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -23,24 +21,8 @@ var htmlPage string
 //go:embed html/boot.css
 var htmlStyle string
 
-// parsedPage is the page with its style. Both are templates, so that no value has to be declared safe.
-var parsedPage = sync.OnceValue(func() *template.Template {
-	t := template.Must(template.New("page").Parse(htmlPage))
-	template.Must(t.New("style").Parse(htmlStyle))
-	return t
-})
-
-// policy allows the one style by its hash, and pictures that are in the page.
-var policy = sync.OnceValue(func() string {
-	var b bytes.Buffer
-	if err := parsedPage().ExecuteTemplate(&b, "inline-style", nil); err != nil {
-		panic(err) // the text is ours
-	}
-	text := b.Bytes()
-	text = text[bytes.IndexByte(text, '>')+1 : bytes.LastIndexByte(text, '<')]
-	sum := sha256.Sum256(text)
-	return "default-src 'none'; img-src data:; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
-		"'; base-uri 'none'; form-action 'none'"
+var kind = sync.OnceValue(func() *pages.Kind {
+	return pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Pictures: true})
 })
 
 // Bounds of a page. The JSON has more.
@@ -51,14 +33,14 @@ const (
 	serialLines  = 40      // of the end of a serial port
 )
 
-type page struct {
-	Policy, Version, Class, Word, Source, Reason string
-	Facts                                        []fact
-	Differences                                  []row
-	More                                         int
-	Tolerated                                    []string
-	Runs                                         []pageRun
-	Marked                                       bool
+type body struct {
+	Class, Word, Source, Reason string
+	Facts                       []fact
+	Differences                 []row
+	More                        int
+	Tolerated                   []string
+	Runs                        []pageRun
+	Marked                      bool
 }
 
 type fact struct{ Name, Text string }
@@ -87,8 +69,8 @@ type pageLine struct{ Same, Marked string }
 
 // HTML writes the report as one file that asks no server for anything.
 func (r *Boot) HTML(w io.Writer, version string) error {
-	p := page{
-		Policy: policy(), Version: report.Safe(version), Class: string(r.Verdict), Word: r.Word(),
+	p := body{
+		Class: string(r.Verdict), Word: r.Word(),
 		Source: report.SafeMessage(r.Source), Reason: capital(report.SafeMessage(r.Reason)), Facts: r.pageFacts(),
 	}
 	for _, t := range r.Tolerated {
@@ -102,14 +84,7 @@ func (r *Boot) HTML(w io.Writer, version string) error {
 	for n, run := range r.Runs() {
 		p.Runs = append(p.Runs, r.pageRun(n, run))
 	}
-	var b bytes.Buffer
-	if err := parsedPage().ExecuteTemplate(&b, "page", p); err != nil {
-		return fmt.Errorf("html report: %w", err)
-	}
-	if _, err := w.Write(b.Bytes()); err != nil {
-		return fmt.Errorf("html report: %w", err)
-	}
-	return nil
+	return kind().Write(w, report.Safe(version), p)
 }
 
 // nothing returns a text of a run, or words for an empty one.

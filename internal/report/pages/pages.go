@@ -1,0 +1,82 @@
+// Package pages is the frame of reports that are pages: one file with its style, which asks no server for anything.
+package pages
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	_ "embed" // frame and style of all pages
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+)
+
+//go:embed frame.html.tmpl
+var frame string
+
+//go:embed frame.css
+var frameStyle string
+
+// Source is what one kind of page is made of. All of it are templates, so that no value has to be declared safe.
+type Source struct {
+	Body     string // defines "title" and "body"; "facts" is there for it
+	Style    string // beside that of all pages
+	Script   string // empty: none
+	Pictures bool   // are in the page
+}
+
+// Kind is one kind of page.
+type Kind struct {
+	frame  *template.Template
+	policy string
+}
+
+// New parses a page. It panics about a template that is wrong, which is a bug of ours.
+func New(s Source) *Kind {
+	t := template.Must(template.New("frame").Parse(frame))
+	for name, text := range map[string]string{"page": s.Body, "style": frameStyle + s.Style, "script": s.Script} {
+		template.Must(t.New(name).Parse(text))
+	}
+	k := &Kind{frame: t, policy: "default-src 'none'; "}
+	if s.Pictures {
+		k.policy += "img-src data:; "
+	}
+	k.policy += "style-src '" + k.inlineHash("inline-style") + "'; "
+	if s.Script != "" {
+		k.policy += "script-src '" + k.inlineHash("inline-script") + "'; "
+	}
+	k.policy += "base-uri 'none'; form-action 'none'"
+	return k
+}
+
+// inlineHash returns the hash of the text between the tags of an element. The policy allows style and script by it and
+// nothing else, so that a value that got out of its place would still not run. It hashes what the browser sees:
+// html/template drops comments.
+func (k *Kind) inlineHash(name string) string {
+	var b bytes.Buffer
+	if err := k.frame.ExecuteTemplate(&b, name, nil); err != nil {
+		panic(err) // the text is ours
+	}
+	text := b.Bytes()
+	text = text[bytes.IndexByte(text, '>')+1 : bytes.LastIndexByte(text, '<')]
+	sum := sha256.Sum256(text)
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// Write writes the page of a version of the program. All texts of body are safe to print. What body iterates over is
+// made as the page asks for it.
+func (k *Kind) Write(w io.Writer, version string, body any) error {
+	out := bufio.NewWriterSize(w, 64<<10)
+	err := k.frame.ExecuteTemplate(out, "frame", struct {
+		Policy, Version string
+		Body            any
+	}{k.policy, version, body})
+	if err == nil {
+		err = out.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("html report: %w", err)
+	}
+	return nil
+}
