@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -29,7 +29,7 @@ const (
 // fio runs that program.
 type fio struct{ path, version string }
 
-var isVersion = regexp.MustCompile(`^fio-[0-9][0-9A-Za-z.+-]{0,40}$`).MatchString
+var isVersion = pattern.Lazy(`^fio-[0-9][0-9A-Za-z.+-]{0,40}$`)
 
 // newFio finds the program. An empty name looks in PATH.
 func newFio(ctx context.Context, name string) (*fio, error) {
@@ -42,7 +42,7 @@ func newFio(ctx context.Context, name string) (*fio, error) {
 	}
 	f := &fio{path: path}
 	out, err := f.output(ctx, dying, nil, "--version")
-	if f.version = strings.TrimSpace(string(out)); err == nil && !isVersion(f.version) {
+	if f.version = strings.TrimSpace(string(out)); err == nil && !isVersion().MatchString(f.version) {
 		err = fmt.Errorf("%s --version printed %.60q, want fio-NUMBER", path, f.version)
 	}
 	return f, err

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/trueup/trueup/internal/pattern"
 )
 
 // Finding is what was found when both disks were asked the same.
@@ -125,7 +127,7 @@ func (p *pair) launch() (version string, err error) {
 type volume struct{ device, kind string }
 
 // isVolume matches a line of list-filesystems.
-var isVolume = regexp.MustCompile(`^(?:btrfsvol:)?/dev/[^:\x00-\x1f]+: [A-Za-z0-9_.+-]{1,64}$`).MatchString
+var isVolume = pattern.Lazy(`^(?:btrfsvol:)?/dev/[^:\x00-\x1f]+: [A-Za-z0-9_.+-]{1,64}$`)
 
 func volumes(lines []string) (out []volume) {
 	for _, l := range lines {
@@ -144,7 +146,7 @@ const mostVolumes = 256
 // filesystems compares the file systems of both disks, one after the other.
 func (p *pair) filesystems() error {
 	const asked = "file systems"
-	x, y, err := p.both("list-filesystems", isVolume)
+	x, y, err := p.both("list-filesystems", isVolume().MatchString)
 	if err != nil {
 		return err
 	}
@@ -268,11 +270,11 @@ func (p *pair) check(v volume) error {
 	return nil
 }
 
-var isExit = regexp.MustCompile(`^exit [0-9]{1,3}$|^absent$`).MatchString
+var isExit = pattern.Lazy(`^exit [0-9]{1,3}$|^absent$`)
 
 // exitOf returns how a check ended, empty if that is not known, and its last words.
 func exitOf(lines []string) (code, said string) {
-	if len(lines) == 0 || !isExit(lines[len(lines)-1]) {
+	if len(lines) == 0 || !isExit().MatchString(lines[len(lines)-1]) {
 		return "", ""
 	}
 	words := lines[:len(lines)-1]

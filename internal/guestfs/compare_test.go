@@ -228,7 +228,7 @@ func FuzzAnswers(f *testing.F) {
 		open := func(b []byte) *session {
 			return &session{out: bufio.NewReader(strings.NewReader(string(b))), ctx: t.Context(), mark: "MARK"}
 		}
-		sep, valid := byte('\n'), isVolume
+		sep, valid := byte('\n'), isVolume().MatchString
 		if zero {
 			sep, valid = 0, anyLine
 		}

@@ -3,8 +3,9 @@ package guestfs
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
+
+	"github.com/trueup/trueup/internal/pattern"
 )
 
 // files compares the names of all files of a file system, and the SHA-256 of the regular ones. Both appliances read side
@@ -33,7 +34,7 @@ func (p *pair) files(v volume) error {
 }
 
 // isSum matches a line of sha256sum, which begins with \ where the name has escapes.
-var isSum = regexp.MustCompile(`^\\?[0-9a-f]{64} [ *]`).MatchString
+var isSum = pattern.Lazy(`^\\?[0-9a-f]{64} [ *]`)
 
 // contents compares the files of what is mounted.
 func (p *pair) contents(asked string) error {
@@ -41,7 +42,7 @@ func (p *pair) contents(asked string) error {
 	if err != nil {
 		return err
 	}
-	sums, err := p.stream("checksums-out sha256 / -", '\n', isSum)
+	sums, err := p.stream("checksums-out sha256 / -", '\n', isSum().MatchString)
 	if err != nil {
 		return err
 	}
@@ -130,7 +131,7 @@ func drain(s *session, more bool, sep byte, valid func(string) bool) (err error)
 
 // nameOf returns the name of an item, without its sum.
 func nameOf(item string) string {
-	if isSum(item) {
+	if isSum().MatchString(item) {
 		_, item, _ = strings.Cut(item, " ")
 		item = item[1:]
 	}

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -17,13 +17,13 @@ import (
 // Names of whole disks and of partitions. Spec: Linux, Documentation/admin-guide/devices.txt; systemd,
 // 60-persistent-storage.rules.
 var (
-	diskName   = regexp.MustCompile(`^/dev/(?:(?:sd|hd|vd|xvd)[a-z]{1,3}|nvme[0-9]{1,3}n[0-9]{1,3}|mmcblk[0-9]{1,3})$`)
-	diskLink   = regexp.MustCompile(`^/dev/disk/by-(?:path/.+|id/(?:ata|scsi|virtio|nvme|usb|wwn|mmc)-.+)$`)
-	partLink   = regexp.MustCompile(`-part[0-9]+$`)
-	firstDisk  = regexp.MustCompile(`^(?:/dev/(?:sda|hda|vda|xvda|nvme0n1|mmcblk0)|\(hd0\)|hd0|8:0)$`)
-	firstPart  = regexp.MustCompile(`^/dev/(?:(?:sd|hd|vd|xvd)a|nvme0n1p|mmcblk0p)([0-9]{1,3})$`)
-	byLink     = regexp.MustCompile(`^/dev/disk/by-(uuid|label|partuuid|partlabel)/(.+)$`)
-	arithmetic = regexp.MustCompile(`^\$\(\(([0-9]{1,12})\*([0-9]{1,6})\)\)$`)
+	diskName   = pattern.Lazy(`^/dev/(?:(?:sd|hd|vd|xvd)[a-z]{1,3}|nvme[0-9]{1,3}n[0-9]{1,3}|mmcblk[0-9]{1,3})$`)
+	diskLink   = pattern.Lazy(`^/dev/disk/by-(?:path/.+|id/(?:ata|scsi|virtio|nvme|usb|wwn|mmc)-.+)$`)
+	partLink   = pattern.Lazy(`-part[0-9]+$`)
+	firstDisk  = pattern.Lazy(`^(?:/dev/(?:sda|hda|vda|xvda|nvme0n1|mmcblk0)|\(hd0\)|hd0|8:0)$`)
+	firstPart  = pattern.Lazy(`^/dev/(?:(?:sd|hd|vd|xvd)a|nvme0n1p|mmcblk0p)([0-9]{1,3})$`)
+	byLink     = pattern.Lazy(`^/dev/disk/by-(uuid|label|partuuid|partlabel)/(.+)$`)
+	arithmetic = pattern.Lazy(`^\$\(\(([0-9]{1,12})\*([0-9]{1,6})\)\)$`)
 )
 
 // isDisk reports whether a name is that of a whole disk, this one or another.
@@ -31,17 +31,17 @@ func isDisk(name string) bool {
 	if !strings.HasPrefix(name, "/dev/") {
 		return name == "8:0"
 	}
-	return diskName.MatchString(name) || (diskLink.MatchString(name) && !partLink.MatchString(name))
+	return diskName().MatchString(name) || (diskLink().MatchString(name) && !partLink().MatchString(name))
 }
 
 // named finds the partition that a name means: UUID=…, LABEL=…, a link in /dev/disk, or the number of a partition on
 // the first disk.
 func (l *guest) named(name string) (boot.Partition, bool) {
-	if m := firstPart.FindStringSubmatch(name); m != nil {
+	if m := firstPart().FindStringSubmatch(name); m != nil {
 		return l.only(func(p boot.Partition) bool { return strconv.Itoa(p.Number) == m[1] })
 	}
 	key, value, ok := strings.Cut(name, "=")
-	if m := byLink.FindStringSubmatch(name); m != nil {
+	if m := byLink().FindStringSubmatch(name); m != nil {
 		key, value, ok = m[1], m[2], true
 	}
 	if value = strings.Trim(value, `"'`); !ok || value == "" {
@@ -92,7 +92,7 @@ func (l *guest) only(is func(boot.Partition) bool) (found boot.Partition, ok boo
 
 // count reads a number as programs of Linux do: decimal, hexadecimal, with K, M or G, or a product in a shell.
 func count(s string) (int64, bool) {
-	if m := arithmetic.FindStringSubmatch(s); m != nil {
+	if m := arithmetic().FindStringSubmatch(s); m != nil {
 		a, _ := strconv.ParseInt(m[1], 10, 64)
 		b, _ := strconv.ParseInt(m[2], 10, 64)
 		return a * b, true // 18 digits
@@ -155,7 +155,7 @@ func (c *config) place(disk string, off int64, breaksBoot bool) {
 		return
 	}
 	p, inside := c.g.Holding(off, 1)
-	ours := firstDisk.MatchString(disk) || strings.HasPrefix(disk, "/dev/disk/") || inside && p.Off == off
+	ours := firstDisk().MatchString(disk) || strings.HasPrefix(disk, "/dev/disk/") || inside && p.Off == off
 	if off < c.g.FirstByte() || off >= c.g.Disk.Size() || !ours {
 		return
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -63,16 +63,16 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 
 // arcPath is how NTLDR names a folder: the r'th disk of the BIOS, and the n'th partition of those that are used and not
 // extended, primary ones first. scsi() and signature() name disks in other ways.
-var arcPath = regexp.MustCompile(`(?i)multi\(\d{1,3}\)disk\(\d{1,3}\)rdisk\((\d{1,3})\)partition\((\d{1,3})\)`)
+var arcPath = pattern.Lazy(`(?i)multi\(\d{1,3}\)disk\(\d{1,3}\)rdisk\((\d{1,3})\)partition\((\d{1,3})\)`)
 
 // savedPath is a file of C: that a line of the menu starts.
-var savedPath = regexp.MustCompile(`(?im)^[ \t]*c:\\([^/:*?"<>|=\r\n]{1,128}?)[ \t]*=`)
+var savedPath = pattern.Lazy(`(?im)^[ \t]*c:\\([^/:*?"<>|=\r\n]{1,128}?)[ \t]*=`)
 
 // checkArc compares the partitions that boot.ini counts with those that exist. All moves keep numbers and order.
 func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
 	counted := arcPartitions(g)
 	said := map[string]bool{}
-	for _, m := range arcPath.FindAllSubmatch(menu, maxSaved) {
+	for _, m := range arcPath().FindAllSubmatch(menu, maxSaved) {
 		number := string(m[2])
 		n, err := strconv.Atoi(number)
 		if string(m[1]) != "0" || said[number] || err != nil {
@@ -118,12 +118,12 @@ func readBootIni(files guestfile.FS) ([]byte, error) {
 
 // savedName matches the usual names of files that hold a boot sector: BOOTSECT.DOS of the setup of Windows,
 // bootsect.lnx and others.
-var savedName = regexp.MustCompile(`(?i)^bootsect\.[^.]{1,16}$`)
+var savedName = pattern.Lazy(`(?i)^bootsect\.[^.]{1,16}$`)
 
 // savedPaths returns the files that the menu starts.
 func savedPaths(menu []byte) []string {
 	var names []string
-	for _, m := range savedPath.FindAllSubmatch(menu, maxSaved) {
+	for _, m := range savedPath().FindAllSubmatch(menu, maxSaved) {
 		names = append(names, strings.ToLower(strings.ReplaceAll(string(m[1]), `\`, "/")))
 	}
 	return names
@@ -137,7 +137,7 @@ func savedSectors(files guestfile.FS, menu []byte) ([]string, error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if !e.Dir && savedName.MatchString(e.Name) {
+		if !e.Dir && savedName().MatchString(e.Name) {
 			names = append(names, strings.ToLower(e.Name))
 		}
 	}

@@ -1,13 +1,14 @@
 package judge
 
 import (
-	"regexp"
 	"strings"
+
+	"github.com/trueup/trueup/internal/pattern"
 )
 
 // firmware matches lines that firmware shows on every machine, whatever its disk holds. They prove nothing of a guest.
 // Source: SeaBIOS src/bootsplash.c, src/boot.c; iPXE src/usr/autoboot.c; EDK2 BdsDxe, PlatformBootManagerLib.
-var firmware = regexp.MustCompile(`^(SeaBIOS \(version |Machine UUID |iPXE |Press (F12|ESC) for boot menu|Booting from (Hard Disk|DVD/CD|Floppy|ROM)\.\.\.$|` +
+var firmware = pattern.Lazy(`^(SeaBIOS \(version |Machine UUID |iPXE |Press (F12|ESC) for boot menu|Booting from (Hard Disk|DVD/CD|Floppy|ROM)\.\.\.$|` +
 	`BdsDxe: (loading|starting|failed to load) Boot|Press any key to enter the Boot Manager Menu|Plex86/Bochs VGABios|` +
 	`UEFI firmware \(version |Start boot option)`)
 
@@ -56,17 +57,17 @@ var failed = []string{
 const tooSlow = "IO-APIC + timer doesn't work"
 
 // failedLine are failures that are known by the whole line, since their words stand in other texts too.
-var failedLine = regexp.MustCompile(`^(GRUB )?(loading[ ,.a-z0-9]*)?Error \d+\b|^L( [0-9A-F]{2}){2,}|^L(I[?-]?)?$|^grub>|^Read error$|` +
+var failedLine = pattern.Lazy(`^(GRUB )?(loading[ ,.a-z0-9]*)?Error \d+\b|^L( [0-9A-F]{2}){2,}|^L(I[?-]?)?$|^grub>|^Read error$|` +
 	`^(GRUB|GRUB loading) *(error:|Read Error|Geom Error)`)
 
 // onTheWay are last lines of a boot that goes on: a run that ends at one has shown nothing of its guest yet.
-var onTheWay = regexp.MustCompile(`^(Loading initial ramdisk|Loading Linux|Loading (/|vmlinuz|initrd|kernel)|LILO \S* *Loading|` +
+var onTheWay = pattern.Lazy(`^(Loading initial ramdisk|Loading Linux|Loading (/|vmlinuz|initrd|kernel)|LILO \S* *Loading|` +
 	`Uncompressing Linux|Decompressing Linux|Booting the kernel|Booting '|Starting up|GRUB loading|Welcome to GRUB|` +
 	`GRUB Loading stage|Starting Windows|Starting MS-DOS|Loading Windows|Loading operating system|Probing EDD|` +
 	`Booting a command list|early console in|EFI stub:|SYSLINUX |EXTLINUX |ISOLINUX |Loading stage2)|^GRUB *$|^\.+$`)
 
 // stays reports whether the last line is one of a boot that has not ended. A prompt below it is an end.
-func stays(last string) bool { return onTheWay.MatchString(last) }
+func stays(last string) bool { return onTheWay().MatchString(last) }
 
 // failure returns the known failure that a line shows, or nothing.
 func failure(line string) (text string, system bool) {
@@ -80,7 +81,7 @@ func failure(line string) (text string, system bool) {
 			return known, true
 		}
 	}
-	if text = failedLine.FindString(line); text != "" {
+	if text = failedLine().FindString(line); text != "" {
 		return text, true
 	}
 	return "", false

@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/trial/film"
 )
 
@@ -22,42 +23,42 @@ const maxLine = 1024
 
 // variable are parts of a line that differ between two runs of one guest. The words around them stay.
 var variable = []struct {
-	find *regexp.Regexp
+	find func() *regexp.Regexp
 	put  string
 }{
-	{regexp.MustCompile(`\[[ \d]{1,8}\.\d{3,9}\]`), "[time]"}, // of the kernel log
-	{regexp.MustCompile(`\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?\b`), "date"},
-	{regexp.MustCompile(`\b([A-Z][a-z]{2},? )?[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b`), "date"},
-	{regexp.MustCompile(`\b\d{1,2}:\d\d:\d\d([.,]\d+)?\b`), "time"},
-	{regexp.MustCompile(`\b\d{1,2}:\d\d ?([ap]m?|[AP]M)\b`), "time"},
+	{pattern.Lazy(`\[[ \d]{1,8}\.\d{3,9}\]`), "[time]"}, // of the kernel log
+	{pattern.Lazy(`\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?)?\b`), "date"},
+	{pattern.Lazy(`\b([A-Z][a-z]{2},? )?[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b`), "date"},
+	{pattern.Lazy(`\b\d{1,2}:\d\d:\d\d([.,]\d+)?\b`), "time"},
+	{pattern.Lazy(`\b\d{1,2}:\d\d ?([ap]m?|[AP]M)\b`), "time"},
 	// Countdowns of menus and durations.
-	{regexp.MustCompile(`\b\d+(\.\d+)? ?([num]?s|[mu]?secs?|seconds?|min|minutes?)\b`), "duration"},
-	{regexp.MustCompile(`automatically: *\d+`), "automatically: duration"},
-	{regexp.MustCompile(`\b\d+(\.\d+)? ?(MHz|GHz|BogoMIPS)\b|\(lpj=\d+\)|\b\d+(\.\d+)? [KMG]?i?B/s`), "speed"},
-	{regexp.MustCompile(`\b\d{1,3}(\.\d+)? ?%`), "share"},
+	{pattern.Lazy(`\b\d+(\.\d+)? ?([num]?s|[mu]?secs?|seconds?|min|minutes?)\b`), "duration"},
+	{pattern.Lazy(`automatically: *\d+`), "automatically: duration"},
+	{pattern.Lazy(`\b\d+(\.\d+)? ?(MHz|GHz|BogoMIPS)\b|\(lpj=\d+\)|\b\d+(\.\d+)? [KMG]?i?B/s`), "speed"},
+	{pattern.Lazy(`\b\d{1,3}(\.\d+)? ?%`), "share"},
 	// Process numbers, addresses and identifiers that are random.
-	{regexp.MustCompile(`\[\d{1,7}\]:`), "[pid]:"},
-	{regexp.MustCompile(`\b0x[0-9a-f]{8,16}\b|\b[0-9a-f]{16,128}\b|\bSHA256:\S+`), "id"},
+	{pattern.Lazy(`\[\d{1,7}\]:`), "[pid]:"},
+	{pattern.Lazy(`\b0x[0-9a-f]{8,16}\b|\b[0-9a-f]{16,128}\b|\bSHA256:\S+`), "id"},
 	// An aligned copy can be larger than its source.
-	{regexp.MustCompile(`\b\d+ (512|4096)-byte (logical|physical) blocks.*`), "blocks"},
-	{regexp.MustCompile(`\b\d+ sectors\b|capacity change from \d+ to \d+`), "sectors"},
+	{pattern.Lazy(`\b\d+ (512|4096)-byte (logical|physical) blocks.*`), "blocks"},
+	{pattern.Lazy(`\b\d+ sectors\b|capacity change from \d+ to \d+`), "sectors"},
 	// Spinners and rows of dots.
-	{regexp.MustCompile(`(^| )[|/\\-]$`), ""},
-	{regexp.MustCompile(`\[[ *]{3,8}\]`), "[busy]"},
-	{regexp.MustCompile(`\.{4,}`), "..."},
+	{pattern.Lazy(`(^| )[|/\\-]$`), ""},
+	{pattern.Lazy(`\[[ *]{3,8}\]`), "[busy]"},
+	{pattern.Lazy(`\.{4,}`), "..."},
 }
 
 // chatter matches lines of a kernel log that may stand at any place of it, or be missing.
-var chatter = regexp.MustCompile(`^\[time\] (random: |clocksource: |tsc: |TSC found unstable |rcu: |hrtimer: |perf: interrupt took|sched_clock: |` +
+var chatter = pattern.Lazy(`^\[time\] (random: |clocksource: |tsc: |TSC found unstable |rcu: |hrtimer: |perf: interrupt took|sched_clock: |` +
 	`input: |kworker|audit: |systemd\[pid\]: |Freeing |e1000|usb \S+ (new|New|Product|Manufacturer|SerialNumber)|` +
 	// Timers of a slow machine. Source: Linux arch/x86/kernel/apic/io_apic.c, check_timer; apic.c.
 	`\.\.MP-BIOS bug: |\.\.\.(trying to set up timer| \(found apic | works\.$)|APIC (calibration|delta) )`)
 
 // trouble matches messages of systemd that say what did not work. The kernel's own on its timers may say that, too.
-var trouble = regexp.MustCompile(`(?i)^\[time\] systemd\[pid\]: .*\b(fail(ed|ure)?|cannot|timed out|dependency failed|not found)\b`)
+var trouble = pattern.Lazy(`(?i)^\[time\] systemd\[pid\]: .*\b(fail(ed|ure)?|cannot|timed out|dependency failed|not found)\b`)
 
 // mayMiss reports whether a line may stand at any place of a log, or be missing.
-func mayMiss(norm string) bool { return chatter.MatchString(norm) && !trouble.MatchString(norm) }
+func mayMiss(norm string) bool { return chatter().MatchString(norm) && !trouble().MatchString(norm) }
 
 // normal returns a line without what differs from run to run.
 func normal(s string) string {
@@ -66,7 +67,7 @@ func normal(s string) string {
 		return s
 	}
 	for _, v := range variable {
-		s = v.find.ReplaceAllString(s, v.put)
+		s = v.find().ReplaceAllString(s, v.put)
 	}
 	return strings.Join(strings.Fields(s), " ")
 }
@@ -87,8 +88,8 @@ func joined(rows []string, width int) []string {
 	out := slices.Clone(rows)
 	for n, first := 1, 0; n < len(rows); n++ {
 		missing := width - utf8.RuneCountInString(rows[n-1])
-		full := missing <= 0 || missing == 1 && rows[n] != "" && logTime.MatchString(rows[first])
-		if !full || logTime.MatchString(rows[n]) {
+		full := missing <= 0 || missing == 1 && rows[n] != "" && logTime().MatchString(rows[first])
+		if !full || logTime().MatchString(rows[n]) {
 			first = n
 			continue
 		}
@@ -103,7 +104,7 @@ func lines(text []string) []line {
 	out := make([]line, 0, len(text))
 	for n, s := range text {
 		shown := strings.TrimRight(s, " \x00")
-		if norm := normal(shown); norm != "" && !firmware.MatchString(norm) {
+		if norm := normal(shown); norm != "" && !firmware().MatchString(norm) {
 			out = append(out, line{n, shown, norm})
 		}
 	}
@@ -111,11 +112,11 @@ func lines(text []string) []line {
 }
 
 // control matches what places and paints a text on a terminal. What moves the cursor begins a line.
-var control = regexp.MustCompile(`\x1b\[[0-9;?=]*([A-Za-z])|\x1b[()][A-Z0-9]|\x1b[=>78cM]`)
+var control = pattern.Lazy(`\x1b\[[0-9;?=]*([A-Za-z])|\x1b[()][A-Z0-9]|\x1b[=>78cM]`)
 
 // SerialLines divides the text of a serial port into lines as a terminal shows them.
 func SerialLines(s string) []string {
-	s = control.ReplaceAllStringFunc(s, func(c string) string {
+	s = control().ReplaceAllStringFunc(s, func(c string) string {
 		if strings.ContainsAny(c[len(c)-1:], "HfJ") {
 			return "\n"
 		}
@@ -199,11 +200,11 @@ func differing(where Place, before, after []line, seenBefore, seenAfter pool) []
 }
 
 // logTime matches the time in front of a line of a kernel log.
-var logTime = regexp.MustCompile(`^\[[ \d]+\.\d+\]`)
+var logTime = pattern.Lazy(`^\[[ \d]+\.\d+\]`)
 
 // newDifference returns that between two lines of one place, counted from 1. Times in front of them are none.
 func newDifference(where Place, before, after line) Difference {
-	b, a := logTime.ReplaceAllString(before.shown, ""), logTime.ReplaceAllString(after.shown, "")
+	b, a := logTime().ReplaceAllString(before.shown, ""), logTime().ReplaceAllString(after.shown, "")
 	column := len(after.shown) - len(a) + 1
 	if len(b) == len(before.shown) || len(a) == len(after.shown) {
 		b, a, column = before.shown, after.shown, 1

@@ -1,0 +1,13 @@
+// Package pattern has regular expressions that are compiled when they are first used. Most runs of the program use few
+// of them, and an expression with counts costs more than the rest of a start.
+package pattern
+
+import (
+	"regexp"
+	"sync"
+)
+
+// Lazy returns a function that returns the expression. A wrong one panics there.
+func Lazy(expression string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
+}
