@@ -40,16 +40,45 @@ func CheckBoundary(n int64) error {
 // autoBoundary is the text of the boundary 0, which is chosen by the boot code.
 const autoBoundary = "auto"
 
-// BoundaryText prints a boundary as ParseBoundary reads it.
-func BoundaryText(n int64) string {
-	if n == 0 {
+// Boundary is a boundary as an argument of a command line, in bytes. 0 stands for auto.
+type Boundary int64
+
+func (b *Boundary) String() string {
+	if *b == 0 {
 		return autoBoundary
 	}
-	return units.Short(n)
+	return units.Short(int64(*b))
 }
 
-// ParseBoundary parses a boundary. A number of bytes that was meant in KiB has that for its remedy.
-func ParseBoundary(s string) (int64, error) {
+// Type is the word that help texts show for the argument.
+func (b *Boundary) Type() string { return "SIZE" }
+
+// Set parses the argument.
+func (b *Boundary) Set(arg string) error {
+	n, err := parseBoundary(arg)
+	*b = Boundary(n)
+	return err
+}
+
+// Target returns where a copy moves partitions that an inspection finds: the default criterion asks for the default
+// target.
+func (b Boundary) Target() int64 {
+	if int64(b) == DefaultBoundary {
+		return 0
+	}
+	return int64(b)
+}
+
+// Criterion returns the boundary that inspections judge by.
+func (b Boundary) Criterion() int64 {
+	if b == 0 {
+		return DefaultBoundary
+	}
+	return int64(b)
+}
+
+// parseBoundary parses a boundary. A number of bytes that was meant in KiB has that for its remedy.
+func parseBoundary(s string) (int64, error) {
 	if s == autoBoundary {
 		return 0, nil
 	}

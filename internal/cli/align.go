@@ -22,7 +22,7 @@ import (
 type copyFlags struct {
 	*common
 	work
-	to      target
+	to      realign.Target
 	force   bool
 	verify  string
 	sums    string // file for the digests
@@ -150,15 +150,8 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 	return cmd
 }
 
-// goal returns where partitions move; convert moves none.
-func (f *alignFlags) goal() realign.Goal {
-	g := f.moveFlags.goal()
-	g.Copy = f.command == convert
-	return g
-}
-
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
-	if err := errors.Join(f.check(), f.checkChoice(), f.checkView(dest)); err != nil {
+	if err := errors.Join(f.check(), f.Goal.Check(), f.checkView(dest)); err != nil {
 		return err
 	}
 	defer f.second.close()
@@ -180,7 +173,7 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	case src == "-" && f.command == convert:
 		return f.convertStream(ctx, out, errOut, dest)
 	}
-	s, err := f.open(src, f.said())
+	s, err := f.open(src, f.Reading)
 	if err != nil {
 		return err
 	}
@@ -193,15 +186,15 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 		return err
 	}
 	defer o.Close()
-	p, err := s.PlanAmong(o, f.goal(), f.to.Size)
+	p, err := s.PlanAmong(o, f.Goal, f.to.Size)
 	if err != nil {
 		return err
 	}
-	if err := realign.Acceptable(p, f.goal()); err != nil {
+	if err := realign.Acceptable(p, f.Goal); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
 	r := report.NewAlign(head(f.command), s, p, dest)
-	r.Flags = f.flags()
+	r.Flags = f.Reading.Flags()
 	if len(p.Moves) == 0 && !p.Renames && f.skipAligned {
 		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
 	}
@@ -224,7 +217,7 @@ func (f *alignFlags) checkView(dest string) error {
 	switch {
 	case !f.view:
 		return nil
-	case f.to != (target{}):
+	case f.to != (realign.Target{}):
 		return ondisk.In(errUsage, "--view always writes a VMDK over the files of SOURCE, and --to %s asks for another "+
 			"format; leave out one of them", f.to)
 	case f.second.judge != "":
@@ -270,7 +263,7 @@ func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) er
 const convert = "convert"
 
 func newConvert(c *common) *cobra.Command {
-	f := alignFlags{copyFlags: copyFlags{common: c, command: convert}}
+	f := alignFlags{copyFlags: copyFlags{common: c, command: convert}, moveFlags: moveFlags{Goal: realign.Goal{Copy: true}}}
 	cmd := &cobra.Command{
 		Use:   "convert SOURCE DEST",
 		Short: "Copy a disk image into another format, moving nothing",
@@ -287,8 +280,8 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 		},
 	}
 	f.copyFlags.add(cmd)
-	f.addReading(cmd)
-	flattenFlag(cmd, &f.flatten)
+	readingFlags(cmd, &f.Reading)
+	flattenFlag(cmd, &f.Flatten)
 	return cmd
 }
 
@@ -304,7 +297,7 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 	in, stop := interruptible(ctx, os.Stdin)
 	defer stop()
 	j, end := f.job(errOut, dest)
-	p, w, err := j.WriteStream(ctx, in, f.said(), f.to.Size)
+	p, w, err := j.WriteStream(ctx, in, f.Reading, f.to.Size)
 	end()
 	if err != nil {
 		return err
@@ -329,7 +322,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	if err := f.noPackage(); err != nil {
 		return err
 	}
-	if f.to != (target{}) {
+	if f.to != (realign.Target{}) {
 		return ondisk.In(errUsage, "--to %s, but the disks of a package keep their format: the OVF names it", f.to)
 	}
 	src, err := realign.OpenPackage(source)
@@ -343,16 +336,16 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	if err := errors.Join(f.spare(src), f.spareSums(src)); err != nil {
 		return err
 	}
-	goal := f.goal()
+	goal := f.Goal
 	if goal.Copy {
 		goal.Flatten = false // a package keeps its snapshots
 	}
-	p, err := realign.PlanPackage(src, f.said(), goal)
+	p, err := realign.PlanPackage(src, f.Reading, goal)
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	r := report.NewPackageAlign(head(f.command), p, dest, f.flags())
+	r := report.NewPackageAlign(head(f.command), p, dest, f.Reading.Flags())
 	if r.Moved > 0 || !f.skipAligned {
 		j, end := f.job(errOut, dest)
 		w, err := j.WritePackage(ctx, p)

@@ -105,7 +105,7 @@ func (f *trialFlags) checkTrial() error {
 // pair returns the trial of SOURCE.
 func (f *bootFlags) pair(errOut io.Writer, source string) *trial.Pair {
 	chosen := func(s string) string { return strings.TrimPrefix(s, auto) }
-	reading := f.arguments()
+	reading := f.Reading.Arguments()
 	if f.requireSandbox {
 		reading = append(reading, "--require-sandbox")
 	}
@@ -174,7 +174,7 @@ move, the disk is started once, and the result says only whether it boots.
 const onCall = "on-call"
 
 func (f *bootFlags) check() error {
-	err := errors.Join(f.checkPage(), f.checkChoice(), f.checkTrial(), f.checkProgress())
+	err := errors.Join(f.checkPage(), f.Goal.Check(), f.checkTrial(), f.checkProgress())
 	if err != nil || f.pictures == "" {
 		return err
 	}
@@ -273,7 +273,7 @@ func (f *alignFlags) startTrial(errOut io.Writer, src, dest string) (err error) 
 	if err := (&trial.Machine{QEMU: f.qemu}).Ready(); err != nil {
 		return fmt.Errorf("--boot-trial: %w", err)
 	}
-	args = slices.Concat(args, f.arguments(), f.choices(), []string{"--" + onCall, "--progress", f.progress})
+	args = slices.Concat(args, f.Reading.Arguments(), f.choices(), []string{"--" + onCall, "--progress", f.progress})
 	if f.quiet {
 		args = append(args, "--quiet")
 	}
@@ -295,7 +295,7 @@ func (f *alignFlags) tried(errOut io.Writer, j *realign.Job, r *report.Align) {
 			return err
 		}
 		r.BootTrial = &report.BootTrial{Verdict: string(b.Verdict), Reason: b.Reason}
-		said, err := b.Accept(f.prefix, f.allowUnbootable)
+		said, err := b.Accept(f.prefix, f.AllowUnbootable)
 		if err == nil && !f.quiet {
 			f.ending.say(errOut, report.SafeMessage(said))
 		}

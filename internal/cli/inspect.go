@@ -17,8 +17,8 @@ import (
 
 type inspectFlags struct {
 	*common
-	reading
-	boundary boundary
+	realign.Reading
+	boundary align.Boundary
 	data     bool
 	storage  storage
 	bench    benchFile
@@ -31,7 +31,7 @@ type inspectFlags struct {
 }
 
 func newInspect(c *common) *cobra.Command {
-	f := inspectFlags{common: c, boundary: boundary(align.DefaultBoundary)}
+	f := inspectFlags{common: c, boundary: align.Boundary(align.DefaultBoundary)}
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE",
 		Short: "Show what is on a disk image and what is misaligned",
@@ -68,7 +68,7 @@ IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is o
 		},
 	}
 	boundaryFlag(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
-	f.addReading(cmd)
+	readingFlags(cmd, &f.Reading)
 	f.addSandbox(cmd)
 	withFlag(cmd, &f.with)
 	f.storage.add(cmd)
@@ -95,7 +95,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if isPackage, err := f.inspectPackage(ctx, out, errOut, path); isPackage {
 		return err
 	}
-	s, err := f.open(path, f.said())
+	s, err := f.open(path, f.Reading)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 
 // move returns the flags for align.
 func (f *inspectFlags) move() *moveFlags {
-	return &moveFlags{reading: f.reading, choice: choice{boundary: f.boundary.target()}, with: f.with}
+	return &moveFlags{Reading: f.Reading, Goal: realign.Goal{Boundary: f.boundary.Target()}, with: f.with}
 }
 
 // joinOthers resolves references to the other disks of --with.
@@ -129,7 +129,7 @@ func (f *inspectFlags) joinOthers(s *realign.Source) error {
 		return err
 	}
 	defer o.Close()
-	return o.Join(s, f.move().goal())
+	return o.Join(s, f.move().Goal)
 }
 
 // show prints by a function, as a list where that is wanted.
@@ -157,12 +157,12 @@ func (f *inspectFlags) inspect(
 		return nil, nil, err
 	}
 	// The plan that this takes is gone before the report needs memory.
-	refusals, err := s.Refusals(f.move().goal())
+	refusals, err := s.Refusals(f.move().Goal)
 	if err != nil {
 		return nil, nil, err
 	}
 	c := report.Criteria{
-		Boundary: f.boundary.criterion(), Storage: f.storage.Storage, Costs: f.storage.named, Impact: f.impact,
+		Boundary: f.boundary.Criterion(), Storage: f.storage.Storage, Costs: f.storage.named, Impact: f.impact,
 	}
 	if f.pieces {
 		if c.Fragments, err = s.Fragments(c.Storage); err != nil {
@@ -170,7 +170,7 @@ func (f *inspectFlags) inspect(
 		}
 	}
 	r, bad = report.NewInspect(head("inspect"), s, u, refusals, c)
-	r.Flags = append(f.flags(), f.move().withArguments()...)
+	r.Flags = append(f.Reading.Flags(), f.move().withArguments()...)
 	if f.measured != nil {
 		r.Benchmark(f.measured)
 	}
@@ -195,16 +195,16 @@ func (f *inspectFlags) inspectPackage(
 		return !errors.Is(err, ondisk.ErrNoMatch), err
 	}
 	defer p.Close()
-	if _, err = f.said().Options(); err == nil {
+	if _, err = f.Reading.Options(); err == nil {
 		err = errors.Join(f.spare(p), f.move().noPackage())
 	}
 	if err != nil {
 		return true, err
 	}
 	r := report.NewPackageInspect(head("inspect"), p)
-	r.Flags = f.flags()
-	open := realign.Members(p, f.said())
-	machines := realign.MachinesOf(p, f.move().goal(), open)
+	r.Flags = f.Reading.Flags()
+	open := realign.Members(p, f.Reading)
+	machines := realign.MachinesOf(p, f.move().Goal, open)
 	var bad error
 	for _, d := range p.Images() {
 		s, err := open(d)

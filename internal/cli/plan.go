@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -16,27 +16,9 @@ import (
 
 // moveFlags decide what moves where; plan and align share them.
 type moveFlags struct {
-	reading
-	choice
-	allowUnbootable bool
-	flatten         bool
-	dynamicDisks    bool
-	with            []string // other disks of the machine
-}
-
-// choice says which partitions move, and where to.
-type choice struct {
-	boundary boundary
-	only     []int
-	dataOnly bool
-}
-
-// checkChoice refuses flags that contradict each other.
-func (c choice) checkChoice() error {
-	if c.dataOnly && len(c.only) > 0 {
-		return ondisk.In(errUsage, "--data-only and --partition both choose the partitions that move; give one of them")
-	}
-	return nil
+	realign.Reading
+	realign.Goal
+	with []string // other disks of the machine
 }
 
 // moveHelp explains the flags that decide what moves where.
@@ -48,22 +30,14 @@ target. --data-only is refused if a partition that the boot needs would have to 
 as possible; the database stays. Disks of Windows 2000 to 2003 with an MBR stay refused, since these look for the
 volumes at LBA 63 only. The others were not tried with Windows: keep SOURCE until Windows shows the volumes of the copy.`
 
-// goal is the same as a value.
-func (m *moveFlags) goal() realign.Goal {
-	return realign.Goal{
-		Boundary: int64(m.boundary), Only: m.only, DataOnly: m.dataOnly, AllowUnbootable: m.allowUnbootable,
-		Flatten: m.flatten, DynamicDisks: m.dynamicDisks,
-	}
-}
-
 func (m *moveFlags) add(cmd *cobra.Command) {
-	boundaryFlag(cmd, &m.boundary, "alignment of moved partitions: auto, or 4K to 1G")
-	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
-	cmd.Flags().BoolVar(&m.dataOnly, "data-only", false, "leave partitions that the boot needs in place")
-	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
-	cmd.Flags().BoolVar(&m.dynamicDisks, "dynamic-disks", false, "move the volumes of Windows dynamic disks, all by one distance")
-	m.addReading(cmd)
-	flattenFlag(cmd, &m.flatten)
+	boundaryFlag(cmd, (*align.Boundary)(&m.Boundary), "alignment of moved partitions: auto, or 4K to 1G")
+	cmd.Flags().IntSliceVar(&m.Only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
+	cmd.Flags().BoolVar(&m.DataOnly, "data-only", false, "leave partitions that the boot needs in place")
+	cmd.Flags().BoolVar(&m.AllowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
+	cmd.Flags().BoolVar(&m.DynamicDisks, "dynamic-disks", false, "move the volumes of Windows dynamic disks, all by one distance")
+	readingFlags(cmd, &m.Reading)
+	flattenFlag(cmd, &m.Flatten)
 	withFlag(cmd, &m.with)
 }
 
@@ -72,27 +46,7 @@ func flattenFlag(cmd *cobra.Command, on *bool) {
 }
 
 // choices are the flags that make align move the same.
-func (m *moveFlags) choices() (out []string) {
-	if m.boundary != 0 {
-		out = append(out, "--boundary", m.boundary.String())
-	}
-	for _, n := range m.only {
-		out = append(out, "--partition", strconv.Itoa(n))
-	}
-	if m.dataOnly {
-		out = append(out, "--data-only")
-	}
-	if m.allowUnbootable {
-		out = append(out, "--allow-unbootable")
-	}
-	if m.dynamicDisks {
-		out = append(out, "--dynamic-disks")
-	}
-	if m.flatten {
-		out = append(out, "--flatten")
-	}
-	return append(out, m.withArguments()...)
-}
+func (m *moveFlags) choices() []string { return append(m.Goal.Flags(), m.withArguments()...) }
 
 // withArguments are the flags that name the other disks of the machine.
 func (m *moveFlags) withArguments() (out []string) {
@@ -136,7 +90,7 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 }
 
 func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path string) error {
-	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
+	if err := errors.Join(f.check(), f.Goal.Check()); err != nil {
 		return err
 	}
 	measured, err := f.bench.read(f.out)
@@ -146,7 +100,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
 		return err
 	}
-	s, err := f.open(path, f.said())
+	s, err := f.open(path, f.Reading)
 	if err != nil {
 		return err
 	}
@@ -156,13 +110,13 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 		return err
 	}
 	defer o.Close()
-	p, err := s.PlanAmong(o, f.goal(), nil)
+	p, err := s.PlanAmong(o, f.Goal, nil)
 	if err != nil {
 		return err
 	}
-	refusals := p.Refusals(f.allowUnbootable)
+	refusals := p.Refusals(f.AllowUnbootable)
 	r := report.NewPlan(head("plan"), s, p, refusals)
-	r.Flags = append(f.flags(), f.choices()...)
+	r.Flags = append(f.Reading.Flags(), f.choices()...)
 	if measured != nil {
 		r.Benchmark(measured)
 	}
@@ -207,7 +161,7 @@ func (m *moveFlags) noPackage() error {
 // openOthers opens the disks of --with. dest is the output of the command, empty for none.
 func (m *moveFlags) openOthers(c *common, s *realign.Source, dest string) (o realign.Others, err error) {
 	switch {
-	case len(m.with) > 0 && len(m.only) > 0:
+	case len(m.with) > 0 && len(m.Only) > 0:
 		return nil, ondisk.In(errUsage, "--partition numbers the partitions of one disk, and --with plans all disks alike; "+
 			"give one of them")
 	case len(m.with) > maxWith:

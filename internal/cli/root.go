@@ -300,40 +300,8 @@ func complete(cmd *cobra.Command, flag string, choices ...string) {
 	}
 }
 
-// boundaryFlag adds --boundary. 0 stays for "auto".
-func boundaryFlag(cmd *cobra.Command, n *boundary, usage string) {
+// boundaryFlag adds --boundary.
+func boundaryFlag(cmd *cobra.Command, n *align.Boundary, usage string) {
 	cmd.Flags().Var(n, "boundary", usage)
 	complete(cmd, "boundary", "auto", "4K", "64K", "1M")
-}
-
-// boundary is a flag value: a size, or auto.
-type boundary int64
-
-func (b *boundary) String() string { return align.BoundaryText(int64(*b)) }
-
-// Set parses a flag argument.
-func (b *boundary) Set(s string) error {
-	n, err := align.ParseBoundary(s)
-	*b = boundary(n)
-	return err
-}
-
-// Type is the word that help texts show for the argument.
-func (b *boundary) Type() string { return "SIZE" }
-
-// target returns where a copy moves partitions that an inspection finds: the default criterion asks for the default
-// target.
-func (b boundary) target() boundary {
-	if b == boundary(align.DefaultBoundary) {
-		return 0
-	}
-	return b
-}
-
-// criterion returns the boundary that inspections judge by.
-func (b boundary) criterion() int64 {
-	if b == 0 {
-		return align.DefaultBoundary
-	}
-	return int64(b)
 }

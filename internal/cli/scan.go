@@ -27,7 +27,7 @@ type scanFlags struct {
 	*common
 	work
 	version          string
-	boundary         boundary
+	boundary         align.Boundary
 	storage          storage
 	bench            benchFile
 	include, exclude []string
@@ -62,7 +62,7 @@ func newScanWorker() *cobra.Command {
 }
 
 func newScan(version string, c *common) *cobra.Command {
-	f := scanFlags{common: c, version: version, boundary: boundary(align.DefaultBoundary)}
+	f := scanFlags{common: c, version: version, boundary: align.Boundary(align.DefaultBoundary)}
 	cmd := &cobra.Command{
 		Use:   "scan PATH...",
 		Short: "Check a whole library of images, worst first",
@@ -178,7 +178,7 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 		return nil, err
 	}
 	t := &scan.Task{
-		Paths: slices.Clone(paths), Boundary: f.boundary.criterion(), Storage: f.storage.Storage, Check: f.tables,
+		Paths: slices.Clone(paths), Boundary: f.boundary.Criterion(), Storage: f.storage.Storage, Check: f.tables,
 		Fragments: f.pieces,
 		Jobs:      f.jobs, Version: f.version, Again: f.again(), Level: sandbox.Level(f.isolation), Args: []string{workerCommand},
 		Catalog: f.catalog, ChangedOnly: f.changed, Fail: fail, AllowUnknown: f.unknown, AllowEmpty: f.empty,

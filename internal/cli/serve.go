@@ -22,7 +22,6 @@ type serveFlags struct {
 	*common
 	moveFlags
 	place      nbd.Place
-	asIs       bool
 	once       bool
 	withParent bool
 }
@@ -55,7 +54,7 @@ SOURCE is held against writers while it is served. If it changes all the same, t
 	f.add(cmd)
 	f.addSandbox(cmd)
 	fs := cmd.Flags()
-	fs.BoolVar(&f.asIs, "as-is", false, "serve the disk of SOURCE with nothing moved")
+	fs.BoolVar(&f.Copy, "as-is", false, "serve the disk of SOURCE with nothing moved")
 	fs.StringVar(&f.place.Socket, "socket", "", "listen on a new Unix socket at `PATH`")
 	fs.StringVar(&f.place.TCP, "listen", "", "listen on TCP `HOST:PORT`, a loopback address; port 0: any free")
 	fs.BoolVar(&f.place.Anywhere, "listen-anywhere", false, "let --listen take an address that other machines reach")
@@ -65,25 +64,18 @@ SOURCE is held against writers while it is served. If it changes all the same, t
 }
 
 func (f *serveFlags) check() error {
-	err := errors.Join(f.common.check(), f.checkChoice())
-	moves := f.boundary != 0 || len(f.only) > 0 || f.dataOnly || f.dynamicDisks || len(f.with) > 0
+	err := errors.Join(f.common.check(), f.Goal.Check())
+	moves := f.Boundary != 0 || len(f.Only) > 0 || f.DataOnly || f.DynamicDisks || len(f.with) > 0
 	switch {
 	case err != nil:
 		return err
-	case f.asIs && moves:
+	case f.Copy && moves:
 		return ondisk.In(errUsage, "--as-is moves nothing; leave out the flags that say what moves, and --with")
 	case f.withParent && runtime.GOOS == "windows":
 		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent is not supported on this system; leave it out")
 	}
+	f.Flatten = f.Flatten || f.Copy
 	return nil
-}
-
-// goal returns where partitions move.
-func (f *serveFlags) goal() realign.Goal {
-	g := f.moveFlags.goal()
-	g.Copy = f.asIs
-	g.Flatten = g.Flatten || f.asIs
-	return g
 }
 
 func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src string) error {
@@ -109,7 +101,7 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 			return err
 		}
 	}
-	s, err := f.open(src, f.said())
+	s, err := f.open(src, f.Reading)
 	if err != nil {
 		return err
 	}
@@ -148,11 +140,11 @@ func (f *serveFlags) plan(s *realign.Source) (*realign.Plan, error) {
 		return nil, err
 	}
 	defer o.Close()
-	p, err := s.PlanAmong(o, f.goal(), nil)
+	p, err := s.PlanAmong(o, f.Goal, nil)
 	if err != nil {
 		return nil, err
 	}
-	if err := realign.Acceptable(p, f.goal()); err != nil {
+	if err := realign.Acceptable(p, f.Goal); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	return p, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -41,14 +42,14 @@ are plausible.
 			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
 		},
 	}
-	f.addReading(cmd)
+	readingFlags(cmd, &f.Reading)
 	f.addSandbox(cmd)
 	withFlag(cmd, &f.with)
-	boundaryFlag(cmd, &f.boundary, "the --boundary of align, for --with")
-	cmd.Flags().BoolVar(&f.dataOnly, "data-only", false, "align was run with --data-only, for --with")
-	cmd.Flags().BoolVar(&f.allowUnbootable, "allow-unbootable", false, "align was run with --allow-unbootable, for --with")
-	cmd.Flags().BoolVar(&f.dynamicDisks, "dynamic-disks", false, "align was run with --dynamic-disks, for --with")
-	flattenFlag(cmd, &f.flatten)
+	boundaryFlag(cmd, (*align.Boundary)(&f.Boundary), "the --boundary of align, for --with")
+	cmd.Flags().BoolVar(&f.DataOnly, "data-only", false, "align was run with --data-only, for --with")
+	cmd.Flags().BoolVar(&f.AllowUnbootable, "allow-unbootable", false, "align was run with --allow-unbootable, for --with")
+	cmd.Flags().BoolVar(&f.DynamicDisks, "dynamic-disks", false, "align was run with --dynamic-disks, for --with")
+	flattenFlag(cmd, &f.Flatten)
 	f.second.add(cmd)
 	f.addWork(cmd, 4, "read `N` chunks at once")
 	return cmd
@@ -58,7 +59,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := errors.Join(f.check(), f.checkWork()); err != nil {
 		return err
 	}
-	if len(f.with) == 0 && (f.boundary != 0 || f.dataOnly || f.allowUnbootable || f.dynamicDisks || f.flatten) {
+	if len(f.with) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.DynamicDisks || f.Flatten) {
 		return ondisk.In(errUsage, "--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of "+
 			"the disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
 	}
@@ -78,7 +79,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if isPackage, err := f.verifyPackages(ctx, out, j, end, src, dest); isPackage {
 		return err
 	}
-	s, err := openSource(src, f.said())
+	s, err := openSource(src, f.Reading)
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	defer o.Close()
-	m, err := o.Elsewhere(s, d, f.goal())
+	m, err := o.Elsewhere(s, d, f.Goal)
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (f *verifyFlags) verifyPackages(
 		return true, err
 	}
 	r := report.NewPackageVerify(head("verify"), s, d)
-	others, err := j.VerifyPackages(ctx, s, d, f.said(), r.Add)
+	others, err := j.VerifyPackages(ctx, s, d, f.Reading, r.Add)
 	end()
 	if err != nil {
 		return true, err

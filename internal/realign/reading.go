@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image"
@@ -33,13 +34,43 @@ func (r Reading) Options() (image.Options, error) {
 // Formats lists what Reading.Format accepts, in capitals or under another usual name too.
 func Formats() []string { return image.Names() }
 
-// ParseSectorSize parses the sector size of a disk.
-func ParseSectorSize(arg string) (int64, error) {
+// SectorSize is the sector size of a disk as an argument of a command line, in bytes. 0 stands for no argument.
+type SectorSize int64
+
+func (s *SectorSize) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(*s), 10)
+}
+
+// Type is the word that help texts show for the argument.
+func (s *SectorSize) Type() string { return "BYTES" }
+
+// Set parses the argument.
+func (s *SectorSize) Set(arg string) error {
 	n, err := units.Parse(arg)
 	if err != nil || (n != 512 && n != 4096) {
-		return 0, fmt.Errorf("sector size %q, want 512 or 4096", arg)
+		return fmt.Errorf("sector size %q, want 512 or 4096", arg)
 	}
-	return n, nil
+	*s = SectorSize(n)
+	return nil
+}
+
+// Flags returns the flags of a command line that reads the image in the same way, whatever its format.
+func (r Reading) Flags() []string {
+	if r.SectorSize == 0 {
+		return nil
+	}
+	return []string{"--sector-size", (*SectorSize)(&r.SectorSize).String()}
+}
+
+// Arguments returns all flags of a command line that reads the same image.
+func (r Reading) Arguments() []string {
+	if r.Format == "" {
+		return r.Flags()
+	}
+	return append(r.Flags(), "--format", r.Format)
 }
 
 // agrees refuses an image whose sectors have another size than the user states.

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -56,6 +57,39 @@ type Goal struct {
 	AllowUnbootable bool  // go on although a finding warns that the copy may not boot
 	Flatten         bool  // take a snapshot together with its parents
 	DynamicDisks    bool  // move the volumes of dynamic disks
+}
+
+// Check refuses what contradicts itself.
+func (g Goal) Check() error {
+	if g.DataOnly && len(g.Only) > 0 {
+		return ondisk.In(ondisk.ErrUsage,
+			"--data-only and --partition both choose the partitions that move; give one of them")
+	}
+	return nil
+}
+
+// Flags returns the flags of a command line that moves the same.
+func (g Goal) Flags() (out []string) {
+	if g.Boundary != 0 {
+		out = append(out, "--boundary", (*align.Boundary)(&g.Boundary).String())
+	}
+	for _, n := range g.Only {
+		out = append(out, "--partition", strconv.Itoa(n))
+	}
+	for _, f := range []struct {
+		on   bool
+		name string
+	}{
+		{g.DataOnly, "--data-only"},
+		{g.AllowUnbootable, "--allow-unbootable"},
+		{g.DynamicDisks, "--dynamic-disks"},
+		{g.Flatten, "--flatten"},
+	} {
+		if f.on {
+			out = append(out, f.name)
+		}
+	}
+	return out
 }
 
 // Read reads what is on an image, and closes the image when that fails. Errors name the path.

@@ -28,8 +28,9 @@ import (
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]int64{"512": 512, "4096": 4096, "4K": 4096, "": 0, "x": 0, "1024": 0, "0": 0} {
-		got, err := ParseSectorSize(arg)
-		require.Equal(t, want, got, arg)
+		var got SectorSize
+		err := got.Set(arg)
+		require.Equal(t, SectorSize(want), got, arg)
 		require.Equal(t, want == 0, err != nil, arg)
 	}
 	for arg, want := range map[string]Target{

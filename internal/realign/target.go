@@ -44,6 +44,15 @@ func ParseTarget(arg string) (t Target, err error) {
 	return t, nil
 }
 
+// Set parses the argument of --to.
+func (t *Target) Set(arg string) (err error) {
+	*t, err = ParseTarget(arg)
+	return err
+}
+
+// Type is the word that help texts show for the argument.
+func (t *Target) Type() string { return "FORMAT" }
+
 // String returns what ParseTarget parses.
 func (t Target) String() string {
 	s := t.Format
