@@ -96,9 +96,12 @@ func schemaOf(t testing.TB, object any) string {
 	if failed && !image && !packaged {
 		return "error.json"
 	}
-	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "boot", "bench", "version"}, fields["command"])
+	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "boot", "bench", "version", "undo", "resume", "finish"}, fields["command"])
 	if packaged {
 		return "package-" + fields["command"].(string) + ".json"
+	}
+	if slices.Contains([]any{"undo", "resume", "finish"}, fields["command"]) {
+		return "unfinished.json"
 	}
 	return fields["command"].(string) + ".json"
 }
@@ -260,6 +263,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"convert.json":                    report.Align{},
 		"verify.json":                     report.Verify{},
 		"serve.json":                      report.Serve{},
+		"unfinished.json":                 report.Unfinished{},
 		"boot.json":                       trial.Boot{},
 		"boot.json#/$defs/run":            trial.Run{},
 		"bench.json":                      bench.Bench{},

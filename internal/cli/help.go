@@ -18,7 +18,7 @@ var exits = []struct {
 }{
 	{"0", "done; every inspected disk is aligned, blank or without partitions", []string{"trueup", "inspect", "scan"}},
 	{"0", "done; DEST is complete and verified", []string{"align", "convert"}},
-	{"0", "done", []string{"plan", "bench", "version"}},
+	{"0", "done", []string{"plan", "bench", "version", "undo", "resume", "finish"}},
 	{"0", "done: ended by a signal, by --once or with its parent", []string{"serve"}},
 	{"0", "both disks came to the same end, and it is no known failure", []string{"boot"}},
 	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
@@ -29,6 +29,7 @@ var exits = []struct {
 	{"2", "inspect, scan: a partition starts off --boundary, but on 4 KiB", []string{"trueup", "inspect", "scan"}},
 	{"3", "inspect, scan: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan"}},
 	{"4", "refused: the copy would not be safe; the message names a remedy", []string{"trueup", "plan", "align", "serve", "boot", convert}},
+	{"4", "refused: it does not apply, or would lose data; the message names a remedy", []string{undo, resume, finishes}},
 	{"5", "a difference was found, by verify or by a judge of --second-opinion", []string{"trueup", "verify", "align", convert}},
 	{"5", "boot: the aligned disk boots differently", []string{"boot"}},
 	{"", "boot: the aligned disk boots differently", []string{"trueup"}},

@@ -28,6 +28,9 @@ var habits = map[string][]string{
 	"boot":    {"run", "start", "try"},
 	"bench":   {"benchmark", "measure", "fio"},
 	"serve":   {"export", "nbd", "mount"},
+	"undo":    {"rollback", "restore", "revert"},
+	"resume":  {"continue"},
+	"finish":  {"commit", "cleanup"},
 	"version": {"--version"},
 }
 

@@ -145,6 +145,7 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newServe(c), newScan(version, c),
+		newUndo(c), newResume(c), newFinish(c),
 		newBoot(version, c), newBench(version, c), newScanWorker(), newClerk(), newVersion(version, c))
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]

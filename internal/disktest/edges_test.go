@@ -46,12 +46,16 @@ var edges = map[string][]string{
 	"internal/image/vmdk":   {"internal/image/driver"},
 	// The gate knows files and no formats, so that the list of formats can stand above it.
 	"internal/image/gate": {"internal/sys"},
+	// Which work a run has left open on a disk: a journal beside it, opened through the gate.
+	"internal/unfinished": {"internal/image/gate", "internal/journal", "internal/sys"},
 	"internal/image": {
 		"internal/image/driver", "internal/image/gate", "internal/image/qcow2", "internal/image/raw", "internal/image/vhd",
 		"internal/image/vhdx", "internal/image/vmdk", "internal/ovf", "internal/sys",
 	},
 	// Before a file is made or replaced, the images of its folder are asked whether they need what is there.
-	"internal/image/store": {"internal/image", "internal/image/driver", "internal/image/gate", "internal/sys"},
+	"internal/image/store": {
+		"internal/image", "internal/image/driver", "internal/image/gate", "internal/sys", "internal/unfinished",
+	},
 
 	// A package copies and compares its files as disks are, and knows an error of the system from one of a package.
 	"internal/image/ova": {
@@ -152,7 +156,7 @@ var edges = map[string][]string{
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/container",
 		"internal/fragments", "internal/fragments/volumes", "internal/image", "internal/image/ova", "internal/layout",
 		"internal/opinion",
-		"internal/plan", "internal/realign", "internal/table", "internal/verify", "internal/volume",
+		"internal/plan", "internal/realign", "internal/table", "internal/unfinished", "internal/verify", "internal/volume",
 		"internal/volume/identify",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
@@ -177,7 +181,7 @@ var edges = map[string][]string{
 	"internal/realign": {
 		"internal/align", "internal/container", "internal/diskcopy", "internal/fragments/volumes", "internal/image",
 		"internal/image/ova", "internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
-		"internal/verify",
+		"internal/unfinished", "internal/verify",
 	},
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
 	"internal/trial/film": nil,
@@ -199,7 +203,7 @@ var edges = map[string][]string{
 		"internal/align", "internal/bench", "internal/bench/measured", "internal/bench/results", "internal/image/store", "internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
 		"internal/scan",
 		"internal/scan/results", "internal/scan/sandbox", "internal/sys", "internal/trial", "internal/trial/judge",
-		"internal/trial/results",
+		"internal/trial/results", "internal/unfinished",
 	},
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder

@@ -143,29 +143,52 @@ func Create(f File, kind string, id ID, plan []byte, area int64) (*Journal, erro
 
 // Open reads a journal with its last whole record. The error is ErrNotBegun for one that Create did not complete.
 func Open(f File) (*Journal, error) {
-	sector, err := upTo(f, headSize, 0)
+	j, h, err := readHead(f)
 	if err != nil {
 		return nil, err
 	}
-	if len(sector) < headSize || len(bytes.Trim(sector, "\x00")) == 0 {
-		return nil, ErrNotBegun
-	}
-	var h head
-	if _, err := binary.Decode(sector, binary.LittleEndian, &h); err != nil {
-		return nil, err
-	}
-	if err := checkHead(&h, sector); err != nil {
-		return nil, err
-	}
-	kind, _, _ := bytes.Cut(h.Kind[:], []byte{0})
-	j := &Journal{file: f, kind: string(kind), id: h.ID, area: h.Area, length: h.AreaLen}
+	j.file = f
 	if j.plan, err = upTo(f, h.Plan, planOff); err != nil {
 		return nil, err
 	}
 	if sum := sha256.Sum256(j.plan); sum != h.PlanSum {
 		return nil, damaged(planOff, "SHA-256 of the plan", sum[:4], h.PlanSum[:4])
 	}
-	return j, j.last()
+	return j, j.last(j.stands)
+}
+
+// Peek returns the kind of a journal and its last record, and reads no more than these. Bytes that the record vouches
+// for are not looked at: where they are torn, Open returns the record before it.
+func Peek(f io.ReaderAt) (kind string, record []byte, err error) {
+	j, _, err := readHead(f)
+	if err != nil {
+		return "", nil, err
+	}
+	j.file = readOnly{f}
+	err = j.last(func(saved) (bool, error) { return true, nil })
+	return j.kind, j.record, err
+}
+
+// readOnly is a File that Peek reads.
+type readOnly struct{ io.ReaderAt }
+
+func (readOnly) WriteAt([]byte, int64) (int, error) { return 0, ondisk.ErrUnsupported }
+func (readOnly) Sync() error                        { return ondisk.ErrUnsupported }
+
+func readHead(f io.ReaderAt) (*Journal, *head, error) {
+	sector, err := upTo(f, headSize, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(sector) < headSize || len(bytes.Trim(sector, "\x00")) == 0 {
+		return nil, nil, ErrNotBegun
+	}
+	var h head
+	if _, err := binary.Decode(sector, binary.LittleEndian, &h); err != nil {
+		return nil, nil, err
+	}
+	kind, _, _ := bytes.Cut(h.Kind[:], []byte{0})
+	return &Journal{kind: string(kind), id: h.ID, area: h.Area, length: h.AreaLen}, &h, checkHead(&h, sector)
 }
 
 func checkHead(h *head, sector []byte) error {
@@ -191,7 +214,7 @@ func damaged(off int64, field string, got, want any) error {
 }
 
 // upTo reads n bytes, fewer where the file ends.
-func upTo(f File, n, off int64) ([]byte, error) {
+func upTo(f io.ReaderAt, n, off int64) ([]byte, error) {
 	b, err := io.ReadAll(io.NewSectionReader(f, off, n))
 	if err != nil {
 		return nil, fmt.Errorf("read the journal at %#x: %w", off, err)
@@ -199,15 +222,16 @@ func upTo(f File, n, off int64) ([]byte, error) {
 	return b, nil
 }
 
-// last finds the last whole record. Only the newer slot can be torn: a journal in which both are is damaged.
-func (j *Journal) last() error {
+// last finds the last whole record. Only the newer slot can be torn: a journal in which both are is damaged. stands
+// reports whether saved bytes are whole.
+func (j *Journal) last(stands func(saved) (bool, error)) error {
 	torn := 0
 	for n := range int64(2) {
 		slot, err := upTo(j.file, slotSize, slotOff+n*slotSize)
 		if err != nil {
 			return err
 		}
-		number, record, ok, err := j.decode(slot)
+		number, record, ok, err := j.decode(slot, stands)
 		switch {
 		case err != nil:
 			return err
@@ -232,7 +256,7 @@ func (j *Journal) sum(slot []byte) uint32 {
 }
 
 // decode returns the record of a slot, and whether it is whole with the bytes that it vouches for.
-func (j *Journal) decode(slot []byte) (number uint64, record []byte, ok bool, err error) {
+func (j *Journal) decode(slot []byte, stands func(saved) (bool, error)) (number uint64, record []byte, ok bool, err error) {
 	if len(slot) < slotHead {
 		return 0, nil, false, nil
 	}
@@ -248,7 +272,7 @@ func (j *Journal) decode(slot []byte) (number uint64, record []byte, ok bool, er
 		if _, err := binary.Decode(x, binary.LittleEndian, &s); err != nil {
 			return 0, nil, false, err
 		}
-		if ok, err := j.stands(s); !ok || err != nil {
+		if ok, err := stands(s); !ok || err != nil {
 			return 0, nil, false, err
 		}
 	}

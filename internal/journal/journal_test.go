@@ -139,6 +139,30 @@ func TestRecordsOfAnotherJournal(t *testing.T) {
 	assert.Empty(t, j.Record())
 }
 
+// TestPeek reads kind and record of a journal whose plan and saved bytes are not looked at.
+func TestPeek(t *testing.T) {
+	t.Parallel()
+	m := disktest.NewMedium()
+	_, _, err := journal.Peek(m.File("j"))
+	require.ErrorIs(t, err, journal.ErrNotBegun)
+	j, err := journal.Create(m.File("j"), "test", id, []byte("plan"), 8192)
+	require.NoError(t, err)
+	kind, record, err := journal.Peek(m.File("j"))
+	require.NoError(t, err)
+	assert.Equal(t, "test", kind)
+	assert.Empty(t, record)
+	require.NoError(t, j.WriteAt([]byte("saved"), 0))
+	require.NoError(t, j.Put([]byte("first")))
+	_, err = m.File("j").WriteAt([]byte("torn!"), 72<<10)
+	require.NoError(t, err)
+	_, record, err = journal.Peek(m.File("j"))
+	require.NoError(t, err)
+	assert.Equal(t, "first", string(record))
+	j, err = journal.Open(m.File("j"))
+	require.NoError(t, err)
+	assert.Empty(t, j.Record(), "the bytes that it vouches for are torn")
+}
+
 func TestJournalBounds(t *testing.T) {
 	t.Parallel()
 	m := disktest.NewMedium()
@@ -163,9 +187,12 @@ func FuzzJournal(f *testing.F) {
 		m := disktest.NewMedium()
 		_, err := m.File("j").WriteAt(b, 0)
 		require.NoError(t, err)
+		kind, _, peeked := journal.Peek(m.File("j"))
 		if j, err := journal.Open(m.File("j")); err == nil {
 			require.LessOrEqual(t, len(j.Plan()), len(b))
 			require.LessOrEqual(t, len(j.Record()), len(b))
+			require.NoError(t, peeked)
+			require.Equal(t, j.Kind(), kind)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -98,6 +99,9 @@ func Open(path string, r Reading) (*Source, error) {
 	}
 	img, err := ova.OpenImage(path, o)
 	if err != nil {
+		if w, _ := unfinished.At(path); w.Refusal() != nil { // it can be the cause
+			err = w.Refusal()
+		}
 		return nil, ondisk.In(ErrOpen, "%s: %w", path, err)
 	}
 	return Read(img, r)

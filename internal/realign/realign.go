@@ -30,6 +30,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -107,6 +108,9 @@ func Read(img *image.Image, r Reading) (*Source, error) {
 }
 
 func (s *Source) read() error {
+	if err := s.open(); err != nil {
+		return err
+	}
 	s.Damage = slices.Clone(s.Image.Issues)
 	if s.Image.Check != nil {
 		found, err := s.Image.Check()
@@ -131,6 +135,20 @@ func (s *Source) read() error {
 	}
 	s.hidesData()
 	return nil
+}
+
+// open refuses a disk on which a run has left work open that keeps others from it, and notes other work.
+func (s *Source) open() error {
+	if s.Image.Packaged() {
+		return nil // that of its package counts
+	}
+	w, err := unfinished.Beside(s.Image.Dir, s.Image.Base)
+	if w == nil || err != nil {
+		return err
+	}
+	w.Path = s.Path()
+	s.Beside = append(s.Beside, w.Issue())
+	return w.Refusal()
 }
 
 // geometry returns what the container knows of the disk's.

@@ -53,3 +53,15 @@ func (f *File) QEMULock() error {
 	}
 	return fmt.Errorf("%q is open for writing in QEMU (lock on byte %d)", f.name, qemuWrite)
 }
+
+// AtWork reports whether another run of trueup has the file locked as its own.
+func (f *File) AtWork() (locked bool) {
+	_ = f.with(func(open *sys.File) error { // where nothing can be locked, nothing is
+		err := open.Lock(sys.Shared)
+		if locked = sys.Locked(err); err == nil {
+			err = open.Lock(sys.Unlocked)
+		}
+		return err
+	})
+	return locked
+}

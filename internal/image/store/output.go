@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // Output is an image under construction. All its files stand beside their final places as .NAME.partial until Publish.
@@ -120,6 +121,9 @@ func (o *Output) checkDest(src *gate.Opened) error {
 		return ondisk.In(ondisk.ErrUsage, "DEST %s and the file %s of SOURCE are the same file, and SOURCE is never "+
 			"written; name another DEST", o.path, f)
 	}
+	if err := o.checkUnfinished(); err != nil {
+		return err
+	}
 	if err := o.checkPartialNames(src); err != nil {
 		return err
 	}
@@ -134,6 +138,18 @@ func (o *Output) checkDest(src *gate.Opened) error {
 			"DEST %s belongs to %s, which names it as its data or disk; name another file", o.path, user))
 	}
 	return o.mayReplace(o.base)
+}
+
+// checkUnfinished refuses a DEST on which a run has left work open: its partial files would be taken for stale ones,
+// and its original for no one's.
+func (o *Output) checkUnfinished() error {
+	w, err := unfinished.Beside(o.dir, o.base)
+	if w == nil || err != nil || w.Kind == "" && !w.Blocks {
+		return err
+	}
+	w.Path = o.path
+	i := w.Issue()
+	return &ondisk.Refusal{Code: i.Code, Reason: "DEST " + o.path + " cannot be written: " + i.Text, Remedy: i.Remedy}
 }
 
 // checkBeside refuses a view that lies elsewhere than the files that it needs: an image names files of its own folder

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// openFlags are those of the commands that go on with open work.
+type openFlags struct {
+	*common
+	shown
+	command string
+	force   bool
+}
+
+// goOn goes on with open work, which is locked, in one of the three ways.
+type goOn func(ctx context.Context, f *openFlags, errOut io.Writer, w *unfinished.Held) (unfinished.Done, error)
+
+// goesOn are the ways of each kind of work, by the names of the commands.
+var goesOn = map[string]map[string]goOn{}
+
+// pathsOf are the images that a kind reads beside the disk itself.
+var pathsOf = map[string]func(w *unfinished.Held) ([]string, error){}
+
+const undo, resume, finishes = "undo", "resume", "finish"
+
+func newUndo(c *common) *cobra.Command {
+	return newOpen(c, undo, "Bring the original disk back", `Takes back what a run has left open on the disk at PATH: an
+exchange by align --replace, complete or not. The disk is what it was before, under the same names, and what was made
+beside it is removed.
+
+What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is given.`)
+}
+
+func newResume(c *common) *cobra.Command {
+	return newOpen(c, resume, "Go on with an interrupted exchange, move or copy", `Goes on with what a run has left open on
+the disk at PATH, from where it was ended.`)
+}
+
+func newFinish(c *common) *cobra.Command {
+	return newOpen(c, finishes, "Remove the kept original of an exchanged disk", `Removes the original that align --replace
+has kept beside the disk at PATH, and the journal. After that nothing can bring it back.`)
+}
+
+func newOpen(c *common, name, short, long string) *cobra.Command {
+	f := openFlags{common: c, command: name}
+	cmd := &cobra.Command{
+		Use: name + " PATH", Short: short,
+		Long:    long + " trueup inspect PATH shows whether something is open, and which commands apply.",
+		Example: "  trueup " + name + " winxp.vmdk",
+		Args:    arguments("PATH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runOpen(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
+		},
+	}
+	f.addSandbox(cmd)
+	f.addProgress(cmd)
+	if name != resume {
+		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
+	}
+	return cmd
+}
+
+func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path string) (err error) {
+	if err := errors.Join(f.check(), f.checkProgress()); err != nil {
+		return err
+	}
+	f.ending.hold("")
+	w, err := unfinished.Hold(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ondisk.In(errUsage, "%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	paths, err := f.reads(w)
+	if err != nil {
+		return err
+	}
+	if err := f.confine(errOut, append(paths, path), []string{path}); err != nil {
+		return err
+	}
+	done, err := f.goOn(ctx, errOut, w)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	r := report.NewUnfinished(head(f.command), w.Work, done)
+	if err := f.emit(out, r, func(t *report.Text) { t.Unfinished(r) }); err != nil {
+		return fmt.Errorf("%w; %s itself is done", err, f.command)
+	}
+	return nil
+}
+
+// reads returns further images that the kind of work reads.
+func (f *openFlags) reads(w *unfinished.Held) ([]string, error) {
+	if of := pathsOf[w.Work.Kind]; of != nil {
+		return of(w)
+	}
+	return nil, nil
+}
+
+// goOn refuses what does not apply, and does the rest.
+func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.Held) (unfinished.Done, error) {
+	not := map[string]string{undo: w.Work.Undo, resume: w.Work.Resume, finishes: w.Work.Finish}[f.command]
+	if not != "" {
+		return unfinished.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: not}
+	}
+	if w.Journal == nil { // and the command is undo
+		return unfinished.Done{Text: "nothing was begun; the journal is removed"}, w.Remove()
+	}
+	do := goesOn[w.Work.Kind][f.command]
+	if do == nil {
+		return unfinished.Done{}, fmt.Errorf("no %s of %q", f.command, w.Work.Kind) // our own bug
+	}
+	return do(ctx, f, errOut, w)
+}

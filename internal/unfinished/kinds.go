@@ -1,0 +1,89 @@
+package unfinished
+
+// Phase is how far a run has come: the first byte of the last record of its journal.
+type Phase byte
+
+// Phases. A journal without a record is of a run that has begun.
+const (
+	Begun     Phase = 0
+	Kept      Phase = 'k' // done; the journal stays for an undo
+	Undoing   Phase = 'u'
+	Finishing Phase = 'f'
+)
+
+// Kind is one kind of work that a run can leave open on disk.
+type Kind struct {
+	Name   string // in the journal
+	States map[Phase]State
+}
+
+// State is what a phase means for the disk, and for the commands.
+type State struct {
+	Text   string // what stands on disk
+	Blocks bool   // the disk is in the middle of it: nothing else may read or write it
+	// Why a command does not apply, and what to do instead; empty: it applies.
+	Undo, Resume, Finish string
+}
+
+// Exchange is the name of the kind that gives an aligned copy the names of its source.
+const Exchange = "exchange"
+
+// Kinds lists all kinds, one row for each.
+var Kinds = []Kind{{
+	Name: Exchange,
+	States: map[Phase]State{
+		Begun: {
+			Text:   "an exchange of the disk for its aligned copy was interrupted",
+			Blocks: true,
+			Finish: "the exchange is not complete; resume it first",
+		},
+		Kept: {
+			Text:   "the disk was exchanged for its aligned copy, and the original is kept beside it",
+			Resume: "the exchange is complete; undo brings the original back, finish removes it",
+		},
+		Undoing: {
+			Text:   "an undo of the exchange of the disk was interrupted",
+			Blocks: true,
+			Resume: "the original is about to come back; give the undo again",
+			Finish: "the original is about to come back; give the undo again",
+		},
+		Finishing: {
+			Text:   "the removal of the kept original was interrupted",
+			Undo:   "files of the original are removed already; finish removes the others",
+			Resume: "the exchange is complete; finish removes what is left of the original",
+		},
+	},
+}}
+
+// States that no row has.
+var (
+	notBegun = State{
+		Text:   "a run was ended before it changed anything",
+		Resume: "nothing was begun; undo removes the journal",
+		Finish: "nothing was begun; undo removes the journal",
+	}
+	atWork = State{
+		Text: "another run of trueup is at work on it", Blocks: true,
+		Undo: "wait for it", Resume: "wait for it", Finish: "wait for it",
+	}
+	unknown = State{
+		Text: "another version of trueup has left work open on it", Blocks: true,
+		Undo: "use that version", Resume: "use that version", Finish: "use that version",
+	}
+)
+
+// stateOf returns the state that a kind and a record stand for.
+func stateOf(kind string, record []byte) (Phase, State) {
+	phase := Begun
+	if len(record) > 0 {
+		phase = Phase(record[0])
+	}
+	for _, k := range Kinds {
+		if k.Name == kind {
+			if s, ok := k.States[phase]; ok {
+				return phase, s
+			}
+		}
+	}
+	return phase, unknown
+}

@@ -1,0 +1,160 @@
+package unfinished_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// begin makes the journal of a disk in a folder of its own.
+func begin(t *testing.T, kind string) (held *unfinished.Held, path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "vm.vmdk")
+	require.NoError(t, os.WriteFile(path, []byte("disk"), 0o600))
+	d, err := gate.OpenFolder(filepath.Dir(path))
+	require.NoError(t, err)
+	defer d.Close()
+	held, err = unfinished.Begin(d, "vm.vmdk", path, kind, []byte("plan"), 0)
+	require.NoError(t, err)
+	return held, path
+}
+
+// Each phase of a kind refuses the disk or not, and names the commands that apply.
+func TestPhases(t *testing.T) {
+	t.Parallel()
+	held, path := begin(t, unfinished.Exchange)
+	require.NoError(t, held.Close())
+	for _, c := range []struct {
+		phase    unfinished.Phase
+		blocks   bool
+		commands []string
+	}{
+		{unfinished.Begun, true, []string{"resume", "undo"}},
+		{unfinished.Kept, false, []string{"undo", "finish"}},
+		{unfinished.Undoing, true, []string{"undo"}},
+		{unfinished.Finishing, false, []string{"finish"}},
+		{'?', true, nil},
+	} {
+		held, err := unfinished.Hold(path)
+		require.NoError(t, err)
+		require.Equal(t, "plan", string(held.Plan()))
+		if c.phase != unfinished.Begun {
+			require.NoError(t, held.Enter(c.phase))
+		}
+		require.Equal(t, c.blocks, held.Work.Blocks)
+		require.NoError(t, held.Close())
+		w, err := unfinished.At(path)
+		require.NoError(t, err)
+		require.Equal(t, c.phase, w.Phase)
+		require.Equal(t, c.commands, w.Commands())
+		require.Equal(t, c.blocks, w.Refusal() != nil)
+		for _, name := range c.commands {
+			require.Contains(t, w.Issue().Remedy, "trueup "+name+" ")
+		}
+	}
+}
+
+// A journal that a run holds keeps others out, and one whose run is gone does not.
+func TestHeldByAnother(t *testing.T) {
+	t.Parallel()
+	held, path := begin(t, unfinished.Exchange)
+	w, err := unfinished.At(path)
+	require.NoError(t, err)
+	require.Contains(t, w.Refusal().Error(), "at work")
+	_, err = unfinished.Hold(path)
+	require.ErrorIs(t, err, ondisk.ErrBusy)
+	require.NoError(t, held.Close())
+	again, err := unfinished.Hold(path)
+	require.NoError(t, err)
+	require.NoError(t, again.Remove())
+	require.NoError(t, again.Close())
+	_, err = unfinished.Hold(path)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	w, err = unfinished.At(path)
+	require.NoError(t, err)
+	require.Nil(t, w)
+	require.NoError(t, w.Refusal())
+}
+
+// A second journal is refused, but for one of a run that had not begun.
+func TestBeginTwice(t *testing.T) {
+	t.Parallel()
+	held, path := begin(t, unfinished.Exchange)
+	require.NoError(t, held.Close())
+	d, err := gate.OpenFolder(filepath.Dir(path))
+	require.NoError(t, err)
+	defer d.Close()
+	_, err = unfinished.Begin(d, "vm.vmdk", path, unfinished.Exchange, nil, 0)
+	_, refused := errors.AsType[*ondisk.Refusal](err)
+	require.True(t, refused, "%v", err)
+
+	require.NoError(t, os.Truncate(path+unfinished.Suffix, 0))
+	w, err := unfinished.At(path)
+	require.NoError(t, err)
+	require.Equal(t, []string{"undo"}, w.Commands())
+	require.False(t, w.Blocks)
+	held, err = unfinished.Begin(d, "vm.vmdk", path, unfinished.Exchange, nil, 0)
+	require.NoError(t, err)
+	require.NoError(t, held.Close())
+}
+
+// What has the name of a journal and is none keeps the disk from being used. Another version's does, too.
+func TestOddJournals(t *testing.T) {
+	t.Parallel()
+	refused := func(path string) {
+		t.Helper()
+		_, err := unfinished.At(path)
+		r, ok := errors.AsType[*ondisk.Refusal](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, "unfinished", r.Code)
+	}
+	path := filepath.Join(t.TempDir(), "vm.img")
+	require.NoError(t, os.WriteFile(path, []byte("disk"), 0o600))
+	require.NoError(t, os.Symlink("vm.img", path+unfinished.Suffix))
+	refused(path)
+	_, err := unfinished.Hold(path)
+	require.Error(t, err)
+	require.NoError(t, os.Remove(path+unfinished.Suffix))
+	require.NoError(t, os.WriteFile(path+unfinished.Suffix, make([]byte, 4096), 0o600))
+	w, err := unfinished.At(path)
+	require.NoError(t, err)
+	require.False(t, w.Blocks, "zeros: its head was not written")
+	require.NoError(t, os.WriteFile(path+unfinished.Suffix, []byte(filler(600)), 0o600))
+	refused(path)
+
+	held, path := begin(t, "not yet known")
+	require.NoError(t, held.Close())
+	w, err = unfinished.At(path)
+	require.NoError(t, err)
+	require.Empty(t, w.Commands())
+	require.Contains(t, w.Refusal().Error(), "version")
+}
+
+func filler(n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = 'x'
+	}
+	return string(b)
+}
+
+// Every state says why a command does not apply, or that it does.
+func TestKindsAreWhole(t *testing.T) {
+	t.Parallel()
+	for _, k := range unfinished.Kinds {
+		require.LessOrEqual(t, len(k.Name), 16)
+		require.Contains(t, k.States, unfinished.Begun)
+		for p, s := range k.States {
+			require.NotEmpty(t, s.Text)
+			require.True(t, s.Undo == "" || s.Resume == "" || s.Finish == "", "%s %q: a dead end", k.Name, p)
+		}
+	}
+}
