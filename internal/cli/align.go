@@ -151,7 +151,7 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 }
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
-	if err := errors.Join(f.check(), f.Goal.Check(), f.checkView(dest)); err != nil {
+	if err := errors.Join(f.check(), f.Consistent(), f.checkView(dest)); err != nil {
 		return err
 	}
 	defer f.second.close()

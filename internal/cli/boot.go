@@ -105,7 +105,7 @@ func (f *trialFlags) checkTrial() error {
 // pair returns the trial of SOURCE.
 func (f *bootFlags) pair(errOut io.Writer, source string) *trial.Pair {
 	chosen := func(s string) string { return strings.TrimPrefix(s, auto) }
-	reading := f.Reading.Arguments()
+	reading := f.Arguments()
 	if f.requireSandbox {
 		reading = append(reading, "--require-sandbox")
 	}
@@ -174,7 +174,7 @@ move, the disk is started once, and the result says only whether it boots.
 const onCall = "on-call"
 
 func (f *bootFlags) check() error {
-	err := errors.Join(f.checkPage(), f.Goal.Check(), f.checkTrial(), f.checkProgress())
+	err := errors.Join(f.checkPage(), f.Consistent(), f.checkTrial(), f.checkProgress())
 	if err != nil || f.pictures == "" {
 		return err
 	}
@@ -273,7 +273,7 @@ func (f *alignFlags) startTrial(errOut io.Writer, src, dest string) (err error) 
 	if err := (&trial.Machine{QEMU: f.qemu}).Ready(); err != nil {
 		return fmt.Errorf("--boot-trial: %w", err)
 	}
-	args = slices.Concat(args, f.Reading.Arguments(), f.choices(), []string{"--" + onCall, "--progress", f.progress})
+	args = slices.Concat(args, f.Arguments(), f.choices(), []string{"--" + onCall, "--progress", f.progress})
 	if f.quiet {
 		args = append(args, "--quiet")
 	}

@@ -170,7 +170,7 @@ func (f *inspectFlags) inspect(
 		}
 	}
 	r, bad = report.NewInspect(head("inspect"), s, u, refusals, c)
-	r.Flags = append(f.Reading.Flags(), f.move().withArguments()...)
+	r.Flags = append(f.Flags(), f.move().withArguments()...)
 	if f.measured != nil {
 		r.Benchmark(f.measured)
 	}
@@ -195,14 +195,14 @@ func (f *inspectFlags) inspectPackage(
 		return !errors.Is(err, ondisk.ErrNoMatch), err
 	}
 	defer p.Close()
-	if _, err = f.Reading.Options(); err == nil {
+	if _, err = f.Options(); err == nil {
 		err = errors.Join(f.spare(p), f.move().noPackage())
 	}
 	if err != nil {
 		return true, err
 	}
 	r := report.NewPackageInspect(head("inspect"), p)
-	r.Flags = f.Reading.Flags()
+	r.Flags = f.Flags()
 	open := realign.Members(p, f.Reading)
 	machines := realign.MachinesOf(p, f.move().Goal, open)
 	var bad error

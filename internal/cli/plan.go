@@ -90,7 +90,7 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 }
 
 func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path string) error {
-	if err := errors.Join(f.check(), f.Goal.Check()); err != nil {
+	if err := errors.Join(f.check(), f.Consistent()); err != nil {
 		return err
 	}
 	measured, err := f.bench.read(f.out)

@@ -64,7 +64,7 @@ SOURCE is held against writers while it is served. If it changes all the same, t
 }
 
 func (f *serveFlags) check() error {
-	err := errors.Join(f.common.check(), f.Goal.Check())
+	err := errors.Join(f.common.check(), f.Consistent())
 	moves := f.Boundary != 0 || len(f.Only) > 0 || f.DataOnly || f.DynamicDisks || len(f.with) > 0
 	switch {
 	case err != nil:

@@ -60,8 +60,8 @@ type Goal struct {
 	DynamicDisks    bool  // move the volumes of dynamic disks
 }
 
-// Check refuses what contradicts itself.
-func (g Goal) Check() error {
+// Consistent refuses what contradicts itself.
+func (g Goal) Consistent() error {
 	if g.DataOnly && len(g.Only) > 0 {
 		return ondisk.In(ondisk.ErrUsage,
 			"--data-only and --partition both choose the partitions that move; give one of them")
