@@ -349,7 +349,6 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// What does not fit is refused before the first byte; a compressed copy is tried with a warning.
 // What a plan says that a copy costs is what qemu-img finds in the source, and no less than what the copy writes.
 func TestCost(t *testing.T) {
 	dir := t.TempDir()
@@ -389,6 +388,7 @@ func TestCost(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// What does not fit is refused before the first byte; a compressed copy is tried with a warning.
 func TestRoom(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	small := t.TempDir()

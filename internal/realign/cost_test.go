@@ -1,0 +1,76 @@
+package realign
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// A cost that could not be computed is an error, whichever read of the source fails. A partition that does not exist has
+// no plan.
+func TestCostOfWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	s := open(t, oldLinux(t, t.TempDir()))
+	_, err := s.PlanAmong(nil, Goal{Only: []int{9}}, nil)
+	require.ErrorContains(t, err, "has no partition 9")
+	p, err := s.PlanAmong(nil, Goal{}, nil)
+	require.NoError(t, err)
+	disktest.EveryReadCounts(t, s.Image.Disk, func(d disk.Disk) error {
+		was := s.Image.Disk
+		defer func() { s.Image.Disk = was }()
+		s.Image.Disk = d
+		_, err := s.Cost(t.Context(), p, true)
+		return err
+	})
+}
+
+// slow is a disk of data that takes a second for each read.
+type slow struct{ disk.Disk }
+
+func (slow) ReadAt(p []byte, _ int64) (int, error) {
+	time.Sleep(time.Second)
+	return len(p), nil
+}
+
+func (d slow) Extent(off, most int64) (disk.Extent, error) {
+	return disk.Extent{Range: disk.Range{Off: off, Len: min(most, d.Size()-off)}}, nil
+}
+
+// A sample of a slow disk ends with the read that is over its time.
+func TestSampleOfASlowDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := slow{disk.New(units.GiB, units.SectorSize, nil)}
+		read, took, err := sample(t.Context(), d, d.Size())
+		require.NoError(t, err)
+		require.Equal(t, 4*time.Second, took)
+		require.EqualValues(t, 4*samplePiece, read)
+	})
+}
+
+// Files are counted in partitions, and on disks that are one volume. mke2fs makes two folders: the root and lost+found.
+func TestFragmentsOfVolumes(t *testing.T) {
+	t.Parallel()
+	dir, files := t.TempDir(), t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(files, "one"), bytes.Repeat([]byte("text "), 10_000), 0o644))
+	whole := filepath.Join(dir, "whole.img")
+	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-d", files, whole, "4m")
+	for number, path := range []string{whole, oldLinux(t, dir)} {
+		got, err := open(t, path).Fragments(align.Generic())
+		require.NoError(t, err)
+		require.Len(t, got, 1)
+		require.Equal(t, number, got[0].Number)
+		require.NoError(t, got[0].Err)
+		require.EqualValues(t, 1, got[0].Files.Number)
+		require.EqualValues(t, 2, got[0].Folders.Number)
+	}
+}
