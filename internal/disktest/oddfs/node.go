@@ -130,6 +130,13 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return child, own, fuse.FOPEN_DIRECT_IO, errno
 }
 
+// Tmpfile makes no file without a name, as on networks.
+func (n *node) Tmpfile(context.Context, uint32, uint32, *fuse.EntryOut) (
+	*fs.Inode, fs.FileHandle, uint32, syscall.Errno,
+) {
+	return nil, nil, 0, syscall.ENOSYS
+}
+
 // Unlink removes a name.
 func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 	if errno := n.s.begin("unlink", name); errno != 0 {
