@@ -101,7 +101,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	goal = keepDatabase(l, goal)
 	c := placer{l: l, goal: goal, slots: anchored(l, goal), limit: limitOf(l)}
 	to, stuck, ok := c.starts()
-	if !ok && stuck == 0 && c.bounded() {
+	if !ok && c.bounded() {
 		for i := range c.slots {
 			c.slots[i].after = unbound(c.slots[i].after)
 		}
