@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -217,6 +218,30 @@ func TestSecondOpinionIsInterrupted(t *testing.T) {
 			require.NoDirExists(t, "/proc/"+strings.TrimSpace(string(pid)))
 		})
 	}
+}
+
+// A clerk that is killed alone leaves nothing either: the confined run removes the sockets and their folder.
+func TestClerkIsKilled(t *testing.T) {
+	t.Parallel()
+	source, fresh := sampleDisk(t), filepath.Join(t.TempDir(), "fresh.vmdk")
+	begun := filepath.Join(t.TempDir(), "begun")
+	o := fakes(t, map[string]string{"guestfish": "touch '" + begun + "'; exec sleep 1000"})
+	cmd, stdout, stderr := o.start(t, "align", "--json", "--no-progress", "--second-opinion", source, fresh)
+	disktest.WaitFor(t, "the judge", func() bool {
+		_, err := os.Stat(begun)
+		return err == nil
+	})
+	clerks, err := exec.Command("pgrep", "-P", strconv.Itoa(cmd.Process.Pid)).Output()
+	require.NoError(t, err)
+	clerk, err := strconv.Atoi(strings.TrimSpace(string(clerks)))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(clerk, syscall.SIGKILL))
+	_ = cmd.Wait()
+	r := result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stderr, "clerk of the second opinion")
+	o.requireGone(t)
+	require.NoFileExists(t, fresh)
 }
 
 // What other programs cannot open, or would take for something else, is refused before anything is written.

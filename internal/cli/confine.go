@@ -29,8 +29,10 @@ func (c *common) confine(errOut io.Writer, images, outputs []string) error {
 		return nil
 	}
 	a := sandbox.Access{
-		Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.out)...), Serves: c.serves,
+		Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.out)...), Serves: len(c.judging) > 0,
+		Remove: c.judging,
 	}
+	a.Read = append(a.Read, c.judging...)
 	return c.confined(errOut, sandbox.Confine(a))
 }
 

@@ -59,8 +59,9 @@ func (o *second) open(c *common, paths ...string) (err error) {
 		return ondisk.In(errUsage, "--second-opinion judges one disk, and a package has several: "+
 			"extract them, and name a disk of SOURCE and of DEST")
 	}
-	o.panel, err = opinion.Open(o.judge, clerkCommand)
-	c.serves = o.panel != nil
+	if o.panel, err = opinion.Open(o.judge, clerkCommand); err == nil {
+		c.judging = o.panel.Leftovers()
+	}
 	return err
 }
 

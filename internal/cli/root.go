@@ -34,7 +34,7 @@ type common struct {
 	// ownProcess is set where the process is that of one command, which can restrict it for good.
 	ownProcess     bool
 	requireSandbox bool
-	serves         bool // judges read from sockets that are open
+	judging        []string // folders of judges, which read from sockets in them that are open
 }
 
 func (c *common) json() bool { return c.asJSON || c.output == "json" }

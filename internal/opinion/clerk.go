@@ -74,13 +74,23 @@ func Open(judge string, args ...string) (*Panel, error) {
 	return p, nil
 }
 
+// Leftovers lists what Close removes after the clerk was killed: files, and then their folder.
+func (p *Panel) Leftovers() (paths []string) {
+	for _, l := range p.listens {
+		paths = append(paths, nbd.Leftovers(l)...)
+	}
+	return append(paths, p.folder)
+}
+
 // Close ends the clerk, all that it runs, and its files.
 func (p *Panel) Close() error {
 	for _, l := range p.listens {
 		_ = l.Close() // the clerk removes the socket, too
 	}
 	_ = p.in.Close() // it may be closed already
-	return p.cmd.Wait()
+	err := p.cmd.Wait()
+	_ = os.RemoveAll(p.folder) // a clerk that was killed left it
+	return err
 }
 
 // Disks are what judges read: the source as it is, the planned disk, and the copy.
