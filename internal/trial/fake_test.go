@@ -153,6 +153,7 @@ var fakes = map[string]func(*fake){
 	"fake-writes":   answering("query-blockstats", "", `[{"device": "disk", "parent": {"stats": {"wr_highest_offset": 5000}}}]`),
 	"fake-io-error": answering("query-status", "", `{"status": "io-error"}`),
 	"fake-off":      answering("query-status", "", `{"status": "shutdown"}`),
+	"fake-slow":     slow,
 	"fake-crashed":  answering("query-status", "", `{"status": "internal-error"}`),
 	"fake-resets": func(f *fake) {
 		f.serve(func(c, _ string) string {
@@ -162,6 +163,21 @@ var fakes = map[string]func(*fake){
 			return ""
 		})
 	},
+}
+
+// slow is a machine under load: its answers take long, and its guest waits for the disk until it powers off.
+func slow(f *fake) {
+	asked := 0
+	f.serve(func(c, _ string) string {
+		if c != "query-status" {
+			return ""
+		}
+		time.Sleep(700 * time.Millisecond)
+		if asked++; asked > 3 {
+			return `{"status": "shutdown"}`
+		}
+		return ""
+	})
 }
 
 // dumping returns a fake in graphics whose pictures are these bytes.
@@ -240,6 +256,7 @@ func TestOddQEMU(t *testing.T) {
 		"fake-writes":   {film.DiskFull, ""},
 		"fake-io-error": {film.DiskFailed, ""},
 		"fake-off":      {film.PoweredOff, ""},
+		"fake-slow":     {film.PoweredOff, ""},
 		"fake-crashed":  {film.Broken, `"internal-error"`},
 		"fake-resets":   {film.ResetLoop, ""},
 	} {
