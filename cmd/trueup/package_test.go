@@ -418,3 +418,31 @@ func TestVerifyComparesCapacities(t *testing.T) {
 	replaceInFile(t, dest, `ovf:id="file3" ovf:size="8684"`, `ovf:id="file3" ovf:size="8685"`)
 	require.Contains(t, trueupJSON[jsonPackageVerify](t, 5, "verify", source, dest).Differences[0], "8685 bytes")
 }
+
+// What was written is listed with its digest, of a package as of a disk.
+func TestChecksumsAreReported(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "sha256sum")
+	vm := twoDisks(t).ova(t)
+	for name, source := range map[string]string{"copy.ova": vm, "copy.ovf": vm, "copy.vmdk": sampleDisk(t)} {
+		copied := func(args ...string) (dest, stdout string) {
+			dest = filepath.Join(t.TempDir(), name)
+			sums := filepath.Join(t.TempDir(), "sums")
+			r := trueup(t, append(args, "--checksums", sums, source, dest)...)
+			require.Equal(t, 0, r.code, r.stderr)
+			require.Contains(t, disktest.Run(t, "sha256sum", "--strict", "-c", sums), dest+": OK")
+			return dest, r.stdout
+		}
+		for _, command := range []string{"align", "convert"} {
+			_, object := copied(command, "--json")
+			validate(t, object)
+			require.Contains(t, object, `"checksums": [`)
+		}
+		dest, text := copied("align")
+		digest, _, _ := strings.Cut(disktest.Run(t, "sha256sum", "-b", dest), " ")
+		require.Contains(t, text, fmt.Sprintf("\n  SHA-256 %s  %s\n", digest, name))
+		if suffix := filepath.Ext(name); source == vm {
+			require.Contains(t, text, "govc import"+suffix+" -ds DATASTORE "+dest)
+		}
+	}
+}

@@ -252,6 +252,7 @@ func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) er
 		return err
 	}
 	r.Wrote(w, c.verify)
+	r.Folder, _ = os.Getwd() // for a command that is shown
 	r.Judged(c.second.table)
 	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)

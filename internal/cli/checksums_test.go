@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/report"
 )
 
 // sha256sum finds the digests of all files of DEST right, also where their names have to be escaped.
@@ -25,8 +27,18 @@ func TestChecksums(t *testing.T) {
 		{[]string{"align", "--verify", "structure", "--to", "vhdx", "source.img", "new\nline.vhdx"}, 1},
 	} {
 		require.NoError(t, os.MkdirAll("sub", 0o755))
-		r := command(t, append(tc.args, "--checksums", "sub/sums")...)
+		r := command(t, append(tc.args, "--json", "--checksums", "sub/sums")...)
 		require.Equal(t, 0, r.code, r.stderr)
+		var written struct {
+			Files     []string
+			Checksums []report.Checksum
+		}
+		require.NoError(t, json.Unmarshal([]byte(r.stdout), &written))
+		require.Len(t, written.Checksums, tc.files)
+		for i, s := range written.Checksums {
+			require.Equal(t, written.Files[i], s.File)
+			require.Contains(t, read(t, "sub/sums"), s.SHA256+"  ")
+		}
 		got := disktest.Run(t, "sha256sum", "--strict", "-c", "sub/sums")
 		require.Equal(t, tc.files, strings.Count(got, ": OK"), got)
 	}

@@ -239,7 +239,8 @@ func (t *Text) Align(r *Align) {
 		t.patches(r.Patches)
 	}
 	t.opinions(r.SecondOpinion)
-	if words, command := useOf(r.Format, r.Subformat, r.Dest); command != "" {
+	t.checksums(r.Sums)
+	if words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder); command != "" {
 		t.next(words, command)
 	}
 	if r.Source != "-" { // what came through a pipe is gone
@@ -254,16 +255,21 @@ var verifiedText = map[string]string{
 
 // useOf returns what to do with a result, as words and a command. VM and what else is in capitals is for the user to
 // fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, vmkfstools -i of vSphere, which reads the hosted types of
-// VMDK, and govc import.vmdk, which reads streamOptimized.
-func useOf(format, subformat, dest string) (words, command string) {
+// VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working one.
+func useOf(format, subformat, dest, folder string) (words, command string) {
 	name := ShellQuote(dest)
 	switch {
 	case dest == "-":
 		return "", ""
 	case format == "raw" || format == "qcow2":
 		// virt-xml splits its argument as Python's shlex does in POSIX mode, at commas. Source: virtinst/cli.py.
+		const special = `\,'"`
+		relative := !path.IsAbs(dest)
+		if relative && strings.ContainsAny(folder, special) {
+			dest, relative = path.Join(folder, dest), false
+		}
 		name = ShellQuote(strings.NewReplacer(`\`, `\\`, ",", `\,`, "'", `\'`, `"`, `\"`).Replace(dest))
-		if !path.IsAbs(dest) {
+		if relative {
 			name = `"$PWD"/` + name
 		}
 		return "To use it with libvirt:   ",
@@ -282,6 +288,13 @@ func useOf(format, subformat, dest string) (words, command string) {
 	}
 	return "To use it with vSphere:   ", "vmkfstools -d thin -i " + name + " /vmfs/volumes/DATASTORE/VM/" +
 		ShellQuote(path.Base(dest))
+}
+
+// checksums prints the digests of files that were written.
+func (t *Text) checksums(sums []Checksum) {
+	for _, s := range sums {
+		t.printf("  SHA-256 %s  %s\n", s.SHA256, Safe(s.File))
+	}
 }
 
 // workText returns the amount of data copied, the time it took, and its rate.

@@ -261,12 +261,20 @@ type Align struct {
 	Took     float64         `json:"duration_seconds"` // of writing and proving
 	Verified string          `json:"verified"`
 	Files    []string        `json:"files"`
+	Sums     []Checksum      `json:"checksums,omitempty"` // where they were asked for
 	Findings []align.Finding `json:"findings"`
 	Flags    []string        `json:"-"` // of the command line that would prove it again
+	Folder   string          `json:"-"` // in which the program runs; empty: not known
 	ExitCode int             `json:"exit_code"`
 
 	BootTrial     *BootTrial    `json:"boot_trial,omitempty"`     // where one was asked for
 	SecondOpinion opinion.Table `json:"second_opinion,omitempty"` // where one was asked for
+}
+
+// Checksum is the digest of a file that was written.
+type Checksum struct {
+	File   string `json:"file"`
+	SHA256 string `json:"sha256"` // in hex
 }
 
 // BootTrial is the result of the trial boot before a copy.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -65,6 +66,7 @@ type PackageAlign struct {
 	Took     float64         `json:"duration_seconds"`
 	Verified string          `json:"verified"`
 	Files    []string        `json:"files"`
+	Sums     []Checksum      `json:"checksums,omitempty"` // where they were asked for
 	Findings []align.Finding `json:"findings"`
 	ExitCode int             `json:"exit_code"`
 }
@@ -186,6 +188,8 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	for _, d := range r.Disks {
 		t.packageDisk(d)
 	}
+	t.checksums(r.Sums)
+	t.next("To use it with vSphere:   ", "govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+ShellQuote(r.Dest))
 	t.next("To prove it again later:   ",
 		"trueup verify"+flags(r.Disks[0].Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -135,7 +136,15 @@ func NewStreamAlign(h Head, p *realign.Plan, dest string) *Align {
 func (r *Align) Wrote(w realign.Written, verified string) {
 	r.Format, r.Subformat, r.Files = w.Format, w.Subformat, w.Files
 	r.Written, r.Verified, r.Copied, r.Took = true, verified, w.Copied, w.Took
+	r.Sums = newChecksums(w)
 	r.Findings = append(r.Findings, destFindings(w.Notes)...)
+}
+
+func newChecksums(w realign.Written) (out []Checksum) {
+	for _, s := range w.Sums {
+		out = append(out, Checksum{s.File, hex.EncodeToString(s.SHA256[:])})
+	}
+	return out
 }
 
 // NewPackageAlign reports on the copy that the plans of a package make, before it is written. flags are those of a
@@ -157,7 +166,7 @@ func NewPackageAlign(h Head, p *realign.Package, dest string, flags []string) *P
 // Wrote completes the report when the package is written. verified is how it was proved.
 func (r *PackageAlign) Wrote(p *realign.Package, w realign.WrittenPackage, verified string) {
 	r.Written, r.Verified, r.Files, r.Dropped = true, verified, w.Files, append(r.Dropped, w.Dropped...)
-	r.Copied, r.Took = w.Copied, w.Took
+	r.Copied, r.Took, r.Sums = w.Copied, w.Took, newChecksums(w.Written)
 	r.Findings = append(r.Findings, PackageFindings(w.Issues)...)
 	r.Findings = append(r.Findings, destFindings(w.Notes)...)
 	for i, d := range r.Disks {
