@@ -85,7 +85,7 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 	f.add(cmd)
 	f.addSandbox(cmd)
 	f.bench.add(cmd)
-	cmd.Flags().BoolVar(&f.estimate, "estimate", false, "read some of IMAGE to estimate how long a copy takes")
+	cmd.Flags().BoolVar(&f.estimate, "estimate", false, "read some of IMAGE, not from memory, to estimate the time of a copy")
 	return cmd
 }
 

@@ -51,6 +51,7 @@ type Cost struct {
 	Need  int64   // space at DEST
 	Rate  int64   // of reads of SOURCE in a second, as measured; 0: it was not
 	Took  float64 // seconds of the whole, if DEST is as fast as SOURCE; 0: Rate is
+	Warm  bool    // a part of what was measured may have come from memory
 }
 
 // Cost computes what a copy by a plan will read and write. With measure, it reads some of SOURCE for that.
@@ -66,10 +67,11 @@ func (s *Source) Cost(ctx context.Context, p *plan.Plan, measure bool) (c Cost, 
 	if !measure || stored == 0 {
 		return c, nil
 	}
+	warm := !s.Image.Uncache()
 	read, took, err := sample(ctx, s.Image.Disk, stored)
 	if err == nil && read > 0 && took > 0 {
 		rate := float64(read) / took.Seconds()
-		c.Rate, c.Took = int64(rate), float64(c.Read+2*c.Write)/rate
+		c.Warm, c.Rate, c.Took = warm, int64(rate), float64(c.Read+2*c.Write)/rate
 	}
 	return c, err
 }

@@ -235,6 +235,7 @@ type Cost struct {
 	Need  int64   `json:"space_bytes"`
 	Rate  int64   `json:"bytes_per_second,omitempty"`
 	Took  float64 `json:"duration_seconds,omitempty"`
+	Warm  bool    `json:"warm,omitempty"`
 }
 
 // Changes is what a plan does to a disk.

@@ -45,6 +45,9 @@ func SharesMemory(folder string) (bool, error) {
 	return slices.Contains([]string{"apfs", "hfs", "ufs", "zfs", "tmpfs"}, unix.ByteSliceToString(st.Fstypename[:])), nil
 }
 
+// Uncache reports that what is in memory is not known.
+func (*File) Uncache() bool { return false }
+
 // DeviceSize returns the size of a block device in bytes.
 func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a device") }
 

@@ -262,6 +262,9 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 // which is slow and right.
 func (*File) Extent(_, limit int64) (n int64, hole bool) { return limit, false }
 
+// Uncache reports that what is in memory is not known.
+func (*File) Uncache() bool { return false }
+
 // DeviceSize returns the size of a block device in bytes.
 func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a device") }
 

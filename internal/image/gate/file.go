@@ -97,6 +97,15 @@ func (f *File) reopen() error {
 	return nil
 }
 
+// Uncache drops the file from memory, and reports whether that is known to have worked.
+func (f *File) Uncache() (cold bool) {
+	err := f.with(func(open *sys.File) error {
+		cold = open.Uncache()
+		return nil
+	})
+	return cold && err == nil
+}
+
 // ID returns device and inode.
 func (f *File) ID() string { return fmt.Sprintf("%d:%d", f.Info.Device, f.Info.Inode) }
 

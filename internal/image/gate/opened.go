@@ -40,6 +40,15 @@ func (o *Opened) Uses(path string) (name string, ok bool) {
 	return "", false
 }
 
+// Uncache drops all files from memory, and reports whether that is known to have worked.
+func (o *Opened) Uncache() bool {
+	cold := true
+	for _, f := range o.Handles {
+		cold = f.Uncache() && cold
+	}
+	return cold
+}
+
 // Unchanged checks that every file is as it was when it was opened.
 func (o *Opened) Unchanged() error {
 	for _, f := range o.Handles {
