@@ -114,10 +114,15 @@ func (f *MediumFile) WriteAt(b []byte, off int64) (int, error) {
 		f.now = append(f.now, make([]byte, end-f.Size())...)
 	}
 	copy(f.now[off:], b)
-	for s := off - off%mediumSector; s < off+int64(len(b)); s += mediumSector {
+	f.touch(off, off+int64(len(b)))
+	return len(b), nil
+}
+
+// touch notes that the sectors of a range are not flushed.
+func (f *MediumFile) touch(from, end int64) {
+	for s := from - from%mediumSector; s < end; s += mediumSector {
 		f.dirty[s] = true
 	}
-	return len(b), nil
 }
 
 // Truncate sets the size.
@@ -127,9 +132,10 @@ func (f *MediumFile) Truncate(size int64) error {
 	}
 	if size <= f.Size() {
 		f.now = f.now[:size]
-	} else {
-		f.now = append(f.now, make([]byte, size-f.Size())...)
+		return nil
 	}
+	f.touch(f.Size(), size)
+	f.now = append(f.now, make([]byte, size-f.Size())...)
 	return nil
 }
 
@@ -141,7 +147,12 @@ func (f *MediumFile) Sync() error {
 	if f.on.Lie != nil && f.on.Lie(f.name) {
 		return nil
 	}
-	f.durable = bytes.Clone(f.now)
+	f.durable = append(f.durable[:min(len(f.durable), len(f.now))], make([]byte, max(0, len(f.now)-len(f.durable)))...)
+	for off := range f.dirty {
+		if off < f.Size() {
+			copy(f.durable[off:], f.now[off:min(off+mediumSector, f.Size())])
+		}
+	}
 	clear(f.dirty)
 	return nil
 }
