@@ -147,6 +147,9 @@ var edges = map[string][]string{
 		"internal/volume",
 	},
 
+	// A move inside of a disk follows a plan, keeps what it does in a journal, and reads the disk as a copy does.
+	"internal/inplace": {"internal/diskcopy", "internal/journal", "internal/plan"},
+
 	// Other programs that judge a copy: they know nothing of trueup, and opinion asks them.
 	"internal/qemuimg": {"internal/sys"},
 	"internal/guestfs": {"internal/pattern", "internal/sys"},

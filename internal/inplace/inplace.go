@@ -1,0 +1,429 @@
+// Package inplace moves the partitions of a disk inside of it, so that the disk survives a kill and a power cut at any
+// moment: it can be brought to its new state, and until the tables are written also back to its old one.
+//
+// A Plan has all that is needed for both, and is kept in a journal beside the disk. In its order:
+//
+//	grow     the disk gets its new size, and a mark in place of its first sector: no guest starts from it now
+//	move     stretch by stretch, each one durable at its new place and recorded before its old place is overwritten
+//	compare  everything that moved or stayed has the SHA-256 that it had before
+//	commit   a record; up to here the way leads back as well
+//	write    zeros where nothing lies any more, patches from the end of the disk to its start, the first sector last
+//
+// A stretch that overlaps its own new place is saved in the journal first, so that a torn write can be repeated. What is
+// written behind the commit stands in the plan and can be repeated too.
+package inplace
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Storage is what the disk lies on, from its first byte on.
+type Storage interface {
+	io.ReaderAt
+	io.WriterAt
+	// Extent reports what reads as zero without a look at the bytes.
+	Extent(off, limit int64) (disk.Extent, error)
+	// Zero makes a range read as zero.
+	Zero(off, n int64) error
+	Truncate(size int64) error
+	Sync() error
+}
+
+// Log is what a mover asks of a journal.
+type Log interface {
+	Record() []byte
+	Put(record []byte) error
+	WriteAt(b []byte, off int64) error
+	ReadAt(b []byte, off int64) error
+}
+
+// phase is how far a move is: the first byte of a record.
+type phase byte
+
+const (
+	moving  phase = 'm'
+	undoing phase = 'u'
+	moved   phase = 'c' // the commit
+	done    phase = 'd' // and the first sector is written
+)
+
+// record is one of a journal: its phase, and the rest as JSON.
+type record struct {
+	Phase phase `json:"-"`
+	// Step is the number of stretches that are at their new places; of a pending one, its own number.
+	Step int64 `json:"step"`
+	// Pending reports whether the bytes of a stretch are saved in a half of the area. Its target may be torn.
+	Pending bool   `json:"pending,omitempty"`
+	Half    int64  `json:"half,omitempty"`
+	Units   []byte `json:"units,omitempty"` // a bit for each unit of the stretch that is not zero
+}
+
+// mover moves what a plan says.
+type mover struct {
+	Options
+
+	plan *Plan
+	disk Storage
+	log  Log
+
+	runs  []run
+	steps int64 // of all runs
+	step  int64 // how many of them are done
+	phase phase
+	begun bool  // the mark is on the disk
+	half  int64 // of the area, which the last record used
+	sure  bool  // the first stretch after an interruption is written whatever its target seems to hold
+	buf   []byte
+}
+
+// Options of a move.
+type Options struct {
+	Jobs     int
+	Progress func(bytes int64) // of data that were read to compare, or moved; may be nil
+}
+
+// open reads how far a move is, and completes the stretch that was under way. What a killed run wrote may still be in
+// the cache only: nothing is built on it before it is durable. A disk without the mark is in its old or its new state,
+// and may be in use since: nothing is written to it.
+func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
+	m := &mover{Options: o, plan: p, disk: s, log: l, phase: moving, sure: true}
+	m.runs, m.steps = p.runs()
+	m.buf = make([]byte, p.Chunk)
+	var err error
+	if m.begun, err = p.marks(s); err != nil {
+		return nil, err
+	}
+	b := l.Record()
+	if b == nil {
+		return m, nil
+	}
+	var r record
+	if len(b) == 0 {
+		return nil, fmt.Errorf("record of the journal: it is empty: %w", ondisk.ErrFormat)
+	}
+	if err := json.Unmarshal(b[1:], &r); err != nil {
+		return nil, fmt.Errorf("record of the journal: %w: %w", err, ondisk.ErrFormat)
+	}
+	r.Phase = phase(b[0])
+	if err := r.check(m); err != nil {
+		return nil, err
+	}
+	m.phase, m.step, m.half = r.Phase, r.Step, r.Half
+	switch {
+	case m.begun:
+	case m.phase == moving:
+		return nil, fmt.Errorf("the first sector of the disk is not the mark of a move, and the journal says that %d of %d "+
+			"stretches moved: another program wrote it: %w", m.step, m.steps, ondisk.ErrChanged)
+	default:
+		return m, nil
+	}
+	if err := s.Sync(); err != nil {
+		return nil, err
+	}
+	if err := l.Put(b); err != nil { // durable, whatever became of the one that was read
+		return nil, err
+	}
+	if !r.Pending {
+		return m, nil
+	}
+	return m, m.complete(r)
+}
+
+func (r *record) check(m *mover) error {
+	last := m.steps
+	if r.Pending {
+		last--
+	}
+	switch {
+	case r.Phase != moving && r.Phase != undoing && r.Phase != moved && r.Phase != done:
+		return fmt.Errorf("record of the journal: phase %q is unknown: %w", r.Phase, ondisk.ErrUnsupported)
+	case r.Step < 0 || r.Step > last || r.Half < 0 || r.Half > 1:
+		return fmt.Errorf("record of the journal: stretch %d of %d, half %d: %w", r.Step, m.steps, r.Half, ondisk.ErrFormat)
+	case r.Pending && int64(len(r.Units)) != m.plan.bitmap(m.at(r.Step).Len):
+		return fmt.Errorf("record of the journal: %d bytes of units for stretch %d: %w", len(r.Units), r.Step,
+			ondisk.ErrFormat)
+	}
+	return nil
+}
+
+// complete writes a stretch again from what the journal saved of it.
+func (m *mover) complete(r record) error {
+	s := m.at(r.Step)
+	c := chunk{n: s.Len, unit: m.plan.unit(), units: r.Units}
+	c.data = m.buf[:c.stored()]
+	if len(c.data) > 0 {
+		if err := m.log.ReadAt(c.data, r.Half*m.plan.Chunk); err != nil {
+			return err
+		}
+	}
+	to := s.To
+	if m.step = r.Step + 1; r.Phase == undoing {
+		to, m.step = s.From, r.Step
+	}
+	if err := c.write(m.disk, to, true); err != nil {
+		return err
+	}
+	return m.disk.Sync()
+}
+
+// put makes a record the last one.
+func (m *mover) put(r record) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return m.log.Put(append([]byte{byte(r.Phase)}, b...))
+}
+
+// state is which disk there is.
+type state int
+
+const (
+	before  state = iota // as it was: the move had not begun
+	between              // in the middle of a move, which can go on or back
+	behind               // in the middle of a move, which can only go on
+	after                // as it is to be
+	undone               // as it was again
+)
+
+func (m *mover) state() state {
+	switch {
+	case m.begun && (m.phase == moving || m.phase == undoing):
+		return between
+	case m.begun:
+		return behind
+	case m.phase == moved || m.phase == done:
+		return after
+	case m.phase == undoing:
+		return undone
+	}
+	return before
+}
+
+// errCommitted refuses to undo what can only be finished.
+var errCommitted = errors.New("everything is at its new place, and the tables are being written")
+
+// finish brings the disk to its new state.
+func (m *mover) finish(ctx context.Context) error {
+	switch m.state() {
+	case before, between:
+		if err := m.forward(ctx); err != nil {
+			return err
+		}
+	case after, undone:
+		return nil
+	case behind:
+	}
+	return m.settle()
+}
+
+// forward grows the disk, marks it, moves and compares. It ends with the commit.
+func (m *mover) forward(ctx context.Context) error {
+	p := m.plan
+	if p.End > p.OldEnd {
+		if err := m.disk.Truncate(p.End); err != nil {
+			return err
+		}
+		if err := m.disk.Sync(); err != nil {
+			return err
+		}
+	}
+	if _, err := m.disk.WriteAt(p.mark(), 0); err != nil {
+		return err
+	}
+	if err := m.disk.Sync(); err != nil {
+		return err
+	}
+	m.phase, m.begun = moving, true
+	for ; m.step < m.steps; m.step++ {
+		if err := m.one(ctx, m.step, false); err != nil {
+			return err
+		}
+	}
+	if err := p.compare(ctx, m.disk, m.Options); err != nil {
+		return err
+	}
+	m.phase = moved
+	return m.put(record{Phase: moved, Step: m.steps, Half: m.half})
+}
+
+// undo brings the disk back to its old state.
+func (m *mover) undo(ctx context.Context) error {
+	switch m.state() {
+	case behind, after:
+		return errCommitted
+	case before:
+		return m.shrink()
+	case undone:
+		return nil
+	case between:
+	}
+	m.phase = undoing
+	for ; m.step > 0; m.step-- {
+		if err := m.one(ctx, m.step-1, true); err != nil {
+			return err
+		}
+	}
+	if err := m.put(record{Phase: undoing, Half: m.half}); err != nil {
+		return err
+	}
+	return m.restore()
+}
+
+// one moves a stretch to its new place, or back.
+func (m *mover) one(ctx context.Context, i int64, back bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s := m.at(i)
+	if back {
+		s.From, s.To = s.To, s.From
+	}
+	c, err := m.read(s.From, s.Len)
+	if err != nil {
+		return err
+	}
+	if m.Progress != nil {
+		m.Progress(s.Len)
+	}
+	if !m.sure && c.empty() && allZero(m.disk, s.Dest()) {
+		return nil // nothing changes, so that there is nothing to record
+	}
+	r := record{Phase: m.phase, Step: i, Units: c.units, Pending: true}
+	if s.redo {
+		if r.Half, err = m.save(c); err == nil {
+			err = m.put(r)
+		}
+		if err != nil {
+			return err
+		}
+		m.half = r.Half
+	}
+	if err := c.write(m.disk, s.To, m.sure); err != nil {
+		return err
+	}
+	m.sure = false
+	if err := m.disk.Sync(); err != nil || s.redo {
+		return err
+	}
+	r = record{Phase: m.phase, Step: i + 1, Half: m.half}
+	if back {
+		r.Step = i
+	}
+	return m.put(r)
+}
+
+// save puts a stretch into the half of the area for which the last record does not vouch.
+func (m *mover) save(c chunk) (half int64, err error) {
+	half = 1 - m.half
+	if len(c.data) == 0 {
+		return half, nil
+	}
+	return half, m.log.WriteAt(c.data, half*m.plan.Chunk)
+}
+
+// settle writes what has its place behind the commit: all of it can be repeated. The first sector comes last, when all
+// else was read back.
+func (m *mover) settle() error {
+	p := m.plan
+	for _, r := range p.dropped() {
+		if err := m.disk.Zero(r.Off, r.Len); err != nil {
+			return err
+		}
+	}
+	// The backup of a GPT is durable before the primary is touched.
+	for _, behind := range []bool{true, false} {
+		for _, x := range p.Patches {
+			if x.Off < markSize || x.Off >= p.Size/2 != behind {
+				continue
+			}
+			if _, err := m.disk.WriteAt(x.New, x.Off); err != nil {
+				return err
+			}
+		}
+		if err := m.disk.Sync(); err != nil {
+			return err
+		}
+	}
+	if err := m.check(); err != nil {
+		return err
+	}
+	if err := m.first(p.first(true)); err != nil {
+		return err
+	}
+	m.phase = done
+	return m.put(record{Phase: done, Step: m.steps, Half: m.half})
+}
+
+// first writes the first sector in place of the mark, and ends the move with that.
+func (m *mover) first(b []byte) error {
+	if _, err := m.disk.WriteAt(b, 0); err != nil {
+		return err
+	}
+	m.begun = false
+	return m.disk.Sync()
+}
+
+// restore brings back what was overwritten and had no new place, then the size, and the first sector last.
+func (m *mover) restore() error {
+	p := m.plan
+	for _, r := range p.covered() {
+		if err := m.disk.Zero(r.Off, r.Len); err != nil {
+			return err
+		}
+	}
+	for _, x := range p.Saved[1:] { // the first sector comes last
+		if _, err := m.disk.WriteAt(x.Bytes, x.Off); err != nil {
+			return err
+		}
+	}
+	if err := m.shrink(); err != nil {
+		return err
+	}
+	if err := m.disk.Sync(); err != nil {
+		return err
+	}
+	return m.first(p.first(false))
+}
+
+// shrink gives the disk its old size.
+func (m *mover) shrink() error {
+	if m.plan.End == m.plan.OldEnd {
+		return nil
+	}
+	return m.disk.Truncate(m.plan.OldEnd)
+}
+
+// check reads back what was written behind the commit.
+func (m *mover) check() error {
+	for _, x := range m.plan.Patches {
+		if x.Off < markSize {
+			continue
+		}
+		got := make([]byte, len(x.New))
+		if err := ondisk.ReadFull(m.disk, got, x.Off); err != nil {
+			return err
+		}
+		if string(got) != string(x.New) {
+			return fmt.Errorf("%w at byte %d (%s): % x, want % x", errDiffers, x.Off, x.Reason, got, x.New)
+		}
+	}
+	for _, r := range m.plan.dropped() {
+		for e, err := range disk.Extents(m.disk, r) {
+			if err != nil {
+				return err
+			}
+			if err := wantZero(m.disk, e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

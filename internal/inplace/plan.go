@@ -1,0 +1,294 @@
+package inplace
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Plan is all that a move needs, also when it goes on in another process. Offsets are those of the disk.
+type Plan struct {
+	Version       int    `json:"version"`
+	ID            string `json:"id"` // tells the mark of this move from others
+	OldSize, Size int64  // of the disk
+	// OldEnd and End are where the storage ends: behind the footer, in a format that has one.
+	OldEnd, End int64
+	Chunk       int64 // bytes of the largest stretch
+	Direct      int64 // a distance from which on stretches as long as it need not be saved
+	Pieces      []disk.Shift
+	Patches     []disk.Patch
+	Saved       []Saved        // what has no new place; the first sector first
+	Sums        []diskcopy.Sum // of each piece, but for the first sector
+
+	order []disk.Shift // the pieces that move
+}
+
+// Saved holds bytes of the disk as it was.
+type Saved struct {
+	Off   int64
+	Bytes []byte
+}
+
+const (
+	planVersion = 1
+	// markSize is the part of the disk that is written last: what firmware looks at first.
+	markSize = 512
+	// maxSaved bounds what has no new place: copies of tables.
+	maxSaved = 16 * units.MiB
+	maxChunk = 32 * units.MiB
+	// direct is where two flushes for each stretch cost less than writing all bytes twice, as measured on a local disk.
+	direct = 8 * units.MiB
+)
+
+// errDiffers marks a disk that is not what was written.
+var errDiffers = errors.New("the disk differs from what was written")
+
+// NewPlan makes the plan of a move, and reads the whole disk for that: what cannot be read is not moved. end is where
+// the storage ends, and tail what it ends with then; both are those of the old disk where the disk keeps its size.
+func NewPlan(ctx context.Context, from *plan.Plan, s Storage, oldEnd int64, tail []byte, o Options) (*Plan, error) {
+	p := &Plan{
+		Version: planVersion, OldSize: from.OldSize, Size: from.Size, OldEnd: oldEnd,
+		End: from.Size + oldEnd - from.OldSize, Chunk: maxChunk, Direct: direct, Pieces: from.Pieces,
+	}
+	for _, x := range from.Patches {
+		p.Patches = append(p.Patches, cutPatch(x)...)
+	}
+	if p.Size > p.OldSize && len(tail) > 0 {
+		p.Patches = append(p.Patches, disk.Patch{Off: p.Size, New: tail, Reason: "footer of the image"})
+	}
+	var err error
+	if p.order, err = ordered(p.Pieces); err != nil {
+		return nil, err
+	}
+	return p, p.look(ctx, s, o)
+}
+
+// look reads the disk.
+func (p *Plan) look(ctx context.Context, s Storage, o Options) (err error) {
+	if p.Saved, err = p.save(s); err != nil {
+		return err
+	}
+	p.Sums, err = p.sums(ctx, s, p.OldSize, sources(p.Pieces), o)
+	return errors.Join(err, p.check())
+}
+
+// cutPatch divides a patch where the first sector ends.
+func cutPatch(x disk.Patch) []disk.Patch {
+	n := markSize - x.Off
+	if n <= 0 || n >= int64(len(x.New)) {
+		return []disk.Patch{x}
+	}
+	return []disk.Patch{
+		{Off: x.Off, Old: x.Old[:n], New: x.New[:n], Reason: x.Reason},
+		{Off: markSize, Old: x.Old[n:], New: x.New[n:], Reason: x.Reason},
+	}
+}
+
+// save reads the first sector and what no piece takes along.
+func (p *Plan) save(s Storage) ([]Saved, error) {
+	first := make([]byte, markSize)
+	if err := ondisk.ReadFull(s, first, 0); err != nil {
+		return nil, err
+	}
+	out, left := []Saved{{0, first}}, maxSaved
+	end := p.OldEnd
+	if p.Size == p.OldSize {
+		end = p.OldSize // a footer stays
+	}
+	for _, r := range without(markSize, end, sources(p.Pieces)) {
+		for e, err := range disk.Extents(s, r) {
+			if err != nil {
+				return nil, err
+			}
+			if e.Zero {
+				continue
+			}
+			if out, left, err = saveData(s, e.Range, out, left); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// saveData adds the sectors of a range that are not zero.
+func saveData(s Storage, r disk.Range, out []Saved, left int64) ([]Saved, int64, error) {
+	const step = units.MiB
+	buf := make([]byte, min(step, r.Len))
+	for off := r.Off; off < r.End(); off += step {
+		b := buf[:min(step, r.End()-off)]
+		if err := ondisk.ReadFull(s, b, off); err != nil {
+			return nil, 0, err
+		}
+		for i := 0; i < len(b); i += markSize {
+			x := b[i:min(i+markSize, len(b))]
+			if ondisk.IsZero(x) {
+				continue
+			}
+			if left -= int64(len(x)); left < 0 {
+				return nil, 0, fmt.Errorf("data between partitions that a move would drop: %w of %d bytes", ondisk.ErrLimit,
+					maxSaved)
+			}
+			at := off + int64(i)
+			if k := len(out) - 1; k > 0 && out[k].Off+int64(len(out[k].Bytes)) == at {
+				out[k].Bytes = append(out[k].Bytes, x...)
+				continue
+			}
+			out = append(out, Saved{at, slices.Clone(x)})
+		}
+	}
+	return out, left, nil
+}
+
+// sums computes the digests of ranges of the disk, without the first sector.
+func (p *Plan) sums(ctx context.Context, s Storage, size int64, ranges []disk.Range, o Options) ([]diskcopy.Sum, error) {
+	d := disk.New(size, units.SectorSize, func(off int64) (disk.Run, error) {
+		if off < markSize {
+			return disk.Run{Len: markSize - off}, nil
+		}
+		return disk.Run{Len: size - off, Src: s, Off: off}, nil
+	})
+	out := make([]diskcopy.Sum, 0, len(ranges))
+	for _, r := range ranges {
+		sum, err := diskcopy.Digest(ctx, disk.Section(d, r), diskcopy.Options{Jobs: o.Jobs, Progress: o.Progress})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, sum)
+	}
+	return out, nil
+}
+
+// compare reads all that was kept, and compares it with what it was.
+func (p *Plan) compare(ctx context.Context, s Storage, o Options) error {
+	got, err := p.sums(ctx, s, p.Size, dests(p.Pieces), o)
+	if err != nil {
+		return err
+	}
+	for i, x := range p.Pieces {
+		if got[i] != p.Sums[i] {
+			return fmt.Errorf("%w: SHA-256 of the %d bytes from %d on, which lay at %d: %x, want %x", errDiffers, x.Len, x.To,
+				x.From, got[i], p.Sums[i])
+		}
+	}
+	return nil
+}
+
+// first returns the first sector as it was, or as it is to be.
+func (p *Plan) first(patched bool) []byte {
+	b := slices.Clone(p.Saved[0].Bytes)
+	for _, x := range p.Patches {
+		if patched && x.Off < markSize {
+			copy(b[x.Off:], x.New)
+		}
+	}
+	return b
+}
+
+// mark returns the first sector of a disk that is in the middle of a move: no firmware starts it, and no system finds
+// partitions on it.
+func (p *Plan) mark() []byte {
+	b := make([]byte, markSize)
+	copy(b, fmt.Sprintf("%s\nIt is worth nothing without its journal, a file with .trueup behind its name.\n"+
+		"Run: trueup resume, or trueup undo\nmove %s\n", MarkText, p.ID))
+	return b
+}
+
+// MarkText is what the first sector of a disk in the middle of a move begins with.
+const MarkText = "trueup: this disk is in the middle of a move."
+
+// marks reports whether the mark of this move is on the disk.
+func (p *Plan) marks(s Storage) (bool, error) {
+	b := make([]byte, markSize)
+	if err := ondisk.ReadFull(s, b, 0); err != nil {
+		return false, err
+	}
+	return string(b) == string(p.mark()), nil
+}
+
+// unit returns the bytes that a bit of a record stands for.
+func (p *Plan) unit() int64 { return max(units.SectorSize, p.Chunk/512) }
+
+// bitmap returns how many bytes hold the bits for a stretch.
+func (p *Plan) bitmap(n int64) int64 { return (n/p.unit() + 8) / 8 }
+
+// area returns how much a journal saves: two stretches, where one overlaps its own new place.
+func (p *Plan) area() int64 {
+	runs, _ := p.runs()
+	if slices.ContainsFunc(runs, func(r run) bool { return r.redo }) {
+		return 2 * p.Chunk
+	}
+	return 0
+}
+
+// encode returns a plan for a journal.
+func (p *Plan) encode() ([]byte, error) { return json.Marshal(p) }
+
+// decodePlan reads a plan of a journal.
+func decodePlan(b []byte) (*Plan, error) {
+	p := &Plan{}
+	if err := json.Unmarshal(b, p); err != nil {
+		return nil, fmt.Errorf("plan of the journal: %w: %w", err, ondisk.ErrFormat)
+	}
+	if p.Version != planVersion {
+		return nil, fmt.Errorf("plan of the journal: version %d, want %d; use the trueup that began the move: %w", p.Version,
+			planVersion, ondisk.ErrUnsupported)
+	}
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	var err error
+	p.order, err = ordered(p.Pieces)
+	return p, err
+}
+
+// check refuses a plan that would write or read anywhere but on the disk.
+func (p *Plan) check() error {
+	const most = 1 << 62
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("plan of the move: %w: %w", fmt.Errorf(format, args...), ondisk.ErrFormat)
+	}
+	tail := p.OldEnd - p.OldSize
+	switch {
+	case p.OldSize < markSize || p.Size < p.OldSize || p.Size > most || tail < 0 || tail > markSize || p.End-p.Size != tail:
+		return bad("sizes %d, %d, %d and %d", p.OldSize, p.OldEnd, p.Size, p.End)
+	case p.Chunk < markSize || p.Chunk > maxChunk || p.Chunk%markSize != 0 || p.Direct < markSize:
+		return bad("stretches of %d bytes, direct from %d on", p.Chunk, p.Direct)
+	case len(p.Saved) == 0 || p.Saved[0].Off != 0 || len(p.Saved[0].Bytes) != markSize:
+		return bad("the first sector is not saved")
+	case len(p.Sums) != len(p.Pieces):
+		return bad("%d digests of %d pieces", len(p.Sums), len(p.Pieces))
+	}
+	end := int64(0)
+	for _, x := range p.Pieces {
+		if x.Len <= 0 || x.From < 0 || x.From > p.OldSize-x.Len || x.To < end || x.To > p.Size-x.Len ||
+			x.From != x.To && min(x.From, x.To) < markSize {
+			return bad("piece %+v", x)
+		}
+		end = x.To + x.Len
+	}
+	return errors.Join(inOrder("patch", p.Patches, func(x disk.Patch) disk.Range { return x.Range() }, p.End),
+		inOrder("saved range", p.Saved, func(x Saved) disk.Range { return disk.Range{Off: x.Off, Len: int64(len(x.Bytes))} },
+			p.OldEnd))
+}
+
+// inOrder refuses ranges that are not sorted, overlap, leave the disk or begin in the first sector and end behind it.
+func inOrder[T any](what string, list []T, at func(T) disk.Range, size int64) error {
+	end := int64(0)
+	for _, x := range list {
+		r := at(x)
+		if r.Len <= 0 || r.Off < end || r.Off > size-r.Len || r.Off < markSize && r.End() > markSize {
+			return fmt.Errorf("plan of the move: %s of %d bytes at %d: %w", what, r.Len, r.Off, ondisk.ErrFormat)
+		}
+		end = r.End()
+	}
+	return nil
+}

@@ -1,0 +1,418 @@
+package inplace
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+)
+
+const sector = 512
+
+// simDisk is a disk on a medium. It knows which of its sectors are zero, as a file knows its holes.
+type simDisk struct{ *disktest.MediumFile }
+
+func (d simDisk) Extent(off, limit int64) (disk.Extent, error) {
+	if off+limit > d.Size() {
+		return disk.Extent{}, io.ErrUnexpectedEOF
+	}
+	zero := func(at int64) bool {
+		return ondisk.IsZero(d.Bytes()[at:min(at+sector-at%sector, off+limit)])
+	}
+	e := disk.Extent{Range: disk.Range{Off: off}, Zero: zero(off)}
+	for e.Len < limit && zero(off+e.Len) == e.Zero {
+		e.Len = min(limit, e.Len+sector-(off+e.Len)%sector)
+	}
+	return e, nil
+}
+
+func (d simDisk) Zero(off, n int64) error {
+	_, err := d.WriteAt(make([]byte, n), off)
+	return err
+}
+
+// simCase is a move on a tiny disk.
+type simCase struct {
+	name          string
+	chunk, direct int64 // sectors
+	plan          *plan.Plan
+	tail, newTail []byte
+	old           []byte // the disk and its footer
+	want          []byte
+}
+
+// shift is a piece in sectors.
+func shift(from, to, n int64) disk.Shift {
+	return disk.Shift{From: from * sector, To: to * sector, Len: n * sector}
+}
+
+func patch(off int64, text string) disk.Patch {
+	return disk.Patch{Off: off, Old: make([]byte, len(text)), New: []byte(text), Reason: "test"}
+}
+
+// simulate fills the disk of a case. Sectors that pieces take along are random but for every seventh, which is zero.
+// saved are sectors that no piece takes along and that hold something. What is wanted comes from the view that a copy
+// is written from.
+func (c simCase) simulate(t *testing.T, saved ...int64) simCase {
+	t.Helper()
+	r := rand.New(rand.NewPCG(7, 7))
+	c.old = make([]byte, c.plan.OldSize)
+	fill := func(at int64) {
+		for i := range sector {
+			c.old[at*sector+int64(i)] = byte(r.Uint32())
+		}
+	}
+	for _, x := range c.plan.Pieces {
+		for i := range x.Len / sector {
+			if at := x.From/sector + i; at%7 != 5 {
+				fill(at)
+			}
+		}
+	}
+	for _, at := range saved {
+		fill(at)
+	}
+	src := disk.New(c.plan.OldSize, sector, disk.Whole(bytes.NewReader(bytes.Clone(c.old)), c.plan.OldSize))
+	var err error
+	c.want, err = ondisk.Bytes(c.plan.View(src), 0, c.plan.Size)
+	require.NoError(t, err)
+	c.old, c.want = append(c.old, c.tail...), append(c.want, c.newTail...)
+	return c
+}
+
+// simCases are an MBR disk of two partitions that grows, one with stretches as long as the way, a GPT with both copies,
+// pieces that go both ways, and a disk with a footer.
+func simCases(t *testing.T) []simCase {
+	t.Helper()
+	mbr := func() *plan.Plan {
+		return &plan.Plan{
+			OldSize: 48 * sector, Size: 56 * sector,
+			Pieces: []disk.Shift{shift(0, 0, 3), shift(3, 8, 17), shift(20, 28, 27)},
+			// The table, a boot sector that leaves the first one, pages of a hive.
+			Patches: []disk.Patch{patch(446, "entry"), patch(500, "code over the end"), patch(8*sector+28, "63"), patch(30*sector+7, "hive"), patch(49*sector, "page")},
+		}
+	}
+	gpt := &plan.Plan{
+		OldSize: 48 * sector, Size: 52 * sector,
+		Pieces:  []disk.Shift{shift(0, 0, 4), shift(4, 8, 20), shift(24, 32, 10), shift(45, 49, 3)},
+		Patches: []disk.Patch{patch(446, "mbr"), patch(sector, "header"), patch(2*sector, "entries"), patch(8*sector+3, "vbr"), patch(49*sector, "entries"), patch(51*sector, "header")},
+	}
+	ways := &plan.Plan{
+		OldSize: 48 * sector, Size: 48 * sector,
+		Pieces:  []disk.Shift{shift(0, 0, 2), shift(6, 2, 9), shift(19, 16, 11), shift(30, 32, 14)},
+		Patches: []disk.Patch{patch(3, "first"), patch(2*sector, "a"), patch(16*sector, "b"), patch(32*sector, "c")},
+	}
+	footer := func(s string) []byte { return append([]byte(s), make([]byte, sector-len(s))...) }
+	return []simCase{
+		simCase{name: "MBR, two partitions, grows; redo", chunk: 8, direct: 1 << 20, plan: mbr()}.simulate(t),
+		simCase{name: "MBR, stretches as long as the way", chunk: 8, direct: 1, plan: mbr()}.simulate(t),
+		simCase{name: "GPT, both copies; redo and direct", chunk: 6, direct: 8, plan: gpt}.simulate(t, 44),
+		simCase{name: "pieces go both ways", chunk: 5, direct: 3, plan: ways}.simulate(t, 3, 17, 47),
+		simCase{
+			name: "footer behind the disk", chunk: 8, direct: 1 << 20, plan: mbr(),
+			tail: footer("old"), newTail: footer("new"),
+		}.simulate(t),
+	}
+}
+
+// faulty is what a simulation leaves out.
+type faulty struct {
+	lie     string // the file that is not flushed
+	records int    // only every n-th record of a stretch is written
+	noRedo  bool
+}
+
+// someRecords is a journal that loses records.
+type someRecords struct {
+	*journal.Journal
+	every, n int
+	last     []byte
+}
+
+func (l *someRecords) Record() []byte {
+	if l.last != nil {
+		return l.last
+	}
+	return l.Journal.Record()
+}
+
+func (l *someRecords) Put(b []byte) error {
+	if l.n++; l.n%l.every != 0 && b[0] != byte(moved) {
+		return nil
+	}
+	return l.Journal.Put(b)
+}
+
+// trial is one series of runs on one medium.
+type trial struct {
+	c  simCase
+	f  faulty
+	on *disktest.Medium
+}
+
+func newTrial(c simCase, f faulty) *trial {
+	x := &trial{c: c, f: f, on: disktest.NewMedium()}
+	if _, err := x.on.File("disk").WriteAt(c.old, 0); err != nil {
+		panic(err)
+	}
+	if err := x.on.File("disk").Sync(); err != nil {
+		panic(err)
+	}
+	x.on.Calls = 0
+	return x
+}
+
+// open opens the mover on what stands on the medium, and begins with a plan where there is none.
+func (x *trial) open(begin bool) (*mover, error) {
+	x.on.Lie = func(name string) bool { return name == x.f.lie }
+	d, file := simDisk{x.on.File("disk")}, x.on.File("journal")
+	var j *journal.Journal
+	var p *Plan
+	var err error
+	if begin {
+		if p, err = NewPlan(context.Background(), x.c.plan, d, int64(len(x.c.old)), x.c.newTail, Options{}); err != nil {
+			return nil, err
+		}
+		p.ID, p.Chunk, p.Direct = "sim", x.c.chunk*sector, x.c.direct*sector
+		var blob []byte
+		if blob, err = p.encode(); err == nil {
+			j, err = journal.Create(file, "in-place", journal.ID{1}, blob, p.area())
+		}
+	} else if j, err = journal.Open(file); err == nil {
+		p, err = decodePlan(j.Plan())
+	}
+	if err != nil {
+		return nil, err
+	}
+	var l Log = j
+	if x.f.records > 1 {
+		l = &someRecords{Journal: j, every: x.f.records}
+	}
+	m, err := open(p, d, l, Options{})
+	if err == nil && x.f.noRedo {
+		for i := range m.runs {
+			m.runs[i].redo = false
+		}
+	}
+	return m, err
+}
+
+// life is one run: the first one, or one that undoes or resumes. It returns what the disk must be now.
+func (x *trial) life(begin, undo bool) (want []byte, err error) {
+	m, err := x.open(begin)
+	if errors.Is(err, journal.ErrNotBegun) {
+		return x.c.old, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx := context.Background()
+	if undo || !begin && m.state() == before {
+		if err = m.undo(ctx); !errors.Is(err, errCommitted) {
+			return x.c.old, err
+		}
+	}
+	if m.state() == undone {
+		return x.c.old, nil
+	}
+	return x.c.want, m.finish(ctx)
+}
+
+// bootable returns an error if a firmware would find a disk that is neither the old nor the new one.
+func (x *trial) bootable() error {
+	now := x.on.File("disk").Bytes()
+	if bytes.HasPrefix(now, []byte(MarkText)) || bytes.Equal(now, x.c.want) {
+		return nil
+	}
+	if len(now) >= len(x.c.old) && bytes.Equal(now[:len(x.c.old)], x.c.old) {
+		return nil
+	}
+	return errors.New("a mix without the mark")
+}
+
+// crash takes the power at a call, or kills the program there, where what is in the cache stays.
+func (x *trial) crash(kill bool, keep func(string, int64) bool) {
+	if kill {
+		x.on.Power = -1
+		return
+	}
+	x.on = x.on.AfterCrash(keep)
+}
+
+// end lets a last run come to its end, and judges the disk.
+func (x *trial) end(undo bool) error {
+	if err := x.bootable(); err != nil {
+		return err
+	}
+	want, err := x.life(false, undo)
+	switch {
+	case err != nil:
+		return err
+	case !bytes.Equal(want, x.on.File("disk").Bytes()):
+		return errors.New("another disk")
+	}
+	// Whatever comes then does not write any more.
+	for _, again := range []bool{undo, !undo} {
+		if _, err := x.life(false, again); err != nil {
+			return err
+		}
+	}
+	if !bytes.Equal(want, x.on.File("disk").Bytes()) {
+		return errors.New("another disk, written at the end")
+	}
+	return nil
+}
+
+// simulation counts trials and wrong results.
+type simulation struct {
+	trials, wrong int
+	first         error
+}
+
+func (s *simulation) add(err error, format string, args ...any) {
+	s.trials++
+	if err != nil {
+		if s.wrong++; s.first == nil {
+			s.first = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+		}
+	}
+}
+
+// subsets returns how often a crash is tried: each set of sectors that were not flushed where there are few, else some
+// by chance.
+func subsets(x *trial, most int) int {
+	dirty := 0
+	x.on.AfterCrash(func(string, int64) bool { dirty++; return false })
+	if dirty < 16 && 1<<dirty < most {
+		return 1 << dirty
+	}
+	return most
+}
+
+// keepSet chooses set number n of the sectors, in their order.
+func keepSet(n int) func(string, int64) bool {
+	i := -1
+	return func(string, int64) bool { i++; return n>>i&1 == 1 }
+}
+
+// points cuts the power at each call, with most subsets of what was not flushed; each is resumed and undone.
+func (s *simulation) points(c simCase, f faulty, most int) {
+	whole := newTrial(c, f)
+	_, err := whole.life(true, false)
+	if err != nil || !bytes.Equal(whole.on.File("disk").Bytes(), c.want) {
+		s.add(errors.Join(err, errors.New("undisturbed")), "%s", c.name)
+		return
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for cut := range whole.on.Calls {
+		first := newTrial(c, f)
+		first.on.Power = cut
+		_, _ = first.life(true, false)
+		n := subsets(first, most)
+		for i := range n {
+			keep := keepSet(i)
+			if n == most {
+				keep = disktest.Some(r, float64(i)/float64(most))
+			}
+			x := &trial{c: c, f: f, on: first.on.AfterCrash(keep)}
+			s.add(x.end(i%2 == 1), "%s, call %d, set %d", c.name, cut, i)
+		}
+	}
+}
+
+// series makes random series of one to four runs that are killed or lose their power, some of which undo.
+func (s *simulation) series(c simCase, f faulty, n int, seed uint64) {
+	whole := newTrial(c, f)
+	_, _ = whole.life(true, false)
+	r := rand.New(rand.NewPCG(seed, 4))
+	for i := range n {
+		x := newTrial(c, f)
+		var err error
+		for k := range 1 + r.IntN(4) {
+			x.on.Power = r.IntN(whole.on.Calls)
+			want, lifeErr := x.life(k == 0, k > 0 && r.IntN(2) == 0)
+			over := lifeErr == nil && want != nil && x.on.Power != 0
+			x.crash(r.IntN(2) == 0, disktest.Some(r, r.Float64()))
+			if err = x.bootable(); err != nil || over {
+				break
+			}
+		}
+		if err == nil {
+			err = x.end(r.IntN(2) == 0)
+		}
+		s.add(err, "%s, series %d of seed %d", c.name, i, seed)
+	}
+}
+
+// simulations returns how often things are tried, times what TRUEUP_CRASHES says.
+func simulations(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("TRUEUP_CRASHES")
+	if text == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return n
+}
+
+// TestCrashes is the simulation of a move on tiny disks: each call of it is the last one before the power goes, with
+// any of the sectors that were not flushed; then it is resumed or undone. The disk is the old or the new one then, and
+// before that marked where it is neither.
+func TestCrashes(t *testing.T) {
+	t.Parallel()
+	n := simulations(t)
+	for _, c := range simCases(t) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			var s simulation
+			s.points(c, faulty{}, 6*n)
+			s.series(c, faulty{}, 100*n, 3)
+			t.Logf("%d trials, %d wrong", s.trials, s.wrong)
+			require.NoError(t, s.first)
+		})
+	}
+}
+
+// TestCrashesShowFaults shows that TestCrashes can fail: whatever a move leaves out of its protocol is found.
+func TestCrashesShowFaults(t *testing.T) {
+	t.Parallel()
+	n := simulations(t)
+	cases := simCases(t)
+	for _, x := range []struct {
+		name string
+		c    simCase
+		f    faulty
+	}{
+		{"redo, the disk is not flushed", cases[0], faulty{lie: "disk"}},
+		{"redo, the journal is not flushed", cases[0], faulty{lie: "journal"}},
+		{"redo, every fourth record", cases[0], faulty{records: 4}},
+		{"redo without saved stretches", cases[0], faulty{noRedo: true}},
+		{"direct, the disk is not flushed", cases[1], faulty{lie: "disk"}},
+		{"direct, the journal is not flushed", cases[1], faulty{lie: "journal"}},
+		{"direct, every fourth record", cases[1], faulty{records: 4}},
+		{"GPT, the disk is not flushed", cases[2], faulty{lie: "disk"}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			var s simulation
+			s.points(x.c, x.f, 2*n)
+			s.series(x.c, x.f, 30*n, 3)
+			t.Logf("%d trials, %d wrong: %v", s.trials, s.wrong, s.first)
+			require.Positive(t, s.wrong)
+		})
+	}
+}
