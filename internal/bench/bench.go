@@ -28,7 +28,8 @@ type Options struct {
 	Runtime  time.Duration // of each round
 	Rounds   int
 	Quick    bool
-	Workload *Workload // instead of the loads of this package
+	JobFile  string    // its name, empty for none
+	Workload *Workload // of it, instead of the loads of this package
 	Program  string    // fio; empty: of PATH
 	Now      func() time.Time
 	Watch    Watch

@@ -21,8 +21,8 @@ type userJob struct {
 	options []string // as arguments
 }
 
-// MaxWorkload bounds a job file, in bytes.
-const MaxWorkload = 64 << 10
+// maxWorkload bounds a job file, in bytes.
+const maxWorkload = 64 << 10
 
 const maxUserJobs = 64
 
@@ -45,14 +45,14 @@ var ours = []string{
 // engines are those that do I/O to the file and nothing else.
 var engines = []string{"psync", "sync", "pvsync", "pvsync2", "libaio", "io_uring", "posixaio", "vsync"}
 
-// ParseWorkload reads a job file. Its jobs run at the same time, each from every start.
-func ParseWorkload(path string, text []byte) (*Workload, error) {
+// parseWorkload reads a job file. Its jobs run at the same time, each from every start.
+func parseWorkload(path string, text []byte) (*Workload, error) {
 	w := &Workload{Name: "job file " + filepath.Base(path), reads: true}
 	bad := func(n int, format string, args ...any) error {
 		return &ondisk.TextError{What: "job file", Line: n + 1, Msg: fmt.Sprintf(format, args...), Kind: ondisk.ErrUnsupported}
 	}
-	if len(text) > MaxWorkload {
-		return nil, ondisk.In(ondisk.ErrLimit, "job file: more than %d bytes", MaxWorkload)
+	if len(text) > maxWorkload {
+		return nil, ondisk.In(ondisk.ErrLimit, "job file: more than %d bytes", maxWorkload)
 	}
 	var global []string
 	section, at := "", -1

@@ -31,7 +31,7 @@ fdatasync=1
 
 func TestWorkload(t *testing.T) {
 	t.Parallel()
-	w, err := ParseWorkload("/x/db.fio", []byte(database))
+	w, err := parseWorkload("/x/db.fio", []byte(database))
 	require.NoError(t, err)
 	require.Equal(t, &Workload{Name: "job file db.fio", jobs: []userJob{
 		{"data", []string{"--ioengine=psync", "--bs=8k", "--rw=randrw", "--rwmixread=70", "--numjobs=2"}},
@@ -57,9 +57,9 @@ func TestWorkload(t *testing.T) {
 		"include x.fio":                      "is not allowed here",
 		"":                                   "no job;",
 		strings.Repeat("[a]\nrw=read\n", 65): "and 64 jobs at most",
-		strings.Repeat("#", MaxWorkload+1):   "more than 65536 bytes",
+		strings.Repeat("#", maxWorkload+1):   "more than 65536 bytes",
 	} {
-		_, err := ParseWorkload("x", []byte(text))
+		_, err := parseWorkload("x", []byte(text))
 		require.ErrorContains(t, err, want, text)
 	}
 }
@@ -77,11 +77,11 @@ func TestWorkloadInFio(t *testing.T) {
 	for _, option := range allowed {
 		text += option + "=" + cmp.Or(values[option], "4") + "\n"
 	}
-	every, err := ParseWorkload("x", []byte(text))
+	every, err := parseWorkload("x", []byte(text))
 	require.NoError(t, err)
 	disktest.Run(t, program, append([]string{"--parse-only", "--name=x"}, every.jobs[0].options...)...)
 
-	w, err := ParseWorkload("db.fio", []byte(database))
+	w, err := parseWorkload("db.fio", []byte(database))
 	require.NoError(t, err)
 	o := short(t, onStorage(t))
 	o.Workload = w
@@ -100,7 +100,7 @@ func FuzzWorkload(f *testing.F) {
 	f.Add([]byte(database))
 	f.Add([]byte("[global]\nrw=randread\n[x]\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		w, err := ParseWorkload("x", text)
+		w, err := parseWorkload("x", text)
 		if err != nil {
 			return
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -13,10 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/bench"
-	"github.com/trueup/trueup/internal/bench/measured"
-	"github.com/trueup/trueup/internal/bench/results"
 	"github.com/trueup/trueup/internal/image/store"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -25,9 +21,8 @@ type benchFlags struct {
 	*common
 	shown
 	bench.Options
-	workload string // a file
-	version  string // of this program
-	set      *pflag.FlagSet
+	version string // of this program
+	set     *pflag.FlagSet
 }
 
 func newBench(version string, c *common) *cobra.Command {
@@ -69,7 +64,7 @@ The result can be kept as JSON.`,
 	s.BoolVar(&f.Quick, "quick", false, "measure a few points, in about two minutes")
 	s.BoolVar(&f.ReadOnly, "read-only", false, "read an image or a block device instead of a scratch file")
 	s.BoolVar(&f.Buffered, "buffered", false, "measure through the page cache, with a flush after each write")
-	s.StringVar(&f.workload, "workload", "", "measure the jobs of a fio job `FILE`")
+	s.StringVar(&f.JobFile, "workload", "", "measure the jobs of a fio job `FILE`")
 	f.addProgress(cmd)
 	s.StringVarP(&f.output, "output", "o", "text", "print the result as `FORMAT`: text, json or html")
 	complete(cmd, "output", "text", "json", htmlOutput)
@@ -80,36 +75,7 @@ func (f *benchFlags) check() error {
 	if err := errors.Join(f.checkPage(), f.checkProgress()); err != nil {
 		return err
 	}
-	switch {
-	case f.Quick && (f.workload != "" || f.set.Changed("jobs") || f.set.Changed("sizes")):
-		return ondisk.In(errUsage, "--quick chooses the loads itself; leave out --jobs, --sizes and --workload")
-	case f.workload != "" && (f.set.Changed("jobs") || f.set.Changed("sizes")):
-		return ondisk.In(errUsage, "--workload has jobs and sizes of its own; leave out --jobs and --sizes")
-	case f.Quick && !f.set.Changed("runtime"):
-		f.Runtime = bench.QuickRuntime
-	case f.ReadOnly && f.set.Changed("size"):
-		return ondisk.In(errUsage, "--size is that of the scratch file, and --read-only makes none")
-	}
-	if f.workload != "" {
-		text, err := readBounded(f.workload, bench.MaxWorkload)
-		if err != nil {
-			return err
-		}
-		if f.Workload, err = bench.ParseWorkload(f.workload, text); err != nil {
-			return fmt.Errorf("%s: %w", f.workload, err)
-		}
-	}
-	return f.Check()
-}
-
-// readBounded reads a file, and one byte more than a bound at most.
-func readBounded(path string, most int64) ([]byte, error) {
-	r, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(io.LimitReader(r, most+1))
+	return f.Settle(f.set.Changed)
 }
 
 func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
@@ -126,12 +92,11 @@ func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
 	}
 	bar := progress.NewBench(f.progressTo(errOut, f.progress))
 	f.Watch = bar
-	r, err := bench.Run(ctx, &f.Options)
+	b, err := bench.Report(ctx, &f.Options, head("bench"))
 	bar.Stop()
 	if err != nil {
 		return err
 	}
-	b := results.New(head("bench"), r)
 	return f.emitPage(out, b, b.Text, func(w io.Writer) error { return b.HTML(w, f.version) })
 }
 
@@ -143,7 +108,7 @@ func (b *benchFile) add(cmd *cobra.Command) {
 }
 
 // read reads the result, nil without the flag. out is that of the command.
-func (b benchFile) read(out string) (*measured.Result, error) {
+func (b benchFile) read(out string) (*report.Benchmark, error) {
 	if b == "" {
 		return nil, nil
 	}
@@ -151,13 +116,5 @@ func (b benchFile) read(out string) (*measured.Result, error) {
 	if err := store.Apart(store.Use{Flag: "--out", Path: out}, store.Use{Flag: "--bench", Path: path}); err != nil {
 		return nil, err
 	}
-	text, err := readBounded(path, measured.MaxFile)
-	if err != nil {
-		return nil, fmt.Errorf("--bench: %w", err)
-	}
-	r, err := measured.Decode(text)
-	if err != nil {
-		return nil, fmt.Errorf("--bench %s: %w", path, err)
-	}
-	return r, nil
+	return bench.ReadResult(path)
 }

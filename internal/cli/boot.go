@@ -21,47 +21,29 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial"
-	"github.com/trueup/trueup/internal/trial/results"
 )
 
 // trialFlags are those of a trial boot.
 type trialFlags struct {
-	qemu     string
-	firmware string
-	bus      string
-	accel    string
-	memory   int // MiB
-	seconds  int
-	settle   int
-	prefix   string // of their names
-	set      *pflag.FlagSet
+	trial.Options
+	set *pflag.FlagSet
 }
-
-// Bounds of a machine.
-const (
-	minMemory, maxMemory = 16, 64 << 10 // MiB
-	maxSeconds           = 24 * 60 * 60
-)
 
 // add adds the flags. Those of another command than boot have its name in front.
 func (f *trialFlags) add(cmd *cobra.Command, prefix string) {
 	s := cmd.Flags()
-	f.prefix, f.set = prefix, s
-	s.StringVar(&f.qemu, prefix+"qemu", "", "QEMU `PROGRAM` (default: qemu-system-x86_64)")
-	s.StringVar(&f.firmware, prefix+"firmware", auto, "`KIND` of firmware: auto (what boots the disk), bios or uefi")
-	s.StringVar(&f.bus, prefix+"bus", auto, "disk `CONTROLLER`: auto, "+strings.Join(trial.Buses(), ", "))
-	s.StringVar(&f.accel, prefix+"accel", auto, "`ACCELERATOR`: auto (KVM where it works), kvm or tcg")
-	s.IntVar(&f.memory, prefix+"memory", trial.DefaultMemory, "memory of the guest in `MIB`")
-	s.IntVar(&f.seconds, prefix+"seconds", int(trial.DefaultLimit.Seconds()), "end each run after `N` seconds")
-	s.IntVar(&f.settle, prefix+"settle", int(trial.DefaultSettle.Seconds()), "end a run when its screen rests for `N` seconds")
-	complete(cmd, prefix+"firmware", firmwares...)
-	complete(cmd, prefix+"bus", append([]string{auto}, trial.Buses()...)...)
+	f.Prefix, f.set = prefix, s
+	s.StringVar(&f.QEMU, prefix+"qemu", "", "QEMU `PROGRAM` (default: qemu-system-x86_64)")
+	s.StringVar(&f.Firmware, prefix+"firmware", trial.Auto, "`KIND` of firmware: auto (what boots the disk), bios or uefi")
+	s.StringVar(&f.Bus, prefix+"bus", trial.Auto, "disk `CONTROLLER`: auto, "+strings.Join(trial.Buses(), ", "))
+	s.StringVar(&f.Accel, prefix+"accel", trial.Auto, "`ACCELERATOR`: auto (KVM where it works), kvm or tcg")
+	s.IntVar(&f.Memory, prefix+"memory", trial.DefaultMemory, "memory of the guest in `MIB`")
+	s.IntVar(&f.Seconds, prefix+"seconds", int(trial.DefaultLimit.Seconds()), "end each run after `N` seconds")
+	s.IntVar(&f.Settle, prefix+"settle", int(trial.DefaultSettle.Seconds()), "end a run when its screen rests for `N` seconds")
+	complete(cmd, prefix+"firmware", trial.Firmwares...)
+	complete(cmd, prefix+"bus", trial.BusChoices()...)
 	complete(cmd, prefix+"accel", trial.Accels...)
 }
-
-const auto = "auto"
-
-var firmwares = []string{auto, trial.BIOS, trial.UEFI}
 
 // given returns the flags of a trial that were given, as those of boot.
 func (f *trialFlags) given() (args []string) {
@@ -69,59 +51,11 @@ func (f *trialFlags) given() (args []string) {
 		return nil // convert has none of them
 	}
 	f.set.Visit(func(x *pflag.Flag) {
-		if name, ok := strings.CutPrefix(x.Name, f.prefix); ok && x.Name != bootTrial {
+		if name, ok := strings.CutPrefix(x.Name, f.Prefix); ok && x.Name != bootTrial {
 			args = append(args, "--"+name+"="+x.Value.String())
 		}
 	})
 	return args
-}
-
-func (f *trialFlags) checkTrial() error {
-	for _, c := range []struct {
-		name, value string
-		allowed     []string
-	}{
-		{"firmware", f.firmware, firmwares},
-		{"bus", f.bus, append([]string{auto}, trial.Buses()...)},
-		{"accel", f.accel, trial.Accels},
-	} {
-		if !slices.Contains(c.allowed, c.value) {
-			return ondisk.In(errUsage, "--%s%s %q, want %s", f.prefix, c.name, c.value, strings.Join(c.allowed, ", "))
-		}
-	}
-	for _, c := range []struct {
-		name             string
-		value, low, high int
-	}{
-		{"memory", f.memory, minMemory, maxMemory}, {"seconds", f.seconds, 1, maxSeconds}, {"settle", f.settle, 1, maxSeconds},
-	} {
-		if c.value < c.low || c.value > c.high {
-			return ondisk.In(errUsage, "--%s%s %d, want %d to %d", f.prefix, c.name, c.value, c.low, c.high)
-		}
-	}
-	return nil
-}
-
-// pair returns the trial of SOURCE.
-func (f *bootFlags) pair(errOut io.Writer, source string) *trial.Pair {
-	chosen := func(s string) string { return strings.TrimPrefix(s, auto) }
-	reading := f.Arguments()
-	if f.requireSandbox {
-		reading = append(reading, "--require-sandbox")
-	}
-	return &trial.Pair{
-		Machine: trial.Machine{
-			QEMU: f.qemu, Firmware: chosen(f.firmware), Bus: chosen(f.bus), Accel: f.accel, Memory: f.memory,
-			Clock: time.Now(), Limit: time.Duration(f.seconds) * time.Second,
-		},
-		Watch:   trial.Watch{Settle: time.Duration(f.settle) * time.Second},
-		Reading: reading, Moving: f.choices(), Source: source,
-		Say: func(text string) {
-			if !f.quiet {
-				f.ending.say(errOut, report.SafeMessage(text))
-			}
-		},
-	}
 }
 
 type bootFlags struct {
@@ -174,7 +108,7 @@ move, the disk is started once, and the result says only whether it boots.
 const onCall = "on-call"
 
 func (f *bootFlags) check() error {
-	err := errors.Join(f.checkPage(), f.Consistent(), f.checkTrial(), f.checkProgress())
+	err := errors.Join(f.checkPage(), f.Consistent(), f.CheckTrial(), f.checkProgress())
 	if err != nil || f.pictures == "" {
 		return err
 	}
@@ -188,21 +122,12 @@ func (f *bootFlags) check() error {
 	return nil
 }
 
-// print prints the result and writes the pictures.
-func (f *bootFlags) print(out io.Writer, r *results.Boot) error {
+// savePicture writes a picture into the folder of --pictures, if there is one.
+func (f *bootFlags) savePicture(name string, png []byte) error {
 	if f.pictures == "" {
-		r.Unnamed()
+		return nil
 	}
-	err := r.Pictures(func(name string, png []byte) error {
-		if f.pictures == "" {
-			return nil
-		}
-		return os.WriteFile(filepath.Join(f.pictures, name), png, reportMode)
-	})
-	if err != nil {
-		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
-	}
-	return f.emitPage(out, r, r.Text, func(w io.Writer) error { return r.HTML(w, f.version) })
+	return os.WriteFile(filepath.Join(f.pictures, name), png, reportMode)
 }
 
 func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src string) error {
@@ -210,7 +135,12 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 		return err
 	}
 	f.ending.hold("ending the guest")
-	t := f.pair(errOut, src)
+	t := f.Pair(src, time.Now(), f.sandboxed(f.Arguments()), f.choices())
+	t.Say = func(text string) {
+		if !f.quiet {
+			f.ending.say(errOut, report.SafeMessage(text))
+		}
+	}
 	bar := progress.NewTrial(f.progressTo(errOut, f.progress), "boot")
 	defer bar.Stop()
 	t.Begin = bar.Begin
@@ -222,8 +152,14 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 		return fmt.Errorf("%s: %w", src, err)
 	}
 	bar.Stop()
-	r := trialResult(t)
-	if err := f.print(out, r); err != nil {
+	r := t.Result(head("boot"))
+	if f.pictures == "" {
+		r.Unnamed()
+	}
+	if err := r.Pictures(f.savePicture); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "--pictures: %w", err)
+	}
+	if err := f.emitPage(out, r, r.Text, func(w io.Writer) error { return r.HTML(w, f.version) }); err != nil {
 		return err
 	}
 	return exitWith(r.ExitCode)
@@ -241,18 +177,6 @@ func bootOnCall(ctx context.Context, in io.Reader, out, errOut io.Writer, f *boo
 	return cmp.Or(report.JSON(out, failed("boot", err)), error(verdict(exitError)))
 }
 
-// trialResult compares the runs of a trial.
-func trialResult(t *trial.Pair) *results.Boot {
-	after := &t.After
-	if !t.Plan.Moves() {
-		after = nil
-	}
-	return results.New(head("boot"), t.Source, results.Machine{
-		Firmware: t.Machine.Firmware, Bus: t.Machine.Bus, Memory: int64(t.Machine.Memory) << 20,
-		Seconds: int(t.Machine.Limit.Seconds()),
-	}, t.Plan.Moved, &t.Before, after)
-}
-
 const bootTrial = "boot-trial"
 
 // startTrial starts what makes the trial of align, before this process confines itself.
@@ -261,24 +185,21 @@ func (f *alignFlags) startTrial(errOut io.Writer, src, dest string) (err error) 
 	switch {
 	case !f.bootTrial && len(args) > 0:
 		name, _, _ := strings.Cut(args[0], "=")
-		return ondisk.In(errUsage, "--%s%s is for a trial boot; add --%s", f.prefix, name[2:], bootTrial)
+		return ondisk.In(errUsage, "--%s%s is for a trial boot; add --%s", f.Prefix, name[2:], bootTrial)
 	case !f.bootTrial:
 		return nil
 	case realign.IsPackage(dest):
 		return ondisk.In(errUsage, "--boot-trial starts one disk, and DEST is a package; try its disks with trueup boot")
 	}
-	if err := f.checkTrial(); err != nil {
+	if err := f.CheckTrial(); err != nil {
 		return err
 	}
-	if err := (&trial.Machine{QEMU: f.qemu}).Ready(); err != nil {
+	if err := (&trial.Machine{QEMU: f.QEMU}).Ready(); err != nil {
 		return fmt.Errorf("--boot-trial: %w", err)
 	}
-	args = slices.Concat(args, f.Arguments(), f.choices(), []string{"--" + onCall, "--progress", f.progress})
+	args = slices.Concat(args, f.sandboxed(f.Arguments()), f.choices(), []string{"--" + onCall, "--progress", f.progress})
 	if f.quiet {
 		args = append(args, "--quiet")
-	}
-	if f.requireSandbox {
-		args = append(args, "--require-sandbox")
 	}
 	f.delegate, err = trial.Delegates(errOut, append(args, "--", src)...)
 	return err
@@ -290,12 +211,12 @@ func (f *alignFlags) tried(errOut io.Writer, j *realign.Job, r *report.Align) {
 		return
 	}
 	j.Try = func(ctx context.Context) error {
-		var b results.Boot
-		if err := f.delegate.Call(ctx, &b); err != nil {
+		b, err := f.delegate.Call(ctx)
+		if err != nil {
 			return err
 		}
 		r.BootTrial = &report.BootTrial{Verdict: string(b.Verdict), Reason: b.Reason}
-		said, err := b.Accept(f.prefix, f.AllowUnbootable)
+		said, err := b.Accept(f.Prefix, f.AllowUnbootable)
 		if err == nil && !f.quiet {
 			f.ending.say(errOut, report.SafeMessage(said))
 		}

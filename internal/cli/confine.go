@@ -18,6 +18,14 @@ func (c *common) addSandbox(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&c.requireSandbox, "require-sandbox", false, "fail if the kernel cannot confine the program")
 }
 
+// sandboxed adds the flag to those of another trueup, which is to be confined as well.
+func (c *common) sandboxed(args []string) []string {
+	if c.requireSandbox {
+		args = append(args, "--require-sandbox")
+	}
+	return args
+}
+
 // lost is the isolation of this process or its workers if it is less than wanted, else nil. Every object of JSON has
 // it.
 var lost *report.Isolation

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -22,7 +21,7 @@ type inspectFlags struct {
 	data     bool
 	storage  storage
 	bench    benchFile
-	measured *measured.Result // of --bench
+	measured *report.Benchmark // of --bench
 	impact   bool
 	list     bool
 	pieces   bool // of files are counted
@@ -171,9 +170,7 @@ func (f *inspectFlags) inspect(
 	}
 	r, bad = report.NewInspect(head("inspect"), s, u, refusals, c)
 	r.Flags = append(f.Flags(), f.move().withArguments()...)
-	if f.measured != nil {
-		r.Benchmark(f.measured)
-	}
+	r.Benchmark(f.measured)
 	switch {
 	case bad != nil:
 		bad = malformed{bad, true}

@@ -117,9 +117,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	refusals := p.Refusals(f.AllowUnbootable)
 	r := report.NewPlan(head("plan"), s, p, refusals)
 	r.Flags = append(f.Reading.Flags(), f.choices()...)
-	if measured != nil {
-		r.Benchmark(measured)
-	}
+	r.Benchmark(measured)
 	refused := realign.Refusal(refusals)
 	if refused == nil {
 		after, err := s.Result(p)

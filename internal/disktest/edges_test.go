@@ -190,12 +190,17 @@ var edges = map[string][]string{
 	"internal/trial/film": nil,
 	// A disk for clients on a socket. It knows no images and no plans; sys keeps the socket to this user.
 	"internal/nbd":            {"internal/sys"},
-	"internal/bench/measured": nil,                                                             // results as values: reports match them with partitions
-	"internal/bench":          {"internal/bench/measured", "internal/pattern", "internal/sys"}, // it knows no image
-	"internal/trial/judge":    {"internal/pattern", "internal/trial/film"},                     // what two films have in common
-	"internal/trial":          {"internal/sys", "internal/trial/film"},                         // it knows no image
-	// Texts of guests are escaped as those of images are.
-	// Texts of a storage are, too.
+	"internal/bench/measured": nil, // results as values: reports match them with partitions
+	// It knows no image, and returns its result as a report.
+	"internal/bench": {
+		"internal/bench/measured", "internal/bench/results", "internal/pattern", "internal/report", "internal/sys",
+	},
+	"internal/trial/judge": {"internal/pattern", "internal/trial/film"}, // what two films have in common
+	// It knows no image, and returns its result as a report.
+	"internal/trial": {
+		"internal/report", "internal/sys", "internal/trial/film", "internal/trial/results",
+	},
+	// Texts of guests and of a storage are escaped as those of images are.
 	"internal/bench/results": {"internal/bench/measured", "internal/report", "internal/report/pages"},
 	"internal/trial/results": {
 		"internal/report", "internal/report/pages", "internal/trial/film", "internal/trial/judge",
@@ -203,10 +208,9 @@ var edges = map[string][]string{
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/align", "internal/bench", "internal/bench/measured", "internal/bench/results", "internal/image/store", "internal/nbd", "internal/opinion", "internal/progress", "internal/realign", "internal/report",
-		"internal/scan",
-		"internal/scan/results", "internal/scan/sandbox", "internal/sys", "internal/trial", "internal/trial/judge",
-		"internal/trial/results", "internal/unfinished",
+		"internal/align", "internal/bench", "internal/image/store", "internal/nbd", "internal/opinion",
+		"internal/progress", "internal/realign", "internal/report", "internal/scan", "internal/scan/results",
+		"internal/scan/sandbox", "internal/sys", "internal/trial", "internal/unfinished",
 	},
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder

@@ -39,9 +39,15 @@ func (m *Measured) add(r *measured.Result, partition int, start int64) {
 	m.Partitions = append(m.Partitions, MeasuredPartition{partition, gains, r.Say(gains)})
 }
 
+// Benchmark is the result of a benchmark.
+type Benchmark = measured.Result
+
 // Benchmark adds what a benchmark proves for the partitions off the boundary. Nothing is claimed for one whose place in
-// the file is less aligned than that on the disk: a copy changes both.
-func (r *Inspect) Benchmark(b *measured.Result) {
+// the file is less aligned than that on the disk: a copy changes both. Without a benchmark it adds nothing.
+func (r *Inspect) Benchmark(b *Benchmark) {
+	if b == nil {
+		return
+	}
 	r.Measured = newMeasured(b)
 	for _, p := range r.Partitions {
 		if p.Verdict.Off() && (p.InFile == 0 || p.InFile >= p.Alignment) {
@@ -50,8 +56,11 @@ func (r *Inspect) Benchmark(b *measured.Result) {
 	}
 }
 
-// Benchmark adds what a benchmark proves for the partitions that move.
-func (r *Plan) Benchmark(b *measured.Result) {
+// Benchmark adds what a benchmark proves for the partitions that move. Without a benchmark it adds nothing.
+func (r *Plan) Benchmark(b *Benchmark) {
+	if b == nil {
+		return
+	}
 	r.Measured = newMeasured(b)
 	for _, m := range r.Moves {
 		r.Measured.add(b, m.Partition, m.From)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/trial/results"
 )
 
 // Delegate is a trueup boot that makes the trial of a process which confines itself. It is started before that, waits
@@ -38,8 +39,8 @@ func Delegates(stderr io.Writer, args ...string) (*Delegate, error) {
 	return d, d.cmd.Start()
 }
 
-// Call has the trial made, once, and decodes its result, which is that of boot.
-func (d *Delegate) Call(ctx context.Context, result any) error {
+// Call has the trial made, once, and returns its result, which is that of boot.
+func (d *Delegate) Call(ctx context.Context) (*results.Boot, error) {
 	stop := context.AfterFunc(ctx, func() { _ = d.in.Close() })
 	defer stop()
 	_, err := io.WriteString(d.in, "\n")
@@ -51,18 +52,19 @@ func (d *Delegate) Call(ctx context.Context, result any) error {
 		ExitCode int `json:"exit_code"`
 		Error    *struct{ Code, Message string }
 	}
+	var r results.Boot
 	if err == nil {
-		err = errors.Join(json.Unmarshal(said, &failed), json.Unmarshal(said, result))
+		err = errors.Join(json.Unmarshal(said, &failed), json.Unmarshal(said, &r))
 	}
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return nil, ctx.Err()
 	case err != nil:
-		return fmt.Errorf("trueup boot ended without a result: %w", err)
+		return nil, fmt.Errorf("trueup boot ended without a result: %w", err)
 	case failed.Error != nil:
-		return &ChildError{Code: failed.Error.Code, Message: failed.Error.Message, Exit: max(failed.ExitCode, 1)}
+		return nil, &ChildError{Code: failed.Error.Code, Message: failed.Error.Message, Exit: max(failed.ExitCode, 1)}
 	}
-	return nil
+	return &r, nil
 }
 
 // Close ends the delegate, and all that it has started.
