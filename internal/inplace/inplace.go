@@ -76,6 +76,7 @@ type mover struct {
 	runs  []run
 	steps int64 // of all runs
 	step  int64 // how many of them are done
+	known int64 // how many of them a run after this one would take for done
 	phase phase
 	begun bool  // the mark is on the disk
 	half  int64 // of the area, which the last record used
@@ -116,6 +117,7 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 		return nil, err
 	}
 	m.phase, m.step, m.half = r.Phase, r.Step, r.Half
+	m.known = m.step
 	switch {
 	case m.begun:
 	case m.phase == moving:
@@ -167,6 +169,7 @@ func (m *mover) complete(r record) error {
 	if m.step = r.Step + 1; r.Phase == undoing {
 		to, m.step = s.From, r.Step
 	}
+	m.known = m.step
 	if err := c.write(m.disk, to, true); err != nil {
 		return err
 	}
@@ -247,7 +250,7 @@ func (m *mover) forward(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := p.compare(ctx, m.disk, m.Options); err != nil {
+	if err := p.compare(ctx, m.disk, p.Size, dests(p.Pieces), m.Options); err != nil {
 		return err
 	}
 	m.phase = moved
@@ -274,7 +277,7 @@ func (m *mover) undo(ctx context.Context) error {
 	if err := m.put(record{Phase: undoing, Half: m.half}); err != nil {
 		return err
 	}
-	return m.restore()
+	return m.restore(ctx)
 }
 
 // one moves a stretch to its new place, or back.
@@ -296,28 +299,36 @@ func (m *mover) one(ctx context.Context, i int64, back bool) error {
 	if !m.sure && c.empty() && allZero(m.disk, s.Dest()) {
 		return nil // nothing changes, so that there is nothing to record
 	}
-	r := record{Phase: m.phase, Step: i, Units: c.units, Pending: true}
-	if s.redo {
+	after := i + 1
+	if back {
+		after = i
+	}
+	switch {
+	case s.redo:
+		r := record{Phase: m.phase, Step: i, Units: c.units, Pending: true}
 		if r.Half, err = m.save(c); err == nil {
 			err = m.put(r)
 		}
-		if err != nil {
-			return err
-		}
 		m.half = r.Half
+	case m.known != m.step:
+		// The places of stretches of zeros, which needed no record, are overwritten now: they may not be read again.
+		err = m.put(record{Phase: m.phase, Step: m.step, Half: m.half})
+	}
+	if err != nil {
+		return err
 	}
 	if err := c.write(m.disk, s.To, m.sure); err != nil {
 		return err
 	}
 	m.sure = false
-	if err := m.disk.Sync(); err != nil || s.redo {
+	if err := m.disk.Sync(); err != nil {
 		return err
 	}
-	r = record{Phase: m.phase, Step: i + 1, Half: m.half}
-	if back {
-		r.Step = i
+	m.known = after
+	if s.redo {
+		return nil
 	}
-	return m.put(r)
+	return m.put(record{Phase: m.phase, Step: after, Half: m.half})
 }
 
 // save puts a stretch into the half of the area for which the last record does not vouch.
@@ -371,8 +382,9 @@ func (m *mover) first(b []byte) error {
 	return m.disk.Sync()
 }
 
-// restore brings back what was overwritten and had no new place, then the size, and the first sector last.
-func (m *mover) restore() error {
+// restore brings back what was overwritten and had no new place, then the size, compares all that moved with what it
+// was, and writes the first sector last.
+func (m *mover) restore(ctx context.Context) error {
 	p := m.plan
 	for _, r := range p.covered() {
 		if err := m.disk.Zero(r.Off, r.Len); err != nil {
@@ -388,6 +400,9 @@ func (m *mover) restore() error {
 		return err
 	}
 	if err := m.disk.Sync(); err != nil {
+		return err
+	}
+	if err := p.compare(ctx, m.disk, p.OldSize, sources(p.Pieces), m.Options); err != nil {
 		return err
 	}
 	return m.first(p.first(false))

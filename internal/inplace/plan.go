@@ -167,16 +167,16 @@ func (p *Plan) sums(ctx context.Context, s Storage, size int64, ranges []disk.Ra
 	return out, nil
 }
 
-// compare reads all that was kept, and compares it with what it was.
-func (p *Plan) compare(ctx context.Context, s Storage, o Options) error {
-	got, err := p.sums(ctx, s, p.Size, dests(p.Pieces), o)
+// compare reads the pieces where they are on a disk of size bytes, and compares them with what they were.
+func (p *Plan) compare(ctx context.Context, s Storage, size int64, where []disk.Range, o Options) error {
+	got, err := p.sums(ctx, s, size, where, o)
 	if err != nil {
 		return err
 	}
 	for i, x := range p.Pieces {
 		if got[i] != p.Sums[i] {
-			return fmt.Errorf("%w: SHA-256 of the %d bytes from %d on, which lay at %d: %x, want %x", errDiffers, x.Len, x.To,
-				x.From, got[i], p.Sums[i])
+			return fmt.Errorf("%w: SHA-256 of the %d bytes from %d on, which lay at %d: %x, want %x", errDiffers, x.Len,
+				where[i].Off, x.From, got[i], p.Sums[i])
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -50,7 +51,8 @@ type simCase struct {
 	chunk, direct int64 // sectors
 	plan          *plan.Plan
 	tail, newTail []byte
-	old           []byte // the disk and its footer
+	zero          []disk.Range // of the old disk, beside every seventh sector
+	old           []byte       // the disk and its footer
 	want          []byte
 }
 
@@ -77,7 +79,9 @@ func (c simCase) simulate(t *testing.T, saved ...int64) simCase {
 	}
 	for _, x := range c.plan.Pieces {
 		for i := range x.Len / sector {
-			if at := x.From/sector + i; at%7 != 5 {
+			if at := x.From/sector + i; at%7 != 5 && !slices.ContainsFunc(c.zero, func(z disk.Range) bool {
+				return z.Overlaps(disk.Range{Off: at * sector, Len: 1})
+			}) {
 				fill(at)
 			}
 		}
@@ -116,9 +120,12 @@ func simCases(t *testing.T) []simCase {
 		Patches: []disk.Patch{patch(3, "first"), patch(2*sector, "a"), patch(16*sector, "b"), patch(32*sector, "c")},
 	}
 	footer := func(s string) []byte { return append([]byte(s), make([]byte, sector-len(s))...) }
+	empty := []disk.Range{{Off: 6 * sector, Len: 7 * sector}, {Off: 28 * sector, Len: 19 * sector}}
 	return []simCase{
 		simCase{name: "MBR, two partitions, grows; redo", chunk: 8, direct: 1 << 20, plan: mbr()}.simulate(t),
 		simCase{name: "MBR, stretches as long as the way", chunk: 8, direct: 1, plan: mbr()}.simulate(t),
+		simCase{name: "whole stretches of zeros, as long as the way", chunk: 8, direct: 1, plan: mbr(), zero: empty}.simulate(t),
+		simCase{name: "whole stretches of zeros; redo", chunk: 8, direct: 1 << 20, plan: mbr(), zero: empty}.simulate(t),
 		simCase{name: "GPT, both copies; redo and direct", chunk: 6, direct: 8, plan: gpt}.simulate(t, 44),
 		simCase{name: "pieces go both ways", chunk: 5, direct: 3, plan: ways}.simulate(t, 3, 17, 47),
 		simCase{
