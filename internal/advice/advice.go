@@ -273,8 +273,8 @@ func (a *Advice) optionalText(l *layout.Layout, overall align.Verdict, c Case) s
 	case !slices.ContainsFunc(l.Partitions, moves):
 		return "No: the extents of the dynamic disk move by one distance, and no other puts more of them on the boundary."
 	case a.Gain == Loss && c.Storage.Offset != 0:
-		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and I/O would touch more of them "+
-			"after a move. Align what lies below the disk first.", c.Storage.Offset)
+		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and I/O would touch more "+
+			"of them after a move. Align what lies below the disk first.", c.Storage.Offset)
 	case a.Gain == Loss:
 		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +
 			"was formatted."

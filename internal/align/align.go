@@ -167,8 +167,8 @@ func (v Verdict) ExitCode() int {
 	return map[Verdict]int{NothingToJudge: 0, Aligned: 0, BelowBoundary: 2, Misaligned: 3}[v]
 }
 
-// Start returns the byte of the disk that is judged for a partition: its start, or, of a dynamic disk, that of the extent
-// that lies worst, with the name of this.
+// Start returns the byte of the disk that is judged for a partition: its start, or, of a dynamic disk, that of the
+// extent that lies worst, with the name of this.
 func Start(p boot.Partition, boundary int64) (at int64, name string) {
 	if !p.InDynamic() {
 		return p.Off, ""

@@ -95,7 +95,8 @@ func (o *Options) Check() error {
 	}
 	for _, n := range o.Sizes {
 		if !units.IsPowerOfTwo(n) || n < minIO || n > maxIO {
-			return usage("--sizes %s, want powers of two from %s to %s", units.Format(n), units.Format(minIO), units.Format(maxIO))
+			return usage("--sizes %s, want powers of two from %s to %s", units.Format(n), units.Format(minIO),
+				units.Format(maxIO))
 		}
 	}
 	for _, n := range o.Jobs {
@@ -198,8 +199,10 @@ func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 		}
 	}
 	r := &measured.Result{
-		Date: o.Now().UTC().Truncate(time.Second), Kernel: kernel(), Tool: f.version, Storage: t.storage, Scratch: !o.ReadOnly,
-		Direct: !o.Buffered, Size: t.covered(o), Seconds: o.Runtime.Seconds(), Notes: t.notes, Skipped: []int64{}, Loads: o.Loads(),
+		Date: o.Now().UTC().Truncate(time.Second), Kernel: kernel(), Tool: f.version, Storage: t.storage,
+		Scratch: !o.ReadOnly,
+		Direct:  !o.Buffered, Size: t.covered(o), Seconds: o.Runtime.Seconds(), Notes: t.notes, Skipped: []int64{},
+		Loads: o.Loads(),
 	}
 	starts, err := t.possible(o, r)
 	if err != nil {

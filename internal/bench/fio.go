@@ -38,7 +38,8 @@ func newFio(ctx context.Context, name string) (*fio, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s measures, and it is not there (%w); Debian: apt install %s", program, err, debian)
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s measures, and it is not there (%w); Debian: apt install %s", program,
+			err, debian)
 	}
 	f := &fio{path: path}
 	out, err := f.output(ctx, dying, nil, "--version")
@@ -63,10 +64,13 @@ const maxOutput = 1 << 20
 // job returns the arguments of one run. Random I/O lies at multiples of its size behind the start.
 func (o *Options) job(l *measured.Load, start, size int64, seed int) (args []string) {
 	ours := []string{
-		"--thread=1", "--filename=" + sys.Inherited(targetFD), "--allow_file_create=0", "--offset=" + strconv.FormatInt(start, 10),
-		"--size=" + strconv.FormatInt(size, 10), "--time_based=1", "--runtime=" + strconv.FormatInt(o.Runtime.Milliseconds(), 10) + "ms",
+		"--thread=1", "--filename=" + sys.Inherited(targetFD), "--allow_file_create=0",
+		"--offset=" + strconv.FormatInt(start, 10),
+		"--size=" + strconv.FormatInt(size, 10), "--time_based=1",
+		"--runtime=" + strconv.FormatInt(o.Runtime.Milliseconds(), 10) + "ms",
 		"--randseed=" + strconv.Itoa(seed), "--norandommap=1", "--direct=" + strconv.Itoa(digit(!o.Buffered)),
-		"--invalidate=" + strconv.Itoa(digit(!o.ReadOnly)), "--group_reporting=1", "--lat_percentiles=1", "--clat_percentiles=0",
+		"--invalidate=" + strconv.Itoa(digit(!o.ReadOnly)), "--group_reporting=1", "--lat_percentiles=1",
+		"--clat_percentiles=0",
 		"--percentile_list=50:95:99:99.9", "--unified_rw_reporting=1",
 	}
 	if o.Buffered {
@@ -83,7 +87,8 @@ func (o *Options) job(l *measured.Load, start, size int64, seed int) (args []str
 		return args
 	}
 	return slices.Concat(args, []string{
-		"--name=trueup", "--ioengine=psync", "--rw=" + map[string]string{measured.Random: "rand", measured.Sequential: ""}[l.Access] + l.Op,
+		"--name=trueup", "--ioengine=psync",
+		"--rw=" + map[string]string{measured.Random: "rand", measured.Sequential: ""}[l.Access] + l.Op,
 		"--bs=" + strconv.FormatInt(l.Size, 10), "--numjobs=" + strconv.Itoa(l.Jobs),
 	}, ours)
 }
@@ -193,7 +198,8 @@ func parse(out []byte, runtime time.Duration) (r measured.Round, err error) {
 	}
 	percentile := m.Latency.Percentile
 	r = measured.Round{
-		IOPS: math.Round(10*m.IOPS) / 10, Bytes: m.Bytes, Mean: int64(m.Latency.Mean), P50: percentile["50.000000"], P95: percentile["95.000000"],
+		IOPS: math.Round(10*m.IOPS) / 10, Bytes: m.Bytes, Mean: int64(m.Latency.Mean), P50: percentile["50.000000"],
+		P95: percentile["95.000000"],
 		P99: percentile["99.000000"], P999: percentile["99.900000"],
 	}
 	return r, r.Check()

@@ -37,8 +37,9 @@ func (o *Options) open() (*target, error) {
 	t := &target{notes: []string{}}
 	switch mode := st.Mode(); {
 	case !o.ReadOnly && !st.IsDir():
-		return nil, ondisk.In(ondisk.ErrUsage, "%s is no folder: a benchmark with writes makes its own file in a folder, and "+
-			"touches no other; give the folder, or --read-only", o.Target)
+		return nil, ondisk.In(ondisk.ErrUsage,
+			"%s is no folder: a benchmark with writes makes its own file in a folder, and "+
+				"touches no other; give the folder, or --read-only", o.Target)
 	case !o.ReadOnly:
 		err = t.makeScratch(o)
 	case mode.IsRegular() || mode&(os.ModeDevice|os.ModeCharDevice) == os.ModeDevice:
@@ -92,7 +93,8 @@ func (t *target) openExisting(o *Options, st fs.FileInfo) (err error) {
 		return err
 	}
 	if t.size < slices.Max(o.Starts)+minSize {
-		return ondisk.In(ondisk.ErrUsage, "%s has %s, want %s behind each start", o.Target, units.Format(t.size), units.Format(minSize))
+		return ondisk.In(ondisk.ErrUsage, "%s has %s, want %s behind each start", o.Target, units.Format(t.size),
+			units.Format(minSize))
 	}
 	if st.Mode().IsRegular() {
 		info, err := sys.Of(t.file).Stat()
@@ -156,8 +158,9 @@ func (t *target) possible(o *Options, r *measured.Result) ([]int64, error) {
 		err = tryRead(f, 0)
 	}
 	if sys.Unsupported(err) {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: direct I/O is refused (%w), and without it the page cache is measured "+
-			"too; --buffered does so, with a flush after each write", t.storage.Where(), err)
+		return nil, ondisk.In(ondisk.ErrUnsupported,
+			"%s: direct I/O is refused (%w), and without it the page cache is measured "+
+				"too; --buffered does so, with a flush after each write", t.storage.Where(), err)
 	} else if err != nil {
 		return nil, err
 	}
@@ -178,8 +181,9 @@ func (t *target) possible(o *Options, r *measured.Result) ([]int64, error) {
 		if n := t.storage.Logical; n > units.SectorSize {
 			block = "sectors of " + units.Format(n)
 		}
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: it has %s, and takes no I/O that starts off them (tried: %s); a guest "+
-			"cannot start there either; --starts may name multiples of them", t.storage.Where(), block, list(r.Skipped))
+		return nil, ondisk.In(ondisk.ErrUnsupported,
+			"%s: it has %s, and takes no I/O that starts off them (tried: %s); a guest "+
+				"cannot start there either; --starts may name multiples of them", t.storage.Where(), block, list(r.Skipped))
 	}
 	return out, nil
 }
@@ -215,7 +219,8 @@ var kinds = []struct {
 	},
 	{
 		names: []string{
-			"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "afs", "lustre", "gpfs", "ocfs2", "gfs2", "fuse.glusterfs",
+			"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "afs", "lustre", "gpfs", "ocfs2", "gfs2",
+			"fuse.glusterfs",
 			"fuse.sshfs", "vmhgfs",
 		},
 		note: "a network file system: the network and the caches of the server are measured too",
@@ -264,7 +269,8 @@ func (t *target) describe(o *Options) error {
 		break
 	}
 	if o.Buffered {
-		t.notes = append(t.notes, "measured through the page cache, with a flush after each write: reads show memory more than storage")
+		t.notes = append(t.notes, "measured through the page cache, with a flush after each write: reads show memory more "+
+			"than storage")
 	}
 	return nil
 }
@@ -344,6 +350,7 @@ func (t *target) describeDevice(folder string) {
 	s.Device, s.Model, s.Rotational = filepath.Base(folder), word("device/model"), word("queue/rotational") == "1"
 	s.Logical, s.Physical = number("queue/logical_block_size"), number("queue/physical_block_size")
 	if word("loop/dio") == "0" {
-		t.notes = append(t.notes, s.Device+" is a loop device that reads and writes its file through the page cache, which is measured too")
+		t.notes = append(t.notes, s.Device+" is a loop device that reads and writes its file through the page cache, "+
+			"which is measured too")
 	}
 }

@@ -27,10 +27,11 @@ const maxWorkload = 64 << 10
 const maxUserJobs = 64
 
 // allowed are the options that a job file may have: they say what kind of I/O there is, and how much at once. fio can
-// run programs, read and write any file and replace its target by others; an option that is not known here does nothing.
-// Spec: fio, HOWTO, "Job file parameters".
+// run programs, read and write any file and replace its target by others; an option that is not known here does
+// nothing. Spec: fio, HOWTO, "Job file parameters".
 var allowed = []string{
-	"rw", "readwrite", "bs", "blocksize", "bsrange", "blocksize_range", "bssplit", "rwmixread", "rwmixwrite", "rw_sequencer",
+	"rw", "readwrite", "bs", "blocksize", "bsrange", "blocksize_range", "bssplit", "rwmixread", "rwmixwrite",
+	"rw_sequencer",
 	"ioengine", "iodepth", "iodepth_batch", "iodepth_batch_submit", "iodepth_batch_complete", "iodepth_low", "numjobs",
 	"random_distribution", "percentage_random", "thinktime", "thinktime_blocks", "rate", "rate_iops", "fsync", "fdatasync",
 	"sync", "buffer_compress_percentage", "dedupe_percentage", "refill_buffers", "description",
@@ -38,7 +39,8 @@ var allowed = []string{
 
 // ours are the options that a benchmark sets itself.
 var ours = []string{
-	"filename", "offset", "size", "filesize", "io_size", "runtime", "time_based", "direct", "buffered", "thread", "group_reporting",
+	"filename", "offset", "size", "filesize", "io_size", "runtime", "time_based", "direct", "buffered", "thread",
+	"group_reporting",
 	"randseed", "norandommap", "invalidate", "ramp_time", "name", "readonly", "directory",
 }
 
@@ -49,7 +51,10 @@ var engines = []string{"psync", "sync", "pvsync", "pvsync2", "libaio", "io_uring
 func parseWorkload(path string, text []byte) (*Workload, error) {
 	w := &Workload{Name: "job file " + filepath.Base(path), reads: true}
 	bad := func(n int, format string, args ...any) error {
-		return &ondisk.TextError{What: "job file", Line: n + 1, Msg: fmt.Sprintf(format, args...), Kind: ondisk.ErrUnsupported}
+		return &ondisk.TextError{
+			What: "job file", Line: n + 1, Msg: fmt.Sprintf(format, args...),
+			Kind: ondisk.ErrUnsupported,
+		}
 	}
 	if len(text) > maxWorkload {
 		return nil, ondisk.In(ondisk.ErrLimit, "job file: more than %d bytes", maxWorkload)

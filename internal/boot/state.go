@@ -72,8 +72,8 @@ const (
 // OnMoveRepair follows for an NTFS that Windows repairs, or may repair, before it reads a file.
 const OnMoveRepair = "a position in its files" + cannotChange
 
-// marked are the kinds of volumes with such a mark, which a clean unmount removes. DOS has none on FAT12. Spec: Microsoft
-// FAT specification 1.03, "ClnShutBitMask".
+// marked are the kinds of volumes with such a mark, which a clean unmount removes. DOS has none on FAT12. Spec:
+// Microsoft FAT specification 1.03, "ClnShutBitMask".
 var marked = []volume.Kind{
 	volume.Ext2, volume.Ext3, volume.Ext4, volume.FAT16, volume.FAT32, volume.ExFAT, volume.HFSPlus, volume.JFS,
 	volume.ReiserFS,

@@ -81,7 +81,8 @@ func (c *copyFlags) writeSums(dest string, w realign.Written) error {
 	if c.sums == "" || len(w.Sums) == 0 {
 		return nil
 	}
-	if err := writeFile(c.sums, []byte(store.SHA256Sums(strings.TrimSuffix(dest, filepath.Base(dest)), w.Sums))); err != nil {
+	sums := store.SHA256Sums(strings.TrimSuffix(dest, filepath.Base(dest)), w.Sums)
+	if err := writeFile(c.sums, []byte(sums)); err != nil {
 		return fmt.Errorf("--checksums: %w; %s itself is complete and verified", err, dest)
 	}
 	return nil
@@ -221,8 +222,8 @@ func (f *alignFlags) checkView(dest string) error {
 		return ondisk.In(errUsage, "--view always writes a VMDK over the files of SOURCE, and --to %s asks for another "+
 			"format; leave out one of them", f.to)
 	case f.second.judge != "":
-		return ondisk.In(errUsage, "--view cannot be used with --second-opinion, since it writes no complete disk; judge DEST "+
-			"when it is there: trueup verify --second-opinion")
+		return ondisk.In(errUsage, "--view cannot be used with --second-opinion, since it writes no complete disk; judge "+
+			"DEST when it is there: trueup verify --second-opinion")
 	case !strings.EqualFold(filepath.Ext(dest), ".vmdk"):
 		return ondisk.In(errUsage, "--view writes a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
 	}
@@ -264,7 +265,8 @@ func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) er
 const convert = "convert"
 
 func newConvert(c *common) *cobra.Command {
-	f := alignFlags{copyFlags: copyFlags{common: c, command: convert}, moveFlags: moveFlags{Goal: realign.Goal{Copy: true}}}
+	f := alignFlags{copyFlags: copyFlags{common: c, command: convert}}
+	f.Copy = true
 	cmd := &cobra.Command{
 		Use:   "convert SOURCE DEST",
 		Short: "Copy a disk image into another format, moving nothing",

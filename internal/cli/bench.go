@@ -27,7 +27,8 @@ type benchFlags struct {
 
 func newBench(version string, c *common) *cobra.Command {
 	f := benchFlags{common: c, version: version, Options: bench.Options{
-		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Sizes: slices.Clone(bench.DefaultSizes), Now: time.Now,
+		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Sizes: slices.Clone(bench.DefaultSizes),
+		Now: time.Now,
 	}}
 	cmd := &cobra.Command{
 		Use:   "bench DIR",
@@ -58,7 +59,8 @@ The result can be kept as JSON.`,
 	s.Var((*bench.Size)(&f.Size), "size", "size of the scratch file")
 	s.Var((*bench.Sizes)(&f.Starts), "starts", "starts to compare, one of them on 4 KiB")
 	s.Var((*bench.Sizes)(&f.Sizes), "sizes", "sizes of one I/O, powers of two")
-	s.IntSliceVarP(&f.Jobs, "jobs", "j", bench.DefaultJobs, "numbers of `JOBS` that do random I/O of 8 KiB at the same time")
+	s.IntSliceVarP(&f.Jobs, "jobs", "j", bench.DefaultJobs,
+		"numbers of `JOBS` that do random I/O of 8 KiB at the same time")
 	s.DurationVar(&f.Runtime, "runtime", bench.DefaultRuntime, "`TIME` of each measurement (2s with --quick)")
 	s.IntVar(&f.Rounds, "rounds", bench.DefaultRounds, "measure each point `N` times")
 	s.BoolVar(&f.Quick, "quick", false, "measure a few points, in about two minutes")

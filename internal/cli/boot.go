@@ -39,7 +39,8 @@ func (f *trialFlags) add(cmd *cobra.Command, prefix string) {
 	s.StringVar(&f.Accel, prefix+"accel", trial.Auto, "`ACCELERATOR`: auto (KVM where it works), kvm or tcg")
 	s.IntVar(&f.Memory, prefix+"memory", trial.DefaultMemory, "memory of the guest in `MIB`")
 	s.IntVar(&f.Seconds, prefix+"seconds", int(trial.DefaultLimit.Seconds()), "end each run after `N` seconds")
-	s.IntVar(&f.Settle, prefix+"settle", int(trial.DefaultSettle.Seconds()), "end a run when its screen rests for `N` seconds")
+	s.IntVar(&f.Settle, prefix+"settle", int(trial.DefaultSettle.Seconds()),
+		"end a run when its screen rests for `N` seconds")
 	complete(cmd, prefix+"firmware", trial.Firmwares...)
 	complete(cmd, prefix+"bus", trial.BusChoices()...)
 	complete(cmd, prefix+"accel", trial.Accels...)
@@ -99,7 +100,8 @@ move, the disk is started once, and the result says only whether it boots.
 	cmd.Flags().BoolVar(&f.onCall, onCall, false, "wait for a call on standard input")
 	_ = cmd.Flags().MarkHidden(onCall) // it exists
 	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "print the result as `FORMAT`: text, json or html")
-	cmd.Flags().StringVar(&f.pictures, "pictures", "", "write the screens in graphics as PNG files into a new folder `DIR`")
+	cmd.Flags().StringVar(&f.pictures, "pictures", "",
+		"write the screens in graphics as PNG files into a new folder `DIR`")
 	complete(cmd, "output", "text", "json", htmlOutput)
 	return cmd
 }

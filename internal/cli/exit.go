@@ -67,7 +67,10 @@ var errStdout = errors.New("write the report")
 // failed returns the result of a command that has no other.
 func failed(command string, err error) report.Failure {
 	code, exit := classify(err)
-	return report.Failure{Head: head(command), Error: report.Error{Code: code, Message: report.Message(err)}, ExitCode: exit}
+	return report.Failure{
+		Head: head(command), Error: report.Error{Code: code, Message: report.Message(err)},
+		ExitCode: exit,
+	}
 }
 
 // finish prints an error on stderr, in one line, and returns the exit code.

@@ -35,7 +35,8 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	cmd.Flags().IntSliceVar(&m.Only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
 	cmd.Flags().BoolVar(&m.DataOnly, "data-only", false, "leave partitions that the boot needs in place")
 	cmd.Flags().BoolVar(&m.AllowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
-	cmd.Flags().BoolVar(&m.DynamicDisks, "dynamic-disks", false, "move the volumes of Windows dynamic disks, all by one distance")
+	cmd.Flags().BoolVar(&m.DynamicDisks, "dynamic-disks", false,
+		"move the volumes of Windows dynamic disks, all by one distance")
 	readingFlags(cmd, &m.Reading)
 	flattenFlag(cmd, &m.Flatten)
 	withFlag(cmd, &m.with)
@@ -85,7 +86,8 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 	f.add(cmd)
 	f.addSandbox(cmd)
 	f.bench.add(cmd)
-	cmd.Flags().BoolVar(&f.estimate, "estimate", false, "read some of IMAGE, not from memory, to estimate the time of a copy")
+	cmd.Flags().BoolVar(&f.estimate, "estimate", false,
+		"read some of IMAGE, not from memory, to estimate the time of a copy")
 	return cmd
 }
 

@@ -68,9 +68,9 @@ func Main(version string, args []string) (code int) {
 	return finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
-// boundHeap bounds the memory of this process. Buffers are few and of fixed size; a small heap target keeps the peak low
-// at no cost that shows. The limit is soft. Most runs end within 8 MiB: collecting twice before would be a third of their
-// time, so the target is small from the first collection on.
+// boundHeap bounds the memory of this process. Buffers are few and of fixed size; a small heap target keeps the peak
+// low at no cost that shows. The limit is soft. Most runs end within 8 MiB: collecting twice before would be a third of
+// their time, so the target is small from the first collection on.
 func boundHeap() {
 	debug.SetMemoryLimit(44 << 20)
 	debug.SetGCPercent(200) // of the 4 MiB that Go's runtime takes as the least

@@ -180,9 +180,13 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	t := &scan.Task{
 		Paths: slices.Clone(paths), Boundary: f.boundary.Criterion(), Storage: f.storage.Storage, Check: f.tables,
 		Fragments: f.pieces,
-		Jobs:      f.jobs, Version: f.version, Again: f.again(), Level: sandbox.Level(f.isolation), Args: []string{workerCommand},
+		Jobs:      f.jobs, Version: f.version, Again: f.again(), Level: sandbox.Level(f.isolation),
+		Args:    []string{workerCommand},
 		Catalog: f.catalog, ChangedOnly: f.changed, Fail: fail, AllowUnknown: f.unknown, AllowEmpty: f.empty,
-		KeepRanked: f.script != "", Spare: []string{f.out, f.script, f.ignore, f.filesFrom, f.storage.profiles, string(f.bench)},
+		KeepRanked: f.script != "", Spare: []string{
+			f.out, f.script, f.ignore, f.filesFrom, f.storage.profiles,
+			string(f.bench),
+		},
 	}
 	if t.Wanted, err = scan.Wanted(f.include, f.exclude); err != nil {
 		return nil, err

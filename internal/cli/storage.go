@@ -36,8 +36,9 @@ func (s *storage) Type() string { return "STORAGE" }
 func (s *storage) add(cmd *cobra.Command) {
 	names := align.Profiles{}.Names()
 	s.name = names[0]
-	cmd.Flags().Var(s, "storage", "storage below, for the costs: a size from 512 to 4M, or one of "+strings.Join(names, ", ")+
-		"; +OFFSET is where its blocks start")
+	cmd.Flags().Var(s, "storage",
+		"storage below, for the costs: a size from 512 to 4M, or one of "+strings.Join(names, ", ")+
+			"; +OFFSET is where its blocks start")
 	complete(cmd, "storage", names...)
 	cmd.Flags().StringVar(&s.profiles, "profiles", "", "read more storages for --storage from `FILE`, in TOML")
 }

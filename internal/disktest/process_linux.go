@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OrdinaryUser takes the rights of root over files from the thread of a test until its end. A folder becomes that of the
-// user; it must be open, because the folders above it may be for root only.
+// OrdinaryUser takes the rights of root over files from the thread of a test until its end. A folder becomes that of
+// the user; it must be open, because the folders above it may be for root only.
 func OrdinaryUser(t testing.TB, folder string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -29,8 +29,8 @@ func OrdinaryUser(t testing.TB, folder string) {
 // mostFiles is more than what a test has open at once.
 const mostFiles = 256
 
-// FewDescriptors runs something that may have no file open, then one, then two …, until it succeeds. Any other error than
-// that there are no descriptors left is returned. The process must have nothing else to do.
+// FewDescriptors runs something that may have no file open, then one, then two …, until it succeeds. Any other error
+// than that there are no descriptors left is returned. The process must have nothing else to do.
 func FewDescriptors(run func() error) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -187,8 +187,8 @@ func (p *pair) noFiles(v volume) {
 	p.say(false, true, v.device, "its content (%.100s) has no files to read here", v.kind)
 }
 
-// unlisted names partitions that list-filesystems leaves out though something is on them: what is encrypted, and members
-// of groups and arrays.
+// unlisted names partitions that list-filesystems leaves out though something is on them: what is encrypted, and
+// members of groups and arrays.
 func (p *pair) unlisted(listed []volume) error {
 	const asked = "list-partitions"
 	isPartition := regexp.MustCompile(`^/dev/[A-Za-z0-9/]{1,64}$`).MatchString

@@ -8,8 +8,8 @@ import (
 	"github.com/trueup/trueup/internal/pattern"
 )
 
-// files compares the names of all files of a file system, and the SHA-256 of the regular ones. Both appliances read side
-// by side: equal file systems list their files in one order, so that nothing has to be kept.
+// files compares the names of all files of a file system, and the SHA-256 of the regular ones. Both appliances read
+// side by side: equal file systems list their files in one order, so that nothing has to be kept.
 func (p *pair) files(v volume) error {
 	asked := v.device + ": files of " + v.kind
 	if _, _, err := p.both("mount-ro "+quoted(v.device)+" /", noLine); err != nil {
@@ -55,7 +55,8 @@ func (p *pair) contents(asked string) error {
 		p.say(false, true, asked, "equal SHA-256 for %d of them; the others cannot be read on either disk: %.200s",
 			sums.items, strings.TrimLeft(names.said+"; "+sums.said, "; "))
 	default:
-		p.say(true, true, asked, "all names (%d) and the SHA-256 of all regular files (%d) are equal", names.items, sums.items)
+		p.say(true, true, asked, "all names (%d) and the SHA-256 of all regular files (%d) are equal", names.items,
+			sums.items)
 	}
 	return nil
 }

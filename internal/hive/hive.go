@@ -17,8 +17,8 @@ const (
 	maxDepth = 64        // keys between the root and any other, the latter included
 	maxData  = 1 << 20   // bytes of a value that Data reads
 	// The hives of a disk together may take so many steps (an element of a list, or stepBytes bytes of a name or of data),
-	// and read so many bytes of their sources, from Recover to the end of their use. SYSTEM of Windows 10 takes 200,000 steps
-	// when all of it is read.
+	// and read so many bytes of their sources, from Recover to the end of their use. SYSTEM of Windows 10 takes 200,000
+	// steps when all of it is read.
 	maxSteps  = 1 << 20
 	stepBytes = 256
 	maxRead   = 1 << 30

@@ -17,8 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// looksLikeOVF reports whether a file has the name of an OVF or begins like one; not, with an error. Where it has the name, a comment of
-// any length may stand in front of the envelope, and the text may be in UTF-16.
+// looksLikeOVF reports whether a file has the name of an OVF or begins like one; not, with an error. Where it has the
+// name, a comment of any length may stand in front of the envelope, and the text may be in UTF-16.
 func looksLikeOVF(name string, f driver.File) (bool, error) {
 	if strings.EqualFold(path.Ext(name), ".ovf") {
 		return true, nil

@@ -74,8 +74,8 @@ func viewsOf(views []string) (out []ondisk.Issue) {
 			Code: "view-source", Effect: ondisk.Refuse,
 			Text: fmt.Sprintf("%q in the same folder is a view that needs this disk: a guest that has written to the view has "+
 				"changed a part of this disk only", name),
-			Remedy: fmt.Sprintf("make a complete disk of the view (trueup convert %s DEST); or remove the view and its head file, "+
-				"if nothing was ever written to it", name),
+			Remedy: fmt.Sprintf("make a complete disk of the view (trueup convert %s DEST); or remove the view and its head "+
+				"file, if nothing was ever written to it", name),
 		})
 	}
 	return out
@@ -221,8 +221,8 @@ func UserOf(d *gate.Folder, base string) (string, error) {
 	return needer(d, base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
 }
 
-// needer returns the first other file of the folder that gives a file one of its names, or else the first OVF that cannot
-// be read and has the name of the file in its text.
+// needer returns the first other file of the folder that gives a file one of its names, or else the first OVF that
+// cannot be read and has the name of the file in its text.
 func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
 	siblings, err := readSiblings(d, base)
 	if err != nil {

@@ -9,8 +9,8 @@
 //	commit   a record; up to here the way leads back as well
 //	write    zeros where nothing lies any more, patches from the end of the disk to its start, the first sector last
 //
-// A stretch that overlaps its own new place is saved in the journal first, so that a torn write can be repeated. What is
-// written behind the commit stands in the plan and can be repeated too.
+// A stretch that overlaps its own new place is saved in the journal first, so that a torn write can be repeated. What
+// is written behind the commit stands in the plan and can be repeated too.
 package inplace
 
 import (

@@ -149,7 +149,9 @@ func saveData(s Storage, r disk.Range, out []Saved, left int64) ([]Saved, int64,
 }
 
 // sums computes the digests of ranges of the disk, without the first sector.
-func (p *Plan) sums(ctx context.Context, s Storage, size int64, ranges []disk.Range, o Options) ([]diskcopy.Sum, error) {
+func (p *Plan) sums(
+	ctx context.Context, s Storage, size int64, ranges []disk.Range, o Options,
+) ([]diskcopy.Sum, error) {
 	d := disk.New(size, units.SectorSize, func(off int64) (disk.Run, error) {
 		if off < markSize {
 			return disk.Run{Len: markSize - off}, nil
@@ -258,7 +260,8 @@ func (p *Plan) check() error {
 	}
 	tail := p.OldEnd - p.OldSize
 	switch {
-	case p.OldSize < markSize || p.Size < p.OldSize || p.Size > most || tail < 0 || tail > markSize || p.End-p.Size != tail:
+	case p.OldSize < markSize || p.Size < p.OldSize || p.Size > most || tail < 0 || tail > markSize ||
+		p.End-p.Size != tail:
 		return bad("sizes %d, %d, %d and %d", p.OldSize, p.OldEnd, p.Size, p.End)
 	case p.Chunk < markSize || p.Chunk > maxChunk || p.Chunk%markSize != 0 || p.Direct < markSize:
 		return bad("stretches of %d bytes, direct from %d on", p.Chunk, p.Direct)

@@ -256,7 +256,9 @@ func (j *Journal) sum(slot []byte) uint32 {
 }
 
 // decode returns the record of a slot, and whether it is whole with the bytes that it vouches for.
-func (j *Journal) decode(slot []byte, stands func(saved) (bool, error)) (number uint64, record []byte, ok bool, err error) {
+func (j *Journal) decode(
+	slot []byte, stands func(saved) (bool, error),
+) (number uint64, record []byte, ok bool, err error) {
 	if len(slot) < slotHead {
 		return 0, nil, false, nil
 	}

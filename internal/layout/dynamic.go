@@ -300,8 +300,8 @@ func (l *Layout) hiddenSectors(d disk.Disk, e stack.LDMExtent) error {
 // CodeDynamic is that of the refusal of a dynamic disk.
 const CodeDynamic = "ldm"
 
-const ldmStart = "the private headers have version 2.11, and are of Windows 2000, XP or 2003: XP and 2003 look for the " +
-	"volumes behind the first track of the disk, at LBA 63, and pass over the start that the headers name"
+const ldmStart = "the private headers have version 2.11, and are of Windows 2000, XP or 2003: XP and 2003 look for " +
+	"the volumes behind the first track of the disk, at LBA 63, and pass over the start that the headers name"
 
 const moveDynamic = "--dynamic-disks moves the volumes and corrects the private headers of the database; " +
 	"or convert it to a basic disk in the guest"

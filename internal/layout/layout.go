@@ -64,8 +64,8 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 }
 
 // Survey is Read for a verdict. It leaves out what only a move needs, references and the chain of the boot, and
-// identifies the boot code. It reads little: the first 4 KiB of a partition if they are sound (see identify.Glance), and
-// no more of the disk as a whole behind a table that makes sense.
+// identifies the boot code. It reads little: the first 4 KiB of a partition if they are sound (see identify.Glance),
+// and no more of the disk as a whole behind a table that makes sense.
 func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, err := look(d, hint, true)
 	if err == nil && l.Table != nil {

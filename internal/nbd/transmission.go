@@ -220,8 +220,8 @@ func (s *session) stretch(r disk.Range, limit int64) (n int64, zero bool, err er
 	return min(n, limit), false, nil
 }
 
-// extent returns the state of the bytes from off on. It keeps the last one: requests often follow each other, and a file
-// system may look at all pages up to the next hole.
+// extent returns the state of the bytes from off on. It keeps the last one: requests often follow each other, and a
+// file system may look at all pages up to the next hole.
 func (s *session) extent(off, limit int64) (disk.Extent, error) {
 	if off < s.known.Off || off >= s.known.End() {
 		e, err := s.Disk.Extent(off, min(max(limit, ahead), s.Disk.Size()-off))

@@ -1,10 +1,10 @@
-// Package opinion asks other programs about a copy: qemu-img, which reads its container and compares every byte with the
-// planned disk, and libguestfs, which reads the files of source and copy. They judge beside the proof of trueup itself,
-// and share no code with it.
+// Package opinion asks other programs about a copy: qemu-img, which reads its container and compares every byte with
+// the planned disk, and libguestfs, which reads the files of source and copy. They judge beside the proof of trueup
+// itself, and share no code with it.
 //
 // A process that reads images is confined and can start no program. So the programs are run by a clerk: this program,
-// started once more before that, unconfined, which decodes nothing of an image. The confined process serves the disks by
-// NBD, on sockets that were opened before it confined itself.
+// started once more before that, unconfined, which decodes nothing of an image. The confined process serves the disks
+// by NBD, on sockets that were opened before it confined itself.
 package opinion
 
 import (

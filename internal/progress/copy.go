@@ -24,7 +24,10 @@ type Copy struct {
 // NewCopy begins to show the progress of a command. Proves: every byte of a copy is read again. It returns nil if
 // nothing is shown.
 func NewCopy(o Output, command string, proves bool) *Copy {
-	c := &Copy{start: time.Now(), now: copyCounts{Schema: report.Schema, Event: "progress", Command: command, proves: proves}}
+	c := &Copy{start: time.Now(), now: copyCounts{
+		Schema: report.Schema, Event: "progress", Command: command,
+		proves: proves,
+	}}
 	if c.display = o.show(c.counts); c.display == nil {
 		return nil
 	}

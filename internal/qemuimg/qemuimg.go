@@ -40,8 +40,8 @@ func Driver(format string) string { return drivers[format] }
 // ErrFormat marks a format for which qemu-img has no driver.
 var ErrFormat = errors.New("qemu-img has no driver for this format")
 
-// spec returns the image as a pseudo-protocol of QEMU, which names each driver. Spec: QEMU, docs/system/qemu-block-drivers
-// and qapi/block-core.json, BlockdevOptions.
+// spec returns the image as a pseudo-protocol of QEMU, which names each driver. Spec: QEMU,
+// docs/system/qemu-block-drivers and qapi/block-core.json, BlockdevOptions.
 func (i Image) spec() (string, error) {
 	driver, ok := drivers[i.Format]
 	if !ok {

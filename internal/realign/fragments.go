@@ -7,8 +7,8 @@ import (
 	"github.com/trueup/trueup/internal/fragments/volumes"
 )
 
-// Fragments counts the files of the volumes of the disk, in how many pieces they lie, and what reading the worst of them
-// costs the storage.
+// Fragments counts the files of the volumes of the disk, in how many pieces they lie, and what reading the worst of
+// them costs the storage.
 func (s *Source) Fragments(below align.Storage) ([]volumes.Volume, error) {
 	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
 		return nil, nil //nolint:nilerr // said already

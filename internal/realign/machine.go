@@ -73,8 +73,8 @@ func (o Others) Join(s *Source, g Goal) error {
 	return nil
 }
 
-// PlanAmong makes the plan of a disk for a goal, among the other disks of its machine. size rounds the size of the copy;
-// nil: it stays.
+// PlanAmong makes the plan of a disk for a goal, among the other disks of its machine. size rounds the size of the
+// copy; nil: it stays.
 func (s *Source) PlanAmong(o Others, g Goal, size func(int64) int64) (*plan.Plan, error) {
 	p, err := s.Plan(g)
 	if err != nil {

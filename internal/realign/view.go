@@ -99,8 +99,8 @@ func shown(pieces []disk.Piece, p disk.Piece) bool {
 }
 
 // trim makes stretches begin and end on blocks where they meet what the view itself holds: a cluster then lies in one
-// file, and that on a block of the storage. There they leave out byte 0 of a file, since a disk that takes its files from
-// the start is no view.
+// file, and that on a block of the storage. There they leave out byte 0 of a file, since a disk that takes its files
+// from the start is no view.
 func trim(lent []disk.Piece, size int64) (out []disk.Piece) {
 	for i := 0; i < len(lent); {
 		j := i + 1
@@ -143,7 +143,8 @@ func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
 	}, {
 		Code: "view-writes", Effect: ondisk.Warn,
 		Text: "a view is not a snapshot: a guest that writes to it writes to SOURCE. Until then, removing " +
-			fmt.Sprintf("%q and %q", files[0], files[1]) + " undoes all. After that, they belong to the disk: SOURCE alone has " +
+			fmt.Sprintf("%q and %q", files[0], files[1]) +
+			" undoes all. After that, they belong to the disk: SOURCE alone has " +
 			"lost what was written to places that the view holds itself",
 		Remedy: "to try the guest, start it from a snapshot or an overlay of the view; to keep it, make a complete disk " +
 			"(trueup convert) and go on with that",

@@ -61,8 +61,8 @@ func (t *Text) copyCost(c *Cost) {
 		time = fmt.Sprintf(" That takes about %s if DEST is as fast as SOURCE, of which %s/s were read%s.", Seconds(c.Took),
 			units.Format(c.Rate), warm)
 	}
-	t.para(0, "A copy reads %s, once to copy and once to compare, writes at most %s and reads that back. It needs %s where "+
-		"DEST goes.%s", units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), time)
+	t.para(0, "A copy reads %s, once to copy and once to compare, writes at most %s and reads that back. It needs %s "+
+		"where DEST goes.%s", units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), time)
 }
 
 func flags(fs []string) string {
@@ -121,7 +121,8 @@ func (t *Text) summary(c Changes) {
 	if len(c.Patches) == 1 {
 		are = "is"
 	}
-	t.para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, units.Counted(len(c.Patches), "small field"), bytes, are,
+	t.para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, units.Counted(len(c.Patches), "small field"),
+		bytes, are,
 		size)
 }
 
@@ -258,8 +259,8 @@ var verifiedText = map[string]string{
 }
 
 // useOf returns what to do with a result, as words and a command. VM and what else is in capitals is for the user to
-// fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, vmkfstools -i of vSphere, which reads the hosted types of
-// VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working one.
+// fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, vmkfstools -i of vSphere, which reads the hosted types
+// of VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working one.
 func useOf(format, subformat, dest, folder string) (words, command string) {
 	name := ShellQuote(dest)
 	switch {

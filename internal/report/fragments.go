@@ -167,7 +167,8 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 	case f.Free.Pieces == 0:
 		t.fact("Free", "nothing")
 	default:
-		t.fact("Free", fmt.Sprintf("%s in %s, the largest of %s", units.Format(f.Free.Bytes), units.Counted(f.Free.Pieces, "piece"),
+		t.fact("Free", fmt.Sprintf("%s in %s, the largest of %s", units.Format(f.Free.Bytes),
+			units.Counted(f.Free.Pieces, "piece"),
 			units.Format(f.Free.Largest)))
 	}
 	switch {
@@ -243,7 +244,8 @@ func (t *Text) fragmentationAdvice(d Disk) {
 	}
 	says = append(says, "Alignment moves partitions as they are: pieces of files stay pieces.")
 	if share := percent(apart, bytes); share >= worthwhile {
-		says = append(says, fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, before the copy.",
+		says = append(says, fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, before the "+
+			"copy.",
 			share))
 	} else {
 		says = append(says, "To defragment in the guest gains little.")

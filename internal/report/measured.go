@@ -83,6 +83,7 @@ func (t *Text) measured(m *Measured) {
 		t.para(0, "%s %s.", capital(partitions(same.numbers))+",", SafeMessage(same.text))
 	}
 	if len(m.other) > 0 {
-		t.para(0, "The benchmark has no start that stands for %s; measure it with trueup bench --starts.", strings.Join(m.other, ", "))
+		t.para(0, "The benchmark has no start that stands for %s; measure it with trueup bench --starts.",
+			strings.Join(m.other, ", "))
 	}
 }

@@ -164,7 +164,8 @@ func (t *Text) packageLine(p Package) {
 	if len(p.Algorithms) > 0 {
 		manifest = "manifest with " + Safe(strings.Join(p.Algorithms, ", "))
 	}
-	t.para(2, "%s: %s package, %s, %s", Safe(p.Path), strings.ToUpper(p.Kind), units.Counted(len(p.Members), "file"), manifest)
+	t.para(2, "%s: %s package, %s, %s", Safe(p.Path), strings.ToUpper(p.Kind), units.Counted(len(p.Members), "file"),
+		manifest)
 }
 
 // PackageAlign prints what the copy of a package has become.
@@ -189,7 +190,8 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.packageDisk(d)
 	}
 	t.checksums(r.Sums)
-	t.next("To use it with vSphere:   ", "govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+ShellQuote(r.Dest))
+	t.next("To use it with vSphere:   ",
+		"govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+ShellQuote(r.Dest))
 	t.next("To prove it again later:   ",
 		"trueup verify"+flags(r.Disks[0].Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
 }

@@ -221,7 +221,10 @@ func (r *Verify) Judged(t opinion.Table, err error) error {
 
 // ownRow is the row of trueup itself.
 func ownRow(differs, proof string) opinion.Row {
-	row := opinion.Row{Judge: "trueup", Asked: "every byte against the planned disk", Said: "identical", Verdict: opinion.Agrees}
+	row := opinion.Row{
+		Judge: "trueup", Asked: "every byte against the planned disk", Said: "identical",
+		Verdict: opinion.Agrees,
+	}
 	if proof == "structure" {
 		row.Asked = "table and boot sectors against the plan"
 	}

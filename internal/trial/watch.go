@@ -358,7 +358,8 @@ func (r *recorder) rested(now time.Time) {
 }
 
 // settled reports whether nothing has changed for long enough. A guest that waits needs less time than one that
-// computes: a kernel unpacks itself behind an unchanged screen. On a busy machine that time is of the guest's processor.
+// computes: a kernel unpacks itself behind an unchanged screen. On a busy machine that time is of the guest's
+// processor.
 func (r *recorder) settled(now time.Time) bool {
 	rest := now.Sub(r.changed)
 	if rest < r.watch.Settle {

@@ -93,7 +93,8 @@ func odd(name string, err error) error {
 	return &ondisk.Refusal{
 		Code:   "unfinished",
 		Reason: fmt.Sprintf("%q should be a journal of trueup, and cannot be read as one: %v", name, err),
-		Remedy: "rename it if it is not; otherwise the disk may be in the middle of a move: restore the journal from a backup",
+		Remedy: "rename it if it is not; otherwise the disk may be in the middle of a move: restore the journal from a " +
+			"backup",
 	}
 }
 

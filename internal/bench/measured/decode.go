@@ -41,7 +41,8 @@ func Decode(text []byte) (*Result, error) {
 	}
 	if r.Schema != "trueup/1" || r.Command != "bench" {
 		return nil, ondisk.In(ondisk.ErrFormat,
-			"result of trueup bench: schema %.40q, command %.40q, want \"trueup/1\" and \"bench\"; trueup bench --json writes it",
+			"result of trueup bench: schema %.40q, command %.40q, want \"trueup/1\" and \"bench\"; trueup bench --json "+
+				"writes it",
 			r.Schema, r.Command)
 	}
 	if err := r.check(); err != nil {

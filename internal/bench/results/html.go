@@ -84,7 +84,10 @@ func (b *Bench) sections() (out []section) {
 			if len(loads) == 0 {
 				continue
 			}
-			slices.SortFunc(loads, func(a, b measured.Load) int { return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Jobs, b.Jobs)) })
+			slices.SortFunc(loads, func(a, b measured.Load) int {
+				return cmp.Or(cmp.Compare(a.Size, b.Size),
+					cmp.Compare(a.Jobs, b.Jobs))
+			})
 			name := strings.ToUpper(op[:1]) + op[1:]
 			s.Plots = append(s.Plots, rates(name, unit, loads, label), latencies(name, loads, label))
 		}

@@ -90,8 +90,8 @@ func Read(t testing.TB, b []byte) *boot.Result {
 	return ReadGuest(t, Guest(d, tab, parts))
 }
 
-// EveryBadSector makes each sector that is read of a guest unreadable in turn, which nothing may take for what is on the
-// disk.
+// EveryBadSector makes each sector that is read of a guest unreadable in turn, which nothing may take for what is on
+// the disk.
 func EveryBadSector(t testing.TB, g *boot.Guest) {
 	t.Helper()
 	tab := &table.Table{BootCode: g.Sector0, Scheme: g.Scheme, BesideGPT: g.BesideGPT, Signature: g.Signature}

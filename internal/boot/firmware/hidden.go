@@ -50,8 +50,8 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// toGoBackup returns the place of the copy of a boot sector of BitLocker To Go in its partition, 0 for any other. The FAT
-// in front names it, so that a Windows without BitLocker shows a program to read the volume. Spec: Microsoft FAT
+// toGoBackup returns the place of the copy of a boot sector of BitLocker To Go in its partition, 0 for any other. The
+// FAT in front names it, so that a Windows without BitLocker shows a program to read the volume. Spec: Microsoft FAT
 // specification 1.03, BPB_BkBootSec.
 func toGoBackup(g *boot.Guest, p boot.Partition, b []byte, sector int64) (int64, error) {
 	const name, atBackup = "MSWIN4.1", 0x32

@@ -130,8 +130,8 @@ var liloReads = boot.Has(
 	[]byte{0xbe, 0x06, 0x00, 0x89, 0xf7, 0xb9, 0x0a, 0x00, 0xb4}, // mov si,6; mov di,si; mov cx,10
 )
 
-// readLiloFirst decodes and checks a first stage, which is known by its magic. code holds at least the 440 bytes in front
-// of a disk signature.
+// readLiloFirst decodes and checks a first stage, which is known by its magic. code holds at least the 440 bytes in
+// front of a disk signature.
 func readLiloFirst(code []byte) (*liloFirst, error) {
 	s := &liloFirst{}
 	if _, err := binary.Decode(code, binary.LittleEndian, s); err != nil {

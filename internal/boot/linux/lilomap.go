@@ -422,8 +422,8 @@ func (m *liloMap) readKernel(k liloKernel) error {
 // liloPasswords are the bytes of a password: a SHA-1, or two CRCs. Which of them is a choice of the builder.
 var liloPasswords = []int64{20, 8}
 
-// kernels decodes the table. No table can be read with both lengths of passwords: where one has the address of a kernel,
-// the other has zeros or text.
+// kernels decodes the table. No table can be read with both lengths of passwords: where one has the address of a
+// kernel, the other has zeros or text.
 func (m *liloMap) kernels(b []byte) (list []liloKernel, err error) {
 	for _, password := range liloPasswords {
 		list, bad := m.kernelsOf(b, password)

@@ -178,8 +178,8 @@ func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File,
 	return nil, err
 }
 
-// foldersOf returns the folders of a partition that hold a Windows: those with a SYSTEM, readable or not. Outside of the
-// usual folders it must be readable, since many other folders are links.
+// foldersOf returns the folders of a partition that hold a Windows: those with a SYSTEM, readable or not. Outside of
+// the usual folders it must be readable, since many other folders are links.
 func foldersOf(g *boot.Guest, p boot.Partition) ([]string, error) {
 	root := memoryOf(g).roots[p.Number]
 	if root.searched {

@@ -39,8 +39,10 @@ const (
 
 // ordered are calls of which only the effect counts.
 var ordered = []string{
-	"Chmod", "Discard", "Fchmod", "FcntlFlock", "Finish", "Flush", "Fsync", "Hold", "Link", "Linkat", "Lock", "LockByte", "LockWaiting",
-	"Publish", "Remove", "Rename", "RenameNew", "Renameat", "Renameat2", "Sync", "SyncFolder", "Truncate", "Unlinkat", "flush", "leave",
+	"Chmod", "Discard", "Fchmod", "FcntlFlock", "Finish", "Flush", "Fsync", "Hold", "Link", "Linkat", "Lock", "LockByte",
+	"LockWaiting",
+	"Publish", "Remove", "Rename", "RenameNew", "Renameat", "Renameat2", "Sync", "SyncFolder", "Truncate", "Unlinkat",
+	"flush", "leave",
 	"link", "lock", "permit", "removeReplaced", "rename", "retract", "syncFolder", "unlink", "unpublish",
 }
 

@@ -1,5 +1,5 @@
-// Command mutants deletes each check, flush and patch of the pipe in turn, and runs the tests that reach it: one must fail.
-// docs/mutations.md says how to run it and what it found.
+// Command mutants deletes each check, flush and patch of the pipe in turn, and runs the tests that reach it: one must
+// fail. docs/mutations.md says how to run it and what it found.
 package main
 
 import (
@@ -23,7 +23,8 @@ type room struct {
 	also  []suite
 }
 
-// The tests that come after those of a package. Those of the program as a process are about files, and what publishes them.
+// The tests that come after those of a package. Those of the program as a process are about files, and what publishes
+// them.
 var (
 	planTests    = suite{"internal/plan", ""}
 	imageTests   = suite{"internal/image", ""}
@@ -98,8 +99,10 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.cache, "cache", "", "folder for builds and results (default: trueup-mutants in the cache of the user)")
-	flag.StringVar(&o.packages, "packages", "", "packages below internal, with commas between them (default: all of the pipe)")
+	flag.StringVar(&o.cache, "cache", "",
+		"folder for builds and results (default: trueup-mutants in the cache of the user)")
+	flag.StringVar(&o.packages, "packages", "",
+		"packages below internal, with commas between them (default: all of the pipe)")
 	flag.StringVar(&o.share, "share", "1/1", "which part of the mutants is tried")
 	flag.StringVar(&o.only, "only", "", "try only the mutants at FILE:LINE")
 	flag.BoolVar(&o.own, "own", false, "run only the tests of the package of a mutant")

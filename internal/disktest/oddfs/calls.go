@@ -46,8 +46,8 @@ func (j *Journal) Failed() string {
 	return j.done[j.fail-1]
 }
 
-// Ignored notes that the failure of the last start had no effect. Calls that the kernel makes as it likes, and closing a
-// file, are not noted.
+// Ignored notes that the failure of the last start had no effect. Calls that the kernel makes as it likes, and closing
+// a file, are not noted.
 func (j *Journal) Ignored() {
 	kind, _, _ := strings.Cut(j.Failed(), " ")
 	if slices.Contains([]string{"", "lookup", "getattr", "flush"}, kind) {

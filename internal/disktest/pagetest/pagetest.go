@@ -38,7 +38,8 @@ const contrast = `(() => {
 func Browser(t testing.TB) context.Context {
 	t.Helper()
 	program := disktest.Tool(t, "chromium")
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()),
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
+		chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("disable-gpu", true))
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root

@@ -46,7 +46,8 @@ func (f *fileSystem) freeOf(g *group, out *fragments.FreeRuns) error {
 		return f.freeOfNew(g, blocks, out)
 	}
 	if g.blockBitmap > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(g.blockBitmap), 1) {
-		return ondisk.Field("ext group descriptor", "block bitmap", g.at, g.blockBitmap, fmt.Sprintf("less than %d", f.blocks))
+		return ondisk.Field("ext group descriptor", "block bitmap", g.at, g.blockBitmap,
+			fmt.Sprintf("less than %d", f.blocks))
 	}
 	raw := make([]byte, f.block)
 	if err := f.read(raw, ondisk.I64(g.blockBitmap)*f.block); err != nil {

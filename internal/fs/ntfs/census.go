@@ -208,7 +208,8 @@ func (n *fileSystem) free() (*fragments.Free, error) {
 		return nil, err
 	}
 	if want := (n.clusters + 7) / 8; f.Size() < want {
-		return nil, ondisk.Field("ntfs $Bitmap", "size", v.at, f.Size(), fmt.Sprintf("%d at least, a bit for each cluster", want))
+		return nil, ondisk.Field("ntfs $Bitmap", "size", v.at, f.Size(),
+			fmt.Sprintf("%d at least, a bit for each cluster", want))
 	}
 	var out fragments.FreeRuns
 	buf := make([]byte, bitmapChunk)
@@ -297,5 +298,6 @@ func (node *node) ownName() (parent ref, name string, err error) {
 			return parent, name, nil
 		}
 	}
-	return parent, "", node.rec.broken(int64(node.rec.AttrOffset), "attributes", "no name", "one that is not for DOS alone")
+	return parent, "", node.rec.broken(int64(node.rec.AttrOffset), "attributes", "no name",
+		"one that is not for DOS alone")
 }

@@ -84,8 +84,8 @@ type Sum struct {
 	SHA256 [sha256.Size]byte
 }
 
-// Sums reads all files as they lie on the storage now, the named one first. begin receives how many bytes there are, add
-// how many were read.
+// Sums reads all files as they lie on the storage now, the named one first. begin receives how many bytes there are,
+// add how many were read.
 func (o *Output) Sums(ctx context.Context, begin, add func(n int64)) ([]Sum, error) {
 	var total int64
 	for _, p := range o.parts {
@@ -228,8 +228,7 @@ func (o *Output) rename(p *partialFile, replace bool) error {
 		return err
 	}
 	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that replaces "+
-		"nothing: "+
-		"a file that another program named %s in the last moment would be replaced", o.limits.links, p.shown)
+		"nothing: a file that another program named %s in the last moment would be replaced", o.limits.links, p.shown)
 	if _, err := at.Lstat(p.final); !errors.Is(err, fs.ErrNotExist) {
 		return publishError(p.shown, cmp.Or[error](err, sys.ErrExist))
 	}

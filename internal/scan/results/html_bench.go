@@ -28,12 +28,14 @@ func htmlMeasured(r *measured.Result, images []*Image) (out []string) {
 			other++
 		}
 	}
-	texts := slices.SortedFunc(maps.Keys(count), func(a, b string) int { return cmp.Or(count[b]-count[a], cmp.Compare(a, b)) })
+	texts := slices.SortedFunc(maps.Keys(count),
+		func(a, b string) int { return cmp.Or(count[b]-count[a], cmp.Compare(a, b)) })
 	for _, text := range texts[:min(len(texts), maxMeasured)] {
 		out = append(out, fmt.Sprintf("For %s off the boundary: %s.", units.Counted(count[text], "image"), safe(text)))
 	}
 	if other > 0 {
-		out = append(out, fmt.Sprintf("No measured start stands for %s off the boundary.", units.Counted(other, "other image")))
+		out = append(out, fmt.Sprintf("No measured start stands for %s off the boundary.",
+			units.Counted(other, "other image")))
 	}
 	return out
 }

@@ -187,7 +187,8 @@ func (p *printer) partitions(d Disk, several bool) {
 			break
 		}
 		l := [4]string{
-			strconv.Itoa(part.Number), verdictWord(part.Verdict, d.Boundary), "LBA " + number(part.StartLBA), units.Format(part.Size),
+			strconv.Itoa(part.Number), verdictWord(part.Verdict, d.Boundary),
+			"LBA " + number(part.StartLBA), units.Format(part.Size),
 		}
 		for k, s := range l {
 			widths[k] = max(widths[k], cells(s))

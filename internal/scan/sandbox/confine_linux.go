@@ -34,7 +34,8 @@ func Confine(a Access) Isolation {
 
 // changing are the rights to a folder of files that are written.
 const changing = llsys.AccessFSReadFile | llsys.AccessFSReadDir | llsys.AccessFSWriteFile | llsys.AccessFSTruncate |
-	llsys.AccessFSMakeReg | llsys.AccessFSMakeSym | llsys.AccessFSMakeDir | llsys.AccessFSRemoveFile | llsys.AccessFSRemoveDir
+	llsys.AccessFSMakeReg | llsys.AccessFSMakeSym | llsys.AccessFSMakeDir | llsys.AccessFSRemoveFile |
+	llsys.AccessFSRemoveDir
 
 func (a Access) rules(handled landlock.AccessFSSet) []landlock.Rule {
 	all := toRead(a.Read)

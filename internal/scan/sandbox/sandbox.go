@@ -21,8 +21,8 @@
 //   - Seccomp, in every thread: no sockets, programs, processes, namespaces, mounts, tracing, keys, BPF, io_uring, or
 //     calls of another architecture; and once more no writing, so that it is kept from files where a kernel lacks
 //     Landlock, too.
-//   - A bounded answer in a frame of a fixed form: what the parent allocates. Anything else on the pipe is a crash of the
-//     worker.
+//   - A bounded answer in a frame of a fixed form: what the parent allocates. Anything else on the pipe is a
+//     crash of the worker.
 //
 // What a kernel lacks is left out with a note (Isolation), never in silence. A worker that was taken over can still lie
 // in its answers, these and all later ones: the parent has to check them.

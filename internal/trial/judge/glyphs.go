@@ -103,8 +103,8 @@ func bar(shape [glyphHeight]byte) bool {
 	return true
 }
 
-// forgetTimes removes the digits of the times in a kernel log of an unknown font, "[    1.234567] ", where three rows and
-// more have the brackets and the point. Source: Linux kernel/printk/printk.c, print_time.
+// forgetTimes removes the digits of the times in a kernel log of an unknown font, "[    1.234567] ", where three rows
+// and more have the brackets and the point. Source: Linux kernel/printk/printk.c, print_time.
 func forgetTimes(rows [][]rune) {
 	const open, point, shut, digits = 0, 6, 13, 15
 	counts := map[[3]rune][]int{}

@@ -85,7 +85,8 @@ func Compare(before, after *film.Film) Judgement {
 	return j
 }
 
-// machineFailed judges nothing where QEMU or the server of the disk failed, or the emulation: that is no act of the guest.
+// machineFailed judges nothing where QEMU or the server of the disk failed, or the emulation: that is no act of the
+// guest.
 func machineFailed(b, a *side) (Judgement, bool) {
 	for _, s := range []struct {
 		run string
@@ -180,7 +181,8 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 		return Differs, fmt.Sprintf("the source stops: %s; the aligned view stops: %s", bFails.shown, aFails.shown)
 	}
 	if b.late(a) || a.late(b) {
-		return Unclear, fmt.Sprintf("time was over while the screens still changed: the source was at %s, the aligned view at %s",
+		return Unclear, fmt.Sprintf("time was over while the screens still changed: the source was at %s, the aligned "+
+			"view at %s",
 			b.came(), a.came())
 	}
 	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.came(), a.came())
@@ -192,12 +194,14 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 			100*d.Share)
 	}
 	if all[0].Where == End {
-		reason = fmt.Sprintf("the run on the source ended with %q, that on the aligned view with %q", all[0].Before, all[0].After)
+		reason = fmt.Sprintf("the run on the source ended with %q, that on the aligned view with %q", all[0].Before,
+			all[0].After)
 	}
 	return Differs, reason
 }
 
-// stoppedAlike reports whether two runs that show a failure ended with it. Where one went on, the failure was not its end.
+// stoppedAlike reports whether two runs that show a failure ended with it. Where one went on, the failure was not its
+// end.
 func stoppedAlike(b, a *side) bool {
 	bFails, aFails := b.stopped(), a.stopped()
 	if bFails.norm != aFails.norm || bFails.norm == "" || !maps.Equal(b.failures, a.failures) {

@@ -29,21 +29,25 @@ var noSystem = []string{
 // failed are texts of loaders and systems that stopped. They are a guest's own, but no boot.
 var failed = []string{
 	// Boot sectors of DOS and Windows, NTLDR and BOOTMGR.
-	"Non-System disk", "Non-system disk", "Invalid system disk", "Invalid System Disk", "Disk I/O error", "Disk boot failure",
+	"Non-System disk", "Non-system disk", "Invalid system disk", "Invalid System Disk", "Disk I/O error",
+	"Disk boot failure",
 	"A disk read error occurred", "Disk error", "Press Ctrl+Alt+Del to restart", "NTLDR is missing", "NTLDR is compressed",
 	"BOOTMGR is missing", "BOOTMGR is compressed", "BOOTMGR image is corrupt", "Bad or missing Command Interpreter",
 	"Windows could not start because", "Windows failed to start", "Windows Boot Manager has experienced a problem",
 	"Status: 0xc0", "Error code: 0xc0", "Remove disks or other media", "*** STOP: 0x", "Invalid BOOT.INI file",
 	"Invalid media type reading drive",
 	// syslinux core and boot sectors.
-	"Boot error", "Could not find kernel image", "No DEFAULT or UI configuration directive found", "Failed to load ldlinux",
+	"Boot error", "Could not find kernel image", "No DEFAULT or UI configuration directive found",
+	"Failed to load ldlinux",
 	// GRUB 2 kern/rescue_*.c, kern/disk.c, kern/fs.c, boot/i386/pc/boot.S; GRUB legacy stage1, stage2/common.c.
 	"grub rescue>", "Entering rescue mode", "error: no such partition", "error: no such device", "error: no such disk",
-	"error: unknown filesystem", "error: file `", "error: attempt to read or write outside of", "error: failure reading sector",
+	"error: unknown filesystem", "error: file `", "error: attempt to read or write outside of",
+	"error: failure reading sector",
 	"error: you need to load the kernel first", "error: invalid arch", "error: hd0",
 	"GRUB Hard Disk Error", "GRUB Geom Error", "GRUB Read Error", "Hard Disk Error", "Geom Error",
 	// Linux init/do_mounts.c, kernel/panic.c; initramfs-tools; dracut; systemd.
-	"Kernel panic - not syncing", "VFS: Unable to mount root fs", "(initramfs)", "Dropping to a shell", "Entering emergency mode",
+	"Kernel panic - not syncing", "VFS: Unable to mount root fs", "(initramfs)", "Dropping to a shell",
+	"Entering emergency mode",
 	"You are in emergency mode", "Give root password for maintenance", "Cannot open access to console", "dracut:/#",
 	"dracut-initqueue timeout", "Warning: /dev/disk/by-uuid/",
 	// FreeBSD stand/i386/boot2, gptboot.

@@ -72,8 +72,9 @@ func normal(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// whole returns the rows of a text screen with those joined that the terminal wrapped: the first fills its row. Rows that
-// are continued stay in their places, and what continues them leaves its own empty. A row of a kernel log begins a line.
+// whole returns the rows of a text screen with those joined that the terminal wrapped: the first fills its row. Rows
+// that are continued stay in their places, and what continues them leaves its own empty. A row of a kernel log begins a
+// line.
 func whole(rows []string) []string {
 	width := 80
 	if slices.ContainsFunc(rows, func(row string) bool { return utf8.RuneCountInString(row) > width }) {
@@ -82,8 +83,8 @@ func whole(rows []string) []string {
 	return joined(rows, width)
 }
 
-// joined returns the rows of a screen of that width as whole does. The last column of a row of a kernel log can hold the
-// blank between two words.
+// joined returns the rows of a screen of that width as whole does. The last column of a row of a kernel log can hold
+// the blank between two words.
 func joined(rows []string, width int) []string {
 	out := slices.Clone(rows)
 	for n, first := 1, 0; n < len(rows); n++ {
@@ -171,8 +172,9 @@ func has(all []line, norm string) bool {
 	return slices.ContainsFunc(all, func(l line) bool { return l.norm == norm })
 }
 
-// differing returns where the final lines of two runs differ. Each line must have been shown by the other run at some time,
-// since screens scroll at different moments; the last one, where the cursor stands, must be among its final lines.
+// differing returns where the final lines of two runs differ. Each line must have been shown by the other run at some
+// time, since screens scroll at different moments; the last one, where the cursor stands, must be among its final
+// lines.
 func differing(where Place, before, after []line, seenBefore, seenAfter pool) []Difference {
 	gone, come := seenAfter.unknown(before), seenBefore.unknown(after)
 	if len(gone)+len(come) == 0 {

@@ -219,7 +219,8 @@ func plain(p *image.NRGBA) bool {
 		return false
 	}
 	blank := image.NewNRGBA(p.Bounds())
-	draw.Draw(blank, blank.Bounds(), image.NewUniform(p.At(p.Bounds().Max.X-1, p.Bounds().Max.Y-1)), image.Point{}, draw.Src)
+	draw.Draw(blank, blank.Bounds(), image.NewUniform(p.At(p.Bounds().Max.X-1, p.Bounds().Max.Y-1)), image.Point{},
+		draw.Src)
 	g, _ := changed(p, blank)
 	all := g.areas()
 	limit := clock(p.Bounds().Size(), true)

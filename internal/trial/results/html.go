@@ -98,7 +98,8 @@ func nothing(d Difference, s string) string {
 func (r *Boot) pageFacts() []fact {
 	m := r.Machine
 	out := []fact{{"Source", report.SafeMessage(r.Source)}, {
-		"Machine", fmt.Sprintf("%s, disk on %s, %s of memory, %d\u00a0s at most for a run", strings.ToUpper(report.Safe(m.Firmware)),
+		"Machine", fmt.Sprintf("%s, disk on %s, %s of memory, %d\u00a0s at most for a run",
+			strings.ToUpper(report.Safe(m.Firmware)),
 			report.Safe(m.Bus), units.Format(m.Memory), m.Seconds),
 	}}
 	if r.After == nil {
@@ -108,7 +109,10 @@ func (r *Boot) pageFacts() []fact {
 }
 
 func (r *Boot) pageRun(n int, run *Run) pageRun {
-	out := pageRun{ID: []string{"source", "aligned"}[n], Title: []string{"Source", "Aligned view"}[n], Facts: capital(run.facts())}
+	out := pageRun{
+		ID: []string{"source", "aligned"}[n], Title: []string{"Source", "Aligned view"}[n],
+		Facts: capital(run.facts()),
+	}
 	left := maxStripData
 	for at := len(run.Screens) - 1; at >= 0 && len(out.Strip) < maxStrip; at-- {
 		if out.Last == nil {

@@ -90,8 +90,8 @@ const (
 	exitDiffers   = 5
 )
 
-// New reports on the films of the source and of the aligned view. Without the latter nothing has to move, and nothing is
-// compared.
+// New reports on the films of the source and of the aligned view. Without the latter nothing has to move, and nothing
+// is compared.
 func New(h report.Head, source string, m Machine, moved int, before, after *film.Film) *Boot {
 	r := &Boot{
 		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun("source", before), Differences: []Difference{},
@@ -126,7 +126,10 @@ func newRun(name string, f *film.Film) *Run {
 		LeftOut: f.Dropped, Serial: strings.ToValidUTF8(f.Serial, "\uFFFD"), SerialID: sum([]byte(f.Serial)),
 	}
 	for n, frame := range f.Frames {
-		s := Screen{At: seconds(frame.At), Kind: "text", Lines: frame.Text, SHA256: sum([]byte(strings.Join(frame.Text, "\n")))}
+		s := Screen{
+			At: seconds(frame.At), Kind: "text", Lines: frame.Text,
+			SHA256: sum([]byte(strings.Join(frame.Text, "\n"))),
+		}
 		if frame.Picture != nil {
 			s.Kind, s.SHA256, s.png = "picture", sum(frame.Picture), frame.Picture
 			s.Picture = fmt.Sprintf("%s-%03d.png", name, n+1)
@@ -155,7 +158,8 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// Remedy returns what may let runs be judged that were not, empty if nothing is known that would. Flags have prefix in front.
+// Remedy returns what may let runs be judged that were not, empty if nothing is known that would. Flags have prefix in
+// front.
 func (r *Boot) Remedy(prefix string) string {
 	if r.Verdict != judge.Unclear {
 		return ""

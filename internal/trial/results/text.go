@@ -62,7 +62,8 @@ func (r *Run) facts() string {
 	out := map[film.End]string{
 		film.Settled: "nothing changed any more", film.TimeOver: "time was over", film.PoweredOff: "it powered off",
 		film.ResetLoop: "it was reset again and again", film.Panicked: "it reported a panic",
-		film.DiskFailed: "its disk failed", film.DiskFull: "it wrote more than its overlay may hold", film.Broken: "QEMU failed",
+		film.DiskFailed: "its disk failed", film.DiskFull: "it wrote more than its overlay may hold",
+		film.Broken: "QEMU failed",
 	}[r.Ended]
 	out += fmt.Sprintf(" after %.1f s (%s), %s", r.Seconds, strings.ToUpper(report.Safe(r.Accel)),
 		units.Counted(len(r.Screens)+r.LeftOut, "screen"))

@@ -7,8 +7,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// LogFile is a $LogFile of Windows XP that was in use, with a checkpoint and what follows it in one page. Spec: ntfs-3g,
-// include/ntfs-3g/logfile.h; Linux, fs/ntfs3/fslog.c.
+// LogFile is a $LogFile of Windows XP that was in use, with a checkpoint and what follows it in one page. Spec:
+// ntfs-3g, include/ntfs-3g/logfile.h; Linux, fs/ntfs3/fslog.c.
 type LogFile struct {
 	forge.Bytes
 	at, last int64 // places in the log: of the next record, and of the last one
