@@ -11,7 +11,7 @@ const Interrupt = syscall.SIGINT
 // Terminate is the signal that asks a program to end.
 const Terminate = syscall.SIGTERM
 
-// BrokenPipe is the signal of a write to a pipe that nobody reads any more.
+// BrokenPipe is the signal of a write to a pipe whose reader is gone.
 const BrokenPipe = syscall.SIGPIPE
 
 // EndSignals returns the signals that ask a program to end.

@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/trial/results"
 )
 
-// Options are what a user says of a trial. Their flags have Prefix in front.
+// Options are the choices of a user for a trial. Their flags have Prefix in front.
 type Options struct {
 	Prefix   string
 	QEMU     string

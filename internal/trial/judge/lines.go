@@ -204,7 +204,7 @@ func differing(where Place, before, after []line, seenBefore, seenAfter pool) []
 // logTime matches the time in front of a line of a kernel log.
 var logTime = pattern.Lazy(`^\[[ \d]+\.\d+\]`)
 
-// newDifference returns that between two lines of one place, counted from 1. Times in front of them are none.
+// newDifference returns that between two lines of one place, counted from 1. Times in front of them do not count.
 func newDifference(where Place, before, after line) Difference {
 	b, a := logTime().ReplaceAllString(before.shown, ""), logTime().ReplaceAllString(after.shown, "")
 	column := len(after.shown) - len(a) + 1

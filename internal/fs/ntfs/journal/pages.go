@@ -64,7 +64,7 @@ func (p *pages) load(n int64) (page, error) {
 	return slot.page, nil
 }
 
-// valid undoes the fix-ups of a record page; nil when it is none, or torn.
+// valid undoes the fix-ups of a record page; nil when it is not one, or torn.
 func valid(raw []byte) page {
 	if string(raw[:4]) != "RCRD" || !ntfs.UndoFixups(raw, pageFixups) {
 		return nil
