@@ -140,9 +140,15 @@ func TestFragmentationOfALibrary(t *testing.T) {
 	require.Equal(t, "50", cells["fragmented_percent"], "20 blocks in pieces, and 20 that are not")
 	require.Equal(t, free[1], cells["free_pieces"])
 	require.Contains(t, trueup(t, "scan", "--fragmentation", ext).stdout, "50.0 %")
-	require.Contains(t, trueup(t, "scan", "--fragmentation", "-o", "html", ext).stdout, "the disk: 1 of 21 files in pieces")
+	page := trueup(t, "scan", "--fragmentation", "-o", "html", ext).stdout
+	require.Contains(t, page, "the disk: 1 of 21 files in pieces")
+	require.Contains(t, page, "<td>50.0 %</tr>")
+	sums := trueup(t, "scan", "--fragmentation", "-o", "prometheus", ext).stdout
+	require.Regexp(t, `(?m)^trueup_guest_files\{library="[^"]*",pieces="one"\} 20\n.*pieces="several"\} 1$`, sums)
+	require.Regexp(t, `(?m)^trueup_guest_file_bytes\{library="[^"]*",pieces="one"\} 81920\n.*pieces="several"\} 81920$`, sums)
+	require.Regexp(t, `(?m)^trueup_guest_free_pieces\{[^}]*\} `+free[1]+"$", sums)
 	require.Contains(t, trueup(t, "scan", "--fragmentation", "--json", ext).stdout, `"fragmented":1`)
-	for _, format := range []string{"csv", "text", "json"} {
-		require.NotRegexp(t, "fragment|in pieces", trueup(t, "scan", "-o", format, ext).stdout)
+	for _, format := range []string{"csv", "text", "json", "html", "prometheus"} {
+		require.NotRegexp(t, "fragmented|[Ii]n pieces|guest_f", trueup(t, "scan", "-o", format, ext).stdout)
 	}
 }

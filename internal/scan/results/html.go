@@ -33,11 +33,13 @@ var kind = sync.OnceValue(func() *pages.Kind {
 	return pages.New(pages.Source{Body: htmlPage, Style: htmlStyle, Script: htmlScript})
 })
 
-// htmlRows makes the rows as the page asks for them.
-func htmlRows(images []*Image) iter.Seq[htmlRow] {
+// htmlRows makes the rows as the page asks for them. Counted: with the pieces of files.
+func htmlRows(images []*Image, counted bool) iter.Seq[htmlRow] {
 	return func(yield func(htmlRow) bool) {
 		for _, i := range images {
-			if !yield(newHTMLRow(i)) {
+			r := newHTMLRow(i)
+			r.Counted = counted
+			if !yield(r) {
 				return
 			}
 		}

@@ -26,6 +26,7 @@ type htmlReport struct {
 	Total    int
 	Empty    string // instead of rows, where there are no rows
 	Rows     iter.Seq[htmlRow]
+	Counted  bool // the pieces of files
 	Version  string
 }
 
@@ -52,7 +53,7 @@ func newPage(s *Summary, images []*Image) htmlReport {
 	p := htmlReport{
 		Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s),
 		Notes: newHTMLNotes(s),
-		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images), Version: safe(s.Version),
+		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation), Counted: s.Fragmentation, Version: safe(s.Version),
 	}
 	p.Lead = append(p.Lead, htmlMeasured(s.Bench, images)...)
 	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}

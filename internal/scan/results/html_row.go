@@ -107,6 +107,8 @@ type htmlRow struct {
 	Subformat    string
 	Size, Stored size
 	Cost         string
+	Counted      bool // the pieces of files, in the run
+	Pieces       string
 	Why, Command string
 	Facts        []fact
 	Findings     []htmlFinding
@@ -125,7 +127,7 @@ const (
 func newHTMLRow(i *Image) htmlRow {
 	r := htmlRow{
 		Kind: kindOf(i), Tags: newTags(i), Path: safe(i.Path), Format: safe(i.Format), Subformat: safe(i.Subformat),
-		Size: size(i.Size), Stored: size(i.Stored), Facts: rowFacts(i),
+		Size: size(i.Size), Stored: size(i.Stored), Facts: rowFacts(i), Pieces: strings.TrimPrefix(piecesCell(i), "-"),
 	}
 	r.Word = kindWords[r.Kind]
 	if i.Error != nil {

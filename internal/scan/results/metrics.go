@@ -14,13 +14,13 @@ import (
 )
 
 var metricsFormat = Format{
-	Name: "prometheus", Write: func(w io.Writer, r *Report) error { return writeMetrics(w, r.Summary) },
+	Name: "prometheus", Write: func(w io.Writer, r *Report) error { return writeMetrics(w, r.Summary, r.Images) },
 }
 
 // writeMetrics writes the sums for the textfile collector of Prometheus's node_exporter, which takes no time stamps.
 // Every sample has the label library, the paths that were scanned, so that one machine can have a file for each of
 // several libraries. Images are not named: each would be a series of its own. See docs/scan-reports.md.
-func writeMetrics(w io.Writer, s *Summary) error {
+func writeMetrics(w io.Writer, s *Summary, images []*Image) error {
 	finished, err := time.Parse(time.RFC3339, s.Finished)
 	if err != nil {
 		return fmt.Errorf("metrics: end of the run: %w", err)
@@ -28,6 +28,9 @@ func writeMetrics(w io.Writer, s *Summary) error {
 	m := &metrics{bufio.NewWriter(w), label("library", strings.Join(s.Paths, " "))}
 	m.images(s)
 	m.fix(s)
+	if s.Fragmentation {
+		m.fragments(images)
+	}
 	m.gauge("trueup_last_run_timestamp_seconds", "When the run ended, in seconds since 1970.", sample{"", finished.Unix()})
 	m.gauge("trueup_last_run_duration_seconds", "How long the run took.", sample{"", s.Took})
 	m.gauge("trueup_last_run_complete", "1 if all images were looked at, 0 if the run was interrupted.",
@@ -74,6 +77,29 @@ func (m *metrics) fix(s *Summary) {
 	m.gauge("trueup_fix_copy_bytes", "Bytes to read and to write for all aligned copies that can be made.",
 		sample{"", s.Fix.Copies})
 	m.gauge("trueup_fix_growth_bytes", "How much larger the disks of these copies are.", sample{"", s.Fix.Grows})
+}
+
+// fragments writes the sums of the files that were counted, of all volumes.
+func (m *metrics) fragments(images []*Image) {
+	var files report.FileGroup
+	var free report.Free
+	for _, i := range images {
+		for _, d := range i.Disks {
+			for _, f := range d.Fragmentation {
+				files.Placed, files.Fragmented = files.Placed+f.Files.Placed, files.Fragmented+f.Files.Fragmented
+				files.Bytes, files.Apart = files.Bytes+f.Files.Bytes, files.Apart+f.Files.Apart
+				if f.Free != nil {
+					free.Bytes, free.Pieces = free.Bytes+f.Free.Bytes, free.Pieces+f.Free.Pieces
+				}
+			}
+		}
+	}
+	const one, several = `pieces="one"`, `pieces="several"`
+	m.gauge("trueup_guest_files", "Files of guests that have blocks, by the pieces that they lie in.",
+		sample{one, files.Placed - files.Fragmented}, sample{several, files.Fragmented})
+	m.gauge("trueup_guest_file_bytes", "Bytes that these files take.", sample{one, files.Bytes - files.Apart}, sample{several, files.Apart})
+	m.gauge("trueup_guest_free_bytes", "Free space of volumes whose files were counted.", sample{"", free.Bytes})
+	m.gauge("trueup_guest_free_pieces", "Pieces that this free space lies in.", sample{"", free.Pieces})
 }
 
 // metrics writes the text format of Prometheus, version 0.0.4.

@@ -50,7 +50,7 @@ func metricsOf(t *testing.T, runs ...*Summary) (out [][]series) {
 	disktest.DataFile(t, "/usr/lib/python3/dist-packages/prometheus_client/parser.py")
 	var paths []string
 	for _, s := range runs {
-		paths = append(paths, saved(t, "trueup.prom", written(t, func(w io.Writer) error { return writeMetrics(w, s) })))
+		paths = append(paths, saved(t, "trueup.prom", written(t, func(w io.Writer) error { return writeMetrics(w, s, nil) })))
 	}
 	require.NoError(t, json.Unmarshal([]byte(python(t, readMetrics, paths...)), &out))
 	require.Len(t, out, len(runs))
@@ -116,5 +116,5 @@ func TestHostileTextsInMetrics(t *testing.T) {
 func TestMetricsNeedTimes(t *testing.T) {
 	s, _ := smallLibrary()
 	s.Finished = ""
-	require.ErrorContains(t, writeMetrics(&strings.Builder{}, s), "end of the run")
+	require.ErrorContains(t, writeMetrics(&strings.Builder{}, s, nil), "end of the run")
 }

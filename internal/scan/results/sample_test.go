@@ -213,7 +213,7 @@ func TestSample(t *testing.T) {
 	for name, write := range map[string]func(io.Writer) error{
 		"sample.csv":  func(w io.Writer) error { return writeCSV(w, images) },
 		"sample.xml":  func(w io.Writer) error { return writeJUnit(w, s, images, Default) },
-		"sample.prom": func(w io.Writer) error { return writeMetrics(w, s) },
+		"sample.prom": func(w io.Writer) error { return writeMetrics(w, s, nil) },
 		"sample.sh":   func(w io.Writer) error { return Script(w, s, images) },
 	} {
 		golden, got := filepath.Join("testdata", name), written(t, write)
@@ -244,7 +244,7 @@ func TestReportsSayWhenTheyAreCut(t *testing.T) {
 		require.ErrorIs(t, writeJUnit(&full{room}, s, images, Default), io.ErrShortWrite)
 		require.ErrorIs(t, Script(&full{room}, s, images), io.ErrShortWrite)
 	}
-	require.ErrorIs(t, writeMetrics(&full{}, s), io.ErrShortWrite)
+	require.ErrorIs(t, writeMetrics(&full{}, s, nil), io.ErrShortWrite)
 }
 
 // What a name is on disk survives a row that went through JSON.
