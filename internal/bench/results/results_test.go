@@ -26,6 +26,7 @@ import (
 var (
 	update = flag.Bool("update", false, "write the golden files again")
 	shots  = flag.String("shots", "", "write screenshots of the pages to this folder")
+	result = flag.String("result", "", "show this result of trueup bench --json, too")
 )
 
 // sample is a full result of a storage that reads and writes blocks of 4 KiB.
@@ -201,11 +202,21 @@ func TestHostileNames(t *testing.T) {
 
 func TestPageInChromium(t *testing.T) {
 	process := pagetest.Browser(t)
-	for _, c := range []struct {
+	type look struct {
 		name, scheme string
 		width        int64
 		bench        *Bench
-	}{{"bench", "light", 1360, sample()}, {"bench", "dark", 360, sample()}, {"jobfile", "dark", 1360, jobFile()}} {
+	}
+	looks := []look{{"bench", "light", 1360, sample()}, {"bench", "dark", 360, sample()}, {"jobfile", "dark", 1360, jobFile()}}
+	if *result != "" {
+		text, err := os.ReadFile(*result)
+		require.NoError(t, err)
+		r, err := measured.Decode(text)
+		require.NoError(t, err)
+		b := New(report.Head{}, r)
+		looks = append(looks, look{"measured", "light", 1360, b}, look{"measured", "dark", 1360, b})
+	}
+	for _, c := range looks {
 		path := filepath.Join(t.TempDir(), c.name+".html")
 		require.NoError(t, os.WriteFile(path, []byte(page1(t, c.bench)), 0o600))
 		pagetest.Look(process, t, path, c.scheme, c.width, *shots)
