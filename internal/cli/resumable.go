@@ -21,7 +21,7 @@ const resumableHelp = `With --resumable, a run that is interrupted, killed or en
 
 // checkResumable refuses copies that cannot go on.
 func (f *alignFlags) checkResumable(src, dest string) error {
-	not := ""
+	var not string
 	switch {
 	case !f.resumable:
 		return nil

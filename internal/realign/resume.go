@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"strconv"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -48,13 +50,34 @@ func programOf(version string) string { return version + ", " + runtime.Version(
 
 // OrderOf returns the order of a copy that was ended.
 func OrderOf(w *unfinished.Held) (*Order, error) {
-	var o Order
-	d := json.NewDecoder(bytes.NewReader(w.Plan()))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&o); err != nil || !filepath.IsAbs(o.Source) {
-		return nil, w.Work.Refused("its journal cannot be understood", "use the trueup that began the copy")
+	o, err := parseOrder(w.Plan())
+	if err != nil {
+		return nil, w.Work.Refused("its journal cannot be understood: "+err.Error(), "use the trueup that began the copy")
 	}
-	return &o, nil
+	return o, nil
+}
+
+// parseOrder reads an order, and checks what a command line would.
+func parseOrder(b []byte) (o *Order, err error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
+		return nil, err
+	}
+	if o == nil || !filepath.IsAbs(o.Source) || o.Command != "align" && o.Command != "convert" {
+		return nil, errors.New("no copy of a source")
+	}
+	target, err := ParseTarget(o.Target.String())
+	if err == nil && target != o.Target {
+		err = fmt.Errorf("the target %q is none", o.Target)
+	}
+	if err == nil && o.Goal.Boundary != 0 {
+		err = align.CheckBoundary(o.Goal.Boundary)
+	}
+	if n := o.Reading.SectorSize; err == nil && n != 0 {
+		err = new(SectorSize).Set(strconv.FormatInt(n, 10))
+	}
+	return o, errors.Join(err, o.Goal.Consistent())
 }
 
 // complete adds to the order what is known when the source is open.
