@@ -46,3 +46,6 @@ func NotFolder(err error) bool { return isAny(err, syscall.ENOTDIR, syscall.ELOO
 
 // Interrupted reports whether an error says that a signal interrupted a call.
 func Interrupted(err error) bool { return errors.Is(err, syscall.EINTR) }
+
+// Claimed reports whether an error says that the kernel keeps a device for another use.
+func Claimed(err error) bool { return errors.Is(err, syscall.EBUSY) }

@@ -29,6 +29,9 @@ func info(st *unix.Stat_t) Info {
 		Size: st.Size, Allocated: st.Blocks * 512, Links: uint64(st.Nlink),
 		Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(),
 	}
+	if i.Mode&fs.ModeDevice != 0 {
+		i.Node = uint64(st.Rdev)
+	}
 	for bit, name := range special {
 		if mode&bit != 0 {
 			i.Mode |= name

@@ -17,8 +17,9 @@ type ID struct{ Device, Inode uint64 }
 type Info struct {
 	ID                // zero where the system does not say it
 	Mode              fs.FileMode
-	Size              int64 // bytes
-	Allocated         int64 // bytes that the file takes on its file system
+	Node              uint64 // number of the device that a device node stands for; else 0
+	Size              int64  // bytes
+	Allocated         int64  // bytes that the file takes on its file system
 	Links             uint64
 	Modified, Changed int64 // ns since 1970; Changed also when the mode, the owner or the links change
 }

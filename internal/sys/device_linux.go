@@ -1,0 +1,60 @@
+package sys
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// OpenDevice opens a block device for reading and writing past the page cache, and claims it: until it is closed the
+// kernel neither mounts it nor takes it for swap or an array. Spec: open(2), O_EXCL without O_CREAT.
+func OpenDevice(path string) (*os.File, error) {
+	const flags = unix.O_RDWR | unix.O_EXCL | unix.O_DIRECT | unix.O_NOFOLLOW
+	fd, err := openat(unix.AT_FDCWD, path, flags, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// ReadOnly reports whether a block device takes no writes.
+func (f *File) ReadOnly() (bool, error) {
+	n, err := value(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKROGET) })
+	return n != 0, err
+}
+
+// ZeroOut has a block device read as zeros from off on, n bytes, whose space it keeps.
+func (f *File) ZeroOut(off, n int64) error { return f.onRange(unix.BLKZEROOUT, off, n) }
+
+// Discard lets a block device forget n bytes from off on. What it reads as then, the kernel does not promise.
+func (f *File) Discard(off, n int64) error { return f.onRange(unix.BLKDISCARD, off, n) }
+
+// Punch is ZeroOut that gives the space back. A device that cannot do both has an error that Unsupported knows.
+// Spec: block/fops.c of Linux, blkdev_fallocate.
+func (f *File) Punch(off, n int64) error {
+	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	return again(func() error { return unix.Fallocate(f.fd, mode, off, n) })
+}
+
+// RereadTable has the kernel read the partition table of a block device again.
+func (f *File) RereadTable() error {
+	return again(func() error { return unix.IoctlSetInt(f.fd, unix.BLKRRPART, 0) })
+}
+
+// onRange makes a call that takes a start and a length in bytes.
+func (f *File) onRange(call uintptr, off, n int64) error {
+	area := [2]uint64{uint64(off), uint64(n)} //nolint:gosec // positive
+	return again(func() error {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(f.fd), call, uintptr(unsafe.Pointer(&area)))
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	})
+}
+
+// NodeName returns the number of a device node as the kernel's files have it: "8:1".
+func NodeName(node uint64) string { return fmt.Sprintf("%d:%d", unix.Major(node), unix.Minor(node)) }
