@@ -95,6 +95,9 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	if o.Format == raw.Format.Name {
 		err = img.noteOverride(main)
 	}
+	if img.Format == raw.Format.Name && err == nil {
+		err = img.noteMark()
+	}
 	return img, err
 }
 

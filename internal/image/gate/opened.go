@@ -49,6 +49,9 @@ func (o *Opened) Uncache() bool {
 	return cold
 }
 
+// OnDevice reports whether the first file is a block device.
+func (o *Opened) OnDevice() bool { return len(o.Handles) > 0 && o.Handles[0].device }
+
 // Unchanged checks that every file is as it was when it was opened.
 func (o *Opened) Unchanged() error {
 	for _, f := range o.Handles {

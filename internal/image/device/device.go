@@ -1,0 +1,207 @@
+// Package device writes copies onto block devices: logical volumes, LUNs, RBD, zvols, loop devices. It finds out whether
+// a device is in use, claims it, and writes the copy in an order in which no half of it can be taken for a disk.
+package device
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Device is a block device that this run has claimed, to write it.
+type Device struct {
+	Path   string // as typed
+	Node   string // of the device, at the end of all links
+	Size   int64  // bytes
+	Sector int64  // bytes
+
+	file       *os.File
+	number     string // as the kernel's files have it: "8:1"
+	partitions []string
+	below      []string // numbers of the devices that it lies on
+	files      []sys.ID // that it shows, as a loop device does
+}
+
+// Open claims the device that a path leads to, through all links, unless it is in use. It runs before the process
+// confines itself: what the kernel says of devices is not among what images need.
+//
+// sources are the paths of what is read, none of which may be the device.
+func Open(path string, sources ...string) (*Device, error) { return open(path, sources, kernel{}) }
+
+func open(path string, sources []string, k kernel) (*Device, error) {
+	node, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, ondisk.In(ondisk.ErrOutput, "DEST %s: %w", path, gate.PlainError(err))
+	}
+	st, err := sys.Lstat(node)
+	switch {
+	case err != nil:
+		return nil, ondisk.In(ondisk.ErrOutput, "DEST %s: %w", path, err)
+	case st.Mode.Type() != fs.ModeDevice:
+		return nil, ondisk.In(ondisk.ErrUsage, "--device is given, and DEST %s is no block device; leave it out, or name a "+
+			"device", path)
+	}
+	d := &Device{Path: path, Node: node, number: sys.NodeName(st.Node)}
+	if err := k.known(path, d.number); err != nil {
+		return nil, err
+	}
+	d.partitions = k.partitions(d.number)
+	d.below, d.files = k.below(d.number)
+	for _, name := range sources {
+		if src, err := sys.Stat(name); err == nil { // one that is not there has its own error
+			if err := d.apart(name, src); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if u := k.inUse(d.number); u != nil {
+		return nil, busy(path, u)
+	}
+	if k.read(block(d.number), "ro") == "1" {
+		return nil, d.readOnly()
+	}
+	if err := d.claim(); err != nil {
+		return nil, err
+	}
+	if u := k.writer(d.number); u != nil {
+		return nil, errors.Join(busy(path, u), d.Close())
+	}
+	if err := d.measure(st); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *Device) readOnly() error {
+	return &ondisk.Refusal{
+		Code: "output", Reason: "DEST " + d.Path + " is read-only",
+		Remedy: "make it writable (blockdev --setrw), or name another device",
+	}
+}
+
+// claim opens the device so that the kernel gives it to no other use.
+func (d *Device) claim() (err error) {
+	d.file, err = sys.OpenDevice(d.Node)
+	switch {
+	case err == nil:
+		return nil
+	case sys.Claimed(err):
+		return busy(d.Path, &use{
+			"the kernel keeps it for another use, such as a mount in another namespace", "end that, or name another device",
+		})
+	case errors.Is(err, errors.ErrUnsupported):
+		return ondisk.In(ondisk.ErrUnsupported, "DEST %s: block devices are %w on this system; write a file", d.Path,
+			ondisk.ErrUnsupported)
+	}
+	return ondisk.In(ondisk.ErrOutput, "DEST %s: %w", d.Path, gate.PlainError(err))
+}
+
+// Bytes that QEMU locks for what it does with a disk, and for what it does not allow others. See gate.Opened.Hold.
+const (
+	qemuReads, qemuWrites   = 100, 101
+	qemuAlone, qemuNoWriter = 200, 201
+)
+
+// measure looks at what was opened, and keeps QEMU from it.
+func (d *Device) measure(looked sys.Info) (err error) {
+	f := sys.Of(d.file)
+	st, err := f.Stat()
+	if err == nil && st.Node != looked.Node {
+		err = fmt.Errorf("%w: another device has its name", ondisk.ErrChanged)
+	}
+	if err == nil {
+		d.Size, err = f.DeviceSize()
+	}
+	sector := 0
+	if err == nil {
+		sector, err = f.SectorSize()
+	}
+	d.Sector = int64(sector)
+	readOnly := false
+	if err == nil {
+		readOnly, err = f.ReadOnly()
+	}
+	switch {
+	case err != nil:
+		return ondisk.In(ondisk.ErrOutput, "DEST %s: %w", d.Path, err)
+	case readOnly:
+		return d.readOnly()
+	case d.Size == 0:
+		return ondisk.In(ondisk.ErrOutput, "DEST %s has 0 bytes: there is no medium in the device", d.Path)
+	}
+	for _, b := range []int64{qemuReads, qemuWrites} {
+		if locked, err := f.LockedByte(b); err == nil && locked {
+			return busy(d.Path, &use{
+				"it is open in QEMU or read by another run (a lock on its node)", "shut the virtual machine down",
+			})
+		}
+	}
+	for _, b := range []int64{qemuReads, qemuWrites, qemuAlone, qemuNoWriter} {
+		_ = f.LockByte(sys.Shared, b) // a file system of nodes that knows no locks is no reason to stop
+	}
+	return nil
+}
+
+// Close gives the device back.
+func (d *Device) Close() error {
+	if d == nil || d.file == nil {
+		return nil
+	}
+	err := d.file.Close()
+	d.file = nil
+	return err
+}
+
+// Apart refuses a source of which a file is the device, a part of it, or what it lies on.
+func (d *Device) Apart(src *gate.Opened) error {
+	for _, f := range src.Handles {
+		if err := d.apart(f.Name(), f.Info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Device) apart(name string, src sys.Info) error {
+	number, device := sys.NodeName(src.Node), src.Mode.Type() == fs.ModeDevice
+	var how string
+	switch {
+	case device && number == d.number:
+		how = "is SOURCE"
+	case device && slices.Contains(d.partitions, number):
+		how = "has SOURCE as its partition"
+	case device && slices.Contains(d.below, number), slices.Contains(d.files, src.ID):
+		how = fmt.Sprintf("lies on %q of SOURCE", name)
+	default:
+		return nil
+	}
+	return ondisk.In(ondisk.ErrUsage, "DEST %s %s, and SOURCE is never written; name another DEST", d.Path, how)
+}
+
+// Fits refuses a disk that is larger than the device, or has sectors of another size.
+func (d *Device) Fits(size, sector int64) error {
+	switch {
+	case sector != d.Sector:
+		return &ondisk.Refusal{
+			Code: "unsupported",
+			Reason: fmt.Sprintf("DEST %s has sectors of %d bytes, and the disk has sectors of %d bytes: its partitions would "+
+				"not be found", d.Path, d.Sector, sector),
+			Remedy: "name a device with sectors of the same size, or write a file",
+		}
+	case size > d.Size:
+		return &ondisk.Refusal{
+			Code: "output",
+			Reason: fmt.Sprintf("DEST %s is too small: the disk needs %d bytes, and the device has %d",
+				d.Path, size, d.Size),
+			Remedy: "enlarge the device, or name another",
+		}
+	}
+	return nil
+}

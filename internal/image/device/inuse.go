@@ -1,0 +1,238 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// kernel is where the kernel says what it knows of devices: the root of /sys and /proc.
+type kernel struct{ root string }
+
+func (k kernel) path(parts ...string) string {
+	return filepath.Join(append([]string{k.root, "/"}, parts...)...)
+}
+
+// read returns what the kernel says in one of its files, without the end of the line; empty for one that is not there.
+func (k kernel) read(parts ...string) string {
+	b, err := os.ReadFile(k.path(parts...))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// names lists a folder of the kernel's; nothing for one that is not there.
+func (k kernel) names(parts ...string) (out []string) {
+	entries, _ := os.ReadDir(k.path(parts...))
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// block is where a device has its folder, by its number. Spec: Documentation/ABI/stable/sysfs-block of Linux.
+func block(number string) string { return filepath.Join("sys/dev/block", number) }
+
+// use is one that keeps a device from being written.
+type use struct{ text, remedy string }
+
+// inUse returns what has the device of a number in use, as a whole or in one of its partitions; nil: nothing is known.
+func (k kernel) inUse(number string) *use {
+	for _, n := range append([]string{number}, k.partitions(number)...) {
+		whose := "it"
+		if n != number {
+			whose = "its partition " + k.name(n)
+		}
+		for _, look := range []func(string) *use{k.mounted, k.swap, k.held, k.looped} {
+			if u := look(n); u != nil {
+				u.text = whose + " " + u.text
+				return u
+			}
+		}
+	}
+	return nil
+}
+
+// partitions lists the numbers of the partitions of a device that the kernel knows.
+func (k kernel) partitions(number string) (out []string) {
+	for _, n := range k.names(block(number)) {
+		if k.read(block(number), n, "partition") != "" {
+			out = append(out, k.read(block(number), n, "dev"))
+		}
+	}
+	return out
+}
+
+// name returns what the kernel calls a device: sda1, dm-0.
+func (k kernel) name(number string) string {
+	real, err := filepath.EvalSymlinks(k.path(block(number)))
+	if err != nil {
+		return number
+	}
+	return filepath.Base(real)
+}
+
+// mounted looks through the mounts of this process. Spec: proc(5), /proc/[pid]/mountinfo.
+func (k kernel) mounted(number string) *use {
+	for l := range strings.Lines(k.read("proc/self/mountinfo")) {
+		if f := strings.Fields(l); len(f) > 4 && f[2] == number {
+			return &use{"is mounted on " + unescape(f[4]), "unmount it, or name another device"}
+		}
+	}
+	return nil
+}
+
+// swap looks through the swap areas. Spec: proc(5), /proc/swaps.
+func (k kernel) swap(number string) *use {
+	for l := range strings.Lines(k.read("proc/swaps")) {
+		f := strings.Fields(l)
+		if len(f) < 2 || f[1] != "partition" {
+			continue
+		}
+		if st, err := sys.Stat(k.path(unescape(f[0]))); err == nil && sys.NodeName(st.Node) == number {
+			return &use{"is used for swap", "swapoff it, or name another device"}
+		}
+	}
+	return nil
+}
+
+// unescape returns a path of a table in /proc, in which \040 stands for a space.
+func unescape(s string) string {
+	if out, err := strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`); err == nil {
+		return out
+	}
+	return s
+}
+
+// held looks at the devices that are made of this one.
+func (k kernel) held(number string) *use {
+	held := k.names(block(number), "holders")
+	if len(held) == 0 {
+		return nil
+	}
+	h := held[0]
+	dm := filepath.Join("sys/class/block", h, "dm")
+	name := k.read(dm, "name")
+	kind, _, _ := strings.Cut(k.read(dm, "uuid"), "-")
+	switch {
+	case strings.HasPrefix(h, "md"):
+		return &use{"is a member of the array " + h, "stop the array (mdadm --stop), or name another device"}
+	case kind == "LVM":
+		return &use{
+			"is a physical volume of LVM, and the volume " + name + " lies on it", "name a logical volume, or another device",
+		}
+	case kind == "mpath":
+		return &use{"is a path of the multipath device " + name, "name /dev/mapper/" + name}
+	case kind == "CRYPT":
+		return &use{"is encrypted and open as " + name, "close it (cryptsetup close), or name another device"}
+	case name != "":
+		h = name + " (" + h + ")"
+	}
+	return &use{"is a part of the device " + h, "remove that device first, or name another one"}
+}
+
+// looped looks for a loop device over this one.
+func (k kernel) looped(number string) *use {
+	for loop, file := range k.loops() {
+		if st, err := sys.Stat(k.path(file)); err == nil && st.Node != 0 && sys.NodeName(st.Node) == number {
+			return &use{"is shown by the loop device " + loop, "remove that first (losetup -d), or name another device"}
+		}
+	}
+	return nil
+}
+
+// loops returns the files that loop devices show. Spec: Documentation/ABI/testing/sysfs-block-loop of Linux.
+func (k kernel) loops() map[string]string {
+	out := map[string]string{}
+	for _, n := range k.names("sys/class/block") {
+		if file := k.read("sys/class/block", n, "loop/backing_file"); file != "" {
+			out[n] = file
+		}
+	}
+	return out
+}
+
+// maxBelow bounds the devices that one is made of. A stack of arrays, LVM and encryption has a handful.
+const maxBelow = 4096
+
+// below lists the numbers of the devices that a device lies on, itself among them, and the files that loop devices among
+// them show.
+func (k kernel) below(number string) (numbers []string, files []sys.ID) {
+	add := func(n string) {
+		if n != "" && !slices.Contains(numbers, n) && len(numbers) < maxBelow {
+			numbers = append(numbers, n)
+		}
+	}
+	add(number)
+	for next := 0; next < len(numbers); next++ { //nolint:intrange // the list grows
+		at := block(numbers[next])
+		for _, s := range k.names(at, "slaves") {
+			add(k.read(at, "slaves", s, "dev"))
+		}
+		if k.read(at, "partition") != "" {
+			if real, err := filepath.EvalSymlinks(k.path(at)); err == nil {
+				b, _ := os.ReadFile(filepath.Join(filepath.Dir(real), "dev"))
+				add(strings.TrimSpace(string(b)))
+			}
+		}
+		if file := k.read(at, "loop/backing_file"); file != "" {
+			if st, err := sys.Stat(k.path(file)); err == nil && st.Node != 0 {
+				add(sys.NodeName(st.Node))
+			} else if err == nil {
+				files = append(files, st.ID)
+			}
+		}
+	}
+	return numbers, files
+}
+
+// writer returns the process, beside this one, that has a device open for writing, as far as this user may see. QEMU
+// claims no device. Spec: proc(5), /proc/[pid]/fdinfo.
+func (k kernel) writer(number string) *use {
+	for _, pid := range k.names("proc") {
+		if n, err := strconv.Atoi(pid); err != nil || n == os.Getpid() {
+			continue
+		}
+		for _, fd := range k.names("proc", pid, "fd") {
+			st, err := sys.Stat(k.path("proc", pid, "fd", fd))
+			if err != nil || st.Mode.Type() != fs.ModeDevice || sys.NodeName(st.Node) != number {
+				continue
+			}
+			_, rest, _ := strings.Cut(k.read("proc", pid, "fdinfo", fd), "flags:")
+			fields := strings.Fields(rest)
+			if len(fields) == 0 {
+				continue
+			}
+			if flags, err := strconv.ParseUint(fields[0], 8, 64); err == nil && flags&3 != 0 {
+				return &use{
+					fmt.Sprintf("it is open for writing in process %s (%q)", pid, k.read("proc", pid, "comm")),
+					"end that program, or name another device",
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// busy returns the refusal of a device that is in use.
+func busy(path string, u *use) error {
+	return &ondisk.Refusal{Code: "busy", Reason: "DEST " + path + " is in use: " + u.text, Remedy: u.remedy}
+}
+
+// known returns an error where the kernel says nothing of a device.
+func (k kernel) known(path, number string) error {
+	if _, err := os.Stat(k.path(block(number))); errors.Is(err, fs.ErrNotExist) {
+		return ondisk.In(ondisk.ErrUnsupported, "DEST %s: /sys says nothing of the device %s, so whether it is in use cannot "+
+			"be known; run trueup where /sys is mounted", path, number)
+	}
+	return nil
+}

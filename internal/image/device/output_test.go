@@ -1,0 +1,221 @@
+package device
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// simulated is a device on a medium that loses its power.
+type simulated struct{ *disktest.MediumFile }
+
+func (s simulated) Zero(off, n int64) error {
+	_, err := s.WriteAt(make([]byte, n), off)
+	return err
+}
+
+// The edges of simulated devices are small, and little lies between them.
+const (
+	headBytes = 48 * units.KiB
+	tailBytes = 16 * units.KiB
+	simSize   = headBytes + 32*units.KiB + tailBytes
+)
+
+var simEdges = edges{headBytes, tailBytes}
+
+// noise fills a disk from a seed, none of it zero.
+func noise(seed byte) []byte {
+	b := make([]byte, simSize)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
+	for i := range b {
+		b[i] |= 1
+	}
+	return b
+}
+
+// wanted is the disk that is written: data in front, between, across both borders, and at the end; zeros elsewhere.
+func wanted() []byte {
+	out, data := make([]byte, simSize), noise(7)
+	for _, r := range [][2]int64{
+		{0, 8192},
+		{headBytes - 4096, headBytes + 8192},
+		{simSize - tailBytes - 8192, simSize - tailBytes + 4096},
+		{simSize - 4096, simSize},
+	} {
+		copy(out[r[0]:r[1]], data[r[0]:r[1]])
+	}
+	return out
+}
+
+// copyTo does what a job does with a target.
+func copyTo(o *Output, want []byte) error {
+	for off := 0; off < len(want); off += 4096 {
+		unit := want[off : off+4096]
+		if bytes.Count(unit, []byte{0}) == len(unit) {
+			continue
+		}
+		if err := o.Reserve(int64(off), 4096); err != nil {
+			return err
+		}
+		if _, err := o.WriteAt(unit, int64(off)); err != nil {
+			return err
+		}
+	}
+	if err := o.Finish(); err != nil {
+		return err
+	}
+	img, err := o.Reopen()
+	if err != nil {
+		return err
+	}
+	got := make([]byte, simSize)
+	if _, err := img.Disk.ReadAt(got, 0); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return errors.New("what is reopened differs")
+	}
+	return o.Publish()
+}
+
+// start puts old content onto a medium.
+func start(t *testing.T) (*disktest.Medium, simulated, []byte) {
+	t.Helper()
+	m, old := disktest.NewMedium(), noise(1)
+	f := m.File("device")
+	_, err := f.WriteAt(old, 0)
+	require.NoError(t, err)
+	require.NoError(t, f.Sync())
+	m.Calls = 0
+	return m, simulated{f}, old
+}
+
+// crash writes the copy until the power is gone at a call, and returns what the device holds then, and whether the call
+// was reached. lie leaves out all flushes.
+func crash(t *testing.T, at int, lie bool, r *rand.Rand, share float64) (now, old []byte, reached bool) {
+	t.Helper()
+	m, f, old := start(t)
+	m.Power = at
+	m.Lie = func(string) bool { return lie }
+	err := copyTo(newOutput("device", f, simSize, 512, simEdges), wanted())
+	if err == nil {
+		return f.Bytes(), old, false
+	}
+	require.ErrorIs(t, err, disktest.ErrPower)
+	after := m.AfterCrash(disktest.Some(r, share))
+	return after.File("device").Bytes(), old, true
+}
+
+// state names what a device holds: what was there, an unfinished copy, a complete one; or none of these.
+func state(now, old []byte) string {
+	switch {
+	case bytes.Equal(now, old):
+		return "old"
+	case bytes.Equal(now[:512], image.Mark(512)):
+		return "marked"
+	case bytes.Equal(now, wanted()):
+		return "complete"
+	}
+	return "broken"
+}
+
+// Wherever the power is lost, the device is as it was, marked, or complete.
+func TestPowerCuts(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(16, 2))
+	seen := map[string]int{}
+	for at := 0; ; at++ {
+		reached := false
+		for _, share := range []float64{0, 0.5, 0.9, 1} {
+			var now, old []byte
+			now, old, reached = crash(t, at, false, r, share)
+			s := state(now, old)
+			require.NotEqual(t, "broken", s, "power lost at call %d", at)
+			seen[s]++
+		}
+		if !reached {
+			break
+		}
+	}
+	require.Positive(t, seen["old"])
+	require.Positive(t, seen["marked"])
+	require.Greater(t, seen["complete"], 4, "also before the run has come to its end")
+	t.Log(seen)
+}
+
+// The harness finds a copy that flushes nothing.
+func TestPowerCutsWithoutFlushes(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(16, 3))
+	broken := 0
+	for at := 0; ; at++ {
+		now, old, reached := crash(t, at, true, r, 0.9)
+		if !reached {
+			break
+		}
+		if state(now, old) == "broken" {
+			broken++
+		}
+	}
+	require.Positive(t, broken)
+}
+
+// altering changes a byte of what is read back.
+type altering struct {
+	simulated
+	at int64
+}
+
+func (a *altering) ReadAt(p []byte, off int64) (int, error) {
+	n, err := a.simulated.ReadAt(p, off)
+	if i := a.at - off; i >= 0 && i < int64(n) && p[i] != 0 && !bytes.HasPrefix(p, []byte("trueup")) {
+		p[i] ^= 1
+	}
+	return n, err
+}
+
+// Each part of the edges is read back, and a device on which one is wrong keeps the mark.
+func TestEdgesAreProved(t *testing.T) {
+	t.Parallel()
+	for name, at := range map[string]int64{"first sector": 100, "head": 4099, "tail": simSize - 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, f, old := start(t)
+			o := newOutput("device", &altering{f, at}, simSize, 512, simEdges)
+			require.ErrorContains(t, copyTo(o, wanted()), "the storage or memory of this machine is at fault")
+			require.Equal(t, "marked", state(f.Bytes(), old))
+			require.ErrorContains(t, o.Discard(), "holds an unfinished copy")
+		})
+	}
+}
+
+// A job that ends before its first byte leaves the device as it is, and says nothing.
+func TestNothingBegun(t *testing.T) {
+	t.Parallel()
+	_, f, old := start(t)
+	o := newOutput("device", f, simSize, 512, simEdges)
+	require.NoError(t, o.Discard())
+	require.Equal(t, "old", state(f.Bytes(), old))
+}
+
+// A device smaller than its edges, and one of zeros, are written as any other.
+func TestSmallDevices(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int64{4096, headBytes, headBytes + 8192, headBytes + tailBytes, headBytes + tailBytes + 4096} {
+		f := disktest.NewMedium().File("device")
+		_, err := f.WriteAt(bytes.Repeat([]byte{0xee}, int(size)), 0)
+		require.NoError(t, err)
+		o := newOutput("device", simulated{f}, size, 4096, simEdges)
+		require.NoError(t, o.Finish())
+		require.NoError(t, o.Publish())
+		require.True(t, bytes.Equal(make([]byte, size), f.Bytes()), "%d", size)
+		require.NoError(t, o.Discard())
+	}
+}
