@@ -13,10 +13,10 @@ import (
 
 // loopDevice shows a file as a block device for the length of a test. Where the machine gives no right to that, the
 // test is skipped, whatever tools it has.
-func loopDevice(t testing.TB, file string) string {
+func loopDevice(t testing.TB, file string, options ...string) string {
 	t.Helper()
 	disktest.Tool(t, "losetup")
-	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
+	out, err := exec.Command("losetup", append(options, "-f", "--show", file)...).CombinedOutput()
 	if err != nil {
 		t.Skipf("no loop device on this machine: %s", out)
 	}

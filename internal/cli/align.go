@@ -16,7 +16,6 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial"
-	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // copyFlags decide how a copy is written; align and convert share them.
@@ -29,9 +28,7 @@ type copyFlags struct {
 	sums    string // file for the digests
 	command string
 	second  second
-
-	resumable bool             // a run that is ended leaves what it wrote
-	going     *unfinished.Held // a run that was ended, with which this one goes on
+	dev     deviceFlags
 }
 
 func (c *copyFlags) add(cmd *cobra.Command) {
@@ -41,9 +38,9 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
 	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
-	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
 	c.second.add(cmd)
-	c.addWork(cmd, defaultJobs, "read and write `N` chunks at once")
+	c.dev.add(cmd)
+	c.addWork(cmd, 4, "read and write `N` chunks at once")
 	names, _ := realign.Targets()
 	complete(cmd, "to", names...)
 	complete(cmd, "verify", full, "structure")
@@ -93,9 +90,6 @@ func (c *copyFlags) writeSums(dest string, w realign.Written) error {
 	return nil
 }
 
-// defaultJobs is how many chunks a copy reads and writes at once.
-const defaultJobs = 4
-
 // full is the proof that compares every byte.
 const full = "full"
 
@@ -140,7 +134,7 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 
 ` + opinionHelp + ` If they differ, DEST does not get its name.
 
-` + resumableHelp + `
+` + deviceHelp + `
 
 ` + toHelp(),
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
@@ -162,9 +156,13 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 }
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
-	if err := errors.Join(f.check(), f.Consistent(), f.checkView(dest), f.checkResumable(src, dest)); err != nil {
+	if err := errors.Join(f.check(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest)); err != nil {
 		return err
 	}
+	if err := f.dev.claim(dest, append(f.with, src)...); err != nil {
+		return err
+	}
+	defer f.dev.claimed.Close()
 	defer f.second.close()
 	if err := f.second.open(f.common, dest); err != nil {
 		return err
@@ -175,7 +173,7 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if f.delegate != nil {
 		defer func() { _ = f.delegate.Close() }() // its end is told by what it printed
 	}
-	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest, f.sums}); err != nil {
+	if err := f.confine(errOut, f.dev.reads(dest, append([]string{src}, f.with...)), f.dev.writes(dest, f.sums)); err != nil {
 		return err
 	}
 	switch {
@@ -184,57 +182,43 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	case src == "-" && f.command == convert:
 		return f.convertStream(ctx, out, errOut, dest)
 	}
-	r, w, err := f.copyDisk(ctx, errOut, src, dest)
-	switch {
-	case err != nil:
-		return err
-	case len(w.Files) == 0: // it was skipped
-		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
-	}
-	return f.finish(out, r, w)
-}
-
-// copyDisk writes DEST of one disk, unless it is aligned and may be skipped.
-func (f *alignFlags) copyDisk(
-	ctx context.Context, errOut io.Writer, src, dest string,
-) (r *report.Align, w realign.Written, err error) {
 	s, err := f.open(src, f.Reading)
 	if err != nil {
-		return nil, w, err
+		return err
 	}
 	defer s.Close()
 	if err := f.spareSums(s.Image); err != nil {
-		return nil, w, err
+		return err
 	}
 	o, err := f.openOthers(f.common, s, dest)
 	if err != nil {
-		return nil, w, err
+		return err
 	}
 	defer o.Close()
-	p, err := s.PlanAmong(o, f.Goal, f.to.Size)
+	p, err := s.PlanAmong(o, f.Goal, f.dev.size(f.to.Size))
 	if err != nil {
-		return nil, w, err
+		return err
 	}
 	if err := realign.Acceptable(p, f.Goal); err != nil {
-		return nil, w, fmt.Errorf("%s: %w", src, err)
+		return fmt.Errorf("%s: %w", src, err)
 	}
-	r = report.NewAlign(head(f.command), s, p, dest)
+	r := report.NewAlign(head(f.command), s, p, dest)
 	r.Flags = f.Reading.Flags()
 	if len(p.Moves) == 0 && !p.Renames && f.skipAligned {
-		return r, w, nil
+		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
 	}
 	j, end := f.job(errOut, dest)
-	if err := f.orders(j, src); err != nil {
-		return nil, w, err
-	}
 	if f.view {
 		j.View, j.Format, j.Subformat = true, "vmdk", "twoGbMaxExtentFlat"
 	}
 	f.tried(errOut, j, r)
 	f.second.judgeCopy(f.common, errOut, j, end)
-	w, err = j.Write(ctx, s, p)
+	w, err := j.Write(ctx, s, p)
 	end()
-	return r, w, err
+	if err != nil {
+		return err
+	}
+	return f.finish(out, r, w)
 }
 
 // checkView refuses what a view cannot be. Its format is the only one that names stretches of other files.
@@ -259,7 +243,7 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 	watch, end := c.watched(errOut, c.progress, c.command, c.verify == full)
 	j = &realign.Job{
 		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == full, Jobs: c.jobs,
-		Sums: c.sums != "", Begin: func() { c.ending.hold(removing) }, Watch: watch,
+		Sums: c.sums != "", Begin: func() { c.ending.hold(c.dev.ends()) }, Watch: watch, Device: c.dev.claimed,
 		Spare: func(files []string) error {
 			return errors.Join(store.SpareFiles("--out", c.out, dest, files),
 				store.SpareFiles("--checksums", c.sums, dest, files))
@@ -297,7 +281,7 @@ func newConvert(c *common) *cobra.Command {
 		Long: `Copies the disk of SOURCE to DEST unchanged, in the format of --to. By default, every byte is compared
 before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a pipe.
 
-` + resumableHelp + `
+` + deviceHelp + `
 
 ` + toHelp(),
 		Example: `  trueup convert --to raw disk.vmdk disk.img

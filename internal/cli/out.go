@@ -64,8 +64,11 @@ func (c *common) spare(images ...input) error {
 	return nil
 }
 
-// reportMode has permissions before the umask.
-const reportMode = 0o666
+// reportMode and scriptMode are permissions before the umask. A script can be run.
+const (
+	reportMode = 0o666
+	scriptMode = 0o777
+)
 
 func writeFile(path string, b []byte) error {
 	f, err := store.CreateReport(path, reportMode)

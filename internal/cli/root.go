@@ -34,7 +34,6 @@ type common struct {
 	// ownProcess is set where the process is that of one command, which can restrict it for good.
 	ownProcess     bool
 	requireSandbox bool
-	version        string
 	judging        []string // folders of judges, which read from sockets in them that are open
 }
 
@@ -42,7 +41,7 @@ func (c *common) json() bool { return c.asJSON || c.output == "json" }
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
-	c := &common{asked: asksJSON(args), ownProcess: true, version: version}
+	c := &common{asked: asksJSON(args), ownProcess: true}
 	if len(args) == 0 || !slices.Contains([]string{workerCommand, clerkCommand}, args[0]) {
 		abortOnCrash()
 	} else { // the parent reads the cause of a crash from its output
@@ -64,11 +63,7 @@ func Main(version string, args []string) (code int) {
 	ctx := c.receive(commandName(root, args))
 	cmd, err := root.ExecuteContextC(ctx)
 	if errors.Is(err, context.Canceled) {
-		i := interruptOf(ctx)
-		if kept, ok := errors.AsType[*realign.KeptError](err); ok {
-			i.text = "interrupted; " + kept.Remedy()
-		}
-		err = i
+		err = interruptOf(ctx)
 	}
 	return finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
 }

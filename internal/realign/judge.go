@@ -3,7 +3,6 @@ package realign
 import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/store"
 )
 
 // Judged is a copy for the judgement of other programs.
@@ -17,7 +16,7 @@ type Judged struct {
 }
 
 // judged returns a result that has no name yet.
-func judged(s *Source, view disk.Disk, got *image.Image, o *store.Output) Judged {
+func judged(s *Source, view disk.Disk, got *image.Image, o target) Judged {
 	path, files := o.Unpublished()
 	return Judged{Source: s, View: view, Copy: got, Path: path, Files: files}
 }

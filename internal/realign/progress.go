@@ -7,7 +7,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
-	"github.com/trueup/trueup/internal/image/store"
 )
 
 // Since returns how many seconds have gone by, in tenths.
@@ -45,7 +44,7 @@ func (j *Job) phase(name string) func(total int64) {
 }
 
 // finish completes the files and flushes so many bytes. How far that is, no system says.
-func (j *Job) finish(o *store.Output, copied int64) error {
+func (j *Job) finish(o target, copied int64) error {
 	j.phase(diskcopy.PhaseFlush)(copied)
 	err := o.Finish()
 	if err == nil {

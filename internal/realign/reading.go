@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,13 +99,8 @@ func Open(path string, r Reading) (*Source, error) {
 	}
 	img, err := ova.OpenImage(path, o)
 	if err != nil {
-		w, _ := unfinished.At(path) // it can be the cause
-		switch {
-		case w.Refusal() != nil:
+		if w, _ := unfinished.At(path); w.Refusal() != nil { // it can be the cause
 			err = w.Refusal()
-		case w != nil && errors.Is(err, fs.ErrNotExist):
-			i := w.Issue()
-			err = &ondisk.Refusal{Code: i.Code, Reason: "it is not there; " + i.Text, Remedy: i.Remedy}
 		}
 		return nil, ondisk.In(ErrOpen, "%s: %w", path, err)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -336,6 +337,7 @@ type Job struct {
 	Full      bool   // compare every byte before DEST gets its name, not its structures alone
 	Sums      bool   // compute the digests of the files before they get their names
 	Jobs      int    // how many chunks are read and written at once
+	Device    *Device
 
 	Begin func()                     // called before the first file of DEST is made: from now on the context ends the run
 	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
@@ -343,9 +345,6 @@ type Job struct {
 	Warn  func(text string)
 	Try   func(ctx context.Context) error           // called before the first byte of data is written: its error ends it all
 	Judge func(ctx context.Context, x Judged) error // looks at the result before it has its name, after the proof
-
-	Order *Order           // has a run that is ended leave what it wrote; nil: it leaves nothing
-	Going *unfinished.Held // the work of a run that was ended, which this one goes on with
 
 	progress Progress
 	tried    time.Duration // what Try took
@@ -357,7 +356,6 @@ type Written struct {
 	Files             []string // names, the one named DEST first
 	Sums              []store.Sum
 	Copied            int64   // bytes of data
-	Kept, Wrote       int64   // bytes of the files: what an earlier run had written, and what this one did; 0 if not lasting
 	Took              float64 // seconds
 	Notes             []ondisk.Issue
 }
@@ -380,14 +378,15 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 			return w, err
 		}
 	}
-	if err := j.lasting(s, p, &options); err != nil {
-		return w, err
+	create := func() (target, error) {
+		if j.Device != nil {
+			return j.Device.create(ctx, s, p)
+		}
+		return store.Create(j.Dest, p.Size, s.Image, options)
 	}
-	create := func() (*store.Output, error) { return store.Create(j.Dest, p.Size, s.Image, options) }
-	w, err = publish(ctx, j, start, create, s.unchanged, func(o *store.Output, w *Written) (err error) {
-		w.Format, w.Subformat = o.Format, o.Subformat
+	w, err = publish(ctx, j, start, create, s.unchanged, func(o target, w *Written) (err error) {
+		w.Format, w.Subformat = o.Kind()
 		w.Copied, err = j.fill(ctx, s, p, stored, o, view)
-		w.Kept, w.Wrote = o.Counts()
 		return err
 	})
 	if j.View && err == nil {
@@ -413,6 +412,18 @@ type output interface {
 	Sums(ctx context.Context, begin, add func(n int64)) ([]store.Sum, error)
 }
 
+// target is DEST under construction that holds one disk: a file or a device.
+type target interface {
+	output
+	driver.Target
+	Kind() (format, subformat string)
+	Pack() func(unit []byte, off int64) ([]byte, error)
+	Room() int64
+	Free() (int64, error)
+	Reopen() (*image.Image, error)
+	Unpublished() (path string, files map[string]string)
+}
+
 // publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged
 // is nil for a source that cannot be asked.
 func publish[O output](ctx context.Context, j *Job, start time.Time, create func() (O, error), unchanged func() error,
@@ -425,7 +436,7 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(j.left(err, any(o)), o.Discard())
+			err = errors.Join(err, o.Discard())
 		}
 	}()
 	w.Files = o.Files()
@@ -475,7 +486,7 @@ func (s *Source) unchanged() error {
 // fill writes the bytes of stored, proves through a second opening that the image shows the view, and returns how many
 // bytes there were beside zeros.
 func (j *Job) fill(
-	ctx context.Context, s *Source, p *plan.Plan, stored disk.Disk, o *store.Output, view disk.Disk,
+	ctx context.Context, s *Source, p *plan.Plan, stored disk.Disk, o target, view disk.Disk,
 ) (copied int64, err error) {
 	need, err := j.room(ctx, s, stored, o)
 	if err == nil && j.Try != nil {
@@ -490,7 +501,6 @@ func (j *Job) fill(
 	if err := j.begin(ctx, diskcopy.PhaseCopy, stored); err != nil {
 		return 0, err
 	}
-	o.Keep(false)
 	copied, err = diskcopy.Run(ctx, stored, o, diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()})
 	if err == nil {
 		err = j.finish(o, copied)
@@ -507,7 +517,7 @@ func (j *Job) fill(
 }
 
 // reread opens what was written a second time, checks its tables, and has it proved.
-func (j *Job) reread(o *store.Output, prove func(got *image.Image) error) error {
+func (j *Job) reread(o target, prove func(got *image.Image) error) error {
 	got, err := o.Reopen()
 	if err != nil {
 		return readBack(err)

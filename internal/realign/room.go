@@ -18,7 +18,7 @@ import (
 
 // room refuses a copy that cannot fit, before the first byte, and returns the number of bytes that it needs. What the
 // source has allocated is a quick estimate; only if that is too much are the zeros in it looked for.
-func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o *store.Output) (need int64, err error) {
+func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (need int64, err error) {
 	free := o.Room()
 	if need, err = disk.Stored(view); err != nil || withTables(need) <= free {
 		return withTables(need), err

@@ -35,7 +35,8 @@ func (j *Job) Verify(
 	if err != nil {
 		return nil, nil, err
 	}
-	if got := d.Image.Disk.Size(); rounded(got, p.Size) { // by --to …,align=SIZE
+	if got := d.Image.Disk.Size(); rounded(got, p.Size) || d.Image.OnDevice() {
+		// By --to …,align=SIZE, or a device that the disk fills.
 		p.Grow(s.Layout, got)
 	}
 	j.watch()

@@ -39,8 +39,6 @@ type Output struct {
 	replace    []string // the extent files among them, removed at the end
 	// again opens what was written if it has no file of its own; nil otherwise.
 	again func() (*image.Image, error)
-	// lasting is what stays of a run that is ended; nil: nothing does.
-	lasting *lasting
 }
 
 // Create starts an image at path of size bytes. src is the image it is a copy of.
@@ -74,7 +72,6 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	if len(src.Handles) > 0 {
 		o.mode = src.Handles[0].Info.Mode.Perm()
 	}
-	o.lasting = lastingOf(opts)
 	if err := o.checkDest(&src.Opened); err != nil {
 		return err
 	}
@@ -82,9 +79,6 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 		if err := o.checkBeside(&src.Opened); err != nil {
 			return err
 		}
-	}
-	if err := o.last(opts); err != nil {
-		return err
 	}
 	o.stale = o.dir.Exists(partialName(o.base))
 	main, err := o.newPart(o.base)
@@ -108,6 +102,9 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	o.Target, err = format.Create(main, size, do)
 	return err
 }
+
+// Kind returns the format and the subformat.
+func (o *Output) Kind() (format, subformat string) { return o.Format, o.Subformat }
 
 // Pack returns how the target packs its units, nil when it stores them as they are.
 func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {
@@ -149,9 +146,6 @@ func (o *Output) checkDest(src *gate.Opened) error {
 // checkUnfinished refuses a DEST on which a run has left work open: its partial files would be taken for stale ones,
 // and its original for no one's.
 func (o *Output) checkUnfinished() error {
-	if o.lasting.goesOn() {
-		return nil
-	}
 	w, err := unfinished.Beside(o.dir, o.base)
 	if w == nil || err != nil || w.Kind == "" && !w.Blocks {
 		return err

@@ -1,0 +1,334 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// destDevice is a loop device over a sparse file of so many bytes, and the file.
+func destDevice(t testing.TB, size int64) (device, file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "device")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.NoError(t, os.Truncate(file, size))
+	return loopDevice(t, file), file
+}
+
+// deviceSize is larger than the disk of testdata, and no multiple of anything.
+const deviceSize = 12<<20 + 512*7
+
+// overwriteFlag finds the flag in a refusal, as a user would copy it.
+var overwriteFlag = regexp.MustCompile(`--overwrite-content '([^']*)'`)
+
+// onDevice aligns onto a device.
+func onDevice(t testing.TB, source, device string, more ...string) result {
+	t.Helper()
+	return trueup(t, append([]string{"align", source, device, "--device"}, more...)...)
+}
+
+// TestAlignOntoDevice writes onto a blank device, and onto what the user names. The result is what a file holds, with
+// zeros up to the end of the device.
+func TestAlignOntoDevice(t *testing.T) {
+	t.Parallel()
+	source := sampleDisk(t)
+	want := filepath.Join(t.TempDir(), "want.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, want).code)
+	require.NoError(t, os.Truncate(want, deviceSize))
+	device, file := destDevice(t, deviceSize)
+
+	r := trueup(t, "align", source, device)
+	require.Equal(t, 64, r.code)
+	require.Contains(t, r.stderr, "is a block device, and no file; name another, or add --device")
+
+	link := filepath.Join(t.TempDir(), "lv")
+	require.NoError(t, os.Symlink(device, link))
+	require.Equal(t, 0, onDevice(t, source, link).code, "a link to the node, as LVM has them")
+	require.Equal(t, sha256Of(t, want), sha256Of(t, file))
+	require.Equal(t, 0, trueup(t, "verify", source, device).code)
+	require.Contains(t, disktest.Run(t, "sfdisk", "-d", device), "start=        2048,")
+
+	r = onDevice(t, source, device)
+	require.Equal(t, 4, r.code)
+	requireOneLine(t, r.stderr)
+	found := overwriteFlag.FindStringSubmatch(r.stderr)
+	require.Equal(t, fmt.Sprintf(`%d bytes: MBR, ntfs "XPDISK"`, deviceSize), found[1])
+	require.Equal(t, 4, onDevice(t, source, device, "--overwrite-content", found[1]+" ").code)
+	require.Equal(t, sha256Of(t, want), sha256Of(t, file), "a refusal writes nothing")
+
+	// Old bytes everywhere, and superblocks at both ends.
+	require.NoError(t, os.WriteFile(file, noise("old", deviceSize), 0o600))
+	disktest.Run(t, "mke2fs", "-q", "-F", "-L", "it's", device)
+	r = onDevice(t, source, device)
+	require.Equal(t, 4, r.code)
+	found = overwriteFlag.FindStringSubmatch(r.stderr)
+	require.Equal(t, fmt.Sprintf(`%d bytes: ext2 "it?s"`, deviceSize), found[1])
+	for _, how := range [][]string{{}, {"--discard"}} {
+		require.NoError(t, os.WriteFile(file, noise("old", deviceSize), 0o600))
+		r = onDevice(t, source, device)
+		require.Contains(t, r.stderr, "bytes: unknown content'")
+		r = onDevice(t, source, device, append(how, "--overwrite-content", overwriteFlag.FindStringSubmatch(r.stderr)[1])...)
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Equal(t, sha256Of(t, want), sha256Of(t, file), "%q", how)
+	}
+	st, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Less(t, st.Sys().(*syscall.Stat_t).Blocks*512, int64(8<<20), "--discard gives back what is zero")
+}
+
+// TestGPTOntoDevice has the backup of the GPT at the end of a device that is larger than the disk.
+func TestGPTOntoDevice(t *testing.T) {
+	t.Parallel()
+	raw := filepath.Join(t.TempDir(), "gpt.raw")
+	require.NoError(t, os.WriteFile(raw, nil, 0o600))
+	require.NoError(t, os.Truncate(raw, 8<<20))
+	cmd := exec.Command(disktest.Tool(t, "sfdisk"), "-q", raw)
+	cmd.Stdin = strings.NewReader("label: gpt\nfirst-lba: 34\n" +
+		"start=35, size=4000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n")
+	require.NoError(t, cmd.Run())
+	device, _ := destDevice(t, deviceSize)
+	for _, command := range []string{"align", "convert"} {
+		r := trueup(t, command, raw, device, "--device")
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Equal(t, 0, trueup(t, "verify", raw, device).code)
+		require.Contains(t, disktest.Run(t, "sgdisk", "-v", device), "No problems found")
+		require.Contains(t, disktest.Run(t, "sfdisk", "-d", device), fmt.Sprintf("last-lba: %d", deviceSize/512-34))
+		disktest.Run(t, "wipefs", "-q", "-a", device)
+		disktest.Run(t, "blkdiscard", "-f", device)
+	}
+}
+
+// TestDevicesRefused refuses each device that is in use or does not fit, by name, and leaves its bytes as they are.
+func TestDevicesRefused(t *testing.T) {
+	t.Parallel()
+	source := sampleDisk(t)
+	refuse := func(t *testing.T, code int, source, device, file, want string) {
+		t.Helper()
+		before := sha256Of(t, file)
+		r := onDevice(t, source, device)
+		require.Equal(t, code, r.code, r.stderr)
+		require.Contains(t, r.stderr, want)
+		requireOneLine(t, r.stderr)
+		require.Equal(t, before, sha256Of(t, file))
+	}
+	device, file := destDevice(t, deviceSize)
+	t.Run("mounted", func(t *testing.T) {
+		disktest.Run(t, "mke2fs", "-q", "-F", device)
+		folder := t.TempDir()
+		if out, err := exec.Command("mount", "-o", "ro", device, folder).CombinedOutput(); err != nil {
+			t.Skipf("no right to mount on this machine: %s", out)
+		}
+		t.Cleanup(func() { disktest.Run(t, "umount", folder) })
+		refuse(t, 4, source, device, file, "is in use: it is mounted on "+folder)
+	})
+	t.Run("mounted elsewhere", func(t *testing.T) {
+		// A mount in another namespace is one that /proc does not show here.
+		cmd := exec.Command(disktest.Tool(t, "unshare"), "--mount", "--propagation", "private", "sh", "-c",
+			`mount -o ro "$0" "$1" && echo up && read x`, device, t.TempDir())
+		end, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		up, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = end.Close(); _ = cmd.Wait() })
+		if _, err := up.Read(make([]byte, 3)); err != nil {
+			t.Skip("no right to mount on this machine")
+		}
+		refuse(t, 4, source, device, file, "is in use: the kernel keeps it for another use")
+	})
+	t.Run("swap", func(t *testing.T) {
+		disktest.Run(t, "mkswap", "-q", device)
+		if out, err := exec.Command("swapon", device).CombinedOutput(); err != nil {
+			t.Skipf("no right to swap on this machine: %s", out)
+		}
+		t.Cleanup(func() { disktest.Run(t, "swapoff", device) })
+		refuse(t, 4, source, device, file, "is in use: it is used for swap")
+	})
+	t.Run("loop device over it", func(t *testing.T) {
+		over := loopDevice(t, device)
+		refuse(t, 4, source, device, file, "is in use: it is shown by the loop device "+filepath.Base(over))
+	})
+	t.Run("open for writing", func(t *testing.T) {
+		f, err := os.OpenFile(device, os.O_RDWR, 0)
+		require.NoError(t, err)
+		defer f.Close()
+		refuse(t, 4, source, device, file, fmt.Sprintf("is in use: it is open for writing in process %d", os.Getpid()))
+	})
+	t.Run("shows the source", func(t *testing.T) {
+		raw := pairDisk(t)
+		refuse(t, 64, raw, loopDevice(t, raw), raw, "of SOURCE, and SOURCE is never written")
+	})
+	t.Run("is the source", func(t *testing.T) {
+		refuse(t, 64, device, device, file, "is SOURCE, and SOURCE is never written")
+	})
+	t.Run("too small", func(t *testing.T) {
+		small, file := destDevice(t, 7<<20)
+		refuse(t, 4, source, small, file, "the disk needs 8388608 bytes, and the device has 7340032")
+	})
+	t.Run("read-only", func(t *testing.T) {
+		refuse(t, 4, source, loopDevice(t, file, "--read-only"), file, "is read-only")
+	})
+	t.Run("no device", func(t *testing.T) {
+		plain := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(plain, []byte("x"), 0o600))
+		refuse(t, 64, source, plain, plain, "is no block device")
+		refuse(t, 64, source, "/dev/null", plain, "is no block device")
+	})
+}
+
+// unfinishedDevice requires that a device with an unfinished copy is a disk for no program, and free for the next run.
+func unfinishedDevice(t testing.TB, device string) {
+	t.Helper()
+	r := run(t, "blkid", "-p", device)
+	require.Equal(t, 2, r.code, "blkid finds something: %s", r.stdout)
+	require.NotContains(t, run(t, "sfdisk", "-d", device).stdout, "start=")
+	parts, err := filepath.Glob("/sys/class/block/" + filepath.Base(device) + "/*/partition")
+	require.NoError(t, err)
+	require.Empty(t, parts)
+	r = trueup(t, "inspect", device)
+	require.Equal(t, 1, r.code, r.stdout)
+	require.Contains(t, r.stdout, "unfinished copy")
+	r = trueup(t, "convert", device, filepath.Join(t.TempDir(), "copy.raw"), "--json")
+	require.Equal(t, 4, r.code, r.stderr)
+	require.Contains(t, r.stdout, `"code": "unfinished"`)
+}
+
+// TestDeviceWriteErrors writes onto a device whose storage has no room for it, as a thin volume of a full pool.
+func TestDeviceWriteErrors(t *testing.T) {
+	t.Parallel()
+	source, folder, left := noisyDisk(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "left")
+	disktest.Tool(t, "losetup")
+	script := `truncate -s 12M "$0/thin" && d=$(losetup -f --show "$0/thin") || exit 99; left=$1; shift
+		"$@" "$d" --device; code=$?; cp --sparse=always "$0/thin" "$left"; losetup -d "$d"; exit $code`
+	r := privateMount(t, "size=6m", folder, "sh", "-c", script, folder, left, builtPath, "align", source)
+	if r.code == 99 {
+		t.Skipf("no loop device on this machine: %s", r.stderr)
+	}
+	require.Equal(t, 1, r.code, r.stderr)
+	requireOneLine(t, r.stderr)
+	require.Contains(t, r.stderr, "holds an unfinished copy")
+	require.Regexp(t, `write /dev/loop\d+ at byte \d+:`, r.stderr)
+	device := loopDevice(t, left)
+	unfinishedDevice(t, device)
+	require.Equal(t, 0, onDevice(t, source, device).code, "the next run needs no flag")
+	require.Equal(t, 0, trueup(t, "verify", source, device).code)
+}
+
+// deviceCalls are the system calls that change a device.
+const deviceCalls = "/^(pwrite64|ioctl|fsync|fallocate)$"
+
+// TestKillDevice kills a copy onto a device in front of its system calls: it is as it was, marked, or complete, and the
+// next run needs no flag.
+func TestKillDevice(t *testing.T) {
+	t.Parallel()
+	strace, source := disktest.Tool(t, "strace"), sampleDisk(t)
+	device, file := destDevice(t, deviceSize)
+	begun := time.Now()
+	require.Equal(t, 0, onDevice(t, source, device).code)
+	usual, want := time.Since(begun), sha256Of(t, file)
+	clear := func() { disktest.Run(t, "blkdiscard", "-f", device) }
+	clear()
+	old := sha256Of(t, file)
+
+	log := filepath.Join(t.TempDir(), "strace")
+	traced := func(more ...string) []string {
+		return append(append([]string{"-f", "--seccomp-bpf", "-o", log, "-P", device}, more...), builtPath, "align", source,
+			device, "--device", "--jobs", "1")
+	}
+	require.Equal(t, 0, run(t, strace, traced("-e", "trace="+deviceCalls)...).code)
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	counts := map[string]int{}
+	for _, m := range tracedCall.FindAllStringSubmatch(string(text), -1) {
+		counts[m[2]]++
+	}
+	kills, states := min(killCount(t), 8), map[string]int{}
+	if os.Getenv("TRUEUP_KILLS") != "" {
+		kills = 400
+	}
+	points := spread(counts, kills/2)
+	for n := range kills {
+		clear()
+		var p callPoint
+		if n < len(points) { // threads share the calls in another way each time, so that some runs come to their end
+			p = points[n]
+			inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
+			_ = run(t, strace, traced("-e", "trace="+p.call, "-e", inject)...)
+		} else {
+			cmd := exec.Command(builtPath, "align", source, device, "--device")
+			require.NoError(t, cmd.Start())
+			after := usual * time.Duration(n-len(points)+1) / time.Duration(kills-len(points))
+			timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() })
+			_ = cmd.Wait()
+			timer.Stop()
+		}
+		head := make([]byte, 23)
+		f, err := os.Open(file)
+		require.NoError(t, err)
+		_, err = f.ReadAt(head, 0)
+		require.NoError(t, errors.Join(err, f.Close()))
+		switch sum := sha256Of(t, file); {
+		case bytes.Equal(head, []byte("trueup: unfinished copy")):
+			states["marked"]++
+			unfinishedDevice(t, device)
+		case sum == want:
+			states["complete"]++
+			continue
+		default:
+			require.Equal(t, old, sum, "killed at %v, the device is neither as it was nor marked nor complete", p)
+			states["old"]++
+		}
+		r := onDevice(t, source, device)
+		require.Equal(t, 0, r.code, "killed at %v: %s", p, r.stderr)
+		require.Equal(t, want, sha256Of(t, file))
+	}
+	t.Logf("%d points of %v: %v", len(points), counts, states)
+	require.Positive(t, states["marked"], "too few of the kills hit")
+}
+
+// TestDeviceJSON has the device as DEST.
+func TestDeviceJSON(t *testing.T) {
+	t.Parallel()
+	device, _ := destDevice(t, deviceSize)
+	r := onDevice(t, sampleDisk(t), device, "--json")
+	require.Equal(t, 0, r.code)
+	var got struct {
+		Dest, Format string
+		Written      bool
+		Files        []string
+	}
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &got))
+	require.Equal(t, device, got.Dest)
+	require.Equal(t, "raw", got.Format)
+	require.True(t, got.Written)
+	require.Equal(t, []string{filepath.Base(device)}, got.Files)
+}
+
+// TestDeviceFlags refuses what a device cannot follow.
+func TestDeviceFlags(t *testing.T) {
+	t.Parallel()
+	source := sampleDisk(t)
+	for _, more := range [][]string{
+		{"--force"}, {"--to", "qcow2"}, {"--checksums", "x"}, {"--second-opinion=qemu-img"}, {"--to", "raw,align=1M"},
+	} {
+		r := onDevice(t, source, "/dev/loop0", more...)
+		require.Equal(t, 64, r.code, "%q: %s", more, r.stderr)
+		require.Contains(t, r.stderr, "--device does not fit", "%q", more)
+	}
+	for _, more := range []string{"--discard", "--overwrite-content=x"} {
+		require.Equal(t, 64, trueup(t, "align", source, "x.raw", more).code)
+	}
+}

@@ -1,0 +1,183 @@
+package realign
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/device"
+	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Device is a block device as DEST, claimed for this run.
+type Device struct {
+	*device.Device
+
+	Overwrite string // what may be lost, as content names it
+	Discard   bool   // the space of zeros goes back to the storage
+}
+
+// OpenDevice claims a device that is none of the sources. It has to run before the process confines itself.
+func OpenDevice(path string, sources ...string) (*Device, error) {
+	d, err := device.Open(path, sources...)
+	if err != nil {
+		return nil, err
+	}
+	return &Device{Device: d}, nil
+}
+
+// Close gives the device back.
+func (d *Device) Close() {
+	if d != nil {
+		_ = d.Device.Close() // all that was written has been flushed
+	}
+}
+
+// Grown returns the size of a disk of n bytes on the device: it fills that, as a guest will see it, and so the backup of
+// a GPT lies where firmware looks for it.
+func (d *Device) Grown(n int64) int64 { return max(n, d.Size) }
+
+// create starts a copy on the device, unless the disk does not belong there.
+func (d *Device) create(ctx context.Context, s *Source, p *plan.Plan) (*device.Output, error) {
+	if err := d.Apart(&s.Image.Opened); err != nil {
+		return nil, err
+	}
+	if err := d.Fits(p.Size, s.Image.Disk.SectorSize()); err != nil {
+		return nil, err
+	}
+	found, err := d.content()
+	if err != nil {
+		return nil, err
+	}
+	if found != "" && found != d.Overwrite {
+		return nil, d.holds(found)
+	}
+	return d.Create(device.Options{Discard: d.Discard, Stop: ctx.Err})
+}
+
+// holds refuses to overwrite what is on the device.
+func (d *Device) holds(found string) error {
+	said := ""
+	if d.Overwrite != "" {
+		said = fmt.Sprintf(" (--overwrite-content names %.256q)", d.Overwrite)
+	}
+	return &ondisk.Refusal{
+		Code:   "output",
+		Reason: fmt.Sprintf("DEST %s is not blank, and what it holds would be lost%s", d.Path, said),
+		Remedy: "name another device, or if that may be lost, add --overwrite-content '" + found + "'",
+	}
+}
+
+// maxNamed bounds the volumes that name the content of a device.
+const maxNamed = 8
+
+// edge is how much at each end of a blank device is zero, bytes.
+const edge = units.MiB
+
+// content names what is on the device, empty for a blank one and for one that holds no more than an unfinished copy.
+func (d *Device) content() (string, error) {
+	img, err := image.Open(d.Node, image.Options{SectorSize: d.Sector})
+	if err != nil {
+		img, err = image.Open(d.Node, image.Options{Format: raw.Format.Name, SectorSize: d.Sector})
+	}
+	if err != nil {
+		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
+	}
+	defer img.Close()
+	named := func(format string, args ...any) string {
+		return fmt.Sprintf("%d bytes: %s", d.Size, plain(fmt.Sprintf(format, args...)))
+	}
+	if img.Format != raw.Format.Name {
+		return named("%s image", img.Format), nil
+	}
+	marked, err := img.Marked()
+	if err != nil {
+		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
+	}
+	from := int64(0)
+	if marked {
+		from = d.Sector
+	}
+	blank, err := blankEdges(img.Disk, from)
+	if err != nil {
+		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
+	}
+	l, err := layout.Read(img.Disk, table.Geometry{})
+	switch {
+	case err != nil && Code(err) == "io":
+		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
+	case marked && blank && (err != nil || l.Table == nil && !known(l.Volume) && !known(l.Outer)):
+		return "", nil
+	case marked:
+		return named("unfinished copy"), nil
+	case err != nil:
+		return named("unknown content"), nil
+	case blank && l.Blank:
+		return "", nil
+	}
+	return named("%s", contentOf(l)), nil
+}
+
+// blankEdges reports whether a disk is zero from a byte on in its first and last MiB.
+func blankEdges(d disk.Disk, from int64) (bool, error) {
+	for _, r := range []disk.Range{{Off: from, Len: edge - from}, {Off: max(from, d.Size()-edge), Len: edge}} {
+		b := make([]byte, min(r.Len, d.Size()-r.Off))
+		if err := ondisk.ReadFull(d, b, r.Off); err != nil {
+			return false, err
+		}
+		if !ondisk.IsZero(b) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// known reports whether a prober knows what a volume is.
+func known(v *volume.Volume) bool { return v != nil && v.Kind != volume.Unknown && v.Kind != "" }
+
+// contentOf names the table and the volumes of a disk.
+func contentOf(l *layout.Layout) string {
+	var names []string
+	add := func(v *volume.Volume) {
+		switch {
+		case !known(v):
+		case v.Label == "":
+			names = append(names, string(v.Kind))
+		default:
+			names = append(names, fmt.Sprintf(`%s "%.64s"`, v.Kind, v.Label))
+		}
+	}
+	if l.Table != nil {
+		names = append(names, strings.ToUpper(string(l.Table.Scheme)))
+	}
+	add(l.Volume)
+	add(l.Outer)
+	for _, p := range l.Partitions {
+		add(p.Volume)
+	}
+	if n := len(names); n > maxNamed {
+		names = append(names[:maxNamed], fmt.Sprintf("%d more", n-maxNamed))
+	}
+	if len(names) == 0 {
+		return "unknown content"
+	}
+	return strings.Join(names, ", ")
+}
+
+// plain replaces what a shell or a terminal could take for more than a letter.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 0x20 && r < 0x7f && !strings.ContainsRune("'\\!`$", r) {
+			return r
+		}
+		return '?'
+	}, s)
+}
