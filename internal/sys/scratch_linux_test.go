@@ -41,6 +41,16 @@ func TestScratch(t *testing.T) {
 		_, err = Scratch(filepath.Join(folder, "none"), "scratch")
 		require.ErrorIs(t, err, fs.ErrNotExist)
 	}
+	closed := oddfs.Mount(t, behind, oddfs.Manners{Fail: map[string]syscall.Errno{"opendir": syscall.EIO}})
+	readOnly := t.TempDir()
+	if err := unix.Mount("none", readOnly, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+		t.Skipf("a file system to read only cannot be mounted: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Unmount(readOnly, unix.MNT_DETACH)) }()
+	for folder, errno := range map[string]syscall.Errno{closed: syscall.EIO, readOnly: syscall.EROFS} {
+		_, err := Scratch(folder, "scratch")
+		require.Equal(t, &fs.PathError{Op: "open", Path: folder, Err: errno}, err, "the folder is named, not the file")
+	}
 	folder := oddfs.Mount(t, behind, oddfs.Manners{Fail: map[string]syscall.Errno{"unlink": syscall.EPERM}})
 	_, err := Scratch(folder, "scratch")
 	require.ErrorIs(t, err, fs.ErrPermission)
