@@ -53,7 +53,7 @@ func TestSampleOfASlowDisk(t *testing.T) {
 		read, took, err := sample(t.Context(), d, d.Size())
 		require.NoError(t, err)
 		require.Equal(t, 4*time.Second, took)
-		require.Equal(t, int64(4*samplePiece), read)
+		require.Equal(t, 4*samplePiece, read)
 	})
 }
 
