@@ -42,7 +42,8 @@ func (c *common) json() bool { return c.asJSON || c.output == "json" }
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
 	c := &common{asked: asksJSON(args), ownProcess: true}
-	if len(args) == 0 || !slices.Contains([]string{workerCommand, clerkCommand}, args[0]) {
+	helper := len(args) > 0 && slices.Contains([]string{workerCommand, clerkCommand}, args[0])
+	if !helper {
 		abortOnCrash()
 	} else { // the parent reads the cause of a crash from its output
 		c.ending.hold("") // its parent ends it
@@ -54,7 +55,7 @@ func Main(version string, args []string) (code int) {
 			code = finish(err, c, "trueup", os.Stdout, os.Stderr)
 		}
 	}()
-	boundHeap()
+	boundHeap(helper)
 	root := newRoot(version, c)
 	root.SetArgs(args)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
@@ -68,13 +69,21 @@ func Main(version string, args []string) (code int) {
 	return finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
-// boundHeap bounds the memory of this process. Buffers are few and of fixed size; a small heap target keeps the peak
-// low at no cost that shows. The limit is soft. Most runs end within 8 MiB: collecting twice before would be a third of
-// their time, so the target is small from the first collection on.
-func boundHeap() {
-	debug.SetMemoryLimit(44 << 20)
-	debug.SetGCPercent(200) // of the 4 MiB that Go's runtime takes as the least
-	runtime.AddCleanup(new([64]byte), func(percent int) { debug.SetGCPercent(percent) }, 50)
+// boundHeap bounds the memory of this process. Buffers are few and of fixed size; a small heap target keeps the peak low
+// at no cost that shows. The limits are soft. Most runs of a user end below the first one: collecting twice before would
+// be a third of their time. A helper lasts, and may set a limit of its own.
+func boundHeap(helper bool) {
+	lasting := func(percent int) {
+		debug.SetMemoryLimit(44 << 20)
+		debug.SetGCPercent(percent)
+	}
+	if helper {
+		lasting(50)
+		return
+	}
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(12 << 20)
+	runtime.AddCleanup(new([64]byte), lasting, 50) // runs with the first collection
 }
 
 // Run runs a command in the process of another program, which it does not restrict, and returns its exit code. Tests
