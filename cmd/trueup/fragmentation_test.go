@@ -12,12 +12,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 )
 
 type jsonFragmentation struct {
 	Fragmentation []struct {
 		Partition int    `json:"partition"`
+		Volume    string `json:"volume"`
 		Kind      string `json:"kind"`
+		Error     *struct{ Code, Message string }
 		Files     struct {
 			Count      int64 `json:"count"`
 			Fragmented int64 `json:"fragmented"`
@@ -151,4 +155,42 @@ func TestFragmentationOfALibrary(t *testing.T) {
 	for _, format := range []string{"csv", "text", "json", "html", "prometheus"} {
 		require.NotRegexp(t, "fragmented|[Ii]n pieces|guest_f", trueup(t, "scan", "-o", format, ext).stdout)
 	}
+}
+
+// A logical volume in one place is counted as the same file system by itself, and the others are named.
+func TestFragmentationInLVM(t *testing.T) {
+	t.Parallel()
+	ext, pieces, free := fragmentedExt(t)
+	const extent = 64 << 10
+	text := strings.NewReplacer("start_extent = 16\nextent_count = 16", "start_extent = 128\nextent_count = 128", "\"pv0\", 24", "\"pv0\", 136").
+		Replace(poolforge.LVMText)
+	text = strings.Replace(text, "start_extent = 0\nextent_count = 16", "start_extent = 0\nextent_count = 128", 1)
+	path := poolImage(0x8e, 64<<20, func(v forge.Bytes) {
+		poolforge.PutLVM(v, text, 512)
+		v.Put(384*512+8*extent, readAll(t, ext))
+	})(t, t.TempDir())
+	answer := trueupJSON[jsonFragmentation](t, 3, "inspect", "--fragmentation", path)
+	require.NotEmpty(t, answer.Fragmentation)
+	root := answer.Fragmentation[0]
+	require.Equal(t, "root", root.Volume)
+	require.Equal(t, "ext4", root.Kind)
+	require.Nil(t, root.Error)
+	require.Equal(t, int64(1), root.Files.Fragmented)
+	require.Equal(t, pieces, fmt.Sprint(root.Worst[0].Pieces))
+	require.Equal(t, free[1], fmt.Sprint(root.Free.Pieces))
+	names := map[string]bool{}
+	for _, f := range answer.Fragmentation[1:] {
+		require.Equal(t, 1, f.Partition)
+		require.Equal(t, "unsupported", f.Error.Code)
+		names[f.Volume] = true
+	}
+	require.Len(t, names, len(answer.Fragmentation)-1)
+	require.True(t, names["pieces"], "%v", names)
+	r := trueup(t, "inspect", "--fragmentation", path)
+	require.Contains(t, r.stdout, "Fragmentation of root in partition 1 (ext4):\n")
+	require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "Fragmentation of pieces in partition 1: not counted: it lies in several "+
+		"places, or not on this disk alone")
+	validate(t, trueup(t, "inspect", "--json", "--fragmentation", path).stdout)
+	cells := trueup(t, "scan", "--fragmentation", "-o", "csv", path).stdout
+	require.Contains(t, cells, ",21,1,")
 }

@@ -149,7 +149,7 @@ var edges = map[string][]string{
 	// The list of file systems whose files are counted, and what reading the worst of them costs in the container.
 	"internal/fragments/volumes": {
 		"internal/container", "internal/fragments", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs",
-		"internal/volume",
+		"internal/volume", "internal/volume/identify", "internal/volume/stack", // volumes inside of others
 	},
 
 	// A move inside of a disk follows a plan, keeps what it does in a journal, and reads the disk as a copy does.

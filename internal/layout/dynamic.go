@@ -122,7 +122,7 @@ func (l *Layout) describe(p boot.Partition, extents []stack.LDMExtent) (left []s
 			left = append(left, x)
 			continue
 		}
-		kind := "piece"
+		kind := stack.LDMPiece
 		if x.Whole {
 			kind = "volume"
 		}

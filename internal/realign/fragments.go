@@ -15,11 +15,11 @@ func (s *Source) Fragments(below align.Storage) ([]volumes.Volume, error) {
 	}
 	var parts []volumes.Part
 	if v := s.Layout.Volume; v != nil {
-		parts = append(parts, volumes.Part{Kind: v.Kind, Range: disk.Range{Len: s.Layout.Size}})
+		parts = volumes.PartsOf(0, disk.Range{Len: s.Layout.Size}, v)
 	}
 	for _, p := range s.Layout.Partitions {
 		if p.Volume != nil && align.Judged(p) {
-			parts = append(parts, volumes.Part{Number: p.Number, Kind: p.Volume.Kind, Range: p.Range})
+			parts = append(parts, volumes.PartsOf(p.Number, p.Range, p.Volume)...)
 		}
 	}
 	return volumes.Count(s.Image.Disk, parts, container.NewCost(s.Image.Disk, below.Block, below.Offset))

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -11,11 +12,13 @@ import (
 	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/fragments/volumes"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // Fragmentation is in how many pieces the files of a volume and its free space lie.
 type Fragmentation struct {
 	Partition int       `json:"partition,omitempty"` // 0: the volume over the whole disk
+	Name      string    `json:"volume,omitempty"`    // inside of it
 	Kind      string    `json:"kind"`
 	Files     FileGroup `json:"files"`
 	Folders   FileGroup `json:"folders"`
@@ -73,7 +76,7 @@ func NewFragmentation(vs []volumes.Volume) []Fragmentation {
 	out := make([]Fragmentation, 0, len(vs))
 	for _, v := range vs {
 		f := Fragmentation{
-			Partition: v.Number, Kind: string(v.Kind), Files: newFileGroup(v.Files), Folders: newFileGroup(v.Folders),
+			Partition: v.Number, Name: v.Name, Kind: string(cmp.Or(v.Kind, volume.Unknown)), Files: newFileGroup(v.Files), Folders: newFileGroup(v.Folders),
 			MFT: v.MFT, Unread: v.Unread, Read: v.Looked, Records: v.Of, Ended: v.Ended, Worst: []Worst{},
 		}
 		if v.Free != nil {
@@ -93,6 +96,29 @@ func NewFragmentation(vs []volumes.Volume) []Fragmentation {
 		out = append(out, f)
 	}
 	return out
+}
+
+// With returns the sums of two volumes. Nil counts nothing.
+func (f *Fragmentation) With(other Fragmentation) *Fragmentation {
+	if f == nil {
+		return &other
+	}
+	out := Fragmentation{
+		Partition: f.Partition, Files: f.Files.with(other.Files), Folders: f.Folders.with(other.Folders), MFT: f.MFT + other.MFT,
+		Free: f.Free,
+	}
+	if a, b := f.Free, other.Free; a == nil {
+		out.Free = b
+	} else if b != nil {
+		out.Free = &Free{a.Pieces + b.Pieces, a.Bytes + b.Bytes, max(a.Largest, b.Largest)}
+	}
+	return &out
+}
+
+func (g FileGroup) with(o FileGroup) FileGroup {
+	return FileGroup{
+		g.Number + o.Number, g.Placed + o.Placed, g.Fragmented + o.Fragmented, g.Pieces + o.Pieces, g.Bytes + o.Bytes, g.Apart + o.Apart,
+	}
 }
 
 func newFileGroup(g fragments.Group) FileGroup {
@@ -139,6 +165,16 @@ func (t *Text) fragmentation(d Disk) {
 
 // volumeOf names the volume and its place.
 func volumeOf(f Fragmentation, d Disk) string {
+	if f.Name != "" {
+		where := Safe(f.Name) + " on the disk"
+		if f.Partition > 0 {
+			where = fmt.Sprintf("%s in partition %d", Safe(f.Name), f.Partition)
+		}
+		if kind := volume.Kind(f.Kind); kind != volume.Unknown {
+			where += " (" + volumeName(f.Kind, "") + ")"
+		}
+		return where
+	}
 	if f.Partition == 0 && d.Volume != nil {
 		return "the disk (" + volumeName(d.Volume.Kind, d.Volume.Label) + ")"
 	}
@@ -173,7 +209,7 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 	}
 	switch {
 	case f.Ended:
-		t.fact("Sample", fmt.Sprintf("the first %d records: there are more than are looked at", f.Read))
+		t.fact("Sample", fmt.Sprintf("the first %d records: the walk ended there, at the limit of records or of bytes for the disk", f.Read))
 	case f.Read < f.Records:
 		t.fact("Sample", fmt.Sprintf("%d of %d records, taken evenly; the numbers of files are those of the sample", f.Read,
 			f.Records))

@@ -14,6 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
+	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // walks count the files of a volume.
@@ -32,9 +34,30 @@ const maxVolumes = 128
 
 // Part is a part of the disk with a volume.
 type Part struct {
-	Number int // of the partition, 0 for the whole disk
+	Number int    // of the partition, 0 for the whole disk
+	Name   string // of a volume inside of the partition: a logical volume of LVM, a slice
 	Kind   volume.Kind
 	disk.Range
+	apart bool // it lies elsewhere, or in several places
+}
+
+// PartsOf returns the volume in a range of the disk, and the volumes into which it is divided.
+func PartsOf(number int, r disk.Range, v *volume.Volume) []Part {
+	out := []Part{{Number: number, Kind: v.Kind, Range: r}}
+	for _, x := range v.Parts {
+		inside := Part{Number: number, Name: x.Name, Range: disk.Range{Off: r.Off + x.Start, Len: x.Size}}
+		inside.apart = x.Start < 0 || x.Kind == stack.LDMPiece
+		switch {
+		case x.Own || !inside.apart && (x.Size <= 0 || x.Size > r.Len-x.Start):
+		case x.Start == 0 && walks[v.Kind] != nil: // it is v itself
+		default:
+			out = append(out, inside)
+		}
+	}
+	if len(out) > 1 && walks[v.Kind] == nil {
+		return out[1:] // of the container there is nothing to say
+	}
+	return out
 }
 
 // Volume is what was counted in one.
@@ -50,15 +73,22 @@ func Count(d disk.Disk, parts []Part, cost *container.Cost) ([]Volume, error) {
 	budget := fragments.NewBudget()
 	out := []Volume{}
 	for _, p := range parts {
-		walk := walks[p.Kind]
-		if walk == nil || p.Len <= 0 || p.Off < 0 || p.End() > d.Size() {
+		if !p.apart && (p.Len <= 0 || p.Off < 0 || p.End() > d.Size()) || p.Kind == volume.Unknown || p.Kind == volume.Swap {
+			continue
+		}
+		if len(out) == maxVolumes {
+			err := fmt.Errorf("partition %d: %w of %d volumes", p.Number, ondisk.ErrLimit, maxVolumes)
+			return append(out, Volume{Part: p, Err: err}), nil
+		}
+		if err := p.identify(d); err != nil {
+			return nil, err
+		}
+		walk, err := p.walk()
+		if err != nil {
+			out = append(out, Volume{Part: p, Err: err})
 			continue
 		}
 		v := Volume{Part: p, Census: fragments.Census{Budget: budget}}
-		if len(out) == maxVolumes {
-			v.Err = fmt.Errorf("partition %d: %w of %d volumes", p.Number, ondisk.ErrLimit, maxVolumes)
-			return append(out, v), nil
-		}
 		if err := walk(&v.Census, disk.Section(d, p.Range)); err != nil {
 			err = ondisk.Shift(err, p.Off)
 			if !v.Broken(err) && !errors.Is(err, ondisk.ErrNoMatch) {
@@ -77,4 +107,30 @@ func Count(d disk.Disk, parts []Part, cost *container.Cost) ([]Volume, error) {
 		out = append(out, v)
 	}
 	return out, nil
+}
+
+// identify finds the kind of a volume inside of another one. A file system that is larger than its place goes on
+// elsewhere.
+func (p *Part) identify(d disk.Disk) error {
+	if p.Name == "" || p.apart {
+		return nil
+	}
+	v, err := identify.Probe(disk.Section(d, p.Range), p.Off)
+	if err != nil {
+		return err
+	}
+	p.Kind, p.apart = v.Kind, v.Size > p.Len
+	return nil
+}
+
+// walk returns what counts the files of a volume.
+func (p *Part) walk() (func(*fragments.Census, disk.Disk) error, error) {
+	walk := walks[p.Kind]
+	switch {
+	case p.apart:
+		return nil, ondisk.In(ondisk.ErrUnsupported, "it lies in several places, or not on this disk alone")
+	case walk == nil:
+		return nil, ondisk.In(ondisk.ErrUnsupported, "only the files of NTFS, FAT12 to FAT32 and ext2 to ext4 are")
+	}
+	return walk, nil
 }

@@ -2,6 +2,7 @@ package volumes_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -75,4 +76,37 @@ func TestVolumesAreBounded(t *testing.T) {
 	}, cost())
 	require.NoError(t, err)
 	require.Empty(t, got, "parts that leave the disk")
+}
+
+// Of a divided volume those parts are looked at that lie in one place, and the others are named.
+func TestPartsOfAVolume(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	r := disk.Range{Off: 10 * mib, Len: 100 * mib}
+	names := func(v *volume.Volume) (out []string) {
+		for _, p := range volumes.PartsOf(3, r, v) {
+			require.Equal(t, 3, p.Number)
+			out = append(out, fmt.Sprint(p.Name, " ", p.Kind, " ", p.Off/mib, " ", p.Len/mib))
+		}
+		return out
+	}
+	require.Equal(t, []string{" ntfs 10 100"}, names(&volume.Volume{Kind: volume.NTFS}))
+	divided := []volume.Part{
+		{Name: "a", Start: 0, Size: 40 * mib},
+		{Name: "b", Start: 40 * mib, Size: 20 * mib},
+		{Name: "c", Start: 0, Size: 100 * mib, Own: true},
+		{Name: "long", Start: 90 * mib, Size: 20 * mib},
+	}
+	require.Equal(t, []string{"a  10 40", "b  50 20"}, names(&volume.Volume{Kind: volume.LVM2, Parts: divided}))
+	require.Equal(t, []string{" ntfs 10 100", "b  50 20"}, names(&volume.Volume{Kind: volume.NTFS, Parts: divided}), "a is the NTFS")
+
+	got, err := volumes.Count(zeros(nil), volumes.PartsOf(1, r, &volume.Volume{Kind: volume.LDM, Parts: []volume.Part{
+		{Name: "elsewhere", Start: -1, Size: mib}, {Name: "half", Kind: "piece", Size: mib}, {Name: "empty", Kind: "volume", Size: mib},
+	}}), cost())
+	require.NoError(t, err)
+	require.Len(t, got, 3)
+	for i, want := range []string{"several places", "several places", "only the files of NTFS"} {
+		require.ErrorIs(t, got[i].Err, ondisk.ErrUnsupported)
+		require.ErrorContains(t, got[i].Err, want)
+	}
 }

@@ -2,7 +2,6 @@ package results
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/report"
@@ -25,7 +24,7 @@ func piecesCell(i *Image) string {
 	return fmt.Sprintf("%.1f %%", worst)
 }
 
-// fragmentsOf returns what was counted in the volume of a row; nil if nothing was.
+// fragmentsOf returns what was counted in the volumes of a row; nil if nothing was.
 func fragmentsOf(r csvRow) *report.Fragmentation {
 	if r.disk == nil {
 		return nil
@@ -34,13 +33,13 @@ func fragmentsOf(r csvRow) *report.Fragmentation {
 	if r.part != nil {
 		number = r.part.Number
 	}
-	at := slices.IndexFunc(r.disk.Fragmentation, func(f report.Fragmentation) bool {
-		return f.Partition == number && f.Error == nil
-	})
-	if at < 0 {
-		return nil
+	var all *report.Fragmentation
+	for _, f := range r.disk.Fragmentation {
+		if f.Partition == number && f.Error == nil {
+			all = all.With(f)
+		}
 	}
-	return &r.disk.Fragmentation[at]
+	return all
 }
 
 func ofFragments(value func(*report.Fragmentation) string) func(csvRow) string {
@@ -76,6 +75,9 @@ func fragmentFacts(i *Image) (out []fact) {
 			where := "the disk"
 			if f.Partition > 0 {
 				where = fmt.Sprintf("partition %d", f.Partition)
+			}
+			if f.Name != "" {
+				where = safe(f.Name) + " in " + where
 			}
 			if f.Error != nil {
 				texts = append(texts, where+": not counted")

@@ -2,6 +2,7 @@ package results
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -81,19 +82,18 @@ func (m *metrics) fix(s *Summary) {
 
 // fragments writes the sums of the files that were counted, of all volumes.
 func (m *metrics) fragments(images []*Image) {
-	var files report.FileGroup
-	var free report.Free
+	var all *report.Fragmentation
 	for _, i := range images {
 		for _, d := range i.Disks {
 			for _, f := range d.Fragmentation {
-				files.Placed, files.Fragmented = files.Placed+f.Files.Placed, files.Fragmented+f.Files.Fragmented
-				files.Bytes, files.Apart = files.Bytes+f.Files.Bytes, files.Apart+f.Files.Apart
-				if f.Free != nil {
-					free.Bytes, free.Pieces = free.Bytes+f.Free.Bytes, free.Pieces+f.Free.Pieces
-				}
+				all = all.With(f)
 			}
 		}
 	}
+	if all == nil {
+		return
+	}
+	files, free := all.Files, cmp.Or(all.Free, &report.Free{})
 	const one, several = `pieces="one"`, `pieces="several"`
 	m.gauge("trueup_guest_files", "Files of guests that have blocks, by the pieces that they lie in.",
 		sample{one, files.Placed - files.Fragmented}, sample{several, files.Fragmented})

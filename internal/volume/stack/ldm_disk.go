@@ -48,6 +48,9 @@ type LDMHead struct {
 // Place returns where a private header lies on the disk.
 func (h LDMHead) Place() disk.Range { return disk.Range{Off: h.At, Len: int64(len(h.Raw))} }
 
+// LDMPiece is the kind of a part that is not all of its volume.
+const LDMPiece = "piece"
+
 // AtLDMStart is the offset of the start of the data in a private header: 64 bits of sectors, big-endian.
 const AtLDMStart = 0x11b
 
