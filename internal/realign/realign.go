@@ -144,7 +144,7 @@ func (s *Source) open() error {
 		return nil // that of its package counts
 	}
 	w, err := unfinished.Beside(s.Image.Dir, s.Image.Base)
-	if w == nil || err != nil {
+	if w == nil {
 		return err
 	}
 	w.Path = s.Path()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -32,6 +34,17 @@ func TestReading(t *testing.T) {
 	o, err := Reading{Format: "qcow2", Like: 4096}.Options()
 	require.NoError(t, err)
 	require.EqualValues(t, 4096, o.SectorSize)
+}
+
+// Work that was not begun bars no disk, and is noted.
+func TestWorkThatWasNotBegun(t *testing.T) {
+	t.Parallel()
+	raw := oldLinux(t, t.TempDir())
+	require.NoError(t, os.WriteFile(unfinished.JournalOf(raw), nil, 0o600))
+	s := open(t, raw)
+	require.Len(t, s.Beside, 1)
+	require.Equal(t, "unfinished", s.Beside[0].Code)
+	require.Contains(t, s.Beside[0].Remedy, raw)
 }
 
 // A disk of a machine is planned with what the same goal makes of the others.
