@@ -277,7 +277,8 @@ func TestCostModelIsDocumented(t *testing.T) {
 	database := align.ImpactOf(partitionAt(63*512, volume.Volume{BlockSize: 8192}), storage(t, "vmfs"))
 	pages := align.ImpactOf(partitionAt(63*512, volume.Volume{BlockSize: 65536}), storage(t, "vmfs"))
 	few, many := database.Of(8192).Random.More(), pages.Of(65536).Random.More()
-	require.Contains(t, text, fmt.Sprintf("| 1.1 to 1.3 | %.2f to %.1f | +%.0f to +%.0f %% |", few, many, 100*(few/1.1-1), 100*(many/1.3-1)))
+	require.Contains(t, text, fmt.Sprintf("| 1.1 to 1.3 | %.2f to %.1f | %+.0f to %+.0f %% |", few, many,
+		100*(few/1.1-1), 100*(many/1.3-1)))
 	require.Contains(t, text, fmt.Sprintf("| 1.02 to 1.62 | %.2f to %.1f |", vmfs.Of(4096).Random.More(),
 		vmfs.Of(65536).Sequential.More()))
 }
