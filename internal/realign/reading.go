@@ -129,3 +129,17 @@ func openMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 	}
 	return Read(img, r)
 }
+
+// open refuses a disk on which a run has left work open that keeps others from it, and notes other work.
+func (s *Source) open() error {
+	if s.Image.Packaged() {
+		return nil // that of its package counts
+	}
+	w, err := unfinished.Beside(s.Image.Dir, s.Image.Base)
+	if w == nil {
+		return err
+	}
+	w.Path = s.Path()
+	s.Beside = append(s.Beside, w.Issue())
+	return w.Refusal()
+}

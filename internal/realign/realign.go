@@ -30,7 +30,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -91,20 +90,6 @@ func (s *Source) read() error {
 	}
 	s.hidesData()
 	return nil
-}
-
-// open refuses a disk on which a run has left work open that keeps others from it, and notes other work.
-func (s *Source) open() error {
-	if s.Image.Packaged() {
-		return nil // that of its package counts
-	}
-	w, err := unfinished.Beside(s.Image.Dir, s.Image.Base)
-	if w == nil {
-		return err
-	}
-	w.Path = s.Path()
-	s.Beside = append(s.Beside, w.Issue())
-	return w.Refusal()
 }
 
 // geometry returns what the container knows of the disk's.
