@@ -225,9 +225,15 @@ var tracedCall = regexp.MustCompile(`(?m)^(\d+) +(\w+)\(`)
 // callPoints watches an align that replaces DEST, and returns n points of it.
 func (c *killCase) callPoints(t *testing.T, strace string, n int) []callPoint {
 	t.Helper()
+	return callPointsOf(t, strace, filepath.Dir(c.dest), n, c.align())
+}
+
+// callPointsOf watches a run that writes in a folder, and returns n points of it.
+func callPointsOf(t *testing.T, strace, folder string, n int, command []string) []callPoint {
+	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
 	args := []string{"-f", "--seccomp-bpf", "-o", log, "-e", "trace=" + changingCalls, builtPath}
-	out, err := exec.Command(strace, append(args, c.align()...)...).CombinedOutput()
+	out, err := exec.Command(strace, append(args, command...)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	data, err := os.ReadFile(log)
 	require.NoError(t, err)
@@ -240,7 +246,6 @@ func (c *killCase) callPoints(t *testing.T, strace string, n int) []callPoint {
 	}
 	require.NotEmpty(t, found)
 	// Which thread makes the last syncs of a run is not known, but they are those of the folder.
-	folder := filepath.Dir(c.dest)
 	return append([]callPoint{{"fsync", 1, folder}, {"fsync", 2, folder}}, spread(found, n-2)...)
 }
 
@@ -275,12 +280,18 @@ func TestSpreadOfFewKills(t *testing.T) {
 // same way, so that some runs come to their end.
 func (c *killCase) killAtCall(t *testing.T, strace string, p callPoint) {
 	t.Helper()
+	cmd := killedAt(t, strace, p, c.align())
+	err := cmd.Run()
+	c.count(t, cmd, err) // strace ends with the signal that ended what it traced
+}
+
+// killedAt returns a run that is killed in front of a call.
+func killedAt(t *testing.T, strace string, p callPoint, command []string) *exec.Cmd {
+	t.Helper()
 	inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
 	args := []string{"-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "strace"), "-e", "trace=" + p.call, "-e", inject}
 	if p.path != "" {
 		args = append(args, "-P", p.path)
 	}
-	cmd := exec.Command(strace, append(append(args, builtPath), c.align()...)...)
-	err := cmd.Run()
-	c.count(t, cmd, err) // strace ends with the signal that ended what it traced
+	return exec.Command(strace, append(append(args, builtPath), command...)...)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // copyFlags decide how a copy is written; align and convert share them.
@@ -29,6 +30,9 @@ type copyFlags struct {
 	command string
 	second  second
 	dev     deviceFlags
+
+	resumable bool             // a run that is ended leaves what it wrote
+	going     *unfinished.Held // a run that was ended, with which this one goes on
 }
 
 func (c *copyFlags) add(cmd *cobra.Command) {
@@ -38,9 +42,10 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
 	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
+	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
 	c.second.add(cmd)
 	c.dev.add(cmd)
-	c.addWork(cmd, 4, "read and write `N` chunks at once")
+	c.addWork(cmd, defaultJobs, "read and write `N` chunks at once")
 	names, _ := realign.Targets()
 	complete(cmd, "to", names...)
 	complete(cmd, "verify", full, "structure")
@@ -90,6 +95,9 @@ func (c *copyFlags) writeSums(dest string, w realign.Written) error {
 	return nil
 }
 
+// defaultJobs is how many chunks a copy reads and writes at once.
+const defaultJobs = 4
+
 // full is the proof that compares every byte.
 const full = "full"
 
@@ -136,6 +144,8 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 
 ` + deviceHelp + `
 
+` + resumableHelp + `
+
 ` + toHelp(),
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
@@ -156,7 +166,8 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 }
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
-	if err := errors.Join(f.check(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest)); err != nil {
+	err := errors.Join(f.check(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest), f.checkResumable(src, dest))
+	if err != nil {
 		return err
 	}
 	if err := f.dev.claim(dest, append(f.with, src)...); err != nil {
@@ -182,43 +193,57 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	case src == "-" && f.command == convert:
 		return f.convertStream(ctx, out, errOut, dest)
 	}
+	r, w, err := f.copyDisk(ctx, errOut, src, dest)
+	switch {
+	case err != nil:
+		return err
+	case len(w.Files) == 0: // it was skipped
+		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
+	}
+	return f.finish(out, r, w)
+}
+
+// copyDisk writes DEST of one disk, unless it is aligned and may be skipped.
+func (f *alignFlags) copyDisk(
+	ctx context.Context, errOut io.Writer, src, dest string,
+) (r *report.Align, w realign.Written, err error) {
 	s, err := f.open(src, f.Reading)
 	if err != nil {
-		return err
+		return nil, w, err
 	}
 	defer s.Close()
 	if err := f.spareSums(s.Image); err != nil {
-		return err
+		return nil, w, err
 	}
 	o, err := f.openOthers(f.common, s, dest)
 	if err != nil {
-		return err
+		return nil, w, err
 	}
 	defer o.Close()
 	p, err := s.PlanAmong(o, f.Goal, f.dev.size(f.to.Size))
 	if err != nil {
-		return err
+		return nil, w, err
 	}
 	if err := realign.Acceptable(p, f.Goal); err != nil {
-		return fmt.Errorf("%s: %w", src, err)
+		return nil, w, fmt.Errorf("%s: %w", src, err)
 	}
-	r := report.NewAlign(head(f.command), s, p, dest)
+	r = report.NewAlign(head(f.command), s, p, dest)
 	r.Flags = f.Reading.Flags()
 	if len(p.Moves) == 0 && !p.Renames && f.skipAligned {
-		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
+		return r, w, nil
 	}
 	j, end := f.job(errOut, dest)
+	if err := f.orders(j, src); err != nil {
+		return nil, w, err
+	}
 	if f.view {
 		j.View, j.Format, j.Subformat = true, "vmdk", "twoGbMaxExtentFlat"
 	}
 	f.tried(errOut, j, r)
 	f.second.judgeCopy(f.common, errOut, j, end)
-	w, err := j.Write(ctx, s, p)
+	w, err = j.Write(ctx, s, p)
 	end()
-	if err != nil {
-		return err
-	}
-	return f.finish(out, r, w)
+	return r, w, err
 }
 
 // checkView refuses what a view cannot be. Its format is the only one that names stretches of other files.
@@ -282,6 +307,8 @@ func newConvert(c *common) *cobra.Command {
 before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a pipe.
 
 ` + deviceHelp + `
+
+` + resumableHelp + `
 
 ` + toHelp(),
 		Example: `  trueup convert --to raw disk.vmdk disk.img

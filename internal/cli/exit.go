@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/trial"
 )
 
@@ -92,7 +92,7 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 	}
 	if (c.json() || c.asked) && !errors.Is(err, errStdout) {
 		write := report.JSON
-		if command == results.Command {
+		if command == scan.Command {
 			write = report.Line // as all that scan prints
 		}
 		if jsonErr := write(stdout, failed(command, err)); jsonErr != nil {

@@ -53,7 +53,13 @@ var flagHabits = map[string]string{
 func unknownCommand(root *cobra.Command, name string) error {
 	root.SuggestionsMinimumDistance = 2
 	hint := "see trueup --help"
-	if near := root.SuggestionsFor(name); len(near) > 0 {
+	near := root.SuggestionsFor(name)
+	for here, words := range habits {
+		if slices.Contains(words, name) {
+			near = []string{here} // whatever is spelled alike
+		}
+	}
+	if len(near) > 0 {
 		hint = "did you mean trueup " + strings.Join(near, " or trueup ") + "? See trueup --help"
 	} else if _, err := os.Stat(name); err == nil {
 		hint = "it is a file: trueup inspect " + report.ShellQuote(name) + " looks at an image"

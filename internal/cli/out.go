@@ -64,11 +64,8 @@ func (c *common) spare(images ...input) error {
 	return nil
 }
 
-// reportMode and scriptMode are permissions before the umask. A script can be run.
-const (
-	reportMode = 0o666
-	scriptMode = 0o777
-)
+// reportMode has permissions before the umask.
+const reportMode = 0o666
 
 func writeFile(path string, b []byte) error {
 	f, err := store.CreateReport(path, reportMode)

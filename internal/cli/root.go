@@ -34,6 +34,7 @@ type common struct {
 	// ownProcess is set where the process is that of one command, which can restrict it for good.
 	ownProcess     bool
 	requireSandbox bool
+	version        string
 	judging        []string // folders of judges, which read from sockets in them that are open
 }
 
@@ -41,7 +42,7 @@ func (c *common) json() bool { return c.asJSON || c.output == "json" }
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
-	c := &common{asked: asksJSON(args), ownProcess: true}
+	c := &common{asked: asksJSON(args), ownProcess: true, version: version}
 	helper := len(args) > 0 && slices.Contains([]string{workerCommand, clerkCommand}, args[0])
 	if !helper {
 		abortOnCrash()
@@ -64,7 +65,11 @@ func Main(version string, args []string) (code int) {
 	ctx := c.receive(commandName(root, args))
 	cmd, err := root.ExecuteContextC(ctx)
 	if errors.Is(err, context.Canceled) {
-		err = interruptOf(ctx)
+		i := interruptOf(ctx)
+		if kept, ok := errors.AsType[*realign.KeptError](err); ok {
+			i.text = "interrupted; " + kept.Remedy()
+		}
+		err = i
 	}
 	return finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
 }

@@ -26,10 +26,12 @@ type openFlags struct {
 type goOn func(ctx context.Context, f *openFlags, errOut io.Writer, w *unfinished.Held) (unfinished.Done, error)
 
 // goesOn are the ways of each kind of work, by the names of the commands.
-var goesOn = map[string]map[string]goOn{}
+var goesOn = map[string]map[string]goOn{
+	unfinished.Copy: {undo: undoCopy, resume: resumeCopy},
+}
 
 // pathsOf are the images that a kind reads beside the disk itself.
-var pathsOf = map[string]func(w *unfinished.Held) ([]string, error){}
+var pathsOf = map[string]func(w *unfinished.Held) ([]string, error){unfinished.Copy: readsOfCopy}
 
 const undo, resume, finishes = "undo", "resume", "finish"
 

@@ -215,7 +215,7 @@ var edges = map[string][]string{
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
 	"internal/cli": {
 		"internal/align", "internal/bench", "internal/image/store", "internal/nbd", "internal/opinion",
-		"internal/progress", "internal/realign", "internal/report", "internal/scan", "internal/scan/results",
+		"internal/progress", "internal/realign", "internal/report", "internal/scan",
 		"internal/scan/sandbox", "internal/sys", "internal/trial", "internal/unfinished",
 	},
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,8 +100,13 @@ func Open(path string, r Reading) (*Source, error) {
 	}
 	img, err := ova.OpenImage(path, o)
 	if err != nil {
-		if w, _ := unfinished.At(path); w.Refusal() != nil { // it can be the cause
+		w, _ := unfinished.At(path) // it can be the cause
+		switch {
+		case w.Refusal() != nil:
 			err = w.Refusal()
+		case w != nil && errors.Is(err, fs.ErrNotExist):
+			i := w.Issue()
+			err = &ondisk.Refusal{Code: i.Code, Reason: "it is not there; " + i.Text, Remedy: i.Remedy}
 		}
 		return nil, ondisk.In(ErrOpen, "%s: %w", path, err)
 	}

@@ -286,6 +286,9 @@ type Job struct {
 	Try   func(ctx context.Context) error           // called before the first byte of data is written: its error ends it all
 	Judge func(ctx context.Context, x Judged) error // looks at the result before it has its name, after the proof
 
+	Order *Order           // has a run that is ended leave what it wrote; nil: it leaves nothing
+	Going *unfinished.Held // the work of a run that was ended, which this one goes on with
+
 	progress Progress
 	tried    time.Duration // what Try took
 }
@@ -296,6 +299,7 @@ type Written struct {
 	Files             []string // names, the one named DEST first
 	Sums              []store.Sum
 	Copied            int64   // bytes of data
+	Kept, Wrote       int64   // bytes of the files: what an earlier run had written, and what this one did; 0 if not lasting
 	Took              float64 // seconds
 	Notes             []ondisk.Issue
 }
@@ -318,6 +322,9 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 			return w, err
 		}
 	}
+	if err := j.lasting(s, p, &options); err != nil {
+		return w, err
+	}
 	create := func() (target, error) {
 		if j.Device != nil {
 			return j.Device.create(ctx, s, p)
@@ -327,6 +334,9 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	w, err = publish(ctx, j, start, create, s.unchanged, func(o target, w *Written) (err error) {
 		w.Format, w.Subformat = o.Kind()
 		w.Copied, err = j.fill(ctx, s, p, stored, o, view)
+		if lasts, ok := o.(*store.Output); ok {
+			w.Kept, w.Wrote = lasts.Counts()
+		}
 		return err
 	})
 	if j.View && err == nil {
@@ -376,7 +386,7 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, o.Discard())
+			err = errors.Join(j.left(err, any(o)), o.Discard())
 		}
 	}()
 	w.Files = o.Files()
@@ -440,6 +450,9 @@ func (j *Job) fill(
 	j.watch()
 	if err := j.begin(ctx, diskcopy.PhaseCopy, stored); err != nil {
 		return 0, err
+	}
+	if lasts, ok := o.(*store.Output); ok {
+		lasts.Keep(false)
 	}
 	copied, err = diskcopy.Run(ctx, stored, o, diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()})
 	if err == nil {

@@ -25,6 +25,9 @@ func OpenDirect(path string) (*os.File, error) {
 // none here.
 func (*Folder) Claimed(string) bool { return false }
 
+// Forget would have the kernel read a file from the storage again.
+func (*File) Forget() error { return nil }
+
 // Free returns the space in bytes that an ordinary user can still take in the folder; known is false where the file
 // system does not say it.
 func (d *Folder) Free() (n int64, known bool, err error) {

@@ -47,6 +47,11 @@ func renameNew(dir int, from, to string) error {
 	return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE)
 }
 
+// Forget has the kernel read a file from the storage again. What was not flushed it keeps. Spec: posix_fadvise(2).
+func (f *File) Forget() error {
+	return again(func() error { return unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) })
+}
+
 func flush(dir int) error { return unix.Fsync(dir) }
 
 // Free returns the space in bytes that an ordinary user can still take in the folder; known is false where the file

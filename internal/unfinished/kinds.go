@@ -9,6 +9,7 @@ const (
 	Kept      Phase = 'k' // done; the journal stays for an undo
 	Undoing   Phase = 'u'
 	Finishing Phase = 'f'
+	Complete  Phase = 'c' // all is written and proved; the disk has its name, or is about to get it
 )
 
 // Kind is one kind of work that a run can leave open on disk.
@@ -23,10 +24,20 @@ type State struct {
 	Blocks bool   // the disk is in the middle of it: nothing else may read or write it
 	// Why a command does not apply, and what to do instead; empty: it applies.
 	Undo, Resume, Finish string
+	Undoes               string // what undo does; empty: it brings the original back
 }
 
 // Exchange is the name of the kind that gives an aligned copy the names of its source.
 const Exchange = "exchange"
+
+// Copy is the name of the kind that writes a copy to a name of its own, and can go on when it was ended.
+const Copy = "copy"
+
+// Words of copies.
+const (
+	noOriginal = "a copy keeps no original; resume completes it, undo removes it"
+	removes    = "removes what is written"
+)
 
 // Kinds lists all kinds, one row for each.
 var Kinds = []Kind{{
@@ -52,6 +63,12 @@ var Kinds = []Kind{{
 			Undo:   "files of the original are removed already; finish removes the others",
 			Resume: "the exchange is complete; finish removes what is left of the original",
 		},
+	},
+}, {
+	Name: Copy,
+	States: map[Phase]State{
+		Begun:    {Text: "a copy to this name was interrupted", Finish: noOriginal, Undoes: removes},
+		Complete: {Text: "a copy to this name was interrupted at its very end", Finish: noOriginal, Undoes: removes},
 	},
 }}
 

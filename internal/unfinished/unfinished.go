@@ -3,6 +3,7 @@
 package unfinished
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -111,7 +112,7 @@ func (w *Work) Commands() (out []string) {
 // advice returns which commands go on from here.
 func (w *Work) advice() string {
 	what := map[string]string{
-		"resume": "goes on", "undo": "brings the original back", "finish": "removes the original",
+		"resume": "goes on", "undo": w.undoes(), "finish": "removes the original",
 	}
 	var out []string
 	for _, c := range w.Commands() {
@@ -131,6 +132,17 @@ func (w *Work) Refusal() error {
 	return &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.advice()}
 }
 
+// Refused returns the error of work that cannot go on as it was begun.
+func (w *Work) Refused(reason, remedy string) error {
+	return &ondisk.Refusal{
+		Code: "unfinished", Reason: w.Text + ", and " + reason,
+		Remedy: fmt.Sprintf("%s; or give it up: trueup undo %q %s", remedy, w.Path, w.undoes()),
+	}
+}
+
+// undoes says what undo does.
+func (w *Work) undoes() string { return cmp.Or(w.Undoes, "brings the original back") }
+
 // Issue returns what a reader of the disk should know of the work.
 func (w *Work) Issue() ondisk.Issue {
 	return ondisk.Issue{Code: "unfinished", Effect: ondisk.Note, Text: w.Text, Remedy: w.advice()}
@@ -142,6 +154,8 @@ type Done struct {
 	Files   []string // of the disk at PATH
 	Removed []string
 	Notes   []ondisk.Issue
+	Kept    int64 // bytes of the files that stood there already
+	Written int64 // bytes of the files that were not
 }
 
 // Options of the commands.

@@ -113,12 +113,19 @@ func (o *Output) removeMarked(n, mark string) error {
 	unpublished := mark == ".partial" && o.stale && o.dir.SameFile(n, partialName(n))
 	// DEST got another extent, and this one was not removed.
 	replaced := mark == ".replaced" && len(o.old) > 0 && o.dir.SameFile(n, replacedName(n))
-	if unpublished || replaced {
+	if unpublished && o.lasting.goesOn() { // the partial name stays
+		if err := o.dir.At.Remove(n); err != nil {
+			return ondisk.In(ondisk.ErrOutput, "remove unfinished %s: %w", n, err)
+		}
+	} else if unpublished || replaced {
 		if err := o.removeUnused(n); err != nil {
 			return err
 		}
 	}
 	if mark == ".partial" {
+		if o.lasting.goesOn() {
+			return nil
+		}
 		return o.removeStale(partialName(n))
 	}
 	if err := o.dir.At.Remove(replacedName(n)); err != nil {

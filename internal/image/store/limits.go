@@ -63,7 +63,7 @@ func (o *Output) tryFileSystem(p *partialFile) error {
 	if err := o.tryReading(p); err != nil {
 		return err
 	}
-	if err := p.Sync(); err != nil {
+	if err := p.wrap("sync", p.File.Sync()); err != nil {
 		return err
 	}
 	return o.syncFolder()

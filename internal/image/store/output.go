@@ -39,6 +39,8 @@ type Output struct {
 	replace    []string // the extent files among them, removed at the end
 	// again opens what was written if it has no file of its own; nil otherwise.
 	again func() (*image.Image, error)
+	// lasting is what stays of a run that is ended; nil: nothing does.
+	lasting *lasting
 }
 
 // Create starts an image at path of size bytes. src is the image it is a copy of.
@@ -72,6 +74,7 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	if len(src.Handles) > 0 {
 		o.mode = src.Handles[0].Info.Mode.Perm()
 	}
+	o.lasting = lastingOf(opts)
 	if err := o.checkDest(&src.Opened); err != nil {
 		return err
 	}
@@ -79,6 +82,9 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 		if err := o.checkBeside(&src.Opened); err != nil {
 			return err
 		}
+	}
+	if err := o.last(opts); err != nil {
+		return err
 	}
 	o.stale = o.dir.Exists(partialName(o.base))
 	main, err := o.newPart(o.base)
@@ -146,6 +152,9 @@ func (o *Output) checkDest(src *gate.Opened) error {
 // checkUnfinished refuses a DEST on which a run has left work open: its partial files would be taken for stale ones,
 // and its original for no one's.
 func (o *Output) checkUnfinished() error {
+	if o.lasting.goesOn() {
+		return nil
+	}
 	w, err := unfinished.Beside(o.dir, o.base)
 	if w == nil || err != nil || w.Kind == "" && !w.Blocks {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync/atomic"
 
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -17,21 +18,46 @@ type partialFile struct {
 	final string
 	shown string      // the final name, with the folder as typed
 	mode  fs.FileMode // permissions that it will have
+
+	lasting *lasting // nil: nothing stays of a run that is ended
+	adopted bool     // an earlier run wrote it
+	end     atomic.Int64
+	dirty   atomic.Bool // since the last flush
 }
 
 func partialName(name string) string { return "." + name + ".partial" }
 
-// WriteAt, Truncate and Sync name the file in their errors.
+// WriteAt, Truncate and Sync name the file in their errors. What stands in an adopted file already is not written again.
 func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
-	n, err := p.File.WriteAt(b, off)
-	return n, p.wrap("write", err)
+	stands, err := p.stands(b, off)
+	if err != nil || stands == len(b) {
+		return stands, p.wrap("read back", err)
+	}
+	n, err := p.File.WriteAt(b[stands:], off+int64(stands))
+	if err == nil {
+		err = p.lasting.wrote(p, n)
+	}
+	return stands + n, p.wrap("write", err)
 }
 
-// Truncate sets the size.
-func (p *partialFile) Truncate(size int64) error { return p.wrap("set size of", p.File.Truncate(size)) }
+// Truncate sets the size. What an adopted file has behind it stays until Sync: most of that is written again.
+func (p *partialFile) Truncate(size int64) error {
+	if p.adopted {
+		p.end.Store(size)
+		if st, err := p.Stat(); err != nil || st.Size() >= size {
+			return p.wrap("look at", err)
+		}
+	}
+	return p.wrap("set size of", p.File.Truncate(size))
+}
 
 // Sync makes the bytes durable. A sync that failed once is never repeated: the kernel forgets what it could not write.
-func (p *partialFile) Sync() error { return p.wrap("sync", p.File.Sync()) }
+func (p *partialFile) Sync() error {
+	if err := p.trim(); err != nil {
+		return p.wrap("set size of", err)
+	}
+	return p.wrap("sync", p.File.Sync())
+}
 
 // Close is never repeated: the descriptor is gone whatever a signal did.
 func (p *partialFile) Close() error {
@@ -58,6 +84,9 @@ func (o *Output) newPart(name string) (*partialFile, error) {
 	if len(partial) > 255 {
 		return nil, ondisk.In(ondisk.ErrOutput, "%s: the name is too long", o.shown(name))
 	}
+	if p, err := o.adopt(name); p != nil || err != nil {
+		return p, err
+	}
 	if err := o.removeStale(partial); err != nil {
 		return nil, err
 	}
@@ -68,7 +97,7 @@ func (o *Output) newPart(name string) (*partialFile, error) {
 	if err != nil {
 		return nil, ondisk.In(ondisk.ErrOutput, "create %s: %w", o.shown(partial), err)
 	}
-	p := &partialFile{File: f, final: name, shown: o.shown(name)}
+	p := &partialFile{File: f, final: name, shown: o.shown(name), lasting: o.lasting}
 	if err := o.begin(p, partial); errors.Is(err, ondisk.ErrBusy) {
 		return nil, errors.Join(err, p.Close()) // the other run removes it, and may have put its own in its place
 	} else if err != nil {
@@ -105,6 +134,7 @@ func (o *Output) begin(p *partialFile, partial string) error {
 		}
 	}
 	o.parts = append(o.parts, p)
+	o.lasting.add(p)
 	return nil
 }
 

@@ -37,7 +37,13 @@ func (o *Output) Free() (int64, error) {
 }
 
 // Room returns what was free before the files of the output had a size: FAT and exFAT give a file its room with that.
-func (o *Output) Room() int64 { return o.room }
+// What an earlier run has written has its room.
+func (o *Output) Room() int64 {
+	if o.room == UnknownRoom {
+		return o.room
+	}
+	return o.room + o.lasting.has()
+}
 
 // Reopen opens what was written, through a handle of its own, as a later reader will.
 func (o *Output) Reopen() (*image.Image, error) {
@@ -160,6 +166,9 @@ func (o *Output) Publish() error {
 		// it can remove them. A file system without links leaves them to the user then.
 		_ = o.dir.At.Link(n, replacedName(n))
 	}
+	if err := o.lasting.complete(); err != nil {
+		return errors.Join(err, o.unpublish())
+	}
 	if err := o.rename(o.parts[0], o.force); err != nil {
 		return errors.Join(err, o.unpublish())
 	}
@@ -170,6 +179,9 @@ func (o *Output) Publish() error {
 		_ = o.dir.At.Remove(partialName(p.final)) // the second link; the next run would remove it too
 	}
 	o.removeReplaced()
+	if err := o.lasting.remove(); err != nil {
+		o.notes.add("dest-leftover", "remove it by hand", "the journal of the copy could not be removed: %v", err)
+	}
 	if err := o.close(); err != nil { // all bytes were synced and read again before
 		o.notes.add("dest-close", "", "%v; the copy itself is complete and verified", err)
 	}
@@ -291,10 +303,13 @@ func (o *Output) syncFolder() error {
 	return nil
 }
 
-// Discard removes what was written. It is harmless after Publish.
+// Discard removes what was written, unless it is kept. It is harmless after Publish.
 func (o *Output) Discard() error {
 	if o.dir == nil {
 		return nil
+	}
+	if o.Kept() {
+		return o.close()
 	}
 	var errs []error
 	for _, p := range o.parts {
@@ -302,7 +317,7 @@ func (o *Output) Discard() error {
 			errs = append(errs, ondisk.In(ondisk.ErrOutput, "remove %s: %w", o.shown(partialName(p.final)), err))
 		}
 	}
-	return errors.Join(append(errs, o.close())...)
+	return errors.Join(append(errs, o.lasting.remove(), o.close())...)
 }
 
 func (o *Output) close() error {
@@ -311,6 +326,7 @@ func (o *Output) close() error {
 		errs = append(errs, p.Close())
 	}
 	_ = o.dir.Close() // its names are durable, or do not matter
+	errs = append(errs, o.lasting.close())
 	o.parts, o.dir = nil, nil
 	return errors.Join(errs...)
 }

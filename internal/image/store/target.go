@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // CreateOptions of Create. The zero value makes an image of the source's own format.
@@ -21,6 +22,10 @@ type CreateOptions struct {
 	Over []disk.Piece
 	// Heads and Sectors are the geometry by which the disk is partitioned, 0 when nothing is known of it.
 	Heads, Sectors int
+	// Order is what the copy was asked for. With it a run that is ended leaves its files and a journal beside DEST.
+	Order []byte
+	// Going is the journal of a run that was ended: this one goes on with its files.
+	Going *unfinished.Held
 }
 
 // target chooses format and subformat of a copy.

@@ -1,6 +1,7 @@
 package results
 
 import (
+	"fmt"
 	"io"
 
 	"github.com/trueup/trueup/internal/report"
@@ -49,6 +50,20 @@ var jsonFormat = Format{
 	Name:  "json",
 	Row:   func(w io.Writer, i *Image) error { return report.Line(w, i) },
 	Write: func(w io.Writer, r *Report) error { return report.Line(w, r.Summary) },
+}
+
+// Interrupted returns what a run that was ended early leaves out, empty for a complete one.
+func (r *Report) Interrupted() string {
+	switch s := r.Summary; {
+	case s.Complete:
+		return ""
+	case s.Images < s.Found:
+		return fmt.Sprintf("interrupted: %d of the %d images found so far were looked at, and the report has those",
+			s.Images, s.Found)
+	default:
+		return fmt.Sprintf("interrupted: %d images were looked at, and the report has those; the PATHs may have more",
+			s.Images)
+	}
 }
 
 // NoneJudged reports whether the run fails since it judged no image.

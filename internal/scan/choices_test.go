@@ -1,4 +1,4 @@
-package cli
+package scan
 
 import (
 	"testing"
@@ -7,11 +7,11 @@ import (
 )
 
 func TestFlagsOfTheNextCommands(t *testing.T) {
-	require.Empty(t, (&scanFlags{}).again())
-	f := scanFlags{
-		include: []string{"*.vmdk", "a b"}, exclude: []string{"old/**"}, ignore: "accepted.txt",
-		catalog: "it's.db", changed: true,
+	require.Empty(t, (&Choices{}).Again(""))
+	c := Choices{
+		Include: []string{"*.vmdk", "a b"}, Exclude: []string{"old/**"}, Ignore: "accepted.txt",
+		Catalog: "it's.db", Changed: true,
 	}
 	require.Equal(t, `--include '*.vmdk' --include 'a b' --exclude 'old/**' --ignore accepted.txt --catalog 'it'\''s.db'`,
-		f.again())
+		c.Again(""))
 }

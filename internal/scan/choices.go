@@ -1,0 +1,179 @@
+package scan
+
+import (
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/scan/sandbox"
+)
+
+// Choices are a scan as a command line asks for it. Its fields are flags.
+type Choices struct {
+	Include, Exclude []string
+	FilesFrom        string
+	Isolation        string // one of Isolations
+	Catalog          string
+	Changed          bool
+	FailOn           string
+	Ignore           string
+	Script           string
+	Force            bool
+	Unknown, Empty   bool // accepted
+	Tables           bool // are checked of every container
+	Pieces           bool // of files are counted
+
+	fail results.FailOn
+}
+
+// Isolations are the values of --isolation, the last one the default.
+var Isolations = []string{string(sandbox.None), string(sandbox.Process), string(sandbox.Sandbox)}
+
+// Consistent refuses flags that cannot be right. whole is --require-sandbox.
+func (c *Choices) Consistent(whole bool) error {
+	switch {
+	case !slices.Contains(Isolations, c.Isolation):
+		return ondisk.In(ondisk.ErrUsage, "--isolation %q, want one of %s", c.Isolation, strings.Join(Isolations, ", "))
+	case whole && c.Isolation != string(sandbox.Sandbox):
+		return ondisk.In(ondisk.ErrUsage, "--require-sandbox and --isolation %s contradict each other; give one of them",
+			c.Isolation)
+	case c.Changed && c.Catalog == "":
+		return ondisk.In(ondisk.ErrUsage, "--changed needs --catalog FILE, which knows the last run")
+	}
+	return nil
+}
+
+// Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
+// and profiles are files of the command. It also reads --fail-on.
+func (c *Choices) Settle(out, profiles string) (err error) {
+	if err := c.apart(out, profiles); err != nil {
+		return err
+	}
+	if c.Catalog != "" {
+		if _, err := (store.Place{Flag: "--catalog", Path: c.Catalog, Role: store.Database}).Settle(); err != nil {
+			return err
+		}
+	}
+	if c.Script != "" {
+		script := store.Place{
+			Flag: "--script", Path: c.Script, Role: store.Script, Force: c.Force, Mine: results.IsScript,
+		}
+		if c.Script, err = script.Settle(); err != nil {
+			return err
+		}
+		if err := store.TryFolder("--script", c.Script); err != nil {
+			return err
+		}
+	}
+	if c.fail = results.Default; c.FailOn == "" {
+		return nil
+	}
+	if c.fail, err = results.ParseFailOn(c.FailOn); err != nil {
+		return ondisk.In(ondisk.ErrUsage, "--fail-on %w", err)
+	}
+	return nil
+}
+
+// apart refuses one file for two purposes.
+func (c *Choices) apart(out, profiles string) error {
+	script := store.Use{Flag: "--script", Path: c.Script}
+	read := []store.Use{
+		{Flag: "--catalog", Path: c.Catalog},
+		{Flag: "--ignore", Path: c.Ignore},
+		{Flag: "--files-from", Path: c.FilesFrom},
+		{Flag: "--profiles", Path: profiles},
+	}
+	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
+		if c.Catalog != "" {
+			read = append(read, store.Use{Flag: "--catalog", Path: c.Catalog + suffix}) // SQLite's own
+		}
+	}
+	if err := store.Apart(store.Use{Flag: "--out", Path: out}, append(read, script)...); err != nil {
+		return err
+	}
+	return store.Apart(script, read...)
+}
+
+// Task returns what is to be done. Criteria, workers and the files of the command are its caller's.
+func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
+	t := &Task{
+		Paths: slices.Clone(paths), Check: c.Tables, Fragments: c.Pieces, Level: sandbox.Level(c.Isolation),
+		Catalog: c.Catalog, ChangedOnly: c.Changed, Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
+		KeepRanked: c.Script != "", Spare: []string{c.Script, c.Ignore, c.FilesFrom},
+	}
+	var err error
+	if t.Wanted, err = Wanted(c.Include, c.Exclude); err != nil {
+		return nil, err
+	}
+	if t.Ignore, err = ReadIgnore(c.Ignore); err != nil {
+		return nil, err
+	}
+	if c.FilesFrom != "" {
+		more, err := ReadList(c.FilesFrom, stdin)
+		if err != nil {
+			return nil, err
+		}
+		t.Paths = append(t.Paths, more...)
+	}
+	switch {
+	case slices.Contains(paths, ""):
+		return nil, ondisk.In(ondisk.ErrUsage,
+			"a PATH is empty, maybe from a variable that is not set; . is the folder that you are in")
+	case len(paths) == 0 && c.FilesFrom == "":
+		return nil, ondisk.In(ondisk.ErrUsage, "scan takes a PATH, none given; see trueup scan --help")
+	}
+	return t, nil
+}
+
+// Again returns the flags that make another run choose and accept the same images, for the commands that come next.
+func (c *Choices) Again(profiles string) string {
+	var out []string
+	add := func(flag string, values ...string) {
+		for _, v := range values {
+			if v != "" {
+				out = append(out, flag+" "+report.ShellQuote(v))
+			}
+		}
+	}
+	add("--include", c.Include...)
+	add("--exclude", c.Exclude...)
+	add("--ignore", c.Ignore)
+	add("--profiles", profiles)
+	add("--catalog", c.Catalog)
+	return strings.Join(out, " ")
+}
+
+// WriteScript writes the align commands of a report, if they are wanted. The permissions are those before the umask.
+func (c *Choices) WriteScript(r *results.Report) error {
+	if c.Script == "" {
+		return nil
+	}
+	file, err := store.CreateReport(c.Script, 0o777)
+	if err != nil {
+		return err
+	}
+	return file.End(results.Script(file, r.Summary, r.Images))
+}
+
+// Command is the name of the command.
+const Command = results.Command
+
+// FormatNames lists the formats of a report.
+func FormatNames() []string { return results.FormatNames() }
+
+// FailOns lists the values of --fail-on.
+func FailOns() []string { return results.FailOns() }
+
+// FormatOf returns the format of a name that is listed.
+func FormatOf(name string) results.Format { return results.Formats[slices.Index(FormatNames(), name)] }
+
+// Print has each row printed as soon as it is finished, if the format does that. An error of w is wrapped.
+func (t *Task) Print(f results.Format, w func() io.Writer, wrap func(error) error) {
+	if f.Row != nil {
+		t.Row = func(i *results.Image) error { return wrap(f.Row(w(), i)) }
+	}
+}
