@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -281,7 +282,12 @@ func TestSpreadOfFewKills(t *testing.T) {
 func (c *killCase) killAtCall(t *testing.T, strace string, p callPoint) {
 	t.Helper()
 	cmd := killedAt(t, strace, p, c.align())
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	err := cmd.Run()
+	if err != nil && stderr.Len() > 0 {
+		t.Logf("%+v: %s", p, &stderr)
+	}
 	c.count(t, cmd, err) // strace ends with the signal that ended what it traced
 }
 

@@ -31,6 +31,8 @@ type copyFlags struct {
 	second  second
 	dev     deviceFlags
 
+	rate      rate
+	idle      bool
 	resumable bool             // a run that is ended leaves what it wrote
 	going     *unfinished.Held // a run that was ended, with which this one goes on
 }
@@ -42,6 +44,8 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
 	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
+	f.Var(&c.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
+	f.BoolVar(&c.idle, "idle", false, "read and write only while no other program does, where the I/O scheduler knows priorities")
 	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
 	c.second.add(cmd)
 	c.dev.add(cmd)
@@ -170,6 +174,9 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if err != nil {
 		return err
 	}
+	if err := f.giveWay(f.idle); err != nil {
+		return fmt.Errorf("--idle: %w", err)
+	}
 	if err := f.dev.claim(dest, append(f.with, src)...); err != nil {
 		return err
 	}
@@ -268,6 +275,7 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 	watch, end := c.watched(errOut, c.progress, c.command, c.verify == full)
 	j = &realign.Job{
 		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == full, Jobs: c.jobs,
+		Rate: int64(c.rate),
 		Sums: c.sums != "", Begin: func() { c.ending.hold(c.dev.ends()) }, Watch: watch, Device: c.dev.claimed,
 		Spare: func(files []string) error {
 			return errors.Join(store.SpareFiles("--out", c.out, dest, files),
@@ -327,6 +335,9 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 
 // convertStream converts an image that comes through standard input.
 func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, dest string) error {
+	if f.rate != 0 {
+		return ondisk.In(errUsage, "--limit-rate limits the reads of a file, and SOURCE is a pipe; limit what writes to it")
+	}
 	if f.second.judge != "" {
 		return ondisk.In(errUsage, "--second-opinion reads SOURCE again, and one that comes through a pipe is gone by then; "+
 			"store it in a file first")

@@ -87,7 +87,7 @@ func resumeCopy(
 	c := alignFlags{
 		copyFlags: copyFlags{
 			common: f.common, work: work{shown: f.shown, jobs: defaultJobs}, to: o.Target, force: o.Force, verify: full,
-			command: o.Command, resumable: true, going: w,
+			command: o.Command, resumable: true, going: w, rate: f.rate,
 		},
 		moveFlags: moveFlags{Reading: o.Reading, Goal: o.Goal, with: o.With},
 	}

@@ -22,6 +22,7 @@ import (
 )
 
 type scanFlags struct {
+	idle bool
 	*common
 	work
 	scan.Choices
@@ -104,6 +105,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 		"isolation of the workers, by `LEVEL`: "+strings.Join(scan.Isolations, ", "))
 	complete(cmd, "isolation", scan.Isolations...)
 	f.addSandbox(cmd)
+	fs.BoolVar(&f.idle, "idle", true, "read only while no other program does, where the I/O scheduler knows priorities")
 	fs.StringVar(&f.Catalog, "catalog", "", "keep results in `FILE` and skip unchanged images")
 	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")
 	levels := strings.Join(scan.FailOns(), ", ")
@@ -181,6 +183,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil {
 		return err
 	}
+	_ = f.giveWay(f.idle) // where that is not possible, it reads as other programs do
 	f.ending.hold("completing the report of what was looked at")
 	defer func() {
 		if closing := t.Close(); closing != nil {

@@ -20,6 +20,7 @@ type openFlags struct {
 	shown
 	command string
 	force   bool
+	rate    rate
 }
 
 // goOn goes on with open work, which is locked, in one of the three ways.
@@ -66,7 +67,9 @@ func newOpen(c *common, name, short, long string) *cobra.Command {
 	}
 	f.addSandbox(cmd)
 	f.addProgress(cmd)
-	if name != resume {
+	if name == resume {
+		cmd.Flags().Var(&f.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
+	} else {
 		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
 	}
 	return cmd

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"slices"
 
@@ -9,6 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // work are the flags of commands whose work takes long.
@@ -75,4 +78,38 @@ func (c *common) watched(w io.Writer, kind, command string, proves bool) (watch 
 		p.Stop()
 		p = nil
 	}
+}
+
+// rate is a number of bytes in a second as an argument of a command line. 0 is no limit.
+type rate int64
+
+// minRate bounds rates from below: a chunk of a copy takes some seconds then.
+const minRate = 256 * units.KiB
+
+func (r *rate) String() string {
+	if *r == 0 {
+		return ""
+	}
+	return units.Short(int64(*r))
+}
+
+// Type is the word that help texts show for the argument.
+func (r *rate) Type() string { return "SIZE" }
+
+// Set parses the argument.
+func (r *rate) Set(arg string) error {
+	n, err := units.Parse(arg)
+	if err != nil || n < minRate {
+		return fmt.Errorf("rate %q, want bytes in a second, from %s on, such as 20M", arg, units.Short(minRate))
+	}
+	*r = rate(n)
+	return nil
+}
+
+// giveWay has other programs read and write before this one, and those that it starts.
+func (c *common) giveWay(idle bool) error {
+	if !idle || !c.ownProcess {
+		return nil
+	}
+	return sys.Idle()
 }

@@ -277,6 +277,7 @@ type Job struct {
 	Full      bool   // compare every byte before DEST gets its name, not its structures alone
 	Sums      bool   // compute the digests of the files before they get their names
 	Jobs      int    // how many chunks are read and written at once
+	Rate      int64  // bytes of SOURCE that are read in a second at most; 0: as many as can be
 	Device    *Device
 
 	Begin func()                     // called before the first file of DEST is made: from now on the context ends the run
@@ -438,6 +439,7 @@ func (s *Source) unchanged() error {
 func (j *Job) fill(
 	ctx context.Context, s *Source, p *plan.Plan, stored disk.Disk, o target, view disk.Disk,
 ) (copied int64, err error) {
+	stored, view = pace(ctx, stored, j.Rate), pace(ctx, view, j.Rate)
 	need, err := j.room(ctx, s, stored, o)
 	if err == nil && j.Try != nil {
 		start := time.Now()

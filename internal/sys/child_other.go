@@ -3,6 +3,7 @@
 package sys
 
 import (
+	"errors"
 	"os/exec"
 	"time"
 )
@@ -27,3 +28,6 @@ func Unprivileged(*exec.Cmd, string) error { return nil }
 
 // Work is not known.
 func Work(int) (ran time.Duration, known bool) { return 0, false }
+
+// Idle would have this process read and write only while no other does.
+func Idle() error { return errors.ErrUnsupported }
