@@ -321,8 +321,10 @@ func TestResumeIsRefused(t *testing.T) {
 	advice := fmt.Sprintf("trueup resume %q goes on, trueup undo %q removes what is written", c.dest, c.dest)
 	for _, args := range [][]string{
 		c.align(),
-		{"align", "--json", "--to", "qcow2", source, c.dest}, {"convert", "--force", "--to", "qcow2", source, c.dest},
-		{"inspect", c.dest}, {"finish", c.dest},
+		{"align", "--json", "--to", "qcow2", source, c.dest},
+		{"convert", "--force", "--to", "qcow2", source, c.dest},
+		{"inspect", c.dest},
+		{"finish", c.dest},
 	} {
 		r := trueup(t, args...)
 		require.Equal(t, 4, r.code, "%q: %s%s", args, r.stdout, r.stderr)

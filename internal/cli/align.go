@@ -109,6 +109,7 @@ type alignFlags struct {
 	copyFlags
 	moveFlags
 	trialFlags
+	replaceFlags
 	skipAligned bool
 	view        bool
 	bootTrial   bool
@@ -136,6 +137,11 @@ hypervisor can start it at once. QEMU opens it with -snapshot or below an overla
 a copy nor a snapshot: what a guest writes to it goes to SOURCE, and the storage sees the old offsets until DEST is copied.
 Undo it by removing its two files, before anything is written.
 
+With --replace there is no DEST: when the copy is complete and proved, it gets the names of SOURCE, and SOURCE stays
+beside it as a disk of its own, NAME.orig.EXT. At every moment a complete disk stands under the name of SOURCE. trueup
+undo brings the original back, trueup finish removes it, and --keep none does so at once. A run that was killed is
+completed by trueup resume, or by the same command again. If nothing has to move, nothing is done.
+
 SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova or .ovf, it becomes a package too:
 every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
 manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
@@ -155,13 +161,14 @@ else is ready for the copy. It is refused if the two come to different ends, or 
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
   trueup align --with data.vmdk system.vmdk system-aligned.vmdk
   trueup align library.ova library-aligned.ova`,
-		Args: arguments("SOURCE", "DEST"),
+		Args: f.copyArguments(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runCopy(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
+			return runCopy(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[len(args)-1])
 		},
 	}
 	f.copyFlags.add(cmd)
 	f.moveFlags.add(cmd)
+	f.addReplace(cmd)
 	f.trialFlags.add(cmd, "boot-")
 	cmd.Flags().BoolVar(&f.bootTrial, bootTrial, false, "first start both disks under QEMU; refuse unless they boot alike")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
@@ -170,8 +177,12 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 }
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
-	err := errors.Join(f.check(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest), f.checkResumable(src, dest))
+	err := errors.Join(f.check(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest), f.checkResumable(src, dest),
+		f.checkReplace())
 	if err != nil {
+		return err
+	}
+	if goes, err := f.goesOnFirst(ctx, out, errOut, src); goes {
 		return err
 	}
 	if err := f.giveWay(f.idle); err != nil {
@@ -219,7 +230,7 @@ func (f *alignFlags) copyDisk(
 		return nil, w, err
 	}
 	defer s.Close()
-	if err := f.spareSums(s.Image); err != nil {
+	if err := errors.Join(f.spareSums(s.Image), f.keepsFormat(s)); err != nil {
 		return nil, w, err
 	}
 	o, err := f.openOthers(f.common, s, dest)
@@ -240,6 +251,7 @@ func (f *alignFlags) copyDisk(
 		return r, w, nil
 	}
 	j, end := f.job(errOut, dest)
+	j.Replace = f.replace
 	if err := f.orders(j, src); err != nil {
 		return nil, w, err
 	}
@@ -250,6 +262,9 @@ func (f *alignFlags) copyDisk(
 	f.second.judgeCopy(f.common, errOut, j, end)
 	w, err = j.Write(ctx, s, p)
 	end()
+	if err == nil {
+		err = f.replaced(r, &w)
+	}
 	return r, w, err
 }
 

@@ -42,6 +42,7 @@ func (f *alignFlags) checkDevice(src, dest string) error {
 		what  string
 	}{
 		{f.force, "--force replaces a file; a device is overwritten with --overwrite-content"},
+		{f.replace, "--replace gives the copy the names of SOURCE"},
 		{f.view, "--view writes a VMDK beside SOURCE, and no device"},
 		{f.sums != "", "--checksums lists files; use sha256sum for a device"},
 		{f.second.judge != "", "--second-opinion is asked before DEST is complete, when a device is no disk yet; " +

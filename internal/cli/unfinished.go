@@ -28,7 +28,8 @@ type goOn func(ctx context.Context, f *openFlags, errOut io.Writer, w *unfinishe
 
 // goesOn are the ways of each kind of work, by the names of the commands.
 var goesOn = map[string]map[string]goOn{
-	unfinished.Copy: {undo: undoCopy, resume: resumeCopy},
+	unfinished.Copy:     {undo: undoCopy, resume: resumeCopy},
+	unfinished.Exchange: exchanges,
 }
 
 // pathsOf are the images that a kind reads beside the disk itself.

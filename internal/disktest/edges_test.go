@@ -62,6 +62,11 @@ var edges = map[string][]string{
 		"internal/sys",
 	},
 
+	// A copy that has no name yet gets those of its source: what the folder needs is asked of its images.
+	"internal/exchange": {
+		"internal/image", "internal/image/driver", "internal/image/gate", "internal/sys", "internal/unfinished",
+	},
+
 	// A package copies and compares its files as disks are, and knows an error of the system from one of a package.
 	"internal/image/ova": {
 		"internal/diskcopy", "internal/image", "internal/image/driver", "internal/image/gate", "internal/image/store",
@@ -162,6 +167,7 @@ var edges = map[string][]string{
 
 	"internal/report": {
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/container",
+		"internal/exchange",
 		"internal/fragments", "internal/fragments/volumes", "internal/image", "internal/image/ova", "internal/layout",
 		"internal/opinion",
 		"internal/plan", "internal/realign", "internal/table", "internal/unfinished", "internal/verify", "internal/volume",
@@ -188,8 +194,9 @@ var edges = map[string][]string{
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	// DEST can be a device, whose old content is read as a disk, by the kinds of its volumes.
 	"internal/realign": {
-		"internal/align", "internal/container", "internal/diskcopy", "internal/fragments/volumes", "internal/image",
-		"internal/image/device", "internal/image/driver", "internal/image/ova", "internal/image/raw", "internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
+		"internal/align", "internal/container", "internal/diskcopy", "internal/exchange", "internal/fragments/volumes",
+		"internal/image", "internal/image/device", "internal/image/driver", "internal/image/ova", "internal/image/raw",
+		"internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
 		"internal/unfinished", "internal/verify", "internal/volume",
 	},
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
@@ -214,7 +221,7 @@ var edges = map[string][]string{
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/align", "internal/bench", "internal/image/store", "internal/nbd", "internal/opinion",
+		"internal/align", "internal/bench", "internal/exchange", "internal/image/store", "internal/nbd", "internal/opinion",
 		"internal/progress", "internal/realign", "internal/report", "internal/scan",
 		"internal/scan/sandbox", "internal/sys", "internal/trial", "internal/unfinished",
 	},

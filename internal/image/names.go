@@ -108,3 +108,25 @@ func NamedPacked(name string) bool {
 func rawNamed(name string) bool {
 	return slices.Contains([]string{".raw", ".img", ".dd"}, strings.ToLower(filepath.Ext(name)))
 }
+
+// Renamed returns the bytes of the first file of an image, and these with other names of the files that it names; nil
+// for an image in one file.
+func (img *Image) Renamed(to func(name string) string) (b, renamed []byte, err error) {
+	f, _ := byName(img.Format)
+	if len(img.Parts) == 0 || f.Rename == nil {
+		return nil, nil, nil
+	}
+	main := img.Handles[0]
+	if main.Size() > maxNaming {
+		return nil, nil, fmt.Errorf("%.256q of %d bytes, which names other files: %w of %d bytes", main.Name(), main.Size(),
+			ondisk.ErrLimit, maxNaming)
+	}
+	if b, err = ondisk.Bytes(main, 0, main.Size()); err != nil {
+		return nil, nil, err
+	}
+	renamed, err = f.Rename(b, to)
+	return b, renamed, err
+}
+
+// maxNaming bounds a file that names others and holds no data itself, in bytes: the text of a VMDK.
+const maxNaming = 1 << 20

@@ -221,6 +221,23 @@ func UserOf(d *gate.Folder, base string) (string, error) {
 	return needer(d, base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
 }
 
+// OtherUser returns the first image or package of the folder that names one of some files, beside those that mine
+// reports; empty when none does.
+func OtherUser(d *gate.Folder, files []string, mine func(name string) bool) (string, error) {
+	siblings, err := readSiblings(d, "")
+	if err != nil {
+		return "", err
+	}
+	maps.DeleteFunc(siblings, func(name string, _ driver.Names) bool { return mine(name) })
+	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members, n.Views) }
+	for _, base := range files {
+		if user := userAmong(d, siblings, base, gives); user != "" {
+			return user, nil
+		}
+	}
+	return "", nil
+}
+
 // needer returns the first other file of the folder that gives a file one of its names, or else the first OVF that
 // cannot be read and has the name of the file in its text.
 func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {

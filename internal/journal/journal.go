@@ -180,8 +180,11 @@ func readHead(f io.ReaderAt) (*Journal, *head, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(sector) < headSize || len(bytes.Trim(sector, "\x00")) == 0 {
+	if len(bytes.Trim(sector, "\x00")) == 0 {
 		return nil, nil, ErrNotBegun
+	}
+	if len(sector) < headSize {
+		return nil, nil, damaged(0, "size", len(sector), fmt.Sprint("at least ", headSize))
 	}
 	var h head
 	if _, err := binary.Decode(sector, binary.LittleEndian, &h); err != nil {

@@ -112,6 +112,12 @@ func TestDamagedJournals(t *testing.T) {
 		require.Less(t, off, 68<<10, "byte %#x of the plan is not checked", off)
 		assert.Contains(t, []string{"first", "second"}, string(j.Record()), "byte %#x", off)
 	}
+	short := disktest.NewMedium()
+	_, err = short.File("j").WriteAt([]byte("a text of the user's"), 0)
+	require.NoError(t, err)
+	_, err = journal.Open(short.File("j"))
+	require.NotErrorIs(t, err, journal.ErrNotBegun)
+	require.ErrorIs(t, err, ondisk.ErrFormat)
 	for _, size := range []int{0, 511, 512, 4096, 69631, 69633, len(good) - 1} {
 		cut := disktest.NewMedium()
 		_, err := cut.File("j").WriteAt(good[:min(size, len(good))], 0)

@@ -275,6 +275,7 @@ type Job struct {
 	Subformat string // empty: the source's, or the format's default
 	Force     bool   // replace DEST
 	View      bool   // a VMDK that shows the planned disk in the files of SOURCE
+	Replace   bool   // the copy gets the names of SOURCE, which is kept beside it
 	Full      bool   // compare every byte before DEST gets its name, not its structures alone
 	Sums      bool   // compute the digests of the files before they get their names
 	Jobs      int    // how many chunks are read and written at once
@@ -293,17 +294,6 @@ type Job struct {
 
 	progress Progress
 	tried    time.Duration // what Try took
-}
-
-// Written is the result of a Job.
-type Written struct {
-	Format, Subformat string
-	Files             []string // names, the one named DEST first
-	Sums              []store.Sum
-	Copied            int64   // bytes of data
-	Kept, Wrote       int64   // bytes of the files: what an earlier run had written, and what this one did; 0 if not lasting
-	Took              float64 // seconds
-	Notes             []ondisk.Issue
 }
 
 // Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
@@ -327,6 +317,9 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	if err := j.lasting(s, p, &options); err != nil {
 		return w, err
 	}
+	if j.Replace {
+		return j.replace(ctx, s, p, view, options)
+	}
 	create := func() (target, error) {
 		if j.Device != nil {
 			return j.Device.create(ctx, s, p)
@@ -345,14 +338,6 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 		w.Notes = append(w.Notes, viewNotes(j.Dest, options.Over, w.Files)...)
 	}
 	return w, err
-}
-
-// begun calls Begin, once.
-func (j *Job) begun() {
-	if j.Begin != nil {
-		j.Begin()
-		j.Begin = nil
-	}
 }
 
 // output is DEST under construction: an image or a package.

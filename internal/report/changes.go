@@ -245,10 +245,11 @@ func (t *Text) Align(r *Align) {
 	}
 	t.opinions(r.SecondOpinion)
 	t.checksums(r.Sums)
-	if words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder); command != "" {
+	t.replacedLines(r.Replaced, r.Dest)
+	if words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder); command != "" && r.Replaced == nil {
 		t.next(words, command)
 	}
-	if r.Source != "-" { // what came through a pipe is gone
+	if r.Source != "-" && (r.Replaced == nil || r.Replaced.Original != "") { // what came through a pipe is gone
 		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
 	}
 }

@@ -268,6 +268,7 @@ type Align struct {
 	Folder   string          `json:"-"` // in which the program runs; empty: not known
 	ExitCode int             `json:"exit_code"`
 
+	Replaced      *Replaced     `json:"replaced,omitempty"`       // where DEST got the names of SOURCE
 	BootTrial     *BootTrial    `json:"boot_trial,omitempty"`     // where one was asked for
 	SecondOpinion opinion.Table `json:"second_opinion,omitempty"` // where one was asked for
 }
@@ -276,6 +277,13 @@ type Align struct {
 type Checksum struct {
 	File   string `json:"file"`
 	SHA256 string `json:"sha256"` // in hex
+}
+
+// Replaced is what became of a disk whose names an aligned copy got.
+type Replaced struct {
+	Original string   `json:"original"` // its path now; empty: it was removed
+	Files    []string `json:"files"`
+	Journal  string   `json:"journal"`
 }
 
 // BootTrial is the result of the trial boot before a copy.

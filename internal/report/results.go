@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/fragments/volumes"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
@@ -145,6 +146,35 @@ func newChecksums(w realign.Written) (out []Checksum) {
 		out = append(out, Checksum{s.File, hex.EncodeToString(s.SHA256[:])})
 	}
 	return out
+}
+
+// ReplacedBy completes the report of a copy that got the names of SOURCE. kept reports whether the original stays.
+func (r *Align) ReplacedBy(x *exchange.Result, kept bool) {
+	r.Replaced = newReplaced(x, kept)
+	if kept {
+		r.Source = x.Original
+	}
+}
+
+func newReplaced(x *exchange.Result, kept bool) *Replaced {
+	if !kept {
+		return &Replaced{Files: []string{}}
+	}
+	return &Replaced{Original: x.Original, Files: x.Files, Journal: x.Journal}
+}
+
+// replacedLines prints what became of the original of a disk that has its names now, and what comes next.
+func (t *Text) replacedLines(r *Replaced, path string) {
+	switch {
+	case r == nil:
+		return
+	case r.Original == "":
+		t.printf("  the original was removed\n")
+		return
+	}
+	t.para(2, "  the original is kept as %s", Safe(r.Original))
+	t.next("To bring it back:          ", "trueup undo "+ShellQuote(path))
+	t.next("To remove it:              ", "trueup finish "+ShellQuote(path))
 }
 
 // NewPackageAlign reports on the copy that the plans of a package make, before it is written. flags are those of a

@@ -289,7 +289,11 @@ func (h *Held) Remove() error {
 func (h *Held) Close() error {
 	var errs []error
 	if h.file != nil {
-		errs = append(errs, h.file.Close())
+		// A program that was just started can hold the file for a moment, and with it the lock.
+		_ = sys.Of(h.file).Lock(sys.Unlocked) // it ends with the file, too
+		if err := h.file.Close(); !sys.Interrupted(err) {
+			errs = append(errs, err)
+		}
 		h.file = nil
 	}
 	if h.Dir != nil {

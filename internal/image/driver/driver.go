@@ -84,6 +84,9 @@ type Format struct {
 	Stream func(r io.Reader) (*Stream, error)
 	// Names reads what a file of this format names, without judging the rest. Nil when images of this format stand alone.
 	Names func(f File) (Names, error)
+	// Rename returns the bytes of an image's first file with other names of the files that it names. Nil when images of
+	// this format stand alone.
+	Rename func(b []byte, to func(name string) string) ([]byte, error)
 	// Glance is Names without a proof that what it reads is whole, for a file that is opened later. Nil if Names reads
 	// little.
 	Glance func(f File) (Names, error)

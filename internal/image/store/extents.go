@@ -41,7 +41,10 @@ func (o *Output) createExtent(src *image.Image, suffix string) (driver.WriteFile
 	if o.uses(name) {
 		name = other
 	}
-	if f := sourceFile(o.dir, name, &src.Opened); f != "" {
+	if f := sourceFile(o.dir, name, &src.Opened); f != "" && o.swaps {
+		p, err := o.newPart(name)
+		return p, name, err
+	} else if f != "" {
 		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; name "+
 			"another file", o.path, o.shown(name), f)
 	}

@@ -5,6 +5,7 @@ package store
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"strings"
@@ -32,6 +33,7 @@ type Output struct {
 	stale  bool           // a killed run left the partial file of DEST
 	// unreadable marks a DEST that exists and cannot be opened as an image.
 	unreadable bool
+	swaps      bool // the names are those of the source, and Publish is not called
 	caseless   bool // the folder finds DEST by its name in another case
 	limits     limits
 	notes      *notes
@@ -64,7 +66,13 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	if err != nil {
 		return err
 	}
-	if opts.Format == "" {
+	if opts.Swap && sub != src.Subformat {
+		return &ondisk.Refusal{
+			Code: "unsupported", Reason: fmt.Sprintf("--replace keeps the format, and no %s %s is written", format.Name, src.Subformat),
+			Remedy: "write a copy in another format: trueup align --to FORMAT SOURCE DEST",
+		}
+	}
+	if opts.Format == "" && !opts.Swap {
 		if err := checkSuffix(o.path, format.Name); err != nil {
 			return err
 		}
@@ -75,6 +83,7 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 		o.mode = src.Handles[0].Info.Mode.Perm()
 	}
 	o.lasting = lastingOf(opts)
+	o.swaps = opts.Swap
 	if err := o.checkDest(&src.Opened); err != nil {
 		return err
 	}
@@ -126,6 +135,9 @@ func (o *Output) shown(name string) string { return strings.TrimSuffix(o.path, o
 // checkDest refuses a DEST that is the source, that others need, and one that is there unless it may be replaced. What
 // --force could not help comes first, so that it is never advised in vain.
 func (o *Output) checkDest(src *gate.Opened) error {
+	if o.swaps {
+		return cmp.Or(o.checkUnfinished(), o.checkPartialNames(src))
+	}
 	if f := sourceFile(o.dir, o.base, src); f != "" {
 		return ondisk.In(ondisk.ErrUsage, "DEST %s and the file %s of SOURCE are the same file, and SOURCE is never "+
 			"written; name another DEST", o.path, f)

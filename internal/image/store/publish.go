@@ -303,6 +303,24 @@ func (o *Output) syncFolder() error {
 	return nil
 }
 
+// EachFile passes the files of an output, the one that users name first, with the names that they will have and have.
+func (o *Output) EachFile(each func(final, partial string, f *sys.File) error) error {
+	for _, p := range o.parts {
+		if err := each(p.final, partialName(p.final), sys.Of(p.File)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release closes the files and leaves them under the names that they have. Discard is harmless after that.
+func (o *Output) Release() error {
+	if o.dir == nil {
+		return nil
+	}
+	return o.close()
+}
+
 // Discard removes what was written, unless it is kept. It is harmless after Publish.
 func (o *Output) Discard() error {
 	if o.dir == nil {

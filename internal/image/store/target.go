@@ -17,6 +17,7 @@ type CreateOptions struct {
 	Format    string // empty: the source's
 	Subformat string // empty: the source's, or the format's default
 	Force     bool   // replace DEST
+	Swap      bool   // the copy is to get the names of its source, by EachFile and Release
 	Seed      []byte // identifiers are derived from it
 	// Over are stretches of the disk that stay in files of the source, which are the Src of the pieces.
 	Over []disk.Piece

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -111,6 +112,34 @@ func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []b
 		eol = "\r\n"
 	}
 	return []byte(strings.TrimRight(strings.Join(out, eol), "\r\n") + eol)
+}
+
+// rename returns the text of a descriptor file with other names of the files that it names: its extents, and that of
+// changed-block tracking. All else stays byte for byte.
+func rename(text []byte, to func(name string) string) ([]byte, error) {
+	d, err := parseDescriptor(text)
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	for i, l := range d.lines {
+		name := ""
+		switch {
+		case l.ext != nil:
+			name = l.ext.name
+		case l.key == "changetrackpath":
+			name = l.val
+		}
+		if name == "" {
+			continue
+		}
+		other := to(name)
+		if strings.Count(lines[i], `"`+name+`"`) != 1 || strings.ContainsAny(other, "\"\r\n") {
+			return nil, textErr(l.no, ondisk.ErrUnsupported, "no second descriptor can name %.256q in the place of %.256q", other, name)
+		}
+		lines[i] = strings.Replace(lines[i], `"`+name+`"`, `"`+other+`"`, 1)
+	}
+	return []byte(strings.Join(lines, "")), nil
 }
 
 // appendExtents puts the new extent lines where the first old one stood. qemu-img 7.2 counts an extent twice that

@@ -40,6 +40,7 @@ var Format = driver.Format{
 	Subformats: []string{monolithicSparse, monolithicFlat, splitSparse, splitFlat, vmfs, streamOptimized},
 	Stream:     openStream,
 	Names:      names,
+	Rename:     rename,
 	Glance:     glance,
 	Extensions: []string{".vmdk"},
 	// Programs take a descriptor of any name.

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// folderSums returns the digests and modes of the files of a folder.
+func folderSums(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, n := range folderNames(t, dir) {
+		b, err := os.ReadFile(filepath.Join(dir, n))
+		require.NoError(t, err)
+		st, err := os.Stat(filepath.Join(dir, n))
+		require.NoError(t, err)
+		out[n] = fmt.Sprintf("%x %v", sha256.Sum256(b), st.Mode())
+	}
+	return out
+}
+
+// TestReplace exchanges a disk of each format. The disk at the path is that of an align, in the judgement of qemu-img;
+// the original is whole beside it; an undo brings back each byte, and a finish leaves the new disk alone.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	for to, ext := range map[string]string{
+		"raw": ".img", "vmdk:monolithicSparse": ".vmdk", "vmdk:monolithicFlat": ".vmdk", "vmdk:twoGbMaxExtentSparse": ".vmdk",
+		"vmdk:vmfs": ".vmdk", "vmdk:streamOptimized": ".vmdk", "vhd:fixed": ".vhd", "vhdx": ".vhdx", "qcow2": ".qcow2",
+	} {
+		t.Run(to, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			path, orig, want := filepath.Join(dir, "xp"+ext), filepath.Join(dir, "xp.orig"+ext), filepath.Join(t.TempDir(), "want"+ext)
+			require.Equal(t, 0, trueup(t, "convert", "--to", to, sampleDisk(t), path).code)
+			require.NoError(t, os.Chmod(path, 0o640))
+			require.Equal(t, 0, trueup(t, "align", path, want).code)
+			before := folderSums(t, dir)
+
+			r := trueup(t, "align", "--replace", "--json", path)
+			require.Equal(t, 0, r.code, r.stderr)
+			validate(t, r.stdout)
+			require.Contains(t, r.stdout, `"original": "`+orig)
+			format := strings.NewReplacer("vhd:fixed", "vpc", "vmdk:", "vmdk ").Replace(to)
+			format, _, _ = strings.Cut(format, " ")
+			disktest.Run(t, "qemu-img", "compare", "-q", "-f", format, "-F", format, path, want)
+			require.Equal(t, 0, trueup(t, "verify", orig, path).code)
+			st, err := os.Stat(path)
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o640), st.Mode())
+			r = trueup(t, "inspect", path)
+			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+			require.Contains(t, r.stdout, "the original is kept beside it")
+			require.Contains(t, trueup(t, "align", "--replace", path).stdout, "is aligned already")
+
+			r = trueup(t, "undo", "--json", path)
+			require.Equal(t, 0, r.code, r.stderr)
+			validate(t, r.stdout)
+			require.Equal(t, before, folderSums(t, dir))
+
+			require.Equal(t, 0, trueup(t, "align", "--replace", path).code)
+			r = trueup(t, "finish", "--json", path)
+			require.Equal(t, 0, r.code, r.stderr)
+			validate(t, r.stdout)
+			disktest.Run(t, "qemu-img", "compare", "-q", "-f", format, "-F", format, path, want)
+			require.Len(t, folderNames(t, dir), len(before))
+			require.Equal(t, 64, trueup(t, "finish", path).code, "nothing is open")
+		})
+	}
+}
+
+// TestKeepNone removes the original when the copy is proved and has its names.
+func TestKeepNone(t *testing.T) {
+	t.Parallel()
+	path := sampleDisk(t)
+	r := trueup(t, "align", "--replace", "--keep", "none", "--json", path)
+	require.Equal(t, 0, r.code, r.stderr)
+	validate(t, r.stdout)
+	require.Equal(t, []string{"xp.vmdk"}, folderNames(t, filepath.Dir(path)))
+	require.Equal(t, 0, trueup(t, "inspect", path).code)
+}
+
+// TestReplaceRefuses has disks and command lines that are refused before anything is written.
+func TestReplaceRefuses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		prepare func(t *testing.T, path string)
+		args    []string
+		code    int
+		says    string
+	}{
+		"DEST":         {nil, []string{"other.vmdk"}, 64, "leave out one of them"},
+		"a view":       {nil, []string{"--view"}, 64, "--view"},
+		"--resumable":  {nil, []string{"--resumable"}, 64, "--resumable"},
+		"--force":      {nil, []string{"--force"}, 64, "--force"},
+		"--to":         {nil, []string{"--to", "raw"}, 64, "keeps the format"},
+		"--keep":       {nil, []string{"--keep", "all"}, 64, "original or none"},
+		"a hypervisor": {func(t *testing.T, p string) { t.Helper(); require.NoError(t, os.Mkdir(p+".lck", 0o755)) }, nil, 4, "has the disk open"},
+		"a snapshot": {func(t *testing.T, p string) {
+			t.Helper()
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", p, filepath.Join(filepath.Dir(p), "s.vmdk"))
+		}, nil, 4, "is a snapshot of this disk"},
+		"a backup": {func(t *testing.T, p string) {
+			t.Helper()
+			disktest.Run(t, "cp", p, filepath.Join(filepath.Dir(p), "xp.orig.vmdk"))
+		}, nil, 4, "exists, and is the name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := sampleDisk(t)
+			if c.prepare != nil {
+				c.prepare(t, path)
+			}
+			before := folderNames(t, filepath.Dir(path))
+			r := trueup(t, append([]string{"align", "--replace", path}, c.args...)...)
+			require.Equal(t, c.code, r.code, r.stderr)
+			require.Contains(t, r.stderr, c.says)
+			requireOneLine(t, r.stderr)
+			require.Equal(t, before, folderNames(t, filepath.Dir(path)))
+		})
+	}
+	require.Equal(t, 64, trueup(t, "align", "--keep", "none", sampleDisk(t), "x.vmdk").code)
+}
+
+// TestReplaceIsKilled kills an exchange by the program itself. All commands refuse the disk, and the same one completes it.
+func TestReplaceIsKilled(t *testing.T) {
+	t.Parallel()
+	f := newFault(t, flatDisk(t, t.TempDir(), "x"))
+	before := folderSums(t, filepath.Dir(f.source))
+	killed := run(t, disktest.Tool(t, "strace"), "-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "log"),
+		"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "align", "--replace", f.source)
+	require.Equal(t, 128+9, killed.code, killed.stderr)
+	for _, args := range [][]string{
+		{"inspect", f.source},
+		{"plan", f.source},
+		{"align", f.source, f.dest},
+		{"convert", f.source, f.dest},
+		{"finish", f.source},
+		{"align", sampleDisk(t), f.source, "--force"},
+	} {
+		r := trueup(t, append(args, "--json")...)
+		require.Equal(t, 4, r.code, "%q: %s", args, r.stderr)
+		require.Contains(t, r.stdout, `"unfinished"`)
+	}
+	require.Contains(t, trueup(t, "inspect", f.source).stderr, "trueup resume")
+	r := trueup(t, "align", "--replace", f.source)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, "the exchange is complete")
+	require.Equal(t, 0, trueup(t, "verify", filepath.Join(filepath.Dir(f.source), "x.orig.vmdk"), f.source).code)
+	require.Equal(t, 0, trueup(t, "undo", f.source).code)
+	require.Equal(t, before, folderSums(t, filepath.Dir(f.source)))
+}

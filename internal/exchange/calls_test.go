@@ -1,0 +1,129 @@
+package exchange_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
+)
+
+// failing has operations, in turn with their errors, fail.
+func failing(pairs ...any) oddfs.Manners {
+	m := oddfs.Manners{Fail: map[string]syscall.Errno{}}
+	for i := 0; i < len(pairs); i += 2 {
+		m.Fail[pairs[i].(string)] = pairs[i+1].(syscall.Errno)
+	}
+	return m
+}
+
+// manners are those of file systems that lack calls of an exchange.
+var manners = map[string]oddfs.Manners{
+	"no links":                {Fail: map[string]syscall.Errno{"link": syscall.EPERM}},
+	"neither links nor flags": failing("link", syscall.EPERM, "rename2", syscall.EINVAL),
+	"no folders are synced":   failing("fsyncdir", syscall.EINVAL),
+	"no locks":                failing("lock", syscall.ENOLCK),
+	"calls are interrupted":   {Interrupted: true},
+}
+
+// step has a process make a step on the mounted folder, and returns what it says of an error.
+func step(t *testing.T, name, kind, dir string) string {
+	t.Helper()
+	cmd := child(name, kind, dir)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		require.NotEmpty(t, stderr.String(), "%v", err)
+	}
+	return stderr.String()
+}
+
+// An exchange and its undo work on file systems that lack calls.
+func TestOddFileSystems(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	for name, m := range manners {
+		for _, kind := range []string{"raw", "split"} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				k := kinds[kind]
+				behind, before := k.fresh(t)
+				dir := oddfs.Mount(t, behind, m)
+				require.Empty(t, step(t, "publish", kind, dir))
+				k.requireExchanged(t, behind)
+				require.Empty(t, step(t, "undo", kind, dir))
+				require.Equal(t, before, sums(t, behind))
+			})
+		}
+	}
+}
+
+// TestEveryCallOfAnExchangeFails has each call of an exchange fail in turn. The path leads to one of the two disks,
+// whole, and where the exchange has begun, a resume and an undo go on from it.
+func TestEveryCallOfAnExchangeFails(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	if disktest.Raced {
+		t.Skip("its processes have one goroutine each, and take a second to end")
+	}
+	for _, kind := range []string{"raw", "flat"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			k, j := kinds[kind], oddfs.Journal{}
+			behind, before := k.fresh(t)
+			dir := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j})
+			n := 0
+			every, call := 6, 0
+			if os.Getenv(everyKill) != "" {
+				every = 1
+			}
+			j.EachFails(func(fails bool) {
+				if call++; fails && call%every != 0 {
+					return
+				}
+				for _, name := range imagetest.Names(t, behind) {
+					require.NoError(t, os.Remove(filepath.Join(behind, name)))
+				}
+				require.NoError(t, k.write(behind))
+				said := step(t, "publish", kind, dir)
+				failed := j.Failed()
+				if !fails {
+					require.Empty(t, said)
+					return
+				}
+				if said == "" {
+					j.Ignored()
+				}
+				require.Contains(t, []string{"old", "new"}, shows(t, filepath.Join(behind, k.main)), "%s: %s", failed, said)
+				j.Restart(0)
+				n++
+				next := []string{"resume", "undo"}[n%2]
+				if !slices.Contains(imagetest.Names(t, behind), k.main+".trueup") {
+					require.NotEmpty(t, said, failed)
+					now := sums(t, behind)
+					for name, sum := range before {
+						require.Equal(t, sum, now[name], "%s: %s", failed, said)
+					}
+					return
+				}
+				if said == "" {
+					next = "undo"
+				}
+				require.Empty(t, step(t, next, kind, dir), "%s after %s: %s", next, failed, said)
+				if next == "resume" {
+					k.requireExchanged(t, behind)
+				} else {
+					require.Equal(t, before, sums(t, behind), "%s: %s", failed, said)
+				}
+			})
+			j.RequireNoticed(t, map[string]int{"lock": 2, "open": 4, "read": 4, "unlink": 2})
+		})
+	}
+}

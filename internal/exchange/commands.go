@@ -1,0 +1,192 @@
+package exchange
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// Resume completes an interrupted exchange.
+func Resume(h *unfinished.Held) (unfinished.Done, error) {
+	x, err := begun(h)
+	if err == nil {
+		if err = x.forward(); err != nil {
+			err = unfinishedError(h.Work.Path, err)
+		}
+	}
+	if err != nil {
+		return unfinished.Done{}, err
+	}
+	return unfinished.Done{
+		Text:  fmt.Sprintf("the exchange is complete, and the original is kept as %v", x.Old[0].Other),
+		Files: names(x.New),
+	}, nil
+}
+
+// Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to accept.
+func Undo(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
+	x, err := begun(h)
+	if err == nil && h.Work.Phase != unfinished.Undoing {
+		err = x.mayUndo(o)
+	}
+	if err != nil {
+		return unfinished.Done{}, err
+	}
+	d := unfinished.Done{Text: "the original is back under its own names", Files: names(x.Old), Notes: x.odd(x.Old)}
+	if d.Removed, err = x.back(); err != nil {
+		return d, fmt.Errorf("%w; give the undo again when the cause is removed", err)
+	}
+	return d, nil
+}
+
+// mayUndo refuses an undo by which something is lost or breaks.
+func (x *run) mayUndo(o unfinished.Options) error {
+	if err := x.free(string(x.New[0].Name), names(x.New), string(x.Old[0].Other)); err != nil {
+		return err
+	}
+	for _, f := range x.New {
+		pending := x.Work.Phase == unfinished.Begun && x.d.is(f.Other, f)
+		if o.Force || pending || x.d.same(f.Name, f) {
+			continue
+		}
+		if x.Work.Phase == unfinished.Begun && !x.d.is(f.Name, f) {
+			continue // the copy is not complete, or an undo has begun to remove it
+		}
+		return &ondisk.Refusal{
+			Code: "changed", Reason: fmt.Sprintf("%v was written since the exchange, by a guest or another program, and an undo "+
+				"loses that", f.Name),
+			Remedy: "give --force to lose it; or keep the disk, with trueup finish",
+		}
+	}
+	return nil
+}
+
+// free refuses a disk that a program has open, or that something beside it needs. but is another name of the disk.
+func (x *run) free(base string, files []string, but string) error {
+	user, err := otherUser(x.Dir, files, base, but)
+	if err != nil {
+		return err
+	}
+	if user != "" {
+		return &ondisk.Refusal{
+			Code: "reference", Reason: fmt.Sprintf("%q needs the disk %q", user, base), Remedy: "remove it, or consolidate it first",
+		}
+	}
+	dir := gate.NewFolder(x.Dir.At)
+	img, err := image.OpenIn(dir, base, image.Options{})
+	if err != nil { // it can be in use all the same
+		f, err := dir.OpenAny(base, ondisk.ErrReference)
+		if err != nil {
+			return nil //nolint:nilerr // there is nothing to be in use
+		}
+		img = &image.Image{
+			Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
+		}
+	}
+	busy, err := img.Busy()
+	err = errors.Join(err, img.CloseFiles())
+	if err == nil && len(busy) > 0 {
+		err = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
+	}
+	return err
+}
+
+// odd notes files of the source that were written since they got their second names.
+func (x *run) odd(files []file) (out []ondisk.Issue) {
+	for i, f := range files {
+		if x.d.same(f.Name, f) || x.d.same(f.Other, f) || i == 0 && x.Interim != nil {
+			continue
+		}
+		out = append(out, ondisk.Issue{
+			Code: "original-changed", Effect: ondisk.Warn,
+			Text: fmt.Sprintf("the original's file %v was written since the exchange", f.Name),
+		})
+	}
+	return out
+}
+
+// Finish removes the original of a complete exchange.
+func Finish(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
+	x, err := begun(h)
+	if err == nil && h.Work.Phase != unfinished.Finishing {
+		if err = x.mayFinish(o); err == nil {
+			err = x.Enter(unfinished.Finishing)
+		}
+	}
+	d := unfinished.Done{Text: "the original is removed, and the aligned disk stays", Files: nil}
+	if err == nil {
+		d.Files = names(x.New)
+		err = x.inSteps(func() error { return x.dropOriginal(&d.Removed) })
+	}
+	if err == nil {
+		err = x.Remove()
+	}
+	return d, err
+}
+
+// mayFinish refuses to remove an original that is all there is, or that something needs.
+func (x *run) mayFinish(o unfinished.Options) error {
+	orig := string(x.Old[0].Other)
+	var kept []string
+	for _, f := range x.Old {
+		kept = append(kept, string(f.Other))
+	}
+	if err := x.free(orig, kept, string(x.Old[0].Name)); err != nil {
+		return err
+	}
+	if odd := x.odd(x.Old); len(odd) > 0 && !o.Force {
+		return &ondisk.Refusal{Code: "changed", Reason: odd[0].Text, Remedy: "give --force to remove it all the same"}
+	}
+	return x.stands()
+}
+
+// stands refuses a path that does not lead to a disk without the files of the original.
+func (x *run) stands() error {
+	set, err := openDisk(gate.NewFolder(x.Dir.At), string(x.New[0].Name))
+	if err != nil {
+		return &ondisk.Refusal{
+			Code: "format", Reason: fmt.Sprintf("the disk cannot be opened (%v), and the original is all there is", err),
+			Remedy: "bring the original back: trueup undo --force " + x.Work.Path,
+		}
+	}
+	defer set.CloseFiles() //nolint:errcheck // read-only
+	for _, f := range set.Handles {
+		if slices.ContainsFunc(x.Old, func(o file) bool { return o.Inode == f.Info.Inode && o.Inode != 0 }) {
+			return &ondisk.Refusal{
+				Code: "reference", Reason: fmt.Sprintf("the disk uses %q, a file of the original", f.Name()),
+				Remedy: "bring the original back: trueup undo --force " + x.Work.Path,
+			}
+		}
+	}
+	return nil
+}
+
+// openDisk opens all files of a disk.
+func openDisk(d *gate.Folder, base string) (*gate.Opened, error) {
+	img, err := image.OpenIn(d, base, image.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &img.Opened, nil
+}
+
+// dropOriginal removes the files of the original.
+func (x *run) dropOriginal(removed *[]string) error {
+	for i, f := range x.Old {
+		if i == 0 && x.Interim != nil && x.d.has(f.Other) {
+			*removed = append(*removed, string(f.Other))
+			if err := x.d.remove(f.Other); err != nil {
+				return err
+			}
+		} else if err := x.d.drop(f.Other, f, removed); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package exchange_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// kind is a disk before an exchange, and the files of its copy.
+type kind struct {
+	main string // name of the disk
+	old  []string
+	new  []string
+}
+
+// kinds are disks in one file, and disks in more and in fewer files than their copies have.
+var kinds = map[string]kind{
+	"raw":   {"vm.img", []string{"vm.img"}, []string{"vm.img"}},
+	"flat":  {"vm.vmdk", []string{"vm.vmdk", "vm-flat.vmdk"}, []string{"vm.vmdk", "vm-flat.vmdk"}},
+	"named": {"vm.vmdk", []string{"vm.vmdk", "data.bin"}, []string{"vm.vmdk", "vm-flat.vmdk"}},
+	"split": {
+		"vm.vmdk",
+		[]string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk", "vm-f003.vmdk", "vm-ctk.vmdk"},
+		[]string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk"},
+	},
+	"grown": {
+		"vm.vmdk", []string{"vm.vmdk", "vm-f001.vmdk"}, []string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk"},
+	},
+}
+
+// sectors of the disk.
+const sectors = 120
+
+func partial(name string) string { return "." + name + ".partial" }
+
+// content returns the bytes of a file of a disk of some files, by which each disk differs from another.
+func content(disk byte, names []string, i int) []byte {
+	extents := slices.DeleteFunc(slices.Clone(names[1:]), func(n string) bool { return strings.Contains(n, "-ctk") })
+	switch {
+	case len(names) == 1:
+		return bytes.Repeat([]byte{disk}, sectors*512)
+	case strings.Contains(names[i], "-ctk"):
+		return []byte("blocks that changed")
+	case i > 0:
+		return bytes.Repeat([]byte{disk + byte(i)}, sectors/len(extents)*512)
+	}
+	var lines []string
+	for _, n := range extents {
+		lines = append(lines, fmt.Sprintf("RW %d FLAT %q 0", sectors/len(extents), n))
+	}
+	text := vmdkforge.Descriptor("twoGbMaxExtentFlat", lines...)
+	if len(extents) < len(names)-1 {
+		text += "changeTrackPath=\"vm-ctk.vmdk\"\r\n"
+	}
+	return []byte(text)
+}
+
+// write puts a disk and its copy into a folder, the copy under partial names.
+func (k kind) write(dir string) error {
+	var errs []error
+	for i, n := range k.old {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, n), content('a', k.old, i), 0o640))
+	}
+	for i, n := range k.new {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, partial(n)), content('m', k.new, i), 0o600))
+	}
+	return errors.Join(errs...)
+}
+
+// copied is the copy of a kind: an exchange.Output.
+type copied struct {
+	dir   string
+	names []string
+	files []*os.File
+}
+
+// EachFile opens the files of the copy.
+func (c *copied) EachFile(each func(final, partial string, f *sys.File) error) error {
+	for i, n := range c.names {
+		if i == len(c.files) {
+			f, err := os.OpenFile(filepath.Join(c.dir, partial(n)), os.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			c.files = append(c.files, f)
+		}
+		if err := each(n, partial(n), sys.Of(c.files[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release closes them.
+func (c *copied) Release() error {
+	var errs []error
+	for _, f := range c.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// publish exchanges a disk for its copy.
+func (k kind) publish(dir string) (*exchange.Result, error) {
+	img, err := image.Open(filepath.Join(dir, k.main), image.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer img.Close()
+	x, err := exchange.New(img)
+	if err != nil {
+		return nil, err
+	}
+	c := &copied{dir: dir, names: k.new}
+	if err := x.Prepare(c); err != nil {
+		return nil, errors.Join(err, c.Release())
+	}
+	return x.Publish(c)
+}
+
+// commands go on from an exchange.
+var commands = map[string]func(h *unfinished.Held) (unfinished.Done, error){
+	"resume": exchange.Resume,
+	"undo": func(h *unfinished.Held) (unfinished.Done, error) {
+		return exchange.Undo(h, unfinished.Options{})
+	},
+	"finish": func(h *unfinished.Held) (unfinished.Done, error) {
+		return exchange.Finish(h, unfinished.Options{})
+	},
+}
+
+// run runs a command on the disk.
+func (k kind) run(dir, command string) (d unfinished.Done, err error) {
+	h, err := unfinished.Hold(filepath.Join(dir, k.main))
+	if err != nil {
+		return d, err
+	}
+	if h.Journal == nil { // it was not begun
+		return d, errors.Join(h.Remove(), h.Close(), fs.ErrNotExist)
+	}
+	d, err = commands[command](h)
+	return d, errors.Join(err, h.Close())
+}
+
+// sums returns the digests of the bytes and the modes of the files of a folder.
+func sums(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, n := range imagetest.Names(t, dir) {
+		b, err := os.ReadFile(filepath.Join(dir, n))
+		require.NoError(t, err)
+		st, err := os.Stat(filepath.Join(dir, n))
+		require.NoError(t, err)
+		out[n] = fmt.Sprintf("%x %v", sha256.Sum256(b), st.Mode())
+	}
+	return out
+}
+
+// shows returns which disk a path leads to, as QEMU reads it: 'a' for the source, 'm' for the copy.
+func shows(t *testing.T, path string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "raw")
+	format := "vmdk"
+	if strings.HasSuffix(path, ".img") {
+		format = "raw"
+	}
+	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", path, out)
+	b, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.NotEmpty(t, b)
+	end := len(bytes.TrimRight(b, "\x00")) - 1
+	switch first, last := b[0], b[end]; {
+	case first < 'm' && last < 'm':
+		return "old"
+	case first >= 'm' && last >= 'm':
+		return "new"
+	}
+	return "a mix"
+}
+
+// fresh writes the disk into a folder of its own. before are the sums of its files without the copy.
+func (k kind) fresh(t *testing.T) (dir string, before map[string]string) {
+	t.Helper()
+	dir = t.TempDir()
+	require.NoError(t, k.write(dir))
+	before = sums(t, dir)
+	for _, n := range k.new {
+		delete(before, partial(n))
+	}
+	return dir, before
+}
+
+// requireExchanged requires a complete exchange.
+func (k kind) requireExchanged(t *testing.T, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, k.main)
+	require.Equal(t, "new", shows(t, path))
+	require.Equal(t, "old", shows(t, filepath.Join(dir, exchange.OriginalOf(k.main, k.main))))
+	want := []string{unfinished.JournalOf(k.main)}
+	for _, n := range k.old {
+		want = append(want, exchange.OriginalOf(k.main, n))
+	}
+	now := sums(t, dir)
+	for i, n := range k.new {
+		want = append(want, n)
+		require.Equal(t, fmt.Sprintf("%x %v", sha256.Sum256(content('m', k.new, i)), os.FileMode(0o640)), now[n], n)
+	}
+	require.ElementsMatch(t, want, imagetest.Names(t, dir))
+	w, err := unfinished.At(path)
+	require.NoError(t, err)
+	require.Equal(t, unfinished.Kept, w.Phase)
+}

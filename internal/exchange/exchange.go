@@ -1,0 +1,262 @@
+package exchange
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// run is an exchange that this process has locked.
+type run struct {
+	*plan
+	*unfinished.Held
+	d *folder
+}
+
+// begun returns the exchange of a journal.
+func begun(h *unfinished.Held) (*run, error) {
+	p, err := readPlan(h.Plan())
+	if err != nil {
+		return nil, err
+	}
+	if string(p.Old[0].Name) != h.Base {
+		return nil, ondisk.Field("journal of an exchange", "name of the disk", 0, string(p.Old[0].Name), h.Base)
+	}
+	return &run{p, h, &folder{h.Dir, h.SyncFolder}}, nil
+}
+
+// start writes the journal of an exchange. From then on the next run goes on from it.
+func (p *plan) start(d *folder, path string) (*unfinished.Held, error) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	return unfinished.Begin(d.Folder, string(p.Old[0].Name), path, unfinished.Exchange, b, 0)
+}
+
+// inSteps makes changes of names, each durable before the next.
+func (x *run) inSteps(steps ...func() error) error {
+	for _, step := range steps {
+		if err := errors.Join(step(), x.SyncFolder()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forward completes the exchange, from whatever point it has reached.
+func (x *run) forward() error {
+	main := x.New[0]
+	var err error
+	switch {
+	case x.Interim == nil:
+		err = x.inSteps(func() error { return x.d.swap(x.Old[0], main) })
+	case x.d.is(main.Name, main):
+		err = x.inSteps(x.dropNames)
+	default:
+		err = x.inSteps(x.check, x.keepOthers, x.nameKept, x.showKept, x.takeOthers,
+			func() error { return x.d.take(main) }, x.dropNames)
+	}
+	if err != nil {
+		return err
+	}
+	return x.Enter(unfinished.Kept)
+}
+
+// check makes sure that nothing of the exchange was changed before its next step.
+func (x *run) check() error {
+	o := x.Old[0]
+	if !x.untouched() && !x.d.holds(o.Name, x.Interim) {
+		return foreign(o.Name)
+	}
+	for _, f := range x.New {
+		if !x.d.is(f.Name, f) && !x.d.is(f.Other, f) {
+			return gone(f)
+		}
+	}
+	return nil
+}
+
+// keepOthers gives the other files of the source their new names: step 1.
+func (x *run) keepOthers() error {
+	for _, f := range x.Old[1:] {
+		if err := x.d.keep(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nameKept makes the source a disk under its new names: step 2.
+func (x *run) nameKept() error {
+	o := x.Old[0]
+	if x.d.has(o.Other) && !x.d.holds(o.Other, x.Interim) {
+		return foreign(o.Other)
+	}
+	return x.d.write(o.Other, x.Interim, o.Name)
+}
+
+// showKept leads the path of the disk to the source by its new names: step 3.
+func (x *run) showKept() error {
+	o := x.Old[0]
+	return x.d.write(o.Name, x.Interim, o.Name)
+}
+
+// takeOthers gives the other files of the copy their names: step 4.
+func (x *run) takeOthers() error {
+	for _, f := range x.New[1:] {
+		if err := x.d.take(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropNames removes the old names of files that the copy has no files for.
+func (x *run) dropNames() error {
+	for _, f := range x.Old[1:] {
+		if x.d.is(f.Other, f) {
+			if err := x.d.drop(f.Name, f, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// back brings the original back, from whatever point the exchange or an undo has reached. It returns what was removed.
+func (x *run) back() (removed []string, err error) {
+	if err := x.Enter(unfinished.Undoing); err != nil {
+		return nil, err
+	}
+	if x.Interim == nil {
+		err = x.inSteps(x.oneBack)
+	} else {
+		err = x.inSteps(x.showBack, x.othersBack, x.headBack)
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = x.inSteps(func() error { return x.cleanUp(&removed) })
+	if err == nil {
+		err = x.Remove()
+	}
+	return removed, err
+}
+
+// oneBack gives a source in one file its name again.
+func (x *run) oneBack() error {
+	o, n := x.Old[0], x.New[0]
+	for _, at := range []name{o.Name, o.Other, n.Other} {
+		if x.d.is(at, o) {
+			if string(at) == string(o.Name) {
+				return nil
+			}
+			return failed("rename to", o.Name, x.d.At.Rename(string(at), string(o.Name)))
+		}
+	}
+	return gone(o)
+}
+
+// untouched reports whether the path of the disk leads to the source as it was before the exchange.
+func (x *run) untouched() bool {
+	return x.d.holds(x.Old[0].Name, x.Head)
+}
+
+// showBack leads the path of the disk to the source by its new names, unless it leads to the source already.
+func (x *run) showBack() error {
+	for _, f := range x.Old[1:] {
+		if !x.d.is(f.Name, f) && !x.d.is(f.Other, f) {
+			return gone(f)
+		}
+	}
+	if x.untouched() {
+		return nil
+	}
+	if err := x.keepOthers(); err != nil {
+		return err
+	}
+	return x.showKept()
+}
+
+// othersBack gives the other files of the source their names again, in place of those of the copy.
+func (x *run) othersBack() error {
+	for _, f := range x.Old[1:] {
+		if x.d.is(f.Name, f) {
+			continue
+		}
+		from, tmp := f.Other, unfinishedName(f.Name)
+		if err := x.d.remove(tmp); err != nil {
+			return err
+		}
+		err := x.d.At.Link(string(from), string(tmp))
+		if err == nil {
+			from = tmp
+		}
+		if err == nil || sys.Unsupported(err) {
+			err = x.d.At.Rename(string(from), string(f.Name))
+		}
+		if err != nil {
+			return failed("link or rename to", f.Name, err)
+		}
+	}
+	return nil
+}
+
+// headBack leads the path of the disk to the source by its own names.
+func (x *run) headBack() error {
+	if x.untouched() {
+		return nil
+	}
+	return x.d.write(x.Old[0].Name, x.Head, x.Old[0].Name)
+}
+
+// cleanUp removes the second names of the source, and what is left of the copy.
+func (x *run) cleanUp(removed *[]string) error {
+	for i, f := range x.Old {
+		var err error
+		if i > 0 || x.Interim == nil {
+			err = x.d.drop(f.Other, f, removed)
+		} else if x.d.has(f.Other) {
+			*removed = append(*removed, string(f.Other))
+			err = x.d.remove(f.Other)
+		}
+		if err = errors.Join(err, x.d.remove(unfinishedName(f.Name)), x.d.remove(unfinishedName(f.Other))); err != nil {
+			return err
+		}
+	}
+	return x.dropCopy(removed)
+}
+
+// dropCopy removes what is left of the copy: of its names those that the source has no files for.
+func (x *run) dropCopy(removed *[]string) error {
+	for _, f := range x.New {
+		err := x.d.drop(f.Other, f, removed)
+		if !slices.Contains(names(x.Old), string(f.Name)) {
+			err = errors.Join(err, x.d.drop(f.Name, f, removed))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// names lists the files of the disk at the path.
+func names(files []file) (out []string) {
+	for _, f := range files {
+		out = append(out, string(f.Name))
+	}
+	return out
+}
+
+// unfinishedError returns the error of an exchange that did not come to its end.
+func unfinishedError(path string, err error) error {
+	return fmt.Errorf("%w; the exchange is not complete: trueup resume %s goes on, trueup undo %s takes it back", err, path,
+		path)
+}

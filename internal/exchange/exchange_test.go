@@ -1,0 +1,221 @@
+package exchange_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// A disk is exchanged for its copy; an undo brings back the very bytes and names, and a finish leaves the copy alone.
+func TestExchange(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	for name, k := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, before := k.fresh(t)
+			path := filepath.Join(dir, k.main)
+			was, err := os.Stat(path)
+			require.NoError(t, err)
+			r, err := k.publish(dir)
+			require.NoError(t, err)
+			require.Equal(t, filepath.Join(dir, exchange.OriginalOf(k.main, k.main)), r.Original)
+			k.requireExchanged(t, dir)
+			_, err = k.run(dir, "undo")
+			require.NoError(t, err)
+			require.Equal(t, before, sums(t, dir))
+			if is, err := os.Stat(path); len(k.old) == 1 {
+				require.NoError(t, err)
+				require.True(t, os.SameFile(was, is), "it is the very file")
+			}
+
+			dir, _ = k.fresh(t)
+			_, err = k.publish(dir)
+			require.NoError(t, err)
+			done, err := k.run(dir, "finish")
+			require.NoError(t, err)
+			require.Len(t, done.Removed, len(k.old))
+			require.ElementsMatch(t, k.new, imagetest.Names(t, dir))
+			require.Equal(t, "new", shows(t, filepath.Join(dir, k.main)))
+		})
+	}
+}
+
+// What the guest wrote since is lost by an undo only where that is accepted, and a finish goes on.
+func TestGuestWroteSince(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	for _, name := range []string{"raw", "flat"} {
+		k := kinds[name]
+		exchanged := func() (dir, path string, before map[string]string) {
+			dir, before = k.fresh(t)
+			_, err := k.publish(dir)
+			require.NoError(t, err)
+			path = filepath.Join(dir, k.new[len(k.new)-1])
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			require.NoError(t, err)
+			_, err = f.WriteAt([]byte("mm"), 1)
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+			require.NoError(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+			return dir, filepath.Join(dir, k.main), before
+		}
+		dir, path, before := exchanged()
+		_, err := k.run(dir, "undo")
+		require.ErrorContains(t, err, "was written since the exchange")
+		require.Equal(t, "new", shows(t, path))
+		h, err := unfinished.Hold(path)
+		require.NoError(t, err)
+		_, err = exchange.Undo(h, unfinished.Options{Force: true})
+		require.NoError(t, err)
+		require.NoError(t, h.Close())
+		require.Equal(t, before, sums(t, dir))
+
+		dir, path, _ = exchanged()
+		_, err = k.run(dir, "finish")
+		require.NoError(t, err)
+		require.Equal(t, "new", shows(t, path))
+	}
+}
+
+// The commands refuse what would break a snapshot or a running machine, or lose the only disk.
+func TestCommandsRefuse(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	k := kinds["flat"]
+	for name, c := range map[string]struct {
+		do      func(dir string) error
+		command string
+		says    string
+	}{
+		"undo below a snapshot": {func(dir string) error {
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", filepath.Join(dir, "vm.vmdk"),
+				filepath.Join(dir, "vm-000001.vmdk"))
+			return nil
+		}, "undo", `"vm-000001.vmdk" needs the disk`},
+		"undo of a running machine": {func(dir string) error {
+			return os.Mkdir(filepath.Join(dir, "vm.vmdk.lck"), 0o700)
+		}, "undo", "has the disk open"},
+		"finish below a snapshot of the original": {func(dir string) error {
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", filepath.Join(dir, "vm.orig.vmdk"),
+				filepath.Join(dir, "test.vmdk"))
+			return nil
+		}, "finish", `"test.vmdk" needs the disk`},
+		"finish without the disk": {func(dir string) error {
+			return os.Remove(filepath.Join(dir, "vm-flat.vmdk"))
+		}, "finish", "the original is all there is"},
+		"finish of a disk that uses the original": {func(dir string) error {
+			b, err := os.ReadFile(filepath.Join(dir, "vm.orig.vmdk"))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "vm.vmdk"), b, 0o600)
+			}
+			return err
+		}, "finish", "a file of the original"},
+		"finish of a changed original": {func(dir string) error {
+			return os.Chtimes(filepath.Join(dir, "vm.orig-flat.vmdk"), time.Unix(1e9, 0), time.Unix(1e9, 0))
+		}, "finish", "was written since the exchange"},
+		"undo without the original": {func(dir string) error {
+			return os.Remove(filepath.Join(dir, "vm.orig-flat.vmdk"))
+		}, "undo", "find it by its inode"},
+	} {
+		dir, _ := k.fresh(t)
+		_, err := k.publish(dir)
+		require.NoError(t, err)
+		require.NoError(t, c.do(dir), name)
+		before := imagetest.Names(t, dir)
+		_, err = k.run(dir, c.command)
+		require.ErrorContains(t, err, c.says, name)
+		require.Equal(t, before, imagetest.Names(t, dir), name)
+	}
+}
+
+// What cannot be exchanged is refused before a name changes.
+func TestSourcesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	k := kinds["flat"]
+	for name, c := range map[string]struct {
+		do   func(dir string) error
+		open string
+		says string
+	}{
+		"a hard link":    {func(dir string) error { return os.Link(filepath.Join(dir, "vm-flat.vmdk"), filepath.Join(dir, "x")) }, "", "hard links"},
+		"a link":         {func(dir string) error { return os.Symlink("vm.vmdk", filepath.Join(dir, "l.vmdk")) }, "l.vmdk", "is a link to"},
+		"a second disk":  {second("other.vmdk"), "", `"other.vmdk" names files of it`},
+		"an old backup":  {func(dir string) error { return os.WriteFile(filepath.Join(dir, "vm.orig-flat.vmdk"), nil, 0o600) }, "", "exists, and is the name"},
+		"an extent":      {func(string) error { return nil }, "vm-flat.vmdk", ` names files of it`},
+		"work of others": {func(dir string) error { return os.WriteFile(filepath.Join(dir, "vm.vmdk.trueup"), filler, 0o600) }, "", "cannot be read as one"},
+	} {
+		dir, _ := k.fresh(t)
+		require.NoError(t, c.do(dir), name)
+		before := sums(t, dir)
+		if c.open == "" {
+			c.open = k.main
+		}
+		img := imagetest.Open(t, filepath.Join(dir, c.open))
+		_, err := exchange.New(img)
+		require.ErrorContains(t, err, c.says, name)
+		require.Equal(t, before, sums(t, dir), name)
+	}
+}
+
+var filler = []byte("a text of the user's, which is no journal")
+
+// second copies the descriptor: both name the same extent.
+func second(name string) func(dir string) error {
+	return func(dir string) error {
+		b, err := os.ReadFile(filepath.Join(dir, "vm.vmdk"))
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, name), b, 0o600)
+	}
+}
+
+// A second name of a disk keeps what belongs to its stem.
+func TestOriginalOf(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][3]string{
+		{"vm.vmdk", "vm.vmdk", "vm.orig.vmdk"},
+		{"vm.vmdk", "vm-flat.vmdk", "vm.orig-flat.vmdk"},
+		{"vm.vmdk", "vm-ctk.vmdk", "vm.orig-ctk.vmdk"},
+		{"vm.vmdk", "data.bin", "data.orig.bin"},
+		{"disk", "disk", "disk.orig"},
+		{"a.b.img", "a.b.img", "a.b.orig.img"},
+	} {
+		require.Equal(t, c[2], exchange.OriginalOf(c[0], c[1]))
+	}
+}
+
+// FuzzJournalOfAnExchange goes on from any plan: names outside of the folder stay.
+func FuzzJournalOfAnExchange(f *testing.F) {
+	f.Add([]byte(`{"Old":[{"Name":"dm0=","Other":"dm8="}],"New":[{"Name":"dm0=","Other":"dnA="}]}`), uint8(0))
+	f.Add([]byte(`{"Old":[{"Name":"dm0=","Other":"Li4vdm8="}],"New":[{"Name":"dm0=","Other":"dnA="}]}`), uint8(1))
+	f.Fuzz(func(t *testing.T, plan []byte, command uint8) {
+		above := t.TempDir()
+		dir := filepath.Join(above, "in")
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		imagetest.Write(t, above, "vo", []byte("outside"))
+		path := imagetest.Write(t, dir, "vm", make([]byte, 512))
+		img, err := image.Open(path, image.Options{})
+		require.NoError(t, err)
+		defer img.Close()
+		h, err := unfinished.Begin(img.Dir, "vm", path, unfinished.Exchange, plan, 0)
+		require.NoError(t, err)
+		_, err = commands[[]string{"undo", "resume", "finish"}[command%3]](h)
+		if err != nil {
+			require.NotEqual(t, ondisk.ErrNoMatch, err)
+		}
+		require.NoError(t, h.Close())
+		require.FileExists(t, filepath.Join(above, "vo"))
+	})
+}

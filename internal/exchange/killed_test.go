@@ -1,0 +1,181 @@
+package exchange_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+)
+
+// childEnv makes the test a process that makes one step: its command, the kind of the disk, and its folder. All that it
+// does is on its first thread, so that its calls can be counted.
+const childEnv = "TRUEUP_TEST_EXCHANGE"
+
+func init() { //nolint:gochecknoinits // the first thread can only be kept here
+	if os.Getenv(childEnv) != "" {
+		runtime.LockOSThread()
+	}
+}
+
+func TestMain(m *testing.M) {
+	args := strings.Split(os.Getenv(childEnv), "\n")
+	if len(args) != 3 {
+		os.Exit(m.Run())
+	}
+	k := kinds[args[1]]
+	var err error
+	if args[0] == "publish" {
+		_, err = k.publish(args[2])
+	} else {
+		_, err = k.run(args[2], args[0])
+	}
+	if err != nil {
+		fmt.Fprint(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// child returns a process that makes a step, below a program with arguments.
+func child(step, kind, dir string, below ...string) *exec.Cmd {
+	args := append(slices.Clone(below), os.Args[0])
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{step, kind, dir}, "\n"))
+	return cmd
+}
+
+// changing are the calls that a step changes the world with, as a pattern of strace, and close, behind the last.
+const changing = "trace=/^(openat|pwrite64|write|ftruncate|fsync|rename|renameat|renameat2|link|linkat|unlink|unlinkat|fchmod|" +
+	"fchown|fsetxattr|fcntl|close)$"
+
+var traced = regexp.MustCompile(`(?m)^(\d+) +(\w+)\((.*)$`)
+
+// point is a call of a step: its name and its number among those of the name.
+type point struct {
+	call   string
+	number int
+}
+
+// points lists the calls of a step from the first that has to do with the journal on.
+func points(t *testing.T, strace, step, kind, dir string) (out []point) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "strace")
+	b, err := child(step, kind, dir, strace, "-f", "-o", log, "-e", changing).CombinedOutput()
+	require.NoError(t, err, "%s", b)
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	seen, first, begun := map[string]int{}, "", false
+	for _, m := range traced.FindAllStringSubmatch(string(text), -1) {
+		if first == "" {
+			first = m[1]
+		}
+		if m[1] != first {
+			continue
+		}
+		seen[m[2]]++
+		if begun = begun || strings.Contains(m[3], ".trueup"); begun {
+			out = append(out, point{m[2], seen[m[2]]})
+		}
+	}
+	require.Greater(t, len(out), 5)
+	return out
+}
+
+// killAt has a step be killed in front of a call.
+func killAt(t *testing.T, strace, step, kind, dir string, p point) {
+	t.Helper()
+	inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
+	cmd := child(step, kind, dir, strace, "-f", "-o", "/dev/null", "-e", "trace="+p.call, "-e", inject)
+	err := cmd.Run()
+	require.Error(t, err, "%v of %s was not reached", p, step)
+	require.Equal(t, syscall.SIGKILL, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal())
+}
+
+// everyKill has each step be killed at all of its calls instead of at a sample of them.
+const everyKill = "TRUEUP_KILLS"
+
+// TestKilledAtEveryCall kills an exchange, and each command that goes on from one, in front of its system calls. The
+// path of the disk leads to one of the two disks each time, whole. Then a resume completes the exchange, and an undo
+// brings back each byte.
+func TestKilledAtEveryCall(t *testing.T) {
+	t.Parallel()
+	strace := disktest.Tool(t, "strace")
+	disktest.Tool(t, "qemu-img")
+	if disktest.Raced {
+		t.Skip("its processes have one goroutine each, and take a second to end")
+	}
+	every := 12
+	if os.Getenv(everyKill) != "" {
+		every = 1
+	}
+	for _, name := range []string{"raw", "flat", "split"} {
+		k := kinds[name]
+		for _, step := range []string{"publish", "undo", "finish"} {
+			t.Run(name+" "+step, func(t *testing.T) {
+				t.Parallel()
+				ready := func() (dir string, before map[string]string) {
+					if dir, before = k.fresh(t); step != "publish" {
+						_, err := k.publish(dir)
+						require.NoError(t, err)
+					}
+					return dir, before
+				}
+				dir, _ := ready()
+				all := points(t, strace, step, name, dir)
+				kills := 0
+				for i, p := range all {
+					if i%every != len(name+step)%every {
+						continue
+					}
+					for _, next := range map[string][]string{"publish": {"resume", "undo"}, "undo": {"undo"}, "finish": {"finish"}}[step] {
+						dir, before := ready()
+						killAt(t, strace, step, name, dir, p)
+						k.requireGoesOn(t, dir, before, next, fmt.Sprintf("%s killed at %v", step, p))
+						kills++
+					}
+				}
+				t.Logf("%d calls, %d kills", len(all), kills)
+			})
+		}
+	}
+}
+
+// requireGoesOn requires a whole disk at the path, and that a command goes on from it.
+func (k kind) requireGoesOn(t *testing.T, dir string, before map[string]string, command, when string) {
+	t.Helper()
+	left := imagetest.Names(t, dir)
+	require.Contains(t, []string{"old", "new"}, shows(t, filepath.Join(dir, k.main)), "%s: %q", when, left)
+	_, err := k.run(dir, command)
+	if errors.Is(err, fs.ErrNotExist) { // the journal is not there yet, or no more
+		now := sums(t, dir)
+		for n, sum := range before {
+			if command != "finish" {
+				require.Equal(t, sum, now[n], "%s: %s", when, n)
+			}
+		}
+		return
+	}
+	require.NoError(t, err, "%s: %q", when, left)
+	switch command {
+	case "resume":
+		k.requireExchanged(t, dir)
+	case "undo":
+		require.Equal(t, before, sums(t, dir), when)
+	case "finish":
+		require.ElementsMatch(t, k.new, imagetest.Names(t, dir), when)
+		require.Equal(t, "new", shows(t, filepath.Join(dir, k.main)), when)
+	}
+}

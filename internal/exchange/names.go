@@ -1,0 +1,206 @@
+package exchange
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// folder changes the names of a folder. Each step looks first whether it was done.
+type folder struct {
+	*gate.Folder
+	sync func() error // makes the names durable
+}
+
+// is reports whether a name is that of a file.
+func (d *folder) is(n name, f file) bool {
+	st, err := d.At.Lstat(string(n))
+	return err == nil && st.Mode.IsRegular() && st.Inode == f.Inode && f.Inode != 0
+}
+
+// same reports whether a file has its name and was not written since.
+func (d *folder) same(n name, f file) bool {
+	st, err := d.At.Lstat(string(n))
+	return err == nil && d.is(n, f) && st.Size == f.Size && st.Modified == f.Modified
+}
+
+// has reports whether a name stands in the folder.
+func (d *folder) has(n name) bool { return d.Exists(string(n)) }
+
+func failed(verb string, n name, err error) error {
+	if err == nil {
+		return nil
+	}
+	return ondisk.In(ondisk.ErrOutput, "%s %v: %w", verb, n, err)
+}
+
+// gone is the error of a file that has neither of its names.
+func gone(f file) error {
+	return ondisk.In(ondisk.ErrChanged, "the file that was %v and should now have that name or %v: it %w since the exchange "+
+		"began; find it by its inode %d and give it its name back", f.Name, f.Other, ondisk.ErrChanged, f.Inode)
+}
+
+// foreign is the error of a name that another file has.
+func foreign(n name) error {
+	return ondisk.In(ondisk.ErrChanged, "%v is not a file of the exchange: move it away", n)
+}
+
+// second gives a file a second name, or another where the file system has no links.
+func (d *folder) second(from, to name) error {
+	err := d.At.Link(string(from), string(to))
+	if !sys.Unsupported(err) {
+		return failed("link", to, err)
+	}
+	if d.has(to) {
+		return foreign(to)
+	}
+	return failed("rename to", to, d.At.Rename(string(from), string(to)))
+}
+
+// keep gives a file of the source its other name.
+func (d *folder) keep(f file) error {
+	switch {
+	case d.is(f.Other, f):
+		return nil
+	case d.has(f.Other):
+		return foreign(f.Other)
+	case !d.is(f.Name, f):
+		return gone(f)
+	}
+	return d.second(f.Name, f.Other)
+}
+
+// take gives a file of the copy its name, in place of what has it.
+func (d *folder) take(f file) error {
+	switch {
+	case d.is(f.Name, f):
+		return nil
+	case !d.is(f.Other, f):
+		return gone(f)
+	}
+	return failed("rename to", f.Name, d.At.Rename(string(f.Other), string(f.Name)))
+}
+
+// swap gives the copy the name of a disk in one file, and the source its other name.
+func (d *folder) swap(o, n file) error {
+	at, in := n.Name, n.Other
+	switch {
+	case d.is(at, n):
+	case d.has(at) && !d.is(at, o):
+		return foreign(at)
+	case !d.is(in, n):
+		return gone(n)
+	case d.is(at, o) && !d.is(o.Other, o):
+		if d.has(o.Other) {
+			return foreign(o.Other)
+		}
+		err := d.At.Link(string(at), string(o.Other))
+		if sys.Unsupported(err) {
+			err = d.At.Exchange(string(in), string(at))
+		}
+		if sys.Unsupported(err) {
+			err = d.At.Rename(string(at), string(o.Other))
+		}
+		if err := errors.Join(failed("link or rename", at, err), d.sync()); err != nil {
+			return err
+		}
+	}
+	if d.is(in, o) { // the names were exchanged
+		return failed("rename to", o.Other, d.At.Rename(string(in), string(o.Other)))
+	}
+	if !d.is(o.Other, o) {
+		return gone(o)
+	}
+	return d.take(n)
+}
+
+// read returns the bytes of a small file; nil if it is not there, or larger than most.
+func (d *folder) read(n name, most int) []byte {
+	f, err := d.OpenAny(string(n), ondisk.ErrReference)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if f.Size() > int64(most) {
+		return nil
+	}
+	b := make([]byte, f.Size())
+	if _, err := f.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil
+	}
+	return b
+}
+
+// holds reports whether a file has just these bytes.
+func (d *folder) holds(n name, b []byte) bool { return bytes.Equal(d.read(n, len(b)), b) }
+
+// unfinishedName is the name of a file that is written here, until it is whole.
+func unfinishedName(n name) name { return name("." + string(n) + ".exchange") }
+
+// write puts a file with these bytes under a name, whole and durable, in place of what has the name. It gets the owner
+// and the attributes of the file like.
+func (d *folder) write(n name, b []byte, like name) (err error) {
+	if d.holds(n, b) {
+		return nil
+	}
+	tmp := unfinishedName(n)
+	if err := d.remove(tmp); err != nil {
+		return err
+	}
+	f, err := d.At.Create(string(tmp), 0o600)
+	if err != nil {
+		return failed("create", tmp, err)
+	}
+	_, err = f.WriteAt(b, 0)
+	if err == nil {
+		err = d.adopt(sys.Of(f), like)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	_ = f.Close() // its bytes are durable
+	if err == nil {
+		err = d.At.Rename(string(tmp), string(n))
+	}
+	if err != nil {
+		return errors.Join(failed("write", n, err), d.remove(tmp))
+	}
+	return nil
+}
+
+// adopt gives a file the owner and the attributes of another. What the file system does not keep was said of the copy.
+func (d *folder) adopt(f *sys.File, like name) error {
+	from, err := d.At.Open(string(like))
+	if err != nil {
+		return fmt.Errorf("attributes of %v: %w", like, err)
+	}
+	defer from.Close()
+	_, err = f.Adopt(from)
+	return err
+}
+
+// remove removes a name, which need not be there.
+func (d *folder) remove(n name) error {
+	if err := d.At.Remove(string(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return failed("remove", n, err)
+	}
+	return nil
+}
+
+// drop removes a name of a file, if it has it, and notes that.
+func (d *folder) drop(n name, f file, removed *[]string) error {
+	if !d.is(n, f) {
+		return nil
+	}
+	err := d.remove(n)
+	if err == nil && removed != nil {
+		*removed = append(*removed, string(n))
+	}
+	return err
+}

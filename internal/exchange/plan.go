@@ -1,0 +1,104 @@
+// Package exchange gives an aligned copy the names of its source, and keeps the source under names of its own beside
+// it. A journal says what has which name; at every moment the path of the disk leads to a complete one.
+//
+// A disk in one file is exchanged by a second link and a rename. One whose first file names others takes five steps,
+// each durable before the next:
+//
+//  1. every other file of the source gets a second name
+//  2. a descriptor beside it names these, so that the source is a disk under both
+//  3. a second one like it replaces that of the source, whose path now leads through the second names
+//  4. the other files of the copy replace those of the source, which nothing names any more
+//  5. the descriptor of the copy replaces the one of step 3
+//
+// What a file is shows its inode, so that each step can be repeated. An undo goes the same way back.
+package exchange
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// name is the name of a file in the journal: bytes, of which JSON would change those that are no text.
+type name []byte
+
+// file is one file of the source or of the copy.
+type file struct {
+	Name  name // of the disk
+	Other name // of the source: its own from now on; of the copy: until it has its name
+	// What it was when the exchange began. The number of a file system is not kept: it can change with a mount. A number
+	// is given away again when its file is gone: it is 0 for the first of several files of the source, which is known by
+	// its bytes.
+	Inode    uint64
+	Size     int64 // bytes
+	Modified int64 // ns since 1970
+}
+
+// plan is what the journal keeps. The first files are those that the user names.
+type plan struct {
+	Old, New []file
+	// Of a disk of several files: the bytes of the source's first file, and those that name its others by their new
+	// names. Nil for a disk in one file.
+	Head, Interim []byte
+}
+
+// maxFiles bounds the files of a disk in a journal.
+const maxFiles = 1 << 14
+
+// readPlan decodes the plan of a journal.
+func readPlan(b []byte) (*plan, error) {
+	p := &plan{}
+	if err := json.Unmarshal(b, p); err != nil {
+		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %w", err)
+	}
+	if len(p.Old) == 0 || len(p.New) == 0 || len(p.Old)+len(p.New) > maxFiles || (p.Head == nil) != (p.Interim == nil) ||
+		p.Interim == nil && len(p.Old)+len(p.New) > 2 || string(p.Old[0].Name) != string(p.New[0].Name) {
+		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %d old and %d new files, of which one is no disk",
+			len(p.Old), len(p.New))
+	}
+	seen := map[string]bool{}
+	for _, f := range append(append([]file{}, p.Old...), p.New...) {
+		for _, n := range []string{string(f.Name), string(f.Other)} {
+			if n == "" || n == "." || n == ".." || len(n) > maxName || strings.ContainsAny(n, "/\\\x00") {
+				return nil, ondisk.Field("journal of an exchange", "name", 0, n, "the name of a file in its folder")
+			}
+		}
+		if seen[string(f.Other)] || string(f.Name) == string(f.Other) {
+			return nil, ondisk.Field("journal of an exchange", "name", 0, string(f.Other), "another name for each file")
+		}
+		seen[string(f.Other)] = true
+	}
+	return p, nil
+}
+
+// maxName is how long the name of a file can be, in bytes. Spec: NAME_MAX.
+const maxName = 255
+
+// OriginalOf returns the name that a file of a disk has when it is kept: disk.vmdk becomes disk.orig.vmdk, and its
+// disk-flat.vmdk disk.orig-flat.vmdk.
+func OriginalOf(disk, file string) string {
+	const mark = ".orig"
+	stem := strings.TrimSuffix(disk, filepath.Ext(disk))
+	if rest, ok := strings.CutPrefix(file, stem); ok && stem != "" {
+		return stem + mark + rest
+	}
+	ext := filepath.Ext(file)
+	return strings.TrimSuffix(file, ext) + mark + ext
+}
+
+// oldFile returns a file of the source.
+func oldFile(disk string, f *gate.File) file {
+	return fileOf(f.Name(), OriginalOf(disk, f.Name()), f.Info)
+}
+
+func fileOf(is, other string, st sys.Info) file {
+	return file{name(is), name(other), st.Inode, st.Size, st.Modified}
+}
+
+// String returns what messages call the file.
+func (n name) String() string { return fmt.Sprintf("%.256q", string(n)) }

@@ -1,0 +1,254 @@
+package exchange
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// Source is a disk whose names a copy is to get.
+type Source struct {
+	path  string // as the user wrote it
+	dir   *gate.Folder
+	plan  plan
+	notes []ondisk.Issue
+}
+
+// Output is a copy beside its source that is complete, but has no name yet.
+type Output interface {
+	// EachFile passes the files, the one that users name first, with the names that they will have and have.
+	EachFile(each func(final, partial string, f *sys.File) error) error
+	// Release leaves the files as they are: neither published nor discarded.
+	Release() error
+}
+
+// New checks, before anything is written, that the files of an image can be exchanged.
+func New(img *image.Image) (*Source, error) {
+	s := &Source{path: img.Path, dir: img.Dir}
+	err := s.checkPath()
+	if err == nil && img.Packaged() {
+		err = s.refuse("unsupported", "it is a disk of a package", "exchange the package as a whole")
+	}
+	if err == nil && (img.Child || len(img.Chain) > 0) {
+		err = s.refuse("unsupported", "it is a snapshot, of which the disk below would stay misaligned", "consolidate the snapshots "+
+			"first, or make a complete copy: trueup align --flatten SOURCE DEST")
+	}
+	for _, f := range img.Handles {
+		if err == nil {
+			err = s.add(img.Base, f)
+		}
+	}
+	if err == nil {
+		var named []string
+		s.plan.Head, s.plan.Interim, err = img.Renamed(func(n string) string {
+			named = append(named, n)
+			return OriginalOf(img.Base, n)
+		})
+		for _, n := range named {
+			err = errors.Join(err, s.addTracked(img.Base, n))
+		}
+	}
+	if err == nil && s.plan.Interim != nil {
+		s.plan.Old[0].Inode = 0
+	}
+	if err == nil {
+		err = s.checkUsers()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.path, err)
+	}
+	return s, nil
+}
+
+func (s *Source) refuse(code, reason, remedy string) error {
+	return &ondisk.Refusal{Code: code, Reason: "--replace: " + reason, Remedy: remedy}
+}
+
+// checkPath refuses a path that is a link, and a disk on which work is open.
+func (s *Source) checkPath() error {
+	st, err := sys.Lstat(s.path)
+	switch {
+	case err != nil:
+		return err
+	case st.Mode&fs.ModeSymlink != 0:
+		real, _ := filepath.EvalSymlinks(s.path)
+		return s.refuse("reference", fmt.Sprintf("it is a link to %q", real), "name that file itself")
+	case !st.Mode.IsRegular():
+		return s.refuse("unsupported", "it is no regular file, and has no name to exchange", "write a copy: trueup align SOURCE DEST")
+	}
+	w, err := unfinished.At(s.path)
+	if w == nil || err != nil || w.Kind == "" && !w.Blocks {
+		return err
+	}
+	i := w.Issue()
+	return s.refuse(i.Code, i.Text, i.Remedy)
+}
+
+// add notes a file of the source.
+func (s *Source) add(disk string, f *gate.File) error {
+	home, err := s.dir.At.Lstat(".")
+	if err != nil {
+		return err
+	}
+	o := oldFile(disk, f)
+	switch {
+	case f.Info.Links > 1:
+		return s.refuse("reference", fmt.Sprintf("%q has %d hard links, and the others would stay the old disk", f.Name(),
+			f.Info.Links), "remove the others, or write a copy and rename it by hand")
+	case f.Info.Device != home.Device:
+		return s.refuse("unsupported", fmt.Sprintf("%q is on another file system than its folder, so that it cannot be renamed",
+			f.Name()), "write a copy: trueup align SOURCE DEST")
+	case f.Info.Inode == 0:
+		return s.refuse("unsupported", "files of this file system have no numbers by which they are known again",
+			"write a copy: trueup align SOURCE DEST")
+	}
+	for _, n := range []string{string(o.Other), string(unfinishedName(o.Other)), unfinished.JournalOf(disk)} {
+		if len(n) > maxName {
+			return s.refuse("limit", fmt.Sprintf("%.64q… would have %d bytes, at most %d are allowed", n, len(n), maxName),
+				"rename the disk")
+		}
+	}
+	if s.dir.Exists(string(o.Other)) {
+		return s.refuse("output", fmt.Sprintf("%v exists, and is the name that the original gets", o.Other),
+			"move that file away")
+	}
+	s.plan.Old = append(s.plan.Old, o)
+	return nil
+}
+
+// addTracked notes a file that a descriptor names and that is no part of the disk: the one of changed-block tracking.
+// It knows the blocks of the old layout, so that the copy has none.
+func (s *Source) addTracked(disk, tracked string) error {
+	if slices.Contains(names(s.plan.Old), tracked) || !s.dir.Exists(tracked) {
+		return nil
+	}
+	f, err := s.dir.Open(tracked)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s.notes = append(s.notes, ondisk.Issue{
+		Code: "replaced-tracking", Effect: ondisk.Note,
+		Text:   fmt.Sprintf("%q tracks the changed blocks of the original, and stays with that", tracked),
+		Remedy: "the first backup of the exchanged disk is a full one",
+	})
+	return s.add(disk, f)
+}
+
+// checkUsers refuses a disk whose files something else in the folder names.
+func (s *Source) checkUsers() error {
+	own := names(s.plan.Old)
+	user, err := otherUser(s.dir, own, own[0])
+	if err != nil || user == "" {
+		return err
+	}
+	return s.refuse("reference", fmt.Sprintf("%q names files of it too, and would find others under their names", user),
+		"exchange that one, or remove it if it is not used any more")
+}
+
+// otherUser returns an image or a package that names one of some files, beside the disks that one has under some names,
+// and what runs leave of them that were killed.
+func otherUser(d *gate.Folder, files []string, disks ...string) (string, error) {
+	var own []string
+	for _, n := range disks {
+		own = append(own, n, "."+n+".partial", string(unfinishedName(name(n))))
+	}
+	return image.OtherUser(d, files, func(n string) bool { return slices.Contains(own, n) })
+}
+
+// Prepare gives the files of a copy, while they are empty, owner and attributes of those of the source.
+func (s *Source) Prepare(o Output) error {
+	var lost []string
+	err := o.EachFile(func(final, _ string, f *sys.File) error {
+		from, err := s.dir.At.Open(s.model(final))
+		if err != nil {
+			return err
+		}
+		defer from.Close()
+		l, err := f.Adopt(from)
+		if err != nil {
+			return ondisk.In(ondisk.ErrOutput, "owner and attributes of %q: %w; run trueup as its owner or as root", final, err)
+		}
+		lost = append(lost, l...)
+		st, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		return f.Chmod(st.Mode | 0o600) // until it has its name
+	})
+	if len(lost) > 0 {
+		s.notes = append(s.notes, ondisk.Issue{
+			Code: "replaced-attributes", Effect: ondisk.Note, Remedy: "set them by hand where they are needed",
+			Text: "the file system does not keep of the original: " + strings.Join(lost, ", "),
+		})
+	}
+	return err
+}
+
+// model returns the file of the source that one of the copy is to be like.
+func (s *Source) model(final string) string {
+	for _, f := range s.plan.Old {
+		if string(f.Name) == final {
+			return final
+		}
+	}
+	return string(s.plan.Old[0].Name)
+}
+
+// Result is an exchange that is complete.
+type Result struct {
+	Original string   // the path by which the original can be used
+	Files    []string // of the original
+	Journal  string
+	Notes    []ondisk.Issue
+}
+
+// Publish gives a copy the names of the source. After an error the names are what they were, or the error says which
+// commands go on.
+func (s *Source) Publish(o Output) (*Result, error) {
+	d := &folder{Folder: s.dir}
+	err := o.EachFile(func(final, partial string, f *sys.File) error {
+		was, err := s.dir.At.Lstat(s.model(final))
+		if err == nil {
+			err = f.Chmod(was.Mode)
+		}
+		if err != nil && !sys.Unsupported(err) {
+			return ondisk.In(ondisk.ErrOutput, "permissions of %q: %w", final, err)
+		}
+		st, err := f.Stat()
+		s.plan.New = append(s.plan.New, fileOf(final, partial, st))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.plan.start(d, s.path)
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	x := &run{&s.plan, h, &folder{h.Dir, h.SyncFolder}}
+	_ = o.Release() // all bytes were synced and read again before
+	if err := x.forward(); err != nil {
+		return nil, unfinishedError(s.path, err)
+	}
+	return s.result(), nil
+}
+
+func (s *Source) result() *Result {
+	r := &Result{Notes: s.notes, Journal: unfinished.JournalOf(s.path)}
+	for _, f := range s.plan.Old {
+		r.Files = append(r.Files, string(f.Other))
+	}
+	r.Original = strings.TrimSuffix(s.path, filepath.Base(s.path)) + r.Files[0]
+	return r
+}

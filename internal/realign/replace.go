@@ -1,0 +1,79 @@
+package realign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+)
+
+// replacing is a copy that gets the names of its source instead of names of its own.
+type replacing struct {
+	output
+	files exchange.Output
+	from  *exchange.Source
+	done  *exchange.Result
+}
+
+// newReplacing prepares the files of a copy, which are empty.
+func newReplacing(from *exchange.Source, o output, files exchange.Output) (*replacing, error) {
+	if err := from.Prepare(files); err != nil {
+		return nil, errors.Join(err, o.Discard())
+	}
+	return &replacing{output: o, files: files, from: from}, nil
+}
+
+// Publish gives the copy the names of the source.
+func (r *replacing) Publish() (err error) {
+	r.done, err = r.from.Publish(r.files)
+	return err
+}
+
+// replace is Write for a copy that gets the names of SOURCE.
+func (j *Job) replace(
+	ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, options store.CreateOptions,
+) (w Written, err error) {
+	start := time.Now()
+	from, err := exchange.New(s.Image)
+	if err != nil {
+		return w, err
+	}
+	options.Swap = true
+	var out *store.Output
+	var r *replacing
+	create := func() (_ *replacing, err error) {
+		if out, err = store.Create(j.Dest, p.Size, s.Image, options); err == nil {
+			r, err = newReplacing(from, out, out)
+		}
+		return r, err
+	}
+	w, err = publish(ctx, j, start, create, s.unchanged, func(_ *replacing, w *Written) (err error) {
+		w.Format, w.Subformat = out.Format, out.Subformat
+		w.Copied, err = j.fill(ctx, s, p, view, out, view)
+		return err
+	})
+	if err == nil {
+		w.Replaced = r.done
+		w.Notes = append(append(w.Notes, r.done.Notes...), outside(p)...)
+	}
+	return w, err
+}
+
+// outside returns what has to follow an exchange in other files than those of the disk.
+func outside(p *plan.Plan) []ondisk.Issue {
+	if p.Size == p.OldSize {
+		return nil
+	}
+	return []ondisk.Issue{{
+		Code: "outside-size", Effect: ondisk.Warn,
+		Text: fmt.Sprintf("the disk has %d bytes now, and had %d", p.Size, p.OldSize),
+		Remedy: "enter the new size where another file has the old one: the volume's definition of the storage pool, the OVF, " +
+			"the inventory of the hypervisor",
+	}}
+}

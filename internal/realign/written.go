@@ -1,0 +1,27 @@
+package realign
+
+import (
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Written is the result of a Job.
+type Written struct {
+	Format, Subformat string
+	Files             []string // names, the one named DEST first
+	Sums              []store.Sum
+	Copied            int64   // bytes of data
+	Kept, Wrote       int64   // bytes of the files: what an earlier run had written, and what this one did; 0 if not lasting
+	Took              float64 // seconds
+	Notes             []ondisk.Issue
+	Replaced          *exchange.Result // where the copy has the names of SOURCE
+}
+
+// begun calls Begin, once.
+func (j *Job) begun() {
+	if j.Begin != nil {
+		j.Begin()
+		j.Begin = nil
+	}
+}
