@@ -8,6 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/device"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -180,4 +181,16 @@ func plain(s string) string {
 		}
 		return '?'
 	}, s)
+}
+
+// target is DEST under construction that holds one disk: a file or a device.
+type target interface {
+	output
+	driver.Target
+	Kind() (format, subformat string)
+	Pack() func(unit []byte, off int64) ([]byte, error)
+	Room() int64
+	Free() (int64, error)
+	Reopen() (*image.Image, error)
+	Unpublished() (path string, files map[string]string)
 }

@@ -1,6 +1,7 @@
 package realign
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -87,4 +88,15 @@ func readBack(err error) error {
 		return fmt.Errorf("%w from what was written: %w", verify.ErrDifferent, err)
 	}
 	return fmt.Errorf("read back what was written: %w", err)
+}
+
+// cause returns what made a copy fail: a source that changed under it can look like anything.
+func cause(err error, unchanged func() error) error {
+	if unchanged == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	if changed := unchanged(); changed != nil {
+		return changed
+	}
+	return err
 }

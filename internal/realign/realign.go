@@ -24,7 +24,6 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -349,18 +348,6 @@ type output interface {
 	Sums(ctx context.Context, begin, add func(n int64)) ([]store.Sum, error)
 }
 
-// target is DEST under construction that holds one disk: a file or a device.
-type target interface {
-	output
-	driver.Target
-	Kind() (format, subformat string)
-	Pack() func(unit []byte, off int64) ([]byte, error)
-	Room() int64
-	Free() (int64, error)
-	Reopen() (*image.Image, error)
-	Unpublished() (path string, files map[string]string)
-}
-
 // publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged
 // is nil for a source that cannot be asked.
 func publish[O output](ctx context.Context, j *Job, start time.Time, create func() (O, error), unchanged func() error,
@@ -399,17 +386,6 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 	err = o.Publish()
 	w.Took, w.Notes = Since(start.Add(j.tried)), o.Notes()
 	return w, err
-}
-
-// cause returns what made a copy fail: a source that changed under it can look like anything.
-func cause(err error, unchanged func() error) error {
-	if unchanged == nil || errors.Is(err, context.Canceled) {
-		return err
-	}
-	if changed := unchanged(); changed != nil {
-		return changed
-	}
-	return err
 }
 
 // unchanged returns the error of an image that is not what it was when it was opened.
