@@ -128,6 +128,7 @@ func TestReplaceRefuses(t *testing.T) {
 		})
 	}
 	require.Equal(t, 64, trueup(t, "align", "--keep", "none", sampleDisk(t), "x.vmdk").code)
+	require.Contains(t, trueup(t, "align", "--replace", "x.ova").stderr, "is a package")
 }
 
 // TestReplaceIsKilled kills an exchange by the program itself. All commands refuse the disk, and the same one completes it.

@@ -388,6 +388,9 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	if err := f.noPackage(); err != nil {
 		return err
 	}
+	if f.replace {
+		return ondisk.In(errUsage, "--replace exchanges one disk, and %s is a package; write a copy: trueup align SOURCE DEST", source)
+	}
 	if f.to != (realign.Target{}) {
 		return ondisk.In(errUsage, "--to %s, but the disks of a package keep their format: the OVF names it", f.to)
 	}
