@@ -112,6 +112,7 @@ type alignFlags struct {
 	replaceFlags
 	skipAligned bool
 	view        bool
+	inPlace     bool
 	bootTrial   bool
 	delegate    *trial.Delegate // makes the trial
 }
@@ -142,6 +143,11 @@ beside it as a disk of its own, NAME.orig.EXT. At every moment a complete disk s
 undo brings the original back, trueup finish removes it, and --keep none does so at once. A run that was killed is
 completed by trueup resume, or by the same command again. If nothing has to move, nothing is done.
 
+With --in-place there is no DEST and no copy: the partitions of DISK (raw, flat VMDK, fixed VHD) move inside of
+it. A journal beside it, DISK.trueup, lets trueup resume go on after a kill or a power cut, and trueup undo bring the old
+bytes back, until the last tables are written. Nothing else is kept of the old disk: have a backup. No guest starts from
+the disk in between.
+
 SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova or .ovf, it becomes a package too:
 every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
 manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
@@ -161,8 +167,11 @@ else is ready for the copy. It is refused if the two come to different ends, or 
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
   trueup align --with data.vmdk system.vmdk system-aligned.vmdk
   trueup align library.ova library-aligned.ova`,
-		Args: f.copyArguments(),
+		Args: f.alignArguments(f.copyArguments()),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.inPlace {
+				return runInPlace(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
+			}
 			return runCopy(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[len(args)-1])
 		},
 	}
@@ -172,6 +181,7 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 	f.trialFlags.add(cmd, "boot-")
 	cmd.Flags().BoolVar(&f.bootTrial, bootTrial, false, "first start both disks under QEMU; refuse unless they boot alike")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
+	cmd.Flags().BoolVar(&f.inPlace, inPlace, false, "move the partitions of DISK inside of it; there is no DEST")
 	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, without a copy of its data")
 	return cmd
 }

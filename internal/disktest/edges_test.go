@@ -158,7 +158,10 @@ var edges = map[string][]string{
 	},
 
 	// A move inside of a disk follows a plan, keeps what it does in a journal, and reads the disk as a copy does.
-	"internal/inplace": {"internal/diskcopy", "internal/journal", "internal/plan"},
+	"internal/inplace": {
+		"internal/diskcopy", "internal/image", "internal/image/driver", "internal/image/gate", "internal/journal",
+		"internal/plan", "internal/sys", "internal/unfinished",
+	},
 
 	// Other programs that judge a copy: they know nothing of trueup, and opinion asks them.
 	"internal/qemuimg": {"internal/sys"},
@@ -196,7 +199,7 @@ var edges = map[string][]string{
 	"internal/realign": {
 		"internal/align", "internal/container", "internal/diskcopy", "internal/exchange", "internal/fragments/volumes",
 		"internal/image", "internal/image/device", "internal/image/driver", "internal/image/ova", "internal/image/raw",
-		"internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
+		"internal/image/store", "internal/inplace", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
 		"internal/unfinished", "internal/verify", "internal/volume",
 	},
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.

@@ -284,3 +284,26 @@ func IsNamed(d *gate.Folder, name string) (bool, error) {
 	}
 	return false, err
 }
+
+// OtherUser returns the first other image or package of the folder that names a file of the image; empty: none does.
+func (img *Image) OtherUser() (string, error) {
+	siblings, err := readSiblings(img.Dir, img.Base)
+	if err != nil {
+		return "", err
+	}
+	all := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) }
+	for _, f := range img.Handles {
+		if user := userAmong(img.Dir, siblings, f.Name(), all); user != "" {
+			return user, nil
+		}
+		for _, name := range slices.Sorted(maps.Keys(siblings)) {
+			if !siblings[name].Broken {
+				continue
+			}
+			if found, err := mentions(img.Dir, name, f.Name()); err != nil || found {
+				return name, err
+			}
+		}
+	}
+	return "", nil
+}

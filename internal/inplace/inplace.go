@@ -21,6 +21,7 @@ import (
 	"io"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -65,6 +66,18 @@ type record struct {
 	Units   []byte `json:"units,omitempty"` // a bit for each unit of the stretch that is not zero
 }
 
+// begin begins a phase that works on pieces.
+func (o *Options) begin(phase string, pieces []disk.Shift) {
+	if o.Begin == nil {
+		return
+	}
+	total := int64(0)
+	for _, x := range pieces {
+		total += x.Len
+	}
+	o.Begin(phase, total)
+}
+
 // mover moves what a plan says.
 type mover struct {
 	Options
@@ -80,14 +93,16 @@ type mover struct {
 	phase phase
 	begun bool  // the mark is on the disk
 	half  int64 // of the area, which the last record used
-	sure  bool  // the first stretch after an interruption is written whatever its target seems to hold
+	look  func(disk.Disk) error
+	sure  bool // the first stretch after an interruption is written whatever its target seems to hold
 	buf   []byte
 }
 
 // Options of a move.
 type Options struct {
 	Jobs     int
-	Progress func(bytes int64) // of data that were read to compare, or moved; may be nil
+	Begin    func(phase string, total int64) // of diskcopy, bytes; may be nil
+	Progress func(bytes int64)               // of the phase; may be nil
 }
 
 // open reads how far a move is, and completes the stretch that was under way. What a killed run wrote may still be in
@@ -245,11 +260,13 @@ func (m *mover) forward(ctx context.Context) error {
 		return err
 	}
 	m.phase, m.begun = moving, true
+	m.begin(diskcopy.PhaseCopy, p.order)
 	for ; m.step < m.steps; m.step++ {
 		if err := m.one(ctx, m.step, false); err != nil {
 			return err
 		}
 	}
+	m.begin(diskcopy.PhaseProve, p.Pieces)
 	if err := p.compare(ctx, m.disk, p.Size, dests(p.Pieces), m.Options); err != nil {
 		return err
 	}
@@ -269,6 +286,7 @@ func (m *mover) undo(ctx context.Context) error {
 	case between:
 	}
 	m.phase = undoing
+	m.begin(diskcopy.PhaseCopy, m.plan.order)
 	for ; m.step > 0; m.step-- {
 		if err := m.one(ctx, m.step-1, true); err != nil {
 			return err
@@ -365,6 +383,11 @@ func (m *mover) settle() error {
 	}
 	if err := m.check(); err != nil {
 		return err
+	}
+	if m.look != nil {
+		if err := m.look(p.result(m.disk)); err != nil {
+			return err
+		}
 	}
 	if err := m.first(p.first(true)); err != nil {
 		return err

@@ -27,6 +27,8 @@ type Plan struct {
 	Patches     []disk.Patch
 	Saved       []Saved        // what has no new place; the first sector first
 	Sums        []diskcopy.Sum // of each piece, but for the first sector
+	Files       []Part         // where the disk lies
+	Text        []byte         // of the descriptor, at the end; nil where the image has none
 
 	order []disk.Shift // the pieces that move
 }
@@ -43,7 +45,7 @@ const (
 	markSize = 512
 	// maxSaved bounds what has no new place: copies of tables.
 	maxSaved = 16 * units.MiB
-	maxChunk = 32 * units.MiB
+	maxChunk = 16 * units.MiB
 	// direct is where two flushes for each stretch cost less than writing all bytes twice, as measured on a local disk.
 	direct = 8 * units.MiB
 )
@@ -76,6 +78,7 @@ func (p *Plan) look(ctx context.Context, s Storage, o Options) (err error) {
 	if p.Saved, err = p.save(s); err != nil {
 		return err
 	}
+	o.begin(diskcopy.PhaseDigest, p.Pieces)
 	p.Sums, err = p.sums(ctx, s, p.OldSize, sources(p.Pieces), o)
 	return errors.Join(err, p.check())
 }
@@ -193,6 +196,12 @@ func (p *Plan) first(patched bool) []byte {
 		}
 	}
 	return b
+}
+
+// result returns the disk as it is when the first sector is written.
+func (p *Plan) result(s Storage) disk.Disk {
+	d := disk.New(p.Size, units.SectorSize, disk.Whole(s, p.Size))
+	return disk.Overlay(d, []disk.Patch{{New: p.first(true)}})
 }
 
 // mark returns the first sector of a disk that is in the middle of a move: no firmware starts it, and no system finds

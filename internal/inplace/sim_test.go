@@ -411,7 +411,7 @@ func TestCrashesShowFaults(t *testing.T) {
 		{"direct, the disk is not flushed", cases[1], faulty{lie: "disk"}},
 		{"direct, the journal is not flushed", cases[1], faulty{lie: "journal"}},
 		{"direct, every fourth record", cases[1], faulty{records: 4}},
-		{"GPT, the disk is not flushed", cases[2], faulty{lie: "disk"}},
+		{"zeros as long as the way, the disk is not flushed", cases[2], faulty{lie: "disk"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()

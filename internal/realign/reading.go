@@ -142,6 +142,9 @@ func (s *Source) open() error {
 		return nil // that of its package counts
 	}
 	w, err := unfinished.Beside(s.Image.Dir, s.Image.Base)
+	if err == nil && w == nil {
+		err = s.midMove()
+	}
 	if w == nil {
 		return err
 	}

@@ -249,7 +249,7 @@ func (t *Text) Align(r *Align) {
 	if words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder); command != "" && r.Replaced == nil {
 		t.next(words, command)
 	}
-	if r.Source != "-" && (r.Replaced == nil || r.Replaced.Original != "") { // what came through a pipe is gone
+	if r.Source != "-" && r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") { // what came through a pipe is gone
 		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
 	}
 }

@@ -39,6 +39,9 @@ const (
 	removes    = "removes what is written"
 )
 
+// InPlace is the name of the kind that moves partitions inside of a disk.
+const InPlace = "in-place"
+
 // Kinds lists all kinds, one row for each.
 var Kinds = []Kind{{
 	Name: Exchange,
@@ -70,7 +73,37 @@ var Kinds = []Kind{{
 		Begun:    {Text: "a copy to this name was interrupted", Finish: noOriginal, Undoes: removes},
 		Complete: {Text: "a copy to this name was interrupted at its very end", Finish: noOriginal, Undoes: removes},
 	},
+}, {
+	Name:   InPlace,
+	States: inPlace,
 }}
+
+// inPlace are the phases of a move in place. That of the move itself is 'm', that behind the point of no return 'c', and
+// the last one 'd'.
+var inPlace = map[Phase]State{
+	Begun:   inMove,
+	'm':     inMove,
+	Undoing: inMove,
+	'c': {
+		Text:   "a move of the partitions inside of the disk was interrupted while the tables were written",
+		Blocks: true,
+		Undo:   "everything is at its new place already; resume completes it",
+		Finish: "the move is not complete; resume it first",
+	},
+	'd': {
+		Text:   "the partitions were moved inside of the disk, and the end of that was interrupted",
+		Blocks: true,
+		Undo:   "everything is at its new place already; resume completes it",
+		Finish: "resume completes it",
+	},
+}
+
+// inMove is the middle of a move in place.
+var inMove = State{
+	Text:   "a move of the partitions inside of the disk was interrupted",
+	Blocks: true,
+	Finish: "the move is not complete; resume it first",
+}
 
 // States that no row has.
 var (

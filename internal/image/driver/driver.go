@@ -129,8 +129,18 @@ type Image struct {
 	ContentID string
 	// Flat reports whether its files hold the disk byte for byte, in order, and all of them may be written.
 	Flat bool
+	// Around returns what the image has beside the bytes of its disk when that changes in its place and gets a size in
+	// bytes. Nil for an image that does not hold its disk byte for byte.
+	Around func(size int64) (Around, error)
 	// Child reports whether the data are complete only with those of the parent: Disk shows both.
 	Child bool
+}
+
+// Around is what stands around the bytes of a disk: with identifiers of its own, so that what needs the old disk does not
+// take the new one for it.
+type Around struct {
+	Tail []byte // behind the disk, in its last file
+	Text []byte // all of the file that was named, where the disk lies in others
 }
 
 // Stream is an image that is read front to back.

@@ -22,7 +22,8 @@ func open(s *driver.Source) (*driver.Image, error) {
 		return nil, notRaw(size, sector)
 	}
 	return &driver.Image{
-		Flat: true,
+		Flat:   true,
+		Around: func(int64) (driver.Around, error) { return driver.Around{}, nil },
 		Disk: disk.New(size, sector, func(off int64) (disk.Run, error) {
 			return disk.Run{Len: size - off, Src: s.File, Off: off}, nil
 		}),

@@ -91,6 +91,9 @@ func openFixed(s *driver.Source, f *footer) (*driver.Image, error) {
 			return disk.Run{Len: size - off, Src: s.File, Off: off}, nil
 		}),
 	}
+	if size == f.off {
+		img.Around = func(size int64) (driver.Around, error) { return f.around(size, s.File.Size()-f.off) }
+	}
 	if size < f.off {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "vhd-slack", Effect: ondisk.Warn,

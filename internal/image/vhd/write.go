@@ -89,6 +89,16 @@ func (t *template) footerFor(size int64, seed []byte) rawFooter {
 	return f
 }
 
+// around returns what a fixed disk that changes in its place gets behind it: as many bytes of a footer as there were.
+func (f *footer) around(size, n int64) (driver.Around, error) {
+	if size > maxSize {
+		return driver.Around{}, fmt.Errorf("vhd of %d bytes: %w of %d bytes (2040 GiB)", size, ondisk.ErrLimit, maxSize)
+	}
+	foot := (&template{footer: f}).footerFor(size, []byte("in place"))
+	foot.DiskType, foot.DataOffset = typeFixed, noOffset
+	return driver.Around{Tail: foot.encode()[:n]}, nil
+}
+
 // fixedTarget writes the disk, and the footer behind it when that is complete.
 type fixedTarget struct {
 	*driver.Flat

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -140,6 +141,56 @@ func rename(text []byte, to func(name string) string) ([]byte, error) {
 		lines[i] = strings.Replace(lines[i], `"`+name+`"`, `"`+other+`"`, 1)
 	}
 	return []byte(strings.Join(lines, "")), nil
+}
+
+// mostSplit is the largest extent that the types of VMDK with extents of 2 GB have, bytes.
+const mostSplit = 2 * units.GiB
+
+// around returns what a disk that changes in its place gets as its descriptor.
+func (d *descriptor) around(size int64) (driver.Around, error) {
+	own := size - d.size() + d.extents[len(d.extents)-1].size
+	if own > mostSplit && len(d.extents) > 1 {
+		return driver.Around{}, fmt.Errorf("the last extent would have %d bytes: %w of %d", own, ondisk.ErrLimit, mostSplit)
+	}
+	return driver.Around{Text: d.resized(size)}, nil
+}
+
+// size returns how many bytes the extents have.
+func (d *descriptor) size() (n int64) {
+	for _, e := range d.extents {
+		n += e.size
+	}
+	return n
+}
+
+// resized returns the text for the same disk with other contents and a size in bytes: its last extent grows. Its
+// snapshots and clones know it by the content identifier, and no longer fit. Tracked changes are those of the old one.
+func (d *descriptor) resized(size int64) []byte {
+	id := d.identity([]byte("in place"))
+	last := d.extents[len(d.extents)-1]
+	own := size - d.size() + last.size
+	var out []string
+	for _, l := range d.withIDs() {
+		switch {
+		case l.ext == last:
+			old := strings.Fields(l.text)[1]
+			out = append(out, strings.Replace(l.text, old, strconv.FormatInt(own/units.SectorSize, 10), 1))
+		case l.key == "cid":
+			out = append(out, fmt.Sprintf("CID=%08x", id.cid))
+		case l.key == "changetrackpath":
+		case l.key == "ddb.geometry.cylinders":
+			out = append(out, fmt.Sprintf("ddb.geometry.cylinders = \"%d\"", d.cylinders(size)))
+		case l.key == "ddb.longcontentid":
+			out = append(out, fmt.Sprintf("ddb.longContentID = \"%x%08x\"", id.sum[4:16], id.cid))
+		default:
+			out = append(out, l.text)
+		}
+	}
+	eol := "\n"
+	if d.crlf {
+		eol = "\r\n"
+	}
+	return []byte(strings.TrimRight(strings.Join(out, eol), "\r\n") + eol)
 }
 
 // appendExtents puts the new extent lines where the first old one stood. qemu-img 7.2 counts an extent twice that

@@ -1,0 +1,301 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
+)
+
+// The tests here move partitions inside of a disk. What the disk must be then is the copy that align makes of it.
+
+// formats of disks that are moved in place.
+var (
+	formatSplit = diskFormat{name: "split vmdk", container: "vmdk", subformat: "twoGbMaxExtentFlat", ext: ".vmdk"}
+	formatFixed = diskFormat{name: "fixed vhd", container: "vpc", subformat: "fixed", ext: ".vhd"}
+)
+
+// twoNTFS is the disk of a Windows with two NTFS, whose registry knows the letters of both.
+func twoNTFS(t testing.TB) string {
+	t.Helper()
+	empty := filepath.Join(t.TempDir(), "empty")
+	hive := hiveforge.New(3, hiveforge.Key{Name: "SYSTEM", Keys: []hiveforge.Key{{Name: "Select"}}})
+	require.NoError(t, os.WriteFile(empty, hive, 0o600))
+	text := reg(`\MountedDevices`, `\\DosDevices\\C:`, hexBytes(mountedValue(sysSignature, 63*sectorSize)),
+		`\\DosDevices\\D:`, hexBytes(mountedValue(sysSignature, 20063*sectorSize)))
+	raw := windowsDisk{signature: sysSignature, sectors: 40960, volumes: []windowsVolume{
+		{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 20000, loads: "NTLDR", files: map[string]string{lettersFile: mergeHive(t, empty, text)}},
+		{number: 2, kind: "ntfs", typ: "7", start: 20063, sectors: 20000},
+	}}.make(t)
+	writeAt(t, raw, 8<<20, noise("two", 1<<20))
+	return raw
+}
+
+// moveCase is a disk that is moved in its place, again and again.
+type moveCase struct {
+	made, path string // the folder in which it was made, and where it is moved
+	format     diskFormat
+	old        map[string]string // sums of its files
+	want       string            // sum of the disk of the copy
+}
+
+// newMove makes the disk of a format from a raw one, in a folder of its own.
+func newMove(t testing.TB, f diskFormat, raw string) *moveCase {
+	t.Helper()
+	c := &moveCase{made: t.TempDir(), format: f, path: filepath.Join(t.TempDir(), "disk"+f.ext)}
+	dest := filepath.Join(t.TempDir(), "copy.raw")
+	r := trueup(t, "align", "--to", "raw", raw, dest)
+	require.Equal(t, 0, r.code, r.stderr)
+	c.want = sha256Of(t, dest)
+	if made := filepath.Join(c.made, "disk"+f.ext); f == formatRaw {
+		disktest.Run(t, "cp", "--sparse=always", raw, made)
+	} else {
+		subformat := f.subformat
+		if f == formatFixed {
+			subformat += ",force_size=on"
+		}
+		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", f.container, "-o", "subformat="+subformat, raw, made)
+	}
+	c.reset(t)
+	c.old = c.sums(t)
+	return c
+}
+
+// reset makes the disk what it was before.
+func (c *moveCase) reset(t testing.TB) {
+	t.Helper()
+	for _, name := range folderNames(t, filepath.Dir(c.path)) {
+		require.NoError(t, os.Remove(filepath.Join(filepath.Dir(c.path), name)))
+	}
+	disktest.Run(t, "cp", "-r", "--sparse=always", c.made+"/.", filepath.Dir(c.path))
+}
+
+// sums returns the SHA-256 of each file of the folder.
+func (c *moveCase) sums(t testing.TB) map[string]string {
+	t.Helper()
+	sums := map[string]string{}
+	for _, name := range folderNames(t, filepath.Dir(c.path)) {
+		sums[name] = sha256Of(t, filepath.Join(filepath.Dir(c.path), name))
+	}
+	return sums
+}
+
+// disk returns the SHA-256 of the disk as QEMU reads it.
+func (c *moveCase) disk(t testing.TB) string {
+	t.Helper()
+	if c.format == formatRaw {
+		return sha256Of(t, c.path)
+	}
+	return sha256Of(t, c.format.rawOf(t, c.path))
+}
+
+// requireMoved requires that the disk is the copy, and that nothing lies beside it.
+func (c *moveCase) requireMoved(t testing.TB) {
+	t.Helper()
+	require.Equal(t, c.want, c.disk(t), "the disk is not the copy")
+	require.Len(t, folderNames(t, filepath.Dir(c.path)), len(c.old))
+}
+
+// requireOld requires that every file is what it was.
+func (c *moveCase) requireOld(t testing.TB) {
+	t.Helper()
+	require.Equal(t, c.old, c.sums(t), "the disk is not what it was")
+}
+
+// moveDisks are an MBR with two NTFS and a hive, a GPT, and a disk that grows.
+var moveDisks = map[string]func(t testing.TB) string{
+	"two ntfs and a hive": twoNTFS,
+	"gpt":                 func(t testing.TB) string { t.Helper(); return gptDisk(t) },
+	"grows":               func(t testing.TB) string { t.Helper(); return noisyDisk(t, 5) },
+}
+
+// TestInPlaceIsTheCopy moves disks of all formats in their place.
+func TestInPlaceIsTheCopy(t *testing.T) {
+	t.Parallel()
+	for name, build := range moveDisks {
+		raw := build(t)
+		for _, f := range []diskFormat{formatRaw, formatFlat, formatSplit, formatFixed} {
+			t.Run(name+", "+f.name, func(t *testing.T) {
+				t.Parallel()
+				c := newMove(t, f, raw)
+				r := trueup(t, "align", "--in-place", "--json", c.path)
+				require.Equal(t, 0, r.code, r.stderr)
+				validate(t, r.stdout)
+				c.requireMoved(t)
+				r = trueup(t, "inspect", c.path)
+				require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+				r = trueup(t, "align", "--in-place", c.path)
+				require.Equal(t, 0, r.code, r.stderr)
+				require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "nothing was written")
+				for _, command := range []string{"resume", "undo"} {
+					require.Equal(t, 64, trueup(t, command, c.path).code)
+				}
+			})
+		}
+	}
+}
+
+// TestInPlaceIsRefused: what cannot be moved in its place is refused before anything is written.
+func TestInPlaceIsRefused(t *testing.T) {
+	t.Parallel()
+	raw := noisyDisk(t, 4)
+	for _, x := range []struct {
+		name, says string
+		format     diskFormat
+		spoil      func(t *testing.T, path string)
+		flags      []string
+		code       int
+	}{
+		{name: "sparse", format: formatSparse, says: "use align --replace", code: 4},
+		{name: "hard link", format: formatRaw, says: "2 names (hard links)", code: 4, spoil: func(t *testing.T, path string) {
+			t.Helper()
+			require.NoError(t, os.Link(path, path+".link"))
+		}},
+		{name: "second descriptor", format: formatFlat, says: `"second.vmdk" in the same folder names a file`, code: 4, spoil: func(t *testing.T, path string) {
+			t.Helper()
+			secondDescriptor(t, path, "second.vmdk")
+		}},
+		{name: "lock of a machine", format: formatFlat, says: "lock of a running virtual machine", code: 4, spoil: func(t *testing.T, path string) {
+			t.Helper()
+			require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), "vm.vmx.lck"), nil, 0o600))
+		}},
+		{name: "bytes behind the disk", format: formatFlat, says: "512 bytes behind the end of the disk", code: 4, spoil: func(t *testing.T, path string) {
+			t.Helper()
+			f, err := os.OpenFile(flatName(path), os.O_WRONLY|os.O_APPEND, 0)
+			require.NoError(t, err)
+			_, err = f.Write(make([]byte, 512))
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+		}},
+		{name: "file that looks like a journal", format: formatRaw, says: "should be a journal", code: 4, spoil: func(t *testing.T, path string) {
+			t.Helper()
+			require.NoError(t, os.WriteFile(path+".trueup", noise("x", 4096), 0o600))
+		}},
+		{name: "another format", format: formatRaw, says: "--to is for a copy", flags: []string{"--to", "vmdk"}, code: 64},
+		{name: "DEST", format: formatRaw, says: "takes no DEST", flags: []string{"dest.raw"}, code: 64},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			path := x.format.convert(t, raw, t.TempDir(), "disk", "ide")
+			if x.spoil != nil {
+				x.spoil(t, path)
+			}
+			before := hashFolder(t, filepath.Dir(path))
+			r := trueup(t, append([]string{"align", "--in-place", path}, x.flags...)...)
+			require.Equal(t, x.code, r.code, "%s%s", r.stdout, r.stderr)
+			require.Contains(t, r.stderr, x.says)
+			require.Equal(t, before, hashFolder(t, filepath.Dir(path)))
+		})
+	}
+}
+
+// traced returns the command of a move under strace, which writes to log. The calls of a move come from one thread, and
+// strace counts those of a thread.
+func (c *moveCase) traced(t testing.TB, log string, args ...string) *exec.Cmd {
+	t.Helper()
+	args = append([]string{"-f", "-qq", "-o", log}, args...)
+	return exec.Command(disktest.Tool(t, "strace"), append(args, builtPath, "align", "-q", "--in-place", c.path)...)
+}
+
+// moveCalls are the system calls that a move changes something with.
+const moveCalls = "pwrite64,ftruncate,fallocate,fsync,renameat2,unlinkat,openat,close"
+
+// points returns the calls of a move: for each name, how many the thread with most of them makes.
+func (c *moveCase) points(t testing.TB) (out []callPoint) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "all")
+	text, err := c.traced(t, log, "-e", "trace="+moveCalls).CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	data, err := os.ReadFile(log)
+	require.NoError(t, err)
+	seen, most := map[string]int{}, map[string]int{}
+	for _, m := range tracedCall.FindAllStringSubmatch(string(data), -1) {
+		seen[m[1]+m[2]]++
+		most[m[2]] = max(most[m[2]], seen[m[1]+m[2]])
+	}
+	return spread(most, 1<<20)
+}
+
+// goesOn lets the next run complete a move that was ended, or take it back.
+func (c *moveCase) goesOn(t testing.TB, command, at string) {
+	t.Helper()
+	if _, err := os.Stat(c.path + ".trueup"); err != nil { // it had not begun, or was complete
+		if _, err := os.Stat(c.path); err == nil && c.disk(t) == c.want {
+			return
+		}
+		c.requireOld(t)
+		return
+	}
+	r := trueup(t, command, c.path)
+	if r.code == 4 { // of one that is complete or that had not begun, by what is said
+		command = map[string]string{"undo": "resume", "resume": "undo"}[command]
+		r = trueup(t, command, c.path)
+	}
+	require.Equal(t, 0, r.code, "%s %s: %s%s", command, at, r.stdout, r.stderr)
+	if command == "undo" || strings.Contains(r.stdout, "is as it was") {
+		c.requireOld(t)
+	} else {
+		c.requireMoved(t)
+	}
+}
+
+// TestKilledMoves kills moves with SIGKILL in front of system calls that change something: the next run completes them,
+// or takes them back byte for byte. With TRUEUP_KILLS it is each of these calls.
+func TestKilledMoves(t *testing.T) {
+	t.Parallel()
+	all := os.Getenv("TRUEUP_KILLS") != ""
+	for name, f := range map[string]diskFormat{"two ntfs and a hive": formatFlat, "gpt": formatRaw} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newMove(t, f, moveDisks[name](t))
+			points := c.points(t)
+			if !all {
+				points = slices.DeleteFunc(points, func(p callPoint) bool { return p.call != "pwrite64" && p.call != "fsync" || p.number%4 != 2 })
+			}
+			killed, middle := 0, 0
+			for i, p := range points {
+				for _, command := range []string{"resume", "undo"} {
+					if !all && command == "undo" == (i%2 == 0) {
+						continue
+					}
+					c.reset(t)
+					inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
+					cmd := c.traced(t, os.DevNull, "-e", "trace="+p.call, "-e", inject)
+					_ = cmd.Run() // strace ends with the signal that ended what it traced
+					if cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
+						killed++
+					}
+					if _, err := os.Stat(c.path + ".trueup"); err == nil {
+						middle++
+						c.refused(t)
+					}
+					c.goesOn(t, command, fmt.Sprintf("%+v", p))
+				}
+			}
+			t.Logf("%d points, %d runs killed, %d of them with a journal", len(points), killed, middle)
+			require.Positive(t, middle)
+		})
+	}
+}
+
+// refused requires that a disk with a journal is not used, unless nothing was written to it yet.
+func (c *moveCase) refused(t testing.TB) {
+	t.Helper()
+	r := trueup(t, "inspect", c.path)
+	if r.code == 4 {
+		require.Contains(t, r.stderr, "trueup resume")
+		return
+	}
+	now := c.sums(t)
+	delete(now, filepath.Base(c.path)+".trueup")
+	require.Equal(t, c.old, now, "%s%s", r.stdout, r.stderr)
+}

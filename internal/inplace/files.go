@@ -1,0 +1,244 @@
+package inplace
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Part is a stretch of the disk in a file.
+type Part struct {
+	disk.Range
+	Name  string
+	At    int64 // in the file
+	Inode uint64
+}
+
+// maxParts bounds the files of a disk: all of them are open.
+const maxParts = 256
+
+// partsOf returns where the disk of an image lies. The last part ends with its file, but for tail bytes.
+func partsOf(img *image.Image, tail int64) (parts []Part, err error) {
+	for off := int64(0); off < img.Disk.Size(); {
+		run, _, err := disk.Leaf(img.Disk, off)
+		if err != nil {
+			return nil, err
+		}
+		f, ok := run.Src.(*gate.File)
+		switch {
+		case !ok:
+			return nil, unsuitable("bytes %d to %d of the disk lie in no file", off, off+run.Len)
+		case f.Info.Links > 1:
+			return nil, unsuitable("%q has %d names (hard links), and all of them would change", f.Name(), f.Info.Links)
+		case len(parts) == maxParts:
+			return nil, unsuitable("the disk lies in more than %d stretches of files", maxParts)
+		}
+		parts = append(parts, Part{disk.Range{Off: off, Len: run.Len}, f.Name(), run.Off, f.Info.Inode})
+		off += run.Len
+		if off == img.Disk.Size() && run.Off+run.Len+tail != f.Size() {
+			return nil, unsuitable("%q has %d bytes behind the end of the disk", f.Name(), f.Size()-run.Off-run.Len-tail)
+		}
+	}
+	return parts, nil
+}
+
+// unsuitable refuses a disk that can be realigned by a copy.
+func unsuitable(format string, args ...any) error {
+	return &ondisk.Refusal{
+		Code: "unsupported", Reason: fmt.Sprintf(format, args...),
+		Remedy: "use align --replace, which puts an aligned copy in its place",
+	}
+}
+
+// files are the open files of a disk.
+type files struct {
+	parts []Part
+	open  []*os.File
+	holes []bool // of each: it has holes already, so that zeros become holes
+	end   int64  // of the last part and its tail
+}
+
+// openFiles opens the files of a disk for writing, and locks them.
+func openFiles(d *gate.Folder, parts []Part) (*files, error) {
+	fs := &files{parts: parts}
+	for _, p := range parts {
+		if err := fs.add(d, p); err != nil {
+			return nil, errors.Join(err, fs.Close())
+		}
+	}
+	last := parts[len(parts)-1]
+	st, err := sys.Of(fs.open[len(parts)-1]).Stat()
+	if err != nil {
+		return nil, errors.Join(err, fs.Close())
+	}
+	fs.end = last.Off + st.Size - last.At
+	return fs, nil
+}
+
+func (fs *files) add(d *gate.Folder, p Part) error {
+	if err := gate.CheckName(p.Name); err != nil {
+		return err
+	}
+	f, err := d.At.OpenToWrite(p.Name)
+	if err != nil {
+		return ondisk.In(ondisk.ErrOutput, "open %q to write it: %w", p.Name, err)
+	}
+	fs.open = append(fs.open, f.Handed(p.Name))
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		return err
+	case !st.Mode.IsRegular() || st.Inode != p.Inode:
+		return fmt.Errorf("file %.256q %w: another file has its name", p.Name, ondisk.ErrChanged)
+	case p.At+p.Len > st.Size:
+		return fmt.Errorf("file %.256q %w: it has %d bytes, want %d or more", p.Name, ondisk.ErrChanged, st.Size, p.At+p.Len)
+	}
+	fs.holes = append(fs.holes, st.Allocated < st.Size-st.Size%units.MiB)
+	return lock(f, p.Name)
+}
+
+// Bytes that QEMU locks: base + permission, with base 100 for what a program does and 200 for what it does not allow
+// others. Spec: QEMU block/file-posix.c and include/block/block-common.h.
+var qemuBytes = []int64{100, 101, 200, 201}
+
+// lock keeps other runs and QEMU away from a file, which is read and written by none but this run. A file system without
+// locks has none.
+func lock(f *sys.File, name string) error {
+	err := f.Lock(sys.Exclusive)
+	if sys.Locked(err) {
+		return fmt.Errorf("%q: %w by another run of trueup", name, ondisk.ErrBusy)
+	}
+	for _, b := range qemuBytes {
+		if err := f.LockByte(sys.Shared, b); err != nil {
+			return nil //nolint:nilerr // see above
+		}
+	}
+	for _, b := range qemuBytes {
+		if locked, err := f.LockedByte(b); err == nil && locked {
+			return fmt.Errorf("%q: %w by QEMU (lock on byte %d); shut the virtual machine down", name, ondisk.ErrBusy, b)
+		}
+	}
+	return nil
+}
+
+// Close closes the files.
+func (fs *files) Close() error {
+	var errs []error
+	for _, f := range fs.open {
+		errs = append(errs, f.Close())
+	}
+	fs.open = nil
+	return errors.Join(errs...)
+}
+
+// each calls use for the parts of a range. The last part reaches to the end of its file.
+func (fs *files) each(off, n int64, use func(i int, at, from, n int64) error) error {
+	for from := int64(0); n > 0; {
+		i := min(disk.Behind(fs.parts, off), len(fs.parts)-1)
+		p := fs.parts[i]
+		part := n
+		if i < len(fs.parts)-1 {
+			part = min(n, p.End()-off)
+		}
+		if err := use(i, p.At+off-p.Off, from, part); err != nil {
+			return err
+		}
+		off, from, n = off+part, from+part, n-part
+	}
+	return nil
+}
+
+// ReadAt reads from the disk.
+func (fs *files) ReadAt(b []byte, off int64) (done int, err error) {
+	err = fs.each(off, int64(len(b)), func(i int, at, from, n int64) error {
+		got, err := fs.open[i].ReadAt(b[from:from+n], at)
+		done += got
+		if errors.Is(err, io.EOF) && int64(got) == n {
+			err = nil
+		}
+		return err
+	})
+	return done, err
+}
+
+// WriteAt writes to the disk.
+func (fs *files) WriteAt(b []byte, off int64) (done int, err error) {
+	err = fs.each(off, int64(len(b)), func(i int, at, from, n int64) error {
+		got, err := fs.open[i].WriteAt(b[from:from+n], at)
+		done += got
+		return fs.wrap("write", i, err)
+	})
+	return done, err
+}
+
+// wrap names the file of an error.
+func (fs *files) wrap(verb string, i int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return ondisk.In(ondisk.ErrOutput, "%s %s: %w", verb, fs.parts[i].Name, gate.PlainError(err))
+}
+
+// Extent asks the file system for holes.
+func (fs *files) Extent(off, limit int64) (e disk.Extent, err error) {
+	e.Range = disk.Range{Off: off}
+	err = fs.each(off, limit, func(i int, at, from, n int64) error {
+		if from > e.Len {
+			return nil
+		}
+		got, hole := sys.Of(fs.open[i]).Extent(at, n)
+		if e.Len == 0 || hole == e.Zero {
+			e.Len, e.Zero = e.Len+got, hole
+		}
+		return nil
+	})
+	return e, err
+}
+
+// Zero makes a range read as zero: a hole, where the file has holes.
+func (fs *files) Zero(off, n int64) error {
+	return fs.each(off, n, func(i int, at, _, n int64) error {
+		if fs.holes[i] {
+			err := sys.Of(fs.open[i]).PunchHole(at, n)
+			if err == nil || !sys.Unsupported(err) {
+				return fs.wrap("make a hole in", i, err)
+			}
+		}
+		zeros := make([]byte, min(n, units.MiB))
+		for done := int64(0); done < n; done += int64(len(zeros)) {
+			if _, err := fs.open[i].WriteAt(zeros[:min(int64(len(zeros)), n-done)], at+done); err != nil {
+				return fs.wrap("write", i, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Truncate sets where the last file ends.
+func (fs *files) Truncate(end int64) error {
+	i := len(fs.parts) - 1
+	p := fs.parts[i]
+	if err := fs.open[i].Truncate(p.At + end - p.Off); err != nil {
+		return fs.wrap("set size of", i, err)
+	}
+	fs.end = end
+	return nil
+}
+
+// Sync flushes the files. One that failed is not repeated: the kernel forgets what it could not write.
+func (fs *files) Sync() error {
+	for i, f := range fs.open {
+		if err := f.Sync(); err != nil {
+			return fs.wrap("sync", i, err)
+		}
+	}
+	return nil
+}
