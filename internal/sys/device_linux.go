@@ -32,8 +32,9 @@ func (f *File) ZeroOut(off, n int64) error { return f.onRange(unix.BLKZEROOUT, o
 // Discard lets a block device forget n bytes from off on. What it reads as then, the kernel does not promise.
 func (f *File) Discard(off, n int64) error { return f.onRange(unix.BLKDISCARD, off, n) }
 
-// Punch is ZeroOut that gives the space back. A device that cannot do both has an error that Unsupported knows.
-// Spec: block/fops.c of Linux, blkdev_fallocate.
+// Punch makes a range of a file a hole, which reads as zeros and takes no space. On a block device it is ZeroOut that
+// gives the space back. A file system or device that cannot do so has an error that Unsupported knows.
+// Spec: fallocate(2); block/fops.c of Linux, blkdev_fallocate.
 func (f *File) Punch(off, n int64) error {
 	const mode = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	return again(func() error { return unix.Fallocate(f.fd, mode, off, n) })
