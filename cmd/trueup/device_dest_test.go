@@ -171,6 +171,44 @@ func TestDevicesRefused(t *testing.T) {
 		raw := pairDisk(t)
 		refuse(t, 64, raw, loopDevice(t, raw), raw, "of SOURCE, and SOURCE is never written")
 	})
+	t.Run("shows what the source shows", func(t *testing.T) {
+		refuse(t, 64, loopDevice(t, file), device, file, "shows the same bytes as ")
+		refuse(t, 64, loopDevice(t, device), loopDevice(t, device), file, "shows the same bytes as ")
+		front, back := loopDevice(t, file, "--sizelimit", "8M"), loopDevice(t, file, "--offset", "8M")
+		refuse(t, 4, front, back, file, "is too small") // two stretches of a file
+	})
+	t.Run("shows a name of the source that is gone", func(t *testing.T) {
+		raw := pairDisk(t)
+		shown := loopDevice(t, raw)
+		require.NoError(t, os.Link(raw, raw+".link"))
+		require.NoError(t, os.Remove(raw))
+		refuse(t, 64, raw+".link", shown, raw+".link", "of SOURCE, and SOURCE is never written")
+	})
+	t.Run("shows a disk of --with", func(t *testing.T) {
+		folder := t.TempDir()
+		other := filepath.Join(folder, "other.vmdk")
+		require.Equal(t, 0, trueup(t, "convert", "--to", "vmdk:monolithicFlat", pairDisk(t), other).code)
+		extent := filepath.Join(folder, "other-flat.vmdk")
+		r := onDevice(t, source, loopDevice(t, extent), "--with", other)
+		require.Equal(t, 64, r.code, r.stderr)
+		require.Contains(t, r.stderr, `lies on "other-flat.vmdk"`)
+	})
+	t.Run("partition open for writing", func(t *testing.T) {
+		disktest.Run(t, "sh", "-c", `echo 2048,8192 | sfdisk -q "$0"`, file)
+		if out, err := exec.Command("partx", "-a", device).CombinedOutput(); err != nil {
+			t.Skipf("no partitions of loop devices on this machine: %s", out)
+		}
+		t.Cleanup(func() { disktest.Run(t, "partx", "-d", device) })
+		partition := device + "p1"
+		for _, c := range [][2]string{{device, partition}, {partition, device}} {
+			f, err := os.OpenFile(c[1], os.O_RDWR, 0)
+			require.NoError(t, err)
+			refuse(t, 4, source, c[0], file, filepath.Base(c[1])+" is open for writing in process")
+			require.NoError(t, f.Close())
+		}
+		over := loopDevice(t, device)
+		refuse(t, 4, source, partition, file, "its disk "+filepath.Base(device)+" is shown by the loop device "+filepath.Base(over))
+	})
 	t.Run("is the source", func(t *testing.T) {
 		refuse(t, 64, device, device, file, "is SOURCE, and SOURCE is never written")
 	})

@@ -248,6 +248,9 @@ func (f *alignFlags) copyDisk(
 		return nil, w, err
 	}
 	defer o.Close()
+	if err := f.dev.apart(o); err != nil {
+		return nil, w, err
+	}
 	p, err := s.PlanAmong(o, f.Goal, f.dev.size(f.to.Size))
 	if err != nil {
 		return nil, w, err

@@ -72,6 +72,19 @@ func (d *deviceFlags) claim(dest string, sources ...string) (err error) {
 	return err
 }
 
+// apart refuses disks of --with that lie on DEST.
+func (d *deviceFlags) apart(others realign.Others) error {
+	if !d.device {
+		return nil
+	}
+	for _, o := range others {
+		if err := d.claimed.Apart(&o.Image.Opened); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // reads adds a device to what the process may read.
 func (d *deviceFlags) reads(dest string, images []string) []string {
 	if d.device {

@@ -45,6 +45,15 @@ func (f *File) RereadTable() error {
 	return again(func() error { return unix.IoctlSetInt(f.fd, unix.BLKRRPART, 0) })
 }
 
+// LoopFile returns the file that a loop device shows, whatever its name is now and wherever that is; false: none.
+func (f *File) LoopFile() (ID, bool) {
+	st, err := value(func() (*unix.LoopInfo64, error) { return unix.IoctlLoopGetStatus64(f.fd) })
+	if err != nil {
+		return ID{}, false
+	}
+	return ID{st.Device, st.Inode}, true
+}
+
 // onRange makes a call that takes a start and a length in bytes.
 func (f *File) onRange(call uintptr, off, n int64) error {
 	area := [2]uint64{uint64(off), uint64(n)} //nolint:gosec // positive

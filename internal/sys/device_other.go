@@ -25,5 +25,8 @@ func (*File) Punch(int64, int64) error { return errors.ErrUnsupported }
 // RereadTable is not supported.
 func (*File) RereadTable() error { return errors.ErrUnsupported }
 
+// LoopFile knows of no file.
+func (*File) LoopFile() (ID, bool) { return ID{}, false }
+
 // NodeName returns no name.
 func NodeName(uint64) string { return "" }

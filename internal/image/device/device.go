@@ -3,6 +3,7 @@
 package device
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,6 +28,7 @@ type Device struct {
 	partitions []string
 	below      []string // numbers of the devices that it lies on
 	files      []sys.ID // that it shows, as a loop device does
+	windows    []window // through which it shows them
 }
 
 // Open claims the device that a path leads to, through all links, unless it is in use. It runs before the process
@@ -54,9 +56,10 @@ func open(path string, sources []string, k kernel) (*Device, error) {
 	}
 	d.partitions = k.partitions(d.number)
 	d.below, d.files = k.below(d.number)
+	d.windows = k.windows(d.below)
 	for _, name := range sources {
 		if src, err := sys.Stat(name); err == nil { // one that is not there has its own error
-			if err := d.apart(name, src); err != nil {
+			if err := cmp.Or(d.apart(name, src), d.aside(name, src, k)); err != nil {
 				return nil, err
 			}
 		}
@@ -124,6 +127,9 @@ func (d *Device) measure(looked sys.Info) (err error) {
 		sector, err = f.SectorSize()
 	}
 	d.Sector = int64(sector)
+	if file, ok := f.LoopFile(); ok {
+		d.files = append(d.files, file)
+	}
 	readOnly := false
 	if err == nil {
 		readOnly, err = f.ReadOnly()
@@ -182,6 +188,24 @@ func (d *Device) apart(name string, src sys.Info) error {
 	default:
 		return nil
 	}
+	return d.neverWritten(how)
+}
+
+// aside refuses a source that shows bytes of the device through another loop device.
+func (d *Device) aside(name string, src sys.Info, k kernel) error {
+	if src.Mode.Type() != fs.ModeDevice {
+		return nil
+	}
+	numbers, _ := k.below(sys.NodeName(src.Node))
+	for _, w := range k.windows(numbers) {
+		if slices.ContainsFunc(d.windows, w.overlaps) {
+			return d.neverWritten(fmt.Sprintf("shows the same bytes as %q of SOURCE", name))
+		}
+	}
+	return nil
+}
+
+func (d *Device) neverWritten(how string) error {
 	return ondisk.In(ondisk.ErrUsage, "DEST %s %s, and SOURCE is never written; name another DEST", d.Path, how)
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,7 @@ func (k kernel) read(parts ...string) string {
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(b))
+	return strings.TrimSuffix(string(b), "\n")
 }
 
 // names lists a folder of the kernel's; nothing for one that is not there.
@@ -45,16 +46,19 @@ func block(number string) string { return filepath.Join("sys/dev/block", number)
 // use is one that keeps a device from being written.
 type use struct{ text, remedy string }
 
-// inUse returns what has the device of a number in use, as a whole or in one of its partitions; nil: nothing is known.
+// inUse returns what has the device of a number in use, as a whole or in one of its partitions, or shows the disk of
+// which it is a partition; nil: nothing is known.
 func (k kernel) inUse(number string) *use {
-	for _, n := range append([]string{number}, k.partitions(number)...) {
-		whose := "it"
-		if n != number {
-			whose = "its partition " + k.name(n)
+	if disk := k.disk(number); disk != "" { // another use of the disk would keep this run from claiming a part of it
+		if u := k.looped(disk); u != nil {
+			u.text = k.whose(number, disk) + " " + u.text
+			return u
 		}
+	}
+	for _, n := range append([]string{number}, k.partitions(number)...) {
 		for _, look := range []func(string) *use{k.mounted, k.swap, k.held, k.looped} {
 			if u := look(n); u != nil {
-				u.text = whose + " " + u.text
+				u.text = k.whose(number, n) + " " + u.text
 				return u
 			}
 		}
@@ -70,6 +74,30 @@ func (k kernel) partitions(number string) (out []string) {
 		}
 	}
 	return out
+}
+
+// disk returns the number of the device of which a device is a partition, empty for one that is none.
+func (k kernel) disk(number string) string {
+	if k.read(block(number), "partition") == "" {
+		return ""
+	}
+	real, err := filepath.EvalSymlinks(k.path(block(number)))
+	if err != nil {
+		return ""
+	}
+	b, _ := os.ReadFile(filepath.Join(filepath.Dir(real), "dev"))
+	return strings.TrimSpace(string(b))
+}
+
+// whose names a device, a partition of it, or the disk of which it is one, as seen from the device.
+func (k kernel) whose(number, n string) string {
+	switch n {
+	case number:
+		return "it"
+	case k.disk(number):
+		return "its disk " + k.name(n)
+	}
+	return "its partition " + k.name(n)
 }
 
 // name returns what the kernel calls a device: sda1, dm-0.
@@ -178,12 +206,7 @@ func (k kernel) below(number string) (numbers []string, files []sys.ID) {
 		for _, s := range k.names(at, "slaves") {
 			add(k.read(at, "slaves", s, "dev"))
 		}
-		if k.read(at, "partition") != "" {
-			if real, err := filepath.EvalSymlinks(k.path(at)); err == nil {
-				b, _ := os.ReadFile(filepath.Join(filepath.Dir(real), "dev"))
-				add(strings.TrimSpace(string(b)))
-			}
-		}
+		add(k.disk(numbers[next]))
 		if file := k.read(at, "loop/backing_file"); file != "" {
 			if st, err := sys.Stat(k.path(file)); err == nil && st.Node != 0 {
 				add(sys.NodeName(st.Node))
@@ -195,16 +218,50 @@ func (k kernel) below(number string) (numbers []string, files []sys.ID) {
 	return numbers, files
 }
 
-// writer returns the process, beside this one, that has a device open for writing, as far as this user may see. QEMU
-// claims no device. Spec: proc(5), /proc/[pid]/fdinfo.
+// window is what a loop device shows: the bytes of a file or a device from off to end.
+type window struct {
+	loop     string // its number
+	file     sys.ID
+	node     uint64
+	off, end int64
+}
+
+// overlaps reports whether two loop devices show the same bytes.
+func (w window) overlaps(x window) bool {
+	return w.loop != x.loop && w.node == x.node && (w.node != 0 || w.file == x.file) && w.off < x.end && x.off < w.end
+}
+
+// windows returns what the loop devices among some devices show.
+func (k kernel) windows(numbers []string) (out []window) {
+	for _, n := range numbers {
+		st, err := sys.Stat(k.path(k.read(block(n), "loop/backing_file")))
+		if err != nil || st.Mode.IsDir() { // the root, for one that is no loop device
+			continue
+		}
+		w := window{n, st.ID, st.Node, 0, math.MaxInt64}
+		w.off, _ = strconv.ParseInt(k.read(block(n), "loop/offset"), 10, 64)
+		if limit, _ := strconv.ParseInt(k.read(block(n), "loop/sizelimit"), 10, 64); limit > 0 {
+			w.end = w.off + limit
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// writer returns the process, beside this one, that has a device open for writing, a partition of it, or the disk of
+// which it is one, as far as this user may see. QEMU claims no device. Spec: proc(5), /proc/[pid]/fdinfo.
 func (k kernel) writer(number string) *use {
+	numbers := append(k.partitions(number), number)
+	if disk := k.disk(number); disk != "" {
+		numbers = append(numbers, disk)
+	}
 	for _, pid := range k.names("proc") {
 		if n, err := strconv.Atoi(pid); err != nil || n == os.Getpid() {
 			continue
 		}
 		for _, fd := range k.names("proc", pid, "fd") {
 			st, err := sys.Stat(k.path("proc", pid, "fd", fd))
-			if err != nil || st.Mode.Type() != fs.ModeDevice || sys.NodeName(st.Node) != number {
+			if err != nil || st.Mode.Type() != fs.ModeDevice || !slices.Contains(numbers, sys.NodeName(st.Node)) {
 				continue
 			}
 			_, rest, _ := strings.Cut(k.read("proc", pid, "fdinfo", fd), "flags:")
@@ -213,8 +270,9 @@ func (k kernel) writer(number string) *use {
 				continue
 			}
 			if flags, err := strconv.ParseUint(fields[0], 8, 64); err == nil && flags&3 != 0 {
+				whose := k.whose(number, sys.NodeName(st.Node))
 				return &use{
-					fmt.Sprintf("it is open for writing in process %s (%q)", pid, k.read("proc", pid, "comm")),
+					fmt.Sprintf("%s is open for writing in process %s (%q)", whose, pid, k.read("proc", pid, "comm")),
 					"end that program, or name another device",
 				}
 			}

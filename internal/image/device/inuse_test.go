@@ -144,3 +144,24 @@ func TestBelow(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []sys.ID{st.ID}, files)
 }
+
+// Two loop devices overlap where they show the same bytes of one file.
+func TestWindows(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{"a": "x", "b": "x"}
+	for n, w := range map[string][3]string{
+		"7:0": {"a", "0", "0"}, "7:1": {"a", "4096", "0"}, "7:2": {"a", "0", "4096"}, "7:3": {"b", "0", "0"},
+	} {
+		for i, of := range []string{"backing_file", "offset", "sizelimit"} {
+			files["sys/dev/block/"+n+"/loop/"+of] = w[i]
+		}
+	}
+	k := fake(t, files)
+	w := k.windows([]string{"7:0", "7:1", "7:2", "7:3", "8:0"})
+	require.Len(t, w, 4)
+	for pair, want := range map[[2]int]bool{
+		{0, 0}: false, {0, 1}: true, {0, 2}: true, {0, 3}: false, {1, 2}: false, {2, 1}: false,
+	} {
+		require.Equal(t, want, w[pair[0]].overlaps(w[pair[1]]), "%v", pair)
+	}
+}
