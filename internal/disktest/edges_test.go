@@ -214,7 +214,7 @@ var edges = map[string][]string{
 	"internal/trial/judge": {"internal/pattern", "internal/trial/film"}, // what two films have in common
 	// It knows no image, and returns its result as a report.
 	"internal/trial": {
-		"internal/report", "internal/sys", "internal/trial/film", "internal/trial/results",
+		"internal/report", "internal/sys", "internal/trial/film", "internal/trial/judge", "internal/trial/results",
 	},
 	// Texts of guests and of a storage are escaped as those of images are.
 	"internal/bench/results": {"internal/bench/measured", "internal/report", "internal/report/pages"},

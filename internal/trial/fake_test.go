@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,17 +17,35 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial"
 	"github.com/trueup/trueup/internal/trial/film"
 )
 
-// TestMain is the fake QEMU where the program is called by the name of a fake.
+// TestMain is the fake QEMU where the program is called by the name of a fake, and trueup where it is called as a
+// trial calls that.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[2] == "--json" {
+		fakeTrueup(os.Args[1], os.Args[len(os.Args)-1])
+		return
+	}
 	if act, ok := fakes[filepath.Base(os.Args[0])]; ok {
 		act(&fake{in: bufio.NewScanner(os.Stdin), out: os.Stdout})
 		return
 	}
 	os.Exit(m.Run())
+}
+
+// fakeTrueup moves a partition of a disk, and serves it at a socket until it is told to end.
+func fakeTrueup(command, socket string) {
+	if command == "plan" {
+		fmt.Println(`{"moved": 1, "result": {"size_bytes": 16777216}}`)
+		return
+	}
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, sys.Terminate)
+	fmt.Printf("{\"uri\": \"nbd+unix:///?socket=%s\"}\n", socket)
+	<-end
 }
 
 // fake speaks QMP as QEMU does, but for what a test makes of it.
@@ -200,8 +219,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// runFake starts a fake, as the user that QEMU gets, and requires that nothing is left of it.
-func runFake(t *testing.T, name string) (film.Film, error) {
+// fakeQEMU returns the path of a fake for the user that QEMU gets, and a socket that listens.
+func fakeQEMU(t *testing.T, name string) (program, socket string) {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -209,13 +228,20 @@ func runFake(t *testing.T, name string) (film.Film, error) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755))
-	program := filepath.Join(dir, name)
+	program, socket = filepath.Join(dir, name), filepath.Join(dir, "nbd")
 	disktest.Run(t, "cp", self, program)
-	listener, err := net.Listen("unix", filepath.Join(dir, "nbd"))
+	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
-	defer listener.Close()
+	t.Cleanup(func() { _ = listener.Close() })
+	return program, socket
+}
+
+// runFake starts a fake, and requires that nothing is left of it.
+func runFake(t *testing.T, name string) (film.Film, error) {
+	t.Helper()
+	program, socket := fakeQEMU(t, name)
 	m := trial.Machine{
-		QEMU: program, Disk: "nbd+unix:///?socket=" + filepath.Join(dir, "nbd"), Firmware: trial.BIOS, Accel: "tcg",
+		QEMU: program, Disk: "nbd+unix:///?socket=" + socket, Firmware: trial.BIOS, Accel: "tcg",
 		Limit: 20 * time.Second, Writes: 4999,
 	}
 	f, err := m.Run(t.Context(), trial.Watch{Settle: time.Second, Patience: 3 * time.Second})
@@ -271,6 +297,27 @@ func TestOddQEMU(t *testing.T) {
 			require.Equal(t, want.end, f.Ended, "%+v", f)
 			require.Contains(t, f.Note, want.words)
 			require.Equal(t, want.end == film.Settled || want.end == film.PoweredOff, f.Settled)
+		})
+	}
+}
+
+// A machine that fails in the first run leaves nothing to compare, so the second run is left out.
+func TestSecondRunIsLeftOut(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]film.End{
+		"fake-crashed": film.LeftOut, "fake-io-error": film.LeftOut, "fake-off": film.PoweredOff, "fake-resets": film.ResetLoop,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			program, socket := fakeQEMU(t, name)
+			o := trial.Options{QEMU: program, Firmware: trial.BIOS, Bus: "ide", Accel: "tcg", Seconds: 20, Settle: 1}
+			p := o.Pair(socket, time.Now(), nil, nil)
+			var said []string
+			p.Say = func(text string) { said = append(said, text) }
+			p.Begin = func(string, time.Duration) {}
+			require.NoError(t, p.Run(t.Context(), io.Discard))
+			require.Equal(t, want, p.After.Ended, "%q", said)
+			require.Equal(t, want == film.LeftOut, strings.Contains(said[len(said)-1], "left out"), "%q", said)
 		})
 	}
 }

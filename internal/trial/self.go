@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial/film"
+	"github.com/trueup/trueup/internal/trial/judge"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -285,6 +286,11 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 	defer func() { err = errors.Join(err, source.Close()) }()
 	if t.Before, err = t.film(ctx, Source, source); err != nil || !t.Plan.Moves() {
 		return err
+	}
+	if judge.Moot(&t.Before) {
+		t.After = film.Film{Ended: film.LeftOut, Accel: t.Before.Accel}
+		t.Say("the disk aligned: left out, since there is nothing to compare it with")
+		return nil
 	}
 	t.Machine.Accel = t.Before.Accel // both run alike
 	view, err := Serve(ctx, slices.Concat(t.Reading, t.Moving, of)...)

@@ -46,6 +46,7 @@ const (
 	DiskFailed End = "disk error" // the guest's disk failed a request
 	DiskFull   End = "disk full"  // the guest wrote more than the bound of its temporary overlay
 	Broken     End = "qemu"       // QEMU ended by itself, or spoke no QMP
+	LeftOut    End = "left out"   // the machine was not started, since the run before had failed
 )
 
 // Words are an end in a sentence.

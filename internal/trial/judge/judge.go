@@ -85,6 +85,13 @@ func Compare(before, after *film.Film) Judgement {
 	return j
 }
 
+// Moot reports whether a run on the source leaves nothing to judge, whatever the other shows: its machine failed.
+func Moot(before *film.Film) bool {
+	s := newSide(before, alphabet{})
+	_, failed := machineFailed(s, s)
+	return failed
+}
+
 // machineFailed judges nothing where QEMU or the server of the disk failed, or the emulation: that is no act of the
 // guest.
 func machineFailed(b, a *side) (Judgement, bool) {
@@ -103,7 +110,7 @@ func machineFailed(b, a *side) (Judgement, bool) {
 				reason += ": " + s.film.Note
 			}
 			return Judgement{Verdict: Unclear, Reason: reason}, true
-		case film.Settled, film.TimeOver, film.PoweredOff, film.ResetLoop, film.Panicked:
+		case film.Settled, film.TimeOver, film.PoweredOff, film.ResetLoop, film.Panicked, film.LeftOut:
 		}
 	}
 	return Judgement{}, false

@@ -285,6 +285,27 @@ func TestCompareOne(t *testing.T) {
 	}
 }
 
+// A run that is moot decides the verdict, whatever the other run shows. A guest that fails is not moot.
+func TestMoot(t *testing.T) {
+	t.Parallel()
+	moot := 0
+	for _, c := range compared {
+		if !Moot(c.before) {
+			continue
+		}
+		moot++
+		want := Compare(c.before, &film.Film{Ended: film.LeftOut})
+		require.Equal(t, Unclear, want.Verdict, c.name)
+		for _, other := range compared {
+			require.Equal(t, want, Compare(c.before, other.after), "%s, and %s", c.name, other.name)
+		}
+	}
+	require.NotZero(t, moot)
+	for _, end := range []film.End{film.Panicked, film.ResetLoop, film.PoweredOff, film.TimeOver} {
+		require.False(t, Moot(&film.Film{Ended: end}), end)
+	}
+}
+
 // Each failure that is known makes a difference where one run has it, and judges nothing where both have it.
 func TestKnownFailures(t *testing.T) {
 	t.Parallel()

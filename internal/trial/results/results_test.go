@@ -75,6 +75,7 @@ func samples(t testing.TB) map[string]*Boot {
 		"pictures": of(painted(t, image.Rect(0, 0, 0, 0)), painted(t, image.Rect(200, 160, 520, 400))),
 		"neither":  of(recorded(t, "blank"), recorded(t, "blank")),
 		"unclear":  of(panicked, recorded(t, "uefi")),
+		"left out": of(panicked, &film.Film{Ended: film.LeftOut, Accel: "tcg"}),
 		"once":     of(recorded(t, "sys-win"), nil),
 		"nothing":  of(&film.Film{Ended: film.TimeOver}, &film.Film{Ended: film.TimeOver}),
 	}
@@ -142,7 +143,7 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 func TestExitCodesOfABoot(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]int{
-		"same": 0, "once": 0, "differs": 5, "serial": 5, "pictures": 5, "neither": 1, "unclear": 1, "nothing": 1,
+		"same": 0, "once": 0, "differs": 5, "serial": 5, "pictures": 5, "neither": 1, "unclear": 1, "left out": 1, "nothing": 1,
 	} {
 		require.Equal(t, code, samples(t)[name].ExitCode, name)
 	}

@@ -59,6 +59,9 @@ func orNothing(s string) string {
 
 // facts returns how a run went.
 func (r *Run) facts() string {
+	if r.Ended == film.LeftOut {
+		return "it was left out, since the run on the source judges nothing"
+	}
 	out := map[film.End]string{
 		film.Settled: "nothing changed any more", film.TimeOver: "time was over", film.PoweredOff: "it powered off",
 		film.ResetLoop: "it was reset again and again", film.Panicked: "it reported a panic",
