@@ -212,7 +212,7 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if f.delegate != nil {
 		defer func() { _ = f.delegate.Close() }() // its end is told by what it printed
 	}
-	if err := f.confine(errOut, f.dev.reads(dest, append([]string{src}, f.with...)), f.dev.writes(dest, f.sums)); err != nil {
+	if err := f.confine(errOut, f.dev.reads(dest, f.reads(src)), f.dev.writes(dest, f.sums)); err != nil {
 		return err
 	}
 	switch {

@@ -88,7 +88,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if f.measured, err = f.bench.read(f.out); err != nil {
 		return err
 	}
-	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
+	if err := f.confine(errOut, f.move().reads(path), nil); err != nil {
 		return err
 	}
 	if isPackage, err := f.inspectPackage(ctx, out, errOut, path); isPackage {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -99,7 +100,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	if err != nil {
 		return err
 	}
-	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
+	if err := f.confine(errOut, f.reads(path), nil); err != nil {
 		return err
 	}
 	s, err := f.open(path, f.Reading)
@@ -150,6 +151,9 @@ func withFlag(cmd *cobra.Command, paths *[]string) {
 	cmd.Flags().StringArrayVar(paths, "with", nil, "another `DISK` of the machine, read only (repeatable)")
 }
 
+// reads lists what is read for some images: the other disks of the machine, and the folders of parents.
+func (m *moveFlags) reads(images ...string) []string { return slices.Concat(images, m.with, m.Allow) }
+
 // noPackage refuses --with for a package.
 func (m *moveFlags) noPackage() error {
 	if len(m.with) > 0 {
@@ -173,7 +177,7 @@ func (m *moveFlags) openOthers(c *common, s *realign.Source, dest string) (o rea
 		}
 	}()
 	for _, path := range m.with {
-		x, err := c.open(path, realign.Reading{Like: s.Image.Disk.SectorSize()})
+		x, err := c.open(path, realign.Reading{Like: s.Image.Disk.SectorSize(), Allow: m.Allow})
 		if err != nil {
 			return o, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -60,7 +61,7 @@ func readsOfCopy(w *unfinished.Held) ([]string, error) {
 	if err != nil {
 		return nil, nil //nolint:nilerr // it can be undone
 	}
-	return append([]string{o.Source}, o.With...), nil
+	return slices.Concat([]string{o.Source}, o.With, o.Reading.Allow), nil
 }
 
 // undoCopy removes what an ended copy has written.

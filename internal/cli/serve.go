@@ -94,7 +94,7 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 	defer l.Close()
 	if f.ownProcess {
 		a := sandbox.Access{
-			Read: realign.Folders(append([]string{src}, f.with...)), Write: store.OutputFolders(f.out),
+			Read: realign.Folders(f.reads(src)), Write: store.OutputFolders(f.out),
 			Serves: true, Remove: nbd.Leftovers(l),
 		}
 		if err := f.confined(errOut, sandbox.Confine(a)); err != nil {

@@ -67,7 +67,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.second.open(f.common, src, dest); err != nil {
 		return err
 	}
-	if err := f.confine(errOut, append([]string{src, dest}, f.with...), nil); err != nil {
+	if err := f.confine(errOut, f.reads(src, dest), nil); err != nil {
 		return err
 	}
 	watch, end := f.watched(errOut, f.progress, "verify", false)

@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -26,8 +27,17 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 		return nil, err
 	}
 	for _, name := range names {
-		if why := img.lockedBy(name); why != "" {
+		if why := img.lockedBy(img.Dir, name); why != "" {
 			out = append(out, busy(fmt.Sprintf("%q %s", name, why), unlock(name)))
+		}
+	}
+	for _, d := range img.Further {
+		names, err := d.Names(func(n string) bool { return img.lockedBy(d, n) != "" })
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			out = append(out, busy(fmt.Sprintf("%q in the folder of a parent %s", name, img.lockedBy(d, name)), unlock(name)))
 		}
 	}
 	return out, nil
@@ -38,7 +48,7 @@ func (img *Image) locks() ([]string, error) {
 	if img.known != nil {
 		return img.known.Locks, nil
 	}
-	return img.Dir.Names(func(n string) bool { return img.lockedBy(n) != "" })
+	return img.Dir.Names(func(n string) bool { return img.lockedBy(img.Dir, n) != "" })
 }
 
 // unlock returns the remedy for a file that shows that the image is in use.
@@ -57,19 +67,25 @@ func busy(text, remedy string) ondisk.Issue {
 // lockedBy returns how a file of the folder shows that the image is in use, empty if it does not. Spec: the lock files
 // of VMware Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended
 // machine.
-func (img *Image) lockedBy(name string) string {
-	stem := strings.TrimSuffix(img.Base, path.Ext(img.Base))
+func (img *Image) lockedBy(d *gate.Folder, name string) string {
+	var memory bool
 	for _, f := range img.Handles {
-		if name == f.Name()+".lck" {
+		if !d.Holds(f) {
+			continue
+		}
+		if name == f.Base()+".lck" {
 			return "is the lock of a program that has the disk open"
 		}
+		stem := strings.TrimSuffix(f.Base(), path.Ext(f.Base()))
+		counts := d != img.Dir || f.Base() == img.Base
+		memory = memory || counts && (strings.HasPrefix(name, stem+".") || strings.HasPrefix(name, stem+"-"))
 	}
 	switch {
 	case strings.HasSuffix(name, ".vmx.lck"):
 		return "is the lock of a running virtual machine in this folder"
 	case strings.HasPrefix(name, ".lck-"):
 		return "is the lock of an ESXi host on a file of this folder"
-	case path.Ext(name) == ".vmem" && (strings.HasPrefix(name, stem+".") || strings.HasPrefix(name, stem+"-")):
+	case path.Ext(name) == ".vmem" && memory:
 		return "is the memory of a running or suspended virtual machine"
 	case path.Ext(name) == ".vmss":
 		return "is the state of a suspended virtual machine, which remembers the disk as it is"

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -21,9 +24,12 @@ const maxChain = 16
 type chain struct {
 	img   *Image
 	above []driver.File // the named files of the images that are being opened
-	// gate opens a further file by its plain name, where the image lies and nowhere else. level is 0 for a file of the
-	// image itself, 1 for one of its parent, …
+	// gate opens a further file by its plain name, where the last image of above lies and nowhere else. level is 0 for a
+	// file of the image that the user named, 1 for one of its parent, …
 	gate func(name string, level int) (driver.File, error)
+	// reach is gate for a parent that is named by a path, in allowed folders too; nil in an archive.
+	reach         func(name string, level int) (driver.File, error)
+	allow, search []string // see Options
 	// sector is the size of the sectors of the image that the user named, for a format that cannot say it; 0 when it is
 	// not said.
 	sector int64
@@ -96,16 +102,28 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 
 func (c *chain) last() driver.File { return c.above[len(c.above)-1] }
 
-// find looks for the parent in the image's own folder, and nowhere else.
+// file returns the file of the last image, which lies in no archive.
+func (c *chain) file() *gate.File {
+	f, _ := c.last().(*gate.File)
+	return f
+}
+
+// place is where a parent may be.
+type place struct {
+	name string
+	open func(name string, level int) (driver.File, error)
+}
+
+// find looks for the parent in the folder of the image, and where the user allows it.
 func (c *chain) find(ref driver.ParentRef) (driver.File, error) {
 	var tried []string
-	for _, stored := range ref.Names {
-		name := localName(stored, ref.ID != "")
-		f, err := c.gate(name, len(c.above))
+	for _, p := range c.places(ref) {
+		f, err := p.open(p.name, len(c.above))
 		if !errors.Is(err, fs.ErrNotExist) {
 			return f, err
 		}
-		if quoted := fmt.Sprintf("%.256q", name); !slices.Contains(tried, quoted) {
+		quoted := fmt.Sprintf("%.256q", p.name)
+		if !slices.Contains(tried, quoted) && (ref.ID == "" || !strings.Contains(p.name, "/")) {
 			tried = append(tried, quoted)
 		}
 	}
@@ -115,11 +133,88 @@ func (c *chain) find(ref driver.ParentRef) (driver.File, error) {
 			Reason: fmt.Sprintf("%q holds only what changed since its parent, and does not name that", c.last().Name()),
 		}
 	}
-	return nil, &ondisk.Refusal{
-		Code: "reference", Remedy: "put the parent into the same folder, or consolidate the snapshots where it is",
-		Reason: fmt.Sprintf("the parent of %q is missing: there is no %s in its folder, and its data is not complete "+
-			"without it", c.last().Name(), strings.Join(tried, " and no ")),
+	where, remedy := "its folder", "put the parent into the same folder, or consolidate the snapshots where it is"
+	if len(c.allow) > 0 {
+		where = "its folder or one that is allowed"
 	}
+	if ref.ID != "" && c.reach != nil {
+		remedy = "put the parent into the same folder, name its folder with --allow-folder, or consolidate the snapshots " +
+			"where it is"
+	}
+	return nil, &ondisk.Refusal{
+		Code: "reference", Remedy: remedy,
+		Reason: fmt.Sprintf("the parent of %q is missing: there is no %s in %s, and its data is not complete "+
+			"without it", c.last().Name(), strings.Join(tried, " and no "), where),
+	}
+}
+
+// places lists where a parent may be, in order. With an identity to compare, the image's own folder comes first, and
+// its own name last: a child is often named as its parent in another folder.
+func (c *chain) places(ref driver.ParentRef) (out []place) {
+	var last []place
+	for _, stored := range ref.Names {
+		name := localName(stored, ref.ID != "")
+		switch {
+		case ref.ID == "" && c.reach != nil && isPath(name):
+			out = append(out, place{name, c.reach})
+		case ref.ID != "" && name == lastName(c.last().Name()):
+			last = append(last, place{name, c.gate})
+		default:
+			out = append(out, place{name, c.gate})
+		}
+	}
+	if ref.ID == "" || c.reach == nil || len(c.allow) == 0 {
+		return append(out, last...)
+	}
+	for _, stored := range ref.Names {
+		if at := strings.ReplaceAll(strings.TrimPrefix(stored, "file://"), `\`, "/"); isPath(at) && !isUNC(at) {
+			out = append(out, place{at, c.reachInside})
+		}
+	}
+	if len(c.search) > 0 && len(ref.Names) > 0 {
+		out = append(out, place{lastName(ref.Names[0]), c.searchFolders})
+	}
+	return append(out, last...)
+}
+
+// isPath reports whether a name can be a path of this machine: not a URL, nor one with a drive.
+func isPath(name string) bool { return strings.Contains(name, "/") && !strings.ContainsAny(name, `:\`) }
+
+// isUNC reports whether a path is that of a share or device of Windows.
+func isUNC(name string) bool { return strings.HasPrefix(name, "//") }
+
+// reachInside is reach for a path that another machine may have written: outside of the allowed folders it means
+// nothing.
+func (c *chain) reachInside(name string, level int) (driver.File, error) {
+	f, err := c.reach(name, level)
+	if errors.Is(err, gate.ErrOutside) {
+		err = fs.ErrNotExist
+	}
+	return f, err
+}
+
+// searchFolders looks for a parent by its name in the allowed folders themselves. Two files of this name are refused.
+func (c *chain) searchFolders(name string, level int) (driver.File, error) {
+	var found driver.File
+	for _, folder := range c.search {
+		f, err := c.reachInside(path.Join(filepath.ToSlash(folder), name), level)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case found != nil && found.ID() != f.ID():
+			return nil, &ondisk.Refusal{
+				Code: "reference", Remedy: "allow the folder of the right one only",
+				Reason: fmt.Sprintf("the parent of %q can be %q or %q", c.last().Name(), found.Name(), f.Name()),
+			}
+		default:
+			found = f
+		}
+	}
+	if found == nil {
+		return nil, fs.ErrNotExist
+	}
+	return found, nil
 }
 
 // localName returns the name in the image's folder that a stored name leads to. A path is what the machine that wrote

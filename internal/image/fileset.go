@@ -81,6 +81,7 @@ func (s *FileSet) OpenImage(name string, o Options) (*Image, error) {
 	if at != "." {
 		o.Beside = nil
 	}
+	o.Allow, o.Search = nil, nil // a package is complete
 	dir, err := from.Again()
 	if err != nil {
 		return nil, err

@@ -47,9 +47,18 @@ type Options struct {
 	SectorSize int64
 	// Beside is what a look at the image's whole folder found; nil: the folder is looked at.
 	Beside *Beside
-	Meter  *gate.Meter // of what is read from its files; nil: nothing is counted
+	// Allow are the folders in which parents may lie beside the image's own, see gate.Allow. Search are those of them in
+	// which a parent is also looked for by its name alone, if its identity can be compared.
+	Allow, Search []string
+	Meter         *gate.Meter // of what is read from its files; nil: nothing is counted
 	// Digest compares a file of the image with the digests that its package has of it; nil for an image in no package.
 	Digest func(ctx context.Context, name string, f driver.File) error
+}
+
+// AllowFolders has parents lie in further folders, as a user names them, and in those below.
+func (o *Options) AllowFolders(folders []string) (err error) {
+	o.Search, o.Allow, err = gate.Allow(folders)
+	return err
 }
 
 // Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not.
@@ -86,7 +95,13 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	if sector == 0 && main.Sector == fourK {
 		sector = fourK // any other size, such as that of a CD, is not one that disks have
 	}
-	c := &chain{img: img, above: []driver.File{main}, gate: img.openSibling, sector: sector}
+	c := &chain{img: img, above: []driver.File{main}, sector: sector, allow: o.Allow, search: o.Search}
+	c.gate = func(name string, level int) (driver.File, error) {
+		return img.opened(level)(c.file().Beside(name))
+	}
+	c.reach = func(name string, level int) (driver.File, error) {
+		return img.opened(level)(img.Reach(c.file(), name, o.Allow))
+	}
 	img.Format, img.Image, err = c.open(main, o.Format)
 	if err != nil {
 		return nil, errors.Join(addNamedFormat(base, img.nameOwner(err)), img.CloseFiles())
@@ -101,15 +116,16 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	return img, err
 }
 
-// openSibling opens a further file in the folder of the image.
-func (img *Image) openSibling(name string, level int) (driver.File, error) {
-	f, err := img.Dir.Open(name)
-	if err != nil {
-		return nil, err
+// opened returns what adds a further file to those of the image.
+func (img *Image) opened(level int) func(f *gate.File, err error) (driver.File, error) {
+	return func(f *gate.File, err error) (driver.File, error) {
+		if err != nil {
+			return nil, err
+		}
+		f.Level = level
+		img.Handles = append(img.Handles, f)
+		return f, nil
 	}
-	f.Level = level
-	img.Handles = append(img.Handles, f)
-	return f, nil
 }
 
 // Files lists the files of the image, the named one first.

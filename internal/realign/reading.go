@@ -21,16 +21,18 @@ type Reading struct {
 	Format     string // that the image must have
 	SectorSize int64  // of the disk, bytes
 	Like       int64  // sector size of a raw image when the user says none, bytes; 0 for its own
+
+	Allow []string `json:",omitempty"` // folders in which parents may lie
 }
 
-// Options returns the options of opening the image. A format that does not exist is refused.
+// Options returns the options of opening the image. A format or folder that does not exist is refused.
 func (r Reading) Options() (image.Options, error) {
 	format := image.FormatName(r.Format)
 	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like)}
 	if format != "" && !slices.Contains(image.Names(), format) {
 		return o, ondisk.In(ondisk.ErrUsage, "--format %q, want one of %s", r.Format, strings.Join(image.Names(), ", "))
 	}
-	return o, nil
+	return o, o.AllowFolders(r.Allow)
 }
 
 // Formats lists what Reading.Format accepts, in capitals or under another usual name too.
@@ -61,10 +63,14 @@ func (s *SectorSize) Set(arg string) error {
 
 // Flags returns the flags of a command line that reads the image in the same way, whatever its format.
 func (r Reading) Flags() []string {
-	if r.SectorSize == 0 {
-		return nil
+	var out []string
+	if r.SectorSize != 0 {
+		out = append(out, "--sector-size", (*SectorSize)(&r.SectorSize).String())
 	}
-	return []string{"--sector-size", (*SectorSize)(&r.SectorSize).String()}
+	for _, folder := range r.Allow {
+		out = append(out, "--allow-folder", folder)
+	}
+	return out
 }
 
 // Arguments returns all flags of a command line that reads the same image.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 
 	"github.com/trueup/trueup/internal/align"
@@ -33,6 +34,13 @@ type Order struct {
 
 // NewOrder returns the order of a program for a copy.
 func NewOrder(program, command, source string, with []string, r Reading, g Goal, t Target, force bool) (*Order, error) {
+	r.Allow = slices.Clone(r.Allow)
+	for i, folder := range r.Allow {
+		var err error
+		if r.Allow[i], err = filepath.Abs(folder); err != nil {
+			return nil, err
+		}
+	}
 	o := &Order{Command: command, Reading: r, Goal: g, Target: t, Force: force, Program: programOf(program)}
 	paths := append([]string{source}, with...)
 	for i, path := range paths {

@@ -22,8 +22,11 @@ type Folder struct {
 	At      *sys.Folder       // to create, link, rename and remove files
 	Alias   map[string]string // names that stand under another name until they are published
 	handles *handles
-	meter   *Meter     // of all that is read; nil: nothing is counted
-	pages   *pageCache // nil unless reads are counted
+	path    string // that it was opened by; empty: not known
+	// elsewhere is set for a folder that is not the image's own: messages name its files by their paths.
+	elsewhere bool
+	meter     *Meter     // of all that is read; nil: nothing is counted
+	pages     *pageCache // nil unless reads are counted
 }
 
 // Follow opens the folder of the file that a path leads to, through all links, and returns the name of the file. A
@@ -46,7 +49,9 @@ func OpenFolder(path string) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewFolder(at), nil
+	d := NewFolder(at)
+	d.path = path
+	return d, nil
 }
 
 // NewFolder returns a folder of a handle that is open.
@@ -163,7 +168,7 @@ func (d *Folder) Again() (*Folder, error) {
 		return nil, fmt.Errorf("open the folder again: %w", err)
 	}
 	out := NewFolder(at)
-	out.Alias, out.meter, out.pages = d.Alias, d.meter, d.pages
+	out.Alias, out.meter, out.pages, out.path = d.Alias, d.meter, d.pages, d.path
 	return out, nil
 }
 
@@ -177,7 +182,7 @@ func (d *Folder) Enter(at string) (*Folder, error) {
 		}
 		switch {
 		case sys.NotFolder(err):
-			return nil, fmt.Errorf("folder %.256q is a link or no folder: %w, want one inside of the package's folder", at,
+			return nil, fmt.Errorf("folder %.256q is a link or no folder: %w, want a plain folder", at,
 				ondisk.ErrReference)
 		case err != nil:
 			return nil, fmt.Errorf("folder %.256q: %w", at, err)

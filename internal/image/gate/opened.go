@@ -7,12 +7,13 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Opened holds open files of one folder, and of folders inside of it.
+// Opened holds open files of one folder, of folders inside of it, and of further ones that the user allows.
 type Opened struct {
 	Dir     *Folder
 	Base    string // name of the first
 	Under   string // where the folder lies in that of a package; empty for its own
 	Handles []*File
+	Further []*Folder // in which parents of the image lie
 }
 
 // States lists the files, for an image also those of its parents and the archive around it.
@@ -65,12 +66,16 @@ func (o *Opened) Unchanged() error {
 // Close closes all files.
 func (o *Opened) Close() error { return errors.Join(o.CloseFiles(), o.Dir.Close()) }
 
-// CloseFiles closes all files, and leaves the folder open.
+// CloseFiles closes all files, and leaves the image's own folder open.
 func (o *Opened) CloseFiles() error {
 	var errs []error
 	for _, f := range o.Handles {
 		errs = append(errs, f.Close())
 	}
+	for _, d := range o.Further {
+		errs = append(errs, d.Close())
+	}
+	o.Further = nil
 	return errors.Join(errs...)
 }
 

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// library is a chain of three links in three folders: vm/disk names lib/disk by a path, and that names deep/base. raw is
+// what QEMU reads through the top.
+type library struct{ root, top, raw, format string }
+
+func newLibrary(t testing.TB, format string, names func(root string) (middle, base string)) library {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	for _, dir := range []string{"vm", "lib/deep"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+	}
+	file := func(name string) string { return filepath.Join(root, name+"."+format) }
+	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", format, pairDisk(t), file("lib/deep/base"))
+	middle, base := names(root)
+	for i, link := range [][2]string{{file("lib/disk"), base}, {file("vm/disk"), middle}} {
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", format, "-F", format, "-b", link[1], link[0])
+		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P 0x7"+[]string{"1", "2"}[i]+" "+[]string{"3M 200k", "3100k 100k"}[i], link[0])
+	}
+	raw := filepath.Join(root, "top.raw")
+	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", file("vm/disk"), raw)
+	return library{root, file("vm/disk"), raw, format}
+}
+
+// path returns a path below the root.
+func (l library) path(name string) string { return filepath.Join(l.root, name) }
+
+// flags are those that allow folders below the root.
+func (l library) flags(folders ...string) (out []string) {
+	for _, folder := range folders {
+		out = append(out, "--allow-folder", l.path(folder))
+	}
+	return out
+}
+
+// requireFlat requires that the commands read the chain as QEMU does, confined to what is allowed.
+func (l library) requireFlat(t *testing.T, folders ...string) {
+	t.Helper()
+	needsLandlock(t)
+	before := hashFolder(t, l.path("lib/deep"))
+	dest := filepath.Join(t.TempDir(), "flat."+l.format)
+	flags := append(l.flags(folders...), "--require-sandbox")
+	run := func(code int, args ...string) string {
+		t.Helper()
+		r := trueup(t, append(args, flags...)...)
+		require.Equal(t, code, r.code, "%s%s", r.stdout, r.stderr)
+		return r.stdout
+	}
+	run(0, "convert", "--flatten", l.top, dest)
+	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", l.format, l.raw, dest)
+	run(0, "plan", "--flatten", l.top)
+	run(0, "align", "--flatten", "--force", "--resumable", l.top, dest)
+	run(0, "verify", l.top, dest)
+	require.Equal(t, 0, trueup(t, "verify", l.raw, dest).code, "as QEMU reads it")
+	require.Contains(t, run(3, "inspect", l.top), l.path("lib/deep/base."+l.format))
+	run(4, "align", l.top, filepath.Join(t.TempDir(), "x."+l.format))
+	serving(t, append(flags, "--as-is", l.top)...).requireServes(t, l.raw)
+	for _, parent := range []string{"lib/disk.", "lib/deep/base."} {
+		run(64, "align", "--flatten", "--force", l.top, l.path(parent+l.format))
+		run(64, "inspect", l.top, "--out", l.path(parent+l.format))
+	}
+	require.Equal(t, before, hashFolder(t, l.path("lib/deep")), "no parent was touched")
+}
+
+// requireOutside requires that a command does not read a folder, and that it names it.
+func (l library) requireOutside(t *testing.T, folder string, flags ...string) {
+	t.Helper()
+	r := trueup(t, append(flags, "inspect", l.top)...)
+	require.Equal(t, 1, r.code)
+	requireOneLine(t, r.stderr)
+	require.Contains(t, r.stderr, "reference not allowed")
+	require.Contains(t, r.stderr, "--allow-folder "+l.path(folder)+"\n")
+}
+
+// TestParentsInFurtherFolders reads chains across folders where the user allows it, and nowhere else.
+func TestParentsInFurtherFolders(t *testing.T) {
+	t.Parallel()
+	for name, names := range map[string]func(root string) (middle, base string){
+		"absolute": func(root string) (string, string) { return root + "/lib/disk.qcow2", root + "/lib/deep/base.qcow2" },
+		"relative": func(string) (string, string) { return "../lib/disk.qcow2", "deep/base.qcow2" },
+		"dots":     func(string) (string, string) { return "./..//lib/./disk.qcow2", "../lib/deep/base.qcow2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLibrary(t, "qcow2", names)
+			l.requireOutside(t, "lib")
+			l.requireOutside(t, "lib", l.flags("vm", "lib/deep")...)
+			require.NoError(t, os.Symlink("lib", l.path("alias")))
+			l.requireFlat(t, "alias")
+		})
+	}
+}
+
+// TestFurtherFoldersBehindLinks follows links of the folder that the user names, and none below it.
+func TestFurtherFoldersBehindLinks(t *testing.T) {
+	t.Parallel()
+	l := newLibrary(t, "qcow2", func(root string) (string, string) {
+		require.NoError(t, os.Symlink("deep", filepath.Join(root, "lib/link")))
+		return "../lib/disk.qcow2", root + "/lib/link/base.qcow2"
+	})
+	r := trueup(t, append(l.flags("lib"), "inspect", l.top)...)
+	require.Equal(t, 1, r.code)
+	requireOneLine(t, r.stderr)
+	require.Contains(t, r.stderr, "is a link or no folder")
+	require.Equal(t, 3, trueup(t, append(l.flags("lib/link", "lib"), "inspect", l.top)...).code)
+
+	require.NoError(t, os.Rename(l.path("lib/disk.qcow2"), l.path("lib/real.qcow2")))
+	require.NoError(t, os.Symlink("real.qcow2", l.path("lib/disk.qcow2")))
+	r = trueup(t, append(l.flags("lib"), "inspect", l.top)...)
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, "is a symbolic link")
+}
+
+// TestParentsOfVMDKInFurtherFolders finds parents by their paths, those of Windows by their names, and compares their
+// content identifiers.
+func TestParentsOfVMDKInFurtherFolders(t *testing.T) {
+	t.Parallel()
+	l := newLibrary(t, "vmdk", func(root string) (string, string) { return root + "/lib/disk.vmdk", root + "/lib/deep/base.vmdk" })
+	r := trueup(t, "inspect", l.top)
+	require.Equal(t, 1, r.code, "a child of the parent's name is not its own parent")
+	require.Contains(t, r.stderr, "in the chain already")
+	l.requireFlat(t, "lib")
+
+	windows := `C:\VMs\disk.vmdk` + strings.Repeat(" ", len(l.path("lib/disk.vmdk"))-len(`C:\VMs\disk.vmdk`))
+	replaceInFile(t, l.top, `"`+l.path("lib/disk.vmdk")+`"`, `"`+strings.TrimSpace(windows)+`"`+strings.Repeat(" ", len(windows)-len(strings.TrimSpace(windows))))
+	require.NoError(t, os.Rename(l.top, l.path("vm/child.vmdk")))
+	l.top = l.path("vm/child.vmdk")
+	r = trueup(t, "inspect", l.top)
+	require.Equal(t, 4, r.code)
+	requireOneLine(t, r.stderr)
+	require.Contains(t, r.stderr, "name its folder with --allow-folder")
+	require.Equal(t, 3, trueup(t, append(l.flags("lib"), "inspect", l.top)...).code)
+
+	for _, lock := range []string{"lib/disk.vmdk.lck", "lib/deep/base.vmem"} {
+		require.NoError(t, os.Mkdir(l.path(lock), 0o755))
+		r = trueup(t, append(l.flags("lib"), "align", "--flatten", l.top, filepath.Join(t.TempDir(), "x.vmdk"))...)
+		require.Equal(t, 4, r.code, r.stderr)
+		require.Contains(t, r.stderr, "in the folder of a parent")
+		require.NoError(t, os.Remove(l.path(lock)))
+	}
+
+	require.NoError(t, os.Mkdir(l.path("other"), 0o755))
+	require.NoError(t, os.WriteFile(l.path("other/disk.vmdk"), readAll(t, l.path("lib/disk.vmdk")), 0o644))
+	r = trueup(t, append(l.flags("lib", "other"), "inspect", l.top)...)
+	require.Equal(t, 4, r.code)
+	require.Contains(t, r.stderr, "allow the folder of the right one only")
+	replaceInFile(t, l.path("other/disk.vmdk"), "CID="+match(t, string(readAll(t, l.path("other/disk.vmdk"))), `\nCID=([0-9a-f]+)`), "CID=0badcafe")
+	r = trueup(t, append(l.flags("other", "lib/deep"), "inspect", l.top)...)
+	require.Equal(t, 4, r.code)
+	require.Contains(t, r.stderr, "0badcafe")
+}
+
+// TestAllowedFoldersAreFolders refuses a flag that allows nothing.
+func TestAllowedFoldersAreFolders(t *testing.T) {
+	t.Parallel()
+	image := sampleDisk(t)
+	for _, path := range []string{image, image + "/x", filepath.Dir(image) + "/gone"} {
+		r := trueup(t, "inspect", "--allow-folder", path, image)
+		require.Equal(t, 64, r.code)
+		requireOneLine(t, r.stderr)
+		require.Contains(t, r.stderr, "--allow-folder "+path)
+	}
+}
