@@ -212,6 +212,11 @@ func TestDevicesRefused(t *testing.T) {
 	t.Run("is the source", func(t *testing.T) {
 		refuse(t, 64, device, device, file, "is SOURCE, and SOURCE is never written")
 	})
+	t.Run("lost table", func(t *testing.T) {
+		device, file := destDevice(t, deviceSize)
+		disktest.Run(t, "mke2fs", "-q", "-F", "-E", "offset=2097152", file, "8M")
+		refuse(t, 4, source, device, file, "bytes: unknown content'")
+	})
 	t.Run("too small", func(t *testing.T) {
 		small, file := destDevice(t, 7<<20)
 		refuse(t, 4, source, small, file, "the disk needs 8388608 bytes, and the device has 7340032")

@@ -80,8 +80,11 @@ func (d *Device) holds(found string) error {
 // maxNamed bounds the volumes that name the content of a device.
 const maxNamed = 8
 
-// edge is how much at each end of a blank device is zero, bytes.
-const edge = units.MiB
+// A blank device is zero where a copy would clear it first: one with a partition there, whose table was lost, is not.
+const (
+	headEdge = 4 * units.MiB
+	tailEdge = units.MiB
+)
 
 // content names what is on the device, empty for a blank one and for one that holds no more than an unfinished copy.
 func (d *Device) content() (string, error) {
@@ -127,9 +130,11 @@ func (d *Device) content() (string, error) {
 	return named("%s", contentOf(l)), nil
 }
 
-// blankEdges reports whether a disk is zero from a byte on in its first and last MiB.
+// blankEdges reports whether a disk is zero at its edges, from a byte on.
 func blankEdges(d disk.Disk, from int64) (bool, error) {
-	for _, r := range []disk.Range{{Off: from, Len: edge - from}, {Off: max(from, d.Size()-edge), Len: edge}} {
+	for _, r := range []disk.Range{
+		{Off: from, Len: headEdge - from}, {Off: max(from, d.Size()-tailEdge), Len: tailEdge},
+	} {
 		b := make([]byte, min(r.Len, d.Size()-r.Off))
 		if err := ondisk.ReadFull(d, b, r.Off); err != nil {
 			return false, err
