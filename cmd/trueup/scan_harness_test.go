@@ -83,7 +83,7 @@ func (s scanResult) words(root string) map[string]string {
 			word = string(i.Verdict)
 		case results.Failed:
 			word = i.Error.Code
-		case results.Orphan, results.Gone, results.Packed:
+		case results.Orphan, results.Gone, results.Packed, results.Original:
 		}
 		out[strings.TrimPrefix(path, root+"/")] = word
 	}

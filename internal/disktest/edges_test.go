@@ -63,8 +63,10 @@ var edges = map[string][]string{
 	},
 
 	// A copy that has no name yet gets those of its source: what the folder needs is asked of its images.
+	// By its journal an original is known, which is then only read.
 	"internal/exchange": {
-		"internal/image", "internal/image/driver", "internal/image/gate", "internal/sys", "internal/unfinished",
+		"internal/image", "internal/image/driver", "internal/image/gate", "internal/journal", "internal/sys",
+		"internal/unfinished",
 	},
 
 	// A package copies and compares its files as disks are, and knows an error of the system from one of a package.
@@ -186,11 +188,12 @@ var edges = map[string][]string{
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
+	// A row depends on the journals beside a disk: exchange and unfinished know their names.
 	"internal/scan": {
-		"internal/advice", "internal/align", "internal/image", "internal/image/gate", "internal/image/ova",
+		"internal/advice", "internal/align", "internal/exchange", "internal/image", "internal/image/gate", "internal/image/ova",
 		"internal/image/store",
 		"internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/results", "internal/scan/sandbox",
-		"internal/sys",
+		"internal/sys", "internal/unfinished",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
 	"internal/scan/catalog": {"internal/scan/results", "internal/report", "internal/sys"},

@@ -193,6 +193,9 @@ func TestOriginalOf(t *testing.T) {
 		{"a.b.img", "a.b.img", "a.b.orig.img"},
 	} {
 		require.Equal(t, c[2], exchange.OriginalOf(c[0], c[1]))
+		if c[0] == c[1] {
+			require.Equal(t, c[0], exchange.DiskOf(c[2]))
+		}
 	}
 }
 
@@ -211,6 +214,8 @@ func FuzzJournalOfAnExchange(f *testing.F) {
 		defer img.Close()
 		h, err := unfinished.Begin(img.Dir, "vm", path, unfinished.Exchange, plan, 0)
 		require.NoError(t, err)
+		_, err = exchange.OriginalBeside(img.Dir, "vm.orig")
+		require.NotErrorIs(t, err, ondisk.ErrNoMatch)
 		_, err = commands[[]string{"undo", "resume", "finish"}[command%3]](h)
 		if err != nil {
 			require.NotEqual(t, ondisk.ErrNoMatch, err)

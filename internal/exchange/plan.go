@@ -82,7 +82,6 @@ const maxName = 255
 // OriginalOf returns the name that a file of a disk has when it is kept: disk.vmdk becomes disk.orig.vmdk, and its
 // disk-flat.vmdk disk.orig-flat.vmdk.
 func OriginalOf(disk, file string) string {
-	const mark = ".orig"
 	stem := strings.TrimSuffix(disk, filepath.Ext(disk))
 	if rest, ok := strings.CutPrefix(file, stem); ok && stem != "" {
 		return stem + mark + rest

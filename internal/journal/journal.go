@@ -169,7 +169,10 @@ func Peek(f io.ReaderAt) (kind string, record []byte, err error) {
 	return j.kind, j.record, err
 }
 
-// readOnly is a File that Peek reads.
+// Read is Open for a file that is not written.
+func Read(f io.ReaderAt) (*Journal, error) { return Open(readOnly{f}) }
+
+// readOnly is a File that is read.
 type readOnly struct{ io.ReaderAt }
 
 func (readOnly) WriteAt([]byte, int64) (int, error) { return 0, ondisk.ErrUnsupported }

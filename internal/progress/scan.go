@@ -56,6 +56,8 @@ func (s *Scan) Done(i *results.Image) {
 		n.Failed++
 	case i.State == results.Orphan:
 		n.Orphans++
+	case i.State == results.Original:
+		n.Originals++
 	case i.State == results.Packed:
 		n.Packed++
 	case i.Verdict == align.NothingToJudge:
@@ -93,6 +95,7 @@ type scanCounts struct {
 	Misaligned int     `json:"misaligned"`
 	Failed     int     `json:"failed"`
 	Orphans    int     `json:"orphans"`
+	Originals  int     `json:"originals"`
 	Nothing    int     `json:"nothing_to_judge"`
 	Packed     int     `json:"packed"`
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -106,17 +107,22 @@ func Open(path string, r Reading) (*Source, error) {
 	}
 	img, err := ova.OpenImage(path, o)
 	if err != nil {
-		w, _ := unfinished.At(path) // it can be the cause
-		switch {
-		case w.Refusal() != nil:
-			err = w.Refusal()
-		case w != nil && errors.Is(err, fs.ErrNotExist):
-			i := w.Issue()
-			err = &ondisk.Refusal{Code: i.Code, Reason: "it is not there; " + i.Text, Remedy: i.Remedy}
-		}
-		return nil, ondisk.In(ErrOpen, "%s: %w", path, err)
+		return nil, ondisk.In(ErrOpen, "%s: %w", path, Unopened(path, err))
 	}
 	return Read(img, r)
+}
+
+// Unopened returns why an image could not be opened: what a run has left open can be the cause.
+func Unopened(path string, err error) error {
+	w, _ := unfinished.At(path)
+	switch {
+	case w.Refusal() != nil:
+		return w.Refusal()
+	case w != nil && errors.Is(err, fs.ErrNotExist):
+		i := w.Issue()
+		return &ondisk.Refusal{Code: i.Code, Reason: "it is not there; " + i.Text, Remedy: i.Remedy}
+	}
+	return err
 }
 
 // Folders lists the folders and devices that reading the images needs. Standard input is open already.
@@ -144,12 +150,16 @@ func openMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 
 // open refuses a disk on which a run has left work open that keeps others from it, and notes other work.
 func (s *Source) open() error {
-	if s.Image.Packaged() {
+	if s.asked || s.Image.Packaged() {
 		return nil // that of its package counts
 	}
+	s.asked = true
 	w, err := unfinished.Beside(s.Image.Dir, s.Image.Base)
 	if err == nil && w == nil {
 		err = s.midMove()
+	}
+	if err == nil && w == nil {
+		return s.original()
 	}
 	if w == nil {
 		return err
@@ -157,4 +167,23 @@ func (s *Source) open() error {
 	w.Path = s.Path()
 	s.Beside = append(s.Beside, w.Issue())
 	return w.Refusal()
+}
+
+// original notes that the disk is the kept one of an exchange, and refuses it in the middle of that.
+func (s *Source) original() error {
+	w, err := exchange.OriginalBeside(s.Image.Dir, s.Image.Base)
+	if w == nil || err != nil {
+		return err
+	}
+	disk := w.Path
+	w.Path = strings.TrimSuffix(s.Path(), s.Image.Base) + disk
+	if err := w.Refusal(); err != nil {
+		return err
+	}
+	s.Original = true
+	s.Beside = append(s.Beside, ondisk.Issue{
+		Code: "original", Effect: ondisk.Note, Text: fmt.Sprintf("it is the original of %q, kept", disk),
+		Remedy: w.Issue().Remedy,
+	})
+	return nil
 }

@@ -40,7 +40,11 @@ type Source struct {
 	Damage []ondisk.Issue // of the container
 	Beside []ondisk.Issue // what uses the image, or needs it
 
+	// Original reports that the disk is the kept one of an exchange, which its issues name.
+	Original bool
+
 	reading Reading
+	asked   bool            // what runs have left open is among the issues
 	flatten bool            // a snapshot is taken together with its parents
 	machine *layout.Machine // nil: the other disks are not known
 }

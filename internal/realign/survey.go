@@ -12,7 +12,10 @@ import (
 // Survey reads of an image only what shows where its partitions start, some dozens of KiB. Layout is nil with an error.
 func Survey(img *image.Image) (*Source, error) {
 	s := &Source{Image: img, Damage: slices.Clone(img.Issues)}
-	var err error
+	err := s.open()
+	if err != nil {
+		return s, err
+	}
 	if s.Layout, err = layout.Survey(img.Disk, s.geometry()); err != nil {
 		return s, err
 	}

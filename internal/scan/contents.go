@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // contents holds the files of a folder that matter.
@@ -22,8 +26,9 @@ type contents struct {
 	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in the
 	// order of names. All links to a file have the children of the first.
 	owners, children map[string][]*found
-	alike            map[string][]string  // names by what they have in common
-	links            map[[2]uint64]string // first names of files with several, by device and inode
+	alike            map[string][]string     // names by what they have in common
+	journals         map[string]results.File // of work that runs have left open, by the names of their disks
+	links            map[[2]uint64]string    // first names of files with several, by device and inode
 }
 
 // maxFolderNames bounds the names in all images of one folder: a million take some 100 MB.
@@ -38,7 +43,7 @@ const maxDepth = 16
 func newContents() *contents {
 	return &contents{
 		files: map[string]*found{}, owners: map[string][]*found{}, children: map[string][]*found{},
-		alike: map[string][]string{}, links: map[[2]uint64]string{},
+		alike: map[string][]string{}, links: map[[2]uint64]string{}, journals: map[string]results.File{},
 	}
 }
 
@@ -60,6 +65,32 @@ func (c *contents) add(x *found) bool {
 	}
 	c.names += n
 	return true
+}
+
+// open keeps a file that may be a journal.
+func (c *contents) open(e entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if disk, ok := strings.CutSuffix(e.Name, unfinished.Suffix); ok && e.regular {
+		c.journals[disk] = e.File
+	}
+}
+
+// work returns the files by which the row of x depends on what runs have left open, as a text to compare.
+func (c *contents) work(x *found) string {
+	var files []results.File
+	for _, disk := range []string{x.Name, exchange.DiskOf(x.Name)} {
+		if j, ok := c.journals[disk]; ok {
+			files = append(files, j)
+			if at := c.files[disk]; at != nil {
+				files = append(files, at.File)
+			}
+		}
+	}
+	if files == nil {
+		return ""
+	}
+	return fmt.Sprintf(" %+v", files)
 }
 
 // sorted lists the files by their names.

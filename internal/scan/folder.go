@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // found is a file that may have a row.
@@ -103,6 +104,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		if r.Spare != nil && r.Spare(e.Device, e.Inode) {
 			continue
 		}
+		c.open(e)
 		g.Go(func() error {
 			x, err := r.identifyOne(gctx, f, e)
 			if err == nil && x != nil {
@@ -194,6 +196,7 @@ func (r *search) matters(f *folder, x *found) *found {
 		return x
 	case x.id.Kind == image.Medium: // whatever its name is
 	case x.id.Kind == image.Packed && !image.NamedPacked(x.Name) && !image.Named(x.Name, x.Size):
+	case x.id.Kind == image.Bare && strings.HasSuffix(x.Name, unfinished.Suffix): // a journal can be as large as a disk
 	case x.id.Kind == image.Bare && image.MayBeBare(x.Size), image.Named(x.Name, x.Size):
 		return x
 	case x.id.Kind != image.Other && x.id.Kind != image.Bare:

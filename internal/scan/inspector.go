@@ -72,7 +72,7 @@ func (j *Inspector) Image(job Job) *results.Image {
 	if err != nil {
 		e := j.Classify(err)
 		i.Fail(e.Code, e.Message)
-		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal"}, e.Code)
+		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal", "unfinished"}, e.Code)
 	}
 	i.Trim(results.MostItems)
 	return i
@@ -109,7 +109,7 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged bool, err error) {
 	img, err := image.Open(job.Path, o)
 	if err != nil {
-		return !job.Doubt, err
+		return !job.Doubt, realign.Unopened(job.Path, err)
 	}
 	defer img.Close()
 	i.Format, i.Subformat, i.Files = img.Format, img.Subformat, files(img.States())
@@ -222,6 +222,10 @@ func (j *Inspector) member(
 func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine) (d results.Disk, misnamed, err error) {
 	s, err := realign.Survey(img)
 	misnamed = s.Misnamed()
+	if s.Original {
+		i.State = results.Original
+		i.Findings = append(i.Findings, align.Relevant(s.Beside, nil)...)
+	}
 	if err != nil {
 		return results.NewDisk(img.Disk.Size(), j.Boundary), misnamed, err
 	}

@@ -43,7 +43,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	}
 	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x)}
 	j.Doubt = !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)
-	key := besideKey(j.Beside)
+	key := besideKey(j.Beside) + c.work(x)
 	if k := x.known; k != nil && k.Beside == key && (k.Image != nil || j.Doubt) && unchanged(f.path, k.Image) {
 		return r.reuse(path, x, k)
 	}

@@ -50,7 +50,7 @@ func (i *Image) Check() error {
 // could be read have a verdict.
 func (i *Image) checkState() error {
 	switch i.State {
-	case Failed, Orphan, Packed:
+	case Failed, Orphan, Packed, Original:
 		if (i.State == Failed) != (i.Error != nil) {
 			return fmt.Errorf("a row that is %s, and an error: %t", i.State, i.Error != nil)
 		}
@@ -60,7 +60,7 @@ func (i *Image) checkState() error {
 			return fmt.Errorf("a row that is judged, with format %.32q and an error: %t", i.Format, i.Error != nil)
 		}
 	default:
-		return fmt.Errorf("a row that is %.32q, want %s, %s or %s", i.State, Judged, Failed, Orphan)
+		return fmt.Errorf("a row that is %.32q, want %s, %s, %s or %s", i.State, Judged, Failed, Orphan, Original)
 	}
 	for _, d := range i.Disks {
 		if d.Verdict == "" && d.Error == nil {
@@ -115,6 +115,7 @@ func (c *checker) file(f File) {
 // errorCodes are those that an error of an image can have, as docs/schema/common.json lists them.
 var errorCodes = []string{
 	"format", "unsupported", "reference", "limit", "busy", "changed", "io", "output", "verify", "internal", "usage",
+	"unfinished",
 }
 
 // CheckError is Check for an error that comes alone.

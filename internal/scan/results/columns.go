@@ -92,6 +92,8 @@ func (i *Image) word(boundary int64) string {
 		return "error"
 	case Orphan:
 		return "orphan"
+	case Original:
+		return "original"
 	case Gone:
 		return "removed"
 	case Packed:
@@ -133,7 +135,7 @@ func verdictWord(v align.Verdict, boundary int64) string {
 
 func (i *Image) color() text.Color {
 	switch {
-	case i.Accepted != nil || i.State == Gone:
+	case i.Accepted != nil || i.State == Gone || i.State == Original:
 		return text.Faint
 	case i.State == Failed:
 		return text.FgRed

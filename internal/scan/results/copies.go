@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/align"
@@ -109,6 +110,15 @@ func (i *Image) written() (first, last int64) {
 func (i *Image) copiedText() string {
 	return "copy: " + i.Copied + " (aligned); to prove it: trueup verify " + report.ShellQuote(i.ExactPath()) + " " +
 		report.ShellQuote(i.Copied)
+}
+
+// originalText returns which disk a kept original belongs to.
+func (i *Image) originalText() string {
+	at := slices.IndexFunc(i.Findings, func(f align.Finding) bool { return f.Code == string(Original) })
+	if at < 0 {
+		return ""
+	}
+	return i.Findings[at].Text
 }
 
 // command returns the command that makes the copy, empty if none is to be made.

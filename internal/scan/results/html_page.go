@@ -157,11 +157,12 @@ func htmlTiles(s *Summary) []tile {
 		part("a", s.Aligned, "aligned", "on "+boundary),
 		part("n", s.Nothing-s.Contents[string(align.UnknownContent)], "nothing to judge", "blank, or no partition"),
 		part("o", s.Orphans, "orphans", "extents of no image"),
+		part("k", s.Originals, "originals", "of exchanged disks, kept"),
 		{Count: strconv.Itoa(s.Accepted), Word: "accepted", About: "by the ignore file", Zero: s.Accepted == 0},
 		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + units.Counted(s.Fix.Images, "image") + " to realign"},
 		{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"},
 	}
-	return slices.DeleteFunc(tiles, func(t tile) bool { return t.Zero && (t.Class == "u" || t.Class == "n") })
+	return slices.DeleteFunc(tiles, func(t tile) bool { return t.Zero && (t.Class == "u" || t.Class == "n" || t.Class == "k") })
 }
 
 func htmlFacts(s *Summary) []fact {

@@ -15,10 +15,10 @@ import (
 
 // Kinds of rows, as classes of the style sheet, worst first.
 var (
-	kindOrder = []string{"f", "m", "b", "u", "a", "n", "o", "g"}
+	kindOrder = []string{"f", "m", "b", "u", "a", "n", "o", "k", "g"}
 	kindWords = map[string]string{
 		"f": "failed", "m": "misaligned", "b": "below boundary", "u": "unknown", "a": "aligned", "n": "nothing to judge",
-		"o": "orphan", "g": "removed", "x": "not judged",
+		"o": "orphan", "k": "original", "g": "removed", "x": "not judged",
 	}
 )
 
@@ -28,6 +28,8 @@ func kindOf(i *Image) string {
 		return "f"
 	case Orphan:
 		return "o"
+	case Original:
+		return "k"
 	case Gone:
 		return "g"
 	case Packed:
@@ -134,6 +136,8 @@ func newHTMLRow(i *Image) htmlRow {
 		r.Note = safe(i.Error.Code + ": " + i.Error.Message)
 	}
 	switch {
+	case i.State == Original:
+		r.Note = safe(i.originalText())
 	case i.unknown():
 		r.Note = safe(i.unknownText())
 	case i.Verdict == align.NothingToJudge:

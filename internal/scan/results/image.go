@@ -27,7 +27,9 @@ const (
 	Failed State = "failed" // Error has the reason
 	Orphan State = "orphan" // an extent that no image names
 	Packed State = "packed" // a compressed file with the name of an image, which is not read
-	Gone   State = "gone"   // the catalogue knows it, and it is not there any more
+	// Original is the original of a disk that was exchanged for its aligned copy. It is kept, and nothing is to be done.
+	Original State = "original"
+	Gone     State = "gone" // the catalogue knows it, and it is not there any more
 )
 
 // Change compares an image with the catalogue.

@@ -49,11 +49,12 @@ func writeMetrics(w io.Writer, s *Summary, images []*Image) error {
 
 func (m *metrics) images(s *Summary) {
 	m.gauge("trueup_images", "Images by verdict; failed: no verdict, orphan: an extent that no image names, packed: "+
-		"compressed and not read.",
+		"compressed and not read, original: of an exchanged disk, kept.",
 		sample{`verdict="aligned"`, int64(s.Aligned)}, sample{`verdict="below_boundary"`, int64(s.Below)},
 		sample{`verdict="misaligned"`, int64(s.Misaligned)},
 		sample{`verdict="nothing_to_judge"`, int64(s.Nothing)}, sample{`verdict="packed"`, int64(s.Packed)},
-		sample{`verdict="failed"`, int64(s.Failed)}, sample{`verdict="orphan"`, int64(s.Orphans)})
+		sample{`verdict="failed"`, int64(s.Failed)}, sample{`verdict="orphan"`, int64(s.Orphans)},
+		sample{`verdict="original"`, int64(s.Originals)})
 	m.gauge("trueup_images_with_nothing_to_judge", "Images with neither partition nor volume, by what they hold.",
 		samplesOf("content", s.Contents)...)
 	m.gauge("trueup_images_accepted", "Images of any verdict that the ignore file accepts.", sample{"", int64(s.Accepted)})

@@ -143,7 +143,7 @@ func (i *Image) dearest() (out *Cost) {
 }
 
 // Compare sorts worst first: failed images, those off the boundary by priority, unknown and packed ones, orphans,
-// aligned ones, and those with nothing to judge; equal ones by path.
+// aligned ones, and those with nothing to judge or to do; equal ones by path.
 func Compare(a, b *Image) int {
 	return cmp.Or(
 		cmp.Compare(a.order(), b.order()),
@@ -156,7 +156,7 @@ func Compare(a, b *Image) int {
 
 // order returns the place of the image's group. Accepted images come last.
 func (i *Image) order() int {
-	n := map[State]int{Failed: 0, Judged: 1, Packed: 2, Orphan: 3, Gone: 6}[i.State]
+	n := map[State]int{Failed: 0, Judged: 1, Packed: 2, Orphan: 3, Original: 5, Gone: 6}[i.State]
 	switch {
 	case i.Copied != "":
 		n = 4

@@ -34,9 +34,10 @@ type Summary struct {
 	Contents   map[string]int `json:"contents"` // those with nothing to judge, by what they hold
 	Failed     int            `json:"failed"`
 	Orphans    int            `json:"orphans"`
-	Packed     int            `json:"packed"`   // compressed files with the name of an image, which are not read
-	Accepted   int            `json:"accepted"` // of those above
-	Copied     int            `json:"copied"`   // of those above, with their aligned copies beside them
+	Originals  int            `json:"originals,omitempty"` // of exchanged disks, kept
+	Packed     int            `json:"packed"`              // compressed files with the name of an image, which are not read
+	Accepted   int            `json:"accepted"`            // of those above
+	Copied     int            `json:"copied"`              // of those above, with their aligned copies beside them
 	Formats    map[string]int `json:"formats"`
 	Errors     map[string]int `json:"errors"`        // the failed ones, by the code of their error
 	Skipped    int            `json:"skipped_files"` // files that are no images
@@ -111,6 +112,8 @@ func (s *Summary) Add(i *Image) {
 		}
 	case Orphan:
 		s.Orphans++
+	case Original:
+		s.Originals++
 	case Packed:
 		s.Packed++
 	default:
@@ -143,7 +146,7 @@ func (s *Summary) unknown() int { return s.Packed + s.Contents[string(align.Unkn
 // noneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an
 // image.
 func (s *Summary) noneJudged() bool {
-	return s.Complete && !s.AllowEmpty && s.Accepted == 0 && s.Images == s.Failed+s.Orphans+s.Packed
+	return s.Complete && !s.AllowEmpty && s.Accepted == 0 && s.Images == s.Failed+s.Orphans+s.Packed+s.Originals
 }
 
 // maxUnreadableKept bounds the unreadable places that are named; all are counted.

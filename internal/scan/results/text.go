@@ -143,6 +143,9 @@ func (p *printer) notes(i *Image) {
 	if i.unknown() && i.Accepted == nil && !i.Tolerated {
 		p.para(indent, i.unknownText())
 	}
+	if i.State == Original {
+		p.note(i.originalText())
+	}
 	if a := i.Accepted; a != nil {
 		p.note(acceptedText(a))
 	}

@@ -94,6 +94,7 @@ func (p *printer) counts() {
 		},
 		{s.Packed, "packed", text.FgYellow, "a compressed file with the name of an image: not read"},
 		{s.Orphans, "orphan", text.FgCyan, "an extent that no image names"},
+		{s.Originals, "original", text.Faint, "of an exchanged disk, kept: nothing is to be done"},
 		{s.Aligned, verdictWord(align.Aligned, s.Boundary), text.FgGreen, "every partition starts on a multiple of " +
 			boundary},
 		{

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// TestScanOfPairs scans exchanged disks. Their kept originals are no findings, in each report, until the journal that
+// vouches for them is gone; with a catalogue too.
+func TestScanOfPairs(t *testing.T) {
+	t.Parallel()
+	dir, catalog := t.TempDir(), filepath.Join(t.TempDir(), "c.db")
+	sparse := filepath.Join(dir, "xp.vmdk")
+	disktest.Run(t, "cp", sampleDisk(t), sparse)
+	flat := flatDisk(t, dir, "flat")
+	scan := func(code int, args ...string) string {
+		t.Helper()
+		r := trueup(t, append([]string{"scan", dir}, args...)...)
+		require.Equal(t, code, r.code, "%s%s", r.stdout, r.stderr)
+		return r.stdout
+	}
+	scan(3, "--catalog", catalog)
+	for _, disk := range []string{sparse, flat} {
+		require.Equal(t, 0, trueup(t, "align", "--replace", disk).code)
+	}
+	for _, more := range [][]string{
+		nil, {"--catalog", catalog}, {"--catalog", catalog}, {"--check"}, {"--isolation", "none"},
+	} {
+		out := scan(0, more...)
+		require.Contains(t, out, `it is the original of "xp.vmdk", kept`)
+		require.Contains(t, out, "2  original  of an exchanged disk, kept")
+		require.NotContains(t, out, "can be realigned")
+	}
+	for format, says := range map[string]string{
+		"json":       `"state":"original"`,
+		"csv":        `,original,vmdk,`,
+		"html":       "of exchanged disks, kept",
+		"junit":      `<skipped type="original"`,
+		"prometheus": `verdict="original"} 2`,
+	} {
+		require.Contains(t, scan(0, "-o", format), says, format)
+	}
+	for line := range strings.Lines(scan(0, "--json")) {
+		validate(t, line)
+	}
+
+	away := filepath.Join(t.TempDir(), "journal")
+	require.NoError(t, os.Rename(sparse+".trueup", away))
+	require.Contains(t, scan(3, "--catalog", catalog), "xp.orig-aligned.vmdk")
+	require.NoError(t, os.Rename(away, sparse+".trueup"))
+	scan(0, "--catalog", catalog)
+	require.Equal(t, 0, trueup(t, "undo", sparse).code)
+	require.Contains(t, scan(3, "--catalog", catalog), "1  original")
+}
+
+// TestScanOfAnUnfinishedDisk has an exchange that was killed: the row of the disk is an error, whichever of its names
+// stands for it, and it is looked at again when the exchange is complete.
+func TestScanOfAnUnfinishedDisk(t *testing.T) {
+	t.Parallel()
+	for name, source := range map[string]string{"one file": sampleDisk(t), "two files": flatDisk(t, t.TempDir(), "x")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, catalog := filepath.Dir(source), filepath.Join(t.TempDir(), "c.db")
+			killed := run(t, disktest.Tool(t, "strace"), "-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "log"),
+				"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "align", "--replace", source)
+			require.Equal(t, 128+9, killed.code, killed.stderr)
+			for range 2 {
+				r := trueup(t, "scan", "--catalog", catalog, dir)
+				require.Equal(t, 1, r.code, "%s%s", r.stdout, r.stderr)
+				require.Contains(t, r.stdout, "was interrupted; trueup resume")
+			}
+			require.Equal(t, 0, trueup(t, "resume", source).code)
+			r := trueup(t, "scan", "--catalog", catalog, dir)
+			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+		})
+	}
+}

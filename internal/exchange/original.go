@@ -1,0 +1,79 @@
+package exchange
+
+import (
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// mark stands in the names of files that are kept.
+const mark = ".orig"
+
+// maxJournal bounds a journal by which an original is known, in bytes: thousands of files, and two descriptors.
+const maxJournal = 4 << 20
+
+// DiskOf returns the name of the disk whose original would have a name; empty for a name of no original.
+func DiskOf(original string) string {
+	at := strings.LastIndex(original, mark)
+	if at < 0 {
+		return ""
+	}
+	disk := original[:at] + original[at+len(mark):]
+	if OriginalOf(disk, disk) != original {
+		return ""
+	}
+	return disk
+}
+
+// OriginalBeside returns the work that keeps a file as the original of a disk beside it, or that is about to. Its path
+// is the name of that disk. It is nil for any other file: one that no journal names, that is not the source any more, or
+// that has no disk beside it.
+func OriginalBeside(d *gate.Folder, base string) (*unfinished.Work, error) {
+	disk := DiskOf(base)
+	if disk == "" {
+		return nil, nil //nolint:nilnil // it is no original
+	}
+	w, err := unfinished.Beside(d, disk)
+	if w == nil || err != nil || w.Kind != unfinished.Exchange {
+		return nil, nil //nolint:nilnil // the row of the disk says so
+	}
+	f, err := d.OpenAny(unfinished.JournalOf(disk), ondisk.ErrReference)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if f.Size() > maxJournal {
+		return nil, ondisk.In(ondisk.ErrLimit, "%q has %d bytes, at most %d are read", unfinished.JournalOf(disk), f.Size(),
+			maxJournal)
+	}
+	j, err := journal.Read(f)
+	if err != nil {
+		return nil, err
+	}
+	p, err := readPlan(j.Plan())
+	if err != nil || string(p.Old[0].Name) != disk || string(p.Old[0].Other) != base {
+		return nil, err
+	}
+	if !w.Blocks && !p.keeps(&folder{Folder: d}) {
+		return nil, nil //nolint:nilnil // it is another file
+	}
+	return w, nil
+}
+
+// keeps reports whether the source of an exchange has its own names, and its old one leads to another disk.
+func (p *plan) keeps(d *folder) bool {
+	o := p.Old[0]
+	if !d.has(o.Name) || d.is(o.Name, o) ||
+		p.Interim != nil && (!d.holds(o.Other, p.Interim) || d.holds(o.Name, p.Interim)) {
+		return false
+	}
+	for n, f := range p.Old {
+		if (n > 0 || p.Interim == nil) && !d.is(f.Other, f) {
+			return false
+		}
+	}
+	return true
+}

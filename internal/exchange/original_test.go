@@ -1,0 +1,60 @@
+package exchange_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// The source of an exchange is known as an original as long as it is whole, and the journal and another disk are there.
+func TestOriginalBeside(t *testing.T) {
+	t.Parallel()
+	for name, k := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, _ := k.fresh(t)
+			d, err := gate.OpenFolder(dir)
+			require.NoError(t, err)
+			defer d.Close()
+			orig := exchange.OriginalOf(k.main, k.main)
+			kept := func(base string) bool {
+				t.Helper()
+				w, err := exchange.OriginalBeside(d, base)
+				require.NoError(t, err)
+				return w != nil && w.Path == k.main && w.Phase == unfinished.Kept
+			}
+			require.False(t, kept(orig))
+			_, err = k.publish(dir)
+			require.NoError(t, err)
+			require.True(t, kept(orig))
+			require.False(t, kept(k.main))
+			require.False(t, kept("other.orig.vmdk"))
+
+			away := func(file string) {
+				t.Helper()
+				there, gone := filepath.Join(dir, file), filepath.Join(t.TempDir(), "gone")
+				require.NoError(t, os.Rename(there, gone))
+				require.False(t, kept(orig), "%s is gone", file)
+				b, err := os.ReadFile(gone)
+				require.NoError(t, err)
+				imagetest.Write(t, dir, file, append(b, 0))
+				require.Equal(t, file == k.main, kept(orig), "%s is another file", file)
+				require.NoError(t, os.Rename(gone, there))
+				require.True(t, kept(orig))
+			}
+			for _, n := range k.old {
+				away(exchange.OriginalOf(k.main, n))
+			}
+			away(k.main)
+			require.NoError(t, os.Remove(filepath.Join(dir, k.main+unfinished.Suffix)))
+			require.False(t, kept(orig))
+		})
+	}
+}
