@@ -261,10 +261,32 @@ func TestResumeFindsBytesInHoles(t *testing.T) {
 	r := trueup(t, c.resume()...)
 	require.Equal(t, 1, r.code, r.stderr)
 	require.Equal(t, "verify", errorCode(t, r))
-	require.Contains(t, r.stderr, "trueup undo")
+	require.Contains(t, r.stderr, "if the copy differs again, trueup undo")
 	require.NoFileExists(t, c.dest)
+	for _, end := range []string{".trial", ".moved"} { // of a run that was killed when it tried the file system
+		require.NoError(t, os.WriteFile(filepath.Join(c.folder(), "."+filepath.Base(c.dest)+end), nil, 0o600))
+	}
 	require.Equal(t, 0, trueup(t, "undo", c.dest).code)
 	require.Empty(t, folderNames(t, c.folder()))
+}
+
+// A file that has a second name is not written: what stands under that one is not the copy's.
+func TestResumeKeepsOtherNames(t *testing.T) {
+	t.Parallel()
+	c := newResumeCase(t, "raw", killDisk(t))
+	c.killLate(t)
+	partial, other := c.partial(t), filepath.Join(t.TempDir(), "other.raw")
+	require.NoError(t, os.WriteFile(other, []byte("a disk"), 0o640))
+	require.NoError(t, os.Remove(partial))
+	require.NoError(t, os.Link(other, partial))
+	r := trueup(t, c.resume()...)
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stderr, "has a second name")
+	b, err := os.ReadFile(other)
+	require.NoError(t, err)
+	require.Equal(t, "a disk", string(b))
+	require.NoError(t, os.Remove(partial))
+	c.requireDone(t)
 }
 
 // A loss of power costs at most 64 MiB of what was written: so much is flushed again and again.

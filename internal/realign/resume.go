@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/verify"
 )
 
 // Order is what a copy that can go on was asked for: all that decides its bytes. It is the plan of a journal.
@@ -145,8 +146,12 @@ func (k *KeptError) Error() string { return fmt.Sprintf("%v; %s", k.err, k.Remed
 
 func (k *KeptError) Unwrap() error { return k.err }
 
-// Remedy says what can become of the copy.
+// Remedy says what can become of the copy. A byte where it writes nothing would differ each time.
 func (k *KeptError) Remedy() string {
+	if errors.Is(k.err, verify.ErrDifferent) {
+		return fmt.Sprintf("what is written stays: trueup resume %q tries once more; if the copy differs again, trueup undo %q "+
+			"removes it", k.dest, k.dest)
+	}
 	return fmt.Sprintf("what is written stays: trueup resume %q goes on, trueup undo %q removes it", k.dest, k.dest)
 }
 

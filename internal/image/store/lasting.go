@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"sync"
@@ -153,8 +154,13 @@ func (o *Output) adopt(name string) (*partialFile, error) {
 		return nil, ondisk.In(ondisk.ErrOutput, "go on with %s: %w", o.shown(partial), err)
 	}
 	st, err := f.Stat()
-	if err == nil && !st.Mode.IsRegular() {
-		err = ondisk.ErrReference
+	switch {
+	case err != nil:
+	case !st.Mode.IsRegular():
+		err = fmt.Errorf("%w: it is no plain file; remove it by hand", ondisk.ErrReference)
+	case st.Links > 1: // all names that this program gives are gone by now
+		err = fmt.Errorf("%w: it has a second name, under which it would be written, too; remove one of them by hand",
+			ondisk.ErrReference)
 	}
 	if err != nil {
 		return nil, errors.Join(ondisk.In(ondisk.ErrOutput, "go on with %s: %w", o.shown(partial), err), f.Close())
@@ -229,6 +235,8 @@ func Settle(w *unfinished.Held, undo bool) (complete bool, err error) {
 		err = errors.Join(o.findReplaced(&gate.Opened{}), o.removeLeft(), o.removeStale(partial))
 	case undo:
 		err = errors.Join(o.removeStale(partial), o.removeLeft()) // the descriptor first: it names the others
+		first, second := trialNames(o.base)
+		_, _ = removeTrial(o.dir, first), removeTrial(o.dir, second) // one with bytes in it is the user's
 	default:
 		return false, nil
 	}
