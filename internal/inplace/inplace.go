@@ -116,6 +116,11 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	if m.begun, err = p.marks(s); err != nil {
 		return nil, err
 	}
+	if m.begun {
+		if err := s.Sync(); err != nil {
+			return nil, err
+		}
+	}
 	b := l.Record()
 	if b == nil {
 		return m, nil
@@ -138,11 +143,10 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	case m.phase == moving:
 		return nil, fmt.Errorf("the first sector of the disk is not the mark of a move, and the journal says that %d of %d "+
 			"stretches moved: another program wrote it: %w", m.step, m.steps, ondisk.ErrChanged)
+	case m.phase == moved || m.phase == done:
+		return m, p.notOld(s)
 	default:
 		return m, nil
-	}
-	if err := s.Sync(); err != nil {
-		return nil, err
 	}
 	if err := l.Put(b); err != nil { // durable, whatever became of the one that was read
 		return nil, err
@@ -280,7 +284,10 @@ func (m *mover) undo(ctx context.Context) error {
 	case behind, after:
 		return errCommitted
 	case before:
-		return m.shrink()
+		if err := m.shrink(); err != nil {
+			return err
+		}
+		return m.disk.Sync() // the journal goes next
 	case undone:
 		return nil
 	case between:

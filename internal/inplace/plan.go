@@ -29,6 +29,7 @@ type Plan struct {
 	Sums        []diskcopy.Sum // of each piece, but for the first sector
 	Files       []Part         // where the disk lies
 	Text        []byte         // of the descriptor, at the end; nil where the image has none
+	OldText     []byte         // of the descriptor, before
 
 	order []disk.Shift // the pieces that move
 }
@@ -63,7 +64,7 @@ func NewPlan(ctx context.Context, from *plan.Plan, s Storage, oldEnd int64, tail
 	for _, x := range from.Patches {
 		p.Patches = append(p.Patches, cutPatch(x)...)
 	}
-	if p.Size > p.OldSize && len(tail) > 0 {
+	if len(tail) > 0 {
 		p.Patches = append(p.Patches, disk.Patch{Off: p.Size, New: tail, Reason: "footer of the image"})
 	}
 	var err error
@@ -102,11 +103,7 @@ func (p *Plan) save(s Storage) ([]Saved, error) {
 		return nil, err
 	}
 	out, left := []Saved{{0, first}}, maxSaved
-	end := p.OldEnd
-	if p.Size == p.OldSize {
-		end = p.OldSize // a footer stays
-	}
-	for _, r := range without(markSize, end, sources(p.Pieces)) {
+	for _, r := range without(markSize, p.OldEnd, sources(p.Pieces)) {
 		for e, err := range disk.Extents(s, r) {
 			if err != nil {
 				return nil, err
@@ -223,6 +220,19 @@ func (p *Plan) marks(s Storage) (bool, error) {
 		return false, err
 	}
 	return string(b) == string(p.mark()), nil
+}
+
+// notOld refuses a disk that should be in its new state and begins as the old one: it was restored from a backup.
+func (p *Plan) notOld(s Storage) error {
+	b := make([]byte, markSize)
+	if err := ondisk.ReadFull(s, b, 0); err != nil {
+		return err
+	}
+	if string(b) == string(p.first(false)) && string(b) != string(p.first(true)) {
+		return fmt.Errorf("the first sector of the disk is that of before the move, and the journal says that all was moved; "+
+			"if the old disk was brought back from a backup, the journal is of no use any more: %w", ondisk.ErrChanged)
+	}
+	return nil
 }
 
 // unit returns the bytes that a bit of a record stands for.

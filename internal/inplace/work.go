@@ -1,16 +1,19 @@
 package inplace
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"runtime"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/unfinished"
@@ -86,6 +89,11 @@ func (m *Move) Run(ctx context.Context) error {
 		return err
 	}
 	p.ID, p.Files, p.Text = rand.Text(), parts, around.Text
+	if p.Text != nil {
+		if p.OldText, err = textOf(img.Dir, img.Base); err != nil {
+			return err
+		}
+	}
 	blob, err := p.encode()
 	if err != nil {
 		return err
@@ -160,12 +168,39 @@ func (w *work) hide() error {
 	return w.SyncFolder()
 }
 
+// textOf reads a descriptor.
+func textOf(d *gate.Folder, name string) ([]byte, error) {
+	f, err := d.OpenAny(name, ondisk.ErrUnsupported)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.NewSectionReader(f, 0, min(f.Size(), units.MiB)))
+}
+
+// hideAgain hides a descriptor to which somebody gave its name back in the middle of the move: it gets its new text at
+// the end as any other.
+func (w *work) hideAgain() error {
+	if w.plan.Text == nil || w.Dir.Exists(w.Base+hidden) {
+		return nil
+	}
+	return w.hide()
+}
+
 // show gives the descriptor its name again, with text where that is not nil.
 func (w *work) show(text []byte) error {
 	if w.plan.Text == nil {
 		return nil
 	}
 	name := w.Base + hidden
+	if text != nil && !w.Dir.Exists(name) {
+		// It has its name: from a run that was killed right behind that, or from somebody who gave it back too early.
+		if old, err := textOf(w.Dir, w.Base); err == nil && bytes.Equal(old, w.plan.OldText) {
+			if err := w.hide(); err != nil {
+				return err
+			}
+		}
+	}
 	f, err := w.Dir.At.OpenToWrite(name)
 	if errors.Is(err, fs.ErrNotExist) && w.Dir.Exists(w.Base) {
 		return nil // it has it
@@ -247,7 +282,11 @@ func Resume(ctx context.Context, h *unfinished.Held, look func(disk.Disk) error,
 		return unfinished.Done{Text: "nothing was moved yet, and the disk is as it was; start the move again"}, w.back()
 	case undone:
 		return unfinished.Done{Text: "the move was undone already, and the disk is as it was"}, w.back()
-	case between, behind, after:
+	case between, behind:
+		if err := w.hideAgain(); err != nil {
+			return d, err
+		}
+	case after:
 	}
 	x.look = look
 	if err := x.finish(ctx); err != nil {

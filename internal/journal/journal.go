@@ -94,6 +94,7 @@ type Journal struct {
 	area   int64
 	length int64   // of the area, bytes
 	saved  []saved // since the last record
+	opened bool    // the last record is of another run, and may stand in a cache only
 }
 
 // saved is a range of the area for which a record vouches.
@@ -147,7 +148,7 @@ func Open(f File) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	j.file = f
+	j.file, j.opened = f, true
 	if j.plan, err = upTo(f, h.Plan, planOff); err != nil {
 		return nil, err
 	}
@@ -305,6 +306,12 @@ func (j *Journal) stands(s saved) (bool, error) {
 func (j *Journal) Put(record []byte) error {
 	if int64(len(record)) > MaxRecord {
 		return fmt.Errorf("record of %d bytes in a journal, want up to %d: %w", len(record), MaxRecord, ondisk.ErrLimit)
+	}
+	if j.opened { // what the new record follows is durable first, with the bytes that it vouches for
+		if err := j.file.Sync(); err != nil {
+			return err
+		}
+		j.opened = false
 	}
 	number := j.number + 1
 	slot := binary.LittleEndian.AppendUint64(nil, number)
