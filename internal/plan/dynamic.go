@@ -69,7 +69,7 @@ func (p *Plan) behindDatabase(l *layout.Layout) {
 	}
 	p.refuse("ldm-grows", ondisk.ErrUnsupported, 0, fmt.Sprintf("the disk would grow from %d to %d bytes, and the "+
 		"database of the dynamic disk lies at its end", p.OldSize, p.Size),
-		"keep the size of the disk: leave out align=SIZE in --to")
+		"keep the size of the disk: leave out align=SIZE in --to, or name a device of that size")
 }
 
 // maxNames bounds what one note lists.

@@ -162,6 +162,7 @@ func TestDynamicDisksThatMayNotMove(t *testing.T) {
 	p = planDynamic(t, f, goal)
 	p.Grow(l, p.Size+512)
 	require.Equal(t, "ldm-grows", p.Refusals(true)[0].Code)
+	require.Contains(t, p.Refusals(true)[0].Remedy, "a device of that size")
 
 	p = planDynamic(t, dynamicDisk(12000, dynamicSlot(12000), 65), goal)
 	require.Empty(t, p.Moves, "its volume is aligned")

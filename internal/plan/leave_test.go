@@ -215,6 +215,7 @@ func TestDisksThatGrow(t *testing.T) {
 			}
 			require.Len(t, p.Refusals(true), 1, name)
 			require.Equal(t, "device-end", p.Refusals(true)[0].Code)
+			require.Contains(t, p.Refusals(true)[0].Remedy, "a device of that size")
 		}
 	}
 }

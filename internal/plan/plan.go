@@ -231,7 +231,8 @@ func (p *Plan) atEnd(l *layout.Layout) {
 		p.refuse("device-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
 			"the disk would grow from %d to %d bytes, and the superblock of the %s over the whole disk is found from "+
 				"its end", p.OldSize, p.Size, whole.Kind),
-			"align a disk that is no member of an array, or choose a smaller --boundary so that it need not grow")
+			"align a disk that is no member of an array, or keep its size: a smaller --boundary, "+
+				"or a device of that size")
 	}
 }
 
