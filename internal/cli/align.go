@@ -30,6 +30,7 @@ type copyFlags struct {
 	command string
 	second  second
 	dev     deviceFlags
+	afterFlags
 
 	rate      rate
 	idle      bool
@@ -49,6 +50,7 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
 	c.second.add(cmd)
 	c.dev.add(cmd)
+	c.addAfter(cmd)
 	c.addWork(cmd, defaultJobs, "read and write `N` chunks at once")
 	names, _ := realign.Targets()
 	complete(cmd, "to", names...)
@@ -162,6 +164,8 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 
 ` + resumableHelp + `
 
+` + afterHelp + `
+
 ` + toHelp(),
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
@@ -203,7 +207,8 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	}
 	defer f.dev.claimed.Close()
 	defer f.second.close()
-	if err := f.second.open(f.common, dest); err != nil {
+	defer f.closeAfter()
+	if err := errors.Join(f.second.open(f.common, dest), f.openAfter()); err != nil {
 		return err
 	}
 	if err := f.startTrial(errOut, src, dest); err != nil {
@@ -228,7 +233,7 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	case len(w.Files) == 0: // it was skipped
 		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
 	}
-	return f.finish(out, r, w)
+	return f.finish(ctx, out, r, w)
 }
 
 // copyDisk writes DEST of one disk, unless it is aligned and may be skipped.
@@ -316,8 +321,8 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 	return j, end
 }
 
-// finish prints what was written.
-func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) error {
+// finish prints what was written, and runs what follows.
+func (c *copyFlags) finish(ctx context.Context, out io.Writer, r *report.Align, w realign.Written) error {
 	if err := c.writeSums(r.Dest, w); err != nil {
 		return err
 	}
@@ -327,7 +332,7 @@ func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) er
 	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
-	return nil
+	return c.runAfter(ctx, r, r.Dest)
 }
 
 // convert is the command that moves nothing.
@@ -345,6 +350,8 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 ` + deviceHelp + `
 
 ` + resumableHelp + `
+
+` + afterHelp + `
 
 ` + toHelp(),
 		Example: `  trueup convert --to raw disk.vmdk disk.img
@@ -382,7 +389,7 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 		return err
 	}
 	r := report.NewStreamAlign(head(convert), p, dest)
-	return f.finish(out, r, w)
+	return f.finish(ctx, out, r, w)
 }
 
 // interruptible reads from r until the run is interrupted. A read that waits for another program cannot be ended, so it
@@ -444,7 +451,10 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	if err != nil && r.Written {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
-	return err
+	if err != nil || !r.Written {
+		return err
+	}
+	return f.runAfter(ctx, r, r.Dest)
 }
 
 // notAPackage returns the error of a source that should be a package. A file that cannot be opened has its own.

@@ -57,7 +57,8 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 	if err := errors.Join(f.check(), f.Consistent()); err != nil {
 		return err
 	}
-	if err := f.confine(errOut, []string{path}, []string{path}); err != nil {
+	defer f.closeAfter()
+	if err := errors.Join(f.openAfter(), f.confine(errOut, []string{path}, []string{path})); err != nil {
 		return err
 	}
 	s, err := f.open(path, f.Reading)
@@ -83,7 +84,11 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		}
 		r.Wrote(w, f.verify)
 	}
-	return f.emit(out, r, func(t *report.Text) { t.Align(r) })
+	err = f.emit(out, r, func(t *report.Text) { t.Align(r) })
+	if err != nil || len(p.Moves) == 0 {
+		return err
+	}
+	return f.runAfter(ctx, r, path)
 }
 
 // inMiddle returns the error of a move that was interrupted: it says how to go on, and the exit code is that of the

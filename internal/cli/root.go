@@ -43,7 +43,7 @@ func (c *common) json() bool { return c.asJSON || c.output == "json" }
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
 	c := &common{asked: asksJSON(args), ownProcess: true, version: version}
-	helper := len(args) > 0 && slices.Contains([]string{workerCommand, clerkCommand}, args[0])
+	helper := len(args) > 0 && slices.Contains([]string{workerCommand, clerkCommand, afterClerk}, args[0])
 	if !helper {
 		abortOnCrash()
 	} else { // the parent reads the cause of a crash from its output
@@ -160,7 +160,7 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newServe(c), newScan(version, c),
 		newUndo(c), newResume(c), newFinish(c),
-		newBoot(version, c), newBench(version, c), newScanWorker(), newClerk(), newVersion(version, c))
+		newBoot(version, c), newBench(version, c), newScanWorker(), newClerk(), newAfterClerk(), newVersion(version, c))
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}

@@ -170,6 +170,9 @@ var edges = map[string][]string{
 	"internal/guestfs": {"internal/pattern", "internal/sys"},
 	"internal/opinion": {"internal/guestfs", "internal/nbd", "internal/qemuimg", "internal/sys"},
 
+	// The command of a user, which runs outside of the sandbox.
+	"internal/after": {"internal/sys"},
+
 	"internal/report": {
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/container",
 		"internal/exchange",
@@ -227,7 +230,7 @@ var edges = map[string][]string{
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/align", "internal/bench", "internal/exchange", "internal/image/store", "internal/nbd", "internal/opinion",
+		"internal/after", "internal/align", "internal/bench", "internal/exchange", "internal/image/store", "internal/nbd", "internal/opinion",
 		"internal/progress", "internal/realign", "internal/report", "internal/scan",
 		"internal/scan/sandbox", "internal/sys", "internal/trial", "internal/unfinished",
 	},
@@ -357,20 +360,20 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 // a signal and for standard input, and the report file; progress prints once a second; sandbox reads what /proc says
 // about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each client;
 // trial makes the temporary files of QEMU and waits for it; qemuimg, guestfs and opinion start programs, and make links
-// for them; bench makes its scratch file, starts fio, and reads what /proc and /sys say about the storage; disktest is
+// for them; after starts a command of the user; bench makes its scratch file, starts fio, and reads what /proc and /sys say about the storage; disktest is
 // for tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox",
 		"internal/bench", "internal/cli", "internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs",
-		"internal/opinion", "internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
+		"internal/opinion", "internal/after", "internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
 		"internal/disktest/pagetest",
 		"internal/disktest/oddfs",
 		"internal/disktest/mutants",
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli",
-		"internal/nbd", "internal/trial", "internal/opinion",
+		"internal/nbd", "internal/trial", "internal/opinion", "internal/after",
 		"internal/disktest",
 	}
 )

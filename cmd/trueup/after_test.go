@@ -1,0 +1,96 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// follower writes a program of the shell, and returns its path and that of the file which it may write.
+func follower(t testing.TB, lines string) (program, seen string) {
+	t.Helper()
+	dir := t.TempDir()
+	program, seen = filepath.Join(dir, "next"), filepath.Join(dir, "seen")
+	text := "#!/bin/sh\nset -e\nseen=" + seen + "\n" + lines + "\n"
+	require.NoError(t, os.WriteFile(program, []byte(text), 0o755))
+	return program, seen
+}
+
+// The command sees what --json prints, when DEST is there, and prints to standard error.
+func TestCommandAfterACopy(t *testing.T) {
+	t.Parallel()
+	source := noisyDisk(t, 1)
+	for _, command := range []string{"align", "convert"} {
+		dest := filepath.Join(t.TempDir(), "dest.img")
+		program, seen := follower(t, `cat > "$seen"; test -f "$2"; echo "got $1"`)
+		r := trueup(t, command, "--json", "--after", program+" word "+dest, source, dest)
+		require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+		got, err := os.ReadFile(seen)
+		require.NoError(t, err)
+		require.True(t, json.Valid(got))
+		require.Equal(t, r.stdout, string(got))
+		require.Equal(t, "got word\n", r.stderr)
+	}
+}
+
+// A command that fails does not undo the copy, and a copy that fails has no command run.
+func TestFailureAfterACopy(t *testing.T) {
+	t.Parallel()
+	source := noisyDisk(t, 1)
+	dest := filepath.Join(t.TempDir(), "dest.img")
+	program, seen := follower(t, `: > "$seen"; exit 3`)
+	r := trueup(t, "align", "--after", program, filepath.Dir(dest), dest)
+	require.NotEqual(t, 0, r.code)
+	require.NoFileExists(t, seen)
+	for _, wrong := range []string{"", "  ", program + " 'a b'", program + " | cat", filepath.Join(t.TempDir(), "absent")} {
+		r := trueup(t, "align", "--after="+wrong, source, dest)
+		require.Equal(t, wrong == "", r.code == 0, "%q: %s", wrong, r.stderr)
+		if wrong == "" {
+			require.NoError(t, os.Remove(dest))
+			continue
+		}
+		require.Equal(t, 64, r.code, "%q: %s", wrong, r.stderr)
+		requireOneLine(t, r.stderr)
+		require.NoFileExists(t, dest)
+	}
+	r = trueup(t, "align", "--json", "--after", program, source, dest)
+	require.Equal(t, 1, r.code, r.stderr)
+	validate(t, r.stdout)
+	require.Equal(t, "trueup: --after "+program+": exit status 3; "+dest+" itself is complete\n", r.stderr)
+	require.FileExists(t, seen)
+	require.FileExists(t, dest)
+}
+
+// Ctrl-C ends the command, with what that has started, and DEST stays.
+func TestInterruptAfterACopy(t *testing.T) {
+	t.Parallel()
+	dest := filepath.Join(t.TempDir(), "dest.img")
+	program, seen := follower(t, `echo $$ > "$seen.part"; mv "$seen.part" "$seen"; sleep 1000`)
+	cmd := exec.Command(builtPath, "align", "--after", program, noisyDisk(t, 1), dest)
+	var said lockedBuffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	require.NoError(t, cmd.Start())
+	var pid string
+	disktest.WaitFor(t, "the command", func() bool {
+		text, err := os.ReadFile(seen)
+		pid = strings.TrimSpace(string(text))
+		return err == nil
+	})
+	require.NoError(t, cmd.Process.Signal(sys.Interrupt))
+	_ = cmd.Wait()
+	require.Equal(t, 1, cmd.ProcessState.ExitCode(), said.String())
+	require.Contains(t, said.String(), "the command was interrupted; "+dest+" itself is complete")
+	require.FileExists(t, dest)
+	_, _, alive := statOf(pid)
+	require.False(t, alive, "the command still runs")
+}

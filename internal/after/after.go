@@ -1,0 +1,136 @@
+// Package after runs a command of the user behind a finished copy, for a process that confines itself before it reads an
+// image and can start no program then.
+package after
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"time"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// maxAnswer bounds what is read of a clerk, in bytes.
+const maxAnswer = 64 << 10
+
+// endLimit is how long a command may take to end that was told to.
+const endLimit = 5 * time.Second
+
+// Words splits a command at its blanks. There is no shell, so what only a shell understands is refused.
+func Words(command string) ([]string, error) {
+	words := strings.Fields(command)
+	switch {
+	case len(words) == 0:
+		return nil, ondisk.In(ondisk.ErrUsage, "--after %q names no program", command)
+	case strings.ContainsAny(command, "'\"`$|&;<>*?"):
+		return nil, ondisk.In(ondisk.ErrUsage, "--after %q: no shell reads it, so it may have none of '\"`$|&;<>*?; write a script, "+
+			"and name that", command)
+	}
+	if _, err := exec.LookPath(words[0]); err != nil {
+		return nil, ondisk.In(ondisk.ErrUsage, "--after: %w", err)
+	}
+	return words, nil
+}
+
+// question is what a clerk is asked.
+type question struct {
+	Words  []string
+	Report []byte // for the command
+}
+
+// answer is how a command ended.
+type answer struct{ Error string }
+
+// Clerk is a process that runs one command when it is asked to. It ends with the process that started it.
+type Clerk struct {
+	words []string
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   io.Reader
+}
+
+// Open starts a clerk: this program, with args. What the command prints goes to the standard error of this process.
+func Open(words []string, args ...string) (*Clerk, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &Clerk{words: words, cmd: exec.Command(program, args...)}
+	c.cmd.Stderr = os.Stderr
+	sys.Apart(c.cmd) // Ctrl-C is for this process
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if c.out, err = c.cmd.StdoutPipe(); err != nil {
+		return nil, err
+	}
+	return c, c.cmd.Start()
+}
+
+// Run has the command run, with a report as JSON on its standard input. The error of an interrupted one does not wrap
+// that of the context: what ended before stays a success.
+func (c *Clerk) Run(ctx context.Context, report []byte) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.in.Close() })
+	defer stop()
+	var a answer
+	err := json.NewEncoder(c.in).Encode(question{c.words, report})
+	if err == nil {
+		err = json.NewDecoder(io.LimitReader(c.out, maxAnswer)).Decode(&a)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("the command was interrupted")
+	case err != nil:
+		return fmt.Errorf("what runs the command ended: %w", err)
+	case a.Error != "":
+		return errors.New(a.Error)
+	}
+	return nil
+}
+
+// Close ends the clerk, and a command that still runs.
+func (c *Clerk) Close() error {
+	_ = c.in.Close() // it may be closed already
+	return c.cmd.Wait()
+}
+
+// Serve is the clerk: it waits for one report, runs the command, and says how that ended. The end of the input ends the
+// command, too.
+func Serve(in io.Reader, out io.Writer) error {
+	// The end of the input is the only one. The command inherits no signal that is caught, as it would one that is ignored.
+	signal.Notify(make(chan os.Signal, 1), append(sys.EndSignals(), sys.BrokenPipe)...)
+	questions := json.NewDecoder(in)
+	var q question
+	if err := questions.Decode(&q); err != nil || len(q.Words) == 0 {
+		return nil // there is no finished copy
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+	}()
+	var a answer
+	if err := run(ctx, q); err != nil {
+		a.Error = err.Error()
+	}
+	return json.NewEncoder(out).Encode(a)
+}
+
+// run runs a command to its end. Its input may stay unread.
+func run(ctx context.Context, q question) error {
+	cmd := exec.CommandContext(ctx, q.Words[0], q.Words[1:]...)
+	sys.Apart(cmd)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(q.Report), os.Stderr, os.Stderr
+	cmd.Cancel, cmd.WaitDelay = func() error { return sys.TerminateGroup(cmd) }, endLimit
+	return cmd.Run()
+}
