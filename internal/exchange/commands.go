@@ -16,6 +16,9 @@ import (
 func Resume(h *unfinished.Held) (unfinished.Done, error) {
 	x, err := begun(h)
 	if err == nil {
+		err = x.mayResume()
+	}
+	if err == nil {
 		if err = x.forward(); err != nil {
 			err = unfinishedError(h.Work.Path, err)
 		}
@@ -29,10 +32,31 @@ func Resume(h *unfinished.Held) (unfinished.Done, error) {
 	}, nil
 }
 
+// mayResume refuses to give the path to a copy of what the disk is not any more: with the path still leading to the
+// source, a guest can have been started from it.
+func (x *run) mayResume() error {
+	if x.d.is(x.New[0].Name, x.New[0]) {
+		return nil
+	}
+	if err := x.free(string(x.Old[0].Name), names(slices.Concat(x.Old, x.New)), string(x.Old[0].Other)); err != nil {
+		return err
+	}
+	for _, f := range x.Old {
+		if (x.d.is(f.Name, f) || x.d.is(f.Other, f)) && !x.d.same(f.Name, f) && !x.d.same(f.Other, f) {
+			return &ondisk.Refusal{
+				Code: "changed", Reason: fmt.Sprintf("%v was written since its copy was made, by a guest or another program, and "+
+					"the copy lacks that", f.Name),
+				Remedy: fmt.Sprintf("trueup undo %s keeps what was written; align it again then", x.Work.Path),
+			}
+		}
+	}
+	return nil
+}
+
 // Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to accept.
 func Undo(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 	x, err := begun(h)
-	if err == nil && h.Work.Phase != unfinished.Undoing {
+	if err == nil {
 		err = x.mayUndo(o)
 	}
 	if err != nil {
@@ -45,8 +69,15 @@ func Undo(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 	return d, nil
 }
 
-// mayUndo refuses an undo by which something is lost or breaks.
+// mayUndo refuses an undo by which something is lost or breaks, or that could not come to its end. One that was begun
+// is looked at again where the path still leads to the copy, since a guest can have been started from it.
 func (x *run) mayUndo(o unfinished.Options) error {
+	if err := x.present(); err != nil {
+		return err
+	}
+	if x.Work.Phase == unfinished.Undoing && !x.d.is(x.New[0].Name, x.New[0]) {
+		return nil
+	}
 	if err := x.free(string(x.New[0].Name), names(x.New), string(x.Old[0].Other)); err != nil {
 		return err
 	}
@@ -55,14 +86,33 @@ func (x *run) mayUndo(o unfinished.Options) error {
 		if o.Force || pending || x.d.same(f.Name, f) {
 			continue
 		}
-		if x.Work.Phase == unfinished.Begun && !x.d.is(f.Name, f) {
+		if x.Work.Phase != unfinished.Kept && !x.d.is(f.Name, f) {
 			continue // the copy is not complete, or an undo has begun to remove it
+		}
+		remedy := "give --force to lose it"
+		if x.Work.Phase == unfinished.Kept {
+			remedy += "; or keep the disk, with trueup finish"
 		}
 		return &ondisk.Refusal{
 			Code: "changed", Reason: fmt.Sprintf("%v was written since the exchange, by a guest or another program, and an undo "+
 				"loses that", f.Name),
-			Remedy: "give --force to lose it; or keep the disk, with trueup finish",
+			Remedy: remedy,
 		}
+	}
+	return nil
+}
+
+// present refuses an undo where a file of the original has none of its names.
+func (x *run) present() error {
+	for i, f := range x.Old {
+		if i == 0 && x.Interim != nil || x.d.is(f.Name, f) || x.d.is(f.Other, f) || x.d.is(x.New[0].Other, f) {
+			continue
+		}
+		err := gone(f)
+		if x.Work.Phase == unfinished.Kept {
+			err = fmt.Errorf("%w; if it was removed, keep the disk: trueup finish --force %s", err, x.Work.Path)
+		}
+		return err
 	}
 	return nil
 }
@@ -97,15 +147,25 @@ func (x *run) free(base string, files []string, but string) error {
 	return err
 }
 
-// odd notes files of the source that were written since they got their second names.
+// odd notes files of the source that were written since they got their second names, or that have none.
 func (x *run) odd(files []file) (out []ondisk.Issue) {
 	for i, f := range files {
-		if x.d.same(f.Name, f) || x.d.same(f.Other, f) || i == 0 && x.Interim != nil {
+		text := "the original's file %v was written since the exchange"
+		switch {
+		case i == 0 && x.Interim != nil:
+			if x.Work.Phase != unfinished.Kept || x.d.holds(f.Other, x.Interim) {
+				continue
+			}
+			if !x.d.has(f.Other) {
+				text = "the original's file %v is gone"
+			}
+		case x.d.same(f.Name, f) || x.d.same(f.Other, f):
 			continue
+		case !x.d.is(f.Name, f) && !x.d.is(f.Other, f):
+			text = "the original's file %v is gone"
 		}
 		out = append(out, ondisk.Issue{
-			Code: "original-changed", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the original's file %v was written since the exchange", f.Name),
+			Code: "original-changed", Effect: ondisk.Warn, Text: fmt.Sprintf(text, f.Other),
 		})
 	}
 	return out

@@ -42,8 +42,8 @@ func failed(verb string, n name, err error) error {
 
 // gone is the error of a file that has neither of its names.
 func gone(f file) error {
-	return ondisk.In(ondisk.ErrChanged, "the file that was %v and should now have that name or %v: it %w since the exchange "+
-		"began; find it by its inode %d and give it its name back", f.Name, f.Other, ondisk.ErrChanged, f.Inode)
+	return ondisk.In(ondisk.ErrChanged, "the file that was %v has neither that name nor %v any more: find it by its inode %d "+
+		"and give it one of them", f.Name, f.Other, f.Inode)
 }
 
 // foreign is the error of a name that another file has.

@@ -1,0 +1,123 @@
+package exchange_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// A guest can be started from a disk in the middle of an exchange, which is complete at every moment. What it wrote is
+// not replaced by a copy that lacks it.
+func TestGuestWroteInTheMiddle(t *testing.T) {
+	t.Parallel()
+	strace := disktest.Tool(t, "strace")
+	disktest.Tool(t, "qemu-img")
+	for _, c := range []struct {
+		kind, step string
+		at         point
+		command    string
+		do         func(t *testing.T, dir string)
+		says       string
+	}{
+		{"raw", "publish", point{"linkat", 1}, "resume", guestWrites("vm.img"), "trueup undo"},
+		{"raw", "publish", point{"renameat", 1}, "resume", guestWrites("vm.img"), "trueup undo"},
+		{"flat", "publish", point{"linkat", 1}, "resume", guestWrites("vm-flat.vmdk"), "trueup undo"},
+		{"split", "publish", point{"renameat", 3}, "resume", guestWrites("vm.orig-f003.vmdk"), "trueup undo"},
+		{"flat", "publish", point{"linkat", 1}, "resume", snapshotOf("vm.vmdk"), `"vm-000001.vmdk" needs the disk`},
+		{"flat", "publish", point{"linkat", 1}, "resume", machineRuns("vm.vmdk"), "has the disk open"},
+		{"raw", "undo", point{"renameat", 1}, "undo", guestWrites("vm.img"), "--force"},
+		{"flat", "undo", point{"renameat", 1}, "undo", guestWrites("vm-flat.vmdk"), "--force"},
+		{"flat", "undo", point{"renameat", 1}, "undo", snapshotOf("vm.vmdk"), `"vm-000001.vmdk" needs the disk`},
+	} {
+		k := kinds[c.kind]
+		dir, _ := k.fresh(t)
+		if c.step == "undo" {
+			_, err := k.publish(dir)
+			require.NoError(t, err)
+		}
+		killAt(t, strace, c.step, c.kind, dir, c.at)
+		c.do(t, dir)
+		before := imagetest.Names(t, dir)
+		_, err := k.run(dir, c.command)
+		require.ErrorContains(t, err, c.says, "%s of %s at %v", c.step, c.kind, c.at)
+		require.Equal(t, before, imagetest.Names(t, dir), "%s of %s at %v", c.step, c.kind, c.at)
+	}
+}
+
+// guestWrites writes to a file of a disk.
+func guestWrites(name string) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		require.NoError(t, err)
+		_, err = f.WriteAt([]byte("guest"), 1)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		require.NoError(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+	}
+}
+
+// snapshotOf makes a snapshot of a disk.
+func snapshotOf(name string) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", filepath.Join(dir, name),
+			filepath.Join(dir, "vm-000001.vmdk"))
+	}
+}
+
+// machineRuns leaves the lock of a machine.
+func machineRuns(name string) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		require.NoError(t, os.Mkdir(filepath.Join(dir, name+".lck"), 0o700))
+	}
+}
+
+// Users remove the original by hand. An undo is not begun then, which could never come to its end, and a finish removes
+// the journal.
+func TestOriginalWasRemoved(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"raw", "flat"} {
+		k := kinds[name]
+		dir, _ := k.fresh(t)
+		_, err := k.publish(dir)
+		require.NoError(t, err)
+		for _, n := range k.old {
+			require.NoError(t, os.Remove(filepath.Join(dir, exchange.OriginalOf(k.main, n))))
+		}
+		_, err = k.run(dir, "undo")
+		require.ErrorContains(t, err, "trueup finish --force")
+		_, err = k.run(dir, "finish")
+		require.ErrorContains(t, err, "is gone")
+		h, err := unfinished.Hold(filepath.Join(dir, k.main))
+		require.NoError(t, err)
+		require.Equal(t, unfinished.Kept, h.Work.Phase)
+		_, err = exchange.Finish(h, unfinished.Options{Force: true})
+		require.NoError(t, err)
+		require.NoError(t, h.Close())
+		require.ElementsMatch(t, k.new, imagetest.Names(t, dir))
+	}
+}
+
+// A finish does not remove another descriptor than the one that was kept.
+func TestKeptDescriptorWasReplaced(t *testing.T) {
+	t.Parallel()
+	k := kinds["flat"]
+	dir, _ := k.fresh(t)
+	_, err := k.publish(dir)
+	require.NoError(t, err)
+	imagetest.Write(t, dir, "vm.orig.vmdk", []byte("a file of the user's"))
+	_, err = k.run(dir, "finish")
+	require.ErrorContains(t, err, "was written since the exchange")
+	require.FileExists(t, filepath.Join(dir, "vm.orig.vmdk"))
+}
