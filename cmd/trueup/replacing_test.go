@@ -88,6 +88,24 @@ func TestKeepNone(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "inspect", path).code)
 }
 
+// TestKeepNoneIsKilled kills an exchange that is to keep no original. The same command completes it, and keeps none.
+func TestKeepNoneIsKilled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f := newFault(t, flatDisk(t, dir, "x"))
+	before := folderNames(t, dir)
+	command := []string{builtPath, "align", "--replace", "--keep", "none", f.source}
+	killed := run(t, disktest.Tool(t, "strace"), append([]string{
+		"-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "log"),
+		"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1",
+	}, command...)...)
+	require.Equal(t, 128+9, killed.code, killed.stderr)
+	r := trueup(t, command[1:]...)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, "the original is removed")
+	require.Equal(t, before, folderNames(t, dir))
+}
+
 // TestReplaceRefuses has disks and command lines that are refused before anything is written.
 func TestReplaceRefuses(t *testing.T) {
 	t.Parallel()

@@ -84,10 +84,17 @@ func (f *alignFlags) goesOnFirst(ctx context.Context, out, errOut io.Writer, pat
 		return false, nil
 	}
 	w, err := unfinished.At(path)
-	if err != nil || w == nil || w.Kind != unfinished.Exchange || w.Resume != "" {
+	if err != nil || w == nil || w.Kind != unfinished.Exchange {
 		return false, nil //nolint:nilerr // opening SOURCE says the same
 	}
-	return true, runOpen(ctx, out, errOut, &openFlags{common: f.common, shown: f.shown, command: resume}, path)
+	on := &openFlags{common: f.common, shown: f.shown, command: resume, keepNone: f.keep == keepNone}
+	switch {
+	case on.keepNone && w.Phase == unfinished.Finishing:
+		on.command = finishes
+	case w.Resume != "":
+		return false, nil
+	}
+	return true, runOpen(ctx, out, errOut, on, path)
 }
 
 // finishReplace removes the original of a disk that was replaced, where none is to be kept.
@@ -123,8 +130,12 @@ var exchanges = map[string]goOn{
 	undo: func(_ context.Context, f *openFlags, _ io.Writer, w *unfinished.Held) (unfinished.Done, error) {
 		return exchange.Undo(w, unfinished.Options{Force: f.force})
 	},
-	resume: func(_ context.Context, _ *openFlags, _ io.Writer, w *unfinished.Held) (unfinished.Done, error) {
-		return exchange.Resume(w)
+	resume: func(_ context.Context, f *openFlags, _ io.Writer, w *unfinished.Held) (unfinished.Done, error) {
+		done, err := exchange.Resume(w)
+		if err != nil || !f.keepNone {
+			return done, err
+		}
+		return exchange.Finish(w, unfinished.Options{})
 	},
 	finishes: func(_ context.Context, f *openFlags, _ io.Writer, w *unfinished.Held) (unfinished.Done, error) {
 		return exchange.Finish(w, unfinished.Options{Force: f.force})

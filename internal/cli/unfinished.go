@@ -21,6 +21,8 @@ type openFlags struct {
 	command string
 	force   bool
 	rate    rate
+
+	keepNone bool // resume an exchange of which no original is to stay
 }
 
 // goOn goes on with open work, which is locked, in one of the three ways.
