@@ -47,7 +47,7 @@ const (
 	// maxSaved bounds what has no new place: copies of tables.
 	maxSaved = 16 * units.MiB
 	maxChunk = 16 * units.MiB
-	// direct is where two flushes for each stretch cost less than writing all bytes twice, as measured on a local disk.
+	// direct is where two flushes for each stretch are taken to cost less than writing all bytes twice; not measured.
 	direct = 8 * units.MiB
 )
 
