@@ -33,7 +33,8 @@ func (r Reading) Options() (image.Options, error) {
 	if format != "" && !slices.Contains(image.Names(), format) {
 		return o, ondisk.In(ondisk.ErrUsage, "--format %q, want one of %s", r.Format, strings.Join(image.Names(), ", "))
 	}
-	return o, o.AllowFolders(r.Allow)
+	err := o.AllowFolders(r.Allow)
+	return o, err
 }
 
 // Formats lists what Reading.Format accepts, in capitals or under another usual name too.
