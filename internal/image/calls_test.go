@@ -99,7 +99,7 @@ var questions = map[string]func(dir string) ([]string, error){
 		var found []string
 		var errs []error
 		for _, name := range []string{"base-flat.vmdk", "base.vmdk", "member.img", "box"} {
-			extent, err1 := image.ExtentOf(d, name)
+			extent, err1 := image.ExtentOf(d, name, "")
 			user, err2 := image.UserOf(d, name)
 			named, err3 := image.IsNamed(d, name)
 			errs = append(errs, err1, err2, err3)

@@ -197,7 +197,8 @@ func readNames(f driver.File) (driver.Names, error) {
 
 // ExtentOf returns the first other image or package of the folder that a file belongs to, empty if absent. A file with
 // a complete format of its own is the data of no image, whatever a descriptor calls it, and can be a disk of a package.
-func ExtentOf(d *gate.Folder, base string) (string, error) {
+// The file mine does not count.
+func ExtentOf(d *gate.Folder, base, mine string) (string, error) {
 	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Members) }
 	f, err := d.OpenAny(base, ondisk.ErrReference)
 	switch {
@@ -212,13 +213,13 @@ func ExtentOf(d *gate.Folder, base string) (string, error) {
 	case !passed(err) && !sys.Denied(err):
 		return "", err
 	}
-	return needer(d, base, gives)
+	return needer(d, base, mine, gives)
 }
 
 // UserOf returns the first image or package of the folder that names a file as its extent, parent or member, empty when
 // none does.
 func UserOf(d *gate.Folder, base string) (string, error) {
-	return needer(d, base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
+	return needer(d, base, "", func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
 }
 
 // OtherUser returns the first image or package of the folder that names one of some files, beside those that mine
@@ -239,12 +240,13 @@ func OtherUser(d *gate.Folder, files []string, mine func(name string) bool) (str
 }
 
 // needer returns the first other file of the folder that gives a file one of its names, or else the first OVF that
-// cannot be read and has the name of the file in its text.
-func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
+// cannot be read and has the name of the file in its text. The file mine does not count.
+func needer(d *gate.Folder, base, mine string, gives func(driver.Names) []string) (string, error) {
 	siblings, err := readSiblings(d, base)
 	if err != nil {
 		return "", err
 	}
+	delete(siblings, mine)
 	if user := userAmong(d, siblings, base, gives); user != "" {
 		return user, nil
 	}

@@ -154,7 +154,7 @@ func (o *Output) checkDest(src *gate.Opened) error {
 	if !o.dir.Exists(o.base) {
 		return nil
 	}
-	if user, err := image.ExtentOf(o.dir, o.base); err != nil || user != "" {
+	if user, err := image.ExtentOf(o.dir, o.base, partialName(o.base)); err != nil || user != "" {
 		return cmp.Or(err, ondisk.In(ondisk.ErrUsage,
 			"DEST %s belongs to %s, which names it as its data or disk; name another file", o.path, user))
 	}
