@@ -39,12 +39,12 @@ func TestMain(m *testing.M) {
 // fakeTrueup moves a partition of a disk, and serves it at a socket until it is told to end.
 func fakeTrueup(command, socket string) {
 	if command == "plan" {
-		fmt.Println(`{"moved": 1, "result": {"size_bytes": 16777216}}`)
+		fmt.Fprintln(os.Stdout, `{"moved": 1, "result": {"size_bytes": 16777216}}`)
 		return
 	}
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, sys.Terminate)
-	fmt.Printf("{\"uri\": \"nbd+unix:///?socket=%s\"}\n", socket)
+	fmt.Fprintf(os.Stdout, "{\"uri\": \"nbd+unix:///?socket=%s\"}\n", socket)
 	<-end
 }
 
