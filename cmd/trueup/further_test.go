@@ -173,3 +173,39 @@ func TestAllowedFoldersAreFolders(t *testing.T) {
 		require.Contains(t, r.stderr, "--allow-folder "+path)
 	}
 }
+
+// TestScanReadsParentsBelowItsPaths has the workers read parents in any folder below a PATH, and nowhere else. Rows that
+// depend on another folder are not taken from the catalogue.
+func TestScanReadsParentsBelowItsPaths(t *testing.T) {
+	t.Parallel()
+	l := newLibrary(t, "qcow2", func(root string) (string, string) { return root + "/lib/disk.qcow2", "deep/base.qcow2" })
+	needsLandlock(t)
+	catalogue := filepath.Join(t.TempDir(), "catalogue.db")
+	for _, c := range []struct {
+		paths []string
+		want  string
+		code  int
+	}{
+		{[]string{"vm"}, "reference", 1},
+		{[]string{"vm", "lib"}, "", 3},
+		{[]string{""}, "", 3},
+		{[]string{"vm", "lib/deep"}, "reference", 1},
+		{[]string{"vm", "lib"}, "", 3},
+	} {
+		var paths []string
+		for _, p := range c.paths {
+			paths = append(paths, l.path(p))
+		}
+		s := scan(t, append([]string{"--require-sandbox", "--catalog", catalogue}, paths...)...)
+		require.Equal(t, c.code, s.code, s.stderr)
+		row := s.rows[l.top]
+		require.NotNil(t, row, c.paths)
+		if c.want == "" {
+			require.Nil(t, row.Error, c.paths)
+			require.Equal(t, []string{l.path("lib/disk.qcow2"), l.path("lib/deep/base.qcow2")}, row.Parents)
+			continue
+		}
+		require.Equal(t, c.want, row.Error.Code, c.paths)
+		require.Contains(t, row.Error.Message, "--allow-folder "+l.path("lib"))
+	}
+}

@@ -34,6 +34,8 @@ type Inspector struct {
 
 	Fragments bool `json:"fragments,omitempty"` // of files are counted
 
+	Allow image.FileNames `json:"allow,omitempty"` // folders in which parents may lie beside their children's
+
 	Most int64 `json:"most,omitempty"` // bytes that are read to judge one image; 0: 256 MiB
 }
 
@@ -72,7 +74,7 @@ func (j *Inspector) Image(job Job) *results.Image {
 	if err != nil {
 		e := j.Classify(err)
 		i.Fail(e.Code, e.Message)
-		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal", "unfinished"}, e.Code)
+		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal", "reference", "unfinished"}, e.Code)
 	}
 	i.Trim(results.MostItems)
 	return i
@@ -88,7 +90,7 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	meter := gate.NewMeter(most)
 	i = results.NewImage(job.Path)
 	i.State = results.Judged
-	o := image.Options{Beside: job.Beside, Meter: meter}
+	o := image.Options{Beside: job.Beside, Meter: meter, Allow: j.Allow}
 	judged := true
 	if job.Package {
 		err = j.pack(i, job.Path, o)

@@ -114,7 +114,8 @@ func (r *search) keepIf(path string, x *found, i *results.Image, beside string) 
 	return r.keep(path, x, i, beside)
 }
 
-// unchanged reports whether all files of an image are as they were when it was judged. They lie in one folder.
+// unchanged reports whether all files of an image are as they were when it was judged. An image with a parent in another
+// folder, whose name is a path, is read again: what lies beside that is not kept.
 func unchanged(dir string, i *results.Image) bool {
 	if i == nil {
 		return true
@@ -123,6 +124,9 @@ func unchanged(dir string, i *results.Image) bool {
 		return false // no scan has written that
 	}
 	for _, f := range i.Files {
+		if filepath.IsAbs(f.Name) {
+			return false
+		}
 		if now, err := stat(filepath.Join(dir, f.Name), f.Name); err != nil || !catalog.Unchanged(now.File, f) {
 			return false
 		}

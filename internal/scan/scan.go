@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -168,6 +169,16 @@ func rootsOf(paths []string) []string {
 		if !seen[real] {
 			seen[real] = true
 			out = append(out, real)
+		}
+	}
+	return out
+}
+
+// allowedOf are the folders in which parents may lie: those that the user named, with all below.
+func allowedOf(paths []string) (out []string) {
+	for _, p := range paths {
+		if _, all, err := gate.Allow([]string{p}); err == nil {
+			out = append(out, all...)
 		}
 	}
 	return out

@@ -187,7 +187,9 @@ func (r *running) look(ctx context.Context) error {
 
 // pool starts the workers. The process that starts them reads nothing of an image.
 func (r *running) pool(ctx context.Context) (*Pool, error) {
-	j := &Inspector{Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Fragments: r.Fragments}
+	j := &Inspector{
+		Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Fragments: r.Fragments, Allow: allowedOf(r.Paths),
+	}
 	if r.Level != sandbox.None && r.Confine != nil {
 		r.Confine(sandbox.Access{Workers: true})
 	}

@@ -3,6 +3,7 @@ package results
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -103,9 +104,11 @@ func (c *checker) numbers(numbers ...int64) {
 	}
 }
 
-// file requires a name in the folder of the image, since results of an image are compared with the files that it names.
+// file requires a name in the folder of the image, since results of an image are compared with the files that it names,
+// or the path of a file elsewhere, which is not looked at.
 func (c *checker) file(f File) {
-	if f.Name == "" || f.Name == "." || f.Name == ".." || strings.ContainsAny(f.Name, "/\x00") {
+	if f.Name == "" || f.Name == "." || f.Name == ".." || strings.Contains(f.Name, "\x00") ||
+		strings.Contains(f.Name, "/") && !path.IsAbs(f.Name) {
 		c.wrong("the file %.64q, want a name in the folder of the image", f.Name)
 	}
 	c.texts(f.Name)

@@ -78,7 +78,7 @@ type Image struct {
 
 // File is one file of an image. Its numbers show whether it is unchanged.
 type File struct {
-	Name      string `json:"name"` // in the folder of the image
+	Name      string `json:"name"` // in the folder of the image, or the path elsewhere
 	Size      int64  `json:"size_bytes"`
 	Allocated int64  `json:"allocated_bytes"`
 	Device    uint64 `json:"device"`
