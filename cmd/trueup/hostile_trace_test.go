@@ -91,7 +91,7 @@ func (w watch) checkCall(t testing.TB, path, dest string, c nameCall) {
 		folder := strings.HasPrefix(path, p+"/") || p == "."
 		allowed := w.usual[p] || folder || p == path || p == filepath.Base(path)
 		allowed = allowed || ownFiles.MatchString(p) || strings.HasPrefix(dest, p) // the command confines itself to the folder of DEST
-		allowed = allowed || !opens && p == filepath.Base(path)+".trueup" // the journal of work that was left open
+		allowed = allowed || !opens && p == filepath.Base(path)+".trueup"          // the journal of work that was left open
 		for _, name := range w.open {
 			allowed = allowed || p == name
 		}
