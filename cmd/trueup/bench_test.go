@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -179,6 +180,22 @@ func TestBenchOnOddStorages(t *testing.T) {
 	r = bench(mountedExt4(t, "512", "ro"))
 	require.Equal(t, 1, r.code)
 	require.Contains(t, r.stderr, syscall.EROFS.Error())
+}
+
+// A disk or a quota that is full while the scratch file is written is said with what helps, and nothing is left.
+func TestBenchOnFullStorages(t *testing.T) {
+	t.Parallel()
+	for op, errno := range map[string]syscall.Errno{"write": syscall.ENOSPC, "fsync": syscall.EDQUOT} {
+		folder := oddfs.Mount(t, t.TempDir(), oddfs.Manners{Fail: map[string]syscall.Errno{op: errno}})
+		r := trueup(t, slices.Concat([]string{"bench"}, briefly, []string{folder})...)
+		require.Equal(t, 1, r.code, r.stderr)
+		require.Contains(t, r.stderr, "the scratch file of 17 MiB does not fit")
+		require.Contains(t, r.stderr, errno.Error())
+		require.Contains(t, r.stderr, "give a smaller --size")
+		left, err := os.ReadDir(folder)
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
 }
 
 // benchResult is a result of bench: aligned, random writes of 8 KiB are twice as many, and reads differ by noise.

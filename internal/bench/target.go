@@ -144,7 +144,11 @@ func (t *target) fill(ctx context.Context, o *Options) error {
 		}
 		o.Watch.Add(piece)
 	}
-	return t.file.Sync()
+	err := t.file.Sync()
+	if sys.Full(err) { // a server says it late
+		return full(err)
+	}
+	return err
 }
 
 // possible returns the starts that the storage can do. A disk with sectors of 4 KiB knows no start off them.
