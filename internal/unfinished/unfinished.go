@@ -229,9 +229,14 @@ func (h *Held) lock(name string) error {
 // Begin writes the journal of a disk, durably with its name, and holds it. The folder stays that of the caller.
 func Begin(d *gate.Folder, base, path, kind string, plan []byte, area int64) (*Held, error) {
 	name := JournalOf(base)
-	if w, err := Beside(d, base); err != nil || w != nil && (w.Kind != "" || w.Blocks) {
-		return nil, errors.Join(err, w.Refusal())
-	} else if w != nil {
+	w, err := Beside(d, base)
+	switch {
+	case err != nil:
+		return nil, err
+	case w != nil && (w.Kind != "" || w.Blocks): // a journal stays also where the disk may be read
+		w.Path = path
+		return nil, &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.advice()}
+	case w != nil:
 		if err := d.At.Remove(name); err != nil {
 			return nil, ondisk.In(ondisk.ErrOutput, "remove %s, of a run that had not begun: %w", name, err)
 		}

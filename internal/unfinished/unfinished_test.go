@@ -106,6 +106,23 @@ func TestBeginTwice(t *testing.T) {
 	require.NoError(t, held.Close())
 }
 
+// A journal is not replaced where its disk may be read, such as beside a kept original.
+func TestBeginBesideOtherWork(t *testing.T) {
+	t.Parallel()
+	held, path := begin(t, unfinished.Exchange)
+	require.NoError(t, held.Enter(unfinished.Kept))
+	require.NoError(t, held.Close())
+	d, err := gate.OpenFolder(filepath.Dir(path))
+	require.NoError(t, err)
+	defer d.Close()
+	held, err = unfinished.Begin(d, "vm.vmdk", path, unfinished.InPlace, nil, 0)
+	require.Nil(t, held)
+	r, refused := errors.AsType[*ondisk.Refusal](err)
+	require.True(t, refused, "%v", err)
+	require.Equal(t, "unfinished", r.Code)
+	require.Contains(t, r.Remedy, path)
+}
+
 // What has the name of a journal and is none keeps the disk from being used. Another version's does, too.
 func TestOddJournals(t *testing.T) {
 	t.Parallel()
