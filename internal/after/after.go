@@ -22,7 +22,7 @@ import (
 // maxAnswer bounds what is read of a clerk, in bytes.
 const maxAnswer = 64 << 10
 
-// endLimit is how long a command may take to end that was told to.
+// endLimit bounds the time in which a terminated command has to end.
 const endLimit = 5 * time.Second
 
 // Words splits a command at its blanks. There is no shell, so what only a shell understands is refused.
@@ -76,8 +76,8 @@ func Open(words []string, args ...string) (*Clerk, error) {
 	return c, c.cmd.Start()
 }
 
-// Run has the command run, with a report as JSON on its standard input. The error of an interrupted one does not wrap
-// that of the context: what ended before stays a success.
+// Run runs the command, with a report as JSON on its standard input. The error of an interrupted command does not wrap
+// that of the context, since the copy is complete.
 func (c *Clerk) Run(ctx context.Context, report []byte) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.in.Close() })
 	defer stop()
@@ -103,10 +103,10 @@ func (c *Clerk) Close() error {
 	return c.cmd.Wait()
 }
 
-// Serve is the clerk: it waits for one report, runs the command, and says how that ended. The end of the input ends the
-// command, too.
+// Serve is the clerk: it waits for one report, runs the command, and answers how that ended. The end of the input ends
+// the command, too.
 func Serve(in io.Reader, out io.Writer) error {
-	// The end of the input is the only one. The command inherits no signal that is caught, as it would one that is ignored.
+	// Only the end of the input ends this process. Signals are caught, since the command would inherit ignored ones.
 	signal.Notify(make(chan os.Signal, 1), append(sys.EndSignals(), sys.BrokenPipe)...)
 	questions := json.NewDecoder(in)
 	var q question

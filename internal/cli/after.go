@@ -30,7 +30,7 @@ const afterHelp = `--after runs a program when DEST has its name. COMMAND is spl
 // afterClerk is the argument that makes the program run a command for one that is confined.
 const afterClerk = "after-clerk"
 
-// newAfterClerk returns the command of a clerk, which is of no use to people.
+// newAfterClerk returns the command of a clerk, which users do not run.
 func newAfterClerk() *cobra.Command {
 	return &cobra.Command{
 		Use:    afterClerk,

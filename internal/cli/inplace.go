@@ -29,10 +29,6 @@ var notInPlace = []string{
 // middle is what an interrupted move does.
 const middle = "stopping behind the next stretch; resume goes on, undo takes the move back"
 
-func init() {
-	goesOn[unfinished.InPlace] = map[string]goOn{resume: goOnInPlace, undo: goOnInPlace}
-}
-
 // alignArguments returns what the command line names: one disk where that is moved in its place.
 func (f *alignFlags) alignArguments(other cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {

@@ -44,7 +44,7 @@ func (f *alignFlags) checkResumable(src, dest string) error {
 	return ondisk.In(errUsage, "--resumable: %s", not)
 }
 
-// orders says what a copy that can go on was asked for.
+// orders records in the job what a copy that can go on was asked for.
 func (f *alignFlags) orders(j *realign.Job, src string) (err error) {
 	if !f.resumable {
 		return nil

@@ -32,6 +32,7 @@ type goOn func(ctx context.Context, f *openFlags, errOut io.Writer, w *unfinishe
 var goesOn = map[string]map[string]goOn{
 	unfinished.Copy:     {undo: undoCopy, resume: resumeCopy},
 	unfinished.Exchange: exchanges,
+	unfinished.InPlace:  {undo: goOnInPlace, resume: goOnInPlace},
 }
 
 // pathsOf are the images that a kind reads beside the disk itself.
@@ -41,8 +42,9 @@ const undo, resume, finishes = "undo", "resume", "finish"
 
 func newUndo(c *common) *cobra.Command {
 	return newOpen(c, undo, "Bring the original disk back", `Takes back what a run has left open on the disk at PATH: an
-exchange by align --replace, complete or not. The disk is what it was before, under the same names, and what was made
-beside it is removed.
+exchange by align --replace, complete or not; a move by align --in-place, until its tables are written; or an unfinished
+copy of --resumable, which is removed. The disk is what it was before, under the same names, and what was made beside it
+is removed.
 
 What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is given.`)
 }

@@ -33,7 +33,7 @@ var manners = map[string]oddfs.Manners{
 	"calls are interrupted":   {Interrupted: true},
 }
 
-// step has a process make a step on the mounted folder, and returns what it says of an error.
+// step has a process make a step on the mounted folder, and returns the text of its error.
 func step(t *testing.T, name, kind, dir string) string {
 	t.Helper()
 	cmd := child(name, kind, dir)

@@ -32,8 +32,8 @@ func Resume(h *unfinished.Held) (unfinished.Done, error) {
 	}, nil
 }
 
-// mayResume refuses to give the path to a copy of what the disk is not any more: with the path still leading to the
-// source, a guest can have been started from it.
+// mayResume refuses to give the path to an outdated copy: while the path led to the source, a guest may have written to
+// it.
 func (x *run) mayResume() error {
 	if x.d.is(x.New[0].Name, x.New[0]) {
 		return nil
@@ -147,7 +147,7 @@ func (x *run) free(base string, files []string, but string) error {
 	return err
 }
 
-// odd notes files of the source that were written since they got their second names, or that have none.
+// odd returns a warning for each file of the source that is gone or was written since the exchange.
 func (x *run) odd(files []file) (out []ondisk.Issue) {
 	for i, f := range files {
 		text := "the original's file %v was written since the exchange"

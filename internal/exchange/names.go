@@ -18,7 +18,7 @@ type folder struct {
 	sync func() error // makes the names durable
 }
 
-// is reports whether a name is that of a file.
+// is reports whether a name leads to a file.
 func (d *folder) is(n name, f file) bool {
 	st, err := d.At.Lstat(string(n))
 	return err == nil && st.Mode.IsRegular() && st.Inode == f.Inode && f.Inode != 0
@@ -40,13 +40,13 @@ func failed(verb string, n name, err error) error {
 	return ondisk.In(ondisk.ErrOutput, "%s %v: %w", verb, n, err)
 }
 
-// gone is the error of a file that has neither of its names.
+// gone returns the error of a file that has neither of its names.
 func gone(f file) error {
 	return ondisk.In(ondisk.ErrChanged, "the file that was %v has neither that name nor %v any more: find it by its inode %d "+
 		"and give it one of them", f.Name, f.Other, f.Inode)
 }
 
-// foreign is the error of a name that another file has.
+// foreign returns the error of a name that another file has.
 func foreign(n name) error {
 	return ondisk.In(ondisk.ErrChanged, "%v is not a file of the exchange: move it away", n)
 }
@@ -120,7 +120,7 @@ func (d *folder) swap(o, n file) error {
 	return d.take(n)
 }
 
-// read returns the bytes of a small file; nil if it is not there, or larger than most.
+// read returns the bytes of a small file; nil if it is missing, unreadable or larger than most.
 func (d *folder) read(n name, most int) []byte {
 	f, err := d.OpenAny(string(n), ondisk.ErrReference)
 	if err != nil {
@@ -140,7 +140,7 @@ func (d *folder) read(n name, most int) []byte {
 // holds reports whether a file has just these bytes.
 func (d *folder) holds(n name, b []byte) bool { return bytes.Equal(d.read(n, len(b)), b) }
 
-// unfinishedName is the name of a file that is written here, until it is whole.
+// unfinishedName returns the name that a file has while it is written.
 func unfinishedName(n name) name { return name("." + string(n) + ".exchange") }
 
 // write puts a file with these bytes under a name, whole and durable, in place of what has the name. It gets the owner
@@ -174,7 +174,8 @@ func (d *folder) write(n name, b []byte, like name) (err error) {
 	return nil
 }
 
-// adopt gives a file the owner and the attributes of another. What the file system does not keep was said of the copy.
+// adopt gives a file the owner and the attributes of another. What the file system does not keep was reported with the
+// copy.
 func (d *folder) adopt(f *sys.File, like name) error {
 	from, err := d.At.Open(string(like))
 	if err != nil {

@@ -1,5 +1,6 @@
 // Package exchange gives an aligned copy the names of its source, and keeps the source under names of its own beside
-// it. A journal says what has which name; at every moment the path of the disk leads to a complete one.
+// it. A journal records what has which name. At every moment the path of the disk leads to a complete one, but on file
+// systems with neither links nor an exchange of names, where it is missing between two renames.
 //
 // A disk in one file is exchanged by a second link and a rename. One whose first file names others takes five steps,
 // each durable before the next:
@@ -10,7 +11,7 @@
 //  4. the other files of the copy replace those of the source, which nothing names any more
 //  5. the descriptor of the copy replaces the one of step 3
 //
-// What a file is shows its inode, so that each step can be repeated. An undo goes the same way back.
+// Files are known again by their inodes, so that each step can be repeated. An undo goes the same way back.
 package exchange
 
 import (
@@ -24,16 +25,15 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// name is the name of a file in the journal: bytes, of which JSON would change those that are no text.
+// name is the name of a file in the journal. It holds bytes, since JSON would change those that are not UTF-8.
 type name []byte
 
 // file is one file of the source or of the copy.
 type file struct {
 	Name  name // of the disk
 	Other name // of the source: its own from now on; of the copy: until it has its name
-	// What it was when the exchange began. The number of a file system is not kept: it can change with a mount. A number
-	// is given away again when its file is gone: it is 0 for the first of several files of the source, which is known by
-	// its bytes.
+	// What it was when the exchange began. The device is not kept, since its number can change with a mount. The inode of
+	// a removed file is used again: it is 0 for the first of several files of the source, which is known by its bytes.
 	Inode    uint64
 	Size     int64 // bytes
 	Modified int64 // ns since 1970
@@ -76,7 +76,7 @@ func readPlan(b []byte) (*plan, error) {
 	return p, nil
 }
 
-// maxName is how long the name of a file can be, in bytes. Spec: NAME_MAX.
+// maxName bounds the name of a file, in bytes. Spec: NAME_MAX of Linux, include/uapi/linux/limits.h.
 const maxName = 255
 
 // OriginalOf returns the name that a file of a disk has when it is kept: disk.vmdk becomes disk.orig.vmdk, and its

@@ -155,8 +155,8 @@ func (s *Source) checkUsers() error {
 		"exchange that one, or remove it if it is not used any more")
 }
 
-// otherUser returns an image or a package that names one of some files, beside the disks that one has under some names,
-// and what runs leave of them that were killed.
+// otherUser returns an image or a package that names one of the files. The disks themselves do not count, nor do the
+// partial files that killed runs left of them.
 func otherUser(d *gate.Folder, files []string, disks ...string) (string, error) {
 	var own []string
 	for _, n := range disks {

@@ -87,7 +87,7 @@ func (m *mover) read(off, n int64) (chunk, error) {
 	return c, nil
 }
 
-// allZero reports whether a range is known to read as zero. An error is one of a later call too.
+// allZero reports whether a range is known to read as zero. An error is left to a later call, which meets it too.
 func allZero(s Storage, r disk.Range) bool {
 	for e, err := range disk.Extents(s, r) {
 		if err != nil || !e.Zero {

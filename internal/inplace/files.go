@@ -109,8 +109,7 @@ func (fs *files) add(d *gate.Folder, p Part) error {
 // others. Spec: QEMU block/file-posix.c and include/block/block-common.h.
 var qemuBytes = []int64{100, 101, 200, 201}
 
-// lock keeps other runs and QEMU away from a file, which is read and written by none but this run. A file system without
-// locks has none.
+// lock keeps other runs and QEMU away from a file. It locks nothing where the file system has no locks.
 func lock(f *sys.File, name string) error {
 	err := f.Lock(sys.Exclusive)
 	if sys.Locked(err) {

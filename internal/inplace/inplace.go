@@ -37,7 +37,7 @@ type Storage interface {
 	Sync() error
 }
 
-// Log is what a mover asks of a journal.
+// Log is the part of a journal that a mover uses.
 type Log interface {
 	Record() []byte
 	Put(record []byte) error
@@ -78,7 +78,7 @@ func (o *Options) begin(phase string, pieces []disk.Shift) {
 	o.Begin(phase, total)
 }
 
-// mover moves what a plan says.
+// mover carries out a plan.
 type mover struct {
 	Options
 
@@ -204,7 +204,7 @@ func (m *mover) put(r record) error {
 	return m.log.Put(append([]byte{byte(r.Phase)}, b...))
 }
 
-// state is which disk there is.
+// state is the state of the disk.
 type state int
 
 const (

@@ -28,7 +28,8 @@ type step struct {
 // maxRuns bounds how many pieces move.
 const maxRuns = 4096
 
-// runs returns what moves, in an order in which no piece overwrites what has still to move.
+// runs returns the pieces that move, in an order in which none overwrites what has still to move, and counts their
+// stretches.
 func (p *Plan) runs() (out []run, steps int64) {
 	for _, x := range p.order {
 		r := run{Shift: x, first: steps, n: p.Chunk}
@@ -42,6 +43,7 @@ func (p *Plan) runs() (out []run, steps int64) {
 	return out, steps
 }
 
+// distance returns how far a piece moves, in bytes.
 func distance(x disk.Shift) int64 { return max(x.To-x.From, x.From-x.To) }
 
 // at returns a stretch by its number. What moves up moves from its end on.
@@ -117,7 +119,7 @@ func without(from, end int64, ranges []disk.Range) (out []disk.Range) {
 	return append(out, disk.Range{Off: from, Len: end - from})
 }
 
-// sources and dests return where pieces lie, before and after; only those that move with moving.
+// sources returns where pieces lie before the move.
 func sources(pieces []disk.Shift) (out []disk.Range) {
 	for _, x := range pieces {
 		out = append(out, x.Source())
@@ -125,6 +127,7 @@ func sources(pieces []disk.Shift) (out []disk.Range) {
 	return out
 }
 
+// dests returns where pieces lie after the move.
 func dests(pieces []disk.Shift) (out []disk.Range) {
 	for _, x := range pieces {
 		out = append(out, x.Dest())

@@ -104,7 +104,7 @@ func (m *Move) Run(ctx context.Context) error {
 	if err := img.Unchanged(); err != nil {
 		return err
 	}
-	// One thread makes all calls that change something, in their order for whoever traces or stops it.
+	// One thread makes all calls that change something, in their order, so that they can be traced and stopped one by one.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	w, err := unfinished.Begin(img.Dir, img.Base, m.Path, unfinished.InPlace, blob, p.area())
@@ -178,8 +178,8 @@ func textOf(d *gate.Folder, name string) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, 0, min(f.Size(), units.MiB)))
 }
 
-// hideAgain hides a descriptor to which somebody gave its name back in the middle of the move: it gets its new text at
-// the end as any other.
+// hideAgain hides a descriptor that got its name back in the middle of the move. Its new text is written at the end, as
+// for any other.
 func (w *work) hideAgain() error {
 	if w.plan.Text == nil || w.Dir.Exists(w.Base+hidden) {
 		return nil
@@ -194,7 +194,7 @@ func (w *work) show(text []byte) error {
 	}
 	name := w.Base + hidden
 	if text != nil && !w.Dir.Exists(name) {
-		// It has its name: from a run that was killed right behind that, or from somebody who gave it back too early.
+		// It has its name: a run was killed right after it renamed it, or it was renamed by hand.
 		if old, err := textOf(w.Dir, w.Base); err == nil && bytes.Equal(old, w.plan.OldText) {
 			if err := w.hide(); err != nil {
 				return err

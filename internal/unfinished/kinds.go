@@ -33,7 +33,7 @@ const Exchange = "exchange"
 // Copy is the name of the kind that writes a copy to a name of its own, and can go on when it was ended.
 const Copy = "copy"
 
-// Words of copies.
+// Texts of the states of a copy.
 const (
 	noOriginal = "a copy keeps no original; resume completes it, undo removes it"
 	removes    = "removes what is written"
@@ -78,8 +78,8 @@ var Kinds = []Kind{{
 	States: inPlace,
 }}
 
-// inPlace are the phases of a move in place. That of the move itself is 'm', that behind the point of no return 'c', and
-// the last one 'd'.
+// inPlace lists the states of a move in place: 'm' is the move itself, 'c' follows the commit, after which there is no
+// undo, and 'd' follows the first sector.
 var inPlace = map[Phase]State{
 	Begun:   inMove,
 	'm':     inMove,
@@ -98,14 +98,14 @@ var inPlace = map[Phase]State{
 	},
 }
 
-// inMove is the middle of a move in place.
+// inMove is the state in the middle of a move in place.
 var inMove = State{
 	Text:   "a move of the partitions inside of the disk was interrupted",
 	Blocks: true,
 	Finish: "the move is not complete; resume it first",
 }
 
-// States that no row has.
+// States that no kind lists.
 var (
 	notBegun = State{
 		Text:   "a run was ended before it changed anything",

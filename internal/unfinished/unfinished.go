@@ -1,5 +1,5 @@
 // Package unfinished finds the journal beside a disk, and knows what it means for the disk: which work a run has left
-// open there, and which of the commands undo, resume and finish go on from it. What they do is with each kind of work.
+// open there, and which of the commands undo, resume and finish go on from it. The package of each kind does that work.
 package unfinished
 
 import (
@@ -140,7 +140,7 @@ func (w *Work) Refused(reason, remedy string) error {
 	}
 }
 
-// undoes says what undo does.
+// undoes returns what undo does.
 func (w *Work) undoes() string { return cmp.Or(w.Undoes, "brings the original back") }
 
 // Issue returns what a reader of the disk should know of the work.
@@ -172,8 +172,8 @@ type Held struct {
 	file *os.File
 }
 
-// Hold locks the journal of a disk and reads it. Nothing is open: the error is fs.ErrNotExist. One that was not begun
-// has no Journal.
+// Hold locks the journal of a disk and reads it. The error wraps fs.ErrNotExist if there is none. Work that was not
+// begun has no Journal.
 func Hold(path string) (*Held, error) {
 	dir, base, err := folderOf(path)
 	if err != nil {

@@ -123,7 +123,7 @@ func TestBeginBesideOtherWork(t *testing.T) {
 	require.Contains(t, r.Remedy, path)
 }
 
-// What has the name of a journal and is none keeps the disk from being used. Another version's does, too.
+// A file that has the name of a journal and no format of one keeps the disk from being used, as one of another version.
 func TestOddJournals(t *testing.T) {
 	t.Parallel()
 	refused := func(path string) {
