@@ -1,5 +1,5 @@
-// Package after runs a command of the user behind a finished copy, for a process that confines itself before it reads an
-// image and can start no program then.
+// Package after runs a command of the user behind a finished copy, for a process that confines itself before it reads
+// an image and can start no program then.
 package after
 
 import (
@@ -32,8 +32,8 @@ func Words(command string) ([]string, error) {
 	case len(words) == 0:
 		return nil, ondisk.In(ondisk.ErrUsage, "--after %q names no program", command)
 	case strings.ContainsAny(command, "'\"`$|&;<>*?"):
-		return nil, ondisk.In(ondisk.ErrUsage, "--after %q: no shell reads it, so it may have none of '\"`$|&;<>*?; write a script, "+
-			"and name that", command)
+		return nil, ondisk.In(ondisk.ErrUsage, "--after %q: no shell reads it, so it may have none of '\"`$|&;<>*?; "+
+			"write a script, and name that", command)
 	}
 	if _, err := exec.LookPath(words[0]); err != nil {
 		return nil, ondisk.In(ondisk.ErrUsage, "--after: %w", err)

@@ -19,7 +19,8 @@ type afterFlags struct {
 }
 
 func (a *afterFlags) addAfter(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&a.next, "after", "", "run `COMMAND` when DEST is complete, with the JSON of the result as its input")
+	cmd.Flags().StringVar(&a.next, "after", "",
+		"run `COMMAND` when DEST is complete, with the JSON of the result as its input")
 }
 
 // afterHelp explains --after.

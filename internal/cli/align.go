@@ -46,7 +46,8 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
 	f.Var(&c.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
-	f.BoolVar(&c.idle, "idle", false, "read and write only while no other program does, where the I/O scheduler knows priorities")
+	f.BoolVar(&c.idle, "idle", false,
+		"read and write only while no other program does, where the I/O scheduler knows priorities")
 	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
 	c.second.add(cmd)
 	c.dev.add(cmd)
@@ -409,7 +410,8 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 		return err
 	}
 	if f.replace {
-		return ondisk.In(errUsage, "--replace exchanges one disk, and %s is a package; write a copy: trueup align SOURCE DEST", source)
+		return ondisk.In(errUsage, "--replace exchanges one disk, and %s is a package; write a copy: "+
+			"trueup align SOURCE DEST", source)
 	}
 	if f.to != (realign.Target{}) {
 		return ondisk.In(errUsage, "--to %s, but the disks of a package keep their format: the OVF names it", f.to)

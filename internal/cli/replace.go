@@ -59,8 +59,8 @@ func (f *alignFlags) checkReplace() error {
 	case f.view:
 		return ondisk.In(errUsage, "--view shows SOURCE, which --replace would move away; leave out one of them")
 	case f.resumable:
-		return ondisk.In(errUsage, "--resumable is for a copy beside SOURCE, and --replace gives it the names of SOURCE; leave out "+
-			"one of them")
+		return ondisk.In(errUsage, "--resumable is for a copy beside SOURCE, and --replace gives it the names of SOURCE; "+
+			"leave out one of them")
 	case f.force:
 		return ondisk.In(errUsage, "--force replaces a DEST, and --replace SOURCE; leave out one of them")
 	}
