@@ -26,7 +26,7 @@ type Device struct {
 	Discard   bool   // the space of zeros goes back to the storage
 }
 
-// OpenDevice claims a device that is none of the sources. It has to run before the process confines itself.
+// OpenDevice claims a device, unless it is one of the sources. It has to run before the process confines itself.
 func OpenDevice(path string, sources ...string) (*Device, error) {
 	d, err := device.Open(path, sources...)
 	if err != nil {
@@ -42,8 +42,8 @@ func (d *Device) Close() {
 	}
 }
 
-// Grown returns the size of a disk of n bytes on the device: it fills that, as a guest will see it, and so the backup of
-// a GPT lies where firmware looks for it.
+// Grown returns the size of a disk of n bytes on the device. It fills the device, as a guest will see it, so that the
+// backup of a GPT lies where firmware looks for it.
 func (d *Device) Grown(n int64) int64 { return max(n, d.Size) }
 
 // create starts a copy on the device, unless the disk does not belong there.
@@ -146,7 +146,7 @@ func blankEdges(d disk.Disk, from int64) (bool, error) {
 	return true, nil
 }
 
-// known reports whether a prober knows what a volume is.
+// known reports whether a prober has recognised a volume.
 func known(v *volume.Volume) bool { return v != nil && v.Kind != volume.Unknown && v.Kind != "" }
 
 // contentOf names the table and the volumes of a disk.

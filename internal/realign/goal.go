@@ -7,7 +7,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Goal says which partitions move, and where to.
+// Goal selects the partitions that move, and where to.
 type Goal struct {
 	Copy            bool  // nothing moves: the disk is copied as it is
 	Boundary        int64 // bytes; 0 chooses by the boot code

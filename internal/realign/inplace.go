@@ -16,8 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// MoveInPlace moves the partitions inside of the disk: it is as planned then, or as it was, or in the middle of the move,
-// and the error says so.
+// MoveInPlace moves the partitions inside of the disk. After that it is as planned, or as it was, or in the middle of
+// the move; Middle tells that error from others.
 func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Written, err error) {
 	if _, err := s.View(p); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
@@ -88,7 +88,7 @@ func (s *Source) midMove() error {
 		return nil
 	}
 	if _, err := s.Image.Disk.ReadAt(b, 0); err != nil || string(b) != inplace.MarkText {
-		return nil //nolint:nilerr // whoever reads the table says so
+		return nil //nolint:nilerr // reading the table reports it
 	}
 	return &ondisk.Refusal{
 		Code: "unfinished", Reason: "the disk is in the middle of a move in place",

@@ -44,7 +44,7 @@ type Source struct {
 	Original bool
 
 	reading Reading
-	asked   bool            // what runs have left open is among the issues
+	asked   bool            // Beside has the unfinished work of other runs
 	flatten bool            // a snapshot is taken together with its parents
 	machine *layout.Machine // nil: the other disks are not known
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// Order is what a copy that can go on was asked for: all that decides its bytes. It is the plan of a journal.
+// Order holds all that decides the bytes of a copy that can go on. It is the plan of a journal.
 type Order struct {
 	Command string
 	Source  string // absolute paths
@@ -78,7 +78,7 @@ func parseOrder(b []byte) (o *Order, err error) {
 	}
 	target, err := ParseTarget(o.Target.String())
 	if err == nil && target != o.Target {
-		err = fmt.Errorf("the target %q is none", o.Target)
+		err = fmt.Errorf("unknown target %q", o.Target)
 	}
 	if err == nil && o.Goal.Boundary != 0 {
 		err = align.CheckBoundary(o.Goal.Boundary)
@@ -89,7 +89,7 @@ func parseOrder(b []byte) (o *Order, err error) {
 	return o, errors.Join(err, o.Goal.Consistent())
 }
 
-// complete adds to the order what is known when the source is open.
+// complete adds what needs the open source: the state of its files, and the digest of the plan.
 func (o *Order) complete(s *Source, p *plan.Plan) (err error) {
 	states := s.Image.States()
 	for i := range states {
@@ -107,14 +107,16 @@ func (o *Order) agrees(begun *Order, w *unfinished.Held) error {
 		return w.Work.Refused(fmt.Sprintf("it was begun by trueup %.100s, and this is %s", begun.Program, o.Program),
 			"use that program")
 	case !bytes.Equal(o.Files, begun.Files):
-		return w.Work.Refused(fmt.Sprintf("a file of SOURCE %.256q has changed since", begun.Source), "bring SOURCE back as it was")
+		return w.Work.Refused(fmt.Sprintf("a file of SOURCE %.256q has changed since", begun.Source),
+			"bring SOURCE back as it was")
 	case !bytes.Equal(o.Seed, begun.Seed):
-		return w.Work.Refused("its plan is another one now, by the other disks of the machine", "bring these back as they were")
+		return w.Work.Refused("its plan is another one now, by the other disks of the machine",
+			"bring these back as they were")
 	}
 	return nil
 }
 
-// lasting adds to the options of DEST what has a run that is ended leave its files.
+// lasting sets the options of DEST by which a run that is ended leaves its files.
 func (j *Job) lasting(s *Source, p *plan.Plan, o *store.CreateOptions) (err error) {
 	if j.Order == nil {
 		return nil
@@ -136,7 +138,7 @@ func (j *Job) lasting(s *Source, p *plan.Plan, o *store.CreateOptions) (err erro
 	return err
 }
 
-// KeptError is the error of a copy of which what is written stays.
+// KeptError is the error of a copy that failed and whose files stay.
 type KeptError struct {
 	err  error
 	dest string
@@ -146,11 +148,12 @@ func (k *KeptError) Error() string { return fmt.Sprintf("%v; %s", k.err, k.Remed
 
 func (k *KeptError) Unwrap() error { return k.err }
 
-// Remedy says what can become of the copy. A byte where it writes nothing would differ each time.
+// Remedy returns the commands that go on with the copy or remove it. A byte where the copy writes nothing would differ
+// each time.
 func (k *KeptError) Remedy() string {
 	if errors.Is(k.err, verify.ErrDifferent) {
-		return fmt.Sprintf("what is written stays: trueup resume %q tries once more; if the copy differs again, trueup undo %q "+
-			"removes it", k.dest, k.dest)
+		return fmt.Sprintf("what is written stays: trueup resume %q tries once more; if the copy differs again, trueup undo "+
+			"%q removes it", k.dest, k.dest)
 	}
 	return fmt.Sprintf("what is written stays: trueup resume %q goes on, trueup undo %q removes it", k.dest, k.dest)
 }

@@ -122,8 +122,7 @@ func (t *Text) summary(c Changes) {
 		are = "is"
 	}
 	t.para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, units.Counted(len(c.Patches), "small field"),
-		bytes, are,
-		size)
+		bytes, are, size)
 }
 
 func (t *Text) patches(ps []Patch) {
@@ -249,7 +248,8 @@ func (t *Text) Align(r *Align) {
 	if words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder); command != "" && r.Replaced == nil {
 		t.next(words, command)
 	}
-	if r.Source != "-" && r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") { // what came through a pipe is gone
+	// A source that came through a pipe is gone.
+	if r.Source != "-" && r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") {
 		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
 	}
 }

@@ -76,7 +76,8 @@ func NewFragmentation(vs []volumes.Volume) []Fragmentation {
 	out := make([]Fragmentation, 0, len(vs))
 	for _, v := range vs {
 		f := Fragmentation{
-			Partition: v.Number, Name: v.Name, Kind: string(cmp.Or(v.Kind, volume.Unknown)), Files: newFileGroup(v.Files), Folders: newFileGroup(v.Folders),
+			Partition: v.Number, Name: v.Name, Kind: string(cmp.Or(v.Kind, volume.Unknown)),
+			Files: newFileGroup(v.Files), Folders: newFileGroup(v.Folders),
 			MFT: v.MFT, Unread: v.Unread, Read: v.Looked, Records: v.Of, Ended: v.Ended, Worst: []Worst{},
 		}
 		if v.Free != nil {
@@ -104,8 +105,8 @@ func (f *Fragmentation) With(other Fragmentation) *Fragmentation {
 		return &other
 	}
 	out := Fragmentation{
-		Partition: f.Partition, Files: f.Files.with(other.Files), Folders: f.Folders.with(other.Folders), MFT: f.MFT + other.MFT,
-		Free: f.Free,
+		Partition: f.Partition, Files: f.Files.with(other.Files), Folders: f.Folders.with(other.Folders),
+		MFT: f.MFT + other.MFT, Free: f.Free,
 	}
 	if a, b := f.Free, other.Free; a == nil {
 		out.Free = b
@@ -117,7 +118,8 @@ func (f *Fragmentation) With(other Fragmentation) *Fragmentation {
 
 func (g FileGroup) with(o FileGroup) FileGroup {
 	return FileGroup{
-		g.Number + o.Number, g.Placed + o.Placed, g.Fragmented + o.Fragmented, g.Pieces + o.Pieces, g.Bytes + o.Bytes, g.Apart + o.Apart,
+		g.Number + o.Number, g.Placed + o.Placed, g.Fragmented + o.Fragmented, g.Pieces + o.Pieces,
+		g.Bytes + o.Bytes, g.Apart + o.Apart,
 	}
 }
 
@@ -204,12 +206,12 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 		t.fact("Free", "nothing")
 	default:
 		t.fact("Free", fmt.Sprintf("%s in %s, the largest of %s", units.Format(f.Free.Bytes),
-			units.Counted(f.Free.Pieces, "piece"),
-			units.Format(f.Free.Largest)))
+			units.Counted(f.Free.Pieces, "piece"), units.Format(f.Free.Largest)))
 	}
 	switch {
 	case f.Ended:
-		t.fact("Sample", fmt.Sprintf("the first %d records: the walk ended there, at the limit of records or of bytes for the disk", f.Read))
+		t.fact("Sample", fmt.Sprintf("the first %d records: the walk ended there, at the limit of records or of "+
+			"bytes for the disk", f.Read))
 	case f.Read < f.Records:
 		t.fact("Sample", fmt.Sprintf("%d of %d records, taken evenly; the numbers of files are those of the sample", f.Read,
 			f.Records))
@@ -280,9 +282,8 @@ func (t *Text) fragmentationAdvice(d Disk) {
 	}
 	says = append(says, "Alignment moves partitions as they are: pieces of files stay pieces.")
 	if share := percent(apart, bytes); share >= worthwhile {
-		says = append(says, fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, before the "+
-			"copy.",
-			share))
+		says = append(says, fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, "+
+			"before the copy.", share))
 	} else {
 		says = append(says, "To defragment in the guest gains little.")
 	}

@@ -114,8 +114,8 @@ func (r *search) keepIf(path string, x *found, i *results.Image, beside string) 
 	return r.keep(path, x, i, beside)
 }
 
-// unchanged reports whether all files of an image are as they were when it was judged. An image with a parent in another
-// folder, whose name is a path, is read again: what lies beside that is not kept.
+// unchanged reports whether all files of an image are as they were when it was judged. An image with a parent in
+// another folder, whose name is a path, is read again: the neighbours of that parent are not in the catalogue.
 func unchanged(dir string, i *results.Image) bool {
 	if i == nil {
 		return true

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownSums are attributes that hold a checksum of the file that they are of. Spec: evm and ima of Linux.
+// ownSums are attributes with a checksum of their own file. Spec: Linux, include/uapi/linux/xattr.h.
 var ownSums = []string{"security.ima", "security.evm"}
 
-// Adopt gives f the owner, the extended attributes, with them access lists and the SELinux label, and the permissions of
-// another file. lost are attributes that the file system does not keep.
+// Adopt gives f the owner, the permissions and the extended attributes of another file, with them access lists and the
+// SELinux label. lost are attributes that the file system does not keep.
 func (f *File) Adopt(from *File) (lost []string, err error) {
 	var is, was unix.Stat_t
 	err = again(func() error { return errors.Join(unix.Fstat(f.fd, &is), unix.Fstat(from.fd, &was)) })

@@ -48,7 +48,7 @@ func SharesMemory(folder string) (bool, error) {
 	return slices.Contains([]string{"apfs", "hfs", "ufs", "zfs", "tmpfs"}, unix.ByteSliceToString(st.Fstypename[:])), nil
 }
 
-// Uncache reports that what is in memory is not known.
+// Uncache returns false: this system does not report which pages are in memory.
 func (*File) Uncache() bool { return false }
 
 // DeviceSize returns the size of a block device in bytes.

@@ -88,7 +88,7 @@ func SharesMemory(folder string) (bool, error) {
 // Uncache has the kernel drop the pages of a file that it keeps in memory, and reports whether at most a hundredth of
 // the file is left there. Pages that are not yet on the storage stay. Linux before 6.5 does not say what is left.
 func (f *File) Uncache() bool {
-	_ = unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) // what is left is counted
+	_ = unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) // cachestat counts the rest
 	var all unix.CachestatRange
 	var left unix.Cachestat_t
 	st, err := f.Stat()

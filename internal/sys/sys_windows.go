@@ -265,7 +265,7 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 // which is slow and right.
 func (*File) Extent(_, limit int64) (n int64, hole bool) { return limit, false }
 
-// Uncache reports that what is in memory is not known.
+// Uncache returns false: this system does not report which pages are in memory.
 func (*File) Uncache() bool { return false }
 
 // DeviceSize returns the size of a block device in bytes.

@@ -55,7 +55,9 @@ func (o *Options) CheckTrial() error {
 		name             string
 		value, low, high int
 	}{
-		{"memory", o.Memory, minMemory, maxMemory}, {"seconds", o.Seconds, 1, maxSeconds}, {"settle", o.Settle, 1, maxSeconds},
+		{"memory", o.Memory, minMemory, maxMemory},
+		{"seconds", o.Seconds, 1, maxSeconds},
+		{"settle", o.Settle, 1, maxSeconds},
 	} {
 		if c.value < c.low || c.value > c.high {
 			return ondisk.In(ondisk.ErrUsage, "--%s%s %d, want %d to %d", o.Prefix, c.name, c.value, c.low, c.high)

@@ -1,5 +1,5 @@
-// Package device writes copies onto block devices: logical volumes, LUNs, RBD, zvols, loop devices. It finds out whether
-// a device is in use, claims it, and writes the copy in an order in which no half of it can be taken for a disk.
+// Package device writes copies onto block devices: logical volumes, LUNs, RBD, zvols, loop devices. It finds out
+// whether a device is in use, claims it, and writes the copy in an order in which no half of it can be taken for a disk.
 package device
 
 import (
@@ -32,7 +32,7 @@ type Device struct {
 }
 
 // Open claims the device that a path leads to, through all links, unless it is in use. It runs before the process
-// confines itself: what the kernel says of devices is not among what images need.
+// confines itself: after that /sys and /proc may be out of reach.
 //
 // sources are the paths of what is read, none of which may be the device.
 func Open(path string, sources ...string) (*Device, error) { return open(path, sources, kernel{}) }

@@ -15,14 +15,14 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// kernel is where the kernel says what it knows of devices: the root of /sys and /proc.
+// kernel reads the files about devices in /sys and /proc, below a root.
 type kernel struct{ root string }
 
 func (k kernel) path(parts ...string) string {
 	return filepath.Join(append([]string{k.root, "/"}, parts...)...)
 }
 
-// read returns what the kernel says in one of its files, without the end of the line; empty for one that is not there.
+// read returns the text of a file without the end of the line; empty for one that cannot be read.
 func (k kernel) read(parts ...string) string {
 	b, err := os.ReadFile(k.path(parts...))
 	if err != nil {
@@ -31,7 +31,7 @@ func (k kernel) read(parts ...string) string {
 	return strings.TrimSuffix(string(b), "\n")
 }
 
-// names lists a folder of the kernel's; nothing for one that is not there.
+// names lists a folder; nothing for one that cannot be read.
 func (k kernel) names(parts ...string) (out []string) {
 	entries, _ := os.ReadDir(k.path(parts...))
 	for _, e := range entries {
@@ -43,7 +43,7 @@ func (k kernel) names(parts ...string) (out []string) {
 // block is where a device has its folder, by its number. Spec: Documentation/ABI/stable/sysfs-block of Linux.
 func block(number string) string { return filepath.Join("sys/dev/block", number) }
 
-// use is one that keeps a device from being written.
+// use describes why a device may not be written, and what to do about it.
 type use struct{ text, remedy string }
 
 // inUse returns what has the device of a number in use, as a whole or in one of its partitions, or shows the disk of
@@ -76,7 +76,7 @@ func (k kernel) partitions(number string) (out []string) {
 	return out
 }
 
-// disk returns the number of the device of which a device is a partition, empty for one that is none.
+// disk returns the number of the disk that a partition lies on, empty for a device that is not a partition.
 func (k kernel) disk(number string) string {
 	if k.read(block(number), "partition") == "" {
 		return ""
@@ -192,8 +192,8 @@ func (k kernel) loops() map[string]string {
 // maxBelow bounds the devices that one is made of. A stack of arrays, LVM and encryption has a handful.
 const maxBelow = 4096
 
-// below lists the numbers of the devices that a device lies on, itself among them, and the files that loop devices among
-// them show.
+// below lists the numbers of the devices that a device lies on, itself among them, and the files that loop devices
+// among them show.
 func (k kernel) below(number string) (numbers []string, files []sys.ID) {
 	add := func(n string) {
 		if n != "" && !slices.Contains(numbers, n) && len(numbers) < maxBelow {
@@ -248,6 +248,9 @@ func (k kernel) windows(numbers []string) (out []window) {
 	return out
 }
 
+// accessMode masks the access mode of open files; 0 is read only. Spec: O_ACCMODE of Linux, asm-generic/fcntl.h.
+const accessMode = 3
+
 // writer returns the process, beside this one, that has a device open for writing, a partition of it, or the disk of
 // which it is one, as far as this user may see. QEMU claims no device. Spec: proc(5), /proc/[pid]/fdinfo.
 func (k kernel) writer(number string) *use {
@@ -269,7 +272,7 @@ func (k kernel) writer(number string) *use {
 			if len(fields) == 0 {
 				continue
 			}
-			if flags, err := strconv.ParseUint(fields[0], 8, 64); err == nil && flags&3 != 0 {
+			if flags, err := strconv.ParseUint(fields[0], 8, 64); err == nil && flags&accessMode != 0 {
 				whose := k.whose(number, sys.NodeName(st.Node))
 				return &use{
 					fmt.Sprintf("%s is open for writing in process %s (%q)", whose, pid, k.read("proc", pid, "comm")),
@@ -286,10 +289,10 @@ func busy(path string, u *use) error {
 	return &ondisk.Refusal{Code: "busy", Reason: "DEST " + path + " is in use: " + u.text, Remedy: u.remedy}
 }
 
-// known returns an error where the kernel says nothing of a device.
+// known returns an error for a device that /sys does not list.
 func (k kernel) known(path, number string) error {
 	if _, err := os.Stat(k.path(block(number))); errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrUnsupported, "DEST %s: /sys says nothing of the device %s, so whether it is in use cannot "+
+		return ondisk.In(ondisk.ErrUnsupported, "DEST %s: /sys does not list the device %s, so whether it is in use cannot "+
 			"be known; run trueup where /sys is mounted", path, number)
 	}
 	return nil

@@ -205,7 +205,8 @@ type bytesAt []byte
 
 func (b bytesAt) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
 
-// Publish writes the edges of what was proved, and the first sector last: each is durable and read back before the next.
+// Publish writes the edges of what was proved, and the first sector last. Each is durable and read back before the
+// next.
 func (o *Output) Publish() error {
 	first, rest := o.head[:o.first], o.head[o.first:]
 	at := o.tailAt()
@@ -219,7 +220,7 @@ func (o *Output) Publish() error {
 		return err
 	}
 	if err := o.write(first, 0); err != nil {
-		return errors.Join(err, o.write(image.Mark(o.sector), 0)) // what is not known to be there is no disk
+		return errors.Join(err, o.write(image.Mark(o.sector), 0)) // a first sector that may be torn must not be taken for one
 	}
 	o.done = true
 	if err := o.reread(); err != nil && !sys.Unsupported(err) {
@@ -232,7 +233,7 @@ func (o *Output) Publish() error {
 	return nil
 }
 
-// Discard leaves the device as it is, and says so if it was begun: what stood there is gone.
+// Discard leaves the device as it is, and returns an error if it was begun: its old content is lost.
 func (o *Output) Discard() error {
 	err := errors.Join(o.m.Close(), o.closeDir())
 	if !o.begun || o.done {

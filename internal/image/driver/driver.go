@@ -136,8 +136,8 @@ type Image struct {
 	Child bool
 }
 
-// Around is what stands around the bytes of a disk: with identifiers of its own, so that what needs the old disk does not
-// take the new one for it.
+// Around holds what stands around the bytes of a disk. It has identifiers of its own, so that children of the old disk
+// do not take the new one for their parent.
 type Around struct {
 	Tail []byte // behind the disk, in its last file
 	Text []byte // all of the file that was named, where the disk lies in others

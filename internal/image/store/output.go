@@ -41,7 +41,7 @@ type Output struct {
 	replace    []string // the extent files among them, removed at the end
 	// again opens what was written if it has no file of its own; nil otherwise.
 	again func() (*image.Image, error)
-	// lasting is what stays of a run that is ended; nil: nothing does.
+	// lasting holds what stays of a run that is ended; nil: nothing does.
 	lasting *lasting
 }
 
@@ -68,7 +68,8 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	}
 	if opts.Swap && sub != src.Subformat {
 		return &ondisk.Refusal{
-			Code: "unsupported", Reason: fmt.Sprintf("--replace keeps the format, and no %s %s is written", format.Name, src.Subformat),
+			Code:   "unsupported",
+			Reason: fmt.Sprintf("--replace keeps the format, and no %s %s is written", format.Name, src.Subformat),
 			Remedy: "write a copy in another format: trueup align --to FORMAT SOURCE DEST",
 		}
 	}
@@ -162,7 +163,7 @@ func (o *Output) checkDest(src *gate.Opened) error {
 }
 
 // checkUnfinished refuses a DEST on which a run has left work open: its partial files would be taken for stale ones,
-// and its original for no one's.
+// and its original for an unused file.
 func (o *Output) checkUnfinished() error {
 	if o.lasting.goesOn() {
 		return nil

@@ -27,7 +27,8 @@ type partialFile struct {
 
 func partialName(name string) string { return "." + name + ".partial" }
 
-// WriteAt, Truncate and Sync name the file in their errors. What stands in an adopted file already is not written again.
+// WriteAt, Truncate and Sync name the file in their errors. Bytes that stand in an adopted file already are not written
+// again.
 func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
 	stands, err := p.stands(b, off)
 	if err != nil || stands == len(b) {

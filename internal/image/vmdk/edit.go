@@ -136,7 +136,8 @@ func rename(text []byte, to func(name string) string) ([]byte, error) {
 		}
 		other := to(name)
 		if strings.Count(lines[i], `"`+name+`"`) != 1 || strings.ContainsAny(other, "\"\r\n") {
-			return nil, textErr(l.no, ondisk.ErrUnsupported, "no second descriptor can name %.256q in the place of %.256q", other, name)
+			return nil, textErr(l.no, ondisk.ErrUnsupported, "no second descriptor can name %.256q in the place of %.256q",
+				other, name)
 		}
 		lines[i] = strings.Replace(lines[i], `"`+name+`"`, `"`+other+`"`, 1)
 	}

@@ -18,7 +18,7 @@ var frame string
 //go:embed frame.css
 var frameStyle string
 
-// Source is what one kind of page is made of. All of it are templates, so that no value has to be declared safe.
+// Source holds the templates of one kind of page. All of it are templates, so that no value has to be declared safe.
 type Source struct {
 	Body     string // defines "title" and "body"; "facts" is there for it
 	Style    string // beside that of all pages

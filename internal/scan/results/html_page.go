@@ -53,7 +53,8 @@ func newPage(s *Summary, images []*Image) htmlReport {
 	p := htmlReport{
 		Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s),
 		Notes: newHTMLNotes(s),
-		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation), Counted: s.Fragmentation, Version: safe(s.Version),
+		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation),
+		Counted: s.Fragmentation, Version: safe(s.Version),
 	}
 	p.Lead = append(p.Lead, htmlMeasured(s.Bench, images)...)
 	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
@@ -162,7 +163,9 @@ func htmlTiles(s *Summary) []tile {
 		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + units.Counted(s.Fix.Images, "image") + " to realign"},
 		{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"},
 	}
-	return slices.DeleteFunc(tiles, func(t tile) bool { return t.Zero && (t.Class == "u" || t.Class == "n" || t.Class == "k") })
+	return slices.DeleteFunc(tiles, func(t tile) bool {
+		return t.Zero && slices.Contains([]string{"u", "n", "k"}, t.Class)
+	})
 }
 
 func htmlFacts(s *Summary) []fact {

@@ -98,7 +98,8 @@ func (m *metrics) fragments(images []*Image) {
 	const one, several = `pieces="one"`, `pieces="several"`
 	m.gauge("trueup_guest_files", "Files of guests that have blocks, by the pieces that they lie in.",
 		sample{one, files.Placed - files.Fragmented}, sample{several, files.Fragmented})
-	m.gauge("trueup_guest_file_bytes", "Bytes that these files take.", sample{one, files.Bytes - files.Apart}, sample{several, files.Apart})
+	m.gauge("trueup_guest_file_bytes", "Bytes that these files take.", sample{one, files.Bytes - files.Apart},
+		sample{several, files.Apart})
 	m.gauge("trueup_guest_free_bytes", "Free space of volumes whose files were counted.", sample{"", free.Bytes})
 	m.gauge("trueup_guest_free_pieces", "Pieces that this free space lies in.", sample{"", free.Pieces})
 }
