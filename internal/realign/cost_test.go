@@ -16,8 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// A cost that could not be computed is an error, whichever read of the source fails. A partition that does not exist has
-// no plan.
+// A cost that could not be computed is an error, whichever read of the source fails. A partition that does not exist
+// has no plan.
 func TestCostOfWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	s := open(t, oldLinux(t, t.TempDir()))

@@ -289,7 +289,7 @@ type Job struct {
 	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
 	Watch func() Progress            // called when long work begins; a nil Progress is not told of it
 	Warn  func(text string)
-	Try   func(ctx context.Context) error           // called before the first byte of data is written: its error ends it all
+	Try   func(ctx context.Context) error           // called before data are written: its error ends the run
 	Judge func(ctx context.Context, x Judged) error // looks at the result before it has its name, after the proof
 
 	Order *Order           // has a run that is ended leave what it wrote; nil: it leaves nothing

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An order comes back from its journal as it was, and what no command line could order is refused.
+// An order comes back from its journal as it was. One that no command line could give is refused.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	o, err := NewOrder("1.0", "align", "/a.vmdk", []string{"/b.vmdk"}, Reading{SectorSize: 512}, Goal{Boundary: 1 << 20},

@@ -1,5 +1,5 @@
 // Package device writes copies onto block devices: logical volumes, LUNs, RBD, zvols, loop devices. It finds out
-// whether a device is in use, claims it, and writes the copy in an order in which no half of it can be taken for a disk.
+// whether a device is in use, claims it, and writes the copy in an order in which half of it is never taken for a disk.
 package device
 
 import (

@@ -38,7 +38,7 @@ func nodeOf(t *testing.T, path string) string {
 	return sys.NodeName(st.Node)
 }
 
-// A device is in use by what the kernel says of it or of a partition of it.
+// A device is in use if the kernel reports so for it or a partition of it.
 func TestInUse(t *testing.T) {
 	t.Parallel()
 	null := nodeOf(t, nullNode)
@@ -124,7 +124,7 @@ func TestWriter(t *testing.T) {
 	require.Nil(t, k.writer("8:0"))
 }
 
-// What a device lies on is followed through partitions, mapped devices and loops.
+// The devices below a device are found through partitions, mapped devices and loops.
 func TestBelow(t *testing.T) {
 	t.Parallel()
 	k := fake(t, map[string]string{

@@ -196,7 +196,7 @@ func TestEdgesAreProved(t *testing.T) {
 	}
 }
 
-// A job that ends before its first byte leaves the device as it is, and says nothing.
+// A job that ends before its first byte leaves the device as it is, without an error.
 func TestNothingBegun(t *testing.T) {
 	t.Parallel()
 	_, f, old := start(t)

@@ -65,7 +65,7 @@ func TestReach(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// What is no folder cannot be allowed.
+// Only folders can be allowed.
 func TestAllow(t *testing.T) {
 	t.Parallel()
 	root, _ := further(t)
@@ -87,7 +87,7 @@ func TestShellFolder(t *testing.T) {
 	}
 }
 
-// FuzzReach compares each file that a name leads to with the one that the kernel finds, and with those that are allowed.
+// FuzzReach compares each file that a name leads to with the one that the kernel finds, and with those allowed.
 func FuzzReach(f *testing.F) {
 	for _, name := range []string{
 		"../lib/base", "/lib/base", "../lib/out/base", "../lib/sub/../base", "./..//lib/./sub/deep", "../jump/deep", "beside", "..",

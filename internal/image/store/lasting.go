@@ -20,8 +20,8 @@ import (
 // again: a loss of power costs twice this at most.
 const flushEach = 32 * units.MiB
 
-// lasting holds what stays of a run that is ended: the files of DEST and a journal. The run that goes on makes all writes
-// of the first one again, in the same places, and leaves out those whose bytes stand there: it trusts nothing.
+// lasting holds what stays of a run that is ended: the files of DEST and a journal. The run that goes on makes all
+// writes of the first one again, in the same places, and leaves out those whose bytes stand there: it trusts nothing.
 type lasting struct {
 	work  *unfinished.Held // nil: not begun
 	order []byte
