@@ -130,7 +130,10 @@ func (m *Move) end(ctx context.Context, w *work) error {
 	case err == nil:
 		return w.complete()
 	case x == nil || x.state() == before:
-		return errors.Join(err, w.back())
+		if back := w.back(); back != nil { // an interrupt does not hide it
+			return middle(fmt.Errorf("%s; the move could not be taken back: %w", err.Error(), back), m.Path)
+		}
+		return err
 	}
 	return middle(err, m.Path)
 }
