@@ -96,7 +96,7 @@ func TestKeepNoneIsKilled(t *testing.T) {
 	before := folderNames(t, dir)
 	command := []string{builtPath, "align", "--replace", "--keep", "none", f.source}
 	killed := run(t, disktest.Tool(t, "strace"), append([]string{
-		"-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "log"),
+		"-f", "-o", filepath.Join(t.TempDir(), "log"),
 		"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1",
 	}, command...)...)
 	require.Equal(t, 128+9, killed.code, killed.stderr)
@@ -154,7 +154,7 @@ func TestReplaceIsKilled(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, flatDisk(t, t.TempDir(), "x"))
 	before := folderSums(t, filepath.Dir(f.source))
-	killed := run(t, disktest.Tool(t, "strace"), "-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "log"),
+	killed := run(t, disktest.Tool(t, "strace"), "-f", "-o", filepath.Join(t.TempDir(), "log"),
 		"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "align", "--replace", f.source)
 	require.Equal(t, 128+9, killed.code, killed.stderr)
 	for _, args := range [][]string{

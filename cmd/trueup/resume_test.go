@@ -108,7 +108,7 @@ func sumsOf(t *testing.T, folder string) map[string]string {
 func (c *resumeCase) killLate(t *testing.T) {
 	t.Helper()
 	args := []string{
-		"-f", "--seccomp-bpf", "-o", os.DevNull, "-P", "." + filepath.Base(c.dest) + ".partial", "-e", "trace=renameat2",
+		"-f", "-o", os.DevNull, "-P", "." + filepath.Base(c.dest) + ".partial", "-e", "trace=renameat2",
 		"-e", "inject=renameat2:signal=KILL", builtPath,
 	}
 	for range 20 { // strace misses a call of a thread that made one before which it had to let pass
