@@ -155,7 +155,7 @@ func vhdID(t testing.TB, path string) string {
 	return fmt.Sprintf("%x", b[len(b)-512+68:len(b)-512+84])
 }
 
-// TestDescriptorGivenBack: somebody gives the descriptor its name back in the middle of a move. The disk that grew has its
+// TestDescriptorGivenBack has the user rename the descriptor in the middle of a move. The disk that grew has its
 // new size there all the same.
 func TestDescriptorGivenBack(t *testing.T) {
 	t.Parallel()

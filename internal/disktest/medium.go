@@ -39,7 +39,7 @@ const mediumSector = 512
 // NewMedium returns a medium with power for all calls and no file.
 func NewMedium() *Medium { return &Medium{Power: -1, files: map[string]*MediumFile{}} }
 
-// File returns the file of a name, an empty one when there is none yet.
+// File returns the file of a name, a new empty one the first time.
 func (m *Medium) File(name string) *MediumFile {
 	f := m.files[name]
 	if f == nil {

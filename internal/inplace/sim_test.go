@@ -182,7 +182,7 @@ func newTrial(c simCase, f faulty) *trial {
 	return x
 }
 
-// open opens the mover on what stands on the medium, and begins with a plan where there is none.
+// open opens the mover on what stands on the medium, and makes a plan for a new move.
 func (x *trial) open(begin bool) (*mover, error) {
 	x.on.Lie = func(name string) bool { return name == x.f.lie }
 	d, file := simDisk{x.on.File("disk")}, x.on.File("journal")

@@ -172,7 +172,7 @@ type Held struct {
 	file *os.File
 }
 
-// Hold locks the journal of a disk and reads it. The error wraps fs.ErrNotExist if there is none. Work that was not
+// Hold locks the journal of a disk and reads it. Without a journal, the error wraps fs.ErrNotExist. Work that was not
 // begun has no Journal.
 func Hold(path string) (*Held, error) {
 	dir, base, err := folderOf(path)

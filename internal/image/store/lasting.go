@@ -140,7 +140,7 @@ func (l *lasting) close() error {
 	return l.work.Close()
 }
 
-// adopt opens the partial file of a name that an earlier run has left; nil when there is none to go on with.
+// adopt opens the partial file of a name that an earlier run has left; nil without one to go on with.
 func (o *Output) adopt(name string) (*partialFile, error) {
 	partial := partialName(name)
 	if !o.lasting.goesOn() {
