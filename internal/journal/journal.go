@@ -153,7 +153,7 @@ func Open(f File) (*Journal, error) {
 		return nil, err
 	}
 	if sum := sha256.Sum256(j.plan); sum != h.PlanSum {
-		return nil, damaged(planOff, "SHA-256 of the plan", sum[:4], h.PlanSum[:4])
+		return nil, damaged(planOff, "SHA-256 of the plan", sum[:], fmt.Sprintf("% x", h.PlanSum))
 	}
 	return j, j.last(j.stands)
 }

@@ -2,7 +2,9 @@ package journal_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -93,6 +95,11 @@ func TestDamagedJournals(t *testing.T) {
 	require.NoError(t, j.Put([]byte("first")))
 	require.NoError(t, j.Put([]byte("second")))
 	good := m.File("j").Bytes()
+	torn := bytes.Clone(good)
+	torn[68<<10] ^= 1
+	_, err = journal.Read(bytes.NewReader(torn))
+	require.ErrorContains(t, err, fmt.Sprintf("SHA-256 of the plan % x, want % x", sha256.Sum256([]byte("qlan")),
+		sha256.Sum256([]byte("plan"))))
 	for off := range good {
 		if off >= 512 && good[off] == 0 {
 			continue // nothing is there, or a byte of a number, of which others are flipped
