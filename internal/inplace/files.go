@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
@@ -38,6 +39,8 @@ func partsOf(img *image.Image, tail int64) (parts []Part, err error) {
 			return nil, unsuitable("bytes %d to %d of the disk lie in no file", off, off+run.Len)
 		case f.Info.Links > 1:
 			return nil, unsuitable("%q has %d names (hard links), and all of them would change", f.Name(), f.Info.Links)
+		case slices.ContainsFunc(parts, func(p Part) bool { return p.Inode == f.Info.Inode }):
+			return nil, unsuitable("two stretches of the disk lie in %q", f.Name())
 		case len(parts) == maxParts:
 			return nil, unsuitable("the disk lies in more than %d stretches of files", maxParts)
 		}
