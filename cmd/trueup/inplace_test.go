@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -214,6 +215,14 @@ func TestInPlaceIsRefused(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, f.Close())
 		}},
+		{name: "one file twice", format: formatFlat, says: `two stretches of the disk lie in "disk-flat.vmdk"`, code: 4, spoil: func(t *testing.T, path string) {
+			t.Helper()
+			half := "RW 4096 FLAT \"disk-flat.vmdk\" "
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			text = regexp.MustCompile(`RW 8192 FLAT .*`).ReplaceAll(text, []byte(half+"0\n"+half+"4096"))
+			require.NoError(t, os.WriteFile(path, text, 0o600))
+		}},
 		{name: "file that looks like a journal", format: formatRaw, says: "should be a journal", code: 4, spoil: func(t *testing.T, path string) {
 			t.Helper()
 			require.NoError(t, os.WriteFile(path+".trueup", noise("x", 4096), 0o600))
@@ -234,6 +243,27 @@ func TestInPlaceIsRefused(t *testing.T) {
 			require.Equal(t, before, hashFolder(t, filepath.Dir(path)))
 		})
 	}
+}
+
+// TestMoveBesideMove begins a second move of a disk whose descriptor is hidden: under the hidden name, and of the file
+// that only the hidden descriptor names.
+func TestMoveBesideMove(t *testing.T) {
+	t.Parallel()
+	c := newMove(t, formatFlat, noisyDisk(t, 4))
+	_ = c.traced(t, os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=4").Run()
+	require.FileExists(t, c.path+".moving")
+	require.FileExists(t, c.path+".trueup")
+	for path, says := range map[string]string{
+		c.path + ".moving": fmt.Sprintf("trueup resume %q goes on", c.path),
+		flatName(c.path):   `"disk.vmdk.moving" in the same folder names a file of this disk`,
+	} {
+		r := trueup(t, "align", "--in-place", path)
+		require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
+		require.Contains(t, r.stderr, says)
+		requireOneLine(t, r.stderr)
+	}
+	require.Equal(t, 0, trueup(t, "undo", c.path).code)
+	c.requireOld(t)
 }
 
 // traced returns the command of a move under strace, which writes to log. The calls of a move come from one thread, and

@@ -110,8 +110,12 @@ func (img *Image) owns(name string) bool {
 // lastName returns the last component of a path of any system.
 func lastName(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/")) }
 
+// Moving ends the name that a descriptor has during a move in place: no hypervisor finds the disk.
+const Moving = ".moving"
+
 // byExtension reports whether files of a format can name others, and whether the name of a file is one of such.
 func byExtension(f driver.Format, name string) bool {
+	name = strings.TrimSuffix(name, Moving)
 	return f.Names != nil && slices.Contains(f.Extensions, strings.ToLower(path.Ext(name)))
 }
 

@@ -155,7 +155,8 @@ func (s *Source) open() error {
 		return nil // that of its package counts
 	}
 	s.asked = true
-	w, err := unfinished.Beside(s.Image.Dir, s.Image.Base)
+	base, _ := strings.CutSuffix(s.Image.Base, image.Moving)
+	w, err := unfinished.Beside(s.Image.Dir, base)
 	if err == nil && w == nil {
 		err = s.midMove()
 	}
@@ -165,7 +166,7 @@ func (s *Source) open() error {
 	if w == nil {
 		return err
 	}
-	w.Path = s.Path()
+	w.Path = strings.TrimSuffix(s.Path(), image.Moving)
 	s.Beside = append(s.Beside, w.Issue())
 	return w.Refusal()
 }
