@@ -26,6 +26,9 @@ var notInPlace = []string{
 	"resumable", "device",
 }
 
+// still is what an interrupt does before a move.
+const still = "leaving the disk as it is"
+
 // middle is what an interrupted move does.
 const middle = "stopping behind the next stretch; resume goes on, undo takes the move back"
 
@@ -72,7 +75,8 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 	r := report.NewAlign(head(f.command), s, p, path)
 	if len(p.Moves) > 0 {
 		j, end := f.job(errOut, path)
-		j.Begin = func() { f.ending.hold(middle) }
+		j.Begin = func() { f.ending.hold(still) }
+		j.Moves = func() { f.ending.hold(middle) }
 		w, err := j.MoveInPlace(ctx, s, p)
 		end()
 		if err != nil {
@@ -90,10 +94,13 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 // inMiddle returns the error of a move that was interrupted: it says how to go on, and the exit code is that of the
 // signal.
 func inMiddle(ctx context.Context, err error) error {
-	if errors.Is(err, context.Canceled) && realign.Middle(err) {
+	switch {
+	case !errors.Is(err, context.Canceled):
+		return err
+	case realign.Middle(err):
 		return interrupt{interruptOf(ctx).signal, "interrupted: " + report.Message(err)}
 	}
-	return err
+	return interrupt{interruptOf(ctx).signal, "interrupted; nothing was moved, and the disk is as it was"}
 }
 
 // goOnInPlace completes a move that was interrupted, or takes it back.

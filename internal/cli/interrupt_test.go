@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -86,4 +87,27 @@ func TestInterruptBeforeAnything(t *testing.T) {
 		require.Equal(t, "interrupted", f.Error.Code)
 		require.Equal(t, code, f.ExitCode)
 	}
+}
+
+// TestInterruptBeforeMove interrupts a move in place before its first write: both messages say that the disk stays.
+func TestInterruptBeforeMove(t *testing.T) {
+	t.Chdir(t.TempDir())
+	disk := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
+	put(t, "disk.img", disk)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := &common{}
+	root := newRoot("test", c)
+	var out, errs bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	root.SetArgs([]string{"align", "--in-place", "--allow-unbootable", "disk.img"})
+	cmd, err := root.ExecuteContextC(ctx)
+	require.Equal(t, 128+int(syscall.SIGINT), finish(err, c, cmd.Name(), &out, &errs))
+	require.Equal(t, "trueup: interrupted; nothing was moved, and the disk is as it was\n", errs.String())
+	require.Equal(t, still, c.ending.does)
+	now, err := os.ReadFile("disk.img")
+	require.NoError(t, err)
+	require.Equal(t, []byte(disk), now)
+	require.NoFileExists(t, "disk.img.trueup")
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// hidden ends the name that a descriptor has during a move: no hypervisor finds the disk.
-const hidden = ".moving"
+// hidden ends the name that a descriptor has during a move.
+const hidden = image.Moving
 
 // ErrMiddle marks an error that leaves the disk in the middle of a move.
 var ErrMiddle = errors.New("the disk is in the middle of the move")
@@ -32,7 +32,8 @@ type Move struct {
 	Plan  *plan.Plan
 	Path  string // as the user names the disk
 	// Look reads the result before the first sector is written; its error ends the move.
-	Look func(d disk.Disk) error
+	Look  func(d disk.Disk) error
+	Moves func() // called before the first byte is written; may be nil
 
 	Options
 }
@@ -101,8 +102,11 @@ func (m *Move) Run(ctx context.Context) error {
 	if err := room(img, p, int64(len(blob))); err != nil {
 		return err
 	}
-	if err := img.Unchanged(); err != nil {
+	if err := errors.Join(img.Unchanged(), ctx.Err()); err != nil {
 		return err
+	}
+	if m.Moves != nil {
+		m.Moves()
 	}
 	// One thread makes all calls that change something, in their order, so that they can be traced and stopped one by one.
 	runtime.LockOSThread()

@@ -26,7 +26,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 	j.begun()
 	j.watch()
 	m := inplace.Move{
-		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(),
+		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(), Moves: j.Moves,
 		Look: func(d disk.Disk) error {
 			after, err := layout.Read(d, s.geometry())
 			if err != nil {
