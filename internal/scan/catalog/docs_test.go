@@ -70,7 +70,7 @@ func TestTheManualNamesAllColumns(t *testing.T) {
 // The tool reads what this package writes, and the numbers that mark the file are where the format has them.
 func TestTheFileIsMarked(t *testing.T) {
 	c := fresh(t)
-	require.Equal(t, "1953658224\n3", query(t, c, "PRAGMA application_id; PRAGMA user_version"))
+	require.Equal(t, "1953658224\n4", query(t, c, "PRAGMA application_id; PRAGMA user_version"))
 	out := disktest.Output(t, "sqlite3", "-json", c.file, "SELECT count(*) AS n FROM runs")
 	require.JSONEq(t, `[{"n":0}]`, out)
 }

@@ -88,12 +88,12 @@ func TestRefusals(t *testing.T) {
 			disktest.Run(t, sqlite3, path, "CREATE TABLE x (y)")
 		}, "a database of another program (application_id 0x0, want 0x74727570): name another file"},
 		"newer": {
-			sql("PRAGMA user_version = 4"),
-			"made by a newer trueup (schema 4, this one knows 3): use that one, or name another file",
+			sql("PRAGMA user_version = 5"),
+			"made by a newer trueup (schema 5, this one knows 4): use that one, or name another file",
 		},
 		"older": {
-			sql("PRAGMA user_version = 2"),
-			"schema 2, want 3: move it away, and the next scan makes a new one",
+			sql("PRAGMA user_version = 3"),
+			"schema 3, want 4: move it away, and the next scan makes a new one",
 		},
 		"a trigger": {
 			sql("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM file; END"),
@@ -101,9 +101,9 @@ func TestRefusals(t *testing.T) {
 		},
 		"other columns": {
 			sql("ALTER TABLE file ADD COLUMN x"),
-			"1 of its tables and views are not those of schema 3: move it away",
+			"1 of its tables and views are not those of schema 4: move it away",
 		},
-		"a table less": {sql("DROP TABLE partition"), "1 of its tables and views are not those of schema 3: move it away"},
+		"a table less": {sql("DROP TABLE partition"), "1 of its tables and views are not those of schema 4: move it away"},
 		"half of it": {
 			func(t *testing.T, path string) { t.Helper(); write(string(used(t, path)[:8192]))(t, path) },
 			"damaged: save what can be read (sqlite3 FILE .recover), then move it away, and the next scan makes a new one",

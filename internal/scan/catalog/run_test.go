@@ -37,3 +37,14 @@ func TestARunCountsAllThatItCouldNotRead(t *testing.T) {
 	require.NoError(t, r.Finish(s))
 	require.Equal(t, "1234", query(t, c, "SELECT unreadable FROM runs"))
 }
+
+// Each count of a sum is in its own column.
+func TestTheCountsOfARun(t *testing.T) {
+	c := fresh(t)
+	r := begin(t, c, "/lib")
+	s := results.NewSummary()
+	s.Images, s.Failed, s.Orphans, s.Originals, s.Packed, s.Accepted = 15, 1, 2, 3, 4, 5
+	require.NoError(t, r.Finish(s))
+	require.Equal(t, "15|1|2|3|4|5", query(t, c,
+		"SELECT images, failed, orphans, originals, packed, accepted FROM runs"))
+}

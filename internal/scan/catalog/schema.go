@@ -12,7 +12,7 @@ import (
 // format, 1.3).
 const (
 	applicationID = 0x74727570 // "trup"
-	schemaVersion = 3
+	schemaVersion = 4
 )
 
 // schema is documented in docs/catalog.md.

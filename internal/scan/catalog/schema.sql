@@ -20,6 +20,7 @@ CREATE TABLE run (
 	nothing_to_judge INTEGER NOT NULL DEFAULT 0,
 	failed INTEGER NOT NULL DEFAULT 0,
 	orphans INTEGER NOT NULL DEFAULT 0,
+	originals INTEGER NOT NULL DEFAULT 0,
 	packed INTEGER NOT NULL DEFAULT 0,
 	accepted INTEGER NOT NULL DEFAULT 0,
 	new INTEGER NOT NULL DEFAULT 0,
@@ -113,5 +114,5 @@ CREATE VIEW runs AS
 SELECT r.id AS run, r.started, r.finished, r.complete, s.version, s.options,
 	(SELECT group_concat(path, char(10)) FROM run_path p WHERE p.run = r.id) AS paths,
 	r.boundary_bytes, r.storage, r.images, r.aligned, r.below_boundary, r.misaligned, r.nothing_to_judge,
-	r.failed, r.orphans, r.packed, r.accepted, r.new, r.changed, r.same, r.removed, r.skipped_files, r.unreadable, r.copies_bytes, r.grows_bytes, r.read_bytes, r.exit_code
+	r.failed, r.orphans, r.originals, r.packed, r.accepted, r.new, r.changed, r.same, r.removed, r.skipped_files, r.unreadable, r.copies_bytes, r.grows_bytes, r.read_bytes, r.exit_code
 FROM run r JOIN settings s ON s.id = r.settings;

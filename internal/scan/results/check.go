@@ -61,7 +61,8 @@ func (i *Image) checkState() error {
 			return fmt.Errorf("a row that is judged, with format %.32q and an error: %t", i.Format, i.Error != nil)
 		}
 	default:
-		return fmt.Errorf("a row that is %.32q, want %s, %s, %s or %s", i.State, Judged, Failed, Orphan, Original)
+		return fmt.Errorf("a row that is %.32q, want %s, %s, %s, %s or %s", i.State, Judged, Failed, Orphan, Packed,
+			Original)
 	}
 	for _, d := range i.Disks {
 		if d.Verdict == "" && d.Error == nil {
