@@ -50,6 +50,12 @@ func TestScanOfPairs(t *testing.T) {
 		validate(t, line)
 	}
 
+	originals := []string{filepath.Join(dir, "xp.orig.vmdk"), filepath.Join(dir, "flat.orig.vmdk")}
+	only := trueup(t, append([]string{"scan"}, originals...)...)
+	require.Equal(t, 1, only.code)
+	require.Contains(t, only.stderr, "no image was judged")
+	require.Equal(t, 0, trueup(t, append([]string{"scan", "--allow-empty"}, originals...)...).code)
+
 	away := filepath.Join(t.TempDir(), "journal")
 	require.NoError(t, os.Rename(sparse+".trueup", away))
 	require.Contains(t, scan(3, "--catalog", catalog), "xp.orig-aligned.vmdk")
@@ -74,6 +80,9 @@ func TestScanOfAnUnfinishedDisk(t *testing.T) {
 				r := trueup(t, "scan", "--catalog", catalog, dir)
 				require.Equal(t, 1, r.code, "%s%s", r.stdout, r.stderr)
 				require.Contains(t, r.stdout, "was interrupted; trueup resume")
+				require.NotRegexp(t, `(?m)\.(partial|exchange)$`, r.stdout, "it is part of the interrupted work")
+				require.NotContains(t, r.stdout, "trueup align")
+				require.Regexp(t, "Passed over [1-3] files? that runs of trueup have not completed", r.stdout)
 			}
 			require.Equal(t, 0, trueup(t, "resume", source).code)
 			r := trueup(t, "scan", "--catalog", catalog, dir)

@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // folder changes the names of a folder. Each step looks first whether it was done.
@@ -141,7 +142,7 @@ func (d *folder) read(n name, most int) []byte {
 func (d *folder) holds(n name, b []byte) bool { return bytes.Equal(d.read(n, len(b)), b) }
 
 // unfinishedName returns the name that a file has while it is written.
-func unfinishedName(n name) name { return name("." + string(n) + ".exchange") }
+func unfinishedName(n name) name { return name("." + string(n) + unfinished.Renamed) }
 
 // write puts a file with these bytes under a name, whole and durable, in place of what has the name. It gets the owner
 // and the attributes of the file like.

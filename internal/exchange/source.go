@@ -160,7 +160,7 @@ func (s *Source) checkUsers() error {
 func otherUser(d *gate.Folder, files []string, disks ...string) (string, error) {
 	var own []string
 	for _, n := range disks {
-		own = append(own, n, "."+n+".partial", string(unfinishedName(name(n))))
+		own = append(own, n, "."+n+unfinished.Partial, string(unfinishedName(name(n))))
 	}
 	return image.OtherUser(d, files, func(n string) bool { return slices.Contains(own, n) })
 }

@@ -104,6 +104,12 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		if r.Spare != nil && r.Spare(e.Device, e.Inode) {
 			continue
 		}
+		if !e.named && unfinished.Temporary(e.Name) { // it is no image yet, or none any more
+			if !f.context {
+				r.temporary.Add(1)
+			}
+			continue
+		}
 		c.open(e)
 		g.Go(func() error {
 			x, err := r.identifyOne(gctx, f, e)

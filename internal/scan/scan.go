@@ -78,6 +78,8 @@ type Result struct {
 	Found   int  // images: each has a row when the run is complete
 	Skipped int  // files that are no images
 	Walked  bool // everything was looked at
+	// Temporary counts the files that runs have not completed, or not removed yet.
+	Temporary int
 }
 
 // search is one walk at work.
@@ -88,8 +90,10 @@ type search struct {
 	found    int
 	pending  int // the walk, and folders whose images were not counted
 	skipped  atomic.Int64
-	seen     inodes // files that have a row, or a place in one: those with several names
-	turns    *turns
+	// temporary counts files as Result does.
+	temporary atomic.Int64
+	seen      inodes // files that have a row, or a place in one: those with several names
+	turns     *turns
 }
 
 // Scan inspects everything below the paths. If ctx ends it returns early, with the error of ctx.
@@ -112,7 +116,9 @@ func Scan(ctx context.Context, o Options) (Result, error) {
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return Result{Found: r.found, Skipped: int(r.skipped.Load()), Walked: err == nil}, err
+	return Result{
+		Found: r.found, Skipped: int(r.skipped.Load()), Temporary: int(r.temporary.Load()), Walked: err == nil,
+	}, err
 }
 
 // more counts images that will have a row; n is below 0 for one that turned out to be none.

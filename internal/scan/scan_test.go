@@ -306,6 +306,20 @@ func TestNonImagesAreCounted(t *testing.T) {
 	require.Equal(t, []string{"cd.iso", "text"}, tr.shown())
 }
 
+// Files that a run is writing or has not removed yet are no images of their own, and not opened. The images that name
+// one as their extent, and the user who names one as a PATH, mean it.
+func TestTemporaryFilesHaveNoRows(t *testing.T) {
+	tr := newTrial(t)
+	tr.put(map[string]string{
+		"x.vmdk": "disk", ".x.vmdk.partial": "disk", ".x-flat.vmdk.partial": "bare", ".x.orig.vmdk.exchange": "disk",
+		".x-flat.vmdk.replaced": "bare", ".partial": "disk", "y.partial": "disk", ".z.vmdk": "disk",
+	})
+	require.Equal(t, 4, tr.scanned().Temporary)
+	require.Equal(t, []string{".partial", ".z.vmdk", "x.vmdk", "y.partial"}, tr.shown())
+	require.Zero(t, tr.scanned(tr.path(".x.vmdk.partial"), tr.path("x.vmdk")).Temporary)
+	require.Equal(t, []string{".x.vmdk.partial", "x.vmdk"}, tr.shown())
+}
+
 // dying are workers that die of some files.
 type dying struct {
 	inProcess

@@ -175,7 +175,7 @@ func (r *running) look(ctx context.Context) error {
 		o.Store = r.store
 	}
 	res, err := Scan(ctx, o)
-	r.summary.Found, r.summary.Skipped = res.Found, res.Skipped
+	r.summary.Found, r.summary.Skipped, r.summary.Temporary = res.Found, res.Skipped, res.Temporary
 	if closing := pool.Close(); err == nil {
 		err = closing
 	}

@@ -24,6 +24,23 @@ const Suffix = ".trueup"
 // JournalOf returns the name of the journal of a disk.
 func JournalOf(disk string) string { return disk + Suffix }
 
+// Ends of the names that files have for a while: a dot, the name, and one of these.
+const (
+	Partial  = ".partial"  // it is being written
+	Replaced = ".replaced" // another file has got its name
+	Renamed  = ".exchange" // it is about to get its name by an exchange
+)
+
+// Temporary reports whether a name is one that a file has only while a run is at work, or after one was killed.
+func Temporary(name string) bool {
+	switch end := filepath.Ext(name); end {
+	case Partial, Replaced, Renamed:
+		return name[0] == '.' && len(name) > len(".")+len(end)
+	default:
+		return false
+	}
+}
+
 // Work is what a run has left open.
 type Work struct {
 	Path  string // of the disk, as the user names it

@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // extentNames returns the names that a further file of an image can have.
@@ -78,13 +79,13 @@ func (o *Output) findCase() error {
 }
 
 // replacedName returns the name of a second link to an extent that waits for its removal, since DEST has got another.
-func replacedName(name string) string { return "." + name + ".replaced" }
+func replacedName(name string) string { return "." + name + unfinished.Replaced }
 
 // cutMark takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other
 // names have no mark.
 func cutMark(name string) (inner, mark string) {
 	rest, ok := strings.CutPrefix(name, ".")
-	for _, mark := range []string{".partial", ".replaced"} {
+	for _, mark := range []string{unfinished.Partial, unfinished.Replaced} {
 		if inner, ends := strings.CutSuffix(rest, mark); ok && ends {
 			return inner, mark
 		}
@@ -113,9 +114,9 @@ func (o *Output) removeLeft() error {
 // removeMarked removes a mark, and the file behind it when nothing uses that.
 func (o *Output) removeMarked(n, mark string) error {
 	// Named, and DEST was not: its partial file was there when this run began.
-	unpublished := mark == ".partial" && o.stale && o.dir.SameFile(n, partialName(n))
+	unpublished := mark == unfinished.Partial && o.stale && o.dir.SameFile(n, partialName(n))
 	// DEST got another extent, and this one was not removed.
-	replaced := mark == ".replaced" && len(o.old) > 0 && o.dir.SameFile(n, replacedName(n))
+	replaced := mark == unfinished.Replaced && len(o.old) > 0 && o.dir.SameFile(n, replacedName(n))
 	if unpublished && o.lasting.goesOn() { // the partial name stays
 		if err := o.dir.At.Remove(n); err != nil {
 			return ondisk.In(ondisk.ErrOutput, "remove unfinished %s: %w", n, err)
@@ -125,7 +126,7 @@ func (o *Output) removeMarked(n, mark string) error {
 			return err
 		}
 	}
-	if mark == ".partial" {
+	if mark == unfinished.Partial {
 		if o.lasting.goesOn() {
 			return nil
 		}

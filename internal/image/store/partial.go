@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // partialFile is one file under construction. Its errors are of the class ErrOutput.
@@ -25,7 +26,7 @@ type partialFile struct {
 	dirty   atomic.Bool // since the last flush
 }
 
-func partialName(name string) string { return "." + name + ".partial" }
+func partialName(name string) string { return "." + name + unfinished.Partial }
 
 // WriteAt, Truncate and Sync name the file in their errors. Bytes that stand in an adopted file already are not written
 // again.

@@ -39,9 +39,10 @@ type Summary struct {
 	Accepted   int            `json:"accepted"`            // of those above
 	Copied     int            `json:"copied"`              // of those above, with their aligned copies beside them
 	Formats    map[string]int `json:"formats"`
-	Errors     map[string]int `json:"errors"`        // the failed ones, by the code of their error
-	Skipped    int            `json:"skipped_files"` // files that are no images
-	Unreadable []Unreadable   `json:"unreadable"`    // folders and files that could not be looked at; the first thousand
+	Errors     map[string]int `json:"errors"`                    // the failed ones, by the code of their error
+	Skipped    int            `json:"skipped_files"`             // files that are no images
+	Temporary  int            `json:"temporary_files,omitempty"` // files that runs have not completed, or not removed yet
+	Unreadable []Unreadable   `json:"unreadable"`                // folders and files that could not be looked at; the first thousand
 	// UnreadableCount counts all of them.
 	UnreadableCount int       `json:"unreadable_count"`
 	Changes         *Changes  `json:"changes,omitempty"`

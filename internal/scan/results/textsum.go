@@ -51,6 +51,9 @@ func (p *printer) summary(partly int) {
 	if i := s.Isolation; i.Achieved != "" && (p.t.Verbose || i.Achieved != i.Wanted || i.Note != "") {
 		p.para("", isolationText(s.Isolation))
 	}
+	if s.Temporary > 0 {
+		p.para("", temporaryText(s.Temporary))
+	}
 	if s.Images > 0 {
 		p.para("", workText(s))
 	}
@@ -213,6 +216,12 @@ func isolationText(i Isolation) string {
 		out += "; " + i.Note
 	}
 	return strings.TrimSuffix(out, ".") + "."
+}
+
+// temporaryText returns what the files are that no row is about.
+func temporaryText(n int) string {
+	return fmt.Sprintf("Passed over %s that runs of trueup have not completed (such as .NAME.partial): the next run to the "+
+		"same name goes on with them or removes them.", files(n))
 }
 
 // workText returns the effort of the run.
