@@ -4,9 +4,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // The script has the same commands whatever is printed, also where rows are printed one by one and kept no longer.
@@ -24,4 +28,65 @@ func TestScanScriptBesideEachReport(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, regexp.MustCompile(`(?m)^copy \d+ align .*/[ac]\.raw `).FindAll(text, -1), 2, "%s: %s", format, text)
 	}
+}
+
+// exchangeScript scans a folder and returns its script, which exchanges what it can, and the lines with commands.
+func exchangeScript(t *testing.T, dir string) (script string, commands []string) {
+	t.Helper()
+	script = filepath.Join(t.TempDir(), "fix.sh")
+	r := trueup(t, "scan", "--script", script, "--replace", dir)
+	require.Equal(t, 3, r.code, r.stderr)
+	text, err := os.ReadFile(script)
+	require.NoError(t, err)
+	found := regexp.MustCompile(`(?m)^(?:exchange|copy) \d+ (.*)$`).FindAllStringSubmatch(string(text), -1)
+	for _, m := range found {
+		commands = append(commands, strings.ReplaceAll(m[1], dir+"/", ""))
+	}
+	require.Empty(t, disktest.Run(t, "shellcheck", script))
+	return script, commands
+}
+
+// TestScriptExchanges runs a script that gives copies the names of their sources: twice, which does no harm. The next
+// scan finds nothing, also when the originals are removed.
+func TestScriptExchanges(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a, b := flatDisk(t, dir, "b c"), smallDisk(t, filepath.Join(dir, "a.raw"), 63)
+	script, commands := exchangeScript(t, dir)
+	require.ElementsMatch(t, []string{"align --replace a.raw", "align --replace 'b c.vmdk'"}, commands)
+	command := []string{"env", "TRUEUP=" + builtPath, "bash", script}
+	require.Contains(t, disktest.Output(t, command[0], command[1:]...), "0 made, 2 exchanged or aligned already, 0 passed over, 0 failed")
+	s := scan(t, dir)
+	require.Equal(t, 0, s.code, s.stderr)
+	require.Equal(t, results.Original, s.rows[filepath.Join(dir, "b c.orig.vmdk")].State)
+	require.Equal(t, results.Original, s.rows[filepath.Join(dir, "a.orig.raw")].State)
+	before := folderSums(t, dir)
+	require.Contains(t, disktest.Output(t, command[0], command[1:]...), "0 failed")
+	require.Equal(t, before, folderSums(t, dir))
+	for _, disk := range []string{a, b} {
+		require.Equal(t, 0, trueup(t, "finish", disk).code)
+	}
+	require.Equal(t, 0, scan(t, dir).code)
+	require.Equal(t, []string{"a.raw", "b c-flat.vmdk", "b c.vmdk"}, folderNames(t, dir))
+}
+
+// TestScriptCopiesWhatCannotBeExchanged has disks of which align --replace would refuse some, and take away another
+// from its snapshot in the folder beside: these are copied.
+func TestScriptCopiesWhatCannotBeExchanged(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"linked.raw", "taken.raw", "base.raw", "plain.raw", "left.raw"} {
+		smallDisk(t, at(name), 63)
+	}
+	require.NoError(t, os.Link(at("linked.raw"), at("also.raw")))
+	smallDisk(t, at("taken.orig.raw"), 2048)
+	require.NoError(t, os.WriteFile(at("left.raw.trueup"), nil, 0o600))
+	require.NoError(t, os.Mkdir(at("z"), 0o755))
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "../base.raw", at("z/child.qcow2"))
+	_, commands := exchangeScript(t, dir)
+	require.ElementsMatch(t, []string{
+		"align also.raw also-aligned.raw", "align taken.raw taken-aligned.raw", "align base.raw base-aligned.raw",
+		"align left.raw left-aligned.raw", "align --replace plain.raw",
+	}, commands)
 }

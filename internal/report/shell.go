@@ -24,6 +24,11 @@ func AlignPackageCommand(path string, fs []string) string {
 	return "trueup align" + flags(fs) + " " + ShellQuote(path) + " " + ShellQuote(AlignedPackage(path))
 }
 
+// ReplaceCommand returns the command line that exchanges the image at path for its aligned copy.
+func ReplaceCommand(path string, fs []string) string {
+	return "trueup align --replace" + flags(fs) + " " + ShellQuote(path)
+}
+
 // AlignedPackage suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:
 // beside their originals these could not keep their names, which the OVF has.
 func AlignedPackage(path string) string {

@@ -22,6 +22,7 @@ type Choices struct {
 	FailOn           string
 	Ignore           string
 	Script           string
+	Replace          bool // the script exchanges images for their copies
 	Force            bool
 	Unknown, Empty   bool // accepted
 	Tables           bool // are checked of every container
@@ -41,6 +42,8 @@ func (c *Choices) Consistent(whole bool) error {
 	case whole && c.Isolation != string(sandbox.Sandbox):
 		return ondisk.In(ondisk.ErrUsage, "--require-sandbox and --isolation %s contradict each other; give one of them",
 			c.Isolation)
+	case c.Replace && c.Script == "":
+		return ondisk.In(ondisk.ErrUsage, "--replace is for the commands of --script FILE: a scan changes no image")
 	case c.Changed && c.Catalog == "":
 		return ondisk.In(ondisk.ErrUsage, "--changed needs --catalog FILE, which knows the last run")
 	}
@@ -103,7 +106,7 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	t := &Task{
 		Paths: slices.Clone(paths), Check: c.Tables, Fragments: c.Pieces, Level: sandbox.Level(c.Isolation),
 		Catalog: c.Catalog, ChangedOnly: c.Changed, Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
-		KeepRanked: c.Script != "", Spare: []string{c.Script, c.Ignore, c.FilesFrom},
+		KeepRanked: c.Script != "", Replace: c.Replace, Spare: []string{c.Script, c.Ignore, c.FilesFrom},
 	}
 	var err error
 	if t.Wanted, err = Wanted(c.Include, c.Exclude); err != nil {

@@ -7,10 +7,13 @@ import (
 	"path/filepath"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // judge makes the row of one image and hands it over.
@@ -25,6 +28,9 @@ func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) er
 		return nil
 	}
 	x.silent = i.State == results.Failed && len(i.Disks) == 0
+	if r.Exchange && i.Priority != nil {
+		i.NoExchange = c.noExchange(f, x, i)
+	}
 	return r.row(i)
 }
 
@@ -66,6 +72,40 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(r.Flags)
 	return i, r.keepIf(path, x, i, key)
+}
+
+// noExchange returns what align --replace would refuse of an image that can be copied; empty if nothing is known against
+// it. The files are looked at from outside only: align looks again.
+func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
+	_, open := c.journals[x.Name]
+	shown, err := sys.Lstat(x.shown)
+	switch {
+	case !x.regular:
+		return "it is no regular file, and has no name to exchange"
+	case err != nil || !shown.Mode.IsRegular():
+		return "its path is a link"
+	case open:
+		return fmt.Sprintf("an earlier run has left %q", unfinished.JournalOf(x.Name))
+	case len(i.Parents) > 0:
+		return "it is a snapshot"
+	}
+	for _, file := range i.Files {
+		if filepath.IsAbs(file.Name) {
+			return fmt.Sprintf("its file %q is in another folder", file.Name)
+		}
+		if st, err := stat(filepath.Join(f.path, file.Name), file.Name); err == nil && st.links > 1 {
+			return fmt.Sprintf("%q has %d hard links", file.Name, st.links)
+		}
+		if orig := exchange.OriginalOf(x.Name, file.Name); exists(filepath.Join(f.path, orig)) {
+			return fmt.Sprintf("the original would be kept as %q, and that exists", orig)
+		}
+		for _, o := range c.owners[file.Name] {
+			if o != x {
+				return fmt.Sprintf("%q names files of it too", o.Name)
+			}
+		}
+	}
+	return ""
 }
 
 // ask has a worker judge an image. Nil: a doubt came to nothing.

@@ -60,6 +60,9 @@ type Options struct {
 	Spare func(device, inode uint64) bool
 	// Flags are those of the command line that a copy of an image would need.
 	Flags []string
+	// Exchange finds out for each row with a priority what is against align --replace.
+	Exchange bool
+
 	Jobs  int
 	Pool  *Pool
 	Store Store // nil: none

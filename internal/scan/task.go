@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/trueup/trueup/internal/align"
@@ -52,6 +53,8 @@ type Task struct {
 	Row func(*results.Image) error
 	// KeepRanked also keeps the rows with a priority for the report, which Row has taken.
 	KeepRanked bool
+	// Replace finds out which of these cannot be exchanged for their copies.
+	Replace bool
 	// Interrupted returns the exit code of a run that its context has ended.
 	Interrupted func() int
 
@@ -77,6 +80,8 @@ type running struct {
 	worst   *results.Image   // that decided the exit code; nil: none has
 	images  []*results.Image // of the report
 	items   int              // of images
+	// elsewhere are the files that an image in another folder reads, and that image.
+	elsewhere map[sys.ID]string
 }
 
 // Run looks at all images and returns the report, ranked. A report with an error is complete but for the catalogue; one
@@ -112,12 +117,13 @@ func (t *Task) Close() error {
 func (t *Task) begin() *running {
 	r := &running{
 		Task: t, start: time.Now(), roots: results.NewRoots(t.Paths),
-		summary: results.NewSummary(), copies: results.NewCopies(),
+		summary: results.NewSummary(), copies: results.NewCopies(), elsewhere: map[sys.ID]string{},
 	}
 	r.today = r.start.UTC().Format(time.DateOnly)
 	s := r.summary
 	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage.Name, t.Version
 	s.Fragmentation = t.Fragments
+	s.Replace = t.Replace
 	s.AllowEmpty, s.FailOn, s.ChangedOnly, s.Again = t.AllowEmpty, string(t.Fail), t.ChangedOnly, t.Again
 	s.Started = stamp(r.start)
 	s.Isolation = results.Isolation{Wanted: string(t.Level), Achieved: string(sandbox.None), Layers: []string{}}
@@ -168,7 +174,7 @@ func (r *running) look(ctx context.Context) error {
 		return err
 	}
 	o := Options{
-		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool, Flags: r.commandFlags(),
+		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool, Flags: r.commandFlags(), Exchange: r.Replace,
 		Found: r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
 	}
 	if r.store != nil {
@@ -263,6 +269,11 @@ func (r *running) row(i *results.Image) error {
 	r.Ignore.Accept(i, r.roots, r.today, r.Fail)
 	r.summary.Add(i)
 	r.copies.Add(i)
+	for _, f := range i.Files {
+		if r.Replace && filepath.IsAbs(f.Name) {
+			r.elsewhere[sys.ID{Device: f.Device, Inode: f.Inode}] = i.Path
+		}
+	}
 	r.Progress.Done(i)
 	if r.ChangedOnly && i.Change == results.Same {
 		return nil
@@ -313,6 +324,17 @@ func (r *running) exit(i *results.Image) {
 	r.worst, sum.ExitCode, sum.Worst = i, code, i.Path
 }
 
+// keepParents exchanges no image that one in another folder reads: it would find another disk under the name.
+func (r *running) keepParents() {
+	for _, i := range r.images {
+		for _, f := range i.Files {
+			if user := r.elsewhere[sys.ID{Device: f.Device, Inode: f.Inode}]; user != "" && user != i.Path {
+				i.NoExchange = fmt.Sprintf("%q needs %q", user, f.Name)
+			}
+		}
+	}
+}
+
 // finish completes the sum, ranks the images, and has the catalogue note the run. interrupted is the exit code of a run
 // that is not complete, else 0.
 func (r *running) finish(interrupted int) (*results.Report, error) {
@@ -327,6 +349,7 @@ func (r *running) finish(interrupted int) (*results.Report, error) {
 		sum.ExitCode = interrupted
 	}
 	r.copies.Settle(sum, r.images)
+	r.keepParents()
 	results.Rank(r.images)
 	report.Images = r.images
 	if r.store == nil {

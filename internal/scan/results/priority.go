@@ -40,6 +40,7 @@ func (i *Image) Settle(flags []string) {
 		return
 	}
 	p := Priority{Class: 1, Command: report.AlignCommand(i.ExactPath(), i.Format, flags)}
+	i.exchange = report.ReplaceCommand(i.ExactPath(), flags)
 	if i.packed() {
 		p.Command = report.AlignPackageCommand(i.ExactPath(), flags)
 	}

@@ -3,6 +3,7 @@ package results
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"fmt"
@@ -18,6 +19,8 @@ import (
 var (
 	//go:embed script_start.sh
 	scriptStart string
+	//go:embed script_replace.sh
+	scriptReplace string
 	//go:embed script_end.sh
 	scriptEnd string
 )
@@ -28,9 +31,12 @@ var (
 func Script(w io.Writer, s *Summary, images []*Image) error {
 	sum := sha256.New()
 	b := bufio.NewWriter(io.MultiWriter(w, sum))
-	sc := &script{w: b, dests: map[string]int{}}
+	sc := &script{w: b, dests: map[string]int{}, replace: s.Replace}
 	sc.head(s, images)
 	fmt.Fprint(b, scriptStart)
+	if s.Replace {
+		fmt.Fprint(b, scriptReplace)
+	}
 	for _, i := range images {
 		if i.Priority != nil {
 			sc.image(i)
@@ -68,6 +74,8 @@ func IsScript(r io.Reader) (bool, error) {
 type script struct {
 	w     *bufio.Writer
 	dests map[string]int // ranks of the copies, by their names
+
+	replace bool // where that is possible
 }
 
 // comment writes one line; the text is escaped.
@@ -89,6 +97,10 @@ func (s *script) head(sum *Summary, images []*Image) {
 	fmt.Fprintln(s.w, "#")
 	s.comment("It writes %s, the most urgent first, each beside its original, which is only read and stays.",
 		count(all.Fix.Images, "aligned copy", "aligned copies"))
+	if s.replace {
+		s.comment("Where nothing is against it, the copy then gets the names of the original, which is kept as NAME.orig.EXT:")
+		s.comment("shut the machines down first. trueup undo brings an original back, trueup finish removes it.")
+	}
 	s.comment("To read and to write: %s (%d bytes). The disks grow by %s (%d bytes) together.",
 		units.Format(all.Fix.Copies), all.Fix.Copies,
 		units.Format(all.Fix.Grows), all.Fix.Grows)
@@ -139,6 +151,11 @@ func (s *script) image(i *Image) {
 		s.refused(hindrances)
 		return
 	}
+	if s.replace && i.exchangeable() {
+		s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
+		fmt.Fprintf(s.w, "exchange %d %s\n", rank, strings.TrimPrefix(i.exchange, "trueup "))
+		return
+	}
 	command := strings.TrimPrefix(i.Priority.Command, "trueup ")
 	dest := i.alignedName()
 	if before, taken := s.dests[dest]; taken {
@@ -147,9 +164,15 @@ func (s *script) image(i *Image) {
 		return
 	}
 	s.dests[dest] = rank
+	if s.replace {
+		s.comment("  a copy, not an exchange: %s", cmp.Or(i.NoExchange, "it is a package"))
+	}
 	s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
 	fmt.Fprintf(s.w, "copy %d %s\n", rank, command)
 }
+
+// exchangeable reports whether align --replace can exchange the image, as far as a scan knows.
+func (i *Image) exchangeable() bool { return i.NoExchange == "" && !i.packed() }
 
 func (s *script) refused(hindrances []align.Finding) {
 	if len(hindrances) == 0 {

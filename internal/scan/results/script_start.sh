@@ -14,6 +14,7 @@ set -euo pipefail
 trueup=${TRUEUP:-trueup}
 made=0
 passed=0
+exchanged=
 failed=()
 trap 'exit 130' INT
 trap 'exit 143' TERM

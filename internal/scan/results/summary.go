@@ -22,6 +22,7 @@ type Summary struct {
 	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
 	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
 	Again       string `json:"-"` // flags that choose the same images once more, which the next commands need
+	Replace     bool   `json:"-"` // the script exchanges images for their copies
 	ChangedOnly bool   `json:"-"` // rows and exit code are only those of new, changed and removed images
 
 	Fragmentation bool `json:"-"` // files of the guests were counted
