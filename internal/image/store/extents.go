@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -113,6 +114,9 @@ func (o *Output) removeLeft() error {
 
 // removeMarked removes a mark, and the file behind it when nothing uses that.
 func (o *Output) removeMarked(n, mark string) error {
+	if w, err := o.otherWork(n); w != nil || err != nil {
+		return err
+	}
 	// Named, and DEST was not: its partial file was there when this run began.
 	unpublished := mark == unfinished.Partial && o.stale && o.dir.SameFile(n, partialName(n))
 	// DEST got another extent, and this one was not removed.
@@ -136,6 +140,45 @@ func (o *Output) removeMarked(n, mark string) error {
 		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", replacedName(n), err)
 	}
 	return nil
+}
+
+// otherWork returns the open work on another DEST that has files of a name, final or partial; nil: there is none. DEST
+// can be named as the extent of another one, and the other way round.
+func (o *Output) otherWork(name string) (*unfinished.Work, error) {
+	lower := strings.ToLower(name)
+	journals, err := o.dir.Names(func(n string) bool {
+		dest, ok := strings.CutSuffix(n, unfinished.Suffix)
+		folded := strings.ToLower(dest)
+		return ok && !strings.EqualFold(dest, o.base) && (folded == lower || isExtentName(folded, lower))
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range journals {
+		dest := strings.TrimSuffix(n, unfinished.Suffix)
+		w, err := unfinished.Beside(o.dir, dest)
+		if err != nil || w != nil && (w.Kind == unfinished.Copy || w.Blocks) {
+			if w != nil {
+				w.Path = o.shown(dest)
+			}
+			return w, err
+		}
+	}
+	return nil, nil //nolint:nilnil // nothing is open
+}
+
+// refuseOther refuses a name whose partial file belongs to another DEST: hours of work may stand in it.
+func (o *Output) refuseOther(name string) error {
+	w, err := o.otherWork(name)
+	if w == nil || err != nil {
+		return err
+	}
+	i := w.Issue()
+	return &ondisk.Refusal{
+		Code: i.Code, Remedy: i.Remedy,
+		Reason: fmt.Sprintf("DEST %s needs the name %s, which belongs to %s: %s", o.path, o.shown(partialName(name)), w.Path,
+			i.Text),
+	}
 }
 
 // removeUnused removes a file of a killed run, unless DEST or any VMDK of the folder uses it.

@@ -86,6 +86,11 @@ func (o *Output) newPart(name string) (*partialFile, error) {
 	if len(partial) > 255 {
 		return nil, ondisk.In(ondisk.ErrOutput, "%s: the name is too long", o.shown(name))
 	}
+	if o.dir.Exists(partial) {
+		if err := o.refuseOther(name); err != nil {
+			return nil, err
+		}
+	}
 	if p, err := o.adopt(name); p != nil || err != nil {
 		return p, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // Purpose is the use of a file that a command writes. It decides what may stand under its name.
@@ -85,6 +86,8 @@ func (p Place) nameOf(path string) string {
 		return "an image"
 	case slices.Contains(machineFiles, strings.ToLower(filepath.Ext(path))):
 		return "a virtual machine's own file"
+	case strings.EqualFold(filepath.Ext(path), unfinished.Suffix):
+		return "a journal of trueup"
 	}
 	return ""
 }
