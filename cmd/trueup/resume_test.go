@@ -29,6 +29,7 @@ type resumeCase struct {
 // resumable are formats of all ways to place what is written.
 var resumable = []string{
 	"raw", "vmdk:monolithicFlat", "vmdk:monolithicSparse", "vmdk:streamOptimized", "qcow2", "vhdx", "vhd:dynamic",
+	"vhd:fixed", "vmdk:twoGbMaxExtentSparse", "vmdk:twoGbMaxExtentFlat",
 }
 
 func newResumeCase(t *testing.T, format, source string) *resumeCase {
@@ -430,4 +431,21 @@ func TestResumeAfterFullStorage(t *testing.T) {
 	require.Contains(t, r.stderr, "trueup resume")
 	require.True(t, c.open())
 	require.Positive(t, c.requireDone(t).Kept)
+}
+
+// A copy that goes on needs no second room for what it has written.
+func TestResumeCountsTheRoomOfItsFiles(t *testing.T) {
+	t.Parallel()
+	dest := filepath.Join(t.TempDir(), "copy.qcow2")
+	const script = `(trap "" XFSZ; ulimit -f 5120; "$0" convert --resumable --no-progress --to qcow2 "$1" "$2" 2>/dev/null)
+		test -e "$2.trueup" && dd if=/dev/zero of="$2.fill" bs=1M count=4 status=none || exit 99
+		"$0" resume "$2" && exit 98
+		truncate -s 1M "$2.fill"; "$0" resume --json "$2" && rm "$2.fill"`
+	r := privateMount(t, "size=12m", filepath.Dir(dest), "bash", "-c", script, builtPath, noisyDisk(t, 8), dest)
+	require.Equal(t, 0, r.code, r.stdout+r.stderr)
+	requireOneLine(t, r.stderr)
+	require.Regexp(t, `needs 8\.\d+ MiB .* and 7\.\d+ MiB .* are free where DEST goes or held by what is written of it; make room;`,
+		r.stderr)
+	require.Contains(t, r.stdout, "is complete")
+	require.Regexp(t, `"kept_bytes": [2-5]\d{6}`, r.stdout)
 }
