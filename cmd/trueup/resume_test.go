@@ -29,7 +29,7 @@ type resumeCase struct {
 // resumable are formats of all ways to place what is written.
 var resumable = []string{
 	"raw", "vmdk:monolithicFlat", "vmdk:monolithicSparse", "vmdk:streamOptimized", "qcow2", "vhdx", "vhd:dynamic",
-	"vhd:fixed", "vmdk:twoGbMaxExtentSparse", "vmdk:twoGbMaxExtentFlat",
+	"vhd:fixed", "vmdk:twoGbMaxExtentSparse", "vmdk:twoGbMaxExtentFlat", "qcow2:compressed",
 }
 
 func newResumeCase(t *testing.T, format, source string) *resumeCase {
