@@ -75,7 +75,7 @@ func (x *run) mayUndo(o unfinished.Options) error {
 	if err := x.present(); err != nil {
 		return err
 	}
-	if x.Work.Phase == unfinished.Undoing && !x.d.is(x.New[0].Name, x.New[0]) {
+	if x.Work.Phase == unfinished.Undoing && !x.leadsToCopy() {
 		return nil
 	}
 	if err := x.free(string(x.New[0].Name), names(x.New), string(x.Old[0].Other)); err != nil {
@@ -100,6 +100,13 @@ func (x *run) mayUndo(o unfinished.Options) error {
 		}
 	}
 	return nil
+}
+
+// leadsToCopy reports whether the path still leads to the copy in an undo. The first file of the source, which the undo
+// writes anew, can have got the inode of the copy's.
+func (x *run) leadsToCopy() bool {
+	return x.d.is(x.New[0].Name, x.New[0]) &&
+		(x.Interim == nil || !x.untouched() && !x.d.holds(x.Old[0].Name, x.Interim))
 }
 
 // present refuses an undo where a file of the original has none of its names.
