@@ -19,6 +19,10 @@ type Medium struct {
 	Power int
 	// Lie leaves out the flush of a file, as a program would that forgot it.
 	Lie func(name string) bool
+	// Fail is the number of a writing call, from 1 on, that fails with ErrFault, and no other does. A write that fails has
+	// written half of its sectors. After a flush that fails the cache keeps what was written and takes it for clean, as Linux
+	// does: the next flush succeeds without it, and the power cut loses it.
+	Fail int
 	// Calls is how many writing calls there were: WriteAt, Truncate and Sync.
 	Calls int
 
@@ -48,6 +52,9 @@ func (m *Medium) File(name string) *MediumFile {
 	}
 	return f
 }
+
+// Remove removes a file, durably.
+func (m *Medium) Remove(name string) { delete(m.files, name) }
 
 // AfterCrash returns what a machine finds when the power is back: all that was flushed, and of the sectors that were
 // not those that keep chooses. The sizes of files are the last ones.
@@ -80,7 +87,9 @@ func (m *Medium) call() error {
 	if m.Power > 0 {
 		m.Power--
 	}
-	m.Calls++
+	if m.Calls++; m.Calls == m.Fail {
+		return ErrFault
+	}
 	return nil
 }
 
@@ -107,15 +116,19 @@ func (f *MediumFile) ReadAt(b []byte, off int64) (int, error) {
 
 // WriteAt writes to the cache. A crash right after it leaves any of its sectors.
 func (f *MediumFile) WriteAt(b []byte, off int64) (int, error) {
-	if err := f.on.call(); err != nil {
+	err := f.on.call()
+	if errors.Is(err, ErrPower) {
 		return 0, err
+	}
+	if err != nil {
+		b = b[:len(b)/2/mediumSector*mediumSector]
 	}
 	if end := off + int64(len(b)); end > f.Size() {
 		f.now = append(f.now, make([]byte, end-f.Size())...)
 	}
 	copy(f.now[off:], b)
 	f.touch(off, off+int64(len(b)))
-	return len(b), nil
+	return len(b), err
 }
 
 // touch notes that the sectors of a range are not flushed.
@@ -142,6 +155,9 @@ func (f *MediumFile) Truncate(size int64) error {
 // Sync makes durable what was written.
 func (f *MediumFile) Sync() error {
 	if err := f.on.call(); err != nil {
+		if errors.Is(err, ErrFault) {
+			clear(f.dirty)
+		}
 		return err
 	}
 	if f.on.Lie != nil && f.on.Lie(f.name) {

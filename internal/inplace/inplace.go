@@ -14,6 +14,7 @@
 package inplace
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -105,9 +106,9 @@ type Options struct {
 	Progress func(bytes int64)               // of the phase; may be nil
 }
 
-// open reads how far a move is, and completes the stretch that was under way. What a killed run wrote may still be in
+// open reads how far a move is, and completes the stretch that was under way. What the run before wrote may still be in
 // the cache only: nothing is built on it before it is durable. A disk without the mark is in its old or its new state,
-// and may be in use since: nothing is written to it.
+// and may be in use since: nothing else is written to it than its first sector, as it is there.
 func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	m := &mover{Options: o, plan: p, disk: s, log: l, phase: moving, sure: true}
 	m.runs, m.steps = p.runs()
@@ -117,7 +118,7 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 		return nil, err
 	}
 	if m.begun {
-		if err := s.Sync(); err != nil {
+		if err := m.again(p.mark()); err != nil {
 			return nil, err
 		}
 	}
@@ -143,10 +144,13 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	case m.phase == moving:
 		return nil, fmt.Errorf("the first sector of the disk is not the mark of a move, and the journal says that %d of %d "+
 			"stretches moved: another program wrote it: %w", m.step, m.steps, ondisk.ErrChanged)
-	case m.phase == moved || m.phase == done:
-		return m, p.notOld(s)
+	case m.phase == undoing:
+		return m, m.again(p.first(false))
 	default:
-		return m, nil
+		if err := p.notOld(s); err != nil {
+			return nil, err
+		}
+		return m, m.again(p.first(true))
 	}
 	if err := l.Put(b); err != nil { // durable, whatever became of the one that was read
 		return nil, err
@@ -155,6 +159,21 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 		return m, nil
 	}
 	return m, m.complete(r)
+}
+
+// again makes durable what the first sector is, before the journal says more or goes. It is written again: where a
+// flush of the run before failed, the kernel can have it in its cache, take it for clean, and flush nothing.
+func (m *mover) again(first []byte) error {
+	now := make([]byte, markSize)
+	if err := ondisk.ReadFull(m.disk, now, 0); err != nil {
+		return err
+	}
+	if bytes.Equal(now, first) { // else the disk is in use, and others have written it
+		if _, err := m.disk.WriteAt(first, 0); err != nil {
+			return err
+		}
+	}
+	return m.disk.Sync()
 }
 
 func (r *record) check(m *mover) error {

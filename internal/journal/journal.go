@@ -94,6 +94,7 @@ type Journal struct {
 	area   int64
 	length int64   // of the area, bytes
 	saved  []saved // since the last record
+	stood  []saved // for which the last record vouches; of another run
 	opened bool    // the last record is of another run, and may stand in a cache only
 }
 
@@ -238,7 +239,11 @@ func (j *Journal) last(stands func(saved) (bool, error)) error {
 		if err != nil {
 			return err
 		}
-		number, record, ok, err := j.decode(slot, stands)
+		var all []saved
+		number, record, ok, err := j.decode(slot, func(s saved) (bool, error) {
+			all = append(all, s)
+			return stands(s)
+		})
 		switch {
 		case err != nil:
 			return err
@@ -247,7 +252,7 @@ func (j *Journal) last(stands func(saved) (bool, error)) error {
 		case ok && number%2 != uint64(n):
 			return damaged(slotOff+n*slotSize, "number of the record", number, "an even one in the first slot")
 		case ok && number > j.number:
-			j.number, j.record = number, record
+			j.number, j.record, j.stood = number, record, all
 		}
 	}
 	if torn == 2 {
@@ -307,26 +312,11 @@ func (j *Journal) Put(record []byte) error {
 	if int64(len(record)) > MaxRecord {
 		return fmt.Errorf("record of %d bytes in a journal, want up to %d: %w", len(record), MaxRecord, ondisk.ErrLimit)
 	}
-	if j.opened { // what the new record follows is durable first, with the bytes that it vouches for
-		if err := j.file.Sync(); err != nil {
-			return err
-		}
-		j.opened = false
+	if err := j.settle(); err != nil {
+		return err
 	}
 	number := j.number + 1
-	slot := binary.LittleEndian.AppendUint64(nil, number)
-	slot = binary.LittleEndian.AppendUint32(slot, uint32(len(record)))  //nolint:gosec // at most MaxRecord
-	slot = binary.LittleEndian.AppendUint32(slot, uint32(len(j.saved))) //nolint:gosec // at most maxSaved
-	slot = append(slot, 0, 0, 0, 0)
-	for _, s := range j.saved {
-		var err error
-		if slot, err = binary.Append(slot, binary.LittleEndian, s); err != nil {
-			return err
-		}
-	}
-	slot = append(slot, record...)
-	binary.LittleEndian.PutUint32(slot[slotHead-4:], j.sum(slot))
-	if _, err := j.file.WriteAt(slot, slotOff+int64(number%2)*slotSize); err != nil {
+	if err := j.write(number, record, j.saved); err != nil {
 		return err
 	}
 	if err := j.file.Sync(); err != nil {
@@ -334,6 +324,55 @@ func (j *Journal) Put(record []byte) error {
 	}
 	j.number, j.record, j.saved = number, bytes.Clone(record), nil
 	return nil
+}
+
+// settle makes the record durable that the next one follows, with the bytes that it vouches for. They are written again:
+// where a flush of the run before failed, the kernel can have them in its cache, take them for clean, and flush nothing.
+func (j *Journal) settle() error {
+	if !j.opened {
+		return nil
+	}
+	for _, s := range j.stood {
+		buf := make([]byte, min(s.Len, units.MiB))
+		for off := s.Off; off < s.Off+s.Len; {
+			b := buf[:min(int64(len(buf)), s.Off+s.Len-off)]
+			if err := j.ReadAt(b, off); err != nil {
+				return err
+			}
+			if _, err := j.file.WriteAt(b, j.area+off); err != nil {
+				return err
+			}
+			off += int64(len(b))
+		}
+	}
+	if j.number > 0 {
+		if err := j.write(j.number, j.record, j.stood); err != nil {
+			return err
+		}
+	}
+	if err := j.file.Sync(); err != nil {
+		return err
+	}
+	j.opened, j.stood = false, nil
+	return nil
+}
+
+// write writes a record into its slot.
+func (j *Journal) write(number uint64, record []byte, all []saved) error {
+	slot := binary.LittleEndian.AppendUint64(nil, number)
+	slot = binary.LittleEndian.AppendUint32(slot, uint32(len(record))) //nolint:gosec // at most MaxRecord
+	slot = binary.LittleEndian.AppendUint32(slot, uint32(len(all)))    //nolint:gosec // at most maxSaved
+	slot = append(slot, 0, 0, 0, 0)
+	for _, s := range all {
+		var err error
+		if slot, err = binary.Append(slot, binary.LittleEndian, s); err != nil {
+			return err
+		}
+	}
+	slot = append(slot, record...)
+	binary.LittleEndian.PutUint32(slot[slotHead-4:], j.sum(slot))
+	_, err := j.file.WriteAt(slot, slotOff+int64(number%2)*slotSize)
+	return err
 }
 
 // Kind returns what kind of run the journal is of.
