@@ -270,6 +270,36 @@ func TestDeviceWriteErrors(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "verify", source, device).code)
 }
 
+// A run that is interrupted says once what it leaves: nothing was written, or a device that is marked.
+func TestInterruptedDevice(t *testing.T) {
+	t.Parallel()
+	source := noisyDisk(t, 8)
+	device, file := destDevice(t, 12<<20)
+	cmd := exec.Command(builtPath, "align", "--json", "--limit-rate", "1M", "--device", source, device)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.NoError(t, cmd.Start())
+	disktest.WaitFor(t, "the mark", func() bool { return isMarked(t, file) })
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	_ = cmd.Wait()
+	require.Equal(t, 143, cmd.ProcessState.ExitCode(), stderr.String())
+	last := fmt.Sprintf("interrupted; DEST %s holds an unfinished copy, which its first sector says; run the command again", device)
+	require.Equal(t, "trueup: interrupted: leaving the device as it is; once more to end at once\ntrueup: "+last+"\n", stderr.String())
+	require.Contains(t, stdout.String(), last)
+	unfinishedDevice(t, device)
+}
+
+// isMarked reports whether the file of a device begins with the mark.
+func isMarked(t testing.TB, file string) bool {
+	t.Helper()
+	head := make([]byte, 23)
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	_, err = f.ReadAt(head, 0)
+	require.NoError(t, errors.Join(err, f.Close()))
+	return string(head) == "trueup: unfinished copy"
+}
+
 // deviceCalls are the system calls that change a device.
 const deviceCalls = "/^(pwrite64|ioctl|fsync|fallocate)$"
 
@@ -318,13 +348,8 @@ func TestKillDevice(t *testing.T) {
 			_ = cmd.Wait()
 			timer.Stop()
 		}
-		head := make([]byte, 23)
-		f, err := os.Open(file)
-		require.NoError(t, err)
-		_, err = f.ReadAt(head, 0)
-		require.NoError(t, errors.Join(err, f.Close()))
 		switch sum := sha256Of(t, file); {
-		case bytes.Equal(head, []byte("trueup: unfinished copy")):
+		case isMarked(t, file):
 			states["marked"]++
 			unfinishedDevice(t, device)
 		case sum == want:

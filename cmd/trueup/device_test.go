@@ -39,6 +39,13 @@ func TestBlockDevice(t *testing.T) {
 	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", raw, dest)
 	require.Equal(t, 0, trueup(t, "verify", device, dest).code)
 	require.Equal(t, 0, trueup(t, "align", "--to", "vmdk", "--force", device, dest).code)
+
+	before := sha256Of(t, raw)
+	for _, args := range [][]string{{"convert", "--to", "raw", "--force", device, raw}, {"inspect", device, "--out", raw}} {
+		r := trueup(t, args...)
+		require.Equal(t, 64, r.code, "%q would write to the file behind the device: %s", args, r.stderr)
+	}
+	require.Equal(t, before, sha256Of(t, raw))
 }
 
 // TestDeviceInUse refuses a device whose file system is mounted: it changes while it is read.

@@ -112,7 +112,7 @@ func (d *deviceFlags) size(file func(int64) int64) func(int64) int64 {
 // ends returns what an interrupted run does.
 func (d *deviceFlags) ends() string {
 	if d.device {
-		return "leaving the device as it is, marked as unfinished"
+		return "leaving the device as it is"
 	}
 	return removing
 }

@@ -66,8 +66,9 @@ func Main(version string, args []string) (code int) {
 	cmd, err := root.ExecuteContextC(ctx)
 	if errors.Is(err, context.Canceled) {
 		i := interruptOf(ctx)
-		if kept, ok := errors.AsType[*realign.KeptError](err); ok {
-			i.text = "interrupted; " + kept.Remedy()
+		var left interface{ Remedy() string } // what the run leaves: files of a copy, or a marked device
+		if errors.As(err, &left) {
+			i.text = "interrupted; " + left.Remedy()
 		}
 		err = i
 	}

@@ -18,7 +18,8 @@ type File struct {
 	dir        *Folder
 	Info       sys.Info // when it was opened first
 	device     bool
-	Sector     int // of a device, bytes
+	shows      sys.ID // the file behind a loop device
+	Sector     int    // of a device, bytes
 	Level      int // 0 for a file of the image itself, 1 for one of its parent, …
 
 	mu    sync.RWMutex // held for reading while open is in use
@@ -29,6 +30,11 @@ type File struct {
 
 // Name returns the name in the folder, or the one that OpenAs got.
 func (f *File) Name() string { return f.name }
+
+// Is reports whether a file is this one, or the one that shows through this loop device.
+func (f *File) Is(st sys.Info) bool {
+	return f.Info.Same(st) || f.shows != sys.ID{} && f.shows == st.ID
+}
 
 // Size returns the size in bytes when the file was opened first.
 func (f *File) Size() int64 { return f.Info.Size }
@@ -196,8 +202,12 @@ func (f *File) Unchanged() error {
 	if !named.Same(old) {
 		return fmt.Errorf("file %.256q %w: another file has its name", f.name, ondisk.ErrChanged)
 	}
-	if f.device {
-		return nil // a device does not show that it was written
+	switch {
+	case f.Claimed(): // the image was refused if it was claimed before
+		return fmt.Errorf("device %.256q %w: it was mounted, or became a part of another device, while it was read; end that "+
+			"and run again", f.name, ondisk.ErrChanged)
+	case f.device:
+		return nil // it does not show that it was written
 	}
 	if now.Size != old.Size || now.Modified != old.Modified || now.Changed != old.Changed {
 		return fmt.Errorf("file %.256q %w: size, times or links differ; stop what writes to it and run again", f.name,

@@ -140,6 +140,7 @@ func (d *Folder) OpenNamed(name string) (*File, error) {
 	if f.Info.Size, err = f.open.DeviceSize(); err != nil {
 		return nil, errors.Join(fmt.Errorf("size of device %.256q: %w", name, err), f.Close())
 	}
+	f.shows, _ = f.open.LoopFile()
 	if f.Info.Size == 0 {
 		return nil, errors.Join(ondisk.In(ondisk.ErrFormat, "there is no medium in the device: it has 0 bytes"), f.Close())
 	}

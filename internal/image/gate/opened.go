@@ -34,7 +34,7 @@ func (o *Opened) Uses(path string) (name string, ok bool) {
 		return "", false
 	}
 	for _, f := range o.Handles {
-		if f.Info.Same(st) {
+		if f.Is(st) {
 			return f.name, true
 		}
 	}

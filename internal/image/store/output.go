@@ -205,15 +205,19 @@ func (o *Output) mayReplace(name string) error {
 	return ondisk.In(ondisk.ErrOutput, "%s exists; choose another name, or --force to replace it", o.shown(name))
 }
 
-// sourceFile returns the name of the source's file that a name leads to, empty when it leads to none.
+// sourceFile returns the name of the source's file that a name leads to, also of one behind a loop device; empty when
+// it leads to none.
 func sourceFile(d *gate.Folder, name string, src *gate.Opened) string {
 	st, err := d.At.Stat(name)
 	if err != nil {
 		return ""
 	}
 	for _, f := range src.Handles {
-		if f.Info.Same(st) {
+		switch {
+		case f.Info.Same(st):
 			return f.Name()
+		case f.Is(st):
+			return "behind " + f.Name()
 		}
 	}
 	return ""
