@@ -3,6 +3,7 @@ package realign
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -125,16 +126,51 @@ func (d *Device) content() (string, error) {
 	case err != nil:
 		return named("unknown content"), nil
 	case blank && l.Blank:
-		return "", nil
+		blank, err = blankSamples(img.Disk)
+		if blank || err != nil {
+			return "", err
+		}
 	}
 	return named("%s", contentOf(l)), nil
 }
 
 // blankEdges reports whether a disk is zero at its edges, from a byte on.
 func blankEdges(d disk.Disk, from int64) (bool, error) {
-	for _, r := range []disk.Range{
-		{Off: from, Len: headEdge - from}, {Off: max(from, d.Size()-tailEdge), Len: tailEdge},
-	} {
+	head := disk.Range{Off: from, Len: headEdge - from}
+	return blankAt(d, head, disk.Range{Off: max(from, d.Size()-tailEdge), Len: tailEdge})
+}
+
+// samples is how many pieces of a device are looked at beside its edges, and sampleLen the bytes of each. Their places
+// are whole parts of the device, where XFS and others have copies of their superblocks.
+const (
+	samples   = 64
+	sampleLen = units.MiB
+)
+
+// backups are where file systems keep copies of their superblocks, or their file tables, in bytes: the second group of
+// ext with blocks of 1, 2 and 4 KiB, btrfs, and the $MFT of NTFS as Windows places it.
+var backups = []int64{8 * units.MiB, 32 * units.MiB, 128 * units.MiB, 64 * units.MiB, 256 * units.GiB, 3 * units.GiB}
+
+// blankSamples reports whether a disk is zero in pieces all over it. One whose table and superblocks were lost is not.
+func blankSamples(d disk.Disk) (bool, error) {
+	at := slices.Clone(backups)
+	for i := range int64(samples) {
+		at = append(at, units.AlignDown(d.Size()/samples*i, units.SectorSize))
+	}
+	for _, off := range at {
+		if off >= d.Size() {
+			continue
+		}
+		if blank, err := blankAt(d, disk.Range{Off: off, Len: sampleLen}); !blank || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// blankAt reports whether ranges of a disk are zero.
+func blankAt(d disk.Disk, ranges ...disk.Range) (bool, error) {
+	for _, r := range ranges {
 		b := make([]byte, min(r.Len, d.Size()-r.Off))
 		if err := ondisk.ReadFull(d, b, r.Off); err != nil {
 			return false, err

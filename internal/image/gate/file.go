@@ -20,7 +20,7 @@ type File struct {
 	device     bool
 	shows      sys.ID // the file behind a loop device
 	Sector     int    // of a device, bytes
-	Level      int // 0 for a file of the image itself, 1 for one of its parent, …
+	Level      int    // 0 for a file of the image itself, 1 for one of its parent, …
 
 	mu    sync.RWMutex // held for reading while open is in use
 	open  *sys.File    // nil while the file gives room to others
