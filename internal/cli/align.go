@@ -113,6 +113,7 @@ type alignFlags struct {
 	moveFlags
 	trialFlags
 	replaceFlags
+	definitionFlags
 	skipAligned bool
 	view        bool
 	inPlace     bool
@@ -155,6 +156,10 @@ SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova 
 every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
 manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
 
+--libvirt-xml and --vmx name the definition of the machine that uses SOURCE. It is not edited: the result has what must
+change there, with the line, or that nothing has to. Nothing is written if the machine does not use SOURCE, or runs from
+a snapshot of it.
+
 --boot-trial starts the disk of SOURCE under QEMU as it is and as it would be aligned, as trueup boot does, when all
 else is ready for the copy. It is refused if the two come to different ends, or if that could not be judged;
 --allow-unbootable goes on with a warning. The flags --boot-... describe the machine.
@@ -183,6 +188,7 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 	f.copyFlags.add(cmd)
 	f.moveFlags.add(cmd)
 	f.addReplace(cmd)
+	f.addDefinitions(cmd)
 	f.trialFlags.add(cmd, "boot-")
 	cmd.Flags().BoolVar(&f.bootTrial, bootTrial, false, "first start both disks under QEMU; refuse unless they boot alike")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
@@ -193,7 +199,7 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	err := errors.Join(f.check(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest), f.checkResumable(src, dest),
-		f.checkReplace())
+		f.checkReplace(), f.checkDefinitions(dest))
 	if err != nil {
 		return err
 	}
@@ -266,8 +272,9 @@ func (f *alignFlags) copyDisk(
 	}
 	r = report.NewAlign(head(f.command), s, p, dest)
 	r.Flags = f.Reading.Flags()
-	if len(p.Moves) == 0 && !p.Renames && f.skipAligned {
-		return r, w, nil
+	skipped := len(p.Moves) == 0 && !p.Renames && f.skipAligned
+	if err := f.defined(s, p, r, skipped); err != nil || skipped {
+		return r, w, err
 	}
 	j, end := f.job(errOut, dest)
 	j.Replace = f.replace
