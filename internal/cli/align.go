@@ -145,7 +145,8 @@ Undo it by removing its two files, before anything is written.
 With --replace there is no DEST: when the copy is complete and proved, it gets the names of SOURCE, and SOURCE stays
 beside it as a disk of its own, NAME.orig.EXT. At every moment a complete disk stands under the name of SOURCE. trueup
 undo brings the original back, trueup finish removes it, and --keep none does so at once. A run that was killed is
-completed by trueup resume, or by the same command again. If nothing has to move, nothing is done.
+completed by trueup resume, or by the same command again. If nothing has to move, nothing is done. SOURCE can also be a
+package, an OVA or an OVF with its files.
 
 With --in-place there is no DEST and no copy: the partitions of DISK (raw, flat VMDK, fixed VHD) move inside of
 it. A journal beside it, DISK.trueup, lets trueup resume go on after a kill or a power cut, and trueup undo bring the old
@@ -289,7 +290,9 @@ func (f *alignFlags) copyDisk(
 	w, err = j.Write(ctx, s, p)
 	end()
 	if err == nil {
-		err = f.replaced(r, &w)
+		replaced, bad := f.replaced(dest, w.Replaced)
+		r.ReplacedBy(replaced)
+		err = bad
 	}
 	return r, w, err
 }
@@ -416,10 +419,6 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	if err := f.noPackage(); err != nil {
 		return err
 	}
-	if f.replace {
-		return ondisk.In(errUsage, "--replace exchanges one disk, and %s is a package; write a copy: "+
-			"trueup align SOURCE DEST", source)
-	}
 	if f.to != (realign.Target{}) {
 		return ondisk.In(errUsage, "--to %s, but the disks of a package keep their format: the OVF names it", f.to)
 	}
@@ -446,15 +445,21 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	r := report.NewPackageAlign(head(f.command), p, dest, f.Reading.Flags())
 	if r.Moved > 0 || !f.skipAligned {
 		j, end := f.job(errOut, dest)
+		j.Replace = f.replace
 		w, err := j.WritePackage(ctx, p)
 		end()
+		var replaced *report.Replaced
+		if err == nil {
+			replaced, err = f.replaced(dest, w.Replaced)
+		}
+		if err == nil {
+			err = f.writeSums(dest, w.Written)
+		}
 		if err != nil {
 			return err
 		}
-		if err := f.writeSums(dest, w.Written); err != nil {
-			return err
-		}
 		r.Wrote(p, w, f.verify)
+		r.ReplacedBy(replaced)
 	}
 	err = f.emit(out, r, func(t *report.Text) { t.PackageAlign(r) })
 	if err != nil && r.Written {

@@ -113,16 +113,12 @@ func (f *alignFlags) finishReplace(path string) (err error) {
 	return nil
 }
 
-// replaced completes a report by what an exchange did.
-func (f *alignFlags) replaced(r *report.Align, w *realign.Written) error {
-	if w.Replaced == nil {
-		return nil
+// replaced ends an exchange, and reports it. x is nil where there was none.
+func (f *alignFlags) replaced(dest string, x *exchange.Result) (*report.Replaced, error) {
+	if x == nil {
+		return nil, nil //nolint:nilnil // nothing was exchanged
 	}
-	if err := f.finishReplace(r.Dest); err != nil {
-		return err
-	}
-	r.ReplacedBy(w.Replaced, f.keep != keepNone)
-	return nil
+	return report.NewReplaced(x, f.keep != keepNone), f.finishReplace(dest)
 }
 
 // exchanges are the ways on from an exchange.

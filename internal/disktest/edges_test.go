@@ -66,8 +66,8 @@ var edges = map[string][]string{
 	// A copy that has no name yet gets those of its source: what the folder needs is asked of its images.
 	// By its journal an original is known, which is then only read.
 	"internal/exchange": {
-		"internal/image", "internal/image/driver", "internal/image/gate", "internal/journal", "internal/sys",
-		"internal/unfinished",
+		"internal/image", "internal/image/driver", "internal/image/gate", "internal/image/ova", "internal/journal",
+		"internal/sys", "internal/unfinished",
 	},
 
 	// A package copies and compares its files as disks are, and knows an error of the system from one of a package.

@@ -103,16 +103,17 @@ func (x *run) mayUndo(o unfinished.Options) error {
 }
 
 // leadsToCopy reports whether the path still leads to the copy in an undo. The first file of the source, which the undo
-// writes anew, can have got the inode of the copy's.
+// writes anew, can have got the inode of the copy's, unless that has a second name.
 func (x *run) leadsToCopy() bool {
-	return x.d.is(x.New[0].Name, x.New[0]) &&
-		(x.Interim == nil || !x.untouched() && !x.d.holds(x.Old[0].Name, x.Interim))
+	n, o := x.New[0], x.Old[0]
+	return x.d.is(n.Name, n) &&
+		(!x.several() || x.d.is(n.Other, n) || !x.d.holds(o.Name, o.Was) && !x.d.holds(o.Name, o.Kept))
 }
 
 // present refuses an undo where a file of the original has none of its names.
 func (x *run) present() error {
-	for i, f := range x.Old {
-		if i == 0 && x.Interim != nil || x.d.is(f.Name, f) || x.d.is(f.Other, f) || x.d.is(x.New[0].Other, f) {
+	for _, f := range x.Old {
+		if f.text() || x.d.is(f.Name, f) || x.d.is(f.Other, f) || x.d.is(x.New[0].Other, f) {
 			continue
 		}
 		err := gone(f)
@@ -120,6 +121,12 @@ func (x *run) present() error {
 			err = fmt.Errorf("%w; if it was removed, keep the disk: trueup finish --force %s", err, x.Work.Path)
 		}
 		return err
+	}
+	for _, f := range x.Old[1:] {
+		ours := slices.Contains(names(x.New), string(f.Name)) || x.d.named(f)
+		if !ours && x.d.has(f.Name) {
+			return foreign(f.Name)
+		}
 	}
 	return nil
 }
@@ -135,32 +142,45 @@ func (x *run) free(base string, files []string, but string) error {
 			Code: "reference", Reason: fmt.Sprintf("%q needs the disk %q", user, base), Remedy: "remove it, or consolidate it first",
 		}
 	}
-	dir := gate.NewFolder(x.Dir.At)
-	img, err := image.OpenIn(dir, base, image.Options{})
-	if err != nil { // it can be in use all the same
-		f, err := dir.OpenAny(base, ondisk.ErrReference)
-		if err != nil {
-			return nil //nolint:nilerr // there is nothing to be in use
-		}
-		img = &image.Image{
-			Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
-		}
-	}
-	busy, err := img.Busy()
-	err = errors.Join(err, img.CloseFiles())
+	busy, err := x.busy(base)
 	if err == nil && len(busy) > 0 {
 		err = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
 	}
 	return err
 }
 
+// busy looks for a program that has the disk or the package at a name open.
+func (x *run) busy(base string) ([]ondisk.Issue, error) {
+	again, err := x.Dir.Again()
+	if err != nil {
+		return nil, err
+	}
+	if p, disks, _ := openPackage(again, base); p != nil { // a disk that cannot be opened has its own error later
+		busy, err := busyPackage(disks)
+		return busy, errors.Join(err, p.Close())
+	}
+	dir := gate.NewFolder(x.Dir.At)
+	img, err := image.OpenIn(dir, base, image.Options{})
+	if err != nil { // it can be in use all the same
+		f, err := dir.OpenAny(base, ondisk.ErrReference)
+		if err != nil {
+			return nil, nil //nolint:nilerr // there is nothing to be in use
+		}
+		img = &image.Image{
+			Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
+		}
+	}
+	busy, err := img.Busy()
+	return busy, errors.Join(err, img.CloseFiles())
+}
+
 // odd returns a warning for each file of the source that is gone or was written since the exchange.
 func (x *run) odd(files []file) (out []ondisk.Issue) {
-	for i, f := range files {
+	for _, f := range files {
 		text := "the original's file %v was written since the exchange"
 		switch {
-		case i == 0 && x.Interim != nil:
-			if x.Work.Phase != unfinished.Kept || x.d.holds(f.Other, x.Interim) {
+		case f.text():
+			if x.Work.Phase != unfinished.Kept || x.d.holds(f.Other, f.Kept) {
 				continue
 			}
 			if !x.d.has(f.Other) {
@@ -189,7 +209,7 @@ func Finish(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 	d := unfinished.Done{Text: "the original is removed, and the aligned disk stays", Files: nil}
 	if err == nil {
 		d.Files = names(x.New)
-		err = x.inSteps(func() error { return x.dropOriginal(&d.Removed) })
+		err = x.inSteps(func() error { return x.dropOriginal(&d) })
 	}
 	if err == nil {
 		err = x.Remove()
@@ -215,14 +235,14 @@ func (x *run) mayFinish(o unfinished.Options) error {
 
 // stands refuses a path that does not lead to a disk without the files of the original.
 func (x *run) stands() error {
-	set, err := openDisk(gate.NewFolder(x.Dir.At), string(x.New[0].Name))
+	set, err := x.openDisk(string(x.New[0].Name))
 	if err != nil {
 		return &ondisk.Refusal{
 			Code: "format", Reason: fmt.Sprintf("the disk cannot be opened (%v), and the original is all there is", err),
 			Remedy: "bring the original back: trueup undo --force " + x.Work.Path,
 		}
 	}
-	defer set.CloseFiles() //nolint:errcheck // read-only
+	defer set.Close()
 	for _, f := range set.Handles {
 		if slices.ContainsFunc(x.Old, func(o file) bool { return o.Inode == f.Info.Inode && o.Inode != 0 }) {
 			return &ondisk.Refusal{
@@ -234,25 +254,51 @@ func (x *run) stands() error {
 	return nil
 }
 
-// openDisk opens all files of a disk.
-func openDisk(d *gate.Folder, base string) (*gate.Opened, error) {
-	img, err := image.OpenIn(d, base, image.Options{})
+// openDisk opens all files of a disk or a package.
+func (x *run) openDisk(base string) (*gate.Opened, error) {
+	dir, err := x.Dir.Again()
 	if err != nil {
 		return nil, err
+	}
+	p, disks, err := openPackage(dir, base)
+	for _, img := range disks {
+		err = errors.Join(err, img.Close())
+	}
+	if p != nil {
+		return p.Opened(), err
+	}
+	if dir, err = x.Dir.Again(); err != nil {
+		return nil, err
+	}
+	img, err := image.OpenIn(dir, base, image.Options{})
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
 	}
 	return &img.Opened, nil
 }
 
-// dropOriginal removes the files of the original.
-func (x *run) dropOriginal(removed *[]string) error {
-	for i, f := range x.Old {
-		if i == 0 && x.Interim != nil && x.d.has(f.Other) {
-			*removed = append(*removed, string(f.Other))
+// dropOriginal removes the files of the original. What has only the name of one is not its file, and stays.
+func (x *run) dropOriginal(d *unfinished.Done) error {
+	for _, f := range x.Old {
+		if !f.text() {
+			if err := x.d.drop(f.Other, f, &d.Removed); err != nil {
+				return err
+			}
+			continue
+		}
+		if x.d.holds(f.Other, f.Kept) {
 			if err := x.d.remove(f.Other); err != nil {
 				return err
 			}
-		} else if err := x.d.drop(f.Other, f, removed); err != nil {
-			return err
+			d.Removed = append(d.Removed, string(f.Other))
+		}
+	}
+	for _, f := range x.Old {
+		if x.d.has(f.Other) {
+			d.Notes = append(d.Notes, ondisk.Issue{
+				Code: "original-changed", Effect: ondisk.Warn, Remedy: "remove it by hand if it is not needed",
+				Text: fmt.Sprintf("%v is not the file that was kept under this name, and stays", f.Other),
+			})
 		}
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 )
@@ -43,6 +44,12 @@ var kinds = map[string]kind{
 	"grown": {
 		"vm.vmdk", []string{"vm.vmdk", "vm-f001.vmdk"}, []string{"vm.vmdk", "vm-f001.vmdk", "vm-f002.vmdk"},
 	},
+	"ova": {"vm.ova", []string{"vm.ova"}, []string{"vm.ova"}},
+	"ovf": {
+		"vm.ovf",
+		[]string{"vm.ovf", "vm.mf", "vm.cert", "vm-disk1.img", "data.bin"},
+		[]string{"vm.ovf", "vm.mf", "vm-disk1.img", "data.bin"},
+	},
 }
 
 // sectors of the disk.
@@ -52,6 +59,9 @@ func partial(name string) string { return "." + name + ".partial" }
 
 // content returns the bytes of a file of a disk of some files, by which each disk differs from another.
 func content(disk byte, names []string, i int) []byte {
+	if strings.HasPrefix(filepath.Ext(names[0]), ".ov") {
+		return packed(disk, names, i)
+	}
 	extents := slices.DeleteFunc(slices.Clone(names[1:]), func(n string) bool { return strings.Contains(n, "-ctk") })
 	switch {
 	case len(names) == 1:
@@ -119,20 +129,42 @@ func (c *copied) Release() error {
 
 // publish exchanges a disk for its copy.
 func (k kind) publish(dir string) (*exchange.Result, error) {
-	img, err := image.Open(filepath.Join(dir, k.main), image.Options{})
+	x, done, err := k.source(filepath.Join(dir, k.main))
 	if err != nil {
 		return nil, err
 	}
-	defer img.Close()
-	x, err := exchange.New(img)
-	if err != nil {
-		return nil, err
-	}
+	defer done() //nolint:errcheck // read-only
 	c := &copied{dir: dir, names: k.new}
 	if err := x.Prepare(c); err != nil {
 		return nil, errors.Join(err, c.Release())
 	}
 	return x.Publish(c)
+}
+
+// source opens the disk or the package at a path.
+func (k kind) source(path string) (x *exchange.Source, done func() error, err error) {
+	if ova.KindOf(path) != "" {
+		p, err := ova.Open(path, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		x, err = exchange.NewPackage(p)
+		return x, p.Close, err
+	}
+	img, err := image.Open(path, image.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	x, err = exchange.New(img)
+	return x, img.Close, err
+}
+
+// kept returns the name that a file of the source is kept under.
+func (k kind) kept(name string) string {
+	if filepath.Ext(name) == ".cert" {
+		name += ".kept"
+	}
+	return exchange.OriginalOf(k.main, name)
 }
 
 // commands go on from an exchange.
@@ -178,8 +210,11 @@ func shows(t *testing.T, path string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "raw")
 	format := "vmdk"
-	if strings.HasSuffix(path, ".img") {
+	switch filepath.Ext(path) {
+	case ".img":
 		format = "raw"
+	case ".ova", ".ovf":
+		path, format = unpacked(t, path), "raw"
 	}
 	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", path, out)
 	b, err := os.ReadFile(out)
@@ -215,7 +250,7 @@ func (k kind) requireExchanged(t *testing.T, dir string) {
 	require.Equal(t, "old", shows(t, filepath.Join(dir, exchange.OriginalOf(k.main, k.main))))
 	want := []string{unfinished.JournalOf(k.main)}
 	for _, n := range k.old {
-		want = append(want, exchange.OriginalOf(k.main, n))
+		want = append(want, k.kept(n))
 	}
 	now := sums(t, dir)
 	for i, n := range k.new {

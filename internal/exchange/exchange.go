@@ -54,13 +54,13 @@ func (x *run) forward() error {
 	main := x.New[0]
 	var err error
 	switch {
-	case x.Interim == nil:
+	case !x.several():
 		err = x.inSteps(func() error { return x.d.swap(x.Old[0], main) })
 	case x.d.is(main.Name, main):
-		err = x.inSteps(x.dropNames)
+		err = x.inSteps(x.takeSeals, x.dropNames)
 	default:
-		err = x.inSteps(x.check, x.keepOthers, x.nameKept, x.showKept, x.takeOthers,
-			func() error { return x.d.take(main) }, x.dropNames)
+		err = x.inSteps(x.check, x.keepOthers, x.nameKept, x.breakSeals, x.showKept, x.takeOthers,
+			func() error { return x.d.take(main) }, x.takeSeals, x.dropNames)
 	}
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (x *run) forward() error {
 // check makes sure that nothing of the exchange was changed before its next step.
 func (x *run) check() error {
 	o := x.Old[0]
-	if !x.untouched() && !x.d.holds(o.Name, x.Interim) {
+	if !x.untouched() && !x.d.holds(o.Name, o.Kept) {
 		return foreign(o.Name)
 	}
 	for _, f := range x.New {
@@ -85,6 +85,9 @@ func (x *run) check() error {
 // keepOthers gives the other files of the source their new names: step 1.
 func (x *run) keepOthers() error {
 	for _, f := range x.Old[1:] {
+		if f.text() {
+			continue
+		}
 		if err := x.d.keep(f); err != nil {
 			return err
 		}
@@ -94,22 +97,56 @@ func (x *run) keepOthers() error {
 
 // nameKept makes the source a disk under its new names: step 2.
 func (x *run) nameKept() error {
-	o := x.Old[0]
-	if x.d.has(o.Other) && !x.d.holds(o.Other, x.Interim) {
-		return foreign(o.Other)
+	for _, f := range x.Old {
+		if !f.text() {
+			continue
+		}
+		if x.d.has(f.Other) && !x.d.holds(f.Other, f.Kept) {
+			return foreign(f.Other)
+		}
+		if err := x.d.write(f.Other, f.Kept, f.Name); err != nil {
+			return err
+		}
 	}
-	return x.d.write(o.Other, x.Interim, o.Name)
+	return nil
+}
+
+// breakSeals removes the names of the source's manifest and certificate. They do not fit what the path leads to next.
+func (x *run) breakSeals() error {
+	for _, f := range x.Old {
+		switch {
+		case !f.Seal || !x.d.has(f.Name):
+			continue
+		case !x.d.named(f):
+			return foreign(f.Name)
+		}
+		if err := x.d.remove(f.Name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // showKept leads the path of the disk to the source by its new names: step 3.
 func (x *run) showKept() error {
 	o := x.Old[0]
-	return x.d.write(o.Name, x.Interim, o.Name)
+	return x.d.write(o.Name, o.Kept, o.Name)
 }
 
 // takeOthers gives the other files of the copy their names: step 4.
-func (x *run) takeOthers() error {
+func (x *run) takeOthers() error { return x.takeThose(false) }
+
+// takeSeals gives the manifest of the copy its name, when all that it has digests of has its own.
+func (x *run) takeSeals() error { return x.takeThose(true) }
+
+func (x *run) takeThose(seals bool) error {
 	for _, f := range x.New[1:] {
+		if f.Seal != seals {
+			continue
+		}
+		if seals && x.d.has(f.Name) && !x.d.is(f.Name, f) {
+			return foreign(f.Name)
+		}
 		if err := x.d.take(f); err != nil {
 			return err
 		}
@@ -134,10 +171,10 @@ func (x *run) back() (removed []string, err error) {
 	if err := x.Enter(unfinished.Undoing); err != nil {
 		return nil, err
 	}
-	if x.Interim == nil {
-		err = x.inSteps(x.oneBack)
+	if x.several() {
+		err = x.inSteps(x.holdCopy, x.sealsOff, x.showBack, x.othersBack, x.headBack, x.sealsBack)
 	} else {
-		err = x.inSteps(x.showBack, x.othersBack, x.headBack)
+		err = x.inSteps(x.oneBack)
 	}
 	if err != nil {
 		return nil, err
@@ -163,15 +200,42 @@ func (x *run) oneBack() error {
 	return gone(o)
 }
 
-// untouched reports whether the path of the disk leads to the source as it was before the exchange.
+// untouched reports whether the path of the disk leads to the source as it was before the exchange. An OVF that states
+// no sizes has the same bytes in the copy.
 func (x *run) untouched() bool {
-	return x.d.holds(x.Old[0].Name, x.Head)
+	return x.d.holds(x.Old[0].Name, x.Old[0].Was) && !x.d.is(x.New[0].Name, x.New[0])
+}
+
+// holdCopy gives the first file of the copy a second name until the end of an undo: the inode of a removed file could be
+// that of the next one that is written. Without links, an undo that is interrupted can ask for --force.
+func (x *run) holdCopy() error {
+	n := x.New[0]
+	if !x.d.is(n.Name, n) || x.d.is(n.Other, n) {
+		return nil
+	}
+	err := x.d.At.Link(string(n.Name), string(n.Other))
+	if sys.Unsupported(err) {
+		return nil
+	}
+	return failed("link", n.Other, err)
+}
+
+// sealsOff removes the manifest of the copy, which does not fit what the path leads to next.
+func (x *run) sealsOff() error {
+	for _, f := range x.New {
+		if f.Seal {
+			if err := x.d.drop(f.Name, f, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // showBack leads the path of the disk to the source by its new names, unless it leads to the source already.
 func (x *run) showBack() error {
-	for _, f := range x.Old[1:] {
-		if !x.d.is(f.Name, f) && !x.d.is(f.Other, f) {
+	for _, f := range x.Old {
+		if !f.text() && !x.d.is(f.Name, f) && !x.d.is(f.Other, f) {
 			return gone(f)
 		}
 	}
@@ -185,9 +249,28 @@ func (x *run) showBack() error {
 }
 
 // othersBack gives the other files of the source their names again, in place of those of the copy.
-func (x *run) othersBack() error {
+func (x *run) othersBack() error { return x.thoseBack(false) }
+
+// sealsBack gives the manifest and the certificate of the source their names again.
+func (x *run) sealsBack() error {
 	for _, f := range x.Old[1:] {
-		if x.d.is(f.Name, f) {
+		if !f.text() {
+			continue
+		}
+		like := f.Other
+		if !x.d.has(like) {
+			like = x.Old[0].Name
+		}
+		if err := x.d.write(f.Name, f.Was, like); err != nil {
+			return err
+		}
+	}
+	return x.thoseBack(true)
+}
+
+func (x *run) thoseBack(seals bool) error {
+	for _, f := range x.Old[1:] {
+		if f.Seal != seals || f.text() || x.d.is(f.Name, f) {
 			continue
 		}
 		from, tmp := f.Other, unfinishedName(f.Name)
@@ -213,14 +296,14 @@ func (x *run) headBack() error {
 	if x.untouched() {
 		return nil
 	}
-	return x.d.write(x.Old[0].Name, x.Head, x.Old[0].Name)
+	return x.d.write(x.Old[0].Name, x.Old[0].Was, x.Old[0].Name)
 }
 
 // cleanUp removes the second names of the source, and what is left of the copy.
 func (x *run) cleanUp(removed *[]string) error {
-	for i, f := range x.Old {
+	for _, f := range x.Old {
 		var err error
-		if i > 0 || x.Interim == nil {
+		if !f.text() {
 			err = x.d.drop(f.Other, f, removed)
 		} else if x.d.has(f.Other) {
 			*removed = append(*removed, string(f.Other))

@@ -121,7 +121,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 	if os.Getenv(everyKill) != "" {
 		every = 1
 	}
-	for _, name := range []string{"raw", "flat", "split"} {
+	for _, name := range []string{"raw", "flat", "split", "ova", "ovf"} {
 		k := kinds[name]
 		for _, step := range []string{"publish", "undo", "finish"} {
 			t.Run(name+" "+step, func(t *testing.T) {

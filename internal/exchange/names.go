@@ -139,7 +139,15 @@ func (d *folder) read(n name, most int) []byte {
 }
 
 // holds reports whether a file has just these bytes.
-func (d *folder) holds(n name, b []byte) bool { return bytes.Equal(d.read(n, len(b)), b) }
+func (d *folder) holds(n name, b []byte) bool {
+	got := d.read(n, len(b))
+	return got != nil && bytes.Equal(got, b)
+}
+
+// named reports whether a file of the source has the name that it had.
+func (d *folder) named(f file) bool {
+	return d.is(f.Name, f) || f.text() && d.holds(f.Name, f.Was)
+}
 
 // unfinishedName returns the name that a file has while it is written.
 func unfinishedName(n name) name { return name("." + string(n) + unfinished.Renamed) }

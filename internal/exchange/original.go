@@ -66,12 +66,11 @@ func OriginalBeside(d *gate.Folder, base string) (*unfinished.Work, error) {
 // keeps reports whether the source of an exchange has its own names, and its old one leads to another disk.
 func (p *plan) keeps(d *folder) bool {
 	o := p.Old[0]
-	if !d.has(o.Name) || d.is(o.Name, o) ||
-		p.Interim != nil && (!d.holds(o.Other, p.Interim) || d.holds(o.Name, p.Interim)) {
+	if !d.has(o.Name) || d.is(o.Name, o) || o.text() && d.holds(o.Name, o.Kept) {
 		return false
 	}
-	for n, f := range p.Old {
-		if (n > 0 || p.Interim == nil) && !d.is(f.Other, f) {
+	for _, f := range p.Old {
+		if f.text() && !d.holds(f.Other, f.Kept) || !f.text() && !d.is(f.Other, f) {
 			return false
 		}
 	}

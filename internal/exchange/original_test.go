@@ -50,7 +50,7 @@ func TestOriginalBeside(t *testing.T) {
 				require.True(t, kept(orig))
 			}
 			for _, n := range k.old {
-				away(exchange.OriginalOf(k.main, n))
+				away(k.kept(n))
 			}
 			away(k.main)
 			require.NoError(t, os.Remove(filepath.Join(dir, k.main+unfinished.Suffix)))

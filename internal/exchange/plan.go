@@ -11,6 +11,10 @@
 //  4. the other files of the copy replace those of the source, which nothing names any more
 //  5. the descriptor of the copy replaces the one of step 3
 //
+// A package in a folder takes the same steps: its OVF is that descriptor. Its manifest and certificate hold digests of
+// the others: their names are removed before step 3, and those of the copy follow step 5. In between it is a package
+// without a manifest.
+//
 // Files are known again by their inodes, so that each step can be repeated. An undo goes the same way back.
 package exchange
 
@@ -33,19 +37,25 @@ type file struct {
 	Name  name // of the disk
 	Other name // of the source: its own from now on; of the copy: until it has its name
 	// What it was when the exchange began. The device is not kept, since its number can change with a mount. The inode of
-	// a removed file is used again: it is 0 for the first of several files of the source, which is known by its bytes.
+	// a removed file is used again: it is 0 for a file of the source that is known by its bytes.
 	Inode    uint64
 	Size     int64 // bytes
 	Modified int64 // ns since 1970
+	// Of a file of the source that names others: its bytes, and those that name them by their other names. The first file
+	// of several is one. Nil for any other file.
+	Was, Kept []byte
+	// Seal marks a manifest or a certificate, which holds digests of the other files.
+	Seal bool
 }
 
+// text reports whether a file of the source is known by its bytes.
+func (f file) text() bool { return f.Was != nil }
+
 // plan is what the journal keeps. The first files are those that the user names.
-type plan struct {
-	Old, New []file
-	// Of a disk of several files: the bytes of the source's first file, and those that name its others by their new
-	// names. Nil for a disk in one file.
-	Head, Interim []byte
-}
+type plan struct{ Old, New []file }
+
+// several reports whether the first file of the disk names others.
+func (p *plan) several() bool { return p.Old[0].text() }
 
 // maxFiles bounds the files of a disk in a journal.
 const maxFiles = 1 << 14
@@ -56,8 +66,8 @@ func readPlan(b []byte) (*plan, error) {
 	if err := json.Unmarshal(b, p); err != nil {
 		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %w", err)
 	}
-	if len(p.Old) == 0 || len(p.New) == 0 || len(p.Old)+len(p.New) > maxFiles || (p.Head == nil) != (p.Interim == nil) ||
-		p.Interim == nil && len(p.Old)+len(p.New) > 2 || string(p.Old[0].Name) != string(p.New[0].Name) {
+	if len(p.Old) == 0 || len(p.New) == 0 || len(p.Old)+len(p.New) > maxFiles ||
+		!p.several() && len(p.Old)+len(p.New) > 2 || string(p.Old[0].Name) != string(p.New[0].Name) {
 		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %d old and %d new files, of which one is no disk",
 			len(p.Old), len(p.New))
 	}
@@ -67,6 +77,9 @@ func readPlan(b []byte) (*plan, error) {
 			if n == "" || n == "." || n == ".." || len(n) > maxName || strings.ContainsAny(n, "/\\\x00") {
 				return nil, ondisk.Field("journal of an exchange", "name", 0, n, "the name of a file in its folder")
 			}
+		}
+		if (f.Was == nil) != (f.Kept == nil) {
+			return nil, ondisk.Field("journal of an exchange", "bytes", 0, string(f.Name), "both or none of a file")
 		}
 		if seen[string(f.Other)] || string(f.Name) == string(f.Other) {
 			return nil, ondisk.Field("journal of an exchange", "name", 0, string(f.Other), "another name for each file")
@@ -96,7 +109,7 @@ func oldFile(disk string, f *gate.File) file {
 }
 
 func fileOf(is, other string, st sys.Info) file {
-	return file{name(is), name(other), st.Inode, st.Size, st.Modified}
+	return file{Name: name(is), Other: name(other), Inode: st.Inode, Size: st.Size, Modified: st.Modified}
 }
 
 // String returns what messages call the file.

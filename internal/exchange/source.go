@@ -49,7 +49,8 @@ func New(img *image.Image) (*Source, error) {
 	}
 	if err == nil {
 		var named []string
-		s.plan.Head, s.plan.Interim, err = img.Renamed(func(n string) string {
+		main := &s.plan.Old[0]
+		main.Was, main.Kept, err = img.Renamed(func(n string) string {
 			named = append(named, n)
 			return OriginalOf(img.Base, n)
 		})
@@ -57,7 +58,7 @@ func New(img *image.Image) (*Source, error) {
 			err = errors.Join(err, s.addTracked(img.Base, n))
 		}
 	}
-	if err == nil && s.plan.Interim != nil {
+	if err == nil && s.plan.several() {
 		s.plan.Old[0].Inode = 0
 	}
 	if err == nil {
@@ -117,12 +118,16 @@ func (s *Source) add(disk string, f *gate.File) error {
 				"rename the disk")
 		}
 	}
-	if s.dir.Exists(string(o.Other)) {
-		return s.refuse("output", fmt.Sprintf("%v exists, and is the name that the original gets", o.Other),
-			"move that file away")
-	}
 	s.plan.Old = append(s.plan.Old, o)
-	return nil
+	return s.mayTake(o.Other)
+}
+
+// mayTake refuses a name of the original that another file has.
+func (s *Source) mayTake(n name) error {
+	if !s.dir.Exists(string(n)) {
+		return nil
+	}
+	return s.refuse("output", fmt.Sprintf("%v exists, and is the name that the original gets", n), "move that file away")
 }
 
 // addTracked notes a file that a descriptor names and that is no part of the disk: the one of changed-block tracking.
@@ -155,11 +160,11 @@ func (s *Source) checkUsers() error {
 		"exchange that one, or remove it if it is not used any more")
 }
 
-// otherUser returns an image or a package that names one of the files. The disks themselves do not count, nor do the
-// partial files that killed runs left of them.
+// otherUser returns an image or a package that names one of the files. These and the disks themselves do not count, nor
+// do the partial files that killed runs left of them.
 func otherUser(d *gate.Folder, files []string, disks ...string) (string, error) {
 	var own []string
-	for _, n := range disks {
+	for _, n := range slices.Concat(files, disks) {
 		own = append(own, n, "."+n+unfinished.Partial, string(unfinishedName(name(n))))
 	}
 	return image.OtherUser(d, files, func(n string) bool { return slices.Contains(own, n) })
@@ -225,7 +230,12 @@ func (s *Source) Publish(o Output) (*Result, error) {
 			return ondisk.In(ondisk.ErrOutput, "permissions of %q: %w", final, err)
 		}
 		st, err := f.Stat()
-		s.plan.New = append(s.plan.New, fileOf(final, partial, st))
+		n, o := fileOf(final, partial, st), s.file(final)
+		if o == nil && s.dir.Exists(final) {
+			return ondisk.In(ondisk.ErrOutput, "%q exists, and is no file of the original: move it away", final)
+		}
+		n.Seal = o != nil && o.Seal
+		s.plan.New = append(s.plan.New, n)
 		return err
 	})
 	if err != nil {

@@ -87,13 +87,13 @@ func machineRuns(name string) func(t *testing.T, dir string) {
 // the journal.
 func TestOriginalWasRemoved(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"raw", "flat"} {
+	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
 		k := kinds[name]
 		dir, _ := k.fresh(t)
 		_, err := k.publish(dir)
 		require.NoError(t, err)
 		for _, n := range k.old {
-			require.NoError(t, os.Remove(filepath.Join(dir, exchange.OriginalOf(k.main, n))))
+			require.NoError(t, os.Remove(filepath.Join(dir, k.kept(n))))
 		}
 		_, err = k.run(dir, "undo")
 		require.ErrorContains(t, err, "trueup finish --force")

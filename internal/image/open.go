@@ -25,7 +25,12 @@ type Image struct {
 	siblings *siblingCache // shared by all disks of a package; nil for an image in no package
 	known    *Beside       // what the folder holds; nil: it is looked at
 	digest   func(ctx context.Context, name string, f driver.File) error
+
+	Package InPackage // zero for an image in no package
 }
+
+// InPackage is the package of an image: its path as the user wrote it, and its name in its folder.
+type InPackage struct{ Path, Base string }
 
 // Link is one image of a chain.
 type Link struct{ Name, Format, Subformat, ContentID string }

@@ -2,6 +2,7 @@ package ovf
 
 import (
 	"bytes"
+	"encoding/xml"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,13 @@ type edit struct {
 }
 
 func (e *Envelope) set(v value, text string) { e.edits[v.from] = edit{v, text} }
+
+// SetHref changes the name of a file.
+func (e *Envelope) SetHref(id, href string) {
+	var text bytes.Buffer
+	_ = xml.EscapeText(&text, []byte(href)) // a buffer takes everything
+	e.set(e.File(id).href, text.String())
+}
 
 // SetFileSize changes the size of a file where the envelope states one.
 func (e *Envelope) SetFileSize(id string, n int64) {

@@ -39,7 +39,7 @@ type File struct {
 	Compression string
 	ChunkSize   int64 // bytes; 0 for a file in one piece
 
-	size value
+	href, size value
 }
 
 // Disk is a virtual disk. Spec: DSP0243 9.1, "DiskSection".

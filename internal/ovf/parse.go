@@ -161,7 +161,7 @@ func (p *parser) addFile(a attributes) error {
 	}
 	var f File
 	f.ID, _ = a.text("id")
-	f.Href, _ = a.text("href")
+	f.Href, f.href = a.text("href")
 	f.Compression, _ = a.text("compression")
 	f.Size, f.size = a.number("size")
 	f.ChunkSize, _ = a.number("chunkSize")

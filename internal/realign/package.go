@@ -128,15 +128,20 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 		return w, cause(fmt.Errorf("%s: %w", p.Path, err), unchanged)
 	}
 	create := func() (*ova.Output, error) {
-		return ova.Create(j.Dest, p.Package, ova.CreateOptions{Force: j.Force, Rewrite: rewrite})
+		return ova.Create(j.Dest, p.Package, ova.CreateOptions{Force: j.Force, Swap: j.Replace, Rewrite: rewrite})
 	}
 	var dropped []string
 	var issues []ondisk.Issue
-	w.Written, err = publish(ctx, j, start, create, unchanged, func(o *ova.Output, _ *Written) error {
+	fill := func(o *ova.Output, _ *Written) error {
 		dropped, issues = o.Dropped, o.Issues()
 		return o.Write(ctx, watched,
 			func(member string, create ova.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
-	})
+	}
+	if j.Replace {
+		w.Written, err = j.replacePackage(ctx, p, start, create, unchanged, fill)
+	} else {
+		w.Written, err = publish(ctx, j, start, create, unchanged, fill)
+	}
 	w.Dropped, w.Issues = dropped, issues
 	for _, m := range p.Members {
 		if _, ok := rewrite[m.Name]; !ok && !slices.Contains(dropped, m.Name) {

@@ -151,34 +151,38 @@ func openMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 
 // open refuses a disk on which a run has left work open that keeps others from it, and notes other work.
 func (s *Source) open() error {
-	if s.asked || s.Image.Packaged() {
-		return nil // that of its package counts
+	of := image.InPackage{Path: s.Path(), Base: s.Image.Base}
+	if s.Image.Packaged() {
+		of = s.Image.Package // that of its package counts
+	}
+	if s.asked || of.Base == "" || s.Image.Under != "" { // a package with files in folders is not exchanged
+		return nil
 	}
 	s.asked = true
-	base, _ := strings.CutSuffix(s.Image.Base, image.Moving)
+	base, _ := strings.CutSuffix(of.Base, image.Moving)
 	w, err := unfinished.Beside(s.Image.Dir, base)
-	if err == nil && w == nil {
+	if err == nil && w == nil && !s.Image.Packaged() {
 		err = s.midMove()
 	}
 	if err == nil && w == nil {
-		return s.original()
+		return s.original(of)
 	}
 	if w == nil {
 		return err
 	}
-	w.Path = strings.TrimSuffix(s.Path(), image.Moving)
+	w.Path = strings.TrimSuffix(of.Path, image.Moving)
 	s.Beside = append(s.Beside, w.Issue())
 	return w.Refusal()
 }
 
 // original notes that the disk is the kept one of an exchange, and refuses it in the middle of that.
-func (s *Source) original() error {
-	w, err := exchange.OriginalBeside(s.Image.Dir, s.Image.Base)
+func (s *Source) original(of image.InPackage) error {
+	w, err := exchange.OriginalBeside(s.Image.Dir, of.Base)
 	if w == nil || err != nil {
 		return err
 	}
 	disk := w.Path
-	w.Path = strings.TrimSuffix(s.Path(), s.Image.Base) + disk
+	w.Path = strings.TrimSuffix(of.Path, of.Base) + disk
 	if err := w.Refusal(); err != nil {
 		return err
 	}

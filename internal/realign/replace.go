@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -15,23 +16,28 @@ import (
 
 // replacing is a copy that gets the names of its source instead of names of its own.
 type replacing struct {
+	exchanged
+	from *exchange.Source
+	done *exchange.Result
+}
+
+// exchanged is a copy that can get the names of its source.
+type exchanged interface {
 	output
-	files exchange.Output
-	from  *exchange.Source
-	done  *exchange.Result
+	exchange.Output
 }
 
 // newReplacing prepares the files of a copy, which are empty.
-func newReplacing(from *exchange.Source, o output, files exchange.Output) (*replacing, error) {
-	if err := from.Prepare(files); err != nil {
+func newReplacing(from *exchange.Source, o exchanged) (*replacing, error) {
+	if err := from.Prepare(o); err != nil {
 		return nil, errors.Join(err, o.Discard())
 	}
-	return &replacing{output: o, files: files, from: from}, nil
+	return &replacing{exchanged: o, from: from}, nil
 }
 
 // Publish gives the copy the names of the source.
 func (r *replacing) Publish() (err error) {
-	r.done, err = r.from.Publish(r.files)
+	r.done, err = r.from.Publish(r.exchanged)
 	return err
 }
 
@@ -49,7 +55,7 @@ func (j *Job) replace(
 	var r *replacing
 	create := func() (_ *replacing, err error) {
 		if out, err = store.Create(j.Dest, p.Size, s.Image, options); err == nil {
-			r, err = newReplacing(from, out, out)
+			r, err = newReplacing(from, out)
 		}
 		return r, err
 	}
@@ -61,6 +67,31 @@ func (j *Job) replace(
 	if err == nil {
 		w.Replaced = r.done
 		w.Notes = append(append(w.Notes, r.done.Notes...), outside(p)...)
+	}
+	return w, err
+}
+
+// replacePackage has publish make a package that gets the names of SOURCE. create starts the package.
+func (j *Job) replacePackage(
+	ctx context.Context, p *Package, start time.Time, create func() (*ova.Output, error), unchanged func() error,
+	fill func(*ova.Output, *Written) error,
+) (w Written, err error) {
+	from, err := exchange.NewPackage(p.Package)
+	if err != nil {
+		return w, err
+	}
+	var out *ova.Output
+	var r *replacing
+	prepared := func() (_ *replacing, err error) {
+		if out, err = create(); err == nil {
+			r, err = newReplacing(from, out)
+		}
+		return r, err
+	}
+	w, err = publish(ctx, j, start, prepared, unchanged, func(_ *replacing, w *Written) error { return fill(out, w) })
+	if err == nil {
+		w.Replaced = r.done
+		w.Notes = append(w.Notes, r.done.Notes...)
 	}
 	return w, err
 }

@@ -68,6 +68,7 @@ type PackageAlign struct {
 	Files    []string        `json:"files"`
 	Sums     []Checksum      `json:"checksums,omitempty"` // where they were asked for
 	Findings []align.Finding `json:"findings"`
+	Replaced *Replaced       `json:"replaced,omitempty"` // where DEST got the names of SOURCE
 	ExitCode int             `json:"exit_code"`
 }
 
@@ -190,10 +191,15 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.packageDisk(d)
 	}
 	t.checksums(r.Sums)
-	t.next("To use it with vSphere:   ",
-		"govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+ShellQuote(r.Dest))
-	t.next("To prove it again later:   ",
-		"trueup verify"+flags(r.Disks[0].Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
+	t.replacedLines(r.Replaced, r.Dest)
+	if r.Replaced == nil {
+		t.next("To use it with vSphere:   ",
+			"govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+ShellQuote(r.Dest))
+	}
+	if r.Replaced == nil || r.Replaced.Original != "" && r.Package.Kind == "ova" { // the files of an OVF have other names
+		t.next("To prove it again later:   ",
+			"trueup verify"+flags(r.Disks[0].Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
+	}
 }
 
 func (t *Text) packageDisk(r *Align) {

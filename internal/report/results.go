@@ -4,7 +4,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
@@ -148,19 +150,36 @@ func newChecksums(w realign.Written) (out []Checksum) {
 	return out
 }
 
-// ReplacedBy completes the report of a copy that got the names of SOURCE. kept reports whether the original stays.
-func (r *Align) ReplacedBy(x *exchange.Result, kept bool) {
-	r.Replaced = newReplaced(x, kept)
-	if kept {
-		r.Source = x.Original
-	}
-}
-
-func newReplaced(x *exchange.Result, kept bool) *Replaced {
+// NewReplaced reports on an exchange. kept reports whether the original stays.
+func NewReplaced(x *exchange.Result, kept bool) *Replaced {
 	if !kept {
 		return &Replaced{Files: []string{}}
 	}
 	return &Replaced{Original: x.Original, Files: x.Files, Journal: x.Journal}
+}
+
+// ReplacedBy completes the report of a copy that got the names of SOURCE; x is nil for any other.
+func (r *Align) ReplacedBy(x *Replaced) {
+	r.Replaced = x
+	if x != nil && x.Original != "" {
+		r.Source = x.Original
+	}
+}
+
+// ReplacedBy completes the report of a package that got the names of SOURCE; x is nil for any other.
+func (r *PackageAlign) ReplacedBy(x *Replaced) {
+	r.Replaced = x
+	if x == nil || x.Original == "" {
+		return
+	}
+	r.Source = x.Original
+	for _, d := range r.Disks {
+		member := strings.TrimPrefix(d.Dest, r.Dest+"!")
+		if r.Package.Kind == "ovf" {
+			member = exchange.OriginalOf(filepath.Base(r.Dest), member)
+		}
+		d.Source = r.Source + "!" + member
+	}
 }
 
 // replacedLines prints what became of the original of a disk that has its names now, and what comes next.

@@ -1,12 +1,14 @@
 package ova
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
@@ -104,3 +106,90 @@ func (p *Package) has(name string) bool {
 	}
 	return p.member(name) != nil
 }
+
+// Text is a file of a package that names its others, and its bytes when these have other names.
+type Text struct {
+	Name         string
+	Was, Renamed []byte
+}
+
+// Renamed returns the texts of an OVF for other names of its files, the envelope first. A name that leads to no file of
+// the package stays.
+func (p *Package) Renamed(to func(name string) string) ([]Text, error) {
+	e := p.Envelope.Fork()
+	for _, f := range p.Envelope.Files {
+		name, err := p.localName(f.Href)
+		if err = errors.Join(err, p.bad[f.Href]); err != nil {
+			return nil, err
+		}
+		if p.member(name) == nil {
+			continue
+		}
+		if err := p.plain(name); err != nil {
+			return nil, err
+		}
+		href := to(name)
+		if strings.TrimPrefix(f.Href, "./") != name { // it was escaped as URIs demand
+			href = url.PathEscape(href)
+		}
+		e.SetHref(f.ID, href)
+	}
+	main := p.role(roleOVF)
+	was, err := main.text(ovf.MaxText)
+	if err != nil {
+		return nil, err
+	}
+	out := []Text{{main.Name, was, e.Bytes()}}
+	if _, err := ovf.Parse(out[0].Renamed); err != nil {
+		return nil, fmt.Errorf("with other names of its files: %w", err)
+	}
+	m := p.role(roleManifest)
+	if m == nil {
+		return out, nil
+	}
+	if was, err = m.text(ovf.MaxManifest); err != nil {
+		return nil, err
+	}
+	sum := func(d ovf.Digest) []byte {
+		if p.named(d.Name) != main || d.New == nil {
+			return nil
+		}
+		h := d.New()
+		h.Write(out[0].Renamed)
+		return h.Sum(nil)
+	}
+	name := func(n string) string {
+		if m := p.named(n); m != nil {
+			return to(m.Name)
+		}
+		return n
+	}
+	return append(out, Text{m.Name, was, p.Manifest.Rewrite(sum, name)}), nil
+}
+
+// plain refuses a file that names others of the package, such as the descriptor of a VMDK: it would not find them under
+// other names. A sparse VMDK also names itself, perhaps as it was called once.
+func (p *Package) plain(name string) error {
+	id, err := image.IdentifyFile(p.member(name).file)
+	if err != nil {
+		return err
+	}
+	for _, x := range slices.Concat(id.Extents, id.Parents) {
+		if slices.ContainsFunc(p.Members, func(m *Member) bool { return m.Name != name && strings.EqualFold(m.Name, x) }) {
+			return fmt.Errorf("file %.256q names the file %.256q: %w under another name; write an .ova", name, x,
+				ondisk.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// Certificate returns the name of the file that signs the manifest, empty if there is none.
+func (p *Package) Certificate() string {
+	if m := p.role(roleCertificate); m != nil {
+		return m.Name
+	}
+	return ""
+}
+
+// Opened returns the open files: the archive, or those of the folder, the OVF first.
+func (p *Package) Opened() *gate.Opened { return &p.files.Opened }

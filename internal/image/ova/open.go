@@ -126,6 +126,7 @@ func (p *Package) Open(d Disk, o image.Options) (*image.Image, error) {
 	img, err := p.openDisk(d.Member, o)
 	if err == nil {
 		img.Path = p.Path + "!" + d.Member
+		img.Package = image.InPackage{Path: p.Path, Base: p.files.Base}
 	}
 	return img, err
 }

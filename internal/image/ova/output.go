@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -49,6 +50,7 @@ func (r *Rewrite) capacity(x ovf.Disk) int64 {
 // CreateOptions of Create.
 type CreateOptions struct {
 	Force   bool               // replace DEST, which is an OVA then
+	Swap    bool               // DEST is the source, whose names the files get by other means than Publish
 	Rewrite map[string]Rewrite // by the name of the member
 }
 
@@ -95,7 +97,7 @@ func Create(path string, src *Package, o CreateOptions) (*Output, error) {
 	if err := p.choose(o.Rewrite); err != nil {
 		return nil, err
 	}
-	if err := p.start(o.Force); err != nil {
+	if err := p.start(o); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -174,7 +176,7 @@ func (p *Output) mayDigest(m *outMember) error {
 }
 
 // start creates the files.
-func (p *Output) start(force bool) error {
+func (p *Output) start(o CreateOptions) error {
 	if _, ours := p.src.Uses(p.path); p.Kind == "ovf" && !ours {
 		if _, err := os.Lstat(p.path); err == nil {
 			return ondisk.In(ondisk.ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose "+
@@ -183,7 +185,7 @@ func (p *Output) start(force bool) error {
 	}
 	var first driver.WriteFile
 	var err error
-	if p.out, first, err = store.CreateFiles(p.path, p.src.files, force); err != nil {
+	if p.out, first, err = store.CreateFiles(p.path, p.src.files, o.Force, o.Swap); err != nil {
 		return err
 	}
 	p.parts = append(p.parts, first)
@@ -196,6 +198,11 @@ func (p *Output) start(force bool) error {
 			return errors.Join(err, p.Discard())
 		}
 		p.parts = append(p.parts, m.part)
+	}
+	if o.Swap && p.Kind == "ovf" {
+		for _, name := range p.Dropped {
+			p.out.Without(name)
+		}
 	}
 	return nil
 }
@@ -295,6 +302,14 @@ func (p *Output) Sums(ctx context.Context, begin, add func(n int64)) ([]store.Su
 
 // Notes returns what the file system of DEST lacked.
 func (p *Output) Notes() []ondisk.Issue { return p.out.Notes() }
+
+// EachFile passes the files, as store.Output does.
+func (p *Output) EachFile(each func(final, partial string, f *sys.File) error) error {
+	return p.out.EachFile(each)
+}
+
+// Release closes the files, as store.Output does.
+func (p *Output) Release() error { return p.out.Release() }
 
 // Publish gives the files their names, the OVF the last.
 func (p *Output) Publish() error { return p.out.Publish() }

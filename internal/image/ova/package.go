@@ -82,6 +82,20 @@ func Open(name string, meter *gate.Meter) (*Package, error) {
 	return p, nil
 }
 
+// OpenIn is Open for a file of an open folder, which is the package's from then on.
+func OpenIn(d *gate.Folder, base string) (*Package, error) {
+	files, err := image.NewFileSet(d, base)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPackage(files)
+	if err != nil {
+		return nil, err
+	}
+	p.Path = base
+	return p, nil
+}
+
 // newPackage reads a package of which one file is open, the archive or the OVF. It takes over files.
 func newPackage(files *image.FileSet) (*Package, error) {
 	p := &Package{files: files, names: map[string]*Member{}, bad: map[string]error{}}

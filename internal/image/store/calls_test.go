@@ -135,7 +135,7 @@ func writePackage(src, path string) (notes []string, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, files.Close()) }()
-	out, first, err := store.CreateFiles(path, files, false)
+	out, first, err := store.CreateFiles(path, files, false, false)
 	if err != nil {
 		return nil, err
 	}

@@ -33,8 +33,9 @@ type Output struct {
 	stale  bool           // a killed run left the partial file of DEST
 	// unreadable marks a DEST that exists and cannot be opened as an image.
 	unreadable bool
-	swaps      bool // the names are those of the source, and Publish is not called
-	caseless   bool // the folder finds DEST by its name in another case
+	hidden     []string // see Without
+	swaps      bool     // the names are those of the source, and Publish is not called
+	caseless   bool     // the folder finds DEST by its name in another case
 	limits     limits
 	notes      *notes
 	room       int64    // see Room

@@ -12,10 +12,11 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// CreateFiles starts the file of a package at path, which is a copy of src. The output has no disk of its own.
-func CreateFiles(path string, src *image.FileSet, force bool) (*Output, driver.WriteFile, error) {
+// CreateFiles starts the file of a package at path, which is a copy of src. The output has no disk of its own. swap: the
+// names are those of src, see CreateOptions.
+func CreateFiles(path string, src *image.FileSet, force, swap bool) (*Output, driver.WriteFile, error) {
 	o := &Output{
-		path: path, base: filepath.Base(path), force: force, notes: &notes{},
+		path: path, base: filepath.Base(path), force: force, swaps: swap, notes: &notes{},
 		mode: src.Handles[0].Info.Mode.Perm(),
 	}
 	var err error
@@ -40,6 +41,9 @@ func (o *Output) AddFile(name string) (driver.WriteFile, error) {
 	if err := gate.CheckName(name); err != nil {
 		return nil, err
 	}
+	if o.swaps {
+		return o.newPart(name)
+	}
 	if o.dir.Exists(name) && o.stale && o.dir.SameFile(name, partialName(name)) {
 		if err := o.removeUnused(name); err != nil {
 			return nil, err
@@ -50,6 +54,9 @@ func (o *Output) AddFile(name string) (driver.WriteFile, error) {
 	}
 	return o.newPart(name)
 }
+
+// Without hides a file from those that read back what was written: it has the name of one that the output lacks.
+func (o *Output) Without(name string) { o.hidden = append(o.hidden, name) }
 
 // ReadBack opens what was written under the names that it will have, through handles of its own.
 func (o *Output) ReadBack() (*image.FileSet, error) {

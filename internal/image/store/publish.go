@@ -72,6 +72,9 @@ func (o *Output) reader() (*gate.Folder, error) {
 	for _, p := range o.parts {
 		d.Alias[p.final] = partialName(p.final)
 	}
+	for _, name := range o.hidden {
+		d.Alias[name] = partialName(name) // a name of no file
+	}
 	return d, nil
 }
 

@@ -186,7 +186,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	files, err := image.OpenFiles(large, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, files.Close()) }()
-	out, first, err := store.CreateFiles(filepath.Join(dir, "out.ovf"), files, false)
+	out, first, err := store.CreateFiles(filepath.Join(dir, "out.ovf"), files, false, false)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Discard()) }()
 	_, err = out.AddFile("a:b")
@@ -206,7 +206,7 @@ func TestPackageOfWhichOneNameIsTaken(t *testing.T) {
 	files, err := image.OpenFiles(imagetest.Write(t, t.TempDir(), "src.ovf", nil), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, files.Close()) }()
-	out, _, err := store.CreateFiles(filepath.Join(dir, "out.ovf"), files, false)
+	out, _, err := store.CreateFiles(filepath.Join(dir, "out.ovf"), files, false, false)
 	require.NoError(t, err)
 	for _, name := range []string{"one", "two", "three"} {
 		_, err = out.AddFile(name)
