@@ -75,7 +75,8 @@ func TestFailedCalls(t *testing.T) {
 						x := failed(t, c, n)
 						x.on.Power = cut
 						_, _ = x.life(false, undo)
-						s.add((&trial{c: c, on: x.on.AfterCrash(nothing)}).end(undo), "%s, the power goes at call %d of the next run", at, cut)
+						next := &trial{c: c, on: x.on.AfterCrash(nothing)}
+						s.add(next.end(undo), "%s, the power goes at call %d of the next run", at, cut)
 					}
 					s.again(t, c, n, undo)
 				}
