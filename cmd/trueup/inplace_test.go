@@ -283,6 +283,12 @@ func (c *moveCase) points(t testing.TB) (out []callPoint) {
 	log := filepath.Join(t.TempDir(), "all")
 	text, err := c.traced(t, log, "-e", "trace="+moveCalls).CombinedOutput()
 	require.NoError(t, err, "%s", text)
+	return callsIn(t, log)
+}
+
+// callsIn returns the calls in a log of strace: for each name, how many the thread with most of them makes.
+func callsIn(t testing.TB, log string) []callPoint {
+	t.Helper()
 	data, err := os.ReadFile(log)
 	require.NoError(t, err)
 	seen, most := map[string]int{}, map[string]int{}

@@ -65,11 +65,16 @@ func At(path string) (*Work, error) {
 
 // folderOf opens the folder of a disk, through all links of its path.
 func folderOf(path string) (*gate.Folder, string, error) {
-	if _, err := sys.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return gate.Follow(path, nil)
+	_, failed := sys.Lstat(path)
+	if errors.Is(failed, fs.ErrNotExist) {
+		dir, err := gate.OpenFolder(filepath.Dir(path))
+		return dir, filepath.Base(path), err
 	}
-	dir, err := gate.OpenFolder(filepath.Dir(path))
-	return dir, filepath.Base(path), err
+	dir, base, err := gate.Follow(path, nil)
+	if failed != nil && errors.Is(err, fs.ErrNotExist) {
+		err = failed // the disk need not be there, and a journal can be
+	}
+	return dir, base, err
 }
 
 // Beside is At for a disk in an open folder.

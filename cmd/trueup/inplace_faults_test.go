@@ -1,0 +1,121 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// The tests here have calls of moves in place, of their resume and of their undo fail, and look at what is left.
+
+// moveFaults are what a call meets, in the words of strace, each with what the run says of it: errors of a storage, a
+// call that is interrupted, which is repeated, and signals that end a run.
+var moveFaults = []struct {
+	inject, says string
+	code         int
+}{
+	{"error=EIO", "input/output error", 1},
+	{"error=ENOSPC", "no space left on device", 1},
+	{"error=EINTR", "interrupted system call", 1},
+	{"signal=INT", "interrupted", 130},
+	{"signal=TERM", "interrupted", 143},
+}
+
+// faultCalls are the system calls that fail: those that change something, and those that read the disk or look at it,
+// but for those with which the runtime of Go begins.
+const faultCalls = moveCalls + ",pread64,lseek,newfstatat"
+
+// underStrace returns a run of trueup under strace, which writes to log.
+func underStrace(t testing.TB, log string, args, command []string) *exec.Cmd {
+	t.Helper()
+	args = append([]string{"-f", "-qq", "-o", log}, args...)
+	return exec.Command(disktest.Tool(t, "strace"), append(append(args, builtPath), command...)...)
+}
+
+// inTheMiddle makes the disk what it was before, and kills a move of it at a flush in the middle of its stretches.
+func (c *moveCase) inTheMiddle(t testing.TB) {
+	t.Helper()
+	c.reset(t)
+	_ = c.traced(t, os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=8").Run()
+	r := trueup(t, "inspect", c.path)
+	require.Equal(t, 4, r.code, "the move did not begin: %s%s", r.stdout, r.stderr)
+}
+
+// TestCallsOfAMoveFail has calls of a move, of a resume and of an undo fail or be interrupted by a signal. The run says
+// so, and the next one completes the move or takes it back. With TRUEUP_KILLS it is each call with each fault.
+func TestCallsOfAMoveFail(t *testing.T) {
+	t.Parallel()
+	all, disks := os.Getenv("TRUEUP_KILLS") != "", map[string]diskFormat{"grows": formatFlat}
+	if all {
+		disks = map[string]diskFormat{"two ntfs and a hive": formatFlat, "gpt": formatRaw}
+	}
+	for name, f := range disks {
+		for _, command := range []string{"align", "resume", "undo"} {
+			t.Run(name+", "+command, func(t *testing.T) {
+				t.Parallel()
+				c := newMove(t, f, moveDisks[name](t))
+				args := map[string][]string{"align": {"align", "-q", "--in-place", c.path}}[command]
+				ready := c.reset
+				if args == nil {
+					args, ready = []string{command, c.path}, c.inTheMiddle
+				}
+				ready(t)
+				log := filepath.Join(t.TempDir(), "all")
+				text, err := underStrace(t, log, []string{"-e", "trace=" + faultCalls}, args).CombinedOutput()
+				require.NoError(t, err, "%s", text)
+				points, quiet, failed := callsIn(t, log), map[string]string{}, 0
+				for i, p := range points {
+					for k, fault := range moveFaults {
+						if !all && (i*len(moveFaults)+k)%(len(points)*len(moveFaults)/3) != 7*len(command) || all && !p.worth(i, k) {
+							continue
+						}
+						ready(t)
+						inject := fmt.Sprintf("inject=%s:%s:when=%d", p.call, fault.inject, p.number)
+						r := run(t, disktest.Tool(t, "strace"), underStrace(t, os.DevNull, []string{"-e", "trace=" + p.call, "-e", inject}, args).Args[1:]...)
+						at := fmt.Sprintf("%s, %s: %d %s%s", command, inject, r.code, r.stdout, r.stderr)
+						require.Contains(t, []int{0, 1, 4, fault.code}, r.code, at)
+						if r.code == 0 {
+							c.requireEnd(t, command, at)
+							continue
+						}
+						failed++
+						require.NotContains(t, r.stderr, "goroutine ", at)
+						if !strings.Contains(r.stderr, fault.says) {
+							quiet[p.call+" "+fault.inject] = at
+						}
+						c.goesOn(t, []string{"resume", "undo"}[(i+k)%2], at)
+					}
+				}
+				t.Logf("%d points, %d runs failed; without the cause: %q", len(points), failed, quiet)
+			})
+		}
+	}
+}
+
+// worth reports whether a call is tried with fault number k: those that change something with all of them, the others,
+// which are many, with one, and less often.
+func (p callPoint) worth(i, k int) bool {
+	if strings.Contains(moveCalls, p.call) && p.call != "close" {
+		return true
+	}
+	return k == i%len(moveFaults) && (p.number <= 30 || p.number%8 == 0)
+}
+
+// requireEnd requires what a command that succeeded has to leave.
+func (c *moveCase) requireEnd(t testing.TB, command, at string) {
+	t.Helper()
+	_, err := os.Stat(c.path + ".trueup")
+	require.ErrorIs(t, err, os.ErrNotExist, at)
+	if command == "undo" {
+		c.requireOld(t)
+		return
+	}
+	require.Equal(t, c.want, c.disk(t), at)
+}
