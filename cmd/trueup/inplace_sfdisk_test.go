@@ -1,0 +1,134 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// sfdiskCase is a disk whose partitions sfdisk moves to where trueup would.
+type sfdiskCase struct {
+	made, path string
+	old, new   []window
+	data       [][32]byte // SHA-256 of each partition
+	order      []int      // from the end of the disk on
+}
+
+func newSfdiskCase(t testing.TB, raw string) *sfdiskCase {
+	t.Helper()
+	c := &sfdiskCase{made: raw, path: filepath.Join(t.TempDir(), "disk.raw")}
+	dest := filepath.Join(t.TempDir(), "copy.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", raw, dest).code)
+	c.old, c.new = tableOf(t, raw), tableOf(t, dest)
+	info, err := os.Stat(dest)
+	require.NoError(t, err)
+	c.data = c.sums(t, raw, c.old)
+	require.NoError(t, os.Truncate(raw, info.Size()))
+	if strings.Contains(disktest.Run(t, "sfdisk", "-d", raw), "label: gpt") {
+		disktest.Run(t, "sfdisk", "-q", "--relocate", "gpt-bak-std", raw)
+	}
+	for i := range c.old {
+		if c.old[i].start != c.new[i].start {
+			c.order = append(c.order, i)
+		}
+	}
+	slices.SortFunc(c.order, func(a, b int) int { return int(c.old[b].start - c.old[a].start) })
+	return c
+}
+
+// sums returns the SHA-256 of what lies where a table has partitions.
+func (c *sfdiskCase) sums(t testing.TB, path string, parts []window) (out [][32]byte) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for _, p := range parts {
+		out = append(out, sha256.Sum256(b[min(p.start*sectorSize, int64(len(b))):min((p.start+p.size)*sectorSize, int64(len(b)))]))
+	}
+	return out
+}
+
+// move is the command that moves a partition, below a program with arguments.
+func (c *sfdiskCase) move(t testing.TB, i int, below ...string) result {
+	t.Helper()
+	number := fmt.Sprint(i + 1)
+	if len(c.old) == 4 {
+		number = []string{"1", "2", "5", "7"}[i] // as gptDisk numbers them
+	}
+	script := fmt.Sprintf(`echo %d, | "$@" --no-reread --no-tell-kernel --move-data -N %s '%s'`, c.new[i].start, number, c.path)
+	return run(t, "sh", append([]string{"-c", script, "sh"}, append(below, "sfdisk")...)...)
+}
+
+// whole reports whether the table leads to all data.
+func (c *sfdiskCase) whole(t testing.TB) bool {
+	t.Helper()
+	if run(t, "sfdisk", "-d", c.path).code != 0 {
+		return false
+	}
+	return slices.Equal(c.sums(t, c.path, tableOf(t, c.path)), c.data)
+}
+
+// TestKilledSfdisk kills sfdisk --move-data as TestKilledMoves kills a move, on the same disks: in front of each call
+// that writes or flushes. It counts after how many of the kills the table does not lead to the data any more, and how
+// often it still does not when the same command is given again. With TRUEUP_KILLS it is each of these calls.
+func TestKilledSfdisk(t *testing.T) {
+	t.Parallel()
+	strace := disktest.Tool(t, "strace")
+	disktest.Tool(t, "sfdisk")
+	every := 8
+	if os.Getenv("TRUEUP_KILLS") != "" {
+		every = 1
+	}
+	// What sync(2) does is of no use here, and takes long on a machine with other work.
+	traced := []string{strace, "-qq", "-e", "trace=write,pwrite64,fsync,sync", "-e", "inject=sync:retval=0"}
+	for _, name := range []string{"two ntfs and a hive", "gpt"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newSfdiskCase(t, moveDisks[name](t))
+			kills, lost, again, call := 0, 0, 0, 0
+			for k, i := range c.order {
+				ready := func() {
+					disktest.Run(t, "cp", "--sparse=always", c.made, c.path)
+					for _, before := range c.order[:k] {
+						require.Equal(t, 0, c.move(t, before, append(traced, "-o", os.DevNull)...).code)
+					}
+				}
+				ready()
+				log := filepath.Join(t.TempDir(), "all")
+				r := c.move(t, i, append(traced, "-o", log)...)
+				require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+				require.True(t, c.whole(t), "sfdisk by itself")
+				b, err := os.ReadFile(log)
+				require.NoError(t, err)
+				for _, x := range []string{"write", "pwrite64", "fsync"} {
+					for n := 1; n <= strings.Count("\n"+string(b), "\n"+x+"("); n++ {
+						if call++; call%every != every/2 && every > 1 {
+							continue
+						}
+						ready()
+						inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", x, n)
+						c.move(t, i, append(traced, "-o", os.DevNull, "-e", inject)...)
+						kills++
+						if c.whole(t) {
+							continue
+						}
+						lost++
+						c.move(t, i, append(traced, "-o", os.DevNull)...)
+						if !c.whole(t) {
+							again++
+						}
+					}
+				}
+			}
+			t.Logf("%d kills; after %d of them the table does not lead to the data, after %d of these neither when it is given again", kills, lost, again)
+			require.Positive(t, lost)
+		})
+	}
+}
