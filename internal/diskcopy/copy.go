@@ -24,20 +24,30 @@ type Options struct {
 	// Pack turns a unit into what the target stores of it; nil when that is the unit itself. With it the target is
 	// given one unit at a time, and the packed bytes.
 	Pack func(unit []byte, off int64) ([]byte, error)
+	// Sum receives the digest of what Run read; nil: none is computed.
+	Sum *Sum
 }
 
 // Run writes all of src that is not zero to dst and returns the number of bytes written. The order of Reserve calls,
 // and so the layout of the target, does not depend on the number of goroutines or their speed.
 func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
 	w := writer{dst: dst, Options: o}
+	s := newSummer()
 	d := &Data{Disks: []disk.Disk{src}}
 	err := Each(ctx, o.Jobs, d, func(ctx context.Context, c Chunk, bufs [][]byte) error {
 		b := bufs[0][:c.Len]
 		if err := ondisk.ReadFull(src, b, c.Off); err != nil {
 			return err
 		}
-		return w.write(ctx, c, b, func() {})
+		turn := func() {}
+		if o.Sum != nil {
+			turn = s.chunk(c.Off, b)
+		}
+		return w.write(ctx, c, b, turn)
 	})
+	if o.Sum != nil {
+		*o.Sum = s.sum(src.Size())
+	}
 	return w.written.Load(), err
 }
 

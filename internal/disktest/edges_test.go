@@ -144,7 +144,7 @@ var edges = map[string][]string{
 	// A plan asks a table and the references for their patches, and knows which kinds of partitions can move.
 	"internal/plan": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
 
-	"internal/diskcopy":     nil,
+	"internal/diskcopy":     {"internal/sys"},
 	"internal/scan/sandbox": nil, // requests and answers are bytes to it
 	// A comparison runs on the workers of the copy.
 	"internal/verify": {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,4 +74,32 @@ func TestFragmentsOfVolumes(t *testing.T) {
 		require.EqualValues(t, 1, got[0].Files.Number)
 		require.EqualValues(t, 2, got[0].Folders.Number)
 	}
+}
+
+// counted counts the bytes that are read of a disk.
+type counted struct {
+	disk.Disk
+	read *atomic.Int64
+}
+
+func (c counted) ReadAt(p []byte, off int64) (int, error) {
+	c.read.Add(int64(len(p)))
+	return c.Disk.ReadAt(p, off)
+}
+
+// The proof of a copy does not read its source again.
+func TestTheSourceIsReadOnce(t *testing.T) {
+	t.Parallel()
+	s := open(t, oldLinux(t, t.TempDir()))
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	var read [2]atomic.Int64
+	was := s.Image.Disk
+	for i, full := range []bool{false, true} {
+		s.Image.Disk = counted{was, &read[i]}
+		_, err := (&Job{Dest: filepath.Join(t.TempDir(), "copy.img"), Full: full, Jobs: 2}).Write(t.Context(), s, p)
+		require.NoError(t, err)
+	}
+	require.Positive(t, read[0].Load())
+	require.Equal(t, read[0].Load(), read[1].Load())
 }

@@ -3,6 +3,7 @@ package realign
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -114,31 +116,42 @@ func TestProof(t *testing.T) {
 	require.NoError(t, err)
 	view, err := s.View(p)
 	require.NoError(t, err)
+	sum, err := (&Job{Jobs: 1}).digest(t.Context(), view)
+	require.NoError(t, err)
 	const data = 24_000 * sector
 	other := func(off int64) disk.Disk {
 		return disk.Overlay(view, []disk.Patch{{Off: off, New: []byte{0, 0, 0, 0}}})
 	}
+	hole := disk.Overlay(view, []disk.Patch{{Off: 40_000 * sector, New: []byte{1}}})
 	broken := disktest.NewBadDisk(view, 0)
 	for name, c := range map[string]struct {
 		got  disk.Disk
 		full bool
 		want error
+		text string
 	}{
-		"as planned":                  {view, true, nil},
-		"another table":               {other(446 + 8), false, verify.ErrDifferent},
-		"other data":                  {other(data), true, verify.ErrDifferent},
-		"other data are not compared": {other(data), false, nil},
-		"a table that cannot be read": {broken, false, disktest.ErrFault},
-		"data that cannot be read":    {disktest.NewBadDisk(view, data), true, disktest.ErrFault},
+		"as planned":                  {view, true, nil, ""},
+		"another table":               {other(446 + 8), false, verify.ErrDifferent, "partition 1"},
+		"other data":                  {other(data), true, verify.ErrDifferent, fmt.Sprintf("at byte %d", data)},
+		"data in a hole":              {hole, true, verify.ErrDifferent, fmt.Sprintf("at byte %d", 40_000*sector)},
+		"other data are not compared": {other(data), false, nil, ""},
+		"a table that cannot be read": {broken, false, disktest.ErrFault, ""},
+		"data that cannot be read":    {disktest.NewBadDisk(view, data), true, disktest.ErrFault, ""},
 	} {
 		got := &image.Image{Image: &driver.Image{Disk: c.got}}
-		err := (&Job{Full: c.full, Jobs: 1}).prove(t.Context(), s, p, view, got)
-		if c.want == nil {
-			require.NoError(t, err, name)
-		} else {
-			require.ErrorIs(t, err, c.want, name)
+		for i, digest := range []*diskcopy.Sum{nil, &sum} {
+			err := (&Job{Full: c.full, Jobs: 1}).prove(t.Context(), s, p, view, got, digest)
+			if c.want == nil {
+				require.NoError(t, err, name)
+				continue
+			}
+			require.ErrorIs(t, err, c.want, "%s, %d", name, i)
+			require.ErrorContains(t, err, c.text, name)
 		}
 	}
+	err = (&Job{Full: true, Jobs: 1}).prove(t.Context(), s, p, view, &image.Image{Image: &driver.Image{Disk: view}}, new(diskcopy.Sum))
+	require.ErrorIs(t, err, verify.ErrDifferent)
+	require.ErrorContains(t, err, "SOURCE or the copy gave other bytes when it was read again")
 	_, err = (&Job{Jobs: 1}).same(t.Context(), disktest.NewBadExtents(view), view)
 	require.ErrorIs(t, err, disktest.ErrFault)
 }

@@ -423,7 +423,11 @@ func (j *Job) fill(
 	if lasts, ok := o.(*store.Output); ok {
 		lasts.Keep(false)
 	}
-	copied, err = diskcopy.Run(ctx, stored, o, diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()})
+	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}
+	if j.Full && !j.View && !s.readAgain() {
+		work.Sum = new(diskcopy.Sum)
+	}
+	copied, err = diskcopy.Run(ctx, stored, o, work)
 	if err == nil {
 		err = j.finish(o, copied)
 	}
@@ -431,50 +435,9 @@ func (j *Job) fill(
 		return copied, full(err, need, o.Free)
 	}
 	return copied, j.reread(o, func(got *image.Image) error {
-		if err := j.prove(ctx, s, p, view, got); err != nil || j.Judge == nil {
+		if err := j.prove(ctx, s, p, view, got, work.Sum); err != nil || j.Judge == nil {
 			return err
 		}
 		return j.Judge(ctx, judged(s, view, got, o))
 	})
-}
-
-// reread opens what was written a second time, checks its tables, and has it proved.
-func (j *Job) reread(o target, prove func(got *image.Image) error) error {
-	got, err := o.Reopen()
-	if err != nil {
-		return readBack(err)
-	}
-	defer got.Close()
-	if err := intact(got); err != nil {
-		return err
-	}
-	return prove(got)
-}
-
-// prove checks the result: its structures always, every byte unless the user does without.
-func (j *Job) prove(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, got *image.Image) error {
-	after, err := layout.Read(got.Disk, s.geometry())
-	if err != nil {
-		return readBack(err)
-	}
-	if err := verify.Promise(p, s.Layout, after); err != nil || !j.Full {
-		return err
-	}
-	diffs, err := j.same(ctx, view, got.Disk)
-	if err != nil || len(diffs) == 0 {
-		return err
-	}
-	return fmt.Errorf("%w from what was planned at byte %d (%s): the storage or memory of this machine is at fault; "+
-		"nothing was published",
-		verify.ErrDifferent, diffs[0].Off, diffs[0].Text)
-}
-
-// same compares every byte of two disks.
-func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Difference, error) {
-	if want.Size() == got.Size() {
-		if err := j.begin(ctx, diskcopy.PhaseProve, want, got); err != nil {
-			return nil, err
-		}
-	}
-	return verify.Same(ctx, want, got, verify.Options{Jobs: j.Jobs, Progress: j.add})
 }

@@ -49,7 +49,7 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (ne
 
 // Cost is what a copy will read and write, in bytes.
 type Cost struct {
-	Read  int64   // of SOURCE, once for the copy and once to compare
+	Read  int64   // of SOURCE, for the copy and, where it is a device, again to compare
 	Write int64   // at DEST, and read back; fewer if there are zeros among the data
 	Need  int64   // space at DEST
 	Rate  int64   // of reads of SOURCE in a second, as measured; 0: it was not
@@ -66,7 +66,10 @@ func (s *Source) Cost(ctx context.Context, p *plan.Plan, measure bool) (c Cost, 
 	if c.Write, err = disk.Stored(p.View(s.Image.Disk)); err != nil {
 		return c, err
 	}
-	c.Read, c.Need = 2*stored, withTables(c.Write)
+	c.Read, c.Need = stored, withTables(c.Write)
+	if s.readAgain() {
+		c.Read += stored
+	}
 	if !measure || stored == 0 {
 		return c, nil
 	}

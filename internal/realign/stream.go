@@ -67,15 +67,9 @@ func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *st
 		if !j.Full {
 			return nil
 		}
-		if err := j.begin(ctx, diskcopy.PhaseProve, got.Disk); err != nil {
-			return err
-		}
-		work.Pack = nil
-		sum, err := diskcopy.Digest(ctx, got.Disk, work)
+		sum, err := j.digest(ctx, got.Disk)
 		if err == nil && sum != want {
-			err = fmt.Errorf("%w from what came through the pipe: the storage or memory of this machine is at fault; nothing "+
-				"was published",
-				verify.ErrDifferent)
+			err = fmt.Errorf("%w from what came through the pipe: %w", verify.ErrDifferent, errFaulty)
 		}
 		return err
 	})

@@ -61,8 +61,8 @@ func (t *Text) copyCost(c *Cost) {
 		time = fmt.Sprintf(" That takes about %s if DEST is as fast as SOURCE, of which %s/s were read%s.", Seconds(c.Took),
 			units.Format(c.Rate), warm)
 	}
-	t.para(0, "A copy reads %s, once to copy and once to compare, writes at most %s and reads that back. It needs %s "+
-		"where DEST goes.%s", units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), time)
+	t.para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s",
+		units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), time)
 }
 
 func flags(fs []string) string {

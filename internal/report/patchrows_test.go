@@ -52,7 +52,7 @@ func TestCostOfACopy(t *testing.T) {
 		(&Text{W: &out}).copyCost(&cost)
 		return strings.Join(strings.Fields(out.String()), " ")
 	}
-	const bytes = "A copy reads 4 MiB, once to copy and once to compare, writes at most 2 MiB and reads that back. It needs 3 MiB " +
+	const bytes = "A copy reads 4 MiB, writes at most 2 MiB and reads that back. It needs 3 MiB " +
 		"where DEST goes."
 	require.Equal(t, bytes, text())
 	cost.Rate, cost.Took = 1<<20, 8

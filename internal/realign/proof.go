@@ -1,0 +1,83 @@
+package realign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// readAgain reports whether the proof of a copy reads the source a second time. Digests of what was read while it was
+// copied do, where the files of a source would show that others have written to them; a device does not.
+func (s *Source) readAgain() bool { return s.Image.OnDevice() }
+
+// reread opens what was written a second time, checks its tables, and has it proved.
+func (j *Job) reread(o target, prove func(got *image.Image) error) error {
+	got, err := o.Reopen()
+	if err != nil {
+		return readBack(err)
+	}
+	defer got.Close()
+	if err := intact(got); err != nil {
+		return err
+	}
+	return prove(got)
+}
+
+// prove checks the result: its structures always, every byte unless the user does without. want is the digest of what
+// was written; nil has the view read again.
+func (j *Job) prove(
+	ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, got *image.Image, want *diskcopy.Sum,
+) error {
+	after, err := layout.Read(got.Disk, s.geometry())
+	if err != nil {
+		return readBack(err)
+	}
+	if err := verify.Promise(p, s.Layout, after); err != nil || !j.Full {
+		return err
+	}
+	if want != nil {
+		if sum, err := j.digest(ctx, got.Disk); err != nil || sum == *want {
+			return err
+		}
+	}
+	diffs, err := j.same(ctx, view, got.Disk) // finds the byte
+	switch {
+	case err != nil:
+		return err
+	case len(diffs) > 0:
+		return fmt.Errorf("%w from what was planned at byte %d (%s): %w", verify.ErrDifferent, diffs[0].Off, diffs[0].Text,
+			errFaulty)
+	case want != nil:
+		return fmt.Errorf("%w: SOURCE or the copy gave other bytes when it was read again: %w", verify.ErrDifferent,
+			errFaulty)
+	}
+	return nil
+}
+
+// errFaulty names the cause of bytes that are not what was written.
+var errFaulty = errors.New("the storage or memory of this machine is at fault; nothing was published")
+
+// digest reads every byte of a disk.
+func (j *Job) digest(ctx context.Context, d disk.Disk) (diskcopy.Sum, error) {
+	if err := j.begin(ctx, diskcopy.PhaseProve, d); err != nil {
+		return diskcopy.Sum{}, err
+	}
+	return diskcopy.Digest(ctx, d, diskcopy.Options{Jobs: j.Jobs, Progress: j.add})
+}
+
+// same compares every byte of two disks.
+func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Difference, error) {
+	if want.Size() == got.Size() {
+		if err := j.begin(ctx, diskcopy.PhaseProve, want, got); err != nil {
+			return nil, err
+		}
+	}
+	return verify.Same(ctx, want, got, verify.Options{Jobs: j.Jobs, Progress: j.add})
+}
