@@ -75,8 +75,17 @@ func TestFailureAfterACopy(t *testing.T) {
 func TestInterruptAfterACopy(t *testing.T) {
 	t.Parallel()
 	dest := filepath.Join(t.TempDir(), "dest.img")
+	code, said := interruptedCommand(t, "align", noisyDisk(t, 1), dest)
+	require.Equal(t, 1, code, said)
+	require.Contains(t, said, "the command was interrupted; "+dest+" itself is complete")
+	require.FileExists(t, dest)
+}
+
+// interruptedCommand interrupts a run when its command runs, and requires that the command ends.
+func interruptedCommand(t *testing.T, args ...string) (code int, output string) {
+	t.Helper()
 	program, seen := follower(t, `echo $$ > "$seen.part"; mv "$seen.part" "$seen"; sleep 1000`)
-	cmd := exec.Command(builtPath, "align", "--after", program, noisyDisk(t, 1), dest)
+	cmd := exec.Command(builtPath, append(args, "--after", program)...)
 	var said lockedBuffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	require.NoError(t, cmd.Start())
@@ -88,9 +97,48 @@ func TestInterruptAfterACopy(t *testing.T) {
 	})
 	require.NoError(t, cmd.Process.Signal(sys.Interrupt))
 	_ = cmd.Wait()
-	require.Equal(t, 1, cmd.ProcessState.ExitCode(), said.String())
-	require.Contains(t, said.String(), "the command was interrupted; "+dest+" itself is complete")
-	require.FileExists(t, dest)
 	_, _, alive := statOf(pid)
 	require.False(t, alive, "the command still runs")
+	return cmd.ProcessState.ExitCode(), said.String()
+}
+
+// TestCommandAfterEachRow requires that scan runs the command for each row, in the order of the rows, with the line that --json prints. One that fails is
+// named, and ends the run with 1, whatever counts of images.
+func TestCommandAfterEachRow(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"a.raw", "b.raw", "c.raw"} {
+		smallDisk(t, filepath.Join(dir, name), 63)
+	}
+	program, seen := follower(t, `cat >> "$seen"; echo ran`)
+	r := trueup(t, "scan", "--json", "--after", program, dir)
+	require.Equal(t, 3, r.code, r.stderr)
+	rows := strings.SplitAfter(r.stdout, "\n")
+	got, err := os.ReadFile(seen)
+	require.NoError(t, err)
+	require.Equal(t, strings.Join(rows[:3], ""), string(got))
+	require.Equal(t, "ran\nran\nran\n", r.stderr)
+
+	program, _ = follower(t, `if grep -q b.raw; then exit 7; fi`)
+	r = trueup(t, "scan", "--json", "--fail-on", "never", "--after", program, dir)
+	require.Equal(t, 1, r.code, r.stderr)
+	for line := range strings.Lines(r.stdout) {
+		validate(t, line)
+	}
+	b := filepath.Join(dir, "b.raw")
+	require.Contains(t, r.stdout, `"after_failed":[{"path":"`+b+`","message":"exit status 7"}],"after_failures":1`)
+	r = trueup(t, "scan", "--fail-on", "never", "--after", program, dir)
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stdout, "The command of --after failed for 1 image:\n    "+b+": exit status 7\n")
+	require.Equal(t, 64, trueup(t, "scan", "--after", program+" | cat", dir).code)
+}
+
+// Ctrl-C ends a command of scan, and what it has started.
+func TestInterruptAfterARow(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	smallDisk(t, filepath.Join(dir, "a.raw"), 63)
+	code, said := interruptedCommand(t, "scan", dir)
+	require.Equal(t, 130, code, said)
+	require.Contains(t, said, "Interrupted")
 }

@@ -1,4 +1,4 @@
-// Package after runs a command of the user behind a finished copy, for a process that confines itself before it reads
+// Package after runs a command of the user behind a finished copy or row, for a process that confines itself before it reads
 // an image and can start no program then.
 package after
 
@@ -50,7 +50,7 @@ type question struct {
 // answer is how a command ended.
 type answer struct{ Error string }
 
-// Clerk is a process that runs one command when it is asked to. It ends with the process that started it.
+// Clerk is a process that runs a command, each time it is asked to. It ends with the process that started it.
 type Clerk struct {
 	words []string
 	cmd   *exec.Cmd
@@ -103,27 +103,41 @@ func (c *Clerk) Close() error {
 	return c.cmd.Wait()
 }
 
-// Serve is the clerk: it waits for one report, runs the command, and answers how that ended. The end of the input ends
-// the command, too.
+// Serve is the clerk: it waits for a report, runs the command, answers how that ended, and waits for the next. The end of
+// the input ends the command, too.
 func Serve(in io.Reader, out io.Writer) error {
 	// Only the end of the input ends this process. Signals are caught, since the command would inherit ignored ones.
 	signal.Notify(make(chan os.Signal, 1), append(sys.EndSignals(), sys.BrokenPipe)...)
-	questions := json.NewDecoder(in)
-	var q question
-	if err := questions.Decode(&q); err != nil || len(q.Words) == 0 {
-		return nil // there is no finished copy
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	questions := make(chan question)
 	go func() {
-		_, _ = io.Copy(io.Discard, in)
-		cancel()
+		defer cancel()
+		for d := json.NewDecoder(in); ; {
+			var q question
+			if err := d.Decode(&q); err != nil || len(q.Words) == 0 {
+				return // nothing is finished any more
+			}
+			select {
+			case questions <- q:
+			case <-ctx.Done():
+			}
+		}
 	}()
-	var a answer
-	if err := run(ctx, q); err != nil {
-		a.Error = err.Error()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case q := <-questions:
+			var a answer
+			if err := run(ctx, q); err != nil {
+				a.Error = err.Error()
+			}
+			if err := json.NewEncoder(out).Encode(a); err != nil {
+				return err
+			}
+		}
 	}
-	return json.NewEncoder(out).Encode(a)
 }
 
 // run runs a command to its end. Its input may stay unread.

@@ -30,6 +30,7 @@ type scanFlags struct {
 	boundary align.Boundary
 	storage  storage
 	bench    benchFile
+	afterFlags
 }
 
 // workerCommand is the argument that makes the program a worker.
@@ -75,6 +76,10 @@ and exit code to new, changed and removed images.
 --fail-on sets what makes the exit code 1, 2 or 3. Each of error, 4K, 64K and 1M includes those before it. An error
 ends with 1, whatever else is found.
 
+--after runs a program for each row when it is finished, one at a time, with the row as -o json prints it on standard
+input. COMMAND is split at blanks, and no shell reads it. What it prints goes to standard error. Where it fails, the
+scan goes on, names the image, and ends with 1.
+
 A GLOB has * and ? within a name, [a-z], {a,b}, and ** for any number of folders. --files-from separates PATHs by NUL
 bytes or line ends.`,
 		Example: `  trueup scan templates
@@ -119,6 +124,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.Script, "script", "", "write a shell script of the align commands to `FILE`")
 	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with align --replace")
 	fs.BoolVar(&f.Force, "force", false, "replace a --script that was edited")
+	fs.StringVar(&f.next, "after", "", "run `COMMAND` for each row, with its JSON as its input")
 	f.addWork(cmd, min(runtime.NumCPU(), maxJobs), fmt.Sprintf("inspect `N` images at once, 1 to %d", maxJobs))
 }
 
@@ -184,6 +190,10 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil {
 		return err
 	}
+	defer f.closeAfter()
+	if err := f.openAfter(); err != nil {
+		return err
+	}
 	_ = f.giveWay(f.idle) // where that is not possible, it reads as other programs do
 	f.ending.hold("completing the report of what was looked at")
 	defer func() {
@@ -207,6 +217,9 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return nil
 	}
 	t.Print(format, func() io.Writer { return w }, wrapStdout)
+	if f.clerk != nil {
+		t.After = func(row []byte) error { return f.clerk.Run(ctx, row) }
+	}
 	t.Weaker = func(got sandbox.Isolation) error { return f.confined(errOut, got) }
 	t.Interrupted = func() int { return interruptOf(ctx).exit() }
 	r, err := t.Run(ctx)

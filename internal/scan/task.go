@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
@@ -51,6 +53,9 @@ type Task struct {
 	Progress Progress
 	// Row takes each row as soon as it is finished. Nil: the report has them all.
 	Row func(*results.Image) error
+	// After runs a command for each row that Row has taken, with the JSON of that, one at a time. Its errors are those of the command, and end
+	// nothing. Nil: there is no command.
+	After func(row []byte) error
 	// KeepRanked also keeps the rows with a priority for the report, which Row has taken.
 	KeepRanked bool
 	// Replace finds out which of these cannot be exchanged for their copies.
@@ -284,6 +289,16 @@ func (r *running) row(i *results.Image) error {
 			return err
 		}
 	}
+	if r.After != nil {
+		var b bytes.Buffer
+		err := report.Line(&b, i)
+		if err == nil {
+			err = r.After(b.Bytes())
+		}
+		if err != nil {
+			r.summary.AddAfterFailed(i.Path, err)
+		}
+	}
 	if r.Row == nil || r.KeepRanked && i.Priority != nil {
 		r.keep(i)
 	}
@@ -335,15 +350,21 @@ func (r *running) keepParents() {
 	}
 }
 
+// exitFailed is the exit code of a run whose command failed, whatever counts of images.
+const exitFailed = 1
+
 // finish completes the sum, ranks the images, and has the catalogue note the run. interrupted is the exit code of a run
 // that is not complete, else 0.
 func (r *running) finish(interrupted int) (*results.Report, error) {
 	sum := r.summary
-	report := &results.Report{Summary: sum, Fail: r.Fail}
+	out := &results.Report{Summary: sum, Fail: r.Fail}
 	sum.Finished, sum.Took = stamp(time.Now()), realign.Since(r.start)
 	sum.Complete, sum.IgnoreNotes = interrupted == 0, r.Ignore.Notes(r.today)
-	if report.NoneJudged() {
+	if out.NoneJudged() {
 		sum.ExitCode = r.Fail.Code(&results.Image{State: results.Failed})
+	}
+	if sum.AfterFailures > 0 && sum.ExitCode != exitFailed {
+		sum.ExitCode, sum.Worst = exitFailed, sum.AfterFailed[0].Path
 	}
 	if interrupted != 0 {
 		sum.ExitCode = interrupted
@@ -351,9 +372,9 @@ func (r *running) finish(interrupted int) (*results.Report, error) {
 	r.copies.Settle(sum, r.images)
 	r.keepParents()
 	results.Rank(r.images)
-	report.Images = r.images
+	out.Images = r.images
 	if r.store == nil {
-		return report, nil
+		return out, nil
 	}
-	return report, r.store.Finish(sum)
+	return out, r.store.Finish(sum)
 }

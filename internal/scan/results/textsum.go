@@ -45,6 +45,7 @@ func (p *printer) summary(partly int) {
 		}
 	}
 	p.unreadable()
+	p.afterFailed()
 	for _, n := range s.IgnoreNotes {
 		p.para("", n)
 	}
@@ -173,6 +174,21 @@ func copiedText(n int) string {
 	}
 	return thousands(int64(n)) +
 		" images seem to have their aligned copies beside them: prove each with trueup verify, then exchange the two."
+}
+
+// afterFailed names the images for which the command of --after failed.
+func (p *printer) afterFailed() {
+	if p.s.AfterFailures == 0 {
+		return
+	}
+	p.t.Lead(text.FgRed, "The command of --after failed", "for "+images(p.s.AfterFailures)+":")
+	for n, a := range p.s.AfterFailed {
+		if n == maxUnreadable && !p.t.Verbose {
+			p.note(fmt.Sprintf("... and %s more", thousands(int64(p.s.AfterFailures-n))))
+			return
+		}
+		p.note(report.SafeMessage(a.Path) + ": " + a.Message)
+	}
 }
 
 func (p *printer) unreadable() {
