@@ -50,7 +50,7 @@ const extlinuxHeads = 16
 func testExtlinuxBoots(t *testing.T, disks map[string]string) {
 	t.Helper()
 	for _, v := range extlinuxVolumes {
-		// The kernel of the appliance said where the partition starts.
+		// The kernel of the guest said where the partition starts.
 		at := staleHidden.at
 		if v.kind == "xfs" {
 			at = staleXFSHidden.at
@@ -83,18 +83,20 @@ func testExtlinuxBoots(t *testing.T, disks map[string]string) {
 	}
 }
 
-// extlinuxDrives makes a disk of each volume, and returns what adds them to an appliance that has no other disks yet,
-// and what installs extlinux, which wants a file system that is mounted.
-func extlinuxDrives(t *testing.T, volumes ...extlinuxVolume) (disks map[string]string, drives, install string) {
+// extlinuxDrives makes a disk of each volume, adds them to a guest, and returns what installs extlinux there, which
+// wants a file system that is mounted.
+func extlinuxDrives(t *testing.T, s *linuxSetup, volumes ...extlinuxVolume) (disks map[string]string, install string) {
 	t.Helper()
 	disks = map[string]string{}
-	config := hostFile(t, "SAY "+booted+"\nPROMPT 1\n")
-	for i, v := range volumes {
+	s.files["extlinux.conf"] = hostFile(t, "SAY "+booted+"\nPROMPT 1\n")
+	install = "set -e\n"
+	for _, v := range volumes {
 		disks[v.kind] = v.make(t)
-		drives += fmt.Sprintf("add-drive %q format:raw\n", disks[v.kind])
-		install += fmt.Sprintf("mount /dev/%s /\nmkdir /boot\nupload %q /boot/extlinux.conf\nextlinux /boot\numount /\n", deviceName(i, 1), config)
+		device := s.add(guestDisk{disks[v.kind], "raw", sectorSize})
+		install += fmt.Sprintf("mount -t %s %s1 /root\nmkdir /root/boot\ncp /extlinux.conf /root/boot\n"+
+			"extlinux --install /root/boot >&2\numount /root\n", v.kind, device)
 	}
-	return disks, drives, install
+	return disks, install
 }
 
 func (v extlinuxVolume) make(t testing.TB) string {

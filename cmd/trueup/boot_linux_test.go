@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
@@ -71,6 +73,31 @@ func linuxKernel(t testing.TB) (path, release string) {
 	return disktest.DataFile(t, "/boot/vmlinuz-*"), ""
 }
 
+// unpackedKernel returns the kernel within a bzImage, for QEMU to start as it is: a guest needs seconds to unpack one.
+// Spec: Linux, Documentation/x86/boot.rst. Where xz has not packed it the image is returned.
+func unpackedKernel(t testing.TB, image string) string {
+	t.Helper()
+	b, err := os.ReadFile(image)
+	require.NoError(t, err)
+	head := binary.LittleEndian
+	setup := int(cmp.Or(b[0x1F1], 4)) + 1 // sectors
+	packed := b[setup*sectorSize+int(head.Uint32(b[0x248:])):][:head.Uint32(b[0x24C:])]
+	if !bytes.HasPrefix(packed, []byte("\xfd7zXZ\x00")) {
+		return image
+	}
+	path := filepath.Join(filepath.Dir(builtPath), "kernel")
+	require.NoError(t, buildOnce(path, func() error {
+		cmd := exec.Command(disktest.Tool(t, "xz"), "-dc", "--single-stream") // the length of what is packed follows
+		cmd.Stdin = bytes.NewReader(packed)
+		kernel, err := cmd.Output()
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, kernel, 0o600)
+	}))
+	return path
+}
+
 // linuxInitrd packs a program of testdata, its modules, and further files by their names.
 func linuxInitrd(t testing.TB, release, program string, modules []string, files map[string]string) []byte {
 	t.Helper()
@@ -80,7 +107,17 @@ func linuxInitrd(t testing.TB, release, program string, modules []string, files 
 	for _, dir := range []string{"dev", "proc", "sys", "root", "modules", "tmp"} {
 		disktest.CPIO(&archive, dir, 0o40755, nil)
 	}
+	dirs := map[string]bool{".": true}
+	var parents func(name string)
+	parents = func(name string) {
+		if dir := filepath.Dir(name); !dirs[dir] {
+			parents(dir)
+			disktest.CPIO(&archive, dir, 0o40755, nil)
+			dirs[dir] = true
+		}
+	}
 	add := func(name, path string, mode int) {
+		parents(name)
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
 		disktest.CPIO(&archive, name, mode, data)
@@ -96,14 +133,19 @@ func linuxInitrd(t testing.TB, release, program string, modules []string, files 
 	return archive.Bytes()
 }
 
-// staticBuilds holds what builds a program once, by its folder: every boot of a Linux needs one.
-var staticBuilds sync.Map
+// builds holds what makes a file that many tests share, by its path.
+var builds sync.Map
+
+func buildOnce(path string, build func() error) error {
+	once, _ := builds.LoadOrStore(path, sync.OnceValue(build))
+	return once.(func() error)()
+}
 
 // buildStatic returns the path of a program that needs nothing but a kernel.
 func buildStatic(t testing.TB, folder string) string {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(builtPath), "static-"+filepath.Base(folder))
-	build, _ := staticBuilds.LoadOrStore(folder, sync.OnceValue(func() error {
+	require.NoError(t, buildOnce(path, func() error {
 		cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", path, folder)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -111,7 +153,6 @@ func buildStatic(t testing.TB, folder string) string {
 		}
 		return nil
 	}))
-	require.NoError(t, build.(func() error)())
 	return path
 }
 
@@ -136,12 +177,17 @@ func modulePaths(t testing.TB, release string, modules []string) []string {
 			order = append(order, full)
 		}
 	}
+	builtIn, err := os.ReadFile(filepath.Join(dir, "modules.builtin"))
+	require.NoError(t, err)
 	for _, name := range modules {
+		found := strings.Contains(string(builtIn), "/"+name+".ko\n") // it has no file
 		for _, path := range slices.Sorted(maps.Keys(needs)) {
-			if filepath.Base(path) == name+".ko" { // one that is built in has no file
+			if filepath.Base(path) == name+".ko" {
 				add(path)
+				found = true
 			}
 		}
+		require.True(t, found, "the kernel has no module %s", name)
 	}
 	return order
 }

@@ -125,10 +125,11 @@ func TestVerdictOnBoots(t *testing.T) {
 		}},
 		"extlinux": {false, func(t *testing.T) judged {
 			t.Helper()
-			requireKernel(t)
-			v := extlinuxVolumes[0]
-			disks, drives, install := extlinuxDrives(t, v)
-			startGuestfish(t, "guestfish", drives+"run\n"+install)
+			v, setup := extlinuxVolumes[0], newMaking()
+			disks, install := extlinuxDrives(t, setup, v)
+			guest := setup.boot(t)
+			guest.sh(t, install)
+			guest.end(t)
 			writeAt(t, disks[v.kind], 0, assembled(ownLBACode)(t))
 			return judged{disks[v.kind], loaderFlags, booted, []takenBack{{"hidden sectors", "Boot error"}}}
 		}},

@@ -346,7 +346,11 @@ func TestLinuxReadsDynamicDisks(t *testing.T) {
 		paths = append(paths, filepath.Join(dir, "aligned-"+filepath.Base(source)))
 		require.Zero(t, trueup(t, "align", "--dynamic-disks", "--allow-unbootable", source, paths[len(paths)-1]).code)
 	}
-	guest := bootMounts(t, map[string]string{}, paths)
+	setup := linuxSetup{readOnly: "on"}
+	for _, path := range paths {
+		setup.add(guestDisk{path, "raw", sectorSize})
+	}
+	guest := setup.boot(t)
 	for i, path := range paths {
 		group := ldmforge.GroupID
 		if i%5 == 0 {

@@ -1,14 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -20,7 +26,6 @@ import (
 // mountModules are the file systems of the guest, and what they load by name: character sets, and the sums and ciphers
 // of SMB.
 var mountModules = []string{
-	"virtio_pci", "virtio_blk", "virtio_net", "virtio_console",
 	"crc32c_generic", "ext4", "nls_cp437", "nls_ascii", "nls_iso8859-1", "nls_utf8", "vfat", "exfat", "nfs", "nfsv4",
 	"md5", "hmac", "cmac", "sha256_generic", "sha512_generic", "aes_generic", "ecb", "ctr", "ghash-generic", "seqiv", "ccm", "gcm", "cifs",
 }
@@ -30,6 +35,7 @@ type linuxGuest struct {
 	t       testing.TB
 	in      *json.Encoder
 	out     *json.Decoder
+	off     func()
 	console string // the file with what the kernel said
 }
 
@@ -52,25 +58,61 @@ type guestAnswer struct {
 	Error          string
 }
 
-// bootMounts starts a guest with trueup and files in its root folder, disks as /dev/vda and on, and the host at
-// 10.0.2.2.
-func bootMounts(t testing.TB, files map[string]string, disks []string) *linuxGuest {
+// linuxSetup is what a guest starts with: modules, files by their names, and programs, which are in /bin.
+type linuxSetup struct {
+	modules  []string
+	files    map[string]string
+	programs []string
+	drives   []guestDisk // /dev/vda and on
+	readOnly string      // of all drives: "on", or ""
+}
+
+// guestDisk is a disk that a guest gets to see.
+type guestDisk struct {
+	path, format string // the latter as QEMU calls it
+	sector       int64
+}
+
+// add adds a disk and returns what the guest calls it, which is the begin of the names of its partitions.
+func (s *linuxSetup) add(d guestDisk) (device string) {
+	s.drives = append(s.drives, d)
+	const letters = 26
+	name := "/dev/vd"
+	if n := len(s.drives) - 1; n >= letters {
+		name += string(rune('a' + n/letters - 1))
+	}
+	return name + string(rune('a'+(len(s.drives)-1)%letters))
+}
+
+// boot starts the guest. The host is at 10.0.2.2.
+func (s *linuxSetup) boot(t testing.TB) *linuxGuest {
 	t.Helper()
 	kernel, release := linuxKernel(t)
 	dir := t.TempDir()
-	files["trueup"] = buildStatic(t, ".")
+	files := maps.Clone(s.files)
+	for _, program := range s.programs {
+		withLibraries(t, program, files)
+	}
 	initrd := filepath.Join(dir, "initrd")
-	require.NoError(t, os.WriteFile(initrd, linuxInitrd(t, release, "linux-mounts", mountModules, files), 0o600))
+	modules := slices.Concat([]string{"virtio_pci", "virtio_blk", "virtio_net", "virtio_console"}, s.modules)
+	require.NoError(t, os.WriteFile(initrd, linuxInitrd(t, release, "linux-mounts", modules, files), 0o600))
 
 	g := &linuxGuest{t: t, console: filepath.Join(dir, "console")}
 	args := []string{
-		"-machine", "pc,accel=tcg", "-m", "512", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "file:" + g.console,
-		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 panic=-1",
+		"-machine", "pc,accel=tcg", "-m", "512", "-nodefaults", "-no-user-config", "-no-reboot",
+		"-display", "none", "-serial", "file:" + g.console,
+		"-kernel", unpackedKernel(t, kernel), "-initrd", initrd,
+		"-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off", // these are against faults of processors
 		"-device", "virtio-serial-pci", "-chardev", "stdio,id=port,signal=off", "-device", "virtserialport,chardev=port",
 		"-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
 	}
-	for i, path := range disks {
-		args = append(args, "-drive", fmt.Sprintf("file=%s,if=none,id=d%d,format=raw,cache=unsafe", path, i), "-device", fmt.Sprintf("virtio-blk-pci,drive=d%d", i))
+	const firstSlot, functions = 8, 8 // a device of PCI has eight functions, and a bus 32 devices
+	for i, d := range s.drives {
+		args = append(args,
+			"-drive", fmt.Sprintf("file=%s,if=none,id=d%d,format=%s,cache=unsafe,readonly=%s",
+				strings.ReplaceAll(d.path, ",", ",,"), i, d.format, cmp.Or(s.readOnly, "off")),
+			"-device", fmt.Sprintf("virtio-blk-pci,drive=d%d,multifunction=on,addr=%x.%x,"+
+				"logical_block_size=%d,physical_block_size=%[4]d", i, firstSlot+i/functions, i%functions, d.sector))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), args...)
@@ -80,9 +122,35 @@ func bootMounts(t testing.TB, files map[string]string, disks []string) *linuxGue
 	require.NoError(t, err)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { cancel(); _ = cmd.Wait() }) // killed, it ends with an error that says nothing new
+	g.off = sync.OnceFunc(func() {
+		cancel()
+		_ = cmd.Wait()
+		t.Log("CPU", cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+	}) // killed, it ends with an error that says nothing new
+	t.Cleanup(g.off)
 	g.in, g.out = json.NewEncoder(in), json.NewDecoder(out)
 	return g
+}
+
+// withLibraries adds a program to files, and the libraries that it is linked with, which keep their paths.
+func withLibraries(t testing.TB, program string, files map[string]string) {
+	t.Helper()
+	path := disktest.Tool(t, program)
+	files["bin/"+program] = path
+	for _, library := range regexp.MustCompile(`(?m)(/\S+) \(0x`).FindAllStringSubmatch(disktest.Run(t, "ldd", path), -1) {
+		files[library[1][1:]] = library[1]
+	}
+}
+
+// sh has a shell of the guest do something, and returns what that prints.
+func (g *linuxGuest) sh(t testing.TB, script string) string {
+	t.Helper()
+	a := g.ask(t, guestRequest{Op: "run", Args: []string{"/bin/sh", "-c", script}})
+	require.Zero(t, a.Code, "%s\n%s%s", script, a.Stdout, a.Stderr)
+	if a.Stderr != "" {
+		t.Log(a.Stderr)
+	}
+	return a.Stdout
 }
 
 // ask has the guest do something, and fails the test t when it cannot.
@@ -99,6 +167,13 @@ func (g *linuxGuest) ask(t testing.TB, r guestRequest) guestAnswer {
 		require.Empty(t, a.Error, "%+v\n%s", r, console)
 	}
 	return a
+}
+
+// end switches the guest off, after it has written what it holds.
+func (g *linuxGuest) end(t testing.TB) {
+	t.Helper()
+	g.ask(t, guestRequest{Op: "sync"})
+	g.off()
 }
 
 // trueup runs the program in the guest.

@@ -36,18 +36,20 @@ func TestMountedFileSystems(t *testing.T) {
 	dir := t.TempDir()
 	source, large := sampleDisk(t), noisyDisk(t, 16)
 	made := copiesHere(t, source)
-	var disks []string
+	setup := linuxSetup{modules: mountModules, files: map[string]string{
+		"source.vmdk": source, "large.raw": large, "trueup": buildStatic(t, "."),
+	}}
 	for _, kind := range []string{"ext4", "vfat", "exfat"} {
 		disk := filepath.Join(dir, kind)
 		require.NoError(t, os.WriteFile(disk, nil, 0o600))
 		require.NoError(t, os.Truncate(disk, 32<<20))
 		disktest.Run(t, "mkfs."+kind, disk)
-		disks = append(disks, disk)
+		setup.add(guestDisk{disk, "raw", sectorSize})
 	}
 	smbData := "username=guest,password=none,ip=10.0.2.2,vers=3.1.1,port=" + serveSMB(t)
 	nfsData := "addr=10.0.2.2,clientaddr=10.0.2.15,vers=4.2,proto=tcp,port=" + serveNFS(t)
 	const free, set = "are free where DEST goes", "set size of second: no space left on device"
-	guest := bootMounts(t, map[string]string{"source.vmdk": source, "large.raw": large}, disks)
+	guest := setup.boot(t)
 	for _, m := range []mounted{
 		{name: "ext4", request: guestRequest{Type: "ext4", Source: "/dev/vda"}, full: free},
 		{name: "vfat", request: guestRequest{Type: "vfat", Source: "/dev/vdb"}, several: noLinks, full: set},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -329,5 +331,42 @@ func TestSecondOpinionOfLibguestfs(t *testing.T) {
 		if r.Asked == "/dev/sda1: files of vfat" {
 			require.Equal(t, `SHA-256 differs: "./words.txt"`, r.Said)
 		}
+	}
+}
+
+// guestfsLimit is for a launch in pure emulation on a busy machine; 30 s are usual.
+const guestfsLimit = 10 * time.Minute
+
+// startGuestfish starts the guest by a command of the shell, and returns what the script printed.
+func startGuestfish(t *testing.T, command, script string) string {
+	t.Helper()
+	disktest.Tool(t, "guestfish")
+	ctx, cancel := context.WithTimeout(context.Background(), guestfsLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+command)
+	cmd.Env = append(os.Environ(), "LIBGUESTFS_BACKEND=direct", "LIBGUESTFS_BACKEND_SETTINGS=force_tcg",
+		"LIBGUESTFS_APPEND=mitigations=off") // against faults of processors; it starts in five sixths of the time
+	cmd.Stdin = strings.NewReader(script)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	// QEMU is a child of guestfish and has to go with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	require.NoError(t, cmd.Run(), "guestfish\n%s%s", stdout.String(), stderr.String())
+	if stderr.Len() > 0 {
+		t.Log(stderr.String())
+	}
+	return stdout.String()
+}
+
+// requireKernel skips where libguestfs is missing or has no kernel to start, by the rule of disktest.DataFile.
+func requireKernel(t *testing.T) {
+	t.Helper()
+	disktest.Tool(t, "guestfish")
+	kernels, err := filepath.Glob("/boot/vmlinuz-*")
+	require.NoError(t, err)
+	if len(kernels) == 0 {
+		disktest.DataFile(t, "/boot/vmlinuz-*")
 	}
 }

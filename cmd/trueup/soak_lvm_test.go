@@ -14,7 +14,7 @@ import (
 )
 
 // A physical volume of LVM2 is written here by hand, since LVM itself takes block devices only. The kernel and the
-// tools of the appliance judge it: they have to find the volume group in the result and activate it.
+// tools of the guest judge it: they have to find the volume group in the result and activate it.
 // Source: LVM2, lib/format_text/layout.h and lib/label/label.h.
 const (
 	lvmExtent      = 64 * kib

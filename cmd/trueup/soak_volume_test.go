@@ -72,7 +72,7 @@ func drawVolume(rng *rand.Rand, sector int64, name string, big bool) *soakVolume
 	return v
 }
 
-// fileSystem is what libguestfs calls the file system; it is empty for what has none.
+// fileSystem is what mount calls the file system; it is empty for what has none.
 func (v *soakVolume) fileSystem() string {
 	switch v.name {
 	case "fat12", "fat16", "fat32":

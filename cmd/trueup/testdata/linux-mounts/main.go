@@ -163,6 +163,9 @@ func (r Request) answer() (a Answer, err error) {
 		return a, unix.Mount(r.Source, r.Target, r.Type, 0, r.Data)
 	case "umount":
 		return a, unix.Unmount(r.Target, 0)
+	case "sync":
+		unix.Sync()
+		return a, nil
 	case "run":
 		return r.run()
 	case "list":
@@ -196,7 +199,7 @@ func (r Request) run() (a Answer, err error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(r.Args[0], r.Args[1:]...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.Dir, cmd.Env = "/tmp", []string{"HOME=/tmp", "PATH=/"}
+	cmd.Dir, cmd.Env = "/tmp", []string{"HOME=/tmp", "PATH=/:/bin:/sbin", "DM_DISABLE_UDEV=1"}
 	if err := cmd.Start(); err != nil {
 		return a, err
 	}

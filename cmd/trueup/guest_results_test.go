@@ -10,11 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// guestDisk is a disk that the appliance gets to see.
-type guestDisk struct {
-	format  string // as QEMU calls it
-	path    string
-	sector  int64
+// readDisk is a disk whose volumes a guest reads.
+type readDisk struct {
+	guestDisk
 	volumes []madeVolume
 }
 
@@ -22,8 +20,7 @@ type guestDisk struct {
 // and read served disks.
 func TestLinuxReadsTheResults(t *testing.T) {
 	t.Parallel()
-	requireKernel(t)
-	r := &reading{}
+	r := newReading()
 	checkServed := readServed(t, r)
 	checkSoak := readSoak(alignSoak(t, 1, soakDefault), r)
 	checkMade := readMade(append(alignedMade(t), alignedFourK(t)...), r)
@@ -33,13 +30,13 @@ func TestLinuxReadsTheResults(t *testing.T) {
 	t.Run("made disks", func(t *testing.T) { checkMade(t, found) })
 }
 
-// readMade has the appliance read every file of sources and results, each mounted as the kind that is found, and
+// readMade has the guest read every file of sources and results, each mounted as the kind that is found, and
 // returns what checks that.
-func readMade(disks []guestDisk, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
+func readMade(disks []readDisk, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
 	var names []string
 	device := func(i, n int) string { return fmt.Sprint(names[i], n+1) }
 	for i, d := range disks {
-		names = append(names, r.add(d.path, d.format, d.sector))
+		names = append(names, r.add(d.guestDisk))
 		for n := range d.volumes {
 			r.read(device(i, n), "")
 		}
@@ -63,7 +60,7 @@ func readMade(disks []guestDisk, r *reading) (check func(t *testing.T, found map
 }
 
 // alignedMade returns each of madeDisks as a raw file, and an aligned copy of it.
-func alignedMade(t *testing.T) (disks []guestDisk) {
+func alignedMade(t *testing.T) (disks []readDisk) {
 	t.Helper()
 	for i, d := range madeDisks {
 		raw := d.make(t, t.TempDir())
@@ -79,25 +76,27 @@ func alignedMade(t *testing.T) (disks []guestDisk) {
 		r := trueup(t, args...)
 		require.Equal(t, 0, r.code, r.stderr)
 		disks = append(disks,
-			guestDisk{formatRaw.container, raw, sectorSize, d.volumes},
-			guestDisk{f.container, dest, sectorSize, d.volumes})
+			readDisk{guestDisk{raw, formatRaw.container, sectorSize}, d.volumes},
+			readDisk{guestDisk{dest, f.container, sectorSize}, d.volumes})
 	}
 	return disks
 }
 
 // alignedFourK returns disks with sectors of 4096 bytes, and their aligned copies.
-func alignedFourK(t *testing.T) (disks []guestDisk) {
+func alignedFourK(t *testing.T) (disks []readDisk) {
 	t.Helper()
 	for _, label := range []string{"dos", "gpt"} {
 		raw, dest := fourKDisk(t, label), filepath.Join(t.TempDir(), label+".raw")
 		r := trueup(t, "align", "--sector-size", "4096", raw, dest)
 		require.Equal(t, 0, r.code, r.stderr)
-		disks = append(disks, guestDisk{"raw", raw, fourK, fourKVolumes}, guestDisk{"raw", dest, fourK, fourKVolumes})
+		for _, path := range []string{raw, dest} {
+			disks = append(disks, readDisk{guestDisk{path, "raw", fourK}, fourKVolumes})
+		}
 	}
 	return disks
 }
 
-// guestKind is the name that libguestfs has for the file system.
+// guestKind is the name that blkid has for the file system.
 func (v madeVolume) guestKind() string {
 	if strings.HasPrefix(v.kind, "fat") {
 		return "vfat"

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,14 +13,13 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 )
 
-// poolDisks are what Linux makes of disks of 32 MiB in the appliance: a and b become a volume group, the others members
+// poolDisks are what Linux makes of disks of 32 MiB in a guest: a and b become a volume group, the others members
 // of arrays, and h an own physical volume, whose extents are aligned where it becomes a partition at LBA 63: 63 and 65
 // sectors are 64 KiB.
 const poolDisks = "abcdefgh"
 
-// poolScript is what a shell runs in the appliance, with @a for the disk a: which name it has there is for the kernel
-// to choose.
-var poolScript = []string{
+// poolCommands are what a shell runs in the guest, with @a for the disk a.
+var poolCommands = []string{
 	"lvm pvcreate --dataalignment 64k --dataalignmentoffset 33280b @h",
 	"lvm pvcreate --metadatasize 128k --dataalignment 64k @a",
 	"lvm pvcreate @b",
@@ -34,12 +32,11 @@ var poolScript = []string{
 	"echo disk @a a; echo disk @b b",
 	"lvm lvs --noheadings --units b --nosuffix -a -o lv_name,lv_size,seg_type,seg_pe_ranges vg0",
 	"lvm vgchange -an vg0",
-	"modprobe -a raid1 raid456",
 	"mdadm --create /dev/md/zero --metadata=0.90 --level=1 --raid-devices=2 --run @c missing",
 	"mdadm --create /dev/md/ten --name=ten --metadata=1.0 --level=1 --raid-devices=2 --run @d missing",
 	"mdadm --create /dev/md/eleven --name=eleven --metadata=1.1 --level=5 --chunk=64 --raid-devices=3 --run @e missing @f",
 	"mdadm --create /dev/md/twelve --name=twelve --metadata=1.2 --level=0 --force --data-offset=136K --raid-devices=1 --run @g",
-	"mkfs.ext2 -q -L inside /dev/md/ten",
+	"mke2fs -q -L inside /dev/md/ten",
 	"mdadm --stop --scan",
 }
 
@@ -167,28 +164,19 @@ func requireMember(t *testing.T, path, version string) {
 	}
 }
 
-// poolDrives makes the disks, and returns what adds them to the appliance.
-func poolDrives(t *testing.T, disk func(string) string) string {
+// poolScript makes the disks, adds them to a guest, and returns what that runs.
+func poolScript(t *testing.T, s *linuxSetup, disk func(string) string) string {
 	t.Helper()
-	var script strings.Builder
+	var names []string
 	for letter := range strings.SplitSeq(poolDisks, "") {
 		require.NoError(t, os.WriteFile(disk(letter), nil, 0o600))
 		require.NoError(t, os.Truncate(disk(letter), 32<<20))
-		fmt.Fprintf(&script, "add-drive %q format:raw label:%s\n", disk(letter), letter)
+		names = append(names, "@"+letter, s.add(guestDisk{disk(letter), "raw", sectorSize}))
 	}
-	return script.String()
+	return "set -e\n" + strings.NewReplacer(names...).Replace(strings.Join(poolCommands, "\n"))
 }
 
-// poolCommands are the commands of poolScript for guestfish.
-func poolCommands() string {
-	var script strings.Builder
-	for _, line := range poolScript {
-		fmt.Fprintf(&script, "debug sh %q\n", regexp.MustCompile("@([a-h])").ReplaceAllString(line, "$$(readlink -f /dev/disk/guestfs/$1)"))
-	}
-	return script.String()
-}
-
-// poolLines are the lines of lvs in what the appliance printed: name, size, type and places, with @a for the disk a.
+// poolLines are the lines of lvs in what the guest printed: name, size, type and places, with @a for the disk a.
 func poolLines(text string) []string {
 	var lvs, names []string
 	for line := range strings.Lines(text) {

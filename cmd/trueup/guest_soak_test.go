@@ -14,7 +14,7 @@ import (
 // soakDefault is how many random disks TestLinuxReadsTheResults aligns.
 const soakDefault = 20
 
-// soakBatch is how many disks of TestSoak one appliance gets.
+// soakBatch is how many disks of TestSoak one guest gets.
 const soakBatch = 20
 
 // TestSoak aligns disks with random tables, contents and data in between, and has other programs judge the results:
@@ -30,8 +30,7 @@ func TestSoak(t *testing.T) {
 		from, n := first+done, min(soakBatch, count-done)
 		t.Run(fmt.Sprintf("seeds %d to %d", from, from+n-1), func(t *testing.T) {
 			t.Parallel()
-			requireKernel(t)
-			r := &reading{}
+			r := newReading()
 			check := readSoak(alignSoak(t, from, n), r)
 			check(t, r.run(t))
 		})
@@ -49,7 +48,7 @@ func soakNumber(t *testing.T, name string, usual uint64) uint64 {
 	return n
 }
 
-// alignSoak aligns random disks and returns those whose results are sound as far as tools outside of the appliance see.
+// alignSoak aligns random disks and returns those whose results are sound as far as tools outside of the guest see.
 func alignSoak(t *testing.T, first, n uint64) []*soakCase {
 	t.Helper()
 	dir := t.TempDir()
@@ -71,7 +70,7 @@ func alignSoak(t *testing.T, first, n uint64) []*soakCase {
 	return slices.DeleteFunc(cases, func(c *soakCase) bool { return !c.sound })
 }
 
-// readSoak has the appliance read every file of every result, each mounted as the kind that was made, and returns what
+// readSoak has the guest read every file of every result, each mounted as the kind that was made, and returns what
 // checks that.
 func readSoak(cases []*soakCase, r *reading) (check func(t *testing.T, found map[string]volumeRead)) {
 	type read struct {
@@ -81,7 +80,7 @@ func readSoak(cases []*soakCase, r *reading) (check func(t *testing.T, found map
 	}
 	var all []read
 	for _, c := range cases {
-		disk := r.add(c.dest, qemuFormat(c.to), c.sector)
+		disk := r.add(guestDisk{c.dest, qemuFormat(c.to), c.sector})
 		for _, p := range c.fileSystems() {
 			device := p.volume.device(disk, p.number)
 			r.read(device, p.volume.fileSystem())
@@ -102,7 +101,7 @@ func (d *soakDisk) fileSystems() []*soakPart {
 	return slices.DeleteFunc(slices.Clone(d.parts), func(p *soakPart) bool { return p.volume == nil || p.volume.fileSystem() == "" })
 }
 
-// device is where the file system is in the appliance.
+// device is where the file system is in the guest.
 func (v *soakVolume) device(disk string, number int) string {
 	if v.name == "lvm" {
 		return "/dev/" + v.group + "/data"
