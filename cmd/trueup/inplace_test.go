@@ -254,7 +254,7 @@ func TestMoveBesideMove(t *testing.T) {
 	require.FileExists(t, c.path+".moving")
 	require.FileExists(t, c.path+".trueup")
 	for path, says := range map[string]string{
-		c.path + ".moving": fmt.Sprintf("trueup resume %q goes on", c.path),
+		c.path + ".moving": fmt.Sprintf("trueup resume %s goes on", c.path),
 		flatName(c.path):   `"disk.vmdk.moving" in the same folder names a file of this disk`,
 	} {
 		r := trueup(t, "align", "--in-place", path)

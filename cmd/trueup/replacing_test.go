@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -160,6 +162,67 @@ func TestKeepNone(t *testing.T) {
 	validate(t, r.stdout)
 	require.Equal(t, []string{"xp.vmdk"}, folderNames(t, filepath.Dir(path)))
 	require.Equal(t, 0, trueup(t, "inspect", path).code)
+}
+
+// TestKeepNoneLater removes the original of an exchange that has kept one: the run was killed before it could, or the
+// user has changed their mind.
+func TestKeepNoneLater(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{sampleDisk(t), flatDisk(t, t.TempDir(), "x"), twoDisks(t).folder(t)} {
+		before := folderNames(t, filepath.Dir(path))
+		require.Equal(t, 0, trueup(t, "align", "--replace", path).code)
+		r := trueup(t, "align", "--replace", "--keep", "none", path)
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Contains(t, r.stdout, "the original is removed")
+		require.Equal(t, before, folderNames(t, filepath.Dir(path)))
+		require.Contains(t, trueup(t, "align", "--replace", "--keep", "none", path).stdout, "aligned already")
+	}
+}
+
+// TestReplaceRunsACommand has the command of --after find the new disk under the old name, and the original beside it.
+func TestReplaceRunsACommand(t *testing.T) {
+	t.Parallel()
+	for path, orig := range map[string]string{
+		sampleDisk(t): "xp.orig.vmdk", twoDisks(t).ova(t): "vm.orig.ova", twoDisks(t).folder(t): "vm.orig.ovf",
+	} {
+		orig = filepath.Join(filepath.Dir(path), orig)
+		program, seen := follower(t, `cat > "$seen"; test -f "$1"; test -f "$2"; test -f "$1.trueup"; echo "got $1"`)
+		r := trueup(t, "align", "--replace", "--json", "--after", program+" "+path+" "+orig, path)
+		require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+		got, err := os.ReadFile(seen)
+		require.NoError(t, err)
+		require.Equal(t, r.stdout, string(got))
+		validate(t, string(got))
+		require.Equal(t, "got "+path+"\n", r.stderr)
+		require.NoError(t, os.Remove(seen))
+		r = trueup(t, "align", "--replace", "--after", program+" "+path+" "+orig, path)
+		require.Equal(t, 0, r.code, r.stderr)
+		require.NoFileExists(t, seen, "nothing was written")
+	}
+}
+
+// TestReplaceOfAFixedFile refuses a file and a folder whose names cannot change, before a byte is copied.
+func TestReplaceOfAFixedFile(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for chattr")
+	}
+	chattr := disktest.Tool(t, "chattr")
+	for _, folder := range []bool{false, true} {
+		path := sampleDisk(t)
+		fixed, flag := path, "i"
+		if folder {
+			fixed, flag = filepath.Dir(path), "a"
+		}
+		if r := run(t, chattr, "+"+flag, fixed); r.code != 0 {
+			t.Skip("the file system has no such attributes: " + r.stderr)
+		}
+		t.Cleanup(func() { run(t, chattr, "-"+flag, fixed) })
+		r := trueup(t, "align", "--replace", path)
+		require.Equal(t, 4, r.code, r.stderr)
+		require.Contains(t, r.stderr, "chattr")
+		require.Equal(t, []string{"xp.vmdk"}, folderNames(t, filepath.Dir(path)))
+	}
 }
 
 // TestKeepNoneIsKilled kills an exchange that is to keep no original. The same command completes it, and keeps none.

@@ -354,7 +354,7 @@ func TestResumeIsRefused(t *testing.T) {
 	c := newResumeCase(t, "qcow2", source)
 	c.killLate(t)
 	left := sumsOf(t, c.folder())
-	advice := fmt.Sprintf("trueup resume %q goes on, trueup undo %q removes what is written", c.dest, c.dest)
+	advice := fmt.Sprintf("trueup resume %s goes on, trueup undo %s removes what is written", c.dest, c.dest)
 	for _, args := range [][]string{
 		c.align(),
 		{"align", "--json", "--to", "qcow2", source, c.dest},
@@ -415,7 +415,7 @@ func TestInterruptedCopyGoesOn(t *testing.T) {
 	require.Equal(t, 143, r.code, r.stderr)
 	require.Equal(t, "interrupted", errorCode(t, r))
 	require.Contains(t, r.stderr, "keeping the unfinished copy")
-	require.Contains(t, r.stderr, fmt.Sprintf("interrupted; what is written stays: trueup resume %q goes on", c.dest))
+	require.Contains(t, r.stderr, fmt.Sprintf("interrupted; what is written stays: trueup resume %s goes on", c.dest))
 	c.requireDone(t)
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // habits are commands of other tools, by the command here: the words of qemu-img, fdisk, virt-resize and others.
@@ -62,7 +62,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	if len(near) > 0 {
 		hint = "did you mean trueup " + strings.Join(near, " or trueup ") + "? See trueup --help"
 	} else if _, err := os.Stat(name); err == nil {
-		hint = "it is a file: trueup inspect " + report.ShellQuote(name) + " looks at an image"
+		hint = "it is a file: trueup inspect " + shell.Quote(name) + " looks at an image"
 	}
 	return ondisk.In(errUsage, "unknown command %q; %s", name, hint)
 }
@@ -119,7 +119,7 @@ func noImage(path string, err error) error {
 			return ondisk.In(ondisk.ErrUnsupported, "%s is a folder with a %s (partclone); %s", path, what, scan.RestoreClone)
 		}
 		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s",
-			path, report.ShellQuote(path))
+			path, shell.Quote(path))
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	case strings.Contains(path, "://") || strings.HasPrefix(path, "["):

@@ -89,7 +89,7 @@ func (f *alignFlags) goesOnFirst(ctx context.Context, out, errOut io.Writer, pat
 	}
 	on := &openFlags{common: f.common, shown: f.shown, command: resume, keepNone: f.keep == keepNone}
 	switch {
-	case on.keepNone && w.Phase == unfinished.Finishing:
+	case on.keepNone && (w.Phase == unfinished.Finishing || w.Phase == unfinished.Kept):
 		on.command = finishes
 	case w.Resume != "":
 		return false, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/unfinished"
 )
 
@@ -46,7 +47,7 @@ func (x *run) mayResume() error {
 			return &ondisk.Refusal{
 				Code: "changed", Reason: fmt.Sprintf("%v was written since its copy was made, by a guest or another program, and "+
 					"the copy lacks that", f.Name),
-				Remedy: fmt.Sprintf("trueup undo %s keeps what was written; align it again then", x.Work.Path),
+				Remedy: fmt.Sprintf("trueup undo %s keeps what was written; align it again then", shell.Quote(x.Work.Path)),
 			}
 		}
 	}
@@ -118,7 +119,8 @@ func (x *run) present() error {
 		}
 		err := gone(f)
 		if x.Work.Phase == unfinished.Kept {
-			err = fmt.Errorf("%w; if it was removed, keep the disk: trueup finish --force %s", err, x.Work.Path)
+			err = fmt.Errorf("%w; if it was removed, keep the disk: trueup finish --force %s", err,
+				shell.Quote(x.Work.Path))
 		}
 		return err
 	}
@@ -239,7 +241,7 @@ func (x *run) stands() error {
 	if err != nil {
 		return &ondisk.Refusal{
 			Code: "format", Reason: fmt.Sprintf("the disk cannot be opened (%v), and the original is all there is", err),
-			Remedy: "bring the original back: trueup undo --force " + x.Work.Path,
+			Remedy: "bring the original back: trueup undo --force " + shell.Quote(x.Work.Path),
 		}
 	}
 	defer set.Close()
@@ -247,7 +249,7 @@ func (x *run) stands() error {
 		if slices.ContainsFunc(x.Old, func(o file) bool { return o.Inode == f.Info.Inode && o.Inode != 0 }) {
 			return &ondisk.Refusal{
 				Code: "reference", Reason: fmt.Sprintf("the disk uses %q, a file of the original", f.Name()),
-				Remedy: "bring the original back: trueup undo --force " + x.Work.Path,
+				Remedy: "bring the original back: trueup undo --force " + shell.Quote(x.Work.Path),
 			}
 		}
 	}
@@ -264,8 +266,11 @@ func (x *run) openDisk(base string) (*gate.Opened, error) {
 	for _, img := range disks {
 		err = errors.Join(err, img.Close())
 	}
+	if p != nil && err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
 	if p != nil {
-		return p.Opened(), err
+		return p.Opened(), nil
 	}
 	if dir, err = x.Dir.Again(); err != nil {
 		return nil, err
@@ -279,14 +284,17 @@ func (x *run) openDisk(base string) (*gate.Opened, error) {
 
 // dropOriginal removes the files of the original. What has only the name of one is not its file, and stays.
 func (x *run) dropOriginal(d *unfinished.Done) error {
+	another := false
 	for _, f := range x.Old {
 		if !f.text() {
 			if err := x.d.drop(f.Other, f, &d.Removed); err != nil {
 				return err
 			}
-			continue
+			another = another || x.d.has(f.Other)
 		}
-		if x.d.holds(f.Other, f.Kept) {
+	}
+	for _, f := range x.Old { // one that names another file is not the original's, although it has the same bytes
+		if f.text() && !another && x.d.holds(f.Other, f.Kept) {
 			if err := x.d.remove(f.Other); err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 )
@@ -27,7 +28,7 @@ func begun(h *unfinished.Held) (*run, error) {
 	if string(p.Old[0].Name) != h.Base {
 		return nil, ondisk.Field("journal of an exchange", "name of the disk", 0, string(p.Old[0].Name), h.Base)
 	}
-	return &run{p, h, &folder{h.Dir, h.SyncFolder}}, nil
+	return &run{p, h, &folder{Folder: h.Dir, sync: h.SyncFolder}}, nil
 }
 
 // start writes the journal of an exchange. From then on the next run goes on from it.
@@ -114,17 +115,26 @@ func (x *run) nameKept() error {
 // breakSeals removes the names of the source's manifest and certificate. They do not fit what the path leads to next.
 func (x *run) breakSeals() error {
 	for _, f := range x.Old {
-		switch {
-		case !f.Seal || !x.d.has(f.Name):
-			continue
-		case !x.d.named(f):
-			return foreign(f.Name)
-		}
-		if err := x.d.remove(f.Name); err != nil {
+		if err := x.breakSeal(f, x.d.named); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// breakSeal removes the name of a manifest or a certificate, which has to be that of the file.
+func (x *run) breakSeal(f file, named func(f file) bool) error {
+	if !f.Seal {
+		return nil
+	}
+	stands, err := x.d.stands(f.Name)
+	switch {
+	case err != nil || !stands:
+		return err
+	case !named(f):
+		return foreign(f.Name)
+	}
+	return x.d.remove(f.Name)
 }
 
 // showKept leads the path of the disk to the source by its new names: step 3.
@@ -222,11 +232,14 @@ func (x *run) holdCopy() error {
 
 // sealsOff removes the manifest of the copy, which does not fit what the path leads to next.
 func (x *run) sealsOff() error {
+	if !x.d.is(x.New[0].Name, x.New[0]) {
+		return nil
+	}
 	for _, f := range x.New {
-		if f.Seal {
-			if err := x.d.drop(f.Name, f, nil); err != nil {
-				return err
-			}
+		was := slices.Index(names(x.Old), string(f.Name))
+		named := func(f file) bool { return x.d.is(f.Name, f) || was >= 0 && x.d.named(x.Old[was]) }
+		if err := x.breakSeal(f, named); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -340,6 +353,7 @@ func names(files []file) (out []string) {
 
 // unfinishedError returns the error of an exchange that did not come to its end.
 func unfinishedError(path string, err error) error {
+	path = shell.Quote(path)
 	return fmt.Errorf("%w; the exchange is not complete: trueup resume %s goes on, trueup undo %s takes it back", err, path,
 		path)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/exchange"
 )
 
 // childEnv makes the test a process that makes one step: its command, the kind of the disk, and its folder. All that it
@@ -38,7 +39,12 @@ func TestMain(m *testing.M) {
 	k := kinds[args[1]]
 	var err error
 	if args[0] == "publish" {
-		_, err = k.publish(args[2])
+		var r *exchange.Result
+		if r, err = k.publish(args[2]); err == nil {
+			for _, n := range r.Notes {
+				fmt.Fprintln(os.Stdout, n.Code)
+			}
+		}
 	} else {
 		_, err = k.run(args[2], args[0])
 	}

@@ -17,6 +17,7 @@ import (
 type folder struct {
 	*gate.Folder
 	sync func() error // makes the names durable
+	bare bool         // a name changed without a link or an exchange
 }
 
 // is reports whether a name leads to a file.
@@ -33,6 +34,15 @@ func (d *folder) same(n name, f file) bool {
 
 // has reports whether a name stands in the folder.
 func (d *folder) has(n name) bool { return d.Exists(string(n)) }
+
+// stands is has for a name of which it must be known.
+func (d *folder) stands(n name) (bool, error) {
+	_, err := d.At.Lstat(string(n))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return true, failed("look at", n, err)
+}
 
 func failed(verb string, n name, err error) error {
 	if err == nil {
@@ -61,6 +71,7 @@ func (d *folder) second(from, to name) error {
 	if d.has(to) {
 		return foreign(to)
 	}
+	d.bare = true
 	return failed("rename to", to, d.At.Rename(string(from), string(to)))
 }
 
@@ -106,6 +117,7 @@ func (d *folder) swap(o, n file) error {
 			err = d.At.Exchange(string(in), string(at))
 		}
 		if sys.Unsupported(err) {
+			d.bare = true
 			err = d.At.Rename(string(at), string(o.Other))
 		}
 		if err := errors.Join(failed("link or rename", at, err), d.sync()); err != nil {

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -101,6 +102,10 @@ func (s *Source) add(disk string, f *gate.File) error {
 		return err
 	}
 	o := oldFile(disk, f)
+	if fixed, err := s.immovable(f.Name()); fixed != "" || err != nil {
+		return cmp.Or(err, s.refuse("output", fmt.Sprintf("%q is immutable or append-only, and its name cannot change", fixed),
+			"take the attribute away: chattr -i -a"))
+	}
 	switch {
 	case f.Info.Links > 1:
 		return s.refuse("reference", fmt.Sprintf("%q has %d hard links, and the others would stay the old disk", f.Name(),
@@ -120,6 +125,22 @@ func (s *Source) add(disk string, f *gate.File) error {
 	}
 	s.plan.Old = append(s.plan.Old, o)
 	return s.mayTake(o.Other)
+}
+
+// immovable returns a file, or the folder, that keeps a name from changing; empty if it can change.
+func (s *Source) immovable(base string) (string, error) {
+	for _, n := range []string{base, "."} {
+		f, err := s.dir.At.Open(n)
+		if err != nil {
+			return "", err
+		}
+		fixed := f.Immovable()
+		f.Close()
+		if fixed {
+			return n, nil
+		}
+	}
+	return "", nil
 }
 
 // mayTake refuses a name of the original that another file has.
@@ -246,10 +267,17 @@ func (s *Source) Publish(o Output) (*Result, error) {
 		return nil, err
 	}
 	defer h.Close()
-	x := &run{&s.plan, h, &folder{h.Dir, h.SyncFolder}}
+	x := &run{&s.plan, h, &folder{Folder: h.Dir, sync: h.SyncFolder}}
 	_ = o.Release() // all bytes were synced and read again before
 	if err := x.forward(); err != nil {
 		return nil, unfinishedError(s.path, err)
+	}
+	if x.d.bare {
+		s.notes = append(s.notes, ondisk.Issue{
+			Code: "replaced-no-links", Effect: ondisk.Note,
+			Text:   "the file system has no hard links: for a moment, the disk was incomplete under its name",
+			Remedy: "a guest that was started in that moment did not find its disk; start it again",
+		})
 	}
 	return s.result(), nil
 }

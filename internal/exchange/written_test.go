@@ -121,3 +121,29 @@ func TestKeptDescriptorWasReplaced(t *testing.T) {
 	require.ErrorContains(t, err, "was written since the exchange")
 	require.FileExists(t, filepath.Join(dir, "vm.orig.vmdk"))
 }
+
+// A journal that came beside another disk, with a copy of its folder, names no file of that disk by its inode. A finish
+// that is forced removes nothing but the journal.
+func TestFinishOfAnotherDisk(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
+		k := kinds[name]
+		from, _ := k.fresh(t)
+		_, err := k.publish(from)
+		require.NoError(t, err)
+		dir := filepath.Join(t.TempDir(), "copy")
+		require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
+		before := sums(t, dir)
+		_, err = k.run(dir, "finish")
+		require.ErrorContains(t, err, "give --force", name)
+		h, err := unfinished.Hold(filepath.Join(dir, k.main))
+		require.NoError(t, err)
+		done, err := exchange.Finish(h, unfinished.Options{Force: true})
+		require.NoError(t, err, name)
+		require.NoError(t, h.Close())
+		require.Empty(t, done.Removed, name)
+		require.Len(t, done.Notes, len(k.old), name)
+		delete(before, unfinished.JournalOf(k.main))
+		require.Equal(t, before, sums(t, dir), name)
+	}
+}

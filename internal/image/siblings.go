@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -75,7 +76,7 @@ func viewsOf(views []string) (out []ondisk.Issue) {
 			Text: fmt.Sprintf("%q in the same folder is a view that needs this disk: a guest that has written to the view has "+
 				"changed a part of this disk only", name),
 			Remedy: fmt.Sprintf("make a complete disk of the view (trueup convert %s DEST); or remove the view and its head "+
-				"file, if nothing was ever written to it", name),
+				"file, if nothing was ever written to it", shell.Quote(name)),
 		})
 	}
 	return out

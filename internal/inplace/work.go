@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -143,7 +144,8 @@ func (m *Move) end(ctx context.Context, w *work) error {
 }
 
 func middle(err error, path string) error {
-	return fmt.Errorf("%w; %w: trueup resume %q goes on, trueup undo %q takes it back", err, ErrMiddle, path, path)
+	path = shell.Quote(path)
+	return fmt.Errorf("%w; %w: trueup resume %s goes on, trueup undo %s takes it back", err, ErrMiddle, path, path)
 }
 
 // room refuses a move whose journal or growth has no room.
@@ -315,7 +317,7 @@ func Undo(ctx context.Context, h *unfinished.Held, o Options) (d unfinished.Done
 	}
 	if errors.Is(err, errCommitted) {
 		return d, &ondisk.Refusal{
-			Code: "unfinished", Reason: err.Error(), Remedy: fmt.Sprintf("give trueup resume %q", h.Work.Path),
+			Code: "unfinished", Reason: err.Error(), Remedy: "give trueup resume " + shell.Quote(h.Work.Path),
 		}
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/verify"
 )
@@ -151,11 +152,12 @@ func (k *KeptError) Unwrap() error { return k.err }
 // Remedy returns the commands that go on with the copy or remove it. A byte where the copy writes nothing would differ
 // each time.
 func (k *KeptError) Remedy() string {
+	dest := shell.Quote(k.dest)
 	if errors.Is(k.err, verify.ErrDifferent) {
-		return fmt.Sprintf("what is written stays: trueup resume %q tries once more; if the copy differs again, trueup undo "+
-			"%q removes it", k.dest, k.dest)
+		return fmt.Sprintf("what is written stays: trueup resume %s tries once more; if the copy differs again, trueup undo "+
+			"%s removes it", dest, dest)
 	}
-	return fmt.Sprintf("what is written stays: trueup resume %q goes on, trueup undo %q removes it", k.dest, k.dest)
+	return fmt.Sprintf("what is written stays: trueup resume %s goes on, trueup undo %s removes it", dest, dest)
 }
 
 // left returns the error of a run that was ended, and has a source that changed spoil what was written.

@@ -12,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -250,7 +251,7 @@ func (t *Text) Align(r *Align) {
 	}
 	// A source that came through a pipe is gone.
 	if r.Source != "-" && r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") {
-		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
+		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+shell.Quote(r.Source)+" "+shell.Quote(r.Dest))
 	}
 }
 
@@ -263,7 +264,7 @@ var verifiedText = map[string]string{
 // fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, vmkfstools -i of vSphere, which reads the hosted types
 // of VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working one.
 func useOf(format, subformat, dest, folder string) (words, command string) {
-	name := ShellQuote(dest)
+	name := shell.Quote(dest)
 	switch {
 	case dest == "-":
 		return "", ""
@@ -274,7 +275,7 @@ func useOf(format, subformat, dest, folder string) (words, command string) {
 		if relative && strings.ContainsAny(folder, special) {
 			dest, relative = path.Join(folder, dest), false
 		}
-		name = ShellQuote(strings.NewReplacer(`\`, `\\`, ",", `\,`, "'", `\'`, `"`, `\"`).Replace(dest))
+		name = shell.Quote(strings.NewReplacer(`\`, `\\`, ",", `\,`, "'", `\'`, `"`, `\"`).Replace(dest))
 		if relative {
 			name = `"$PWD"/` + name
 		}
@@ -288,12 +289,12 @@ func useOf(format, subformat, dest, folder string) (words, command string) {
 			"Set-VMHardDiskDrive VM -ControllerType TYPE -ControllerNumber N -ControllerLocation N -Path " + name
 	case subformat == "vmfs":
 		return "To use it with vSphere, copy its two files to the datastore:   ",
-			"govc vm.disk.attach -vm VM -ds DATASTORE -disk VM/" + ShellQuote(path.Base(dest))
+			"govc vm.disk.attach -vm VM -ds DATASTORE -disk VM/" + shell.Quote(path.Base(dest))
 	case subformat == "streamOptimized":
 		return "To use it with vSphere:   ", "govc import.vmdk -ds DATASTORE " + name
 	}
 	return "To use it with vSphere:   ", "vmkfstools -d thin -i " + name + " /vmfs/volumes/DATASTORE/VM/" +
-		ShellQuote(path.Base(dest))
+		shell.Quote(path.Base(dest))
 }
 
 // checksums prints the digests of files that were written.

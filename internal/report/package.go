@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -194,11 +195,11 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	t.replacedLines(r.Replaced, r.Dest)
 	if r.Replaced == nil {
 		t.next("To use it with vSphere:   ",
-			"govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+ShellQuote(r.Dest))
+			"govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+shell.Quote(r.Dest))
 	}
 	if r.Replaced == nil || r.Replaced.Original != "" && r.Package.Kind == "ova" { // the files of an OVF have other names
 		t.next("To prove it again later:   ",
-			"trueup verify"+flags(r.Disks[0].Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
+			"trueup verify"+flags(r.Disks[0].Flags)+" "+shell.Quote(r.Source)+" "+shell.Quote(r.Dest))
 	}
 }
 

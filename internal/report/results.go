@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // Criteria are what an inspection judges by.
@@ -192,8 +193,8 @@ func (t *Text) replacedLines(r *Replaced, path string) {
 		return
 	}
 	t.para(2, "  the original is kept as %s", Safe(r.Original))
-	t.next("To bring it back:          ", "trueup undo "+ShellQuote(path))
-	t.next("To remove it:              ", "trueup finish "+ShellQuote(path))
+	t.next("To bring it back:          ", "trueup undo "+shell.Quote(path))
+	t.next("To remove it:              ", "trueup finish "+shell.Quote(path))
 }
 
 // NewPackageAlign reports on the copy that the plans of a package make, before it is written. flags are those of a

@@ -4,9 +4,10 @@ import (
 	"bufio"
 	"fmt"
 	"strings"
-	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // maxText is how much of a text from an image is shown, in characters.
@@ -32,19 +33,13 @@ func Escape(s string) string {
 		switch {
 		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
 			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case dangerous(r):
+		case shell.Dangerous(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteRune(r)
 		}
 	}
 	return b.String()
-}
-
-// dangerous reports whether r is a control or format character, such as one that reverses the direction of text. It
-// includes the last two code points of each plane: they are no characters, and XML forbids the first pair.
-func dangerous(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r&0xfffe == 0xfffe
 }
 
 // SafeMessage is Safe for whole lines of our own that hold texts from an image: it is not cut so early.
@@ -82,7 +77,7 @@ func (e escaper) Write(p []byte) (int, error) {
 		if r >= utf8.RuneSelf {
 			r, n = utf8.DecodeRune(p[i:])
 		}
-		if i += n; r == '\n' || r >= ' ' && r <= '~' || !dangerous(r) {
+		if i += n; r == '\n' || r >= ' ' && r <= '~' || !shell.Dangerous(r) {
 			continue
 		}
 		if _, err := e.w.Write(p[whole : i-n]); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -36,12 +37,12 @@ func (t *Text) Serve(r *Serve) {
 		what = "as it is"
 	}
 	t.para(2, "%s: %s, %s, served read-only until Ctrl-C.", Safe(r.Image.Path), what, units.Format(r.NewSize))
-	uri := ShellQuote(r.URI)
+	uri := shell.Quote(r.URI)
 	t.printf("  %s\n\nTo read it:\n", Safe(r.URI))
 	for _, line := range []string{
 		"qemu-img convert -f raw -O qcow2 " + uri + " copy.qcow2",
 		"nbdcopy " + uri + " copy.img",
-		"guestfish --ro --format=raw -a " + ShellQuote(strings.Replace(r.URI, "nbd+unix:///", "nbd://", 1)),
+		"guestfish --ro --format=raw -a " + shell.Quote(strings.Replace(r.URI, "nbd+unix:///", "nbd://", 1)),
 		// It opens files only. The parent of this one is the served disk.
 		"qemu-img create -f qcow2 -F raw -b " + uri + " v2v.qcow2 && virt-v2v -i disk v2v.qcow2 -o local -os .",
 	} {

@@ -1,12 +1,12 @@
 package report
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // AlignCommand returns the command line that makes an aligned copy of the image or package at path. It names the format
@@ -16,17 +16,17 @@ func AlignCommand(path, format string, fs []string) string {
 		image.SuffixFormat("."+format) == format {
 		fs = append(slices.Clone(fs), "--to", format)
 	}
-	return "trueup align" + flags(fs) + " " + ShellQuote(path) + " " + ShellQuote(AlignedName(path))
+	return "trueup align" + flags(fs) + " " + shell.Quote(path) + " " + shell.Quote(AlignedName(path))
 }
 
 // AlignPackageCommand returns the same for a package of any name; the name of the copy shows that it is a package.
 func AlignPackageCommand(path string, fs []string) string {
-	return "trueup align" + flags(fs) + " " + ShellQuote(path) + " " + ShellQuote(AlignedPackage(path))
+	return "trueup align" + flags(fs) + " " + shell.Quote(path) + " " + shell.Quote(AlignedPackage(path))
 }
 
 // ReplaceCommand returns the command line that exchanges the image at path for its aligned copy.
 func ReplaceCommand(path string, fs []string) string {
-	return "trueup align --replace" + flags(fs) + " " + ShellQuote(path)
+	return "trueup align --replace" + flags(fs) + " " + shell.Quote(path)
 }
 
 // AlignedPackage suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:
@@ -62,33 +62,10 @@ func AlignedName(path string) string {
 	return path[:dot] + AlignedMark + path[dot:]
 }
 
-// ShellQuote quotes a path for bash, ksh and zsh. The shell reads exactly the same bytes back, except that "./" comes
-// before a leading dash, which would be read as a flag. The result is one line without characters that a terminal
-// obeys, and it is not cut. Names have no NUL. No result has a semicolon: some spreadsheets would split the line of
-// CSV.
-func ShellQuote(s string) string {
-	if strings.HasPrefix(s, "-") {
-		s = "./" + s
-	}
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./+=:,@%", r)
-	}
-	switch {
-	case s == "":
-		return "''"
-	case strings.ContainsFunc(s, escaped) || !utf8.ValidString(s):
-		return ansiQuote(s)
-	// zsh looks for a command behind =
-	case s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }):
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
 // powerShellQuote quotes a path for PowerShell, in which all kinds of single quotes end a text; "" where one line of
 // harmless characters cannot hold it.
 func powerShellQuote(s string) string {
-	if strings.ContainsFunc(s, dangerous) || !utf8.ValidString(s) {
+	if strings.ContainsFunc(s, shell.Dangerous) || !utf8.ValidString(s) {
 		return ""
 	}
 	if strings.HasPrefix(s, "-") {
@@ -103,30 +80,4 @@ func powerShellQuote(s string) string {
 	double := strings.NewReplacer("'", "''", "\u2018", "\u2018\u2018", "\u2019", "\u2019\u2019", "\u201a", "\u201a\u201a",
 		"\u201b", "\u201b\u201b")
 	return "'" + double.Replace(s) + "'"
-}
-
-// escaped reports whether plain quotes may not hold a character.
-func escaped(r rune) bool { return dangerous(r) || r == ';' }
-
-// ansiQuote writes names that need $'…', in which \xHH is a byte in every locale. It escapes exclamation marks, which
-// older shells take for their history there.
-func ansiQuote(s string) string {
-	var b strings.Builder
-	b.WriteString("$'")
-	for i := 0; i < len(s); {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == '\'' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case escaped(r) || r == '!' || (r == utf8.RuneError && n == 1):
-			for _, c := range []byte(s[i : i+n]) {
-				fmt.Fprintf(&b, `\x%02x`, c)
-			}
-		default:
-			b.WriteString(s[i : i+n])
-		}
-		i += n
-	}
-	return b.String() + "'"
 }

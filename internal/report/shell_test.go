@@ -3,95 +3,9 @@ package report
 import (
 	"strings"
 	"testing"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
-
-	"github.com/trueup/trueup/internal/disktest"
 )
-
-// names are those of files as they should not be chosen.
-var names = []string{
-	"plain.vmdk", "", "with blank", "it's", "-f", "--force", "-", "=ls", "~root", "a\nb", "a\rb", "tab\t", "\x1b]0;x\a",
-	"\xff\xfe", "\x1b5", "é\xc3",
-	"\u202eevil", "\u2028", "\ufeff", "\uffff", "$(reboot)", "`reboot`", "${HOME}", "a;reboot", "a&b|c>d<e", "*?[a]{b,c}",
-	"!!", "a\n!!", `back\slash`,
-	`\x41`, "\n\\x41'", `"`, "#", "\U0001f4be.vmdk", strings.Repeat("x", 4095), strings.Repeat("\x80", 4095),
-}
-
-// unquoted asks bash for the bytes of words that are quoted for it.
-func unquoted(t *testing.T, words []string) []string {
-	t.Helper()
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = ShellQuote(w)
-	}
-	out := disktest.Output(t, "bash", "-c", `printf '%s\0' `+strings.Join(quoted, " "))
-	return strings.Split(strings.TrimSuffix(out, "\x00"), "\x00")
-}
-
-// asFile returns what a command must get for a name: one with a dash in front would be read as a flag.
-func asFile(name string) string {
-	if strings.HasPrefix(name, "-") {
-		return "./" + name
-	}
-	return name
-}
-
-func TestQuotedNamesAreExact(t *testing.T) {
-	for _, locale := range []string{"C", "C.UTF-8"} {
-		t.Setenv("LC_ALL", locale)
-		for i, got := range unquoted(t, names) {
-			require.Equal(t, asFile(names[i]), got, "locale %s, %s", locale, ShellQuote(names[i]))
-		}
-	}
-}
-
-// What is quoted goes to a terminal, into a comment of a script, and into a cell of a table.
-func harmless(t require.TestingT, name string) {
-	q := ShellQuote(name)
-	require.True(t, utf8.ValidString(q), "%q", name)
-	require.NotContains(t, q, ";")
-	require.False(t, strings.ContainsFunc(q, func(r rune) bool {
-		return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
-	}), "%q is written as %s", name, q)
-}
-
-func TestQuotedNamesAreHarmless(t *testing.T) {
-	for _, name := range names {
-		harmless(t, name)
-	}
-}
-
-// Any bytes, and bytes that mean something to a shell more often than others.
-func TestQuotedBytesAreExact(t *testing.T) {
-	special := []byte(`'"\$!;&|<>(){}[]*?~#= -x01` + "\x60\x01\n\r\t\x1b\x7f\x80\xc3\xa9\xe2\x80\xae\xff")
-	char := rapid.OneOf(rapid.SampledFrom(special), rapid.ByteRange(1, 255))
-	rapid.Check(t, func(r *rapid.T) {
-		var words []string
-		for _, w := range rapid.SliceOfN(rapid.SliceOfN(char, 0, 40), 1, 40).Draw(r, "words") {
-			words = append(words, string(w))
-			harmless(r, string(w))
-		}
-		for i, got := range unquoted(t, words) {
-			require.Equal(r, asFile(words[i]), got, "%s", ShellQuote(words[i]))
-		}
-	})
-}
-
-// People read commands: the plainest form that is exact is taken.
-func TestQuotesAreThePlainestThatDo(t *testing.T) {
-	for name, want := range map[string]string{
-		"/t/xp.vmdk": "/t/xp.vmdk", "my disk.vmdk": "'my disk.vmdk'", "it's": `'it'\''s'`, "-f": "./-f", "- f": "'./- f'",
-		"é.vmdk": "'é.vmdk'", "": "''",
-		"a\nb": `$'a\x0ab'`, "\xff!": `$'\xff\x21'`, "a!b": "'a!b'", "=x": "'=x'", "\u202e": `$'\xe2\x80\xae'`,
-		"\\\x01'": `$'\\\x01\''`,
-	} {
-		require.Equal(t, want, ShellQuote(name))
-	}
-}
 
 // A copy goes beside its image, and one of a block device into the current folder: /dev is no place for it.
 func TestNamesOfCopies(t *testing.T) {

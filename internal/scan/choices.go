@@ -7,9 +7,9 @@ import (
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // Choices are a scan as a command line asks for it. Its fields are flags.
@@ -138,7 +138,7 @@ func (c *Choices) Again(profiles string) string {
 	add := func(flag string, values ...string) {
 		for _, v := range values {
 			if v != "" {
-				out = append(out, flag+" "+report.ShellQuote(v))
+				out = append(out, flag+" "+shell.Quote(v))
 			}
 		}
 	}

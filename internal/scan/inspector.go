@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -308,6 +309,6 @@ func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 func unchecked(err error, path string) ondisk.Issue {
 	return ondisk.Issue{
 		Code: "unchecked", Effect: ondisk.Warn, Text: fmt.Sprintf("the tables were not checked as a whole: %v", err),
-		Remedy: "look at it alone with trueup inspect " + report.ShellQuote(path),
+		Remedy: "look at it alone with trueup inspect " + shell.Quote(path),
 	}
 }

@@ -68,3 +68,11 @@ func copyAttribute(to, from int, name string) error {
 func (d *Folder) Exchange(a, b string) error {
 	return again(func() error { return unix.Renameat2(d.fd, a, d.fd, b, unix.RENAME_EXCHANGE) })
 }
+
+// Immovable reports whether a file can neither be renamed nor get a second name, nor a folder lose one: it is immutable
+// or takes data at its end only (chattr +i, +a).
+func (f *File) Immovable() bool {
+	var st unix.Statx_t
+	err := again(func() error { return unix.Statx(f.fd, "", unix.AT_EMPTY_PATH, 0, &st) })
+	return err == nil && st.Attributes&(unix.STATX_ATTR_IMMUTABLE|unix.STATX_ATTR_APPEND) != 0
+}

@@ -13,3 +13,6 @@ func (f *File) Adopt(from *File) (lost []string, err error) {
 
 // Exchange gives two files each other's name, at once.
 func (*Folder) Exchange(string, string) error { return needsLinux("an exchange of names") }
+
+// Immovable is for Linux.
+func (*File) Immovable() bool { return false }

@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -138,7 +139,7 @@ func (w *Work) advice() string {
 	}
 	var out []string
 	for _, c := range w.Commands() {
-		out = append(out, fmt.Sprintf("trueup %s %q %s", c, w.Path, what[c]))
+		out = append(out, fmt.Sprintf("trueup %s %s %s", c, shell.Quote(w.Path), what[c]))
 	}
 	if len(out) == 0 {
 		return w.Undo
@@ -158,7 +159,7 @@ func (w *Work) Refusal() error {
 func (w *Work) Refused(reason, remedy string) error {
 	return &ondisk.Refusal{
 		Code: "unfinished", Reason: w.Text + ", and " + reason,
-		Remedy: fmt.Sprintf("%s; or give it up: trueup undo %q %s", remedy, w.Path, w.undoes()),
+		Remedy: fmt.Sprintf("%s; or give it up: trueup undo %s %s", remedy, shell.Quote(w.Path), w.undoes()),
 	}
 }
 

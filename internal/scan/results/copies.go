@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // Copies finds the images off the boundary that seem to have their aligned copy beside them: another one would be
@@ -108,8 +109,8 @@ func (i *Image) written() (first, last int64) {
 
 // copiedText returns the place of the copy, and the command that proves it.
 func (i *Image) copiedText() string {
-	return "copy: " + i.Copied + " (aligned); to prove it: trueup verify " + report.ShellQuote(i.ExactPath()) + " " +
-		report.ShellQuote(i.Copied)
+	return "copy: " + i.Copied + " (aligned); to prove it: trueup verify " + shell.Quote(i.ExactPath()) + " " +
+		shell.Quote(i.Copied)
 }
 
 // originalText returns which disk a kept original belongs to.

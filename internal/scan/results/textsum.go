@@ -10,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -269,7 +270,7 @@ func (p *printer) next(images []*Image) {
 	p.line("")
 	fixable := slices.IndexFunc(images, func(i *Image) bool { return i.toDo() && fixCell(i) == "yes" })
 	if fixable < 0 {
-		p.command("To see why a copy of the worst is refused:", "trueup plan "+report.ShellQuote(images[worst].Path))
+		p.command("To see why a copy of the worst is refused:", "trueup plan "+shell.Quote(images[worst].Path))
 	} else {
 		p.command("To realign the worst that can be:", images[fixable].Priority.Command)
 	}
@@ -291,7 +292,7 @@ func (s *Summary) again() func(flags string) string {
 	if n := len(s.Paths); n > 0 && n <= maxPathsToName {
 		var quoted []string
 		for _, path := range s.Paths {
-			quoted = append(quoted, report.ShellQuote(path))
+			quoted = append(quoted, shell.Quote(path))
 		}
 		paths = strings.Join(quoted, " ")
 	}

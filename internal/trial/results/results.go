@@ -13,6 +13,7 @@ import (
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/trial/film"
 	"github.com/trueup/trueup/internal/trial/judge"
 )
@@ -186,7 +187,7 @@ func (r *Boot) Accept(prefix string, anyway bool) (said string, err error) {
 	speaksAgainst := (r.Verdict == judge.Differs || r.Verdict == judge.Unclear) && r.After != nil
 	switch {
 	case speaksAgainst && !anyway:
-		remedy := cmp.Or(r.Remedy(prefix), "trueup boot "+report.ShellQuote(r.Source)+" shows both runs")
+		remedy := cmp.Or(r.Remedy(prefix), "trueup boot "+shell.Quote(r.Source)+" shows both runs")
 		return "", &ondisk.Refusal{Code: "verify", Reason: "trial boot: " + r.Reason, Remedy: remedy + "; " + allow}
 	case speaksAgainst:
 		return "warning: trial boot: " + r.Reason + "; " + allow, nil

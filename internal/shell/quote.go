@@ -1,0 +1,64 @@
+// Package shell quotes names for the shells that commands are shown for.
+package shell
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Quote quotes a path for bash, ksh and zsh. The shell reads exactly the same bytes back, except that "./" comes
+// before a leading dash, which would be read as a flag. The result is one line without characters that a terminal
+// obeys, and it is not cut. Names have no NUL. No result has a semicolon: some spreadsheets would split the line of
+// CSV.
+func Quote(s string) string {
+	if strings.HasPrefix(s, "-") {
+		s = "./" + s
+	}
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./+=:,@%", r)
+	}
+	switch {
+	case s == "":
+		return "''"
+	case strings.ContainsFunc(s, escaped) || !utf8.ValidString(s):
+		return ansiQuote(s)
+	// zsh looks for a command behind =
+	case s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }):
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// escaped reports whether plain quotes may not hold a character.
+func escaped(r rune) bool { return Dangerous(r) || r == ';' }
+
+// ansiQuote writes names that need $'…', in which \xHH is a byte in every locale. It escapes exclamation marks, which
+// older shells take for their history there.
+func ansiQuote(s string) string {
+	var b strings.Builder
+	b.WriteString("$'")
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == '\'' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case escaped(r) || r == '!' || (r == utf8.RuneError && n == 1):
+			for _, c := range []byte(s[i : i+n]) {
+				fmt.Fprintf(&b, `\x%02x`, c)
+			}
+		default:
+			b.WriteString(s[i : i+n])
+		}
+		i += n
+	}
+	return b.String() + "'"
+}
+
+// Dangerous reports whether r is a control or format character, such as one that reverses the direction of text. It
+// includes the last two code points of each plane: they are no characters, and XML forbids the first pair.
+func Dangerous(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r&0xfffe == 0xfffe
+}
