@@ -135,7 +135,7 @@ func (d *mapped) Extent(off, limit int64) (Extent, error) {
 	limit = min(limit, d.size-off)
 	var e Extent
 	for e.Len < limit {
-		part, err := d.part(off+e.Len, limit-e.Len)
+		part, ends, err := d.part(off+e.Len, limit-e.Len)
 		if err != nil {
 			return Extent{}, err
 		}
@@ -143,7 +143,7 @@ func (d *mapped) Extent(off, limit int64) (Extent, error) {
 			break
 		}
 		e = Extent{Range{off, e.Len + part.Len}, part.Zero}
-		if e.Len >= extentEnough {
+		if ends || e.Len >= extentEnough {
 			break
 		}
 	}
@@ -179,19 +179,22 @@ func Stored(d Disk) (n int64, err error) {
 	return n, nil
 }
 
-// part returns the state of the run at off, refined by what its source knows of its own holes.
-func (d *mapped) part(off, limit int64) (Extent, error) {
+// part returns the state of the run at off, refined by what its source knows of its own holes. ends reports that the
+// source told a border within the run. What lies behind that has the other state as a rule: to ask for it, only to leave
+// it out, would double the questions at each disk below.
+func (d *mapped) part(off, limit int64) (e Extent, ends bool, err error) {
 	run, err := d.Run(off)
 	if err != nil {
-		return Extent{}, err
+		return Extent{}, false, err
 	}
-	e := Extent{Range{off, min(run.Len, limit)}, run.Src == nil}
+	e = Extent{Range{off, min(run.Len, limit)}, run.Src == nil}
 	if s, ok := run.Src.(Sparse); ok && !e.Zero {
 		inner, err := s.Extent(run.Off, e.Len)
 		if err != nil {
-			return Extent{}, err
+			return Extent{}, false, err
 		}
+		ends = inner.Len < e.Len
 		e.Len, e.Zero = inner.Len, inner.Zero
 	}
-	return e, nil
+	return e, ends, nil
 }

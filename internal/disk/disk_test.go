@@ -345,3 +345,31 @@ func TestLeaf(t *testing.T) {
 	_, _, err = disk.Leaf(disk.Section(broken, disk.Range{Len: 512}), 0)
 	require.ErrorIs(t, err, errMedium)
 }
+
+// holey has data in every second of its stripes, and counts how often it is asked for its holes.
+type holey struct{ asked *int }
+
+const stripe = 64 << 10
+
+func (holey) ReadAt(p []byte, _ int64) (int, error) { return len(p), nil }
+
+func (s holey) Extent(off, limit int64) (disk.Extent, error) {
+	*s.asked++
+	n := min(limit, stripe-off%stripe)
+	return disk.Extent{Range: disk.Range{Off: off, Len: n}, Zero: off/stripe%2 == 1}, nil
+}
+
+// A view of a partition of a file asks the file once for each stretch of data and each hole, however many disks are
+// composed.
+func TestComposedDisksAskOnce(t *testing.T) {
+	var asked int
+	const stripes = 1000
+	d := disk.Disk(disk.New(stripes*stripe, 512, disk.Whole(holey{&asked}, stripes*stripe)))
+	d = disk.Compose(d, d.Size(), []disk.Shift{{From: 0, To: 0, Len: d.Size()}})
+	d = disk.Overlay(d, []disk.Patch{{Off: 0, New: []byte{1}}})
+	d = disk.Section(d, disk.Range{Off: stripe, Len: d.Size() - stripe})
+	stored, err := disk.Stored(d)
+	require.NoError(t, err)
+	require.EqualValues(t, stripes/2*stripe-stripe, stored)
+	require.Equal(t, stripes-1, asked)
+}
