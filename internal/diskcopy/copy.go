@@ -33,7 +33,7 @@ type Options struct {
 func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
 	w := writer{dst: dst, Options: o}
 	s := newSummer()
-	d := &Data{Disks: []disk.Disk{src}}
+	d := &Data{Disks: []disk.Disk{src}, Unit: dst.Unit()}
 	err := Each(ctx, o.Jobs, d, func(ctx context.Context, c Chunk, bufs [][]byte) error {
 		b := bufs[0][:c.Len]
 		if err := ondisk.ReadFull(src, b, c.Off); err != nil {

@@ -83,7 +83,7 @@ func run(t *testing.T, s source, unit int64, jobs int) (*disktest.Recorder, int6
 		diskcopy.Options{Jobs: jobs, Progress: func(n int64) { told.Add(n) }})
 	require.NoError(t, err)
 	require.Empty(t, rec.Faults())
-	size, err := diskcopy.Size(t.Context(), s.disk())
+	size, err := diskcopy.Size(t.Context(), unit, s.disk())
 	require.NoError(t, err)
 	require.Equal(t, size, told.Load(), "progress reaches what there is to copy")
 	return rec, n
@@ -291,9 +291,32 @@ func TestSizeEndsWhenItIsCancelled(t *testing.T) {
 				}
 				return disk.Run{Len: mib}, nil
 			})
-			_, err := diskcopy.Size(ctx, d)
+			_, err := diskcopy.Size(ctx, 0, d)
 			require.ErrorIs(t, err, context.Canceled)
 			require.Less(t, asked, 100)
 		})
 	}
+}
+
+// Scattered data are read in stretches of 64 KiB, not in whole chunks: what lies between them is left out.
+func TestScatteredDataAreReadAlone(t *testing.T) {
+	data := []disk.Range{
+		{Off: 0, Len: 1}, {Off: mib - 1, Len: 2}, {Off: 5*mib + 200*kib, Len: 64 * kib}, {Off: 64*mib - 512, Len: 512},
+	}
+	s := source{size: 64 * mib, data: data}
+	var chunks []disk.Range
+	d := &diskcopy.Data{Disks: []disk.Disk{s.disk()}}
+	err := diskcopy.Each(t.Context(), 1, d, func(_ context.Context, c diskcopy.Chunk, _ [][]byte) error {
+		chunks = append(chunks, c.Range)
+		return nil
+	})
+	require.NoError(t, err)
+	want := []disk.Range{
+		{Off: 0, Len: 64 * kib},
+		{Off: mib - 64*kib, Len: 64 * kib},
+		{Off: mib, Len: 64 * kib},
+		{Off: 5*mib + 192*kib, Len: 128 * kib},
+		{Off: 64*mib - 64*kib, Len: 64 * kib},
+	}
+	require.Equal(t, want, chunks)
 }

@@ -103,7 +103,7 @@ func TestDigestAndPackFail(t *testing.T) {
 	broken := disk.New(mib, 512, func(int64) (disk.Run, error) { return disk.Run{}, bad })
 	_, err = diskcopy.Digest(t.Context(), broken, diskcopy.Options{})
 	require.ErrorIs(t, err, bad)
-	_, err = diskcopy.Size(t.Context(), broken)
+	_, err = diskcopy.Size(t.Context(), 0, broken)
 	require.ErrorIs(t, err, bad)
 	_, err = diskcopy.Run(t.Context(), memory([]byte("data")), disktest.NewRecorder(mib, 64*kib),
 		diskcopy.Options{Pack: func([]byte, int64) ([]byte, error) { return nil, bad }})

@@ -6,11 +6,13 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // ChunkSize is the unit of work and of reading, in bytes. Larger ones gain nothing: measured with pread and pwrite,
@@ -37,10 +39,16 @@ func (c Chunk) Wait(ctx context.Context) error {
 // Pass lets the next chunk go on.
 func (c Chunk) Pass() { close(c.passed) }
 
+// grain is the granularity in bytes at which chunks leave out holes: where data lie scattered, reading whole chunks
+// would have the system fill sixteen times as much memory with zeros.
+const grain = 64 << 10
+
 // Data lists the stretches of a disk that may hold data, in chunks that do not cross a multiple of ChunkSize.
 type Data struct {
 	// Disks have one size; a stretch is skipped when it is zero in all of them.
 	Disks []disk.Disk
+	// Unit is what chunks begin and end on, in bytes, if it is more than 64 KiB. It divides ChunkSize.
+	Unit int64
 
 	off  int64
 	ends []int64 // up to here each disk is known to hold data
@@ -49,33 +57,43 @@ type Data struct {
 // next returns the next chunk; its length is 0 at the end of the disks. It ends with ctx: the map of a large disk can
 // take minutes to walk.
 func (d *Data) next(ctx context.Context) (disk.Range, error) {
-	size := d.Disks[0].Size()
+	size, unit := d.Disks[0].Size(), max(d.Unit, grain)
 	if d.ends == nil {
 		d.ends = make([]int64, len(d.Disks))
 	}
+	var r disk.Range
 	for d.off < size {
 		if err := ctx.Err(); err != nil {
 			return disk.Range{}, err
 		}
-		zero, err := d.zero(size)
+		zero, err := d.zero(size, unit)
 		if err != nil {
 			return disk.Range{}, err
 		}
-		if zero == 0 {
-			// A chunk goes to its border even when the data ends before it: readers fill holes with zeros.
-			r := disk.Range{Off: d.off, Len: min(size, d.off-d.off%ChunkSize+ChunkSize) - d.off}
-			d.off = r.End()
-			return r, nil
+		if zero > 0 {
+			d.off += zero
+			if r.Len > 0 {
+				break
+			}
+			continue
 		}
-		d.off += zero
+		if r.Len == 0 {
+			r.Off = d.off
+		}
+		// A chunk takes whole units even where the data end before: readers fill holes with zeros.
+		border := min(size, r.Off-r.Off%ChunkSize+ChunkSize)
+		d.off = min(border, units.AlignUp(slices.Max(d.ends), unit))
+		if r.Len = d.off - r.Off; d.off == border {
+			break
+		}
 	}
-	return disk.Range{}, nil
+	return r, nil
 }
 
-// Size returns how many bytes of disks of one size are read to copy or to compare them: all that may be data in one of
-// them.
-func Size(ctx context.Context, disks ...disk.Disk) (n int64, err error) {
-	d := &Data{Disks: disks}
+// Size returns how many bytes of disks of one size are read to copy them in units, or to compare them in any: all that
+// may be data in one of them.
+func Size(ctx context.Context, unit int64, disks ...disk.Disk) (n int64, err error) {
+	d := &Data{Disks: disks, Unit: unit}
 	for {
 		r, err := d.next(ctx)
 		if err != nil || r.Len == 0 {
@@ -85,8 +103,8 @@ func Size(ctx context.Context, disks ...disk.Disk) (n int64, err error) {
 	}
 }
 
-// zero returns the number of bytes from off on that all disks read as zero, in whole chunks unless they reach the end.
-func (d *Data) zero(size int64) (int64, error) {
+// zero returns the number of bytes from off on that all disks read as zero, in whole units unless they reach the end.
+func (d *Data) zero(size, unit int64) (int64, error) {
 	n := size - d.off
 	for i, k := range d.Disks {
 		if d.off < d.ends[i] {
@@ -103,7 +121,10 @@ func (d *Data) zero(size int64) (int64, error) {
 		n = e.Len
 	}
 	if end := d.off + n; end < size {
-		return max(end-end%ChunkSize-d.off, 0), nil
+		n = end - end%unit - d.off
+		if n == 0 {
+			d.ends[0] = max(d.ends[0], end) // the unit holds data behind its zeros
+		}
 	}
 	return n, nil
 }

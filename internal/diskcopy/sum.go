@@ -42,25 +42,28 @@ func Digest(ctx context.Context, d disk.Disk, o Options) (Sum, error) {
 	return s.sum(d.Size()), err
 }
 
-// summer makes one digest of those of the chunks.
+// summer makes one digest of those of the grains.
 type summer struct {
 	digest func(b []byte) []byte
 	hash   hash.Hash
 }
 
-func newSummer() *summer { return &summer{chunkDigest(), sha256.New()} }
+func newSummer() *summer { return &summer{grainDigest(), sha256.New()} }
 
-// chunk computes the digest of a chunk, and returns what adds it when it is the chunk's turn. A chunk of zeros does not
-// count, since a reader of the disk skips holes.
+// chunk computes the digests of a chunk, and returns what adds them when it is the chunk's turn. A disk is cut at all
+// multiples of a grain, whatever its chunks are, and a grain of zeros does not count, since a reader of the disk skips
+// holes.
 func (s *summer) chunk(off int64, b []byte) (add func()) {
-	if ondisk.IsZero(b) {
-		return func() {}
+	parts := make([]byte, 0, 24*(len(b)/grain+1))
+	for len(b) > 0 {
+		n := min(int64(len(b)), grain-off%grain)
+		if !ondisk.IsZero(b[:n]) {
+			parts = binary.LittleEndian.AppendUint64(parts, ondisk.U64(off))
+			parts = append(parts, s.digest(b[:n])...)
+		}
+		off, b = off+n, b[n:]
 	}
-	part := s.digest(b)
-	return func() {
-		s.hash.Write(binary.LittleEndian.AppendUint64(nil, ondisk.U64(off)))
-		s.hash.Write(part)
-	}
+	return func() { s.hash.Write(parts) }
 }
 
 func (s *summer) sum(size int64) (out Sum) {
@@ -69,9 +72,9 @@ func (s *summer) sum(size int64) (out Sum) {
 	return out
 }
 
-// chunkDigest returns the digest of chunks that is the fastest here: GMAC where the processor has instructions for it,
+// grainDigest returns the digest of grains that is the fastest here: GMAC where the processor has instructions for it,
 // of which SHA-256 takes three times as long with its own.
-var chunkDigest = sync.OnceValue(func() func(b []byte) []byte {
+var grainDigest = sync.OnceValue(func() func(b []byte) []byte {
 	if digest := gmac(); sys.ComputesGMAC() && digest != nil {
 		return digest
 	}
@@ -79,7 +82,7 @@ var chunkDigest = sync.OnceValue(func() func(b []byte) []byte {
 })
 
 // gmac returns GMAC with a random key; nil where the program may not use it. As the key is not known to what made the
-// bytes, two chunks that differ have one tag with a probability below 2^-111, whatever they hold: a chunk has 2^16
+// bytes, two grains that differ have one tag with a probability below 2^-115, whatever they hold: a grain has 2^12
 // blocks, and a tag has 128 bits. Spec: NIST SP 800-38D; McGrew and Viega, "The Security and Performance of the
 // Galois/Counter Mode (GCM) of Operation", section 5.
 func gmac() func(b []byte) []byte {

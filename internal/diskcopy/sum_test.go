@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each digest of chunks tells two chunks apart that differ in one bit, and gives equal ones the same.
-func TestChunkDigests(t *testing.T) {
+// Each digest of grains tells two grains apart that differ in one bit, and gives equal ones the same.
+func TestGrainDigests(t *testing.T) {
 	for name, digest := range map[string]func(b []byte) []byte{"GMAC": gmac(), "SHA-256": sha} {
 		b := make([]byte, 4096)
 		_, _ = rand.Read(b)
@@ -25,12 +25,12 @@ func TestChunkDigests(t *testing.T) {
 	require.NotEqual(t, first([]byte("a")), second([]byte("a")), "each key is random")
 }
 
-func BenchmarkChunkDigest(b *testing.B) {
-	chunk := make([]byte, ChunkSize)
+func BenchmarkGrainDigest(b *testing.B) {
+	chunk := make([]byte, grain)
 	_, _ = rand.Read(chunk)
 	for name, digest := range map[string]func(b []byte) []byte{"GMAC": gmac(), "SHA-256": sha} {
 		b.Run(name, func(b *testing.B) {
-			b.SetBytes(ChunkSize)
+			b.SetBytes(grain)
 			b.ReportAllocs()
 			for b.Loop() {
 				digest(chunk)

@@ -22,12 +22,12 @@ func (j *Job) watch() {
 	}
 }
 
-// begin begins a phase that works on what all these disks hold beside holes.
-func (j *Job) begin(ctx context.Context, phase string, disks ...disk.Disk) error {
+// begin begins a phase that works on what all these disks hold beside holes, in units of a target or in any (0).
+func (j *Job) begin(ctx context.Context, phase string, unit int64, disks ...disk.Disk) error {
 	if j.progress == nil {
 		return nil
 	}
-	total, err := diskcopy.Size(ctx, disks...)
+	total, err := diskcopy.Size(ctx, unit, disks...)
 	if err == nil {
 		j.progress.Begin(phase, total)
 	}

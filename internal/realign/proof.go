@@ -66,7 +66,7 @@ var errFaulty = errors.New("the storage or memory of this machine is at fault; n
 
 // digest reads every byte of a disk.
 func (j *Job) digest(ctx context.Context, d disk.Disk) (diskcopy.Sum, error) {
-	if err := j.begin(ctx, diskcopy.PhaseProve, d); err != nil {
+	if err := j.begin(ctx, diskcopy.PhaseProve, 0, d); err != nil {
 		return diskcopy.Sum{}, err
 	}
 	return diskcopy.Digest(ctx, d, diskcopy.Options{Jobs: j.Jobs, Progress: j.add})
@@ -75,7 +75,7 @@ func (j *Job) digest(ctx context.Context, d disk.Disk) (diskcopy.Sum, error) {
 // same compares every byte of two disks.
 func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Difference, error) {
 	if want.Size() == got.Size() {
-		if err := j.begin(ctx, diskcopy.PhaseProve, want, got); err != nil {
+		if err := j.begin(ctx, diskcopy.PhaseProve, 0, want, got); err != nil {
 			return nil, err
 		}
 	}

@@ -417,7 +417,7 @@ func (j *Job) fill(
 		return 0, err
 	}
 	j.watch()
-	if err := j.begin(ctx, diskcopy.PhaseCopy, stored); err != nil {
+	if err := j.begin(ctx, diskcopy.PhaseCopy, o.Unit(), stored); err != nil {
 		return 0, err
 	}
 	if lasts, ok := o.(*store.Output); ok {

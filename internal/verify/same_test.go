@@ -195,7 +195,7 @@ func TestProgressCountsData(t *testing.T) {
 		{holes(b), holes(b), 3 * mib},
 		{empty(1 << 40), empty(1 << 40), 0},
 	} {
-		size, err := diskcopy.Size(t.Context(), tc.want, tc.got)
+		size, err := diskcopy.Size(t.Context(), 0, tc.want, tc.got)
 		require.NoError(t, err)
 		require.Equal(t, tc.bytes, size)
 		var told atomic.Int64

@@ -126,7 +126,7 @@ func asDisk(f driver.File) disk.Disk {
 func sameBytes(ctx context.Context, want, got driver.File, progress diskcopy.Progress) (bool, error) {
 	a, b := asDisk(want), asDisk(got)
 	if a.Size() == b.Size() {
-		if err := begin(ctx, progress, diskcopy.PhaseProve, a, b); err != nil {
+		if err := begin(ctx, progress, diskcopy.PhaseProve, 0, a, b); err != nil {
 			return false, err
 		}
 	}
@@ -135,8 +135,8 @@ func sameBytes(ctx context.Context, want, got driver.File, progress diskcopy.Pro
 }
 
 // begin begins a phase that works on what all these disks hold beside holes.
-func begin(ctx context.Context, progress diskcopy.Progress, phase string, disks ...disk.Disk) error {
-	total, err := diskcopy.Size(ctx, disks...)
+func begin(ctx context.Context, progress diskcopy.Progress, phase string, unit int64, disks ...disk.Disk) error {
+	total, err := diskcopy.Size(ctx, unit, disks...)
 	if err == nil {
 		progress.Begin(phase, total)
 	}
