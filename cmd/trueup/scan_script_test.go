@@ -52,10 +52,16 @@ func TestScriptExchanges(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	a, b := flatDisk(t, dir, "b c"), smallDisk(t, filepath.Join(dir, "a.raw"), 63)
+	ova, ovf := twoDisks(t).ova(t), twoDisks(t).folder(t)
+	disktest.Run(t, "cp", ova, filepath.Join(dir, "p.ova"))
+	disktest.Run(t, "cp", "-r", filepath.Dir(ovf)+"/.", dir)
+	names := folderNames(t, dir)
 	script, commands := exchangeScript(t, dir)
-	require.ElementsMatch(t, []string{"align --replace a.raw", "align --replace 'b c.vmdk'"}, commands)
+	require.ElementsMatch(t, []string{
+		"align --replace a.raw", "align --replace 'b c.vmdk'", "align --replace p.ova", "align --replace vm.ovf",
+	}, commands)
 	command := []string{"env", "TRUEUP=" + builtPath, "bash", script}
-	require.Contains(t, disktest.Output(t, command[0], command[1:]...), "0 made, 2 exchanged or aligned already, 0 passed over, 0 failed")
+	require.Contains(t, disktest.Output(t, command[0], command[1:]...), "0 made, 4 exchanged or aligned already, 0 passed over, 0 failed")
 	s := scan(t, dir)
 	require.Equal(t, 0, s.code, s.stderr)
 	require.Equal(t, results.Original, s.rows[filepath.Join(dir, "b c.orig.vmdk")].State)
@@ -63,11 +69,11 @@ func TestScriptExchanges(t *testing.T) {
 	before := folderSums(t, dir)
 	require.Contains(t, disktest.Output(t, command[0], command[1:]...), "0 failed")
 	require.Equal(t, before, folderSums(t, dir))
-	for _, disk := range []string{a, b} {
+	for _, disk := range []string{a, b, filepath.Join(dir, "p.ova"), filepath.Join(dir, "vm.ovf")} {
 		require.Equal(t, 0, trueup(t, "finish", disk).code)
 	}
 	require.Equal(t, 0, scan(t, dir).code)
-	require.Equal(t, []string{"a.raw", "b c-flat.vmdk", "b c.vmdk"}, folderNames(t, dir))
+	require.Equal(t, names, folderNames(t, dir))
 }
 
 // TestScriptCopiesWhatCannotBeExchanged has disks of which align --replace would refuse some, and take away another

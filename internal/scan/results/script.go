@@ -3,7 +3,6 @@ package results
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"fmt"
@@ -151,7 +150,7 @@ func (s *script) image(i *Image) {
 		s.refused(hindrances)
 		return
 	}
-	if s.replace && i.exchangeable() {
+	if s.replace && i.NoExchange == "" {
 		s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
 		fmt.Fprintf(s.w, "exchange %d %s\n", rank, strings.TrimPrefix(i.exchange, "trueup "))
 		return
@@ -165,14 +164,11 @@ func (s *script) image(i *Image) {
 	}
 	s.dests[dest] = rank
 	if s.replace {
-		s.comment("  a copy, not an exchange: %s", cmp.Or(i.NoExchange, "it is a package"))
+		s.comment("  a copy, not an exchange: %s", i.NoExchange)
 	}
 	s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
 	fmt.Fprintf(s.w, "copy %d %s\n", rank, command)
 }
-
-// exchangeable reports whether align --replace can exchange the image, as far as a scan knows.
-func (i *Image) exchangeable() bool { return i.NoExchange == "" && !i.packed() }
 
 func (s *script) refused(hindrances []align.Finding) {
 	if len(hindrances) == 0 {
