@@ -1,0 +1,212 @@
+package disktest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// openers may touch the file system, and starters may start goroutines. cli's are the ones that wait for
+// a signal and for standard input, and the report file; progress prints once a second; sandbox reads what /proc says
+// about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each client;
+// trial makes the temporary files of QEMU and waits for it; qemuimg, guestfs and opinion start programs, and make links
+// for them; after starts a command of the user; bench makes its scratch file, starts fio, and reads what /proc and /sys
+// say about the storage; disktest is for tests.
+var (
+	openers = []string{
+		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan",
+		"internal/scan/sandbox", "internal/bench", "internal/cli", "internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs",
+		"internal/opinion", "internal/after", "internal/disktest", "internal/disktest/filetest",
+		"internal/disktest/forge", "internal/disktest/imagetest", "internal/disktest/pagetest",
+		"internal/disktest/oddfs",
+		"internal/disktest/mutants",
+	}
+	starters = []string{
+		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli",
+		"internal/nbd", "internal/trial", "internal/opinion", "internal/after",
+		"internal/disktest",
+	}
+)
+
+// opens are the functions that open or change a file by its name, by package.
+var opens = map[string][]string{
+	"os": {
+		"Open", "OpenFile", "OpenInRoot", "OpenRoot", "Create", "CreateTemp", "ReadFile", "WriteFile", "ReadDir", "Mkdir",
+		"MkdirAll",
+		"MkdirTemp", "Remove", "RemoveAll", "Rename", "Link", "Symlink", "Truncate", "DirFS", "Chtimes", "Chmod", "CopyFS",
+	},
+	"golang.org/x/sys/unix": {
+		"Open", "Openat", "Openat2", "Creat", "Link", "Linkat", "Rename", "Renameat", "Renameat2", "Unlink", "Unlinkat",
+		"Mkdir", "Mkdirat",
+		"Symlink", "Symlinkat", "Truncate", "Mknod", "Mknodat", "Mkfifo", "Mkfifoat",
+	},
+	"syscall": {
+		"Open", "Openat", "Creat", "Link", "Rename", "Renameat", "Unlink", "Unlinkat", "Mkdir",
+		"Truncate",
+	},
+	module + "internal/sys": {"OpenFolder", "OpenDirect"},
+	"path/filepath":         {"Walk", "WalkDir", "Glob"},
+	"net":                   {"Dial", "DialTimeout", "Listen"},
+	"os/exec":               {"Command", "CommandContext"},
+}
+
+// interruptible are calls on open files and on what stands beside them that a signal can interrupt, as it can those
+// that open. Only sys makes them: it repeats them.
+var interruptible = []string{
+	"Access", "Chmod", "Chown", "Close", "CopyFileRange", "Dup", "Dup2", "Dup3", "Faccessat", "Faccessat2", "Fallocate",
+	"Fchmod", "Fchmodat", "Fchown",
+	"FcntlFlock", "FcntlInt", "Fdatasync", "Fgetxattr", "Flock", "Fstat", "Fstatat", "Fstatfs", "Fsync", "Ftruncate",
+	"Futimes", "Getdents",
+	"IoctlGetInt", "IoctlSetInt", "Lseek", "Lstat", "Pread", "Preadv", "Pwrite", "Pwritev", "Read", "ReadDirent",
+	"Readlinkat", "Readv", "Seek",
+	"Sendfile", "Stat", "Statfs", "Statx", "SyncFileRange", "Syncfs", "Utimes", "UtimesNanoAt", "Write", "Writev",
+}
+
+// callsKernel reports whether a function is one that sys stands in for.
+func callsKernel(path, name string) bool {
+	kernel := path == "golang.org/x/sys/unix" || path == "syscall"
+	return kernel && (slices.Contains(interruptible, name) || slices.Contains(opens[path], name))
+}
+
+// forbidden lists what a package does that only few may do: "opens os.Open", "starts a goroutine".
+func forbidden(t *testing.T, fset *token.FileSet, file *ast.File) map[string]token.Position {
+	t.Helper()
+	names := map[string]string{} // of imports in this file -> path
+	for _, i := range file.Imports {
+		path, err := strconv.Unquote(i.Path.Value)
+		require.NoError(t, err)
+		name := path[strings.LastIndex(path, "/")+1:]
+		if i.Name != nil {
+			name = i.Name.Name
+		}
+		require.NotEqual(t, ".", name, "a dot import hides what is called")
+		names[name] = path
+	}
+	found := map[string]token.Position{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			found["goroutine"] = fset.Position(n.Pos())
+		case *ast.SelectorExpr:
+			pkg, ok := n.X.(*ast.Ident)
+			if n.Sel.Name == "Go" { // errgroup.Group.Go, sync.WaitGroup.Go
+				found["goroutine"] = fset.Position(n.Pos())
+			}
+			if ok && pkg.Obj == nil && slices.Contains(opens[names[pkg.Name]], n.Sel.Name) {
+				found["file"] = fset.Position(n.Pos())
+			}
+			if ok && pkg.Obj == nil && callsKernel(names[pkg.Name], n.Sel.Name) {
+				found["interruptible"] = fset.Position(n.Pos())
+			}
+		}
+		return true
+	})
+	return found
+}
+
+func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
+	counts := map[string]int{}
+	for _, p := range packages(t) {
+		for _, name := range p.GoFiles {
+			fset := token.NewFileSet()
+			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, 0)
+			require.NoError(t, err)
+			found := forbidden(t, fset, file)
+			for what, may := range map[string][]string{
+				"file": openers, "goroutine": starters,
+				"interruptible": {"internal/sys", "internal/disktest/oddfs"},
+			} {
+				at, ok := found[what]
+				if !ok {
+					continue
+				}
+				counts[what+" "+p.ImportPath]++
+				require.Contains(t, may, p.ImportPath,
+					"%s: only these packages may open files, start goroutines or make calls that a signal can interrupt", at)
+			}
+		}
+	}
+	// The search finds what is known to be there.
+	for _, known := range []string{
+		"file internal/image/gate", "file internal/image/store", "goroutine internal/diskcopy",
+		"goroutine internal/cli", "goroutine internal/scan/sandbox", "interruptible internal/sys",
+	} {
+		require.Positive(t, counts[known], "%s in %v", known, slices.Collect(maps.Keys(counts)))
+	}
+}
+
+// asksSystem reports whether a file without tests may import what speaks to the operating system: package sys has a
+// file for each system, the layers of a sandbox are those of one system, and disktest is for tests.
+func asksSystem(path, name string) bool {
+	return slices.Contains([]string{"internal/sys", "internal/disktest", "internal/disktest/oddfs"}, path) ||
+		path == "internal/scan/sandbox" && strings.HasSuffix(name, "_linux.go")
+}
+
+// A further system is one more file of sys. The files that this system leaves out count too.
+func TestOnlySysAsksTheSystem(t *testing.T) {
+	found := map[string]int{}
+	for _, p := range packages(t) {
+		names, err := filepath.Glob(filepath.Join(p.Dir, "*.go"))
+		require.NoError(t, err)
+		for _, name := range names {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+			require.NoError(t, err)
+			for _, i := range file.Imports {
+				path, err := strconv.Unquote(i.Path.Value)
+				require.NoError(t, err)
+				if strings.HasSuffix(name, "_test.go") || path != "syscall" && !strings.HasPrefix(path, "golang.org/x/sys/") {
+					continue
+				}
+				found[p.ImportPath]++
+				require.True(t, asksSystem(p.ImportPath, name), "%s imports %s: ask package sys", name, path)
+			}
+		}
+	}
+	for _, known := range []string{"internal/sys", "internal/scan/sandbox"} {
+		require.Positive(t, found[known])
+	}
+}
+
+// The Makefile names the packages that the race detector watches in full.
+func TestRaceDetectorWatchesStarters(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(moduleRoot(t), "Makefile"))
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), "\nRACED := ")
+	require.True(t, found)
+	line, _, _ := strings.Cut(rest, "\n")
+	for _, p := range starters {
+		require.Contains(t, strings.Fields(line), strings.TrimPrefix(p, "internal/"))
+	}
+}
+
+func TestForbiddenCallsAreFound(t *testing.T) {
+	for source, want := range map[string][]string{
+		`import "os"; func f() { os.Open("x") }`:                                    {"file"},
+		`import "os"; var open = os.OpenFile`:                                       {"file"},
+		`import sys "golang.org/x/sys/unix"; func f() { sys.Openat(0, "x", 0, 0) }`: {"file", "interruptible"},
+		`import "golang.org/x/sys/unix"; func f() { unix.Fsync(0) }`:                {"interruptible"},
+		`import "syscall"; func f() { syscall.Flock(0, 0) }`:                        {"interruptible"},
+		`import "` + module + `internal/sys"; func f() { sys.OpenFolder("x") }`:     {"file"},
+		`import "` + module + `internal/sys"; func f() { sys.Lstat("x") }`:          nil,
+		`import "os/exec"; func f() { exec.Command("x") }`:                          {"file"},
+		`func f() { go f() }`: {"goroutine"},
+		`import "sync"; func f() { var g sync.WaitGroup; g.Go(f) }`:              {"goroutine"},
+		`import "os"; func f() { os.Getenv("x") }`:                               nil,
+		`type s struct{}; func (s) Open() {}; func f() { os := s{}; os.Open() }`: nil,
+		`import "example.org/os"; func f() { os.Open("x") }`:                     nil,
+	} {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, "x.go", "package x; "+source, 0)
+		require.NoError(t, err)
+		require.ElementsMatch(t, want, slices.Collect(maps.Keys(forbidden(t, fset, file))), source)
+	}
+}
