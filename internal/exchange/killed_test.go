@@ -129,11 +129,15 @@ func TestKilledAtEveryCall(t *testing.T) {
 	}
 	for _, name := range []string{"raw", "flat", "split", "ova", "ovf"} {
 		k := kinds[name]
-		for _, step := range []string{"publish", "undo", "finish"} {
+		for _, step := range []string{"publish", "resume", "undo", "finish"} {
 			t.Run(name+" "+step, func(t *testing.T) {
 				t.Parallel()
 				ready := func() (dir string, before map[string]string) {
-					if dir, before = k.fresh(t); step != "publish" {
+					switch dir, before = k.fresh(t); step {
+					case "publish":
+					case "resume":
+						killAt(t, strace, "publish", name, dir, point{"renameat", 1})
+					default:
 						_, err := k.publish(dir)
 						require.NoError(t, err)
 					}
@@ -146,7 +150,9 @@ func TestKilledAtEveryCall(t *testing.T) {
 					if i%every != len(name+step)%every {
 						continue
 					}
-					for _, next := range map[string][]string{"publish": {"resume", "undo"}, "undo": {"undo"}, "finish": {"finish"}}[step] {
+					for _, next := range map[string][]string{
+						"publish": {"resume", "undo"}, "resume": {"resume", "undo"}, "undo": {"undo"}, "finish": {"finish"},
+					}[step] {
 						dir, before := ready()
 						killAt(t, strace, step, name, dir, p)
 						k.requireGoesOn(t, dir, before, next, fmt.Sprintf("%s killed at %v", step, p))
