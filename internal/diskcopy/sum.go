@@ -16,12 +16,20 @@ import (
 )
 
 // Sum is a digest of all bytes of a disk: what Run or Pipe wrote and what Digest reads have the same one when they are
-// equal. Its key is random: it means nothing to another process.
+// equal. Its key is random: it means nothing to another process, but for that of SHA256.
 type Sum [sha256.Size]byte
 
 // Digest reads a disk and gives its digest.
 func Digest(ctx context.Context, d disk.Disk, o Options) (Sum, error) {
-	s := newSummer()
+	return digest(ctx, d, o, newSummer())
+}
+
+// SHA256 is Digest without a key: it can be stored, for another process to compare with.
+func SHA256(ctx context.Context, d disk.Disk, o Options) (Sum, error) {
+	return digest(ctx, d, o, &summer{sha, sha256.New()})
+}
+
+func digest(ctx context.Context, d disk.Disk, o Options, s *summer) (Sum, error) {
 	data := &Data{Disks: []disk.Disk{d}}
 	err := Each(ctx, o.Jobs, data, func(ctx context.Context, c Chunk, bufs [][]byte) error {
 		b := bufs[0][:c.Len]

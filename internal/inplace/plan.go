@@ -160,7 +160,7 @@ func (p *Plan) sums(
 	})
 	out := make([]diskcopy.Sum, 0, len(ranges))
 	for _, r := range ranges {
-		sum, err := diskcopy.Digest(ctx, disk.Section(d, r), diskcopy.Options{Jobs: o.Jobs, Progress: o.Progress})
+		sum, err := diskcopy.SHA256(ctx, disk.Section(d, r), diskcopy.Options{Jobs: o.Jobs, Progress: o.Progress})
 		if err != nil {
 			return nil, err
 		}
