@@ -1,5 +1,5 @@
-// Package definition reads what a hypervisor stores of a machine's disks: the domains and volumes of libvirt, and the VMX
-// of VMware. It finds the entry of one disk, and what has to change there after the disk was aligned. It edits nothing,
+// Package definition reads what a hypervisor stores of a machine's disks: the domains and volumes of libvirt, and the
+// VMX of VMware. It finds the entry of one disk, and what has to change there after the disk was aligned. It edits nothing,
 // and opens no files.
 package definition
 
@@ -84,8 +84,8 @@ func (d *Definition) Check(c Case) ([]ondisk.Issue, error) {
 		}
 		if e.pool != "" && e.path == c.Base || e.pool == "" && c.Same(e.path) {
 			if e.sliced {
-				return nil, refuse(fmt.Sprintf("%s, line %d: %s is only a part of the file (<slices>)", c.File, e.line, e.device),
-					"align that part on its own")
+				return nil, refuse(fmt.Sprintf("%s, line %d: %s is only a part of the file (<slices>)", c.File, e.line,
+					e.device), "align that part on its own")
 			}
 			return d.changes(e, c), nil
 		}
