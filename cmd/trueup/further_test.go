@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 )
 
 // library is a chain of three links in three folders: vm/disk names lib/disk by a path, and that names deep/base. raw is
@@ -77,7 +79,7 @@ func (l library) requireFlat(t *testing.T, folders ...string) {
 // requireOutside requires that a command does not read a folder, and that it names it.
 func (l library) requireOutside(t *testing.T, folder string, flags ...string) {
 	t.Helper()
-	r := trueup(t, append(flags, "inspect", l.top)...)
+	r := trueup(t, append([]string{"inspect", l.top}, flags...)...)
 	require.Equal(t, 1, r.code)
 	requireOneLine(t, r.stderr)
 	require.Contains(t, r.stderr, "reference not allowed")
@@ -147,7 +149,7 @@ func TestParentsOfVMDKInFurtherFolders(t *testing.T) {
 		require.NoError(t, os.Mkdir(l.path(lock), 0o755))
 		r = trueup(t, append(l.flags("lib"), "align", "--flatten", l.top, filepath.Join(t.TempDir(), "x.vmdk"))...)
 		require.Equal(t, 4, r.code, r.stderr)
-		require.Contains(t, r.stderr, "in the folder of a parent")
+		require.Contains(t, r.stderr, "in a further folder of the image")
 		require.NoError(t, os.Remove(l.path(lock)))
 	}
 
@@ -160,6 +162,143 @@ func TestParentsOfVMDKInFurtherFolders(t *testing.T) {
 	r = trueup(t, append(l.flags("other", "lib/deep"), "inspect", l.top)...)
 	require.Equal(t, 4, r.code)
 	require.Contains(t, r.stderr, "0badcafe")
+}
+
+// TestExtentsInFurtherFolders reads a VMDK whose descriptor names its extents by paths, as QEMU does, where the user
+// allows that. What would have to rename or write these files refuses the disk.
+func TestExtentsInFurtherFolders(t *testing.T) {
+	t.Parallel()
+	needsLandlock(t)
+	for _, subformat := range []string{"monolithicFlat", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat"} {
+		t.Run(subformat, func(t *testing.T) {
+			t.Parallel()
+			root, err := filepath.EvalSymlinks(t.TempDir())
+			require.NoError(t, err)
+			l := library{root, filepath.Join(root, "vm/disk.vmdk"), pairDisk(t), "vmdk"}
+			for _, dir := range []string{"vm", "lib/deep"} {
+				require.NoError(t, os.MkdirAll(l.path(dir), 0o755))
+			}
+			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat="+subformat, l.raw, l.top)
+			text := string(readAll(t, l.top))
+			extent := match(t, text, `(?m)^RW .*"(.+)"`)
+			require.NoError(t, os.Rename(l.path("vm/"+extent), l.path("lib/deep/"+extent)))
+			dest, flags := filepath.Join(t.TempDir(), "copy.vmdk"), append(l.flags("lib"), "--require-sandbox")
+			for _, name := range []string{l.path("lib/deep/" + extent), "../lib/deep/" + extent} {
+				require.NoError(t, os.WriteFile(l.top, []byte(strings.Replace(text, extent, name, 1)), 0o644))
+				disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", l.raw, l.top)
+				l.requireOutside(t, "lib/deep")
+				l.requireOutside(t, "lib/deep", l.flags("vm")...)
+				for _, c := range [][]string{
+					{"convert", "--force", l.top, dest},
+					{"verify", l.top, dest},
+					{"plan", l.top},
+					{"align", "--force", "--resumable", l.top, dest},
+					{"verify", l.top, dest},
+				} {
+					r := trueup(t, append(c, flags...)...)
+					require.Equal(t, 0, r.code, "%q: %s", c, r.stderr)
+				}
+				require.Equal(t, 0, trueup(t, "verify", l.raw, dest).code, "as QEMU reads it")
+				require.Contains(t, trueup(t, append([]string{"inspect", "--json", l.top}, flags...)...).stdout, l.path("lib/deep/"+extent))
+				serving(t, append(flags, "--as-is", l.top)...).requireServes(t, l.raw)
+			}
+			vm, deep := hashFolder(t, l.path("vm")), hashFolder(t, l.path("lib/deep"))
+			for _, how := range []string{"--replace", "--in-place"} {
+				r := trueup(t, append(l.flags("lib"), "align", how, l.top)...)
+				require.Equal(t, 4, r.code, r.stderr)
+				requireOneLine(t, r.stderr)
+				require.Regexp(t, "lies in another folder than the disk.*trueup align SOURCE DEST|hold the disk byte for byte", r.stderr, how)
+			}
+			r := trueup(t, append(l.flags("lib"), "align", "--view", l.top, l.path("vm/view.vmdk"))...)
+			require.NotEqual(t, 0, r.code, "a view names files of its own folder only")
+			r = trueup(t, append(l.flags("lib"), "convert", "--force", "--to", "raw", l.top, l.path("lib/deep/"+extent))...)
+			require.Equal(t, 64, r.code, "it is a file of SOURCE: %s", r.stderr)
+			require.Equal(t, vm, hashFolder(t, l.path("vm")))
+			require.Equal(t, deep, hashFolder(t, l.path("lib/deep")))
+			require.NoError(t, os.Mkdir(l.path("lib/deep/"+extent+".lck"), 0o755))
+			r = trueup(t, append(l.flags("lib"), "convert", "--force", l.top, dest)...)
+			require.Equal(t, 4, r.code, r.stderr)
+			require.Contains(t, r.stderr, "in a further folder of the image")
+		})
+	}
+}
+
+// TestParentsOfVHDInFurtherFolders finds the parent of a differencing disk by the last name of its stored path in the
+// folder that the user allows, and compares its identity. Both show what stands in the child where that has it.
+func TestParentsOfVHDInFurtherFolders(t *testing.T) {
+	t.Parallel()
+	needsLandlock(t)
+	below, over := offDisk(), offDisk()
+	copy(over[1<<20:2<<20], noise("over", 1<<20))
+	own := func(sector int64) bool { return sector >= 2048 && sector < 4096 }
+	link := map[string]string{
+		"parent_linkage": "{" + strings.ToUpper(vhdxforge.DataWriteGUID) + "}", "relative_path": `..\lib\base.vhdx`,
+	}
+	vhdx := func(l vhdxforge.Layout) *vhdxforge.File {
+		l.Size = int64(len(below))
+		return vhdxforge.New(l)
+	}
+	const other = "00000000-0000-4000-8000-000000000001"
+	child := vhdx(vhdxforge.Layout{DataWrite: other, Parent: link})
+	child.AddBlock(1, vhdxforge.Present, over[1<<20:2<<20])
+	for format, c := range map[string]struct{ parent, stranger, child []byte }{
+		"vhd": {
+			vhdforge.New(below, vhdforge.Layout{ID: 0xb0}).Bytes, vhdforge.New(below, vhdforge.Layout{ID: 0xb2}).Bytes,
+			vhdforge.New(over, vhdforge.Layout{
+				ID: 0xb1, Stored: own, Parent: &vhdforge.Parent{ID: 0xb0, Relative: `..\lib\base.vhd`, Absolute: `C:\lib\base.vhd`},
+			}).Bytes,
+		},
+		"vhdx": {
+			vhdx(vhdxforge.Layout{}).Fill(below).Bytes, vhdx(vhdxforge.Layout{DataWrite: other}).Fill(below).Bytes, child.Bytes,
+		},
+	} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			folder := t.TempDir()
+			put := func(name string, b []byte) string {
+				path := filepath.Join(folder, name+"."+format)
+				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+				require.NoError(t, os.WriteFile(path, b, 0o644))
+				return path
+			}
+			lib := filepath.Dir(put("lib/base", c.parent))
+			top, want, dest := put("vm/top", c.child), filepath.Join(folder, "want.raw"), filepath.Join(folder, "flat.raw")
+			require.NoError(t, os.WriteFile(want, over, 0o644))
+			r := trueup(t, "inspect", top)
+			require.Equal(t, 4, r.code, r.stdout)
+			requireOneLine(t, r.stderr)
+			require.Contains(t, r.stderr, "name its folder with --allow-folder")
+			flags := []string{"--allow-folder", lib, "--require-sandbox"}
+			r = trueup(t, append([]string{"convert", "--flatten", "--to", "raw", top, dest}, flags...)...)
+			require.Equal(t, 0, r.code, r.stderr)
+			require.Equal(t, sha256Of(t, want), sha256Of(t, dest))
+			require.Equal(t, 0, trueup(t, append([]string{"verify", top, dest}, flags...)...).code)
+
+			put("lib/base", c.stranger)
+			r = trueup(t, append([]string{"inspect", top}, flags...)...)
+			require.Equal(t, 4, r.code, r.stdout)
+			require.Contains(t, r.stderr, "it was changed or replaced")
+		})
+	}
+}
+
+// TestPackagesNameNoFurtherFolders refuses a flag that would have no effect.
+func TestPackagesNameNoFurtherFolders(t *testing.T) {
+	t.Parallel()
+	source, folder := twoDisks(t).ova(t), t.TempDir()
+	for _, args := range [][]string{
+		{"inspect", source + "!disk1.vmdk"},
+		{"plan", source + "!disk1.vmdk"},
+		{"align", source, filepath.Join(t.TempDir(), "x.ova")},
+		{"convert", "--to", "raw", source + "!disk1.vmdk", filepath.Join(t.TempDir(), "x.raw")},
+	} {
+		r := trueup(t, append(args, "--allow-folder", folder)...)
+		require.Equal(t, 64, r.code, "%q: %s", args, r.stdout)
+		requireOneLine(t, r.stderr)
+		require.Contains(t, r.stderr, "a package is complete")
+	}
+	r := trueup(t, "plan", "--allow-folder", folder, "--with", source+"!disk2.vmdk", pairDisk(t))
+	require.Equal(t, 0, r.code, "the folder is for the other disk: %s", r.stderr)
 }
 
 // TestAllowedFoldersAreFolders refuses a flag that allows nothing.

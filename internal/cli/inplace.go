@@ -57,7 +57,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		return err
 	}
 	defer f.closeAfter()
-	if err := errors.Join(f.openAfter(), f.confine(errOut, []string{path}, []string{path})); err != nil {
+	if err := errors.Join(f.openAfter(), f.confine(errOut, f.reads(path), []string{path})); err != nil {
 		return err
 	}
 	s, err := f.open(path, f.Reading)

@@ -177,7 +177,12 @@ func (m *moveFlags) openOthers(c *common, s *realign.Source, dest string) (o rea
 		}
 	}()
 	for _, path := range m.with {
-		x, err := c.open(path, realign.Reading{Like: s.Image.Disk.SectorSize(), Allow: m.Allow})
+		r := realign.Reading{Like: s.Image.Disk.SectorSize(), Allow: m.Allow}
+		x, err := c.open(path, r)
+		if errors.Is(err, realign.ErrComplete) { // the folders are those of SOURCE
+			r.Allow = nil
+			x, err = c.open(path, r)
+		}
 		if err != nil {
 			return o, err
 		}

@@ -44,7 +44,12 @@ func New(img *image.Image) (*Source, error) {
 			"first, or make a complete copy: trueup align --flatten SOURCE DEST")
 	}
 	for _, f := range img.Handles {
-		if err == nil {
+		switch {
+		case err != nil:
+		case !img.Dir.Holds(f):
+			err = s.refuse("unsupported", fmt.Sprintf("%q lies in another folder than the disk, and only names of one folder are "+
+				"exchanged", f.Name()), "write a copy: trueup align SOURCE DEST")
+		default:
 			err = s.add(img.Base, f)
 		}
 	}

@@ -27,7 +27,7 @@ type chain struct {
 	// gate opens a further file by its plain name, where the last image of above lies and nowhere else. level is 0 for a
 	// file of the image that the user named, 1 for one of its parent, …
 	gate func(name string, level int) (driver.File, error)
-	// reach is gate for a parent that is named by a path, in allowed folders too; nil in an archive.
+	// reach is gate for a file that is named by a path, in allowed folders too; nil in an archive.
 	reach         func(name string, level int) (driver.File, error)
 	allow, search []string // see Options
 	// sector is the size of the sectors of the image that the user named, for a format that cannot say it; 0 when it is
@@ -41,7 +41,7 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 	var parent *driver.Image
 	src := &driver.Source{
 		File: main, Level: level,
-		Open: func(name string) (driver.File, error) { return c.gate(name, level) },
+		Open: func(name string) (driver.File, error) { return c.extent(name, level) },
 	}
 	if level == 0 {
 		src.SectorSize = c.sector
@@ -63,6 +63,14 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 		img.Inherit(parent)
 	}
 	return f.Name, img, err
+}
+
+// extent opens a further file of an image: where the image lies, or by a path into an allowed folder.
+func (c *chain) extent(name string, level int) (driver.File, error) {
+	if c.reach != nil && isPath(name) {
+		return c.reach(name, level)
+	}
+	return c.gate(name, level)
 }
 
 // parent opens the image that the last one in c.above completes.

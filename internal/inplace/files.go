@@ -37,6 +37,11 @@ func partsOf(img *image.Image, tail int64) (parts []Part, err error) {
 		switch {
 		case !ok:
 			return nil, unsuitable("bytes %d to %d of the disk lie in no file", off, off+run.Len)
+		case !img.Dir.Holds(f):
+			return nil, &ondisk.Refusal{
+				Code: "unsupported", Reason: fmt.Sprintf("%q lies in another folder than the disk", f.Name()),
+				Remedy: "write a copy: trueup align SOURCE DEST",
+			}
 		case f.Info.Links > 1:
 			return nil, unsuitable("%q has %d names (hard links), and all of them would change", f.Name(), f.Info.Links)
 		case slices.ContainsFunc(parts, func(p Part) bool { return p.Inode == f.Info.Inode }):

@@ -23,7 +23,7 @@ type Reading struct {
 	SectorSize int64  // of the disk, bytes
 	Like       int64  // sector size of a raw image when the user says none, bytes; 0 for its own
 
-	Allow []string `json:",omitempty"` // folders in which parents may lie
+	Allow []string `json:",omitempty"` // folders in which parents and extents may lie
 }
 
 // Options returns the options of opening the image. A format or folder that does not exist is refused.
@@ -96,6 +96,18 @@ func (r Reading) agrees(img *image.Image) error {
 // ErrOpen marks the error of an image that could not be opened.
 var ErrOpen = errors.New("open")
 
+// ErrComplete marks folders that are allowed for a package, which names its own files only.
+var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder is for disks outside of packages: a package is complete, and "+
+	"its disks name no other files; leave it out")
+
+// complete refuses folders that a disk of a package does not reach.
+func (r Reading) complete(img *image.Image) error {
+	if img.Packaged() && len(r.Allow) > 0 {
+		return errors.Join(ErrComplete, img.Close())
+	}
+	return nil
+}
+
 // Open opens an image, or a disk of a package, and reads it. Errors name it as the user did.
 func Open(path string, r Reading) (*Source, error) {
 	o, err := r.Options()
@@ -109,6 +121,9 @@ func Open(path string, r Reading) (*Source, error) {
 	img, err := ova.OpenImage(path, o)
 	if err != nil {
 		return nil, ondisk.In(ErrOpen, "%s: %w", path, Unopened(path, err))
+	}
+	if err := r.complete(img); err != nil {
+		return nil, err
 	}
 	return Read(img, r)
 }
@@ -145,6 +160,9 @@ func openMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 	img, err := p.Open(d, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s!%s: %w", p.Path, d.Member, err)
+	}
+	if err := r.complete(img); err != nil {
+		return nil, err
 	}
 	return Read(img, r)
 }

@@ -24,7 +24,8 @@ type File interface {
 // Source is the file that the user named, and the only way to the files beside it.
 type Source struct {
 	File File
-	// Open is the gate: a regular file in the same folder, by its plain name, never a link.
+	// Open is the gate: a regular file in the same folder, by its plain name, or by a path into a folder that the user
+	// allows; never a link.
 	Open func(name string) (File, error)
 	// Parent opens the image that this one completes, through the same gate. The child inherits from it by itself, see
 	// Image.Inherit.

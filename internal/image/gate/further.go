@@ -26,7 +26,7 @@ func Allow(folders []string) (real, all []string, err error) {
 		}
 		st, err := sys.Stat(at)
 		if err != nil || !st.Mode.IsDir() {
-			return nil, nil, ondisk.In(ondisk.ErrUsage, "--allow-folder %s is no folder; name the folder that the parent "+
+			return nil, nil, ondisk.In(ondisk.ErrUsage, "--allow-folder %s is no folder; name the folder that the file "+
 				"lies in", folder)
 		}
 		if !slices.Contains(real, at) {
@@ -87,8 +87,8 @@ func (o *Opened) Reach(from *File, name string, allowed []string) (*File, error)
 		}
 		return d.OpenAs(base, d.shown(base))
 	}
-	return nil, fmt.Errorf("file name %.256q %w: %w, want a plain name in the same folder, or a parent in a folder that "+
-		"is allowed by --allow-folder %s", name, ErrOutside, ondisk.ErrReference, shellFolder(path.Dir(full)))
+	return nil, fmt.Errorf("file name %.256q %w: %w, want a plain name in the same folder, or a path into a folder "+
+		"that is allowed by --allow-folder %s", name, ErrOutside, ondisk.ErrReference, shellFolder(path.Dir(full)))
 }
 
 // absolute returns the path that a name means in a folder. Behind a folder of the name .. is refused: if that is a

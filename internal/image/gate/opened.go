@@ -13,7 +13,7 @@ type Opened struct {
 	Base    string // name of the first
 	Under   string // where the folder lies in that of a package; empty for its own
 	Handles []*File
-	Further []*Folder // in which parents of the image lie
+	Further []*Folder // in which parents and extents of the image lie
 }
 
 // States lists the files, for an image also those of its parents and the archive around it.

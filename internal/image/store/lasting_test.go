@@ -36,8 +36,9 @@ func goOn(t *testing.T, src *image.Image, path string, o store.CreateOptions) (w
 
 // A DEST can have the name of another one's extent. The files of an unfinished copy are kept from every run but the one
 // that goes on with it.
+//
+// Tests of files that are closed and locked again run alone: a program that another test starts holds them for a moment.
 func TestFilesOfOtherUnfinishedCopies(t *testing.T) {
-	t.Parallel()
 	src, data := source(t, 1)
 	raw := imagetest.Kinds[0]
 	for name, c := range map[string]struct {
@@ -53,7 +54,6 @@ func TestFilesOfOtherUnfinishedCopies(t *testing.T) {
 		"an extent of a disk in pieces":  {"out.vmdk", "out-s001.vmdk", imagetest.Kinds[4], raw, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			dir := t.TempDir()
 			first, second := filepath.Join(dir, c.first), filepath.Join(dir, c.second)
 			ended(t, src, first, c.began)
@@ -86,7 +86,6 @@ func TestFilesOfOtherUnfinishedCopies(t *testing.T) {
 
 // A journal is no name of a DEST or of a report: --force would replace the way on from hours of work.
 func TestJournalsAreNotWritten(t *testing.T) {
-	t.Parallel()
 	src, _ := source(t, 1)
 	path := filepath.Join(t.TempDir(), "out.img")
 	ended(t, src, path, imagetest.Kinds[0])
