@@ -78,8 +78,10 @@ func TestChecks(t *testing.T) {
 			strings.Replace(diskOf(qcow2, here, ""), "  <devices>\n", "  <devices>\n"+cdrom+"\n", 1), nil,
 			[]want{{"definition", "d, line 10: the disk hda"}},
 		},
-		"only a CD-ROM": {domainOf(cdrom), nil,
-			[]want{{refused, "d names no disk that leads to xp.qcow2, and no disk at all"}}},
+		"only a CD-ROM": {
+			domainOf(cdrom), nil,
+			[]want{{refused, "d names no disk that leads to xp.qcow2, and no disk at all"}},
+		},
 		"another disk": {
 			diskOf(qcow2, `<source file='/vm/other.qcow2'/>`, ""), nil,
 			[]want{{refused, `it names "/vm/other.qcow2"; give the definition`}},
@@ -132,8 +134,10 @@ func TestChecks(t *testing.T) {
 			volumeOf("<capacity unit='bytes'>8589934592</capacity>", "qcow2", ""), nil,
 			[]want{{"definition", "d, line 7: the volume is this one"}},
 		},
-		"volume in GiB": {volumeOf("<capacity unit='GiB'>8</capacity>", "qcow2", ""), nil,
-			[]want{{"definition", "line 7"}}},
+		"volume in GiB": {
+			volumeOf("<capacity unit='GiB'>8</capacity>", "qcow2", ""), nil,
+			[]want{{"definition", "line 7"}},
+		},
 		"volume that grows": {
 			volumeOf("<capacity>8589934592</capacity>", "qcow2", ""),
 			func(c *definition.Case) { c.New = grown },
@@ -171,8 +175,10 @@ func TestChecks(t *testing.T) {
 			vmxOf(`scsi0:0.fileName = "xp-000002.vmdk"`), vmdk,
 			[]want{{refused, `d, line 5: the disk scsi0:0 runs from "xp-000002.vmdk", a snapshot of the disk`}},
 		},
-		"VMX, another": {vmxOf(`scsi0:0.fileName = "other-000002.vmdk"`), vmdk,
-			[]want{{refused, `names "other-000002.vmdk"`}}},
+		"VMX, another": {
+			vmxOf(`scsi0:0.fileName = "other-000002.vmdk"`), vmdk,
+			[]want{{refused, `names "other-000002.vmdk"`}},
+		},
 		"VMX, a copy that is raw": {
 			vmxOf(`scsi0:0.fileName = "xp.vmdk"`),
 			func(c *definition.Case) { vmdk(c); c.Dest, c.Format = "/vm/x.img", "raw" },
