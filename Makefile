@@ -147,9 +147,9 @@ mutants: ## delete each check, flush and patch of the pipe in turn; a test must 
 	ulimit -v $$((2 * $(FUZZ_MEMORY))); nice $(GO) run ./internal/disktest/mutants $(MUTANTS)
 
 .PHONY: boots
-boots: ## boot the disks of GRUB 2 to the end before they are aligned too, and a Linux by LILO
+boots: ## boot the disks of GRUB 2 to the end before they are aligned too, a Linux by LILO, and disks that were exchanged or moved in place
 	@$(GO) test -list 'Grub2.*Boots$$' ./cmd/... | grep -x TestAlignedGrub2InTheGapBoots
-	TRUEUP_BOOTS=full $(GO) test -count=1 -timeout 2h -run '(Grub2|Lilo|VerdictOn).*Boots$$' ./cmd/...
+	TRUEUP_BOOTS=full $(GO) test -count=1 -timeout 2h -run '(Grub2|Lilo|VerdictOn|MovedDisk).*Boots$$' ./cmd/...
 
 .PHONY: opinions
 opinions: export REQUIRE_TOOLS ?= 1

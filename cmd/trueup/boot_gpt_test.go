@@ -15,26 +15,34 @@ import (
 // LBA in the primary entry proves that the boot depends on what trueup wrote.
 func TestAlignedGPTBoots(t *testing.T) {
 	t.Parallel()
-	d := bootDisk{fat: 16, heads: 255}
-	source := filepath.Join(t.TempDir(), "gpt.raw")
-	require.NoError(t, os.WriteFile(source, nil, 0o600))
-	require.NoError(t, os.Truncate(source, bootDiskSize))
-	w := window{start: 1063, size: 100_000}
-	disktest.Run(t, "sgdisk", "-a", "1", "-n", "3:40:1000", "-n", "1:"+decimal(w.start)+":"+decimal(w.start+w.size-1), "-t", "1:0700", "-A", "1:set:2", source)
-	d.fillBoot(t, source, w)
-	code, err := os.ReadFile(disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
-	require.NoError(t, err)
-	writeAt(t, source, 0, code)
-	require.Equal(t, booted, boot(t, source, d.heads), "before")
+	source := gptBootDisk(t)
+	require.Equal(t, booted, boot(t, source, 255), "before")
 
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	answer := trueupJSON[jsonAlign](t, 0, "align", source, dest)
 	requireSameView(t, source, dest)
 	require.Equal(t, 2, answer.Moved)
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
-	require.Equal(t, booted, boot(t, dest, d.heads), "after")
+	require.Equal(t, booted, boot(t, dest, 255), "after")
 
 	const firstEntry = 2*sectorSize + 32
 	writeAt(t, dest, firstEntry, []byte{0x27, 0x04}) // 1063, little-endian
-	require.Contains(t, gptFailed, boot(t, dest, d.heads), "with the old start LBA")
+	require.Contains(t, gptFailed, boot(t, dest, 255), "with the old start LBA")
+}
+
+// gptBootDisk makes a disk whose first partition, at LBA 1063, holds syslinux.
+func gptBootDisk(t testing.TB) string {
+	t.Helper()
+	d := bootDisk{fat: 16, heads: 255}
+	source := filepath.Join(t.TempDir(), "gpt.raw")
+	require.NoError(t, os.WriteFile(source, nil, 0o600))
+	require.NoError(t, os.Truncate(source, bootDiskSize))
+	w := window{start: 1063, size: 100_000}
+	disktest.Run(t, "sgdisk", "-a", "1", "-n", "3:40:1000", "-n", "1:"+decimal(w.start)+":"+decimal(w.start+w.size-1),
+		"-t", "1:0700", "-A", "1:set:2", source)
+	d.fillBoot(t, source, w)
+	code, err := os.ReadFile(disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
+	require.NoError(t, err)
+	writeAt(t, source, 0, code)
+	return source
 }
