@@ -1,12 +1,15 @@
 package inplace
 
 import (
+	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // TestKilledThenPower kills a move at each call, and then the power goes at one of the first calls of the next run: what
@@ -106,4 +109,73 @@ func (s *simulation) again(t *testing.T, c simCase, n int, undo bool) {
 	_, _ = x.life(false, undo)
 	x.on.Fail = 0
 	s.add(x.end(undo), "%s, call %d and then call %d of the next run fail", c.name, n, 1+n%7)
+}
+
+// TestDamagedJournals flips a byte of the journal of a move that was ended, or cuts it off: the next run is refused, or
+// ends in the old or the new disk. A disk that is neither keeps its mark.
+func TestDamagedJournals(t *testing.T) {
+	t.Parallel()
+	cases := simCases(t)
+	for _, c := range []simCase{cases[0], cases[4]} {
+		whole := newTrial(c, faulty{})
+		_, err := whole.life(true, false)
+		require.NoError(t, err)
+		size := int(whole.on.File("journal").Size())
+		r, refused, ended := rand.New(rand.NewPCG(5, 6)), 0, 0
+		for cut := 4; cut < whole.on.Calls; cut += 1 + 6/simulations(t) {
+			// Head, both slots of records, plan and area.
+			for _, at := range []int{r.IntN(512), 4096 + r.IntN(200), 36<<10 + r.IntN(200), 68<<10 + r.IntN(1000), size - 1 - r.IntN(4096), -r.IntN(size)} {
+				x := newTrial(c, faulty{})
+				x.on.Power = cut
+				_, _ = x.life(true, false)
+				x.crash(true, nil)
+				j := x.on.File("journal")
+				if at <= 0 {
+					require.NoError(t, j.Truncate(int64(-at)))
+				} else if b := j.Bytes(); at < len(b) {
+					b[at] ^= byte(1 << r.IntN(8))
+				}
+				want, err := x.life(false, cut%2 == 0)
+				require.NoError(t, x.bootable(), "%s: %v", c.name, err)
+				if err != nil {
+					refused++
+					continue
+				}
+				ended++
+				require.True(t, bytes.Equal(want, x.on.File("disk").Bytes()), "%s: call %d, byte %d", c.name, cut, at)
+			}
+		}
+		t.Logf("%s: %d refused, %d ended well", c.name, refused, ended)
+		require.Positive(t, refused)
+		require.Positive(t, ended)
+	}
+}
+
+// TestJournalOfAnotherDisk puts the journal of a move beside a disk that another move has left in its middle: nothing is
+// written to that.
+func TestJournalOfAnotherDisk(t *testing.T) {
+	t.Parallel()
+	c := simCases(t)[0]
+	whole := newTrial(c, faulty{})
+	_, err := whole.life(true, false)
+	require.NoError(t, err)
+	middle := func(id string, cut int) *trial {
+		x := newTrial(c, faulty{})
+		x.id, x.on.Power = id, cut
+		_, _ = x.life(true, false)
+		x.crash(true, nil)
+		return x
+	}
+	for cut := 10; cut < whole.on.Calls-8; cut += 3 {
+		for _, undo := range []bool{false, true} {
+			x, other := middle("one", cut), middle("other", cut)
+			before := bytes.Clone(x.on.File("disk").Bytes())
+			require.NoError(t, x.on.File("journal").Truncate(0))
+			_, err := x.on.File("journal").WriteAt(other.on.File("journal").Bytes(), 0)
+			require.NoError(t, err)
+			_, err = x.life(false, undo)
+			require.ErrorIs(t, err, ondisk.ErrChanged, "call %d", cut)
+			require.True(t, bytes.Equal(before, x.on.File("disk").Bytes()), "call %d", cut)
+		}
+	}
 }

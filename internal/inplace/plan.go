@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
@@ -213,13 +214,18 @@ func (p *Plan) mark() []byte {
 // MarkText is what the first sector of a disk in the middle of a move begins with.
 const MarkText = "trueup: this disk is in the middle of a move."
 
-// marks reports whether the mark of this move is on the disk.
+// marks reports whether the mark of this move is on the disk. That of another move is an error.
 func (p *Plan) marks(s Storage) (bool, error) {
 	b := make([]byte, markSize)
 	if err := ondisk.ReadFull(s, b, 0); err != nil {
 		return false, err
 	}
-	return string(b) == string(p.mark()), nil
+	mine := string(b) == string(p.mark())
+	if !mine && strings.HasPrefix(string(b), MarkText) {
+		return false, fmt.Errorf("the first sector of the disk is the mark of another move; put the journal of that one beside "+
+			"the disk: %w", ondisk.ErrChanged)
+	}
+	return mine, nil
 }
 
 // notOld refuses a disk that should be in its new state and begins as the old one: it was restored from a backup.

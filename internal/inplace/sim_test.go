@@ -167,6 +167,7 @@ func (l *someRecords) Put(b []byte) error {
 type trial struct {
 	c  simCase
 	f  faulty
+	id string // of its move
 	on *disktest.Medium
 }
 
@@ -193,7 +194,7 @@ func (x *trial) open(begin bool) (*mover, error) {
 		if p, err = NewPlan(context.Background(), x.c.plan, d, int64(len(x.c.old)), x.c.newTail, Options{Jobs: 1}); err != nil {
 			return nil, err
 		}
-		p.ID, p.Chunk, p.Direct = "sim", x.c.chunk*sector, x.c.direct*sector
+		p.ID, p.Chunk, p.Direct = "sim"+x.id, x.c.chunk*sector, x.c.direct*sector
 		var blob []byte
 		if blob, err = p.encode(); err == nil {
 			j, err = journal.Create(file, "in-place", journal.ID{1}, blob, p.area())
