@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -118,4 +119,48 @@ func (c *moveCase) requireEnd(t testing.TB, command, at string) {
 		return
 	}
 	require.Equal(t, c.want, c.disk(t), at)
+}
+
+// TestMoveOnAFullFileSystem takes all space away in the middle of a move, before the journal has saved its second
+// stretch. A resume and an undo fail and say why, and go on when there is room.
+func TestMoveOnAFullFileSystem(t *testing.T) {
+	t.Parallel()
+	raw, folder := noisyDisk(t, 24), t.TempDir()
+	dest := filepath.Join(t.TempDir(), "copy.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", raw, dest).code)
+	script := `cd "$1" && cp "$3" disk && "$4" -f -qq -o /dev/null -e trace=fsync -e inject=fsync:signal=KILL:when=6 "$2" align -q --in-place disk
+		head -c 1G /dev/zero >fill 2>/dev/null; test -e disk.trueup || exit 99
+		"$2" resume disk 2>&1; echo "full: $?"; "$2" undo disk 2>&1; echo "full: $?"
+		"$2" inspect disk 2>&1; echo "inspect: $?"; rm fill; "$2" $5 disk 2>&1; echo "room: $?"; sha256sum disk`
+	for end, want := range map[string]string{"resume": sha256Of(t, dest), "undo": sha256Of(t, raw)} {
+		r := privateMount(t, "size=66m", folder, "sh", "-c", script, "sh", folder, builtPath, raw, disktest.Tool(t, "strace"), end)
+		said := strings.Join(strings.Fields(r.stdout), " ")
+		require.Equal(t, 2, strings.Count(said, "no space left on device; the disk is in the middle of the move"), r.stdout)
+		require.Equal(t, 2, strings.Count(said, "full: 1"), r.stdout)
+		require.Contains(t, said, "inspect: 4", r.stdout)
+		require.Contains(t, said, "room: 0 "+want, r.stdout)
+	}
+}
+
+// TestMoveIsAlone stops a move in its middle, and starts every command that could disturb it: each is refused, and the
+// move comes to its end.
+func TestMoveIsAlone(t *testing.T) {
+	t.Parallel()
+	c := newMove(t, formatFlat, moveDisks["grows"](t))
+	log := filepath.Join(t.TempDir(), "log")
+	cmd := c.traced(t, log, "-e", "trace=fsync", "-e", "inject=fsync:signal=STOP:when=8")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(t, cmd.Start())
+	disktest.WaitFor(t, "the move to be stopped", func() bool {
+		b, err := os.ReadFile(log)
+		return err == nil && strings.Contains(string(b), "stopped by SIGSTOP")
+	})
+	for _, command := range [][]string{{"resume"}, {"undo"}, {"finish"}, {"align", "--in-place"}, {"inspect"}, {"align", "--replace"}} {
+		r := trueup(t, append(command, c.path)...)
+		require.Contains(t, []int{1, 4}, r.code, "%q: %s%s", command, r.stdout, r.stderr)
+		require.Contains(t, r.stderr, "another run of trueup", "%q", command)
+	}
+	require.NoError(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGCONT))
+	require.NoError(t, cmd.Wait())
+	c.requireMoved(t)
 }

@@ -108,7 +108,8 @@ type Options struct {
 
 // open reads how far a move is, and completes the stretch that was under way. What the run before wrote may still be in
 // the cache only: nothing is built on it before it is durable. A disk without the mark is in its old or its new state,
-// and may be in use since: nothing else is written to it than its first sector, as it is there.
+// and may be in use since: nothing else is written to it than its first sector, as it is there. With an error of the
+// storage there is a mover, too, which only knows whether the disk is in the middle of the move.
 func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	m := &mover{Options: o, plan: p, disk: s, log: l, phase: moving, sure: true}
 	m.runs, m.steps = p.runs()
@@ -119,7 +120,7 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	}
 	if m.begun {
 		if err := m.again(p.mark()); err != nil {
-			return nil, err
+			return m, err
 		}
 	}
 	b := l.Record()
@@ -153,7 +154,7 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 		return m, m.again(p.first(true))
 	}
 	if err := l.Put(b); err != nil { // durable, whatever became of the one that was read
-		return nil, err
+		return m, err
 	}
 	if !r.Pending {
 		return m, nil

@@ -283,6 +283,9 @@ func Resume(ctx context.Context, h *unfinished.Held, look func(disk.Disk) error,
 	}
 	defer w.files.Close() // what counts was synced
 	x, err := open(w.plan, w.files, w, o)
+	if err != nil && x != nil && x.begun {
+		err = middle(err, h.Work.Path)
+	}
 	if err != nil {
 		return d, err
 	}
