@@ -48,8 +48,9 @@ const (
 	// maxSaved bounds what has no new place: copies of tables.
 	maxSaved = 16 * units.MiB
 	maxChunk = 16 * units.MiB
-	// direct is where two flushes for each stretch are taken to cost less than writing all bytes twice; not measured.
-	direct = 8 * units.MiB
+	// direct is where two flushes for each stretch cost less than writing all bytes twice. On ext4 on a virtual disk whose
+	// flush takes some ms, moves by 4 MiB took 0.77 of the time, by 2 MiB 0.9, by 1 MiB 1.08 (boundaries less 63 sectors).
+	direct = 3 * units.MiB
 )
 
 // errDiffers marks a disk that is not what was written.
