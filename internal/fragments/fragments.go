@@ -191,6 +191,8 @@ func worse(a, b File) int {
 // FreeRuns joins free blocks to pieces. They come in the order of the volume.
 type FreeRuns struct {
 	Free
+	Each func(disk.Range) // gets each piece; nil: they are counted alone
+
 	last disk.Range
 }
 
@@ -200,12 +202,20 @@ func (f *FreeRuns) Add(r disk.Range) {
 		return
 	}
 	if f.Pieces == 0 || f.last.End() != r.Off {
+		f.End()
 		f.Pieces++
 		f.last = disk.Range{Off: r.Off}
 	}
 	f.last.Len += r.Len
 	f.Bytes += r.Len
 	f.Largest = max(f.Largest, f.last.Len)
+}
+
+// End hands out the last piece.
+func (f *FreeRuns) End() {
+	if f.Each != nil && f.last.Len > 0 {
+		f.Each(f.last)
+	}
 }
 
 // Bitmap adds the bits of a bitmap that are clear, the lowest bit of a byte first: a run of them begins at byte base of

@@ -6,6 +6,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // free finds the free space in the bitmaps of all groups.
@@ -29,21 +30,31 @@ func (f *fileSystem) blocksOf(number int64) disk.Range {
 	return disk.Range{Off: first, Len: min(int64(f.super.BlocksPerGroup), f.blocks-first)}
 }
 
+// unit returns the blocks that a bit of a bitmap is for.
+func (f *fileSystem) unit() (int64, error) {
+	switch s := f.super; {
+	case s.ROCompat&roCompatBigalloc == 0:
+		return 1, nil
+	case s.LogClusterSize < s.LogBlockSize || s.LogClusterSize > 20:
+		return 0, superField("log cluster size", 0x1c, s.LogClusterSize, fmt.Sprintf("%d to 20", s.LogBlockSize))
+	default:
+		return 1 << (s.LogClusterSize - s.LogBlockSize), nil
+	}
+}
+
 // freeOf adds the free blocks of a group. A bit of its bitmap is a block, or a cluster of them.
 func (f *fileSystem) freeOf(g *group, out *fragments.FreeRuns) error {
-	blocks, unit := f.blocksOf(g.number), int64(1)
-	if f.super.ROCompat&roCompatBigalloc != 0 {
-		if f.super.LogClusterSize < f.super.LogBlockSize || f.super.LogClusterSize > 20 {
-			return superField("log cluster size", 0x1c, f.super.LogClusterSize, fmt.Sprintf("%d to 20", f.super.LogBlockSize))
-		}
-		unit = 1 << (f.super.LogClusterSize - f.super.LogBlockSize)
+	unit, err := f.unit()
+	if err != nil {
+		return err
 	}
+	blocks := f.blocksOf(g.number)
 	bits := (blocks.Len + unit - 1) / unit
 	if bits > 8*f.block {
 		return superField("blocks per group", 0x20, f.super.BlocksPerGroup, fmt.Sprintf("at most %d", 8*f.block*unit))
 	}
 	if g.flags&groupNoBlocks != 0 {
-		return f.freeOfNew(g, blocks, out)
+		return f.freeOfNew(g, blocks, unit, out)
 	}
 	if g.blockBitmap > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(g.blockBitmap), 1) {
 		return ondisk.Field("ext group descriptor", "block bitmap", g.at, g.blockBitmap,
@@ -59,7 +70,7 @@ func (f *fileSystem) freeOf(g *group, out *fragments.FreeRuns) error {
 
 // freeOfNew adds the free blocks of a group without a bitmap: all but the superblock, the descriptors, and its own
 // bitmaps and inodes where they lie within it. Spec: e2fsprogs, lib/ext2fs/rw_bitmaps.c, mark_uninit_bg_group_blocks.
-func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, out *fragments.FreeRuns) error {
+func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, unit int64, out *fragments.FreeRuns) error {
 	taken := []disk.Range{{Off: blocks.Off, Len: f.headBlocks(g.number)}}
 	for _, r := range []struct {
 		at uint64
@@ -68,6 +79,10 @@ func (f *fileSystem) freeOfNew(g *group, blocks disk.Range, out *fragments.FreeR
 		if r.at < ondisk.U64(f.blocks) {
 			taken = append(taken, disk.Range{Off: ondisk.I64(r.at), Len: r.n})
 		}
+	}
+	for i, r := range taken { // a cluster is in use as a whole
+		taken[i].Off = units.AlignDown(r.Off, unit)
+		taken[i].Len = units.AlignUp(r.End(), unit) - taken[i].Off
 	}
 	at := blocks.Off
 	for _, r := range disk.Merge(taken) {

@@ -20,6 +20,7 @@ type group struct {
 	blockBitmap uint64
 	inodeBitmap uint64
 	inodeTable  uint64
+	free        int64 // blocks, or clusters of them
 	flags       uint16
 	unused      int64 // inodes at the end of the table that were never in use
 }
@@ -42,6 +43,10 @@ func (f *fileSystem) group(number int64) (*group, error) {
 		return n
 	}
 	g.blockBitmap, g.inodeBitmap, g.inodeTable = block(0), block(4), block(8)
+	g.free = int64(binary.LittleEndian.Uint16(raw[0x0c:]))
+	if f.descSize >= 64 {
+		g.free |= int64(binary.LittleEndian.Uint16(raw[0x2c:])) << 16
+	}
 	if f.super.ROCompat&(roCompatDescSum|roCompatMetaSum) == 0 {
 		return g, nil
 	}

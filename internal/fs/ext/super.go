@@ -13,7 +13,9 @@ import (
 type super struct {
 	Inodes         uint32
 	BlocksLo       uint32
-	_              [12]byte
+	_              uint32
+	FreeBlocksLo   uint32
+	_              uint32
 	FirstDataBlock uint32
 	LogBlockSize   uint32 // 1024 << n bytes
 	LogClusterSize uint32
@@ -41,13 +43,16 @@ type super struct {
 	_              [16]byte
 	JournalInode   uint32
 	JournalDevice  uint32 // number of the device that has the journal
-	_              [22]byte
+	LastOrphan     uint32 // the first inode that the next mount deletes
+	_              [18]byte
 	DescSize       uint16 // with Incompat64Bit
 	_              uint32
 	FirstMetaGroup uint32
 	_              [72]byte
 	BlocksHi       uint32
-	_              [248]byte
+	_              uint32
+	FreeBlocksHi   uint32
+	_              [240]byte
 	BackupGroups   [2]uint32 // of CompatSparse2
 }
 
@@ -61,7 +66,10 @@ const (
 
 // stateValid is the bit of State that a mount for writing without a journal clears, and a clean unmount sets. Spec:
 // Linux, Documentation/filesystems/ext4/super.rst, "s_state".
-const stateValid = 0x1
+const (
+	stateValid = 0x1
+	stateError = 0x2 // errors were found, which e2fsck has not corrected
+)
 
 // Features. A system that does not know one of Incompat may not mount the volume, one of ROCompat may not write to it.
 const (
@@ -84,7 +92,8 @@ const (
 	roCompatSparse   = 0x1
 	roCompatDescSum  = 0x10 // gdt_csum: descriptors have flags
 	roCompatBigalloc = 0x200
-	roCompatMetaSum  = 0x400 // metadata_csum: they have flags, too
+	roCompatMetaSum  = 0x400   // metadata_csum: they have flags, too
+	roCompatOrphans  = 0x10000 // orphan_present: a file lists inodes that the next mount deletes
 
 	// Features of ext2 and ext3; any other makes it an ext4.
 	incompatOld = incompatFiletype | incompatRecover | incompatJournal | incompatMetaBG

@@ -1,6 +1,7 @@
 package fat
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -23,6 +24,7 @@ type census struct {
 	fs      *fileSystem
 	folders []folder       // those that were met, in the order of the walk
 	seen    map[int64]bool // first clusters of folders
+	broken  error          // of the first file or folder that was left out
 }
 
 // folder is one that the walk has met.
@@ -55,12 +57,12 @@ func (w *census) walk() error {
 	}
 	w.folders = []folder{root}
 	for i := 0; i < len(w.folders); i++ { //nolint:intrange // the walk adds to them
-		if err := w.count(w.folders[i].entry, i); err != nil && !w.Skip(err) {
+		if err := w.count(w.folders[i].entry, i); err != nil && !w.skip(err) {
 			return err
 		}
 		var failed error
 		err := w.fs.each(w.folders[i].entry, func(e entry) bool {
-			if failed = w.visit(e, i); failed != nil && w.Skip(failed) {
+			if failed = w.visit(e, i); failed != nil && w.skip(failed) {
 				failed = nil
 			}
 			return failed == nil
@@ -68,11 +70,17 @@ func (w *census) walk() error {
 		switch {
 		case failed != nil:
 			return failed
-		case err != nil && !w.Skip(err):
+		case err != nil && !w.skip(err):
 			return err
 		}
 	}
 	return nil
+}
+
+// skip reports whether the walk goes on after the error of one file.
+func (w *census) skip(err error) bool {
+	w.broken = cmp.Or(w.broken, err)
+	return w.Skip(err)
 }
 
 // visit counts a file, and remembers a folder.
@@ -127,35 +135,41 @@ func (w *census) path(e entry, parent int) string {
 // free finds the free clusters in the FAT in use.
 func (f *fileSystem) free() (*fragments.Free, error) {
 	var out fragments.FreeRuns
+	return &out.Free, f.freeInto(&out, nil)
+}
+
+// freeInto adds the free clusters in the FAT in use. same gets each piece of that which was read, with its place; nil:
+// nothing looks at it.
+func (f *fileSystem) freeInto(out *fragments.FreeRuns, same func(raw []byte, at int64) error) error {
 	add := func(cluster int64, value uint32) {
 		if value == 0 {
 			out.Add(disk.Range{Off: f.at(cluster), Len: f.Cluster})
 		}
 	}
-	if f.Bits == 12 { // of which the largest has 6 KiB
-		for c := int64(2); f.has(c); c++ {
-			v, _, err := f.value(f.table, c)
-			if err != nil {
-				return nil, err
-			}
-			add(c, v)
-		}
-		return &out.Free, nil
-	}
-	size := f.Bits / 8
-	for first := int64(0); f.has(max(first, 2)); first += tableChunk / size {
-		n := min(tableChunk/size, f.Clusters+2-first)
-		raw, err := ondisk.Bytes(f.meter, f.table+first*size, n*size)
+	// Three bytes are two entries of a FAT12, of which the largest has 6 KiB: it is one piece.
+	per := 8 * tableChunk / f.Bits
+	for first := int64(0); f.has(max(first, 2)); first += per {
+		n := min(per, f.Clusters+2-first)
+		raw, err := ondisk.Bytes(f.meter, f.table+first*f.Bits/8, (n*f.Bits+7)/8)
 		if err != nil {
-			return nil, err
+			return err
+		}
+		if same != nil {
+			if err := same(raw, first*f.Bits/8); err != nil {
+				return err
+			}
 		}
 		for i := max(0, 2-first); i < n; i++ {
-			if size == 2 {
+			switch f.Bits {
+			case 12:
+				pair := binary.LittleEndian.Uint16(raw[i*12/8:])
+				add(first+i, uint32(pair>>(i%2*4)&0xfff))
+			case 16:
 				add(first+i, uint32(binary.LittleEndian.Uint16(raw[2*i:])))
-			} else {
+			default:
 				add(first+i, binary.LittleEndian.Uint32(raw[4*i:])&0x0fffffff) // the upper bits are reserved
 			}
 		}
 	}
-	return &out.Free, nil
+	return nil
 }

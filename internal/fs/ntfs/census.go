@@ -88,17 +88,9 @@ func (w *census) count(number int64) error {
 	if number < firstRecord && number != rootRecord {
 		return nil
 	}
-	var head [recordHeadSize]byte
-	if err := w.fs.spend(recordHeadSize); err != nil {
-		return err
-	}
-	if err := ondisk.ReadFull(w.fs.mft, head[:], number*w.fs.record); err != nil {
-		return err
-	}
-	var h recordHead
-	ondisk.MustFill(head[:], binary.LittleEndian, &h)
-	if ondisk.IsZero(h.Magic[:]) || h.Flags&recordInUse == 0 || h.Flags&recordView != 0 || h.Base != 0 {
-		return nil // never used, deleted, no file, or a part of another one
+	inUse, h, err := w.fs.peek(number)
+	if err != nil || !inUse || h.Flags&recordView != 0 || h.Base != 0 {
+		return err // or never used, deleted, no file, or a part of another one
 	}
 	node, err := w.fs.node(ref{number: number}, fmt.Sprintf("record %d", number))
 	if err != nil {
@@ -113,6 +105,19 @@ func (w *census) count(number int64) error {
 	}
 	t.End(node.rec.dir())
 	return nil
+}
+
+// peek reads the head of a record, and reports whether it is in use.
+func (n *fileSystem) peek(number int64) (inUse bool, h recordHead, err error) {
+	var head [recordHeadSize]byte
+	if err := n.spend(recordHeadSize); err != nil {
+		return false, h, err
+	}
+	if err := ondisk.ReadFull(n.mft, head[:], number*n.record); err != nil {
+		return false, h, err
+	}
+	ondisk.MustFill(head[:], binary.LittleEndian, &h)
+	return !ondisk.IsZero(h.Magic[:]) && h.Flags&recordInUse != 0, h, nil
 }
 
 // tally adds the runs of all streams of a kind. The parts of one follow each other in the list, as in a record.
@@ -192,39 +197,53 @@ func (s *stream) add(rec *record, a *attr) error {
 
 // free finds the free space in $Bitmap.
 func (n *fileSystem) free() (*fragments.Free, error) {
+	var out fragments.FreeRuns
+	return &out.Free, n.freeInto(&out)
+}
+
+// bitmap opens $Bitmap.
+func (n *fileSystem) bitmap() (*guestfile.File, *value, error) {
 	node, err := n.node(ref{number: bitmapRecord}, "$Bitmap")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	v := value{fs: n}
-	if err := node.read(attrData, "", &v); err != nil {
-		return nil, err
+	v := &value{fs: n}
+	if err := node.read(attrData, "", v); err != nil {
+		return nil, nil, err
 	}
 	if err := v.plain("$Bitmap"); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	f, err := v.file("$Bitmap")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if want := (n.clusters + 7) / 8; f.Size() < want {
-		return nil, ondisk.Field("ntfs $Bitmap", "size", v.at, f.Size(),
+		return nil, nil, ondisk.Field("ntfs $Bitmap", "size", v.at, f.Size(),
 			fmt.Sprintf("%d at least, a bit for each cluster", want))
 	}
-	var out fragments.FreeRuns
+	return f, v, nil
+}
+
+// freeInto adds the free clusters of $Bitmap.
+func (n *fileSystem) freeInto(out *fragments.FreeRuns) error {
+	f, _, err := n.bitmap()
+	if err != nil {
+		return err
+	}
 	buf := make([]byte, bitmapChunk)
 	for done := int64(0); done < n.clusters; done += 8 * bitmapChunk {
 		bits := min(8*bitmapChunk, n.clusters-done)
 		part := buf[:(bits+7)/8]
 		if err := n.budget.Work.Spend(int64(len(part))); err != nil {
-			return nil, err
+			return err
 		}
 		if err := ondisk.ReadFull(f, part, done/8); err != nil {
-			return nil, err
+			return err
 		}
 		out.Bitmap(part, bits, done*n.cluster, n.cluster)
 	}
-	return &out.Free, nil
+	return nil
 }
 
 // names finds the paths of the worst files. Where the budget ends, or a folder is broken, a file has no path.
