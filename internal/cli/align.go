@@ -272,7 +272,7 @@ func (f *alignFlags) copyDisk(
 		return nil, w, fmt.Errorf("%s: %w", src, err)
 	}
 	r = report.NewAlign(head(f.command), s, p, dest)
-	r.Flags = f.Reading.Flags()
+	r.Flags = f.proof()
 	skipped := len(p.Moves) == 0 && !p.Renames && f.skipAligned
 	if err := f.defined(s, p, r, skipped); err != nil || skipped {
 		return r, w, err
@@ -297,6 +297,14 @@ func (f *alignFlags) copyDisk(
 	return r, w, err
 }
 
+// proof are the flags of the verify that proves the copy again.
+func (f *alignFlags) proof() []string {
+	if f.SkipFree {
+		return append(f.Reading.Flags(), "--skip-free")
+	}
+	return f.Reading.Flags()
+}
+
 // checkView refuses what a view cannot be. Its format is the only one that names stretches of other files.
 func (f *alignFlags) checkView(dest string) error {
 	switch {
@@ -305,6 +313,8 @@ func (f *alignFlags) checkView(dest string) error {
 	case f.to != (realign.Target{}):
 		return ondisk.In(errUsage, "--view always writes a VMDK over the files of SOURCE, and --to %s asks for another "+
 			"format; leave out one of them", f.to)
+	case f.SkipFree:
+		return ondisk.In(errUsage, "--view copies no data that --skip-free could leave out; leave out one of them")
 	case f.second.judge != "":
 		return ondisk.In(errUsage, "--view cannot be used with --second-opinion, since it writes no complete disk; judge "+
 			"DEST when it is there: trueup verify --second-opinion")
@@ -358,6 +368,8 @@ func newConvert(c *common) *cobra.Command {
 		Long: `Copies the disk of SOURCE to DEST unchanged, in the format of --to. By default, every byte is compared
 before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a pipe.
 
+` + skipFreeHelp + `
+
 ` + deviceHelp + `
 
 ` + resumableHelp + `
@@ -374,6 +386,7 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 		},
 	}
 	f.copyFlags.add(cmd)
+	skipFreeFlag(cmd, &f.SkipFree)
 	readingFlags(cmd, &f.Reading)
 	flattenFlag(cmd, &f.Flatten)
 	return cmd
@@ -383,6 +396,10 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, dest string) error {
 	if f.rate != 0 {
 		return ondisk.In(errUsage, "--limit-rate limits the reads of a file, and SOURCE is a pipe; limit what writes to it")
+	}
+	if f.SkipFree {
+		return ondisk.In(errUsage, "--skip-free reads where SOURCE has free space before it is copied, and SOURCE is a pipe; "+
+			"store it in a file first")
 	}
 	if f.second.judge != "" {
 		return ondisk.In(errUsage, "--second-opinion reads SOURCE again, and one that comes through a pipe is gone by then; "+
@@ -442,7 +459,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 		return err
 	}
 	defer p.Close()
-	r := report.NewPackageAlign(head(f.command), p, dest, f.Reading.Flags())
+	r := report.NewPackageAlign(head(f.command), p, dest, f.proof())
 	if r.Moved > 0 || !f.skipAligned {
 		j, end := f.job(errOut, dest)
 		j.Replace = f.replace

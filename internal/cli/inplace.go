@@ -23,7 +23,7 @@ const moveJobs = 4
 // notInPlace are the flags of align that a move in place has no use for: those of a copy, and of its machine.
 var notInPlace = []string{
 	"to", "force", "view", "verify", "checksums", "second-opinion", "with", "flatten", bootTrial, "replace", "keep",
-	"resumable", "device", "libvirt-xml", "vmx",
+	"resumable", "device", "libvirt-xml", "vmx", "skip-free",
 }
 
 // still is what an interrupt does before a move.

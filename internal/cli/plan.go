@@ -22,8 +22,15 @@ type moveFlags struct {
 	with []string // other disks of the machine
 }
 
+// skipFreeHelp explains --skip-free.
+const skipFreeHelp = `With --skip-free, the free space of NTFS, FAT and ext2 to ext4 is neither read nor written, and the
+copy has zeros there: what was deleted cannot be brought back from it. A volume that is dirty or hibernated, or whose
+bitmap does not agree with its files, is copied as a whole, with the reason.`
+
 // moveHelp explains the flags that decide what moves where.
-const moveHelp = `By default, partitions that start off 64 KiB move to a multiple of 64 KiB if the boot code uses
+const moveHelp = skipFreeHelp + `
+
+By default, partitions that start off 64 KiB move to a multiple of 64 KiB if the boot code uses
 cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion and
 target. --data-only is refused if a partition that the boot needs would have to make room.
 
@@ -38,9 +45,14 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&m.AllowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
 	cmd.Flags().BoolVar(&m.DynamicDisks, "dynamic-disks", false,
 		"move the volumes of Windows dynamic disks, all by one distance")
+	skipFreeFlag(cmd, &m.SkipFree)
 	readingFlags(cmd, &m.Reading)
 	flattenFlag(cmd, &m.Flatten)
 	withFlag(cmd, &m.with)
+}
+
+func skipFreeFlag(cmd *cobra.Command, on *bool) {
+	cmd.Flags().BoolVar(on, "skip-free", false, "leave out what NTFS, ext and FAT call free: zeros are there instead")
 }
 
 func flattenFlag(cmd *cobra.Command, on *bool) {

@@ -30,6 +30,8 @@ func newVerify(c *common) *cobra.Command {
 every byte. The two images may have different formats. --format and --sector-size describe SOURCE; a raw DEST has the
 same sector size. Writes nothing.
 
+If align was run with --skip-free, give it here too: DEST must have zeros where SOURCE has free space.
+
 If align was run with --with, give the same --with and the other options of align here: the references in DEST to
 other disks must then match the plans of those disks. Without --with, references to other disks are accepted if they
 are plausible.
@@ -49,6 +51,7 @@ are plausible.
 	cmd.Flags().BoolVar(&f.DataOnly, "data-only", false, "align was run with --data-only, for --with")
 	cmd.Flags().BoolVar(&f.AllowUnbootable, "allow-unbootable", false, "align was run with --allow-unbootable, for --with")
 	cmd.Flags().BoolVar(&f.DynamicDisks, "dynamic-disks", false, "align was run with --dynamic-disks, for --with")
+	skipFreeFlag(cmd, &f.SkipFree)
 	flattenFlag(cmd, &f.Flatten)
 	f.second.add(cmd)
 	f.addWork(cmd, 4, "read `N` chunks at once")
@@ -72,7 +75,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	}
 	watch, end := f.watched(errOut, f.progress, "verify", false)
 	defer end()
-	j := &realign.Job{Jobs: f.jobs, Watch: func() realign.Progress {
+	j := &realign.Job{Jobs: f.jobs, SkipFree: f.SkipFree, Watch: func() realign.Progress {
 		f.ending.hold("") // a comparison ends soon
 		return watch()
 	}}

@@ -130,6 +130,12 @@ var edges = map[string][]string{
 		"internal/volume/stack",
 	},
 
+	// What the volumes of a disk call free, and why that is not believed: the list of file systems with a bitmap.
+	"internal/freespace": {
+		"internal/boot", "internal/fragments", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs",
+		"internal/fs/ntfs/journal", "internal/guestfile", "internal/layout", "internal/table", "internal/volume",
+	},
+
 	// The verdict is on partitions, and names kinds of partitions and file systems.
 	"internal/align": {
 		"internal/boot", "internal/layout", "internal/table", "internal/volume",
@@ -138,7 +144,7 @@ var edges = map[string][]string{
 	// The advice asks verdict and cost, and whether firmware or boot code starts from the disk.
 	"internal/advice": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
 	// A plan asks a table and the references for their patches, and knows which kinds of partitions can move.
-	"internal/plan": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
+	"internal/plan": {"internal/align", "internal/boot", "internal/freespace", "internal/layout", "internal/table"},
 
 	"internal/diskcopy":     {"internal/sys"},
 	"internal/scan/sandbox": nil, // requests and answers are bytes to it
@@ -173,8 +179,8 @@ var edges = map[string][]string{
 	"internal/report": {
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/container",
 		"internal/exchange",
-		"internal/fragments", "internal/fragments/volumes", "internal/image", "internal/image/ova", "internal/layout",
-		"internal/opinion",
+		"internal/fragments", "internal/fragments/volumes", "internal/freespace", "internal/image", "internal/image/ova",
+		"internal/layout", "internal/opinion",
 		"internal/plan", "internal/realign", "internal/table", "internal/unfinished", "internal/verify", "internal/volume",
 		"internal/volume/identify",
 	},
@@ -201,7 +207,8 @@ var edges = map[string][]string{
 	// DEST can be a device, whose old content is read as a disk, by the kinds of its volumes.
 	"internal/realign": {
 		"internal/align", "internal/container", "internal/definition", "internal/diskcopy", "internal/exchange",
-		"internal/fragments/volumes", "internal/image", "internal/image/device", "internal/image/driver", "internal/image/ova", "internal/image/raw",
+		"internal/fragments/volumes", "internal/freespace", "internal/image", "internal/image/device", "internal/image/driver",
+		"internal/image/ova", "internal/image/raw",
 		"internal/image/store", "internal/inplace", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
 		"internal/unfinished", "internal/verify", "internal/volume",
 	},

@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -46,6 +47,8 @@ type Plan struct {
 	Converts bool
 	// SectorSize is that of the table's LBAs, bytes.
 	SectorSize int64
+	// Unused is the free space of volumes that the result has as zeros; nil: none.
+	Unused *freespace.Found
 	// Renames reports whether what the disk stores of other disks changes.
 	Renames bool
 
@@ -339,5 +342,5 @@ func (p *Plan) Refusals(allowUnbootable bool) []align.Finding {
 
 // View returns the result, as a disk: the very bytes that a copy will have.
 func (p *Plan) View(src disk.Disk) disk.Disk {
-	return disk.Overlay(disk.Compose(src, p.Size, p.Pieces), p.Patches)
+	return disk.Overlay(disk.Compose(p.Unused.View(src), p.Size, p.Pieces), p.Patches)
 }

@@ -16,6 +16,7 @@ type Goal struct {
 	AllowUnbootable bool  // go on although a finding warns that the copy may not boot
 	Flatten         bool  // take a snapshot together with its parents
 	DynamicDisks    bool  // move the volumes of dynamic disks
+	SkipFree        bool  `json:",omitempty"` // the free space of volumes becomes zeros
 }
 
 // Consistent refuses what contradicts itself.
@@ -43,6 +44,7 @@ func (g Goal) Flags() (out []string) {
 		{g.AllowUnbootable, "--allow-unbootable"},
 		{g.DynamicDisks, "--dynamic-disks"},
 		{g.Flatten, "--flatten"},
+		{g.SkipFree, "--skip-free"},
 	} {
 		if f.on {
 			out = append(out, f.name)

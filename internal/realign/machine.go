@@ -124,6 +124,7 @@ func (o Others) machine(
 
 // starts returns where the partitions of another disk go. One that could not be aligned stays as it is.
 func (s *Source) starts(g Goal) (to map[int]int64, refused []ondisk.Issue, err error) {
+	g.SkipFree = false // which moves nothing
 	p, err := s.Plan(g)
 	if err != nil {
 		return nil, nil, err

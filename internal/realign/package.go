@@ -35,7 +35,9 @@ type PackageDisk struct {
 }
 
 // changes reports whether the disk gets other bytes.
-func (d *PackageDisk) changes() bool { return len(d.Plan.Patches) > 0 || d.Plan.Size != d.Plan.OldSize }
+func (d *PackageDisk) changes() bool {
+	return len(d.Plan.Patches) > 0 || d.Plan.Size != d.Plan.OldSize || d.Plan.Unused.Stored() > 0
+}
 
 // PlanPackage opens and plans all disks of a package, and looks at the planned disks, before anything is written.
 func PlanPackage(src *ova.Package, r Reading, g Goal) (*Package, error) {

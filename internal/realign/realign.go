@@ -23,6 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/layout"
@@ -47,6 +48,7 @@ type Source struct {
 	asked   bool            // Beside has the unfinished work of other runs
 	flatten bool            // a snapshot is taken together with its parents
 	machine *layout.Machine // nil: the other disks are not known
+	free    *freespace.Found
 }
 
 // Plan is what becomes of a disk.
@@ -166,7 +168,18 @@ func (s *Source) Plan(g Goal) (*plan.Plan, error) {
 	if p != nil {
 		p.Notes = append(notes, p.Notes...)
 	}
+	if err == nil && g.SkipFree {
+		p.Unused, err = s.unused()
+	}
 	return p, err
+}
+
+// unused returns the free space of the volumes, which is found once.
+func (s *Source) unused() (f *freespace.Found, err error) {
+	if s.free == nil {
+		s.free, err = freespace.Find(s.Image.Disk, s.Layout)
+	}
+	return s.free, err
 }
 
 // moves is Plan without what the container adds.
@@ -244,7 +257,7 @@ func (s *Source) promised(p *plan.Plan) (disk.Disk, *layout.Layout, error) {
 
 // checkOld reads back what each patch says it replaces.
 func checkOld(src disk.Disk, p *plan.Plan) error {
-	bare := disk.Compose(src, p.Size, p.Pieces)
+	bare := disk.Compose(p.Unused.View(src), p.Size, p.Pieces)
 	for _, x := range p.Patches {
 		b, err := ondisk.Bytes(bare, x.Off, int64(len(x.Old)))
 		if err != nil {
@@ -277,6 +290,7 @@ type Job struct {
 	Format    string // empty: the source's
 	Subformat string // empty: the source's, or the format's default
 	Force     bool   // replace DEST
+	SkipFree  bool   // the copy to verify has zeros in the free space of volumes
 	View      bool   // a VMDK that shows the planned disk in the files of SOURCE
 	Replace   bool   // the copy gets the names of SOURCE, which is kept beside it
 	Full      bool   // compare every byte before DEST gets its name, not its structures alone

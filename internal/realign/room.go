@@ -59,7 +59,8 @@ type Cost struct {
 
 // Cost computes what a copy by a plan will read and write. With measure, it reads some of SOURCE for that.
 func (s *Source) Cost(ctx context.Context, p *plan.Plan, measure bool) (c Cost, err error) {
-	stored, err := disk.Stored(s.Image.Disk)
+	src := p.Unused.View(s.Image.Disk)
+	stored, err := disk.Stored(src)
 	if err != nil {
 		return c, err
 	}
@@ -74,7 +75,7 @@ func (s *Source) Cost(ctx context.Context, p *plan.Plan, measure bool) (c Cost, 
 		return c, nil
 	}
 	warm := !s.Image.Uncache()
-	read, took, err := sample(ctx, s.Image.Disk, stored)
+	read, took, err := sample(ctx, src, stored)
 	if err == nil && read > 0 && took > 0 {
 		rate := float64(read) / took.Seconds()
 		c.Warm, c.Rate, c.Took = warm, int64(rate), float64(c.Read+2*c.Write)/rate

@@ -104,6 +104,11 @@ func seed(s *Source, p *plan.Plan) []byte {
 	for _, m := range p.Pieces {
 		fmt.Fprintln(h, m.From, m.To, m.Len)
 	}
+	if p.Unused != nil {
+		for _, r := range p.Unused.Ranges {
+			fmt.Fprintln(h, "free", r.Off, r.Len)
+		}
+	}
 	for _, x := range p.Patches {
 		fmt.Fprintf(h, "%d %x\n", x.Off, x.New)
 	}

@@ -35,6 +35,11 @@ func (j *Job) Verify(
 	if err != nil {
 		return nil, nil, err
 	}
+	if j.SkipFree {
+		if p.Unused, err = s.unused(); err != nil {
+			return nil, nil, err
+		}
+	}
 	if got := d.Image.Disk.Size(); rounded(got, p.Size) || d.Image.OnDevice() {
 		// By --to …,align=SIZE, or a device that the disk fills.
 		p.Grow(s.Layout, got)

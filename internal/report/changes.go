@@ -27,10 +27,17 @@ func (t *Text) Plan(r *Plan) {
 		return
 	}
 	t.changes(r.Changes)
+	if len(r.FreeSpace) > 0 {
+		t.printf("\nFree space (--skip-free), which becomes zeros:\n")
+		t.freeSpace(r.Changes)
+	}
 	t.measured(r.Measured)
 	t.references(r.References)
 	t.findings(r.Findings)
 	if r.Moved == 0 && len(r.Patches) == 0 {
+		if r.leavesOut() {
+			t.copyCost(r.Cost)
+		}
 		return
 	}
 	if r.Result != nil {
@@ -233,6 +240,7 @@ func (t *Text) Align(r *Align) {
 	for _, m := range r.Moves {
 		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
+	t.freeSpace(r.Changes)
 	if r.Command == "align" && slices.ContainsFunc(r.Findings,
 		func(f align.Finding) bool { return f.Severity == align.Error }) {
 		t.para(2, "  accepted with --allow-unbootable: what the errors above say")
@@ -348,17 +356,21 @@ func (t *Text) Verify(r *Verify) {
 		t.para(0, "The copy was changed after it was made, is one of another SOURCE, or another version of trueup made it: "+
 			"do not use it. Align SOURCE again, or verify with the version that made it.")
 	case r.Moved == 0 && len(r.Patches) == 0:
-		t.printf("%s is the same disk as %s: nothing is moved, and every byte is equal.\n", Safe(r.Dest), Safe(r.Source))
+		t.printf("%s is the same disk as %s: nothing is moved, and every byte%s is equal.\n", Safe(r.Dest), Safe(r.Source),
+			r.outside())
 	default:
 		what := movedText(r.Moved)
 		if r.Moved == 0 {
 			what = "nothing moved"
 		}
-		t.para(2, "%s is %s with %s: %s, every other byte is equal.", Safe(r.Dest), Safe(r.Source), what,
-			acting(len(r.Patches), "listed field", "differ"))
+		t.para(2, "%s is %s with %s: %s, every other byte%s is equal.", Safe(r.Dest), Safe(r.Source), what,
+			acting(len(r.Patches), "listed field", "differ"), r.outside())
 		if t.Verbose {
 			t.patches(r.Patches)
 		}
+	}
+	if r.Equal {
+		t.freeSpace(r.Changes)
 	}
 	t.opinions(r.SecondOpinion)
 }

@@ -246,6 +246,8 @@ type Changes struct {
 	Moves   []Move  `json:"moves"`
 	Patches []Patch `json:"patches"`
 
+	FreeSpace []FreeSpace `json:"free_space,omitempty"` // with --skip-free
+
 	sector int64 // bytes of an LBA of the table
 }
 
@@ -437,7 +439,7 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 func NewChanges(p *plan.Plan) Changes {
 	c := Changes{
 		sector: p.SectorSize, OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{},
-		Patches: []Patch{},
+		Patches: []Patch{}, FreeSpace: newFreeSpace(p),
 	}
 	c.Moves, c.Patches = slices.Grow(c.Moves, len(p.Moves)), slices.Grow(c.Patches, len(p.Patches))
 	for _, m := range p.Moves {

@@ -215,6 +215,7 @@ func (t *Text) packageDisk(r *Align) {
 	for _, m := range r.Moves {
 		t.printf("    partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
+	t.freeSpace(r.Changes)
 	if t.Verbose {
 		t.patches(r.Patches)
 	}

@@ -37,6 +37,7 @@ func (t *Text) Serve(r *Serve) {
 		what = "as it is"
 	}
 	t.para(2, "%s: %s, %s, served read-only until Ctrl-C.", Safe(r.Image.Path), what, units.Format(r.NewSize))
+	t.freeSpace(r.Changes)
 	uri := shell.Quote(r.URI)
 	t.printf("  %s\n\nTo read it:\n", Safe(r.URI))
 	for _, line := range []string{
