@@ -16,7 +16,7 @@ import (
 const mib = 1 << 20
 
 // sound is a disk of two partitions of NTFS in which the layout shows nothing that speaks against their bitmaps.
-func sound() (*finder, []boot.Partition) {
+func sound() *finder {
 	parts := []boot.Partition{}
 	for n := range int64(2) {
 		parts = append(parts, boot.Partition{
@@ -29,7 +29,7 @@ func sound() (*finder, []boot.Partition) {
 		Boot: &boot.Result{Code: boot.Empty, State: boot.ShutDown},
 	}
 	d := disk.New(l.Size, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: l.Size - off}, nil })
-	return &finder{disk: d, layout: l, least: MinRange}, parts
+	return &finder{disk: d, layout: l, least: MinRange}
 }
 
 // Each reason keeps its own partition, or the disk, from being looked at.
@@ -81,7 +81,7 @@ func TestReasonsOfTheLayout(t *testing.T) {
 			l.Boot.Refs = []boot.Ref{{Kind: "lilo map", Points: 2 * mib}, {Points: 11 * mib}, {Disk: 7, Points: 12 * mib}}
 		}},
 	} {
-		f, _ := sound()
+		f := sound()
 		c.set(f.layout)
 		for i, want := range c.whole {
 			require.Equal(t, want, f.whole(f.layout.Partitions[i]) != "", "%s, partition %d", c.name, i+1)
@@ -92,7 +92,7 @@ func TestReasonsOfTheLayout(t *testing.T) {
 // Of too many ranges the shortest stay, so that memory is bounded, and a proof finds the same.
 func TestManyRanges(t *testing.T) {
 	t.Parallel()
-	f, _ := sound()
+	f := sound()
 	within := disk.Range{Len: 1 << 50}
 	f.add(disk.Range{Len: MinRange - 1}, within)
 	require.Empty(t, f.ranges)
@@ -110,7 +110,7 @@ func TestManyRanges(t *testing.T) {
 // What the boot needs is cut out of free space, wherever it lies in it.
 func TestSparedRanges(t *testing.T) {
 	t.Parallel()
-	f, _ := sound()
+	f := sound()
 	f.ranges = []disk.Range{{Off: mib, Len: mib}, {Off: 4 * mib, Len: mib}}
 	f.cut(disk.Range{Off: mib + mib/2, Len: 512})
 	f.cut(disk.Range{Off: 4*mib + 10, Len: 4})
