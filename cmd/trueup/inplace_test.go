@@ -266,6 +266,127 @@ func TestMoveBesideMove(t *testing.T) {
 	c.requireOld(t)
 }
 
+// middle kills the move when stretches have moved.
+func (c *moveCase) middle(t testing.TB) {
+	t.Helper()
+	c.reset(t)
+	_ = c.traced(t, os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=9").Run()
+	r := trueup(t, "inspect", c.path)
+	require.Equal(t, 4, r.code, r.stderr)
+	require.FileExists(t, c.path+".trueup")
+}
+
+// TestDiskBroughtBack brings a disk back from a backup in the middle of a move. The journal stays until undo --force
+// removes it, which it does only where the mark of the move is nowhere.
+func TestDiskBroughtBack(t *testing.T) {
+	t.Parallel()
+	refused := func(t *testing.T, c *moveCase, says string, command ...string) {
+		t.Helper()
+		r := trueup(t, append(command, c.path)...)
+		require.Equal(t, 4, r.code, "%q: %s%s", command, r.stdout, r.stderr)
+		require.Contains(t, r.stderr, says)
+		requireOneLine(t, r.stderr)
+		require.FileExists(t, c.path+".trueup")
+	}
+	dropped := func(t *testing.T, c *moveCase) {
+		t.Helper()
+		for _, command := range []string{"resume", "undo"} {
+			refused(t, c, fmt.Sprintf("trueup undo %s --force leaves it as it is and removes the journal, with the ", c.path), command)
+		}
+		r := trueup(t, "undo", "--force", c.path)
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "with the journal went the ")
+		c.requireOld(t)
+		require.Equal(t, 3, trueup(t, "inspect", c.path).code)
+	}
+	for _, f := range []diskFormat{formatRaw, formatFlat} {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			c := newMove(t, f, moveDisks["two ntfs and a hive"](t))
+			restore := func() { disktest.Run(t, "cp", "-r", "--sparse=always", c.made+"/.", filepath.Dir(c.path)) }
+			data := c.path
+			if f == formatFlat {
+				data = flatName(c.path)
+			}
+			c.middle(t)
+			restore()
+			dropped(t, c)
+
+			c.middle(t) // as another file, with the old one away and then here
+			require.NoError(t, os.Rename(data, data+".aside"))
+			restore()
+			refused(t, c, fmt.Sprintf("%q is in the middle of a move", filepath.Base(data)+".aside"), "undo", "--force")
+			require.NoError(t, os.Remove(data+".aside"))
+			dropped(t, c)
+
+			c.middle(t)
+			r := trueup(t, "undo", "--force", c.path)
+			require.Equal(t, 0, r.code, r.stderr)
+			require.NotContains(t, r.stdout, "journal went", "the flag changes nothing on a disk in the middle of the move")
+			c.requireOld(t)
+
+			c.reset(t) // behind the first sector
+			last := 0
+			for _, p := range c.points(t) {
+				if p.call == "unlinkat" {
+					last = max(last, p.number)
+				}
+			}
+			c.reset(t)
+			_ = c.traced(t, os.DevNull, "-e", "trace=unlinkat", "-e", fmt.Sprintf("inject=unlinkat:signal=KILL:when=%d", last)).Run()
+			restore()
+			refused(t, c, "everything is at its new place already", "undo")
+			refused(t, c, "--force leaves it as it is", "resume")
+			require.Equal(t, 0, trueup(t, "undo", "--force", c.path).code)
+			c.requireOld(t)
+		})
+	}
+}
+
+// TestJournalElsewhere keeps the journal in another folder. The disk names it in the middle of the move.
+func TestJournalElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, f := range []diskFormat{formatRaw, formatFlat} {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			c := newMove(t, f, twoNTFS(t))
+			journal := filepath.Join(t.TempDir(), "journal")
+			move := []string{"align", "-q", "--in-place", "--journal", journal, c.path}
+			for _, command := range []string{"resume", "undo"} {
+				c.reset(t)
+				_ = exec.Command(disktest.Tool(t, "strace"), append([]string{
+					"-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=9", builtPath,
+				}, move...)...).Run()
+				require.FileExists(t, journal)
+				shown := c.path
+				if f == formatFlat {
+					r := trueup(t, command, c.path)
+					require.Equal(t, 4, r.code, r.stderr)
+					require.Contains(t, r.stderr, `a move in place has left "`+c.path+`.moving"`)
+					shown += ".moving"
+				}
+				r := trueup(t, "inspect", shown)
+				require.Equal(t, 4, r.code, r.stdout)
+				require.Contains(t, r.stderr, fmt.Sprintf("trueup %s %s --journal %s", command, c.path, journal))
+				require.NotEqual(t, 0, trueup(t, move...).code)
+				r = trueup(t, command, c.path, "--journal", journal)
+				require.Equal(t, 0, r.code, r.stderr)
+				require.NoFileExists(t, journal)
+				if command == "undo" {
+					c.requireOld(t)
+				} else {
+					c.requireMoved(t)
+				}
+			}
+			c.reset(t)
+			r := trueup(t, move...)
+			require.Equal(t, 0, r.code, r.stderr)
+			c.requireMoved(t)
+			require.NoFileExists(t, journal)
+		})
+	}
+}
+
 // traced returns the command of a move under strace, which writes to log. The calls of a move come from one thread, and
 // strace counts those of a thread.
 func (c *moveCase) traced(t testing.TB, log string, args ...string) *exec.Cmd {

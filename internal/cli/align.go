@@ -117,6 +117,7 @@ type alignFlags struct {
 	skipAligned bool
 	view        bool
 	inPlace     bool
+	journal     string // of a move in place; empty: beside the disk
 	bootTrial   bool
 	delegate    *trial.Delegate // makes the trial
 }
@@ -151,7 +152,8 @@ package, an OVA or an OVF with its files.
 With --in-place there is no DEST and no copy: the partitions of DISK (raw, flat VMDK, fixed VHD) move inside of
 it. A journal beside it, DISK.trueup, lets trueup resume go on after a kill or a power cut, and trueup undo bring the old
 bytes back, until the last tables are written. Nothing else is kept of the old disk: have a backup. No guest starts from
-the disk in between.
+the disk in between. With --journal FILE the journal lies there, not in memory, and resume and undo need the same flag.
+With --device, which needs --journal, DISK is a block device; it must not be in use, and cannot grow.
 
 SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova or .ovf, it becomes a package too:
 every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
@@ -194,6 +196,7 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 	cmd.Flags().BoolVar(&f.bootTrial, bootTrial, false, "first start both disks under QEMU; refuse unless they boot alike")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
 	cmd.Flags().BoolVar(&f.inPlace, inPlace, false, "move the partitions of DISK inside of it; there is no DEST")
+	cmd.Flags().StringVar(&f.journal, "journal", "", "keep the journal of --in-place in `FILE`, not beside DISK")
 	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, without a copy of its data")
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -22,9 +23,13 @@ const moveJobs = 4
 
 // notInPlace are the flags of align that a move in place has no use for: those of a copy, and of its machine.
 var notInPlace = []string{
-	"to", "force", "view", "verify", "checksums", "second-opinion", "with", "flatten", bootTrial, "replace", "keep",
-	"resumable", "device", "libvirt-xml", "vmx", "skip-free",
+	"to", "force", "view", "verify", "checksums", "second-opinion", "flatten", bootTrial, "replace", "keep", "resumable",
+	"overwrite-content", "discard", "libvirt-xml", "vmx", "skip-free",
 }
+
+// noOthers is why a move in place knows no other disks of the machine.
+const noOthers = "--with plans from the original state of all disks, and a move in place leaves none: " +
+	"align the disks of this machine as copies"
 
 // still is what an interrupt does before a move.
 const still = "leaving the disk as it is"
@@ -35,8 +40,15 @@ const middle = "stopping behind the next stretch; resume goes on, undo takes the
 // alignArguments returns what the command line names: one disk where that is moved in its place.
 func (f *alignFlags) alignArguments(other cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if !f.inPlace {
+		switch {
+		case !f.inPlace && f.journal != "":
+			return ondisk.In(errUsage, "--journal is for a move inside of the disk; add --%s", inPlace)
+		case !f.inPlace:
 			return other(cmd, args)
+		case len(f.with) > 0:
+			return ondisk.In(errUsage, "%s", noOthers)
+		case f.dev.device && f.journal == "":
+			return ondisk.In(errUsage, "--device needs --journal FILE, on another storage: nothing can lie beside a device")
 		}
 		for _, name := range notInPlace {
 			if cmd.Flags().Changed(name) {
@@ -57,7 +69,18 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		return err
 	}
 	defer f.closeAfter()
-	if err := errors.Join(f.openAfter(), f.confine(errOut, f.reads(path), []string{path})); err != nil {
+	var err error
+	if f.journal, err = absolute(f.journal); err != nil {
+		return err
+	}
+	if f.dev.device {
+		if f.dev.claimed, err = realign.OpenDisk(path); err != nil {
+			return err
+		}
+		defer f.dev.claimed.Close()
+		f.Claimed = true
+	}
+	if err := errors.Join(f.openAfter(), f.confine(errOut, f.reads(path), []string{path, f.journal})); err != nil {
 		return err
 	}
 	s, err := f.open(path, f.Reading)
@@ -76,6 +99,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 	if len(p.Moves) > 0 {
 		j, end := f.job(errOut, path)
 		j.Begin = func() { f.ending.hold(still) }
+		j.Journal = f.journal
 		j.Moves = func() { f.ending.hold(middle) }
 		w, err := j.MoveInPlace(ctx, s, p)
 		end()
@@ -107,10 +131,53 @@ func inMiddle(ctx context.Context, err error) error {
 func goOnInPlace(ctx context.Context, f *openFlags, errOut io.Writer, w *unfinished.Held) (unfinished.Done, error) {
 	watch, end := f.watched(errOut, f.progress, f.command, false)
 	defer end()
-	j := &realign.Job{Jobs: moveJobs, Watch: watch, Begin: func() { f.ending.hold(middle) }}
+	j := &realign.Job{
+		Jobs: moveJobs, Watch: watch, Begin: func() { f.ending.hold(middle) }, Device: f.claimed, Force: f.force,
+	}
 	d, err := j.GoOnInPlace(ctx, w, f.command == undo)
 	if err != nil {
 		return d, inMiddle(ctx, err)
 	}
 	return d, nil
+}
+
+// absolute returns the absolute path of a journal; empty for none.
+func absolute(journal string) (string, error) {
+	if journal == "" {
+		return "", nil
+	}
+	path, err := filepath.Abs(journal)
+	if err != nil {
+		return "", ondisk.In(errUsage, "--journal %s: %w", journal, err)
+	}
+	return path, nil
+}
+
+// claimMoved claims the device whose disk was moved, before the process confines itself.
+func (f *openFlags) claimMoved(path string, w *unfinished.Held) (err error) {
+	switch {
+	case f.journal != "" && w.Work.Kind != "" && w.Work.Kind != unfinished.InPlace:
+		return ondisk.In(errUsage, "--journal %s is not the journal of a move in place", f.journal)
+	case w.Work.Kind == unfinished.InPlace && realign.IsDevice(path):
+		f.claimed, err = realign.OpenDisk(path)
+	}
+	return err
+}
+
+// nothingOpen returns the error of a path without a journal: the disk itself can name one.
+func (f *openFlags) nothingOpen(errOut io.Writer, path string) error {
+	if f.journal != "" {
+		return ondisk.In(errUsage, "there is no journal %s", f.journal)
+	}
+	if err := f.confine(errOut, []string{path}, nil); err != nil {
+		return err
+	}
+	s, err := openSource(path, realign.Reading{})
+	if err == nil {
+		s.Close()
+	}
+	if realign.Code(err) == "unfinished" {
+		return err
+	}
+	return ondisk.In(errUsage, "%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
 }

@@ -102,7 +102,7 @@ func (f *alignFlags) finishReplace(path string) (err error) {
 	if f.keep != keepNone {
 		return nil
 	}
-	w, err := unfinished.Hold(path)
+	w, err := unfinished.Hold(path, "")
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/unfinished"
 )
@@ -21,6 +22,8 @@ type openFlags struct {
 	command string
 	force   bool
 	rate    rate
+	journal string          // of a move in place, where it does not lie beside the disk
+	claimed *realign.Device // on which the disk lies; nil for files
 
 	keepNone bool // resume an exchange of which no original is to stay
 }
@@ -46,7 +49,10 @@ exchange by align --replace, complete or not; a move by align --in-place, until 
 copy of --resumable, which is removed. The disk is what it was before, under the same names, and what was made beside it
 is removed.
 
-What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is given.`)
+What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is given.
+
+A disk that was brought back from a backup in the middle of a move is left as it is: undo --force removes its journal,
+and only where the first sector is not the mark of the move.`)
 }
 
 func newResume(c *common) *cobra.Command {
@@ -72,6 +78,9 @@ func newOpen(c *common, name, short, long string) *cobra.Command {
 	}
 	f.addSandbox(cmd)
 	f.addProgress(cmd)
+	if name != finishes {
+		cmd.Flags().StringVar(&f.journal, "journal", "", "journal of a move in place that was begun with --journal `FILE`")
+	}
 	if name == resume {
 		cmd.Flags().Var(&f.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
 	} else {
@@ -85,19 +94,26 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 		return err
 	}
 	f.ending.hold("")
-	w, err := unfinished.Hold(path)
+	if f.journal, err = absolute(f.journal); err != nil {
+		return err
+	}
+	w, err := unfinished.Hold(path, f.journal)
 	if errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(errUsage, "%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
+		return f.nothingOpen(errOut, path)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	paths, err := f.reads(w)
+	if err == nil {
+		err = f.claimMoved(path, w)
+	}
 	if err != nil {
 		return err
 	}
-	if err := f.confine(errOut, append(paths, path), []string{path}); err != nil {
+	defer f.claimed.Close()
+	if err := f.confine(errOut, append(paths, path), []string{path, f.journal}); err != nil {
 		return err
 	}
 	done, err := f.goOn(ctx, errOut, w)
@@ -122,7 +138,8 @@ func (f *openFlags) reads(w *unfinished.Held) ([]string, error) {
 // goOn refuses what does not apply, and does the rest.
 func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.Held) (unfinished.Done, error) {
 	not := map[string]string{undo: w.Work.Undo, resume: w.Work.Resume, finishes: w.Work.Finish}[f.command]
-	if not != "" {
+	drops := f.command == undo && f.force && w.Work.Drops
+	if not != "" && !drops {
 		return unfinished.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: not}
 	}
 	if w.Journal == nil { // and the command is undo

@@ -164,8 +164,8 @@ var edges = map[string][]string{
 
 	// A move inside of a disk follows a plan, keeps what it does in a journal, and reads the disk as a copy does.
 	"internal/inplace": {
-		"internal/diskcopy", "internal/image", "internal/image/driver", "internal/image/gate", "internal/journal",
-		"internal/plan", "internal/sys", "internal/unfinished",
+		"internal/diskcopy", "internal/image", "internal/image/driver", "internal/image/gate", "internal/image/raw",
+		"internal/journal", "internal/pattern", "internal/plan", "internal/sys", "internal/unfinished",
 	},
 
 	// Other programs that judge a copy: they know nothing of trueup, and opinion asks them.

@@ -180,7 +180,7 @@ var commands = map[string]func(h *unfinished.Held) (unfinished.Done, error){
 
 // run runs a command on the disk.
 func (k kind) run(dir, command string) (d unfinished.Done, err error) {
-	h, err := unfinished.Hold(filepath.Join(dir, k.main))
+	h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
 	if err != nil {
 		return d, err
 	}

@@ -74,7 +74,7 @@ func TestGuestWroteSince(t *testing.T) {
 		_, err := k.run(dir, "undo")
 		require.ErrorContains(t, err, "was written since the exchange")
 		require.Equal(t, "new", shows(t, path))
-		h, err := unfinished.Hold(path)
+		h, err := unfinished.Hold(path, "")
 		require.NoError(t, err)
 		_, err = exchange.Undo(h, unfinished.Options{Force: true})
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package inplace
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -98,7 +99,7 @@ func allZero(s Storage, r disk.Range) bool {
 }
 
 // wantZero returns the error of an extent that holds something.
-func wantZero(s Storage, e disk.Extent) error {
+func wantZero(s io.ReaderAt, e disk.Extent) error {
 	const step = 1 << 20
 	buf := make([]byte, min(step, e.Len))
 	for off := e.Off; off < e.End() && !e.Zero; off += step {

@@ -136,6 +136,9 @@ func lock(f *sys.File, name string) error {
 	return nil
 }
 
+// End returns where the last part ends, with its tail.
+func (fs *files) End() int64 { return fs.end }
+
 // Close closes the files.
 func (fs *files) Close() error {
 	var errs []error

@@ -94,7 +94,8 @@ type mover struct {
 	phase phase
 	begun bool  // the mark is on the disk
 	half  int64 // of the area, which the last record used
-	look  func(disk.Disk) error
+	look  func(old, now disk.Disk) error
+	same  bool // this run has compared all pieces at their new places
 	sure  bool // the first stretch after an interruption is written whatever its target seems to hold
 	buf   []byte
 }
@@ -263,7 +264,7 @@ func (m *mover) finish(ctx context.Context) error {
 		return nil
 	case behind:
 	}
-	return m.settle()
+	return m.settle(ctx)
 }
 
 // forward grows the disk, marks it, moves and compares. It ends with the commit.
@@ -283,6 +284,9 @@ func (m *mover) forward(ctx context.Context) error {
 	if err := m.disk.Sync(); err != nil {
 		return err
 	}
+	if d, ok := m.disk.(Device); ok {
+		d.Reread() // no partition is left that a user could mount after a kill
+	}
 	m.phase, m.begun = moving, true
 	m.begin(diskcopy.PhaseCopy, p.order)
 	for ; m.step < m.steps; m.step++ {
@@ -291,10 +295,10 @@ func (m *mover) forward(ctx context.Context) error {
 		}
 	}
 	m.begin(diskcopy.PhaseProve, p.Pieces)
-	if err := p.compare(ctx, m.disk, p.Size, dests(p.Pieces), m.Options); err != nil {
+	if err := p.compare(ctx, p.bytes(m.disk, p.Size), dests(p.Pieces), m.Options); err != nil {
 		return err
 	}
-	m.phase = moved
+	m.phase, m.same = moved, true
 	return m.put(record{Phase: moved, Step: m.steps, Half: m.half})
 }
 
@@ -387,7 +391,7 @@ func (m *mover) save(c chunk) (half int64, err error) {
 
 // settle writes what has its place behind the commit: all of it can be repeated. The first sector comes last, when all
 // else was read back.
-func (m *mover) settle() error {
+func (m *mover) settle(ctx context.Context) error {
 	p := m.plan
 	for _, r := range p.dropped() {
 		if err := m.disk.Zero(r.Off, r.Len); err != nil {
@@ -408,11 +412,11 @@ func (m *mover) settle() error {
 			return err
 		}
 	}
-	if err := m.check(); err != nil {
+	if err := m.check(ctx); err != nil {
 		return err
 	}
 	if m.look != nil {
-		if err := m.look(p.result(m.disk)); err != nil {
+		if err := m.look(p.old(m.disk), p.result(m.disk)); err != nil {
 			return err
 		}
 	}
@@ -452,7 +456,7 @@ func (m *mover) restore(ctx context.Context) error {
 	if err := m.disk.Sync(); err != nil {
 		return err
 	}
-	if err := p.compare(ctx, m.disk, p.OldSize, sources(p.Pieces), m.Options); err != nil {
+	if err := p.compare(ctx, p.bytes(m.disk, p.OldSize), sources(p.Pieces), m.Options); err != nil {
 		return err
 	}
 	return m.first(p.first(false))
@@ -466,9 +470,11 @@ func (m *mover) shrink() error {
 	return m.disk.Truncate(m.plan.OldEnd)
 }
 
-// check reads back what was written behind the commit.
-func (m *mover) check() error {
-	for _, x := range m.plan.Patches {
+// check reads back what was written behind the commit. Where another run has committed the move, all other bytes are
+// compared as well: pieces by their digests, and zeros between them.
+func (m *mover) check(ctx context.Context) error {
+	p := m.plan
+	for _, x := range p.Patches {
 		if x.Off < markSize {
 			continue
 		}
@@ -480,12 +486,20 @@ func (m *mover) check() error {
 			return fmt.Errorf("%w at byte %d (%s): % x, want % x", errDiffers, x.Off, x.Reason, got, x.New)
 		}
 	}
-	for _, r := range m.plan.dropped() {
-		for e, err := range disk.Extents(m.disk, r) {
+	d, zeros := p.unpatched(m.disk), p.dropped()
+	if !m.same {
+		zeros = without(p.Size, dests(p.Pieces))
+		m.begin(diskcopy.PhaseProve, p.Pieces)
+		if err := p.compare(ctx, d, dests(p.Pieces), m.Options); err != nil {
+			return err
+		}
+	}
+	for _, r := range zeros {
+		for e, err := range disk.Extents(d, r) {
 			if err != nil {
 				return err
 			}
-			if err := wantZero(m.disk, e); err != nil {
+			if err := wantZero(d, e); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,8 @@
 package inplace
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -28,7 +31,11 @@ type Plan struct {
 	Patches     []disk.Patch
 	Saved       []Saved        // what has no new place; the first sector first
 	Sums        []diskcopy.Sum // of each piece, but for the first sector
+	Sector      int64          `json:",omitempty"` // of the disk, bytes; 0 for 512
 	Files       []Part         // where the disk lies
+	Device      string         `json:",omitempty"` // its path, where it is a block device
+	DeviceID    string         `json:",omitempty"` // of the device, where the system knows it
+	Journal     string         `json:",omitempty"` // its path, where it does not lie beside the disk
 	Text        []byte         // of the descriptor, at the end; nil where the image has none
 	OldText     []byte         // of the descriptor, before
 
@@ -56,12 +63,15 @@ const (
 // errDiffers marks a disk that is not what was written.
 var errDiffers = errors.New("the disk differs from what was written")
 
-// NewPlan makes the plan of a move, and reads the whole disk for that: what cannot be read is not moved. end is where
+// NewPlan makes the plan of a move, and reads the whole disk for that: what cannot be read is not moved. sector is the
+// size of its sectors, end is where
 // the storage ends, and tail what it ends with then; both are those of the old disk where the disk keeps its size.
-func NewPlan(ctx context.Context, from *plan.Plan, s Storage, oldEnd int64, tail []byte, o Options) (*Plan, error) {
+func NewPlan(
+	ctx context.Context, from *plan.Plan, s Storage, sector, oldEnd int64, tail []byte, o Options,
+) (*Plan, error) {
 	p := &Plan{
 		Version: planVersion, OldSize: from.OldSize, Size: from.Size, OldEnd: oldEnd,
-		End: from.Size + oldEnd - from.OldSize, Chunk: maxChunk, Direct: direct, Pieces: from.Pieces,
+		End: from.Size + oldEnd - from.OldSize, Sector: sector, Chunk: maxChunk, Direct: direct, Pieces: from.Pieces,
 	}
 	for _, x := range from.Patches {
 		p.Patches = append(p.Patches, cutPatch(x)...)
@@ -82,7 +92,7 @@ func (p *Plan) look(ctx context.Context, s Storage, o Options) (err error) {
 		return err
 	}
 	o.begin(diskcopy.PhaseDigest, p.Pieces)
-	p.Sums, err = p.sums(ctx, s, p.OldSize, sources(p.Pieces), o)
+	p.Sums, err = p.sums(ctx, p.bytes(s, p.OldSize), sources(p.Pieces), o)
 	return errors.Join(err, p.check())
 }
 
@@ -105,7 +115,7 @@ func (p *Plan) save(s Storage) ([]Saved, error) {
 		return nil, err
 	}
 	out, left := []Saved{{0, first}}, maxSaved
-	for _, r := range without(markSize, p.OldEnd, sources(p.Pieces)) {
+	for _, r := range without(p.OldEnd, sources(p.Pieces)) {
 		for e, err := range disk.Extents(s, r) {
 			if err != nil {
 				return nil, err
@@ -150,16 +160,20 @@ func saveData(s Storage, r disk.Range, out []Saved, left int64) ([]Saved, int64,
 	return out, left, nil
 }
 
-// sums computes the digests of ranges of the disk, without the first sector.
-func (p *Plan) sums(
-	ctx context.Context, s Storage, size int64, ranges []disk.Range, o Options,
-) ([]diskcopy.Sum, error) {
-	d := disk.New(size, units.SectorSize, func(off int64) (disk.Run, error) {
+// bytes returns a disk of so many bytes, with zeros in place of the first sector.
+func (p *Plan) bytes(s Storage, size int64) disk.Disk {
+	return disk.New(size, p.sector(), func(off int64) (disk.Run, error) {
 		if off < markSize {
 			return disk.Run{Len: markSize - off}, nil
 		}
 		return disk.Run{Len: size - off, Src: s, Off: off}, nil
 	})
+}
+
+func (p *Plan) sector() int64 { return cmp.Or(p.Sector, units.SectorSize) }
+
+// sums computes the digests of ranges of a disk.
+func (p *Plan) sums(ctx context.Context, d disk.Disk, ranges []disk.Range, o Options) ([]diskcopy.Sum, error) {
 	out := make([]diskcopy.Sum, 0, len(ranges))
 	for _, r := range ranges {
 		sum, err := diskcopy.SHA256(ctx, disk.Section(d, r), diskcopy.Options{Jobs: o.Jobs, Progress: o.Progress})
@@ -171,9 +185,9 @@ func (p *Plan) sums(
 	return out, nil
 }
 
-// compare reads the pieces where they are on a disk of size bytes, and compares them with what they were.
-func (p *Plan) compare(ctx context.Context, s Storage, size int64, where []disk.Range, o Options) error {
-	got, err := p.sums(ctx, s, size, where, o)
+// compare reads the pieces where they are on a disk, and compares them with what they were.
+func (p *Plan) compare(ctx context.Context, d disk.Disk, where []disk.Range, o Options) error {
+	got, err := p.sums(ctx, d, where, o)
 	if err != nil {
 		return err
 	}
@@ -199,21 +213,77 @@ func (p *Plan) first(patched bool) []byte {
 
 // result returns the disk as it is when the first sector is written.
 func (p *Plan) result(s Storage) disk.Disk {
-	d := disk.New(p.Size, units.SectorSize, disk.Whole(s, p.Size))
+	d := disk.New(p.Size, p.sector(), disk.Whole(s, p.Size))
 	return disk.Overlay(d, []disk.Patch{{New: p.first(true)}})
+}
+
+// unpatched returns the disk as it is when all has moved and no patch is written, whether they are or not.
+func (p *Plan) unpatched(s Storage) disk.Disk {
+	var back []disk.Patch
+	for _, x := range p.Patches {
+		if x.Off >= markSize && x.Off < p.Size {
+			back = append(back, disk.Patch{Off: x.Off, New: x.Old})
+		}
+	}
+	return disk.Overlay(p.bytes(s, p.Size), back)
+}
+
+// old returns the disk as it was, from what it is when all has moved.
+func (p *Plan) old(s Storage) disk.Disk {
+	var back []disk.Shift
+	for _, x := range p.Pieces {
+		back = append(back, disk.Shift{From: x.To, To: x.From, Len: x.Len})
+	}
+	slices.SortFunc(back, func(a, b disk.Shift) int { return cmp.Compare(a.To, b.To) })
+	var saved []disk.Patch
+	for _, x := range p.Saved {
+		if x.Off < p.OldSize {
+			saved = append(saved, disk.Patch{Off: x.Off, New: x.Bytes})
+		}
+	}
+	return disk.Overlay(disk.Compose(p.unpatched(s), p.OldSize, back), saved)
 }
 
 // mark returns the first sector of a disk that is in the middle of a move: no firmware starts it, and no system finds
 // partitions on it.
 func (p *Plan) mark() []byte {
 	b := make([]byte, markSize)
-	copy(b, fmt.Sprintf("%s\nIt is worth nothing without its journal, a file with .trueup behind its name.\n"+
-		"Run: trueup resume, or trueup undo\nmove %s\n", MarkText, p.ID))
+	text := fmt.Sprintf("%s\nIt is worth nothing without its journal, a file with .trueup behind its name.\n"+
+		"Run: trueup resume, or trueup undo\nmove %s\n", MarkText, p.ID)
+	if p.Journal != "" {
+		text = fmt.Sprintf("%s\nIt is worth nothing without its journal.\nRun: trueup resume, or trueup undo, with "+
+			"--journal\nmove %s\n", MarkText, p.ID)
+	}
+	if shown().MatchString(p.Journal) {
+		text += journalLine + p.Journal + "\n"
+	}
+	copy(b, text)
 	return b
 }
 
 // MarkText is what the first sector of a disk in the middle of a move begins with.
 const MarkText = "trueup: this disk is in the middle of a move."
+
+// journalLine begins the line of a mark that names the journal.
+const journalLine = "journal "
+
+// shown matches the paths that a mark can name: they fit, and a shell takes none of their bytes for more than a letter.
+var shown = pattern.Lazy(`^/[-A-Za-z0-9/._+,:@%= ]{1,255}$`)
+
+// JournalIn returns the path of the journal that the first sector of a disk names. marked is false for a disk that is
+// not in the middle of a move.
+func JournalIn(first []byte) (path string, marked bool) {
+	if !bytes.HasPrefix(first, []byte(MarkText)) {
+		return "", false
+	}
+	for line := range bytes.Lines(bytes.TrimRight(first, "\x00")) {
+		x, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte("\n")), []byte(journalLine))
+		if ok && shown().MatchString(string(x)) {
+			return string(x), true
+		}
+	}
+	return "", true
+}
 
 // marks reports whether the mark of this move is on the disk. That of another move is an error.
 func (p *Plan) marks(s Storage) (bool, error) {
@@ -236,8 +306,8 @@ func (p *Plan) notOld(s Storage) error {
 		return err
 	}
 	if string(b) == string(p.first(false)) && string(b) != string(p.first(true)) {
-		return fmt.Errorf("the first sector of the disk is that of before the move, and the journal says that all was moved; "+
-			"if the old disk was brought back from a backup, the journal is of no use any more: %w", ondisk.ErrChanged)
+		return fmt.Errorf("the first sector of the disk is that of before the move, and the journal says that all was moved: "+
+			"%w", ondisk.ErrChanged)
 	}
 	return nil
 }
@@ -293,6 +363,8 @@ func (p *Plan) check() error {
 		return bad("stretches of %d bytes, direct from %d on", p.Chunk, p.Direct)
 	case len(p.Saved) == 0 || p.Saved[0].Off != 0 || len(p.Saved[0].Bytes) != markSize:
 		return bad("the first sector is not saved")
+	case p.Device != "" && (p.OldEnd != p.OldSize || p.Size != p.OldSize || len(p.Files) > 0 || p.Text != nil):
+		return bad("a device of %d bytes for a disk of %d to %d bytes", p.OldEnd, p.OldSize, p.Size)
 	case len(p.Sums) != len(p.Pieces):
 		return bad("%d digests of %d pieces", len(p.Sums), len(p.Pieces))
 	}
@@ -303,6 +375,11 @@ func (p *Plan) check() error {
 			return bad("piece %+v", x)
 		}
 		end = x.To + x.Len
+	}
+	for _, x := range p.Patches {
+		if len(x.Old) != len(x.New) && x.Off < p.Size {
+			return bad("patch of %d bytes at %d for %d", len(x.New), x.Off, len(x.Old))
+		}
 	}
 	return errors.Join(inOrder("patch", p.Patches, func(x disk.Patch) disk.Range { return x.Range() }, p.End),
 		inOrder("saved range", p.Saved, func(x Saved) disk.Range { return disk.Range{Off: x.Off, Len: int64(len(x.Bytes))} },

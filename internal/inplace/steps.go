@@ -106,8 +106,9 @@ func within(a, b []disk.Range) (out []disk.Range) {
 	return out
 }
 
-// without returns what ranges leave of [from, end). They are reordered.
-func without(from, end int64, ranges []disk.Range) (out []disk.Range) {
+// without returns what ranges leave of the disk up to end, behind the first sector. They are reordered.
+func without(end int64, ranges []disk.Range) (out []disk.Range) {
+	from := int64(markSize)
 	for _, r := range disk.Merge(ranges) {
 		if r.Off > from {
 			out = append(out, disk.Range{Off: from, Len: min(r.Off, end) - from})
@@ -141,10 +142,10 @@ func (p *Plan) dropped() []disk.Range {
 	for _, s := range p.Saved[1:] {
 		held = append(held, disk.Range{Off: s.Off, Len: int64(len(s.Bytes))})
 	}
-	return within(without(markSize, p.Size, dests(p.Pieces)), disk.Merge(held))
+	return within(without(p.Size, dests(p.Pieces)), disk.Merge(held))
 }
 
 // covered returns what was zero or saved before, and is written by the move.
 func (p *Plan) covered() []disk.Range {
-	return within(without(markSize, p.OldEnd, sources(p.Pieces)), disk.Merge(dests(p.order)))
+	return within(without(p.OldEnd, sources(p.Pieces)), disk.Merge(dests(p.order)))
 }

@@ -8,15 +8,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path/filepath"
 	"runtime"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
-	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -32,11 +34,29 @@ type Move struct {
 	Image *image.Image
 	Plan  *plan.Plan
 	Path  string // as the user names the disk
+	// Device is what the disk lies on, where that is a block device: its journal has a path of its own.
+	Device  Device
+	Journal string // its absolute path; empty: beside the disk
 	// Look reads the result before the first sector is written; its error ends the move.
-	Look  func(d disk.Disk) error
+	Look  func(old, now disk.Disk) error
 	Moves func() // called before the first byte is written; may be nil
 
 	Options
+}
+
+// Device is a block device that this run has claimed.
+type Device interface {
+	medium
+	Path() string // absolute, as the user names it
+	ID() string   // what the system knows it by, also after a restart; may be empty
+	Reread()      // has the kernel read the table again
+}
+
+// medium is the storage of a disk, open for writing.
+type medium interface {
+	Storage
+	End() int64 // where it ends
+	Close() error
 }
 
 // Suitable refuses an image whose disk cannot be moved in its place, and returns what the image has around it then.
@@ -49,6 +69,9 @@ func Suitable(img *image.Image, size int64) (a driver.Around, err error) {
 	case img.Around == nil:
 		return a, unsuitable("a move in place needs files that hold the disk byte for byte (raw, flat VMDK or fixed VHD), "+
 			"and this is %s %s", img.Format, img.Subformat)
+	}
+	if img.OnDevice() {
+		return a, onDevice(img, size)
 	}
 	user, err := img.OtherUser()
 	if err != nil {
@@ -66,6 +89,21 @@ func Suitable(img *image.Image, size int64) (a driver.Around, err error) {
 	return a, nil
 }
 
+// onDevice refuses an image on a device that is not the disk byte for byte, or would have to grow.
+func onDevice(img *image.Image, size int64) error {
+	switch have := img.Disk.Size(); {
+	case img.Format != raw.Format.Name:
+		return unsuitable("the device holds a file of %s, and not the disk itself", img.Format)
+	case size > have:
+		return &ondisk.Refusal{
+			Code: "output", Reason: fmt.Sprintf("the device is too small: the moved disk needs %d bytes, and it has %d", size,
+				have),
+			Remedy: "enlarge the device, or make a copy",
+		}
+	}
+	return nil
+}
+
 // Run moves the disk: it is in its new state then, or as it was, or in the middle of the move, and the error says so.
 func (m *Move) Run(ctx context.Context) error {
 	img := m.Image
@@ -73,12 +111,7 @@ func (m *Move) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tail := int64(len(around.Tail))
-	parts, err := partsOf(img, tail)
-	if err != nil {
-		return err
-	}
-	f, err := openFiles(img.Dir, parts)
+	f, parts, err := m.open(int64(len(around.Tail)))
 	if err != nil {
 		return err
 	}
@@ -86,11 +119,14 @@ func (m *Move) Run(ctx context.Context) error {
 	if err := img.Unchanged(); err != nil {
 		return err
 	}
-	p, err := NewPlan(ctx, m.Plan, f, m.Plan.OldSize+tail, around.Tail, m.Options)
+	p, err := NewPlan(ctx, m.Plan, f, img.Disk.SectorSize(), m.Plan.OldSize+int64(len(around.Tail)), around.Tail, m.Options)
 	if err != nil {
 		return err
 	}
-	p.ID, p.Files, p.Text = rand.Text(), parts, around.Text
+	p.ID, p.Files, p.Text, p.Journal = rand.Text(), parts, around.Text, m.Journal
+	if m.Device != nil {
+		p.Device, p.DeviceID = m.Device.Path(), m.Device.ID()
+	}
 	if p.Text != nil {
 		if p.OldText, err = textOf(img.Dir, img.Base); err != nil {
 			return err
@@ -100,7 +136,7 @@ func (m *Move) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := room(img, p, int64(len(blob))); err != nil {
+	if err := m.room(p, int64(len(blob))); err != nil {
 		return err
 	}
 	if err := errors.Join(img.Unchanged(), ctx.Err()); err != nil {
@@ -112,7 +148,7 @@ func (m *Move) Run(ctx context.Context) error {
 	// One thread makes all calls that change something, in their order, so that they can be traced and stopped one by one.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	w, err := unfinished.Begin(img.Dir, img.Base, m.Path, unfinished.InPlace, blob, p.area())
+	w, err := unfinished.BeginIn(m.Journal, img.Dir, img.Base, m.Path, unfinished.InPlace, blob, p.area())
 	if err != nil {
 		return err
 	}
@@ -120,12 +156,25 @@ func (m *Move) Run(ctx context.Context) error {
 	return m.end(ctx, &work{w, p, f})
 }
 
+// open opens what the disk lies on for writing.
+func (m *Move) open(tail int64) (medium, []Part, error) {
+	if m.Device != nil {
+		return m.Device, nil, nil
+	}
+	parts, err := partsOf(m.Image, tail)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := openFiles(m.Image.Dir, parts)
+	return f, parts, err
+}
+
 // end moves, and takes all back while nothing was moved.
 func (m *Move) end(ctx context.Context, w *work) error {
 	err := w.hide()
 	var x *mover
 	if err == nil {
-		x, err = open(w.plan, w.files, w, m.Options)
+		x, err = open(w.plan, w.disk, w, m.Options)
 	}
 	if err == nil {
 		x.look = m.Look
@@ -136,34 +185,70 @@ func (m *Move) end(ctx context.Context, w *work) error {
 		return w.complete()
 	case x == nil || x.state() == before:
 		if back := w.back(); back != nil { // an interrupt does not hide it
-			return middle(fmt.Errorf("%s; the move could not be taken back: %w", err.Error(), back), m.Path)
+			return middle(fmt.Errorf("%s; the move could not be taken back: %w", err.Error(), back), &w.Work)
 		}
 		return err
 	}
-	return middle(err, m.Path)
+	return middle(err, &w.Work)
 }
 
-func middle(err error, path string) error {
-	path = shell.Quote(path)
-	return fmt.Errorf("%w; %w: trueup resume %s goes on, trueup undo %s takes it back", err, ErrMiddle, path, path)
+func middle(err error, w *unfinished.Work) error {
+	return fmt.Errorf("%w; %w: %s goes on, %s takes it back", err, ErrMiddle, w.Command("resume"), w.Command("undo"))
 }
 
 // room refuses a move whose journal or growth has no room.
-func room(img *image.Image, p *Plan, blob int64) error {
-	need := blob + p.area() + units.MiB + p.End - p.OldEnd
-	free, known, err := img.Dir.At.Free()
-	if err == nil && known && free < need {
-		return ondisk.In(ondisk.ErrOutput, "the move needs %s (%d bytes) for its journal and for what the disk grows, and %s "+
-			"(%d bytes) are free beside the disk; make room", units.Format(need), need, units.Format(free), free)
+func (m *Move) room(p *Plan, blob int64) error {
+	journal, grows, beside := blob+p.area()+units.MiB, p.End-p.OldEnd, m.Image.Dir.At
+	if m.Journal == "" {
+		return hasRoom(beside, journal+grows, "for its journal and for what the disk grows", "beside the disk")
+	}
+	dir, err := gate.OpenFolder(filepath.Dir(m.Journal))
+	if err != nil {
+		return ondisk.In(ondisk.ErrOutput, "folder of the journal %s: %w", m.Journal, gate.PlainError(err))
+	}
+	defer dir.Close()
+	if err = m.lasts(dir.At); err == nil {
+		err = hasRoom(dir.At, journal, "for its journal", "in the folder of "+m.Journal)
+	}
+	if err == nil && grows > 0 {
+		err = hasRoom(beside, grows, "for what the disk grows", "beside the disk")
 	}
 	return err
+}
+
+func hasRoom(d *sys.Folder, need int64, what, where string) error {
+	free, known, err := d.Free()
+	if err == nil && known && free < need {
+		return ondisk.In(ondisk.ErrOutput, "the move needs %s (%d bytes) %s, and %s (%d bytes) are free %s; make room",
+			units.Format(need), need, what, units.Format(free), free, where)
+	}
+	return err
+}
+
+// lasts refuses a journal that a power cut would lose while the disk stays.
+func (m *Move) lasts(d *sys.Folder) error {
+	inMemory, err := d.InMemory()
+	if err != nil || !inMemory {
+		return err
+	}
+	there, err := d.Stat(".")
+	if err == nil && m.Device == nil {
+		var disk sys.Info
+		if disk, err = m.Image.Dir.At.Stat("."); err == nil && disk.Device == there.Device {
+			return nil
+		}
+	}
+	return errors.Join(err, &ondisk.Refusal{
+		Code: "output", Reason: fmt.Sprintf("the journal %s would lie in memory, and be lost with the power", m.Journal),
+		Remedy: "name a file on a disk",
+	})
 }
 
 // work is a move with its journal and files.
 type work struct {
 	*unfinished.Held
-	plan  *Plan
-	files *files
+	plan *Plan
+	disk medium
 }
 
 // hide gives a descriptor the name that it has during the move.
@@ -240,7 +325,7 @@ func (w *work) complete() error { return w.showAndRemove(w.plan.Text) }
 
 // back ends a move that is undone, or that had not begun.
 func (w *work) back() error {
-	x, err := open(w.plan, w.files, w, Options{})
+	x, err := open(w.plan, w.disk, w, Options{})
 	if err == nil {
 		err = x.undo(context.Background())
 	}
@@ -255,76 +340,8 @@ func (w *work) showAndRemove(text []byte) error {
 	if err := w.show(text); err != nil {
 		return err
 	}
+	if d, ok := w.disk.(Device); ok {
+		d.Reread()
+	}
 	return w.Remove()
-}
-
-// again opens what a run has left.
-func again(h *unfinished.Held) (*work, error) {
-	p, err := decodePlan(h.Plan())
-	if err != nil {
-		return nil, err
-	}
-	f, err := openFiles(h.Dir, p.Files)
-	if err != nil {
-		return nil, err
-	}
-	if f.end != p.OldEnd && f.end != p.End {
-		return nil, errors.Join(fmt.Errorf("the disk ends at byte %d, want %d or %d: %w", f.end, p.OldEnd, p.End,
-			ondisk.ErrChanged), f.Close())
-	}
-	return &work{h, p, f}, nil
-}
-
-// Resume goes on with a move that was interrupted. One that had moved nothing is taken back.
-func Resume(ctx context.Context, h *unfinished.Held, look func(disk.Disk) error, o Options) (d unfinished.Done, err error) {
-	w, err := again(h)
-	if err != nil {
-		return d, err
-	}
-	defer w.files.Close() // what counts was synced
-	x, err := open(w.plan, w.files, w, o)
-	if err != nil && x != nil && x.begun {
-		err = middle(err, h.Work.Path)
-	}
-	if err != nil {
-		return d, err
-	}
-	switch x.state() {
-	case before:
-		return unfinished.Done{Text: "nothing was moved yet, and the disk is as it was; start the move again"}, w.back()
-	case undone:
-		return unfinished.Done{Text: "the move was undone already, and the disk is as it was"}, w.back()
-	case between, behind:
-		if err := w.hideAgain(); err != nil {
-			return d, err
-		}
-	case after:
-	}
-	x.look = look
-	if err := x.finish(ctx); err != nil {
-		return d, middle(err, h.Work.Path)
-	}
-	return unfinished.Done{Text: "the move in place is complete, and every byte that moved was compared"}, w.complete()
-}
-
-// Undo takes a move back that was interrupted.
-func Undo(ctx context.Context, h *unfinished.Held, o Options) (d unfinished.Done, err error) {
-	w, err := again(h)
-	if err != nil {
-		return d, err
-	}
-	defer w.files.Close() // what counts was synced
-	x, err := open(w.plan, w.files, w, o)
-	if err == nil {
-		err = x.undo(ctx)
-	}
-	if errors.Is(err, errCommitted) {
-		return d, &ondisk.Refusal{
-			Code: "unfinished", Reason: err.Error(), Remedy: "give trueup resume " + shell.Quote(h.Work.Path),
-		}
-	}
-	if err != nil {
-		return d, middle(err, h.Work.Path)
-	}
-	return unfinished.Done{Text: "the disk is what it was before the move, byte for byte"}, w.showAndRemove(nil)
 }

@@ -3,6 +3,7 @@ package realign
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
@@ -34,6 +36,21 @@ func OpenDevice(path string, sources ...string) (*Device, error) {
 		return nil, err
 	}
 	return &Device{Device: d}, nil
+}
+
+// OpenDisk claims a device whose disk is changed in its place. It has to run before the process confines itself.
+func OpenDisk(path string) (*Device, error) {
+	d, err := device.OpenDisk(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Device{Device: d}, nil
+}
+
+// IsDevice reports whether a path leads to a block device.
+func IsDevice(path string) bool {
+	st, err := sys.Stat(path)
+	return err == nil && st.Mode.Type() == fs.ModeDevice
 }
 
 // Close gives the device back.

@@ -4,36 +4,51 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/inplace"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/verify"
 )
 
 // MoveInPlace moves the partitions inside of the disk. After that it is as planned, or as it was, or in the middle of
 // the move; Middle tells that error from others.
 func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Written, err error) {
-	if _, err := s.View(p); err != nil {
+	view, err := s.View(p)
+	if err == nil { // what a run that goes on will ask, which has no more than the disk and the journal
+		err = promised(s.Image.Disk, view)
+	}
+	if err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	start := time.Now()
 	j.begun()
 	j.watch()
 	m := inplace.Move{
-		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(), Moves: j.Moves,
-		Look: func(d disk.Disk) error {
-			after, err := layout.Read(d, s.geometry())
+		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(), Moves: j.Moves, Journal: j.Journal,
+		Look: func(_, now disk.Disk) error {
+			after, err := layout.Read(now, s.geometry())
 			if err != nil {
 				return err
 			}
 			return verify.Promise(p, s.Layout, after)
 		},
+	}
+	if err := s.onDevice(j.Device); err != nil {
+		return w, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	if j.Device != nil {
+		if m.Device, err = j.Device.Disk(); err != nil {
+			return w, fmt.Errorf("%s: %w", s.Path(), err)
+		}
 	}
 	if err := m.Run(ctx); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
@@ -58,22 +73,47 @@ func (j *Job) inPlace() inplace.Options {
 func (j *Job) GoOnInPlace(ctx context.Context, h *unfinished.Held, undo bool) (unfinished.Done, error) {
 	j.begun()
 	j.watch()
-	if undo {
-		return inplace.Undo(ctx, h, j.inPlace())
+	a := inplace.Again{Held: h, Look: promised, Force: j.Force, Options: j.inPlace()}
+	if j.Device != nil {
+		var err error
+		if a.Device, err = j.Device.Disk(); err != nil {
+			return unfinished.Done{}, err
+		}
 	}
-	return inplace.Resume(ctx, h, sound, j.inPlace())
+	if undo {
+		return a.Undo(ctx)
+	}
+	return a.Resume(ctx)
 }
 
-// sound reads a disk that was moved by another run.
-func sound(d disk.Disk) error {
-	after, err := layout.Read(d, table.Geometry{})
+// promised reads a disk as it was and as it is, and checks what the plan that leads from one to the other promises.
+func promised(old, now disk.Disk) error {
+	before, err := layout.Read(old, table.Geometry{})
 	if err != nil {
 		return err
 	}
-	for _, i := range after.Issues {
-		if i.Effect == ondisk.Broken {
-			return fmt.Errorf("the moved disk: %w", i.Err)
-		}
+	after, err := layout.Read(now, table.Geometry{})
+	if err != nil {
+		return err
+	}
+	starts, err := verify.Starts(before, after)
+	if err != nil {
+		return err
+	}
+	p, err := at(before, old, starts, after, nil)
+	if err != nil {
+		return err
+	}
+	return verify.Promise(p, before, after)
+}
+
+// onDevice refuses a disk on a device that was not claimed.
+func (s *Source) onDevice(d *Device) error {
+	switch on := s.Image.OnDevice(); {
+	case on && d == nil:
+		return ondisk.In(ondisk.ErrUsage, "it is a block device; add --device and --journal FILE")
+	case !on && d != nil, d != nil && !d.Is(&s.Image.Opened):
+		return ondisk.In(ondisk.ErrUsage, "--device is given, and the disk is not the device %s alone", d.Path)
 	}
 	return nil
 }
@@ -83,15 +123,21 @@ func Middle(err error) bool { return errors.Is(err, inplace.ErrMiddle) }
 
 // midMove refuses a disk that begins with the mark of a move, whatever name it has.
 func (s *Source) midMove() error {
-	b := make([]byte, len(inplace.MarkText))
-	if s.Image.Disk.Size() < int64(len(b)) {
-		return nil
-	}
-	if _, err := s.Image.Disk.ReadAt(b, 0); err != nil || string(b) != inplace.MarkText {
+	b := make([]byte, min(s.Image.Disk.Size(), units.SectorSize))
+	if err := ondisk.ReadFull(s.Image.Disk, b, 0); err != nil {
 		return nil //nolint:nilerr // reading the table reports it
 	}
-	return &ondisk.Refusal{
-		Code: "unfinished", Reason: "the disk is in the middle of a move in place",
-		Remedy: "its journal has .trueup behind the name of the disk: give trueup resume or trueup undo with that name",
+	journal, marked := inplace.JournalIn(b)
+	if !marked {
+		return nil
 	}
+	w := unfinished.Work{Path: strings.TrimSuffix(s.Path(), image.Moving), Journal: journal}
+	remedy := "its journal has .trueup behind the name of the disk: give trueup resume or trueup undo with that name"
+	switch {
+	case journal != "":
+		remedy = fmt.Sprintf("%s goes on, %s takes it back", w.Command("resume"), w.Command("undo"))
+	case s.Image.OnDevice():
+		remedy = "give trueup resume or trueup undo with --journal and the file that the move was begun with"
+	}
+	return &ondisk.Refusal{Code: "unfinished", Reason: "the disk is in the middle of a move in place", Remedy: remedy}
 }

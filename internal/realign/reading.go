@@ -13,6 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -22,6 +24,8 @@ type Reading struct {
 	Format     string // that the image must have
 	SectorSize int64  // of the disk, bytes
 	Like       int64  // sector size of a raw image when the user says none, bytes; 0 for its own
+
+	Claimed bool `json:"-"` // this run has claimed the device, and knows that it is free
 
 	Allow []string `json:",omitempty"` // folders in which parents and extents may lie
 }
@@ -138,7 +142,19 @@ func Unopened(path string, err error) error {
 		i := w.Issue()
 		return &ondisk.Refusal{Code: i.Code, Reason: "it is not there; " + i.Text, Remedy: i.Remedy}
 	}
+	if w == nil && isAbsent(path) && !isAbsent(path+image.Moving) {
+		return &ondisk.Refusal{
+			Code: "unfinished", Reason: fmt.Sprintf("it is not there, and a move in place has left %q", path+image.Moving),
+			Remedy: fmt.Sprintf("give trueup resume or trueup undo with %s and --journal FILE, as the move was begun; trueup "+
+				"inspect %s can name the file", shell.Quote(path), shell.Quote(path+image.Moving)),
+		}
+	}
 	return err
+}
+
+func isAbsent(path string) bool {
+	_, err := sys.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // Folders lists the folders and devices that reading the images needs. Standard input is open already.

@@ -57,6 +57,9 @@ type Plan = plan.Plan
 // Read reads what is on an image, and closes the image when that fails. Errors name the path.
 func Read(img *image.Image, r Reading) (*Source, error) {
 	s := &Source{reading: r, Image: img}
+	for _, f := range img.Handles {
+		f.Ours = r.Claimed
+	}
 	err := r.agrees(img)
 	if err == nil {
 		err = s.read()
@@ -80,7 +83,11 @@ func (s *Source) read() error {
 		}
 		s.Damage = append(s.Damage, found...)
 	}
-	for _, look := range []func() ([]ondisk.Issue, error){s.Image.Busy, s.Image.Children, s.Image.Owner} {
+	looks := []func() ([]ondisk.Issue, error){s.Image.Busy, s.Image.Children, s.Image.Owner}
+	if s.reading.Claimed {
+		looks = nil
+	}
+	for _, look := range looks {
 		found, err := look()
 		if err != nil {
 			return err
@@ -298,6 +305,7 @@ type Job struct {
 	Jobs      int    // how many chunks are read and written at once
 	Rate      int64  // bytes of SOURCE that are read in a second at most; 0: as many as can be
 	Device    *Device
+	Journal   string // of a move in place, absolute; empty: beside the disk
 
 	Begin func()                     // called before the first file of DEST is made: from now on the context ends the run
 	Moves func()                     // called before the first byte of a move in place is written: before that, the run changes nothing

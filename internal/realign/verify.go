@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -80,16 +81,23 @@ func (s *Source) repeat(after *layout.Layout, m *layout.Machine) (*plan.Plan, er
 	if err := s.malformed(); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
-	if err := s.Layout.ReadGaps(s.Image.Disk); err != nil {
+	return at(s.Layout, s.Image.Disk, starts, after, m)
+}
+
+// at returns the plan that leads from a layout of a disk to these starts.
+func at(
+	before *layout.Layout, d disk.Disk, starts map[int]int64, after *layout.Layout, m *layout.Machine,
+) (*plan.Plan, error) {
+	if err := before.ReadGaps(d); err != nil {
 		return nil, err
 	}
 	// A plain copy keeps a damaged table as it is.
-	p, err := plan.At(s.Layout, starts, s.Layout.Damaged() && !after.Damaged())
+	p, err := plan.At(before, starts, before.Damaged() && !after.Damaged())
 	if err == nil && m == nil {
-		m, err = verify.Elsewhere(s.Layout, after)
+		m, err = verify.Elsewhere(before, after)
 	}
 	if err == nil {
-		p.Join(s.Layout, m)
+		p.Join(before, m)
 	}
 	return p, err
 }

@@ -39,6 +39,9 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 	return max(0, int64(min(st.Bavail, math.MaxInt64))) * int64(st.Bsize), true, err //nolint:gosec // the size of a block
 }
 
+// InMemory reports whether the files of the folder lie in memory; it is not known on this system.
+func (*Folder) InMemory() (bool, error) { return false, nil }
+
 // SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory.
 func SharesMemory(folder string) (bool, error) {
 	var st unix.Statfs_t

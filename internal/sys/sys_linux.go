@@ -75,6 +75,13 @@ var memory = []int64{
 	0x2fc12fc1, // ZFS, zfs_vfsops_os.h of OpenZFS
 }
 
+// InMemory reports whether the files of the folder lie in memory, and are lost with the power.
+func (d *Folder) InMemory() (bool, error) {
+	var st unix.Statfs_t
+	err := again(func() error { return unix.Fstatfs(d.fd, &st) })
+	return slices.Contains([]int64{unix.TMPFS_MAGIC, unix.RAMFS_MAGIC}, int64(uint32(st.Type))), err //nolint:gosec // a magic
+}
+
 // SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory.
 func SharesMemory(folder string) (bool, error) {
 	var st unix.Statfs_t

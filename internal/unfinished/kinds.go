@@ -25,6 +25,7 @@ type State struct {
 	// Why a command does not apply, and what to do instead; empty: it applies.
 	Undo, Resume, Finish string
 	Undoes               string // what undo does; empty: it brings the original back
+	Drops                bool   // undo --force removes the journal of a disk that is not in the middle of it any more
 }
 
 // Exchange is the name of the kind that gives an aligned copy the names of its source.
@@ -89,12 +90,14 @@ var inPlace = map[Phase]State{
 		Blocks: true,
 		Undo:   "everything is at its new place already; resume completes it",
 		Finish: "the move is not complete; resume it first",
+		Drops:  true,
 	},
 	'd': {
 		Text:   "the partitions were moved inside of the disk, and the end of that was interrupted",
 		Blocks: true,
 		Undo:   "everything is at its new place already; resume completes it",
 		Finish: "resume completes it",
+		Drops:  true,
 	},
 }
 
@@ -103,6 +106,7 @@ var inMove = State{
 	Text:   "a move of the partitions inside of the disk was interrupted",
 	Blocks: true,
 	Finish: "the move is not complete; resume it first",
+	Drops:  true,
 }
 
 // States that no kind lists.

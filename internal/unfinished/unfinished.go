@@ -44,9 +44,10 @@ func Temporary(name string) bool {
 
 // Work is what a run has left open.
 type Work struct {
-	Path  string // of the disk, as the user names it
-	Kind  string // empty: the run had not begun
-	Phase Phase
+	Path    string // of the disk, as the user names it
+	Journal string // its path, as the user names it; empty: beside the disk
+	Kind    string // empty: the run had not begun
+	Phase   Phase
 	State
 }
 
@@ -80,7 +81,15 @@ func folderOf(path string) (*gate.Folder, string, error) {
 
 // Beside is At for a disk in an open folder.
 func Beside(d *gate.Folder, base string) (*Work, error) {
-	name := JournalOf(base)
+	w, err := of(d, JournalOf(base))
+	if w != nil {
+		w.Path = base
+	}
+	return w, err
+}
+
+// of returns the work of a journal, nil when there is no such file.
+func of(d *gate.Folder, name string) (*Work, error) {
 	if !d.Exists(name) {
 		return nil, nil //nolint:nilnil // nothing is open
 	}
@@ -92,7 +101,7 @@ func Beside(d *gate.Folder, base string) (*Work, error) {
 		return nil, odd(name, err)
 	}
 	defer f.Close()
-	w := &Work{Path: base}
+	w := &Work{}
 	if f.AtWork() {
 		w.State = atWork
 		return w, nil
@@ -132,6 +141,14 @@ func (w *Work) Commands() (out []string) {
 	return out
 }
 
+// Command returns the command line of a command that goes on from here.
+func (w *Work) Command(name string) string {
+	if w.Journal != "" {
+		return fmt.Sprintf("trueup %s %s --journal %s", name, shell.Quote(w.Path), shell.Quote(w.Journal))
+	}
+	return fmt.Sprintf("trueup %s %s", name, shell.Quote(w.Path))
+}
+
 // advice returns which commands go on from here.
 func (w *Work) advice() string {
 	what := map[string]string{
@@ -139,7 +156,7 @@ func (w *Work) advice() string {
 	}
 	var out []string
 	for _, c := range w.Commands() {
-		out = append(out, fmt.Sprintf("trueup %s %s %s", c, shell.Quote(w.Path), what[c]))
+		out = append(out, w.Command(c)+" "+what[c])
 	}
 	if len(out) == 0 {
 		return w.Undo
@@ -159,7 +176,7 @@ func (w *Work) Refusal() error {
 func (w *Work) Refused(reason, remedy string) error {
 	return &ondisk.Refusal{
 		Code: "unfinished", Reason: w.Text + ", and " + reason,
-		Remedy: fmt.Sprintf("%s; or give it up: trueup undo %s %s", remedy, shell.Quote(w.Path), w.undoes()),
+		Remedy: fmt.Sprintf("%s; or give it up: %s %s", remedy, w.Command("undo"), w.undoes()),
 	}
 }
 
@@ -192,35 +209,51 @@ type Held struct {
 	Work Work
 	Dir  *gate.Folder
 	Base string // of the disk
+	in   *gate.Folder
+	name string // of the journal
 	file *os.File
 }
 
-// Hold locks the journal of a disk and reads it. Without a journal, the error wraps fs.ErrNotExist. Work that was not
-// begun has no Journal.
-func Hold(path string) (*Held, error) {
+// Hold locks the journal of a disk and reads it. file is its path, empty for one beside the disk. Without a journal, the
+// error wraps fs.ErrNotExist. Work that was not begun has no Journal.
+func Hold(path, file string) (*Held, error) {
 	dir, base, err := folderOf(path)
 	if err != nil {
 		return nil, err
 	}
-	h := &Held{Work: Work{Path: path}, Dir: dir, Base: base}
-	if err := h.hold(); err != nil {
+	h := &Held{Work: Work{Path: path, Journal: file}, Dir: dir, Base: base}
+	if err = h.find(); err == nil {
+		err = h.hold()
+	}
+	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
 }
 
+// find opens the folder of the journal.
+func (h *Held) find() (err error) {
+	if h.Work.Journal == "" {
+		h.name = JournalOf(h.Base)
+		h.in, err = h.Dir.Again()
+		return err
+	}
+	h.in, h.name, err = folderOf(h.Work.Journal)
+	return err
+}
+
 func (h *Held) hold() error {
-	name := JournalOf(h.Base)
-	st, err := h.Dir.At.Lstat(name)
+	name := h.name
+	st, err := h.in.At.Lstat(name)
 	if err == nil && !st.Mode.IsRegular() {
 		return odd(name, ondisk.ErrReference)
 	}
-	f, err := h.Dir.At.OpenToWrite(name)
+	f, err := h.in.At.OpenToWrite(name)
 	if err != nil {
 		return fmt.Errorf("journal %q: %w", name, err)
 	}
 	h.file = f.Handed(name)
-	if err := h.lock(name); err != nil {
+	if err := h.lock(); err != nil {
 		return err
 	}
 	h.Journal, err = journal.Open(h.file)
@@ -237,69 +270,101 @@ func (h *Held) hold() error {
 }
 
 // lock takes the lock of the journal, and makes sure that it is the journal still.
-func (h *Held) lock(name string) error {
+func (h *Held) lock() error {
 	f := sys.Of(h.file)
 	err := f.Lock(sys.Exclusive)
 	switch {
-	case sys.Locked(err) || err == nil && !h.Dir.LeadsTo(name, f):
+	case sys.Locked(err) || err == nil && !h.in.LeadsTo(h.name, f):
 		return fmt.Errorf("%s: %w by another run of trueup", h.Work.Path, ondisk.ErrBusy)
 	case err != nil && !sys.NoLocks(err):
-		return ondisk.In(ondisk.ErrOutput, "lock %s: %w", name, err)
+		return ondisk.In(ondisk.ErrOutput, "lock %s: %w", h.name, err)
 	}
 	return nil
 }
 
-// Begin writes the journal of a disk, durably with its name, and holds it. The folder stays that of the caller.
+// Begin writes the journal of a disk beside it, durably with its name, and holds it. The folder stays that of the
+// caller.
 func Begin(d *gate.Folder, base, path, kind string, plan []byte, area int64) (*Held, error) {
-	name := JournalOf(base)
-	w, err := Beside(d, base)
-	switch {
-	case err != nil:
-		return nil, err
-	case w != nil && (w.Kind != "" || w.Blocks): // a journal stays also where the disk may be read
-		w.Path = path
-		return nil, &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.advice()}
-	case w != nil:
-		if err := d.At.Remove(name); err != nil {
-			return nil, ondisk.In(ondisk.ErrOutput, "remove %s, of a run that had not begun: %w", name, err)
-		}
-	}
-	f, err := d.At.Create(name, 0o600)
-	if err != nil {
-		return nil, ondisk.In(ondisk.ErrOutput, "create %s: %w", name, err)
-	}
-	h := &Held{Work: Work{Path: path, Kind: kind}, Base: base, file: f}
-	h.Dir, err = d.Again()
-	if err == nil {
-		err = h.lock(name)
+	return BeginIn("", d, base, path, kind, plan, area)
+}
+
+// BeginIn is Begin with a journal at a path of its own; an empty one stands for beside the disk.
+func BeginIn(file string, d *gate.Folder, base, path, kind string, plan []byte, area int64) (*Held, error) {
+	h := &Held{Work: Work{Path: path, Journal: file, Kind: kind}, Base: base}
+	var err error
+	if h.Dir, err = d.Again(); err == nil {
+		err = h.find()
 	}
 	if err == nil {
-		var id journal.ID
-		_, _ = rand.Read(id[:]) // it never fails
-		h.Journal, err = journal.Create(f, kind, id, plan, area)
+		err = h.free()
 	}
 	if err == nil {
-		err = h.SyncFolder()
+		err = h.create(plan, area)
 	}
 	if err != nil {
-		return nil, errors.Join(ondisk.In(ondisk.ErrOutput, "%s: %w", name, err), d.At.Remove(name), h.Close())
+		return nil, errors.Join(err, h.Close())
 	}
 	_, h.Work.State = stateOf(kind, nil)
 	return h, nil
 }
 
+// free refuses a disk with open work, and a name that another journal has. That of a run that had not begun goes.
+func (h *Held) free() error {
+	w, err := Beside(h.Dir, h.Base)
+	if err == nil && w == nil && h.Work.Journal != "" {
+		if w, err = of(h.in, h.name); w != nil {
+			w.Journal = h.Work.Journal
+		}
+	}
+	switch {
+	case err != nil || w == nil:
+		return err
+	case w.Kind != "" || w.Blocks: // a journal stays also where the disk may be read
+		w.Path = h.Work.Path
+		return &ondisk.Refusal{Code: "unfinished", Reason: w.Text, Remedy: w.advice()}
+	}
+	in, name := h.in, h.name
+	if w.Journal == "" {
+		in, name = h.Dir, JournalOf(h.Base)
+	}
+	if err := in.At.Remove(name); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "remove %s, of a run that had not begun: %w", name, err)
+	}
+	return nil
+}
+
+func (h *Held) create(plan []byte, area int64) (err error) {
+	if h.file, err = h.in.At.Create(h.name, 0o600); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "create %s: %w", h.name, err)
+	}
+	if err = h.lock(); err == nil {
+		var id journal.ID
+		_, _ = rand.Read(id[:]) // it never fails
+		h.Journal, err = journal.Create(h.file, h.Work.Kind, id, plan, area)
+	}
+	if err == nil {
+		err = syncFolder(h.in)
+	}
+	if err != nil {
+		return errors.Join(ondisk.In(ondisk.ErrOutput, "%s: %w", h.name, err), h.in.At.Remove(h.name))
+	}
+	return nil
+}
+
 // Enter makes a phase the last one, durably.
 func (h *Held) Enter(p Phase) error {
 	if err := h.Put([]byte{byte(p)}); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "%s: %w", JournalOf(h.Base), err)
+		return ondisk.In(ondisk.ErrOutput, "%s: %w", h.name, err)
 	}
 	h.Work.Phase, h.Work.State = stateOf(h.Work.Kind, []byte{byte(p)})
 	return nil
 }
 
-// SyncFolder makes the names of the folder durable, where its file system can.
-func (h *Held) SyncFolder() error {
-	if err := h.Dir.At.Sync(); err != nil && !sys.Unsupported(err) {
+// SyncFolder makes the names in the folder of the disk durable, where its file system can.
+func (h *Held) SyncFolder() error { return syncFolder(h.Dir) }
+
+func syncFolder(d *gate.Folder) error {
+	if err := d.At.Sync(); err != nil && !sys.Unsupported(err) {
 		return ondisk.In(ondisk.ErrOutput, "sync folder: %w", err)
 	}
 	return nil
@@ -307,10 +372,10 @@ func (h *Held) SyncFolder() error {
 
 // Remove removes the journal: nothing is open any more.
 func (h *Held) Remove() error {
-	if err := h.Dir.At.Remove(JournalOf(h.Base)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", JournalOf(h.Base), err)
+	if err := h.in.At.Remove(h.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", h.name, err)
 	}
-	return h.SyncFolder()
+	return syncFolder(h.in)
 }
 
 // Close releases the journal, which stays.
@@ -324,9 +389,11 @@ func (h *Held) Close() error {
 		}
 		h.file = nil
 	}
-	if h.Dir != nil {
-		errs = append(errs, h.Dir.Close())
-		h.Dir = nil
+	for _, d := range []**gate.Folder{&h.Dir, &h.in} {
+		if *d != nil {
+			errs = append(errs, (*d).Close())
+			*d = nil
+		}
 	}
 	return errors.Join(errs...)
 }

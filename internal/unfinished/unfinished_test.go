@@ -43,7 +43,7 @@ func TestPhases(t *testing.T) {
 		{unfinished.Finishing, false, []string{"finish"}},
 		{'?', true, nil},
 	} {
-		held, err := unfinished.Hold(path)
+		held, err := unfinished.Hold(path, "")
 		require.NoError(t, err)
 		require.Equal(t, "plan", string(held.Plan()))
 		if c.phase != unfinished.Begun {
@@ -69,14 +69,14 @@ func TestHeldByAnother(t *testing.T) {
 	w, err := unfinished.At(path)
 	require.NoError(t, err)
 	require.Contains(t, w.Refusal().Error(), "at work")
-	_, err = unfinished.Hold(path)
+	_, err = unfinished.Hold(path, "")
 	require.ErrorIs(t, err, ondisk.ErrBusy)
 	require.NoError(t, held.Close())
-	again, err := unfinished.Hold(path)
+	again, err := unfinished.Hold(path, "")
 	require.NoError(t, err)
 	require.NoError(t, again.Remove())
 	require.NoError(t, again.Close())
-	_, err = unfinished.Hold(path)
+	_, err = unfinished.Hold(path, "")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	w, err = unfinished.At(path)
 	require.NoError(t, err)
@@ -137,7 +137,7 @@ func TestOddJournals(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("disk"), 0o600))
 	require.NoError(t, os.Symlink("vm.img", path+unfinished.Suffix))
 	refused(path)
-	_, err := unfinished.Hold(path)
+	_, err := unfinished.Hold(path, "")
 	require.Error(t, err)
 	require.NoError(t, os.Remove(path+unfinished.Suffix))
 	require.NoError(t, os.WriteFile(path+unfinished.Suffix, make([]byte, 4096), 0o600))

@@ -19,10 +19,12 @@ import (
 // Device is a block device that this run has claimed, to write it.
 type Device struct {
 	Path   string // as typed
+	ID     string // by which the system knows it, also after a restart; empty where it knows none
 	Node   string // of the device, at the end of all links
 	Size   int64  // bytes
 	Sector int64  // bytes
 
+	role       string // in messages: DEST, DISK
 	file       *os.File
 	number     string // as the kernel's files have it: "8:1"
 	partitions []string
@@ -35,25 +37,33 @@ type Device struct {
 // confines itself: after that /sys and /proc may be out of reach.
 //
 // sources are the paths of what is read, none of which may be the device.
-func Open(path string, sources ...string) (*Device, error) { return open(path, sources, kernel{}) }
+func Open(path string, sources ...string) (*Device, error) {
+	return open(&Device{Path: path, role: "DEST"}, sources, kernel{})
+}
 
-func open(path string, sources []string, k kernel) (*Device, error) {
-	node, err := filepath.EvalSymlinks(path)
+// OpenDisk is Open for a disk that is changed in its place.
+func OpenDisk(path string) (*Device, error) {
+	return open(&Device{Path: path, role: "DISK"}, nil, kernel{})
+}
+
+func open(d *Device, sources []string, k kernel) (*Device, error) {
+	node, err := filepath.EvalSymlinks(d.Path)
 	if err != nil {
-		return nil, ondisk.In(ondisk.ErrOutput, "DEST %s: %w", path, gate.PlainError(err))
+		return nil, ondisk.In(ondisk.ErrOutput, "%s: %w", d, gate.PlainError(err))
 	}
 	st, err := sys.Lstat(node)
 	switch {
 	case err != nil:
-		return nil, ondisk.In(ondisk.ErrOutput, "DEST %s: %w", path, err)
+		return nil, ondisk.In(ondisk.ErrOutput, "%s: %w", d, err)
 	case st.Mode.Type() != fs.ModeDevice:
-		return nil, ondisk.In(ondisk.ErrUsage, "--device is given, and DEST %s is no block device; leave it out, or name a "+
-			"device", path)
+		return nil, ondisk.In(ondisk.ErrUsage, "--device is given, and %s is no block device; leave it out, or name a device",
+			d)
 	}
-	d := &Device{Path: path, Node: node, number: sys.NodeName(st.Node)}
-	if err := k.known(path, d.number); err != nil {
+	d.Node, d.number = node, sys.NodeName(st.Node)
+	if err := k.known(d); err != nil {
 		return nil, err
 	}
+	d.ID = k.id(d.number)
 	d.partitions = k.partitions(d.number)
 	d.below, d.files = k.below(d.number)
 	d.windows = k.windows(d.below)
@@ -65,7 +75,7 @@ func open(path string, sources []string, k kernel) (*Device, error) {
 		}
 	}
 	if u := k.inUse(d.number); u != nil {
-		return nil, busy(path, u)
+		return nil, d.busy(u)
 	}
 	if k.read(block(d.number), "ro") == "1" {
 		return nil, d.readOnly()
@@ -74,7 +84,7 @@ func open(path string, sources []string, k kernel) (*Device, error) {
 		return nil, err
 	}
 	if u := k.writer(d.number); u != nil {
-		return nil, errors.Join(busy(path, u), d.Close())
+		return nil, errors.Join(d.busy(u), d.Close())
 	}
 	if err := d.measure(st); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -82,9 +92,17 @@ func open(path string, sources []string, k kernel) (*Device, error) {
 	return d, nil
 }
 
+// String names the device for a message.
+func (d *Device) String() string { return d.role + " " + d.Path }
+
+// busy returns the refusal of a device that is in use.
+func (d *Device) busy(u *use) error {
+	return &ondisk.Refusal{Code: "busy", Reason: d.String() + " is in use: " + u.text, Remedy: u.remedy}
+}
+
 func (d *Device) readOnly() error {
 	return &ondisk.Refusal{
-		Code: "output", Reason: "DEST " + d.Path + " is read-only",
+		Code: "output", Reason: d.String() + " is read-only",
 		Remedy: "make it writable (blockdev --setrw), or name another device",
 	}
 }
@@ -96,14 +114,14 @@ func (d *Device) claim() (err error) {
 	case err == nil:
 		return nil
 	case sys.Claimed(err):
-		return busy(d.Path, &use{
+		return d.busy(&use{
 			"the kernel keeps it for another use, such as a mount in another namespace", "end that, or name another device",
 		})
 	case errors.Is(err, errors.ErrUnsupported):
-		return ondisk.In(ondisk.ErrUnsupported, "DEST %s: block devices are %w on this system; write a file", d.Path,
+		return ondisk.In(ondisk.ErrUnsupported, "%s: block devices are %w on this system; name a file", d,
 			ondisk.ErrUnsupported)
 	}
-	return ondisk.In(ondisk.ErrOutput, "DEST %s: %w", d.Path, gate.PlainError(err))
+	return ondisk.In(ondisk.ErrOutput, "%s: %w", d, gate.PlainError(err))
 }
 
 // Bytes that QEMU locks for what it does with a disk, and for what it does not allow others. See gate.Opened.Hold.
@@ -136,15 +154,15 @@ func (d *Device) measure(looked sys.Info) (err error) {
 	}
 	switch {
 	case err != nil:
-		return ondisk.In(ondisk.ErrOutput, "DEST %s: %w", d.Path, err)
+		return ondisk.In(ondisk.ErrOutput, "%s: %w", d, err)
 	case readOnly:
 		return d.readOnly()
 	case d.Size == 0:
-		return ondisk.In(ondisk.ErrOutput, "DEST %s has 0 bytes: there is no medium in the device", d.Path)
+		return ondisk.In(ondisk.ErrOutput, "%s has 0 bytes: there is no medium in the device", d)
 	}
 	for _, b := range []int64{qemuReads, qemuWrites} {
 		if locked, err := f.LockedByte(b); err == nil && locked {
-			return busy(d.Path, &use{
+			return d.busy(&use{
 				"it is open in QEMU or read by another run (a lock on its node)", "shut the virtual machine down",
 			})
 		}
@@ -153,6 +171,11 @@ func (d *Device) measure(looked sys.Info) (err error) {
 		_ = f.LockByte(sys.Shared, b) // a file system of nodes that knows no locks is no reason to stop
 	}
 	return nil
+}
+
+// Is reports whether an image is the device, and nothing else.
+func (d *Device) Is(img *gate.Opened) bool {
+	return len(img.Handles) == 1 && sys.NodeName(img.Handles[0].Info.Node) == d.number
 }
 
 // Close gives the device back.
@@ -206,7 +229,7 @@ func (d *Device) aside(name string, src sys.Info, k kernel) error {
 }
 
 func (d *Device) neverWritten(how string) error {
-	return ondisk.In(ondisk.ErrUsage, "DEST %s %s, and SOURCE is never written; name another DEST", d.Path, how)
+	return ondisk.In(ondisk.ErrUsage, "%s %s, and SOURCE is never written; name another DEST", d, how)
 }
 
 // Fits refuses a disk that is larger than the device, or has sectors of another size.

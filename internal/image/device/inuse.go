@@ -231,6 +231,17 @@ func (w window) overlaps(x window) bool {
 	return w.loop != x.loop && w.node == x.node && (w.node != 0 || w.file == x.file) && w.off < x.end && x.off < w.end
 }
 
+// id returns by what the kernel knows a device after a restart: the identifier of a volume, of a LUN, or the file of a
+// loop device. Spec: Documentation/ABI/testing/sysfs-block-dm, sysfs-block-loop, sysfs-class-scsi_device of Linux.
+func (k kernel) id(number string) string {
+	for _, at := range []string{"dm/uuid", "device/wwid", "wwid", "loop/backing_file"} {
+		if id := k.read(block(number), at); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
 // windows returns what the loop devices among some devices show.
 func (k kernel) windows(numbers []string) (out []window) {
 	for _, n := range numbers {
@@ -284,16 +295,11 @@ func (k kernel) writer(number string) *use {
 	return nil
 }
 
-// busy returns the refusal of a device that is in use.
-func busy(path string, u *use) error {
-	return &ondisk.Refusal{Code: "busy", Reason: "DEST " + path + " is in use: " + u.text, Remedy: u.remedy}
-}
-
 // known returns an error for a device that /sys does not list.
-func (k kernel) known(path, number string) error {
-	if _, err := os.Stat(k.path(block(number))); errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrUnsupported, "DEST %s: /sys does not list the device %s, so whether it is in use cannot "+
-			"be known; run trueup where /sys is mounted", path, number)
+func (k kernel) known(d *Device) error {
+	if _, err := os.Stat(k.path(block(d.number))); errors.Is(err, fs.ErrNotExist) {
+		return ondisk.In(ondisk.ErrUnsupported, "%s: /sys does not list the device %s, so whether it is in use cannot "+
+			"be known; run trueup where /sys is mounted", d, d.number)
 	}
 	return nil
 }

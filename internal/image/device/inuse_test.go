@@ -92,7 +92,7 @@ func TestInUse(t *testing.T) {
 		u := k.inUse("8:0")
 		if c.want == "" {
 			require.Nil(t, u, name)
-			require.NoError(t, k.known("/dev/sda", "8:0"), name)
+			require.NoError(t, k.known(&Device{number: "8:0"}), name)
 			continue
 		}
 		require.NotNil(t, u, name)
@@ -109,7 +109,7 @@ func TestInUse(t *testing.T) {
 		require.NotNil(t, u, want)
 		require.Equal(t, want, u.text)
 	}
-	require.Error(t, fake(t, nil).known("/dev/sda", "8:0"), "a device of which the kernel says nothing")
+	require.Error(t, fake(t, nil).known(&Device{number: "8:0"}), "a device of which the kernel says nothing")
 }
 
 // A program that has the device open to write it is named, and one that reads is not.

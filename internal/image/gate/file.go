@@ -17,6 +17,7 @@ type File struct {
 	name, real string
 	dir        *Folder
 	Info       sys.Info // when it was opened first
+	Ours       bool     // a device that this run has claimed
 	device     bool
 	shows      sys.ID // the file behind a loop device
 	Sector     int    // of a device, bytes

@@ -37,8 +37,8 @@ func (f *File) lock(kind sys.LockKind, at int64) {
 }
 
 // Claimed reports whether a block device has a file system mounted on it, or something else that the kernel keeps for
-// itself.
-func (f *File) Claimed() bool { return f.device && f.dir.At.Claimed(f.real) }
+// itself, for another use than that of this run.
+func (f *File) Claimed() bool { return f.device && !f.Ours && f.dir.At.Claimed(f.real) }
 
 // QEMULock returns an error if QEMU has the file open for writing: it holds a lock on the byte of the "write"
 // permission, 100 + 1. Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.

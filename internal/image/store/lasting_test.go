@@ -25,7 +25,7 @@ func ended(t *testing.T, src *image.Image, path string, o store.CreateOptions) {
 // goOn completes such a copy.
 func goOn(t *testing.T, src *image.Image, path string, o store.CreateOptions) (written int64) {
 	t.Helper()
-	w, err := unfinished.Hold(path)
+	w, err := unfinished.Hold(path, "")
 	require.NoError(t, err)
 	o.Order, o.Going = w.Plan(), w
 	out := imagetest.Fill(t, src, path, o, 2)
@@ -71,7 +71,7 @@ func TestFilesOfOtherUnfinishedCopies(t *testing.T) {
 			require.Equal(t, left, imagetest.Names(t, dir))
 			if c.caught { // two copies that can go on, side by side
 				ended(t, src, second, c.follows)
-				w, err := unfinished.Hold(second)
+				w, err := unfinished.Hold(second, "")
 				require.NoError(t, err)
 				_, err = store.Settle(w, true)
 				require.NoError(t, err)

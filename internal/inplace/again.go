@@ -1,0 +1,228 @@
+package inplace
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// Again goes on with a move that was interrupted.
+type Again struct {
+	Held   *unfinished.Held
+	Device Device // nil for a disk in files
+	// Look reads the disk as it was and as it is before the first sector is written; its error ends the move.
+	Look  func(old, now disk.Disk) error
+	Force bool // Undo removes the journal of a disk that is not in the middle of the move any more
+
+	Options
+
+	plan *Plan
+}
+
+// open opens what a run has left.
+func (a *Again) open() (_ *work, _ *mover, err error) {
+	if a.plan, err = decodePlan(a.Held.Plan()); err != nil {
+		return nil, nil, err
+	}
+	p := a.plan
+	on, err := a.medium(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	w := &work{a.Held, p, on}
+	if end := on.End(); end != p.OldEnd && end != p.End {
+		err = fmt.Errorf("the disk ends at byte %d, want %d or %d: %w", end, p.OldEnd, p.End, ondisk.ErrChanged)
+	}
+	var x *mover
+	if err == nil {
+		x, err = open(p, on, w, a.Options)
+	}
+	if err != nil && x != nil && x.begun {
+		err = middle(err, &a.Held.Work)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, on.Close())
+	}
+	x.look = a.Look
+	return w, x, nil
+}
+
+// medium opens what the disk lies on.
+func (a *Again) medium(p *Plan) (medium, error) {
+	switch {
+	case p.Device == "" && a.Device != nil:
+		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of a disk in files, and %s is a device", a.Device.Path())
+	case p.Device != "" && a.Device == nil:
+		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of the device %s; name that", p.Device)
+	case p.Device == "" && len(p.Files) == 0:
+		return nil, fmt.Errorf("plan of the journal: it names no file: %w", ondisk.ErrFormat)
+	case p.Device == "":
+		return openFiles(a.Held.Dir, p.Files)
+	}
+	marked, err := p.marks(a.Device)
+	same := p.DeviceID == a.Device.ID()
+	if p.DeviceID == "" {
+		same = p.Device == a.Device.Path()
+	}
+	if err == nil && !marked && !same {
+		err = ondisk.In(ondisk.ErrUsage, "the journal is of the device %s, and %s is another: its first sector is not the "+
+			"mark of the move; name the device that the journal is of", p.Device, a.Device.Path())
+	}
+	return a.Device, err
+}
+
+// Resume completes the move. One that had moved nothing is taken back.
+func (a *Again) Resume(ctx context.Context) (d unfinished.Done, err error) {
+	w, x, err := a.open()
+	if err != nil {
+		_, err = a.gone(err)
+		return d, err
+	}
+	defer w.disk.Close() // what counts was synced
+	switch x.state() {
+	case before:
+		return unfinished.Done{Text: "nothing was moved yet, and the disk is as it was; start the move again"}, w.back()
+	case undone:
+		return unfinished.Done{Text: "the move was undone already, and the disk is as it was"}, w.back()
+	case between, behind:
+		if err := w.hideAgain(); err != nil {
+			return d, err
+		}
+	case after:
+	}
+	if err := x.finish(ctx); err != nil {
+		return d, middle(err, &a.Held.Work)
+	}
+	return unfinished.Done{Text: "the move in place is complete, and every byte that moved was compared"}, w.complete()
+}
+
+// Undo takes the move back.
+func (a *Again) Undo(ctx context.Context) (d unfinished.Done, err error) {
+	w, x, err := a.open()
+	if err != nil {
+		if free, err := a.gone(err); !free || !a.Force {
+			return d, err
+		}
+		return a.drop()
+	}
+	defer w.disk.Close() // what counts was synced
+	err = x.undo(ctx)
+	if errors.Is(err, errCommitted) {
+		return d, &ondisk.Refusal{
+			Code: "unfinished", Reason: err.Error(), Remedy: "give " + a.Held.Work.Command("resume"),
+		}
+	}
+	if err != nil {
+		return d, middle(err, &a.Held.Work)
+	}
+	return unfinished.Done{Text: "the disk is what it was before the move, byte for byte"}, w.showAndRemove(nil)
+}
+
+// gone returns the refusal of a disk that is another one, or without the mark of the move, for the reason why. free
+// reports whether the disk is not in the middle of the move any more, so that the journal can go.
+func (a *Again) gone(why error) (free bool, err error) {
+	if !errors.Is(why, ondisk.ErrChanged) && !errors.Is(why, fs.ErrNotExist) {
+		return false, why
+	}
+	name, err := a.moving(a.plan)
+	work := &a.Held.Work
+	switch {
+	case err != nil:
+		return false, errors.Join(why, err)
+	case name != "":
+		return false, &ondisk.Refusal{
+			Code:   "unfinished",
+			Reason: fmt.Sprintf("%v; and %q is in the middle of a move", why, name),
+			Remedy: fmt.Sprintf("make %q what it was when the move was interrupted, then %s", name, work.Command("resume")),
+		}
+	}
+	return true, &ondisk.Refusal{
+		Code: "unfinished", Reason: why.Error(),
+		Remedy: fmt.Sprintf("if the disk was brought back from a backup, %s --force leaves it as it is and removes the "+
+			"journal, with %s", work.Command("undo"), a.plan.held()),
+	}
+}
+
+// drop removes the journal of a disk that is not in the middle of the move.
+func (a *Again) drop() (d unfinished.Done, err error) {
+	d.Text = "the disk is left as it is, and the journal is removed"
+	d.Notes = []ondisk.Issue{{
+		Code: "journal-removed", Effect: ondisk.Warn, Text: "with the journal went " + a.plan.held(),
+		Remedy: "check that the disk is the one that was brought back from a backup",
+	}}
+	if d.Removed, err = a.stale(a.plan); err == nil {
+		err = a.Held.Remove()
+	}
+	return d, err
+}
+
+// held describes what a journal has of the disk.
+func (p *Plan) held() string {
+	n := int64(0)
+	for _, s := range p.Saved {
+		n += int64(len(s.Bytes))
+	}
+	last := p.Saved[len(p.Saved)-1]
+	return fmt.Sprintf("the %d bytes between byte 0 and %d that it saved of the old disk, and what it saved of the stretch "+
+		"that was under way", n, last.Off+int64(len(last.Bytes)))
+}
+
+// moving returns the file of the folder, or the device, that is in the middle of a move, whatever its name is now.
+func (a *Again) moving(p *Plan) (string, error) {
+	if p.Device != "" {
+		b := make([]byte, markSize)
+		if err := ondisk.ReadFull(a.Device, b, 0); err != nil || !bytes.HasPrefix(b, []byte(MarkText)) {
+			return "", err
+		}
+		return a.Device.Path(), nil
+	}
+	at, first := a.Held.Dir, p.Files[0]
+	names, err := at.Names(func(name string) bool {
+		st, err := at.At.Lstat(name)
+		return err == nil && st.Mode.IsRegular() && (name == first.Name || st.Inode == first.Inode)
+	})
+	for _, name := range names {
+		f, err := at.OpenAny(name, ondisk.ErrReference)
+		if err != nil {
+			return "", err
+		}
+		b := make([]byte, markSize)
+		err = ondisk.ReadFull(f, b, first.At)
+		if err = errors.Join(f.Close(), notShort(err)); err != nil || bytes.HasPrefix(b, []byte(MarkText)) {
+			return name, err
+		}
+	}
+	return "", err
+}
+
+// notShort drops the error of a file that is too short for a mark.
+func notShort(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return err
+}
+
+// stale removes the descriptor that the move has hidden where the disk has another one, or else gives it its name.
+func (a *Again) stale(p *Plan) (removed []string, err error) {
+	dir, base, name := a.Held.Dir, a.Held.Base, a.Held.Base+hidden
+	if p.Text == nil || !dir.Exists(name) {
+		return nil, nil
+	}
+	if !dir.Exists(base) {
+		err = dir.At.RenameNew(name, base)
+	} else if old, readErr := textOf(dir, name); readErr == nil && bytes.Equal(old, p.OldText) {
+		removed, err = []string{name}, dir.At.Remove(name)
+	}
+	if err != nil {
+		return nil, ondisk.In(ondisk.ErrOutput, "descriptor %s: %w", name, err)
+	}
+	return removed, a.Held.SyncFolder()
+}

@@ -1,0 +1,80 @@
+package inplace
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// committed returns a mover of a run that follows one that was killed behind the commit: at its n-th call from the end.
+func committed(t *testing.T, c simCase, n int) *mover {
+	t.Helper()
+	whole := newTrial(c, faulty{})
+	_, err := whole.life(true, false)
+	require.NoError(t, err)
+	x := newTrial(c, faulty{})
+	x.on.Power = whole.on.Calls - n
+	_, _ = x.life(true, false)
+	x.crash(true, nil)
+	m, err := x.open(false)
+	require.NoError(t, err)
+	return m
+}
+
+// TestCommittedMoveIsCompared resumes moves whose tables are being written. Every byte is compared with the journal: one
+// that was changed meanwhile, in a piece or between pieces, ends the run, and the disk keeps its mark. What is shown to
+// Look are the old and the new disk.
+func TestCommittedMoveIsCompared(t *testing.T) {
+	t.Parallel()
+	for _, c := range simCases(t) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := 0
+			for k := 1; k < 24; k++ {
+				if m := committed(t, c, k); m.state() == behind {
+					n = k
+				}
+			}
+			require.Positive(t, n, "no call behind the commit")
+			m := committed(t, c, n)
+			m.look = func(old, now disk.Disk) error {
+				for d, want := range map[disk.Disk][]byte{old: c.old[:c.plan.OldSize], now: c.want[:c.plan.Size]} {
+					got, err := ondisk.Bytes(d, 0, d.Size())
+					require.NoError(t, err)
+					require.Equal(t, want, got)
+				}
+				return nil
+			}
+			require.NoError(t, m.finish(t.Context()))
+
+			p, places := m.plan, dests(m.plan.Pieces)
+			repaired := append(p.dropped(), disk.Range{Len: markSize}) // zeros are written there again
+			for _, x := range p.Patches {
+				repaired = append(repaired, x.Range())
+			}
+			changed := 0
+			for _, r := range append(without(p.Size, dests(p.Pieces)), places...) {
+				off := r.Off + r.Len/2
+				if slices.ContainsFunc(repaired, disk.Range{Off: off, Len: 1}.Overlaps) {
+					continue
+				}
+				m := committed(t, c, n)
+				b := make([]byte, 1)
+				require.NoError(t, ondisk.ReadFull(m.disk, b, off))
+				b[0] ^= 1
+				_, err := m.disk.WriteAt(b, off)
+				require.NoError(t, err)
+				require.ErrorIs(t, m.finish(t.Context()), errDiffers, "byte %d", off)
+				marked, err := p.marks(m.disk)
+				require.NoError(t, err)
+				require.True(t, marked)
+				changed++
+			}
+			require.Greater(t, changed, 1)
+		})
+	}
+}
