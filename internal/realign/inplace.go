@@ -125,7 +125,7 @@ func Middle(err error) bool { return errors.Is(err, inplace.ErrMiddle) }
 func (s *Source) midMove() error {
 	b := make([]byte, min(s.Image.Disk.Size(), units.SectorSize))
 	if err := ondisk.ReadFull(s.Image.Disk, b, 0); err != nil {
-		return nil //nolint:nilerr // reading the table reports it
+		return err
 	}
 	journal, marked := inplace.JournalIn(b)
 	if !marked {
