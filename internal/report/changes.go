@@ -353,8 +353,9 @@ func (t *Text) Verify(r *Verify) {
 				t.para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
 			}
 		}
-		t.para(0, "The copy was changed after it was made, is one of another SOURCE, or another version of trueup made it: "+
-			"do not use it. Align SOURCE again, or verify with the version that made it.")
+		t.para(0, "The copy was changed after it was made, is one of another SOURCE, or was made by another version of trueup "+
+			"or with other options (--skip-free): do not use it. Align SOURCE again, or verify with the version and the "+
+			"options that made it.")
 	case r.Moved == 0 && len(r.Patches) == 0:
 		t.printf("%s is the same disk as %s: nothing is moved, and every byte%s is equal.\n", Safe(r.Dest), Safe(r.Source),
 			r.outside())
