@@ -28,6 +28,9 @@ func Unused(b *guestfile.Budget, volume disk.Disk, free *fragments.FreeRuns, use
 	if err := n.settled(); err != nil {
 		return err
 	}
+	if err := unshadowed(volume); err != nil {
+		return err
+	}
 	if err := n.wholeBitmap(); err != nil {
 		return err
 	}
@@ -71,6 +74,30 @@ func (n *fileSystem) settled() error {
 		return fmt.Errorf("ntfs version %d.%d: %w", major, minor, ondisk.ErrUnsupported)
 	}
 	return nil
+}
+
+// shadowHeader is where a volume with shadow copies has their header. Spec: libvshadow, "Volume Shadow Snapshot (VSS)
+// format", section 2.
+const shadowHeader = 0x1e00
+
+var shadowID = [16]byte{0x6b, 0x87, 0x08, 0x38, 0x76, 0xc1, 0x48, 0x4e, 0xb7, 0xae, 0x04, 0x04, 0x6e, 0x6c, 0xc7, 0x52}
+
+// unshadowed refuses a volume with shadow copies. They read what has not been overwritten from the clusters of the
+// volume, also where the files that had these were deleted since.
+func unshadowed(volume disk.Disk) error {
+	var h struct {
+		ID      [16]byte
+		_       [32]byte
+		Catalog uint64 // byte of the volume; 0: there are none
+	}
+	switch _, err := ondisk.Decode(volume, shadowHeader, &h); {
+	case err != nil:
+		return err
+	case h.ID != shadowID || h.Catalog == 0:
+		return nil
+	}
+	return ondisk.Field("ntfs volume", "shadow copies", shadowHeader+0x30, fmt.Sprintf("catalog at byte %d", h.Catalog),
+		"none: they need data in free clusters (remove them with vssadmin delete shadows /all)")
 }
 
 // wholeBitmap requires that all of $Bitmap is stored, and that the bits behind the last cluster are set, as all
