@@ -34,6 +34,7 @@ type kind struct {
 // kinds are disks in one file, and disks in more and in fewer files than their copies have.
 var kinds = map[string]kind{
 	"raw":   {"vm.img", []string{"vm.img"}, []string{"vm.img"}},
+	"slash": {`v\m.img`, []string{`v\m.img`}, []string{`v\m.img`}},
 	"flat":  {"vm.vmdk", []string{"vm.vmdk", "vm-flat.vmdk"}, []string{"vm.vmdk", "vm-flat.vmdk"}},
 	"named": {"vm.vmdk", []string{"vm.vmdk", "data.bin"}, []string{"vm.vmdk", "vm-flat.vmdk"}},
 	"split": {

@@ -21,6 +21,7 @@ package exchange
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -71,10 +72,11 @@ func readPlan(b []byte) (*plan, error) {
 		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %d old and %d new files, of which one is no disk",
 			len(p.Old), len(p.New))
 	}
+	slashes := "/\x00" + string(os.PathSeparator) // a backslash is a letter where it separates no folders
 	seen := map[string]bool{}
 	for _, f := range append(append([]file{}, p.Old...), p.New...) {
 		for _, n := range []string{string(f.Name), string(f.Other)} {
-			if n == "" || n == "." || n == ".." || len(n) > maxName || strings.ContainsAny(n, "/\\\x00") {
+			if n == "" || n == "." || n == ".." || len(n) > maxName || strings.ContainsAny(n, slashes) {
 				return nil, ondisk.Field("journal of an exchange", "name", 0, n, "the name of a file in its folder")
 			}
 		}
