@@ -175,6 +175,14 @@ func TestChecks(t *testing.T) {
 			vmxOf(`scsi0:0.fileName = "xp-000002.vmdk"`), vmdk,
 			[]want{{refused, `d, line 5: the disk scsi0:0 runs from "xp-000002.vmdk", a snapshot of the disk`}},
 		},
+		"VMX, a disk that was removed": {
+			vmxOf(`scsi0:0.fileName = "xp.vmdk"`, `scsi0:0.present = "FALSE"`), vmdk,
+			[]want{{refused, "no disk at all"}},
+		},
+		"VMX, a snapshot that was removed": {
+			vmxOf(`scsi0:0.fileName = "xp-000002.vmdk"`, `scsi0:0.present = "FALSE"`, `scsi0:1.fileName = "xp.vmdk"`), vmdk,
+			[]want{{"definition", "line 7"}},
+		},
 		"VMX, another": {
 			vmxOf(`scsi0:0.fileName = "other-000002.vmdk"`), vmdk,
 			[]want{{refused, `names "other-000002.vmdk"`}},
@@ -239,6 +247,7 @@ func TestWrongDefinitions(t *testing.T) {
 		"<domain><devices></domain>": "line 1: element <devices> closed by </domain>",
 		"<domain>\n<devices>":        "line 2: unexpected EOF",
 		"<pool type='dir'/>":         "the root element is <pool>; want the <domain>",
+		"<domain/>\n<domain/>":       "line 2: a second root element, <domain>",
 		"<!DOCTYPE domain [<!ENTITY a 'b'>]><domain>&a;</domain>": "line 1: a document type",
 		"<domain>&a;</domain>":                                             "invalid character entity &a;",
 		"<?xml version='1.0' encoding='utf-16'?><domain/>":                 "save it as UTF-8",

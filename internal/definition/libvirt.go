@@ -25,6 +25,7 @@ type walker struct {
 	def  *Definition
 	path []string // names of the elements that are open, below the root
 	root bool     // was met
+	done bool     // its end was met
 	line int      // of the token
 	at   *entry   // the disk that is open, or the volume
 	text strings.Builder
@@ -103,6 +104,8 @@ func (w *walker) start(e xml.StartElement) error {
 		}
 		w.path = []string{}
 		return nil
+	case w.done:
+		return w.bad(ondisk.ErrUnsupported, "a second root element, <%.64s>; give each definition in a file of its own", name)
 	case len(w.path) == maxDepth:
 		return w.bad(ondisk.ErrLimit, "more than %d elements in one another", maxDepth)
 	}
@@ -176,7 +179,8 @@ func (w *walker) layer(path string, attrs map[string]string) {
 
 func (w *walker) end() error {
 	if len(w.path) == 0 {
-		return nil // the root element
+		w.done = true // the root element
+		return nil
 	}
 	path, text := strings.Join(w.path, "/"), strings.TrimSpace(w.text.String())
 	w.path = w.path[:len(w.path)-1]

@@ -101,7 +101,8 @@ func machine(settings map[string]setting) (*Definition, error) {
 		device, ok := strings.CutSuffix(key, ".filename")
 		bus := strings.TrimRight(device, "0123456789:")
 		if !ok || !slices.Contains(buses, bus) || strings.HasPrefix(settings[device+".devicetype"].value, "cdrom") ||
-			settings[device+".devicetype"].value == "atapi-cdrom" {
+			settings[device+".devicetype"].value == "atapi-cdrom" ||
+			strings.EqualFold(settings[device+".present"].value, "false") { // left over from a disk that was removed
 			continue
 		}
 		path, err := decoded(s, settings[".encoding"])
