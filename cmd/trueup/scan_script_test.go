@@ -88,11 +88,12 @@ func TestScriptCopiesWhatCannotBeExchanged(t *testing.T) {
 	require.NoError(t, os.Link(at("linked.raw"), at("also.raw")))
 	smallDisk(t, at("taken.orig.raw"), 2048)
 	require.NoError(t, os.WriteFile(at("left.raw.trueup"), nil, 0o600))
+	disktest.Run(t, "cp", twoDisks(t).ova(t), at("unnamed"))
 	require.NoError(t, os.Mkdir(at("z"), 0o755))
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "../base.raw", at("z/child.qcow2"))
 	_, commands := exchangeScript(t, dir)
 	require.ElementsMatch(t, []string{
 		"align also.raw also-aligned.raw", "align taken.raw taken-aligned.raw", "align base.raw base-aligned.raw",
-		"align left.raw left-aligned.raw", "align --replace plain.raw",
+		"align left.raw left-aligned.raw", "align --replace plain.raw", "align unnamed unnamed-aligned.ova",
 	}, commands)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -88,6 +89,8 @@ func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 		return fmt.Sprintf("an earlier run has left %q", unfinished.JournalOf(x.Name))
 	case len(i.Parents) > 0:
 		return "it is a snapshot"
+	case x.id.Kind == image.Pack && ova.KindOf(x.Name) == "":
+		return "it is a package, and its name does not end in .ova or .ovf"
 	}
 	for _, file := range i.Files {
 		if filepath.IsAbs(file.Name) {
