@@ -300,14 +300,6 @@ func (f *alignFlags) copyDisk(
 	return r, w, err
 }
 
-// proof are the flags of the verify that proves the copy again.
-func (f *alignFlags) proof() []string {
-	if f.SkipFree {
-		return append(f.Reading.Flags(), "--skip-free")
-	}
-	return f.Reading.Flags()
-}
-
 // checkView refuses what a view cannot be. Its format is the only one that names stretches of other files.
 func (f *alignFlags) checkView(dest string) error {
 	switch {
@@ -401,8 +393,8 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 		return ondisk.In(errUsage, "--limit-rate limits the reads of a file, and SOURCE is a pipe; limit what writes to it")
 	}
 	if f.SkipFree {
-		return ondisk.In(errUsage, "--skip-free reads where SOURCE has free space before it is copied, and SOURCE is a pipe; "+
-			"store it in a file first")
+		return ondisk.In(errUsage, "--skip-free reads where SOURCE has free space before it is copied, and SOURCE is a "+
+			"pipe; store it in a file first")
 	}
 	if f.second.judge != "" {
 		return ondisk.In(errUsage, "--second-opinion reads SOURCE again, and one that comes through a pipe is gone by then; "+

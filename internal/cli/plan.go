@@ -23,9 +23,9 @@ type moveFlags struct {
 }
 
 // skipFreeHelp explains --skip-free.
-const skipFreeHelp = `With --skip-free, the free space of NTFS, FAT and ext2 to ext4 is neither read nor written, and the
-copy has zeros there: what was deleted cannot be brought back from it. A volume that is dirty or hibernated, or whose
-bitmap does not agree with its files, is copied as a whole, with the reason.`
+const skipFreeHelp = `With --skip-free, the free space of NTFS, FAT and ext2 to ext4 is neither read nor written, and
+the copy has zeros there: what was deleted cannot be brought back from it. A volume that is dirty or hibernated, or
+whose bitmap does not agree with its files, is copied as a whole, with the reason.`
 
 // moveHelp explains the flags that decide what moves where.
 const moveHelp = skipFreeHelp + `
@@ -53,6 +53,14 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 
 func skipFreeFlag(cmd *cobra.Command, on *bool) {
 	cmd.Flags().BoolVar(on, "skip-free", false, "leave out what NTFS, ext and FAT call free: zeros are there instead")
+}
+
+// proof returns the flags of the verify that proves the copy again.
+func (f *alignFlags) proof() []string {
+	if f.SkipFree {
+		return append(f.Reading.Flags(), "--skip-free")
+	}
+	return f.Reading.Flags()
 }
 
 func flattenFlag(cmd *cobra.Command, on *bool) {

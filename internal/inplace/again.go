@@ -72,8 +72,8 @@ func (a *Again) medium(p *Plan) (medium, error) {
 		same = p.Device == a.Device.Path()
 	}
 	if err == nil && !marked && !same {
-		err = ondisk.In(ondisk.ErrUsage, "the journal is of the device %s, and %s is another: its first sector is not the "+
-			"mark of the move; name the device that the journal is of", p.Device, a.Device.Path())
+		err = ondisk.In(ondisk.ErrUsage, "the journal is of the device %s, and %s is another: its first sector is not "+
+			"the mark of the move; name the device that the journal is of", p.Device, a.Device.Path())
 	}
 	return a.Device, err
 }
@@ -140,13 +140,14 @@ func (a *Again) gone(why error) (free bool, err error) {
 		return false, &ondisk.Refusal{
 			Code:   "unfinished",
 			Reason: fmt.Sprintf("%v; and %q is in the middle of a move", why, name),
-			Remedy: fmt.Sprintf("make %q what it was when the move was interrupted, then %s", name, work.Command("resume")),
+			Remedy: fmt.Sprintf("make %q what it was when the move was interrupted, then %s", name,
+				work.Command("resume")),
 		}
 	}
 	return true, &ondisk.Refusal{
 		Code: "unfinished", Reason: why.Error(),
-		Remedy: fmt.Sprintf("if the disk was brought back from a backup, %s --force leaves it as it is and removes the "+
-			"journal, with %s", work.Command("undo"), a.plan.held()),
+		Remedy: fmt.Sprintf("if the disk was brought back from a backup, %s --force leaves it as it is and removes "+
+			"the journal, with %s", work.Command("undo"), a.plan.held()),
 	}
 }
 
@@ -170,8 +171,8 @@ func (p *Plan) held() string {
 		n += int64(len(s.Bytes))
 	}
 	last := p.Saved[len(p.Saved)-1]
-	return fmt.Sprintf("the %d bytes between byte 0 and %d that it saved of the old disk, and what it saved of the stretch "+
-		"that was under way", n, last.Off+int64(len(last.Bytes)))
+	return fmt.Sprintf("the %d bytes between byte 0 and %d that it saved of the old disk, and what it saved of the "+
+		"stretch that was under way", n, last.Off+int64(len(last.Bytes)))
 }
 
 // moving returns the file of the folder, or the device, that is in the middle of a move, whatever its name is now.
@@ -225,4 +226,19 @@ func (a *Again) stale(p *Plan) (removed []string, err error) {
 		return nil, ondisk.In(ondisk.ErrOutput, "descriptor %s: %w", name, err)
 	}
 	return removed, a.Held.SyncFolder()
+}
+
+// again makes durable what the first sector is, before the journal says more or goes. It is written again: where a
+// flush of the run before failed, the kernel can have it in its cache, take it for clean, and flush nothing.
+func (m *mover) again(first []byte) error {
+	now := make([]byte, markSize)
+	if err := ondisk.ReadFull(m.disk, now, 0); err != nil {
+		return err
+	}
+	if bytes.Equal(now, first) { // else the disk is in use, and others have written it
+		if _, err := m.disk.WriteAt(first, 0); err != nil {
+			return err
+		}
+	}
+	return m.disk.Sync()
 }

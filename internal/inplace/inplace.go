@@ -14,7 +14,6 @@
 package inplace
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -161,21 +160,6 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 		return m, nil
 	}
 	return m, m.complete(r)
-}
-
-// again makes durable what the first sector is, before the journal says more or goes. It is written again: where a
-// flush of the run before failed, the kernel can have it in its cache, take it for clean, and flush nothing.
-func (m *mover) again(first []byte) error {
-	now := make([]byte, markSize)
-	if err := ondisk.ReadFull(m.disk, now, 0); err != nil {
-		return err
-	}
-	if bytes.Equal(now, first) { // else the disk is in use, and others have written it
-		if _, err := m.disk.WriteAt(first, 0); err != nil {
-			return err
-		}
-	}
-	return m.disk.Sync()
 }
 
 func (r *record) check(m *mover) error {
