@@ -102,8 +102,8 @@ func interruptedCommand(t *testing.T, args ...string) (code int, output string) 
 	return cmd.ProcessState.ExitCode(), said.String()
 }
 
-// TestCommandAfterEachRow requires that scan runs the command for each row, in the order of the rows, with the line that --json prints. One that fails is
-// named, and ends the run with 1, whatever counts of images.
+// TestCommandAfterEachRow requires that scan runs the command for each row, in the order of the rows, with the line
+// that --json prints. One that fails is named, and ends the run with 1, whatever counts of images.
 func TestCommandAfterEachRow(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -41,7 +41,8 @@ func TestMovedDiskBoots(t *testing.T) {
 				for _, step := range c.steps {
 					if len(step) == 0 {
 						_ = m.traced(t, os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=4").Run()
-						require.NotEqual(t, []byte{0x55, 0xAA}, readAt(t, m.path, 510, 2), "no firmware may start it now")
+						require.NotEqual(t, []byte{0x55, 0xAA}, readAt(t, m.path, 510, 2),
+							"no firmware may start it now")
 						continue
 					}
 					r := trueup(t, append(step, m.path)...)

@@ -17,7 +17,8 @@ func libvirtDomain(t *testing.T, format, disk string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "vm.xml")
 	text := fmt.Sprintf("<domain type='kvm'>\n<name>vm</name>\n<devices>\n<disk type='file' device='disk'>\n"+
-		"<driver name='qemu' type='%s'/>\n<source file='%s'/>\n<target dev='vda'/>\n</disk>\n</devices>\n</domain>\n", format, disk)
+		"<driver name='qemu' type='%s'/>\n<source file='%s'/>\n<target dev='vda'/>\n</disk>\n</devices>\n</domain>\n",
+		format, disk)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
@@ -53,11 +54,13 @@ func TestDefinitions(t *testing.T) {
 	require.Contains(t, found["definition-path"], "line 1: the disk scsi0:0", "the last of two")
 	require.Contains(t, found["definition-format"], "a VMX names VMDKs, and the disk is raw")
 	found = alignFindings(t, "--libvirt-xml", xml, "--vmx", vmx, "--replace", disk)
-	require.Equal(t, fmt.Sprintf("%s, line 5: the format is raw, and the disk is vmdk", xml), found["definition-format"])
+	require.Equal(t, fmt.Sprintf("%s, line 5: the format is raw, and the disk is vmdk", xml),
+		found["definition-format"])
 	require.Equal(t, vmx+", line 2: changed blocks are tracked (ctkEnabled), and what was tracked is about the old layout",
 		found["definition-tracking"])
 	require.NotContains(t, found, "definition-path")
-	require.Contains(t, alignFindings(t, "--libvirt-xml", libvirtDomain(t, "vmdk", disk), "--replace", disk)["definition"],
+	require.Contains(t, alignFindings(t, "--libvirt-xml", libvirtDomain(t, "vmdk", disk), "--replace",
+		disk)["definition"],
 		"nothing has to change")
 	piped := run(t, "bash", "-c", `"$0" align --libvirt-xml <(cat "$1") --replace "$2"`, builtPath, xml, disk)
 	require.Equal(t, 0, piped.code, piped.stderr)
@@ -87,8 +90,12 @@ func TestDefinitionsOfOtherMachines(t *testing.T) {
 		"a snapshot of the disk; consolidate":                                 {4, []string{"--vmx", snapshot}},
 		"definition line 1: unexpected EOF":                                   {1, []string{"--libvirt-xml", broken}},
 		"more than 1048576 bytes":                                             {1, []string{"--vmx", large}},
-		"no such file":                                                        {1, []string{"--vmx", filepath.Join(dir, "none")}},
-		"for a copy, and --in-place makes none":                               {64, []string{"--in-place", "--vmx", snapshot}},
+		"no such file": {
+			1, []string{"--vmx", filepath.Join(dir, "none")},
+		},
+		"for a copy, and --in-place makes none": {
+			64, []string{"--in-place", "--vmx", snapshot},
+		},
 	} {
 		args := append([]string{"align", "--replace"}, append(c.args, disk)...)
 		if c.code == 64 {

@@ -298,8 +298,10 @@ func TestInterruptedDevice(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	_ = cmd.Wait()
 	require.Equal(t, 143, cmd.ProcessState.ExitCode(), stderr.String())
-	last := fmt.Sprintf("interrupted; DEST %s holds an unfinished copy, which its first sector says; run the command again", device)
-	require.Equal(t, "trueup: interrupted: leaving the device as it is; once more to end at once\ntrueup: "+last+"\n", stderr.String())
+	last := fmt.Sprintf("interrupted; DEST %s holds an unfinished copy, which its first sector says; "+
+		"run the command again", device)
+	require.Equal(t, "trueup: interrupted: leaving the device as it is; once more to end at once\ntrueup: "+last+"\n",
+		stderr.String())
 	require.Contains(t, stdout.String(), last)
 	unfinishedDevice(t, device)
 }

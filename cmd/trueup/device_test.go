@@ -41,7 +41,10 @@ func TestBlockDevice(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "align", "--to", "vmdk", "--force", device, dest).code)
 
 	before := sha256Of(t, raw)
-	for _, args := range [][]string{{"convert", "--to", "raw", "--force", device, raw}, {"inspect", device, "--out", raw}} {
+	for _, args := range [][]string{
+		{"convert", "--to", "raw", "--force", device, raw},
+		{"inspect", device, "--out", raw},
+	} {
 		r := trueup(t, args...)
 		require.Equal(t, 64, r.code, "%q would write to the file behind the device: %s", args, r.stderr)
 	}

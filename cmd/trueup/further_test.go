@@ -178,7 +178,8 @@ func TestExtentsInFurtherFolders(t *testing.T) {
 			for _, dir := range []string{"vm", "lib/deep"} {
 				require.NoError(t, os.MkdirAll(l.path(dir), 0o755))
 			}
-			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat="+subformat, l.raw, l.top)
+			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat="+subformat, l.raw,
+				l.top)
 			text := string(readAll(t, l.top))
 			extent := match(t, text, `(?m)^RW .*"(.+)"`)
 			require.NoError(t, os.Rename(l.path("vm/"+extent), l.path("lib/deep/"+extent)))
@@ -199,7 +200,8 @@ func TestExtentsInFurtherFolders(t *testing.T) {
 					require.Equal(t, 0, r.code, "%q: %s", c, r.stderr)
 				}
 				require.Equal(t, 0, trueup(t, "verify", l.raw, dest).code, "as QEMU reads it")
-				require.Contains(t, trueup(t, append([]string{"inspect", "--json", l.top}, flags...)...).stdout, l.path("lib/deep/"+extent))
+				require.Contains(t, trueup(t, append([]string{"inspect", "--json", l.top}, flags...)...).stdout,
+					l.path("lib/deep/"+extent))
 				serving(t, append(flags, "--as-is", l.top)...).requireServes(t, l.raw)
 			}
 			vm, deep := hashFolder(t, l.path("vm")), hashFolder(t, l.path("lib/deep"))
@@ -207,11 +209,13 @@ func TestExtentsInFurtherFolders(t *testing.T) {
 				r := trueup(t, append(l.flags("lib"), "align", how, l.top)...)
 				require.Equal(t, 4, r.code, r.stderr)
 				requireOneLine(t, r.stderr)
-				require.Regexp(t, "lies in another folder than the disk.*trueup align SOURCE DEST|hold the disk byte for byte", r.stderr, how)
+				require.Regexp(t, "lies in another folder than the disk.*trueup align SOURCE DEST|"+
+					"hold the disk byte for byte", r.stderr, how)
 			}
 			r := trueup(t, append(l.flags("lib"), "align", "--view", l.top, l.path("vm/view.vmdk"))...)
 			require.NotEqual(t, 0, r.code, "a view names files of its own folder only")
-			r = trueup(t, append(l.flags("lib"), "convert", "--force", "--to", "raw", l.top, l.path("lib/deep/"+extent))...)
+			r = trueup(t, append(l.flags("lib"), "convert", "--force", "--to", "raw", l.top,
+				l.path("lib/deep/"+extent))...)
 			require.Equal(t, 64, r.code, "it is a file of SOURCE: %s", r.stderr)
 			require.Equal(t, vm, hashFolder(t, l.path("vm")))
 			require.Equal(t, deep, hashFolder(t, l.path("lib/deep")))
@@ -245,11 +249,15 @@ func TestParentsOfVHDInFurtherFolders(t *testing.T) {
 		"vhd": {
 			vhdforge.New(below, vhdforge.Layout{ID: 0xb0}).Bytes, vhdforge.New(below, vhdforge.Layout{ID: 0xb2}).Bytes,
 			vhdforge.New(over, vhdforge.Layout{
-				ID: 0xb1, Stored: own, Parent: &vhdforge.Parent{ID: 0xb0, Relative: `..\lib\base.vhd`, Absolute: `C:\lib\base.vhd`},
+				ID: 0xb1, Stored: own, Parent: &vhdforge.Parent{
+					ID: 0xb0, Relative: `..\lib\base.vhd`,
+					Absolute: `C:\lib\base.vhd`,
+				},
 			}).Bytes,
 		},
 		"vhdx": {
-			vhdx(vhdxforge.Layout{}).Fill(below).Bytes, vhdx(vhdxforge.Layout{DataWrite: other}).Fill(below).Bytes, child.Bytes,
+			vhdx(vhdxforge.Layout{}).Fill(below).Bytes, vhdx(vhdxforge.Layout{DataWrite: other}).Fill(below).Bytes,
+			child.Bytes,
 		},
 	} {
 		t.Run(format, func(t *testing.T) {
@@ -262,7 +270,8 @@ func TestParentsOfVHDInFurtherFolders(t *testing.T) {
 				return path
 			}
 			lib := filepath.Dir(put("lib/base", c.parent))
-			top, want, dest := put("vm/top", c.child), filepath.Join(folder, "want.raw"), filepath.Join(folder, "flat.raw")
+			top, want, dest := put("vm/top", c.child), filepath.Join(folder, "want.raw"),
+				filepath.Join(folder, "flat.raw")
 			require.NoError(t, os.WriteFile(want, over, 0o644))
 			r := trueup(t, "inspect", top)
 			require.Equal(t, 4, r.code, r.stdout)

@@ -18,7 +18,10 @@ import (
 // newMaking returns a guest that makes file systems, volume groups and arrays.
 func newMaking() *linuxSetup {
 	return &linuxSetup{
-		modules:  []string{"crc32c_generic", "ext4", "xfs", "btrfs", "dm-mod", "dm-thin-pool", "raid0", "raid1", "raid456"},
+		modules: []string{
+			"crc32c_generic", "ext4", "xfs", "btrfs", "dm-mod", "dm-thin-pool", "raid0", "raid1",
+			"raid456",
+		},
 		programs: []string{"sh", "cp", "extlinux", "lvm", "mdadm", "mkdir", "mke2fs", "mount", "umount"},
 		files:    map[string]string{},
 	}

@@ -71,7 +71,8 @@ func fourKnDisk(t testing.TB) string {
 	require.NoError(t, os.Truncate(raw, 24<<20))
 	device := loopDevice(t, raw, "--sector-size", "4096")
 	cmd := exec.Command(disktest.Tool(t, "sfdisk"), "-q", device)
-	cmd.Stdin = strings.NewReader("label: gpt\nfirst-lba: 6\nstart=7, size=5000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n")
+	cmd.Stdin = strings.NewReader("label: gpt\nfirst-lba: 6\n" +
+		"start=7, size=5000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	writeAt(t, device, 7*4096, noise("4kn", 9<<20))
@@ -206,7 +207,8 @@ func TestKilledMovesOnDevice(t *testing.T) {
 	killed, marked := 0, 0
 	for i, p := range points {
 		m.reset(t)
-		cmd := traced(os.DevNull, "-e", "trace="+p.call, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number))
+		cmd := traced(os.DevNull, "-e", "trace="+p.call, "-e",
+			fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number))
 		_ = cmd.Run() // strace ends with the signal that ended what it traced
 		if cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
 			killed++

@@ -74,12 +74,14 @@ func TestCallsOfAMoveFail(t *testing.T) {
 				points, quiet, failed := callsIn(t, log), map[string]string{}, 0
 				for i, p := range points {
 					for k, fault := range moveFaults {
-						if !all && (i*len(moveFaults)+k)%(len(points)*len(moveFaults)/3) != 7*len(command) || all && !p.worth(i, k) {
+						if !all && (i*len(moveFaults)+k)%(len(points)*len(moveFaults)/3) != 7*len(command) ||
+							all && !p.worth(i, k) {
 							continue
 						}
 						ready(t)
 						inject := fmt.Sprintf("inject=%s:%s:when=%d", p.call, fault.inject, p.number)
-						r := run(t, disktest.Tool(t, "strace"), underStrace(t, os.DevNull, []string{"-e", "trace=" + p.call, "-e", inject}, args).Args[1:]...)
+						r := run(t, disktest.Tool(t, "strace"), underStrace(t, os.DevNull,
+							[]string{"-e", "trace=" + p.call, "-e", inject}, args).Args[1:]...)
 						at := fmt.Sprintf("%s, %s: %d %s%s", command, inject, r.code, r.stdout, r.stderr)
 						require.Contains(t, []int{0, 1, 4, fault.code}, r.code, at)
 						if r.code == 0 {
@@ -128,14 +130,17 @@ func TestMoveOnAFullFileSystem(t *testing.T) {
 	raw, folder := noisyDisk(t, 24), t.TempDir()
 	dest := filepath.Join(t.TempDir(), "copy.raw")
 	require.Equal(t, 0, trueup(t, "align", "--to", "raw", raw, dest).code)
-	script := `cd "$1" && cp "$3" disk && "$4" -f -qq -o /dev/null -e trace=fsync -e inject=fsync:signal=KILL:when=6 "$2" align -q --in-place disk
+	script := `cd "$1" && cp "$3" disk && "$4" -f -qq -o /dev/null -e trace=fsync -e inject=fsync:signal=KILL:when=6 \
+			"$2" align -q --in-place disk
 		head -c 1G /dev/zero >fill 2>/dev/null; test -e disk.trueup || exit 99
 		"$2" resume disk 2>&1; echo "full: $?"; "$2" undo disk 2>&1; echo "full: $?"
 		"$2" inspect disk 2>&1; echo "inspect: $?"; rm fill; "$2" $5 disk 2>&1; echo "room: $?"; sha256sum disk`
 	for end, want := range map[string]string{"resume": sha256Of(t, dest), "undo": sha256Of(t, raw)} {
-		r := privateMount(t, "size=66m", folder, "sh", "-c", script, "sh", folder, builtPath, raw, disktest.Tool(t, "strace"), end)
+		r := privateMount(t, "size=66m", folder, "sh", "-c", script, "sh", folder, builtPath, raw,
+			disktest.Tool(t, "strace"), end)
 		said := strings.Join(strings.Fields(r.stdout), " ")
-		require.Equal(t, 2, strings.Count(said, "no space left on device; the disk is in the middle of the move"), r.stdout)
+		require.Equal(t, 2, strings.Count(said, "no space left on device; the disk is in the middle of the move"),
+			r.stdout)
 		require.Equal(t, 2, strings.Count(said, "full: 1"), r.stdout)
 		require.Contains(t, said, "inspect: 4", r.stdout)
 		require.Contains(t, said, "room: 0 "+want, r.stdout)
@@ -155,7 +160,14 @@ func TestMoveIsAlone(t *testing.T) {
 		b, err := os.ReadFile(log)
 		return err == nil && strings.Contains(string(b), "stopped by SIGSTOP")
 	})
-	for _, command := range [][]string{{"resume"}, {"undo"}, {"finish"}, {"align", "--in-place"}, {"inspect"}, {"align", "--replace"}} {
+	for _, command := range [][]string{
+		{"resume"},
+		{"undo"},
+		{"finish"},
+		{"align", "--in-place"},
+		{"inspect"},
+		{"align", "--replace"},
+	} {
 		r := trueup(t, append(command, c.path)...)
 		require.Contains(t, []int{1, 4}, r.code, "%q: %s%s", command, r.stdout, r.stderr)
 		require.Contains(t, r.stderr, "another run of trueup", "%q", command)

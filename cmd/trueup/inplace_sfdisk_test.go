@@ -50,7 +50,8 @@ func (c *sfdiskCase) sums(t testing.TB, path string, parts []window) (out [][32]
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	for _, p := range parts {
-		out = append(out, sha256.Sum256(b[min(p.start*sectorSize, int64(len(b))):min((p.start+p.size)*sectorSize, int64(len(b)))]))
+		out = append(out, sha256.Sum256(b[min(p.start*sectorSize, int64(len(b))):min((p.start+p.size)*sectorSize,
+			int64(len(b)))]))
 	}
 	return out
 }
@@ -62,7 +63,8 @@ func (c *sfdiskCase) move(t testing.TB, i int, below ...string) result {
 	if len(c.old) == 4 {
 		number = []string{"1", "2", "5", "7"}[i] // as gptDisk numbers them
 	}
-	script := fmt.Sprintf(`echo %d, | "$@" --no-reread --no-tell-kernel --move-data -N %s '%s'`, c.new[i].start, number, c.path)
+	script := fmt.Sprintf(`echo %d, | "$@" --no-reread --no-tell-kernel --move-data -N %s '%s'`, c.new[i].start, number,
+		c.path)
 	return run(t, "sh", append([]string{"-c", script, "sh"}, append(below, "sfdisk")...)...)
 }
 
@@ -127,7 +129,8 @@ func TestKilledSfdisk(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%d kills; after %d of them the table does not lead to the data, after %d of these neither when it is given again", kills, lost, again)
+			t.Logf("%d kills; after %d of them the table does not lead to the data, after %d of these neither "+
+				"when it is given again", kills, lost, again)
 			require.Positive(t, lost)
 		})
 	}

@@ -215,14 +215,17 @@ func TestInPlaceIsRefused(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, f.Close())
 		}},
-		{name: "one file twice", format: formatFlat, says: `two stretches of the disk lie in "disk-flat.vmdk"`, code: 4, spoil: func(t *testing.T, path string) {
-			t.Helper()
-			half := "RW 4096 FLAT \"disk-flat.vmdk\" "
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
-			text = regexp.MustCompile(`RW 8192 FLAT .*`).ReplaceAll(text, []byte(half+"0\n"+half+"4096"))
-			require.NoError(t, os.WriteFile(path, text, 0o600))
-		}},
+		{
+			name: "one file twice", format: formatFlat, says: `two stretches of the disk lie in "disk-flat.vmdk"`, code: 4,
+			spoil: func(t *testing.T, path string) {
+				t.Helper()
+				half := "RW 4096 FLAT \"disk-flat.vmdk\" "
+				text, err := os.ReadFile(path)
+				require.NoError(t, err)
+				text = regexp.MustCompile(`RW 8192 FLAT .*`).ReplaceAll(text, []byte(half+"0\n"+half+"4096"))
+				require.NoError(t, os.WriteFile(path, text, 0o600))
+			},
+		},
 		{name: "file that looks like a journal", format: formatRaw, says: "should be a journal", code: 4, spoil: func(t *testing.T, path string) {
 			t.Helper()
 			require.NoError(t, os.WriteFile(path+".trueup", noise("x", 4096), 0o600))
@@ -291,7 +294,8 @@ func TestDiskBroughtBack(t *testing.T) {
 	dropped := func(t *testing.T, c *moveCase) {
 		t.Helper()
 		for _, command := range []string{"resume", "undo"} {
-			refused(t, c, fmt.Sprintf("trueup undo %s --force leaves it as it is and removes the journal, with the ", c.path), command)
+			refused(t, c, fmt.Sprintf("trueup undo %s --force leaves it as it is and removes the journal, with the ",
+				c.path), command)
 		}
 		r := trueup(t, "undo", "--force", c.path)
 		require.Equal(t, 0, r.code, r.stderr)
@@ -322,7 +326,7 @@ func TestDiskBroughtBack(t *testing.T) {
 			c.middle(t)
 			r := trueup(t, "undo", "--force", c.path)
 			require.Equal(t, 0, r.code, r.stderr)
-			require.NotContains(t, r.stdout, "journal went", "the flag changes nothing on a disk in the middle of the move")
+			require.NotContains(t, r.stdout, "journal went", "the flag changes nothing in the middle of the move")
 			c.requireOld(t)
 
 			c.reset(t) // behind the first sector
@@ -333,7 +337,8 @@ func TestDiskBroughtBack(t *testing.T) {
 				}
 			}
 			c.reset(t)
-			_ = c.traced(t, os.DevNull, "-e", "trace=unlinkat", "-e", fmt.Sprintf("inject=unlinkat:signal=KILL:when=%d", last)).Run()
+			_ = c.traced(t, os.DevNull, "-e", "trace=unlinkat", "-e",
+				fmt.Sprintf("inject=unlinkat:signal=KILL:when=%d", last)).Run()
 			restore()
 			refused(t, c, "everything is at its new place already", "undo")
 			refused(t, c, "--force leaves it as it is", "resume")
@@ -355,7 +360,8 @@ func TestJournalElsewhere(t *testing.T) {
 			for _, command := range []string{"resume", "undo"} {
 				c.reset(t)
 				_ = exec.Command(disktest.Tool(t, "strace"), append([]string{
-					"-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=9", builtPath,
+					"-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=9",
+					builtPath,
 				}, move...)...).Run()
 				require.FileExists(t, journal)
 				shown := c.path

@@ -137,7 +137,8 @@ func withLibraries(t testing.TB, program string, files map[string]string) {
 	t.Helper()
 	path := disktest.Tool(t, program)
 	files["bin/"+program] = path
-	for _, library := range regexp.MustCompile(`(?m)(/\S+) \(0x`).FindAllStringSubmatch(disktest.Run(t, "ldd", path), -1) {
+	for _, library := range regexp.MustCompile(`(?m)(/\S+) \(0x`).FindAllStringSubmatch(disktest.Run(t, "ldd", path),
+		-1) {
 		files[library[1][1:]] = library[1]
 	}
 }

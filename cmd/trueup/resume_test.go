@@ -444,7 +444,8 @@ func TestResumeCountsTheRoomOfItsFiles(t *testing.T) {
 	r := privateMount(t, "size=12m", filepath.Dir(dest), "bash", "-c", script, builtPath, noisyDisk(t, 8), dest)
 	require.Equal(t, 0, r.code, r.stdout+r.stderr)
 	requireOneLine(t, r.stderr)
-	require.Regexp(t, `needs 8\.\d+ MiB .* and 7\.\d+ MiB .* are free where DEST goes or held by what is written of it; make room;`,
+	require.Regexp(t, `needs 8\.\d+ MiB .* and 7\.\d+ MiB .* are free where DEST goes or held by `+
+		`what is written of it; make room;`,
 		r.stderr)
 	require.Contains(t, r.stdout, "is complete")
 	require.Regexp(t, `"kept_bytes": [2-5]\d{6}`, r.stdout)

@@ -61,7 +61,8 @@ func TestScriptExchanges(t *testing.T) {
 		"align --replace a.raw", "align --replace 'b c.vmdk'", "align --replace p.ova", "align --replace vm.ovf",
 	}, commands)
 	command := []string{"env", "TRUEUP=" + builtPath, "bash", script}
-	require.Contains(t, disktest.Output(t, command[0], command[1:]...), "0 made, 4 exchanged or aligned already, 0 passed over, 0 failed")
+	require.Contains(t, disktest.Output(t, command[0], command[1:]...),
+		"0 made, 4 exchanged or aligned already, 0 passed over, 0 failed")
 	s := scan(t, dir)
 	require.Equal(t, 0, s.code, s.stderr)
 	require.Equal(t, results.Original, s.rows[filepath.Join(dir, "b c.orig.vmdk")].State)

@@ -53,7 +53,8 @@ func reusedDisk(t *testing.T) (raw string, file []byte) {
 	raw = path("raw")
 	require.NoError(t, os.WriteFile(raw, noise, 0o600))
 	const ntfsAt, extAt = 63, 63 + 32*2048
-	disktest.RunInput(t, fmt.Sprintf("label: dos\nstart=%d, size=%d, type=7\nstart=%d, size=%d, type=83\nstart=%d, size=%d, type=da\n",
+	disktest.RunInput(t, fmt.Sprintf("label: dos\nstart=%d, size=%d, type=7\nstart=%d, size=%d, type=83\n"+
+		"start=%d, size=%d, type=da\n",
 		ntfsAt, 32*2048, extAt, 24*2048, extAt+24*2048, 8*2048), "sfdisk", "-q", raw)
 	for name, at := range map[string]int64{"ntfs": ntfsAt, "ext": extAt} {
 		b, err := os.ReadFile(path(name))
@@ -139,7 +140,8 @@ func requireFiles(t *testing.T, raw string, file []byte) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b[at:at+parts[i].size*sectorSize], 0o600))
 	}
 	disktest.Run(t, "ntfsfix", "-n", filepath.Join(dir, "ntfs"))
-	require.Equal(t, sha256.Sum256(file), sha256.Sum256([]byte(disktest.Output(t, "ntfscat", "-f", filepath.Join(dir, "ntfs"), "file"))))
+	require.Equal(t, sha256.Sum256(file), sha256.Sum256([]byte(disktest.Output(t, "ntfscat", "-f",
+		filepath.Join(dir, "ntfs"), "file"))))
 	disktest.Run(t, "e2fsck", "-f", "-n", filepath.Join(dir, "ext"))
 	disktest.Output(t, "debugfs", "-R", "dump file "+filepath.Join(dir, "dumped"), filepath.Join(dir, "ext"))
 	dumped, err := os.ReadFile(filepath.Join(dir, "dumped"))

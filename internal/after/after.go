@@ -1,5 +1,5 @@
-// Package after runs a command of the user behind a finished copy or row, for a process that confines itself before it reads
-// an image and can start no program then.
+// Package after runs a command of the user behind a finished copy or row, for a process that confines itself before it
+// reads an image and can start no program then.
 package after
 
 import (
@@ -103,8 +103,8 @@ func (c *Clerk) Close() error {
 	return c.cmd.Wait()
 }
 
-// Serve is the clerk: it waits for a report, runs the command, answers how that ended, and waits for the next. The end of
-// the input ends the command, too.
+// Serve is the clerk: it waits for a report, runs the command, answers how that ended, and waits for the next. The end
+// of the input ends the command, too.
 func Serve(in io.Reader, out io.Writer) error {
 	// Only the end of the input ends this process. Signals are caught, since the command would inherit ignored ones.
 	signal.Notify(make(chan os.Signal, 1), append(sys.EndSignals(), sys.BrokenPipe)...)

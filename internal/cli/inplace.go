@@ -23,8 +23,8 @@ const moveJobs = 4
 
 // notInPlace are the flags of align that a move in place has no use for: those of a copy, and of its machine.
 var notInPlace = []string{
-	"to", "force", "view", "verify", "checksums", "second-opinion", "flatten", bootTrial, "replace", "keep", "resumable",
-	"overwrite-content", "discard", "libvirt-xml", "vmx", "skip-free",
+	"to", "force", "view", "verify", "checksums", "second-opinion", "flatten", bootTrial, "replace", "keep",
+	"resumable", "overwrite-content", "discard", "libvirt-xml", "vmx", "skip-free",
 }
 
 // noOthers is why a move in place knows no other disks of the machine.
@@ -48,7 +48,8 @@ func (f *alignFlags) alignArguments(other cobra.PositionalArgs) cobra.Positional
 		case len(f.with) > 0:
 			return ondisk.In(errUsage, "%s", noOthers)
 		case f.dev.device && f.journal == "":
-			return ondisk.In(errUsage, "--device needs --journal FILE, on another storage: nothing can lie beside a device")
+			return ondisk.In(errUsage, "--device needs --journal FILE, on another storage: nothing can lie beside "+
+				"a device")
 		}
 		for _, name := range notInPlace {
 			if cmd.Flags().Changed(name) {

@@ -16,7 +16,8 @@ func readingFlags(cmd *cobra.Command, r *realign.Reading) {
 	usage = "sector size of a raw image: 512 or 4096 (default: 512 for a file, the device's own for a device)"
 	cmd.Flags().Var((*realign.SectorSize)(&r.SectorSize), "sector-size", usage)
 	complete(cmd, "sector-size", "512", "4096")
-	cmd.Flags().StringArrayVar(&r.Allow, "allow-folder", nil, "read parents and extents in `DIR` and below too (repeatable)")
+	cmd.Flags().StringArrayVar(&r.Allow, "allow-folder", nil,
+		"read parents and extents in `DIR` and below too (repeatable)")
 }
 
 // toHelp explains --to and lists the formats.

@@ -49,7 +49,8 @@ exchange by align --replace, complete or not; a move by align --in-place, until 
 copy of --resumable, which is removed. The disk is what it was before, under the same names, and what was made beside it
 is removed.
 
-What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is given.
+What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is
+given.
 
 A disk that was brought back from a backup in the middle of a move is left as it is: undo --force removes its journal,
 and only where the first sector is not the mark of the move.`)
@@ -79,7 +80,8 @@ func newOpen(c *common, name, short, long string) *cobra.Command {
 	f.addSandbox(cmd)
 	f.addProgress(cmd)
 	if name != finishes {
-		cmd.Flags().StringVar(&f.journal, "journal", "", "journal of a move in place that was begun with --journal `FILE`")
+		cmd.Flags().StringVar(&f.journal, "journal", "",
+			"journal of a move in place that was begun with --journal `FILE`")
 	}
 	if name == resume {
 		cmd.Flags().Var(&f.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")

@@ -1,6 +1,6 @@
 // Package definition reads what a hypervisor stores of a machine's disks: the domains and volumes of libvirt, and the
-// VMX of VMware. It finds the entry of one disk, and what has to change there after the disk was aligned. It edits nothing,
-// and opens no files.
+// VMX of VMware. It finds the entry of one disk, and what has to change there after the disk was aligned. It edits
+// nothing, and opens no files.
 package definition
 
 import (
@@ -14,7 +14,7 @@ import (
 // MaxText bounds a definition, in bytes. Real ones have some KiB.
 const MaxText = 1 << 20
 
-// Definition is what a file says of disks.
+// Definition holds the disks that a file names.
 type Definition struct {
 	kind  kind
 	name  string // of the machine or the volume
@@ -74,13 +74,14 @@ func (d *Definition) Check(c Case) ([]ondisk.Issue, error) {
 	for _, e := range d.disks {
 		for _, l := range e.below {
 			if c.Same(l.path) {
-				return nil, refuse(fmt.Sprintf("%s, line %d: %s %q runs from %q, and the disk is its %s", c.File, l.line,
+				return nil, refuse(fmt.Sprintf("%s, line %d: %s %q runs from %q, and the disk is its %s", c.File,
+					l.line,
 					e.device, d.name, e.path, l.role), "commit or consolidate that first, then give the new definition")
 			}
 		}
 		if disk, ok := strings.CutSuffix(e.path, snapshotOf(e.path)); ok && disk != e.path && c.Same(disk+".vmdk") {
-			return nil, refuse(fmt.Sprintf("%s, line %d: %s runs from %q, a snapshot of the disk", c.File, e.line, e.device,
-				e.path), "consolidate the snapshots first")
+			return nil, refuse(fmt.Sprintf("%s, line %d: %s runs from %q, a snapshot of the disk", c.File, e.line,
+				e.device, e.path), "consolidate the snapshots first")
 		}
 		if e.pool != "" && e.path == c.Base || e.pool == "" && c.Same(e.path) {
 			if e.sliced {
@@ -135,8 +136,8 @@ func (d *Definition) changes(e entry, c Case) (out []ondisk.Issue) {
 	want, has := formats[c.Format], cmp.Or(e.format, "raw")
 	switch {
 	case d.kind == vmx && c.Format != "vmdk":
-		say(ondisk.Warn, "definition-format", e.line, "write a VMDK: --to vmdk", "a VMX names VMDKs, and the disk is %s",
-			c.Format)
+		say(ondisk.Warn, "definition-format", e.line, "write a VMDK: --to vmdk",
+			"a VMX names VMDKs, and the disk is %s", c.Format)
 	case d.kind != vmx && want != "" && has != want:
 		say(ondisk.Warn, "definition-format", cmp.Or(e.formatLine, e.line), fmt.Sprintf("set type='%s' there", want),
 			"the format is %s, and the disk is %s", has, want)

@@ -70,7 +70,10 @@ func TestChecks(t *testing.T) {
 		change func(*definition.Case)
 		want   []want
 	}{
-		"as it should be": {diskOf(qcow2, here, ""), nil, []want{{"definition", "d, line 8: the disk hda is this one"}}},
+		"as it should be": {
+			diskOf(qcow2, here, ""), nil,
+			[]want{{"definition", "d, line 8: the disk hda is this one"}},
+		},
 		"grown": {
 			diskOf(qcow2, here, ""), func(c *definition.Case) { c.New = grown }, []want{{"definition", "line 8"}},
 		},
@@ -121,13 +124,21 @@ func TestChecks(t *testing.T) {
 		},
 		"below two": {diskOf(qcow2, `<source file='/vm/xp.snap2'/>`, "<backingStore type='file'><format type='qcow2'/>"+
 			"<source file='/vm/xp.snap1'/>"+below(here)+"</backingStore>"), nil, []want{{refused, "backing file"}}},
-		"a block job": {diskOf(qcow2, `<source file='/vm/old.qcow2'/>`,
-			"<mirror type='file' job='copy'><format type='qcow2'/>"+here+"</mirror>"), nil, []want{{refused, "its mirror"}}},
-		"a slice": {diskOf(`<driver name='qemu' type='raw'/>`, "<source file='/vm/xp.qcow2'><slices><slice "+
-			"type='storage' offset='512' size='1024'/></slices></source>", ""), nil, []want{{refused, "only a part of the file"}}},
-		"a volume of a pool": {strings.Replace(diskOf(qcow2, `<source pool='default' volume='xp.qcow2'/>`, ""), "'file'",
+		"a block job": {
+			diskOf(qcow2, `<source file='/vm/old.qcow2'/>`,
+				"<mirror type='file' job='copy'><format type='qcow2'/>"+here+"</mirror>"), nil,
+			[]want{{refused, "its mirror"}},
+		},
+		"a slice": {
+			diskOf(`<driver name='qemu' type='raw'/>`, "<source file='/vm/xp.qcow2'><slices><slice "+
+				"type='storage' offset='512' size='1024'/></slices></source>", ""), nil,
+			[]want{{refused, "only a part of the file"}},
+		},
+		"a volume of a pool": {strings.Replace(diskOf(qcow2, `<source pool='default' volume='xp.qcow2'/>`, ""),
+			"'file'",
 			"'volume'", 1), nil, []want{{"definition", "line 8"}}},
-		"a block device": {strings.Replace(diskOf(`<driver name='qemu' type='raw'/>`, `<source dev='/dev/vg0/xp'/>`, ""),
+		"a block device": {strings.Replace(diskOf(`<driver name='qemu' type='raw'/>`, `<source dev='/dev/vg0/xp'/>`,
+			""),
 			"'file'", "'block'", 1), nil, []want{{refused, `it names "/dev/vg0/xp"`}}},
 
 		"volume": {
@@ -149,7 +160,8 @@ func TestChecks(t *testing.T) {
 		},
 		"volume over the disk": {
 			strings.ReplaceAll(volumeOf("<capacity unit='KB'>8</capacity>", "qcow2",
-				"  <backingStore><path>/vm/base</path><format type='qcow2'/></backingStore>\n"), "/vm/base", "/link/xp.qcow2"), nil,
+				"  <backingStore><path>/vm/base</path><format type='qcow2'/></backingStore>\n"), "/vm/base",
+				"/link/xp.qcow2"), nil,
 			[]want{{refused, "d, line 10: the volume"}},
 		},
 

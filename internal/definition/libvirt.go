@@ -220,8 +220,8 @@ func (w *walker) endVolume() error {
 	return nil
 }
 
-// scaled returns a size in bytes. Source: virScaleInteger in src/util/virutil.c of libvirt: "bytes" and "B", then K, KiB
-// and so on by 1024, and KB and so on by 1000, in any case.
+// scaled returns a size in bytes. Source: virScaleInteger in src/util/virutil.c of libvirt: "bytes" and "B", then K,
+// KiB and so on by 1024, and KB and so on by 1000, in any case.
 func scaled(text, unit string) (int64, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {

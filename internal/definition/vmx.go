@@ -20,11 +20,12 @@ type setting struct {
 // buses are those that a VMX names disks by, as scsi0:1.
 var buses = []string{"scsi", "ide", "sata", "nvme"}
 
-// VMX reads the configuration of a machine of VMware: lines of key = "value", in which keys have no case, and |22 stands
-// for a quotation mark.
+// VMX reads the configuration of a machine of VMware: lines of key = "value", in which keys have no case, and |22
+// stands for a quotation mark.
 func VMX(text []byte) (*Definition, error) {
 	if len(text) > MaxText {
-		return nil, ondisk.In(ondisk.ErrLimit, "vmx: more than %d bytes; is it the configuration of a machine?", MaxText)
+		return nil, ondisk.In(ondisk.ErrLimit, "vmx: more than %d bytes; is it the configuration of a machine?",
+			MaxText)
 	}
 	settings := map[string]setting{}
 	n := 0
@@ -117,15 +118,15 @@ func machine(settings map[string]setting) (*Definition, error) {
 
 func isTrue(s setting) bool { return strings.EqualFold(s.value, "true") }
 
-// windows1252 are the letters 0x80 to 0x9f, 0 where there is none. Source: unicode.org, MAPPINGS/VENDORS/MICSFT/WINDOWS,
-// CP1252.TXT. From 0xa0 on they are those of Unicode.
+// windows1252 are the letters 0x80 to 0x9f, 0 where there is none. Source: unicode.org,
+// MAPPINGS/VENDORS/MICSFT/WINDOWS, CP1252.TXT. From 0xa0 on they are those of Unicode.
 var windows1252 = [32]rune{
 	0x20ac, 0, 0x201a, 0x192, 0x201e, 0x2026, 0x2020, 0x2021, 0x2c6, 0x2030, 0x160, 0x2039, 0x152, 0, 0x17d, 0,
 	0, 0x2018, 0x2019, 0x201c, 0x201d, 0x2022, 0x2013, 0x2014, 0x2dc, 0x2122, 0x161, 0x203a, 0x153, 0, 0x17e, 0x178,
 }
 
-// decoded returns a value in UTF-8, in which the names of files are on this machine. Letters of ASCII are the same in all
-// encodings of VMware.
+// decoded returns a value in UTF-8, in which the names of files are on this machine. Letters of ASCII are the same in
+// all encodings of VMware.
 func decoded(s, encoding setting) (string, error) {
 	ascii := !strings.ContainsFunc(s.value, func(r rune) bool { return r >= utf8.RuneSelf })
 	switch name := strings.ToLower(encoding.value); {

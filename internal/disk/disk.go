@@ -180,8 +180,8 @@ func Stored(d Disk) (n int64, err error) {
 }
 
 // part returns the state of the run at off, refined by what its source knows of its own holes. ends reports that the
-// source told a border within the run. What lies behind that has the other state as a rule: to ask for it, only to leave
-// it out, would double the questions at each disk below.
+// source told a border within the run. What lies behind that has the other state as a rule: to ask for it, only to
+// leave it out, would double the questions at each disk below.
 func (d *mapped) part(off, limit int64) (e Extent, ends bool, err error) {
 	run, err := d.Run(off)
 	if err != nil {

@@ -179,7 +179,8 @@ var edges = map[string][]string{
 	"internal/report": {
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/container",
 		"internal/exchange",
-		"internal/fragments", "internal/fragments/volumes", "internal/freespace", "internal/image", "internal/image/ova",
+		"internal/fragments", "internal/fragments/volumes", "internal/freespace", "internal/image",
+		"internal/image/ova",
 		"internal/layout", "internal/opinion",
 		"internal/plan", "internal/realign", "internal/table", "internal/unfinished", "internal/verify", "internal/volume",
 		"internal/volume/identify",
@@ -207,7 +208,8 @@ var edges = map[string][]string{
 	// DEST can be a device, whose old content is read as a disk, by the kinds of its volumes.
 	"internal/realign": {
 		"internal/align", "internal/container", "internal/definition", "internal/diskcopy", "internal/exchange",
-		"internal/fragments/volumes", "internal/freespace", "internal/image", "internal/image/device", "internal/image/driver",
+		"internal/fragments/volumes", "internal/freespace", "internal/image", "internal/image/device",
+		"internal/image/driver",
 		"internal/image/ova", "internal/image/raw",
 		"internal/image/store", "internal/inplace", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
 		"internal/unfinished", "internal/verify", "internal/volume",

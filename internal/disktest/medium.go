@@ -19,9 +19,9 @@ type Medium struct {
 	Power int
 	// Lie leaves out the flush of a file, as a program would that forgot it.
 	Lie func(name string) bool
-	// Fail is the number of a writing call, from 1 on, that fails with ErrFault, and no other does. A write that fails has
-	// written half of its sectors. After a flush that fails the cache keeps what was written and takes it for clean, as Linux
-	// does: the next flush succeeds without it, and the power cut loses it.
+	// Fail is the number of a writing call, from 1 on, that fails with ErrFault, and no other does. A write that fails
+	// has written half of its sectors. After a flush that fails the cache keeps what was written and takes it for
+	// clean, as Linux does: the next flush succeeds without it, and the power cut loses it.
 	Fail int
 	// Calls is how many writing calls there were: WriteAt, Truncate and Sync.
 	Calls int

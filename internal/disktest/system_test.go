@@ -24,7 +24,8 @@ import (
 var (
 	openers = []string{
 		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan",
-		"internal/scan/sandbox", "internal/bench", "internal/cli", "internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs",
+		"internal/scan/sandbox", "internal/bench", "internal/cli", "internal/nbd", "internal/trial", "internal/qemuimg",
+		"internal/guestfs",
 		"internal/opinion", "internal/after", "internal/disktest", "internal/disktest/filetest",
 		"internal/disktest/forge", "internal/disktest/imagetest", "internal/disktest/pagetest",
 		"internal/disktest/oddfs",
@@ -40,9 +41,11 @@ var (
 // opens are the functions that open or change a file by its name, by package.
 var opens = map[string][]string{
 	"os": {
-		"Open", "OpenFile", "OpenInRoot", "OpenRoot", "Create", "CreateTemp", "ReadFile", "WriteFile", "ReadDir", "Mkdir",
+		"Open", "OpenFile", "OpenInRoot", "OpenRoot", "Create", "CreateTemp", "ReadFile", "WriteFile", "ReadDir",
+		"Mkdir",
 		"MkdirAll",
-		"MkdirTemp", "Remove", "RemoveAll", "Rename", "Link", "Symlink", "Truncate", "DirFS", "Chtimes", "Chmod", "CopyFS",
+		"MkdirTemp", "Remove", "RemoveAll", "Rename", "Link", "Symlink", "Truncate", "DirFS", "Chtimes", "Chmod",
+		"CopyFS",
 	},
 	"golang.org/x/sys/unix": {
 		"Open", "Openat", "Openat2", "Creat", "Link", "Linkat", "Rename", "Renameat", "Renameat2", "Unlink", "Unlinkat",
@@ -131,7 +134,8 @@ func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
 				}
 				counts[what+" "+p.ImportPath]++
 				require.Contains(t, may, p.ImportPath,
-					"%s: only these packages may open files, start goroutines or make calls that a signal can interrupt", at)
+					"%s: only these packages may open files, start goroutines or make calls that a signal "+
+						"can interrupt", at)
 			}
 		}
 	}
@@ -163,7 +167,8 @@ func TestOnlySysAsksTheSystem(t *testing.T) {
 			for _, i := range file.Imports {
 				path, err := strconv.Unquote(i.Path.Value)
 				require.NoError(t, err)
-				if strings.HasSuffix(name, "_test.go") || path != "syscall" && !strings.HasPrefix(path, "golang.org/x/sys/") {
+				if strings.HasSuffix(name, "_test.go") ||
+					path != "syscall" && !strings.HasPrefix(path, "golang.org/x/sys/") {
 					continue
 				}
 				found[p.ImportPath]++

@@ -47,7 +47,8 @@ func (x *run) mayResume() error {
 			return &ondisk.Refusal{
 				Code: "changed", Reason: fmt.Sprintf("%v was written since its copy was made, by a guest or another program, and "+
 					"the copy lacks that", f.Name),
-				Remedy: fmt.Sprintf("trueup undo %s keeps what was written; align it again then", shell.Quote(x.Work.Path)),
+				Remedy: fmt.Sprintf("trueup undo %s keeps what was written; align it again then",
+					shell.Quote(x.Work.Path)),
 			}
 		}
 	}

@@ -216,8 +216,8 @@ func (x *run) untouched() bool {
 	return x.d.holds(x.Old[0].Name, x.Old[0].Was) && !x.d.is(x.New[0].Name, x.New[0])
 }
 
-// holdCopy gives the first file of the copy a second name until the end of an undo: the inode of a removed file could be
-// that of the next one that is written. Without links, an undo that is interrupted can ask for --force.
+// holdCopy gives the first file of the copy a second name until the end of an undo: the inode of a removed file could
+// be that of the next one that is written. Without links, an undo that is interrupted can ask for --force.
 func (x *run) holdCopy() error {
 	n := x.New[0]
 	if !x.d.is(n.Name, n) || x.d.is(n.Other, n) {

@@ -151,7 +151,8 @@ func TestKilledAtEveryCall(t *testing.T) {
 						continue
 					}
 					for _, next := range map[string][]string{
-						"publish": {"resume", "undo"}, "resume": {"resume", "undo"}, "undo": {"undo"}, "finish": {"finish"},
+						"publish": {"resume", "undo"}, "resume": {"resume", "undo"}, "undo": {"undo"},
+						"finish": {"finish"},
 					}[step] {
 						dir, before := ready()
 						killAt(t, strace, step, name, dir, p)

@@ -52,7 +52,8 @@ func (s *Source) addTexts(p *ova.Package) error {
 		total += len(t.Was)
 	}
 	if total > maxTexts {
-		return s.refuse("limit", fmt.Sprintf("the OVF and its manifest have %d bytes, at most %d are kept in a journal", total,
+		return s.refuse("limit", fmt.Sprintf("the OVF and its manifest have %d bytes, at most %d are kept in a journal",
+			total,
 			maxTexts), "write a copy: trueup align SOURCE DEST.ova")
 	}
 	if f := s.file(p.Certificate()); f != nil {

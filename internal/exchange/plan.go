@@ -42,8 +42,8 @@ type file struct {
 	Inode    uint64
 	Size     int64 // bytes
 	Modified int64 // ns since 1970
-	// Of a file of the source that names others: its bytes, and those that name them by their other names. The first file
-	// of several is one. Nil for any other file.
+	// Of a file of the source that names others: its bytes, and those that name them by their other names. The first
+	// file of several is one. Nil for any other file.
 	Was, Kept []byte
 	// Seal marks a manifest or a certificate, which holds digests of the other files.
 	Seal bool

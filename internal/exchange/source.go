@@ -47,8 +47,8 @@ func New(img *image.Image) (*Source, error) {
 		switch {
 		case err != nil:
 		case !img.Dir.Holds(f):
-			err = s.refuse("unsupported", fmt.Sprintf("%q lies in another folder than the disk, and only names of one folder are "+
-				"exchanged", f.Name()), "write a copy: trueup align SOURCE DEST")
+			err = s.refuse("unsupported", fmt.Sprintf("%q lies in another folder than the disk, and only names of one folder "+
+				"are exchanged", f.Name()), "write a copy: trueup align SOURCE DEST")
 		default:
 			err = s.add(img.Base, f)
 		}
@@ -108,7 +108,8 @@ func (s *Source) add(disk string, f *gate.File) error {
 	}
 	o := oldFile(disk, f)
 	if fixed, err := s.immovable(f.Name()); fixed != "" || err != nil {
-		return cmp.Or(err, s.refuse("output", fmt.Sprintf("%q is immutable or append-only, and its name cannot change", fixed),
+		return cmp.Or(err, s.refuse("output", fmt.Sprintf("%q is immutable or append-only, and its name cannot change",
+			fixed),
 			"take the attribute away: chattr -i -a"))
 	}
 	switch {
@@ -153,7 +154,8 @@ func (s *Source) mayTake(n name) error {
 	if !s.dir.Exists(string(n)) {
 		return nil
 	}
-	return s.refuse("output", fmt.Sprintf("%v exists, and is the name that the original gets", n), "move that file away")
+	return s.refuse("output", fmt.Sprintf("%v exists, and is the name that the original gets", n),
+		"move that file away")
 }
 
 // addTracked notes a file that a descriptor names and that is no part of the disk: the one of changed-block tracking.

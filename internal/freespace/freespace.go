@@ -92,7 +92,8 @@ func Find(d disk.Disk, l *layout.Layout) (*Found, error) {
 	f := finder{disk: d, layout: l, least: MinRange, budget: guestfile.NewBudget()}
 	f.budget.Work.Limit = budget
 	if l.Table == nil {
-		if err := f.look(boot.Partition{Partition: table.Partition{Range: disk.Range{Len: l.Size}}, Volume: l.Volume}); err != nil {
+		whole := boot.Partition{Partition: table.Partition{Range: disk.Range{Len: l.Size}}, Volume: l.Volume}
+		if err := f.look(whole); err != nil {
 			return nil, err
 		}
 	}
@@ -123,7 +124,9 @@ type finder struct {
 func (f *finder) look(p boot.Partition) error {
 	v := Volume{Partition: p.Number, Kind: p.Volume.Kind, Whole: f.whole(p)}
 	if v.Whole == "" {
-		free := fragments.FreeRuns{Each: func(r disk.Range) { f.add(disk.Range{Off: p.Off + r.Off, Len: r.Len}, p.Range) }}
+		free := fragments.FreeRuns{Each: func(r disk.Range) {
+			f.add(disk.Range{Off: p.Off + r.Off, Len: r.Len}, p.Range)
+		}}
 		err := readers[v.Kind](f.budget, disk.Section(f.disk, p.Range), &free, func(r disk.Range) error {
 			return f.inUse(p.Off, r)
 		})

@@ -50,7 +50,8 @@ func make32(t testing.TB, kind string, options ...string) *made {
 	require.NoError(t, os.WriteFile(file, noise[:mib], 0o600))
 	switch kind {
 	case "ntfs":
-		disktest.Run(t, "mkntfs", append([]string{"-q", "-Q", "-F", "-p", "0", "-H", "255", "-S", "63"}, append(options, v.path)...)...)
+		disktest.Run(t, "mkntfs", append([]string{"-q", "-Q", "-F", "-p", "0", "-H", "255", "-S", "63"},
+			append(options, v.path)...)...)
 		disktest.Run(t, "ntfscp", "-q", v.path, file, "big")
 	case "fat", "fat12":
 		disktest.Run(t, "mkfs.fat", append(options, v.path)...)
@@ -59,7 +60,8 @@ func make32(t testing.TB, kind string, options ...string) *made {
 		}
 		disktest.Run(t, "mdel", "-i", v.path, "::f1", "::f3", "::f4")
 	default:
-		disktest.Run(t, "mke2fs", append([]string{"-q", "-F", "-t", kind, "-E", "nodiscard"}, append(options, v.path)...)...)
+		disktest.Run(t, "mke2fs", append([]string{"-q", "-F", "-t", kind, "-E", "nodiscard"},
+			append(options, v.path)...)...)
 		var script strings.Builder
 		for i := range 6 {
 			fmt.Fprintf(&script, "write %s f%d\n", file, i)
@@ -132,10 +134,12 @@ func (v *made) freeByTools() int64 {
 	}
 	switch v.kind {
 	case "ntfs":
-		n := number(`Cluster Size: (\d+)(?s:.*)Free Clusters: (\d+)`, disktest.Output(v.t, "ntfsinfo", "-f", "-m", v.path))
+		n := number(`Cluster Size: (\d+)(?s:.*)Free Clusters: (\d+)`,
+			disktest.Output(v.t, "ntfsinfo", "-f", "-m", v.path))
 		return n[0] * n[1]
 	case "fat":
-		n := number(`(\d+) bytes per cluster(?s:.*)files, (\d+)/(\d+) clusters`, disktest.Output(v.t, "fsck.fat", "-n", "-v", v.path))
+		n := number(`(\d+) bytes per cluster(?s:.*)files, (\d+)/(\d+) clusters`,
+			disktest.Output(v.t, "fsck.fat", "-n", "-v", v.path))
 		return n[0] * (n[2] - n[1])
 	}
 	n := number(`Free blocks: +(\d+)(?s:.*)Block size: +(\d+)`, disktest.Output(v.t, "dumpe2fs", "-h", v.path))
@@ -242,13 +246,17 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 			at := int64(binary.LittleEndian.Uint16(b[14:]))*512 + int64(binary.LittleEndian.Uint32(b[0x24:]))*512
 			v.edit(at+4*5000, func(b []byte) { b[0] ^= 1 })
 		}},
-		{"another number of free clusters", "fat", "FSInfo", func(v *made) { v.edit(512+488, func(b []byte) { u32(b, 77) }) }},
+		{
+			"another number of free clusters", "fat", "FSInfo",
+			func(v *made) { v.edit(512+488, func(b []byte) { u32(b, 77) }) },
+		},
 		{"no mark of its state", "fat12", "not known", func(*made) {}},
 		{"marked dirty", "fat", "dirty", func(v *made) { v.edit(0x41, func(b []byte) { b[0] |= 1 }) }},
 		{"a chain that ends in free space", "fat", "entry of cluster", func(v *made) {
 			b, err := os.ReadFile(v.path)
 			require.NoError(t, err)
-			start, size := int64(binary.LittleEndian.Uint16(b[14:]))*512, int64(binary.LittleEndian.Uint32(b[0x24:]))*512
+			start, size := int64(binary.LittleEndian.Uint16(b[14:]))*512,
+				int64(binary.LittleEndian.Uint32(b[0x24:]))*512
 			data := start + 2*size
 			cluster := (v.place("f2", 0)-data)/512 + 2 + 300
 			for n := range int64(300) {
@@ -261,7 +269,10 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 	} {
 		t.Run(c.kind+": "+c.name, func(t *testing.T) {
 			t.Parallel()
-			options := map[string][]string{"fat": {"-F", "32", "-s", "1"}, "fat12": {"-F", "12", "-s", "64"}, "ext4": {"-b", "1024"}}
+			options := map[string][]string{
+				"fat": {"-F", "32", "-s", "1"}, "fat12": {"-F", "12", "-s", "64"},
+				"ext4": {"-b", "1024"},
+			}
 			v := make32(t, c.kind, options[c.kind]...)
 			v.t = t
 			c.change(v)
@@ -282,7 +293,8 @@ func (v *made) lieExt(first, n int64) {
 	require.NotNil(v.t, m)
 	inGroup, err := strconv.ParseInt(m[1], 10, 64)
 	require.NoError(v.t, err)
-	v.debugfs(fmt.Sprintf("freeb %d %d\nset_bg %d free_blocks_count %d\nset_bg %d checksum calc\nssv free_blocks_count %d\n",
+	v.debugfs(fmt.Sprintf("freeb %d %d\nset_bg %d free_blocks_count %d\nset_bg %d checksum calc\n"+
+		"ssv free_blocks_count %d\n",
 		first, n, group, inGroup+n, group, free+n))
 }
 

@@ -47,7 +47,9 @@ func TestReasonsOfTheLayout(t *testing.T) {
 		{"a remark of the prober", [2]bool{true, false}, func(l *layout.Layout) {
 			l.Partitions[0].Volume.Note("fat-dirty", ondisk.Note, "dirty", "")
 		}},
-		{"parts", [2]bool{true, false}, func(l *layout.Layout) { l.Partitions[0].Volume.Parts = make([]volume.Part, 1) }},
+		{"parts", [2]bool{true, false}, func(l *layout.Layout) {
+			l.Partitions[0].Volume.Parts = make([]volume.Part, 1)
+		}},
 		{"overlap", [2]bool{true, true}, func(l *layout.Layout) { l.Partitions[1].Off -= mib }},
 		{"within an extended one", [2]bool{}, func(l *layout.Layout) {
 			l.Partitions = append(l.Partitions, boot.Partition{
@@ -67,18 +69,32 @@ func TestReasonsOfTheLayout(t *testing.T) {
 			l.Issues = []ondisk.Issue{{Effect: ondisk.Refuse, Partition: 2, DiskWide: true, Text: "LDM"}}
 		}},
 		{"a warning", [2]bool{}, func(l *layout.Layout) {
-			l.Issues = []ondisk.Issue{{Effect: ondisk.Warn, Text: "letters"}, {Effect: ondisk.Note, Partition: 1, Text: "x"}}
+			l.Issues = []ondisk.Issue{
+				{Effect: ondisk.Warn, Text: "letters"},
+				{Effect: ondisk.Note, Partition: 1, Text: "x"},
+			}
 		}},
 		{"hibernated", [2]bool{true, true}, func(l *layout.Layout) { l.Boot.State = boot.Hibernated }},
 		{"running", [2]bool{false, true}, func(l *layout.Layout) {
-			l.Boot.Signs = []boot.Sign{{State: boot.Running, Partition: 2, Text: "open"}, {State: boot.ShutDown, Partition: 1}}
+			l.Boot.Signs = []boot.Sign{
+				{State: boot.Running, Partition: 2, Text: "open"},
+				{State: boot.ShutDown, Partition: 1},
+			}
 		}},
 		{"unknown boot code", [2]bool{true, true}, func(l *layout.Layout) { l.Boot.Code = boot.Unknown }},
 		{"encrypted", [2]bool{true, true}, func(l *layout.Layout) { l.Boot.Code = &boot.Code{Encrypts: true} }},
 		{"hidden data", [2]bool{true, true}, func(l *layout.Layout) { l.Hidden = true }},
-		{"another volume beside", [2]bool{true, true}, func(l *layout.Layout) { l.Outer = &volume.Volume{Kind: volume.XFS} }},
+		{
+			"another volume beside",
+			[2]bool{true, true},
+			func(l *layout.Layout) { l.Outer = &volume.Volume{Kind: volume.XFS} },
+		},
 		{"a sector of a loader", [2]bool{true, false}, func(l *layout.Layout) {
-			l.Boot.Refs = []boot.Ref{{Kind: "lilo map", Points: 2 * mib}, {Points: 11 * mib}, {Disk: 7, Points: 12 * mib}}
+			l.Boot.Refs = []boot.Ref{
+				{Kind: "lilo map", Points: 2 * mib},
+				{Points: 11 * mib},
+				{Disk: 7, Points: 12 * mib},
+			}
 		}},
 	} {
 		f := sound()

@@ -37,7 +37,8 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 			return nil, err
 		}
 		for _, name := range names {
-			out = append(out, busy(fmt.Sprintf("%q in a further folder of the image %s", name, img.lockedBy(d, name)), unlock(name)))
+			out = append(out, busy(fmt.Sprintf("%q in a further folder of the image %s", name, img.lockedBy(d, name)),
+				unlock(name)))
 		}
 	}
 	return out, nil

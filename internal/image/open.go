@@ -52,8 +52,8 @@ type Options struct {
 	SectorSize int64
 	// Beside is what a look at the image's whole folder found; nil: the folder is looked at.
 	Beside *Beside
-	// Allow are the folders in which parents and extents may lie beside the image's own, see gate.Allow. Search are those of them in
-	// which a parent is also looked for by its name alone, if its identity can be compared.
+	// Allow are the folders in which parents and extents may lie beside the image's own, see gate.Allow. Search are
+	// those of them in which a parent is also looked for by its name alone, if its identity can be compared.
 	Allow, Search []string
 	Meter         *gate.Meter // of what is read from its files; nil: nothing is counted
 	// Digest compares a file of the image with the digests that its package has of it; nil for an image in no package.

@@ -25,9 +25,9 @@ func committed(t *testing.T, c simCase, n int) *mover {
 	return m
 }
 
-// TestCommittedMoveIsCompared resumes moves whose tables are being written. Every byte is compared with the journal: one
-// that was changed meanwhile, in a piece or between pieces, ends the run, and the disk keeps its mark. What is shown to
-// Look are the old and the new disk.
+// TestCommittedMoveIsCompared resumes moves whose tables are being written. Every byte is compared with the journal:
+// one that was changed meanwhile, in a piece or between pieces, ends the run, and the disk keeps its mark. What is
+// shown to Look are the old and the new disk.
 func TestCommittedMoveIsCompared(t *testing.T) {
 	t.Parallel()
 	for _, c := range simCases(t) {

@@ -16,7 +16,8 @@ func FuzzPlan(f *testing.F) {
 	p := &Plan{
 		Version: planVersion, OldSize: 64 * sector, Size: 72 * sector, OldEnd: 64 * sector, End: 72 * sector,
 		Chunk: 4 * sector, Direct: 1 << 20, Pieces: []disk.Shift{shift(0, 0, 2), shift(2, 4, 20), shift(24, 32, 10)},
-		Patches: []disk.Patch{patch(440, "x"), patch(2*sector, "y")}, Saved: []Saved{{0, make([]byte, markSize)}}, Sums: make([]diskcopy.Sum, 3),
+		Patches: []disk.Patch{patch(440, "x"), patch(2*sector, "y")}, Saved: []Saved{{0, make([]byte, markSize)}},
+		Sums: make([]diskcopy.Sum, 3),
 	}
 	b, err := p.encode()
 	require.NoError(f, err)

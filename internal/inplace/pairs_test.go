@@ -127,7 +127,10 @@ func TestDamagedJournals(t *testing.T) {
 		r, refused, ended := rand.New(rand.NewPCG(5, 6)), 0, 0
 		for cut := 4; cut < whole.on.Calls; cut += 1 + 6/simulations(t) {
 			// Head, both slots of records, plan and area.
-			for _, at := range []int{r.IntN(512), 4096 + r.IntN(200), 36<<10 + r.IntN(200), 68<<10 + r.IntN(1000), size - 1 - r.IntN(4096), -r.IntN(size)} {
+			for _, at := range []int{
+				r.IntN(512), 4096 + r.IntN(200), 36<<10 + r.IntN(200), 68<<10 + r.IntN(1000),
+				size - 1 - r.IntN(4096), -r.IntN(size),
+			} {
 				x := newTrial(c, faulty{})
 				x.on.Power = cut
 				_, _ = x.life(true, false)
@@ -154,8 +157,8 @@ func TestDamagedJournals(t *testing.T) {
 	}
 }
 
-// TestJournalOfAnotherDisk puts the journal of a move beside a disk that another move has left in its middle: nothing is
-// written to that.
+// TestJournalOfAnotherDisk puts the journal of a move beside a disk that another move has left in its middle: nothing
+// is written to that.
 func TestJournalOfAnotherDisk(t *testing.T) {
 	t.Parallel()
 	c := simCases(t)[0]

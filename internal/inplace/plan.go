@@ -55,8 +55,9 @@ const (
 	// maxSaved bounds what has no new place: copies of tables.
 	maxSaved = 16 * units.MiB
 	maxChunk = 16 * units.MiB
-	// direct is where two flushes for each stretch cost less than writing all bytes twice. On ext4 on a virtual disk whose
-	// flush takes some ms, moves by 4 MiB took 0.77 of the time, by 2 MiB 0.9, by 1 MiB 1.08 (boundaries less 63 sectors).
+	// direct is where two flushes for each stretch cost less than writing all bytes twice. On ext4 on a virtual disk
+	// whose flush takes some ms, moves by 4 MiB took 0.77 of the time, by 2 MiB 0.9, by 1 MiB 1.08 (boundaries less 63
+	// sectors).
 	direct = 3 * units.MiB
 )
 
@@ -64,8 +65,7 @@ const (
 var errDiffers = errors.New("the disk differs from what was written")
 
 // NewPlan makes the plan of a move, and reads the whole disk for that: what cannot be read is not moved. sector is the
-// size of its sectors, end is where
-// the storage ends, and tail what it ends with then; both are those of the old disk where the disk keeps its size.
+// size of its sectors, oldEnd is where the storage ends before the move, and tail is what it ends with after that.
 func NewPlan(
 	ctx context.Context, from *plan.Plan, s Storage, sector, oldEnd int64, tail []byte, o Options,
 ) (*Plan, error) {
@@ -293,8 +293,8 @@ func (p *Plan) marks(s Storage) (bool, error) {
 	}
 	mine := string(b) == string(p.mark())
 	if !mine && strings.HasPrefix(string(b), MarkText) {
-		return false, fmt.Errorf("the first sector of the disk is the mark of another move; put the journal of that one beside "+
-			"the disk: %w", ondisk.ErrChanged)
+		return false, fmt.Errorf("the first sector of the disk is the mark of another move; put the journal of that one "+
+			"beside the disk: %w", ondisk.ErrChanged)
 	}
 	return mine, nil
 }
@@ -306,8 +306,8 @@ func (p *Plan) notOld(s Storage) error {
 		return err
 	}
 	if string(b) == string(p.first(false)) && string(b) != string(p.first(true)) {
-		return fmt.Errorf("the first sector of the disk is that of before the move, and the journal says that all was moved: "+
-			"%w", ondisk.ErrChanged)
+		return fmt.Errorf("the first sector of the disk is that of before the move, and the journal says that all was "+
+			"moved: %w", ondisk.ErrChanged)
 	}
 	return nil
 }

@@ -89,8 +89,8 @@ func (c simCase) simulate(t *testing.T, saved ...int64) simCase {
 	for _, at := range saved {
 		fill(at)
 	}
-	bare := disk.Compose(disk.New(c.plan.OldSize, sector, disk.Whole(bytes.NewReader(c.old), c.plan.OldSize)), c.plan.Size,
-		c.plan.Pieces)
+	bare := disk.Compose(disk.New(c.plan.OldSize, sector, disk.Whole(bytes.NewReader(c.old), c.plan.OldSize)),
+		c.plan.Size, c.plan.Pieces)
 	for i := range c.plan.Patches {
 		x := &c.plan.Patches[i]
 		require.NoError(t, ondisk.ReadFull(bare, x.Old, x.Off))
@@ -197,7 +197,8 @@ func (x *trial) open(begin bool) (*mover, error) {
 	var p *Plan
 	var err error
 	if begin {
-		if p, err = NewPlan(context.Background(), x.c.plan, d, sector, int64(len(x.c.old)), x.c.newTail, Options{Jobs: 1}); err != nil {
+		if p, err = NewPlan(context.Background(), x.c.plan, d, sector, int64(len(x.c.old)), x.c.newTail,
+			Options{Jobs: 1}); err != nil {
 			return nil, err
 		}
 		p.ID, p.Chunk, p.Direct = "sim"+x.id, x.c.chunk*sector, x.c.direct*sector

@@ -20,7 +20,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// drawn is a random disk of a few partitions: the sectors of its tables are written, and it is known what else lies where.
+// drawn is a random disk of a few partitions: the sectors of its tables are written, and it is known what else lies
+// where.
 type drawn struct {
 	*rand.Rand
 	kind  string

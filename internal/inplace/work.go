@@ -96,8 +96,8 @@ func onDevice(img *image.Image, size int64) error {
 		return unsuitable("the device holds a file of %s, and not the disk itself", img.Format)
 	case size > have:
 		return &ondisk.Refusal{
-			Code: "output", Reason: fmt.Sprintf("the device is too small: the moved disk needs %d bytes, and it has %d", size,
-				have),
+			Code: "output", Reason: fmt.Sprintf("the device is too small: the moved disk needs %d bytes, and it has %d",
+				size, have),
 			Remedy: "enlarge the device, or make a copy",
 		}
 	}
@@ -119,7 +119,8 @@ func (m *Move) Run(ctx context.Context) error {
 	if err := img.Unchanged(); err != nil {
 		return err
 	}
-	p, err := NewPlan(ctx, m.Plan, f, img.Disk.SectorSize(), m.Plan.OldSize+int64(len(around.Tail)), around.Tail, m.Options)
+	p, err := NewPlan(ctx, m.Plan, f, img.Disk.SectorSize(), m.Plan.OldSize+int64(len(around.Tail)), around.Tail,
+		m.Options)
 	if err != nil {
 		return err
 	}
@@ -239,7 +240,8 @@ func (m *Move) lasts(d *sys.Folder) error {
 		}
 	}
 	return errors.Join(err, &ondisk.Refusal{
-		Code: "output", Reason: fmt.Sprintf("the journal %s would lie in memory, and be lost with the power", m.Journal),
+		Code: "output", Reason: fmt.Sprintf("the journal %s would lie in memory, and be lost with the power",
+			m.Journal),
 		Remedy: "name a file on a disk",
 	})
 }

@@ -326,8 +326,9 @@ func (j *Journal) Put(record []byte) error {
 	return nil
 }
 
-// settle makes the record durable that the next one follows, with the bytes that it vouches for. They are written again:
-// where a flush of the run before failed, the kernel can have them in its cache, take them for clean, and flush nothing.
+// settle makes the record durable that the next one follows, with the bytes that it vouches for. They are written
+// again: where a flush of the run before failed, the kernel can have them in its cache, take them for clean, and flush
+// nothing.
 func (j *Journal) settle() error {
 	if !j.opened {
 		return nil

@@ -52,8 +52,8 @@ func (j *Job) prove(
 	case err != nil:
 		return err
 	case len(diffs) > 0:
-		return fmt.Errorf("%w from what was planned at byte %d (%s): %w", verify.ErrDifferent, diffs[0].Off, diffs[0].Text,
-			errFaulty)
+		return fmt.Errorf("%w from what was planned at byte %d (%s): %w", verify.ErrDifferent, diffs[0].Off,
+			diffs[0].Text, errFaulty)
 	case want != nil:
 		return fmt.Errorf("%w: SOURCE or the copy gave other bytes when it was read again: %w", verify.ErrDifferent,
 			errFaulty)

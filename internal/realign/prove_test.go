@@ -149,7 +149,8 @@ func TestProof(t *testing.T) {
 			require.ErrorContains(t, err, c.text, name)
 		}
 	}
-	err = (&Job{Full: true, Jobs: 1}).prove(t.Context(), s, p, view, &image.Image{Image: &driver.Image{Disk: view}}, new(diskcopy.Sum))
+	err = (&Job{Full: true, Jobs: 1}).prove(t.Context(), s, p, view, &image.Image{Image: &driver.Image{Disk: view}},
+		new(diskcopy.Sum))
 	require.ErrorIs(t, err, verify.ErrDifferent)
 	require.ErrorContains(t, err, "SOURCE or the copy gave other bytes when it was read again")
 	_, err = (&Job{Jobs: 1}).same(t.Context(), disktest.NewBadExtents(view), view)

@@ -101,8 +101,8 @@ func (r Reading) agrees(img *image.Image) error {
 var ErrOpen = errors.New("open")
 
 // ErrComplete marks folders that are allowed for a package, which names its own files only.
-var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder is for disks outside of packages: a package is complete, and "+
-	"its disks name no other files; leave it out")
+var ErrComplete = ondisk.In(ondisk.ErrUsage, "--allow-folder is for disks outside of packages: a package is complete, "+
+	"and its disks name no other files; leave it out")
 
 // complete refuses folders that a disk of a package does not reach.
 func (r Reading) complete(img *image.Image) error {
@@ -144,9 +144,10 @@ func Unopened(path string, err error) error {
 	}
 	if w == nil && isAbsent(path) && !isAbsent(path+image.Moving) {
 		return &ondisk.Refusal{
-			Code: "unfinished", Reason: fmt.Sprintf("it is not there, and a move in place has left %q", path+image.Moving),
-			Remedy: fmt.Sprintf("give trueup resume or trueup undo with %s and --journal FILE, as the move was begun; trueup "+
-				"inspect %s can name the file", shell.Quote(path), shell.Quote(path+image.Moving)),
+			Code: "unfinished", Reason: fmt.Sprintf("it is not there, and a move in place has left %q",
+				path+image.Moving),
+			Remedy: fmt.Sprintf("give trueup resume or trueup undo with %s and --journal FILE, as the move was begun; "+
+				"trueup inspect %s can name the file", shell.Quote(path), shell.Quote(path+image.Moving)),
 		}
 	}
 	return err

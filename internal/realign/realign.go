@@ -308,7 +308,7 @@ type Job struct {
 	Journal   string // of a move in place, absolute; empty: beside the disk
 
 	Begin func()                     // called before the first file of DEST is made: from now on the context ends the run
-	Moves func()                     // called before the first byte of a move in place is written: before that, the run changes nothing
+	Moves func()                     // called before a move in place writes its first byte
 	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
 	Watch func() Progress            // called when long work begins; a nil Progress is not told of it
 	Warn  func(text string)

@@ -154,8 +154,8 @@ func (k *KeptError) Unwrap() error { return k.err }
 func (k *KeptError) Remedy() string {
 	dest := shell.Quote(k.dest)
 	if errors.Is(k.err, verify.ErrDifferent) {
-		return fmt.Sprintf("what is written stays: trueup resume %s tries once more; if the copy differs again, trueup undo "+
-			"%s removes it", dest, dest)
+		return fmt.Sprintf("what is written stays: trueup resume %s tries once more; if the copy differs again, trueup "+
+			"undo %s removes it", dest, dest)
 	}
 	return fmt.Sprintf("what is written stays: trueup resume %s goes on, trueup undo %s removes it", dest, dest)
 }

@@ -259,7 +259,8 @@ func (t *Text) Align(r *Align) {
 	}
 	// A source that came through a pipe is gone.
 	if r.Source != "-" && r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") {
-		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+shell.Quote(r.Source)+" "+shell.Quote(r.Dest))
+		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+shell.Quote(r.Source)+" "+
+			shell.Quote(r.Dest))
 	}
 }
 
@@ -353,12 +354,12 @@ func (t *Text) Verify(r *Verify) {
 				t.para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
 			}
 		}
-		t.para(0, "The copy was changed after it was made, is one of another SOURCE, or was made by another version of trueup "+
-			"or with other options (--skip-free): do not use it. Align SOURCE again, or verify with the version and the "+
-			"options that made it.")
+		t.para(0, "The copy was changed after it was made, is one of another SOURCE, or was made by another version "+
+			"of trueup or with other options (--skip-free): do not use it. Align SOURCE again, or verify with the "+
+			"version and the options that made it.")
 	case r.Moved == 0 && len(r.Patches) == 0:
-		t.printf("%s is the same disk as %s: nothing is moved, and every byte%s is equal.\n", Safe(r.Dest), Safe(r.Source),
-			r.outside())
+		t.printf("%s is the same disk as %s: nothing is moved, and every byte%s is equal.\n", Safe(r.Dest),
+			Safe(r.Source), r.outside())
 	default:
 		what := movedText(r.Moved)
 		if r.Moved == 0 {

@@ -361,7 +361,8 @@ func TestDifferencesNameTheirPartitions(t *testing.T) {
   bytes 8192 to 8703: x, in partition 5 (NTFS "SYSTEM")
   x
 The copy was changed after it was made, is one of another SOURCE, or was made by another version of trueup or with `+
-		"other options (--skip-free): do not use it. Align SOURCE again, or verify with the version and the options that made it.\n", out.String())
+		"other options (--skip-free): do not use it. Align SOURCE again, or verify with the version and "+
+		"the options that made it.\n", out.String())
 }
 
 // Lines are broken between words, and commands are not broken.

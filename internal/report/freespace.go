@@ -62,6 +62,7 @@ func (v FreeSpace) text() string {
 	if v.Whole != "" {
 		return "copied with its free space: " + SafeMessage(v.Whole)
 	}
-	return fmt.Sprintf("%s, left out %s of free space in %s, of which SOURCE stores %s", volumeName(string(v.Content), ""),
+	return fmt.Sprintf("%s, left out %s of free space in %s, of which SOURCE stores %s",
+		volumeName(string(v.Content), ""),
 		units.Format(v.LeftOut), units.Counted(v.Ranges, "range"), units.Format(v.Stored))
 }

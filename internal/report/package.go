@@ -197,7 +197,8 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.next("To use it with vSphere:   ",
 			"govc import"+strings.ToLower(path.Ext(r.Dest))+" -ds DATASTORE "+shell.Quote(r.Dest))
 	}
-	if r.Replaced == nil || r.Replaced.Original != "" && r.Package.Kind == "ova" { // the files of an OVF have other names
+	// The files of an OVF have other names.
+	if r.Replaced == nil || r.Replaced.Original != "" && r.Package.Kind == "ova" {
 		t.next("To prove it again later:   ",
 			"trueup verify"+flags(r.Disks[0].Flags)+" "+shell.Quote(r.Source)+" "+shell.Quote(r.Dest))
 	}

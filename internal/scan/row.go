@@ -75,8 +75,8 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	return i, r.keepIf(path, x, i, key)
 }
 
-// noExchange returns what align --replace would refuse of an image that can be copied; empty if nothing is known against
-// it. The files are looked at from outside only: align looks again.
+// noExchange returns what align --replace would refuse of an image that can be copied; empty if nothing is known
+// against it. The files are looked at from outside only: align looks again.
 func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 	_, open := c.journals[x.Name]
 	shown, err := sys.Lstat(x.shown)

@@ -53,8 +53,8 @@ type Task struct {
 	Progress Progress
 	// Row takes each row as soon as it is finished. Nil: the report has them all.
 	Row func(*results.Image) error
-	// After runs a command for each row that Row has taken, with the JSON of that, one at a time. Its errors are those of the command, and end
-	// nothing. Nil: there is no command.
+	// After runs a command for each row that Row has taken, with the JSON of that, one at a time. Its errors are those
+	// of the command, and end nothing. Nil: there is no command.
 	After func(row []byte) error
 	// KeepRanked also keeps the rows with a priority for the report, which Row has taken.
 	KeepRanked bool
@@ -179,8 +179,9 @@ func (r *running) look(ctx context.Context) error {
 		return err
 	}
 	o := Options{
-		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool, Flags: r.commandFlags(), Exchange: r.Replace,
-		Found: r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
+		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool, Flags: r.commandFlags(),
+		Exchange: r.Replace,
+		Found:    r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
 	}
 	if r.store != nil {
 		o.Store = r.store

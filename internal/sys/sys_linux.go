@@ -79,7 +79,8 @@ var memory = []int64{
 func (d *Folder) InMemory() (bool, error) {
 	var st unix.Statfs_t
 	err := again(func() error { return unix.Fstatfs(d.fd, &st) })
-	return slices.Contains([]int64{unix.TMPFS_MAGIC, unix.RAMFS_MAGIC}, int64(uint32(st.Type))), err //nolint:gosec // a magic
+	kind := int64(uint32(st.Type)) //nolint:gosec // a magic
+	return kind == unix.TMPFS_MAGIC || kind == unix.RAMFS_MAGIC, err
 }
 
 // SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory.

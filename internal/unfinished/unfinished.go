@@ -214,8 +214,8 @@ type Held struct {
 	file *os.File
 }
 
-// Hold locks the journal of a disk and reads it. file is its path, empty for one beside the disk. Without a journal, the
-// error wraps fs.ErrNotExist. Work that was not begun has no Journal.
+// Hold locks the journal of a disk and reads it. file is its path, empty for one beside the disk. Without a journal,
+// the error wraps fs.ErrNotExist. Work that was not begun has no Journal.
 func Hold(path, file string) (*Held, error) {
 	dir, base, err := folderOf(path)
 	if err != nil {

@@ -84,5 +84,6 @@ func (f *fileSystem) counted(free int64) error {
 	case info.Lead != infoLead || info.Struct != infoStruct || info.Free == infoUnknown || int64(info.Free) == free:
 		return nil
 	}
-	return ondisk.Field("fat FSInfo", "free clusters", at+488, info.Free, fmt.Sprintf("%d, as many as the FAT has", free))
+	return ondisk.Field("fat FSInfo", "free clusters", at+488, info.Free,
+		fmt.Sprintf("%d, as many as the FAT has", free))
 }

@@ -69,7 +69,8 @@ func (n *fileSystem) settled() error {
 	}
 	switch major, minor := info[version], info[version+1]; {
 	case binary.LittleEndian.Uint16(info[flags:])&dirtyFlag != 0:
-		return ondisk.Field("ntfs $Volume", "flags", v.at, fmt.Sprintf("%#x", info[flags:flags+2]), "a volume that is not dirty")
+		return ondisk.Field("ntfs $Volume", "flags", v.at, fmt.Sprintf("%#x", info[flags:flags+2]),
+			"a volume that is not dirty")
 	case (major != 1 || minor != 2) && (major != 3 || minor > 1): // NT 4, 2000, and since XP
 		return fmt.Errorf("ntfs version %d.%d: %w", major, minor, ondisk.ErrUnsupported)
 	}

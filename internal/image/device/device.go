@@ -56,8 +56,8 @@ func open(d *Device, sources []string, k kernel) (*Device, error) {
 	case err != nil:
 		return nil, ondisk.In(ondisk.ErrOutput, "%s: %w", d, err)
 	case st.Mode.Type() != fs.ModeDevice:
-		return nil, ondisk.In(ondisk.ErrUsage, "--device is given, and %s is no block device; leave it out, or name a device",
-			d)
+		return nil, ondisk.In(ondisk.ErrUsage, "--device is given, and %s is no block device; leave it out, or name a "+
+			"device", d)
 	}
 	d.Node, d.number = node, sys.NodeName(st.Node)
 	if err := k.known(d); err != nil {

@@ -23,7 +23,8 @@ func TestDiskOfAnyOffsets(t *testing.T) {
 			r := rand.NewChaCha8([32]byte{1})
 			_, _ = r.Read(want)
 			require.NoError(t, os.WriteFile(file, want, 0o600))
-			out, err := exec.Command(disktest.Tool(t, "losetup"), "-f", "--show", "--sector-size", sector, file).CombinedOutput()
+			out, err := exec.Command(disktest.Tool(t, "losetup"), "-f", "--show", "--sector-size", sector,
+				file).CombinedOutput()
 			if err != nil {
 				t.Skipf("no loop device on this machine: %s", out)
 			}

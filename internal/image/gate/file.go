@@ -205,8 +205,8 @@ func (f *File) Unchanged() error {
 	}
 	switch {
 	case f.Claimed(): // the image was refused if it was claimed before
-		return fmt.Errorf("device %.256q %w: it was mounted, or became a part of another device, while it was read; end that "+
-			"and run again", f.name, ondisk.ErrChanged)
+		return fmt.Errorf("device %.256q %w: it was mounted, or became a part of another device, while it was read; end "+
+			"that and run again", f.name, ondisk.ErrChanged)
 	case f.device:
 		return nil // it does not show that it was written
 	}

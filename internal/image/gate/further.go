@@ -26,8 +26,8 @@ func Allow(folders []string) (real, all []string, err error) {
 		}
 		st, err := sys.Stat(at)
 		if err != nil || !st.Mode.IsDir() {
-			return nil, nil, ondisk.In(ondisk.ErrUsage, "--allow-folder %s is no folder; name the folder that the file "+
-				"lies in", folder)
+			return nil, nil, ondisk.In(ondisk.ErrUsage, "--allow-folder %s is no folder; name the folder that the "+
+				"file lies in", folder)
 		}
 		if !slices.Contains(real, at) {
 			real, all = append(real, at), append(all, at)

@@ -175,7 +175,9 @@ func (p *Package) plain(name string) error {
 		return err
 	}
 	for _, x := range slices.Concat(id.Extents, id.Parents) {
-		if slices.ContainsFunc(p.Members, func(m *Member) bool { return m.Name != name && strings.EqualFold(m.Name, x) }) {
+		if slices.ContainsFunc(p.Members, func(m *Member) bool {
+			return m.Name != name && strings.EqualFold(m.Name, x)
+		}) {
 			return fmt.Errorf("file %.256q names the file %.256q: %w under another name; write an .ova", name, x,
 				ondisk.ErrUnsupported)
 		}

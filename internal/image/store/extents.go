@@ -176,8 +176,8 @@ func (o *Output) refuseOther(name string) error {
 	i := w.Issue()
 	return &ondisk.Refusal{
 		Code: i.Code, Remedy: i.Remedy,
-		Reason: fmt.Sprintf("DEST %s needs the name %s, which belongs to %s: %s", o.path, o.shown(partialName(name)), w.Path,
-			i.Text),
+		Reason: fmt.Sprintf("DEST %s needs the name %s, which belongs to %s: %s", o.path, o.shown(partialName(name)),
+			w.Path, i.Text),
 	}
 }
 

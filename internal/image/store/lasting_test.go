@@ -37,7 +37,8 @@ func goOn(t *testing.T, src *image.Image, path string, o store.CreateOptions) (w
 // A DEST can have the name of another one's extent. The files of an unfinished copy are kept from every run but the one
 // that goes on with it.
 //
-// Tests of files that are closed and locked again run alone: a program that another test starts holds them for a moment.
+// Tests of files that are closed and locked again run alone: a program that another test starts holds them for a
+// moment.
 func TestFilesOfOtherUnfinishedCopies(t *testing.T) {
 	src, data := source(t, 1)
 	raw := imagetest.Kinds[0]

@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// CreateFiles starts the file of a package at path, which is a copy of src. The output has no disk of its own. swap: the
-// names are those of src, see CreateOptions.
+// CreateFiles starts the file of a package at path, which is a copy of src. The output has no disk of its own. swap:
+// the names are those of src, see CreateOptions.
 func CreateFiles(path string, src *image.FileSet, force, swap bool) (*Output, driver.WriteFile, error) {
 	o := &Output{
 		path: path, base: filepath.Base(path), force: force, swaps: swap, notes: &notes{},

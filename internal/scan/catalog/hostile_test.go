@@ -103,7 +103,10 @@ func TestRefusals(t *testing.T) {
 			sql("ALTER TABLE file ADD COLUMN x"),
 			"1 of its tables and views are not those of schema 4: move it away",
 		},
-		"a table less": {sql("DROP TABLE partition"), "1 of its tables and views are not those of schema 4: move it away"},
+		"a table less": {
+			sql("DROP TABLE partition"),
+			"1 of its tables and views are not those of schema 4: move it away",
+		},
 		"half of it": {
 			func(t *testing.T, path string) { t.Helper(); write(string(used(t, path)[:8192]))(t, path) },
 			"damaged: save what can be read (sqlite3 FILE .recover), then move it away, and the next scan makes a new one",

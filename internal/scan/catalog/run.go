@@ -128,9 +128,9 @@ func (r *Run) end(ctx context.Context, s *results.Summary) error {
 		finished = stamp(r.started)
 	}
 	_, err := r.c.conn.ExecContext(ctx, `UPDATE run SET finished = ?, complete = ?, storage = ?, boundary_bytes = ?,
-		images = ?, aligned = ?, below_boundary = ?, misaligned = ?, nothing_to_judge = ?, failed = ?, orphans = ?, originals = ?,
-		packed = ?, accepted = ?, new = ?, changed = ?, same = ?, removed = ?, skipped_files = ?, unreadable = ?, copies_bytes = ?, grows_bytes = ?,
-		read_bytes = ?, exit_code = ? WHERE id = ?`,
+		images = ?, aligned = ?, below_boundary = ?, misaligned = ?, nothing_to_judge = ?, failed = ?, orphans = ?,
+		originals = ?, packed = ?, accepted = ?, new = ?, changed = ?, same = ?, removed = ?, skipped_files = ?,
+		unreadable = ?, copies_bytes = ?, grows_bytes = ?, read_bytes = ?, exit_code = ? WHERE id = ?`,
 		finished, s.Complete, s.Storage, s.Boundary,
 		s.Images, s.Aligned, s.Below, s.Misaligned, s.Nothing, s.Failed, s.Orphans, s.Originals, s.Packed, s.Accepted,
 		changes.New, changes.Changed, changes.Same, changes.Removed, s.Skipped, s.UnreadableCount,

@@ -72,7 +72,8 @@ type Image struct {
 	Tolerated bool `json:"-"`
 	// Copied is the path of its aligned copy, as Copies found it; empty for none.
 	Copied string `json:"-"`
-	// NoExchange is why align --replace would refuse it although a copy can be made; empty if nothing is known against it.
+	// NoExchange is why align --replace would refuse it although a copy can be made; empty if nothing is known against
+	// it.
 	NoExchange string `json:"-"`
 	exchange   string // the command
 	// Fleeting is set if the row depends on the moment, such as a lock, and no later run may reuse it.

@@ -97,7 +97,8 @@ func (s *script) head(sum *Summary, images []*Image) {
 	s.comment("It writes %s, the most urgent first, each beside its original, which is only read and stays.",
 		count(all.Fix.Images, "aligned copy", "aligned copies"))
 	if s.replace {
-		s.comment("Where nothing is against it, the copy then gets the names of the original, which is kept as NAME.orig.EXT:")
+		s.comment("Where nothing is against it, the copy then gets the names of the original, which is kept as " +
+			"NAME.orig.EXT:")
 		s.comment("shut the machines down first. trueup undo brings an original back, trueup finish removes it.")
 	}
 	s.comment("To read and to write: %s (%d bytes). The disks grow by %s (%d bytes) together.",

@@ -42,8 +42,8 @@ type Summary struct {
 	Formats    map[string]int `json:"formats"`
 	Errors     map[string]int `json:"errors"`                    // the failed ones, by the code of their error
 	Skipped    int            `json:"skipped_files"`             // files that are no images
-	Temporary  int            `json:"temporary_files,omitempty"` // files that runs have not completed, or not removed yet
-	Unreadable []Unreadable   `json:"unreadable"`                // folders and files that could not be looked at; the first thousand
+	Temporary  int            `json:"temporary_files,omitempty"` // files of runs that were not completed
+	Unreadable []Unreadable   `json:"unreadable"`                // what could not be read; the first thousand
 	// UnreadableCount counts all of them.
 	UnreadableCount int `json:"unreadable_count"`
 	// AfterFailed are the images for which the command of --after failed; the first thousand.

@@ -237,8 +237,8 @@ func isolationText(i Isolation) string {
 
 // temporaryText returns what the files are that no row is about.
 func temporaryText(n int) string {
-	return fmt.Sprintf("Passed over %s that runs of trueup have not completed (such as .NAME.partial): the next run to the "+
-		"same name goes on with them or removes them.", files(n))
+	return fmt.Sprintf("Passed over %s that runs of trueup have not completed (such as .NAME.partial): the next run "+
+		"to the same name goes on with them or removes them.", files(n))
 }
 
 // workText returns the effort of the run.
