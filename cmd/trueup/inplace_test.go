@@ -294,8 +294,7 @@ func TestDiskBroughtBack(t *testing.T) {
 	dropped := func(t *testing.T, c *moveCase) {
 		t.Helper()
 		for _, command := range []string{"resume", "undo"} {
-			refused(t, c, fmt.Sprintf("trueup undo %s --force leaves it as it is and removes the journal, with the ",
-				c.path), command)
+			refused(t, c, "trueup undo "+c.path+" --force leaves it as it is and removes the journal, with the ", command)
 		}
 		r := trueup(t, "undo", "--force", c.path)
 		require.Equal(t, 0, r.code, r.stderr)
@@ -360,8 +359,7 @@ func TestJournalElsewhere(t *testing.T) {
 			for _, command := range []string{"resume", "undo"} {
 				c.reset(t)
 				_ = exec.Command(disktest.Tool(t, "strace"), append([]string{
-					"-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=9",
-					builtPath,
+					"-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=9", builtPath,
 				}, move...)...).Run()
 				require.FileExists(t, journal)
 				shown := c.path
