@@ -226,3 +226,40 @@ func TestKilledMovesOnDevice(t *testing.T) {
 	t.Logf("%d points, %d runs killed, %d of them in the middle", len(points), killed, marked)
 	require.Positive(t, marked)
 }
+
+// requireOthersStay gives the journal of an interrupted move with other disks: no file changes.
+func requireOthersStay(t *testing.T, c *moveCase, journal string) {
+	t.Helper()
+	kept, record := c.sums(t), sha256Of(t, journal)
+	beside, apart := filepath.Join(filepath.Dir(c.path), "b"+filepath.Ext(c.path)), t.TempDir()
+	for _, other := range []string{beside, filepath.Join(apart, filepath.Base(c.path))} {
+		require.NoError(t, os.WriteFile(other, []byte("another disk"), 0o600))
+		before := sha256Of(t, other)
+		for _, command := range [][]string{{"resume"}, {"undo"}, {"undo", "--force"}} {
+			r := trueup(t, append(command, other, "--journal", journal)...)
+			require.Contains(t, []int{4, 64}, r.code, r.stderr)
+			require.Regexp(t, "is of (a|the) disk|is in the middle", r.stderr)
+		}
+		require.Equal(t, before, sha256Of(t, other))
+	}
+	require.NoError(t, os.Remove(beside))
+	require.Equal(t, kept, c.sums(t))
+	require.Equal(t, record, sha256Of(t, journal))
+}
+
+// TestJournalIsNoOtherFile gives a file system as the journal: it begins with zeros, and stays.
+func TestJournalIsNoOtherFile(t *testing.T) {
+	t.Parallel()
+	c := newMove(t, formatRaw, twoNTFS(t))
+	file := filepath.Join(t.TempDir(), "ext2")
+	require.NoError(t, os.WriteFile(file, make([]byte, 1<<20), 0o600))
+	disktest.Run(t, "mke2fs", "-q", "-F", file)
+	kept := sha256Of(t, file)
+	for _, command := range [][]string{{"align", "--in-place"}, {"resume"}, {"undo"}, {"undo", "--force"}} {
+		r := trueup(t, append(command, "--journal", file, c.path)...)
+		require.Equal(t, 4, r.code, r.stderr)
+		require.Contains(t, r.stderr, "should be a journal of trueup")
+		require.Equal(t, kept, sha256Of(t, file))
+	}
+	c.requireOld(t)
+}

@@ -373,6 +373,7 @@ func TestJournalElsewhere(t *testing.T) {
 				require.Equal(t, 4, r.code, r.stdout)
 				require.Contains(t, r.stderr, fmt.Sprintf("trueup %s %s --journal %s", command, c.path, journal))
 				require.NotEqual(t, 0, trueup(t, move...).code)
+				requireOthersStay(t, c, journal)
 				r = trueup(t, command, c.path, "--journal", journal)
 				require.Equal(t, 0, r.code, r.stderr)
 				require.NoFileExists(t, journal)
@@ -383,8 +384,7 @@ func TestJournalElsewhere(t *testing.T) {
 				}
 			}
 			c.reset(t)
-			r := trueup(t, move...)
-			require.Equal(t, 0, r.code, r.stderr)
+			require.Zero(t, trueup(t, move...).code)
 			c.requireMoved(t)
 			require.NoFileExists(t, journal)
 		})

@@ -63,6 +63,9 @@ func (a *Again) medium(p *Plan) (medium, error) {
 		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of the device %s; name that", p.Device)
 	case p.Device == "" && len(p.Files) == 0:
 		return nil, fmt.Errorf("plan of the journal: it names no file: %w", ondisk.ErrFormat)
+	case p.Base != "" && p.Base != a.Held.Base:
+		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of the disk %q, and %q is another; name that", p.Base,
+			a.Held.Base)
 	case p.Device == "":
 		return openFiles(a.Held.Dir, p.Files)
 	}
@@ -133,9 +136,16 @@ func (a *Again) gone(why error) (free bool, err error) {
 	}
 	name, err := a.moving(a.plan)
 	work := &a.Held.Work
-	switch {
+	folder, statErr := a.Held.Dir.At.Stat(".")
+	switch err = errors.Join(err, statErr); {
 	case err != nil:
 		return false, errors.Join(why, err)
+	case a.plan.Journal != "" && a.plan.Device == "" && a.plan.Folder != folder.Inode:
+		return false, &ondisk.Refusal{
+			Code: "unfinished", Reason: fmt.Sprintf("%v; and the journal is of a disk in another folder", why),
+			Remedy: "name the disk that the move was begun with; if that one is not in the middle of the move any more, " +
+				"remove the journal by hand",
+		}
 	case name != "":
 		return false, &ondisk.Refusal{
 			Code:   "unfinished",

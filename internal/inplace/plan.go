@@ -36,6 +36,8 @@ type Plan struct {
 	Device      string         `json:",omitempty"` // its path, where it is a block device
 	DeviceID    string         `json:",omitempty"` // of the device, where the system knows it
 	Journal     string         `json:",omitempty"` // its path, where it does not lie beside the disk
+	Base        string         `json:",omitempty"` // the name of a disk in files
+	Folder      uint64         `json:",omitempty"` // the inode of its folder
 	Text        []byte         // of the descriptor, at the end; nil where the image has none
 	OldText     []byte         // of the descriptor, before
 

@@ -127,6 +127,12 @@ func (m *Move) Run(ctx context.Context) error {
 	p.ID, p.Files, p.Text, p.Journal = rand.Text(), parts, around.Text, m.Journal
 	if m.Device != nil {
 		p.Device, p.DeviceID = m.Device.Path(), m.Device.ID()
+	} else {
+		folder, err := img.Dir.At.Stat(".")
+		if err != nil {
+			return err
+		}
+		p.Base, p.Folder = img.Base, folder.Inode
 	}
 	if p.Text != nil {
 		if p.OldText, err = textOf(img.Dir, img.Base); err != nil {

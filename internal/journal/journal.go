@@ -53,9 +53,16 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// ErrNotBegun is the error of a file without a head: its run was ended before it changed anything.
-var ErrNotBegun = fmt.Errorf("the journal was not complete when the run ended, so that nothing was begun: %w",
-	ondisk.ErrFormat)
+var (
+	// ErrNotBegun is the error of a file without a head: its run was ended before it changed anything.
+	ErrNotBegun = fmt.Errorf("the journal was not complete when the run ended, so that nothing was begun: %w",
+		ondisk.ErrFormat)
+	// ErrBlank is ErrNotBegun for a first sector of zeros. A power cut can leave that, and other files begin with it.
+	ErrBlank = fmt.Errorf("its first %d bytes are zero: %w", headSize, ErrNotBegun)
+)
+
+// unbegun is what the first sector holds until all else of the journal is durable.
+const unbegun = "trueup: the journal of a run that has not begun\n"
 
 // ID tells the records of one journal from those of another whose blocks it got.
 type ID [16]byte
@@ -126,10 +133,12 @@ func Create(f File, kind string, id ID, plan []byte, area int64) (*Journal, erro
 		return nil, err
 	}
 	binary.LittleEndian.PutUint32(sector[sumOff:], crc32.Checksum(sector[:sumOff], castagnoli))
+	blank := make([]byte, planOff)
+	copy(blank, unbegun)
 	for _, w := range []struct {
 		b   []byte
 		off int64
-	}{{make([]byte, planOff), 0}, {plan, planOff}} {
+	}{{blank, 0}, {plan, planOff}} {
 		if _, err := f.WriteAt(w.b, w.off); err != nil {
 			return nil, err
 		}
@@ -185,7 +194,13 @@ func readHead(f io.ReaderAt) (*Journal, *head, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(bytes.Trim(sector, "\x00")) == 0 {
+	switch string(bytes.TrimRight(sector, "\x00")) {
+	case "":
+		if len(sector) > 0 {
+			return nil, nil, ErrBlank
+		}
+		return nil, nil, ErrNotBegun
+	case unbegun:
 		return nil, nil, ErrNotBegun
 	}
 	if len(sector) < headSize {

@@ -108,7 +108,7 @@ func of(d *gate.Folder, name string) (*Work, error) {
 	}
 	kind, record, err := journal.Peek(f)
 	switch {
-	case errors.Is(err, journal.ErrNotBegun):
+	case isNotBegun(name, err):
 		w.State = notBegun
 	case errors.Is(err, ondisk.ErrUnsupported):
 		w.Kind, w.State = kind, unknown
@@ -119,6 +119,12 @@ func of(d *gate.Folder, name string) (*Work, error) {
 		w.Phase, w.State = stateOf(kind, record)
 	}
 	return w, nil
+}
+
+// isNotBegun reports whether a file that cannot be opened as a journal is what a run has left that had not begun. Zeros
+// can be in any file: they count under the name of a journal beside a disk only.
+func isNotBegun(name string, err error) bool {
+	return errors.Is(err, journal.ErrNotBegun) && (!errors.Is(err, journal.ErrBlank) || strings.HasSuffix(name, Suffix))
 }
 
 // odd returns the error of a file that has the name of a journal and cannot be read as one.
@@ -258,7 +264,7 @@ func (h *Held) hold() error {
 	}
 	h.Journal, err = journal.Open(h.file)
 	switch {
-	case errors.Is(err, journal.ErrNotBegun):
+	case isNotBegun(name, err):
 		h.Journal, h.Work.State = nil, notBegun
 		return nil
 	case err != nil:
