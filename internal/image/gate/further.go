@@ -3,6 +3,7 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"path/filepath"
 	"slices"
@@ -85,7 +86,11 @@ func (o *Opened) Reach(from *File, name string, allowed []string) (*File, error)
 		if err != nil {
 			return nil, err
 		}
-		return d.OpenAs(base, d.shown(base))
+		f, err := d.OpenAs(base, d.shown(base))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("file name %.256q %w: %w", name, ondisk.ErrReference, err)
+		}
+		return f, err
 	}
 	return nil, fmt.Errorf("file name %.256q %w: %w, want a plain name in the same folder, or a path into a folder "+
 		"that is allowed by --allow-folder %s", name, ErrOutside, ondisk.ErrReference, shellFolder(path.Dir(full)))
