@@ -16,7 +16,7 @@ import (
 
 // The tests here have calls of moves in place, of their resume and of their undo fail, and look at what is left.
 
-// moveFaults are what a call meets, in the words of strace, each with what the run says of it: errors of a storage, a
+// moveFaults are what a call meets, in the words of strace, each with what the run prints then: errors of a storage, a
 // call that is interrupted, which is repeated, and signals that end a run.
 var moveFaults = []struct {
 	inject, says string
