@@ -92,13 +92,13 @@ func launchOne(program string, raw [][]byte) (measured, error) {
 }
 
 // measure runs trueup once for each list of arguments, through the launcher, and holds every run to the budget. A
-// command that only reads gets two more tries: what a run takes on a machine that has other things to do says little,
+// command that only reads gets six more tries: what a run takes on a machine that has other things to do says little,
 // what it can do with says all.
 func measure(t testing.TB, runs ...[]string) []result {
 	t.Helper()
 	all := launched(t, runs)
 	for i, run := range runs {
-		for range 2 {
+		for range 6 {
 			if all[i].inBudget() || !slices.Contains([]string{"inspect", "plan", "verify"}, run[0]) {
 				break
 			}
