@@ -35,7 +35,8 @@ func TestBench(t *testing.T) {
 	require.Equal(t, 0, r.code, r.stderr)
 	validate(t, r.stdout)
 	first, lines, _ := strings.Cut(r.stderr, "\n")
-	require.Equal(t, fmt.Sprintf("trueup: bench writes a scratch file of 17 MiB without a name in %s, then runs 8 measurements of 100ms: "+
+	require.Equal(t, fmt.Sprintf("trueup: bench writes a scratch file of 17 MiB without a name in %s, then runs 8 "+
+		"measurements of 100ms: "+
 		"about 7 s and the time to write the file", folder), first)
 	last := ""
 	for line := range strings.Lines(lines) {
@@ -81,7 +82,8 @@ func TestBenchUsage(t *testing.T) {
 // A benchmark that ends early leaves no process and no file, whatever ends it.
 func TestEndedBenchLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]os.Signal{"interrupted": sys.Interrupt, "terminated": sys.Terminate, "killed": os.Kill} {
+	for name, end := range map[string]os.Signal{"interrupted": sys.Interrupt, "terminated": sys.Terminate,
+		"killed": os.Kill} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			folder, tools := t.TempDir(), t.TempDir()
@@ -107,7 +109,8 @@ func TestEndedBenchLeavesNothing(t *testing.T) {
 				children = childrenOf(cmd.Process.Pid)
 				for pid, name := range children {
 					held, _ := os.Readlink("/proc/" + pid + "/fd/3")
-					return name == "sleep" && strings.HasPrefix(held, folder+"/") && strings.HasSuffix(held, " (deleted)")
+					return name == "sleep" && strings.HasPrefix(held, folder+"/") &&
+						strings.HasSuffix(held, " (deleted)")
 				}
 				return false
 			})
@@ -120,8 +123,10 @@ func TestEndedBenchLeavesNothing(t *testing.T) {
 			code := map[os.Signal]int{sys.Interrupt: 130, sys.Terminate: 143, os.Kill: -1}[end]
 			require.Equal(t, code, cmd.ProcessState.ExitCode(), said.String())
 			if code > 0 {
-				require.True(t, strings.HasSuffix(said.String(), "trueup: interrupted: ending fio; the scratch file goes with it; once more "+
-					"to end at once\ntrueup: interrupted; there is no result, and no scratch file is left\n"), said.String())
+				require.True(t, strings.HasSuffix(said.String(),
+					"trueup: interrupted: ending fio; the scratch file goes with it; once more "+
+						"to end at once\ntrueup: interrupted; there is no result, and no scratch file is left\n"),
+					said.String())
 			}
 			disktest.WaitFor(t, "fio to end", func() bool {
 				for pid := range children {
@@ -168,7 +173,8 @@ func TestBenchOnOddStorages(t *testing.T) {
 	large := mountedExt4(t, "4096", "rw")
 	r := bench(large)
 	require.Equal(t, 1, r.code, r.stderr)
-	require.Contains(t, r.stderr, "it has sectors of 4 KiB, and takes no I/O that starts off them (tried: 63.5 KiB); a guest cannot start there")
+	require.Contains(t, r.stderr, "it has sectors of 4 KiB, and takes no I/O that starts off them (tried: 63.5 KiB); "+
+		"a guest cannot start there")
 	r = bench(large, "--starts", "8K,4K", "-o", "json")
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Contains(t, r.stdout, "is a loop device that reads and writes its file through the page cache")
@@ -209,11 +215,13 @@ func benchResult(t *testing.T) string {
 		return fmt.Sprintf(`{"start_bytes": %d, "rounds": [%s]}`, start, strings.Join(rounds, ","))
 	}
 	load := func(op, other string) string {
-		return fmt.Sprintf(`{"name": "random %s", "access": "random", "direction": "%s", "io_bytes": 8192, "jobs": 8, "points": [%s, %s]}`,
+		return fmt.Sprintf(
+			`{"name": "random %s", "access": "random", "direction": "%s", "io_bytes": 8192, "jobs": 8, "points": [%s, %s]}`,
 			op, op, point(65536, 200, 210, 220), other)
 	}
 	path := filepath.Join(t.TempDir(), "result.json")
-	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil, `{"schema": "trueup/1", "command": "bench", "date": "2026-11-23T01:02:03Z",
+	require.NoError(t, os.WriteFile(path, fmt.Appendf(nil,
+		`{"schema": "trueup/1", "command": "bench", "date": "2026-11-23T01:02:03Z",
 		"direct": true, "storage": {"path": "/srv/images"}, "loads": [%s, %s]}`,
 		load("read", point(65024, 100, 200, 300)), load("write", point(65024, 100, 105, 110))), 0o600))
 	return path
@@ -223,7 +231,8 @@ func benchResult(t *testing.T) string {
 func TestBenchResultsInReports(t *testing.T) {
 	t.Parallel()
 	source, result := sampleDisk(t), benchResult(t)
-	const said = "on this storage, aligned: random writes of 8 KiB 2.0 times as many; random reads of 8 KiB: no difference that can " +
+	const said = "on this storage, aligned: random writes of 8 KiB 2.0 times as many; random reads of 8 KiB: no " +
+		"difference that can " +
 		"be told apart from noise (measured 2026-11-23, start 63.5 KiB)."
 	flat := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	r := trueup(t, "inspect", "--bench", result, source)
@@ -276,7 +285,9 @@ func TestBenchResultsInReports(t *testing.T) {
 	require.NotContains(t, trueup(t, "inspect", "--bench", result, dest).stdout, "on this storage", "nothing is off")
 
 	broken := filepath.Join(t.TempDir(), "broken.json")
-	require.NoError(t, os.WriteFile(broken, []byte(`{"schema": "trueup/1", "command": "bench", "date": "2026-11-23T01:02:03Z"}`), 0o600))
+	require.NoError(t,
+		os.WriteFile(broken, []byte(`{"schema": "trueup/1", "command": "bench", "date": "2026-11-23T01:02:03Z"}`),
+			0o600))
 	for want, args := range map[string][]string{
 		"broken.json: result of trueup bench: loads: 0, want": {"inspect", "--bench", broken, source},
 		"no such file":            {"plan", "--bench", broken + "x", source},

@@ -27,7 +27,8 @@ type bitlk struct {
 func bitlkVolumes(t testing.TB) map[string]bitlk {
 	t.Helper()
 	dir := t.TempDir()
-	disktest.Run(t, "tar", "-xSJf", filepath.Join(disktest.CorpusDir(t), "cryptsetup", "bitlk-images.tar.xz"), "-C", dir, "--strip-components=1")
+	disktest.Run(t, "tar", "-xSJf", filepath.Join(disktest.CorpusDir(t), "cryptsetup", "bitlk-images.tar.xz"), "-C",
+		dir, "--strip-components=1")
 	file, err := os.Open(filepath.Join(dir, "images.conf"))
 	require.NoError(t, err)
 	defer file.Close()
@@ -53,7 +54,8 @@ func bitlkDisk(t testing.TB, v bitlk) (raw string, size int64) {
 	require.NoError(t, err)
 	raw = filepath.Join(t.TempDir(), "disk.raw")
 	disktest.Run(t, "truncate", "-s", decimal(file.Size()+4<<20), raw)
-	disktest.RunInput(t, fmt.Sprintf("label: dos\nlabel-id: 0x12345678\nstart=63, size=%d, type=7\n", file.Size()/sectorSize), "sfdisk", "-q", raw)
+	disktest.RunInput(t, fmt.Sprintf("label: dos\nlabel-id: 0x12345678\nstart=63, size=%d, type=7\n",
+		file.Size()/sectorSize), "sfdisk", "-q", raw)
 	disktest.Run(t, "dd", "if="+v.path, "of="+raw, "bs=512", "seek=63", "conv=notrunc,sparse", "status=none")
 	return raw, file.Size()
 }
@@ -86,7 +88,8 @@ func decrypted(t testing.TB, v bitlk, raw string, off, size int64) string {
 func TestBitLockerVolumesOfData(t *testing.T) {
 	t.Parallel()
 	sample := []string{
-		"bitlk-aes-cbc-128-4k", "bitlk-aes-cbc-elephant-256", "bitlk-aes-xts-128-crc", "bitlk-aes-xts-128-eow", "bitlk-aes-xts-128-startup-key",
+		"bitlk-aes-cbc-128-4k", "bitlk-aes-cbc-elephant-256", "bitlk-aes-xts-128-crc", "bitlk-aes-xts-128-eow",
+		"bitlk-aes-xts-128-startup-key",
 		"bitlk-togo-aes-xts-128",
 	}
 	for name, v := range bitlkVolumes(t) {
@@ -99,7 +102,8 @@ func TestBitLockerVolumesOfData(t *testing.T) {
 			dump := disktest.Run(t, "cryptsetup", "bitlkDump", v.path)
 			dest := filepath.Join(t.TempDir(), "dest.raw")
 			args := []string{"align", raw, dest}
-			written := v.conf["UUID"] == "" || strings.Contains(name, "partially") // while it is written to, not as a whole
+			// while it is written to, not as a whole
+			written := v.conf["UUID"] == "" || strings.Contains(name, "partially")
 			if written {
 				end := trueup(t, args...)
 				require.Equal(t, 4, end.code, end.stderr)

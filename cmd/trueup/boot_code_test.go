@@ -61,12 +61,14 @@ func windowsCode(t testing.TB) []byte {
 
 func TestBootCodeIsItsSource(t *testing.T) {
 	t.Parallel()
-	for name, code := range map[string]string{"chs-mbr": ownCHSCode, "lba-mbr": ownLBACode, "marker": markerCode, "stale": staleCode, "dos-drives": dosDrivesCode} {
+	for name, code := range map[string]string{"chs-mbr": ownCHSCode, "lba-mbr": ownLBACode, "marker": markerCode,
+		"stale": staleCode, "dos-drives": dosDrivesCode} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			object, flat := filepath.Join(dir, "o"), filepath.Join(dir, "bin")
 			disktest.Run(t, "as", "--32", "-o", object, filepath.Join("testdata", name+".S"))
-			disktest.Run(t, "ld", "-m", "elf_i386", "-Ttext=0x600", "--oformat=binary", "-e", "start", "-o", flat, object)
+			disktest.Run(t, "ld", "-m", "elf_i386", "-Ttext=0x600", "--oformat=binary", "-e", "start", "-o", flat,
+				object)
 			got, err := os.ReadFile(flat)
 			require.NoError(t, err)
 			require.Equal(t, code, hex.EncodeToString(got))

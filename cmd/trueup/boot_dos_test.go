@@ -49,7 +49,8 @@ func dosDisk(t *testing.T) (raw string, heads int64) {
 		commands = append(commands, fmt.Sprintf("n\n%s%d\n%d", kind, all[i].start, all[i].start+all[i].size-1))
 	}
 	commands = append(commands, "a\n1", "t\n1\n6", "t\n5\n6", "t\n6\n6", "w", "")
-	disktest.RunInput(t, strings.Join(commands, "\n"), "fdisk", "--compatibility=dos", "--units=sectors", "--heads", "16", "--sectors", "63", raw)
+	disktest.RunInput(t, strings.Join(commands, "\n"), "fdisk", "--compatibility=dos", "--units=sectors", "--heads",
+		"16", "--sectors", "63", raw)
 	require.Equal(t, all, tableOf(t, raw))
 	for i, name := range map[int]string{0: "drive-C ", 2: "drive-D ", 3: "drive-E "} {
 		d.format(t, raw, all[i], 16)

@@ -60,8 +60,10 @@ func (d grubDisk) fill(t testing.TB, dir string) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(modules, name+".mod"), data, 0o644))
 	}
-	config := "insmod search\ninsmod linux\ninsmod echo\nsearch --no-floppy --fs-uuid --set=root " + linuxRootUUID + "\n" +
-		"linux /boot/vmlinuz " + linuxCommand + "\ninitrd /boot/initrd.img\n" + strings.Repeat("echo \""+grubLoaded+"\"\n", 3) + "boot\n"
+	config := "insmod search\ninsmod linux\ninsmod echo\nsearch --no-floppy --fs-uuid --set=root " + linuxRootUUID +
+		"\n" +
+		"linux /boot/vmlinuz " + linuxCommand + "\ninitrd /boot/initrd.img\n" +
+		strings.Repeat("echo \""+grubLoaded+"\"\n", 3) + "boot\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/grub/grub.cfg"), []byte(config), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(modules, "core.img"), d.core(t), 0o644))
 }
@@ -94,7 +96,8 @@ func grubModules(t testing.TB, names ...string) []string {
 func (d grubDisk) core(t testing.TB) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "core.img")
-	disktest.Run(t, "grub-mkimage", "-O", "i386-pc", "-d", grubDir, "-p", d.prefix, "-o", path, "biosdisk", "part_msdos", "part_gpt", "ext2")
+	disktest.Run(t, "grub-mkimage", "-O", "i386-pc", "-d", grubDir, "-p", d.prefix, "-o", path, "biosdisk",
+		"part_msdos", "part_gpt", "ext2")
 	core, err := os.ReadFile(path)
 	require.NoError(t, err)
 	return append(core, make([]byte, -len(core)&(sectorSize-1))...)

@@ -26,7 +26,8 @@ const grubRescue = "grub rescue>"
 const grubLoaded = "trueup: loaded"
 
 // oldGrubDisk is the disk of a Debian of old: one partition behind the first track, core.img in the gap.
-var oldGrubDisk = grubDisk{size: 64 << 20, script: "label: dos\nstart=63, size=120000, type=83, bootable\n", root: 1, prefix: "(,msdos1)/boot/grub"}
+var oldGrubDisk = grubDisk{size: 64 << 20, script: "label: dos\nstart=63, size=120000, type=83, bootable\n", root: 1,
+	prefix: "(,msdos1)/boot/grub"}
 
 // GRUB 2 in the gap needs nothing but the table: it finds its partition by number. The table's old start LBA proves
 // that it does.
@@ -87,7 +88,8 @@ func TestAlignedGrub2OnGPTBoots(t *testing.T) {
 		// With names of its own, because the sums in the golden plan cover them.
 		script: "label: gpt\nlabel-id: 6E1FA5C0-0000-4000-8000-000000000000\nfirst-lba: 34\n" +
 			"start=34, size=200, type=21686148-6449-6E6F-744E-656564454649, uuid=6E1FA5C0-0000-4000-8000-000000000001\n" +
-			"start=1063, size=120000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, uuid=6E1FA5C0-0000-4000-8000-000000000002\n",
+			"start=1063, size=120000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, " +
+			"uuid=6E1FA5C0-0000-4000-8000-000000000002\n",
 	}
 	raw, dir := d.build(t)
 	sectors := d.coreSectors(t)

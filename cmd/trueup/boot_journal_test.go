@@ -63,7 +63,8 @@ func TestJournalLeavesTheBootSector(t *testing.T) {
 // journalDisk has an ext4 of 4 KiB blocks, with the boot sector of extlinux, whose journal holds a block.
 func journalDisk(t testing.TB, held int64) (raw string, w window, part string) {
 	t.Helper()
-	d := commonDisk{script: dosLabel + wholeOld + "83, bootable\n", makes: []string{"mke2fs -q -t ext4 -b 4096 PART"}, code: assembled(ownLBACode)}
+	d := commonDisk{script: dosLabel + wholeOld + "83, bootable\n", makes: []string{"mke2fs -q -t ext4 -b 4096 PART"},
+		code: assembled(ownLBACode)}
 	raw = d.build(t)
 	w = windowOf(t, raw, 1)
 	at := w.start * sectorSize
@@ -73,7 +74,8 @@ func journalDisk(t testing.TB, held int64) (raw string, w window, part string) {
 	part = filepath.Join(t.TempDir(), "part")
 	require.NoError(t, os.WriteFile(part, readAt(t, raw, at, w.size*sectorSize), 0o600))
 	block := hostFile(t, string(readAt(t, part, held*4096, 4096)))
-	disktest.Run(t, "debugfs", "-w", "-f", hostFile(t, fmt.Sprintf("journal_open\njournal_write -b %d %s\njournal_close\n", held, block)), part)
+	disktest.Run(t, "debugfs", "-w", "-f", hostFile(t,
+		fmt.Sprintf("journal_open\njournal_write -b %d %s\njournal_close\n", held, block)), part)
 	copyInto(t, part, raw, w)
 	return raw, w, part
 }

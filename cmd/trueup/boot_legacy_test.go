@@ -44,10 +44,12 @@ var legacyDisks = []legacyDisk{
 	}, {
 		// As the installer of Red Hat Enterprise Linux 6 did it.
 		name: "stage2 by a block list, from the first disk whatever the BIOS says", kind: "ext3", stage1: inMBR,
-		install: "root (hd0,0)\ninstall --force-lba /boot/grub/stage1 d (hd0) /boot/grub/stage2 p (hd0,0)/boot/grub/menu.lst\n",
+		install: "root (hd0,0)\ninstall --force-lba /boot/grub/stage1 d (hd0) /boot/grub/stage2 p " +
+			"(hd0,0)/boot/grub/menu.lst\n",
 	}, {
 		name: "stage1.5 as a file by a block list", kind: "ext2", stage1: inMBR,
-		install: "root (hd0,0)\ninstall /boot/grub/stage1 (hd0) /boot/grub/e2fs_stage1_5 p (hd0,0)/boot/grub/stage2 /boot/grub/menu.lst\n",
+		install: "root (hd0,0)\ninstall /boot/grub/stage1 (hd0) /boot/grub/e2fs_stage1_5 p (hd0,0)/boot/grub/stage2 " +
+			"/boot/grub/menu.lst\n",
 	}, {
 		name: "stage1 in the boot sector of the partition", kind: "ext2", code: assembled(ownLBACode), stage1: inFirst,
 		install: "root (hd0,0)\ninstall /boot/grub/stage1 (hd0,0) /boot/grub/stage2 p /boot/grub/menu.lst\n",
@@ -56,7 +58,8 @@ var legacyDisks = []legacyDisk{
 		install: "root (hd0,4)\ninstall /boot/grub/stage1 (hd0) /boot/grub/stage2 p /boot/grub/menu.lst\n",
 	}, {
 		// As SUSE set it up: the extended partition is the active one.
-		name: "stage1 in the first record of an extended partition", kind: "ext3", logical: true, code: assembled(ownLBACode), stage1: inFirst,
+		name: "stage1 in the first record of an extended partition", kind: "ext3", logical: true,
+		code: assembled(ownLBACode), stage1: inFirst,
 		install: "root (hd0,4)\ninstall /boot/grub/stage1 (hd0,0) /boot/grub/stage2 p /boot/grub/menu.lst\n",
 	},
 }
@@ -73,7 +76,8 @@ func (d legacyDisk) build(t testing.TB) string {
 	if d.logical {
 		commands = "o\nn\ne\n1\n63\n112895\nn\nl\n126\n112895\na\n1\nw\n"
 	}
-	disktest.RunInput(t, commands, "fdisk", "--compatibility=dos", "--units=sectors", "--heads", decimal(legacyHeads), "--sectors", decimal(trackSectors), raw)
+	disktest.RunInput(t, commands, "fdisk", "--compatibility=dos", "--units=sectors", "--heads", decimal(legacyHeads),
+		"--sectors", decimal(trackSectors), raw)
 	if d.code != nil {
 		writeAt(t, raw, 0, d.code(t))
 	}
@@ -115,7 +119,8 @@ func last(all []window) window { return all[len(all)-1] }
 // copyInto puts a volume that a tool made in a file to its place.
 func copyInto(t testing.TB, part, raw string, w window) {
 	t.Helper()
-	disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=65536", "conv=sparse,notrunc", "oflag=seek_bytes", "seek="+decimal(w.start*sectorSize), "status=none")
+	disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=65536", "conv=sparse,notrunc", "oflag=seek_bytes",
+		"seek="+decimal(w.start*sectorSize), "status=none")
 }
 
 func wordAt(t testing.TB, raw string, off int64) int64 {

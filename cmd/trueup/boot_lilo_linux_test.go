@@ -32,8 +32,10 @@ type liloDisk struct {
 
 var liloDisks = []liloDisk{
 	{name: "by lba in the mbr", kind: "ext2", start: 63, mode: liloforge.LBA32},
-	{name: "linear and compact in a boot sector", kind: "ext3", start: 63, home: 63, mode: liloforge.Linear, compact: true},
-	{name: "by lba and compact above 8 GiB", kind: "ext4", size: 9 << 30, start: 1<<24 + 100_063, mode: liloforge.LBA32, compact: true},
+	{name: "linear and compact in a boot sector", kind: "ext3", start: 63, home: 63, mode: liloforge.Linear,
+		compact: true},
+	{name: "by lba and compact above 8 GiB", kind: "ext4", size: 9 << 30, start: 1<<24 + 100_063, mode: liloforge.LBA32,
+		compact: true},
 	{name: "linux by lba and compact", kind: "ext4", start: 63, mode: liloforge.LBA32, compact: true, linux: true},
 }
 
@@ -50,7 +52,8 @@ func liloKernel(t testing.TB, sectors int) []byte {
 	kernel[497] = setup
 	last := (sectors - 1) * sectorSize
 	copy(kernel[sectorSize:], []byte{0xea, byte(last), byte(last >> 8), 0, 0x10}) // jmp 1000:last
-	code := assembled("0e1fbe0000fcac84c07409bb0700b40ecd10ebf2f4ebfd")(t)        // prints the text at si in its own segment
+	// prints the text at si in its own segment
+	code := assembled("0e1fbe0000fcac84c07409bb0700b40ecd10ebf2f4ebfd")(t)
 	text := last + len(code)
 	code[3], code[4] = byte(text), byte(text>>8)
 	copy(kernel[(1+setup)*sectorSize+last:], append(code, booted+"\x00"...))
@@ -63,7 +66,8 @@ func (d liloDisk) build(t testing.TB) (raw, root string) {
 	raw = filepath.Join(t.TempDir(), "disk.raw")
 	require.NoError(t, os.WriteFile(raw, nil, 0o600))
 	require.NoError(t, os.Truncate(raw, max(d.size, bootDiskSize)))
-	disktest.RunInput(t, fmt.Sprintf("label: dos\nlabel-id: 0x4c494c4f\nstart=%d, size=%d, type=83, bootable\n", d.start,
+	disktest.RunInput(t, fmt.Sprintf("label: dos\nlabel-id: 0x4c494c4f\nstart=%d, size=%d, type=83, bootable\n",
+		d.start,
 		min(bootDiskSize/sectorSize-2200, 120_000)), "sfdisk", "--quiet", raw)
 	if d.linux {
 		root = linuxRoot(t)
@@ -166,7 +170,8 @@ func (d liloDisk) boot(t testing.TB, raw string) string {
 	if d.linux {
 		return bootLinux(t, pc{image: raw})
 	}
-	return pc{image: raw, ahci: true, limit: time.Minute}.watch(t, anyOf(append(verdicts, "L 40", "L 99", "L 9A", "Error 0x", "mismatch", "checksum error", "EOF")...))
+	return pc{image: raw, ahci: true, limit: time.Minute}.watch(t,
+		anyOf(append(verdicts, "L 40", "L 99", "L 9A", "Error 0x", "mismatch", "checksum error", "EOF")...))
 }
 
 func TestAlignedLiloBoots(t *testing.T) {
@@ -223,7 +228,8 @@ func (d liloDisk) checkInstalled(t *testing.T, raw string) {
 		}
 		i.Put(b, d.home)
 		for k, lba := range sectors {
-			require.Equal(t, b[lba*sectorSize:][:sectorSize], forge.Bytes(now[k*sectorSize:][:sectorSize]), "LBA %d", lba)
+			require.Equal(t, b[lba*sectorSize:][:sectorSize], forge.Bytes(now[k*sectorSize:][:sectorSize]), "LBA %d",
+				lba)
 		}
 	})
 }
@@ -235,11 +241,13 @@ func TestLiloUnderAJournal(t *testing.T) {
 	dest := filepath.Join(filepath.Dir(raw), "aligned.raw")
 	w := tableOf(t, raw)[0]
 	block := (fileSectors(t, raw, w, "/boot/map")[30] - w.start) / 2
-	write := hostFile(t, fmt.Sprintf("journal_open\njournal_write -b %d %s\njournal_close\n", block, hostFile(t, strings.Repeat("J", 1024))))
+	write := hostFile(t, fmt.Sprintf("journal_open\njournal_write -b %d %s\njournal_close\n", block,
+		hostFile(t, strings.Repeat("J", 1024))))
 	disktest.Run(t, "debugfs", "-w", "-f", write, extIn(raw, w))
 	r := trueup(t, "align", raw, dest)
 	require.Equal(t, 4, r.code, r.stdout)
-	require.Contains(t, r.stderr, "LILO 24.2 in the MBR holds the absolute sectors of the kernel, and its map is not rewritten, since ")
+	require.Contains(t, r.stderr, "LILO 24.2 in the MBR holds the absolute sectors of the kernel, and its map is not "+
+		"rewritten, since ")
 	require.Contains(t, r.stderr, "journal of the ext file system must be replayed first")
 	require.Contains(t, r.stderr, "shut the guest down cleanly first")
 	require.NoFileExists(t, dest)

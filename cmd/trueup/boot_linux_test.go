@@ -23,7 +23,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// A Linux guest is Debian's kernel, and an initrd with one program (testdata/linux-init): it mounts the ext file system that the
+// A Linux guest is Debian's kernel, and an initrd with one program (testdata/linux-init): it mounts the ext file system
+// that the
 // command line names by its UUID, and says the checksum of its files on the serial port. Timers are not checked: the
 // emulation of a busy machine would fail.
 const (
@@ -33,7 +34,8 @@ const (
 	linuxFails    = "trueup-init: " // in front of what the program could not do
 )
 
-// linuxLimit ends such a guest when it hangs. It needs some 13 s of a processor for itself, most of it to unpack the kernel.
+// linuxLimit ends such a guest when it hangs. It needs some 13 s of a processor for itself, most of it to unpack the
+// kernel.
 const linuxLimit = 10 * time.Minute
 
 // linuxModules are the drivers of the disk and of the file system; what these need is loaded before them.
@@ -51,7 +53,8 @@ func linuxRoot(t testing.TB) string {
 	data, err := os.ReadFile(kernel)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/vmlinuz"), data, 0o644))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/initrd.img"), linuxInitrd(t, release, "linux-init", linuxModules, nil), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/initrd.img"), linuxInitrd(t, release, "linux-init",
+		linuxModules, nil), 0o644))
 	for i, size := range []int{0, 1, 511, 4096, 70_001, 1 << 20} {
 		name := filepath.Join(dir, "srv/data", fmt.Sprintf("file %d", i))
 		require.NoError(t, os.WriteFile(name, noise(name[len(dir):], size), 0o644))
@@ -156,7 +159,8 @@ func buildStatic(t testing.TB, folder string) string {
 	return path
 }
 
-// modulePaths are the files of the modules in an order in which they can be loaded: modules.dep names what each one needs.
+// modulePaths are the files of the modules in an order in which they can be loaded: modules.dep names what each one
+// needs.
 func modulePaths(t testing.TB, release string, modules []string) []string {
 	t.Helper()
 	dir := filepath.Join("/lib/modules", release)
@@ -207,7 +211,8 @@ func treeSum(t testing.TB, dir string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// makeLinuxRoot makes an ext file system of the folder's files in a window of a raw disk. Flags are mke2fs's, such as "-t", "ext4".
+// makeLinuxRoot makes an ext file system of the folder's files in a window of a raw disk. Flags are mke2fs's, such as
+// "-t", "ext4".
 func makeLinuxRoot(t testing.TB, raw string, w window, dir string, flags ...string) {
 	t.Helper()
 	args := slices.Concat(flags, []string{
@@ -217,7 +222,8 @@ func makeLinuxRoot(t testing.TB, raw string, w window, dir string, flags ...stri
 	disktest.Run(t, "mke2fs", args...)
 }
 
-// bootLinux starts a PC from the image and returns the checksum of the files in the guest's root. Any of the other texts ends the boot
+// bootLinux starts a PC from the image and returns the checksum of the files in the guest's root. Any of the other
+// texts ends the boot
 // too, and is returned.
 func bootLinux(t testing.TB, p pc, others ...string) string {
 	t.Helper()

@@ -52,7 +52,9 @@ var loaderDisks = map[string]loaderDisk{
 	"Limine in a BIOS boot partition": {
 		build: func(t testing.TB) string {
 			t.Helper()
-			return limineDisk(t, gptLabel+"start=34, size=128, type="+biosBootGUID+"\nstart=163, size=112392, type="+dataGUID+"\n", 2, "1")
+			return limineDisk(t,
+				gptLabel+"start=34, size=128, type="+biosBootGUID+"\nstart=163, size=112392, type="+dataGUID+"\n", 2,
+				"1")
 		},
 		heads: 255, shows: "theguestisup", code: "limine", starts: []int64{2048, 4096},
 	},
@@ -190,9 +192,11 @@ func limineDisk(t testing.TB, script string, files int, partition ...string) str
 	raw := blankDisk(t, script)
 	w := windowOf(t, raw, files)
 	bootDisk{heads: 255}.format(t, raw, w, 32)
-	config := "serial: yes\ntimeout: no\ninterface_branding: " + booted + "\n/nothing\n    protocol: linux\n    path: boot():/nothing\n"
+	config := "serial: yes\ntimeout: no\ninterface_branding: " + booted +
+		"\n/nothing\n    protocol: linux\n    path: boot():/nothing\n"
 	disktest.Run(t, "mcopy", "-i", drive(raw, w), hostFile(t, config), "::limine.conf")
-	disktest.Run(t, "mcopy", "-i", drive(raw, w), disktest.Corpus(t, "loaders/limine8/limine-bios.sys"), "::limine-bios.sys")
+	disktest.Run(t, "mcopy", "-i", drive(raw, w), disktest.Corpus(t, "loaders/limine8/limine-bios.sys"),
+		"::limine-bios.sys")
 	installer := filepath.Join(t.TempDir(), "limine")
 	disktest.Run(t, "cc", "-w", "-o", installer, disktest.Corpus(t, "loaders/limine8/limine.c"))
 	disktest.Run(t, installer, append([]string{"bios-install", raw}, partition...)...)

@@ -35,7 +35,8 @@ var (
 )
 
 // verdicts are all texts that end a boot.
-var verdicts = slices.Concat([]string{booted, staleShown}, ownCHSFailed, ownLBAFailed, windowsFailed, vbrFailed, gptFailed)
+var verdicts = slices.Concat([]string{booted, staleShown}, ownCHSFailed, ownLBAFailed, windowsFailed, vbrFailed,
+	gptFailed)
 
 // pc is a computer that boots from an image, which it does not change.
 type pc struct {
@@ -92,7 +93,8 @@ func (p pc) watch(t testing.TB, verdict func(console string) string) string {
 		}
 		if err != nil {
 			switchOff()
-			t.Fatalf("the console of %s shows nothing that was waited for, but %q: %v\n%s", p.image, shown, err, errs.String())
+			t.Fatalf("the console of %s shows nothing that was waited for, but %q: %v\n%s", p.image, shown, err,
+				errs.String())
 		}
 	}
 }
@@ -116,7 +118,8 @@ func (p pc) args() []string {
 		device += ",bus=ahci.0"
 	}
 	return slices.Concat([]string{
-		"-machine", "pc,accel=tcg,graphics=off", "-m", strconv.Itoa(cmp.Or(p.memory, 64)), "-nodefaults", "-no-user-config", "-no-reboot",
+		"-machine", "pc,accel=tcg,graphics=off", "-m", strconv.Itoa(cmp.Or(p.memory, 64)), "-nodefaults",
+		"-no-user-config", "-no-reboot",
 		"-display", "none", "-vga", "none", "-serial", "stdio",
 	}, controller, []string{
 		"-drive", "if=none,id=disk,snapshot=on,format=" + format + ",file=" + strings.ReplaceAll(p.image, ",", ",,"),

@@ -21,7 +21,8 @@ var (
 	// staleCHS: bytes 1 to 3 of the first table entry, at 0x1BE, say cylinder 0, head 1, sector 1, which is LBA 63.
 	staleCHS = stale{"start CHS", func(window) int64 { return 0x1BE + 1 }, []byte{1, 1, 0}}
 	// staleHidden: the hidden sectors of the BPB, at 0x1C, say 63.
-	staleHidden = stale{"hidden sectors", func(w window) int64 { return w.start*sectorSize + 0x1C }, []byte{63, 0, 0, 0}}
+	staleHidden = stale{"hidden sectors", func(w window) int64 { return w.start*sectorSize + 0x1C },
+		[]byte{63, 0, 0, 0}}
 )
 
 type bootCase struct {
@@ -56,7 +57,8 @@ var bootCases = []bootCase{
 		disk:  bootDisk{code: assembled(ownCHSCode), fat: 16, heads: 255, subformat: "monolithicSparse"},
 		flags: []string{"--boundary", "1M"}, starts: []int64{2048}, stale: staleCHS, fails: ownCHSFailed,
 	}, {
-		// The first partition moves by 65 sectors and then ends before LBA 64325, the next multiple of 128 is 64384: the
+		// The first partition moves by 65 sectors and then ends before LBA 64325, the next multiple of 128 is 64384:
+		// the
 		// second partition moves from 64260 by 124.
 		name:   "code that reads chs, a data partition that moves by another distance, sparse vmdk",
 		disk:   bootDisk{code: assembled(ownCHSCode), fat: 16, heads: 255, data: true, subformat: "monolithicSparse"},

@@ -36,7 +36,8 @@ func efiProgram(t testing.TB) string {
 	disktest.DataFile(t, "/usr/lib/grub/x86_64-efi/kernel.img")
 	path := filepath.Join(t.TempDir(), "loader.efi")
 	config := hostFile(t, "terminal_output console\necho \""+booted+"\"\nsleep 600\n")
-	disktest.Run(t, "grub-mkimage", "-O", "x86_64-efi", "-p", "/", "-c", config, "-o", path, "echo", "sleep", "terminal")
+	disktest.Run(t, "grub-mkimage", "-O", "x86_64-efi", "-p", "/", "-c", config, "-o", path, "echo", "sleep",
+		"terminal")
 	return path
 }
 
@@ -86,8 +87,10 @@ func runUEFI(t testing.TB, raw, memory string, texts ...string) (text, shown str
 	ctx, cancel := context.WithTimeout(context.Background(), uefiLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"),
-		"-machine", "q35,accel=tcg", "-m", "256", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none", "-serial", "stdio",
-		"-drive", "if=pflash,format=raw,readonly=on,file="+disktest.DataFile(t, ovmfCode), "-drive", "if=pflash,format=raw,file="+memory,
+		"-machine", "q35,accel=tcg", "-m", "256", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+		"-vga", "none", "-serial", "stdio",
+		"-drive", "if=pflash,format=raw,readonly=on,file="+disktest.DataFile(t, ovmfCode), "-drive",
+		"if=pflash,format=raw,file="+memory,
 		"-drive", "if=none,id=disk,snapshot=on,format=raw,file="+raw, "-device", "virtio-blk-pci,drive=disk")
 	var errs, all bytes.Buffer
 	cmd.Stderr = &errs
@@ -142,7 +145,8 @@ func TestAlignedUEFIBoots(t *testing.T) {
 func TestStoredBootEntriesAfterTheMove(t *testing.T) {
 	t.Parallel()
 	memory, where := firmwareMemory(t), `FS0:\EFI\own\loader.efi`
-	script := hostFile(t, "bcfg boot add 0 "+where+" whole\r\nbcfg boot addp 1 "+where+" short\r\nbcfg boot dump -v\r\nreset -s\r\n")
+	script := hostFile(t,
+		"bcfg boot add 0 "+where+" whole\r\nbcfg boot addp 1 "+where+" short\r\nbcfg boot dump -v\r\nreset -s\r\n")
 	source := uefiDisk(t, [2]string{"EFI/own/loader.efi", efiProgram(t)}, [2]string{"startup.nsh", script})
 	_, shown := runUEFI(t, source, memory)
 	old := regexp.MustCompile(fmt.Sprintf(`DevPath - (\S+/)?HD\(1,GPT,[0-9A-F-]{36},0x%X,0x%X\)`, espLBA, espSectors))

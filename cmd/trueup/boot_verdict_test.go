@@ -54,7 +54,8 @@ func (r *jsonRun) shown() string {
 	return b.String() + r.Serial
 }
 
-// qemu returns a program to be given as --qemu: QEMU, whose second start has a layer of a few sectors above the disk that
+// qemu returns a program to be given as --qemu: QEMU, whose second start has a layer of a few sectors above the disk
+// that
 // trueup serves. The corrections are taken back there.
 func (w takenBack) qemu(t *testing.T, source string) string {
 	t.Helper()
@@ -146,20 +147,27 @@ func TestVerdictOnBoots(t *testing.T) {
 			t.Helper()
 			raw, dir := oldGrubDisk.build(t)
 			installGrub(t, raw, 0, oldGrubDisk.core(t), []grubExtent{{1, oldGrubDisk.coreSectors(t)}})
-			return judged{raw, append([]string{"--bus", "sata"}, linuxFlags...), linuxSays + treeSum(t, dir), []takenBack{
-				{"start LBA", "unknown filesystem"},
-			}}
+			return judged{raw, append([]string{"--bus", "sata"}, linuxFlags...), linuxSays + treeSum(t, dir),
+				[]takenBack{
+					{"start LBA", "unknown filesystem"},
+				}}
 		}},
 		"limine in a partition": {false, func(t *testing.T) judged {
 			t.Helper()
-			return judged{loaderDisks["Limine in a BIOS boot partition"].build(t), loaderFlags, booted, []takenBack{{"imine", ""}}}
+			return judged{loaderDisks["Limine in a BIOS boot partition"].build(t), loaderFlags, booted,
+				[]takenBack{{"imine", ""}}}
 		}},
 		"uefi": {false, func(t *testing.T) judged {
 			t.Helper()
 			raw := uefiDisk(t, [2]string{"EFI/BOOT/BOOTX64.EFI", efiProgram(t)})
-			return judged{raw, []string{"--memory", "256", "--settle", "5", "--seconds", "900"}, "", []takenBack{{"GPT", ""}}}
+			return judged{raw, []string{"--memory", "256", "--settle", "5", "--seconds", "900"}, "",
+				[]takenBack{{"GPT", ""}}}
 		}},
-		"linux in text":     {false, func(t *testing.T) judged { t.Helper(); return restingLinux(t, "normal", booted) }},
+		"linux in text": {false, func(t *testing.T) judged {
+			t.Helper()
+			return restingLinux(t, "normal",
+				booted)
+		}},
 		"linux in graphics": {false, func(t *testing.T) judged { t.Helper(); return restingLinux(t, "785", booted) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +186,8 @@ func restingLinux(t *testing.T, vga, shows string) judged {
 	raw := d.build(t, t.TempDir())
 	kernel, release := linuxKernel(t)
 	initrd := linuxInitrd(t, release, "linux-stay", nil, nil)
-	config := "DEFAULT linux\nPROMPT 0\nLABEL linux\nKERNEL vmlinuz\nAPPEND initrd=initrd.img console=tty0 no_timer_check vga=" + vga + "\n"
+	config := "DEFAULT linux\nPROMPT 0\nLABEL linux\nKERNEL vmlinuz\nAPPEND initrd=initrd.img console=tty0 " +
+		"no_timer_check vga=" + vga + "\n"
 	for name, path := range map[string]string{
 		"vmlinuz": kernel, "initrd.img": hostFile(t, string(initrd)), "syslinux.cfg": hostFile(t, config),
 	} {

@@ -172,7 +172,8 @@ func giantVHDX(t testing.TB, dir string, link giantLink) {
 	t.Helper()
 	l := vhdxforge.Layout{Size: xpSectors * 512}
 	if link.parent != "" {
-		l.Parent = map[string]string{"parent_linkage": "{" + vhdxforge.DataWriteGUID + "}", "relative_path": `.\` + link.parent}
+		l.Parent = map[string]string{"parent_linkage": "{" + vhdxforge.DataWriteGUID + "}",
+			"relative_path": `.\` + link.parent}
 	}
 	v := vhdxforge.New(l).Fill(link.contents())
 	const blocks = giantSize >> 20
@@ -183,5 +184,6 @@ func giantVHDX(t testing.TB, dir string, link giantLink) {
 		vhdxforge.Region{GUID: vhdxforge.RegionBAT, Off: uint64(bat), Len: uint32(length), Required: 1},
 		vhdxforge.Region{GUID: vhdxforge.RegionMetadata, Off: uint64(v.Metadata), Len: 1 << 20, Required: 1})
 	v.Seal()
-	sparsely(t, filepath.Join(dir, link.name), bat+length, map[int64][]byte{0: v.Bytes, bat: slices.Clone(v.Bytes[v.BAT : v.BAT+16])})
+	sparsely(t, filepath.Join(dir, link.name), bat+length,
+		map[int64][]byte{0: v.Bytes, bat: slices.Clone(v.Bytes[v.BAT : v.BAT+16])})
 }

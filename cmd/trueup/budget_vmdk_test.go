@@ -18,7 +18,8 @@ func (l giantLink) vmdkText(createType string, extents ...string) string {
 	if l.parent == "" {
 		return text
 	}
-	return strings.Replace(text, "parentCID=ffffffff", fmt.Sprintf("parentCID=4a5b6c7d\nparentFileNameHint=%q", l.parent), 1)
+	return strings.Replace(text, "parentCID=ffffffff", fmt.Sprintf("parentCID=4a5b6c7d\nparentFileNameHint=%q",
+		l.parent), 1)
 }
 
 // enlarge gives v a directory behind its end, for a disk of so many sectors, and returns it.
@@ -62,7 +63,8 @@ func giantStream(t testing.TB, dir string, link giantLink) {
 
 // extents writes the descriptor of a link and its extents: the first holds what the link does, the others are one and
 // the same file, by many names.
-func (l giantLink) extents(t testing.TB, dir, createType, word string, n int, sectors int64, first, others func(path string)) {
+func (l giantLink) extents(t testing.TB, dir, createType, word string, n int, sectors int64, first,
+	others func(path string)) {
 	t.Helper()
 	base := strings.TrimSuffix(l.name, ".vmdk")
 	var lines []string
@@ -106,7 +108,8 @@ func giantCOWD(t testing.TB, dir string, link giantLink) {
 			c := vmdkforge.NewCOWD(disk, 1, nil)
 			behind := c.GD + 512 // where the tables come, and go on behind the longer directory
 			shift := uint32(sectors/4096*4-512) / 512
-			for at := c.GD; at < c.GD+512+vmdkforge.COWDTable*int64(len(c.Tables)) && at < int64(len(c.Bytes)); at += 4 {
+			for at := c.GD; at < c.GD+512+vmdkforge.COWDTable*int64(len(c.Tables)) &&
+				at < int64(len(c.Bytes)); at += 4 {
 				if n := binary.LittleEndian.Uint32(c.Bytes[at:]); n != 0 {
 					c.U32(at, n+shift)
 				}

@@ -83,7 +83,8 @@ func TestChainsAcrossPartitions(t *testing.T) {
 			require.Equal(t, []string{c.code}, refusalCodes(t, f.source))
 
 			require.Equal(t, c.force, trueup(t, f.args("--allow-unbootable")...).code)
-			require.Equal(t, 0, trueup(t, "align", "--boundary", "4K", "--partition", "1", f.source, f.dest, "--force").code,
+			require.Equal(t, 0, trueup(t, "align", "--boundary", "4K", "--partition", "1", f.source, f.dest,
+				"--force").code,
 				"no partition moves, so that nothing breaks")
 		})
 	}

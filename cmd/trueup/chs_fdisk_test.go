@@ -45,7 +45,8 @@ func entriesOf(t testing.TB, raw string) []entryCHS {
 			if link {
 				base = box
 			}
-			c := entryCHS{where: fmt.Sprintf("entry %d of LBA %d", slot, sector), first: base + int64(binary.LittleEndian.Uint32(e[8:]))}
+			c := entryCHS{where: fmt.Sprintf("entry %d of LBA %d", slot, sector),
+				first: base + int64(binary.LittleEndian.Uint32(e[8:]))}
 			c.last = c.first + int64(binary.LittleEndian.Uint32(e[12:])) - 1
 			c.startCylinder, c.startHead, c.startIn = unpackCHS(e[1:])
 			c.endCylinder, c.endHead, c.endIn = unpackCHS(e[5:])
@@ -79,7 +80,8 @@ func TestCHSOfEveryEntry(t *testing.T) {
 			require.NoError(t, os.WriteFile(source, nil, 0o600))
 			require.NoError(t, os.Truncate(source, size))
 			fdisk := func(raw string, commands ...string) string {
-				return disktest.RunInput(t, strings.Join(commands, "\n")+"\n", "fdisk", "--compatibility=dos", "--units=sectors",
+				return disktest.RunInput(t, strings.Join(commands, "\n")+"\n", "fdisk", "--compatibility=dos",
+					"--units=sectors",
 					"--heads", decimal(heads), "--sectors", decimal(trackSectors), raw)
 			}
 			at := func(cylinders, more int64) string { return decimal(cylinders*cylinder + more) }
@@ -105,12 +107,14 @@ func TestCHSOfEveryEntry(t *testing.T) {
 					continue
 				}
 				if c := e.first / cylinder; c < chsLimit {
-					require.Equal(t, []int64{c, e.first / trackSectors % heads, e.first%trackSectors + 1}, []int64{e.startCylinder, e.startHead, e.startIn}, e.where)
+					require.Equal(t, []int64{c, e.first / trackSectors % heads, e.first%trackSectors + 1},
+						[]int64{e.startCylinder, e.startHead, e.startIn}, e.where)
 				} else {
 					require.Equal(t, []int64{chsLimit - 1, 63}, []int64{e.startCylinder, e.startIn}, e.where)
 				}
 				if c := e.last / cylinder; c < chsLimit && !e.saturatedEnd {
-					require.Equal(t, []int64{c, heads - 1, trackSectors}, []int64{e.endCylinder, e.endHead, e.endIn}, e.where)
+					require.Equal(t, []int64{c, heads - 1, trackSectors}, []int64{e.endCylinder, e.endHead, e.endIn},
+						e.where)
 				} else {
 					require.Equal(t, []int64{chsLimit - 1, 63}, []int64{e.endCylinder, e.endIn}, e.where)
 					require.Contains(t, []int64{heads - 1, 254}, e.endHead, e.where)

@@ -41,7 +41,8 @@ var (
 // confine itself must not pass for an old kernel.
 func needsLandlock(t *testing.T) {
 	t.Helper()
-	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0,
+		unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
 		t.Skipf("this kernel has no Landlock: %v", errno)
 	}
 }
@@ -56,7 +57,8 @@ func TestCommandsConfineThemselves(t *testing.T) {
 			t.Parallel()
 			log := filepath.Join(t.TempDir(), "calls")
 			run(t, strace, append([]string{
-				"-f", "-qq", "-s", "4096", "-o", log, "-e", "trace=/^(open.*|landlock_restrict_self|seccomp)$", builtPath,
+				"-f", "-qq", "-s", "4096", "-o", log, "-e", "trace=/^(open.*|landlock_restrict_self|seccomp)$",
+				builtPath,
 			}, confinedArgs(args, image, filepath.Join(t.TempDir(), "dest.vmdk"))...)...)
 			text, err := os.ReadFile(log)
 			require.NoError(t, err)
@@ -87,7 +89,8 @@ func requireConfined(t *testing.T, calls string) {
 func TestCommandsWithoutLandlock(t *testing.T) {
 	strace := disktest.Tool(t, "strace")
 	image := sampleDisk(t)
-	lacking := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e", "inject=landlock_create_ruleset:error=ENOSYS", builtPath}
+	lacking := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e",
+		"inject=landlock_create_ruleset:error=ENOSYS", builtPath}
 	for name, args := range confinedCommands {
 		if strings.HasPrefix(name, "scan") {
 			continue // which was told to go without
@@ -99,12 +102,14 @@ func TestCommandsWithoutLandlock(t *testing.T) {
 			now := confinedArgs(args, image, dest)
 			r := run(t, strace, append(append(lacking, now...), "--require-sandbox")...)
 			require.Equal(t, 1, r.code, r.stdout)
-			require.Contains(t, r.stderr, `--require-sandbox: isolation is "none", not "sandbox" (landlock: the kernel has none); nothing was read`)
+			require.Contains(t, r.stderr,
+				`--require-sandbox: isolation is "none", not "sandbox" (landlock: the kernel has none); nothing was read`)
 			require.NoFileExists(t, dest)
 
 			r = run(t, strace, append(append(lacking, now...), "--json")...)
 			require.Equal(t, want.code, r.code, r.stderr)
-			require.Contains(t, r.stderr, `trueup: warning: isolation is "none", not "sandbox" (landlock: the kernel has none); `)
+			require.Contains(t, r.stderr,
+				`trueup: warning: isolation is "none", not "sandbox" (landlock: the kernel has none); `)
 			validateOutput(t, append(now, "--json"), r.stdout)
 			var head struct {
 				Isolation struct{ Achieved, Note string }
@@ -121,14 +126,17 @@ func TestScanWithoutLandlock(t *testing.T) {
 	t.Parallel()
 	strace := disktest.Tool(t, "strace")
 	dir := filepath.Dir(sampleDisk(t))
-	lacking := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e", "inject=landlock_create_ruleset:error=ENOSYS", builtPath, "scan", "-o", "json"}
+	lacking := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e",
+		"inject=landlock_create_ruleset:error=ENOSYS", builtPath, "scan", "-o", "json"}
 	r := run(t, strace, append(lacking, "--require-sandbox", dir)...)
 	require.Equal(t, 1, r.code, r.stdout)
-	require.Contains(t, r.stderr, `--require-sandbox: isolation is "process", not "sandbox" (landlock: the kernel has none`)
+	require.Contains(t, r.stderr,
+		`--require-sandbox: isolation is "process", not "sandbox" (landlock: the kernel has none`)
 
 	r = run(t, strace, append(lacking, dir)...)
 	require.Equal(t, 3, r.code, r.stderr)
-	require.Contains(t, r.stderr, `trueup: warning: isolation is "process", not "sandbox" (landlock: the kernel has none`)
+	require.Contains(t, r.stderr,
+		`trueup: warning: isolation is "process", not "sandbox" (landlock: the kernel has none`)
 	require.Equal(t, "process", readScan(t, r).sum.Isolation.Achieved)
 
 	r = trueup(t, "scan", "--require-sandbox", "--isolation", "process", dir)

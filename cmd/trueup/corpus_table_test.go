@@ -33,7 +33,8 @@ type corpusPartition struct {
 
 func mbrPartition(kind, typ string, start, sectors int64, volume string, hidden int64) corpusPartition {
 	return corpusPartition{
-		kind: kind, typ: typ, start: start, startBytes: start * sectorSize, size: sectors * sectorSize, volume: volume, hidden: hidden,
+		kind: kind, typ: typ, start: start, startBytes: start * sectorSize, size: sectors * sectorSize, volume: volume,
+		hidden: hidden,
 	}
 }
 
@@ -59,7 +60,8 @@ var corpusDisks = []corpusDisk{
 		scheme: "mbr", id: "0xf1d3f624", partitions: vmdkRS,
 	},
 	{
-		name: "vmdk-rs/twoGbMaxExtentSparse.vmdk", whole: true, format: "vmdk", subformat: "twoGbMaxExtentSparse", size: 10485760,
+		name: "vmdk-rs/twoGbMaxExtentSparse.vmdk", whole: true, format: "vmdk", subformat: "twoGbMaxExtentSparse",
+		size:   10485760,
 		scheme: "mbr", id: "0xf1d3f624", partitions: vmdkRS,
 	},
 	{
@@ -80,7 +82,8 @@ var corpusDisks = []corpusDisk{
 		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2048, "ext4", 0)},
 	},
 	{
-		name: "osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", format: "vmdk", subformat: "monolithicSparse", size: 268435456, scheme: "gpt",
+		name: "osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", format: "vmdk", subformat: "monolithicSparse",
+		size: 268435456, scheme: "gpt",
 		partitions: []corpusPartition{
 			gptPartition(2048, 129024, "ext4", 0),
 			gptPartition(131072, 131072, "exfat", 0),
@@ -89,11 +92,13 @@ var corpusDisks = []corpusDisk{
 		},
 	},
 	{
-		name: "discutils/btrfs.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 1 << 30, scheme: "mbr", id: "0xefef665c",
+		name: "discutils/btrfs.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 1 << 30, scheme: "mbr",
+		id:         "0xefef665c",
 		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2095104, "btrfs", 0)},
 	},
 	{
-		name: "discutils/xfs5.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 10 << 30, scheme: "mbr", id: "0xbaea0e87",
+		name: "discutils/xfs5.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 10 << 30, scheme: "mbr",
+		id:         "0xbaea0e87",
 		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 20969472, "xfs", 0)},
 	},
 	{
@@ -135,7 +140,8 @@ var corpusDisks = []corpusDisk{
 		},
 	},
 	{
-		name: "libldm/ldm-2003r2-simple-1.img.xz", format: "raw", size: 52428800, scheme: "mbr", id: "0x901ce95f", exit: 3,
+		name: "libldm/ldm-2003r2-simple-1.img.xz", format: "raw", size: 52428800, scheme: "mbr", id: "0x901ce95f",
+		exit:       3,
 		partitions: []corpusPartition{mbrPartition("primary", "0x42", 63, 96327, "ntfs", 63)},
 	},
 	{
@@ -166,7 +172,8 @@ var corpusVolumes = []struct {
 	{"keramics/fat16.qcow2.xz", "fat16", "FAT16_TEST", "56F5-F53F", 16777216, 0},
 	{"imagemounter/test.ntfs.xz", "ntfs", "", "4E8742C12A96CECD", 1049088, 0},
 	{"imagemounter/test.fat12.xz", "fat12", "TEST", "3CB7-474B", 51200, 0},
-	{"imagemounter/test.ext3.xz", "ext2", "", "b620606b-02c7-4e53-b098-56758b03e8cc", 204800, 0}, // no journal, for all its name
+	// no journal, for all its name
+	{"imagemounter/test.ext3.xz", "ext2", "", "b620606b-02c7-4e53-b098-56758b03e8cc", 204800, 0},
 }
 
 // corpusBare are the other disks without a table, and their sizes.
@@ -189,5 +196,6 @@ var corpusContents = []struct {
 	{"vmdk-rs/monolithicFlat.vmdk", true, "a3bcf05f07a1c06a3380eeca8571f0efb2b85afafa1e21662b8cad436d1f7727"},
 	{"vmdk-rs/vmfs_thick.vmdk", true, "8d43c795d24bce01b49f92744f934c1072210dcac170bb1c83a5aa56df46ab7d"},
 	{"dfvfs/ext2.vmdk.xz", false, "a6c2f0e39afe6c6ab432ca5465349fcefe8dc944398e97b2d957d3f89dbb5d80"},
-	{"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", false, "10808edfbc61762fc1bfa7e4fb6d18cb9fcafa7faad6692e4304ed8bff40006a"},
+	{"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", false,
+		"10808edfbc61762fc1bfa7e4fb6d18cb9fcafa7faad6692e4304ed8bff40006a"},
 }

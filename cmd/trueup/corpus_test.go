@@ -102,7 +102,8 @@ func TestCorpusUnixVolumes(t *testing.T) {
 			disktest.Run(t, "qemu-img", "convert", "-O", "raw", source, raw)
 			p := trueupJSON[jsonInspect](t, 0, "inspect", source).Partitions[0]
 			tag := func(name string) string {
-				out := disktest.Output(t, "blkid", "-p", "-o", "value", "-s", name, "-O", fmt.Sprint(p.StartBytes), "-S", fmt.Sprint(p.SizeBytes), raw)
+				out := disktest.Output(t, "blkid", "-p", "-o", "value", "-s", name, "-O", fmt.Sprint(p.StartBytes),
+					"-S", fmt.Sprint(p.SizeBytes), raw)
 				return strings.TrimSpace(out)
 			}
 			require.Equal(t, tag("TYPE"), p.Volume.Kind)
@@ -165,7 +166,8 @@ func TestCorpusDynamicDisk(t *testing.T) {
 func TestCorpusTablesMove(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{
-		"dfvfs/mbr.raw.gz": nil, "imagemounter/test.mbr.xz": nil, "mbrman/disk2.img": nil, "gptman/disk1.img": {"--boundary", "64K"},
+		"dfvfs/mbr.raw.gz": nil, "imagemounter/test.mbr.xz": nil, "mbrman/disk2.img": nil,
+		"gptman/disk1.img": {"--boundary", "64K"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := disktest.Corpus(t, name)

@@ -24,7 +24,8 @@ func systemDisk(t testing.TB, swapped bool) string {
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "tree")
 	disktest.Run(t, "mkdir", "-p", filepath.Join(tree, "etc"))
-	disktest.RunInput(t, "LABEL=root / ext4 defaults 0 1\n/dev/sda2 /srv ext2 defaults 0 2\n", "tee", filepath.Join(tree, "etc/fstab"))
+	disktest.RunInput(t, "LABEL=root / ext4 defaults 0 1\n/dev/sda2 /srv ext2 defaults 0 2\n", "tee",
+		filepath.Join(tree, "etc/fstab"))
 	root, data := filepath.Join(dir, "root"), filepath.Join(dir, "data")
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-L", "root", "-d", tree, root, "4M")
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-L", "data", data, "8M")
@@ -77,7 +78,8 @@ func TestDataOnlyWithoutRoom(t *testing.T) {
 	t.Parallel()
 	source := systemDisk(t, true)
 	dest := filepath.Join(t.TempDir(), "dest.raw")
-	for _, args := range [][]string{{"plan", "--data-only", source}, {"align", "--data-only", "--allow-unbootable", source, dest}} {
+	for _, args := range [][]string{{"plan", "--data-only", source}, {"align", "--data-only", "--allow-unbootable",
+		source, dest}} {
 		r := trueup(t, args...)
 		require.Equal(t, 4, r.code, r.stdout)
 		require.Contains(t, r.stderr, "partition 2: it would have to move")

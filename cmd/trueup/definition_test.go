@@ -56,7 +56,8 @@ func TestDefinitions(t *testing.T) {
 	found = alignFindings(t, "--libvirt-xml", xml, "--vmx", vmx, "--replace", disk)
 	require.Equal(t, fmt.Sprintf("%s, line 5: the format is raw, and the disk is vmdk", xml),
 		found["definition-format"])
-	require.Equal(t, vmx+", line 2: changed blocks are tracked (ctkEnabled), and what was tracked is about the old layout",
+	require.Equal(t, vmx+", line 2: changed blocks are tracked (ctkEnabled), and what was tracked is about the old "+
+		"layout",
 		found["definition-tracking"])
 	require.NotContains(t, found, "definition-path")
 	require.Contains(t, alignFindings(t, "--libvirt-xml", libvirtDomain(t, "vmdk", disk), "--replace",

@@ -80,7 +80,8 @@ func TestAlignOntoDevice(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, noise("old", deviceSize), 0o600))
 		r = onDevice(t, source, device)
 		require.Contains(t, r.stderr, "bytes: unknown content'")
-		r = onDevice(t, source, device, append(how, "--overwrite-content", overwriteFlag.FindStringSubmatch(r.stderr)[1])...)
+		r = onDevice(t, source, device, append(how, "--overwrite-content",
+			overwriteFlag.FindStringSubmatch(r.stderr)[1])...)
 		require.Equal(t, 0, r.code, r.stderr)
 		require.Equal(t, sha256Of(t, want), sha256Of(t, file), "%q", how)
 	}
@@ -207,7 +208,8 @@ func TestDevicesRefused(t *testing.T) {
 			require.NoError(t, f.Close())
 		}
 		over := loopDevice(t, device)
-		refuse(t, 4, source, partition, file, "its disk "+filepath.Base(device)+" is shown by the loop device "+filepath.Base(over))
+		refuse(t, 4, source, partition, file, "its disk "+filepath.Base(
+			device)+" is shown by the loop device "+filepath.Base(over))
 	})
 	t.Run("is the source", func(t *testing.T) {
 		refuse(t, 64, device, device, file, "is SOURCE, and SOURCE is never written")
@@ -335,7 +337,8 @@ func TestKillDevice(t *testing.T) {
 
 	log := filepath.Join(t.TempDir(), "strace")
 	traced := func(more ...string) []string {
-		return append(append([]string{"-f", "--seccomp-bpf", "-o", log, "-P", device}, more...), builtPath, "align", source,
+		return append(append([]string{"-f", "--seccomp-bpf", "-o", log, "-P", device}, more...), builtPath, "align",
+			source,
 			device, "--device", "--jobs", "1")
 	}
 	require.Equal(t, 0, run(t, strace, traced("-e", "trace="+deviceCalls)...).code)

@@ -66,7 +66,8 @@ func TestStorages(t *testing.T) {
 			answer := trueupJSON[jsonDiagnosis](t, 3, "inspect", "--impact", "--storage", tc.storage, source)
 			require.Equal(t, "misaligned", answer.Verdict)
 			impact := answer.Partitions[0].Impact
-			require.Equal(t, []int64{tc.block, 63 * 512, 4096}, []int64{impact.StorageBlockBytes, impact.DataBytes, impact.BlockBytes})
+			require.Equal(t, []int64{tc.block, 63 * 512, 4096}, []int64{impact.StorageBlockBytes, impact.DataBytes,
+				impact.BlockBytes})
 			require.Equal(t, tc.storage, impact.Storage)
 			var sizes []int64
 			for _, io := range impact.IO {
@@ -80,7 +81,8 @@ func TestStorages(t *testing.T) {
 	require.Nil(t, trueupJSON[jsonDiagnosis](t, 3, "inspect", source).Partitions[0].Impact, "it was not asked for")
 	wrong := trueup(t, "inspect", "--storage", "emc", source)
 	require.Equal(t, 64, wrong.code)
-	for _, name := range []string{"generic", "netapp", "clariion", "3par", "hp-raid5", "flasharray", "vmfs", "from 512 to 4M"} {
+	for _, name := range []string{"generic", "netapp", "clariion", "3par", "hp-raid5", "flasharray", "vmfs",
+		"from 512 to 4M"} {
 		require.Contains(t, wrong.stderr, name)
 	}
 }
@@ -153,7 +155,8 @@ func TestDiagnosisOfAPackage(t *testing.T) {
 // onTerminal runs trueup on a terminal of so many columns.
 func onTerminal(t *testing.T, columns int, env []string, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(disktest.Tool(t, "script"), "-qec", fmt.Sprintf("stty cols %d rows 50; exec %s %s", columns, builtPath, strings.Join(args, " ")), "/dev/null")
+	cmd := exec.Command(disktest.Tool(t, "script"), "-qec", fmt.Sprintf("stty cols %d rows 50; exec %s %s", columns,
+		builtPath, strings.Join(args, " ")), "/dev/null")
 	cmd.Env = append(os.Environ(), append([]string{"TERM=xterm", "LC_ALL=", "LC_CTYPE=", "NO_COLOR="}, env...)...)
 	out, err := cmd.Output()
 	require.Equal(t, 3, cmd.ProcessState.ExitCode(), "%v: %s", err, out)

@@ -67,7 +67,8 @@ func readLDM(t testing.TB, group string, paths ...string) ldmGroup {
 	}
 	var all struct{ Volumes, Disks []string }
 	require.NoError(t, json.Unmarshal(show("diskgroup " + group)[0], &all))
-	g := ldmGroup{showEach[ldmDisk](t, show, "disk "+group, all.Disks), showEach[ldmVolume](t, show, "volume "+group, all.Volumes), nil}
+	g := ldmGroup{showEach[ldmDisk](t, show, "disk "+group, all.Disks), showEach[ldmVolume](t, show, "volume "+group,
+		all.Volumes), nil}
 	var extents []string
 	for _, v := range g.volumes {
 		extents = append(extents, v.Partitions...)
@@ -157,15 +158,20 @@ func dynamicGroup(t testing.TB) (disks []forge.Bytes) {
 		return ldmforge.Piece{Disk: disk, Start: start, Sectors: sectors}
 	}
 	for range 4 {
-		disks = append(disks, tableforge.NewMBR(dynamicSize, tableforge.Slot{Type: 0x42, Start: dynamicStart, Sectors: dynamicSpace}))
+		disks = append(disks, tableforge.NewMBR(dynamicSize, tableforge.Slot{Type: 0x42, Start: dynamicStart,
+			Sectors: dynamicSpace}))
 	}
 	volumes := []ldmforge.Volume{
 		{Name: "Simple", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 0, 4*mib)}}},
 		{Name: "Inner", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 4*mib, 5*mib)}}},
-		{Name: "Spanned", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 9*mib, 3*mib), piece(1, 0, 2*mib)}}},
-		{Name: "Striped", Kind: ldmforge.Striped, Copies: [][]ldmforge.Piece{{piece(1, 2*mib, 4*mib), piece(2, 0, 4*mib)}}},
-		{Name: "Mirror", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(2, 4*mib, 4*mib)}, {piece(3, 4*mib, 4*mib)}}},
-		{Name: "Raid", Kind: ldmforge.RAID5, Copies: [][]ldmforge.Piece{{piece(3, 0, 2*mib), piece(1, 6*mib, 2*mib), piece(2, 8*mib, 2*mib)}}},
+		{Name: "Spanned", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 9*mib, 3*mib),
+			piece(1, 0, 2*mib)}}},
+		{Name: "Striped", Kind: ldmforge.Striped, Copies: [][]ldmforge.Piece{{piece(1, 2*mib, 4*mib),
+			piece(2, 0, 4*mib)}}},
+		{Name: "Mirror", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(2, 4*mib, 4*mib)},
+			{piece(3, 4*mib, 4*mib)}}},
+		{Name: "Raid", Kind: ldmforge.RAID5, Copies: [][]ldmforge.Piece{{piece(3, 0, 2*mib), piece(1, 6*mib, 2*mib),
+			piece(2, 8*mib, 2*mib)}}},
 	}
 	ldmforge.PutGroup(disks, dynamicStart, dynamicSpace, volumes...)
 	for _, v := range volumes {
@@ -267,7 +273,8 @@ func TestCorpusDynamicDiskMoves(t *testing.T) {
 	require.Contains(t, r.stderr, "would grow from 52428800")
 	for boundary, start := range map[string]int64{"4K": 64, "auto": 128, "1M": 2048} {
 		dest := filepath.Join(t.TempDir(), "aligned.img")
-		answer := trueupJSON[jsonAlign](t, 0, "align", "--dynamic-disks", "--allow-unbootable", "--boundary", boundary, source, dest)
+		answer := trueupJSON[jsonAlign](t, 0, "align", "--dynamic-disks", "--allow-unbootable", "--boundary", boundary,
+			source, dest)
 		require.Equal(t, 1, answer.Moved)
 		require.True(t, trueupJSON[jsonVerify](t, 0, "verify", source, dest).Equal)
 		after := readLDM(t, group, dest)
@@ -283,7 +290,8 @@ func TestCorpusDynamicDiskMoves(t *testing.T) {
 			require.Equal(t, start, int64(binary.LittleEndian.Uint32(is[at+0x1c:])))
 		}
 		again := filepath.Join(t.TempDir(), "again.img")
-		require.Zero(t, trueupJSON[jsonAlign](t, 0, "align", "--dynamic-disks", "--boundary", boundary, dest, again).Moved)
+		require.Zero(t, trueupJSON[jsonAlign](t, 0, "align", "--dynamic-disks", "--boundary", boundary, dest,
+			again).Moved)
 	}
 	r = trueup(t, "align", "--dynamic-disks", "--boundary", "4M", source, filepath.Join(t.TempDir(), "no.img"))
 	require.Equal(t, 4, r.code)
@@ -297,7 +305,8 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	source, dest := filepath.Join(dir, "gpt.img"), filepath.Join(dir, "aligned.img")
 	const total, data, sectors = 40000, 2082, 30000
 	require.NoError(t, os.WriteFile(source, make([]byte, total*512), 0o600))
-	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:34:2081", "-t", "1:4201", "-n", fmt.Sprintf("2:%d:%d", data, data+sectors-1), "-t", "2:4200", source)
+	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:34:2081", "-t", "1:4201", "-n",
+		fmt.Sprintf("2:%d:%d", data, data+sectors-1), "-t", "2:4200", source)
 	raw, err := os.ReadFile(source)
 	require.NoError(t, err)
 	f := forge.Bytes(raw)
@@ -310,7 +319,8 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	f.Put((data+2048)*512, ntfsVolume(t, 8192, data+2048))
 	f.Write(t, source)
 
-	require.Contains(t, trueup(t, "inspect", source).stdout, "Misaligned: an extent of the dynamic disk in partition 2 starts")
+	require.Contains(t, trueup(t, "inspect", source).stdout,
+		"Misaligned: an extent of the dynamic disk in partition 2 starts")
 	require.Equal(t, int64(data+2048)*512, trueupJSON[jsonInspect](t, 3, "inspect", source).Partitions[1].Extent)
 	require.Equal(t, 4, trueup(t, "align", source, dest).code)
 	require.Equal(t, 1, trueupJSON[jsonAlign](t, 0, "align", "--dynamic-disks", source, dest).Moved)
@@ -368,7 +378,8 @@ func TestLinuxReadsDynamicDisks(t *testing.T) {
 		}
 		for _, part := range guest.ask(t, guestRequest{Op: "list", Path: "/sys/block/" + name}).Names {
 			if strings.HasPrefix(part, name) {
-				start := guest.ask(t, guestRequest{Op: "sum", Path: "/sys/block/" + name + "/" + part + "/start"}).Stdout
+				start := guest.ask(t, guestRequest{Op: "sum", Path: "/sys/block/" + name + "/" + part +
+					"/start"}).Stdout
 				got[guest.ask(t, guestRequest{Op: "sum", Path: "/dev/" + part}).Stdout+" at "+start] = true
 			}
 		}

@@ -96,7 +96,8 @@ func (c *alignCase) checkBootSectors(t *testing.T) {
 		primary := readAt(t, c.after, v.wantStart*sectorSize, sectorSize)
 		for _, off := range v.bootSectors() {
 			sector := readAt(t, c.after, v.wantStart*sectorSize+off, sectorSize)
-			require.Equal(t, uint32(v.wantStart), binary.LittleEndian.Uint32(sector[hiddenSectorsAt:]), "%s at 0x%x", v.kind, off)
+			require.Equal(t, uint32(v.wantStart), binary.LittleEndian.Uint32(sector[hiddenSectorsAt:]), "%s at 0x%x",
+				v.kind, off)
 			require.Equal(t, primary, sector, "a backup boot sector equals the first")
 		}
 		switch v.kind {

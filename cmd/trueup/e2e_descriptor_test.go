@@ -66,7 +66,8 @@ func TestDescriptorOfTheResult(t *testing.T) {
 	for f, line := range extents {
 		t.Run(f.name, func(t *testing.T) {
 			source := f.convert(t, raw, t.TempDir(), "disk", "buslogic")
-			writeDescriptor(t, f, source, fmt.Sprintf(vmwareDescriptor, f.subformat, fmt.Sprintf(line, grows.sectors, "disk")))
+			writeDescriptor(t, f, source, fmt.Sprintf(vmwareDescriptor, f.subformat, fmt.Sprintf(line, grows.sectors,
+				"disk")))
 			dest := filepath.Join(t.TempDir(), "aligned.vmdk")
 			r := trueup(t, "align", source, dest)
 			require.Equal(t, 0, r.code, r.stderr)
@@ -97,17 +98,20 @@ func TestDescriptorWithoutIdentifiers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			text := fmt.Sprintf(vmwareDescriptor, "monolithicFlat", fmt.Sprintf("RW %d FLAT \"x-flat.vmdk\" 0", xpSectors))
+			text := fmt.Sprintf(vmwareDescriptor, "monolithicFlat", fmt.Sprintf("RW %d FLAT \"x-flat.vmdk\" 0",
+				xpSectors))
 			for _, l := range c.gone {
 				text = strings.Replace(text, l, "", 1)
 			}
 			source := flatImage(text)(t, t.TempDir())
-			require.Equal(t, c.opened, exec.CommandContext(t.Context(), disktest.Tool(t, "qemu-img"), "info", source).Run() == nil)
+			require.Equal(t, c.opened, exec.CommandContext(t.Context(), disktest.Tool(t, "qemu-img"), "info",
+				source).Run() == nil)
 			dest := filepath.Join(t.TempDir(), "copy.vmdk")
 			r := trueup(t, "convert", source, dest)
 			require.Equal(t, 0, r.code, r.stderr)
 			require.Equal(t, !c.opened, strings.Contains(r.stderr+r.stdout, "has no parentCID line"), r.stderr)
-			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", filepath.Join(filepath.Dir(source), "x-flat.vmdk"), dest)
+			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", filepath.Join(filepath.Dir(source),
+				"x-flat.vmdk"), dest)
 		})
 	}
 }
@@ -117,7 +121,8 @@ func requireKeptLines(t *testing.T, text string) {
 	t.Helper()
 	for _, line := range []string{
 		"version=1", `encoding="windows-1252"`, "parentCID=ffffffff", `ddb.adapterType = "buslogic"`, `ddb.foo = "bar"`,
-		`ddb.geometry.heads = "255"`, `ddb.geometry.sectors = "63"`, `ddb.toolsVersion = "8384"`, `ddb.virtualHWVersion = "7"`,
+		`ddb.geometry.heads = "255"`, `ddb.geometry.sectors = "63"`, `ddb.toolsVersion = "8384"`,
+		`ddb.virtualHWVersion = "7"`,
 	} {
 		require.Equal(t, 1, strings.Count("\n"+text, "\n"+line+"\n"), "%s in\n%s", line, text)
 	}
@@ -144,7 +149,8 @@ func requireNewUUID(t *testing.T, text string) {
 func requireGeometry(t *testing.T, text string, sectors int64) {
 	t.Helper()
 	model := filepath.Join(t.TempDir(), "model.vmdk")
-	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "adapter_type=buslogic", model, fmt.Sprint(sectors*sectorSize))
+	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "adapter_type=buslogic", model,
+		fmt.Sprint(sectors*sectorSize))
 	line := regexp.MustCompile(`ddb\.geometry\.cylinders = "\d+"`)
 	require.Equal(t, line.FindString(readDescriptor(t, formatSparse, model)), line.FindString(text))
 }

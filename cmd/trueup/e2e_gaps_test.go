@@ -67,7 +67,8 @@ func twoPartitions(t *testing.T, start1, size1, start2, size2 int64) string {
 	raw := filepath.Join(t.TempDir(), "gaps.raw")
 	require.NoError(t, os.WriteFile(raw, nil, 0o644))
 	require.NoError(t, os.Truncate(raw, 7*cylinder*sectorSize))
-	table := fmt.Sprintf("label: dos\nstart=%d, size=%d, type=83\nstart=%d, size=%d, type=83\n", start1, size1, start2, size2)
+	table := fmt.Sprintf("label: dos\nstart=%d, size=%d, type=83\nstart=%d, size=%d, type=83\n", start1, size1, start2,
+		size2)
 	disktest.RunInput(t, table, "sfdisk", "--quiet", raw)
 	writeAt(t, raw, start1*sectorSize, noise("partition 1", int(size1*sectorSize)))
 	writeAt(t, raw, start2*sectorSize, noise("partition 2", int(size2*sectorSize)))

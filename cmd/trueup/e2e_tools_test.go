@@ -119,7 +119,8 @@ func readVolumeFile(t testing.TB, kind, part, name string) []byte {
 
 // qemuWindow is a range of an image as qemu-img's tools take it.
 func qemuWindow(f diskFormat, path string, off, size int64) string {
-	return fmt.Sprintf(`json:{"driver":"raw","offset":%d,"size":%d,"file":{"driver":%q,"file":{"driver":"file","filename":%q}}}`,
+	return fmt.Sprintf(
+		`json:{"driver":"raw","offset":%d,"size":%d,"file":{"driver":%q,"file":{"driver":"file","filename":%q}}}`,
 		off, size, f.container, path)
 }
 

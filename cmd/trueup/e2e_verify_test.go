@@ -57,7 +57,8 @@ func (c *alignCase) flip(t *testing.T, image string, off int64) {
 	file, at := c.locate(t, image, off)
 	if file == "" {
 		// A hole of a sparse VMDK: QEMU allocates the grain. A sector at a time, for it rounds other writes itself.
-		disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", fmt.Sprintf("write -P 0xA5 %d %d", off/sectorSize*sectorSize, sectorSize), image)
+		disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", fmt.Sprintf("write -P 0xA5 %d %d", off/sectorSize*sectorSize,
+			sectorSize), image)
 		return
 	}
 	old := readAt(t, file, at, 1)

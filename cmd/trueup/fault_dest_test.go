@@ -110,7 +110,8 @@ func TestCloseFails(t *testing.T) {
 	t.Parallel()
 	for name, source := range faultSources(t) {
 		f := newFault(t, source)
-		r, hits := f.inject(t, injection{call: "close", spec: "error=EIO", path: f.dest}) // descriptors follow the rename
+		// descriptors follow the rename
+		r, hits := f.inject(t, injection{call: "close", spec: "error=EIO", path: f.dest})
 		require.Positive(t, hits)
 		require.Equal(t, 0, r.code, "%s: %s", name, r.stderr)
 		require.Contains(t, r.stdout, `"dest-close"`)
@@ -154,11 +155,13 @@ func TestDestIsTheSource(t *testing.T) {
 			require.NoError(t, os.Symlink(filepath.Base(last), filepath.Join(dir, "symbolic.vmdk")))
 			require.NoError(t, os.Symlink(".", filepath.Join(dir, "folder")))
 			before := linkedFolder(t, dir)
-			for _, dest := range []string{source, last, "hard.vmdk", "symbolic.vmdk", "folder/disk.vmdk", "./folder/../disk.vmdk"} {
+			for _, dest := range []string{source, last, "hard.vmdk", "symbolic.vmdk", "folder/disk.vmdk",
+				"./folder/../disk.vmdk"} {
 				if !filepath.IsAbs(dest) {
 					dest = dir + "/" + dest
 				}
-				for _, args := range [][]string{{"align"}, {"align", "--force"}, {"convert", "--force"}, {"align", "--force", "--to", "raw"}} {
+				for _, args := range [][]string{{"align"}, {"align", "--force"}, {"convert", "--force"},
+					{"align", "--force", "--to", "raw"}} {
 					r := trueup(t, append(args, source, dest, "--json")...)
 					require.Equal(t, 64, r.code, "%q to %s", args, dest)
 					require.Equal(t, "usage", errorCode(t, r))
@@ -195,7 +198,8 @@ func TestReportOverImage(t *testing.T) {
 	for _, out := range []string{"disk.vmdk", "disk-flat.vmdk", "hard.vmdk", "symbolic.vmdk"} {
 		f := fault{source: source, dest: filepath.Join(t.TempDir(), "aligned.vmdk")}
 		for _, args := range [][]string{
-			{"inspect", source}, {"plan", source}, {"align", source, f.dest}, {"convert", source, f.dest}, {"verify", other, source},
+			{"inspect", source}, {"plan", source}, {"align", source, f.dest}, {"convert", source, f.dest},
+			{"verify", other, source},
 		} {
 			r := trueup(t, append(args, "--out", dir+"/"+out)...)
 			require.Equal(t, 64, r.code, "trueup %q --out %s", args, out)

@@ -141,7 +141,8 @@ func TestReportCannotBeWritten(t *testing.T) {
 func TestClosedOutput(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, sampleDisk(t))
-	r := run(t, disktest.Tool(t, "sh"), append([]string{"-c", `exec "$@" <&- >&- 2>&-`, "sh", builtPath}, f.args()...)...)
+	r := run(t, disktest.Tool(t, "sh"), append([]string{"-c", `exec "$@" <&- >&- 2>&-`, "sh", builtPath},
+		f.args()...)...)
 	require.Equal(t, 0, r.code)
 	require.Equal(t, f.before, hashFolder(t, filepath.Dir(f.source)), "SOURCE changed")
 	require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)

@@ -27,7 +27,8 @@ var sourceChanges = map[string]func(path string) error{
 		return exec.Command("fallocate", "--punch-hole", "--offset", "40M", "--length", "1M", path).Run()
 	},
 	"another file takes its name": func(path string) error {
-		return errors.Join(os.Rename(path, path+".old"), exec.Command("cp", path+".old", path).Run(), os.Remove(path+".old"))
+		return errors.Join(os.Rename(path, path+".old"), exec.Command("cp", path+".old", path).Run(),
+			os.Remove(path+".old"))
 	},
 	"its time is put back": func(path string) error {
 		info, err := os.Stat(path)
@@ -154,7 +155,8 @@ func TestQEMUIsKeptOut(t *testing.T) {
 func TestVMwareLocks(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"disk.vmdk.lck", "disk-flat.vmdk.lck", "machine.vmx.lck", ".lck-3304000000000000", "disk.vmss", "disk.vmem", "disk-1a2b3c4d.vmem",
+		"disk.vmdk.lck", "disk-flat.vmdk.lck", "machine.vmx.lck", ".lck-3304000000000000", "disk.vmss", "disk.vmem",
+		"disk-1a2b3c4d.vmem",
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -178,7 +180,8 @@ func TestVMwareLocks(t *testing.T) {
 func TestLocksOfOthers(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, sampleDisk(t))
-	for _, name := range []string{"other.vmdk.lck", "other.vmem", "xp.vmdk.lck.old", "xp.nvram", "vmware.log", "xp.vmsd"} {
+	for _, name := range []string{"other.vmdk.lck", "other.vmem", "xp.vmdk.lck.old", "xp.nvram", "vmware.log",
+		"xp.vmsd"} {
 		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(f.source), name), nil, 0o644))
 	}
 	f.before = hashFolder(t, filepath.Dir(f.source))

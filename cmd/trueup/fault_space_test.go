@@ -56,7 +56,8 @@ func TestTooLittleSpace(t *testing.T) {
 	require.Regexp(t, `needs .*\(\d+ bytes\)`, r.stderr)
 
 	r = privateMount(t, "size=512k", filepath.Dir(f.dest),
-		disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout", "-e", "trace=pwrite64", builtPath, "align", "-q", f.source, f.dest)
+		disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout", "-e", "trace=pwrite64", builtPath, "align", "-q",
+		f.source, f.dest)
 	require.Equal(t, 1, r.code)
 	require.NotContains(t, r.stdout, "pwrite64(", "not a byte may be written before the refusal")
 
@@ -87,7 +88,8 @@ func TestTooLittleSpaceForACompressedCopy(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFault(t, c.source)
-			r := privateMount(t, "size=4M", filepath.Dir(f.dest), builtPath, "align", "--to", c.to, "--no-progress", c.source, f.dest)
+			r := privateMount(t, "size=4M", filepath.Dir(f.dest), builtPath, "align", "--to", c.to, "--no-progress",
+				c.source, f.dest)
 			require.Equal(t, c.code, r.code, r.stderr)
 			require.Contains(t, r.stderr, c.says)
 			if c.says == "" {
@@ -150,7 +152,8 @@ func TestFileSizeLimit(t *testing.T) {
 		for _, limit := range []int{0, 1 << 16, 1 << 19} {
 			t.Run(fmt.Sprintf("%s, %d bytes", name, limit), func(t *testing.T) {
 				f := newFault(t, source)
-				r := run(t, disktest.Tool(t, "prlimit"), append([]string{"--fsize=" + strconv.Itoa(limit), builtPath}, f.args()...)...)
+				r := run(t, disktest.Tool(t, "prlimit"), append([]string{"--fsize=" + strconv.Itoa(limit), builtPath},
+					f.args()...)...)
 				f.requireUndone(t)
 				require.Equal(t, 1, r.code, r.stderr)
 				requireOneLine(t, r.stderr)
@@ -198,12 +201,14 @@ func TestLostWrites(t *testing.T) {
 		for _, n := range []int{1, 2, 3, 4, 5, 6} {
 			t.Run(fmt.Sprintf("%s, write %d", name, n), func(t *testing.T) {
 				f := newFault(t, source)
-				// The first bytes of a write are lost: as many as the smallest write of all has, so that the kernel could
+				// The first bytes of a write are lost: as many as the smallest write of all has, so that the kernel
+				// could
 				// have said that.
 				r, hits := f.inject(t, injection{call: "pwrite64", spec: fmt.Sprintf("retval=4:when=%d", n)})
 				if hits == 0 || r.code == 0 {
 					require.Equal(t, 0, r.code, r.stderr)
-					require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)), "what was lost were zeros, or else it must be noticed")
+					require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)),
+						"what was lost were zeros, or else it must be noticed")
 					return
 				}
 				caught++
@@ -235,7 +240,8 @@ func TestHarmlessFaults(t *testing.T) {
 	// of ours.
 	const inSource, inFolder = "source", "folder"
 	for call, where := range map[string]string{
-		"pread64": inSource, "pwrite64": "", "fsync": "", "ftruncate": "", "/^(openat|newfstatat)$": inFolder, "fcntl": inFolder, "/^rename": "",
+		"pread64": inSource, "pwrite64": "", "fsync": "", "ftruncate": "", "/^(openat|newfstatat)$": inFolder,
+		"fcntl": inFolder, "/^rename": "",
 		"fstatfs": "", "lseek": inSource, "getdents64": inFolder, "/^(link|unlink)at$": inFolder,
 	} {
 		t.Run("interrupted "+call, func(t *testing.T) {

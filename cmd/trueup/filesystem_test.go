@@ -37,12 +37,15 @@ var filesystemCases = map[string]filesystemCase{
 		manners: failing("lock", syscall.ENOSYS),
 		one:     []string{"dest-no-locks"}, two: []string{"dest-no-locks"}, replace: []string{"dest-no-locks"},
 	},
-	"no links":                  {manners: failing("link", syscall.EPERM), two: noLinks},
-	"no flags of rename":        {manners: failing("rename2", syscall.EINVAL)},
-	"no flags of rename, NFS":   {manners: failing("rename2", syscall.ENOSYS)},
-	"no sync of folders":        {manners: failing("fsyncdir", syscall.EINVAL), one: notSynced, two: notSynced, replace: notSynced},
-	"no permissions":            {manners: failing("chmod", syscall.EPERM), one: noModes, two: noModes, replace: noModes},
-	"numbers of free space: no": {manners: failing("statfs", syscall.ENOSYS), one: noRoom, two: noRoom, replace: noRoom},
+	"no links":                {manners: failing("link", syscall.EPERM), two: noLinks},
+	"no flags of rename":      {manners: failing("rename2", syscall.EINVAL)},
+	"no flags of rename, NFS": {manners: failing("rename2", syscall.ENOSYS)},
+	"no sync of folders": {manners: failing("fsyncdir", syscall.EINVAL), one: notSynced, two: notSynced,
+		replace: notSynced},
+	"no permissions": {manners: failing("chmod", syscall.EPERM), one: noModes, two: noModes,
+		replace: noModes},
+	"numbers of free space: no": {manners: failing("statfs", syscall.ENOSYS), one: noRoom, two: noRoom,
+		replace: noRoom},
 	"links and flags of rename: no": {
 		manners: oddfs.Manners{Fail: map[string]syscall.Errno{"link": syscall.EOPNOTSUPP, "rename2": syscall.EINVAL}},
 		one:     []string{"dest-look-and-rename"}, two: []string{"dest-look-and-rename", "dest-no-links"},
@@ -57,10 +60,12 @@ var filesystemCases = map[string]filesystemCase{
 	}}},
 	"nothing of it all": {
 		manners: oddfs.Manners{Short: true, Interrupted: true, Caseless: true, Fail: map[string]syscall.Errno{
-			"lock": syscall.ENOSYS, "link": syscall.EPERM, "rename2": syscall.EINVAL, "fsyncdir": syscall.EINVAL, "statfs": syscall.ENOSYS,
+			"lock": syscall.ENOSYS, "link": syscall.EPERM, "rename2": syscall.EINVAL, "fsyncdir": syscall.EINVAL,
+			"statfs": syscall.ENOSYS,
 		}},
-		one:     []string{"dest-folder-not-synced", "dest-look-and-rename", "dest-no-locks", "dest-room-unknown"},
-		two:     []string{"dest-folder-not-synced", "dest-look-and-rename", "dest-no-links", "dest-no-locks", "dest-room-unknown"},
+		one: []string{"dest-folder-not-synced", "dest-look-and-rename", "dest-no-locks", "dest-room-unknown"},
+		two: []string{"dest-folder-not-synced", "dest-look-and-rename", "dest-no-links", "dest-no-locks",
+			"dest-room-unknown"},
 		replace: []string{"dest-folder-not-synced", "dest-no-locks", "dest-room-unknown"},
 	},
 }
@@ -186,7 +191,8 @@ func TestPartialNameStays(t *testing.T) {
 			mounted := oddfs.Mount(t, behind, oddfs.Manners{Fail: map[string]syscall.Errno{
 				"rename2": syscall.EINVAL, "unlink .out.vmdk.partial": syscall.EIO,
 			}})
-			requireNotes(t, []string{"dest-leftover"}, append([]string{source, filepath.Join(mounted, "out.vmdk")}, flags...)...)
+			requireNotes(t, []string{"dest-leftover"}, append([]string{source, filepath.Join(mounted, "out.vmdk")},
+				flags...)...)
 			require.Equal(t, 0, trueup(t, "verify", source, filepath.Join(behind, "out.vmdk")).code)
 		})
 	}
@@ -211,7 +217,8 @@ func TestPublicationFails(t *testing.T) {
 				m.Fail["link"] = syscall.EPERM
 				flags = nil
 			}
-			r := trueup(t, append([]string{"align", source, filepath.Join(oddfs.Mount(t, behind, m), "out.vmdk"), "--progress", "json"}, flags...)...)
+			r := trueup(t, append([]string{"align", source, filepath.Join(oddfs.Mount(t, behind, m), "out.vmdk"),
+				"--progress", "json"}, flags...)...)
 			require.Equal(t, 1, r.code, r.stderr)
 			require.Contains(t, r.stderr, "input/output error")
 			require.Empty(t, folderNames(t, behind))

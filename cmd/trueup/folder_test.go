@@ -59,7 +59,8 @@ func TestManyLinksToADescriptor(t *testing.T) {
 	}
 	require.Equal(t, 3, trueup(t, "inspect", image).code)
 	log := filepath.Join(t.TempDir(), "strace")
-	traced := run(t, disktest.Tool(t, "strace"), "-f", "-qq", "-o", log, "-e", "trace=pread64", builtPath, "inspect", image)
+	traced := run(t, disktest.Tool(t, "strace"), "-f", "-qq", "-o", log, "-e", "trace=pread64", builtPath, "inspect",
+		image)
 	require.Equal(t, 3, traced.code, traced.stderr)
 	calls, err := os.ReadFile(log)
 	require.NoError(t, err)

@@ -18,8 +18,10 @@ import (
 var qemuOptions = map[string]map[string][]string{
 	"raw": {},
 	"vmdk": {
-		"adapter_type": {"ide", "lsilogic", "buslogic", "legacyESX"}, "compat6": {"on", "off"}, "hwversion": {"4", "17"},
-		"subformat":    {"monolithicSparse", "monolithicFlat", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat", "streamOptimized"},
+		"adapter_type": {"ide", "lsilogic", "buslogic", "legacyESX"}, "compat6": {"on", "off"},
+		"hwversion": {"4", "17"},
+		"subformat": {"monolithicSparse", "monolithicFlat", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat",
+			"streamOptimized"},
 		"toolsversion": {"2147483647"}, "zeroed_grain": {"on", "off", "on,subformat=twoGbMaxExtentSparse"},
 	},
 	"vpc": {
@@ -30,8 +32,9 @@ var qemuOptions = map[string]map[string][]string{
 		"subformat": {"dynamic", "fixed"},
 	},
 	"qcow2": {
-		"cluster_size": {"512", "1k", "4k", "64k", "2M"}, "compat": {"0.10", "1.1", "v2", "v3"}, "compression_type": {"zlib", "zstd"},
-		"extended_l2": {"on", "on,cluster_size=16k", "on,cluster_size=2M"}, "lazy_refcounts": {"on", "off"},
+		"cluster_size": {"512", "1k", "4k", "64k", "2M"}, "compat": {"0.10", "1.1", "v2", "v3"},
+		"compression_type": {"zlib", "zstd"},
+		"extended_l2":      {"on", "on,cluster_size=16k", "on,cluster_size=2M"}, "lazy_refcounts": {"on", "off"},
 		"preallocation": {"off", "metadata", "falloc", "full"}, "refcount_bits": {"1", "2", "8", "16", "32", "64"},
 	},
 }
@@ -58,7 +61,8 @@ func TestEveryOptionOfQemu(t *testing.T) {
 	t.Parallel()
 	for format, options := range qemuOptions {
 		names := optionNames(t, format)
-		require.ElementsMatch(t, slices.Collect(maps.Keys(options)), names, "qemu-img knows other options of %s than are tried here", format)
+		require.ElementsMatch(t, slices.Collect(maps.Keys(options)), names,
+			"qemu-img knows other options of %s than are tried here", format)
 		for _, name := range names {
 			for _, value := range options[name] {
 				t.Run(format+" "+name+"="+value, func(t *testing.T) {
@@ -82,7 +86,8 @@ func checkOption(t *testing.T, format, option string) {
 		// qemu-io cannot write into one: each grain is written once.
 		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", format, "-o", option, pairDisk(t), image)
 	} else {
-		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P 1 0 1M", "-c", "write -P 2 3000k 300k", "-c", "write -P 3 700k 10k",
+		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P 1 0 1M", "-c", "write -P 2 3000k 300k", "-c",
+			"write -P 3 700k 10k",
 			"-c", "write -z 256k 192k", "-c", "write -P 4 8M 1M", "-c", "discard 8200k 128k", image)
 	}
 	raw := filepath.Join(dir, "qemu.raw")
@@ -99,7 +104,8 @@ func requireNoComplaint(t testing.TB, code int, r result) {
 	t.Helper()
 	require.Equal(t, code, r.code, r.stderr)
 	// Blocks of some containers do lie off 4 KiB, a forged NTFS has no files, and some disks are noise.
-	known := regexp.MustCompile(`warning: .*(its blocks of 4 KiB lie off|the files of the partition cannot|there is no partition table|a Windows on another disk)`)
+	known := regexp.MustCompile(
+		`warning: .*(its blocks of 4 KiB lie off|the files of the partition cannot|there is no partition table|a Windows on another disk)`)
 	require.NotRegexp(t, `(?m)^(error|warning):`, known.ReplaceAllString(r.stdout, ""))
 }
 
@@ -111,13 +117,15 @@ func TestQemuOptionsThatAreRefused(t *testing.T) {
 		says string
 	}{
 		"luks": {
-			[]string{"--object", "secret,id=s,data=x", "-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"}, "LUKS",
+			[]string{"--object", "secret,id=s,data=x", "-o",
+				"encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"}, "LUKS",
 		},
 		"external data": {[]string{"-o", "data_file=" + filepath.Join(t.TempDir(), "disk.data")}, "data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			image := filepath.Join(t.TempDir(), "disk.qcow2")
-			disktest.RunLUKS(t, slices.Concat([]string{"create", "-q", "-f", "qcow2"}, tc.args, []string{image, "4M"})...)
+			disktest.RunLUKS(t, slices.Concat([]string{"create", "-q", "-f", "qcow2"}, tc.args,
+				[]string{image, "4M"})...)
 			for _, command := range []string{"inspect", "plan"} {
 				r := trueup(t, command, image)
 				require.Contains(t, []int{1, 4}, r.code)

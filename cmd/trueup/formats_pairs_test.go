@@ -121,7 +121,8 @@ func checkWritten(t testing.TB, raw, dest, to string) {
 	out, err := exec.Command("qemu-img", "check", "-f", qemuName(format), dest).CombinedOutput()
 	if !strings.Contains(string(out), "does not support checks") {
 		require.NoError(t, err, "%s: %s", to, out)
-		require.NotRegexp(t, `(?i)leaked|corrupt|error`, strings.ReplaceAll(string(out), "No errors were found", ""), to)
+		require.NotRegexp(t, `(?i)leaked|corrupt|error`, strings.ReplaceAll(string(out), "No errors were found", ""),
+			to)
 	}
 }
 

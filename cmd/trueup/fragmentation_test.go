@@ -74,7 +74,8 @@ func fragmentedExt(t *testing.T) (path, pieces string, free []string) {
 	commands := filepath.Join(dir, "script")
 	require.NoError(t, os.WriteFile(commands, []byte(script.String()), 0o600))
 	disktest.Output(t, "debugfs", "-w", "-f", commands, path)
-	m := regexp.MustCompile(`\[2Jb: (\d+) contiguous`).FindStringSubmatch(disktest.Output(t, "debugfs", "-R", "filefrag -r /", path))
+	m := regexp.MustCompile(`\[2Jb: (\d+) contiguous`).FindStringSubmatch(disktest.Output(t, "debugfs", "-R",
+		"filefrag -r /", path))
 	require.NotNil(t, m)
 	free = regexp.MustCompile(`Max\. free extent: (\d+) KB(?s:.*)Num\. free extent: (\d+)`).
 		FindStringSubmatch(disktest.Output(t, "e2freefrag", path))
@@ -149,7 +150,8 @@ func TestFragmentationOfALibrary(t *testing.T) {
 	require.Contains(t, page, "<td>50.0 %</tr>")
 	sums := trueup(t, "scan", "--fragmentation", "-o", "prometheus", ext).stdout
 	require.Regexp(t, `(?m)^trueup_guest_files\{library="[^"]*",pieces="one"\} 20\n.*pieces="several"\} 1$`, sums)
-	require.Regexp(t, `(?m)^trueup_guest_file_bytes\{library="[^"]*",pieces="one"\} 81920\n.*pieces="several"\} 81920$`, sums)
+	require.Regexp(t, `(?m)^trueup_guest_file_bytes\{library="[^"]*",pieces="one"\} 81920\n.*pieces="several"\} 81920$`,
+		sums)
 	require.Regexp(t, `(?m)^trueup_guest_free_pieces\{[^}]*\} `+free[1]+"$", sums)
 	require.Contains(t, trueup(t, "scan", "--fragmentation", "--json", ext).stdout, `"fragmented":1`)
 	for _, format := range []string{"csv", "text", "json", "html", "prometheus"} {
@@ -162,7 +164,8 @@ func TestFragmentationInLVM(t *testing.T) {
 	t.Parallel()
 	ext, pieces, free := fragmentedExt(t)
 	const extent = 64 << 10
-	text := strings.NewReplacer("start_extent = 16\nextent_count = 16", "start_extent = 128\nextent_count = 128", "\"pv0\", 24", "\"pv0\", 136").
+	text := strings.NewReplacer("start_extent = 16\nextent_count = 16", "start_extent = 128\nextent_count = 128",
+		"\"pv0\", 24", "\"pv0\", 136").
 		Replace(poolforge.LVMText)
 	text = strings.Replace(text, "start_extent = 0\nextent_count = 16", "start_extent = 0\nextent_count = 128", 1)
 	path := poolImage(0x8e, 64<<20, func(v forge.Bytes) {
@@ -188,8 +191,9 @@ func TestFragmentationInLVM(t *testing.T) {
 	require.True(t, names["pieces"], "%v", names)
 	r := trueup(t, "inspect", "--fragmentation", path)
 	require.Contains(t, r.stdout, "Fragmentation of root in partition 1 (ext4):\n")
-	require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "Fragmentation of pieces in partition 1: not counted: it lies in several "+
-		"places, or not on this disk alone")
+	require.Contains(t, strings.Join(strings.Fields(r.stdout), " "),
+		"Fragmentation of pieces in partition 1: not counted: it lies in several "+
+			"places, or not on this disk alone")
 	validate(t, trueup(t, "inspect", "--json", "--fragmentation", path).stdout)
 	cells := trueup(t, "scan", "--fragmentation", "-o", "csv", path).stdout
 	require.Contains(t, cells, ",21,1,")

@@ -13,7 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 )
 
-// library is a chain of three links in three folders: vm/disk names lib/disk by a path, and that names deep/base. raw is
+// library is a chain of three links in three folders: vm/disk names lib/disk by a path, and that names deep/base. raw
+// is
 // what QEMU reads through the top.
 type library struct{ root, top, raw, format string }
 
@@ -29,7 +30,8 @@ func newLibrary(t testing.TB, format string, names func(root string) (middle, ba
 	middle, base := names(root)
 	for i, link := range [][2]string{{file("lib/disk"), base}, {file("vm/disk"), middle}} {
 		disktest.Run(t, "qemu-img", "create", "-q", "-f", format, "-F", format, "-b", link[1], link[0])
-		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P 0x7"+[]string{"1", "2"}[i]+" "+[]string{"3M 200k", "3100k 100k"}[i], link[0])
+		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P 0x7"+[]string{"1", "2"}[i]+" "+[]string{"3M 200k",
+			"3100k 100k"}[i], link[0])
 	}
 	raw := filepath.Join(root, "top.raw")
 	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", file("vm/disk"), raw)
@@ -90,7 +92,10 @@ func (l library) requireOutside(t *testing.T, folder string, flags ...string) {
 func TestParentsInFurtherFolders(t *testing.T) {
 	t.Parallel()
 	for name, names := range map[string]func(root string) (middle, base string){
-		"absolute": func(root string) (string, string) { return root + "/lib/disk.qcow2", root + "/lib/deep/base.qcow2" },
+		"absolute": func(root string) (string, string) {
+			return root + "/lib/disk.qcow2",
+				root + "/lib/deep/base.qcow2"
+		},
 		"relative": func(string) (string, string) { return "../lib/disk.qcow2", "deep/base.qcow2" },
 		"dots":     func(string) (string, string) { return "./..//lib/./disk.qcow2", "../lib/deep/base.qcow2" },
 	} {
@@ -129,14 +134,18 @@ func TestFurtherFoldersBehindLinks(t *testing.T) {
 // content identifiers.
 func TestParentsOfVMDKInFurtherFolders(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t, "vmdk", func(root string) (string, string) { return root + "/lib/disk.vmdk", root + "/lib/deep/base.vmdk" })
+	l := newLibrary(t, "vmdk", func(root string) (string, string) {
+		return root + "/lib/disk.vmdk",
+			root + "/lib/deep/base.vmdk"
+	})
 	r := trueup(t, "inspect", l.top)
 	require.Equal(t, 1, r.code, "a child of the parent's name is not its own parent")
 	require.Contains(t, r.stderr, "in the chain already")
 	l.requireFlat(t, "lib")
 
 	windows := `C:\VMs\disk.vmdk` + strings.Repeat(" ", len(l.path("lib/disk.vmdk"))-len(`C:\VMs\disk.vmdk`))
-	replaceInFile(t, l.top, `"`+l.path("lib/disk.vmdk")+`"`, `"`+strings.TrimSpace(windows)+`"`+strings.Repeat(" ", len(windows)-len(strings.TrimSpace(windows))))
+	replaceInFile(t, l.top, `"`+l.path("lib/disk.vmdk")+`"`, `"`+strings.TrimSpace(windows)+`"`+strings.Repeat(" ",
+		len(windows)-len(strings.TrimSpace(windows))))
 	require.NoError(t, os.Rename(l.top, l.path("vm/child.vmdk")))
 	l.top = l.path("vm/child.vmdk")
 	r = trueup(t, "inspect", l.top)
@@ -158,7 +167,8 @@ func TestParentsOfVMDKInFurtherFolders(t *testing.T) {
 	r = trueup(t, append(l.flags("lib", "other"), "inspect", l.top)...)
 	require.Equal(t, 4, r.code)
 	require.Contains(t, r.stderr, "allow the folder of the right one only")
-	replaceInFile(t, l.path("other/disk.vmdk"), "CID="+match(t, string(readAll(t, l.path("other/disk.vmdk"))), `\nCID=([0-9a-f]+)`), "CID=0badcafe")
+	replaceInFile(t, l.path("other/disk.vmdk"), "CID="+match(t, string(readAll(t, l.path("other/disk.vmdk"))),
+		`\nCID=([0-9a-f]+)`), "CID=0badcafe")
 	r = trueup(t, append(l.flags("other", "lib/deep"), "inspect", l.top)...)
 	require.Equal(t, 4, r.code)
 	require.Contains(t, r.stderr, "0badcafe")
@@ -322,11 +332,15 @@ func TestAllowedFoldersAreFolders(t *testing.T) {
 	}
 }
 
-// TestScanReadsParentsBelowItsPaths has the workers read parents in any folder below a PATH, and nowhere else. Rows that
+// TestScanReadsParentsBelowItsPaths has the workers read parents in any folder below a PATH, and nowhere else. Rows
+// that
 // depend on another folder are not taken from the catalogue.
 func TestScanReadsParentsBelowItsPaths(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t, "qcow2", func(root string) (string, string) { return root + "/lib/disk.qcow2", "deep/base.qcow2" })
+	l := newLibrary(t, "qcow2", func(root string) (string, string) {
+		return root + "/lib/disk.qcow2",
+			"deep/base.qcow2"
+	})
 	needsLandlock(t)
 	catalogue := filepath.Join(t.TempDir(), "catalogue.db")
 	for _, c := range []struct {

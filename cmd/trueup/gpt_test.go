@@ -23,8 +23,10 @@ func gptDisk(t testing.TB, extra ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gpt.raw")
 	disktest.Run(t, "truncate", "-s", fmt.Sprintf("%dM", gptMiB), path)
-	args := append(slices.Clone(extra), "-a", "1", "-n", "2:20000:40000", "-n", "1:100:10000", "-n", "5:10001:15000", "-n", "7:50000:0",
-		"-t", "2:0700", "-t", "5:ef00", "-c", "1:first ☃", "-c", "7:to the end", "-A", "1:set:2", "-A", "7:set:63", path)
+	args := append(slices.Clone(extra), "-a", "1", "-n", "2:20000:40000", "-n", "1:100:10000", "-n", "5:10001:15000",
+		"-n", "7:50000:0",
+		"-t", "2:0700", "-t", "5:ef00", "-c", "1:first ☃", "-c", "7:to the end", "-A", "1:set:2", "-A", "7:set:63",
+		path)
 	disktest.Run(t, "sgdisk", args...)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	require.NoError(t, err)
@@ -81,7 +83,8 @@ var gptDamage = map[string]damage{
 }
 
 // otherArrays are the cases in which the size and the place of the array matter.
-var otherArrays = map[string]bool{"nothing": true, "primary entries zeroed": true, "backup header zeroed": true, "enlarged disk": true}
+var otherArrays = map[string]bool{"nothing": true, "primary entries zeroed": true, "backup header zeroed": true,
+	"enlarged disk": true}
 
 // sgdiskSays is all that sgdisk tells of the partitions, without their places.
 func sgdiskSays(t testing.TB, path string) string {
@@ -101,7 +104,8 @@ func sgdiskSays(t testing.TB, path string) string {
 // as it was on the disk before the damage. The sizes of the array are those that sgdisk can make.
 func TestDamagedGPTs(t *testing.T) {
 	t.Parallel()
-	for array, extra := range map[string][]string{"128 entries": nil, "256 entries": {"-S", "256"}, "array behind a hole": {"-j", "40"}} {
+	for array, extra := range map[string][]string{"128 entries": nil, "256 entries": {"-S", "256"},
+		"array behind a hole": {"-j", "40"}} {
 		for name, damaged := range gptDamage {
 			if extra != nil && !otherArrays[name] {
 				continue
@@ -146,7 +150,8 @@ func requireSameBytes(t testing.TB, source, dest string, m jsonMove) {
 	require.NoError(t, err)
 	is, err := os.ReadFile(dest)
 	require.NoError(t, err)
-	require.Equal(t, was[m.FromBytes:m.FromBytes+m.SizeBytes], is[m.ToBytes:m.ToBytes+m.SizeBytes], "partition %d", m.Partition)
+	require.Equal(t, was[m.FromBytes:m.FromBytes+m.SizeBytes], is[m.ToBytes:m.ToBytes+m.SizeBytes], "partition %d",
+		m.Partition)
 }
 
 // TestAlignedDamagedGPT is about a disk on which nothing moves: align writes its table right, convert copies it as it

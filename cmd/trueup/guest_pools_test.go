@@ -34,8 +34,10 @@ var poolCommands = []string{
 	"lvm vgchange -an vg0",
 	"mdadm --create /dev/md/zero --metadata=0.90 --level=1 --raid-devices=2 --run @c missing",
 	"mdadm --create /dev/md/ten --name=ten --metadata=1.0 --level=1 --raid-devices=2 --run @d missing",
-	"mdadm --create /dev/md/eleven --name=eleven --metadata=1.1 --level=5 --chunk=64 --raid-devices=3 --run @e missing @f",
-	"mdadm --create /dev/md/twelve --name=twelve --metadata=1.2 --level=0 --force --data-offset=136K --raid-devices=1 --run @g",
+	"mdadm --create /dev/md/eleven --name=eleven --metadata=1.1 --level=5 --chunk=64 --raid-devices=3 --run @e " +
+		"missing @f",
+	"mdadm --create /dev/md/twelve --name=twelve --metadata=1.2 --level=0 --force --data-offset=136K " +
+		"--raid-devices=1 --run @g",
 	"mke2fs -q -L inside /dev/md/ten",
 	"mdadm --stop --scan",
 }
@@ -99,9 +101,11 @@ func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 	t.Run("a partition that is off a boundary so that its data are on one", func(t *testing.T) {
 		pv, err := os.ReadFile(disk("h"))
 		require.NoError(t, err)
-		report := inspectPool(t, 3, poolImage(0x8e, int64(len(pv)), func(v forge.Bytes) { v.Put(0, pv) })(t, t.TempDir()))
+		report := inspectPool(t, 3, poolImage(0x8e, int64(len(pv)), func(v forge.Bytes) { v.Put(0, pv) })(t,
+			t.TempDir()))
 		require.Zero(t, (63*512+report.Partitions[0].Volume.DataStart)%(64<<10))
-		(hostile{says: []string{"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte", "a move of the partition puts the data off it"}}).checkFindings(t, report.Findings)
+		(hostile{says: []string{"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte",
+			"a move of the partition puts the data off it"}}).checkFindings(t, report.Findings)
 	})
 }
 
@@ -135,7 +139,8 @@ func requirePV(t *testing.T, path, letter, name string, lvs []string) {
 				require.Equal(t, strconv.FormatInt(p.Size, 10), strings.Fields(line)[1])
 			}
 		}
-		require.False(t, len(segments) == 1 && strings.Contains(segments[0], " linear "+place), "%s is in one piece here", segments)
+		require.False(t, len(segments) == 1 && strings.Contains(segments[0], " linear "+place),
+			"%s is in one piece here", segments)
 	}
 	for _, line := range lvs {
 		require.True(t, seen[strings.Fields(line)[0]], line)

@@ -98,7 +98,10 @@ func readSoak(cases []*soakCase, r *reading) (check func(t *testing.T, found map
 
 // fileSystems are the partitions that can be mounted.
 func (d *soakDisk) fileSystems() []*soakPart {
-	return slices.DeleteFunc(slices.Clone(d.parts), func(p *soakPart) bool { return p.volume == nil || p.volume.fileSystem() == "" })
+	return slices.DeleteFunc(slices.Clone(d.parts), func(p *soakPart) bool {
+		return p.volume == nil ||
+			p.volume.fileSystem() == ""
+	})
 }
 
 // device is where the file system is in the guest.

@@ -54,7 +54,8 @@ func (h hostile) run(t *testing.T) {
 		with("inspect", path), with("inspect", "--json", path), with("plan", "--json", path),
 		with("align", path, filepath.Join(out, "dest.vmdk")),
 	}
-	if h.inspect != 1 || h.report || h.copy != 1 { // else all commands end before they differ, where the image is opened
+	// else all commands end before they differ, where the image is opened
+	if h.inspect != 1 || h.report || h.copy != 1 {
 		runs = append(runs, with("align", "--json", path, filepath.Join(out, "dest.vmdk")))
 	}
 	ends := measure(t, runs...)

@@ -47,28 +47,40 @@ func headersInRaw() []hostile {
 		{"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
 	} {
 		out = append(out, hostile{
-			name: "T40 " + c.name + " header in sector 0", image: rawWith(map[int64]string{0: c.magic}), code: "unsupported",
+			name: "T40 " + c.name + " header in sector 0", image: rawWith(map[int64]string{0: c.magic}),
+			code: "unsupported",
 			says: []string{c.name + ": recognised, not supported; convert it with qemu-img"},
 		})
 	}
 	sesparse := "\xbe\xba\xfe\xca\x00\x00\x00\x00"
 	text := "# Disk DescriptorFile\n" + flatOf("/etc/shadow")
 	return append(out,
-		hostile{name: "T40 VHDX header in sector 0", image: rawWith(map[int64]string{0: "vhdxfile"}), code: "format", says: []string{"vhdx header at 0x10000"}},
-		hostile{name: "T40 VDI header in sector 0", image: rawWith(map[int64]string{64: "\x7f\x10\xda\xbe"}), code: "unsupported", says: []string{"VDI: recognised, not supported; convert it with qemu-img"}},
-		hostile{name: "T40 qcow2 header in sector 0", image: rawWith(map[int64]string{0: "QFI\xfb\x00\x00\x00\x03"}), code: "format", says: []string{"qcow2 header at 0x14", "cluster_bits 0"}},
-		hostile{name: "T40 sparse VMDK header in sector 0", image: rawWith(map[int64]string{0: "KDMV\x01\x00\x00\x00"}), code: "format", says: []string{"vmdk"}},
-		hostile{name: "T40 COWD header in sector 0", image: rawWith(map[int64]string{0: "COWD\x01\x00\x00\x00"}), code: "unsupported", says: []string{"VMDK", "COWD", "not supported"}},
-		hostile{name: "T40 seSparse header in sector 0", image: rawWith(map[int64]string{0: sesparse}), code: "unsupported", says: []string{"VMDK", "seSparse", "not supported"}},
+		hostile{name: "T40 VHDX header in sector 0", image: rawWith(map[int64]string{0: "vhdxfile"}), code: "format",
+			says: []string{"vhdx header at 0x10000"}},
+		hostile{name: "T40 VDI header in sector 0", image: rawWith(map[int64]string{64: "\x7f\x10\xda\xbe"}),
+			code: "unsupported", says: []string{"VDI: recognised, not supported; convert it with qemu-img"}},
+		hostile{name: "T40 qcow2 header in sector 0", image: rawWith(map[int64]string{0: "QFI\xfb\x00\x00\x00\x03"}),
+			code: "format", says: []string{"qcow2 header at 0x14", "cluster_bits 0"}},
+		hostile{name: "T40 sparse VMDK header in sector 0", image: rawWith(map[int64]string{0: "KDMV\x01\x00\x00\x00"}),
+			code: "format", says: []string{"vmdk"}},
+		hostile{name: "T40 COWD header in sector 0", image: rawWith(map[int64]string{0: "COWD\x01\x00\x00\x00"}),
+			code: "unsupported", says: []string{"VMDK", "COWD", "not supported"}},
+		hostile{name: "T40 seSparse header in sector 0", image: rawWith(map[int64]string{0: sesparse}),
+			code: "unsupported", says: []string{"VMDK", "seSparse", "not supported"}},
 		// The text of a disk of more than 1 MiB is a descriptor that is too big; of a smaller one it has zero bytes.
-		hostile{name: "T40 descriptor in sector 0", image: rawWith(map[int64]string{0: text}), code: "limit", says: []string{"vmdk descriptor", "2097152 bytes"}},
+		hostile{name: "T40 descriptor in sector 0", image: rawWith(map[int64]string{0: text}), code: "limit",
+			says: []string{"vmdk descriptor", "2097152 bytes"}},
 		hostile{
-			name: "T40 descriptor in sector 0 of a small disk", image: writeText("disk.raw", text+string(make([]byte, 64<<10-len(text)-1))+"x"), code: "format",
+			name:  "T40 descriptor in sector 0 of a small disk",
+			image: writeText("disk.raw", text+string(make([]byte, 64<<10-len(text)-1))+"x"), code: "format",
 			says: []string{"vmdk descriptor", "zero byte"},
 		},
-		hostile{name: "T40 VHD footer in sector 0", image: rawWith(map[int64]string{0: "conectix"}), code: "format", says: []string{"vhd footer at 0x40", "checksum 0x0"}},
-		hostile{name: "T40 VHD footer behind an MBR", image: rawWith(map[int64]string{lastSector: "conectix"}), code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"}},
-		hostile{name: "T40 DMG footer behind an MBR", image: rawWith(map[int64]string{lastSector: "koly"}), code: "unsupported", says: []string{"DMG", "not supported"}},
+		hostile{name: "T40 VHD footer in sector 0", image: rawWith(map[int64]string{0: "conectix"}), code: "format",
+			says: []string{"vhd footer at 0x40", "checksum 0x0"}},
+		hostile{name: "T40 VHD footer behind an MBR", image: rawWith(map[int64]string{lastSector: "conectix"}),
+			code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"}},
+		hostile{name: "T40 DMG footer behind an MBR", image: rawWith(map[int64]string{lastSector: "koly"}),
+			code: "unsupported", says: []string{"DMG", "not supported"}},
 	)
 }
 
@@ -93,7 +105,8 @@ func polyglots() []hostile {
 	for _, kind := range slices.Sorted(maps.Keys(wholeImages)) {
 		out = append(out, hostile{
 			name: "T40 valid " + kind + " and VHD", image: withFooter(wholeImages[kind]), code: "format",
-			says: []string{"image at 0x0: format", "vhd", strings.ToLower(strings.Fields(kind)[0]), " and ", "want the content of one format"},
+			says: []string{"image at 0x0: format", "vhd", strings.ToLower(strings.Fields(kind)[0]), " and ",
+				"want the content of one format"},
 		})
 	}
 	return out
@@ -156,7 +169,8 @@ func TestLUKSInImages(t *testing.T) {
 	disk := xpDisk()
 	disk.Text(0, luks+strings.Repeat("\x00", 504))
 	for name, image := range map[string]forge.Bytes{
-		"fixed VHD": vhdforge.NewFixed(disk).Bytes, "qcow2": qcow2forge.New(disk, qcow2Bits).Bytes, "sparse VMDK": vmdkforge.NewSparse(disk).Bytes,
+		"fixed VHD": vhdforge.NewFixed(disk).Bytes, "qcow2": qcow2forge.New(disk, qcow2Bits).Bytes,
+		"sparse VMDK": vmdkforge.NewSparse(disk).Bytes,
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := writeForged("disk.img", image)(t, t.TempDir())
@@ -167,8 +181,10 @@ func TestLUKSInImages(t *testing.T) {
 		})
 	}
 	runHostile(t, []hostile{
-		{name: "T40 LUKS and a broken VHD footer", image: rawWith(map[int64]string{0: luks, lastSector: "conectix"}), code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"}},
-		{name: "T40 LUKS and ISO", image: rawWith(map[int64]string{0: luks, 0x8001: "CD001"}), code: "unsupported", says: []string{"ISO 9660"}},
+		{name: "T40 LUKS and a broken VHD footer", image: rawWith(map[int64]string{0: luks, lastSector: "conectix"}),
+			code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"}},
+		{name: "T40 LUKS and ISO", image: rawWith(map[int64]string{0: luks, 0x8001: "CD001"}), code: "unsupported",
+			says: []string{"ISO 9660"}},
 	})
 }
 
@@ -191,8 +207,10 @@ func TestHostileSizes(t *testing.T) {
 	var rows []hostile
 	for _, n := range []int{0, 1, 511, 513} {
 		rows = append(rows, hostile{
-			name: fmt.Sprintf("T41 file of %d bytes", n), image: writeForged("disk.raw", make(forge.Bytes, n)), code: "format",
-			says: []string{"no disk image: ", map[bool]string{true: "the file is empty", false: fmt.Sprintf("its size (%d) is no multiple of 512", n)}[n == 0]},
+			name: fmt.Sprintf("T41 file of %d bytes", n), image: writeForged("disk.raw", make(forge.Bytes, n)),
+			code: "format",
+			says: []string{"no disk image: ", map[bool]string{true: "the file is empty",
+				false: fmt.Sprintf("its size (%d) is no multiple of 512", n)}[n == 0]},
 		})
 	}
 	runHostile(t, append(rows, cuts()...))
@@ -252,7 +270,8 @@ func TestSizesWithoutTable(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, nil, 0o644))
 			require.NoError(t, os.Truncate(path, size))
 			dest := filepath.Join(t.TempDir(), "dest.raw")
-			ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path}, []string{"inspect", path})
+			ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path},
+				[]string{"inspect", path})
 			for _, r := range ends {
 				require.Equal(t, 0, r.code, r.stderr)
 				require.Empty(t, r.stderr)

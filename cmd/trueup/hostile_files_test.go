@@ -86,7 +86,8 @@ func TestHostileExtTrees(t *testing.T) {
 		out := match(t, disktest.Output(t, "debugfs", "-R", "imap "+path, part), `located at block (\d+), offset 0x`)
 		block, err := strconv.ParseInt(out, 10, 64)
 		require.NoError(t, err)
-		off, err := strconv.ParseInt(match(t, disktest.Output(t, "debugfs", "-R", "imap "+path, part), `offset (0x[0-9a-f]+)`), 0, 64)
+		off, err := strconv.ParseInt(match(t, disktest.Output(t, "debugfs", "-R", "imap "+path, part),
+			`offset (0x[0-9a-f]+)`), 0, 64)
 		require.NoError(t, err)
 		return 63*sectorSize + block*1024 + off
 	}
@@ -135,9 +136,11 @@ func TestManyHostileHives(t *testing.T) {
 	hive := hostFile(t, string(f))
 	d := windowsDisk{signature: windowsSignature, sectors: 200_000}
 	for i := range int64(4) {
-		d.volumes = append(d.volumes, windowsVolume{number: int(i + 1), kind: "fat16", typ: "6", start: 63 + i*40_000, sectors: 40_000, files: map[string]string{
-			"Boot/BCD": hive, "EFI/Microsoft/Boot/BCD": hive, "WINDOWS/System32/config/SYSTEM": hive, "WINNT/System32/config/SYSTEM": hive,
-		}})
+		d.volumes = append(d.volumes, windowsVolume{number: int(i + 1), kind: "fat16", typ: "6", start: 63 + i*40_000,
+			sectors: 40_000, files: map[string]string{
+				"Boot/BCD": hive, "EFI/Microsoft/Boot/BCD": hive, "WINDOWS/System32/config/SYSTEM": hive,
+				"WINNT/System32/config/SYSTEM": hive,
+			}})
 	}
 	path := d.make(t)
 	ends := measure(t, []string{"inspect", path}, []string{"plan", path})

@@ -36,29 +36,37 @@ func brokenExFAT() []hostile {
 	u8 := func(at int64, n uint8) change { return func(v forge.Bytes) { v.U8(at, n) } }
 	var out []hostile
 	for _, n := range []uint8{0, 8, 13, 255} {
-		out = append(out, row(fmt.Sprintf("sectors of 2^%d bytes", n), fsforge.ExFATSectorShift, u8(fsforge.ExFATSectorShift, n),
+		out = append(out, row(fmt.Sprintf("sectors of 2^%d bytes", n), fsforge.ExFATSectorShift,
+			u8(fsforge.ExFATSectorShift, n),
 			fmt.Sprintf("bytes per sector shift %d", n), "want 9 to 12"))
 	}
 	for _, n := range []uint8{17, 64, 255} {
-		out = append(out, row(fmt.Sprintf("clusters of 2^%d sectors", n), fsforge.ExFATClusterShift, u8(fsforge.ExFATClusterShift, n),
+		out = append(out, row(fmt.Sprintf("clusters of 2^%d sectors", n), fsforge.ExFATClusterShift,
+			u8(fsforge.ExFATClusterShift, n),
 			fmt.Sprintf("sectors per cluster shift %d", n), "want 0 to 16"))
 	}
 	for _, n := range []uint64{0, volumeSectors + 1, 1 << 55, 1<<64 - 1} {
-		out = append(out, row(fmt.Sprintf("%d sectors", n), fsforge.ExFATVolumeLength, func(v forge.Bytes) { v.U64(fsforge.ExFATVolumeLength, n) },
+		out = append(out, row(fmt.Sprintf("%d sectors", n), fsforge.ExFATVolumeLength,
+			func(v forge.Bytes) { v.U64(fsforge.ExFATVolumeLength, n) },
 			fmt.Sprintf("volume length %d", n), "want 1 to 6000"))
 	}
 	for _, n := range []uint32{0, 1, 744, 1<<32 - 1} {
-		out = append(out, row(fmt.Sprintf("root in cluster %d", n), fsforge.ExFATRootCluster, u32(fsforge.ExFATRootCluster, n),
+		out = append(out, row(fmt.Sprintf("root in cluster %d", n), fsforge.ExFATRootCluster,
+			u32(fsforge.ExFATRootCluster, n),
 			fmt.Sprintf("root cluster %d", n), "want 2 to 743"))
 	}
 	return append(out,
 		row("no FAT", fsforge.ExFATFATs, u8(fsforge.ExFATFATs, 0), "number of FATs 0", "want 1 or 2"),
-		row("FAT in the boot region", fsforge.ExFATFATOffset, u32(fsforge.ExFATFATOffset, 23), "FAT offset 23", "want 24 or more"),
-		row("FAT over the clusters", fsforge.ExFATHeapOffset, u32(fsforge.ExFATFATLength, 1<<32-1), "cluster heap offset 64", "want 4294967327"),
+		row("FAT in the boot region", fsforge.ExFATFATOffset, u32(fsforge.ExFATFATOffset, 23), "FAT offset 23",
+			"want 24 or more"),
+		row("FAT over the clusters", fsforge.ExFATHeapOffset, u32(fsforge.ExFATFATLength, 1<<32-1),
+			"cluster heap offset 64", "want 4294967327"),
 		row("FAT too short", fsforge.ExFATFATLength, u32(fsforge.ExFATFATLength, 1), "FAT length 1", "want 6 or more"),
-		row("clusters behind the end", fsforge.ExFATHeapOffset, u32(fsforge.ExFATHeapOffset, 6000), "cluster heap offset 6000", "to 5999"),
+		row("clusters behind the end", fsforge.ExFATHeapOffset, u32(fsforge.ExFATHeapOffset, 6000),
+			"cluster heap offset 6000", "to 5999"),
 		row("no clusters", fsforge.ExFATClusters, u32(fsforge.ExFATClusters, 0), "cluster count 0", "want 1 to 742"),
-		row("too many clusters", fsforge.ExFATClusters, u32(fsforge.ExFATClusters, 1<<32-1), "cluster count 4294967295", "want 1 to 742"),
+		row("too many clusters", fsforge.ExFATClusters, u32(fsforge.ExFATClusters, 1<<32-1), "cluster count 4294967295",
+			"want 1 to 742"),
 		row("revision 2", fsforge.ExFATRevision, u32(fsforge.ExFATRevision, 0x00000200), "revision 0x0200", "want 1.0"))
 }
 
@@ -73,8 +81,9 @@ type superblock struct {
 func unsealed(forge.Bytes) {}
 
 var (
-	superXFS    = superblock{"xfs superblock", volumeforge.PutXFS, 0, volumeforge.SealXFS}
-	superBtrfs  = superblock{"btrfs superblock", volumeforge.PutBtrfs, volumeforge.BtrfsAt, func(f forge.Bytes) { volumeforge.SealBtrfs(f, false) }}
+	superXFS   = superblock{"xfs superblock", volumeforge.PutXFS, 0, volumeforge.SealXFS}
+	superBtrfs = superblock{"btrfs superblock", volumeforge.PutBtrfs, volumeforge.BtrfsAt,
+		func(f forge.Bytes) { volumeforge.SealBtrfs(f, false) }}
 	superJFS    = superblock{"jfs superblock", volumeforge.PutJFS, volumeforge.JFSAt, unsealed}
 	superReiser = superblock{"reiserfs superblock", volumeforge.PutReiserFS, volumeforge.ReiserAt, unsealed}
 	superF2FS   = superblock{"f2fs superblock", volumeforge.PutF2FS, fsforge.ExtSuper, volumeforge.SealF2FS}
@@ -128,7 +137,8 @@ func brokenBySize() []hostile {
 		superReiser.row("blocks of 65535 bytes", 44, bytesOf(0xff, 2), "block size 65535"),
 		superF2FS.row("blocks of 2^(2^32-1) bytes", 16, bytesOf(0xff, 4), "log block size 4294967295", "want 12 to 16"),
 		superF2FS.row("sectors of 2^(2^32-1) bytes", 8, bytesOf(0xff, 4), "log sector size 4294967295"),
-		superF2FS.row("segments of 2^(2^32-1) blocks", 20, bytesOf(0xff, 4), "log blocks per segment 4294967295", "want 9"),
+		superF2FS.row("segments of 2^(2^32-1) blocks", 20, bytesOf(0xff, 4), "log blocks per segment 4294967295",
+			"want 9"),
 		superUFS1.row("blocks of 0 bytes", 48, bytesOf(0, 4), "block size 0"),
 		superUFS1.row("blocks of -1 bytes", 48, bytesOf(0xff, 4), "block size -1"),
 		superUFS2.row("fragments of 0 bytes", 52, bytesOf(0, 4), "fragment size 0"),
@@ -148,7 +158,8 @@ func brokenByCount() []hostile {
 		superXFS.row("2^32-1 groups", 88, bytesOf(0xff, 4), "groups 4294967295"),
 		superXFS.row("mkfs at work", 126, bytesOf(1, 1), "in progress 1"),
 		superXFS.row("version 15", 100, bytesOf(0xff, 2), "version 15", "want 1 to 5"),
-		superBtrfs.row("device of 2^64-1 bytes", 0xd1, bytesOf(0xff, 8), "size of the device 18446744073709551615", "to 3072000"),
+		superBtrfs.row("device of 2^64-1 bytes", 0xd1, bytesOf(0xff, 8), "size of the device 18446744073709551615",
+			"to 3072000"),
 		superBtrfs.row("device of 0 bytes", 0xd1, bytesOf(0, 8), "size of the device 0"),
 		superBtrfs.row("no device", 0x88, bytesOf(0, 8), "devices 0"),
 		superBtrfs.row("another place", 0x30, bytesOf(0xff, 8), "place 18446744073709551615", "want 65536"),
@@ -165,9 +176,11 @@ func brokenByCount() []hostile {
 		superF2FS.row("sections of no segment", 24, bytesOf(0, 4), "segments per section 0"),
 		superF2FS.row("root inode", 96, bytesOf(0xff, 4), "inodes of root, node and meta", "want 3 1 2"),
 		superF2FS.row("checksum at 2^32-1", 32, bytesOf(0xff, 4), "checksum offset 4294967295", "want 3068"),
-		superF2FS.rowElsewhere("2^32-1 segments on the first of two devices", 2201+64, 2201+64, append(bytesOf(0xff, 4), '/', 'x'), "blocks of the first device"),
+		superF2FS.rowElsewhere("2^32-1 segments on the first of two devices", 2201+64, 2201+64,
+			append(bytesOf(0xff, 4), '/', 'x'), "blocks of the first device"),
 		superUFS1.row("-1 blocks", 36, bytesOf(0xff, 4), "size -1"),
-		superUFS2.row("2^63-1 blocks", 1080, append(bytesOf(0xff, 7), 0x7f), "size 9223372036854775807", "want 1 to 750"),
+		superUFS2.row("2^63-1 blocks", 1080, append(bytesOf(0xff, 7), 0x7f), "size 9223372036854775807",
+			"want 1 to 750"),
 		superUFS2.row("-1 blocks", 1080, bytesOf(0xff, 8), "size -1"),
 		superUFS2.row("no groups", 44, bytesOf(0, 4), "cylinder groups 0"),
 		superReFS.row("2^64-1 sectors", 24, bytesOf(0xff, 8), "sectors 18446744073709551615", "want 1 to 6000"),
@@ -186,7 +199,8 @@ func brokenApple() []hostile {
 		superHFS.rowElsewhere("blocks of 4 GiB", 20, 18, []byte{0xff, 0xff, 0xfe, 0}, "blocks 2995", "want 1 to 0"),
 		superHFS.row("65535 blocks", 18, bytesOf(0xff, 2), "blocks 65535", "want 1 to 2996"),
 		superHFS.row("first block in the bitmap", 28, bytesOf(0, 2), "first block 0"),
-		superHFS.rowElsewhere("embedded volume past the end", 124, 126, []byte("H+\xff\xff\xff\xff"), "embedded volume"),
+		superHFS.rowElsewhere("embedded volume past the end", 124, 126, []byte("H+\xff\xff\xff\xff"),
+			"embedded volume"),
 		superHFSX.row("blocks of 0 bytes", 40, bytesOf(0, 4), "block size 0"),
 		superHFSX.row("2^32-1 blocks", 44, bytesOf(0xff, 4), "total blocks 4294967295", "want 1 to 750"),
 		superHFSX.row("all blocks free", 48, bytesOf(0xff, 4), "free blocks 4294967295"),

@@ -68,13 +68,15 @@ func brokenHeaders() []brokenHeader {
 	}
 	u64 := func(name string, at int64, says string, values ...uint64) (out []brokenHeader) {
 		for _, v := range values {
-			out = append(out, brokenHeader{name: fmt.Sprintf("%s %d", name, v), at: at, field: says, change: func(h forge.Bytes) { h.U64(at, v) }})
+			out = append(out, brokenHeader{name: fmt.Sprintf("%s %d", name, v), at: at, field: says,
+				change: func(h forge.Bytes) { h.U64(at, v) }})
 		}
 		return out
 	}
 	var out []brokenHeader
 	out = append(out, u32("number of entries", tableforge.GPTNumEntries, 0, 16_385, 1<<32-1)...)
-	out = append(out, u32("entry size", tableforge.GPTEntrySize, 0, 16, 64, 127, 129, 192, 384, 8192, 1<<28, 1<<32-1)...)
+	out = append(out, u32("entry size", tableforge.GPTEntrySize, 0, 16, 64, 127, 129, 192, 384, 8192, 1<<28,
+		1<<32-1)...)
 	out = append(out, u32("header size", tableforge.GPTHeaderSize, 0, 91, 513, 1<<32-1)...)
 	out = append(out, u64("entries LBA", tableforge.GPTEntriesLBA, "entries LBA",
 		0, 1, xpSectors, 1<<55, 1<<63, 1<<64-1)...)
@@ -87,13 +89,16 @@ func brokenHeaders() []brokenHeader {
 	out = append(out, u64("first usable LBA", tableforge.GPTFirstUsable, "usable LBAs", gptLastLBA+1, 1<<64-1)...)
 	for _, last := range []uint64{0, gptUsable - 1, xpSectors, 1<<64 - 1} {
 		out = append(out, brokenHeader{
-			name: fmt.Sprintf("last usable LBA %d", last), field: fmt.Sprintf(`usable LBAs "%d to %d"`, gptUsable, last), at: tableforge.GPTFirstUsable,
+			name: fmt.Sprintf("last usable LBA %d", last), field: fmt.Sprintf(`usable LBAs "%d to %d"`, gptUsable,
+				last), at: tableforge.GPTFirstUsable,
 			change: func(h forge.Bytes) { h.U64(tableforge.GPTLastUsable, last) },
 		})
 	}
 	out = append(out,
-		brokenHeader{"sum of the header", func(h forge.Bytes) { h.U32(tableforge.GPTHeaderCRC, 0x12345678) }, "header crc32 0x12345678", tableforge.GPTHeaderCRC, true},
-		brokenHeader{"a byte of the header", func(h forge.Bytes) { h.U8(tableforge.GPTDiskGUID, 0) }, "header crc32", tableforge.GPTHeaderCRC, true},
+		brokenHeader{"sum of the header", func(h forge.Bytes) { h.U32(tableforge.GPTHeaderCRC, 0x12345678) },
+			"header crc32 0x12345678", tableforge.GPTHeaderCRC, true},
+		brokenHeader{"a byte of the header", func(h forge.Bytes) { h.U8(tableforge.GPTDiskGUID, 0) }, "header crc32",
+			tableforge.GPTHeaderCRC, true},
 	)
 	return out
 }
@@ -136,8 +141,10 @@ func TestHostileGPTHeaders(t *testing.T) {
 		tableforge.SealGPT(disk, gptBackup, 512)
 	})
 	rows = append(rows,
-		hostile{name: "T51 arrays in the usable space", code: "format", image: overlapping, says: []string{"gpt header at 0x248", "entries LBA 3", "first usable LBA 34"}},
-		hostile{name: "T52 sums of both arrays", code: "format", image: sums, says: []string{"gpt header at 0x258", "entries crc32"}},
+		hostile{name: "T51 arrays in the usable space", code: "format", image: overlapping,
+			says: []string{"gpt header at 0x248", "entries LBA 3", "first usable LBA 34"}},
+		hostile{name: "T52 sums of both arrays", code: "format", image: sums, says: []string{"gpt header at 0x258",
+			"entries crc32"}},
 		hostile{
 			name: "T52 two valid copies that differ", code: "format", image: other, report: true,
 			says: []string{"backup table", "another valid table", "the same as the primary"},
@@ -156,23 +163,30 @@ func TestOneGoodGPT(t *testing.T) {
 	}
 	rows := map[string]row{}
 	for _, b := range brokenHeaders() {
-		rows["primary, "+b.name] = row{b.image(gptPrimary), "gpt-primary", []string{fmt.Sprintf("gpt header at %#x", gptPrimary+b.at), b.field, "the backup is used"}}
-		rows["backup, "+b.name] = row{b.image(gptBackup), "gpt-backup", []string{fmt.Sprintf("gpt header at %#x", gptBackup+b.at), b.field}}
+		rows["primary, "+b.name] = row{b.image(gptPrimary), "gpt-primary",
+			[]string{fmt.Sprintf("gpt header at %#x", gptPrimary+b.at), b.field, "the backup is used"}}
+		rows["backup, "+b.name] = row{b.image(gptBackup), "gpt-backup",
+			[]string{fmt.Sprintf("gpt header at %#x", gptBackup+b.at), b.field}}
 	}
 	for _, lba := range []uint64{0, 1, 2, xpSectors, 1 << 63} {
 		alt := func(h forge.Bytes) { h.U64(tableforge.GPTAltLBA, lba) }
-		rows[fmt.Sprintf("alternate LBA %d in the primary", lba)] = row{gptHeaders(alt, gptPrimary), "gpt-alternate", []string{fmt.Sprintf("name LBA %d and LBA 1", lba)}}
+		rows[fmt.Sprintf("alternate LBA %d in the primary", lba)] = row{gptHeaders(alt, gptPrimary), "gpt-alternate",
+			[]string{fmt.Sprintf("name LBA %d and LBA 1", lba)}}
 		if lba != 1 {
-			rows[fmt.Sprintf("alternate LBA %d in the backup", lba)] = row{gptHeaders(alt, gptBackup), "gpt-alternate", []string{fmt.Sprintf("LBA 4095 and LBA %d", lba)}}
+			rows[fmt.Sprintf("alternate LBA %d in the backup", lba)] = row{gptHeaders(alt, gptBackup), "gpt-alternate",
+				[]string{fmt.Sprintf("LBA 4095 and LBA %d", lba)}}
 		}
 	}
-	rows["primary, no magic"] = row{forgedGPT(func(disk forge.Bytes) { disk.U8(gptPrimary, 0) }), "gpt-primary", []string{"no header at 0x200"}}
-	rows["backup, no magic"] = row{forgedGPT(func(disk forge.Bytes) { disk.U8(gptBackup, 0) }), "gpt-backup", []string{"no header in the last sector (at 0x1ffe00)"}}
+	rows["primary, no magic"] = row{forgedGPT(func(disk forge.Bytes) { disk.U8(gptPrimary, 0) }), "gpt-primary",
+		[]string{"no header at 0x200"}}
+	rows["backup, no magic"] = row{forgedGPT(func(disk forge.Bytes) { disk.U8(gptBackup, 0) }), "gpt-backup",
+		[]string{"no header in the last sector (at 0x1ffe00)"}}
 	for name, c := range rows {
 		t.Run(name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())
 			dest := filepath.Join(t.TempDir(), "dest.raw")
-			ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path}, []string{"align", path, dest})
+			ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path},
+				[]string{"align", path, dest})
 			require.Equal(t, 3, ends[0].code, ends[0].stderr)
 			requireFinding(t, ends[0], c.code, c.says)
 			require.Equal(t, 0, ends[1].code, ends[1].stderr)
@@ -219,22 +233,27 @@ func TestHostileGPTEntries(t *testing.T) {
 	t.Parallel()
 	row := func(name string, entry int64, field int64, change func(array forge.Bytes), says ...string) hostile {
 		where := fmt.Sprintf("gpt entry at %#x", gptArrays[0]+entry*gptEntryLen+field)
-		return hostile{name: "T53 " + name, code: "format", report: true, image: gptEntries(change), says: append(says, where)}
+		return hostile{name: "T53 " + name, code: "format", report: true, image: gptEntries(change),
+			says: append(says, where)}
 	}
 	place := func(i int64, first, last uint64) func(forge.Bytes) {
 		return func(a forge.Bytes) { gptPlace(a, i, first, last) }
 	}
 	runHostile(t, []hostile{
-		row("start above the end", 1, 32, place(1, 1200, 1199), `LBAs "1200 to 1199"`, "want a start that is not above the end"),
+		row("start above the end", 1, 32, place(1, 1200, 1199), `LBAs "1200 to 1199"`,
+			"want a start that is not above the end"),
 		row("start above the end by all bits", 1, 32, place(1, 1<<64-1, 0), `LBAs "18446744073709551615 to 0"`),
 		row("end that wraps as bytes", 1, 32, place(1, 1200, 1<<55+1200), `LBAs "1200 to `),
 		row("largest end", 1, 32, place(1, 1200, 1<<64-1), `LBAs "1200 to 18446744073709551615"`),
 		row("start in the table", 1, 32, place(1, gptUsable-1, 62), `LBAs "33 to 62"`, "want within 34 to 4062"),
 		row("end in the backup", 1, 32, place(1, 2000, gptLastLBA+1), `LBAs "2000 to 4063"`, "want within 34 to 4062"),
 		row("end beyond the disk", 1, 32, place(1, 2000, xpSectors), `LBAs "2000 to 4096"`, "want within"),
-		row("overlap of one sector", 1, 32, place(1, 1062, 1100), `LBAs "1062 to 1100"`, "want a place apart from partition 1"),
-		row("one inside the other", 1, 32, place(1, 100, 200), `LBAs "100 to 200"`, "want a place apart from partition 1"),
-		row("twice the same place", 1, 32, place(1, 63, 1062), `LBAs "63 to 1062"`, "want a place apart from partition"),
+		row("overlap of one sector", 1, 32, place(1, 1062, 1100), `LBAs "1062 to 1100"`,
+			"want a place apart from partition 1"),
+		row("one inside the other", 1, 32, place(1, 100, 200), `LBAs "100 to 200"`,
+			"want a place apart from partition 1"),
+		row("twice the same place", 1, 32, place(1, 63, 1062), `LBAs "63 to 1062"`,
+			"want a place apart from partition"),
 		row("one GUID twice", 1, 16, func(a forge.Bytes) {
 			gptPlace(a, 1, 1100, 1199)
 			a.U16(gptEntryLen+30, 0)
@@ -264,7 +283,8 @@ func TestSoundOddGPTs(t *testing.T) {
 			h.U32(tableforge.GPTNumEntries, 4)
 			h.U32(tableforge.GPTEntrySize, 4096)
 		}, gptPrimary, gptBackup), 1, ""},
-		"T52 header of a whole sector": {gptHeaders(func(h forge.Bytes) { h.U32(tableforge.GPTHeaderSize, 512) }, gptPrimary, gptBackup), 1, ""},
+		"T52 header of a whole sector": {gptHeaders(func(h forge.Bytes) { h.U32(tableforge.GPTHeaderSize, 512) },
+			gptPrimary, gptBackup), 1, ""},
 		"T53 128 entries of one sector": {gptEntries(func(a forge.Bytes) {
 			for i := range int64(128) {
 				gptPlace(a, i, 2001+uint64(i), 2001+uint64(i))
@@ -275,7 +295,8 @@ func TestSoundOddGPTs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())
 			dest := filepath.Join(t.TempDir(), "dest.raw")
-			ends := measure(t, []string{"inspect", path}, []string{"inspect", "--json", path}, []string{"align", path, dest})
+			ends := measure(t, []string{"inspect", path}, []string{"inspect", "--json", path},
+				[]string{"align", path, dest})
 			require.Equal(t, 3, ends[0].code, ends[0].stderr)
 			requireClean(t, ends[0].stdout, ends[1].stdout)
 			require.Contains(t, ends[0].stdout, c.says)
@@ -300,7 +321,8 @@ func TestEnlargedGPT(t *testing.T) {
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 	ends := measure(t, []string{"inspect", "--json", path}, []string{"align", path, dest})
 	require.Equal(t, 3, ends[0].code, ends[0].stderr)
-	requireFinding(t, ends[0], "gpt-backup", []string{"the backup GPT is at LBA 4095, not in the last sector (LBA 2101247)"})
+	requireFinding(t, ends[0], "gpt-backup", []string{
+		"the backup GPT is at LBA 4095, not in the last sector (LBA 2101247)"})
 	require.Equal(t, 0, ends[1].code, ends[1].stderr)
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 	require.Equal(t, 0, trueup(t, "verify", path, dest).code)

@@ -70,7 +70,8 @@ func ntfsAttrAt(t testing.TB, raw []byte, number int64, name string, kind uint32
 		if name == "" && at != mft+number*record || name != "" && !bytes.Contains(raw[at:at+record], wide) {
 			continue
 		}
-		for a := at + int64(binary.LittleEndian.Uint16(raw[at+0x14:])); ; a += int64(binary.LittleEndian.Uint32(raw[a+4:])) {
+		for a := at + int64(binary.LittleEndian.Uint16(raw[at+0x14:])); ; a += int64(
+			binary.LittleEndian.Uint32(raw[a+4:])) {
 			if got := binary.LittleEndian.Uint32(raw[a:]); got == kind {
 				return a
 			} else if got == 1<<32-1 {
@@ -96,7 +97,8 @@ func brokenRuns(t testing.TB) []hostile {
 		row("header 0xff", runs, []byte{0xff}, `\Boot\BCD of partition 1 cannot be read`, "broken run list"),
 		row("length 0", runs, []byte{0x11, 0, 1}, `\Boot\BCD of partition 1 cannot be read`, "broken run list"),
 		row("start below 0", runs, []byte{0x11, 9, 0x80}, `\Boot\BCD of partition 1 cannot be read`, "broken run list"),
-		row("sums that overflow", runs, []byte{0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 4}, `\Boot\BCD of partition 1 cannot be read`),
+		row("sums that overflow", runs, []byte{0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 4},
+			`\Boot\BCD of partition 1 cannot be read`),
 		row("MFT without runs", mftRuns, []byte{0}, "Windows Vista or later boots from partition 1"),
 		row("MFT elsewhere", mftRuns+2, []byte{9}, "Windows Vista or later boots from partition 1"),
 	}
@@ -109,7 +111,8 @@ func brokenIndexes(t testing.TB) []hostile {
 	root += int64(binary.LittleEndian.Uint16(raw[root+0x14:]))
 	entry := root + 16 + int64(binary.LittleEndian.Uint32(raw[root+16:]))
 	row := func(name string, change func(forge.Bytes), says ...string) hostile {
-		return guestRow("T58 "+name, withChange(raw, change), append(says, "Windows Vista or later boots from partition 1", "ntfs index")...)
+		return guestRow("T58 "+name, withChange(raw, change),
+			append(says, "Windows Vista or later boots from partition 1", "ntfs index")...)
 	}
 	return []hostile{
 		row("entry of 0 bytes", func(f forge.Bytes) { f.U16(entry+8, 0) }, "entry length 0"),
@@ -125,11 +128,13 @@ func brokenIndexes(t testing.TB) []hostile {
 func brokenHives(t testing.TB) []hostile {
 	t.Helper()
 	store := func(change func(forge.Bytes)) []byte {
-		f := hiveforge.New(5, hiveforge.Key{Name: "ROOT", Keys: []hiveforge.Key{{Name: "Objects", List: "ri", Keys: []hiveforge.Key{
-			{Name: "{a}", Keys: []hiveforge.Key{{Name: "Elements", Keys: []hiveforge.Key{{
-				Name: "11000001", Values: []hiveforge.Value{{Name: "Element", Type: 3, Data: append(make([]byte, 16), bcdDevice(windowsSignature, 63*sectorSize)...)}},
-			}}}}},
-		}}}})
+		f := hiveforge.New(5, hiveforge.Key{Name: "ROOT",
+			Keys: []hiveforge.Key{{Name: "Objects", List: "ri", Keys: []hiveforge.Key{
+				{Name: "{a}", Keys: []hiveforge.Key{{Name: "Elements", Keys: []hiveforge.Key{{
+					Name: "11000001", Values: []hiveforge.Value{{Name: "Element", Type: 3,
+						Data: append(make([]byte, 16), bcdDevice(windowsSignature, 63*sectorSize)...)}},
+				}}}}},
+			}}}})
 		change(f)
 		hiveforge.Seal(f)
 		return f
@@ -149,7 +154,10 @@ func brokenHives(t testing.TB) []hostile {
 		row("cell of 0 bytes", func(f forge.Bytes) { f.U32(root(f)-4, 0) }, "cell size"),
 		row("cell of 2^31 bytes", func(f forge.Bytes) { f.U32(root(f)-4, 1<<31) }, "cell size"),
 		row("root cell outside", func(f forge.Bytes) { f.U32(hiveforge.RootCell, 1<<31) }, "cell offset"),
-		row("2^32-1 subkeys", func(f forge.Bytes) { f.U32(4096+4+int64(binary.LittleEndian.Uint32(f[list(f)+4:]))+20, 1<<32-1) },
+		row("2^32-1 subkeys", func(f forge.Bytes) {
+			f.U32(4096+4+int64(binary.LittleEndian.Uint32(f[list(f)+4:]))+20,
+				1<<32-1)
+		},
 			"number of subkeys 4294967295"),
 		row("root under itself", func(f forge.Bytes) {
 			f.U32(list(f)+4, binary.LittleEndian.Uint32(f[hiveforge.RootCell:]))
@@ -168,11 +176,13 @@ func TestOddMountedDevices(t *testing.T) {
 	t.Parallel()
 	var values []hiveforge.Value
 	for _, n := range []int{0, 11, 13, 1_000_000} {
-		values = append(values, hiveforge.Value{Name: fmt.Sprintf(`\DosDevices\%c:`, 'D'+len(values)), Type: 3, Data: bytes.Repeat(mountedValue(windowsSignature, 63*sectorSize), n/12+1)[:n]})
+		values = append(values, hiveforge.Value{Name: fmt.Sprintf(`\DosDevices\%c:`, 'D'+len(values)), Type: 3,
+			Data: bytes.Repeat(mountedValue(windowsSignature, 63*sectorSize), n/12+1)[:n]})
 	}
 	good := hiveforge.Value{Name: `\DosDevices\C:`, Type: 3, Data: mountedValue(windowsSignature, 63*sectorSize)}
 	disk := func(values ...hiveforge.Value) string {
-		f := hiveforge.New(5, hiveforge.Key{Name: "ROOT", Keys: []hiveforge.Key{{Name: "MountedDevices", Values: values}}})
+		f := hiveforge.New(5, hiveforge.Key{Name: "ROOT",
+			Keys: []hiveforge.Key{{Name: "MountedDevices", Values: values}}})
 		raw := bootsFrom(t, "fat16", map[string]string{"WINDOWS/System32/config/SYSTEM": hostFile(t, string(f))})
 		return withChange(raw, func(forge.Bytes) {})(t, t.TempDir())
 	}

@@ -81,20 +81,32 @@ func brokenLVM() []hostile {
 		return brokenVolume("T66 LVM "+name, what, at, lvmImage(change), says...)
 	}
 	return []hostile{
-		row("offset of the header", "lvm label", poolforge.LVMHeaderAt, func(v forge.Bytes) { v.U32(poolforge.LVMHeaderAt, math.MaxUint32) }, "offset 4294967295", "want 32 to 472"),
-		row("header before the sector's data", "lvm label", poolforge.LVMHeaderAt, func(v forge.Bytes) { v.U32(poolforge.LVMHeaderAt, 0) }, "offset 0"),
-		row("label of another sector", "lvm label", poolforge.LVMLabel+8, func(v forge.Bytes) { v.U64(poolforge.LVMLabel+8, 3) }, "sector 3", "want 1"),
-		row("size of 2^64", "lvm physical volume header", poolforge.LVMDeviceSize, func(v forge.Bytes) { v.U64(poolforge.LVMDeviceSize, math.MaxUint64) }, "device size 18446744073709551615"),
-		row("data behind the device", "lvm physical volume header", poolforge.LVMDataArea, func(v forge.Bytes) { v.U64(poolforge.LVMDataArea, 1<<40) }, "area", "want a place within"),
-		row("area that ends at 2^64", "lvm physical volume header", poolforge.LVMMetaArea, func(v forge.Bytes) { v.U64(poolforge.LVMMetaArea+8, math.MaxUint64) }, "area", "want a place within"),
+		row("offset of the header", "lvm label", poolforge.LVMHeaderAt,
+			func(v forge.Bytes) { v.U32(poolforge.LVMHeaderAt, math.MaxUint32) }, "offset 4294967295",
+			"want 32 to 472"),
+		row("header before the sector's data", "lvm label", poolforge.LVMHeaderAt,
+			func(v forge.Bytes) { v.U32(poolforge.LVMHeaderAt, 0) }, "offset 0"),
+		row("label of another sector", "lvm label", poolforge.LVMLabel+8,
+			func(v forge.Bytes) { v.U64(poolforge.LVMLabel+8, 3) }, "sector 3", "want 1"),
+		row("size of 2^64", "lvm physical volume header", poolforge.LVMDeviceSize,
+			func(v forge.Bytes) { v.U64(poolforge.LVMDeviceSize, math.MaxUint64) }, "device size 18446744073709551615"),
+		row("data behind the device", "lvm physical volume header", poolforge.LVMDataArea,
+			func(v forge.Bytes) { v.U64(poolforge.LVMDataArea, 1<<40) }, "area", "want a place within"),
+		row("area that ends at 2^64", "lvm physical volume header", poolforge.LVMMetaArea,
+			func(v forge.Bytes) { v.U64(poolforge.LVMMetaArea+8, math.MaxUint64) }, "area", "want a place within"),
 		row("lists without an end", "lvm physical volume header", poolforge.LVMDataArea+27*16, func(v forge.Bytes) {
 			for at := int64(poolforge.LVMDataArea); at < poolforge.LVMLabel+512-8; at += 16 {
 				v.U64(at, 4096)
 			}
 		}, "areas", "want a list that ends in its sector"),
 		{
-			name: "T66 LVM checksum of the label", code: "format", report: true, says: []string{fmt.Sprintf("lvm label at %#x: checksum", volumeAt+poolforge.LVMLabelCRC)},
-			image: poolImage(0x8e, poolSize, func(v forge.Bytes) { poolforge.PutLVM(v, poolforge.LVMText, 512); v.U64(poolforge.LVMDeviceSize, 1) }),
+			name: "T66 LVM checksum of the label", code: "format", report: true,
+			says: []string{fmt.Sprintf("lvm label at %#x: checksum", volumeAt+poolforge.LVMLabelCRC)},
+			image: poolImage(0x8e, poolSize, func(v forge.Bytes) {
+				poolforge.PutLVM(v, poolforge.LVMText,
+					512)
+				v.U64(poolforge.LVMDeviceSize, 1)
+			}),
 		},
 		{
 			name: "T66 LVM larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
@@ -110,18 +122,27 @@ func brokenMD() []hostile {
 	}
 	md0 := func(order binary.ByteOrder, name string, at int64, change func(forge.Bytes), says ...string) hostile {
 		const super = poolSize - 64<<10
-		return brokenVolume("T66 md 0.90 "+name, "md 0.90 superblock", super+at, poolImage(0xfd, poolSize, func(v forge.Bytes) {
-			poolforge.PutMD0(v, order)
-			change(v[super:])
-		}), says...)
+		return brokenVolume("T66 md 0.90 "+name, "md 0.90 superblock", super+at,
+			poolImage(0xfd, poolSize, func(v forge.Bytes) {
+				poolforge.PutMD0(v, order)
+				change(v[super:])
+			}), says...)
 	}
 	return []hostile{
-		row("2^32-1 roles", poolforge.MD1MaxDevices, func(s forge.Bytes) { s.U32(poolforge.MD1MaxDevices, math.MaxUint32) }, "devices 4294967295", "want up to 1920"),
-		row("2^32-1 devices", poolforge.MD1Devices, func(s forge.Bytes) { s.U32(poolforge.MD1Devices, math.MaxUint32) }, "raid devices 4294967295"),
-		row("data at 2^64", poolforge.MD1DataOffset, func(s forge.Bytes) { s.U64(poolforge.MD1DataOffset, math.MaxUint64) }, "data offset 18446744073709551615"),
-		row("data at the end of the device", poolforge.MD1DataOffset, func(s forge.Bytes) { s.U64(poolforge.MD1DataOffset, poolSize/512) }, "data offset 8192", "want less than 8192 sectors"),
-		md0(binary.LittleEndian, "checksum", poolforge.MD0Checksum, func(s forge.Bytes) { s.U32(poolforge.MD0Level, 5) }, "checksum"),
-		md0(binary.BigEndian, "checksum, big-endian", poolforge.MD0Checksum, func(s forge.Bytes) { s.U32(poolforge.MD0Level, 5) }, "checksum"),
+		row("2^32-1 roles", poolforge.MD1MaxDevices,
+			func(s forge.Bytes) { s.U32(poolforge.MD1MaxDevices, math.MaxUint32) }, "devices 4294967295",
+			"want up to 1920"),
+		row("2^32-1 devices", poolforge.MD1Devices, func(s forge.Bytes) { s.U32(poolforge.MD1Devices, math.MaxUint32) },
+			"raid devices 4294967295"),
+		row("data at 2^64", poolforge.MD1DataOffset,
+			func(s forge.Bytes) { s.U64(poolforge.MD1DataOffset, math.MaxUint64) }, "data offset 18446744073709551615"),
+		row("data at the end of the device", poolforge.MD1DataOffset,
+			func(s forge.Bytes) { s.U64(poolforge.MD1DataOffset, poolSize/512) }, "data offset 8192",
+			"want less than 8192 sectors"),
+		md0(binary.LittleEndian, "checksum", poolforge.MD0Checksum,
+			func(s forge.Bytes) { s.U32(poolforge.MD0Level, 5) }, "checksum"),
+		md0(binary.BigEndian, "checksum, big-endian", poolforge.MD0Checksum,
+			func(s forge.Bytes) { s.U32(poolforge.MD0Level, 5) }, "checksum"),
 		{
 			name: "T66 md larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
 			image: md1Image("1.1", func(s forge.Bytes) { s.U64(poolforge.MD1DataSize, math.MaxUint64) }),
@@ -136,19 +157,25 @@ func brokenLUKS() []hostile {
 	}
 	return []hostile{
 		brokenVolume("T66 LUKS1 payload behind the device", "luks1 header", poolforge.LUKS1Payload,
-			poolImage(0x83, poolSize, func(v forge.Bytes) { poolforge.PutLUKS1(v, math.MaxUint32, 1000) }), "payload offset 4294967295"),
-		brokenVolume("T66 LUKS of version 9", "luks header", 6, poolImage(0x83, poolSize, func(v forge.Bytes) { v.Text(0, "LUKS\xba\xbe\x00\x09") }), "version 9", "want 1 or 2"),
-		brokenVolume("T66 LUKS2 header of 2^63 bytes", "luks2 header", poolforge.LUKS2Size, poolImage(0x83, poolSize, func(v forge.Bytes) {
-			poolforge.PutLUKS2(v, poolforge.LUKS2Text("0", "1"), 16<<10)
-			v.U8(poolforge.LUKS2Size, 0x80)
-		}), "size", "want a power of two"),
+			poolImage(0x83, poolSize, func(v forge.Bytes) { poolforge.PutLUKS1(v, math.MaxUint32, 1000) }),
+			"payload offset 4294967295"),
+		brokenVolume("T66 LUKS of version 9", "luks header", 6,
+			poolImage(0x83, poolSize, func(v forge.Bytes) { v.Text(0, "LUKS\xba\xbe\x00\x09") }), "version 9",
+			"want 1 or 2"),
+		brokenVolume("T66 LUKS2 header of 2^63 bytes", "luks2 header", poolforge.LUKS2Size,
+			poolImage(0x83, poolSize, func(v forge.Bytes) {
+				poolforge.PutLUKS2(v, poolforge.LUKS2Text("0", "1"), 16<<10)
+				v.U8(poolforge.LUKS2Size, 0x80)
+			}), "size", "want a power of two"),
 		text("nesting of a million", strings.Repeat("[", 1e6), "text", "depth"),
 		text("half a million segments", `{"segments":{`+strings.Repeat(`"":{},`, 5e5)+`"":{}}}`, "offset of a segment"),
 		text("no JSON", "no JSON", "text"),
 		text("no segments", "{}", "segments"),
-		text("a segment at 2^64", poolforge.LUKS2Text("18446744073709551616", "1"), "offset of a segment", "18446744073709551616"),
+		text("a segment at 2^64", poolforge.LUKS2Text("18446744073709551616", "1"), "offset of a segment",
+			"18446744073709551616"),
 		text("a segment below 0", poolforge.LUKS2Text("-1", "1"), "offset of a segment"),
-		text("a segment behind the device", poolforge.LUKS2Text("16777216", "1"), "offset of a segment 16777216", "want less than 16777216"),
+		text("a segment behind the device", poolforge.LUKS2Text("16777216", "1"), "offset of a segment 16777216",
+			"want less than 16777216"),
 	}
 }
 
@@ -157,28 +184,36 @@ func brokenOtherPools() []hostile {
 		return brokenVolume("T66 bcache "+name, "bcache superblock", at, bcacheImage(change), says...)
 	}
 	return []hostile{
-		bcache("65535 journal buckets", poolforge.BcacheKeys, func(v forge.Bytes) { v.U16(poolforge.BcacheKeys, math.MaxUint16) }, "journal buckets 65535"),
-		bcache("data at 2^64", poolforge.BcacheData, func(v forge.Bytes) { v.U64(poolforge.BcacheData, math.MaxUint64) }, "data offset 18446744073709551615"),
-		bcache("version 9", poolforge.BcacheVersion, func(v forge.Bytes) { v.U64(poolforge.BcacheVersion, 9) }, "version 9"),
+		bcache("65535 journal buckets", poolforge.BcacheKeys,
+			func(v forge.Bytes) { v.U16(poolforge.BcacheKeys, math.MaxUint16) }, "journal buckets 65535"),
+		bcache("data at 2^64", poolforge.BcacheData,
+			func(v forge.Bytes) { v.U64(poolforge.BcacheData, math.MaxUint64) }, "data offset 18446744073709551615"),
+		bcache("version 9", poolforge.BcacheVersion, func(v forge.Bytes) { v.U64(poolforge.BcacheVersion, 9) },
+			"version 9"),
 		brokenVolume("T66 ZFS without a guid", "zfs label", poolforge.ZFSList, zfsImage(func(v forge.Bytes) {
 			clear(v[poolforge.ZFSList+12 : 128<<10])
 		}), "list", "neither guid nor version"),
-		brokenVolume("T66 VMFS of version 99", "vmfs device header", poolforge.VMFSDevice+4, poolImage(0xfb, 20<<20, func(v forge.Bytes) { poolforge.PutVMFS(v, 99, 14, 61) }), "version 99"),
-		brokenVolume("T66 VMFS data at 2^64", "vmfs device header", poolforge.VMFSDataOffset, poolImage(0x83, 20<<20, func(v forge.Bytes) {
-			poolforge.PutVMFS(v, 5, 14, 61)
-			v.U64(poolforge.VMFSDataOffset, math.MaxUint64)
-		}), "data offset 18446744073709551615"),
+		brokenVolume("T66 VMFS of version 99", "vmfs device header", poolforge.VMFSDevice+4,
+			poolImage(0xfb, 20<<20, func(v forge.Bytes) { poolforge.PutVMFS(v, 99, 14, 61) }), "version 99"),
+		brokenVolume("T66 VMFS data at 2^64", "vmfs device header", poolforge.VMFSDataOffset,
+			poolImage(0x83, 20<<20, func(v forge.Bytes) {
+				poolforge.PutVMFS(v, 5, 14, 61)
+				v.U64(poolforge.VMFSDataOffset, math.MaxUint64)
+			}), "data offset 18446744073709551615"),
 	}
 }
 
 // refusedPools are sound, and a move would break them.
 func refusedPools() []hostile {
 	refused := func(name string, image func(testing.TB, string) string, says ...string) hostile {
-		return hostile{name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, image: image, says: says}
+		return hostile{name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, image: image,
+			says: says}
 	}
 	return []hostile{
-		refused("VMFS by its content", poolImage(0x83, 20<<20, func(v forge.Bytes) { poolforge.PutVMFS(v, 6, 24, 82) }), "VMFS: a moved VMFS is taken for a snapshot"),
-		refused("BitLocker", poolImage(0x07, poolSize, func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m", 0x0100) }), "BitLocker", "TPM", "recovery key"),
+		refused("VMFS by its content", poolImage(0x83, 20<<20, func(v forge.Bytes) { poolforge.PutVMFS(v, 6, 24, 82) }),
+			"VMFS: a moved VMFS is taken for a snapshot"),
+		refused("BitLocker", poolImage(0x07, poolSize,
+			func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m", 0x0100) }), "BitLocker", "TPM", "recovery key"),
 		refused("BitLocker with metadata behind the device", poolImage(0x07, poolSize, func(v forge.Bytes) {
 			poolforge.PutBitLocker(v, "")
 			v.U64(poolforge.FVEBlocks, math.MaxUint64)
@@ -194,11 +229,16 @@ func refusedPools() []hostile {
 				v.U32(poolforge.FVEBlock+i*poolforge.FVEApart+64, math.MaxUint32)
 			}
 		}), "no metadata block that is whole"),
-		refused("hibernated Linux", poolImage(0x82, poolSize, func(v forge.Bytes) { v.Text(4086, "S1SUSPEND") }), "holds a hibernated Linux"),
-		refused("hibernated Linux with large pages", poolImage(0x82, poolSize, func(v forge.Bytes) { v.Text(65526, "LINHIB0001") }), "holds a hibernated Linux"),
-		refused("hibernated Linux in a logical volume", lvmImage(func(v forge.Bytes) { v.Text(poolforge.LVMPeStart+8<<16+4086, "S1SUSPEND") }), "holds a hibernated Linux"),
+		refused("hibernated Linux", poolImage(0x82, poolSize, func(v forge.Bytes) { v.Text(4086, "S1SUSPEND") }),
+			"holds a hibernated Linux"),
+		refused("hibernated Linux with large pages",
+			poolImage(0x82, poolSize, func(v forge.Bytes) { v.Text(65526, "LINHIB0001") }), "holds a hibernated Linux"),
+		refused("hibernated Linux in a logical volume",
+			lvmImage(func(v forge.Bytes) { v.Text(poolforge.LVMPeStart+8<<16+4086, "S1SUSPEND") }),
+			"holds a hibernated Linux"),
 		{
-			name: "T66 member of an array as a whole", code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"the disk as a whole is a linux_raid_member"},
+			name: "T66 member of an array as a whole", code: "unsupported", inspect: 3, copy: 4, report: true,
+			says: []string{"the disk as a whole is a linux_raid_member"},
 			image: writeForged("disk.raw",
 				volumeDisk(0x83, func(disk forge.Bytes) { poolforge.PutMD0(disk, binary.LittleEndian) })),
 		},
@@ -220,30 +260,49 @@ func TestSoundOddPools(t *testing.T) {
 		kind  string
 		says  string // in a finding
 	}{
-		"LUKS1 with 2^31 iterations":          {poolImage(0x83, poolSize, func(v forge.Bytes) { poolforge.PutLUKS1(v, 8, 1<<31) }), "luks", ""},
-		"LUKS2 with 2^31 iterations":          {luks2Image(poolforge.LUKS2Text("8388608", "2147483648")), "luks", ""},
-		"LUKS2 with a text of 4 MiB":          {luks2Image(poolforge.LUKS2Text("8388608", "1") + strings.Repeat(" ", 4100000)), "luks", ""},
-		"LVM text that nests":                 {group(strings.Repeat("a { ", 10000)), "lvm2_member", "lvm text at 0x55: token"},
-		"LVM with a name of 50,000":           {group(strings.Repeat("n", 50000) + " { }"), "lvm2_member", "short names"},
-		"LVM text without an end":             {group(`x = "`), "lvm2_member", "want the end of a string"},
-		"LVM text of brackets":                {group("x = " + strings.Repeat("[", 50000)), "lvm2_member", "token"},
-		"LVM with extents of no size":         {lvmTextImage("g { extent_size = 0 }"), "lvm2_member", "extent size 0"},
-		"LVM with many volumes":               {group("logical_volumes { " + volumes.String() + " }"), "lvm2_member", ""},
-		"LVM whose areas are the same":        {lvmImage(func(v forge.Bytes) { v.U64(poolforge.LVMMetaArea+16, 4096); v.U64(poolforge.LVMMetaArea+24, 8192) }), "lvm2_member", ""},
-		"LVM with its area in the last bytes": {lvmImage(func(v forge.Bytes) { v.U64(poolforge.LVMMetaArea, poolSize-8); v.U64(poolforge.LVMMetaArea+8, 8) }), "lvm2_member", "want a whole sector"},
-		"md with 2^31 levels":                 {md1Image("1.0", func(s forge.Bytes) { s.U32(poolforge.MD1Level, 1<<31); s.U64(poolforge.MD1DataOffset, 0) }), "linux_raid_member", ""},
+		"LUKS1 with 2^31 iterations": {poolImage(0x83, poolSize,
+			func(v forge.Bytes) { poolforge.PutLUKS1(v, 8, 1<<31) }), "luks", ""},
+		"LUKS2 with 2^31 iterations": {luks2Image(poolforge.LUKS2Text("8388608", "2147483648")), "luks", ""},
+		"LUKS2 with a text of 4 MiB": {luks2Image(poolforge.LUKS2Text("8388608", "1") + strings.Repeat(" ",
+			4100000)), "luks", ""},
+		"LVM text that nests": {group(strings.Repeat("a { ", 10000)), "lvm2_member",
+			"lvm text at 0x55: token"},
+		"LVM with a name of 50,000": {group(strings.Repeat("n", 50000) + " { }"), "lvm2_member",
+			"short names"},
+		"LVM text without an end":     {group(`x = "`), "lvm2_member", "want the end of a string"},
+		"LVM text of brackets":        {group("x = " + strings.Repeat("[", 50000)), "lvm2_member", "token"},
+		"LVM with extents of no size": {lvmTextImage("g { extent_size = 0 }"), "lvm2_member", "extent size 0"},
+		"LVM with many volumes": {group("logical_volumes { " + volumes.String() + " }"), "lvm2_member",
+			""},
+		"LVM whose areas are the same": {lvmImage(func(v forge.Bytes) {
+			v.U64(poolforge.LVMMetaArea+16,
+				4096)
+			v.U64(poolforge.LVMMetaArea+24, 8192)
+		}), "lvm2_member", ""},
+		"LVM with its area in the last bytes": {lvmImage(func(v forge.Bytes) {
+			v.U64(poolforge.LVMMetaArea,
+				poolSize-8)
+			v.U64(poolforge.LVMMetaArea+8, 8)
+		}), "lvm2_member", "want a whole sector"},
+		"md with 2^31 levels": {md1Image("1.0", func(s forge.Bytes) {
+			s.U32(poolforge.MD1Level,
+				1<<31)
+			s.U64(poolforge.MD1DataOffset, 0)
+		}), "linux_raid_member", ""},
 		"swap of 2^32 pages": {poolImage(0x82, poolSize, func(v forge.Bytes) {
 			v.Text(4086, "SWAPSPACE2")
 			v.U32(1024, 1)
 			v.U32(1028, math.MaxUint32)
 		}), "swap", "Linux does not use it"},
-		"BitLocker with a protector of data": {poolImage(0x07, poolSize, func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m") }), "bitlocker", "volume of data"},
-		"a good ZFS":                         {zfsImage(func(forge.Bytes) {}), "zfs_member", ""},
+		"BitLocker with a protector of data": {poolImage(0x07, poolSize,
+			func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m") }), "bitlocker", "volume of data"},
+		"a good ZFS": {zfsImage(func(forge.Bytes) {}), "zfs_member", ""},
 	} {
 		t.Run("T66 "+name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())
 			dest := filepath.Join(t.TempDir(), "dest.raw")
-			ends := measure(t, []string{"inspect", "--json", path}, []string{"inspect", path}, []string{"align", path, dest})
+			ends := measure(t, []string{"inspect", "--json", path}, []string{"inspect", path},
+				[]string{"align", path, dest})
 			require.Equal(t, 3, ends[0].code, ends[0].stderr)
 			var report jsonInspect
 			unmarshal(t, ends[0], &report)

@@ -54,7 +54,10 @@ func TestWatchSeesExtents(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "x-flat.vmdk"), make([]byte, 2048*512), 0o644))
 	calls := traced(t, "inspect", writeText("disk.vmdk", flatOf("x-flat.vmdk"))(t, dir))
-	opened := slices.ContainsFunc(calls, func(c nameCall) bool { return c.name == "openat" && slices.Contains(c.paths, "x-flat.vmdk") })
+	opened := slices.ContainsFunc(calls, func(c nameCall) bool {
+		return c.name == "openat" &&
+			slices.Contains(c.paths, "x-flat.vmdk")
+	})
 	require.True(t, opened, "%q", calls)
 }
 
@@ -76,9 +79,12 @@ func absoluteNames() []reference {
 	says := []string{"line 9", `"/etc/shadow"`, "reference not allowed", "want a plain name in the same folder"}
 	vmfs := vmdkforge.Descriptor("vmfs", `RW 2048 VMFS "/etc/shadow"`)
 	return []reference{
-		{hostile: hostile{name: "T01 absolute path", image: writeText("disk.vmdk", flatOf("/etc/shadow")), code: "reference", says: says}},
-		{hostile: hostile{name: "T01 absolute path, vmfs", image: writeText("disk.vmdk", vmfs), code: "reference", says: says}},
-		{hostile: hostile{name: "T05 hidden descriptor", image: hidden(flatOf("/etc/shadow")), code: "reference", says: says}},
+		{hostile: hostile{name: "T01 absolute path", image: writeText("disk.vmdk", flatOf("/etc/shadow")),
+			code: "reference", says: says}},
+		{hostile: hostile{name: "T01 absolute path, vmfs", image: writeText("disk.vmdk", vmfs), code: "reference",
+			says: says}},
+		{hostile: hostile{name: "T05 hidden descriptor", image: hidden(flatOf("/etc/shadow")), code: "reference",
+			says: says}},
 	}
 }
 
@@ -91,15 +97,18 @@ func escapingNames() []reference {
 	} {
 		says := []string{"line 9", fmt.Sprintf("%.256q", name), "reference not allowed", "want a plain name"}
 		out = append(out, reference{hostile: hostile{
-			name: fmt.Sprintf("T02 name %.20q", name), image: writeText("disk.vmdk", flatOf(name)), code: "reference", says: says,
+			name: fmt.Sprintf("T02 name %.20q", name), image: writeText("disk.vmdk", flatOf(name)), code: "reference",
+			says: says,
 		}})
 	}
 	noName := vmdkforge.Descriptor("monolithicFlat", "RW 2048 FLAT")
 	return append(out, reference{hostile: hostile{
-		name: "T02 no name at all", image: writeText("disk.vmdk", noName), code: "reference", says: []string{"line 9", `file name "" is empty`},
+		name: "T02 no name at all", image: writeText("disk.vmdk", noName), code: "reference",
+		says: []string{"line 9", `file name "" is empty`},
 	}}, reference{hostile: hostile{
 		// The name is never reached: a zero byte ends nothing in a text, so the text is malformed.
-		name: "T02 name with a zero byte", image: writeText("disk.vmdk", flatOf("x\x00y")), code: "format", says: []string{"no zero byte"},
+		name: "T02 name with a zero byte", image: writeText("disk.vmdk", flatOf("x\x00y")), code: "format",
+		says: []string{"no zero byte"},
 	}})
 }
 
@@ -116,7 +125,8 @@ func linkedExtents() []reference {
 	says := []string{"line 9", `"x-flat.vmdk" is a symbolic link`, "want a regular file"}
 	seen := []string{"x-flat.vmdk"}
 	return []reference{
-		{hostile{name: "T03 link to a file of the host", image: link("/etc/passwd"), code: "reference", says: says}, seen, nil},
+		{hostile{name: "T03 link to a file of the host", image: link("/etc/passwd"), code: "reference", says: says},
+			seen, nil},
 		{hostile{name: "T03 link within the folder", image: link("inside"), code: "reference", says: says}, seen, nil},
 	}
 }
@@ -174,10 +184,12 @@ func selfExtents() []reference {
 		text := self(c.createType, c.kind, "disk.vmdk")
 		out = append(out,
 			reference{hostile: hostile{
-				name: "T06 own name, descriptor file, " + c.createType + " " + c.kind, image: writeText("disk.vmdk", text), code: "format", says: says,
+				name:  "T06 own name, descriptor file, " + c.createType + " " + c.kind,
+				image: writeText("disk.vmdk", text), code: "format", says: says,
 			}},
 			reference{hostile: hostile{
-				name: "T06 own name, hidden descriptor, " + c.createType + " " + c.kind, image: hidden(text), code: "format", says: says,
+				name: "T06 own name, hidden descriptor, " + c.createType + " " + c.kind, image: hidden(text),
+				code: "format", says: says,
 			}})
 	}
 	twin := func(t testing.TB, dir string) string {

@@ -108,7 +108,8 @@ func measure(t testing.TB, runs ...[]string) []result {
 	var results []result
 	for i, m := range all {
 		r := result{string(m.Stdout), string(m.Stderr), m.Code}
-		require.GreaterOrEqual(t, r.code, 0, "trueup %q was killed after %v of the processor\n%s", runs[i], m.CPU, r.stderr)
+		require.GreaterOrEqual(t, r.code, 0, "trueup %q was killed after %v of the processor\n%s", runs[i], m.CPU,
+			r.stderr)
 		require.NotContains(t, r.stderr, "goroutine ", "trueup %q panicked", runs[i])
 		require.LessOrEqual(t, m.RSS, int64(maxRSS), "peak memory of trueup %q", runs[i])
 		require.LessOrEqual(t, m.CPU, maxCPU, "processor time of trueup %q", runs[i])

@@ -26,11 +26,13 @@ func sliced(kind byte, put func(disk forge.Bytes), change func(label forge.Bytes
 }
 
 func putFreeBSD(disk forge.Bytes) {
-	tableforge.PutDisklabel(disk, volumeAt+labelAt, tableforge.Slice{Start: 16, Sectors: 4000, Type: 7}, tableforge.Slice{Start: 4016, Sectors: 1000, Type: 1}, tableforge.Slice{Sectors: volumeSectors})
+	tableforge.PutDisklabel(disk, volumeAt+labelAt, tableforge.Slice{Start: 16, Sectors: 4000, Type: 7},
+		tableforge.Slice{Start: 4016, Sectors: 1000, Type: 1}, tableforge.Slice{Sectors: volumeSectors})
 }
 
 func putSolaris(disk forge.Bytes) {
-	tableforge.PutVTOC(disk, volumeStart, tableforge.Slice{Start: 16, Sectors: 4000, Type: 2}, tableforge.Slice{Start: 4016, Sectors: 1000, Type: 3})
+	tableforge.PutVTOC(disk, volumeStart, tableforge.Slice{Start: 16, Sectors: 4000, Type: 2},
+		tableforge.Slice{Start: 4016, Sectors: 1000, Type: 3})
 }
 
 // TestHostileSlices is about tables inside of partitions and for dynamic disks.
@@ -58,21 +60,34 @@ func brokenDisklabels() []hostile {
 			tableforge.SealDisklabel(l)
 		}, fmt.Sprintf("sector size %d", n), "want 512, 1024, 2048 or 4096"))
 	}
-	out = append(out, row("checksum", tableforge.BSDChecksum, func(l forge.Bytes) { l.U16(tableforge.BSDChecksum, 0x1234) }, "checksum 0x1234", "want 0x"))
+	out = append(out, row("checksum", tableforge.BSDChecksum,
+		func(l forge.Bytes) { l.U16(tableforge.BSDChecksum, 0x1234) }, "checksum 0x1234", "want 0x"))
 	for name, change := range map[string]func(forge.Bytes){
-		"start and size of 2^32-1": func(l forge.Bytes) { l.U32(tableforge.BSDMap, 1<<32-1); l.U32(tableforge.BSDMap+4, 1<<32-1) },
-		"start before the slice":   func(l forge.Bytes) { l.U32(tableforge.BSDMap+2*16+4, 17) },
+		"start and size of 2^32-1": func(l forge.Bytes) {
+			l.U32(tableforge.BSDMap, 1<<32-1)
+			l.U32(tableforge.BSDMap+4,
+				1<<32-1)
+		},
+		"start before the slice": func(l forge.Bytes) { l.U32(tableforge.BSDMap+2*16+4, 17) },
 	} {
 		out = append(out, hostile{
-			name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"slice a of the disklabel", "does not lie inside"},
+			name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true,
+			says:  []string{"slice a of the disklabel", "does not lie inside"},
 			image: sliced(0xa5, putFreeBSD, func(l forge.Bytes) { change(l); tableforge.SealDisklabel(l) }),
 		})
 	}
 	return append(out, hostile{
-		name: "T66 sectors of 4096 bytes", code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"0xa5", "disklabel whose offsets are absolute"},
-		image: sliced(0xa5, putFreeBSD, func(l forge.Bytes) { l.U32(tableforge.BSDSectorSize, 4096); tableforge.SealDisklabel(l) }), // c passes the slice
+		name: "T66 sectors of 4096 bytes", code: "unsupported", inspect: 3, copy: 4, report: true,
+		says: []string{"0xa5", "disklabel whose offsets are absolute"},
+		// c passes the slice
+		image: sliced(0xa5, putFreeBSD, func(l forge.Bytes) {
+			l.U32(tableforge.BSDSectorSize,
+				4096)
+			tableforge.SealDisklabel(l)
+		}),
 	}, hostile{
-		name: "T66 offsets of 48 bits", code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"0xa5", "disklabel whose offsets are absolute"},
+		name: "T66 offsets of 48 bits", code: "unsupported", inspect: 3, copy: 4, report: true,
+		says: []string{"0xa5", "disklabel whose offsets are absolute"},
 		image: sliced(0xa5, putFreeBSD, func(l forge.Bytes) {
 			l.U16(tableforge.BSDVersion, 1)
 			l.U32(tableforge.BSDSectorSize, 4096)
@@ -89,12 +104,17 @@ func brokenVTOCs() []hostile {
 		return brokenVolume("T66 "+name, "solaris disk label", labelAt+at, sliced(0x83, putSolaris, change), says...)
 	}
 	return []hostile{
-		row("VTOC of 17 slices", tableforge.VTOCSlices, func(l forge.Bytes) { l.U16(tableforge.VTOCSlices, 17); tableforge.SealVTOC(l) }, "slice count 17", "want at most 16"),
-		row("VTOC of 65535 slices", tableforge.VTOCSlices, func(l forge.Bytes) { l.U16(tableforge.VTOCSlices, 65535); tableforge.SealVTOC(l) }, "slice count 65535"),
-		row("VTOC with a wrong checksum", tableforge.VTOCChecksum, func(l forge.Bytes) { l.U16(tableforge.VTOCChecksum, 0x1234) }, "checksum 0x1234", "want 0x"),
+		row("VTOC of 17 slices", tableforge.VTOCSlices,
+			func(l forge.Bytes) { l.U16(tableforge.VTOCSlices, 17); tableforge.SealVTOC(l) }, "slice count 17",
+			"want at most 16"),
+		row("VTOC of 65535 slices", tableforge.VTOCSlices,
+			func(l forge.Bytes) { l.U16(tableforge.VTOCSlices, 65535); tableforge.SealVTOC(l) }, "slice count 65535"),
+		row("VTOC with a wrong checksum", tableforge.VTOCChecksum,
+			func(l forge.Bytes) { l.U16(tableforge.VTOCChecksum, 0x1234) }, "checksum 0x1234", "want 0x"),
 		row("VTOC without the magic number", 508, func(l forge.Bytes) { l.U16(508, 0) }, "magic 0x00", "want 0xdabe"),
 		{
-			name: "T66 VTOC slice beyond 2^32", code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"Solaris"},
+			name: "T66 VTOC slice beyond 2^32", code: "unsupported", inspect: 3, copy: 4, report: true,
+			says: []string{"Solaris"},
 			image: sliced(0x83, putSolaris, func(l forge.Bytes) {
 				l.U32(tableforge.VTOCMap+4, 1<<32-1)
 				l.U32(tableforge.VTOCMap+8, 1<<32-1)
@@ -107,7 +127,8 @@ func brokenVTOCs() []hostile {
 // ldmRow is a dynamic disk whose database the caller changes: it is refused as ever, and inspect says what is wrong.
 func ldmRow(name string, change func(disk, db forge.Bytes), finds ...string) hostile {
 	return hostile{
-		name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"0x42", "LDM"}, finds: finds,
+		name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"0x42", "LDM"},
+		finds: finds,
 		image: writeForged("disk.raw", volumeDisk(0x42, func(disk forge.Bytes) {
 			change(disk, disk[ldmforge.Put(disk, volumeStart, 3000):])
 		})),
@@ -124,32 +145,46 @@ func onHeads(change func(head forge.Bytes)) func(disk, db forge.Bytes) {
 }
 
 func brokenLDM() []hostile {
-	block := func(n int64) int64 { return ldmforge.Blocks + n*ldmforge.Block } // 0 group, 1 disk, 2 partition, 3 component, 4 volume
+	// 0 group, 1 disk, 2 partition, 3 component, 4 volume
+	block := func(n int64) int64 { return ldmforge.Blocks + n*ldmforge.Block }
 	out := []hostile{
-		ldmRow("database outside of the disk", onHeads(func(h forge.Bytes) { h.BE64(ldmforge.ConfigStart, 8192-2047) }), "ldm private header at 0xd2b", "database start 6145"),
-		ldmRow("database at 2^64-1", onHeads(func(h forge.Bytes) { h.BE64(ldmforge.ConfigStart, 1<<64-1) }), "ldm private header at 0xd2b", "database start"),
-		ldmRow("data at 2^64-1", onHeads(func(h forge.Bytes) { h.BE64(283, 1<<64-1) }), "ldm private header at 0xd1b", "data start"),
-		ldmRow("config at 2^64-1", func(_, db forge.Bytes) { db.BE64(ldmforge.TOC+ldmforge.TOCStart, 1<<64-1) }, "ldm table of contents", "config start"),
+		ldmRow("database outside of the disk", onHeads(func(h forge.Bytes) { h.BE64(ldmforge.ConfigStart, 8192-2047) }),
+			"ldm private header at 0xd2b", "database start 6145"),
+		ldmRow("database at 2^64-1", onHeads(func(h forge.Bytes) { h.BE64(ldmforge.ConfigStart, 1<<64-1) }),
+			"ldm private header at 0xd2b", "database start"),
+		ldmRow("data at 2^64-1", onHeads(func(h forge.Bytes) { h.BE64(283, 1<<64-1) }), "ldm private header at 0xd1b",
+			"data start"),
+		ldmRow("config at 2^64-1", func(_, db forge.Bytes) { db.BE64(ldmforge.TOC+ldmforge.TOCStart, 1<<64-1) },
+			"ldm table of contents", "config start"),
 		ldmRow("no table of contents", func(_, db forge.Bytes) {
 			for _, n := range []int64{1, 2, 2045, 2046} {
 				db.U32(n*512, 0)
 			}
 		}, "ldm table of contents", "want TOCBLOCK"),
 		ldmRow("2^32-1 records", func(_, db forge.Bytes) { db.BE32(ldmforge.VMDB+ldmforge.Records, 1<<32-1) }, "LDM"),
-		ldmRow("first block at 2^32-1", func(_, db forge.Bytes) { db.BE32(ldmforge.VMDB+ldmforge.FirstBlock, 1<<32-1) }, "ldm vmdb", "first block"),
-		ldmRow("fragments that never complete", func(_, db forge.Bytes) { db.Put(block(4)+ldmforge.Total, []byte{0xff, 0xff}) },
+		ldmRow("first block at 2^32-1", func(_, db forge.Bytes) { db.BE32(ldmforge.VMDB+ldmforge.FirstBlock, 1<<32-1) },
+			"ldm vmdb", "first block"),
+		ldmRow("fragments that never complete", func(_, db forge.Bytes) {
+			db.Put(block(4)+ldmforge.Total,
+				[]byte{0xff, 0xff})
+		},
 			"ldm block", "fragments of the record 1", "want 65535"),
 		ldmRow("fragments without the first", func(_, db forge.Bytes) {
 			for i := range int64(2) {
 				db.Put(block(i)+8, []byte{0, 0, 0, 9, 0, byte(5 + i), 0, 2})
 			}
 		}, "ldm block at 0x3", "fragment 5", "want less than 2"),
-		ldmRow("name that leaves the record", func(_, db forge.Bytes) { db.U8(block(2)+ldmforge.Body+2, 255) }, "ldm record", "want fields that end with it"),
-		ldmRow("number of 255 bytes", func(_, db forge.Bytes) { db.U8(block(2)+ldmforge.Body, 255) }, "ldm record", "want fields that end with it"),
+		ldmRow("name that leaves the record", func(_, db forge.Bytes) { db.U8(block(2)+ldmforge.Body+2, 255) },
+			"ldm record", "want fields that end with it"),
+		ldmRow("number of 255 bytes", func(_, db forge.Bytes) { db.U8(block(2)+ldmforge.Body, 255) }, "ldm record",
+			"want fields that end with it"),
 		ldmRow("partition at 2^64-1", func(_, db forge.Bytes) {
 			db.BE64(block(2)+ldmforge.Body+2+9+12, 1<<64-1)
 		}, "LDM"),
-		ldmRow("names that a terminal obeys", func(_, db forge.Bytes) { db.Text(block(2)+ldmforge.Body+3, "\x1b[2J\u202e") }, "LDM"),
+		ldmRow("names that a terminal obeys", func(_, db forge.Bytes) {
+			db.Text(block(2)+ldmforge.Body+3,
+				"\x1b[2J\u202e")
+		}, "LDM"),
 		ldmRow("a database of the same partition", func(_, db forge.Bytes) {
 			for at := block(5); at < 2040*512; at += ldmforge.Block {
 				db.Put(at, db[block(2):block(3)])
@@ -157,11 +192,13 @@ func brokenLDM() []hostile {
 		}, "LDM"),
 	}
 	for _, n := range []uint64{0, 8193, 1 << 32, 1<<64 - 1} {
-		out = append(out, ldmRow(fmt.Sprintf("database of %d sectors", n), onHeads(func(h forge.Bytes) { h.BE64(ldmforge.ConfigSize, n) }),
+		out = append(out, ldmRow(fmt.Sprintf("database of %d sectors", n),
+			onHeads(func(h forge.Bytes) { h.BE64(ldmforge.ConfigSize, n) }),
 			"ldm private header at 0xd33", fmt.Sprintf("database size %d", n), "want 1 to 8192 sectors"))
 	}
 	for _, n := range []uint32{0, 1, 63, 4097, 1<<32 - 1} {
-		out = append(out, ldmRow(fmt.Sprintf("blocks of %d bytes", n), func(_, db forge.Bytes) { db.BE32(ldmforge.VMDB+ldmforge.BlockSize, n) },
+		out = append(out, ldmRow(fmt.Sprintf("blocks of %d bytes", n),
+			func(_, db forge.Bytes) { db.BE32(ldmforge.VMDB+ldmforge.BlockSize, n) },
 			"ldm vmdb", fmt.Sprintf("size of a block %d", n), "want 64 to 4096"))
 	}
 	return out

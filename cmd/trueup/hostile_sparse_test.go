@@ -40,7 +40,8 @@ func sparseOf2Tables(change func(v *vmdkforge.Sparse)) func(testing.TB, string) 
 // TestHostileSparse breaks headers and tables of sparse disks.
 func TestHostileSparse(t *testing.T) {
 	t.Parallel()
-	for _, rows := range [][]hostile{grainSizes(), capacities(), directories(), overlaps(), entries(), twoCopies(), damaged()} {
+	for _, rows := range [][]hostile{grainSizes(), capacities(), directories(), overlaps(), entries(), twoCopies(),
+		damaged()} {
 		runHostile(t, rows)
 	}
 }
@@ -85,8 +86,11 @@ func capacities() []hostile {
 		field64("T16 capacity of 2^63 bytes", vmdkforge.Capacity, 1<<54, "at 0xc", "capacity 18014398509481984", want),
 		// The directory of 64 TiB has 8 MiB, which the file does not have.
 		field64("T16 64 TiB in a small file", vmdkforge.Capacity, 1<<37, append(tooBig, "8388608 bytes")...),
-		{name: "T16 capacity other than the extent's", image: sparseImage(func(s *vmdkforge.Sparse) { s.U64(vmdkforge.Capacity, 4097) }), code: "format", says: other},
-		{name: "T17 directory of 128 MiB", image: sparseImage(grain1), code: "format", says: []string{"at 0x14", "grain size 1", "want"}},
+		{name: "T16 capacity other than the extent's",
+			image: sparseImage(func(s *vmdkforge.Sparse) { s.U64(vmdkforge.Capacity, 4097) }), code: "format",
+			says: other},
+		{name: "T17 directory of 128 MiB", image: sparseImage(grain1), code: "format",
+			says: []string{"at 0x14", "grain size 1", "want"}},
 		field64("T17 directory beyond the file", vmdkforge.Capacity, 1<<50, append(tooBig, "68719476736 bytes")...),
 	}
 }
@@ -96,17 +100,23 @@ func directories() []hostile {
 	fits := "want a sector from which 4 bytes fit into the file"
 	return []hostile{
 		field64("T18 gdOffset 0", gd, 0, "at 0x38", "grain directory offset 0", fits),
-		field64("T18 gdOffset 1", gd, 1, "at 0x38", "grain directory offset 1", "want a place apart from the descriptor"),
-		field64("T18 gdOffset inside the descriptor", gd, 20, "at 0x38", "grain directory offset 20", "want a place apart from the descriptor"),
+		field64("T18 gdOffset 1", gd, 1, "at 0x38", "grain directory offset 1",
+			"want a place apart from the descriptor"),
+		field64("T18 gdOffset inside the descriptor", gd, 20, "at 0x38", "grain directory offset 20",
+			"want a place apart from the descriptor"),
 		field64("T18 gdOffset 2^40", gd, 1<<40, "at 0x38", "grain directory offset 1099511627776", fits),
 		field64("T18 gdOffset that wraps", gd, 1<<55, "at 0x38", "grain directory offset 36028797018963968", fits),
-		field64("T18 gdOffset equal to rgdOffset", gd, 21, "at 0x38", "grain directory offset 21", "want a place apart from the redundant"),
+		field64("T18 gdOffset equal to rgdOffset", gd, 21, "at 0x38", "grain directory offset 21",
+			"want a place apart from the redundant"),
 		field64("T18 rgdOffset 2^40", rgd, 1<<40, "at 0x30", "redundant grain directory offset 1099511627776", fits),
-		field64("T18 rgdOffset inside the descriptor", rgd, 2, "at 0x30", "redundant grain directory offset 2", "want a place apart from the descriptor"),
-		field64("T18 descriptorOffset beyond the file", vmdkforge.DescriptorOffset, 1<<40, "at 0x1c", "descriptor offset 1099511627776", "bytes fit into the file"),
+		field64("T18 rgdOffset inside the descriptor", rgd, 2, "at 0x30", "redundant grain directory offset 2",
+			"want a place apart from the descriptor"),
+		field64("T18 descriptorOffset beyond the file", vmdkforge.DescriptorOffset, 1<<40, "at 0x1c",
+			"descriptor offset 1099511627776", "bytes fit into the file"),
 		{
 			// All ones are the mark of a file of compressed grains, which this is not.
-			name: "T18 gdOffset 2^64-1", image: sparseImage(func(v *vmdkforge.Sparse) { v.U64(gd, 1<<64-1) }), code: "format",
+			name: "T18 gdOffset 2^64-1", image: sparseImage(func(v *vmdkforge.Sparse) { v.U64(gd, 1<<64-1) }),
+			code: "format",
 			says: []string{"at 0x38", "only a file of compressed grains"},
 		},
 	}
@@ -127,14 +137,22 @@ func overlaps() []hostile {
 		return hostile{name: "T19 " + name, image: image, code: "format", report: true, says: says}
 	}
 	return []hostile{
-		broken("two directory entries to one table", sparseOf2Tables(table0), "1 grain tables at a place in use", "grain directory entry 1 names sector"),
-		broken("two tables that overlap", sparseOf2Tables(nearTable0), "1 grain tables at a place in use", "grain directory entry 1 names sector"),
-		broken("table inside the directory", sparseOf2Tables(inDirectory), "1 grain tables outside of the file or inside the directory", "vmdk grain directory at 0x3c04", "entry 30, want 0, or the sector"),
+		broken("two directory entries to one table", sparseOf2Tables(table0), "1 grain tables at a place in use",
+			"grain directory entry 1 names sector"),
+		broken("two tables that overlap", sparseOf2Tables(nearTable0), "1 grain tables at a place in use",
+			"grain directory entry 1 names sector"),
+		broken("table inside the directory", sparseOf2Tables(inDirectory),
+			"1 grain tables outside of the file or inside the directory", "vmdk grain directory at 0x3c04",
+			"entry 30, want 0, or the sector"),
 		broken("table beyond the file", sparseOf2Tables(secondTable(func(*vmdkforge.Sparse) int64 { return 1 << 40 })),
-			"1 grain tables outside of the file or inside the directory", "vmdk grain directory at 0x3c04", "entry 2147483648, want 0, or the sector"),
-		broken("two grains at one place", grain(5, func(v *vmdkforge.Sparse) uint32 { return v.Grain(4) }), "1 grains at a place in use"),
-		broken("two grains that overlap", grain(5, func(v *vmdkforge.Sparse) uint32 { return v.Grain(4) + 8 }), "1 grains at a place in use"),
-		{name: "T19 two million entries to one table", image: manyEntries, code: "format", report: true, says: []string{"2097151 grain tables at a place in use"}},
+			"1 grain tables outside of the file or inside the directory", "vmdk grain directory at 0x3c04",
+			"entry 2147483648, want 0, or the sector"),
+		broken("two grains at one place", grain(5, func(v *vmdkforge.Sparse) uint32 { return v.Grain(4) }),
+			"1 grains at a place in use"),
+		broken("two grains that overlap", grain(5, func(v *vmdkforge.Sparse) uint32 { return v.Grain(4) + 8 }),
+			"1 grains at a place in use"),
+		{name: "T19 two million entries to one table", image: manyEntries, code: "format", report: true,
+			says: []string{"2097151 grain tables at a place in use"}},
 	}
 }
 
@@ -174,11 +192,16 @@ func entries() []hostile {
 	firstTable := sparseImage(func(v *vmdkforge.Sparse) { v.U32(v.GD, uint32(v.GD/512)) })
 	outside := []string{"1 grains outside of the file's data area", "vmdk grain table at 0x"}
 	return []hostile{
-		{name: "T19 grain below overHead", image: set(5, 20), code: "format", report: true, says: append(outside, "entry 20, want 0, or at least 128")},
-		{name: "T19 grain past the end", image: set(5, 0xffffff), code: "format", report: true, says: append(outside, "entry 16777215, want")},
-		{name: "T19 last grain cut short", image: cut, code: "format", report: true, says: append(outside, "want a grain of 65536 bytes that ends inside the file")},
-		{name: "T19 grain of sector 0 past the end", image: set(0, 0xffffffff), code: "format", says: []string{"vmdk grain table at 0x3600", "entry 4294967295, want"}},
-		{name: "T19 first table inside the directory", image: firstTable, code: "format", says: []string{"vmdk grain directory at 0x3400", "entry 26, want"}},
+		{name: "T19 grain below overHead", image: set(5, 20), code: "format", report: true,
+			says: append(outside, "entry 20, want 0, or at least 128")},
+		{name: "T19 grain past the end", image: set(5, 0xffffff), code: "format", report: true,
+			says: append(outside, "entry 16777215, want")},
+		{name: "T19 last grain cut short", image: cut, code: "format", report: true,
+			says: append(outside, "want a grain of 65536 bytes that ends inside the file")},
+		{name: "T19 grain of sector 0 past the end", image: set(0, 0xffffffff), code: "format",
+			says: []string{"vmdk grain table at 0x3600", "entry 4294967295, want"}},
+		{name: "T19 first table inside the directory", image: firstTable, code: "format",
+			says: []string{"vmdk grain directory at 0x3400", "entry 26, want"}},
 	}
 }
 
@@ -192,9 +215,12 @@ func twoCopies() []hostile {
 		}
 	}
 	return []hostile{
-		refused("one entry of the second copy differs", func(v *vmdkforge.Sparse) { v.U32(v.RGT+4*9, v.Grain(8)) }, "copy of table 0 at 0x2c00"),
-		refused("second directory lacks a table", func(v *vmdkforge.Sparse) { v.U32(v.RGD, 0) }, "redundant directory entry 0 is 0"),
-		refused("second directory leads out of the file", func(v *vmdkforge.Sparse) { v.U32(v.RGD, 1<<31) }, "redundant directory entry 0 is 2147483648"),
+		refused("one entry of the second copy differs", func(v *vmdkforge.Sparse) { v.U32(v.RGT+4*9, v.Grain(8)) },
+			"copy of table 0 at 0x2c00"),
+		refused("second directory lacks a table", func(v *vmdkforge.Sparse) { v.U32(v.RGD, 0) },
+			"redundant directory entry 0 is 0"),
+		refused("second directory leads out of the file", func(v *vmdkforge.Sparse) { v.U32(v.RGD, 1<<31) },
+			"redundant directory entry 0 is 2147483648"),
 	}
 }
 
@@ -206,7 +232,8 @@ func damaged() []hostile {
 		out = append(out, hostile{
 			name:  fmt.Sprintf("T21 damaged by a transfer in text mode: % x", line),
 			image: sparseImage(func(v *vmdkforge.Sparse) { v.Text(vmdkforge.NewLine, line) }),
-			code:  "format", says: []string{"vmdk sparse header at 0x49", fmt.Sprintf("newline test % x", line), "want 0a 20 0d 0a", "text mode"},
+			code:  "format", says: []string{"vmdk sparse header at 0x49", fmt.Sprintf("newline test % x", line),
+				"want 0a 20 0d 0a", "text mode"},
 		})
 	}
 	return append(out, hostile{

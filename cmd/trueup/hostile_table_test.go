@@ -33,7 +33,8 @@ func brokenEntries() []hostile {
 		}
 	}
 	beyond := func(end int64) []string {
-		return []string{"mbr at 0x1c6", fmt.Sprintf("end of partition %q", fmt.Sprintf("byte %d", end)), "want at most 2097152, the size of the disk"}
+		return []string{"mbr at 0x1c6", fmt.Sprintf("end of partition %q", fmt.Sprintf("byte %d", end)),
+			"want at most 2097152, the size of the disk"}
 	}
 	flag := slot(0x83, 63, 100)
 	flag.Flag = 0x7f
@@ -43,15 +44,21 @@ func brokenEntries() []hostile {
 		table("largest start and size", beyond((2*0xffffffff)*512), slot(0x83, 0xffffffff, 0xffffffff)),
 		table("end beyond the disk", beyond(4097*512), slot(0x83, 63, 4097-63)),
 		table("start beyond the disk", beyond(10064*512), slot(0x83, 10000, 64)),
-		table("second partition beyond the disk", []string{"mbr at 0x1d6", "end of partition", "want at most"}, slot(0x83, 63, 100), slot(0x83, 10000, 64)),
-		table("overlap", []string{"mbr at 0x1d6", "start LBA 162", "want a place apart from partition 1 (LBA 63 to 162)"}, slot(0x83, 63, 100), slot(0x07, 162, 100)),
-		table("overlap, second inside first", []string{"mbr at 0x1d6", "start LBA 70", "want a place apart"}, slot(0x83, 63, 100), slot(0x07, 70, 10)),
-		table("two equal partitions", []string{"mbr at 0x1d6", "start LBA 63", "want a place apart"}, slot(0x83, 63, 100), slot(0x83, 63, 100)),
+		table("second partition beyond the disk", []string{"mbr at 0x1d6", "end of partition", "want at most"},
+			slot(0x83, 63, 100), slot(0x83, 10000, 64)),
+		table("overlap", []string{"mbr at 0x1d6", "start LBA 162",
+			"want a place apart from partition 1 (LBA 63 to 162)"}, slot(0x83, 63, 100), slot(0x07, 162, 100)),
+		table("overlap, second inside first", []string{"mbr at 0x1d6", "start LBA 70", "want a place apart"},
+			slot(0x83, 63, 100), slot(0x07, 70, 10)),
+		table("two equal partitions", []string{"mbr at 0x1d6", "start LBA 63", "want a place apart"},
+			slot(0x83, 63, 100), slot(0x83, 63, 100)),
 		table("start 0", []string{"mbr at 0x1c6", "start LBA 0", "want 1 or more"}, slot(0x83, 0, 100)),
 		table("size 0", []string{"mbr at 0x1ca", "sector count 0", "want 1 or more"}, slot(0x83, 63, 0)),
 		table("boot flag 0x7F", []string{"mbr at 0x1be", `boot flag 0x7f`, "want 0x00 or 0x80"}, flag),
-		table("protective entry without a GPT", []string{"mbr at 0x1be", "protective entry (0xEE)", "want a GPT header"}, slot(0xee, 1, xpSectors-1)),
-		{name: "T50 two extended partitions", image: twoExtended, code: "format", report: true, says: []string{"mbr at 0x1d2", `type 0x05`, "want one extended partition"}},
+		table("protective entry without a GPT", []string{"mbr at 0x1be", "protective entry (0xEE)",
+			"want a GPT header"}, slot(0xee, 1, xpSectors-1)),
+		{name: "T50 two extended partitions", image: twoExtended, code: "format", report: true,
+			says: []string{"mbr at 0x1d2", `type 0x05`, "want one extended partition"}},
 		table("four partitions, one broken", []string{"mbr at 0x1f6", "end of partition", "want at most"},
 			slot(0x83, 63, 100), slot(0x83, 200, 100), slot(0x83, 300, 100), slot(0x83, 4000, 100)),
 	}
@@ -76,9 +83,13 @@ func refusedTables() []hostile {
 		tableforge.PutSlot(disk, 63, 2, slot(0x83, 20, 10))
 	})
 	return []hostile{
-		{name: "T50 third entry of a boot record", image: third, code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"boot record at LBA 63", "second data entry"}},
-		{name: "T47 dynamic disk", image: ldm, code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"0x42", "LDM"}},
-		{name: "T47 hybrid MBR", image: writeForged("disk.raw", hybrid), code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"of a GPT"}, finds: []string{"hybrid MBR", "slot 1", "slot 2", "lies over it"}},
+		{name: "T50 third entry of a boot record", image: third, code: "unsupported", inspect: 3, copy: 4, report: true,
+			says: []string{"boot record at LBA 63", "second data entry"}},
+		{name: "T47 dynamic disk", image: ldm, code: "unsupported", inspect: 3, copy: 4, report: true,
+			says: []string{"0x42", "LDM"}},
+		{name: "T47 hybrid MBR", image: writeForged("disk.raw", hybrid), code: "unsupported", inspect: 3, copy: 4,
+			report: true, says: []string{"of a GPT"}, finds: []string{"hybrid MBR", "slot 1", "slot 2",
+				"lies over it"}},
 	}
 }
 
@@ -163,13 +174,18 @@ func chainsOutside() []hostile {
 		return hostile{name: "T50 " + name, image: image, code: "format", report: true, says: append(says, "ebr at 0x")}
 	}
 	return []hostile{
-		chain("link beyond the container", []string{`link "LBA 4096"`, inside}, slot(0x83, 1, 10), slot(0x05, 4096-63, 100)),
+		chain("link beyond the container", []string{`link "LBA 4096"`, inside}, slot(0x83, 1, 10),
+			slot(0x05, 4096-63, 100)),
 		// In 32 bits this is LBA 62, in front of the container.
-		chain("link that wraps to a place before the container", []string{`link "LBA 4294967358"`, inside}, slot(0x83, 1, 10), slot(0x05, 0xffffffff, 100)),
-		chain("link into the logical partition before", []string{`link "LBA 70"`, "want a place outside of the logical partition"}, slot(0x83, 1, 10), slot(0x05, 7, 100)),
+		chain("link that wraps to a place before the container", []string{`link "LBA 4294967358"`, inside},
+			slot(0x83, 1, 10), slot(0x05, 0xffffffff, 100)),
+		chain("link into the logical partition before",
+			[]string{`link "LBA 70"`, "want a place outside of the logical partition"}, slot(0x83, 1, 10),
+			slot(0x05, 7, 100)),
 		chain("logical partition over its own record", []string{"start LBA 0", behind}, slot(0x83, 0, 10), noLink),
 		chain("logical partition beyond the container", []string{"start LBA 1", behind}, slot(0x83, 1, 4033), noLink),
-		chain("logical partition that wraps", []string{"start LBA 4294967295", behind}, slot(0x83, 0xffffffff, 2), noLink),
+		chain("logical partition that wraps", []string{"start LBA 4294967295", behind}, slot(0x83, 0xffffffff, 2),
+			noLink),
 		broken("record without a signature", unsigned, `signature 0x0000`, "want 0xaa55"),
 		broken("two links in one record", twoLinks, `entry "a second link"`, "want one link at most"),
 	}
@@ -187,7 +203,8 @@ func TestForgedTablesAreValid(t *testing.T) {
 		image      func(testing.TB, string) string
 		partitions int
 	}{
-		"primary": {writeForged("disk.raw", xpDisk()), 1}, "logical": {two, 3}, "gpt": {writeForged("disk.raw", gpt), 1},
+		"primary": {writeForged("disk.raw", xpDisk()), 1}, "logical": {two, 3}, "gpt": {writeForged("disk.raw", gpt),
+			1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())

@@ -38,7 +38,8 @@ var labelDisk = madeDisk{
 	volumes: []madeVolume{
 		{kind: "fat16", label: "FATLABELFAT", typ: "6", start: firstTrack, sectors: 2*cylinder - firstTrack},
 		{kind: "ext2", label: "ext2labelext2lab", typ: "83", start: 2 * cylinder, sectors: cylinder},
-		{kind: "ntfs", label: "ntfs label of no less than forty characters", typ: "7", start: 3 * cylinder, sectors: cylinder},
+		{kind: "ntfs", label: "ntfs label of no less than forty characters", typ: "7", start: 3 * cylinder,
+			sectors: cylinder},
 	},
 }
 
@@ -124,7 +125,8 @@ func requireAllClean(t testing.TB, image string, exit int) jsonInspect {
 		[]string{"inspect", "--json", image}, []string{"plan", image}, []string{"plan", "--json", image},
 		[]string{"align", "-v", "--progress", "json", image, dest}, []string{"align", "--json", "--force", image, dest},
 		[]string{"inspect", image}, []string{"inspect", "-v", image},
-		[]string{"verify", image, dest}, []string{"verify", "--json", image, dest}, []string{"verify", image, image + "-is-not-there"},
+		[]string{"verify", image, dest}, []string{"verify", "--json", image, dest},
+		[]string{"verify", image, image + "-is-not-there"},
 	)
 	for i, r := range ends {
 		requireClean(t, r.stdout, r.stderr)
@@ -151,8 +153,10 @@ func TestHostilePaths(t *testing.T) {
 			vmdk := flatImage(goodFlat())(t, dir)
 			require.NoError(t, os.Rename(vmdk, filepath.Join(dir, text+".vmdk")))
 			child := vmdkforge.Descriptor("monolithicFlat", goodLine)
-			child = strings.Replace(child, "parentCID=ffffffff", "parentCID=4a5b6c7d\nparentFileNameHint=\""+filepath.Base(vmdk)+"\"", 1)
-			for neighbour, content := range map[string]string{text + "-000001.vmdk": child, text + ".vmx.lck": "", ".lck-" + text: "", text + ".vmss": ""} {
+			child = strings.Replace(child, "parentCID=ffffffff",
+				"parentCID=4a5b6c7d\nparentFileNameHint=\""+filepath.Base(vmdk)+"\"", 1)
+			for neighbour, content := range map[string]string{text + "-000001.vmdk": child, text + ".vmx.lck": "",
+				".lck-" + text: "", text + ".vmss": ""} {
 				writeText(neighbour, content)(t, dir)
 			}
 			requireAllClean(t, filepath.Join(dir, text+".vmdk"), 4)
@@ -171,14 +175,19 @@ func TestHostileArguments(t *testing.T) {
 	}
 	for _, text := range texts {
 		for i, r := range measure(t,
-			[]string{text}, []string{"inspect", text}, []string{"inspect", "--json", text}, []string{"plan", text}, []string{"align", text, text},
-			[]string{"align", image, text + "/" + text}, []string{"verify", image, text}, []string{"inspect", "--" + text, image},
-			[]string{"inspect", "--format", text, image}, []string{"inspect", "--boundary", text, image}, []string{"inspect", "--output", text, image},
-			[]string{"align", "--to", text, image, text + "/x"}, []string{"plan", "--partition", text, image}, []string{"inspect", image, text},
+			[]string{text}, []string{"inspect", text}, []string{"inspect", "--json", text}, []string{"plan", text},
+			[]string{"align", text, text},
+			[]string{"align", image, text + "/" + text}, []string{"verify", image, text},
+			[]string{"inspect", "--" + text, image},
+			[]string{"inspect", "--format", text, image}, []string{"inspect", "--boundary", text, image},
+			[]string{"inspect", "--output", text, image},
+			[]string{"align", "--to", text, image, text + "/x"}, []string{"plan", "--partition", text, image},
+			[]string{"inspect", image, text},
 		) {
 			require.NotZero(t, r.code, "command %d", i)
 			requireClean(t, r.stdout, r.stderr)
-			require.Less(t, len(r.stdout)+len(r.stderr), 16<<10, "command %d: cut, whatever the length of %.20q", i, text)
+			require.Less(t, len(r.stdout)+len(r.stderr), 16<<10, "command %d: cut, whatever the length of %.20q", i,
+				text)
 			require.Equal(t, 1, strings.Count(r.stderr, "\n"), "command %d: %q", i, r.stderr)
 		}
 	}
@@ -191,12 +200,15 @@ func TestHostileDescriptorTexts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			line := strings.ReplaceAll(text, "\n", "")
 			for _, c := range []string{
-				changed(`ddb.adapterType = "ide"`, `ddb.adapterType = "`+line+`"`), changed(`"monolithicFlat"`, `"`+line+`"`),
-				changed("x-flat.vmdk", line), changed("CID=4a5b6c7d", "CID="+line), changed("FLAT", line), changed("#DDB", line), changed("RW 4096", line+" "+line),
+				changed(`ddb.adapterType = "ide"`, `ddb.adapterType = "`+line+`"`),
+				changed(`"monolithicFlat"`, `"`+line+`"`),
+				changed("x-flat.vmdk", line), changed("CID=4a5b6c7d", "CID="+line), changed("FLAT", line),
+				changed("#DDB", line), changed("RW 4096", line+" "+line),
 				changed("parentCID=ffffffff", "parentCID=00000001\nparentFileNameHint=\""+line+"\""),
 			} {
 				path := flatImage(c)(t, t.TempDir())
-				for _, r := range measure(t, []string{"inspect", path}, []string{"inspect", "--json", path}, []string{"align", path, path + "-copy.vmdk"}) {
+				for _, r := range measure(t, []string{"inspect", path}, []string{"inspect", "--json", path},
+					[]string{"align", path, path + "-copy.vmdk"}) {
 					requireClean(t, r.stdout, r.stderr)
 				}
 			}

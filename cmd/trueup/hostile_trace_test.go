@@ -29,7 +29,9 @@ var (
 func traced(t testing.TB, args ...string) []nameCall {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "calls")
-	cmd := exec.Command(disktest.Tool(t, "strace"), append([]string{"-f", "-qq", "-s", "8192", "-o", log, "-e", "trace=%file,%network,execve", builtPath}, args...)...)
+	cmd := exec.Command(disktest.Tool(t, "strace"),
+		append([]string{"-f", "-qq", "-s", "8192", "-o", log, "-e", "trace=%file,%network,execve", builtPath},
+			args...)...)
 	_ = cmd.Run() // the exit code is judged elsewhere
 	text, err := os.ReadFile(log)
 	require.NoError(t, err)
@@ -90,8 +92,9 @@ func (w watch) checkCall(t testing.TB, path, dest string, c nameCall) {
 	for _, p := range c.paths {
 		folder := strings.HasPrefix(path, p+"/") || p == "."
 		allowed := w.usual[p] || folder || p == path || p == filepath.Base(path)
-		allowed = allowed || ownFiles.MatchString(p) || strings.HasPrefix(dest, p) // the command confines itself to the folder of DEST
-		allowed = allowed || !opens && p == filepath.Base(path)+".trueup"          // the journal of work that was left open
+		// the command confines itself to the folder of DEST
+		allowed = allowed || ownFiles.MatchString(p) || strings.HasPrefix(dest, p)
+		allowed = allowed || !opens && p == filepath.Base(path)+".trueup" // the journal of work that was left open
 		for _, name := range w.open {
 			allowed = allowed || p == name
 		}

@@ -17,7 +17,8 @@ func hybridDisk(t testing.TB, slots string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hybrid.raw")
 	disktest.Run(t, "truncate", "-s", "200M", path)
-	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:63:20000", "-t", "1:ef00", "-n", "2:20001:80000", "-t", "2:0700", "-n", "3:80063:150000",
+	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:63:20000", "-t", "1:ef00", "-n", "2:20001:80000", "-t", "2:0700",
+		"-n", "3:80063:150000",
 		"-t", "3:8300", "-n", "4:150100:0", path)
 	disktest.Run(t, "sgdisk", "-h", slots, path)
 	for _, lba := range []int64{63, 20001, 80063, 150100} {
@@ -62,7 +63,8 @@ func TestAlignedHybridMBR(t *testing.T) {
 	const ee, fat, linux, esp = "ee", "7", "83", "ef"
 	behind := hybridDisk(t, "3")
 	writeAt(t, behind, 446+16, []byte{0x80}) // active, and a second protective entry up to the end of the disk
-	writeAt(t, behind, 446+3*16, []byte{0, 0xfe, 0xff, 0xff, 0xee, 0xfe, 0xff, 0xff, 0xf1, 0x49, 2, 0, 0x0f, 0xf6, 3, 0})
+	writeAt(t, behind, 446+3*16, []byte{0, 0xfe, 0xff, 0xff, 0xee, 0xfe, 0xff, 0xff, 0xf1, 0x49, 2, 0, 0x0f, 0xf6, 3,
+		0})
 	for name, c := range map[string]struct {
 		path string
 		want []mbrSlot
@@ -73,7 +75,8 @@ func TestAlignedHybridMBR(t *testing.T) {
 		"the protective entry last": {hybridDisk(t, "3:2:EE"), []mbrSlot{
 			{"1", linux, 83968, 69938, false}, {"2", fat, 22528, 60000, false}, {"3", ee, 1, 22527, false},
 		}},
-		"the first partition": {hybridDisk(t, "1"), []mbrSlot{{"1", ee, 1, 2047, false}, {"2", esp, 2048, 19938, false}}},
+		"the first partition": {hybridDisk(t, "1"), []mbrSlot{{"1", ee, 1, 2047, false},
+			{"2", esp, 2048, 19938, false}}},
 		"protective entries on both sides": {behind, []mbrSlot{
 			{"1", ee, 1, 83967, false}, {"2", linux, 83968, 69938, true}, {"4", ee, 153906, 203<<11 - 153906, false},
 		}},
@@ -107,10 +110,12 @@ func TestAlignedHybridMBRBoots(t *testing.T) {
 	require.NoError(t, os.WriteFile(source, nil, 0o600))
 	require.NoError(t, os.Truncate(source, bootDiskSize))
 	w := window{start: 1063, size: 100_000}
-	disktest.Run(t, "sgdisk", "-a", "1", "-n", "3:40:1000", "-n", "1:"+decimal(w.start)+":"+decimal(w.start+w.size-1), "-t", "1:0700", source)
+	disktest.Run(t, "sgdisk", "-a", "1", "-n", "3:40:1000", "-n", "1:"+decimal(w.start)+":"+decimal(w.start+w.size-1),
+		"-t", "1:0700", source)
 	disktest.Run(t, "sgdisk", "-h", "1", source)
 	d.format(t, source, w, 16)
-	disktest.Run(t, "mcopy", "-i", drive(source, w), filepath.Join(loaders, "KERNEL.SYS"), filepath.Join(loaders, "COMMAND.COM"), "::")
+	disktest.Run(t, "mcopy", "-i", drive(source, w), filepath.Join(loaders, "KERNEL.SYS"),
+		filepath.Join(loaders, "COMMAND.COM"), "::")
 	disktest.Run(t, "mcopy", "-i", drive(source, w), hostFile(t, "SHELL=C:\\COMMAND.COM C:\\ /P\r\n"), "::FDCONFIG.SYS")
 	disktest.Run(t, "mcopy", "-i", drive(source, w), hostFile(t, "@ECHO "+booted+"\r\n"), "::AUTOEXEC.BAT")
 	code, err := os.ReadFile(filepath.Join(loaders, "br_fat16fd_0x3e.bin"))

@@ -136,7 +136,8 @@ func TestUsageAgreesWithQemu(t *testing.T) {
 	for _, c := range containers {
 		t.Run(strings.Join(append(c.options, c.format), " "), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "disk."+c.format)
-			disktest.Run(t, "qemu-img", slices.Concat([]string{"convert", "-f", "raw", "-O", c.format}, c.options, []string{raw, path})...)
+			disktest.Run(t, "qemu-img", slices.Concat([]string{"convert", "-f", "raw", "-O", c.format}, c.options,
+				[]string{raw, path})...)
 			check := func() jsonContainer {
 				if c.block > 0 || c.format == "vpc" {
 					fillHoles(t, filepath.Dir(path))
@@ -217,7 +218,8 @@ func TestCompressedAndInherited(t *testing.T) {
 	require.Zero(t, u.Compressed)
 	require.Equal(t, below.Stored+below.Compressed-64<<10, u.Inherited, "the child has one cluster of its own")
 	require.Equal(t, *below.NonZero+1<<20+60<<10, *u.NonZero, "the cluster at 40 MiB had a block that was not zero")
-	require.Contains(t, trueup(t, "inspect", child).stdout, "  Parent     base.qcow2 (qcow2 v3)\n  Data       1.06 MiB of 64 MiB stored ")
+	require.Contains(t, trueup(t, "inspect", child).stdout,
+		"  Parent     base.qcow2 (qcow2 v3)\n  Data       1.06 MiB of 64 MiB stored ")
 }
 
 // TestMisalignedContainer has a flat extent lie 1024 bytes into its file, as the footer or header of another format
@@ -227,7 +229,8 @@ func TestMisalignedContainer(t *testing.T) {
 	dir := t.TempDir()
 	data := readAt(t, alignedDisk(t), 0, 64<<20)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "x-flat.vmdk"), append(make([]byte, 1024), data...), 0o644))
-	path := writeText("disk.vmdk", vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" 2`, 64<<11)))(t, dir)
+	path := writeText("disk.vmdk", vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" 2`,
+		64<<11)))(t, dir)
 
 	r := inspectContainer(t, path)
 	require.True(t, finds(r, "container-misaligned"))
@@ -262,7 +265,8 @@ func TestDataIsCountedOnRequest(t *testing.T) {
 	require.NotContains(t, trueup(t, "inspect", path).stdout, "not zero")
 	u = inspectContainer(t, "--data", path).Image.Usage
 	require.Equal(t, int64(4096+130<<20), *u.NonZero)
-	require.Contains(t, trueup(t, "inspect", "--data", path).stdout, "  Data       140 MiB of 140 MiB stored in the container, in 1 piece, 130 MiB not zero\n")
+	require.Contains(t, trueup(t, "inspect", "--data", path).stdout,
+		"  Data       140 MiB of 140 MiB stored in the container, in 1 piece, 130 MiB not zero\n")
 }
 
 // TestBrokenTablesHaveNoUsage requires that the report stands all the same.

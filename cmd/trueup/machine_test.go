@@ -33,9 +33,11 @@ func twoDiskMachine(t testing.TB) (sys windowsDisk, sysRaw, datRaw string) {
 	text := reg(`\MountedDevices`, `\\DosDevices\\C:`, hexBytes(mountedValue(sysSignature, 63*sectorSize)),
 		`\\DosDevices\\D:`, hexBytes(mountedValue(datSignature, 63*sectorSize)))
 	sys = windowsDisk{signature: sysSignature, sectors: 40960, volumes: []windowsVolume{
-		{number: 1, kind: "fat16", typ: "6", start: 63, sectors: 32700, loads: "NTLDR", files: map[string]string{lettersFile: mergeHive(t, empty, text)}},
+		{number: 1, kind: "fat16", typ: "6", start: 63, sectors: 32700, loads: "NTLDR",
+			files: map[string]string{lettersFile: mergeHive(t, empty, text)}},
 	}}
-	dat := windowsDisk{signature: datSignature, sectors: 20480, volumes: []windowsVolume{{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 16000}}}
+	dat := windowsDisk{signature: datSignature, sectors: 20480,
+		volumes: []windowsVolume{{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 16000}}}
 	return sys, sys.make(t), dat.make(t)
 }
 
@@ -49,11 +51,15 @@ func lettersOf(t testing.TB, sys windowsDisk, raw string) string {
 // them.
 func machinePackage(t testing.TB, sysRaw, datRaw string, systems ...string) (ova string) {
 	t.Helper()
-	p := &madePackage{order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"}, files: map[string]string{"vm.nvram": hostFile(t, "nvram")}}
-	p.text = strings.NewReplacer("CAPACITY1", "20", "UNITS1", "byte * 2^20", "8388608", fmt.Sprint(20480*sectorSize)).Replace(ovfText)
+	p := &madePackage{order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"},
+		files: map[string]string{"vm.nvram": hostFile(t, "nvram")}}
+	p.text = strings.NewReplacer("CAPACITY1", "20", "UNITS1", "byte * 2^20", "8388608",
+		fmt.Sprint(20480*sectorSize)).Replace(ovfText)
 	if len(systems) > 0 {
-		p.text = strings.Replace(p.text, "</Envelope>", "<VirtualSystemCollection>"+strings.Join(systems, "")+"</VirtualSystemCollection></Envelope>", 1)
-		p.text = strings.Replace(p.text, `<VirtualSystem ovf:id="vm"><Info>ovf:capacity="8"</Info></VirtualSystem>`, "", 1)
+		p.text = strings.Replace(p.text, "</Envelope>", "<VirtualSystemCollection>"+strings.Join(systems,
+			"")+"</VirtualSystemCollection></Envelope>", 1)
+		p.text = strings.Replace(p.text, `<VirtualSystem ovf:id="vm"><Info>ovf:capacity="8"</Info></VirtualSystem>`, "",
+			1)
 	}
 	for name, raw := range map[string]string{"disk1.vmdk": sysRaw, "disk2.vmdk": datRaw} {
 		p.files[name] = filepath.Join(t.TempDir(), name)
@@ -86,7 +92,8 @@ func TestLettersOfAnotherMachineStay(t *testing.T) {
 	system := func(disk string) string {
 		return "<VirtualSystem><Item><HostResource>ovf:/disk/" + disk + "</HostResource></Item></VirtualSystem>"
 	}
-	source, dest := machinePackage(t, sysRaw, datRaw, system("vmdisk1"), system("vmdisk2")), filepath.Join(t.TempDir(), "out.ova")
+	source, dest := machinePackage(t, sysRaw, datRaw, system("vmdisk1"), system("vmdisk2")),
+		filepath.Join(t.TempDir(), "out.ova")
 	require.Equal(t, 2, trueupJSON[jsonPackageAlign](t, 0, "align", source, dest).Moved)
 	is, _ := unpack(t, dest)
 	got := lettersOf(t, sys, formatSparse.rawOf(t, filepath.Join(is, "disk1.vmdk")))
@@ -123,7 +130,8 @@ func TestInspectionOfAMachine(t *testing.T) {
 func TestLettersStayWithADiskThatIsRefused(t *testing.T) {
 	t.Parallel()
 	sys, sysRaw, datRaw := twoDiskMachine(t)
-	child := exec.Command("qemu-img", "create", "-q", "-f", "qcow2", "-b", filepath.Base(datRaw), "-F", "raw", "child.qcow2")
+	child := exec.Command("qemu-img", "create", "-q", "-f", "qcow2", "-b", filepath.Base(datRaw), "-F", "raw",
+		"child.qcow2")
 	child.Dir = filepath.Dir(datRaw)
 	require.NoError(t, child.Run())
 	require.Equal(t, 4, trueup(t, "plan", datRaw).code)
@@ -180,8 +188,11 @@ func TestLettersOfAMachineByWith(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "verify", datRaw, datCopy).code)
 	requireExactLetters(t, sys, sysRaw, sysCopy, datRaw, dir)
 
-	require.Equal(t, 4, trueup(t, "align", "--with", datRaw, "--with", datCopy, sysRaw, filepath.Join(dir, "no")).code, "one signature twice")
-	require.Equal(t, 64, trueup(t, "align", "--force", "--with", datRaw, sysRaw, datRaw).code, "DEST is a disk of the machine")
-	require.Equal(t, 64, trueup(t, "align", "--with", datRaw, "--partition", "1", sysRaw, filepath.Join(dir, "no")).code)
+	require.Equal(t, 4, trueup(t, "align", "--with", datRaw, "--with", datCopy, sysRaw, filepath.Join(dir, "no")).code,
+		"one signature twice")
+	require.Equal(t, 64, trueup(t, "align", "--force", "--with", datRaw, sysRaw, datRaw).code,
+		"DEST is a disk of the machine")
+	require.Equal(t, 64, trueup(t, "align", "--with", datRaw, "--partition", "1", sysRaw,
+		filepath.Join(dir, "no")).code)
 	require.NoFileExists(t, filepath.Join(dir, "no"))
 }

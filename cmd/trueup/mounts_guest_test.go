@@ -27,7 +27,8 @@ import (
 // of SMB.
 var mountModules = []string{
 	"crc32c_generic", "ext4", "nls_cp437", "nls_ascii", "nls_iso8859-1", "nls_utf8", "vfat", "exfat", "nfs", "nfsv4",
-	"md5", "hmac", "cmac", "sha256_generic", "sha512_generic", "aes_generic", "ecb", "ctr", "ghash-generic", "seqiv", "ccm", "gcm", "cifs",
+	"md5", "hmac", "cmac", "sha256_generic", "sha512_generic", "aes_generic", "ecb", "ctr", "ghash-generic", "seqiv",
+	"ccm", "gcm", "cifs",
 }
 
 // linuxGuest is a virtual machine with Debian's kernel that does what a test asks of it, one thing after the other.
@@ -102,8 +103,10 @@ func (s *linuxSetup) boot(t testing.TB) *linuxGuest {
 		"-machine", "pc,accel=tcg", "-m", "512", "-nodefaults", "-no-user-config", "-no-reboot",
 		"-display", "none", "-serial", "file:" + g.console,
 		"-kernel", unpackedKernel(t, kernel), "-initrd", initrd,
-		"-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off", // these are against faults of processors
-		"-device", "virtio-serial-pci", "-chardev", "stdio,id=port,signal=off", "-device", "virtserialport,chardev=port",
+		// these are against faults of processors
+		"-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off",
+		"-device", "virtio-serial-pci", "-chardev", "stdio,id=port,signal=off", "-device",
+		"virtserialport,chardev=port",
 		"-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
 	}
 	const firstSlot, functions = 8, 8 // a device of PCI has eight functions, and a bus 32 devices
@@ -237,9 +240,11 @@ func serveSMB(t testing.TB) string {
 	share, conf := filepath.Join(dir, "share"), filepath.Join(dir, "smb.conf")
 	require.NoError(t, os.Mkdir(share, 0o777))
 	text := "[global]\ninterfaces = 127.0.0.1\nbind interfaces only = yes\nsmb ports = " + port + "\n" +
-		"map to guest = Bad User\nguest account = root\nserver role = standalone\ndisable spoolss = yes\nload printers = no\n" +
+		"map to guest = Bad User\nguest account = root\nserver role = standalone\ndisable spoolss = yes\n" +
+		"load printers = no\n" +
 		"ncalrpc dir = " + dir + "/ncalrpc\nlog file = " + dir + "/log\n"
-	for _, name := range []string{"private dir", "lock directory", "state directory", "cache directory", "pid directory"} {
+	for _, name := range []string{"private dir", "lock directory", "state directory", "cache directory",
+		"pid directory"} {
 		text += name + " = " + dir + "\n"
 	}
 	text += "[share]\npath = " + share + "\nread only = no\nguest ok = yes\n"
@@ -255,12 +260,14 @@ func serveNFS(t testing.TB) string {
 	server, dir, port := disktest.Tool(t, "ganesha.nfsd"), t.TempDir(), freePort(t)
 	share, conf := filepath.Join(dir, "share"), filepath.Join(dir, "ganesha.conf")
 	require.NoError(t, os.Mkdir(share, 0o777))
-	text := `NFS_CORE_PARAM { Protocols = 4; NFS_Port = ` + port + `; Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }
+	text := `NFS_CORE_PARAM { Protocols = 4; NFS_Port = ` + port +
+		`; Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }
 NFSv4 { RecoveryBackend = fs; RecoveryRoot = ` + dir + `; Graceless = true; Only_Numeric_Owners = true; }
 EXPORT { Export_Id = 1; Path = ` + share + `; Pseudo = /share; Access_Type = RW; Squash = No_Root_Squash; Protocols = 4; FSAL { Name = VFS; } }
 `
 	require.NoError(t, os.WriteFile(conf, []byte(text), 0o600))
-	serve(t, share, filepath.Join(dir, "out"), server, "-F", "-f", conf, "-L", "STDOUT", "-p", filepath.Join(dir, "pid"))
+	serve(t, share, filepath.Join(dir, "out"), server, "-F", "-f", conf, "-L", "STDOUT", "-p",
+		filepath.Join(dir, "pid"))
 	awaitPort(t, port)
 	return port
 }

@@ -58,7 +58,8 @@ var linuxRootFiles = map[string][]byte{
 func (v judgedVolume) makePart(t *testing.T, part string, root bool) {
 	t.Helper()
 	s := soakVolume{
-		soakKind: soakKind{name: v.kind}, sector: sectorSize, size: v.size, noise: "words on " + v.kind, group: "volumes",
+		soakKind: soakKind{name: v.kind}, sector: sectorSize, size: v.size, noise: "words on " + v.kind,
+		group: "volumes",
 		files: map[string][]byte{"words": v.words()},
 	}
 	switch v.kind {
@@ -92,7 +93,8 @@ func judgedDisk(t *testing.T) string {
 		if v.kind == "exfat" {
 			path := filepath.Join(t.TempDir(), "words")
 			require.NoError(t, os.WriteFile(path, v.words(), 0o600))
-			startGuestfish(t, "guestfish", fmt.Sprintf("add-drive %q format:raw\nrun\nmount /dev/sda /\nupload %q /words\numount /\n",
+			startGuestfish(t, "guestfish", fmt.Sprintf(
+				"add-drive %q format:raw\nrun\nmount /dev/sda /\nupload %q /words\numount /\n",
 				part, path))
 		}
 		placeVolume(t, part, raw, start*sectorSize)
@@ -115,7 +117,8 @@ func TestOpinions(t *testing.T) {
 		source := filepath.Join(t.TempDir(), "disk.raw")
 		judgedVolumes[3].makePart(t, source, false)
 		requireAgree(t, "convert", source, map[string]opinion.Verdict{
-			"/dev/sda: xfs_repair -n": opinion.NotLooked, "/dev/sda: files of xfs": opinion.Agrees, "inspect-os": opinion.NotLooked,
+			"/dev/sda: xfs_repair -n": opinion.NotLooked, "/dev/sda: files of xfs": opinion.Agrees,
+			"inspect-os": opinion.NotLooked,
 		})
 	})
 	t.Run("BitLocker", func(t *testing.T) {

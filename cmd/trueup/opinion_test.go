@@ -70,7 +70,8 @@ func (o opinionCase) requireGone(t *testing.T) {
 
 // Scripts of qemu-img.
 const (
-	asVersion   = "case $1 in --version) echo 'qemu-img version 9.9.9'; exit;; check) echo '{\"check-errors\": 0}'; exit;; esac\n"
+	asVersion = "case $1 in --version) echo 'qemu-img version 9.9.9'; exit;; check) echo '{\"check-errors\": 0}'; " +
+		"exit;; esac\n"
 	agrees      = asVersion + "echo Images are identical."
 	contradicts = asVersion + "echo 'Content mismatch at offset 7!'; exit 1"
 )
@@ -145,8 +146,9 @@ func TestSecondOpinionThatDiffers(t *testing.T) {
 		r = o.run(t, job, "--json", "--second-opinion", source, fresh)
 		require.Equal(t, 5, r.code, r.stderr)
 		require.Equal(t, "verify", errorCode(t, r))
-		require.Contains(t, r.stderr, "the second opinion differs: qemu-img 9.9.9, "+byBytes+": Content mismatch at offset 7!; "+
-			"nothing was published")
+		require.Contains(t, r.stderr,
+			"the second opinion differs: qemu-img 9.9.9, "+byBytes+": Content mismatch at offset 7!; "+
+				"nothing was published")
 		left, err := os.ReadDir(filepath.Dir(fresh))
 		require.NoError(t, err)
 		require.Empty(t, left)
@@ -196,7 +198,8 @@ func TestSecondOpinionIsInterrupted(t *testing.T) {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
 			fresh, pids := filepath.Join(t.TempDir(), "fresh.vmdk"), filepath.Join(t.TempDir(), "pid")
-			o := fakes(t, map[string]string{"guestfish": "echo $$ > '" + pids + ".new'; mv '" + pids + ".new' '" + pids +
+			o := fakes(t, map[string]string{"guestfish": "echo $$ > '" + pids + ".new'; mv '" + pids + ".new' '" +
+				pids +
 				"'; sleep 1000 & wait"})
 			cmd, stdout, stderr := o.start(t, "align", "--json", "--no-progress", "--second-opinion", source, fresh)
 			disktest.WaitFor(t, "the judge", func() bool {
@@ -294,7 +297,8 @@ func ofLibguestfs(rows opinion.Table) map[string]opinion.Verdict {
 	return all
 }
 
-// Each judge finds, on its own, a byte that is another one in a file of the copy. TestOpinions has the other file systems.
+// Each judge finds, on its own, a byte that is another one in a file of the copy. TestOpinions has the other file
+// systems.
 func TestSecondOpinionOfLibguestfs(t *testing.T) {
 	t.Parallel()
 	requireKernel(t)

@@ -50,7 +50,8 @@ const ovfText = `<?xml version="1.0" encoding="UTF-8"?>
 func twoDisks(t testing.TB) *madePackage {
 	t.Helper()
 	dir := t.TempDir()
-	p := &madePackage{digest: "SHA256", order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"}, files: map[string]string{}}
+	p := &madePackage{digest: "SHA256", order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"},
+		files: map[string]string{}}
 	p.text = strings.NewReplacer("CAPACITY1", "8", "UNITS1", "byte * 2^20").Replace(ovfText)
 	p.files["disk1.vmdk"] = sampleDisk(t)
 	p.files["disk2.vmdk"] = filepath.Join(dir, "aligned.vmdk")
@@ -119,7 +120,8 @@ func (p *madePackage) ova(t testing.TB, flags ...string) string {
 	if len(flags) == 0 {
 		flags = []string{"--format=ustar"}
 	}
-	disktest.Run(t, "tar", append(append(flags, "--owner=vm:64", "--group=vm:64", "--mtime=@1000000000", "-C", dir, "-cf", path), p.members()...)...)
+	disktest.Run(t, "tar", append(append(flags, "--owner=vm:64", "--group=vm:64", "--mtime=@1000000000", "-C", dir,
+		"-cf", path), p.members()...)...)
 	return path
 }
 

@@ -16,13 +16,15 @@ import (
 // about its manifest, qemu-img about the disk inside.
 func TestAlignPackage(t *testing.T) {
 	t.Parallel()
-	for algorithm, subformat := range map[string]string{"SHA1": "streamOptimized", "SHA256": "streamOptimized", "SHA512": "monolithicSparse"} {
+	for algorithm, subformat := range map[string]string{"SHA1": "streamOptimized", "SHA256": "streamOptimized",
+		"SHA512": "monolithicSparse"} {
 		t.Run(subformat+" "+algorithm, func(t *testing.T) {
 			p := twoDisks(t)
 			p.digest = algorithm
 			sample := p.files["disk1.vmdk"]
 			p.files["disk1.vmdk"] = filepath.Join(t.TempDir(), "disk.vmdk")
-			disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", "-o", "subformat="+subformat, sample, p.files["disk1.vmdk"])
+			disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", "-o", "subformat="+subformat, sample,
+				p.files["disk1.vmdk"])
 			source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
 			before := hashFolder(t, filepath.Dir(source))
 			answer := trueupJSON[jsonPackageAlign](t, 0, "align", source, dest)
@@ -81,7 +83,8 @@ func (p *madePackage) checkResult(t *testing.T, source, dest string) {
 	require.Equal(t, int64(8<<20), held, "this disk has room and does not grow")
 	populated := match(t, string(text), `vmdisk1" ovf:fileRef="file1" ovf:populatedSize="(\d+)"`)
 	want := strings.NewReplacer(
-		fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`, oldInfo.Size()), fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`, info.Size()),
+		fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`, oldInfo.Size()), fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`,
+			info.Size()),
 		`ovf:populatedSize="1"`, fmt.Sprintf("ovf:populatedSize=%q", populated),
 	).Replace(string(old))
 	require.NotEqual(t, want, string(old))
@@ -116,7 +119,8 @@ func TestAlignPackageWithGrowingDisk(t *testing.T) {
 			if units == "byte * 10^3" {
 				units = "byte"
 			}
-			require.Contains(t, string(text), fmt.Sprintf("ovf:capacity=%q ovf:capacityAllocationUnits=%q ", capacity[1], units))
+			require.Contains(t, string(text), fmt.Sprintf("ovf:capacity=%q ovf:capacityAllocationUnits=%q ",
+				capacity[1], units))
 			require.Equal(t, disk.wantSectors*sectorSize, qemuSize(t, filepath.Join(is, "disk1.vmdk")))
 			requireManifest(t, is, "vm.mf")
 			require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
@@ -133,7 +137,8 @@ func qemuSize(t testing.TB, path string) int64 {
 func TestAlignPackagesOfOtherTars(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{
-		"gnu": {"--format=gnu"}, "pax": {"--format=pax", "--pax-option=comment:=made by hand"}, "small records": {"--format=ustar", "-b", "1"},
+		"gnu": {"--format=gnu"}, "pax": {"--format=pax", "--pax-option=comment:=made by hand"},
+		"small records": {"--format=ustar", "-b", "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := twoDisks(t)
@@ -167,9 +172,11 @@ func TestAlignFolderPackages(t *testing.T) {
 					dir, _ = unpack(t, dest)
 					stem = "vm"
 				}
-				require.ElementsMatch(t, []string{stem + ".ovf", stem + ".mf", "disk1.vmdk", "disk2.vmdk", "vm.nvram"}, folderNames(t, dir))
+				require.ElementsMatch(t, []string{stem + ".ovf", stem + ".mf", "disk1.vmdk", "disk2.vmdk", "vm.nvram"},
+					folderNames(t, dir))
 				requireManifest(t, dir, stem+".mf")
-				require.Contains(t, disktest.Run(t, "qemu-img", "check", "-f", "vmdk", filepath.Join(dir, "disk1.vmdk")), "No errors were found")
+				require.Contains(t, disktest.Run(t, "qemu-img", "check", "-f", "vmdk",
+					filepath.Join(dir, "disk1.vmdk")), "No errors were found")
 				require.Equal(t, 1, trueupJSON[jsonError](t, 1, "align", source, dest).ExitCode, "DEST exists")
 			})
 		}
@@ -210,7 +217,8 @@ func TestDisksInsidePackages(t *testing.T) {
 	odd := filepath.Join(dir, "vm.ova!disk1.vmdk")
 	disktest.Run(t, "cp", p.files["disk2.vmdk"], odd)
 	disktest.Run(t, "cp", p.ova(t), filepath.Join(dir, "vm.ova"))
-	require.Equal(t, "aligned", trueupJSON[jsonInspect](t, 0, "inspect", odd).Verdict, "a file that has such a name is meant")
+	require.Equal(t, "aligned", trueupJSON[jsonInspect](t, 0, "inspect", odd).Verdict,
+		"a file that has such a name is meant")
 	require.Contains(t, trueupJSON[jsonError](t, 64, "inspect", p.files["disk1.vmdk"]+"!x").Error.Message, "no package")
 }
 
@@ -252,7 +260,8 @@ func TestInspectPackage(t *testing.T) {
 	require.Equal(t, []string{"vmdisk2"}, answer.Disks[1].IDs)
 	text := trueup(t, "inspect", source)
 	require.Equal(t, 3, text.code)
-	for _, want := range []string{"OVA package, 5 files, manifest with SHA256", "vm.ova!disk1.vmdk: VMDK", "vm.ova!disk2.vmdk: VMDK", "trueup align " + source} {
+	for _, want := range []string{"OVA package, 5 files, manifest with SHA256", "vm.ova!disk1.vmdk: VMDK",
+		"vm.ova!disk2.vmdk: VMDK", "trueup align " + source} {
 		require.Contains(t, text.stdout, want)
 	}
 }
@@ -375,7 +384,8 @@ func TestOtherOrdersAndFolders(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, strings.Replace(string(ovf.Data), "1245184", "1310720", 1), string(text))
 	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
-	require.Equal(t, 1, trueup(t, "align", source, filepath.Join(t.TempDir(), "out.ovf")).code, "a folder form has no folders inside")
+	require.Equal(t, 1, trueup(t, "align", source, filepath.Join(t.TempDir(), "out.ovf")).code,
+		"a folder form has no folders inside")
 }
 
 // The place of the OVF in the archive is settled before the sizes that stand in it are known. What is left of its last

@@ -149,6 +149,7 @@ func TestWholeMebibytes(t *testing.T) {
 		require.Equal(t, 0, trueup(t, "verify", gpt, dest).code)
 		back := filepath.Join(t.TempDir(), "back.raw")
 		disktest.Run(t, "qemu-img", "convert", "-f", "vpc", "-O", "raw", dest, back)
-		require.Contains(t, disktest.Run(t, "sgdisk", "-v", back), "No problems found", "the backup of the table stands at the end")
+		require.Contains(t, disktest.Run(t, "sgdisk", "-v", back), "No problems found",
+			"the backup of the table stands at the end")
 	}
 }

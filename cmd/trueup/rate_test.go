@@ -26,11 +26,13 @@ func TestIdle(t *testing.T) {
 		{[]string{"convert", source, filepath.Join(t.TempDir(), "b.vmdk")}, false},
 	} {
 		log := filepath.Join(t.TempDir(), "log")
-		r := run(t, strace, append([]string{"-f", "--seccomp-bpf", "-o", log, "-e", "trace=ioprio_set", builtPath}, c.args...)...)
+		r := run(t, strace, append([]string{"-f", "--seccomp-bpf", "-o", log, "-e", "trace=ioprio_set", builtPath},
+			c.args...)...)
 		require.Contains(t, []int{0, 3}, r.code, r.stderr) // the verdict of a scan
 		calls, err := os.ReadFile(log)
 		require.NoError(t, err)
-		require.Equal(t, c.idle, strings.Contains(string(calls), "IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0)) = 0"), "%q: %s", c.args, calls)
+		require.Equal(t, c.idle, strings.Contains(string(calls), "IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0)) = 0"),
+			"%q: %s", c.args, calls)
 	}
 }
 

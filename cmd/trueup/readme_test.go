@@ -128,7 +128,8 @@ func TestMatrixOfGuestsIsFull(t *testing.T) {
 		cells := strings.Split(strings.Trim(row, "|"), "|")
 		require.Len(t, cells, 5, row)
 		for _, cell := range cells[1:] {
-			require.True(t, testName.MatchString(cell) || slices.Contains([]string{"it cannot", "not looked for"}, strings.TrimSpace(cell)), cell)
+			require.True(t, testName.MatchString(cell) || slices.Contains([]string{"it cannot", "not looked for"},
+				strings.TrimSpace(cell)), cell)
 		}
 	}
 }
@@ -139,7 +140,8 @@ func testsOf(t *testing.T, root string) map[string]bool {
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9]+)\([a-z]+ \*testing\.[TF]\)`)
 	tests := map[string]bool{}
 	for _, dir := range []string{"cmd", "internal"} {
-		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry,
+			err error) error {
 			if err != nil || !strings.HasSuffix(path, "_test.go") {
 				return err
 			}

@@ -131,7 +131,8 @@ func TestForceSparesOddNeighbours(t *testing.T) {
 		},
 		"a path": func(t *testing.T, other string) {
 			t.Helper()
-			replaceInFile(t, other, `"x-flat.vmdk"`, fmt.Sprintf("%q", flatName(filepath.Join(filepath.Dir(other), "x.vmdk"))))
+			replaceInFile(t, other, `"x-flat.vmdk"`,
+				fmt.Sprintf("%q", flatName(filepath.Join(filepath.Dir(other), "x.vmdk"))))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

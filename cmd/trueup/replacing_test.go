@@ -36,13 +36,16 @@ func TestReplace(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
 	for to, ext := range map[string]string{
-		"raw": ".img", "vmdk:monolithicSparse": ".vmdk", "vmdk:monolithicFlat": ".vmdk", "vmdk:twoGbMaxExtentSparse": ".vmdk",
-		"vmdk:vmfs": ".vmdk", "vmdk:streamOptimized": ".vmdk", "vhd:fixed": ".vhd", "vhdx": ".vhdx", "qcow2": ".qcow2",
+		"raw": ".img", "vmdk:monolithicSparse": ".vmdk", "vmdk:monolithicFlat": ".vmdk",
+		"vmdk:twoGbMaxExtentSparse": ".vmdk",
+		"vmdk:vmfs":                 ".vmdk", "vmdk:streamOptimized": ".vmdk", "vhd:fixed": ".vhd", "vhdx": ".vhdx",
+		"qcow2": ".qcow2",
 	} {
 		t.Run(to, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			path, orig, want := filepath.Join(dir, "xp"+ext), filepath.Join(dir, "xp.orig"+ext), filepath.Join(t.TempDir(), "want"+ext)
+			path, orig, want := filepath.Join(dir, "xp"+ext), filepath.Join(dir, "xp.orig"+ext),
+				filepath.Join(t.TempDir(), "want"+ext)
 			require.Equal(t, 0, trueup(t, "convert", "--to", to, sampleDisk(t), path).code)
 			require.NoError(t, os.Chmod(path, 0o640))
 			require.Equal(t, 0, trueup(t, "align", path, want).code)
@@ -252,16 +255,18 @@ func TestReplaceRefuses(t *testing.T) {
 		code    int
 		says    string
 	}{
-		"DEST":         {nil, []string{"other.vmdk"}, 64, "leave out one of them"},
-		"a view":       {nil, []string{"--view"}, 64, "--view"},
-		"--resumable":  {nil, []string{"--resumable"}, 64, "--resumable"},
-		"--force":      {nil, []string{"--force"}, 64, "--force"},
-		"--to":         {nil, []string{"--to", "raw"}, 64, "keeps the format"},
-		"--keep":       {nil, []string{"--keep", "all"}, 64, "original or none"},
-		"a hypervisor": {func(t *testing.T, p string) { t.Helper(); require.NoError(t, os.Mkdir(p+".lck", 0o755)) }, nil, 4, "has the disk open"},
+		"DEST":        {nil, []string{"other.vmdk"}, 64, "leave out one of them"},
+		"a view":      {nil, []string{"--view"}, 64, "--view"},
+		"--resumable": {nil, []string{"--resumable"}, 64, "--resumable"},
+		"--force":     {nil, []string{"--force"}, 64, "--force"},
+		"--to":        {nil, []string{"--to", "raw"}, 64, "keeps the format"},
+		"--keep":      {nil, []string{"--keep", "all"}, 64, "original or none"},
+		"a hypervisor": {func(t *testing.T, p string) { t.Helper(); require.NoError(t, os.Mkdir(p+".lck", 0o755)) },
+			nil, 4, "has the disk open"},
 		"a snapshot": {func(t *testing.T, p string) {
 			t.Helper()
-			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", p, filepath.Join(filepath.Dir(p), "s.vmdk"))
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", p,
+				filepath.Join(filepath.Dir(p), "s.vmdk"))
 		}, nil, 4, "is a snapshot of this disk"},
 		"a backup": {func(t *testing.T, p string) {
 			t.Helper()
@@ -286,7 +291,8 @@ func TestReplaceRefuses(t *testing.T) {
 	require.Contains(t, trueup(t, "align", "--replace", "x.ova").stderr, "no such file")
 }
 
-// TestReplaceIsKilled kills an exchange by the program itself. All commands refuse the disk, and the same one completes it.
+// TestReplaceIsKilled kills an exchange by the program itself. All commands refuse the disk, and the same one completes
+// it.
 func TestReplaceIsKilled(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, flatDisk(t, t.TempDir(), "x"))

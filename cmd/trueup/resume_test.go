@@ -133,7 +133,8 @@ func (c *resumeCase) killAt(t *testing.T, p callPoint, command []string) (killed
 	return false
 }
 
-// TestKillAndResume kills a copy that can go on in front of its system calls, and every second time the run that goes on,
+// TestKillAndResume kills a copy that can go on in front of its system calls, and every second time the run that goes
+// on,
 // too. The next one ends in the bytes of a copy that nothing disturbed. TRUEUP_KILLS sets how many calls of a format.
 func TestKillAndResume(t *testing.T) {
 	t.Parallel()
@@ -307,7 +308,8 @@ func TestResumeKeepsOtherNames(t *testing.T) {
 func TestResumableCopyIsFlushed(t *testing.T) {
 	t.Parallel()
 	const size = 100 << 20
-	disk := tableforge.NewMBR(size/sectorSize, tableforge.Slot{Type: 0x83, Start: trackSectors, Sectors: size/sectorSize - 2*trackSectors})
+	disk := tableforge.NewMBR(size/sectorSize, tableforge.Slot{Type: 0x83, Start: trackSectors,
+		Sectors: size/sectorSize - 2*trackSectors})
 	source := filepath.Join(t.TempDir(), "large.raw")
 	disk.Write(t, source)
 	block := noise("flushed", 1<<20)
@@ -319,7 +321,8 @@ func TestResumableCopyIsFlushed(t *testing.T) {
 	}
 	require.NoError(t, f.Close())
 	dest, log := filepath.Join(t.TempDir(), "aligned.raw"), filepath.Join(t.TempDir(), "strace")
-	disktest.Run(t, disktest.Tool(t, "strace"), "-f", "-y", "--seccomp-bpf", "-o", log, "-e", "trace=pwrite64,fsync", builtPath,
+	disktest.Run(t, disktest.Tool(t, "strace"), "-f", "-y", "--seccomp-bpf", "-o", log, "-e", "trace=pwrite64,fsync",
+		builtPath,
 		"align", "--allow-unbootable", "--resumable", "--no-progress", source, dest)
 	text, err := os.ReadFile(log)
 	require.NoError(t, err)
@@ -379,7 +382,8 @@ func TestResumeIsRefused(t *testing.T) {
 	require.Equal(t, 64, r.code)
 
 	for flag, words := range map[string]string{
-		"--view": "--view", "--second-opinion": "verify --second-opinion", "--checksums=" + c.dest + ".sums": "sha256sum",
+		"--view": "--view", "--second-opinion": "verify --second-opinion",
+		"--checksums=" + c.dest + ".sums": "sha256sum",
 	} {
 		r := trueup(t, "align", "--resumable", flag, source, c.dest)
 		require.Equal(t, 64, r.code, r.stderr)

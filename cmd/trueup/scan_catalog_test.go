@@ -25,7 +25,8 @@ func newKept(t *testing.T) (kept, scanResult) {
 	t.Helper()
 	k := kept{t.TempDir(), filepath.Join(t.TempDir(), "catalogue")}
 	raw := smallDisk(t, filepath.Join(t.TempDir(), "disk.raw"), 63)
-	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=monolithicFlat", raw, k.path("flat.vmdk"))
+	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=monolithicFlat", raw,
+		k.path("flat.vmdk"))
 	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", raw, k.path("base.qcow2"))
 	for _, name := range []string{"a.raw", "b.raw", "sub.raw"} {
 		smallDisk(t, k.path(name), 63)
@@ -119,20 +120,24 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 		},
 		{
 			"a snapshot child", func() {
-				disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", "base.qcow2", k.path("child.qcow2"))
+				disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", "base.qcow2",
+					k.path("child.qcow2"))
 			},
 			[]string{"base.qcow2", "child.qcow2"},
 			map[string]results.Change{"child.qcow2": results.New},
 		},
 		{"a lock", func() { require.NoError(t, os.Mkdir(k.path("flat.vmdk.lck"), 0o755)) }, []string{"flat.vmdk"}, nil},
-		{"a lock that is gone", func() { require.NoError(t, os.Remove(k.path("flat.vmdk.lck"))) }, []string{"flat.vmdk"}, nil},
+		{"a lock that is gone", func() { require.NoError(t, os.Remove(k.path("flat.vmdk.lck"))) },
+			[]string{"flat.vmdk"}, nil},
 		{
 			"another name", func() { require.NoError(t, os.Rename(k.path("b.raw"), k.path("c.raw"))) },
 			[]string{"c.raw"},
 			map[string]results.Change{"b.raw": results.Removed, "c.raw": results.New},
 		},
-		{"removed", func() { require.NoError(t, os.Remove(k.path("c.raw"))) }, []string{}, map[string]results.Change{"c.raw": results.Removed}},
-		{"a file that is no image", func() { require.NoError(t, os.WriteFile(k.path("note"), []byte("x"), 0o644)) }, []string{}, nil},
+		{"removed", func() { require.NoError(t, os.Remove(k.path("c.raw"))) }, []string{},
+			map[string]results.Change{"c.raw": results.Removed}},
+		{"a file that is no image", func() { require.NoError(t, os.WriteFile(k.path("note"), []byte("x"), 0o644)) },
+			[]string{}, nil},
 	} {
 		c.change()
 		s := k.scan(t, 3)
@@ -230,7 +235,9 @@ func TestScanRefusesOtherCatalogues(t *testing.T) {
 	dir := filepath.Dir(sampleDisk(t))
 	other := filepath.Join(dir, "other.db")
 	disktest.Run(t, "sqlite3", other, "CREATE TABLE t (x); PRAGMA user_version = 7")
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"), []byte("not a database, and longer than a header of one is, which has a hundred bytes: see its file format\n"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "text"),
+		[]byte("not a database, and longer than a header of one is, which has a hundred bytes: see its file format\n"),
+		0o644))
 	smallDisk(t, filepath.Join(dir, "disk.raw"), 63)
 	before := hashFolder(t, dir)
 	for _, name := range []string{"xp.vmdk", "disk.raw", "other.db", "text", "."} {

@@ -181,7 +181,8 @@ func (d *expectedDisk) differences(got *results.Disk) (out []string) {
 		equal(fmt.Sprintf("partition %d size", want.Number), want.Size, p.Size)
 		equal(fmt.Sprintf("partition %d verdict", want.Number), want.Verdict, string(p.Verdict))
 		if want.FileSystem != nil && want.Kind != "extended" {
-			equal(fmt.Sprintf("partition %d volume", want.Number), expectedVolume{*want.FileSystem, want.Label}, volumeOf(p.Volume))
+			equal(fmt.Sprintf("partition %d volume", want.Number), expectedVolume{*want.FileSystem, want.Label},
+				volumeOf(p.Volume))
 		}
 	}
 	return out
@@ -209,8 +210,10 @@ func (s *scanned) sums() (out []string) {
 	}
 	got := s.summary
 	for what, n := range map[string]int{
-		"images": got.Images, string(align.Aligned): got.Aligned, string(align.BelowBoundary): got.Below, string(align.Misaligned): got.Misaligned,
-		string(align.NothingToJudge): got.Nothing, string(results.Failed): got.Failed, string(results.Orphan): got.Orphans, string(results.Packed): got.Packed,
+		"images": got.Images, string(align.Aligned): got.Aligned, string(align.BelowBoundary): got.Below,
+		string(align.Misaligned):     got.Misaligned,
+		string(align.NothingToJudge): got.Nothing, string(results.Failed): got.Failed,
+		string(results.Orphan): got.Orphans, string(results.Packed): got.Packed,
 	} {
 		if n != want[what] {
 			out = append(out, fmt.Sprintf("summary: %s %d, want %d", what, n, want[what]))

@@ -104,7 +104,8 @@ func withoutRights(t *testing.T, args ...string) scanResult {
 	command := append([]string{builtPath, "scan", "-o", "json"}, args...)
 	if os.Geteuid() == 0 {
 		const rights = "-dac_override,-dac_read_search"
-		command = append([]string{disktest.Tool(t, "setpriv"), "--bounding-set", rights, "--inh-caps", rights}, command...)
+		command = append([]string{disktest.Tool(t, "setpriv"), "--bounding-set", rights, "--inh-caps", rights},
+			command...)
 	}
 	return readScan(t, run(t, command[0], command[1:]...))
 }
@@ -172,11 +173,13 @@ func TestScanIgnores(t *testing.T) {
 	require.Equal(t, "a museum", s.rows[filepath.Join(dir, "old.raw")].Accepted.Reason)
 	require.Equal(t, "2999-12-31", s.rows[filepath.Join(dir, "new.raw")].Accepted.Until)
 
-	s = accept("old.raw never a museum\nnew.raw 2001-01-31 was to be replaced\nfine.raw never needs none\nlost.raw never is gone\n")
+	s = accept("old.raw never a museum\nnew.raw 2001-01-31 was to be replaced\nfine.raw never needs none\n" +
+		"lost.raw never is gone\n")
 	require.Equal(t, 3, s.code)
 	require.Equal(t, filepath.Join(dir, "new.raw"), s.sum.Worst)
 	require.Equal(t, []string{
-		"ignore line 2: expired on 2001-01-31, matched 1 image", "ignore line 3: matched 1 image, of which none needs it", "ignore line 4: matched no image",
+		"ignore line 2: expired on 2001-01-31, matched 1 image",
+		"ignore line 3: matched 1 image, of which none needs it", "ignore line 4: matched no image",
 	}, s.sum.IgnoreNotes)
 
 	r := trueup(t, "scan", "--ignore", list, dir)

@@ -33,7 +33,8 @@ type scanGroup struct {
 // TestScanGroups is about files that are one image together, and such that only look so.
 func TestScanGroups(t *testing.T) {
 	t.Parallel()
-	for _, c := range slices.Concat(flatGroups(), extentGroups(), packageGroups(), snapshotGroups(), differencingGroups(), lockGroups()) {
+	for _, c := range slices.Concat(flatGroups(), extentGroups(), packageGroups(), snapshotGroups(),
+		differencingGroups(), lockGroups()) {
 		t.Run(c.name, func(t *testing.T) {
 			s := newShelf(t)
 			for name, content := range c.files {
@@ -49,7 +50,8 @@ func TestScanGroups(t *testing.T) {
 func groupSnapshot(hint string) []byte {
 	v := vmdkforge.NewSparse(make([]byte, scanDiskSectors*sectorSize))
 	text := vmdkforge.Descriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "x.vmdk"`, scanDiskSectors))
-	v.SetDescriptor(strings.Replace(text, "parentCID=ffffffff", "parentCID=4a5b6c7d\nparentFileNameHint=\""+hint+"\"", 1))
+	v.SetDescriptor(strings.Replace(text, "parentCID=ffffffff", "parentCID=4a5b6c7d\nparentFileNameHint=\""+hint+"\"",
+		1))
 	return v.Bytes
 }
 
@@ -82,12 +84,16 @@ func flatGroups() []scanGroup {
 		},
 		{
 			"a stray descriptor of the first sectors of a disk",
-			map[string][]byte{"evil.vmdk": []byte("# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\nRW 64 FLAT \"victim.img\" 0\n"), "victim.img": off},
+			map[string][]byte{"evil.vmdk": []byte(
+				"# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\n" +
+					"RW 64 FLAT \"victim.img\" 0\n"), "victim.img": off},
 			map[string]string{"evil.vmdk": "failed format", "victim.img": isOff},
 		},
 		{
 			"a stray descriptor of zeros in a disk",
-			map[string][]byte{"evil.vmdk": []byte("# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\nRW 64 FLAT \"victim.img\" 300\n"), "victim.img": zeroBehind(off)},
+			map[string][]byte{"evil.vmdk": []byte(
+				"# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\n" +
+					"RW 64 FLAT \"victim.img\" 300\n"), "victim.img": zeroBehind(off)},
 			map[string]string{"evil.vmdk": "judged nothing_to_judge", "victim.img": isOff + ", refused: view-source"},
 		},
 		{
@@ -104,12 +110,14 @@ func flatGroups() []scanGroup {
 		},
 		{
 			"a disk in two flat pieces",
-			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"), "a-f001.vmdk": off[:half], "a-f002.vmdk": off[half:]},
+			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"),
+				"a-f001.vmdk": off[:half], "a-f002.vmdk": off[half:]},
 			map[string]string{"a.vmdk": isOff},
 		},
 		{
 			"two descriptors of one extent",
-			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "b.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off},
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "b.vmdk": flatText("monolithicFlat",
+				"a-flat.vmdk"), "a-flat.vmdk": off},
 			map[string]string{"a.vmdk": isOff, "b.vmdk": isOff},
 		},
 		{
@@ -119,7 +127,8 @@ func flatGroups() []scanGroup {
 		},
 		{
 			"a piece is missing: the others are no orphans",
-			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"), "a-f001.vmdk": off[:half]},
+			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"),
+				"a-f001.vmdk": off[:half]},
 			map[string]string{"a.vmdk": "failed io"},
 		},
 	}
@@ -137,7 +146,8 @@ func extentGroups() []scanGroup {
 				"a-flat.vmdk": off, "b-f001.vmdk": even, "c-s002.vmdk": vmdkforge.NewCOWD(off, 1, nil).Bytes,
 				"d-delta.vmdk": vmdkforge.NewSESparse(off, 0, nil).Bytes,
 			},
-			map[string]string{"a-flat.vmdk": "orphan", "b-f001.vmdk": "orphan", "c-s002.vmdk": "orphan", "d-delta.vmdk": "orphan"},
+			map[string]string{"a-flat.vmdk": "orphan", "b-f001.vmdk": "orphan", "c-s002.vmdk": "orphan",
+				"d-delta.vmdk": "orphan"},
 		},
 		{
 			"an image with a format of its own is not hidden by a descriptor that names it",
@@ -145,11 +155,13 @@ func extentGroups() []scanGroup {
 				"evil.vmdk": flatText("monolithicFlat", "good.qcow2"), "good.qcow2": qcow2forge.New(off, 16).Bytes,
 				"wicked.vmdk": flatText("monolithicFlat", "good.vmdk"), "good.vmdk": sparse,
 			},
-			map[string]string{"evil.vmdk": "failed format", "wicked.vmdk": "failed format", "good.qcow2": isOff, "good.vmdk": isOff},
+			map[string]string{"evil.vmdk": "failed format", "wicked.vmdk": "failed format", "good.qcow2": isOff,
+				"good.vmdk": isOff},
 		},
 		{
 			"a raw disk is not hidden by a descriptor that cannot be judged",
-			map[string][]byte{"evil.vmdk": flatText("twoGbMaxExtentFlat", "victim.img", "nothing.img"), "victim.img": off},
+			map[string][]byte{"evil.vmdk": flatText("twoGbMaxExtentFlat", "victim.img", "nothing.img"),
+				"victim.img": off},
 			map[string]string{"evil.vmdk": "failed io", "victim.img": isOff},
 		},
 		{
@@ -159,7 +171,8 @@ func extentGroups() []scanGroup {
 		},
 		{
 			"a descriptor that names itself",
-			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a.vmdk"), "b.vmdk": flatText("monolithicFlat", "vm.ova"), "vm.ova": groupOVA("d.vmdk")},
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a.vmdk"), "b.vmdk": flatText("monolithicFlat",
+				"vm.ova"), "vm.ova": groupOVA("d.vmdk")},
 			map[string]string{"a.vmdk": "failed format", "b.vmdk": "failed format", "vm.ova": isOff},
 		},
 	}
@@ -173,14 +186,16 @@ func packageGroups() []scanGroup {
 		{
 			"an OVF with its disks and a manifest",
 			map[string][]byte{
-				"vm.ovf": ovfFor([]string{"d1.vmdk", "d2.vmdk"}), "vm.mf": []byte("SHA1(d1.vmdk)= " + strings.Repeat("0", 40) + "\n"),
+				"vm.ovf":  ovfFor([]string{"d1.vmdk", "d2.vmdk"}),
+				"vm.mf":   []byte("SHA1(d1.vmdk)= " + strings.Repeat("0", 40) + "\n"),
 				"d1.vmdk": sparse, "d2.vmdk": flatText("monolithicFlat", "d2-flat.vmdk"), "d2-flat.vmdk": even,
 			},
 			map[string]string{"vm.ovf": isOff},
 		},
 		{
 			"two OVFs of one disk",
-			map[string][]byte{"a.ovf": ovfFor([]string{"d.vmdk"}), "b.ovf": ovfFor([]string{"d.vmdk"}), "d.vmdk": sparse},
+			map[string][]byte{"a.ovf": ovfFor([]string{"d.vmdk"}), "b.ovf": ovfFor([]string{"d.vmdk"}),
+				"d.vmdk": sparse},
 			map[string]string{"a.ovf": isOff, "b.ovf": isOff},
 		},
 		{
@@ -195,12 +210,14 @@ func packageGroups() []scanGroup {
 		},
 		{
 			"an OVF hides only its disks",
-			map[string][]byte{"vm.ovf": ovfFor([]string{"d.vmdk"}, "victim.vmdk"), "d.vmdk": vmdkforge.NewSparse(even).Bytes, "victim.vmdk": sparse},
+			map[string][]byte{"vm.ovf": ovfFor([]string{"d.vmdk"}, "victim.vmdk"),
+				"d.vmdk": vmdkforge.NewSparse(even).Bytes, "victim.vmdk": sparse},
 			map[string]string{"vm.ovf": isEven, "victim.vmdk": isOff},
 		},
 		{
 			"OVAs",
-			map[string][]byte{"one.ova": groupOVA("d.vmdk"), "two.ova": groupOVA("d.vmdk", "e.vmdk"), "two.ova.gz": {0x1f, 0x8b, 8}},
+			map[string][]byte{"one.ova": groupOVA("d.vmdk"), "two.ova": groupOVA("d.vmdk", "e.vmdk"),
+				"two.ova.gz": {0x1f, 0x8b, 8}},
 			map[string]string{"one.ova": isOff, "two.ova": isOff},
 		},
 	}
@@ -214,30 +231,38 @@ func snapshotGroups() []scanGroup {
 		{
 			"a VMDK snapshot and what it is one of",
 			map[string][]byte{"a.vmdk": sparse, "a-000001.vmdk": groupSnapshot("/vmfs/volumes/x/a.vmdk")},
-			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent", "a-000001.vmdk": isOff + ", refused: snapshot-child"},
+			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent",
+				"a-000001.vmdk": isOff + ", refused: snapshot-child"},
 		},
 		{
 			"a chain of qcow2, one without a telling name",
-			map[string][]byte{"a.qcow2": qcow2forge.New(off, 16).Bytes, "middle": groupBacked("a.qcow2", "qcow2"), "top.qcow2": groupBacked("middle", "qcow2")},
+			map[string][]byte{"a.qcow2": qcow2forge.New(off, 16).Bytes, "middle": groupBacked("a.qcow2", "qcow2"),
+				"top.qcow2": groupBacked("middle", "qcow2")},
 			map[string]string{
-				"a.qcow2": isOff + ", refused: snapshot-parent", "middle": isOff + ", refused: snapshot-parent snapshot-child",
+				"a.qcow2":   isOff + ", refused: snapshot-parent",
+				"middle":    isOff + ", refused: snapshot-parent snapshot-child",
 				"top.qcow2": isOff + ", refused: snapshot-child",
 			},
 		},
 		{
 			"a qcow2 on a raw file",
 			map[string][]byte{"a.raw": off, "b.qcow2": groupBacked("a.raw", "raw")},
-			map[string]string{"a.raw": isOff + ", refused: snapshot-parent", "b.qcow2": isOff + ", refused: snapshot-child"},
+			map[string]string{"a.raw": isOff + ", refused: snapshot-parent",
+				"b.qcow2": isOff + ", refused: snapshot-child"},
 		},
 		{
 			"a snapshot of a flat extent",
-			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off, "b.qcow2": groupBacked("a-flat.vmdk", "raw")},
-			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent", "b.qcow2": isOff + ", refused: snapshot-child"},
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off,
+				"b.qcow2": groupBacked("a-flat.vmdk", "raw")},
+			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent",
+				"b.qcow2": isOff + ", refused: snapshot-child"},
 		},
 		{
 			"only the disk of a package that has a snapshot is refused for it",
-			map[string][]byte{"vm.ovf": ovfFor([]string{"a.vmdk", "b.vmdk"}), "a.vmdk": sparse, "b.vmdk": sparse, "s.vmdk": groupSnapshot("b.vmdk")},
-			map[string]string{"vm.ovf": isOff + ", refused: snapshot-parent", "s.vmdk": isOff + ", refused: snapshot-child"},
+			map[string][]byte{"vm.ovf": ovfFor([]string{"a.vmdk", "b.vmdk"}), "a.vmdk": sparse, "b.vmdk": sparse,
+				"s.vmdk": groupSnapshot("b.vmdk")},
+			map[string]string{"vm.ovf": isOff + ", refused: snapshot-parent",
+				"s.vmdk": isOff + ", refused: snapshot-child"},
 		},
 	}
 }
@@ -251,7 +276,8 @@ func differencingGroups() []scanGroup {
 			map[string][]byte{
 				"Base.vhd": vhdforge.New(off, vhdforge.Layout{ID: 0xb0}).Bytes,
 				"top.avhd": vhdforge.New(make([]byte, len(off)), vhdforge.Layout{
-					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{ID: 0xb0, Relative: `.\BASE.VHD`},
+					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{ID: 0xb0,
+						Relative: `.\BASE.VHD`},
 				}).Bytes,
 			},
 			map[string]string{"Base.vhd": isOff + ", refused: snapshot-parent", "top.avhd": "failed reference"},
@@ -261,10 +287,12 @@ func differencingGroups() []scanGroup {
 			map[string][]byte{
 				"base.vhd": vhdforge.New(off, vhdforge.Layout{ID: 0xb0}).Bytes,
 				"top.avhd": vhdforge.New(make([]byte, len(off)), vhdforge.Layout{
-					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{ID: 0xb0, Relative: `.\base.vhd`},
+					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{ID: 0xb0,
+						Relative: `.\base.vhd`},
 				}).Bytes,
 			},
-			map[string]string{"base.vhd": isOff + ", refused: snapshot-parent", "top.avhd": isOff + ", refused: snapshot-child"},
+			map[string]string{"base.vhd": isOff + ", refused: snapshot-parent",
+				"top.avhd": isOff + ", refused: snapshot-child"},
 		},
 		{
 			"a differencing VHDX",
@@ -272,10 +300,12 @@ func differencingGroups() []scanGroup {
 				"base.vhdx": vhdxforge.New(vhdxforge.Layout{Size: int64(len(off))}).Fill(off).Bytes,
 				"top.avhdx": vhdxforge.New(vhdxforge.Layout{
 					Size: int64(len(off)), DataWrite: "00000000-0000-4000-8000-000000000001",
-					Parent: map[string]string{"parent_linkage": "{" + strings.ToUpper(vhdxforge.DataWriteGUID) + "}", "relative_path": `.\base.vhdx`},
+					Parent: map[string]string{"parent_linkage": "{" + strings.ToUpper(vhdxforge.DataWriteGUID) + "}",
+						"relative_path": `.\base.vhdx`},
 				}).Bytes,
 			},
-			map[string]string{"base.vhdx": isOff + ", refused: snapshot-parent", "top.avhdx": isOff + ", refused: snapshot-child"},
+			map[string]string{"base.vhdx": isOff + ", refused: snapshot-parent",
+				"top.avhdx": isOff + ", refused: snapshot-child"},
 		},
 	}
 }
@@ -289,19 +319,25 @@ func lockGroups() []scanGroup {
 		{
 			"locks",
 			map[string][]byte{
-				"a.vmdk": sparse, "a.vmdk.lck/M1.lck": {}, "even.vmdk": vmdkforge.NewSparse(even).Bytes, "even.vmdk.lck": {},
-				"flat.vmdk": flatText("monolithicFlat", "flat-flat.vmdk"), "flat-flat.vmdk": off, "flat-flat.vmdk.lck": {}, "free.vmdk": sparse,
-				"m.vmdk": sparse, "m-8c1f.vmem": {}, "base.qcow2": qcow2forge.New(off, 16).Bytes, "base.qcow2.lck": {}, "top.qcow2": groupBacked("base.qcow2", "qcow2"),
+				"a.vmdk": sparse, "a.vmdk.lck/M1.lck": {}, "even.vmdk": vmdkforge.NewSparse(even).Bytes,
+				"even.vmdk.lck": {},
+				"flat.vmdk":     flatText("monolithicFlat", "flat-flat.vmdk"), "flat-flat.vmdk": off,
+				"flat-flat.vmdk.lck": {}, "free.vmdk": sparse,
+				"m.vmdk": sparse, "m-8c1f.vmem": {}, "base.qcow2": qcow2forge.New(off, 16).Bytes, "base.qcow2.lck": {},
+				"top.qcow2": groupBacked("base.qcow2", "qcow2"),
 			},
 			map[string]string{
-				"a.vmdk": isOff + ", refused: busy", "even.vmdk": isEven, "flat.vmdk": isOff + ", refused: busy", "free.vmdk": isOff, "m.vmdk": isOff + ", refused: busy",
-				"base.qcow2": isOff + ", refused: busy snapshot-parent", "top.qcow2": isOff + ", refused: busy snapshot-child",
+				"a.vmdk": isOff + ", refused: busy", "even.vmdk": isEven, "flat.vmdk": isOff + ", refused: busy",
+				"free.vmdk": isOff, "m.vmdk": isOff + ", refused: busy",
+				"base.qcow2": isOff + ", refused: busy snapshot-parent",
+				"top.qcow2":  isOff + ", refused: busy snapshot-child",
 			},
 		},
 		{
 			"locks of all machines of a folder",
 			map[string][]byte{"a.vmdk": sparse, "b.img": off, "even.img": even, ".lck-31d0": {}, "vm.vmss": {}},
-			map[string]string{"a.vmdk": isOff + ", refused: busy busy", "b.img": isOff + ", refused: busy busy", "even.img": isEven},
+			map[string]string{"a.vmdk": isOff + ", refused: busy busy", "b.img": isOff + ", refused: busy busy",
+				"even.img": isEven},
 		},
 	}
 }
@@ -323,20 +359,27 @@ func TestScanKinds(t *testing.T) {
 	copy(iso[0x8001:], "CD001")
 	dump := off[63*sectorSize : 65*sectorSize]
 	for name, content := range map[string][]byte{
-		"disk": off, "table.bin": big, "empty": {}, "one": {1}, "odd": append([]byte("text"), make([]byte, 511)...), "zero.bin": make([]byte, 4096),
-		"cd.iso": iso, "cd.img": append(iso, make([]byte, 4<<20)...), "floppy.img": make([]byte, 1440<<10), "sector.bin": dump, "firmware.img": make([]byte, 512),
-		"data.gz": {0x1f, 0x8b, 8, 0}, "off.img.xz": append([]byte("\xfd7zXZ\x00\x00\x04"), make([]byte, 504)...), "docs.xz": append([]byte("\xfd7zXZ\x00\x00\x04"), make([]byte, 504)...),
+		"disk": off, "table.bin": big, "empty": {}, "one": {1}, "odd": append([]byte("text"), make([]byte, 511)...),
+		"zero.bin": make([]byte, 4096),
+		"cd.iso":   iso, "cd.img": append(iso, make([]byte, 4<<20)...), "floppy.img": make([]byte, 1440<<10),
+		"sector.bin": dump, "firmware.img": make([]byte, 512),
+		"data.gz": {0x1f, 0x8b, 8, 0}, "off.img.xz": append([]byte("\xfd7zXZ\x00\x00\x04"), make([]byte, 504)...),
+		"docs.xz":    append([]byte("\xfd7zXZ\x00\x00\x04"), make([]byte, 504)...),
 		"ruined.ova": noise("ova", 8192), "notes.txt": []byte("# Disk\n"),
-		"empty.vmdk": {}, "text.vmdk": []byte("nothing of a disk\n"), "blank.qcow2": make([]byte, 1<<20), "small.vhd": {1}, "cut.vhdx": off[:512],
-		"blank.img": make([]byte, 4<<20), "disk.vdi": append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe), make([]byte, 956)...),
+		"empty.vmdk": {}, "text.vmdk": []byte("nothing of a disk\n"), "blank.qcow2": make([]byte, 1<<20),
+		"small.vhd": {1}, "cut.vhdx": off[:512],
+		"blank.img": make([]byte, 4<<20), "disk.vdi": append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe),
+			make([]byte, 956)...),
 		"garbled.dd": bytes.Repeat([]byte{0xe5}, 8<<20),
 	} {
 		s.put(name, content)
 	}
 	sum := s.requireRows(map[string]string{
 		"disk": isOff, "table.bin": isOff,
-		"empty.vmdk": "failed format", "text.vmdk": "failed format", "blank.qcow2": "failed format", "small.vhd": "failed format", "cut.vhdx": "failed format",
-		"blank.img": "judged nothing_to_judge", "disk.vdi": "failed unsupported", "off.img.xz": "packed", "ruined.ova": "failed format", "garbled.dd": "judged nothing_to_judge",
+		"empty.vmdk": "failed format", "text.vmdk": "failed format", "blank.qcow2": "failed format",
+		"small.vhd": "failed format", "cut.vhdx": "failed format",
+		"blank.img": "judged nothing_to_judge", "disk.vdi": "failed unsupported", "off.img.xz": "packed",
+		"ruined.ova": "failed format", "garbled.dd": "judged nothing_to_judge",
 	}, ".")
 	require.Equal(t, 12, sum.Skipped)
 }
@@ -346,7 +389,8 @@ func TestScanKinds(t *testing.T) {
 func TestScanClonezilla(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t)
-	gz, zst, bare := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3}, []byte("\x28\xb5\x2f\xfd\x00\x58"), []byte("partclone-image")
+	gz, zst, bare := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3}, []byte("\x28\xb5\x2f\xfd\x00\x58"),
+		[]byte("partclone-image")
 	for _, dir := range []string{"img/", "loose/"} {
 		s.put(dir+"sda1.ntfs-ptcl-img.gz.aa", gz)
 		s.put(dir+"sda1.ntfs-ptcl-img.gz.ab", noise("piece", 1000))
@@ -361,13 +405,15 @@ func TestScanClonezilla(t *testing.T) {
 	s.put("img/other.img", off)
 	s.requireRows(map[string]string{
 		"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff,
-		"loose/sda1.ntfs-ptcl-img.gz.aa": "packed", "loose/vg-root.ext4-ptcl-img.zst.aa": "packed", "loose/sdb1.vfat-ptcl-img.uncomp.aa": "failed unsupported",
+		"loose/sda1.ntfs-ptcl-img.gz.aa": "packed", "loose/vg-root.ext4-ptcl-img.zst.aa": "packed",
+		"loose/sdb1.vfat-ptcl-img.uncomp.aa": "failed unsupported",
 	}, ".")
 	s.requireRows(map[string]string{"img/vg-root.ext4-ptcl-img.zst.aa": "packed"}, "img/vg-root.ext4-ptcl-img.zst.aa")
 	stdout, _, _ := scanRun(t, s.dir, "img")
 	require.Contains(t, stdout, `its folder is a Clonezilla image of disk sda, sdb (partclone), and not read`)
 	cat := []string{"--catalog", t.TempDir() + "/cat.db"}
-	s.requireRows(map[string]string{"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff}, append(cat, "img")...)
+	s.requireRows(map[string]string{"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff},
+		append(cat, "img")...)
 	stdout, _, _ = scanRun(t, s.dir, append(cat, "--changed", "img")...)
 	require.NotContains(t, stdout, `"event":"image"`, "nothing has changed")
 }
@@ -379,7 +425,8 @@ func TestScanNames(t *testing.T) {
 	off := offDisk()
 	want := map[string]string{}
 	long := strings.Repeat("x", 251) + ".img"
-	for _, name := range []string{"-rf.img", "a\nb.img", "\xff\xfe.img", "\x1b[2J.img", long, "c d.img", "$(x).img", "-d/-e.img", "\xfc/\xfc.img"} {
+	for _, name := range []string{"-rf.img", "a\nb.img", "\xff\xfe.img", "\x1b[2J.img", long, "c d.img", "$(x).img",
+		"-d/-e.img", "\xfc/\xfc.img"} {
 		s.put(name, off)
 		want[name] = isOff
 	}

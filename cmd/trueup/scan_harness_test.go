@@ -135,7 +135,8 @@ func newEveryKind(t testing.TB) *everyKind {
 	defer kinds.Unlock()
 	if kinds.everyKind == nil {
 		beside := filepath.Dir(builtPath)
-		k := &everyKind{dir: filepath.Join(beside, "kinds"), outside: filepath.Join(beside, "outside"), want: map[string]string{}}
+		k := &everyKind{dir: filepath.Join(beside, "kinds"), outside: filepath.Join(beside, "outside"),
+			want: map[string]string{}}
 		require.NoError(t, os.Mkdir(k.dir, 0o755))
 		require.NoError(t, os.Mkdir(k.outside, 0o755))
 		k.good(t)
@@ -187,7 +188,8 @@ func (k *everyKind) good(t testing.TB) {
 func (k *everyKind) bad(t testing.TB) {
 	t.Helper()
 	descriptor := func(extent string) string {
-		return "# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\n" + extent + "\n"
+		return "# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\n" +
+			extent + "\n"
 	}
 	k.put(t, "shadow.vmdk", descriptor(`RW 16384 FLAT "/etc/shadow" 0`), "reference")
 	k.put(t, "up.vmdk", descriptor(`RW 16384 FLAT "../outside/off.raw" 0`), "reference")
@@ -201,7 +203,8 @@ func (k *everyKind) bad(t testing.TB) {
 	require.NoError(t, os.Symlink(k.outside, k.path("folder")))
 	require.NoError(t, os.Symlink("..", k.path("deep/round")))
 	for name, backing := range map[string]string{
-		"backed.qcow2": "/etc/shadow", "network.qcow2": "nbd://127.0.0.1:10809/x", "json.qcow2": `json:{"driver":"raw","file.filename":"/etc/shadow"}`,
+		"backed.qcow2": "/etc/shadow", "network.qcow2": "nbd://127.0.0.1:10809/x",
+		"json.qcow2": `json:{"driver":"raw","file.filename":"/etc/shadow"}`,
 	} {
 		disktest.Run(t, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", "raw", "-b", backing, k.path(name), "8M")
 		k.want[name] = "reference"

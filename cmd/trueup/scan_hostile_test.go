@@ -40,7 +40,8 @@ func (h stranger) differences(i *results.Image) []string {
 	}
 	switch {
 	case i.State != results.Failed || h.verdict != "":
-		return []string{fmt.Sprintf("state %s, verdict %q, want %q%s: %v", i.State, i.Verdict, h.code, h.verdict, i.Error)}
+		return []string{fmt.Sprintf("state %s, verdict %q, want %q%s: %v", i.State, i.Verdict, h.code, h.verdict,
+			i.Error)}
 	case i.Error == nil || i.Error.Code != h.code:
 		return []string{fmt.Sprintf("error %v, want %s", i.Error, h.code)}
 	}
@@ -57,9 +58,12 @@ func hostileImages() []hostile {
 	}
 	for _, rows := range [][]hostile{
 		parents(), otherLines(), bigTexts(), contradictions(), extentSums(),
-		grainSizes(), capacities(), directories(), overlaps(), entries(), twoCopies(), damaged(), streamGrains(), streamHeaders(), cowdExtents(), seSparseExtents(), splitExtents(),
-		vhdFooters(), vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents(), vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(), vhdxParents(), vhdxBlocks(),
-		qcow2References(), qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(), qcow2Entries(), qcow2Packed(), qcow2Bombs(),
+		grainSizes(), capacities(), directories(), overlaps(), entries(), twoCopies(), damaged(), streamGrains(),
+		streamHeaders(), cowdExtents(), seSparseExtents(), splitExtents(),
+		vhdFooters(), vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents(), vhdxHeaders(), vhdxLogs(), vhdxRegions(),
+		vhdxItems(), vhdxParents(), vhdxBlocks(),
+		qcow2References(), qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(), qcow2Entries(), qcow2Packed(),
+		qcow2Bombs(),
 		headersInRaw(), polyglots(), cuts(), brokenEntries(), refusedTables(), loops(), chainsOutside(),
 	} {
 		out = append(out, rows...)
@@ -90,7 +94,8 @@ func fewOfEach(cases []hostile) (out []hostile) {
 	var order []string
 	for _, h := range cases {
 		number := threat.FindStringSubmatch(h.name)
-		if number == nil || len(h.args) > 0 || strings.Contains(h.name, "socket") || strings.Contains(h.name, "device") {
+		if number == nil || len(h.args) > 0 || strings.Contains(h.name, "socket") ||
+			strings.Contains(h.name, "device") {
 			continue
 		}
 		if by[number[1]] == nil {
@@ -120,7 +125,8 @@ func writeStrangers(t testing.TB, dir string, record []expectedImage) (out []str
 	folders = slices.Compact(folders)
 	plain := regexp.MustCompile(`[^A-Za-z0-9 ,]+`)
 	place := func(name string) string {
-		folder := filepath.Join(dir, folders[len(out)%len(folders)], plain.ReplaceAllString(fmt.Sprintf("%02d %.40s", len(out), name), "-"))
+		folder := filepath.Join(dir, folders[len(out)%len(folders)],
+			plain.ReplaceAllString(fmt.Sprintf("%02d %.40s", len(out), name), "-"))
 		require.NoError(t, os.MkdirAll(folder, 0o755))
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(folder)) })
 		return folder

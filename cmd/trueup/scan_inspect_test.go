@@ -133,7 +133,8 @@ func sameDisk(t testing.TB, path string, d *scanDisk, in *inspected) {
 		return
 	}
 	if in.Error != nil && d.Unplanned == nil {
-		require.True(t, slices.ContainsFunc(in.Findings, func(f jsonFinding) bool { return slices.Contains(deeper, f.Code) }), "%s: %v", path, in.Findings)
+		require.True(t, slices.ContainsFunc(in.Findings,
+			func(f jsonFinding) bool { return slices.Contains(deeper, f.Code) }), "%s: %v", path, in.Findings)
 	}
 	for _, f := range in.Findings {
 		if !slices.Contains(deeper, f.Code) {

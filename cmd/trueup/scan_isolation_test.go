@@ -15,8 +15,9 @@ import (
 
 // ownFiles are what the program opens beside images: the first three at the start of the runtimes of Go and C, the
 // others when workers are restricted and that is proved from outside.
-var ownFiles = regexp.MustCompile(`^(/sys/kernel/mm/transparent_hugepage/hpage_pmd_size|/sys/fs/cgroup/.*|/sys/devices/system/cpu/online|` +
-	`/proc/(self|\d+)/(status|cgroup|mountinfo|maps|fd|task(/\d+(/status)?)?)|/dev/null)$`)
+var ownFiles = regexp.MustCompile(
+	`^(/sys/kernel/mm/transparent_hugepage/hpage_pmd_size|/sys/fs/cgroup/.*|/sys/devices/system/cpu/online|` +
+		`/proc/(self|\d+)/(status|cgroup|mountinfo|maps|fd|task(/\d+(/status)?)?)|/dev/null)$`)
 
 var (
 	openCall = regexp.MustCompile(`^\d+ +(?:openat2?|open|creat)\((?:(?:AT_FDCWD|\d+)<([^>]*)>, )?"((?:[^"\\]|\\.)*)"`)
@@ -30,7 +31,9 @@ func opened(t *testing.T, args ...string) (paths []string, r result) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "calls")
 	r = run(t, disktest.Tool(t, "strace"), append([]string{
-		"-f", "-y", "-qq", "-s", "4096", "-o", log, "-e", "signal=none", "-e", "trace=/^(open|openat|openat2|creat|execve|execveat|socket|connect|bind|sendto|socketpair)$", builtPath, "scan", "-o", "json",
+		"-f", "-y", "-qq", "-s", "4096", "-o", log, "-e", "signal=none", "-e",
+		"trace=/^(open|openat|openat2|creat|execve|execveat|socket|connect|bind|sendto|socketpair)$", builtPath, "scan",
+		"-o", "json",
 	}, args...)...)
 	text, err := os.ReadFile(log)
 	require.NoError(t, err)
@@ -90,7 +93,8 @@ func TestScanRowsAreTheSame(t *testing.T) {
 	require.Contains(t, usual.sum.Isolation.Layers, "seccomp")
 	want := usual.same(t)
 	for _, flags := range [][]string{
-		{"--isolation", "process"}, {"--isolation", "none"}, {"--isolation", "sandbox"}, {"--jobs", "1"}, {"--jobs", "2"}, {"--jobs", "8"},
+		{"--isolation", "process"}, {"--isolation", "none"}, {"--isolation", "sandbox"}, {"--jobs", "1"},
+		{"--jobs", "2"}, {"--jobs", "8"},
 	} {
 		s := scan(t, append(flags, k.dir)...)
 		require.Equal(t, want, s.same(t), "%q", flags)
@@ -108,7 +112,8 @@ func TestScanWithoutWorkers(t *testing.T) {
 	dir := filepath.Dir(sampleDisk(t))
 	// The program may not start another one: /proc is not there.
 	sh := `mount -t tmpfs none /proc && exec "$@"`
-	if out, err := exec.Command(disktest.Tool(t, "unshare"), "--mount", "sh", "-c", sh, "sh", "true").CombinedOutput(); err != nil {
+	if out, err := exec.Command(disktest.Tool(t, "unshare"), "--mount", "sh", "-c", sh, "sh",
+		"true").CombinedOutput(); err != nil {
 		t.Skipf("mount namespaces need root: %s", out)
 	}
 	r := run(t, disktest.Tool(t, "unshare"), "--mount", "sh", "-c", sh, "sh", builtPath, "scan", "-o", "json", dir)
@@ -122,7 +127,8 @@ func TestScanWithoutWorkers(t *testing.T) {
 	inspect := []string{"--mount", "sh", "-c", sh, "sh", builtPath, "inspect", sampleDisk(t)}
 	r = run(t, disktest.Tool(t, "unshare"), inspect...)
 	require.Equal(t, 3, r.code, r.stderr)
-	require.Contains(t, r.stderr, "trueup: warning: isolation is \"none\", not \"sandbox\" (threads: open /proc/self/task")
+	require.Contains(t, r.stderr, "trueup: warning: isolation is \"none\", not \"sandbox\" (threads: open "+
+		"/proc/self/task")
 	r = run(t, disktest.Tool(t, "unshare"), append(inspect, "--require-sandbox")...)
 	require.Equal(t, 1, r.code, r.stderr)
 }

@@ -22,7 +22,8 @@ import (
 var scanFormats = []string{"text", "json", "csv", "html", "junit", "prometheus"}
 
 // runTimes are what differs between two runs: when they were, and how long they took.
-var runTimes = regexp.MustCompile(`(timestamp|duration)_seconds\{[^}]*\} \S+|duration_seconds":[\d.]+|(in|after) (less than 0.1 s|\d[\d.hm]* ?s\b)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?`)
+var runTimes = regexp.MustCompile(
+	`(timestamp|duration)_seconds\{[^}]*\} \S+|duration_seconds":[\d.]+|(in|after) (less than 0.1 s|\d[\d.hm]* ?s\b)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?`)
 
 func withoutTimes(text string) string {
 	return runTimes.ReplaceAllString(text, "TIME")
@@ -46,7 +47,8 @@ func TestScanReportFile(t *testing.T) {
 				require.Empty(t, r.stdout+r.stderr)
 				got, err := os.ReadFile(out)
 				require.NoError(t, err)
-				require.Equal(t, sortedIf(format == "json", withoutTimes(want.stdout)), sortedIf(format == "json", withoutTimes(string(got))))
+				require.Equal(t, sortedIf(format == "json", withoutTimes(want.stdout)),
+					sortedIf(format == "json", withoutTimes(string(got))))
 				require.Equal(t, []string{"report"}, folderNames(t, filepath.Dir(out)))
 			}
 		})
@@ -69,8 +71,10 @@ func TestScanReportSurvives(t *testing.T) {
 	out := filepath.Join(folder, "report")
 	for _, format := range scanFormats {
 		require.NoError(t, os.WriteFile(out, []byte("old"), 0o644))
-		// A file may have 64 KiB and no more: the report does not fit. The signal of that is ignored, so that it is an error.
-		r := run(t, disktest.Tool(t, "sh"), "-c", `trap '' XFSZ; ulimit -f 0; exec "$@"`, "sh", builtPath, "scan", "-o", format, "--out", out, dir)
+		// A file may have 64 KiB and no more: the report does not fit. The signal of that is ignored, so that it is an
+		// error.
+		r := run(t, disktest.Tool(t, "sh"), "-c", `trap '' XFSZ; ulimit -f 0; exec "$@"`, "sh", builtPath, "scan", "-o",
+			format, "--out", out, dir)
 		require.Equal(t, 1, r.code, format)
 		requireOneLine(t, r.stderr)
 		text, err := os.ReadFile(out)
@@ -95,7 +99,8 @@ func TestScanReportCannotBeWritten(t *testing.T) {
 		require.Contains(t, r.stderr, "no space left on device", format)
 	}
 	catalogue := filepath.Join(t.TempDir(), "catalogue")
-	r := run(t, disktest.Tool(t, "sh"), "-c", `exec "$@" <&- >&- 2>&-`, "sh", builtPath, "scan", "--catalog", catalogue, dir)
+	r := run(t, disktest.Tool(t, "sh"), "-c", `exec "$@" <&- >&- 2>&-`, "sh", builtPath, "scan", "--catalog", catalogue,
+		dir)
 	require.Contains(t, []int{1, 3}, r.code)
 	require.Equal(t, before, hashFolder(t, dir))
 	require.Equal(t, "ok", strings.TrimSpace(disktest.Output(t, "sqlite3", catalogue, "PRAGMA integrity_check")))
@@ -108,7 +113,8 @@ func TestScanOwnFiles(t *testing.T) {
 	list := filepath.Join(dir, "accepted")
 	require.NoError(t, os.WriteFile(list, []byte("xp.vmdk never why\n"), 0o644))
 	for range 2 {
-		r := trueup(t, "scan", "-o", "prometheus", "--out", filepath.Join(dir, "scan.prom"), "--script", filepath.Join(dir, "fix.sh"), "--ignore", list,
+		r := trueup(t, "scan", "-o", "prometheus", "--out", filepath.Join(dir, "scan.prom"), "--script",
+			filepath.Join(dir, "fix.sh"), "--ignore", list,
 			"--catalog", filepath.Join(dir, "catalogue"), dir)
 		require.Equal(t, 0, r.code, r.stderr)
 		text, err := os.ReadFile(filepath.Join(dir, "scan.prom"))
@@ -134,7 +140,8 @@ func TestScanOnATerminal(t *testing.T) {
 	k := newEveryKind(t)
 	script := disktest.Tool(t, "script")
 	onTerminal := func(width int, env string, flags ...string) string {
-		command := strings.Join(append([]string{"stty", "cols", fmt.Sprint(width), "&&", "env", "TERM=xterm", env, builtPath, "scan"}, append(flags, k.dir)...), " ")
+		command := strings.Join(append([]string{"stty", "cols", fmt.Sprint(width), "&&", "env", "TERM=xterm", env,
+			builtPath, "scan"}, append(flags, k.dir)...), " ")
 		return run(t, script, "--quiet", "--return", "--command", command, "/dev/null").stdout
 	}
 	for _, width := range []int{80, 120} {
@@ -142,12 +149,14 @@ func TestScanOnATerminal(t *testing.T) {
 		require.Contains(t, text, "\x1b[31m", "red")
 		_, report, _ := strings.Cut(text, "\x1b[J")
 		for line := range strings.Lines(colours.ReplaceAllString(report, "")) {
-			if line = strings.TrimRight(line, "\r\n"); !strings.HasPrefix(line, "  trueup ") { // a command is one line, to be copied
+			// a command is one line, to be copied
+			if line = strings.TrimRight(line, "\r\n"); !strings.HasPrefix(line, "  trueup ") {
 				require.LessOrEqual(t, len([]rune(line)), width, line)
 			}
 		}
 	}
-	for _, plain := range []string{onTerminal(80, "NO_COLOR=1", "--no-progress"), onTerminal(80, "X=1", "--no-color", "--no-progress")} {
+	for _, plain := range []string{onTerminal(80, "NO_COLOR=1", "--no-progress"), onTerminal(80, "X=1", "--no-color",
+		"--no-progress")} {
 		require.NotContains(t, plain, "\x1b")
 	}
 	require.NotContains(t, trueup(t, "scan", k.dir).stdout, "\x1b", "a pipe")
@@ -167,10 +176,12 @@ func scanList(t *testing.T, list string, args ...string) scanResult {
 func TestScanFilesFrom(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	paths := []string{smallDisk(t, filepath.Join(dir, "a.raw"), 63), smallDisk(t, filepath.Join(dir, "line\nend.raw"), 63), filepath.Join(dir, "none"), dir + "/sub"}
+	paths := []string{smallDisk(t, filepath.Join(dir, "a.raw"), 63), smallDisk(t, filepath.Join(dir, "line\nend.raw"),
+		63), filepath.Join(dir, "none"), dir + "/sub"}
 	require.NoError(t, os.Mkdir(paths[3], 0o755))
 	smallDisk(t, filepath.Join(paths[3], "-x.raw"), 2048)
-	want := map[string]string{"a.raw": "misaligned", "line\nend.raw": "misaligned", "none": "io", "sub/-x.raw": "aligned"}
+	want := map[string]string{"a.raw": "misaligned", "line\nend.raw": "misaligned", "none": "io",
+		"sub/-x.raw": "aligned"}
 	require.Equal(t, want, scanList(t, strings.Join(paths, "\x00")).words(dir))
 	require.Equal(t, want, scanList(t, strings.Join(paths, "\x00")+"\x00").words(dir))
 
@@ -217,11 +228,14 @@ func TestScanGlobs(t *testing.T) {
 		flags []string
 		want  []string
 	}{
-		"all":                     {nil, all},
-		"by name":                 {[]string{"--include", "*.raw"}, []string{"a.raw", "old/a.raw", "old/deep/c.raw", "x/archive/y/d.raw"}},
-		"by several names":        {[]string{"--include", "b.*", "--include", "c.*"}, []string{"b.img", "old/deep/c.raw"}},
-		"below the root":          {[]string{"--include", "old/*.raw"}, []string{"old/a.raw"}},
-		"any folders":             {[]string{"--exclude", "**/archive/**"}, []string{"a.raw", "b.img", "old/a.raw", "old/deep/c.raw"}},
+		"all": {nil, all},
+		"by name": {[]string{"--include", "*.raw"}, []string{"a.raw", "old/a.raw", "old/deep/c.raw",
+			"x/archive/y/d.raw"}},
+		"by several names": {[]string{"--include", "b.*", "--include", "c.*"},
+			[]string{"b.img", "old/deep/c.raw"}},
+		"below the root": {[]string{"--include", "old/*.raw"}, []string{"old/a.raw"}},
+		"any folders": {[]string{"--exclude", "**/archive/**"}, []string{"a.raw", "b.img", "old/a.raw",
+			"old/deep/c.raw"}},
 		"a folder":                {[]string{"--exclude", "old/**"}, []string{"a.raw", "b.img", "x/archive/y/d.raw"}},
 		"as it is shown":          {[]string{"--include", dir + "/old/**"}, []string{"old/a.raw", "old/deep/c.raw"}},
 		"both, the exclusion won": {[]string{"--include", "a.raw", "--exclude", "old/**"}, []string{"a.raw"}},
@@ -231,7 +245,8 @@ func TestScanGlobs(t *testing.T) {
 		require.ElementsMatch(t, c.want, slices.Collect(maps.Keys(s.words(dir))), name)
 	}
 	named := scan(t, "--exclude", "*.img", filepath.Join(dir, "a.raw"), filepath.Join(dir, "b.img"))
-	require.Equal(t, map[string]string{"a.raw": "aligned", "b.img": "aligned"}, named.words(dir), "who names a file wants it")
+	require.Equal(t, map[string]string{"a.raw": "aligned", "b.img": "aligned"}, named.words(dir),
+		"who names a file wants it")
 }
 
 // The script does what the report says: when it has run, a scan finds the copies aligned.

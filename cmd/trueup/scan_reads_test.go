@@ -20,12 +20,24 @@ import (
 // name, and, for where the disk's bytes lie in the file, by qemu-img map. The unit is the page of 4 KiB, which is what
 // a file system reads at least, and each counts once; of what is compressed it is the whole grain or cluster. These are
 //
-//   - of each file its first page (magic, header, descriptor), the page at 32 KiB (the mark of a CD), and the end (footers), 1 KiB;
-//   - what the format's header leads to: the text of a VMDK, the header of a dynamic VHD, the two headers of a VHDX, its two region tables
-//     (64 KiB each: their sum is over all of that), its metadata table and items;
-//   - of tables (L1 and L2, grain directory and grain tables, BAT) the page of each entry that one of the following needs;
-//   - of the disk sector 0, both copies of a GPT (header and array, whose sum is over all of it), and of each partition the boot sector or
-//     superblock, the copy of the boot sector, and what holds the label: record 3 of the MFT, the start of a FAT's root directory.
+//   - of each file its first page (magic, header, descriptor), the page at 32 KiB (the mark of a CD), and the end
+//
+// (footers), 1 KiB;
+//   - what the format's header leads to: the text of a VMDK, the header of a dynamic VHD, the two headers of a VHDX,
+//
+// its two region tables
+//
+//	  (64 KiB each: their sum is over all of that), its metadata table and items;
+//	- of tables (L1 and L2, grain directory and grain tables, BAT) the page of each entry that one of the following
+//
+// needs;
+//   - of the disk sector 0, both copies of a GPT (header and array, whose sum is over all of it), and of each partition
+//
+// the boot sector or
+//
+//	superblock, the copy of the boot sector, and what holds the label: record 3 of the MFT, the start of a FAT's root
+//
+// directory.
 //
 // A scan reads these when it identifies the file and when it judges it, so twice their size is the bound; and 64 KiB,
 // with what cannot be read in parts: what is compressed, the arrays of a GPT, and of a VHDX the first MiB and the
@@ -102,7 +114,8 @@ func needs(t *testing.T, raw string, d scannedDisk) []structure {
 	require.NoError(t, err)
 	list := []structure{{0, sectorSize}}
 	if d.gpt {
-		list = append(list, structure{sectorSize, 33 * sectorSize}, structure{st.Size() - 33*sectorSize, 33 * sectorSize})
+		list = append(list, structure{sectorSize, 33 * sectorSize}, structure{st.Size() - 33*sectorSize,
+			33 * sectorSize})
 	}
 	u := func(off, size int64) int64 {
 		b := append(readAt(t, raw, off, size), make([]byte, 8-size)...)
@@ -117,7 +130,8 @@ func needs(t *testing.T, raw string, d scannedDisk) []structure {
 				structure{at + u(at+0x30, 8)*cluster + 3*1024, 1024})
 		case "fat32":
 			root := u(at+0x0e, 2) + u(at+0x10, 1)*u(at+0x24, 4)
-			list = append(list, structure{at, sectorSize}, structure{at + u(at+0x32, 2)*sectorSize, sectorSize}, structure{at + root*sectorSize, sectorSize})
+			list = append(list, structure{at, sectorSize}, structure{at + u(at+0x32, 2)*sectorSize, sectorSize},
+				structure{at + root*sectorSize, sectorSize})
 		default:
 			list = append(list, structure{at + 1024, 1024})
 		}
@@ -251,8 +265,10 @@ type scannedDisk struct {
 var scannedDisks = []scannedDisk{
 	{name: "mbr, ntfs", sectors: 256 << 11, parts: []scannedPart{{"ntfs", 2048, 520192, "7"}}},
 	{name: "mbr, ntfs at 64 KiB", sectors: 96 << 11, parts: []scannedPart{{"ntfs", 128, 190000, "7"}}},
-	{name: "mbr, two volumes", sectors: 300 << 11, parts: []scannedPart{{"fat32", 2048, 204800, "c"}, {"ext4", 206848, 400000, "83"}}},
-	{name: "gpt, esp and ext4", sectors: 512 << 11, gpt: true, parts: []scannedPart{{"fat32", 2048, 131072, "U"}, {"ext4", 133120, 900000, "L"}}},
+	{name: "mbr, two volumes", sectors: 300 << 11, parts: []scannedPart{{"fat32", 2048, 204800, "c"},
+		{"ext4", 206848, 400000, "83"}}},
+	{name: "gpt, esp and ext4", sectors: 512 << 11, gpt: true, parts: []scannedPart{{"fat32", 2048, 131072, "U"},
+		{"ext4", 133120, 900000, "L"}}},
 }
 
 func (d scannedDisk) make(t *testing.T, raw string) {
@@ -267,7 +283,8 @@ func (d scannedDisk) make(t *testing.T, raw string) {
 		table += fmt.Sprintf("start=%d, size=%d, type=%s\n", p.start, p.size, p.typ)
 		part := filepath.Join(t.TempDir(), fmt.Sprint(i))
 		madeVolume{kind: p.kind, label: "LABEL", start: p.start, sectors: p.size}.make(t, part)
-		disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=4096", "conv=sparse,notrunc", "oflag=seek_bytes", fmt.Sprintf("seek=%d", p.start*sectorSize), "status=none")
+		disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=4096", "conv=sparse,notrunc", "oflag=seek_bytes",
+			fmt.Sprintf("seek=%d", p.start*sectorSize), "status=none")
 	}
 	disktest.RunInput(t, table, "sfdisk", "--quiet", "--no-tell-kernel", raw)
 }
@@ -282,9 +299,10 @@ var scannedFormats = []struct {
 	{"packed.qcow2", []string{"-c", "-O", "qcow2"}, (*occupied).qcow2},
 	{"sparse.vmdk", []string{"-O", "vmdk", "-o", "subformat=monolithicSparse"}, (*occupied).sparse},
 	{"stream.vmdk", []string{"-O", "vmdk", "-o", "subformat=streamOptimized"}, (*occupied).sparse},
-	{"flat.vmdk", []string{"-O", "vmdk", "-o", "subformat=monolithicFlat"}, func(o *occupied, path string, _ []structure) {
-		o.ends(strings.TrimSuffix(path, ".vmdk") + "-flat.vmdk")
-	}},
+	{"flat.vmdk", []string{"-O", "vmdk", "-o", "subformat=monolithicFlat"},
+		func(o *occupied, path string, _ []structure) {
+			o.ends(strings.TrimSuffix(path, ".vmdk") + "-flat.vmdk")
+		}},
 	{"dynamic.vhd", []string{"-O", "vpc", "-o", "subformat=dynamic,force_size=on"}, (*occupied).vhd},
 	{"fixed.vhd", []string{"-O", "vpc", "-o", "subformat=fixed,force_size=on"}, nil},
 	{"dynamic.vhdx", []string{"-O", "vhdx", "-o", "subformat=dynamic"}, (*occupied).vhdx},

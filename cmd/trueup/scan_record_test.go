@@ -86,7 +86,8 @@ func pathBytes(t testing.TB, path, encoded string) string {
 // built program, and goes with it.
 var makeLibrary = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(filepath.Dir(builtPath), "library")
-	cmd := exec.Command("python3", "../../scripts/make-library.py", dir, strconv.Itoa(libraryImages), "--record", dir+".ndjson")
+	cmd := exec.Command("python3", "../../scripts/make-library.py", dir, strconv.Itoa(libraryImages), "--record",
+		dir+".ndjson")
 	cmd.Stderr = os.Stderr
 	return dir, cmd.Run()
 })
@@ -94,7 +95,8 @@ var makeLibrary = sync.OnceValues(func() (string, error) {
 // madeLibrary gives the folder of the library and its record.
 func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 	t.Helper()
-	for _, tool := range []string{"python3", "sfdisk", "sgdisk", "parted", "mkntfs", "mkfs.vfat", "mke2fs", "mkfs.xfs", "mkswap", "qemu-img", "qemu-io", "tar", "xorriso"} {
+	for _, tool := range []string{"python3", "sfdisk", "sgdisk", "parted", "mkntfs", "mkfs.vfat", "mke2fs", "mkfs.xfs",
+		"mkswap", "qemu-img", "qemu-io", "tar", "xorriso"} {
 		disktest.Tool(t, tool)
 	}
 	disktest.DataFile(t, "/usr/lib/syslinux/mbr/mbr.bin")
@@ -132,7 +134,8 @@ func TestLibraryRecord(t *testing.T) {
 		verdicts[e.Verdict]++
 	}
 	for _, kind := range []string{
-		"raw", "vmdk monolithicSparse", "vmdk monolithicFlat", "vmdk twoGbMaxExtentSparse", "vmdk twoGbMaxExtentFlat", "vmdk streamOptimized",
+		"raw", "vmdk monolithicSparse", "vmdk monolithicFlat", "vmdk twoGbMaxExtentSparse", "vmdk twoGbMaxExtentFlat",
+		"vmdk streamOptimized",
 		"vhd fixed", "vhd dynamic", "vhdx fixed", "vhdx dynamic", "qcow2 v2", "qcow2 v3", "ova", "ovf",
 	} {
 		require.NotZero(t, seen["judged "+kind], "%s in %v", kind, seen)
@@ -195,7 +198,8 @@ func (d *expectedDisk) prove(t *testing.T, path, format, subformat string) {
 	}
 	probe := []string{"info", "--output=json", path}
 	if format == "raw" || (format == "vpc" && subformat == "fixed") {
-		probe = []string{"info", "--output=json", "-f", format, path} // a fixed VHD has nothing at its start, and could be raw
+		// a fixed VHD has nothing at its start, and could be raw
+		probe = []string{"info", "--output=json", "-f", format, path}
 	}
 	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, "qemu-img", probe...)), &info), path)
 	require.Equal(t, format, info.Format, path)
@@ -239,7 +243,8 @@ func (d *expectedDisk) proveTable(t *testing.T, path, raw string) {
 		require.Equal(t, raw+strconv.Itoa(want.Number), got.Node, path)
 		require.Equal(t, []int64{want.Start, want.Size}, []int64{got.Start * sectorSize, got.Size * sectorSize}, path)
 		if want.FileSystem != nil && want.Kind != "extended" {
-			require.Equal(t, expectedVolume{*want.FileSystem, want.Label}, blkidVolume(t, raw, want.Start, want.Size), "%s, partition %d", path, want.Number)
+			require.Equal(t, expectedVolume{*want.FileSystem, want.Label}, blkidVolume(t, raw, want.Start, want.Size),
+				"%s, partition %d", path, want.Number)
 		}
 	}
 }
@@ -248,7 +253,8 @@ func (d *expectedDisk) proveTable(t *testing.T, path, raw string) {
 func blkidVolume(t *testing.T, raw string, off, size int64) expectedVolume {
 	t.Helper()
 	value := func(tag string) string {
-		cmd := exec.Command(disktest.Tool(t, "blkid"), "-p", "-O", strconv.FormatInt(off, 10), "-S", strconv.FormatInt(size, 10), "-o", "value", "-s", tag, raw)
+		cmd := exec.Command(disktest.Tool(t, "blkid"), "-p", "-O", strconv.FormatInt(off, 10), "-S",
+			strconv.FormatInt(size, 10), "-o", "value", "-s", tag, raw)
 		out, err := cmd.Output()
 		const nothing = 2 // the exit code of blkid that found nothing
 		if err != nil && cmd.ProcessState.ExitCode() != nothing {

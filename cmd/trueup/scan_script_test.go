@@ -26,7 +26,8 @@ func TestScanScriptBesideEachReport(t *testing.T) {
 		require.Equal(t, 3, r.code, r.stderr)
 		text, err := os.ReadFile(script)
 		require.NoError(t, err)
-		require.Len(t, regexp.MustCompile(`(?m)^copy \d+ align .*/[ac]\.raw `).FindAll(text, -1), 2, "%s: %s", format, text)
+		require.Len(t, regexp.MustCompile(`(?m)^copy \d+ align .*/[ac]\.raw `).FindAll(text, -1), 2, "%s: %s", format,
+			text)
 	}
 }
 

@@ -131,7 +131,8 @@ func TestScanSecondSignal(t *testing.T) {
 	l.middle(t, 5)
 	waitIdle(t, l.cmd.Process.Pid) // the pipe is full
 	l.signal(t, syscall.SIGINT)
-	disktest.WaitFor(t, "the answer to the first signal", func() bool { return strings.Contains(l.stderr.String(), "once more to end at once\n") })
+	disktest.WaitFor(t, "the answer to the first signal",
+		func() bool { return strings.Contains(l.stderr.String(), "once more to end at once\n") })
 	l.signal(t, syscall.SIGTERM)
 	disktest.WaitClosed(t, "the end of the scan", l.ended)
 	require.Equal(t, 128+int(syscall.SIGTERM), l.end(t).code)

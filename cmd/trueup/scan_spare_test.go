@@ -64,7 +64,8 @@ func TestScanTriesWhereItsScriptGoes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	report := filepath.Join(dir, "report")
-	r := trueup(t, "scan", "--out", report, "--script", filepath.Join(dir, "absent", "fix.sh"), "--progress", "json", dir)
+	r := trueup(t, "scan", "--out", report, "--script", filepath.Join(dir, "absent", "fix.sh"), "--progress", "json",
+		dir)
 	require.Equal(t, 1, r.code)
 	requireOneLine(t, r.stderr)
 	require.Contains(t, r.stderr, "folder of --script")

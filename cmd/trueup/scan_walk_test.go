@@ -26,20 +26,24 @@ func TestScanOfUnreadableFolders(t *testing.T) {
 	}
 	s := &shelf{t, openFolder(t)}
 	off := offDisk()
-	for _, name := range []string{"fine/a.img", "locked/a.img", "listed/a.img", "listed/b.img", "entered/a.img", "file.img", "notes", "fine/.hidden/a.img"} {
+	for _, name := range []string{"fine/a.img", "locked/a.img", "listed/a.img", "listed/b.img", "entered/a.img",
+		"file.img", "notes", "fine/.hidden/a.img"} {
 		s.put(name, off)
 	}
-	for name, mode := range map[string]os.FileMode{"locked": 0o700, "listed": 0o744, "entered": 0o711, "file.img": 0o600, "notes": 0o600} {
+	for name, mode := range map[string]os.FileMode{"locked": 0o700, "listed": 0o744, "entered": 0o711,
+		"file.img": 0o600, "notes": 0o600} {
 		require.NoError(t, os.Chmod(s.path(name), mode))
 	}
-	cmd := exec.Command(disktest.Tool(t, "setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups", programFor(t), "scan", "-o", "json", ".")
+	cmd := exec.Command(disktest.Tool(t, "setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups", programFor(t),
+		"scan", "-o", "json", ".")
 	cmd.Dir = s.dir
 	out, err := cmd.Output()
 	exit := &exec.ExitError{}
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 1, exit.ExitCode(), "%s", exit.Stderr)
 	rows, sum := linesOfScan(t, strings.NewReader(string(out)))
-	require.Equal(t, map[string]string{"fine/a.img": isOff, "fine/.hidden/a.img": isOff, "file.img": "failed io"}, rowsOf(t, rows))
+	require.Equal(t, map[string]string{"fine/a.img": isOff, "fine/.hidden/a.img": isOff, "file.img": "failed io"},
+		rowsOf(t, rows))
 	var places []string
 	for _, u := range sum.Unreadable {
 		require.Equal(t, "io", u.Error.Code)
@@ -136,7 +140,8 @@ func TestScanOfFilesByTheShell(t *testing.T) {
 	s.put("b.vmdk", vmdkforge.NewSparse(off).Bytes)
 	s.put("lone-flat.vmdk", off)
 	s.put("c.img", off)
-	s.requireRows(map[string]string{"a.vmdk": isOff, "b.vmdk": isOff, "lone-flat.vmdk": "orphan"}, "a-flat.vmdk", "a.vmdk", "b.vmdk", "lone-flat.vmdk")
+	s.requireRows(map[string]string{"a.vmdk": isOff, "b.vmdk": isOff, "lone-flat.vmdk": "orphan"}, "a-flat.vmdk",
+		"a.vmdk", "b.vmdk", "lone-flat.vmdk")
 	s.requireRows(map[string]string{"a-flat.vmdk": isOff}, "a-flat.vmdk")
 	sameAsInspect(t, s.dir, "a-flat.vmdk")
 	s.requireRows(map[string]string{"c.img": isOff, "./b.vmdk": isOff}, "c.img", "./b.vmdk")

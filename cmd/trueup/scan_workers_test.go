@@ -77,9 +77,11 @@ func TestScanWorkersAreStarved(t *testing.T) {
 			s := readScan(t, l.end(t))
 			require.True(t, s.sum.Complete)
 			if tc.code == "" {
-				require.LessOrEqual(t, s.sum.Failed+s.sum.UnreadableCount, starved, "one image for each worker at most: a new one has memory")
+				require.LessOrEqual(t, s.sum.Failed+s.sum.UnreadableCount, starved,
+					"one image for each worker at most: a new one has memory")
 			}
-			// A file without the name of an image that cannot be opened is no row, but a place that could not be looked at.
+			// A file without the name of an image that cannot be opened is no row, but a place that could not be looked
+			// at.
 			require.Equal(t, someDisks, len(s.rows)+s.sum.UnreadableCount)
 			require.Equal(t, map[bool]int{true: 3, false: 1}[s.sum.Failed+s.sum.UnreadableCount == 0], s.code)
 			for path, i := range s.rows {

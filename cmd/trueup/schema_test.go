@@ -96,7 +96,8 @@ func schemaOf(t testing.TB, object any) string {
 	if failed && !image && !packaged {
 		return "error.json"
 	}
-	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "boot", "bench", "version", "undo", "resume", "finish"}, fields["command"])
+	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "boot", "bench", "version",
+		"undo", "resume", "finish"}, fields["command"])
 	if packaged {
 		return "package-" + fields["command"].(string) + ".json"
 	}
@@ -183,7 +184,8 @@ func jsonCases(t *testing.T) map[string][]string {
 	}
 }
 
-// TestJSONMatchesSchemas holds every kind of JSON output against its schema. The other tests of this package do the same for
+// TestJSONMatchesSchemas holds every kind of JSON output against its schema. The other tests of this package do the
+// same for
 // all that they call.
 func TestJSONMatchesSchemas(t *testing.T) {
 	t.Parallel()
@@ -209,7 +211,8 @@ func TestJSONMatchesSchemas(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{
 		"inspect.json", "plan.json", "align.json", "verify.json", "convert.json", "version.json", "error.json",
-		"package-inspect.json", "package-align.json", "package-convert.json", "package-verify.json", "scan-image.json", "scan-summary.json",
+		"package-inspect.json", "package-align.json", "package-convert.json", "package-verify.json", "scan-image.json",
+		"scan-summary.json",
 	}, slices.Collect(maps.Keys(used)))
 }
 
@@ -252,7 +255,8 @@ func objectsIn(place string, value any) map[string]map[string]any {
 	return found
 }
 
-// TestSchemasNameEveryField compares the fields of the Go structures with those of the schemas, so that a field which no
+// TestSchemasNameEveryField compares the fields of the Go structures with those of the schemas, so that a field which
+// no
 // test disk happens to need is not forgotten.
 func TestSchemasNameEveryField(t *testing.T) {
 	t.Parallel()

@@ -46,13 +46,15 @@ func fourKDisk(t testing.TB, label string) string {
 		hidden := fmt.Sprint(v.start)
 		switch v.kind {
 		case "ntfs":
-			disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-s", "4096", "-c", "4096", "-p", hidden, "-H", "255", "-S", "63", "-L", v.label, part)
+			disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-s", "4096", "-c", "4096", "-p", hidden, "-H", "255", "-S",
+				"63", "-L", v.label, part)
 		case "vfat":
 			disktest.Run(t, "mkfs.fat", "-F", "16", "-S", "4096", "-s", "1", "-h", hidden, "-n", v.label, part)
 		default:
 			disktest.Run(t, "mke2fs", "-q", "-t", v.kind, "-b", "4096", "-L", v.label, "-d", v.writeFiles(t), part)
 		}
-		disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=4096", "conv=sparse,notrunc", fmt.Sprintf("seek=%d", v.start), "status=none")
+		disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=4096", "conv=sparse,notrunc", fmt.Sprintf("seek=%d", v.start),
+			"status=none")
 	}
 	return raw
 }
@@ -68,7 +70,8 @@ func startsOf(of func(madeVolume) int64) (out []string) {
 func fdiskStarts(t testing.TB, raw string) (starts []string) {
 	t.Helper()
 	require.Contains(t, disktest.RunInput(t, "v\nq\n", "fdisk", "--sector-size", "4096", raw), "No errors detected")
-	_, list, found := strings.Cut(disktest.Output(t, "fdisk", "--sector-size", "4096", "-l", "-o", "Start", raw), "\n\n")
+	_, list, found := strings.Cut(disktest.Output(t, "fdisk", "--sector-size", "4096", "-l", "-o", "Start", raw),
+		"\n\n")
 	require.True(t, found)
 	return strings.Fields(list)[1:] // behind the title
 }
@@ -91,7 +94,8 @@ func TestSectorsOf4096Bytes(t *testing.T) {
 			}
 			dir := t.TempDir()
 			file := func(name string) string { return filepath.Join(dir, name) }
-			require.Equal(t, 0, trueup(t, "convert", "--sector-size", "4096", "--to", "vhdx", raw, file("source.vhdx")).code)
+			require.Equal(t, 0, trueup(t, "convert", "--sector-size", "4096", "--to", "vhdx", raw,
+				file("source.vhdx")).code)
 			for _, args := range [][]string{
 				{"--sector-size", "4096", raw, file("raw.raw")},
 				{"--sector-size", "4096", "--to", "vhdx", raw, file("raw.vhdx")},
@@ -173,14 +177,17 @@ func TestSectorSizeIsMentioned(t *testing.T) {
 		args         []string
 		says, remedy string // of the note; empty for none
 	}{
-		"MBR of 4096":                 {[]string{mbr}, "the partition table makes sense in sectors of 4096 bytes", "--sector-size 4096"},
-		"MBR of 4096, said to be 512": {[]string{"--sector-size", "512", mbr}, "the partition table makes sense in sectors of 4096 bytes", "--sector-size 4096"},
-		"GPT of 4096":                 {[]string{gpt}, "the GPT counts sectors of 4096 bytes", "--sector-size 4096"},
+		"MBR of 4096": {[]string{mbr}, "the partition table makes sense in sectors of 4096 bytes",
+			"--sector-size 4096"},
+		"MBR of 4096, said to be 512": {[]string{"--sector-size", "512", mbr},
+			"the partition table makes sense in sectors of 4096 bytes", "--sector-size 4096"},
+		"GPT of 4096": {[]string{gpt}, "the GPT counts sectors of 4096 bytes", "--sector-size 4096"},
 		// Its partition then ends behind the disk, which is an error; the note says why.
-		"MBR of 512, said to be 4096": {[]string{"--sector-size", "4096", small}, "the partition table makes sense in sectors of 512 bytes", "--sector-size 512"},
-		"MBR of 512":                  {[]string{small}, "", ""},
-		"MBR of 4096, as it is":       {[]string{"--sector-size", "4096", mbr}, "", ""},
-		"GPT of 4096, as it is":       {[]string{"--sector-size", "4096", gpt}, "", ""},
+		"MBR of 512, said to be 4096": {[]string{"--sector-size", "4096", small},
+			"the partition table makes sense in sectors of 512 bytes", "--sector-size 512"},
+		"MBR of 512":            {[]string{small}, "", ""},
+		"MBR of 4096, as it is": {[]string{"--sector-size", "4096", mbr}, "", ""},
+		"GPT of 4096, as it is": {[]string{"--sector-size", "4096", gpt}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := trueup(t, append([]string{"inspect", "--json"}, c.args...)...)
@@ -255,12 +262,17 @@ func TestWrongSectorSize(t *testing.T) {
 		args []string
 		says string
 	}{
-		"a VHDX of 4096":            {[]string{"inspect", "--sector-size", "512", big}, "sector size 4096, want 512, as --sector-size says"},
-		"plan of a VHDX of 4096":    {[]string{"plan", "--sector-size", "512", big}, "sector size 4096, want 512"},
-		"copy of a VHDX of 4096":    {[]string{"convert", "--sector-size", "512", big, dest}, "sector size 4096, want 512"},
-		"a VMDK":                    {[]string{"inspect", "--sector-size", "4096", sampleDisk(t)}, "sector size 512, want 4096"},
-		"a VMDK to be aligned":      {[]string{"align", "--sector-size", "4096", sampleDisk(t), dest}, "sector size 512, want 4096"},
-		"a raw image that ends odd": {[]string{"inspect", "--sector-size", "4096", odd}, "its size (4608) is no multiple of 4096"},
+		"a VHDX of 4096": {[]string{"inspect", "--sector-size", "512", big},
+			"sector size 4096, want 512, as --sector-size says"},
+		"plan of a VHDX of 4096": {[]string{"plan", "--sector-size", "512", big}, "sector size 4096, want 512"},
+		"copy of a VHDX of 4096": {[]string{"convert", "--sector-size", "512", big, dest},
+			"sector size 4096, want 512"},
+		"a VMDK": {[]string{"inspect", "--sector-size", "4096", sampleDisk(t)},
+			"sector size 512, want 4096"},
+		"a VMDK to be aligned": {[]string{"align", "--sector-size", "4096", sampleDisk(t), dest},
+			"sector size 512, want 4096"},
+		"a raw image that ends odd": {[]string{"inspect", "--sector-size", "4096", odd},
+			"its size (4608) is no multiple of 4096"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := trueup(t, append(c.args, "--json")...)

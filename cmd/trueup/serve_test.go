@@ -238,7 +238,8 @@ func TestServeEnds(t *testing.T) {
 	require.NoDirExists(t, filepath.Dir(parent.socket()))
 
 	socket := filepath.Join(t.TempDir(), "s") // it is there before the disk is planned
-	out, err := exec.Command("sh", "-c", builtPath+` serve --exit-with-parent --socket "$1" "$0" >/dev/null 2>&1 & echo $!
+	out, err := exec.Command("sh", "-c",
+		builtPath+` serve --exit-with-parent --socket "$1" "$0" >/dev/null 2>&1 & echo $!
 		until [ -S "$1" ]; do :; done`, source, socket).Output()
 	require.NoError(t, err)
 	pid, err = strconv.Atoi(strings.TrimSpace(string(out)))
@@ -249,7 +250,8 @@ func TestServeEnds(t *testing.T) {
 	require.NoError(t, err)
 	f, err := l.(*net.UnixListener).File()
 	require.NoError(t, err)
-	activated := &server{cmd: exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" serve --once --json "$1"`, builtPath, source)}
+	activated := &server{cmd: exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" serve --once --json "$1"`,
+		builtPath, source)}
 	activated.cmd.ExtraFiles = []*os.File{f}
 	activated.cmd.Stdout = &activated.stdout
 	require.NoError(t, activated.cmd.Start())
@@ -282,7 +284,8 @@ func TestServeIsConfined(t *testing.T) {
 	needsLandlock(t)
 	log := filepath.Join(t.TempDir(), "calls")
 	s := startServe(t, disktest.Tool(t, "strace"), "-f", "-qq", "-s", "4096", "-o", log, "-e",
-		"trace=/^(open.*|landlock_restrict_self|seccomp)$", builtPath, "serve", "--json", "--once", "--require-sandbox", sampleDisk(t))
+		"trace=/^(open.*|landlock_restrict_self|seccomp)$", builtPath, "serve", "--json", "--once", "--require-sandbox",
+		sampleDisk(t))
 	disktest.Run(t, "nbdinfo", s.URI)
 	require.Equal(t, 0, s.ended(t), s.stderr.String())
 	text, err := os.ReadFile(log)

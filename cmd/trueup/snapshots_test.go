@@ -38,7 +38,8 @@ func snapshotChain(t testing.TB, format, options string) (dir, raw string) {
 		path := filepath.Join(dir, name+"."+format)
 		disktest.Run(t, "qemu-img", append(args, path)...)
 		// One change inside the partition at LBA 63, one across what the link below has written.
-		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P "+[]string{"0x71", "0x72"}[i]+" "+[]string{"3M 200k", "3100k 100k"}[i],
+		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P "+[]string{"0x71", "0x72"}[i]+" "+[]string{"3M 200k",
+			"3100k 100k"}[i],
 			"-c", "write -P 0x55 "+[]string{"5M", "6M"}[i]+" 64k", path)
 	}
 	raw = filepath.Join(t.TempDir(), "top.raw")
@@ -71,7 +72,8 @@ func TestSnapshotsAreFlattened(t *testing.T) {
 			}
 			require.Equal(t, 0, trueup(t, "convert", "--flatten", top, dest).code)
 			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", k.format, raw, dest)
-			require.NotContains(t, disktest.Run(t, "qemu-img", "info", "-f", k.format, dest), "backing file", "it is complete")
+			require.NotContains(t, disktest.Run(t, "qemu-img", "info", "-f", k.format, dest), "backing file",
+				"it is complete")
 
 			require.Equal(t, 0, trueup(t, "align", "--flatten", "--force", top, dest).code)
 			require.Equal(t, 0, trueup(t, "verify", top, dest).code)
@@ -94,7 +96,8 @@ func TestBrokenChains(t *testing.T) {
 		file := func(name string) string { return filepath.Join(dir, name+"."+k.format) }
 		fails := func(name string, code int, says ...string) {
 			t.Run(k.format+" "+name, func(t *testing.T) {
-				for _, args := range [][]string{{"inspect", top}, {"align", "--flatten", top, filepath.Join(t.TempDir(), "dest")}} {
+				for _, args := range [][]string{{"inspect", top},
+					{"align", "--flatten", top, filepath.Join(t.TempDir(), "dest")}} {
 					r := trueup(t, args...)
 					require.Equal(t, code, r.code, "%s%s", r.stdout, r.stderr)
 					requireOneLine(t, r.stderr)
@@ -111,7 +114,8 @@ func TestBrokenChains(t *testing.T) {
 		require.NoError(t, os.Remove(file("middle")))
 		require.NoError(t, os.Rename(file("elsewhere"), file("middle")))
 		if k.format == "vmdk" {
-			replaceInFile(t, file("base"), "CID="+match(t, string(readAll(t, file("base"))), `\nCID=([0-9a-f]+)`), "CID=0badcafe")
+			replaceInFile(t, file("base"), "CID="+match(t, string(readAll(t, file("base"))), `\nCID=([0-9a-f]+)`),
+				"CID=0badcafe")
 			fails("the base was written since", 4, "0badcafe", "changed or replaced")
 		}
 		require.NoError(t, os.Remove(file("base")))
@@ -127,7 +131,8 @@ func TestChainOfTooManyLinks(t *testing.T) {
 	name := func(i int) string { return "link" + strings.Repeat("x", i) + ".qcow2" }
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", filepath.Join(dir, name(0)), "1M")
 	for i := 1; i <= 17; i++ {
-		disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", name(i-1), filepath.Join(dir, name(i)))
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", name(i-1),
+			filepath.Join(dir, name(i)))
 	}
 	require.Equal(t, 0, trueup(t, "inspect", filepath.Join(dir, name(16))).code)
 	r := trueup(t, "inspect", filepath.Join(dir, name(17)), "--json")

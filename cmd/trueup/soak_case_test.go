@@ -29,7 +29,8 @@ type soakCase struct {
 
 // soakTargets are the formats of results.
 var soakTargets = []string{
-	"raw", "vmdk:monolithicSparse", "vmdk:streamOptimized", "vmdk:twoGbMaxExtentSparse", "vhd:dynamic", "vhdx:dynamic", "qcow2:v3", "qcow2:compressed",
+	"raw", "vmdk:monolithicSparse", "vmdk:streamOptimized", "vmdk:twoGbMaxExtentSparse", "vhd:dynamic", "vhdx:dynamic",
+	"qcow2:v3", "qcow2:compressed",
 }
 
 func drawCase(seed uint64, dir string) *soakCase {
@@ -37,7 +38,8 @@ func drawCase(seed uint64, dir string) *soakCase {
 	c.format = []string{"raw", "vmdk", "qcow2", "vhdx", "vhd"}[c.rng.IntN(5)]
 	c.to = soakTargets[c.rng.IntN(len(soakTargets))]
 	if c.sector != sectorSize {
-		c.format, c.to = []string{"raw", "vhdx"}[c.rng.IntN(2)], "raw" // the only ones that can say so, and qemu-img reads no such VHDX
+		// the only ones that can say so, and qemu-img reads no such VHDX
+		c.format, c.to = []string{"raw", "vhdx"}[c.rng.IntN(2)], "raw"
 	}
 	c.boundary = []string{"", "", "", "", "4K", "64K", "1M", "8M"}[c.rng.IntN(8)]
 	for _, p := range c.parts {
@@ -52,7 +54,8 @@ func drawCase(seed uint64, dir string) *soakCase {
 // String says what the case is about, for the log of a run that fails.
 func (c *soakCase) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: gpt %v, %d sectors of %d, %s to %s, boot code %q, flags %q\n", c.seed, c.gpt, c.sectors, c.sector, c.format, c.to, c.bootCode, c.flags())
+	fmt.Fprintf(&b, "seed %d: gpt %v, %d sectors of %d, %s to %s, boot code %q, flags %q\n", c.seed, c.gpt, c.sectors,
+		c.sector, c.format, c.to, c.bootCode, c.flags())
 	for _, p := range c.parts {
 		fmt.Fprintf(&b, "%3d %-8s start %d, %d sectors, type %s", p.number, p.kind, p.start, p.sectors, p.typ)
 		if p.kind == "logical" {
@@ -72,7 +75,8 @@ func (c *soakCase) String() string {
 // run makes the disk, aligns it, and has everything of it judged.
 func (c *soakCase) run(t *testing.T) {
 	t.Helper()
-	t.Logf("%v\nto repeat it: TRUEUP_SOAK=1 TRUEUP_SOAK_SEED=%d go test -count=1 -run '^TestSoak$' ./cmd/trueup", c, c.seed)
+	t.Logf("%v\nto repeat it: TRUEUP_SOAK=1 TRUEUP_SOAK_SEED=%d go test -count=1 -run '^TestSoak$' ./cmd/trueup", c,
+		c.seed)
 	c.makeSource(t)
 	c.checkInspect(t)
 	c.checkPlan(t)
@@ -104,7 +108,8 @@ func (c *soakCase) makeSource(t *testing.T) {
 	}
 	c.source = filepath.Join(dir, "source."+c.format)
 	if c.sector != sectorSize { // nothing else here writes such a VHDX
-		trueupJSON[jsonHead](t, 0, append([]string{"convert", c.raw, c.source, "--to", c.format}, c.sectorFlag("raw")...)...)
+		trueupJSON[jsonHead](t, 0, append([]string{"convert", c.raw, c.source, "--to", c.format},
+			c.sectorFlag("raw")...)...)
 		return
 	}
 	args := []string{"convert", "-f", "raw", "-O", qemuFormat(c.format)}
@@ -156,10 +161,12 @@ func (c *soakCase) checkInspect(t *testing.T) {
 	require.Equal(t, c.sector, report.Table.SectorSize)
 	got := map[int]soakEntry{}
 	for _, p := range report.Partitions {
-		e := soakEntry{start: p.StartLBA, sectors: p.SizeBytes / c.sector, typ: strings.TrimPrefix(p.Type, "0x"), active: p.Active}
+		e := soakEntry{start: p.StartLBA, sectors: p.SizeBytes / c.sector, typ: strings.TrimPrefix(p.Type, "0x"),
+			active: p.Active}
 		e.typ, e.guid, e.name = strings.TrimPrefix(e.typ, "0"), strings.ToUpper(p.GUID), p.Name
 		if c.gpt {
-			e.typ, e.attributes = strings.ToUpper(p.Type), fmt.Sprintf("%016X", c.part(p.Number).attributes) // the report has none
+			// the report has none
+			e.typ, e.attributes = strings.ToUpper(p.Type), fmt.Sprintf("%016X", c.part(p.Number).attributes)
 		}
 		got[p.Number] = e
 	}
@@ -234,7 +241,8 @@ func (c *soakCase) checkPlace(t *testing.T, p *soakPart) {
 	i := slices.IndexFunc(c.plan.Moves, func(m jsonMove) bool { return m.Partition == p.number })
 	require.Equal(t, to != p.start, i >= 0, "partition %d is listed if it moves", p.number)
 	if i >= 0 {
-		require.Equal(t, jsonMove{p.number, p.start * c.sector, to * c.sector, p.sectors * c.sector, (to - p.start) * c.sector}, c.plan.Moves[i])
+		require.Equal(t, jsonMove{p.number, p.start * c.sector, to * c.sector, p.sectors * c.sector,
+			(to - p.start) * c.sector}, c.plan.Moves[i])
 		require.Zero(t, to*c.sector%want, "partition %d moves to the boundary", p.number)
 	}
 }

@@ -254,14 +254,16 @@ func (d *soakDisk) number(n int) {
 func (d *soakDisk) describe(p *soakPart) {
 	p.guid = drawGUID(d.rng)
 	p.typ = []string{
-		"0FC63DAF-8483-4772-8E79-3D69D8477DE4", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7", "933AC7E1-2EB4-4F13-B844-0E14E2AEF915",
+		"0FC63DAF-8483-4772-8E79-3D69D8477DE4", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7",
+		"933AC7E1-2EB4-4F13-B844-0E14E2AEF915",
 	}[d.rng.IntN(3)]
 	p.name = []string{"", "Basic data partition", "Größe", fmt.Sprintf("name %d", d.rng.IntN(1000))}[d.rng.IntN(4)]
 	p.attributes = []uint64{0, 1, 4, 1 << 60, 1<<63 | 1<<62 | 1}[d.rng.IntN(5)]
 }
 
 func drawGUID(rng *rand.Rand) string {
-	return fmt.Sprintf("%08X-%04X-4%03X-8%03X-%012X", rng.Uint32(), rng.IntN(1<<16), rng.IntN(1<<12), rng.IntN(1<<12), rng.Int64N(1<<48))
+	return fmt.Sprintf("%08X-%04X-4%03X-8%03X-%012X", rng.Uint32(), rng.IntN(1<<16), rng.IntN(1<<12), rng.IntN(1<<12),
+		rng.Int64N(1<<48))
 }
 
 // make builds the disk as a raw file in dir.

@@ -71,7 +71,8 @@ func parsed(t testing.TB, text string) int64 {
 func fdiskColumn(t testing.TB, raw string, sector int64, column string) map[int]string {
 	t.Helper()
 	// fdisk prints names as its locale has letters.
-	out := disktest.Output(t, "env", "LC_ALL=C.UTF-8", "fdisk", "-b", fmt.Sprint(sector), "-l", "-o", "Device,"+column, raw)
+	out := disktest.Output(t, "env", "LC_ALL=C.UTF-8", "fdisk", "-b", fmt.Sprint(sector), "-l", "-o", "Device,"+column,
+		raw)
 	values := map[int]string{}
 	for line := range strings.Lines(out) {
 		device, value, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -71,7 +71,8 @@ func (c *soakCase) checkHidden(t *testing.T, p *soakPart, moved string) {
 		require.Equal(t, to, hidden, "partition %d", p.number)
 	case p.kind == "logical" && v.hidden == p.start-p.record:
 		entry := readAt(t, c.after, (to-hidden)*c.sector+mbrEntryAt, mbrEntrySize)
-		require.Equal(t, hidden, int64(binary.LittleEndian.Uint32(entry[8:])), "partition %d is where its record says", p.number)
+		require.Equal(t, hidden, int64(binary.LittleEndian.Uint32(entry[8:])), "partition %d is where its record says",
+			p.number)
 		require.Equal(t, p.sectors, int64(binary.LittleEndian.Uint32(entry[12:])))
 	default:
 		require.Equal(t, v.hidden, hidden, "partition %d", p.number)
@@ -106,7 +107,8 @@ func (c *soakCase) checkData(t *testing.T) {
 				break
 			}
 		}
-		require.True(t, bytes.Contains(readAt(t, c.after, from, to-from), want), "data %d is gone: %d sectors at %d", i, e.sectors, e.start)
+		require.True(t, bytes.Contains(readAt(t, c.after, from, to-from), want), "data %d is gone: %d sectors at %d", i,
+			e.sectors, e.start)
 	}
 }
 

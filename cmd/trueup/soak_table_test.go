@@ -68,7 +68,8 @@ func (d *soakDisk) writeChain(t testing.TB, raw string, box *soakPart) {
 		}
 		if i+1 < len(d.chain) {
 			next := d.chain[i+1]
-			d.putEntry(record[mbrEntryAt+mbrEntrySize:], 0x05, next.record, next.end()-next.record, next.record-box.start)
+			d.putEntry(record[mbrEntryAt+mbrEntrySize:], 0x05, next.record, next.end()-next.record,
+				next.record-box.start)
 		}
 		binary.LittleEndian.PutUint16(record[mbrSignatureAt:], 0xaa55)
 		writeAt(t, raw, place*d.sector, record)
@@ -172,7 +173,8 @@ func guidBytes(t testing.TB, text string) []byte {
 func (d *soakDisk) wantTable(starts map[int]int64) map[int]soakEntry {
 	entries := map[int]soakEntry{}
 	for _, p := range d.parts {
-		e := soakEntry{start: starts[p.number], sectors: p.sectors, typ: p.typ, active: p.active, guid: p.guid, name: p.name}
+		e := soakEntry{start: starts[p.number], sectors: p.sectors, typ: p.typ, active: p.active, guid: p.guid,
+			name: p.name}
 		if d.gpt {
 			e.attributes = fmt.Sprintf("%016X", p.attributes)
 		}

@@ -46,7 +46,8 @@ const (
 // several.
 var soakKinds = []soakKind{
 	{name: "ext2", least: 2 * mib, most: 6 * mib, typ: "\x83"},
-	{name: "ext3", least: 9 * mib, most: 12 * mib, typ: "\x83"}, // 2048 blocks for a journal, also where they are of 4 KiB
+	// 2048 blocks for a journal, also where they are of 4 KiB
+	{name: "ext3", least: 9 * mib, most: 12 * mib, typ: "\x83"},
 	{name: "ext4", least: 6 * mib, most: 12 * mib, typ: "\x83"},
 	{name: "fat12", least: 2 * mib, most: 4 * mib, typ: "\x01\x06", bootSector: true, only512: true},
 	{name: "fat16", least: 18 * mib, most: 24 * mib, typ: "\x04\x06\x0e", bootSector: true},
@@ -64,7 +65,8 @@ func drawVolume(rng *rand.Rand, sector int64, name string, big bool) *soakVolume
 	kinds := slices.DeleteFunc(slices.Clone(soakKinds), func(k soakKind) bool {
 		return k.only512 && sector != sectorSize || !big && k.least > 12*mib
 	})
-	v := &soakVolume{soakKind: kinds[rng.IntN(len(kinds))], sector: sector, noise: name, group: strings.ReplaceAll(name, " ", "_")}
+	v := &soakVolume{soakKind: kinds[rng.IntN(len(kinds))], sector: sector, noise: name,
+		group: strings.ReplaceAll(name, " ", "_")}
 	v.size = v.least + rng.Int64N((v.most-v.least)/sector)*sector
 	if v.fileSystem() != "" {
 		v.files = drawTree(rng, v.flat)
@@ -127,7 +129,8 @@ func (v *soakVolume) make(t testing.TB, part string) {
 		v.makeNTFS(t, part, tree)
 	case "xfs":
 		// Without the option it makes none below 300 MiB, whatever it says about support.
-		disktest.Run(t, "mkfs.xfs", "--unsupported", "-q", "-s", fmt.Sprintf("size=%d", v.sector), "-p", v.prototype(t, part, tree), part)
+		disktest.Run(t, "mkfs.xfs", "--unsupported", "-q", "-s", fmt.Sprintf("size=%d", v.sector), "-p",
+			v.prototype(t, part, tree), part)
 	case "btrfs":
 		disktest.Run(t, "mkfs.btrfs", "-q", "--mixed", "--rootdir", tree, part)
 	case "lvm":
@@ -165,7 +168,8 @@ func (v *soakVolume) makeFAT(t testing.TB, part, tree string) {
 
 func (v *soakVolume) makeNTFS(t testing.TB, part, tree string) {
 	t.Helper()
-	disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", fmt.Sprint(v.hidden), "-H", "255", "-S", "63", "-s", fmt.Sprint(v.sector),
+	disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", fmt.Sprint(v.hidden), "-H", "255", "-S", "63", "-s",
+		fmt.Sprint(v.sector),
 		"-c", "4096", part)
 	for _, name := range slices.Sorted(maps.Keys(v.files)) {
 		disktest.Run(t, "ntfscp", "-q", part, filepath.Join(tree, name), "/"+name)

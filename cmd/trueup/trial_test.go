@@ -44,7 +44,8 @@ type jsonRun struct {
 //	xor ax,ax; mov ds,ax; mov si,dap; mov ah,42h; int 13h; mov si,8003h; mov cx,8
 //	next: lodsb; mov ah,0eh; int 10h; loop next; halt: hlt; jmp halt; dap: ...
 func fixedLBA(at int) []byte {
-	code, err := hex.DecodeString("31c08ed8be0000b442cd13be0380b90800acb40ecd10e2f9f4ebfd10000100008000003f00000000000000")
+	code, err := hex.DecodeString(
+		"31c08ed8be0000b442cd13be0380b90800acb40ecd10e2f9f4ebfd10000100008000003f00000000000000")
 	if err != nil {
 		panic(err)
 	}
@@ -216,7 +217,8 @@ func TestEndedTrialLeavesNothing(t *testing.T) {
 			disktest.WaitFor(t, "QEMU to run: "+said.String(), func() bool {
 				children = descendants(cmd.Process.Pid)
 				starting, err := filepath.Glob(filepath.Join(temporary, "trueup-boot-*"))
-				return err == nil && len(starting) == 0 && slices.Contains(slices.Collect(maps.Values(children)), "qemu-system-x86")
+				return err == nil && len(starting) == 0 && slices.Contains(slices.Collect(maps.Values(children)),
+					"qemu-system-x86")
 			})
 			require.Len(t, children, end.processes, "QEMU, the server, and the boot that align has started")
 			require.NoError(t, cmd.Process.Signal(end.by))
@@ -258,7 +260,8 @@ func TestTrialLosesAChild(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, os.Chmod(temporary, 0o755))
 			t.Cleanup(func() { require.NoError(t, os.RemoveAll(temporary)) })
-			cmd := exec.Command(builtPath, "boot", "--accel", "tcg", "--memory", "64", "--settle", "3", "--seconds", "1000", raw)
+			cmd := exec.Command(builtPath, "boot", "--accel", "tcg", "--memory", "64", "--settle", "3", "--seconds",
+				"1000", raw)
 			cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
 			var said lockedBuffer
 			cmd.Stdout, cmd.Stderr = &said, &said

@@ -102,7 +102,8 @@ func TestExamples(t *testing.T) {
 				case "scan":
 					disktest.Run(t, "mkdir", filepath.Join(dir, "templates"))
 					makeExampleDisk(t, filepath.Join(dir, "templates", "xp.vmdk"))
-					require.NoError(t, os.WriteFile(filepath.Join(dir, "accepted.txt"), []byte("retired/**  never  nobody starts them\n"), 0o600))
+					require.NoError(t, os.WriteFile(filepath.Join(dir, "accepted.txt"),
+						[]byte("retired/**  never  nobody starts them\n"), 0o600))
 				case "inspect", "plan":
 					makeExampleDisk(t, filepath.Join(dir, args[len(args)-1]))
 				case "align", "verify", "convert":
@@ -112,7 +113,8 @@ func TestExamples(t *testing.T) {
 						}
 					}
 				}
-				if name == "serve" || name == "boot" { // these do not end, or take long: the command line is right, and SOURCE is absent
+				// these do not end, or take long: the command line is right, and SOURCE is absent
+				if name == "serve" || name == "boot" {
 					exampleRun(t, dir, 1, args...)
 					return
 				}
@@ -136,7 +138,8 @@ func makeExampleDisk(t *testing.T, path string) {
 	raw := formatSparse.rawOf(t, sampleDisk(t))
 	writeAt(t, raw, 440, []byte(filepath.Base(path))[:4]) // the disk signature: no two disks of a machine have the same
 	// The second entry: type 83h, LBA 9000, 4000 sectors.
-	writeAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff, 0x28, 0x23, 0, 0, 0xa0, 0x0f, 0, 0})
+	writeAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff, 0x28, 0x23, 0, 0, 0xa0,
+		0x0f, 0, 0})
 	format := map[string]string{".vmdk": "vmdk", ".img": "raw"}[filepath.Ext(path)]
 	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", format, raw, path)
 }
@@ -257,7 +260,8 @@ func wrongValues(source, dest string) map[string][]string {
 		"a report over an image":          {"scan", "--out", source, source},
 		"a script over an image":          {"scan", "--script", source, source},
 		"a report over the script":        {"scan", "--out", dest, "--script", dest, source},
-		"a report over the catalogue":     {"scan", "--catalog", dest, "--out", filepath.Dir(dest) + "/./" + filepath.Base(dest), source},
+		"a report over the catalogue": {"scan", "--catalog", dest, "--out",
+			filepath.Dir(dest) + "/./" + filepath.Base(dest), source},
 	}
 }
 
@@ -352,7 +356,8 @@ func TestColors(t *testing.T) {
 	}
 	script := disktest.Tool(t, "script")
 	onTerminal := func(env ...string) string {
-		command := strings.Join(append(append([]string{"env", "TERM=xterm"}, env...), builtPath, "inspect", source), " ")
+		command := strings.Join(append(append([]string{"env", "TERM=xterm"}, env...), builtPath, "inspect", source),
+			" ")
 		return run(t, script, "--quiet", "--return", "--command", command, "/dev/null").stdout
 	}
 	require.Contains(t, onTerminal(), "\x1b[31m", "red, for a disk that is misaligned")

@@ -64,7 +64,8 @@ func changeTimes(t testing.TB, dir string) map[string]time.Time {
 // flatCorpus are raw disks and flat VMDKs of the corpus, and the flags that they need.
 var flatCorpus = map[string][]string{
 	"dfvfs/mbr.raw.gz": nil, "imagemounter/test.mbr.xz": nil, "mbrman/disk2.img": nil,
-	"libldm/ldm-2003r2-simple-1.img.xz": {"--dynamic-disks", "--allow-unbootable"}, "vmdk-rs/monolithicFlat.vmdk": {"--boundary", "1M"},
+	"libldm/ldm-2003r2-simple-1.img.xz": {"--dynamic-disks", "--allow-unbootable"},
+	"vmdk-rs/monolithicFlat.vmdk":       {"--boundary", "1M"},
 }
 
 // TestViewIsTheCopy compares view and copy of disks that others made, and of such that only a text can hold. A view is
@@ -77,9 +78,11 @@ func TestViewIsTheCopy(t *testing.T) {
 		dest := filepath.Join(t.TempDir(), "copy.raw")
 		r := trueup(t, append([]string{"align", "--to", "raw", source, dest}, flags...)...)
 		name := filepath.Base(t.Name())
-		if want, ok := map[string]int{"dynamic-disk": 4, "disk2.img": 0}[name]; ok { // the last has a block for each partition
+		// the last has a block for each partition
+		if want, ok := map[string]int{"dynamic-disk": 4, "disk2.img": 0}[name]; ok {
 			require.Equal(t, want, r.code)
-			require.Equal(t, 4, trueup(t, "align", "--view", source, filepath.Join(filepath.Dir(source), viewName)).code)
+			require.Equal(t, 4, trueup(t, "align", "--view", source, filepath.Join(filepath.Dir(source),
+				viewName)).code)
 		} else {
 			require.Equal(t, 0, r.code, r.stderr)
 			requireSameView(t, source, dest, flags...)
@@ -105,11 +108,13 @@ func TestLifeOfAView(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	flat, view := at("disk.vmdk"), at("view.vmdk")
-	disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", "-o", "subformat=monolithicFlat", filepath.Join("..", "..", "testdata", "xp-lba63.vmdk"), flat)
+	disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", "-o", "subformat=monolithicFlat",
+		filepath.Join("..", "..", "testdata", "xp-lba63.vmdk"), flat)
 	source := hashFolder(t, dir)
 	made := trueup(t, "align", "--view", flat, view)
 	require.Equal(t, 0, made.code, made.stderr)
-	for _, said := range []string{"is a view, not a copy", "the old offsets", "is not a snapshot", `removing "view.vmdk" and "view-head.vmdk" undoes all`} {
+	for _, said := range []string{"is a view, not a copy", "the old offsets", "is not a snapshot",
+		`removing "view.vmdk" and "view-head.vmdk" undoes all`} {
 		require.Contains(t, strings.Join(strings.Fields(made.stdout), " "), said)
 	}
 	info := disktest.Run(t, "vmdkinfo", view)
@@ -168,7 +173,8 @@ func TestViewsRefused(t *testing.T) {
 		put(name, off)
 	}
 	put("even.img", evenDisk())
-	put("ro.vmdk", []byte(strings.Replace(string(flatText("monolithicFlat", "ro-flat.vmdk")), "RW 8192", "RDONLY 8192", 1)))
+	put("ro.vmdk", []byte(strings.Replace(string(flatText("monolithicFlat", "ro-flat.vmdk")), "RW 8192", "RDONLY 8192",
+		1)))
 	require.NoError(t, os.Mkdir(at("sub"), 0o700))
 	require.NoError(t, os.Symlink(at("raw.img"), at("link.img")))
 	require.NoError(t, os.Symlink(at("raw.img"), at("sub/raw.img")))
@@ -210,6 +216,7 @@ func TestViewsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), `FLAT "raw.img" `)
 	require.Equal(t, 4, trueup(t, "align", "--view", at("raw.img"), at("w.vmdk")).code, "a second view")
-	require.Equal(t, 4, trueup(t, "align", "--view", "--boundary", "1M", at("v.vmdk"), at("w.vmdk")).code, "a view of a view")
+	require.Equal(t, 4, trueup(t, "align", "--view", "--boundary", "1M", at("v.vmdk"), at("w.vmdk")).code,
+		"a view of a view")
 	require.NotEqual(t, 0, trueup(t, "align", "--view", "--force", at("raw.img"), at("v.vmdk")).code)
 }

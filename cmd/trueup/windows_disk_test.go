@@ -76,13 +76,15 @@ func (v windowsVolume) make(t testing.TB) string {
 	require.NoError(t, os.Truncate(part, v.sectors*sectorSize))
 	hidden := fmt.Sprint(v.start)
 	if v.kind == "ntfs" {
-		disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", hidden, "-H", "255", "-S", "63", "-s", "512", "-c", "4096", part)
+		disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", hidden, "-H", "255", "-S", "63", "-s", "512", "-c", "4096",
+			part)
 		v.fillNTFS(t, part)
 	} else {
 		disktest.Run(t, "mkfs.fat", "-F", strings.TrimPrefix(v.kind, "fat"), "-h", hidden, "-g", "255/63", part)
 		v.fillFAT(t, part)
 	}
-	// The code of a boot sector has the name of the file that it loads. So has the copy of NTFS, behind the file system.
+	// The code of a boot sector has the name of the file that it loads. So has the copy of NTFS, behind the file
+	// system.
 	writeAt(t, part, 0x180, []byte(v.loads))
 	if v.kind == "ntfs" {
 		writeAt(t, part, (v.sectors-1)*sectorSize+0x180, []byte(v.loads))
@@ -115,7 +117,8 @@ func (v windowsVolume) fillNTFS(t testing.TB, part string) {
 		require.NoError(t, os.WriteFile(to, data, 0o644))
 	}
 	// Without a list of its own wimlib leaves out hiberfil.sys and others.
-	disktest.Run(t, "wimcapture", "--no-acls", "--compress=none", "--config="+hostFile(t, "[ExclusionList]\n"), tree, wim)
+	disktest.Run(t, "wimcapture", "--no-acls", "--compress=none", "--config="+hostFile(t, "[ExclusionList]\n"), tree,
+		wim)
 	disktest.Run(t, "wimapply", wim, "1", part)
 }
 
@@ -154,7 +157,8 @@ func mergeHive(t testing.TB, hive, reg string) string {
 	data, err := os.ReadFile(hive)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(merged, data, 0o600))
-	disktest.Run(t, "hivexregedit", "--merge", "--prefix", `\`, merged, hostFile(t, "Windows Registry Editor Version 5.00\n\n"+reg))
+	disktest.Run(t, "hivexregedit", "--merge", "--prefix", `\`, merged,
+		hostFile(t, "Windows Registry Editor Version 5.00\n\n"+reg))
 	return merged
 }
 

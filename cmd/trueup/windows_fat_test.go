@@ -31,7 +31,8 @@ func TestDirtyFAT(t *testing.T) {
 	part := filepath.Join(t.TempDir(), "part")
 	want := readAt(t, dest, moved.start*sectorSize, moved.size*sectorSize)
 	require.NoError(t, os.WriteFile(part, want, 0o600))
-	out, _ := exec.Command(disktest.Tool(t, "fsck.fat"), "-a", part).CombinedOutput() // it ends with 1 if it mends anything
+	// it ends with 1 if it mends anything
+	out, _ := exec.Command(disktest.Tool(t, "fsck.fat"), "-a", part).CombinedOutput()
 	require.Contains(t, string(out), "Dirty bit is set")
 	want[flag] = 0
 	got, err := os.ReadFile(part)

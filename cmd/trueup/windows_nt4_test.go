@@ -46,7 +46,8 @@ func ntDisk(t *testing.T, kind uint32) windowsDisk {
 		{number: 2, kind: "fat16", typ: "6", start: 5 * cylinder, sectors: 4 * cylinder},
 	}}
 	value := ntInformation(windowsSignature, kind, d.starts()[1], d.starts()[2])
-	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), "[\\DISK]\n\"Information\"=hex:"+hexBytes(value)+"\n")
+	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"),
+		"[\\DISK]\n\"Information\"=hex:"+hexBytes(value)+"\n")
 	d.volumes[0].files = map[string]string{system: hive}
 	return d
 }

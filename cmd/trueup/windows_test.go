@@ -219,7 +219,8 @@ func TestWindowsXPKeepsItsDriveLetters(t *testing.T) {
 	d.volumes[0].files = map[string]string{
 		system:         mergeHive(t, hive, letters(was[1], was[2], was[5])),
 		"BOOTSECT.DOS": savedSector(t, 63),
-		"boot.ini": hostFile(t, "[boot loader]\r\ndefault=multi(0)disk(0)rdisk(0)partition(1)\\WINDOWS\r\n[operating systems]\r\n"+
+		"boot.ini": hostFile(t, "[boot loader]\r\ndefault=multi(0)disk(0)rdisk(0)partition(1)\\WINDOWS\r\n"+
+			"[operating systems]\r\n"+
 			"multi(0)disk(0)rdisk(0)partition(1)\\WINDOWS=\"XP\" /fastdetect\r\nC:\\=\"MS-DOS\"\r\n"),
 	}
 	c := windowsCase{disk: d, stored: []storedIn{{1, system, `\`, mountedText, 6}}}
@@ -261,7 +262,8 @@ func bcdOnMBR(t testing.TB, first, second int64) string {
 	return mergeHive(t, store, reg(bcdManager+"11000001", "Element", plain(first))+
 		reg(bcdLoader+"11000001", "Element", plain(second))+reg(bcdLoader+"21000001", "Element", plain(second))+
 		reg(bcdRecovery+"21000001", "Element", nested)+
-		reg(`\Objects\{733b62e2-f608-11eb-825c-c112f60133ab}\Elements\11000001`, "Element", hexBytes(append(make([]byte, 16), bcdDevice(0x99999999, second)...))))
+		reg(`\Objects\{733b62e2-f608-11eb-825c-c112f60133ab}\Elements\11000001`, "Element",
+			hexBytes(append(make([]byte, 16), bcdDevice(0x99999999, second)...))))
 }
 
 // Windows 7, moved from a disk of 255 heads and 63 sectors: \Boot\BCD on the partition that boots, Windows on the next.
@@ -278,7 +280,8 @@ func windows7(t *testing.T, kind string) windowsCase {
 	t.Helper()
 	hive := disktest.Corpus(t, "regipy/SYSTEM_2.xz")
 	d := windowsDisk{signature: windowsSignature, sectors: 400_000, volumes: []windowsVolume{
-		{number: 1, kind: kind, typ: map[string]string{"ntfs": "7", "fat32": "c"}[kind], start: 63, sectors: 100_000, loads: "BOOTMGR"},
+		{number: 1, kind: kind, typ: map[string]string{"ntfs": "7", "fat32": "c"}[kind], start: 63, sectors: 100_000,
+			loads: "BOOTMGR"},
 		{number: 2, kind: "ntfs", typ: "7", start: 100_063, sectors: 200_000},
 	}}
 	was := d.starts()
@@ -294,9 +297,12 @@ func windows7(t *testing.T, kind string) windowsCase {
 
 // recoveryText is a ReAgent.xml, long enough to lie in a cluster, with space in front of the tag that names a place.
 func recoveryText(off int64, space string) string {
-	return "<?xml version='1.0' encoding='utf-8'?>\n\n<WindowsRE version=\"2.0\">\n  <WinreBCD id=\"{733b62e6-f608-11eb-825c-c112f60133ab}\"/>" + space +
-		fmt.Sprintf(`<WinreLocation path="\Recovery\WindowsRE" id="%d" offset="%d" guid="{00000000-0000-0000-0000-000000000000}"/>`, windowsSignature, off) +
-		strings.Repeat("\n  <PBRImageLocation path=\"\" id=\"0\" offset=\"0\" guid=\"{00000000-0000-0000-0000-000000000000}\" index=\"0\"/>", 12) + "\n</WindowsRE>\n"
+	return "<?xml version='1.0' encoding='utf-8'?>\n\n<WindowsRE version=\"2.0\">\n" +
+		"  <WinreBCD id=\"{733b62e6-f608-11eb-825c-c112f60133ab}\"/>" + space +
+		fmt.Sprintf(
+			`<WinreLocation path="\Recovery\WindowsRE" id="%d" offset="%d" guid="{00000000-0000-0000-0000-000000000000}"/>`, windowsSignature, off) +
+		strings.Repeat("\n  <PBRImageLocation path=\"\" id=\"0\" offset=\"0\" "+
+			"guid=\"{00000000-0000-0000-0000-000000000000}\" index=\"0\"/>", 12) + "\n</WindowsRE>\n"
 }
 
 func (c windowsCase) checkRecovery(t *testing.T) {
@@ -316,7 +322,8 @@ func TestWindows10OfTheCorpus(t *testing.T) {
 	c := windowsCase{
 		disk: windowsDisk{signature: 0xdf4546ae, sectors: 0x22e1858000/sectorSize + 100_000, volumes: []windowsVolume{
 			{number: 1, kind: "ntfs", typ: "7", start: 0x100000 / sectorSize, sectors: 50_000, loads: "BOOTMGR"},
-			{number: 2, kind: "ntfs", typ: "7", start: 0x1f500000 / sectorSize, sectors: 150_000, files: map[string]string{system: hive}},
+			{number: 2, kind: "ntfs", typ: "7", start: 0x1f500000 / sectorSize, sectors: 150_000,
+				files: map[string]string{system: hive}},
 			{number: 3, kind: "ntfs", typ: "7", start: 0x18e1858000 / sectorSize, sectors: 50_000},
 			{number: 4, kind: "ntfs", typ: "7", start: 0x22e1858000 / sectorSize, sectors: 50_000},
 		}},
@@ -335,7 +342,8 @@ func TestWindowsOfTheCorpusOnFAT(t *testing.T) {
 	source := c.disk.make(t)
 	r := trueup(t, "align", source, filepath.Join(t.TempDir(), "dest.raw"), "--boundary", "2M")
 	require.Equal(t, 4, r.code)
-	require.Contains(t, r.stderr, "sequence numbers 205 and 204 differ, and no log fits: Windows was not shut down cleanly")
+	require.Contains(t, r.stderr, "sequence numbers 205 and 204 differ, and no log fits: Windows was not shut down "+
+		"cleanly")
 	now, _ := windowsOnFAT(mergeHive(t, dirty, "")).run(t)
 	require.Equal(t, map[int]int64{1: 2 << 20, 2: 352 << 20}, now)
 }
@@ -347,7 +355,8 @@ func windowsOnFAT(file string) windowsCase {
 		flags: []string{"--boundary", "2M"},
 		disk: windowsDisk{signature: 0x273e4cfe, sectors: 0x15f00000/sectorSize + 120_000, volumes: []windowsVolume{
 			{number: 1, kind: "fat16", typ: "6", start: 0x100000 / sectorSize, sectors: 100_000, loads: "NTLDR"},
-			{number: 2, kind: "fat32", typ: "c", start: 0x15f00000 / sectorSize, sectors: 100_000, files: map[string]string{system: file}},
+			{number: 2, kind: "fat32", typ: "c", start: 0x15f00000 / sectorSize, sectors: 100_000,
+				files: map[string]string{system: file}},
 		}},
 		stored: []storedIn{{2, system, `\MountedDevices`, mountedText, 3}},
 	}
@@ -376,7 +385,9 @@ func TestWindowsThatWasNotShutDown(t *testing.T) {
 		force int // exit code of align with --allow-unbootable
 	}{
 		{"dirty hive", map[string]string{system: dirty}, nil, "mounted-devices", cleanly, "running", 0},
-		{"hibernated", map[string]string{system: clean, "hiberfil.sys": hostFile(t, "hibr"+strings.Repeat("\x00", 8000))}, nil, "hibernated", "powercfg /h off", "hibernated", 4},
+		{"hibernated", map[string]string{system: clean,
+			"hiberfil.sys": hostFile(t, "hibr"+strings.Repeat("\x00", 8000))}, nil, "hibernated", "powercfg /h off",
+			"hibernated", 4},
 		{"open log of NTFS", map[string]string{system: clean}, openLog, "mounted-devices", cleanly, "unknown", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -411,7 +422,8 @@ func openLog(t *testing.T, raw string) {
 	part := filepath.Join(t.TempDir(), "part")
 	require.NoError(t, os.WriteFile(part, readAt(t, raw, 63*sectorSize, 80_000*sectorSize), 0o600))
 	// Cluster of the first run, as ntfsinfo prints it.
-	cluster, err := strconv.ParseInt(match(t, disktest.Output(t, "ntfsinfo", "-v", "-i", "2", part), `Runlist:.*\n\s*0x0\s+(0x[0-9a-f]+)`), 0, 64)
+	cluster, err := strconv.ParseInt(match(t, disktest.Output(t, "ntfsinfo", "-v", "-i", "2", part),
+		`Runlist:.*\n\s*0x0\s+(0x[0-9a-f]+)`), 0, 64)
 	require.NoError(t, err)
 	page := make(forge.Bytes, 4096)
 	page.Text(0, "RSTR")

@@ -79,7 +79,8 @@ func TestRoleOfADisk(t *testing.T) {
 			advice.BootDisk,
 		},
 		{
-			"rhel 4 with another loader", disk255(firmware.GenericCHS, mbrPart(63, 13*cylinder, true, volume.Ext3), lvm),
+			"rhel 4 with another loader", disk255(firmware.GenericCHS, mbrPart(63, 13*cylinder, true, volume.Ext3),
+				lvm),
 			advice.BootDisk,
 		},
 		{"grub 2", disk255(grub.V2, mbrPart(2048, 500000, false, volume.Ext4)), advice.BootDisk},
@@ -154,7 +155,8 @@ func adviceOnSystems() []adviceCase {
 	return []adviceCase{
 		{
 			"xp on 4 KiB", disk255(windows.MBR2000, xp), 65536, "generic", nil, false, advice.Align, advice.High,
-			"Yes: random reads of 4 KiB cost 100 % more blocks of the storage than needed, random writes 300 %, sequential " +
+			"Yes: random reads of 4 KiB cost 100 % more blocks of the storage than needed, random writes 300 %, " +
+				"sequential " +
 				"reads of 64 KiB 6 %, sequential writes 19 %. This",
 		},
 		{
@@ -162,16 +164,21 @@ func adviceOnSystems() []adviceCase {
 			"Yes: random I/O of 4 KiB costs 6 % more blocks of the storage than needed, sequential I/O of 64 KiB 100 %.",
 		},
 		{
-			"xp on a storage that does not mind", disk255(windows.MBR2000, xp), 65536, "flasharray", nil, false, advice.Optional,
-			advice.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it.",
+			"xp on a storage that does not mind", disk255(windows.MBR2000, xp), 65536, "flasharray", nil, false,
+			advice.Optional,
+			advice.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not " +
+				"matter to it.",
 		},
 		{
-			"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refusedMove, false, advice.Refused, advice.High,
-			"It would help (random reads of 4 KiB cost 100 % more blocks of the storage than needed, random writes 300 %, " +
+			"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refusedMove, false, advice.Refused,
+			advice.High,
+			"It would help (random reads of 4 KiB cost 100 % more blocks of the storage than needed, random writes " +
+				"300 %, " +
 				"sequential reads of 64 KiB 6 %, sequential writes 19 %), but a copy would be refused now.",
 		},
 		{
-			"xp, refusedMove, no gain", disk255(windows.MBR2000, xp), 65536, "512", refusedMove, false, advice.Refused, advice.NoGain,
+			"xp, refusedMove, no gain", disk255(windows.MBR2000, xp), 65536, "512", refusedMove, false, advice.Refused,
+			advice.NoGain,
 			"It would not help this storage (blocks of 512 B), and a copy would be refused now.",
 		},
 		{
@@ -183,23 +190,29 @@ func adviceOnSystems() []adviceCase {
 			"No: every partition starts on a multiple of 64 KiB.",
 		},
 		{
-			"on 64 KiB, storage of 128 KiB", disk255(windows.MBR7, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil,
+			"on 64 KiB, storage of 128 KiB", disk255(windows.MBR7, mbrPart(128, 9999, true, volume.NTFS)), 65536,
+			"128K", nil,
 			false, advice.OtherBoundary, advice.Some,
 			"Perhaps: every start is on a multiple of 64 KiB, but sequential reads of 128 KiB cost 100 % more blocks",
 		},
 		{
-			"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, advice.Align, advice.High,
+			"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, advice.Align,
+			advice.High,
 			"For this storage, give --boundary 128K.",
 		},
 		{
-			"on 32 KiB, storage not named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", nil,
+			"on 32 KiB, storage not named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536,
+			"generic", nil,
 			false, advice.Optional, advice.NoGain,
-			"That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says " +
+			"That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage " +
+				"says " +
 				"which it is.",
 		},
 		{
-			"on 32 KiB, storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp", nil, false,
-			advice.Optional, advice.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer",
+			"on 32 KiB, storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp",
+			nil, false,
+			advice.Optional, advice.NoGain,
+			"Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer",
 		},
 	}
 }
@@ -216,12 +229,15 @@ func adviceOnData() []adviceCase {
 	box.Kind = table.Extended
 	return []adviceCase{
 		{
-			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, advice.Optional, advice.Loss,
+			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, advice.Optional,
+			advice.Loss,
 			"Rather not: the data inside lie on blocks of the storage now",
 		},
 		{
-			"shifted storage, and in no order", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.NTFS)), 65536, "1M+1s",
-			nil, false, advice.Optional, advice.Loss, "start at byte 512 of the disk, and I/O would touch more of them after a move.",
+			"shifted storage, and in no order", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.NTFS)), 65536,
+			"1M+1s",
+			nil, false, advice.Optional, advice.Loss,
+			"start at byte 512 of the disk, and I/O would touch more of them after a move.",
 		},
 		{
 			"small clusters", disk255(boot.Empty, small), 65536, "generic", nil, false, advice.Align, advice.Some,
@@ -232,11 +248,14 @@ func adviceOnData() []adviceCase {
 			"random reads of 32 MiB cost less than 1 % more blocks",
 		},
 		{
-			"refused, and no storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic",
-			refusedMove, false, advice.Refused, advice.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)",
+			"refused, and no storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536,
+			"generic",
+			refusedMove, false, advice.Refused, advice.NoGain,
+			"It would not help this storage (4 KiB blocks, as most storage has)",
 		},
 		{
-			"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, advice.Nothing, advice.NoGain,
+			"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, advice.Nothing,
+			advice.NoGain,
 			"No: there is no partition to move.",
 		},
 		{
@@ -286,7 +305,8 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 			p.Volume.DataStart = 512 * rapid.Int64Range(0, 300).Draw(t, "data")
 			parts = append(parts, p)
 		}
-		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, windows.MBR2000, boot.Unknown}).Draw(t, "code"), parts...)
+		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, windows.MBR2000, boot.Unknown}).Draw(t, "code"),
+			parts...)
 		c := advice.Case{
 			Boundary: 4096 << rapid.IntRange(0, 8).Draw(t, "boundary"),
 			Storage:  storageOf(t, rapid.SampledFrom(align.Profiles{}.Names()).Draw(t, "storage")),

@@ -21,7 +21,8 @@ import (
 
 func partitionAt(off int64, v volume.Volume) boot.Partition {
 	return boot.Partition{
-		Partition: table.Partition{Range: disk.Range{Off: off, Len: 1 << 30}, Number: 1, Kind: table.Primary}, Volume: &v,
+		Partition: table.Partition{Range: disk.Range{Off: off, Len: 1 << 30}, Number: 1, Kind: table.Primary},
+		Volume:    &v,
 	}
 }
 
@@ -56,7 +57,8 @@ func TestImpactEqualsASimulation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := storage(t, rapid.SampledFrom(storageNames).Draw(t, "storage"))
 		v := volume.Volume{
-			BlockSize: rapid.SampledFrom([]int64{512, 1024, 2048, 4096, 8192, 32768, 65536, 1 << 20, 12288, 3 * 512}).Draw(t,
+			BlockSize: rapid.SampledFrom([]int64{512, 1024, 2048, 4096, 8192, 32768, 65536, 1 << 20, 12288,
+				3 * 512}).Draw(t,
 				"block"),
 			DataStart: 512 * rapid.Int64Range(0, 5000).Draw(t, "data"),
 		}
@@ -78,7 +80,8 @@ func TestImpactEqualsASimulation(t *testing.T) {
 				now := simulate(p.Off+v.DataStart, got.Size, x.step, s, x.writes)
 				require.Zero(t, now.Cmp(x.got.Now()), "%s of %d: %s, want %s", x.name, got.Size, x.got.Now(), now)
 				then := simulate(v.DataStart, got.Size, x.step, s, x.writes)
-				require.Zero(t, then.Cmp(x.got.Aligned()), "%s of %d, aligned: %s, want %s", x.name, got.Size, x.got.Aligned(), then)
+				require.Zero(t, then.Cmp(x.got.Aligned()), "%s of %d, aligned: %s, want %s", x.name, got.Size,
+					x.got.Aligned(), then)
 			}
 		}
 	})
@@ -95,28 +98,33 @@ func TestImpactOfPublishedExamples(t *testing.T) {
 		randomThen, sequentThen string
 	}{
 		{
-			"virt-alignment-scan(1): each 4K guest block at sector 63 needs two of the host", 63, 4096, "4K", 4096, "2", "2",
+			"virt-alignment-scan(1): each 4K guest block at sector 63 needs two of the host", 63, 4096, "4K", 4096, "2",
+			"2",
 			"1", "1",
 		},
 		{"NetApp TR-3747: the same on WAFL", 63, 4096, "netapp", 4096, "2", "2", "1", "1"},
 		{
-			"Microsoft, SQL Server: 31.5 KiB on stripe units of 64 KiB, every 64 KiB extent lies on two disks", 63, 65536, "64K",
+			"Microsoft, SQL Server: 31.5 KiB on stripe units of 64 KiB, every 64 KiB extent lies on two disks", 63,
+			65536, "64K",
 			65536, "2", "2", "1", "1",
 		},
 		{"the same with pages of 8 KiB: every eighth", 63, 8192, "64K", 8192, "9/8", "9/8", "1", "1"},
 		{
-			"StorView manual: 64 KiB from LBA 0x70 on chunks of 64 KiB use two drives", 0x70, 65536, "64K", 65536, "2", "2", "1",
+			"StorView manual: 64 KiB from LBA 0x70 on chunks of 64 KiB use two drives", 0x70, 65536, "64K", 65536, "2",
+			"2", "1",
 			"1",
 		},
 		{
-			"EMC CLARiiON: 4 KiB clusters at 63 cross an element once in sixteen", 63, 4096, "clariion", 4096, "17/16", "17/16",
+			"EMC CLARiiON: 4 KiB clusters at 63 cross an element once in sixteen", 63, 4096, "clariion", 4096, "17/16",
+			"17/16",
 			"1", "1",
 		},
 		{"Pure Storage: alignment is no issue", 63, 4096, "flasharray", 4096, "8", "8", "8", "8"},
 		{"LBA 2048 is on everything", 2048, 4096, "128K", 131072, "63/32", "1", "63/32", "1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := align.ImpactOf(partitionAt(tc.lba*512, volume.Volume{BlockSize: tc.block}), storage(t, tc.storage)).Of(tc.io)
+			got := align.ImpactOf(partitionAt(tc.lba*512, volume.Volume{BlockSize: tc.block}),
+				storage(t, tc.storage)).Of(tc.io)
 			assert.Equal(t, []string{tc.random, tc.sequential, tc.randomThen, tc.sequentThen}, []string{
 				got.Random.Now().RatString(), got.Sequential.Now().RatString(), got.Random.Aligned().RatString(),
 				got.Sequential.Aligned().RatString(),
@@ -163,7 +171,8 @@ func TestImpactInWords(t *testing.T) {
 		{
 			"smaller blocks", "64K", 63,
 			volume.Volume{Kind: volume.Ext3, BlockSize: 4096},
-			"one 4 KiB block in 16 lies across two 64 KiB blocks of the storage instead of in one, and each of a stream of 64 " +
+			"one 4 KiB block in 16 lies across two 64 KiB blocks of the storage instead of in one, and each of a " +
+				"stream of 64 " +
 				"KiB I/Os touches two",
 		},
 		{

@@ -44,7 +44,8 @@ func (w *watcher) Add(n int64) {
 func short(t *testing.T, folder string) *Options {
 	t.Helper()
 	o := &Options{
-		Target: folder, Size: minSize, Starts: slices.Clone(DefaultStarts[:2]), Sizes: []int64{8 * units.KiB}, Jobs: []int{1},
+		Target: folder, Size: minSize, Starts: slices.Clone(DefaultStarts[:2]), Sizes: []int64{8 * units.KiB},
+		Jobs:    []int{1},
 		Runtime: minRuntime, Rounds: 1, Now: func() time.Time { return time.Date(2026, 11, 23, 1, 2, 3, 4, time.UTC) },
 		Watch: &watcher{total: map[string]int64{}, done: map[string]int64{}},
 	}
@@ -80,7 +81,8 @@ func onStorage(t *testing.T) string {
 // What fio reads and writes is taken from its system calls.
 func TestFioStartsWhereItShould(t *testing.T) {
 	t.Parallel()
-	real, strace, dir, trace := disktest.Tool(t, program), disktest.Tool(t, "strace"), onStorage(t), filepath.Join(t.TempDir(), "trace")
+	real, strace, dir, trace := disktest.Tool(t, program), disktest.Tool(t, "strace"), onStorage(t),
+		filepath.Join(t.TempDir(), "trace")
 	o := short(t, dir)
 	o.Starts = DefaultStarts
 	target, err := o.open()
@@ -88,7 +90,8 @@ func TestFioStartsWhereItShould(t *testing.T) {
 	defer target.file.Close()
 	require.NoError(t, target.fill(t.Context(), o))
 	require.Empty(t, names(t, dir), "the scratch file has a name")
-	f, err := newFio(t.Context(), fake(t, fmt.Sprintf(`exec %s -f -e trace=pread64,pwrite64,openat -o %s %s "$@"`, strace, trace, real)))
+	f, err := newFio(t.Context(), fake(t, fmt.Sprintf(`exec %s -f -e trace=pread64,pwrite64,openat -o %s %s "$@"`,
+		strace, trace, real)))
 	require.NoError(t, err)
 	call := regexp.MustCompile(`(?m)^([0-9]+) .*(pread64|pwrite64)\(.*, 8192, ([0-9]+)(\) +=.*| <unfinished.*)$`)
 	var seen []map[int64]bool
@@ -151,7 +154,8 @@ func TestFiosThatFail(t *testing.T) {
 		{"no jobs", `echo '{"jobs": []}'`, "it reported 0 groups of jobs, want 1"},
 		{"an error", `echo '{"jobs": [{"error": 5}]}'`, "it reported error 5"},
 		{"too short", `echo '{"jobs": [{"mixed": {"runtime": 79}}]}'`, "it ran for 79 ms, want 100"},
-		{"no I/O", "cat <<E\n" + fmt.Sprintf(answer, "0") + "\nE", "0 I/Os and 1000 bytes a second, want 0.001 to 1e+12"},
+		{"no I/O", "cat <<E\n" + fmt.Sprintf(answer, "0") + "\nE",
+			"0 I/Os and 1000 bytes a second, want 0.001 to 1e+12"},
 		{"no number", "cat <<E\n" + fmt.Sprintf(answer, "1e400") + "\nE", "it printed no JSON that is understood"},
 		{"dies", "echo 'fio: no \033[2Jspace' >&2; exit 3", `exit status 3: "fio: no \x1b[2Jspace"`},
 		{"killed", "kill -9 $$", "signal: killed"},
@@ -184,7 +188,8 @@ func TestFioIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {
 		dir := t.TempDir()
-		f, err := newFio(t.Context(), fake(t, fmt.Sprintf("sleep 1000 & echo $! > %[1]s/new && mv %[1]s/new %[1]s/pid; wait", dir)))
+		f, err := newFio(t.Context(), fake(t, fmt.Sprintf("sleep 1000 & echo $! > %[1]s/new && mv %[1]s/new "+
+			"%[1]s/pid; wait", dir)))
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var wait sync.WaitGroup
@@ -277,15 +282,20 @@ func TestPlacesThatAreRefused(t *testing.T) {
 		{"no folder", func(o *Options) { o.Target = "/nonexistent" }, os.ErrNotExist, "/nonexistent"},
 		{"an image", func(o *Options) { o.Target = file }, ondisk.ErrUsage, "is no folder"},
 		{"a device", func(o *Options) { o.Target = "/dev/null" }, ondisk.ErrUsage, "is no folder"},
-		{"no device", func(o *Options) { o.Target, o.ReadOnly = "/dev/null", true }, ondisk.ErrUsage, "neither an image nor a block device"},
+		{"no device", func(o *Options) { o.Target, o.ReadOnly = "/dev/null", true }, ondisk.ErrUsage,
+			"neither an image nor a block device"},
 		{"a folder", func(o *Options) { o.ReadOnly = true }, ondisk.ErrUsage, "neither an image nor a block device"},
-		{"too small", func(o *Options) { o.Target, o.ReadOnly = file, true }, ondisk.ErrUsage, "has 1 MiB, want 16 MiB behind each start"},
-		{"holes", func(o *Options) { o.Target, o.ReadOnly = holes, true }, ondisk.ErrUnsupported, "0 % of it are stored"},
+		{"too small", func(o *Options) { o.Target, o.ReadOnly = file, true }, ondisk.ErrUsage,
+			"has 1 MiB, want 16 MiB behind each start"},
+		{"holes", func(o *Options) { o.Target, o.ReadOnly = holes, true }, ondisk.ErrUnsupported,
+			"0 % of it are stored"},
 		{"no room", func(o *Options) { o.Size = maxSize }, ondisk.ErrOutput, "the scratch file takes 16 TiB, and "},
-		{"memory", func(o *Options) { o.Target = "/dev/shm" }, ondisk.ErrUnsupported, "the file system is tmpfs: that is memory and no storage"},
+		{"memory", func(o *Options) { o.Target = "/dev/shm" }, ondisk.ErrUnsupported,
+			"the file system is tmpfs: that is memory and no storage"},
 		{"kernel", func(o *Options) { o.Target = "/proc" }, ondisk.ErrOutput, "no scratch file can be made"},
 	} {
-		if m, err := os.ReadFile("/proc/mounts"); tc.name == "memory" && (err != nil || !strings.Contains(string(m), " /dev/shm tmpfs ")) {
+		if m, err := os.ReadFile("/proc/mounts"); tc.name == "memory" &&
+			(err != nil || !strings.Contains(string(m), " /dev/shm tmpfs ")) {
 			continue
 		}
 		err := run(tc.change)

@@ -69,7 +69,8 @@ func TestWorkloadInFio(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, program)
 	values := map[string]string{
-		"rw": "randrw", "readwrite": "randread", "ioengine": "libaio", "bsrange": "4k-8k", "blocksize_range": "4k-8k", "bssplit": "4k/50:8k/50",
+		"rw": "randrw", "readwrite": "randread", "ioengine": "libaio", "bsrange": "4k-8k", "blocksize_range": "4k-8k",
+		"bssplit":      "4k/50:8k/50",
 		"rw_sequencer": "sequential", "random_distribution": "zipf:1.2", "description": "x",
 		"sync": "dsync", "refill_buffers": "1",
 	}

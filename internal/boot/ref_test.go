@@ -12,7 +12,10 @@ import (
 
 // refAt is a reference in these places.
 func refAt(kind string, at ...disk.Range) boot.Ref {
-	return boot.Ref{Kind: kind, At: at, Target: 1, Encode: func(raw []byte, _ int64) ([]byte, error) { return raw, nil }}
+	return boot.Ref{Kind: kind, At: at, Target: 1, Encode: func(raw []byte, _ int64) ([]byte, error) {
+		return raw,
+			nil
+	}}
 }
 
 // A file of two names has its positions once, also where they lie in two pieces.

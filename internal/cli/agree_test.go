@@ -117,7 +117,8 @@ func TestCommandsAgree(t *testing.T) {
 	})
 	t.Run("disks of texts", func(t *testing.T) {
 		for name, path := range disktest.Fixtures(t) {
-			if d := disktest.Fixture(t, path); d.SectorSize() == units.SectorSize { // a raw file cannot say that it has others
+			// a raw file cannot say that it has others
+			if d := disktest.Fixture(t, path); d.SectorSize() == units.SectorSize {
 				requireAgreementOf(t, name, disktest.Materialize(t, d))
 			}
 		}

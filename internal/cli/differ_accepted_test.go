@@ -33,13 +33,15 @@ var accepted = []acceptedRow{
 	},
 	{
 		inScan, func(_ *mutant, d difference) bool { return d.state == "orphan" && d.inspect.Error != nil },
-		"an extent of a VMDK whose descriptor is missing: an error to who asks for its disk, a row of its own in a folder",
+		"an extent of a VMDK whose descriptor is missing: an error to who asks for its disk, a row of its own in a " +
+			"folder",
 	},
 	{
 		inScan, func(_ *mutant, d difference) bool {
 			return d.state == "judged" && d.inspect.Error != nil && d.planned == d.inspect.Error.code()
 		},
-		"the table of a disk is sound and off the boundary, and what a plan has to read is not: both report it, scan with " +
+		"the table of a disk is sound and off the boundary, and what a plan has to read is not: both report it, scan " +
+			"with " +
 			"a verdict",
 	},
 	{
@@ -47,7 +49,8 @@ var accepted = []acceptedRow{
 			return d.inspect.has(image.CodeMisnamed) && d.other.has(image.CodeMisnamed) &&
 				d.inspect.Error.code() == d.other.Error.code()
 		},
-		"a file that has lost its header: --format raw would overrule that, so plan refuses (4); inspect has no verdict (1)",
+		"a file that has lost its header: --format raw would overrule that, so plan refuses (4); inspect has no " +
+			"verdict (1)",
 	},
 	{
 		inPlan, func(_ *mutant, d difference) bool { return d.inspect.has("unreadable-data") },
@@ -77,10 +80,13 @@ var accepted = []acceptedRow{
 	},
 	{
 		inTable, func(_ *mutant, d difference) bool {
-			named := slices.DeleteFunc(slices.Clone(d.want.Partitions), func(s differSlot) bool { return s.Type == "0" })
-			return len(named) < len(d.want.Partitions) && slices.EqualFunc(named, d.got.Partitions, func(a, b differSlot) bool {
-				return a.Start == b.Start && a.Size == b.Size && a.Type == b.Type // its number counts those of type 0
-			})
+			named := slices.DeleteFunc(slices.Clone(d.want.Partitions),
+				func(s differSlot) bool { return s.Type == "0" })
+			return len(named) < len(d.want.Partitions) && slices.EqualFunc(named, d.got.Partitions,
+				func(a, b differSlot) bool {
+					// its number counts those of type 0
+					return a.Start == b.Start && a.Size == b.Size && a.Type == b.Type
+				})
 		},
 		"an entry of type 0 with a place: a partition to Linux, unused to Windows; a move is refused for it",
 	},
@@ -98,7 +104,8 @@ var accepted = []acceptedRow{
 	},
 	{
 		inTable, func(_ *mutant, d difference) bool {
-			return d.got.Label == "gpt" && d.want.Label != "gpt" && (d.inspect.has("gpt-no-mbr") || d.inspect.has("gpt-shield"))
+			return d.got.Label == "gpt" && d.want.Label != "gpt" &&
+				(d.inspect.has("gpt-no-mbr") || d.inspect.has("gpt-shield"))
 		},
 		"a GPT without its protective MBR: libfdisk and Linux want one, gdisk reads it all the same, and trueup warns",
 	},
@@ -136,8 +143,9 @@ var accepted = []acceptedRow{
 		inSize, func(m *mutant, d difference) bool {
 			b := m.read(1 << 30)
 			f := b[max(0, len(b)-512):]
-			return d.inspect.Image.Format == "vhd" && len(f) == 512 && strings.HasSuffix(d.text, fmt.Sprintf(", %d for qemu-img",
-				int64(binary.BigEndian.Uint16(f[56:]))*int64(f[58])*int64(f[59])*512))
+			return d.inspect.Image.Format == "vhd" && len(f) == 512 &&
+				strings.HasSuffix(d.text, fmt.Sprintf(", %d for qemu-img",
+					int64(binary.BigEndian.Uint16(f[56:]))*int64(f[58])*int64(f[59])*512))
 		},
 		"qemu-img takes the size of a VHD from its geometry unless it knows the creator; the field of the size is right",
 	},
@@ -156,7 +164,8 @@ var accepted = []acceptedRow{
 	},
 	{
 		qemuSays, func(_ *mutant, d difference) bool {
-			return strings.HasSuffix(d.text, "does not contain a reference count table") && d.inspect.has("qcow2-refcounts")
+			return strings.HasSuffix(d.text, "does not contain a reference count table") &&
+				d.inspect.has("qcow2-refcounts")
 		},
 		"a qcow2 without refcounts can be read, and not be written: a warning",
 	},
@@ -190,7 +199,8 @@ var accepted = []acceptedRow{
 			return binary.LittleEndian.Uint64(b[64:]) > uint64(len(b)/512) ||
 				binary.LittleEndian.Uint64(b[len(b)-1024+64:]) > uint64(len(b)/512)
 		},
-		"the overhead of a VMDK, which says where the first grain may lie and which no reader needs; to qemu-img a least " +
+		"the overhead of a VMDK, which says where the first grain may lie and which no reader needs; to qemu-img a " +
+			"least " +
 			"size",
 	},
 	{

@@ -111,7 +111,8 @@ func badEnd(e ended, a *jsonAnswer) (out []string) {
 		out = append(out, fmt.Sprintf("%d lines of errors: %q", lines, e.stderr))
 	}
 	c := a.Error.code()
-	missing := c == "io" && strings.Contains(a.Error.Message, "no such file or directory") // a file that the image names
+	// a file that the image names
+	missing := c == "io" && strings.Contains(a.Error.Message, "no such file or directory")
 	if slices.Contains([]string{"internal", "io", "verify", "changed", "usage"}, c) && !missing {
 		out = append(out, fmt.Sprintf("code %q: %s", c, a.Error.Message))
 	}

@@ -130,7 +130,8 @@ func (r *regionFinder) vhd() {
 	if !bytes.HasPrefix(r.b, []byte("conectix")) {
 		return
 	}
-	r.found = slices.DeleteFunc(r.found, func(x region) bool { return x.name != "footer" }) // what lies at 0 is no table
+	// what lies at 0 is no table
+	r.found = slices.DeleteFunc(r.found, func(x region) bool { return x.name != "footer" })
 	r.add("copy of the footer", 0, 86, be)
 	r.add("dynamic header", 512, 64, be)
 	bat := r.be64(512 + 16)
@@ -212,8 +213,10 @@ func repair(b []byte) {
 	case bytes.HasPrefix(b, []byte("vhdxfile")):
 		castagnoli := crc32.MakeTable(crc32.Castagnoli)
 		for i := range int64(2) {
-			r.sum((64+64*i)<<10, 4<<10, 4, func(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }, binary.LittleEndian)
-			r.sum((192+64*i)<<10, 64<<10, 4, func(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }, binary.LittleEndian)
+			r.sum((64+64*i)<<10, 4<<10, 4, func(p []byte) uint32 { return crc32.Checksum(p, castagnoli) },
+				binary.LittleEndian)
+			r.sum((192+64*i)<<10, 64<<10, 4, func(p []byte) uint32 { return crc32.Checksum(p, castagnoli) },
+				binary.LittleEndian)
 		}
 	case bytes.Equal(r.at(n-512, 8), []byte("conectix")) || bytes.HasPrefix(b, []byte("conectix")):
 		r.sum(n-512, 512, 64, vhdSum, binary.BigEndian)

@@ -58,7 +58,8 @@ func TestDidYouMean(t *testing.T) {
 func TestScanOfAPattern(t *testing.T) {
 	own(t)
 	scan := func(path string) ended { return command(t, "scan", "--isolation", "none", "--json", path) }
-	require.Contains(t, scan("lib/*.vmdk").stdout, "no such file or directory; if it is a pattern, give it without quotes")
+	require.Contains(t, scan("lib/*.vmdk").stdout,
+		"no such file or directory; if it is a pattern, give it without quotes")
 	require.Contains(t, scan("nosuch").stdout, "no such file or directory; check the path")
 	require.Zero(t, command(t, "scan", "--isolation", "none", "-j", "2", "src.img").code)
 }

@@ -65,8 +65,10 @@ func (goneBar) Write([]byte) (int, error) { return 0, os.ErrClosed }
 // Only a copy has a source that stays as it is.
 func TestInterruptedResults(t *testing.T) {
 	for command, want := range map[string]string{
-		"align": "no copy was made, and the source is unchanged", "convert": "no copy was made, and the source is unchanged",
-		"bench": "there is no result, and no scratch file is left", "inspect": "there is no result", "plan": "there is no result",
+		"align":   "no copy was made, and the source is unchanged",
+		"convert": "no copy was made, and the source is unchanged",
+		"bench":   "there is no result, and no scratch file is left", "inspect": "there is no result",
+		"plan": "there is no result",
 	} {
 		require.Equal(t, "interrupted; "+want, interruptedText(command))
 	}
@@ -81,7 +83,8 @@ func TestInterruptBeforeAnything(t *testing.T) {
 	require.False(t, e.mu.TryLock(), "a report that comes now waits")
 	for s, code := range map[syscall.Signal]int{syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		out.Reset()
-		require.Equal(t, code, finish(interrupt{s, interruptedText("inspect")}, &common{asked: true}, "inspect", &out, &errs))
+		require.Equal(t, code, finish(interrupt{s, interruptedText("inspect")}, &common{asked: true}, "inspect", &out,
+			&errs))
 		var f report.Failure
 		require.NoError(t, json.Unmarshal(out.Bytes(), &f))
 		require.Equal(t, "interrupted", f.Error.Code)

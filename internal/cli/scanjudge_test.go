@@ -66,8 +66,9 @@ func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 		fs := got.Disks[0].Findings
 		f := fs[len(fs)-1]
 		require.Equal(t, []any{"unchecked", align.Warning}, []any{f.Code, f.Severity})
-		require.Regexp(t, "^the tables were not checked as a whole: .*reading: limit exceeded of 2097152 bytes for one "+
-			"image$", f.Text)
+		require.Regexp(t,
+			"^the tables were not checked as a whole: .*reading: limit exceeded of 2097152 bytes for one "+
+				"image$", f.Text)
 		require.Equal(t, "look at it alone with trueup inspect "+job.Path, f.Remedy)
 		j.Check = false
 		require.Equal(t, j.Image(job).Disks[0].Verdict, got.Disks[0].Verdict)

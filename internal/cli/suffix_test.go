@@ -17,12 +17,14 @@ func TestDestNamedAsAnotherFormat(t *testing.T) {
 	own(t)
 	putImage(t, "q.qcow2")
 	for _, c := range []struct{ source, dest, why string }{
-		{"src.img", "new.vmdk", "has the name of the format vmdk, and the copy would be raw as SOURCE is; say --to vmdk, or --to raw to keep that format under this name"},
+		{"src.img", "new.vmdk", "has the name of the format vmdk, and the copy would be raw as SOURCE is; say --to " +
+			"vmdk, or --to raw to keep that format under this name"},
 		{"src.img", "sub/../new.QCOW2", "has the name of the format qcow2, and"},
 		{"q.qcow2", "new.raw", "say --to raw, or --to qcow2 to"},
 		{"q.qcow2", "new.vhd", "say --to vhd, or --to qcow2 to"},
 		{"q.qcow2", "new.avhdx", "say --to vhdx, or --to qcow2 to"},
-		{"q.qcow2", "new.vdi", "has the name of the format VDI, which is not written, and the copy would be qcow2 as SOURCE is; choose another name, or say --to qcow2 to"},
+		{"q.qcow2", "new.vdi", "has the name of the format VDI, which is not written, and the copy would be qcow2 as " +
+			"SOURCE is; choose another name, or say --to qcow2 to"},
 		{"src.ova!d.vmdk", "new.qcow2", "say --to qcow2, or --to vmdk to"},
 	} {
 		put(t, "src.ova", forgedPackage())

@@ -80,8 +80,9 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 		return func(code []byte) bool { return strings.HasPrefix(string(code), text) }
 	}
 	with(t, &known.Codes, &boot.Code{
-		ID: "table-loader", Name: "Table Loader", Known: begins("TABLELDR"), HandsOver: true, AnyFlag: true, ReadsCHS: true,
-		Number: func([]byte) int { return 1 }, Address: "smoke signals",
+		ID: "table-loader", Name: "Table Loader", Known: begins("TABLELDR"), HandsOver: true, AnyFlag: true,
+		ReadsCHS: true,
+		Number:   func([]byte) int { return 1 }, Address: "smoke signals",
 	})
 	text := strings.Join(strings.Fields(command(t, "inspect", byTable).stdout), " ")
 	require.Contains(t, text, "Boot code Table Loader: finds its partition by cylinder, head and sector")
@@ -173,7 +174,8 @@ func TestImageFormatIsOneEntry(t *testing.T) {
 	require.Equal(t, 0, command(t, "convert", out, back, "--to", "raw").code)
 	require.Equal(t, read(t, src), read(t, back))
 	require.NoError(t, os.WriteFile(out, make([]byte, 4<<20), 0o600))
-	require.Contains(t, command(t, "inspect", out).stderr, "is named as dummy, but has neither its header nor its footer")
+	require.Contains(t, command(t, "inspect", out).stderr,
+		"is named as dummy, but has neither its header nor its footer")
 }
 
 func TestStorageIsOneEntry(t *testing.T) {

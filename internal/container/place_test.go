@@ -51,7 +51,8 @@ func TestAlignmentInTheFile(t *testing.T) {
 		},
 		{
 			"the last sector counts",
-			mapped(disk.Run{Len: mib, Src: f}, disk.Run{Len: mib, Src: f, Off: 8 * mib}, disk.Run{Len: mib, Src: f, Off: 512}),
+			mapped(disk.Run{Len: mib, Src: f}, disk.Run{Len: mib, Src: f, Off: 8 * mib},
+				disk.Run{Len: mib, Src: f, Off: 512}),
 			part(1, mib, mib+512), 512,
 		},
 		{
@@ -119,7 +120,8 @@ func TestMisalignedContainersAreTold(t *testing.T) {
 			"one partition in a vhd", vhd(f),
 			[]container.Part{part(2, mib, mib)},
 			2,
-			"its blocks of 4 KiB lie 2560 bytes past a 4 KiB boundary of the file, although it starts on one of the disk: " +
+			"its blocks of 4 KiB lie 2560 bytes past a 4 KiB boundary of the file, although it starts on one of the " +
+				"disk: " +
 				"each touches two blocks of the storage instead of one",
 		},
 		{
@@ -133,14 +135,16 @@ func TestMisalignedContainersAreTold(t *testing.T) {
 			"three", mapped(disk.Run{Len: 64 * mib, Src: f, Off: 1024}),
 			[]container.Part{part(1, mib, mib), part(2, 2*mib, mib), part(5, 4*mib, mib)},
 			0,
-			"the 4 KiB blocks of partitions 1, 2 and 5 lie 1024 bytes past a 4 KiB boundary of the file, although they start " +
+			"the 4 KiB blocks of partitions 1, 2 and 5 lie 1024 bytes past a 4 KiB boundary of the file, although " +
+				"they start " +
 				"on one",
 		},
 		{
 			"at several distances", mixed,
 			[]container.Part{part(1, mib, 9*mib)},
 			1,
-			"its blocks of 4 KiB lie off the 4 KiB boundaries of the file, although it starts on one of the disk: most touch " +
+			"its blocks of 4 KiB lie off the 4 KiB boundaries of the file, although it starts on one of the disk: " +
+				"most touch " +
 				"two",
 		},
 		{

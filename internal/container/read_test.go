@@ -101,7 +101,8 @@ func TestReadsOfGrainsAtLBA63(t *testing.T) {
 	got, err := container.NewCost(grains, 4*kib, 0).Read(63*512, whole)
 	require.NoError(t, err)
 	require.Equal(t, &container.Reads{
-		IO: 16, Now: container.Touches{Requests: 32, Blocks: 16 * 17}, Copied: container.Touches{Requests: 16, Blocks: 16 * 16},
+		IO: 16, Now: container.Touches{Requests: 32, Blocks: 16 * 17}, Copied: container.Touches{Requests: 16,
+			Blocks: 16 * 16},
 	}, got)
 	got, err = container.NewCost(grains, 4*kib, 0).Read(mib, whole)
 	require.NoError(t, err)
@@ -110,7 +111,8 @@ func TestReadsOfGrainsAtLBA63(t *testing.T) {
 
 func TestReadsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
-	got, err := container.NewCost(mapped(disk.Run{Len: mib, Src: packed{}}), 4096, 0).Read(0, []guestfile.Run{{Len: mib}})
+	got, err := container.NewCost(mapped(disk.Run{Len: mib, Src: packed{}}), 4096, 0).Read(0,
+		[]guestfile.Run{{Len: mib}})
 	require.NoError(t, err)
 	require.Nil(t, got, "compressed")
 	f := &file{size: tib}

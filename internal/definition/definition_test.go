@@ -42,7 +42,8 @@ const (
 // volumeOf returns a volume as virsh vol-dumpxml prints it: the capacity is in line 4, the format in line 8.
 func volumeOf(capacity, format, below string) string {
 	return "<volume type='file'>\n  <name>xp.qcow2</name>\n  <key>/vm/xp.qcow2</key>\n  " + capacity +
-		"\n  <allocation unit='bytes'>200704</allocation>\n  <target>\n    <path>/vm/xp.qcow2</path>\n    <format type='" +
+		"\n  <allocation unit='bytes'>200704</allocation>\n  <target>\n    <path>/vm/xp.qcow2</path>\n" +
+		"    <format type='" +
 		format + "'/>\n  </target>\n" + below + "</volume>"
 }
 
@@ -120,7 +121,8 @@ func TestChecks(t *testing.T) {
 		},
 		"below a snapshot": {
 			diskOf(qcow2, `<source file='/vm/xp.snap1'/>`, below(here)), nil,
-			[]want{{refused, `d, line 10: the disk hda "xp" runs from "/vm/xp.snap1", and the disk is its backing file`}},
+			[]want{{refused,
+				`d, line 10: the disk hda "xp" runs from "/vm/xp.snap1", and the disk is its backing file`}},
 		},
 		"below two": {diskOf(qcow2, `<source file='/vm/xp.snap2'/>`, "<backingStore type='file'><format type='qcow2'/>"+
 			"<source file='/vm/xp.snap1'/>"+below(here)+"</backingStore>"), nil, []want{{refused, "backing file"}}},
@@ -152,7 +154,8 @@ func TestChecks(t *testing.T) {
 		"volume that grows": {
 			volumeOf("<capacity>8589934592</capacity>", "qcow2", ""),
 			func(c *definition.Case) { c.New = grown },
-			[]want{{"definition-size", "d, line 4: the capacity is 8589934592 bytes, and the aligned disk has 8590983168"}},
+			[]want{{"definition-size", "d, line 4: the capacity is 8589934592 bytes, and the aligned disk has " +
+				"8590983168"}},
 		},
 		"volume of another format": {
 			volumeOf("<capacity unit='G'>8</capacity>", "raw", ""), nil,
@@ -192,7 +195,8 @@ func TestChecks(t *testing.T) {
 			[]want{{refused, "no disk at all"}},
 		},
 		"VMX, a snapshot that was removed": {
-			vmxOf(`scsi0:0.fileName = "xp-000002.vmdk"`, `scsi0:0.present = "FALSE"`, `scsi0:1.fileName = "xp.vmdk"`), vmdk,
+			vmxOf(`scsi0:0.fileName = "xp-000002.vmdk"`, `scsi0:0.present = "FALSE"`, `scsi0:1.fileName = "xp.vmdk"`),
+			vmdk,
 			[]want{{"definition", "line 7"}},
 		},
 		"VMX, another": {

@@ -14,7 +14,10 @@ func TestExtentsThatAreNotKnown(t *testing.T) {
 	bad := disktest.NewBadExtents(disktest.ShortDisk([]byte("data"), 4096))
 	_, err := disk.Stored(bad)
 	require.ErrorIs(t, err, disktest.ErrFault)
-	stored := disk.New(4096, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: 4096 - off, Src: bad, Off: off}, nil })
+	stored := disk.New(4096, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: 4096 - off, Src: bad,
+			Off: off}, nil
+	})
 	_, err = stored.Extent(0, 4096)
 	require.ErrorIs(t, err, disktest.ErrFault)
 	_, err = disk.Stored(stored)

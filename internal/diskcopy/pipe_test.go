@@ -89,7 +89,8 @@ func TestPipeEndsWithTheErrorOfItsSource(t *testing.T) {
 			given = err != nil
 			return off, p, err
 		}
-		_, _, err := diskcopy.Pipe(t.Context(), once, 3*mib, disktest.NewRecorder(3*mib, 64*kib), diskcopy.Options{Jobs: 1})
+		_, _, err := diskcopy.Pipe(t.Context(), once, 3*mib, disktest.NewRecorder(3*mib, 64*kib),
+			diskcopy.Options{Jobs: 1})
 		require.ErrorIs(t, err, bad, "%v", stored)
 	}
 }

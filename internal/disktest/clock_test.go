@@ -73,6 +73,7 @@ func TestTestsDoNotWatchTheClock(t *testing.T) {
 }
 
 func TestClocksAreFound(t *testing.T) {
-	const src = "package x\nfunc f() { time.Sleep(1); g(time.Since(start)); require.Eventually(t, h, 1, 1); time.Now() }\n"
+	const src = "package x\nfunc f() { time.Sleep(1); g(time.Since(start)); require.Eventually(t, h, 1, 1); " +
+		"time.Now() }\n"
 	require.Equal(t, []string{"time.Sleep", "time.Since", "require.Eventually"}, clocksIn(t, "x.go", src))
 }

@@ -112,7 +112,8 @@ func (c *contract) atEnd() error {
 		left := max(c.size-tc.off, 0)
 		n, err := c.d.ReadAt(b, tc.off)
 		if int64(n) != left || !errors.Is(err, io.EOF) {
-			return broken("ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v, want %d and io.EOF", tc.n,
+			return broken(
+				"ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v, want %d and io.EOF", tc.n,
 				tc.off, c.size, n, err, left)
 		}
 		if err := c.compare(b[:left], tc.off); err != nil {
@@ -160,7 +161,8 @@ func (c *contract) extent(off, limit int64) (disk.Extent, error) {
 	case err != nil:
 		return e, fmt.Errorf("Extent(%#x, %d): %w", off, limit, err)
 	case e.Off != off || e.Len < 1 || e.Len > limit || e.End() > c.size:
-		return e, fmt.Errorf("Extent(%#x, %d) of a disk of %#x bytes gives [%#x, %#x)", off, limit, c.size, e.Off, e.End())
+		return e, fmt.Errorf("Extent(%#x, %d) of a disk of %#x bytes gives [%#x, %#x)", off, limit, c.size, e.Off,
+			e.End())
 	case !e.Zero:
 		return e, nil
 	}
@@ -172,7 +174,8 @@ func (c *contract) extent(off, limit int64) (disk.Extent, error) {
 			return e, err
 		}
 		if diff := firstDifference(zeros[:len(b)], b, at); diff != "" {
-			return e, fmt.Errorf("Extent(%#x, %d) says that [%#x, %#x) is zero, but %s", off, limit, e.Off, e.End(), diff)
+			return e, fmt.Errorf("Extent(%#x, %d) says that [%#x, %#x) is zero, but %s", off, limit, e.Off, e.End(),
+				diff)
 		}
 	}
 	return e, nil
@@ -182,7 +185,8 @@ func (c *contract) extent(off, limit int64) (disk.Extent, error) {
 func (c *contract) read(b []byte, off int64) error {
 	n, err := c.d.ReadAt(b, off)
 	if n != len(b) || (err != nil && !errors.Is(err, io.EOF)) {
-		return broken("ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v", len(b), off, c.size, n, err)
+		return broken("ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v", len(b), off, c.size,
+			n, err)
 	}
 	return c.compare(b, off)
 }
@@ -300,7 +304,8 @@ func firstDifference(want, got []byte, off int64) string {
 	}
 	from := i - i%16
 	to := min(from+64, len(want))
-	return fmt.Sprintf("byte %#x (%d) is %#02x, want %#02x\nfrom %#x on there is\n%swant\n%s", off+int64(i), off+int64(i),
+	return fmt.Sprintf("byte %#x (%d) is %#02x, want %#02x\nfrom %#x on there is\n%swant\n%s", off+int64(i),
+		off+int64(i),
 		got[i], want[i],
 		off+int64(from), hex.Dump(got[from:to]), hex.Dump(want[from:to]))
 }

@@ -46,7 +46,8 @@ var edges = map[string][]string{
 	// Which work a run has left open on a disk: a journal beside it, opened through the gate.
 	"internal/unfinished": {"internal/image/gate", "internal/journal", "internal/sys"},
 	"internal/image": {
-		"internal/image/driver", "internal/image/gate", "internal/image/qcow2", "internal/image/raw", "internal/image/vhd",
+		"internal/image/driver", "internal/image/gate", "internal/image/qcow2", "internal/image/raw",
+		"internal/image/vhd",
 		"internal/image/vhdx", "internal/image/vmdk", "internal/ovf", "internal/sys",
 	},
 	// Before a file is made or replaced, the images of its folder are asked whether they need what is there.
@@ -99,7 +100,8 @@ var edges = map[string][]string{
 	"internal/hive": nil, // values in a file of a guest, and where their bytes lie
 	// What all knowledge of booting is made of, one package for each family of it, and the lists above them.
 	"internal/boot": {
-		"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/guestfile", "internal/table", "internal/volume",
+		"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/guestfile", "internal/table",
+		"internal/volume",
 	},
 	"internal/boot/firmware": {
 		"internal/boot", "internal/fs/exfat", "internal/guestfile", "internal/table", "internal/volume",
@@ -107,12 +109,15 @@ var edges = map[string][]string{
 	// room in volumes
 	"internal/boot/grub": {"internal/boot", "internal/table", "internal/volume", "internal/volume/identify"},
 	"internal/boot/linux": {
-		"internal/boot", "internal/fs/ext", "internal/guestfile", "internal/pattern", "internal/table", "internal/volume",
+		"internal/boot", "internal/fs/ext", "internal/guestfile", "internal/pattern", "internal/table",
+		"internal/volume",
 	},
 	// A registry is a hive. The traits of a kind say what Windows starts from.
-	// What is rewritten must outlast the replay of an open log. A disk decides what a BitLocker volume is that does not say.
+	// What is rewritten must outlast the replay of an open log. A disk decides what a BitLocker volume is that does not
+	// say.
 	"internal/boot/windows": {
-		"internal/boot", "internal/fs/fat", "internal/fs/ntfs", "internal/fs/ntfs/journal", "internal/guestfile", "internal/hive",
+		"internal/boot", "internal/fs/fat", "internal/fs/ntfs", "internal/fs/ntfs/journal", "internal/guestfile",
+		"internal/hive",
 		"internal/pattern", "internal/table", "internal/volume", "internal/volume/identify", "internal/volume/stack",
 	},
 	"internal/boot/known": {
@@ -182,12 +187,14 @@ var edges = map[string][]string{
 		"internal/fragments", "internal/fragments/volumes", "internal/freespace", "internal/image",
 		"internal/image/ova",
 		"internal/layout", "internal/opinion",
-		"internal/plan", "internal/realign", "internal/table", "internal/unfinished", "internal/verify", "internal/volume",
+		"internal/plan", "internal/realign", "internal/table", "internal/unfinished", "internal/verify",
+		"internal/volume",
 		"internal/volume/identify",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
-		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/layout", "internal/report",
+		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/layout",
+		"internal/report",
 		"internal/report/pages",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.
@@ -197,9 +204,11 @@ var edges = map[string][]string{
 	// The gate counts what is read of a file, and says when one is unchanged.
 	// A row depends on the journals beside a disk: exchange and unfinished know their names.
 	"internal/scan": {
-		"internal/advice", "internal/align", "internal/exchange", "internal/image", "internal/image/gate", "internal/image/ova",
+		"internal/advice", "internal/align", "internal/exchange", "internal/image", "internal/image/gate",
+		"internal/image/ova",
 		"internal/image/store",
-		"internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/results", "internal/scan/sandbox",
+		"internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/results",
+		"internal/scan/sandbox",
 		"internal/sys", "internal/unfinished",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
@@ -211,7 +220,8 @@ var edges = map[string][]string{
 		"internal/fragments/volumes", "internal/freespace", "internal/image", "internal/image/device",
 		"internal/image/driver",
 		"internal/image/ova", "internal/image/raw",
-		"internal/image/store", "internal/inplace", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
+		"internal/image/store", "internal/inplace", "internal/layout", "internal/ovf", "internal/plan", "internal/sys",
+		"internal/table",
 		"internal/unfinished", "internal/verify", "internal/volume",
 	},
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
@@ -236,7 +246,8 @@ var edges = map[string][]string{
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/after", "internal/align", "internal/bench", "internal/exchange", "internal/image/store", "internal/nbd", "internal/opinion",
+		"internal/after", "internal/align", "internal/bench", "internal/exchange", "internal/image/store",
+		"internal/nbd", "internal/opinion",
 		"internal/progress", "internal/realign", "internal/report", "internal/scan",
 		"internal/scan/sandbox", "internal/sys", "internal/trial", "internal/unfinished",
 	},
@@ -348,7 +359,8 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 			}
 			require.False(t, format(path) && format(to), "%s imports %s", path, to)
 			family := func(p string) bool { return filepath.Dir(p) == "internal/boot" }
-			require.False(t, family(path) && family(to) && path != "internal/boot/known" && path != "internal/boot/boottest",
+			require.False(t, family(path) && family(to) && path != "internal/boot/known" &&
+				path != "internal/boot/boottest",
 				"%s imports %s", path, to)
 			require.NotEqual(t, "internal/boot/boottest", to, path)
 		}

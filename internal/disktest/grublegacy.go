@@ -21,7 +21,8 @@ func GrubLegacy(t testing.TB, image, commands string) string {
 	}
 	// The program is one for i386, and its loader is not where it looks for it.
 	libraries := filepath.Join(grubLegacyDir, "lib32")
-	return RunInput(t, commands, filepath.Join(libraries, "ld-linux.so.2"), "--library-path", libraries, shell, "--batch",
+	return RunInput(t, commands, filepath.Join(libraries, "ld-linux.so.2"), "--library-path", libraries, shell,
+		"--batch",
 		"--no-floppy", "--device-map="+drives)
 }
 

@@ -104,7 +104,8 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 				if said == "" {
 					j.Ignored()
 				}
-				require.Contains(t, []string{"old", "new"}, shows(t, filepath.Join(behind, k.main)), "%s: %s", failed, said)
+				require.Contains(t, []string{"old", "new"}, shows(t, filepath.Join(behind, k.main)), "%s: %s", failed,
+					said)
 				j.Restart(0)
 				n++
 				next := []string{"resume", "undo"}[n%2]

@@ -107,7 +107,8 @@ func TestCommandsRefuse(t *testing.T) {
 			return os.Mkdir(filepath.Join(dir, "vm.vmdk.lck"), 0o700)
 		}, "undo", "has the disk open"},
 		"finish below a snapshot of the original": {func(dir string) error {
-			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", filepath.Join(dir, "vm.orig.vmdk"),
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b",
+				filepath.Join(dir, "vm.orig.vmdk"),
 				filepath.Join(dir, "test.vmdk"))
 			return nil
 		}, "finish", `"test.vmdk" needs the disk`},
@@ -148,12 +149,22 @@ func TestSourcesThatAreRefused(t *testing.T) {
 		open string
 		says string
 	}{
-		"a hard link":    {func(dir string) error { return os.Link(filepath.Join(dir, "vm-flat.vmdk"), filepath.Join(dir, "x")) }, "", "hard links"},
-		"a link":         {func(dir string) error { return os.Symlink("vm.vmdk", filepath.Join(dir, "l.vmdk")) }, "l.vmdk", "is a link to"},
-		"a second disk":  {second("other.vmdk"), "", `"other.vmdk" names files of it`},
-		"an old backup":  {func(dir string) error { return os.WriteFile(filepath.Join(dir, "vm.orig-flat.vmdk"), nil, 0o600) }, "", "exists, and is the name"},
-		"an extent":      {func(string) error { return nil }, "vm-flat.vmdk", ` names files of it`},
-		"work of others": {func(dir string) error { return os.WriteFile(filepath.Join(dir, "vm.vmdk.trueup"), filler, 0o600) }, "", "cannot be read as one"},
+		"a hard link": {func(dir string) error {
+			return os.Link(filepath.Join(dir, "vm-flat.vmdk"),
+				filepath.Join(dir, "x"))
+		}, "", "hard links"},
+		"a link": {func(dir string) error { return os.Symlink("vm.vmdk", filepath.Join(dir, "l.vmdk")) },
+			"l.vmdk", "is a link to"},
+		"a second disk": {second("other.vmdk"), "", `"other.vmdk" names files of it`},
+		"an old backup": {func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "vm.orig-flat.vmdk"), nil,
+				0o600)
+		}, "", "exists, and is the name"},
+		"an extent": {func(string) error { return nil }, "vm-flat.vmdk", ` names files of it`},
+		"work of others": {func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "vm.vmdk.trueup"), filler,
+				0o600)
+		}, "", "cannot be read as one"},
 	} {
 		dir, _ := k.fresh(t)
 		require.NoError(t, c.do(dir), name)

@@ -20,17 +20,18 @@ func TestPieces(t *testing.T) {
 		streams [][]guestfile.Run
 		pieces  int64
 	}{
-		"no runs":                     {nil, 0},
-		"one run":                     {[][]guestfile.Run{{run(0, 10, 100)}}, 1},
-		"two that follow each other":  {[][]guestfile.Run{{run(0, 10, 100), run(10, 5, 110)}}, 1},
-		"two apart":                   {[][]guestfile.Run{{run(0, 10, 100), run(10, 5, 111)}}, 2},
-		"backwards":                   {[][]guestfile.Run{{run(0, 10, 100), run(10, 10, 90)}}, 2},
-		"a hole without room":         {[][]guestfile.Run{{run(0, 10, 100), run(50, 5, 110)}}, 1},
-		"a hole with its room":        {[][]guestfile.Run{{run(0, 10, 100), run(50, 5, 150)}}, 1},
-		"a hole with other room":      {[][]guestfile.Run{{run(0, 10, 100), run(50, 5, 149)}}, 2},
-		"a hole at the start":         {[][]guestfile.Run{{run(50, 5, 7)}}, 1},
-		"streams apart":               {[][]guestfile.Run{{run(0, 10, 100)}, {run(0, 10, 500)}}, 1},
-		"streams of pieces":           {[][]guestfile.Run{{run(0, 1, 9), run(1, 1, 5)}, {run(0, 1, 50), run(1, 1, 70)}}, 3},
+		"no runs":                    {nil, 0},
+		"one run":                    {[][]guestfile.Run{{run(0, 10, 100)}}, 1},
+		"two that follow each other": {[][]guestfile.Run{{run(0, 10, 100), run(10, 5, 110)}}, 1},
+		"two apart":                  {[][]guestfile.Run{{run(0, 10, 100), run(10, 5, 111)}}, 2},
+		"backwards":                  {[][]guestfile.Run{{run(0, 10, 100), run(10, 10, 90)}}, 2},
+		"a hole without room":        {[][]guestfile.Run{{run(0, 10, 100), run(50, 5, 110)}}, 1},
+		"a hole with its room":       {[][]guestfile.Run{{run(0, 10, 100), run(50, 5, 150)}}, 1},
+		"a hole with other room":     {[][]guestfile.Run{{run(0, 10, 100), run(50, 5, 149)}}, 2},
+		"a hole at the start":        {[][]guestfile.Run{{run(50, 5, 7)}}, 1},
+		"streams apart":              {[][]guestfile.Run{{run(0, 10, 100)}, {run(0, 10, 500)}}, 1},
+		"streams of pieces": {[][]guestfile.Run{{run(0, 1, 9), run(1, 1, 5)}, {run(0, 1, 50), run(1, 1, 70)}},
+			3},
 		"the first stream is a hole":  {[][]guestfile.Run{{}, {run(0, 10, 500)}}, 1},
 		"three, of which two are one": {[][]guestfile.Run{{run(0, 1, 9), run(1, 1, 20), run(2, 1, 21)}}, 2},
 	} {
@@ -161,7 +162,8 @@ func TestErrorsOfAWalk(t *testing.T) {
 func TestStride(t *testing.T) {
 	t.Parallel()
 	c := &fragments.Census{}
-	for records, want := range map[int64]int64{0: 1, 1: 1, fragments.MaxRecords: 1, fragments.MaxRecords + 1: 2, 1 << 30: 1 << 11} {
+	for records, want := range map[int64]int64{0: 1, 1: 1, fragments.MaxRecords: 1, fragments.MaxRecords + 1: 2,
+		1 << 30: 1 << 11} {
 		require.Equal(t, want, c.Stride(records))
 		require.Equal(t, records, c.Of)
 	}

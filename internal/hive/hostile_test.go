@@ -112,10 +112,13 @@ func TestBrokenHives(t *testing.T) {
 func brokenCells(t testing.TB) map[string]brokenHive {
 	t.Helper()
 	return map[string]brokenHive{
-		"root cell of size 0":      {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 0) }},
-		"root cell of size -2^31":  {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 1<<31) }},
-		"free root cell":           {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 96) }},
-		"root cell of an odd size": {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, u32(f, place(t, f)-4)-4) }},
+		"root cell of size 0":     {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 0) }},
+		"root cell of size -2^31": {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 1<<31) }},
+		"free root cell":          {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 96) }},
+		"root cell of an odd size": {"cell size", func(f forge.Bytes) {
+			f.U32(place(t, f)-4,
+				u32(f, place(t, f)-4)-4)
+		}},
 		"root cell beyond its bin": {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, ^uint32(8191)) }},
 		"root cell in a bin's header": {"cell size", func(f forge.Bytes) {
 			f.U32(baseSize+24, u32(f, place(t, f)-4))
@@ -128,11 +131,12 @@ func brokenCells(t testing.TB) map[string]brokenHive {
 			"cell offset",
 			func(f forge.Bytes) { f.U32(HiveRoot, uint32(len(f)-baseSize)) },
 		},
-		"root cell no multiple of 8": {"cell offset", func(f forge.Bytes) { f.U32(HiveRoot, cellOffset(place(t, f))+4) }},
-		"root cell is no key":        {"signature", func(f forge.Bytes) { f.Text(place(t, f), "kn") }},
-		"bins of size 0":             {"cell offset", func(f forge.Bytes) { f.U32(hiveforge.BinsSize, 0) }},
-		"bin of size 0":              {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 0) }},
-		"bin of an odd size":         {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 4104) }},
+		"root cell no multiple of 8": {"cell offset",
+			func(f forge.Bytes) { f.U32(HiveRoot, cellOffset(place(t, f))+4) }},
+		"root cell is no key": {"signature", func(f forge.Bytes) { f.Text(place(t, f), "kn") }},
+		"bins of size 0":      {"cell offset", func(f forge.Bytes) { f.U32(hiveforge.BinsSize, 0) }},
+		"bin of size 0":       {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 0) }},
+		"bin of an odd size":  {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 4104) }},
 		"bin of 4 GiB": {
 			"hive bin at 0x1000: size",
 			func(f forge.Bytes) { f.U32(baseSize+8, 0xfffff000) },
@@ -266,7 +270,8 @@ func brokenValues(t testing.TB) map[string]brokenHive {
 			"cell offset",
 			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, math.MaxUint32) },
 		},
-		"big data with another signature": {"the size of its cell", func(f forge.Bytes) { f.Text(bigPlace(t, f), "bd") }},
+		"big data with another signature": {"the size of its cell",
+			func(f forge.Bytes) { f.Text(bigPlace(t, f), "bd") }},
 		"big data with a list too short": {
 			"number of elements",
 			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, cellOffset(listPlace(t, f, "deep"))) },

@@ -251,7 +251,10 @@ func follow(values map[string]string) map[string]string {
 // in the other order, and each new one torn at one of its entries.
 func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
 	add := func(f func(hive, one, two []byte) [][]byte) {
-		out = append(out, func(x []forge.Bytes) [][]byte { return f(slices.Clone(x[0]), slices.Clone(x[1]), slices.Clone(x[2])) })
+		out = append(out, func(x []forge.Bytes) [][]byte {
+			return f(slices.Clone(x[0]), slices.Clone(x[1]),
+				slices.Clone(x[2]))
+		})
 	}
 	add(func(hive, one, two []byte) [][]byte { return [][]byte{hive, one, two} })
 	add(func(hive, one, two []byte) [][]byte { return [][]byte{hive, two, one} })
@@ -312,7 +315,8 @@ func randomlyMoved(t *testing.T, seed uint64) string {
 		is, m := plainRecover(fate(after)[0], fate(after)[1:]...)
 		require.Equal(t, n, m, "seed %d, fate %d: entries applied", seed, i)
 		if !slices.ContainsFunc(states, func(s forge.Bytes) bool { return bytes.Equal(s[4096:], was[4096:]) }) {
-			// Nothing that a Windows wrote: a half of the hive without its log, or a log without the one in front of it.
+			// Nothing that a Windows wrote: a half of the hive without its log, or a log without the one in front of
+			// it.
 			require.Contains(t, []int{2, 3, 4}, i, "seed %d, fate %d", seed, i)
 			continue
 		}

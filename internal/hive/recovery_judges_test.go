@@ -159,7 +159,8 @@ func TestRecoveryOfTheCorpus(t *testing.T) {
 				}
 				steps = append(steps, to)
 			}
-			first, second := hiveforge.Log(h[:end], number, steps[:3]...), hiveforge.Log(steps[2], number+3, steps[3:]...)
+			first, second := hiveforge.Log(h[:end], number, steps[:3]...), hiveforge.Log(steps[2], number+3,
+				steps[3:]...)
 			ours := recovered(t, recovery(t, h, second, first))
 			require.Equal(t, []byte(steps[4][baseSize:]), ours)
 			sameBins(t, others(t, "regipy", h, first, second), ours)

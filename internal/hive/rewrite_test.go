@@ -97,7 +97,8 @@ func TestRewriteLikeHivex(t *testing.T) {
 			require.Len(t, changed, 1)
 			require.True(t, strings.HasSuffix(changed[0], fmt.Sprintf("hex(%x):%s", v.Type, commas(want))), "%s",
 				cut(changed[0]))
-			require.Equal(t, string(want), disktest.Output(t, "hivexget", path, `\`+strings.Join(tc.path, `\`), tc.name))
+			require.Equal(t, string(want), disktest.Output(t, "hivexget", path, `\`+strings.Join(tc.path, `\`),
+				tc.name))
 			rewritten, err := os.ReadFile(path)
 			require.NoError(t, err)
 			differ := 0

@@ -29,12 +29,14 @@ import (
 
 // parts are what answers must have when no call fails.
 var parts = map[string][]string{
-	"an image with a parent":    {"top.vmdk", "{base.vmdk vmdk monolithicFlat", "lock of an ESXi host", "\nbase-flat.vmdk"},
+	"an image with a parent": {"top.vmdk", "{base.vmdk vmdk monolithicFlat", "lock of an ESXi host",
+		"\nbase-flat.vmdk"},
 	"an image that is a parent": {"snapshot-parent", "lock of an ESXi host"},
-	"users of a file":           {"base-flat.vmdk: base.vmdk, base.vmdk, true", "base.vmdk: , top.vmdk, true", "disk.ovf"},
-	"kinds of files":            {"box: ", "[base-flat.vmdk]", "[base.vmdk]"},
-	"the files of a package":    {fmt.Sprint("member.img", boxSize), "\nfiles: 3", "snapshot-parent"},
-	"an image in an archive":    {fmt.Sprint("base.vmdk", len(flatText)), fmt.Sprint("base-flat.vmdk", boxSize)},
+	"users of a file": {"base-flat.vmdk: base.vmdk, base.vmdk, true", "base.vmdk: , top.vmdk, true",
+		"disk.ovf"},
+	"kinds of files":         {"box: ", "[base-flat.vmdk]", "[base.vmdk]"},
+	"the files of a package": {fmt.Sprint("member.img", boxSize), "\nfiles: 3", "snapshot-parent"},
+	"an image in an archive": {fmt.Sprint("base.vmdk", len(flatText)), fmt.Sprint("base-flat.vmdk", boxSize)},
 }
 
 // mayFail is how many calls of each kind may fail without an effect: what cannot be opened is opened again by what says
@@ -138,7 +140,8 @@ var questions = map[string]func(dir string) ([]string, error){
 				errs = append(errs, err, img.Close())
 			}
 		}
-		return append(found, fmt.Sprint("files: ", len(s.Handles))), errors.Join(append(errs, s.Unchanged(), s.Close())...)
+		return append(found, fmt.Sprint("files: ", len(s.Handles))),
+			errors.Join(append(errs, s.Unchanged(), s.Close())...)
 	},
 	"an image in an archive": func(dir string) ([]string, error) {
 		s, err := image.OpenFiles(filepath.Join(dir, "box"), nil)
@@ -246,8 +249,9 @@ func questionable(t *testing.T, dir string) {
 	imagetest.Write(t, dir, ".lck-1", nil)
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-b", filepath.Join(dir, "base.vmdk"), "-F", "vmdk",
 		filepath.Join(dir, "top.vmdk"))
-	imagetest.Write(t, dir, "disk.ovf", []byte(`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1">`+
-		`<References><File xmlns:o="http://schemas.dmtf.org/ovf/envelope/1" o:href="member.img" o:id="f"/></References></Envelope>`))
+	imagetest.Write(t, dir, "disk.ovf",
+		[]byte(`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1">`+
+			`<References><File xmlns:o="http://schemas.dmtf.org/ovf/envelope/1" o:href="member.img" o:id="f"/></References></Envelope>`))
 	imagetest.Write(t, dir, "cut.ovf", []byte(`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/`))
 	imagetest.Write(t, dir, "member.img", data)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "within"), 0o755))

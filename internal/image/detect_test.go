@@ -45,10 +45,15 @@ func squeezed(t *testing.T) map[string][]byte {
 
 // headers begin files of formats that have a name and no reader, as their specifications have them.
 var headers = map[string]string{
-	"bzip2": "BZh91AY&SY\xd8", "zstd": "\x28\xb5\x2f\xfd\x04\x88", "lz4": "\x04\x22\x4d\x18\x64\x40", "lzop": "\x89LZO\x00\r\n\x1a\n", "7z": "7z\xbc\xaf\x27\x1c\x00\x04",
-	"RAR": "Rar!\x1a\x07\x01\x00", "Bochs": "Bochs Virtual HD Image\x00", "cloop": "#!/bin/sh\n#V2.0 Format\n", "EWF2 (Ex01)": "EVF2\r\n\x81\x00\x02\x01",
-	"AFF": "AFF10\r\n\x00", "Apple sparseimage": "sprs\x00\x00\x00\x03", "ASIF": "shdw\x00\x00\x00\x01\x00\x00\x02\x00", "Android sparse": "\x3a\xff\x26\xed\x01\x00\x00\x00\x1c\x00\x0c\x00",
-	"Proxmox VMA": "VMA\x00\x00\x00\x00\x01", "partclone": "partclone-image\x000.3.20", "ntfsclone": "\x00ntfsclone-image", "WIM": "MSWIM\x00\x00\x00\xd0\x00\x00\x00",
+	"bzip2": "BZh91AY&SY\xd8", "zstd": "\x28\xb5\x2f\xfd\x04\x88", "lz4": "\x04\x22\x4d\x18\x64\x40",
+	"lzop": "\x89LZO\x00\r\n\x1a\n", "7z": "7z\xbc\xaf\x27\x1c\x00\x04",
+	"RAR": "Rar!\x1a\x07\x01\x00", "Bochs": "Bochs Virtual HD Image\x00", "cloop": "#!/bin/sh\n#V2.0 Format\n",
+	"EWF2 (Ex01)": "EVF2\r\n\x81\x00\x02\x01",
+	"AFF":         "AFF10\r\n\x00", "Apple sparseimage": "sprs\x00\x00\x00\x03",
+	"ASIF":           "shdw\x00\x00\x00\x01\x00\x00\x02\x00",
+	"Android sparse": "\x3a\xff\x26\xed\x01\x00\x00\x00\x1c\x00\x0c\x00",
+	"Proxmox VMA":    "VMA\x00\x00\x00\x00\x01", "partclone": "partclone-image\x000.3.20",
+	"ntfsclone": "\x00ntfsclone-image", "WIM": "MSWIM\x00\x00\x00\xd0\x00\x00\x00",
 }
 
 // What is recognised is never taken for a raw disk, and the message says what to do.
@@ -86,9 +91,12 @@ func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
 	}
 	code := func(head string) []byte { return append([]byte(head), imagetest.Noise(3, 8192-len(head))...) }
 	for name, content := range map[string][]byte{
-		"zstd and a table": table("\x28\xb5\x2f\xfd\x04"), "7z and a table": table("7z\xbc\xaf\x27\x1c"), "gzip and a table": table("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"),
-		"gzip, reserved flags": code("\x1f\x8b\x08\xff\x00\x00\x00\x00\x00\x03"), "bzip2 without a block": code("BZh9 boot"), "zip of version 200": code("PK\x03\x04\xc8"),
-		"lz4 of version 3": code("\x04\x22\x4d\x18\xc0"), "Android sparse of version 9": code("\x3a\xff\x26\xed\x09\x00"),
+		"zstd and a table": table("\x28\xb5\x2f\xfd\x04"), "7z and a table": table("7z\xbc\xaf\x27\x1c"),
+		"gzip and a table":      table("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"),
+		"gzip, reserved flags":  code("\x1f\x8b\x08\xff\x00\x00\x00\x00\x00\x03"),
+		"bzip2 without a block": code("BZh9 boot"), "zip of version 200": code("PK\x03\x04\xc8"),
+		"lz4 of version 3":            code("\x04\x22\x4d\x18\xc0"),
+		"Android sparse of version 9": code("\x3a\xff\x26\xed\x09\x00"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			img, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.img", content), image.Options{})
@@ -105,7 +113,8 @@ func TestNoDiskImage(t *testing.T) {
 	const none = "no disk image: it begins with none of the headers that trueup knows, and its size (5000) is no " +
 		"multiple of 512, as that of a raw disk is"
 	for name, want := range map[string]string{
-		"notes.txt": none, "broken.qcow2": none + ". The name says qcow2: it may be truncated or damaged", "vm.ova": none + ". The name says OVA: it may be truncated or damaged",
+		"notes.txt": none, "broken.qcow2": none + ". The name says qcow2: it may be truncated or damaged",
+		"vm.ova": none + ". The name says OVA: it may be truncated or damaged",
 	} {
 		_, err := image.Open(imagetest.Write(t, dir, name, make([]byte, 5000)), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrFormat)
@@ -121,7 +130,8 @@ func TestNoDiskImage(t *testing.T) {
 
 func TestNamedPacked(t *testing.T) {
 	for name, want := range map[string]bool{
-		"disk.img.gz": true, "DISK.VMDK.XZ": true, "a.qcow2.zst": true, "vm.ova.bz2": true, "vm.box": true, "sda1.ntfs-ptcl-img.gz.aa": true, "disk.raw.7z.001": true, "vzdump.vma.zst": true,
+		"disk.img.gz": true, "DISK.VMDK.XZ": true, "a.qcow2.zst": true, "vm.ova.bz2": true, "vm.box": true,
+		"sda1.ntfs-ptcl-img.gz.aa": true, "disk.raw.7z.001": true, "vzdump.vma.zst": true,
 		"docs.tar.gz": false, "readme.gz": false, "a.zip": false, "img.gz": false, "disk.vdi.lz4": true,
 	} {
 		require.Equal(t, want, image.NamedPacked(filepath.Base(name)), name)

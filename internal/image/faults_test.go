@@ -306,7 +306,8 @@ func TestNoImageAfterALossOfPower(t *testing.T) {
 				continue
 			}
 			if got, err := after.open(f, name); err == nil {
-				require.Equal(t, data, got[:len(data)], "only step %d of %d is there: %s at %#x", i, len(all.steps), s.file, s.off)
+				require.Equal(t, data, got[:len(data)], "only step %d of %d is there: %s at %#x", i, len(all.steps),
+					s.file, s.off)
 			}
 		}
 	})

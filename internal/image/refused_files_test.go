@@ -53,7 +53,8 @@ func TestMembersThatAnImageNames(t *testing.T) {
 
 	dir := t.TempDir()
 	text := strings.Replace(flatText, "base-flat.vmdk", "../base.vmdk", 1)
-	s, err := image.OpenFiles(imagetest.Write(t, dir, "box", append([]byte(text), make([]byte, boxDisk+boxSize)...)), nil)
+	s, err := image.OpenFiles(imagetest.Write(t, dir, "box", append([]byte(text), make([]byte, boxDisk+boxSize)...)),
+		nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	_, err = s.OpenInside("in/x.vmdk", disk.Range{Len: int64(len(text))}, inBox, image.Options{})
@@ -224,7 +225,8 @@ func TestAnExtentOfAKnownFolder(t *testing.T) {
 // A file that cannot be read as what it is could name any other, which is not taken for free then.
 func TestFilesThatCouldBeNamed(t *testing.T) {
 	t.Parallel()
-	for name, text := range map[string]string{"broken.ovf": "<Envelope", "whole.ovf": `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"/>`, "note.txt": "<text>"} {
+	for name, text := range map[string]string{"broken.ovf": "<Envelope",
+		"whole.ovf": `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"/>`, "note.txt": "<text>"} {
 		dir := t.TempDir()
 		imagetest.Write(t, dir, name, []byte(text))
 		d, err := gate.OpenFolder(dir)

@@ -154,7 +154,8 @@ func TestHoldKeepsQemuFromWriting(t *testing.T) {
 	release := img.Hold()
 	disktest.Run(t, "qemu-io", "-r", "-f", "raw", "-c", "read 0 512", path)
 	require.Contains(t,
-		disktest.RunInput(t, "", "sh", "-c", `qemu-io -f raw -c "write 0 512" "$1" 2>&1 || true`, "sh", path), `"write" lock`)
+		disktest.RunInput(t, "", "sh", "-c", `qemu-io -f raw -c "write 0 512" "$1" 2>&1 || true`, "sh", path),
+		`"write" lock`)
 	require.NoError(t, img.Unchanged())
 	release()
 	disktest.Run(t, "qemu-io", "-f", "raw", "-c", "write 0 512", path)
@@ -188,12 +189,15 @@ func TestSnapshotsNameTheirParent(t *testing.T) {
 		{"by a path of windows", "snapshot.VMDK", `C:\vm\disk.vmdk`, plain, true},
 		{"of the second file", "disk-000001.vmdk", "disk-flat.vmdk", plain, true},
 		{"in another case", "disk-000001.vmdk", `C:\vm\Disk.vmdk`, plain, true},
-		{"without quotes", "disk-000001.vmdk", "disk.vmdk", func(text string) []byte { return []byte(strings.ReplaceAll(text, `"disk.vmdk"`, "disk.vmdk")) }, true},
+		{"without quotes", "disk-000001.vmdk", "disk.vmdk",
+			func(text string) []byte { return []byte(strings.ReplaceAll(text, `"disk.vmdk"`, "disk.vmdk")) }, true},
 		{"of another disk", "other-000001.vmdk", "other.vmdk", plain, false},
 		{"of a disk that sounds alike", "disk-000001.vmdk", "my-disk.vmdk", plain, false},
 		{"in a descriptor of any name", "disk-000001.txt", "disk.vmdk", plain, true},
-		{"in a file that is no vmdk", "disk-000001.txt", "disk.vmdk", func(text string) []byte { return []byte("notes\n" + text) }, false},
-		{"a broken neighbour", "broken.vmdk", "disk.vmdk", func(text string) []byte { return []byte("KDMV" + text) }, false},
+		{"in a file that is no vmdk", "disk-000001.txt", "disk.vmdk",
+			func(text string) []byte { return []byte("notes\n" + text) }, false},
+		{"a broken neighbour", "broken.vmdk", "disk.vmdk", func(text string) []byte { return []byte("KDMV" + text) },
+			false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir, img := flatDisk(t)
@@ -231,7 +235,8 @@ func TestChildrenOfALink(t *testing.T) {
 	t.Parallel()
 	for code, text := range map[string]string{
 		"snapshot-parent": strings.Replace(child, "PARENT", "disk-flat.vmdk", 1),
-		"view-source":     vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 1 FLAT "head" 0`, `RW 63 FLAT "disk-flat.vmdk" 1`),
+		"view-source": vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 1 FLAT "head" 0`,
+			`RW 63 FLAT "disk-flat.vmdk" 1`),
 	} {
 		dir, _ := flatDisk(t)
 		imagetest.Write(t, dir, "other.vmdk", []byte(text))
@@ -241,7 +246,8 @@ func TestChildrenOfALink(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, issues, 1)
 		require.Equal(t, code, issues[0].Code)
-		issues, err = imagetest.Open(t, imagetest.Write(t, dir, "same-size.img", imagetest.Noise(1, 64*sector))).Children()
+		issues, err = imagetest.Open(t, imagetest.Write(t, dir, "same-size.img",
+			imagetest.Noise(1, 64*sector))).Children()
 		require.NoError(t, err)
 		require.Empty(t, issues)
 	}

@@ -34,7 +34,8 @@ func FuzzPlan(f *testing.F) {
 		}
 		s := m.at(i)
 		require.True(t, s.Len > 0 && s.Len <= p.Chunk, "%+v", s)
-		require.True(t, min(s.From, s.To) >= markSize && s.Source().End() <= p.OldSize && s.Dest().End() <= p.Size, "%+v", s)
+		require.True(t, min(s.From, s.To) >= markSize && s.Source().End() <= p.OldSize && s.Dest().End() <= p.Size,
+			"%+v", s)
 		for _, r := range append(p.dropped(), p.covered()...) {
 			require.True(t, r.Off >= markSize && r.Len > 0 && r.End() <= p.End, "%+v", r)
 		}

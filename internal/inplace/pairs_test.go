@@ -12,7 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// TestKilledThenPower kills a move at each call, and then the power goes at one of the first calls of the next run: what
+// TestKilledThenPower kills a move at each call, and then the power goes at one of the first calls of the next run:
+// what
 // the killed run wrote stood in the cache only.
 func TestKilledThenPower(t *testing.T) {
 	t.Parallel()

@@ -61,7 +61,8 @@ func TestPowerCut(t *testing.T) {
 				require.Equal(t, record(got), j.Record())
 				saved := make([]byte, 1000)
 				require.NoError(t, j.ReadAt(saved, int64(got%2)*4096))
-				require.True(t, bytes.Equal(record(got)[:1000], saved), "cut at call %d: record %d does not vouch for its bytes", cut, got)
+				require.True(t, bytes.Equal(record(got)[:1000], saved),
+					"cut at call %d: record %d does not vouch for its bytes", cut, got)
 			}
 			// It goes on from there.
 			require.NoError(t, j.Put([]byte("next")))
@@ -111,7 +112,8 @@ func TestDamagedJournals(t *testing.T) {
 		require.NoError(t, err)
 		j, err := journal.Open(bad.File("j"))
 		if err != nil {
-			assert.True(t, errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported), "byte %#x: %v", off, err)
+			assert.True(t, errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported), "byte %#x: %v",
+				off, err)
 			require.NotErrorIs(t, err, journal.ErrNotBegun, "byte %#x", off)
 			continue
 		}

@@ -134,7 +134,8 @@ func TestGapOfManyPieces(t *testing.T) {
 			case lba >= 100+n:
 				return disk.Run{Len: end*512 - off}, nil
 			case lba == 101: // the data
-				return disk.Run{Len: 512 - off%512, Src: bytes.NewReader(bytes.Repeat([]byte{1}, 512)), Off: off % 512}, nil
+				return disk.Run{Len: 512 - off%512, Src: bytes.NewReader(bytes.Repeat([]byte{1}, 512)), Off: off % 512},
+					nil
 			case lba%2 == 1:
 				return disk.Run{Len: 512 - off%512, Src: stored, Off: off % 512}, nil
 			}
@@ -151,7 +152,8 @@ func TestGapOfManyPieces(t *testing.T) {
 	}
 }
 
-// Without an end in CHS bytes the geometry is that of a boot sector, then the 255 heads that entries beyond CHS mean, then
+// Without an end in CHS bytes the geometry is that of a boot sector, then the 255 heads that entries beyond CHS mean,
+// then
 // that of the container.
 func TestHintsOfGeometry(t *testing.T) {
 	t.Parallel()

@@ -84,7 +84,8 @@ func TestDisklabelsOfFdisk(t *testing.T) {
 			require.Equal(t, partxSlices(t, path), slicesOf(v, 63*512))
 			for i, kind := range []string{"4.2BSD", "swap", "HPFS"} {
 				require.Equal(t, kind, v.Parts[i].Kind)
-				require.Regexp(t, fmt.Sprintf(`(?m)^%s +%d .* %s `, v.Parts[i].Name, v.Parts[i].Start/512+63, kind), listed)
+				require.Regexp(t, fmt.Sprintf(`(?m)^%s +%d .* %s `, v.Parts[i].Name, v.Parts[i].Start/512+63, kind),
+					listed)
 			}
 			require.Equal(t, want, codes(l), "a lies 16 sectors into the partition, e 39937")
 			require.Contains(t, l.Issues[1].Text, "e at byte 20447744 of the partition")
@@ -186,7 +187,8 @@ func TestSolarisVTOC(t *testing.T) {
 func partedSlices(t *testing.T, path, label string) []extent {
 	t.Helper()
 	var out []extent
-	for i, line := range strings.Split(strings.TrimSpace(disktest.Output(t, "parted", "-ms", path, "unit", "s", "print")),
+	for i, line := range strings.Split(strings.TrimSpace(disktest.Output(t, "parted", "-ms", path, "unit", "s",
+		"print")),
 		"\n") {
 		f := strings.Split(line, ":")
 		if i < 2 {
@@ -216,13 +218,15 @@ func TestLabelOnly(t *testing.T) {
 		},
 		"Sun label of parted": {
 			func(path string) {
-				disktest.Run(t, "parted", "-s", path, "mklabel", "sun", "unit", "cyl", "mkpart", "ext2", "0", "2", "mkpart",
+				disktest.Run(t, "parted", "-s", path, "mklabel", "sun", "unit", "cyl", "mkpart", "ext2", "0", "2",
+					"mkpart",
 					"ext2", "3", "9")
 			}, "sun", volume.VTOC, []string{"solaris", "label-only"},
 		},
 		"BSD label of parted, which does not renew the checksum": {
 			func(path string) {
-				disktest.Run(t, "parted", "-s", path, "mklabel", "bsd", "unit", "s", "mkpart", "ext2", "64", "20000", "mkpart",
+				disktest.Run(t, "parted", "-s", path, "mklabel", "bsd", "unit", "s", "mkpart", "ext2", "64", "20000",
+					"mkpart",
 					"linux-swap", "30000", "40000")
 			}, "bsd", volume.Disklabel, []string{"volume", "label-only"},
 		},
@@ -265,10 +269,13 @@ func TestCountThatLooksLikeASunLabel(t *testing.T) {
 // sgdisk sets the types of partitions by its own codes, so that a wrong GUID would show.
 func TestRefusedGUIDs(t *testing.T) {
 	want := map[string]string{
-		"4200": "ldm", "4201": "ldm", "4202": "storage-spaces", "a600": "openbsd", "a902": "netbsd", "a903": "netbsd", "a904": "netbsd", "a905": "netbsd",
-		"a906": "netbsd", "be00": "solaris", "bf00": "solaris", "bf01": "solaris", "bf02": "solaris", "bf03": "solaris", "bf04": "solaris", "bf05": "solaris",
+		"4200": "ldm", "4201": "ldm", "4202": "storage-spaces", "a600": "openbsd", "a902": "netbsd", "a903": "netbsd",
+		"a904": "netbsd", "a905": "netbsd",
+		"a906": "netbsd", "be00": "solaris", "bf00": "solaris", "bf01": "solaris", "bf02": "solaris", "bf03": "solaris",
+		"bf04": "solaris", "bf05": "solaris",
 		"bf06": "solaris", "fb00": "vmfs", "eb00": "beos",
-		"a901": "", "a500": "", "a501": "", "a502": "", "a503": "", "a504": "", "a580": "", "0700": "", "8300": "", "fb01": "",
+		"a901": "", "a500": "", "a501": "", "a502": "", "a503": "", "a504": "", "a580": "", "0700": "", "8300": "",
+		"fb01": "",
 	}
 	path := rawFile(t, 8192)
 	var args, order []string
@@ -284,7 +291,8 @@ func TestRefusedGUIDs(t *testing.T) {
 		var got string
 		for _, i := range l.Issues {
 			own := i.Partition == n+1 && strings.HasPrefix(i.Text, "it has type")
-			if own || strings.HasPrefix(i.Text, fmt.Sprintf("partition %d has type", n+1)) { // what is wide names its partition
+			// what is wide names its partition
+			if own || strings.HasPrefix(i.Text, fmt.Sprintf("partition %d has type", n+1)) {
 				got = i.Code
 			}
 		}

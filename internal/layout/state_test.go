@@ -44,7 +44,8 @@ func TestStateByVolumes(t *testing.T) {
 			require.NoError(t, os.WriteFile(volume, make([]byte, sectors*512), 0o600))
 			run := func(command string) string {
 				words := append(strings.Fields(command), volume)
-				out, _ := exec.Command(disktest.Tool(t, words[0]), words[1:]...).CombinedOutput() // some fail on what is open
+				// some fail on what is open
+				out, _ := exec.Command(disktest.Tool(t, words[0]), words[1:]...).CombinedOutput()
 				return string(out)
 			}
 			state := func() boot.State {

@@ -273,7 +273,8 @@ func TestListeners(t *testing.T) {
 	l, err := ListenPrivate()
 	require.NoError(t, err)
 	path := l.Addr().String()
-	for path, mode := range map[string]os.FileMode{path: os.ModeSocket | 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
+	for path, mode := range map[string]os.FileMode{path: os.ModeSocket | 0o600,
+		filepath.Dir(path): os.ModeDir | 0o700} {
 		info, err := os.Lstat(path)
 		require.NoError(t, err)
 		require.Equal(t, mode, info.Mode())
@@ -286,7 +287,8 @@ func TestListeners(t *testing.T) {
 	_, err = ListenUnix(filepath.Join(t.TempDir(), strings.Repeat("long", 30)))
 	require.ErrorContains(t, err, "want 103 at most")
 
-	for address, ok := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, ":0": false, "10809": false, "127.0.0.1:nowhere": false} {
+	for address, ok := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, ":0": false,
+		"10809": false, "127.0.0.1:nowhere": false} {
 		l, err := listenTCP(address, false)
 		if !ok {
 			require.ErrorIs(t, err, ondisk.ErrUsage, address)
@@ -303,7 +305,8 @@ func TestListeners(t *testing.T) {
 	l, err = listenTCP("0.0.0.0:0", true)
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	require.Equal(t, "nbd+unix:///x%3F?socket=/tmp/a%20b%26c", URI(&net.UnixAddr{Net: "unix", Name: "/tmp/a b&c"}, "x?"))
+	require.Equal(t, "nbd+unix:///x%3F?socket=/tmp/a%20b%26c", URI(&net.UnixAddr{Net: "unix", Name: "/tmp/a b&c"},
+		"x?"))
 }
 
 // Only a socket that is meant for this process is taken.

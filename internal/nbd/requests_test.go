@@ -139,7 +139,8 @@ func TestFailingReads(t *testing.T) {
 	require.Contains(t, string(got), errMedium.Error())
 	checkReplies(t, got, true, want)
 
-	got, failures = converse(t, b, manyBuffer, simple(), ask(cmdRead, 0, from, 512), ask(cmdCache, 0, from, 1), ask(cmdFlush, 0, 0, 0))
+	got, failures = converse(t, b, manyBuffer, simple(), ask(cmdRead, 0, from, 512), ask(cmdCache, 0, from, 1),
+		ask(cmdFlush, 0, 0, 0))
 	require.Equal(t, 2, failures)
 	require.Len(t, got, 3*simpleHead)
 	require.EqualValues(t, errIO, be.Uint32(got[4:]))
@@ -177,13 +178,14 @@ func TestOptions(t *testing.T) {
 		sent []byte
 		want []uint32
 	}{
-		"unknown":                          {option(4711, 1, 2, 3), []uint32{repUnsupported}},
-		"TLS":                              {option(5), []uint32{repUnsupported}},
-		"extended headers":                 {option(11), []uint32{repUnsupported}},
-		"list":                             {option(optList), []uint32{repServer, repAck}},
-		"list with data":                   {option(optList, 0), []uint32{repInvalid}},
-		"info":                             {option(optInfo, plain...), []uint32{repInfo, repAck}},
-		"info on all":                      {option(optInfo, 0, 0, 0, 0, 0, 3, 0, 1, 0, 2, 0, 3), []uint32{repInfo, repInfo, repInfo, repInfo, repAck}},
+		"unknown":          {option(4711, 1, 2, 3), []uint32{repUnsupported}},
+		"TLS":              {option(5), []uint32{repUnsupported}},
+		"extended headers": {option(11), []uint32{repUnsupported}},
+		"list":             {option(optList), []uint32{repServer, repAck}},
+		"list with data":   {option(optList, 0), []uint32{repInvalid}},
+		"info":             {option(optInfo, plain...), []uint32{repInfo, repAck}},
+		"info on all": {option(optInfo, 0, 0, 0, 0, 0, 3, 0, 1, 0, 2, 0, 3),
+			[]uint32{repInfo, repInfo, repInfo, repInfo, repAck}},
 		"info on another export":           {option(optInfo, other...), []uint32{repUnknown}},
 		"go to another export":             {option(optGo, other...), []uint32{repUnknown}},
 		"go without a length":              {option(optGo, 0, 0), []uint32{repInvalid}},
@@ -195,7 +197,8 @@ func TestOptions(t *testing.T) {
 			[]uint32{repAck, repMetaContext, repAck},
 		},
 		"a context that is not known": {
-			append(option(optStructuredReply), option(optSetMetaContext, bytes.Replace(query, []byte("base"), []byte("bass"), 1)...)...),
+			append(option(optStructuredReply), option(optSetMetaContext, bytes.Replace(query, []byte("base"),
+				[]byte("bass"), 1)...)...),
 			[]uint32{repAck, repAck},
 		},
 		"a list of contexts without a query": {

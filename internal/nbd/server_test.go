@@ -158,7 +158,8 @@ func FuzzSession(f *testing.F) {
 		}, nil))
 	}
 	f.Add(bytes.Join([][]byte{
-		hello(3), option(optList), option(optInfo, append(bytes.Clone(named), 0, 3, 0, 1, 0, 2, 0, 3)...), option(77, 1, 2),
+		hello(3), option(optList), option(optInfo, append(bytes.Clone(named), 0, 3, 0, 1, 0, 2, 0, 3)...),
+		option(77, 1, 2),
 		option(optListMetaContext, query...), option(optStructuredReply), option(optListMetaContext, query...),
 		option(optAbort),
 	}, nil))

@@ -47,7 +47,8 @@ func source(n int) *counted {
 func TestBytesRefusesWhatIsNotThere(t *testing.T) {
 	src := source(1000)
 	for _, tc := range []struct{ off, n int64 }{
-		{-1, 1}, {0, -1}, {0, 1001}, {1000, 1}, {1001, 0}, {math.MaxInt64, 1}, {1, math.MaxInt64}, {math.MaxInt64, math.MaxInt64},
+		{-1, 1}, {0, -1}, {0, 1001}, {1000, 1}, {1001, 0}, {math.MaxInt64, 1}, {1, math.MaxInt64},
+		{math.MaxInt64, math.MaxInt64},
 	} {
 		_, err := Bytes(src, tc.off, tc.n)
 		require.ErrorIs(t, err, ErrFormat, "%+v", tc)
@@ -105,7 +106,8 @@ func TestPagesReadWhatTheSourceHolds(t *testing.T) {
 				want := bytes.Clone(got)
 				_, _ = src.Reader.ReadAt(want, off)
 				if err := p.Read(got, off); err != nil || !bytes.Equal(want, got) {
-					errs[i] = fmt.Errorf("%d bytes at %d: %w", len(got), off, errors.Join(err, errors.New("other bytes")))
+					errs[i] = fmt.Errorf("%d bytes at %d: %w", len(got), off,
+						errors.Join(err, errors.New("other bytes")))
 					return
 				}
 			}

@@ -92,7 +92,8 @@ func TestOldEnvelopes(t *testing.T) {
 	for name, text := range map[string]string{
 		"of vmware": old,
 		"with a default prefix": strings.NewReplacer("xmlns:ovf=",
-			`xmlns="http://www.vmware.com/schema/ovf/1/envelope" xmlns:ovf=`, "<ovf:", "<", "</ovf:", "</").Replace(old),
+			`xmlns="http://www.vmware.com/schema/ovf/1/envelope" xmlns:ovf=`, "<ovf:", "<", "</ovf:",
+			"</").Replace(old),
 		"of virtualbox": strings.ReplaceAll(old, "http://www.vmware.com/schema/ovf/1/envelope",
 			"http://schemas.dmtf.org/ovf/envelope/1"),
 		"of ovirt": strings.NewReplacer("http://www.vmware.com/schema/ovf/1/envelope",
@@ -139,8 +140,9 @@ func TestUnits(t *testing.T) {
 
 // envelope returns a small one with the given insides of References and DiskSection.
 func envelope(files, disks string) string {
-	return fmt.Sprintf(`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">`+
-		`<References>%s</References><DiskSection>%s</DiskSection></Envelope>`, files, disks)
+	return fmt.Sprintf(
+		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">`+
+			`<References>%s</References><DiskSection>%s</DiskSection></Envelope>`, files, disks)
 }
 
 // What an envelope must not make us do, and what it cannot be.

@@ -91,7 +91,8 @@ func walkAll(t *testing.T, d disk.Disk, boundary int64) {
 
 func requireFormat(t *testing.T, err error) {
 	t.Helper()
-	known := errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
+	known := errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) ||
+		errors.Is(err, ondisk.ErrUnsupported)
 	require.True(t, known, "%v", err)
 }
 

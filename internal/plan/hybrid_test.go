@@ -43,7 +43,8 @@ func drawHybrid(t *rapid.T) *hybridDisk {
 		entries[i] = tableforge.GPTEntry{First: uint64(p.start), Last: uint64(p.end - 1)}
 	}
 	d.bytes = tableforge.NewGPT(sector, sectors, 128, entries...)
-	mirrors := rapid.SliceOfNDistinct(rapid.IntRange(0, len(d.parts)-1), 1, min(2, len(d.parts)), rapid.ID).Draw(t, "mirrors")
+	mirrors := rapid.SliceOfNDistinct(rapid.IntRange(0, len(d.parts)-1), 1, min(2, len(d.parts)), rapid.ID).Draw(t,
+		"mirrors")
 	slices.Sort(mirrors)
 	from := int64(1)
 	for _, m := range append(mirrors, len(d.parts)) {
@@ -60,11 +61,15 @@ func drawHybrid(t *rapid.T) *hybridDisk {
 				last = max(last, p.end)
 			}
 		}
-		covers := from == 1 || slices.ContainsFunc(d.parts, func(p extent) bool { return p.start >= start && p.end <= to })
+		covers := from == 1 || slices.ContainsFunc(d.parts, func(p extent) bool {
+			return p.start >= start &&
+				p.end <= to
+		})
 		if m == len(d.parts) {
 			last = sectors // the backup of the GPT
 		}
-		if end := rapid.SampledFrom([]int64{to, last, (last + to) / 2}).Draw(t, "protected to"); covers && end > start && len(d.slots) < 4 {
+		if end := rapid.SampledFrom([]int64{to, last, (last + to) / 2}).Draw(t, "protected to"); covers &&
+			end > start && len(d.slots) < 4 {
 			d.slots = append(d.slots, extent{start, end, -1})
 		}
 		if m < len(d.parts) {
@@ -79,7 +84,8 @@ func drawHybrid(t *rapid.T) *hybridDisk {
 		if s.mirror < 0 {
 			kind = 0xee
 		}
-		tableforge.PutSlot(d.bytes, 0, i, tableforge.Slot{Type: kind, Start: uint32(s.start), Sectors: uint32(s.end - s.start)})
+		tableforge.PutSlot(d.bytes, 0, i, tableforge.Slot{Type: kind, Start: uint32(s.start),
+			Sectors: uint32(s.end - s.start)})
 	}
 	return d
 }
@@ -110,7 +116,8 @@ func TestHybridMBRFollows(t *testing.T) {
 		d := drawHybrid(t)
 		before := read(t, memory(d.bytes))
 		require.True(t, before.Table.IsHybrid(), "%v of %v: %v", d.slots, d.parts, before.Issues)
-		p, err := plan.New(before, align.Goal{Must: 4096, Want: rapid.SampledFrom([]int64{4096, 65536, mib}).Draw(t, "want")})
+		p, err := plan.New(before, align.Goal{Must: 4096, Want: rapid.SampledFrom([]int64{4096, 65536, mib}).Draw(t,
+			"want")})
 		require.NoError(t, err)
 		require.Empty(t, p.Refusals(false))
 		result := make([]byte, p.Size)
@@ -151,7 +158,8 @@ func TestHybridMBRFollows(t *testing.T) {
 func TestHybridMBROfALargerDisk(t *testing.T) {
 	f := tableforge.NewGPT(sector, 20_000, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
 	for i, s := range []tableforge.Slot{
-		{Type: 0xee, Start: 1, Sectors: 2047}, {Type: 0x83, Start: 2048, Sectors: 1000}, {Type: 0xee, Start: 5000, Sectors: 15_000},
+		{Type: 0xee, Start: 1, Sectors: 2047}, {Type: 0x83, Start: 2048, Sectors: 1000},
+		{Type: 0xee, Start: 5000, Sectors: 15_000},
 	} {
 		tableforge.PutSlot(f, 0, i, s)
 	}

@@ -25,7 +25,10 @@ func refusing(t *testing.T, loss string) (disk.Disk, *layout.Layout) {
 			Off: 70 * sector,
 			Len: 4,
 		}}, Raw: []byte("63!!"), Points: 63 * sector, Target: 1,
-		Loss: loss, Remedy: "make it again", Encode: func([]byte, int64) ([]byte, error) { return nil, ondisk.ErrLimit },
+		Loss: loss, Remedy: "make it again", Encode: func([]byte, int64) ([]byte, error) {
+			return nil,
+				ondisk.ErrLimit
+		},
 	})
 	return d, l
 }
@@ -54,7 +57,8 @@ func TestAPositionThatOnlyCostsSomething(t *testing.T) {
 	require.Len(t, notes, 1)
 	require.Equal(t, align.Warning, notes[0].Severity)
 	require.Equal(t, 1, notes[0].Partition)
-	require.Contains(t, notes[0].Text, "position in \"file\" of partition 1 stays as found, so the manual is not found: ")
+	require.Contains(t, notes[0].Text, "position in \"file\" of partition 1 stays as found, so the manual is not "+
+		"found: ")
 	require.Equal(t, "make it again", notes[0].Remedy)
 
 	after := read(t, p.View(d))

@@ -227,7 +227,8 @@ func TestLettersThatCannotFollow(t *testing.T) {
 			[]string{"mounted-devices", "other-disk"},
 		},
 		"a place that a move fills": {volume.with(t, false,
-			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []forge.Bytes{dat}, []string{"other-disk"}},
+			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []forge.Bytes{dat},
+			[]string{"other-disk"}},
 		"aligned without this disk": {volume.with(t, false, d), []forge.Bytes{aligned}, []string{"no-partition-there"}},
 		"a dirty hive, and a place that is none": {
 			volume.with(t, true,
@@ -236,7 +237,8 @@ func TestLettersThatCannotFollow(t *testing.T) {
 			[]string{"mounted-devices", "no-partition-there"},
 		},
 		"two of one signature that stay": {volume.with(t, false,
-			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []forge.Bytes{aligned, aligned}, []string{}},
+			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []forge.Bytes{aligned, aligned},
+			[]string{}},
 		"nothing moves on the other": {volume.with(t, true,
 			map[string]boot.Place{"D": {
 				Disk: datSignature,
@@ -347,7 +349,8 @@ func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 	require.Empty(t, x.plan.Moves)
 	require.True(t, x.plan.Renames)
 	require.Len(t, x.plan.Patches, 1)
-	require.Equal(t, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}, letters(read(t, x.plan.View(x.disk))))
+	require.Equal(t, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}},
+		letters(read(t, x.plan.View(x.disk))))
 	require.False(t, planMachine(t, sys)[0].plan.Renames)
 
 	// What the disk stores of its own partitions does not hide that.

@@ -62,7 +62,8 @@ func TestPiecesAreJoined(t *testing.T) {
 	p.keep(10, 110, 5)
 	p.keep(20, 115, 5)
 	p.keep(25, 130, 5)
-	require.Equal(t, []disk.Shift{{To: 100, Len: 15}, {From: 20, To: 115, Len: 5}, {From: 25, To: 130, Len: 5}}, p.Pieces)
+	require.Equal(t, []disk.Shift{{To: 100, Len: 15}, {From: 20, To: 115, Len: 5}, {From: 25, To: 130, Len: 5}},
+		p.Pieces)
 }
 
 // placing is a placer of partitions with numbers from 1, on a disk of 20,000 bytes with 10 in front of them.

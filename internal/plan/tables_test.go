@@ -274,7 +274,8 @@ func checkGrowth(t *testing.T, p *plan.Plan, before *layout.Layout, again string
 	for i, x := range items {
 		if x.Kind == layout.PartitionItem {
 			to := (end + p.Goal.Want - 1) / p.Goal.Want * p.Goal.Want
-			if q, _ := before.Partition(x.Number); (q.Off%p.Goal.Must == 0 || !p.Goal.Selects(x.Number)) && q.Off >= end {
+			if q, _ := before.Partition(x.Number); (q.Off%p.Goal.Must == 0 || !p.Goal.Selects(x.Number)) &&
+				q.Off >= end {
 				to = min(to, q.Off)
 			}
 			end = to

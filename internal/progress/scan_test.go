@@ -41,8 +41,10 @@ func TestScanLines(t *testing.T) {
 		width  int
 		want   string
 	}{
-		{walking, 117, "scan 1234/4567+ [=======>----------------------] 247/s: 1100 aligned, 30 below, 100 off, 4 errors"},
-		{walked, 117, "scan 1234/4567 [======>----------------------] 247/s 00:14 left: 1100 aligned, 30 below, 100 off, 4 errors, 2 orphans"},
+		{walking, 117, "scan 1234/4567+ [=======>----------------------] 247/s: 1100 aligned, 30 below, 100 off, 4 " +
+			"errors"},
+		{walked, 117, "scan 1234/4567 [======>----------------------] 247/s 00:14 left: 1100 aligned, 30 below, 100 " +
+			"off, 4 errors, 2 orphans"},
 		{walked, 77, "scan 1234/4567 [====>---------------] 247/s 00:14 30 below, 100 off, 4 errors"},
 		{walked, 57, "scan 1234/4567 [>-----] 00:14 30 below, 100 off, 4 errors"},
 		{walking, 57, "scan 1234/4567+ [=>---------] 30 below, 100 off, 4 errors"},
@@ -50,9 +52,11 @@ func TestScanLines(t *testing.T) {
 		{walked, 37, "scan 1234/4567 100 off, 4 err"},
 		{walked, 20, "scan 1234/4567 "},
 		{walked, -3, ""},
-		{slow, 117, "scan 3/9000 [------------------------------] 0.3/s 8:19:50 left: 3 aligned, 0 below, 0 off, 0 errors"},
+		{slow, 117, "scan 3/9000 [------------------------------] 0.3/s 8:19:50 left: 3 aligned, 0 below, 0 off, 0 " +
+			"errors"},
 		{all, 117, "scan 7/7 [==============================] 7.0/s 00:00 left: 7 aligned, 0 below, 0 off, 0 errors"},
-		{scanCounts{Walking: true}, 97, "scan 0/0+ [------------------------------] 0.0/s: 0 aligned, 0 below, 0 off, 0 errors"},
+		{scanCounts{Walking: true}, 97, "scan 0/0+ [------------------------------] 0.0/s: 0 aligned, 0 below, 0 " +
+			"off, 0 errors"},
 	} {
 		require.Equal(t, tc.want, tc.counts.line(tc.width), "%d", tc.width)
 	}

@@ -191,8 +191,10 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 					require.Equal(t, files, now, "%s failed", j.Failed())
 				default:
 					// A look that fails can only say what it has led to.
-					if kind, _, _ := strings.Cut(j.Failed(), " "); !slices.Contains([]string{"lookup", "getattr"}, kind) &&
-						!strings.Contains(got.Error, "exists") && !strings.Contains(got.Error, ondisk.ErrNoMatch.Error()) {
+					if kind, _, _ := strings.Cut(j.Failed(), " "); !slices.Contains([]string{"lookup", "getattr"},
+						kind) &&
+						!strings.Contains(got.Error, "exists") &&
+						!strings.Contains(got.Error, ondisk.ErrNoMatch.Error()) {
 						require.Contains(t, got.Error, syscall.EIO.Error(), "%s failed", j.Failed())
 					}
 					for name, sum := range now {
@@ -283,7 +285,8 @@ func smallPackage(t *testing.T, dir string) {
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.mf"), []byte(manifest.String()), 0o644))
 	all = slices.Insert(all, 1, "vm.mf", "vm.cert")
-	disktest.Run(t, "tar", append([]string{"-C", dir, "--format=ustar", "-cf", filepath.Join(dir, "vm.ova")}, all...)...)
+	disktest.Run(t, "tar", append([]string{"-C", dir, "--format=ustar", "-cf", filepath.Join(dir, "vm.ova")},
+		all...)...)
 	found, err := packageJob("vm.ova", "../aligned.ova")(t.Context(), dir)
 	require.NoError(t, err)
 	require.Contains(t, found, "aligned.ova")

@@ -46,21 +46,25 @@ func TestWhatIsPublished(t *testing.T) {
 		cancel, sums bool
 		want         error
 	}{
-		"all is well":                         {unchanged: nothing},
-		"a source that cannot be asked":       {},
-		"not created":                         {create: errMarker, unchanged: nothing, want: errMarker},
-		"not filled":                          {fill: errMarker, unchanged: nothing, want: errMarker},
-		"whose digests cannot be computed":    {sums: true, unchanged: nothing, want: errMarker},
-		"the source changed":                  {unchanged: func() error { return ondisk.ErrChanged }, want: ondisk.ErrChanged},
-		"which looked like another error":     {fill: errMarker, unchanged: func() error { return ondisk.ErrChanged }, want: ondisk.ErrChanged},
-		"which a canceled run is not told of": {fill: context.Canceled, unchanged: func() error { return ondisk.ErrChanged }, want: context.Canceled},
-		"canceled at the end":                 {cancel: true, unchanged: nothing, want: context.Canceled},
+		"all is well":                      {unchanged: nothing},
+		"a source that cannot be asked":    {},
+		"not created":                      {create: errMarker, unchanged: nothing, want: errMarker},
+		"not filled":                       {fill: errMarker, unchanged: nothing, want: errMarker},
+		"whose digests cannot be computed": {sums: true, unchanged: nothing, want: errMarker},
+		"the source changed": {unchanged: func() error { return ondisk.ErrChanged },
+			want: ondisk.ErrChanged},
+		"which looked like another error": {fill: errMarker, unchanged: func() error { return ondisk.ErrChanged },
+			want: ondisk.ErrChanged},
+		"which a canceled run is not told of": {fill: context.Canceled,
+			unchanged: func() error { return ondisk.ErrChanged }, want: context.Canceled},
+		"canceled at the end": {cancel: true, unchanged: nothing, want: context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			o := &fakeOutput{}
-			_, err := publish(ctx, &Job{Sums: c.sums}, time.Now(), func() (*fakeOutput, error) { return o, c.create }, c.unchanged,
+			_, err := publish(ctx, &Job{Sums: c.sums}, time.Now(), func() (*fakeOutput, error) { return o, c.create },
+				c.unchanged,
 				func(*fakeOutput, *Written) error {
 					if c.cancel {
 						cancel()
@@ -181,9 +185,11 @@ func TestUnsettledView(t *testing.T) {
 // The first finding is the error, with its class, and the number of the others.
 func TestErrorsOfFindings(t *testing.T) {
 	finding := func(effect ondisk.Effect) align.Finding {
-		return align.FromIssue(ondisk.Issue{Code: "code", Effect: effect, Text: "text", Remedy: "remedy", Err: ondisk.ErrLimit})
+		return align.FromIssue(ondisk.Issue{Code: "code", Effect: effect, Text: "text", Remedy: "remedy",
+			Err: ondisk.ErrLimit})
 	}
-	for effect, malformed := range map[ondisk.Effect]bool{ondisk.Broken: true, ondisk.BadVolume: true, ondisk.Refuse: false} {
+	for effect, malformed := range map[ondisk.Effect]bool{ondisk.Broken: true, ondisk.BadVolume: true,
+		ondisk.Refuse: false} {
 		err := Broken([]align.Finding{finding(ondisk.Note), finding(effect)})
 		require.Equal(t, malformed, err != nil)
 		err = Refusal([]align.Finding{finding(effect), finding(effect)})
@@ -238,7 +244,8 @@ func TestWhatVerifySays(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, sector, diffs[0].Len, "the bytes come first")
 	diffs, err = held(func(_, d *Source) {
-		d.Damage = []ondisk.Issue{{Effect: ondisk.Refuse, Text: "damage"}, {Effect: ondisk.Refuse, Code: image.CodeMisnamed}, {Effect: ondisk.Warn}}
+		d.Damage = []ondisk.Issue{{Effect: ondisk.Refuse, Text: "damage"},
+			{Effect: ondisk.Refuse, Code: image.CodeMisnamed}, {Effect: ondisk.Warn}}
 	})
 	require.NoError(t, err)
 	require.Equal(t, []Difference{{Text: "damage"}}, diffs)
@@ -271,7 +278,8 @@ func TestWhatPlanCannotRead(t *testing.T) {
 	s.Image.Disk = good
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	require.ErrorIs(t, Others{{Image: s.Image, Layout: s.Layout}}.joinPlan(s, p, Goal{Only: []int{9}}), plan.ErrSelection)
+	require.ErrorIs(t, Others{{Image: s.Image, Layout: s.Layout}}.joinPlan(s, p, Goal{Only: []int{9}}),
+		plan.ErrSelection)
 	own := ondisk.Issue{Code: "own", Effect: ondisk.Warn}
 	s.Layout.Issues = append(s.Layout.Issues, own)
 	s.Damage = append(s.Damage, ondisk.Issue{Code: "damage", Effect: ondisk.Warn})

@@ -191,7 +191,8 @@ func TestNothingIsLeft(t *testing.T) {
 		want  error
 		text  string
 	}{
-		"the storage returns another byte": {when: diskcopy.PhaseProve, does: func(t *testing.T, _, partial string, _ func()) {
+		"the storage returns another byte": {when: diskcopy.PhaseProve, does: func(t *testing.T, _, partial string,
+			_ func()) {
 			t.Helper()
 			f, err := os.OpenFile(partial, os.O_RDWR, 0)
 			require.NoError(t, err)
@@ -205,10 +206,16 @@ func TestNothingIsLeft(t *testing.T) {
 			_, err = f.WriteAt([]byte("new"), 63*sector)
 			require.NoError(t, errors.Join(err, f.Close(), os.Chtimes(source, time.Time{}, time.Unix(1, 0))))
 		}, want: ondisk.ErrChanged},
-		"it is interrupted while it is copied":   {when: diskcopy.PhaseCopy, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
-		"it is interrupted while it is compared": {when: diskcopy.PhaseProve, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
-		"its names are refused":                  {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},
-		"another program sees another disk":      {judge: errMarker, want: errMarker},
+		"it is interrupted while it is copied": {when: diskcopy.PhaseCopy, does: func(_ *testing.T, _, _ string,
+			cancel func()) {
+			cancel()
+		}, want: context.Canceled},
+		"it is interrupted while it is compared": {when: diskcopy.PhaseProve, does: func(_ *testing.T, _, _ string,
+			cancel func()) {
+			cancel()
+		}, want: context.Canceled},
+		"its names are refused":             {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},
+		"another program sees another disk": {judge: errMarker, want: errMarker},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, to := t.TempDir(), t.TempDir()
@@ -268,7 +275,8 @@ func TestWriteStream(t *testing.T) {
 	same := func(n int64) int64 { return n }
 	for _, full := range []bool{true, false} {
 		dest := filepath.Join(dir, fmt.Sprintf("copy-%v.raw", full))
-		p, w, err := (&Job{Dest: dest, Format: "raw", Full: full, Jobs: 2}).WriteStream(t.Context(), bytes.NewReader(stream),
+		p, w, err := (&Job{Dest: dest, Format: "raw", Full: full, Jobs: 2}).WriteStream(t.Context(),
+			bytes.NewReader(stream),
 			Reading{}, same)
 		require.NoError(t, err)
 		require.EqualValues(t, diskSize, p.Size)

@@ -53,10 +53,12 @@ func TestStatements(t *testing.T) {
 	require.NoError(t, Goal{Only: []int{1}}.Consistent())
 	require.Empty(t, Goal{}.Flags())
 	require.Equal(t, []string{
-		"--boundary", "64K", "--partition", "1", "--partition", "3", "--data-only", "--allow-unbootable", "--dynamic-disks",
+		"--boundary", "64K", "--partition", "1", "--partition", "3", "--data-only", "--allow-unbootable",
+		"--dynamic-disks",
 		"--flatten",
 	}, Goal{
-		Boundary: 64 * units.KiB, Only: []int{1, 3}, DataOnly: true, AllowUnbootable: true, DynamicDisks: true, Flatten: true,
+		Boundary: 64 * units.KiB, Only: []int{1, 3}, DataOnly: true, AllowUnbootable: true, DynamicDisks: true,
+		Flatten: true,
 	}.Flags())
 	require.Empty(t, Reading{Like: 4096}.Arguments())
 	require.Equal(t, []string{"--sector-size", "4096"}, Reading{SectorSize: 4096}.Arguments())
@@ -287,7 +289,8 @@ func TestSourcesAreHeld(t *testing.T) {
 	s := member(t, path)
 	moves, err := s.Plan(Goal{})
 	require.NoError(t, err)
-	_, err = (&Job{Dest: filepath.Join(dir, "copy.raw"), Format: "raw", Jobs: 1, Begin: begin}).Write(t.Context(), s, moves)
+	_, err = (&Job{Dest: filepath.Join(dir, "copy.raw"), Format: "raw", Jobs: 1, Begin: begin}).Write(t.Context(), s,
+		moves)
 	require.NoError(t, err)
 	require.Positive(t, locked)
 }

@@ -10,7 +10,8 @@ import (
 // An order comes back from its journal as it was. One that no command line could give is refused.
 func TestOrders(t *testing.T) {
 	t.Parallel()
-	o, err := NewOrder("1.0", "align", "/a.vmdk", []string{"/b.vmdk"}, Reading{SectorSize: 512}, Goal{Boundary: 1 << 20},
+	o, err := NewOrder("1.0", "align", "/a.vmdk", []string{"/b.vmdk"}, Reading{SectorSize: 512},
+		Goal{Boundary: 1 << 20},
 		Target{Format: "vmdk", Subformat: "monolithicFlat", Round: 4096}, true)
 	require.NoError(t, err)
 	o.Files, o.Seed = json.RawMessage(`[]`), []byte{1}

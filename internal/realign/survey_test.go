@@ -80,9 +80,11 @@ func TestOthers(t *testing.T) {
 
 func TestCodes(t *testing.T) {
 	for code, err := range map[string]error{
-		"usage": ondisk.ErrUsage, "busy": ondisk.ErrBusy, "changed": ondisk.ErrChanged, "verify": verify.ErrDifferent, "output": ondisk.ErrOutput,
-		"reference": ondisk.ErrReference, "limit": ondisk.ErrLimit, "unsupported": ErrUnknown, "format": ondisk.ErrFormat,
-		"io": io.ErrUnexpectedEOF, "internal": errors.New("something"), "own": &ondisk.Refusal{Code: "own"},
+		"usage": ondisk.ErrUsage, "busy": ondisk.ErrBusy, "changed": ondisk.ErrChanged, "verify": verify.ErrDifferent,
+		"output":    ondisk.ErrOutput,
+		"reference": ondisk.ErrReference, "limit": ondisk.ErrLimit, "unsupported": ErrUnknown,
+		"format": ondisk.ErrFormat,
+		"io":     io.ErrUnexpectedEOF, "internal": errors.New("something"), "own": &ondisk.Refusal{Code: "own"},
 	} {
 		require.Equal(t, code, Code(fmt.Errorf("disk: %w", err)))
 	}

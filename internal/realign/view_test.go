@@ -105,7 +105,8 @@ func TestAViewTakesNoFirstByte(t *testing.T) {
 	require.Equal(t, []disk.Piece{
 		{Range: disk.Range{Off: 3 * align.Block, Len: size - align.Block}, Src: second, At: align.Block},
 	}, lent)
-	patched := disk.Overlay(disk.New(size, 512, disk.Whole(first, size)), []disk.Patch{{Off: size - 1, Old: []byte{0}, New: []byte{1}}})
+	patched := disk.Overlay(disk.New(size, 512, disk.Whole(first, size)),
+		[]disk.Patch{{Off: size - 1, Old: []byte{0}, New: []byte{1}}})
 	lent, _, err = s.lent(p, patched)
 	require.NoError(t, err)
 	require.Equal(t, []disk.Piece{
@@ -164,7 +165,8 @@ func TestJobOfAView(t *testing.T) {
 	job := func(s *Source, g Goal) (Written, error) {
 		p, err := s.Plan(g)
 		require.NoError(t, err)
-		j := Job{Dest: filepath.Join(dir, "view.vmdk"), View: true, Format: "vmdk", Subformat: "twoGbMaxExtentFlat", Jobs: 1}
+		j := Job{Dest: filepath.Join(dir, "view.vmdk"), View: true, Format: "vmdk", Subformat: "twoGbMaxExtentFlat",
+			Jobs: 1}
 		return j.Write(t.Context(), s, p)
 	}
 	w, err := job(open(t, raw), Goal{})

@@ -66,7 +66,10 @@ func TestDataInWords(t *testing.T) {
 // Names and ids of parents come from an image.
 func TestChains(t *testing.T) {
 	img := &image.Image{
-		Image: &driver.Image{Disk: disk.New(512, 512, func(int64) (disk.Run, error) { return disk.Run{Len: 512}, nil })},
+		Image: &driver.Image{Disk: disk.New(512, 512, func(int64) (disk.Run, error) {
+			return disk.Run{Len: 512},
+				nil
+		})},
 		Chain: []image.Link{
 			{Name: "snap\x1b[2J.vmdk", Format: "vmdk", Subformat: "monolithicSparse", ContentID: "1234abcd"},
 			{Name: "base.raw", Format: "raw", Subformat: "", ContentID: ""},

@@ -119,7 +119,8 @@ func TestCorpusAgreesWithSfdisk(t *testing.T) {
 				require.Equal(t, w.Bootable, got.Active, "flag of %d", got.Number)
 				require.Equal(t, w.Name, got.Name, "name of %d", got.Number)
 				if want.Label == "dos" {
-					require.Equal(t, w.Type, strings.TrimLeft(strings.TrimPrefix(got.Type, "0x"), "0"), "type of %d", got.Number)
+					require.Equal(t, w.Type, strings.TrimLeft(strings.TrimPrefix(got.Type, "0x"), "0"), "type of %d",
+						got.Number)
 				} else {
 					require.Equal(t, strings.ToLower(w.Type), got.Type, "type of %d", got.Number)
 				}
@@ -135,11 +136,13 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 			d := disktest.Fixture(t, path)
 			raw := disktest.Materialize(t, d)
 			for _, p := range inspect(t, name, d).Partitions {
-				// Tables inside of partitions are none of its business; the tests of package layout ask partx and ldmtool.
+				// Tables inside of partitions are none of its business; the tests of package layout ask partx and
+				// ldmtool.
 				if p.Volume == nil || slices.Contains([]string{"unknown", "disklabel", "ldm"}, p.Volume.Kind) {
 					continue
 				}
-				out := disktest.Output(t, "blkid", "--probe", "--output", "export", "--offset", fmt.Sprint(p.Start), "--size",
+				out := disktest.Output(t, "blkid", "--probe", "--output", "export", "--offset", fmt.Sprint(p.Start),
+					"--size",
 					fmt.Sprint(p.Size), raw)
 				want := map[string]string{}
 				for line := range strings.Lines(out) {

@@ -82,7 +82,8 @@ func TestPictures(t *testing.T) {
 		{
 			"what is small gets a column",
 			report.Text{Columns: 24},
-			diskOf(1<<20, part(1, 0, 1, align.Misaligned), part(2, 2, 3, align.Aligned), part(3, 3, 1<<20, align.BelowBoundary)),
+			diskOf(1<<20, part(1, 0, 1, align.Misaligned), part(2, 2, 3, align.Aligned),
+				part(3, 3, 1<<20, align.BelowBoundary)),
 			[]string{"  [X.#3++++++++++++++++]", "  X off 4K   + off 64K", "  # aligned   . free"},
 		},
 		{

@@ -18,11 +18,13 @@ func longPlan() *report.Plan {
 	const dirty = "sequence numbers 99 and 206 differ: Windows was not shut down cleanly"
 	r := &report.Plan{References: []report.Reference{
 		{
-			Kind: "drive letter C:", Partition: 2, File: system, Off: 7635760, Points: 51232256, Target: 2, To: 51232256,
+			Kind: "drive letter C:", Partition: 2, File: system, Off: 7635760, Points: 51232256, Target: 2,
+			To:    51232256,
 			Stays: dirty,
 		},
 		{
-			Kind: "drive letter D:", Partition: 2, File: system, Off: 7635860, Points: 51232256, Target: 2, To: 51232256,
+			Kind: "drive letter D:", Partition: 2, File: system, Off: 7635860, Points: 51232256, Target: 2,
+			To:    51232256,
 			Stays: dirty,
 		},
 		{
@@ -30,8 +32,9 @@ func longPlan() *report.Plan {
 			Stays: "no partition starts at byte 1",
 		},
 		{
-			Kind: "fat32 hidden sectors, backup boot sector", Partition: 1, Off: 102399516, Points: 149812510720, Target: 1,
-			To: 149813198848,
+			Kind: "fat32 hidden sectors, backup boot sector", Partition: 1, Off: 102399516, Points: 149812510720,
+			Target: 1,
+			To:     149813198848,
 		},
 		{Kind: "fat32 hidden sectors", Partition: 3, Off: 28, Points: 5 << 20, Target: 3, To: 5 << 20},
 		{Kind: "grub2 core image", Off: 92, Points: 17408, Target: 1, To: 1048576},

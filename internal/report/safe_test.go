@@ -15,7 +15,8 @@ import (
 
 // hostile are texts that a terminal would obey.
 var hostile = []string{
-	"\x1b]0;title\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "\x1b]52;c;Y2F0\a", "a\rb", "a\nb", "\x9b31m",
+	"\x1b]0;title\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "\x1b]52;c;Y2F0\a", "a\rb", "a\nb",
+	"\x9b31m",
 	"\u009b31m",
 	"\u202eevil", "\xff\xfe", "\x00", "\x7f", "\u2028\u2029", "\u200b", strings.Repeat("x", 1<<16), "é" +
 		strings.Repeat("\u202e", 5000), "\ufffe\uffff", "\U0001fffe",
@@ -54,7 +55,8 @@ func TestJSONIsExact(t *testing.T) {
 		var out bytes.Buffer
 		require.NoError(t, report.JSON(&out, map[string]string{"label": s}))
 		for _, r := range out.String() {
-			require.False(t, r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)), "%#x in the output for %.40q", r,
+			require.False(t, r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)),
+				"%#x in the output for %.40q", r,
 				s)
 		}
 		var back map[string]string

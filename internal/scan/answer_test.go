@@ -174,7 +174,10 @@ func TestLies(t *testing.T) {
 			i.Files = append(i.Files,
 				results.File{Name: "../../etc/shadow"})
 		}),
-		"a file that is a folder":     forged(func(i *results.Image) { i.Files = append(i.Files, results.File{Name: ".."}) }),
+		"a file that is a folder": forged(func(i *results.Image) {
+			i.Files = append(i.Files,
+				results.File{Name: ".."})
+		}),
 		"a file without a name":       forged(func(i *results.Image) { i.Files = append(i.Files, results.File{}) }),
 		"a text that is far too long": forged(func(i *results.Image) { i.Subformat = strings.Repeat("x", 1<<20) }),
 		"a label that is far too long": forged(func(i *results.Image) {

@@ -12,6 +12,7 @@ func TestFlagsOfTheNextCommands(t *testing.T) {
 		Include: []string{"*.vmdk", "a b"}, Exclude: []string{"old/**"}, Ignore: "accepted.txt",
 		Catalog: "it's.db", Changed: true,
 	}
-	require.Equal(t, `--include '*.vmdk' --include 'a b' --exclude 'old/**' --ignore accepted.txt --catalog 'it'\''s.db'`,
+	require.Equal(t,
+		`--include '*.vmdk' --include 'a b' --exclude 'old/**' --ignore accepted.txt --catalog 'it'\''s.db'`,
 		c.Again(""))
 }

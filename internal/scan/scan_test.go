@@ -182,7 +182,8 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	tr.scanned(tr.path("a/loop"), tr.path("b/gone"), tr.path("b/y/z"), "")
 	require.Equal(t, []string{" failed", "a/loop failed", "b/gone failed", "b/y/z failed"}, tr.shown())
 	for _, i := range tr.rows {
-		require.Contains(t, []string{"too many levels of symbolic links", "no such file or directory", "not a directory"},
+		require.Contains(t, []string{"too many levels of symbolic links", "no such file or directory",
+			"not a directory"},
 			strings.TrimSuffix(i.Error.Message, "; check the path"))
 	}
 }
@@ -248,9 +249,12 @@ func TestWanted(t *testing.T) {
 		want []string
 	}{
 		{"all", func(string) bool { return true }, []string{"deep/y.vmdk", "deep/z.qcow2", "vm.ovf", "x.vmdk"}},
-		{"no package: its disks can stand alone", func(rel string) bool { return rel != "vm.ovf" }, []string{"d.vmdk", "deep/y.vmdk", "deep/z.qcow2", "x.vmdk"}},
-		{"no descriptor: its extents cannot", func(rel string) bool { return rel != "x.vmdk" }, []string{"deep/y.vmdk", "deep/z.qcow2", "vm.ovf"}},
-		{"one folder", func(rel string) bool { return strings.HasPrefix(rel, "deep/") }, []string{"deep/y.vmdk", "deep/z.qcow2"}},
+		{"no package: its disks can stand alone", func(rel string) bool { return rel != "vm.ovf" },
+			[]string{"d.vmdk", "deep/y.vmdk", "deep/z.qcow2", "x.vmdk"}},
+		{"no descriptor: its extents cannot", func(rel string) bool { return rel != "x.vmdk" },
+			[]string{"deep/y.vmdk", "deep/z.qcow2", "vm.ovf"}},
+		{"one folder", func(rel string) bool { return strings.HasPrefix(rel, "deep/") },
+			[]string{"deep/y.vmdk", "deep/z.qcow2"}},
 		{"nothing", func(string) bool { return false }, []string{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -289,7 +293,8 @@ func TestPartsOfWhatCannotBeJudged(t *testing.T) {
 		"fine.ovf": "pack\nhas fine.vmdk", "fine.vmdk": "disk",
 	})
 	tr.scanned()
-	require.Equal(t, []string{"broken.ovf failed", "broken.vmdk failed", "fine.ovf", "good.vmdk", "holds.img"}, tr.shown())
+	require.Equal(t, []string{"broken.ovf failed", "broken.vmdk failed", "fine.ovf", "good.vmdk", "holds.img"},
+		tr.shown())
 }
 
 func TestNonImagesAreCounted(t *testing.T) {

@@ -136,7 +136,8 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 			g16,
 		},
 		{
-			// Start bytes of LBA 63 fit every geometry of 63 sectors: the end decides, and it is the second entry that is right.
+			// Start bytes of LBA 63 fit every geometry of 63 sectors: the end decides, and it is the second entry that
+			// is right.
 			"the entry that explains more wins", func(f forge.Bytes) {
 				entry(f, 0, [3]byte{1, 1, 0}, [3]byte{3, 7, 2}, 63, 1000)
 				entry(f, 1, [3]byte{0, 1, 2}, [3]byte{15, 63, 9}, 2*1008, 8*1008)

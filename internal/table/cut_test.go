@@ -42,7 +42,8 @@ func TestCutShort(t *testing.T) {
 			require.Equal(t, "cut-short", cut.Issues[0].Code)
 			require.Equal(t, ondisk.Broken, cut.Issues[0].Effect)
 			require.ErrorIs(t, cut.Issues[0].Err, ondisk.ErrFormat)
-			require.Contains(t, cut.Issues[0].Text, fmt.Sprintf("has %d of the %d bytes", left*tc.sector, sectors*tc.sector))
+			require.Contains(t, cut.Issues[0].Text, fmt.Sprintf("has %d of the %d bytes", left*tc.sector,
+				sectors*tc.sector))
 			require.Equal(t, 2, cut.Issues[1].Partition)
 			require.False(t, cut.Damaged(), "nothing is written over what is left")
 		})

@@ -64,7 +64,8 @@ func FuzzGPT(f *testing.F) {
 	f.Add([]byte(tableforge.NewGPT(512, 16, 8, tableforge.GPTEntry{First: 4, Last: 5},
 		tableforge.GPTEntry{First: 6, Last: 9})), uint32(16), false)
 	f.Add([]byte(tableforge.NewGPT(4096, 64, 128, entries...)), uint32(512), true)
-	hybrid := tableforge.NewGPT(512, 64, 8, tableforge.GPTEntry{First: 4, Last: 9}, tableforge.GPTEntry{First: 12, Last: 40})
+	hybrid := tableforge.NewGPT(512, 64, 8, tableforge.GPTEntry{First: 4, Last: 9},
+		tableforge.GPTEntry{First: 12, Last: 40})
 	for i, s := range []tableforge.Slot{slot(0xee, 1, 11), slot(0x83, 12, 29), slot(0xee, 45, 19)} {
 		tableforge.PutSlot(hybrid, 0, i, s)
 	}

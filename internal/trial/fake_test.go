@@ -95,7 +95,8 @@ func usual(command, line string) string {
 			return cells(n, "0x0741")
 		}
 		for port, value := range map[string]string{
-			"0x3ce.6": "0x0e", "0x3cc": "0x67", "0x3d4.1": "0x4f", "0x3d4.7": "0x1f", "0x3d4.9": "0x4f", "0x3d4.18": "0x8f",
+			"0x3ce.6": "0x0e", "0x3cc": "0x67", "0x3d4.1": "0x4f", "0x3d4.7": "0x1f", "0x3d4.9": "0x4f",
+			"0x3d4.18": "0x8f",
 			"0x3d4.19": "0x28",
 		} {
 			if line == "i /b "+port {
@@ -169,7 +170,8 @@ var fakes = map[string]func(*fake){
 	"fake-huge":     dumping("P6\n65535 65535\n255\n"),
 	"fake-endless":  dumping("P6\n2000 3000\n255\n" + strings.Repeat("x", 18_000_000)),
 	"fake-no-dump":  dumping(""),
-	"fake-writes":   answering("query-blockstats", "", `[{"device": "disk", "parent": {"stats": {"wr_highest_offset": 5000}}}]`),
+	"fake-writes": answering("query-blockstats", "",
+		`[{"device": "disk", "parent": {"stats": {"wr_highest_offset": 5000}}}]`),
 	"fake-io-error": answering("query-status", "", `{"status": "io-error"}`),
 	"fake-off":      answering("query-status", "", `{"status": "shutdown"}`),
 	"fake-slow":     slow,
@@ -305,7 +307,8 @@ func TestOddQEMU(t *testing.T) {
 func TestSecondRunIsLeftOut(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]film.End{
-		"fake-crashed": film.LeftOut, "fake-io-error": film.LeftOut, "fake-off": film.PoweredOff, "fake-resets": film.ResetLoop,
+		"fake-crashed": film.LeftOut, "fake-io-error": film.LeftOut, "fake-off": film.PoweredOff,
+		"fake-resets": film.ResetLoop,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -326,7 +329,8 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	m := trial.Machine{
-		QEMU: disktest.Tool(t, "qemu-system-x86_64"), Disk: serve(t, bootSector("up")), Firmware: trial.BIOS, Accel: "tcg", Memory: 64,
+		QEMU: disktest.Tool(t, "qemu-system-x86_64"), Disk: serve(t, bootSector("up")), Firmware: trial.BIOS,
+		Accel: "tcg", Memory: 64,
 	}
 	_, err := m.Run(ctx, trial.Watch{Settle: time.Hour, Look: func(time.Duration, []string) { cancel() }})
 	require.ErrorIs(t, err, context.Canceled)

@@ -20,7 +20,8 @@ import (
 // bootSector prints a text through the BIOS, runs some code, and waits for ever.
 func bootSector(text string, code ...byte) []byte {
 	//   mov si,text; mov ah,0eh; next: lodsb; test al,al; jz done; int 10h; jmp next; done: code; halt: hlt; jmp halt
-	b := []byte{0xFC, 0x31, 0xC0, 0x8E, 0xD8, 0xBE, 0, 0, 0xB4, 0x0E, 0xAC, 0x84, 0xC0, 0x74, 0x04, 0xCD, 0x10, 0xEB, 0xF7}
+	b := []byte{0xFC, 0x31, 0xC0, 0x8E, 0xD8, 0xBE, 0, 0, 0xB4, 0x0E, 0xAC, 0x84, 0xC0, 0x74, 0x04, 0xCD, 0x10, 0xEB,
+		0xF7}
 	b = append(b, code...)
 	b = append(b, 0xF4, 0xEB, 0xFD)
 	at := 0x7C00 + len(b)
@@ -38,7 +39,8 @@ func serve(t testing.TB, content []byte) string {
 	raw, socket := filepath.Join(dir, "disk.raw"), filepath.Join(dir, "nbd")
 	require.NoError(t, os.WriteFile(raw, content, 0o600))
 	require.NoError(t, os.Truncate(raw, 16<<20))
-	cmd := exec.Command(disktest.Tool(t, "qemu-nbd"), "--read-only", "--persistent", "--format=raw", "--socket="+socket, raw)
+	cmd := exec.Command(disktest.Tool(t, "qemu-nbd"), "--read-only", "--persistent", "--format=raw", "--socket="+socket,
+		raw)
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -82,7 +84,8 @@ func TestRunReadsTheTextScreen(t *testing.T) {
 			require.Equal(t, "tcg", f.Accel)
 			screen := last(t, f)
 			require.Len(t, screen.Text, 25)
-			require.Condition(t, func() bool { return slices.Contains(screen.Text, "the guest is é│ up") }, "%q", screen.Text)
+			require.Condition(t, func() bool { return slices.Contains(screen.Text, "the guest is é│ up") }, "%q",
+				screen.Text)
 		})
 	}
 }

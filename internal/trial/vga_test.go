@@ -93,7 +93,8 @@ func FuzzTextScreen(f *testing.F) {
 }
 
 func FuzzMonitor(f *testing.F) {
-	f.Add([]byte(`{"QMP": {}}` + "\n" + `{"id": 1, "return": {}}` + "\n" + `{"id": 2, "return": {"status": "x"}}` + "\n"))
+	f.Add([]byte(`{"QMP": {}}` + "\n" + `{"id": 1, "return": {}}` + "\n" + `{"id": 2, "return": {"status": "x"}}` +
+		"\n"))
 	f.Add([]byte(`{"event": "RESET", "data": {"guest": true}}`))
 	f.Fuzz(func(t *testing.T, said []byte) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

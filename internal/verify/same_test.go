@@ -199,7 +199,8 @@ func TestProgressCountsData(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, tc.bytes, size)
 		var told atomic.Int64
-		_, err = verify.Same(t.Context(), tc.want, tc.got, verify.Options{Jobs: 3, Progress: func(n int64) { told.Add(n) }})
+		_, err = verify.Same(t.Context(), tc.want, tc.got,
+			verify.Options{Jobs: 3, Progress: func(n int64) { told.Add(n) }})
 		require.NoError(t, err)
 		require.Equal(t, size, told.Load())
 	}

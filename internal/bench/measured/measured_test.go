@@ -27,7 +27,8 @@ func TestSpread(t *testing.T) {
 	input, err := json.Marshal(lists)
 	require.NoError(t, err)
 	out := disktest.RunInput(t, string(input), python, "-c",
-		"import json, statistics, sys\nprint(json.dumps([[statistics.median(x), min(x), max(x)] for x in json.load(sys.stdin)]))")
+		"import json, statistics, sys\nprint(json.dumps([[statistics.median(x), min(x), max(x)] for x in "+
+			"json.load(sys.stdin)]))")
 	var want [][3]float64
 	require.NoError(t, json.Unmarshal([]byte(out), &want))
 	for n, list := range lists {
@@ -49,7 +50,8 @@ func load(access, op string, size int64, jobs int, aligned, before, behind []flo
 	for n, start := range []int64{128, 127, 129} {
 		p := Point{Start: start * units.SectorSize}
 		for _, x := range [][]float64{aligned, before, behind}[n] {
-			p.Rounds = append(p.Rounds, Round{IOPS: x, Bytes: x * float64(size), Mean: 1000, P50: 900, P95: 2000, P99: 3000, P999: 4000})
+			p.Rounds = append(p.Rounds, Round{IOPS: x, Bytes: x * float64(size), Mean: 1000, P50: 900, P95: 2000,
+				P99: 3000, P999: 4000})
 		}
 		l.Points = append(l.Points, p)
 	}
@@ -57,7 +59,8 @@ func load(access, op string, size int64, jobs int, aligned, before, behind []flo
 }
 
 func result(loads ...Load) *Result {
-	r := &Result{Date: time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC), Kernel: "Linux 6", Tool: "fio-3.33", Direct: true, Loads: loads}
+	r := &Result{Date: time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC), Kernel: "Linux 6", Tool: "fio-3.33", Direct: true,
+		Loads: loads}
 	r.Settle()
 	return r
 }
@@ -70,11 +73,15 @@ func TestRatio(t *testing.T) {
 		want           Ratio
 		text           string
 	}{
-		{"clear", []float64{200, 210, 220}, []float64{100, 105, 110}, Ratio{2, 1.8182, 2.2, true}, "2.00 (1.82 to 2.20)"},
-		{"slower", []float64{100, 105, 110}, []float64{200, 210, 220}, Ratio{.5, .4545, .55, true}, "0.50 (0.45 to 0.55)"},
-		{"overlap", []float64{100, 200, 300}, []float64{90, 95, 101}, Ratio{2.1053, .9901, 3.3333, false}, "no difference"},
+		{"clear", []float64{200, 210, 220}, []float64{100, 105, 110}, Ratio{2, 1.8182, 2.2, true},
+			"2.00 (1.82 to 2.20)"},
+		{"slower", []float64{100, 105, 110}, []float64{200, 210, 220}, Ratio{.5, .4545, .55, true},
+			"0.50 (0.45 to 0.55)"},
+		{"overlap", []float64{100, 200, 300}, []float64{90, 95, 101}, Ratio{2.1053, .9901, 3.3333, false},
+			"no difference"},
 		{"touching", []float64{100, 100, 100}, []float64{50, 50, 100}, Ratio{2, 1, 2, false}, "no difference"},
-		{"too little", []float64{104, 104, 104}, []float64{100, 100, 100}, Ratio{1.04, 1.04, 1.04, false}, "no difference"},
+		{"too little", []float64{104, 104, 104}, []float64{100, 100, 100}, Ratio{1.04, 1.04, 1.04, false},
+			"no difference"},
 		{"two rounds", []float64{200, 200}, []float64{100, 100}, Ratio{2, 2, 2, false}, "no difference"},
 	} {
 		r := result(load(Random, Write, 8192, 1, tc.aligned, tc.other, tc.other))
@@ -101,10 +108,12 @@ func TestGains(t *testing.T) {
 		Load{Access: JobFile, Name: "x", Points: []Point{{Start: 65536}, {Start: 65024}}},
 	)
 	said := func(lba int64) string { return r.Say(r.Gains(lba * units.SectorSize)) }
-	const before = "on this storage, aligned: random writes of 8 KiB 2.0 times as many; random reads of 8 KiB: no difference " +
+	const before = "on this storage, aligned: random writes of 8 KiB 2.0 times as many; random reads of 8 KiB: no " +
+		"difference " +
 		"that can be told apart from noise (measured 2026-11-23, start 63.5 KiB)"
 	require.Equal(t, before, said(63), "63 and 127 are equal modulo 16")
-	require.Contains(t, said(65), "random reads of 8 KiB 2.0 times as many (measured 2026-11-23, start 64.5 KiB)", "65 is 129 modulo 16")
+	require.Contains(t, said(65), "random reads of 8 KiB 2.0 times as many (measured 2026-11-23, start 64.5 KiB)",
+		"65 is 129 modulo 16")
 	require.Equal(t, before, said(67), "an odd sector, of which no other was measured")
 	for _, lba := range []int64{0, 64, 128, 2048, 66, 2} {
 		require.Empty(t, said(lba), "%d", lba)
@@ -148,7 +157,8 @@ func TestDecode(t *testing.T) {
 	text := stored(t, func(r *Result) { r.Loads[0].Points[1].Against.Median = 1000 })
 	r, err := Decode(text)
 	require.NoError(t, err)
-	require.Equal(t, result(load(Random, Write, 8192, 1, twice, once, wild)), r, "what the file concludes does not count")
+	require.Equal(t, result(load(Random, Write, 8192, 1, twice, once, wild)), r,
+		"what the file concludes does not count")
 	for want, change := range map[string]func(r *Result){
 		"year 1970":                func(r *Result) { r.Date = time.Unix(0, 0) },
 		"loads: 0":                 func(r *Result) { r.Loads = nil },

@@ -33,15 +33,18 @@ var (
 func sample() *Bench {
 	random := rand.New(rand.NewPCG(1, 2))
 	r := &measured.Result{
-		Date: time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC), Kernel: "Linux 6.1.0", Tool: "fio-3.33", Scratch: true, Direct: true,
-		Size: 2 * units.GiB, Seconds: 5, Starts: []int64{65536, 65024, 66048}, Notes: []string{}, Skipped: []int64{},
+		Date: time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC), Kernel: "Linux 6.1.0", Tool: "fio-3.33", Scratch: true,
+		Direct: true,
+		Size:   2 * units.GiB, Seconds: 5, Starts: []int64{65536, 65024, 66048}, Notes: []string{}, Skipped: []int64{},
 		Storage: measured.Storage{
-			Path: "/srv/images", FileSystem: "ext4", Source: "/dev/sdb1", Device: "sdb", Model: "Example Disk", Rotational: true, Logical: 512,
+			Path: "/srv/images", FileSystem: "ext4", Source: "/dev/sdb1", Device: "sdb", Model: "Example Disk",
+			Rotational: true, Logical: 512,
 			Physical: 4096,
 		},
 	}
 	add := func(access, op string, size int64, jobs int) {
-		l := measured.Load{Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size, Jobs: jobs}
+		l := measured.Load{Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size,
+			Jobs: jobs}
 		for n, start := range r.Starts {
 			p := measured.Point{Start: start}
 			for range 3 {
@@ -52,7 +55,8 @@ func sample() *Bench {
 				x *= 1 + random.Float64()/8
 				each := 1e9 / x * float64(jobs)
 				p.Rounds = append(p.Rounds, measured.Round{
-					IOPS: x, Bytes: x * float64(size), Mean: int64(each), P50: int64(each * .9), P95: int64(each * 1.8), P99: int64(each * 4),
+					IOPS: x, Bytes: x * float64(size), Mean: int64(each), P50: int64(each * .9), P95: int64(each * 1.8),
+					P99:  int64(each * 4),
 					P999: int64(each * 9),
 				})
 			}
@@ -77,7 +81,8 @@ func sample() *Bench {
 func jobFile() *Bench {
 	b := sample()
 	b.Direct, b.Notes, b.Skipped = false, []string{"loop0 is a loop device"}, []int64{512}
-	b.Scratch, b.Loads = false, []measured.Load{{Name: "job file db.fio", Access: measured.JobFile, Op: measured.Mixed, Points: b.Loads[0].Points}}
+	b.Scratch, b.Loads = false, []measured.Load{{Name: "job file db.fio", Access: measured.JobFile, Op: measured.Mixed,
+		Points: b.Loads[0].Points}}
 	for n := range b.Loads[0].Points {
 		b.Loads[0].Points[n].Rounds = b.Loads[0].Points[n].Rounds[:1]
 	}
@@ -176,7 +181,8 @@ func TestSchemaOfABench(t *testing.T) {
 
 // Texts that a page or a terminal would obey.
 var hostile = []string{
-	`<script>alert(1)</script>`, `"><svg onload=alert(1)>`, "\x1b[2J\x1b]0;x\a", "\xff\xfe", "exe.\u202egnp", "{{.Policy}}", "\u2028",
+	`<script>alert(1)</script>`, `"><svg onload=alert(1)>`, "\x1b[2J\x1b]0;x\a", "\xff\xfe", "exe.\u202egnp",
+	"{{.Policy}}", "\u2028",
 }
 
 func TestHostileNames(t *testing.T) {
@@ -207,7 +213,8 @@ func TestPageInChromium(t *testing.T) {
 		width        int64
 		bench        *Bench
 	}
-	looks := []look{{"bench", "light", 1360, sample()}, {"bench", "dark", 360, sample()}, {"jobfile", "dark", 1360, jobFile()}}
+	looks := []look{{"bench", "light", 1360, sample()}, {"bench", "dark", 360, sample()},
+		{"jobfile", "dark", 1360, jobFile()}}
 	if *result != "" {
 		text, err := os.ReadFile(*result)
 		require.NoError(t, err)

@@ -63,7 +63,8 @@ func TestLimine(t *testing.T) {
 		"over an end, and none": {
 			sizes: [2]uint16{1024, 0}, places: [2]uint64{62 * 512, 512},
 			texts: []string{
-				half + "1 of its stage 2 (1024 bytes) from byte 31744 of the disk, of which only a part is in a partition",
+				half + "1 of its stage 2 (1024 bytes) from byte 31744 of the disk, of which only a part is in a " +
+					"partition",
 				half + "2 of its stage 2 (0 bytes) from byte 512 of the disk, which is no place for it",
 			},
 			wrong: 2,

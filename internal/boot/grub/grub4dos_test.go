@@ -23,7 +23,8 @@ import (
 
 // grub4dosCode is what the MBRs of grub4dos 0.4.4 to 0.4.6 have in common, for a second part that ends behind 16
 // sectors.
-var grub4dosCode = boottest.Code("eb5e80", "31f631ffb9df00fcf3a5bbfc1f66b8475255aa6639077503e89819eab800002016 1f663907",
+var grub4dosCode = boottest.Code("eb5e80",
+	"31f631ffb9df00fcf3a5bbfc1f66b8475255aa6639077503e89819eab800002016 1f663907",
 	"83c60c81fefe0172eb")
 
 // putGrub4DOS writes both parts of grub4dos.
@@ -45,7 +46,8 @@ func TestGrub4DOSWithASecondMark(t *testing.T) {
 		f.Text(0x1ffc, "GR\x55\xaa")
 		r := boottest.Read(t, f)
 		require.Equal(t, grub.ForDOS, r.Code)
-		require.Equal(t, "grub4dos in sector 0 loads LBA 1 to 15, and looks for GRLDR in every partition", r.Chain[0].Text)
+		require.Equal(t, "grub4dos in sector 0 loads LBA 1 to 15, and looks for GRLDR in every partition",
+			r.Chain[0].Text)
 	}
 }
 
@@ -65,7 +67,8 @@ func TestGrub4DOS(t *testing.T) {
 	r := boottest.Read(t, f)
 	require.Equal(t, grub.ForDOS, r.Code)
 	require.Equal(t, []boot.Link{
-		{Text: "grub4dos in sector 0 loads LBA 1 to 15, and looks for GRLDR in every partition"}, {Partition: 1, Text: "GRLDR lies in partition 1"},
+		{Text: "grub4dos in sector 0 loads LBA 1 to 15, and looks for GRLDR in every partition"},
+		{Partition: 1, Text: "GRLDR lies in partition 1"},
 	}, r.Chain)
 	require.True(t, r.Boots(1))
 	require.False(t, r.Boots(2))
@@ -115,11 +118,14 @@ func TestGrub4DOSRunsThePreviousMBR(t *testing.T) {
 		when         string
 		effects      []ondisk.Effect
 	}{
-		"standard code, first":          {0, 0, standard, "unless a key is pressed", nil},
-		"standard code, last":           {0x80, 0, standard, "if it finds no GRLDR", nil},
-		"unknown code, first":           {0, 0, []byte{0xfa, 1, 2}, "unless a key is pressed", []ondisk.Effect{ondisk.Unbootable}},
-		"unknown code, first, of 0.4.6": {0x90, 0, []byte{0xfa, 1, 2}, "unless a key is pressed", []ondisk.Effect{ondisk.Unbootable}},
-		"unknown code, last, of 0.4.6":  {0x90, 0x80, []byte{0xfa, 1, 2}, "if it finds no GRLDR", []ondisk.Effect{ondisk.Warn}},
+		"standard code, first": {0, 0, standard, "unless a key is pressed", nil},
+		"standard code, last":  {0x80, 0, standard, "if it finds no GRLDR", nil},
+		"unknown code, first": {0, 0, []byte{0xfa, 1, 2}, "unless a key is pressed",
+			[]ondisk.Effect{ondisk.Unbootable}},
+		"unknown code, first, of 0.4.6": {0x90, 0, []byte{0xfa, 1, 2}, "unless a key is pressed",
+			[]ondisk.Effect{ondisk.Unbootable}},
+		"unknown code, last, of 0.4.6": {0x90, 0x80, []byte{0xfa, 1, 2}, "if it finds no GRLDR",
+			[]ondisk.Effect{ondisk.Warn}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0xda, Flag: 0x80, Start: 2000, Sectors: 4000})

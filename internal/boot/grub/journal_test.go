@@ -41,7 +41,8 @@ func extWithJournal(t *testing.T, block int, held ...int) []byte {
 		content, list = append(content, raw[n*block:(n+1)*block]...), append(list, fmt.Sprint(n))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "content"), content, 0o600))
-	script := fmt.Sprintf("journal_open -c\njournal_write -b %s %s/content\njournal_close\n", strings.Join(list, ","), dir)
+	script := fmt.Sprintf("journal_open -c\njournal_write -b %s %s/content\njournal_close\n", strings.Join(list, ","),
+		dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "script"), []byte(script), 0o600))
 	disktest.Run(t, "debugfs", "-w", "-f", filepath.Join(dir, "script"), img)
 	raw, err = os.ReadFile(img)
@@ -78,11 +79,13 @@ func TestBootSectorUnderAJournal(t *testing.T) {
 		refused map[string]int
 		says    string
 	}{
-		"clean":                 {fs: extWithJournal(t, 4096)},
-		"first block":           {fs: extWithJournal(t, 4096, 0), refused: both, says: "transaction 1 holds its block 0"},
-		"first block, not used": {fs: extWithJournal(t, 4096, 0), hands: true, refused: notExt, says: "holds its block 0"},
-		"superblock alone":      {fs: extWithJournal(t, 1024, 1)},
-		"other blocks":          {fs: extWithJournal(t, 4096, 1, 2, 3, of(4096, journalCore)-1, of(4096, journalCore)+2)},
+		"clean": {fs: extWithJournal(t, 4096)},
+		"first block": {fs: extWithJournal(t, 4096, 0), refused: both,
+			says: "transaction 1 holds its block 0"},
+		"first block, not used": {fs: extWithJournal(t, 4096, 0), hands: true, refused: notExt,
+			says: "holds its block 0"},
+		"superblock alone": {fs: extWithJournal(t, 1024, 1)},
+		"other blocks":     {fs: extWithJournal(t, 4096, 1, 2, 3, of(4096, journalCore)-1, of(4096, journalCore)+2)},
 		"block of the core": {
 			fs: extWithJournal(t, 4096, 3, of(4096, journalCore)), refused: notExt,
 			says: fmt.Sprintf("holds its block %d", of(4096, journalCore)),
@@ -90,7 +93,8 @@ func TestBootSectorUnderAJournal(t *testing.T) {
 		"unreadable": {fs: brokenJournal(t), refused: both, says: "ext journal superblock"},
 	} {
 		for loader, put := range loaders {
-			f := tableforge.NewMBR(1<<16, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: journalStart, Sectors: journalSize})
+			f := tableforge.NewMBR(1<<16, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: journalStart,
+				Sectors: journalSize})
 			f.Put(journalStart*512, tc.fs)
 			putLBACode(f)
 			if tc.hands {

@@ -25,8 +25,12 @@ var brokenLoaders = map[string]func(f forge.Bytes, lba int64){
 		grubforge.PutBoot(f, lba, 5000)
 		f.Text(5000*512, "another file")
 	},
-	"GRUB 2 of another build": func(f forge.Bytes, lba int64) { grubforge.PutBoot(f, lba, 5000); f.U16(lba*512+0x5a, 0x2000) },
-	"GRUB 2 behind the disk":  func(f forge.Bytes, lba int64) { grubforge.PutBoot(f, lba, 1<<30) },
+	"GRUB 2 of another build": func(f forge.Bytes, lba int64) {
+		grubforge.PutBoot(f, lba, 5000)
+		f.U16(lba*512+0x5a,
+			0x2000)
+	},
+	"GRUB 2 behind the disk": func(f forge.Bytes, lba int64) { grubforge.PutBoot(f, lba, 1<<30) },
 	"GRUB 2 on another disk": func(f forge.Bytes, lba int64) {
 		grubforge.PutBoot(f, lba, 5000)
 		f.U8(lba*512+0x64, 0x81)
@@ -36,8 +40,11 @@ var brokenLoaders = map[string]func(f forge.Bytes, lba int64){
 		grubforge.PutBoot(f, lba, 5000)
 		grubforge.PutCore(f, 5000, list(8070, 2)...)
 	},
-	"GRUB legacy, no such stage": func(f forge.Bytes, lba int64) { grubforge.PutStage1(f, lba, grubforge.Stage2(5000)) },
-	"LILO":                       func(f forge.Bytes, lba int64) { f.Text(lba*512, "\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x16\x08") },
+	"GRUB legacy, no such stage": func(f forge.Bytes, lba int64) {
+		grubforge.PutStage1(f, lba,
+			grubforge.Stage2(5000))
+	},
+	"LILO": func(f forge.Bytes, lba int64) { f.Text(lba*512, "\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x16\x08") },
 	"GRUB legacy from another disk": func(f forge.Bytes, lba int64) {
 		grubforge.PutStage1(f, lba, grubforge.Stage2(5000))
 		f.U8(lba*512+0x40, 0x81)
@@ -57,7 +64,8 @@ func TestLoadersLeftOver(t *testing.T) {
 				{63, putLBACode, ondisk.Unbootable},
 				{63, func(forge.Bytes) {}, ondisk.Unbootable}, // what boots the active partition is on another disk
 				{8100, putLBACode, ondisk.Warn},
-				{63, func(f forge.Bytes) { grubforge.PutBoot(f, 0, 1); grubforge.PutCore(f, 1, list(2, 50)...) }, ondisk.Warn},
+				{63, func(f forge.Bytes) { grubforge.PutBoot(f, 0, 1); grubforge.PutCore(f, 1, list(2, 50)...) },
+					ondisk.Warn},
 			} {
 				f := legacyDisk()
 				tc.code(f)

@@ -62,7 +62,8 @@ var instructions = []struct {
 	}},
 	{"kolibrios", firmware.KolibriOS, []*boot.Code{firmware.GenericLBA}, []string{
 		"bdbe07 b104 386e00 7c.. 75.. 83c510 e2", "8bfc 1e 57 8bf5 cb bf0500 9090",
-		"60 bbaa55 b441 cd13 72.. 81fb55aa 75.. f6c101 74.. 61 60 6a00 6a00 ff760a ff7608 6a00 68007c 6a01 6a10 b442 8bf4 cd13",
+		"60 bbaa55 b441 cd13 72.. 81fb55aa 75.. f6c101 74.. 61 60 6a00 6a00 ff760a ff7608 6a00 68007c 6a01 6a10 b442 " +
+			"8bf4 cd13",
 	}},
 	{"haiku", firmware.Haiku, []*boot.Code{firmware.GenericCHS}, []string{
 		"31f6 bbbe07 b90400 382f 74.. 7f.. 85f6 75.. 89de 80c310 e2",

@@ -114,8 +114,10 @@ menuentry 'Windows' {
 func TestNameWithASpace(t *testing.T) {
 	t.Parallel()
 	const menu = `linux /vmlinuz\ old root=UUID=` + rootFS + "\n"
-	r := boottest.ReadGuest(t, linuxDisk(t, map[string]string{"grub/grub.cfg": menu}, map[string]string{"etc/fstab": ""}))
-	require.Contains(t, boottest.Texts(r.Chain), `partition 1 has the kernel that GRUB starts: "/vmlinuz old", by "/grub/grub.cfg"`)
+	r := boottest.ReadGuest(t, linuxDisk(t, map[string]string{"grub/grub.cfg": menu},
+		map[string]string{"etc/fstab": ""}))
+	require.Contains(t, boottest.Texts(r.Chain),
+		`partition 1 has the kernel that GRUB starts: "/vmlinuz old", by "/grub/grub.cfg"`)
 }
 
 func TestAnOrdinaryLinux(t *testing.T) {
@@ -163,35 +165,57 @@ func TestPlacesThatAMoveBreaks(t *testing.T) {
 		effect     ondisk.Effect
 		says       []string
 	}{
-		"block list":                    {"boot/grub/grub.cfg", "menuentry x {\n chainloader (hd0)63+1\n}\n", 1, unbootable, []string{"line 2", "byte 32256", "byte 0 of partition 1", `"chainloader (hd0)63+1"`}},
-		"hexadecimal":                   {"boot/grub/grub.cfg", "chainloader (hd0)0x3f+1\n", 1, unbootable, []string{"byte 32256"}},
-		"a second block":                {"boot/grub/menu.lst", "kernel (hd0)1+8,2275+4\n", 2, unbootable, []string{"byte 51200 of partition 2"}},
-		"root is the disk":              {"boot/grub/menu.lst", "title a\nrootnoverify (hd0)\nchainloader 4287+1\n", 3, unbootable, []string{"line 3", "byte 0 of partition 3"}},
-		"root is the disk, in GRUB 2":   {"boot/grub/grub.cfg", "set root='(hd0)'\nchainloader 4287+1\n", 3, unbootable, nil},
-		"behind all partitions":         {"boot/grub2/grub.cfg", "linux16 (hd0)7000+8\n", 0, unbootable, []string{"byte 3584000"}},
-		"between partitions":            {"boot/grub/custom.cfg", "linux (hd0)2120+1\n", 0, unbootable, nil},
-		"partnew":                       {"boot/grub/grub.conf", "title x\npartnew (hd0,2) 0x83 4287 2048\n", 3, unbootable, []string{"writes it into the partition table"}},
-		"over two lines":                {"boot/grub/grub.cfg", "x\nchainloader \\\n (hd0)63+1\n", 1, unbootable, []string{"line 2,"}},
-		"partitions of the kernel":      {"boot/loader/entries/a.conf", "title x\noptions root=/dev/sda2 blkdevparts=sda:1048576@32256(boot),1M@1113600(root),-@2194944(data)\n", 1, unbootable, []string{"byte 32256"}},
-		"partitions one behind another": {"boot/extlinux/extlinux.conf", "append blkdevparts=mmcblk0:32256,1M(boot)\n", 1, unbootable, nil},
-		"mapping at boot":               {"boot/syslinux/syslinux.cfg", `APPEND dm-mod.create="lroot,,,rw, 0 2048 linear /dev/sda 2175" root=/dev/dm-0` + "\n", 2, unbootable, []string{"byte 0 of partition 2"}},
-		"mapping by number":             {"etc/kernel/cmdline", `dm-mod.create="lroot,,,rw, 0 2048 linear 8:0 2175"`, 2, unbootable, nil},
-		"key on the disk":               {"etc/default/grub", `GRUB_CMDLINE_LINUX="quiet cryptkey=/dev/sda:1113700:512"` + "\n", 2, unbootable, []string{"byte 100 of partition 2"}},
-		"key, dracut":                   {"etc/dracut.conf.d/10-key.conf", `kernel_cmdline="cryptkey=/dev/disk/by-id/ata-DISK_1:1113700:512"` + "\n", 2, unbootable, nil},
-		"LILO's append":                 {"etc/lilo.conf", `append="cryptkey=/dev/sda:1113700:512"` + "\n", 2, unbootable, nil},
-		"LILO's geometry":               {"etc/lilo.conf", "disk=/dev/hda\n partition=/dev/hda1\n  start = 63\n", 1, warn, []string{"LBA 63"}},
-		"mount":                         {"etc/fstab", "/dev/sda /old ext4 loop,ro,offset=32256 0 0\n", 1, warn, []string{"byte 0 of partition 1"}},
-		"mount of another name":         {"etc/fstab", "/dev/sdb /old ext4 loop,ro,offset=32256 0 0\n", 1, warn, nil},
-		"plain encryption":              {"etc/crypttab", "x /dev/nvme0n1 /dev/urandom plain,offset=4287\n", 3, warn, nil},
-		"key in a partition":            {"etc/crypttab", "x UUID=1 /dev/disk/by-path/pci-0-ata-1 keyfile-offset=33000,keyfile-size=32\n", 1, warn, nil},
-		"losetup":                       {"etc/rc.local", "#!/bin/sh\n/sbin/losetup -o $((4287*512)) /dev/loop0 /dev/sda\n", 3, warn, nil},
-		"losetup, long":                 {"etc/rc.d/rc.local", "losetup --offset=2194944 /dev/loop0 /dev/sda\n", 3, warn, nil},
-		"cryptsetup":                    {"etc/init.d/boot.local", "cryptsetup create --offset 4287 x /dev/sda\n", 3, warn, nil},
-		"mount in a script":             {"etc/rc.local", "mount -o loop,offset=2194944 /dev/sda /mnt\n", 3, warn, nil},
-		"dmsetup":                       {"etc/rc.local", "echo '0 2048 linear /dev/sda 4287' | dmsetup create x\n", 3, warn, nil},
-		"dmtab":                         {"etc/dmtab", "x: 0 4096 striped 2 128 /dev/sda 4287 /dev/sdb 100\n", 3, warn, nil},
-		"udev":                          {"etc/udev/rules.d/90-x.rules", `KERNEL=="sda*", ATTR{start}=="4287", SYMLINK+="data"` + "\n", 3, warn, []string{"LBA 4287"}},
-		"udev's own name":               {"etc/udev/rules.d/90-x.rules", `ENV{ID_PART_ENTRY_OFFSET}=="2175", SYMLINK+="data"` + "\n", 2, warn, nil},
+		"block list": {"boot/grub/grub.cfg", "menuentry x {\n chainloader (hd0)63+1\n}\n", 1,
+			unbootable, []string{"line 2", "byte 32256", "byte 0 of partition 1", `"chainloader (hd0)63+1"`}},
+		"hexadecimal": {"boot/grub/grub.cfg", "chainloader (hd0)0x3f+1\n", 1, unbootable,
+			[]string{"byte 32256"}},
+		"a second block": {"boot/grub/menu.lst", "kernel (hd0)1+8,2275+4\n", 2, unbootable,
+			[]string{"byte 51200 of partition 2"}},
+		"root is the disk": {"boot/grub/menu.lst", "title a\nrootnoverify (hd0)\nchainloader 4287+1\n", 3,
+			unbootable, []string{"line 3", "byte 0 of partition 3"}},
+		"root is the disk, in GRUB 2": {"boot/grub/grub.cfg", "set root='(hd0)'\nchainloader 4287+1\n", 3, unbootable,
+			nil},
+		"behind all partitions": {"boot/grub2/grub.cfg", "linux16 (hd0)7000+8\n", 0, unbootable,
+			[]string{"byte 3584000"}},
+		"between partitions": {"boot/grub/custom.cfg", "linux (hd0)2120+1\n", 0, unbootable, nil},
+		"partnew": {"boot/grub/grub.conf", "title x\npartnew (hd0,2) 0x83 4287 2048\n", 3,
+			unbootable, []string{"writes it into the partition table"}},
+		"over two lines": {"boot/grub/grub.cfg", "x\nchainloader \\\n (hd0)63+1\n", 1, unbootable,
+			[]string{"line 2,"}},
+		"partitions of the kernel": {"boot/loader/entries/a.conf",
+			"title x\noptions root=/dev/sda2 blkdevparts=sda:1048576@32256(boot),1M@1113600(root),-@2194944(data)\n", 1,
+			unbootable, []string{"byte 32256"}},
+		"partitions one behind another": {"boot/extlinux/extlinux.conf", "append blkdevparts=mmcblk0:32256,1M(boot)\n",
+			1, unbootable, nil},
+		"mapping at boot": {"boot/syslinux/syslinux.cfg",
+			`APPEND dm-mod.create="lroot,,,rw, 0 2048 linear /dev/sda 2175" root=/dev/dm-0` + "\n", 2, unbootable,
+			[]string{"byte 0 of partition 2"}},
+		"mapping by number": {"etc/kernel/cmdline", `dm-mod.create="lroot,,,rw, 0 2048 linear 8:0 2175"`, 2,
+			unbootable, nil},
+		"key on the disk": {"etc/default/grub", `GRUB_CMDLINE_LINUX="quiet cryptkey=/dev/sda:1113700:512"` + "\n",
+			2, unbootable, []string{"byte 100 of partition 2"}},
+		"key, dracut": {"etc/dracut.conf.d/10-key.conf",
+			`kernel_cmdline="cryptkey=/dev/disk/by-id/ata-DISK_1:1113700:512"` + "\n", 2, unbootable, nil},
+		"LILO's append": {"etc/lilo.conf", `append="cryptkey=/dev/sda:1113700:512"` + "\n", 2, unbootable, nil},
+		"LILO's geometry": {"etc/lilo.conf", "disk=/dev/hda\n partition=/dev/hda1\n  start = 63\n", 1, warn,
+			[]string{"LBA 63"}},
+		"mount": {"etc/fstab", "/dev/sda /old ext4 loop,ro,offset=32256 0 0\n", 1, warn,
+			[]string{"byte 0 of partition 1"}},
+		"mount of another name": {"etc/fstab", "/dev/sdb /old ext4 loop,ro,offset=32256 0 0\n", 1, warn, nil},
+		"plain encryption":      {"etc/crypttab", "x /dev/nvme0n1 /dev/urandom plain,offset=4287\n", 3, warn, nil},
+		"key in a partition": {"etc/crypttab",
+			"x UUID=1 /dev/disk/by-path/pci-0-ata-1 keyfile-offset=33000,keyfile-size=32\n", 1, warn, nil},
+		"losetup": {"etc/rc.local", "#!/bin/sh\n/sbin/losetup -o $((4287*512)) /dev/loop0 /dev/sda\n", 3,
+			warn, nil},
+		"losetup, long":     {"etc/rc.d/rc.local", "losetup --offset=2194944 /dev/loop0 /dev/sda\n", 3, warn, nil},
+		"cryptsetup":        {"etc/init.d/boot.local", "cryptsetup create --offset 4287 x /dev/sda\n", 3, warn, nil},
+		"mount in a script": {"etc/rc.local", "mount -o loop,offset=2194944 /dev/sda /mnt\n", 3, warn, nil},
+		"dmsetup":           {"etc/rc.local", "echo '0 2048 linear /dev/sda 4287' | dmsetup create x\n", 3, warn, nil},
+		"dmtab":             {"etc/dmtab", "x: 0 4096 striped 2 128 /dev/sda 4287 /dev/sdb 100\n", 3, warn, nil},
+		"udev": {"etc/udev/rules.d/90-x.rules", `KERNEL=="sda*", ATTR{start}=="4287", SYMLINK+="data"` +
+			"\n", 3, warn, []string{"LBA 4287"}},
+		"udev's own name": {"etc/udev/rules.d/90-x.rules", `ENV{ID_PART_ENTRY_OFFSET}=="2175", SYMLINK+="data"` + "\n",
+			2, warn, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			issues := said(boottest.ReadGuest(t, linuxDisk(t, nil, map[string]string{c.file: c.text})))
@@ -220,9 +244,13 @@ func TestPlacesThatStay(t *testing.T) {
 			"linux /vmlinuz resume=/dev/sda3 resume_offset=63", "partnew (hd0,2) 0x83 0 2048",
 			"linux /x blkdevparts=sda:9223372036854775807@9223372036854775807(a),1@1",
 		},
-		"etc/fstab":                   {"/dev/sda1 /x ext4 loop,offset=32256", "/dev/sdb /x ext4 loop,offset=40000", "/disk.img /x ext4 loop,offset=32256", "/dev/sda /x ext4 offset=x", "/dev/disk/by-id/ata-X-part1 /x ext4 offset=32256 0 0"},
-		"etc/crypttab":                {"x /dev/sda3 none offset=63", "x UUID=1 /key keyfile-offset=32256", "x /dev/sda none luks", "x /dev/disk/by-id/dm-name-x none offset=63"},
-		"etc/rc.local":                {"losetup -o 32256 /dev/loop0 /disk.img", "dd if=/dev/sda of=/x skip=63", "echo 0 2048 linear /dev/sda3 63", "linear /dev/sda 63", "losetup -o -32256 /dev/loop0 /dev/sda"},
+		"etc/fstab": {"/dev/sda1 /x ext4 loop,offset=32256", "/dev/sdb /x ext4 loop,offset=40000",
+			"/disk.img /x ext4 loop,offset=32256", "/dev/sda /x ext4 offset=x",
+			"/dev/disk/by-id/ata-X-part1 /x ext4 offset=32256 0 0"},
+		"etc/crypttab": {"x /dev/sda3 none offset=63", "x UUID=1 /key keyfile-offset=32256",
+			"x /dev/sda none luks", "x /dev/disk/by-id/dm-name-x none offset=63"},
+		"etc/rc.local": {"losetup -o 32256 /dev/loop0 /disk.img", "dd if=/dev/sda of=/x skip=63",
+			"echo 0 2048 linear /dev/sda3 63", "linear /dev/sda 63", "losetup -o -32256 /dev/loop0 /dev/sda"},
 		"etc/lilo.conf":               {"start=64", "boot=/dev/sda", "root=/dev/sda2"},
 		"etc/udev/rules.d/90-x.rules": {`ATTR{start}=="64"`, `ATTR{start}=="*"`},
 		"etc/mtab":                    {"/dev/sda /x ext4 loop,offset=32256"},
@@ -243,14 +271,16 @@ func TestNamesOfPartitions(t *testing.T) {
 		"/dev/disk/by-partuuid/1234abcd-01", "/dev/sda1", "/dev/hda1", "/dev/vda1", "/dev/xvda1", "/dev/nvme0n1p1",
 		"/dev/mmcblk0p1",
 	} {
-		r := boottest.ReadGuest(t, linuxDisk(t, nil, map[string]string{"etc/fstab": name + " /boot ext2 defaults 0 2\n"}))
+		r := boottest.ReadGuest(t, linuxDisk(t, nil,
+			map[string]string{"etc/fstab": name + " /boot ext2 defaults 0 2\n"}))
 		require.True(t, r.Boots(1), name)
 	}
 	for _, name := range []string{
 		"UUID=" + rootFS[1:], "PARTUUID=1234abcd-04", "PARTUUID=1234abce-01", "PARTUUID=1",
 		"/dev/sdb1", "/dev/sda11", "/dev/nvme0n2p1", "LABEL=", "UUID=", "PARTLABEL=", "none",
 	} {
-		r := boottest.ReadGuest(t, linuxDisk(t, nil, map[string]string{"etc/fstab": name + " /boot ext2 defaults 0 2\n"}))
+		r := boottest.ReadGuest(t, linuxDisk(t, nil,
+			map[string]string{"etc/fstab": name + " /boot ext2 defaults 0 2\n"}))
 		require.False(t, r.Boots(1), name)
 	}
 }
@@ -258,7 +288,8 @@ func TestNamesOfPartitions(t *testing.T) {
 // Files of strangers: nothing of them reaches a terminal as it is, and much of them makes no long report.
 func TestHostileConfiguration(t *testing.T) {
 	g := linuxDisk(t, nil, map[string]string{
-		"boot/grub/grub.cfg": strings.Repeat("chainloader (hd0)63+1 \x1b[2J\x9b\u202e\n", 5) + strings.Repeat("linux (hd0)64+1\n", 9000) +
+		"boot/grub/grub.cfg": strings.Repeat("chainloader (hd0)63+1 \x1b[2J\x9b\u202e\n", 5) +
+			strings.Repeat("linux (hd0)64+1\n", 9000) +
 			strings.Repeat("linux (hd0)4288+1 \\\n", 3000) + strings.Repeat("x ", 20000) + "\x00\"'\\",
 		"etc/fstab": strings.Repeat("UUID="+bootFS+" /boot ext2\n", 5000),
 	})

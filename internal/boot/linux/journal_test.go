@@ -21,7 +21,8 @@ import (
 // nothing of the disk, and there is a warning of what it may bring.
 func TestConfigurationInAJournal(t *testing.T) {
 	t.Parallel()
-	const harmless, breaks = "menuentry 'A' {\n\tchainloader (hd0,msdos1)+1\n}\n", "menuentry 'A' {\n\tchainloader (hd0)63+1\n}\n"
+	const harmless, breaks = "menuentry 'A' {\n\tchainloader (hd0,msdos1)+1\n}\n",
+		"menuentry 'A' {\n\tchainloader (hd0)63+1\n}\n"
 	for _, tc := range []struct {
 		onDisk, inJournal string
 		broken            bool // the journal, so that it is not known what a replay brings
@@ -41,7 +42,8 @@ func TestConfigurationInAJournal(t *testing.T) {
 		block := strings.TrimSpace(disktest.Output(t, "debugfs", "-R", "blocks /boot/grub/grub.cfg", img))
 		text := tc.inJournal + strings.Repeat("\x00", 1024-len(tc.inJournal))
 		require.NoError(t, os.WriteFile(content, []byte(text), 0o600))
-		lines := fmt.Sprintf("set_inode_field /boot/grub/grub.cfg size %d\njournal_open\njournal_write -b %s %s\njournal_close\n",
+		lines := fmt.Sprintf("set_inode_field /boot/grub/grub.cfg size %d\njournal_open\njournal_write -b %s %s\n"+
+			"journal_close\n",
 			max(len(tc.onDisk), len(tc.inJournal)), block, content)
 		require.NoError(t, os.WriteFile(script, []byte(lines), 0o600))
 		disktest.Run(t, "debugfs", "-w", "-f", script, img)

@@ -80,10 +80,12 @@ func newLiloDisk(t testing.TB, rename ...string) liloDisk {
 func (d liloDisk) install() liloforge.Install {
 	return liloforge.New(
 		d.file,
-		liloforge.Image{Name: "Linux", Kernel: d.kernel, Initrd: d.initrd, InitrdLen: d.initrdLen, Setup: 15, Flags: liloforge.Modern},
+		liloforge.Image{Name: "Linux", Kernel: d.kernel, Initrd: d.initrd, InitrdLen: d.initrdLen, Setup: 15,
+			Flags: liloforge.Modern},
 		liloforge.Image{Name: "new", Alias: true, InitrdLen: d.initrdLen, Flags: liloforge.Modern},
 		liloforge.Image{
-			Name: "old", Kernel: slices.Concat(d.kernel[40:], []int64{liloforge.Hole}, d.kernel[:30]), Setup: 4, Flags: liloforge.Kernel,
+			Name: "old", Kernel: slices.Concat(d.kernel[40:], []int64{liloforge.Hole}, d.kernel[:30]), Setup: 4,
+			Flags: liloforge.Kernel,
 		},
 	)
 }
@@ -143,7 +145,12 @@ func TestLiloMoves(t *testing.T) {
 			i.Table, i.Images = 1, slices.Repeat(i.Images[1:2], 9)
 			i.Images[0] = full(i)
 		}},
-		"pages that end exactly": {change: func(i *liloforge.Install) { i.Images = i.Images[2:]; i.Images[0].Kernel = i.Images[0].Kernel[:99] }},
+		"pages that end exactly": {
+			change: func(
+				i *liloforge.Install) {
+				i.Images = i.Images[2:]
+				i.Images[0].Kernel = i.Images[0].Kernel[:99]
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -163,7 +170,8 @@ func TestLiloMoves(t *testing.T) {
 				i := i
 				i.Map, i.Images = further(i.Map, by), slices.Clone(i.Images)
 				for k := range i.Images {
-					i.Images[k].Kernel, i.Images[k].Initrd = further(i.Images[k].Kernel, by), further(i.Images[k].Initrd, by)
+					i.Images[k].Kernel, i.Images[k].Initrd = further(i.Images[k].Kernel, by),
+						further(i.Images[k].Initrd, by)
 					if len(i.Images[k].Initrd) == 0 {
 						i.Images[k].Initrd = nil
 					}
@@ -181,7 +189,8 @@ func TestLiloMoves(t *testing.T) {
 
 // full is a kernel under whose aliases a table of one sector is full.
 func full(i *liloforge.Install) liloforge.Image {
-	return liloforge.Image{Name: "full", Kernel: i.Map[100:110], Initrd: i.Map[110:120], InitrdLen: 5000, Flags: liloforge.Modern}
+	return liloforge.Image{Name: "full", Kernel: i.Map[100:110], Initrd: i.Map[110:120], InitrdLen: 5000,
+		Flags: liloforge.Modern}
 }
 
 func lilosCode(r *boot.Result, home int64, g *boot.Guest) *boot.Code {
@@ -271,7 +280,8 @@ func TestLiloOfAnotherMap(t *testing.T) {
 	t.Parallel()
 	d := newLiloDisk(t, "boot/map", "boot/other")
 	d.install().Put(d.bytes, 0)
-	requireLiloRefused(t, liloGuest(t, d.bytes), fmt.Sprintf("at LBA %d, is in no file /boot/map of partition 1", d.file[liloFileList]))
+	requireLiloRefused(t, liloGuest(t, d.bytes), fmt.Sprintf("at LBA %d, is in no file /boot/map of partition 1",
+		d.file[liloFileList]))
 	d = newLiloDisk(t, "boot/map", "map")
 	d.install().Put(d.bytes, 0)
 	r := boottest.Read(t, d.bytes)

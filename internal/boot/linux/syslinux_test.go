@@ -66,6 +66,7 @@ func TestSyslinuxOnFAT(t *testing.T) {
 	r := boottest.Read(t, f)
 	require.Len(t, r.Refs, 1)
 	require.Equal(t, "fat16 hidden sectors", r.Refs[0].Kind)
-	require.Equal(t, []string{"SYSLINUX in the boot sector of partition 1 loads ldlinux.sys by sectors that count from " +
-		"the start of the partition"}, boottest.Texts(r.Chain))
+	require.Equal(t,
+		[]string{"SYSLINUX in the boot sector of partition 1 loads ldlinux.sys by sectors that count from " +
+			"the start of the partition"}, boottest.Texts(r.Chain))
 }

@@ -31,11 +31,13 @@ func saved(hidden uint32) forge.Bytes {
 func TestBootIni(t *testing.T) {
 	r := boottest.Read(t, windowsDisk(t, map[string][]byte{"BOOT.INI": menu(
 		`MULTI(0)DISK(0)RDISK(0)PARTITION(2)\WINNT="Windows 2000"`,
-		`multi(0)disk(0)rdisk(0)partition(7)\WINDOWS="gone"`, `multi(0)disk(0)rdisk(1)partition(9)\WINDOWS="another disk"`,
+		`multi(0)disk(0)rdisk(0)partition(7)\WINDOWS="gone"`,
+		`multi(0)disk(0)rdisk(1)partition(9)\WINDOWS="another disk"`,
 		`scsi(0)disk(0)rdisk(0)partition(8)\WINDOWS="another way"`,
 	)}))
 	require.Equal(t, 1,
-		strings.Count(links(r), `2 \boot.ini of partition 1 starts Windows from partition(2), which is partition 2`), "once")
+		strings.Count(links(r), `2 \boot.ini of partition 1 starts Windows from partition(2), which is partition 2`),
+		"once")
 	got := boottest.Issues(r, "boot-ini")
 	require.Len(t, got, 1)
 	require.Equal(t, ondisk.Note, got[0].Effect, "it was broken before")
@@ -50,7 +52,8 @@ func TestSavedBootSectors(t *testing.T) {
 	noBPB := saved(63)
 	noBPB.U16(0x0b, 0)
 	disk := windowsDisk(t, map[string][]byte{
-		"boot.ini":             menu(`C:\="MS-DOS"`, `C:\linux.bin="Linux"`, `c:\cmdcons\bootsect.dat="Recovery Console" /cmdcons`, `C:\gone.bin="gone"`),
+		"boot.ini": menu(`C:\="MS-DOS"`, `C:\linux.bin="Linux"`,
+			`c:\cmdcons\bootsect.dat="Recovery Console" /cmdcons`, `C:\gone.bin="gone"`),
 		"BOOTSECT.DOS":         saved(63),
 		"bootsect.lnx":         lilo,
 		"bootsect.bak":         noBPB,

@@ -13,8 +13,9 @@ import (
 func TestWindowsInOtherFolders(t *testing.T) {
 	hive := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	r := boottest.Read(t, windowsDisk(t, map[string][]byte{
-		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": hive, "WINDOWS.0/SYSTEM32/CONFIG/SYSTEM": hive, "My Windows/System32/config/SYSTEM": hive,
-		"Programs/System32/SYSTEM": hive, "Old/config/SYSTEM": hive,
+		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": hive, "WINDOWS.0/SYSTEM32/CONFIG/SYSTEM": hive,
+		"My Windows/System32/config/SYSTEM": hive,
+		"Programs/System32/SYSTEM":          hive, "Old/config/SYSTEM": hive,
 	}))
 	var folders []string
 	for _, ref := range stored(r) {

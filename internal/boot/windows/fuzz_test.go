@@ -144,6 +144,7 @@ func FuzzDiskInformation(f *testing.F) {
 // Sizes of the structures, packed by 4 as their headers say.
 func TestDiskInformationSizes(t *testing.T) {
 	require.Equal(t, []int{44, 4, 8, 52}, []int{
-		binary.Size(diskConfig{}), binary.Size(diskRegistry{}), binary.Size(diskDescription{}), binary.Size(diskPartition{}),
+		binary.Size(diskConfig{}), binary.Size(diskRegistry{}), binary.Size(diskDescription{}),
+		binary.Size(diskPartition{}),
 	})
 }

@@ -46,7 +46,8 @@ func TestPositionInHiveAndLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hive := slices.Clone(want)
 			tc.hive(hive)
-			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"Boot/BCD": hiveforge.Dirty(hive, 8), "Boot/BCD.LOG": hiveforge.OldLog(hive, 2, want)}))
+			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"Boot/BCD": hiveforge.Dirty(hive, 8),
+				"Boot/BCD.LOG": hiveforge.OldLog(hive, 2, want)}))
 			rewritten := map[int64]byte{}
 			for _, ref := range stored(r) {
 				if !ref.Follows() {
@@ -78,10 +79,14 @@ func TestHotHives(t *testing.T) {
 		fates []string
 		issue string // the begin of its reason; empty: none
 	}{
-		"in the log only":   {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want)}, []string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
-		"an old log":        {map[string]forge.Bytes{".LOG": hiveforge.OldLog(stale, 1, want)}, []string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
-		"no log fits":       {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 5, want)}, []string{"drive letter C:: 6320640 stays"}, "no log fits"},
-		"logs of two kinds": {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want), ".LOG": hiveforge.OldLog(stale, 1, want)}, []string{"drive letter C:: 6320640 stays"}, "two formats"},
+		"in the log only": {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want)},
+			[]string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
+		"an old log": {map[string]forge.Bytes{".LOG": hiveforge.OldLog(stale, 1, want)},
+			[]string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
+		"no log fits": {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 5, want)},
+			[]string{"drive letter C:: 6320640 stays"}, "no log fits"},
+		"logs of two kinds": {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want),
+			".LOG": hiveforge.OldLog(stale, 1, want)}, []string{"drive letter C:: 6320640 stays"}, "two formats"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := map[string][]byte{file: hiveforge.Dirty(stale, 7)}
@@ -143,8 +148,10 @@ func TestMirrorOfAnOpenHive(t *testing.T) {
 
 // One checksum covers several positions: it is that of the entry with all of them rewritten.
 func TestSealOfAnEntry(t *testing.T) {
-	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)), binaryValue(`\DosDevices\D:`, mounted(signature, nowhere)))
-	want := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)), binaryValue(`\DosDevices\D:`, mounted(signature, secondStart)))
+	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)),
+		binaryValue(`\DosDevices\D:`, mounted(signature, nowhere)))
+	want := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)),
+		binaryValue(`\DosDevices\D:`, mounted(signature, secondStart)))
 	const file = "WINDOWS/system32/config/SYSTEM"
 	image := windowsDisk(t, map[string][]byte{
 		file: hiveforge.Dirty(stale, 7), file + ".LOG1": hiveforge.Log(stale, 6, want),
@@ -178,7 +185,8 @@ func TestSealOfAnEntry(t *testing.T) {
 	got := fates(stored(boottest.Read(t, image)))
 	require.Equal(t, []string{
 		fmt.Sprintf("drive letter C:: %d stays", nowhere), fmt.Sprintf("drive letter D:: %d stays", nowhere),
-		fmt.Sprintf("drive letter C:: %d stays", fatStart+0x10000), fmt.Sprintf("drive letter D:: %d stays", secondStart+0x10000),
+		fmt.Sprintf("drive letter C:: %d stays", fatStart+0x10000), fmt.Sprintf("drive letter D:: %d stays",
+			secondStart+0x10000),
 	}, got, "the log is read with its new positions, where nothing starts yet")
 }
 

@@ -140,12 +140,14 @@ func TestOpenLogOfNTFS(t *testing.T) {
 				pending [][]byte
 				refused string
 			}{
-				"nothing":                   {},
-				"another file":              {pending: [][]byte{d.onRecord(t, mapping, 1000, nil)}},
-				"a cluster of another file": {pending: [][]byte{fsforge.OnCluster(clusters, d.cluster(t, ntfsSystem, 0)-1)}},
-				"the bytes":                 {[][]byte{fsforge.OnCluster(clusters, d.cluster(t, ntfsSystem, at))}, "patched bytes"},
-				"the file":                  {[][]byte{d.onRecord(t, mapping, own.File[0], make([]byte, 8))}, "the file, record"},
-				"a folder":                  {[][]byte{d.onRecord(t, mapping, own.Folders[1], make([]byte, 8))}, "a folder of its path"},
+				"nothing":      {},
+				"another file": {pending: [][]byte{d.onRecord(t, mapping, 1000, nil)}},
+				"a cluster of another file": {pending: [][]byte{fsforge.OnCluster(clusters,
+					d.cluster(t, ntfsSystem, 0)-1)}},
+				"the bytes": {[][]byte{fsforge.OnCluster(clusters, d.cluster(t, ntfsSystem, at))}, "patched bytes"},
+				"the file":  {[][]byte{d.onRecord(t, mapping, own.File[0], make([]byte, 8))}, "the file, record"},
+				"a folder": {[][]byte{d.onRecord(t, mapping, own.Folders[1], make([]byte, 8))},
+					"a folder of its path"},
 				"its log": {
 					[][]byte{d.onRecord(t, times, beside.File[0], make([]byte, 8))},
 					map[bool]string{true: "the file, record", false: ""}[open],
@@ -160,7 +162,8 @@ func TestOpenLogOfNTFS(t *testing.T) {
 				require.Equal(t, tc.refused == "", follows, "%s: %v", what, issues)
 				if tc.refused == "" {
 					require.Equal(t, "ntfs-open", issues[0].Code, what)
-					require.Contains(t, issues[0].Text, fmt.Sprintf("no write that its log holds (%d) touches", len(tc.pending)))
+					require.Contains(t, issues[0].Text, fmt.Sprintf("no write that its log holds (%d) touches",
+						len(tc.pending)))
 					continue
 				}
 				require.Equal(t, ondisk.Unbootable, issues[0].Effect, what)
@@ -210,13 +213,16 @@ func TestNTFSWithoutItsLog(t *testing.T) {
 // Each finder returns the error of each of its reads, whichever of them another finder made before.
 func TestEachReadOfAFinder(t *testing.T) {
 	t.Parallel()
-	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)), binaryValue(`\DosDevices\D:`, mounted(elsewhere, nowhere)))
-	letters := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)), binaryValue(`\DosDevices\D:`, mounted(elsewhere, fatStart)))
+	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)),
+		binaryValue(`\DosDevices\D:`, mounted(elsewhere, nowhere)))
+	letters := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)),
+		binaryValue(`\DosDevices\D:`, mounted(elsewhere, fatStart)))
 	files := map[string][]byte{
 		ntfsSystem: hiveforge.Dirty(stale, 7), ntfsSystem + ".LOG1": hiveforge.Log(stale, 6, letters),
 		"Boot/BCD":     bootStore(element{"11000001", plain(mbrDevice(signature, fatStart))}),
 		"hiberfil.sys": []byte("wake"), "boot.ini": menu(`C:\linux.bin="Linux"`), "linux.bin": saved(40063),
-		"Windows/System32/Recovery/ReAgent.xml": []byte(agent(location("\n  ", "WinreLocation", fmt.Sprint(signature), "32256"))),
+		"Windows/System32/Recovery/ReAgent.xml": []byte(agent(location("\n  ", "WinreLocation", fmt.Sprint(signature),
+			"32256"))),
 	}
 	n := newNTFSDisk(t, files)
 	pending := n.used(t, n.onRecord(t, 0x09, 1000, nil))
@@ -225,7 +231,8 @@ func TestEachReadOfAFinder(t *testing.T) {
 	d := boottest.Disk(pending)
 	tab, parts := boottest.Partitions(t, d)
 	for _, finder := range []boot.Finder{
-		windows.Hibernation, windows.Folders, windows.BootIni, windows.BCD, windows.MountedDevices, windows.Recovery, windows.Logs,
+		windows.Hibernation, windows.Folders, windows.BootIni, windows.BCD, windows.MountedDevices, windows.Recovery,
+		windows.Logs,
 	} {
 		t.Run(finder.Name, func(t *testing.T) {
 			t.Parallel()

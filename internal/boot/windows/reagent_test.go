@@ -84,7 +84,8 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 			"OtherLocation", "99", "32256"),
 		location("\n", "OsInstallLocation", "0", "0"), location("\n", "Elsewhere", "0", "32256"), location("\n",
 			"BadLocation", "0", "-1"),
-		`<!-- `+location("\n", "CommentLocation", "0", "32256")+` -->`, location("", "PBRImageLocation", "0", "20512256"),
+		`<!-- `+location("\n", "CommentLocation", "0", "32256")+` -->`, location("", "PBRImageLocation", "0",
+			"20512256"),
 	)
 	r := boottest.Read(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
 	require.Equal(t, []string{
@@ -115,7 +116,8 @@ func TestRecoveryOnGPT(t *testing.T) {
 
 // Another disk can have a partition at the same offset: it is told by its GUID, or by its signature.
 func TestRecoveryOnAnotherDisk(t *testing.T) {
-	const here, partition, other = "01234567-89ab-cdef-0123-456789abcdef", "11111111-89ab-cdef-0123-456789abcdef", "22222222-89ab-cdef-0123-456789abcdef"
+	const here, partition, other = "01234567-89ab-cdef-0123-456789abcdef", "11111111-89ab-cdef-0123-456789abcdef",
+		"22222222-89ab-cdef-0123-456789abcdef"
 	for _, tc := range []struct {
 		name, id, guid string
 		scheme         table.Scheme

@@ -197,7 +197,8 @@ func TestDirtyHives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := boottest.Read(t, windowsDisk(t, files))
-			require.Equal(t, []string{"drive letter C:: 32256 stays", "drive letter D:: 20512256 stays"}, fates(stored(r)))
+			require.Equal(t, []string{"drive letter C:: 32256 stays", "drive letter D:: 20512256 stays"},
+				fates(stored(r)))
 			got := boottest.Issues(r, "mounted-devices")
 			require.Len(t, got, 2)
 			for i, issue := range got {
@@ -323,8 +324,9 @@ func TestBadSectorsUnderWindows(t *testing.T) {
 		"Windows NT": {
 			ntSystem:          hiveforge.Dirty(ntHive(twoDisks()), 7),
 			ntSystem + ".LOG": hiveforge.OldLog(ntHive(make(forge.Bytes, len(twoDisks()))), 2, ntHive(twoDisks())),
-			"BOOT.INI":        menu(`MULTI(0)DISK(0)RDISK(0)PARTITION(2)\WINNT="Windows"`, `C:\linux.bin="Linux"`), "BOOTSECT.DOS": saved(63),
-			"linux.bin": saved(40063),
+			"BOOT.INI":        menu(`MULTI(0)DISK(0)RDISK(0)PARTITION(2)\WINNT="Windows"`, `C:\linux.bin="Linux"`),
+			"BOOTSECT.DOS":    saved(63),
+			"linux.bin":       saved(40063),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

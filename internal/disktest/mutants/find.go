@@ -39,7 +39,8 @@ const (
 
 // ordered are calls of which only the effect counts.
 var ordered = []string{
-	"Chmod", "Discard", "Fchmod", "FcntlFlock", "Finish", "Flush", "Fsync", "Hold", "Link", "Linkat", "Lock", "LockByte",
+	"Chmod", "Discard", "Fchmod", "FcntlFlock", "Finish", "Flush", "Fsync", "Hold", "Link", "Linkat", "Lock",
+	"LockByte",
 	"LockWaiting",
 	"Publish", "Remove", "Rename", "RenameNew", "Renameat", "Renameat2", "Sync", "SyncFolder", "Truncate", "Unlinkat",
 	"flush", "leave",
@@ -209,7 +210,8 @@ func (s *source) call(c *ast.CallExpr) {
 	}
 	switch {
 	case name == "append" && len(c.Args) > 1:
-		s.wrap(kindAppend, s.source(c), c, "mutant.Without(%d, "+strings.ReplaceAll(s.source(c.Args[0]), "%", "%%")+", ")
+		s.wrap(kindAppend, s.source(c), c, "mutant.Without(%d, "+strings.ReplaceAll(s.source(c.Args[0]), "%",
+			"%%")+", ")
 	case slices.Contains(ordered, name) && !s.room.pure:
 		s.wrap(kindCall, s.source(c), c.Fun, "mutant.Skip(%d, ")
 	}

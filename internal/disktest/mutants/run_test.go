@@ -18,7 +18,8 @@ func TestOnlyWhatPassesWithoutAMutantKillsIt(t *testing.T) {
 		"always":          {`case "$*" in *TestA*) set -- TestA;; *) set -- TestB;; esac; ` + fails, ""},
 		"a test unasked":  {"set -- TestC; " + fails, ""},
 		"one of them always": {
-			`case "$*" in *TestA*) set -- TestA;; *) [ "$TRUEUP_MUTANT" = 7 ] || exit 0; set -- TestB;; esac; ` + fails, "TestB",
+			`case "$*" in *TestA*) set -- TestA;; *) [ "$TRUEUP_MUTANT" = 7 ] || exit 0; set -- TestB;; esac; ` + fails,
+			"TestB",
 		},
 		"without a name": {`[ "$TRUEUP_MUTANT" = 0 ]`, "TestA"},
 	} {

@@ -40,7 +40,8 @@ type Manners struct {
 	Caseless bool
 	// Mandatory locks keep other descriptors from what is locked. Those of flock(2) lock the whole file, as on SMB.
 	Mandatory bool
-	// Capacity is how many bytes there are, 0: as many as behind it. Then a file gets its room with its size, as on FAT.
+	// Capacity is how many bytes there are, 0: as many as behind it. Then a file gets its room with its size, as on
+	// FAT.
 	Capacity int64
 	// NoUpgrade has a lock for reading bar a lock for writing by the same descriptor, as on SMB.
 	NoUpgrade bool

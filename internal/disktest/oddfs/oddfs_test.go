@@ -54,7 +54,8 @@ func TestManners(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			behind := t.TempDir()
-			out, err := exec.Command("sh", "-c", `cd "$0" && `+c.script, oddfs.Mount(t, behind, c.manners)).CombinedOutput()
+			out, err := exec.Command("sh", "-c", `cd "$0" && `+c.script,
+				oddfs.Mount(t, behind, c.manners)).CombinedOutput()
 			if c.says == "" {
 				require.NoError(t, err, "%s", out)
 				return

@@ -75,7 +75,8 @@ func Look(process context.Context, t testing.TB, path, scheme string, width int6
 	require.NoError(t, chromedp.Do(ctx, send(network.Enable, network.EnableParams{}), send(log.Enable, cdp.Empty{}),
 		send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}),
 		chromedp.EmulateViewport(width, 900), chromedp.Navigate("file://"+path)))
-	wide, err := chromedp.Run(ctx, chromedp.Evaluate[int64](`Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`))
+	wide, err := chromedp.Run(ctx, chromedp.Evaluate[int64](
+		`Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`))
 	require.NoError(t, err)
 	require.Equal(t, width, wide, "%s scrolls sideways", path)
 	low, err := chromedp.Run(ctx, chromedp.Evaluate[float64](contrast))

@@ -72,7 +72,8 @@ func TestVolumesAreBounded(t *testing.T) {
 	require.Len(t, got, 129)
 	require.ErrorIs(t, got[128].Err, ondisk.ErrLimit)
 	got, err = volumes.Count(zeros(nil), []volumes.Part{
-		{Kind: volume.NTFS, Range: disk.Range{Off: 1 << 29, Len: 1 << 30}}, {Kind: volume.NTFS, Range: disk.Range{Off: -1, Len: 9}},
+		{Kind: volume.NTFS, Range: disk.Range{Off: 1 << 29, Len: 1 << 30}},
+		{Kind: volume.NTFS, Range: disk.Range{Off: -1, Len: 9}},
 	}, cost())
 	require.NoError(t, err)
 	require.Empty(t, got, "parts that leave the disk")
@@ -98,10 +99,12 @@ func TestPartsOfAVolume(t *testing.T) {
 		{Name: "long", Start: 90 * mib, Size: 20 * mib},
 	}
 	require.Equal(t, []string{"a  10 40", "b  50 20"}, names(&volume.Volume{Kind: volume.LVM2, Parts: divided}))
-	require.Equal(t, []string{" ntfs 10 100", "b  50 20"}, names(&volume.Volume{Kind: volume.NTFS, Parts: divided}), "a is the NTFS")
+	require.Equal(t, []string{" ntfs 10 100", "b  50 20"}, names(&volume.Volume{Kind: volume.NTFS, Parts: divided}),
+		"a is the NTFS")
 
 	got, err := volumes.Count(zeros(nil), volumes.PartsOf(1, r, &volume.Volume{Kind: volume.LDM, Parts: []volume.Part{
-		{Name: "elsewhere", Start: -1, Size: mib}, {Name: "half", Kind: "piece", Size: mib}, {Name: "empty", Kind: "volume", Size: mib},
+		{Name: "elsewhere", Start: -1, Size: mib}, {Name: "half", Kind: "piece", Size: mib},
+		{Name: "empty", Kind: "volume", Size: mib},
 	}}), cost())
 	require.NoError(t, err)
 	require.Len(t, got, 3)

@@ -17,7 +17,8 @@ import (
 var (
 	piecesLine  = regexp.MustCompile(`(?m)^//?(.*): (\d+) contiguous extents( \(dir\))?$`)
 	stretchLine = regexp.MustCompile(`(?m)^ +\d+ +(\d+) +(\d+)(?: +\d+)? +(\d+)\b`)
-	freeExtents = regexp.MustCompile(`(?s)size: (\d+) bytes.*Free blocks: (\d+) .*Max\. [^:]*: (\d+) KB.*Num\. [^:]*: (\d+)`)
+	freeExtents = regexp.MustCompile(
+		`(?s)size: (\d+) bytes.*Free blocks: (\d+) .*Max\. [^:]*: (\d+) KB.*Num\. [^:]*: (\d+)`)
 )
 
 // debugfsPieces are the pieces of each file and folder, as debugfs counts them. "" is the root.

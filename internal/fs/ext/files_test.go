@@ -55,9 +55,12 @@ func TestExtReadsWhatMke2fsWrote(t *testing.T) {
 func checkLinks(t *testing.T, g guestfile.FS, files map[string][]byte) {
 	t.Helper()
 	for link, want := range map[string]string{
-		"vmlinuz": "boot/vmlinuz-6.1.0-18-amd64", "abs": "boot/grub/grub.cfg", "dirlink/grub.cfg": "boot/grub/grub.cfg", "boot/grub/up": "etc/fstab",
-		"dirlink/up": "etc/fstab", "dirlink/../grub/up": "etc/fstab", "slow": "deep/er/and/deep/er/file", "chain1": "boot/vmlinuz-6.1.0-18-amd64",
-		"above": "etc/fstab", "slow60": "etc/fstab", "slow59": "etc/fstab", "slow200": "etc/fstab", "/etc//fstab": "etc/fstab", "../etc/./fstab": "etc/fstab",
+		"vmlinuz": "boot/vmlinuz-6.1.0-18-amd64", "abs": "boot/grub/grub.cfg", "dirlink/grub.cfg": "boot/grub/grub.cfg",
+		"boot/grub/up": "etc/fstab",
+		"dirlink/up":   "etc/fstab", "dirlink/../grub/up": "etc/fstab", "slow": "deep/er/and/deep/er/file",
+		"chain1": "boot/vmlinuz-6.1.0-18-amd64",
+		"above":  "etc/fstab", "slow60": "etc/fstab", "slow59": "etc/fstab", "slow200": "etc/fstab",
+		"/etc//fstab": "etc/fstab", "../etc/./fstab": "etc/fstab",
 	} {
 		f, err := g.Open(link)
 		require.NoError(t, err, link)
@@ -205,8 +208,9 @@ func TestExtFixed(t *testing.T) {
 	raw, err := os.ReadFile(img)
 	require.NoError(t, err)
 	for text, a := range map[string]filetest.Attack{
-		"journal": {Off: 0x60, Put: []byte{raw[superAt+0x60] | incompatRecover}}, "features 0x4000": {Off: 0x65, Put: []byte{raw[superAt+0x65] | 0x40}},
-		"features 0x80": {Off: 0x64, Put: []byte{raw[superAt+0x64] | 0x80}},
+		"journal":         {Off: 0x60, Put: []byte{raw[superAt+0x60] | incompatRecover}},
+		"features 0x4000": {Off: 0x65, Put: []byte{raw[superAt+0x65] | 0x40}},
+		"features 0x80":   {Off: 0x64, Put: []byte{raw[superAt+0x64] | 0x80}},
 	} {
 		b := slices.Clone(raw)
 		copy(b[superAt+a.Off:], a.Put)

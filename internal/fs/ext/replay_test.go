@@ -40,7 +40,8 @@ var journalKinds = []struct {
 // that begin as blocks of a journal do, and a last transaction without its end.
 func withJournal(t testing.TB, open string, args []string, seed uint64) []byte {
 	t.Helper()
-	img := makeExt(t, extKind{size: "8M", args: args}, filetest.WriteTree(t, map[string][]byte{"file": filetest.Noise(seed, 9000)}))
+	img := makeExt(t, extKind{size: "8M", args: args},
+		filetest.WriteTree(t, map[string][]byte{"file": filetest.Noise(seed, 9000)}))
 	raw, err := os.ReadFile(img)
 	require.NoError(t, err)
 	block := int64(1024) << binary.LittleEndian.Uint32(raw[superAt+0x18:])
@@ -154,7 +155,8 @@ func equalReplayed(t testing.TB, raw []byte) *Replayed {
 	for off := int64(0); off < int64(len(want)); off += block {
 		whole := disk.Range{Off: off, Len: block}
 		if held := after.Log.Conflict([]disk.Range{whole}); held == nil && !slices.Contains(at, off) && off > superAt {
-			require.True(t, bytes.Equal(raw[off:off+block], want[off:off+block]), "no write names the block at %#x", off)
+			require.True(t, bytes.Equal(raw[off:off+block], want[off:off+block]), "no write names the block at %#x",
+				off)
 		}
 	}
 	return after
@@ -227,8 +229,10 @@ func TestReplayOfLinux(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("mounts need root")
 	}
-	dir := filetest.WriteTree(t, map[string][]byte{"old": filetest.Noise(1, 5000), "dir/moved": filetest.Noise(2, 70_000)})
-	img, mnt, hot := makeExt(t, extKind{size: "32M", args: []string{"-t", "ext4", "-b", "4096"}}, dir), t.TempDir(), filepath.Join(t.TempDir(), "hot")
+	dir := filetest.WriteTree(t, map[string][]byte{"old": filetest.Noise(1, 5000),
+		"dir/moved": filetest.Noise(2, 70_000)})
+	img, mnt, hot := makeExt(t, extKind{size: "32M", args: []string{"-t", "ext4", "-b", "4096"}}, dir), t.TempDir(),
+		filepath.Join(t.TempDir(), "hot")
 	if out, err := exec.Command("mount", "-o", "loop", img, mnt).CombinedOutput(); err != nil {
 		t.Skipf("no loop mount: %s", out)
 	}

@@ -28,19 +28,27 @@ var extKinds = []extKind{
 	{"ext3", "32M", []string{"-t", "ext3", "-b", "4096"}},
 	{"ext3, inodes of 512 bytes", "32M", []string{"-t", "ext3", "-b", "1024", "-I", "512"}},
 	{"ext4", "32M", []string{"-t", "ext4", "-b", "4096"}},
-	{"ext4, 1 KiB blocks, no 64bit, no checksums", "32M", []string{"-t", "ext4", "-b", "1024", "-O", "^64bit,^metadata_csum,uninit_bg"}},
+	{"ext4, 1 KiB blocks, no 64bit, no checksums", "32M", []string{"-t", "ext4", "-b", "1024", "-O",
+		"^64bit,^metadata_csum,uninit_bg"}},
 	{"ext4, inline data", "32M", []string{"-t", "ext4", "-b", "4096", "-O", "inline_data", "-I", "256"}},
-	{"ext4, inline data, inodes of 1 KiB", "32M", []string{"-t", "ext4", "-b", "4096", "-O", "inline_data", "-I", "1024"}},
+	{"ext4, inline data, inodes of 1 KiB", "32M", []string{"-t", "ext4", "-b", "4096", "-O", "inline_data", "-I",
+		"1024"}},
 	{"ext4, bigalloc", "64M", []string{"-t", "ext4", "-b", "4096", "-O", "bigalloc", "-C", "16384"}},
 	{"ext4, bigalloc, 1 KiB blocks", "64M", []string{"-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "8192"}},
-	{"ext4, bigalloc, meta_bg, 1 KiB blocks", "64M", []string{"-t", "ext4", "-b", "1024", "-O", "bigalloc,meta_bg,^resize_inode", "-C", "8192"}},
-	{"ext4, meta_bg, many groups", "64M", []string{"-t", "ext4", "-b", "1024", "-g", "512", "-O", "meta_bg,^resize_inode"}},
-	{"ext4, meta_bg, no sparse_super", "64M", []string{"-t", "ext4", "-b", "1024", "-g", "512", "-O", "meta_bg,^resize_inode,^sparse_super,^flex_bg"}},
-	{"ext4, many groups, no flex_bg", "64M", []string{"-t", "ext4", "-b", "1024", "-g", "512", "-O", "^resize_inode,^flex_bg"}},
-	{"ext4, sparse_super2, meta_bg", "64M", []string{"-t", "ext4", "-b", "1024", "-g", "512", "-O", "sparse_super2,meta_bg,^resize_inode,^flex_bg"}},
+	{"ext4, bigalloc, meta_bg, 1 KiB blocks", "64M", []string{"-t", "ext4", "-b", "1024", "-O",
+		"bigalloc,meta_bg,^resize_inode", "-C", "8192"}},
+	{"ext4, meta_bg, many groups", "64M", []string{"-t", "ext4", "-b", "1024", "-g", "512", "-O",
+		"meta_bg,^resize_inode"}},
+	{"ext4, meta_bg, no sparse_super", "64M", []string{"-t", "ext4", "-b", "1024", "-g", "512", "-O",
+		"meta_bg,^resize_inode,^sparse_super,^flex_bg"}},
+	{"ext4, many groups, no flex_bg", "64M", []string{"-t", "ext4", "-b", "1024", "-g", "512", "-O",
+		"^resize_inode,^flex_bg"}},
+	{"ext4, sparse_super2, meta_bg", "64M", []string{"-t", "ext4", "-b", "1024", "-g", "512", "-O",
+		"sparse_super2,meta_bg,^resize_inode,^flex_bg"}},
 	{"ext4, 64 KiB blocks", "96M", []string{"-t", "ext4", "-b", "65536"}},
 	{"ext4, inodes of 128 bytes", "32M", []string{"-t", "ext4", "-b", "4096", "-I", "128"}},
-	{"ext4, many features", "32M", []string{"-t", "ext4", "-b", "4096", "-O", "large_dir,ea_inode,encrypt,verity,quota,project,mmp,metadata_csum_seed,casefold"}},
+	{"ext4, many features", "32M", []string{"-t", "ext4", "-b", "4096", "-O",
+		"large_dir,ea_inode,encrypt,verity,quota,project,mmp,metadata_csum_seed,casefold"}},
 	{"ext4, blocks mapped as in ext3", "32M", []string{"-t", "ext4", "-b", "1024", "-O", "^extents,^64bit"}},
 }
 
@@ -51,8 +59,10 @@ const manyFiles = 250
 func extTree(t testing.TB) (dir string, files map[string][]byte) {
 	t.Helper()
 	files = map[string][]byte{
-		"boot/grub/grub.cfg": filetest.Noise(1, 6000), "boot/vmlinuz-6.1.0-18-amd64": filetest.Noise(2, 700_001), "etc/fstab": filetest.Noise(3, 600), "ünïcödé ☃": filetest.Noise(4, 5),
-		"deep/er/and/deep/er/file": filetest.Noise(5, 10), "empty folder/": nil, "name/" + strings.Repeat("n", 255): filetest.Noise(6, 20),
+		"boot/grub/grub.cfg": filetest.Noise(1, 6000), "boot/vmlinuz-6.1.0-18-amd64": filetest.Noise(2, 700_001),
+		"etc/fstab": filetest.Noise(3, 600), "ünïcödé ☃": filetest.Noise(4, 5),
+		"deep/er/and/deep/er/file": filetest.Noise(5, 10), "empty folder/": nil,
+		"name/" + strings.Repeat("n", 255): filetest.Noise(6, 20),
 	}
 	for _, n := range []int{
 		0, 1, 59, 60, 61, 100, 120, 155, 156, 157, 500, 900, 1023, 1024, 1025, 4095, 4096, 4097,
@@ -68,9 +78,12 @@ func extTree(t testing.TB) (dir string, files map[string][]byte) {
 	}
 	dir = filetest.WriteTree(t, files)
 	for name, target := range map[string]string{
-		"vmlinuz": "boot/vmlinuz-6.1.0-18-amd64", "abs": "/boot/grub/grub.cfg", "dirlink": "boot/grub", "boot/grub/up": "../../etc/fstab",
-		"slow": "deep/../deep/../deep/../deep/../deep/er/and/../../er/and/deep/er/file", "chain1": "chain2", "chain2": "/chain3", "chain3": "./vmlinuz",
-		"loop": "loop", "dangling": "nothing/here", "above": "../../../etc//fstab", "slow60": strings.Repeat("./", 25) + "etc/fstab", "slow59": strings.Repeat("./", 25) + "etc/./fstab",
+		"vmlinuz": "boot/vmlinuz-6.1.0-18-amd64", "abs": "/boot/grub/grub.cfg", "dirlink": "boot/grub",
+		"boot/grub/up": "../../etc/fstab",
+		"slow":         "deep/../deep/../deep/../deep/../deep/er/and/../../er/and/deep/er/file", "chain1": "chain2",
+		"chain2": "/chain3", "chain3": "./vmlinuz",
+		"loop": "loop", "dangling": "nothing/here", "above": "../../../etc//fstab", "slow60": strings.Repeat("./", 25) +
+			"etc/fstab", "slow59": strings.Repeat("./", 25) + "etc/./fstab",
 		"slow200": strings.Repeat("./", 95) + "etc/fstab", "throughfile": "etc/fstab/x",
 	} {
 		require.NoError(t, os.Symlink(target, filepath.Join(dir, name)))

@@ -138,7 +138,8 @@ func TestCensusLikeMtools(t *testing.T) {
 // that holds itself.
 func TestCensusOfBrokenFAT(t *testing.T) {
 	img := makeFAT(t, fatKinds[3], map[string][]byte{
-		"A": filetest.Noise(1, 2000), "B": filetest.Noise(2, 2000), "C": filetest.Noise(3, 2000), "D/E": filetest.Noise(4, 10),
+		"A": filetest.Noise(1, 2000), "B": filetest.Noise(2, 2000), "C": filetest.Noise(3, 2000),
+		"D/E": filetest.Noise(4, 10),
 	})
 	b, err := os.ReadFile(img)
 	require.NoError(t, err)

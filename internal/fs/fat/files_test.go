@@ -42,9 +42,12 @@ var fatKinds = []fatKind{
 // fatTree is put on each: names of all sorts.
 func fatTree() map[string][]byte {
 	files := map[string][]byte{
-		"EMPTY": nil, "BOOT.INI": filetest.Noise(1, 211), "lower.txt": filetest.Noise(2, 512), "Mixed.TXT": filetest.Noise(3, 513), "BASE.txt": filetest.Noise(4, 4096),
-		"A rather long name with spaces.configuration": filetest.Noise(5, 70000), "ünïcödé ☃.txt": filetest.Noise(6, 100), "no extension at all": filetest.Noise(7, 1),
-		"EFI/BOOT/BOOTX64.EFI": filetest.Noise(8, 40000), "EFI/Microsoft/Boot/BCD": filetest.Noise(9, 28672), "boot/grub/x86_64-efi/normal.mod": filetest.Noise(10, 3000),
+		"EMPTY": nil, "BOOT.INI": filetest.Noise(1, 211), "lower.txt": filetest.Noise(2, 512),
+		"Mixed.TXT": filetest.Noise(3, 513), "BASE.txt": filetest.Noise(4, 4096),
+		"A rather long name with spaces.configuration": filetest.Noise(5, 70000), "ünïcödé ☃.txt": filetest.Noise(6,
+			100), "no extension at all": filetest.Noise(7, 1),
+		"EFI/BOOT/BOOTX64.EFI": filetest.Noise(8, 40000), "EFI/Microsoft/Boot/BCD": filetest.Noise(9, 28672),
+		"boot/grub/x86_64-efi/normal.mod":               filetest.Noise(10, 3000),
 		"many/deep/er/and/deep/er/file.with.dots.in.it": filetest.Noise(11, 10), "empty folder/": nil,
 		"many/" + strings.Repeat("n", 200): filetest.Noise(12, 20), "thirteen-char": filetest.Noise(13, 13),
 		"twelve-chars": filetest.Noise(14, 12),
@@ -260,7 +263,8 @@ func TestFATNotThere(t *testing.T) {
 // there.
 func TestMirrored(t *testing.T) {
 	for _, k := range []fatKind{fatKinds[2], fatKinds[3], fatKinds[7]} {
-		img := makeFAT(t, k, map[string][]byte{"dir/deep/file": filetest.Noise(1, 5000), "dir/other": filetest.Noise(2, 5000), "EMPTY": nil})
+		img := makeFAT(t, k, map[string][]byte{"dir/deep/file": filetest.Noise(1, 5000),
+			"dir/other": filetest.Noise(2, 5000), "EMPTY": nil})
 		raw, err := os.ReadFile(img)
 		require.NoError(t, err)
 		open := func() *fileSystem {

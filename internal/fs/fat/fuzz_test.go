@@ -46,7 +46,8 @@ func FuzzFATCensus(f *testing.F) {
 		{size: "34M", args: []string{"-F", "32", "-s", "1"}},
 	} {
 		img := makeFAT(f, k, map[string][]byte{
-			"file": filetest.Noise(1, 3000), "dir/in dir.txt": filetest.Noise(2, 100), "dir/dir/dir": filetest.Noise(3, 900),
+			"file": filetest.Noise(1, 3000), "dir/in dir.txt": filetest.Noise(2, 100), "dir/dir/dir": filetest.Noise(3,
+				900),
 		})
 		fragment(f, img, 20_000)
 		raw, err := os.ReadFile(img)

@@ -60,8 +60,10 @@ func TestFATNames(t *testing.T) {
 		"A very long name.txt", "LONGNA~1.TXT", "LONGNA~1.TXT", "SHORT", "LONGNA~1.TXT",
 	}, names)
 	for path, want := range map[string]string{
-		"NTLDR": "", "NTLOADER": "ntloader", "\x81ber.txt": "\x81BER.TXT", "\x91BER.TXT": "", "a VERY long name.TXT": "A very long name.txt",
-		"longna~1.txt": "A very long name.txt", "ſhort": "", "short": "SHORT", "\xe5kanji.txt": "\xe5KANJI.TXT", "\xc5kanji.txt": "",
+		"NTLDR": "", "NTLOADER": "ntloader", "\x81ber.txt": "\x81BER.TXT", "\x91BER.TXT": "",
+		"a VERY long name.TXT": "A very long name.txt",
+		"longna~1.txt":         "A very long name.txt", "ſhort": "", "short": "SHORT", "\xe5kanji.txt": "\xe5KANJI.TXT",
+		"\xc5kanji.txt": "",
 	} {
 		f, err := g.Open(path)
 		if want == "" {

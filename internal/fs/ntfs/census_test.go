@@ -21,7 +21,8 @@ import (
 	"github.com/trueup/trueup/internal/fragments"
 )
 
-// fragmentedNTFS is a volume that ntfs-3g has filled, and filled again where files were removed: holes, streams, a compressed
+// fragmentedNTFS is a volume that ntfs-3g has filled, and filled again where files were removed: holes, streams, a
+// compressed
 // folder, a file with an attribute list, a second name, and a folder with many names.
 func fragmentedNTFS(t *testing.T) string {
 	t.Helper()
@@ -65,7 +66,8 @@ func fragmentedNTFS(t *testing.T) string {
 			require.NoError(t, unix.Setxattr(filepath.Join(dir, "streams"), s, noise[:len(s)*len(s)*len(s)*20], 0))
 		}
 		require.NoError(t, os.Mkdir(filepath.Join(dir, "packed"), 0o700))
-		require.NoError(t, unix.Setxattr(filepath.Join(dir, "packed"), "system.ntfs_attrib_be", []byte{0, 0, 8, 0x10}, 0))
+		require.NoError(t, unix.Setxattr(filepath.Join(dir, "packed"), "system.ntfs_attrib_be", []byte{0, 0, 8, 0x10},
+			0))
 		require.NoError(t, write("packed/file", bytes.Repeat(append(make([]byte, 30_000), noise[:7000]...), 3)))
 		require.NoError(t, os.Link(filepath.Join(dir, "pieces"), filepath.Join(dir, "second name")))
 	}, "-o", "compression")

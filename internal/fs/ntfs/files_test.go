@@ -47,7 +47,8 @@ func TestNTFSRewrite(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
 			vol := mkntfs(t, 8<<20, strings.Fields(args)...)
-			contents := map[string][]byte{"small": ntfsNoise(640, 1), "other": ntfsNoise(640, 2), "large": ntfsNoise(100000, 3)}
+			contents := map[string][]byte{"small": ntfsNoise(640, 1), "other": ntfsNoise(640, 2),
+				"large": ntfsNoise(100000, 3)}
 			if strings.HasPrefix(args, "-s 4096") {
 				contents["small"], contents["other"] = ntfsNoise(3500, 1), ntfsNoise(3500, 2)
 			}
@@ -148,7 +149,8 @@ func TestNTFSPaths(t *testing.T) {
 	}
 	v := openNTFS(t, vol)
 	for path, want := range map[string]string{
-		"STRAßE": "Straße", "äöü": "ÄÖÜ", "Ǆ": "ǆ", "ﬀ": "ﬀ", "Case": "Case", "case": "case", "tWO": "tWO", "😀": "😀", "$upcase": "$UpCase", "$EXTEND/$objid": "$Extend/$ObjId",
+		"STRAßE": "Straße", "äöü": "ÄÖÜ", "Ǆ": "ǆ", "ﬀ": "ﬀ", "Case": "Case", "case": "case", "tWO": "tWO", "😀": "😀",
+		"$upcase": "$UpCase", "$EXTEND/$objid": "$Extend/$ObjId",
 	} {
 		f, err := v.Open(path)
 		if path == "$EXTEND/$objid" {
@@ -243,6 +245,7 @@ func corpusVolume(t *testing.T, name string, lba int64) string {
 		return image
 	}
 	volume := filepath.Join(t.TempDir(), "volume")
-	disktest.Run(t, "dd", "if="+image, "of="+volume, "bs=512", fmt.Sprintf("skip=%d", lba), "conv=sparse", "status=none")
+	disktest.Run(t, "dd", "if="+image, "of="+volume, "bs=512", fmt.Sprintf("skip=%d", lba), "conv=sparse",
+		"status=none")
 	return volume
 }

@@ -71,18 +71,22 @@ func TestNTFSHostileList(t *testing.T) {
 	}
 	require.NoError(t, use(with(own)))
 	self := listEntry(attrList, 99, 0, number, rec.Sequence)
-	require.NoError(t, use(with(append(self, own...))), "the list is an attribute like others, and it is not read twice")
+	require.NoError(t, use(with(append(self, own...))),
+		"the list is an attribute like others, and it is not read twice")
 	for name, list := range map[string][]byte{
-		"entry of length 0":             entry(func(e forge.Bytes) { e.U16(4, 0) }),
-		"entry of length 25":            entry(func(e forge.Bytes) { e.U16(4, 25) }),
-		"entry behind the end":          entry(func(e forge.Bytes) { e.U16(4, 40) }),
-		"entry cut short":               append(bytes.Clone(own), 0x80, 0, 0, 0),
-		"name behind the entry":         entry(func(e forge.Bytes) { e.U8(6, 200) }),
-		"data twice":                    append(bytes.Clone(own), own...),
-		"record behind the MFT":         entry(func(e forge.Bytes) { e.U64(0x10, 1<<40|1<<48) }),
-		"record that is not in use":     entry(func(e forge.Bytes) { e.U64(0x10, 40|1<<48) }),
-		"record of another file":        entry(func(e forge.Bytes) { e.U64(0x10, uint64(number-1)|1<<48) }),
-		"other use of its own record":   entry(func(e forge.Bytes) { e.U64(0x10, uint64(number)|uint64(rec.Sequence+1)<<48) }),
+		"entry of length 0":         entry(func(e forge.Bytes) { e.U16(4, 0) }),
+		"entry of length 25":        entry(func(e forge.Bytes) { e.U16(4, 25) }),
+		"entry behind the end":      entry(func(e forge.Bytes) { e.U16(4, 40) }),
+		"entry cut short":           append(bytes.Clone(own), 0x80, 0, 0, 0),
+		"name behind the entry":     entry(func(e forge.Bytes) { e.U8(6, 200) }),
+		"data twice":                append(bytes.Clone(own), own...),
+		"record behind the MFT":     entry(func(e forge.Bytes) { e.U64(0x10, 1<<40|1<<48) }),
+		"record that is not in use": entry(func(e forge.Bytes) { e.U64(0x10, 40|1<<48) }),
+		"record of another file":    entry(func(e forge.Bytes) { e.U64(0x10, uint64(number-1)|1<<48) }),
+		"other use of its own record": entry(func(e forge.Bytes) {
+			e.U64(0x10,
+				uint64(number)|uint64(rec.Sequence+1)<<48)
+		}),
 		"other number of the attribute": entry(func(e forge.Bytes) { e.U16(0x18, id+7) }),
 	} {
 		t.Run(name, func(t *testing.T) { requireRefused(t, with(list), ondisk.ErrFormat) })

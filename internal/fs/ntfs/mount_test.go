@@ -52,7 +52,8 @@ func TestNTFSOfAMountedVolume(t *testing.T) {
 				require.NoError(t, os.Mkdir(many, 0o755))
 				r := rand.New(rand.NewPCG(5, 6))
 				for i := range 1000 {
-					name := fmt.Sprintf("%c%c%c %d", rune('A'+r.IntN(60)), rune(0xc0+r.IntN(64)), rune(0x390+r.IntN(60)), i)
+					name := fmt.Sprintf("%c%c%c %d", rune('A'+r.IntN(60)), rune(0xc0+r.IntN(64)),
+						rune(0x390+r.IntN(60)), i)
 					name = strings.Map(func(c rune) rune {
 						if strings.ContainsRune(`\^`, c) {
 							return '_'
@@ -62,7 +63,8 @@ func TestNTFSOfAMountedVolume(t *testing.T) {
 					require.NoError(t, os.WriteFile(filepath.Join(many, name), []byte(name), 0o644))
 				}
 				require.NoError(t, os.WriteFile(filepath.Join(dir, long), ntfsNoise(10, 4), 0o644))
-				require.NoError(t, unix.Setxattr(filepath.Join(dir, long), "system.ntfs_dos_name", []byte("PROGRA~1.LON"), 0))
+				require.NoError(t, unix.Setxattr(filepath.Join(dir, long), "system.ntfs_dos_name",
+					[]byte("PROGRA~1.LON"), 0))
 				holes, err := os.Create(filepath.Join(dir, "holes"))
 				require.NoError(t, err)
 				for i := range int64(5) {

@@ -150,7 +150,8 @@ func listTree(t testing.TB, v guestfile.FS, dir string) []string {
 // What ntfsinfo prints of an attribute.
 var (
 	infoSize = regexp.MustCompile(`(?m)^\tInitialized size:\s+(\d+)`)
-	infoRun  = regexp.MustCompile(`(?m)^(?:\tRunlist:.*\n)?\t\t\t(0x[0-9a-f]+)\t\t(0x[0-9a-f]+|<HOLE>)\t\t(0x[0-9a-f]+)`)
+	infoRun  = regexp.MustCompile(
+		`(?m)^(?:\tRunlist:.*\n)?\t\t\t(0x[0-9a-f]+)\t\t(0x[0-9a-f]+|<HOLE>)\t\t(0x[0-9a-f]+)`)
 )
 
 // ntfsRuns are the runs of a file as ntfsinfo prints them, up to the end of its initialised bytes; resident when they

@@ -59,7 +59,8 @@ func TestInUse(t *testing.T) {
 	}{
 		"free": {nil, ""},
 		"mounted": {
-			map[string]string{"proc/self/mountinfo": `29 1 8:0 / /a\040b rw - ext4 /dev/sda rw`}, "it is mounted on /a b",
+			map[string]string{"proc/self/mountinfo": `29 1 8:0 / /a\040b rw - ext4 /dev/sda rw`},
+			"it is mounted on /a b",
 		},
 		"another mounted": {map[string]string{"proc/self/mountinfo": `29 1 8:16 / /mnt rw - ext4 /dev/sdb rw`}, ""},
 		"partition mounted": {
@@ -80,9 +81,11 @@ func TestInUse(t *testing.T) {
 			"sys/class/block/dm-1/dm/uuid": "CRYPT-LUKS2-1",
 		}, "it is encrypted and open as secret"},
 		"device mapper": {map[string]string{
-			"sys/devices/sda/holders/dm-1": "", "sys/class/block/dm-1/dm/name": "snap", "sys/class/block/dm-1/dm/uuid": "",
+			"sys/devices/sda/holders/dm-1": "", "sys/class/block/dm-1/dm/name": "snap",
+			"sys/class/block/dm-1/dm/uuid": "",
 		}, "it is a part of the device snap (dm-1)"},
-		"other holder": {map[string]string{"sys/devices/sda/holders/bcache0": ""}, "it is a part of the device bcache0"},
+		"other holder": {map[string]string{"sys/devices/sda/holders/bcache0": ""},
+			"it is a part of the device bcache0"},
 	} {
 		all := map[string]string{}
 		for _, files := range []map[string]string{disk, c.files} {
@@ -101,7 +104,8 @@ func TestInUse(t *testing.T) {
 	}
 	// Swap, loop devices and programs name the device by a path.
 	for want, files := range map[string]map[string]string{
-		"it is used for swap":                  {"proc/swaps": "Filename Type Size Used Priority\n/dev/n partition 1 0 -2"},
+		"it is used for swap": {
+			"proc/swaps": "Filename Type Size Used Priority\n/dev/n partition 1 0 -2"},
 		"it is shown by the loop device loop7": {"sys/class/block/loop7/loop/backing_file": "/dev/n"},
 	} {
 		files["dev/n"] = "->" + nullNode
@@ -117,8 +121,9 @@ func TestWriter(t *testing.T) {
 	t.Parallel()
 	// The kernel shows a character device here, which no program could claim: only a block device counts.
 	k := fake(t, map[string]string{
-		"proc/17/fd/4": "->" + nullNode, "proc/17/fdinfo/4": "pos:\t0\nflags:\t0100002\nmnt_id:\t13", "proc/17/comm": "qemu",
-		"proc/x/fd/4": "->" + nullNode,
+		"proc/17/fd/4": "->" + nullNode, "proc/17/fdinfo/4": "pos:\t0\nflags:\t0100002\nmnt_id:\t13",
+		"proc/17/comm": "qemu",
+		"proc/x/fd/4":  "->" + nullNode,
 	})
 	require.Nil(t, k.writer(nodeOf(t, nullNode)))
 	require.Nil(t, k.writer("8:0"))
@@ -133,7 +138,8 @@ func TestBelow(t *testing.T) {
 		"sys/dev/block/8:1":                "->../../devices/sda/sda1",
 		"sys/devices/sda/sda1/partition":   "1", "sys/devices/sda/dev": "8:0",
 		"sys/dev/block/8:0": "->../../devices/sda",
-		"sys/dev/block/7:1": "->../../devices/loop1", "sys/devices/loop1/loop/backing_file": "/disk.img", "disk.img": "x",
+		"sys/dev/block/7:1": "->../../devices/loop1", "sys/devices/loop1/loop/backing_file": "/disk.img",
+		"disk.img": "x",
 	})
 	numbers, files := k.below("253:0")
 	require.Equal(t, []string{"253:0", "8:1", "8:0"}, numbers)

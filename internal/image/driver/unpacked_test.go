@@ -36,7 +36,8 @@ func TestUnpackedReadsUnits(t *testing.T) {
 			for range 500 {
 				key, off := rnd.Int64N(7), rnd.Int64N(1000)
 				b := make([]byte, 1+rnd.Int64N(1000-off))
-				if n, err := u.Unit(key).ReadAt(b, off); err != nil || n != len(b) || !bytes.Equal(b, want(key)[off:off+int64(n)]) {
+				if n, err := u.Unit(key).ReadAt(b, off); err != nil || n != len(b) ||
+					!bytes.Equal(b, want(key)[off:off+int64(n)]) {
 					wrong.Add(1)
 				}
 			}

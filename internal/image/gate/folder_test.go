@@ -28,8 +28,10 @@ func openedFolder(t *testing.T) (*Folder, string) {
 func TestNamesThatLeadElsewhere(t *testing.T) {
 	d, _ := openedFolder(t)
 	for _, name := range []string{
-		"", ".", "..", "/etc/shadow", "../x", "a/../../x", "sub/x", "x/", `..\x`, `C:\x`, `\\host\share`, "C:x", "/proc/self/fd/0",
-		"nbd://127.0.0.1/x", "json:{}", "file:x", "x\x00y", "x\ny", "x\x7fy", "\x1b]0;x\a", `x"y`, "\xff\xfe", strings.Repeat("a", 256),
+		"", ".", "..", "/etc/shadow", "../x", "a/../../x", "sub/x", "x/", `..\x`, `C:\x`, `\\host\share`, "C:x",
+		"/proc/self/fd/0",
+		"nbd://127.0.0.1/x", "json:{}", "file:x", "x\x00y", "x\ny", "x\x7fy", "\x1b]0;x\a", `x"y`, "\xff\xfe",
+		strings.Repeat("a", 256),
 	} {
 		_, err := d.Open(name)
 		require.ErrorIs(t, err, ondisk.ErrReference, "%q", name)
@@ -82,7 +84,8 @@ func TestFilesThatAreNone(t *testing.T) {
 	require.NoError(t, err)
 	defer socket.Close()
 	for name, kind := range map[string]string{
-		"link out": "a symbolic link", "link inside": "a symbolic link", "dangling link": "a symbolic link", "fifo": "a FIFO",
+		"link out": "a symbolic link", "link inside": "a symbolic link", "dangling link": "a symbolic link",
+		"fifo":   "a FIFO",
 		"folder": "a folder", "socket": "a socket",
 	} {
 		done := make(chan error, 1)

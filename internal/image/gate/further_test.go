@@ -41,8 +41,9 @@ func TestReach(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{root + "/lib", root + "/alias"}, all)
 	for name, want := range map[string]string{
-		root + "/lib/base": root + "/lib/base", "../lib/base": root + "/lib/base", "./../lib//sub/./deep": root + "/lib/sub/deep",
-		root + "/alias/base": root + "/lib/base", root + "/own/beside": "beside", "../own/beside": "beside",
+		root + "/lib/base": root + "/lib/base", "../lib/base": root + "/lib/base",
+		"./../lib//sub/./deep": root + "/lib/sub/deep",
+		root + "/alias/base":   root + "/lib/base", root + "/own/beside": "beside", "../own/beside": "beside",
 	} {
 		f, err := o.Reach(o.Handles[0], name, all)
 		require.NoError(t, err, name)
@@ -51,10 +52,14 @@ func TestReach(t *testing.T) {
 	}
 	require.Len(t, o.Further, 2, "each folder is open once")
 	for name, says := range map[string]string{
-		root + "/secret/base": "--allow-folder " + root + "/secret", "../secret/base": "--allow-folder " + root + "/secret",
-		"../lib/out/base": "is a link or no folder", "../lib/file": "is a symbolic link", "../lib/in/deep": "is a link or no folder",
-		"../lib/sub": "is a folder", "../lib/sub/../base": "has .. behind a folder", root + "/lib/../secret/base": "has .. behind a folder",
-		"../jump/deep": "--allow-folder " + root + "/jump", "../lib/": "is empty", "..": "is a folder", "../..": "is a folder",
+		root + "/secret/base": "--allow-folder " + root + "/secret", "../secret/base": "--allow-folder " + root +
+			"/secret",
+		"../lib/out/base": "is a link or no folder", "../lib/file": "is a symbolic link",
+		"../lib/in/deep": "is a link or no folder",
+		"../lib/sub":     "is a folder", "../lib/sub/../base": "has .. behind a folder",
+		root + "/lib/../secret/base": "has .. behind a folder",
+		"../jump/deep":               "--allow-folder " + root + "/jump", "../lib/": "is empty", "..": "is a folder",
+		"../..":           "is a folder",
 		"../library/base": "--allow-folder " + root + "/library", "../lib/a:b": "has a colon", `../lib/a\b`: "leaves",
 	} {
 		_, err := o.Reach(o.Handles[0], name, all)
@@ -80,7 +85,8 @@ func TestAllow(t *testing.T) {
 func TestShellFolder(t *testing.T) {
 	t.Parallel()
 	for folder, want := range map[string]string{
-		"/srv/vm-1": "/srv/vm-1", "/srv/my vms": "'/srv/my vms'", "/srv/$(reboot)": "'/srv/$(reboot)'", "/srv/it's": "DIR",
+		"/srv/vm-1": "/srv/vm-1", "/srv/my vms": "'/srv/my vms'", "/srv/$(reboot)": "'/srv/$(reboot)'",
+		"/srv/it's":    "DIR",
 		"/srv/\x1b[2J": "DIR", "/srv/\xff": "DIR", "/srv/größe": "/srv/größe", "/srv/a;b": "'/srv/a;b'",
 	} {
 		require.Equal(t, want, shellFolder(folder))
@@ -90,7 +96,8 @@ func TestShellFolder(t *testing.T) {
 // FuzzReach compares each file that a name leads to with the one that the kernel finds, and with those allowed.
 func FuzzReach(f *testing.F) {
 	for _, name := range []string{
-		"../lib/base", "/lib/base", "../lib/out/base", "../lib/sub/../base", "./..//lib/./sub/deep", "../jump/deep", "beside", "..",
+		"../lib/base", "/lib/base", "../lib/out/base", "../lib/sub/../base", "./..//lib/./sub/deep", "../jump/deep",
+		"beside", "..",
 		"../own/child", "../alias/base", "a/b", "../lib/file", "../secret/base",
 	} {
 		f.Add(name)

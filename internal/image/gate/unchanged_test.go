@@ -44,9 +44,13 @@ func TestWhatChangesAFile(t *testing.T) {
 		"its name is gone": func(_ *testing.T, path string) error { return os.Rename(path, path+".old") },
 		"it was written":   func(_ *testing.T, path string) error { return os.WriteFile(path, []byte("BYTES"), 0o600) },
 		"it grew": func(_ *testing.T, path string) error {
-			return errors.Join(os.WriteFile(path, []byte("more bytes"), 0o600), os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)))
+			return errors.Join(os.WriteFile(path, []byte("more bytes"), 0o600), os.Chtimes(path, time.Unix(1, 0),
+				time.Unix(1, 0)))
 		},
-		"its times were set": func(_ *testing.T, path string) error { return os.Chtimes(path, time.Unix(2, 0), time.Unix(2, 0)) },
+		"its times were set": func(_ *testing.T, path string) error {
+			return os.Chtimes(path, time.Unix(2, 0),
+				time.Unix(2, 0))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path, _, o := opened(t)

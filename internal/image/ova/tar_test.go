@@ -33,7 +33,8 @@ func archive(t *testing.T, format tar.Format, names ...string) []byte {
 	for i, n := range names {
 		data := bytes.Repeat([]byte{byte('a' + i)}, 100+511*i)
 		require.NoError(t, w.WriteHeader(&tar.Header{
-			Name: n, Mode: 0o600, Size: int64(len(data)), Format: format, ModTime: time.Unix(1e9, 0), Typeflag: tar.TypeReg,
+			Name: n, Mode: 0o600, Size: int64(len(data)), Format: format, ModTime: time.Unix(1e9, 0),
+			Typeflag: tar.TypeReg,
 		}))
 		_, err := w.Write(data)
 		require.NoError(t, err)
@@ -78,7 +79,8 @@ func TestTarIndexOfGNUTar(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, n), []byte("this is "+n), 0o644))
 	}
 	for format, names := range map[string][]string{
-		"ustar": {"vm.ovf", "disk.vmdk"}, "gnu": {"vm.ovf", "disk.vmdk", long}, "posix": {"vm.ovf", "disk.vmdk", long}, "v7": {"vm.ovf", "./disk.vmdk"},
+		"ustar": {"vm.ovf", "disk.vmdk"}, "gnu": {"vm.ovf", "disk.vmdk", long}, "posix": {"vm.ovf", "disk.vmdk", long},
+		"v7": {"vm.ovf", "./disk.vmdk"},
 	} {
 		path := filepath.Join(t.TempDir(), "x.tar")
 		disktest.Run(t, "tar", append([]string{"--format=" + format, "-C", dir, "-cf", path}, names...)...)
@@ -161,27 +163,41 @@ func TestTarNumbers(t *testing.T) {
 		archive []byte
 		kind    error
 	}{
-		"base 256 with the sign":       {tarforge.New(tarforge.Member{Name: "x", Size: strings.Repeat("\xff", 12)}), ondisk.ErrFormat},
-		"base 256 of 2^63":             {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 0x80, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
-		"base 256 of 2^88":             {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
-		"base 256 of 2^62":             {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 0x40, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
-		"no octal digits":              {tarforge.New(tarforge.Member{Name: "x", Size: "99999999999\x00"}), ondisk.ErrFormat},
-		"beyond the end":               {tarforge.New(tarforge.Member{Name: "x", Size: "00000004000\x00"}), ondisk.ErrFormat},
-		"a wrong sum":                  {tarforge.New(tarforge.Member{Name: "x", Sum: func(n int) int { return n + 1 }}), ondisk.ErrFormat},
-		"a link with a size":           {tarforge.New(tarforge.Member{Name: "x", Type: '2', Data: []byte("12345")}), ondisk.ErrFormat},
-		"a PAX header of 1 GiB":        {tarforge.New(tarforge.Member{Name: "x", Type: 'x', Size: "10000000000\x00"}), ondisk.ErrFormat},
-		"a PAX header of 1 MiB":        {tarforge.New(tarforge.Member{Name: "x", Type: 'x', Data: make([]byte, 1<<20)}), ondisk.ErrLimit},
-		"PAX headers without end":      {tarforge.New(bytesOf(tarforge.Member{Name: "x", Type: 'x'}, 2000)...), ondisk.ErrLimit},
-		"a PAX header and no member":   {tarforge.New(tarforge.Member{Name: "x", Type: 'x'}), ondisk.ErrFormat},
-		"a PAX header, and the end":    {append(tarforge.New(tarforge.Member{Name: "x", Type: 'x'}), make([]byte, 1<<20)...), ondisk.ErrFormat},
+		"base 256 with the sign": {tarforge.New(tarforge.Member{Name: "x", Size: strings.Repeat("\xff", 12)}),
+			ondisk.ErrFormat},
+		"base 256 of 2^63": {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 0x80, 0, 0, 0, 0,
+			0, 0, 0)}), ondisk.ErrFormat},
+		"base 256 of 2^88": {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 1, 0, 0, 0, 0, 0,
+			0, 0, 0, 0, 0)}), ondisk.ErrFormat},
+		"base 256 of 2^62": {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 0x40, 0, 0, 0, 0,
+			0, 0, 0)}), ondisk.ErrFormat},
+		"no octal digits": {tarforge.New(tarforge.Member{Name: "x", Size: "99999999999\x00"}),
+			ondisk.ErrFormat},
+		"beyond the end": {tarforge.New(tarforge.Member{Name: "x", Size: "00000004000\x00"}),
+			ondisk.ErrFormat},
+		"a wrong sum": {tarforge.New(tarforge.Member{Name: "x",
+			Sum: func(n int) int { return n + 1 }}), ondisk.ErrFormat},
+		"a link with a size": {tarforge.New(tarforge.Member{Name: "x", Type: '2', Data: []byte("12345")}),
+			ondisk.ErrFormat},
+		"a PAX header of 1 GiB": {tarforge.New(tarforge.Member{Name: "x", Type: 'x', Size: "10000000000\x00"}),
+			ondisk.ErrFormat},
+		"a PAX header of 1 MiB": {tarforge.New(tarforge.Member{Name: "x", Type: 'x', Data: make([]byte, 1<<20)}),
+			ondisk.ErrLimit},
+		"PAX headers without end": {tarforge.New(bytesOf(tarforge.Member{Name: "x", Type: 'x'}, 2000)...),
+			ondisk.ErrLimit},
+		"a PAX header and no member": {tarforge.New(tarforge.Member{Name: "x", Type: 'x'}), ondisk.ErrFormat},
+		"a PAX header, and the end": {append(tarforge.New(tarforge.Member{Name: "x", Type: 'x'}),
+			make([]byte, 1<<20)...), ondisk.ErrFormat},
 		"a PAX size below zero":        {pax("11 size=-1\n"), ondisk.ErrFormat},
 		"a PAX size above 2^63":        {pax("28 size=9223372036854775808\n"), ondisk.ErrFormat},
 		"a PAX record without a key":   {pax("5 x\n\n"), ondisk.ErrFormat},
 		"a PAX record of a wrong size": {pax("99 path=x\n"), ondisk.ErrFormat},
 		"a PAX sparse map":             {pax("22 GNU.sparse.major=1\n"), ondisk.ErrUnsupported},
-		"a GNU sparse member":          {tarforge.New(tarforge.Member{Name: "x", Type: 'S', Edit: gnu}), ondisk.ErrUnsupported},
-		"one size for all":             {tarforge.New(tarforge.Member{Name: "x", Type: 'g', Data: []byte("9 size=1\n")}), ondisk.ErrUnsupported},
-		"too many members":             {manyMembers(maxMembers + 1), ondisk.ErrLimit},
+		"a GNU sparse member": {tarforge.New(tarforge.Member{Name: "x", Type: 'S', Edit: gnu}),
+			ondisk.ErrUnsupported},
+		"one size for all": {tarforge.New(tarforge.Member{Name: "x", Type: 'g', Data: []byte("9 size=1\n")}),
+			ondisk.ErrUnsupported},
+		"too many members": {manyMembers(maxMembers + 1), ondisk.ErrLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := index(append(bytes.Clone(c.archive), tarforge.End()...))
@@ -231,7 +247,8 @@ func TestNewSizes(t *testing.T) {
 					require.NoError(t, err, "%v %d %d", format, most, size)
 					require.Equal(t, entry{name: name, kind: tar.TypeReg, off: int64(len(h)), size: size}, e)
 					plain := name[0] == 'd' && most < 8*gib
-					require.Equal(t, map[bool]tar.Format{true: tar.FormatUSTAR, false: tar.FormatGNU}[plain], got.Format)
+					require.Equal(t, map[bool]tar.Format{true: tar.FormatUSTAR, false: tar.FormatGNU}[plain],
+						got.Format)
 					require.Equal(t, old.Mode, got.Mode)
 					require.Equal(t, old.Uid, got.Uid)
 					require.Equal(t, old.Uname, got.Uname)
@@ -302,7 +319,8 @@ func FuzzTar(f *testing.F) {
 		b = withSums(b)
 		entries, err := index(b)
 		if err != nil {
-			for _, class := range []error{ondisk.ErrFormat, ondisk.ErrLimit, ondisk.ErrUnsupported, ondisk.ErrReference} {
+			for _, class := range []error{ondisk.ErrFormat, ondisk.ErrLimit, ondisk.ErrUnsupported,
+				ondisk.ErrReference} {
 				if errors.Is(err, class) {
 					return
 				}

@@ -100,8 +100,10 @@ func TestOneBadReference(t *testing.T) {
 		"a file of the web":  {`ovf:href="http://192.0.2.1/x.vmdk"`, "leaves", ondisk.ErrReference},
 		"a missing file":     {`ovf:href="x.vmdk"`, `"x.vmdk", and the package has none`, ondisk.ErrReference},
 		"a second reference": {`ovf:href="./good.vmdk"`, "twice", ondisk.ErrReference},
-		"chunks":             {`ovf:href="chunked.vmdk" ovf:chunkSize="512"`, `"chunked.vmdk.000000000"`, ondisk.ErrUnsupported},
-		"gzip":               {`ovf:href="packed.vmdk" ovf:compression="gzip"`, `"packed.vmdk" with ovf:compression`, ondisk.ErrUnsupported},
+		"chunks": {`ovf:href="chunked.vmdk" ovf:chunkSize="512"`, `"chunked.vmdk.000000000"`,
+			ondisk.ErrUnsupported},
+		"gzip": {`ovf:href="packed.vmdk" ovf:compression="gzip"`, `"packed.vmdk" with ovf:compression`,
+			ondisk.ErrUnsupported},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := packed(t, envelope(`ovf:href="good.vmdk"`, c.attrs), good,
@@ -132,7 +134,8 @@ func TestFilesInSubfolders(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(outside, "a.vmdk"), filepath.Join(dir, "disks", "b.vmdk")))
 	path := write(t, dir, "vm.ovf",
 		[]byte(envelope(`ovf:href="disks/first%20one/a.vmdk"`, `ovf:href="link/a.vmdk"`, `ovf:href="disks/b.vmdk"`,
-			`ovf:href="disks/../../a.vmdk"`, `ovf:href="disks//a.vmdk"`, `ovf:href="vm.ovf/a.vmdk"`, `ovf:href="none/a.vmdk"`)))
+			`ovf:href="disks/../../a.vmdk"`, `ovf:href="disks//a.vmdk"`, `ovf:href="vm.ovf/a.vmdk"`,
+			`ovf:href="none/a.vmdk"`)))
 	p := openedPackage(t, path)
 	require.Len(t, p.Disks(), 7)
 	require.Equal(t, "disks/first one/a.vmdk", p.Disks()[0].Member)

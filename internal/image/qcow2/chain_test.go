@@ -74,7 +74,8 @@ func TestQcow2Chains(t *testing.T) {
 			img := imagetest.Open(t, top)
 			require.True(t, img.Child)
 			require.Len(t, img.Chain, 2)
-			require.Equal(t, image.Link{Name: "middle.qcow2", Format: "qcow2", Subformat: img.Chain[0].Subformat}, img.Chain[0])
+			require.Equal(t, image.Link{Name: "middle.qcow2", Format: "qcow2", Subformat: img.Chain[0].Subformat},
+				img.Chain[0])
 			require.Equal(t, tc.base, img.Chain[1].Format)
 			disktest.CheckBytes(t, img.Disk, asRaw(t, top))
 			middle := filepath.Join(dir, "middle.qcow2")

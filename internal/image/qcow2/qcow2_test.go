@@ -26,9 +26,12 @@ const (
 
 // qemuOptions are what qemu-img creates in different ways.
 var qemuOptions = []string{
-	"cluster_size=512", "cluster_size=4k", "cluster_size=64k", "cluster_size=2M", "compat=0.10", "compat=0.10,cluster_size=1k", "compat=1.1",
-	"extended_l2=on", "extended_l2=on,cluster_size=16k", "extended_l2=on,cluster_size=2M", "preallocation=metadata", "preallocation=falloc",
-	"preallocation=full", "preallocation=metadata,extended_l2=on", "lazy_refcounts=on", "refcount_bits=1", "refcount_bits=4",
+	"cluster_size=512", "cluster_size=4k", "cluster_size=64k", "cluster_size=2M", "compat=0.10",
+	"compat=0.10,cluster_size=1k", "compat=1.1",
+	"extended_l2=on", "extended_l2=on,cluster_size=16k", "extended_l2=on,cluster_size=2M", "preallocation=metadata",
+	"preallocation=falloc",
+	"preallocation=full", "preallocation=metadata,extended_l2=on", "lazy_refcounts=on", "refcount_bits=1",
+	"refcount_bits=4",
 	"refcount_bits=8", "refcount_bits=32", "refcount_bits=64", "compression_type=zstd",
 }
 
@@ -80,7 +83,8 @@ func requireClean(t *testing.T, img *image.Image) {
 		Leaks       int
 	}
 	require.NoError(t,
-		json.Unmarshal([]byte(disktest.Output(t, "qemu-img", "check", "--output=json", "-f", "qcow2", img.Path)), &found))
+		json.Unmarshal([]byte(disktest.Output(t, "qemu-img", "check", "--output=json", "-f", "qcow2", img.Path)),
+			&found))
 	require.Zero(t, found)
 }
 
@@ -128,7 +132,8 @@ func TestQcow2CopiesKeepTheClusterSize(t *testing.T) {
 	copy(data[9*mib:], bytes.Repeat([]byte("packs well "), 300000))
 	raw := imagetest.Write(t, t.TempDir(), "disk.img", data)
 	for _, tc := range []struct{ made, want, packed string }{
-		{"512", "4 KiB", "4 KiB"}, {"4k", "4 KiB", "4 KiB"}, {"256k", "256 KiB", "256 KiB"}, {"1M", "1 MiB", "1 MiB"}, {"2M", "2 MiB", "1 MiB"},
+		{"512", "4 KiB", "4 KiB"}, {"4k", "4 KiB", "4 KiB"}, {"256k", "256 KiB", "256 KiB"}, {"1M", "1 MiB", "1 MiB"},
+		{"2M", "2 MiB", "1 MiB"},
 	} {
 		path := filepath.Join(t.TempDir(), "src.qcow2")
 		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size="+tc.made, raw, path)

@@ -37,11 +37,13 @@ func created(t *testing.T, options, size string, commands ...string) string {
 // Every state that a cluster or a subcluster can have, where no parent is.
 func TestQcow2ClusterStates(t *testing.T) {
 	commands := []string{
-		"write -P 7 0 1M", "write -z 256k 512k", "write -P 9 300k 1k", "write -P 8 2M 64k", "discard 2M 64k", "write -c -P 6 3M 64k", "write -P 5 3100k 512",
+		"write -P 7 0 1M", "write -z 256k 512k", "write -P 9 300k 1k", "write -P 8 2M 64k", "discard 2M 64k",
+		"write -c -P 6 3M 64k", "write -P 5 3100k 512",
 		"write -z -u 4M 64k", "write -P 3 4095k 2k",
 	}
 	for _, o := range []string{
-		"compat=1.1", "compat=0.10", "extended_l2=on", "extended_l2=on,cluster_size=16k", "lazy_refcounts=on", "preallocation=metadata",
+		"compat=1.1", "compat=0.10", "extended_l2=on", "extended_l2=on,cluster_size=16k", "lazy_refcounts=on",
+		"preallocation=metadata",
 		"preallocation=metadata,extended_l2=on", "preallocation=full", "preallocation=falloc,compat=0.10",
 	} {
 		t.Run(o, func(t *testing.T) {
@@ -114,10 +116,13 @@ func TestQcow2IsRefusedByName(t *testing.T) {
 		class error
 		says  string
 	}{
-		{"luks", []string{"--object", secret, "-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"}, ondisk.ErrUnsupported, "encryption LUKS"},
-		{"aes", []string{"--object", secret, "-o", "encrypt.format=aes,encrypt.key-secret=s"}, ondisk.ErrUnsupported, "encryption AES"},
+		{"luks", []string{"--object", secret, "-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"},
+			ondisk.ErrUnsupported, "encryption LUKS"},
+		{"aes", []string{"--object", secret, "-o", "encrypt.format=aes,encrypt.key-secret=s"}, ondisk.ErrUnsupported,
+			"encryption AES"},
 		{"data", []string{"-o", "data_file=" + filepath.Join(dir, "outside.raw")}, nil, "outside.raw"},
-		{"data raw", []string{"-o", "data_file_raw=on,data_file=" + filepath.Join(dir, "outside.raw")}, nil, "outside.raw"},
+		{"data raw", []string{"-o", "data_file_raw=on,data_file=" + filepath.Join(dir, "outside.raw")}, nil,
+			"outside.raw"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.name == "luks" && testing.Short() {

@@ -33,8 +33,11 @@ const callsEnv = "TRUEUP_TEST_CALLS"
 
 // outputs are ways to write a file at a path, from an image. They return the codes of the notes.
 var outputs = map[string]func(src, path string) (notes []string, err error){
-	"two files":            func(src, path string) ([]string, error) { return writeCopy(src, path, flat) },
-	"replaced":             func(src, path string) ([]string, error) { return writeCopy(src, path, forced(imagetest.Kinds[1])) },
+	"two files": func(src, path string) ([]string, error) { return writeCopy(src, path, flat) },
+	"replaced": func(src, path string) ([]string, error) {
+		return writeCopy(src, path,
+			forced(imagetest.Kinds[1]))
+	},
 	"after a kill":         func(src, path string) ([]string, error) { return writeCopy(src, path, flat) },
 	"package":              writePackage,
 	"package after a kill": writePackage,
@@ -167,9 +170,11 @@ func writePackage(src, path string) (notes []string, err error) {
 }
 
 // mustFail are the calls without which there is no copy, or none that survives a loss of power.
-var mustFail = []string{"create .out.vmdk.partial", "create .out-flat.vmdk.partial", "fsync", "fsyncdir", "truncate", "write"}
+var mustFail = []string{"create .out.vmdk.partial", "create .out-flat.vmdk.partial", "fsync", "fsyncdir", "truncate",
+	"write"}
 
-// mayFail is how many calls of each kind may fail without an effect: a trial of links fails as on a file system without,
+// mayFail is how many calls of each kind may fail without an effect: a trial of links fails as on a file system
+// without,
 // a file that a lock keeps from being read is unlocked, second names stay, and an old image that cannot be read is
 // replaced all the same.
 var mayFail = map[string]map[string]int{
@@ -187,10 +192,11 @@ var manners = map[string]struct {
 	oddfs.Manners
 	notes string
 }{
-	"a disk":                  {},
-	"no links":                {failing("link", syscall.EPERM), "dest-no-links"},
-	"no flags of rename":      {failing("rename2", syscall.EINVAL), ""},
-	"neither links nor flags": {failing("link", syscall.EPERM, "rename2", syscall.EINVAL), "dest-no-links dest-look-and-rename"},
+	"a disk":             {},
+	"no links":           {failing("link", syscall.EPERM), "dest-no-links"},
+	"no flags of rename": {failing("rename2", syscall.EINVAL), ""},
+	"neither links nor flags": {failing("link", syscall.EPERM, "rename2", syscall.EINVAL),
+		"dest-no-links dest-look-and-rename"},
 	"no locks, no permissions": {
 		failing("lock", syscall.ENOLCK, "chmod", syscall.EPERM), "dest-permissions dest-no-locks",
 	},
@@ -230,7 +236,8 @@ func TestEveryCallOfAnOutputFails(t *testing.T) {
 	}
 	src := readOnlySource(t)
 	for kind, on := range map[string][]string{
-		"two files": slices.Collect(maps.Keys(manners)), "replaced": {"a disk", "neither links nor flags"}, "package": {"a disk"},
+		"two files": slices.Collect(maps.Keys(manners)), "replaced": {"a disk", "neither links nor flags"},
+		"package":      {"a disk"},
 		"after a kill": {"a disk"}, "package after a kill": {"a disk"}, "report": {"a disk"},
 	} {
 		for _, name := range on {
@@ -252,7 +259,8 @@ func TestEveryCallOfAnOutputFails(t *testing.T) {
 				if name == "a disk" && kind != "report" {
 					requireOrder(t, kind, c.done)
 				}
-				if name == "a disk" && !strings.HasSuffix(kind, "after a kill") { // the first try removes what shows the kill
+				// the first try removes what shows the kill
+				if name == "a disk" && !strings.HasSuffix(kind, "after a kill") {
 					few := outputCalls{kind: "few descriptors: " + kind, src: src, behind: t.TempDir()}
 					few.path = filepath.Join(few.behind, "out.vmdk")
 					few.run(t, false)
@@ -363,7 +371,8 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 		!slices.ContainsFunc(guesses, func(text string) bool { return strings.Contains(said, text) }) {
 		require.Contains(t, said, syscall.EIO.Error(), failed)
 	}
-	// What has a name is the copy, or what was there before; that the copy is there is what no error says. What a killed
+	// What has a name is the copy, or what was there before; that the copy is there is what no error says. What a
+	// killed
 	// run left may go at any time.
 	is, main := c.new, "out.vmdk"
 	if c.kind == "report" {
@@ -413,7 +422,8 @@ var guesses = []string{"in use by another run", "knows no locks", "permission de
 func requireOrder(t *testing.T, kind string, done []string) {
 	t.Helper()
 	done = slices.DeleteFunc(done, func(op string) bool {
-		return !slices.Contains([]string{"write", "fsync", "fsyncdir", "link out-flat.vmdk", "rename2 out.vmdk", "rename out.vmdk"}, op)
+		return !slices.Contains([]string{"write", "fsync", "fsyncdir", "link out-flat.vmdk", "rename2 out.vmdk",
+			"rename out.vmdk"}, op)
 	})
 	done = slices.Compact(done)
 	end := slices.Index(done, "fsyncdir") + 1

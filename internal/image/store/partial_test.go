@@ -67,7 +67,8 @@ func TestStaleFilesThatAreNot(t *testing.T) {
 	require.NoError(t, err)
 	defer dir.Close()
 	if os.Geteuid() == 0 {
-		require.NoError(t, errors.Join(os.Chown(fifo, 65534, 65534), os.Chown(filepath.Join(path, "closed"), 65534, 65534)))
+		require.NoError(t, errors.Join(os.Chown(fifo, 65534, 65534), os.Chown(filepath.Join(path, "closed"), 65534,
+			65534)))
 	}
 	disktest.OrdinaryUser(t, path)
 	for _, name := range []string{"closed", "another's", "fifo"} {
@@ -122,7 +123,8 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 
 	// A report of another run stands where a stale one was.
 	stale := filepath.Join(path, "stale")
-	require.NoError(t, errors.Join(os.WriteFile(stale, nil, 0o600), os.WriteFile(filepath.Join(path, "new"), nil, 0o600)))
+	require.NoError(t, errors.Join(os.WriteFile(stale, nil, 0o600), os.WriteFile(filepath.Join(path, "new"), nil,
+		0o600)))
 	require.NoError(t, removeStaleReport(dir, "stale", filepath.Join(path, "new")))
 	require.FileExists(t, stale)
 	require.NoError(t, removeStaleReport(dir, "stale", stale))

@@ -83,10 +83,15 @@ func TestHiddenVHDData(t *testing.T) {
 		zero   bool // the file holds zeros there
 		says   string
 	}{
-		"three runs": {2, func(s int64) bool { return s%kept >= gone }, false, fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at byte 0 of", 2*gone)},
-		"a tail":     {2, func(s int64) bool { return s < 4096-gone || s >= 4096 }, false, fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at byte %d of", gone, (4096-gone)*sector)},
-		"zeros":      {2, func(s int64) bool { return s%kept >= gone }, true, ""},
-		"too many":   {10, func(s int64) bool { return s%4096 == 0 }, false, fmt.Sprintf("at least %d sectors", 16*mib/sector)},
+		"three runs": {2, func(s int64) bool { return s%kept >= gone }, false,
+			fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at "+
+				"byte 0 of", 2*gone)},
+		"a tail": {2, func(s int64) bool { return s < 4096-gone || s >= 4096 }, false,
+			fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at "+
+				"byte %d of", gone, (4096-gone)*sector)},
+		"zeros": {2, func(s int64) bool { return s%kept >= gone }, true, ""},
+		"too many": {10, func(s int64) bool { return s%4096 == 0 }, false, fmt.Sprintf("at least %d sectors",
+			16*mib/sector)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -165,7 +170,8 @@ func TestVHDByQemuImg(t *testing.T) {
 				img := imagetest.Open(t, path)
 				require.Equal(t, strings.Contains(o, "fixed"), img.Subformat == "fixed")
 				require.Empty(t, imagetest.Codes(img.Issues, ondisk.Warn))
-				require.Equal(t, virtualSize(t, path), img.Disk.Size(), "without force_size qemu-img rounds up to whole cylinders")
+				require.Equal(t, virtualSize(t, path), img.Disk.Size(),
+					"without force_size qemu-img rounds up to whole cylinders")
 				disktest.CheckBytes(t, img.Disk, append(data, make([]byte, int(img.Disk.Size())-size)...))
 				if img.Check != nil {
 					imagetest.NoDamage(t, img)

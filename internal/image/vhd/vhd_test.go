@@ -16,7 +16,8 @@ func TestStructSizes(t *testing.T) {
 	assert.Equal(t, 1024, binary.Size(dynamicHeader{}), "dynamic header")
 	b, err := binary.Append(nil, binary.BigEndian, rawFooter{
 		FileFormatVersion: 1 << 24, DataOffset: 2 << 56, CreatorApplication: [4]byte{3}, CurrentSize: 4 << 56,
-		DiskGeometry: geometry{5 << 8, 6, 7}, DiskType: 8 << 24, Checksum: 9 << 24, UniqueID: [16]byte{10}, SavedState: 11,
+		DiskGeometry: geometry{5 << 8, 6, 7}, DiskType: 8 << 24, Checksum: 9 << 24, UniqueID: [16]byte{10},
+		SavedState: 11,
 	})
 	require.NoError(t, err)
 	for at, want := range map[int]byte{

@@ -227,7 +227,8 @@ func TestHugeSparseVHD(t *testing.T) {
 	v.Foot(func(off int64) { v.BE64(off+vhdforge.CurrentSize, size) })
 	table := bytes.Repeat([]byte{0xff}, 4*entries)
 	img := imagetest.Open(t,
-		imagetest.Write(t, t.TempDir(), "disk.vhd", bytes.Join([][]byte{v.Bytes[:v.BAT], table, v.Bytes[v.Footer:]}, nil)))
+		imagetest.Write(t, t.TempDir(), "disk.vhd", bytes.Join([][]byte{v.Bytes[:v.BAT], table, v.Bytes[v.Footer:]},
+			nil)))
 	require.Equal(t, int64(size), img.Disk.Size())
 	imagetest.NoDamage(t, img)
 	calls := 0

@@ -225,12 +225,14 @@ func TestVHDXByQemuImg(t *testing.T) {
 	clear(data[3*mib : 9*mib])
 	for _, o := range []string{
 		"subformat=dynamic", "subformat=fixed", "subformat=dynamic,block_size=1M", "subformat=fixed,block_size=2M",
-		"subformat=dynamic,log_size=4M", "subformat=dynamic,block_state_zero=off,block_size=1M", "subformat=dynamic,block_size=256M",
+		"subformat=dynamic,log_size=4M", "subformat=dynamic,block_state_zero=off,block_size=1M",
+		"subformat=dynamic,block_size=256M",
 	} {
 		t.Run(o, func(t *testing.T) {
 			dir := t.TempDir()
 			raw, path := imagetest.Write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vhdx")
-			if o == "subformat=dynamic,block_state_zero=off,block_size=1M" { // which qemu-img convert does not get right
+			// which qemu-img convert does not get right
+			if o == "subformat=dynamic,block_state_zero=off,block_size=1M" {
 				disktest.Run(t, "qemu-img", "create", "-f", "vhdx", "-o", o, path, fmt.Sprint(len(data)))
 				disktest.Run(t, "qemu-img", "convert", "-n", "-S", "0", "-f", "raw", "-O", "vhdx", raw, path)
 			} else {

@@ -44,7 +44,8 @@ func TestWrittenVHDXReadsBack(t *testing.T) {
 				require.NoError(t, out.Publish())
 
 				img := imagetest.Open(t, path)
-				require.Equal(t, map[bool]string{true: "fixed", false: "dynamic"}[o.Subformat == "fixed"], img.Subformat)
+				require.Equal(t, map[bool]string{true: "fixed", false: "dynamic"}[o.Subformat == "fixed"],
+					img.Subformat)
 				disktest.CheckBytes(t, img.Disk, data)
 				imagetest.NoDamage(t, img)
 				require.Empty(t, img.Issues)
@@ -80,7 +81,8 @@ func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
 		}
 		require.Equal(t, src.Subformat, img.Subformat)
 		require.Equal(t, src.Disk.SectorSize(), img.Disk.SectorSize())
-		require.Equal(t, src.Details[:4], img.Details[:4], "creator, block size, physical sector size and virtual disk id")
+		require.Equal(t, src.Details[:4], img.Details[:4],
+			"creator, block size, physical sector size and virtual disk id")
 		require.Equal(t, "forged", img.Details[0].Value)
 		require.Equal(t, vhdxforge.DiskIDGUID, img.Details[3].Value)
 		require.NotEqual(t, src.ContentID, img.ContentID)

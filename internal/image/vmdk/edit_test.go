@@ -91,7 +91,8 @@ func TestIdentityOfACopy(t *testing.T) {
 	require.NotEqual(t, "a1b2c3d4", cid)
 	require.Equal(t, cid, value(`ddb\.longContentID = "[0-9a-f]{24}([0-9a-f]{8})"`), "its last 8 digits are the CID")
 	require.NotContains(t, text, "0123456789abcdef01234567")
-	uuid := value(`ddb\.uuid = "(60 00 C2 9a [0-9a-f]{2} [0-9a-f]{2} [0-9a-f]{2} [0-9a-f]{2}-(?:[0-9a-f]{2} ){7}[0-9a-f]{2})"`)
+	uuid := value(
+		`ddb\.uuid = "(60 00 C2 9a [0-9a-f]{2} [0-9a-f]{2} [0-9a-f]{2} [0-9a-f]{2}-(?:[0-9a-f]{2} ){7}[0-9a-f]{2})"`)
 	require.NotEqual(t, "60 00 C2 9a 1d 7b 49 44-dc 53 e6 d3 e5 89 7b 0d", uuid)
 	require.Contains(t, text, "parentCID=ffffffff")
 }

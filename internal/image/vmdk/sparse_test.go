@@ -35,7 +35,8 @@ func TestFlatExtents(t *testing.T) {
 		},
 		{
 			"zeros in front, between and behind", "monolithicFlat",
-			[]string{`RW 7 ZERO`, `RW 100 FLAT "a.bin" 1`, `RW 1 ZERO`, `RW 1 ZERO`, `RW 3 FLAT "b.bin" 297`, `RW 2000 ZERO`},
+			[]string{`RW 7 ZERO`, `RW 100 FLAT "a.bin" 1`, `RW 1 ZERO`, `RW 1 ZERO`, `RW 3 FLAT "b.bin" 297`,
+				`RW 2000 ZERO`},
 			[][]byte{
 				make([]byte, 7*sector), a[sector : 101*sector], make([]byte, 2*sector), b[297*sector:],
 				make([]byte, 2000*sector),
@@ -51,7 +52,8 @@ func TestFlatExtents(t *testing.T) {
 			dir := t.TempDir()
 			imagetest.Write(t, dir, "a.bin", a)
 			imagetest.SparseFile(t, filepath.Join(dir, "b.bin"), b)
-			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(vmdkforge.Descriptor(tc.kind, tc.lines...))))
+			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk",
+				[]byte(vmdkforge.Descriptor(tc.kind, tc.lines...))))
 			require.Equal(t, tc.kind, img.Subformat)
 			disktest.CheckBytes(t, img.Disk, bytes.Join(tc.want, nil))
 		})

@@ -71,7 +71,8 @@ func TestStreamOptimizedGrains(t *testing.T) {
 			t.Run(fmt.Sprintf("grains of %d sectors, %s", grain, name), func(t *testing.T) {
 				data := imagetest.Noise(uint64(grain), 7*mib+3*sector)
 				clear(data[mib : 6*mib+100]) // the second of four tables of small grains is empty
-				requireStream(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", vmdkforge.NewStream(data, layout).Bytes), data)
+				requireStream(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", vmdkforge.NewStream(data, layout).Bytes),
+					data)
 			})
 		}
 	}
@@ -80,11 +81,13 @@ func TestStreamOptimizedGrains(t *testing.T) {
 // qemu-img writes two directories in front, and zeros behind the last grain instead of a marker of the end.
 func TestStreamOptimizedByQemuImg(t *testing.T) {
 	for _, size := range []int{5*mib + 3*sector, 40 * mib, 64 * kib, sector} {
-		for name, data := range map[string][]byte{"data": imagetest.Noise(uint64(size), size), "zeros": make([]byte, size)} {
+		for name, data := range map[string][]byte{"data": imagetest.Noise(uint64(size), size),
+			"zeros": make([]byte, size)} {
 			t.Run(fmt.Sprintf("%d bytes of %s", size, name), func(t *testing.T) {
 				dir := t.TempDir()
 				raw, path := imagetest.Write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vmdk")
-				disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=streamOptimized", raw, path)
+				disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=streamOptimized",
+					raw, path)
 				requireStream(t, path, data)
 			})
 		}
@@ -113,7 +116,8 @@ func TestStreamOptimizedIsWritten(t *testing.T) {
 		{name: "not a whole number of grains", size: 3*mib + 5*sector},
 		{name: "one sector", size: sector},
 		{name: "empty", size: 10 * mib, zero: [][2]int{{0, 10 * mib}}},
-		{name: "four tables, the second and the last without a grain", size: 120 * mib, zero: [][2]int{{mib, 70 * mib}, {80 * mib, 120 * mib}}},
+		{name: "four tables, the second and the last without a grain", size: 120 * mib,
+			zero: [][2]int{{mib, 70 * mib}, {80 * mib, 120 * mib}}},
 		{name: "exactly one table", size: 32 * mib, zero: [][2]int{{mib, 31 * mib}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -153,7 +157,8 @@ func TestStreamOptimizedCopyKeepsTheDescriptor(t *testing.T) {
 	head, err := os.ReadFile(path)
 	require.NoError(t, err)
 	for _, line := range []string{
-		`ddb.adapterType = "buslogic"`, `ddb.virtualHWVersion = "7"`, `ddb.deletable = "true"`, `ddb.geometry.heads = "4"`,
+		`ddb.adapterType = "buslogic"`, `ddb.virtualHWVersion = "7"`, `ddb.deletable = "true"`,
+		`ddb.geometry.heads = "4"`,
 		`createType="streamOptimized"`, `RW 20480 SPARSE "copy.vmdk"`, "parentCID=ffffffff",
 	} {
 		require.Contains(t, string(head[512:11*kib]), line+"\n")

@@ -36,7 +36,8 @@ func file(name string, inode uint64) results.File {
 // image is a judged image with two partitions, the first one at a byte of the disk.
 func image(path string, start int64, f results.File) *results.Image {
 	i := results.NewImage(path)
-	i.State, i.Format, i.Subformat, i.Size, i.Stored, i.Files = results.Judged, "vmdk", "monolithicSparse", 1<<30, 1<<19,
+	i.State, i.Format, i.Subformat, i.Size, i.Stored, i.Files = results.Judged, "vmdk", "monolithicSparse", 1<<30,
+		1<<19,
 		[]results.File{f}
 	verdict := align.Aligned
 	if start%65536 != 0 {
@@ -44,8 +45,9 @@ func image(path string, start int64, f results.File) *results.Image {
 	}
 	part := func(n int, start int64, verdict align.Verdict) report.Partition {
 		return report.Partition{
-			Number: n, Kind: "primary", Type: "0x07", TypeName: "NTFS, exFAT or HPFS", StartLBA: start / 512, Start: start,
-			Size: 100 << 20, Verdict: verdict,
+			Number: n, Kind: "primary", Type: "0x07", TypeName: "NTFS, exFAT or HPFS", StartLBA: start / 512,
+			Start: start,
+			Size:  100 << 20, Verdict: verdict,
 			Alignment: start & -start, Aligned: report.Aligned{To4K: start%4096 == 0},
 			Volume: &report.Volume{
 				Kind: "ntfs", Label: "System", UUID: "1234567890ABCDEF", Size: 100 << 20, Cluster: 4096,
@@ -341,7 +343,8 @@ func TestRemoved(t *testing.T) {
 	require.False(t, ok, "what comes back is read again")
 	require.Equal(t, results.New, save(t, r, "/lib/a", image("a", 65536, file("x", 0))))
 	finish(t, r)
-	require.Equal(t, "judged|1|3", query(t, c, "SELECT state, first_run, changed_run FROM images WHERE path = '/lib/a'"))
+	require.Equal(t, "judged|1|3",
+		query(t, c, "SELECT state, first_run, changed_run FROM images WHERE path = '/lib/a'"))
 }
 
 func TestRemovedIsSaidAgainAfterARunThatWasKilled(t *testing.T) {

@@ -109,7 +109,8 @@ func TestRefusals(t *testing.T) {
 		},
 		"half of it": {
 			func(t *testing.T, path string) { t.Helper(); write(string(used(t, path)[:8192]))(t, path) },
-			"damaged: save what can be read (sqlite3 FILE .recover), then move it away, and the next scan makes a new one",
+			"damaged: save what can be read (sqlite3 FILE .recover), then move it away, and the next scan makes a " +
+				"new one",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -314,7 +315,8 @@ func TestOtherFileSystems(t *testing.T) {
 	left, err := filepath.Glob(path + "-*")
 	require.NoError(t, err)
 	require.Empty(t, left)
-	require.Equal(t, "delete\n101", query(t, c, "PRAGMA journal_mode; SELECT count(*) FROM images"), "others can read it")
+	require.Equal(t, "delete\n101", query(t, c, "PRAGMA journal_mode; SELECT count(*) FROM images"),
+		"others can read it")
 	require.NoError(t, c.Close())
 
 	wal, err := sys.SharesMemory("/proc")

@@ -36,7 +36,8 @@ func records(t *testing.T, images []*Image, texts []string) [][]string {
 		args = append(args, saved(t, "texts", lines.String()))
 	}
 	var out [][]string
-	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, disktest.DataFile(t, "/usr/bin/python3"), args...)), &out))
+	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, disktest.DataFile(t, "/usr/bin/python3"), args...)),
+		&out))
 	return out
 }
 
@@ -82,7 +83,8 @@ func TestNoImageIsLostInCSV(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]int{
-		"/t/fine.qcow2": 2, "/t/two.ova": 2, "/t/half.ova": 3, "/t/data.vmdk": 1, "/t/my boot.vmdk": 1, "/t/lilo.vmdk": 1,
+		"/t/fine.qcow2": 2, "/t/two.ova": 2, "/t/half.ova": 3, "/t/data.vmdk": 1, "/t/my boot.vmdk": 1,
+		"/t/lilo.vmdk":  1,
 		"/t/many.vmdk":  1,
 		"/t/floppy.img": 1, "/t/retired.vmdk": 1, "/t/broken.vhd": 1, "/t/lone-s002.vmdk": 1, "/t/gone.vhdx": 1,
 		"/t/blank.vhd": 1, "/t/old.vmdk.gz": 1, "/t/firmware.img": 1,
@@ -108,7 +110,8 @@ func TestHostileTextsInCSV(t *testing.T) {
 // Texts of all kinds of characters are read back as the documentation says.
 func TestCSVReadsBack(t *testing.T) {
 	piece := rapid.OneOf(
-		rapid.SampledFrom([]string{"=", "+", "-", "@", ";", ",", `"`, "'", " ", "\n", "\r\n", "\t", `\`, "\uff1d", "\u202e", "\ufffd", "é", "\xe2\x80", "\u2029", `\.`}),
+		rapid.SampledFrom([]string{"=", "+", "-", "@", ";", ",", `"`, "'", " ", "\n", "\r\n", "\t", `\`, "\uff1d",
+			"\u202e", "\ufffd", "é", "\xe2\x80", "\u2029", `\.`}),
 		rapid.Map(rapid.Byte(), func(b byte) string { return string([]byte{b}) }),
 	)
 	rapid.Check(t, func(r *rapid.T) {
@@ -125,8 +128,10 @@ func TestCSVReadsBack(t *testing.T) {
 // A spreadsheet that splits at commas or at semicolons finds no formula.
 func TestNoCellIsAFormula(t *testing.T) {
 	for text, want := range map[string]string{
-		"=cmd": "'=cmd", "+1": "'+1", "-1": "'-1", "@x": "'@x", "\t=1": `\u0009=1`, "\r=1": `\u000d=1`, "\uff1d1": "'\uff1d1", "\uff0b": "'\uff0b",
-		"\uff0d": "'\uff0d", "\uff20": "'\uff20", "a;=1": "a;'=1", `a; "=1`: `a; "'=1`, "a=1": "a=1", "1-2": "1-2", "'=1": "'=1", "": "", "--": "'--",
+		"=cmd": "'=cmd", "+1": "'+1", "-1": "'-1", "@x": "'@x", "\t=1": `\u0009=1`, "\r=1": `\u000d=1`,
+		"\uff1d1": "'\uff1d1", "\uff0b": "'\uff0b",
+		"\uff0d": "'\uff0d", "\uff20": "'\uff20", "a;=1": "a;'=1", `a; "=1`: `a; "'=1`, "a=1": "a=1", "1-2": "1-2",
+		"'=1": "'=1", "": "", "--": "'--",
 	} {
 		require.Equal(t, want, cell(text), "%q", text)
 	}

@@ -60,8 +60,9 @@ func TestGlob(t *testing.T) {
 func TestGlobErrors(t *testing.T) {
 	const malformed = `character 1: the glob is malformed: want each [ and { closed, a character in each [], and one behind each \`
 	for glob, want := range map[string]string{
-		"":                        "character 1: the glob is empty, want at least one character",
-		"old/":                    "character 4: the glob ends in a slash; ** behind it means whatever lies in the folder",
+		"": "character 1: the glob is empty, want at least one character",
+		"old/": "character 4: the glob ends in a slash; ** behind it means whatever lies in the " +
+			"folder",
 		"a[b":                     malformed,
 		"a[":                      malformed,
 		"a[]":                     malformed,

@@ -184,7 +184,8 @@ func TestReportWithoutScript(t *testing.T) {
 	require.True(t, eval[bool](p, `document.querySelector("noscript").checkVisibility()`))
 	require.Len(t, eval[[]string](p, shownPaths), len(images))
 	require.Zero(t, eval[int](p, `document.querySelectorAll("th button").length`))
-	at := eval[[]float64](p, `(r => [r.left + 5, r.top + 5])(document.querySelector("#rows > tr:nth-child(4) summary").getBoundingClientRect())`)
+	at := eval[[]float64](p,
+		`(r => [r.left + 5, r.top + 5])(document.querySelector("#rows > tr:nth-child(4) summary").getBoundingClientRect())`)
 	p.run(chromedp.MouseClickXY(at[0], at[1]))
 	require.Equal(t, 1, eval[int](p, openCount), "a click on the line opens the details")
 	require.Contains(t, eval[string](p, `document.querySelector("#rows details[open]").innerText`),
@@ -222,7 +223,9 @@ func TestReportOnAPhone(t *testing.T) {
 	for _, width := range []int64{320, 390, 768, 1024, 1200} {
 		p := open(tabs, t, path, chromedp.EmulateViewport(width, 844, chromedp.EmulateMobile))
 		for _, opened := range []bool{false, true} {
-			eval[bool](p, fmt.Sprintf(`for (const d of document.querySelectorAll("details")) d.open = %v; for (const r of document.querySelectorAll("#rows > tr")) r.style.contentVisibility = "visible"; true`, opened))
+			eval[bool](p,
+				fmt.Sprintf(
+					`for (const d of document.querySelectorAll("details")) d.open = %v; for (const r of document.querySelectorAll("#rows > tr")) r.style.contentVisibility = "visible"; true`, opened))
 			require.Equal(t, int(width),
 				eval[int](p, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`),
 				"the page scrolls sideways at %d", width)

@@ -103,7 +103,8 @@ func open(browser context.Context, t *testing.T, path string, before ...chromedp
 	require.NoError(t, chromedp.Listen(ctx, p.hear))
 	p.ctx, cancel = context.WithTimeout(ctx, patience)
 	t.Cleanup(cancel)
-	p.run(send(network.Enable, network.EnableParams{}), send(log.Enable, cdp.Empty{}), send(runtime.Enable, cdp.Empty{}))
+	p.run(send(network.Enable, network.EnableParams{}), send(log.Enable, cdp.Empty{}),
+		send(runtime.Enable, cdp.Empty{}))
 	p.run(before...)
 	p.run(chromedp.Navigate(p.url))
 	return p
@@ -180,7 +181,8 @@ func (p *page) quiet() {
 // scheme makes the browser prefer light or dark.
 func scheme(name string) chromedp.Action[chromedp.Void] {
 	return send(emulation.SetEmulatedMedia,
-		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
+		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme",
+			Value: name}}})
 }
 
 // wide is a desk.

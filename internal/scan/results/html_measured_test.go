@@ -105,7 +105,8 @@ func TestLargeReportInChromium(t *testing.T) {
 	require.True(t, sort.StringsAreSorted(paths) || sort.StringsAreSorted(reversed(paths)),
 		"the numbers in these paths have one length")
 	best("filter", time.Second, timed(`document.querySelector('input[value="m"]').click()`))
-	best("find", time.Second, timed(`f = document.getElementById("find"); f.value += "datastore03 "; f.dispatchEvent(new Event("input")); await new Promise(r => setTimeout(r, 120))`))
+	best("find", time.Second,
+		timed(`f = document.getElementById("find"); f.value += "datastore03 "; f.dispatchEvent(new Event("input")); await new Promise(r => setTimeout(r, 120))`))
 	off := 0
 	for _, i := range images {
 		if strings.Contains(i.Path, "datastore03") && kindOf(i) == "m" {
@@ -116,7 +117,8 @@ func TestLargeReportInChromium(t *testing.T) {
 		strings.TrimSpace(strings.Repeat("datastore03 ", 3))))
 	require.True(t, get(p, chromedp.Poll[bool](settled+strconv.Itoa(off))))
 	// A filter while rows still move to their places does not lose them.
-	eval[bool](p, `document.querySelector('th[data-sort="rank"] button').click(); document.getElementById("reset").click(); true`)
+	eval[bool](p,
+		`document.querySelector('th[data-sort="rank"] button').click(); document.getElementById("reset").click(); true`)
 	require.True(t, get(p, chromedp.Poll[bool](settled+strconv.Itoa(n))))
 	require.Equal(t, by(images, func(*Image) int64 { return 0 }), eval[[]string](p, shownPaths))
 	p.quiet()

@@ -46,12 +46,14 @@ func sampleFindings(p report.Partition, boundary int64) []align.Finding {
 	switch p.Verdict {
 	case align.Misaligned:
 		f.Code = "misaligned"
-		f.Text = fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary: each 4 KiB cluster touches two 4 "+
+		f.Text = fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary: each 4 KiB cluster touches "+
+			"two 4 "+
 			"KiB blocks of the storage instead of one",
 			p.StartLBA, p.Start, p.Start%align.Block)
 	case align.BelowBoundary:
 		f.Code = "below-boundary"
-		f.Text = fmt.Sprintf("starts at byte %d, %s past a multiple of %s: I/O of 64 KiB touches two units of a storage "+
+		f.Text = fmt.Sprintf("starts at byte %d, %s past a multiple of %s: I/O of 64 KiB touches two units of a "+
+			"storage "+
 			"that works in such units, instead of one",
 			p.Start, units.Format(p.Start%boundary), units.Format(boundary))
 	default:
@@ -70,7 +72,8 @@ func fixed(d Disk, role advice.Role, refusals ...align.Finding) Disk {
 			" disk. 2 stored positions change with the move, and all can be rewritten.",
 	}
 	if len(refusals) > 0 {
-		d.Advice.Text = "It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a " +
+		d.Advice.Text = "It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), " +
+			"but a " +
 			"copy would be refused now. " +
 			"This is a boot disk."
 	}
@@ -155,7 +158,8 @@ func sampleLibrary() (*Summary, []*Image) {
 		add(htmlSample("/vmfs/templates/legacy/"+name+".vhd", "vhd", "dynamic", int64(41+n*30)*gib,
 			dataDisk("DATA", int64(64+n*64)*gib)), []Change{New, Same}[n])
 	}
-	suse := fixed(sampleDisk("mbr", "LILO", 20*gib, pagePart{63, 18 * gib, "83 Linux", "reiserfs", ""}), advice.BootDisk,
+	suse := fixed(sampleDisk("mbr", "LILO", 20*gib, pagePart{63, 18 * gib, "83 Linux", "reiserfs", ""}),
+		advice.BootDisk,
 		lilo)
 	add(htmlSample("/vmfs/templates/legacy/suse-9.vmdk", "vmdk", "twoGbMaxExtentSparse", 7*gib, suse), Same)
 	kiosk := htmlSample("/vmfs/templates/legacy/kiosk-nt4.qcow2", "qcow2", "", 900*units.MiB, xpDisk("", 4*gib))
@@ -190,9 +194,11 @@ func sampleLibrary() (*Summary, []*Image) {
 	raw.Parents = []string{"base.img"}
 	add(raw, New)
 	for _, f := range [][4]string{
-		{"/vmfs/templates/legacy/mail-old.vmdk", "format", "vmdk header at 0x0: grain directory at sector 4294967295, beyond the end of the file at 1310720", "vmdk"},
+		{"/vmfs/templates/legacy/mail-old.vmdk", "format",
+			"vmdk header at 0x0: grain directory at sector 4294967295, beyond the end of the file at 1310720", "vmdk"},
 		{"/vmfs/templates/win/vista.vhd", "checksum", "vhd footer at 0x27fe00: checksum 0x1f3c, want 0x1f40", "vhd"},
-		{"/vmfs/templates/upload/unknown.vhdx", "crash", "the worker was killed while it read this image (512 MiB of memory were not enough)", ""},
+		{"/vmfs/templates/upload/unknown.vhdx", "crash",
+			"the worker was killed while it read this image (512 MiB of memory were not enough)", ""},
 	} {
 		i := NewImage(f[0])
 		i.Format, i.Stored = f[3], 4*gib
@@ -221,7 +227,8 @@ func sampleSummary(images []*Image) *Summary {
 		"generic (4 KiB blocks, as most storage has)", "1.4.0"
 	s.Started, s.Finished, s.Took = "2026-11-20T22:00:00Z", "2026-11-20T22:00:42Z", 42
 	s.Changes = &Changes{Since: "2026-11-13T22:00:41Z"}
-	s.Isolation = Isolation{Wanted: "sandbox", Achieved: "sandbox", Layers: []string{"landlock-5", "seccomp", "rlimits"}}
+	s.Isolation = Isolation{Wanted: "sandbox", Achieved: "sandbox", Layers: []string{"landlock-5", "seccomp",
+		"rlimits"}}
 	s.Skipped, s.FailOn, s.ExitCode, s.Worst = 118, "64K", 1, images[0].Path
 	s.Unreadable = []Unreadable{{
 		Path:  "/vmfs/templates/private",

@@ -29,7 +29,9 @@ func TestScreenshots(t *testing.T) {
 			eval[bool](p, fmt.Sprintf(`document.querySelectorAll("#rows details")[%d].open = true`, n))
 		}
 		if shot.top > 0 {
-			eval[bool](p, fmt.Sprintf(`document.getElementById("rows").rows[%d].scrollIntoView(); scrollBy(0, -document.querySelector("thead").offsetHeight); true`, shot.top))
+			eval[bool](p,
+				fmt.Sprintf(
+					`document.getElementById("rows").rows[%d].scrollIntoView(); scrollBy(0, -document.querySelector("thead").offsetHeight); true`, shot.top))
 		}
 		png := get(p, chromedp.CaptureScreenshot())
 		require.Greater(t, len(png), 10<<10)

@@ -168,7 +168,8 @@ func asksForNothing(t *testing.T, doc *html.Node) {
 		sum := sha256.Sum256([]byte(textOf(found[0])))
 		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 	}
-	require.Equal(t, "default-src 'none'; style-src "+hash("style")+"; script-src "+hash("script")+"; base-uri 'none'; form-action 'none'",
+	require.Equal(t, "default-src 'none'; style-src "+hash("style")+"; script-src "+hash(
+		"script")+"; base-uri 'none'; form-action 'none'",
 		attribute(elements(doc, "meta")[1], "content"))
 }
 
@@ -266,7 +267,8 @@ func TestHTMLOfWhatHasNotChanged(t *testing.T) {
 	s.Changes, s.ChangedOnly = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}, true
 	_, doc := rendered(t, s, nil)
 	require.Contains(t, textOf(doc), "Nothing is new, changed or removed.")
-	require.Contains(t, textOf(doc), "1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those of "+
+	require.Contains(t, textOf(doc), "1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those "+
+		"of "+
 		"what is new, changed or removed alone")
 	require.NotContains(t, textOf(doc), "No image was found.")
 }

@@ -41,7 +41,8 @@ func TestIgnore(t *testing.T) {
 		{"/srv/golden/x.raw", "2026-01-01", &Accepted{"was fine once", "2026-01-01"}},
 		{"/srv/golden/x.raw", "2026-01-02", &Accepted{Reason: "fine again"}},
 	} {
-		require.Equal(t, tc.want, i.match(pathNames(tc.path, NewRoots([]string{"/srv", "lib"})), tc.today, true), tc.path)
+		require.Equal(t, tc.want, i.match(pathNames(tc.path, NewRoots([]string{"/srv", "lib"})), tc.today, true),
+			tc.path)
 	}
 	require.Equal(t, []string{
 		"ignore line 3: expired on 2026-06-30, matched 2 images",
@@ -70,7 +71,8 @@ func TestIgnoreErrors(t *testing.T) {
 		strings.Repeat("a 0 b\n",
 			2): `line 1, column 3: "0", want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in double quotes`,
 		strings.Repeat("\n", 9) +
-			"a": "line 10, column 2: a date is missing behind the glob: want the last day it counts, as 2027-01-31, or never",
+			"a": "line 10, column 2: a date is missing behind the glob: want the last day it counts, as 2027-01-31, " +
+			"or never",
 	} {
 		_, err := ParseIgnore([]byte(text))
 		require.EqualError(t, err, want)
@@ -102,7 +104,8 @@ func TestAccept(t *testing.T) {
 		require.Equal(t, want, img.Accepted, img.Path)
 	}
 	require.Equal(t, []string{
-		"ignore line 2: matched 1 image, of which none needs it", "ignore line 3: matched 1 image, of which none needs it",
+		"ignore line 2: matched 1 image, of which none needs it",
+		"ignore line 3: matched 1 image, of which none needs it",
 	}, i.Notes("2027-01-01"))
 	i.Accept(on64, nil, "2027-01-01", Off1M) // fails the run
 	require.Equal(t, &Accepted{Reason: "small"}, on64.Accepted)
@@ -119,7 +122,8 @@ func manyEntries(t testing.TB, n int) *Ignore {
 	t.Helper()
 	var text strings.Builder
 	for k := range n {
-		form := []string{"template-%d-*.vmdk", "/srv/lib/team%d/**", "**/old%d/*.raw", "*backup-%d*", "[a-m]*%d?.vmdk"}[k%5]
+		form := []string{"template-%d-*.vmdk", "/srv/lib/team%d/**", "**/old%d/*.raw", "*backup-%d*",
+			"[a-m]*%d?.vmdk"}[k%5]
 		fmt.Fprintf(&text, form+" never reason %d\n", k, k)
 	}
 	i, err := ParseIgnore([]byte(text.String()))

@@ -71,8 +71,10 @@ func TestJUnitOutcomes(t *testing.T) {
 			"half.ova": "skipped",
 		},
 	} {
-		want["fine.qcow2"], want["floppy.img"], want["lone-s002.vmdk"], want["retired.vmdk"] = ok, ok, "skipped", "skipped"
-		want["lilo.vmdk"], want["many.vmdk"], want["my boot.vmdk"] = want["data.vmdk"], want["data.vmdk"], want["data.vmdk"]
+		want["fine.qcow2"], want["floppy.img"], want["lone-s002.vmdk"], want["retired.vmdk"] = ok, ok, "skipped",
+			"skipped"
+		want["lilo.vmdk"], want["many.vmdk"], want["my boot.vmdk"] = want["data.vmdk"], want["data.vmdk"],
+			want["data.vmdk"]
 		want["blank.vhd"], want["old.vmdk.gz"], want["firmware.img"] = "skipped", "error", "error"
 		if level == Never {
 			want["old.vmdk.gz"], want["firmware.img"] = "skipped", "skipped"

@@ -50,7 +50,8 @@ func metricsOf(t *testing.T, runs ...*Summary) (out [][]series) {
 	disktest.DataFile(t, "/usr/lib/python3/dist-packages/prometheus_client/parser.py")
 	var paths []string
 	for _, s := range runs {
-		paths = append(paths, saved(t, "trueup.prom", written(t, func(w io.Writer) error { return writeMetrics(w, s, nil) })))
+		paths = append(paths, saved(t, "trueup.prom",
+			written(t, func(w io.Writer) error { return writeMetrics(w, s, nil) })))
 	}
 	require.NoError(t, json.Unmarshal([]byte(python(t, readMetrics, paths...)), &out))
 	require.Len(t, out, len(runs))
@@ -76,7 +77,8 @@ func TestMetricsAreTheSums(t *testing.T) {
 		"trueup_images nothing_to_judge": 2, "trueup_images packed": 1, "trueup_images_with_nothing_to_judge blank": 1,
 		"trueup_images_with_nothing_to_judge unknown_content": 1, "trueup_images failed": 1, "trueup_images orphan": 1,
 		"trueup_images original": 0,
-		"trueup_images_accepted": 1, "trueup_errors format": 1, "trueup_unreadable_places": 1, "trueup_skipped_files": 4,
+		"trueup_images_accepted": 1, "trueup_errors format": 1, "trueup_unreadable_places": 1,
+		"trueup_skipped_files":         4,
 		"trueup_images_by_format vmdk": 5, "trueup_images_by_format ova": 2, "trueup_images_by_format raw": 3,
 		"trueup_images_by_format gzip": 1, "trueup_images_by_format qcow2": 1,
 		"trueup_changes new": 0, "trueup_changes changed": 0, "trueup_changes same": 14, "trueup_changes removed": 1,

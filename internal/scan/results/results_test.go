@@ -121,14 +121,18 @@ func TestCopies(t *testing.T) {
 	images := []*Image{
 		off("lib/a.raw"), on("lib/a-aligned.raw"),
 		off("itself off.raw"), off("itself off-aligned.raw"),
-		off("other disk.raw"), change(on("other disk-aligned.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000001" }),
+		off("other disk.raw"), change(on("other disk-aligned.raw"),
+			func(i *Image) { i.Disks[0].Table.Signature = "0x00000001" }),
 		change(off("nameless.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000000" }),
 		change(on("nameless-aligned.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000000" }),
-		off("other type.raw"), change(on("other type-aligned.raw"), func(i *Image) { i.Disks[0].Partitions[0].Type = "0x83" }),
-		off("other length.raw"), change(on("other length-aligned.raw"), func(i *Image) { i.Disks[0].Partitions[0].Size++ }),
+		off("other type.raw"), change(on("other type-aligned.raw"),
+			func(i *Image) { i.Disks[0].Partitions[0].Type = "0x83" }),
+		off("other length.raw"), change(on("other length-aligned.raw"),
+			func(i *Image) { i.Disks[0].Partitions[0].Size++ }),
 		off("small.raw"), change(on("small-aligned.raw"), func(i *Image) { i.Size-- }),
 		off("stale.raw"), change(on("stale-aligned.raw"), func(i *Image) { i.Files[0].Modified = 6 }),
-		change(off("accepted.raw"), func(i *Image) { i.Accepted = &Accepted{Reason: "retired"} }), on("accepted-aligned.raw"),
+		change(off("accepted.raw"), func(i *Image) { i.Accepted = &Accepted{Reason: "retired"} }),
+		on("accepted-aligned.raw"),
 		change(off("refused.raw"), func(i *Image) { i.Disks[0].Fix.Refusals = []align.Finding{{Code: "x"}} }),
 		on("refused-aligned.raw"),
 	}
@@ -158,12 +162,14 @@ func TestCopies(t *testing.T) {
 func TestRowWithoutTheStateOfItsMachine(t *testing.T) {
 	i := row("old", align.Misaligned, advice.DataDisk, 100, false).withPartitions("raw", 63)
 	complete := func(d *Disk) {
-		d.Findings, d.Chain, d.Fix.Moves, d.Fix.Refusals = []align.Finding{}, []report.BootLink{}, []report.Move{}, []align.Finding{}
+		d.Findings, d.Chain, d.Fix.Moves, d.Fix.Refusals = []align.Finding{}, []report.BootLink{}, []report.Move{},
+			[]align.Finding{}
 		d.Advice.Unmended = []string{}
 	}
 	complete(&i.Disks[0])
 	require.NoError(t, i.Check())
-	for _, bad := range []*report.Guest{nil, {}, {State: "asleep", Signs: []report.Sign{}}, {State: boot.Running, Signs: []report.Sign{{}}}} {
+	for _, bad := range []*report.Guest{nil, {}, {State: "asleep", Signs: []report.Sign{}},
+		{State: boot.Running, Signs: []report.Sign{{}}}} {
 		i.Disks[0].Guest = bad
 		require.ErrorContains(t, i.Check(), "state")
 	}

@@ -42,8 +42,9 @@ func part(number int, lba int64, kind string) report.Partition {
 // diskOf is an MBR disk whose verdict is the worst of its partitions.
 func diskOf(role advice.Role, parts ...report.Partition) Disk {
 	d := Disk{Depth: Survey, Disk: report.Disk{
-		Size: 8 * units.GiB, Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "win2000"}, Partitions: parts,
-		Boundary: align.DefaultBoundary, Verdict: align.Aligned,
+		Size: 8 * units.GiB, Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "win2000"},
+		Partitions: parts,
+		Boundary:   align.DefaultBoundary, Verdict: align.Aligned,
 	}}
 	for _, p := range parts {
 		d.Verdict = d.Verdict.Worse(p.Verdict)
@@ -61,10 +62,12 @@ func diskOf(role advice.Role, parts ...report.Partition) Disk {
 
 // guestOf is a machine of which a boot disk was cloned while it ran, and of which a data disk was closed.
 func guestOf(role advice.Role) *report.Guest {
-	sign := report.Sign{State: boot.NotKnown, Partition: 1, Text: "whether the volume (xfs) of partition 1 was closed is not known"}
+	sign := report.Sign{State: boot.NotKnown, Partition: 1,
+		Text: "whether the volume (xfs) of partition 1 was closed is not known"}
 	switch role {
 	case advice.BootDisk:
-		sign.State, sign.Text, sign.OnMove = boot.Running, "the log of the NTFS of partition 1 is open", "it may be refused"
+		sign.State, sign.Text, sign.OnMove = boot.Running, "the log of the NTFS of partition 1 is open",
+			"it may be refused"
 	case advice.DataDisk:
 		sign.State, sign.Text = boot.ShutDown, "the log of the NTFS of partition 1 is clean"
 	default:
@@ -138,7 +141,8 @@ func smallLibrary() (*Summary, []*Image) {
 	Rank(images)
 
 	s := NewSummary()
-	s.Complete, s.Paths, s.Boundary, s.Storage, s.Version = true, []string{"/t"}, align.DefaultBoundary, "generic", "1.0.0"
+	s.Complete, s.Paths, s.Boundary, s.Storage, s.Version = true, []string{"/t"}, align.DefaultBoundary, "generic",
+		"1.0.0"
 	s.Started, s.Finished, s.ExitCode, s.Skipped, s.Changes = "2026-11-21T20:00:00Z", "2026-11-21T20:01:30Z", 1, 4,
 		&Changes{}
 	s.Isolation.Achieved, s.Took = "sandbox", 90.3
@@ -173,7 +177,8 @@ func hostiles() (*Summary, []*Image) {
 		d.Partitions[0].Volume.Label, d.Partitions[0].Name, d.Member = text, text, text
 		refused := diskOf(advice.BootDisk, part(1, 63, "ntfs"))
 		refused.Fix.Refusals = []align.Finding{{Subject: text, Text: text, Remedy: text}}
-		failed, accepted, orphan := NewImage("failed "+text), judged("accepted "+text, "vmdk", d), NewImage("orphan "+text)
+		failed, accepted, orphan := NewImage("failed "+text), judged("accepted "+text, "vmdk", d),
+			NewImage("orphan "+text)
 		failed.Fail(text, text)
 		accepted.Accepted = &Accepted{Reason: text, Until: text}
 		orphan.State, orphan.Findings = Orphan, []align.Finding{{Text: text}}

@@ -56,7 +56,8 @@ func someLibrary() (*Summary, []*Image) {
 	unplanned.Settle(nil)
 	accepted := row("/srv/templates/vendor/appliance 1.raw", align.Misaligned, advice.BootDisk, 100,
 		false).withPartitions("raw", 63)
-	accepted.Accepted = &Accepted{Reason: "an appliance of the vendor, who must not find it changed", Until: "2027-01-31"}
+	accepted.Accepted = &Accepted{Reason: "an appliance of the vendor, who must not find it changed",
+		Until: "2027-01-31"}
 	pair := row("/srv/templates/pair.ova", align.Aligned, "", 0, false).withPartitions("ova", 2048)
 	pair.Disks[0].Member = "pair-disk1.vmdk"
 	pair.Disks = append(pair.Disks,
@@ -70,10 +71,13 @@ func someLibrary() (*Summary, []*Image) {
 		failed, killed, orphan, accepted, pair, gone, unplanned,
 		row("/srv/templates/windows/server-2003-enterprise-r2-sp2-x64-german-with-office.vmdk", align.Misaligned,
 			advice.BootDisk, 100, false).withPartitions("vmdk", 63, 2048),
-		row("/srv/templates/windows/xp-sp3.vmdk", align.Misaligned, advice.BootDisk, 100, true).withPartitions("vmdk", 63),
-		row("/srv/templates/data/テンプレート/データディスク.vhdx", align.Misaligned, advice.DataDisk, 12.5, false).withPartitions("vhdx",
+		row("/srv/templates/windows/xp-sp3.vmdk", align.Misaligned, advice.BootDisk, 100, true).withPartitions("vmdk",
+			63),
+		row("/srv/templates/data/テンプレート/データディスク.vhdx", align.Misaligned, advice.DataDisk, 12.5,
+			false).withPartitions("vhdx",
 			63, 33_554_495, 67_108_927),
-		row("/srv/templates/linux/rhel5.qcow2", align.BelowBoundary, advice.BootDisk, 5, false).withPartitions("qcow2", 2048,
+		row("/srv/templates/linux/rhel5.qcow2", align.BelowBoundary, advice.BootDisk, 5, false).withPartitions("qcow2",
+			2048,
 			1_048_584),
 		row("/srv/templates/linux/debian-12.qcow2", align.Aligned, "", 0, false).withPartitions("qcow2", 2048),
 		row("debian-13.raw", align.Aligned, "", 0, false).withPartitions("raw", 2048, 4_196_352),
@@ -254,11 +258,13 @@ func TestAcceptedAndRemovedImagesAreCountedWhereThereAreMany(t *testing.T) {
 		accepted.Accepted = &Accepted{Reason: "known"}
 		gone := NewImage(fmt.Sprintf("gone-%d", n))
 		gone.State, gone.Change = Gone, Removed
-		list = append(list, accepted, gone, row(fmt.Sprintf("off-%d", n), align.Misaligned, advice.DataDisk, 100, false))
+		list = append(list, accepted, gone, row(fmt.Sprintf("off-%d", n), align.Misaligned, advice.DataDisk, 100,
+			false))
 	}
 	out := tableOf(report.Text{}, summed(list), list)
-	require.Contains(t, out, "\n21 accepted images are not shown (-v shows them).\n21 removed images are not shown (-v "+
-		"shows them).\n")
+	require.Contains(t, out,
+		"\n21 accepted images are not shown (-v shows them).\n21 removed images are not shown (-v "+
+			"shows them).\n")
 	require.Equal(t, 21, strings.Count(out, "  off-"))
 	out = tableOf(report.Text{Verbose: true}, summed(list), list)
 	require.Equal(t, 21, strings.Count(out, "  gone-"))
@@ -268,9 +274,11 @@ func TestAcceptedAndRemovedImagesAreCountedWhereThereAreMany(t *testing.T) {
 // hostileRow is what a stranger can put into names, labels and messages, and more.
 func hostileRow() *rapid.Generator[string] {
 	piece := rapid.SampledFrom([]string{
-		"\x1b]0;x\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;eA==\a", "\r", "\n", "\t", "\x9b", "\u009b", "\u202e",
+		"\x1b]0;x\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;eA==\a", "\r", "\n", "\t", "\x9b", "\u009b",
+		"\u202e",
 		"\xff\xfe", "\x7f", "\u2028", "\x00", "e\u0301",
-		"データ", "/", "/", "a", "b.vmdk", strings.Repeat("long", 40), strings.Repeat("広", 50), "%s", "👩\u200d👩", " ", "..", "'",
+		"データ", "/", "/", "a", "b.vmdk", strings.Repeat("long", 40), strings.Repeat("広", 50), "%s", "👩\u200d👩", " ",
+		"..", "'",
 		"-",
 	})
 	return rapid.Custom(func(t *rapid.T) string {

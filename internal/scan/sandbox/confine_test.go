@@ -175,9 +175,10 @@ func TestConfineOnOldKernels(t *testing.T) {
 		read   string
 		socket string
 	}{
-		noLandlock:  {[]string{"no-new-privs", "seccomp"}, "landlock: the kernel has none", "done", operation},
-		landlockOff: {[]string{"no-new-privs", "seccomp"}, "landlock: the kernel has it switched off", "done", operation},
-		noSeccomp:   {[]string{"no-new-privs", newest}, "seccomp: the kernel has none", permission, "done"},
+		noLandlock: {[]string{"no-new-privs", "seccomp"}, "landlock: the kernel has none", "done", operation},
+		landlockOff: {[]string{"no-new-privs", "seccomp"}, "landlock: the kernel has it switched off", "done",
+			operation},
+		noSeccomp: {[]string{"no-new-privs", newest}, "seccomp: the kernel has none", permission, "done"},
 		nothing: {
 			[]string{"no-new-privs"},
 			"landlock: the kernel has none; seccomp: the kernel has none", "done",
@@ -193,7 +194,8 @@ func TestConfineOnOldKernels(t *testing.T) {
 		})
 	}
 	for _, version := range []string{"1", "2", "3", "4"} {
-		o := inConfinement(t, oldLandlock+version, sandbox.Access{Write: []string{dir}}, "append "+file, "read /etc/passwd")
+		o := inConfinement(t, oldLandlock+version, sandbox.Access{Write: []string{dir}}, "append "+file,
+			"read /etc/passwd")
 		require.Equal(t, sandbox.Sandbox, o.Isolation.Achieved, o.Isolation.Note)
 		o.answers(t, map[string]string{"append " + file: "done", "read /etc/passwd": permission})
 	}

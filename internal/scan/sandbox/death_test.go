@@ -26,7 +26,8 @@ func TestCauseByLastWords(t *testing.T) {
 		"panic of memory": {"panic: out of memory, says the file\n", Crash, "panic: out of memory, says the file"},
 		"heap": {
 			"runtime: out of memory: cannot allocate 4194304-byte block (71303168 in use)\nfatal error: out of memory\n", Memory,
-			"wanted more than 64 MiB of memory: runtime: out of memory: cannot allocate 4194304-byte block (71303168 in use)",
+			"wanted more than 64 MiB of memory: runtime: out of memory: cannot allocate 4194304-byte block (71303168 " +
+				"in use)",
 		},
 		"tables of the runtime": {
 			"fatal error: runtime: cannot allocate memory\n", Memory,
@@ -83,10 +84,14 @@ func TestFiltered(t *testing.T) {
 		thread, own string
 		want        bool
 	}{
-		"none":                           {"Seccomp:\t0\nSeccomp_filters:\t0\n", "Seccomp:\t0\nSeccomp_filters:\t0\n", false},
-		"one":                            {"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t0\nSeccomp_filters:\t0\n", true},
-		"only its parent's":              {"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t2\nSeccomp_filters:\t1\n", false},
-		"its parent's and its own":       {"Seccomp:\t2\nSeccomp_filters:\t2\n", "Seccomp:\t2\nSeccomp_filters:\t1\n", true},
+		"none": {"Seccomp:\t0\nSeccomp_filters:\t0\n", "Seccomp:\t0\nSeccomp_filters:\t0\n",
+			false},
+		"one": {"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t0\nSeccomp_filters:\t0\n",
+			true},
+		"only its parent's": {"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t2\nSeccomp_filters:\t1\n",
+			false},
+		"its parent's and its own": {"Seccomp:\t2\nSeccomp_filters:\t2\n", "Seccomp:\t2\nSeccomp_filters:\t1\n",
+			true},
 		"a kernel that does not count":   {"Seccomp:\t2\n", "Seccomp:\t0\n", true},
 		"a kernel without any such line": {"Name:\tx\n", "Name:\tx\n", false},
 	} {

@@ -205,7 +205,8 @@ func TestArgumentsOfOtherFilters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			number, ok := arch.X86_64.SyscallNames[c.call]
 			require.True(t, ok)
-			require.Equal(t, c.command, simulate(t, arch.X86_64, policies["command"]).call(uint32(number), c.arguments...))
+			require.Equal(t, c.command, simulate(t, arch.X86_64, policies["command"]).call(uint32(number),
+				c.arguments...))
 			require.Equal(t, c.parent,
 				simulate(t, arch.X86_64, policies["parent of workers"]).call(uint32(number), c.arguments...))
 		})

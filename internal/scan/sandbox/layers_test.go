@@ -151,7 +151,8 @@ func TestChangesNothing(t *testing.T) {
 		"chmod " + file, "touch " + file, "tmpfile " + dir,
 	} {
 		answer := ask(t, w, request)
-		require.True(t, strings.HasSuffix(answer, operation) || strings.HasSuffix(answer, permission), "%s: %s", request,
+		require.True(t, strings.HasSuffix(answer, operation) || strings.HasSuffix(answer, permission), "%s: %s",
+			request,
 			answer)
 	}
 	content, err := os.ReadFile(file)
@@ -192,7 +193,8 @@ func TestDeedsCanBeDoneOutside(t *testing.T) {
 	file := write(t, dir, "a.vmdk")
 	w := start(t, sandbox.Options{Level: sandbox.Process})
 	for _, request := range []string{
-		"read " + file, "list " + dir, "read /proc/self/status", "append " + file, "chmod " + file, "touch " + file, "cut " +
+		"read " + file, "list " + dir, "read /proc/self/status", "append " + file, "chmod " + file, "touch " + file,
+		"cut " +
 			file, "truncate " + file,
 		"mkdir " + dir, "create " + filepath.Join(dir, "made"), "tmpfile " + dir, "remove " + file, "exec /bin/true",
 		"socket", "unixsocket",

@@ -210,7 +210,8 @@ func TestOldKernels(t *testing.T) {
 	}{
 		"as it is":   {[]string{privileges, newest, calls, limits}, "", permission, operation, operation},
 		filteredSelf: {[]string{privileges, newest, calls, limits}, "", permission, operation, operation},
-		noLandlock:   {[]string{privileges, calls, limits}, "landlock: the kernel has none", "done", operation, operation},
+		noLandlock: {[]string{privileges, calls, limits}, "landlock: the kernel has none", "done", operation,
+			operation},
 		landlockOff: {
 			[]string{privileges, calls, limits},
 			"landlock: the kernel has it switched off", "done", operation,
@@ -247,7 +248,8 @@ func TestOldKernels(t *testing.T) {
 			for request, want := range map[string]string{
 				"read /etc/passwd": c.read, "socket": c.socket, "append /dev/null": c.append,
 			} {
-				require.True(t, strings.HasSuffix(o.Answers[request], want), "%s: %s, want %s", request, o.Answers[request], want)
+				require.True(t, strings.HasSuffix(o.Answers[request], want), "%s: %s, want %s", request,
+					o.Answers[request], want)
 			}
 		})
 	}

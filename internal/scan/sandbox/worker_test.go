@@ -73,8 +73,9 @@ func TestDeaths(t *testing.T) {
 		cause   sandbox.Cause
 		text    string // somewhere in what is said of it
 	}{
-		"panic":                           {"panic the footer\nis 7", small, sandbox.Crash, "panic: the footer"},
-		"index outside a slice":           {"index", small, sandbox.Crash, "panic: runtime error: slice bounds out of range"},
+		"panic": {"panic the footer\nis 7", small, sandbox.Crash, "panic: the footer"},
+		"index outside a slice": {"index", small, sandbox.Crash,
+			"panic: runtime error: slice bounds out of range"},
 		"exit":                            {"exit", small, sandbox.Crash, "exit status 3"},
 		"killed from outside":             {"signal", small, sandbox.Killed, "killed from outside (signal 9)"},
 		"endless loop":                    {"spin", small, sandbox.CPU, "longer than 1s"},
@@ -176,7 +177,8 @@ func TestDeathBetweenRequests(t *testing.T) {
 	w := start(t, sandbox.Options{})
 	pid := pidOf(t, w)
 	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
-	disktest.WaitFor(t, "a parent that has taken notice", func() bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) })
+	disktest.WaitFor(t, "a parent that has taken notice",
+		func() bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) })
 	_, err := w.Call(t.Context(), []byte("echo x"))
 	var death *sandbox.Death
 	require.ErrorAs(t, err, &death)

@@ -1,12 +1,8 @@
 package judge
 
 import (
-	"bytes"
 	"image"
 	"image/color"
-	"image/draw"
-	"image/png"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/trial/film"
 )
 
-const bios = "SeaBIOS (version 1.16.2-debian-1.16.2-1)\n\n\niPXE (http://ipxe.org) 00:03.0 CA00 PCI2.10 PnP PMM+0EFD1030+0EF31030 CA00\n\n\n" +
+const bios = "SeaBIOS (version 1.16.2-debian-1.16.2-1)\n\n\niPXE (http://ipxe.org) 00:03.0 CA00 PCI2.10 PnP " +
+	"PMM+0EFD1030+0EF31030 CA00\n\n\n" +
 	"Booting from Hard Disk...\n"
 
 // shown is a film of text screens, which settled at the last.
@@ -56,13 +53,16 @@ func ended(f *film.Film, end film.End) *film.Film {
 const kernelLog = "[    0.000000] Linux version 6.1.0-56-amd64 (debian-kernel@lists.debian.org)\n" +
 	"[    0.912345] ata1.00: 131072 sectors, multi 16: LBA48\n" +
 	"[    1.034567] sd 0:0:0:0: [sda] 131072 512-byte logical blocks: (67.1 MB/64.0 MiB)\n" +
-	"[    1.101234]  sda: sda1\n[    1.201234] random: crng init done\n[    1.301234] EXT4-fs (sda1): mounted filesystem\n" +
+	"[    1.101234]  sda: sda1\n[    1.201234] random: crng init done\n[    1.301234] EXT4-fs (sda1): mounted " +
+	"filesystem\n" +
 	"Debian GNU/Linux 12 debian ttyS0\n\ndebian login: "
 
-var kernelLogAgain = strings.NewReplacer("0.9123", "2.0001", "1.03", "2.13", "131072", "133120", " 1.101234", "12.000001",
+var kernelLogAgain = strings.NewReplacer("0.9123", "2.0001", "1.03", "2.13", "131072", "133120", " 1.101234",
+	"12.000001",
 	"[    1.201234] random: crng init done\n", "", "67.1 MB/64.0 MiB", "68.2 MB/65.0 MiB").Replace(kernelLog)
 
-const menu = bios + " GNU GRUB  version 2.06\n *Debian GNU/Linux\n  Advanced options\n  The highlighted entry will be executed automatically in 5s."
+const menu = bios + " GNU GRUB  version 2.06\n *Debian GNU/Linux\n  Advanced options\n" +
+	"  The highlighted entry will be executed automatically in 5s."
 
 var compared = []struct {
 	name          string
@@ -72,15 +72,19 @@ var compared = []struct {
 	at            Difference
 }{
 	{
-		name: "a prompt", before: shown(bios, bios+"boot:"), after: shown(bios + "boot:"), want: Same, says: `the line "boot:"`,
+		name: "a prompt", before: shown(bios, bios+"boot:"), after: shown(bios + "boot:"), want: Same,
+		says: `the line "boot:"`,
 	}, {
-		name: "a login with another log above it", before: said(kernelLog), after: said(kernelLogAgain), want: Same, says: "debian login:",
+		name: "a login with another log above it", before: said(kernelLog), after: said(kernelLogAgain), want: Same,
+		says: "debian login:",
 	}, {
 		name: "a countdown", before: shown(menu), after: shown(strings.Replace(menu, "5s", "3s", 1)), want: Same,
 	}, {
-		name:   "a message of the kernel's clock that fills more than a row",
-		before: shown("[    0.004000] clocksource: tsc-early: mask: 0xffffffffffffffff max_cycles: 0x23f3\n[    0.1] a\nlogin:"),
-		after: shown("[    0.004000] clocksource: tsc-early: mask: 0xffffffffffffffff max_cycles: 0x24\n8c7, max_idle_ns: 440795285103 ns\n" +
+		name: "a message of the kernel's clock that fills more than a row",
+		before: shown("[    0.004000] clocksource: tsc-early: mask: 0xffffffffffffffff max_cycles: 0x23f3\n" +
+			"[    0.1] a\nlogin:"),
+		after: shown("[    0.004000] clocksource: tsc-early: mask: 0xffffffffffffffff max_cycles: 0x24\n" +
+			"8c7, max_idle_ns: 440795285103 ns\n" +
 			"[    0.1] a\nlogin:"), want: Same,
 	}, {
 		name:   "a line of a kernel's log that fills its row",
@@ -89,21 +93,29 @@ var compared = []struct {
 	}, {
 		name: "timers of a slow machine", before: shown("[    0.100000] a\nlogin:"),
 		after: shown("[    0.100000] a\n[    0.110000] ..MP-BIOS bug: 8254 timer not connected to IO-APIC\n" +
-			"[    0.120000] ...trying to set up timer (IRQ0) through the 8259A ...\n[    0.130000] ..... (found apic 0 pin 2) ...\n" +
-			"[    0.140000] ....... works.\n[    0.150000] TSC found unstable after boot, most likely due to broken BIOS.\nlogin:"), want: Same,
+			"[    0.120000] ...trying to set up timer (IRQ0) through the 8259A ...\n" +
+			"[    0.130000] ..... (found apic 0 pin 2) ...\n" +
+			"[    0.140000] ....... works.\n[    0.150000] TSC found unstable after boot, most likely due to broken " +
+			"BIOS.\nlogin:"), want: Same,
 	}, {
-		name: "an emulation that is too slow", before: emulated(said(kernelLog)), want: Unclear, says: "too slow for timers",
-		after: emulated(said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug\n" + kernelLog)),
+		name: "an emulation that is too slow", before: emulated(said(kernelLog)), want: Unclear,
+		says: "too slow for timers",
+		after: emulated(said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with " +
+			"apic=debug\n" + kernelLog)),
 	}, {
-		name: "the same panic of a processor that is not emulated", before: said(kernelLog), want: Differs, says: "IO-APIC",
+		name: "the same panic of a processor that is not emulated", before: said(kernelLog), want: Differs,
+		says:  "IO-APIC",
 		after: said("[    0.068000] Kernel panic - not syncing: IO-APIC + timer doesn't work!  Boot with apic=debug\n"),
 	}, {
-		name: "a log of systemd of which messages are missing", before: said("[    1.100000] systemd[1]: Starting a...\nx\nlogin:"),
-		after: said("x\nlogin:"), want: Same,
+		name:   "a log of systemd of which messages are missing",
+		before: said("[    1.100000] systemd[1]: Starting a...\nx\nlogin:"),
+		after:  said("x\nlogin:"), want: Same,
 	}, {
-		name: "a log of systemd with a file system that fails", before: said("[    1.100000] systemd[1]: Mounting /home...\nx\nlogin:"),
-		after: said("[    1.100000] systemd[1]: Mounting /home...\n[    1.200000] systemd[1]: Failed to mount /home.\nx\nlogin:"),
-		want:  Differs, says: "other things",
+		name:   "a log of systemd with a file system that fails",
+		before: said("[    1.100000] systemd[1]: Mounting /home...\nx\nlogin:"),
+		after: said("[    1.100000] systemd[1]: Mounting /home...\n[    1.200000] systemd[1]: Failed to mount " +
+			"/home.\nx\nlogin:"),
+		want: Differs, says: "other things",
 	}, {
 		name: "a timer that fails", before: shown("[    0.100000] a\nlogin:"),
 		after: shown("[    0.100000] a\n[    0.140000] ....... failed :(.\nlogin:"), want: Differs,
@@ -115,73 +127,98 @@ var compared = []struct {
 		after: shown(bios + "Setup 12:04:11 |\n45% done"), want: Same,
 	}, {
 		name:   "a systemd that starts its units in another order",
-		before: shown("[  OK  ] Started A.\n[  OK  ] Started B.\nhost login:"), after: shown("[  OK  ] Started B.\n[  OK  ] Started A.\nhost login:"),
-		want: Same,
+		before: shown("[  OK  ] Started A.\n[  OK  ] Started B.\nhost login:"),
+		after:  shown("[  OK  ] Started B.\n[  OK  ] Started A.\nhost login:"),
+		want:   Same,
 	}, {
-		name: "another error", before: shown(bios + "boot:"), after: shown(bios + "Boot error"), want: Differs, says: "aligned view stops: \"Boot error\"",
-		at: Difference{Where: Screen, Line: 8, Column: 1, Before: "boot:", After: "Boot error"},
+		name: "another error", before: shown(bios + "boot:"), after: shown(bios + "Boot error"), want: Differs,
+		says: "aligned view stops: \"Boot error\"",
+		at:   Difference{Where: Screen, Line: 8, Column: 1, Before: "boot:", After: "Boot error"},
 	}, {
-		name: "another number of an error", before: shown(bios + "GRUB Error 17"), after: shown(bios + "GRUB Error 15"), want: Differs,
-		at: Difference{Where: Screen, Line: 8, Column: 13, Before: "GRUB Error 17", After: "GRUB Error 15"},
+		name: "another number of an error", before: shown(bios + "GRUB Error 17"), after: shown(bios + "GRUB Error 15"),
+		want: Differs,
+		at:   Difference{Where: Screen, Line: 8, Column: 13, Before: "GRUB Error 17", After: "GRUB Error 15"},
 	}, {
-		name: "a boot that stops early", before: shown(bios+"GRUB loading.", bios+"GRUB loading.\nWelcome\nhost login:"),
+		name: "a boot that stops early", before: shown(bios+"GRUB loading.",
+			bios+"GRUB loading.\nWelcome\nhost login:"),
 		after: shown(bios + "GRUB loading."), want: Differs,
 	}, {
-		name: "a boot that goes on only after", before: shown(bios + "Missing operating system"), after: shown(bios + "host login:"), want: Differs,
+		name: "a boot that goes on only after", before: shown(bios + "Missing operating system"),
+		after: shown(bios + "host login:"), want: Differs,
 	}, {
-		name: "a partition that the kernel lost", before: said(kernelLog), after: said(strings.Replace(kernelLogAgain, "sda: sda1", "sda:", 1)),
-		want: Differs, at: Difference{Where: Serial, Line: 4, Column: 21, Before: "[    1.101234]  sda: sda1", After: "[   12.000001]  sda:"},
+		name: "a partition that the kernel lost", before: said(kernelLog),
+		after: said(strings.Replace(kernelLogAgain, "sda: sda1", "sda:", 1)),
+		want:  Differs, at: Difference{Where: Serial, Line: 4, Column: 21, Before: "[    1.101234]  sda: sda1",
+			After: "[   12.000001]  sda:"},
 	}, {
 		name: "a kernel that panics", before: said(kernelLog),
-		after: said(strings.Split(kernelLogAgain, "EXT4")[0] + "Kernel panic - not syncing: VFS: Unable to mount root fs"),
-		want:  Differs, says: "Kernel panic",
+		after: said(strings.Split(kernelLogAgain, "EXT4")[0] +
+			"Kernel panic - not syncing: VFS: Unable to mount root fs"),
+		want: Differs, says: "Kernel panic",
 	}, {
-		name: "an error that passes", before: shown("menu", "host login:"), after: shown("error: no such device: 1234.", "menu", "host login:"), want: Differs,
+		name: "an error that passes", before: shown("menu", "host login:"), after: shown("error: no such device: 1234.",
+			"menu", "host login:"), want: Differs,
 		at: Difference{Where: Passing, After: "error: no such device"},
 	}, {
-		name: "a guest that goes off", before: shown("host login:"), after: ended(shown("host login:"), film.PoweredOff), want: Differs,
+		name: "a guest that goes off", before: shown("host login:"), after: ended(shown("host login:"),
+			film.PoweredOff), want: Differs,
 		says: `"settled"`, at: Difference{Where: End, Before: "settled", After: "powered off"},
 	}, {
-		name: "both go off", before: ended(shown("done", ""), film.PoweredOff), after: ended(shown("done"), film.PoweredOff), want: Same,
+		name: "both go off", before: ended(shown("done", ""), film.PoweredOff),
+		after: ended(shown("done"), film.PoweredOff), want: Same,
 	}, {
-		name: "a reset loop", before: shown("host login:"), after: ended(shown("host login:"), film.ResetLoop), want: Differs, says: "again and again",
+		name: "a reset loop", before: shown("host login:"), after: ended(shown("host login:"), film.ResetLoop),
+		want: Differs, says: "again and again",
 	}, {
 		name: "no disk that boots", before: shown(bios + "Boot failed: not a bootable disk\n\nNo bootable device."),
-		after: shown(bios + "Boot failed: not a bootable disk\n\nNo bootable device."), want: Neither, says: "no system was found",
+		after: shown(bios + "Boot failed: not a bootable disk\n\nNo bootable device."), want: Neither,
+		says: "no system was found",
 	}, {
-		name: "no operating system", before: shown(bios + "Missing operating system"), after: shown(bios + "Missing operating system"), want: Neither,
+		name: "no operating system", before: shown(bios + "Missing operating system"),
+		after: shown(bios + "Missing operating system"), want: Neither,
 	}, {
-		name: "the same error of GRUB", before: shown(bios + "error: no such partition.\nEntering rescue mode...\ngrub rescue>"),
-		after: shown(bios + "error: no such partition.\nEntering rescue mode...\ngrub rescue>"), want: Neither, says: "the same failure",
+		name: "the same error of GRUB", before: shown(bios +
+			"error: no such partition.\nEntering rescue mode...\ngrub rescue>"),
+		after: shown(bios + "error: no such partition.\nEntering rescue mode...\ngrub rescue>"), want: Neither,
+		says: "the same failure",
 	}, {
 		name: "the same panic", before: said(kernelLog[:200] + "\n[    3.100000] Kernel panic - not syncing: x"),
-		after: said(kernelLog[:200] + "\n[    3.200000] Kernel panic - not syncing: x"), want: Neither, says: "the same failure",
+		after: said(kernelLog[:200] + "\n[    3.200000] Kernel panic - not syncing: x"), want: Neither,
+		says: "the same failure",
 	}, {
-		name: "both loop", before: ended(shown("hello"), film.ResetLoop), after: ended(shown("hello"), film.ResetLoop), want: Neither,
+		name: "both loop", before: ended(shown("hello"), film.ResetLoop), after: ended(shown("hello"), film.ResetLoop),
+		want: Neither,
 	}, {
 		name: "nothing but the BIOS", before: shown(bios), after: shown(bios), want: Neither, says: "firmware",
 	}, {
-		name: "nothing at all", before: &film.Film{Settled: true, Ended: film.Settled}, after: &film.Film{Settled: true, Ended: film.Settled}, want: Neither,
+		name: "nothing at all", before: &film.Film{Settled: true, Ended: film.Settled}, after: &film.Film{Settled: true,
+			Ended: film.Settled}, want: Neither,
 	}, {
-		name: "a kernel that is loading", before: shown(bios + "Loading initial ramdisk ..."), after: shown(bios + "Loading initial ramdisk ..."),
-		want: Unclear, says: "not the end of a boot",
+		name: "a kernel that is loading", before: shown(bios + "Loading initial ramdisk ..."),
+		after: shown(bios + "Loading initial ramdisk ..."),
+		want:  Unclear, says: "not the end of a boot",
 	}, {
-		name: "an empty screen behind a system, and behind a BIOS", before: shown(bios, bios+"Starting Windows", ""), after: shown(bios, ""),
-		want: Unclear, says: `the source showed "Starting Windows" before`,
+		name: "an empty screen behind a system, and behind a BIOS", before: shown(bios, bios+"Starting Windows", ""),
+		after: shown(bios, ""),
+		want:  Unclear, says: `the source showed "Starting Windows" before`,
 	}, {
 		name: "a black screen in graphics behind a system, and in text behind a BIOS", want: Unclear, says: "graphics",
 		before: painted(with(desktop(320, 240), image.Rect(0, 0, 320, 240), color.Black)), after: shown(bios, ""),
 	}, {
-		name: "an empty screen behind the same system", before: shown(bios, "Starting Windows", ""), after: shown(bios, "Starting Windows", ""),
-		want: Neither,
+		name: "an empty screen behind the same system", before: shown(bios, "Starting Windows", ""),
+		after: shown(bios, "Starting Windows", ""),
+		want:  Neither,
 	}, {
-		name: "nothing in time", before: cut(shown(bios)), after: cut(shown(bios)), want: Unclear, says: "time was over",
+		name: "nothing in time", before: cut(shown(bios)), after: cut(shown(bios)), want: Unclear,
+		says: "time was over",
 	}, {
-		name: "one slower than the other", before: shown(bios+"a", bios+"a\nb", bios+"a\nb\nlogin:"), after: cut(shown(bios+"a", bios+"a\nb")),
-		want: Unclear, says: "time was over",
+		name: "one slower than the other", before: shown(bios+"a", bios+"a\nb", bios+"a\nb\nlogin:"),
+		after: cut(shown(bios+"a", bios+"a\nb")),
+		want:  Unclear, says: "time was over",
 	}, {
-		name: "one is late, and fails", before: shown(bios+"a", bios+"a\nlogin:"), after: cut(shown(bios+"a", bios+"a\nKernel panic - not syncing: x")),
-		want: Differs,
+		name: "one is late, and fails", before: shown(bios+"a", bios+"a\nlogin:"),
+		after: cut(shown(bios+"a", bios+"a\nKernel panic - not syncing: x")),
+		want:  Differs,
 	}, {
 		name: "one had thrice the time", before: shown(bios+"a", bios+"a\nlogin:"), want: Differs,
 		after: func() *film.Film {
@@ -193,17 +230,22 @@ var compared = []struct {
 		name: "an error that only one run survives", before: shown(bios + "error: no such device: 1234.\nhost login:"),
 		after: shown(bios + "error: no such device: 1234.\nLoading"), want: Differs,
 	}, {
-		name: "an error of both, and one more of one", before: shown(bios + "error: no such device: 1234.\nhost login:"),
-		after: shown(bios + "error: no such device: 1234.\ngrub rescue>"), want: Differs,
+		name:   "an error of both, and one more of one",
+		before: shown(bios + "error: no such device: 1234.\nhost login:"),
+		after:  shown(bios + "error: no such device: 1234.\ngrub rescue>"), want: Differs,
 	}, {
-		name: "a panic with other addresses", before: said(kernelLog[:200] + "\nRIP: 1f2\n---[ end Kernel panic - not syncing: x"),
+		name: "a panic with other addresses", before: said(kernelLog[:200] +
+			"\nRIP: 1f2\n---[ end Kernel panic - not syncing: x"),
 		after: said(kernelLog[:200] + "\nRIP: 3a4\n---[ end Kernel panic - not syncing: x"), want: Neither,
 	}, {
-		name: "a countdown when time is over", before: counting(), after: counting(), want: Unclear, says: "time was over",
+		name: "a countdown when time is over", before: counting(), after: counting(), want: Unclear,
+		says: "time was over",
 	}, {
-		name: "a logo with a bar that moves when time is over", before: loading(0), after: loading(3), want: Unclear, says: "time was over",
+		name: "a logo with a bar that moves when time is over", before: loading(0), after: loading(3), want: Unclear,
+		says: "time was over",
 	}, {
-		name: "a serial port that still sends when time is over", before: said("Linux\nhost login:"), want: Unclear, says: "time was over",
+		name: "a serial port that still sends when time is over", before: said("Linux\nhost login:"), want: Unclear,
+		says: "time was over",
 		after: func() *film.Film {
 			f := cut(said("Linux\nudev"))
 			f.Took, f.Heard = 20*time.Second, 19*time.Second
@@ -212,9 +254,11 @@ var compared = []struct {
 	}, {
 		name: "text and graphics", before: shown("host login:"), after: painted(desktop(320, 240)), want: Differs,
 	}, {
-		name: "QEMU failed", before: shown("host login:"), after: &film.Film{Ended: film.Broken, Note: "out of memory"}, want: Unclear, says: "out of memory",
+		name: "QEMU failed", before: shown("host login:"), after: &film.Film{Ended: film.Broken, Note: "out of memory"},
+		want: Unclear, says: "out of memory",
 	}, {
-		name: "the server failed", before: ended(shown("host login:"), film.DiskFailed), after: shown("host login:"), want: Unclear, says: "source",
+		name: "the server failed", before: ended(shown("host login:"), film.DiskFailed), after: shown("host login:"),
+		want: Unclear, says: "source",
 	}, {
 		name: "a desktop", before: filmed(desktop(320, 240)), after: filmed(desktop(320, 240)), want: Same,
 		says: "320 x 240",
@@ -228,7 +272,8 @@ var compared = []struct {
 	}, {
 		name: "another resolution", before: filmed(desktop(320, 240)), after: filmed(desktop(400, 300)), want: Differs,
 	}, {
-		name: "only the firmware's picture", before: painted(desktop(400, 300)), after: painted(desktop(400, 300)), want: Neither, says: "firmware",
+		name: "only the firmware's picture", before: painted(desktop(400, 300)), after: painted(desktop(400, 300)),
+		want: Neither, says: "firmware",
 	}, {
 		name: "a black screen", before: painted(black(320, 240)), after: painted(black(320, 240)), want: Neither,
 	},
@@ -309,7 +354,8 @@ func TestMoot(t *testing.T) {
 // Each failure that is known makes a difference where one run has it, and judges nothing where both have it.
 func TestKnownFailures(t *testing.T) {
 	t.Parallel()
-	for _, text := range slices.Concat(noSystem, failed, []string{"GRUB Loading stage1.5.\n\nError 15", "L 99 99 99 99", "LI", "grub>"}) {
+	for _, text := range slices.Concat(noSystem, failed, []string{"GRUB Loading stage1.5.\n\nError 15", "L 99 99 99 99",
+		"LI", "grub>"}) {
 		fails, boots := bios+text, bios+"host login:"
 		require.Equal(t, Neither, Compare(shown(fails), shown(fails)).Verdict, text)
 		require.Equal(t, Differs, Compare(shown(boots), shown(fails)).Verdict, text)
@@ -328,138 +374,6 @@ func TestEveryCharacterCounts(t *testing.T) {
 		other := text[:at] + "~" + text[at+1:]
 		require.Equal(t, Differs, Compare(shown(text), shown(other)).Verdict, other[len(bios):])
 	}
-}
-
-var white = color.NRGBA{250, 250, 250, 255}
-
-func black(w, h int) *image.NRGBA {
-	return with(image.NewNRGBA(image.Rect(0, 0, w, h)), image.Rect(0, 0, w, h), color.NRGBA{A: 255})
-}
-
-// desktop is a picture of many colours.
-func desktop(w, h int) *image.NRGBA {
-	p := image.NewNRGBA(image.Rect(0, 0, w, h))
-	for y := range h {
-		for x := range w {
-			p.SetNRGBA(x, y, color.NRGBA{uint8(x / 4), uint8(y / 3), 120, 255})
-		}
-	}
-	return p
-}
-
-func with(p *image.NRGBA, r image.Rectangle, c color.Color) *image.NRGBA {
-	draw.Draw(p, r, image.NewUniform(c), image.Point{}, draw.Src)
-	return p
-}
-
-// painted is a film of screens in graphics, which settled at the last.
-func painted(screens ...*image.NRGBA) *film.Film {
-	f := shown()
-	for n, p := range screens {
-		var b bytes.Buffer
-		if err := png.Encode(&b, p); err != nil {
-			panic(err)
-		}
-		f.Frames = append(f.Frames, film.Frame{At: time.Duration(n) * time.Second, Picture: b.Bytes()})
-	}
-	return f
-}
-
-// filmed is a film of a BIOS and then of a screen in graphics.
-func filmed(p *image.NRGBA) *film.Film {
-	f := painted(black(64, 64), p)
-	f.Frames[0] = shown(bios).Frames[0]
-	return f
-}
-
-// typed paints a text as a console does, in glyphs that random bits draw.
-func typed(w, h int, rows ...string) *image.NRGBA {
-	p := black(w, h)
-	for y, row := range rows {
-		for x, r := range row {
-			bits := rand.New(rand.NewPCG(uint64(r), 7))
-			for at := 0; r != ' ' && at < glyphWidth*glyphHeight; at++ {
-				dx, dy := at%glyphWidth, at/glyphWidth
-				if r == '_' && dy > 13 || r != '_' && dx > 0 && dy > 1 && bits.IntN(2) == 0 {
-					p.SetNRGBA(x*glyphWidth+dx, y*glyphHeight+dy, white)
-				}
-			}
-		}
-	}
-	return p
-}
-
-func TestPaintedText(t *testing.T) {
-	t.Parallel()
-	rows := func(edit func([]string) []string) *film.Film {
-		all := []string{
-			"[    0.000000] Linux version 6.1.0", "[    0.500000] Memory: 1024K", "[    0.700000] sda: sda1 sda2",
-			"[    1.000000] EXT4-fs (sda1): mounted filesystem", "", "Debian GNU/Linux 12 debian tty1", "", "debian login: ",
-		}
-		return filmed(typed(480, 192, edit(all)...))
-	}
-	same := func(s []string) []string { return s }
-	for name, c := range map[string]struct {
-		edit func([]string) []string
-		want Verdict
-	}{
-		"the same":   {same, Same},
-		"the cursor": {func(s []string) []string { s[7] += "_"; return s }, Same},
-		"other times": {func(s []string) []string {
-			for n := range s {
-				s[n] = strings.NewReplacer(" 0.5", " 0.9", " 0.7", " 1.8", " 1.0", " 2.4").Replace(s[n])
-			}
-			return s
-		}, Same},
-		"scrolled":                 {func(s []string) []string { return append([]string{"", ""}, s...) }, Same},
-		"one word":                 {func(s []string) []string { s[2] = "[    0.700000] sda: sda1"; return s }, Differs},
-		"one letter of each line":  {func(s []string) []string { s[0], s[5] = s[0]+"x", s[5]+"y"; return s }, Differs},
-		"an error below":           {func(s []string) []string { return append(s, "I/O error, dev sda") }, Differs},
-		"an error instead of it":   {func(s []string) []string { return append(s[:4], "Unable to mount root fs") }, Differs},
-		"nothing but the first":    {func(s []string) []string { return s[:1] }, Differs},
-		"another number of a disk": {func(s []string) []string { s[2] = "[    0.700000] sda: sda1 sda3 sdb"; return s }, Differs},
-	} {
-		require.Equal(t, c.want, Compare(rows(same), rows(c.edit)).Verdict, name)
-		require.Equal(t, c.want, Compare(rows(c.edit), rows(same)).Verdict, name)
-	}
-}
-
-// Glyphs of known fonts are characters. Source: Linux lib/fonts/font_8x16.c; Lat15-Fixed16 of console-setup 1.221.
-func TestKnownFonts(t *testing.T) {
-	t.Parallel()
-	require.Len(t, characters, 2*('~'-'!'+1), "a glyph has two characters")
-	for want, shapes := range map[rune][2][glyphHeight]byte{
-		'!': {{0, 0, 0x18, 0x3c, 0x3c, 0x3c, 0x18, 0x18, 0x18, 0, 0x18, 0x18}, {0, 0, 0, 0, 0x08, 0x08, 0x08, 0x08, 0x08, 0x08, 0x08, 0, 0x08, 0x08}},
-		'$': {{0x18, 0x18, 0x7c, 0xc6, 0xc2, 0xc0, 0x7c, 0x06, 0x06, 0x86, 0xc6, 0x7c, 0x18, 0x18}, {0, 0, 0, 0, 0x08, 0x3e, 0x49, 0x48, 0x38, 0x0e, 0x09, 0x49, 0x3e, 0x08}},
-		'(': {{0, 0, 0x0c, 0x18, 0x30, 0x30, 0x30, 0x30, 0x30, 0x30, 0x18, 0x0c}, {0, 0, 0, 0x04, 0x08, 0x08, 0x10, 0x10, 0x10, 0x10, 0x10, 0x10, 0x08, 0x08, 0x04}},
-	} {
-		for _, shape := range shapes {
-			got, ok := character(shape)
-			require.True(t, ok)
-			require.Equal(t, string(want), string(got))
-		}
-	}
-	_, ok := character([glyphHeight]byte{})
-	require.False(t, ok)
-}
-
-// An animation that never ends is no difference; what stands beside it is.
-func TestRestlessPictures(t *testing.T) {
-	t.Parallel()
-	busy := func(offset int, more image.Rectangle) *film.Film {
-		screens := []*image.NRGBA{black(320, 240)}
-		for n := range 10 {
-			p := desktop(320, 240)
-			x := 40 + 24*((n+offset)%8)
-			screens = append(screens, with(with(p, image.Rect(x, 200, x+20, 220), white), more, white))
-		}
-		f := painted(screens...)
-		f.Frames[0] = shown(bios).Frames[0]
-		f.Settled, f.Ended, f.Took = false, film.TimeOver, time.Minute
-		return f
-	}
-	require.Equal(t, Same, Compare(busy(0, image.Rectangle{}), busy(3, image.Rectangle{})).Verdict)
-	require.Equal(t, Differs, Compare(busy(0, image.Rectangle{}), busy(3, image.Rect(50, 50, 150, 100))).Verdict)
 }
 
 func FuzzCompare(f *testing.F) {
@@ -484,13 +398,16 @@ func FuzzCompare(f *testing.F) {
 func TestWrappedRows(t *testing.T) {
 	long := "[    1.234567] clocksource: " + strings.Repeat("x", 51) // 79 columns
 	for name, tc := range map[string]struct{ rows, want []string }{
-		"a word that is cut":   {[]string{long + "a", "bcd", ""}, []string{long + "abcd", "", ""}},
-		"a blank at the end":   {[]string{long, "next word", "[    1.3] y"}, []string{long + " next word", "", "[    1.3] y"}},
-		"the log goes on":      {[]string{long, "[    1.3] y"}, []string{long, "[    1.3] y"}},
-		"nothing comes":        {[]string{long, "", "login:"}, []string{long, "", "login:"}},
-		"no row of a log":      {[]string{strings.Repeat("x", 79), "login:"}, []string{strings.Repeat("x", 79), "login:"}},
-		"a row that is short":  {[]string{long[:78], "login:"}, []string{long[:78], "login:"}},
-		"three rows of a line": {[]string{long + "a", strings.Repeat("y", 80), "z"}, []string{long + "a" + strings.Repeat("y", 80) + "z", "", ""}},
+		"a word that is cut": {[]string{long + "a", "bcd", ""}, []string{long + "abcd", "", ""}},
+		"a blank at the end": {[]string{long, "next word", "[    1.3] y"}, []string{long + " next word", "",
+			"[    1.3] y"}},
+		"the log goes on": {[]string{long, "[    1.3] y"}, []string{long, "[    1.3] y"}},
+		"nothing comes":   {[]string{long, "", "login:"}, []string{long, "", "login:"}},
+		"no row of a log": {[]string{strings.Repeat("x", 79), "login:"}, []string{strings.Repeat("x", 79),
+			"login:"}},
+		"a row that is short": {[]string{long[:78], "login:"}, []string{long[:78], "login:"}},
+		"three rows of a line": {[]string{long + "a", strings.Repeat("y", 80), "z"},
+			[]string{long + "a" + strings.Repeat("y", 80) + "z", "", ""}},
 	} {
 		require.Equal(t, tc.want, whole(tc.rows), name)
 	}

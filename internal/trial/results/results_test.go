@@ -89,7 +89,8 @@ func TestTextOfABoot(t *testing.T) {
 		return b.String()
 	}
 	all := samples(t)
-	require.Equal(t, `Differs: the source boots to the line "trueup: loaded", and the aligned view stops: "error: unknown
+	require.Equal(t,
+		`Differs: the source boots to the line "trueup: loaded", and the aligned view stops: "error: unknown
 filesystem.".
   screen, line 6, column 1
     source   trueup: loaded
@@ -131,7 +132,8 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	require.Contains(t, shown(all["unclear"]), "\nGive the guest more time with --seconds N.\n")
 	all["unclear"].Before.Ended = film.Settled
 	require.Contains(t, shown(all["unclear"]), "\nLet its screen rest longer with --settle N.\n")
-	slow := film.Film{Accel: "tcg", Ended: film.Settled, Serial: "Kernel panic - not syncing: IO-APIC + timer doesn't work!"}
+	slow := film.Film{Accel: "tcg", Ended: film.Settled,
+		Serial: "Kernel panic - not syncing: IO-APIC + timer doesn't work!"}
 	require.Contains(t, shown(of(&slow, &slow)), "\nTry again when this machine has less to do.\n")
 	require.Contains(t, shown(all["serial"]), "The serial port ends with:\n")
 	all["differs"].Differences = make([]Difference, judge.MaxDifferences-1)
@@ -143,7 +145,8 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 func TestExitCodesOfABoot(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]int{
-		"same": 0, "once": 0, "differs": 5, "serial": 5, "pictures": 5, "neither": 1, "unclear": 1, "left out": 1, "nothing": 1,
+		"same": 0, "once": 0, "differs": 5, "serial": 5, "pictures": 5, "neither": 1, "unclear": 1, "left out": 1,
+		"nothing": 1,
 	} {
 		require.Equal(t, code, samples(t)[name].ExitCode, name)
 	}
@@ -234,7 +237,8 @@ func TestPageOfABoot(t *testing.T) {
 	for _, m := range elements(doc, "mark") {
 		marks = append(marks, textOf(m))
 	}
-	require.Equal(t, []string{"trueup: loaded", "trueup: loaded", "trueup: loaded", "error: unknown filesystem.", "grub rescue>"}, marks)
+	require.Equal(t, []string{"trueup: loaded", "trueup: loaded", "trueup: loaded", "error: unknown filesystem.",
+		"grub rescue>"}, marks)
 
 	_, doc = rendered(t, all["pictures"])
 	images := elements(doc, "img")
@@ -247,12 +251,14 @@ func TestPageOfABoot(t *testing.T) {
 	rects := elements(doc, "rect")
 	require.Len(t, rects, 2)
 	require.Equal(t, []string{"200", "160", "320", "240"},
-		[]string{attribute(rects[0], "x"), attribute(rects[0], "y"), attribute(rects[0], "width"), attribute(rects[0], "height")})
+		[]string{attribute(rects[0], "x"), attribute(rects[0], "y"), attribute(rects[0], "width"),
+			attribute(rects[0], "height")})
 }
 
 // Texts that a page or a terminal would obey.
 var hostile = []string{
-	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</pre><style>*{display:none}</style>`, "\x1b[2J\x1b]0;x\a", "\xff\xfe",
+	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</pre><style>*{display:none}</style>`,
+	"\x1b[2J\x1b]0;x\a", "\xff\xfe",
 	"exe.\u202egnp", "{{.Policy}}", "]]>", "\u2028",
 }
 

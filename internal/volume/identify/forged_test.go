@@ -23,7 +23,8 @@ const forgedSectors = 6000
 // field has nothing else wrong with it.
 var forgers = map[string]func(f forge.Bytes, lba, sectors int64){
 	"exfat": fsforge.PutExFAT, "refs": volumeforge.PutReFS, "xfs": volumeforge.PutXFS, "btrfs": volumeforge.PutBtrfs,
-	"jfs": volumeforge.PutJFS, "hpfs": volumeforge.PutHPFS, "reiserfs": volumeforge.PutReiserFS, "f2fs": volumeforge.PutF2FS,
+	"jfs": volumeforge.PutJFS, "hpfs": volumeforge.PutHPFS, "reiserfs": volumeforge.PutReiserFS,
+	"f2fs": volumeforge.PutF2FS,
 	"ufs1": volumeforge.PutUFS1, "ufs2": volumeforge.PutUFS2, "hfs": volumeforge.PutHFS,
 	"hfsplus": volumeforge.PutHFSPlus, "hfsplus in a wrapper": volumeforge.PutHFSWrapped,
 	"apfs": volumeforge.PutAPFS, "iso9660": volumeforge.PutISO9660,
@@ -84,9 +85,12 @@ func TestReFSOfWindows(t *testing.T) {
 		cluster int64
 		serial  string
 	}{
-		"1.2": {"00000052654653000000000000000000 465352530002ffdd0000383a00000000 0002000080000000010200000a000000 000000000000000028e86f9409709418", 65536, "18947009946FE828"},
-		"1.1": {"00000052654653000000000000000000 46535253000233c200009e0000000000 00020000800000000101000000000000 0000000000000000041c55c45655c434", 65536, "34C45556C4551C04"},
-		"3.14": {"00000052654653000000000000000000 4653525300028954 00003e0000000000 0002000008000000030e020066000000 000000000000000004888b4aa68b4a50" +
+		"1.2": {"00000052654653000000000000000000 465352530002ffdd0000383a00000000 0002000080000000010200000a000000 " +
+			"000000000000000028e86f9409709418", 65536, "18947009946FE828"},
+		"1.1": {"00000052654653000000000000000000 46535253000233c200009e0000000000 00020000800000000101000000000000 " +
+			"0000000000000000041c55c45655c434", 65536, "34C45556C4551C04"},
+		"3.14": {"00000052654653000000000000000000 4653525300028954 00003e0000000000 " +
+			"0002000008000000030e020066000000 000000000000000004888b4aa68b4a50" +
 			"0000000400000000ffc86039e7a4f049 81cb4563786e1a860000000000000000", 4096, "504A8BA64A8B8804"},
 	} {
 		t.Run(version, func(t *testing.T) {
@@ -125,8 +129,12 @@ func TestBackupOfExFAT(t *testing.T) {
 		change func(f forge.Bytes)
 		says   string
 	}{
-		"checksum":     {func(f forge.Bytes) { f.U8(13*512, 1) }, "wrong checksum"},
-		"other volume": {func(f forge.Bytes) { f.U64(12*512+fsforge.ExFATVolumeLength, 5000); fsforge.SealExFAT(f, 12) }, "another volume"},
+		"checksum": {func(f forge.Bytes) { f.U8(13*512, 1) }, "wrong checksum"},
+		"other volume": {func(f forge.Bytes) {
+			f.U64(12*512+fsforge.ExFATVolumeLength, 5000)
+			fsforge.SealExFAT(f,
+				12)
+		}, "another volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := forged(fsforge.PutExFAT)
@@ -141,7 +149,8 @@ func TestBackupOfExFAT(t *testing.T) {
 // TestChecksums changes a byte that nothing but a checksum covers.
 func TestChecksums(t *testing.T) {
 	for name, at := range map[string]int64{
-		"exfat": 5 * 512, "refs": 0x100, "xfs": 300, "btrfs": volumeforge.BtrfsAt + 0xfff, "f2fs": 1024 + 2000, "apfs": 4095,
+		"exfat": 5 * 512, "refs": 0x100, "xfs": 300, "btrfs": volumeforge.BtrfsAt + 0xfff, "f2fs": 1024 + 2000,
+		"apfs": 4095,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := forged(forgers[name])
@@ -156,11 +165,18 @@ func TestChecksums(t *testing.T) {
 // TestNotTheirs has what resembles a superblock and is not one.
 func TestNotTheirs(t *testing.T) {
 	for name, put := range map[string]func(f forge.Bytes){
-		"BD in text":                       func(f forge.Bytes) { f.Text(1024, "BD") },
-		"H+ of an unknown version":         func(f forge.Bytes) { f.Text(1024, "H+"); f.BE16(1026, 9) },
-		"UFS2 in a file at 256 KiB":        func(f forge.Bytes) { volumeforge.PutUFS2(f, (256<<10-volumeforge.UFS2At)/512, 1000) },
-		"ReiserFS superblock in a journal": func(f forge.Bytes) { volumeforge.PutReiserFS(f, 0, forgedSectors); f.U32(volumeforge.ReiserAt+12, 3) },
-		"boot record before an ISO":        func(f forge.Bytes) { f.Text(volumeforge.ISOAt, "\x00CD001\x01") },
+		"BD in text":               func(f forge.Bytes) { f.Text(1024, "BD") },
+		"H+ of an unknown version": func(f forge.Bytes) { f.Text(1024, "H+"); f.BE16(1026, 9) },
+		"UFS2 in a file at 256 KiB": func(f forge.Bytes) {
+			volumeforge.PutUFS2(f,
+				(256<<10-volumeforge.UFS2At)/512, 1000)
+		},
+		"ReiserFS superblock in a journal": func(f forge.Bytes) {
+			volumeforge.PutReiserFS(f, 0,
+				forgedSectors)
+			f.U32(volumeforge.ReiserAt+12, 3)
+		},
+		"boot record before an ISO": func(f forge.Bytes) { f.Text(volumeforge.ISOAt, "\x00CD001\x01") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := make(forge.Bytes, forgedSectors*512)

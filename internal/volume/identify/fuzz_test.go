@@ -82,7 +82,8 @@ func FuzzVolume(f *testing.F) {
 	addPools(f)
 	for _, put := range []func(forge.Bytes){
 		func(d forge.Bytes) {
-			tableforge.PutDisklabel(d, 512, tableforge.Slice{Start: 16, Sectors: 100, Type: 7}, tableforge.Slice{Start: 8})
+			tableforge.PutDisklabel(d, 512, tableforge.Slice{Start: 16, Sectors: 100, Type: 7},
+				tableforge.Slice{Start: 8})
 		},
 		func(d forge.Bytes) {
 			tableforge.PutDisklabel(d, 64, tableforge.Slice{Start: 16, Sectors: 100, Type: 7})
@@ -116,7 +117,8 @@ func fuzzVolume(t *testing.T, data []byte, size int64) {
 	for _, p := range v.Parts {
 		require.Positive(t, p.Size)
 		require.GreaterOrEqual(t, p.Start, int64(-1))
-		require.True(t, p.Start < 0 || v.OnDisk || p.Start+p.Size <= d.Size(), "a slice with a place lies in its container")
+		require.True(t, p.Start < 0 || v.OnDisk || p.Start+p.Size <= d.Size(),
+			"a slice with a place lies in its container")
 	}
 	if v.Boot != nil {
 		require.Positive(t, v.Boot.SectorSize)

@@ -87,7 +87,8 @@ func TestKindsByMagicOfTools(t *testing.T) {
 		"udf": func(t *testing.T, path string) {
 			t.Helper()
 			disktest.Run(t, "genisoimage", "-quiet", "-udf", "-o", path, folder(t))
-			putAt(t, path, map[int64]string{32769: "BEA01", 34817: "NSR02", 36865: "TEA01"}) // no bridge, which is an ISO 9660
+			// no bridge, which is an ISO 9660
+			putAt(t, path, map[int64]string{32769: "BEA01", 34817: "NSR02", 36865: "TEA01"})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

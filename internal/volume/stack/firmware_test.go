@@ -74,7 +74,8 @@ func TestFirmwareRAID(t *testing.T) {
 			put(f)
 			path := filepath.Join(t.TempDir(), "disk")
 			f.Write(t, path)
-			require.Equal(t, want, strings.TrimSpace(disktest.Output(t, "blkid", "-p", "-o", "value", "-s", "TYPE", path)))
+			require.Equal(t, want, strings.TrimSpace(disktest.Output(t, "blkid", "-p", "-o", "value", "-s", "TYPE",
+				path)))
 			got, _, err := FirmwareRAID(disktest.ShortDisk(f, int64(len(f))))
 			require.NoError(t, err)
 			require.Equal(t, want, got)
@@ -86,7 +87,8 @@ func TestFirmwareRAID(t *testing.T) {
 // Stray bytes are no array: what has a sum is held to it.
 func TestNoFirmwareRAID(t *testing.T) {
 	for name, at := range map[string]int64{
-		"via_raid_member": fromEnd(1) + 9, "silicon_medley_raid_member": fromEnd(1) + 7, "nvidia_raid_member": fromEnd(2) + 30,
+		"via_raid_member": fromEnd(1) + 9, "silicon_medley_raid_member": fromEnd(1) + 7,
+		"nvidia_raid_member":  fromEnd(2) + 30,
 		"jmicron_raid_member": fromEnd(1) + 77, "ddf_raid_member": fromEnd(1) + 34, "isw_raid_member": fromEnd(2) + 25,
 	} {
 		f := make(forge.Bytes, firmwareSectors*512)

@@ -182,15 +182,18 @@ func (r *ldmRecords) volume(x Volume, disks []string) {
 		if x.Kind != Spanned {
 			flags, tail = 0x10, []byte{0, 1, 128, 1, byte(len(pieces))}
 		}
-		r.add(0x32, flags, id, counted(fmt.Sprintf("%s-%02d", x.Name, n+1)), counted("ACTIVE"), []byte{x.Kind}, zeros(4),
+		r.add(0x32, flags, id, counted(fmt.Sprintf("%s-%02d", x.Name, n+1)), counted("ACTIVE"), []byte{x.Kind},
+			zeros(4),
 			counted(string(rune(len(pieces)))), zeros(16), volume, tail)
 	}
 	kind, number := "gen", byte(3)
 	if x.Kind == RAID5 {
 		kind, number = "raid5", 4
 	}
-	r.add(0x51, 2, volume, counted(x.Name), counted(kind), counted(""), []byte("ACTIVE\x00\x00\x00\x00\x00\x00\x00\x00"),
-		[]byte{number, 1, 1, 0, 0, 0, 0}, counted(string(rune(len(x.Copies)))), zeros(16), append([]byte{8}, be64(total)...),
+	r.add(0x51, 2, volume, counted(x.Name), counted(kind), counted(""),
+		[]byte("ACTIVE\x00\x00\x00\x00\x00\x00\x00\x00"),
+		[]byte{number, 1, 1, 0, 0, 0, 0}, counted(string(rune(len(x.Copies)))), zeros(16),
+		append([]byte{8}, be64(total)...),
 		zeros(4), []byte{7}, []byte("guid of a volume"), counted("E:"))
 }
 

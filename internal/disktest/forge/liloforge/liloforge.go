@@ -180,7 +180,8 @@ func (w *writer) compact(rows []entry, apart int) []entry {
 		}
 		high = e.lba >> 24
 		last := len(out) - 1
-		if joins := e.count && k > 0 && (out[last].count || w.Mode == Linear) && out[last].lba+int64(out[last].n) == e.lba &&
+		if joins := e.count && k > 0 && (out[last].count || w.Mode == Linear) &&
+			out[last].lba+int64(out[last].n) == e.lba &&
 			out[last].n < most && offset/segment == k*sector/segment; joins {
 			out[last].n++
 			continue

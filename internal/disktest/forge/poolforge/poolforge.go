@@ -83,7 +83,8 @@ func MD0At(f forge.Bytes) int64 { return (int64(len(f)) &^ 65535) - 65536 }
 func PutMD0(f forge.Bytes, order binary.ByteOrder) {
 	s := f[MD0At(f):][:4096]
 	for word, v := range map[int]uint32{
-		0: 0xa92b4efc, 2: 90, 5: 0x11223344, 6: 1500000000, 7: 1, 8: uint32(MD0At(f) / 1024), 9: 2, 10: 2, 13: 0x55667788,
+		0: 0xa92b4efc, 2: 90, 5: 0x11223344, 6: 1500000000, 7: 1, 8: uint32(MD0At(f) / 1024), 9: 2, 10: 2,
+		13: 0x55667788,
 		14: 0x99aabbcc, 15: 0xddeeff00,
 		32: 1500000000, 33: 1, 34: 2, 35: 2, 64: 0, 65: 65536,
 	} {

@@ -56,7 +56,8 @@ type Layout struct {
 	Block     int64 // bytes, 2 MiB when 0
 	Backwards bool  // the last block of the disk comes first in the file
 	Cut       bool  // the last block of the disk ends where the disk does
-	// Stored reports which sectors are in the file; nil for all of each block that is not zero. A sector that is not has
+	// Stored reports which sectors are in the file; nil for all of each block that is not zero. A sector that is not
+	// has
 	// garbage in its place.
 	Stored func(sector int64) bool
 	ID     byte // 16 of these are the unique id
@@ -119,7 +120,8 @@ func (v *File) foot(off, size int64, kind uint32, data uint64, id byte) {
 
 // NewFixed returns a disk with a footer behind it.
 func NewFixed(disk []byte) *File {
-	v := &File{Bytes: append(slices.Clone(forge.Bytes(disk)), make(forge.Bytes, vhdSector)...), Footer: int64(len(disk))}
+	v := &File{Bytes: append(slices.Clone(forge.Bytes(disk)), make(forge.Bytes, vhdSector)...),
+		Footer: int64(len(disk))}
 	v.foot(v.Footer, int64(len(disk)), 2, 1<<64-1, 1)
 	return v
 }

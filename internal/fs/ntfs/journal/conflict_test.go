@@ -28,7 +28,8 @@ func sizes(allocated, valid, data uint64) []byte {
 // resident is a change of a resident value, at an offset of the attribute at another of the record.
 func resident(rec, att uint16, length, old int) op {
 	return op{
-		redo: residentValue, undo: residentValue, rec: rec, att: att, data: make([]byte, length), old: make([]byte, old),
+		redo: residentValue, undo: residentValue, rec: rec, att: att, data: make([]byte, length),
+		old: make([]byte, old),
 	}
 }
 
@@ -64,14 +65,15 @@ type judged struct {
 
 var judgements = []judged{
 	{ops: map[string]op{
-		"another file is made":         onRecord(other, op{redo: initRecord, undo: noop}),
-		"another file's runs":          onRecord(other, op{redo: 0x09, undo: 0x09}),
-		"times of the file":            onRecord(file, times(0x40, 0x40)),
-		"times, all that there is":     onRecord(file, resident(0x38, 0x18, 72, 48)),
-		"times up to their end":        onRecord(file, times(0x40, 0x38)),
-		"sizes as they are":            onRecord(file, resized(sizes(8192, 4000, 5000), 0)),
-		"entry of a root, of another":  onRecord(folder, added(addToRoot, entry(other), 0)),
-		"times in a root":              onRecord(folder, op{redo: nameInRoot, undo: nameInRoot, data: make([]byte, 56)}),
+		"another file is made":        onRecord(other, op{redo: initRecord, undo: noop}),
+		"another file's runs":         onRecord(other, op{redo: 0x09, undo: 0x09}),
+		"times of the file":           onRecord(file, times(0x40, 0x40)),
+		"times, all that there is":    onRecord(file, resident(0x38, 0x18, 72, 48)),
+		"times up to their end":       onRecord(file, times(0x40, 0x38)),
+		"sizes as they are":           onRecord(file, resized(sizes(8192, 4000, 5000), 0)),
+		"entry of a root, of another": onRecord(folder, added(addToRoot, entry(other), 0)),
+		"times in a root": onRecord(folder, op{redo: nameInRoot, undo: nameInRoot,
+			data: make([]byte, 56)}),
 		"times of a folder":            onRecord(folder, times(8, 8)),
 		"sizes of a folder":            onRecord(folder, resized(sizes(8192, 4000, 5000), 0)),
 		"entry of a block, of another": onBlock(added(addToBlock, entry(other), 0)),
@@ -93,7 +95,8 @@ var judgements = []judged{
 		"more sizes":                   onRecord(file, resized(make([]byte, 32), 0)),
 		"sizes that are not logged":    onRecord(file, resized(sizes(8192, 4000, 5000), noRedoData)),
 	}},
-	{record: extension, what: "the file", ops: map[string]op{"value of an extension": onRecord(extension, times(8, 8))}},
+	{record: extension, what: "the file", ops: map[string]op{"value of an extension": onRecord(extension,
+		times(8, 8))}},
 	{record: folder, what: "a folder of its path", ops: map[string]op{
 		"entry of a root, of the file": onRecord(folder, added(addToRoot, entry(file), 0)),
 		"entry that leaves a root":     onRecord(folder, deleted(deleteFromRoot, entry(file))),
@@ -109,8 +112,10 @@ var judgements = []judged{
 		"new block of a folder":         onBlock(op{redo: clusterValue, undo: noop}),
 		"bits of a folder":              onBlock(op{redo: setBits, undo: clearBits}),
 	}},
-	{target: Target{file, 0x80}, record: file, what: "clusters of the file", ops: map[string]op{"data": onClusters(90)}},
-	{target: Target{file, 0x20}, record: file, what: "clusters of the file", ops: map[string]op{"list": onClusters(90)}},
+	{target: Target{file, 0x80}, record: file, what: "clusters of the file",
+		ops: map[string]op{"data": onClusters(90)}},
+	{target: Target{file, 0x20}, record: file, what: "clusters of the file",
+		ops: map[string]op{"list": onClusters(90)}},
 	{target: Target{0, 0x20}, what: "clusters of $MFT", ops: map[string]op{"list of $MFT": onClusters(90)}},
 	{what: "$MFT", ops: map[string]op{
 		"runs of $MFT":  onRecord(0, op{redo: 0x09, undo: 0x09}),

@@ -274,19 +274,21 @@ func TestBrokenRecords(t *testing.T) {
 		class error
 		text  string
 	}{
-		"moved cluster":        {op{redo: hotFix}, ondisk.ErrUnsupported, "HotFix"},
-		"operation":            {op{redo: 0x26}, ondisk.ErrUnsupported, "operation 0x26"},
-		"undo operation":       {op{undo: 0xffff}, ondisk.ErrUnsupported, "operation 0xffff"},
-		"no clusters":          {initOn(0, 0), ondisk.ErrFormat, "number of clusters 0"},
-		"VCN":                  {initOn(0, 1<<41, 1), ondisk.ErrFormat, "VCN"},
-		"LCN behind the end":   {initOn(0, 0, testVolume), ondisk.ErrFormat, "LCN 256"},
-		"LCN of 64 bits":       {initOn(0, 0, math.MaxUint64), ondisk.ErrFormat, "LCN"},
-		"half a record":        {initOn(1, 0, 1), ondisk.ErrFormat, "place in the MFT"},
-		"behind its clusters":  {initOn(8, 0, 1), ondisk.ErrFormat, few},
-		"value of two":         {op{redo: clusterValue, lcns: []uint64{1}, rec: 4095, data: two}, ondisk.ErrFormat, few},
-		"bits of two":          {op{redo: setBits, lcns: []uint64{1}, data: two}, ondisk.ErrFormat, few},
-		"record of other data": {op{redo: initRecord, slot: indexSlot, lcns: []uint64{1}}, ondisk.ErrFormat, "target of"},
-		"short attribute":      {op{redo: openAttribute, data: make([]byte, 0x27)}, ondisk.ErrFormat, "entry of an open"},
+		"moved cluster":       {op{redo: hotFix}, ondisk.ErrUnsupported, "HotFix"},
+		"operation":           {op{redo: 0x26}, ondisk.ErrUnsupported, "operation 0x26"},
+		"undo operation":      {op{undo: 0xffff}, ondisk.ErrUnsupported, "operation 0xffff"},
+		"no clusters":         {initOn(0, 0), ondisk.ErrFormat, "number of clusters 0"},
+		"VCN":                 {initOn(0, 1<<41, 1), ondisk.ErrFormat, "VCN"},
+		"LCN behind the end":  {initOn(0, 0, testVolume), ondisk.ErrFormat, "LCN 256"},
+		"LCN of 64 bits":      {initOn(0, 0, math.MaxUint64), ondisk.ErrFormat, "LCN"},
+		"half a record":       {initOn(1, 0, 1), ondisk.ErrFormat, "place in the MFT"},
+		"behind its clusters": {initOn(8, 0, 1), ondisk.ErrFormat, few},
+		"value of two": {op{redo: clusterValue, lcns: []uint64{1}, rec: 4095, data: two}, ondisk.ErrFormat,
+			few},
+		"bits of two": {op{redo: setBits, lcns: []uint64{1}, data: two}, ondisk.ErrFormat, few},
+		"record of other data": {op{redo: initRecord, slot: indexSlot, lcns: []uint64{1}}, ondisk.ErrFormat,
+			"target of"},
+		"short attribute": {op{redo: openAttribute, data: make([]byte, 0x27)}, ondisk.ErrFormat, "entry of an open"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := idle(1, 1)

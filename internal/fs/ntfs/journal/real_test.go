@@ -80,7 +80,8 @@ func (v *realVolume) data(t testing.TB, r []byte) []byte {
 
 // places returns where the unnamed data of a record lie in the volume, and their size; none if they lie in the record.
 func (v *realVolume) places(r []byte) (out []disk.Range, size int64) {
-	for at := int(binary.LittleEndian.Uint16(r[0x14:])); r[at] != 0xff; at += int(binary.LittleEndian.Uint32(r[at+4:])) {
+	for at := int(binary.LittleEndian.Uint16(r[0x14:])); r[at] != 0xff; at += int(
+		binary.LittleEndian.Uint32(r[at+4:])) {
 		if binary.LittleEndian.Uint32(r[at:]) != 0x80 || r[at+8] == 0 || r[at+9] != 0 {
 			continue
 		}
@@ -236,7 +237,8 @@ func TestRecordsHoldTheirLSN(t *testing.T) {
 			last[a.pending[0].Record] = lsn
 			places := a.pending[0].Places
 			stored := v.read(t, places[0].Off, places[0].Len)
-			require.True(t, bytes.HasPrefix(v.mft[a.pending[0].Record*v.record:], stored), "the clusters are those of the MFT")
+			require.True(t, bytes.HasPrefix(v.mft[a.pending[0].Record*v.record:], stored),
+				"the clusters are those of the MFT")
 		}
 		for n, lsn := range last {
 			got := mftRecord(v.recordOf(n)).lsn()
@@ -274,7 +276,8 @@ func TestRecordsHoldTheirSizes(t *testing.T) {
 			p := &a.pending[0].Write
 			at := Target{p.Record, uint32(p.recordOffset)}
 			switch {
-			case act.Redo == residentValue && p.recordOffset != 0x38 || act.Redo != attributeSizes && act.Redo != residentValue:
+			case act.Redo == residentValue && p.recordOffset != 0x38 || act.Redo != attributeSizes &&
+				act.Redo != residentValue:
 				moved[p.Record] = true
 			case !moved[p.Record] && !seen[at]:
 				seen[at] = true

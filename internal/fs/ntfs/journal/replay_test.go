@@ -106,7 +106,8 @@ func (r *replayed) onlyMarked(after []byte, sector disk.Range) bool {
 	if i < 0 {
 		return false
 	}
-	was, is := bytes.Clone(r.raw[r.folders[i].Off:r.folders[i].End()]), bytes.Clone(after[r.folders[i].Off:r.folders[i].End()])
+	was, is := bytes.Clone(r.raw[r.folders[i].Off:r.folders[i].End()]),
+		bytes.Clone(after[r.folders[i].Off:r.folders[i].End()])
 	if !ntfs.UndoFixups(was, fixUps) || !ntfs.UndoFixups(is, fixUps) {
 		return false
 	}
@@ -160,7 +161,8 @@ func TestReplayByNTFS3(t *testing.T) {
 	files := 0
 	add := func(r *replayed) {
 		path := filepath.Join(t.TempDir(), "volume")
-		require.NoError(t, os.WriteFile(path, append(slices.Clone(r.raw), make([]byte, 1<<20)...), 0o600)) // Linux wants a sector more
+		// Linux wants a sector more
+		require.NoError(t, os.WriteFile(path, append(slices.Clone(r.raw), make([]byte, 1<<20)...), 0o600))
 		volumes, paths = append(volumes, r), append(paths, path)
 	}
 	for _, row := range rewound {

@@ -254,7 +254,8 @@ func TestTransactionCut(t *testing.T) {
 			}
 			short := bytes.Clone(log)
 			for n := int64(firstCopy); n < r.count; n++ {
-				if q := page(short[n*pageSize : (n+1)*pageSize]); string(q[:4]) == "RCRD" && q.lastEnd() >= p.lastEnd() {
+				if q := page(short[n*pageSize : (n+1)*pageSize]); string(q[:4]) == "RCRD" &&
+					q.lastEnd() >= p.lastEnd() {
 					copy(q, bytes.Repeat([]byte{0xff}, pageSize))
 				}
 			}
