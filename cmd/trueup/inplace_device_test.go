@@ -247,19 +247,57 @@ func requireOthersStay(t *testing.T, c *moveCase, journal string) {
 	require.Equal(t, record, sha256Of(t, journal))
 }
 
-// TestJournalIsNoOtherFile gives a file system as the journal: it begins with zeros, and stays.
+// TestJournalIsNoOtherFile gives other files as the journal: a file system, which begins with zeros, an empty file, and
+// one of the disk. They stay.
 func TestJournalIsNoOtherFile(t *testing.T) {
 	t.Parallel()
-	c := newMove(t, formatRaw, twoNTFS(t))
-	file := filepath.Join(t.TempDir(), "ext2")
-	require.NoError(t, os.WriteFile(file, make([]byte, 1<<20), 0o600))
-	disktest.Run(t, "mke2fs", "-q", "-F", file)
-	kept := sha256Of(t, file)
-	for _, command := range [][]string{{"align", "--in-place"}, {"resume"}, {"undo"}, {"undo", "--force"}} {
-		r := trueup(t, append(command, "--journal", file, c.path)...)
-		require.Equal(t, 4, r.code, r.stderr)
-		require.Contains(t, r.stderr, "should be a journal of trueup")
-		require.Equal(t, kept, sha256Of(t, file))
+	c, dir := newMove(t, formatFlat, noisyDisk(t, 4)), t.TempDir()
+	for name, size := range map[string]int64{"ext2": 1 << 20, "zeros": 512, "empty": 0} {
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(file, make([]byte, size), 0o600))
+		if name == "ext2" {
+			disktest.Run(t, "mke2fs", "-q", "-F", file)
+		}
+		kept := sha256Of(t, file)
+		for _, command := range [][]string{{"align", "--in-place"}, {"resume"}, {"undo"}, {"undo", "--force"}} {
+			r := trueup(t, append(command, "--journal", file, c.path)...)
+			require.Equal(t, 4, r.code, r.stderr)
+			require.Contains(t, r.stderr, "should be a journal of trueup, and is empty or begins with zeros")
+			require.Equal(t, kept, sha256Of(t, file))
+		}
 	}
+	r := trueup(t, "align", "--in-place", "--journal", flatName(c.path), c.path)
+	require.Equal(t, 64, r.code, r.stderr)
+	require.Contains(t, r.stderr, "is disk-flat.vmdk, a file of the disk")
+	c.requireOld(t)
+}
+
+// TestInPlaceByOddNames moves disks whose names no image could name, and goes on after a kill. A name that the journal
+// cannot hold is refused.
+func TestInPlaceByOddNames(t *testing.T) {
+	t.Parallel()
+	c := newMove(t, formatRaw, noisyDisk(t, 4))
+	for name, command := range map[string]string{`a\b.img`: "resume", "a:b.img": "undo", "a\nb.img": "resume"} {
+		c.reset(t)
+		path := filepath.Join(filepath.Dir(c.path), name)
+		require.NoError(t, os.Rename(c.path, path))
+		_ = underStrace(t, os.DevNull, []string{"-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=6"},
+			[]string{"align", "-q", "--in-place", path}).Run()
+		r := trueup(t, "inspect", path)
+		require.Contains(t, r.stderr, "the partitions inside of the disk was interrupted; trueup resume", name)
+		require.Equal(t, 0, trueup(t, command, path).code)
+		require.NoError(t, os.Rename(path, c.path))
+		if command == "undo" {
+			c.requireOld(t)
+		} else {
+			c.requireMoved(t)
+		}
+	}
+	c.reset(t)
+	require.NoError(t, os.Rename(c.path, c.path+"\xff"))
+	r := trueup(t, "align", "--in-place", c.path+"\xff")
+	require.Equal(t, 4, r.code, r.stderr)
+	require.Contains(t, r.stderr, "is not UTF-8")
+	require.NoError(t, os.Rename(c.path+"\xff", c.path))
 	c.requireOld(t)
 }

@@ -225,6 +225,14 @@ func wrongCommands(source, dest string) map[string][]string {
 		"dest is the source":            {"align", source, source},
 		"dest is a folder":              {"align", source, filepath.Dir(dest) + "/"},
 		"dest has no name":              {"align", source, ""},
+		"a journal without a name":      {"align", "--in-place", "--journal", "", source},
+		"undo by a journal of no name":  {"undo", "--journal", "", source},
+		"the disk as its journal":       {"align", "--in-place", "--journal", source, source},
+		"resume by the disk":            {"resume", "--journal", source, source},
+		"a folder as the journal":       {"align", "--in-place", "--journal", filepath.Dir(dest), source},
+		"undo by a device":              {"undo", "--journal", "/dev/null", source},
+		"a command of no words":         {"align", "--after", "", source, dest},
+		"no command for rows":           {"scan", "--after", "", source},
 	}
 }
 

@@ -19,7 +19,7 @@ type afterFlags struct {
 }
 
 func (a *afterFlags) addAfter(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&a.next, "after", "",
+	cmd.Flags().Var((*given)(&a.next), "after",
 		"run `COMMAND` when DEST is complete, with the JSON of the result as its input")
 }
 

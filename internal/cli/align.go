@@ -196,7 +196,7 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 	cmd.Flags().BoolVar(&f.bootTrial, bootTrial, false, "first start both disks under QEMU; refuse unless they boot alike")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
 	cmd.Flags().BoolVar(&f.inPlace, inPlace, false, "move the partitions of DISK inside of it; there is no DEST")
-	cmd.Flags().StringVar(&f.journal, "journal", "", "keep the journal of --in-place in `FILE`, not beside DISK")
+	cmd.Flags().Var((*given)(&f.journal), "journal", "keep the journal of --in-place in `FILE`, not beside DISK")
 	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, without a copy of its data")
 	return cmd
 }

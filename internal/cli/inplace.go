@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 )
 
@@ -71,7 +72,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 	}
 	defer f.closeAfter()
 	var err error
-	if f.journal, err = absolute(f.journal); err != nil {
+	if f.journal, err = journalOf(f.journal, path); err != nil {
 		return err
 	}
 	if f.dev.device {
@@ -89,6 +90,9 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		return err
 	}
 	defer s.Close()
+	if name, ok := s.Image.Uses(f.journal); ok {
+		return ondisk.In(errUsage, "--journal %s is %s, a file of the disk; name another file", f.journal, name)
+	}
 	p, err := s.Plan(f.Goal)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -142,14 +146,25 @@ func goOnInPlace(ctx context.Context, f *openFlags, errOut io.Writer, w *unfinis
 	return d, nil
 }
 
-// absolute returns the absolute path of a journal; empty for none.
-func absolute(journal string) (string, error) {
+// journalOf returns the absolute path of the journal of a disk, empty for none. It must not be the disk itself, nor
+// anything but a file.
+func journalOf(journal, disk string) (string, error) {
 	if journal == "" {
 		return "", nil
 	}
 	path, err := filepath.Abs(journal)
 	if err != nil {
 		return "", ondisk.In(errUsage, "--journal %s: %w", journal, err)
+	}
+	st, err := sys.Stat(path)
+	if err != nil { // it need not be there
+		return path, nil //nolint:nilerr // opening it says the same
+	}
+	switch of, err := sys.Stat(disk); {
+	case err == nil && of.Same(st):
+		return "", ondisk.In(errUsage, "--journal %s is the disk itself; name another file", journal)
+	case !st.Mode.IsRegular():
+		return "", ondisk.In(errUsage, "--journal %s is a folder, a device or another special file; name a file", journal)
 	}
 	return path, nil
 }

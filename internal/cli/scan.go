@@ -124,7 +124,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.Script, "script", "", "write a shell script of the align commands to `FILE`")
 	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with align --replace")
 	fs.BoolVar(&f.Force, "force", false, "replace a --script that was edited")
-	fs.StringVar(&f.next, "after", "", "run `COMMAND` for each row, with its JSON as its input")
+	fs.Var((*given)(&f.next), "after", "run `COMMAND` for each row, with its JSON as its input")
 	f.addWork(cmd, min(runtime.NumCPU(), maxJobs), fmt.Sprintf("inspect `N` images at once, 1 to %d", maxJobs))
 }
 

@@ -80,7 +80,7 @@ func newOpen(c *common, name, short, long string) *cobra.Command {
 	f.addSandbox(cmd)
 	f.addProgress(cmd)
 	if name != finishes {
-		cmd.Flags().StringVar(&f.journal, "journal", "",
+		cmd.Flags().Var((*given)(&f.journal), "journal",
 			"journal of a move in place that was begun with --journal `FILE`")
 	}
 	if name == resume {
@@ -96,7 +96,7 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 		return err
 	}
 	f.ending.hold("")
-	if f.journal, err = absolute(f.journal); err != nil {
+	if f.journal, err = journalOf(f.journal, path); err != nil {
 		return err
 	}
 	w, err := unfinished.Hold(path, f.journal)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -103,6 +104,23 @@ func (r *rate) Set(arg string) error {
 		return fmt.Errorf("rate %q, want bytes in a second, from %s on, such as 20M", arg, units.Short(minRate))
 	}
 	*r = rate(n)
+	return nil
+}
+
+// given is an argument of a command line that is not empty: "$FILE" of a script that did not set it asks for nothing.
+type given string
+
+func (g *given) String() string { return string(*g) }
+
+// Type is the word that help texts show for the argument.
+func (g *given) Type() string { return "string" }
+
+// Set parses the argument.
+func (g *given) Set(arg string) error {
+	if arg == "" {
+		return errors.New("it is empty; name one, or leave the flag out")
+	}
+	*g = given(arg)
 	return nil
 }
 

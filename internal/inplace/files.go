@@ -74,11 +74,11 @@ type files struct {
 	end   int64  // of the last part and its tail
 }
 
-// openFiles opens the files of a disk for writing, and locks them.
-func openFiles(d *gate.Folder, parts []Part) (*files, error) {
+// openFiles opens the files of a disk for writing, and locks them. The user named base, so that it can be any name.
+func openFiles(d *gate.Folder, base string, parts []Part) (*files, error) {
 	fs := &files{parts: parts}
 	for _, p := range parts {
-		if err := fs.add(d, p); err != nil {
+		if err := fs.add(d, base, p); err != nil {
 			return nil, errors.Join(err, fs.Close())
 		}
 	}
@@ -91,8 +91,8 @@ func openFiles(d *gate.Folder, parts []Part) (*files, error) {
 	return fs, nil
 }
 
-func (fs *files) add(d *gate.Folder, p Part) error {
-	if err := gate.CheckName(p.Name); err != nil {
+func (fs *files) add(d *gate.Folder, base string, p Part) error {
+	if err := gate.CheckName(p.Name); err != nil && p.Name != base {
 		return err
 	}
 	f, err := d.At.OpenToWrite(p.Name)

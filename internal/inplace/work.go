@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
+	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
@@ -69,6 +70,8 @@ func Suitable(img *image.Image, size int64) (a driver.Around, err error) {
 	case img.Around == nil:
 		return a, unsuitable("a move in place needs files that hold the disk byte for byte (raw, flat VMDK or fixed VHD), "+
 			"and this is %s %s", img.Format, img.Subformat)
+	case !utf8.ValidString(img.Base): // the journal, which names it, is JSON
+		return a, unsuitable("its name %q is not UTF-8", img.Base)
 	}
 	if img.OnDevice() {
 		return a, onDevice(img, size)
@@ -172,7 +175,7 @@ func (m *Move) open(tail int64) (medium, []Part, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := openFiles(m.Image.Dir, parts)
+	f, err := openFiles(m.Image.Dir, m.Image.Base, parts)
 	return f, parts, err
 }
 

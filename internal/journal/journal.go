@@ -57,8 +57,9 @@ var (
 	// ErrNotBegun is the error of a file without a head: its run was ended before it changed anything.
 	ErrNotBegun = fmt.Errorf("the journal was not complete when the run ended, so that nothing was begun: %w",
 		ondisk.ErrFormat)
-	// ErrBlank is ErrNotBegun for a first sector of zeros. A power cut can leave that, and other files begin with it.
-	ErrBlank = fmt.Errorf("its first %d bytes are zero: %w", headSize, ErrNotBegun)
+	// ErrBlank is ErrNotBegun for a file that is empty or begins with a sector of zeros. A kill or a power cut can leave
+	// that, and other files are like it.
+	ErrBlank = fmt.Errorf("it is empty, or its first %d bytes are zero: %w", headSize, ErrNotBegun)
 )
 
 // unbegun is what the first sector holds until all else of the journal is durable.
@@ -196,10 +197,7 @@ func readHead(f io.ReaderAt) (*Journal, *head, error) {
 	}
 	switch string(bytes.TrimRight(sector, "\x00")) {
 	case "":
-		if len(sector) > 0 {
-			return nil, nil, ErrBlank
-		}
-		return nil, nil, ErrNotBegun
+		return nil, nil, ErrBlank
 	case unbegun:
 		return nil, nil, ErrNotBegun
 	}

@@ -22,6 +22,9 @@ import (
 // MoveInPlace moves the partitions inside of the disk. After that it is as planned, or as it was, or in the middle of
 // the move; Middle tells that error from others.
 func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Written, err error) {
+	if err := s.onDevice(j.Device); err != nil {
+		return w, fmt.Errorf("%s: %w", s.Path(), err)
+	}
 	view, err := s.View(p)
 	if err == nil { // what a run that goes on will ask, which has no more than the disk and the journal
 		err = promised(s.Image.Disk, view)
@@ -41,9 +44,6 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 			}
 			return verify.Promise(p, s.Layout, after)
 		},
-	}
-	if err := s.onDevice(j.Device); err != nil {
-		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	if j.Device != nil {
 		if m.Device, err = j.Device.Disk(); err != nil {

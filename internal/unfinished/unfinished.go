@@ -121,14 +121,21 @@ func of(d *gate.Folder, name string) (*Work, error) {
 	return w, nil
 }
 
-// isNotBegun reports whether a file that cannot be opened as a journal is what a run has left that had not begun. Zeros
-// can be in any file: they count under the name of a journal beside a disk only.
+// isNotBegun reports whether a file that cannot be opened as a journal is what a run has left that had not begun. Other
+// files are empty or begin with zeros, too: such a one counts under the name of a journal beside a disk only.
 func isNotBegun(name string, err error) bool {
 	return errors.Is(err, journal.ErrNotBegun) && (!errors.Is(err, journal.ErrBlank) || strings.HasSuffix(name, Suffix))
 }
 
 // odd returns the error of a file that has the name of a journal and cannot be read as one.
 func odd(name string, err error) error {
+	if errors.Is(err, journal.ErrBlank) {
+		return &ondisk.Refusal{
+			Code:   "unfinished",
+			Reason: fmt.Sprintf("%q should be a journal of trueup, and is empty or begins with zeros", name),
+			Remedy: "name another file; or remove it by hand, if no other program needs it: as a journal it has nothing",
+		}
+	}
 	return &ondisk.Refusal{
 		Code:   "unfinished",
 		Reason: fmt.Sprintf("%q should be a journal of trueup, and cannot be read as one: %v", name, err),
