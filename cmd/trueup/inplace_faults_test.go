@@ -74,8 +74,9 @@ func TestCallsOfAMoveFail(t *testing.T) {
 				points, quiet, failed := callsIn(t, log), map[string]string{}, 0
 				for i, p := range points {
 					for k, fault := range moveFaults {
-						if !all && (i*len(moveFaults)+k)%(len(points)*len(moveFaults)/3) != 7*len(command) ||
-							all && !p.worth(i, k) {
+						some := (i*len(moveFaults)+k)%(len(points)*len(moveFaults)/3) == 7*len(command) ||
+							k == 0 && p.call == "fsync" && p.number == 3 // no run survives a flush that fails
+						if !all && !some || all && !p.worth(i, k) {
 							continue
 						}
 						ready(t)
@@ -89,13 +90,14 @@ func TestCallsOfAMoveFail(t *testing.T) {
 							continue
 						}
 						failed++
-						require.NotContains(t, r.stderr, "goroutine ", at)
+						require.NotRegexp(t, "goroutine |context canceled", r.stderr, at)
 						if !strings.Contains(r.stderr, fault.says) {
 							quiet[p.call+" "+fault.inject] = at
 						}
 						c.goesOn(t, []string{"resume", "undo"}[(i+k)%2], at)
 					}
 				}
+				require.Positive(t, failed, "%d points", len(points))
 				t.Logf("%d points, %d runs failed; without the cause: %q", len(points), failed, quiet)
 			})
 		}

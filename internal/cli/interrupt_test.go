@@ -114,3 +114,48 @@ func TestInterruptBeforeMove(t *testing.T) {
 	require.Equal(t, []byte(disk), now)
 	require.NoFileExists(t, "disk.img.trueup")
 }
+
+// moving is a context that is cancelled as soon as a file is there.
+type moving struct {
+	context.Context
+	file string
+}
+
+func (m moving) Err() error {
+	if _, err := os.Stat(m.file); err == nil {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestInterruptInMove interrupts a move, and the resume of that: both say which commands go on, and not in the words of
+// Go. An undo brings the disk back.
+func TestInterruptInMove(t *testing.T) {
+	t.Chdir(t.TempDir())
+	disk := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
+	put(t, "disk.img", disk)
+	command := func(ctx context.Context, args ...string) (int, string) {
+		c := &common{}
+		root := newRoot("test", c)
+		var out, errs bytes.Buffer
+		root.SetOut(&out)
+		root.SetErr(&errs)
+		root.SetArgs(args)
+		cmd, err := root.ExecuteContextC(ctx)
+		return finish(err, c, cmd.Name(), &out, &errs), errs.String()
+	}
+	stopped := moving{t.Context(), "disk.img.trueup"}
+	for _, args := range [][]string{{"align", "--in-place", "--allow-unbootable", "disk.img"}, {"resume", "disk.img"}} {
+		code, says := command(stopped, args...)
+		require.Equal(t, 128+int(syscall.SIGINT), code, says)
+		require.Contains(t, says, "interrupted: ")
+		require.Contains(t, says, "disk is in the middle of the move: trueup resume disk.img goes on, trueup undo disk.img "+
+			"takes it back\n")
+		require.NotContains(t, says, "canceled")
+	}
+	code, says := command(t.Context(), "undo", "disk.img")
+	require.Zero(t, code, says)
+	now, err := os.ReadFile("disk.img")
+	require.NoError(t, err)
+	require.Equal(t, []byte(disk), now)
+}

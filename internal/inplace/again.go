@@ -45,7 +45,7 @@ func (a *Again) open() (_ *work, _ *mover, err error) {
 		x, err = open(p, on, w, a.Options)
 	}
 	if err != nil && x != nil && x.begun {
-		err = middle(err, &a.Held.Work)
+		err = middle(err, &a.Held.Work, x)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, on.Close())
@@ -101,7 +101,7 @@ func (a *Again) Resume(ctx context.Context) (d unfinished.Done, err error) {
 	case after:
 	}
 	if err := x.finish(ctx); err != nil {
-		return d, middle(err, &a.Held.Work)
+		return d, middle(err, &a.Held.Work, x)
 	}
 	return unfinished.Done{Text: "the move in place is complete, and every byte that moved was compared"}, w.complete()
 }
@@ -123,7 +123,7 @@ func (a *Again) Undo(ctx context.Context) (d unfinished.Done, err error) {
 		}
 	}
 	if err != nil {
-		return d, middle(err, &a.Held.Work)
+		return d, middle(err, &a.Held.Work, x)
 	}
 	return unfinished.Done{Text: "the disk is what it was before the move, byte for byte"}, w.showAndRemove(nil)
 }

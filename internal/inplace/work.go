@@ -195,15 +195,40 @@ func (m *Move) end(ctx context.Context, w *work) error {
 		return w.complete()
 	case x == nil || x.state() == before:
 		if back := w.back(); back != nil { // an interrupt does not hide it
-			return middle(fmt.Errorf("%s; the move could not be taken back: %w", err.Error(), back), &w.Work)
+			return middle(fmt.Errorf("%s; the move could not be taken back: %w", cause(err), back), &w.Work, x)
 		}
 		return err
 	}
-	return middle(err, &w.Work)
+	return middle(err, &w.Work, x)
 }
 
-func middle(err error, w *unfinished.Work) error {
-	return fmt.Errorf("%w; %w: %s goes on, %s takes it back", err, ErrMiddle, w.Command("resume"), w.Command("undo"))
+// middle returns an error with the commands that go on from there. x is nil where nothing was moved yet.
+func middle(err error, w *unfinished.Work, x *mover) error {
+	on := w.Command("resume") + " goes on"
+	if x == nil || x.state() != behind {
+		on += fmt.Sprintf(", %s takes it back", w.Command("undo"))
+	}
+	if errors.Is(err, context.Canceled) {
+		return stopped{fmt.Errorf("%w: %s", ErrMiddle, on)}
+	}
+	return fmt.Errorf("%w; %w: %s", err, ErrMiddle, on)
+}
+
+// stopped is context.Canceled in other words.
+type stopped struct{ error }
+
+// Is reports whether target is what a move that is stopped ends with.
+func (stopped) Is(target error) bool { return target == context.Canceled }
+
+// Unwrap returns what the words are of.
+func (s stopped) Unwrap() error { return s.error }
+
+// cause names the error that ended a move.
+func cause(err error) string {
+	if errors.Is(err, context.Canceled) {
+		return "interrupted"
+	}
+	return err.Error()
 }
 
 // room refuses a move whose journal or growth has no room.
