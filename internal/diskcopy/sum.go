@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"hash"
 	"sync"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // Sum is a digest of all bytes of a disk: what Run or Pipe wrote and what Digest reads have the same one when they are
-// equal. Its key is random: it means nothing to another process, but for that of SHA256.
+// equal. Its key is random: it means nothing to another process, but for that of Stored.
 type Sum [sha256.Size]byte
 
 // Digest reads a disk and gives its digest.
@@ -24,10 +25,29 @@ func Digest(ctx context.Context, d disk.Disk, o Options) (Sum, error) {
 	return digest(ctx, d, o, newSummer())
 }
 
-// SHA256 is Digest without a key: it can be stored, for another process to compare with.
-func SHA256(ctx context.Context, d disk.Disk, o Options) (Sum, error) {
-	return digest(ctx, d, o, &summer{sha, sha256.New()})
+// Stored is Digest with a key of NewKey, which can be stored beside the digest for another process to compare with.
+func Stored(ctx context.Context, d disk.Disk, key []byte, o Options) (Sum, error) {
+	of := sha
+	if len(key) > 0 {
+		if of = gmac(key); of == nil {
+			return Sum{}, fmt.Errorf("digests with a key of %d bytes: %w", len(key), ondisk.ErrUnsupported)
+		}
+	}
+	return digest(ctx, d, o, &summer{of, sha256.New()})
 }
+
+// NewKey returns a random key for Stored; nil, which stands for SHA-256, where that is faster or GMAC is not allowed.
+func NewKey() []byte {
+	key := make([]byte, keySize)
+	_, _ = rand.Read(key) // never fails
+	if !sys.ComputesGMAC() || gmac(key) == nil {
+		return nil
+	}
+	return key
+}
+
+// keySize is that of AES-128, bytes.
+const keySize = 16
 
 func digest(ctx context.Context, d disk.Disk, o Options, s *summer) (Sum, error) {
 	data := &Data{Disks: []disk.Disk{d}}
@@ -83,20 +103,21 @@ func (s *summer) sum(size int64) (out Sum) {
 // grainDigest returns the digest of grains that is the fastest here: GMAC where the processor has instructions for it,
 // of which SHA-256 takes three times as long with its own.
 var grainDigest = sync.OnceValue(func() func(b []byte) []byte {
-	if digest := gmac(); sys.ComputesGMAC() && digest != nil {
-		return digest
+	if key := NewKey(); key != nil {
+		return gmac(key)
 	}
 	return sha
 })
 
-// gmac returns GMAC with a random key; nil where the program may not use it. As the key is not known to what made the
-// bytes, two grains that differ have one tag with a probability below 2^-115, whatever they hold: a grain has 2^12
-// blocks, and a tag has 128 bits. Spec: NIST SP 800-38D; McGrew and Viega, "The Security and Performance of the
-// Galois/Counter Mode (GCM) of Operation", section 5.
-func gmac() func(b []byte) []byte {
-	var key [16]byte
-	_, _ = rand.Read(key[:]) // never fails
-	block, err := aes.NewCipher(key[:])
+// gmac returns GMAC; nil where the program may not use it, or for a key of another size. The key is random, and not
+// known to what made the bytes. So two grains that differ have one tag with a probability below 2^-115, whatever they
+// hold: a grain has 2^12 blocks, and a tag has 128 bits. Spec: NIST SP 800-38D; McGrew and Viega, "The Security and
+// Performance of the Galois/Counter Mode (GCM) of Operation", section 5.
+func gmac(key []byte) func(b []byte) []byte {
+	if len(key) != keySize {
+		return nil
+	}
+	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil
 	}
@@ -104,7 +125,7 @@ func gmac() func(b []byte) []byte {
 	if err != nil {
 		return nil // GODEBUG=fips140=only
 	}
-	nonce := make([]byte, gcm.NonceSize()) // one for all: no tag leaves the process
+	nonce := make([]byte, gcm.NonceSize()) // one for all: no tag leaves the process, only digests of tags do
 	return func(b []byte) []byte { return gcm.Seal(nil, nonce, nil, b) }
 }
 

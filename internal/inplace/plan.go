@@ -31,6 +31,7 @@ type Plan struct {
 	Patches     []disk.Patch
 	Saved       []Saved        // what has no new place; the first sector first
 	Sums        []diskcopy.Sum // of each piece, but for the first sector
+	Key         []byte         `json:",omitempty"` // of the digests; empty for SHA-256
 	Sector      int64          `json:",omitempty"` // of the disk, bytes; 0 for 512
 	Files       []Part         // where the disk lies
 	Device      string         `json:",omitempty"` // its path, where it is a block device
@@ -51,7 +52,8 @@ type Saved struct {
 }
 
 const (
-	planVersion = 1
+	// planVersion is that of new plans. Those of version 1 have no Key.
+	planVersion = 2
 	// markSize is the part of the disk that is written last: what firmware looks at first.
 	markSize = 512
 	// maxSaved bounds what has no new place: copies of tables.
@@ -74,6 +76,7 @@ func NewPlan(
 	p := &Plan{
 		Version: planVersion, OldSize: from.OldSize, Size: from.Size, OldEnd: oldEnd,
 		End: from.Size + oldEnd - from.OldSize, Sector: sector, Chunk: maxChunk, Direct: direct, Pieces: from.Pieces,
+		Key: diskcopy.NewKey(),
 	}
 	for _, x := range from.Patches {
 		p.Patches = append(p.Patches, cutPatch(x)...)
@@ -178,7 +181,8 @@ func (p *Plan) sector() int64 { return cmp.Or(p.Sector, units.SectorSize) }
 func (p *Plan) sums(ctx context.Context, d disk.Disk, ranges []disk.Range, o Options) ([]diskcopy.Sum, error) {
 	out := make([]diskcopy.Sum, 0, len(ranges))
 	for _, r := range ranges {
-		sum, err := diskcopy.SHA256(ctx, disk.Section(d, r), diskcopy.Options{Jobs: o.Jobs, Progress: o.Progress})
+		of := diskcopy.Options{Jobs: o.Jobs, Progress: o.Progress}
+		sum, err := diskcopy.Stored(ctx, disk.Section(d, r), p.Key, of)
 		if err != nil {
 			return nil, err
 		}
@@ -195,7 +199,7 @@ func (p *Plan) compare(ctx context.Context, d disk.Disk, where []disk.Range, o O
 	}
 	for i, x := range p.Pieces {
 		if got[i] != p.Sums[i] {
-			return fmt.Errorf("%w: SHA-256 of the %d bytes from %d on, which lay at %d: %x, want %x", errDiffers, x.Len,
+			return fmt.Errorf("%w: digest of the %d bytes from %d on, which lay at %d: %x, want %x", errDiffers, x.Len,
 				where[i].Off, x.From, got[i], p.Sums[i])
 		}
 	}
@@ -338,9 +342,9 @@ func decodePlan(b []byte) (*Plan, error) {
 	if err := json.Unmarshal(b, p); err != nil {
 		return nil, fmt.Errorf("plan of the journal: %w: %w", err, ondisk.ErrFormat)
 	}
-	if p.Version != planVersion {
-		return nil, fmt.Errorf("plan of the journal: version %d, want %d; use the trueup that began the move: %w", p.Version,
-			planVersion, ondisk.ErrUnsupported)
+	if p.Version < 1 || p.Version > planVersion {
+		return nil, fmt.Errorf("plan of the journal: version %d, want 1 to %d; use the trueup that began the move: %w",
+			p.Version, planVersion, ondisk.ErrUnsupported)
 	}
 	if err := p.check(); err != nil {
 		return nil, err
