@@ -183,7 +183,9 @@ func (fs *files) ReadAt(b []byte, off int64) (done int, err error) {
 func (fs *files) WriteAt(b []byte, off int64) (done int, err error) {
 	err = fs.each(off, int64(len(b)), func(i int, at, from, n int64) error {
 		got, err := fs.open[i].WriteAt(b[from:from+n], at)
-		done += got
+		if done += got; err == nil {
+			sys.Of(fs.open[i]).WriteBack(at, n)
+		}
 		return fs.wrap("write", i, err)
 	})
 	return done, err

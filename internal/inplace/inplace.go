@@ -5,7 +5,7 @@
 //
 //	grow     the disk gets its new size, and a mark in place of its first sector: no guest starts from it now
 //	move     stretch by stretch, each one durable at its new place and recorded before its old place is overwritten
-//	compare  everything that moved or stayed has the SHA-256 that it had before
+//	compare  everything that moved or stayed has the digest that it had before
 //	commit   a record; up to here the way leads back as well
 //	write    zeros where nothing lies any more, patches from the end of the disk to its start, the first sector last
 //
@@ -94,8 +94,9 @@ type mover struct {
 	begun bool  // the mark is on the disk
 	half  int64 // of the area, which the last record used
 	look  func(old, now disk.Disk) error
-	same  bool // this run has compared all pieces at their new places
-	sure  bool // the first stretch after an interruption is written whatever its target seems to hold
+	same  bool     // this run has compared all pieces at their new places
+	sure  bool     // the first stretch after an interruption is written whatever its target seems to hold
+	next  *fetched // the stretch that comes next, where it was read already
 	buf   []byte
 }
 
@@ -311,66 +312,6 @@ func (m *mover) undo(ctx context.Context) error {
 		return err
 	}
 	return m.restore(ctx)
-}
-
-// one moves a stretch to its new place, or back.
-func (m *mover) one(ctx context.Context, i int64, back bool) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s := m.at(i)
-	if back {
-		s.From, s.To = s.To, s.From
-	}
-	c, err := m.read(s.From, s.Len)
-	if err != nil {
-		return err
-	}
-	if m.Progress != nil {
-		m.Progress(s.Len)
-	}
-	if !m.sure && c.empty() && allZero(m.disk, s.Dest()) {
-		return nil // nothing changes, so that there is nothing to record
-	}
-	after := i + 1
-	if back {
-		after = i
-	}
-	switch {
-	case s.redo:
-		r := record{Phase: m.phase, Step: i, Units: c.units, Pending: true}
-		if r.Half, err = m.save(c); err == nil {
-			err = m.put(r)
-		}
-		m.half = r.Half
-	case m.known != m.step:
-		// The places of stretches of zeros, which needed no record, are overwritten now: they may not be read again.
-		err = m.put(record{Phase: m.phase, Step: m.step, Half: m.half})
-	}
-	if err != nil {
-		return err
-	}
-	if err := c.write(m.disk, s.To, m.sure); err != nil {
-		return err
-	}
-	m.sure = false
-	if err := m.disk.Sync(); err != nil {
-		return err
-	}
-	m.known = after
-	if s.redo {
-		return nil
-	}
-	return m.put(record{Phase: m.phase, Step: after, Half: m.half})
-}
-
-// save puts a stretch into the half of the area for which the last record does not vouch.
-func (m *mover) save(c chunk) (half int64, err error) {
-	half = 1 - m.half
-	if len(c.data) == 0 {
-		return half, nil
-	}
-	return half, m.log.WriteAt(c.data, half*m.plan.Chunk)
 }
 
 // settle writes what has its place behind the commit: all of it can be repeated. The first sector comes last, when all

@@ -151,7 +151,14 @@ type faulty struct {
 	lie     string // the file that is not flushed
 	records int    // only every n-th record of a stretch is written
 	noRedo  bool
+	oneHalf bool // all stretches are saved in the same half
 }
+
+// oneHalf is a journal that saves a stretch over the one for which its last record vouches.
+type oneHalf struct{ *journal.Journal }
+
+func (l oneHalf) WriteAt(b []byte, _ int64) error { return l.Journal.WriteAt(b, 0) }
+func (l oneHalf) ReadAt(b []byte, _ int64) error  { return l.Journal.ReadAt(b, 0) }
 
 // someRecords is a journal that loses records.
 type someRecords struct {
@@ -229,6 +236,9 @@ func (x *trial) open(begin bool) (*mover, error) {
 	var l Log = j
 	if x.f.records > 1 {
 		l = &someRecords{Journal: j, every: x.f.records}
+	}
+	if x.f.oneHalf {
+		l = oneHalf{j}
 	}
 	m, err := open(p, d, l, Options{Jobs: 1})
 	if err == nil && x.f.noRedo {
@@ -435,6 +445,7 @@ func TestCrashesShowFaults(t *testing.T) {
 		{"redo, the journal is not flushed", cases[0], faulty{lie: "journal"}},
 		{"redo, every fourth record", cases[0], faulty{records: 4}},
 		{"redo without saved stretches", cases[0], faulty{noRedo: true}},
+		{"redo, saved over the stretch before", cases[0], faulty{oneHalf: true}},
 		{"direct, the disk is not flushed", cases[1], faulty{lie: "disk"}},
 		{"direct, the journal is not flushed", cases[1], faulty{lie: "journal"}},
 		{"direct, every fourth record", cases[1], faulty{records: 4}},

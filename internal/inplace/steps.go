@@ -2,6 +2,7 @@ package inplace
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"sort"
@@ -55,6 +56,92 @@ func (m *mover) at(i int64) step {
 	}
 	off := k * r.n
 	return step{disk.Shift{From: r.From + off, To: r.To + off, Len: min(r.n, r.Len-off)}, r.redo}
+}
+
+// fetched is a stretch that was read and, where it overlaps its own new place, saved in a half of the area.
+type fetched struct {
+	step
+	chunk
+
+	number int64
+	half   int64
+}
+
+// fetch reads a stretch. One that overlaps its new place goes into the half of the area for which the last record does
+// not vouch: the next record does.
+func (m *mover) fetch(i int64, back bool) (*fetched, error) {
+	x := &fetched{step: m.at(i), number: i, half: m.half}
+	if back {
+		x.From, x.To = x.To, x.From
+	}
+	var err error
+	if x.chunk, err = m.read(x.From, x.Len); err != nil || !x.redo {
+		return x, err
+	}
+	x.half = 1 - m.half
+	if x.empty() {
+		return x, nil
+	}
+	return x, m.log.WriteAt(x.data, x.half*m.plan.Chunk)
+}
+
+// one moves a stretch to its new place, or back.
+func (m *mover) one(ctx context.Context, i int64, back bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	x, err := m.next, error(nil)
+	if m.next = nil; x == nil || x.number != i {
+		x, err = m.fetch(i, back)
+	}
+	if err != nil {
+		return err
+	}
+	if m.Progress != nil {
+		m.Progress(x.Len)
+	}
+	if !m.sure && x.empty() && allZero(m.disk, x.Dest()) {
+		return nil // nothing changes, so that there is nothing to record
+	}
+	switch {
+	case x.redo:
+		m.half = x.half
+		err = m.put(record{Phase: m.phase, Step: i, Half: x.half, Units: x.units, Pending: true})
+	case m.known != m.step:
+		// The places of stretches of zeros, which needed no record, are overwritten now: they may not be read again.
+		err = m.put(record{Phase: m.phase, Step: m.step, Half: m.half})
+	}
+	if err != nil {
+		return err
+	}
+	if err := x.write(m.disk, x.To, m.sure); err != nil {
+		return err
+	}
+	m.sure = false
+	after, next := i+1, i+1
+	if back {
+		after, next = i, i-1
+	}
+	if err := m.ahead(x, next, back); err != nil {
+		return err
+	}
+	if err := m.disk.Sync(); err != nil {
+		return err
+	}
+	m.known = after
+	if x.redo {
+		return nil
+	}
+	return m.put(record{Phase: m.phase, Step: after, Half: m.half})
+}
+
+// ahead reads and saves the stretch behind x while the storage writes x, which the last record vouches for. Its record
+// comes when x is durable.
+func (m *mover) ahead(x *fetched, next int64, back bool) (err error) {
+	if x.redo && next >= 0 && next < m.steps && m.at(next).redo {
+		m.next, err = m.fetch(next, back)
+	}
+	return err
 }
 
 // ordered sorts the pieces that move, each in front of those that overwrite it.

@@ -28,6 +28,9 @@ func (*Folder) Claimed(string) bool { return false }
 // Forget would have the kernel read a file from the storage again.
 func (*File) Forget() error { return nil }
 
+// WriteBack would have the storage begin to write a range.
+func (*File) WriteBack(int64, int64) {}
+
 // Free returns the space in bytes that an ordinary user can still take in the folder; known is false where the file
 // system does not say it.
 func (d *Folder) Free() (n int64, known bool, err error) {

@@ -268,6 +268,9 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 // which is slow and right.
 func (*File) Extent(_, limit int64) (n int64, hole bool) { return limit, false }
 
+// WriteBack would have the storage begin to write a range.
+func (*File) WriteBack(int64, int64) {}
+
 // Uncache returns false: this system does not report which pages are in memory.
 func (*File) Uncache() bool { return false }
 

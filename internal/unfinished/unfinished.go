@@ -269,7 +269,7 @@ func (h *Held) hold() error {
 	if err := h.lock(); err != nil {
 		return err
 	}
-	h.Journal, err = journal.Open(h.file)
+	h.Journal, err = journal.Open(kept{h.file})
 	switch {
 	case isNotBegun(name, err):
 		h.Journal, h.Work.State = nil, notBegun
@@ -346,6 +346,17 @@ func (h *Held) free() error {
 	return nil
 }
 
+// kept is the file of a journal. What is saved in it is on its way to the storage before it is flushed.
+type kept struct{ *os.File }
+
+func (f kept) WriteAt(b []byte, off int64) (int, error) {
+	n, err := f.File.WriteAt(b, off)
+	if err == nil {
+		sys.Of(f.File).WriteBack(off, int64(n))
+	}
+	return n, err
+}
+
 func (h *Held) create(plan []byte, area int64) (err error) {
 	if h.file, err = h.in.At.Create(h.name, 0o600); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "create %s: %w", h.name, err)
@@ -353,7 +364,7 @@ func (h *Held) create(plan []byte, area int64) (err error) {
 	if err = h.lock(); err == nil {
 		var id journal.ID
 		_, _ = rand.Read(id[:]) // it never fails
-		h.Journal, err = journal.Create(h.file, h.Work.Kind, id, plan, area)
+		h.Journal, err = journal.Create(kept{h.file}, h.Work.Kind, id, plan, area)
 	}
 	if err == nil {
 		err = syncFolder(h.in)
