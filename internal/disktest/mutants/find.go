@@ -39,12 +39,11 @@ const (
 
 // ordered are calls of which only the effect counts.
 var ordered = []string{
-	"Chmod", "Discard", "Fchmod", "FcntlFlock", "Finish", "Flush", "Fsync", "Hold", "Link", "Linkat", "Lock",
-	"LockByte",
-	"LockWaiting",
-	"Publish", "Remove", "Rename", "RenameNew", "Renameat", "Renameat2", "Sync", "SyncFolder", "Truncate", "Unlinkat",
-	"flush", "leave",
-	"link", "lock", "permit", "removeReplaced", "rename", "retract", "syncFolder", "unlink", "unpublish",
+	"Adopt", "Chmod", "Discard", "Enter", "Exchange", "Fchmod", "FcntlFlock", "Finish", "Flush", "Fsync", "Hold",
+	"Link", "Linkat", "Lock", "LockByte", "LockWaiting", "Publish", "Punch", "Put", "Remove", "Rename", "RenameNew",
+	"Renameat", "Renameat2", "Reread", "RereadTable", "Sync", "SyncFolder", "Truncate", "Unlinkat", "WriteAt", "Zero",
+	"drop", "flush", "keep", "leave", "link", "lock", "permit", "removeReplaced", "rename", "retract", "syncFolder",
+	"take", "unlink", "unpublish",
 }
 
 // roomIDs parts the numbers of the rooms, so that a change in one leaves the others as they were built.

@@ -44,6 +44,9 @@ var (
 		planTests,
 	}
 	fileTests = []suite{imageTests, storeTests, pipeTests, processTests}
+	// Tests of the program that change a disk where it is, with those that kill it.
+	placeTests = suite{"cmd/trueup", "^Test(CallsOfAMove|Descriptor|DiskBrought|InPlace|Journal|KeepNone|Killed|Move|Replace)"}
+	spaceTests = suite{"cmd/trueup", "^TestSkipFree"}
 )
 
 // writers are the files of a format that write. What its reader refuses is held by the hostile images.
@@ -73,6 +76,14 @@ var rooms = []room{
 	{path: "image/vhd", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/vhdx", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/vmdk", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
+	{path: "journal", also: []suite{{"internal/unfinished", ""}, {"internal/inplace", ""}, pipeTests}},
+	{path: "unfinished", also: []suite{{"internal/exchange", ""}, pipeTests, placeTests}},
+	{path: "exchange", also: []suite{pipeTests, placeTests}},
+	{path: "inplace", also: []suite{pipeTests, placeTests}},
+	{path: "image/device", also: []suite{pipeTests, {"cmd/trueup", "Device"}}},
+	{path: "freespace", logic: true, pure: true, also: []suite{pipeTests, spaceTests}},
+	{path: "definition", pure: true, also: []suite{pipeTests, {"cmd/trueup", "^TestDefinitions"}}},
+	{path: "after", also: []suite{{"cmd/trueup", "After"}}},
 }
 
 //go:embed testdata/accepted.txt
