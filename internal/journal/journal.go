@@ -299,7 +299,7 @@ func (j *Journal) decode(
 		if _, err := binary.Decode(x, binary.LittleEndian, &s); err != nil {
 			return 0, nil, false, err
 		}
-		if ok, err := stands(s); !ok || err != nil {
+		if ok, err := stands(s); !ok {
 			return 0, nil, false, err
 		}
 	}
@@ -429,7 +429,7 @@ func (j *Journal) ReadAt(b []byte, off int64) error {
 }
 
 func (j *Journal) within(n, off int64) error {
-	if off < 0 || n < 0 || n > j.length || off > j.length-n {
+	if off < 0 || n < 0 || off > j.length-n {
 		return damaged(j.area, "saved bytes", fmt.Sprintf("%d at %d", n, off), fmt.Sprint("within ", j.length))
 	}
 	return nil
