@@ -1,6 +1,7 @@
 package definition_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +39,15 @@ const (
 	cdrom = "    <disk type='file' device='cdrom'>\n" +
 		"      <source file='/vm/xp.qcow2'/><target dev='hdc' bus='ide'/><readonly/></disk>"
 )
+
+// fourDisks are the first of five.
+var fourDisks = func() (out string) {
+	for n := 1; n < 5; n++ {
+		out += fmt.Sprintf("    <disk type='file' device='disk'><source file='/vm/%d'/><target dev='vd%d' bus='virtio'/></disk>\n",
+			n, n)
+	}
+	return out
+}()
 
 // volumeOf returns a volume as virsh vol-dumpxml prints it: the capacity is in line 4, the format in line 8.
 func volumeOf(capacity, format, below string) string {
@@ -89,6 +99,10 @@ func TestChecks(t *testing.T) {
 		"another disk": {
 			diskOf(qcow2, `<source file='/vm/other.qcow2'/>`, ""), nil,
 			[]want{{refused, `it names "/vm/other.qcow2"; give the definition`}},
+		},
+		"five others": {
+			strings.Replace(diskOf(qcow2, `<source file='/vm/0'/>`, ""), "  <devices>\n", "  <devices>\n"+fourDisks, 1), nil,
+			[]want{{refused, `it names "/vm/1", "/vm/2", "/vm/3", "/vm/4", and 1 more`}},
 		},
 		"a link": {diskOf(qcow2, `<source file='/link/xp.qcow2'/>`, ""), nil, []want{{"definition", "line 8"}}},
 		"raw by the driver": {
@@ -279,6 +293,7 @@ func TestWrongDefinitions(t *testing.T) {
 		"#\na = \"x|zz\"":                                                  "without two hexadecimal digits",
 		"#\na = \"1\"\nA = \"2\"":                                          `line 3: "a" stands in line 2 too`,
 		"#\na\x00 = \"1\"":                                                 "is not key",
+		"#\n= \"x\"":                                                       "is not key",
 		"#\n.encoding = \"GBK\"\nscsi0:0.fileName = \"\xd6\xd0.vmdk\"":     `line 2: the encoding "GBK" is not read`,
 		"#" + strings.Repeat(" ", definition.MaxText):                      "more than 1048576 bytes",
 		"<domain>" + strings.Repeat(" ", definition.MaxText) + "</domain>": "more than 1048576 bytes",
@@ -289,6 +304,9 @@ func TestWrongDefinitions(t *testing.T) {
 		}
 		_, err := read([]byte(text))
 		require.ErrorContains(t, err, want, "%.80q", text)
+		if strings.Contains(err.Error(), "save it as UTF-8") {
+			require.Equal(t, "save it as UTF-8", want, "%v", err)
+		}
 	}
 }
 

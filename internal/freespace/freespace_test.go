@@ -1,6 +1,7 @@
 package freespace_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/layout"
@@ -201,6 +203,58 @@ func TestFreeSpaceOfVolumes(t *testing.T) {
 	}
 }
 
+// broken is a disk of which a read or a question for an extent fails.
+type broken struct {
+	disk.Disk
+	calls int
+	fail  int // its number, from 1 on
+}
+
+func (b *broken) next() error {
+	if b.calls++; b.calls == b.fail {
+		return disktest.ErrFault
+	}
+	return nil
+}
+
+func (b *broken) ReadAt(p []byte, off int64) (int, error) {
+	if err := b.next(); err != nil {
+		return 0, err
+	}
+	return b.Disk.ReadAt(p, off)
+}
+
+func (b *broken) Extent(off, most int64) (disk.Extent, error) {
+	if err := b.next(); err != nil {
+		return disk.Extent{}, err
+	}
+	return b.Disk.Extent(off, most)
+}
+
+// An error of reading is one of the whole, and no reason to copy a volume as it is.
+func TestEachReadFails(t *testing.T) {
+	t.Parallel()
+	d := filetest.RawImage(t, make32(t, "ntfs").path)
+	whole, err := layout.Read(d, table.Geometry{})
+	require.NoError(t, err)
+	parted := *whole
+	parted.Table, parted.Partitions = &table.Table{}, []boot.Partition{{
+		Partition: table.Partition{Number: 1, Range: disk.Range{Len: d.Size()}}, Volume: whole.Volume,
+	}}
+	for name, l := range map[string]*layout.Layout{"whole disk": whole, "partition 1": &parted} {
+		b := &broken{Disk: d}
+		f, err := freespace.Find(b, l)
+		require.NoError(t, err)
+		require.NotZero(t, f.Stored())
+		for n := 1; n <= b.calls; n += 1 + b.calls/30 {
+			_, err := freespace.Find(&broken{Disk: d, fail: n}, l)
+			require.ErrorIs(t, err, disktest.ErrFault, "%s, call %d of %d", name, n, b.calls)
+		}
+		_, err = freespace.Find(&broken{Disk: d, fail: b.calls}, l)
+		require.ErrorIs(t, err, disktest.ErrFault)
+	}
+}
+
 // clearNTFS clears the bits of clusters in $Bitmap.
 func clearNTFS(v *made, first, n int64) {
 	for c := first; c < first+n; c++ {
@@ -233,6 +287,21 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 		}},
 		{"not closed", "ntfs", "dirty", func(v *made) { disktest.Run(t, "ntfsfix", v.path) }},
 		{"clusters that a file uses", "ntfs", "in use", func(v *made) { clearNTFS(v, v.place("big", 0)/4096, 40) }},
+		{"in use", "ntfs", "$LogFile is open", func(v *made) {
+			log := fsforge.NewLogFile(2 * mib).Sealed()
+			for off := 0; off < len(log); off += 4096 {
+				v.edit(v.place("$LogFile", int64(off)), func(b []byte) { copy(b, log[off:]) })
+			}
+		}},
+		{"a broken log", "ntfs", "$LogFile", func(v *made) {
+			v.edit(v.place("$LogFile", 0), func(b []byte) { copy(b, "RSTR") })
+		}},
+		{"no log by its name", "ntfs", "$LogFile", func(v *made) {
+			b, err := os.ReadFile(v.path)
+			require.NoError(t, err)
+			name := []byte("$\x00L\x00o\x00g\x00F\x00i\x00l\x00e\x00")
+			require.NoError(t, os.WriteFile(v.path, bytes.ReplaceAll(b, name, []byte("$\x00L\x00o\x00g\x00F\x00i\x00l\x00x\x00")), 0o600))
+		}},
 		{"clusters of the MFT", "ntfs", "in use", func(v *made) { clearNTFS(v, 4, 16) }},
 		{"the boot sector", "ntfs", "in use", func(v *made) { clearNTFS(v, 0, 16) }},
 		{"shadow copies", "ntfs", "vssadmin", func(v *made) {

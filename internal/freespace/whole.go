@@ -34,7 +34,7 @@ func (f *finder) ofDisk(boot.Partition) string {
 		return "the image hides data"
 	case l.Boot.Code == boot.Unknown, l.Boot.Code.Encrypts:
 		return "the code of sector 0 is not known, or encrypts: it may use any sector"
-	case l.Table != nil && l.Outer != nil && l.Outer.Kind != volume.Unknown:
+	case l.Outer != nil && l.Outer.Kind != volume.Unknown:
 		return fmt.Sprintf("the disk as a whole looks like %s", l.Outer.Kind)
 	case len(f.volumes) >= maxVolumes:
 		return fmt.Sprintf("it is behind the first %d volumes", maxVolumes)

@@ -1,6 +1,7 @@
 package freespace
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -96,6 +97,14 @@ func TestReasonsOfTheLayout(t *testing.T) {
 				{Disk: 7, Points: 12 * mib},
 			}
 		}},
+		{"a sector of a loader in the second", [2]bool{false, true}, func(l *layout.Layout) {
+			l.Boot.Refs = []boot.Ref{{Kind: "lilo map", Points: 12 * mib}}
+		}},
+		{"nothing known beside", [2]bool{}, func(l *layout.Layout) { l.Outer = &volume.Volume{Kind: volume.Unknown} }},
+		{"without a length", [2]bool{true, false}, func(l *layout.Layout) {
+			l.Partitions[0].Len, l.Partitions[0].Volume.Size = 0, 0
+		}},
+		{"in front of the disk", [2]bool{true, false}, func(l *layout.Layout) { l.Partitions[0].Off = -mib }},
 	} {
 		f := sound()
 		c.set(f.layout)
@@ -103,6 +112,42 @@ func TestReasonsOfTheLayout(t *testing.T) {
 			require.Equal(t, want, f.whole(f.layout.Partitions[i]) != "", "%s, partition %d", c.name, i+1)
 		}
 	}
+	f := sound()
+	f.layout.Partitions[0].Volume.Kind = volume.Unknown
+	require.Equal(t, "it is not known what it holds", f.whole(f.layout.Partitions[0]))
+	f.volumes = make([]Volume, maxVolumes)
+	require.Contains(t, f.whole(f.layout.Partitions[1]), "behind the first")
+}
+
+// What is left out counts for the partition that it lies in, and not for an extended one around that.
+func TestCountsOfPartitions(t *testing.T) {
+	t.Parallel()
+	f := sound()
+	f.layout.Partitions = append(f.layout.Partitions, boot.Partition{
+		Partition: table.Partition{Number: 4, Kind: table.Extended, Range: disk.Range{Off: mib, Len: 30 * mib}},
+	})
+	f.ranges = []disk.Range{{Off: 2 * mib, Len: mib}, {Off: 12 * mib, Len: 2 * mib}, {Off: 15 * mib, Len: mib}}
+	f.volumes = []Volume{{Partition: 1}, {Partition: 4, Whole: "unknown"}, {Partition: 2}}
+	found, err := f.result()
+	require.NoError(t, err)
+	require.Equal(t, []Volume{
+		{Partition: 1, Ranges: 1, LeftOut: mib}, {Partition: 4, Whole: "unknown"},
+		{Partition: 2, Ranges: 2, LeftOut: 3 * mib},
+	}, found.Volumes)
+}
+
+// A volume that is no longer there when its free space is read stays as it is.
+func TestVolumeThatIsGone(t *testing.T) {
+	t.Parallel()
+	f := sound()
+	zero := disk.New(f.layout.Size, 512, disk.Whole(bytes.NewReader(make([]byte, f.layout.Size)), f.layout.Size))
+	found, err := Find(zero, f.layout)
+	require.NoError(t, err)
+	require.Len(t, found.Volumes, 2)
+	require.NotEmpty(t, found.Volumes[0].Whole)
+	found = nil
+	require.Equal(t, zero, found.View(zero))
+	require.Zero(t, found.Stored())
 }
 
 // Of too many ranges the shortest stay, so that memory is bounded, and a proof finds the same.
@@ -136,4 +181,5 @@ func TestSparedRanges(t *testing.T) {
 	}, f.ranges)
 	require.NoError(t, f.inUse(mib, disk.Range{Off: mib / 2, Len: 512}))
 	require.ErrorIs(t, f.inUse(mib, disk.Range{Off: mib / 2, Len: 513}), ondisk.ErrFormat)
+	require.NoError(t, f.inUse(mib, disk.Range{Off: 30 * mib, Len: 512}))
 }
