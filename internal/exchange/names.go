@@ -62,14 +62,11 @@ func foreign(n name) error {
 	return ondisk.In(ondisk.ErrChanged, "%v is not a file of the exchange: move it away", n)
 }
 
-// second gives a file a second name, or another where the file system has no links.
+// second gives a file a second name that is free, or another name where the file system has no links.
 func (d *folder) second(from, to name) error {
 	err := d.At.Link(string(from), string(to))
 	if !sys.Unsupported(err) {
 		return failed("link", to, err)
-	}
-	if d.has(to) {
-		return foreign(to)
 	}
 	d.bare = true
 	return failed("rename to", to, d.At.Rename(string(from), string(to)))

@@ -93,7 +93,7 @@ func (s *Source) checkPath() error {
 		return s.refuse("unsupported", "it is no regular file, and has no name to exchange", "write a copy: trueup align SOURCE DEST")
 	}
 	w, err := unfinished.At(s.path)
-	if w == nil || err != nil || w.Kind == "" && !w.Blocks {
+	if w == nil || w.Kind == "" && !w.Blocks {
 		return err
 	}
 	i := w.Issue()

@@ -131,7 +131,8 @@ func TestCountsOfPartitions(t *testing.T) {
 	found, err := f.result()
 	require.NoError(t, err)
 	require.Equal(t, []Volume{
-		{Partition: 1, Ranges: 1, LeftOut: mib}, {Partition: 4, Whole: "unknown"},
+		{Partition: 1, Ranges: 1, LeftOut: mib},
+		{Partition: 4, Whole: "unknown"},
 		{Partition: 2, Ranges: 2, LeftOut: 3 * mib},
 	}, found.Volumes)
 }

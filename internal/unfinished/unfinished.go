@@ -330,7 +330,7 @@ func (h *Held) free() error {
 		}
 	}
 	switch {
-	case err != nil || w == nil:
+	case w == nil:
 		return err
 	case w.Kind != "" || w.Blocks: // a journal stays also where the disk may be read
 		w.Path = h.Work.Path

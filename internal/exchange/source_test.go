@@ -1,0 +1,237 @@
+package exchange_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// What becomes of a disk after it was opened, and names that are too long, are found before anything is written.
+func TestSourcesThatChange(t *testing.T) {
+	t.Parallel()
+	at := func(dir, name string) string { return filepath.Join(dir, name) }
+	for name, c := range map[string]struct {
+		kind string
+		do   func(t *testing.T, dir string, img *image.Image)
+		says string
+	}{
+		"removed": {"raw", func(t *testing.T, dir string, _ *image.Image) {
+			t.Helper()
+			require.NoError(t, os.Remove(at(dir, "vm.img")))
+		}, "no such file"},
+		"an extent that was removed": {"flat", func(t *testing.T, dir string, _ *image.Image) {
+			t.Helper()
+			require.NoError(t, os.Remove(at(dir, "vm-flat.vmdk")))
+		}, "no such file"},
+		"a folder in its place": {"raw", func(t *testing.T, dir string, _ *image.Image) {
+			t.Helper()
+			require.NoError(t, os.Remove(at(dir, "vm.img")))
+			require.NoError(t, os.Mkdir(at(dir, "vm.img"), 0o700))
+		}, "no regular file"},
+		"mounted from elsewhere": {"raw", func(_ *testing.T, _ string, img *image.Image) {
+			img.Handles[0].Info.Device++
+		}, "another file system"},
+		"without numbers": {"raw", func(_ *testing.T, _ string, img *image.Image) {
+			img.Handles[0].Info.Inode = 0
+		}, "no numbers"},
+		"a folder by the name of its tracked blocks": {"split", func(t *testing.T, dir string, _ *image.Image) {
+			t.Helper()
+			require.NoError(t, os.Remove(at(dir, "vm-ctk.vmdk")))
+			require.NoError(t, os.Mkdir(at(dir, "vm-ctk.vmdk"), 0o700))
+		}, "vm-ctk.vmdk"},
+		"a run that had not begun": {"raw", func(t *testing.T, dir string, _ *image.Image) {
+			t.Helper()
+			require.NoError(t, os.WriteFile(at(dir, "vm.img.trueup"), make([]byte, 4096), 0o600))
+		}, ""},
+		"immutable": {"raw", func(t *testing.T, dir string, _ *image.Image) {
+			t.Helper()
+			chattr := disktest.Tool(t, "chattr")
+			if exec.Command(chattr, "+i", at(dir, "vm.img")).Run() != nil {
+				t.Skip("needs root for chattr")
+			}
+			t.Cleanup(func() { _ = exec.Command(chattr, "-i", at(dir, "vm.img")).Run() })
+		}, "immutable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := kinds[c.kind]
+			dir, _ := k.fresh(t)
+			img := imagetest.Open(t, at(dir, k.main))
+			c.do(t, dir, img)
+			_, err := exchange.New(img)
+			if c.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+	path := imagetest.Write(t, t.TempDir(), strings.Repeat("n", 247), make([]byte, sectors*512))
+	_, err := exchange.New(imagetest.Open(t, path))
+	require.ErrorContains(t, err, "would have 262 bytes, at most 255")
+}
+
+// The copy gets owner, permissions and attributes of the original. Until it has its name it can be written.
+func TestCopyIsLikeTheOriginal(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for another owner")
+	}
+	k := kinds["raw"]
+	prepared := func(copies func(dir string) string) (dir string, s *exchange.Source, c *copied) {
+		dir, _ = k.fresh(t)
+		path := filepath.Join(dir, k.main)
+		require.NoError(t, unix.Setxattr(path, "user.note", []byte("kept"), 0))
+		require.NoError(t, os.Chown(path, 1234, 1235))
+		require.NoError(t, os.Chmod(path, 0o404))
+		s, done, err := k.source(path)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, done()) })
+		c = &copied{dir: copies(dir), names: k.new}
+		require.NoError(t, s.Prepare(c))
+		return dir, s, c
+	}
+	dir, s, c := prepared(func(dir string) string { return dir })
+	like := func(name string, mode os.FileMode) {
+		t.Helper()
+		st, err := sys.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, mode, st.Mode)
+		var raw unix.Stat_t
+		require.NoError(t, unix.Stat(filepath.Join(dir, name), &raw))
+		require.Equal(t, [2]uint32{1234, 1235}, [2]uint32{raw.Uid, raw.Gid})
+		b := make([]byte, 16)
+		n, err := unix.Getxattr(filepath.Join(dir, name), "user.note", b)
+		require.NoError(t, err)
+		require.Equal(t, "kept", string(b[:n]))
+	}
+	like(partial(k.main), 0o604)
+	r, err := s.Publish(c)
+	require.NoError(t, err)
+	require.Empty(t, r.Notes)
+	like(k.main, 0o404)
+
+	dir, s, _ = prepared(func(dir string) string { return oddfs.Mount(t, dir, oddfs.Manners{}) })
+	r, err = s.Publish(&copied{dir: dir, names: k.new})
+	require.NoError(t, err)
+	require.Len(t, r.Notes, 1)
+	require.Equal(t, "the file system does not keep of the original: user.note", r.Notes[0].Text)
+}
+
+// A name that the copy needs, and that no file of the original has, is not taken from another file.
+func TestCopyTakesNoForeignName(t *testing.T) {
+	t.Parallel()
+	k := kinds["grown"]
+	dir, before := k.fresh(t)
+	imagetest.Write(t, dir, "vm-f002.vmdk", []byte("a file of the user's"))
+	_, err := k.publish(dir)
+	require.ErrorContains(t, err, "is no file of the original")
+	now := sums(t, dir)
+	for n, sum := range before {
+		require.Equal(t, sum, now[n])
+	}
+	require.NoFileExists(t, filepath.Join(dir, unfinished.JournalOf(k.main)))
+}
+
+// The file of changed blocks stays with the original, and the user is told.
+func TestTrackedBlocksAreNoted(t *testing.T) {
+	t.Parallel()
+	k := kinds["split"]
+	dir, _ := k.fresh(t)
+	r, err := k.publish(dir)
+	require.NoError(t, err)
+	require.Len(t, r.Notes, 1)
+	require.Equal(t, "replaced-tracking", r.Notes[0].Code)
+}
+
+// A package whose disk a machine uses is not exchanged back, and one whose copy cannot be opened keeps its original.
+func TestPackagesInUse(t *testing.T) {
+	t.Parallel()
+	k := kinds["ovf"]
+	for _, name := range []string{"vm-disk1.img", "data.bin"} {
+		dir, _ := k.fresh(t)
+		_, err := k.publish(dir)
+		require.NoError(t, err)
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
+		require.NoError(t, err)
+		require.NoError(t, sys.Of(f).LockByte(sys.Exclusive, 101))
+		_, err = k.run(dir, "undo")
+		if name == "data.bin" { // no disk
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "QEMU")
+		}
+		require.NoError(t, f.Close())
+	}
+	dir, _ := k.fresh(t)
+	_, err := k.publish(dir)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(filepath.Join(dir, "vm-disk1.img")))
+	_, err = k.run(dir, "finish")
+	require.ErrorContains(t, err, "the original is all there is")
+	require.FileExists(t, filepath.Join(dir, "vm.orig-disk1.img"))
+	imagetest.Write(t, dir, "vm.cert", []byte("of the user"))
+	_, err = k.run(dir, "undo")
+	require.ErrorContains(t, err, "is not a file of the exchange")
+}
+
+var onFile = regexp.MustCompile(`(?m)^\d+ +(\w+)\((?:\d+|AT_FDCWD)<([^>]*)>(.*)$`)
+
+// TestStepsAreDurable follows an exchange and its undo call by call: a name changes only when all names before it are
+// durable, but for those of files that are about to get one, and a file gets its name when its bytes are.
+func TestStepsAreDurable(t *testing.T) {
+	t.Parallel()
+	strace := disktest.Tool(t, "strace")
+	for _, kind := range []string{"raw", "flat"} {
+		k := kinds[kind]
+		dir, _ := k.fresh(t)
+		for _, step := range []string{"publish", "undo"} {
+			log := filepath.Join(t.TempDir(), "strace")
+			out, err := child(step, kind, dir, strace, "-f", "-y", "-o", log, "-e", changing).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			text, err := os.ReadFile(log)
+			require.NoError(t, err)
+			changed, names, flushes, begun := map[string]bool{}, []string{}, 0, step == "undo"
+			for _, m := range onFile.FindAllStringSubmatch(string(text), -1) {
+				call, on, rest := m[1], m[2], m[3]
+				begun = begun || strings.Contains(rest, ".trueup")
+				switch {
+				case !begun:
+				case call == "pwrite64" || call == "write":
+					changed[on] = true
+				case call == "fsync" && on == dir:
+					names, flushes = nil, flushes+1
+				case call == "fsync":
+					delete(changed, on)
+				case call == "openat" && strings.Contains(rest, "O_CREAT") && strings.Contains(rest, ".trueup"):
+					names = append(names, rest)
+				case call == "linkat" || strings.HasPrefix(call, "rename"):
+					require.Empty(t, names, "%s of %s: %s%s", step, kind, call, rest)
+					require.Empty(t, changed, "%s of %s: %s%s", step, kind, call, rest)
+					if !strings.Contains(rest, `.exchange"`) || call != "linkat" {
+						names = append(names, rest)
+					}
+				case call == "unlinkat" && strings.Contains(rest, ".trueup"):
+					require.Empty(t, names, "%s of %s: the journal goes", step, kind)
+					names = append(names, rest)
+				}
+			}
+			require.Empty(t, names, "%s of %s, at its end", step, kind)
+			require.Greater(t, flushes, 2)
+		}
+	}
+}

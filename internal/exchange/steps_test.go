@@ -1,0 +1,367 @@
+package exchange
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// steps is an exchange that has begun, step by step, in a folder of its own. It has a disk of three files, "vm", "data"
+// and a manifest, or of the one file "vm".
+type steps struct {
+	*run
+	t   *testing.T
+	dir string
+}
+
+func begin(t *testing.T, several bool) *steps {
+	t.Helper()
+	s := &steps{t: t, dir: t.TempDir()}
+	p := &plan{Old: []file{{Name: name("vm")}}, New: []file{{Name: name("vm")}}}
+	if several {
+		p.Old[0].Was, p.Old[0].Kept = []byte("old vm"), []byte("names kept data")
+		p.Old = append(p.Old, file{Name: name("data")}, file{
+			Name: name("mf"), Was: []byte("old mf"), Kept: []byte("kept mf"), Seal: true,
+		}, file{Name: name("more")})
+		p.New = append(p.New, file{Name: name("data")}, file{Name: name("mf"), Seal: true})
+	}
+	for i := range p.Old {
+		f := &p.Old[i]
+		f.Other = name(string(f.Name) + ".orig")
+		s.put(string(f.Name), "old "+string(f.Name))
+		if !f.text() {
+			*f = fileOf(string(f.Name), string(f.Other), s.info(string(f.Name)))
+		}
+	}
+	for i := range p.New {
+		f, seal := &p.New[i], p.New[i].Seal
+		partial := "." + string(f.Name) + ".partial"
+		s.put(partial, "new "+string(f.Name))
+		*f = fileOf(string(f.Name), partial, s.info(partial))
+		f.Seal = seal
+	}
+	d, err := gate.OpenFolder(s.dir)
+	require.NoError(t, err)
+	t.Cleanup(func() { d.Close() })
+	h, err := p.start(&folder{Folder: d}, filepath.Join(s.dir, "vm"))
+	require.NoError(t, err)
+	t.Cleanup(func() { h.Close() })
+	s.run = &run{p, h, &folder{Folder: h.Dir, sync: h.SyncFolder}}
+	return s
+}
+
+func (s *steps) put(name, text string) {
+	s.t.Helper()
+	require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600))
+}
+
+// foreign puts another file in place of one.
+func (s *steps) foreign(name string) {
+	s.t.Helper()
+	s.put("tmp", "foreign")
+	require.NoError(s.t, os.Rename(filepath.Join(s.dir, "tmp"), filepath.Join(s.dir, name)))
+}
+
+func (s *steps) remove(name string) {
+	s.t.Helper()
+	require.NoError(s.t, os.Remove(filepath.Join(s.dir, name)))
+}
+
+func (s *steps) mkdir(name string) {
+	s.t.Helper()
+	require.NoError(s.t, os.Mkdir(filepath.Join(s.dir, name), 0o700))
+}
+
+func (s *steps) info(name string) sys.Info {
+	s.t.Helper()
+	st, err := sys.Lstat(filepath.Join(s.dir, name))
+	require.NoError(s.t, err)
+	return st
+}
+
+// files returns the names of the folder with what the files hold.
+func (s *steps) files() map[string]string {
+	s.t.Helper()
+	entries, err := os.ReadDir(s.dir)
+	require.NoError(s.t, err)
+	out := map[string]string{}
+	for _, e := range entries {
+		if e.Type().IsRegular() && e.Name() != "vm"+unfinished.Suffix {
+			b, err := os.ReadFile(filepath.Join(s.dir, e.Name()))
+			require.NoError(s.t, err)
+			out[e.Name()] = string(b)
+		}
+	}
+	return out
+}
+
+// exchanged completes the exchange.
+func (s *steps) exchanged() {
+	s.t.Helper()
+	require.NoError(s.t, s.forward())
+	require.Equal(s.t, "new vm", s.files()["vm"])
+}
+
+const (
+	isForeign = "is not a file of the exchange"
+	isGone    = "has neither that name nor"
+)
+
+// Each step looks at what it takes for a file of the exchange, and at whether its calls succeed: it ends in front of the
+// first name that it would take from another file.
+func TestStepsRefuse(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		several bool
+		do      func(s *steps)
+		step    func(s *steps) error
+		says    string
+		moves   bool // steps before the one that is refused change names
+	}{
+		"another disk has the path": {
+			true, func(s *steps) { s.foreign("vm") },
+			(*steps).forward, `"vm" ` + isForeign, false,
+		},
+		"the copy is gone": {
+			true, func(s *steps) { s.remove(".data.partial") },
+			(*steps).forward, isGone, false,
+		},
+		"a kept name is taken": {
+			true, func(s *steps) { s.foreign("vm.orig") }, func(s *steps) error { return s.nameKept() }, isForeign, false,
+		},
+		"another manifest": {
+			true, func(s *steps) { s.foreign("mf") },
+			func(s *steps) error { return s.breakSeals() }, isForeign, false,
+		},
+		"a name that cannot be looked at": {true, func(*steps) {}, func(s *steps) error {
+			return s.breakSeal(file{Seal: true, Name: []byte("a\x00")}, func(file) bool { return true })
+		}, "look at", false},
+		"another manifest at the end": {
+			true, func(s *steps) { s.foreign("mf") }, func(s *steps) error { return s.takeSeals() }, isForeign, false,
+		},
+		"keep: a taken name": {
+			true, func(s *steps) { s.foreign("data.orig") },
+			func(s *steps) error { return s.keepOthers() }, isForeign, false,
+		},
+		"keep: another file": {
+			true, func(s *steps) { s.foreign("data") },
+			func(s *steps) error { return s.keepOthers() }, isGone, false,
+		},
+		"take: another file": {
+			true, func(s *steps) { s.foreign(".data.partial") },
+			func(s *steps) error { return s.takeOthers() }, isGone, false,
+		},
+		"swap: another disk": {false, func(s *steps) { s.foreign("vm") }, (*steps).forward, isForeign, false},
+		"swap: no copy":      {false, func(s *steps) { s.remove(".vm.partial") }, (*steps).forward, isGone, false},
+		"swap: a taken name": {
+			false, func(s *steps) { s.foreign("vm.orig") },
+			(*steps).forward, `"vm.orig" ` + isForeign, false,
+		},
+		"swap: no original": {false, func(s *steps) { s.remove("vm") }, (*steps).forward, isGone, false},
+		"swap: the folder is not durable": {
+			false, func(s *steps) { s.d.sync = func() error { return errors.New("no flush") } }, (*steps).forward, "no flush", true,
+		},
+		"write: its first name is taken": {
+			true, func(s *steps) { s.mkdir(".vm.exchange") }, (*steps).showKept, "remove", false,
+		},
+		"write: nothing to be like": {
+			true, func(*steps) {}, func(s *steps) error { return s.d.write(s.Old[0].Name, []byte("x"), []byte("absent")) },
+			"attributes of", false,
+		},
+		"back: a taken first name": {
+			true, func(s *steps) { s.exchanged(); s.mkdir(".data.exchange") },
+			func(s *steps) error { return s.thoseBack(false) }, "remove", false,
+		},
+		"back: nothing to link": {
+			true, func(s *steps) { s.exchanged(); s.remove("data.orig") },
+			(*steps).othersBack, "link or rename to", false,
+		},
+		"back: another manifest": {
+			true, func(s *steps) { s.exchanged(); s.foreign("mf") },
+			(*steps).sealsOff, isForeign, false,
+		},
+		"back: a manifest unwritten": {
+			true, func(s *steps) { s.exchanged(); s.mkdir(".mf.exchange") }, (*steps).sealsBack, "remove", false,
+		},
+		"back: a file is gone where the path leads to the source": {
+			true, func(s *steps) { s.remove("data") }, (*steps).showBack, isGone, false,
+		},
+		"back: a file is gone": {true, func(s *steps) { s.exchanged(); s.remove("data.orig") }, func(s *steps) error {
+			_, err := s.back()
+			return err
+		}, isGone, true},
+		"back: a taken name": {
+			true, func(s *steps) { require.NoError(s.t, s.showKept()); s.foreign("data.orig") }, (*steps).showBack, isForeign, false,
+		},
+		"back: a name of a step stays": {true, func(s *steps) { s.mkdir(".data.orig.exchange") }, func(s *steps) error {
+			return s.cleanUp(&[]string{})
+		}, "remove", true},
+		"undo: a name of a step stays": {true, func(s *steps) { s.exchanged(); s.mkdir(".data.orig.exchange") }, func(s *steps) error {
+			_, err := Undo(s.Held, unfinished.Options{Force: true})
+			return err
+		}, "remove", true},
+	} {
+		s := begin(t, c.several)
+		c.do(s)
+		before := s.files()
+		require.ErrorContains(t, c.step(s), c.says, name)
+		if !c.moves {
+			require.Equal(t, before, s.files(), name)
+		}
+	}
+}
+
+// The folder keeps its files: what is not removed is an error.
+func TestFolderKeepsItsFiles(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for chattr")
+	}
+	chattr := disktest.Tool(t, "chattr")
+	for name, step := range map[string]func(s *steps) error{
+		"names that the copy has no files for": func(s *steps) error { return s.dropNames() },
+		"the original":                         func(s *steps) error { return s.dropOriginal(&unfinished.Done{}) },
+		"a text of the original": func(s *steps) error {
+			s.Old = s.Old[:1]
+			return s.dropOriginal(&unfinished.Done{})
+		},
+		"the copy": func(s *steps) error { return s.dropCopy(&[]string{}) },
+	} {
+		s := begin(t, true)
+		s.exchanged()
+		s.put("tmp", "old more")
+		require.NoError(t, os.Link(filepath.Join(s.dir, "more.orig"), filepath.Join(s.dir, "more")))
+		require.NoError(t, os.Link(filepath.Join(s.dir, "vm"), filepath.Join(s.dir, ".vm.partial")))
+		if out, err := exec.Command(chattr, "+a", s.dir).CombinedOutput(); err != nil {
+			t.Skipf("the file system has no such attributes: %s", out)
+		}
+		t.Cleanup(func() { _ = exec.Command(chattr, "-a", s.dir).Run() })
+		require.ErrorContains(t, step(s), "remove", name)
+	}
+}
+
+// An undo names all that it has removed, and the journal of another disk begins nothing.
+func TestUndoNamesWhatItRemoves(t *testing.T) {
+	t.Parallel()
+	s := begin(t, true)
+	before := s.files()
+	for n := range before {
+		if strings.HasSuffix(n, ".partial") {
+			delete(before, n)
+		}
+	}
+	s.exchanged()
+	d, err := Undo(s.Held, unfinished.Options{})
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"vm.orig", "data.orig", "mf.orig", "more.orig", ".vm.partial"}, d.Removed)
+	require.Equal(t, before, s.files())
+
+	s = begin(t, true)
+	s.Base = "another"
+	_, err = begun(s.Held)
+	require.ErrorContains(t, err, "name of the disk")
+	s.Dir.Close()
+	_, err = s.busy("vm")
+	require.Error(t, err)
+	_, err = s.openDisk("vm")
+	require.Error(t, err)
+}
+
+// TestPlansThatAreRefused has journals that no exchange writes.
+func TestPlansThatAreRefused(t *testing.T) {
+	t.Parallel()
+	f := func(n, other string) file { return file{Name: name(n), Other: name(other), Inode: 1} }
+	text := func(n, other string) file {
+		x := f(n, other)
+		x.Was, x.Kept = []byte{}, []byte{}
+		return x
+	}
+	sound := plan{[]file{text("a", "b"), f("c", "d")}, []file{f("a", "e"), f("c", "g")}}
+	many := plan{New: sound.New}
+	many.Old = append(many.Old, sound.Old...)
+	for i := range maxFiles {
+		many.Old = append(many.Old, f(fmt.Sprint(i), fmt.Sprint(i, "x")))
+	}
+	long := strings.Repeat("n", maxName+1)
+	for why, p := range map[string]plan{
+		"":                           sound,
+		"no files of the source":     {nil, sound.New},
+		"no files of the copy":       {sound.Old, nil},
+		"too many files":             many,
+		"one file that names others": {[]file{f("a", "b")}, []file{f("a", "e"), f("c", "g")}},
+		"another name of the copy":   {sound.Old, []file{f("c", "e")}},
+		"no name":                    {sound.Old, []file{f("a", "e"), f("", "g")}},
+		"the folder":                 {sound.Old, []file{f("a", "e"), f("c", ".")}},
+		"the folder above":           {sound.Old, []file{f("a", "e"), f("..", "g")}},
+		"a path":                     {[]file{text("a", "b"), f("c", "/d")}, sound.New},
+		"a long name":                {sound.Old, []file{f("a", "e"), f(long, "g")}},
+		"half a text":                {[]file{text("a", "b"), {Name: name("c"), Other: name("d"), Was: []byte{}}}, sound.New},
+		"a name twice":               {sound.Old, []file{f("a", "b"), f("c", "g")}},
+		"its own name":               {sound.Old, []file{f("a", "e"), f("c", "c")}},
+	} {
+		b, err := json.Marshal(p)
+		require.NoError(t, err)
+		got, err := readPlan(b)
+		if why == "" {
+			require.NoError(t, err)
+			require.Len(t, got.New, 2)
+			continue
+		}
+		require.ErrorIs(t, err, ondisk.ErrFormat, why)
+	}
+	_, err := readPlan([]byte("{"))
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+}
+
+// TestJournalsOfOtherOriginals has a journal beside a disk whose original is asked for, and that is not of it.
+func TestJournalsOfOtherOriginals(t *testing.T) {
+	t.Parallel()
+	beside := func(plan string, spoil func(path string)) (*unfinished.Work, error) {
+		dir := t.TempDir()
+		d, err := gate.OpenFolder(dir)
+		require.NoError(t, err)
+		defer d.Close()
+		h, err := unfinished.Begin(d, "vm", filepath.Join(dir, "vm"), unfinished.Exchange, []byte(plan), 0)
+		require.NoError(t, err)
+		require.NoError(t, h.Close())
+		spoil(filepath.Join(dir, "vm"+unfinished.Suffix))
+		return OriginalBeside(d, "vm.orig")
+	}
+	nothing := func(string) {}
+	const sound = `{"Old":[{"Name":"dm0=","Other":"dm0ub3JpZw=="}],"New":[{"Name":"dm0=","Other":"dnA="}]}`
+	w, err := beside(sound, nothing)
+	require.NoError(t, err)
+	require.NotNil(t, w)
+	_, err = beside("{", nothing)
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	for _, other := range []string{
+		strings.ReplaceAll(sound, `"Name":"dm0="`, `"Name":"dm8="`), strings.Replace(sound, "dm0ub3JpZw==", "dm8=", 1),
+	} {
+		w, err = beside(other, nothing)
+		require.NoError(t, err)
+		require.Nil(t, w)
+	}
+	_, err = beside(sound, func(path string) { require.NoError(t, os.Truncate(path, maxJournal+1)) })
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	_, err = beside(sound, func(path string) {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		require.NoError(t, err)
+		_, err = f.WriteAt([]byte("?"), 68<<10)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+	})
+	require.ErrorContains(t, err, "SHA-256 of the plan")
+}

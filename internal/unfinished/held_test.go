@@ -1,0 +1,118 @@
+package unfinished
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// folder opens a new folder, and returns the path of a disk there that does not exist.
+func folder(t *testing.T) (d *gate.Folder, path string) {
+	t.Helper()
+	dir := t.TempDir()
+	d, err := gate.OpenFolder(dir)
+	require.NoError(t, err)
+	t.Cleanup(func() { d.Close() })
+	return d, filepath.Join(dir, "vm")
+}
+
+func held(t *testing.T) (h *Held, d *gate.Folder, path string) {
+	t.Helper()
+	d, path = folder(t)
+	h, err := Begin(d, "vm", path, Exchange, nil, 0)
+	require.NoError(t, err)
+	return h, d, path
+}
+
+// A journal needs its folder, and not its disk.
+func TestWhereJournalsAre(t *testing.T) {
+	t.Parallel()
+	h, _, path := held(t)
+	require.NoError(t, h.Close())
+	w, err := At(path)
+	require.NoError(t, err)
+	require.Equal(t, Exchange, w.Kind)
+	h, err = Hold(path, "")
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+	for _, at := range []func(path string) error{
+		func(path string) error { _, err := At(path); return err },
+		func(path string) error { _, err := Hold(path, ""); return err },
+	} {
+		require.ErrorIs(t, at(filepath.Join(path+".absent", "vm")), fs.ErrNotExist)
+	}
+}
+
+// A file that is no journal is held by no command.
+func TestNoJournalIsHeld(t *testing.T) {
+	t.Parallel()
+	for name, put := range map[string]func(path string) error{
+		"a pipe": func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"a link": func(path string) error { return os.Symlink("other", path) },
+		"a text": func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("text", 200)), 0o600) },
+	} {
+		_, path := folder(t)
+		require.NoError(t, put(path+Suffix))
+		_, err := Hold(path, "")
+		require.ErrorContains(t, err, "should be a journal", name)
+	}
+}
+
+// A run begins nothing where another is at work, and leaves no journal when it cannot begin.
+func TestBeginFails(t *testing.T) {
+	t.Parallel()
+	h, d, path := held(t)
+	_, err := Begin(d, "vm", path, Exchange, nil, 0)
+	require.ErrorContains(t, err, "at work")
+	require.FileExists(t, path+Suffix)
+	require.NoError(t, h.Close())
+
+	d, path = folder(t)
+	_, err = Begin(d, "vm", path, "a kind with a long name", nil, 0)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	require.NoFileExists(t, path+Suffix)
+	require.NoError(t, os.Remove(filepath.Dir(path)))
+	_, err = Begin(d, "vm", path, Exchange, nil, 0)
+	require.ErrorContains(t, err, "create vm.trueup")
+}
+
+// What a run does with its journal is done, or an error.
+func TestCallsOfAHeldJournalFail(t *testing.T) {
+	t.Parallel()
+	h, _, path := held(t)
+	require.NoError(t, os.Rename(path+Suffix, path))
+	require.ErrorIs(t, h.lock(), ondisk.ErrBusy, "its name leads nowhere")
+	require.NoError(t, os.Mkdir(path+Suffix, 0o700))
+	require.ErrorContains(t, h.Remove(), "remove vm.trueup")
+	require.NoError(t, h.file.Close())
+	require.ErrorIs(t, h.Enter(Kept), ondisk.ErrOutput)
+	require.Equal(t, Begun, h.Work.Phase)
+	require.ErrorContains(t, h.lock(), "lock vm.trueup")
+	require.ErrorIs(t, h.Close(), fs.ErrClosed)
+
+	h, _, _ = held(t)
+	require.NoError(t, h.Dir.Close())
+	require.ErrorContains(t, h.SyncFolder(), "sync folder")
+	require.Error(t, h.Close())
+}
+
+// A program that was started meanwhile has the file of the journal open: it does not keep the lock.
+func TestLockEndsWithTheRun(t *testing.T) {
+	t.Parallel()
+	h, _, path := held(t)
+	fd, err := unix.Dup(int(h.file.Fd()))
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	require.NoError(t, h.Close())
+	h, err = Hold(path, "")
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+}
