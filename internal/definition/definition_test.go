@@ -43,8 +43,8 @@ const (
 // fourDisks are the first of five.
 var fourDisks = func() (out string) {
 	for n := 1; n < 5; n++ {
-		out += fmt.Sprintf("    <disk type='file' device='disk'><source file='/vm/%d'/><target dev='vd%d' bus='virtio'/></disk>\n",
-			n, n)
+		out += fmt.Sprintf("    <disk type='file' device='disk'><source file='/vm/%d'/>"+
+			"<target dev='vd%d' bus='virtio'/></disk>\n", n, n)
 	}
 	return out
 }()

@@ -120,8 +120,8 @@ const (
 	isGone    = "has neither that name nor"
 )
 
-// Each step looks at what it takes for a file of the exchange, and at whether its calls succeed: it ends in front of the
-// first name that it would take from another file.
+// Each step looks at what it takes for a file of the exchange, and at whether its calls succeed: it ends in front of
+// the first name that it would take from another file.
 func TestStepsRefuse(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -172,7 +172,8 @@ func TestStepsRefuse(t *testing.T) {
 		},
 		"swap: no original": {false, func(s *steps) { s.remove("vm") }, (*steps).forward, isGone, false},
 		"swap: the folder is not durable": {
-			false, func(s *steps) { s.d.sync = func() error { return errors.New("no flush") } }, (*steps).forward, "no flush", true,
+			false, func(s *steps) { s.d.sync = func() error { return errors.New("no flush") } }, (*steps).forward,
+			"no flush", true,
 		},
 		"write: its first name is taken": {
 			true, func(s *steps) { s.mkdir(".vm.exchange") }, (*steps).showKept, "remove", false,
@@ -204,7 +205,8 @@ func TestStepsRefuse(t *testing.T) {
 			return err
 		}, isGone, true},
 		"back: a taken name": {
-			true, func(s *steps) { require.NoError(s.t, s.showKept()); s.foreign("data.orig") }, (*steps).showBack, isForeign, false,
+			true, func(s *steps) { require.NoError(s.t, s.showKept()); s.foreign("data.orig") }, (*steps).showBack,
+			isForeign, false,
 		},
 		"back: a name of a step stays": {true, func(s *steps) { s.mkdir(".data.orig.exchange") }, func(s *steps) error {
 			return s.cleanUp(&[]string{})

@@ -299,8 +299,8 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 		{"no log by its name", "ntfs", "$LogFile", func(v *made) {
 			b, err := os.ReadFile(v.path)
 			require.NoError(t, err)
-			name := []byte("$\x00L\x00o\x00g\x00F\x00i\x00l\x00e\x00")
-			require.NoError(t, os.WriteFile(v.path, bytes.ReplaceAll(b, name, []byte("$\x00L\x00o\x00g\x00F\x00i\x00l\x00x\x00")), 0o600))
+			name, other := []byte("L\x00o\x00g\x00F\x00i\x00l\x00e\x00"), []byte("L\x00o\x00g\x00F\x00i\x00l\x00x\x00")
+			require.NoError(t, os.WriteFile(v.path, bytes.ReplaceAll(b, name, other), 0o600))
 		}},
 		{"clusters of the MFT", "ntfs", "in use", func(v *made) { clearNTFS(v, 4, 16) }},
 		{"the boot sector", "ntfs", "in use", func(v *made) { clearNTFS(v, 0, 16) }},

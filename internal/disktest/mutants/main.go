@@ -45,7 +45,9 @@ var (
 	}
 	fileTests = []suite{imageTests, storeTests, pipeTests, processTests}
 	// Tests of the program that change a disk where it is, with those that kill it.
-	placeTests = suite{"cmd/trueup", "^Test(CallsOfAMove|Descriptor|DiskBrought|InPlace|Journal|KeepNone|Killed|Move|Replace)"}
+	placeTests = suite{
+		"cmd/trueup", "^Test(CallsOfAMove|Descriptor|DiskBrought|InPlace|Journal|KeepNone|Killed|Move|Replace)",
+	}
 	spaceTests = suite{"cmd/trueup", "^TestSkipFree"}
 )
 
