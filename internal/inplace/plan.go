@@ -98,7 +98,7 @@ func (p *Plan) look(ctx context.Context, s Storage, o Options) (err error) {
 	}
 	o.begin(diskcopy.PhaseDigest, p.Pieces)
 	p.Sums, err = p.sums(ctx, p.bytes(s, p.OldSize), sources(p.Pieces), o)
-	return errors.Join(err, p.check())
+	return cmp.Or(err, p.check())
 }
 
 // cutPatch divides a patch where the first sector ends.
@@ -234,13 +234,19 @@ func (p *Plan) unpatched(s Storage) disk.Disk {
 	return disk.Overlay(p.bytes(s, p.Size), back)
 }
 
-// old returns the disk as it was, from what it is when all has moved.
+// old returns the disk as it was, from what it is when all has moved. Pieces can have bytes of the old disk in common:
+// the good copy of a GPT also takes the place of the damaged one.
 func (p *Plan) old(s Storage) disk.Disk {
 	var back []disk.Shift
-	for _, x := range p.Pieces {
-		back = append(back, disk.Shift{From: x.To, To: x.From, Len: x.Len})
+	end := int64(0)
+	for _, x := range slices.SortedFunc(slices.Values(p.Pieces), func(a, b disk.Shift) int {
+		return cmp.Compare(a.From, b.From)
+	}) {
+		if skip := max(0, end-x.From); skip < x.Len {
+			back = append(back, disk.Shift{From: x.To + skip, To: x.From + skip, Len: x.Len - skip})
+			end = x.From + x.Len
+		}
 	}
-	slices.SortFunc(back, func(a, b disk.Shift) int { return cmp.Compare(a.To, b.To) })
 	var saved []disk.Patch
 	for _, x := range p.Saved {
 		if x.Off < p.OldSize {

@@ -241,12 +241,32 @@ func (x *trial) open(begin bool) (*mover, error) {
 		l = oneHalf{j}
 	}
 	m, err := open(p, d, l, Options{Jobs: 1})
+	if err == nil {
+		m.look = x.look
+	}
 	if err == nil && x.f.noRedo {
 		for i := range m.runs {
 			m.runs[i].redo = false
 		}
 	}
 	return m, err
+}
+
+// look compares both disks, before the first sector is written.
+func (x *trial) look(old, now disk.Disk) error {
+	for _, d := range []struct {
+		disk.Disk
+		want []byte
+	}{{old, x.c.old}, {now, x.c.want}} {
+		got, err := ondisk.Bytes(d, 0, d.Size())
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(got, d.want[:d.Size()]) {
+			return errors.New("a disk to look at is another one")
+		}
+	}
+	return nil
 }
 
 // life is one run: the first one, or one that undoes or resumes. It returns what the disk must be now.

@@ -78,7 +78,7 @@ func (d *drawn) chain(box int64) int64 {
 // cut ends the disk at a sector, or a few behind it: it has to grow then.
 func (d *drawn) cut(lba int64) { d.bytes = d.bytes[:(lba+[]int64{0, 0, 1, 9}[d.IntN(4)])*sector] }
 
-// gpt draws a table of both copies, with a protective MBR or a hybrid one.
+// gpt draws a table of two copies, with a protective MBR or a hybrid one. A copy can be damaged.
 func (d *drawn) gpt() {
 	d.kind = "GPT"
 	var entries []tableforge.GPTEntry
@@ -89,7 +89,12 @@ func (d *drawn) gpt() {
 		entries = append(entries, tableforge.GPTEntry{First: uint64(start), Last: uint64(lba - 1)})
 	}
 	d.bytes = tableforge.NewGPT(sector, lba+2+[]int64{0, 0, 1, 9}[d.IntN(4)], 4, entries...)
-	if d.IntN(2) == 0 {
+	switch d.IntN(4) {
+	case 0:
+		d.kind = "GPT with one good copy"
+		header := []int64{1, int64(len(d.bytes))/sector - 1}[d.IntN(2)]
+		d.bytes[header*sector] ^= 1
+	case 1:
 		d.kind = "GPT with a hybrid MBR"
 		p := d.parts[0]
 		tableforge.PutSlot(d.bytes, 0, 0, slotOf(0x83, p.Off, p.Len))
@@ -205,5 +210,5 @@ func TestCrashesOfRandomTables(t *testing.T) {
 	}
 	t.Logf("%d disks, %d trials, %d wrong; %v", cases, s.trials, s.wrong, kinds)
 	require.NoError(t, s.first)
-	require.Len(t, kinds, 4, "kinds of tables")
+	require.Len(t, kinds, 5, "kinds of tables")
 }
