@@ -106,7 +106,7 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
+	defer w.Close() // each record of the journal is durable by itself, and so is its removal
 	paths, err := f.reads(w)
 	if err == nil {
 		err = f.claimMoved(path, w)

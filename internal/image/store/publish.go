@@ -179,7 +179,7 @@ func (o *Output) Publish() error {
 		return errors.Join(err, o.retract())
 	}
 	for _, p := range o.parts[1:] {
-		_ = o.dir.At.Remove(partialName(p.final)) // the second link; the next run would remove it too
+		o.removePartialName(partialName(p.final))
 	}
 	o.removeReplaced()
 	if err := o.lasting.remove(); err != nil {
