@@ -23,7 +23,8 @@ import (
 // resumeCase is a copy that is ended on its way and goes on.
 type resumeCase struct {
 	format, source, dest string
-	want                 map[string]string // the folder of DEST after a copy that nothing disturbed
+	behind               string            // the folder of DEST, past a file system that shows it elsewhere
+	want                 map[string]string // its files after a copy that nothing disturbed
 }
 
 // resumable are formats of all ways to place what is written.
@@ -35,15 +36,14 @@ var resumable = []string{
 func newResumeCase(t *testing.T, format, source string) *resumeCase {
 	t.Helper()
 	kind, _, _ := strings.Cut(format, ":")
-	c := &resumeCase{format: format, source: source, dest: filepath.Join(t.TempDir(), "aligned."+kind)}
+	c := &resumeCase{format: format, source: source, behind: t.TempDir()}
+	c.dest = filepath.Join(c.behind, "aligned."+kind)
 	r := trueup(t, slices.DeleteFunc(c.align(), func(arg string) bool { return arg == "--resumable" })...)
 	require.Equal(t, 0, r.code, r.stderr)
-	c.want = sumsOf(t, c.folder())
+	c.want = sumsOf(t, c.behind)
 	c.clear(t)
 	return c
 }
-
-func (c *resumeCase) folder() string { return filepath.Dir(c.dest) }
 
 func (c *resumeCase) align() []string {
 	return []string{"align", "--resumable", "--no-progress", "--to", c.format, c.source, c.dest}
@@ -53,14 +53,14 @@ func (c *resumeCase) resume() []string { return []string{"resume", "--no-progres
 
 func (c *resumeCase) clear(t *testing.T) {
 	t.Helper()
-	for _, name := range folderNames(t, c.folder()) {
-		require.NoError(t, os.Remove(filepath.Join(c.folder(), name)))
+	for _, name := range folderNames(t, c.behind) {
+		require.NoError(t, os.Remove(filepath.Join(c.behind, name)))
 	}
 }
 
 // open reports whether work is open on DEST.
 func (c *resumeCase) open() bool {
-	_, err := os.Stat(c.dest + ".trueup")
+	_, err := os.Stat(filepath.Join(c.behind, filepath.Base(c.dest)+".trueup"))
 	return err == nil
 }
 
@@ -69,11 +69,11 @@ func (c *resumeCase) partial(t *testing.T) string {
 	t.Helper()
 	var found string
 	most := int64(-1)
-	for _, name := range folderNames(t, c.folder()) {
-		st, err := os.Stat(filepath.Join(c.folder(), name))
+	for _, name := range folderNames(t, c.behind) {
+		st, err := os.Stat(filepath.Join(c.behind, name))
 		require.NoError(t, err)
 		if strings.HasSuffix(name, ".partial") && st.Size() > most {
-			found, most = filepath.Join(c.folder(), name), st.Size()
+			found, most = filepath.Join(c.behind, name), st.Size()
 		}
 	}
 	require.NotEmpty(t, found)
@@ -91,7 +91,7 @@ type resumed struct {
 func (c *resumeCase) requireDone(t *testing.T) (got resumed) {
 	t.Helper()
 	got = trueupJSON[resumed](t, 0, c.resume()...)
-	require.Equal(t, c.want, sumsOf(t, c.folder()))
+	require.Equal(t, c.want, sumsOf(t, c.behind))
 	return got
 }
 
@@ -120,66 +120,6 @@ func (c *resumeCase) killLate(t *testing.T) {
 	}
 	require.True(t, c.open())
 	require.NoFileExists(t, c.dest)
-}
-
-func (c *resumeCase) killAt(t *testing.T, p callPoint, command []string) (killed bool) {
-	t.Helper()
-	cmd := killedAt(t, disktest.Tool(t, "strace"), p, command)
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
-		return true
-	}
-	require.NoError(t, err, "%s", out)
-	return false
-}
-
-// TestKillAndResume kills a copy that can go on in front of its system calls, and every second time the run that goes
-// on,
-// too. The next one ends in the bytes of a copy that nothing disturbed. TRUEUP_KILLS sets how many calls of a format.
-func TestKillAndResume(t *testing.T) {
-	t.Parallel()
-	kills, formats := 3, resumable[:5]
-	if os.Getenv("TRUEUP_KILLS") != "" {
-		kills, formats = killCount(t), resumable
-	}
-	strace := disktest.Tool(t, "strace")
-	source := killDisk(t)
-	hits := 0
-	for n, format := range formats {
-		t.Run(format, func(t *testing.T) {
-			c := newResumeCase(t, format, source)
-			points := callPointsOf(t, strace, c.folder(), max(kills, 20), c.align())
-			c.clear(t)
-			step := max(len(points)/kills, 1)
-			hit := 0
-			for i := n % step; i < len(points); i += step {
-				if c.killAt(t, points[i], c.align()) {
-					hit++
-				}
-				left := folderNames(t, c.folder())
-				if i/step%2 == 1 && c.open() {
-					_ = killedAt(t, strace, points[len(points)-1-i], c.resume()).Run() // or refused: nothing was begun
-				}
-				if c.open() && len(left) == 1 && left[0] == filepath.Base(c.dest)+".trueup" {
-					// The journal may be of a run that had not begun.
-					if r := trueup(t, c.resume()...); r.code != 0 {
-						require.Equal(t, 4, r.code, r.stderr)
-						require.Equal(t, 0, trueup(t, "undo", c.dest).code)
-					}
-				} else if c.open() {
-					c.requireDone(t)
-				}
-				if len(folderNames(t, c.folder())) == 0 {
-					require.Equal(t, 0, trueup(t, c.align()...).code)
-				}
-				require.Equal(t, c.want, sumsOf(t, c.folder()), "killed at %+v, which left %q", points[i], left)
-				c.clear(t)
-			}
-			t.Logf("%d runs were killed at %d points", hit, len(points)/step)
-			hits += hit
-		})
-	}
-	require.GreaterOrEqual(t, hits, len(formats), "too few of the kills hit: the test proves little")
 }
 
 // What an ended run has written is not trusted. Whatever became of it, a copy that goes on ends in the right bytes, or
@@ -266,10 +206,10 @@ func TestResumeFindsBytesInHoles(t *testing.T) {
 	require.Contains(t, r.stderr, "if the copy differs again, trueup undo")
 	require.NoFileExists(t, c.dest)
 	for _, end := range []string{".trial", ".moved"} { // of a run that was killed when it tried the file system
-		require.NoError(t, os.WriteFile(filepath.Join(c.folder(), "."+filepath.Base(c.dest)+end), nil, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(c.behind, "."+filepath.Base(c.dest)+end), nil, 0o600))
 	}
 	require.Equal(t, 0, trueup(t, "undo", c.dest).code)
-	require.Empty(t, folderNames(t, c.folder()))
+	require.Empty(t, folderNames(t, c.behind))
 }
 
 // What a killed run has left names DEST as its data, which is no reason to keep that.
@@ -356,7 +296,7 @@ func TestResumeIsRefused(t *testing.T) {
 	disktest.Run(t, "cp", killDisk(t), source)
 	c := newResumeCase(t, "qcow2", source)
 	c.killLate(t)
-	left := sumsOf(t, c.folder())
+	left := sumsOf(t, c.behind)
 	advice := fmt.Sprintf("trueup resume %s goes on, trueup undo %s removes what is written", c.dest, c.dest)
 	for _, args := range [][]string{
 		c.align(),
@@ -368,16 +308,16 @@ func TestResumeIsRefused(t *testing.T) {
 		r := trueup(t, args...)
 		require.Equal(t, 4, r.code, "%q: %s%s", args, r.stdout, r.stderr)
 		require.Contains(t, r.stderr, map[bool]string{true: "keeps no original", false: advice}[args[0] == "finish"])
-		require.Equal(t, left, sumsOf(t, c.folder()))
+		require.Equal(t, left, sumsOf(t, c.behind))
 	}
 	writeAt(t, source, 7<<20, []byte{1})
 	r := trueup(t, c.resume()...)
 	require.Equal(t, 4, r.code, r.stderr)
 	require.Equal(t, "unfinished", errorCode(t, r))
 	require.Contains(t, r.stderr, "has changed since")
-	require.Equal(t, left, sumsOf(t, c.folder()))
+	require.Equal(t, left, sumsOf(t, c.behind))
 	require.Equal(t, 0, trueup(t, "undo", c.dest).code)
-	require.Empty(t, folderNames(t, c.folder()))
+	require.Empty(t, folderNames(t, c.behind))
 	r = trueup(t, c.resume()...)
 	require.Equal(t, 64, r.code)
 
@@ -403,7 +343,7 @@ func TestInterruptedCopyGoesOn(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Start())
 	disktest.WaitFor(t, "the copy", func() bool {
-		names, err := filepath.Glob(filepath.Join(c.folder(), ".*.partial"))
+		names, err := filepath.Glob(filepath.Join(c.behind, ".*.partial"))
 		if err != nil || len(names) == 0 {
 			return false
 		}

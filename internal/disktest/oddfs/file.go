@@ -37,6 +37,7 @@ func newFile(f *os.File, s *server) (*file, syscall.Errno) {
 		return nil, syscall.EINVAL
 	}
 	s.opens[st.Ino]++
+	s.Journal.opened(1)
 	return &file{LoopbackFile: fs.NewLoopbackFileFromOS(f), f: f, s: s, ino: st.Ino}, 0
 }
 
@@ -47,7 +48,9 @@ func (f *file) Release(ctx context.Context) syscall.Errno {
 		delete(f.s.named, f.ino)
 	}
 	f.s.mu.Unlock()
-	return f.LoopbackFile.Release(ctx)
+	errno := f.LoopbackFile.Release(ctx)
+	f.s.Journal.opened(-1)
+	return errno
 }
 
 // part is how many of n bytes are read or written at once.

@@ -8,6 +8,7 @@
 package oddfs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -53,19 +54,59 @@ type Manners struct {
 	Journal *Journal
 }
 
-// Journal lists operations, and has one of them fail.
+// Journal lists operations, and has one of them fail, or the program be killed at one.
 type Journal struct {
+	Errno syscall.Errno // of the operation that fails; 0: EIO
+
 	mu      sync.Mutex
 	fail    int
 	done    []string
+	killAt  int // among the operations that change something
+	kill    func()
+	changes int
+	open    int                     // descriptors
 	ignored map[string]map[int]bool // calls of a kind, by their numbers
 }
 
-// Restart empties the journal. The operation with the number fail, counted from 1, will fail with EIO; 0: none.
+// Restart empties the journal. The operation with the number fail, counted from 1, will fail; 0: none.
 func (j *Journal) Restart(fail int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.fail, j.done = fail, nil
+	j.fail, j.done, j.killAt, j.changes = fail, nil, 0, 0
+}
+
+// KillAt empties the journal. Before the operation with the number at, counted from 1 among those that change
+// something, kill is called. Neither that one nor a later one is carried out until the next start.
+func (j *Journal) KillAt(at int, kill func()) {
+	j.Restart(0)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.killAt, j.kill = at, kill
+}
+
+// Changes are the operations since the last start that change something.
+func (j *Journal) Changes() []string {
+	return slices.DeleteFunc(j.Done(), func(op string) bool {
+		kind, _, _ := strings.Cut(op, " ")
+		return !slices.Contains(changing, kind)
+	})
+}
+
+// Idle reports whether no file is open. The kernel closes those of a program that was killed a moment after its end.
+func (j *Journal) Idle() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.open == 0
+}
+
+// opened notes descriptors that were opened, or closed if n is negative.
+func (j *Journal) opened(n int) {
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.open += n
 }
 
 // Done are the operations since the last start: their kinds, and names where they have some.
@@ -75,15 +116,32 @@ func (j *Journal) Done() []string {
 	return slices.Clone(j.done)
 }
 
-// note adds an operation, and reports whether it fails.
-func (j *Journal) note(op, name string) bool {
+// changing are the operations that change something. A lock is one: others meet it.
+var changing = []string{
+	"create", "write", "truncate", "chmod", "fsync", "fsyncdir", "link", "unlink", "rename", "rename2", "lock",
+}
+
+// note adds an operation, and returns its error: 0 if it is carried out.
+func (j *Journal) note(op, name string) syscall.Errno {
 	if j == nil {
-		return false
+		return 0
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.done = append(j.done, strings.TrimSpace(op+" "+name))
-	return len(j.done) == j.fail
+	if slices.Contains(changing, op) {
+		j.changes++
+		if j.killAt > 0 && j.changes == j.killAt {
+			j.kill()
+		}
+		if j.killAt > 0 && j.changes >= j.killAt {
+			return syscall.EIO
+		}
+	}
+	if len(j.done) == j.fail {
+		return cmp.Or(j.Errno, syscall.EIO)
+	}
+	return 0
 }
 
 // Mount shows the folder behind until the test ends. A machine that denies it skips the test.
@@ -154,8 +212,8 @@ type server struct {
 
 // begin is the error with which an operation ends before it was carried out, 0 for none.
 func (s *server) begin(op, name string) syscall.Errno {
-	if s.Journal.note(op, name) {
-		return syscall.EIO
+	if errno := s.Journal.note(op, name); errno != 0 {
+		return errno
 	}
 	for _, key := range []string{op, op + " " + name} {
 		if errno := s.Fail[key]; errno != 0 {
