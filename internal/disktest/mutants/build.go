@@ -28,6 +28,7 @@ type bench struct {
 	cache   string
 	overlay string // a file for the option -overlay
 	sum     string // of the sources of the mutants
+	own     string // pattern of the tests of the package of a mutant
 	program string // a command with its mutants, once it is built
 	mutants []mutant
 	failed  []string // keys of mutants that do not compile

@@ -107,8 +107,8 @@ func accepted() map[string]string {
 }
 
 type options struct {
-	cache, packages, share, only string
-	own, fresh, list, figures    bool
+	cache, packages, share, only, run string
+	own, fresh, list, figures         bool
 }
 
 func main() {
@@ -119,6 +119,7 @@ func main() {
 		"packages below internal, with commas between them (default: all of the pipe)")
 	flag.StringVar(&o.share, "share", "1/1", "which part of the mutants is tried")
 	flag.StringVar(&o.only, "only", "", "try only the mutants at FILE:LINE")
+	flag.StringVar(&o.run, "run", "", "of the package of a mutant, run only the tests that match (default: all)")
 	flag.BoolVar(&o.own, "own", false, "run only the tests of the package of a mutant")
 	flag.BoolVar(&o.fresh, "fresh", false, "forget the results of earlier runs")
 	flag.BoolVar(&o.figures, "figures", false, "print the figures of earlier runs and try none")
@@ -192,7 +193,11 @@ func (o options) bench() (*bench, error) {
 			rooms[i].also = nil
 		}
 	}
-	return newBench(root, cache)
+	b, err := newBench(root, cache)
+	if err == nil {
+		b.own = o.run
+	}
+	return b, err
 }
 
 // choose are the mutants that the options name.
@@ -246,7 +251,7 @@ func (b *bench) place(m mutant) string {
 func (b *bench) try(m mutant, suites map[suite]*loaded, r *results) error {
 	x := result{Key: m.key()}
 	i := slices.IndexFunc(rooms, func(r room) bool { return r.path == m.room })
-	own := suite{"internal/" + m.room, ""}
+	own := suite{"internal/" + m.room, b.own}
 	for n, s := range append([]suite{own}, rooms[i].also...) {
 		if s == own && n > 0 {
 			continue
@@ -259,7 +264,7 @@ func (b *bench) try(m mutant, suites map[suite]*loaded, r *results) error {
 			}
 			suites[s] = l
 		}
-		x.Sum += l.sum
+		x.Sum += s.run + "/" + l.sum
 		if was := r.known[m.key()]; strings.HasPrefix(was.Sum, x.Sum) {
 			x.Reached = was.Reached
 			continue // these tests were tried
