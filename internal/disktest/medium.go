@@ -25,6 +25,8 @@ type Medium struct {
 	Fail int
 	// Calls is how many writing calls there were: WriteAt, Truncate and Sync.
 	Calls int
+	// FailRead is the number of a read, from 1 on, that fails with ErrFault. Reads is how many there were.
+	FailRead, Reads int
 
 	files map[string]*MediumFile
 }
@@ -103,6 +105,9 @@ func (f *MediumFile) Size() int64 { return int64(len(f.now)) }
 func (f *MediumFile) ReadAt(b []byte, off int64) (int, error) {
 	if f.on.Power == 0 {
 		return 0, ErrPower
+	}
+	if f.on.Reads++; f.on.Reads == f.on.FailRead {
+		return 0, ErrFault
 	}
 	if off >= f.Size() {
 		return 0, io.EOF

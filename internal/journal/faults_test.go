@@ -22,20 +22,6 @@ const (
 	planAt = 68 << 10
 )
 
-// unreadable is a file on a medium of which a read fails.
-type unreadable struct {
-	*disktest.MediumFile
-	reads int
-	fail  int // its number, from 1 on
-}
-
-func (f *unreadable) ReadAt(b []byte, off int64) (int, error) {
-	if f.reads++; f.reads == f.fail {
-		return 0, disktest.ErrFault
-	}
-	return f.MediumFile.ReadAt(b, off)
-}
-
 // lives writes and reads all parts of a journal, with a second run that goes on from the first.
 func lives(f journal.File) error {
 	j, err := journal.Create(f, "test", id, []byte("plan"), 8192)
@@ -62,17 +48,17 @@ func lives(f journal.File) error {
 func TestEachCallFails(t *testing.T) {
 	t.Parallel()
 	whole := disktest.NewMedium()
-	f := &unreadable{MediumFile: whole.File("j")}
-	require.NoError(t, lives(f))
+	require.NoError(t, lives(whole.File("j")))
 	for n := 1; n <= whole.Calls; n++ {
 		m := disktest.NewMedium()
 		m.Fail = n
 		require.ErrorIs(t, lives(m.File("j")), disktest.ErrFault, "writing call %d", n)
 	}
-	require.Greater(t, f.reads, 10)
-	for n := 1; n <= f.reads; n++ {
-		require.ErrorIs(t, lives(&unreadable{MediumFile: disktest.NewMedium().File("j"), fail: n}), disktest.ErrFault,
-			"read %d", n)
+	require.Greater(t, whole.Reads, 10)
+	for n := 1; n <= whole.Reads; n++ {
+		m := disktest.NewMedium()
+		m.FailRead = n
+		require.ErrorIs(t, lives(m.File("j")), disktest.ErrFault, "read %d", n)
 	}
 }
 

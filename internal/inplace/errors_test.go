@@ -1,0 +1,219 @@
+package inplace
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/journal"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+)
+
+// killed returns a move that was killed at a call, and the calls and reads of the run that follows it.
+func killed(t *testing.T, c simCase, at int, undo bool) (start func() *trial, calls, reads int) {
+	t.Helper()
+	start = func() *trial {
+		x := newTrial(c, faulty{})
+		x.on.Power = at
+		_, _ = x.life(true, false)
+		x.crash(true, nil)
+		x.on.Calls, x.on.Reads = 0, 0
+		return x
+	}
+	x := start()
+	_, err := x.life(false, undo)
+	require.NoError(t, err)
+	return start, x.on.Calls, x.on.Reads
+}
+
+// pending returns calls of a move at which a kill leaves a stretch that is saved and not written.
+func pending(t *testing.T, c simCase) (out []int) {
+	t.Helper()
+	whole := newTrial(c, faulty{})
+	_, err := whole.life(true, false)
+	require.NoError(t, err)
+	last := int64(-1)
+	for at := range whole.on.Calls {
+		x := newTrial(c, faulty{})
+		x.on.Power = at
+		_, _ = x.life(true, false)
+		x.crash(true, nil)
+		j, err := journal.Open(x.on.File("journal"))
+		if err != nil || len(j.Record()) == 0 {
+			continue
+		}
+		var r record
+		require.NoError(t, json.Unmarshal(j.Record()[1:], &r))
+		if r.Pending && r.Step > last {
+			out, last = append(out, at), r.Step
+		}
+	}
+	require.NotEmpty(t, out)
+	return out
+}
+
+// TestEachErrorIsReturned fails each call and each read of a run that goes on from a killed one: it ends with that
+// error, and is not taken for complete.
+func TestEachErrorIsReturned(t *testing.T) {
+	t.Parallel()
+	c := simCases(t)[0]
+	whole := newTrial(c, faulty{})
+	_, err := whole.life(true, false)
+	require.NoError(t, err)
+	at := pending(t, c)[1]
+	for n := 1; n <= whole.on.Reads; n++ {
+		x := newTrial(c, faulty{})
+		x.on.FailRead = n + x.on.Reads
+		_, err := x.life(true, false)
+		require.ErrorIs(t, err, disktest.ErrFault, "%s, read %d", c.name, n)
+	}
+	for _, undo := range []bool{false, true} {
+		start, calls, reads := killed(t, c, at, undo)
+		for n := 1; n <= calls; n++ {
+			x := start()
+			x.on.Fail = n
+			_, err := x.life(false, undo)
+			require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, call %d of %d", c.name, undo, n, calls)
+		}
+		for n := 1; n <= reads; n++ {
+			x := start()
+			x.on.FailRead = n
+			if _, err := x.life(false, undo); x.on.Reads >= n {
+				require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, read %d of %d", c.name, undo, n, reads)
+			}
+		}
+	}
+}
+
+// TestPowerAfterAKill kills a move while a stretch is saved and not written, and takes the power at each call of the run
+// that goes on. Nothing that was not flushed stays.
+func TestPowerAfterAKill(t *testing.T) {
+	t.Parallel()
+	c := simCases(t)[0]
+	all := pending(t, c)
+	var s simulation
+	for i, at := range []int{all[0], all[len(all)/2]} {
+		start, calls, _ := killed(t, c, at, i > 0)
+		for power := range min(calls, 24) {
+			x := start()
+			x.on.Power = power
+			_, _ = x.life(false, i > 0)
+			next := &trial{c: c, on: x.on.AfterCrash(nothing)}
+			s.add(next.end(power%2 == 0), "killed at call %d, power at call %d of %d", at, power, calls)
+		}
+	}
+	require.NoError(t, s.first)
+}
+
+// TestInterruptedSteps ends a move whose context is over, in front of the next stretch.
+func TestInterruptedSteps(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	m, err := newTrial(simCases(t)[0], faulty{}).open(true)
+	require.NoError(t, err)
+	m.Progress = func(int64) { cancel() }
+	require.ErrorIs(t, m.finish(ctx), context.Canceled)
+	require.Equal(t, between, m.state())
+	require.Equal(t, int64(1), m.step)
+}
+
+// TestRecordsThatAreRefused has records that no move writes.
+func TestRecordsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	x := newTrial(simCases(t)[0], faulty{})
+	m, err := x.open(true)
+	require.NoError(t, err)
+	units := make([]byte, m.plan.bitmap(m.at(0).Len))
+	for why, r := range map[string]record{
+		"":                         {Phase: moving, Pending: true, Units: units},
+		"another phase":            {Phase: 'x'},
+		"a stretch in front":       {Phase: moving, Step: -1},
+		"a stretch behind":         {Phase: moving, Step: m.steps + 1},
+		"the last one, and saved":  {Phase: moving, Step: m.steps, Pending: true, Units: units},
+		"a half in front":          {Phase: moving, Half: -1},
+		"a third half":             {Phase: moving, Half: 2},
+		"too few units":            {Phase: moving, Pending: true, Units: units[1:]},
+		"more units than it has":   {Phase: moving, Pending: true, Units: append([]byte{0}, units...)},
+		"no units, but is pending": {Phase: undoing, Pending: true},
+	} {
+		err := r.check(m)
+		if why == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.Error(t, err, why)
+		b, err := json.Marshal(r)
+		require.NoError(t, err)
+		_, err = open(m.plan, m.disk, fixed(append([]byte{byte(r.Phase)}, b...)), Options{})
+		require.Error(t, err, why)
+	}
+	for _, b := range []string{"", "m", "m{"} {
+		_, err := open(m.plan, m.disk, fixed(b), Options{})
+		require.ErrorIs(t, err, ondisk.ErrFormat, "%q", b)
+	}
+}
+
+// lossy is a storage that loses what is written at an offset, or does not say where its holes are.
+type lossy struct {
+	simDisk
+	lost    int64
+	extents int // how many questions are answered; negative: all
+}
+
+func (d *lossy) WriteAt(b []byte, off int64) (int, error) {
+	if off == d.lost {
+		return len(b), nil
+	}
+	return d.simDisk.WriteAt(b, off)
+}
+
+func (d *lossy) Extent(off, limit int64) (disk.Extent, error) {
+	if d.extents == 0 {
+		return disk.Extent{}, disktest.ErrFault
+	}
+	d.extents--
+	return d.simDisk.Extent(off, limit)
+}
+
+// TestWritesThatAreLost has a storage lose a write of a patch: the disk keeps its mark.
+func TestWritesThatAreLost(t *testing.T) {
+	t.Parallel()
+	c := simCases(t)[0]
+	for _, x := range c.plan.Patches {
+		if x.Off < markSize {
+			continue
+		}
+		m, err := newTrial(c, faulty{}).open(true)
+		require.NoError(t, err)
+		m.disk = &lossy{m.disk.(simDisk), x.Off, -1}
+		require.ErrorIs(t, m.finish(t.Context()), errDiffers, "patch at byte %d", x.Off)
+		require.NotEqual(t, after, m.state())
+	}
+	count := &lossy{lost: -1, extents: 1 << 20}
+	m, err := newTrial(c, faulty{}).open(true)
+	require.NoError(t, err)
+	count.simDisk = m.disk.(simDisk)
+	m.disk = count
+	require.NoError(t, m.finish(t.Context()))
+	last := 1<<20 - count.extents - 1
+	m, err = newTrial(c, faulty{}).open(true)
+	require.NoError(t, err)
+	m.disk = &lossy{m.disk.(simDisk), -1, last}
+	require.ErrorIs(t, m.finish(t.Context()), disktest.ErrFault, "where the zeros are that it wrote")
+}
+
+// TestPiecesThatChangePlaces makes no plan of pieces that no order can move.
+func TestPiecesThatChangePlaces(t *testing.T) {
+	t.Parallel()
+	c := simCase{plan: &plan.Plan{
+		OldSize: 48 * sector, Size: 48 * sector,
+		Pieces: []disk.Shift{shift(0, 0, 1), shift(20, 2, 10), shift(2, 20, 10)},
+	}, old: make([]byte, 48*sector), chunk: 8, direct: 1}
+	_, err := newTrial(c, faulty{}).open(true)
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+}

@@ -1,0 +1,275 @@
+package inplace
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// onFiles is a disk in a file, or in a descriptor and two, that is moved inside of a folder of its own.
+type onFiles struct {
+	t         *testing.T
+	dir, path string
+	old, want []byte // of all files of bytes
+}
+
+// newOnFiles writes a disk of 96 sectors, of which two pieces move.
+func newOnFiles(t *testing.T, split bool) *onFiles {
+	t.Helper()
+	f := &onFiles{t: t, dir: t.TempDir()}
+	c := simCase{plan: f.plan()}.simulate(t)
+	f.old, f.want = c.old, c.want
+	if !split {
+		f.path = f.put("vm.img", f.old)
+		return f
+	}
+	f.put("vm-f001.vmdk", f.old[:40*sector])
+	f.put("vm-f002.vmdk", f.old[40*sector:])
+	f.path = f.put("vm.vmdk", []byte("# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\n"+
+		"createType=\"twoGbMaxExtentFlat\"\nRW 40 FLAT \"vm-f001.vmdk\" 0\nRW 56 FLAT \"vm-f002.vmdk\" 0\n"+
+		"ddb.geometry.cylinders = \"1\"\nddb.geometry.heads = \"16\"\nddb.geometry.sectors = \"63\"\n"))
+	return f
+}
+
+func (f *onFiles) plan() *plan.Plan {
+	return &plan.Plan{
+		OldSize: 96 * sector, Size: 104 * sector,
+		Pieces: []disk.Shift{shift(0, 0, 3), shift(3, 8, 30), shift(50, 56, 40)},
+	}
+}
+
+func (f *onFiles) put(name string, b []byte) string {
+	f.t.Helper()
+	path := filepath.Join(f.dir, name)
+	require.NoError(f.t, os.WriteFile(path, b, 0o600))
+	return path
+}
+
+// disk returns the bytes of the disk.
+func (f *onFiles) disk() (out []byte) {
+	f.t.Helper()
+	names := []string{f.path}
+	if filepath.Ext(f.path) == ".vmdk" {
+		names = []string{filepath.Join(f.dir, "vm-f001.vmdk"), filepath.Join(f.dir, "vm-f002.vmdk")}
+	}
+	for _, n := range names {
+		b, err := os.ReadFile(n)
+		require.NoError(f.t, err)
+		out = append(out, b...)
+	}
+	return out
+}
+
+// begin moves the disk, and is interrupted behind some stretches; negative: it is not.
+func (f *onFiles) begin(stretches int) error {
+	f.t.Helper()
+	img, err := image.Open(f.path, image.Options{})
+	require.NoError(f.t, err)
+	defer img.Close()
+	ctx, cancel := context.WithCancel(f.t.Context())
+	defer cancel()
+	copies, n := false, 0
+	m := &Move{Image: img, Plan: f.plan(), Path: f.path, Options: Options{
+		Jobs:  1,
+		Begin: func(phase string, _ int64) { copies = phase == diskcopy.PhaseCopy },
+		Progress: func(int64) {
+			if copies {
+				if n++; n == stretches {
+					cancel()
+				}
+			}
+		},
+	}}
+	return m.Run(ctx)
+}
+
+// middle leaves the disk in the middle of the move.
+func (f *onFiles) middle() *onFiles {
+	f.t.Helper()
+	require.ErrorIs(f.t, f.begin(1), ErrMiddle)
+	require.FileExists(f.t, f.path+unfinished.Suffix)
+	return f
+}
+
+// again goes on with a command, after a change of what it goes on from.
+func (f *onFiles) again(command string, change func(a *Again)) error {
+	f.t.Helper()
+	h, err := unfinished.Hold(f.path, "")
+	require.NoError(f.t, err)
+	defer h.Close()
+	a := &Again{Held: h, Options: Options{Jobs: 1}}
+	if change != nil {
+		change(a)
+	}
+	if command == "resume" {
+		_, err = a.Resume(f.t.Context())
+	} else {
+		_, err = a.Undo(f.t.Context())
+	}
+	return err
+}
+
+// TestMovesOnFiles moves disks on real files, whole and with an interrupt, and goes on both ways.
+func TestMovesOnFiles(t *testing.T) {
+	t.Parallel()
+	for _, split := range []bool{false, true} {
+		f := newOnFiles(t, split)
+		require.NoError(t, f.begin(-1))
+		require.True(t, bytes.Equal(f.want, f.disk()))
+		for command, want := range map[string]func(f *onFiles) []byte{
+			"resume": func(f *onFiles) []byte { return f.want }, "undo": func(f *onFiles) []byte { return f.old },
+		} {
+			f := newOnFiles(t, split)
+			text, err := os.ReadFile(f.path)
+			require.NoError(t, err)
+			f.middle()
+			if split {
+				require.NoFileExists(t, f.path)
+			}
+			require.NoError(t, f.again(command, nil))
+			require.True(t, bytes.Equal(want(f), f.disk()), "%s, split %v", command, split)
+			require.NoFileExists(t, f.path+unfinished.Suffix)
+			require.NoFileExists(t, f.path+hidden)
+			now, err := os.ReadFile(f.path)
+			require.NoError(t, err)
+			require.Equal(t, command == "resume", string(now) != string(text))
+			if split && command == "resume" {
+				require.Contains(t, string(now), `RW 64 FLAT "vm-f002.vmdk" 0`)
+			}
+		}
+	}
+}
+
+// TestOtherDisksAreNotMoved goes on from a move whose disk is not as the move left it: nothing is written to it, and an
+// undo that is forced takes the journal away only where no disk is in the middle of the move.
+func TestOtherDisksAreNotMoved(t *testing.T) {
+	t.Parallel()
+	other := func(f *onFiles) { // a copy that was brought back from a backup
+		f.put("backup", f.old)
+		require.NoError(f.t, os.Rename(filepath.Join(f.dir, "backup"), f.path))
+	}
+	for name, c := range map[string]struct {
+		change func(f *onFiles)
+		says   string
+		free   bool
+	}{
+		"brought back": {other, "another file has its name", true},
+		"another beside it that is in the middle": {func(f *onFiles) {
+			require.NoError(f.t, os.Rename(f.path, filepath.Join(f.dir, "moved.img")))
+			f.put("vm.img", f.old)
+		}, `"moved.img" is in the middle of a move`, false},
+		"cut": {func(f *onFiles) {
+			require.NoError(f.t, os.Truncate(f.path, 90*sector))
+		}, "it has 46080 bytes", false},
+		"longer": {func(f *onFiles) {
+			require.NoError(f.t, os.Truncate(f.path, 200*sector))
+		}, "ends at byte 102400", false},
+		"without its mark": {func(f *onFiles) {
+			require.NoError(f.t, os.WriteFile(f.path, append(bytes.Clone(f.old), make([]byte, 8*sector)...), 0o600))
+		}, "another program wrote it", true},
+	} {
+		for _, command := range []string{"resume", "undo", "forced"} {
+			f := newOnFiles(t, false).middle()
+			c.change(f)
+			before := f.disk()
+			err := f.again(command, func(a *Again) { a.Force = command == "forced" })
+			require.True(t, bytes.Equal(before, f.disk()), "%s, %s", name, command)
+			if command == "forced" && c.free {
+				require.NoError(t, err, name)
+				require.NoFileExists(t, f.path+unfinished.Suffix)
+				continue
+			}
+			require.ErrorContains(t, err, c.says, "%s, %s", name, command)
+			require.FileExists(t, f.path+unfinished.Suffix)
+		}
+	}
+}
+
+// TestJournalsOfOtherMedia opens what a plan names, which is not what it is given.
+func TestJournalsOfOtherMedia(t *testing.T) {
+	t.Parallel()
+	f := newOnFiles(t, false)
+	d, err := gate.OpenFolder(f.dir)
+	require.NoError(t, err)
+	defer d.Close()
+	a := &Again{Held: &unfinished.Held{Dir: d, Base: "vm.img"}}
+	part := Part{disk.Range{Len: 96 * sector}, "vm.img", 0, f.inode("vm.img")}
+	sound := &Plan{Base: "vm.img", Files: []Part{part}}
+	m, err := a.medium(sound)
+	require.NoError(t, err)
+	require.NoError(t, m.Close())
+	_, err = a.medium(&Plan{Device: "/dev/absent"})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	_, err = a.medium(&Plan{})
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	_, err = a.medium(&Plan{Base: "other", Files: sound.Files})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	require.NoError(t, os.Mkdir(filepath.Join(f.dir, "folder"), 0o700))
+	for name, p := range map[string]Part{
+		"a path":       {part.Range, "../vm.img", 0, part.Inode},
+		"absent":       {part.Range, "absent", 0, part.Inode},
+		"a folder":     {part.Range, "folder", 0, f.inode("folder")},
+		"another file": {part.Range, "vm.img", 0, part.Inode + 1},
+		"too short":    {disk.Range{Len: 97 * sector}, "vm.img", 0, part.Inode},
+	} {
+		_, err = a.medium(&Plan{Files: []Part{p}})
+		require.Error(t, err, name)
+	}
+
+	g := newOnFiles(t, false).middle()
+	require.ErrorIs(t, g.again("resume", func(a *Again) { a.Device = device{} }), ondisk.ErrUsage)
+	h, err := unfinished.Begin(d, "other", filepath.Join(f.dir, "other"), unfinished.InPlace, []byte("{"), 0)
+	require.NoError(t, err)
+	defer h.Close()
+	_, err = (&Again{Held: h}).Resume(t.Context())
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+}
+
+// device is a block device that nothing but the path is asked of.
+type device struct{ Device }
+
+func (device) Path() string { return "/dev/other" }
+
+func (f *onFiles) inode(name string) uint64 {
+	f.t.Helper()
+	st, err := sys.Lstat(filepath.Join(f.dir, name))
+	require.NoError(f.t, err)
+	return st.Inode
+}
+
+// TestDisksInUseAreNotMoved has another run, and QEMU, hold a file of a disk.
+func TestDisksInUseAreNotMoved(t *testing.T) {
+	t.Parallel()
+	for _, split := range []bool{false, true} {
+		for name, hold := range map[string]func(f *sys.File) error{
+			"another run": func(f *sys.File) error { return f.Lock(sys.Exclusive) },
+			"QEMU":        func(f *sys.File) error { return f.LockByte(sys.Shared, 101) },
+		} {
+			f := newOnFiles(t, split)
+			last := f.path
+			if split {
+				last = filepath.Join(f.dir, "vm-f002.vmdk")
+			}
+			file, err := os.OpenFile(last, os.O_RDWR, 0)
+			require.NoError(t, err)
+			require.NoError(t, hold(sys.Of(file)))
+			require.ErrorContains(t, f.begin(-1), name)
+			require.NoError(t, file.Close())
+			require.True(t, bytes.Equal(f.old, f.disk()))
+			require.NoError(t, f.begin(-1))
+		}
+	}
+}
