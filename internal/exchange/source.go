@@ -181,7 +181,7 @@ func (s *Source) addTracked(disk, tracked string) error {
 func (s *Source) checkUsers() error {
 	own := names(s.plan.Old)
 	user, err := otherUser(s.dir, own, own[0])
-	if err != nil || user == "" {
+	if user == "" {
 		return err
 	}
 	return s.refuse("reference", fmt.Sprintf("%q names files of it too, and would find others under their names", user),

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
@@ -182,6 +184,19 @@ func TestStepsRefuse(t *testing.T) {
 			true, func(*steps) {}, func(s *steps) error { return s.d.write(s.Old[0].Name, []byte("x"), []byte("absent")) },
 			"attributes of", false,
 		},
+		"write: no folder": {true, func(*steps) {}, func(s *steps) error {
+			require.NoError(s.t, s.Remove())
+			require.NoError(s.t, os.RemoveAll(s.dir))
+			return s.showKept()
+		}, "create", true},
+		"back: no room in the journal": {true, func(s *steps) { s.exchanged() }, func(s *steps) (err error) {
+			b, err := os.ReadFile(filepath.Join(s.dir, "vm"+unfinished.Suffix))
+			require.NoError(s.t, err)
+			s.Journal, err = journal.Read(bytes.NewReader(b))
+			require.NoError(s.t, err)
+			_, err = s.back()
+			return err
+		}, "vm.trueup", false},
 		"back: a taken first name": {
 			true, func(s *steps) { s.exchanged(); s.mkdir(".data.exchange") },
 			func(s *steps) error { return s.thoseBack(false) }, "remove", false,
@@ -326,6 +341,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 	}
 	_, err := readPlan([]byte("{"))
 	require.ErrorIs(t, err, ondisk.ErrFormat)
+	require.ErrorContains(t, err, "unexpected end of JSON")
 }
 
 // TestJournalsOfOtherOriginals has a journal beside a disk whose original is asked for, and that is not of it.

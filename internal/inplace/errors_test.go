@@ -1,6 +1,7 @@
 package inplace
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -216,4 +218,90 @@ func TestPiecesThatChangePlaces(t *testing.T) {
 	}, old: make([]byte, 48*sector), chunk: 8, direct: 1}
 	_, err := newTrial(c, faulty{}).open(true)
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+}
+
+// TestPlansThatAreRefused has journals whose plans would read or write anywhere but on the disk.
+func TestPlansThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for why, change := range map[string]func(p *Plan){
+		"":                       func(*Plan) {},
+		"version 0":              func(p *Plan) { p.Version = 0 },
+		"a version to come":      func(p *Plan) { p.Version = planVersion + 1 },
+		"a disk of no sector":    func(p *Plan) { p.OldSize, p.OldEnd, p.Pieces, p.Sums = 511, 511, nil, nil },
+		"a disk that shrinks":    func(p *Plan) { p.OldSize, p.OldEnd = p.Size+1, p.Size+1 },
+		"a disk beyond bounds":   func(p *Plan) { p.Size, p.End = 1<<62+1, 1<<62+1 },
+		"an end in the disk":     func(p *Plan) { p.OldEnd, p.End = p.OldSize-1, p.Size-1 },
+		"a long footer":          func(p *Plan) { p.OldEnd, p.End = p.OldSize+513, p.Size+513 },
+		"two footers":            func(p *Plan) { p.OldEnd = p.OldSize + 512 },
+		"short stretches":        func(p *Plan) { p.Chunk = 0 },
+		"long stretches":         func(p *Plan) { p.Chunk = maxChunk + markSize },
+		"odd stretches":          func(p *Plan) { p.Chunk++ },
+		"direct at once":         func(p *Plan) { p.Direct = markSize - 1 },
+		"nothing saved":          func(p *Plan) { p.Saved = nil },
+		"another sector saved":   func(p *Plan) { p.Saved[0].Off = markSize },
+		"half a sector saved":    func(p *Plan) { p.Saved[0].Bytes = p.Saved[0].Bytes[:256] },
+		"a device with a file":   func(p *Plan) { p.Device = "/dev/sda" },
+		"a digest too few":       func(p *Plan) { p.Sums = p.Sums[1:] },
+		"an empty piece":         func(p *Plan) { p.Pieces[2].Len = 0 },
+		"from in front":          func(p *Plan) { p.Pieces[0].From = -1 },
+		"from behind the disk":   func(p *Plan) { p.Pieces[2].From = 55 * sector },
+		"to an earlier piece":    func(p *Plan) { p.Pieces[2].To = 23 * sector },
+		"to behind the disk":     func(p *Plan) { p.Pieces[2].To = 63 * sector },
+		"to the first sector":    func(p *Plan) { p.Pieces[1].To, p.Pieces[0].Len = 0, sector },
+		"a patch of other bytes": func(p *Plan) { p.Patches[0].Old = nil },
+		"an empty patch":         func(p *Plan) { p.Patches[0].Old, p.Patches[0].New = nil, nil },
+		"patches in no order":    func(p *Plan) { p.Patches[1].Off = 440 },
+		"a patch behind":         func(p *Plan) { p.Patches[1].Off = 72 * sector },
+		"a patch across":         func(p *Plan) { p.Patches[0] = patch(511, "xy") },
+		"saved behind the disk":  func(p *Plan) { p.Saved = append(p.Saved, Saved{64 * sector, []byte{1}}) },
+		"pieces change places": func(p *Plan) {
+			p.Pieces = []disk.Shift{shift(0, 0, 2), shift(20, 2, 10), shift(2, 20, 10)}
+		},
+	} {
+		p := &Plan{
+			Version: planVersion, OldSize: 64 * sector, Size: 72 * sector, OldEnd: 64 * sector, End: 72 * sector,
+			Chunk: 4 * sector, Direct: 1 << 20, Files: []Part{{}},
+			Pieces:  []disk.Shift{shift(0, 0, 2), shift(2, 4, 20), shift(24, 32, 10)},
+			Patches: []disk.Patch{patch(440, "x"), patch(2*sector, "y")}, Saved: []Saved{{0, make([]byte, markSize)}},
+			Sums: make([]diskcopy.Sum, 3),
+		}
+		change(p)
+		b, err := p.encode()
+		require.NoError(t, err)
+		_, err = decodePlan(b)
+		require.Equal(t, why == "", err == nil, "%q: %v", why, err)
+	}
+	_, err := decodePlan([]byte("{"))
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	_, err = ordered(make([]disk.Shift, maxRuns))
+	require.NoError(t, err, "none of them moves")
+	var many []disk.Shift
+	for i := range int64(maxRuns + 1) {
+		many = append(many, shift(2*i, 2*i+1, 1))
+	}
+	_, err = ordered(many)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+}
+
+// TestDataBetweenPieces saves what no piece takes along: in runs, and up to a bound.
+func TestDataBetweenPieces(t *testing.T) {
+	t.Parallel()
+	d := simDisk{disktest.NewMedium().File("disk")}
+	_, err := d.WriteAt([]byte("first"), 0)
+	require.NoError(t, err)
+	_, err = d.WriteAt(bytes.Repeat([]byte("data"), 2*sector/4), 3*sector)
+	require.NoError(t, err)
+	_, err = d.WriteAt([]byte("more"), 8*sector)
+	require.NoError(t, err)
+	require.NoError(t, d.Truncate(12*sector))
+	out, left, err := saveData(d, disk.Range{Len: 12 * sector}, []Saved{{}}, 4*sector)
+	require.NoError(t, err)
+	require.Zero(t, left)
+	require.Len(t, out, 4)
+	require.Equal(t, []int64{0, 3 * sector, 8 * sector}, []int64{out[1].Off, out[2].Off, out[3].Off})
+	require.Len(t, out[2].Bytes, 2*sector)
+	_, _, err = saveData(d, disk.Range{Len: 12 * sector}, []Saved{{}}, 4*sector-1)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	_, _, err = saveData(d, disk.Range{Len: 13 * sector}, []Saved{{}}, maxSaved)
+	require.Error(t, err, "the disk ends before")
 }

@@ -23,7 +23,8 @@ import (
 type onFiles struct {
 	t         *testing.T
 	dir, path string
-	old, want []byte // of all files of bytes
+	old, want []byte          // of the disk
+	ctx       context.Context //nolint:containedctx // of the move
 }
 
 // newOnFiles writes a disk of 96 sectors, of which two pieces move.
@@ -270,6 +271,65 @@ func TestDisksInUseAreNotMoved(t *testing.T) {
 			require.NoError(t, file.Close())
 			require.True(t, bytes.Equal(f.old, f.disk()))
 			require.NoError(t, f.begin(-1))
+		}
+	}
+}
+
+// TestMovesThatAreRefused begins no move of a disk that is no file of its own, that changes, or that cannot be moved.
+func TestMovesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(f *onFiles, m *Move)
+		says   string
+	}{
+		"a snapshot": {func(_ *onFiles, m *Move) { m.Image.Child = true }, "it is a snapshot"},
+		"a chain":    {func(_ *onFiles, m *Move) { m.Image.Chain = make([]image.Link, 1) }, "it is a snapshot"},
+		"a format that stores in another order": {
+			func(_ *onFiles, m *Move) { m.Image.Around = nil }, "byte for byte",
+		},
+		"a name that is not UTF-8": {func(_ *onFiles, m *Move) { m.Image.Base = "vm\xff.img" }, "is not UTF-8"},
+		"another user": {func(f *onFiles, _ *Move) {
+			f.put("user.vmdk", []byte("# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\n"+
+				"createType=\"monolithicFlat\"\nRW 96 FLAT \"vm.img\" 0\n"))
+		}, "names a file of this disk"},
+		"written meanwhile": {func(f *onFiles, _ *Move) {
+			f.put("vm.img", append(bytes.Clone(f.old), make([]byte, sector)...))
+		}, "changed"},
+		"a second name": {func(f *onFiles, m *Move) {
+			m.Image.Handles[0].Info.Links = 2
+		}, "hard links"},
+		"places that change": {func(_ *onFiles, m *Move) {
+			m.Plan.Pieces = []disk.Shift{shift(0, 0, 2), shift(20, 2, 10), shift(2, 20, 10)}
+		}, "change places"},
+		"interrupted": {func(f *onFiles, m *Move) {
+			ctx, cancel := context.WithCancel(f.t.Context())
+			m.Begin = func(string, int64) { cancel() }
+			f.ctx = ctx
+		}, "context canceled"},
+		"an open move": {func(f *onFiles, _ *Move) {
+			d, err := gate.OpenFolder(f.dir)
+			require.NoError(f.t, err)
+			h, err := unfinished.Begin(d, "vm.img", f.path, unfinished.InPlace, nil, 0)
+			require.NoError(f.t, err)
+			require.NoError(f.t, h.Close())
+			require.NoError(f.t, d.Close())
+		}, "was interrupted"},
+		"a result that is refused": {func(_ *onFiles, m *Move) {
+			m.Look = func(disk.Disk, disk.Disk) error { return ondisk.ErrLimit }
+		}, "limit"},
+	} {
+		f := newOnFiles(t, false)
+		img, err := image.Open(f.path, image.Options{})
+		require.NoError(t, err)
+		m := &Move{Image: img, Plan: f.plan(), Path: f.path, Options: Options{Jobs: 1}}
+		f.ctx = t.Context()
+		c.change(f, m)
+		before := f.disk()
+		require.ErrorContains(t, m.Run(f.ctx), c.says, name)
+		if m.Look == nil {
+			require.True(t, bytes.Equal(before, f.disk()), name)
+		} else {
+			require.NotErrorIs(t, f.again("undo", nil), ErrMiddle, name)
 		}
 	}
 }

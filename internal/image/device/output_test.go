@@ -220,3 +220,67 @@ func TestSmallDevices(t *testing.T) {
 		require.NoError(t, o.Discard())
 	}
 }
+
+// Each write, flush and read of a copy that fails ends it: the device is as it was, or marked.
+func TestEachCallOfACopyFails(t *testing.T) {
+	t.Parallel()
+	whole, f, _ := start(t)
+	require.NoError(t, copyTo(newOutput("device", f, simSize, 512, simEdges), wanted()))
+	for _, reads := range []bool{false, true} {
+		calls := whole.Calls
+		if reads {
+			calls = whole.Reads
+		}
+		require.Greater(t, calls, 3)
+		for n := 1; n <= calls; n++ {
+			m, f, old := start(t)
+			if m.Reads = 0; reads {
+				m.FailRead = n
+			} else {
+				m.Fail = n
+			}
+			require.ErrorIs(t, copyTo(newOutput("device", f, simSize, 512, simEdges), wanted()), disktest.ErrFault,
+				"call %d, reads %v", n, reads)
+			require.Contains(t, []string{"old", "marked"}, state(f.Bytes(), old), "call %d, reads %v", n, reads)
+		}
+	}
+}
+
+// What stood at the edges is gone durably before the first byte of data, and all data are durable before the edges.
+func TestOrderOfFlushes(t *testing.T) {
+	t.Parallel()
+	nothing := func(string, int64) bool { return false }
+	m, f, _ := start(t)
+	o := newOutput("device", f, simSize, 512, simEdges)
+	require.NoError(t, o.Reserve(headBytes, 4096))
+	now := m.AfterCrash(nothing).File("device").Bytes()
+	require.Equal(t, image.Mark(512), now[:512])
+	require.Equal(t, make([]byte, headBytes-512), now[512:headBytes])
+	require.Equal(t, make([]byte, tailBytes), now[simSize-tailBytes:])
+	data := bytes.Repeat([]byte("data"), 1024)
+	_, err := o.WriteAt(data, headBytes)
+	require.NoError(t, err)
+	require.NoError(t, o.Finish())
+	now = m.AfterCrash(nothing).File("device").Bytes()
+	require.Equal(t, append(data, make([]byte, simSize-tailBytes-headBytes-4096)...), now[headBytes:simSize-tailBytes])
+}
+
+// A kernel that does not read the new table is no reason to give the copy up, and is noted.
+func TestTableIsNotRead(t *testing.T) {
+	t.Parallel()
+	_, f, _ := start(t)
+	o := newOutput("device", f, simSize, 512, simEdges)
+	o.reread = func() error { return disktest.ErrFault }
+	require.NoError(t, copyTo(o, wanted()))
+	require.Len(t, o.Notes(), 1)
+	require.Equal(t, "dest-table-not-read", o.Notes()[0].Code)
+}
+
+// A disk fits on a device that is as large and has sectors of the same size.
+func TestFits(t *testing.T) {
+	t.Parallel()
+	d := &Device{Path: "/dev/x", Size: 8192, Sector: 512}
+	require.NoError(t, d.Fits(8192, 512))
+	require.ErrorContains(t, d.Fits(8193, 512), "too small")
+	require.ErrorContains(t, d.Fits(4096, 4096), "sectors of 4096")
+}
