@@ -167,6 +167,56 @@ func TestPowerCutsWithoutFlushes(t *testing.T) {
 	require.Positive(t, broken)
 }
 
+// failingReads has one of its reads fail.
+type failingReads struct {
+	simulated
+	at, reads *int
+}
+
+func (f failingReads) ReadAt(p []byte, off int64) (int, error) {
+	if *f.reads++; *f.reads == *f.at {
+		return 0, disktest.ErrFault
+	}
+	return f.simulated.ReadAt(p, off)
+}
+
+// Whichever call fails, the device is marked or as it was, also when the power is lost after that, and the next run
+// completes it. A flush that failed once lets the next one succeed without what was written.
+func TestEachCallFails(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(16, 4))
+	for kind, most := range map[string]*int{"write": new(int), "read": new(int)} {
+		for at := 1; ; at++ {
+			m, f, old := start(t)
+			none, reads := 0, 0
+			x := failingReads{f, &none, &reads}
+			if kind == "write" {
+				m.Fail = at
+			} else {
+				x.at = &at
+			}
+			o := newOutput("device", x, simSize, 512, simEdges)
+			err := copyTo(o, wanted())
+			if err == nil {
+				break
+			}
+			require.ErrorIs(t, err, disktest.ErrFault)
+			*most++
+			var marked *MarkedError
+			require.ErrorAs(t, o.Discard(), &marked)
+			for _, share := range []float64{0, 0.5, 1} {
+				after := m.AfterCrash(disktest.Some(r, share)).File("device")
+				require.Contains(t, []string{"old", "marked"}, state(after.Bytes(), old), "%s %d fails", kind, at)
+			}
+			require.Contains(t, []string{"old", "marked"}, state(f.Bytes(), old), "%s %d fails", kind, at)
+			require.NoError(t, copyTo(newOutput("device", f, simSize, 512, simEdges), wanted()))
+			after := m.AfterCrash(disktest.Some(r, 0)).File("device")
+			require.Equal(t, "complete", state(after.Bytes(), old), "%s %d fails", kind, at)
+		}
+		require.Greater(t, *most, 4, kind)
+	}
+}
+
 // altering changes a byte of what is read back.
 type altering struct {
 	simulated
