@@ -130,7 +130,7 @@ torture: ## kill -9 at 2000 points of an align instead of 100, and at every call
 	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs/journal
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^Test(Kill(Device|edMoves(OnDevice)?|edSfdisk)?|CallsOfAMoveFail)$$' ./cmd/...
 	TRUEUP_KILLS=all $(GO) test -count=1 -timeout 6h -v -run '^Test(KillAndResume|CallsOfAResumeFail)$$' ./cmd/...
-	TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallOfAnExchangeFails)$$' ./internal/exchange
+	TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallFails|EveryCallOfAnExchangeFails)$$' ./internal/exchange ./internal/image/device
 
 .PHONY: soak
 soak: ## DISKS random disks (500) and 4 mutants of each against qemu-img and sfdisk, then SEEDS disks (200) aligned and 100 times as many hives; from SEED on

@@ -3,6 +3,7 @@ package device
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -167,56 +168,6 @@ func TestPowerCutsWithoutFlushes(t *testing.T) {
 	require.Positive(t, broken)
 }
 
-// failingReads has one of its reads fail.
-type failingReads struct {
-	simulated
-	at, reads *int
-}
-
-func (f failingReads) ReadAt(p []byte, off int64) (int, error) {
-	if *f.reads++; *f.reads == *f.at {
-		return 0, disktest.ErrFault
-	}
-	return f.simulated.ReadAt(p, off)
-}
-
-// Whichever call fails, the device is marked or as it was, also when the power is lost after that, and the next run
-// completes it. A flush that failed once lets the next one succeed without what was written.
-func TestEachCallFails(t *testing.T) {
-	t.Parallel()
-	r := rand.New(rand.NewPCG(16, 4))
-	for kind, most := range map[string]*int{"write": new(int), "read": new(int)} {
-		for at := 1; ; at++ {
-			m, f, old := start(t)
-			none, reads := 0, 0
-			x := failingReads{f, &none, &reads}
-			if kind == "write" {
-				m.Fail = at
-			} else {
-				x.at = &at
-			}
-			o := newOutput("device", x, simSize, 512, simEdges)
-			err := copyTo(o, wanted())
-			if err == nil {
-				break
-			}
-			require.ErrorIs(t, err, disktest.ErrFault)
-			*most++
-			var marked *MarkedError
-			require.ErrorAs(t, o.Discard(), &marked)
-			for _, share := range []float64{0, 0.5, 1} {
-				after := m.AfterCrash(disktest.Some(r, share)).File("device")
-				require.Contains(t, []string{"old", "marked"}, state(after.Bytes(), old), "%s %d fails", kind, at)
-			}
-			require.Contains(t, []string{"old", "marked"}, state(f.Bytes(), old), "%s %d fails", kind, at)
-			require.NoError(t, copyTo(newOutput("device", f, simSize, 512, simEdges), wanted()))
-			after := m.AfterCrash(disktest.Some(r, 0)).File("device")
-			require.Equal(t, "complete", state(after.Bytes(), old), "%s %d fails", kind, at)
-		}
-		require.Greater(t, *most, 4, kind)
-	}
-}
-
 // altering changes a byte of what is read back.
 type altering struct {
 	simulated
@@ -271,9 +222,11 @@ func TestSmallDevices(t *testing.T) {
 	}
 }
 
-// Each write, flush and read of a copy that fails ends it: the device is as it was, or marked.
+// Each write, flush and read of a copy that fails ends it: the device is as it was, or marked, also when the power is
+// lost behind that. The next run completes it.
 func TestEachCallOfACopyFails(t *testing.T) {
 	t.Parallel()
+	r := rand.New(rand.NewPCG(16, 4))
 	whole, f, _ := start(t)
 	require.NoError(t, copyTo(newOutput("device", f, simSize, 512, simEdges), wanted()))
 	for _, reads := range []bool{false, true} {
@@ -289,9 +242,18 @@ func TestEachCallOfACopyFails(t *testing.T) {
 			} else {
 				m.Fail = n
 			}
-			require.ErrorIs(t, copyTo(newOutput("device", f, simSize, 512, simEdges), wanted()), disktest.ErrFault,
-				"call %d, reads %v", n, reads)
-			require.Contains(t, []string{"old", "marked"}, state(f.Bytes(), old), "call %d, reads %v", n, reads)
+			o, at := newOutput("device", f, simSize, 512, simEdges), fmt.Sprintf("call %d, reads %v", n, reads)
+			require.ErrorIs(t, copyTo(o, wanted()), disktest.ErrFault, at)
+			var marked *MarkedError
+			require.ErrorAs(t, o.Discard(), &marked, at)
+			require.Contains(t, []string{"old", "marked"}, state(f.Bytes(), old), at)
+			for _, share := range []float64{0, 0.5, 1} {
+				after := m.AfterCrash(disktest.Some(r, share)).File("device")
+				require.Contains(t, []string{"old", "marked"}, state(after.Bytes(), old), at)
+			}
+			require.NoError(t, copyTo(newOutput("device", f, simSize, 512, simEdges), wanted()), at)
+			after := m.AfterCrash(disktest.Some(r, 0)).File("device")
+			require.Equal(t, "complete", state(after.Bytes(), old), at)
 		}
 	}
 }
