@@ -2,6 +2,9 @@ package disktest
 
 import (
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
 	"os/exec"
@@ -181,21 +184,23 @@ var edges = map[string][]string{
 	// The command of a user, which runs outside of the sandbox.
 	"internal/after": {"internal/sys"},
 
+	// What a report and the rows of a scan propose: a suffix of the name decides whether a format has to be named.
+	"internal/report/suggested": {"internal/image"},
 	"internal/report": {
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/container",
 		"internal/exchange",
 		"internal/fragments", "internal/fragments/volumes", "internal/freespace", "internal/image",
 		"internal/image/ova",
 		"internal/layout", "internal/opinion",
-		"internal/plan", "internal/realign", "internal/table", "internal/unfinished", "internal/verify",
-		"internal/volume",
+		"internal/plan", "internal/realign", "internal/report/suggested", "internal/table", "internal/unfinished",
+		"internal/verify", "internal/volume",
 		"internal/volume/identify",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/layout",
 		"internal/report",
-		"internal/report/pages",
+		"internal/report/pages", "internal/report/suggested",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.
 	"internal/report/pages": nil,
@@ -372,4 +377,48 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 	require.False(t, slices.ContainsFunc(edges["internal/table"], func(to string) bool {
 		return strings.HasPrefix(to, "internal/volume") || strings.HasPrefix(to, "internal/fs/")
 	}))
+}
+
+// A package is a room that can be read in a day, and its exported names are what its users have to know.
+func TestSizeOfPackages(t *testing.T) {
+	for _, p := range packages(t) {
+		lines, names := 0, 0
+		for _, name := range p.GoFiles {
+			fs := token.NewFileSet()
+			f, err := parser.ParseFile(fs, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			require.NoError(t, err)
+			lines += fs.File(f.Pos()).LineCount()
+			for _, d := range f.Decls {
+				names += exportedBy(d)
+			}
+		}
+		require.LessOrEqual(t, lines, 4500, "lines of %s", p.ImportPath)
+		require.LessOrEqual(t, names, 80, "exported names of %s", p.ImportPath)
+	}
+}
+
+// exportedBy returns how many names a declaration exports at the top of a package.
+func exportedBy(d ast.Decl) (n int) {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil && d.Name.IsExported() {
+			n++
+		}
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			switch s := s.(type) {
+			case *ast.TypeSpec:
+				if s.Name.IsExported() {
+					n++
+				}
+			case *ast.ValueSpec:
+				for _, name := range s.Names {
+					if name.IsExported() {
+						n++
+					}
+				}
+			}
+		}
+	}
+	return n
 }

@@ -7,11 +7,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report/suggested"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -51,7 +53,7 @@ func (t *Text) Plan(r *Plan) {
 	}
 	t.copyCost(r.Cost)
 	t.printf("\nThis was a dry run, nothing was written.\n")
-	t.next("To do it:   ", AlignCommand(r.Image.Path, r.Image.Format, r.Flags))
+	t.next("To do it:   ", suggested.Align(r.Image.Path, r.Image.Format, r.Flags))
 }
 
 // copyCost prints what a copy will read and write.
@@ -71,13 +73,6 @@ func (t *Text) copyCost(c *Cost) {
 	}
 	t.para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s",
 		units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), time)
-}
-
-func flags(fs []string) string {
-	if len(fs) == 0 {
-		return ""
-	}
-	return " " + strings.Join(fs, " ")
 }
 
 func (t *Text) refusals(fs []align.Finding) {
@@ -259,8 +254,7 @@ func (t *Text) Align(r *Align) {
 	}
 	// A source that came through a pipe is gone.
 	if r.Source != "-" && r.Source != r.Dest && (r.Replaced == nil || r.Replaced.Original != "") {
-		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+shell.Quote(r.Source)+" "+
-			shell.Quote(r.Dest))
+		t.next("To prove it again later:   ", suggested.Command("verify", r.Flags, r.Source, r.Dest))
 	}
 }
 
@@ -304,6 +298,26 @@ func useOf(format, subformat, dest, folder string) (words, command string) {
 	}
 	return "To use it with vSphere:   ", "vmkfstools -d thin -i " + name + " /vmfs/volumes/DATASTORE/VM/" +
 		shell.Quote(path.Base(dest))
+}
+
+// powerShellQuote quotes a path for PowerShell, in which all kinds of single quotes end a text; "" where one line of
+// harmless characters cannot hold it.
+func powerShellQuote(s string) string {
+	if strings.ContainsFunc(s, shell.Dangerous) || !utf8.ValidString(s) {
+		return ""
+	}
+	if strings.HasPrefix(s, "-") {
+		s = "./" + s
+	}
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(`-_./\:`, r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	double := strings.NewReplacer("'", "''", "\u2018", "\u2018\u2018", "\u2019", "\u2019\u2019", "\u201a", "\u201a\u201a",
+		"\u201b", "\u201b\u201b")
+	return "'" + double.Replace(s) + "'"
 }
 
 // checksums prints the digests of files that were written.

@@ -17,23 +17,23 @@ import (
 
 // Fragmentation is in how many pieces the files of a volume and its free space lie.
 type Fragmentation struct {
-	Partition int       `json:"partition,omitempty"` // 0: the volume over the whole disk
-	Name      string    `json:"volume,omitempty"`    // inside of it
-	Kind      string    `json:"kind"`
-	Files     FileGroup `json:"files"`
-	Folders   FileGroup `json:"folders"`
-	MFT       int64     `json:"mft_pieces,omitempty"`
-	Free      *Free     `json:"free,omitempty"` // nil: not known
-	Unread    int64     `json:"unread"`
-	Read      int64     `json:"records_read"`
-	Records   int64     `json:"records"`
-	Ended     bool      `json:"ended_early"`
-	Worst     []Worst   `json:"worst"`
-	Error     *Error    `json:"error,omitempty"` // why nothing was counted
+	Partition int         `json:"partition,omitempty"` // 0: the volume over the whole disk
+	Name      string      `json:"volume,omitempty"`    // inside of it
+	Kind      string      `json:"kind"`
+	Files     fileGroup   `json:"files"`
+	Folders   fileGroup   `json:"folders"`
+	MFT       int64       `json:"mft_pieces,omitempty"`
+	Free      *Free       `json:"free,omitempty"` // nil: not known
+	Unread    int64       `json:"unread"`
+	Read      int64       `json:"records_read"`
+	Records   int64       `json:"records"`
+	Ended     bool        `json:"ended_early"`
+	Worst     []worstFile `json:"worst"`
+	Error     *Error      `json:"error,omitempty"` // why nothing was counted
 }
 
 // FileGroup counts the files, or the folders.
-type FileGroup struct {
+type fileGroup struct {
 	Number     int64 `json:"count"`
 	Placed     int64 `json:"with_blocks"`
 	Fragmented int64 `json:"fragmented"`
@@ -49,24 +49,24 @@ type Free struct {
 	Largest int64 `json:"largest_bytes"`
 }
 
-// Worst is a file in many pieces.
-type Worst struct {
+// worstFile is a file in many pieces.
+type worstFile struct {
 	Path   string    `json:"path,omitempty"` // empty: not found
 	Record int64     `json:"record"`         // inode, record of the MFT, or first cluster
 	Pieces int64     `json:"pieces"`
 	Bytes  int64     `json:"bytes"`
-	Read   *FileRead `json:"read,omitempty"` // nil: not known
+	Read   *fileRead `json:"read,omitempty"` // nil: not known
 }
 
-// FileRead is what reading a file once costs the storage.
-type FileRead struct {
+// fileRead is what reading a file once costs the storage.
+type fileRead struct {
 	IO     int64    `json:"io"`
-	Now    FileCost `json:"now"`
-	Copied FileCost `json:"copied"`
+	Now    fileCost `json:"now"`
+	Copied fileCost `json:"copied"`
 }
 
 // FileCost counts requests, and the blocks of the storage that they touch.
-type FileCost struct {
+type fileCost struct {
 	Requests int64 `json:"requests"`
 	Blocks   int64 `json:"blocks"`
 }
@@ -78,16 +78,16 @@ func NewFragmentation(vs []volumes.Volume) []Fragmentation {
 		f := Fragmentation{
 			Partition: v.Number, Name: v.Name, Kind: string(cmp.Or(v.Kind, volume.Unknown)),
 			Files: newFileGroup(v.Files), Folders: newFileGroup(v.Folders),
-			MFT: v.MFT, Unread: v.Unread, Read: v.Looked, Records: v.Of, Ended: v.Ended, Worst: []Worst{},
+			MFT: v.MFT, Unread: v.Unread, Read: v.Looked, Records: v.Of, Ended: v.Ended, Worst: []worstFile{},
 		}
 		if v.Free != nil {
 			free := Free(*v.Free)
 			f.Free = &free
 		}
 		for i, w := range v.Worst {
-			x := Worst{Path: w.Path, Record: w.ID, Pieces: w.Pieces, Bytes: w.Bytes}
+			x := worstFile{Path: w.Path, Record: w.ID, Pieces: w.Pieces, Bytes: w.Bytes}
 			if r := v.Reads[i]; r != nil {
-				x.Read = &FileRead{r.IO, FileCost(r.Now), FileCost(r.Copied)}
+				x.Read = &fileRead{r.IO, fileCost(r.Now), fileCost(r.Copied)}
 			}
 			f.Worst = append(f.Worst, x)
 		}
@@ -116,22 +116,22 @@ func (f *Fragmentation) With(other Fragmentation) *Fragmentation {
 	return &out
 }
 
-func (g FileGroup) with(o FileGroup) FileGroup {
-	return FileGroup{
+func (g fileGroup) with(o fileGroup) fileGroup {
+	return fileGroup{
 		g.Number + o.Number, g.Placed + o.Placed, g.Fragmented + o.Fragmented, g.Pieces + o.Pieces,
 		g.Bytes + o.Bytes, g.Apart + o.Apart,
 	}
 }
 
-func newFileGroup(g fragments.Group) FileGroup {
-	return FileGroup{g.Number, g.Placed, g.Fragmented, g.Pieces, g.Bytes, g.Apart}
+func newFileGroup(g fragments.Group) fileGroup {
+	return fileGroup{g.Number, g.Placed, g.Fragmented, g.Pieces, g.Bytes, g.Apart}
 }
 
 // Share returns the share of the data that lies in fragmented files, in percent.
-func (g FileGroup) Share() float64 { return percent(g.Apart, g.Bytes) }
+func (g fileGroup) Share() float64 { return percent(g.Apart, g.Bytes) }
 
 // PiecesEach returns the pieces of a file that has blocks.
-func (g FileGroup) PiecesEach() float64 {
+func (g fileGroup) PiecesEach() float64 {
 	if g.Placed == 0 {
 		return 0
 	}
@@ -223,7 +223,7 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 }
 
 // groupText describes files or folders in one line.
-func groupText(g FileGroup) string {
+func groupText(g fileGroup) string {
 	s := fmt.Sprintf("%d, %d of them in pieces", g.Number, g.Fragmented)
 	if g.Fragmented == 0 {
 		s = fmt.Sprintf("%d, none in pieces", g.Number)
@@ -264,7 +264,7 @@ func (t *Text) worst(f Fragmentation) {
 // fragmentationAdvice says what a copy changes, and what only the guest can.
 func (t *Text) fragmentationAdvice(d Disk) {
 	var bytes, apart int64
-	var now, copied FileCost
+	var now, copied fileCost
 	for _, f := range d.Fragmentation {
 		bytes, apart = bytes+f.Files.Bytes, apart+f.Files.Apart
 		for _, x := range f.Worst {

@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// FreeSpace is what --skip-free does to a volume.
-type FreeSpace struct {
+// freeSpace is what --skip-free does to a volume.
+type freeSpace struct {
 	Partition int         `json:"partition"` // 0: the whole disk
 	Content   volume.Kind `json:"content"`
 	Free      int64       `json:"free_bytes"`     // by its bitmap or table
@@ -20,19 +20,19 @@ type FreeSpace struct {
 	Whole     string      `json:"whole,omitempty"`
 }
 
-func newFreeSpace(p *plan.Plan) (out []FreeSpace) {
+func newFreeSpace(p *plan.Plan) (out []freeSpace) {
 	if p.Unused == nil {
 		return nil
 	}
 	for _, v := range p.Unused.Volumes {
-		out = append(out, FreeSpace{v.Partition, v.Kind, v.Free, v.Ranges, v.LeftOut, v.Stored, v.Whole})
+		out = append(out, freeSpace{v.Partition, v.Kind, v.Free, v.Ranges, v.LeftOut, v.Stored, v.Whole})
 	}
 	return out
 }
 
 // leavesOut reports whether zeros stand for free space.
 func (c Changes) leavesOut() bool {
-	return slices.ContainsFunc(c.FreeSpace, func(v FreeSpace) bool { return v.LeftOut > 0 })
+	return slices.ContainsFunc(c.FreeSpace, func(v freeSpace) bool { return v.LeftOut > 0 })
 }
 
 // outside limits a claim on every byte of a copy.
@@ -51,14 +51,14 @@ func (t *Text) freeSpace(c Changes) {
 	}
 }
 
-func (v FreeSpace) subject() string {
+func (v freeSpace) subject() string {
 	if v.Partition == 0 {
 		return "disk"
 	}
 	return fmt.Sprintf("partition %d", v.Partition)
 }
 
-func (v FreeSpace) text() string {
+func (v freeSpace) text() string {
 	if v.Whole != "" {
 		return "copied with its free space: " + SafeMessage(v.Whole)
 	}

@@ -17,21 +17,21 @@ import (
 
 // Impact is what the start of a partition costs on a storage.
 type Impact struct {
-	Storage      string `json:"storage"`
-	StorageBlock int64  `json:"storage_block_bytes"`
-	Offset       int64  `json:"storage_offset_bytes"`
-	Rewrites     bool   `json:"read_modify_write"`
-	Data         int64  `json:"data_bytes"`
-	Block        int64  `json:"block_bytes"`
-	Assumed      bool   `json:"block_assumed"`
-	Text         string `json:"text,omitempty"`
-	IO           []IO   `json:"io"`
+	Storage      string   `json:"storage"`
+	StorageBlock int64    `json:"storage_block_bytes"`
+	Offset       int64    `json:"storage_offset_bytes"`
+	Rewrites     bool     `json:"read_modify_write"`
+	Data         int64    `json:"data_bytes"`
+	Block        int64    `json:"block_bytes"`
+	Assumed      bool     `json:"block_assumed"`
+	Text         string   `json:"text,omitempty"`
+	IO           []ioCost `json:"io"`
 
 	unit string // what Block is one of: cluster, block
 }
 
-// IO is how many blocks of the storage one I/O costs on average. Random and Sequential are reads.
-type IO struct {
+// ioCost is how many blocks of the storage one I/O costs on average. Random and Sequential are reads.
+type ioCost struct {
 	Size            int64   `json:"size_bytes"`
 	Random          Touched `json:"random"`
 	Sequential      Touched `json:"sequential"`
@@ -121,7 +121,7 @@ func newImpact(i align.Impact) *Impact {
 		Text: i.Text(),
 	}
 	for _, t := range i.Table() {
-		out.IO = append(out.IO, IO{
+		out.IO = append(out.IO, ioCost{
 			t.Size, newTouched(t.Random), newTouched(t.Sequential), newTouched(t.RandomWrite), newTouched(t.SequentialWrite),
 		})
 	}

@@ -12,20 +12,20 @@ import (
 type Measured struct {
 	Date       time.Time           `json:"date"`
 	Path       string              `json:"path"` // where it was measured
-	Partitions []MeasuredPartition `json:"partitions"`
+	Partitions []measuredPartition `json:"partitions"`
 
 	other []string // starts of partitions that no measured start stands for
 }
 
-// MeasuredPartition is what alignment was measured to bring for a partition.
-type MeasuredPartition struct {
+// measuredPartition is what alignment was measured to bring for a partition.
+type measuredPartition struct {
 	Partition int             `json:"partition"`
 	Gains     []measured.Gain `json:"gains"`
 	text      string
 }
 
 func newMeasured(r *measured.Result) *Measured {
-	return &Measured{Date: r.Date, Path: r.Storage.Path, Partitions: []MeasuredPartition{}}
+	return &Measured{Date: r.Date, Path: r.Storage.Path, Partitions: []measuredPartition{}}
 }
 
 func (m *Measured) add(r *measured.Result, partition int, start int64) {
@@ -36,7 +36,7 @@ func (m *Measured) add(r *measured.Result, partition int, start int64) {
 		}
 		return
 	}
-	m.Partitions = append(m.Partitions, MeasuredPartition{partition, gains, r.Say(gains)})
+	m.Partitions = append(m.Partitions, measuredPartition{partition, gains, r.Say(gains)})
 }
 
 // Benchmark is the result of a benchmark.

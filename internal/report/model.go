@@ -144,12 +144,12 @@ type Volume struct {
 	DataStart int64   `json:"data_offset_bytes"`
 
 	Details map[string]string `json:"details,omitempty"`
-	Parts   []Part            `json:"parts,omitempty"`
+	Parts   []part            `json:"parts,omitempty"`
 	order   []string
 }
 
-// Part is a slice, a logical volume or the like.
-type Part struct {
+// part is a slice, a logical volume or the like.
+type part struct {
 	Name  string `json:"name"`
 	Kind  string `json:"kind,omitempty"`
 	Start *int64 `json:"start_bytes,omitempty"`
@@ -246,7 +246,7 @@ type Changes struct {
 	Moves   []Move  `json:"moves"`
 	Patches []Patch `json:"patches"`
 
-	FreeSpace []FreeSpace `json:"free_space,omitempty"` // with --skip-free
+	FreeSpace []freeSpace `json:"free_space,omitempty"` // with --skip-free
 
 	sector int64 // bytes of an LBA of the table
 }
@@ -425,12 +425,12 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 		out.order = append(out.order, d.Name)
 	}
 	for _, p := range v.Parts {
-		part := Part{Name: p.Name, Kind: p.Kind, Size: p.Size}
+		x := part{Name: p.Name, Kind: p.Kind, Size: p.Size}
 		if p.Start >= 0 {
 			off := at + p.Start
-			part.Start = &off
+			x.Start = &off
 		}
-		out.Parts = append(out.Parts, part)
+		out.Parts = append(out.Parts, x)
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report/suggested"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -20,11 +21,11 @@ type Package struct {
 	Path       string          `json:"path"`
 	Kind       string          `json:"kind"` // ova, ovf
 	Algorithms []string        `json:"manifest_algorithms"`
-	Members    []PackageMember `json:"members"`
+	Members    []packageMember `json:"members"`
 }
 
-// PackageMember is one file of a package.
-type PackageMember struct {
+// packageMember is one file of a package.
+type packageMember struct {
 	Name string   `json:"name"`
 	Role ova.Role `json:"role"`
 	Size int64    `json:"size_bytes"`
@@ -87,9 +88,9 @@ type PackageVerify struct {
 
 // newPackage describes an opened package.
 func newPackage(p *ova.Package) Package {
-	out := Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: []PackageMember{}}
+	out := Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: []packageMember{}}
 	for _, m := range p.Members {
-		out.Members = append(out.Members, PackageMember{m.Name, m.Role, m.Size})
+		out.Members = append(out.Members, packageMember{m.Name, m.Role, m.Size})
 	}
 	return out
 }
@@ -146,7 +147,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		}
 	}
 	if misaligned && possible && !t.List { // one disk that is refused keeps the whole package from being written
-		t.next("To write an aligned package: ", AlignPackageCommand(r.Package.Path, r.Flags))
+		t.next("To write an aligned package: ", suggested.AlignPackage(r.Package.Path, r.Flags))
 	}
 }
 
@@ -200,7 +201,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	// The files of an OVF have other names.
 	if r.Replaced == nil || r.Replaced.Original != "" && r.Package.Kind == "ova" {
 		t.next("To prove it again later:   ",
-			"trueup verify"+flags(r.Disks[0].Flags)+" "+shell.Quote(r.Source)+" "+shell.Quote(r.Dest))
+			suggested.Command("verify", r.Disks[0].Flags, r.Source, r.Dest))
 	}
 }
 

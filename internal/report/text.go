@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/report/suggested"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
@@ -468,9 +468,9 @@ func (t *Text) command(r *Inspect) {
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
 		t.para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
-		t.next("To see all of it:           ", "trueup plan"+flags(next)+" "+shell.Quote(r.Image.Path))
+		t.next("To see all of it:           ", suggested.Command("plan", next, r.Image.Path))
 		return
 	}
-	t.next("To see what would change:   ", "trueup plan"+flags(next)+" "+shell.Quote(r.Image.Path))
-	t.next("To write an aligned copy:   ", AlignCommand(r.Image.Path, r.Image.Format, next))
+	t.next("To see what would change:   ", suggested.Command("plan", next, r.Image.Path))
+	t.next("To write an aligned copy:   ", suggested.Align(r.Image.Path, r.Image.Format, next))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/report/suggested"
 )
 
 // stub stands for trueup: it records its arguments, NUL behind each and one more at the end, and does what a test
@@ -163,7 +164,7 @@ func TestScriptOfHostileNames(t *testing.T) {
 	var want [][]string
 	seen := map[string]bool{}
 	for _, i := range images {
-		dest := report.AlignedName(i.ExactPath())
+		dest := suggested.Name(i.ExactPath())
 		if i.Priority == nil || i.Accepted != nil || len(i.Refusals()) > 0 || seen[dest] {
 			continue
 		}

@@ -1,0 +1,72 @@
+// Package suggested has the command lines and the names of copies that reports suggest. It is pure.
+package suggested
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/shell"
+)
+
+// Command returns the command line of a command of trueup. Flags stand as they are; paths are quoted.
+func Command(name string, flags []string, paths ...string) string {
+	words := append([]string{"trueup", name}, flags...)
+	for _, p := range paths {
+		words = append(words, shell.Quote(p))
+	}
+	return strings.Join(words, " ")
+}
+
+// Align returns the command line that makes an aligned copy of the image or package at path. It names the format
+// if the suffix of path belongs to another one.
+func Align(path, format string, fs []string) string {
+	if named := image.SuffixFormat(Name(path)); named != "" && named != format &&
+		image.SuffixFormat("."+format) == format {
+		fs = append(slices.Clone(fs), "--to", format)
+	}
+	return Command("align", fs, path, Name(path))
+}
+
+// AlignPackage returns the same for a package of any name; the name of the copy shows that it is a package.
+func AlignPackage(path string, fs []string) string {
+	return Command("align", fs, path, PackageName(path))
+}
+
+// Replace returns the command line that exchanges the image at path for its aligned copy.
+func Replace(path string, fs []string) string {
+	return Command("align --replace", fs, path)
+}
+
+// PackageName suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:
+// beside their originals these could not keep their names, which the OVF has.
+func PackageName(path string) string {
+	path = Name(path)
+	if dot := strings.LastIndexByte(path, '.'); dot > strings.LastIndexByte(path, '/') {
+		path = path[:dot]
+	}
+	return strings.TrimSuffix(path, Mark) + Mark + ".ova"
+}
+
+// Mark follows the name of the source in the name of a copy.
+const Mark = "-aligned"
+
+// Name suggests a name for the copy. A disk inside of a package gets one beside the package, a block device one
+// in the current folder.
+func Name(path string) string {
+	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
+		return path[strings.LastIndexByte(path, '/')+1:] + Mark + ".img"
+	}
+	if i := strings.LastIndexByte(path, '!'); i >= 0 {
+		inside := path[i+1:]
+		path = path[:strings.LastIndexByte(path[:i], '/')+1] + inside[strings.LastIndexByte(inside, '/')+1:]
+	}
+	dot := strings.LastIndexByte(path, '.')
+	if dot <= strings.LastIndexByte(path, '/') {
+		return path + Mark
+	}
+	if strings.EqualFold(path[dot:], ".ovf") {
+		return path[:dot] + Mark + ".ova" // see PackageName
+	}
+	return path[:dot] + Mark + path[dot:]
+}
