@@ -11,7 +11,6 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
-	"github.com/trueup/trueup/internal/trial"
 )
 
 // Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
@@ -37,13 +36,19 @@ type malformed struct {
 
 func (m malformed) Unwrap() error { return m.error }
 
+// reported is an error that another trueup, which this one has started, has classified.
+type reported interface {
+	error
+	Reported() (code string, exit int)
+}
+
 // classify gives the JSON code and the exit code of an error.
 func classify(err error) (string, int) {
 	if i, ok := errors.AsType[interrupt](err); ok {
 		return "interrupted", i.exit()
 	}
-	if c, ok := errors.AsType[*trial.ChildError](err); ok {
-		return c.Code, c.Exit
+	if c, ok := errors.AsType[reported](err); ok {
+		return c.Reported()
 	}
 	if _, differs := errors.AsType[*opinion.DifferenceError](err); differs {
 		return "verify", report.ExitDiffers

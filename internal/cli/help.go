@@ -29,7 +29,7 @@ var exits = []struct {
 	{"2", "inspect, scan: a partition starts off --boundary, but on 4 KiB", []string{"trueup", "inspect", "scan"}},
 	{"3", "inspect, scan: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan"}},
 	{"4", "refused: the copy would not be safe; the message names a remedy", []string{"trueup", "plan", "align", "serve", "boot", convert}},
-	{"4", "refused: it does not apply, or would lose data; the message names a remedy", []string{undo, resume, finishes}},
+	{"4", "refused: it does not apply, or would lose data; the message names a remedy", []string{"undo", "resume", "finish"}},
 	{"5", "a difference was found, by verify or by a judge of --second-opinion", []string{"trueup", "verify", "align", convert}},
 	{"5", "boot: the aligned disk boots differently", []string{"boot"}},
 	{"", "boot: the aligned disk boots differently", []string{"trueup"}},

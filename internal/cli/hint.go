@@ -2,10 +2,7 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -14,7 +11,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/shell"
 )
 
@@ -108,23 +104,4 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
-}
-
-// noImage adds a remedy to the error of a path that cannot be opened.
-func noImage(path string, err error) error {
-	st, statErr := os.Stat(path)
-	switch {
-	case statErr == nil && st.IsDir():
-		if what := scan.ClonezillaFolder(context.Background(), path); what != "" {
-			return ondisk.In(ondisk.ErrUnsupported, "%s is a folder with a %s (partclone); %s", path, what, scan.RestoreClone)
-		}
-		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s",
-			path, shell.Quote(path))
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	case strings.Contains(path, "://") || strings.HasPrefix(path, "["):
-		return fmt.Errorf("%w; trueup reads files and block devices of this machine: "+
-			"mount it, or serve it as a file with nbdfuse", err)
-	}
-	return fmt.Errorf("%w%s", err, scan.PatternHint(path))
 }

@@ -132,20 +132,6 @@ func inMiddle(ctx context.Context, err error) error {
 	return interrupt{interruptOf(ctx).signal, "interrupted; nothing was moved, and the disk is as it was"}
 }
 
-// goOnInPlace completes a move that was interrupted, or takes it back.
-func goOnInPlace(ctx context.Context, f *openFlags, errOut io.Writer, w *unfinished.Held) (unfinished.Done, error) {
-	watch, end := f.watched(errOut, f.progress, f.command, false)
-	defer end()
-	j := &realign.Job{
-		Jobs: moveJobs, Watch: watch, Begin: func() { f.ending.hold(middle) }, Device: f.claimed, Force: f.force,
-	}
-	d, err := j.GoOnInPlace(ctx, w, f.command == undo)
-	if err != nil {
-		return d, inMiddle(ctx, err)
-	}
-	return d, nil
-}
-
 // journalOf returns the absolute path of the journal of a disk, empty for none. It must not be the disk itself, nor
 // anything but a file.
 func journalOf(journal, disk string) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/scan"
 )
 
 // settleOut decides where the report goes, before anything is read.
@@ -25,7 +26,7 @@ func (c *common) settleOut() (err error) {
 func openSource(path string, r realign.Reading) (*realign.Source, error) {
 	s, err := realign.Open(path, r)
 	if errors.Is(err, realign.ErrOpen) {
-		return nil, noImage(path, err)
+		return nil, scan.NotOpened(path, err)
 	}
 	return s, err
 }

@@ -164,9 +164,6 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	return refused
 }
 
-// maxWith bounds the other disks of a machine, since all are open at once.
-const maxWith = 32
-
 func withFlag(cmd *cobra.Command, paths *[]string) {
 	cmd.Flags().StringArrayVar(paths, "with", nil, "another `DISK` of the machine, read only (repeatable)")
 }
@@ -183,33 +180,6 @@ func (m *moveFlags) noPackage() error {
 }
 
 // openOthers opens the disks of --with. dest is the output of the command, empty for none.
-func (m *moveFlags) openOthers(c *common, s *realign.Source, dest string) (o realign.Others, err error) {
-	switch {
-	case len(m.with) > 0 && len(m.Only) > 0:
-		return nil, ondisk.In(errUsage, "--partition numbers the partitions of one disk, and --with plans all disks alike; "+
-			"give one of them")
-	case len(m.with) > maxWith:
-		return nil, ondisk.In(errUsage, "%d disks by --with, want %d at most", len(m.with), maxWith)
-	}
-	defer func() {
-		if err != nil {
-			o.Close()
-		}
-	}()
-	for _, path := range m.with {
-		r := realign.Reading{Like: s.Image.Disk.SectorSize(), Allow: m.Allow}
-		x, err := c.open(path, r)
-		if errors.Is(err, realign.ErrComplete) { // the folders are those of SOURCE
-			r.Allow = nil
-			x, err = c.open(path, r)
-		}
-		if err != nil {
-			return o, err
-		}
-		o = append(o, x)
-		if name, ok := x.Image.Uses(dest); ok && dest != "" {
-			return o, ondisk.In(errUsage, "DEST %s would overwrite %s, a disk of --with", dest, name)
-		}
-	}
-	return o, o.Distinct(s)
+func (m *moveFlags) openOthers(c *common, s *realign.Source, dest string) (realign.Others, error) {
+	return realign.OpenOthers(s, m.with, m.Goal, m.Allow, dest, c.open)
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -87,10 +86,10 @@ func (f *alignFlags) goesOnFirst(ctx context.Context, out, errOut io.Writer, pat
 	if err != nil || w == nil || w.Kind != unfinished.Exchange {
 		return false, nil //nolint:nilerr // opening SOURCE says the same
 	}
-	on := &openFlags{common: f.common, shown: f.shown, command: resume, keepNone: f.keep == keepNone}
+	on := &openFlags{common: f.common, shown: f.shown, command: realign.Resume, keepNone: f.keep == keepNone}
 	switch {
 	case on.keepNone && (w.Phase == unfinished.Finishing || w.Phase == unfinished.Kept):
-		on.command = finishes
+		on.command = realign.Finish
 	case w.Resume != "":
 		return false, nil
 	}
@@ -98,16 +97,11 @@ func (f *alignFlags) goesOnFirst(ctx context.Context, out, errOut io.Writer, pat
 }
 
 // finishReplace removes the original of a disk that was replaced, where none is to be kept.
-func (f *alignFlags) finishReplace(path string) (err error) {
+func (f *alignFlags) finishReplace(path string) error {
 	if f.keep != keepNone {
 		return nil
 	}
-	w, err := unfinished.Hold(path, "")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if _, err := exchange.Finish(w, unfinished.Options{}); err != nil {
+	if err := realign.FinishExchange(path); err != nil {
 		return fmt.Errorf("%s is aligned and complete, but its original was not removed: %w", path, err)
 	}
 	return nil
@@ -119,21 +113,4 @@ func (f *alignFlags) replaced(dest string, x *exchange.Result) (*report.Replaced
 		return nil, nil //nolint:nilnil // nothing was exchanged
 	}
 	return report.NewReplaced(x, f.keep != keepNone), f.finishReplace(dest)
-}
-
-// exchanges are the ways on from an exchange.
-var exchanges = map[string]goOn{
-	undo: func(_ context.Context, f *openFlags, _ io.Writer, w *unfinished.Held) (unfinished.Done, error) {
-		return exchange.Undo(w, unfinished.Options{Force: f.force})
-	},
-	resume: func(_ context.Context, f *openFlags, _ io.Writer, w *unfinished.Held) (unfinished.Done, error) {
-		done, err := exchange.Resume(w)
-		if err != nil || !f.keepNone {
-			return done, err
-		}
-		return exchange.Finish(w, unfinished.Options{})
-	},
-	finishes: func(_ context.Context, f *openFlags, _ io.Writer, w *unfinished.Held) (unfinished.Done, error) {
-		return exchange.Finish(w, unfinished.Options{Force: f.force})
-	},
 }

@@ -2,15 +2,11 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"slices"
 
-	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/unfinished"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // keeping is what an interrupted copy does that can go on.
@@ -55,49 +51,17 @@ func (f *alignFlags) orders(j *realign.Job, src string) (err error) {
 	return err
 }
 
-// readsOfCopy lists the images of a copy that was ended. One that is not understood is refused later.
-func readsOfCopy(w *unfinished.Held) ([]string, error) {
-	o, err := realign.OrderOf(w)
-	if err != nil {
-		return nil, nil //nolint:nilerr // it can be undone
+// copyAgain writes what a copy that was ended lacks.
+func (f *openFlags) copyAgain(errOut io.Writer, w *unfinished.Held) func(context.Context, *realign.Order) (realign.Written, error) {
+	return func(ctx context.Context, o *realign.Order) (realign.Written, error) {
+		c := alignFlags{
+			copyFlags: copyFlags{
+				common: f.common, work: work{shown: f.shown, jobs: defaultJobs}, to: o.Target, force: o.Force, verify: full,
+				command: o.Command, resumable: true, going: w, rate: f.rate,
+			},
+			moveFlags: moveFlags{Reading: o.Reading, Goal: o.Goal, with: o.With},
+		}
+		_, written, err := c.copyDisk(ctx, errOut, o.Source, w.Work.Path)
+		return written, err
 	}
-	return slices.Concat([]string{o.Source}, o.With, o.Reading.Allow), nil
-}
-
-// undoCopy removes what an ended copy has written.
-func undoCopy(_ context.Context, _ *openFlags, _ io.Writer, w *unfinished.Held) (d unfinished.Done, err error) {
-	complete, err := store.Settle(w, true)
-	d.Text = "the unfinished copy is removed"
-	if complete {
-		d.Text = "the copy was complete, and stays; its journal is removed"
-	}
-	return d, err
-}
-
-// resumeCopy goes on with a copy, and compares every byte at its end.
-func resumeCopy(
-	ctx context.Context, f *openFlags, errOut io.Writer, w *unfinished.Held,
-) (d unfinished.Done, err error) {
-	if complete, err := store.Settle(w, false); complete || err != nil {
-		return unfinished.Done{Text: "the copy was complete already; its journal is removed"}, err
-	}
-	o, err := realign.OrderOf(w)
-	if err != nil {
-		return d, err
-	}
-	c := alignFlags{
-		copyFlags: copyFlags{
-			common: f.common, work: work{shown: f.shown, jobs: defaultJobs}, to: o.Target, force: o.Force, verify: full,
-			command: o.Command, resumable: true, going: w, rate: f.rate,
-		},
-		moveFlags: moveFlags{Reading: o.Reading, Goal: o.Goal, with: o.With},
-	}
-	_, written, err := c.copyDisk(ctx, errOut, o.Source, w.Work.Path)
-	if err != nil {
-		return d, err
-	}
-	d.Files, d.Notes, d.Kept, d.Written = written.Files, written.Notes, written.Kept, written.Wrote
-	d.Text = fmt.Sprintf("the copy of %s is complete, and every byte was compared; %s of its files stood there already, "+
-		"and %s were written", o.Source, units.Format(written.Kept), units.Format(written.Wrote))
-	return d, nil
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/unfinished"
@@ -28,23 +27,8 @@ type openFlags struct {
 	keepNone bool // resume an exchange of which no original is to stay
 }
 
-// goOn goes on with open work, which is locked, in one of the three ways.
-type goOn func(ctx context.Context, f *openFlags, errOut io.Writer, w *unfinished.Held) (unfinished.Done, error)
-
-// goesOn are the ways of each kind of work, by the names of the commands.
-var goesOn = map[string]map[string]goOn{
-	unfinished.Copy:     {undo: undoCopy, resume: resumeCopy},
-	unfinished.Exchange: exchanges,
-	unfinished.InPlace:  {undo: goOnInPlace, resume: goOnInPlace},
-}
-
-// pathsOf are the images that a kind reads beside the disk itself.
-var pathsOf = map[string]func(w *unfinished.Held) ([]string, error){unfinished.Copy: readsOfCopy}
-
-const undo, resume, finishes = "undo", "resume", "finish"
-
 func newUndo(c *common) *cobra.Command {
-	return newOpen(c, undo, "Bring the original disk back", `Takes back what a run has left open on the disk at PATH: an
+	return newOpen(c, realign.Undo, "Bring the original disk back", `Takes back what a run has left open on the disk at PATH: an
 exchange by align --replace, complete or not; a move by align --in-place, until its tables are written; or an unfinished
 copy of --resumable, which is removed. The disk is what it was before, under the same names, and what was made beside it
 is removed.
@@ -57,12 +41,12 @@ and only where the first sector is not the mark of the move.`)
 }
 
 func newResume(c *common) *cobra.Command {
-	return newOpen(c, resume, "Go on with an interrupted exchange, move or copy", `Goes on with what a run has left open on
+	return newOpen(c, realign.Resume, "Go on with an interrupted exchange, move or copy", `Goes on with what a run has left open on
 the disk at PATH, from where it was ended.`)
 }
 
 func newFinish(c *common) *cobra.Command {
-	return newOpen(c, finishes, "Remove the kept original of an exchanged disk", `Removes the original that align --replace
+	return newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk", `Removes the original that align --replace
 has kept beside the disk at PATH, and the journal. After that nothing can bring it back.`)
 }
 
@@ -79,11 +63,11 @@ func newOpen(c *common, name, short, long string) *cobra.Command {
 	}
 	f.addSandbox(cmd)
 	f.addProgress(cmd)
-	if name != finishes {
+	if name != realign.Finish {
 		cmd.Flags().Var((*given)(&f.journal), "journal",
 			"journal of a move in place that was begun with --journal `FILE`")
 	}
-	if name == resume {
+	if name == realign.Resume {
 		cmd.Flags().Var(&f.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
 	} else {
 		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
@@ -107,15 +91,11 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	defer w.Close() // each record of the journal is durable by itself, and so is its removal
-	paths, err := f.reads(w)
-	if err == nil {
-		err = f.claimMoved(path, w)
-	}
-	if err != nil {
+	if err := f.claimMoved(path, w); err != nil {
 		return err
 	}
 	defer f.claimed.Close()
-	if err := f.confine(errOut, append(paths, path), []string{path, f.journal}); err != nil {
+	if err := f.confine(errOut, append(realign.ReadFor(w), path), []string{path, f.journal}); err != nil {
 		return err
 	}
 	done, err := f.goOn(ctx, errOut, w)
@@ -129,27 +109,16 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 	return nil
 }
 
-// reads returns further images that the kind of work reads.
-func (f *openFlags) reads(w *unfinished.Held) ([]string, error) {
-	if of := pathsOf[w.Work.Kind]; of != nil {
-		return of(w)
-	}
-	return nil, nil
-}
-
-// goOn refuses what does not apply, and does the rest.
+// goOn goes on with open work.
 func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.Held) (unfinished.Done, error) {
-	not := map[string]string{undo: w.Work.Undo, resume: w.Work.Resume, finishes: w.Work.Finish}[f.command]
-	drops := f.command == undo && f.force && w.Work.Drops
-	if not != "" && !drops {
-		return unfinished.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: not}
+	watch, end := f.watched(errOut, f.progress, f.command, false)
+	defer end()
+	j := &realign.Job{
+		Jobs: moveJobs, Watch: watch, Begin: func() { f.ending.hold(middle) }, Device: f.claimed, Force: f.force,
 	}
-	if w.Journal == nil { // and the command is undo
-		return unfinished.Done{Text: "nothing was begun; the journal is removed"}, w.Remove()
+	done, err := j.GoOn(ctx, w, realign.GoOn{Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w)})
+	if err != nil && w.Work.Kind == unfinished.InPlace {
+		err = inMiddle(ctx, err)
 	}
-	do := goesOn[w.Work.Kind][f.command]
-	if do == nil {
-		return unfinished.Done{}, fmt.Errorf("no %s of %q", f.command, w.Work.Kind) // our own bug
-	}
-	return do(ctx, f, errOut, w)
+	return done, err
 }

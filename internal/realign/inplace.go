@@ -69,8 +69,8 @@ func (j *Job) inPlace() inplace.Options {
 	return o
 }
 
-// GoOnInPlace completes a move that was interrupted, or takes it back.
-func (j *Job) GoOnInPlace(ctx context.Context, h *unfinished.Held, undo bool) (unfinished.Done, error) {
+// goOnInPlace completes a move that was interrupted, or takes it back.
+func (j *Job) goOnInPlace(ctx context.Context, h *unfinished.Held, undo bool) (unfinished.Done, error) {
 	j.begun()
 	j.watch()
 	a := inplace.Again{Held: h, Look: promised, Force: j.Force, Options: j.inPlace()}

@@ -1,6 +1,7 @@
 package realign
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -22,6 +23,43 @@ func (o Others) Close() {
 	for _, s := range o {
 		s.Close()
 	}
+}
+
+// maxOthers bounds the other disks of a machine, since all are open at once.
+const maxOthers = 32
+
+// OpenOthers opens the other disks of the machine of s. dest is the output of the command, empty for none.
+func OpenOthers(
+	s *Source, paths []string, g Goal, allow []string, dest string, open func(string, Reading) (*Source, error),
+) (o Others, err error) {
+	switch {
+	case len(paths) > 0 && len(g.Only) > 0:
+		return nil, ondisk.In(ondisk.ErrUsage, "--partition numbers the partitions of one disk, and --with plans all disks "+
+			"alike; give one of them")
+	case len(paths) > maxOthers:
+		return nil, ondisk.In(ondisk.ErrUsage, "%d disks by --with, want %d at most", len(paths), maxOthers)
+	}
+	defer func() {
+		if err != nil {
+			o.Close()
+		}
+	}()
+	for _, path := range paths {
+		r := Reading{Like: s.Image.Disk.SectorSize(), Allow: allow}
+		x, err := open(path, r)
+		if errors.Is(err, ErrComplete) { // the folders are those of SOURCE
+			r.Allow = nil
+			x, err = open(path, r)
+		}
+		if err != nil {
+			return o, err
+		}
+		o = append(o, x)
+		if name, ok := x.Image.Uses(dest); ok && dest != "" {
+			return o, ondisk.In(ondisk.ErrUsage, "DEST %s would overwrite %s, a disk of --with", dest, name)
+		}
+	}
+	return o, o.Distinct(s)
 }
 
 // Distinct refuses disks that Windows could not tell apart, s among them.

@@ -46,13 +46,13 @@ func (z *clonezilla) what() string {
 	return "Clonezilla image of disk " + strings.Join(z.disks, ", ")
 }
 
-// RestoreClone is the remedy for such an image.
-const RestoreClone = "restore it with Clonezilla to a disk first, and look at that"
+// restoreClone is the remedy for such an image.
+const restoreClone = "restore it with Clonezilla to a disk first, and look at that"
 
 var errEnough = errors.New("enough was read")
 
-// ClonezillaFolder returns What of a folder by its first names.
-func ClonezillaFolder(ctx context.Context, path string) string {
+// clonezillaFolder returns what of a folder by its first names.
+func clonezillaFolder(ctx context.Context, path string) string {
 	const most = 1000
 	var z clonezilla
 	n := 0

@@ -181,7 +181,7 @@ func unchanged(dir string, i *results.Image) bool {
 func (x *found) packed() *results.Image {
 	text, remedy := fmt.Sprintf("it is compressed with %s, and not read", x.id.Format), x.id.Remedy
 	if x.clone != "" {
-		text, remedy = fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), RestoreClone
+		text, remedy = fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), restoreClone
 	}
 	i := results.NewImage(x.shown)
 	i.State, i.Format, i.Stored, i.Files = results.Packed, x.id.Format, x.Allocated, []results.File{x.File}

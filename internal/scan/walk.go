@@ -249,19 +249,10 @@ func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 	return added, nil
 }
 
-// PatternHint returns a hint that a path that does not exist may be meant as a pattern, empty when it does not look
-// like one.
-func PatternHint(path string) string {
-	if strings.ContainsAny(path, "*?[") {
-		return "; if it is a pattern, give it without quotes"
-	}
-	return ""
-}
-
 // missing makes a row of a path that leads nowhere: the user named it.
 func (r *search) missing(path string, err error) error {
 	i := results.NewImage(path)
-	e := r.classify(fmt.Errorf("%w%s", err, cmp.Or(PatternHint(path), "; check the path")))
+	e := r.classify(fmt.Errorf("%w%s", err, cmp.Or(patternHint(path), "; check the path")))
 	i.Fail(e.Code, e.Message)
 	i.Fleeting = true
 	r.more(1)

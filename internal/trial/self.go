@@ -35,6 +35,9 @@ type ChildError struct {
 
 func (e *ChildError) Error() string { return e.Message }
 
+// Reported returns the code and the exit code that the other trueup has reported.
+func (e *ChildError) Reported() (code string, exit int) { return e.Code, e.Exit }
+
 // self is this very program, even when its file was replaced since it was started.
 func self() (string, error) {
 	if runtime.GOOS == "linux" {

@@ -1,0 +1,119 @@
+package realign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Undo, Resume and Finish are the commands that go on with open work.
+const (
+	Undo   = "undo"
+	Resume = "resume"
+	Finish = "finish"
+)
+
+// GoOn says how to go on with open work, which is locked.
+type GoOn struct {
+	Command  string
+	KeepNone bool                                                       // resume an exchange of which no original is to stay
+	Copy     func(ctx context.Context, o *Order) (w Written, err error) // writes what an ended copy lacks
+}
+
+// GoOn refuses a command that does not apply, and does the rest.
+func (j *Job) GoOn(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.Done, error) {
+	not := map[string]string{Undo: w.Work.Undo, Resume: w.Work.Resume, Finish: w.Work.Finish}[g.Command]
+	drops := g.Command == Undo && j.Force && w.Work.Drops
+	switch {
+	case not != "" && !drops:
+		return unfinished.Done{}, &ondisk.Refusal{Code: "unfinished", Reason: w.Work.Text, Remedy: not}
+	case w.Journal == nil: // and the command is undo
+		return unfinished.Done{Text: "nothing was begun; the journal is removed"}, w.Remove()
+	}
+	switch kind := w.Work.Kind; {
+	case kind == unfinished.Exchange:
+		return j.goOnExchange(w, g)
+	case kind == unfinished.InPlace && g.Command != Finish:
+		return j.goOnInPlace(ctx, w, g.Command == Undo)
+	case kind == unfinished.Copy && g.Command == Undo:
+		return undoCopy(w)
+	case kind == unfinished.Copy && g.Command == Resume:
+		return resumeCopy(ctx, w, g)
+	}
+	return unfinished.Done{}, fmt.Errorf("no %s of %q", g.Command, w.Work.Kind) // our own bug
+}
+
+// goOnExchange completes an exchange, takes it back, or removes the original.
+func (j *Job) goOnExchange(w *unfinished.Held, g GoOn) (unfinished.Done, error) {
+	o := unfinished.Options{Force: j.Force}
+	switch g.Command {
+	case Undo:
+		return exchange.Undo(w, o)
+	case Finish:
+		return exchange.Finish(w, o)
+	}
+	done, err := exchange.Resume(w)
+	if err != nil || !g.KeepNone {
+		return done, err
+	}
+	return exchange.Finish(w, o)
+}
+
+// FinishExchange removes the original of the disk at path, which was exchanged.
+func FinishExchange(path string) error {
+	w, err := unfinished.Hold(path, "")
+	if err == nil {
+		_, err = exchange.Finish(w, unfinished.Options{})
+		err = errors.Join(err, w.Close())
+	}
+	return err
+}
+
+// ReadFor lists the images that going on with some work reads beside the disk itself. An order that is not understood
+// is refused later: the copy can be undone.
+func ReadFor(w *unfinished.Held) []string {
+	if w.Work.Kind != unfinished.Copy {
+		return nil
+	}
+	o, err := OrderOf(w)
+	if err != nil {
+		return nil
+	}
+	return slices.Concat([]string{o.Source}, o.With, o.Reading.Allow)
+}
+
+// undoCopy removes what an ended copy has written.
+func undoCopy(w *unfinished.Held) (d unfinished.Done, err error) {
+	complete, err := store.Settle(w, true)
+	d.Text = "the unfinished copy is removed"
+	if complete {
+		d.Text = "the copy was complete, and stays; its journal is removed"
+	}
+	return d, err
+}
+
+// resumeCopy goes on with a copy, and compares every byte at its end.
+func resumeCopy(ctx context.Context, w *unfinished.Held, g GoOn) (d unfinished.Done, err error) {
+	if complete, err := store.Settle(w, false); complete || err != nil {
+		return unfinished.Done{Text: "the copy was complete already; its journal is removed"}, err
+	}
+	o, err := OrderOf(w)
+	if err != nil {
+		return d, err
+	}
+	written, err := g.Copy(ctx, o)
+	if err != nil {
+		return d, err
+	}
+	d.Files, d.Notes, d.Kept, d.Written = written.Files, written.Notes, written.Kept, written.Wrote
+	d.Text = fmt.Sprintf("the copy of %s is complete, and every byte was compared; %s of its files stood there already, "+
+		"and %s were written", o.Source, units.Format(written.Kept), units.Format(written.Wrote))
+	return d, nil
+}

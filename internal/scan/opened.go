@@ -1,0 +1,41 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
+)
+
+// NotOpened adds a remedy to the error of a path that cannot be opened as one image.
+func NotOpened(path string, err error) error {
+	st, statErr := os.Stat(path)
+	switch {
+	case statErr == nil && st.IsDir():
+		if what := clonezillaFolder(context.Background(), path); what != "" {
+			return ondisk.In(ondisk.ErrUnsupported, "%s is a folder with a %s (partclone); %s", path, what, restoreClone)
+		}
+		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s",
+			path, shell.Quote(path))
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	case strings.Contains(path, "://") || strings.HasPrefix(path, "["):
+		return fmt.Errorf("%w; trueup reads files and block devices of this machine: "+
+			"mount it, or serve it as a file with nbdfuse", err)
+	}
+	return fmt.Errorf("%w%s", err, patternHint(path))
+}
+
+// patternHint returns a hint that a path that does not exist may be meant as a pattern, empty when it does not look
+// like one.
+func patternHint(path string) string {
+	if strings.ContainsAny(path, "*?[") {
+		return "; if it is a pattern, give it without quotes"
+	}
+	return ""
+}
