@@ -72,7 +72,7 @@ func (a *afterFlags) runAfter(ctx context.Context, r any, dest string) error {
 		err = a.clerk.Run(ctx, b.Bytes())
 	}
 	if err != nil {
-		return malformed{error: fmt.Errorf("--after %s: %w; %s itself is complete", a.next, err, dest)}
+		return afterReport(fmt.Errorf("--after %s: %w; %s itself is complete", a.next, err, dest), false)
 	}
 	return nil
 }

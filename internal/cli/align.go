@@ -63,7 +63,7 @@ func (c *copyFlags) check() error {
 		return err
 	}
 	if c.verify != full && c.verify != "structure" {
-		return ondisk.In(errUsage, "--verify %q, want full or structure", c.verify)
+		return ondisk.In(ondisk.ErrUsage, "--verify %q, want full or structure", c.verify)
 	}
 	return errors.Join(c.settleSums(), c.checkWork())
 }
@@ -84,7 +84,7 @@ func (c *copyFlags) settleSums() (err error) {
 func (c *copyFlags) spareSums(images ...input) error {
 	for _, i := range images {
 		if name, ok := i.Uses(c.sums); ok && c.sums != "" {
-			return ondisk.In(errUsage, "--checksums %s would overwrite %s, which the command reads", c.sums, name)
+			return ondisk.In(ondisk.ErrUsage, "--checksums %s would overwrite %s, which the command reads", c.sums, name)
 		}
 	}
 	return nil
@@ -306,15 +306,15 @@ func (f *alignFlags) checkView(dest string) error {
 	case !f.view:
 		return nil
 	case f.to != (realign.Target{}):
-		return ondisk.In(errUsage, "--view always writes a VMDK over the files of SOURCE, and --to %s asks for another "+
+		return ondisk.In(ondisk.ErrUsage, "--view always writes a VMDK over the files of SOURCE, and --to %s asks for another "+
 			"format; leave out one of them", f.to)
 	case f.SkipFree:
-		return ondisk.In(errUsage, "--view copies no data that --skip-free could leave out; leave out one of them")
+		return ondisk.In(ondisk.ErrUsage, "--view copies no data that --skip-free could leave out; leave out one of them")
 	case f.second.judge != "":
-		return ondisk.In(errUsage, "--view cannot be used with --second-opinion, since it writes no complete disk; judge "+
+		return ondisk.In(ondisk.ErrUsage, "--view cannot be used with --second-opinion, since it writes no complete disk; judge "+
 			"DEST when it is there: trueup verify --second-opinion")
 	case !strings.EqualFold(filepath.Ext(dest), ".vmdk"):
-		return ondisk.In(errUsage, "--view writes a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
+		return ondisk.In(ondisk.ErrUsage, "--view writes a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
 	}
 	return nil
 }
@@ -390,14 +390,14 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 // convertStream converts an image that comes through standard input.
 func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, dest string) error {
 	if f.rate != 0 {
-		return ondisk.In(errUsage, "--limit-rate limits the reads of a file, and SOURCE is a pipe; limit what writes to it")
+		return ondisk.In(ondisk.ErrUsage, "--limit-rate limits the reads of a file, and SOURCE is a pipe; limit what writes to it")
 	}
 	if f.SkipFree {
-		return ondisk.In(errUsage, "--skip-free reads where SOURCE has free space before it is copied, and SOURCE is a "+
+		return ondisk.In(ondisk.ErrUsage, "--skip-free reads where SOURCE has free space before it is copied, and SOURCE is a "+
 			"pipe; store it in a file first")
 	}
 	if f.second.judge != "" {
-		return ondisk.In(errUsage, "--second-opinion reads SOURCE again, and one that comes through a pipe is gone by then; "+
+		return ondisk.In(ondisk.ErrUsage, "--second-opinion reads SOURCE again, and one that comes through a pipe is gone by then; "+
 			"store it in a file first")
 	}
 	if err := f.spare(); err != nil {
@@ -432,7 +432,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 		return err
 	}
 	if f.to != (realign.Target{}) {
-		return ondisk.In(errUsage, "--to %s, but the disks of a package keep their format: the OVF names it", f.to)
+		return ondisk.In(ondisk.ErrUsage, "--to %s, but the disks of a package keep their format: the OVF names it", f.to)
 	}
 	src, err := realign.OpenPackage(source)
 	if errors.Is(err, ondisk.ErrNoMatch) {
@@ -490,6 +490,6 @@ func notAPackage(source, dest string) error {
 		return err
 	}
 	s.Close()
-	return ondisk.In(errUsage, "DEST %s is a package, and SOURCE %s is one disk; name a package, or a disk as DEST",
+	return ondisk.In(ondisk.ErrUsage, "DEST %s is a package, and SOURCE %s is one disk; name a package, or a disk as DEST",
 		dest, source)
 }

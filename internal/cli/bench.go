@@ -21,12 +21,11 @@ type benchFlags struct {
 	*common
 	shown
 	bench.Options
-	version string // of this program
-	set     *pflag.FlagSet
+	set *pflag.FlagSet
 }
 
-func newBench(version string, c *common) *cobra.Command {
-	f := benchFlags{common: c, version: version, Options: bench.Options{
+func newBench(c *common) *cobra.Command {
+	f := benchFlags{common: c, Options: bench.Options{
 		Size: bench.DefaultSize, Starts: slices.Clone(bench.DefaultStarts), Sizes: slices.Clone(bench.DefaultSizes),
 		Now: time.Now,
 	}}

@@ -66,11 +66,10 @@ type bootFlags struct {
 	shown
 	pictures string // a folder
 	onCall   bool   // the trial of align, which calls for it
-	version  string // of this program
 }
 
-func newBoot(version string, c *common) *cobra.Command {
-	f := bootFlags{common: c, version: version}
+func newBoot(c *common) *cobra.Command {
+	f := bootFlags{common: c}
 	cmd := &cobra.Command{
 		Use:   "boot SOURCE",
 		Short: "Start a disk under QEMU as it is and aligned, and compare",
@@ -187,11 +186,11 @@ func (f *alignFlags) startTrial(errOut io.Writer, src, dest string) (err error) 
 	switch {
 	case !f.bootTrial && len(args) > 0:
 		name, _, _ := strings.Cut(args[0], "=")
-		return ondisk.In(errUsage, "--%s%s is for a trial boot; add --%s", f.Prefix, name[2:], bootTrial)
+		return ondisk.In(ondisk.ErrUsage, "--%s%s is for a trial boot; add --%s", f.Prefix, name[2:], bootTrial)
 	case !f.bootTrial:
 		return nil
 	case realign.IsPackage(dest):
-		return ondisk.In(errUsage, "--boot-trial starts one disk, and DEST is a package; try its disks with trueup boot")
+		return ondisk.In(ondisk.ErrUsage, "--boot-trial starts one disk, and DEST is a package; try its disks with trueup boot")
 	}
 	if err := f.CheckTrial(); err != nil {
 		return err

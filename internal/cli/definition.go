@@ -61,7 +61,7 @@ func (f *alignFlags) checkDefinitions(dest string) error {
 	case len(f.libvirt)+len(f.vmx) == 0:
 		return nil
 	case f.dev.device || realign.IsPackage(dest):
-		return ondisk.In(errUsage, "--libvirt-xml and --vmx are for a DEST that is an image file, "+
+		return ondisk.In(ondisk.ErrUsage, "--libvirt-xml and --vmx are for a DEST that is an image file, "+
 			"and %s is not one", dest)
 	}
 	return f.readDefinitions()

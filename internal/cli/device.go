@@ -33,7 +33,7 @@ func (d *deviceFlags) add(cmd *cobra.Command) {
 func (f *alignFlags) checkDevice(src, dest string) error {
 	if !f.dev.device {
 		if f.dev.overwrite != "" || f.dev.discard {
-			return ondisk.In(errUsage, "--overwrite-content and --discard are about a block device; add --device")
+			return ondisk.In(ondisk.ErrUsage, "--overwrite-content and --discard are about a block device; add --device")
 		}
 		return nil
 	}
@@ -55,7 +55,7 @@ func (f *alignFlags) checkDevice(src, dest string) error {
 		{src == "-", "SOURCE must be a file or a device, not a pipe"},
 	} {
 		if x.given {
-			return ondisk.In(errUsage, "--device does not fit: %s", x.what)
+			return ondisk.In(ondisk.ErrUsage, "--device does not fit: %s", x.what)
 		}
 	}
 	return nil

@@ -20,24 +20,24 @@ const (
 	exitUsage   = 64
 )
 
-// errUsage marks a command line that cannot be right.
-var errUsage = ondisk.ErrUsage
-
 // verdict ends a command that has printed its result with an exit code.
 type verdict int
 
 func (v verdict) Error() string { return fmt.Sprintf("exit code %d", int(v)) }
 
-// malformed ends a command that has reported something broken.
-type malformed struct {
+// reportedError ends a command that has printed its report.
+type reportedError struct {
 	error
 	said bool // the report has the same words
 }
 
-func (m malformed) Unwrap() error { return m.error }
+func (r reportedError) Unwrap() error { return r.error }
 
-// reported is an error that another trueup, which this one has started, has classified.
-type reported interface {
+// afterReport makes err end a command that has printed its report. said: the report has the same words.
+func afterReport(err error, said bool) error { return reportedError{err, said} }
+
+// classified is an error that another trueup, which this one has started, has classified.
+type classified interface {
 	error
 	Reported() (code string, exit int)
 }
@@ -47,7 +47,7 @@ func classify(err error) (string, int) {
 	if i, ok := errors.AsType[interrupt](err); ok {
 		return "interrupted", i.exit()
 	}
-	if c, ok := errors.AsType[reported](err); ok {
+	if c, ok := errors.AsType[classified](err); ok {
 		return c.Reported()
 	}
 	if _, differs := errors.AsType[*opinion.DifferenceError](err); differs {
@@ -88,7 +88,7 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 	}
 	_, exit := classify(err)
 	msg := report.Message(err)
-	m, told := errors.AsType[malformed](err)
+	m, told := errors.AsType[reportedError](err)
 	if !m.said || !c.seen {
 		fmt.Fprintln(stderr, "trueup: "+msg)
 	}

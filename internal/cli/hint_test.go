@@ -66,7 +66,7 @@ func TestScanOfAPattern(t *testing.T) {
 
 // What a report on the terminal says stands there once.
 func TestNothingIsSaidTwice(t *testing.T) {
-	bad := malformed{errors.New("x.ova!a.vmdk: no disk image"), true}
+	bad := afterReport(errors.New("x.ova!a.vmdk: no disk image"), true)
 	for seen, want := range map[bool]string{true: "", false: "trueup: x.ova!a.vmdk: no disk image\n"} {
 		var out, errs bytes.Buffer
 		require.Equal(t, 1, finish(bad, &common{seen: seen}, "inspect", &out, &errs))
@@ -74,6 +74,6 @@ func TestNothingIsSaidTwice(t *testing.T) {
 		require.Empty(t, out.String())
 	}
 	var out, errs bytes.Buffer
-	require.Equal(t, 1, finish(malformed{error: realign.ErrUnknown}, &common{seen: true}, "inspect", &out, &errs))
+	require.Equal(t, 1, finish(afterReport(realign.ErrUnknown, false), &common{seen: true}, "inspect", &out, &errs))
 	require.NotEmpty(t, errs.String(), "a remedy that the report lacks")
 }

@@ -43,22 +43,22 @@ func (f *alignFlags) alignArguments(other cobra.PositionalArgs) cobra.Positional
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case !f.inPlace && f.journal != "":
-			return ondisk.In(errUsage, "--journal is for a move inside of the disk; add --%s", inPlace)
+			return ondisk.In(ondisk.ErrUsage, "--journal is for a move inside of the disk; add --%s", inPlace)
 		case !f.inPlace:
 			return other(cmd, args)
 		case len(f.with) > 0:
-			return ondisk.In(errUsage, "%s", noOthers)
+			return ondisk.In(ondisk.ErrUsage, "%s", noOthers)
 		case f.dev.device && f.journal == "":
-			return ondisk.In(errUsage, "--device needs --journal FILE, on another storage: nothing can lie beside "+
+			return ondisk.In(ondisk.ErrUsage, "--device needs --journal FILE, on another storage: nothing can lie beside "+
 				"a device")
 		}
 		for _, name := range notInPlace {
 			if cmd.Flags().Changed(name) {
-				return ondisk.In(errUsage, "--%s is for a copy, and --%s makes none", name, inPlace)
+				return ondisk.In(ondisk.ErrUsage, "--%s is for a copy, and --%s makes none", name, inPlace)
 			}
 		}
 		if len(args) > 1 {
-			return ondisk.In(errUsage, "--%s moves the partitions inside of DISK, and takes no DEST; leave out %s", inPlace,
+			return ondisk.In(ondisk.ErrUsage, "--%s moves the partitions inside of DISK, and takes no DEST; leave out %s", inPlace,
 				args[1])
 		}
 		return arguments("DISK")(cmd, args)
@@ -127,9 +127,9 @@ func inMiddle(ctx context.Context, err error) error {
 	case !errors.Is(err, context.Canceled):
 		return err
 	case realign.Middle(err):
-		return interrupt{interruptOf(ctx).signal, "interrupted: " + report.Message(err)}
+		return interruptOf(ctx).saying("interrupted: " + report.Message(err))
 	}
-	return interrupt{interruptOf(ctx).signal, "interrupted; nothing was moved, and the disk is as it was"}
+	return interruptOf(ctx).saying("interrupted; nothing was moved, and the disk is as it was")
 }
 
 // journalOf returns the absolute path of the journal of a disk, empty for none. It must not be the disk itself, nor
@@ -140,7 +140,7 @@ func journalOf(journal, disk string) (string, error) {
 	}
 	path, err := filepath.Abs(journal)
 	if err != nil {
-		return "", ondisk.In(errUsage, "--journal %s: %w", journal, err)
+		return "", ondisk.In(ondisk.ErrUsage, "--journal %s: %w", journal, err)
 	}
 	st, err := sys.Stat(path)
 	if err != nil { // it need not be there
@@ -159,7 +159,7 @@ func journalOf(journal, disk string) (string, error) {
 func (f *openFlags) claimMoved(path string, w *unfinished.Held) (err error) {
 	switch {
 	case f.journal != "" && w.Work.Kind != "" && w.Work.Kind != unfinished.InPlace:
-		return ondisk.In(errUsage, "--journal %s is not the journal of a move in place", f.journal)
+		return ondisk.In(ondisk.ErrUsage, "--journal %s is not the journal of a move in place", f.journal)
 	case w.Work.Kind == unfinished.InPlace && realign.IsDevice(path):
 		f.claimed, err = realign.OpenDisk(path)
 	}
@@ -169,7 +169,7 @@ func (f *openFlags) claimMoved(path string, w *unfinished.Held) (err error) {
 // nothingOpen returns the error of a path without a journal: the disk itself can name one.
 func (f *openFlags) nothingOpen(errOut io.Writer, path string) error {
 	if f.journal != "" {
-		return ondisk.In(errUsage, "there is no journal %s", f.journal)
+		return ondisk.In(ondisk.ErrUsage, "there is no journal %s", f.journal)
 	}
 	if err := f.confine(errOut, []string{path}, nil); err != nil {
 		return err
@@ -181,5 +181,5 @@ func (f *openFlags) nothingOpen(errOut io.Writer, path string) error {
 	if realign.Code(err) == "unfinished" {
 		return err
 	}
-	return ondisk.In(errUsage, "%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
+	return ondisk.In(ondisk.ErrUsage, "%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
 }

@@ -173,12 +173,12 @@ func (f *inspectFlags) inspect(
 	r.Benchmark(f.measured)
 	switch {
 	case bad != nil:
-		bad = malformed{bad, true}
+		bad = afterReport(bad, true)
 		_, r.ExitCode = classify(bad)
 	case r.Content == align.UnknownContent && !f.unknown:
 		r.ExitCode = exitError
-		bad = malformed{error: ondisk.In(realign.ErrUnknown,
-			"%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.Path())}
+		bad = afterReport(ondisk.In(realign.ErrUnknown,
+			"%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.Path()), false)
 	}
 	return r, bad, nil
 }
@@ -234,7 +234,7 @@ func (f *inspectFlags) concludePackage(out io.Writer, r *report.PackageInspect, 
 		return err
 	}
 	if bad != nil {
-		return malformed{bad, !errors.Is(bad, realign.ErrUnknown)}
+		return afterReport(bad, !errors.Is(bad, realign.ErrUnknown))
 	}
 	return exitWith(r.ExitCode)
 }

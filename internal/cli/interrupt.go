@@ -24,6 +24,12 @@ func (i interrupt) Error() string { return i.text }
 // exit is the exit code of shells for a program that the signal has ended.
 func (i interrupt) exit() int { return sys.ExitCode(i.signal) }
 
+// saying returns the interrupt with another text.
+func (i interrupt) saying(text string) interrupt {
+	i.text = text
+	return i
+}
+
 // interruptOf returns the interrupt that cancelled a context.
 func interruptOf(ctx context.Context) interrupt {
 	if i, ok := errors.AsType[interrupt](context.Cause(ctx)); ok {
@@ -35,7 +41,7 @@ func interruptOf(ctx context.Context) interrupt {
 // interruptedText returns what an interrupt means for the result of a command.
 func interruptedText(command string) string {
 	switch command {
-	case "align", convert:
+	case "align", "convert":
 		return "interrupted; no copy was made, and the source is unchanged"
 	case "bench":
 		return "interrupted; there is no result, and no scratch file is left"

@@ -54,9 +54,9 @@ func (o *second) open(c *common, paths ...string) (err error) {
 	case o.judge == "":
 		return nil
 	case !slices.Contains(opinion.Judges(), o.judge):
-		return ondisk.In(errUsage, "--second-opinion %q, want %s", o.judge, strings.Join(opinion.Judges(), ", "))
+		return ondisk.In(ondisk.ErrUsage, "--second-opinion %q, want %s", o.judge, strings.Join(opinion.Judges(), ", "))
 	case slices.ContainsFunc(paths, realign.IsPackage):
-		return ondisk.In(errUsage, "--second-opinion judges one disk, and a package has several: "+
+		return ondisk.In(ondisk.ErrUsage, "--second-opinion judges one disk, and a package has several: "+
 			"extract them, and name a disk of SOURCE and of DEST")
 	}
 	if o.panel, err = opinion.Open(o.judge, clerkCommand); err == nil {
@@ -120,10 +120,10 @@ func (o *second) fits(d *realign.Source) error {
 		return nil
 	}
 	if _, err := os.Stat(d.Path()); err != nil {
-		return ondisk.In(errUsage, "--second-opinion: other programs cannot open %s as a file; extract it first", d.Path())
+		return ondisk.In(ondisk.ErrUsage, "--second-opinion: other programs cannot open %s as a file; extract it first", d.Path())
 	}
 	if d.Image.Child {
-		return ondisk.In(errUsage, "--second-opinion: DEST %s is a snapshot, which other programs may take for complete; "+
+		return ondisk.In(ondisk.ErrUsage, "--second-opinion: DEST %s is a snapshot, which other programs may take for complete; "+
 			"consolidate it first", d.Path())
 	}
 	return nil

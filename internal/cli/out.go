@@ -59,7 +59,7 @@ func (c *common) spare(images ...input) error {
 	}
 	for _, i := range images {
 		if name, ok := i.Uses(c.out); ok {
-			return ondisk.In(errUsage, "--out %s would overwrite %s, which the command reads", c.out, name)
+			return ondisk.In(ondisk.ErrUsage, "--out %s would overwrite %s, which the command reads", c.out, name)
 		}
 	}
 	return nil

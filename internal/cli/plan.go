@@ -154,7 +154,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 		}
 		r.Cost = new(report.Cost(cost))
 	} else {
-		refused = malformed{fmt.Errorf("%s: %w", path, refused), true}
+		refused = afterReport(fmt.Errorf("%s: %w", path, refused), true)
 		_, r.ExitCode = classify(refused)
 		r.Error = report.NewError(refused)
 	}
@@ -174,7 +174,7 @@ func (m *moveFlags) reads(images ...string) []string { return slices.Concat(imag
 // noPackage refuses --with for a package.
 func (m *moveFlags) noPackage() error {
 	if len(m.with) > 0 {
-		return ondisk.In(errUsage, "--with, but the disks of a package are planned together without it")
+		return ondisk.In(ondisk.ErrUsage, "--with, but the disks of a package are planned together without it")
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (r *replaceFlags) copyArguments() cobra.PositionalArgs {
 			return two(cmd, args)
 		}
 		if len(args) == 2 {
-			return ondisk.In(errUsage, "--replace gives the copy the name of SOURCE, and DEST %s is another; leave out one of "+
+			return ondisk.In(ondisk.ErrUsage, "--replace gives the copy the name of SOURCE, and DEST %s is another; leave out one of "+
 				"them", args[1])
 		}
 		return one(cmd, args)
@@ -50,18 +50,18 @@ func (f *alignFlags) checkReplace() error {
 	case f.command == convert:
 		return nil
 	case f.keep != "original" && f.keep != keepNone:
-		return ondisk.In(errUsage, "--keep %q, want original or none", f.keep)
+		return ondisk.In(ondisk.ErrUsage, "--keep %q, want original or none", f.keep)
 	case !f.replace && f.keep == keepNone:
-		return ondisk.In(errUsage, "--keep none is for --replace: SOURCE stays where DEST is another file")
+		return ondisk.In(ondisk.ErrUsage, "--keep none is for --replace: SOURCE stays where DEST is another file")
 	case !f.replace:
 		return nil
 	case f.view:
-		return ondisk.In(errUsage, "--view shows SOURCE, which --replace would move away; leave out one of them")
+		return ondisk.In(ondisk.ErrUsage, "--view shows SOURCE, which --replace would move away; leave out one of them")
 	case f.resumable:
-		return ondisk.In(errUsage, "--resumable is for a copy beside SOURCE, and --replace gives it the names of SOURCE; "+
+		return ondisk.In(ondisk.ErrUsage, "--resumable is for a copy beside SOURCE, and --replace gives it the names of SOURCE; "+
 			"leave out one of them")
 	case f.force:
-		return ondisk.In(errUsage, "--force replaces a DEST, and --replace SOURCE; leave out one of them")
+		return ondisk.In(ondisk.ErrUsage, "--force replaces a DEST, and --replace SOURCE; leave out one of them")
 	}
 	f.skipAligned = true // the disk at the path is what it should be
 	return nil
@@ -73,7 +73,7 @@ func (f *alignFlags) keepsFormat(s *realign.Source) error {
 	if !f.replace || (t.Format == "" || t.Format == img.Format) && (t.Subformat == "" || t.Subformat == img.Subformat) {
 		return nil
 	}
-	return ondisk.In(errUsage, "--replace keeps the format of SOURCE (%s %s), and --to %s asks for another; leave out one of "+
+	return ondisk.In(ondisk.ErrUsage, "--replace keeps the format of SOURCE (%s %s), and --to %s asks for another; leave out one of "+
 		"them", img.Format, img.Subformat, t)
 }
 

@@ -37,7 +37,7 @@ func (f *alignFlags) checkResumable(src, dest string) error {
 	default:
 		return nil
 	}
-	return ondisk.In(errUsage, "--resumable: %s", not)
+	return ondisk.In(ondisk.ErrUsage, "--resumable: %s", not)
 }
 
 // orders records in the job what a copy that can go on was asked for.

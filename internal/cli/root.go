@@ -42,7 +42,7 @@ func (c *common) json() bool { return c.asJSON || c.output == "json" }
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
-	c := &common{asked: asksJSON(args), ownProcess: true, version: version}
+	c := &common{asked: asksJSON(args), ownProcess: true}
 	helper := len(args) > 0 && slices.Contains([]string{workerCommand, clerkCommand, afterClerk}, args[0])
 	if !helper {
 		abortOnCrash()
@@ -68,7 +68,7 @@ func Main(version string, args []string) (code int) {
 		i := interruptOf(ctx)
 		var left interface{ Remedy() string } // what the run leaves: files of a copy, or a marked device
 		if errors.As(err, &left) {
-			i.text = "interrupted; " + left.Remedy()
+			i = i.saying("interrupted; " + left.Remedy())
 		}
 		err = i
 	}
@@ -130,6 +130,7 @@ func asksJSON(args []string) bool {
 }
 
 func newRoot(version string, c *common) *cobra.Command {
+	c.version = version
 	root := &cobra.Command{
 		Use:   "trueup",
 		Short: "Inspect and realign virtual-disk images, offline",
@@ -159,16 +160,16 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newServe(c), newScan(version, c),
+	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newServe(c), newScan(c),
 		newUndo(c), newResume(c), newFinish(c),
-		newBoot(version, c), newBench(version, c), newScanWorker(), newClerk(), newAfterClerk(), newVersion(version, c))
+		newBoot(c), newBench(c), newScanWorker(), newClerk(), newAfterClerk(), newVersion(c))
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}
 	return root
 }
 
-func newVersion(version string, c *common) *cobra.Command {
+func newVersion(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
@@ -183,8 +184,8 @@ func newVersion(version string, c *common) *cobra.Command {
 				report.Origin
 				Version string `json:"version"`
 				Go      string `json:"go"`
-			}{report.Origin{Schema: report.Schema, Command: "version"}, version, runtime.Version()}
-			return c.emit(cmd.OutOrStdout(), v, func(t *report.Text) { t.Version(version) })
+			}{report.Origin{Schema: report.Schema, Command: "version"}, c.version, runtime.Version()}
+			return c.emit(cmd.OutOrStdout(), v, func(t *report.Text) { t.Version(c.version) })
 		},
 	}
 }
@@ -217,10 +218,10 @@ func arguments(names ...string) cobra.PositionalArgs {
 			want = strings.Join(names, " ")
 		}
 		if len(names) == 1 && len(args) > 1 {
-			return ondisk.In(errUsage, "%s looks at one image, %d were given; for several: trueup scan PATH...",
+			return ondisk.In(ondisk.ErrUsage, "%s looks at one image, %d were given; for several: trueup scan PATH...",
 				cmd.Name(), len(args))
 		}
-		return ondisk.In(errUsage, "%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
+		return ondisk.In(ondisk.ErrUsage, "%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
 	}
 }
 
@@ -231,7 +232,7 @@ func head(command string) report.Head {
 // check refuses values of common flags that cannot be right.
 func (c *common) check() error {
 	if c.output != "text" && c.output != "json" {
-		return ondisk.In(errUsage, "--output %q, want text or json%s", c.output, notTarget(c.output))
+		return ondisk.In(ondisk.ErrUsage, "--output %q, want text or json%s", c.output, notTarget(c.output))
 	}
 	return c.settleOut()
 }

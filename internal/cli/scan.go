@@ -26,7 +26,6 @@ type scanFlags struct {
 	*common
 	work
 	scan.Choices
-	version  string
 	boundary align.Boundary
 	storage  storage
 	bench    benchFile
@@ -47,8 +46,8 @@ func newScanWorker() *cobra.Command {
 	}
 }
 
-func newScan(version string, c *common) *cobra.Command {
-	f := scanFlags{common: c, version: version, boundary: align.Boundary(align.DefaultBoundary)}
+func newScan(c *common) *cobra.Command {
+	f := scanFlags{common: c, boundary: align.Boundary(align.DefaultBoundary)}
 	cmd := &cobra.Command{
 		Use:   "scan PATH...",
 		Short: "Check a whole library of images, worst first",
@@ -133,15 +132,15 @@ func (f *scanFlags) check() error {
 	formats := scan.FormatNames()
 	switch {
 	case f.asJSON && f.output != "text" && f.output != "json":
-		return ondisk.In(errUsage, "--json and --output %s ask for two formats; give one of them", f.output)
+		return ondisk.In(ondisk.ErrUsage, "--json and --output %s ask for two formats; give one of them", f.output)
 	case !slices.Contains(formats, f.output):
-		return ondisk.In(errUsage, "--output %q, want one of %s", f.output, strings.Join(formats, ", "))
+		return ondisk.In(ondisk.ErrUsage, "--output %q, want one of %s", f.output, strings.Join(formats, ", "))
 	}
 	if err := f.Consistent(f.requireSandbox); err != nil {
 		return err
 	}
 	if f.bench != "" && (f.output != htmlOutput || f.asJSON) {
-		return ondisk.In(errUsage, "--bench is for the page; add -o html, or give it to inspect and plan")
+		return ondisk.In(ondisk.ErrUsage, "--bench is for the page; add -o html, or give it to inspect and plan")
 	}
 	if f.asJSON {
 		f.output = "json"
@@ -237,11 +236,11 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return err
 	}
 	if text := r.Interrupted(); text != "" {
-		return malformed{error: interrupt{interruptOf(ctx).signal, text}}
+		return afterReport(interruptOf(ctx).saying(text), false)
 	}
 	if r.NoneJudged() && r.Summary.Failed == 0 {
-		return malformed{error: ondisk.In(realign.ErrUnknown,
-			"scan: no image was judged; if that is right, give --allow-empty")}
+		return afterReport(ondisk.In(realign.ErrUnknown,
+			"scan: no image was judged; if that is right, give --allow-empty"), false)
 	}
 	return exitWith(r.Summary.ExitCode)
 }

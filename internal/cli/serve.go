@@ -70,7 +70,7 @@ func (f *serveFlags) check() error {
 	case err != nil:
 		return err
 	case f.Copy && moves:
-		return ondisk.In(errUsage, "--as-is moves nothing; leave out the flags that say what moves, and --with")
+		return ondisk.In(ondisk.ErrUsage, "--as-is moves nothing; leave out the flags that say what moves, and --with")
 	case f.withParent && runtime.GOOS == "windows":
 		return ondisk.In(ondisk.ErrUnsupported, "--exit-with-parent is not supported on this system; leave it out")
 	}

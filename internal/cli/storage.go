@@ -49,7 +49,7 @@ func (s *storage) find() error {
 	if s.profiles != "" {
 		in, err := os.Open(s.profiles)
 		if err != nil {
-			return ondisk.In(errUsage, "--profiles: %w", err)
+			return ondisk.In(ondisk.ErrUsage, "--profiles: %w", err)
 		}
 		defer in.Close()
 		text, err := io.ReadAll(io.LimitReader(in, align.MaxProfiles+1))
@@ -57,12 +57,12 @@ func (s *storage) find() error {
 			return fmt.Errorf("--profiles %s: %w", s.profiles, err)
 		}
 		if known, err = align.ParseProfiles(text); err != nil {
-			return ondisk.In(errUsage, "--profiles %s: %w", s.profiles, err)
+			return ondisk.In(ondisk.ErrUsage, "--profiles %s: %w", s.profiles, err)
 		}
 	}
 	var err error
 	if s.Storage, err = known.Parse(s.name); err != nil {
-		return ondisk.In(errUsage, "--storage: %w", err)
+		return ondisk.In(ondisk.ErrUsage, "--storage: %w", err)
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	if len(f.with) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.DynamicDisks || f.Flatten) {
-		return ondisk.In(errUsage, "--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of "+
+		return ondisk.In(ondisk.ErrUsage, "--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of "+
 			"the disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
 	}
 	defer f.second.close()
@@ -115,7 +115,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	if judged = r.Judged(f.second.table, judged); judged != nil {
-		judged = malformed{judged, false}
+		judged = afterReport(judged, false)
 	}
 	if err := f.emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
 		return err

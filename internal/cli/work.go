@@ -46,14 +46,14 @@ func (s *shown) addProgress(cmd *cobra.Command) {
 // checkWork refuses values that cannot be right.
 func (w *work) checkWork() error {
 	if w.jobs < 1 || w.jobs > maxJobs {
-		return ondisk.In(errUsage, "--jobs %d, want 1 to %d", w.jobs, maxJobs)
+		return ondisk.In(ondisk.ErrUsage, "--jobs %d, want 1 to %d", w.jobs, maxJobs)
 	}
 	return w.checkProgress()
 }
 
 func (s *shown) checkProgress() error {
 	if !slices.Contains(progress.Kinds, s.progress) {
-		return ondisk.In(errUsage, "--progress %q, want auto, json or none", s.progress)
+		return ondisk.In(ondisk.ErrUsage, "--progress %q, want auto, json or none", s.progress)
 	}
 	if s.noProgress {
 		s.progress = "none"
