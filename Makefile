@@ -66,10 +66,10 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 	scripts/install-tools.sh
 
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
-RACED := after cli container disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox sys trial verify
+RACED := after cli cli/command container disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox sys trial verify
 # What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
 COMPUTES := ^Test(Differential|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
-SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem)$$
+SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|SizeOfPackages|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem)$$
 # What it watches beside a plain run: of these it gets the disks that are read and written by several goroutines, once for each format and
 # kind of chain, and the runs of one catalogue; not what is tried again with disks of others, damaged ones or other processes.
 RACED_SHARE := image image/gate image/qcow2 image/raw image/store image/vhd image/vhdx image/vmdk scan/catalog

@@ -27,7 +27,7 @@ func TestChecksums(t *testing.T) {
 		{[]string{"align", "--verify", "structure", "--to", "vhdx", "source.img", "new\nline.vhdx"}, 1},
 	} {
 		require.NoError(t, os.MkdirAll("sub", 0o755))
-		r := command(t, append(tc.args, "--json", "--checksums", "sub/sums")...)
+		r := trueup(t, append(tc.args, "--json", "--checksums", "sub/sums")...)
 		require.Equal(t, 0, r.code, r.stderr)
 		var written struct {
 			Files     []string
@@ -49,7 +49,7 @@ func TestChecksums(t *testing.T) {
 		{"align", "--checksums", "none/x", "source.img", "x.img"},
 		{"align", "--checksums", "b c.vmdk", "source.img", "x.img"},
 	} {
-		r := command(t, bad...)
+		r := trueup(t, bad...)
 		require.NotZero(t, r.code, bad)
 		require.Contains(t, r.stderr, "--checksums", bad)
 		require.NoFileExists(t, "x.img", bad)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
@@ -58,7 +59,7 @@ func (m *mutant) differences(t *testing.T) (out []difference) {
 	for _, text := range badEnd(in, a) {
 		add(badEnding, "%s", text)
 	}
-	s, err := openSource(m.path, realign.Reading{})
+	s, err := command.OpenSource(m.path, realign.Reading{})
 	if err != nil {
 		return out
 	}
@@ -107,7 +108,7 @@ func badEnd(e ended, a *jsonAnswer) (out []string) {
 	if !slices.Contains([]int{0, 1, 2, 3, 4}, e.code) {
 		out = append(out, fmt.Sprintf("exit code %d", e.code))
 	}
-	if lines := strings.Count(e.stderr, "\n"); e.code == exitError && lines != 1 {
+	if lines := strings.Count(e.stderr, "\n"); e.code == command.ExitError && lines != 1 {
 		out = append(out, fmt.Sprintf("%d lines of errors: %q", lines, e.stderr))
 	}
 	c := a.Error.code()
@@ -129,7 +130,7 @@ func disagreements(t *testing.T, path string, in ended, a *jsonAnswer) (out []di
 			planned: row.unplanned(),
 		})
 	}
-	end := command(t, "plan", "--json", path)
+	end := trueup(t, "plan", "--json", path)
 	require.NoError(t, json.Unmarshal([]byte(end.stdout), p), end.stdout)
 	for _, text := range badEnd(end, p) {
 		add(inPlan, "%s", text)
@@ -139,7 +140,7 @@ func disagreements(t *testing.T, path string, in ended, a *jsonAnswer) (out []di
 	case code != "":
 		want = in.code
 	case len(a.Refusals) > 0:
-		want, code = exitRefused, p.Error.code()
+		want, code = command.ExitRefused, p.Error.code()
 	}
 	if end.code != want || p.Error.code() != code {
 		add(inPlan, "plan ends with %d (%s), inspect with %d (%s)", end.code, end.stderr, in.code, in.stderr)
@@ -147,15 +148,15 @@ func disagreements(t *testing.T, path string, in ended, a *jsonAnswer) (out []di
 	if a.Error == nil && !reflect.DeepEqual(a.Refusals, p.Refusals) {
 		add(inPlan, "plan refuses %v, inspect %v", p.Refusals, a.Refusals)
 	}
-	end = command(t, "scan", "--isolation", "none", "--json", path)
+	end = trueup(t, "scan", "--isolation", "none", "--json", path)
 	first, _, _ := strings.Cut(end.stdout, "\n")
 	require.NoError(t, json.Unmarshal([]byte(first), row), end.stdout)
 	if got := row.code(); got != a.Error.code() || got == "" && row.Verdict != a.Verdict {
 		add(inScan, "scan says %q (%q), inspect %q (%q): %.400s\n%s",
 			got, row.Verdict, a.Error.code(), a.Verdict, first, in.stderr)
 	}
-	if want = in.code; want == exitRefused {
-		want = exitError // of a row that failed
+	if want = in.code; want == command.ExitRefused {
+		want = command.ExitError // of a row that failed
 	}
 	if end.code != want {
 		add(inScan, "scan ends with %d (%s), inspect with %d (%s)", end.code, end.stderr, in.code, in.stderr)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
@@ -61,7 +62,7 @@ func differSeed(t *testing.T, seed, mutants uint64, seen map[int]int) {
 	t.Logf("%s of %d sectors:\n%s", path, d.sectors, d.script(""))
 	requireRead(t, d, raw, path)
 	written := filepath.Join(to, "disk")
-	convert := command(t, "convert", "--to", differTargets[d.rng.IntN(len(differTargets))], "--json", path, written)
+	convert := trueup(t, "convert", "--to", differTargets[d.rng.IntN(len(differTargets))], "--json", path, written)
 	require.Zero(t, convert.code, convert.stderr)
 	var made jsonAnswer
 	require.NoError(t, json.Unmarshal([]byte(convert.stdout), &made))
@@ -96,7 +97,7 @@ var differTargets = []string{
 // inspect is what inspect says, and its exit code.
 func inspectJSON(t *testing.T, path string) (ended, *jsonAnswer) {
 	t.Helper()
-	end := command(t, "inspect", "--json", path)
+	end := trueup(t, "inspect", "--json", path)
 	a := &jsonAnswer{}
 	require.NoError(t, json.Unmarshal([]byte(end.stdout), a), end.stdout)
 	return end, a
@@ -120,7 +121,7 @@ func requireRead(t *testing.T, d *differDisk, raw, path string) {
 	require.NoError(t, json.Unmarshal([]byte(out), &info))
 	require.Equal(t, info.Size, a.Image.Size)
 	require.Equal(t, d.format.name, a.Image.Format)
-	s, err := openSource(path, realign.Reading{})
+	s, err := command.OpenSource(path, realign.Reading{})
 	require.NoError(t, err)
 	defer s.Close()
 	require.Empty(t, differentBytes(t, s.Image.Disk, raw, info.Size))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/trueup/trueup/internal/cli/command"
 )
 
 // exits are the exit codes, with the commands that can end so; none: all.
@@ -28,9 +30,18 @@ var exits = []struct {
 	{"", "boot: neither disk booted, or the time was over: nothing was judged", []string{"trueup", "boot"}},
 	{"2", "inspect, scan: a partition starts off --boundary, but on 4 KiB", []string{"trueup", "inspect", "scan"}},
 	{"3", "inspect, scan: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan"}},
-	{"4", "refused: the copy would not be safe; the message names a remedy", []string{"trueup", "plan", "align", "serve", "boot", "convert"}},
-	{"4", "refused: it does not apply, or would lose data; the message names a remedy", []string{"undo", "resume", "finish"}},
-	{"5", "a difference was found, by verify or by a judge of --second-opinion", []string{"trueup", "verify", "align", "convert"}},
+	{
+		"4", "refused: the copy would not be safe; the message names a remedy",
+		[]string{"trueup", "plan", "align", "serve", "boot", "convert"},
+	},
+	{
+		"4", "refused: it does not apply, or would lose data; the message names a remedy",
+		[]string{"undo", "resume", "finish"},
+	},
+	{
+		"5", "a difference was found, by verify or by a judge of --second-opinion",
+		[]string{"trueup", "verify", "align", "convert"},
+	},
 	{"5", "boot: the aligned disk boots differently", []string{"boot"}},
 	{"", "boot: the aligned disk boots differently", []string{"trueup"}},
 	{"64", "wrong usage", nil},
@@ -47,8 +58,8 @@ const helpWidth = 80
 func help(cmd *cobra.Command, _ []string) {
 	out := cmd.OutOrStdout()
 	columns := helpWidth
-	if terminal(out) {
-		columns = width(out)
+	if command.Terminal(out) {
+		columns = command.Width(out)
 	}
 	for para := range strings.SplitSeq(strings.TrimSpace(firstOf(cmd.Long, cmd.Short)), "\n\n") {
 		fmt.Fprintf(out, "%s\n\n", fold(strings.Join(strings.Fields(para), " "), columns, ""))

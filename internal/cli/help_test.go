@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/cli/command"
 )
 
 func TestFold(t *testing.T) {
@@ -22,7 +24,7 @@ func TestFold(t *testing.T) {
 
 // Completion shows the texts of flags without the marks that help reads.
 func TestCompletionShowsPlainTexts(t *testing.T) {
-	root := newRoot("test", &common{})
+	root := newRoot("test", &command.Base{})
 	root.SetArgs([]string{"__complete", "scan", "--"})
 	plainUsages(root)
 	var out strings.Builder
@@ -37,7 +39,7 @@ func TestCompletionShowsPlainTexts(t *testing.T) {
 func TestHelpWithinItsWidth(t *testing.T) {
 	for _, name := range []string{"inspect", "plan", "align", "convert", "verify", "serve", "boot", "bench", "scan",
 		"version"} {
-		text := command(t, name, "--help").stdout
+		text := trueup(t, name, "--help").stdout
 		for line := range strings.Lines(text) {
 			require.LessOrEqual(t, len(line), helpWidth+1, line)
 		}

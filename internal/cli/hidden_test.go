@@ -26,18 +26,18 @@ func TestHiddenTable(t *testing.T) {
 		}
 		put(t, name, v.Bytes)
 	}
-	require.Equal(t, 0, command(t, "inspect", "sound.vhd").code)
+	require.Equal(t, 0, trueup(t, "inspect", "sound.vhd").code)
 	for _, args := range [][]string{{"inspect", "--json"}, {"scan", "--isolation", "none", "--json"}} {
-		r := command(t, append(args, "hidden.vhd")...)
+		r := trueup(t, append(args, "hidden.vhd")...)
 		require.Equal(t, 1, r.code, r.stdout)
 		for _, code := range []string{`"unknown_content"`, `"vhd-hidden-data"`, `"unknown-content"`} {
 			require.Contains(t, r.stdout, code)
 		}
 		require.NotContains(t, r.stdout, `"blank"`)
-		require.Equal(t, 0, command(t, append(args, "--allow-unknown", "hidden.vhd")...).code)
+		require.Equal(t, 0, trueup(t, append(args, "--allow-unknown", "hidden.vhd")...).code)
 	}
 	for _, job := range []string{"align", "convert"} {
-		r := command(t, job, "hidden.vhd", job+".vhd")
+		r := trueup(t, job, "hidden.vhd", job+".vhd")
 		require.Equal(t, 4, r.code, r.stderr)
 		require.Contains(t, r.stderr, "qemu-img convert -f vpc -O raw")
 		require.NoFileExists(t, job+".vhd")

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/shell"
 )
 
@@ -60,7 +60,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	} else if _, err := os.Stat(name); err == nil {
 		hint = "it is a file: trueup inspect " + shell.Quote(name) + " looks at an image"
 	}
-	return ondisk.In(ondisk.ErrUsage, "unknown command %q; %s", name, hint)
+	return command.Usage("unknown command %q; %s", name, hint)
 }
 
 // wrongFlag returns the error of a flag that does not exist, with a suggestion.
@@ -68,10 +68,10 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := unknown.GetSpecifiedName()
 		if near := cmp.Or(flagHabits[name], nearFlag(cmd, name)); near != "" {
-			return ondisk.In(ondisk.ErrUsage, "%w; did you mean %s? See %s --help", err, near, cmd.CommandPath())
+			return command.Usage("%w; did you mean %s? See %s --help", err, near, cmd.CommandPath())
 		}
 	}
-	return ondisk.In(ondisk.ErrUsage, "%w; see %s --help", err, cmd.CommandPath())
+	return command.Usage("%w; see %s --help", err, cmd.CommandPath())
 }
 
 // nearFlag returns the flag with the most similar name, empty if more than two letters differ.

@@ -1,15 +1,11 @@
 package cli
 
 import (
-	"bytes"
-	"errors"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/trueup/trueup/internal/realign"
 )
 
 // A command line that is nearly right, or right for another tool, says what was meant.
@@ -47,7 +43,7 @@ func TestDidYouMean(t *testing.T) {
 		"inspect --boundary 65 src.img":   "65 is 65 bytes; did you mean 64K?",
 		"inspect --boundary 1 src.img":    "boundary of 1 bytes, want",
 	} {
-		r := command(t, strings.Fields(line)...)
+		r := trueup(t, strings.Fields(line)...)
 		require.NotZero(t, r.code, line)
 		require.Contains(t, r.stderr, want, line)
 		require.Equal(t, 1, strings.Count(r.stderr, "\n"), line)
@@ -57,23 +53,9 @@ func TestDidYouMean(t *testing.T) {
 // A pattern that the shell did not replace is a name to scan.
 func TestScanOfAPattern(t *testing.T) {
 	own(t)
-	scan := func(path string) ended { return command(t, "scan", "--isolation", "none", "--json", path) }
+	scan := func(path string) ended { return trueup(t, "scan", "--isolation", "none", "--json", path) }
 	require.Contains(t, scan("lib/*.vmdk").stdout,
 		"no such file or directory; if it is a pattern, give it without quotes")
 	require.Contains(t, scan("nosuch").stdout, "no such file or directory; check the path")
-	require.Zero(t, command(t, "scan", "--isolation", "none", "-j", "2", "src.img").code)
-}
-
-// What a report on the terminal says stands there once.
-func TestNothingIsSaidTwice(t *testing.T) {
-	bad := afterReport(errors.New("x.ova!a.vmdk: no disk image"), true)
-	for seen, want := range map[bool]string{true: "", false: "trueup: x.ova!a.vmdk: no disk image\n"} {
-		var out, errs bytes.Buffer
-		require.Equal(t, 1, finish(bad, &common{seen: seen}, "inspect", &out, &errs))
-		require.Equal(t, want, errs.String())
-		require.Empty(t, out.String())
-	}
-	var out, errs bytes.Buffer
-	require.Equal(t, 1, finish(afterReport(realign.ErrUnknown, false), &common{seen: true}, "inspect", &out, &errs))
-	require.NotEmpty(t, errs.String(), "a remedy that the report lacks")
+	require.Zero(t, trueup(t, "scan", "--isolation", "none", "-j", "2", "src.img").code)
 }

@@ -33,7 +33,7 @@ func TestAnEditedScriptIsKept(t *testing.T) {
 	own(t)
 	scan := []string{"scan", "--isolation", "none", "src.img", "--script", "fix.sh"}
 	for range 2 {
-		require.Zero(t, command(t, scan...).code, "one that was not edited is written again")
+		require.Zero(t, trueup(t, scan...).code, "one that was not edited is written again")
 	}
 	whole := read(t, "fix.sh")
 	require.Contains(t, whole, "\n# As trueup wrote it, SHA-256 ")
@@ -42,13 +42,13 @@ func TestAnEditedScriptIsKept(t *testing.T) {
 		"echo mine\n",
 	} {
 		put(t, "fix.sh", []byte(edited))
-		r := command(t, scan...)
+		r := trueup(t, scan...)
 		require.Equal(t, 64, r.code)
 		require.Equal(t, "trueup: --script fix.sh is not as trueup wrote it: it was edited, or is another's; "+
 			"name another file, or --force to replace it\n", r.stderr)
 		require.Equal(t, edited, read(t, "fix.sh"))
 	}
-	require.Zero(t, command(t, append(scan, "--force")...).code)
+	require.Zero(t, trueup(t, append(scan, "--force")...).code)
 	require.Contains(t, read(t, "fix.sh"), "\n# As trueup wrote it, SHA-256 ")
 }
 
@@ -75,7 +75,7 @@ func requireTwice(t *testing.T, args []string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile("report", nil, 0o600))
 	for range 2 {
-		r := command(t, args...)
+		r := trueup(t, args...)
 		require.Zero(t, r.code, "%q: %s", args, r.stderr)
 		require.NotEmpty(t, read(t, "report"))
 		st, err := os.Stat("report")
@@ -100,7 +100,7 @@ func TestUnfinishedReportsGo(t *testing.T) {
 	defer f.Close()
 	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK,
 		&unix.Flock_t{Type: unix.F_WRLCK, Start: 1 << 62, Len: 1}))
-	require.Zero(t, command(t, "inspect", "src.img", "--out", "report").code)
+	require.Zero(t, trueup(t, "inspect", "src.img", "--out", "report").code)
 	names, err := filepath.Glob(".report*")
 	require.NoError(t, err)
 	require.Equal(t, []string{
@@ -114,10 +114,10 @@ func TestAReportWithItsOwnNameTaken(t *testing.T) {
 	own(t)
 	partial := ".report." + strconv.Itoa(os.Getpid()) + ".partial"
 	put(t, partial, []byte("half"))
-	require.Zero(t, command(t, "inspect", "src.img", "--out", "report").code)
+	require.Zero(t, trueup(t, "inspect", "src.img", "--out", "report").code)
 	require.NoFileExists(t, partial)
 	put(t, partial, tiny())
-	r := command(t, "inspect", "src.img", "--out", "report")
+	r := trueup(t, "inspect", "src.img", "--out", "report")
 	require.Equal(t, 1, r.code)
 	require.Contains(t, r.stderr, partial+": file exists")
 	require.Equal(t, string(tiny()), read(t, partial))
@@ -144,7 +144,7 @@ func TestOutputsOfARunAreApart(t *testing.T) {
 		{"scan", "--isolation", "none", "src.img", "--script", "new", "--catalog", "./new"},
 	} {
 		before := state(t)
-		r := command(t, args...)
+		r := trueup(t, args...)
 		require.Equal(t, 64, r.code, "%q: %s", args, r.stderr)
 		require.Contains(t, r.stderr, "would overwrite")
 		require.Equal(t, before, state(t), "%q", args)
@@ -163,7 +163,7 @@ func TestMessagesHaveTheWholePath(t *testing.T) {
 		"sub/./flat-flat.vmdk": {"convert", "--to", "vmdk:monolithicFlat", "src.img", "sub/./flat.vmdk"},
 		"./sub":                {"align", "src.img", "./sub"},
 	} {
-		r := command(t, args...)
+		r := trueup(t, args...)
 		require.NotZero(t, r.code)
 		require.Contains(t, r.stderr, path)
 	}

@@ -28,8 +28,8 @@ type ended struct {
 	stdout, stderr string
 }
 
-// command runs a command in this process.
-func command(t *testing.T, args ...string) ended {
+// trueup runs a command in this process.
+func trueup(t *testing.T, args ...string) ended {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	code := Run(context.Background(), "test", args, &stdout, &stderr)
@@ -303,7 +303,7 @@ func requirePlace(t *testing.T, s standing, w writing) {
 	before := state(t)
 	args := slices.Clone(w.args)
 	args[slices.Index(args, "PLACE")] = s.name
-	r := command(t, args...)
+	r := trueup(t, args...)
 	after := state(t)
 	delete(after, "new.img")
 	delete(after, "new.ova")

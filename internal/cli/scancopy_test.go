@@ -20,13 +20,13 @@ func TestScanKnowsWhatIsCopied(t *testing.T) {
 	require.NoError(t, os.WriteFile(source, nil, 0o600))
 	require.NoError(t, os.Truncate(source, 16<<20))
 	disktest.RunInput(t, "63,20000,83\n", "sfdisk", "-q", source)
-	first := command(t, "scan", "--isolation", "none", "--script", script, dir)
+	first := trueup(t, "scan", "--isolation", "none", "--script", script, dir)
 	require.Equal(t, 3, first.code, first.stderr)
 	require.Contains(t, first.stdout, "trueup align")
 	aligned := filepath.Join(dir, "old-aligned.img")
-	require.Zero(t, command(t, "align", source, aligned).code)
+	require.Zero(t, trueup(t, "align", source, aligned).code)
 
-	second := command(t, "scan", "--isolation", "none", "--script", script, dir)
+	second := trueup(t, "scan", "--isolation", "none", "--script", script, dir)
 	require.Equal(t, 3, second.code, second.stderr)
 	require.Contains(t, second.stdout, "copy: "+aligned+" (aligned)")
 	require.Contains(t, second.stdout, "1 image seems to have its aligned copy beside it: prove it")
@@ -41,7 +41,7 @@ func TestScanKnowsWhatIsCopied(t *testing.T) {
 		Copied int
 		Fix    struct{ Images int }
 	}
-	lines := strings.Split(strings.TrimSpace(command(t, "scan", "--isolation", "none", "--json", dir).stdout), "\n")
+	lines := strings.Split(strings.TrimSpace(trueup(t, "scan", "--isolation", "none", "--json", dir).stdout), "\n")
 	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &sum))
 	require.Equal(t, 1, sum.Copied)
 	require.Zero(t, sum.Fix.Images)
@@ -49,5 +49,5 @@ func TestScanKnowsWhatIsCopied(t *testing.T) {
 	// What was written to the image since is not in the copy.
 	later := time.Now().Add(time.Hour)
 	require.NoError(t, os.Chtimes(source, later, later))
-	require.NotContains(t, command(t, "scan", "--isolation", "none", dir).stdout, "copy: ")
+	require.NotContains(t, trueup(t, "scan", "--isolation", "none", dir).stdout, "copy: ")
 }

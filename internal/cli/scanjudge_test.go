@@ -22,18 +22,18 @@ func TestScanChecksTables(t *testing.T) {
 	const cluster, copied = 5, uint64(1) << 63
 	q.BE64(q.L2+8*cluster, copied|1<<40) // far behind the end of the file
 	put(t, "web01.qcow2", q.Bytes)
-	require.Equal(t, 1, command(t, "inspect", "web01.qcow2").code)
+	require.Equal(t, 1, trueup(t, "inspect", "web01.qcow2").code)
 	for _, catalog := range [][]string{nil, {"--catalog", "c.db"}} {
 		scan := append([]string{"scan", "--isolation", "none", "--json", "web01.qcow2"}, catalog...)
-		r := command(t, scan...)
+		r := trueup(t, scan...)
 		require.Equal(t, 0, r.code, r.stdout)
 		require.Contains(t, r.stdout, `"depth":"survey"`)
-		r = command(t, append(scan, "--check")...)
+		r = trueup(t, append(scan, "--check")...)
 		require.Equal(t, 1, r.code, r.stdout)
 		require.Contains(t, r.stdout, "1 entries of L1 and L2 tables that lead nowhere")
 	}
 	putImage(t, "sound.qcow2")
-	r := command(t, "scan", "--isolation", "none", "--json", "--check", "sound.qcow2")
+	r := trueup(t, "scan", "--isolation", "none", "--json", "--check", "sound.qcow2")
 	require.Equal(t, 0, r.code, r.stdout)
 	require.Contains(t, r.stdout, `"depth":"full"`)
 }

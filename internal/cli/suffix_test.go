@@ -30,14 +30,14 @@ func TestDestNamedAsAnotherFormat(t *testing.T) {
 		put(t, "src.ova", forgedPackage())
 		for _, args := range [][]string{{"align"}, {"convert"}, {"align", "--force"}} {
 			before := state(t)
-			r := command(t, append(args, c.source, c.dest)...)
+			r := trueup(t, append(args, c.source, c.dest)...)
 			require.Equal(t, 64, r.code, r.stderr)
 			require.Contains(t, r.stderr, "DEST "+c.dest+" "+"has the name of the format ")
 			require.Contains(t, r.stderr, c.why)
 			require.Equal(t, before, state(t))
 		}
 	}
-	r := command(t, "align", "src.img", "new.ova")
+	r := trueup(t, "align", "src.img", "new.ova")
 	require.Equal(t, 64, r.code)
 	require.Contains(t, r.stderr, "DEST new.ova is a package, and SOURCE src.img is one disk")
 }
@@ -61,7 +61,7 @@ func TestFormatsByTheirOtherNames(t *testing.T) {
 		{"a.vmdk", "qcow2", []string{"--to", "qcow2"}}, // an order
 	} {
 		dest := filepath.Join(t.TempDir(), c.dest)
-		r := command(t, append([]string{"convert", "src.img", dest}, c.flags...)...)
+		r := trueup(t, append([]string{"convert", "src.img", dest}, c.flags...)...)
 		require.Zero(t, r.code, "%d: %s", i, r.stderr)
 		var info struct{ Format string }
 		require.NoError(t, json.Unmarshal([]byte(disktest.Run(t, qemu, "info", "--output=json", dest)), &info))
@@ -75,8 +75,8 @@ func TestProposedCommandKeepsTheFormat(t *testing.T) {
 	off := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
 	put(t, "disk.vmdk", qcow2forge.New(off, 16).Bytes)
 	const want = "trueup align --to qcow2 disk.vmdk disk-aligned.vmdk"
-	require.Contains(t, command(t, "inspect", "disk.vmdk").stdout, want)
-	require.Contains(t, command(t, "plan", "disk.vmdk").stdout, want)
-	require.Contains(t, command(t, "scan", "--isolation", "none", "--json", "disk.vmdk").stdout, want)
-	require.Zero(t, command(t, "align", "--to", "qcow2", "disk.vmdk", "disk-aligned.vmdk").code)
+	require.Contains(t, trueup(t, "inspect", "disk.vmdk").stdout, want)
+	require.Contains(t, trueup(t, "plan", "disk.vmdk").stdout, want)
+	require.Contains(t, trueup(t, "scan", "--isolation", "none", "--json", "disk.vmdk").stdout, want)
+	require.Zero(t, trueup(t, "align", "--to", "qcow2", "disk.vmdk", "disk-aligned.vmdk").code)
 }

@@ -53,7 +53,7 @@ func dummyDisk(t *testing.T, code, content string) (path string) {
 
 func TestProberIsOneEntry(t *testing.T) {
 	path := dummyDisk(t, "", "DUMMYVOL")
-	require.NotContains(t, command(t, "inspect", path).stdout, "Dummy")
+	require.NotContains(t, trueup(t, "inspect", path).stdout, "Dummy")
 	with(t, &identify.Probers, volume.Prober{
 		Kinds: []volume.Traits{{
 			Kind: "dummy", Title: "Dummy FS", Unit: "lump", Data: "first lump of Dummy FS",
@@ -64,18 +64,18 @@ func TestProberIsOneEntry(t *testing.T) {
 			return &volume.Volume{Kind: "dummy", Label: "one", Size: d.Size(), BlockSize: 4096, DataStart: 512}, nil
 		},
 	})
-	text := strings.Join(strings.Fields(command(t, "inspect", path).stdout), " ")
+	text := strings.Join(strings.Fields(trueup(t, "inspect", path).stdout), " ")
 	require.Contains(t, text, `Dummy FS "one", 4 KiB lumps`)
 	require.Contains(t, text, "the first lump of Dummy FS lies at byte 32768")
 	require.Contains(t, text, "mkdummy --align")
-	require.Contains(t, command(t, "inspect", "--json", path).stdout, `"kind": "dummy"`)
+	require.Contains(t, trueup(t, "inspect", "--json", path).stdout, `"kind": "dummy"`)
 }
 
 // A loader that goes by the table is described by its fields, one that does not by its Find, in sector 0 and in the
 // boot sector of a partition.
 func TestBootLoaderIsOneEntry(t *testing.T) {
 	byTable, byFind := dummyDisk(t, "TABLELDR", "nothing"), dummyDisk(t, "TABLELDR", "FINDLDR")
-	require.Contains(t, command(t, "inspect", byTable).stdout, "the code in sector 0 is not known")
+	require.Contains(t, trueup(t, "inspect", byTable).stdout, "the code in sector 0 is not known")
 	begins := func(text string) func([]byte) bool {
 		return func(code []byte) bool { return strings.HasPrefix(string(code), text) }
 	}
@@ -84,15 +84,15 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 		ReadsCHS: true,
 		Number:   func([]byte) int { return 1 }, Address: "smoke signals",
 	})
-	text := strings.Join(strings.Fields(command(t, "inspect", byTable).stdout), " ")
+	text := strings.Join(strings.Fields(trueup(t, "inspect", byTable).stdout), " ")
 	require.Contains(t, text, "Boot code Table Loader: finds its partition by cylinder, head and sector")
 	require.Contains(t, text,
 		"code of Table Loader in sector 0 reads the boot sector of partition 1 by smoke signals, and hands")
 	require.Contains(t, text, "This is a boot disk")
-	require.Contains(t, command(t, "inspect", "--json", byTable).stdout, `"name": "table-loader"`)
+	require.Contains(t, trueup(t, "inspect", "--json", byTable).stdout, `"name": "table-loader"`)
 
 	const unknown = "(unknown) holds no code"
-	require.Contains(t, command(t, "inspect", byFind).stdout, unknown)
+	require.Contains(t, trueup(t, "inspect", byFind).stdout, unknown)
 	with(t, &known.Codes, &boot.Code{
 		ID: "find-loader", Name: "Find Loader", Known: begins("FINDLDR"), Absolute: true,
 		Find: func(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
@@ -105,7 +105,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 			return f, err
 		},
 	})
-	text = command(t, "inspect", byFind).stdout
+	text = trueup(t, "inspect", byFind).stdout
 	require.Contains(t, text, "Find Loader finds the rest")
 	require.NotContains(t, text, unknown, "its Find tells of it, and nothing else does")
 }
@@ -113,7 +113,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 func TestReportFormatIsOneEntry(t *testing.T) {
 	path := dummyDisk(t, "", "nothing")
 	scan := []string{"scan", "--isolation", "none", "--fail-on", "4K", path, "-o"}
-	require.Contains(t, command(t, append(scan, "dummy")...).stderr,
+	require.Contains(t, trueup(t, append(scan, "dummy")...).stderr,
 		"want one of text, json, csv, html, junit, prometheus")
 	sum := func(w io.Writer, r *results.Report) error {
 		_, err := fmt.Fprintln(w, "sum", r.Summary.Found, len(r.Images), r.Fail)
@@ -125,9 +125,9 @@ func TestReportFormatIsOneEntry(t *testing.T) {
 		Row:   func(w io.Writer, i *results.Image) error { _, err := fmt.Fprintln(w, "row", i.Path); return err },
 		Write: sum,
 	})
-	require.Equal(t, ended{3, "sum 1 1 4K\n", ""}, command(t, append(scan, "dummy")...))
-	require.Equal(t, ended{3, "row " + path + "\nsum 1 0 4K\n", ""}, command(t, append(scan, "stream")...))
-	require.Contains(t, command(t, "scan", "--help").stdout, "prometheus, dummy")
+	require.Equal(t, ended{3, "sum 1 1 4K\n", ""}, trueup(t, append(scan, "dummy")...))
+	require.Equal(t, ended{3, "row " + path + "\nsum 1 0 4K\n", ""}, trueup(t, append(scan, "stream")...))
+	require.Contains(t, trueup(t, "scan", "--help").stdout, "prometheus, dummy")
 }
 
 // flat is a format of one header sector, by which it is known, in front of the bytes of the disk.
@@ -151,7 +151,7 @@ func TestImageFormatIsOneEntry(t *testing.T) {
 	src := dummyDisk(t, "", "nothing")
 	out, back := filepath.Join(t.TempDir(), "out.dum"), filepath.Join(t.TempDir(), "back.img")
 	convert := []string{"convert", src, out, "--to", "dummy"}
-	require.Contains(t, command(t, convert...).stderr, "dummy")
+	require.Contains(t, trueup(t, convert...).stderr, "dummy")
 	with(t, &image.Formats, driver.Format{
 		Name: "dummy", Title: "DummyImage", Alias: "qemudummy", Extensions: []string{".dum"},
 		Detect: func(head, _ []byte) bool { return strings.HasPrefix(string(head), flatHeader) },
@@ -165,34 +165,34 @@ func TestImageFormatIsOneEntry(t *testing.T) {
 			return flat{f}, f.Truncate(size + 512)
 		},
 	})
-	require.Equal(t, 0, command(t, convert...).code)
-	r := command(t, "inspect", out)
+	require.Equal(t, 0, trueup(t, convert...).code)
+	r := trueup(t, "inspect", out)
 	require.Equal(t, 3, r.code)
 	require.Contains(t, r.stdout, "out.dum: DummyImage, 4 MiB")
-	require.Contains(t, command(t, "inspect", "--json", "--format", "qemudummy", out).stdout, `"format": "dummy"`)
-	require.Contains(t, command(t, "inspect", "--help").stdout, "dummy")
-	require.Equal(t, 0, command(t, "convert", out, back, "--to", "raw").code)
+	require.Contains(t, trueup(t, "inspect", "--json", "--format", "qemudummy", out).stdout, `"format": "dummy"`)
+	require.Contains(t, trueup(t, "inspect", "--help").stdout, "dummy")
+	require.Equal(t, 0, trueup(t, "convert", out, back, "--to", "raw").code)
 	require.Equal(t, read(t, src), read(t, back))
 	require.NoError(t, os.WriteFile(out, make([]byte, 4<<20), 0o600))
-	require.Contains(t, command(t, "inspect", out).stderr,
+	require.Contains(t, trueup(t, "inspect", out).stderr,
 		"is named as dummy, but has neither its header nor its footer")
 }
 
 func TestStorageIsOneEntry(t *testing.T) {
 	path := dummyDisk(t, "", "nothing")
 	inspect := []string{"inspect", "--storage", "dummy", path}
-	require.Contains(t, command(t, inspect...).stderr, "no storage \"dummy\"")
+	require.Contains(t, trueup(t, inspect...).stderr, "no storage \"dummy\"")
 	profiles := filepath.Join(t.TempDir(), "site.toml")
 	put(t, profiles, []byte("[dummy]\nabout = \"Dummy Array, 512-byte blocks\"\nblock = \"512\"\n"))
 	inspect = append(inspect, "--profiles", profiles)
-	require.Contains(t, strings.Join(strings.Fields(command(t, inspect...).stdout), " "),
+	require.Contains(t, strings.Join(strings.Fields(trueup(t, inspect...).stdout), " "),
 		"Not for this storage (Dummy Array, 512-byte blocks): alignment does not matter to it.")
-	scan := command(t, "scan", "-o", "json", "--isolation", "none", "--storage", "dummy", "--profiles", profiles, path)
+	scan := trueup(t, "scan", "-o", "json", "--isolation", "none", "--storage", "dummy", "--profiles", profiles, path)
 	require.Contains(t, scan.stdout, `"storage":"dummy"`)
 	require.Contains(t, scan.stdout, "Dummy Array, 512-byte blocks")
 	require.NoError(t, os.WriteFile(profiles, []byte("[dummy]\nabout = \"x\"\nsize = 1\n"), 0o600))
-	require.Contains(t, command(t, inspect...).stderr, "site.toml: line 3: unknown key \"dummy.size\"")
-	require.Equal(t, 64, command(t, inspect...).code)
+	require.Contains(t, trueup(t, inspect...).stderr, "site.toml: line 3: unknown key \"dummy.size\"")
+	require.Equal(t, 64, trueup(t, inspect...).code)
 }
 
 // enum reads the values that the JSON schema allows at a place.

@@ -23,8 +23,9 @@ const (
 // GoOn says how to go on with open work, which is locked.
 type GoOn struct {
 	Command  string
-	KeepNone bool                                                       // resume an exchange of which no original is to stay
-	Copy     func(ctx context.Context, o *Order) (w Written, err error) // writes what an ended copy lacks
+	KeepNone bool // resume an exchange of which no original is to stay
+	// Copy writes what an ended copy lacks.
+	Copy func(ctx context.Context, o *Order) (w Written, err error)
 }
 
 // GoOn refuses a command that does not apply, and does the rest.

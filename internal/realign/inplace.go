@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/units"
@@ -116,6 +118,30 @@ func (s *Source) onDevice(d *Device) error {
 		return ondisk.In(ondisk.ErrUsage, "--device is given, and the disk is not the device %s alone", d.Path)
 	}
 	return nil
+}
+
+// JournalFile returns the absolute path of the journal of a disk, empty for none. It must not be the disk itself, nor
+// anything but a file.
+func JournalFile(journal, disk string) (string, error) {
+	if journal == "" {
+		return "", nil
+	}
+	path, err := filepath.Abs(journal)
+	if err != nil {
+		return "", ondisk.In(ondisk.ErrUsage, "--journal %s: %w", journal, err)
+	}
+	st, err := sys.Stat(path)
+	if err != nil { // it need not be there
+		return path, nil //nolint:nilerr // opening it says the same
+	}
+	switch of, err := sys.Stat(disk); {
+	case err == nil && of.Same(st):
+		return "", ondisk.In(ondisk.ErrUsage, "--journal %s is the disk itself; name another file", journal)
+	case !st.Mode.IsRegular():
+		return "", ondisk.In(ondisk.ErrUsage, "--journal %s is a folder, a device or another special file; name a file",
+			journal)
+	}
+	return path, nil
 }
 
 // Middle reports whether an error leaves a disk in the middle of a move.

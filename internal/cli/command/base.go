@@ -1,0 +1,196 @@
+// Package command has what all commands share: their flags, the report, the terminal, signals, exit codes, the sandbox.
+package command
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Base has the flags of all commands, and what a run needs to print its result and to end.
+type Base struct {
+	Output  string
+	AsJSON  bool
+	Out     string
+	Quiet   bool
+	Verbose bool
+	NoColor bool
+	seen    bool // a report was printed on a terminal
+	Ending  ending
+	Asked   bool // the command line asks for JSON, whether it could be parsed or not
+	// OwnProcess is set where the process is that of one command, which can restrict it for good.
+	OwnProcess     bool
+	RequireSandbox bool
+	Version        string
+	Judging        []string // folders of judges, which read from sockets in them that are open
+}
+
+// JSON reports whether the result is printed as JSON.
+func (c *Base) JSON() bool { return c.AsJSON || c.Output == "json" }
+
+// Arguments demands so many positional arguments and names them.
+func Arguments(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		want := "no argument"
+		if len(names) > 0 {
+			want = strings.Join(names, " ")
+		}
+		if len(names) == 1 && len(args) > 1 {
+			return Usage("%s looks at one image, %d were given; for several: trueup scan PATH...",
+				cmd.Name(), len(args))
+		}
+		return Usage("%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
+	}
+}
+
+// Head returns what all results of a command begin with.
+func Head(command string) report.Head {
+	return report.Head{Origin: report.Origin{Schema: report.Schema, Command: command}, Isolation: lost}
+}
+
+// Check refuses values of common flags that cannot be right.
+func (c *Base) Check() error {
+	if c.Output != "text" && c.Output != "json" {
+		return Usage("--output %q, want text or json%s", c.Output, notTarget(c.Output))
+	}
+	return c.SettleOut()
+}
+
+// notTarget returns a hint at --to, for users of tools in which -o or -O sets the format of a copy.
+func notTarget(output string) string {
+	t, err := realign.ParseTarget(output)
+	if err == nil && t == (realign.Target{Format: t.Format}) && slices.Contains(realign.Formats(), t.Format) {
+		return "; the format of a copy is --to " + t.Format
+	}
+	return ""
+}
+
+// Emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
+func (c *Base) Emit(stdout io.Writer, v any, show func(t *report.Text)) error {
+	c.Ending.Hold("") // a report is printed whole, or not at all
+	t := c.Layout(stdout)
+	if c.Out != "" {
+		var buf bytes.Buffer
+		err := c.print(&buf, v, t, show)
+		if err == nil {
+			err = WriteFile(c.Out, buf.Bytes())
+		}
+		return WrapStdout(err)
+	}
+	if c.Quiet && !c.JSON() {
+		return nil
+	}
+	c.seen = Terminal(stdout) && !c.JSON()
+	return WrapStdout(c.print(stdout, v, t, show))
+}
+
+// HTML is the format that bench, boot and scan have beside those of all commands.
+const HTML = "html"
+
+// CheckPage is Check for commands that also print a page.
+func (c *Base) CheckPage() error {
+	output := c.Output
+	if output == HTML && !c.AsJSON {
+		c.Output = "text" // which the check of all commands knows
+	}
+	err := c.Check()
+	c.Output = output
+	return err
+}
+
+// EmitPage is Emit for commands that also print a page.
+func (c *Base) EmitPage(stdout io.Writer, v any, show func(t *report.Text), page func(w io.Writer) error) error {
+	if c.Output != HTML || c.JSON() {
+		return c.Emit(stdout, v, show)
+	}
+	var b bytes.Buffer
+	if err := page(&b); err != nil {
+		return err
+	}
+	if c.Out != "" {
+		return WrapStdout(WriteFile(c.Out, b.Bytes()))
+	}
+	_, err := b.WriteTo(stdout)
+	return WrapStdout(err)
+}
+
+func (c *Base) print(w io.Writer, v any, t *report.Text, show func(t *report.Text)) error {
+	if c.JSON() {
+		return report.JSON(w, v)
+	}
+	return t.Buffered(w, func() { show(t) })
+}
+
+// WrapStdout marks an error as one of writing the report.
+func WrapStdout(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errStdout, err)
+}
+
+// Complete offers fixed choices for a flag in the shell.
+func Complete(cmd *cobra.Command, flag string, choices ...string) {
+	fixed := cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
+	if err := cmd.RegisterFlagCompletionFunc(flag, fixed); err != nil {
+		panic(err) // the flag does not exist: our own bug
+	}
+}
+
+// ProgressTo returns where progress goes. Messages of an interruption then go above its bar.
+func (c *Base) ProgressTo(w io.Writer, kind string) progress.Output {
+	return progress.Output{W: w, Kind: kind, Quiet: c.Quiet, Above: c.Ending.shows}
+}
+
+// Watched shows the progress of work from the call of watch until that of end. Proves: a copy is read again.
+func (c *Base) Watched(w io.Writer, kind, command string, proves bool) (watch func() realign.Progress, end func()) {
+	var p *progress.Copy
+	watch = func() realign.Progress {
+		if p = progress.NewCopy(c.ProgressTo(w, kind), command, proves); p == nil {
+			return nil
+		}
+		return p
+	}
+	return watch, func() {
+		p.Stop()
+		p = nil
+	}
+}
+
+// GiveWay has other programs read and write before this one, and those that it starts.
+func (c *Base) GiveWay(idle bool) error {
+	if !idle || !c.OwnProcess {
+		return nil
+	}
+	return sys.Idle()
+}
+
+// Given is an argument of a command line that is not empty: "$FILE" of a script that did not set it asks for nothing.
+type Given string
+
+func (g *Given) String() string { return string(*g) }
+
+// Type is the word that help texts show for the argument.
+func (g *Given) Type() string { return "string" }
+
+// Set parses the argument.
+func (g *Given) Set(arg string) error {
+	if arg == "" {
+		return errors.New("it is empty; name one, or leave the flag out")
+	}
+	*g = Given(arg)
+	return nil
+}

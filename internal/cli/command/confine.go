@@ -1,0 +1,65 @@
+package command
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/sandbox"
+)
+
+// AddSandbox adds --require-sandbox.
+func (c *Base) AddSandbox(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.RequireSandbox, "require-sandbox", false, "fail if the kernel cannot confine the program")
+}
+
+// Sandboxed adds the flag to those of another trueup, which is to be confined as well.
+func (c *Base) Sandboxed(args []string) []string {
+	if c.RequireSandbox {
+		args = append(args, "--require-sandbox")
+	}
+	return args
+}
+
+// lost is the isolation of this process or its workers if it is less than wanted, else nil. Every object of JSON has
+// it.
+var lost *report.Isolation
+
+// Confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an
+// image.
+func (c *Base) Confine(errOut io.Writer, images, outputs []string) error {
+	if !c.OwnProcess {
+		return nil
+	}
+	a := sandbox.Access{
+		Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.Out)...), Serves: len(c.Judging) > 0,
+		Remove: c.Judging,
+	}
+	a.Read = append(a.Read, c.Judging...)
+	return c.Confined(errOut, sandbox.Confine(a))
+}
+
+// Confined warns of an isolation that is not the whole one, or refuses to go on with it.
+func (c *Base) Confined(errOut io.Writer, iso sandbox.Isolation) error {
+	if iso.Achieved == sandbox.Sandbox {
+		return nil
+	}
+	if c.RequireSandbox {
+		return ondisk.In(ondisk.ErrUnsupported, "--require-sandbox: isolation is %q, not %q (%s); nothing was read",
+			iso.Achieved, sandbox.Sandbox, iso.Note)
+	}
+	lost = &report.Isolation{
+		Wanted: string(iso.Wanted), Achieved: string(iso.Achieved), Layers: iso.Layers, Note: iso.Note,
+	}
+	if !c.Quiet {
+		fmt.Fprintf(errOut, "trueup: warning: isolation is %q, not %q (%s); "+
+			"do not open images of strangers here, or use --require-sandbox\n",
+			iso.Achieved, sandbox.Sandbox, report.SafeMessage(iso.Note))
+	}
+	return nil
+}

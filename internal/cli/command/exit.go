@@ -1,0 +1,118 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/opinion"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan"
+)
+
+// Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
+const (
+	ExitError   = 1
+	ExitRefused = 4
+	exitUsage   = 64
+)
+
+// Usage returns the error of a command line that cannot be right.
+func Usage(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
+
+// VerdictError ends a command that has printed its result with an exit code.
+type VerdictError int
+
+func (v VerdictError) Error() string { return fmt.Sprintf("exit code %d", int(v)) }
+
+// reportedError ends a command that has printed its report.
+type reportedError struct {
+	error
+	said bool // the report has the same words
+}
+
+func (r reportedError) Unwrap() error { return r.error }
+
+// AfterReport makes err end a command that has printed its report. said: the report has the same words.
+func AfterReport(err error, said bool) error { return reportedError{err, said} }
+
+// classified is an error that another trueup, which this one has started, has classified.
+type classified interface {
+	error
+	Reported() (code string, exit int)
+}
+
+// Classify gives the JSON code and the exit code of an error.
+func Classify(err error) (string, int) {
+	if i, ok := errors.AsType[InterruptError](err); ok {
+		return "interrupted", i.Exit()
+	}
+	if c, ok := errors.AsType[classified](err); ok {
+		return c.Reported()
+	}
+	if _, differs := errors.AsType[*opinion.DifferenceError](err); differs {
+		return "verify", report.ExitDiffers
+	}
+	code := realign.Code(err)
+	_, refused := errors.AsType[*ondisk.Refusal](err)
+	switch {
+	case refused || code == "busy":
+		return code, ExitRefused
+	case code == "usage":
+		return code, exitUsage
+	case code == "internal" && errors.Is(err, errStdout):
+		return "io", ExitError
+	}
+	return code, ExitError
+}
+
+// errStdout marks a report that could not be written: that is no success.
+var errStdout = errors.New("write the report")
+
+// Failed returns the result of a command that has no other.
+func Failed(command string, err error) report.Failure {
+	code, exit := Classify(err)
+	return report.Failure{
+		Head: Head(command), Error: report.Error{Code: code, Message: report.Message(err)},
+		ExitCode: exit,
+	}
+}
+
+// Finish prints an error on stderr, in one line, and returns the exit code.
+func Finish(err error, c *Base, command string, stdout, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	if v, ok := errors.AsType[VerdictError](err); ok {
+		return int(v)
+	}
+	_, exit := Classify(err)
+	msg := report.Message(err)
+	m, told := errors.AsType[reportedError](err)
+	if !m.said || !c.seen {
+		fmt.Fprintln(stderr, "trueup: "+msg)
+	}
+	if told {
+		return exit
+	}
+	if (c.JSON() || c.Asked) && !errors.Is(err, errStdout) {
+		write := report.JSON
+		if command == scan.Command {
+			write = report.Line // as all that scan prints
+		}
+		if jsonErr := write(stdout, Failed(command, err)); jsonErr != nil {
+			return ExitError
+		}
+	}
+	return exit
+}
+
+// ExitWith makes an exit code the error of a command.
+func ExitWith(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return VerdictError(code)
+}

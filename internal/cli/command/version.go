@@ -1,0 +1,31 @@
+package command
+
+import (
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/report"
+)
+
+// NewVersion returns the command version.
+func NewVersion(c *Base) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Long:    "Prints the version of trueup. JSON also has the version of the Go tool chain that built it.",
+		Example: "  trueup version --json",
+		Args:    Arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.Check(); err != nil {
+				return err
+			}
+			v := struct {
+				report.Origin
+				Version string `json:"version"`
+				Go      string `json:"go"`
+			}{report.Origin{Schema: report.Schema, Command: "version"}, c.Version, runtime.Version()}
+			return c.Emit(cmd.OutOrStdout(), v, func(t *report.Text) { t.Version(c.Version) })
+		},
+	}
+}

@@ -1,0 +1,154 @@
+package copycmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+type verifyFlags struct {
+	*command.Base
+	flags.Work
+	flags.Move // of the align that wrote DEST, for the disks of --with
+	second     second
+}
+
+// NewVerify returns the command verify.
+func NewVerify(c *command.Base) *cobra.Command {
+	f := verifyFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "verify SOURCE DEST",
+		Short: "Prove that DEST is SOURCE, aligned",
+		Long: `Reads the new partition starts from DEST, computes from SOURCE what DEST must contain, and compares
+every byte. The two images may have different formats. --format and --sector-size describe SOURCE; a raw DEST has the
+same sector size. Writes nothing.
+
+If align was run with --skip-free, give it here too: DEST must have zeros where SOURCE has free space.
+
+If align was run with --with, give the same --with and the other options of align here: the references in DEST to
+other disks must then match the plans of those disks. Without --with, references to other disks are accepted if they
+are plausible.
+
+` + opinionHelp,
+		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk
+  trueup verify --with data.vmdk winxp.vmdk winxp-aligned.vmdk`,
+		Args: command.Arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
+		},
+	}
+	flags.AddReading(cmd, &f.Reading)
+	f.AddSandbox(cmd)
+	flags.AddWith(cmd, &f.With)
+	flags.AddBoundary(cmd, (*align.Boundary)(&f.Boundary), "the --boundary of align, for --with")
+	cmd.Flags().BoolVar(&f.DataOnly, "data-only", false, "align was run with --data-only, for --with")
+	cmd.Flags().BoolVar(&f.AllowUnbootable, "allow-unbootable", false, "align was run with --allow-unbootable, for --with")
+	cmd.Flags().BoolVar(&f.DynamicDisks, "dynamic-disks", false, "align was run with --dynamic-disks, for --with")
+	flags.AddSkipFree(cmd, &f.SkipFree)
+	flags.AddFlatten(cmd, &f.Flatten)
+	f.second.add(cmd)
+	f.AddWork(cmd, 4, "read `N` chunks at once")
+	return cmd
+}
+
+func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, dest string) error {
+	if err := errors.Join(f.Check(), f.CheckWork()); err != nil {
+		return err
+	}
+	if len(f.With) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.DynamicDisks || f.Flatten) {
+		return command.Usage("--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of " +
+			"the disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
+	}
+	defer f.second.close()
+	if err := f.second.open(f.Base, src, dest); err != nil {
+		return err
+	}
+	if err := f.Confine(errOut, f.Reads(src, dest), nil); err != nil {
+		return err
+	}
+	watch, end := f.Watched(errOut, f.Progress, "verify", false)
+	defer end()
+	j := &realign.Job{Jobs: f.Jobs, SkipFree: f.SkipFree, Watch: func() realign.Progress {
+		f.Ending.Hold("") // a comparison ends soon
+		return watch()
+	}}
+	if isPackage, err := f.verifyPackages(ctx, out, j, end, src, dest); isPackage {
+		return err
+	}
+	s, err := command.OpenSource(src, f.Reading)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	d, err := command.OpenSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize()})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := errors.Join(f.Spare(s.Image, d.Image), f.second.fits(d)); err != nil {
+		return err
+	}
+	o, err := f.OpenOthers(f.Base, s, "")
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	m, err := o.Elsewhere(s, d, f.Goal)
+	if err != nil {
+		return err
+	}
+	p, diffs, err := j.Verify(ctx, s, d, m)
+	end()
+	if err != nil {
+		return err
+	}
+	r := report.NewVerify(command.Head("verify"), src, dest, p, diffs, d.Layout)
+	judged := f.second.judgeDest(ctx, f.Base, errOut, s, d, p)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if judged = r.Judged(f.second.table, judged); judged != nil {
+		judged = command.AfterReport(judged, false)
+	}
+	if err := f.Emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
+		return err
+	}
+	return cmp.Or(judged, command.ExitWith(r.ExitCode))
+}
+
+// verifyPackages proves that the package at dest is that at src with its disks aligned. It reports whether they are
+// packages.
+func (f *verifyFlags) verifyPackages(
+	ctx context.Context, out io.Writer, j *realign.Job, end func(), src, dest string,
+) (isPackage bool, err error) {
+	s, d, err := realign.OpenPackages(src, dest)
+	if err != nil {
+		return !errors.Is(err, ondisk.ErrNoMatch), err
+	}
+	defer s.Close()
+	defer d.Close()
+	if err := errors.Join(f.Spare(s, d), f.NoPackage()); err != nil {
+		return true, err
+	}
+	r := report.NewPackageVerify(command.Head("verify"), s, d)
+	others, err := j.VerifyPackages(ctx, s, d, f.Reading, r.Add)
+	end()
+	if err != nil {
+		return true, err
+	}
+	r.AddDifferences(others)
+	if err := f.Emit(out, r, func(t *report.Text) { t.PackageVerify(r) }); err != nil {
+		return true, err
+	}
+	return true, command.ExitWith(r.ExitCode)
+}

@@ -1,0 +1,98 @@
+// Package flags has the flags that several commands share, as values with their checks and their help.
+package flags
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/realign"
+)
+
+// Move has the flags that decide what moves where.
+type Move struct {
+	realign.Reading
+	realign.Goal
+	With []string // other disks of the machine
+}
+
+// SkipFreeHelp explains --skip-free.
+const SkipFreeHelp = `With --skip-free, the free space of NTFS, FAT and ext2 to ext4 is neither read nor written, and
+the copy has zeros there: what was deleted cannot be brought back from it. A volume that is dirty or hibernated, or
+whose bitmap does not agree with its files, is copied as a whole, with the reason.`
+
+// MoveHelp explains the flags that decide what moves where.
+const MoveHelp = SkipFreeHelp + `
+
+By default, partitions that start off 64 KiB move to a multiple of 64 KiB if the boot code uses
+cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion and
+target. --data-only is refused if a partition that the boot needs would have to make room.
+
+--dynamic-disks lets the volumes of a Windows dynamic disk move. All of them move by one distance, which aligns as many
+as possible; the database stays. Disks of Windows 2000 to 2003 with an MBR stay refused, since these look for the
+volumes at LBA 63 only. The others were not tried with Windows: keep SOURCE until Windows shows the volumes of the
+copy.`
+
+// Add adds the flags.
+func (m *Move) Add(cmd *cobra.Command) {
+	AddBoundary(cmd, (*align.Boundary)(&m.Boundary), "alignment of moved partitions: auto, or 4K to 1G")
+	cmd.Flags().IntSliceVar(&m.Only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
+	cmd.Flags().BoolVar(&m.DataOnly, "data-only", false, "leave partitions that the boot needs in place")
+	cmd.Flags().BoolVar(&m.AllowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
+	cmd.Flags().BoolVar(&m.DynamicDisks, "dynamic-disks", false,
+		"move the volumes of Windows dynamic disks, all by one distance")
+	AddSkipFree(cmd, &m.SkipFree)
+	AddReading(cmd, &m.Reading)
+	AddFlatten(cmd, &m.Flatten)
+	AddWith(cmd, &m.With)
+}
+
+// AddSkipFree adds --skip-free.
+func AddSkipFree(cmd *cobra.Command, on *bool) {
+	cmd.Flags().BoolVar(on, "skip-free", false, "leave out what NTFS, ext and FAT call free: zeros are there instead")
+}
+
+// AddFlatten adds --flatten.
+func AddFlatten(cmd *cobra.Command, on *bool) {
+	cmd.Flags().BoolVar(on, "flatten", false, "merge a snapshot and its parents into one disk")
+}
+
+// Choices are the flags that make align move the same.
+func (m *Move) Choices() []string { return append(m.Goal.Flags(), m.WithArguments()...) }
+
+// WithArguments are the flags that name the other disks of the machine.
+func (m *Move) WithArguments() (out []string) {
+	for _, path := range m.With {
+		out = append(out, "--with", path)
+	}
+	return out
+}
+
+// AddWith adds --with.
+func AddWith(cmd *cobra.Command, paths *[]string) {
+	cmd.Flags().StringArrayVar(paths, "with", nil, "another `DISK` of the machine, read only (repeatable)")
+}
+
+// Reads lists what is read for some images: the other disks of the machine, and the folders of parents.
+func (m *Move) Reads(images ...string) []string { return slices.Concat(images, m.With, m.Allow) }
+
+// NoPackage refuses --with for a package.
+func (m *Move) NoPackage() error {
+	if len(m.With) > 0 {
+		return command.Usage("--with, but the disks of a package are planned together without it")
+	}
+	return nil
+}
+
+// OpenOthers opens the disks of --with. dest is the output of the command, empty for none.
+func (m *Move) OpenOthers(c *command.Base, s *realign.Source, dest string) (realign.Others, error) {
+	return realign.OpenOthers(s, m.With, m.Goal, m.Allow, dest, c.Open)
+}
+
+// AddBoundary adds --boundary.
+func AddBoundary(cmd *cobra.Command, n *align.Boundary, usage string) {
+	cmd.Flags().Var(n, "boundary", usage)
+	command.Complete(cmd, "boundary", "auto", "4K", "64K", "1M")
+}

@@ -1,0 +1,86 @@
+package flags
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Work are the flags of commands whose work takes long.
+type Work struct {
+	Shown
+	Jobs int
+}
+
+// Shown are the flags of commands that show how far they are.
+type Shown struct {
+	Progress   string // one of progress.Kinds
+	noProgress bool
+}
+
+// MaxJobs bounds what is done at once.
+const MaxJobs = 64
+
+// AddWork adds the flags. usage describes --jobs.
+func (w *Work) AddWork(cmd *cobra.Command, jobs int, usage string) {
+	cmd.Flags().IntVarP(&w.Jobs, "jobs", "j", jobs, usage)
+	w.AddProgress(cmd)
+}
+
+// AddProgress adds the flags.
+func (s *Shown) AddProgress(cmd *cobra.Command) {
+	f, kinds := cmd.Flags(), progress.Kinds
+	f.StringVar(&s.Progress, "progress", kinds[0], "show progress as `KIND`: auto (a bar on terminals), json or none")
+	f.BoolVar(&s.noProgress, "no-progress", false, "same as --progress none")
+	command.Complete(cmd, "progress", kinds...)
+}
+
+// CheckWork refuses values that cannot be right.
+func (w *Work) CheckWork() error {
+	if w.Jobs < 1 || w.Jobs > MaxJobs {
+		return command.Usage("--jobs %d, want 1 to %d", w.Jobs, MaxJobs)
+	}
+	return w.CheckProgress()
+}
+
+// CheckProgress refuses values that cannot be right.
+func (s *Shown) CheckProgress() error {
+	if !slices.Contains(progress.Kinds, s.Progress) {
+		return command.Usage("--progress %q, want auto, json or none", s.Progress)
+	}
+	if s.noProgress {
+		s.Progress = "none"
+	}
+	return nil
+}
+
+// Rate is a number of bytes in a second as an argument of a command line. 0 is no limit.
+type Rate int64
+
+// minRate bounds rates from below: a chunk of a copy takes some seconds then.
+const minRate = 256 * units.KiB
+
+func (r *Rate) String() string {
+	if *r == 0 {
+		return ""
+	}
+	return units.Short(int64(*r))
+}
+
+// Type is the word that help texts show for the argument.
+func (r *Rate) Type() string { return "SIZE" }
+
+// Set parses the argument.
+func (r *Rate) Set(arg string) error {
+	n, err := units.Parse(arg)
+	if err != nil || n < minRate {
+		return fmt.Errorf("rate %q, want bytes in a second, from %s on, such as 20M", arg, units.Short(minRate))
+	}
+	*r = Rate(n)
+	return nil
+}

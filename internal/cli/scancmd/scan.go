@@ -1,0 +1,250 @@
+// Package scancmd holds the command scan, and its worker.
+package scancmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/sandbox"
+)
+
+type scanFlags struct {
+	idle bool
+	*command.Base
+	flags.Work
+	scan.Choices
+	boundary align.Boundary
+	storage  flags.Storage
+	bench    flags.BenchFile
+	command.After
+}
+
+// Worker is the argument that makes the program a worker.
+const Worker = "scan-worker"
+
+// NewWorker returns the command of a worker, which is of no use to people.
+func NewWorker() *cobra.Command {
+	return &cobra.Command{
+		Use:    Worker,
+		Short:  "Answer the questions of trueup scan",
+		Hidden: true,
+		Args:   command.Arguments(),
+		RunE:   func(*cobra.Command, []string) error { return scan.Serve(os.Stdin, os.Stdout) },
+	}
+}
+
+// New returns the command scan.
+func New(c *command.Base) *cobra.Command {
+	f := scanFlags{Base: c, boundary: align.Boundary(align.DefaultBoundary)}
+	cmd := &cobra.Command{
+		Use:   "scan PATH...",
+		Short: "Check a whole library of images, worst first",
+		Long: `Inspects every image below the PATHs and prints one row each, worst first. A PATH is a file or a
+folder. Folders are searched recursively, links are not followed, and a file with several names is inspected once.
+Images are recognised by their content. A VMDK descriptor and its extents are one image, an OVF and its disks are one
+image; an extent that no descriptor names is reported as an orphan. Nothing is written but the report and the files of
+--catalog and --script.
+
+Worker processes read the images. They can read below the PATHs and do nothing else, so a broken or malicious image
+can only fail its own row (--isolation).
+
+The rank of an image tells what to realign first: starts off 4 KiB before starts off --boundary, data disks before
+boot disks, images that can be realigned before images that would be refused, and a higher cost on --storage before a
+lower one. --script writes the align commands in this order; with --replace they exchange images for their copies.
+
+An aligned image is judged by its header, partition table and volumes. --check also reads all tables of its container,
+and the data if there are at most 128 MiB, as inspect does.
+
+--fragmentation counts in how many pieces the files of NTFS, FAT and ext lie, as inspect does, and adds columns.
+
+--catalog keeps the results in a file, and images that have not changed are not read again. --changed limits report
+and exit code to new, changed and removed images.
+
+--fail-on sets what makes the exit code 1, 2 or 3. Each of error, 4K, 64K and 1M includes those before it. An error
+ends with 1, whatever else is found.
+
+--after runs a program for each row when it is finished, one at a time, with the row as -o json prints it on standard
+input. COMMAND is split at blanks, and no shell reads it. What it prints goes to standard error. Where it fails, the
+scan goes on, names the image, and ends with 1.
+
+A GLOB has * and ? within a name, [a-z], {a,b}, and ** for any number of folders. --files-from separates PATHs by NUL
+bytes or line ends.`,
+		Example: `  trueup scan templates
+  trueup scan -o html --out report.html --catalog templates.db templates
+  trueup scan --include '*.vmdk' --exclude '**/archive/**' templates
+  trueup scan --script fix.sh --storage netapp templates
+  trueup scan -o junit --out j.xml --fail-on 4K --ignore accepted.txt templates`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runScan(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (f *scanFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	formats := scan.FormatNames()
+	fs.StringVarP(&f.Output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
+	command.Complete(cmd, "output", formats...)
+	flags.AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
+	f.storage.Add(cmd)
+	f.bench.Add(cmd)
+	fs.StringArrayVar(&f.Include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
+	fs.StringArrayVar(&f.Exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
+	fs.StringVar(&f.FilesFrom, "files-from", "", "read more PATHs from `FILE`, or - for standard input")
+	fs.StringVar(&f.Isolation, "isolation", scan.Isolations[len(scan.Isolations)-1],
+		"isolation of the workers, by `LEVEL`: "+strings.Join(scan.Isolations, ", "))
+	command.Complete(cmd, "isolation", scan.Isolations...)
+	f.AddSandbox(cmd)
+	fs.BoolVar(&f.idle, "idle", true, "read only while no other program does, where the I/O scheduler knows priorities")
+	fs.StringVar(&f.Catalog, "catalog", "", "keep results in `FILE` and skip unchanged images")
+	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")
+	levels := strings.Join(scan.FailOns(), ", ")
+	fs.StringVar(&f.FailOn, "fail-on", "", "fail for `LEVEL`: "+levels+" (default: errors and starts off --boundary)")
+	command.Complete(cmd, "fail-on", scan.FailOns()...)
+	flags.AddUnknown(cmd, &f.Unknown)
+	fs.BoolVar(&f.Empty, "allow-empty", false, "exit with 0 if no image was judged")
+	fs.BoolVar(&f.Tables, "check", false, "check all tables of every container, as inspect does")
+	fs.BoolVar(&f.Pieces, "fragmentation", false, "count the pieces of files and of free space")
+	fs.StringVar(&f.Ignore, "ignore", "", "accept the images listed in `FILE`")
+	fs.StringVar(&f.Script, "script", "", "write a shell script of the align commands to `FILE`")
+	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with align --replace")
+	fs.BoolVar(&f.Force, "force", false, "replace a --script that was edited")
+	fs.Var((*command.Given)(&f.Next), "after", "run `COMMAND` for each row, with its JSON as its input")
+	f.AddWork(cmd, min(runtime.NumCPU(), flags.MaxJobs), fmt.Sprintf("inspect `N` images at once, 1 to %d", flags.MaxJobs))
+}
+
+// checkFlags refuses flags that cannot be right.
+func (f *scanFlags) checkFlags() error {
+	formats := scan.FormatNames()
+	switch {
+	case f.AsJSON && f.Output != "text" && f.Output != "json":
+		return command.Usage("--json and --output %s ask for two formats; give one of them", f.Output)
+	case !slices.Contains(formats, f.Output):
+		return command.Usage("--output %q, want one of %s", f.Output, strings.Join(formats, ", "))
+	}
+	if err := f.Consistent(f.RequireSandbox); err != nil {
+		return err
+	}
+	if f.bench != "" && (f.Output != command.HTML || f.AsJSON) {
+		return command.Usage("--bench is for the page; add -o html, or give it to inspect and plan")
+	}
+	if f.AsJSON {
+		f.Output = "json"
+	}
+	if err := f.CheckWork(); err != nil {
+		return err
+	}
+	if err := errors.Join(f.storage.Find(), f.SettleOut()); err != nil {
+		return err
+	}
+	if err := f.Settle(f.Out, f.storage.Profiles); err != nil {
+		return err
+	}
+	return f.Spare()
+}
+
+// task makes the flags a value. It checks all of them before anything is looked at.
+func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
+	if err := f.checkFlags(); err != nil {
+		return nil, err
+	}
+	t, err := f.Task(stdin, paths)
+	if err != nil {
+		return nil, err
+	}
+	t.Boundary, t.Storage, t.Jobs, t.Version = f.boundary.Criterion(), f.storage.Storage, f.Jobs, f.Version
+	t.Again, t.Args = f.Again(f.storage.Profiles), []string{Worker}
+	t.Spare = append(t.Spare, f.Out, f.storage.Profiles, string(f.bench))
+	if f.OwnProcess {
+		t.Confine = func(a sandbox.Access) {
+			if !a.Workers {
+				a.Write = store.OutputFolders(f.Out, f.Script, f.Catalog)
+			}
+			sandbox.Confine(a)
+		}
+	}
+	return t, nil
+}
+
+func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFlags, paths []string) (err error) {
+	t, err := f.task(in, paths)
+	if err != nil {
+		return err
+	}
+	measured, err := f.bench.Read(f.Out)
+	if err != nil {
+		return err
+	}
+	defer f.CloseAfter()
+	if err := f.OpenAfter(); err != nil {
+		return err
+	}
+	_ = f.GiveWay(f.idle) // where that is not possible, it reads as other programs do
+	f.Ending.Hold("completing the report of what was looked at")
+	defer func() {
+		if closing := t.Close(); closing != nil {
+			err = closing // which is worse than any verdict
+		}
+	}()
+	format := scan.FormatOf(f.Output)
+	w, end, stop := out, func(err error) error { return err }, func() {}
+	t.Ready = func() error {
+		if f.Out != "" {
+			file, err := store.CreateReport(f.Out, command.ReportMode)
+			if err != nil {
+				return err
+			}
+			t.Spare = append(t.Spare, file.Name())
+			w, end = file, file.End
+		}
+		bar := progress.NewScan(f.ProgressTo(errOut, f.Progress))
+		t.Progress, stop = bar, bar.Stop
+		return nil
+	}
+	t.Print(format, func() io.Writer { return w }, command.WrapStdout)
+	if f.Clerk != nil {
+		t.After = func(row []byte) error { return f.Clerk.Run(ctx, row) }
+	}
+	t.Weaker = func(got sandbox.Isolation) error { return f.Confined(errOut, got) }
+	t.Interrupted = func() int { return command.InterruptOf(ctx).Exit() }
+	r, err := t.Run(ctx)
+	stop()
+	if r == nil {
+		return end(err)
+	}
+	r.Summary.Bench = measured
+	if !format.Terminal || f.Out != "" || !f.Quiet {
+		r.Text = f.Layout(out)
+		err = errors.Join(err, command.WrapStdout(format.Write(w, r)))
+	}
+	err = end(err)
+	if err := errors.Join(err, f.WriteScript(r)); err != nil { // one that cannot be written must not cost the other
+		return err
+	}
+	if text := r.Interrupted(); text != "" {
+		return command.AfterReport(command.InterruptOf(ctx).Saying(text), false)
+	}
+	if r.NoneJudged() && r.Summary.Failed == 0 {
+		return command.AfterReport(ondisk.In(realign.ErrUnknown,
+			"scan: no image was judged; if that is right, give --allow-empty"), false)
+	}
+	return command.ExitWith(r.Summary.ExitCode)
+}
