@@ -126,6 +126,8 @@ func TestDevicesRefused(t *testing.T) {
 		require.Equal(t, before, sha256Of(t, file))
 	}
 	device, file := destDevice(t, deviceSize)
+	alone := filepath.Join(t.TempDir(), "alone")
+	disktest.Run(t, "cp", "--sparse=always", file, alone)
 	t.Run("mounted", func(t *testing.T) {
 		disktest.Run(t, "mke2fs", "-q", "-F", device)
 		folder := t.TempDir()
@@ -175,8 +177,10 @@ func TestDevicesRefused(t *testing.T) {
 	t.Run("shows what the source shows", func(t *testing.T) {
 		refuse(t, 64, loopDevice(t, file), device, file, "shows the same bytes as ")
 		refuse(t, 64, loopDevice(t, device), loopDevice(t, device), file, "shows the same bytes as ")
-		front, back := loopDevice(t, file, "--sizelimit", "8M"), loopDevice(t, file, "--offset", "8M")
-		refuse(t, 4, front, back, file, "is too small") // two stretches of a file
+		front, back := loopDevice(t, alone, "--sizelimit", "8M"), loopDevice(t, alone, "--offset", "8M")
+		refuse(t, 4, front, back, alone, "is too small") // two stretches of a file
+		over := loopDevice(t, alone)
+		refuse(t, 4, source, back, alone, "the loop device "+filepath.Base(over)+" shows bytes of it, too")
 	})
 	t.Run("shows a name of the source that is gone", func(t *testing.T) {
 		raw := pairDisk(t)
@@ -239,7 +243,7 @@ func TestDevicesRefused(t *testing.T) {
 		refuse(t, 4, source, small, file, "the disk needs 8388608 bytes, and the device has 7340032")
 	})
 	t.Run("read-only", func(t *testing.T) {
-		refuse(t, 4, source, loopDevice(t, file, "--read-only"), file, "is read-only")
+		refuse(t, 4, source, loopDevice(t, alone, "--read-only"), alone, "is read-only")
 	})
 	t.Run("no device", func(t *testing.T) {
 		plain := filepath.Join(t.TempDir(), "file")

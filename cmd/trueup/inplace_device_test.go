@@ -133,6 +133,10 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 	t.Run("loop device over it", func(t *testing.T) {
 		refuse(4, "is shown by the loop device "+filepath.Base(loopDevice(t, m.device)), m.flags...)
 	})
+	t.Run("loop device beside it", func(t *testing.T) {
+		beside := loopDevice(t, m.file, "--offset", "1048576")
+		refuse(4, "the loop device "+filepath.Base(beside)+" shows bytes of it, too", m.flags...)
+	})
 
 	in := append(slices.Clone(m.flags[:len(m.flags)-1]), "/dev/trueup-test.journal")
 	refuse(4, "would lie in memory", in...)
@@ -300,4 +304,39 @@ func TestInPlaceByOddNames(t *testing.T) {
 	require.Contains(t, r.stderr, "is not UTF-8")
 	require.NoError(t, os.Rename(c.path+"\xff", c.path))
 	c.requireOld(t)
+}
+
+// TestFilesOnLoopDevices refuses to move, to resume and to exchange what a loop device shows, under any name and of any
+// file of the disk. Detached, it goes on.
+func TestFilesOnLoopDevices(t *testing.T) {
+	t.Parallel()
+	for _, f := range []diskFormat{formatRaw, formatFlat} {
+		c := newMove(t, f, noisyDisk(t, 5))
+		data := c.path
+		if f == formatFlat {
+			data = flatName(c.path)
+		}
+		refused := func(before map[string]string, args ...string) {
+			t.Helper()
+			link := filepath.Join(t.TempDir(), "link")
+			require.NoError(t, os.Symlink(data, link))
+			t.Run("attached", func(t *testing.T) {
+				device := loopDevice(t, link)
+				r := trueup(t, append(args, c.path)...)
+				require.Equal(t, 4, r.code, "%q: %s%s", args, r.stdout, r.stderr)
+				require.Contains(t, r.stderr, "the loop device "+device+" shows it")
+				requireOneLine(t, r.stderr)
+			})
+			require.Equal(t, before, c.sums(t))
+		}
+		refused(c.old, "align", "--in-place")
+		refused(c.old, "align", "--replace")
+		_ = c.traced(t, os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=6").Run()
+		now := c.sums(t)
+		require.Contains(t, now, filepath.Base(c.path)+".trueup")
+		refused(now, "resume")
+		refused(now, "undo")
+		require.Zero(t, trueup(t, "resume", c.path).code)
+		c.requireMoved(t)
+	}
 }

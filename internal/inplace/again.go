@@ -67,7 +67,7 @@ func (a *Again) medium(p *Plan) (medium, error) {
 		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of the disk %q, and %q is another; name that", p.Base,
 			a.Held.Base)
 	case p.Device == "":
-		return openFiles(a.Held.Dir, a.Held.Base, p.Files)
+		return openFiles(a.Held.Dir, a.Held.Base, p.Files, a.Looped)
 	}
 	marked, err := p.marks(a.Device)
 	same := p.DeviceID == a.Device.ID()

@@ -75,7 +75,8 @@ type files struct {
 }
 
 // openFiles opens the files of a disk for writing, and locks them. The user named base, so that it can be any name.
-func openFiles(d *gate.Folder, base string, parts []Part) (*files, error) {
+// Files that loop devices show are in use.
+func openFiles(d *gate.Folder, base string, parts []Part, looped map[sys.ID]string) (*files, error) {
 	fs := &files{parts: parts}
 	for _, p := range parts {
 		if err := fs.add(d, base, p); err != nil {
@@ -88,7 +89,32 @@ func openFiles(d *gate.Folder, base string, parts []Part) (*files, error) {
 		return nil, errors.Join(err, fs.Close())
 	}
 	fs.end = last.Off + st.Size - last.At
+	if err := fs.apart(looped); err != nil {
+		return nil, errors.Join(err, fs.Close())
+	}
 	return fs, nil
+}
+
+// apart refuses files that loop devices show: what is mounted from there would be written over.
+func (fs *files) apart(looped map[sys.ID]string) error {
+	for i, f := range fs.open {
+		st, err := sys.Of(f).Stat()
+		if err != nil {
+			return err
+		}
+		if loop := looped[st.ID]; loop != "" {
+			return Shown(fs.parts[i].Name, loop)
+		}
+	}
+	return nil
+}
+
+// Shown returns the refusal of a file that a loop device shows.
+func Shown(name, loop string) error {
+	return &ondisk.Refusal{
+		Code: "busy", Reason: fmt.Sprintf("%q is in use: the loop device %s shows it", name, loop),
+		Remedy: "unmount what is mounted from there, and detach it: losetup -d " + loop,
+	}
 }
 
 func (fs *files) add(d *gate.Folder, base string, p Part) error {

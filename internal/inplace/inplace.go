@@ -23,6 +23,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Storage is what the disk lies on, from its first byte on.
@@ -102,6 +103,7 @@ type mover struct {
 
 // Options of a move.
 type Options struct {
+	Looped   map[sys.ID]string // files that loop devices show, with these
 	Jobs     int
 	Begin    func(phase string, total int64) // of diskcopy, bytes; may be nil
 	Progress func(bytes int64)               // of the phase; may be nil

@@ -175,7 +175,7 @@ func (m *Move) open(tail int64) (medium, []Part, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f, err := openFiles(m.Image.Dir, m.Image.Base, parts)
+	f, err := openFiles(m.Image.Dir, m.Image.Base, parts, m.Looped)
 	return f, parts, err
 }
 

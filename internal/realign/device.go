@@ -47,6 +47,12 @@ func OpenDisk(path string) (*Device, error) {
 	return &Device{Device: d}, nil
 }
 
+// Loops has the loop device of each file that one shows.
+type Loops map[sys.ID]string
+
+// Looped returns the loop devices of this machine. It has to run before the process confines itself.
+func Looped() Loops { return device.Looped() }
+
 // IsDevice reports whether a path leads to a block device.
 func IsDevice(path string) bool {
 	st, err := sys.Stat(path)

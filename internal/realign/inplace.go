@@ -66,7 +66,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 }
 
 func (j *Job) inPlace() inplace.Options {
-	o := inplace.Options{Jobs: j.Jobs, Progress: j.add}
+	o := inplace.Options{Jobs: j.Jobs, Progress: j.add, Looped: j.Looped}
 	o.Begin = func(phase string, total int64) { j.phase(phase)(total) }
 	return o
 }

@@ -306,6 +306,7 @@ type Job struct {
 	Rate      int64  // bytes of SOURCE that are read in a second at most; 0: as many as can be
 	Device    *Device
 	Journal   string // of a move in place, absolute; empty: beside the disk
+	Looped    Loops  // files that loop devices show: they are not changed
 
 	Begin func()                     // called before the first file of DEST is made: from now on the context ends the run
 	Moves func()                     // called before a move in place writes its first byte

@@ -10,8 +10,10 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/inplace"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // replacing is a copy that gets the names of its source instead of names of its own.
@@ -46,6 +48,11 @@ func (j *Job) replace(
 	ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, options store.CreateOptions,
 ) (w Written, err error) {
 	start := time.Now()
+	for _, f := range s.Image.Handles {
+		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
+			return w, err
+		}
+	}
 	from, err := exchange.New(s.Image)
 	if err != nil {
 		return w, err
@@ -71,11 +78,24 @@ func (j *Job) replace(
 	return w, err
 }
 
+// apart refuses the exchange of a file that a loop device shows: that would go on with the original.
+func (l Loops) apart(id sys.ID, name string) error {
+	if loop := l[id]; loop != "" {
+		return inplace.Shown(name, loop)
+	}
+	return nil
+}
+
 // replacePackage has publish make a package that gets the names of SOURCE. create starts the package.
 func (j *Job) replacePackage(
 	ctx context.Context, p *Package, start time.Time, create func() (*ova.Output, error), unchanged func() error,
 	fill func(*ova.Output, *Written) error,
 ) (w Written, err error) {
+	for _, f := range p.Opened().Handles {
+		if err := j.Looped.apart(f.Info.ID, f.Name()); err != nil {
+			return w, err
+		}
+	}
 	from, err := exchange.NewPackage(p.Package)
 	if err != nil {
 		return w, err

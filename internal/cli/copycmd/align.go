@@ -286,7 +286,7 @@ func (f *alignFlags) copyDisk(
 		return r, w, err
 	}
 	j, end := f.job(errOut, dest)
-	j.Replace = f.replace
+	j.Replace, j.Looped = f.replace, f.looped
 	if err := f.orders(j, src); err != nil {
 		return nil, w, err
 	}
@@ -452,7 +452,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	r := report.NewPackageAlign(command.Head(f.command), p, dest, f.proof())
 	if r.Moved > 0 || !f.skipAligned {
 		j, end := f.job(errOut, dest)
-		j.Replace = f.replace
+		j.Replace, j.Looped = f.replace, f.looped
 		w, err := j.WritePackage(ctx, p)
 		end()
 		var replaced *report.Replaced

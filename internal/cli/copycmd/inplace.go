@@ -81,6 +81,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		defer f.dev.claimed.Close()
 		f.Claimed = true
 	}
+	looped := realign.Looped()
 	if err := errors.Join(f.OpenAfter(), f.Confine(errOut, f.Reads(path), []string{path, f.journal})); err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 	if len(p.Moves) > 0 {
 		j, end := f.job(errOut, path)
 		j.Begin = func() { f.Ending.Hold(still) }
-		j.Journal = f.journal
+		j.Journal, j.Looped = f.journal, looped
 		j.Moves = func() { f.Ending.Hold(middle) }
 		w, err := j.MoveInPlace(ctx, s, p)
 		end()

@@ -17,6 +17,7 @@ import (
 type replaceFlags struct {
 	replace bool
 	keep    string
+	looped  realign.Loops // files that loop devices show
 }
 
 // keepNone is the argument of --keep by which no original stays.
@@ -62,6 +63,7 @@ func (f *alignFlags) checkReplace() error {
 	case f.force:
 		return command.Usage("--force replaces a DEST, and --replace SOURCE; leave out one of them")
 	}
+	f.looped = realign.Looped()
 	f.skipAligned = true // the disk at the path is what it should be
 	return nil
 }

@@ -24,6 +24,7 @@ type openFlags struct {
 	force   bool
 	rate    flags.Rate
 	journal string          // of a move in place, where it does not lie beside the disk
+	looped  realign.Loops   // files that loop devices show
 	claimed *realign.Device // on which the disk lies; nil for files
 
 	keepNone bool // resume an exchange of which no original is to stay
@@ -103,6 +104,7 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 		return err
 	}
 	defer f.claimed.Close()
+	f.looped = realign.Looped()
 	if err := f.Confine(errOut, append(realign.ReadFor(w), path), []string{path, f.journal}); err != nil {
 		return err
 	}
@@ -123,6 +125,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.He
 	defer end()
 	j := &realign.Job{
 		Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }, Device: f.claimed, Force: f.force,
+		Looped: f.looped,
 	}
 	done, err := j.GoOn(ctx, w, realign.GoOn{Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w)})
 	if err != nil && w.Work.Kind == unfinished.InPlace {

@@ -74,7 +74,7 @@ func open(d *Device, sources []string, k kernel) (*Device, error) {
 			}
 		}
 	}
-	if u := k.inUse(d.number); u != nil {
+	if u := cmp.Or(k.inUse(d.number), k.beside(d)); u != nil {
 		return nil, d.busy(u)
 	}
 	if k.read(block(d.number), "ro") == "1" {

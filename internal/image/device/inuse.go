@@ -178,6 +178,29 @@ func (k kernel) looped(number string) *use {
 	return nil
 }
 
+// Looped returns which loop device shows a file, for all that do. It is for before the process confines itself.
+func Looped() map[sys.ID]string { return kernel{}.shown() }
+
+// shown asks each loop device for its file, which can have another name by now, or one in another namespace. A device
+// that this user may not open is asked for the name.
+func (k kernel) shown() map[sys.ID]string {
+	out := map[sys.ID]string{}
+	for loop, file := range k.loops() {
+		id, ok := sys.ID{}, false
+		if f, err := os.Open(k.path("dev", loop)); err == nil {
+			id, ok = sys.Of(f).LoopFile()
+			_ = f.Close() // it was read
+		}
+		if st, err := sys.Stat(k.path(file)); err == nil && !ok {
+			id, ok = st.ID, true
+		}
+		if ok {
+			out[id] = "/dev/" + loop
+		}
+	}
+	return out
+}
+
 // loops returns the files that loop devices show. Spec: Documentation/ABI/testing/sysfs-block-loop of Linux.
 func (k kernel) loops() map[string]string {
 	out := map[string]string{}
@@ -257,6 +280,24 @@ func (k kernel) windows(numbers []string) (out []window) {
 		out = append(out, w)
 	}
 	return out
+}
+
+// beside looks for a loop device that shows bytes of a device which is one itself, or lies on one.
+func (k kernel) beside(d *Device) *use {
+	for loop := range k.loops() {
+		number := k.read("sys/class/block", loop, "dev")
+		if slices.Contains(d.below, number) {
+			continue
+		}
+		for _, x := range k.windows([]string{number}) {
+			if slices.ContainsFunc(d.windows, x.overlaps) {
+				return &use{
+					"the loop device " + loop + " shows bytes of it, too", "remove that first (losetup -d), or name another device",
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // accessMode masks the access mode of open files; 0 is read only. Spec: O_ACCMODE of Linux, asm-generic/fcntl.h.
