@@ -178,3 +178,19 @@ func TestMoveIsAlone(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 	c.requireMoved(t)
 }
+
+// TestJournalCannotBeSeen has the look at the name of a journal fail: that is no disk without one.
+func TestJournalCannotBeSeen(t *testing.T) {
+	t.Parallel()
+	c := newMove(t, formatRaw, noisyDisk(t, 4))
+	c.reset(t)
+	for _, command := range []string{"inspect", "plan", "undo"} {
+		r := run(t, disktest.Tool(t, "strace"), underStrace(t, os.DevNull, []string{
+			"-P", filepath.Base(c.path) + ".trueup", "-e", "trace=newfstatat,openat", "-e", "inject=newfstatat,openat:error=EIO",
+		}, []string{command, c.path}).Args[1:]...)
+		require.Equal(t, 1, r.code, "%s: %s%s", command, r.stdout, r.stderr)
+		require.Contains(t, r.stderr, "input/output error", command)
+		requireOneLine(t, r.stderr)
+	}
+	c.requireOld(t)
+}

@@ -44,6 +44,9 @@ func Denied(err error) bool { return errors.Is(err, syscall.EACCES) }
 // NotFolder reports whether an error says that a name on the way to a file is a link or a file.
 func NotFolder(err error) bool { return isAny(err, syscall.ENOTDIR, syscall.ELOOP, syscall.EMLINK) }
 
+// TooLong reports whether an error says that no file can have a name so long.
+func TooLong(err error) bool { return errors.Is(err, syscall.ENAMETOOLONG) }
+
 // Interrupted reports whether an error says that a signal interrupted a call.
 func Interrupted(err error) bool { return errors.Is(err, syscall.EINTR) }
 

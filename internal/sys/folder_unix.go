@@ -131,6 +131,11 @@ func MayChange(path string) error {
 // MayCreateIn returns why this user cannot make files in a folder.
 func MayCreateIn(folder string) error { return access(folder, unix.W_OK|unix.X_OK) }
 
+// MayCreate returns why this user cannot make and remove files in the folder.
+func (d *Folder) MayCreate() error {
+	return again(func() error { return unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, 0) })
+}
+
 func access(path string, mode uint32) error {
 	return again(func() error { return unix.Access(path, mode) })
 }

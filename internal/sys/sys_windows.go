@@ -155,6 +155,9 @@ func MayChange(string) error { return nil }
 // MayCreateIn returns why this user cannot make files in a folder. That is not asked here.
 func MayCreateIn(string) error { return nil }
 
+// MayCreate returns why this user cannot make and remove files in the folder. That is not asked here.
+func (*Folder) MayCreate() error { return nil }
+
 // InMemory reports whether the files of the folder lie in memory; it is not known on this system.
 func (*Folder) InMemory() (bool, error) { return false, nil }
 

@@ -90,14 +90,13 @@ func Beside(d *gate.Folder, base string) (*Work, error) {
 
 // of returns the work of a journal, nil when there is no such file.
 func of(d *gate.Folder, name string) (*Work, error) {
-	if !d.Exists(name) {
-		return nil, nil //nolint:nilnil // nothing is open
-	}
 	f, err := d.OpenAny(name, ondisk.ErrUnsupported)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // it is gone meanwhile
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || sys.TooLong(err):
+		return nil, nil //nolint:nilnil // nothing is open
+	case sys.FromSystem(err):
+		return nil, fmt.Errorf("what a run has left open on the disk cannot be known: %w", err)
+	case err != nil:
 		return nil, odd(name, err)
 	}
 	defer f.Close()
@@ -112,6 +111,8 @@ func of(d *gate.Folder, name string) (*Work, error) {
 		w.State = notBegun
 	case errors.Is(err, ondisk.ErrUnsupported):
 		w.Kind, w.State = kind, unknown
+	case sys.FromSystem(err):
+		return nil, fmt.Errorf("what a run has left open on the disk cannot be known: %w", err)
 	case err != nil:
 		return nil, odd(name, err)
 	default:
@@ -238,10 +239,21 @@ func Hold(path, file string) (*Held, error) {
 	if err = h.find(); err == nil {
 		err = h.hold()
 	}
+	if err == nil {
+		err = h.mayEnd()
+	}
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
+}
+
+// mayEnd refuses a folder from which the journal cannot be removed: no work comes to its end there.
+func (h *Held) mayEnd() error {
+	if err := h.in.At.MayCreate(); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "folder of %q: %w; nothing was changed: make it writable, then go on", h.name, err)
+	}
+	return nil
 }
 
 // find opens the folder of the journal.
