@@ -90,11 +90,11 @@ func (r *PackageInspect) Add(d ova.Disk, x *Inspect, err error) {
 // maxDrawn bounds the partitions in the pictures of before and after. More would take memory and make no picture.
 const maxDrawn = 1024
 
-// NewPlan reports on a plan, which is refused for refusals.
+// NewPlan reports on a plan, which is refused for refusals. Its changes are for the caller to add, with NewChanges.
 func NewPlan(h Head, s *realign.Source, p *realign.Plan, refusals []align.Finding) *Plan {
 	r := &Plan{
 		Head: h, Image: NewImage(s.Image), Target: p.Goal.Want, Refusals: append([]align.Finding{}, refusals...),
-		References: newReferences(p, s.Layout), Findings: notRefused(p.Notes, refusals), Changes: NewChanges(p),
+		References: newReferences(p, s.Layout), Findings: notRefused(p.Notes, refusals),
 	}
 	if len(refusals) == 0 && len(s.Layout.Partitions) <= maxDrawn {
 		before := NewDisk(s.Layout, p.Goal.Must, nil)

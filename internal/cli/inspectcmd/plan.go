@@ -95,6 +95,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 		_, r.ExitCode = command.Classify(refused)
 		r.Error = report.NewError(refused)
 	}
+	r.Changes = report.NewChanges(p) // not before: the layouts of both disks need the memory
 	if err := f.Emit(out, r, func(t *report.Text) { t.Plan(r) }); err != nil {
 		return err
 	}
