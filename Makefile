@@ -90,13 +90,17 @@ test-race:
 	$(GO) test -vet=off -count=1 -race -p 1 -short -skip '$(UNRACED)' -timeout 25m $(RACED_SHARE:%=./internal/%)
 	$(GO) test -vet=off -count=1 -timeout 25m -run '$(COMPUTES)|$(SOURCES)' ./internal/cli ./internal/scan/sandbox ./internal/disktest
 
+# Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
+BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
+SHARED := ^Test(ScanLibrary|LibraryRecord|BitLockerVolumesOfData|SecondOpinionOfLibguestfs|Linux.*|EveryPairOfFormats)$$
+
 .PHONY: exhaustive
 exhaustive: export REQUIRE_TOOLS ?= 1
 exhaustive: export TRUEUP_EXHAUSTIVE := 1
-exhaustive: ## all random tables, a report of 10,000 rows and a library of 2,000 images, of which test takes a share
-	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results
-	@$(GO) test -list '^TestScanLibrary$$' ./cmd/... | grep -x TestScanLibrary
-	$(GO) test -count=1 -timeout 60m -run '^(TestScanLibrary|TestLibraryRecord)$$' ./cmd/...
+exhaustive: ## every case of the tests of which test takes a share: random tables and disks, libraries, libguestfs, pairs of formats
+	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results ./internal/fs/ntfs/journal
+	@$(GO) test -list '$(SHARED)' ./cmd/... | grep -x TestScanLibrary
+	$(GO) test -count=1 -timeout 60m -run '$(SHARED)' ./cmd/...
 
 .PHONY: race
 race: export REQUIRE_TOOLS ?= 1
@@ -147,9 +151,11 @@ mutants: ## delete each check, flush and patch of the pipe in turn; a test must 
 	ulimit -v $$((2 * $(FUZZ_MEMORY))); nice $(GO) run ./internal/disktest/mutants $(MUTANTS)
 
 .PHONY: boots
-boots: ## boot the disks of GRUB 2 to the end before they are aligned too, a Linux by LILO, and disks that were exchanged or moved in place
-	@$(GO) test -list 'Grub2.*Boots$$' ./cmd/... | grep -x TestAlignedGrub2InTheGapBoots
-	TRUEUP_BOOTS=full $(GO) test -count=1 -timeout 2h -run '(Grub2|Lilo|VerdictOn|MovedDisk).*Boots$$' ./cmd/...
+boots: export REQUIRE_TOOLS ?= 1
+boots: export TRUEUP_EXHAUSTIVE := 1
+boots: ## start every disk that is to boot before and after the move, of which test starts one of each family
+	@$(GO) test -list '$(BOOTS)' ./cmd/... | grep -x TestAlignedGrub2InTheGapBoots
+	$(GO) test -count=1 -timeout 2h -run '$(BOOTS)' ./cmd/...
 
 .PHONY: opinions
 opinions: export REQUIRE_TOOLS ?= 1

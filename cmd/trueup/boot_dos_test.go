@@ -62,7 +62,7 @@ func dosDisk(t *testing.T) (raw string, heads int64) {
 }
 
 // TestDOSFindsItsLogicalDrives boots a program that finds logical drives by the cylinder of their boot records, as DOS
-// and Windows 95 to ME do, before and after the move.
+// and Windows 95 to ME do, after the move, and in make boots before it.
 func TestDOSFindsItsLogicalDrives(t *testing.T) {
 	t.Parallel()
 	raw, heads := dosDisk(t)
@@ -72,7 +72,9 @@ func TestDOSFindsItsLogicalDrives(t *testing.T) {
 		}
 		return ""
 	}
-	require.Equal(t, dosDrives, pc{image: raw, heads: heads}.watch(t, drives), "before")
+	if disktest.Exhaustive {
+		require.Equal(t, dosDrives, pc{image: raw, heads: heads}.watch(t, drives), "before")
+	}
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	r := trueup(t, "align", raw, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)

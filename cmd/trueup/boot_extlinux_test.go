@@ -66,7 +66,9 @@ func testExtlinuxBoots(t *testing.T, disks map[string]string) {
 			dest := filepath.Join(filepath.Dir(source), "aligned.raw")
 			disktest.Run(t, "cp", "--sparse=always", disks[c.kind], source)
 			writeAt(t, source, 0, c.code(t))
-			require.Equal(t, booted, boot(t, source, extlinuxHeads), "before")
+			if disktest.Exhaustive {
+				require.Equal(t, booted, boot(t, source, extlinuxHeads), "before")
+			}
 			goldenPlan(t, "extlinux on "+c.name, source)
 			r := trueup(t, "align", source, dest)
 			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)

@@ -16,7 +16,9 @@ import (
 func TestAlignedGPTBoots(t *testing.T) {
 	t.Parallel()
 	source := gptBootDisk(t)
-	require.Equal(t, booted, boot(t, source, 255), "before")
+	if disktest.Exhaustive {
+		require.Equal(t, booted, boot(t, source, 255), "before")
+	}
 
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	answer := trueupJSON[jsonAlign](t, 0, "align", source, dest)

@@ -27,6 +27,7 @@ type legacyDisk struct {
 	code    func(testing.TB) []byte // of the MBR; nil: GRUB installs its own
 	install string                  // commands of the GRUB shell
 	stage1  func([]window) int64    // byte offset of the stage1 that points into the last partition; nil: nothing does
+	quick   bool                    // make test starts it
 }
 
 const menu = "default 0\ntimeout 0\ntitle marker\nroot %s\nchainloader /boot/marker.bin\n"
@@ -59,7 +60,7 @@ var legacyDisks = []legacyDisk{
 	}, {
 		// As SUSE set it up: the extended partition is the active one.
 		name: "stage1 in the first record of an extended partition", kind: "ext3", logical: true,
-		code: assembled(ownLBACode), stage1: inFirst,
+		code: assembled(ownLBACode), stage1: inFirst, quick: true,
 		install: "root (hd0,4)\ninstall /boot/grub/stage1 (hd0,0) /boot/grub/stage2 p /boot/grub/menu.lst\n",
 	},
 }
@@ -128,6 +129,7 @@ func wordAt(t testing.TB, raw string, off int64) int64 {
 	return int64(binary.LittleEndian.Uint32(readAt(t, raw, off, 4)))
 }
 
+// TestAlignedGrubLegacyBoots asks debugfs and the bytes of each result. make boots starts each, and each source.
 func TestAlignedGrubLegacyBoots(t *testing.T) {
 	t.Parallel()
 	for _, d := range legacyDisks {
@@ -137,7 +139,9 @@ func TestAlignedGrubLegacyBoots(t *testing.T) {
 
 func (d legacyDisk) run(t *testing.T) {
 	source, dest := d.build(t), filepath.Join(t.TempDir(), "aligned.raw")
-	require.Equal(t, booted, boot(t, source, legacyHeads), "before")
+	if disktest.Exhaustive {
+		require.Equal(t, booted, boot(t, source, legacyHeads), "before")
+	}
 	goldenPlan(t, "grub legacy "+d.name, source)
 	r := trueup(t, "align", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
@@ -145,7 +149,10 @@ func (d legacyDisk) run(t *testing.T) {
 	was, now := tableOf(t, source), tableOf(t, dest)
 	require.Zero(t, last(now).start%2048)
 	require.NotEqual(t, last(was).start, last(now).start)
-	require.Equal(t, booted, boot(t, dest, legacyHeads), "after")
+	starts := d.quick || disktest.Exhaustive
+	if starts {
+		require.Equal(t, booted, boot(t, dest, legacyHeads), "after")
+	}
 	if d.stage1 == nil {
 		// Code and gap are as they were, except for the table.
 		gap := (was[0].start - 1) * sectorSize
@@ -154,7 +161,9 @@ func (d legacyDisk) run(t *testing.T) {
 		return
 	}
 	d.checkSectors(t, dest, now)
-	d.checkStale(t, source, dest)
+	if starts {
+		d.checkStale(t, source, dest)
+	}
 }
 
 // checkSectors asks debugfs where the stage lies in the result.

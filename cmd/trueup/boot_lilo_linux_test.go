@@ -177,22 +177,23 @@ func (d liloDisk) boot(t testing.TB, raw string) string {
 func TestAlignedLiloBoots(t *testing.T) {
 	t.Parallel()
 	for _, d := range liloDisks {
-		t.Run(d.name, d.run)
+		if !d.linux || disktest.Exhaustive { // make boots has Linux, which takes long
+			t.Run(d.name, d.run)
+		}
 	}
 }
 
 func (d liloDisk) run(t *testing.T) {
 	t.Parallel()
-	if d.linux && os.Getenv(bootsEnv) == "" {
-		t.Skip("a boot of Linux takes long; see make boots")
-	}
 	source, root := d.build(t)
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	says := booted
 	if d.linux {
 		says = d.treeSum(t, source, root)
 	}
-	require.Equal(t, says, d.boot(t, source), "before")
+	if disktest.Exhaustive {
+		require.Equal(t, says, d.boot(t, source), "before")
+	}
 	r := trueup(t, "align", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 	requireSameView(t, source, dest)

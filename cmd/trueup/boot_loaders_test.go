@@ -20,6 +20,7 @@ type loaderDisk struct {
 	shows  string // on the console, without spaces, once the loader has found all that it reads
 	code   string // of sector 0
 	starts []int64
+	quick  bool // make test starts it
 }
 
 var loaderDisks = map[string]loaderDisk{
@@ -33,7 +34,7 @@ var loaderDisks = map[string]loaderDisk{
 	},
 	"FreeBSD on a GPT": {
 		build: func(t testing.TB) string { t.Helper(); return freeBSDOnGPT(t) },
-		heads: 255, shows: "isdisk0", code: "freebsd-pmbr", starts: []int64{2048, 4096},
+		heads: 255, shows: "isdisk0", code: "freebsd-pmbr", starts: []int64{2048, 4096}, quick: true,
 	},
 	"Limine in the gap": {
 		build: func(t testing.TB) string {
@@ -56,7 +57,7 @@ var loaderDisks = map[string]loaderDisk{
 				gptLabel+"start=34, size=128, type="+biosBootGUID+"\nstart=163, size=112392, type="+dataGUID+"\n", 2,
 				"1")
 		},
-		heads: 255, shows: "theguestisup", code: "limine", starts: []int64{2048, 4096},
+		heads: 255, shows: "theguestisup", code: "limine", starts: []int64{2048, 4096}, quick: true,
 	},
 	"GRUB 2 of Ubuntu 16.04":       grub2Disk("ubuntu1604", "grubrescue>", 63, 2048),
 	"GRUB 2 of Linux from scratch": grub2Disk("lfs", "grubrescue>", 63, 2048),
@@ -69,7 +70,8 @@ const (
 	dataGUID     = "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7"
 )
 
-// TestLoadersOfTheCorpusBoot boots loaders that no package here has, before and after the move.
+// TestLoadersOfTheCorpusBoot moves loaders that no package here has. make boots starts each before and after; make test
+// those that are quick, after the move.
 func TestLoadersOfTheCorpusBoot(t *testing.T) {
 	t.Parallel()
 	for name, d := range loaderDisks {
@@ -82,7 +84,9 @@ func (d loaderDisk) run(t *testing.T) {
 	shows := func(console string) string { // a cursor that the BIOS mirrors can stand within a word
 		return anyOf(d.shows)(strings.Join(strings.Fields(console), ""))
 	}
-	require.Equal(t, d.shows, pc{image: source, heads: d.heads}.watch(t, shows), "before")
+	if disktest.Exhaustive {
+		require.Equal(t, d.shows, pc{image: source, heads: d.heads}.watch(t, shows), "before")
+	}
 	require.Equal(t, d.code, trueupJSON[struct {
 		Boot struct{ Name string } `json:"boot_code"`
 	}](t, 3, "inspect", source).Boot.Name)
@@ -95,7 +99,9 @@ func (d loaderDisk) run(t *testing.T) {
 		starts = append(starts, w.start)
 	}
 	require.Equal(t, d.starts, starts)
-	require.Equal(t, d.shows, pc{image: dest, heads: d.heads}.watch(t, shows), "after")
+	if d.quick || disktest.Exhaustive {
+		require.Equal(t, d.shows, pc{image: dest, heads: d.heads}.watch(t, shows), "after")
+	}
 }
 
 // TestLimineWithoutRoom refuses a disk that would grow over Limine, and makes the copy for a user who accepts that.

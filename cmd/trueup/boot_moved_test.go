@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // TestMovedDiskBoots boots disks under their own names: after an exchange and a move in place, after a kill and what
@@ -32,11 +34,11 @@ func TestMovedDiskBoots(t *testing.T) {
 		"moved in place, killed, resumed":  {[][]string{{}, {"resume"}}, true, true},
 		"moved in place, killed, and back": {[][]string{{}, {"undo"}}, false, false},
 	} {
+		if !c.quick && !disktest.Exhaustive {
+			continue
+		}
 		for kind, disk := range disks {
 			t.Run(kind+", "+name, func(t *testing.T) {
-				if !c.quick && os.Getenv(bootsEnv) == "" {
-					t.Skip("make boots runs it")
-				}
 				m := newMove(t, formatRaw, disk(t))
 				for _, step := range c.steps {
 					if len(step) == 0 {

@@ -33,6 +33,7 @@ type bootCase struct {
 	stale  stale    // nothing is tried if it is empty
 	fails  []string // what the console shows with it; nil: it does not matter, the disk boots
 	view   bool     // a view of the disk is booted, too
+	quick  bool     // make test starts it: one row for each thing that only a start shows
 }
 
 // LBA 128 is 64 KiB, where the rule `auto` puts partitions whose MBR code reads CHS; LBA 2048 is 1 MiB, for the rest.
@@ -44,7 +45,7 @@ var bootCases = []bootCase{
 	}, {
 		name:   "code that reads chs, 255 heads, fat32, sparse vmdk",
 		disk:   bootDisk{code: assembled(ownCHSCode), fat: 32, heads: 255, subformat: "monolithicSparse"},
-		starts: []int64{128}, stale: staleCHS, fails: ownCHSFailed,
+		starts: []int64{128}, stale: staleCHS, fails: ownCHSFailed, quick: true,
 	}, {
 		// LBA 2048 is cylinder 2, head 0, sector 33 with 16 heads.
 		name:  "code that reads chs, 16 heads, 1 MiB asked for, flat vmdk",
@@ -71,7 +72,7 @@ var bootCases = []bootCase{
 	}, {
 		name:   "windows 2003 code, 255 heads, fat16, flat vmdk",
 		disk:   bootDisk{code: windowsCode, fat: 16, heads: 255, subformat: "monolithicFlat"},
-		starts: []int64{128}, stale: staleCHS, fails: windowsFailed,
+		starts: []int64{128}, stale: staleCHS, fails: windowsFailed, quick: true,
 	}, {
 		name:   "windows 2003 code, 16 heads, fat32, raw",
 		disk:   bootDisk{code: windowsCode, fat: 32, heads: 16},
@@ -87,7 +88,7 @@ var bootCases = []bootCase{
 	}, {
 		name: "code that reads the lba and hands nothing over, fat16, flat vmdk",
 		disk: bootDisk{code: assembled(ownLBACode), fat: 16, heads: 255, subformat: "monolithicFlat"}, view: true,
-		starts: []int64{2048}, stale: staleHidden, fails: vbrFailed,
+		starts: []int64{2048}, stale: staleHidden, fails: vbrFailed, quick: true,
 	}, {
 		name:   "code that reads the lba and hands nothing over, fat32, raw",
 		disk:   bootDisk{code: assembled(ownLBACode), fat: 32, heads: 255},
@@ -95,6 +96,8 @@ var bootCases = []bootCase{
 	},
 }
 
+// TestAlignedDiskBoots has the tools look at each result. make boots starts each, too, and each source; make test those
+// that are quick.
 func TestAlignedDiskBoots(t *testing.T) {
 	t.Parallel()
 	for _, c := range bootCases {
@@ -107,15 +110,20 @@ func (c bootCase) run(t *testing.T) {
 	source := c.disk.build(t, sourceDir)
 	dest := filepath.Join(destDir, "aligned"+filepath.Ext(source))
 	before := hashFolder(t, sourceDir)
-	require.Equal(t, booted, boot(t, source, c.disk.heads), "before")
+	if disktest.Exhaustive {
+		require.Equal(t, booted, boot(t, source, c.disk.heads), "before")
+	}
 	goldenPlan(t, c.name, source, c.flags...)
 
 	got := trueup(t, append(append([]string{"align"}, c.flags...), source, dest)...)
 	require.Equal(t, 0, got.code, "%s%s", got.stdout, got.stderr)
-	require.Equal(t, booted, boot(t, dest, c.disk.heads), "after")
+	starts := c.quick || disktest.Exhaustive
+	if starts {
+		require.Equal(t, booted, boot(t, dest, c.disk.heads), "after")
+	}
 	if c.disk.subformat != "monolithicSparse" {
 		view := sameView(t, source, dest, c.flags...)
-		if c.view {
+		if c.view && starts {
 			require.Equal(t, booted, boot(t, view, c.disk.heads), "from a view")
 		}
 		removeView(t, view)
@@ -125,7 +133,7 @@ func (c bootCase) run(t *testing.T) {
 	raw := filepath.Join(t.TempDir(), "result.raw")
 	disktest.Run(t, "qemu-img", "convert", "-O", "raw", dest, raw)
 	c.checkTable(t, raw)
-	c.checkStale(t, raw)
+	c.checkStale(t, raw, starts)
 }
 
 // checkTable looks at the result with the tools that made the disk.
@@ -141,13 +149,18 @@ func (c bootCase) checkTable(t *testing.T, raw string) {
 	}
 }
 
-// checkStale undoes one of trueup's patches in a copy of the result and boots that.
-func (c bootCase) checkStale(t *testing.T, raw string) {
+// checkStale undoes one of trueup's patches in a copy of the result, and boots that where starts is set.
+func (c bootCase) checkStale(t *testing.T, raw string, starts bool) {
 	t.Helper()
 	if c.stale.at == nil {
 		return
 	}
-	writeAt(t, raw, c.stale.at(tableOf(t, raw)[0]), c.stale.bytes)
+	at := c.stale.at(tableOf(t, raw)[0])
+	require.NotEqual(t, c.stale.bytes, readAt(t, raw, at, int64(len(c.stale.bytes))), c.stale.name)
+	if !starts {
+		return
+	}
+	writeAt(t, raw, at, c.stale.bytes)
 	shown := boot(t, raw, c.disk.heads)
 	if c.fails == nil {
 		require.Equal(t, booted, shown, "stale %s", c.stale.name)

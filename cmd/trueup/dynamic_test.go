@@ -343,7 +343,8 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	require.Equal(t, unplaced(before.assemble(t, "Simple"), boots...), unplaced(is, boots...))
 }
 
-// TestLinuxReadsDynamicDisks has the kernel find the volumes, before and after: it makes a partition of each extent.
+// TestLinuxReadsDynamicDisks has ldmtool read each disk alone, and in make exhaustive the kernel too, before and after: it
+// makes a partition of each extent.
 func TestLinuxReadsDynamicDisks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -360,7 +361,10 @@ func TestLinuxReadsDynamicDisks(t *testing.T) {
 	for _, path := range paths {
 		setup.add(guestDisk{path, "raw", sectorSize})
 	}
-	guest := setup.boot(t)
+	var guest *linuxGuest
+	if disktest.Exhaustive {
+		guest = setup.boot(t)
+	}
 	for i, path := range paths {
 		group := ldmforge.GroupID
 		if i%5 == 0 {
@@ -376,6 +380,10 @@ func TestLinuxReadsDynamicDisks(t *testing.T) {
 				want[fmt.Sprintf("%x at %x", sha256.Sum256(b), start)] = true
 			}
 		}
+		require.NotEmpty(t, want)
+		if guest == nil {
+			continue
+		}
 		for _, part := range guest.ask(t, guestRequest{Op: "list", Path: "/sys/block/" + name}).Names {
 			if strings.HasPrefix(part, name) {
 				start := guest.ask(t, guestRequest{Op: "sum", Path: "/sys/block/" + name + "/" + part +
@@ -383,7 +391,6 @@ func TestLinuxReadsDynamicDisks(t *testing.T) {
 				got[guest.ask(t, guestRequest{Op: "sum", Path: "/dev/" + part}).Stdout+" at "+start] = true
 			}
 		}
-		require.NotEmpty(t, want)
 		require.Equal(t, want, got, path)
 	}
 }

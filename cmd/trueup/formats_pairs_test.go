@@ -93,16 +93,19 @@ func pairDisk(t testing.TB) string {
 	return writeForged("pair.raw", disk)(t, t.TempDir())
 }
 
-// TestEveryPairOfFormats converts one disk from every format into every format. qemu-img compares the bytes and checks
-// the tables where it can.
+// TestEveryPairOfFormats converts one disk from every format into every format, and in make test from each into a third
+// of them, so that each is written five times. qemu-img compares the bytes and checks the tables where it can.
 func TestEveryPairOfFormats(t *testing.T) {
 	t.Parallel()
 	raw := pairDisk(t)
-	for _, from := range qemuFormats {
+	for i, from := range qemuFormats {
 		t.Run(from.name(), func(t *testing.T) {
 			t.Parallel()
 			source := from.make(t, raw)
-			for _, to := range writtenFormats() {
+			for k, to := range writtenFormats() {
+				if !disktest.Exhaustive && (i+k)%3 != 0 {
+					continue
+				}
 				dest := filepath.Join(t.TempDir(), "copy."+strings.Replace(to, ":", ".", 1))
 				r := trueup(t, "convert", "--to", to, source, dest)
 				require.Equal(t, 0, r.code, "%s: %s", to, r.stderr)

@@ -9,10 +9,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // soakDefault is how many random disks TestLinuxReadsTheResults aligns.
-const soakDefault = 20
+var soakDefault = func() uint64 {
+	if disktest.Exhaustive {
+		return 20
+	}
+	return 6
+}()
 
 // soakBatch is how many disks of TestSoak one guest gets.
 const soakBatch = 20

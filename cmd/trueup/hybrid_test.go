@@ -100,7 +100,7 @@ func TestAlignedHybridMBR(t *testing.T) {
 	}
 }
 
-// TestAlignedHybridMBRBoots boots FreeDOS by the active slot of a hybrid MBR, before and after the move. The code in
+// TestAlignedHybridMBRBoots boots FreeDOS by the active slot of a hybrid MBR after the move, and in make boots before it. The code in
 // sector 0 reads the CHS bytes of the slot: with the old ones in the copy it does not boot.
 func TestAlignedHybridMBRBoots(t *testing.T) {
 	t.Parallel()
@@ -125,7 +125,9 @@ func TestAlignedHybridMBRBoots(t *testing.T) {
 	writeAt(t, source, 0, chsBootCode(t))
 	writeAt(t, source, 446+16, []byte{0x80})   // slot 2 is active
 	writeAt(t, source, 446+16+4, []byte{0x06}) // DOS does not read type 07
-	require.Equal(t, booted, boot(t, source, d.heads), "before")
+	if disktest.Exhaustive {
+		require.Equal(t, booted, boot(t, source, d.heads), "before")
+	}
 
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	answer := trueupJSON[jsonAlign](t, 0, "align", source, dest)
