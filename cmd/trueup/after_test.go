@@ -52,8 +52,10 @@ func TestFailureAfterACopy(t *testing.T) {
 	r := trueup(t, "align", "--after", program, filepath.Dir(dest), dest)
 	require.NotEqual(t, 0, r.code)
 	require.NoFileExists(t, seen)
-	for _, wrong := range []string{"", "  ", program + " 'a b'", program + " | cat",
-		filepath.Join(t.TempDir(), "absent")} {
+	for _, wrong := range []string{
+		"", "  ", program + " 'a b'", program + " | cat",
+		filepath.Join(t.TempDir(), "absent"),
+	} {
 		r := trueup(t, "align", "--after="+wrong, source, dest)
 		require.Equal(t, wrong == "", r.code == 0, "%q: %s", wrong, r.stderr)
 		if wrong == "" {

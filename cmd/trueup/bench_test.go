@@ -82,8 +82,10 @@ func TestBenchUsage(t *testing.T) {
 // A benchmark that ends early leaves no process and no file, whatever ends it.
 func TestEndedBenchLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]os.Signal{"interrupted": sys.Interrupt, "terminated": sys.Terminate,
-		"killed": os.Kill} {
+	for name, end := range map[string]os.Signal{
+		"interrupted": sys.Interrupt, "terminated": sys.Terminate,
+		"killed": os.Kill,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			folder, tools := t.TempDir(), t.TempDir()

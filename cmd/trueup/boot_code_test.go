@@ -61,8 +61,10 @@ func windowsCode(t testing.TB) []byte {
 
 func TestBootCodeIsItsSource(t *testing.T) {
 	t.Parallel()
-	for name, code := range map[string]string{"chs-mbr": ownCHSCode, "lba-mbr": ownLBACode, "marker": markerCode,
-		"stale": staleCode, "dos-drives": dosDrivesCode} {
+	for name, code := range map[string]string{
+		"chs-mbr": ownCHSCode, "lba-mbr": ownLBACode, "marker": markerCode,
+		"stale": staleCode, "dos-drives": dosDrivesCode,
+	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			object, flat := filepath.Join(dir, "o"), filepath.Join(dir, "bin")

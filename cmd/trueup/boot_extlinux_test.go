@@ -35,16 +35,22 @@ var extlinuxCases = []struct {
 	fails  []string // nil: it boots nevertheless
 }{
 	{"ext4, code that reads chs", "ext4", assembled(ownCHSCode), 128, staleCHS, ownCHSFailed},
-	{"ext4, code that reads the lba and hands nothing over", "ext4", assembled(ownLBACode), 2048, staleHidden,
-		vbrFailed},
-	{"btrfs, code that reads the lba and hands nothing over", "btrfs", assembled(ownLBACode), 2048, staleHidden,
-		vbrFailed},
+	{
+		"ext4, code that reads the lba and hands nothing over", "ext4", assembled(ownLBACode), 2048, staleHidden,
+		vbrFailed,
+	},
+	{
+		"btrfs, code that reads the lba and hands nothing over", "btrfs", assembled(ownLBACode), 2048, staleHidden,
+		vbrFailed,
+	},
 	{"xfs, syslinux code, which hands the entry over", "xfs", lbaBootCode, 2048, staleXFSHidden, nil},
 }
 
 // staleXFSHidden is staleHidden where the boot sector is the fifth sector.
-var staleXFSHidden = stale{"hidden sectors", func(w window) int64 { return (w.start+4)*sectorSize + 0x1C },
-	[]byte{63, 0, 0, 0}}
+var staleXFSHidden = stale{
+	"hidden sectors", func(w window) int64 { return (w.start+4)*sectorSize + 0x1C },
+	[]byte{63, 0, 0, 0},
+}
 
 const extlinuxHeads = 16
 

@@ -26,8 +26,10 @@ const grubRescue = "grub rescue>"
 const grubLoaded = "trueup: loaded"
 
 // oldGrubDisk is the disk of a Debian of old: one partition behind the first track, core.img in the gap.
-var oldGrubDisk = grubDisk{size: 64 << 20, script: "label: dos\nstart=63, size=120000, type=83, bootable\n", root: 1,
-	prefix: "(,msdos1)/boot/grub"}
+var oldGrubDisk = grubDisk{
+	size: 64 << 20, script: "label: dos\nstart=63, size=120000, type=83, bootable\n", root: 1,
+	prefix: "(,msdos1)/boot/grub",
+}
 
 // GRUB 2 in the gap needs nothing but the table: it finds its partition by number. The table's old start LBA proves
 // that it does.

@@ -65,12 +65,18 @@ func putCentOS(t testing.TB, raw string) {
 
 // commonDisks are those that users have by the thousand. None may be refused.
 var commonDisks = map[string]commonDisk{
-	"Windows XP": {script: dosLabel + wholeOld + "7, bootable\n", makes: []string{guestNTFS},
-		code: windowsCode},
-	"Windows 7 on the partition of XP": {script: dosLabel + wholeOld + "7, bootable\n", makes: []string{guestNTFS},
-		code: windows7Code},
-	"data, NTFS without a loader": {script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS},
-		codes: []string{"known-elsewhere"}},
+	"Windows XP": {
+		script: dosLabel + wholeOld + "7, bootable\n", makes: []string{guestNTFS},
+		code: windowsCode,
+	},
+	"Windows 7 on the partition of XP": {
+		script: dosLabel + wholeOld + "7, bootable\n", makes: []string{guestNTFS},
+		code: windows7Code,
+	},
+	"data, NTFS without a loader": {
+		script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS},
+		codes: []string{"known-elsewhere"},
+	},
 	"data, NTFS of a formatter that sees the volume only": {
 		script: dosLabel + wholeOld + "7\n", makes: []string{"mkntfs -q -F -f -p 0 -H 255 -S 63 PART"},
 		code: windows7Code, codes: []string{"known-elsewhere"},
@@ -79,10 +85,14 @@ var commonDisks = map[string]commonDisk{
 		script: dosLabel + wholeOld + "c, bootable\n", makes: []string{"mkfs.fat -F 32 -s 1 -h START PART"},
 		codes: []string{"known-elsewhere"},
 	},
-	"FreeDOS": {script: dosLabel + wholeOld + "6, bootable\n",
-		makes: []string{"mkfs.fat -F 16 -h START PART"}, code: assembled(ownCHSCode)},
-	"Linux by code of syslinux, active": {script: dosLabel + wholeOld + "83, bootable\n", makes: []string{guestExt3},
-		code: lbaBootCode},
+	"FreeDOS": {
+		script: dosLabel + wholeOld + "6, bootable\n",
+		makes:  []string{"mkfs.fat -F 16 -h START PART"}, code: assembled(ownCHSCode),
+	},
+	"Linux by code of syslinux, active": {
+		script: dosLabel + wholeOld + "83, bootable\n", makes: []string{guestExt3},
+		code: lbaBootCode,
+	},
 	"table of parted": {script: dosLabel + wholeOld + "83\n", makes: []string{guestExt3}, code: chsBootCode},
 	"CentOS, /boot and LVM": {
 		script: dosLabel + "start=63, size=40002, type=83, bootable\nstart=40065, size=70000, type=8e\n",
@@ -93,8 +103,10 @@ var commonDisks = map[string]commonDisk{
 			"start=40128, size=72327, type=82\n",
 		makes: []string{guestExt3, "", "", "", "mkswap -q PART"}, code: debianCode,
 	},
-	"FreeBSD": {script: dosLabel + wholeOld + "a5, bootable\n",
-		makes: []string{"makefs -t ffs -o version=2 -s 40m PART ."}},
+	"FreeBSD": {
+		script: dosLabel + wholeOld + "a5, bootable\n",
+		makes:  []string{"makefs -t ffs -o version=2 -s 40m PART ."},
+	},
 	"UEFI": {
 		script: gptLabel + "start=34, size=70000, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B\n" +
 			"start=70034, size=40000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n",
@@ -105,8 +117,10 @@ var commonDisks = map[string]commonDisk{
 		makes:  []string{guestNTFS, guestExt3},
 		code:   windows7Code, change: putOldGrub, codes: []string{"grub2"},
 	},
-	"data, MBR of a GRUB without the gap": {script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS},
-		code: bootImg, codes: []string{"grub2"}},
+	"data, MBR of a GRUB without the gap": {
+		script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS},
+		code: bootImg, codes: []string{"grub2"},
+	},
 	"UEFI, MBR of an old GRUB": {
 		script: gptLabel + "start=34, size=70000, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B\n",
 		makes:  []string{"mkfs.fat -F 32 -s 1 PART"},

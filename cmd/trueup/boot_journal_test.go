@@ -63,8 +63,10 @@ func TestJournalLeavesTheBootSector(t *testing.T) {
 // journalDisk has an ext4 of 4 KiB blocks, with the boot sector of extlinux, whose journal holds a block.
 func journalDisk(t testing.TB, held int64) (raw string, w window, part string) {
 	t.Helper()
-	d := commonDisk{script: dosLabel + wholeOld + "83, bootable\n", makes: []string{"mke2fs -q -t ext4 -b 4096 PART"},
-		code: assembled(ownLBACode)}
+	d := commonDisk{
+		script: dosLabel + wholeOld + "83, bootable\n", makes: []string{"mke2fs -q -t ext4 -b 4096 PART"},
+		code: assembled(ownLBACode),
+	}
 	raw = d.build(t)
 	w = windowOf(t, raw, 1)
 	at := w.start * sectorSize

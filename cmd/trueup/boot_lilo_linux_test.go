@@ -32,10 +32,14 @@ type liloDisk struct {
 
 var liloDisks = []liloDisk{
 	{name: "by lba in the mbr", kind: "ext2", start: 63, mode: liloforge.LBA32},
-	{name: "linear and compact in a boot sector", kind: "ext3", start: 63, home: 63, mode: liloforge.Linear,
-		compact: true},
-	{name: "by lba and compact above 8 GiB", kind: "ext4", size: 9 << 30, start: 1<<24 + 100_063, mode: liloforge.LBA32,
-		compact: true},
+	{
+		name: "linear and compact in a boot sector", kind: "ext3", start: 63, home: 63, mode: liloforge.Linear,
+		compact: true,
+	},
+	{
+		name: "by lba and compact above 8 GiB", kind: "ext4", size: 9 << 30, start: 1<<24 + 100_063, mode: liloforge.LBA32,
+		compact: true,
+	},
 	{name: "linux by lba and compact", kind: "ext4", start: 63, mode: liloforge.LBA32, compact: true, linux: true},
 }
 

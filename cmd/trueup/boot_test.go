@@ -21,8 +21,10 @@ var (
 	// staleCHS: bytes 1 to 3 of the first table entry, at 0x1BE, say cylinder 0, head 1, sector 1, which is LBA 63.
 	staleCHS = stale{"start CHS", func(window) int64 { return 0x1BE + 1 }, []byte{1, 1, 0}}
 	// staleHidden: the hidden sectors of the BPB, at 0x1C, say 63.
-	staleHidden = stale{"hidden sectors", func(w window) int64 { return w.start*sectorSize + 0x1C },
-		[]byte{63, 0, 0, 0}}
+	staleHidden = stale{
+		"hidden sectors", func(w window) int64 { return w.start*sectorSize + 0x1C },
+		[]byte{63, 0, 0, 0},
+	}
 )
 
 type bootCase struct {

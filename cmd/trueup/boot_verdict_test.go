@@ -147,21 +147,29 @@ func TestVerdictOnBoots(t *testing.T) {
 			t.Helper()
 			raw, dir := oldGrubDisk.build(t)
 			installGrub(t, raw, 0, oldGrubDisk.core(t), []grubExtent{{1, oldGrubDisk.coreSectors(t)}})
-			return judged{raw, append([]string{"--bus", "sata"}, linuxFlags...), linuxSays + treeSum(t, dir),
+			return judged{
+				raw, append([]string{"--bus", "sata"}, linuxFlags...), linuxSays + treeSum(t, dir),
 				[]takenBack{
 					{"start LBA", "unknown filesystem"},
-				}}
+				},
+			}
 		}},
 		"limine in a partition": {false, func(t *testing.T) judged {
 			t.Helper()
-			return judged{loaderDisks["Limine in a BIOS boot partition"].build(t), loaderFlags, booted,
-				[]takenBack{{"imine", ""}}}
+			return judged{
+				loaderDisks["Limine in a BIOS boot partition"].build(t), loaderFlags, booted,
+				[]takenBack{{"imine", ""}},
+			}
 		}},
 		"uefi": {false, func(t *testing.T) judged {
 			t.Helper()
 			raw := uefiDisk(t, [2]string{"EFI/BOOT/BOOTX64.EFI", efiProgram(t)})
-			return judged{raw, []string{"--memory", "256", "--settle", "5", "--seconds", "900"}, "",
-				[]takenBack{{"GPT", ""}}}
+			return judged{
+				raw,
+				[]string{"--memory", "256", "--settle", "5", "--seconds", "900"},
+				"",
+				[]takenBack{{"GPT", ""}},
+			}
 		}},
 		"linux in text": {false, func(t *testing.T) judged {
 			t.Helper()

@@ -24,8 +24,10 @@ func giantGPT(first uint64, fill func(disk forge.Bytes, lba int64)) func(testing
 		var entries []tableforge.GPTEntry
 		for i := range uint64(maxGPTEntries) {
 			start := first + 8*i
-			entries = append(entries, tableforge.GPTEntry{First: start, Last: start + 6,
-				Name: strings.Repeat("é", 31) + fmt.Sprintf("%05d", i)})
+			entries = append(entries, tableforge.GPTEntry{
+				First: start, Last: start + 6,
+				Name: strings.Repeat("é", 31) + fmt.Sprintf("%05d", i),
+			})
 		}
 		const array = maxGPTEntries * 128 / 512
 		disk := tableforge.NewGPT(512, int64(first)+8*maxGPTEntries+array+1, maxGPTEntries, entries...)

@@ -172,8 +172,10 @@ func giantVHDX(t testing.TB, dir string, link giantLink) {
 	t.Helper()
 	l := vhdxforge.Layout{Size: xpSectors * 512}
 	if link.parent != "" {
-		l.Parent = map[string]string{"parent_linkage": "{" + vhdxforge.DataWriteGUID + "}",
-			"relative_path": `.\` + link.parent}
+		l.Parent = map[string]string{
+			"parent_linkage": "{" + vhdxforge.DataWriteGUID + "}",
+			"relative_path":  `.\` + link.parent,
+		}
 	}
 	v := vhdxforge.New(l).Fill(link.contents())
 	const blocks = giantSize >> 20

@@ -64,7 +64,8 @@ func giantStream(t testing.TB, dir string, link giantLink) {
 // extents writes the descriptor of a link and its extents: the first holds what the link does, the others are one and
 // the same file, by many names.
 func (l giantLink) extents(t testing.TB, dir, createType, word string, n int, sectors int64, first,
-	others func(path string)) {
+	others func(path string),
+) {
 	t.Helper()
 	base := strings.TrimSuffix(l.name, ".vmdk")
 	var lines []string

@@ -45,8 +45,10 @@ func entriesOf(t testing.TB, raw string) []entryCHS {
 			if link {
 				base = box
 			}
-			c := entryCHS{where: fmt.Sprintf("entry %d of LBA %d", slot, sector),
-				first: base + int64(binary.LittleEndian.Uint32(e[8:]))}
+			c := entryCHS{
+				where: fmt.Sprintf("entry %d of LBA %d", slot, sector),
+				first: base + int64(binary.LittleEndian.Uint32(e[8:])),
+			}
 			c.last = c.first + int64(binary.LittleEndian.Uint32(e[12:])) - 1
 			c.startCylinder, c.startHead, c.startIn = unpackCHS(e[1:])
 			c.endCylinder, c.endHead, c.endIn = unpackCHS(e[5:])

@@ -89,8 +89,10 @@ func requireConfined(t *testing.T, calls string) {
 func TestCommandsWithoutLandlock(t *testing.T) {
 	strace := disktest.Tool(t, "strace")
 	image := sampleDisk(t)
-	lacking := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e",
-		"inject=landlock_create_ruleset:error=ENOSYS", builtPath}
+	lacking := []string{
+		"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e",
+		"inject=landlock_create_ruleset:error=ENOSYS", builtPath,
+	}
 	for name, args := range confinedCommands {
 		if strings.HasPrefix(name, "scan") {
 			continue // which was told to go without
@@ -126,8 +128,10 @@ func TestScanWithoutLandlock(t *testing.T) {
 	t.Parallel()
 	strace := disktest.Tool(t, "strace")
 	dir := filepath.Dir(sampleDisk(t))
-	lacking := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e",
-		"inject=landlock_create_ruleset:error=ENOSYS", builtPath, "scan", "-o", "json"}
+	lacking := []string{
+		"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e",
+		"inject=landlock_create_ruleset:error=ENOSYS", builtPath, "scan", "-o", "json",
+	}
 	r := run(t, strace, append(lacking, "--require-sandbox", dir)...)
 	require.Equal(t, 1, r.code, r.stdout)
 	require.Contains(t, r.stderr,

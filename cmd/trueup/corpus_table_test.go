@@ -196,6 +196,8 @@ var corpusContents = []struct {
 	{"vmdk-rs/monolithicFlat.vmdk", true, "a3bcf05f07a1c06a3380eeca8571f0efb2b85afafa1e21662b8cad436d1f7727"},
 	{"vmdk-rs/vmfs_thick.vmdk", true, "8d43c795d24bce01b49f92744f934c1072210dcac170bb1c83a5aa56df46ab7d"},
 	{"dfvfs/ext2.vmdk.xz", false, "a6c2f0e39afe6c6ab432ca5465349fcefe8dc944398e97b2d957d3f89dbb5d80"},
-	{"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", false,
-		"10808edfbc61762fc1bfa7e4fb6d18cb9fcafa7faad6692e4304ed8bff40006a"},
+	{
+		"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", false,
+		"10808edfbc61762fc1bfa7e4fb6d18cb9fcafa7faad6692e4304ed8bff40006a",
+	},
 }

@@ -78,8 +78,10 @@ func TestDataOnlyWithoutRoom(t *testing.T) {
 	t.Parallel()
 	source := systemDisk(t, true)
 	dest := filepath.Join(t.TempDir(), "dest.raw")
-	for _, args := range [][]string{{"plan", "--data-only", source}, {"align", "--data-only", "--allow-unbootable",
-		source, dest}} {
+	for _, args := range [][]string{{"plan", "--data-only", source}, {
+		"align", "--data-only", "--allow-unbootable",
+		source, dest,
+	}} {
 		r := trueup(t, args...)
 		require.Equal(t, 4, r.code, r.stdout)
 		require.Contains(t, r.stderr, "partition 2: it would have to move")

@@ -66,8 +66,10 @@ func TestStorages(t *testing.T) {
 			answer := trueupJSON[jsonDiagnosis](t, 3, "inspect", "--impact", "--storage", tc.storage, source)
 			require.Equal(t, "misaligned", answer.Verdict)
 			impact := answer.Partitions[0].Impact
-			require.Equal(t, []int64{tc.block, 63 * 512, 4096}, []int64{impact.StorageBlockBytes, impact.DataBytes,
-				impact.BlockBytes})
+			require.Equal(t, []int64{tc.block, 63 * 512, 4096}, []int64{
+				impact.StorageBlockBytes, impact.DataBytes,
+				impact.BlockBytes,
+			})
 			require.Equal(t, tc.storage, impact.Storage)
 			var sizes []int64
 			for _, io := range impact.IO {
@@ -81,8 +83,10 @@ func TestStorages(t *testing.T) {
 	require.Nil(t, trueupJSON[jsonDiagnosis](t, 3, "inspect", source).Partitions[0].Impact, "it was not asked for")
 	wrong := trueup(t, "inspect", "--storage", "emc", source)
 	require.Equal(t, 64, wrong.code)
-	for _, name := range []string{"generic", "netapp", "clariion", "3par", "hp-raid5", "flasharray", "vmfs",
-		"from 512 to 4M"} {
+	for _, name := range []string{
+		"generic", "netapp", "clariion", "3par", "hp-raid5", "flasharray", "vmfs",
+		"from 512 to 4M",
+	} {
 		require.Contains(t, wrong.stderr, name)
 	}
 }

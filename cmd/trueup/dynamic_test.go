@@ -158,20 +158,30 @@ func dynamicGroup(t testing.TB) (disks []forge.Bytes) {
 		return ldmforge.Piece{Disk: disk, Start: start, Sectors: sectors}
 	}
 	for range 4 {
-		disks = append(disks, tableforge.NewMBR(dynamicSize, tableforge.Slot{Type: 0x42, Start: dynamicStart,
-			Sectors: dynamicSpace}))
+		disks = append(disks, tableforge.NewMBR(dynamicSize, tableforge.Slot{
+			Type: 0x42, Start: dynamicStart,
+			Sectors: dynamicSpace,
+		}))
 	}
 	volumes := []ldmforge.Volume{
 		{Name: "Simple", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 0, 4*mib)}}},
 		{Name: "Inner", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 4*mib, 5*mib)}}},
-		{Name: "Spanned", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(0, 9*mib, 3*mib),
-			piece(1, 0, 2*mib)}}},
-		{Name: "Striped", Kind: ldmforge.Striped, Copies: [][]ldmforge.Piece{{piece(1, 2*mib, 4*mib),
-			piece(2, 0, 4*mib)}}},
-		{Name: "Mirror", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{piece(2, 4*mib, 4*mib)},
-			{piece(3, 4*mib, 4*mib)}}},
-		{Name: "Raid", Kind: ldmforge.RAID5, Copies: [][]ldmforge.Piece{{piece(3, 0, 2*mib), piece(1, 6*mib, 2*mib),
-			piece(2, 8*mib, 2*mib)}}},
+		{Name: "Spanned", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{
+			piece(0, 9*mib, 3*mib),
+			piece(1, 0, 2*mib),
+		}}},
+		{Name: "Striped", Kind: ldmforge.Striped, Copies: [][]ldmforge.Piece{{
+			piece(1, 2*mib, 4*mib),
+			piece(2, 0, 4*mib),
+		}}},
+		{Name: "Mirror", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{
+			{piece(2, 4*mib, 4*mib)},
+			{piece(3, 4*mib, 4*mib)},
+		}},
+		{Name: "Raid", Kind: ldmforge.RAID5, Copies: [][]ldmforge.Piece{{
+			piece(3, 0, 2*mib), piece(1, 6*mib, 2*mib),
+			piece(2, 8*mib, 2*mib),
+		}}},
 	}
 	ldmforge.PutGroup(disks, dynamicStart, dynamicSpace, volumes...)
 	for _, v := range volumes {

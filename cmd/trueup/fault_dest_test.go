@@ -155,13 +155,19 @@ func TestDestIsTheSource(t *testing.T) {
 			require.NoError(t, os.Symlink(filepath.Base(last), filepath.Join(dir, "symbolic.vmdk")))
 			require.NoError(t, os.Symlink(".", filepath.Join(dir, "folder")))
 			before := linkedFolder(t, dir)
-			for _, dest := range []string{source, last, "hard.vmdk", "symbolic.vmdk", "folder/disk.vmdk",
-				"./folder/../disk.vmdk"} {
+			for _, dest := range []string{
+				source, last, "hard.vmdk", "symbolic.vmdk", "folder/disk.vmdk",
+				"./folder/../disk.vmdk",
+			} {
 				if !filepath.IsAbs(dest) {
 					dest = dir + "/" + dest
 				}
-				for _, args := range [][]string{{"align"}, {"align", "--force"}, {"convert", "--force"},
-					{"align", "--force", "--to", "raw"}} {
+				for _, args := range [][]string{
+					{"align"},
+					{"align", "--force"},
+					{"convert", "--force"},
+					{"align", "--force", "--to", "raw"},
+				} {
 					r := trueup(t, append(args, source, dest, "--json")...)
 					require.Equal(t, 64, r.code, "%q to %s", args, dest)
 					require.Equal(t, "usage", errorCode(t, r))
@@ -198,7 +204,10 @@ func TestReportOverImage(t *testing.T) {
 	for _, out := range []string{"disk.vmdk", "disk-flat.vmdk", "hard.vmdk", "symbolic.vmdk"} {
 		f := fault{source: source, dest: filepath.Join(t.TempDir(), "aligned.vmdk")}
 		for _, args := range [][]string{
-			{"inspect", source}, {"plan", source}, {"align", source, f.dest}, {"convert", source, f.dest},
+			{"inspect", source},
+			{"plan", source},
+			{"align", source, f.dest},
+			{"convert", source, f.dest},
 			{"verify", other, source},
 		} {
 			r := trueup(t, append(args, "--out", dir+"/"+out)...)

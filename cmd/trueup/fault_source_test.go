@@ -180,8 +180,10 @@ func TestVMwareLocks(t *testing.T) {
 func TestLocksOfOthers(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, sampleDisk(t))
-	for _, name := range []string{"other.vmdk.lck", "other.vmem", "xp.vmdk.lck.old", "xp.nvram", "vmware.log",
-		"xp.vmsd"} {
+	for _, name := range []string{
+		"other.vmdk.lck", "other.vmem", "xp.vmdk.lck.old", "xp.nvram", "vmware.log",
+		"xp.vmsd",
+	} {
 		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(f.source), name), nil, 0o644))
 	}
 	f.before = hashFolder(t, filepath.Dir(f.source))

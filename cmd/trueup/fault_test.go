@@ -26,8 +26,10 @@ type fault struct {
 // newFault is about a source in a folder of its own; DEST goes to another folder.
 func newFault(t testing.TB, source string) fault {
 	t.Helper()
-	return fault{source, filepath.Join(t.TempDir(), "aligned"+filepath.Ext(source)),
-		hashFolder(t, filepath.Dir(source))}
+	return fault{
+		source, filepath.Join(t.TempDir(), "aligned"+filepath.Ext(source)),
+		hashFolder(t, filepath.Dir(source)),
+	}
 }
 
 // partial is the name of DEST until it is complete.
@@ -103,8 +105,10 @@ func run(t testing.TB, name string, args ...string) result {
 func noisyDisk(t testing.TB, mebibytes int) string {
 	t.Helper()
 	sectors := mebibytes << 11
-	disk := tableforge.NewMBR(sectors, tableforge.Slot{Type: 0x83, Start: trackSectors,
-		Sectors: uint32(sectors - 2*trackSectors)})
+	disk := tableforge.NewMBR(sectors, tableforge.Slot{
+		Type: 0x83, Start: trackSectors,
+		Sectors: uint32(sectors - 2*trackSectors),
+	})
 	disk.Put(trackSectors*sectorSize, noise("noisy disk", (sectors-2*trackSectors)*sectorSize))
 	path := filepath.Join(t.TempDir(), "noisy.raw")
 	disk.Write(t, path)

@@ -40,12 +40,18 @@ var filesystemCases = map[string]filesystemCase{
 	"no links":                {manners: failing("link", syscall.EPERM), two: noLinks},
 	"no flags of rename":      {manners: failing("rename2", syscall.EINVAL)},
 	"no flags of rename, NFS": {manners: failing("rename2", syscall.ENOSYS)},
-	"no sync of folders": {manners: failing("fsyncdir", syscall.EINVAL), one: notSynced, two: notSynced,
-		replace: notSynced},
-	"no permissions": {manners: failing("chmod", syscall.EPERM), one: noModes, two: noModes,
-		replace: noModes},
-	"numbers of free space: no": {manners: failing("statfs", syscall.ENOSYS), one: noRoom, two: noRoom,
-		replace: noRoom},
+	"no sync of folders": {
+		manners: failing("fsyncdir", syscall.EINVAL), one: notSynced, two: notSynced,
+		replace: notSynced,
+	},
+	"no permissions": {
+		manners: failing("chmod", syscall.EPERM), one: noModes, two: noModes,
+		replace: noModes,
+	},
+	"numbers of free space: no": {
+		manners: failing("statfs", syscall.ENOSYS), one: noRoom, two: noRoom,
+		replace: noRoom,
+	},
 	"links and flags of rename: no": {
 		manners: oddfs.Manners{Fail: map[string]syscall.Errno{"link": syscall.EOPNOTSUPP, "rename2": syscall.EINVAL}},
 		one:     []string{"dest-look-and-rename"}, two: []string{"dest-look-and-rename", "dest-no-links"},
@@ -64,8 +70,10 @@ var filesystemCases = map[string]filesystemCase{
 			"statfs": syscall.ENOSYS,
 		}},
 		one: []string{"dest-folder-not-synced", "dest-look-and-rename", "dest-no-locks", "dest-room-unknown"},
-		two: []string{"dest-folder-not-synced", "dest-look-and-rename", "dest-no-links", "dest-no-locks",
-			"dest-room-unknown"},
+		two: []string{
+			"dest-folder-not-synced", "dest-look-and-rename", "dest-no-links", "dest-no-locks",
+			"dest-room-unknown",
+		},
 		replace: []string{"dest-folder-not-synced", "dest-no-locks", "dest-room-unknown"},
 	},
 }
@@ -217,8 +225,10 @@ func TestPublicationFails(t *testing.T) {
 				m.Fail["link"] = syscall.EPERM
 				flags = nil
 			}
-			r := trueup(t, append([]string{"align", source, filepath.Join(oddfs.Mount(t, behind, m), "out.vmdk"),
-				"--progress", "json"}, flags...)...)
+			r := trueup(t, append([]string{
+				"align", source, filepath.Join(oddfs.Mount(t, behind, m), "out.vmdk"),
+				"--progress", "json",
+			}, flags...)...)
 			require.Equal(t, 1, r.code, r.stderr)
 			require.Contains(t, r.stderr, "input/output error")
 			require.Empty(t, folderNames(t, behind))

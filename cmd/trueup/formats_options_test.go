@@ -20,8 +20,10 @@ var qemuOptions = map[string]map[string][]string{
 	"vmdk": {
 		"adapter_type": {"ide", "lsilogic", "buslogic", "legacyESX"}, "compat6": {"on", "off"},
 		"hwversion": {"4", "17"},
-		"subformat": {"monolithicSparse", "monolithicFlat", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat",
-			"streamOptimized"},
+		"subformat": {
+			"monolithicSparse", "monolithicFlat", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat",
+			"streamOptimized",
+		},
 		"toolsversion": {"2147483647"}, "zeroed_grain": {"on", "off", "on,subformat=twoGbMaxExtentSparse"},
 	},
 	"vpc": {
@@ -117,8 +119,10 @@ func TestQemuOptionsThatAreRefused(t *testing.T) {
 		says string
 	}{
 		"luks": {
-			[]string{"--object", "secret,id=s,data=x", "-o",
-				"encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"}, "LUKS",
+			[]string{
+				"--object", "secret,id=s,data=x", "-o",
+				"encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10",
+			}, "LUKS",
 		},
 		"external data": {[]string{"-o", "data_file=" + filepath.Join(t.TempDir(), "disk.data")}, "data"},
 	} {

@@ -30,8 +30,10 @@ func newLibrary(t testing.TB, format string, names func(root string) (middle, ba
 	middle, base := names(root)
 	for i, link := range [][2]string{{file("lib/disk"), base}, {file("vm/disk"), middle}} {
 		disktest.Run(t, "qemu-img", "create", "-q", "-f", format, "-F", format, "-b", link[1], link[0])
-		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P 0x7"+[]string{"1", "2"}[i]+" "+[]string{"3M 200k",
-			"3100k 100k"}[i], link[0])
+		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P 0x7"+[]string{"1", "2"}[i]+" "+[]string{
+			"3M 200k",
+			"3100k 100k",
+		}[i], link[0])
 	}
 	raw := filepath.Join(root, "top.raw")
 	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", file("vm/disk"), raw)

@@ -83,8 +83,10 @@ var gptDamage = map[string]damage{
 }
 
 // otherArrays are the cases in which the size and the place of the array matter.
-var otherArrays = map[string]bool{"nothing": true, "primary entries zeroed": true, "backup header zeroed": true,
-	"enlarged disk": true}
+var otherArrays = map[string]bool{
+	"nothing": true, "primary entries zeroed": true, "backup header zeroed": true,
+	"enlarged disk": true,
+}
 
 // sgdiskSays is all that sgdisk tells of the partitions, without their places.
 func sgdiskSays(t testing.TB, path string) string {
@@ -102,8 +104,10 @@ func sgdiskSays(t testing.TB, path string) string {
 // as it was on the disk before the damage. The sizes of the array are those that sgdisk can make.
 func TestDamagedGPTs(t *testing.T) {
 	t.Parallel()
-	for array, extra := range map[string][]string{"128 entries": nil, "256 entries": {"-S", "256"},
-		"array behind a hole": {"-j", "40"}} {
+	for array, extra := range map[string][]string{
+		"128 entries": nil, "256 entries": {"-S", "256"},
+		"array behind a hole": {"-j", "40"},
+	} {
 		sound := gptDisk(t, extra...)
 		want := sgdiskSays(t, sound)
 		for name, damaged := range gptDamage {

@@ -104,8 +104,10 @@ func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 		report := inspectPool(t, 3, poolImage(0x8e, int64(len(pv)), func(v forge.Bytes) { v.Put(0, pv) })(t,
 			t.TempDir()))
 		require.Zero(t, (63*512+report.Partitions[0].Volume.DataStart)%(64<<10))
-		(hostile{says: []string{"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte",
-			"a move of the partition puts the data off it"}}).checkFindings(t, report.Findings)
+		(hostile{says: []string{
+			"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte",
+			"a move of the partition puts the data off it",
+		}}).checkFindings(t, report.Findings)
 	})
 }
 

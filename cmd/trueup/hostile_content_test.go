@@ -55,32 +55,52 @@ func headersInRaw() []hostile {
 	sesparse := "\xbe\xba\xfe\xca\x00\x00\x00\x00"
 	text := "# Disk DescriptorFile\n" + flatOf("/etc/shadow")
 	return append(out,
-		hostile{name: "T40 VHDX header in sector 0", image: rawWith(map[int64]string{0: "vhdxfile"}), code: "format",
-			says: []string{"vhdx header at 0x10000"}},
-		hostile{name: "T40 VDI header in sector 0", image: rawWith(map[int64]string{64: "\x7f\x10\xda\xbe"}),
-			code: "unsupported", says: []string{"VDI: recognised, not supported; convert it with qemu-img"}},
-		hostile{name: "T40 qcow2 header in sector 0", image: rawWith(map[int64]string{0: "QFI\xfb\x00\x00\x00\x03"}),
-			code: "format", says: []string{"qcow2 header at 0x14", "cluster_bits 0"}},
-		hostile{name: "T40 sparse VMDK header in sector 0", image: rawWith(map[int64]string{0: "KDMV\x01\x00\x00\x00"}),
-			code: "format", says: []string{"vmdk"}},
-		hostile{name: "T40 COWD header in sector 0", image: rawWith(map[int64]string{0: "COWD\x01\x00\x00\x00"}),
-			code: "unsupported", says: []string{"VMDK", "COWD", "not supported"}},
-		hostile{name: "T40 seSparse header in sector 0", image: rawWith(map[int64]string{0: sesparse}),
-			code: "unsupported", says: []string{"VMDK", "seSparse", "not supported"}},
+		hostile{
+			name: "T40 VHDX header in sector 0", image: rawWith(map[int64]string{0: "vhdxfile"}), code: "format",
+			says: []string{"vhdx header at 0x10000"},
+		},
+		hostile{
+			name: "T40 VDI header in sector 0", image: rawWith(map[int64]string{64: "\x7f\x10\xda\xbe"}),
+			code: "unsupported", says: []string{"VDI: recognised, not supported; convert it with qemu-img"},
+		},
+		hostile{
+			name: "T40 qcow2 header in sector 0", image: rawWith(map[int64]string{0: "QFI\xfb\x00\x00\x00\x03"}),
+			code: "format", says: []string{"qcow2 header at 0x14", "cluster_bits 0"},
+		},
+		hostile{
+			name: "T40 sparse VMDK header in sector 0", image: rawWith(map[int64]string{0: "KDMV\x01\x00\x00\x00"}),
+			code: "format", says: []string{"vmdk"},
+		},
+		hostile{
+			name: "T40 COWD header in sector 0", image: rawWith(map[int64]string{0: "COWD\x01\x00\x00\x00"}),
+			code: "unsupported", says: []string{"VMDK", "COWD", "not supported"},
+		},
+		hostile{
+			name: "T40 seSparse header in sector 0", image: rawWith(map[int64]string{0: sesparse}),
+			code: "unsupported", says: []string{"VMDK", "seSparse", "not supported"},
+		},
 		// The text of a disk of more than 1 MiB is a descriptor that is too big; of a smaller one it has zero bytes.
-		hostile{name: "T40 descriptor in sector 0", image: rawWith(map[int64]string{0: text}), code: "limit",
-			says: []string{"vmdk descriptor", "2097152 bytes"}},
+		hostile{
+			name: "T40 descriptor in sector 0", image: rawWith(map[int64]string{0: text}), code: "limit",
+			says: []string{"vmdk descriptor", "2097152 bytes"},
+		},
 		hostile{
 			name:  "T40 descriptor in sector 0 of a small disk",
 			image: writeText("disk.raw", text+string(make([]byte, 64<<10-len(text)-1))+"x"), code: "format",
 			says: []string{"vmdk descriptor", "zero byte"},
 		},
-		hostile{name: "T40 VHD footer in sector 0", image: rawWith(map[int64]string{0: "conectix"}), code: "format",
-			says: []string{"vhd footer at 0x40", "checksum 0x0"}},
-		hostile{name: "T40 VHD footer behind an MBR", image: rawWith(map[int64]string{lastSector: "conectix"}),
-			code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"}},
-		hostile{name: "T40 DMG footer behind an MBR", image: rawWith(map[int64]string{lastSector: "koly"}),
-			code: "unsupported", says: []string{"DMG", "not supported"}},
+		hostile{
+			name: "T40 VHD footer in sector 0", image: rawWith(map[int64]string{0: "conectix"}), code: "format",
+			says: []string{"vhd footer at 0x40", "checksum 0x0"},
+		},
+		hostile{
+			name: "T40 VHD footer behind an MBR", image: rawWith(map[int64]string{lastSector: "conectix"}),
+			code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"},
+		},
+		hostile{
+			name: "T40 DMG footer behind an MBR", image: rawWith(map[int64]string{lastSector: "koly"}),
+			code: "unsupported", says: []string{"DMG", "not supported"},
+		},
 	)
 }
 
@@ -105,8 +125,10 @@ func polyglots() []hostile {
 	for _, kind := range slices.Sorted(maps.Keys(wholeImages)) {
 		out = append(out, hostile{
 			name: "T40 valid " + kind + " and VHD", image: withFooter(wholeImages[kind]), code: "format",
-			says: []string{"image at 0x0: format", "vhd", strings.ToLower(strings.Fields(kind)[0]), " and ",
-				"want the content of one format"},
+			says: []string{
+				"image at 0x0: format", "vhd", strings.ToLower(strings.Fields(kind)[0]), " and ",
+				"want the content of one format",
+			},
 		})
 	}
 	return out
@@ -181,10 +203,14 @@ func TestLUKSInImages(t *testing.T) {
 		})
 	}
 	runHostile(t, []hostile{
-		{name: "T40 LUKS and a broken VHD footer", image: rawWith(map[int64]string{0: luks, lastSector: "conectix"}),
-			code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"}},
-		{name: "T40 LUKS and ISO", image: rawWith(map[int64]string{0: luks, 0x8001: "CD001"}), code: "unsupported",
-			says: []string{"ISO 9660"}},
+		{
+			name: "T40 LUKS and a broken VHD footer", image: rawWith(map[int64]string{0: luks, lastSector: "conectix"}),
+			code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"},
+		},
+		{
+			name: "T40 LUKS and ISO", image: rawWith(map[int64]string{0: luks, 0x8001: "CD001"}), code: "unsupported",
+			says: []string{"ISO 9660"},
+		},
 	})
 }
 
@@ -209,8 +235,10 @@ func TestHostileSizes(t *testing.T) {
 		rows = append(rows, hostile{
 			name: fmt.Sprintf("T41 file of %d bytes", n), image: writeForged("disk.raw", make(forge.Bytes, n)),
 			code: "format",
-			says: []string{"no disk image: ", map[bool]string{true: "the file is empty",
-				false: fmt.Sprintf("its size (%d) is no multiple of 512", n)}[n == 0]},
+			says: []string{"no disk image: ", map[bool]string{
+				true:  "the file is empty",
+				false: fmt.Sprintf("its size (%d) is no multiple of 512", n),
+			}[n == 0]},
 		})
 	}
 	runHostile(t, append(rows, cuts()...))

@@ -42,22 +42,43 @@ func cutImages() map[string]cutImage {
 			word)))
 	}
 	return map[string]cutImage{
-		"qcow2": {"disk.qcow2", q.Bytes, []int64{4, 72, 104, 112, q.RefTable, q.RefBlock, q.L1, q.L2,
-			q.L2 + 1<<16, q.End - 1<<16}, nil, nil, 0},
-		"dynamic vhd": {"disk.vhd", d.Bytes, []int64{8, d.Header, d.BAT, d.BAT + 4, d.Blocks[0], d.Blocks[0] + 512,
-			d.Footer}, nil, nil, d.Footer},
-		"fixed vhd": {"disk.vhd", f.Bytes, []int64{512, f.Footer, f.Footer + 509}, []string{"--format", "vhd"},
-			nil, 0},
-		"vhdx": {"disk.vhdx", x.Bytes, []int64{8, vhdxforge.Header1, vhdxforge.Header2, vhdxforge.Regions1,
-			vhdxforge.Regions2, x.Log, x.Metadata, x.BAT, x.Blocks, x.Blocks + 1<<20}, nil, nil, 0},
-		"stream": {"disk.vmdk", s.Bytes, []int64{4, 512, s.Grains[0], s.Grains[1], s.Tables[0], s.Directory,
-			s.Footer, s.Footer + 512, s.End}, nil, nil, 0},
-		"tables in front": {"disk.vmdk", front.Bytes, []int64{512, front.Directory, front.Tables[0], front.Grains[0],
-			front.Grains[1]}, nil, nil, 0},
-		"cowd": {"x.vmdk", c.Bytes, []int64{4, 2048, c.GD, c.Tables[0], c.Tables[0] + vmdkforge.COWDTable}, nil,
-			text("vmfsSparse", "VMFSSPARSE"), 0},
-		"sesparse": {"x.vmdk", e.Bytes, []int64{8, e.Volatile, e.Volatile + 512, e.GD, e.GT, e.Grains, e.Grains + 4096},
-			nil, text("seSparse", "SESPARSE"), 0},
+		"qcow2": {"disk.qcow2", q.Bytes, []int64{
+			4, 72, 104, 112, q.RefTable, q.RefBlock, q.L1, q.L2,
+			q.L2 + 1<<16, q.End - 1<<16,
+		}, nil, nil, 0},
+		"dynamic vhd": {"disk.vhd", d.Bytes, []int64{
+			8, d.Header, d.BAT, d.BAT + 4, d.Blocks[0], d.Blocks[0] + 512,
+			d.Footer,
+		}, nil, nil, d.Footer},
+		"fixed vhd": {
+			"disk.vhd", f.Bytes,
+			[]int64{512, f.Footer, f.Footer + 509},
+			[]string{"--format", "vhd"},
+			nil, 0,
+		},
+		"vhdx": {"disk.vhdx", x.Bytes, []int64{
+			8, vhdxforge.Header1, vhdxforge.Header2, vhdxforge.Regions1,
+			vhdxforge.Regions2, x.Log, x.Metadata, x.BAT, x.Blocks, x.Blocks + 1<<20,
+		}, nil, nil, 0},
+		"stream": {"disk.vmdk", s.Bytes, []int64{
+			4, 512, s.Grains[0], s.Grains[1], s.Tables[0], s.Directory,
+			s.Footer, s.Footer + 512, s.End,
+		}, nil, nil, 0},
+		"tables in front": {"disk.vmdk", front.Bytes, []int64{
+			512, front.Directory, front.Tables[0], front.Grains[0],
+			front.Grains[1],
+		}, nil, nil, 0},
+		"cowd": {
+			"x.vmdk", c.Bytes,
+			[]int64{4, 2048, c.GD, c.Tables[0], c.Tables[0] + vmdkforge.COWDTable},
+			nil,
+			text("vmfsSparse", "VMFSSPARSE"), 0,
+		},
+		"sesparse": {
+			"x.vmdk", e.Bytes,
+			[]int64{8, e.Volatile, e.Volatile + 512, e.GD, e.GT, e.Grains, e.Grains + 4096},
+			nil, text("seSparse", "SESPARSE"), 0,
+		},
 	}
 }
 

@@ -73,22 +73,38 @@ func parents() []hostile {
 		return sparse(strings.Replace(good, cid, "parentCID=4a5b6c7d\nparentFileNameHint=\""+name+"\"", 1))
 	}
 	return []hostile{
-		{name: "T08 parentFileNameHint without parentCID", image: sparse(hintOnly), code: "reference", copy: 4,
-			says: []string{"refused", "line 6", `"/x"`, "parentCID"}},
-		{name: "T08 parentCID without parentFileNameHint", image: sparse(cidOnly), code: "reference", copy: 4,
-			says: []string{"refused", "line 5", "12345678", "parentFileNameHint"}},
-		{name: "T08 the same in a flat disk", image: flatImage(child("ffffffff", "../x")), code: "reference", copy: 4,
-			says: []string{"refused", "line 6", `"../x"`}},
-		{name: "T09 parent is missing", image: sparseChild("base.vmdk"), code: "reference", copy: 4,
-			says: []string{"refused", `"base.vmdk"`, "missing"}},
-		{name: "T09 parent elsewhere", image: sparseChild("../base.vmdk"), code: "reference", copy: 4,
-			says: []string{"refused", `"base.vmdk"`, "missing"}},
-		{name: "T09 child that is its own parent", image: sparseChild("disk.vmdk"), code: "format",
-			says: []string{`"disk.vmdk"`, "not in the chain already"}},
-		{name: "T09 flat child", image: flatImage(child("12345678", "base.vmdk")), code: "format",
-			says: []string{"line 6", `"base.vmdk"`, "monolithicFlat"}},
-		{name: "T09 cycle of two", image: chain(2, sparseChild), code: "format",
-			says: []string{`"disk0.vmdk"`, "not in the chain already"}},
+		{
+			name: "T08 parentFileNameHint without parentCID", image: sparse(hintOnly), code: "reference", copy: 4,
+			says: []string{"refused", "line 6", `"/x"`, "parentCID"},
+		},
+		{
+			name: "T08 parentCID without parentFileNameHint", image: sparse(cidOnly), code: "reference", copy: 4,
+			says: []string{"refused", "line 5", "12345678", "parentFileNameHint"},
+		},
+		{
+			name: "T08 the same in a flat disk", image: flatImage(child("ffffffff", "../x")), code: "reference", copy: 4,
+			says: []string{"refused", "line 6", `"../x"`},
+		},
+		{
+			name: "T09 parent is missing", image: sparseChild("base.vmdk"), code: "reference", copy: 4,
+			says: []string{"refused", `"base.vmdk"`, "missing"},
+		},
+		{
+			name: "T09 parent elsewhere", image: sparseChild("../base.vmdk"), code: "reference", copy: 4,
+			says: []string{"refused", `"base.vmdk"`, "missing"},
+		},
+		{
+			name: "T09 child that is its own parent", image: sparseChild("disk.vmdk"), code: "format",
+			says: []string{`"disk.vmdk"`, "not in the chain already"},
+		},
+		{
+			name: "T09 flat child", image: flatImage(child("12345678", "base.vmdk")), code: "format",
+			says: []string{"line 6", `"base.vmdk"`, "monolithicFlat"},
+		},
+		{
+			name: "T09 cycle of two", image: chain(2, sparseChild), code: "format",
+			says: []string{`"disk0.vmdk"`, "not in the chain already"},
+		},
 		{name: "T09 chain of 18", image: chain(18, sparseChild), code: "limit", says: []string{"16 parents"}},
 	}
 }
@@ -108,16 +124,26 @@ func chain(n int, child func(name string) func(testing.TB, string) string) func(
 // otherLines are refused lines; TestDescriptorLines has those that are read.
 func otherLines() []hostile {
 	return []hostile{
-		{name: "T10 NOACCESS", image: flatImage(changed("RW 4096", "NOACCESS 4096")), code: "unsupported",
-			says: []string{"line 9", "NOACCESS"}},
-		{name: "T10 unknown type", image: flatImage(changed("FLAT", "ROUND")), code: "unsupported",
-			says: []string{"line 9", `"ROUND"`, "want FLAT, VMFS or ZERO"}},
-		{name: "T10 unknown access", image: flatImage(changed("RW 4096", "WO 4096")), code: "format",
-			says: []string{"line 9", `"WO"`, "want RW, RDONLY or NOACCESS"}},
-		{name: "T10 neither comment, setting nor extent", image: flatImage(changed("#DDB", "nonsense")), code: "format",
-			says: []string{"line 12", `"nonsense"`}},
-		{name: "T10 partition of a physical device", image: flatImage(changed(` 0`+"\n", ` 0 "partition"`+"\n")),
-			code: "unsupported", says: []string{"line 9", "physical"}},
+		{
+			name: "T10 NOACCESS", image: flatImage(changed("RW 4096", "NOACCESS 4096")), code: "unsupported",
+			says: []string{"line 9", "NOACCESS"},
+		},
+		{
+			name: "T10 unknown type", image: flatImage(changed("FLAT", "ROUND")), code: "unsupported",
+			says: []string{"line 9", `"ROUND"`, "want FLAT, VMFS or ZERO"},
+		},
+		{
+			name: "T10 unknown access", image: flatImage(changed("RW 4096", "WO 4096")), code: "format",
+			says: []string{"line 9", `"WO"`, "want RW, RDONLY or NOACCESS"},
+		},
+		{
+			name: "T10 neither comment, setting nor extent", image: flatImage(changed("#DDB", "nonsense")), code: "format",
+			says: []string{"line 12", `"nonsense"`},
+		},
+		{
+			name: "T10 partition of a physical device", image: flatImage(changed(` 0`+"\n", ` 0 "partition"`+"\n")),
+			code: "unsupported", says: []string{"line 9", "physical"},
+		},
 	}
 }
 
@@ -136,17 +162,27 @@ func bigTexts() []hostile {
 	}
 	says := []string{"at 0x24", "descriptor size", "limit exceeded"}
 	return []hostile{
-		{name: "T11 text of 2 MiB", image: flatImage(big), code: "limit", says: []string{"vmdk descriptor",
-			fmt.Sprint(len(big)), "1048576"}},
+		{name: "T11 text of 2 MiB", image: flatImage(big), code: "limit", says: []string{
+			"vmdk descriptor",
+			fmt.Sprint(len(big)), "1048576",
+		}},
 		{name: "T11 line of 1 MiB", image: flatImage(line), code: "limit", says: []string{"line 19", "at most 4096"}},
-		{name: "T11 line of 4097 bytes", image: flatImage(goodFlat() + "#" + strings.Repeat("x", 4096)), code: "limit",
-			says: []string{"line 19", "4097", "at most 4096"}},
-		{name: "T11 100,000 extents", image: flatImage(extents), code: "limit",
-			says: []string{"line 4099", "more than 4096 extents"}},
-		{name: "T11 500,000 lines", image: flatImage(goodFlat() + strings.Repeat("#\n", 500_000)), code: "limit",
-			says: []string{"line 8193", "more than 8192 lines"}},
-		{name: "T11 descriptorSize of 2^64-1", image: size(1<<64 - 1), code: "limit",
-			says: append(says, "18446744073709551615")},
+		{
+			name: "T11 line of 4097 bytes", image: flatImage(goodFlat() + "#" + strings.Repeat("x", 4096)), code: "limit",
+			says: []string{"line 19", "4097", "at most 4096"},
+		},
+		{
+			name: "T11 100,000 extents", image: flatImage(extents), code: "limit",
+			says: []string{"line 4099", "more than 4096 extents"},
+		},
+		{
+			name: "T11 500,000 lines", image: flatImage(goodFlat() + strings.Repeat("#\n", 500_000)), code: "limit",
+			says: []string{"line 8193", "more than 8192 lines"},
+		},
+		{
+			name: "T11 descriptorSize of 2^64-1", image: size(1<<64 - 1), code: "limit",
+			says: append(says, "18446744073709551615"),
+		},
 		{name: "T11 descriptorSize of 2^55", image: size(1 << 55), code: "limit", says: says},
 		{name: "T11 descriptorSize of 4 MiB", image: size(8192), code: "limit", says: says},
 	}
@@ -174,39 +210,71 @@ func contradictions() []hostile {
 	sparse := vmdkforge.Descriptor("monolithicSparse", `RW 4096 SPARSE "x-flat.vmdk"`)
 	zeroAt := fmt.Sprintf("%#x", strings.Index(goodFlat(), "#DDB")+2)
 	return []hostile{
-		{name: "T12 two createType", image: flatImage(twice(`createType="monolithicFlat"`)), code: "format",
-			says: []string{"line 7", "second createtype", "line 6"}},
-		{name: "T12 two CID", image: flatImage(twice("CID=4a5b6c7d")), code: "format",
-			says: []string{"line 5", "second cid", "line 4"}},
-		{name: "T12 says sparse, is flat", image: flatImage(sparse), code: "format",
-			says: []string{"createType monolithicSparse", "want"}},
-		{name: "T12 SPARSE line in a flat disk", image: flatImage(changed("FLAT", "SPARSE")), code: "format",
-			says: []string{"line 9", "is SPARSE", "want FLAT, VMFS or ZERO"}},
-		{name: "T12 says flat, is sparse", image: flatInSparse, code: "format",
-			says: []string{"line 6", `"monolithicFlat"`, "want monolithicSparse"}},
+		{
+			name: "T12 two createType", image: flatImage(twice(`createType="monolithicFlat"`)), code: "format",
+			says: []string{"line 7", "second createtype", "line 6"},
+		},
+		{
+			name: "T12 two CID", image: flatImage(twice("CID=4a5b6c7d")), code: "format",
+			says: []string{"line 5", "second cid", "line 4"},
+		},
+		{
+			name: "T12 says sparse, is flat", image: flatImage(sparse), code: "format",
+			says: []string{"createType monolithicSparse", "want"},
+		},
+		{
+			name: "T12 SPARSE line in a flat disk", image: flatImage(changed("FLAT", "SPARSE")), code: "format",
+			says: []string{"line 9", "is SPARSE", "want FLAT, VMFS or ZERO"},
+		},
+		{
+			name: "T12 says flat, is sparse", image: flatInSparse, code: "format",
+			says: []string{"line 6", `"monolithicFlat"`, "want monolithicSparse"},
+		},
 		// The threat list has FORMAT; "custom" is a type that VMware documents, so it is named as the issue asks.
-		{name: "T12 createType custom", image: flatImage(changed("monolithicFlat", "custom")), code: "unsupported",
-			says: []string{"custom", "not supported"}},
-		{name: "T12 unknown createType", image: flatImage(changed("monolithicFlat", "round")), code: "format",
-			says: []string{"line 6", `"round"`, "want monolithicFlat"}},
-		{name: "T12 no createType", image: flatImage(changed(`createType="monolithicFlat"`, "")), code: "format",
-			says: []string{"createType", "want"}},
-		{name: "T12 UTF-16, little endian", image: flatImage(utf16Text(little, "\xff\xfe")), code: "format",
-			says: []string{"byte order mark", "ff fe", "want UTF-8"}},
-		{name: "T12 UTF-16, big endian", image: flatImage(utf16Text(big, "\xfe\xff")), code: "format",
-			says: []string{"byte order mark", "fe ff", "want UTF-8"}},
-		{name: "T12 lines that end with CR", image: flatImage(strings.ReplaceAll(goodFlat(), "\n", "\r")),
-			code: "format", says: []string{"line 1", "carriage return", "want lines"}},
-		{name: "T12 zero byte in the middle", image: flatImage(changed("#DDB", "#D\x00B")), code: "format",
-			says: []string{"at " + zeroAt, "zero byte"}},
-		{name: "T12 unclosed quote", image: flatImage(changed(`Type="monolithicFlat"`, `Type="monolithicFlat`)),
-			code: "format", says: []string{"line 6", "unclosed quote"}},
-		{name: "T12 unclosed quote of a name", image: flatImage(changed(`vmdk" 0`, `vmdk 0`)), code: "format",
-			says: []string{"line 9", "unclosed quote"}},
-		{name: "T12 name without quotes", image: flatImage(changed(`"x-flat.vmdk"`, `x-flat.vmdk`)), code: "format",
-			says: []string{"line 9", "not quoted"}},
-		{name: "T12 CID that is no number", image: flatImage(changed("CID=4a5b6c7d", "CID=4a5b6c7g")), code: "format",
-			says: []string{"line 4", `"4a5b6c7g"`, "want 8 hexadecimal digits"}},
+		{
+			name: "T12 createType custom", image: flatImage(changed("monolithicFlat", "custom")), code: "unsupported",
+			says: []string{"custom", "not supported"},
+		},
+		{
+			name: "T12 unknown createType", image: flatImage(changed("monolithicFlat", "round")), code: "format",
+			says: []string{"line 6", `"round"`, "want monolithicFlat"},
+		},
+		{
+			name: "T12 no createType", image: flatImage(changed(`createType="monolithicFlat"`, "")), code: "format",
+			says: []string{"createType", "want"},
+		},
+		{
+			name: "T12 UTF-16, little endian", image: flatImage(utf16Text(little, "\xff\xfe")), code: "format",
+			says: []string{"byte order mark", "ff fe", "want UTF-8"},
+		},
+		{
+			name: "T12 UTF-16, big endian", image: flatImage(utf16Text(big, "\xfe\xff")), code: "format",
+			says: []string{"byte order mark", "fe ff", "want UTF-8"},
+		},
+		{
+			name: "T12 lines that end with CR", image: flatImage(strings.ReplaceAll(goodFlat(), "\n", "\r")),
+			code: "format", says: []string{"line 1", "carriage return", "want lines"},
+		},
+		{
+			name: "T12 zero byte in the middle", image: flatImage(changed("#DDB", "#D\x00B")), code: "format",
+			says: []string{"at " + zeroAt, "zero byte"},
+		},
+		{
+			name: "T12 unclosed quote", image: flatImage(changed(`Type="monolithicFlat"`, `Type="monolithicFlat`)),
+			code: "format", says: []string{"line 6", "unclosed quote"},
+		},
+		{
+			name: "T12 unclosed quote of a name", image: flatImage(changed(`vmdk" 0`, `vmdk 0`)), code: "format",
+			says: []string{"line 9", "unclosed quote"},
+		},
+		{
+			name: "T12 name without quotes", image: flatImage(changed(`"x-flat.vmdk"`, `x-flat.vmdk`)), code: "format",
+			says: []string{"line 9", "not quoted"},
+		},
+		{
+			name: "T12 CID that is no number", image: flatImage(changed("CID=4a5b6c7d", "CID=4a5b6c7g")), code: "format",
+			says: []string{"line 4", `"4a5b6c7g"`, "want 8 hexadecimal digits"},
+		},
 	}
 }
 
@@ -217,22 +285,38 @@ func extentSums() []hostile {
 	const half = "RW 9007199254740992 ZERO" // 2^53 sectors are 2^62 bytes
 	beyond := []string{"line 9", "extent 0 takes", "has 2097152 bytes"}
 	return []hostile{
-		{name: "T13 size 0", image: flatImage(size("0")), code: "format", says: []string{"line 9", "extent size 0",
-			"want at least 1"}},
-		{name: "T13 size -1", image: flatImage(size("-1")), code: "format", says: []string{"line 9", `extent size "-1"`,
-			"want 0 to"}},
-		{name: "T13 size 2^63", image: flatImage(size("9223372036854775808")), code: "format",
-			says: []string{"line 9", `"9223372036854775808"`, "want 0 to"}},
-		{name: "T13 size of more than 2^63 bytes", image: flatImage(size("18014398509481984")), code: "format",
-			says: []string{"line 9", `"18014398509481984"`, "want 0 to"}},
-		{name: "T13 sum above 2^63", image: flatImage(twoLines(half, half)), code: "format",
-			says: []string{"line 10", "add up to more than"}},
-		{name: "T13 end beyond the file", image: flatImage(size("4097")), code: "format",
-			says: append(beyond, "2097664 bytes at offset 0")},
-		{name: "T13 offset beyond the file", image: flatImage(changed(`vmdk" 0`, `vmdk" 4097`)), code: "format",
-			says: append(beyond, "offset 2097664")},
-		{name: "T13 offset and size beyond the file", image: flatImage(changed(`vmdk" 0`, `vmdk" 1`)), code: "format",
-			says: append(beyond, "offset 512")},
+		{name: "T13 size 0", image: flatImage(size("0")), code: "format", says: []string{
+			"line 9", "extent size 0",
+			"want at least 1",
+		}},
+		{name: "T13 size -1", image: flatImage(size("-1")), code: "format", says: []string{
+			"line 9", `extent size "-1"`,
+			"want 0 to",
+		}},
+		{
+			name: "T13 size 2^63", image: flatImage(size("9223372036854775808")), code: "format",
+			says: []string{"line 9", `"9223372036854775808"`, "want 0 to"},
+		},
+		{
+			name: "T13 size of more than 2^63 bytes", image: flatImage(size("18014398509481984")), code: "format",
+			says: []string{"line 9", `"18014398509481984"`, "want 0 to"},
+		},
+		{
+			name: "T13 sum above 2^63", image: flatImage(twoLines(half, half)), code: "format",
+			says: []string{"line 10", "add up to more than"},
+		},
+		{
+			name: "T13 end beyond the file", image: flatImage(size("4097")), code: "format",
+			says: append(beyond, "2097664 bytes at offset 0"),
+		},
+		{
+			name: "T13 offset beyond the file", image: flatImage(changed(`vmdk" 0`, `vmdk" 4097`)), code: "format",
+			says: append(beyond, "offset 2097664"),
+		},
+		{
+			name: "T13 offset and size beyond the file", image: flatImage(changed(`vmdk" 0`, `vmdk" 1`)), code: "format",
+			says: append(beyond, "offset 512"),
+		},
 		{
 			name: "T13 offset that overflows", image: flatImage(changed(`vmdk" 0`, `vmdk" 18014398509481983`)),
 			code: "format",
@@ -282,8 +366,10 @@ func TestDescriptorVariants(t *testing.T) {
 		{"T12 another encoding line", changed("UTF-8", "windows-1252"), whole},
 		{"T11 line of 4096 bytes", goodFlat() + "#" + strings.Repeat("x", 4095), whole},
 		{"T11 text of 1 MiB", goodFlat() + filler(1<<20-len(goodFlat())), whole},
-		{"T11 4096 extents", changed(goodLine, strings.Repeat("RW 1 ZERO\n", 4095)+`RW 4096 FLAT "x-flat.vmdk" 0`),
-			slices.Concat(zeros(4095), whole)},
+		{
+			"T11 4096 extents", changed(goodLine, strings.Repeat("RW 1 ZERO\n", 4095)+`RW 4096 FLAT "x-flat.vmdk" 0`),
+			slices.Concat(zeros(4095), whole),
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			raw := filepath.Join(t.TempDir(), "disk.raw")

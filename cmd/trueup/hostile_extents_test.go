@@ -181,7 +181,8 @@ func TestHostileStreams(t *testing.T) {
 // streamGrains are bombs in the first grain, which holds the partition table: nothing can be shown.
 func streamGrains() []hostile {
 	row := func(name string, pack func(data []byte) []byte, says ...string) hostile {
-		return hostile{name: "T22 " + name, code: "format", says: append(says, "vmdk"),
+		return hostile{
+			name: "T22 " + name, code: "format", says: append(says, "vmdk"),
 			image: func(t testing.TB, dir string) string {
 				t.Helper()
 				v := vmdkforge.NewStream(xpDisk(), vmdkforge.StreamLayout{Pack: func(grain int64, data []byte) []byte {
@@ -191,7 +192,8 @@ func streamGrains() []hostile {
 					return vmdkforge.Deflated(data)
 				}})
 				return writeForged("disk.vmdk", v.Bytes)(t, dir)
-			}}
+			},
+		}
 	}
 	return []hostile{
 		row("grain of 256 MiB", func([]byte) []byte { return vmdkforge.Deflated(make([]byte, 256<<20)) },

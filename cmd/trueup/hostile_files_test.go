@@ -136,11 +136,13 @@ func TestManyHostileHives(t *testing.T) {
 	hive := hostFile(t, string(f))
 	d := windowsDisk{signature: windowsSignature, sectors: 200_000}
 	for i := range int64(4) {
-		d.volumes = append(d.volumes, windowsVolume{number: int(i + 1), kind: "fat16", typ: "6", start: 63 + i*40_000,
+		d.volumes = append(d.volumes, windowsVolume{
+			number: int(i + 1), kind: "fat16", typ: "6", start: 63 + i*40_000,
 			sectors: 40_000, files: map[string]string{
 				"Boot/BCD": hive, "EFI/Microsoft/Boot/BCD": hive, "WINDOWS/System32/config/SYSTEM": hive,
 				"WINNT/System32/config/SYSTEM": hive,
-			}})
+			},
+		})
 	}
 	path := d.make(t)
 	ends := measure(t, []string{"inspect", path}, []string{"plan", path})

@@ -27,16 +27,20 @@ func TestSoundOddFilesystems(t *testing.T) {
 			v.Put(fsforge.ExFATHeap+(root-2)*4096, bytesOf(5, 4096))
 			v.U32(fat+4*root, root)
 		}), "exfat", ""},
-		"T62 exFAT of another place": {exfatImage(func(v forge.Bytes) { v.U64(fsforge.ExFATPartitionOffset, 1<<60) }),
-			"exfat", "left as found"},
+		"T62 exFAT of another place": {
+			exfatImage(func(v forge.Bytes) { v.U64(fsforge.ExFATPartitionOffset, 1<<60) }),
+			"exfat", "left as found",
+		},
 		"T62 exFAT of a place that is not known": {volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) {
 			for _, first := range []int64{0, 12} {
 				v.U64(first*512+fsforge.ExFATPartitionOffset, 0)
 				fsforge.SealExFAT(v, first)
 			}
 		}), "exfat", ""},
-		"T62 exFAT with a broken backup": {volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) { v.U8(15*512, 1) }),
-			"exfat", "wrong checksum"},
+		"T62 exFAT with a broken backup": {
+			volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) { v.U8(15*512, 1) }),
+			"exfat", "wrong checksum",
+		},
 		"HFS+ whose catalog is outside": {volumeImage(0xaf, volumeforge.PutHFSPlus, func(v forge.Bytes) {
 			v.Put(volumeforge.HFSAt+288, bytesOf(0xff, 64))
 		}), "hfsplus", ""},

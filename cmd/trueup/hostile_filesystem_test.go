@@ -82,8 +82,10 @@ func unsealed(forge.Bytes) {}
 
 var (
 	superXFS   = superblock{"xfs superblock", volumeforge.PutXFS, 0, volumeforge.SealXFS}
-	superBtrfs = superblock{"btrfs superblock", volumeforge.PutBtrfs, volumeforge.BtrfsAt,
-		func(f forge.Bytes) { volumeforge.SealBtrfs(f, false) }}
+	superBtrfs = superblock{
+		"btrfs superblock", volumeforge.PutBtrfs, volumeforge.BtrfsAt,
+		func(f forge.Bytes) { volumeforge.SealBtrfs(f, false) },
+	}
 	superJFS    = superblock{"jfs superblock", volumeforge.PutJFS, volumeforge.JFSAt, unsealed}
 	superReiser = superblock{"reiserfs superblock", volumeforge.PutReiserFS, volumeforge.ReiserAt, unsealed}
 	superF2FS   = superblock{"f2fs superblock", volumeforge.PutF2FS, fsforge.ExtSuper, volumeforge.SealF2FS}

@@ -68,8 +68,10 @@ func brokenHeaders() []brokenHeader {
 	}
 	u64 := func(name string, at int64, says string, values ...uint64) (out []brokenHeader) {
 		for _, v := range values {
-			out = append(out, brokenHeader{name: fmt.Sprintf("%s %d", name, v), at: at, field: says,
-				change: func(h forge.Bytes) { h.U64(at, v) }})
+			out = append(out, brokenHeader{
+				name: fmt.Sprintf("%s %d", name, v), at: at, field: says,
+				change: func(h forge.Bytes) { h.U64(at, v) },
+			})
 		}
 		return out
 	}
@@ -95,10 +97,14 @@ func brokenHeaders() []brokenHeader {
 		})
 	}
 	out = append(out,
-		brokenHeader{"sum of the header", func(h forge.Bytes) { h.U32(tableforge.GPTHeaderCRC, 0x12345678) },
-			"header crc32 0x12345678", tableforge.GPTHeaderCRC, true},
-		brokenHeader{"a byte of the header", func(h forge.Bytes) { h.U8(tableforge.GPTDiskGUID, 0) }, "header crc32",
-			tableforge.GPTHeaderCRC, true},
+		brokenHeader{
+			"sum of the header", func(h forge.Bytes) { h.U32(tableforge.GPTHeaderCRC, 0x12345678) },
+			"header crc32 0x12345678", tableforge.GPTHeaderCRC, true,
+		},
+		brokenHeader{
+			"a byte of the header", func(h forge.Bytes) { h.U8(tableforge.GPTDiskGUID, 0) }, "header crc32",
+			tableforge.GPTHeaderCRC, true,
+		},
 	)
 	return out
 }
@@ -141,10 +147,14 @@ func TestHostileGPTHeaders(t *testing.T) {
 		tableforge.SealGPT(disk, gptBackup, 512)
 	})
 	rows = append(rows,
-		hostile{name: "T51 arrays in the usable space", code: "format", image: overlapping,
-			says: []string{"gpt header at 0x248", "entries LBA 3", "first usable LBA 34"}},
-		hostile{name: "T52 sums of both arrays", code: "format", image: sums, says: []string{"gpt header at 0x258",
-			"entries crc32"}},
+		hostile{
+			name: "T51 arrays in the usable space", code: "format", image: overlapping,
+			says: []string{"gpt header at 0x248", "entries LBA 3", "first usable LBA 34"},
+		},
+		hostile{name: "T52 sums of both arrays", code: "format", image: sums, says: []string{
+			"gpt header at 0x258",
+			"entries crc32",
+		}},
 		hostile{
 			name: "T52 two valid copies that differ", code: "format", image: other, report: true,
 			says: []string{"backup table", "another valid table", "the same as the primary"},
@@ -163,24 +173,36 @@ func TestOneGoodGPT(t *testing.T) {
 	}
 	rows := map[string]row{}
 	for _, b := range brokenHeaders() {
-		rows["primary, "+b.name] = row{b.image(gptPrimary), "gpt-primary",
-			[]string{fmt.Sprintf("gpt header at %#x", gptPrimary+b.at), b.field, "the backup is used"}}
-		rows["backup, "+b.name] = row{b.image(gptBackup), "gpt-backup",
-			[]string{fmt.Sprintf("gpt header at %#x", gptBackup+b.at), b.field}}
+		rows["primary, "+b.name] = row{
+			b.image(gptPrimary), "gpt-primary",
+			[]string{fmt.Sprintf("gpt header at %#x", gptPrimary+b.at), b.field, "the backup is used"},
+		}
+		rows["backup, "+b.name] = row{
+			b.image(gptBackup), "gpt-backup",
+			[]string{fmt.Sprintf("gpt header at %#x", gptBackup+b.at), b.field},
+		}
 	}
 	for _, lba := range []uint64{0, 1, 2, xpSectors, 1 << 63} {
 		alt := func(h forge.Bytes) { h.U64(tableforge.GPTAltLBA, lba) }
-		rows[fmt.Sprintf("alternate LBA %d in the primary", lba)] = row{gptHeaders(alt, gptPrimary), "gpt-alternate",
-			[]string{fmt.Sprintf("name LBA %d and LBA 1", lba)}}
+		rows[fmt.Sprintf("alternate LBA %d in the primary", lba)] = row{
+			gptHeaders(alt, gptPrimary), "gpt-alternate",
+			[]string{fmt.Sprintf("name LBA %d and LBA 1", lba)},
+		}
 		if lba != 1 {
-			rows[fmt.Sprintf("alternate LBA %d in the backup", lba)] = row{gptHeaders(alt, gptBackup), "gpt-alternate",
-				[]string{fmt.Sprintf("LBA 4095 and LBA %d", lba)}}
+			rows[fmt.Sprintf("alternate LBA %d in the backup", lba)] = row{
+				gptHeaders(alt, gptBackup), "gpt-alternate",
+				[]string{fmt.Sprintf("LBA 4095 and LBA %d", lba)},
+			}
 		}
 	}
-	rows["primary, no magic"] = row{forgedGPT(func(disk forge.Bytes) { disk.U8(gptPrimary, 0) }), "gpt-primary",
-		[]string{"no header at 0x200"}}
-	rows["backup, no magic"] = row{forgedGPT(func(disk forge.Bytes) { disk.U8(gptBackup, 0) }), "gpt-backup",
-		[]string{"no header in the last sector (at 0x1ffe00)"}}
+	rows["primary, no magic"] = row{
+		forgedGPT(func(disk forge.Bytes) { disk.U8(gptPrimary, 0) }), "gpt-primary",
+		[]string{"no header at 0x200"},
+	}
+	rows["backup, no magic"] = row{
+		forgedGPT(func(disk forge.Bytes) { disk.U8(gptBackup, 0) }), "gpt-backup",
+		[]string{"no header in the last sector (at 0x1ffe00)"},
+	}
 	for name, c := range rows {
 		t.Run(name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())
@@ -233,8 +255,10 @@ func TestHostileGPTEntries(t *testing.T) {
 	t.Parallel()
 	row := func(name string, entry int64, field int64, change func(array forge.Bytes), says ...string) hostile {
 		where := fmt.Sprintf("gpt entry at %#x", gptArrays[0]+entry*gptEntryLen+field)
-		return hostile{name: "T53 " + name, code: "format", report: true, image: gptEntries(change),
-			says: append(says, where)}
+		return hostile{
+			name: "T53 " + name, code: "format", report: true, image: gptEntries(change),
+			says: append(says, where),
+		}
 	}
 	place := func(i int64, first, last uint64) func(forge.Bytes) {
 		return func(a forge.Bytes) { gptPlace(a, i, first, last) }
@@ -322,7 +346,8 @@ func TestEnlargedGPT(t *testing.T) {
 	ends := measure(t, []string{"inspect", "--json", path}, []string{"align", path, dest})
 	require.Equal(t, 3, ends[0].code, ends[0].stderr)
 	requireFinding(t, ends[0], "gpt-backup", []string{
-		"the backup GPT is at LBA 4095, not in the last sector (LBA 2101247)"})
+		"the backup GPT is at LBA 4095, not in the last sector (LBA 2101247)",
+	})
 	require.Equal(t, 0, ends[1].code, ends[1].stderr)
 	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 	require.Equal(t, 0, trueup(t, "verify", path, dest).code)

@@ -128,13 +128,17 @@ func brokenIndexes(t testing.TB) []hostile {
 func brokenHives(t testing.TB) []hostile {
 	t.Helper()
 	store := func(change func(forge.Bytes)) []byte {
-		f := hiveforge.New(5, hiveforge.Key{Name: "ROOT",
+		f := hiveforge.New(5, hiveforge.Key{
+			Name: "ROOT",
 			Keys: []hiveforge.Key{{Name: "Objects", List: "ri", Keys: []hiveforge.Key{
 				{Name: "{a}", Keys: []hiveforge.Key{{Name: "Elements", Keys: []hiveforge.Key{{
-					Name: "11000001", Values: []hiveforge.Value{{Name: "Element", Type: 3,
-						Data: append(make([]byte, 16), bcdDevice(windowsSignature, 63*sectorSize)...)}},
+					Name: "11000001", Values: []hiveforge.Value{{
+						Name: "Element", Type: 3,
+						Data: append(make([]byte, 16), bcdDevice(windowsSignature, 63*sectorSize)...),
+					}},
 				}}}}},
-			}}}})
+			}}},
+		})
 		change(f)
 		hiveforge.Seal(f)
 		return f
@@ -176,13 +180,17 @@ func TestOddMountedDevices(t *testing.T) {
 	t.Parallel()
 	var values []hiveforge.Value
 	for _, n := range []int{0, 11, 13, 1_000_000} {
-		values = append(values, hiveforge.Value{Name: fmt.Sprintf(`\DosDevices\%c:`, 'D'+len(values)), Type: 3,
-			Data: bytes.Repeat(mountedValue(windowsSignature, 63*sectorSize), n/12+1)[:n]})
+		values = append(values, hiveforge.Value{
+			Name: fmt.Sprintf(`\DosDevices\%c:`, 'D'+len(values)), Type: 3,
+			Data: bytes.Repeat(mountedValue(windowsSignature, 63*sectorSize), n/12+1)[:n],
+		})
 	}
 	good := hiveforge.Value{Name: `\DosDevices\C:`, Type: 3, Data: mountedValue(windowsSignature, 63*sectorSize)}
 	disk := func(values ...hiveforge.Value) string {
-		f := hiveforge.New(5, hiveforge.Key{Name: "ROOT",
-			Keys: []hiveforge.Key{{Name: "MountedDevices", Values: values}}})
+		f := hiveforge.New(5, hiveforge.Key{
+			Name: "ROOT",
+			Keys: []hiveforge.Key{{Name: "MountedDevices", Values: values}},
+		})
 		raw := bootsFrom(t, "fat16", map[string]string{"WINDOWS/System32/config/SYSTEM": hostFile(t, string(f))})
 		return withChange(raw, func(forge.Bytes) {})(t, t.TempDir())
 	}

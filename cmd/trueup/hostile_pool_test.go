@@ -206,8 +206,10 @@ func brokenOtherPools() []hostile {
 // refusedPools are sound, and a move would break them.
 func refusedPools() []hostile {
 	refused := func(name string, image func(testing.TB, string) string, says ...string) hostile {
-		return hostile{name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, image: image,
-			says: says}
+		return hostile{
+			name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, image: image,
+			says: says,
+		}
 	}
 	return []hostile{
 		refused("VMFS by its content", poolImage(0x83, 20<<20, func(v forge.Bytes) { poolforge.PutVMFS(v, 6, 24, 82) }),
@@ -265,15 +267,21 @@ func TestSoundOddPools(t *testing.T) {
 		"LUKS2 with 2^31 iterations": {luks2Image(poolforge.LUKS2Text("8388608", "2147483648")), "luks", ""},
 		"LUKS2 with a text of 4 MiB": {luks2Image(poolforge.LUKS2Text("8388608", "1") + strings.Repeat(" ",
 			4100000)), "luks", ""},
-		"LVM text that nests": {group(strings.Repeat("a { ", 10000)), "lvm2_member",
-			"lvm text at 0x55: token"},
-		"LVM with a name of 50,000": {group(strings.Repeat("n", 50000) + " { }"), "lvm2_member",
-			"short names"},
+		"LVM text that nests": {
+			group(strings.Repeat("a { ", 10000)), "lvm2_member",
+			"lvm text at 0x55: token",
+		},
+		"LVM with a name of 50,000": {
+			group(strings.Repeat("n", 50000) + " { }"), "lvm2_member",
+			"short names",
+		},
 		"LVM text without an end":     {group(`x = "`), "lvm2_member", "want the end of a string"},
 		"LVM text of brackets":        {group("x = " + strings.Repeat("[", 50000)), "lvm2_member", "token"},
 		"LVM with extents of no size": {lvmTextImage("g { extent_size = 0 }"), "lvm2_member", "extent size 0"},
-		"LVM with many volumes": {group("logical_volumes { " + volumes.String() + " }"), "lvm2_member",
-			""},
+		"LVM with many volumes": {
+			group("logical_volumes { " + volumes.String() + " }"), "lvm2_member",
+			"",
+		},
 		"LVM whose areas are the same": {lvmImage(func(v forge.Bytes) {
 			v.U64(poolforge.LVMMetaArea+16,
 				4096)

@@ -176,8 +176,10 @@ func qcow2Tables() []hostile {
 			"fit into the file"),
 		qcow2Case("T38 refcount table over the L1 table", "format",
 			func(q *qcow2forge.File) { q.BE64(qcow2forge.RefTable, uint64(q.L1)) }, "a place apart from the L1 table"),
-		hostile{name: "T38 L1 table of 128 MiB", code: "limit", image: hugeL1,
-			says: []string{"L1 table of 16777216 entries"}},
+		hostile{
+			name: "T38 L1 table of 128 MiB", code: "limit", image: hugeL1,
+			says: []string{"L1 table of 16777216 entries"},
+		},
 	)
 }
 
@@ -210,10 +212,14 @@ func garbageL1(entry uint64) func(testing.TB, string) string {
 
 func qcow2Floods() []hostile {
 	return []hostile{
-		{name: "T38 garbage in a large L1 table", code: "format", report: true, image: garbageL1(0x1234567),
-			says: []string{"65536 entries of L1 and L2 tables that lead nowhere"}},
-		{name: "T38 a large L1 table that leads to one L2 table", code: "format", report: true,
-			image: garbageL1(4 << 16), says: []string{"clusters that are in use more often", "the cluster at 0x40000"}},
+		{
+			name: "T38 garbage in a large L1 table", code: "format", report: true, image: garbageL1(0x1234567),
+			says: []string{"65536 entries of L1 and L2 tables that lead nowhere"},
+		},
+		{
+			name: "T38 a large L1 table that leads to one L2 table", code: "format", report: true,
+			image: garbageL1(4 << 16), says: []string{"clusters that are in use more often", "the cluster at 0x40000"},
+		},
 	}
 }
 
@@ -221,7 +227,9 @@ func qcow2Floods() []hostile {
 func TestHugeQcow2(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ options, size string }{
-		{"cluster_size=64k", "64T"}, {"cluster_size=16k,extended_l2=on", "4T"}, {"cluster_size=512", "128G"},
+		{"cluster_size=64k", "64T"},
+		{"cluster_size=16k,extended_l2=on", "4T"},
+		{"cluster_size=512", "128G"},
 		{"cluster_size=2M", "64T"},
 	} {
 		path := filepath.Join(t.TempDir(), "disk.qcow2")
@@ -250,8 +258,10 @@ func qcow2Features() []hostile {
 		return func(q *qcow2forge.File) { q.BE32(qcow2forge.Crypt, n) }
 	}
 	marked := func(name, code string, bit uint64, says string) hostile {
-		return hostile{name: "T38 " + name, image: qcow2Image(bits(bit)), code: code, inspect: 3, copy: 4, report: true,
-			says: []string{"incompatible feature bit", says}}
+		return hostile{
+			name: "T38 " + name, image: qcow2Image(bits(bit)), code: code, inspect: 3, copy: 4, report: true,
+			says: []string{"incompatible feature bit", says},
+		}
 	}
 	return []hostile{
 		qcow2Case("T38 unknown feature", "unsupported", bits(1<<5), "qcow2 header at 0x48", "feature bit 5"),
@@ -266,8 +276,10 @@ func qcow2Features() []hostile {
 			"compression_type 1"),
 		qcow2Case("T38 bit without its compression", "format", packing(8, 0), "compression_type 0"),
 		qcow2Case("T38 unknown compression", "unsupported", packing(8, 2), "compression type 2"),
-		{name: "T38 extended L2 in small clusters", code: "format", image: smallExtended,
-			says: []string{"cluster_bits 12, want 14 to 21"}},
+		{
+			name: "T38 extended L2 in small clusters", code: "format", image: smallExtended,
+			says: []string{"cluster_bits 12, want 14 to 21"},
+		},
 	}
 }
 

@@ -79,12 +79,18 @@ func absoluteNames() []reference {
 	says := []string{"line 9", `"/etc/shadow"`, "reference not allowed", "want a plain name in the same folder"}
 	vmfs := vmdkforge.Descriptor("vmfs", `RW 2048 VMFS "/etc/shadow"`)
 	return []reference{
-		{hostile: hostile{name: "T01 absolute path", image: writeText("disk.vmdk", flatOf("/etc/shadow")),
-			code: "reference", says: says}},
-		{hostile: hostile{name: "T01 absolute path, vmfs", image: writeText("disk.vmdk", vmfs), code: "reference",
-			says: says}},
-		{hostile: hostile{name: "T05 hidden descriptor", image: hidden(flatOf("/etc/shadow")), code: "reference",
-			says: says}},
+		{hostile: hostile{
+			name: "T01 absolute path", image: writeText("disk.vmdk", flatOf("/etc/shadow")),
+			code: "reference", says: says,
+		}},
+		{hostile: hostile{
+			name: "T01 absolute path, vmfs", image: writeText("disk.vmdk", vmfs), code: "reference",
+			says: says,
+		}},
+		{hostile: hostile{
+			name: "T05 hidden descriptor", image: hidden(flatOf("/etc/shadow")), code: "reference",
+			says: says,
+		}},
 	}
 }
 
@@ -125,8 +131,10 @@ func linkedExtents() []reference {
 	says := []string{"line 9", `"x-flat.vmdk" is a symbolic link`, "want a regular file"}
 	seen := []string{"x-flat.vmdk"}
 	return []reference{
-		{hostile{name: "T03 link to a file of the host", image: link("/etc/passwd"), code: "reference", says: says},
-			seen, nil},
+		{
+			hostile{name: "T03 link to a file of the host", image: link("/etc/passwd"), code: "reference", says: says},
+			seen, nil,
+		},
 		{hostile{name: "T03 link within the folder", image: link("inside"), code: "reference", says: says}, seen, nil},
 	}
 }

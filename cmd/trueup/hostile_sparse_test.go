@@ -40,8 +40,10 @@ func sparseOf2Tables(change func(v *vmdkforge.Sparse)) func(testing.TB, string) 
 // TestHostileSparse breaks headers and tables of sparse disks.
 func TestHostileSparse(t *testing.T) {
 	t.Parallel()
-	for _, rows := range [][]hostile{grainSizes(), capacities(), directories(), overlaps(), entries(), twoCopies(),
-		damaged()} {
+	for _, rows := range [][]hostile{
+		grainSizes(), capacities(), directories(), overlaps(), entries(), twoCopies(),
+		damaged(),
+	} {
 		runHostile(t, rows)
 	}
 }
@@ -86,11 +88,15 @@ func capacities() []hostile {
 		field64("T16 capacity of 2^63 bytes", vmdkforge.Capacity, 1<<54, "at 0xc", "capacity 18014398509481984", want),
 		// The directory of 64 TiB has 8 MiB, which the file does not have.
 		field64("T16 64 TiB in a small file", vmdkforge.Capacity, 1<<37, append(tooBig, "8388608 bytes")...),
-		{name: "T16 capacity other than the extent's",
+		{
+			name:  "T16 capacity other than the extent's",
 			image: sparseImage(func(s *vmdkforge.Sparse) { s.U64(vmdkforge.Capacity, 4097) }), code: "format",
-			says: other},
-		{name: "T17 directory of 128 MiB", image: sparseImage(grain1), code: "format",
-			says: []string{"at 0x14", "grain size 1", "want"}},
+			says: other,
+		},
+		{
+			name: "T17 directory of 128 MiB", image: sparseImage(grain1), code: "format",
+			says: []string{"at 0x14", "grain size 1", "want"},
+		},
 		field64("T17 directory beyond the file", vmdkforge.Capacity, 1<<50, append(tooBig, "68719476736 bytes")...),
 	}
 }
@@ -151,8 +157,10 @@ func overlaps() []hostile {
 			"1 grains at a place in use"),
 		broken("two grains that overlap", grain(5, func(v *vmdkforge.Sparse) uint32 { return v.Grain(4) + 8 }),
 			"1 grains at a place in use"),
-		{name: "T19 two million entries to one table", image: manyEntries, code: "format", report: true,
-			says: []string{"2097151 grain tables at a place in use"}},
+		{
+			name: "T19 two million entries to one table", image: manyEntries, code: "format", report: true,
+			says: []string{"2097151 grain tables at a place in use"},
+		},
 	}
 }
 
@@ -192,16 +200,26 @@ func entries() []hostile {
 	firstTable := sparseImage(func(v *vmdkforge.Sparse) { v.U32(v.GD, uint32(v.GD/512)) })
 	outside := []string{"1 grains outside of the file's data area", "vmdk grain table at 0x"}
 	return []hostile{
-		{name: "T19 grain below overHead", image: set(5, 20), code: "format", report: true,
-			says: append(outside, "entry 20, want 0, or at least 128")},
-		{name: "T19 grain past the end", image: set(5, 0xffffff), code: "format", report: true,
-			says: append(outside, "entry 16777215, want")},
-		{name: "T19 last grain cut short", image: cut, code: "format", report: true,
-			says: append(outside, "want a grain of 65536 bytes that ends inside the file")},
-		{name: "T19 grain of sector 0 past the end", image: set(0, 0xffffffff), code: "format",
-			says: []string{"vmdk grain table at 0x3600", "entry 4294967295, want"}},
-		{name: "T19 first table inside the directory", image: firstTable, code: "format",
-			says: []string{"vmdk grain directory at 0x3400", "entry 26, want"}},
+		{
+			name: "T19 grain below overHead", image: set(5, 20), code: "format", report: true,
+			says: append(outside, "entry 20, want 0, or at least 128"),
+		},
+		{
+			name: "T19 grain past the end", image: set(5, 0xffffff), code: "format", report: true,
+			says: append(outside, "entry 16777215, want"),
+		},
+		{
+			name: "T19 last grain cut short", image: cut, code: "format", report: true,
+			says: append(outside, "want a grain of 65536 bytes that ends inside the file"),
+		},
+		{
+			name: "T19 grain of sector 0 past the end", image: set(0, 0xffffffff), code: "format",
+			says: []string{"vmdk grain table at 0x3600", "entry 4294967295, want"},
+		},
+		{
+			name: "T19 first table inside the directory", image: firstTable, code: "format",
+			says: []string{"vmdk grain directory at 0x3400", "entry 26, want"},
+		},
 	}
 }
 
@@ -232,8 +250,10 @@ func damaged() []hostile {
 		out = append(out, hostile{
 			name:  fmt.Sprintf("T21 damaged by a transfer in text mode: % x", line),
 			image: sparseImage(func(v *vmdkforge.Sparse) { v.Text(vmdkforge.NewLine, line) }),
-			code:  "format", says: []string{"vmdk sparse header at 0x49", fmt.Sprintf("newline test % x", line),
-				"want 0a 20 0d 0a", "text mode"},
+			code:  "format", says: []string{
+				"vmdk sparse header at 0x49", fmt.Sprintf("newline test % x", line),
+				"want 0a 20 0d 0a", "text mode",
+			},
 		})
 	}
 	return append(out, hostile{

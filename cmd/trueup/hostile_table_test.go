@@ -33,8 +33,10 @@ func brokenEntries() []hostile {
 		}
 	}
 	beyond := func(end int64) []string {
-		return []string{"mbr at 0x1c6", fmt.Sprintf("end of partition %q", fmt.Sprintf("byte %d", end)),
-			"want at most 2097152, the size of the disk"}
+		return []string{
+			"mbr at 0x1c6", fmt.Sprintf("end of partition %q", fmt.Sprintf("byte %d", end)),
+			"want at most 2097152, the size of the disk",
+		}
 	}
 	flag := slot(0x83, 63, 100)
 	flag.Flag = 0x7f
@@ -46,8 +48,10 @@ func brokenEntries() []hostile {
 		table("start beyond the disk", beyond(10064*512), slot(0x83, 10000, 64)),
 		table("second partition beyond the disk", []string{"mbr at 0x1d6", "end of partition", "want at most"},
 			slot(0x83, 63, 100), slot(0x83, 10000, 64)),
-		table("overlap", []string{"mbr at 0x1d6", "start LBA 162",
-			"want a place apart from partition 1 (LBA 63 to 162)"}, slot(0x83, 63, 100), slot(0x07, 162, 100)),
+		table("overlap", []string{
+			"mbr at 0x1d6", "start LBA 162",
+			"want a place apart from partition 1 (LBA 63 to 162)",
+		}, slot(0x83, 63, 100), slot(0x07, 162, 100)),
 		table("overlap, second inside first", []string{"mbr at 0x1d6", "start LBA 70", "want a place apart"},
 			slot(0x83, 63, 100), slot(0x07, 70, 10)),
 		table("two equal partitions", []string{"mbr at 0x1d6", "start LBA 63", "want a place apart"},
@@ -55,10 +59,14 @@ func brokenEntries() []hostile {
 		table("start 0", []string{"mbr at 0x1c6", "start LBA 0", "want 1 or more"}, slot(0x83, 0, 100)),
 		table("size 0", []string{"mbr at 0x1ca", "sector count 0", "want 1 or more"}, slot(0x83, 63, 0)),
 		table("boot flag 0x7F", []string{"mbr at 0x1be", `boot flag 0x7f`, "want 0x00 or 0x80"}, flag),
-		table("protective entry without a GPT", []string{"mbr at 0x1be", "protective entry (0xEE)",
-			"want a GPT header"}, slot(0xee, 1, xpSectors-1)),
-		{name: "T50 two extended partitions", image: twoExtended, code: "format", report: true,
-			says: []string{"mbr at 0x1d2", `type 0x05`, "want one extended partition"}},
+		table("protective entry without a GPT", []string{
+			"mbr at 0x1be", "protective entry (0xEE)",
+			"want a GPT header",
+		}, slot(0xee, 1, xpSectors-1)),
+		{
+			name: "T50 two extended partitions", image: twoExtended, code: "format", report: true,
+			says: []string{"mbr at 0x1d2", `type 0x05`, "want one extended partition"},
+		},
 		table("four partitions, one broken", []string{"mbr at 0x1f6", "end of partition", "want at most"},
 			slot(0x83, 63, 100), slot(0x83, 200, 100), slot(0x83, 300, 100), slot(0x83, 4000, 100)),
 	}
@@ -83,13 +91,21 @@ func refusedTables() []hostile {
 		tableforge.PutSlot(disk, 63, 2, slot(0x83, 20, 10))
 	})
 	return []hostile{
-		{name: "T50 third entry of a boot record", image: third, code: "unsupported", inspect: 3, copy: 4, report: true,
-			says: []string{"boot record at LBA 63", "second data entry"}},
-		{name: "T47 dynamic disk", image: ldm, code: "unsupported", inspect: 3, copy: 4, report: true,
-			says: []string{"0x42", "LDM"}},
-		{name: "T47 hybrid MBR", image: writeForged("disk.raw", hybrid), code: "unsupported", inspect: 3, copy: 4,
-			report: true, says: []string{"of a GPT"}, finds: []string{"hybrid MBR", "slot 1", "slot 2",
-				"lies over it"}},
+		{
+			name: "T50 third entry of a boot record", image: third, code: "unsupported", inspect: 3, copy: 4, report: true,
+			says: []string{"boot record at LBA 63", "second data entry"},
+		},
+		{
+			name: "T47 dynamic disk", image: ldm, code: "unsupported", inspect: 3, copy: 4, report: true,
+			says: []string{"0x42", "LDM"},
+		},
+		{
+			name: "T47 hybrid MBR", image: writeForged("disk.raw", hybrid), code: "unsupported", inspect: 3, copy: 4,
+			report: true, says: []string{"of a GPT"}, finds: []string{
+				"hybrid MBR", "slot 1", "slot 2",
+				"lies over it",
+			},
+		},
 	}
 }
 
@@ -203,8 +219,10 @@ func TestForgedTablesAreValid(t *testing.T) {
 		image      func(testing.TB, string) string
 		partitions int
 	}{
-		"primary": {writeForged("disk.raw", xpDisk()), 1}, "logical": {two, 3}, "gpt": {writeForged("disk.raw", gpt),
-			1},
+		"primary": {writeForged("disk.raw", xpDisk()), 1}, "logical": {two, 3}, "gpt": {
+			writeForged("disk.raw", gpt),
+			1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())

@@ -38,8 +38,10 @@ var labelDisk = madeDisk{
 	volumes: []madeVolume{
 		{kind: "fat16", label: "FATLABELFAT", typ: "6", start: firstTrack, sectors: 2*cylinder - firstTrack},
 		{kind: "ext2", label: "ext2labelext2lab", typ: "83", start: 2 * cylinder, sectors: cylinder},
-		{kind: "ntfs", label: "ntfs label of no less than forty characters", typ: "7", start: 3 * cylinder,
-			sectors: cylinder},
+		{
+			kind: "ntfs", label: "ntfs label of no less than forty characters", typ: "7", start: 3 * cylinder,
+			sectors: cylinder,
+		},
 	},
 }
 
@@ -155,8 +157,10 @@ func TestHostilePaths(t *testing.T) {
 			child := vmdkforge.Descriptor("monolithicFlat", goodLine)
 			child = strings.Replace(child, "parentCID=ffffffff",
 				"parentCID=4a5b6c7d\nparentFileNameHint=\""+filepath.Base(vmdk)+"\"", 1)
-			for neighbour, content := range map[string]string{text + "-000001.vmdk": child, text + ".vmx.lck": "",
-				".lck-" + text: "", text + ".vmss": ""} {
+			for neighbour, content := range map[string]string{
+				text + "-000001.vmdk": child, text + ".vmx.lck": "",
+				".lck-" + text: "", text + ".vmss": "",
+			} {
 				writeText(neighbour, content)(t, dir)
 			}
 			requireAllClean(t, filepath.Join(dir, text+".vmdk"), 4)

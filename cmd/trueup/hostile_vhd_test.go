@@ -40,10 +40,14 @@ func vhdFooters() []hostile {
 	foot := func(name, code string, set func(v *vhdforge.File, off int64), says ...string) {
 		change := func(v *vhdforge.File) { v.Foot(func(off int64) { set(v, off) }) }
 		out = append(out,
-			hostile{name: "T29 dynamic, " + name, code: code, image: vhdDisk(change),
-				says: append(says, "vhd footer at 0x")},
-			hostile{name: "T29 fixed, " + name, code: code, image: fixedVHDDisk(change),
-				says: append(says, "vhd footer at 0x2000")})
+			hostile{
+				name: "T29 dynamic, " + name, code: code, image: vhdDisk(change),
+				says: append(says, "vhd footer at 0x"),
+			},
+			hostile{
+				name: "T29 fixed, " + name, code: code, image: fixedVHDDisk(change),
+				says: append(says, "vhd footer at 0x2000"),
+			})
 	}
 	for _, n := range []uint64{0, 513, 1 << 63, 1<<64 - 512} {
 		foot(fmt.Sprintf("current size %d", n), "format",
@@ -61,20 +65,32 @@ func vhdFooters() []hostile {
 	says := []string{"checksum 0x", ", want 0x"}
 	huge := func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE64(off+vhdforge.CurrentSize, 1<<60) }) }
 	return append(out,
-		hostile{name: "T29 dynamic, current size 2^60", code: "format", image: vhdDisk(huge),
-			says: []string{"vhd dynamic header at 0x21c", "max table entries 1, want at least 549755813888"}},
-		hostile{name: "T29 fixed, current size 2^60", code: "format", image: fixedVHDDisk(huge),
-			says: []string{"vhd footer at 0x200030",
-				"current size 1152921504606846976, want at most the 2097152 bytes"}},
-		hostile{name: "T29 checksums of both footers", code: "format", image: vhdDisk(sums),
-			says: append(says, "vhd footer at 0x")},
-		hostile{name: "T29 checksum of a fixed disk", code: "format", image: fixedVHDDisk(sums),
-			says: append(says, "vhd footer at 0x200040")},
-		hostile{name: "T28 checksum of a footer of 511 bytes", code: "format",
+		hostile{
+			name: "T29 dynamic, current size 2^60", code: "format", image: vhdDisk(huge),
+			says: []string{"vhd dynamic header at 0x21c", "max table entries 1, want at least 549755813888"},
+		},
+		hostile{
+			name: "T29 fixed, current size 2^60", code: "format", image: fixedVHDDisk(huge),
+			says: []string{
+				"vhd footer at 0x200030",
+				"current size 1152921504606846976, want at most the 2097152 bytes",
+			},
+		},
+		hostile{
+			name: "T29 checksums of both footers", code: "format", image: vhdDisk(sums),
+			says: append(says, "vhd footer at 0x"),
+		},
+		hostile{
+			name: "T29 checksum of a fixed disk", code: "format", image: fixedVHDDisk(sums),
+			says: append(says, "vhd footer at 0x200040"),
+		},
+		hostile{
+			name: "T28 checksum of a footer of 511 bytes", code: "format",
 			says: append(says, "vhd footer at 0x200040"), image: fixedVHDDisk(func(v *vhdforge.File) {
 				sums(v)
 				v.Bytes = v.Bytes[:len(v.Bytes)-1]
-			})})
+			}),
+		})
 }
 
 // vhdMarks are footers that can be read: inspect shows the disk, a copy is refused.
@@ -102,10 +118,12 @@ func vhdMarks() []hostile {
 func vhdHeaders() []hostile {
 	var out []hostile
 	head := func(name, code string, set func(v *vhdforge.File, off int64), says ...string) {
-		out = append(out, hostile{name: "T30 " + name, code: code, says: append(says, "vhd dynamic header at 0x2"),
+		out = append(out, hostile{
+			name: "T30 " + name, code: code, says: append(says, "vhd dynamic header at 0x2"),
 			image: vhdDisk(func(v *vhdforge.File) {
 				v.Head(func(off int64) { set(v, off) })
-			})})
+			}),
+		})
 	}
 	for _, n := range []uint32{0, 3, 512, 3 << 20, 512 << 20, 1 << 31, 1<<32 - 1} {
 		head(fmt.Sprintf("block size %d", n), "format",
@@ -131,9 +149,13 @@ func vhdHeaders() []hostile {
 	}, "table offset")
 	head("version 2", "unsupported", func(v *vhdforge.File, off int64) { v.BE32(off+vhdforge.HeaderVer, 2<<16) },
 		"header version 0x20000")
-	return append(out, hostile{name: "T30 checksum of the header", code: "format",
-		image: vhdDisk(func(v *vhdforge.File) { v.U8(v.Header+800, 1) }), says: []string{"vhd dynamic header at 0x224",
-			"checksum 0x"}})
+	return append(out, hostile{
+		name: "T30 checksum of the header", code: "format",
+		image: vhdDisk(func(v *vhdforge.File) { v.U8(v.Header+800, 1) }), says: []string{
+			"vhd dynamic header at 0x224",
+			"checksum 0x",
+		},
+	})
 }
 
 // vhdEntries are tables with an entry that leads nowhere, of the second of two blocks.
@@ -143,8 +165,10 @@ func vhdEntries() []hostile {
 		return vhdforge.New(disk, vhdforge.Layout{})
 	}
 	entry := func(name string, at func(v *vhdforge.File) int64, says ...string) hostile {
-		return hostile{name: "T30 entry at " + name, code: "format", report: true, says: says,
-			image: vhdOf(two, func(v *vhdforge.File) { v.BE32(v.BAT+4, uint32(at(v)/512)) })}
+		return hostile{
+			name: "T30 entry at " + name, code: "format", report: true, says: says,
+			image: vhdOf(two, func(v *vhdforge.File) { v.BE32(v.BAT+4, uint32(at(v)/512)) }),
+		}
 	}
 	bat := "vhd block allocation table at 0x604"
 	return []hostile{
@@ -167,8 +191,10 @@ func vhdEntries() []hostile {
 func vhdParents() []hostile {
 	child := func(name, parent string, change func(v *vhdforge.File), says ...string) hostile {
 		return hostile{name: "T31 " + name, code: "reference", copy: 4, says: says, image: vhdOf(func() *vhdforge.File {
-			return vhdforge.New(xpDisk(), vhdforge.Layout{ID: 5, Parent: &vhdforge.Parent{ID: 6, Name: parent,
-				Absolute: `C:\x\gone.vhd`}})
+			return vhdforge.New(xpDisk(), vhdforge.Layout{ID: 5, Parent: &vhdforge.Parent{
+				ID: 6, Name: parent,
+				Absolute: `C:\x\gone.vhd`,
+			}})
 		}, change)}
 	}
 	locator := func(at int64, n uint32) func(v *vhdforge.File) {

@@ -42,8 +42,10 @@ func both(at int64, set func(v *vhdxforge.File, at int64)) func(v *vhdxforge.Fil
 // TestHostileVHDX tries headers, logs, regions, tables and parents.
 func TestHostileVHDX(t *testing.T) {
 	t.Parallel()
-	for _, rows := range [][]hostile{vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(), vhdxParents(),
-		vhdxBlocks()} {
+	for _, rows := range [][]hostile{
+		vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(), vhdxParents(),
+		vhdxBlocks(),
+	} {
 		runHostile(t, rows)
 	}
 }
@@ -105,7 +107,8 @@ func vhdxLogs() []hostile {
 
 func vhdxRegions() []hostile {
 	regions := func(name, code string, says []string, change func(v *vhdxforge.File, bat,
-		meta vhdxforge.Region) []vhdxforge.Region) hostile {
+		meta vhdxforge.Region) []vhdxforge.Region,
+	) hostile {
 		return hostile{name: "T34 " + name, code: code, says: says, image: vhdxDisk(func(v *vhdxforge.File) {
 			bat := vhdxforge.Region{GUID: vhdxforge.RegionBAT, Off: uint64(v.BAT), Len: 1 << 20, Required: 1}
 			meta := vhdxforge.Region{GUID: vhdxforge.RegionMetadata, Off: uint64(v.Metadata), Len: 1 << 20, Required: 1}
@@ -115,16 +118,20 @@ func vhdxRegions() []hostile {
 	type list = []vhdxforge.Region
 	const other = "01234567-89ab-cdef-0123-456789abcdef"
 	return []hostile{
-		{name: "T34 2048 regions", code: "format", says: []string{"vhdx region table at 0x30008", "entry count 2048"},
+		{
+			name: "T34 2048 regions", code: "format", says: []string{"vhdx region table at 0x30008", "entry count 2048"},
 			image: vhdxDisk(func(v *vhdxforge.File) {
 				v.U32(vhdxforge.Regions1+8, 2048)
 				v.U32(vhdxforge.Regions2+8, 2048)
-			})},
-		{name: "T34 region tables that differ", code: "format", copy: 4, inspect: 3, report: true,
+			}),
+		},
+		{
+			name: "T34 region tables that differ", code: "format", copy: 4, inspect: 3, report: true,
 			says: []string{"two region tables"}, image: vhdxDisk(func(v *vhdxforge.File) {
 				v.U8(vhdxforge.Regions2+5000,
 					1)
-			})},
+			}),
+		},
 		regions("overlap", "format", []string{"BAT", "want a place apart from the metadata"},
 			func(v *vhdxforge.File, bat, meta vhdxforge.Region) list {
 				bat.Off = meta.Off
@@ -217,8 +224,10 @@ func vhdxParents() []hostile {
 	}
 	const link = "{" + vhdxforge.DiskIDGUID + "}"
 	return []hostile{
-		child("paths that lead elsewhere", "reference", map[string]string{"parent_linkage": link,
-			"relative_path": `..\..\etc\shadow`, "absolute_win32_path": `\\?\c:\windows\sam`}, "shadow", "missing"),
+		child("paths that lead elsewhere", "reference", map[string]string{
+			"parent_linkage": link,
+			"relative_path":  `..\..\etc\shadow`, "absolute_win32_path": `\\?\c:\windows\sam`,
+		}, "shadow", "missing"),
 		child("bit without locator", "reference", nil, "no parent locator names it"),
 		child("bad linkage", "format", map[string]string{"parent_linkage": "x", "relative_path": "base.vhdx"},
 			"vhdx parent locator", `parent_linkage "x"`),
@@ -227,8 +236,10 @@ func vhdxParents() []hostile {
 
 func vhdxBlocks() []hostile {
 	entry := func(name string, value func(v *vhdxforge.File) uint64, says ...string) hostile {
-		return hostile{name: "T36 " + name, code: "format", report: true, says: says,
-			image: vhdxDisk(func(v *vhdxforge.File) { v.U64(v.Entry(1), value(v)) })}
+		return hostile{
+			name: "T36 " + name, code: "format", report: true, says: says,
+			image: vhdxDisk(func(v *vhdxforge.File) { v.U64(v.Entry(1), value(v)) }),
+		}
 	}
 	at := func(state uint64, off int64) func(v *vhdxforge.File) uint64 {
 		return func(*vhdxforge.File) uint64 { return state | uint64(off)>>20<<20 }

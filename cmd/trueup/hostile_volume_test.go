@@ -105,8 +105,10 @@ func brokenNTFS() []hostile {
 		out = append(out, hostile{
 			name: fmt.Sprintf("T55 %d hidden sectors", n), code: "unsupported", inspect: 3, copy: 4, report: true,
 			image: ntfsImage(func(v forge.Bytes) { v.U32(fsforge.BootHidden, n) }),
-			says: []string{"ntfs hidden sectors at 0x7e1c", fmt.Sprintf("point to byte %d", int64(n)*512),
-				"the partition starts at byte 32256"},
+			says: []string{
+				"ntfs hidden sectors at 0x7e1c", fmt.Sprintf("point to byte %d", int64(n)*512),
+				"the partition starts at byte 32256",
+			},
 		})
 	}
 	return out
@@ -176,8 +178,10 @@ func brokenFAT() []hostile {
 		out = append(out, hostile{
 			name: fmt.Sprintf("T62 %d sectors in total", n), code: "unsupported", inspect: 3, copy: 4, report: true,
 			image: fatImage(func(v forge.Bytes) { v.U32(fsforge.BootSectors32, n) }),
-			says: []string{fmt.Sprintf("the fat16 has %d bytes by its boot sector", int64(n)*512),
-				"the partition has 3072000"},
+			says: []string{
+				fmt.Sprintf("the fat16 has %d bytes by its boot sector", int64(n)*512),
+				"the partition has 3072000",
+			},
 		})
 	}
 	out = append(out,
@@ -213,8 +217,10 @@ func TestSoundOddVolumes(t *testing.T) {
 		says  string // in a finding
 	}{
 		"T55 clusters of 64 KiB": {volumeImage(0x07, big, func(forge.Bytes) {}), "ntfs", ""},
-		"T60 unknown incompatible bit": {extImage(incompat(0x40000002)), "ext4",
-			"unknown incompatible ext features 0x40000000"},
+		"T60 unknown incompatible bit": {
+			extImage(incompat(0x40000002)), "ext4",
+			"unknown incompatible ext features 0x40000000",
+		},
 		"T60 journal to be replayed": {extImage(incompat(0x6)), "ext2", "journal has not been replayed"},
 		"T62 FAT without a name":     {fatImage(func(v forge.Bytes) { v.Text(0x36, "        ") }), "fat16", ""},
 		"T62 broken and without a name": {fatImage(func(v forge.Bytes) {
@@ -262,8 +268,10 @@ func TestBrokenVolumesAsOpaqueBytes(t *testing.T) {
 func TestForgedVolumesAreValid(t *testing.T) {
 	t.Parallel()
 	same := func(forge.Bytes) {}
-	for kind, image := range map[string]func(testing.TB, string) string{"ntfs": ntfsImage(same), "vfat": fatImage(same),
-		"ext2": extImage(same)} {
+	for kind, image := range map[string]func(testing.TB, string) string{
+		"ntfs": ntfsImage(same), "vfat": fatImage(same),
+		"ext2": extImage(same),
+	} {
 		t.Run(kind, func(t *testing.T) {
 			path := image(t, t.TempDir())
 			volume := filepath.Join(t.TempDir(), "volume")

@@ -102,10 +102,14 @@ func TestHotNTFS(t *testing.T) {
 		"nothing pending":          {nil, ""},
 		"another file grows":       {[][]byte{h.onRecord(0x09, 40)}, ""},
 		"clusters of another file": {[][]byte{fsforge.OnCluster(0x08, file.cluster-1)}, ""},
-		"the hive gets new runs": {[][]byte{h.onRecord(0x09, file.record)},
-			"writes the file, record " + fmt.Sprint(file.record)},
-		"the hive is deleted": {[][]byte{h.onRecord(0x03, file.record)},
-			"writes the file, record " + fmt.Sprint(file.record)},
+		"the hive gets new runs": {
+			[][]byte{h.onRecord(0x09, file.record)},
+			"writes the file, record " + fmt.Sprint(file.record),
+		},
+		"the hive is deleted": {
+			[][]byte{h.onRecord(0x03, file.record)},
+			"writes the file, record " + fmt.Sprint(file.record),
+		},
 		"a letter of the hive":     {[][]byte{fsforge.OnCluster(0x08, letterAt)}, "patched bytes"},
 		"the MFT grows":            {[][]byte{h.onRecord(0x09, 0)}, "writes $MFT, record 0"},
 		"an operation of tomorrow": {[][]byte{h.onRecord(0x30, 40)}, "operation 0x30 at byte 0: not supported"},

@@ -187,17 +187,21 @@ func TestHotWindows10(t *testing.T) {
 	for _, order := range [][]string{{".LOG1", ".LOG2"}, {".LOG2", ".LOG1"}} {
 		t.Run(order[0]+" first", func(t *testing.T) {
 			hotWindows{
-				windowsCase: windowsCase{disk: windowsDisk{signature: windowsSignature, sectors: 200_000,
+				windowsCase: windowsCase{disk: windowsDisk{
+					signature: windowsSignature, sectors: 200_000,
 					volumes: []windowsVolume{
-						{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 100_000, loads: "BOOTMGR",
+						{
+							number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 100_000, loads: "BOOTMGR",
 							files: map[string]string{
 								system:            hostFile(t, string(hiveforge.Dirty(hive, 4317))),
 								system + order[0]: hostFile(t, string(log1)),
 								system + order[1]: hostFile(t, string(log2)),
 								system + ".LOG":   hostFile(t, ""),
-							}},
+							},
+						},
 						{number: 2, kind: "fat32", typ: "c", start: 100_063, sectors: 90_000},
-					}}},
+					},
+				}},
 				partition: 1, hive: system, logs: order, by: []string{"regipy", "registry"}, want: 4,
 				export: hiveXML, text: mountedXML, exports: kept,
 			}.run(t)
@@ -215,15 +219,19 @@ func TestHotBootConfiguration(t *testing.T) {
 	store := replaced(t, end, bcdDevice(windowsSignature, other)[:0x20],
 		bcdDevice(windowsSignature, 99*sectorSize)[:0x20])
 	hotWindows{
-		windowsCase: windowsCase{disk: windowsDisk{signature: windowsSignature, sectors: 200_000,
+		windowsCase: windowsCase{disk: windowsDisk{
+			signature: windowsSignature, sectors: 200_000,
 			volumes: []windowsVolume{
-				{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 100_000, loads: "BOOTMGR",
+				{
+					number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 100_000, loads: "BOOTMGR",
 					files: map[string]string{
 						"Boot/BCD":     hostFile(t, string(hiveforge.Dirty(store, 8))),
 						"Boot/BCD.LOG": hostFile(t, string(hiveforge.OldLog(store, 1, end))),
-					}},
+					},
+				},
 				{number: 2, kind: "fat32", typ: "c", start: 100_063, sectors: 90_000},
-			}}},
+			},
+		}},
 		partition: 1, hive: "Boot/BCD", logs: []string{".LOG"}, by: []string{"regipy"}, want: 4,
 		export: func(t testing.TB, hive string) string { t.Helper(); return exportHive(t, hive, `\`) }, text: bcdText,
 		exports: exports{},

@@ -63,8 +63,10 @@ func TestAlignedHybridMBR(t *testing.T) {
 	const ee, fat, linux, esp = "ee", "7", "83", "ef"
 	behind := hybridDisk(t, "3")
 	writeAt(t, behind, 446+16, []byte{0x80}) // active, and a second protective entry up to the end of the disk
-	writeAt(t, behind, 446+3*16, []byte{0, 0xfe, 0xff, 0xff, 0xee, 0xfe, 0xff, 0xff, 0xf1, 0x49, 2, 0, 0x0f, 0xf6, 3,
-		0})
+	writeAt(t, behind, 446+3*16, []byte{
+		0, 0xfe, 0xff, 0xff, 0xee, 0xfe, 0xff, 0xff, 0xf1, 0x49, 2, 0, 0x0f, 0xf6, 3,
+		0,
+	})
 	for name, c := range map[string]struct {
 		path string
 		want []mbrSlot
@@ -75,8 +77,10 @@ func TestAlignedHybridMBR(t *testing.T) {
 		"the protective entry last": {hybridDisk(t, "3:2:EE"), []mbrSlot{
 			{"1", linux, 83968, 69938, false}, {"2", fat, 22528, 60000, false}, {"3", ee, 1, 22527, false},
 		}},
-		"the first partition": {hybridDisk(t, "1"), []mbrSlot{{"1", ee, 1, 2047, false},
-			{"2", esp, 2048, 19938, false}}},
+		"the first partition": {hybridDisk(t, "1"), []mbrSlot{
+			{"1", ee, 1, 2047, false},
+			{"2", esp, 2048, 19938, false},
+		}},
 		"protective entries on both sides": {behind, []mbrSlot{
 			{"1", ee, 1, 83967, false}, {"2", linux, 83968, 69938, true}, {"4", ee, 153906, 203<<11 - 153906, false},
 		}},

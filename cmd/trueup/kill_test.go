@@ -295,8 +295,10 @@ func (c *killCase) killAtCall(t *testing.T, strace string, p callPoint) {
 func killedAt(t *testing.T, strace string, p callPoint, command []string) *exec.Cmd {
 	t.Helper()
 	inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
-	args := []string{"-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "strace"), "-e", "trace=" + p.call, "-e",
-		inject}
+	args := []string{
+		"-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "strace"), "-e", "trace=" + p.call, "-e",
+		inject,
+	}
 	if p.path != "" {
 		args = append(args, "-P", p.path)
 	}

@@ -33,11 +33,15 @@ func twoDiskMachine(t testing.TB) (sys windowsDisk, sysRaw, datRaw string) {
 	text := reg(`\MountedDevices`, `\\DosDevices\\C:`, hexBytes(mountedValue(sysSignature, 63*sectorSize)),
 		`\\DosDevices\\D:`, hexBytes(mountedValue(datSignature, 63*sectorSize)))
 	sys = windowsDisk{signature: sysSignature, sectors: 40960, volumes: []windowsVolume{
-		{number: 1, kind: "fat16", typ: "6", start: 63, sectors: 32700, loads: "NTLDR",
-			files: map[string]string{lettersFile: mergeHive(t, empty, text)}},
+		{
+			number: 1, kind: "fat16", typ: "6", start: 63, sectors: 32700, loads: "NTLDR",
+			files: map[string]string{lettersFile: mergeHive(t, empty, text)},
+		},
 	}}
-	dat := windowsDisk{signature: datSignature, sectors: 20480,
-		volumes: []windowsVolume{{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 16000}}}
+	dat := windowsDisk{
+		signature: datSignature, sectors: 20480,
+		volumes: []windowsVolume{{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 16000}},
+	}
 	return sys, sys.make(t), dat.make(t)
 }
 
@@ -51,8 +55,10 @@ func lettersOf(t testing.TB, sys windowsDisk, raw string) string {
 // them.
 func machinePackage(t testing.TB, sysRaw, datRaw string, systems ...string) (ova string) {
 	t.Helper()
-	p := &madePackage{order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"},
-		files: map[string]string{"vm.nvram": hostFile(t, "nvram")}}
+	p := &madePackage{
+		order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"},
+		files: map[string]string{"vm.nvram": hostFile(t, "nvram")},
+	}
 	p.text = strings.NewReplacer("CAPACITY1", "20", "UNITS1", "byte * 2^20", "8388608",
 		fmt.Sprint(20480*sectorSize)).Replace(ovfText)
 	if len(systems) > 0 {

@@ -243,8 +243,10 @@ func serveSMB(t testing.TB) string {
 		"map to guest = Bad User\nguest account = root\nserver role = standalone\ndisable spoolss = yes\n" +
 		"load printers = no\n" +
 		"ncalrpc dir = " + dir + "/ncalrpc\nlog file = " + dir + "/log\n"
-	for _, name := range []string{"private dir", "lock directory", "state directory", "cache directory",
-		"pid directory"} {
+	for _, name := range []string{
+		"private dir", "lock directory", "state directory", "cache directory",
+		"pid directory",
+	} {
 		text += name + " = " + dir + "\n"
 	}
 	text += "[share]\npath = " + share + "\nread only = no\nguest ok = yes\n"

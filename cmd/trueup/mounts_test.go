@@ -58,8 +58,10 @@ func TestMountedFileSystems(t *testing.T) {
 			name: "smb", request: guestRequest{Type: "cifs", Source: "//10.0.2.2/share", Data: smbData}, full: free,
 			catalogue: "locks of this file system cannot be upgraded",
 		},
-		{name: "smb without locks", request: guestRequest{Type: "cifs", Source: "//10.0.2.2/share",
-			Data: smbData + ",nobrl"}, full: free},
+		{name: "smb without locks", request: guestRequest{
+			Type: "cifs", Source: "//10.0.2.2/share",
+			Data: smbData + ",nobrl",
+		}, full: free},
 		{name: "nfs", request: guestRequest{Type: "nfs4", Source: "10.0.2.2:/share", Data: nfsData}, full: free},
 	} {
 		t.Run(m.name, func(t *testing.T) {
@@ -84,8 +86,11 @@ type mountCopy struct {
 // copiesHere makes the copies on this machine, and has qemu-img compare them with each other.
 func copiesHere(t *testing.T, source string) []mountCopy {
 	t.Helper()
-	made := []mountCopy{{to: "raw", name: "out.raw"}, {to: "qcow2", name: "out.qcow2"},
-		{to: "vmdk:twoGbMaxExtentSparse", name: "out.vmdk"}}
+	made := []mountCopy{
+		{to: "raw", name: "out.raw"},
+		{to: "qcow2", name: "out.qcow2"},
+		{to: "vmdk:twoGbMaxExtentSparse", name: "out.vmdk"},
+	}
 	plain := filepath.Join(t.TempDir(), "plain.raw")
 	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, plain).code)
 	for i, c := range made {

@@ -43,8 +43,10 @@ func (h hostilePackage) run(t *testing.T) {
 	append(tarforge.New(h.archive...), tarforge.End()...).Write(t, path)
 	before := folderState(t, dir)
 	ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path},
-		[]string{"align", "--json", path, filepath.Join(out, "out.ova")}, []string{"align", "--json", path,
-			filepath.Join(out, "out.ovf")},
+		[]string{"align", "--json", path, filepath.Join(out, "out.ova")}, []string{
+			"align", "--json", path,
+			filepath.Join(out, "out.ovf"),
+		},
 		[]string{"convert", "--json", path, filepath.Join(out, "out.vmdk")})
 	for _, end := range ends {
 		require.Equal(t, 1, end.code, end.stderr)
@@ -79,67 +81,137 @@ func hostilePackages(t testing.TB) []hostilePackage {
 	mf := func(text string) tarforge.Member { return tarforge.Member{Name: "vm.mf", Data: []byte(text)} }
 	cases := []hostilePackage{
 		// Names.
-		{"t42, a member above the archive", []tarforge.Member{good, {Name: "../disk.vmdk", Data: data}}, "reference",
-			"leaves the archive"},
-		{"t42, an absolute name", []tarforge.Member{good, {Name: "/disk.vmdk", Data: data}}, "reference",
-			"leaves the archive"},
-		{"t42, a member above the archive of Windows", []tarforge.Member{good, {Name: `..\disk.vmdk`, Data: data}},
-			"reference", `..\\disk.vmdk`},
+		{
+			"t42, a member above the archive",
+			[]tarforge.Member{good, {Name: "../disk.vmdk", Data: data}},
+			"reference",
+			"leaves the archive",
+		},
+		{
+			"t42, an absolute name",
+			[]tarforge.Member{good, {Name: "/disk.vmdk", Data: data}},
+			"reference",
+			"leaves the archive",
+		},
+		{
+			"t42, a member above the archive of Windows",
+			[]tarforge.Member{good, {Name: `..\disk.vmdk`, Data: data}},
+			"reference", `..\\disk.vmdk`,
+		},
 		{"t42, two members of one name", []tarforge.Member{good, disk, disk}, "reference", "twice"},
-		{"t42, a folder by the name of a file", []tarforge.Member{good, disk, {Name: "disk.vmdk/", Type: '5'}},
-			"reference", "twice"},
-		{"t42, a file by the name of a folder", []tarforge.Member{good, {Name: "disk.vmdk/", Type: '5'}, disk},
-			"reference", "twice"},
-		{"t42, two envelopes", []tarforge.Member{good, {Name: "other.ovf", Data: good.Data}, disk}, "reference",
-			"second ovf"},
-		{"t42, 300 folders deep", []tarforge.Member{good, {Name: "././@LongLink", Type: 'L',
-			Data: []byte(strings.Repeat("d/", 300) + "x\x00")}, disk}, "reference", "deeper"},
+		{
+			"t42, a folder by the name of a file",
+			[]tarforge.Member{good, disk, {Name: "disk.vmdk/", Type: '5'}},
+			"reference", "twice",
+		},
+		{
+			"t42, a file by the name of a folder",
+			[]tarforge.Member{good, {Name: "disk.vmdk/", Type: '5'}, disk},
+			"reference", "twice",
+		},
+		{
+			"t42, two envelopes",
+			[]tarforge.Member{good, {Name: "other.ovf", Data: good.Data}, disk},
+			"reference",
+			"second ovf",
+		},
+		{"t42, 300 folders deep", []tarforge.Member{good, {
+			Name: "././@LongLink", Type: 'L',
+			Data: []byte(strings.Repeat("d/", 300) + "x\x00"),
+		}, disk}, "reference", "deeper"},
 		// Numbers and sparse members.
-		{"t44, a sparse member", []tarforge.Member{good, {Name: "disk.vmdk", Type: 'S', Data: data, Edit: gnu}},
-			"unsupported", "sparse"},
-		{"t44, a size below zero", []tarforge.Member{good, {Name: "disk.vmdk", Size: strings.Repeat("\xff", 12)}},
-			"format", "number"},
-		{"t44, a wrong sum", []tarforge.Member{good,
-			{Name: "disk.vmdk", Data: data, Sum: func(n int) int { return n ^ 1 }}}, "format", "checksum"},
+		{
+			"t44, a sparse member",
+			[]tarforge.Member{good, {Name: "disk.vmdk", Type: 'S', Data: data, Edit: gnu}},
+			"unsupported", "sparse",
+		},
+		{
+			"t44, a size below zero",
+			[]tarforge.Member{good, {Name: "disk.vmdk", Size: strings.Repeat("\xff", 12)}},
+			"format", "number",
+		},
+		{"t44, a wrong sum", []tarforge.Member{
+			good,
+			{Name: "disk.vmdk", Data: data, Sum: func(n int) int { return n ^ 1 }},
+		}, "format", "checksum"},
 		{"t44, cut short", []tarforge.Member{good, {Name: "disk.vmdk", Size: "77777777777\x00"}}, "format", "size"},
 		// The OVF.
-		{"t45, a file above the folder", []tarforge.Member{smallOVF("../../etc/passwd", "", ""), disk}, "reference",
-			"leaves"},
-		{"t45, a file of the web", []tarforge.Member{smallOVF("http://192.0.2.1/disk.vmdk", "", ""), disk}, "reference",
-			"leaves"},
-		{"t45, escaped dots", []tarforge.Member{smallOVF("%2e%2e/%2E%2E/etc/passwd", "", ""), disk}, "reference",
-			"leaves"},
+		{
+			"t45, a file above the folder",
+			[]tarforge.Member{smallOVF("../../etc/passwd", "", ""), disk},
+			"reference",
+			"leaves",
+		},
+		{
+			"t45, a file of the web",
+			[]tarforge.Member{smallOVF("http://192.0.2.1/disk.vmdk", "", ""), disk},
+			"reference",
+			"leaves",
+		},
+		{
+			"t45, escaped dots",
+			[]tarforge.Member{smallOVF("%2e%2e/%2E%2E/etc/passwd", "", ""), disk},
+			"reference",
+			"leaves",
+		},
 		{"t45, an absolute path", []tarforge.Member{smallOVF("/etc/passwd", "", ""), disk}, "reference", "leaves"},
-		{"t45, control characters", []tarforge.Member{smallOVF("&#x9b;disk.vmdk", "", ""), disk}, "reference",
-			"disk.vmdk"},
-		{"t45, a missing file", []tarforge.Member{smallOVF("other.vmdk", "", ""), disk}, "reference",
-			"none of that name"},
-		{"t45, gzip", []tarforge.Member{smallOVF("disk.vmdk", `ovf:compression="gzip"`, ""), disk}, "unsupported",
-			"compression"},
-		{"t45, chunks", []tarforge.Member{smallOVF("disk.vmdk", `ovf:chunkSize="4096"`, ""),
-			{Name: "disk.vmdk.000000000", Data: data[:4096]}}, "unsupported", "chunk"},
-		{"t45, a difference", []tarforge.Member{smallOVF("disk.vmdk", "", `ovf:parentRef="x"`), disk}, "unsupported",
-			"parentRef"},
+		{
+			"t45, control characters",
+			[]tarforge.Member{smallOVF("&#x9b;disk.vmdk", "", ""), disk},
+			"reference",
+			"disk.vmdk",
+		},
+		{
+			"t45, a missing file",
+			[]tarforge.Member{smallOVF("other.vmdk", "", ""), disk},
+			"reference",
+			"none of that name",
+		},
+		{
+			"t45, gzip",
+			[]tarforge.Member{smallOVF("disk.vmdk", `ovf:compression="gzip"`, ""), disk},
+			"unsupported",
+			"compression",
+		},
+		{"t45, chunks", []tarforge.Member{
+			smallOVF("disk.vmdk", `ovf:chunkSize="4096"`, ""),
+			{Name: "disk.vmdk.000000000", Data: data[:4096]},
+		}, "unsupported", "chunk"},
+		{
+			"t45, a difference",
+			[]tarforge.Member{smallOVF("disk.vmdk", "", `ovf:parentRef="x"`), disk},
+			"unsupported",
+			"parentRef",
+		},
 		{"t45, a unit that overflows", []tarforge.Member{smallOVF("disk.vmdk", "",
 			`ovf:capacityAllocationUnits="byte * 2^62"`), disk}, "format", "capacity"},
 		{"t45, a million nested elements", rawOVF(strings.Replace(string(good.Data), "<References>",
 			strings.Repeat("<a>", 1e6), 1)), "limit", "deeper"},
 		{"t45, 17 MiB of text", rawOVF(string(good.Data) + strings.Repeat(" ", 17<<20)), "limit", "ovf"},
-		{"t45, 16 MiB of attributes", rawOVF("<Envelope " + strings.Repeat(`a="" `, 3<<20) + "/>"), "limit",
-			"attributes"},
-		{"t45, entities", rawOVF(`<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>` + string(good.Data)),
-			"reference", "document type"},
+		{
+			"t45, 16 MiB of attributes", rawOVF("<Envelope " + strings.Repeat(`a="" `, 3<<20) + "/>"), "limit",
+			"attributes",
+		},
+		{
+			"t45, entities", rawOVF(`<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>` + string(good.Data)),
+			"reference", "document type",
+		},
 		{"t45, no envelope", rawOVF("<Envelope/>"), "format", "root element"},
 		{"no ovf", []tarforge.Member{disk}, "unsupported", "no .ovf"},
 		// The manifest.
-		{"t46, a name outside", []tarforge.Member{good, mf("SHA1(../x)= " + strings.Repeat("0", 40)), disk},
-			"reference", "leaves"},
+		{
+			"t46, a name outside",
+			[]tarforge.Member{good, mf("SHA1(../x)= " + strings.Repeat("0", 40)), disk},
+			"reference", "leaves",
+		},
 		{"t46, a million lines", []tarforge.Member{good, mf(strings.Repeat("\n", 1e6)), disk}, "limit", "lines"},
 		{"t46, no manifest", []tarforge.Member{good, mf("hello"), disk}, "format", "line 1"},
 	}
 	// Kinds.
-	for kind, name := range map[byte]string{'1': "hard link", '2': "symbolic link", '3': "character device",
-		'4': "block device", '5': "folder", '6': "FIFO", 'Z': "kind"} {
+	for kind, name := range map[byte]string{
+		'1': "hard link", '2': "symbolic link", '3': "character device",
+		'4': "block device", '5': "folder", '6': "FIFO", 'Z': "kind",
+	} {
 		link := tarforge.Member{Name: "disk.vmdk", Type: kind, Edit: func(h forge.Bytes) { h.Text(157, "/etc/passwd") }}
 		cases = append(cases, hostilePackage{"t43, " + name, []tarforge.Member{good, link}, "reference", name})
 	}
@@ -194,8 +266,11 @@ func TestPackageWithoutDisks(t *testing.T) {
 		tarforge.End()...).Write(t, path)
 	require.Empty(t, trueupJSON[jsonPackageInspect](t, 0, "inspect", path).Disks)
 	require.Contains(t, trueup(t, "inspect", path).stdout, "no disk of the package has a file")
-	for _, args := range [][]string{{"plan", path}, {"align", path, path + "-out.ova"},
-		{"convert", path, path + "-out.vmdk"}} {
+	for _, args := range [][]string{
+		{"plan", path},
+		{"align", path, path + "-out.ova"},
+		{"convert", path, path + "-out.vmdk"},
+	} {
 		answer := trueupJSON[jsonError](t, 1, args...)
 		require.Equal(t, "unsupported", answer.Error.Code)
 		require.Contains(t, answer.Error.Message, "no disk with a file")
@@ -254,8 +329,10 @@ func TestOneBrokenDiskOfTwo(t *testing.T) {
 // Two OVAs of the wild: the disk of one is four bytes, that of the other is not there.
 func TestCorpusPackages(t *testing.T) {
 	t.Parallel()
-	for name, code := range map[string]string{"glance/testserver.ova": "format",
-		"glance/testserver-no-disk.ova": "reference"} {
+	for name, code := range map[string]string{
+		"glance/testserver.ova":         "format",
+		"glance/testserver-no-disk.ova": "reference",
+	} {
 		path := disktest.Corpus(t, name)
 		answer := trueupJSON[jsonPackageInspect](t, 1, "inspect", path)
 		require.Equal(t, "vm.ovf", strings.Replace(answer.Package.Members[0].Name, "testserver", "vm", 1))

@@ -50,8 +50,10 @@ const ovfText = `<?xml version="1.0" encoding="UTF-8"?>
 func twoDisks(t testing.TB) *madePackage {
 	t.Helper()
 	dir := t.TempDir()
-	p := &madePackage{digest: "SHA256", order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"},
-		files: map[string]string{}}
+	p := &madePackage{
+		digest: "SHA256", order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"},
+		files: map[string]string{},
+	}
 	p.text = strings.NewReplacer("CAPACITY1", "8", "UNITS1", "byte * 2^20").Replace(ovfText)
 	p.files["disk1.vmdk"] = sampleDisk(t)
 	p.files["disk2.vmdk"] = filepath.Join(dir, "aligned.vmdk")

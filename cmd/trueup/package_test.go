@@ -16,8 +16,10 @@ import (
 // about its manifest, qemu-img about the disk inside.
 func TestAlignPackage(t *testing.T) {
 	t.Parallel()
-	for algorithm, subformat := range map[string]string{"SHA1": "streamOptimized", "SHA256": "streamOptimized",
-		"SHA512": "monolithicSparse"} {
+	for algorithm, subformat := range map[string]string{
+		"SHA1": "streamOptimized", "SHA256": "streamOptimized",
+		"SHA512": "monolithicSparse",
+	} {
 		t.Run(subformat+" "+algorithm, func(t *testing.T) {
 			p := twoDisks(t)
 			p.digest = algorithm
@@ -260,8 +262,10 @@ func TestInspectPackage(t *testing.T) {
 	require.Equal(t, []string{"vmdisk2"}, answer.Disks[1].IDs)
 	text := trueup(t, "inspect", source)
 	require.Equal(t, 3, text.code)
-	for _, want := range []string{"OVA package, 5 files, manifest with SHA256", "vm.ova!disk1.vmdk: VMDK",
-		"vm.ova!disk2.vmdk: VMDK", "trueup align " + source} {
+	for _, want := range []string{
+		"OVA package, 5 files, manifest with SHA256", "vm.ova!disk1.vmdk: VMDK",
+		"vm.ova!disk2.vmdk: VMDK", "trueup align " + source,
+	} {
 		require.Contains(t, text.stdout, want)
 	}
 }

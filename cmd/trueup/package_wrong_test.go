@@ -18,10 +18,14 @@ func TestPackageWithWrongNumbers(t *testing.T) {
 		code      string // of the finding
 		after     string // in the OVF of the copy
 	}{
-		"capacity of a disk that moves": {`ovf:capacity="8" `, `ovf:capacity="7" `, "ovf-capacity",
-			`ovf:capacity="8" `},
-		"capacity of a disk that is aligned": {`ovf:capacity="8388608"`, `ovf:capacity="8388096"`, "ovf-capacity",
-			`ovf:capacity="8388096"`},
+		"capacity of a disk that moves": {
+			`ovf:capacity="8" `, `ovf:capacity="7" `, "ovf-capacity",
+			`ovf:capacity="8" `,
+		},
+		"capacity of a disk that is aligned": {
+			`ovf:capacity="8388608"`, `ovf:capacity="8388096"`, "ovf-capacity",
+			`ovf:capacity="8388096"`,
+		},
 		"size of a file that is aligned": {`ovf:size = '%[2]d'`, `ovf:size = '5'`, "ovf-file-size", `ovf:size = '5'`},
 		"size of a file that is no disk": {`ovf:size="%[3]d"`, `ovf:size="5"`, "ovf-file-size", `ovf:size="5"`},
 	} {

@@ -141,7 +141,8 @@ func testsOf(t *testing.T, root string) map[string]bool {
 	tests := map[string]bool{}
 	for _, dir := range []string{"cmd", "internal"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry,
-			err error) error {
+			err error,
+		) error {
 			if err != nil || !strings.HasSuffix(path, "_test.go") {
 				return err
 			}

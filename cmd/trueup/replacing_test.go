@@ -282,8 +282,10 @@ func TestReplaceRefuses(t *testing.T) {
 		"--force":     {nil, []string{"--force"}, 64, "--force"},
 		"--to":        {nil, []string{"--to", "raw"}, 64, "keeps the format"},
 		"--keep":      {nil, []string{"--keep", "all"}, 64, "original or none"},
-		"a hypervisor": {func(t *testing.T, p string) { t.Helper(); require.NoError(t, os.Mkdir(p+".lck", 0o755)) },
-			nil, 4, "has the disk open"},
+		"a hypervisor": {
+			func(t *testing.T, p string) { t.Helper(); require.NoError(t, os.Mkdir(p+".lck", 0o755)) },
+			nil, 4, "has the disk open",
+		},
 		"a snapshot": {func(t *testing.T, p string) {
 			t.Helper()
 			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", p,

@@ -248,8 +248,10 @@ func TestResumeKeepsOtherNames(t *testing.T) {
 func TestResumableCopyIsFlushed(t *testing.T) {
 	t.Parallel()
 	const size = 100 << 20
-	disk := tableforge.NewMBR(size/sectorSize, tableforge.Slot{Type: 0x83, Start: trackSectors,
-		Sectors: size/sectorSize - 2*trackSectors})
+	disk := tableforge.NewMBR(size/sectorSize, tableforge.Slot{
+		Type: 0x83, Start: trackSectors,
+		Sectors: size/sectorSize - 2*trackSectors,
+	})
 	source := filepath.Join(t.TempDir(), "large.raw")
 	disk.Write(t, source)
 	block := noise("flushed", 1<<20)

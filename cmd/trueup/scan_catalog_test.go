@@ -127,17 +127,26 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 			map[string]results.Change{"child.qcow2": results.New},
 		},
 		{"a lock", func() { require.NoError(t, os.Mkdir(k.path("flat.vmdk.lck"), 0o755)) }, []string{"flat.vmdk"}, nil},
-		{"a lock that is gone", func() { require.NoError(t, os.Remove(k.path("flat.vmdk.lck"))) },
-			[]string{"flat.vmdk"}, nil},
+		{
+			"a lock that is gone", func() { require.NoError(t, os.Remove(k.path("flat.vmdk.lck"))) },
+			[]string{"flat.vmdk"},
+			nil,
+		},
 		{
 			"another name", func() { require.NoError(t, os.Rename(k.path("b.raw"), k.path("c.raw"))) },
 			[]string{"c.raw"},
 			map[string]results.Change{"b.raw": results.Removed, "c.raw": results.New},
 		},
-		{"removed", func() { require.NoError(t, os.Remove(k.path("c.raw"))) }, []string{},
-			map[string]results.Change{"c.raw": results.Removed}},
-		{"a file that is no image", func() { require.NoError(t, os.WriteFile(k.path("note"), []byte("x"), 0o644)) },
-			[]string{}, nil},
+		{
+			"removed", func() { require.NoError(t, os.Remove(k.path("c.raw"))) },
+			[]string{},
+			map[string]results.Change{"c.raw": results.Removed},
+		},
+		{
+			"a file that is no image", func() { require.NoError(t, os.WriteFile(k.path("note"), []byte("x"), 0o644)) },
+			[]string{},
+			nil,
+		},
 	} {
 		c.change()
 		s := k.scan(t, 3)

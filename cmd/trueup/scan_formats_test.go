@@ -129,13 +129,17 @@ func junitTold(t *testing.T, text string) map[string]told {
 
 // textTold are the rows of the table.
 func textTold(text string) map[string]told {
-	words := map[string]string{"off 4K": "misaligned", "off 64K": "below_boundary", "error": "failed",
-		"aligned": "aligned", "orphan": "orphan"}
+	words := map[string]string{
+		"off 4K": "misaligned", "off 64K": "below_boundary", "error": "failed",
+		"aligned": "aligned", "orphan": "orphan",
+	}
 	out := map[string]told{}
 	for _, m := range regexp.MustCompile(
 		`(?m)^ *(\d+|-)  (off 4K|off 64K|error|aligned|orphan) +\S+ +\S+  (\S+) +(-|\S+ \S*B)  .*  (?:boot|data|\?|-) +(-|shut down|running|hibernated|unknown) +\S.*  (/\S+)$`).FindAllStringSubmatch(text, -1) {
-		out[m[6]] = told{Verdict: words[m[2]], Rank: strings.Trim(m[1], "-"), Size: strings.Trim(m[4], "-"),
-			Guest: strings.Trim(m[5], "-")}
+		out[m[6]] = told{
+			Verdict: words[m[2]], Rank: strings.Trim(m[1], "-"), Size: strings.Trim(m[4], "-"),
+			Guest: strings.Trim(m[5], "-"),
+		}
 	}
 	return out
 }
@@ -163,8 +167,10 @@ func htmlTold(t *testing.T, text string) map[string]told {
 		if w, ok := words[verdict]; ok {
 			verdict = w
 		}
-		out[path] = told{Verdict: verdict, Guest: strings.TrimPrefix(tag, "guest "), Rank: strings.TrimSpace(cells[0]),
-			Cost: strings.TrimSuffix(strings.TrimSpace(cells[6]), " %"), Size: strings.TrimSpace(cells[4])}
+		out[path] = told{
+			Verdict: verdict, Guest: strings.TrimPrefix(tag, "guest "), Rank: strings.TrimSpace(cells[0]),
+			Cost: strings.TrimSuffix(strings.TrimSpace(cells[6]), " %"), Size: strings.TrimSpace(cells[4]),
+		}
 	}
 	return out
 }
@@ -213,8 +219,10 @@ func TestScanFormatsAgree(t *testing.T) {
 	requireTold("junit", junitTold(t, reportAs("junit")),
 		func(x told) told { return told{Verdict: x.Verdict, Command: x.Command} })
 	requireTold("text", textTold(reportAs("text")), func(x told) told {
-		return told{Verdict: x.Verdict, Rank: x.Rank,
-			Size: x.Size, Guest: x.Guest}
+		return told{
+			Verdict: x.Verdict, Rank: x.Rank,
+			Size: x.Size, Guest: x.Guest,
+		}
 	})
 	requireTold("html", htmlTold(t, reportAs("html")), func(x told) told {
 		if x.Command = ""; x.Cost == "0" {
@@ -223,8 +231,10 @@ func TestScanFormatsAgree(t *testing.T) {
 		return x
 	})
 	metrics := reportAs("prometheus")
-	for word, n := range map[string]int{"aligned": s.sum.Aligned, "below_boundary": s.sum.Below,
-		"misaligned": s.sum.Misaligned, "failed": s.sum.Failed, "orphan": s.sum.Orphans} {
+	for word, n := range map[string]int{
+		"aligned": s.sum.Aligned, "below_boundary": s.sum.Below,
+		"misaligned": s.sum.Misaligned, "failed": s.sum.Failed, "orphan": s.sum.Orphans,
+	} {
 		require.Regexp(t, fmt.Sprintf(`(?m)^trueup_images\{.*verdict="%s"\} %d$`, word, n), metrics)
 	}
 	for _, i := range ranked {

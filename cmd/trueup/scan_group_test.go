@@ -110,8 +110,10 @@ func flatGroups() []scanGroup {
 		},
 		{
 			"a disk in two flat pieces",
-			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"),
-				"a-f001.vmdk": off[:half], "a-f002.vmdk": off[half:]},
+			map[string][]byte{
+				"a.vmdk":      flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"),
+				"a-f001.vmdk": off[:half], "a-f002.vmdk": off[half:],
+			},
 			map[string]string{"a.vmdk": isOff},
 		},
 		{
@@ -127,8 +129,10 @@ func flatGroups() []scanGroup {
 		},
 		{
 			"a piece is missing: the others are no orphans",
-			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"),
-				"a-f001.vmdk": off[:half]},
+			map[string][]byte{
+				"a.vmdk":      flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"),
+				"a-f001.vmdk": off[:half],
+			},
 			map[string]string{"a.vmdk": "failed io"},
 		},
 	}
@@ -146,8 +150,10 @@ func extentGroups() []scanGroup {
 				"a-flat.vmdk": off, "b-f001.vmdk": even, "c-s002.vmdk": vmdkforge.NewCOWD(off, 1, nil).Bytes,
 				"d-delta.vmdk": vmdkforge.NewSESparse(off, 0, nil).Bytes,
 			},
-			map[string]string{"a-flat.vmdk": "orphan", "b-f001.vmdk": "orphan", "c-s002.vmdk": "orphan",
-				"d-delta.vmdk": "orphan"},
+			map[string]string{
+				"a-flat.vmdk": "orphan", "b-f001.vmdk": "orphan", "c-s002.vmdk": "orphan",
+				"d-delta.vmdk": "orphan",
+			},
 		},
 		{
 			"an image with a format of its own is not hidden by a descriptor that names it",
@@ -155,13 +161,17 @@ func extentGroups() []scanGroup {
 				"evil.vmdk": flatText("monolithicFlat", "good.qcow2"), "good.qcow2": qcow2forge.New(off, 16).Bytes,
 				"wicked.vmdk": flatText("monolithicFlat", "good.vmdk"), "good.vmdk": sparse,
 			},
-			map[string]string{"evil.vmdk": "failed format", "wicked.vmdk": "failed format", "good.qcow2": isOff,
-				"good.vmdk": isOff},
+			map[string]string{
+				"evil.vmdk": "failed format", "wicked.vmdk": "failed format", "good.qcow2": isOff,
+				"good.vmdk": isOff,
+			},
 		},
 		{
 			"a raw disk is not hidden by a descriptor that cannot be judged",
-			map[string][]byte{"evil.vmdk": flatText("twoGbMaxExtentFlat", "victim.img", "nothing.img"),
-				"victim.img": off},
+			map[string][]byte{
+				"evil.vmdk":  flatText("twoGbMaxExtentFlat", "victim.img", "nothing.img"),
+				"victim.img": off,
+			},
 			map[string]string{"evil.vmdk": "failed io", "victim.img": isOff},
 		},
 		{
@@ -194,8 +204,10 @@ func packageGroups() []scanGroup {
 		},
 		{
 			"two OVFs of one disk",
-			map[string][]byte{"a.ovf": ovfFor([]string{"d.vmdk"}), "b.ovf": ovfFor([]string{"d.vmdk"}),
-				"d.vmdk": sparse},
+			map[string][]byte{
+				"a.ovf": ovfFor([]string{"d.vmdk"}), "b.ovf": ovfFor([]string{"d.vmdk"}),
+				"d.vmdk": sparse,
+			},
 			map[string]string{"a.ovf": isOff, "b.ovf": isOff},
 		},
 		{
@@ -210,14 +222,18 @@ func packageGroups() []scanGroup {
 		},
 		{
 			"an OVF hides only its disks",
-			map[string][]byte{"vm.ovf": ovfFor([]string{"d.vmdk"}, "victim.vmdk"),
-				"d.vmdk": vmdkforge.NewSparse(even).Bytes, "victim.vmdk": sparse},
+			map[string][]byte{
+				"vm.ovf": ovfFor([]string{"d.vmdk"}, "victim.vmdk"),
+				"d.vmdk": vmdkforge.NewSparse(even).Bytes, "victim.vmdk": sparse,
+			},
 			map[string]string{"vm.ovf": isEven, "victim.vmdk": isOff},
 		},
 		{
 			"OVAs",
-			map[string][]byte{"one.ova": groupOVA("d.vmdk"), "two.ova": groupOVA("d.vmdk", "e.vmdk"),
-				"two.ova.gz": {0x1f, 0x8b, 8}},
+			map[string][]byte{
+				"one.ova": groupOVA("d.vmdk"), "two.ova": groupOVA("d.vmdk", "e.vmdk"),
+				"two.ova.gz": {0x1f, 0x8b, 8},
+			},
 			map[string]string{"one.ova": isOff, "two.ova": isOff},
 		},
 	}
@@ -231,13 +247,17 @@ func snapshotGroups() []scanGroup {
 		{
 			"a VMDK snapshot and what it is one of",
 			map[string][]byte{"a.vmdk": sparse, "a-000001.vmdk": groupSnapshot("/vmfs/volumes/x/a.vmdk")},
-			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent",
-				"a-000001.vmdk": isOff + ", refused: snapshot-child"},
+			map[string]string{
+				"a.vmdk":        isOff + ", refused: snapshot-parent",
+				"a-000001.vmdk": isOff + ", refused: snapshot-child",
+			},
 		},
 		{
 			"a chain of qcow2, one without a telling name",
-			map[string][]byte{"a.qcow2": qcow2forge.New(off, 16).Bytes, "middle": groupBacked("a.qcow2", "qcow2"),
-				"top.qcow2": groupBacked("middle", "qcow2")},
+			map[string][]byte{
+				"a.qcow2": qcow2forge.New(off, 16).Bytes, "middle": groupBacked("a.qcow2", "qcow2"),
+				"top.qcow2": groupBacked("middle", "qcow2"),
+			},
 			map[string]string{
 				"a.qcow2":   isOff + ", refused: snapshot-parent",
 				"middle":    isOff + ", refused: snapshot-parent snapshot-child",
@@ -247,22 +267,32 @@ func snapshotGroups() []scanGroup {
 		{
 			"a qcow2 on a raw file",
 			map[string][]byte{"a.raw": off, "b.qcow2": groupBacked("a.raw", "raw")},
-			map[string]string{"a.raw": isOff + ", refused: snapshot-parent",
-				"b.qcow2": isOff + ", refused: snapshot-child"},
+			map[string]string{
+				"a.raw":   isOff + ", refused: snapshot-parent",
+				"b.qcow2": isOff + ", refused: snapshot-child",
+			},
 		},
 		{
 			"a snapshot of a flat extent",
-			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off,
-				"b.qcow2": groupBacked("a-flat.vmdk", "raw")},
-			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent",
-				"b.qcow2": isOff + ", refused: snapshot-child"},
+			map[string][]byte{
+				"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off,
+				"b.qcow2": groupBacked("a-flat.vmdk", "raw"),
+			},
+			map[string]string{
+				"a.vmdk":  isOff + ", refused: snapshot-parent",
+				"b.qcow2": isOff + ", refused: snapshot-child",
+			},
 		},
 		{
 			"only the disk of a package that has a snapshot is refused for it",
-			map[string][]byte{"vm.ovf": ovfFor([]string{"a.vmdk", "b.vmdk"}), "a.vmdk": sparse, "b.vmdk": sparse,
-				"s.vmdk": groupSnapshot("b.vmdk")},
-			map[string]string{"vm.ovf": isOff + ", refused: snapshot-parent",
-				"s.vmdk": isOff + ", refused: snapshot-child"},
+			map[string][]byte{
+				"vm.ovf": ovfFor([]string{"a.vmdk", "b.vmdk"}), "a.vmdk": sparse, "b.vmdk": sparse,
+				"s.vmdk": groupSnapshot("b.vmdk"),
+			},
+			map[string]string{
+				"vm.ovf": isOff + ", refused: snapshot-parent",
+				"s.vmdk": isOff + ", refused: snapshot-child",
+			},
 		},
 	}
 }
@@ -276,8 +306,10 @@ func differencingGroups() []scanGroup {
 			map[string][]byte{
 				"Base.vhd": vhdforge.New(off, vhdforge.Layout{ID: 0xb0}).Bytes,
 				"top.avhd": vhdforge.New(make([]byte, len(off)), vhdforge.Layout{
-					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{ID: 0xb0,
-						Relative: `.\BASE.VHD`},
+					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{
+						ID:       0xb0,
+						Relative: `.\BASE.VHD`,
+					},
 				}).Bytes,
 			},
 			map[string]string{"Base.vhd": isOff + ", refused: snapshot-parent", "top.avhd": "failed reference"},
@@ -287,12 +319,16 @@ func differencingGroups() []scanGroup {
 			map[string][]byte{
 				"base.vhd": vhdforge.New(off, vhdforge.Layout{ID: 0xb0}).Bytes,
 				"top.avhd": vhdforge.New(make([]byte, len(off)), vhdforge.Layout{
-					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{ID: 0xb0,
-						Relative: `.\base.vhd`},
+					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &vhdforge.Parent{
+						ID:       0xb0,
+						Relative: `.\base.vhd`,
+					},
 				}).Bytes,
 			},
-			map[string]string{"base.vhd": isOff + ", refused: snapshot-parent",
-				"top.avhd": isOff + ", refused: snapshot-child"},
+			map[string]string{
+				"base.vhd": isOff + ", refused: snapshot-parent",
+				"top.avhd": isOff + ", refused: snapshot-child",
+			},
 		},
 		{
 			"a differencing VHDX",
@@ -300,12 +336,16 @@ func differencingGroups() []scanGroup {
 				"base.vhdx": vhdxforge.New(vhdxforge.Layout{Size: int64(len(off))}).Fill(off).Bytes,
 				"top.avhdx": vhdxforge.New(vhdxforge.Layout{
 					Size: int64(len(off)), DataWrite: "00000000-0000-4000-8000-000000000001",
-					Parent: map[string]string{"parent_linkage": "{" + strings.ToUpper(vhdxforge.DataWriteGUID) + "}",
-						"relative_path": `.\base.vhdx`},
+					Parent: map[string]string{
+						"parent_linkage": "{" + strings.ToUpper(vhdxforge.DataWriteGUID) + "}",
+						"relative_path":  `.\base.vhdx`,
+					},
 				}).Bytes,
 			},
-			map[string]string{"base.vhdx": isOff + ", refused: snapshot-parent",
-				"top.avhdx": isOff + ", refused: snapshot-child"},
+			map[string]string{
+				"base.vhdx": isOff + ", refused: snapshot-parent",
+				"top.avhdx": isOff + ", refused: snapshot-child",
+			},
 		},
 	}
 }
@@ -336,8 +376,10 @@ func lockGroups() []scanGroup {
 		{
 			"locks of all machines of a folder",
 			map[string][]byte{"a.vmdk": sparse, "b.img": off, "even.img": even, ".lck-31d0": {}, "vm.vmss": {}},
-			map[string]string{"a.vmdk": isOff + ", refused: busy busy", "b.img": isOff + ", refused: busy busy",
-				"even.img": isEven},
+			map[string]string{
+				"a.vmdk": isOff + ", refused: busy busy", "b.img": isOff + ", refused: busy busy",
+				"even.img": isEven,
+			},
 		},
 	}
 }
@@ -425,8 +467,10 @@ func TestScanNames(t *testing.T) {
 	off := offDisk()
 	want := map[string]string{}
 	long := strings.Repeat("x", 251) + ".img"
-	for _, name := range []string{"-rf.img", "a\nb.img", "\xff\xfe.img", "\x1b[2J.img", long, "c d.img", "$(x).img",
-		"-d/-e.img", "\xfc/\xfc.img"} {
+	for _, name := range []string{
+		"-rf.img", "a\nb.img", "\xff\xfe.img", "\x1b[2J.img", long, "c d.img", "$(x).img",
+		"-d/-e.img", "\xfc/\xfc.img",
+	} {
 		s.put(name, off)
 		want[name] = isOff
 	}

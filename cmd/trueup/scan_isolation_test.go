@@ -93,8 +93,12 @@ func TestScanRowsAreTheSame(t *testing.T) {
 	require.Contains(t, usual.sum.Isolation.Layers, "seccomp")
 	want := usual.same(t)
 	for _, flags := range [][]string{
-		{"--isolation", "process"}, {"--isolation", "none"}, {"--isolation", "sandbox"}, {"--jobs", "1"},
-		{"--jobs", "2"}, {"--jobs", "8"},
+		{"--isolation", "process"},
+		{"--isolation", "none"},
+		{"--isolation", "sandbox"},
+		{"--jobs", "1"},
+		{"--jobs", "2"},
+		{"--jobs", "8"},
 	} {
 		s := scan(t, append(flags, k.dir)...)
 		require.Equal(t, want, s.same(t), "%q", flags)

@@ -35,16 +35,24 @@ func sampleRecord(t testing.TB) ([]expectedImage, []stranger, *scanned) {
 	t.Helper()
 	fs := "ntfs"
 	first := expectedDisk{Size: 1 << 20, Scheme: "mbr", Verdict: "misaligned", Partitions: []expectedPartition{
-		{Number: 1, Kind: "primary", Start: 63 * 512, Size: 1 << 19, Verdict: "misaligned", FileSystem: &fs,
-			Label: "System"},
+		{
+			Number: 1, Kind: "primary", Start: 63 * 512, Size: 1 << 19, Verdict: "misaligned", FileSystem: &fs,
+			Label: "System",
+		},
 	}}
-	whole := expectedDisk{Member: "d.vmdk", Size: 1 << 20, Scheme: "none", Verdict: "aligned",
-		Volume: &expectedVolume{"ext4", "root"}}
+	whole := expectedDisk{
+		Member: "d.vmdk", Size: 1 << 20, Scheme: "none", Verdict: "aligned",
+		Volume: &expectedVolume{"ext4", "root"},
+	}
 	record := []expectedImage{
-		{Path: "a.vmdk", Files: []string{"a.vmdk", "a-flat.vmdk"}, State: "judged", Format: "vmdk",
-			Subformat: "monolithicFlat", Verdict: "misaligned", Disks: []expectedDisk{first}},
-		{Path: "b.ova", Files: []string{"b.ova"}, Also: []string{"x/c.ova"}, State: "judged", Format: "ova",
-			Verdict: "aligned", Disks: []expectedDisk{whole}},
+		{
+			Path: "a.vmdk", Files: []string{"a.vmdk", "a-flat.vmdk"}, State: "judged", Format: "vmdk",
+			Subformat: "monolithicFlat", Verdict: "misaligned", Disks: []expectedDisk{first},
+		},
+		{
+			Path: "b.ova", Files: []string{"b.ova"}, Also: []string{"x/c.ova"}, State: "judged", Format: "ova",
+			Verdict: "aligned", Disks: []expectedDisk{whole},
+		},
 		{Path: "d-flat.vmdk", Files: []string{"d-flat.vmdk"}, State: "orphan", Format: "vmdk"},
 	}
 	row := func(path string, files ...string) *results.Image {
@@ -57,15 +65,21 @@ func sampleRecord(t testing.TB) ([]expectedImage, []stranger, *scanned) {
 	}
 	a := row("a.vmdk", "a.vmdk", "a-flat.vmdk")
 	a.Format, a.Subformat = "vmdk", "monolithicFlat"
-	a.Disks = []results.Disk{{Disk: report.Disk{Size: 1 << 20, Table: report.Table{Scheme: "mbr"},
+	a.Disks = []results.Disk{{Disk: report.Disk{
+		Size: 1 << 20, Table: report.Table{Scheme: "mbr"},
 		Verdict: align.Misaligned, Partitions: []report.Partition{
-			{Number: 1, Kind: "primary", Start: 63 * 512, Size: 1 << 19, Verdict: align.Misaligned,
-				Volume: &report.Volume{Kind: "ntfs", Label: "System"}},
-		}}}}
+			{
+				Number: 1, Kind: "primary", Start: 63 * 512, Size: 1 << 19, Verdict: align.Misaligned,
+				Volume: &report.Volume{Kind: "ntfs", Label: "System"},
+			},
+		},
+	}}}
 	b := row("x/c.ova", "c.ova")
 	b.Format, b.Verdict = "ova", align.Aligned
-	b.Disks = []results.Disk{{Member: "d.vmdk", Disk: report.Disk{Size: 1 << 20, Table: report.Table{Scheme: "none"},
-		Verdict: align.Aligned, Volume: &report.Volume{Kind: "ext4", Label: "root"}}}}
+	b.Disks = []results.Disk{{Member: "d.vmdk", Disk: report.Disk{
+		Size: 1 << 20, Table: report.Table{Scheme: "none"},
+		Verdict: align.Aligned, Volume: &report.Volume{Kind: "ext4", Label: "root"},
+	}}}
 	d := row("d-flat.vmdk", "d-flat.vmdk")
 	d.State, d.Verdict = results.Orphan, ""
 	bad := row("T01/disk.vmdk", "disk.vmdk")
@@ -92,12 +106,14 @@ func TestScanComparison(t *testing.T) {
 		`"/lib/n.txt": a row of what is no image`: func(s *scanned) { s.rows["/lib/n.txt"] = s.rows["/lib/a.vmdk"] },
 		"state failed, want judged":               func(s *scanned) { s.rows["/lib/a.vmdk"].Fail("io", "gone") },
 		"state judged, want orphan": func(
-			s *scanned) {
+			s *scanned,
+		) {
 			s.rows["/lib/d-flat.vmdk"].State = results.Judged
 		},
 		"subformat vmfs, want monolithicFlat": func(s *scanned) { s.rows["/lib/a.vmdk"].Subformat = "vmfs" },
 		`file "a-flat.vmdk" is not listed`: func(
-			s *scanned) {
+			s *scanned,
+		) {
 			s.rows["/lib/a.vmdk"].Files = s.rows["/lib/a.vmdk"].Files[:1]
 		},
 		`file "z" is not its own`:          func(s *scanned) { s.rows["/lib/a.vmdk"].Files[0].Name = "z" },
@@ -105,24 +121,29 @@ func TestScanComparison(t *testing.T) {
 		"verdict aligned, want misaligned": func(s *scanned) { s.rows["/lib/a.vmdk"].Verdict = align.Aligned },
 		"disks 0, want 1":                  func(s *scanned) { s.rows["/lib/a.vmdk"].Disks = nil },
 		"partition 1 start 1, want 32256": func(
-			s *scanned) {
+			s *scanned,
+		) {
 			s.rows["/lib/a.vmdk"].Disks[0].Partitions[0].Start = 1
 		},
 		"partition 1 volume {fat16 System}": func(
-			s *scanned) {
+			s *scanned,
+		) {
 			s.rows["/lib/a.vmdk"].Disks[0].Partitions[0].Volume.Kind = "fat16"
 		},
 		"volume {ext4 <b>}, want {ext4 root}": func(
-			s *scanned) {
+			s *scanned,
+		) {
 			s.rows["/lib/x/c.ova"].Disks[0].Volume.Label = "<b>"
 		},
 		"member e.vmdk, want d.vmdk": func(
-			s *scanned) {
+			s *scanned,
+		) {
 			s.rows["/lib/x/c.ova"].Disks[0].Member = "e.vmdk"
 		},
 		"T01: no row": func(s *scanned) { delete(s.rows, "/lib/T01/disk.vmdk") },
 		"T01: error &{format no}, want reference": func(
-			s *scanned) {
+			s *scanned,
+		) {
 			s.rows["/lib/T01/disk.vmdk"].Error.Code = "format"
 		},
 		`T01: state judged, verdict "aligned"`: func(s *scanned) {

@@ -140,8 +140,10 @@ func TestScanOnATerminal(t *testing.T) {
 	k := newEveryKind(t)
 	script := disktest.Tool(t, "script")
 	onTerminal := func(width int, env string, flags ...string) string {
-		command := strings.Join(append([]string{"stty", "cols", fmt.Sprint(width), "&&", "env", "TERM=xterm", env,
-			builtPath, "scan"}, append(flags, k.dir)...), " ")
+		command := strings.Join(append([]string{
+			"stty", "cols", fmt.Sprint(width), "&&", "env", "TERM=xterm", env,
+			builtPath, "scan",
+		}, append(flags, k.dir)...), " ")
 		return run(t, script, "--quiet", "--return", "--command", command, "/dev/null").stdout
 	}
 	for _, width := range []int{80, 120} {
@@ -180,8 +182,10 @@ func TestScanFilesFrom(t *testing.T) {
 		63), filepath.Join(dir, "none"), dir + "/sub"}
 	require.NoError(t, os.Mkdir(paths[3], 0o755))
 	smallDisk(t, filepath.Join(paths[3], "-x.raw"), 2048)
-	want := map[string]string{"a.raw": "misaligned", "line\nend.raw": "misaligned", "none": "io",
-		"sub/-x.raw": "aligned"}
+	want := map[string]string{
+		"a.raw": "misaligned", "line\nend.raw": "misaligned", "none": "io",
+		"sub/-x.raw": "aligned",
+	}
 	require.Equal(t, want, scanList(t, strings.Join(paths, "\x00")).words(dir))
 	require.Equal(t, want, scanList(t, strings.Join(paths, "\x00")+"\x00").words(dir))
 
@@ -229,13 +233,19 @@ func TestScanGlobs(t *testing.T) {
 		want  []string
 	}{
 		"all": {nil, all},
-		"by name": {[]string{"--include", "*.raw"}, []string{"a.raw", "old/a.raw", "old/deep/c.raw",
-			"x/archive/y/d.raw"}},
-		"by several names": {[]string{"--include", "b.*", "--include", "c.*"},
-			[]string{"b.img", "old/deep/c.raw"}},
+		"by name": {[]string{"--include", "*.raw"}, []string{
+			"a.raw", "old/a.raw", "old/deep/c.raw",
+			"x/archive/y/d.raw",
+		}},
+		"by several names": {
+			[]string{"--include", "b.*", "--include", "c.*"},
+			[]string{"b.img", "old/deep/c.raw"},
+		},
 		"below the root": {[]string{"--include", "old/*.raw"}, []string{"old/a.raw"}},
-		"any folders": {[]string{"--exclude", "**/archive/**"}, []string{"a.raw", "b.img", "old/a.raw",
-			"old/deep/c.raw"}},
+		"any folders": {[]string{"--exclude", "**/archive/**"}, []string{
+			"a.raw", "b.img", "old/a.raw",
+			"old/deep/c.raw",
+		}},
 		"a folder":                {[]string{"--exclude", "old/**"}, []string{"a.raw", "b.img", "x/archive/y/d.raw"}},
 		"as it is shown":          {[]string{"--include", dir + "/old/**"}, []string{"old/a.raw", "old/deep/c.raw"}},
 		"both, the exclusion won": {[]string{"--include", "a.raw", "--exclude", "old/**"}, []string{"a.raw"}},

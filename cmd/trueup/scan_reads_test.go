@@ -114,8 +114,10 @@ func needs(t *testing.T, raw string, d scannedDisk) []structure {
 	require.NoError(t, err)
 	list := []structure{{0, sectorSize}}
 	if d.gpt {
-		list = append(list, structure{sectorSize, 33 * sectorSize}, structure{st.Size() - 33*sectorSize,
-			33 * sectorSize})
+		list = append(list, structure{sectorSize, 33 * sectorSize}, structure{
+			st.Size() - 33*sectorSize,
+			33 * sectorSize,
+		})
 	}
 	u := func(off, size int64) int64 {
 		b := append(readAt(t, raw, off, size), make([]byte, 8-size)...)
@@ -265,10 +267,14 @@ type scannedDisk struct {
 var scannedDisks = []scannedDisk{
 	{name: "mbr, ntfs", sectors: 256 << 11, parts: []scannedPart{{"ntfs", 2048, 520192, "7"}}},
 	{name: "mbr, ntfs at 64 KiB", sectors: 96 << 11, parts: []scannedPart{{"ntfs", 128, 190000, "7"}}},
-	{name: "mbr, two volumes", sectors: 300 << 11, parts: []scannedPart{{"fat32", 2048, 204800, "c"},
-		{"ext4", 206848, 400000, "83"}}},
-	{name: "gpt, esp and ext4", sectors: 512 << 11, gpt: true, parts: []scannedPart{{"fat32", 2048, 131072, "U"},
-		{"ext4", 133120, 900000, "L"}}},
+	{name: "mbr, two volumes", sectors: 300 << 11, parts: []scannedPart{
+		{"fat32", 2048, 204800, "c"},
+		{"ext4", 206848, 400000, "83"},
+	}},
+	{name: "gpt, esp and ext4", sectors: 512 << 11, gpt: true, parts: []scannedPart{
+		{"fat32", 2048, 131072, "U"},
+		{"ext4", 133120, 900000, "L"},
+	}},
 }
 
 func (d scannedDisk) make(t *testing.T, raw string) {
@@ -299,10 +305,13 @@ var scannedFormats = []struct {
 	{"packed.qcow2", []string{"-c", "-O", "qcow2"}, (*occupied).qcow2},
 	{"sparse.vmdk", []string{"-O", "vmdk", "-o", "subformat=monolithicSparse"}, (*occupied).sparse},
 	{"stream.vmdk", []string{"-O", "vmdk", "-o", "subformat=streamOptimized"}, (*occupied).sparse},
-	{"flat.vmdk", []string{"-O", "vmdk", "-o", "subformat=monolithicFlat"},
+	{
+		"flat.vmdk",
+		[]string{"-O", "vmdk", "-o", "subformat=monolithicFlat"},
 		func(o *occupied, path string, _ []structure) {
 			o.ends(strings.TrimSuffix(path, ".vmdk") + "-flat.vmdk")
-		}},
+		},
+	},
 	{"dynamic.vhd", []string{"-O", "vpc", "-o", "subformat=dynamic,force_size=on"}, (*occupied).vhd},
 	{"fixed.vhd", []string{"-O", "vpc", "-o", "subformat=fixed,force_size=on"}, nil},
 	{"dynamic.vhdx", []string{"-O", "vhdx", "-o", "subformat=dynamic"}, (*occupied).vhdx},

@@ -95,8 +95,10 @@ var makeLibrary = sync.OnceValues(func() (string, error) {
 // madeLibrary gives the folder of the library and its record.
 func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 	t.Helper()
-	for _, tool := range []string{"python3", "sfdisk", "sgdisk", "parted", "mkntfs", "mkfs.vfat", "mke2fs", "mkfs.xfs",
-		"mkswap", "qemu-img", "qemu-io", "tar", "xorriso"} {
+	for _, tool := range []string{
+		"python3", "sfdisk", "sgdisk", "parted", "mkntfs", "mkfs.vfat", "mke2fs", "mkfs.xfs",
+		"mkswap", "qemu-img", "qemu-io", "tar", "xorriso",
+	} {
 		disktest.Tool(t, tool)
 	}
 	disktest.DataFile(t, "/usr/lib/syslinux/mbr/mbr.bin")

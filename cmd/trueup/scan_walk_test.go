@@ -26,12 +26,16 @@ func TestScanOfUnreadableFolders(t *testing.T) {
 	}
 	s := &shelf{t, openFolder(t)}
 	off := offDisk()
-	for _, name := range []string{"fine/a.img", "locked/a.img", "listed/a.img", "listed/b.img", "entered/a.img",
-		"file.img", "notes", "fine/.hidden/a.img"} {
+	for _, name := range []string{
+		"fine/a.img", "locked/a.img", "listed/a.img", "listed/b.img", "entered/a.img",
+		"file.img", "notes", "fine/.hidden/a.img",
+	} {
 		s.put(name, off)
 	}
-	for name, mode := range map[string]os.FileMode{"locked": 0o700, "listed": 0o744, "entered": 0o711,
-		"file.img": 0o600, "notes": 0o600} {
+	for name, mode := range map[string]os.FileMode{
+		"locked": 0o700, "listed": 0o744, "entered": 0o711,
+		"file.img": 0o600, "notes": 0o600,
+	} {
 		require.NoError(t, os.Chmod(s.path(name), mode))
 	}
 	cmd := exec.Command(disktest.Tool(t, "setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups", programFor(t),

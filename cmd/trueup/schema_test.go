@@ -96,8 +96,10 @@ func schemaOf(t testing.TB, object any) string {
 	if failed && !image && !packaged {
 		return "error.json"
 	}
-	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "serve", "boot", "bench", "version",
-		"undo", "resume", "finish"}, fields["command"])
+	require.Contains(t, []any{
+		"inspect", "plan", "align", "verify", "convert", "serve", "boot", "bench", "version",
+		"undo", "resume", "finish",
+	}, fields["command"])
 	if packaged {
 		return "package-" + fields["command"].(string) + ".json"
 	}

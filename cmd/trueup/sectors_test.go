@@ -177,14 +177,21 @@ func TestSectorSizeIsMentioned(t *testing.T) {
 		args         []string
 		says, remedy string // of the note; empty for none
 	}{
-		"MBR of 4096": {[]string{mbr}, "the partition table makes sense in sectors of 4096 bytes",
-			"--sector-size 4096"},
-		"MBR of 4096, said to be 512": {[]string{"--sector-size", "512", mbr},
-			"the partition table makes sense in sectors of 4096 bytes", "--sector-size 4096"},
+		"MBR of 4096": {
+			[]string{mbr},
+			"the partition table makes sense in sectors of 4096 bytes",
+			"--sector-size 4096",
+		},
+		"MBR of 4096, said to be 512": {
+			[]string{"--sector-size", "512", mbr},
+			"the partition table makes sense in sectors of 4096 bytes", "--sector-size 4096",
+		},
 		"GPT of 4096": {[]string{gpt}, "the GPT counts sectors of 4096 bytes", "--sector-size 4096"},
 		// Its partition then ends behind the disk, which is an error; the note says why.
-		"MBR of 512, said to be 4096": {[]string{"--sector-size", "4096", small},
-			"the partition table makes sense in sectors of 512 bytes", "--sector-size 512"},
+		"MBR of 512, said to be 4096": {
+			[]string{"--sector-size", "4096", small},
+			"the partition table makes sense in sectors of 512 bytes", "--sector-size 512",
+		},
 		"MBR of 512":            {[]string{small}, "", ""},
 		"MBR of 4096, as it is": {[]string{"--sector-size", "4096", mbr}, "", ""},
 		"GPT of 4096, as it is": {[]string{"--sector-size", "4096", gpt}, "", ""},
@@ -262,17 +269,27 @@ func TestWrongSectorSize(t *testing.T) {
 		args []string
 		says string
 	}{
-		"a VHDX of 4096": {[]string{"inspect", "--sector-size", "512", big},
-			"sector size 4096, want 512, as --sector-size says"},
+		"a VHDX of 4096": {
+			[]string{"inspect", "--sector-size", "512", big},
+			"sector size 4096, want 512, as --sector-size says",
+		},
 		"plan of a VHDX of 4096": {[]string{"plan", "--sector-size", "512", big}, "sector size 4096, want 512"},
-		"copy of a VHDX of 4096": {[]string{"convert", "--sector-size", "512", big, dest},
-			"sector size 4096, want 512"},
-		"a VMDK": {[]string{"inspect", "--sector-size", "4096", sampleDisk(t)},
-			"sector size 512, want 4096"},
-		"a VMDK to be aligned": {[]string{"align", "--sector-size", "4096", sampleDisk(t), dest},
-			"sector size 512, want 4096"},
-		"a raw image that ends odd": {[]string{"inspect", "--sector-size", "4096", odd},
-			"its size (4608) is no multiple of 4096"},
+		"copy of a VHDX of 4096": {
+			[]string{"convert", "--sector-size", "512", big, dest},
+			"sector size 4096, want 512",
+		},
+		"a VMDK": {
+			[]string{"inspect", "--sector-size", "4096", sampleDisk(t)},
+			"sector size 512, want 4096",
+		},
+		"a VMDK to be aligned": {
+			[]string{"align", "--sector-size", "4096", sampleDisk(t), dest},
+			"sector size 512, want 4096",
+		},
+		"a raw image that ends odd": {
+			[]string{"inspect", "--sector-size", "4096", odd},
+			"its size (4608) is no multiple of 4096",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := trueup(t, append(c.args, "--json")...)

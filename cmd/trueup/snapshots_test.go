@@ -38,8 +38,10 @@ func snapshotChain(t testing.TB, format, options string) (dir, raw string) {
 		path := filepath.Join(dir, name+"."+format)
 		disktest.Run(t, "qemu-img", append(args, path)...)
 		// One change inside the partition at LBA 63, one across what the link below has written.
-		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P "+[]string{"0x71", "0x72"}[i]+" "+[]string{"3M 200k",
-			"3100k 100k"}[i],
+		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P "+[]string{"0x71", "0x72"}[i]+" "+[]string{
+			"3M 200k",
+			"3100k 100k",
+		}[i],
 			"-c", "write -P 0x55 "+[]string{"5M", "6M"}[i]+" 64k", path)
 	}
 	raw = filepath.Join(t.TempDir(), "top.raw")
@@ -96,8 +98,10 @@ func TestBrokenChains(t *testing.T) {
 		file := func(name string) string { return filepath.Join(dir, name+"."+k.format) }
 		fails := func(name string, code int, says ...string) {
 			t.Run(k.format+" "+name, func(t *testing.T) {
-				for _, args := range [][]string{{"inspect", top},
-					{"align", "--flatten", top, filepath.Join(t.TempDir(), "dest")}} {
+				for _, args := range [][]string{
+					{"inspect", top},
+					{"align", "--flatten", top, filepath.Join(t.TempDir(), "dest")},
+				} {
 					r := trueup(t, args...)
 					require.Equal(t, code, r.code, "%s%s", r.stdout, r.stderr)
 					requireOneLine(t, r.stderr)

@@ -161,8 +161,10 @@ func (c *soakCase) checkInspect(t *testing.T) {
 	require.Equal(t, c.sector, report.Table.SectorSize)
 	got := map[int]soakEntry{}
 	for _, p := range report.Partitions {
-		e := soakEntry{start: p.StartLBA, sectors: p.SizeBytes / c.sector, typ: strings.TrimPrefix(p.Type, "0x"),
-			active: p.Active}
+		e := soakEntry{
+			start: p.StartLBA, sectors: p.SizeBytes / c.sector, typ: strings.TrimPrefix(p.Type, "0x"),
+			active: p.Active,
+		}
 		e.typ, e.guid, e.name = strings.TrimPrefix(e.typ, "0"), strings.ToUpper(p.GUID), p.Name
 		if c.gpt {
 			// the report has none
@@ -241,8 +243,10 @@ func (c *soakCase) checkPlace(t *testing.T, p *soakPart) {
 	i := slices.IndexFunc(c.plan.Moves, func(m jsonMove) bool { return m.Partition == p.number })
 	require.Equal(t, to != p.start, i >= 0, "partition %d is listed if it moves", p.number)
 	if i >= 0 {
-		require.Equal(t, jsonMove{p.number, p.start * c.sector, to * c.sector, p.sectors * c.sector,
-			(to - p.start) * c.sector}, c.plan.Moves[i])
+		require.Equal(t, jsonMove{
+			p.number, p.start * c.sector, to * c.sector, p.sectors * c.sector,
+			(to - p.start) * c.sector,
+		}, c.plan.Moves[i])
 		require.Zero(t, to*c.sector%want, "partition %d moves to the boundary", p.number)
 	}
 }

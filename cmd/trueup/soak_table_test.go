@@ -173,8 +173,10 @@ func guidBytes(t testing.TB, text string) []byte {
 func (d *soakDisk) wantTable(starts map[int]int64) map[int]soakEntry {
 	entries := map[int]soakEntry{}
 	for _, p := range d.parts {
-		e := soakEntry{start: starts[p.number], sectors: p.sectors, typ: p.typ, active: p.active, guid: p.guid,
-			name: p.name}
+		e := soakEntry{
+			start: starts[p.number], sectors: p.sectors, typ: p.typ, active: p.active, guid: p.guid,
+			name: p.name,
+		}
 		if d.gpt {
 			e.attributes = fmt.Sprintf("%016X", p.attributes)
 		}

@@ -65,8 +65,10 @@ func drawVolume(rng *rand.Rand, sector int64, name string, big bool) *soakVolume
 	kinds := slices.DeleteFunc(slices.Clone(soakKinds), func(k soakKind) bool {
 		return k.only512 && sector != sectorSize || !big && k.least > 12*mib
 	})
-	v := &soakVolume{soakKind: kinds[rng.IntN(len(kinds))], sector: sector, noise: name,
-		group: strings.ReplaceAll(name, " ", "_")}
+	v := &soakVolume{
+		soakKind: kinds[rng.IntN(len(kinds))], sector: sector, noise: name,
+		group: strings.ReplaceAll(name, " ", "_"),
+	}
 	v.size = v.least + rng.Int64N((v.most-v.least)/sector)*sector
 	if v.fileSystem() != "" {
 		v.files = drawTree(rng, v.flat)

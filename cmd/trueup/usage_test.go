@@ -138,8 +138,10 @@ func makeExampleDisk(t *testing.T, path string) {
 	raw := formatSparse.rawOf(t, sampleDisk(t))
 	writeAt(t, raw, 440, []byte(filepath.Base(path))[:4]) // the disk signature: no two disks of a machine have the same
 	// The second entry: type 83h, LBA 9000, 4000 sectors.
-	writeAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff, 0x28, 0x23, 0, 0, 0xa0,
-		0x0f, 0, 0})
+	writeAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{
+		0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff, 0x28, 0x23, 0, 0, 0xa0,
+		0x0f, 0, 0,
+	})
 	format := map[string]string{".vmdk": "vmdk", ".img": "raw"}[filepath.Ext(path)]
 	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", format, raw, path)
 }
@@ -268,8 +270,10 @@ func wrongValues(source, dest string) map[string][]string {
 		"a report over an image":          {"scan", "--out", source, source},
 		"a script over an image":          {"scan", "--script", source, source},
 		"a report over the script":        {"scan", "--out", dest, "--script", dest, source},
-		"a report over the catalogue": {"scan", "--catalog", dest, "--out",
-			filepath.Dir(dest) + "/./" + filepath.Base(dest), source},
+		"a report over the catalogue": {
+			"scan", "--catalog", dest, "--out",
+			filepath.Dir(dest) + "/./" + filepath.Base(dest), source,
+		},
 	}
 }
 

@@ -113,8 +113,10 @@ func TestLifeOfAView(t *testing.T) {
 	source := hashFolder(t, dir)
 	made := trueup(t, "align", "--view", flat, view)
 	require.Equal(t, 0, made.code, made.stderr)
-	for _, said := range []string{"is a view, not a copy", "the old offsets", "is not a snapshot",
-		`removing "view.vmdk" and "view-head.vmdk" undoes all`} {
+	for _, said := range []string{
+		"is a view, not a copy", "the old offsets", "is not a snapshot",
+		`removing "view.vmdk" and "view-head.vmdk" undoes all`,
+	} {
 		require.Contains(t, strings.Join(strings.Fields(made.stdout), " "), said)
 	}
 	info := disktest.Run(t, "vmdkinfo", view)

@@ -18,8 +18,10 @@ func TestWindowsRemembersThePlaceThatAPartitionGetsTo(t *testing.T) {
 		return hiveforge.Value{Name: `\DosDevices\` + letter, Type: 3, Data: mountedValue(windowsSignature, off)}
 	}
 	hive := hiveforge.New(5, hiveforge.Key{Name: "ROOT", Keys: []hiveforge.Key{{
-		Name: "MountedDevices", Values: []hiveforge.Value{value("C:", 63*sectorSize), value("D:", 1<<20),
-			value("E:", 3<<20)},
+		Name: "MountedDevices", Values: []hiveforge.Value{
+			value("C:", 63*sectorSize), value("D:", 1<<20),
+			value("E:", 3<<20),
+		},
 	}}})
 	raw := bootsFrom(t, "ntfs", map[string]string{"WINDOWS/System32/config/SYSTEM": hostFile(t, string(hive))})
 	source := withChange(raw, func(forge.Bytes) {})(t, t.TempDir())

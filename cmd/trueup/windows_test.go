@@ -280,8 +280,10 @@ func windows7(t *testing.T, kind string) windowsCase {
 	t.Helper()
 	hive := disktest.Corpus(t, "regipy/SYSTEM_2.xz")
 	d := windowsDisk{signature: windowsSignature, sectors: 400_000, volumes: []windowsVolume{
-		{number: 1, kind: kind, typ: map[string]string{"ntfs": "7", "fat32": "c"}[kind], start: 63, sectors: 100_000,
-			loads: "BOOTMGR"},
+		{
+			number: 1, kind: kind, typ: map[string]string{"ntfs": "7", "fat32": "c"}[kind], start: 63, sectors: 100_000,
+			loads: "BOOTMGR",
+		},
 		{number: 2, kind: "ntfs", typ: "7", start: 100_063, sectors: 200_000},
 	}}
 	was := d.starts()
@@ -322,8 +324,10 @@ func TestWindows10OfTheCorpus(t *testing.T) {
 	c := windowsCase{
 		disk: windowsDisk{signature: 0xdf4546ae, sectors: 0x22e1858000/sectorSize + 100_000, volumes: []windowsVolume{
 			{number: 1, kind: "ntfs", typ: "7", start: 0x100000 / sectorSize, sectors: 50_000, loads: "BOOTMGR"},
-			{number: 2, kind: "ntfs", typ: "7", start: 0x1f500000 / sectorSize, sectors: 150_000,
-				files: map[string]string{system: hive}},
+			{
+				number: 2, kind: "ntfs", typ: "7", start: 0x1f500000 / sectorSize, sectors: 150_000,
+				files: map[string]string{system: hive},
+			},
 			{number: 3, kind: "ntfs", typ: "7", start: 0x18e1858000 / sectorSize, sectors: 50_000},
 			{number: 4, kind: "ntfs", typ: "7", start: 0x22e1858000 / sectorSize, sectors: 50_000},
 		}},
@@ -355,8 +359,10 @@ func windowsOnFAT(file string) windowsCase {
 		flags: []string{"--boundary", "2M"},
 		disk: windowsDisk{signature: 0x273e4cfe, sectors: 0x15f00000/sectorSize + 120_000, volumes: []windowsVolume{
 			{number: 1, kind: "fat16", typ: "6", start: 0x100000 / sectorSize, sectors: 100_000, loads: "NTLDR"},
-			{number: 2, kind: "fat32", typ: "c", start: 0x15f00000 / sectorSize, sectors: 100_000,
-				files: map[string]string{system: file}},
+			{
+				number: 2, kind: "fat32", typ: "c", start: 0x15f00000 / sectorSize, sectors: 100_000,
+				files: map[string]string{system: file},
+			},
 		}},
 		stored: []storedIn{{2, system, `\MountedDevices`, mountedText, 3}},
 	}
@@ -385,9 +391,15 @@ func TestWindowsThatWasNotShutDown(t *testing.T) {
 		force int // exit code of align with --allow-unbootable
 	}{
 		{"dirty hive", map[string]string{system: dirty}, nil, "mounted-devices", cleanly, "running", 0},
-		{"hibernated", map[string]string{system: clean,
-			"hiberfil.sys": hostFile(t, "hibr"+strings.Repeat("\x00", 8000))}, nil, "hibernated", "powercfg /h off",
-			"hibernated", 4},
+		{
+			"hibernated",
+			map[string]string{
+				system:         clean,
+				"hiberfil.sys": hostFile(t, "hibr"+strings.Repeat("\x00", 8000)),
+			},
+			nil, "hibernated", "powercfg /h off",
+			"hibernated", 4,
+		},
 		{"open log of NTFS", map[string]string{system: clean}, openLog, "mounted-devices", cleanly, "unknown", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -57,8 +57,10 @@ func TestImpactEqualsASimulation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := storage(t, rapid.SampledFrom(storageNames).Draw(t, "storage"))
 		v := volume.Volume{
-			BlockSize: rapid.SampledFrom([]int64{512, 1024, 2048, 4096, 8192, 32768, 65536, 1 << 20, 12288,
-				3 * 512}).Draw(t,
+			BlockSize: rapid.SampledFrom([]int64{
+				512, 1024, 2048, 4096, 8192, 32768, 65536, 1 << 20, 12288,
+				3 * 512,
+			}).Draw(t,
 				"block"),
 			DataStart: 512 * rapid.Int64Range(0, 5000).Draw(t, "data"),
 		}

@@ -28,15 +28,20 @@ type insideCase struct {
 func insideCases() []insideCase {
 	const kib = 1024
 	return []insideCase{
-		{"LVM at 192 KiB is on 64 KiB", 2048, 64 * kib, volume.Volume{Kind: volume.LVM2, DataStart: 192 * kib}, "", "",
-			nil},
+		{
+			"LVM at 192 KiB is on 64 KiB", 2048, 64 * kib,
+			volume.Volume{Kind: volume.LVM2, DataStart: 192 * kib},
+			"", "",
+			nil,
+		},
 		{
 			"LVM at 192 KiB is off 1 MiB", 2048, 1024 * kib,
 			volume.Volume{Kind: volume.LVM2, DataStart: 192 * kib},
 			"nested-misaligned", align.Info,
 			[]string{
 				"starts on a multiple of 1 MiB, but the first extent of LVM2 lies at byte 1245184, 192 KiB past a " +
-					"multiple of 1 MiB", "no move of the partition mends it", "pvmove"},
+					"multiple of 1 MiB", "no move of the partition mends it", "pvmove",
+			},
 		},
 		{"LVM at 1 MiB", 2048, 1024 * kib, volume.Volume{Kind: volume.LVM2, DataStart: 1024 * kib}, "", "", nil},
 		{"RAID at its start", 2048, 64 * kib, volume.Volume{Kind: volume.MDRaid}, "", "", nil},
@@ -121,8 +126,10 @@ func TestWhatLiesInsideOfAPartition(t *testing.T) {
 	for _, tc := range slices.Concat(insideCases(), clusterCases()) {
 		t.Run(tc.name, func(t *testing.T) {
 			l := &layout.Layout{Partitions: []boot.Partition{{
-				Partition: table.Partition{Range: disk.Range{Off: tc.lba * 512, Len: 1 << 30}, Number: 3,
-					Kind: table.Primary},
+				Partition: table.Partition{
+					Range: disk.Range{Off: tc.lba * 512, Len: 1 << 30}, Number: 3,
+					Kind: table.Primary,
+				},
 				Volume: &tc.v,
 			}}}
 			found := align.Check(l, align.Goal{Must: tc.boundary, Want: tc.boundary})

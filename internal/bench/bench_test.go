@@ -154,8 +154,10 @@ func TestFiosThatFail(t *testing.T) {
 		{"no jobs", `echo '{"jobs": []}'`, "it reported 0 groups of jobs, want 1"},
 		{"an error", `echo '{"jobs": [{"error": 5}]}'`, "it reported error 5"},
 		{"too short", `echo '{"jobs": [{"mixed": {"runtime": 79}}]}'`, "it ran for 79 ms, want 100"},
-		{"no I/O", "cat <<E\n" + fmt.Sprintf(answer, "0") + "\nE",
-			"0 I/Os and 1000 bytes a second, want 0.001 to 1e+12"},
+		{
+			"no I/O", "cat <<E\n" + fmt.Sprintf(answer, "0") + "\nE",
+			"0 I/Os and 1000 bytes a second, want 0.001 to 1e+12",
+		},
 		{"no number", "cat <<E\n" + fmt.Sprintf(answer, "1e400") + "\nE", "it printed no JSON that is understood"},
 		{"dies", "echo 'fio: no \033[2Jspace' >&2; exit 3", `exit status 3: "fio: no \x1b[2Jspace"`},
 		{"killed", "kill -9 $$", "signal: killed"},
@@ -282,16 +284,24 @@ func TestPlacesThatAreRefused(t *testing.T) {
 		{"no folder", func(o *Options) { o.Target = "/nonexistent" }, os.ErrNotExist, "/nonexistent"},
 		{"an image", func(o *Options) { o.Target = file }, ondisk.ErrUsage, "is no folder"},
 		{"a device", func(o *Options) { o.Target = "/dev/null" }, ondisk.ErrUsage, "is no folder"},
-		{"no device", func(o *Options) { o.Target, o.ReadOnly = "/dev/null", true }, ondisk.ErrUsage,
-			"neither an image nor a block device"},
+		{
+			"no device", func(o *Options) { o.Target, o.ReadOnly = "/dev/null", true }, ondisk.ErrUsage,
+			"neither an image nor a block device",
+		},
 		{"a folder", func(o *Options) { o.ReadOnly = true }, ondisk.ErrUsage, "neither an image nor a block device"},
-		{"too small", func(o *Options) { o.Target, o.ReadOnly = file, true }, ondisk.ErrUsage,
-			"has 1 MiB, want 16 MiB behind each start"},
-		{"holes", func(o *Options) { o.Target, o.ReadOnly = holes, true }, ondisk.ErrUnsupported,
-			"0 % of it are stored"},
+		{
+			"too small", func(o *Options) { o.Target, o.ReadOnly = file, true }, ondisk.ErrUsage,
+			"has 1 MiB, want 16 MiB behind each start",
+		},
+		{
+			"holes", func(o *Options) { o.Target, o.ReadOnly = holes, true }, ondisk.ErrUnsupported,
+			"0 % of it are stored",
+		},
 		{"no room", func(o *Options) { o.Size = maxSize }, ondisk.ErrOutput, "the scratch file takes 16 TiB, and "},
-		{"memory", func(o *Options) { o.Target = "/dev/shm" }, ondisk.ErrUnsupported,
-			"the file system is tmpfs: that is memory and no storage"},
+		{
+			"memory", func(o *Options) { o.Target = "/dev/shm" }, ondisk.ErrUnsupported,
+			"the file system is tmpfs: that is memory and no storage",
+		},
 		{"kernel", func(o *Options) { o.Target = "/proc" }, ondisk.ErrOutput, "no scratch file can be made"},
 	} {
 		if m, err := os.ReadFile("/proc/mounts"); tc.name == "memory" &&

@@ -37,8 +37,10 @@ func TestCompletionShowsPlainTexts(t *testing.T) {
 
 // No line of help is longer than a terminal that says nothing of its width.
 func TestHelpWithinItsWidth(t *testing.T) {
-	for _, name := range []string{"inspect", "plan", "align", "convert", "verify", "serve", "boot", "bench", "scan",
-		"version"} {
+	for _, name := range []string{
+		"inspect", "plan", "align", "convert", "verify", "serve", "boot", "bench", "scan",
+		"version",
+	} {
 		text := trueup(t, name, "--help").stdout
 		for line := range strings.Lines(text) {
 			require.LessOrEqual(t, len(line), helpWidth+1, line)

@@ -124,10 +124,14 @@ const (
 
 var standings = []standing{
 	{name: "absent.txt", make: func(*testing.T) {}, want: every("0")},
-	{name: "web01", make: func(t *testing.T) { t.Helper(); putImage(t, "web01") },
-		want: every(overImage, "copy", exists, "force", "0")},
-	{name: "disk.vmdk", make: func(t *testing.T) { t.Helper(); putImage(t, "disk.vmdk") },
-		want: every(imageName, "copy", exists, "force", "0")},
+	{
+		name: "web01", make: func(t *testing.T) { t.Helper(); putImage(t, "web01") },
+		want: every(overImage, "copy", exists, "force", "0"),
+	},
+	{
+		name: "disk.vmdk", make: func(t *testing.T) { t.Helper(); putImage(t, "disk.vmdk") },
+		want: every(imageName, "copy", exists, "force", "0"),
+	},
 	{
 		name: "bare", make: func(t *testing.T) { t.Helper(); put(t, "bare", append(tiny(), make([]byte, 512)...)) },
 		want: every("64 would overwrite what is no text",
@@ -188,12 +192,18 @@ var standings = []standing{
 			`RW 2 FLAT "x-flat.vmdk" 0`)+"parentFileNameHint=\"base\"\n"))
 	}, want: every("64 would overwrite a file that snap.vmdk needs", "copy", "4 cannot be replaced", "force",
 		"4 cannot be replaced")},
-	{name: "vm.ova", make: func(t *testing.T) { t.Helper(); put(t, "vm.ova", forgedPackage()) },
-		want: every(imageName, "copy", "", "force", "")},
-	{name: "package", make: func(t *testing.T) { t.Helper(); put(t, "package", forgedPackage()) },
-		want: every(overImage, "copy", exists, "force", "0")},
-	{name: "vm.vmx", make: func(t *testing.T) { t.Helper(); put(t, "vm.vmx", []byte("memsize = 1\n")) },
-		want: every(machine)},
+	{
+		name: "vm.ova", make: func(t *testing.T) { t.Helper(); put(t, "vm.ova", forgedPackage()) },
+		want: every(imageName, "copy", "", "force", ""),
+	},
+	{
+		name: "package", make: func(t *testing.T) { t.Helper(); put(t, "package", forgedPackage()) },
+		want: every(overImage, "copy", exists, "force", "0"),
+	},
+	{
+		name: "vm.vmx", make: func(t *testing.T) { t.Helper(); put(t, "vm.vmx", []byte("memsize = 1\n")) },
+		want: every(machine),
+	},
 	{name: "notes", make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")) }, want: every("0",
 		"script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", exists)},
 	{
@@ -201,12 +211,18 @@ var standings = []standing{
 		want: every("64 would overwrite a program",
 			"script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", exists, "force", "0"),
 	},
-	{name: "folder", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) },
-		want: every(aFolder)},
-	{name: "folder/", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) },
-		want: every(aFolder)},
-	{name: "to-image", make: func(t *testing.T) { t.Helper(); putImage(t, "web01"); link(t, "web01", "to-image") },
-		want: every(overImage, "copy", aLink, "force", aLink)},
+	{
+		name: "folder", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) },
+		want: every(aFolder),
+	},
+	{
+		name: "folder/", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) },
+		want: every(aFolder),
+	},
+	{
+		name: "to-image", make: func(t *testing.T) { t.Helper(); putImage(t, "web01"); link(t, "web01", "to-image") },
+		want: every(overImage, "copy", aLink, "force", aLink),
+	},
 	{
 		name: "to-text", through: "notes",
 		make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")); link(t, "notes", "to-text") },
@@ -229,10 +245,14 @@ var standings = []standing{
 		},
 		want: every("64 is a link to the folder "),
 	},
-	{name: "dangling", make: func(t *testing.T) { t.Helper(); link(t, "nowhere", "dangling") },
-		want: every("64 is a link to nowhere, which is not there")},
-	{name: "to-itself", make: func(t *testing.T) { t.Helper(); link(t, "to-itself", "to-itself") },
-		want: every("64 is a link to to-itself, which ")},
+	{
+		name: "dangling", make: func(t *testing.T) { t.Helper(); link(t, "nowhere", "dangling") },
+		want: every("64 is a link to nowhere, which is not there"),
+	},
+	{
+		name: "to-itself", make: func(t *testing.T) { t.Helper(); link(t, "to-itself", "to-itself") },
+		want: every("64 is a link to to-itself, which "),
+	},
 	{
 		name: "to-block", make: func(t *testing.T) {
 			t.Helper()
@@ -242,13 +262,19 @@ var standings = []standing{
 		},
 		want: every("64 is a link to the block device "),
 	},
-	{name: "block", make: func(t *testing.T) { t.Helper(); node(t, "block", unix.S_IFBLK) },
-		want: every("64 is a block device")},
-	{name: "character", make: func(t *testing.T) { t.Helper(); node(t, "character", unix.S_IFCHR) },
-		want: every("64 is a character device")},
+	{
+		name: "block", make: func(t *testing.T) { t.Helper(); node(t, "block", unix.S_IFBLK) },
+		want: every("64 is a block device"),
+	},
+	{
+		name: "character", make: func(t *testing.T) { t.Helper(); node(t, "character", unix.S_IFCHR) },
+		want: every("64 is a character device"),
+	},
 	{name: "fifo", make: func(t *testing.T) { t.Helper(); node(t, "fifo", unix.S_IFIFO) }, want: every("64 is a FIFO")},
-	{name: "socket", make: func(t *testing.T) { t.Helper(); node(t, "socket", unix.S_IFSOCK) },
-		want: every("64 is a socket")},
+	{
+		name: "socket", make: func(t *testing.T) { t.Helper(); node(t, "socket", unix.S_IFSOCK) },
+		want: every("64 is a socket"),
+	},
 	{name: "to-fifo", make: func(t *testing.T) {
 		t.Helper()
 		node(t, "fifo", unix.S_IFIFO)
@@ -260,8 +286,10 @@ var standings = []standing{
 	{name: "/dev/stdout", make: func(*testing.T) {}, want: every("64 is an open descriptor", "report", "stdout")},
 	{name: "/dev/fd/1", make: func(*testing.T) {}, want: every("64 is an open descriptor", "report", "stdout")},
 	{name: "/proc/self/fd/1", make: func(*testing.T) {}, want: every("64 is an open descriptor", "report", "stdout")},
-	{name: "to-stdout", make: func(t *testing.T) { t.Helper(); link(t, "/dev/stdout", "to-stdout") },
-		want: every("64 is an open descriptor", "report", "stdout")},
+	{
+		name: "to-stdout", make: func(t *testing.T) { t.Helper(); link(t, "/dev/stdout", "to-stdout") },
+		want: every("64 is an open descriptor", "report", "stdout"),
+	},
 	{name: "/dev/stderr", make: func(*testing.T) {}, want: every("64 is an open descriptor")},
 	{name: "/proc/self/fd/0", make: func(*testing.T) {}, want: every("64 is an open descriptor")},
 }

@@ -101,8 +101,10 @@ func TestReadsOfGrainsAtLBA63(t *testing.T) {
 	got, err := container.NewCost(grains, 4*kib, 0).Read(63*512, whole)
 	require.NoError(t, err)
 	require.Equal(t, &container.Reads{
-		IO: 16, Now: container.Touches{Requests: 32, Blocks: 16 * 17}, Copied: container.Touches{Requests: 16,
-			Blocks: 16 * 16},
+		IO: 16, Now: container.Touches{Requests: 32, Blocks: 16 * 17}, Copied: container.Touches{
+			Requests: 16,
+			Blocks:   16 * 16,
+		},
 	}, got)
 	got, err = container.NewCost(grains, 4*kib, 0).Read(mib, whole)
 	require.NoError(t, err)

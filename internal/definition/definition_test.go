@@ -135,8 +135,10 @@ func TestChecks(t *testing.T) {
 		},
 		"below a snapshot": {
 			diskOf(qcow2, `<source file='/vm/xp.snap1'/>`, below(here)), nil,
-			[]want{{refused,
-				`d, line 10: the disk hda "xp" runs from "/vm/xp.snap1", and the disk is its backing file`}},
+			[]want{{
+				refused,
+				`d, line 10: the disk hda "xp" runs from "/vm/xp.snap1", and the disk is its backing file`,
+			}},
 		},
 		"below two": {diskOf(qcow2, `<source file='/vm/xp.snap2'/>`, "<backingStore type='file'><format type='qcow2'/>"+
 			"<source file='/vm/xp.snap1'/>"+below(here)+"</backingStore>"), nil, []want{{refused, "backing file"}}},

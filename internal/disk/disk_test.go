@@ -230,8 +230,10 @@ func TestStacks(t *testing.T) {
 	again := disk.Compose(view, 500*512,
 		[]disk.Shift{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}})
 	disktest.CheckBytes(t, again,
-		composed(want, 500*512, []disk.Shift{{From: 128 * 512, To: 3, Len: 1000},
-			{From: 0, To: 64 << 10, Len: 64 << 10}}))
+		composed(want, 500*512, []disk.Shift{
+			{From: 128 * 512, To: 3, Len: 1000},
+			{From: 0, To: 64 << 10, Len: 64 << 10},
+		}))
 }
 
 // A stretch of one state is one extent, whatever the map cuts it into: a copy asks once and not once a grain.

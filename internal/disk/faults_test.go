@@ -15,8 +15,10 @@ func TestExtentsThatAreNotKnown(t *testing.T) {
 	_, err := disk.Stored(bad)
 	require.ErrorIs(t, err, disktest.ErrFault)
 	stored := disk.New(4096, 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: 4096 - off, Src: bad,
-			Off: off}, nil
+		return disk.Run{
+			Len: 4096 - off, Src: bad,
+			Off: off,
+		}, nil
 	})
 	_, err = stored.Extent(0, 4096)
 	require.ErrorIs(t, err, disktest.ErrFault)

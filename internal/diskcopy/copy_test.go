@@ -102,14 +102,18 @@ func TestZerosAreNeverWritten(t *testing.T) {
 		{"stored zeros", 4 * kib, source{size: 3 * mib, stored: []disk.Range{{Off: 0, Len: 3 * mib}}}, nil},
 		{
 			"one byte in stored zeros", 4 * kib,
-			source{size: 2 * mib, data: []disk.Range{{Off: 5000, Len: 1}},
-				stored: []disk.Range{{Off: 0, Len: 2 * mib}}},
+			source{
+				size: 2 * mib, data: []disk.Range{{Off: 5000, Len: 1}},
+				stored: []disk.Range{{Off: 0, Len: 2 * mib}},
+			},
 			[]disk.Range{{Off: 4 * kib, Len: 4 * kib}},
 		},
 		{
 			"the same in grains of 64 KiB", 64 * kib,
-			source{size: 2 * mib, data: []disk.Range{{Off: 70000, Len: 1}},
-				stored: []disk.Range{{Off: 0, Len: 2 * mib}}},
+			source{
+				size: 2 * mib, data: []disk.Range{{Off: 70000, Len: 1}},
+				stored: []disk.Range{{Off: 0, Len: 2 * mib}},
+			},
 			[]disk.Range{{Off: 64 * kib, Len: 64 * kib}},
 		},
 		{

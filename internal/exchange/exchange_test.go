@@ -153,8 +153,10 @@ func TestSourcesThatAreRefused(t *testing.T) {
 			return os.Link(filepath.Join(dir, "vm-flat.vmdk"),
 				filepath.Join(dir, "x"))
 		}, "", "hard links"},
-		"a link": {func(dir string) error { return os.Symlink("vm.vmdk", filepath.Join(dir, "l.vmdk")) },
-			"l.vmdk", "is a link to"},
+		"a link": {
+			func(dir string) error { return os.Symlink("vm.vmdk", filepath.Join(dir, "l.vmdk")) },
+			"l.vmdk", "is a link to",
+		},
 		"a second disk": {second("other.vmdk"), "", `"other.vmdk" names files of it`},
 		"an old backup": {func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "vm.orig-flat.vmdk"), nil,

@@ -30,8 +30,10 @@ func TestPieces(t *testing.T) {
 		"a hole with other room":     {[][]guestfile.Run{{run(0, 10, 100), run(50, 5, 149)}}, 2},
 		"a hole at the start":        {[][]guestfile.Run{{run(50, 5, 7)}}, 1},
 		"streams apart":              {[][]guestfile.Run{{run(0, 10, 100)}, {run(0, 10, 500)}}, 1},
-		"streams of pieces": {[][]guestfile.Run{{run(0, 1, 9), run(1, 1, 5)}, {run(0, 1, 50), run(1, 1, 70)}},
-			3},
+		"streams of pieces": {
+			[][]guestfile.Run{{run(0, 1, 9), run(1, 1, 5)}, {run(0, 1, 50), run(1, 1, 70)}},
+			3,
+		},
 		"the first stream is a hole":  {[][]guestfile.Run{{}, {run(0, 10, 500)}}, 1},
 		"three, of which two are one": {[][]guestfile.Run{{run(0, 1, 9), run(1, 1, 20), run(2, 1, 21)}}, 2},
 	} {
@@ -162,8 +164,10 @@ func TestErrorsOfAWalk(t *testing.T) {
 func TestStride(t *testing.T) {
 	t.Parallel()
 	c := &fragments.Census{}
-	for records, want := range map[int64]int64{0: 1, 1: 1, fragments.MaxRecords: 1, fragments.MaxRecords + 1: 2,
-		1 << 30: 1 << 11} {
+	for records, want := range map[int64]int64{
+		0: 1, 1: 1, fragments.MaxRecords: 1, fragments.MaxRecords + 1: 2,
+		1 << 30: 1 << 11,
+	} {
 		require.Equal(t, want, c.Stride(records))
 		require.Equal(t, records, c.Of)
 	}

@@ -107,8 +107,10 @@ func TestWhatAppliancesSay(t *testing.T) {
 		},
 		"other file systems": {
 			`"copy -list-filesystems") echo '/dev/sda1: ext4'; echo '/dev/sda2: swap';;`,
-			[]Finding{{"file systems", "SOURCE has /dev/sda1: ext4, DEST has /dev/sda1: ext4, /dev/sda2: swap", true,
-				false}, none},
+			[]Finding{{
+				"file systems", "SOURCE has /dev/sda1: ext4, DEST has /dev/sda1: ext4, /dev/sda2: swap", true,
+				false,
+			}, none},
 		},
 		"no file system": {
 			`*" -list-filesystems") ;;`, []Finding{{"file systems", "found none on either disk", false, true}, none},
@@ -143,8 +145,10 @@ func TestWhatAppliancesSay(t *testing.T) {
 		},
 		"a check that does not begin": {
 			`*" -debug sh "*) check 'unsupported feature' 'exit 8';;`,
-			[]Finding{{check, "ends with exit 8 on both, and checked nothing (unsupported feature)", false, true},
-				equal, none},
+			[]Finding{
+				{check, "ends with exit 8 on both, and checked nothing (unsupported feature)", false, true},
+				equal, none,
+			},
 		},
 		"errors in the copy": {
 			`"copy -debug sh "*) check 'errors remain' 'exit 4';;`,
@@ -162,8 +166,10 @@ func TestWhatAppliancesSay(t *testing.T) {
 		},
 		"another system": {
 			`*" -inspect-os") echo /dev/sda1;;` + "\n" + `*" -inspect-get-product-name "*) echo "$side's own";;`,
-			[]Finding{clean, equal, {"inspect-os", "/dev/sda1 has source's own on SOURCE, copy's own on DEST", true,
-				false}},
+			[]Finding{clean, equal, {
+				"inspect-os", "/dev/sda1 has source's own on SOURCE, copy's own on DEST", true,
+				false,
+			}},
 		},
 		"the system is gone": {
 			`"source -inspect-os") echo /dev/sda1;;`,
@@ -183,8 +189,10 @@ func TestWhatAppliancesSay(t *testing.T) {
 func TestAppliancesThatFail(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ answers, want string }{
-		"takes no drive": {`"copy -add-drive "*) fails 'no such file';;`,
-			`takes no such drive: "no such file"`},
+		"takes no drive": {
+			`"copy -add-drive "*) fails 'no such file';;`,
+			`takes no such drive: "no such file"`,
+		},
 		"does not start":      {`*" -run") fails 'no kernel';;`, `does not start: "no kernel"`},
 		"ends at once":        {`*" -add-drive "*) exit 1;;`, "guestfish"},
 		"ends in an answer":   {`"copy -checksums-out "*) sums one; exit 1;;`, errEnded.Error()},
@@ -193,8 +201,10 @@ func TestAppliancesThatFail(t *testing.T) {
 		"lists garbage":       {`"copy -list-filesystems") fails 'daemon died';;`, "daemon died"},
 		"a check without end": {`"copy -debug sh "*) echo something;;`, "gave no exit code"},
 		"a line without end":  {`"copy -find0 "*) head -c 200000 /dev/zero | tr '\0' x;;`, errItem.Error()},
-		"an error without end": {`"copy -umount-all") while echo 'libguestfs: error: x' || exit; do :; done;;`,
-			"did not end within"},
+		"an error without end": {
+			`"copy -umount-all") while echo 'libguestfs: error: x' || exit; do :; done;;`,
+			"did not end within",
+		},
 		"hangs":                   {`"copy -checksums-out "*) sums one; sleep 1000;;`, "did not end within"},
 		"hangs, and its children": {`"source -mount-ro "*) sleep 1000 & wait;;`, "did not end within"},
 	} {

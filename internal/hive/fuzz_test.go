@@ -129,8 +129,10 @@ func FuzzRecovery(f *testing.F) {
 	h := hiveforge.New(5, seed())
 	to := bytes.Clone(h)
 	to[len(to)-40]++
-	for _, log := range []forge.Bytes{hiveforge.Log(h, 9, to), hiveforge.Log(h, 9, to, h), hiveforge.OldLog(h, 1, to),
-		hiveforge.OldLog(h, 2, to)} {
+	for _, log := range []forge.Bytes{
+		hiveforge.Log(h, 9, to), hiveforge.Log(h, 9, to, h), hiveforge.OldLog(h, 1, to),
+		hiveforge.OldLog(h, 2, to),
+	} {
 		f.Add([]byte(log), []byte{}, true)
 		f.Add([]byte(log), []byte(hiveforge.Log(forge.Bytes(to), 10, h)), false)
 	}

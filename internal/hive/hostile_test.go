@@ -131,8 +131,10 @@ func brokenCells(t testing.TB) map[string]brokenHive {
 			"cell offset",
 			func(f forge.Bytes) { f.U32(HiveRoot, uint32(len(f)-baseSize)) },
 		},
-		"root cell no multiple of 8": {"cell offset",
-			func(f forge.Bytes) { f.U32(HiveRoot, cellOffset(place(t, f))+4) }},
+		"root cell no multiple of 8": {
+			"cell offset",
+			func(f forge.Bytes) { f.U32(HiveRoot, cellOffset(place(t, f))+4) },
+		},
 		"root cell is no key": {"signature", func(f forge.Bytes) { f.Text(place(t, f), "kn") }},
 		"bins of size 0":      {"cell offset", func(f forge.Bytes) { f.U32(hiveforge.BinsSize, 0) }},
 		"bin of size 0":       {"hive bin at 0x1000: size", func(f forge.Bytes) { f.U32(baseSize+8, 0) }},
@@ -270,8 +272,10 @@ func brokenValues(t testing.TB) map[string]brokenHive {
 			"cell offset",
 			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, math.MaxUint32) },
 		},
-		"big data with another signature": {"the size of its cell",
-			func(f forge.Bytes) { f.Text(bigPlace(t, f), "bd") }},
+		"big data with another signature": {
+			"the size of its cell",
+			func(f forge.Bytes) { f.Text(bigPlace(t, f), "bd") },
+		},
 		"big data with a list too short": {
 			"number of elements",
 			func(f forge.Bytes) { f.U32(bigPlace(t, f)+4, cellOffset(listPlace(t, f, "deep"))) },

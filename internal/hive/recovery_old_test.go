@@ -26,24 +26,42 @@ func TestOldLogs(t *testing.T) {
 		want    []seen
 		refused string
 	}{
-		"one": {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, a)},
-			want: []seen{own, {"aaaa", []int{1}}}},
-		"of Windows 2000": {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 2, a)},
-			want: []seen{own, {"aaaa", []int{1}}}},
-		"two": {hive: dirty, logs: []forge.Bytes{nil, hiveforge.OldLog(h, 1, a),
-			hiveforge.OldLog(h, 1, b)}, want: []seen{own, {"bbbb", []int{3}}, own, {"aaaa", []int{2}}}},
-		"of another time": {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, late)}, want: []seen{own},
-			refused: "no log fits"},
-		"one of two": {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, late), hiveforge.OldLog(h, 1, b)},
-			want: []seen{own, {"bbbb", []int{2}}}},
-		"cut off": {hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, a)[:1024]}, want: []seen{own},
-			refused: "no log fits"},
-		"no DIRT": {hive: dirty, logs: []forge.Bytes{undirty(hiveforge.OldLog(h, 1, a))}, want: []seen{own},
-			refused: "no log fits"},
-		"half written hive": {hive: ruined(t, dirty), logs: []forge.Bytes{hiveforge.OldLog(ruined(t, dirty), 1, a)},
-			want: []seen{{"aaaa", []int{1}}}},
-		"sectors of 1 KiB": {hive: dirty, logs: []forge.Bytes{factor(hiveforge.OldLog(h, 1, a))}, want: []seen{own},
-			refused: "sectors of 1024 bytes"},
+		"one": {
+			hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, a)},
+			want: []seen{own, {"aaaa", []int{1}}},
+		},
+		"of Windows 2000": {
+			hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 2, a)},
+			want: []seen{own, {"aaaa", []int{1}}},
+		},
+		"two": {hive: dirty, logs: []forge.Bytes{
+			nil, hiveforge.OldLog(h, 1, a),
+			hiveforge.OldLog(h, 1, b),
+		}, want: []seen{own, {"bbbb", []int{3}}, own, {"aaaa", []int{2}}}},
+		"of another time": {
+			hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, late)}, want: []seen{own},
+			refused: "no log fits",
+		},
+		"one of two": {
+			hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, late), hiveforge.OldLog(h, 1, b)},
+			want: []seen{own, {"bbbb", []int{2}}},
+		},
+		"cut off": {
+			hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, a)[:1024]}, want: []seen{own},
+			refused: "no log fits",
+		},
+		"no DIRT": {
+			hive: dirty, logs: []forge.Bytes{undirty(hiveforge.OldLog(h, 1, a))}, want: []seen{own},
+			refused: "no log fits",
+		},
+		"half written hive": {
+			hive: ruined(t, dirty), logs: []forge.Bytes{hiveforge.OldLog(ruined(t, dirty), 1, a)},
+			want: []seen{{"aaaa", []int{1}}},
+		},
+		"sectors of 1 KiB": {
+			hive: dirty, logs: []forge.Bytes{factor(hiveforge.OldLog(h, 1, a))}, want: []seen{own},
+			refused: "sectors of 1024 bytes",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := recovery(t, tc.hive, tc.logs...)
@@ -94,8 +112,10 @@ func TestEndThatCannotBeRead(t *testing.T) {
 
 // Entries that change nothing of what was read cost no walk.
 func TestStatesThatReadAlike(t *testing.T) {
-	h := hiveforge.New(5, hiveforge.Key{Keys: numbered(3),
-		Values: []hiveforge.Value{{Name: "big", Type: 3, Data: make([]byte, 900_000)}}})
+	h := hiveforge.New(5, hiveforge.Key{
+		Keys:   numbered(3),
+		Values: []hiveforge.Value{{Name: "big", Type: 3, Data: make([]byte, 900_000)}},
+	})
 	var steps []forge.Bytes
 	for i := range 51 {
 		to := slices.Clone(h)

@@ -24,8 +24,10 @@ const letter = `\DosDevices\C:`
 func hot(t testing.TB) forge.Bytes {
 	t.Helper()
 	return hiveforge.New(5, hiveforge.Key{Keys: append(numbered(40), hiveforge.Key{
-		Name: "MountedDevices", Values: []hiveforge.Value{{Name: `\DosDevices\D:`, Type: 3, Data: counted(12)},
-			{Name: letter, Type: 3, Data: []byte("0000--------")}},
+		Name: "MountedDevices", Values: []hiveforge.Value{
+			{Name: `\DosDevices\D:`, Type: 3, Data: counted(12)},
+			{Name: letter, Type: 3, Data: []byte("0000--------")},
+		},
 	}, hiveforge.Key{Name: "zzz", Values: []hiveforge.Value{{Name: "big", Type: 3, Data: counted(30_000)}}})})
 }
 
@@ -108,52 +110,92 @@ func TestNewLogs(t *testing.T) {
 		applied int
 		refused string
 	}{
-		"both": {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(a, 10, b)},
-			want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}, {"bbbb", []int{2}}}, applied: 2},
-		"the second comes first": {logs: []forge.Bytes{hiveforge.Log(a, 10, b), hiveforge.Log(h, 9, a)},
-			want: []seen{own[0], {"bbbb", []int{1}}, own[0], {"aaaa", []int{2}}, {"bbbb", []int{1}}}, applied: 2},
-		"in the second only": {logs: []forge.Bytes{hiveforge.Log(h, 9, elsewhere(h)), hiveforge.Log(h, 10, b)},
-			want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"bbbb", []int{2}}}, applied: 2},
-		"several in one": {logs: []forge.Bytes{hiveforge.Log(h, 9, a, b, c), nil},
-			want: []seen{own[0], {"aaaa", []int{1}}, {"bbbb", []int{1}}, {"cccc", []int{1}}}, applied: 3},
-		"a gap behind the hive": {logs: []forge.Bytes{hiveforge.Log(h, 500, a)},
-			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"the hive's own number": {logs: []forge.Bytes{hiveforge.Log(h, 9, a)},
-			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"a gap between the logs": {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 11, b)},
-			want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}}, applied: 1},
-		"the second is stale": {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 2, b)},
-			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"both": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(a, 10, b)},
+			want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}, {"bbbb", []int{2}}}, applied: 2,
+		},
+		"the second comes first": {
+			logs: []forge.Bytes{hiveforge.Log(a, 10, b), hiveforge.Log(h, 9, a)},
+			want: []seen{own[0], {"bbbb", []int{1}}, own[0], {"aaaa", []int{2}}, {"bbbb", []int{1}}}, applied: 2,
+		},
+		"in the second only": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, elsewhere(h)), hiveforge.Log(h, 10, b)},
+			want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"bbbb", []int{2}}}, applied: 2,
+		},
+		"several in one": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a, b, c), nil},
+			want: []seen{own[0], {"aaaa", []int{1}}, {"bbbb", []int{1}}, {"cccc", []int{1}}}, applied: 3,
+		},
+		"a gap behind the hive": {
+			logs: []forge.Bytes{hiveforge.Log(h, 500, a)},
+			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1,
+		},
+		"the hive's own number": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a)},
+			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1,
+		},
+		"a gap between the logs": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 11, b)},
+			want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}}, applied: 1,
+		},
+		"the second is stale": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 2, b)},
+			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1,
+		},
 		"nothing of it": {logs: []forge.Bytes{hiveforge.Log(h, 9, elsewhere(h))}, want: own, applied: 1},
 		"stale":         {logs: []forge.Bytes{hiveforge.Log(h, 8, a)}, want: own, refused: "no log fits"},
 		"none":          {want: own, refused: "sequence numbers 10 and 9 differ, and no log fits"},
 		"empty":         {logs: []forge.Bytes{nil, {}}, want: own, refused: "no log fits"},
-		"equal numbers": {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 9, b)}, want: own,
-			refused: "both of its logs begin with entry 9"},
-		"torn at the end": {logs: []forge.Bytes{torn(hiveforge.Log(h, 9, a, b))},
-			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"cut off": {logs: []forge.Bytes{hiveforge.Log(h, 9, a, b)[:9000]},
-			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"equal numbers": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 9, b)}, want: own,
+			refused: "both of its logs begin with entry 9",
+		},
+		"torn at the end": {
+			logs: []forge.Bytes{torn(hiveforge.Log(h, 9, a, b))},
+			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1,
+		},
+		"cut off": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a, b)[:9000]},
+			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1,
+		},
 		"remnants": {logs: []forge.Bytes{append(hiveforge.Log(h, 9, a),
 			hiveforge.Log(h, 3, b)[512:]...)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
-		"of another hive": {logs: []forge.Bytes{other(hiveforge.Log(h, 9, a))}, want: own,
-			refused: "belongs to another hive"},
-		"of two formats": {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.OldLog(h, 1, b)}, want: own,
-			refused: "two formats"},
-		"a page beyond the hive": {logs: []forge.Bytes{beyond(hiveforge.Log(h, 9, a))}, want: own,
-			refused: "entry 9 of a registry log"},
-		"numbers that began again": {logs: []forge.Bytes{hiveforge.Log(h, 0xffffffff, a, b)}, want: own,
-			refused: "no log fits"},
-		"three": {logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.Log(h, 10, b),
-			hiveforge.Log(h, 11, c)}, want: own, refused: "3 logs"},
-		"half of the base block": {logs: []forge.Bytes{hiveforge.Log(h, 9, a)[:300]}, want: own,
-			refused: "no log fits"},
-		"base block being written": {logs: []forge.Bytes{unclosed(hiveforge.Log(h, 9, a))}, want: own,
-			refused: "no log fits"},
-		"an entry of no pages": {logs: []forge.Bytes{pageless(hiveforge.Log(h, 9, a))}, want: own,
-			refused: "no log fits"},
-		"a leftover beside the new": {logs: []forge.Bytes{hiveforge.Log(h, 9, a), nil, {1, 2, 3}},
-			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"of another hive": {
+			logs: []forge.Bytes{other(hiveforge.Log(h, 9, a))}, want: own,
+			refused: "belongs to another hive",
+		},
+		"of two formats": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.OldLog(h, 1, b)}, want: own,
+			refused: "two formats",
+		},
+		"a page beyond the hive": {
+			logs: []forge.Bytes{beyond(hiveforge.Log(h, 9, a))}, want: own,
+			refused: "entry 9 of a registry log",
+		},
+		"numbers that began again": {
+			logs: []forge.Bytes{hiveforge.Log(h, 0xffffffff, a, b)}, want: own,
+			refused: "no log fits",
+		},
+		"three": {logs: []forge.Bytes{
+			hiveforge.Log(h, 9, a), hiveforge.Log(h, 10, b),
+			hiveforge.Log(h, 11, c),
+		}, want: own, refused: "3 logs"},
+		"half of the base block": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a)[:300]}, want: own,
+			refused: "no log fits",
+		},
+		"base block being written": {
+			logs: []forge.Bytes{unclosed(hiveforge.Log(h, 9, a))}, want: own,
+			refused: "no log fits",
+		},
+		"an entry of no pages": {
+			logs: []forge.Bytes{pageless(hiveforge.Log(h, 9, a))}, want: own,
+			refused: "no log fits",
+		},
+		"a leftover beside the new": {
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a), nil, {1, 2, 3}},
+			want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := recovery(t, dirty, tc.logs...)
@@ -218,8 +260,13 @@ func TestNumbersBeginAgain(t *testing.T) {
 	dirty := hiveforge.Dirty(h, 0)
 	got, err := states(recovery(t, dirty, hiveforge.Log(a, 0, b), hiveforge.Log(h, 0xffffffff, a)))
 	require.NoError(t, err)
-	require.Equal(t, []seen{{"0000", []int{0}}, {"bbbb", []int{1}}, {"0000", []int{0}}, {"aaaa", []int{2}},
-		{"bbbb", []int{1}}}, got)
+	require.Equal(t, []seen{
+		{"0000", []int{0}},
+		{"bbbb", []int{1}},
+		{"0000", []int{0}},
+		{"aaaa", []int{2}},
+		{"bbbb", []int{1}},
+	}, got)
 }
 
 // A hive whose base block is broken is read with that of the log, if there is one only.
@@ -259,8 +306,10 @@ func TestPagesOfValues(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []seen{{"0000", []int{0}}, {"gggg", []int{1}}}, got, "the hive file ends in front of it")
 
-	h = hiveforge.New(3, hiveforge.Key{Name: "R", Values: []hiveforge.Value{{Name: "wide", Type: 3,
-		Data: counted(1500)}}})
+	h = hiveforge.New(3, hiveforge.Key{Name: "R", Values: []hiveforge.Value{{
+		Name: "wide", Type: 3,
+		Data: counted(1500),
+	}}})
 	to := slices.Clone(h)
 	to[bytes.Index(h, counted(1500))+1499]++
 	err = recovery(t, hiveforge.Dirty(h, 10), hiveforge.OldLog(h, 2, to)).Each(func(h *Hive) error {

@@ -29,11 +29,15 @@ import (
 
 // parts are what answers must have when no call fails.
 var parts = map[string][]string{
-	"an image with a parent": {"top.vmdk", "{base.vmdk vmdk monolithicFlat", "lock of an ESXi host",
-		"\nbase-flat.vmdk"},
+	"an image with a parent": {
+		"top.vmdk", "{base.vmdk vmdk monolithicFlat", "lock of an ESXi host",
+		"\nbase-flat.vmdk",
+	},
 	"an image that is a parent": {"snapshot-parent", "lock of an ESXi host"},
-	"users of a file": {"base-flat.vmdk: base.vmdk, base.vmdk, true", "base.vmdk: , top.vmdk, true",
-		"disk.ovf"},
+	"users of a file": {
+		"base-flat.vmdk: base.vmdk, base.vmdk, true", "base.vmdk: , top.vmdk, true",
+		"disk.ovf",
+	},
 	"kinds of files":         {"box: ", "[base-flat.vmdk]", "[base.vmdk]"},
 	"the files of a package": {fmt.Sprint("member.img", boxSize), "\nfiles: 3", "snapshot-parent"},
 	"an image in an archive": {fmt.Sprint("base.vmdk", len(flatText)), fmt.Sprint("base-flat.vmdk", boxSize)},

@@ -42,20 +42,35 @@ func TestChainsThatAreRefused(t *testing.T) {
 		says  string
 	}{
 		"a parent": {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id), "1.vmdk": base}, "0.vmdk", ""},
-		"its own parent": {map[string][]byte{"0.vmdk": snapshotOf("0.vmdk", id)}, "0.vmdk",
-			"in the chain already"},
-		"a parent of its own": {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id),
-			"1.vmdk": snapshotOf("1.vmdk", id)}, "0.vmdk", "in the chain already"},
+		"its own parent": {
+			map[string][]byte{"0.vmdk": snapshotOf("0.vmdk", id)},
+			"0.vmdk",
+			"in the chain already",
+		},
+		"a parent of its own": {map[string][]byte{
+			"0.vmdk": snapshotOf("1.vmdk", id),
+			"1.vmdk": snapshotOf("1.vmdk", id),
+		}, "0.vmdk", "in the chain already"},
 		"as many as can be": {long, "1.vmdk", ""},
 		"one too many":      {long, "0.vmdk", "of 16 parents; consolidate"},
-		"a parent that changed": {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", "11111111"), "1.vmdk": base},
-			"0.vmdk", "it was changed or replaced"},
-		"a parent that is gone": {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id)}, "0.vmdk",
-			`there is no "1.vmdk" in its folder`},
-		"a parent of no name": {map[string][]byte{"0.vhdx": nameless}, "0.vhdx",
-			`since its parent, and does not name that`},
-		"a parent of no content": {map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id), "1.vmdk": []byte("KDMV")},
-			"0.vmdk", "1.vmdk"},
+		"a parent that changed": {
+			map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", "11111111"), "1.vmdk": base},
+			"0.vmdk", "it was changed or replaced",
+		},
+		"a parent that is gone": {
+			map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id)},
+			"0.vmdk",
+			`there is no "1.vmdk" in its folder`,
+		},
+		"a parent of no name": {
+			map[string][]byte{"0.vhdx": nameless},
+			"0.vhdx",
+			`since its parent, and does not name that`,
+		},
+		"a parent of no content": {
+			map[string][]byte{"0.vmdk": snapshotOf("1.vmdk", id), "1.vmdk": []byte("KDMV")},
+			"0.vmdk", "1.vmdk",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

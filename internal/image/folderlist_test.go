@@ -101,25 +101,35 @@ func TestIdentify(t *testing.T) {
 		"empty":  {nil, image.Identity{Kind: image.Bare, Format: "raw"}},
 		"a text": {[]byte("text"), image.Identity{Kind: image.Bare, Format: "raw"}},
 		"a disk": {disk, image.Identity{Kind: image.Bare, Format: "raw"}},
-		"qcow2": {q.Bytes, image.Identity{Kind: image.Disk, Format: "qcow2",
-			Parents: image.FileNames{"base.img"}}},
-		"sparse": {vmdkforge.NewSparse(disk).Bytes, image.Identity{Kind: image.Disk, Format: "vmdk",
-			Extents: image.FileNames{"disk.vmdk"}, Claims: []int64{0}}},
+		"qcow2": {q.Bytes, image.Identity{
+			Kind: image.Disk, Format: "qcow2",
+			Parents: image.FileNames{"base.img"},
+		}},
+		"sparse": {vmdkforge.NewSparse(disk).Bytes, image.Identity{
+			Kind: image.Disk, Format: "vmdk",
+			Extents: image.FileNames{"disk.vmdk"}, Claims: []int64{0},
+		}},
 		"COWD": {vmdkforge.NewCOWD(disk, 1, nil).Bytes, image.Identity{Kind: image.Extent, Format: "vmdk"}},
 		"CD":   {iso, image.Identity{Kind: image.Medium, Format: "ISO 9660"}},
-		"VDI": {append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe), make([]byte, 448)...),
-			image.Identity{Kind: image.Unsupported, Format: "VDI"}},
+		"VDI": {
+			append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe), make([]byte, 448)...),
+			image.Identity{Kind: image.Unsupported, Format: "VDI"},
+		},
 		"archive":     {tarforge.New(tarforge.Member{Name: "x"}), image.Identity{Kind: image.Pack, Format: "ova"}},
 		"package.ovf": {[]byte(ovf), image.Identity{Kind: image.Pack, Format: "ovf"}},
 		"cut.ovf":     {[]byte(ovf[:300]), image.Identity{Kind: image.Pack, Format: "ovf"}},
-		"two formats": {vhdforge.NewFixed(slices.Clone(q.Bytes)).Bytes, image.Identity{Kind: image.Disk,
-			Format: "qcow2+vhd", Parents: image.FileNames{"base.img"}}},
+		"two formats": {vhdforge.NewFixed(slices.Clone(q.Bytes)).Bytes, image.Identity{
+			Kind:   image.Disk,
+			Format: "qcow2+vhd", Parents: image.FileNames{"base.img"},
+		}},
 		"descriptor": {
 			[]byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "a" 9`,
 				`RW 1 FLAT "../up" 0`,
 				`RW 1 FLAT "b/c" 0`, `RW 1 FLAT "C:d" 0`, long, `RW 1 ZERO`, `RW 1 FLAT "b"`)),
-			image.Identity{Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"a", "b"},
-				Claims: []int64{512, 512}, Views: image.FileNames{"a"}},
+			image.Identity{
+				Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"a", "b"},
+				Claims: []int64{512, 512}, Views: image.FileNames{"a"},
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -225,8 +225,10 @@ func TestAnExtentOfAKnownFolder(t *testing.T) {
 // A file that cannot be read as what it is could name any other, which is not taken for free then.
 func TestFilesThatCouldBeNamed(t *testing.T) {
 	t.Parallel()
-	for name, text := range map[string]string{"broken.ovf": "<Envelope",
-		"whole.ovf": `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"/>`, "note.txt": "<text>"} {
+	for name, text := range map[string]string{
+		"broken.ovf": "<Envelope",
+		"whole.ovf":  `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"/>`, "note.txt": "<text>",
+	} {
 		dir := t.TempDir()
 		imagetest.Write(t, dir, name, []byte(text))
 		d, err := gate.OpenFolder(dir)

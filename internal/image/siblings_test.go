@@ -189,15 +189,21 @@ func TestSnapshotsNameTheirParent(t *testing.T) {
 		{"by a path of windows", "snapshot.VMDK", `C:\vm\disk.vmdk`, plain, true},
 		{"of the second file", "disk-000001.vmdk", "disk-flat.vmdk", plain, true},
 		{"in another case", "disk-000001.vmdk", `C:\vm\Disk.vmdk`, plain, true},
-		{"without quotes", "disk-000001.vmdk", "disk.vmdk",
-			func(text string) []byte { return []byte(strings.ReplaceAll(text, `"disk.vmdk"`, "disk.vmdk")) }, true},
+		{
+			"without quotes", "disk-000001.vmdk", "disk.vmdk",
+			func(text string) []byte { return []byte(strings.ReplaceAll(text, `"disk.vmdk"`, "disk.vmdk")) }, true,
+		},
 		{"of another disk", "other-000001.vmdk", "other.vmdk", plain, false},
 		{"of a disk that sounds alike", "disk-000001.vmdk", "my-disk.vmdk", plain, false},
 		{"in a descriptor of any name", "disk-000001.txt", "disk.vmdk", plain, true},
-		{"in a file that is no vmdk", "disk-000001.txt", "disk.vmdk",
-			func(text string) []byte { return []byte("notes\n" + text) }, false},
-		{"a broken neighbour", "broken.vmdk", "disk.vmdk", func(text string) []byte { return []byte("KDMV" + text) },
-			false},
+		{
+			"in a file that is no vmdk", "disk-000001.txt", "disk.vmdk",
+			func(text string) []byte { return []byte("notes\n" + text) }, false,
+		},
+		{
+			"a broken neighbour", "broken.vmdk", "disk.vmdk", func(text string) []byte { return []byte("KDMV" + text) },
+			false,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir, img := flatDisk(t)

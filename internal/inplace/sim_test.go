@@ -113,15 +113,19 @@ func simCases(t *testing.T) []simCase {
 			OldSize: 48 * sector, Size: 56 * sector,
 			Pieces: []disk.Shift{shift(0, 0, 3), shift(3, 8, 17), shift(20, 28, 27)},
 			// The table, a boot sector that leaves the first one, pages of a hive.
-			Patches: []disk.Patch{patch(446, "entry"), patch(500, "code over the end"), patch(8*sector+28, "63"),
-				patch(30*sector+7, "hive"), patch(49*sector, "page")},
+			Patches: []disk.Patch{
+				patch(446, "entry"), patch(500, "code over the end"), patch(8*sector+28, "63"),
+				patch(30*sector+7, "hive"), patch(49*sector, "page"),
+			},
 		}
 	}
 	gpt := &plan.Plan{
 		OldSize: 48 * sector, Size: 52 * sector,
 		Pieces: []disk.Shift{shift(0, 0, 4), shift(4, 8, 20), shift(24, 32, 10), shift(45, 49, 3)},
-		Patches: []disk.Patch{patch(446, "mbr"), patch(sector, "header"), patch(2*sector, "entries"),
-			patch(8*sector+3, "vbr"), patch(49*sector, "entries"), patch(51*sector, "header")},
+		Patches: []disk.Patch{
+			patch(446, "mbr"), patch(sector, "header"), patch(2*sector, "entries"),
+			patch(8*sector+3, "vbr"), patch(49*sector, "entries"), patch(51*sector, "header"),
+		},
 	}
 	ways := &plan.Plan{
 		OldSize: 48 * sector, Size: 48 * sector,
@@ -133,10 +137,14 @@ func simCases(t *testing.T) []simCase {
 	return []simCase{
 		simCase{name: "MBR, two partitions, grows; redo", chunk: 8, direct: 1 << 20, plan: mbr()}.simulate(t),
 		simCase{name: "MBR, stretches as long as the way", chunk: 8, direct: 1, plan: mbr()}.simulate(t),
-		simCase{name: "whole stretches of zeros, as long as the way", chunk: 8, direct: 1, plan: mbr(),
-			zero: empty}.simulate(t),
-		simCase{name: "whole stretches of zeros; redo", chunk: 8, direct: 1 << 20, plan: mbr(),
-			zero: empty}.simulate(t),
+		simCase{
+			name: "whole stretches of zeros, as long as the way", chunk: 8, direct: 1, plan: mbr(),
+			zero: empty,
+		}.simulate(t),
+		simCase{
+			name: "whole stretches of zeros; redo", chunk: 8, direct: 1 << 20, plan: mbr(),
+			zero: empty,
+		}.simulate(t),
 		simCase{name: "GPT, both copies; redo and direct", chunk: 6, direct: 8, plan: gpt}.simulate(t, 44),
 		simCase{name: "pieces go both ways", chunk: 5, direct: 3, plan: ways}.simulate(t, 3, 17, 47),
 		simCase{

@@ -69,10 +69,14 @@ func headFaults() map[string]dynamicFault {
 			func(f forge.Bytes) { f.Put(ldmforge.Head, make([]byte, 512)) },
 			`ldm private header at 0xc00: magic "none"`,
 		},
-		"a copy": {func(f forge.Bytes) { databaseOf(f).Put(2047*512, make([]byte, 512)) },
-			"copies 2, want 3 or more"},
-		"another copy": {func(f forge.Bytes) { databaseOf(f).Put(1856*512, make([]byte, 512)) },
-			"copies 2, want 3 or more"},
+		"a copy": {
+			func(f forge.Bytes) { databaseOf(f).Put(2047*512, make([]byte, 512)) },
+			"copies 2, want 3 or more",
+		},
+		"another copy": {
+			func(f forge.Bytes) { databaseOf(f).Put(1856*512, make([]byte, 512)) },
+			"copies 2, want 3 or more",
+		},
 		"a copy of an older start": {func(f forge.Bytes) {
 			h := ldmforge.PrivateHead(ldmforge.DiskID(0), 64, dynamicSpace, dynamicTotal-2048, 2048)
 			databaseOf(f).Put(1900*512, h)
@@ -116,8 +120,10 @@ func recordFaults() map[string]dynamicFault {
 			func(f forge.Bytes) { databaseOf(f).U8(ldmforge.VMDB+ldmforge.State+1, 2) },
 			"state 2, want 1, committed",
 		},
-		"a pending transaction": {func(f forge.Bytes) { databaseOf(f).U8(ldmforge.VMDB+0x84, 7) },
-			"pending transaction 7, want 0"},
+		"a pending transaction": {
+			func(f forge.Bytes) { databaseOf(f).U8(ldmforge.VMDB+0x84, 7) },
+			"pending transaction 7, want 0",
+		},
 		"a record less": {
 			func(f forge.Bytes) { databaseOf(f).BE32(ldmforge.VMDB+ldmforge.Counts+8, 2) },
 			"number of partitions 2, want 1, the records that are there",

@@ -23,8 +23,10 @@ func TestTablesOfOtherMachines(t *testing.T) {
 		"mac":   {[]string{"mkpart", "one", "8192", "40000", "mkpart", "two", "40001", "60000"}, volume.APM, 2},
 		"dvh":   {[]string{"mkpart", "primary", "8192", "40000", "mkpart", "primary", "40001", "60000"}, volume.SGI, 2},
 		"amiga": {[]string{"mkpart", "one", "1024", "40063", "mkpart", "two", "40064", "60031"}, volume.RDB, 2},
-		"atari": {[]string{"mkpart", "primary", "ext2", "8192", "40000", "mkpart", "extended", "40001", "60000",
-			"mkpart", "logical", "ext2", "40100", "50000"}, volume.Atari, 2},
+		"atari": {[]string{
+			"mkpart", "primary", "ext2", "8192", "40000", "mkpart", "extended", "40001", "60000",
+			"mkpart", "logical", "ext2", "40100", "50000",
+		}, volume.Atari, 2},
 	} {
 		t.Run(label, func(t *testing.T) {
 			path := rawFile(t, 131072)

@@ -273,8 +273,10 @@ func TestListeners(t *testing.T) {
 	l, err := ListenPrivate()
 	require.NoError(t, err)
 	path := l.Addr().String()
-	for path, mode := range map[string]os.FileMode{path: os.ModeSocket | 0o600,
-		filepath.Dir(path): os.ModeDir | 0o700} {
+	for path, mode := range map[string]os.FileMode{
+		path:               os.ModeSocket | 0o600,
+		filepath.Dir(path): os.ModeDir | 0o700,
+	} {
 		info, err := os.Lstat(path)
 		require.NoError(t, err)
 		require.Equal(t, mode, info.Mode())
@@ -287,8 +289,10 @@ func TestListeners(t *testing.T) {
 	_, err = ListenUnix(filepath.Join(t.TempDir(), strings.Repeat("long", 30)))
 	require.ErrorContains(t, err, "want 103 at most")
 
-	for address, ok := range map[string]bool{"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, ":0": false,
-		"10809": false, "127.0.0.1:nowhere": false} {
+	for address, ok := range map[string]bool{
+		"127.0.0.1:0": true, "[::1]:0": true, "0.0.0.0:0": false, ":0": false,
+		"10809": false, "127.0.0.1:nowhere": false,
+	} {
 		l, err := listenTCP(address, false)
 		if !ok {
 			require.ErrorIs(t, err, ondisk.ErrUsage, address)

@@ -184,8 +184,10 @@ func TestOptions(t *testing.T) {
 		"list":             {option(optList), []uint32{repServer, repAck}},
 		"list with data":   {option(optList, 0), []uint32{repInvalid}},
 		"info":             {option(optInfo, plain...), []uint32{repInfo, repAck}},
-		"info on all": {option(optInfo, 0, 0, 0, 0, 0, 3, 0, 1, 0, 2, 0, 3),
-			[]uint32{repInfo, repInfo, repInfo, repInfo, repAck}},
+		"info on all": {
+			option(optInfo, 0, 0, 0, 0, 0, 3, 0, 1, 0, 2, 0, 3),
+			[]uint32{repInfo, repInfo, repInfo, repInfo, repAck},
+		},
 		"info on another export":           {option(optInfo, other...), []uint32{repUnknown}},
 		"go to another export":             {option(optGo, other...), []uint32{repUnknown}},
 		"go without a length":              {option(optGo, 0, 0), []uint32{repInvalid}},

@@ -47,7 +47,13 @@ func source(n int) *counted {
 func TestBytesRefusesWhatIsNotThere(t *testing.T) {
 	src := source(1000)
 	for _, tc := range []struct{ off, n int64 }{
-		{-1, 1}, {0, -1}, {0, 1001}, {1000, 1}, {1001, 0}, {math.MaxInt64, 1}, {1, math.MaxInt64},
+		{-1, 1},
+		{0, -1},
+		{0, 1001},
+		{1000, 1},
+		{1001, 0},
+		{math.MaxInt64, 1},
+		{1, math.MaxInt64},
 		{math.MaxInt64, math.MaxInt64},
 	} {
 		_, err := Bytes(src, tc.off, tc.n)

@@ -37,10 +37,14 @@ func TestWhatATableAmountsTo(t *testing.T) {
 		"one agrees, one is missing": {Table{row(Agrees), row(Absent), row(NotLooked)}, ""},
 		"none was asked":             {nil, "none was asked"},
 		"none looked":                {Table{row(NotLooked), row(Absent)}, "no judge looked at anything"},
-		"one failed": {Table{row(Agrees), row(Failed)},
-			"--second-opinion=libguestfs asks the other"},
-		"one differs, and one fails": {Table{row(Agrees), row(Failed), row(Differs)},
-			"the second opinion differs: qemu-img 9, all"},
+		"one failed": {
+			Table{row(Agrees), row(Failed)},
+			"--second-opinion=libguestfs asks the other",
+		},
+		"one differs, and one fails": {
+			Table{row(Agrees), row(Failed), row(Differs)},
+			"the second opinion differs: qemu-img 9, all",
+		},
 		"one differs, the other agrees": {Table{row(Agrees), row(Differs)}, "words"},
 	} {
 		err := c.table.Err()
@@ -120,8 +124,10 @@ func TestClerk(t *testing.T) {
 			view[5000] ^= 1
 		}
 		d := disktest.NewMemPieces("view", 1<<20, disktest.MemPiece{Data: view})
-		table, err := p.Ask(t.Context(), Disks{d, d, d}, Copy{Path: path, Format: "raw", SectorSize: 512,
-			Size: 1 << 20})
+		table, err := p.Ask(t.Context(), Disks{d, d, d}, Copy{
+			Path: path, Format: "raw", SectorSize: 512,
+			Size: 1 << 20,
+		})
 		require.NoError(t, err)
 		require.Equal(t, differs, table.Differs(), "%v", table)
 		require.Len(t, table, 2)

@@ -44,8 +44,11 @@ func TestPlansOfTheCorpus(t *testing.T) {
 		{"xp, to 1 MiB all the same", "xp-lba63-one-ntfs", 1 << 20, nil, map[int]int64{1: 2048}, 0},
 		{"xp, to 4 KiB", "xp-lba63-one-ntfs", 4096, nil, map[int]int64{1: 64}, 0},
 		// The first one ends at 4192902+2048, so the second goes to 2049 MiB.
-		{"two ntfs, each its own distance", "two-ntfs-lba63-and-cylinder", 0, nil, map[int]int64{1: 2048, 2: 4196352},
-			0},
+		{
+			"two ntfs, each its own distance", "two-ntfs-lba63-and-cylinder", 0, nil,
+			map[int]int64{1: 2048, 2: 4196352},
+			0,
+		},
 		{"two ntfs, to 64 KiB", "two-ntfs-lba63-and-cylinder", 65536, nil, map[int]int64{1: 128, 2: 4193152}, 0},
 		// 4192965 is no multiple of 128, but was not asked for; the first one has to leave it its place, and cannot.
 		{
@@ -100,16 +103,22 @@ func TestCHSBytesOfTheCorpus(t *testing.T) {
 		slot       int64
 		start, end []byte
 	}{
-		{"lba 128 is C0 H2 S3; the end is beyond chs", "xp-lba63-one-ntfs", 0, 0, []byte{2, 3, 0},
-			[]byte{0xfe, 0xff, 0xff}},
+		{
+			"lba 128 is C0 H2 S3; the end is beyond chs", "xp-lba63-one-ntfs", 0, 0,
+			[]byte{2, 3, 0},
+			[]byte{0xfe, 0xff, 0xff},
+		},
 		{
 			"lba 2048 is C0 H32 S33 with 255 heads", "two-ntfs-lba63-and-cylinder", 0, 0,
 			[]byte{32, 33, 0},
 			[]byte{254, 0x7f, 5},
 		},
 		{"lba 2048 is C2 H0 S33 with 16 heads", "fat16-16-heads", 0, 0, []byte{0, 33, 2}, []byte{0xfe, 0xff, 0xff}},
-		{"16 heads: the last sector of cylinder 1023", "fat16-16-heads", 65536, 0, []byte{2, 3, 0},
-			[]byte{15, 0xff, 0xff}},
+		{
+			"16 heads: the last sector of cylinder 1023", "fat16-16-heads", 65536, 0,
+			[]byte{2, 3, 0},
+			[]byte{15, 0xff, 0xff},
+		},
 		{"beyond chs stays beyond chs", "ext3-saturated-chs", 0, 1, []byte{0xfe, 0xff, 0xff}, []byte{0xfe, 0xff, 0xff}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

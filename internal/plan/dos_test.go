@@ -50,8 +50,10 @@ func (d dice) dosDisk() *dosDisk {
 		f := s.at(record)
 		tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 6, Start: uint32(begin - record), Sectors: uint32(sectors)})
 		if lba = begin + sectors; i+1 < n {
-			tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 5, Start: uint32(up(lba) - start),
-				Sectors: uint32(cylinder)})
+			tableforge.PutSlot(f, 0, 1, tableforge.Slot{
+				Type: 5, Start: uint32(up(lba) - start),
+				Sectors: uint32(cylinder),
+			})
 		}
 		d.gap(s, record+1, begin)
 		s.at(begin).U64(0, uint64(begin)|1<<60)
@@ -255,8 +257,10 @@ func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
 				f := s.at(start + i*cylinder)
 				tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 6, Start: 63, Sectors: drive})
 				if i+1 < drives {
-					tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 5, Start: uint32((i + 1) * cylinder),
-						Sectors: cylinder})
+					tableforge.PutSlot(f, 0, 1, tableforge.Slot{
+						Type: 5, Start: uint32((i + 1) * cylinder),
+						Sectors: cylinder,
+					})
 				}
 			}
 			l := bare(t, s.disk())

@@ -237,8 +237,12 @@ func TestExtentsOfADynamicDiskAreJudged(t *testing.T) {
 	}{
 		"as of Windows Server 2008": {63, []int64{2048 - 63, 4096 - 63}, align.Aligned, advice.Nothing, false, ""},
 		"as of Windows Server 2003": {63, []int64{0, 1024}, off, advice.Refused, true, "starts at LBA 63 "},
-		"off, in an aligned partition": {2048, []int64{63}, off, advice.Refused, true,
-			`"Disk1-05" starts at LBA 2111 `},
+		"off, in an aligned partition": {
+			2048,
+			[]int64{63},
+			off, advice.Refused, true,
+			`"Disk1-05" starts at LBA 2111 `,
+		},
 		"on 4 KiB only": {2048, []int64{8}, below, advice.Refused, true, `"Disk1-05" starts at byte 1052672`},
 		"one of three":  {63, []int64{65, 1985, 4034}, off, advice.Optional, false, "leaves 1 of 3 off a multiple of"},
 	} {

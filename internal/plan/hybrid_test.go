@@ -84,8 +84,10 @@ func drawHybrid(t *rapid.T) *hybridDisk {
 		if s.mirror < 0 {
 			kind = 0xee
 		}
-		tableforge.PutSlot(d.bytes, 0, i, tableforge.Slot{Type: kind, Start: uint32(s.start),
-			Sectors: uint32(s.end - s.start)})
+		tableforge.PutSlot(d.bytes, 0, i, tableforge.Slot{
+			Type: kind, Start: uint32(s.start),
+			Sectors: uint32(s.end - s.start),
+		})
 	}
 	return d
 }
@@ -158,7 +160,8 @@ func TestHybridMBRFollows(t *testing.T) {
 func TestHybridMBROfALargerDisk(t *testing.T) {
 	f := tableforge.NewGPT(sector, 20_000, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
 	for i, s := range []tableforge.Slot{
-		{Type: 0xee, Start: 1, Sectors: 2047}, {Type: 0x83, Start: 2048, Sectors: 1000},
+		{Type: 0xee, Start: 1, Sectors: 2047},
+		{Type: 0x83, Start: 2048, Sectors: 1000},
 		{Type: 0xee, Start: 5000, Sectors: 15_000},
 	} {
 		tableforge.PutSlot(f, 0, i, s)

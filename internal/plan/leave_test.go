@@ -49,8 +49,10 @@ func TestWhatIsLeftNeverMoves(t *testing.T) {
 		if len(items) > 0 {
 			front = items[0].Off
 		}
-		all := &everyPlace{l: before, items: items, goal: goal, limit: before.Size + 16*goal.Want,
-			dead: map[[3]int64]bool{}}
+		all := &everyPlace{
+			l: before, items: items, goal: goal, limit: before.Size + 16*goal.Want,
+			dead: map[[3]int64]bool{},
+		}
 		possible := all.fits(0, front, 0)
 		require.Equal(t, !possible, len(p.Refusals(true)) > 0, again)
 		if !possible {

@@ -226,9 +226,12 @@ func TestLettersThatCannotFollow(t *testing.T) {
 			[]forge.Bytes{dat},
 			[]string{"mounted-devices", "other-disk"},
 		},
-		"a place that a move fills": {volume.with(t, false,
-			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []forge.Bytes{dat},
-			[]string{"other-disk"}},
+		"a place that a move fills": {
+			volume.with(t, false,
+				map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}),
+			[]forge.Bytes{dat},
+			[]string{"other-disk"},
+		},
 		"aligned without this disk": {volume.with(t, false, d), []forge.Bytes{aligned}, []string{"no-partition-there"}},
 		"a dirty hive, and a place that is none": {
 			volume.with(t, true,
@@ -236,9 +239,12 @@ func TestLettersThatCannotFollow(t *testing.T) {
 			[]forge.Bytes{dat},
 			[]string{"mounted-devices", "no-partition-there"},
 		},
-		"two of one signature that stay": {volume.with(t, false,
-			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []forge.Bytes{aligned, aligned},
-			[]string{}},
+		"two of one signature that stay": {
+			volume.with(t, false,
+				map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}),
+			[]forge.Bytes{aligned, aligned},
+			[]string{},
+		},
 		"nothing moves on the other": {volume.with(t, true,
 			map[string]boot.Place{"D": {
 				Disk: datSignature,

@@ -26,10 +26,14 @@ func TestCopyLines(t *testing.T) {
 		{long, 27, "copy 2.7 of 6.0 GiB "},
 		{long, 9, "copy 2.7 "},
 		{long, -1, ""},
-		{at(copyCounts{Phase: "prove", Total: 300 * mib}, 0), 97,
-			"prove 0.0 of 300.0 MiB [------------------------------]"},
-		{at(copyCounts{Phase: "prove", Done: 512, Total: 512}, time.Second), 97,
-			"prove 512 of 512 B [==============================] 512 B/s 00:00 left"},
+		{
+			at(copyCounts{Phase: "prove", Total: 300 * mib}, 0), 97,
+			"prove 0.0 of 300.0 MiB [------------------------------]",
+		},
+		{
+			at(copyCounts{Phase: "prove", Done: 512, Total: 512}, time.Second), 97,
+			"prove 512 of 512 B [==============================] 512 B/s 00:00 left",
+		},
 		{at(copyCounts{Phase: "copy"}, time.Second), 97, "copy 0 of 0 B [------------------------------]"},
 		{at(copyCounts{}, time.Second), 97, ""},
 	} {

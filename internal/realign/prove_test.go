@@ -51,12 +51,18 @@ func TestWhatIsPublished(t *testing.T) {
 		"not created":                      {create: errMarker, unchanged: nothing, want: errMarker},
 		"not filled":                       {fill: errMarker, unchanged: nothing, want: errMarker},
 		"whose digests cannot be computed": {sums: true, unchanged: nothing, want: errMarker},
-		"the source changed": {unchanged: func() error { return ondisk.ErrChanged },
-			want: ondisk.ErrChanged},
-		"which looked like another error": {fill: errMarker, unchanged: func() error { return ondisk.ErrChanged },
-			want: ondisk.ErrChanged},
-		"which a canceled run is not told of": {fill: context.Canceled,
-			unchanged: func() error { return ondisk.ErrChanged }, want: context.Canceled},
+		"the source changed": {
+			unchanged: func() error { return ondisk.ErrChanged },
+			want:      ondisk.ErrChanged,
+		},
+		"which looked like another error": {
+			fill: errMarker, unchanged: func() error { return ondisk.ErrChanged },
+			want: ondisk.ErrChanged,
+		},
+		"which a canceled run is not told of": {
+			fill:      context.Canceled,
+			unchanged: func() error { return ondisk.ErrChanged }, want: context.Canceled,
+		},
 		"canceled at the end": {cancel: true, unchanged: nothing, want: context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -185,11 +191,15 @@ func TestUnsettledView(t *testing.T) {
 // The first finding is the error, with its class, and the number of the others.
 func TestErrorsOfFindings(t *testing.T) {
 	finding := func(effect ondisk.Effect) align.Finding {
-		return align.FromIssue(ondisk.Issue{Code: "code", Effect: effect, Text: "text", Remedy: "remedy",
-			Err: ondisk.ErrLimit})
+		return align.FromIssue(ondisk.Issue{
+			Code: "code", Effect: effect, Text: "text", Remedy: "remedy",
+			Err: ondisk.ErrLimit,
+		})
 	}
-	for effect, malformed := range map[ondisk.Effect]bool{ondisk.Broken: true, ondisk.BadVolume: true,
-		ondisk.Refuse: false} {
+	for effect, malformed := range map[ondisk.Effect]bool{
+		ondisk.Broken: true, ondisk.BadVolume: true,
+		ondisk.Refuse: false,
+	} {
 		err := Broken([]align.Finding{finding(ondisk.Note), finding(effect)})
 		require.Equal(t, malformed, err != nil)
 		err = Refusal([]align.Finding{finding(effect), finding(effect)})
@@ -244,8 +254,11 @@ func TestWhatVerifySays(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, sector, diffs[0].Len, "the bytes come first")
 	diffs, err = held(func(_, d *Source) {
-		d.Damage = []ondisk.Issue{{Effect: ondisk.Refuse, Text: "damage"},
-			{Effect: ondisk.Refuse, Code: image.CodeMisnamed}, {Effect: ondisk.Warn}}
+		d.Damage = []ondisk.Issue{
+			{Effect: ondisk.Refuse, Text: "damage"},
+			{Effect: ondisk.Refuse, Code: image.CodeMisnamed},
+			{Effect: ondisk.Warn},
+		}
 	})
 	require.NoError(t, err)
 	require.Equal(t, []Difference{{Text: "damage"}}, diffs)

@@ -192,7 +192,8 @@ func TestNothingIsLeft(t *testing.T) {
 		text  string
 	}{
 		"the storage returns another byte": {when: diskcopy.PhaseProve, does: func(t *testing.T, _, partial string,
-			_ func()) {
+			_ func(),
+		) {
 			t.Helper()
 			f, err := os.OpenFile(partial, os.O_RDWR, 0)
 			require.NoError(t, err)
@@ -207,11 +208,13 @@ func TestNothingIsLeft(t *testing.T) {
 			require.NoError(t, errors.Join(err, f.Close(), os.Chtimes(source, time.Time{}, time.Unix(1, 0))))
 		}, want: ondisk.ErrChanged},
 		"it is interrupted while it is copied": {when: diskcopy.PhaseCopy, does: func(_ *testing.T, _, _ string,
-			cancel func()) {
+			cancel func(),
+		) {
 			cancel()
 		}, want: context.Canceled},
 		"it is interrupted while it is compared": {when: diskcopy.PhaseProve, does: func(_ *testing.T, _, _ string,
-			cancel func()) {
+			cancel func(),
+		) {
 			cancel()
 		}, want: context.Canceled},
 		"its names are refused":             {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},

@@ -165,8 +165,10 @@ func TestJobOfAView(t *testing.T) {
 	job := func(s *Source, g Goal) (Written, error) {
 		p, err := s.Plan(g)
 		require.NoError(t, err)
-		j := Job{Dest: filepath.Join(dir, "view.vmdk"), View: true, Format: "vmdk", Subformat: "twoGbMaxExtentFlat",
-			Jobs: 1}
+		j := Job{
+			Dest: filepath.Join(dir, "view.vmdk"), View: true, Format: "vmdk", Subformat: "twoGbMaxExtentFlat",
+			Jobs: 1,
+		}
 		return j.Write(t.Context(), s, p)
 	}
 	w, err := job(open(t, raw), Goal{})

@@ -199,8 +199,10 @@ func TestCostsThatAreNone(t *testing.T) {
 			"one cost", starts("it is slow", "it is slow"), "in the middle of them: it is slow. That is more work",
 			"artitions 1, 2: ",
 		},
-		{"two costs", starts("it is slow", "it is late"), "partition 1: it is slow; partition 2: it is late. That is",
-			""},
+		{
+			"two costs", starts("it is slow", "it is late"), "partition 1: it is slow; partition 2: it is late. That is",
+			"",
+		},
 		{
 			"one of them none", starts("it is slow", "free: it is well"),
 			"it is slow. That is more work for most reads and writes. The guest can neither see nor fix this. Moving " +
@@ -293,12 +295,17 @@ func TestVolumesAloneHaveNoBootCode(t *testing.T) {
 // The first line names what is off: extents of a dynamic disk, partitions beside it, or both.
 func TestTheVerdictNamesExtentsAndPartitions(t *testing.T) {
 	for want, off := range map[string][2]bool{
-		"Misaligned: an extent of the dynamic disk in partition 1 starts off a 4 KiB boundary.": {true,
-			false},
+		"Misaligned: an extent of the dynamic disk in partition 1 starts off a 4 KiB boundary.": {
+			true,
+			false,
+		},
 		"Misaligned: partition 2 starts off a 4 KiB boundary.": {
-			false, true},
-		"Misaligned: an extent of the dynamic disk in partition 1, and partition 2, start off a 4 KiB boundary.": {true,
-			true},
+			false, true,
+		},
+		"Misaligned: an extent of the dynamic disk in partition 1, and partition 2, start off a 4 KiB boundary.": {
+			true,
+			true,
+		},
 	} {
 		parts := []report.Partition{part(1, 63, 5, align.Aligned), part(2, 128, 5, align.Aligned)}
 		parts[0].Extent = 1 << 20

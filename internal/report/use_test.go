@@ -10,26 +10,34 @@ import (
 // What comes after a copy depends on what opens its format.
 func TestUseOfACopy(t *testing.T) {
 	for _, tc := range []struct{ format, subformat, dest, want, folder string }{
-		{"qcow2", "v3", "a b,c.qcow2",
+		{
+			"qcow2", "v3", "a b,c.qcow2",
 			`libvirt:   virt-xml VM --edit target=TARGET --disk path="$PWD"/'a b\,c.qcow2',driver.type=qcow2`,
-			"/srv/a b"},
+			"/srv/a b",
+		},
 		{"qcow2", "v3", "a,b.qcow2", `path='/srv/one\,two/a\,b.qcow2',driver.type=qcow2`, "/srv/one,two"},
-		{"raw", "", "/t/a.img", "libvirt:   virt-xml VM --edit target=TARGET --disk path=/t/a.img,driver.type=raw\n",
-			""},
+		{
+			"raw", "", "/t/a.img", "libvirt:   virt-xml VM --edit target=TARGET --disk path=/t/a.img,driver.type=raw\n",
+			"",
+		},
 		{"raw", "", `/t/it's "a\b".img`, `--disk path='/t/it\'\''s \"a\\b\".img',driver.type=raw` + "\n", ""},
 		{"vhdx", "dynamic", "-it's, a\u2019.vhdx", "-Path './-it''s, a\u2019\u2019.vhdx'\n", ""},
 		{"vhdx", "dynamic", "t/a.vhdx", "Hyper-V:   Set-VMHardDiskDrive VM -ControllerType TYPE", ""},
 		{"vhd", "fixed", "t/a.vhd", "-ControllerLocation N -Path t/a.vhd\n", ""},
 		{"vmdk", "vmfs", "t/a.vmdk", "govc vm.disk.attach -vm VM -ds DATASTORE -disk VM/a.vmdk\n", ""},
 		{"vmdk", "streamOptimized", "t/a.vmdk", "vSphere:   govc import.vmdk -ds DATASTORE t/a.vmdk\n", ""},
-		{"vmdk", "monolithicSparse", "t/a.vmdk", "vmkfstools -d thin -i t/a.vmdk /vmfs/volumes/DATASTORE/VM/a.vmdk\n",
-			""},
+		{
+			"vmdk", "monolithicSparse", "t/a.vmdk", "vmkfstools -d thin -i t/a.vmdk /vmfs/volumes/DATASTORE/VM/a.vmdk\n",
+			"",
+		},
 		{"vmdk", "monolithicSparse", "-", "monolithicSparse, ", ""},
 		{"vhd", "fixed", "a\nb.vhd", "vhd fixed, ", ""},
 	} {
 		var out strings.Builder
-		r := &Align{Source: "s", Dest: tc.dest, Folder: tc.folder, Format: tc.format, Subformat: tc.subformat,
-			Written: true}
+		r := &Align{
+			Source: "s", Dest: tc.dest, Folder: tc.folder, Format: tc.format, Subformat: tc.subformat,
+			Written: true,
+		}
 		(&Text{W: &out}).Align(r)
 		require.Contains(t, out.String(), tc.want)
 		require.Equal(t, tc.dest != "-" && tc.dest != "a\nb.vhd", strings.Contains(out.String(), "To use it with "),

@@ -182,8 +182,10 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	tr.scanned(tr.path("a/loop"), tr.path("b/gone"), tr.path("b/y/z"), "")
 	require.Equal(t, []string{" failed", "a/loop failed", "b/gone failed", "b/y/z failed"}, tr.shown())
 	for _, i := range tr.rows {
-		require.Contains(t, []string{"too many levels of symbolic links", "no such file or directory",
-			"not a directory"},
+		require.Contains(t, []string{
+			"too many levels of symbolic links", "no such file or directory",
+			"not a directory",
+		},
 			strings.TrimSuffix(i.Error.Message, "; check the path"))
 	}
 }
@@ -249,12 +251,18 @@ func TestWanted(t *testing.T) {
 		want []string
 	}{
 		{"all", func(string) bool { return true }, []string{"deep/y.vmdk", "deep/z.qcow2", "vm.ovf", "x.vmdk"}},
-		{"no package: its disks can stand alone", func(rel string) bool { return rel != "vm.ovf" },
-			[]string{"d.vmdk", "deep/y.vmdk", "deep/z.qcow2", "x.vmdk"}},
-		{"no descriptor: its extents cannot", func(rel string) bool { return rel != "x.vmdk" },
-			[]string{"deep/y.vmdk", "deep/z.qcow2", "vm.ovf"}},
-		{"one folder", func(rel string) bool { return strings.HasPrefix(rel, "deep/") },
-			[]string{"deep/y.vmdk", "deep/z.qcow2"}},
+		{
+			"no package: its disks can stand alone", func(rel string) bool { return rel != "vm.ovf" },
+			[]string{"d.vmdk", "deep/y.vmdk", "deep/z.qcow2", "x.vmdk"},
+		},
+		{
+			"no descriptor: its extents cannot", func(rel string) bool { return rel != "x.vmdk" },
+			[]string{"deep/y.vmdk", "deep/z.qcow2", "vm.ovf"},
+		},
+		{
+			"one folder", func(rel string) bool { return strings.HasPrefix(rel, "deep/") },
+			[]string{"deep/y.vmdk", "deep/z.qcow2"},
+		},
 		{"nothing", func(string) bool { return false }, []string{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -267,12 +267,16 @@ func TestManyRelatedFiles(t *testing.T) {
 			}
 			c.add(&found{
 				entry: entry{File: results.File{Name: name("child", i)}},
-				id: image.Identity{Kind: image.Disk, Parents: image.FileNames{name("disk", i), "extent00000",
-					"disk00000"}},
+				id: image.Identity{Kind: image.Disk, Parents: image.FileNames{
+					name("disk", i), "extent00000",
+					"disk00000",
+				}},
 			})
-			for _, lock := range []string{name("disk", i) + ".lck", name("disk", i) + "-1.vmem",
+			for _, lock := range []string{
+				name("disk", i) + ".lck", name("disk", i) + "-1.vmem",
 				"child00001-" + name("", i) +
-					".vmem", ".lck-" + name("", i), name("", i) + ".vmss"} {
+					".vmem", ".lck-" + name("", i), name("", i) + ".vmss",
+			} {
 				c.beside.Add(lock)
 			}
 		}

@@ -102,8 +102,10 @@ func TestCopiesOfAGPT(t *testing.T) {
 			func(f forge.Bytes) { f.U32(backup+tableforge.GPTHeaderCRC, 1) },
 			"header crc32",
 		},
-		"a backup whose entries have another sum": {func(f forge.Bytes) { f.U8((4095-32)*512+32, 9) },
-			"entries crc32"},
+		"a backup whose entries have another sum": {
+			func(f forge.Bytes) { f.U8((4095-32)*512+32, 9) },
+			"entries crc32",
+		},
 		"no magic number in either of the two":      {func(f forge.Bytes) { clear(f[backup : backup+8]) }, ""},
 		"nothing but the protective entry is there": {func(f forge.Bytes) { clear(f[512:]) }, ""},
 	} {

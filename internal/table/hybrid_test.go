@@ -43,34 +43,60 @@ func TestHybridMBR(t *testing.T) {
 		"one mirror":      {slots{first, active}, nil},
 		"two mirrors":     {slots{active, slot(0x83, 5000, 2000), first}, nil},
 		"an entry behind": {slots{first, active, slot(0xee, 4001, 15_999)}, nil},
-		"an entry between": {slots{slot(0xee, 1, 62), slot(0x0c, 63, 1938), slot(0xee, 2001, 2999),
-			slot(0x83, 5000, 2000)}, nil},
-		"a size that differs": {slots{first, slot(0x07, 2001, 1999)},
-			[]string{"slot 2 (type 0x07, LBA 2001 to 3999) at 0x1ce: no partition"}},
-		"a start that differs": {slots{first, active, slot(0x83, 4999, 2001)},
-			[]string{"slot 3 (type 0x83, LBA 4999 to 6999)"}},
-		"two partitions as one": {slots{slot(0xee, 1, 62), slot(0x83, 63, 3938)},
-			[]string{"no partition of the GPT has that range"}},
+		"an entry between": {slots{
+			slot(0xee, 1, 62), slot(0x0c, 63, 1938), slot(0xee, 2001, 2999),
+			slot(0x83, 5000, 2000),
+		}, nil},
+		"a size that differs": {
+			slots{first, slot(0x07, 2001, 1999)},
+			[]string{"slot 2 (type 0x07, LBA 2001 to 3999) at 0x1ce: no partition"},
+		},
+		"a start that differs": {
+			slots{first, active, slot(0x83, 4999, 2001)},
+			[]string{"slot 3 (type 0x83, LBA 4999 to 6999)"},
+		},
+		"two partitions as one": {
+			slots{slot(0xee, 1, 62), slot(0x83, 63, 3938)},
+			[]string{"no partition of the GPT has that range"},
+		},
 		"an extended one": {slots{first, slot(0x0f, 2001, 2000)}, []string{"extended"}},
-		"twice the same": {slots{first, active, slot(0x83, 2001, 2000)},
-			[]string{"slot 2 has the range of partition 2, too"}},
-		"an odd flag": {slots{first, {Flag: 0x81, Type: 7, Start: 2001, Sectors: 2000}},
-			[]string{"boot flag is 0x81"}},
-		"an entry over all": {slots{slot(0xee, 1, 19_999), active},
-			[]string{"slot 2 (LBA 2001 to 4000) lies over it"}},
-		"an entry that cuts a partition": {slots{slot(0xee, 1, 1000), active},
-			[]string{"covers a part of partition 1 (LBA 63 to 2000)"}},
+		"twice the same": {
+			slots{first, active, slot(0x83, 2001, 2000)},
+			[]string{"slot 2 has the range of partition 2, too"},
+		},
+		"an odd flag": {
+			slots{first, {Flag: 0x81, Type: 7, Start: 2001, Sectors: 2000}},
+			[]string{"boot flag is 0x81"},
+		},
+		"an entry over all": {
+			slots{slot(0xee, 1, 19_999), active},
+			[]string{"slot 2 (LBA 2001 to 4000) lies over it"},
+		},
+		"an entry that cuts a partition": {
+			slots{slot(0xee, 1, 1000), active},
+			[]string{"covers a part of partition 1 (LBA 63 to 2000)"},
+		},
 		"an entry that covers nothing": {slots{first, active, slot(0xee, 4100, 100)}, []string{"covers neither"}},
-		"an entry that ends behind": {slots{first, active, slot(0xee, 4001, 16_000)},
-			[]string{"it ends behind the disk, whose last LBA is 19999"}},
-		"no entry at LBA 1": {slots{active, slot(0xee, 4001, 15_999)},
-			[]string{"no protective entry starts at LBA 1"}},
-		"an entry with the largest count": {slots{slot(0xee, 1, 0xffffffff), active},
-			[]string{"it ends behind the disk"}},
-		"two entries, one over the other": {slots{slot(0xee, 1, 19_999), slot(0xee, 1, 2000)},
-			[]string{"slot 1 (LBA 1 to 19999) lies over it"}},
-		"two faults": {slots{first, slot(0x0f, 2001, 2000), slot(0x83, 9000, 1)},
-			[]string{"slot 2", "slot 3"}},
+		"an entry that ends behind": {
+			slots{first, active, slot(0xee, 4001, 16_000)},
+			[]string{"it ends behind the disk, whose last LBA is 19999"},
+		},
+		"no entry at LBA 1": {
+			slots{active, slot(0xee, 4001, 15_999)},
+			[]string{"no protective entry starts at LBA 1"},
+		},
+		"an entry with the largest count": {
+			slots{slot(0xee, 1, 0xffffffff), active},
+			[]string{"it ends behind the disk"},
+		},
+		"two entries, one over the other": {
+			slots{slot(0xee, 1, 19_999), slot(0xee, 1, 2000)},
+			[]string{"slot 1 (LBA 1 to 19999) lies over it"},
+		},
+		"two faults": {
+			slots{first, slot(0x0f, 2001, 2000), slot(0x83, 9000, 1)},
+			[]string{"slot 2", "slot 3"},
+		},
 		"an entry of no size beside others": {slots{first, active, slot(0x83, 9000, 0)}, []string{"slot 3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,8 +127,10 @@ func TestHybridMBR(t *testing.T) {
 	}
 	l, err := readHybrid(hybridOf(first, active))
 	require.NoError(t, err)
-	require.Equal(t, []bool{false, true, false}, []bool{l.Partitions[0].Active, l.Partitions[1].Active,
-		l.Partitions[2].Active})
+	require.Equal(t, []bool{false, true, false}, []bool{
+		l.Partitions[0].Active, l.Partitions[1].Active,
+		l.Partitions[2].Active,
+	})
 	require.Equal(t, 2, l.Partitions[1].Slot)
 	require.Equal(t, byte(7), l.Partitions[1].Type)
 	require.Equal(t, int64(1<<32*512), l.Limit())
@@ -133,8 +161,10 @@ func TestGPTBesideAnMBR(t *testing.T) {
 
 // A protective entry inside of a partition refuses. It stays where a move leaves nothing for it.
 func TestHybridMBRWithoutRoom(t *testing.T) {
-	f := hybridOf(tableforge.Slot{Type: 0xee, Start: 2101, Sectors: 100}, tableforge.Slot{Type: 7, Start: 2001,
-		Sectors: 2000})
+	f := hybridOf(tableforge.Slot{Type: 0xee, Start: 2101, Sectors: 100}, tableforge.Slot{
+		Type: 7, Start: 2001,
+		Sectors: 2000,
+	})
 	tab, err := readHybrid(f)
 	require.NoError(t, err)
 	to := table.Places{Size: int64(len(f)), Parts: map[int]disk.Range{}}

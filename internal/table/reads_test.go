@@ -61,8 +61,10 @@ func TestEmptyGPTBesideAnMBR(t *testing.T) {
 func TestNoteOnAHybridMBR(t *testing.T) {
 	t.Parallel()
 	got, err := readHybrid(hybridOf(tableforge.Slot{Type: 0xee, Start: 1, Sectors: 2000},
-		tableforge.Slot{Type: 0x07, Start: 2001, Sectors: 2000}, tableforge.Slot{Type: 0x83, Start: 5000,
-			Sectors: 2000}))
+		tableforge.Slot{Type: 0x07, Start: 2001, Sectors: 2000}, tableforge.Slot{
+			Type: 0x83, Start: 5000,
+			Sectors: 2000,
+		}))
 	require.NoError(t, err)
 	require.Len(t, got.Issues, 1)
 	require.Contains(t, got.Issues[0].Text, "slot 2 partition 2, slot 3 partition 3")

@@ -150,8 +150,10 @@ func TestPromiseOfTheBoundary(t *testing.T) {
 	for at, want := range map[int64]bool{63 * 512: false, 1 << 20: true} {
 		for _, x := range []layout.Dynamic{
 			{Span: disk.Range{Off: at}, Extents: []stack.LDMExtent{{Range: disk.Range{Off: 63 * 512}}}},
-			{Span: disk.Range{Off: 63 * 512}, Extents: []stack.LDMExtent{{Range: disk.Range{Off: 63 * 512}},
-				{Range: disk.Range{Off: at}}}},
+			{Span: disk.Range{Off: 63 * 512}, Extents: []stack.LDMExtent{
+				{Range: disk.Range{Off: 63 * 512}},
+				{Range: disk.Range{Off: at}},
+			}},
 		} {
 			x.Members = []int{1}
 			before.Dynamic = &x

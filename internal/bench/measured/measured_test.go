@@ -50,8 +50,10 @@ func load(access, op string, size int64, jobs int, aligned, before, behind []flo
 	for n, start := range []int64{128, 127, 129} {
 		p := Point{Start: start * units.SectorSize}
 		for _, x := range [][]float64{aligned, before, behind}[n] {
-			p.Rounds = append(p.Rounds, Round{IOPS: x, Bytes: x * float64(size), Mean: 1000, P50: 900, P95: 2000,
-				P99: 3000, P999: 4000})
+			p.Rounds = append(p.Rounds, Round{
+				IOPS: x, Bytes: x * float64(size), Mean: 1000, P50: 900, P95: 2000,
+				P99: 3000, P999: 4000,
+			})
 		}
 		l.Points = append(l.Points, p)
 	}
@@ -59,8 +61,10 @@ func load(access, op string, size int64, jobs int, aligned, before, behind []flo
 }
 
 func result(loads ...Load) *Result {
-	r := &Result{Date: time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC), Kernel: "Linux 6", Tool: "fio-3.33", Direct: true,
-		Loads: loads}
+	r := &Result{
+		Date: time.Date(2026, 11, 23, 4, 5, 6, 0, time.UTC), Kernel: "Linux 6", Tool: "fio-3.33", Direct: true,
+		Loads: loads,
+	}
 	r.Settle()
 	return r
 }
@@ -73,15 +77,35 @@ func TestRatio(t *testing.T) {
 		want           Ratio
 		text           string
 	}{
-		{"clear", []float64{200, 210, 220}, []float64{100, 105, 110}, Ratio{2, 1.8182, 2.2, true},
-			"2.00 (1.82 to 2.20)"},
-		{"slower", []float64{100, 105, 110}, []float64{200, 210, 220}, Ratio{.5, .4545, .55, true},
-			"0.50 (0.45 to 0.55)"},
-		{"overlap", []float64{100, 200, 300}, []float64{90, 95, 101}, Ratio{2.1053, .9901, 3.3333, false},
-			"no difference"},
+		{
+			"clear",
+			[]float64{200, 210, 220},
+			[]float64{100, 105, 110},
+			Ratio{2, 1.8182, 2.2, true},
+			"2.00 (1.82 to 2.20)",
+		},
+		{
+			"slower",
+			[]float64{100, 105, 110},
+			[]float64{200, 210, 220},
+			Ratio{.5, .4545, .55, true},
+			"0.50 (0.45 to 0.55)",
+		},
+		{
+			"overlap",
+			[]float64{100, 200, 300},
+			[]float64{90, 95, 101},
+			Ratio{2.1053, .9901, 3.3333, false},
+			"no difference",
+		},
 		{"touching", []float64{100, 100, 100}, []float64{50, 50, 100}, Ratio{2, 1, 2, false}, "no difference"},
-		{"too little", []float64{104, 104, 104}, []float64{100, 100, 100}, Ratio{1.04, 1.04, 1.04, false},
-			"no difference"},
+		{
+			"too little",
+			[]float64{104, 104, 104},
+			[]float64{100, 100, 100},
+			Ratio{1.04, 1.04, 1.04, false},
+			"no difference",
+		},
 		{"two rounds", []float64{200, 200}, []float64{100, 100}, Ratio{2, 2, 2, false}, "no difference"},
 	} {
 		r := result(load(Random, Write, 8192, 1, tc.aligned, tc.other, tc.other))

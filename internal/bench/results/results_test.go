@@ -43,8 +43,10 @@ func sample() *Bench {
 		},
 	}
 	add := func(access, op string, size int64, jobs int) {
-		l := measured.Load{Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size,
-			Jobs: jobs}
+		l := measured.Load{
+			Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size,
+			Jobs: jobs,
+		}
 		for n, start := range r.Starts {
 			p := measured.Point{Start: start}
 			for range 3 {
@@ -81,8 +83,10 @@ func sample() *Bench {
 func jobFile() *Bench {
 	b := sample()
 	b.Direct, b.Notes, b.Skipped = false, []string{"loop0 is a loop device"}, []int64{512}
-	b.Scratch, b.Loads = false, []measured.Load{{Name: "job file db.fio", Access: measured.JobFile, Op: measured.Mixed,
-		Points: b.Loads[0].Points}}
+	b.Scratch, b.Loads = false, []measured.Load{{
+		Name: "job file db.fio", Access: measured.JobFile, Op: measured.Mixed,
+		Points: b.Loads[0].Points,
+	}}
 	for n := range b.Loads[0].Points {
 		b.Loads[0].Points[n].Rounds = b.Loads[0].Points[n].Rounds[:1]
 	}
@@ -213,8 +217,11 @@ func TestPageInChromium(t *testing.T) {
 		width        int64
 		bench        *Bench
 	}
-	looks := []look{{"bench", "light", 1360, sample()}, {"bench", "dark", 360, sample()},
-		{"jobfile", "dark", 1360, jobFile()}}
+	looks := []look{
+		{"bench", "light", 1360, sample()},
+		{"bench", "dark", 360, sample()},
+		{"jobfile", "dark", 1360, jobFile()},
+	}
 	if *result != "" {
 		text, err := os.ReadFile(*result)
 		require.NoError(t, err)

@@ -57,12 +57,21 @@ func TestChainOfABIOS(t *testing.T) {
 		partitions []int
 	}{
 		{"no code", twoPartitions(nil, 0x80, 0), nil, nil},
-		{"the first is active", twoPartitions(file(t, mbr), 0x80, 0),
-			[]string{byLBA, "the boot sector of partition 1 (fat16) holds code that is not known"}, []int{0, 1}},
-		{"the second is active", twoPartitions(file(t, mbr), 0, 0x80),
-			[]string{byLBA, "the boot sector of partition 2 (ntfs) holds no code: the boot ends there"}, []int{0, 2}},
-		{"none is active", twoPartitions(file(t, mbr), 0, 0),
-			[]string{byLBA, "there is no such partition, so a BIOS does not boot from this disk"}, []int{0, 0}},
+		{
+			"the first is active", twoPartitions(file(t, mbr), 0x80, 0),
+			[]string{byLBA, "the boot sector of partition 1 (fat16) holds code that is not known"},
+			[]int{0, 1},
+		},
+		{
+			"the second is active", twoPartitions(file(t, mbr), 0, 0x80),
+			[]string{byLBA, "the boot sector of partition 2 (ntfs) holds no code: the boot ends there"},
+			[]int{0, 2},
+		},
+		{
+			"none is active", twoPartitions(file(t, mbr), 0, 0),
+			[]string{byLBA, "there is no such partition, so a BIOS does not boot from this disk"},
+			[]int{0, 0},
+		},
 		{"both are active", twoPartitions(file(t, mbr), 0x80, 0x80), []string{
 			byLBA, "partitions 1, 2 are marked so, which most code takes for an error",
 			"the boot sector of partition 1 (fat16) holds code that is not known",
@@ -74,8 +83,11 @@ func TestChainOfABIOS(t *testing.T) {
 				"table over",
 			"the boot sector of partition 2 (ntfs) holds no code: the boot ends there",
 		}, []int{0, 2}},
-		{"gptmbr on an MBR", twoPartitions(file(t, gpt), 0x80, 0),
-			[]string{"code of SYSLINUX gptmbr in sector 0 does not read an MBR: no BIOS boots by it"}, []int{0}},
+		{
+			"gptmbr on an MBR", twoPartitions(file(t, gpt), 0x80, 0),
+			[]string{"code of SYSLINUX gptmbr in sector 0 does not read an MBR: no BIOS boots by it"},
+			[]int{0},
+		},
 		{"unknown code", twoPartitions([]byte{0xfa, 1, 2, 3}, 0x80, 0), []string{
 			"the code in sector 0 is not known, and so is what it reads",
 			"the boot sector of partition 1 (fat16) holds code that is not known",
@@ -117,8 +129,10 @@ func TestChainOfBootSectors(t *testing.T) {
 		"windows xp, fat16":        {corpus: "dftt/6-fat-undel.dd.xz", want: windows[1]},
 		"mkfs.fat":                 {tool: []string{"mkfs.fat", "-F", "16"}, want: message},
 		"mkntfs":                   {tool: []string{"mkntfs", "-F", "-q"}, want: message},
-		"grub": {file: "/usr/lib/grub/i386-pc/boot.img",
-			want: "GRUB 2 in the boot sector of partition 1 loads core.img from LBA 1, in the gap"},
+		"grub": {
+			file: "/usr/lib/grub/i386-pc/boot.img",
+			want: "GRUB 2 in the boot sector of partition 1 loads core.img from LBA 1, in the gap",
+		},
 		"zeros": {want: "holds no code: the boot ends there"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,11 +161,16 @@ func TestChainOfIsolinux(t *testing.T) {
 		texts []string
 		moves []int // the partitions whose move breaks it
 	}{
-		"in the partition": {100, []string{"ISOLINUX isohybrid in sector 0 loads isolinux.bin from LBA 100",
-			"isolinux.bin lies in partition 1"}, []int{1}},
+		"in the partition": {100, []string{
+			"ISOLINUX isohybrid in sector 0 loads isolinux.bin from LBA 100",
+			"isolinux.bin lies in partition 1",
+		}, []int{1}},
 		"in front of it": {10, []string{"ISOLINUX isohybrid in sector 0 loads isolinux.bin from LBA 10"}, nil},
-		"behind it": {39000, []string{"ISOLINUX isohybrid in sector 0 loads isolinux.bin from LBA 39000"},
-			[]int{0}},
+		"behind it": {
+			39000,
+			[]string{"ISOLINUX isohybrid in sector 0 loads isolinux.bin from LBA 39000"},
+			[]int{0},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tableforge.NewMBR(40000, tableforge.Slot{Type: 0x17, Flag: 0x80, Start: 63, Sectors: 30000})

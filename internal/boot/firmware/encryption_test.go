@@ -21,10 +21,14 @@ func TestEncryptedSystems(t *testing.T) {
 		code *boot.Code
 		says string
 	}{
-		"TrueCrypt": {func(f forge.Bytes) { f.Text(0, "\xea\x1e\x7c\x00\x00 TrueCrypt Boot Loader\r\n") },
-			firmware.TrueCrypt, "TrueCrypt"},
-		"VeraCrypt": {func(f forge.Bytes) { f.Text(0, "\xea\x1e\x7c\x00\x00 VeraCrypt Boot Loader\r\n") },
-			firmware.VeraCrypt, "VeraCrypt"},
+		"TrueCrypt": {
+			func(f forge.Bytes) { f.Text(0, "\xea\x1e\x7c\x00\x00 TrueCrypt Boot Loader\r\n") },
+			firmware.TrueCrypt, "TrueCrypt",
+		},
+		"VeraCrypt": {
+			func(f forge.Bytes) { f.Text(0, "\xea\x1e\x7c\x00\x00 VeraCrypt Boot Loader\r\n") },
+			firmware.VeraCrypt, "VeraCrypt",
+		},
 		"PGP":      {func(f forge.Bytes) { f.Text(0, "\xeb\x48\x90PGPGUARD") }, firmware.PGP, "PGP"},
 		"SafeBoot": {func(f forge.Bytes) { f.Text(0, "\xeb\x3c\x90SafeBoot") }, firmware.SafeBoot, "SafeBoot"},
 		"DiskCryptor, in the first track": {func(f forge.Bytes) {

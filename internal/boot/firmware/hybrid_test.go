@@ -15,8 +15,10 @@ import (
 // Code that reads an MBR reads a hybrid one, by its slots and flags, and not the GPT.
 func TestChainOfHybridMBRs(t *testing.T) {
 	standard := []byte{0xbe, 0xbe, 0x07, 0xb8, 0x01, 0x02, 0xcd, 0x13}
-	f := tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000}, tableforge.GPTEntry{First: 2048,
-		Last: 3999})
+	f := tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000}, tableforge.GPTEntry{
+		First: 2048,
+		Last:  3999,
+	})
 	f.Put(0, standard)
 	require.Contains(t, boottest.Read(t, f).Chain[0].Text, "whether it reads the GPT is not known")
 	tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0xee, Start: 1, Sectors: 2047})
@@ -27,8 +29,10 @@ func TestChainOfHybridMBRs(t *testing.T) {
 	require.False(t, r.Boots(1))
 	require.Empty(t, boottest.Issues(r, "boot-code"))
 
-	altmbr := []byte{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57, 0xfe, 0x0e,
-		0xb7, 0x07}
+	altmbr := []byte{
+		0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57, 0xfe, 0x0e,
+		0xb7, 0x07,
+	}
 	f.Put(0, altmbr) // by the number of a slot
 	for slot, partition := range map[byte]int{1: 0, 2: 0, 3: 2, 4: 0} {
 		f.U8(439, slot)

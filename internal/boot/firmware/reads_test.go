@@ -46,8 +46,10 @@ func TestEachReadOfFirmware(t *testing.T) {
 	ntfs.U8(0, 0xfa)
 	fsforge.PutNTFS(ntfs, 63, 3000)
 	for name, f := range map[string]forge.Bytes{"XFS": xfs, "NTFS": ntfs} {
-		for _, finder := range []boot.Finder{firmware.Chain, firmware.Encryption, firmware.Sector0,
-			firmware.BootSectors} {
+		for _, finder := range []boot.Finder{
+			firmware.Chain, firmware.Encryption, firmware.Sector0,
+			firmware.BootSectors,
+		} {
 			t.Run(name+" "+finder.Name, func(t *testing.T) {
 				t.Parallel()
 				eachRead(t, finder, f, nil)

@@ -79,15 +79,19 @@ func TestChainOfUEFI(t *testing.T) {
 			texts: []string{`boot entries of UEFI firmware can name \EFI\Microsoft\Boot\bootmgfw.efi on partition 1, ` +
 				esp}, remedy: anew, warn: true,
 		},
-		"a fallback only": {files: names{"EFI/BOOT/BOOTX64.EFI"},
+		"a fallback only": {
+			files:  names{"EFI/BOOT/BOOTX64.EFI"},
 			texts:  []string{`UEFI firmware starts \EFI\BOOT\BOOTX64.EFI from partition 1, ` + esp},
-			remedy: `start \EFI\BOOT\BOOTX64.EFI`},
+			remedy: `start \EFI\BOOT\BOOTX64.EFI`,
+		},
 		"many": {files: many, texts: []string{
 			`boot entries of UEFI firmware can name \EFI\x\0.efi, \EFI\x\1.efi, \EFI\x\2.efi, \EFI\x\3.efi, \EFI\x\4.efi, \EFI\x\5.efi, \EFI\x\6.efi, \EFI\x\7.efi and 2 more on partition 1, ` + esp,
 		}, remedy: anew, warn: true},
-		"nothing": {files: names{"kernel.efi"},
+		"nothing": {
+			files:  names{"kernel.efi"},
 			texts:  []string{"partition 1, " + esp + ", holds no loader where UEFI firmware looks for one"},
-			remedy: anew},
+			remedy: anew,
+		},
 		"not readable": {err: ondisk.ErrNoMatch, texts: []string{"UEFI firmware starts a loader from partition 1, " +
 			esp + ", whose files are not read"}, remedy: anew},
 		"broken": {

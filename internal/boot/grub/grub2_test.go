@@ -87,8 +87,11 @@ func TestGrub2(t *testing.T) {
 		{"core.img up to the last sector of the gap", 1, list(2, 61), nil, nil},
 		{"one sector too long", 1, list(2, 62), nil, []int{0}},
 		{"list of nothing", 1, nil, nil, nil},
-		{"list that goes on in the partition", 1, list(2, 5, 70, 10), []grubRef{{entry2, 0, 512 + 0x1e8, 70, 1, false}},
-			nil},
+		{
+			"list that goes on in the partition", 1, list(2, 5, 70, 10),
+			[]grubRef{{entry2, 0, 512 + 0x1e8, 70, 1, false}},
+			nil,
+		},
 		{
 			"core.img in the partition", 100, list(101, 10, 120, 3),
 			[]grubRef{
@@ -103,10 +106,15 @@ func TestGrub2(t *testing.T) {
 			[]grubRef{{core, 0, 0x5c, 100, 1, false}, {entry1, 1, 37*512 + 0x1f4, 3500, 2, false}},
 			nil,
 		},
-		{"first sector of a partition", 63, list(64, 1), []grubRef{{core, 0, 0x5c, 63, 1, false},
-			{entry1, 1, 0x1f4, 64, 1, false}}, nil},
-		{"entry over the end of the partition", 100, list(3060, 4), []grubRef{{core, 0, 0x5c, 100, 1, false}},
-			[]int{0}},
+		{"first sector of a partition", 63, list(64, 1), []grubRef{
+			{core, 0, 0x5c, 63, 1, false},
+			{entry1, 1, 0x1f4, 64, 1, false},
+		}, nil},
+		{
+			"entry over the end of the partition", 100, list(3060, 4),
+			[]grubRef{{core, 0, 0x5c, 100, 1, false}},
+			[]int{0},
+		},
 		{"entry over its start", 100, list(62, 2), []grubRef{{core, 0, 0x5c, 100, 1, false}}, []int{0}},
 		{"entry in a later gap", 100, list(3100, 4), []grubRef{{core, 0, 0x5c, 100, 1, false}}, []int{0}},
 		{"core.img in a later gap", 3100, list(3101, 10), nil, []int{0}},
@@ -180,8 +188,10 @@ func TestGrub2InBootSectors(t *testing.T) {
 	require.Equal(t, []boot.Link{
 		{Partition: 0, Text: "GRUB 2 in the MBR loads core.img from LBA 100, inside partition 1"},
 		{Partition: 1, Text: "core.img of GRUB 2 lies in partition 1"},
-		{Partition: 2,
-			Text: "GRUB 2 in the boot sector of partition 2 loads core.img from LBA 100, inside partition 1"},
+		{
+			Partition: 2,
+			Text:      "GRUB 2 in the boot sector of partition 2 loads core.img from LBA 100, inside partition 1",
+		},
 		{Partition: 1, Text: "core.img of GRUB 2 lies in partition 1"},
 	}, r.Chain)
 }

@@ -120,12 +120,24 @@ func TestGrub4DOSRunsThePreviousMBR(t *testing.T) {
 	}{
 		"standard code, first": {0, 0, standard, "unless a key is pressed", nil},
 		"standard code, last":  {0x80, 0, standard, "if it finds no GRLDR", nil},
-		"unknown code, first": {0, 0, []byte{0xfa, 1, 2}, "unless a key is pressed",
-			[]ondisk.Effect{ondisk.Unbootable}},
-		"unknown code, first, of 0.4.6": {0x90, 0, []byte{0xfa, 1, 2}, "unless a key is pressed",
-			[]ondisk.Effect{ondisk.Unbootable}},
-		"unknown code, last, of 0.4.6": {0x90, 0x80, []byte{0xfa, 1, 2}, "if it finds no GRLDR",
-			[]ondisk.Effect{ondisk.Warn}},
+		"unknown code, first": {
+			0, 0,
+			[]byte{0xfa, 1, 2},
+			"unless a key is pressed",
+			[]ondisk.Effect{ondisk.Unbootable},
+		},
+		"unknown code, first, of 0.4.6": {
+			0x90, 0,
+			[]byte{0xfa, 1, 2},
+			"unless a key is pressed",
+			[]ondisk.Effect{ondisk.Unbootable},
+		},
+		"unknown code, last, of 0.4.6": {
+			0x90, 0x80,
+			[]byte{0xfa, 1, 2},
+			"if it finds no GRLDR",
+			[]ondisk.Effect{ondisk.Warn},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0xda, Flag: 0x80, Start: 2000, Sectors: 4000})

@@ -80,10 +80,14 @@ func TestBootSectorUnderAJournal(t *testing.T) {
 		says    string
 	}{
 		"clean": {fs: extWithJournal(t, 4096)},
-		"first block": {fs: extWithJournal(t, 4096, 0), refused: both,
-			says: "transaction 1 holds its block 0"},
-		"first block, not used": {fs: extWithJournal(t, 4096, 0), hands: true, refused: notExt,
-			says: "holds its block 0"},
+		"first block": {
+			fs: extWithJournal(t, 4096, 0), refused: both,
+			says: "transaction 1 holds its block 0",
+		},
+		"first block, not used": {
+			fs: extWithJournal(t, 4096, 0), hands: true, refused: notExt,
+			says: "holds its block 0",
+		},
 		"superblock alone": {fs: extWithJournal(t, 1024, 1)},
 		"other blocks":     {fs: extWithJournal(t, 4096, 1, 2, 3, of(4096, journalCore)-1, of(4096, journalCore)+2)},
 		"block of the core": {
@@ -93,8 +97,10 @@ func TestBootSectorUnderAJournal(t *testing.T) {
 		"unreadable": {fs: brokenJournal(t), refused: both, says: "ext journal superblock"},
 	} {
 		for loader, put := range loaders {
-			f := tableforge.NewMBR(1<<16, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: journalStart,
-				Sectors: journalSize})
+			f := tableforge.NewMBR(1<<16, tableforge.Slot{
+				Type: 0x83, Flag: 0x80, Start: journalStart,
+				Sectors: journalSize,
+			})
 			f.Put(journalStart*512, tc.fs)
 			putLBACode(f)
 			if tc.hands {

@@ -64,8 +64,10 @@ func TestLoadersLeftOver(t *testing.T) {
 				{63, putLBACode, ondisk.Unbootable},
 				{63, func(forge.Bytes) {}, ondisk.Unbootable}, // what boots the active partition is on another disk
 				{8100, putLBACode, ondisk.Warn},
-				{63, func(f forge.Bytes) { grubforge.PutBoot(f, 0, 1); grubforge.PutCore(f, 1, list(2, 50)...) },
-					ondisk.Warn},
+				{
+					63, func(f forge.Bytes) { grubforge.PutBoot(f, 0, 1); grubforge.PutCore(f, 1, list(2, 50)...) },
+					ondisk.Warn,
+				},
 			} {
 				f := legacyDisk()
 				tc.code(f)

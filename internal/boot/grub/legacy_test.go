@@ -63,7 +63,8 @@ func TestGrubLegacyInTheGap(t *testing.T) {
 func TestGrubLegacyInAPartition(t *testing.T) {
 	f, s := legacyDisk(), grubforge.Stage2(1000)
 	s.List = []grubforge.Run{
-		{Start: 1001, Sectors: 23, Segment: 0x820}, {Start: 1030, Sectors: 200, Segment: 0xb00},
+		{Start: 1001, Sectors: 23, Segment: 0x820},
+		{Start: 1030, Sectors: 200, Segment: 0xb00},
 		{Start: 1300, Sectors: 10, Segment: 0x2400},
 	}
 	grubforge.PutStage1(f, 0, s)
@@ -154,23 +155,37 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"stage at lba 2^32-1":          {change: at(1<<32 - 1), says: "LBA 4294967295"},
 		"stage between two partitions": {change: at(8080), says: "neither in one partition nor in the gap"},
 		"stage behind all partitions":  {change: at(16200), says: "neither in one partition nor in the gap"},
-		"no stage at its place": {after: func(f forge.Bytes) { clear(f[1000*512:][:0x1f8]) },
-			says: "LBA 1000 in partition 1 holds no stage"},
-		"a stage for another address": {after: func(f forge.Bytes) { f.U16(0x42, 0x2000); f.U16(0x48, 0x200) },
-			says: "holds no stage"},
+		"no stage at its place": {
+			after: func(f forge.Bytes) { clear(f[1000*512:][:0x1f8]) },
+			says:  "LBA 1000 in partition 1 holds no stage",
+		},
+		"a stage for another address": {
+			after: func(f forge.Bytes) { f.U16(0x42, 0x2000); f.U16(0x48, 0x200) },
+			says:  "holds no stage",
+		},
 		"an address that is not known": {after: func(f forge.Bytes) { f.U16(0x42, 0x9000) }, says: "0x9000"},
-		"an address with its segment": {after: func(f forge.Bytes) { f.U16(0x42, 0x9000); f.U16(0x48, 0x900) },
-			says: "0x9000"},
-		"code that does not jump on": {after: func(f forge.Bytes) { f.U8(0x15d, 0x90) },
-			says: "not that of GRUB 0.9x"},
-		"code that begins otherwise": {after: func(f forge.Bytes) { f.U8(0, 0xea) },
-			says: "not that of GRUB 0.9x"},
-		"a jump to another segment": {after: func(f forge.Bytes) { f.U8(1000*512+0xe8+3, 1) },
-			says: "holds no stage"},
+		"an address with its segment": {
+			after: func(f forge.Bytes) { f.U16(0x42, 0x9000); f.U16(0x48, 0x900) },
+			says:  "0x9000",
+		},
+		"code that does not jump on": {
+			after: func(f forge.Bytes) { f.U8(0x15d, 0x90) },
+			says:  "not that of GRUB 0.9x",
+		},
+		"code that begins otherwise": {
+			after: func(f forge.Bytes) { f.U8(0, 0xea) },
+			says:  "not that of GRUB 0.9x",
+		},
+		"a jump to another segment": {
+			after: func(f forge.Bytes) { f.U8(1000*512+0xe8+3, 1) },
+			says:  "holds no stage",
+		},
 		"another segment than address": {after: func(f forge.Bytes) { f.U16(0x48, 0x900) }, says: "segment 0x900"},
 		"interface 3.1":                {after: func(f forge.Bytes) { f.U8(0x3f, 1) }, says: "3.1"},
-		"code that uses no such field": {after: func(f forge.Bytes) { f.U8(0xa3, 0x40) },
-			says: "not that of GRUB 0.9x"},
+		"code that uses no such field": {
+			after: func(f forge.Bytes) { f.U8(0xa3, 0x40) },
+			says:  "not that of GRUB 0.9x",
+		},
 		"from another disk":     {after: func(f forge.Bytes) { f.U8(0x40, 0x81) }, says: "BIOS drive 0x81"},
 		"list with count 0":     {after: func(f forge.Bytes) { f.U16(list+4, 0) }, says: "empty"},
 		"list with count 65535": {after: func(f forge.Bytes) { f.U16(list+4, 65535) }, says: "65535 sectors"},
@@ -180,20 +195,34 @@ func TestGrubLegacyRefused(t *testing.T) {
 				65535)
 			f.U16(list-2, 0x2540)
 		}, says: "65535 sectors in entry 2"},
-		"list at another address": {after: func(f forge.Bytes) { f.U16(list+6, 0x840) },
-			says: "segment 0x840, and 0x820"},
-		"list behind the disk": {after: func(f forge.Bytes) { f.U32(list, 1<<32-1) },
-			says: "LBA 4294967295"},
-		"list behind the partition": {after: func(f forge.Bytes) { f.U32(list, 7900) },
-			says: "neither in one partition nor in the gap"},
-		"list in the gap, stage not": {change: run(2, 20),
-			says: "begins in partition 1, and a piece of it lies in the gap"},
-		"list in another partition": {change: run(9000, 20),
-			says: "begins in partition 1, and a piece of it lies in partition 2"},
-		"list without end": {change: func(_ forge.Bytes, s *grubforge.Stage) { s.List = long },
-			says: "no end"},
-		"second sector of something else": {after: func(f forge.Bytes) { clear(f[1001*512:][:16]) },
-			says: "second sector"},
+		"list at another address": {
+			after: func(f forge.Bytes) { f.U16(list+6, 0x840) },
+			says:  "segment 0x840, and 0x820",
+		},
+		"list behind the disk": {
+			after: func(f forge.Bytes) { f.U32(list, 1<<32-1) },
+			says:  "LBA 4294967295",
+		},
+		"list behind the partition": {
+			after: func(f forge.Bytes) { f.U32(list, 7900) },
+			says:  "neither in one partition nor in the gap",
+		},
+		"list in the gap, stage not": {
+			change: run(2, 20),
+			says:   "begins in partition 1, and a piece of it lies in the gap",
+		},
+		"list in another partition": {
+			change: run(9000, 20),
+			says:   "begins in partition 1, and a piece of it lies in partition 2",
+		},
+		"list without end": {
+			change: func(_ forge.Bytes, s *grubforge.Stage) { s.List = long },
+			says:   "no end",
+		},
+		"second sector of something else": {
+			after: func(f forge.Bytes) { clear(f[1001*512:][:16]) },
+			says:  "second sector",
+		},
 		"second sector without its jump": {after: func(f forge.Bytes) { f.U8(1001*512, 0x90) }, says: "second sector"},
 		"stage1.5 that leaves the gap": {change: func(_ forge.Bytes, s *grubforge.Stage) {
 			*s = grubforge.Stage15()
@@ -202,14 +231,18 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"second sector in a segment":     {after: func(f forge.Bytes) { f.U8(1001*512+3, 1) }, says: "second sector"},
 		"second sector in a high one":    {after: func(f forge.Bytes) { f.U8(1001*512+4, 1) }, says: "second sector"},
 		"second sector of interface 2.2": {after: func(f forge.Bytes) { f.U8(1001*512+6, 2) }, says: "second sector"},
-		"a long version": {change: version("0.97-with-many-patches"),
-			says: `version of its stage2 is "0.97-with-many-p"`},
+		"a long version": {
+			change: version("0.97-with-many-patches"),
+			says:   `version of its stage2 is "0.97-with-many-p"`,
+		},
 		"a version of control codes":     {change: version("0.97\x1b"), says: `version of its stage2 is "0.97\x1b"`},
 		"menu without an end":            {change: opens("/" + strings.Repeat("a", 600)), says: "no name"},
 		"second sector of a stage1.5":    {after: func(f forge.Bytes) { f.U8(1001*512+0x10, 2) }, says: "stage 2"},
 		"second sector of interface 3.1": {after: func(f forge.Bytes) { f.U8(1001*512+7, 1) }, says: "second sector"},
-		"version 1.98": {change: func(_ forge.Bytes, s *grubforge.Stage) { s.Version = "1.98" },
-			says: "1.98"},
+		"version 1.98": {
+			change: func(_ forge.Bytes, s *grubforge.Stage) { s.Version = "1.98" },
+			says:   "1.98",
+		},
 		"version without end": {after: func(f forge.Bytes) {
 			for i := int64(0x12); i < 512; i++ {
 				f.U8(1001*512+i, '0')
@@ -220,7 +253,8 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"no menu":                         {change: opens(""), says: "list of blocks"},
 		"menu with control codes":         {change: opens("/boot/\x1b[2J"), says: "no name"},
 		"stage1.5 of a file system unknown": {change: func(_ forge.Bytes,
-			s *grubforge.Stage) {
+			s *grubforge.Stage,
+		) {
 			*s = grubforge.Stage15()
 			s.ID = 77
 		}, says: "stage 77"},

@@ -26,8 +26,10 @@ func TestBitLockerByItsDisk(t *testing.T) {
 	}{
 		"a disk of data":                 {func(forge.Bytes) {}, ""},
 		"with the code that Windows put": {code(0xbe, 0xbe, 0x07, 0xb8, 0x01, 0x02, 0xcd, 0x13), ""},
-		"active": {func(f forge.Bytes) { f.U8(tableforge.MBREntries, 0x80) },
-			"partition 1 is active"},
+		"active": {
+			func(f forge.Bytes) { f.U8(tableforge.MBREntries, 0x80) },
+			"partition 1 is active",
+		},
 		"beside an active partition": {
 			beside(tableforge.Slot{Flag: 0x80, Type: 7, Start: 63, Sectors: 1000}), "partition 2 is active",
 		},

@@ -23,8 +23,10 @@ func TestLiloRows(t *testing.T) {
 		"by lba":                          {liloLBA32, "3f01e00200", 1985, "0009e00200"},
 		"by lba, over a limit of 24 bits": {liloLBA32, "ffffe0ff00", 1, "0000e00001"},
 		"by lba, to the left":             {liloLBA32, "0000e00001", -1, "ffffe0ff00"},
-		"with counts": {liloLBA32, "0000e01001" + "0100a0107f", 256,
-			"0001e01001" + "0101a0107f"},
+		"with counts": {
+			liloLBA32, "0000e01001" + "0100a0107f", 256,
+			"0001e01001" + "0101a0107f",
+		},
 		"a count that would need other bits":  {liloLBA32, "feffe0ff00" + "ffffa0ff01", 1, ""},
 		"a count over the limit":              {liloLBA32, "f0ffe0ff00" + "f1ffa0ff0e", 1, "f1ffe0ff00" + "f2ffa0ff0e"},
 		"a count over the limit, by a sector": {liloLBA32, "f0ffe0ff00" + "f1ffa0ff0f", 1, ""},

@@ -80,8 +80,10 @@ func newLiloDisk(t testing.TB, rename ...string) liloDisk {
 func (d liloDisk) install() liloforge.Install {
 	return liloforge.New(
 		d.file,
-		liloforge.Image{Name: "Linux", Kernel: d.kernel, Initrd: d.initrd, InitrdLen: d.initrdLen, Setup: 15,
-			Flags: liloforge.Modern},
+		liloforge.Image{
+			Name: "Linux", Kernel: d.kernel, Initrd: d.initrd, InitrdLen: d.initrdLen, Setup: 15,
+			Flags: liloforge.Modern,
+		},
 		liloforge.Image{Name: "new", Alias: true, InitrdLen: d.initrdLen, Flags: liloforge.Modern},
 		liloforge.Image{
 			Name: "old", Kernel: slices.Concat(d.kernel[40:], []int64{liloforge.Hole}, d.kernel[:30]), Setup: 4,
@@ -147,10 +149,12 @@ func TestLiloMoves(t *testing.T) {
 		}},
 		"pages that end exactly": {
 			change: func(
-				i *liloforge.Install) {
+				i *liloforge.Install,
+			) {
 				i.Images = i.Images[2:]
 				i.Images[0].Kernel = i.Images[0].Kernel[:99]
-			}},
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -189,8 +193,10 @@ func TestLiloMoves(t *testing.T) {
 
 // full is a kernel under whose aliases a table of one sector is full.
 func full(i *liloforge.Install) liloforge.Image {
-	return liloforge.Image{Name: "full", Kernel: i.Map[100:110], Initrd: i.Map[110:120], InitrdLen: 5000,
-		Flags: liloforge.Modern}
+	return liloforge.Image{
+		Name: "full", Kernel: i.Map[100:110], Initrd: i.Map[110:120], InitrdLen: 5000,
+		Flags: liloforge.Modern,
+	}
 }
 
 func lilosCode(r *boot.Result, home int64, g *boot.Guest) *boot.Code {

@@ -56,25 +56,35 @@ func TestLiloRefused(t *testing.T) {
 // liloInstalls are maps of systems that lilo was told to install so.
 func liloInstalls() map[string]liloRefusal {
 	return map[string]liloRefusal{
-		"cylinders": {change: func(i *liloforge.Install) { i.Mode = liloforge.Geometry },
-			says: "its addresses are cylinders, heads and sectors"},
+		"cylinders": {
+			change: func(i *liloforge.Install) { i.Mode = liloforge.Geometry },
+			says:   "its addresses are cylinders, heads and sectors",
+		},
 		"array": {change: func(i *liloforge.Install) { i.Mode |= liloforge.RAID }, says: "of an array"},
-		"second disk": {change: func(i *liloforge.Install) { i.Drive = 0x81 },
-			says: "its map is on BIOS drive 0x81, which can be another disk"},
+		"second disk": {
+			change: func(i *liloforge.Install) { i.Drive = 0x81 },
+			says:   "its map is on BIOS drive 0x81, which can be another disk",
+		},
 		"22.5":    {change: func(i *liloforge.Install) { i.Version = 0x0516 }, says: "only that of 22.6 to 24"},
 		"21.7":    {change: func(i *liloforge.Install) { i.Version = 0x0715 }, says: "only that of 22.6 to 24"},
 		"stage 2": {put: func(d liloDisk, _ int64) { d.bytes.U8(3, 2) }, says: "only that of 22.6 to 24"},
 		"25":      {change: func(i *liloforge.Install) { i.Version = 25 }, says: "only that of 22.6 to 24"},
-		"another system": {change: func(i *liloforge.Install) { i.Images[2].Flags = 0 },
-			says: `it also starts another system, "old"`},
+		"another system": {
+			change: func(i *liloforge.Install) { i.Images[2].Flags = 0 },
+			says:   `it also starts another system, "old"`,
+		},
 		"kernel in another partition": {
 			change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{2400, 2401} },
 			says:   "it names LBA 2400 to 2400, not all in partition 1, where the map lies",
 		},
-		"kernel in the gap": {change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{40} },
-			says: "it names LBA 40 to 40"},
-		"kernel outside of all": {change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{4700} },
-			says: "LBA 4700 to 4700"},
+		"kernel in the gap": {
+			change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{40} },
+			says:   "it names LBA 40 to 40",
+		},
+		"kernel outside of all": {
+			change: func(i *liloforge.Install) { i.Images[0].Kernel = []int64{4700} },
+			says:   "LBA 4700 to 4700",
+		},
 	}
 }
 
@@ -83,27 +93,43 @@ func liloStages() map[string]liloRefusal {
 	return map[string]liloRefusal{
 		"offset of an array": {put: func(d liloDisk, _ int64) { d.bytes.U32(16, 63) }, says: "of an array"},
 		"flag of an array":   {put: func(d liloDisk, _ int64) { d.bytes[28] |= 2 }, says: "of an array"},
-		"unknown code": {put: func(d liloDisk, _ int64) { d.bytes[0x190] ^= 1 },
-			says: "its first stage is not that of 22.6 to 24"},
-		"no cli": {put: func(d liloDisk, _ int64) { d.bytes[0] = 0x90 },
-			says: "its first stage is not that of 22.6 to 24"},
-		"too much code": {put: func(d liloDisk, _ int64) { d.bytes[4] = 0xb8 },
-			says: "its first stage is not that of 22.6 to 24"},
-		"unknown flags": {put: func(d liloDisk, _ int64) { d.bytes[31] = 0x20 },
-			says: "the unknown flags 0x20"},
-		"list in no partition": {put: func(d liloDisk, _ int64) { d.bytes.U32(32, 10) },
-			says: "is at LBA 10, in no partition"},
-		"list outside of the map": {put: func(d liloDisk, _ int64) { d.bytes.U32(32, uint32(d.kernel[0])) },
-			says: "is in no file /boot/map"},
-		"no list": {put: func(d liloDisk, _ int64) { d.bytes.U32(32, uint32(d.file[2])) },
-			says: "does not hold the list of its second stage"},
+		"unknown code": {
+			put:  func(d liloDisk, _ int64) { d.bytes[0x190] ^= 1 },
+			says: "its first stage is not that of 22.6 to 24",
+		},
+		"no cli": {
+			put:  func(d liloDisk, _ int64) { d.bytes[0] = 0x90 },
+			says: "its first stage is not that of 22.6 to 24",
+		},
+		"too much code": {
+			put:  func(d liloDisk, _ int64) { d.bytes[4] = 0xb8 },
+			says: "its first stage is not that of 22.6 to 24",
+		},
+		"unknown flags": {
+			put:  func(d liloDisk, _ int64) { d.bytes[31] = 0x20 },
+			says: "the unknown flags 0x20",
+		},
+		"list in no partition": {
+			put:  func(d liloDisk, _ int64) { d.bytes.U32(32, 10) },
+			says: "is at LBA 10, in no partition",
+		},
+		"list outside of the map": {
+			put:  func(d liloDisk, _ int64) { d.bytes.U32(32, uint32(d.kernel[0])) },
+			says: "is in no file /boot/map",
+		},
+		"no list": {
+			put:  func(d liloDisk, _ int64) { d.bytes.U32(32, uint32(d.file[2])) },
+			says: "does not hold the list of its second stage",
+		},
 		"list without an end": {put: func(d liloDisk, used int64) {
 			for k := range int64(127) {
 				d.bytes.U32(liloAt(d, liloFileList, 4*k), uint32(d.file[[]int64{liloFileStage, used + k}[min(k, 1)]]))
 			}
 		}, says: "has no sectors, or no end"},
-		"list without sectors": {put: func(d liloDisk, _ int64) { d.bytes.U32(liloAt(d, liloFileList, 0), 0) },
-			says: "has no sectors, or no end"},
+		"list without sectors": {
+			put:  func(d liloDisk, _ int64) { d.bytes.U32(liloAt(d, liloFileList, 0), 0) },
+			says: "has no sectors, or no end",
+		},
 		"second stage outside": {put: func(d liloDisk, _ int64) {
 			d.bytes.U32(liloAt(d, liloFileList, 4),
 				uint32(d.kernel[3]))
@@ -116,41 +142,61 @@ func liloStages() map[string]liloRefusal {
 			d.bytes.U32(liloAt(d, liloFileList, 4),
 				uint32(d.file[liloFileStage]))
 		}, says: "as another part of its map"},
-		"time of the map": {put: func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileStage, 12)]++ },
-			says: "no second stage of the same map"},
-		"version of it": {put: func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileStage, 10)]++ },
-			says: "no second stage of the same map"},
-		"number of it": {put: func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileStage, 16)]++ },
-			says: "no second stage of the same map"},
-		"word of it": {put: func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileStage, 6)]++ },
-			says: "no second stage of the same map"},
+		"time of the map": {
+			put:  func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileStage, 12)]++ },
+			says: "no second stage of the same map",
+		},
+		"version of it": {
+			put:  func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileStage, 10)]++ },
+			says: "no second stage of the same map",
+		},
+		"number of it": {
+			put:  func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileStage, 16)]++ },
+			says: "no second stage of the same map",
+		},
+		"word of it": {
+			put:  func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileStage, 6)]++ },
+			says: "no second stage of the same map",
+		},
 		"parameters elsewhere": {put: func(d liloDisk, _ int64) {
 			d.bytes.U16(liloAt(d, liloFileStage, 26),
 				uint16(d.kernel[7]))
 		}, says: "the sector of its parameters is at LBA"},
-		"no parameters": {put: func(d liloDisk, _ int64) { d.bytes.U8(liloAt(d, liloFileStage, 26+2), 0) },
-			says: "an address has the flags 0x0"},
-		"table elsewhere": {put: func(d liloDisk, used int64) { sealLiloParameters(d, used, 480, 0x20) },
-			says: "do not name the first sectors"},
-		"starts of arrays": {put: func(d liloDisk, used int64) { sealLiloParameters(d, used, 412, 1) },
-			says: "of an array"},
-		"parameters": {put: func(d liloDisk, used int64) { d.bytes[liloAt(d, used-1, 3)]++ },
-			says: "do not have their checksum"},
+		"no parameters": {
+			put:  func(d liloDisk, _ int64) { d.bytes.U8(liloAt(d, liloFileStage, 26+2), 0) },
+			says: "an address has the flags 0x0",
+		},
+		"table elsewhere": {
+			put:  func(d liloDisk, used int64) { sealLiloParameters(d, used, 480, 0x20) },
+			says: "do not name the first sectors",
+		},
+		"starts of arrays": {
+			put:  func(d liloDisk, used int64) { sealLiloParameters(d, used, 412, 1) },
+			says: "of an array",
+		},
+		"parameters": {
+			put:  func(d liloDisk, used int64) { d.bytes[liloAt(d, used-1, 3)]++ },
+			says: "do not have their checksum",
+		},
 		"message without a length": {
 			change: func(i *liloforge.Install) { i.Message = "Hello" },
 			put:    func(d liloDisk, _ int64) { d.bytes.U16(liloAt(d, liloFileStage, 24), 0) },
 			says:   "the address of a message, which has no length",
 		},
-		"length without a message": {put: func(d liloDisk, _ int64) { d.bytes.U16(liloAt(d, liloFileStage, 24), 7) },
-			says: "an address has the flags 0x0"},
+		"length without a message": {
+			put:  func(d liloDisk, _ int64) { d.bytes.U16(liloAt(d, liloFileStage, 24), 7) },
+			says: "an address has the flags 0x0",
+		},
 	}
 }
 
 // liloTables are faults of the table of kernels, and of the lists of their sectors.
 func liloTables() map[string]liloRefusal {
 	return map[string]liloRefusal{
-		"table": {put: func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileTable, 60)]++ },
-			says: "its table of kernels does not have its checksum"},
+		"table": {
+			put:  func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileTable, 60)]++ },
+			says: "its table of kernels does not have its checksum",
+		},
 		"table without kernels": {put: func(d liloDisk, _ int64) {
 			clear(d.bytes[liloAt(d, liloFileTable, 0):][:512])
 			resealLilo(d)
@@ -194,7 +240,8 @@ func liloTables() map[string]liloRefusal {
 			}, says: "as another part of its map",
 		},
 		"list of a kernel that is empty": {put: func(d liloDisk,
-			_ int64) {
+			_ int64,
+		) {
 			clear(d.bytes[liloAt(d, liloFileKernel, 0):][:512])
 		}, says: `the list of sectors of kernel "Linux" is empty`},
 		"count of zero": {
@@ -208,17 +255,25 @@ func liloTables() map[string]liloRefusal {
 					[]byte{0x3e, 8, 0xa0, 0, 2})
 			}, says: "it names LBA 2110 to 2111",
 		},
-		"count in front of all bits": {put: func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileKernel, 2)] = 0xa0 },
-			says: "an address has the flags 0x20, which do not fit 0x60"},
-		"linear among others": {put: func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileKernel, 2)] = 0xc0 },
-			says: "an address has the flags 0x40, which do not fit 0x60"},
-		"array among others": {put: func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileKernel, 2)] = 0xf0 },
-			says: "of an array"},
+		"count in front of all bits": {
+			put:  func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileKernel, 2)] = 0xa0 },
+			says: "an address has the flags 0x20, which do not fit 0x60",
+		},
+		"linear among others": {
+			put:  func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileKernel, 2)] = 0xc0 },
+			says: "an address has the flags 0x40, which do not fit 0x60",
+		},
+		"array among others": {
+			put:  func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileKernel, 2)] = 0xf0 },
+			says: "of an array",
+		},
 		"journal": {put: func(d liloDisk, _ int64) {
 			d.bytes[liloStart*512+1024+0x5c] |= 4
 			d.bytes[liloStart*512+1024+0x60] |= 4
 		}, says: "the journal of the ext file system is on another device"},
-		"files that are not read": {put: func(d liloDisk, _ int64) { d.bytes.U16(liloStart*512+1024+0x38, 0) },
-			says: "and only in ext the file of the map is read"},
+		"files that are not read": {
+			put:  func(d liloDisk, _ int64) { d.bytes.U16(liloStart*512+1024+0x38, 0) },
+			says: "and only in ext the file of the map is read",
+		},
 	}
 }

@@ -58,8 +58,10 @@ func TestLimitsOfConfiguration(t *testing.T) {
 	}{
 		"files of a MiB":        {sizes: map[string]int64{names[0]: 1 << 20, names[1]: 1 << 20}, seen: true},
 		"a file that is larger": {sizes: map[string]int64{names[1]: 1<<20 + 1}},
-		"files of 4 MiB and one": {sizes: map[string]int64{names[0]: 1 << 20, names[1]: 1 << 20, names[2]: 1 << 20,
-			names[3]: 1 << 20, names[4]: 1}},
+		"files of 4 MiB and one": {sizes: map[string]int64{
+			names[0]: 1 << 20, names[1]: 1 << 20, names[2]: 1 << 20,
+			names[3]: 1 << 20, names[4]: 1,
+		}},
 		"65 files": {files: many},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,8 +121,10 @@ func TestNamesOfADisk(t *testing.T) {
 // A sector of a file that cannot be read is an error, whatever is wrong with files behind it.
 func TestBadSectorInFrontOfABrokenFile(t *testing.T) {
 	t.Parallel()
-	for _, names := range [][2]string{{"etc/fstab", "etc/crypttab"},
-		{"etc/dracut.conf.d/1.conf", "etc/dracut.conf.d/2.conf"}} {
+	for _, names := range [][2]string{
+		{"etc/fstab", "etc/crypttab"},
+		{"etc/dracut.conf.d/1.conf", "etc/dracut.conf.d/2.conf"},
+	} {
 		const text = "# a file of which a sector is bad\n"
 		dir := tree(t, map[string]string{names[0]: text, names[1]: ""})
 		require.NoError(t, os.Truncate(filepath.Join(dir, names[1]), 2<<20))

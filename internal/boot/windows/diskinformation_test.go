@@ -52,7 +52,8 @@ func diskInformation(disks ...ntDisk) forge.Bytes {
 // ntHive is a SYSTEM of Windows NT 4.
 func ntHive(information []byte) forge.Bytes {
 	return hiveforge.New(3, hiveforge.Key{Name: "$$$PROTO.HIV", Keys: []hiveforge.Key{
-		{Name: "ControlSet001"}, {Name: "DISK", Values: []hiveforge.Value{binaryValue("Information", information)}},
+		{Name: "ControlSet001"},
+		{Name: "DISK", Values: []hiveforge.Value{binaryValue("Information", information)}},
 		{Name: "Select"},
 	}})
 }
@@ -114,25 +115,35 @@ func TestDiskInformationNotUnderstood(t *testing.T) {
 	}{
 		"another version": {func(f forge.Bytes) forge.Bytes { f.U32(0, 2); return f }, "version 2, want 3"},
 		"a checksum":      {func(f forge.Bytes) forge.Bytes { f.U32(4, 0x1234); return f }, "checksum 0x1234, want 0"},
-		"no header": {func(f forge.Bytes) forge.Bytes { return f[:43] },
-			"at 0x0: bytes for the header 43, want 44 or more"},
+		"no header": {
+			func(f forge.Bytes) forge.Bytes { return f[:43] },
+			"at 0x0: bytes for the header 43, want 44 or more",
+		},
 		"disks in the header": {
 			func(f forge.Bytes) forge.Bytes { f.U32(12, 40); return f },
 			"at 0xc: offset of the disks 40, want 44 or more",
 		},
 		"disks behind the end": {func(f forge.Bytes) forge.Bytes { return f[:len(f)-1] }, "at 0x10: end of the disks"},
-		"too many disks": {func(f forge.Bytes) forge.Bytes { f.U16(44, 3); return f },
-			"bytes for the disk 0, want 8 or more"},
-		"too many partitions": {func(f forge.Bytes) forge.Bytes { f.U16(212, 2); return f },
-			"bytes for the partition 0, want 52 or more"},
-		"a mirror": {func(f forge.Bytes) forge.Bytes { f.U32(56, 0); return f },
-			"partition at byte 56 is of type 0, a member of a fault-tolerant set"},
+		"too many disks": {
+			func(f forge.Bytes) forge.Bytes { f.U16(44, 3); return f },
+			"bytes for the disk 0, want 8 or more",
+		},
+		"too many partitions": {
+			func(f forge.Bytes) forge.Bytes { f.U16(212, 2); return f },
+			"bytes for the partition 0, want 52 or more",
+		},
+		"a mirror": {
+			func(f forge.Bytes) forge.Bytes { f.U32(56, 0); return f },
+			"partition at byte 56 is of type 0, a member of a fault-tolerant set",
+		},
 		"sets": {func(f forge.Bytes) forge.Bytes {
 			f.U32(24, 2)
 			return append(f, 1, 0)
 		}, "number of fault-tolerant sets of Windows NT 1, want 0"},
-		"sets behind the end": {func(f forge.Bytes) forge.Bytes { f.U32(24, 2); return f },
-			"at 0x14: offset of the fault-tolerant sets"},
+		"sets behind the end": {
+			func(f forge.Bytes) forge.Bytes { f.U32(24, 2); return f },
+			"at 0x14: offset of the fault-tolerant sets",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

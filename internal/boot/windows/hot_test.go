@@ -46,8 +46,10 @@ func TestPositionInHiveAndLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hive := slices.Clone(want)
 			tc.hive(hive)
-			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"Boot/BCD": hiveforge.Dirty(hive, 8),
-				"Boot/BCD.LOG": hiveforge.OldLog(hive, 2, want)}))
+			r := boottest.Read(t, windowsDisk(t, map[string][]byte{
+				"Boot/BCD":     hiveforge.Dirty(hive, 8),
+				"Boot/BCD.LOG": hiveforge.OldLog(hive, 2, want),
+			}))
 			rewritten := map[int64]byte{}
 			for _, ref := range stored(r) {
 				if !ref.Follows() {
@@ -79,14 +81,25 @@ func TestHotHives(t *testing.T) {
 		fates []string
 		issue string // the begin of its reason; empty: none
 	}{
-		"in the log only": {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want)},
-			[]string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
-		"an old log": {map[string]forge.Bytes{".LOG": hiveforge.OldLog(stale, 1, want)},
-			[]string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
-		"no log fits": {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 5, want)},
-			[]string{"drive letter C:: 6320640 stays"}, "no log fits"},
-		"logs of two kinds": {map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want),
-			".LOG": hiveforge.OldLog(stale, 1, want)}, []string{"drive letter C:: 6320640 stays"}, "two formats"},
+		"in the log only": {
+			map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 6, want)},
+			[]string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"},
+			"",
+		},
+		"an old log": {
+			map[string]forge.Bytes{".LOG": hiveforge.OldLog(stale, 1, want)},
+			[]string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"},
+			"",
+		},
+		"no log fits": {
+			map[string]forge.Bytes{".LOG1": hiveforge.Log(stale, 5, want)},
+			[]string{"drive letter C:: 6320640 stays"},
+			"no log fits",
+		},
+		"logs of two kinds": {map[string]forge.Bytes{
+			".LOG1": hiveforge.Log(stale, 6, want),
+			".LOG":  hiveforge.OldLog(stale, 1, want),
+		}, []string{"drive letter C:: 6320640 stays"}, "two formats"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := map[string][]byte{file: hiveforge.Dirty(stale, 7)}

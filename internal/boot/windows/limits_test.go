@@ -70,12 +70,18 @@ func TestBrokenElements(t *testing.T) {
 		fates []string
 	}{
 		"an object": {"Boot/BCD", spoiled(t, store, "nk", "{9dea862c", subkeysOf), []string{}},
-		"the values": {"Boot/BCD", spoiled(t, store, "nk", "11000001", valuesOf),
-			[]string{"bcd device 21000001: 20512256 follows 2"}},
-		"data": {"Boot/BCD", spoiled(t, store, "vk", "Element", dataOf),
-			[]string{"bcd device 21000001: 20512256 follows 2"}},
-		"a letter": {system, spoiled(t, letters, "vk", `\DosDevices\C:`, dataOf),
-			[]string{"drive letter D:: 20512256 follows 2"}},
+		"the values": {
+			"Boot/BCD", spoiled(t, store, "nk", "11000001", valuesOf),
+			[]string{"bcd device 21000001: 20512256 follows 2"},
+		},
+		"data": {
+			"Boot/BCD", spoiled(t, store, "vk", "Element", dataOf),
+			[]string{"bcd device 21000001: 20512256 follows 2"},
+		},
+		"a letter": {
+			system, spoiled(t, letters, "vk", `\DosDevices\C:`, dataOf),
+			[]string{"drive letter D:: 20512256 follows 2"},
+		},
 		"the values of NT":     {ntSystem, spoiled(t, ntHive(twoDisks()), "nk", "DISK", valuesOf), []string{}},
 		"the partitions of NT": {ntSystem, spoiled(t, ntHive(twoDisks()), "vk", "Information", dataOf), []string{}},
 	} {
@@ -112,16 +118,26 @@ func TestLimitsOfWindows(t *testing.T) {
 		code, want string
 		files      map[string][]byte
 	}{
-		"elements": {"bcd", "limit exceeded of 4096 elements and 4194304 bytes",
-			map[string][]byte{"Boot/BCD": bootStore(large...)}},
-		"values": {"mounted-devices", "limit exceeded of 8192 values",
-			map[string][]byte{system: systemHive(short...)}},
-		"disks of NT": {"mounted-devices", "of 1048577 bytes: limit exceeded of 1048576 bytes",
-			map[string][]byte{ntSystem: ntHive(make([]byte, 1<<20+1))}},
-		"behind a broken": {"mounted-devices", "limit exceeded of 1024 positions",
-			map[string][]byte{system: spoiled(t, systemHive(letters...), "vk", "letter0", dataOf)}},
-		"saved boot sectors": {"saved-boot-sector", "limit exceeded of 64 saved boot sectors",
-			map[string][]byte{"boot.ini": menu(lines...), "BOOTSECT.DOS": saved(63)}},
+		"elements": {
+			"bcd", "limit exceeded of 4096 elements and 4194304 bytes",
+			map[string][]byte{"Boot/BCD": bootStore(large...)},
+		},
+		"values": {
+			"mounted-devices", "limit exceeded of 8192 values",
+			map[string][]byte{system: systemHive(short...)},
+		},
+		"disks of NT": {
+			"mounted-devices", "of 1048577 bytes: limit exceeded of 1048576 bytes",
+			map[string][]byte{ntSystem: ntHive(make([]byte, 1<<20+1))},
+		},
+		"behind a broken": {
+			"mounted-devices", "limit exceeded of 1024 positions",
+			map[string][]byte{system: spoiled(t, systemHive(letters...), "vk", "letter0", dataOf)},
+		},
+		"saved boot sectors": {
+			"saved-boot-sector", "limit exceeded of 64 saved boot sectors",
+			map[string][]byte{"boot.ini": menu(lines...), "BOOTSECT.DOS": saved(63)},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,8 +189,10 @@ func TestFATsThatDiffer(t *testing.T) {
 	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))
 	hive := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	log := hiveforge.Log(stale, 6, hive)
-	image := windowsDisk(t, map[string][]byte{file: hiveforge.Dirty(stale, 7), file + ".LOG1": log,
-		"other": []byte("another file")})
+	image := windowsDisk(t, map[string][]byte{
+		file: hiveforge.Dirty(stale, 7), file + ".LOG1": log,
+		"other": []byte("another file"),
+	})
 	bpb := image[fatStart:]
 	fatBytes := 512 * int64(binary.LittleEndian.Uint16(bpb[fsforge.BootFATSize:]))
 	first := fatStart + 512*int64(binary.LittleEndian.Uint16(bpb[fsforge.BootReserved:]))

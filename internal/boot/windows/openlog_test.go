@@ -146,8 +146,10 @@ func TestOpenLogOfNTFS(t *testing.T) {
 					d.cluster(t, ntfsSystem, 0)-1)}},
 				"the bytes": {[][]byte{fsforge.OnCluster(clusters, d.cluster(t, ntfsSystem, at))}, "patched bytes"},
 				"the file":  {[][]byte{d.onRecord(t, mapping, own.File[0], make([]byte, 8))}, "the file, record"},
-				"a folder": {[][]byte{d.onRecord(t, mapping, own.Folders[1], make([]byte, 8))},
-					"a folder of its path"},
+				"a folder": {
+					[][]byte{d.onRecord(t, mapping, own.Folders[1], make([]byte, 8))},
+					"a folder of its path",
+				},
 				"its log": {
 					[][]byte{d.onRecord(t, times, beside.File[0], make([]byte, 8))},
 					map[bool]string{true: "the file, record", false: ""}[open],

@@ -27,23 +27,40 @@ func TestStateOfWindows(t *testing.T) {
 		want  boot.State
 		sign  string // of that state
 	}{
-		"closed": {map[string][]byte{file: closed}, boot.ShutDown,
-			`the registry hive \WINDOWS\system32\config\SYSTEM of partition 1 is closed`},
+		"closed": {
+			map[string][]byte{file: closed},
+			boot.ShutDown,
+			`the registry hive \WINDOWS\system32\config\SYSTEM of partition 1 is closed`,
+		},
 		"open, with its log": {
 			map[string][]byte{file: hiveforge.Dirty(closed, 7), file + ".LOG1": log},
 			boot.Running,
 			`SYSTEM of partition 1 is open, and Windows brings it up to date from \WINDOWS\system32\config\SYSTEM.LOG1 (entries that it applies: 1)`,
 		},
-		"open, without": {map[string][]byte{file: hiveforge.Dirty(closed, 7)}, boot.Running,
-			"SYSTEM of partition 1 is open: sequence numbers 7 and 6 differ, and no log fits"},
-		"no hive": {map[string][]byte{file: []byte(strings.Repeat("text", 2000))}, boot.NotKnown,
-			"SYSTEM of partition 1 cannot be read"},
-		"asleep": {map[string][]byte{file: hiveforge.Dirty(closed, 7), "hiberfil.sys": []byte("hibr")},
-			boot.Hibernated, `\hiberfil.sys of partition 1 holds a system (HIBR)`},
-		"awake": {map[string][]byte{file: closed, "hiberfil.sys": []byte("wake")}, boot.ShutDown,
-			`\hiberfil.sys of partition 1 holds no system`},
-		"a riddle": {map[string][]byte{file: closed, "hiberfil.sys": []byte("what")}, boot.NotKnown,
-			"begins with 77 68 61 74"},
+		"open, without": {
+			map[string][]byte{file: hiveforge.Dirty(closed, 7)},
+			boot.Running,
+			"SYSTEM of partition 1 is open: sequence numbers 7 and 6 differ, and no log fits",
+		},
+		"no hive": {
+			map[string][]byte{file: []byte(strings.Repeat("text", 2000))},
+			boot.NotKnown,
+			"SYSTEM of partition 1 cannot be read",
+		},
+		"asleep": {
+			map[string][]byte{file: hiveforge.Dirty(closed, 7), "hiberfil.sys": []byte("hibr")},
+			boot.Hibernated, `\hiberfil.sys of partition 1 holds a system (HIBR)`,
+		},
+		"awake": {
+			map[string][]byte{file: closed, "hiberfil.sys": []byte("wake")},
+			boot.ShutDown,
+			`\hiberfil.sys of partition 1 holds no system`,
+		},
+		"a riddle": {
+			map[string][]byte{file: closed, "hiberfil.sys": []byte("what")},
+			boot.NotKnown,
+			"begins with 77 68 61 74",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,8 +130,10 @@ func TestHibernationAgreesWithNTFS3G(t *testing.T) {
 		"zeros": {strings.Repeat("\x00", 8000), false, ""},
 		"wake":  {"wake" + strings.Repeat("x", 8000), false, ""},
 		"WAKE":  {"WAKE" + strings.Repeat("x", 8000), false, ""},
-		"RSTR": {"RSTR" + strings.Repeat("x", 8000), true,
-			"ntfs-3g mounts it, and the system is on its way up"},
+		"RSTR": {
+			"RSTR" + strings.Repeat("x", 8000), true,
+			"ntfs-3g mounts it, and the system is on its way up",
+		},
 		"HORM":          {"HORM" + strings.Repeat("x", 8000), true, "ntfs-3g mounts it, and each start wakes it"},
 		"a riddle":      {"what" + strings.Repeat("x", 8000), true, "ntfs-3g mounts what it does not know"},
 		"link":          {"link" + strings.Repeat("x", 100), true, ""},

@@ -30,9 +30,11 @@ var (
 	imageTests   = suite{"internal/image", ""}
 	storeTests   = suite{"internal/image/store", ""}
 	pipeTests    = suite{"internal/realign", ""}
-	processTests = suite{"cmd/trueup",
+	processTests = suite{
+		"cmd/trueup",
 		"^Test(AlignPackage|DestExists|DestIs|DestOn|Digests|EveryOperation|Force|LostWrites|" +
-			"Order|Partial|Publication|QEMUIs|RenameFails|SpaceEnds|Surroundings|SyncFails|TooLittle|TwoRuns)"}
+			"Order|Partial|Publication|QEMUIs|RenameFails|SpaceEnds|Surroundings|SyncFails|TooLittle|TwoRuns)",
+	}
 	diskTests = []suite{{"internal/layout", ""}, planTests, pipeTests}
 	bootTests = []suite{
 		{"internal/boot/known", ""},

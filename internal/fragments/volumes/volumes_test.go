@@ -103,7 +103,8 @@ func TestPartsOfAVolume(t *testing.T) {
 		"a is the NTFS")
 
 	got, err := volumes.Count(zeros(nil), volumes.PartsOf(1, r, &volume.Volume{Kind: volume.LDM, Parts: []volume.Part{
-		{Name: "elsewhere", Start: -1, Size: mib}, {Name: "half", Kind: "piece", Size: mib},
+		{Name: "elsewhere", Start: -1, Size: mib},
+		{Name: "half", Kind: "piece", Size: mib},
 		{Name: "empty", Kind: "volume", Size: mib},
 	}}), cost())
 	require.NoError(t, err)

@@ -17,10 +17,14 @@ func FuzzExt(f *testing.F) {
 	var bases []filetest.FuzzBase
 	for _, k := range []extKind{
 		{size: "256K", args: []string{"-t", "ext2", "-b", "1024", "-N", "32"}},
-		{size: "512K", args: []string{"-t", "ext4", "-b", "1024", "-N", "32", "-O",
-			"^has_journal,^resize_inode,inline_data"}},
-		{size: "512K", args: []string{"-t", "ext4", "-b", "1024", "-N", "64", "-g", "256", "-O",
-			"^has_journal,^resize_inode,meta_bg"}},
+		{size: "512K", args: []string{
+			"-t", "ext4", "-b", "1024", "-N", "32", "-O",
+			"^has_journal,^resize_inode,inline_data",
+		}},
+		{size: "512K", args: []string{
+			"-t", "ext4", "-b", "1024", "-N", "64", "-g", "256", "-O",
+			"^has_journal,^resize_inode,meta_bg",
+		}},
 	} {
 		dir := filetest.WriteTree(f, map[string][]byte{
 			"file":           filetest.Noise(1, 3000),

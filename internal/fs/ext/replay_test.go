@@ -229,8 +229,10 @@ func TestReplayOfLinux(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("mounts need root")
 	}
-	dir := filetest.WriteTree(t, map[string][]byte{"old": filetest.Noise(1, 5000),
-		"dir/moved": filetest.Noise(2, 70_000)})
+	dir := filetest.WriteTree(t, map[string][]byte{
+		"old":       filetest.Noise(1, 5000),
+		"dir/moved": filetest.Noise(2, 70_000),
+	})
 	img, mnt, hot := makeExt(t, extKind{size: "32M", args: []string{"-t", "ext4", "-b", "4096"}}, dir), t.TempDir(),
 		filepath.Join(t.TempDir(), "hot")
 	if out, err := exec.Command("mount", "-o", "loop", img, mnt).CombinedOutput(); err != nil {

@@ -263,8 +263,10 @@ func TestFATNotThere(t *testing.T) {
 // there.
 func TestMirrored(t *testing.T) {
 	for _, k := range []fatKind{fatKinds[2], fatKinds[3], fatKinds[7]} {
-		img := makeFAT(t, k, map[string][]byte{"dir/deep/file": filetest.Noise(1, 5000),
-			"dir/other": filetest.Noise(2, 5000), "EMPTY": nil})
+		img := makeFAT(t, k, map[string][]byte{
+			"dir/deep/file": filetest.Noise(1, 5000),
+			"dir/other":     filetest.Noise(2, 5000), "EMPTY": nil,
+		})
 		raw, err := os.ReadFile(img)
 		require.NoError(t, err)
 		open := func() *fileSystem {

@@ -47,8 +47,10 @@ func TestNTFSRewrite(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
 			vol := mkntfs(t, 8<<20, strings.Fields(args)...)
-			contents := map[string][]byte{"small": ntfsNoise(640, 1), "other": ntfsNoise(640, 2),
-				"large": ntfsNoise(100000, 3)}
+			contents := map[string][]byte{
+				"small": ntfsNoise(640, 1), "other": ntfsNoise(640, 2),
+				"large": ntfsNoise(100000, 3),
+			}
 			if strings.HasPrefix(args, "-s 4096") {
 				contents["small"], contents["other"] = ntfsNoise(3500, 1), ntfsNoise(3500, 2)
 			}

@@ -84,8 +84,10 @@ func TestInUse(t *testing.T) {
 			"sys/devices/sda/holders/dm-1": "", "sys/class/block/dm-1/dm/name": "snap",
 			"sys/class/block/dm-1/dm/uuid": "",
 		}, "it is a part of the device snap (dm-1)"},
-		"other holder": {map[string]string{"sys/devices/sda/holders/bcache0": ""},
-			"it is a part of the device bcache0"},
+		"other holder": {
+			map[string]string{"sys/devices/sda/holders/bcache0": ""},
+			"it is a part of the device bcache0",
+		},
 	} {
 		all := map[string]string{}
 		for _, files := range []map[string]string{disk, c.files} {
@@ -105,7 +107,8 @@ func TestInUse(t *testing.T) {
 	// Swap, loop devices and programs name the device by a path.
 	for want, files := range map[string]map[string]string{
 		"it is used for swap": {
-			"proc/swaps": "Filename Type Size Used Priority\n/dev/n partition 1 0 -2"},
+			"proc/swaps": "Filename Type Size Used Priority\n/dev/n partition 1 0 -2",
+		},
 		"it is shown by the loop device loop7": {"sys/class/block/loop7/loop/backing_file": "/dev/n"},
 	} {
 		files["dev/n"] = "->" + nullNode

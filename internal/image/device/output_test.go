@@ -209,8 +209,10 @@ func TestNothingBegun(t *testing.T) {
 // A device smaller than its edges, and one of zeros, are written as any other.
 func TestSmallDevices(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int64{4096, headBytes, headBytes + 8192, headBytes + tailBytes,
-		headBytes + tailBytes + 4096} {
+	for _, size := range []int64{
+		4096, headBytes, headBytes + 8192, headBytes + tailBytes,
+		headBytes + tailBytes + 4096,
+	} {
 		f := disktest.NewMedium().File("device")
 		_, err := f.WriteAt(bytes.Repeat([]byte{0xee}, int(size)), 0)
 		require.NoError(t, err)

@@ -163,28 +163,44 @@ func TestTarNumbers(t *testing.T) {
 		archive []byte
 		kind    error
 	}{
-		"base 256 with the sign": {tarforge.New(tarforge.Member{Name: "x", Size: strings.Repeat("\xff", 12)}),
-			ondisk.ErrFormat},
+		"base 256 with the sign": {
+			tarforge.New(tarforge.Member{Name: "x", Size: strings.Repeat("\xff", 12)}),
+			ondisk.ErrFormat,
+		},
 		"base 256 of 2^63": {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 0x80, 0, 0, 0, 0,
 			0, 0, 0)}), ondisk.ErrFormat},
 		"base 256 of 2^88": {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 1, 0, 0, 0, 0, 0,
 			0, 0, 0, 0, 0)}), ondisk.ErrFormat},
 		"base 256 of 2^62": {tarforge.New(tarforge.Member{Name: "x", Size: base256(0x80, 0x40, 0, 0, 0, 0,
 			0, 0, 0)}), ondisk.ErrFormat},
-		"no octal digits": {tarforge.New(tarforge.Member{Name: "x", Size: "99999999999\x00"}),
-			ondisk.ErrFormat},
-		"beyond the end": {tarforge.New(tarforge.Member{Name: "x", Size: "00000004000\x00"}),
-			ondisk.ErrFormat},
-		"a wrong sum": {tarforge.New(tarforge.Member{Name: "x",
-			Sum: func(n int) int { return n + 1 }}), ondisk.ErrFormat},
-		"a link with a size": {tarforge.New(tarforge.Member{Name: "x", Type: '2', Data: []byte("12345")}),
-			ondisk.ErrFormat},
-		"a PAX header of 1 GiB": {tarforge.New(tarforge.Member{Name: "x", Type: 'x', Size: "10000000000\x00"}),
-			ondisk.ErrFormat},
-		"a PAX header of 1 MiB": {tarforge.New(tarforge.Member{Name: "x", Type: 'x', Data: make([]byte, 1<<20)}),
-			ondisk.ErrLimit},
-		"PAX headers without end": {tarforge.New(bytesOf(tarforge.Member{Name: "x", Type: 'x'}, 2000)...),
-			ondisk.ErrLimit},
+		"no octal digits": {
+			tarforge.New(tarforge.Member{Name: "x", Size: "99999999999\x00"}),
+			ondisk.ErrFormat,
+		},
+		"beyond the end": {
+			tarforge.New(tarforge.Member{Name: "x", Size: "00000004000\x00"}),
+			ondisk.ErrFormat,
+		},
+		"a wrong sum": {tarforge.New(tarforge.Member{
+			Name: "x",
+			Sum:  func(n int) int { return n + 1 },
+		}), ondisk.ErrFormat},
+		"a link with a size": {
+			tarforge.New(tarforge.Member{Name: "x", Type: '2', Data: []byte("12345")}),
+			ondisk.ErrFormat,
+		},
+		"a PAX header of 1 GiB": {
+			tarforge.New(tarforge.Member{Name: "x", Type: 'x', Size: "10000000000\x00"}),
+			ondisk.ErrFormat,
+		},
+		"a PAX header of 1 MiB": {
+			tarforge.New(tarforge.Member{Name: "x", Type: 'x', Data: make([]byte, 1<<20)}),
+			ondisk.ErrLimit,
+		},
+		"PAX headers without end": {
+			tarforge.New(bytesOf(tarforge.Member{Name: "x", Type: 'x'}, 2000)...),
+			ondisk.ErrLimit,
+		},
 		"a PAX header and no member": {tarforge.New(tarforge.Member{Name: "x", Type: 'x'}), ondisk.ErrFormat},
 		"a PAX header, and the end": {append(tarforge.New(tarforge.Member{Name: "x", Type: 'x'}),
 			make([]byte, 1<<20)...), ondisk.ErrFormat},
@@ -193,10 +209,14 @@ func TestTarNumbers(t *testing.T) {
 		"a PAX record without a key":   {pax("5 x\n\n"), ondisk.ErrFormat},
 		"a PAX record of a wrong size": {pax("99 path=x\n"), ondisk.ErrFormat},
 		"a PAX sparse map":             {pax("22 GNU.sparse.major=1\n"), ondisk.ErrUnsupported},
-		"a GNU sparse member": {tarforge.New(tarforge.Member{Name: "x", Type: 'S', Edit: gnu}),
-			ondisk.ErrUnsupported},
-		"one size for all": {tarforge.New(tarforge.Member{Name: "x", Type: 'g', Data: []byte("9 size=1\n")}),
-			ondisk.ErrUnsupported},
+		"a GNU sparse member": {
+			tarforge.New(tarforge.Member{Name: "x", Type: 'S', Edit: gnu}),
+			ondisk.ErrUnsupported,
+		},
+		"one size for all": {
+			tarforge.New(tarforge.Member{Name: "x", Type: 'g', Data: []byte("9 size=1\n")}),
+			ondisk.ErrUnsupported,
+		},
 		"too many members": {manyMembers(maxMembers + 1), ondisk.ErrLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -319,8 +339,10 @@ func FuzzTar(f *testing.F) {
 		b = withSums(b)
 		entries, err := index(b)
 		if err != nil {
-			for _, class := range []error{ondisk.ErrFormat, ondisk.ErrLimit, ondisk.ErrUnsupported,
-				ondisk.ErrReference} {
+			for _, class := range []error{
+				ondisk.ErrFormat, ondisk.ErrLimit, ondisk.ErrUnsupported,
+				ondisk.ErrReference,
+			} {
 				if errors.Is(err, class) {
 					return
 				}

@@ -100,10 +100,14 @@ func TestOneBadReference(t *testing.T) {
 		"a file of the web":  {`ovf:href="http://192.0.2.1/x.vmdk"`, "leaves", ondisk.ErrReference},
 		"a missing file":     {`ovf:href="x.vmdk"`, `"x.vmdk", and the package has none`, ondisk.ErrReference},
 		"a second reference": {`ovf:href="./good.vmdk"`, "twice", ondisk.ErrReference},
-		"chunks": {`ovf:href="chunked.vmdk" ovf:chunkSize="512"`, `"chunked.vmdk.000000000"`,
-			ondisk.ErrUnsupported},
-		"gzip": {`ovf:href="packed.vmdk" ovf:compression="gzip"`, `"packed.vmdk" with ovf:compression`,
-			ondisk.ErrUnsupported},
+		"chunks": {
+			`ovf:href="chunked.vmdk" ovf:chunkSize="512"`, `"chunked.vmdk.000000000"`,
+			ondisk.ErrUnsupported,
+		},
+		"gzip": {
+			`ovf:href="packed.vmdk" ovf:compression="gzip"`, `"packed.vmdk" with ovf:compression`,
+			ondisk.ErrUnsupported,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := packed(t, envelope(`ovf:href="good.vmdk"`, c.attrs), good,

@@ -40,19 +40,31 @@ func TestQcow2CheckAgreesWithQemuImg(t *testing.T) {
 		effect             ondisk.Effect
 		corruptions, leaks int
 	}{
-		{"clusters that are not used", func(q *qcow2forge.File) { q.Append(make([]byte, 3*64*kib)) }, "orphaned-data",
-			"3 clusters (192 KiB)", ondisk.Note, 0, 3},
-		{"an entry less", func(q *qcow2forge.File) { q.SetEntry(0, 0) }, "orphaned-data", "1 clusters (64 KiB)",
-			ondisk.Note, 0, 1},
-		{"no refcount", func(q *qcow2forge.File) { q.SetRefcount(6, 0) }, "qcow2-refcounts",
+		{
+			"clusters that are not used", func(q *qcow2forge.File) { q.Append(make([]byte, 3*64*kib)) }, "orphaned-data",
+			"3 clusters (192 KiB)", ondisk.Note, 0, 3,
+		},
+		{
+			"an entry less", func(q *qcow2forge.File) { q.SetEntry(0, 0) }, "orphaned-data", "1 clusters (64 KiB)",
+			ondisk.Note, 0, 1,
+		},
+		{
+			"no refcount", func(q *qcow2forge.File) { q.SetRefcount(6, 0) }, "qcow2-refcounts",
 			"1 clusters in use whose refcount is 0; first: the cluster at 0x60000 has refcount 0 and 1 use",
-			ondisk.Warn, 1, 0},
-		{"two entries to one cluster", func(q *qcow2forge.File) { q.SetEntry(9, q.Entry(8)); q.SetRefcount(14, 0) },
-			"qcow2-tables", "2 uses", ondisk.Broken, 3, 0},
-		{"data in a table", func(q *qcow2forge.File) { q.SetEntry(20, uint64(q.RefBlock)|qcow2forge.Copied) },
-			"qcow2-tables", "as a table and as data", ondisk.Broken, 1, 0},
-		{"refcount block outside", func(q *qcow2forge.File) { q.BE64(q.RefTable+8, 1<<40) }, "qcow2-refcounts",
-			"1 damaged entries of the refcount table", ondisk.Warn, 1, 0},
+			ondisk.Warn, 1, 0,
+		},
+		{
+			"two entries to one cluster", func(q *qcow2forge.File) { q.SetEntry(9, q.Entry(8)); q.SetRefcount(14, 0) },
+			"qcow2-tables", "2 uses", ondisk.Broken, 3, 0,
+		},
+		{
+			"data in a table", func(q *qcow2forge.File) { q.SetEntry(20, uint64(q.RefBlock)|qcow2forge.Copied) },
+			"qcow2-tables", "as a table and as data", ondisk.Broken, 1, 0,
+		},
+		{
+			"refcount block outside", func(q *qcow2forge.File) { q.BE64(q.RefTable+8, 1<<40) }, "qcow2-refcounts",
+			"1 damaged entries of the refcount table", ondisk.Warn, 1, 0,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			data := imagetest.Noise(70, 2*mib)

@@ -132,7 +132,10 @@ func TestQcow2CopiesKeepTheClusterSize(t *testing.T) {
 	copy(data[9*mib:], bytes.Repeat([]byte("packs well "), 300000))
 	raw := imagetest.Write(t, t.TempDir(), "disk.img", data)
 	for _, tc := range []struct{ made, want, packed string }{
-		{"512", "4 KiB", "4 KiB"}, {"4k", "4 KiB", "4 KiB"}, {"256k", "256 KiB", "256 KiB"}, {"1M", "1 MiB", "1 MiB"},
+		{"512", "4 KiB", "4 KiB"},
+		{"4k", "4 KiB", "4 KiB"},
+		{"256k", "256 KiB", "256 KiB"},
+		{"1M", "1 MiB", "1 MiB"},
 		{"2M", "2 MiB", "1 MiB"},
 	} {
 		path := filepath.Join(t.TempDir(), "src.qcow2")

@@ -116,13 +116,24 @@ func TestQcow2IsRefusedByName(t *testing.T) {
 		class error
 		says  string
 	}{
-		{"luks", []string{"--object", secret, "-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"},
-			ondisk.ErrUnsupported, "encryption LUKS"},
-		{"aes", []string{"--object", secret, "-o", "encrypt.format=aes,encrypt.key-secret=s"}, ondisk.ErrUnsupported,
-			"encryption AES"},
+		{
+			"luks",
+			[]string{"--object", secret, "-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"},
+			ondisk.ErrUnsupported, "encryption LUKS",
+		},
+		{
+			"aes",
+			[]string{"--object", secret, "-o", "encrypt.format=aes,encrypt.key-secret=s"},
+			ondisk.ErrUnsupported,
+			"encryption AES",
+		},
 		{"data", []string{"-o", "data_file=" + filepath.Join(dir, "outside.raw")}, nil, "outside.raw"},
-		{"data raw", []string{"-o", "data_file_raw=on,data_file=" + filepath.Join(dir, "outside.raw")}, nil,
-			"outside.raw"},
+		{
+			"data raw",
+			[]string{"-o", "data_file_raw=on,data_file=" + filepath.Join(dir, "outside.raw")},
+			nil,
+			"outside.raw",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.name == "luks" && testing.Short() {

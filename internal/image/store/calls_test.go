@@ -170,8 +170,10 @@ func writePackage(src, path string) (notes []string, err error) {
 }
 
 // mustFail are the calls without which there is no copy, or none that survives a loss of power.
-var mustFail = []string{"create .out.vmdk.partial", "create .out-flat.vmdk.partial", "fsync", "fsyncdir", "truncate",
-	"write"}
+var mustFail = []string{
+	"create .out.vmdk.partial", "create .out-flat.vmdk.partial", "fsync", "fsyncdir", "truncate",
+	"write",
+}
 
 // mayFail is how many calls of each kind may fail without an effect: a trial of links fails as on a file system
 // without,
@@ -195,8 +197,10 @@ var manners = map[string]struct {
 	"a disk":             {},
 	"no links":           {failing("link", syscall.EPERM), "dest-no-links"},
 	"no flags of rename": {failing("rename2", syscall.EINVAL), ""},
-	"neither links nor flags": {failing("link", syscall.EPERM, "rename2", syscall.EINVAL),
-		"dest-no-links dest-look-and-rename"},
+	"neither links nor flags": {
+		failing("link", syscall.EPERM, "rename2", syscall.EINVAL),
+		"dest-no-links dest-look-and-rename",
+	},
 	"no locks, no permissions": {
 		failing("lock", syscall.ENOLCK, "chmod", syscall.EPERM), "dest-permissions dest-no-locks",
 	},
@@ -422,8 +426,10 @@ var guesses = []string{"in use by another run", "knows no locks", "permission de
 func requireOrder(t *testing.T, kind string, done []string) {
 	t.Helper()
 	done = slices.DeleteFunc(done, func(op string) bool {
-		return !slices.Contains([]string{"write", "fsync", "fsyncdir", "link out-flat.vmdk", "rename2 out.vmdk",
-			"rename out.vmdk"}, op)
+		return !slices.Contains([]string{
+			"write", "fsync", "fsyncdir", "link out-flat.vmdk", "rename2 out.vmdk",
+			"rename out.vmdk",
+		}, op)
 	})
 	done = slices.Compact(done)
 	end := slices.Index(done, "fsyncdir") + 1

@@ -295,8 +295,10 @@ func TestDestThatCannotBe(t *testing.T) {
 	}
 	_, err := store.Create(dir+"/x.vmdk", src.Disk.Size(), src, store.CreateOptions{Format: "qed"})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
-	_, err = store.Create(dir+"/x.vmdk", src.Disk.Size(), src, store.CreateOptions{Format: "vmdk",
-		Subformat: "seSparse"})
+	_, err = store.Create(dir+"/x.vmdk", src.Disk.Size(), src, store.CreateOptions{
+		Format:    "vmdk",
+		Subformat: "seSparse",
+	})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	require.Equal(t, []string{"folder"}, imagetest.Names(t, dir))
 }

@@ -58,21 +58,38 @@ func TestNamesThatACopyCannotHave(t *testing.T) {
 	}{
 		"the source":      {small("out.vmdk"), "out.vmdk", nil, true, ondisk.ErrUsage, "are the same file"},
 		"its second file": {small("out-flat.vmdk"), "out.vmdk", nil, false, ondisk.ErrUsage, "needs the name"},
-		"its partial name": {small(".out.vmdk.partial"), "out.vmdk", nil, false, ondisk.ErrUsage,
-			"has the name that DEST"},
-		"a colon for two files": {small("src.img"), "a:b.vmdk", nil, false, ondisk.ErrUsage,
-			"would need a second file"},
-		"a name that is long": {small("src.img"), strings.Repeat("n", 245) + ".vmdk", nil, false, ondisk.ErrOutput,
-			"the name is too long"},
-		"a trial with bytes": {small("src.img"), "out.vmdk", map[string]string{".out.vmdk.trial": "mine"}, false,
-			ondisk.ErrOutput, "its name is needed"},
-		"an image that is open": {small("src.img"), "old.img", map[string]string{"old.img": "data", "old.img.lck": ""},
-			true, nil, "cannot be replaced"},
-		"an extent": {small("src.img"), "old-flat.vmdk", map[string]string{"old-flat.vmdk": "data",
-			"old.vmdk": descriptorOf("old-flat.vmdk")}, true, ondisk.ErrUsage, "belongs to"},
+		"its partial name": {
+			small(".out.vmdk.partial"), "out.vmdk", nil, false, ondisk.ErrUsage,
+			"has the name that DEST",
+		},
+		"a colon for two files": {
+			small("src.img"), "a:b.vmdk", nil, false, ondisk.ErrUsage,
+			"would need a second file",
+		},
+		"a name that is long": {
+			small("src.img"), strings.Repeat("n", 245) + ".vmdk", nil, false, ondisk.ErrOutput,
+			"the name is too long",
+		},
+		"a trial with bytes": {
+			small("src.img"), "out.vmdk",
+			map[string]string{".out.vmdk.trial": "mine"},
+			false,
+			ondisk.ErrOutput, "its name is needed",
+		},
+		"an image that is open": {
+			small("src.img"), "old.img",
+			map[string]string{"old.img": "data", "old.img.lck": ""},
+			true, nil, "cannot be replaced",
+		},
+		"an extent": {small("src.img"), "old-flat.vmdk", map[string]string{
+			"old-flat.vmdk": "data",
+			"old.vmdk":      descriptorOf("old-flat.vmdk"),
+		}, true, ondisk.ErrUsage, "belongs to"},
 		"a folder that is none": {small("src.img"), "none/", nil, false, ondisk.ErrUsage, "folder"},
-		"what is left, a folder": {small("src.img"), "out.vmdk", map[string]string{"out-flat.vmdk": "x",
-			".out-flat.vmdk.replaced/file": "x"}, false, ondisk.ErrOutput, "remove .out-flat.vmdk.replaced"},
+		"what is left, a folder": {small("src.img"), "out.vmdk", map[string]string{
+			"out-flat.vmdk":                "x",
+			".out-flat.vmdk.replaced/file": "x",
+		}, false, ondisk.ErrOutput, "remove .out-flat.vmdk.replaced"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -171,16 +188,31 @@ func TestTargetsThatCannotBe(t *testing.T) {
 		o    store.CreateOptions
 		says string
 	}{
-		"a format": {src, "x.img", store.CreateOptions{Format: "qed"},
-			"cannot be written, want one of qcow2, vhd, vhdx, vmdk, raw"},
-		"a subformat": {src, "x.img", store.CreateOptions{Format: "raw", Subformat: "flat"},
-			"raw has no subformats"},
-		"sectors": {img, "x.vhd", store.CreateOptions{Format: "vhd"},
-			"the disk has sectors of 4096 bytes, and no vhd can say so"},
-		"another suffix": {src, "x.qcow2", store.CreateOptions{},
-			"has the name of the format qcow2, and the copy would be raw"},
-		"one of no writer": {src, "x.vdi", store.CreateOptions{},
-			"has the name of the format VDI, which is not written"},
+		"a format": {
+			src, "x.img",
+			store.CreateOptions{Format: "qed"},
+			"cannot be written, want one of qcow2, vhd, vhdx, vmdk, raw",
+		},
+		"a subformat": {
+			src, "x.img",
+			store.CreateOptions{Format: "raw", Subformat: "flat"},
+			"raw has no subformats",
+		},
+		"sectors": {
+			img, "x.vhd",
+			store.CreateOptions{Format: "vhd"},
+			"the disk has sectors of 4096 bytes, and no vhd can say so",
+		},
+		"another suffix": {
+			src, "x.qcow2",
+			store.CreateOptions{},
+			"has the name of the format qcow2, and the copy would be raw",
+		},
+		"one of no writer": {
+			src, "x.vdi",
+			store.CreateOptions{},
+			"has the name of the format VDI, which is not written",
+		},
 	} {
 		_, err := store.Create(filepath.Join(dir, c.dest), c.src.Disk.Size(), c.src, c.o)
 		require.ErrorContains(t, err, c.says, name)
@@ -266,8 +298,10 @@ func TestViewsThatCannotBe(t *testing.T) {
 	require.NoError(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(st.Rdev)))
 	img, err := image.Open(node, image.Options{})
 	require.NoError(t, err)
-	_, err = store.Create(filepath.Join(dir, "view.vmdk"), mib, img, store.CreateOptions{Format: "vmdk",
-		Over: []disk.Piece{}})
+	_, err = store.Create(filepath.Join(dir, "view.vmdk"), mib, img, store.CreateOptions{
+		Format: "vmdk",
+		Over:   []disk.Piece{},
+	})
 	require.NoError(t, img.Close())
 	require.ErrorContains(t, err, "name a DEST there")
 }

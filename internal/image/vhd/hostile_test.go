@@ -63,12 +63,18 @@ func TestHostileVHDFooters(t *testing.T) {
 	}
 	both := []hostileVHD{
 		sizes(0), sizes(513), sizes(1 << 60), sizes(1 << 63), sizes(1<<64 - 512),
-		{"T29 type 0", func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE32(off+vhdforge.Type, 0) }) },
-			ondisk.ErrFormat, "disk type 0, want 2 (fixed), 3 (dynamic) or 4 (differencing)"},
-		{"T29 type 6", func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE32(off+vhdforge.Type, 6) }) },
-			ondisk.ErrFormat, "disk type 6"},
-		{"T29 version 2", func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE32(off+vhdforge.Version, 0x20000) }) },
-			ondisk.ErrUnsupported, "file format version 0x20000"},
+		{
+			"T29 type 0", func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE32(off+vhdforge.Type, 0) }) },
+			ondisk.ErrFormat, "disk type 0, want 2 (fixed), 3 (dynamic) or 4 (differencing)",
+		},
+		{
+			"T29 type 6", func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE32(off+vhdforge.Type, 6) }) },
+			ondisk.ErrFormat, "disk type 6",
+		},
+		{
+			"T29 version 2", func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE32(off+vhdforge.Version, 0x20000) }) },
+			ondisk.ErrUnsupported, "file format version 0x20000",
+		},
 		{"T29 checksum of both", func(v *vhdforge.File) {
 			v.U8(v.Footer+200, 1)
 			v.U8(200, 1)
@@ -114,28 +120,48 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 			one.Foot(
 				func(off int64) { v.U8(off+90, 1) })
 		}, "vhd-footers", ondisk.Refuse, ondisk.ErrFormat, []string{end, "0x0 disagree", "byte 67"}},
-		{"the end is damaged", dynamicVHD, func(v *vhdforge.File) { v.U8(v.Footer+200, 1) }, "vhd-footers",
-			ondisk.Refuse, ondisk.ErrFormat, []string{"vhd footer at 0x", "checksum", "copy at 0x0 is used"}},
-		{"the end is cut off", dynamicVHD, func(v *vhdforge.File) { v.Bytes = v.Bytes[:v.Footer] }, "vhd-footers",
-			ondisk.Refuse, ondisk.ErrFormat, []string{"cookie", "copy at 0x0 is used"}},
-		{"the copy is damaged", dynamicVHD, func(v *vhdforge.File) { v.U8(200, 1) }, "vhd-footers", ondisk.Refuse,
-			ondisk.ErrFormat, []string{"copy of the vhd footer at 0x0", "checksum", end}},
-		{"the copy is gone", dynamicVHD, func(v *vhdforge.File) { clear(v.Bytes[:512]) }, "vhd-footers", ondisk.Refuse,
-			ondisk.ErrFormat, []string{"copy of the vhd footer at 0x0", "cookie", end}},
-		{"a footer in the first sector of a fixed disk", fixedVHD,
+		{
+			"the end is damaged", dynamicVHD, func(v *vhdforge.File) { v.U8(v.Footer+200, 1) }, "vhd-footers",
+			ondisk.Refuse, ondisk.ErrFormat,
+			[]string{"vhd footer at 0x", "checksum", "copy at 0x0 is used"},
+		},
+		{
+			"the end is cut off", dynamicVHD, func(v *vhdforge.File) { v.Bytes = v.Bytes[:v.Footer] }, "vhd-footers",
+			ondisk.Refuse, ondisk.ErrFormat,
+			[]string{"cookie", "copy at 0x0 is used"},
+		},
+		{
+			"the copy is damaged", dynamicVHD, func(v *vhdforge.File) { v.U8(200, 1) }, "vhd-footers", ondisk.Refuse,
+			ondisk.ErrFormat,
+			[]string{"copy of the vhd footer at 0x0", "checksum", end},
+		},
+		{
+			"the copy is gone", dynamicVHD, func(v *vhdforge.File) { clear(v.Bytes[:512]) }, "vhd-footers", ondisk.Refuse,
+			ondisk.ErrFormat,
+			[]string{"copy of the vhd footer at 0x0", "cookie", end},
+		},
+		{
+			"a footer in the first sector of a fixed disk", fixedVHD,
 			func(v *vhdforge.File) { copy(v.Bytes, v.Bytes[v.Footer:]) }, "vhd-footers", ondisk.Refuse,
-			ondisk.ErrFormat, []string{fixedEnd, "another footer at 0x0"}},
+			ondisk.ErrFormat,
+			[]string{fixedEnd, "another footer at 0x0"},
+		},
 		{"saved state", dynamicVHD, func(v *vhdforge.File) {
 			v.Foot(func(off int64) {
 				v.U8(off+vhdforge.SavedState,
 					1)
 			})
 		}, "vhd-saved-state", ondisk.Refuse, ondisk.ErrBusy, []string{"suspended"}},
-		{"geometry smaller than the size", fixedVHD,
+		{
+			"geometry smaller than the size", fixedVHD,
 			func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE16(off+vhdforge.Geometry, 1) }) }, "vhd-geometry",
-			ondisk.Warn, nil, []string{"1/4/17", "covers 34816 bytes", "the size field counts"}},
-		{"bytes behind the disk", fixedVHD, foot64(vhdforge.CurrentSize, vhdSize-sector), "vhd-slack", ondisk.Warn, nil,
-			[]string{"512 bytes lie between"}},
+			ondisk.Warn, nil,
+			[]string{"1/4/17", "covers 34816 bytes", "the size field counts"},
+		},
+		{
+			"bytes behind the disk", fixedVHD, foot64(vhdforge.CurrentSize, vhdSize-sector), "vhd-slack", ondisk.Warn, nil,
+			[]string{"512 bytes lie between"},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := tc.forged()
@@ -163,13 +189,19 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 // Headers of dynamic disks.
 func TestHostileVHDHeaders(t *testing.T) {
 	rows := []hostileVHD{
-		{"T30 checksum", func(v *vhdforge.File) { v.U8(v.Header+800, 1) }, ondisk.ErrFormat,
-			"vhd dynamic header at 0x224: checksum"},
-		{"T30 cookie", func(v *vhdforge.File) { v.Head(func(off int64) { v.U8(off, 'C') }) }, ondisk.ErrFormat,
-			`cookie "Cxsparse"`},
+		{
+			"T30 checksum", func(v *vhdforge.File) { v.U8(v.Header+800, 1) }, ondisk.ErrFormat,
+			"vhd dynamic header at 0x224: checksum",
+		},
+		{
+			"T30 cookie", func(v *vhdforge.File) { v.Head(func(off int64) { v.U8(off, 'C') }) }, ondisk.ErrFormat,
+			`cookie "Cxsparse"`,
+		},
 		{"T30 version", head32(vhdforge.HeaderVer, 0x20000), ondisk.ErrUnsupported, "header version 0x20000"},
-		{"T30 max entries 2^32-1", head32(vhdforge.MaxEntries, 1<<32-1), ondisk.ErrFormat,
-			"a place for 4294967295 entries"},
+		{
+			"T30 max entries 2^32-1", head32(vhdforge.MaxEntries, 1<<32-1), ondisk.ErrFormat,
+			"a place for 4294967295 entries",
+		},
 		{"T30 max entries 2", head32(vhdforge.MaxEntries, 2), ondisk.ErrFormat, "max table entries 2, want at least 3"},
 		{"T30 table inside the header", func(v *vhdforge.File) {
 			v.Head(func(off int64) { v.BE64(off+vhdforge.TableOffset, uint64(off+1020)) })
@@ -204,13 +236,19 @@ func TestHostileVHDTables(t *testing.T) {
 		"the footer's copy": {func(*vhdforge.File) int64 { return 0 }, "metadata at 0x0", false},
 		"the header":        {func(v *vhdforge.File) int64 { return v.Header + 512 }, "metadata at 0x200", false},
 		"the table":         {func(v *vhdforge.File) int64 { return v.BAT }, "metadata at 0x600", false},
-		"over the last footer": {func(v *vhdforge.File) int64 { return v.Blocks[2] + sector }, "fit in front of byte",
-			false},
+		"over the last footer": {
+			func(v *vhdforge.File) int64 { return v.Blocks[2] + sector }, "fit in front of byte",
+			false,
+		},
 		"beyond the file": {func(*vhdforge.File) int64 { return 0xfffffffe * sector }, "entry 4294967294", false},
-		"another block": {func(v *vhdforge.File) int64 { return v.Blocks[0] }, "1 blocks at a place in use",
-			true},
-		"half of another block": {func(v *vhdforge.File) int64 { return v.Blocks[0] + 1024*sector },
-			"at a place in use", true},
+		"another block": {
+			func(v *vhdforge.File) int64 { return v.Blocks[0] }, "1 blocks at a place in use",
+			true,
+		},
+		"half of another block": {
+			func(v *vhdforge.File) int64 { return v.Blocks[0] + 1024*sector },
+			"at a place in use", true,
+		},
 	} {
 		t.Run("T30 "+name, func(t *testing.T) {
 			v := dynamicVHD()
@@ -278,8 +316,10 @@ func TestHostileVHDParents(t *testing.T) {
 		{"a locator beyond the file", "/etc/shadow", func(v *vhdforge.File) {
 			v.Head(func(off int64) { v.BE64(off+vhdforge.Locators+16, 1<<63+5) })
 		}, `there is no "shadow" in its folder`},
-		{"no name", "", func(v *vhdforge.File) { v.Head(func(off int64) { v.BE32(off+vhdforge.Locators, 0) }) },
-			"does not name that"},
+		{
+			"no name", "", func(v *vhdforge.File) { v.Head(func(off int64) { v.BE32(off+vhdforge.Locators, 0) }) },
+			"does not name that",
+		},
 	} {
 		t.Run("T31 "+tc.name, func(t *testing.T) {
 			v := child(tc.parent)

@@ -83,12 +83,16 @@ func TestHiddenVHDData(t *testing.T) {
 		zero   bool // the file holds zeros there
 		says   string
 	}{
-		"three runs": {2, func(s int64) bool { return s%kept >= gone }, false,
+		"three runs": {
+			2, func(s int64) bool { return s%kept >= gone }, false,
 			fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at "+
-				"byte 0 of", 2*gone)},
-		"a tail": {2, func(s int64) bool { return s < 4096-gone || s >= 4096 }, false,
+				"byte 0 of", 2*gone),
+		},
+		"a tail": {
+			2, func(s int64) bool { return s < 4096-gone || s >= 4096 }, false,
 			fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at "+
-				"byte %d of", gone, (4096-gone)*sector)},
+				"byte %d of", gone, (4096-gone)*sector),
+		},
 		"zeros": {2, func(s int64) bool { return s%kept >= gone }, true, ""},
 		"too many": {10, func(s int64) bool { return s%4096 == 0 }, false, fmt.Sprintf("at least %d sectors",
 			16*mib/sector)},

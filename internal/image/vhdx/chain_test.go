@@ -133,14 +133,20 @@ func TestVHDXFindsItsParent(t *testing.T) {
 	for name, pairs := range map[string]map[string]string{
 		"relative":       {"parent_linkage": link, "relative_path": `.\base.vhdx`},
 		"another folder": {"parent_linkage": link, "relative_path": `..\..\templates\base.vhdx`},
-		"volume": {"parent_linkage": link,
-			"volume_path": `\\?\Volume{26A21BDA-A627-11D7-9931-806E6F6E6963}\vm\base.vhdx`},
+		"volume": {
+			"parent_linkage": link,
+			"volume_path":    `\\?\Volume{26A21BDA-A627-11D7-9931-806E6F6E6963}\vm\base.vhdx`,
+		},
 		"drive": {"parent_linkage": link, "absolute_win32_path": `\\?\d:\vm\base.vhdx`},
-		"second name": {"parent_linkage": link, "relative_path": `.\gone.vhdx`,
-			"absolute_win32_path": `\\?\d:\vm\base.vhdx`},
+		"second name": {
+			"parent_linkage": link, "relative_path": `.\gone.vhdx`,
+			"absolute_win32_path": `\\?\d:\vm\base.vhdx`,
+		},
 		"without braces": {"parent_linkage": guidOf(0), "relative_path": `base.vhdx`},
-		"with the 2nd key": {"parent_linkage": link, "parent_linkage2": "{" + guidOf(9) + "}",
-			"relative_path": `base.vhdx`},
+		"with the 2nd key": {
+			"parent_linkage": link, "parent_linkage2": "{" + guidOf(9) + "}",
+			"relative_path": `base.vhdx`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			img := imagetest.Open(t, locatorOf(t, pairs))
@@ -159,16 +165,24 @@ func TestVHDXParentFaults(t *testing.T) {
 		pairs map[string]string
 		says  string
 	}{
-		"missing": {map[string]string{"parent_linkage": link, "relative_path": `.\gone.vhdx`,
-			"absolute_win32_path": `\\?\d:\vm\away.vhdx`}, `there is no "gone.vhdx`},
-		"stale": {map[string]string{"parent_linkage": "{" + guidOf(7) + "}", "relative_path": `.\base.vhdx`},
-			"was made on " + guidOf(7)},
+		"missing": {map[string]string{
+			"parent_linkage": link, "relative_path": `.\gone.vhdx`,
+			"absolute_win32_path": `\\?\d:\vm\away.vhdx`,
+		}, `there is no "gone.vhdx`},
+		"stale": {
+			map[string]string{"parent_linkage": "{" + guidOf(7) + "}", "relative_path": `.\base.vhdx`},
+			"was made on " + guidOf(7),
+		},
 		"no path":    {map[string]string{"parent_linkage": link}, "does not name"},
 		"no linkage": {map[string]string{"relative_path": `.\base.vhdx`}, "parent_linkage"},
-		"bad linkage": {map[string]string{"parent_linkage": "{" + guidOf(0), "relative_path": `.\base.vhdx`},
-			"parent_linkage"},
-		"itself": {map[string]string{"parent_linkage": "{" + guidOf(1) + "}", "relative_path": `.\child.avhdx`},
-			"not in the chain already"},
+		"bad linkage": {
+			map[string]string{"parent_linkage": "{" + guidOf(0), "relative_path": `.\base.vhdx`},
+			"parent_linkage",
+		},
+		"itself": {
+			map[string]string{"parent_linkage": "{" + guidOf(1) + "}", "relative_path": `.\child.avhdx`},
+			"not in the chain already",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := image.Open(locatorOf(t, tc.pairs), image.Options{})

@@ -260,17 +260,23 @@ func TestVHDXRefusesLogs(t *testing.T) {
 	}{
 		"no entry": {func(v *vhdxforge.File) { v.Dirty(0) }, ondisk.ErrFormat, "want a sequence to replay"},
 		"wrong guid": {func(v *vhdxforge.File) {
-			v.Dirty(0, vhdxforge.Entry{Sequence: 1, GUID: guidOf(1),
-				Changes: zero(v)})
+			v.Dirty(0, vhdxforge.Entry{
+				Sequence: 1, GUID: guidOf(1),
+				Changes: zero(v),
+			})
 		}, ondisk.ErrFormat, "want a sequence to replay"},
-		"sequence 0": {func(v *vhdxforge.File) { v.Dirty(0, vhdxforge.Entry{Changes: zero(v)}) }, ondisk.ErrFormat,
-			"want a sequence to replay"},
+		"sequence 0": {
+			func(v *vhdxforge.File) { v.Dirty(0, vhdxforge.Entry{Changes: zero(v)}) }, ondisk.ErrFormat,
+			"want a sequence to replay",
+		},
 		"cut file": {func(v *vhdxforge.File) {
 			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Flushed: 100 * mib, Changes: zero(v)})
 		}, ondisk.ErrFormat, "flushed file offset 104857600, want at most"},
 		"huge file": {func(v *vhdxforge.File) {
-			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Last: -mib,
-				Changes: zero(v)})
+			v.Dirty(0, vhdxforge.Entry{
+				Sequence: 1, Last: -mib,
+				Changes: zero(v),
+			})
 		}, ondisk.ErrFormat, "last file offset"},
 		"far zeros": {func(v *vhdxforge.File) {
 			v.Dirty(0, vhdxforge.Entry{Sequence: 1, Changes: []vhdxforge.Change{{Off: 1 << 61, Zero: 1<<62 - 4096}}})

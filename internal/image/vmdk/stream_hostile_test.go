@@ -123,11 +123,15 @@ func TestHostileMarkers(t *testing.T) {
 			forge: func(v *vmdkforge.Stream) { v.U32(v.Grains[3]+8, 2*grain64) }, seek: "size 131072",
 			pipe: "ends early",
 		},
-		{name: "lba inside of a grain", forge: lba(1, 192), seek: "lba 192",
-			pipe: "lba 192, want a multiple of the 128"},
+		{
+			name: "lba inside of a grain", forge: lba(1, 192), seek: "lba 192",
+			pipe: "lba 192, want a multiple of the 128",
+		},
 		{name: "lba at the capacity", forge: lba(3, 512), seek: "lba 512", pipe: "lba 512"},
-		{name: "lba 2^64-128", forge: lba(3, 1<<64-128), seek: "lba 18446744073709551488",
-			pipe: "lba 18446744073709551488"},
+		{
+			name: "lba 2^64-128", forge: lba(3, 1<<64-128), seek: "lba 18446744073709551488",
+			pipe: "lba 18446744073709551488",
+		},
 		{name: "lba going backwards", forge: lba(2, 0), seek: "lba 0", pipe: "lba 0, want more than the 128"},
 		{name: "lba repeated", forge: lba(2, 128), seek: "lba 128", pipe: "lba 128, want more than the 128"},
 		{name: "a grain at another place", forge: lba(2, 384), seek: "lba 384", pipe: "lba 384"},
@@ -327,8 +331,10 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 			name: "other createType", forge: text("streamOptimized", "monolithicSparse"), seek: "want streamOptimized",
 			pipe: "want streamOptimized",
 		},
-		{name: "other size", forge: text("RW 385 ", "RW 386 "), seek: "extent of 386 sectors",
-			pipe: "extent of 386 sectors"},
+		{
+			name: "other size", forge: text("RW 385 ", "RW 386 "), seek: "extent of 386 sectors",
+			pipe: "extent of 386 sectors",
+		},
 		{
 			name: "no descriptor", layout: vmdkforge.StreamLayout{Front: true},
 			forge: func(v *vmdkforge.Stream) {

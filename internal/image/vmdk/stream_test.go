@@ -202,8 +202,10 @@ func TestStreamsWithEmptyTables(t *testing.T) {
 		"not named":                  {func(_, _ uint32) uint32 { return 0 }, ""},
 		"a place that is no table":   {func(place, _ uint32) uint32 { return place - 1 }, "vmdk grain directory"},
 		"the table of another entry": {func(_, _ uint32) uint32 { return 130 }, "entry 130, want 0"},
-		"a place behind the directory": {func(_, directory uint32) uint32 { return directory + 1 },
-			"vmdk grain directory"},
+		"a place behind the directory": {
+			func(_, directory uint32) uint32 { return directory + 1 },
+			"vmdk grain directory",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requireError(t, pipeError(t, tables3(true, tc.named)), ondisk.ErrFormat, tc.says, "pipe")

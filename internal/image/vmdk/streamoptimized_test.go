@@ -81,8 +81,10 @@ func TestStreamOptimizedGrains(t *testing.T) {
 // qemu-img writes two directories in front, and zeros behind the last grain instead of a marker of the end.
 func TestStreamOptimizedByQemuImg(t *testing.T) {
 	for _, size := range []int{5*mib + 3*sector, 40 * mib, 64 * kib, sector} {
-		for name, data := range map[string][]byte{"data": imagetest.Noise(uint64(size), size),
-			"zeros": make([]byte, size)} {
+		for name, data := range map[string][]byte{
+			"data":  imagetest.Noise(uint64(size), size),
+			"zeros": make([]byte, size),
+		} {
 			t.Run(fmt.Sprintf("%d bytes of %s", size, name), func(t *testing.T) {
 				dir := t.TempDir()
 				raw, path := imagetest.Write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vmdk")
@@ -116,8 +118,10 @@ func TestStreamOptimizedIsWritten(t *testing.T) {
 		{name: "not a whole number of grains", size: 3*mib + 5*sector},
 		{name: "one sector", size: sector},
 		{name: "empty", size: 10 * mib, zero: [][2]int{{0, 10 * mib}}},
-		{name: "four tables, the second and the last without a grain", size: 120 * mib,
-			zero: [][2]int{{mib, 70 * mib}, {80 * mib, 120 * mib}}},
+		{
+			name: "four tables, the second and the last without a grain", size: 120 * mib,
+			zero: [][2]int{{mib, 70 * mib}, {80 * mib, 120 * mib}},
+		},
 		{name: "exactly one table", size: 32 * mib, zero: [][2]int{{mib, 31 * mib}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -20,8 +20,10 @@ func TestViewed(t *testing.T) {
 		{"a file for each extent", "RW 100 FLAT \"a\" 0\nRW 100 FLAT \"b\" 0", nil},
 		{"one file in pieces", "RW 100 FLAT \"a\" 0\nRW 50 FLAT \"a\" 100\nRW 7 ZERO\nRW 8 FLAT \"a\" 150", nil},
 		{"from the inside", `RW 100 FLAT "a" 63`, []string{"a"}},
-		{"over a head", "RW 8 FLAT \"h\" 0\nRW 100 FLAT \"a\" 63\nRW 8 FLAT \"h\" 8\nRW 100 FLAT \"a\" 163",
-			[]string{"a"}},
+		{
+			"over a head", "RW 8 FLAT \"h\" 0\nRW 100 FLAT \"a\" 63\nRW 8 FLAT \"h\" 8\nRW 100 FLAT \"a\" 163",
+			[]string{"a"},
+		},
 		{"a patched sector", "RW 100 FLAT \"a\" 0\nRW 1 FLAT \"h\" 0\nRW 100 FLAT \"a\" 101", []string{"a"}},
 		{"pieces in another order", "RW 8 FLAT \"a\" 8\nRW 8 FLAT \"a\" 0\nRW 8 FLAT \"b\" 1", []string{"a", "b"}},
 		{"sparse extents have no offset", `RW 100 SPARSE "a" 63`, nil},

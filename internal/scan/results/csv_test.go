@@ -110,8 +110,10 @@ func TestHostileTextsInCSV(t *testing.T) {
 // Texts of all kinds of characters are read back as the documentation says.
 func TestCSVReadsBack(t *testing.T) {
 	piece := rapid.OneOf(
-		rapid.SampledFrom([]string{"=", "+", "-", "@", ";", ",", `"`, "'", " ", "\n", "\r\n", "\t", `\`, "\uff1d",
-			"\u202e", "\ufffd", "é", "\xe2\x80", "\u2029", `\.`}),
+		rapid.SampledFrom([]string{
+			"=", "+", "-", "@", ";", ",", `"`, "'", " ", "\n", "\r\n", "\t", `\`, "\uff1d",
+			"\u202e", "\ufffd", "é", "\xe2\x80", "\u2029", `\.`,
+		}),
 		rapid.Map(rapid.Byte(), func(b byte) string { return string([]byte{b}) }),
 	)
 	rapid.Check(t, func(r *rapid.T) {

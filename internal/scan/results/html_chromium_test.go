@@ -181,8 +181,10 @@ func (p *page) quiet() {
 // scheme makes the browser prefer light or dark.
 func scheme(name string) chromedp.Action[chromedp.Void] {
 	return send(emulation.SetEmulatedMedia,
-		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme",
-			Value: name}}})
+		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{
+			Name:  "prefers-color-scheme",
+			Value: name,
+		}}})
 }
 
 // wide is a desk.

@@ -194,11 +194,15 @@ func sampleLibrary() (*Summary, []*Image) {
 	raw.Parents = []string{"base.img"}
 	add(raw, New)
 	for _, f := range [][4]string{
-		{"/vmfs/templates/legacy/mail-old.vmdk", "format",
-			"vmdk header at 0x0: grain directory at sector 4294967295, beyond the end of the file at 1310720", "vmdk"},
+		{
+			"/vmfs/templates/legacy/mail-old.vmdk", "format",
+			"vmdk header at 0x0: grain directory at sector 4294967295, beyond the end of the file at 1310720", "vmdk",
+		},
 		{"/vmfs/templates/win/vista.vhd", "checksum", "vhd footer at 0x27fe00: checksum 0x1f3c, want 0x1f40", "vhd"},
-		{"/vmfs/templates/upload/unknown.vhdx", "crash",
-			"the worker was killed while it read this image (512 MiB of memory were not enough)", ""},
+		{
+			"/vmfs/templates/upload/unknown.vhdx", "crash",
+			"the worker was killed while it read this image (512 MiB of memory were not enough)", "",
+		},
 	} {
 		i := NewImage(f[0])
 		i.Format, i.Stored = f[3], 4*gib
@@ -227,8 +231,10 @@ func sampleSummary(images []*Image) *Summary {
 		"generic (4 KiB blocks, as most storage has)", "1.4.0"
 	s.Started, s.Finished, s.Took = "2026-11-20T22:00:00Z", "2026-11-20T22:00:42Z", 42
 	s.Changes = &Changes{Since: "2026-11-13T22:00:41Z"}
-	s.Isolation = Isolation{Wanted: "sandbox", Achieved: "sandbox", Layers: []string{"landlock-5", "seccomp",
-		"rlimits"}}
+	s.Isolation = Isolation{Wanted: "sandbox", Achieved: "sandbox", Layers: []string{
+		"landlock-5", "seccomp",
+		"rlimits",
+	}}
 	s.Skipped, s.FailOn, s.ExitCode, s.Worst = 118, "64K", 1, images[0].Path
 	s.Unreadable = []Unreadable{{
 		Path:  "/vmfs/templates/private",

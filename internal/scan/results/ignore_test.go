@@ -122,8 +122,10 @@ func manyEntries(t testing.TB, n int) *Ignore {
 	t.Helper()
 	var text strings.Builder
 	for k := range n {
-		form := []string{"template-%d-*.vmdk", "/srv/lib/team%d/**", "**/old%d/*.raw", "*backup-%d*",
-			"[a-m]*%d?.vmdk"}[k%5]
+		form := []string{
+			"template-%d-*.vmdk", "/srv/lib/team%d/**", "**/old%d/*.raw", "*backup-%d*",
+			"[a-m]*%d?.vmdk",
+		}[k%5]
 		fmt.Fprintf(&text, form+" never reason %d\n", k, k)
 	}
 	i, err := ParseIgnore([]byte(text.String()))

@@ -168,8 +168,12 @@ func TestRowWithoutTheStateOfItsMachine(t *testing.T) {
 	}
 	complete(&i.Disks[0])
 	require.NoError(t, i.Check())
-	for _, bad := range []*report.Guest{nil, {}, {State: "asleep", Signs: []report.Sign{}},
-		{State: boot.Running, Signs: []report.Sign{{}}}} {
+	for _, bad := range []*report.Guest{
+		nil,
+		{},
+		{State: "asleep", Signs: []report.Sign{}},
+		{State: boot.Running, Signs: []report.Sign{{}}},
+	} {
 		i.Disks[0].Guest = bad
 		require.ErrorContains(t, i.Check(), "state")
 	}

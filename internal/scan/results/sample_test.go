@@ -62,8 +62,10 @@ func diskOf(role advice.Role, parts ...report.Partition) Disk {
 
 // guestOf is a machine of which a boot disk was cloned while it ran, and of which a data disk was closed.
 func guestOf(role advice.Role) *report.Guest {
-	sign := report.Sign{State: boot.NotKnown, Partition: 1,
-		Text: "whether the volume (xfs) of partition 1 was closed is not known"}
+	sign := report.Sign{
+		State: boot.NotKnown, Partition: 1,
+		Text: "whether the volume (xfs) of partition 1 was closed is not known",
+	}
 	switch role {
 	case advice.BootDisk:
 		sign.State, sign.Text, sign.OnMove = boot.Running, "the log of the NTFS of partition 1 is open",

@@ -56,8 +56,10 @@ func someLibrary() (*Summary, []*Image) {
 	unplanned.Settle(nil)
 	accepted := row("/srv/templates/vendor/appliance 1.raw", align.Misaligned, advice.BootDisk, 100,
 		false).withPartitions("raw", 63)
-	accepted.Accepted = &Accepted{Reason: "an appliance of the vendor, who must not find it changed",
-		Until: "2027-01-31"}
+	accepted.Accepted = &Accepted{
+		Reason: "an appliance of the vendor, who must not find it changed",
+		Until:  "2027-01-31",
+	}
 	pair := row("/srv/templates/pair.ova", align.Aligned, "", 0, false).withPartitions("ova", 2048)
 	pair.Disks[0].Member = "pair-disk1.vmdk"
 	pair.Disks = append(pair.Disks,

@@ -176,8 +176,11 @@ func TestConfineOnOldKernels(t *testing.T) {
 		socket string
 	}{
 		noLandlock: {[]string{"no-new-privs", "seccomp"}, "landlock: the kernel has none", "done", operation},
-		landlockOff: {[]string{"no-new-privs", "seccomp"}, "landlock: the kernel has it switched off", "done",
-			operation},
+		landlockOff: {
+			[]string{"no-new-privs", "seccomp"},
+			"landlock: the kernel has it switched off", "done",
+			operation,
+		},
 		noSeccomp: {[]string{"no-new-privs", newest}, "seccomp: the kernel has none", permission, "done"},
 		nothing: {
 			[]string{"no-new-privs"},

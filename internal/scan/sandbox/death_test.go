@@ -84,14 +84,22 @@ func TestFiltered(t *testing.T) {
 		thread, own string
 		want        bool
 	}{
-		"none": {"Seccomp:\t0\nSeccomp_filters:\t0\n", "Seccomp:\t0\nSeccomp_filters:\t0\n",
-			false},
-		"one": {"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t0\nSeccomp_filters:\t0\n",
-			true},
-		"only its parent's": {"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t2\nSeccomp_filters:\t1\n",
-			false},
-		"its parent's and its own": {"Seccomp:\t2\nSeccomp_filters:\t2\n", "Seccomp:\t2\nSeccomp_filters:\t1\n",
-			true},
+		"none": {
+			"Seccomp:\t0\nSeccomp_filters:\t0\n", "Seccomp:\t0\nSeccomp_filters:\t0\n",
+			false,
+		},
+		"one": {
+			"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t0\nSeccomp_filters:\t0\n",
+			true,
+		},
+		"only its parent's": {
+			"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t2\nSeccomp_filters:\t1\n",
+			false,
+		},
+		"its parent's and its own": {
+			"Seccomp:\t2\nSeccomp_filters:\t2\n", "Seccomp:\t2\nSeccomp_filters:\t1\n",
+			true,
+		},
 		"a kernel that does not count":   {"Seccomp:\t2\n", "Seccomp:\t0\n", true},
 		"a kernel without any such line": {"Name:\tx\n", "Name:\tx\n", false},
 	} {

@@ -210,8 +210,11 @@ func TestOldKernels(t *testing.T) {
 	}{
 		"as it is":   {[]string{privileges, newest, calls, limits}, "", permission, operation, operation},
 		filteredSelf: {[]string{privileges, newest, calls, limits}, "", permission, operation, operation},
-		noLandlock: {[]string{privileges, calls, limits}, "landlock: the kernel has none", "done", operation,
-			operation},
+		noLandlock: {
+			[]string{privileges, calls, limits},
+			"landlock: the kernel has none", "done", operation,
+			operation,
+		},
 		landlockOff: {
 			[]string{privileges, calls, limits},
 			"landlock: the kernel has it switched off", "done", operation,

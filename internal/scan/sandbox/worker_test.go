@@ -74,8 +74,10 @@ func TestDeaths(t *testing.T) {
 		text    string // somewhere in what is said of it
 	}{
 		"panic": {"panic the footer\nis 7", small, sandbox.Crash, "panic: the footer"},
-		"index outside a slice": {"index", small, sandbox.Crash,
-			"panic: runtime error: slice bounds out of range"},
+		"index outside a slice": {
+			"index", small, sandbox.Crash,
+			"panic: runtime error: slice bounds out of range",
+		},
 		"exit":                            {"exit", small, sandbox.Crash, "exit status 3"},
 		"killed from outside":             {"signal", small, sandbox.Killed, "killed from outside (signal 9)"},
 		"endless loop":                    {"spin", small, sandbox.CPU, "longer than 1s"},

@@ -148,8 +148,10 @@ var compared = []struct {
 	}, {
 		name: "a partition that the kernel lost", before: said(kernelLog),
 		after: said(strings.Replace(kernelLogAgain, "sda: sda1", "sda:", 1)),
-		want:  Differs, at: Difference{Where: Serial, Line: 4, Column: 21, Before: "[    1.101234]  sda: sda1",
-			After: "[   12.000001]  sda:"},
+		want:  Differs, at: Difference{
+			Where: Serial, Line: 4, Column: 21, Before: "[    1.101234]  sda: sda1",
+			After: "[   12.000001]  sda:",
+		},
 	}, {
 		name: "a kernel that panics", before: said(kernelLog),
 		after: said(strings.Split(kernelLogAgain, "EXT4")[0] +
@@ -191,8 +193,10 @@ var compared = []struct {
 	}, {
 		name: "nothing but the BIOS", before: shown(bios), after: shown(bios), want: Neither, says: "firmware",
 	}, {
-		name: "nothing at all", before: &film.Film{Settled: true, Ended: film.Settled}, after: &film.Film{Settled: true,
-			Ended: film.Settled}, want: Neither,
+		name: "nothing at all", before: &film.Film{Settled: true, Ended: film.Settled}, after: &film.Film{
+			Settled: true,
+			Ended:   film.Settled,
+		}, want: Neither,
 	}, {
 		name: "a kernel that is loading", before: shown(bios + "Loading initial ramdisk ..."),
 		after: shown(bios + "Loading initial ramdisk ..."),
@@ -354,8 +358,10 @@ func TestMoot(t *testing.T) {
 // Each failure that is known makes a difference where one run has it, and judges nothing where both have it.
 func TestKnownFailures(t *testing.T) {
 	t.Parallel()
-	for _, text := range slices.Concat(noSystem, failed, []string{"GRUB Loading stage1.5.\n\nError 15", "L 99 99 99 99",
-		"LI", "grub>"}) {
+	for _, text := range slices.Concat(noSystem, failed, []string{
+		"GRUB Loading stage1.5.\n\nError 15", "L 99 99 99 99",
+		"LI", "grub>",
+	}) {
 		fails, boots := bios+text, bios+"host login:"
 		require.Equal(t, Neither, Compare(shown(fails), shown(fails)).Verdict, text)
 		require.Equal(t, Differs, Compare(shown(boots), shown(fails)).Verdict, text)
@@ -399,15 +405,21 @@ func TestWrappedRows(t *testing.T) {
 	long := "[    1.234567] clocksource: " + strings.Repeat("x", 51) // 79 columns
 	for name, tc := range map[string]struct{ rows, want []string }{
 		"a word that is cut": {[]string{long + "a", "bcd", ""}, []string{long + "abcd", "", ""}},
-		"a blank at the end": {[]string{long, "next word", "[    1.3] y"}, []string{long + " next word", "",
-			"[    1.3] y"}},
+		"a blank at the end": {[]string{long, "next word", "[    1.3] y"}, []string{
+			long + " next word", "",
+			"[    1.3] y",
+		}},
 		"the log goes on": {[]string{long, "[    1.3] y"}, []string{long, "[    1.3] y"}},
 		"nothing comes":   {[]string{long, "", "login:"}, []string{long, "", "login:"}},
-		"no row of a log": {[]string{strings.Repeat("x", 79), "login:"}, []string{strings.Repeat("x", 79),
-			"login:"}},
+		"no row of a log": {[]string{strings.Repeat("x", 79), "login:"}, []string{
+			strings.Repeat("x", 79),
+			"login:",
+		}},
 		"a row that is short": {[]string{long[:78], "login:"}, []string{long[:78], "login:"}},
-		"three rows of a line": {[]string{long + "a", strings.Repeat("y", 80), "z"},
-			[]string{long + "a" + strings.Repeat("y", 80) + "z", "", ""}},
+		"three rows of a line": {
+			[]string{long + "a", strings.Repeat("y", 80), "z"},
+			[]string{long + "a" + strings.Repeat("y", 80) + "z", "", ""},
+		},
 	} {
 		require.Equal(t, tc.want, whole(tc.rows), name)
 	}

@@ -99,15 +99,21 @@ func TestPaintedText(t *testing.T) {
 			return s
 		}, Same},
 		"scrolled": {func(s []string) []string { return append([]string{"", ""}, s...) }, Same},
-		"one word": {func(s []string) []string { s[2] = "[    0.700000] sda: sda1"; return s },
-			Differs},
+		"one word": {
+			func(s []string) []string { s[2] = "[    0.700000] sda: sda1"; return s },
+			Differs,
+		},
 		"one letter of each line": {func(s []string) []string { s[0], s[5] = s[0]+"x", s[5]+"y"; return s }, Differs},
 		"an error below":          {func(s []string) []string { return append(s, "I/O error, dev sda") }, Differs},
-		"an error instead of it": {func(s []string) []string { return append(s[:4], "Unable to mount root fs") },
-			Differs},
+		"an error instead of it": {
+			func(s []string) []string { return append(s[:4], "Unable to mount root fs") },
+			Differs,
+		},
 		"nothing but the first": {func(s []string) []string { return s[:1] }, Differs},
-		"another number of a disk": {func(s []string) []string { s[2] = "[    0.700000] sda: sda1 sda3 sdb"; return s },
-			Differs},
+		"another number of a disk": {
+			func(s []string) []string { s[2] = "[    0.700000] sda: sda1 sda3 sdb"; return s },
+			Differs,
+		},
 	} {
 		require.Equal(t, c.want, Compare(rows(same), rows(c.edit)).Verdict, name)
 		require.Equal(t, c.want, Compare(rows(c.edit), rows(same)).Verdict, name)
@@ -119,12 +125,18 @@ func TestKnownFonts(t *testing.T) {
 	t.Parallel()
 	require.Len(t, characters, 2*('~'-'!'+1), "a glyph has two characters")
 	for want, shapes := range map[rune][2][glyphHeight]byte{
-		'!': {{0, 0, 0x18, 0x3c, 0x3c, 0x3c, 0x18, 0x18, 0x18, 0, 0x18, 0x18}, {0, 0, 0, 0, 0x08, 0x08, 0x08, 0x08,
-			0x08, 0x08, 0x08, 0, 0x08, 0x08}},
-		'$': {{0x18, 0x18, 0x7c, 0xc6, 0xc2, 0xc0, 0x7c, 0x06, 0x06, 0x86, 0xc6, 0x7c, 0x18, 0x18},
-			{0, 0, 0, 0, 0x08, 0x3e, 0x49, 0x48, 0x38, 0x0e, 0x09, 0x49, 0x3e, 0x08}},
-		'(': {{0, 0, 0x0c, 0x18, 0x30, 0x30, 0x30, 0x30, 0x30, 0x30, 0x18, 0x0c}, {0, 0, 0, 0x04, 0x08, 0x08, 0x10,
-			0x10, 0x10, 0x10, 0x10, 0x10, 0x08, 0x08, 0x04}},
+		'!': {{0, 0, 0x18, 0x3c, 0x3c, 0x3c, 0x18, 0x18, 0x18, 0, 0x18, 0x18}, {
+			0, 0, 0, 0, 0x08, 0x08, 0x08, 0x08,
+			0x08, 0x08, 0x08, 0, 0x08, 0x08,
+		}},
+		'$': {
+			{0x18, 0x18, 0x7c, 0xc6, 0xc2, 0xc0, 0x7c, 0x06, 0x06, 0x86, 0xc6, 0x7c, 0x18, 0x18},
+			{0, 0, 0, 0, 0x08, 0x3e, 0x49, 0x48, 0x38, 0x0e, 0x09, 0x49, 0x3e, 0x08},
+		},
+		'(': {{0, 0, 0x0c, 0x18, 0x30, 0x30, 0x30, 0x30, 0x30, 0x30, 0x18, 0x0c}, {
+			0, 0, 0, 0x04, 0x08, 0x08, 0x10,
+			0x10, 0x10, 0x10, 0x10, 0x10, 0x08, 0x08, 0x04,
+		}},
 	} {
 		for _, shape := range shapes {
 			got, ok := character(shape)

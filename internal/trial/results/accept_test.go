@@ -23,22 +23,38 @@ func TestAccept(t *testing.T) {
 		said    string
 	}{
 		"same": {verdict: judge.Same, said: "trial boot: same: why"},
-		"neither": {verdict: judge.Neither,
-			said: "warning: trial boot: why; it says nothing on whether the copy boots"},
-		"differs": {verdict: judge.Differs,
-			refused: "trueup boot 'a b' shows both runs; --allow-unbootable writes"},
-		"differs, allowed": {verdict: judge.Differs, allowed: true,
-			said: "warning: trial boot: why; --allow-unbootable writes the copy anyway"},
-		"no time": {verdict: judge.Unclear, ended: film.TimeOver,
-			refused: "with --boot-seconds N; --allow-unbootable writes"},
-		"no rest": {verdict: judge.Unclear, ended: film.Settled,
-			refused: "with --boot-settle N; --allow-unbootable writes"},
-		"no QEMU": {verdict: judge.Unclear, ended: film.Broken,
-			refused: "trueup boot 'a b' shows both runs; --allow-unbootable"},
-		"no time, allowed": {verdict: judge.Unclear, ended: film.TimeOver, allowed: true,
-			said: "warning: trial boot: why; --allow"},
-		"no time, nothing moves": {verdict: judge.Unclear, ended: film.TimeOver, still: true,
-			said: "trial boot: unclear: why"},
+		"neither": {
+			verdict: judge.Neither,
+			said:    "warning: trial boot: why; it says nothing on whether the copy boots",
+		},
+		"differs": {
+			verdict: judge.Differs,
+			refused: "trueup boot 'a b' shows both runs; --allow-unbootable writes",
+		},
+		"differs, allowed": {
+			verdict: judge.Differs, allowed: true,
+			said: "warning: trial boot: why; --allow-unbootable writes the copy anyway",
+		},
+		"no time": {
+			verdict: judge.Unclear, ended: film.TimeOver,
+			refused: "with --boot-seconds N; --allow-unbootable writes",
+		},
+		"no rest": {
+			verdict: judge.Unclear, ended: film.Settled,
+			refused: "with --boot-settle N; --allow-unbootable writes",
+		},
+		"no QEMU": {
+			verdict: judge.Unclear, ended: film.Broken,
+			refused: "trueup boot 'a b' shows both runs; --allow-unbootable",
+		},
+		"no time, allowed": {
+			verdict: judge.Unclear, ended: film.TimeOver, allowed: true,
+			said: "warning: trial boot: why; --allow",
+		},
+		"no time, nothing moves": {
+			verdict: judge.Unclear, ended: film.TimeOver, still: true,
+			said: "trial boot: unclear: why",
+		},
 	} {
 		made := &Boot{
 			Verdict: c.verdict, Reason: "why", Source: "a b", Before: &Run{Ended: c.ended},

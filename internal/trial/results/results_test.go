@@ -132,8 +132,10 @@ Aligned view: nothing changed any more after 40.0 s (TCG), 3 screens.
 	require.Contains(t, shown(all["unclear"]), "\nGive the guest more time with --seconds N.\n")
 	all["unclear"].Before.Ended = film.Settled
 	require.Contains(t, shown(all["unclear"]), "\nLet its screen rest longer with --settle N.\n")
-	slow := film.Film{Accel: "tcg", Ended: film.Settled,
-		Serial: "Kernel panic - not syncing: IO-APIC + timer doesn't work!"}
+	slow := film.Film{
+		Accel: "tcg", Ended: film.Settled,
+		Serial: "Kernel panic - not syncing: IO-APIC + timer doesn't work!",
+	}
 	require.Contains(t, shown(of(&slow, &slow)), "\nTry again when this machine has less to do.\n")
 	require.Contains(t, shown(all["serial"]), "The serial port ends with:\n")
 	all["differs"].Differences = make([]Difference, judge.MaxDifferences-1)
@@ -237,8 +239,10 @@ func TestPageOfABoot(t *testing.T) {
 	for _, m := range elements(doc, "mark") {
 		marks = append(marks, textOf(m))
 	}
-	require.Equal(t, []string{"trueup: loaded", "trueup: loaded", "trueup: loaded", "error: unknown filesystem.",
-		"grub rescue>"}, marks)
+	require.Equal(t, []string{
+		"trueup: loaded", "trueup: loaded", "trueup: loaded", "error: unknown filesystem.",
+		"grub rescue>",
+	}, marks)
 
 	_, doc = rendered(t, all["pictures"])
 	images := elements(doc, "img")
@@ -251,8 +255,10 @@ func TestPageOfABoot(t *testing.T) {
 	rects := elements(doc, "rect")
 	require.Len(t, rects, 2)
 	require.Equal(t, []string{"200", "160", "320", "240"},
-		[]string{attribute(rects[0], "x"), attribute(rects[0], "y"), attribute(rects[0], "width"),
-			attribute(rects[0], "height")})
+		[]string{
+			attribute(rects[0], "x"), attribute(rects[0], "y"), attribute(rects[0], "width"),
+			attribute(rects[0], "height"),
+		})
 }
 
 // Texts that a page or a terminal would obey.

@@ -36,8 +36,10 @@ func TestLUKS(t *testing.T) {
 		{"LUKS1", "luks1", nil},
 		{"LUKS1, data off 64 KiB", "luks1", []string{"--align-payload", "8"}},
 		{"LUKS2", "luks2", []string{"--label", "a label", "--subsystem", "mine"}},
-		{"LUKS2, small header, small sectors", "luks2", []string{"--luks2-metadata-size", "32k",
-			"--luks2-keyslots-size", "1m", "--sector-size", "512", "--cipher", "aes-cbc-essiv:sha256"}},
+		{"LUKS2, small header, small sectors", "luks2", []string{
+			"--luks2-metadata-size", "32k",
+			"--luks2-keyslots-size", "1m", "--sector-size", "512", "--cipher", "aes-cbc-essiv:sha256",
+		}},
 		{"LUKS2, data off 64 KiB", "luks2", []string{"--offset", "32776"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -127,24 +129,38 @@ func TestBitLockerOfASystem(t *testing.T) {
 		"unknown protector":    {protectors: []uint16{0x0700}, says: "an unknown protector (0x0700)"},
 		"no protector":         {protectors: []uint16{}, says: "no protector of its key"},
 		"Vista's metadata":     {change: reseal(func(b forge.Bytes) { b.U16(10, 1) }), says: "has version 1"},
-		"while it is encrypted": {change: reseal(func(b forge.Bytes) { b.U16(12, 5) }),
-			says: "being encrypted or decrypted (state 5"},
+		"while it is encrypted": {
+			change: reseal(func(b forge.Bytes) { b.U16(12, 5) }),
+			says:   "being encrypted or decrypted (state 5",
+		},
 		"while it is switched": {change: reseal(func(b forge.Bytes) { b.U16(14, 1) }), says: "state 4, next 1"},
-		"places from elsewhere": {change: reseal(func(b forge.Bytes) { b.U64(32, block+63*512) }),
-			says: "name bytes [1080832"},
-		"an entry that is cut": {change: reseal(func(b forge.Bytes) { b.U16(112, 0xffff) }),
-			says: "has 65535 bytes"},
+		"places from elsewhere": {
+			change: reseal(func(b forge.Bytes) { b.U64(32, block+63*512) }),
+			says:   "name bytes [1080832",
+		},
+		"an entry that is cut": {
+			change: reseal(func(b forge.Bytes) { b.U16(112, 0xffff) }),
+			says:   "has 65535 bytes",
+		},
 		"an entry of no size": {change: reseal(func(b forge.Bytes) { b.U16(112, 7) }), says: "has 7 bytes"},
-		"a key of another value": {change: reseal(func(b forge.Bytes) { b.U16(112+2, 2); b.U16(112+4, 9) }),
-			says: "value type 0x0009"},
+		"a key of another value": {
+			change: reseal(func(b forge.Bytes) { b.U16(112+2, 2); b.U16(112+4, 9) }),
+			says:   "value type 0x0009",
+		},
 		"another identifier": {change: func(f forge.Bytes) { f.U8(poolforge.FVEID, 1) }, says: "identifier"},
 		"one damaged block":  {change: func(f forge.Bytes) { f.U8(block+100, 1) }},
-		"only damaged blocks": {change: func(f forge.Bytes) { clear(f[block : block+3*poolforge.FVEApart]) },
-			says: "no metadata block"},
-		"a damaged block, TPM": {protectors: []uint16{0x0100}, change: func(f forge.Bytes) { f.U8(block+100, 1) },
-			says: "TPM"},
-		"metadata beyond a block": {change: reseal(func(b forge.Bytes) { b.U32(64, 1<<20) }),
-			says: "no metadata block"},
+		"only damaged blocks": {
+			change: func(f forge.Bytes) { clear(f[block : block+3*poolforge.FVEApart]) },
+			says:   "no metadata block",
+		},
+		"a damaged block, TPM": {
+			protectors: []uint16{0x0100}, change: func(f forge.Bytes) { f.U8(block+100, 1) },
+			says: "TPM",
+		},
+		"metadata beyond a block": {
+			change: reseal(func(b forge.Bytes) { b.U32(64, 1<<20) }),
+			says:   "no metadata block",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -156,16 +156,27 @@ func TestForeignTables(t *testing.T) {
 		disk forge.Bytes
 		want []volume.Part
 	}{
-		volume.APM: {forgeAPM(), []volume.Part{{Name: "1", Kind: "Apple_partition_map", Start: k, Size: 63 * k,
-			Own: true}, {Name: "2", Kind: "Apple_HFS", Start: 65 * k, Size: 1000 * k}}},
-		volume.SGI: {forgeSGI(), []volume.Part{{Name: "1", Kind: "SGI xfs", Start: 65 * k, Size: 1000 * k},
-			{Name: "2", Kind: "SGI volhdr", Start: 0, Size: 65 * k, Own: true}}},
+		volume.APM: {forgeAPM(), []volume.Part{{
+			Name: "1", Kind: "Apple_partition_map", Start: k, Size: 63 * k,
+			Own: true,
+		}, {Name: "2", Kind: "Apple_HFS", Start: 65 * k, Size: 1000 * k}}},
+		volume.SGI: {forgeSGI(), []volume.Part{
+			{Name: "1", Kind: "SGI xfs", Start: 65 * k, Size: 1000 * k},
+			{Name: "2", Kind: "SGI volhdr", Start: 0, Size: 65 * k, Own: true},
+		}},
 		volume.RDB: {forgeRDB(), []volume.Part{{Name: "DH0", Kind: "DOS3", Start: 70 * k, Size: 100 * k}}},
-		volume.Atari: {forgeAtari(), []volume.Part{{Name: "1", Kind: "GEM", Start: 2 * k, Size: 100 * k},
-			{Name: "2", Kind: "BGM", Start: 201 * k, Size: 100 * k}, {Name: "3", Kind: "GEM", Start: 501 * k,
-				Size: 100 * k}}},
-		volume.DASD: {forgeDASD(), []volume.Part{{Name: "1", Kind: "LINUX.V0X0201.PART0001.NATIVE", Start: 96 * 1024,
-			Size: 48 * 1024}, {Name: "2", Kind: "LINUX.V0X0201.PART0002.NATIVE", Start: 144 * 1024, Size: 96 * 1024}}},
+		volume.Atari: {forgeAtari(), []volume.Part{
+			{Name: "1", Kind: "GEM", Start: 2 * k, Size: 100 * k},
+			{Name: "2", Kind: "BGM", Start: 201 * k, Size: 100 * k},
+			{
+				Name: "3", Kind: "GEM", Start: 501 * k,
+				Size: 100 * k,
+			},
+		}},
+		volume.DASD: {forgeDASD(), []volume.Part{{
+			Name: "1", Kind: "LINUX.V0X0201.PART0001.NATIVE", Start: 96 * 1024,
+			Size: 48 * 1024,
+		}, {Name: "2", Kind: "LINUX.V0X0201.PART0002.NATIVE", Start: 144 * 1024, Size: 96 * 1024}}},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			v, err := Probe(disktest.ShortDisk(c.disk, int64(len(c.disk))), 0)
@@ -186,68 +197,120 @@ func TestForeignTablesOfStrangers(t *testing.T) {
 		kind   volume.Kind
 		broken bool
 	}{
-		"apm without entries": {forgeAPM(), func(f forge.Bytes) { f.Text(512, "XX") }, volume.Unknown,
-			false},
-		"apm of blocks of three bytes": {forgeAPM(), func(f forge.Bytes) { f.Text(2, "\x00\x03") }, volume.Unknown,
-			false},
+		"apm without entries": {
+			forgeAPM(), func(f forge.Bytes) { f.Text(512, "XX") }, volume.Unknown,
+			false,
+		},
+		"apm of blocks of three bytes": {
+			forgeAPM(), func(f forge.Bytes) { f.Text(2, "\x00\x03") }, volume.Unknown,
+			false,
+		},
 		"apm of 2^32 entries":            {forgeAPM(), func(f forge.Bytes) { f.BE32(516, 1<<32-1) }, volume.APM, true},
 		"apm of no entries":              {forgeAPM(), func(f forge.Bytes) { f.BE32(516, 0) }, volume.APM, true},
 		"apm with an entry that is lost": {forgeAPM(), func(f forge.Bytes) { f.BE32(516, 3) }, volume.APM, true},
-		"apm partition behind the disk": {forgeAPM(), func(f forge.Bytes) { f.BE32(1024+12, 1<<32-1) }, volume.APM,
-			true},
+		"apm partition behind the disk": {
+			forgeAPM(), func(f forge.Bytes) { f.BE32(1024+12, 1<<32-1) }, volume.APM,
+			true,
+		},
 		"sgi with a wrong checksum": {forgeSGI(), func(f forge.Bytes) { f.BE32(504, 1) }, volume.SGI, true},
 		"rdb with a wrong checksum": {forgeRDB(), func(f forge.Bytes) { f.BE32(2*512+8, 1) }, volume.RDB, true},
-		"rdb whose checksum is of 2^32": {forgeRDB(), func(f forge.Bytes) { f.BE32(2*512+4, 1<<32-1) }, volume.RDB,
-			true},
-		"rdb whose list is a circle": {forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+16, 3); sealRDB(f, 3*512) },
-			volume.RDB, true},
-		"rdb whose list leaves the disk": {forgeRDB(),
-			func(f forge.Bytes) { f.BE32(3*512+16, 1<<31); sealRDB(f, 3*512) }, volume.RDB, true},
+		"rdb whose checksum is of 2^32": {
+			forgeRDB(), func(f forge.Bytes) { f.BE32(2*512+4, 1<<32-1) }, volume.RDB,
+			true,
+		},
+		"rdb whose list is a circle": {
+			forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+16, 3); sealRDB(f, 3*512) },
+			volume.RDB, true,
+		},
+		"rdb whose list leaves the disk": {
+			forgeRDB(),
+			func(f forge.Bytes) { f.BE32(3*512+16, 1<<31); sealRDB(f, 3*512) }, volume.RDB, true,
+		},
 		"rdb with cylinders beyond 2^64": {forgeRDB(), func(f forge.Bytes) {
 			f.BE32(3*512+128+12, 1<<32-1)
 			f.BE32(3*512+128+40, 1<<32-2)
 			sealRDB(f, 3*512)
 		}, volume.RDB, true},
-		"rdb with an end before its start": {forgeRDB(),
-			func(f forge.Bytes) { f.BE32(3*512+128+40, 1); sealRDB(f, 3*512) }, volume.RDB, true},
-		"rdb of cylinders of no blocks": {forgeRDB(),
-			func(f forge.Bytes) { f.BE32(3*512+128+12, 0); sealRDB(f, 3*512) }, volume.RDB, true},
-		"rdb partition behind the disk": {forgeRDB(),
-			func(f forge.Bytes) { f.BE32(3*512+128+40, 1000); sealRDB(f, 3*512) }, volume.RDB, true},
-		"sgi partition behind the disk": {forgeSGI(),
-			func(f forge.Bytes) { f.BE32(312, foreignSectors); sealSGI(f) }, volume.SGI, true},
-		"sgi volume behind the disk": {forgeSGI(),
-			func(f forge.Bytes) { f.BE32(324, foreignSectors+1); sealSGI(f) }, volume.SGI, false},
-		"sgi slot without blocks": {forgeSGI(), func(f forge.Bytes) { f.BE32(312, 0); sealSGI(f) },
-			volume.SGI, false},
-		"apm entry without blocks": {forgeAPM(), func(f forge.Bytes) { f.BE32(1024+12, 0) }, volume.APM,
-			false},
-		"atari link behind the disk": {forgeAtari(),
-			func(f forge.Bytes) { f.BE32(200*512+0x1c6+8, foreignSectors) }, volume.Atari, true},
-		"atari link of no sectors": {forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+8, 0) },
-			volume.Atari, true},
-		"dasd without a second VOL1": {forgeDASD(), func(f forge.Bytes) { f.U8(8196, 0) }, volume.Unknown,
-			false},
-		"dasd without a table of contents": {forgeDASD(), func(f forge.Bytes) { f.U8(12*4096+44, 0) }, volume.DASD,
-			true},
-		"dasd whose table leaves the disk": {forgeDASD(), func(f forge.Bytes) { f.BE32(8192+15, 1<<32-1) },
-			volume.DASD, true},
-		"dasd table in record 0": {forgeDASD(), func(f forge.Bytes) { f.BE32(8192+15, 0); f.U8(8192+19, 0) },
-			volume.DASD, true},
-		"dasd with an end before its start": {forgeDASD(), func(f forge.Bytes) { f.BE32(14*4096+107, 1<<32-1) },
-			volume.DASD, true},
-		"dasd with an end behind the disk": {forgeDASD(), func(f forge.Bytes) { f.BE32(14*4096+111, 1<<32-1) },
-			volume.DASD, true},
-		"atari with an unknown type": {forgeAtari(), func(f forge.Bytes) { f.Text(0x1c7, "ABC") }, volume.Unknown,
-			false},
-		"atari larger than the disk": {forgeAtari(), func(f forge.Bytes) { f.BE32(0x1c2, foreignSectors+1) },
-			volume.Unknown, false},
-		"atari partition behind the disk": {forgeAtari(), func(f forge.Bytes) { f.BE32(0x1c6+8, foreignSectors) },
-			volume.Unknown, false},
-		"atari chain that is a circle": {forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+12+4, 0) },
-			volume.Atari, true},
-		"atari chain behind the disk": {forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+12+4, 1<<32-1) },
-			volume.Atari, true},
+		"rdb with an end before its start": {
+			forgeRDB(),
+			func(f forge.Bytes) { f.BE32(3*512+128+40, 1); sealRDB(f, 3*512) }, volume.RDB, true,
+		},
+		"rdb of cylinders of no blocks": {
+			forgeRDB(),
+			func(f forge.Bytes) { f.BE32(3*512+128+12, 0); sealRDB(f, 3*512) }, volume.RDB, true,
+		},
+		"rdb partition behind the disk": {
+			forgeRDB(),
+			func(f forge.Bytes) { f.BE32(3*512+128+40, 1000); sealRDB(f, 3*512) }, volume.RDB, true,
+		},
+		"sgi partition behind the disk": {
+			forgeSGI(),
+			func(f forge.Bytes) { f.BE32(312, foreignSectors); sealSGI(f) }, volume.SGI, true,
+		},
+		"sgi volume behind the disk": {
+			forgeSGI(),
+			func(f forge.Bytes) { f.BE32(324, foreignSectors+1); sealSGI(f) }, volume.SGI, false,
+		},
+		"sgi slot without blocks": {
+			forgeSGI(), func(f forge.Bytes) { f.BE32(312, 0); sealSGI(f) },
+			volume.SGI, false,
+		},
+		"apm entry without blocks": {
+			forgeAPM(), func(f forge.Bytes) { f.BE32(1024+12, 0) }, volume.APM,
+			false,
+		},
+		"atari link behind the disk": {
+			forgeAtari(),
+			func(f forge.Bytes) { f.BE32(200*512+0x1c6+8, foreignSectors) }, volume.Atari, true,
+		},
+		"atari link of no sectors": {
+			forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+8, 0) },
+			volume.Atari, true,
+		},
+		"dasd without a second VOL1": {
+			forgeDASD(), func(f forge.Bytes) { f.U8(8196, 0) }, volume.Unknown,
+			false,
+		},
+		"dasd without a table of contents": {
+			forgeDASD(), func(f forge.Bytes) { f.U8(12*4096+44, 0) }, volume.DASD,
+			true,
+		},
+		"dasd whose table leaves the disk": {
+			forgeDASD(), func(f forge.Bytes) { f.BE32(8192+15, 1<<32-1) },
+			volume.DASD, true,
+		},
+		"dasd table in record 0": {
+			forgeDASD(), func(f forge.Bytes) { f.BE32(8192+15, 0); f.U8(8192+19, 0) },
+			volume.DASD, true,
+		},
+		"dasd with an end before its start": {
+			forgeDASD(), func(f forge.Bytes) { f.BE32(14*4096+107, 1<<32-1) },
+			volume.DASD, true,
+		},
+		"dasd with an end behind the disk": {
+			forgeDASD(), func(f forge.Bytes) { f.BE32(14*4096+111, 1<<32-1) },
+			volume.DASD, true,
+		},
+		"atari with an unknown type": {
+			forgeAtari(), func(f forge.Bytes) { f.Text(0x1c7, "ABC") }, volume.Unknown,
+			false,
+		},
+		"atari larger than the disk": {
+			forgeAtari(), func(f forge.Bytes) { f.BE32(0x1c2, foreignSectors+1) },
+			volume.Unknown, false,
+		},
+		"atari partition behind the disk": {
+			forgeAtari(), func(f forge.Bytes) { f.BE32(0x1c6+8, foreignSectors) },
+			volume.Unknown, false,
+		},
+		"atari chain that is a circle": {
+			forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+12+4, 0) },
+			volume.Atari, true,
+		},
+		"atari chain behind the disk": {
+			forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+12+4, 1<<32-1) },
+			volume.Atari, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.spoil(c.disk)
@@ -280,24 +343,47 @@ func TestDASDOfOnePartition(t *testing.T) {
 		u32  map[int64]uint32
 		want volume.Part
 	}{
-		"LDL in block 2": {8192, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Start: 12288,
-			Size: end - 12288}},
-		"LDL with a count": {8192, "\xd3\xd5\xe7\xf1", map[int64]uint32{79: 0xf2000000, 84: 50},
-			volume.Part{Name: "1", Start: 12288, Size: 50*4096 - 12288}},
-		"LDL in block 1 of 4096": {4096, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Start: 8192,
-			Size: end - 8192}},
-		"LDL in block 2 of 512": {1024, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Start: 1536,
-			Size: end - 1536}},
-		"LDL in block 1 of 512": {512, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Start: 1024,
-			Size: end - 1024}},
-		"CMS": {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 40},
-			volume.Part{Name: "1", Start: 12288, Size: 40*4096 - 12288}},
-		"CMS in sector 1": {512, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 40},
-			volume.Part{Name: "1", Start: 8192, Size: 40*4096 - 8192}},
-		"CMS minidisk": {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 1024, 28: 300, 52: 20},
-			volume.Part{Name: "1", Start: 20480, Size: 299*1024 - 20480}},
-		"CMS of more than the device": {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 1<<32 - 1},
-			volume.Part{Name: "1", Start: -1, Size: (1<<32-1)*4096 - 12288}},
+		"LDL in block 2": {8192, "\xd3\xd5\xe7\xf1", nil, volume.Part{
+			Name: "1", Start: 12288,
+			Size: end - 12288,
+		}},
+		"LDL with a count": {
+			8192, "\xd3\xd5\xe7\xf1",
+			map[int64]uint32{79: 0xf2000000, 84: 50},
+			volume.Part{Name: "1", Start: 12288, Size: 50*4096 - 12288},
+		},
+		"LDL in block 1 of 4096": {4096, "\xd3\xd5\xe7\xf1", nil, volume.Part{
+			Name: "1", Start: 8192,
+			Size: end - 8192,
+		}},
+		"LDL in block 2 of 512": {1024, "\xd3\xd5\xe7\xf1", nil, volume.Part{
+			Name: "1", Start: 1536,
+			Size: end - 1536,
+		}},
+		"LDL in block 1 of 512": {512, "\xd3\xd5\xe7\xf1", nil, volume.Part{
+			Name: "1", Start: 1024,
+			Size: end - 1024,
+		}},
+		"CMS": {
+			8192, "\xc3\xd4\xe2\xf1",
+			map[int64]uint32{12: 4096, 28: 40},
+			volume.Part{Name: "1", Start: 12288, Size: 40*4096 - 12288},
+		},
+		"CMS in sector 1": {
+			512, "\xc3\xd4\xe2\xf1",
+			map[int64]uint32{12: 4096, 28: 40},
+			volume.Part{Name: "1", Start: 8192, Size: 40*4096 - 8192},
+		},
+		"CMS minidisk": {
+			8192, "\xc3\xd4\xe2\xf1",
+			map[int64]uint32{12: 1024, 28: 300, 52: 20},
+			volume.Part{Name: "1", Start: 20480, Size: 299*1024 - 20480},
+		},
+		"CMS of more than the device": {
+			8192, "\xc3\xd4\xe2\xf1",
+			map[int64]uint32{12: 4096, 28: 1<<32 - 1},
+			volume.Part{Name: "1", Start: -1, Size: (1<<32-1)*4096 - 12288},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := make(forge.Bytes, end)
@@ -336,8 +422,10 @@ func FuzzForeignTable(f *testing.F) {
 			}
 		}
 		d := disktest.ShortDisk(b, int64(sectors)*512)
-		for _, p := range []volume.Prober{disklabel.APM, disklabel.SGI, disklabel.RDB, disklabel.Atari,
-			disklabel.DASD} {
+		for _, p := range []volume.Prober{
+			disklabel.APM, disklabel.SGI, disklabel.RDB, disklabel.Atari,
+			disklabel.DASD,
+		} {
 			v, err := p.Probe(d)
 			if err != nil {
 				require.True(t, errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, ondisk.ErrFormat), "%v", err)

@@ -27,8 +27,11 @@ func TestGlance(t *testing.T) {
 		"a sound volume":                       {[]func(forge.Bytes){xfs}, volume.XFS, volume.XFS, frontSize},
 		"an array that keeps its place behind": {[]func(forge.Bytes){xfs, atEnd}, volume.XFS, volume.MDRaid, frontSize},
 		"an array around nothing":              {[]func(forge.Bytes){atEnd}, volume.MDRaid, volume.MDRaid, 0},
-		"a superblock farther in": {[]func(forge.Bytes){putWhole(volumeforge.PutBtrfs)}, volume.Btrfs,
-			volume.Btrfs, 0},
+		"a superblock farther in": {
+			[]func(forge.Bytes){putWhole(volumeforge.PutBtrfs)},
+			volume.Btrfs,
+			volume.Btrfs, 0,
+		},
 		"a ruin in front of an array": {
 			[]func(forge.Bytes){putWhole(volumeforge.PutXFS), atEnd}, volume.MDRaid, volume.MDRaid, 0,
 		},

@@ -47,20 +47,40 @@ func TestLeftovers(t *testing.T) {
 		issues map[string]ondisk.Effect
 		blkid  string
 	}{
-		"RAID over ext": {[]func(forge.Bytes){putWhole(fsforge.PutExt), leftoverMD}, volume.MDRaid,
-			ambiguous(ondisk.Warn), "linux_raid_member"},
-		"RAID over NTFS": {[]func(forge.Bytes){putWhole(fsforge.PutNTFS), leftoverMD}, volume.MDRaid,
-			ambiguous(ondisk.Warn), "linux_raid_member"},
-		"RAID over LVM": {[]func(forge.Bytes){leftoverLVM, leftoverMD}, volume.MDRaid, ambiguous(ondisk.Warn),
-			"linux_raid_member"},
-		"LVM over btrfs": {[]func(forge.Bytes){putWhole(volumeforge.PutBtrfs), leftoverLVM}, volume.LVM2,
-			ambiguous(ondisk.Warn), "LVM2_member"},
-		"UFS over FAT": {[]func(forge.Bytes){putWhole(fsforge.PutFAT16), putWhole(volumeforge.PutUFS2)},
-			volume.FAT16, ambiguous(ondisk.Warn), ""},
-		"NTFS over VMFS": {[]func(forge.Bytes){leftoverVMFS, putWhole(fsforge.PutNTFS)}, volume.NTFS,
-			ambiguous(ondisk.Unbootable), ""},
-		"hibernation under ext": {[]func(forge.Bytes){hibernated, putWhole(fsforge.PutExt)}, volume.Ext2,
-			ambiguous(ondisk.Unbootable, "hibernated-linux"), ""},
+		"RAID over ext": {
+			[]func(forge.Bytes){putWhole(fsforge.PutExt), leftoverMD},
+			volume.MDRaid,
+			ambiguous(ondisk.Warn), "linux_raid_member",
+		},
+		"RAID over NTFS": {
+			[]func(forge.Bytes){putWhole(fsforge.PutNTFS), leftoverMD},
+			volume.MDRaid,
+			ambiguous(ondisk.Warn), "linux_raid_member",
+		},
+		"RAID over LVM": {
+			[]func(forge.Bytes){leftoverLVM, leftoverMD},
+			volume.MDRaid, ambiguous(ondisk.Warn),
+			"linux_raid_member",
+		},
+		"LVM over btrfs": {
+			[]func(forge.Bytes){putWhole(volumeforge.PutBtrfs), leftoverLVM},
+			volume.LVM2,
+			ambiguous(ondisk.Warn), "LVM2_member",
+		},
+		"UFS over FAT": {
+			[]func(forge.Bytes){putWhole(fsforge.PutFAT16), putWhole(volumeforge.PutUFS2)},
+			volume.FAT16, ambiguous(ondisk.Warn), "",
+		},
+		"NTFS over VMFS": {
+			[]func(forge.Bytes){leftoverVMFS, putWhole(fsforge.PutNTFS)},
+			volume.NTFS,
+			ambiguous(ondisk.Unbootable), "",
+		},
+		"hibernation under ext": {
+			[]func(forge.Bytes){hibernated, putWhole(fsforge.PutExt)},
+			volume.Ext2,
+			ambiguous(ondisk.Unbootable, "hibernated-linux"), "",
+		},
 		"swap over exFAT": {[]func(forge.Bytes){putWhole(fsforge.PutExFAT), func(f forge.Bytes) {
 			f.Text(4086, "SWAPSPACE2")
 			f.U32(1024, 1)
@@ -107,8 +127,10 @@ func TestBootSectorUnderARaid(t *testing.T) {
 		put    func(forge.Bytes)
 		backup int64 // with data of the array in front of it, it is not one of the partition
 	}{
-		"superblock at the end": {func(f forge.Bytes) { poolforge.PutMD0(f, binary.LittleEndian) },
-			leftoverSize - 257*512},
+		"superblock at the end": {
+			func(f forge.Bytes) { poolforge.PutMD0(f, binary.LittleEndian) },
+			leftoverSize - 257*512,
+		},
 		"superblock at the start": {leftoverMD, 0},
 	} {
 		f := make(forge.Bytes, leftoverSize)

@@ -86,16 +86,26 @@ func TestLVMWithoutItsGroup(t *testing.T) {
 		{"no text", func(f forge.Bytes) { f.U64(poolforge.LVMTextOffset, 0) }, ""},
 		{"an area that is not used", func(f forge.Bytes) { f.U32(poolforge.LVMTextCRC+4, 1) }, ""},
 		{"no area", func(f forge.Bytes) { f.U64(poolforge.LVMMetaArea, 0) }, ""},
-		{"text with another checksum", func(f forge.Bytes) { f[poolforge.LVMMeta+600] ^= 1 },
-			"lvm metadata area at 0x1038: text checksum"},
-		{"text behind its ring", func(f forge.Bytes) { f.U64(poolforge.LVMTextOffset, poolforge.LVMRing) },
-			"lvm metadata area at 0x1028: text offset"},
-		{"text larger than its ring", func(f forge.Bytes) { f.U64(poolforge.LVMTextSize, 1<<63) },
-			"lvm metadata area at 0x1030: text size"},
-		{"ring larger than the device", func(f forge.Bytes) { f.U64(poolforge.LVMMetaSize, 1<<40) },
-			"lvm metadata area at 0x1020: size"},
-		{"area of another device", func(f forge.Bytes) { f.U64(poolforge.LVMMeta+24, 8192) },
-			"lvm metadata area at 0x1018: start"},
+		{
+			"text with another checksum", func(f forge.Bytes) { f[poolforge.LVMMeta+600] ^= 1 },
+			"lvm metadata area at 0x1038: text checksum",
+		},
+		{
+			"text behind its ring", func(f forge.Bytes) { f.U64(poolforge.LVMTextOffset, poolforge.LVMRing) },
+			"lvm metadata area at 0x1028: text offset",
+		},
+		{
+			"text larger than its ring", func(f forge.Bytes) { f.U64(poolforge.LVMTextSize, 1<<63) },
+			"lvm metadata area at 0x1030: text size",
+		},
+		{
+			"ring larger than the device", func(f forge.Bytes) { f.U64(poolforge.LVMMetaSize, 1<<40) },
+			"lvm metadata area at 0x1020: size",
+		},
+		{
+			"area of another device", func(f forge.Bytes) { f.U64(poolforge.LVMMeta+24, 8192) },
+			"lvm metadata area at 0x1018: start",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := make(forge.Bytes, 8<<20)
@@ -135,15 +145,23 @@ func TestLVMTexts(t *testing.T) {
 		name, text string
 		want       []volume.Part
 	}{
-		{"an extent behind the device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)),
-			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}}},
-		{"an extent that wraps to the start", group(lv("a",
-			`extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)),
-			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}}},
-		{"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)),
-			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 0}}},
-		{"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)),
-			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}}},
+		{
+			"an extent behind the device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)),
+			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}},
+		},
+		{
+			"an extent that wraps to the start", group(lv("a",
+				`extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)),
+			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}},
+		},
+		{
+			"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)),
+			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 0}},
+		},
+		{
+			"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)),
+			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}},
+		},
 		{"quotes, and a key that is not known", group(`"a\"b" { status = ["VISIBLE"] x = [ [ ] segment1 { } }`), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -50,8 +50,10 @@ func TestMDVersion0(t *testing.T) {
 		order    binary.ByteOrder
 		metadata string
 		version  string
-	}{"little-endian": {binary.LittleEndian, "0.90", "0.90"}, "big-endian": {binary.BigEndian, "0.swap",
-		"0.90, big-endian"}} {
+	}{"little-endian": {binary.LittleEndian, "0.90", "0.90"}, "big-endian": {
+		binary.BigEndian, "0.swap",
+		"0.90, big-endian",
+	}} {
 		t.Run(name, func(t *testing.T) {
 			f := make(forge.Bytes, 8<<20+4096)
 			poolforge.PutMD0(f, tc.order)

@@ -20,8 +20,10 @@ func TestRecordOfNTFS(t *testing.T) {
 		codes  []string
 	}{
 		"sound": {func(forge.Bytes) {}, "a label", nil},
-		"dirty (T59)": {func(r forge.Bytes) { r.U8(firstAttribute+0x28+0x18+10, 1) }, "a label",
-			[]string{"ntfs-dirty"}},
+		"dirty (T59)": {
+			func(r forge.Bytes) { r.U8(firstAttribute+0x28+0x18+10, 1) }, "a label",
+			[]string{"ntfs-dirty"},
+		},
 		"fix-up offset 65535":               {func(r forge.Bytes) { r.U16(4, 65535) }, "", []string{"ntfs-volume"}},
 		"fix-up offset 0":                   {func(r forge.Bytes) { r.U16(4, 0) }, "", []string{"ntfs-volume"}},
 		"fix-up count 0":                    {func(r forge.Bytes) { r.U16(6, 0) }, "", []string{"ntfs-volume"}},
@@ -37,8 +39,10 @@ func TestRecordOfNTFS(t *testing.T) {
 		"value of 2^32-1 bytes":             {func(r forge.Bytes) { r.U32(firstAttribute+0x10, 1<<32-1) }, "", nil},
 		"value behind its attribute":        {func(r forge.Bytes) { r.U16(firstAttribute+0x14, 65535) }, "", nil},
 		"value that is not in the record":   {func(r forge.Bytes) { r.U8(firstAttribute+8, 1) }, "", nil},
-		"version and flags in a short value": {func(r forge.Bytes) { r.U32(firstAttribute+0x28+0x10, 4) }, "a label",
-			nil},
+		"version and flags in a short value": {
+			func(r forge.Bytes) { r.U32(firstAttribute+0x28+0x10, 4) }, "a label",
+			nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := make(forge.Bytes, leftoverSize)

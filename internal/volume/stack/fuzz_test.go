@@ -65,8 +65,10 @@ func FuzzLVMText(f *testing.F) {
 			require.True(t, isBroken(err), "%v", err)
 			return
 		}
-		p := &physicalVolume{d: disktest.ShortDisk(nil, 1<<30), uuid: poolforge.LVMID,
-			v: &volume.Volume{DataStart: 4096}}
+		p := &physicalVolume{
+			d: disktest.ShortDisk(nil, 1<<30), uuid: poolforge.LVMID,
+			v: &volume.Volume{DataStart: 4096},
+		}
 		g.describe(p)
 		for _, part := range p.v.Parts {
 			require.GreaterOrEqual(t, part.Size, int64(0))

@@ -50,8 +50,10 @@ type File struct {
 // table, clusters. One L2 table and one refcount block must suffice.
 func New(disk []byte, clusterBits uint32) *File {
 	c := int64(1) << clusterBits
-	q := &File{Cluster: c, RefTable: c, RefBlock: 2 * c, L1: 3 * c, L2: 4 * c, End: 5 * c,
-		Bytes: make(forge.Bytes, 5*c)}
+	q := &File{
+		Cluster: c, RefTable: c, RefBlock: 2 * c, L1: 3 * c, L2: 4 * c, End: 5 * c,
+		Bytes: make(forge.Bytes, 5*c),
+	}
 	q.Text(0, "QFI\xfb")
 	q.BE32(Version, 3)
 	q.BE32(ClusterBits, clusterBits)

@@ -120,8 +120,10 @@ func (v *File) foot(off, size int64, kind uint32, data uint64, id byte) {
 
 // NewFixed returns a disk with a footer behind it.
 func NewFixed(disk []byte) *File {
-	v := &File{Bytes: append(slices.Clone(forge.Bytes(disk)), make(forge.Bytes, vhdSector)...),
-		Footer: int64(len(disk))}
+	v := &File{
+		Bytes:  append(slices.Clone(forge.Bytes(disk)), make(forge.Bytes, vhdSector)...),
+		Footer: int64(len(disk)),
+	}
 	v.foot(v.Footer, int64(len(disk)), 2, 1<<64-1, 1)
 	return v
 }

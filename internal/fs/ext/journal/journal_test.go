@@ -25,8 +25,15 @@ func TestAfter(t *testing.T) {
 	for _, x := range []struct {
 		a, b uint32
 		want bool
-	}{{1, 1, false}, {2, 1, true}, {1, 2, false}, {0, ^uint32(0), true}, {^uint32(0), 0, false}, {1 << 31, 1, true},
-		{1, 1 << 30, false}} {
+	}{
+		{1, 1, false},
+		{2, 1, true},
+		{1, 2, false},
+		{0, ^uint32(0), true},
+		{^uint32(0), 0, false},
+		{1 << 31, 1, true},
+		{1, 1 << 30, false},
+	} {
 		require.Equal(t, x.want, after(x.a, x.b), x)
 	}
 }

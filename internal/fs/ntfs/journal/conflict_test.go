@@ -72,8 +72,10 @@ var judgements = []judged{
 		"times up to their end":       onRecord(file, times(0x40, 0x38)),
 		"sizes as they are":           onRecord(file, resized(sizes(8192, 4000, 5000), 0)),
 		"entry of a root, of another": onRecord(folder, added(addToRoot, entry(other), 0)),
-		"times in a root": onRecord(folder, op{redo: nameInRoot, undo: nameInRoot,
-			data: make([]byte, 56)}),
+		"times in a root": onRecord(folder, op{
+			redo: nameInRoot, undo: nameInRoot,
+			data: make([]byte, 56),
+		}),
 		"times of a folder":            onRecord(folder, times(8, 8)),
 		"sizes of a folder":            onRecord(folder, resized(sizes(8192, 4000, 5000), 0)),
 		"entry of a block, of another": onBlock(added(addToBlock, entry(other), 0)),
@@ -112,10 +114,14 @@ var judgements = []judged{
 		"new block of a folder":         onBlock(op{redo: clusterValue, undo: noop}),
 		"bits of a folder":              onBlock(op{redo: setBits, undo: clearBits}),
 	}},
-	{target: Target{file, 0x80}, record: file, what: "clusters of the file",
-		ops: map[string]op{"data": onClusters(90)}},
-	{target: Target{file, 0x20}, record: file, what: "clusters of the file",
-		ops: map[string]op{"list": onClusters(90)}},
+	{
+		target: Target{file, 0x80}, record: file, what: "clusters of the file",
+		ops: map[string]op{"data": onClusters(90)},
+	},
+	{
+		target: Target{file, 0x20}, record: file, what: "clusters of the file",
+		ops: map[string]op{"list": onClusters(90)},
+	},
 	{target: Target{0, 0x20}, what: "clusters of $MFT", ops: map[string]op{"list of $MFT": onClusters(90)}},
 	{what: "$MFT", ops: map[string]op{
 		"runs of $MFT":  onRecord(0, op{redo: 0x09, undo: 0x09}),

@@ -283,11 +283,17 @@ func TestBrokenRecords(t *testing.T) {
 		"LCN of 64 bits":      {initOn(0, 0, math.MaxUint64), ondisk.ErrFormat, "LCN"},
 		"half a record":       {initOn(1, 0, 1), ondisk.ErrFormat, "place in the MFT"},
 		"behind its clusters": {initOn(8, 0, 1), ondisk.ErrFormat, few},
-		"value of two": {op{redo: clusterValue, lcns: []uint64{1}, rec: 4095, data: two}, ondisk.ErrFormat,
-			few},
+		"value of two": {
+			op{redo: clusterValue, lcns: []uint64{1}, rec: 4095, data: two},
+			ondisk.ErrFormat,
+			few,
+		},
 		"bits of two": {op{redo: setBits, lcns: []uint64{1}, data: two}, ondisk.ErrFormat, few},
-		"record of other data": {op{redo: initRecord, slot: indexSlot, lcns: []uint64{1}}, ondisk.ErrFormat,
-			"target of"},
+		"record of other data": {
+			op{redo: initRecord, slot: indexSlot, lcns: []uint64{1}},
+			ondisk.ErrFormat,
+			"target of",
+		},
 		"short attribute": {op{redo: openAttribute, data: make([]byte, 0x27)}, ondisk.ErrFormat, "entry of an open"},
 	} {
 		t.Run(name, func(t *testing.T) {
