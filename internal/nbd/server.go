@@ -50,20 +50,26 @@ const (
 // client is a connection.
 type client struct {
 	net.Conn
-	used   atomic.Int64 // nanoseconds of the last use, from the start of the server
+	used   atomic.Int64 // nanoseconds of the last use by the client, from the start of the server
 	enters atomic.Bool  // the handshake is over
 	start  time.Time    // of the server
 }
 
 func (c *client) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.used.Store(int64(time.Since(c.start)))
+	if n > 0 {
+		c.used.Store(int64(time.Since(c.start)))
+	}
 	return n, err
 }
 
+// Write counts as a use in transmission. The greeting does not: a silent client gets it too, perhaps later than one that
+// is about to speak.
 func (c *client) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.used.Store(int64(time.Since(c.start)))
+	if c.enters.Load() {
+		c.used.Store(int64(time.Since(c.start)))
+	}
 	return n, err
 }
 
