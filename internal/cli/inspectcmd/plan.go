@@ -77,7 +77,6 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	refusals := p.Refusals(f.AllowUnbootable)
 	r := report.NewPlan(command.Head("plan"), s, p, refusals)
 	r.Flags = append(f.Reading.Flags(), f.Choices()...)
-	r.Benchmark(measured)
 	refused := realign.Refusal(refusals)
 	if refused == nil {
 		after, err := s.Result(p)
@@ -96,6 +95,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 		r.Error = report.NewError(refused)
 	}
 	r.Changes = report.NewChanges(p) // not before: the layouts of both disks need the memory
+	r.Benchmark(measured)
 	if err := f.Emit(out, r, func(t *report.Text) { t.Plan(r) }); err != nil {
 		return err
 	}
