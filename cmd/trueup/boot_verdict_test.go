@@ -89,7 +89,10 @@ func (w takenBack) qemu(t *testing.T, source string) string {
 for a; do
 	shift
 	case $a in *driver=raw,file.driver=nbd*)
-		mkdir "$0.ran" 2>/dev/null || a=$(echo "$a," | sed 's|driver=raw,||; s|file[.]|backing.file.|g')driver=qcow2,file.filename=%s,backing.driver=raw
+		mkdir "$0.ran" 2>/dev/null || {
+			a=$(echo "$a," | sed 's|driver=raw,||; s|file[.]|backing.file.|g')
+			a="${a}driver=qcow2,file.filename=%s,backing.driver=raw"
+		}
 	esac
 	set -- "$@" "$a"
 done

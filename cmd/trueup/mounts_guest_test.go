@@ -265,7 +265,8 @@ func serveNFS(t testing.TB) string {
 	text := `NFS_CORE_PARAM { Protocols = 4; NFS_Port = ` + port +
 		`; Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }
 NFSv4 { RecoveryBackend = fs; RecoveryRoot = ` + dir + `; Graceless = true; Only_Numeric_Owners = true; }
-EXPORT { Export_Id = 1; Path = ` + share + `; Pseudo = /share; Access_Type = RW; Squash = No_Root_Squash; Protocols = 4; FSAL { Name = VFS; } }
+EXPORT { Export_Id = 1; Path = ` + share + `; Pseudo = /share; Access_Type = RW;
+ Squash = No_Root_Squash; Protocols = 4; FSAL { Name = VFS; } }
 `
 	require.NoError(t, os.WriteFile(conf, []byte(text), 0o600))
 	serve(t, share, filepath.Join(dir, "out"), server, "-F", "-f", conf, "-L", "STDOUT", "-p",

@@ -26,8 +26,9 @@ type hostilePackage struct {
 // smallOVF names one disk of 8 MiB; file and disk are further attributes.
 func smallOVF(href, file, disk string) tarforge.Member {
 	return tarforge.Member{Name: "vm.ovf", Data: fmt.Appendf(nil,
-		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>`+
-			`<File ovf:id="f" ovf:href="%s" %s/></References><DiskSection><Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="8388608" %s/></DiskSection></Envelope>`,
+		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">`+
+			`<References><File ovf:id="f" ovf:href="%s" %s/></References><DiskSection>`+
+			`<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="8388608" %s/></DiskSection></Envelope>`,
 		href, file, disk)}
 }
 

@@ -30,7 +30,8 @@ type madePackage struct {
 // comments.
 const ovfText = `<?xml version="1.0" encoding="UTF-8"?>
 <!-- made by hand; <File ovf:size="1"/> -->
-<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1" xmlns:vmw='http://www.vmware.com/schema/ovf'>
+<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"
+ xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1" xmlns:vmw='http://www.vmware.com/schema/ovf'>
   <References>
     <File ovf:href="disk1.vmdk" ovf:id="file1" ovf:size="%[1]d"/>
     <File ovf:id="file2" ovf:size = '%[2]d' ovf:href='disk2.vmdk'></File>
@@ -38,8 +39,10 @@ const ovfText = `<?xml version="1.0" encoding="UTF-8"?>
   </References>
   <DiskSection>
     <Info>Virtual <![CDATA[<Disk ovf:capacity="1"/>]]> disks</Info>
-    <Disk ovf:capacity="CAPACITY1" ovf:capacityAllocationUnits="UNITS1" ovf:diskId="vmdisk1" ovf:fileRef="file1" ovf:populatedSize="1" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
-    <Disk ovf:capacity="8388608" ovf:diskId="vmdisk2" ovf:fileRef="file2" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized" ovf:populatedSize="2"/>
+    <Disk ovf:capacity="CAPACITY1" ovf:capacityAllocationUnits="UNITS1" ovf:diskId="vmdisk1" ovf:fileRef="file1" ovf:populatedSize="1"
+     ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
+    <Disk ovf:capacity="8388608" ovf:diskId="vmdisk2" ovf:fileRef="file2"
+     ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized" ovf:populatedSize="2"/>
     <Disk ovf:capacity="16" ovf:capacityAllocationUnits="byte * 2^30" ovf:diskId="scratch"/>
   </DiskSection>
   <VirtualSystem ovf:id="vm"><Info>ovf:capacity="8"</Info></VirtualSystem>

@@ -229,8 +229,10 @@ func TestPackageOfOneDisk(t *testing.T) {
 	t.Parallel()
 	p := twoDisks(t)
 	p.order = []string{"disk1.vmdk"}
-	p.text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
-<References><File ovf:href="disk1.vmdk" ovf:id="f"/></References><DiskSection><Disk ovf:capacity="8388608" ovf:diskId="d" ovf:fileRef="f"/></DiskSection></Envelope>`
+	p.text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"
+ xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
+<References><File ovf:href="disk1.vmdk" ovf:id="f"/></References>
+<DiskSection><Disk ovf:capacity="8388608" ovf:diskId="d" ovf:fileRef="f"/></DiskSection></Envelope>`
 	source := p.ova(t)
 	require.Len(t, trueupJSON[jsonPackageInspect](t, 3, "inspect", source).Disks, 1)
 	require.Equal(t, 1, trueupJSON[jsonPlan](t, 0, "plan", source).Moved)

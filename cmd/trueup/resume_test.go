@@ -383,7 +383,8 @@ func TestResumeAfterFullStorage(t *testing.T) {
 func TestResumeCountsTheRoomOfItsFiles(t *testing.T) {
 	t.Parallel()
 	dest := filepath.Join(t.TempDir(), "copy.qcow2")
-	const script = `(trap "" XFSZ; ulimit -f 5120; "$0" convert --resumable --no-progress --to qcow2 "$1" "$2" 2>/dev/null)
+	const script = `(trap "" XFSZ; ulimit -f 5120
+		"$0" convert --resumable --no-progress --to qcow2 "$1" "$2" 2>/dev/null)
 		test -e "$2.trueup" && dd if=/dev/zero of="$2.fill" bs=1M count=4 status=none || exit 99
 		"$0" resume "$2" && exit 98
 		truncate -s 1M "$2.fill"; "$0" resume --json "$2" && rm "$2.fill"`

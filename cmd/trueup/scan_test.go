@@ -229,11 +229,13 @@ func ovfFor(disks []string, files ...string) []byte {
 		fmt.Fprintf(&refs, `<File ovf:href=%q ovf:id="file%d"/>`, name, i)
 		if i < len(disks) {
 			fmt.Fprintf(&list,
-				`<Disk ovf:capacity="%d" ovf:diskId="disk%d" ovf:fileRef="file%d" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html"/>`,
+				`<Disk ovf:capacity="%d" ovf:diskId="disk%d" ovf:fileRef="file%d"
+					ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html"/>`,
 				scanDiskSectors*sectorSize, i, i)
 		}
 	}
 	return fmt.Appendf(nil,
-		`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">`+
-			`<References>%s</References><DiskSection><Info>d</Info>%s</DiskSection></Envelope>`, &refs, &list)
+		`<?xml version="1.0"?>
+		<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
+		<References>%s</References><DiskSection><Info>d</Info>%s</DiskSection></Envelope>`, &refs, &list)
 }

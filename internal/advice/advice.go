@@ -34,7 +34,7 @@ const (
 	Loss   Gain = "loss" // data inside a partition are on blocks now, and would not be
 	NoGain Gain = "none"
 	Some   Gain = "some"
-	High   Gain = "high" // highGain times as many blocks for a random I/O of one block of the volume or a stream, or more
+	High   Gain = "high" // highGain times as many blocks, or more, for a random I/O of a block of the volume or a stream
 )
 
 // highGain is a quarter more: below it, no administrator sees a difference in a graph.

@@ -302,7 +302,8 @@ var forgedPackage = sync.OnceValue(func() []byte {
 })
 
 // envelope is the OVF of a machine with one disk.
-const envelope = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
+const envelope = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"
+ xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
 <References><File ovf:href="d.vmdk" ovf:id="f"/></References>
 <DiskSection><Info/><Disk ovf:capacity="1310720" ovf:diskId="d" ovf:fileRef="f"/></DiskSection>
 <VirtualSystem ovf:id="v"><Info/><Name>v</Name></VirtualSystem></Envelope>`

@@ -64,8 +64,8 @@ func child(step, kind, dir string, below ...string) *exec.Cmd {
 }
 
 // changing are the calls that a step changes the world with, as a pattern of strace, and close, behind the last.
-const changing = "trace=/^(openat|pwrite64|write|ftruncate|fsync|rename|renameat|renameat2|link|linkat|unlink|unlinkat|fchmod|" +
-	"fchown|fsetxattr|fcntl|close)$"
+const changing = "trace=/^(openat|pwrite64|write|ftruncate|fsync|rename|renameat|renameat2|link|linkat|" +
+	"unlink|unlinkat|fchmod|fchown|fsetxattr|fcntl|close)$"
 
 var traced = regexp.MustCompile(`(?m)^(\d+) +(\w+)\((.*)$`)
 

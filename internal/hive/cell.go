@@ -42,7 +42,8 @@ func (h *Hive) cell(off uint32, what string) (cell, error) {
 	if err != nil {
 		return cell{}, err
 	}
-	n := 1<<32 - int64(raw) // stored as a negative number; the positive one of a free cell comes out longer than any bin
+	// The length is stored as a negative number. That of a free cell is positive, and comes out longer than any bin.
+	n := 1<<32 - int64(raw)
 	if n%cellUnit != 0 || at < start+binHeaderSize || n > end-at {
 		return cell{}, ondisk.Field(what, "cell size", at, fmt.Sprintf("%#x", raw),
 			fmt.Sprintf("minus a multiple of 8 within the bin from %#x to %#x", start, end))

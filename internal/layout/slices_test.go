@@ -75,7 +75,8 @@ func TestDisklabelsOfFdisk(t *testing.T) {
 			path := rawFile(t, 80000)
 			disktest.RunInput(t, "63,70000,"+typ+"\n", "sfdisk", "-q", path)
 			listed := disktest.RunInput(t,
-				"b\ny\nn\na\n79\n20078\nn\nb\n20079\n30000\nn\ne\n40000\n50000\nt\na\n7\nt\nb\n1\nt\ne\nb\np\nw\nr\nq\n",
+				"b\ny\nn\na\n79\n20078\nn\nb\n20079\n30000\nn\ne\n40000\n50000\n"+
+					"t\na\n7\nt\nb\n1\nt\ne\nb\np\nw\nr\nq\n",
 				"fdisk", path)
 			l := read(t, load(t, path))
 			v := l.Partitions[0].Volume

@@ -27,7 +27,7 @@ type Server struct {
 	Once   bool         // end when the last client left, after the first
 	Warn   func(error)  // told once, of the first read of the disk that fails; may be nil
 	Parent int          // process; the server ends when it is no longer the parent of this one; 0: it is not looked at
-	Fit    func() error // reports whether the disk is still the one that was opened; an error ends the server; may be nil
+	Fit    func() error // fails when the disk is not the one that was opened any more; ends the server; may be nil
 }
 
 const (

@@ -314,7 +314,8 @@ func (s *session) fail(q *request, code uint32, why string) error {
 
 // failAt sends the error of a read from an offset on.
 func (s *session) failAt(q *request, off int64, why error) error {
-	return s.errorChunk(q, replyErrorOffset, errIO, why.Error(), be.AppendUint64(nil, uint64(off))) //nolint:gosec // positive
+	at := be.AppendUint64(nil, uint64(off)) //nolint:gosec // positive
+	return s.errorChunk(q, replyErrorOffset, errIO, why.Error(), at)
 }
 
 func (s *session) errorChunk(q *request, kind uint16, code uint32, why string, tail []byte) error {

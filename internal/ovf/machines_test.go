@@ -12,8 +12,9 @@ import (
 
 // systems returns a package with these virtual systems.
 func systems(text string) string {
-	return `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:rasd="http://schemas.dmtf.org/wbem/wscim/1/cim-schema/2/CIM_ResourceAllocationSettingData">` +
-		`<VirtualSystemCollection>` + text + "</VirtualSystemCollection></Envelope>\n"
+	return `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"
+		xmlns:rasd="http://schemas.dmtf.org/wbem/wscim/1/cim-schema/2/CIM_ResourceAllocationSettingData">
+		<VirtualSystemCollection>` + text + "</VirtualSystemCollection></Envelope>\n"
 }
 
 // system returns a virtual system with these resources.

@@ -23,7 +23,8 @@ const odd = `<?xml version='1.0' encoding="UTF-8"?>
  </o:References>
  <o:DiskSection>
   <o:Info><![CDATA[<o:Disk o:diskId="no" o:capacity="1"/>]]></o:Info>
-  <o:Disk o:diskId="d1" o:fileRef="f1" o:capacity=' &#49;0 ' o:capacityAllocationUnits="byte * 2^30" o:populatedSize="5" o:format="u"/>
+  <o:Disk o:diskId="d1" o:fileRef="f1" o:capacity=' &#49;0 ' o:capacityAllocationUnits="byte * 2^30"
+   o:populatedSize="5" o:format="u"/>
   <o:Disk o:diskId="d2" o:fileRef="f2" capacity="4096" o:parentRef="d1"/>
   <o:Disk o:diskId="d3" o:capacity="${size}"/>
  </o:DiskSection>
@@ -79,11 +80,13 @@ func TestEditsLeaveTheRest(t *testing.T) {
 // old is an envelope of OVF 0.9 as VMware's tools wrote it from 2007 to 2009: sections by their type, and no name
 // space on anything but the root and attributes.
 const old = `<?xml version="1.0" encoding="UTF-8"?>
-<ovf:Envelope xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xmlns:ovf="http://www.vmware.com/schema/ovf/1/envelope" ovf:version="0.9">
+<ovf:Envelope xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
+ xmlns:ovf="http://www.vmware.com/schema/ovf/1/envelope" ovf:version="0.9">
  <References><File ovf:href="a.vmdk" ovf:id="file1" ovf:size="1000"/></References>
  <Section xsi:type="ovf:DiskSection_Type">
   <Info>Disks</Info>
-  <Disk ovf:capacity="8589934592" ovf:diskId="d1" ovf:fileRef="file1" ovf:format="http://www.vmware.com/specifications/vmdk.html#sparse" ovf:populatedSize="5"/>
+  <Disk ovf:capacity="8589934592" ovf:diskId="d1" ovf:fileRef="file1"
+   ovf:format="http://www.vmware.com/specifications/vmdk.html#sparse" ovf:populatedSize="5"/>
  </Section>
  <Section xsi:type="ovf:AnnotationSection_Type"><Disk ovf:capacity="1" ovf:diskId="no"/></Section>
 </ovf:Envelope>`

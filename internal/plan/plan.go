@@ -219,7 +219,8 @@ var ErrSelection = errors.New("--partition")
 // that is to be written; and one where something loses a place that the boot needs.
 func (p *Plan) atEnd(l *layout.Layout) {
 	p.displaced(l)
-	if p.Size > p.OldSize && l.Table != nil && l.Table.Blocked() && len(p.Moves) == 0 { // a move is refused by the layout
+	// The layout refuses a move.
+	if p.Size > p.OldSize && l.Table != nil && l.Table.Blocked() && len(p.Moves) == 0 {
 		p.refuse("gpt-damaged", ondisk.ErrUnsupported, 0, fmt.Sprintf(
 			"the disk would grow from %d to %d bytes, and there is no place for a copy of the GPT that is damaged",
 			p.OldSize, p.Size),

@@ -43,8 +43,10 @@ const envelope = `<?xml version="1.0"?>
     <File ovf:id="f2" ovf:href="two.vmdk" ovf:size="%d"/>
   </References>
   <DiskSection><Info>Disks</Info>
-    <Disk ovf:diskId="d1" ovf:fileRef="f1" ovf:capacity="25165824" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
-    <Disk ovf:diskId="d2" ovf:fileRef="f2" ovf:capacity="25165824" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
+    <Disk ovf:diskId="d1" ovf:fileRef="f1" ovf:capacity="25165824"
+     ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
+    <Disk ovf:diskId="d2" ovf:fileRef="f2" ovf:capacity="25165824"
+     ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
   </DiskSection>
   <VirtualSystem ovf:id="vm"><Info>VM</Info></VirtualSystem>
 </Envelope>

@@ -308,7 +308,7 @@ type Job struct {
 	Journal   string // of a move in place, absolute; empty: beside the disk
 	Looped    Loops  // files that loop devices show: they are not changed
 
-	Begin func()                     // called before the first file of DEST is made: from now on the context ends the run
+	Begin func()                     // called before the first file of DEST is made; the context then ends the run
 	Moves func()                     // called before a move in place writes its first byte
 	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
 	Watch func() Progress            // called when long work begins; a nil Progress is not told of it

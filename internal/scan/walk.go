@@ -101,7 +101,7 @@ type walker struct {
 	*search
 	use     func(f *folder)
 	visited inodes
-	named   map[[2]uint64]*folder // of files that the user named, by the inode of the folder; those that were not met yet
+	named   map[[2]uint64]*folder // of files that the user named, not met yet, by the inode of the folder
 	turn    int
 }
 

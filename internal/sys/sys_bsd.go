@@ -39,7 +39,7 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 	if Unsupported(err) || err == nil && st.Blocks == 0 {
 		return 0, false, nil
 	}
-	return max(0, int64(min(st.Bavail, math.MaxInt64))) * int64(st.Bsize), true, err //nolint:gosec // the size of a block
+	return max(0, int64(min(st.Bavail, math.MaxInt64))) * int64(st.Bsize), true, err //nolint:gosec // positive
 }
 
 // InMemory reports whether the files of the folder lie in memory; it is not known on this system.

@@ -34,7 +34,7 @@ type Difference struct {
 // Options of Same.
 type Options struct {
 	Jobs     int
-	Progress func(bytes int64) // of data that are compared, as diskcopy.Size counts them; from any goroutine; may be nil
+	Progress func(bytes int64) // of compared data, as diskcopy.Size counts them; from any goroutine; may be nil
 }
 
 // Same compares every byte of two disks and lists where they differ, in order.

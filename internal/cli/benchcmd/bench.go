@@ -35,8 +35,8 @@ func New(c *command.Base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench DIR",
 		Short: "Measure what misalignment costs on a storage",
-		Long: `Measures I/O from aligned and from misaligned starts with fio, on the storage that has the images. DIR is a
-folder on it: a scratch file without a name is filled there, and it is gone when the program ends, however that ends.
+		Long: `Measures I/O from aligned and from misaligned starts with fio, on the storage that has the images. DIR is
+a folder on it: a scratch file without a name is filled there, and it is gone when the program ends, however that ends.
 With --read-only, DIR is an image or a block device, which is read and not written.
 
 Without --quick: random reads and writes of 8 KiB with 1 to 36 jobs, and random and sequential ones of 4 to 128 KiB with

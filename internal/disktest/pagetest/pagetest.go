@@ -23,8 +23,15 @@ import (
 // contrast computes the lowest contrast of a text with its ground. Spec: WCAG 2.1, contrast ratio.
 const contrast = `(() => {
   const rgb = (c) => c.match(/[\d.]+/g).map(Number);
-  const lum = (c) => { const [r, g, b] = c.slice(0, 3).map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126*r + .7152*g + .0722*b; };
-  const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  const linear = (v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const lum = (c) => { const [r, g, b] = c.slice(0, 3).map(linear); return .2126*r + .7152*g + .0722*b; };
+  const ground = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = rgb(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
   let low = 99;
   for (const e of document.querySelectorAll("main *")) {
     if (!Array.from(e.childNodes).some(n => n.nodeType === 3 && n.data.trim())) continue;

@@ -39,7 +39,7 @@ func Fragments(c *fragments.Census, volume disk.Disk) error {
 	if err != nil {
 		return err
 	}
-	w := &census{Census: c, fs: opened.(*fileSystem), seen: map[int64]bool{}} //nolint:forcetypeassert // Open returns no others
+	w := &census{Census: c, fs: opened.(*fileSystem), seen: map[int64]bool{}} //nolint:forcetypeassert // Open's
 	switch c.Free, err = w.fs.free(); {
 	case err == nil:
 	case !c.Broken(err):

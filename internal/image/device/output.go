@@ -220,7 +220,7 @@ func (o *Output) Publish() error {
 		return err
 	}
 	if err := o.write(first, 0); err != nil {
-		return errors.Join(err, o.write(image.Mark(o.sector), 0)) // a first sector that may be torn must not be taken for one
+		return errors.Join(err, o.write(image.Mark(o.sector), 0)) // the first sector may be torn
 	}
 	o.done = true
 	if err := o.reread(); err != nil && !sys.Unsupported(err) {

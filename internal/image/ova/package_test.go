@@ -64,8 +64,9 @@ func names(t *testing.T, dir string) []string {
 func forgedOVA(t *testing.T, members ...tarforge.Member) string {
 	t.Helper()
 	ovf := tarforge.Member{Name: "vm.ovf", Data: []byte(
-		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>` +
-			`<File ovf:id="f" ovf:href="disk.vmdk"/></References><DiskSection><Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/></DiskSection></Envelope>`)}
+		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">` +
+			`<References><File ovf:id="f" ovf:href="disk.vmdk"/></References><DiskSection>` +
+			`<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/></DiskSection></Envelope>`)}
 	archive := tarforge.New(append([]tarforge.Member{ovf}, members...)...)
 	return write(t, t.TempDir(), "vm.ova", append(archive, tarforge.End()...))
 }

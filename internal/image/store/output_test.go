@@ -151,7 +151,8 @@ func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 // A disk that an OVF names is spared, however far down the OVF begins, and whether or not it can be read: other
 // programs may read it.
 func TestForceSparesWhatAnOVFNames(t *testing.T) {
-	const text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
+	const text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"
+ xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
 <References><File ovf:href="Disk%201.vmdk" ovf:id="f" ovf:chunkSize="1048576"/></References></Envelope>`
 
 	utf16s := func(order binary.AppendByteOrder, text string) string {

@@ -21,7 +21,7 @@ var platforms = []struct {
 }{
 	{"W2ru", func(b []byte) string { return ondisk.UTF16Z(b, binary.LittleEndian) }}, // relative to the child
 	{"W2ku", func(b []byte) string { return ondisk.UTF16Z(b, binary.LittleEndian) }}, // absolute
-	{"MacX", func(b []byte) string { return string(b) }},                             // a file URL, which XenServer writes
+	{"MacX", func(b []byte) string { return string(b) }},                             // a file URL, of XenServer
 }
 
 // parentNames returns what a differencing disk calls its parent, in order of preference. bad is the error of a

@@ -70,7 +70,7 @@ func scanNames(text string) driver.Names {
 	for l := range strings.Lines(text) {
 		l = strings.Trim(l, " \t\r\n\x00")
 		if key, hint, ok := strings.Cut(l, "="); ok && strings.EqualFold(strings.TrimSpace(key), "parentFileNameHint") {
-			n.Parents = append(n.Parents, strings.Trim(strings.TrimSpace(hint), `"`)) // readers take it without quotes too
+			n.Parents = append(n.Parents, strings.Trim(strings.TrimSpace(hint), `"`)) // quoted or not
 			continue
 		}
 		_, quoted, ok := strings.Cut(l, `"`)

@@ -128,8 +128,10 @@ func (p *page) hear(event any) {
 // What quiet looks for is heard: a page that does all of it.
 func TestBrowserTellsWhatAPageDoes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "loud.html")
-	loud := `<!doctype html><meta http-equiv="Content-Security-Policy" content="script-src 'unsafe-inline'; style-src 'none'">
-		<img src="picture.png"><p style="color:red">blocked<script>console.log("said"); throw new Error("thrown")</script>`
+	loud := `<!doctype html>
+		<meta http-equiv="Content-Security-Policy" content="script-src 'unsafe-inline'; style-src 'none'">
+		<img src="picture.png"><p style="color:red">blocked
+		<script>console.log("said"); throw new Error("thrown")</script>`
 	require.NoError(t, os.WriteFile(path, []byte(loud), 0o600))
 	p := open(chromium(t), t, path)
 	p.mu.Lock()

@@ -23,8 +23,15 @@ import (
 // luminance".
 const contrasts = `(() => {
   const parse = c => c.match(/[\d.]+/g).map(Number);
-  const light = c => { const [r, g, b] = parse(c).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-  const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor; if (parse(c)[3] !== 0) return c; } return "rgb(255, 255, 255)"; };
+  const linear = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = c => { const [r, g, b] = parse(c).map(linear); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const ground = e => {
+    for (; e; e = e.parentElement) {
+      const c = getComputedStyle(e).backgroundColor;
+      if (parse(c)[3] !== 0) return c;
+    }
+    return "rgb(255, 255, 255)";
+  };
   const bad = new Set();
   let seen = 0;
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

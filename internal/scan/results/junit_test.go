@@ -24,7 +24,8 @@ for case in suite.iter("testcase"):
     outcome = next((c for c in case if c.tag in counts), None)
     if outcome is not None:
         counts[outcome.tag] += 1
-    cases.append([case.get("classname"), case.get("name"), "" if outcome is None else outcome.tag, "" if outcome is None else outcome.get("message")])
+    result = ["", ""] if outcome is None else [outcome.tag, outcome.get("message")]
+    cases.append([case.get("classname"), case.get("name")] + result)
 told = {"failure": suite.get("failures"), "error": suite.get("errors"), "skipped": suite.get("skipped")}
 assert {k: str(v) for k, v in counts.items()} == told, (counts, told)
 assert suite.get("tests") == root.get("tests") == str(len(cases)), (suite.get("tests"), len(cases))

@@ -36,7 +36,7 @@ type Summary struct {
 	Failed     int            `json:"failed"`
 	Orphans    int            `json:"orphans"`
 	Originals  int            `json:"originals,omitempty"` // of exchanged disks, kept
-	Packed     int            `json:"packed"`              // compressed files with the name of an image, which are not read
+	Packed     int            `json:"packed"`              // compressed files with the name of an image; not read
 	Accepted   int            `json:"accepted"`            // of those above
 	Copied     int            `json:"copied"`              // of those above, with their aligned copies beside them
 	Formats    map[string]int `json:"formats"`

@@ -134,7 +134,8 @@ func TestArgumentsOfTheFilter(t *testing.T) {
 		"openat with high bits":       {"openat", []uint64{3, 1, high | unix.O_WRONLY}, unix.EPERM},
 		"a thread of Go": {
 			"clone", []uint64{
-				unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD,
+				unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND |
+					unix.CLONE_SYSVSEM | unix.CLONE_THREAD,
 			}, 0,
 		},
 		"a process":                  {"clone", []uint64{uint64(unix.SIGCHLD)}, unix.EPERM},

@@ -117,7 +117,8 @@ func probeSun(d disk.Disk) (*volume.Volume, error) {
 	perCylinder := int64(l.Heads) * int64(l.Sectors)
 	switch {
 	case l.Magic != sunMagic || (l.Sanity != vtocSanity && xor16(b, binary.BigEndian) != 0):
-		return nil, ondisk.ErrNoMatch // two bytes are too few: one encrypted partition in 65536 has them, and any MBR can
+		// Two bytes are too few: one encrypted partition in 65536 has them, and any MBR can.
+		return nil, ondisk.ErrNoMatch
 	case xor16(b, binary.BigEndian) != 0:
 		return nil, ondisk.Field(sunWhat, "checksum", 510, hex16(l.Checksum), hex16(l.Checksum^xor16(b, binary.BigEndian)))
 	case perCylinder == 0:
