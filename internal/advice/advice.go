@@ -34,7 +34,7 @@ const (
 	Loss   Gain = "loss" // data inside a partition are on blocks now, and would not be
 	NoGain Gain = "none"
 	Some   Gain = "some"
-	High   Gain = "high" // highGain times as many blocks, or more, for a random I/O of a block of the volume or a stream
+	High   Gain = "high" // highGain times as many blocks, or more, for a random I/O of a block or a stream
 )
 
 // highGain is a quarter more: below it, no administrator sees a difference in a graph.
@@ -236,7 +236,8 @@ func (a *Advice) text(l *layout.Layout, overall align.Verdict, c Case, gain stri
 		s = append(s, n.text())
 	}
 	if a.Action != Refused && len(a.Unmended) > 0 {
-		s = append(s, fmt.Sprintf("What a move does not mend is among the findings: %s.", strings.Join(a.Unmended, ", ")))
+		s = append(s, fmt.Sprintf("What a move does not mend is among the findings: %s.",
+			strings.Join(a.Unmended, ", ")))
 	}
 	if a.Boundary != 0 {
 		s = append(s, fmt.Sprintf("For this storage, give --boundary %s.", units.Short(a.Boundary)))
@@ -271,20 +272,22 @@ func (a *Advice) optionalText(l *layout.Layout, overall align.Verdict, c Case) s
 	moves := func(p boot.Partition) bool { return align.Moves(l, p, c.Boundary) }
 	switch {
 	case !slices.ContainsFunc(l.Partitions, moves):
-		return "No: the extents of the dynamic disk move by one distance, and no other puts more of them on the boundary."
+		return "No: the extents of the dynamic disk move by one distance, and no other puts more of them on " +
+			"the boundary."
 	case a.Gain == Loss && c.Storage.Offset != 0:
-		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and I/O would touch more "+
-			"of them after a move. Align what lies below the disk first.", c.Storage.Offset)
+		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and I/O would touch "+
+			"more of them after a move. Align what lies below the disk first.", c.Storage.Offset)
 	case a.Gain == Loss:
-		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +
-			"was formatted."
+		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the " +
+			"volume was formatted."
 	case c.Storage.Block == units.SectorSize:
 		return fmt.Sprintf("Not for this storage (%s): alignment does not matter to it.", c.Storage.About)
 	case c.Storage == align.Generic() && overall == align.BelowBoundary:
-		return "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage " +
-			"says which it is."
+		return "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; " +
+			"--storage says which it is."
 	}
-	return fmt.Sprintf("Not for this storage (%s): no I/O would touch fewer of its blocks after a move.", c.Storage.About)
+	return fmt.Sprintf("Not for this storage (%s): no I/O would touch fewer of its blocks after a move.",
+		c.Storage.About)
 }
 
 var roleTexts = map[Role]string{
@@ -299,8 +302,8 @@ func (n References) text() string {
 	case n.Left == 0:
 		return fmt.Sprintf("%d stored positions change with the move, and all can be rewritten.", n.Rewritten)
 	case n.Rewritten > 0:
-		return fmt.Sprintf("Of %d stored positions %d can be rewritten; the others are left as found.", n.Rewritten+n.Left,
-			n.Rewritten)
+		return fmt.Sprintf("Of %d stored positions %d can be rewritten; the others are left as found.",
+			n.Rewritten+n.Left, n.Rewritten)
 	case n.Left == 1:
 		return "One stored position is left as found."
 	}

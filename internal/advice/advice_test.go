@@ -161,7 +161,8 @@ func adviceOnSystems() []adviceCase {
 		},
 		{
 			"xp on 64 KiB", disk255(windows.MBR2000, xp), 65536, "clariion", nil, false, advice.Align, advice.High,
-			"Yes: random I/O of 4 KiB costs 6 % more blocks of the storage than needed, sequential I/O of 64 KiB 100 %.",
+			"Yes: random I/O of 4 KiB costs 6 % more blocks of the storage than needed, sequential I/O of " +
+				"64 KiB 100 %.",
 		},
 		{
 			"xp on a storage that does not mind", disk255(windows.MBR2000, xp), 65536, "flasharray", nil, false,

@@ -94,7 +94,8 @@ func (i Impact) Of(n int64) Touched {
 	step := min(i.Block, n)
 	random, sequential := series{i.Storage, n, step}, series{i.Storage, n, n}
 	return Touched{
-		n, i.change(random.touched), i.change(sequential.touched), i.change(random.written), i.change(sequential.written),
+		n, i.change(random.touched), i.change(sequential.touched), i.change(random.written),
+		i.change(sequential.written),
 	}
 }
 
@@ -158,8 +159,8 @@ func (i Impact) Text() string {
 	unit, block := i.unit(), units.Format(i.Storage.Block)
 	switch {
 	case own.Worse() && i.Block > i.Storage.Block:
-		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now()), block,
-			number(own.Aligned()))
+		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now()),
+			block, number(own.Aligned()))
 	case own.Worse() && i.Block == i.Storage.Block:
 		return fmt.Sprintf("each %s touches two %s blocks of the storage instead of one", unit, block)
 	case own.Worse() && i.Storage.Block%i.Block == 0:
@@ -173,7 +174,8 @@ func (i Impact) Text() string {
 		return fmt.Sprintf("I/O of one %s touches %s blocks of %s of the storage on average instead of %s", unit,
 			number(own.Now()), block, number(own.Aligned()))
 	case stream.Worse():
-		return fmt.Sprintf("each of a stream of %s I/Os touches two %s blocks of the storage instead of one", block, block)
+		return fmt.Sprintf("each of a stream of %s I/Os touches two %s blocks of the storage instead of one", block,
+			block)
 	}
 	if loads, _ := i.Loads(); len(loads) > 0 {
 		return fmt.Sprintf("%s: %s blocks of %s of the storage each on average instead of %s", loads[0].Name,

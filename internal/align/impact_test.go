@@ -319,15 +319,17 @@ block = "8K"
 	require.NoError(t, err)
 	require.EqualValues(t, 8192, got.Block)
 	for text, want := range map[string]string{
-		"":                                   "no profile",
-		"about = \"x\"":                      "line 1",
-		"[a]\nabout = \"x\"\nblok = 1":       `line 3: unknown key "a.blok", want about, block,`,
-		"[a]\nblock = 4096":                  `line 2, column 9: key "a.block": want a table such as [array1], with text`,
-		"[a]\nabout = \"x\"":                 `[a]: block = "": size "": want a whole number`,
-		"[a]\nabout = \"x\"\nblock = \"3K\"": `[a]: block = "3K": want a power of two from 512 to 4M`,
-		"[a]\nblock = \"4K\"":                `[a]: about has 0 bytes, want 1 to 80`,
-		"[a]\nabout = \"x\"\nblock = \"4K\"\noffset = \"5\"":             "want a multiple of 512",
-		"[a]\nabout = \"x\\u001b[2J\"\nblock = \"4K\"":                   `about = "x\x1b[2J": want characters that can be printed`,
+		"":                             "no profile",
+		"about = \"x\"":                "line 1",
+		"[a]\nabout = \"x\"\nblok = 1": `line 3: unknown key "a.blok", want about, block,`,
+		"[a]\nblock = 4096": `line 2, column 9: key "a.block": want a table such as ` +
+			`[array1], with text`,
+		"[a]\nabout = \"x\"":                                 `[a]: block = "": size "": want a whole number`,
+		"[a]\nabout = \"x\"\nblock = \"3K\"":                 `[a]: block = "3K": want a power of two from 512 to 4M`,
+		"[a]\nblock = \"4K\"":                                `[a]: about has 0 bytes, want 1 to 80`,
+		"[a]\nabout = \"x\"\nblock = \"4K\"\noffset = \"5\"": "want a multiple of 512",
+		"[a]\nabout = \"x\\u001b[2J\"\nblock = \"4K\"": `about = "x\x1b[2J": want characters that ` +
+			`can be printed`,
 		"[a]\nabout = \"x\\ny\"\nblock = \"4K\"":                         "in one line",
 		"[A]\nabout = \"x\"\nblock = \"4K\"":                             "want a name of at most 32 small letters",
 		"[64k]\nabout = \"x\"\nblock = \"4K\"":                           "which is no size",

@@ -97,7 +97,8 @@ func (p Profiles) Parse(s string) (Storage, error) {
 	case err != nil || !shifted:
 		return out, err
 	case out.Offset != 0:
-		return out, fmt.Errorf("storage %.64q has an offset in its profile, %d; leave out +%.64s", name, out.Offset, plus)
+		return out, fmt.Errorf("storage %.64q has an offset in its profile, %d; leave out +%.64s", name, out.Offset,
+			plus)
 	}
 	out.Name += "+" + plus
 	return out, out.shift(plus)
@@ -124,7 +125,8 @@ func (p Profiles) named(name string) (Storage, error) {
 			strings.Join(p.Names(), ", "), units.Short(minStorage), units.Short(maxStorage))
 	}
 	return Storage{
-		Name: units.Short(n), Block: n, About: "blocks of " + units.Format(n), Source: "--storage", Rewrites: n != minStorage,
+		Name: units.Short(n), Block: n, About: "blocks of " + units.Format(n), Source: "--storage",
+		Rewrites: n != minStorage,
 	}, nil
 }
 
@@ -193,7 +195,8 @@ func (t profile) storage(name string) (Storage, error) {
 	case err != nil:
 		return s, fmt.Errorf("block = %.64q: %w", t.Block, err)
 	case t.About == "" || len(t.About) > maxAbout:
-		return s, fmt.Errorf("about has %d bytes, want 1 to %d: it names the storage in reports", len(t.About), maxAbout)
+		return s, fmt.Errorf("about has %d bytes, want 1 to %d: it names the storage in reports", len(t.About),
+			maxAbout)
 	case strings.ContainsFunc(t.About, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return s, fmt.Errorf("about = %q: want characters that can be printed, in one line", t.About)
 	case len(t.Source) > maxSource:
@@ -208,13 +211,15 @@ func (t profile) storage(name string) (Storage, error) {
 func tomlError(err error) error {
 	if strict, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(strict.Errors) > 0 {
 		row, _ := strict.Errors[0].Position()
-		return fmt.Errorf("line %d: unknown key %.256q, want about, block, offset, read_modify_write, documented or source",
+		return fmt.Errorf("line %d: unknown key %.256q, want about, block, offset, read_modify_write, "+
+			"documented or source",
 			row, strings.Join(strict.Errors[0].Key(), "."))
 	}
 	if bad, ok := errors.AsType[*toml.DecodeError](err); ok {
 		row, column := bad.Position()
 		if strings.Contains(bad.Error(), "cannot decode TOML") { // and types of Go
-			return fmt.Errorf("line %d, column %d: key %.64q: want a table such as [array1], with text in quotes, true or false",
+			return fmt.Errorf("line %d, column %d: key %.64q: want a table such as [array1], with text in quotes, "+
+				"true or false",
 				row, column, strings.Join(bad.Key(), "."))
 		}
 		return fmt.Errorf("line %d, column %d: %w", row, column, err)

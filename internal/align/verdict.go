@@ -38,7 +38,8 @@ func contentOf(l *layout.Layout) Content {
 	switch {
 	case slices.ContainsFunc(l.Partitions, Judged):
 		return ""
-	case l.Table != nil && slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == table.CodeUnnamed }):
+	case l.Table != nil && slices.ContainsFunc(l.Issues,
+		func(i ondisk.Issue) bool { return i.Code == table.CodeUnnamed }):
 		return UnknownContent
 	case l.Table != nil:
 		return NoPartitions

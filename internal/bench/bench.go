@@ -45,8 +45,11 @@ type Watch interface {
 // 64.5 KiB; 4 to 128 KiB random and sequential.
 var (
 	DefaultStarts = []int64{127 * units.SectorSize, 64 * units.KiB, 129 * units.SectorSize}
-	DefaultSizes  = []int64{4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB, 128 * units.KiB}
-	DefaultJobs   = []int{1, 2, 4, 8, 16, 36}
+	DefaultSizes  = []int64{
+		4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB,
+		128 * units.KiB,
+	}
+	DefaultJobs = []int{1, 2, 4, 8, 16, 36}
 )
 
 // More defaults, and bounds.
@@ -119,7 +122,10 @@ func (o *Options) Loads() (out []measured.Load) {
 		return []measured.Load{{Name: o.Workload.Name, Access: measured.JobFile, Op: measured.Mixed}}
 	}
 	add := func(access, op string, size int64, jobs int) {
-		l := measured.Load{Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size, Jobs: jobs}
+		l := measured.Load{
+			Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size,
+			Jobs: jobs,
+		}
 		same := func(other measured.Load) bool { return other.Name == l.Name }
 		if !slices.ContainsFunc(out, same) {
 			out = append(out, l)

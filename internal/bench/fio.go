@@ -38,8 +38,8 @@ func newFio(ctx context.Context, name string) (*fio, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "%s measures, and it is not there (%w); Debian: apt install %s", program,
-			err, debian)
+		return nil, ondisk.In(ondisk.ErrUnsupported, "%s measures, and it is not there (%w); Debian: apt install %s",
+			program, err, debian)
 	}
 	f := &fio{path: path}
 	out, err := f.output(ctx, dying, nil, "--version")

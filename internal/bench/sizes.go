@@ -49,7 +49,8 @@ func (s *Sizes) Set(arg string) error {
 		x, errX := strconv.ParseFloat(digits, 64)
 		n := x * float64(unit)
 		if err != nil || errX != nil || n < 0 || n != math.Trunc(n) || n > math.MaxInt32*float64(units.KiB) {
-			return ondisk.In(ondisk.ErrUsage, "size %.40q: want a number with K, M, G or s (512-byte sectors), such as 63.5K",
+			return ondisk.In(ondisk.ErrUsage, "size %.40q: want a number with K, M, G or s (512-byte sectors), "+
+				"such as 63.5K",
 				one)
 		}
 		*s = append(*s, int64(n))

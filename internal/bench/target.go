@@ -45,7 +45,8 @@ func (o *Options) open() (*target, error) {
 	case mode.IsRegular() || mode&(os.ModeDevice|os.ModeCharDevice) == os.ModeDevice:
 		err = t.openExisting(o, st)
 	default:
-		return nil, ondisk.In(ondisk.ErrUsage, "%s is neither an image nor a block device; --read-only wants one", o.Target)
+		return nil, ondisk.In(ondisk.ErrUsage, "%s is neither an image nor a block device; --read-only wants one",
+			o.Target)
 	}
 	if err == nil {
 		err = t.describe(o)
@@ -71,8 +72,8 @@ func (t *target) makeScratch(o *Options) (err error) {
 	t.size = o.length()
 	free, known, err := d.Free()
 	if err == nil && known && float64(t.size) > share*float64(free) {
-		return ondisk.In(ondisk.ErrOutput, "%s: the scratch file takes %s, and %s are free; it takes %d %% of them at most; "+
-			"give a smaller --size", o.Target, units.Format(t.size), units.Format(free), int(100*share))
+		return ondisk.In(ondisk.ErrOutput, "%s: the scratch file takes %s, and %s are free; it takes %d %% of them "+
+			"at most; give a smaller --size", o.Target, units.Format(t.size), units.Format(free), int(100*share))
 	}
 	if t.file, err = sys.Scratch(o.Target, scratchName); errors.Is(err, errors.ErrUnsupported) {
 		return ondisk.In(ondisk.ErrUnsupported, "trueup bench runs on Linux only")
@@ -102,8 +103,8 @@ func (t *target) openExisting(o *Options, st fs.FileInfo) (err error) {
 			return err
 		}
 		if float64(info.Allocated) < stored*float64(t.size) {
-			return ondisk.In(ondisk.ErrUnsupported, "%s: %d %% of it are stored, the rest are holes, which are read from no "+
-				"storage; measure in its folder instead, or another image", o.Target, 100*info.Allocated/t.size)
+			return ondisk.In(ondisk.ErrUnsupported, "%s: %d %% of it are stored, the rest are holes, which are read "+
+				"from no storage; measure in its folder instead, or another image", o.Target, 100*info.Allocated/t.size)
 		}
 	}
 	return nil
@@ -121,8 +122,8 @@ const piece = 1 << 20
 // cannot be compressed.
 func (t *target) fill(ctx context.Context, o *Options) error {
 	full := func(err error) error {
-		return ondisk.In(ondisk.ErrOutput, "%s: the scratch file of %s does not fit: %w; give a smaller --size", o.Target,
-			units.Format(t.size), err)
+		return ondisk.In(ondisk.ErrOutput, "%s: the scratch file of %s does not fit: %w; give a smaller --size",
+			o.Target, units.Format(t.size), err)
 	}
 	if err := sys.Allocate(t.file, t.size); sys.Full(err) {
 		return full(err)
@@ -187,7 +188,8 @@ func (t *target) possible(o *Options, r *measured.Result) ([]int64, error) {
 		}
 		return nil, ondisk.In(ondisk.ErrUnsupported,
 			"%s: it has %s, and takes no I/O that starts off them (tried: %s); a guest "+
-				"cannot start there either; --starts may name multiples of them", t.storage.Where(), block, list(r.Skipped))
+				"cannot start there either; --starts may name multiples of them", t.storage.Where(), block,
+			list(r.Skipped))
 	}
 	return out, nil
 }
@@ -263,9 +265,11 @@ func (t *target) describe(o *Options) error {
 		}
 		switch {
 		case k.never != "":
-			return ondisk.In(ondisk.ErrUnsupported, "%s: the file system is %s: %s", o.Target, t.storage.FileSystem, k.never)
+			return ondisk.In(ondisk.ErrUnsupported, "%s: the file system is %s: %s", o.Target, t.storage.FileSystem,
+				k.never)
 		case k.refuse != "" && !o.Buffered:
-			return ondisk.In(ondisk.ErrUnsupported, "%s: the file system is %s: %s; --buffered measures with the page cache",
+			return ondisk.In(ondisk.ErrUnsupported, "%s: the file system is %s: %s; --buffered measures with "+
+				"the page cache",
 				o.Target, t.storage.FileSystem, k.refuse)
 		case k.note != "":
 			t.notes = append(t.notes, t.storage.FileSystem+" is "+k.note)
@@ -273,8 +277,8 @@ func (t *target) describe(o *Options) error {
 		break
 	}
 	if o.Buffered {
-		t.notes = append(t.notes, "measured through the page cache, with a flush after each write: reads show memory more "+
-			"than storage")
+		t.notes = append(t.notes, "measured through the page cache, with a flush after each write: reads show memory "+
+			"more than storage")
 	}
 	return nil
 }

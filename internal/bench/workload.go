@@ -33,8 +33,8 @@ var allowed = []string{
 	"rw", "readwrite", "bs", "blocksize", "bsrange", "blocksize_range", "bssplit", "rwmixread", "rwmixwrite",
 	"rw_sequencer",
 	"ioengine", "iodepth", "iodepth_batch", "iodepth_batch_submit", "iodepth_batch_complete", "iodepth_low", "numjobs",
-	"random_distribution", "percentage_random", "thinktime", "thinktime_blocks", "rate", "rate_iops", "fsync", "fdatasync",
-	"sync", "buffer_compress_percentage", "dedupe_percentage", "refill_buffers", "description",
+	"random_distribution", "percentage_random", "thinktime", "thinktime_blocks", "rate", "rate_iops", "fsync",
+	"fdatasync", "sync", "buffer_compress_percentage", "dedupe_percentage", "refill_buffers", "description",
 }
 
 // ours are the options that a benchmark sets itself.
@@ -74,7 +74,8 @@ func parseWorkload(path string, text []byte) (*Workload, error) {
 				continue
 			}
 			if len(w.jobs) == maxUserJobs || !plain(section) {
-				return nil, bad(n, "section %.40q, want a name of letters and digits, and %d jobs at most", section, maxUserJobs)
+				return nil, bad(n, "section %.40q, want a name of letters and digits, and %d jobs at most", section,
+					maxUserJobs)
 			}
 			at++
 			w.jobs = append(w.jobs, userJob{name: section, options: slices.Clone(global)})
@@ -136,7 +137,8 @@ func (w *Workload) option(line string) (string, error) {
 // plain reports whether a text has only characters that fio takes as they are.
 func plain(s string) bool {
 	fine := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".,:/%-_ ", r)
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune(".,:/%-_ ", r)
 	}
 	return s != "" && len(s) < 256 && strings.TrimFunc(s, fine) == ""
 }

@@ -37,8 +37,8 @@ type Code struct {
 	// Find returns how a loader goes on, and what a move of a partition breaks of it, wherever on the disk it is. Nil:
 	// the fields below have it all.
 	Find func(g *Guest, c *Code) (Found, error)
-	// OfVolume marks the boot sector of a volume, which is never that of a disk. Offset is where it begins in volumes of a
-	// kind, in bytes, where that is not at the start.
+	// OfVolume marks the boot sector of a volume, which is never that of a disk. Offset is where it begins in volumes
+	// of a kind, in bytes, where that is not at the start.
 	OfVolume bool
 	Offset   map[volume.Kind]int64
 

@@ -147,7 +147,8 @@ func (f *Found) stale(r Ref, p Partition, primary bool) {
 		no := i
 		no.Code, no.Effect, no.OnMove = "ntfs-inconsistent", ondisk.Unbootable, true
 		no.Text = text + "the boot sector does not fit the partition table"
-		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with --allow-unbootable"
+		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with " +
+			"--allow-unbootable"
 		f.Issues = append(f.Issues, no)
 	}
 	f.Issues = append(f.Issues, i)

@@ -46,8 +46,8 @@ func (r *Result) outlast(g *Guest) error {
 	}
 	for _, p := range g.Partitions {
 		if harmless[p.Number] {
-			const note = "the %s of partition %d was in use when it was copied: no block in its journal has a position " +
-				"that changes"
+			const note = "the %s of partition %d was in use when it was copied: no block in its journal has a " +
+				"position that changes"
 			r.onMove(ondisk.Note, journalCode, p.Number, fmt.Sprintf(note, p.Volume.Kind, p.Number), "")
 		}
 	}

@@ -33,7 +33,8 @@ type Ref struct {
 	Stays      string // why it stays as found, where Target is 0 or Encode is nil
 	// Encode returns the bytes, as many as raw has, that mean another offset; nil: the reference cannot be rewritten.
 	Encode func(raw []byte, to int64) ([]byte, error)
-	// Loss is what the guest lacks when its target moves and Encode fails, so that the reference stays; empty: the boot.
+	// Loss is what the guest lacks when its target moves and Encode fails, so that the reference stays; empty: the
+	// boot.
 	Loss, Remedy string
 	// Spare marks one that the boot goes on without.
 	Spare bool

@@ -78,8 +78,8 @@ func (u *Usage) Issues() []ondisk.Issue {
 func misaligned(bad []Place) ondisk.Issue {
 	i := ondisk.Issue{
 		Code: "container-misaligned", Effect: ondisk.Warn,
-		Remedy: "copy it with trueup convert --to raw, vhdx or vhd:dynamic, whose blocks lie on multiples of 4 KiB in the " +
-			"file",
+		Remedy: "copy it with trueup convert --to raw, vhdx or vhd:dynamic, whose blocks lie on multiples of 4 KiB " +
+			"in the file",
 	}
 	whose, they := "its blocks of 4 KiB", "it starts"
 	if len(bad) == 1 {
@@ -99,7 +99,7 @@ func misaligned(bad []Place) ondisk.Issue {
 			where, how = "off the 4 KiB boundaries of the file", "most touch"
 		}
 	}
-	i.Text = fmt.Sprintf("%s lie %s, although %s on one of the disk: %s two blocks of the storage instead of one", whose,
-		where, they, how)
+	i.Text = fmt.Sprintf("%s lie %s, although %s on one of the disk: %s two blocks of the storage instead of one",
+		whose, where, they, how)
 	return i
 }

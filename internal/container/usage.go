@@ -22,8 +22,8 @@ type Usage struct {
 	Stored    int64 // as they are, in files of the image; holes of these files do not count
 	Packed    int64 // compressed, or in another form that has no place of its own
 	Inherited int64 // of parents, in any form
-	// Pieces is the number of stretches of the files in which what is stored lies, in the order of the disk, and Unordered
-	// that of the pieces which begin in front of the end of the last one.
+	// Pieces is the number of stretches of the files in which what is stored lies, in the order of the disk, and
+	// Unordered that of the pieces which begin in front of the end of the last one.
 	Pieces, Unordered int64
 	// Complete reports whether all of the map was read. If not, the numbers above cover its front part.
 	Complete bool

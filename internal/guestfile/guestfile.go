@@ -23,8 +23,8 @@ const (
 // FS is a file system of a guest. "/" separates the elements of a path, and none begins it; "" is the root. Names
 // compare as in the guest: without regard to case in NTFS and FAT. An FS is not safe for concurrent use.
 type FS interface {
-	// Open finds a regular file. Its error is fs.ErrNotExist if the file is absent, ErrUnsupported if its bytes cannot be
-	// read (compressed, encrypted), ErrFormat if its structures are broken, and ErrLimit if they are too large.
+	// Open finds a regular file. Its error is fs.ErrNotExist if the file is absent, ErrUnsupported if its bytes cannot
+	// be read (compressed, encrypted), ErrFormat if its structures are broken, and ErrLimit if they are too large.
 	Open(path string) (*File, error)
 	// List returns the names of a folder, in the order of the folder; fs.ErrNotExist if absent.
 	List(path string) ([]Entry, error)

@@ -147,7 +147,8 @@ func TestHugeHive(t *testing.T) {
 		_, err = v.Where(0, 8)
 		require.ErrorIs(t, err, ondisk.ErrFormat, "there is no cell")
 		require.Len(t, h.bins, maxFile/4096-1)
-		for off := int64(0); err != nil && !errors.Is(err, ondisk.ErrLimit); off = (off + 131*4096) % (maxFile - baseSize) {
+		for off := int64(0); err != nil &&
+			!errors.Is(err, ondisk.ErrLimit); off = (off + 131*4096) % (maxFile - baseSize) {
 			_, err = h.cell(uint32(off), "cell")
 		}
 		require.ErrorIs(t, err, ondisk.ErrLimit)

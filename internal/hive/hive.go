@@ -16,9 +16,9 @@ const (
 	maxFile  = 512 << 20 // bytes of a hive; Windows itself wants less than 2 GiB
 	maxDepth = 64        // keys between the root and any other, the latter included
 	maxData  = 1 << 20   // bytes of a value that Data reads
-	// The hives of a disk together may take so many steps (an element of a list, or stepBytes bytes of a name or of data),
-	// and read so many bytes of their sources, from Recover to the end of their use. SYSTEM of Windows 10 takes 200,000
-	// steps when all of it is read.
+	// The hives of a disk together may take so many steps (an element of a list, or stepBytes bytes of a name or of
+	// data), and read so many bytes of their sources, from Recover to the end of their use. SYSTEM of Windows 10 takes
+	// 200,000 steps when all of it is read.
 	maxSteps  = 1 << 20
 	stepBytes = 256
 	maxRead   = 1 << 30
@@ -90,7 +90,8 @@ func (b *baseBlock) check() error {
 	case string(b.Signature[:]) != "regf":
 		return ondisk.Field("registry hive", "signature", 0, b.Signature[:], "regf")
 	case b.Major != 1 || b.Minor < 3 || b.Minor > 6:
-		return fmt.Errorf("registry hive of version %d.%d: %w, only 1.3 to 1.6 are", b.Major, b.Minor, ondisk.ErrUnsupported)
+		return fmt.Errorf("registry hive of version %d.%d: %w, only 1.3 to 1.6 are", b.Major, b.Minor,
+			ondisk.ErrUnsupported)
 	case b.FileType != typePrimary:
 		return ondisk.Field("registry hive", "file type", 28, b.FileType, "0, others are logs")
 	case b.FileFormat != formatMemory:

@@ -81,7 +81,8 @@ const dirtyVector = "DIRT"
 // readOld reads the pages of an old log as its one entry. ok is false when the log is torn, so that Windows ignores it.
 func (l *logFile) readOld(b *Budget) (ok bool, err error) {
 	if l.base.Clustering != 1 {
-		return false, ondisk.In(ondisk.ErrUnsupported, "its log has sectors of %d bytes", int64(l.base.Clustering)*logSector)
+		return false, ondisk.In(ondisk.ErrUnsupported, "its log has sectors of %d bytes",
+			int64(l.base.Clustering)*logSector)
 	}
 	bins := int64(l.base.BinsSize)
 	end := int64(logSector+len(dirtyVector)) + bins/binUnit
@@ -202,7 +203,8 @@ func (l *logFile) add(at int64, head *entryHeader, raw []byte) error {
 	pages := entryHeaderSize + int64(head.Count)*referenceSize
 	for i := range int64(head.Count) {
 		var ref pageReference
-		if err := ondisk.Fill(raw[entryHeaderSize+i*referenceSize:][:referenceSize], binary.LittleEndian, &ref); err != nil {
+		if err := ondisk.Fill(raw[entryHeaderSize+i*referenceSize:][:referenceSize], binary.LittleEndian,
+			&ref); err != nil {
 			return err
 		}
 		p := logPage{disk.Range{Off: int64(ref.Offset), Len: int64(ref.Size)}, at + pages}

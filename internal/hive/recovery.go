@@ -16,7 +16,8 @@ import (
 type Recovery struct {
 	// Open reports whether the hive was not closed, so that Windows applies its logs.
 	Open bool
-	// Applied is the number of log entries that Windows applies, an old log counting as one; 0 when the hive was closed.
+	// Applied is the number of log entries that Windows applies, an old log counting as one; 0 when the hive was
+	// closed.
 	Applied int
 
 	*Budget
@@ -61,7 +62,8 @@ func (b *Budget) Recover(src ondisk.Source, logs ...Log) (*Recovery, error) {
 		err = r.choose(logs, sum)
 	}
 	if err != nil {
-		if !errors.Is(err, ondisk.ErrUnsupported) && !errors.Is(err, ondisk.ErrFormat) && !errors.Is(err, ondisk.ErrLimit) {
+		if !errors.Is(err, ondisk.ErrUnsupported) && !errors.Is(err, ondisk.ErrFormat) &&
+			!errors.Is(err, ondisk.ErrLimit) {
 			return nil, err
 		}
 		r.unsure, r.chains, r.Applied = err, nil, 0
@@ -72,7 +74,8 @@ func (b *Budget) Recover(src ondisk.Source, logs ...Log) (*Recovery, error) {
 // closed checks a hive that Windows takes as it is.
 func (r *Recovery) closed(logs []Log) error {
 	if size, end := r.files[0].Size(), baseSize+int64(r.base.BinsSize); end > size {
-		return ondisk.In(ondisk.ErrUnsupported, "the file has %d bytes, and its hive bins end at byte %d: it was cut off",
+		return ondisk.In(ondisk.ErrUnsupported, "the file has %d bytes, and its hive bins end at byte %d: "+
+			"it was cut off",
 			size, end)
 	}
 	for _, log := range logs {
@@ -172,7 +175,8 @@ func (r *Recovery) related(l *logFile, old bool) error {
 	}
 	none, ours, theirs := ondisk.GUID{}, b.ResourceManager, a.ResourceManager
 	if ours != theirs && ours != none && theirs != none {
-		return ondisk.In(ondisk.ErrUnsupported, "a log belongs to another hive: resource manager %s, want %s", theirs, ours)
+		return ondisk.In(ondisk.ErrUnsupported, "a log belongs to another hive: resource manager %s, want %s", theirs,
+			ours)
 	}
 	return nil
 }

@@ -117,7 +117,8 @@ func (h *Hive) value(off uint32) (*Value, error) {
 // Data reads all bytes; ErrLimit above 1 MiB.
 func (v *Value) Data() ([]byte, error) {
 	if v.Size > maxData {
-		return nil, fmt.Errorf("registry value %.256q of %d bytes: %w of %d bytes", v.Name, v.Size, ondisk.ErrLimit, maxData)
+		return nil, fmt.Errorf("registry value %.256q of %d bytes: %w of %d bytes", v.Name, v.Size, ondisk.ErrLimit,
+			maxData)
 	}
 	if v.Size == 0 {
 		return []byte{}, nil

@@ -42,7 +42,8 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 func unknownContent(text string) ondisk.Issue {
 	return ondisk.Issue{
 		Code: codeUnknownContent, Effect: ondisk.Warn, Text: text,
-		Remedy: "check that the image is complete and no part of another; inspect and scan accept it with --allow-unknown",
+		Remedy: "check that the image is complete and no part of another; inspect and scan accept it with " +
+			"--allow-unknown",
 	}
 }
 
@@ -52,8 +53,8 @@ func (l *Layout) HidesData() {
 	l.Hidden = true
 	for i := range l.Issues {
 		if l.Blank && l.Issues[i].Code == codeBlank {
-			l.Issues[i] = unknownContent("the disk reads as zeros where partition tables and file systems begin, and the " +
-				"image hides data that it has: what they are is not known")
+			l.Issues[i] = unknownContent("the disk reads as zeros where partition tables and file systems begin, and " +
+				"the image hides data that it has: what they are is not known")
 		}
 	}
 	l.Blank = false

@@ -92,8 +92,8 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 	case errors.Is(err, ondisk.ErrFormat):
 		l.unmovable = err
 		l.Issues = append(l.Issues, ondisk.Issue{
-			Code: "ldm-database", Effect: ondisk.Warn, Text: "the database of the dynamic disk cannot be read: " + err.Error(),
-			Remedy: "let Windows repair the disk group: import it, or rescan the disks",
+			Code: "ldm-database", Effect: ondisk.Warn, Text: "the database of the dynamic disk cannot be read: " +
+				err.Error(), Remedy: "let Windows repair the disk group: import it, or rescan the disks",
 		})
 		return nil
 	case err != nil:
@@ -126,7 +126,10 @@ func (l *Layout) describe(p boot.Partition, extents []stack.LDMExtent) (left []s
 		if x.Whole {
 			kind = "volume"
 		}
-		p.Volume.Parts = append(p.Volume.Parts, volume.Part{Name: x.Name, Kind: kind, Start: x.Off - p.Off, Size: x.Len})
+		p.Volume.Parts = append(p.Volume.Parts, volume.Part{
+			Name: x.Name, Kind: kind, Start: x.Off - p.Off,
+			Size: x.Len,
+		})
 		whole = whole || x.Whole && x.Off == p.Off
 	}
 	if !whole && len(p.Volume.Parts) > 0 {
@@ -190,8 +193,8 @@ func (l *Layout) apart(g *Dynamic, members []boot.Partition) error {
 	case len(members) == 0:
 		return say("no partition lies over the volumes")
 	case members[0].Off != g.Span.Off:
-		return say("partition %d starts at byte %d, and the volumes of the private header at byte %d", members[0].Number,
-			members[0].Off, g.Span.Off)
+		return say("partition %d starts at byte %d, and the volumes of the private header at byte %d",
+			members[0].Number, members[0].Off, g.Span.Off)
 	}
 	for _, p := range l.Partitions {
 		switch {
@@ -266,7 +269,8 @@ func (l *Layout) hiddenSectors(d disk.Disk, e stack.LDMExtent) error {
 	if !e.Begins {
 		return nil
 	}
-	v, err := identify.Front(disk.Compose(disk.Section(d, e.Range), max(e.Len, e.Copy), []disk.Shift{{Len: e.Len}}), e.Off)
+	v, err := identify.Front(disk.Compose(disk.Section(d, e.Range), max(e.Len, e.Copy), []disk.Shift{{Len: e.Len}}),
+		e.Off)
 	if err != nil || v.Boot == nil {
 		return err
 	}
@@ -306,8 +310,8 @@ const ldmStart = "the private headers have version 2.11, and are of Windows 2000
 const moveDynamic = "--dynamic-disks moves the volumes and corrects the private headers of the database; " +
 	"or convert it to a basic disk in the guest"
 
-const moveOfXP = "convert it to a basic disk in the guest; for Windows Vista and later or Linux, --dynamic-disks with " +
-	"--allow-unbootable moves the volumes"
+const moveOfXP = "convert it to a basic disk in the guest; for Windows Vista and later or Linux, --dynamic-disks " +
+	"with --allow-unbootable moves the volumes"
 
 // MovesDynamic returns the issues of a copy whose user asks for the move of the volumes, instead of the refusal.
 func (l *Layout) MovesDynamic() []ondisk.Issue {
@@ -317,13 +321,13 @@ func (l *Layout) MovesDynamic() []ondisk.Issue {
 			Code: code, Effect: effect, OnMove: true, Partition: partition, Text: text, Remedy: remedy,
 		})
 	}
-	add("ldm-moved", ondisk.Warn, 0, "all volumes of the dynamic disk move by one distance, and the private headers of "+
-		"its database follow: ldmtool and Linux read such a copy; Windows was not tried",
+	add("ldm-moved", ondisk.Warn, 0, "all volumes of the dynamic disk move by one distance, and the private headers "+
+		"of its database follow: ldmtool and Linux read such a copy; Windows was not tried",
 		"keep SOURCE until Windows shows the disk as online and its volumes as healthy")
 	if l.Dynamic.ofXP {
 		add("ldm-start", ondisk.Unbootable, 0, ldmStart,
-			"convert it to a basic disk in the guest; if Windows Vista or later or Linux uses the disk, --allow-unbootable "+
-				"accepts this")
+			"convert it to a basic disk in the guest; if Windows Vista or later or Linux uses the disk, "+
+				"--allow-unbootable accepts this")
 	}
 	for _, p := range l.Partitions {
 		needs := ""
@@ -331,8 +335,8 @@ func (l *Layout) MovesDynamic() []ondisk.Issue {
 			needs = l.Boot.Needs(p)
 		}
 		if needs != "" {
-			add("ldm-system", ondisk.Unbootable, 0, fmt.Sprintf("the dynamic disk belongs to a system, which may not find its "+
-				"volumes after a move: partition %d, %s", p.Number, needs),
+			add("ldm-system", ondisk.Unbootable, 0, fmt.Sprintf("the dynamic disk belongs to a system, which may not "+
+				"find its volumes after a move: partition %d, %s", p.Number, needs),
 				"convert it to a basic disk in the guest, or align only disks of data")
 			break
 		}
@@ -344,8 +348,9 @@ func (l *Layout) MovesDynamic() []ondisk.Issue {
 		}
 	}
 	if len(mirrored) > 0 {
-		add("ldm-mirror", ondisk.Note, 0, fmt.Sprintf("%s: the mirror has its other half on another disk; the halves differ "+
-			"in the hidden sectors of their boot sectors unless both start at the same LBA", strings.Join(mirrored, ", ")),
+		add("ldm-mirror", ondisk.Note, 0, fmt.Sprintf("%s: the mirror has its other half on another disk; the halves "+
+			"differ in the hidden sectors of their boot sectors unless both start at the same LBA",
+			strings.Join(mirrored, ", ")),
 			"align both disks with the same options")
 	}
 	return issues

@@ -50,7 +50,8 @@ type Gap struct {
 
 // InDiskOrder lists the partitions that hold data, as they lie on the disk.
 func (l *Layout) InDiskOrder() []boot.Partition {
-	parts := slices.DeleteFunc(slices.Clone(l.Partitions), func(p boot.Partition) bool { return p.Kind == table.Extended })
+	parts := slices.DeleteFunc(slices.Clone(l.Partitions),
+		func(p boot.Partition) bool { return p.Kind == table.Extended })
 	slices.SortFunc(parts, func(a, b boot.Partition) int { return cmp.Compare(a.Off, b.Off) })
 	return parts
 }

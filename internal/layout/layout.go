@@ -152,13 +152,15 @@ func (l *Layout) resolveSector0(t *table.Table, whole *volume.Volume) *table.Tab
 	}
 	if identify.Traits(whole.Kind).Foreign {
 		l.Issues = append(l.Issues, ondisk.Issue{Code: "second-table", Effect: ondisk.Note, Text: fmt.Sprintf(
-			"the disk has a second table beside its MBR (%s), which is neither judged nor changed: the MBR is sound and counts",
+			"the disk has a second table beside its MBR (%s), which is neither judged nor changed: the MBR is "+
+				"sound and counts",
 			identify.Traits(whole.Kind).Slices)})
 		return t
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "ambiguous-sector-0", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("the disk has a valid partition table and looks like a %s volume as a whole; the table is used",
+		Text: fmt.Sprintf("the disk has a valid partition table and looks like a %s volume as a whole; the "+
+			"table is used",
 			whole.Kind),
 		Remedy: "wipe the stale signature inside the guest",
 	})
@@ -174,8 +176,8 @@ func (l *Layout) isRemnant(t *table.Table, whole *volume.Volume) bool {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "gpt-remnant", Effect: ondisk.Note,
-		Text: "the last sectors hold the backup of a GPT, and the disk begins with neither a protective MBR nor a primary: " +
-			"no system sees it, and it stays as it is",
+		Text: "the last sectors hold the backup of a GPT, and the disk begins with neither a protective MBR nor a " +
+			"primary: no system sees it, and it stays as it is",
 	})
 	return true
 }
@@ -187,8 +189,8 @@ func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "gpt-overwritten", Effect: ondisk.Refuse,
-		Text: fmt.Sprintf("the primary GPT is not valid, and the disk looks like a %s volume as a whole: a new primary "+
-			"could destroy that", whole.Kind),
+		Text: fmt.Sprintf("the primary GPT is not valid, and the disk looks like a %s volume as a whole: a new "+
+			"primary could destroy that", whole.Kind),
 		Remedy: "wipe in the guest what is stale: the volume's signature (wipefs), or both copies of the GPT (sgdisk " +
 			"--zap-all); trueup convert copies the disk as it is",
 	})
@@ -200,8 +202,8 @@ func (l *Layout) bareVolume() {
 		return
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "image-of-partition", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"there is no partition table, and the boot sector says that %d sectors lie in front of the volume: this looks like "+
-			"the image of one partition, not of a disk",
+		"there is no partition table, and the boot sector says that %d sectors lie in front of the volume: this "+
+			"looks like the image of one partition, not of a disk",
 		l.Volume.Boot.Hidden)})
 }
 
@@ -245,8 +247,8 @@ func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "array-of-disks", Effect: ondisk.Refuse, OnMove: true,
-		Text: fmt.Sprintf("the disk as a whole is a %s with its superblock at the end, and the partition table belongs "+
-			"to the array: the other disks would no longer fit", whole.Kind),
+		Text: fmt.Sprintf("the disk as a whole is a %s with its superblock at the end, and the partition table "+
+			"belongs to the array: the other disks would no longer fit", whole.Kind),
 		Remedy: "realign the array inside the guest, or wipe the signature there when it is stale (mdadm " +
 			"--zero-superblock, zpool labelclear)",
 	})

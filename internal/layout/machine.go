@@ -53,7 +53,8 @@ func (m *Machine) Follow(at boot.Place, to int64) {
 
 func (m *Machine) init() {
 	if m.disks == nil {
-		m.disks, m.moves, m.to, m.taken = map[uint32]int{}, map[uint32]bool{}, map[boot.Place]int64{}, map[boot.Place]bool{}
+		m.disks, m.moves, m.to, m.taken = map[uint32]int{}, map[uint32]bool{}, map[boot.Place]int64{},
+			map[boot.Place]bool{}
 	}
 }
 
@@ -137,8 +138,8 @@ func (l *Layout) namesOthers(m *Machine) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: NamesOthers, Effect: ondisk.Warn, OnMove: true,
-		Text: fmt.Sprintf("%s names partitions of other disks by signature and byte offset (%s): when those are aligned "+
-			"too, it does not find them",
+		Text: fmt.Sprintf("%s names partitions of other disks by signature and byte offset (%s): when those are "+
+			"aligned too, it does not find them",
 			first, strings.Join(text, ", ")),
 		Remedy: "align the disks of a machine together, each with --with for the others, or in one package",
 	})
@@ -166,8 +167,8 @@ func (l *Layout) knownElsewhere(m *Machine) {
 		Code: KnownElsewhere, Effect: ondisk.Warn, OnMove: true, Partition: number,
 		Text: fmt.Sprintf("a Windows on another disk of the machine may know the drive letters on this one "+
 			"by disk signature 0x%08x and byte offset: after a move it gives new letters", l.Signature()),
-		Remedy: "align the disks of a machine together, each with --with for the others; or give the letters back after " +
-			"the first boot",
+		Remedy: "align the disks of a machine together, each with --with for the others; or give the letters back " +
+			"after the first boot",
 	})
 }
 

@@ -57,7 +57,8 @@ func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
 	}
 	err := fmt.Errorf("the volumes in front of partition %d have more metadata than is read: %w", from, ondisk.ErrLimit)
 	if m.filled < 0 {
-		err = fmt.Errorf("more than %d partitions in front of partition %d hold data: %w", filledLimit, from, ondisk.ErrLimit)
+		err = fmt.Errorf("more than %d partitions in front of partition %d hold data: %w", filledLimit, from,
+			ondisk.ErrLimit)
 	}
 	return ondisk.Issue{Code: "volume", Effect: ondisk.Broken, Text: err.Error(), Err: err}, true
 }

@@ -20,7 +20,8 @@ import (
 func (l *Layout) checkSectors(d disk.Disk) error {
 	size, sure, found := l.Table.SectorSize, true, "the GPT counts sectors of %d bytes"
 	if l.Table.Scheme == table.MBR {
-		found = "the partition table makes sense in sectors of %d bytes: that is where its boot records and file systems are"
+		found = "the partition table makes sense in sectors of %d bytes: that is where its boot records and " +
+			"file systems are"
 		var err error
 		if size, sure, err = l.fitting(d); err != nil {
 			return err
@@ -33,20 +34,20 @@ func (l *Layout) checkSectors(d disk.Disk) error {
 		"sector size, convert it with --to raw first", size)
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "sector-size", Effect: ondisk.Note, Remedy: remedy,
-		Text: fmt.Sprintf(found+", and the disk is read in those of %d: a machine must be told to show it with %d", size,
-			l.SectorSize, size),
+		Text: fmt.Sprintf(found+", and the disk is read in those of %d: a machine must be told to show it with %d",
+			size, l.SectorSize, size),
 	})
 	if l.Table.Scheme == table.MBR {
 		// A GPT is found by its own sector size; the LBAs of an MBR would lead to the wrong bytes.
 		code := "sector-size"
 		if !sure {
-			code, remedy = sectorsUnsure, fmt.Sprintf("%s. If the machine does show it with %d: --sector-size %[2]d", remedy,
-				l.SectorSize)
+			code, remedy = sectorsUnsure, fmt.Sprintf("%s. If the machine does show it with %d: --sector-size %[2]d",
+				remedy, l.SectorSize)
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: code, Effect: ondisk.Refuse, OnMove: true, Remedy: remedy,
-			Text: fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in those of "+
-				"%d would stay behind", l.SectorSize, size),
+			Text: fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in "+
+				"those of %d would stay behind", l.SectorSize, size),
 		})
 	}
 	return nil
@@ -241,8 +242,8 @@ func (l *Layout) lostRecords(d disk.Disk) error {
 			Text: fmt.Sprintf("the boot record at byte %d, where its chain of logical partitions begins, is zero, "+
 				"and there are data in it from byte %d on: "+
 				"no system sees a logical partition there", r.Off, at),
-			Remedy: "if logical partitions are missing, restore the boot record (testdisk) or read the disk with another " +
-				"--sector-size before anything is moved",
+			Remedy: "if logical partitions are missing, restore the boot record (testdisk) or read the disk with " +
+				"another --sector-size before anything is moved",
 		})
 	}
 	return nil

@@ -99,8 +99,8 @@ func (l *Layout) onlyLabel() {
 	for _, err := range v.Outside[:min(len(v.Outside), maxNames)] {
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "slice-outside", Effect: ondisk.Broken, Text: err.Error(), Err: err,
-			Remedy: "the image was cut short or its table is damaged: restore it from a good copy, or correct the table " +
-				"in the guest",
+			Remedy: "the image was cut short or its table is damaged: restore it from a good copy, or correct the " +
+				"table in the guest",
 		})
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "label-only", Effect: ondisk.Note, Text: fmt.Sprintf(

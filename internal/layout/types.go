@@ -57,8 +57,8 @@ var (
 		"minix", "Minix: a table of subpartitions inside holds absolute positions", reinstall,
 		ondisk.Refuse, false,
 	}
-	// Windows NT 4.0 DDK, ntddft.h: DISK_PARTITION in the registry value HKLM\SYSTEM\DISK has the starting offset of each
-	// member.
+	// Windows NT 4.0 DDK, ntddft.h: DISK_PARTITION in the registry value HKLM\SYSTEM\DISK has the starting offset of
+	// each member.
 	isNTSet = refused{
 		"nt-volume-set", "volume set of Windows NT 4: the registry knows its members by their places",
 		"break the set up, or copy the files to an aligned disk", ondisk.Refuse, false,

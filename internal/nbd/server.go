@@ -31,8 +31,8 @@ type Server struct {
 }
 
 const (
-	// maxClients bounds the connections at one time. Another one takes the place of the one that is idle longest, as long
-	// as that one is in its handshake or was idle for idleEnough.
+	// maxClients bounds the connections at one time. Another one takes the place of the one that is idle longest, as
+	// long as that one is in its handshake or was idle for idleEnough.
 	maxClients = 128
 	idleEnough = time.Minute
 	// handshakeTime bounds the time from the connection to the transmission.
@@ -63,8 +63,8 @@ func (c *client) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write counts as a use in transmission. The greeting does not: a silent client gets it too, perhaps later than one that
-// is about to speak.
+// Write counts as a use in transmission. The greeting does not: a silent client gets it too, perhaps later than one
+// that is about to speak.
 func (c *client) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if c.enters.Load() {

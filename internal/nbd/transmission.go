@@ -86,7 +86,8 @@ func (s *session) serve(q *request) error {
 	case q.Type == cmdFlush && (q.Offset != 0 || q.Length != 0):
 		return s.fail(q, errInvalid, "a flush has neither offset nor length")
 	case q.Offset > size || uint64(q.Length) > size-q.Offset:
-		return s.fail(q, errInvalid, fmt.Sprintf("%d bytes at %#x end behind the disk of %d bytes", q.Length, q.Offset, size))
+		return s.fail(q, errInvalid, fmt.Sprintf("%d bytes at %#x end behind the disk of %d bytes", q.Length, q.Offset,
+			size))
 	case q.Type != cmdBlockStatus && q.Length > blockMax:
 		return s.fail(q, errInvalid, fmt.Sprintf("%d bytes at once, want %d at most", q.Length, blockMax))
 	}

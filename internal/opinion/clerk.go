@@ -147,8 +147,8 @@ func (b *broken) first() error {
 // Serve is the clerk: it says where its folder is, answers one question, and ends with its input. Then what it runs has
 // ended, and its folder is gone.
 func Serve(in io.Reader, out io.Writer) error {
-	// The end of the input is the only one. QEMU, which inherits this, ends by SIGTERM all the same, and guestfish is left
-	// to remove its files.
+	// The end of the input is the only one. QEMU, which inherits this, ends by SIGTERM all the same, and guestfish is
+	// left to remove its files.
 	signal.Ignore(sys.EndSignals()...)
 	// A caller that is gone makes writing to it an error, and not the end of this process: the folder is still there.
 	signal.Notify(make(chan os.Signal, 1), sys.BrokenPipe)

@@ -97,7 +97,8 @@ func (p *parser) checkReferences() error {
 		}
 		disks[d.ID] = true
 		if d.FileRef != "" && p.env.File(d.FileRef) == nil {
-			return p.bad(ondisk.ErrFormat, "Disk %.256q has the fileRef %.256q, and no File has this id", d.ID, d.FileRef)
+			return p.bad(ondisk.ErrFormat, "Disk %.256q has the fileRef %.256q, and no File has this id", d.ID,
+				d.FileRef)
 		}
 	}
 	return nil

@@ -88,7 +88,10 @@ func (p *parser) syntax(err error) error {
 		return p.bad(ondisk.ErrUnsupported, "%v", err)
 	}
 	if se, ok := errors.AsType[*xml.SyntaxError](err); ok {
-		return &ondisk.TextError{What: "ovf", Line: se.Line, Msg: strconv.QuoteToGraphic(se.Msg), Kind: ondisk.ErrFormat}
+		return &ondisk.TextError{
+			What: "ovf", Line: se.Line, Msg: strconv.QuoteToGraphic(se.Msg),
+			Kind: ondisk.ErrFormat,
+		}
 	}
 	return p.bad(ondisk.ErrFormat, "%.256q", err.Error())
 }
@@ -101,7 +104,8 @@ func (p *parser) open(t xml.StartElement, from int) error {
 	p.path = append(p.path, elementName(t))
 	if len(p.path) == 1 {
 		if p.seen || t.Name.Local != "Envelope" || !isOVF(t.Name.Space) {
-			return p.bad(ondisk.ErrFormat, "root element %.64q of %.128q, want one Envelope of OVF", t.Name.Local, t.Name.Space)
+			return p.bad(ondisk.ErrFormat, "root element %.64q of %.128q, want one Envelope of OVF", t.Name.Local,
+				t.Name.Space)
 		}
 		p.seen, p.root = true, t.Name.Space
 	}

@@ -9,7 +9,8 @@ import (
 
 // legacyUnits are the words of OVF 1.0 and of CIM_ResourceAllocationSettingData.
 var legacyUnits = map[string]int64{
-	"": 1, "byte": 1, "bytes": 1, "kilobytes": 1 << 10, "megabytes": 1 << 20, "gigabytes": 1 << 30, "terabytes": 1 << 40,
+	"": 1, "byte": 1, "bytes": 1, "kilobytes": 1 << 10, "megabytes": 1 << 20, "gigabytes": 1 << 30,
+	"terabytes": 1 << 40,
 }
 
 // parseUnits reads a programmatic unit, "byte * 2^30". Spec: DMTF DSP0004, annex C.1.

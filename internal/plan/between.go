@@ -50,7 +50,10 @@ func slotsOf(l *layout.Layout) []slot {
 			out = append(out, slot{part: x})
 			last = &out[len(out)-1]
 		case layout.RecordItem:
-			last.after = append(last.after, segment{Range: x.Range, kind: record, box: x.Number, step: x.Step, most: x.Most})
+			last.after = append(last.after, segment{
+				Range: x.Range, kind: record, box: x.Number, step: x.Step,
+				most: x.Most,
+			})
 		case layout.BoxEndItem:
 			last.after = append(last.after, segment{Range: x.Range, kind: boxEnd, box: x.Number})
 		}

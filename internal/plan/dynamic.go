@@ -54,9 +54,9 @@ func (p *Plan) noRoom(l *layout.Layout) {
 		}
 		return
 	}
-	p.refuse("ldm-room", ondisk.ErrUnsupported, 0, fmt.Sprintf("the volumes of the dynamic disk end at LBA %d, and have "+
-		"no place on the boundary of %s in front of the database at LBA %d, which stays", l.Dynamic.Span.End()/l.LBASize(),
-		units.Short(p.Goal.Want), l.Dynamic.Database.Off/l.LBASize()),
+	p.refuse("ldm-room", ondisk.ErrUnsupported, 0, fmt.Sprintf("the volumes of the dynamic disk end at LBA %d, and "+
+		"have no place on the boundary of %s in front of the database at LBA %d, which stays",
+		l.Dynamic.Span.End()/l.LBASize(), units.Short(p.Goal.Want), l.Dynamic.Database.Off/l.LBASize()),
 		"try a smaller --boundary (4K is enough for most storage), or convert it to a basic disk in the guest")
 }
 

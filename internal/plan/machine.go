@@ -48,7 +48,8 @@ func (p *Plan) nowhere(l *layout.Layout) {
 	var first boot.Ref
 	count := 0
 	for _, r := range l.Boot.Refs {
-		if _, ok := p.machine.To(r.Names()); r.Disk == 0 || ok || p.machine.Disks(r.Disk) != 1 || p.machine.Taken(r.Names()) {
+		if _, ok := p.machine.To(r.Names()); r.Disk == 0 || ok || p.machine.Disks(r.Disk) != 1 ||
+			p.machine.Taken(r.Names()) {
 			continue
 		}
 		if count++; count == 1 {

@@ -112,8 +112,8 @@ func (c *placer) fits(i int, off, limit int64) bool {
 func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 	own, want := c.slots[i].part.Off, c.goal.Want
 	low := c.up(i, least)
-	// What fits at one place fits at every lower one, so the highest can be searched for. There can be more places than an
-	// int counts.
+	// What fits at one place fits at every lower one, so the highest can be searched for. There can be more places than
+	// an int counts.
 	fits, none := int64(-1), max(0, (most-low)/want+1)
 	for none-fits > 1 {
 		if k := fits + (none-fits)/2; c.fits(i, low+k*want, limit) {

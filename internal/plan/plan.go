@@ -124,7 +124,8 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 		p.noRoom(l)
 	case !ok:
 		p.refuse("limit", ondisk.ErrLimit, 0,
-			fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition table can name",
+			fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition "+
+				"table can name",
 				units.Short(goal.Want), c.limit/l.LBASize()),
 			"try a smaller --boundary, or move the disk to GPT in the guest first")
 	}
@@ -264,8 +265,8 @@ func (p *Plan) refuse(code string, class error, partition int, text, remedy stri
 // inTheWay refuses a move for which a partition would have to go away that is to stay.
 func (p *Plan) inTheWay(l *layout.Layout, number int) {
 	if l.Dynamic != nil && number == l.Dynamic.Metadata {
-		p.refuse("ldm-room", ondisk.ErrUnsupported, number, "it holds the database of the dynamic disk, which stays where "+
-			"it is, and what lies in front of it has no room on the boundary",
+		p.refuse("ldm-room", ondisk.ErrUnsupported, number, "it holds the database of the dynamic disk, which stays "+
+			"where it is, and what lies in front of it has no room on the boundary",
 			"try a smaller --boundary, or name other partitions with --partition")
 		return
 	}
@@ -294,10 +295,13 @@ func (p *Plan) chsNote(l *layout.Layout) {
 	if len(p.Moves) == 0 || !l.ReadsCHS() || p.Goal.Want <= align.DefaultBoundary {
 		return
 	}
-	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{Code: "chs-geometry", Effect: ondisk.Warn, Text: fmt.Sprintf(
-		"the boot code (%s) reads cylinders, heads and sectors, and at %s they depend on the BIOS having %d heads, "+
-			"as the disk says",
-		l.Boot.Code.Name, units.Short(p.Goal.Want), l.Geometry.Heads), Remedy: "--boundary 64K holds for every geometry"}))
+	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+		Code: "chs-geometry", Effect: ondisk.Warn, Text: fmt.Sprintf(
+			"the boot code (%s) reads cylinders, heads and sectors, and at %s they depend on the BIOS having "+
+				"%d heads, as the disk says",
+			l.Boot.Code.Name, units.Short(p.Goal.Want), l.Geometry.Heads),
+		Remedy: "--boundary 64K holds for every geometry",
+	}))
 }
 
 // strays warns of what a system remembers of a place where no partition starts now, and where one starts in the

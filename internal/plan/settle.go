@@ -32,10 +32,12 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 			var at []int64
 			at, size = tail(l, s.after, end, delta, size)
 			if !named(s.after, at, limitOf(l)) {
-				return fmt.Errorf("what lies behind partition %d ends beyond what the table can name: %w", s.part.Number, ErrNoPlan)
+				return fmt.Errorf("what lies behind partition %d ends beyond what the table can name: %w",
+					s.part.Number, ErrNoPlan)
 			}
 			if !within(unbound(s.after), at) {
-				return fmt.Errorf("partition %d ends over the database of the dynamic disk: %w", s.part.Number, ErrNoPlan)
+				return fmt.Errorf("partition %d ends over the database of the dynamic disk: %w", s.part.Number,
+					ErrNoPlan)
 			}
 			p.between(s.after, at)
 			break
@@ -204,7 +206,8 @@ func (p *Plan) keep(from, to, n int64) {
 	if n <= 0 {
 		return
 	}
-	if k := len(p.Pieces) - 1; k >= 0 && p.Pieces[k].From+p.Pieces[k].Len == from && p.Pieces[k].To+p.Pieces[k].Len == to {
+	if k := len(p.Pieces) - 1; k >= 0 && p.Pieces[k].From+p.Pieces[k].Len == from &&
+		p.Pieces[k].To+p.Pieces[k].Len == to {
 		p.Pieces[k].Len += n
 		return
 	}

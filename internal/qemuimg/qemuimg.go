@@ -50,7 +50,10 @@ func (i Image) spec() (string, error) {
 	file := map[string]any{"driver": "file", "filename": i.Path}
 	if i.Socket != "" {
 		driver = "raw"
-		file = map[string]any{"driver": "nbd", "export": "", "server": map[string]string{"type": "unix", "path": i.Socket}}
+		file = map[string]any{
+			"driver": "nbd", "export": "",
+			"server": map[string]string{"type": "unix", "path": i.Socket},
+		}
 	} else if st, err := os.Stat(i.Path); err == nil && st.Mode()&os.ModeDevice != 0 {
 		file["driver"] = "host_device"
 	}

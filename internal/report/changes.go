@@ -68,8 +68,8 @@ func (t *Text) copyCost(c *Cost) {
 		if c.Warm {
 			warm = ", perhaps in part from memory"
 		}
-		time = fmt.Sprintf(" That takes about %s if DEST is as fast as SOURCE, of which %s/s were read%s.", Seconds(c.Took),
-			units.Format(c.Rate), warm)
+		time = fmt.Sprintf(" That takes about %s if DEST is as fast as SOURCE, of which %s/s were read%s.",
+			Seconds(c.Took), units.Format(c.Rate), warm)
 	}
 	t.para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s",
 		units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), time)
@@ -100,7 +100,10 @@ func (t *Text) moves(c Changes) {
 	w := newTable()
 	w.AppendHeader(table.Row{"partition", "from LBA", "to LBA", "shift", "size"})
 	for _, m := range c.Moves {
-		w.AppendRow(table.Row{m.Partition, m.From / c.sector, m.To / c.sector, units.Format(m.Delta), units.Format(m.Size)})
+		w.AppendRow(table.Row{
+			m.Partition, m.From / c.sector, m.To / c.sector, units.Format(m.Delta),
+			units.Format(m.Size),
+		})
 	}
 	t.printf("\n")
 	t.table(w)
@@ -315,8 +318,8 @@ func powerShellQuote(s string) string {
 	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
 		return s
 	}
-	double := strings.NewReplacer("'", "''", "\u2018", "\u2018\u2018", "\u2019", "\u2019\u2019", "\u201a", "\u201a\u201a",
-		"\u201b", "\u201b\u201b")
+	double := strings.NewReplacer("'", "''", "\u2018", "\u2018\u2018", "\u2019", "\u2019\u2019", "\u201a",
+		"\u201a\u201a", "\u201b", "\u201b\u201b")
 	return "'" + double.Replace(s) + "'"
 }
 

@@ -200,7 +200,8 @@ func TestCostsThatAreNone(t *testing.T) {
 			"artitions 1, 2: ",
 		},
 		{
-			"two costs", starts("it is slow", "it is late"), "partition 1: it is slow; partition 2: it is late. That is",
+			"two costs", starts("it is slow", "it is late"), "partition 1: it is slow; partition 2: it is " +
+				"late. That is",
 			"",
 		},
 		{

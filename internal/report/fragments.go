@@ -156,7 +156,8 @@ func (t *Text) fragmentation(d Disk) {
 	}
 	t.printf("\n")
 	if len(d.Fragmentation) == 0 {
-		t.para(2, "Fragmentation: no volume of the disk is one whose files are counted: NTFS, FAT12 to FAT32, ext2 to ext4.")
+		t.para(2, "Fragmentation: no volume of the disk is one whose files are counted: NTFS, FAT12 to FAT32, "+
+			"ext2 to ext4.")
 		return
 	}
 	for _, f := range d.Fragmentation {
@@ -213,8 +214,8 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 		t.fact("Sample", fmt.Sprintf("the first %d records: the walk ended there, at the limit of records or of "+
 			"bytes for the disk", f.Read))
 	case f.Read < f.Records:
-		t.fact("Sample", fmt.Sprintf("%d of %d records, taken evenly; the numbers of files are those of the sample", f.Read,
-			f.Records))
+		t.fact("Sample", fmt.Sprintf("%d of %d records, taken evenly; the numbers of files are those of the sample",
+			f.Read, f.Records))
 	}
 	if f.Unread > 0 {
 		t.fact("Left out", units.Counted(f.Unread, "file")+" with broken or unknown structures")
@@ -277,8 +278,8 @@ func (t *Text) fragmentationAdvice(d Disk) {
 	var says []string
 	if now.Requests > 0 {
 		says = append(says, fmt.Sprintf("Reading the worst files by %s takes %d requests of %d blocks of the storage; "+
-			"in an aligned copy, stored in order, %d of %d.", units.Format(container.SequentialIO), now.Requests, now.Blocks,
-			copied.Requests, copied.Blocks))
+			"in an aligned copy, stored in order, %d of %d.", units.Format(container.SequentialIO), now.Requests,
+			now.Blocks, copied.Requests, copied.Blocks))
 	}
 	says = append(says, "Alignment moves partitions as they are: pieces of files stay pieces.")
 	if share := percent(apart, bytes); share >= worthwhile {

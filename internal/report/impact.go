@@ -122,7 +122,8 @@ func newImpact(i align.Impact) *Impact {
 	}
 	for _, t := range i.Table() {
 		out.IO = append(out.IO, ioCost{
-			t.Size, newTouched(t.Random), newTouched(t.Sequential), newTouched(t.RandomWrite), newTouched(t.SequentialWrite),
+			t.Size, newTouched(t.Random), newTouched(t.Sequential), newTouched(t.RandomWrite),
+			newTouched(t.SequentialWrite),
 		})
 	}
 	return out
@@ -143,8 +144,8 @@ func (t *Text) impacts(ps []Partition) {
 		}
 		if first {
 			t.printf("\n")
-			t.para(0, "Blocks of %s of the storage (%s) that one I/O costs on average: now / when the partition is aligned%s. "+
-				"Caches, read-ahead and merged I/O hide a part of it:",
+			t.para(0, "Blocks of %s of the storage (%s) that one I/O costs on average: now / when the partition is "+
+				"aligned%s. Caches, read-ahead and merged I/O hide a part of it:",
 				units.Format(p.Impact.StorageBlock), p.Impact.Storage, p.Impact.reads())
 			first = false
 		}
@@ -237,8 +238,8 @@ func (t *Text) cost(fs []align.Finding) {
 	}
 	if len(costs.each) > 0 {
 		t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
-			"That is more work for most reads and writes. The guest can neither see nor fix this. Moving the partition fixes "+
-			"it.", costs.list())
+			"That is more work for most reads and writes. The guest can neither see nor fix this. Moving the "+
+			"partition fixes it.", costs.list())
 	}
 	for _, c := range free.each {
 		t.para(0, "%s: %s.", capital(partitions(c.numbers)), c.text)
@@ -268,7 +269,8 @@ func (t *Text) costOn(c *Costs, fs []align.Finding) {
 	case c.Storage.Block == units.SectorSize:
 		t.para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
 	default:
-		t.para(0, "On this storage (%s) that costs nothing: no I/O touches more of its blocks than it must.", c.Storage.About)
+		t.para(0, "On this storage (%s) that costs nothing: no I/O touches more of its blocks than it must.",
+			c.Storage.About)
 	}
 }
 

@@ -355,7 +355,10 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
 		Content:  align.ContentOf(l),
 		Findings: orEmpty(findings), Partitions: []Partition{},
-		Boot:  BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.ReadsCHS(), Hands: l.Boot.Code.HandsOver},
+		Boot: BootCode{
+			Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.ReadsCHS(),
+			Hands: l.Boot.Code.HandsOver,
+		},
 		Chain: make([]BootLink, 0, len(l.Boot.Chain)),
 	}
 	for _, s := range l.Boot.Chain {
@@ -391,8 +394,8 @@ func (p Partition) Judged() int64 { return cmp.Or(p.Extent, p.Start) }
 
 func newPartition(p boot.Partition, sector, boundary int64) Partition {
 	out := Partition{
-		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(), Name: p.Name,
-		GUID:     p.GUID,
+		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(),
+		Name: p.Name, GUID: p.GUID,
 		StartLBA: p.Off / sector, Start: p.Off, Size: p.Len,
 	}
 	at, name := align.Start(p, boundary)

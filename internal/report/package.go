@@ -187,8 +187,8 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.printf("All disks of %s are aligned already; nothing was written.\n", Safe(r.Source))
 		return
 	}
-	t.para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), units.Counted(len(r.Disks), "disk"), verifiedText[r.Verified],
-		workText(r.Copied, r.Took))
+	t.para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), units.Counted(len(r.Disks), "disk"),
+		verifiedText[r.Verified], workText(r.Copied, r.Took))
 	for _, d := range r.Disks {
 		t.packageDisk(d)
 	}

@@ -182,7 +182,8 @@ func (t *Text) picture(disks []Disk, names ...string) {
 	const least = 16 // columns that still show something
 	indent, largest, partitions := 0, int64(0), 0
 	for i, d := range disks {
-		indent, largest, partitions = max(indent, len(names[i])), max(largest, d.Size), max(partitions, len(d.Partitions))
+		indent, largest, partitions = max(indent, len(names[i])), max(largest, d.Size),
+			max(partitions, len(d.Partitions))
 	}
 	if partitions == 0 || largest == 0 {
 		return

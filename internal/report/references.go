@@ -59,7 +59,8 @@ func (t *Text) references(refs []Reference) {
 		}
 		t.reference(r, w)
 		// The reason that several positions in a row stay is printed once, below the last.
-		if r.reason() != "" && (i+1 == len(shown) || shown[i+1].home() != r.home() || shown[i+1].reason() != r.reason()) {
+		if r.reason() != "" && (i+1 == len(shown) || shown[i+1].home() != r.home() ||
+			shown[i+1].reason() != r.reason()) {
 			t.printf("     ")
 			t.para(7, "stays: %s", r.reason())
 		}

@@ -22,7 +22,8 @@ type Serve struct {
 // NewServe reports a plan whose disk is served.
 func NewServe(h Head, s *realign.Source, p *realign.Plan, uri string) *Serve {
 	return &Serve{
-		Head: h, Image: NewImage(s.Image), Changes: NewChanges(p), AsIs: p.Converts, URI: uri, Findings: orEmpty(p.Notes),
+		Head: h, Image: NewImage(s.Image), Changes: NewChanges(p), AsIs: p.Converts, URI: uri,
+		Findings: orEmpty(p.Notes),
 	}
 }
 

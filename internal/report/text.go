@@ -163,12 +163,13 @@ func (t *Text) verdict(d Disk) {
 	case d.Verdict == align.NothingToJudge:
 		t.para(2, "%s %s.", t.Paint(text.FgCyan, "Nothing to judge:"), contentText(d))
 	case d.Table.Scheme == "none" && every == "every partition":
-		t.printf("%s there is no partition table, and the volume starts at byte 0.\n", t.Paint(text.FgGreen, "Aligned:"))
+		t.printf("%s there is no partition table, and the volume starts at byte 0.\n",
+			t.Paint(text.FgGreen, "Aligned:"))
 	case d.Verdict == align.Aligned:
 		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(text.FgGreen, "Aligned:"), every, boundary)
 	case d.Verdict == align.BelowBoundary:
-		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(text.FgYellow, "Partly aligned:"), which,
-			start, boundary)
+		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(text.FgYellow, "Partly aligned:"),
+			which, start, boundary)
 	default:
 		t.para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(text.FgRed, "Misaligned:"), which, start)
 	}
@@ -348,7 +349,8 @@ func newTable(columns ...table.ColumnConfig) table.Writer {
 	w.Style().Format.Header = text.FormatDefault
 	var right []table.ColumnConfig
 	for _, name := range []string{
-		"start LBA", "size", "partition", "from LBA", "to LBA", "shift", "offset", "Start", "End", "Sectors", "Size", "Id",
+		"start LBA", "size", "partition", "from LBA", "to LBA", "shift", "offset", "Start", "End", "Sectors", "Size",
+		"Id",
 	} {
 		right = append(right, table.ColumnConfig{Name: name, Align: text.AlignRight, AlignHeader: text.AlignRight})
 	}
@@ -434,7 +436,10 @@ func (t *Text) findings(fs []align.Finding) {
 }
 
 func (t *Text) findingLines(fs []align.Finding) {
-	colors := map[align.Severity]text.Color{align.Info: text.FgCyan, align.Warning: text.FgYellow, align.Error: text.FgRed}
+	colors := map[align.Severity]text.Color{
+		align.Info: text.FgCyan, align.Warning: text.FgYellow,
+		align.Error: text.FgRed,
+	}
 	for _, f := range fs {
 		if f.Cost != "" { // printed once for all
 			continue

@@ -22,8 +22,8 @@ type Unfinished struct {
 // NewUnfinished reports what a command has done.
 func NewUnfinished(h Head, w unfinished.Work, d unfinished.Done) *Unfinished {
 	return &Unfinished{
-		Head: h, Path: w.Path, Kind: w.Kind, Text: d.Text, Files: orEmptyNames(d.Files), Removed: orEmptyNames(d.Removed),
-		Findings: findingsOf("disk", d.Notes), Kept: d.Kept, Written: d.Written,
+		Head: h, Path: w.Path, Kind: w.Kind, Text: d.Text, Files: orEmptyNames(d.Files),
+		Removed: orEmptyNames(d.Removed), Findings: findingsOf("disk", d.Notes), Kept: d.Kept, Written: d.Written,
 	}
 }
 

@@ -27,8 +27,8 @@ func TestUseOfACopy(t *testing.T) {
 		{"vmdk", "vmfs", "t/a.vmdk", "govc vm.disk.attach -vm VM -ds DATASTORE -disk VM/a.vmdk\n", ""},
 		{"vmdk", "streamOptimized", "t/a.vmdk", "vSphere:   govc import.vmdk -ds DATASTORE t/a.vmdk\n", ""},
 		{
-			"vmdk", "monolithicSparse", "t/a.vmdk", "vmkfstools -d thin -i t/a.vmdk /vmfs/volumes/DATASTORE/VM/a.vmdk\n",
-			"",
+			"vmdk", "monolithicSparse", "t/a.vmdk",
+			"vmkfstools -d thin -i t/a.vmdk /vmfs/volumes/DATASTORE/VM/a.vmdk\n", "",
 		},
 		{"vmdk", "monolithicSparse", "-", "monolithicSparse, ", ""},
 		{"vhd", "fixed", "a\nb.vhd", "vhd fixed, ", ""},

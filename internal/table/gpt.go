@@ -264,7 +264,8 @@ func (g *gpt) readEntries() error {
 		}
 	}
 	if sum.Sum32() != h.EntriesCRC {
-		return g.field("entries crc32", atEntriesCRC, fmt.Sprintf("%#08x", h.EntriesCRC), fmt.Sprintf("%#08x", sum.Sum32()))
+		return g.field("entries crc32", atEntriesCRC, fmt.Sprintf("%#08x", h.EntriesCRC),
+			fmt.Sprintf("%#08x", sum.Sum32()))
 	}
 	g.checkEntries()
 	return nil
@@ -312,7 +313,8 @@ func (g *gpt) checkEntries() {
 		}
 		seen[p.GUID] = p.Number
 		if !usable.Contains(p.Range) {
-			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("within %d to %d", h.FirstUsable, h.LastUsable))
+			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas,
+				fmt.Sprintf("within %d to %d", h.FirstUsable, h.LastUsable))
 		}
 		if i > 0 && p.Overlaps(g.Partitions[sorted[i-1]].Range) {
 			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas,
@@ -327,7 +329,8 @@ func (g *gpt) checkCut() {
 	for _, p := range g.Partitions {
 		if p.End() > g.d.Size() {
 			at := g.array().Off + int64(p.Number-1)*int64(g.header.EntrySize)
-			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1),
+			g.brokenIn("gpt entry", at+32, p.Number, "LBAs",
+				fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1),
 				fmt.Sprintf("within the %d sectors of the disk", sectors))
 		}
 	}

@@ -122,7 +122,8 @@ func (c *copies) readOld(g *gpt) error {
 	}
 	if c.tooTight = c.place+c.room() > ondisk.I64(g.header.FirstUsable)*c.sector; c.tooTight {
 		g.cannotMend("gpt-primary",
-			fmt.Sprintf("there is no room for a new primary GPT in front of the first usable LBA %d", g.header.FirstUsable),
+			fmt.Sprintf("there is no room for a new primary GPT in front of the first usable LBA %d",
+				g.header.FirstUsable),
 			"repair the table with gdisk first")
 	}
 	return nil
@@ -154,7 +155,10 @@ func (g *gpt) cannotMend(code, text, remedy string) {
 			g.Issues[i].Remedy = remedy
 		}
 	}
-	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Refuse, OnMove: true, Text: text, Remedy: remedy})
+	g.Issues = append(g.Issues, ondisk.Issue{
+		Code: code, Effect: ondisk.Refuse, OnMove: true, Text: text,
+		Remedy: remedy,
+	})
 }
 
 // findArray returns the place of the array of a primary whose header is not valid: where it was, when it stands right

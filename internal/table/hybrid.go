@@ -27,8 +27,8 @@ func (g *gpt) readHybrid(m *mbr) {
 	for _, f := range faults {
 		g.Issues = append(g.Issues, ondisk.Issue{
 			Code: codeHybrid, Effect: ondisk.Refuse, OnMove: true, Text: "hybrid MBR of a GPT: " + f,
-			Remedy: "where every system that boots from the disk reads the GPT, make the MBR protective (gdisk, x, n); where " +
-				"one boots by the MBR, let its slots mirror partitions (sgdisk --hybrid), and copy again. " +
+			Remedy: "where every system that boots from the disk reads the GPT, make the MBR protective (gdisk, x, " +
+				"n); where one boots by the MBR, let its slots mirror partitions (sgdisk --hybrid), and copy again. " +
 				"trueup convert copies the disk as it is",
 		})
 	}
@@ -44,8 +44,8 @@ func (g *gpt) readHybrid(m *mbr) {
 	}
 	g.Issues = append(g.Issues, ondisk.Issue{
 		Code: codeHybrid, Effect: ondisk.Note, OnMove: true,
-		Text: "hybrid MBR: " + strings.Join(pairs, ", ") + ": these slots follow their partitions, and the protective " +
-			"entries go on to cover what they cover",
+		Text: "hybrid MBR: " + strings.Join(pairs, ", ") + ": these slots follow their partitions, and the " +
+			"protective entries go on to cover what they cover",
 	})
 }
 
@@ -62,7 +62,8 @@ func (g *gpt) mirrored(s Partition) *Partition {
 // hybridFaults returns why the slots cannot follow, each with its place. sector is the size by which they count.
 func (g *gpt) hybridFaults(sector int64) (faults []string) {
 	if sector != g.SectorSize {
-		return []string{fmt.Sprintf("its slots count sectors of %d bytes, and the GPT those of %d", sector, g.SectorSize)}
+		return []string{fmt.Sprintf("its slots count sectors of %d bytes, and the GPT those of %d", sector,
+			g.SectorSize)}
 	}
 	for _, p := range g.Partitions {
 		if p.End() > (MaxLBA+1)*sector {
@@ -89,8 +90,8 @@ func (g *gpt) hybridFaults(sector int64) (faults []string) {
 			mirrors[p.Number] = s.Number
 		}
 		if fault != "" {
-			faults = append(faults, fmt.Sprintf("slot %d (type %#02x, LBA %d to %d) at %#x: %s", s.Number, s.Type, s.Off/sector,
-				s.End()/sector-1, s.entry, fault))
+			faults = append(faults, fmt.Sprintf("slot %d (type %#02x, LBA %d to %d) at %#x: %s", s.Number, s.Type,
+				s.Off/sector, s.End()/sector-1, s.entry, fault))
 		}
 	}
 	if !shielded && faults == nil {
@@ -108,7 +109,8 @@ func (g *gpt) shieldFault(s Partition) string {
 	for _, o := range g.Hybrid {
 		said := o.Type == typeProtective && o.Number >= s.Number
 		if !said && o.Overlaps(s.Range) {
-			return fmt.Sprintf("slot %d (LBA %d to %d) lies over it", o.Number, o.Off/g.SectorSize, o.End()/g.SectorSize-1)
+			return fmt.Sprintf("slot %d (LBA %d to %d) lies over it", o.Number, o.Off/g.SectorSize,
+				o.End()/g.SectorSize-1)
 		}
 	}
 	covers := s.Off == g.SectorSize || s.End() == g.gpt.end // a copy of the GPT
@@ -142,10 +144,10 @@ func (m *mbr) besideGPT(d disk.Disk) error {
 	m.BesideGPT = true
 	m.Issues = append(m.Issues, ondisk.Issue{
 		Code: "gpt-unprotected", Effect: ondisk.Warn, OnMove: true,
-		Text: fmt.Sprintf("LBA 1 holds a valid GPT (partitions: %d), and the MBR has no protective entry (0xEE): systems go "+
-			"by the MBR, which is what moves, and the GPT keeps the old places", len(g.Partitions)),
-		Remedy: "wipe the GPT if it is left over (wipefs --types gpt); if something reads it, write a protective or hybrid " +
-			"MBR first (gdisk)",
+		Text: fmt.Sprintf("LBA 1 holds a valid GPT (partitions: %d), and the MBR has no protective entry (0xEE): "+
+			"systems go by the MBR, which is what moves, and the GPT keeps the old places", len(g.Partitions)),
+		Remedy: "wipe the GPT if it is left over (wipefs --types gpt); if something reads it, write a protective or " +
+			"hybrid MBR first (gdisk)",
 	})
 	return nil
 }

@@ -179,12 +179,14 @@ func (m *mbr) checkRanges(size int64) {
 		for _, q := range parts[:i] {
 			if p.Overlaps(q.Range) {
 				m.brokenIn("mbr", p.entry+8, p.Number, "start LBA", p.Off/m.SectorSize, fmt.Sprintf(
-					"a place apart from partition %d (LBA %d to %d)", q.Number, q.Off/m.SectorSize, q.End()/m.SectorSize-1))
+					"a place apart from partition %d (LBA %d to %d)", q.Number, q.Off/m.SectorSize,
+					q.End()/m.SectorSize-1))
 			}
 		}
 		if p.Kind == Extended {
 			if extended++; extended == 2 {
-				m.brokenIn("mbr", p.entry+4, p.Number, "type", fmt.Sprintf("%#02x", p.Type), "one extended partition at most")
+				m.brokenIn("mbr", p.entry+4, p.Number, "type", fmt.Sprintf("%#02x", p.Type),
+					"one extended partition at most")
 			}
 		}
 	}

@@ -151,7 +151,8 @@ func Read(d disk.Disk) (*Table, error) {
 		if noMBR || !isNoMatch(err) {
 			return nil, err
 		}
-		m.broken(atEntries, "partition table", "a protective entry (0xEE)", "a GPT header at LBA 1 or at the end of the disk")
+		m.broken(atEntries, "partition table", "a protective entry (0xEE)",
+			"a GPT header at LBA 1 or at the end of the disk")
 	}
 	m.checkRanges(d.Size())
 	m.readLogical(d)

@@ -243,7 +243,8 @@ func (s *Server) Close() error {
 func removeSocket(uri string) {
 	socket, err := socketOf(uri)
 	folder := filepath.Dir(socket)
-	ours := filepath.Dir(folder) == filepath.Clean(os.TempDir()) && strings.HasPrefix(filepath.Base(folder), "trueup-nbd-")
+	ours := filepath.Dir(folder) == filepath.Clean(os.TempDir()) &&
+		strings.HasPrefix(filepath.Base(folder), "trueup-nbd-")
 	if err != nil || !ours {
 		return
 	}

@@ -75,7 +75,8 @@ func (m *Machine) run(ctx context.Context, w Watch) (film.Film, error) {
 	}
 	defer p.end()
 	r := &recorder{
-		watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit), writes: cmp.Or(m.Writes, maxWrites),
+		watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit),
+		writes: cmp.Or(m.Writes, maxWrites),
 	}
 	r.watch.Settle = cmp.Or(w.Settle, DefaultSettle)
 	p.monitor.event = r.event

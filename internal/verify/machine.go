@@ -24,7 +24,8 @@ func Elsewhere(before, after *layout.Layout) (*layout.Machine, error) {
 		}
 		other, seen := to[was.Names()]
 		if seen && other != is.Points {
-			return nil, fmt.Errorf("%w: %s points to byte %d of disk 0x%08x, and another reference of the same place to byte %d",
+			return nil, fmt.Errorf("%w: %s points to byte %d of disk 0x%08x, and another reference of the same "+
+				"place to byte %d",
 				ErrDifferent, was.Name(), is.Points, was.Disk, other)
 		}
 		to[was.Names()] = is.Points
@@ -34,7 +35,8 @@ func Elsewhere(before, after *layout.Layout) (*layout.Machine, error) {
 		}
 		origin, taken := from[is.Names()]
 		if taken && origin != was.Points || is.Points <= 0 || is.Points%align.MinBoundary != 0 {
-			return nil, fmt.Errorf("%w: %s points to byte %d of disk 0x%08x instead of %d, and no partition was moved there",
+			return nil, fmt.Errorf("%w: %s points to byte %d of disk 0x%08x instead of %d, and no partition "+
+				"was moved there",
 				ErrDifferent, was.Name(), is.Points, was.Disk, was.Points)
 		}
 		from[is.Names()] = was.Points

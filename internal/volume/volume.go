@@ -34,11 +34,11 @@ type Traits struct {
 
 	// The rest chooses between several volumes in one place.
 
-	// Precedence ranks a container that claims the whole device over other kinds. Making one seldom wipes the old content,
-	// and no file system leaves the superblock of a container whole. libblkid stops at the first one, too.
+	// Precedence ranks a container that claims the whole device over other kinds. Making one seldom wipes the old
+	// content, and no file system leaves the superblock of a container whole. libblkid stops at the first one, too.
 	Precedence int
-	// NeverStale reports whether a broken one counts, and is no leftover: its boot sector stores a place on the disk, or
-	// a sound one is refused.
+	// NeverStale reports whether a broken one counts, and is no leftover: its boot sector stores a place on the disk,
+	// or a sound one is refused.
 	NeverStale   bool
 	ShowsContent bool // a volume of another kind shows at its own start
 	InSlice      bool // the first slice of a table can hold it; both are found where that begins at the start

@@ -41,8 +41,8 @@ func Decode(text []byte) (*Result, error) {
 	}
 	if r.Schema != "trueup/1" || r.Command != "bench" {
 		return nil, ondisk.In(ondisk.ErrFormat,
-			"result of trueup bench: schema %.40q, command %.40q, want \"trueup/1\" and \"bench\"; trueup bench --json "+
-				"writes it",
+			"result of trueup bench: schema %.40q, command %.40q, want \"trueup/1\" and \"bench\"; trueup bench "+
+				"--json writes it",
 			r.Schema, r.Command)
 	}
 	if err := r.check(); err != nil {
@@ -80,8 +80,10 @@ func (l *Load) check() error {
 	case l.Access == JobFile:
 	case l.Access != Random && l.Access != Sequential || l.Op != Read && l.Op != Write:
 		return fmt.Errorf("access %.40q, direction %.40q; want random or sequential, read or write", l.Access, l.Op)
-	case !units.IsPowerOfTwo(l.Size) || l.Size < units.SectorSize || l.Size > mostSize || l.Jobs < 1 || l.Jobs > mostJobs:
-		return fmt.Errorf("I/O of %d bytes, %d jobs; want a power of two from 512 and 1 to %d", l.Size, l.Jobs, mostJobs)
+	case !units.IsPowerOfTwo(l.Size) || l.Size < units.SectorSize || l.Size > mostSize || l.Jobs < 1 ||
+		l.Jobs > mostJobs:
+		return fmt.Errorf("I/O of %d bytes, %d jobs; want a power of two from 512 and 1 to %d", l.Size, l.Jobs,
+			mostJobs)
 	}
 	if n := len(l.Points); len(l.Name) > mostText || n == 0 || n > mostPoints {
 		return fmt.Errorf("%d points, want 1 to %d", n, mostPoints)

@@ -80,7 +80,8 @@ func (b *Bench) sections() (out []section) {
 	of := func(id, title, unit string, in func(l measured.Load) bool, label func(l measured.Load) string) {
 		s := section{ID: id, Title: title}
 		for _, op := range []string{measured.Read, measured.Write, measured.Mixed} {
-			loads := slices.DeleteFunc(slices.Clone(b.Loads), func(l measured.Load) bool { return l.Op != op || !in(l) })
+			loads := slices.DeleteFunc(slices.Clone(b.Loads),
+				func(l measured.Load) bool { return l.Op != op || !in(l) })
 			if len(loads) == 0 {
 				continue
 			}

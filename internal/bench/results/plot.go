@@ -87,8 +87,8 @@ func rates(title, unit string, loads []measured.Load, label func(measured.Load) 
 			mk.Y, mk.High, mk.Low = y(s.Median), y(s.Max), y(s.Min)
 			mk.Height = number(y(0) - mk.Y)
 			mk.Significant = p.Against != nil && p.Against.Distinct
-			mk.Text = fmt.Sprintf("%s, start %s: %s %s, %s to %s", label(loads[g]), units.Format(p.Start), plain(s.Median), unit,
-				plain(s.Min), plain(s.Max))
+			mk.Text = fmt.Sprintf("%s, start %s: %s %s, %s to %s", label(loads[g]), units.Format(p.Start),
+				plain(s.Median), unit, plain(s.Min), plain(s.Max))
 			if p.Against != nil {
 				mk.Text += "; aligned: " + p.Against.Text()
 			}
@@ -135,8 +135,8 @@ func latencies(title string, loads []measured.Load, label func(measured.Load) st
 // frame places the groups and their marks.
 func frame(title, unit string, loads []measured.Load, label func(measured.Load) string) plot {
 	out := plot{
-		Title: title, Unit: unit, Label: title, Width: plotWidth, Height: plotHeight, Left: left, Right: plotWidth - right,
-		Base: plotHeight - underneath,
+		Title: title, Unit: unit, Label: title, Width: plotWidth, Height: plotHeight, Left: left,
+		Right: plotWidth - right, Base: plotHeight - underneath,
 	}
 	room := float64(plotWidth-left-right) / float64(max(len(loads), 1))
 	for n, l := range loads {

@@ -130,17 +130,17 @@ func (b *Bench) facts() []fact {
 // legend explains the numbers.
 func (b *Bench) legend() []string {
 	out := []string{
-		"Numbers are medians of all rounds; percentages are latencies that so many I/Os stayed below. A difference is " +
-			"called one only where the rounds of both starts do not overlap, from least to most, and the medians differ by 5 " +
-			"% or more; all else is noise.",
+		"Numbers are medians of all rounds; percentages are latencies that so many I/Os stayed below. A difference " +
+			"is called one only where the rounds of both starts do not overlap, from least to most, and the medians " +
+			"differ by 5 % or more; all else is noise.",
 	}
 	switch n := b.Rounds(); {
 	case n < measured.Fewest:
-		out = append(out, fmt.Sprintf("%s cannot show a difference; --rounds %d or more can.", units.Counted(n, "round"),
-			measured.Fewest))
+		out = append(out, fmt.Sprintf("%s cannot show a difference; --rounds %d or more can.",
+			units.Counted(n, "round"), measured.Fewest))
 	case n < 5:
-		out = append(out, fmt.Sprintf("By chance alone, %d rounds of equal storage do not overlap in one of %d comparisons; "+
-			"--rounds 5 makes that one of 126.", n, map[int]int{3: 10, 4: 35}[n]))
+		out = append(out, fmt.Sprintf("By chance alone, %d rounds of equal storage do not overlap in one of %d "+
+			"comparisons; --rounds 5 makes that one of 126.", n, map[int]int{3: 10, 4: 35}[n]))
 	}
 	return out
 }

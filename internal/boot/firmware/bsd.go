@@ -15,8 +15,8 @@ var freeBSDStart = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 
 // Code of the BSDs. boot0 and mbr of FreeBSD use LBA only if a flag behind the code is set, which is up to the
 // administrator. Hence they count as readers of CHS.
 var (
-	// Moves itself from 7c1ah to 061ah … compares a type with that of freebsd-boot … loads the partition to 7c00h, up to
-	// its last LBA in the GPT … reads by mov ax,4200h. Spec: FreeBSD 8 and 14, stand/i386/pmbr/pmbr.S.
+	// Moves itself from 7c1ah to 061ah … compares a type with that of freebsd-boot … loads the partition to 7c00h, up
+	// to its last LBA in the GPT … reads by mov ax,4200h. Spec: FreeBSD 8 and 14, stand/i386/pmbr/pmbr.S.
 	FreeBSDGPT = &boot.Code{
 		ID: "freebsd-pmbr", Name: "FreeBSD pmbr", GPT: true, Choice: "the partition of type freebsd-boot",
 		Picks: func(p boot.Partition) bool { return p.TypeGUID == typeOfFreeBSDBoot },
@@ -44,8 +44,8 @@ var (
 		ID: "freebsd-mbr", Name: "FreeBSD", ReadsCHS: true, Address: byFlag,
 		Known: boot.Has(append(slices.Clip(freeBSDStart), 0xbe, 0x1a, 0x7c, 0xbf, 0x1a, 0x06)),
 	}
-	// xor ax,ax; mov ss,ax; mov sp,7c00h; mov es,ax; mov ds,ax; mov si,sp; mov di,0600h … mov esi,ebp; pop dx: hands the
-	// LBA over. It reads by CHS only where the bytes mean the LBA in the BIOS's geometry.
+	// xor ax,ax; mov ss,ax; mov sp,7c00h; mov es,ax; mov ds,ax; mov si,sp; mov di,0600h … mov esi,ebp; pop dx: hands
+	// the LBA over. It reads by CHS only where the bytes mean the LBA in the BIOS's geometry.
 	NetBSD = &boot.Code{
 		ID: "netbsd", Name: "NetBSD",
 		Known: boot.Has([]byte{

@@ -18,9 +18,15 @@ var Encryption = boot.Finder{Name: "encryption", Find: findEncryption}
 // Loaders of system encryption, by their names in the code. Spec: TrueCrypt 7.1a and VeraCrypt,
 // Boot/Windows/BootSector.asm; The Sleuth Kit, tsk/util/detect_encryption.c.
 var (
-	TrueCrypt = &boot.Code{ID: "truecrypt", Name: "TrueCrypt", Encrypts: true, Known: boot.Says("TrueCrypt Boot Loader")}
-	VeraCrypt = &boot.Code{ID: "veracrypt", Name: "VeraCrypt", Encrypts: true, Known: boot.Says("VeraCrypt Boot Loader")}
-	PGP       = &boot.Code{
+	TrueCrypt = &boot.Code{
+		ID: "truecrypt", Name: "TrueCrypt", Encrypts: true,
+		Known: boot.Says("TrueCrypt Boot Loader"),
+	}
+	VeraCrypt = &boot.Code{
+		ID: "veracrypt", Name: "VeraCrypt", Encrypts: true,
+		Known: boot.Says("VeraCrypt Boot Loader"),
+	}
+	PGP = &boot.Code{
 		ID: "pgp", Name: "PGP or Symantec Drive Encryption", Encrypts: true, Known: boot.Says("\xeb\x48\x90PGPGUARD"),
 	}
 	SafeBoot = &boot.Code{
@@ -49,7 +55,8 @@ func findEncryption(g *boot.Guest) (f boot.Found, err error) {
 		Code: "encrypted-system", Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the loader of %s is in sector 0: the system is encrypted by units that "+
 			"count from the start of the disk, and no password would open a copy in which they moved", name),
-		Remedy: "decrypt the system in the guest for good, and copy again; or copy the disk as it is with trueup convert",
+		Remedy: "decrypt the system in the guest for good, and copy again; or copy the disk as it is with " +
+			"trueup convert",
 	})
 	return f, nil
 }

@@ -48,7 +48,8 @@ func findExFAT(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 func encodeExFAT(sector int64) func([]byte, int64) ([]byte, error) {
 	return func(raw []byte, to int64) ([]byte, error) {
 		if to%sector != 0 {
-			return nil, fmt.Errorf("offset %#x: %w: it is no multiple of the sectors of %d bytes", to, ondisk.ErrLimit, sector)
+			return nil, fmt.Errorf("offset %#x: %w: it is no multiple of the sectors of %d bytes", to, ondisk.ErrLimit,
+				sector)
 		}
 		b := bytes.Clone(raw)
 		binary.LittleEndian.PutUint64(b[exfat.AtPartitionOffset:], ondisk.U64(to/sector))

@@ -15,7 +15,8 @@ var (
 	GenericCHS = &boot.Code{
 		ID: "generic-chs", Name: "standard code of an unnamed maker", Generic: true, ReadsCHS: true,
 		Known: func(code []byte) bool {
-			return isStandard(code) && boot.Either(boot.Has([]byte{0xb8, 0x01, 0x02}), boot.Has([]byte{0xb4, 0x02}))(code)
+			return isStandard(code) && boot.Either(boot.Has([]byte{0xb8, 0x01, 0x02}),
+				boot.Has([]byte{0xb4, 0x02}))(code)
 		},
 	}
 	// mov ah,42h, mov ax,42xxh: a read by LBA.

@@ -23,8 +23,8 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	case bpb != nil:
 		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
 	case kind == volume.BitLocker:
-		// The header in front of the encrypted volume is a boot sector. The volume keeps its own, which cannot be written
-		// without the key.
+		// The header in front of the encrypted volume is a boot sector. The volume keeps its own, which cannot be
+		// written without the key.
 		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 		if err != nil {
 			return err

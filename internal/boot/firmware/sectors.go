@@ -21,8 +21,8 @@ func checkMBR(g *boot.Guest) (r boot.Found, err error) {
 			boot.WhenUnknown)
 	}
 	if g.BesideGPT && (g.Code.GPT || g.Code.BothTables) {
-		r.Unbootable("boot-code", 0, "the boot code in sector 0 ("+g.Code.Name+") reads the GPT at LBA 1, and systems go by "+
-			"the MBR, which has no protective entry: the GPT keeps the old places",
+		r.Unbootable("boot-code", 0, "the boot code in sector 0 ("+g.Code.Name+") reads the GPT at LBA 1, and "+
+			"systems go by the MBR, which has no protective entry: the GPT keeps the old places",
 			"write a protective or hybrid MBR in the guest first (gdisk), and copy again")
 	}
 	return r, err
@@ -51,7 +51,8 @@ func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
 	case p.Volume.Boot != nil:
 		// Its code finds the volume by the BIOS parameter block; other finders read what a Windows stores besides.
 	case p.Volume.Kind == volume.Disklabel:
-		// boot1 of a BSD, which the label belongs to: package layout refuses labels that keep places, by type and label.
+		// boot1 of a BSD, which the label belongs to: package layout refuses labels that keep places, by type and
+		// label.
 	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
 	case startsFrom(g, p, b):
 		unknownSector(r, g, p)
@@ -78,7 +79,8 @@ func noExFATCode(b []byte) bool { return len(bytes.Trim(b[120:510], "\x00\xf4"))
 // that has no code of its own.
 func unknownSector(r *boot.Found, g *boot.Guest, p boot.Partition) {
 	if p.Volume.Kind == volume.Unknown && g.Code == boot.Empty {
-		r.Warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves as it is", "")
+		r.Warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves as it is",
+			"")
 		return
 	}
 	r.Unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known",

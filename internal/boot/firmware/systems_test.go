@@ -24,8 +24,8 @@ func TestRufusReadsTheFirstEntry(t *testing.T) {
 	f := twoPartitions(rufusCode, 0, 0x80)
 	texts, needs := chain(t, f)
 	require.Equal(t, []string{
-		"code of Rufus in sector 0 reads the boot sector of partition 1 by LBA (by cylinder, head and sector where the " +
-			"BIOS has no extensions)",
+		"code of Rufus in sector 0 reads the boot sector of partition 1 by LBA (by cylinder, head and sector where " +
+			"the BIOS has no extensions)",
 		"the boot sector of partition 1 (fat16) holds no code: the boot ends there",
 	}, texts)
 	require.Equal(t, []int{0, 1}, needs)

@@ -152,8 +152,8 @@ func entries(f *boot.Found, l efiLoaders, known bool, partition int) {
 	}
 	remedy := anew
 	if len(l.fallback) > 0 {
-		remedy = fmt.Sprintf("if the machine does not boot from the copy, start %s in the firmware's menu, and let its "+
-			"system write the entry anew", l.fallback[0])
+		remedy = fmt.Sprintf("if the machine does not boot from the copy, start %s in the firmware's menu, and let "+
+			"its system write the entry anew", l.fallback[0])
 	}
 	f.Issues = append(f.Issues, ondisk.Issue{
 		Code: code, Effect: ondisk.Note, OnMove: true, Partition: partition, Text: text,

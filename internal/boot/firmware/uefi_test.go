@@ -70,7 +70,8 @@ func TestChainOfUEFI(t *testing.T) {
 				"efi/boot/fbx64.efi",
 			},
 			texts: []string{
-				`boot entries of UEFI firmware can name \EFI\debian\grubx64.efi, \EFI\debian\shimx64.efi on partition 1, ` + esp,
+				`boot entries of UEFI firmware can name \EFI\debian\grubx64.efi, \EFI\debian\shimx64.efi on ` +
+					`partition 1, ` + esp,
 				`UEFI firmware without such an entry starts \EFI\boot\bootx64.efi from partition 1`,
 			}, remedy: `start \EFI\boot\bootx64.efi in the firmware's menu`,
 		},
@@ -85,7 +86,8 @@ func TestChainOfUEFI(t *testing.T) {
 			remedy: `start \EFI\BOOT\BOOTX64.EFI`,
 		},
 		"many": {files: many, texts: []string{
-			`boot entries of UEFI firmware can name \EFI\x\0.efi, \EFI\x\1.efi, \EFI\x\2.efi, \EFI\x\3.efi, \EFI\x\4.efi, \EFI\x\5.efi, \EFI\x\6.efi, \EFI\x\7.efi and 2 more on partition 1, ` + esp,
+			`boot entries of UEFI firmware can name \EFI\x\0.efi, \EFI\x\1.efi, \EFI\x\2.efi, \EFI\x\3.efi, ` +
+				`\EFI\x\4.efi, \EFI\x\5.efi, \EFI\x\6.efi, \EFI\x\7.efi and 2 more on partition 1, ` + esp,
 		}, remedy: anew, warn: true},
 		"nothing": {
 			files:  names{"kernel.efi"},

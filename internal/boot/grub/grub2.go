@@ -118,7 +118,8 @@ func (r *grubReader) boot(img grubImage) error {
 		return nil
 	}
 	if drive := img.code[grubBootDrive]; drive != bootedDrive && drive != firstDrive {
-		text := fmt.Sprintf("GRUB 2 in %s loads core.img from BIOS drive %#x, which can be another disk", img.place, drive)
+		text := fmt.Sprintf("GRUB 2 in %s loads core.img from BIOS drive %#x, which can be another disk", img.place,
+			drive)
 		r.f.Link(img.Number, "%s", text)
 		r.breaks(img, 0, text, boot.WhenUnknown)
 		return nil

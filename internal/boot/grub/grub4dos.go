@@ -62,7 +62,8 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	case !whole:
 		f.Unbootable(c.ID, 0, "the second part of grub4dos is not behind sector 0", boot.WhenUnknown)
 	case g.FirstByte() < end:
-		f.Unbootable(c.ID, 0, "a part of grub4dos lies in the first partition, and would move with it", boot.InstallAgain)
+		f.Unbootable(c.ID, 0, "a part of grub4dos lies in the first partition, and would move with it",
+			boot.InstallAgain)
 	}
 	if err := previousMBR(&f, g, c); err != nil {
 		return f, err
@@ -92,11 +93,11 @@ func previousMBR(f *boot.Found, g *boot.Guest, c *boot.Code) error {
 	switch {
 	case old != boot.Unknown && old.Find == nil && !old.Encrypts:
 	case flags&grldrFirst == 0:
-		f.Unbootable(c.ID, 0, "grub4dos first runs the MBR in LBA 1, and whether that finds its partition after a move "+
-			"is not known", boot.WhenUnknown)
+		f.Unbootable(c.ID, 0, "grub4dos first runs the MBR in LBA 1, and whether that finds its partition after a "+
+			"move is not known", boot.WhenUnknown)
 	default:
-		f.Warn(c.ID, 0, "grub4dos runs the MBR in LBA 1 if it finds no GRLDR, and whether that finds its partition after "+
-			"a move is not known", "check the boot of the copy")
+		f.Warn(c.ID, 0, "grub4dos runs the MBR in LBA 1 if it finds no GRLDR, and whether that finds its partition "+
+			"after a move is not known", "check the boot of the copy")
 	}
 	return nil
 }

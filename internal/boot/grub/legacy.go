@@ -115,7 +115,8 @@ func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sec
 func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome, error) {
 	r := disk.Range{Off: first * legacySector, Len: sectors * legacySector}
 	if first == 0 || r.End() > g.Disk.Size() {
-		return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, where there is no room for it", what, first, sectors)
+		return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, where there is no room for it", what, first,
+			sectors)
 	}
 	p, ok := g.Holding(r.Off, r.Len)
 	switch {
@@ -133,7 +134,8 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 	}
 	gap := legacyHome{disk.Range{Len: g.FirstByte()}, 0, "the gap"}
 	if !gap.holds(first, sectors) {
-		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap in front of all",
+		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap "+
+			"in front of all",
 			what, first, sectors)
 	}
 	return gap, nil

@@ -32,8 +32,8 @@ const (
 	maxSaid        = 16       // issues of a disk, and links
 	maxQuoted      = 120      // bytes of a line that are shown
 	configCode     = "linux-configuration"
-	writeName      = "write the line anew, in the guest or in the copy, so that it names the partition and not a place " +
-		"on the disk"
+	writeName      = "write the line anew, in the guest or in the copy, so that it names the partition and not a " +
+		"place on the disk"
 	orLeave = "; or leave this partition where it is (--partition selects others)"
 )
 
@@ -127,8 +127,9 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 		// A loader reads the files as they are, and Linux once the journal is replayed.
 		if open, ok := files.(*ext.Replayed); ok && open.Unread != nil {
 			if g.NotSeen(p); l.opened > before {
-				l.found.Warn(configCode, 0, fmt.Sprintf("the boot configuration in partition %d was read as the disk has it, and "+
-					"the journal to be replayed, which may change it, cannot be read: %v", p.Number, ondisk.Shift(open.Unread, p.Off)),
+				l.found.Warn(configCode, 0, fmt.Sprintf("the boot configuration in partition %d was read as the disk "+
+					"has it, and the journal to be replayed, which may change it, cannot be read: %v", p.Number,
+					ondisk.Shift(open.Unread, p.Off)),
 					"shut the guest down cleanly first, or look for positions such as (hd0)63+1 in it")
 			}
 		} else if ok {
@@ -225,7 +226,8 @@ func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 				return nil, err
 			}
 			for _, e := range entries {
-				if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && len(next) < maxConfigs && e.Name != "." &&
+				if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && len(next) < maxConfigs &&
+					e.Name != "." &&
 					e.Name != ".." {
 					next = append(next, path.Join(dir, e.Name))
 				}

@@ -23,8 +23,8 @@ func scanOptions(c *config, w []string) {
 func (c *config) option(s string) {
 	if value, ok := optionValue(s, "root="); ok {
 		if p, ok := c.named(value); ok && c.role != "" {
-			c.link(p, "root", fmt.Sprintf("is the root of the kernel (root=%.80q in %.256q of partition %d)", value, c.path,
-				c.in.Number))
+			c.link(p, "root", fmt.Sprintf("is the root of the kernel (root=%.80q in %.256q of partition %d)", value,
+				c.path, c.in.Number))
 		}
 	}
 	if value, ok := optionValue(s, "blkdevparts="); ok {
@@ -105,7 +105,8 @@ func scanGRUB(c *config, w []string) {
 		// It writes the entry of a partition again at each boot. Spec: GRUB legacy manual, "partnew".
 		if off, ok := sectors(w[3]); ok {
 			if p, ok := c.startingAt(off); ok {
-				c.breaks(p.Number, fmt.Sprintf("the start of partition %d, and writes it into the partition table", p.Number), true)
+				c.breaks(p.Number, fmt.Sprintf("the start of partition %d, and writes it into the partition table",
+					p.Number), true)
 			}
 		}
 	}

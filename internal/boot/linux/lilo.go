@@ -55,8 +55,8 @@ func readLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, w
 			m.home.Number, m.mode)
 	case errors.As(err, &bad):
 		f.Link(home.Number, "%s in %s loads a kernel by absolute sectors", name, where)
-		text := fmt.Sprintf("%s in %s holds the absolute sectors of the kernel, and its map is not rewritten, since %s", name,
-			where, bad)
+		text := fmt.Sprintf("%s in %s holds the absolute sectors of the kernel, and its map is not rewritten, since %s",
+			name, where, bad)
 		remedy := runLilo
 		if m != nil && m.file != nil && m.file.Fixed != nil { // it waits for the replay of a journal
 			remedy = "shut the guest down cleanly first, or " + runLilo

@@ -70,7 +70,8 @@ func (h *liloHigh) decode(b []byte, mode liloMode) (a liloAddr, err error) {
 	case flags&liloArray != 0:
 		return a, errLiloRAID
 	case flags != mode:
-		return a, liloErrorf("an address has the flags %#x, which do not fit %#x of the first stage", byte(flags), byte(mode))
+		return a, liloErrorf("an address has the flags %#x, which do not fit %#x of the first stage", byte(flags),
+			byte(mode))
 	}
 	switch {
 	case b[2]&liloDrives != liloDisk:

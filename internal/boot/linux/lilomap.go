@@ -71,7 +71,8 @@ type liloParams struct {
 // open finds the map as a file. place is a byte of it on the disk.
 func (m *liloMap) open(place int64) error {
 	if kind := m.home.Volume.Kind; !slices.Contains([]volume.Kind{volume.Ext2, volume.Ext3, volume.Ext4}, kind) {
-		return liloErrorf("it lies in partition %d (%s), and only in ext the file of the map is read", m.home.Number, kind)
+		return liloErrorf("it lies in partition %d (%s), and only in ext the file of the map is read", m.home.Number,
+			kind)
 	}
 	files, err := m.g.Files(m.home)
 	if err != nil {
@@ -122,7 +123,8 @@ func (m *liloMap) unread(err error) error {
 
 // offset finds the sector of the file that lies at a byte of the disk.
 func (m *liloMap) offset(place int64) (off int64, ok bool) {
-	i, _ := slices.BinarySearchFunc(m.where, place, func(p liloPiece, at int64) int { return cmp.Compare(p.End(), at+1) })
+	i, _ := slices.BinarySearchFunc(m.where, place,
+		func(p liloPiece, at int64) int { return cmp.Compare(p.End(), at+1) })
 	if i == len(m.where) || place < m.where[i].Off || place+liloSector > m.where[i].End() {
 		return 0, false
 	}
@@ -185,8 +187,8 @@ func (m *liloMap) next(high *liloHigh, b []byte) (liloAddr, error) {
 		return a, err
 	}
 	if a.lba*liloSector < m.home.Off || (a.lba+a.sectors)*liloSector > m.home.End() {
-		return a, liloErrorf("it names LBA %d to %d, not all in partition %d, where the map lies", a.lba, a.lba+a.sectors-1,
-			m.home.Number)
+		return a, liloErrorf("it names LBA %d to %d, not all in partition %d, where the map lies", a.lba,
+			a.lba+a.sectors-1, m.home.Number)
 	}
 	return a, nil
 }
@@ -453,7 +455,8 @@ func (m *liloMap) kernelsOf(b []byte, password int64) (list []liloKernel, err er
 			return nil, err
 		}
 		if initrd := tail[atLiloInitrd:atLiloStart]; (k.RAMDisk > 0) == ondisk.IsZero(initrd) {
-			return nil, liloErrorf("size and address of the initial RAM disk of kernel %q contradict each other", k.Name)
+			return nil, liloErrorf("size and address of the initial RAM disk of kernel %q contradict each other",
+				k.Name)
 		}
 		if k.RAMDisk > 0 {
 			if k.Initrd, err = m.address(tail[atLiloInitrd:]); err != nil {

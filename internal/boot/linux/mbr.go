@@ -9,7 +9,10 @@ var (
 	Parted = &boot.Code{
 		ID: "parted", Name: "parted", ReadsCHS: true, HandsOver: true,
 		Known: boot.Has([]byte{0xb8, 0x00, 0x10, 0x8e, 0xd0, 0xbc, 0x00, 0xb0},
-			[]byte{0xb4, 0x02, 0xb0, 0x01, 0xbb, 0x00, 0x7c, 0xb2, 0x80, 0x8a, 0x74, 0x01, 0x8b, 0x4c, 0x02, 0xcd, 0x13}),
+			[]byte{
+				0xb4, 0x02, 0xb0, 0x01, 0xbb, 0x00, 0x7c, 0xb2, 0x80, 0x8a, 0x74, 0x01, 0x8b, 0x4c, 0x02, 0xcd,
+				0x13,
+			}),
 	}
 	// mov ax,[si+8]; mov bx,[si+0ah]; mov si,packet; mov [si+8],ax; mov [si+0ah],bx; mov ah,42h … "MBR ", its prompt.
 	DebianMBR = &boot.Code{
@@ -27,8 +30,8 @@ var (
 		Known: boot.Like("fa eb..12 .... 4c494c4f .... 1000 0100 007c 0000",
 			"89ee 668b4408 66a31406 e8.... 813efe7d55aa", "be0c06 bbaa55 b441 cd13"),
 	}
-	// LiloMBR2 is mbr2.b, of lilo -M ext: stage 13h. It follows the boot records of logical partitions too, and adds their
-	// starts: add [packet+8],eax. Known from the source only.
+	// LiloMBR2 is mbr2.b, of lilo -M ext: stage 13h. It follows the boot records of logical partitions too, and adds
+	// their starts: add [packet+8],eax. Known from the source only.
 	LiloMBR2 = &boot.Code{
 		ID: "lilo-mbr-ext", Name: "LILO's plain MBR (lilo -M ext)", Picks: boot.Active,
 		Choice: "the active partition, primary or logical,",

@@ -18,7 +18,8 @@ func scanFstab(c *config, w []string) {
 	}
 	if slices.Contains(systemMounts, w[1]) {
 		if p, ok := c.named(w[0]); ok {
-			c.link(p, "mount "+w[1], fmt.Sprintf("is mounted on %s by %.256q of partition %d", w[1], c.path, c.in.Number))
+			c.link(p, "mount "+w[1], fmt.Sprintf("is mounted on %s by %.256q of partition %d", w[1], c.path,
+				c.in.Number))
 		}
 	}
 	if len(w) > 3 && isDisk(w[0]) {

@@ -15,8 +15,10 @@ var (
 	// mov eax,"!GPT" in the end.
 	SyslinuxGPT = &boot.Code{
 		ID: "syslinux-gptmbr", Name: "SYSLINUX gptmbr", HandsOver: true, GPT: true,
-		Choice: "the partition with the attribute of legacy boot", Picks: func(p boot.Partition) bool { return p.LegacyBoot },
-		Known: boot.Either(boot.Has(syslinuxStart, []byte("\x66\xb8!GPT")), boot.Has(syslinuxOldStart, []byte("Missing OS"))),
+		Choice: "the partition with the attribute of legacy boot",
+		Picks:  func(p boot.Partition) bool { return p.LegacyBoot },
+		Known: boot.Either(boot.Has(syslinuxStart, []byte("\x66\xb8!GPT")),
+			boot.Has(syslinuxOldStart, []byte("Missing OS"))),
 	}
 	// Counts a partition number down: dec byte [07b7h]. Spec: syslinux wiki, "Mbr".
 	SyslinuxAlt = &boot.Code{
@@ -69,8 +71,8 @@ func findInVolume(g *boot.Guest, c *boot.Code, p boot.Partition, f *boot.Found) 
 	if !isSyslinux(b) {
 		return err
 	}
-	const loads = "SYSLINUX in the boot sector of partition %d loads ldlinux.sys by sectors that count from the start " +
-		"of the partition"
+	const loads = "SYSLINUX in the boot sector of partition %d loads ldlinux.sys by sectors that count from the " +
+		"start of the partition"
 	f.Link(p.Number, loads, p.Number)
 	if !own {
 		return nil

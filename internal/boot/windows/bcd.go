@@ -55,7 +55,8 @@ const (
 func devices(data []byte) (at []int64, found []device) {
 	var d device
 	for i := 0; i+deviceLength <= len(data); i += deviceUnit {
-		if binary.LittleEndian.Uint32(data[i:]) != devicePartition || binary.LittleEndian.Uint32(data[i+8:]) != deviceLength {
+		if binary.LittleEndian.Uint32(data[i:]) != devicePartition ||
+			binary.LittleEndian.Uint32(data[i+8:]) != deviceLength {
 			continue
 		}
 		if _, err := binary.Decode(data[i:i+deviceLength], binary.LittleEndian, &d); err != nil {
@@ -122,7 +123,8 @@ func (s *store) element(k *hive.Key) error {
 	}
 	s.elements, s.bytes = s.elements+1, s.bytes+v.Size
 	if s.elements > maxElements || s.bytes > maxElementBytes {
-		return fmt.Errorf("boot configuration: %w of %d elements and %d bytes", ondisk.ErrLimit, maxElements, maxElementBytes)
+		return fmt.Errorf("boot configuration: %w of %d elements and %d bytes", ondisk.ErrLimit, maxElements,
+			maxElementBytes)
 	}
 	if v.Type != regBinary {
 		return nil

@@ -23,8 +23,8 @@ func BitLocker(g *boot.Guest, r *boot.Result) {
 			i.Effect = ondisk.Unbootable
 			i.Text, i.Remedy = stack.SystemOfBitLocker("it may hold the system of this disk ("+why+")", false)
 		default:
-			i.Text = "BitLocker: a volume of data, in which everything counts from its start. Its encrypted boot sector " +
-				"keeps the old place, which Windows uses only in a volume that it boots from"
+			i.Text = "BitLocker: a volume of data, in which everything counts from its start. Its encrypted boot " +
+				"sector keeps the old place, which Windows uses only in a volume that it boots from"
 			i.Remedy = "if a Windows starts from it whose boot files lie on another disk, do not use the copy"
 		}
 		r.Issues = append(r.Issues, i)

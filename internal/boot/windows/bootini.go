@@ -80,8 +80,8 @@ func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
 		}
 		said[number] = true
 		if n >= 1 && n <= len(counted) {
-			f.Link(counted[n-1], "\\boot.ini of partition %d starts Windows from partition(%d), which is partition %d", p.Number,
-				n, counted[n-1])
+			f.Link(counted[n-1], "\\boot.ini of partition %d starts Windows from partition(%d), which is partition %d",
+				p.Number, n, counted[n-1])
 			continue
 		}
 		f.Issues = append(f.Issues, ondisk.Issue{
@@ -164,8 +164,8 @@ func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) er
 		return err
 	}
 	if c := g.Loader(b[:boot.CodeLen]); c.Absolute {
-		f.Warn("saved-boot-sector", 0, fmt.Sprintf("%s in %s of partition %d finds its files by absolute sectors", c.Name,
-			shown(name), p.Number),
+		f.Warn("saved-boot-sector", 0, fmt.Sprintf("%s in %s of partition %d finds its files by absolute sectors",
+			c.Name, shown(name), p.Number),
 			"install that loader again on the copy, and save its boot sector anew")
 		return nil
 	}

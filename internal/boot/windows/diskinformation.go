@@ -169,10 +169,12 @@ func noSets(data []byte, c *diskConfig) error {
 	}
 	at := int64(c.FTOffset)
 	if at+2 > int64(len(data)) {
-		return ondisk.Field(diskInfo, "offset of the fault-tolerant sets", atSets, at, fmt.Sprintf("%d or less", len(data)-2))
+		return ondisk.Field(diskInfo, "offset of the fault-tolerant sets", atSets, at,
+			fmt.Sprintf("%d or less", len(data)-2))
 	}
 	if n := binary.LittleEndian.Uint16(data[at:]); n > 0 {
-		return ondisk.In(ondisk.ErrUnsupported, "%s: number of fault-tolerant sets of Windows NT %d, want 0", diskInfo, n)
+		return ondisk.In(ondisk.ErrUnsupported, "%s: number of fault-tolerant sets of Windows NT %d, want 0", diskInfo,
+			n)
 	}
 	return nil
 }
@@ -214,8 +216,8 @@ func (r *diskReader) disks() (out []knownPartition, err error) {
 			}
 			if p.FTType != notFTMember {
 				return nil, ondisk.In(ondisk.ErrUnsupported,
-					"%s: the partition at byte %d is of type %d, a member of a fault-tolerant set, want %d", diskInfo, at, p.FTType,
-					notFTMember)
+					"%s: the partition at byte %d is of type %d, a member of a fault-tolerant set, want %d", diskInfo,
+					at, p.FTType, notFTMember)
 			}
 			if p.StartingOffset != 0 {
 				out = append(out, knownPartition{d.Signature, at + startInDiskInfo, p.DriveLetter})

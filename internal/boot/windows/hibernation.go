@@ -80,8 +80,8 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 		f.Sign(boot.Hibernated, p, noMove, "%s holds a system (%s), perhaps of a fast startup", name, upper(state))
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "hibernated", Effect: ondisk.Refuse, OnMove: true,
-			Text: fmt.Sprintf("the Windows of partition %d is hibernated, or was shut down with fast startup: it would wake "+
-				"up with the old places of all partitions", p.Number),
+			Text: fmt.Sprintf("the Windows of partition %d is hibernated, or was shut down with fast startup: it "+
+				"would wake up with the old places of all partitions", p.Number),
 			Remedy: shutDownFully,
 		})
 	default:

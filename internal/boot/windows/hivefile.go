@@ -67,7 +67,8 @@ func (k hives) finder() boot.Finder {
 
 // read adds what one hive holds. A hive that is not understood matters to every partition: it can name any.
 func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string, left *int) error {
-	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(path), p.Number)
+	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(path),
+		p.Number)
 	file, err := windowsFile(g, p, path)
 	if err != nil {
 		return unreadHive(f, k, p, what, err)
@@ -78,7 +79,8 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 	}
 	if *left--; *left < 0 {
 		if *left == -1 {
-			f.Unbootable(k.code, 0, fmt.Sprintf("%s: there are %d others, and no more are read", what, maxHives), k.remedy)
+			f.Unbootable(k.code, 0, fmt.Sprintf("%s: there are %d others, and no more are read", what, maxHives),
+				k.remedy)
 		}
 		return nil
 	}

@@ -47,7 +47,8 @@ func (r *fileRefs) mirrored() error {
 		if err := v.Mirrored(path); err != nil && !boot.Understood(err) {
 			return ondisk.Shift(err, r.p.Off)
 		} else if err != nil {
-			return ondisk.In(ondisk.ErrUnsupported, "FAT is marked dirty, and what a check makes of the file is not known: %v",
+			return ondisk.In(ondisk.ErrUnsupported, "FAT is marked dirty, and what a check makes of the file is "+
+				"not known: %v",
 				ondisk.Shift(err, r.p.Off))
 		}
 	}

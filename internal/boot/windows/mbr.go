@@ -27,8 +27,8 @@ var (
 			[]byte{0xbf, 0x05, 0x00, 0xbb, 0x00, 0x7c, 0xb8, 0x01, 0x02, 0x57, 0xcd, 0x13},
 			[]byte{0x8b, 0xf5, 0xea, 0x00, 0x7c, 0x00, 0x00}),
 	}
-	// cmp ebx,"TCPA": asks the TPM BIOS before it goes on. Windows 7 stays at hlt; jmp $-1 behind a message, Vista loops
-	// over its end.
+	// cmp ebx,"TCPA": asks the TPM BIOS before it goes on. Windows 7 stays at hlt; jmp $-1 behind a message, Vista
+	// loops over its end.
 	MBR7 = &boot.Code{
 		ID: "windows-7", Name: "Windows 7 or later",
 		Known: boot.Has([]byte{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}, []byte{0xbd, 0xbe, 0x07},

@@ -97,7 +97,8 @@ func onThisDisk(g *boot.Guest, l location) bool {
 	guid := strings.ToLower(strings.Trim(l.guid, "{}"))
 	if strings.Trim(guid, "0-") != "" {
 		// No specification says which GUID it is: that of the disk, as seen so far.
-		return guid == g.GUID || slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.GUID == guid })
+		return guid == g.GUID ||
+			slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.GUID == guid })
 	}
 	n, err := strconv.ParseUint(l.id, 10, 32)
 	return err != nil || n == 0 || (g.Scheme == table.MBR || g.Hybrid()) && n == uint64(g.Signature)

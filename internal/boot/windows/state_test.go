@@ -35,7 +35,8 @@ func TestStateOfWindows(t *testing.T) {
 		"open, with its log": {
 			map[string][]byte{file: hiveforge.Dirty(closed, 7), file + ".LOG1": log},
 			boot.Running,
-			`SYSTEM of partition 1 is open, and Windows brings it up to date from \WINDOWS\system32\config\SYSTEM.LOG1 (entries that it applies: 1)`,
+			`SYSTEM of partition 1 is open, and Windows brings it up to date from ` +
+				`\WINDOWS\system32\config\SYSTEM.LOG1 (entries that it applies: 1)`,
 		},
 		"open, without": {
 			map[string][]byte{file: hiveforge.Dirty(closed, 7)},

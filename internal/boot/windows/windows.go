@@ -83,8 +83,8 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 	case p.Active && p.InMBR() && loads == "BOOTMGR":
 		// Its store names any partition that a Windows lies on.
 		f.Unbootable("bcd", 0,
-			fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names are not "+
-				"known: %v", p.Number, err), repairBCD)
+			fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names "+
+				"are not known: %v", p.Number, err), repairBCD)
 	case p.Active && p.InMBR() && loads == "NTLDR":
 		// A Windows that gives its own partition another letter lets no user log in.
 		f.Unbootable("mounted-devices", 0,
@@ -93,13 +93,13 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 				p.Number, err), checkLetters)
 	case loads == "NTLDR":
 		f.Warn("mounted-devices", p.Number,
-			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 remembers drive letters by the byte offset of a partition, and its "+
-				"registry cannot be read: %v", err),
+			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 remembers drive letters by the byte offset of a partition, "+
+				"and its registry cannot be read: %v", err),
 			"check the drive letters after the first boot of the copy")
 	default:
 		f.Warn("files-unread", p.Number,
-			fmt.Sprintf("the files of the partition cannot be read, so a position that one of them holds stays as it is: "+
-				"%v", err), "")
+			fmt.Sprintf("the files of the partition cannot be read, so a position that one of them holds stays as it "+
+				"is: %v", err), "")
 	}
 	return nil
 }

@@ -73,7 +73,8 @@ func Count(d disk.Disk, parts []Part, cost *container.Cost) ([]Volume, error) {
 	budget := fragments.NewBudget()
 	out := []Volume{}
 	for _, p := range parts {
-		if !p.apart && (p.Len <= 0 || p.Off < 0 || p.End() > d.Size()) || p.Kind == volume.Unknown || p.Kind == volume.Swap {
+		if !p.apart && (p.Len <= 0 || p.Off < 0 || p.End() > d.Size()) || p.Kind == volume.Unknown ||
+			p.Kind == volume.Swap {
 			continue
 		}
 		if len(out) == maxVolumes {

@@ -26,8 +26,9 @@ var Prober = volume.Prober{
 func traits(k volume.Kind) volume.Traits {
 	return volume.Traits{
 		Kind: k, Title: strings.ToUpper(string(k)), Unit: "cluster", Windows: true, Letter: true, DOS: true,
-		Data:    fmt.Sprintf("first %s cluster", k),
-		Realign: "to align its clusters, format it again with a tool that aligns them (mkfs.fat does), and copy the files",
+		Data: fmt.Sprintf("first %s cluster", k),
+		Realign: "to align its clusters, format it again with a tool that aligns them (mkfs.fat does), and " +
+			"copy the files",
 	}
 }
 
@@ -122,7 +123,8 @@ func readLabel(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	if v.Kind == volume.FAT32 {
 		c := int64(b.RootCluster)
 		if !b.has(c) {
-			v.Note("fat-root", ondisk.Warn, fmt.Sprintf("the root cluster at 0x2c is %d, want 2 to %d", c, b.Clusters+1),
+			v.Note("fat-root", ondisk.Warn, fmt.Sprintf("the root cluster at 0x2c is %d, want 2 to %d", c,
+				b.Clusters+1),
 				"run a file-system check in the guest")
 			return nil
 		}

@@ -150,7 +150,8 @@ func (node *node) extension(ref ref) (*record, error) {
 		return nil, err
 	}
 	if base := newRef(rec.Base); rec.Base == 0 || base.number != node.rec.number || base.sequence != node.rec.Sequence {
-		return nil, rec.broken(0x20, "base record", fmt.Sprintf("%#x", rec.Base), fmt.Sprintf("record %d", node.rec.number))
+		return nil, rec.broken(0x20, "base record", fmt.Sprintf("%#x", rec.Base),
+			fmt.Sprintf("record %d", node.rec.number))
 	}
 	return rec, nil
 }
@@ -162,8 +163,8 @@ func (r *record) named(e *listed) (*attr, error) {
 			return a, nil
 		}
 	}
-	return nil, r.broken(int64(r.AttrOffset), "attributes", fmt.Sprintf("none of type %#x with number %d", e.kind, e.id),
-		"the one that the attribute list names")
+	return nil, r.broken(int64(r.AttrOffset), "attributes",
+		fmt.Sprintf("none of type %#x with number %d", e.kind, e.id), "the one that the attribute list names")
 }
 
 // passable refuses files that stand for others: links, mount points, files that WOF compressed or deduplication

@@ -63,7 +63,8 @@ func readBackup(v *volume.Volume, d disk.Disk) error {
 		return err
 	}
 	if string(backup[3:11]) != oemName {
-		v.Note("ntfs-backup", ondisk.Note, "there is no backup of the NTFS boot sector where it belongs (last sector)", "")
+		v.Note("ntfs-backup", ondisk.Note, "there is no backup of the NTFS boot sector where it belongs (last sector)",
+			"")
 		return nil
 	}
 	v.Boot.Backup = v.Size

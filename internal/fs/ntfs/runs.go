@@ -37,7 +37,8 @@ func runList(b []byte, clusters int64, add func(extent) error) error {
 		if m > 0 {
 			delta := signed(b[1+n : 1+n+m])
 			if delta < -last || delta >= clusters-last || e.length > clusters-last-delta {
-				return fmt.Errorf("%w: %d clusters from cluster %d%+d of %d", errRunList, e.length, last, delta, clusters)
+				return fmt.Errorf("%w: %d clusters from cluster %d%+d of %d", errRunList, e.length, last, delta,
+					clusters)
 			}
 			last += delta
 			e.start = last
@@ -100,7 +101,8 @@ func (v *value) add(rec *record, a *attr) error {
 		return err
 	}
 	if v.clusters != a.HighestVCN+1 && (v.clusters != 0 || a.HighestVCN != 0) {
-		return rec.broken(a.at+0x18, "highest cluster", a.HighestVCN, fmt.Sprintf("%d, as there are runs", v.clusters-1))
+		return rec.broken(a.at+0x18, "highest cluster", a.HighestVCN,
+			fmt.Sprintf("%d, as there are runs", v.clusters-1))
 	}
 	if !v.growing {
 		return nil

@@ -31,7 +31,8 @@ func DecodePPM(b []byte) (*image.NRGBA, error) {
 	}
 	width, height := head[0], head[1]
 	if pixels := int64(width) * int64(height); pixels == 0 || pixels > MaxPixels || int64(len(rest)) != 3*pixels {
-		return nil, ondisk.Field("PPM picture", "length", 0, len(rest), "3 bytes for each pixel, and 4 Mi pixels at most")
+		return nil, ondisk.Field("PPM picture", "length", 0, len(rest),
+			"3 bytes for each pixel, and 4 Mi pixels at most")
 	}
 	p := image.NewNRGBA(image.Rect(0, 0, width, height))
 	for i := range width * height {

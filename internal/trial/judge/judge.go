@@ -100,12 +100,14 @@ func machineFailed(b, a *side) (Judgement, bool) {
 		*side
 	}{{"source", b}, {"aligned view", a}} {
 		if s.slow != "" {
-			reason := fmt.Sprintf("the emulation was too slow for timers in the run on the %s: %s", s.run, quoted(s.slow))
+			reason := fmt.Sprintf("the emulation was too slow for timers in the run on the %s: %s", s.run,
+				quoted(s.slow))
 			return Judgement{Verdict: Unclear, Reason: reason, Slow: true}, true
 		}
 		switch s.film.Ended {
 		case film.Broken, film.DiskFailed, film.DiskFull:
-			reason := fmt.Sprintf("the run on the %s ended with a failure of its machine (%s)", s.run, s.film.Ended.Words())
+			reason := fmt.Sprintf("the run on the %s ended with a failure of its machine (%s)", s.run,
+				s.film.Ended.Words())
 			if s.film.Note != "" {
 				reason += ": " + s.film.Note
 			}
@@ -171,7 +173,8 @@ func passing(b, a *side) (out []Difference) {
 
 // ended reports whether a failure stands among the final lines.
 func (s *side) ended(text string) bool {
-	return slices.ContainsFunc(slices.Concat(s.final, s.tail), func(l line) bool { return strings.Contains(l.norm, text) })
+	return slices.ContainsFunc(slices.Concat(s.final, s.tail),
+		func(l line) bool { return strings.Contains(l.norm, text) })
 }
 
 // different judges runs with differences: they differ, unless one may only have been slower.
@@ -197,7 +200,8 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 		reason = "both runs come to " + a.came() + ", and show other things before"
 	}
 	if d := all[0]; d.Where == Picture && d.Share < 1 {
-		reason = fmt.Sprintf("%.1f %% of the pixels of the last screens differ, in areas too large for a clock or a cursor",
+		reason = fmt.Sprintf("%.1f %% of the pixels of the last screens differ, in areas too large for a "+
+			"clock or a cursor",
 			100*d.Share)
 	}
 	if all[0].Where == End {

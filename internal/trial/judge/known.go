@@ -8,9 +8,9 @@ import (
 
 // firmware matches lines that firmware shows on every machine, whatever its disk holds. They prove nothing of a guest.
 // Source: SeaBIOS src/bootsplash.c, src/boot.c; iPXE src/usr/autoboot.c; EDK2 BdsDxe, PlatformBootManagerLib.
-var firmware = pattern.Lazy(`^(SeaBIOS \(version |Machine UUID |iPXE |Press (F12|ESC) for boot menu|Booting from (Hard Disk|DVD/CD|Floppy|ROM)\.\.\.$|` +
-	`BdsDxe: (loading|starting|failed to load) Boot|Press any key to enter the Boot Manager Menu|Plex86/Bochs VGABios|` +
-	`UEFI firmware \(version |Start boot option)`)
+var firmware = pattern.Lazy(`^(SeaBIOS \(version |Machine UUID |iPXE |Press (F12|ESC) for boot menu|Booting from ` +
+	`(Hard Disk|DVD/CD|Floppy|ROM)\.\.\.$|BdsDxe: (loading|starting|failed to load) Boot|Press any key to enter the ` +
+	`Boot Manager Menu|Plex86/Bochs VGABios|UEFI firmware \(version |Start boot option)`)
 
 // noSystem are texts of firmware and of boot code in sector 0 that found nothing to start.
 var noSystem = []string{
@@ -31,7 +31,8 @@ var failed = []string{
 	// Boot sectors of DOS and Windows, NTLDR and BOOTMGR.
 	"Non-System disk", "Non-system disk", "Invalid system disk", "Invalid System Disk", "Disk I/O error",
 	"Disk boot failure",
-	"A disk read error occurred", "Disk error", "Press Ctrl+Alt+Del to restart", "NTLDR is missing", "NTLDR is compressed",
+	"A disk read error occurred", "Disk error", "Press Ctrl+Alt+Del to restart", "NTLDR is missing",
+	"NTLDR is compressed",
 	"BOOTMGR is missing", "BOOTMGR is compressed", "BOOTMGR image is corrupt", "Bad or missing Command Interpreter",
 	"Windows could not start because", "Windows failed to start", "Windows Boot Manager has experienced a problem",
 	"Status: 0xc0", "Error code: 0xc0", "Remove disks or other media", "*** STOP: 0x", "Invalid BOOT.INI file",
@@ -61,14 +62,15 @@ var failed = []string{
 const tooSlow = "IO-APIC + timer doesn't work"
 
 // failedLine are failures that are known by the whole line, since their words stand in other texts too.
-var failedLine = pattern.Lazy(`^(GRUB )?(loading[ ,.a-z0-9]*)?Error \d+\b|^L( [0-9A-F]{2}){2,}|^L(I[?-]?)?$|^grub>|^Read error$|` +
-	`^(GRUB|GRUB loading) *(error:|Read Error|Geom Error)`)
+var failedLine = pattern.Lazy(`^(GRUB )?(loading[ ,.a-z0-9]*)?Error \d+\b|^L( ` +
+	`[0-9A-F]{2}){2,}|^L(I[?-]?)?$|^grub>|^Read error$|^(GRUB|GRUB loading) *(error:|Read Error|Geom Error)`)
 
 // onTheWay are last lines of a boot that goes on: a run that ends at one has shown nothing of its guest yet.
-var onTheWay = pattern.Lazy(`^(Loading initial ramdisk|Loading Linux|Loading (/|vmlinuz|initrd|kernel)|LILO \S* *Loading|` +
-	`Uncompressing Linux|Decompressing Linux|Booting the kernel|Booting '|Starting up|GRUB loading|Welcome to GRUB|` +
-	`GRUB Loading stage|Starting Windows|Starting MS-DOS|Loading Windows|Loading operating system|Probing EDD|` +
-	`Booting a command list|early console in|EFI stub:|SYSLINUX |EXTLINUX |ISOLINUX |Loading stage2)|^GRUB *$|^\.+$`)
+var onTheWay = pattern.Lazy(`^(Loading initial ramdisk|Loading Linux|Loading (/|vmlinuz|initrd|kernel)|LILO \S* ` +
+	`*Loading|Uncompressing Linux|Decompressing Linux|Booting the kernel|Booting '|Starting up|GRUB loading|Welcome ` +
+	`to GRUB|GRUB Loading stage|Starting Windows|Starting MS-DOS|Loading Windows|Loading operating system|Probing ` +
+	`EDD|Booting a command list|early console in|EFI stub:|SYSLINUX |EXTLINUX |ISOLINUX |Loading ` +
+	`stage2)|^GRUB *$|^\.+$`)
 
 // stays reports whether the last line is one of a boot that has not ended. A prompt below it is an end.
 func stays(last string) bool { return onTheWay().MatchString(last) }

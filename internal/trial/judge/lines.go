@@ -49,13 +49,15 @@ var variable = []struct {
 }
 
 // chatter matches lines of a kernel log that may stand at any place of it, or be missing.
-var chatter = pattern.Lazy(`^\[time\] (random: |clocksource: |tsc: |TSC found unstable |rcu: |hrtimer: |perf: interrupt took|sched_clock: |` +
-	`input: |kworker|audit: |systemd\[pid\]: |Freeing |e1000|usb \S+ (new|New|Product|Manufacturer|SerialNumber)|` +
+var chatter = pattern.Lazy(`^\[time\] (random: |clocksource: |tsc: |TSC found unstable |rcu: |hrtimer: |perf: ` +
+	`interrupt took|sched_clock: |input: |kworker|audit: |systemd\[pid\]: |Freeing |e1000|usb \S+ ` +
+	`(new|New|Product|Manufacturer|SerialNumber)|` +
 	// Timers of a slow machine. Source: Linux arch/x86/kernel/apic/io_apic.c, check_timer; apic.c.
 	`\.\.MP-BIOS bug: |\.\.\.(trying to set up timer| \(found apic | works\.$)|APIC (calibration|delta) )`)
 
 // trouble matches messages of systemd that say what did not work. The kernel's own on its timers may say that, too.
-var trouble = pattern.Lazy(`(?i)^\[time\] systemd\[pid\]: .*\b(fail(ed|ure)?|cannot|timed out|dependency failed|not found)\b`)
+var trouble = pattern.Lazy(`(?i)^\[time\] systemd\[pid\]: .*\b(fail(ed|ure)?|cannot|timed out|dependency ` +
+	`failed|not found)\b`)
 
 // mayMiss reports whether a line may stand at any place of a log, or be missing.
 func mayMiss(norm string) bool { return chatter().MatchString(norm) && !trouble().MatchString(norm) }

@@ -19,8 +19,8 @@ func Size(b []byte) (image.Point, error) {
 		return image.Point{}, fmt.Errorf("picture of a screen: %w", err)
 	}
 	if head.Width <= 0 || head.Height <= 0 || head.Width > film.MaxPixels/head.Height {
-		return image.Point{}, ondisk.Field("picture of a screen", "size", 0, fmt.Sprintf("%d x %d", head.Width, head.Height),
-			"4 Mi pixels at most")
+		return image.Point{}, ondisk.Field("picture of a screen", "size", 0,
+			fmt.Sprintf("%d x %d", head.Width, head.Height), "4 Mi pixels at most")
 	}
 	return image.Pt(head.Width, head.Height), nil
 }

@@ -116,7 +116,8 @@ func (r *Boot) pageRun(n int, run *Run) pageRun {
 	left := maxStripData
 	for at := len(run.Screens) - 1; at >= 0 && len(out.Strip) < maxStrip; at-- {
 		if out.Last == nil {
-			s := newPageScreen(run.Screens[at], &left, func(at int, l string) pageLine { return r.line(n, judge.Screen, at, l) })
+			s := newPageScreen(run.Screens[at], &left,
+				func(at int, l string) pageLine { return r.line(n, judge.Screen, at, l) })
 			s.Areas = r.areas()
 			out.Last = &s
 			continue

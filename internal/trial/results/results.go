@@ -95,8 +95,8 @@ const (
 // is compared.
 func New(h report.Head, source string, m Machine, moved int, before, after *film.Film) *Boot {
 	r := &Boot{
-		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun("source", before), Differences: []Difference{},
-		Tolerated: []string{},
+		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun("source", before),
+		Differences: []Difference{}, Tolerated: []string{},
 	}
 	if after != nil {
 		r.After = newRun("aligned", after)
@@ -240,8 +240,8 @@ func (d Difference) Place() string {
 	case judge.Serial:
 		return fmt.Sprintf("serial port, line %d, column %d", d.Line, d.Column)
 	case judge.Picture:
-		return fmt.Sprintf("picture, %d x %d pixels at %d, %d (%s of the screen)", d.Area.Dx(), d.Area.Dy(), d.Area.Min.X,
-			d.Area.Min.Y, percent(d.Share))
+		return fmt.Sprintf("picture, %d x %d pixels at %d, %d (%s of the screen)", d.Area.Dx(), d.Area.Dy(),
+			d.Area.Min.X, d.Area.Min.Y, percent(d.Share))
 	case judge.Passing:
 		return "shown on the way"
 	case judge.End:

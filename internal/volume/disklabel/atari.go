@@ -59,7 +59,8 @@ func probeAtari(d disk.Disk) (*volume.Volume, error) {
 		switch {
 		case p.Flag&1 == 0:
 			continue
-		case !slices.Contains(atariIDs, string(p.ID[:])) || p.Sectors == 0 || uint64(p.Start)+uint64(p.Sectors) > sectors ||
+		case !slices.Contains(atariIDs, string(p.ID[:])) || p.Sectors == 0 ||
+			uint64(p.Start)+uint64(p.Sectors) > sectors ||
 			p.Start == 0:
 			return nil, ondisk.ErrNoMatch
 		}

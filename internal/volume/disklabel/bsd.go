@@ -161,8 +161,9 @@ func (l *bsdLabel) base(size int64, v *volume.Volume) int64 {
 		from = fmt.Sprintf("the disk, which has the slice at byte %d", off)
 		v.Issues = append(v.Issues, ondisk.Issue{
 			Code: "disklabel-offsets", Effect: ondisk.Warn, OnMove: true,
-			Text: "the offsets in the disklabel count from the start of the disk, and are not rewritten: FreeBSD subtracts " +
-				"the place of the slice that stands beside them; other systems do not, and would look at the old places",
+			Text: "the offsets in the disklabel count from the start of the disk, and are not rewritten: FreeBSD " +
+				"subtracts the place of the slice that stands beside them; other systems do not, and would look at " +
+				"the old places",
 		})
 	}
 	v.Add("offsets count from", from)

@@ -126,8 +126,8 @@ func probeCDL(d disk.Disk) (*volume.Volume, error) {
 		_, err := volume.Superblock(d, at, binary.BigEndian, &e)
 		switch {
 		case i == 0 && (errors.Is(err, ondisk.ErrNoMatch) || (err == nil && e.Format != ebcdic4)):
-			return v, ondisk.Field(dasdWhat, "place of the table of contents", 2*dasdBlock+15, fmt.Sprintf("byte %d", at),
-				"a DSCB of format 4, by the geometry of a 3390 with blocks of 4096 bytes")
+			return v, ondisk.Field(dasdWhat, "place of the table of contents", 2*dasdBlock+15,
+				fmt.Sprintf("byte %d", at), "a DSCB of format 4, by the geometry of a 3390 with blocks of 4096 bytes")
 		case errors.Is(err, ondisk.ErrNoMatch):
 			return v, nil
 		case err != nil:

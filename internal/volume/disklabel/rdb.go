@@ -108,7 +108,8 @@ func (h *amigaBlock) volume(d disk.Disk, at int64) (*volume.Volume, error) {
 		p, err := readAmiga(d, blocks(next, size), partID)
 		switch {
 		case errors.Is(err, ondisk.ErrNoMatch):
-			return v, ondisk.Field(rdbWhat, "list of partitions", blocks(next, size), next, `a block that begins with "PART"`)
+			return v, ondisk.Field(rdbWhat, "list of partitions", blocks(next, size), next,
+				`a block that begins with "PART"`)
 		case err != nil:
 			return v, err
 		}

@@ -102,7 +102,8 @@ func probeVTOC(d disk.Disk) (*volume.Volume, error) {
 	}
 	v := solaris(d, "Solaris x86", l.ASCII[:], l.Volume[:])
 	for i, s := range l.Map[:l.Slices] {
-		slice(v, x86What, at+72+12*int64(i), i, s.Tag, int64(s.Start), units.SectorSize, int64(s.Sectors)*units.SectorSize)
+		slice(v, x86What, at+72+12*int64(i), i, s.Tag, int64(s.Start), units.SectorSize,
+			int64(s.Sectors)*units.SectorSize)
 	}
 	return v, nil
 }
@@ -120,7 +121,8 @@ func probeSun(d disk.Disk) (*volume.Volume, error) {
 		// Two bytes are too few: one encrypted partition in 65536 has them, and any MBR can.
 		return nil, ondisk.ErrNoMatch
 	case xor16(b, binary.BigEndian) != 0:
-		return nil, ondisk.Field(sunWhat, "checksum", 510, hex16(l.Checksum), hex16(l.Checksum^xor16(b, binary.BigEndian)))
+		return nil, ondisk.Field(sunWhat, "checksum", 510, hex16(l.Checksum),
+			hex16(l.Checksum^xor16(b, binary.BigEndian)))
 	case perCylinder == 0:
 		return nil, ondisk.Field(sunWhat, "geometry", 436, fmt.Sprintf("%d heads, %d sectors", l.Heads, l.Sectors),
 			"1 or more of each")
@@ -144,7 +146,8 @@ func solaris(d disk.Disk, what string, ascii, name []byte) *volume.Volume {
 	v := &volume.Volume{Kind: volume.VTOC, Label: volume.Text(name), Size: d.Size()}
 	v.Add("disk label", what)
 	v.Add("ascii label", volume.Text(ascii))
-	v.Note("solaris", ondisk.Refuse, what+" disk label: boot code holds absolute positions, and slices lie on cylinders",
+	v.Note("solaris", ondisk.Refuse, what+" disk label: boot code holds absolute positions, and slices "+
+		"lie on cylinders",
 		"install the guest on an aligned disk")
 	return v
 }

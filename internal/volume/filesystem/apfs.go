@@ -51,7 +51,8 @@ func probeAPFS(d disk.Disk) (*volume.Volume, error) {
 	if s.Incompat&apfsFusion == 0 {
 		v.Size = ondisk.I64(s.Blocks) * int64(s.BlockSize)
 	} else {
-		v.Note("apfs-fusion", ondisk.Note, "this is one of two devices of an APFS Fusion container: the guest needs both", "")
+		v.Note("apfs-fusion", ondisk.Note, "this is one of two devices of an APFS Fusion container: the "+
+			"guest needs both", "")
 	}
 	return v, nil
 }

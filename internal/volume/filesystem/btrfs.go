@@ -164,7 +164,8 @@ func btrfsCopies(v *volume.Volume, d disk.Disk, s *btrfsSuper) error {
 			return err
 		case c.FSID != s.FSID:
 			v.Note("btrfs-mirror", ondisk.Note,
-				fmt.Sprintf("the copy of the btrfs superblock at byte %d of the volume is that of another file system", off), "")
+				fmt.Sprintf("the copy of the btrfs superblock at byte %d of the volume is that of another file system",
+					off), "")
 		}
 	}
 	return nil

@@ -103,7 +103,8 @@ func (s *f2fsSuper) check(raw []byte, size int64) error {
 	case s.SegsPerSection == 0 || s.SegsPerSection > s.Segments:
 		return s.field("segments per section", 0x18, s.SegsPerSection, fmt.Sprintf("1 to %d", s.Segments))
 	case s.RootInode != 3 || s.NodeInode != 1 || s.MetaInode != 2:
-		return s.field("inodes of root, node and meta", 0x60, fmt.Sprint(s.RootInode, s.NodeInode, s.MetaInode), "3 1 2")
+		return s.field("inodes of root, node and meta", 0x60, fmt.Sprint(s.RootInode, s.NodeInode, s.MetaInode),
+			"3 1 2")
 	case s.Blocks>>s.LogBlocksPerSeg < uint64(s.Segments):
 		return s.field("segments", 0x30, s.Segments, fmt.Sprintf("at most those of %d blocks", s.Blocks))
 	}

@@ -67,14 +67,18 @@ func probeReiserFS(d disk.Disk) (*volume.Volume, error) {
 }
 
 func (s *reiserSuper) volume(magic string) *volume.Volume {
-	v := &volume.Volume{Kind: volume.ReiserFS, BlockSize: int64(s.BlockSize), Size: int64(s.Blocks) * int64(s.BlockSize)}
+	v := &volume.Volume{
+		Kind: volume.ReiserFS, BlockSize: int64(s.BlockSize),
+		Size: int64(s.Blocks) * int64(s.BlockSize),
+	}
 	v.Addf("format", "%s", map[string]string{reiser35: "3.5", reiser36: "3.6", reiserJournal: "JR"}[magic])
 	if magic != reiser35 { // 3.5 has other things in these fields
 		v.Label, v.UUID = volume.Label(s.Label[:]), volume.UUID(s.UUID)
 	}
 	if s.JournalDev != 0 {
 		v.Addf("journal", "on another device")
-		v.Note("reiserfs-journal", ondisk.Note, "the journal of the ReiserFS is on another device: the guest needs both", "")
+		v.Note("reiserfs-journal", ondisk.Note, "the journal of the ReiserFS is on another device: the "+
+			"guest needs both", "")
 	}
 	if s.UmountState == reiserDirty {
 		v.Note("reiserfs-dirty", ondisk.Note, "ReiserFS was not unmounted cleanly", "")

@@ -62,7 +62,10 @@ func choose(found []*volume.Volume) *volume.Volume {
 			first, most = v, p
 		}
 	}
-	i := ondisk.Issue{Code: "ambiguous-volume", Effect: ondisk.Warn, Remedy: "wipe the stale signature inside the guest"}
+	i := ondisk.Issue{
+		Code: "ambiguous-volume", Effect: ondisk.Warn,
+		Remedy: "wipe the stale signature inside the guest",
+	}
 	text := []string{string(first.Kind)}
 	for _, v := range found {
 		if Sliced(v.Kind) || slices.ContainsFunc(v.Issues,

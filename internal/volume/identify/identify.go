@@ -61,7 +61,8 @@ func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, e
 			}
 			v.Issues = append(v.Issues, ondisk.Issue{
 				Code: "volume", Effect: ondisk.BadVolume, OnMove: true, Text: err.Error(), Err: err,
-				Remedy: "run the guest's own file-system check, or move the partition as opaque bytes with --allow-unbootable",
+				Remedy: "run the guest's own file-system check, or move the partition as opaque bytes with " +
+					"--allow-unbootable",
 			})
 		case err != nil:
 			return nil, err

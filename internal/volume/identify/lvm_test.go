@@ -146,7 +146,8 @@ func TestLVMTexts(t *testing.T) {
 		want       []volume.Part
 	}{
 		{
-			"an extent behind the device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)),
+			"an extent behind the device",
+			group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)),
 			[]volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}},
 		},
 		{

@@ -61,7 +61,8 @@ func probeBcache(d disk.Disk) (*volume.Volume, error) {
 		return nil, ondisk.ErrNoMatch
 	}
 	if s.Keys > bcacheMaxKeys {
-		return nil, ondisk.Field(bcacheWhat, "journal buckets", atBcache+206, s.Keys, fmt.Sprintf("up to %d", bcacheMaxKeys))
+		return nil, ondisk.Field(bcacheWhat, "journal buckets", atBcache+206, s.Keys,
+			fmt.Sprintf("up to %d", bcacheMaxKeys))
 	}
 	if sum := crc64WE(b[8 : bcacheFixed+8*int(s.Keys)]); s.Checksum != sum {
 		return nil, ondisk.Field(bcacheWhat, "checksum", atBcache, volume.Hex(s.Checksum), volume.Hex(sum))

@@ -95,8 +95,8 @@ const (
 // fveMethods names the methods of encryption. Spec: libbde documentation, "Encryption methods"; the last two came with
 // Windows 10.
 var fveMethods = map[uint32]string{
-	0x8000: "AES-CBC 128 with diffuser", 0x8001: "AES-CBC 256 with diffuser", 0x8002: "AES-CBC 128", 0x8003: "AES-CBC 256",
-	0x8004: "AES-XTS 128", 0x8005: "AES-XTS 256",
+	0x8000: "AES-CBC 128 with diffuser", 0x8001: "AES-CBC 256 with diffuser", 0x8002: "AES-CBC 128",
+	0x8003: "AES-CBC 256", 0x8004: "AES-XTS 128", 0x8005: "AES-XTS 256",
 }
 
 // fveProtectors names what opens a volume. Spec: libbde documentation, "Key protection types"; cryptsetup,

@@ -129,7 +129,8 @@ func (db *ldmDatabase) readVMDB(start uint64, said int64) error {
 	v := &db.vmdb
 	sectors := int64(len(db.b)) / db.sector
 	if start >= ondisk.U64(sectors) {
-		return ondisk.Field("ldm table of contents", "config start", db.at+said, start, fmt.Sprintf("less than %d", sectors))
+		return ondisk.Field("ldm table of contents", "config start", db.at+said, start,
+			fmt.Sprintf("less than %d", sectors))
 	}
 	at := ondisk.I64(start) * db.sector
 	switch {
@@ -175,7 +176,8 @@ func (db *ldmDatabase) readBlocks() error {
 		body := db.b[at+int64(binary.Size(h)) : at+db.size]
 		if h.Total > 1 {
 			if h.Fragment >= h.Total {
-				return ondisk.Field("ldm block", "fragment", db.at+at+12, h.Fragment, fmt.Sprintf("less than %d", h.Total))
+				return ondisk.Field("ldm block", "fragment", db.at+at+12, h.Fragment,
+					fmt.Sprintf("less than %d", h.Total))
 			}
 			if body = h.join(open, body, db.at+at); body == nil {
 				continue

@@ -160,7 +160,8 @@ func (db *ldmDatabase) unmovable(h *ldmHead) error {
 	id := volume.Text(h.DiskID[:])
 	self, known := db.disks[strings.ToLower(id)]
 	if !known {
-		return ondisk.Field("ldm database", "disks", db.at, fmt.Sprintf("no record of %.36q", id), "one of the disk itself")
+		return ondisk.Field("ldm database", "disks", db.at, fmt.Sprintf("no record of %.36q", id),
+			"one of the disk itself")
 	}
 	return db.badExtent(self, h.DataSize)
 }
@@ -170,7 +171,8 @@ func (db *ldmDatabase) unmovable(h *ldmHead) error {
 func (db *ldmDatabase) badExtent(self, sectors uint64) error {
 	own := slices.DeleteFunc(slices.Clone(db.partitions), func(p ldmPartition) bool { return p.disk != self })
 	if len(own) > maxLDMExtents {
-		return ondisk.Field("ldm database", "extents on the disk", db.at, len(own), fmt.Sprintf("at most %d", maxLDMExtents))
+		return ondisk.Field("ldm database", "extents on the disk", db.at, len(own),
+			fmt.Sprintf("at most %d", maxLDMExtents))
 	}
 	slices.SortFunc(own, func(a, b ldmPartition) int { return cmp.Compare(a.start, b.start) })
 	end := uint64(0)

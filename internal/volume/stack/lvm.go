@@ -192,7 +192,8 @@ func (p *physicalVolume) readGroup() error {
 	}
 	if broken != nil {
 		p.v.Note("lvm-metadata", ondisk.Warn,
-			"the metadata of the LVM2 cannot be read (places count from its start): "+broken.Error(), "run vgck in the guest")
+			"the metadata of the LVM2 cannot be read (places count from its start): "+broken.Error(),
+			"run vgck in the guest")
 	}
 	return nil
 }
@@ -231,7 +232,8 @@ func (p *physicalVolume) ring(at int64, m lvmMetadata) ([]byte, error) {
 	t := m.Text
 	switch {
 	case t.Offset < lvmSector || t.Offset >= m.Size:
-		return nil, ondisk.Field(lvmAreaWhat, "text offset", at+40, t.Offset, fmt.Sprintf("%d to %d", lvmSector, m.Size-1))
+		return nil, ondisk.Field(lvmAreaWhat, "text offset", at+40, t.Offset,
+			fmt.Sprintf("%d to %d", lvmSector, m.Size-1))
 	case t.Size == 0 || t.Size > lvmMaxText || t.Size > m.Size-lvmSector:
 		return nil, ondisk.Field(lvmAreaWhat, "text size", at+48, t.Size,
 			fmt.Sprintf("1 to %d", min(lvmMaxText, m.Size-lvmSector)))

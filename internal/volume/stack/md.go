@@ -168,9 +168,9 @@ func probeMD1(d disk.Disk, at int64, version string) (*volume.Volume, error) {
 		return nil, err
 	}
 	v := &volume.Volume{
-		Kind: volume.MDRaid, Label: volume.Text(s.SetName[:]), Size: d.Size(), DataStart: ondisk.I64(s.DataOffset) * mdSector,
-		AtEnd: version == "1.0",
-		UUID:  fmt.Sprintf("%x:%x:%x:%x", s.SetUUID[:4], s.SetUUID[4:8], s.SetUUID[8:12], s.SetUUID[12:]),
+		Kind: volume.MDRaid, Label: volume.Text(s.SetName[:]), Size: d.Size(),
+		DataStart: ondisk.I64(s.DataOffset) * mdSector, AtEnd: version == "1.0",
+		UUID: fmt.Sprintf("%x:%x:%x:%x", s.SetUUID[:4], s.SetUUID[4:8], s.SetUUID[8:12], s.SetUUID[12:]),
 	}
 	raid(v, version, s.Level, s.Devices, int64(s.Chunk)*mdSector)
 	v.Add("role", s.role(b))

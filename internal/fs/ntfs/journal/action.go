@@ -52,7 +52,8 @@ func takeApart(r *record) (*action, error) {
 	}
 	for i, op := range []Op{a.Redo, a.Undo} {
 		if !op.known() {
-			return nil, fmt.Errorf("$LogFile record of LSN %d: %s at byte %d: %w", r.LSN, op, 2*i, ondisk.ErrUnsupported)
+			return nil, fmt.Errorf("$LogFile record of LSN %d: %s at byte %d: %w", r.LSN, op, 2*i,
+				ondisk.ErrUnsupported)
 		}
 	}
 	if a.Redo.class() == nothing && a.Undo.class() == nothing {

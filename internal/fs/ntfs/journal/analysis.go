@@ -114,7 +114,10 @@ func (a *analysis) readTables() error {
 		return err
 	}
 	return a.table(c.Transactions, dumpTransaction, c.TransactionsLength, transactionSize, func(i int, e []byte) error {
-		t := &transaction{state: int(e[transactionState]), undoNext: binary.LittleEndian.Uint64(e[transactionUndoNext:])}
+		t := &transaction{
+			state:    int(e[transactionState]),
+			undoNext: binary.LittleEndian.Uint64(e[transactionUndoNext:]),
+		}
 		a.transactions[uint32(i)] = t //nolint:gosec // an offset in a table of 4 MiB at most
 		if t.state == active {
 			a.startAt(binary.LittleEndian.Uint64(e[transactionFirst:]))

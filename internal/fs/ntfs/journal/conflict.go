@@ -45,7 +45,10 @@ func (c *Conflict) String() string {
 // none.
 func (l *Log) Conflict(p Patched) *Conflict {
 	j := judge{roles: map[int64]role{0: ofMFT}, bytes: disk.Merge(append([]disk.Range{{Len: bootBytes}}, p.Bytes...))}
-	for r, records := range map[role][]int64{ofMFT: p.MFT, ofFile: p.Records, ofFolder: p.Folders, ofParent: p.Parents} {
+	for r, records := range map[role][]int64{
+		ofMFT: p.MFT, ofFile: p.Records, ofFolder: p.Folders,
+		ofParent: p.Parents,
+	} {
 		for _, n := range records {
 			j.roles[n] |= r
 		}

@@ -119,10 +119,12 @@ func (r *reader) check(rec *record) error {
 	case rec.Type != ordinary && rec.Type != clientRestart:
 		return rec.broken(0x20-headerSize, "type", rec.Type, "1 or 2")
 	case rec.ClientIndex != 0 || rec.ClientSequence != r.page.client.Sequence:
-		return rec.broken(0x1c-headerSize, "client", fmt.Sprintf("%d of sequence %d", rec.ClientIndex, rec.ClientSequence),
+		return rec.broken(0x1c-headerSize, "client",
+			fmt.Sprintf("%d of sequence %d", rec.ClientIndex, rec.ClientSequence),
 			fmt.Sprintf("0 of sequence %d", r.page.client.Sequence))
 	case rec.Length > maxRecord:
-		return fmt.Errorf("$LogFile record of LSN %d of %d bytes: %w of %d", rec.LSN, rec.Length, ondisk.ErrLimit, maxRecord)
+		return fmt.Errorf("$LogFile record of LSN %d of %d bytes: %w of %d", rec.LSN, rec.Length, ondisk.ErrLimit,
+			maxRecord)
 	case int64(rec.Length) > (r.count-r.first)*(pageSize-pageData):
 		return rec.broken(0x18-headerSize, "data length", rec.Length, "less than the pages of the log hold")
 	}

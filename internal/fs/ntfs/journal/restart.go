@@ -133,7 +133,8 @@ func readRestart(src ondisk.Source, off int64) (*restartPage, error) {
 		return nil, nil
 	}
 	if p.SystemPage != pageSize || p.LogPage != pageSize {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "$LogFile with pages of %d and %d bytes is not supported, only 4096",
+		return nil, ondisk.In(ondisk.ErrUnsupported, "$LogFile with pages of %d and %d bytes is not "+
+			"supported, only 4096",
 			p.SystemPage, p.LogPage)
 	}
 	if !ntfs.UndoFixups(raw, restartFixups) {
@@ -160,7 +161,8 @@ func (p *restartPage) decode(raw []byte, off int64) error {
 		return nil
 	}
 	if p.area.Clients != 1 || p.area.InUseList != 0 {
-		return bad(start+8, "clients", fmt.Sprintf("%d, the first of them %d", p.area.Clients, p.area.InUseList), "1, 0")
+		return bad(start+8, "clients", fmt.Sprintf("%d, the first of them %d", p.area.Clients, p.area.InUseList),
+			"1, 0")
 	}
 	at := start + int(p.area.ClientOffset)
 	if at+binary.Size(p.client) > len(raw) {
@@ -209,8 +211,8 @@ func (p *restartPage) check(size int64) error {
 		return ondisk.In(ondisk.ErrUnsupported, "$LogFile of version %d.%d is not supported, only 1.1 and 2.0 are",
 			p.Major, p.Minor)
 	case a.RecordHeader != headerSize || a.PageData != pageData:
-		return ondisk.In(ondisk.ErrUnsupported, "$LogFile with headers of %d bytes and records from byte %d of a page is "+
-			"not supported, only %d and %d", a.RecordHeader, a.PageData, headerSize, pageData)
+		return ondisk.In(ondisk.ErrUnsupported, "$LogFile with headers of %d bytes and records from byte %d of a "+
+			"page is not supported, only %d and %d", a.RecordHeader, a.PageData, headerSize, pageData)
 	case a.FileSize > ondisk.U64(size):
 		return bad(0x18, "file size", a.FileSize, fmt.Sprintf("at most the %d bytes of the file", size))
 	case a.FileSize%pageSize != 0 || a.FileSize < pageSize*ondisk.U64(p.firstPage()+1):

@@ -80,7 +80,8 @@ func readTable(r *record, op Op, length uint32, least int) (*table, error) {
 	}
 	b := r.data[from : from+int(length)]
 	t := &table{
-		entrySize: int(binary.LittleEndian.Uint16(b)), used: int(binary.LittleEndian.Uint16(b[2:])), entries: b[tableHeader:],
+		entrySize: int(binary.LittleEndian.Uint16(b)), used: int(binary.LittleEndian.Uint16(b[2:])),
+		entries: b[tableHeader:],
 	}
 	if t.entrySize < least || t.used*t.entrySize > len(t.entries) {
 		return nil, r.broken(int64(from), "entries of the table", fmt.Sprintf("%d of %d bytes", t.used, t.entrySize),

@@ -28,8 +28,8 @@ type Write struct {
 	Length int          // bytes
 	Places []disk.Range // in the volume: the record of the MFT, or all clusters named
 
-	// Same reports that a record's layout stays: the value lies in $STANDARD_INFORMATION and keeps its size, or sizes of
-	// an attribute are those that it has now.
+	// Same reports that a record's layout stays: the value lies in $STANDARD_INFORMATION and keeps its size, or sizes
+	// of an attribute are those that it has now.
 	Same bool
 
 	data, other  []byte // the first bytes of what is written, and of what the opposite operation would write
@@ -98,7 +98,8 @@ func (a *analysis) place(act *action, w *Write) error {
 		}
 	case bitmap:
 		if end := bitsEnd(w.data); w.block+int64(w.recordOffset+w.attrOffset)+end > size {
-			return act.broken(0x0e, "number of clusters", len(act.lcns), fmt.Sprintf("enough for %d bytes of bits", end))
+			return act.broken(0x0e, "number of clusters", len(act.lcns),
+				fmt.Sprintf("enough for %d bytes of bits", end))
 		}
 	case index, nothing: // a whole block, whose size the log does not give
 	}
@@ -171,8 +172,8 @@ func (a *analysis) writes() ([]Write, error) {
 func (a *analysis) meant(p *pending) error {
 	targets := a.slots[p.slot]
 	bad := func(field string, got, want any) error {
-		return ondisk.Field(fmt.Sprintf("$LogFile record of LSN %d", p.LSN), field, a.reader.place(p.LSN)+headerSize+0x0c,
-			got, want)
+		return ondisk.Field(fmt.Sprintf("$LogFile record of LSN %d", p.LSN), field,
+			a.reader.place(p.LSN)+headerSize+0x0c, got, want)
 	}
 	if len(targets) == 0 && p.LSN > a.client.Start {
 		return bad("target", p.slot, "an open attribute")
