@@ -50,12 +50,6 @@ var engines = []string{"psync", "sync", "pvsync", "pvsync2", "libaio", "io_uring
 // parseWorkload reads a job file. Its jobs run at the same time, each from every start.
 func parseWorkload(path string, text []byte) (*Workload, error) {
 	w := &Workload{Name: "job file " + filepath.Base(path), reads: true}
-	bad := func(n int, format string, args ...any) error {
-		return &ondisk.TextError{
-			What: "job file", Line: n + 1, Msg: fmt.Sprintf(format, args...),
-			Kind: ondisk.ErrUnsupported,
-		}
-	}
 	if len(text) > maxWorkload {
 		return nil, ondisk.In(ondisk.ErrLimit, "job file: more than %d bytes", maxWorkload)
 	}
@@ -69,12 +63,12 @@ func parseWorkload(path string, text []byte) (*Workload, error) {
 			section = line[1 : len(line)-1]
 			if section == "global" {
 				if at >= 0 {
-					return nil, bad(n, "[global] behind a job; it must be the first section")
+					return nil, badLine(n, "[global] behind a job; it must be the first section")
 				}
 				continue
 			}
 			if len(w.jobs) == maxUserJobs || !plain(section) {
-				return nil, bad(n, "section %.40q, want a name of letters and digits, and %d jobs at most", section,
+				return nil, badLine(n, "section %.40q, want a name of letters and digits, and %d jobs at most", section,
 					maxUserJobs)
 			}
 			at++
@@ -83,9 +77,9 @@ func parseWorkload(path string, text []byte) (*Workload, error) {
 			option, err := w.option(line)
 			switch {
 			case err != nil:
-				return nil, bad(n, "%v", err)
+				return nil, badLine(n, "%v", err)
 			case section == "":
-				return nil, bad(n, "an option before the first section; put [global] in front")
+				return nil, badLine(n, "an option before the first section; put [global] in front")
 			case section == "global":
 				global = append(global, option)
 			default:
@@ -93,15 +87,27 @@ func parseWorkload(path string, text []byte) (*Workload, error) {
 			}
 		}
 	}
+	return w, w.complete()
+}
+
+// complete returns an error where there is no job, or one that does not say what it does.
+func (w *Workload) complete() error {
 	if len(w.jobs) == 0 {
-		return nil, bad(0, "no job; a section such as [database] begins one")
+		return badLine(0, "no job; a section such as [database] begins one")
 	}
 	for _, j := range w.jobs {
 		if !slices.ContainsFunc(j.options, isDirection) {
-			return nil, bad(0, "job %q has no rw=; fio would only read from front to end", j.name)
+			return badLine(0, "job %q has no rw=; fio would only read from front to end", j.name)
 		}
 	}
-	return w, nil
+	return nil
+}
+
+// badLine returns the error of a line, which counts from 0.
+func badLine(n int, format string, args ...any) error {
+	return &ondisk.TextError{
+		What: "job file", Line: n + 1, Msg: fmt.Sprintf(format, args...), Kind: ondisk.ErrUnsupported,
+	}
 }
 
 func isDirection(option string) bool {

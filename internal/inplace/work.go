@@ -128,19 +128,8 @@ func (m *Move) Run(ctx context.Context) error {
 		return err
 	}
 	p.ID, p.Files, p.Text, p.Journal = rand.Text(), parts, around.Text, m.Journal
-	if m.Device != nil {
-		p.Device, p.DeviceID = m.Device.Path(), m.Device.ID()
-	} else {
-		folder, err := img.Dir.At.Stat(".")
-		if err != nil {
-			return err
-		}
-		p.Base, p.Folder = img.Base, folder.Inode
-	}
-	if p.Text != nil {
-		if p.OldText, err = textOf(img.Dir, img.Base); err != nil {
-			return err
-		}
+	if err := m.place(p); err != nil {
+		return err
 	}
 	blob, err := p.encode()
 	if err != nil {
@@ -164,6 +153,23 @@ func (m *Move) Run(ctx context.Context) error {
 	}
 	defer w.Close() // the journal is durable, or removed
 	return m.end(ctx, &work{w, p, f})
+}
+
+// place enters in the plan where the disk is: a device, or a file with its folder and its descriptor.
+func (m *Move) place(p *Plan) (err error) {
+	if m.Device != nil {
+		p.Device, p.DeviceID = m.Device.Path(), m.Device.ID()
+	} else {
+		folder, err := m.Image.Dir.At.Stat(".")
+		if err != nil {
+			return err
+		}
+		p.Base, p.Folder = m.Image.Base, folder.Inode
+	}
+	if p.Text != nil {
+		p.OldText, err = textOf(m.Image.Dir, m.Image.Base)
+	}
+	return err
 }
 
 // open opens what the disk lies on for writing.

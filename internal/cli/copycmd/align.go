@@ -15,7 +15,6 @@ import (
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
 	"github.com/trueup/trueup/internal/image/store"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial"
@@ -125,13 +124,8 @@ type alignFlags struct {
 	delegate    *trial.Delegate // makes the trial
 }
 
-// NewAlign returns the command align.
-func NewAlign(c *command.Base) *cobra.Command {
-	f := alignFlags{copyFlags: copyFlags{Base: c, command: "align"}}
-	cmd := &cobra.Command{
-		Use:   "align SOURCE DEST",
-		Short: "Write an aligned copy of a disk image that still boots",
-		Long: `Writes DEST, a copy of SOURCE in which every misaligned partition starts on a boundary. File systems
+func alignHelp() string {
+	return `Writes DEST, a copy of SOURCE in which every misaligned partition starts on a boundary. File systems
 move with their partitions; the partition table, the boot sectors and the positions that boot loaders and Windows
 store are corrected. A copy that would not be safe is refused. By default, every byte is compared before DEST gets its
 name. SOURCE is never written; if it is aligned already, it is copied unchanged.
@@ -179,7 +173,16 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 
 ` + command.AfterHelp + `
 
-` + flags.ToHelp(),
+` + flags.ToHelp()
+}
+
+// NewAlign returns the command align.
+func NewAlign(c *command.Base) *cobra.Command {
+	f := alignFlags{copyFlags: copyFlags{Base: c, command: "align"}}
+	cmd := &cobra.Command{
+		Use:   "align SOURCE DEST",
+		Short: "Write an aligned copy of a disk image that still boots",
+		Long:  alignHelp(),
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
   trueup align --with data.vmdk system.vmdk system-aligned.vmdk
@@ -419,74 +422,6 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 	}
 	r := report.NewStreamAlign(command.Head(convert), p, dest)
 	return f.finish(ctx, out, r, w)
-}
-
-// copyPackage writes a package with every disk as planned, and everything else unchanged.
-func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, source, dest string) error {
-	if err := f.NoPackage(); err != nil {
-		return err
-	}
-	if f.to != (realign.Target{}) {
-		return command.Usage("--to %s, but the disks of a package keep their format: the OVF names it", f.to)
-	}
-	src, err := realign.OpenPackage(source)
-	if errors.Is(err, ondisk.ErrNoMatch) {
-		return notAPackage(source, dest)
-	}
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	if err := errors.Join(f.Spare(src), f.spareSums(src)); err != nil {
-		return err
-	}
-	goal := f.Goal
-	if goal.Copy {
-		goal.Flatten = false // a package keeps its snapshots
-	}
-	p, err := realign.PlanPackage(src, f.Reading, goal)
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	r := report.NewPackageAlign(command.Head(f.command), p, dest, f.proof())
-	if r.Moved > 0 || !f.skipAligned {
-		j, end := f.job(errOut, dest)
-		j.Replace, j.Looped = f.replace, f.looped
-		w, err := j.WritePackage(ctx, p)
-		end()
-		var replaced *report.Replaced
-		if err == nil {
-			replaced, err = f.replaced(dest, w.Written)
-		}
-		if err == nil {
-			err = f.writeSums(dest, w.Written)
-		}
-		if err != nil {
-			return err
-		}
-		r.Wrote(p, w, f.verify)
-		r.ReplacedBy(replaced)
-	}
-	err = f.Emit(out, r, func(t *report.Text) { t.PackageAlign(r) })
-	if err != nil && r.Written {
-		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
-	}
-	if err != nil || !r.Written {
-		return err
-	}
-	return f.RunAfter(ctx, r, r.Dest)
-}
-
-// notAPackage returns the error of a source that should be a package. A file that cannot be opened has its own.
-func notAPackage(source, dest string) error {
-	s, err := command.OpenSource(source, realign.Reading{})
-	if err != nil {
-		return err
-	}
-	s.Close()
-	return command.Usage("DEST %s is a package, and SOURCE %s is one disk; name a package, or a disk as DEST",
-		dest, source)
 }
 
 // proof returns the flags of the verify that proves the copy again.

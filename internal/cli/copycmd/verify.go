@@ -85,19 +85,12 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if isPackage, err := f.verifyPackages(ctx, out, j, end, src, dest); isPackage {
 		return err
 	}
-	s, err := command.OpenSource(src, f.Reading)
+	s, d, err := f.both(src, dest)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	d, err := command.OpenSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize()})
-	if err != nil {
-		return err
-	}
 	defer d.Close()
-	if err := errors.Join(f.Spare(s.Image, d.Image), f.second.fits(d)); err != nil {
-		return err
-	}
 	o, err := f.OpenOthers(f.Base, s, "")
 	if err != nil {
 		return err
@@ -113,7 +106,11 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	r := report.NewVerify(command.Head("verify"), src, dest, p, diffs, d.Layout)
-	judged := f.second.judgeDest(ctx, f.Base, errOut, s, d, p)
+	return f.print(ctx, out, r, f.second.judgeDest(ctx, f.Base, errOut, s, d, p))
+}
+
+// print prints the result. judged is what the second opinion found.
+func (f *verifyFlags) print(ctx context.Context, out io.Writer, r *report.Verify, judged error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -124,6 +121,24 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	return cmp.Or(judged, command.ExitWith(r.ExitCode))
+}
+
+// both opens the two disks. The caller closes them.
+func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
+	if s, err = command.OpenSource(src, f.Reading); err != nil {
+		return nil, nil, err
+	}
+	d, err = command.OpenSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize()})
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	if err := errors.Join(f.Spare(s.Image, d.Image), f.second.fits(d)); err != nil {
+		d.Close()
+		s.Close()
+		return nil, nil, err
+	}
+	return s, d, nil
 }
 
 // verifyPackages proves that the package at dest is that at src with its disks aligned. It reports whether they are

@@ -206,14 +206,11 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	}()
 	format := scan.FormatOf(f.Output)
 	w, end, stop := out, func(err error) error { return err }, func() {}
-	t.Ready = func() error {
+	t.Ready = func() (err error) {
 		if f.Out != "" {
-			file, err := store.CreateReport(f.Out, command.ReportMode)
-			if err != nil {
+			if w, end, err = reportFile(t, f.Out); err != nil {
 				return err
 			}
-			t.Spare = append(t.Spare, file.Name())
-			w, end = file, file.End
 		}
 		bar := progress.NewScan(f.ProgressTo(errOut, f.Progress))
 		t.Progress, stop = bar, bar.Stop
@@ -239,12 +236,27 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err := errors.Join(err, f.WriteScript(r)); err != nil { // one that cannot be written must not cost the other
 		return err
 	}
-	if text := r.Interrupted(); text != "" {
-		return command.AfterReport(command.InterruptOf(ctx).Saying(text), false)
+	return verdict(ctx, r.Interrupted(), r.NoneJudged() && r.Summary.Failed == 0, r.Summary.ExitCode)
+}
+
+// reportFile makes the file of a report, which the scan does not look at. end gives it its name.
+func reportFile(t *scan.Task, path string) (w io.Writer, end func(error) error, err error) {
+	file, err := store.CreateReport(path, command.ReportMode)
+	if err != nil {
+		return nil, nil, err
 	}
-	if r.NoneJudged() && r.Summary.Failed == 0 {
+	t.Spare = append(t.Spare, file.Name())
+	return file, file.End, nil
+}
+
+// verdict returns how the command ends, when its report has been written. interrupted is empty if nothing was.
+func verdict(ctx context.Context, interrupted string, noneJudged bool, code int) error {
+	if interrupted != "" {
+		return command.AfterReport(command.InterruptOf(ctx).Saying(interrupted), false)
+	}
+	if noneJudged {
 		return command.AfterReport(ondisk.In(realign.ErrUnknown,
 			"scan: no image was judged; if that is right, give --allow-empty"), false)
 	}
-	return command.ExitWith(r.Summary.ExitCode)
+	return command.ExitWith(code)
 }

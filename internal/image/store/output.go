@@ -62,22 +62,28 @@ func Create(path string, size int64, src *image.Image, o CreateOptions) (*Output
 	return out, nil
 }
 
-func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
+// format returns the format and the subformat of DEST.
+func (o *Output) format(src *image.Image, opts CreateOptions) (driver.Format, string, error) {
 	format, sub, err := target(src, opts)
-	if err != nil {
-		return err
-	}
-	if opts.Swap && sub != src.Subformat {
-		return &ondisk.Refusal{
+	switch {
+	case err != nil:
+		return format, sub, err
+	case opts.Swap && sub != src.Subformat:
+		return format, sub, &ondisk.Refusal{
 			Code:   "unsupported",
 			Reason: fmt.Sprintf("--replace keeps the format, and no %s %s is written", format.Name, src.Subformat),
 			Remedy: "write a copy in another format: trueup align --to FORMAT SOURCE DEST",
 		}
+	case opts.Format == "" && !opts.Swap:
+		err = checkSuffix(o.path, format.Name)
 	}
-	if opts.Format == "" && !opts.Swap {
-		if err := checkSuffix(o.path, format.Name); err != nil {
-			return err
-		}
+	return format, sub, err
+}
+
+func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
+	format, sub, err := o.format(src, opts)
+	if err != nil {
+		return err
 	}
 	o.Format, o.Subformat, o.sector = format.Name, sub, src.Disk.SectorSize()
 	o.mode = 0o666

@@ -81,14 +81,40 @@ func alignedText(s *Summary) string {
 
 // counts prints a line for each kind of result.
 func (p *printer) counts() {
+	lines := p.outcomes()
+	p.para("", images(p.s.Images)+":")
+	digits, word := 0, 0
+	for _, l := range lines {
+		if l.n > 0 {
+			digits, word = max(digits, cells(thousands(int64(l.n)))), max(word, cells(l.word))
+		}
+	}
+	for _, l := range lines {
+		if l.n == 0 {
+			continue
+		}
+		begin := between + pad(thousands(int64(l.n)), digits, true) + between
+		width := cells(begin) + word + len(between)
+		begin += p.t.Paint(l.c, pad(l.word, word, false)) + between
+		for _, rest := range report.Fold(l.what, max(p.t.Width-width, 0)) {
+			p.line(begin + rest)
+			begin = strings.Repeat(" ", width)
+		}
+	}
+}
+
+// outcome is a line of counts: how many images, and what they are.
+type outcome struct {
+	n    int
+	word string
+	c    text.Color
+	what string
+}
+
+func (p *printer) outcomes() []outcome {
 	s := p.s
 	boundary := units.Format(s.Boundary)
-	lines := []struct {
-		n    int
-		word string
-		c    text.Color
-		what string
-	}{
+	return []outcome{
 		{s.Misaligned, verdictWord(align.Misaligned, s.Boundary), text.FgRed, "a partition starts off a 4 KiB boundary"},
 		{s.Below, verdictWord(align.BelowBoundary, s.Boundary), text.FgYellow, "all start on 4 KiB, and one is off " +
 			boundary},
@@ -115,25 +141,6 @@ func (p *printer) counts() {
 			s.Accepted, "accepted", text.Faint,
 			"of all these, by the ignore file: they have no rank and do not count for the exit code",
 		},
-	}
-	p.para("", images(s.Images)+":")
-	digits, word := 0, 0
-	for _, l := range lines {
-		if l.n > 0 {
-			digits, word = max(digits, cells(thousands(int64(l.n)))), max(word, cells(l.word))
-		}
-	}
-	for _, l := range lines {
-		if l.n == 0 {
-			continue
-		}
-		begin := between + pad(thousands(int64(l.n)), digits, true) + between
-		width := cells(begin) + word + len(between)
-		begin += p.t.Paint(l.c, pad(l.word, word, false)) + between
-		for _, rest := range report.Fold(l.what, max(p.t.Width-width, 0)) {
-			p.line(begin + rest)
-			begin = strings.Repeat(" ", width)
-		}
 	}
 }
 

@@ -1,0 +1,91 @@
+package copycmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// copyPackage writes a package with every disk as planned, and everything else unchanged.
+func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, source, dest string) error {
+	if err := f.NoPackage(); err != nil {
+		return err
+	}
+	if f.to != (realign.Target{}) {
+		return command.Usage("--to %s, but the disks of a package keep their format: the OVF names it", f.to)
+	}
+	src, err := realign.OpenPackage(source)
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return notAPackage(source, dest)
+	}
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if err := errors.Join(f.Spare(src), f.spareSums(src)); err != nil {
+		return err
+	}
+	goal := f.Goal
+	if goal.Copy {
+		goal.Flatten = false // a package keeps its snapshots
+	}
+	p, err := realign.PlanPackage(src, f.Reading, goal)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	r := report.NewPackageAlign(command.Head(f.command), p, dest, f.proof())
+	if r.Moved > 0 || !f.skipAligned {
+		if err := f.writePackage(ctx, errOut, p, r, dest); err != nil {
+			return err
+		}
+	}
+	err = f.Emit(out, r, func(t *report.Text) { t.PackageAlign(r) })
+	if err != nil && r.Written {
+		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
+	}
+	if err != nil || !r.Written {
+		return err
+	}
+	return f.RunAfter(ctx, r, r.Dest)
+}
+
+// writePackage writes and proves the package, and enters what was written in r.
+func (f *alignFlags) writePackage(
+	ctx context.Context, errOut io.Writer, p *realign.Package, r *report.PackageAlign, dest string,
+) error {
+	j, end := f.job(errOut, dest)
+	j.Replace, j.Looped = f.replace, f.looped
+	w, err := j.WritePackage(ctx, p)
+	end()
+	var replaced *report.Replaced
+	if err == nil {
+		replaced, err = f.replaced(dest, w.Written)
+	}
+	if err == nil {
+		err = f.writeSums(dest, w.Written)
+	}
+	if err != nil {
+		return err
+	}
+	r.Wrote(p, w, f.verify)
+	r.ReplacedBy(replaced)
+	return nil
+}
+
+// notAPackage returns the error of a source that should be a package. A file that cannot be opened has its own.
+func notAPackage(source, dest string) error {
+	s, err := command.OpenSource(source, realign.Reading{})
+	if err != nil {
+		return err
+	}
+	s.Close()
+	return command.Usage("DEST %s is a package, and SOURCE %s is one disk; name a package, or a disk as DEST",
+		dest, source)
+}
