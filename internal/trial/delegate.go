@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strings"
 
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial/results"
@@ -67,6 +68,9 @@ func (d *Delegate) Call(ctx context.Context) (*results.Boot, error) {
 	return &r, nil
 }
 
+// Write hands a line to the delegate, which prints it above its bar. It is for the time of a Call.
+func (d *Delegate) Write(line []byte) (int, error) { return d.in.Write(line) }
+
 // Close ends the delegate, and all that it has started.
 func (d *Delegate) Close() error {
 	_ = d.in.Close() // it may be closed already
@@ -76,15 +80,20 @@ func (d *Delegate) Close() error {
 // ErrCallerGone is the cause of the end of a delegate that is no longer needed.
 var ErrCallerGone = errors.New("the calling program needs no trial any more")
 
-// Called waits for the call of a delegate. The context that it returns ends with the caller.
-func Called(ctx context.Context, in io.Reader) (context.Context, error) {
+// Called waits for the call of a delegate. The context that it returns ends with the caller. say gets the lines that the
+// caller has printed here.
+func Called(ctx context.Context, in io.Reader, say func(line string)) (context.Context, error) {
 	calls := bufio.NewReader(in)
 	if _, err := calls.ReadByte(); err != nil {
 		return nil, ErrCallerGone
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
-		_, _ = io.Copy(io.Discard, calls)
+		for lines := bufio.NewScanner(calls); lines.Scan(); {
+			if line := strings.TrimSpace(lines.Text()); line != "" {
+				say(line)
+			}
+		}
 		cancel(ErrCallerGone)
 	}()
 	return ctx, nil

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -129,7 +130,9 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 
 // bootOnCall is runBoot for another trueup, which prints the error.
 func bootOnCall(ctx context.Context, in io.Reader, out, errOut io.Writer, f *bootFlags, src string) error {
-	ctx, err := trial.Called(ctx, in)
+	ctx, err := trial.Called(ctx, in, func(line string) {
+		f.Ending.Say(errOut, strings.TrimPrefix(line, "trueup: "))
+	})
 	if err == nil {
 		err = runBoot(ctx, out, errOut, f, src)
 	}

@@ -152,7 +152,7 @@ func Complete(cmd *cobra.Command, flag string, choices ...string) {
 
 // ProgressTo returns where progress goes. Messages of an interruption then go above its bar.
 func (c *Base) ProgressTo(w io.Writer, kind string) progress.Output {
-	return progress.Output{W: w, Kind: kind, Quiet: c.Quiet, Above: c.Ending.shows}
+	return progress.Output{W: w, Kind: kind, Quiet: c.Quiet, Above: c.Ending.Above}
 }
 
 // Watched shows the progress of work from the call of watch until that of end. Proves: a copy is read again.

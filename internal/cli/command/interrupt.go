@@ -87,8 +87,8 @@ func (e *ending) Hold(does string) {
 	e.held, e.does = true, does
 }
 
-// shows has messages go above a bar.
-func (e *ending) shows(bar io.Writer) {
+// Above has messages go above a bar; nil: there is none any more.
+func (e *ending) Above(bar io.Writer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.bar = bar

@@ -47,7 +47,9 @@ func (f *alignFlags) tried(errOut io.Writer, j *realign.Job, r *report.Align) {
 		return
 	}
 	j.Try = func(ctx context.Context) error {
+		f.Ending.Above(f.delegate) // which has the bar now
 		b, err := f.delegate.Call(ctx)
+		f.Ending.Above(nil)
 		if err != nil {
 			return err
 		}
