@@ -285,6 +285,15 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 			at, _ := strconv.ParseInt(m[1], 10, 64)
 			v.lieExt(at, 100)
 		}},
+		{"attributes behind the end", "ext4", "extended attributes", func(v *made) {
+			v.debugfs("sif f2 file_acl 0xffffffffffff\n")
+		}},
+		{"a bitmap that is not read, and nowhere", "ext4", "block bitmap", func(v *made) {
+			m := regexp.MustCompile(`Group (\d+): .*\[.*BLOCK_UNINIT`).FindStringSubmatch(
+				disktest.Output(t, "dumpe2fs", v.path))
+			require.NotNil(t, m)
+			v.debugfs(fmt.Sprintf("set_bg %[1]s block_bitmap 0xfffffffffffffff0\nset_bg %[1]s checksum calc\n", m[1]))
+		}},
 		{"not closed", "ntfs", "dirty", func(v *made) { disktest.Run(t, "ntfsfix", v.path) }},
 		{"clusters that a file uses", "ntfs", "in use", func(v *made) { clearNTFS(v, v.place("big", 0)/4096, 40) }},
 		{"in use", "ntfs", "$LogFile is open", func(v *made) {

@@ -56,16 +56,24 @@ func (f *fileSystem) freeOf(g *group, out *fragments.FreeRuns) error {
 	if g.flags&groupNoBlocks != 0 {
 		return f.freeOfNew(g, blocks, unit, out)
 	}
-	if g.blockBitmap > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(g.blockBitmap), 1) {
-		return ondisk.Field("ext group descriptor", "block bitmap", g.at, g.blockBitmap,
-			fmt.Sprintf("less than %d", f.blocks))
+	at, err := f.bitmap(g, "block bitmap", g.at, g.blockBitmap)
+	if err != nil {
+		return err
 	}
 	raw := make([]byte, f.block)
-	if err := f.read(raw, ondisk.I64(g.blockBitmap)*f.block); err != nil {
+	if err := f.read(raw, at*f.block); err != nil {
 		return err
 	}
 	out.Bitmap(raw, bits, blocks.Off*f.block, unit*f.block)
 	return nil
+}
+
+// bitmap returns the block of a bitmap, as the field of a group descriptor has it.
+func (f *fileSystem) bitmap(g *group, field string, at int64, block uint64) (int64, error) {
+	if block > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(block), 1) {
+		return 0, ondisk.Field("ext group descriptor", field, at, block, fmt.Sprintf("less than %d", f.blocks))
+	}
+	return ondisk.I64(block), nil
 }
 
 // freeOfNew adds the free blocks of a group without a bitmap: all but the superblock, the descriptors, and its own

@@ -131,10 +131,18 @@ func (u *unused) tables(number int64) error {
 	if err != nil {
 		return err
 	}
+	blocks, err := f.bitmap(g, "block bitmap", g.at, g.blockBitmap)
+	if err != nil {
+		return err
+	}
+	inodes, err := f.bitmap(g, "inode bitmap", g.at+4, g.inodeBitmap)
+	if err != nil {
+		return err
+	}
 	for _, r := range []disk.Range{
 		{Off: f.blocksOf(number).Off, Len: f.headBlocks(number)},
-		{Off: ondisk.I64(g.blockBitmap), Len: 1},
-		{Off: ondisk.I64(g.inodeBitmap), Len: 1},
+		{Off: blocks, Len: 1},
+		{Off: inodes, Len: 1},
 		{Off: table / f.block, Len: f.tableBlocks()},
 	} {
 		if err := u.blocks(r); err != nil {
@@ -178,6 +186,10 @@ func (u *unused) inode(n *inode) error {
 		attrs |= int64(binary.LittleEndian.Uint16(n.raw[0x76:])) << 32
 	}
 	if attrs != 0 {
+		if !u.fs.holds(attrs, 1) {
+			return ondisk.Field(fmt.Sprintf("ext inode %d", n.number), "block of extended attributes", n.at+0x68, attrs,
+				fmt.Sprintf("less than %d", u.fs.blocks))
+		}
 		if err := u.blocks(disk.Range{Off: attrs, Len: 1}); err != nil {
 			return err
 		}
