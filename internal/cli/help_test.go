@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/cli/command"
@@ -33,6 +34,25 @@ func TestCompletionShowsPlainTexts(t *testing.T) {
 	require.Contains(t, out.String(), "--out\twrite the result to FILE")
 	require.Contains(t, out.String(), "--output\tprint the result as FORMAT")
 	require.NotContains(t, out.String(), "`")
+}
+
+// A flag whose text a script left empty is a wrong command line, whatever the command and the flag.
+func TestEmptyTextsOfFlags(t *testing.T) {
+	flags := 0
+	for _, cmd := range newRoot("test", &command.Base{}).Commands() {
+		cmd.InheritedFlags() // they are among the flags now
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if kind := f.Value.Type(); cmd.Hidden || kind != "string" && kind != "stringArray" {
+				return
+			}
+			flags++
+			r := trueup(t, cmd.Name(), "--"+f.Name+"=", "SOURCE", "DEST")
+			require.Equal(t, 64, r.code, "%s --%s: %s", cmd.Name(), f.Name, r.stderr)
+			require.Contains(t, r.stderr, "--"+f.Name, "%s: %s", cmd.Name(), r.stderr)
+			require.Contains(t, r.stderr, "empty", "%s: %s", cmd.Name(), r.stderr)
+		})
+	}
+	require.Greater(t, flags, 50)
 }
 
 // No line of help is longer than a terminal that says nothing of its width.

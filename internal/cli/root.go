@@ -151,6 +151,7 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}
+	command.RefuseEmpty(root)
 	return root
 }
 

@@ -20,7 +20,7 @@ type After struct {
 
 // AddAfter adds --after.
 func (a *After) AddAfter(cmd *cobra.Command) {
-	cmd.Flags().Var((*Given)(&a.Next), "after",
+	cmd.Flags().StringVar(&a.Next, "after", "",
 		"run `COMMAND` when DEST is complete, with the JSON of the result as its input")
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
@@ -178,19 +179,30 @@ func (c *Base) GiveWay(idle bool) error {
 	return sys.Idle()
 }
 
-// Given is an argument of a command line that is not empty: "$FILE" of a script that did not set it asks for nothing.
-type Given string
-
-func (g *Given) String() string { return string(*g) }
-
-// Type is the word that help texts show for the argument.
-func (g *Given) Type() string { return "string" }
+// given is the argument of a flag that is not empty: "$FILE" of a script that did not set it asks for nothing.
+type given struct{ pflag.Value }
 
 // Set parses the argument.
-func (g *Given) Set(arg string) error {
+func (g given) Set(arg string) error {
 	if arg == "" {
 		return errors.New("it is empty; name one, or leave the flag out")
 	}
-	*g = Given(arg)
-	return nil
+	return g.Value.Set(arg)
+}
+
+// RefuseEmpty has the flags of a command and of those below it refuse an empty text, but for the commands that only
+// trueup itself calls.
+func RefuseEmpty(cmd *cobra.Command) {
+	refuse := func(f *pflag.Flag) {
+		if kind := f.Value.Type(); kind == "string" || kind == "stringArray" {
+			f.Value = given{f.Value}
+		}
+	}
+	cmd.Flags().VisitAll(refuse)
+	cmd.PersistentFlags().VisitAll(refuse)
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			RefuseEmpty(c)
+		}
+	}
 }

@@ -204,7 +204,7 @@ func NewAlign(c *command.Base) *cobra.Command {
 		"first start both disks under QEMU; refuse unless they boot alike")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
 	cmd.Flags().BoolVar(&f.inPlace, inPlace, false, "move the partitions of DISK inside of it; there is no DEST")
-	cmd.Flags().Var((*command.Given)(&f.journal), "journal", "keep the journal of --in-place in `FILE`, not beside DISK")
+	cmd.Flags().StringVar(&f.journal, "journal", "", "keep the journal of --in-place in `FILE`, not beside DISK")
 	cmd.Flags().BoolVar(&f.view, "view", false, "write a VMDK that shows SOURCE aligned, without a copy of its data")
 	return cmd
 }

@@ -73,7 +73,7 @@ func newOpen(c *command.Base, name, short, long string) *cobra.Command {
 	f.AddSandbox(cmd)
 	f.AddProgress(cmd)
 	if name != realign.Finish {
-		cmd.Flags().Var((*command.Given)(&f.journal), "journal",
+		cmd.Flags().StringVar(&f.journal, "journal", "",
 			"journal of a move in place that was begun with --journal `FILE`")
 	}
 	if name == realign.Resume {
