@@ -306,8 +306,8 @@ func TestInPlaceByOddNames(t *testing.T) {
 	c.requireOld(t)
 }
 
-// TestFilesOnLoopDevices refuses to move, to resume and to exchange what a loop device shows, under any name and of any
-// file of the disk. Detached, it goes on.
+// TestFilesOnLoopDevices refuses to move and to exchange what a loop device shows, to go on with either and to take it
+// back, under any name and of any file of the disk. Detached, it goes on.
 func TestFilesOnLoopDevices(t *testing.T) {
 	t.Parallel()
 	for _, f := range []diskFormat{formatRaw, formatFlat} {
@@ -338,5 +338,13 @@ func TestFilesOnLoopDevices(t *testing.T) {
 		refused(now, "undo")
 		require.Zero(t, trueup(t, "resume", c.path).code)
 		c.requireMoved(t)
+
+		c.reset(t)
+		require.Zero(t, trueup(t, "align", "--replace", c.path).code)
+		now = c.sums(t)
+		refused(now, "undo")
+		refused(now, "finish")
+		require.Zero(t, trueup(t, "undo", c.path).code)
+		c.requireOld(t)
 	}
 }

@@ -13,6 +13,19 @@ import (
 	"github.com/trueup/trueup/internal/unfinished"
 )
 
+// Files are all names that the files of an exchange have or had.
+func Files(h *unfinished.Held) ([]string, error) {
+	x, err := begun(h)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, f := range slices.Concat(x.Old, x.New) {
+		out = append(out, string(f.Name), string(f.Other))
+	}
+	return out, nil
+}
+
 // Resume completes an interrupted exchange.
 func Resume(h *unfinished.Held) (unfinished.Done, error) {
 	x, err := begun(h)

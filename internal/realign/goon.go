@@ -53,6 +53,17 @@ func (j *Job) GoOn(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.
 
 // goOnExchange completes an exchange, takes it back, or removes the original.
 func (j *Job) goOnExchange(w *unfinished.Held, g GoOn) (unfinished.Done, error) {
+	files, err := exchange.Files(w)
+	if err != nil {
+		return unfinished.Done{}, err
+	}
+	for _, name := range files {
+		if st, err := w.Dir.At.Lstat(name); err == nil {
+			if err := j.Looped.apart(st.ID, name); err != nil {
+				return unfinished.Done{}, err
+			}
+		}
+	}
 	o := unfinished.Options{Force: j.Force}
 	switch g.Command {
 	case Undo:
