@@ -91,7 +91,10 @@ func TestScanOfManyFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes many files")
 	}
-	n := 100_000
+	n := 20_000
+	if disktest.Exhaustive {
+		n = 100_000
+	}
 	if text := os.Getenv(manyEnv); text != "" {
 		var err error
 		n, err = strconv.Atoi(text)
