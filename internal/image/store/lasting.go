@@ -16,8 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// flushEach bounds what is written and not yet flushed, in bytes. While one worker flushes, the others write as much
-// again: a loss of power costs twice this at most.
+// flushEach is the number of written bytes after which files are flushed. While one worker flushes, the others write as
+// much again: a loss of power costs a lasting copy twice this at most.
 const flushEach = 32 * units.MiB
 
 // lasting holds what stays of a run that is ended: the files of DEST and a journal. The run that goes on makes all
@@ -92,9 +92,6 @@ func (l *lasting) add(p *partialFile) {
 
 // wrote flushes all files when much was written since the last time.
 func (l *lasting) wrote(p *partialFile, n int) error {
-	if l == nil {
-		return nil
-	}
 	p.dirty.Store(true)
 	l.written.Add(int64(n))
 	if l.unflushed.Add(int64(n)) < flushEach {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"sync/atomic"
 
@@ -23,7 +24,8 @@ type partialFile struct {
 	lasting *lasting // nil: nothing stays of a run that is ended
 	adopted bool     // an earlier run wrote it
 	end     atomic.Int64
-	dirty   atomic.Bool // since the last flush
+	early   atomic.Int64 // bytes written since WriteBack
+	dirty   atomic.Bool  // since the last flush
 }
 
 func partialName(name string) string { return "." + name + unfinished.Partial }
@@ -37,9 +39,22 @@ func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
 	}
 	n, err := p.File.WriteAt(b[stands:], off+int64(stands))
 	if err == nil {
-		err = p.lasting.wrote(p, n)
+		err = p.wrote(n)
 	}
 	return stands + n, p.wrap("write", err)
+}
+
+// wrote has the storage write while the disk is read. The kernel begins by itself when a tenth of the memory waits to
+// be written, and the flush at the end would wait for nearly all of a copy.
+func (p *partialFile) wrote(n int) error {
+	if p.lasting != nil {
+		return p.lasting.wrote(p, n)
+	}
+	if p.early.Add(int64(n)) >= flushEach {
+		p.early.Store(0)
+		sys.Of(p.File).WriteBack(0, math.MaxInt64)
+	}
+	return nil
 }
 
 // Truncate sets the size. What an adopted file has behind it stays until Sync: most of that is written again.
