@@ -1,6 +1,7 @@
 package device
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -65,4 +66,78 @@ func TestDiskOfAnyOffsets(t *testing.T) {
 			require.Equal(t, want, now)
 		})
 	}
+}
+
+// stand returns a plain file in place of a device, by descriptors that can write, only read, and are closed. It takes
+// reads, writes and holes, and refuses the ioctls of a block device.
+func stand(t *testing.T, content []byte) (name string, whole, readOnly, closed *os.File) {
+	t.Helper()
+	name = filepath.Join(t.TempDir(), "device")
+	require.NoError(t, os.WriteFile(name, content, 0o600))
+	open := func(flag int) *os.File {
+		f, err := os.OpenFile(name, flag, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	whole, readOnly, closed = open(os.O_RDWR), open(os.O_RDONLY), open(os.O_RDWR)
+	require.NoError(t, closed.Close())
+	return name, whole, readOnly, closed
+}
+
+// on returns a disk of 64 KiB on the descriptors of a device.
+func on(write, read *os.File, discard bool) *Disk {
+	b := &blockdev{path: "device", file: write, read: read, discard: discard, stop: func() error { return nil }}
+	return &Disk{b, &Device{Path: "device", Sector: 512, Size: 64 << 10}, "device"}
+}
+
+// TestErrorsOfADevice has each call on a device fail in turn: the error names the call and the place, and no byte
+// changes.
+func TestErrorsOfADevice(t *testing.T) {
+	t.Parallel()
+	want := bytes.Repeat([]byte{0xa5}, 64<<10)
+	file, whole, readOnly, closed := stand(t, want)
+	write := func(d *Disk, n int, off int64) error {
+		_, err := d.WriteAt(make([]byte, n+1)[1:], off) // not aligned as direct I/O needs it
+		return err
+	}
+	read := func(off int64) error {
+		_, err := on(whole, whole, false).ReadAt(make([]byte, 100), off)
+		return err
+	}
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"read around bytes", write(on(whole, closed, false), 100, 700), "read back device at byte 512"},
+		{"write around bytes", write(on(readOnly, whole, false), 100, 700), "write device at byte 512"},
+		{"write", write(on(readOnly, whole, false), 1024, 1024), "write device at byte 1024"},
+		{"zeros", on(whole, whole, false).Zero(512, 1024), "write zeros to device at byte 512"},
+		{"zeros in a sector", on(readOnly, whole, false).Zero(520, 8), "write device at byte 512"},
+		{"hole", on(readOnly, whole, true).Zero(512, 1024), "write zeros to device at byte 512"},
+		{"read past the end", read(64 << 10), "read back device at byte 65536"},
+		{"flush", on(closed, whole, false).Sync(), "flush device"},
+		{"open for the proof", on(closed, nil, false).open(), "read back device"},
+		{"open after a discard", on(closed, nil, true).rezero(0, 512), "read back device"},
+		{"read after a discard", on(whole, closed, true).rezero(512, 512), "read back device at byte 512"},
+		{"zeros after a discard", on(whole, whole, true).rezero(512, 512), "XX"},
+	} {
+		require.ErrorContains(t, c.err, c.want, c.name)
+	}
+	now, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, now), "a call that failed has changed bytes")
+}
+
+// TestHoleIsZeros gives space back where the system can punch holes.
+func TestHoleIsZeros(t *testing.T) {
+	t.Parallel()
+	want := bytes.Repeat([]byte{0xa5}, 64<<10)
+	file, whole, _, _ := stand(t, want)
+	require.NoError(t, on(whole, whole, true).Zero(4096, 8192))
+	clear(want[4096 : 4096+8192])
+	now, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, now))
 }
