@@ -218,7 +218,8 @@ func benchResult(t *testing.T) string {
 	}
 	load := func(op, other string) string {
 		return fmt.Sprintf(
-			`{"name": "random %s", "access": "random", "direction": "%s", "io_bytes": 8192, "jobs": 8, "points": [%s, %s]}`,
+			`{"name": "random %s", "access": "random", "direction": "%s", "io_bytes": 8192, "jobs": 8, `+
+				`"points": [%s, %s]}`,
 			op, op, point(65536, 200, 210, 220), other)
 	}
 	path := filepath.Join(t.TempDir(), "result.json")

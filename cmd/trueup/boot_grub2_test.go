@@ -89,9 +89,9 @@ func TestAlignedGrub2OnGPTBoots(t *testing.T) {
 		size: 96 << 20, root: 2, prefix: "(,gpt2)/boot/grub",
 		// With names of its own, because the sums in the golden plan cover them.
 		script: "label: gpt\nlabel-id: 6E1FA5C0-0000-4000-8000-000000000000\nfirst-lba: 34\n" +
-			"start=34, size=200, type=21686148-6449-6E6F-744E-656564454649, uuid=6E1FA5C0-0000-4000-8000-000000000001\n" +
-			"start=1063, size=120000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, " +
-			"uuid=6E1FA5C0-0000-4000-8000-000000000002\n",
+			"start=34, size=200, type=21686148-6449-6E6F-744E-656564454649, " +
+			"uuid=6E1FA5C0-0000-4000-8000-000000000001\nstart=1063, size=120000, " +
+			"type=0FC63DAF-8483-4772-8E79-3D69D8477DE4, uuid=6E1FA5C0-0000-4000-8000-000000000002\n",
 	}
 	raw, dir := d.build(t)
 	sectors := d.coreSectors(t)

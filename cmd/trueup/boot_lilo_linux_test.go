@@ -37,8 +37,8 @@ var liloDisks = []liloDisk{
 		compact: true,
 	},
 	{
-		name: "by lba and compact above 8 GiB", kind: "ext4", size: 9 << 30, start: 1<<24 + 100_063, mode: liloforge.LBA32,
-		compact: true,
+		name: "by lba and compact above 8 GiB", kind: "ext4", size: 9 << 30, start: 1<<24 + 100_063,
+		mode: liloforge.LBA32, compact: true,
 	},
 	{name: "linux by lba and compact", kind: "ext4", start: 63, mode: liloforge.LBA32, compact: true, linux: true},
 }

@@ -105,7 +105,8 @@ func TestCommandsWithoutLandlock(t *testing.T) {
 			r := run(t, strace, append(append(lacking, now...), "--require-sandbox")...)
 			require.Equal(t, 1, r.code, r.stdout)
 			require.Contains(t, r.stderr,
-				`--require-sandbox: isolation is "none", not "sandbox" (landlock: the kernel has none); nothing was read`)
+				`--require-sandbox: isolation is "none", not "sandbox" (landlock: the kernel has none); `+
+					`nothing was read`)
 			require.NoFileExists(t, dest)
 
 			r = run(t, strace, append(append(lacking, now...), "--json")...)

@@ -72,7 +72,8 @@ func TestNoRoomForData(t *testing.T) {
 func TestFlushedWhileCopied(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, noisyDisk(t, 80))
-	r := run(t, disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout", "-e", "trace=pwrite64,sync_file_range,fsync",
+	r := run(t, disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout", "-e",
+		"trace=pwrite64,sync_file_range,fsync",
 		builtPath, "convert", "-q", "--to", "raw", "--verify", "structure", f.source, f.dest)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Regexp(t, `(?s)(pwrite64.*sync_file_range\(\d+, 0, \d+, SYNC_FILE_RANGE_WRITE.*){2}fsync`, r.stdout)

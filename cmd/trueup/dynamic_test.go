@@ -353,8 +353,8 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	require.Equal(t, unplaced(before.assemble(t, "Simple"), boots...), unplaced(is, boots...))
 }
 
-// TestLinuxReadsDynamicDisks has ldmtool read each disk alone, and in make exhaustive the kernel too, before and after: it
-// makes a partition of each extent.
+// TestLinuxReadsDynamicDisks has ldmtool read each disk alone, and in make exhaustive the kernel too, before and after:
+// it makes a partition of each extent.
 func TestLinuxReadsDynamicDisks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -107,7 +107,8 @@ func requireNoComplaint(t testing.TB, code int, r result) {
 	require.Equal(t, code, r.code, r.stderr)
 	// Blocks of some containers do lie off 4 KiB, a forged NTFS has no files, and some disks are noise.
 	known := regexp.MustCompile(
-		`warning: .*(its blocks of 4 KiB lie off|the files of the partition cannot|there is no partition table|a Windows on another disk)`)
+		`warning: .*(its blocks of 4 KiB lie off|the files of the partition cannot|there is no partition table|a ` +
+			`Windows on another disk)`)
 	require.NotRegexp(t, `(?m)^(error|warning):`, known.ReplaceAllString(r.stdout, ""))
 }
 

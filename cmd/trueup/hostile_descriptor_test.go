@@ -82,8 +82,8 @@ func parents() []hostile {
 			says: []string{"refused", "line 5", "12345678", "parentFileNameHint"},
 		},
 		{
-			name: "T08 the same in a flat disk", image: flatImage(child("ffffffff", "../x")), code: "reference", copy: 4,
-			says: []string{"refused", "line 6", `"../x"`},
+			name: "T08 the same in a flat disk", image: flatImage(child("ffffffff", "../x")), code: "reference",
+			copy: 4, says: []string{"refused", "line 6", `"../x"`},
 		},
 		{
 			name: "T09 parent is missing", image: sparseChild("base.vmdk"), code: "reference", copy: 4,
@@ -137,8 +137,8 @@ func otherLines() []hostile {
 			says: []string{"line 9", `"WO"`, "want RW, RDONLY or NOACCESS"},
 		},
 		{
-			name: "T10 neither comment, setting nor extent", image: flatImage(changed("#DDB", "nonsense")), code: "format",
-			says: []string{"line 12", `"nonsense"`},
+			name: "T10 neither comment, setting nor extent", image: flatImage(changed("#DDB", "nonsense")),
+			code: "format", says: []string{"line 12", `"nonsense"`},
 		},
 		{
 			name: "T10 partition of a physical device", image: flatImage(changed(` 0`+"\n", ` 0 "partition"`+"\n")),
@@ -168,8 +168,8 @@ func bigTexts() []hostile {
 		}},
 		{name: "T11 line of 1 MiB", image: flatImage(line), code: "limit", says: []string{"line 19", "at most 4096"}},
 		{
-			name: "T11 line of 4097 bytes", image: flatImage(goodFlat() + "#" + strings.Repeat("x", 4096)), code: "limit",
-			says: []string{"line 19", "4097", "at most 4096"},
+			name: "T11 line of 4097 bytes", image: flatImage(goodFlat() + "#" + strings.Repeat("x", 4096)),
+			code: "limit", says: []string{"line 19", "4097", "at most 4096"},
 		},
 		{
 			name: "T11 100,000 extents", image: flatImage(extents), code: "limit",
@@ -272,8 +272,8 @@ func contradictions() []hostile {
 			says: []string{"line 9", "not quoted"},
 		},
 		{
-			name: "T12 CID that is no number", image: flatImage(changed("CID=4a5b6c7d", "CID=4a5b6c7g")), code: "format",
-			says: []string{"line 4", `"4a5b6c7g"`, "want 8 hexadecimal digits"},
+			name: "T12 CID that is no number", image: flatImage(changed("CID=4a5b6c7d", "CID=4a5b6c7g")),
+			code: "format", says: []string{"line 4", `"4a5b6c7g"`, "want 8 hexadecimal digits"},
 		},
 	}
 }
@@ -314,8 +314,8 @@ func extentSums() []hostile {
 			says: append(beyond, "offset 2097664"),
 		},
 		{
-			name: "T13 offset and size beyond the file", image: flatImage(changed(`vmdk" 0`, `vmdk" 1`)), code: "format",
-			says: append(beyond, "offset 512"),
+			name: "T13 offset and size beyond the file", image: flatImage(changed(`vmdk" 0`, `vmdk" 1`)),
+			code: "format", says: append(beyond, "offset 512"),
 		},
 		{
 			name: "T13 offset that overflows", image: flatImage(changed(`vmdk" 0`, `vmdk" 18014398509481983`)),

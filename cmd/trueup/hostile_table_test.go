@@ -92,8 +92,8 @@ func refusedTables() []hostile {
 	})
 	return []hostile{
 		{
-			name: "T50 third entry of a boot record", image: third, code: "unsupported", inspect: 3, copy: 4, report: true,
-			says: []string{"boot record at LBA 63", "second data entry"},
+			name: "T50 third entry of a boot record", image: third, code: "unsupported", inspect: 3, copy: 4,
+			report: true, says: []string{"boot record at LBA 63", "second data entry"},
 		},
 		{
 			name: "T47 dynamic disk", image: ldm, code: "unsupported", inspect: 3, copy: 4, report: true,

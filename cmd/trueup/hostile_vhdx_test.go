@@ -119,7 +119,8 @@ func vhdxRegions() []hostile {
 	const other = "01234567-89ab-cdef-0123-456789abcdef"
 	return []hostile{
 		{
-			name: "T34 2048 regions", code: "format", says: []string{"vhdx region table at 0x30008", "entry count 2048"},
+			name: "T34 2048 regions", code: "format",
+			says: []string{"vhdx region table at 0x30008", "entry count 2048"},
 			image: vhdxDisk(func(v *vhdxforge.File) {
 				v.U32(vhdxforge.Regions1+8, 2048)
 				v.U32(vhdxforge.Regions2+8, 2048)

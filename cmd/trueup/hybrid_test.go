@@ -104,8 +104,8 @@ func TestAlignedHybridMBR(t *testing.T) {
 	}
 }
 
-// TestAlignedHybridMBRBoots boots FreeDOS by the active slot of a hybrid MBR after the move, and in make boots before it. The code in
-// sector 0 reads the CHS bytes of the slot: with the old ones in the copy it does not boot.
+// TestAlignedHybridMBRBoots boots FreeDOS by the active slot of a hybrid MBR after the move, and in make boots before
+// it. The code in sector 0 reads the CHS bytes of the slot: with the old ones in the copy it does not boot.
 func TestAlignedHybridMBRBoots(t *testing.T) {
 	t.Parallel()
 	loaders := filepath.Join(disktest.CorpusDir(t), "loaders", "freedos") //nolint:misspell // FreeDOS

@@ -186,11 +186,57 @@ func TestJournalCannotBeSeen(t *testing.T) {
 	c.reset(t)
 	for _, command := range []string{"inspect", "plan", "undo"} {
 		r := run(t, disktest.Tool(t, "strace"), underStrace(t, os.DevNull, []string{
-			"-P", filepath.Base(c.path) + ".trueup", "-e", "trace=newfstatat,openat", "-e", "inject=newfstatat,openat:error=EIO",
+			"-P", filepath.Base(c.path) + ".trueup", "-e", "trace=newfstatat,openat", "-e",
+			"inject=newfstatat,openat:error=EIO",
 		}, []string{command, c.path}).Args[1:]...)
 		require.Equal(t, 1, r.code, "%s: %s%s", command, r.stdout, r.stderr)
 		require.Contains(t, r.stderr, "input/output error", command)
 		requireOneLine(t, r.stderr)
 	}
 	c.requireOld(t)
+}
+
+// TestJournalElsewhere keeps the journal in another folder. The disk names it in the middle of the move.
+func TestJournalElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, f := range []diskFormat{formatRaw, formatFlat} {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			c := newMove(t, f, twoNTFS(t))
+			journal := filepath.Join(t.TempDir(), "journal")
+			move := []string{"align", "-q", "--in-place", "--journal", journal, c.path}
+			for _, command := range []string{"resume", "undo"} {
+				c.reset(t)
+				_ = exec.Command(disktest.Tool(t, "strace"), append([]string{
+					"-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=9",
+					builtPath,
+				}, move...)...).Run()
+				require.FileExists(t, journal)
+				shown := c.path
+				if f == formatFlat {
+					r := trueup(t, command, c.path)
+					require.Equal(t, 4, r.code, r.stderr)
+					require.Contains(t, r.stderr, `a move in place has left "`+c.path+`.moving"`)
+					shown += ".moving"
+				}
+				r := trueup(t, "inspect", shown)
+				require.Equal(t, 4, r.code, r.stdout)
+				require.Contains(t, r.stderr, fmt.Sprintf("trueup %s %s --journal %s", command, c.path, journal))
+				require.NotEqual(t, 0, trueup(t, move...).code)
+				requireOthersStay(t, c, journal)
+				r = trueup(t, command, c.path, "--journal", journal)
+				require.Equal(t, 0, r.code, r.stderr)
+				require.NoFileExists(t, journal)
+				if command == "undo" {
+					c.requireOld(t)
+				} else {
+					c.requireMoved(t)
+				}
+			}
+			c.reset(t)
+			require.Zero(t, trueup(t, move...).code)
+			c.requireMoved(t)
+			require.NoFileExists(t, journal)
+		})
+	}
 }

@@ -34,7 +34,10 @@ func twoNTFS(t testing.TB) string {
 	text := reg(`\MountedDevices`, `\\DosDevices\\C:`, hexBytes(mountedValue(sysSignature, 63*sectorSize)),
 		`\\DosDevices\\D:`, hexBytes(mountedValue(sysSignature, 20063*sectorSize)))
 	raw := windowsDisk{signature: sysSignature, sectors: 40960, volumes: []windowsVolume{
-		{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 20000, loads: "NTLDR", files: map[string]string{lettersFile: mergeHive(t, empty, text)}},
+		{
+			number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 20000, loads: "NTLDR",
+			files: map[string]string{lettersFile: mergeHive(t, empty, text)},
+		},
 		{number: 2, kind: "ntfs", typ: "7", start: 20063, sectors: 20000},
 	}}.make(t)
 	writeAt(t, raw, 8<<20, noise("two", 1<<20))
@@ -195,28 +198,42 @@ func TestInPlaceIsRefused(t *testing.T) {
 		code       int
 	}{
 		{name: "sparse", format: formatSparse, says: "use align --replace", code: 4},
-		{name: "hard link", format: formatRaw, says: "2 names (hard links)", code: 4, spoil: func(t *testing.T, path string) {
-			t.Helper()
-			require.NoError(t, os.Link(path, path+".link"))
-		}},
-		{name: "second descriptor", format: formatFlat, says: `"second.vmdk" in the same folder names a file`, code: 4, spoil: func(t *testing.T, path string) {
-			t.Helper()
-			secondDescriptor(t, path, "second.vmdk")
-		}},
-		{name: "lock of a machine", format: formatFlat, says: "lock of a running virtual machine", code: 4, spoil: func(t *testing.T, path string) {
-			t.Helper()
-			require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), "vm.vmx.lck"), nil, 0o600))
-		}},
-		{name: "bytes behind the disk", format: formatFlat, says: "512 bytes behind the end of the disk", code: 4, spoil: func(t *testing.T, path string) {
-			t.Helper()
-			f, err := os.OpenFile(flatName(path), os.O_WRONLY|os.O_APPEND, 0)
-			require.NoError(t, err)
-			_, err = f.Write(make([]byte, 512))
-			require.NoError(t, err)
-			require.NoError(t, f.Close())
-		}},
 		{
-			name: "one file twice", format: formatFlat, says: `two stretches of the disk lie in "disk-flat.vmdk"`, code: 4,
+			name: "hard link", format: formatRaw, says: "2 names (hard links)", code: 4,
+			spoil: func(t *testing.T, path string) {
+				t.Helper()
+				require.NoError(t, os.Link(path, path+".link"))
+			},
+		},
+		{
+			name: "second descriptor", format: formatFlat, says: `"second.vmdk" in the same folder names a file`,
+			code: 4,
+			spoil: func(t *testing.T, path string) {
+				t.Helper()
+				secondDescriptor(t, path, "second.vmdk")
+			},
+		},
+		{
+			name: "lock of a machine", format: formatFlat, says: "lock of a running virtual machine", code: 4,
+			spoil: func(t *testing.T, path string) {
+				t.Helper()
+				require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), "vm.vmx.lck"), nil, 0o600))
+			},
+		},
+		{
+			name: "bytes behind the disk", format: formatFlat, says: "512 bytes behind the end of the disk", code: 4,
+			spoil: func(t *testing.T, path string) {
+				t.Helper()
+				f, err := os.OpenFile(flatName(path), os.O_WRONLY|os.O_APPEND, 0)
+				require.NoError(t, err)
+				_, err = f.Write(make([]byte, 512))
+				require.NoError(t, err)
+				require.NoError(t, f.Close())
+			},
+		},
+		{
+			name: "one file twice", format: formatFlat, says: `two stretches of the disk lie in "disk-flat.vmdk"`,
+			code: 4,
 			spoil: func(t *testing.T, path string) {
 				t.Helper()
 				half := "RW 4096 FLAT \"disk-flat.vmdk\" "
@@ -226,11 +243,17 @@ func TestInPlaceIsRefused(t *testing.T) {
 				require.NoError(t, os.WriteFile(path, text, 0o600))
 			},
 		},
-		{name: "file that looks like a journal", format: formatRaw, says: "should be a journal", code: 4, spoil: func(t *testing.T, path string) {
-			t.Helper()
-			require.NoError(t, os.WriteFile(path+".trueup", noise("x", 4096), 0o600))
-		}},
-		{name: "another format", format: formatRaw, says: "--to is for a copy", flags: []string{"--to", "vmdk"}, code: 64},
+		{
+			name: "file that looks like a journal", format: formatRaw, says: "should be a journal", code: 4,
+			spoil: func(t *testing.T, path string) {
+				t.Helper()
+				require.NoError(t, os.WriteFile(path+".trueup", noise("x", 4096), 0o600))
+			},
+		},
+		{
+			name: "another format", format: formatRaw, says: "--to is for a copy", flags: []string{"--to", "vmdk"},
+			code: 64,
+		},
 		{name: "DEST", format: formatRaw, says: "takes no DEST", flags: []string{"dest.raw"}, code: 64},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -294,7 +317,8 @@ func TestDiskBroughtBack(t *testing.T) {
 	dropped := func(t *testing.T, c *moveCase) {
 		t.Helper()
 		for _, command := range []string{"resume", "undo"} {
-			refused(t, c, "trueup undo "+c.path+" --force leaves it as it is and removes the journal, with the ", command)
+			refused(t, c, "trueup undo "+c.path+" --force leaves it as it is and removes the journal, with the ",
+				command)
 		}
 		r := trueup(t, "undo", "--force", c.path)
 		require.Equal(t, 0, r.code, r.stderr)
@@ -343,50 +367,6 @@ func TestDiskBroughtBack(t *testing.T) {
 			refused(t, c, "--force leaves it as it is", "resume")
 			require.Equal(t, 0, trueup(t, "undo", "--force", c.path).code)
 			c.requireOld(t)
-		})
-	}
-}
-
-// TestJournalElsewhere keeps the journal in another folder. The disk names it in the middle of the move.
-func TestJournalElsewhere(t *testing.T) {
-	t.Parallel()
-	for _, f := range []diskFormat{formatRaw, formatFlat} {
-		t.Run(f.name, func(t *testing.T) {
-			t.Parallel()
-			c := newMove(t, f, twoNTFS(t))
-			journal := filepath.Join(t.TempDir(), "journal")
-			move := []string{"align", "-q", "--in-place", "--journal", journal, c.path}
-			for _, command := range []string{"resume", "undo"} {
-				c.reset(t)
-				_ = exec.Command(disktest.Tool(t, "strace"), append([]string{
-					"-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=9", builtPath,
-				}, move...)...).Run()
-				require.FileExists(t, journal)
-				shown := c.path
-				if f == formatFlat {
-					r := trueup(t, command, c.path)
-					require.Equal(t, 4, r.code, r.stderr)
-					require.Contains(t, r.stderr, `a move in place has left "`+c.path+`.moving"`)
-					shown += ".moving"
-				}
-				r := trueup(t, "inspect", shown)
-				require.Equal(t, 4, r.code, r.stdout)
-				require.Contains(t, r.stderr, fmt.Sprintf("trueup %s %s --journal %s", command, c.path, journal))
-				require.NotEqual(t, 0, trueup(t, move...).code)
-				requireOthersStay(t, c, journal)
-				r = trueup(t, command, c.path, "--journal", journal)
-				require.Equal(t, 0, r.code, r.stderr)
-				require.NoFileExists(t, journal)
-				if command == "undo" {
-					c.requireOld(t)
-				} else {
-					c.requireMoved(t)
-				}
-			}
-			c.reset(t)
-			require.Zero(t, trueup(t, move...).code)
-			c.requireMoved(t)
-			require.NoFileExists(t, journal)
 		})
 	}
 }
@@ -458,7 +438,8 @@ func TestKilledMoves(t *testing.T) {
 			c := newMove(t, f, moveDisks[name](t))
 			points := c.points(t)
 			if !all {
-				points = slices.DeleteFunc(points, func(p callPoint) bool { return p.call != "pwrite64" && p.call != "fsync" || p.number%4 != 2 })
+				points = slices.DeleteFunc(points,
+					func(p callPoint) bool { return p.call != "pwrite64" && p.call != "fsync" || p.number%4 != 2 })
 			}
 			killed, middle := 0, 0
 			for i, p := range points {

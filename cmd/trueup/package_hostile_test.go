@@ -194,7 +194,8 @@ func hostilePackages(t testing.TB) []hostilePackage {
 			"attributes",
 		},
 		{
-			"t45, entities", rawOVF(`<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>` + string(good.Data)),
+			"t45, entities", rawOVF(`<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>` +
+				string(good.Data)),
 			"reference", "document type",
 		},
 		{"t45, no envelope", rawOVF("<Envelope/>"), "format", "root element"},

@@ -228,7 +228,8 @@ func TestReplaceOfAFixedFile(t *testing.T) {
 	}
 }
 
-// TestFolderCannotBeWritten gives undo and finish where no name can change: nothing is begun, and both can be given yet.
+// TestFolderCannotBeWritten gives undo and finish where no name can change: nothing is begun, and both can be given
+// yet.
 func TestFolderCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	path := sampleDisk(t)

@@ -200,8 +200,8 @@ func TestCallsOfAResumeFail(t *testing.T) {
 					}
 				})
 				t.Logf("%v: %v", errno, failed)
-				// A trial of links fails as on a file system without, and a read that ends early goes on where it ended. That the
-				// removal of the journal may not be durable, and that a second name stays, are notes.
+				// A trial of links fails as on a file system without, and a read that ends early goes on where it
+				// ended. That the removal of the journal may not be durable, and that a second name stays, are notes.
 				j.RequireNoticed(t, map[string]int{
 					"fsyncdir": 2, "link": 1, "lock": 2, "open": 10, "read": 1 << 10, "unlink": 3, "write": 1 << 10,
 				})

@@ -136,7 +136,8 @@ func textTold(text string) map[string]told {
 	out := map[string]told{}
 	for _, m := range regexp.MustCompile(
 		`(?m)^ *(\d+|-)  (off 4K|off 64K|error|aligned|orphan) +\S+ +\S+  (\S+) +(-|\S+ \S*B)  .*`+
-			`  (?:boot|data|\?|-) +(-|shut down|running|hibernated|unknown) +\S.*  (/\S+)$`).FindAllStringSubmatch(text, -1) {
+			`  (?:boot|data|\?|-) +(-|shut down|running|hibernated|unknown) +\S.*  (/\S+)$`).FindAllStringSubmatch(text,
+		-1) {
 		out[m[6]] = told{
 			Verdict: words[m[2]], Rank: strings.Trim(m[1], "-"), Size: strings.Trim(m[4], "-"),
 			Guest: strings.Trim(m[5], "-"),

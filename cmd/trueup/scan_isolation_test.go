@@ -104,7 +104,7 @@ func TestScanRowsAreTheSame(t *testing.T) {
 		require.Equal(t, want, s.same(t), "%q", flags)
 		if flags[0] == "--isolation" {
 			require.Equal(t, flags[1], s.sum.Isolation.Achieved)
-			require.Equal(t, flags[1], s.sum.Isolation.Wanted) //nolint:testifylint // what was wanted of the scan is what it must say
+			require.Equal(t, flags[1], s.sum.Isolation.Wanted) //nolint:testifylint // as it was asked
 		}
 		require.Equal(t, usual.sum.Read, s.sum.Read, "%q", flags)
 	}

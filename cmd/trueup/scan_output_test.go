@@ -23,7 +23,8 @@ var scanFormats = []string{"text", "json", "csv", "html", "junit", "prometheus"}
 
 // runTimes are what differs between two runs: when they were, and how long they took.
 var runTimes = regexp.MustCompile(
-	`(timestamp|duration)_seconds\{[^}]*\} \S+|duration_seconds":[\d.]+|(in|after) (less than 0.1 s|\d[\d.hm]* ?s\b)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?`)
+	`(timestamp|duration)_seconds\{[^}]*\} \S+|duration_seconds":[\d.]+|(in|after) (less than 0.1 s|\d[\d.hm]* ` +
+		`?s\b)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?`)
 
 func withoutTimes(text string) string {
 	return runTimes.ReplaceAllString(text, "TIME")

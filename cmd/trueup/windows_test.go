@@ -302,7 +302,8 @@ func recoveryText(off int64, space string) string {
 	return "<?xml version='1.0' encoding='utf-8'?>\n\n<WindowsRE version=\"2.0\">\n" +
 		"  <WinreBCD id=\"{733b62e6-f608-11eb-825c-c112f60133ab}\"/>" + space +
 		fmt.Sprintf(
-			`<WinreLocation path="\Recovery\WindowsRE" id="%d" offset="%d" guid="{00000000-0000-0000-0000-000000000000}"/>`, windowsSignature, off) +
+			`<WinreLocation path="\Recovery\WindowsRE" id="%d" offset="%d" `+
+				`guid="{00000000-0000-0000-0000-000000000000}"/>`, windowsSignature, off) +
 		strings.Repeat("\n  <PBRImageLocation path=\"\" id=\"0\" offset=\"0\" "+
 			"guid=\"{00000000-0000-0000-0000-000000000000}\" index=\"0\"/>", 12) + "\n</WindowsRE>\n"
 }

@@ -147,7 +147,8 @@ var accepted = []acceptedRow{
 				strings.HasSuffix(d.text, fmt.Sprintf(", %d for qemu-img",
 					int64(binary.BigEndian.Uint16(f[56:]))*int64(f[58])*int64(f[59])*512))
 		},
-		"qemu-img takes the size of a VHD from its geometry unless it knows the creator; the field of the size is right",
+		"qemu-img takes the size of a VHD from its geometry unless it knows the creator; the field of the " +
+			"size is right",
 	},
 	{
 		qemuSays, func(m *mutant, d difference) bool {

@@ -25,7 +25,10 @@ var exits = []struct {
 	{"0", "both disks came to the same end, and it is no known failure", []string{"boot"}},
 	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
 	{"1", "error: I/O, malformed image, or a problem with the output; nothing incomplete gets the final name", nil},
-	{"", "inspect, scan: the content of a disk is unknown (see --allow-unknown)", []string{"trueup", "inspect", "scan"}},
+	{
+		"", "inspect, scan: the content of a disk is unknown (see --allow-unknown)",
+		[]string{"trueup", "inspect", "scan"},
+	},
 	{"", "scan: no image was judged (see --allow-empty)", []string{"trueup", "scan"}},
 	{"", "boot: neither disk booted, or the time was over: nothing was judged", []string{"trueup", "boot"}},
 	{"2", "inspect, scan: a partition starts off --boundary, but on 4 KiB", []string{"trueup", "inspect", "scan"}},

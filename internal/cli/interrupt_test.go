@@ -85,8 +85,8 @@ func TestInterruptInMove(t *testing.T) {
 		code, says := run(stopped, args...)
 		require.Equal(t, 128+int(syscall.SIGINT), code, says)
 		require.Contains(t, says, "interrupted: ")
-		require.Contains(t, says, "disk is in the middle of the move: trueup resume disk.img goes on, trueup undo disk.img "+
-			"takes it back\n")
+		require.Contains(t, says, "disk is in the middle of the move: trueup resume disk.img goes on, trueup undo "+
+			"disk.img takes it back\n")
 		require.NotContains(t, says, "canceled")
 	}
 	code, says := run(t.Context(), "undo", "disk.img")

@@ -105,7 +105,8 @@ func (w *walker) start(e xml.StartElement) error {
 		w.path = []string{}
 		return nil
 	case w.done:
-		return w.bad(ondisk.ErrUnsupported, "a second root element, <%.64s>; give each definition in a file of its own", name)
+		return w.bad(ondisk.ErrUnsupported, "a second root element, <%.64s>; give each definition in a file of its own",
+			name)
 	case len(w.path) == maxDepth:
 		return w.bad(ondisk.ErrLimit, "more than %d elements in one another", maxDepth)
 	}

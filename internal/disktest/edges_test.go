@@ -250,8 +250,8 @@ var edges = map[string][]string{
 	},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/diskcopy", "internal/report", "internal/scan/results"},
-	// What all commands share. Errors of other programs and of a trial have exit codes; scan knows what a path is that no
-	// image is.
+	// What all commands share. Errors of other programs and of a trial have exit codes; scan knows what a path is that
+	// no image is.
 	"internal/cli/command": {
 		"internal/after", "internal/image/store", "internal/opinion", "internal/progress", "internal/realign",
 		"internal/report", "internal/scan", "internal/scan/sandbox", "internal/sys",
@@ -426,7 +426,8 @@ func TestSizeOfPackages(t *testing.T) {
 		most := 4500
 		if strings.HasPrefix(p.ImportPath, "internal/cli") {
 			most = 2300
-			ours := slices.DeleteFunc(slices.Clone(p.Imports), func(to string) bool { return !strings.HasPrefix(to, module) })
+			ours := slices.DeleteFunc(slices.Clone(p.Imports),
+				func(to string) bool { return !strings.HasPrefix(to, module) })
 			require.LessOrEqual(t, len(ours), 10, "packages of this module that %s imports", p.ImportPath)
 		}
 		require.LessOrEqual(t, lines, most, "lines of %s", p.ImportPath)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Exhaustive reports whether tests try all that they have, as make exhaustive and make boots want it, and not a share of
-// it.
+// Exhaustive reports whether tests try all that they have, as make exhaustive and make boots want it, and not a share
+// of it.
 var Exhaustive = os.Getenv("TRUEUP_EXHAUSTIVE") == "1"
 
 // Sample returns how many of the random cases of a test are tried: all of them where that is wanted, a tenth otherwise,

@@ -58,8 +58,8 @@ func (x *run) mayResume() error {
 	for _, f := range x.Old {
 		if (x.d.is(f.Name, f) || x.d.is(f.Other, f)) && !x.d.same(f.Name, f) && !x.d.same(f.Other, f) {
 			return &ondisk.Refusal{
-				Code: "changed", Reason: fmt.Sprintf("%v was written since its copy was made, by a guest or another program, and "+
-					"the copy lacks that", f.Name),
+				Code: "changed", Reason: fmt.Sprintf("%v was written since its copy was made, by a guest or another "+
+					"program, and the copy lacks that", f.Name),
 				Remedy: fmt.Sprintf("trueup undo %s keeps what was written; align it again then",
 					shell.Quote(x.Work.Path)),
 			}
@@ -68,7 +68,8 @@ func (x *run) mayResume() error {
 	return nil
 }
 
-// Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to accept.
+// Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to
+// accept.
 func Undo(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 	x, err := begun(h)
 	if err == nil {
@@ -109,8 +110,8 @@ func (x *run) mayUndo(o unfinished.Options) error {
 			remedy += "; or keep the disk, with trueup finish"
 		}
 		return &ondisk.Refusal{
-			Code: "changed", Reason: fmt.Sprintf("%v was written since the exchange, by a guest or another program, and an undo "+
-				"loses that", f.Name),
+			Code: "changed", Reason: fmt.Sprintf("%v was written since the exchange, by a guest or another program, "+
+				"and an undo loses that", f.Name),
 			Remedy: remedy,
 		}
 	}
@@ -155,7 +156,8 @@ func (x *run) free(base string, files []string, but string) error {
 	}
 	if user != "" {
 		return &ondisk.Refusal{
-			Code: "reference", Reason: fmt.Sprintf("%q needs the disk %q", user, base), Remedy: "remove it, or consolidate it first",
+			Code: "reference", Reason: fmt.Sprintf("%q needs the disk %q", user, base),
+			Remedy: "remove it, or consolidate it first",
 		}
 	}
 	busy, err := x.busy(base)
@@ -254,7 +256,8 @@ func (x *run) stands() error {
 	set, err := x.openDisk(string(x.New[0].Name))
 	if err != nil {
 		return &ondisk.Refusal{
-			Code: "format", Reason: fmt.Sprintf("the disk cannot be opened (%v), and the original is all there is", err),
+			Code: "format", Reason: fmt.Sprintf("the disk cannot be opened (%v), and the original is all there is",
+				err),
 			Remedy: "bring the original back: trueup undo --force " + shell.Quote(x.Work.Path),
 		}
 	}

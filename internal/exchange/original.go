@@ -29,8 +29,8 @@ func DiskOf(original string) string {
 }
 
 // OriginalBeside returns the work that keeps a file as the original of a disk beside it, or that is about to. Its path
-// is the name of that disk. It is nil for any other file: one that no journal names, that is not the source any more, or
-// that has no disk beside it.
+// is the name of that disk. It is nil for any other file: one that no journal names, that is not the source any more,
+// or that has no disk beside it.
 func OriginalBeside(d *gate.Folder, base string) (*unfinished.Work, error) {
 	disk := DiskOf(base)
 	if disk == "" {
@@ -46,8 +46,8 @@ func OriginalBeside(d *gate.Folder, base string) (*unfinished.Work, error) {
 	}
 	defer f.Close()
 	if f.Size() > maxJournal {
-		return nil, ondisk.In(ondisk.ErrLimit, "%q has %d bytes, at most %d are read", unfinished.JournalOf(disk), f.Size(),
-			maxJournal)
+		return nil, ondisk.In(ondisk.ErrLimit, "%q has %d bytes, at most %d are read", unfinished.JournalOf(disk),
+			f.Size(), maxJournal)
 	}
 	j, err := journal.Read(f)
 	if err != nil {

@@ -37,8 +37,8 @@ type name []byte
 type file struct {
 	Name  name // of the disk
 	Other name // of the source: its own from now on; of the copy: until it has its name
-	// What it was when the exchange began. The device is not kept, since its number can change with a mount. The inode of
-	// a removed file is used again: it is 0 for a file of the source that is known by its bytes.
+	// What it was when the exchange began. The device is not kept, since its number can change with a mount. The inode
+	// of a removed file is used again: it is 0 for a file of the source that is known by its bytes.
 	Inode    uint64
 	Size     int64 // bytes
 	Modified int64 // ns since 1970
@@ -69,7 +69,8 @@ func readPlan(b []byte) (*plan, error) {
 	}
 	if len(p.Old) == 0 || len(p.New) == 0 || len(p.Old)+len(p.New) > maxFiles ||
 		!p.several() && len(p.Old)+len(p.New) > 2 || string(p.Old[0].Name) != string(p.New[0].Name) {
-		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %d old and %d new files, of which one is no disk",
+		return nil, ondisk.In(ondisk.ErrFormat, "journal of an exchange: %d old and %d new files, of which "+
+			"one is no disk",
 			len(p.Old), len(p.New))
 	}
 	slashes := "/\x00" + string(os.PathSeparator) // a backslash is a letter where it separates no folders

@@ -40,15 +40,16 @@ func New(img *image.Image) (*Source, error) {
 		err = s.refuse("unsupported", "it is a disk of a package", "exchange the package as a whole")
 	}
 	if err == nil && (img.Child || len(img.Chain) > 0) {
-		err = s.refuse("unsupported", "it is a snapshot, of which the disk below would stay misaligned", "consolidate the snapshots "+
-			"first, or make a complete copy: trueup align --flatten SOURCE DEST")
+		err = s.refuse("unsupported", "it is a snapshot, of which the disk below would stay "+
+			"misaligned", "consolidate the snapshots first, or make a complete copy: trueup align "+
+			"--flatten SOURCE DEST")
 	}
 	for _, f := range img.Handles {
 		switch {
 		case err != nil:
 		case !img.Dir.Holds(f):
-			err = s.refuse("unsupported", fmt.Sprintf("%q lies in another folder than the disk, and only names of one folder "+
-				"are exchanged", f.Name()), "write a copy: trueup align SOURCE DEST")
+			err = s.refuse("unsupported", fmt.Sprintf("%q lies in another folder than the disk, and only names of "+
+				"one folder are exchanged", f.Name()), "write a copy: trueup align SOURCE DEST")
 		default:
 			err = s.add(img.Base, f)
 		}
@@ -90,7 +91,8 @@ func (s *Source) checkPath() error {
 		real, _ := filepath.EvalSymlinks(s.path)
 		return s.refuse("reference", fmt.Sprintf("it is a link to %q", real), "name that file itself")
 	case !st.Mode.IsRegular():
-		return s.refuse("unsupported", "it is no regular file, and has no name to exchange", "write a copy: trueup align SOURCE DEST")
+		return s.refuse("unsupported", "it is no regular file, and has no name to exchange",
+			"write a copy: trueup align SOURCE DEST")
 	}
 	w, err := unfinished.At(s.path)
 	if w == nil || w.Kind == "" && !w.Blocks {
@@ -114,10 +116,11 @@ func (s *Source) add(disk string, f *gate.File) error {
 	}
 	switch {
 	case f.Info.Links > 1:
-		return s.refuse("reference", fmt.Sprintf("%q has %d hard links, and the others would stay the old disk", f.Name(),
-			f.Info.Links), "remove the others, or write a copy and rename it by hand")
+		return s.refuse("reference", fmt.Sprintf("%q has %d hard links, and the others would stay the old disk",
+			f.Name(), f.Info.Links), "remove the others, or write a copy and rename it by hand")
 	case f.Info.Device != home.Device:
-		return s.refuse("unsupported", fmt.Sprintf("%q is on another file system than its folder, so that it cannot be renamed",
+		return s.refuse("unsupported", fmt.Sprintf("%q is on another file system than its folder, so that it "+
+			"cannot be renamed",
 			f.Name()), "write a copy: trueup align SOURCE DEST")
 	case f.Info.Inode == 0:
 		return s.refuse("unsupported", "files of this file system have no numbers by which they are known again",
@@ -125,7 +128,8 @@ func (s *Source) add(disk string, f *gate.File) error {
 	}
 	for _, n := range []string{string(o.Other), string(unfinishedName(o.Other)), unfinished.JournalOf(disk)} {
 		if len(n) > maxName {
-			return s.refuse("limit", fmt.Sprintf("%.64q… would have %d bytes, at most %d are allowed", n, len(n), maxName),
+			return s.refuse("limit", fmt.Sprintf("%.64q… would have %d bytes, at most %d are allowed", n, len(n),
+				maxName),
 				"rename the disk")
 		}
 	}
@@ -209,7 +213,8 @@ func (s *Source) Prepare(o Output) error {
 		defer from.Close()
 		l, err := f.Adopt(from)
 		if err != nil {
-			return ondisk.In(ondisk.ErrOutput, "owner and attributes of %q: %w; run trueup as its owner or as root", final, err)
+			return ondisk.In(ondisk.ErrOutput, "owner and attributes of %q: %w; run trueup as its owner or as root",
+				final, err)
 		}
 		lost = append(lost, l...)
 		st, err := f.Stat()

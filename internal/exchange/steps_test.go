@@ -142,7 +142,8 @@ func TestStepsRefuse(t *testing.T) {
 			(*steps).forward, isGone, false,
 		},
 		"a kept name is taken": {
-			true, func(s *steps) { s.foreign("vm.orig") }, func(s *steps) error { return s.nameKept() }, isForeign, false,
+			true, func(s *steps) { s.foreign("vm.orig") }, func(s *steps) error { return s.nameKept() }, isForeign,
+			false,
 		},
 		"another manifest": {
 			true, func(s *steps) { s.foreign("mf") },
@@ -181,7 +182,10 @@ func TestStepsRefuse(t *testing.T) {
 			true, func(s *steps) { s.mkdir(".vm.exchange") }, (*steps).showKept, "remove", false,
 		},
 		"write: nothing to be like": {
-			true, func(*steps) {}, func(s *steps) error { return s.d.write(s.Old[0].Name, []byte("x"), []byte("absent")) },
+			true, func(*steps) {}, func(s *steps) error {
+				return s.d.write(s.Old[0].Name, []byte("x"),
+					[]byte("absent"))
+			},
 			"attributes of", false,
 		},
 		"write: no folder": {true, func(*steps) {}, func(s *steps) error {
@@ -226,10 +230,13 @@ func TestStepsRefuse(t *testing.T) {
 		"back: a name of a step stays": {true, func(s *steps) { s.mkdir(".data.orig.exchange") }, func(s *steps) error {
 			return s.cleanUp(&[]string{})
 		}, "remove", true},
-		"undo: a name of a step stays": {true, func(s *steps) { s.exchanged(); s.mkdir(".data.orig.exchange") }, func(s *steps) error {
-			_, err := Undo(s.Held, unfinished.Options{Force: true})
-			return err
-		}, "remove", true},
+		"undo: a name of a step stays": {
+			true, func(s *steps) { s.exchanged(); s.mkdir(".data.orig.exchange") },
+			func(s *steps) error {
+				_, err := Undo(s.Held, unfinished.Options{Force: true})
+				return err
+			}, "remove", true,
+		},
 	} {
 		s := begin(t, c.several)
 		c.do(s)
@@ -325,9 +332,12 @@ func TestPlansThatAreRefused(t *testing.T) {
 		"the folder above":           {sound.Old, []file{f("a", "e"), f("..", "g")}},
 		"a path":                     {[]file{text("a", "b"), f("c", "/d")}, sound.New},
 		"a long name":                {sound.Old, []file{f("a", "e"), f(long, "g")}},
-		"half a text":                {[]file{text("a", "b"), {Name: name("c"), Other: name("d"), Was: []byte{}}}, sound.New},
-		"a name twice":               {sound.Old, []file{f("a", "b"), f("c", "g")}},
-		"its own name":               {sound.Old, []file{f("a", "e"), f("c", "c")}},
+		"half a text": {
+			[]file{text("a", "b"), {Name: name("c"), Other: name("d"), Was: []byte{}}},
+			sound.New,
+		},
+		"a name twice": {sound.Old, []file{f("a", "b"), f("c", "g")}},
+		"its own name": {sound.Old, []file{f("a", "e"), f("c", "c")}},
 	} {
 		b, err := json.Marshal(p)
 		require.NoError(t, err)

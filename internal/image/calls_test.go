@@ -255,7 +255,8 @@ func questionable(t *testing.T, dir string) {
 		filepath.Join(dir, "top.vmdk"))
 	imagetest.Write(t, dir, "disk.ovf",
 		[]byte(`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1">`+
-			`<References><File xmlns:o="http://schemas.dmtf.org/ovf/envelope/1" o:href="member.img" o:id="f"/></References></Envelope>`))
+			`<References><File xmlns:o="http://schemas.dmtf.org/ovf/envelope/1" o:href="member.img" `+
+			`o:id="f"/></References></Envelope>`))
 	imagetest.Write(t, dir, "cut.ovf", []byte(`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/`))
 	imagetest.Write(t, dir, "member.img", data)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "within"), 0o755))

@@ -24,8 +24,8 @@ const maxChain = 16
 type chain struct {
 	img   *Image
 	above []driver.File // the named files of the images that are being opened
-	// gate opens a further file by its plain name, where the last image of above lies and nowhere else. level is 0 for a
-	// file of the image that the user named, 1 for one of its parent, …
+	// gate opens a further file by its plain name, where the last image of above lies and nowhere else. level is 0 for
+	// a file of the image that the user named, 1 for one of its parent, …
 	gate func(name string, level int) (driver.File, error)
 	// reach is gate for a file that is named by a path, in allowed folders too; nil in an archive.
 	reach         func(name string, level int) (driver.File, error)
@@ -86,7 +86,8 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 		}
 	}
 	if len(c.above) > maxChain {
-		return nil, fmt.Errorf("chain of images: %w of %d parents; consolidate the snapshots", ondisk.ErrLimit, maxChain)
+		return nil, fmt.Errorf("chain of images: %w of %d parents; consolidate the snapshots", ondisk.ErrLimit,
+			maxChain)
 	}
 	c.above = append(c.above, f)
 	at := len(c.img.Chain)
@@ -100,8 +101,8 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 	if ref.ID != "" && !strings.EqualFold(ref.ID, img.ContentID) {
 		return nil, &ondisk.Refusal{
 			Code: "reference", Remedy: "put the right parent beside it, or take the child from a backup that has both",
-			Reason: fmt.Sprintf("the parent %.256q has the content id %s, but %q was made on %s: it was changed or replaced "+
-				"since, and both together are no disk",
+			Reason: fmt.Sprintf("the parent %.256q has the content id %s, but %q was made on %s: it was changed or "+
+				"replaced since, and both together are no disk",
 				f.Name(), img.ContentID, c.last().Name(), ref.ID),
 		}
 	}
@@ -146,8 +147,8 @@ func (c *chain) find(ref driver.ParentRef) (driver.File, error) {
 		where = "its folder or one that is allowed"
 	}
 	if ref.ID != "" && c.reach != nil {
-		remedy = "put the parent into the same folder, name its folder with --allow-folder, or consolidate the snapshots " +
-			"where it is"
+		remedy = "put the parent into the same folder, name its folder with --allow-folder, or consolidate the " +
+			"snapshots where it is"
 	}
 	return nil, &ondisk.Refusal{
 		Code: "reference", Remedy: remedy,

@@ -91,9 +91,10 @@ func TestIdentify(t *testing.T) {
 	iso := make([]byte, 64<<10)
 	copy(iso[0x8001:], "CD001")
 	long := fmt.Sprintf(`RW 1 FLAT "%0300d" 0`, 1)
-	ovf := `<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">` +
-		`<References><File ovf:href="d.vmdk" ovf:id="f1"/><File ovf:href="other.vmdk" ovf:id="f2"/></References>` +
-		`<DiskSection><Info>d</Info><Disk ovf:capacity="1" ovf:diskId="d1" ovf:fileRef="f1"/></DiskSection></Envelope>`
+	ovf := `<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" ` +
+		`xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References><File ovf:href="d.vmdk" ovf:id="f1"/><File ` +
+		`ovf:href="other.vmdk" ovf:id="f2"/></References><DiskSection><Info>d</Info><Disk ovf:capacity="1" ` +
+		`ovf:diskId="d1" ovf:fileRef="f1"/></DiskSection></Envelope>`
 	for name, c := range map[string]struct {
 		content []byte
 		want    image.Identity

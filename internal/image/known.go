@@ -17,7 +17,10 @@ const (
 // others are the formats that have a name and no reader. A short magic number is checked against further fields of its
 // header, since boot code may begin with any two bytes.
 var others = slices.Concat(disks, packed, []recognised{
-	{name: isoName, kind: Medium, detect: at(0x8001, "CD001"), remedy: "an image of an optical disc needs no alignment"},
+	{
+		name: isoName, kind: Medium, detect: at(0x8001, "CD001"),
+		remedy: "an image of an optical disc needs no alignment",
+	},
 	{
 		name: "WIM", kind: Medium, detect: either(prefix("MSWIM\x00\x00\x00"), prefix("WLPWM\x00\x00\x00")),
 		remedy: "it holds files and no disk: apply it to a disk first, with wimapply or DISM",
@@ -150,7 +153,8 @@ func hasTable(head []byte) bool {
 		if e[0]&^0x80 != 0 {
 			return false
 		}
-		named = named || (e[4] != 0 && !bytes.Equal(e[8:12], make([]byte, 4)) && !bytes.Equal(e[12:16], make([]byte, 4)))
+		named = named ||
+			(e[4] != 0 && !bytes.Equal(e[8:12], make([]byte, 4)) && !bytes.Equal(e[12:16], make([]byte, 4)))
 	}
 	return named
 }

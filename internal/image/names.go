@@ -37,8 +37,8 @@ func (img *Image) checkExtension(name string, o Options) {
 	}
 	img.Issues = append(img.Issues, ondisk.Issue{
 		Code: CodeMisnamed, Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
-		Text: fmt.Sprintf("%.256q is named as %s, but has neither its header nor its footer: either they are lost, and its "+
-			"bytes are not those of the disk, or it is a raw disk",
+		Text: fmt.Sprintf("%.256q is named as %s, but has neither its header nor its footer: either they are lost, "+
+			"and its bytes are not those of the disk, or it is a raw disk",
 			name, format),
 		Remedy: "take it from a backup if it was " + format + "; rename it or add --format raw if it is a raw disk",
 	})
@@ -118,8 +118,8 @@ func (img *Image) Renamed(to func(name string) string) (b, renamed []byte, err e
 	}
 	main := img.Handles[0]
 	if main.Size() > maxNaming {
-		return nil, nil, fmt.Errorf("%.256q of %d bytes, which names other files: %w of %d bytes", main.Name(), main.Size(),
-			ondisk.ErrLimit, maxNaming)
+		return nil, nil, fmt.Errorf("%.256q of %d bytes, which names other files: %w of %d bytes", main.Name(),
+			main.Size(), ondisk.ErrLimit, maxNaming)
 	}
 	if b, err = ondisk.Bytes(main, 0, main.Size()); err != nil {
 		return nil, nil, err

@@ -73,10 +73,10 @@ func viewsOf(views []string) (out []ondisk.Issue) {
 	for _, name := range views {
 		out = append(out, ondisk.Issue{
 			Code: "view-source", Effect: ondisk.Refuse,
-			Text: fmt.Sprintf("%q in the same folder is a view that needs this disk: a guest that has written to the view has "+
-				"changed a part of this disk only", name),
-			Remedy: fmt.Sprintf("make a complete disk of the view (trueup convert %s DEST); or remove the view and its head "+
-				"file, if nothing was ever written to it", shell.Quote(name)),
+			Text: fmt.Sprintf("%q in the same folder is a view that needs this disk: a guest that has written to the "+
+				"view has changed a part of this disk only", name),
+			Remedy: fmt.Sprintf("make a complete disk of the view (trueup convert %s DEST); or remove the view and "+
+				"its head file, if nothing was ever written to it", shell.Quote(name)),
 		})
 	}
 	return out
@@ -94,8 +94,8 @@ func (img *Image) Owner() ([]ondisk.Issue, error) {
 	name := m[1] + ".vmdk"
 	return []ondisk.Issue{{
 		Code: "flat-extent", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("this is the flat extent of a VMDK whose descriptor is %q: a copy of it is a raw disk without "+
-			"descriptor", name),
+		Text: fmt.Sprintf("this is the flat extent of a VMDK whose descriptor is %q: a copy of it is a raw disk "+
+			"without descriptor", name),
 		Remedy: "name the descriptor instead",
 	}}, nil
 }

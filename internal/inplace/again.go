@@ -143,8 +143,8 @@ func (a *Again) gone(why error) (free bool, err error) {
 	case a.plan.Journal != "" && a.plan.Device == "" && a.plan.Folder != folder.Inode:
 		return false, &ondisk.Refusal{
 			Code: "unfinished", Reason: fmt.Sprintf("%v; and the journal is of a disk in another folder", why),
-			Remedy: "name the disk that the move was begun with; if that one is not in the middle of the move any more, " +
-				"remove the journal by hand",
+			Remedy: "name the disk that the move was begun with; if that one is not in the middle of the move any " +
+				"more, remove the journal by hand",
 		}
 	case name != "":
 		return false, &ondisk.Refusal{

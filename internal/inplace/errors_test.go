@@ -92,8 +92,8 @@ func TestEachErrorIsReturned(t *testing.T) {
 	}
 }
 
-// TestPowerAfterAKill kills a move while a stretch is saved and not written, and takes the power at each call of the run
-// that goes on. Nothing that was not flushed stays.
+// TestPowerAfterAKill kills a move while a stretch is saved and not written, and takes the power at each call of the
+// run that goes on. Nothing that was not flushed stays.
 func TestPowerAfterAKill(t *testing.T) {
 	t.Parallel()
 	c := simCases(t)[0]

@@ -52,7 +52,8 @@ func partsOf(img *image.Image, tail int64) (parts []Part, err error) {
 		parts = append(parts, Part{disk.Range{Off: off, Len: run.Len}, f.Name(), run.Off, f.Info.Inode})
 		off += run.Len
 		if off == img.Disk.Size() && run.Off+run.Len+tail != f.Size() {
-			return nil, unsuitable("%q has %d bytes behind the end of the disk", f.Name(), f.Size()-run.Off-run.Len-tail)
+			return nil, unsuitable("%q has %d bytes behind the end of the disk", f.Name(),
+				f.Size()-run.Off-run.Len-tail)
 		}
 	}
 	return parts, nil
@@ -133,7 +134,8 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	case !st.Mode.IsRegular() || st.Inode != p.Inode:
 		return fmt.Errorf("file %.256q %w: another file has its name", p.Name, ondisk.ErrChanged)
 	case p.At+p.Len > st.Size:
-		return fmt.Errorf("file %.256q %w: it has %d bytes, want %d or more", p.Name, ondisk.ErrChanged, st.Size, p.At+p.Len)
+		return fmt.Errorf("file %.256q %w: it has %d bytes, want %d or more", p.Name, ondisk.ErrChanged, st.Size,
+			p.At+p.Len)
 	}
 	fs.holes = append(fs.holes, st.Allocated < st.Size-st.Size%units.MiB)
 	return lock(f, p.Name)
@@ -156,7 +158,8 @@ func lock(f *sys.File, name string) error {
 	}
 	for _, b := range qemuBytes {
 		if locked, err := f.LockedByte(b); err == nil && locked {
-			return fmt.Errorf("%q: %w by QEMU (lock on byte %d); shut the virtual machine down", name, ondisk.ErrBusy, b)
+			return fmt.Errorf("%q: %w by QEMU (lock on byte %d); shut the virtual machine down", name, ondisk.ErrBusy,
+				b)
 		}
 	}
 	return nil

@@ -146,8 +146,8 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	switch {
 	case m.begun:
 	case m.phase == moving:
-		return nil, fmt.Errorf("the first sector of the disk is not the mark of a move, and the journal says that %d of %d "+
-			"stretches moved: another program wrote it: %w", m.step, m.steps, ondisk.ErrChanged)
+		return nil, fmt.Errorf("the first sector of the disk is not the mark of a move, and the journal says that %d "+
+			"of %d stretches moved: another program wrote it: %w", m.step, m.steps, ondisk.ErrChanged)
 	case m.phase == undoing:
 		return m, m.again(p.first(false))
 	default:
@@ -174,7 +174,8 @@ func (r *record) check(m *mover) error {
 	case r.Phase != moving && r.Phase != undoing && r.Phase != moved && r.Phase != done:
 		return fmt.Errorf("record of the journal: phase %q is unknown: %w", r.Phase, ondisk.ErrUnsupported)
 	case r.Step < 0 || r.Step > last || r.Half < 0 || r.Half > 1:
-		return fmt.Errorf("record of the journal: stretch %d of %d, half %d: %w", r.Step, m.steps, r.Half, ondisk.ErrFormat)
+		return fmt.Errorf("record of the journal: stretch %d of %d, half %d: %w", r.Step, m.steps, r.Half,
+			ondisk.ErrFormat)
 	case r.Pending && int64(len(r.Units)) != m.plan.bitmap(m.at(r.Step).Len):
 		return fmt.Errorf("record of the journal: %d bytes of units for stretch %d: %w", len(r.Units), r.Step,
 			ondisk.ErrFormat)

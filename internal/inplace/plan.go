@@ -151,8 +151,8 @@ func saveData(s Storage, r disk.Range, out []Saved, left int64) ([]Saved, int64,
 				continue
 			}
 			if left -= int64(len(x)); left < 0 {
-				return nil, 0, fmt.Errorf("data between partitions that a move would drop: %w of %d bytes", ondisk.ErrLimit,
-					maxSaved)
+				return nil, 0, fmt.Errorf("data between partitions that a move would drop: %w of %d bytes",
+					ondisk.ErrLimit, maxSaved)
 			}
 			at := off + int64(i)
 			if k := len(out) - 1; k > 0 && out[k].Off+int64(len(out[k].Bytes)) == at {
@@ -305,8 +305,8 @@ func (p *Plan) marks(s Storage) (bool, error) {
 	}
 	mine := string(b) == string(p.mark())
 	if !mine && strings.HasPrefix(string(b), MarkText) {
-		return false, fmt.Errorf("the first sector of the disk is the mark of another move; put the journal of that one "+
-			"beside the disk: %w", ondisk.ErrChanged)
+		return false, fmt.Errorf("the first sector of the disk is the mark of another move; put the journal of that "+
+			"one beside the disk: %w", ondisk.ErrChanged)
 	}
 	return mine, nil
 }
@@ -394,8 +394,8 @@ func (p *Plan) check() error {
 		}
 	}
 	return errors.Join(inOrder("patch", p.Patches, func(x disk.Patch) disk.Range { return x.Range() }, p.End),
-		inOrder("saved range", p.Saved, func(x Saved) disk.Range { return disk.Range{Off: x.Off, Len: int64(len(x.Bytes))} },
-			p.OldEnd))
+		inOrder("saved range", p.Saved,
+			func(x Saved) disk.Range { return disk.Range{Off: x.Off, Len: int64(len(x.Bytes))} }, p.OldEnd))
 }
 
 // inOrder refuses ranges that are not sorted, overlap, leave the disk or begin in the first sector and end behind it.

@@ -68,8 +68,8 @@ func Suitable(img *image.Image, size int64) (a driver.Around, err error) {
 	case img.Child || len(img.Chain) > 0:
 		return a, unsuitable("it is a snapshot, and a part of the disk lies in its parent")
 	case img.Around == nil:
-		return a, unsuitable("a move in place needs files that hold the disk byte for byte (raw, flat VMDK or fixed VHD), "+
-			"and this is %s %s", img.Format, img.Subformat)
+		return a, unsuitable("a move in place needs files that hold the disk byte for byte (raw, flat VMDK or fixed "+
+			"VHD), and this is %s %s", img.Format, img.Subformat)
 	case !utf8.ValidString(img.Base): // the journal, which names it, is JSON
 		return a, unsuitable("its name %q is not UTF-8", img.Base)
 	}
@@ -144,7 +144,8 @@ func (m *Move) Run(ctx context.Context) error {
 	if m.Moves != nil {
 		m.Moves()
 	}
-	// One thread makes all calls that change something, in their order, so that they can be traced and stopped one by one.
+	// One thread makes all calls that change something, in their order, so that they can be traced and stopped one by
+	// one.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	w, err := unfinished.BeginIn(m.Journal, img.Dir, img.Base, m.Path, unfinished.InPlace, blob, p.area())

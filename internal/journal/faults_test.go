@@ -62,12 +62,12 @@ func TestEachCallFails(t *testing.T) {
 	}
 }
 
-// TestFailedFlushThenPower has a flush of a run fail, after which the kernel takes what it could not write for clean. The
-// next run goes on from a record that only the cache has, and loses its power: one of the records is whole.
+// TestFailedFlushThenPower has a flush of a run fail, after which the kernel takes what it could not write for clean.
+// The next run goes on from a record that only the cache has, and loses its power: one of the records is whole.
 func TestFailedFlushThenPower(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 9))
-	long := func(record string) []byte { return bytes.Repeat([]byte(record), 1500) } // some sectors, of which each can stay
+	long := func(record string) []byte { return bytes.Repeat([]byte(record), 1500) } // some sectors
 	run := func(m *disktest.Medium, records ...string) (err error) {
 		j, err := journal.Create(m.File("j"), "test", id, nil, 8192)
 		for i, record := range records {

@@ -57,8 +57,8 @@ var (
 	// ErrNotBegun is the error of a file without a head: its run was ended before it changed anything.
 	ErrNotBegun = fmt.Errorf("the journal was not complete when the run ended, so that nothing was begun: %w",
 		ondisk.ErrFormat)
-	// ErrBlank is ErrNotBegun for a file that is empty or begins with a sector of zeros. A kill or a power cut can leave
-	// that, and other files are like it.
+	// ErrBlank is ErrNotBegun for a file that is empty or begins with a sector of zeros. A kill or a power cut can
+	// leave that, and other files are like it.
 	ErrBlank = fmt.Errorf("it is empty, or its first %d bytes are zero: %w", headSize, ErrNotBegun)
 )
 

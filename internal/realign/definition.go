@@ -23,8 +23,8 @@ const MaxDefinition = definition.MaxText
 // path of the disk.
 func (s *Source) Defined(ds []Definition, p *Plan, dest, format string) (out []ondisk.Issue, err error) {
 	if len(ds) > 0 && s.Image.Packaged() {
-		return nil, ondisk.In(ondisk.ErrUsage, "%s is a disk of a package, which a definition of libvirt or VMware cannot "+
-			"name", s.Path())
+		return nil, ondisk.In(ondisk.ErrUsage, "%s is a disk of a package, which a definition of libvirt or VMware "+
+			"cannot name", s.Path())
 	}
 	if dest != "" {
 		if dest, err = filepath.Abs(dest); err != nil {

@@ -84,7 +84,8 @@ func Refusal(fs []align.Finding) error {
 // readBack returns the error of a copy that cannot be read: if it is malformed, other bytes stand there than were
 // written.
 func readBack(err error) error {
-	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference) {
+	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) ||
+		errors.Is(err, ondisk.ErrReference) {
 		return fmt.Errorf("%w from what was written: %w", verify.ErrDifferent, err)
 	}
 	return fmt.Errorf("read back what was written: %w", err)

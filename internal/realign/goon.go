@@ -125,7 +125,7 @@ func resumeCopy(ctx context.Context, w *unfinished.Held, g GoOn) (d unfinished.D
 		return d, err
 	}
 	d.Files, d.Notes, d.Kept, d.Written = written.Files, written.Notes, written.Kept, written.Wrote
-	d.Text = fmt.Sprintf("the copy of %s is complete, and every byte was compared; %s of its files stood there already, "+
-		"and %s were written", o.Source, units.Format(written.Kept), units.Format(written.Wrote))
+	d.Text = fmt.Sprintf("the copy of %s is complete, and every byte was compared; %s of its files stood there "+
+		"already, and %s were written", o.Source, units.Format(written.Kept), units.Format(written.Wrote))
 	return d, nil
 }

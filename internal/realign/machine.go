@@ -34,8 +34,8 @@ func OpenOthers(
 ) (o Others, err error) {
 	switch {
 	case len(paths) > 0 && len(g.Only) > 0:
-		return nil, ondisk.In(ondisk.ErrUsage, "--partition numbers the partitions of one disk, and --with plans all disks "+
-			"alike; give one of them")
+		return nil, ondisk.In(ondisk.ErrUsage, "--partition numbers the partitions of one disk, and --with plans all "+
+			"disks alike; give one of them")
 	case len(paths) > maxOthers:
 		return nil, ondisk.In(ondisk.ErrUsage, "%d disks by --with, want %d at most", len(paths), maxOthers)
 	}
@@ -70,9 +70,11 @@ func (o Others) Distinct(s *Source) error {
 		if other, twice := seen[signature]; twice && signature != 0 {
 			return fmt.Errorf("%s: %w", x.Path(), &ondisk.Refusal{
 				Code: "unsupported",
-				Reason: fmt.Sprintf("it has the disk signature 0x%08x, as %s has: what names one of them could mean the other",
+				Reason: fmt.Sprintf("it has the disk signature 0x%08x, as %s has: what names one of them could "+
+					"mean the other",
 					signature, other),
-				Remedy: "name each disk of the machine once, without copies; or give one of them another signature in the guest",
+				Remedy: "name each disk of the machine once, without copies; or give one of them another " +
+					"signature in the guest",
 			})
 		}
 		seen[signature] = x.Path()
@@ -170,7 +172,8 @@ func (s *Source) starts(g Goal) (to map[int]int64, refused []ondisk.Issue, err e
 	if why := p.Refusals(g.AllowUnbootable); len(why) > 0 {
 		return nil, []ondisk.Issue{{
 			Code: "with-refused", Effect: ondisk.Warn,
-			Text:   fmt.Sprintf("align would refuse %.256q, so its partitions are taken to stay: %s", s.Path(), why[0].Text),
+			Text: fmt.Sprintf("align would refuse %.256q, so its partitions are taken to stay: %s", s.Path(),
+				why[0].Text),
 			Remedy: "see trueup plan for that disk",
 		}}, nil
 	}

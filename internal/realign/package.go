@@ -280,10 +280,10 @@ func (j *Job) verifyMember(
 func CapacityIssues(d ova.Disk, size int64) (out []ondisk.Issue) {
 	for _, x := range d.Disks {
 		i := ondisk.Issue{
-			Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it by hand " +
-				"for one that is aligned",
-			Text: fmt.Sprintf("the OVF gives the disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID, x.Capacity,
-				d.Member, size),
+			Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it " +
+				"by hand for one that is aligned",
+			Text: fmt.Sprintf("the OVF gives the disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID,
+				x.Capacity, d.Member, size),
 		}
 		switch {
 		case x.Capacity < 0 || (x.Capacity >= size && x.Capacity-size < x.Unit):

@@ -124,7 +124,7 @@ func outside(p *plan.Plan) []ondisk.Issue {
 	return []ondisk.Issue{{
 		Code: "outside-size", Effect: ondisk.Warn,
 		Text: fmt.Sprintf("the disk has %d bytes now, and had %d", p.Size, p.OldSize),
-		Remedy: "enter the new size where another file has the old one: the volume's definition of the storage pool, the " +
-			"OVF, the inventory of the hypervisor",
+		Remedy: "enter the new size where another file has the old one: the volume's definition of the storage pool, " +
+			"the OVF, the inventory of the hypervisor",
 	}}
 }

@@ -62,7 +62,8 @@ func programOf(version string) string { return version + ", " + runtime.Version(
 func OrderOf(w *unfinished.Held) (*Order, error) {
 	o, err := parseOrder(w.Plan())
 	if err != nil {
-		return nil, w.Work.Refused("its journal cannot be understood: "+err.Error(), "use the trueup that began the copy")
+		return nil, w.Work.Refused("its journal cannot be understood: "+err.Error(),
+			"use the trueup that began the copy")
 	}
 	return o, nil
 }
@@ -154,8 +155,8 @@ func (k *KeptError) Unwrap() error { return k.err }
 func (k *KeptError) Remedy() string {
 	dest := shell.Quote(k.dest)
 	if errors.Is(k.err, verify.ErrDifferent) {
-		return fmt.Sprintf("what is written stays: trueup resume %s tries once more; if the copy differs again, trueup "+
-			"undo %s removes it", dest, dest)
+		return fmt.Sprintf("what is written stays: trueup resume %s tries once more; if the copy differs again, "+
+			"trueup undo %s removes it", dest, dest)
 	}
 	return fmt.Sprintf("what is written stays: trueup resume %s goes on, trueup undo %s removes it", dest, dest)
 }

@@ -26,8 +26,8 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (ne
 	if o.Pack() != nil {
 		need = s.packed(need)
 		if need > free && j.Warn != nil {
-			j.Warn(fmt.Sprintf("the copy is compressed and may need up to %s (%d bytes), and %s (%d bytes) are free where "+
-				"DEST goes; trying all the same",
+			j.Warn(fmt.Sprintf("the copy is compressed and may need up to %s (%d bytes), and %s (%d bytes) are free "+
+				"where DEST goes; trying all the same",
 				units.Format(need), need, units.Format(free), free))
 		}
 		return need, nil
@@ -41,8 +41,8 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o target) (ne
 		where, remedy = " or held by what is written of it", "make room"
 	}
 	if need = withTables(n.bytes); need > free {
-		return 0, ondisk.In(ondisk.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes%s; "+
-			"%s", units.Format(need), need, units.Format(free), free, where, remedy)
+		return 0, ondisk.In(ondisk.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST "+
+			"goes%s; %s", units.Format(need), need, units.Format(free), free, where, remedy)
 	}
 	return need, nil
 }

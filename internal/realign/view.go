@@ -31,18 +31,19 @@ var flatKinds = []string{"monolithicFlat", "twoGbMaxExtentFlat", "vmfs"}
 func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, error) {
 	refuse := func(reason string) error {
 		return &ondisk.Refusal{
-			Code: "unsupported", Reason: s.Path() + ": " + reason, Remedy: "make a copy of it (trueup align without --view)",
+			Code: "unsupported", Reason: s.Path() + ": " + reason,
+			Remedy: "make a copy of it (trueup align without --view)",
 		}
 	}
 	switch {
 	case s.Image.Packaged():
 		return nil, nil, refuse("it is a disk of a package, and a view names plain files only")
 	case !s.Image.Flat && slices.Contains(flatKinds, s.Image.Subformat):
-		return nil, nil, refuse("its descriptor shows stretches of files, as a view does, or files that may not be written, " +
-			"and a view needs whole files that may be")
+		return nil, nil, refuse("its descriptor shows stretches of files, as a view does, or files that may not be " +
+			"written, and a view needs whole files that may be")
 	case !s.Image.Flat:
-		return nil, nil, refuse(fmt.Sprintf("a view needs files that hold the disk byte for byte (raw, or a VMDK that is "+
-			"%s), and this is %s %s", strings.Join(flatKinds, " or "), s.Image.Format, s.Image.Subformat))
+		return nil, nil, refuse(fmt.Sprintf("a view needs files that hold the disk byte for byte (raw, or a VMDK "+
+			"that is %s), and this is %s %s", strings.Join(flatKinds, " or "), s.Image.Format, s.Image.Subformat))
 	case len(p.Patches) == 0 && len(p.Moves) == 0:
 		return nil, nil, ondisk.In(ondisk.ErrUsage, "%s: nothing moves, so that a view would be the disk itself; "+
 			"use it as it is (with --skip-aligned this is no error)", s.Path())
@@ -137,8 +138,9 @@ func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: "view", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("%s is a view, not a copy: the data stay in %s, which must stay in this folder and be changed by "+
-			"nothing else. The storage still sees the old offsets, until a hypervisor or trueup convert has copied the view",
+		Text: fmt.Sprintf("%s is a view, not a copy: the data stay in %s, which must stay in this folder and be "+
+			"changed by nothing else. The storage still sees the old offsets, until a hypervisor or trueup convert "+
+			"has copied the view",
 			dest, data),
 	}, {
 		Code: "view-writes", Effect: ondisk.Warn,
@@ -146,7 +148,7 @@ func viewNotes(dest string, lent []disk.Piece, files []string) []ondisk.Issue {
 			fmt.Sprintf("%q and %q", files[0], files[1]) +
 			" undoes all. After that, they belong to the disk: SOURCE alone has " +
 			"lost what was written to places that the view holds itself",
-		Remedy: "to try the guest, start it from a snapshot or an overlay of the view; to keep it, make a complete disk " +
-			"(trueup convert) and go on with that",
+		Remedy: "to try the guest, start it from a snapshot or an overlay of the view; to keep it, make a complete " +
+			"disk (trueup convert) and go on with that",
 	}}
 }

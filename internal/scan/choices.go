@@ -40,7 +40,8 @@ func (c *Choices) Consistent(whole bool) error {
 	case !slices.Contains(Isolations, c.Isolation):
 		return ondisk.In(ondisk.ErrUsage, "--isolation %q, want one of %s", c.Isolation, strings.Join(Isolations, ", "))
 	case whole && c.Isolation != string(sandbox.Sandbox):
-		return ondisk.In(ondisk.ErrUsage, "--require-sandbox and --isolation %s contradict each other; give one of them",
+		return ondisk.In(ondisk.ErrUsage, "--require-sandbox and --isolation %s contradict each other; "+
+			"give one of them",
 			c.Isolation)
 	case c.Replace && c.Script == "":
 		return ondisk.In(ondisk.ErrUsage, "--replace is for the commands of --script FILE: a scan changes no image")

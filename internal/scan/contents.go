@@ -23,8 +23,8 @@ type contents struct {
 	names  int // that its files name
 	beside image.Folder
 	clone  clonezilla
-	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in the
-	// order of names. All links to a file have the children of the first.
+	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in
+	// the order of names. All links to a file have the children of the first.
 	owners, children map[string][]*found
 	alike            map[string][]string     // names by what they have in common
 	journals         map[string]results.File // of work that runs have left open, by the names of their disks

@@ -30,8 +30,8 @@ func stat(path, name string) (entry, error) {
 	}
 	return entry{
 		File: results.File{
-			Name: name, Size: st.Size, Allocated: st.Allocated, Device: st.Device, Inode: st.Inode, Modified: st.Modified,
-			Changed: st.Changed,
+			Name: name, Size: st.Size, Allocated: st.Allocated, Device: st.Device, Inode: st.Inode,
+			Modified: st.Modified, Changed: st.Changed,
 		},
 		links: st.Links, regular: st.Mode.IsRegular(),
 	}, nil

@@ -128,7 +128,8 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 // limit makes a failed row of a file that names more than the folder may.
 func (r *search) limit(fits bool, x *found) {
 	if !fits {
-		x.fail(r.classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to another folder",
+		x.fail(r.classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to "+
+			"another folder",
 			ondisk.ErrLimit, maxFolderNames)))
 	}
 }

@@ -32,7 +32,8 @@ func ReadList(name string, stdin io.Reader) ([]string, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--files-from %s: %w", name, err)
 	case int64(len(text)) > maxList:
-		return nil, fmt.Errorf("--files-from %s: %w of %d bytes; give the folders instead", name, ondisk.ErrLimit, maxList)
+		return nil, fmt.Errorf("--files-from %s: %w of %d bytes; give the folders instead", name, ondisk.ErrLimit,
+			maxList)
 	}
 	return splitList(text), nil
 }

@@ -18,7 +18,8 @@ func NotOpened(path string, err error) error {
 	switch {
 	case statErr == nil && st.IsDir():
 		if what := clonezillaFolder(context.Background(), path); what != "" {
-			return ondisk.In(ondisk.ErrUnsupported, "%s is a folder with a %s (partclone); %s", path, what, restoreClone)
+			return ondisk.In(ondisk.ErrUnsupported, "%s is a folder with a %s (partclone); %s", path, what,
+				restoreClone)
 		}
 		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s",
 			path, shell.Quote(path))

@@ -206,7 +206,8 @@ func (r *running) pool(ctx context.Context) (*Pool, error) {
 		r.Confine(sandbox.Access{Workers: true})
 	}
 	c := &crew{
-		Level: r.Level, Args: r.Args, Paths: r.Paths, Jobs: r.Jobs, Inspector: j, Achieved: r.achieved, Inside: r.inside,
+		Level: r.Level, Args: r.Args, Paths: r.Paths, Jobs: r.Jobs, Inspector: j, Achieved: r.achieved,
+		Inside: r.inside,
 	}
 	return c.pool(ctx)
 }
@@ -221,7 +222,8 @@ func (r *running) inside() {
 // achieved notes the isolation of a worker, of which the least counts.
 func (r *running) achieved(got sandbox.Isolation) error {
 	r.summary.Isolation = results.Isolation{
-		Wanted: string(got.Wanted), Achieved: string(got.Achieved), Layers: append([]string{}, got.Layers...), Note: got.Note,
+		Wanted: string(got.Wanted), Achieved: string(got.Achieved), Layers: append([]string{}, got.Layers...),
+		Note: got.Note,
 	}
 	if got.Achieved == got.Wanted {
 		return nil

@@ -70,7 +70,8 @@ func fromDeath(err error) error {
 	d, died := errors.AsType[*sandbox.Death](err)
 	switch {
 	case died && d.Cause == sandbox.Killed:
-		return ondisk.In(ondisk.ErrLimit, "what reads it was %s; scan again, with fewer --jobs when memory is short", d.Text)
+		return ondisk.In(ondisk.ErrLimit, "what reads it was %s; scan again, with fewer --jobs when memory is short",
+			d.Text)
 	case died && d.Cause != sandbox.Crash:
 		return ondisk.In(ondisk.ErrLimit, "what reads it was stopped: %s; look at it alone with trueup inspect", d.Text)
 	case died:
@@ -119,7 +120,10 @@ func (c *crew) pool(ctx context.Context) (*Pool, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		none := sandbox.Isolation{Wanted: c.Level, Achieved: sandbox.None, Layers: []string{}, Note: report.Message(err)}
+		none := sandbox.Isolation{
+			Wanted: c.Level, Achieved: sandbox.None, Layers: []string{},
+			Note: report.Message(err),
+		}
 		return c.inside(), c.Achieved(none)
 	}
 	c.first, c.level = first, first.Isolation().Achieved

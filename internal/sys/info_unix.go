@@ -10,8 +10,8 @@ import (
 
 // kinds are the types of files that have a name in fs.FileMode. Any other counts as a regular file.
 var kinds = map[uint32]fs.FileMode{
-	unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket, unix.S_IFDIR: fs.ModeDir,
-	unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice, unix.S_IFBLK: fs.ModeDevice,
+	unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe, unix.S_IFSOCK: fs.ModeSocket,
+	unix.S_IFDIR: fs.ModeDir, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice, unix.S_IFBLK: fs.ModeDevice,
 }
 
 // special are the bits of a mode beside the permissions.

@@ -51,7 +51,8 @@ func SharesMemory(folder string) (bool, error) {
 	if err := again(func() error { return unix.Statfs(folder, &st) }); err != nil {
 		return false, &fs.PathError{Op: "statfs", Path: folder, Err: err}
 	}
-	return slices.Contains([]string{"apfs", "hfs", "ufs", "zfs", "tmpfs"}, unix.ByteSliceToString(st.Fstypename[:])), nil
+	return slices.Contains([]string{"apfs", "hfs", "ufs", "zfs", "tmpfs"}, unix.ByteSliceToString(st.Fstypename[:])),
+		nil
 }
 
 // Uncache returns false: this system does not report which pages are in memory.

@@ -80,8 +80,8 @@ func (d *Delegate) Close() error {
 // ErrCallerGone is the cause of the end of a delegate that is no longer needed.
 var ErrCallerGone = errors.New("the calling program needs no trial any more")
 
-// Called waits for the call of a delegate. The context that it returns ends with the caller. say gets the lines that the
-// caller has printed here.
+// Called waits for the call of a delegate. The context that it returns ends with the caller. say gets the lines that
+// the caller has printed here.
 func Called(ctx context.Context, in io.Reader, say func(line string)) (context.Context, error) {
 	calls := bufio.NewReader(in)
 	if _, err := calls.ReadByte(); err != nil {

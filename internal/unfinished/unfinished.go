@@ -134,14 +134,15 @@ func odd(name string, err error) error {
 		return &ondisk.Refusal{
 			Code:   "unfinished",
 			Reason: fmt.Sprintf("%q should be a journal of trueup, and is empty or begins with zeros", name),
-			Remedy: "name another file; or remove it by hand, if no other program needs it: as a journal it has nothing",
+			Remedy: "name another file; or remove it by hand, if no other program needs it: as a journal " +
+				"it has nothing",
 		}
 	}
 	return &ondisk.Refusal{
 		Code:   "unfinished",
 		Reason: fmt.Sprintf("%q should be a journal of trueup, and cannot be read as one: %v", name, err),
-		Remedy: "rename it if it is not; otherwise the disk may be in the middle of a move: restore the journal from a " +
-			"backup",
+		Remedy: "rename it if it is not; otherwise the disk may be in the middle of a move: restore the journal from " +
+			"a backup",
 	}
 }
 
@@ -251,7 +252,8 @@ func Hold(path, file string) (*Held, error) {
 // mayEnd refuses a folder from which the journal cannot be removed: no work comes to its end there.
 func (h *Held) mayEnd() error {
 	if err := h.in.At.MayCreate(); err != nil {
-		return ondisk.In(ondisk.ErrOutput, "folder of %q: %w; nothing was changed: make it writable, then go on", h.name, err)
+		return ondisk.In(ondisk.ErrOutput, "folder of %q: %w; nothing was changed: make it writable, then go on",
+			h.name, err)
 	}
 	return nil
 }

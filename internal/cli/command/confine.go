@@ -37,8 +37,8 @@ func (c *Base) Confine(errOut io.Writer, images, outputs []string) error {
 		return nil
 	}
 	a := sandbox.Access{
-		Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.Out)...), Serves: len(c.Judging) > 0,
-		Remove: c.Judging,
+		Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.Out)...),
+		Serves: len(c.Judging) > 0, Remove: c.Judging,
 	}
 	a.Read = append(a.Read, c.Judging...)
 	return c.Confined(errOut, sandbox.Confine(a))

@@ -57,8 +57,8 @@ func TestInterruptBeforeAnything(t *testing.T) {
 	require.False(t, e.mu.TryLock(), "a report that comes now waits")
 	for s, code := range map[syscall.Signal]int{syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		out.Reset()
-		require.Equal(t, code, Finish(InterruptError{s, interruptedText("inspect")}, &Base{Asked: true}, "inspect", &out,
-			&errs))
+		require.Equal(t, code, Finish(InterruptError{s, interruptedText("inspect")}, &Base{Asked: true}, "inspect",
+			&out, &errs))
 		var f report.Failure
 		require.NoError(t, json.Unmarshal(out.Bytes(), &f))
 		require.Equal(t, "interrupted", f.Error.Code)

@@ -45,7 +45,8 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(&c.to, "to", "format of DEST (default: the format of SOURCE)")
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
-	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
+	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every "+
+		"byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
 	f.Var(&c.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
 	f.BoolVar(&c.idle, "idle", false,
@@ -331,8 +332,8 @@ func (f *alignFlags) checkView(dest string) error {
 func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func()) {
 	watch, end := c.Watched(errOut, c.Progress, c.command, c.verify == full)
 	j = &realign.Job{
-		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == full, Jobs: c.Jobs,
-		Rate: int64(c.rate),
+		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == full,
+		Jobs: c.Jobs, Rate: int64(c.rate),
 		Sums: c.sums != "", Begin: func() { c.Ending.Hold(c.dev.ends()) }, Watch: watch, Device: c.dev.claimed,
 		Spare: func(files []string) error {
 			return errors.Join(store.SpareFiles("--out", c.Out, dest, files),
@@ -406,8 +407,8 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 			"pipe; store it in a file first")
 	}
 	if f.second.judge != "" {
-		return command.Usage("--second-opinion reads SOURCE again, and one that comes through a pipe is gone by then; " +
-			"store it in a file first")
+		return command.Usage("--second-opinion reads SOURCE again, and one that comes through a pipe is gone by " +
+			"then; store it in a file first")
 	}
 	if err := f.Spare(); err != nil {
 		return err

@@ -24,16 +24,17 @@ type second struct {
 
 func (o *second) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.judge, "second-opinion", "", "have other programs judge DEST, too: `JUDGE` all, qemu-img or libguestfs")
+	f.StringVar(&o.judge, "second-opinion", "", "have other programs judge DEST, too: `JUDGE` all, qemu-img "+
+		"or libguestfs")
 	f.Lookup("second-opinion").NoOptDefVal = opinion.All
 	command.Complete(cmd, "second-opinion", opinion.Judges()...)
 }
 
 // opinionHelp explains --second-opinion.
 const opinionHelp = `--second-opinion asks other programs, too. qemu-img checks the container of DEST and compares ` +
-	`every byte with the planned disk. libguestfs runs the checks of file systems that do not write, and compares the ` +
-	`names and SHA-256 of all files in SOURCE and DEST. A program that is not installed is named; one of them must be ` +
-	`installed.`
+	`every byte with the planned disk. libguestfs runs the checks of file systems that do not write, and compares ` +
+	`the names and SHA-256 of all files in SOURCE and DEST. A program that is not installed is named; one of them ` +
+	`must be installed.`
 
 // Clerk is the argument that makes the program run other programs for one that is confined.
 const Clerk = "opinion-clerk"
@@ -76,7 +77,8 @@ func (o *second) close() {
 // ask has the judges look at a copy. The error of a copy on which not all agree is that of their table.
 func (o *second) ask(ctx context.Context, c *command.Base, errOut io.Writer, j realign.Judged) (err error) {
 	if !c.Quiet && o.judge != opinion.QemuImg {
-		fmt.Fprintln(errOut, "trueup: asking for a second opinion; libguestfs takes some minutes where KVM does not work")
+		fmt.Fprintln(errOut, "trueup: asking for a second opinion; libguestfs takes some minutes where KVM "+
+			"does not work")
 	}
 	img := j.Source.Image
 	o.table, err = o.panel.Ask(ctx, opinion.Disks{Source: img.Disk, View: j.View, Copy: j.Copy.Disk}, opinion.Copy{

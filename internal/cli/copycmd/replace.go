@@ -37,8 +37,8 @@ func (r *replaceFlags) copyArguments() cobra.PositionalArgs {
 			return two(cmd, args)
 		}
 		if len(args) == 2 {
-			return command.Usage("--replace gives the copy the name of SOURCE, and DEST %s is another; leave out one of "+
-				"them", args[1])
+			return command.Usage("--replace gives the copy the name of SOURCE, and DEST %s is another; leave out one "+
+				"of them", args[1])
 		}
 		return one(cmd, args)
 	}
@@ -74,8 +74,8 @@ func (f *alignFlags) keepsFormat(s *realign.Source) error {
 	if !f.replace || (t.Format == "" || t.Format == img.Format) && (t.Subformat == "" || t.Subformat == img.Subformat) {
 		return nil
 	}
-	return command.Usage("--replace keeps the format of SOURCE (%s %s), and --to %s asks for another; leave out one of "+
-		"them", img.Format, img.Subformat, t)
+	return command.Usage("--replace keeps the format of SOURCE (%s %s), and --to %s asks for another; leave out one "+
+		"of them", img.Format, img.Subformat, t)
 }
 
 // goesOnFirst completes the exchange that an earlier run has left open. It reports whether there was one.

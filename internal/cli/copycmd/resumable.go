@@ -59,8 +59,8 @@ func (f *openFlags) copyAgain(
 	return func(ctx context.Context, o *realign.Order) (realign.Written, error) {
 		c := alignFlags{
 			copyFlags: copyFlags{
-				Base: f.Base, Work: flags.Work{Shown: f.Shown, Jobs: defaultJobs}, to: o.Target, force: o.Force, verify: full,
-				command: o.Command, resumable: true, going: w, rate: f.rate,
+				Base: f.Base, Work: flags.Work{Shown: f.Shown, Jobs: defaultJobs}, to: o.Target, force: o.Force,
+				verify: full, command: o.Command, resumable: true, going: w, rate: f.rate,
 			},
 			Move: flags.Move{Reading: o.Reading, Goal: o.Goal, With: o.With},
 		}

@@ -52,7 +52,8 @@ are plausible.
 	flags.AddWith(cmd, &f.With)
 	flags.AddBoundary(cmd, (*align.Boundary)(&f.Boundary), "the --boundary of align, for --with")
 	cmd.Flags().BoolVar(&f.DataOnly, "data-only", false, "align was run with --data-only, for --with")
-	cmd.Flags().BoolVar(&f.AllowUnbootable, "allow-unbootable", false, "align was run with --allow-unbootable, for --with")
+	cmd.Flags().BoolVar(&f.AllowUnbootable, "allow-unbootable", false,
+		"align was run with --allow-unbootable, for --with")
 	cmd.Flags().BoolVar(&f.DynamicDisks, "dynamic-disks", false, "align was run with --dynamic-disks, for --with")
 	flags.AddSkipFree(cmd, &f.SkipFree)
 	flags.AddFlatten(cmd, &f.Flatten)

@@ -21,7 +21,8 @@ func (f *Trial) Add(cmd *cobra.Command, prefix string) {
 	s := cmd.Flags()
 	f.Prefix, f.set = prefix, s
 	s.StringVar(&f.QEMU, prefix+"qemu", "", "QEMU `PROGRAM` (default: qemu-system-x86_64)")
-	s.StringVar(&f.Firmware, prefix+"firmware", trial.Auto, "`KIND` of firmware: auto (what boots the disk), bios or uefi")
+	s.StringVar(&f.Firmware, prefix+"firmware", trial.Auto,
+		"`KIND` of firmware: auto (what boots the disk), bios or uefi")
 	s.StringVar(&f.Bus, prefix+"bus", trial.Auto, "disk `CONTROLLER`: auto, "+strings.Join(trial.Buses(), ", "))
 	s.StringVar(&f.Accel, prefix+"accel", trial.Auto, "`ACCELERATOR`: auto (KVM where it works), kvm or tcg")
 	s.IntVar(&f.Memory, prefix+"memory", trial.DefaultMemory, "memory of the guest in `MIB`")

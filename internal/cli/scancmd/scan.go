@@ -128,7 +128,8 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with align --replace")
 	fs.BoolVar(&f.Force, "force", false, "replace a --script that was edited")
 	fs.StringVar(&f.Next, "after", "", "run `COMMAND` for each row, with its JSON as its input")
-	f.AddWork(cmd, min(runtime.NumCPU(), flags.MaxJobs), fmt.Sprintf("inspect `N` images at once, 1 to %d", flags.MaxJobs))
+	f.AddWork(cmd, min(runtime.NumCPU(), flags.MaxJobs),
+		fmt.Sprintf("inspect `N` images at once, 1 to %d", flags.MaxJobs))
 }
 
 // checkFlags refuses flags that cannot be right.

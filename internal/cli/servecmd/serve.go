@@ -124,8 +124,8 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 		return err
 	}
 	server := nbd.Server{
-		Export: nbd.Export{Description: "the disk of " + report.Safe(src), Disk: served.Disk}, Once: f.once, Fit: served.Fit,
-		Parent: parent,
+		Export: nbd.Export{Description: "the disk of " + report.Safe(src), Disk: served.Disk}, Once: f.once,
+		Fit: served.Fit, Parent: parent,
 		Warn: func(err error) {
 			fmt.Fprintf(errOut, "trueup: %s; clients get an I/O error there\n", report.Message(err))
 		},

@@ -108,7 +108,8 @@ func (m *blockMap) index(node treeNode, raw []byte, off int64) ([]treeNode, erro
 		}
 		switch {
 		case child.first < least || child.first >= node.end:
-			return nil, m.broken(off, "first block of an index", child.first, fmt.Sprintf("%d to %d", least, node.end-1))
+			return nil, m.broken(off, "first block of an index", child.first,
+				fmt.Sprintf("%d to %d", least, node.end-1))
 		case !m.fs.holds(child.at, 1):
 			return nil, m.broken(off+4, "block of an index", child.at, fmt.Sprintf("less than %d", m.fs.blocks))
 		}

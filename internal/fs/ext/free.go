@@ -56,7 +56,7 @@ func (f *fileSystem) freeOf(g *group, out *fragments.FreeRuns) error {
 	if g.flags&groupNoBlocks != 0 {
 		return f.freeOfNew(g, blocks, unit, out)
 	}
-	at, err := f.bitmap(g, "block bitmap", g.at, g.blockBitmap)
+	at, err := f.bitmap("block bitmap", g.at, g.blockBitmap)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (f *fileSystem) freeOf(g *group, out *fragments.FreeRuns) error {
 }
 
 // bitmap returns the block of a bitmap, as the field of a group descriptor has it.
-func (f *fileSystem) bitmap(g *group, field string, at int64, block uint64) (int64, error) {
+func (f *fileSystem) bitmap(field string, at int64, block uint64) (int64, error) {
 	if block > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(block), 1) {
 		return 0, ondisk.Field("ext group descriptor", field, at, block, fmt.Sprintf("less than %d", f.blocks))
 	}

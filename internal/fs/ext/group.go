@@ -29,7 +29,8 @@ type group struct {
 func (f *fileSystem) group(number int64) (*group, error) {
 	g := &group{number: number, at: f.descriptor(number)}
 	if g.at > f.volume.Size()-f.descSize {
-		return nil, ondisk.Field("ext group descriptor", "place", g.at, g.at, fmt.Sprintf("less than %d", f.volume.Size()))
+		return nil, ondisk.Field("ext group descriptor", "place", g.at, g.at,
+			fmt.Sprintf("less than %d", f.volume.Size()))
 	}
 	raw := make([]byte, f.descSize)
 	if err := f.read(raw, g.at); err != nil {

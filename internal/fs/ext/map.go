@@ -23,8 +23,8 @@ type blockMap struct {
 	runs  []guestfile.Run
 	seen  map[int64]bool // nodes
 
-	// All takes each run in place of runs. It gets what is behind the end of the file and what is taken but not written,
-	// too.
+	// All takes each run in place of runs. It gets what is behind the end of the file and what is taken but not
+	// written, too.
 	all func(guestfile.Run)
 }
 
@@ -150,7 +150,8 @@ func (m *blockMap) direct() ([]treeNode, error) {
 		at := int64(binary.LittleEndian.Uint32(raw[off:]))
 		if at != 0 && first < m.until {
 			if !m.fs.holds(at, 1) {
-				return nil, m.broken(m.inode.at+atMap+int64(off), "indirect block", at, fmt.Sprintf("less than %d", m.fs.blocks))
+				return nil, m.broken(m.inode.at+atMap+int64(off), "indirect block", at,
+					fmt.Sprintf("less than %d", m.fs.blocks))
 			}
 			out = append([]treeNode{{at: at, level: i, first: first, end: first + span}}, out...)
 		}

@@ -31,7 +31,8 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 		BlockSize: s.blockSize(), Size: s.blockCount() * s.blockSize(),
 	}
 	if s.Incompat&incompatRecover != 0 {
-		v.Note("ext-journal", ondisk.Note, "the ext journal has not been replayed: the guest was not shut down cleanly", "")
+		v.Note("ext-journal", ondisk.Note, "the ext journal has not been replayed: the guest was not shut down cleanly",
+			"")
 	}
 	if v.Kind != volume.JBD && s.Compat&compatJournal == 0 && s.State&stateValid == 0 {
 		v.Note("ext-dirty", ondisk.Note, "the ext file system was not unmounted cleanly", "")

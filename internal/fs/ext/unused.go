@@ -131,11 +131,11 @@ func (u *unused) tables(number int64) error {
 	if err != nil {
 		return err
 	}
-	blocks, err := f.bitmap(g, "block bitmap", g.at, g.blockBitmap)
+	blocks, err := f.bitmap("block bitmap", g.at, g.blockBitmap)
 	if err != nil {
 		return err
 	}
-	inodes, err := f.bitmap(g, "inode bitmap", g.at+4, g.inodeBitmap)
+	inodes, err := f.bitmap("inode bitmap", g.at+4, g.inodeBitmap)
 	if err != nil {
 		return err
 	}

@@ -115,7 +115,8 @@ func (d *Device) claim() (err error) {
 		return nil
 	case sys.Claimed(err):
 		return d.busy(&use{
-			"the kernel keeps it for another use, such as a mount in another namespace", "end that, or name another device",
+			"the kernel keeps it for another use, such as a mount in another namespace",
+			"end that, or name another device",
 		})
 	case errors.Is(err, errors.ErrUnsupported):
 		return ondisk.In(ondisk.ErrUnsupported, "%s: block devices are %w on this system; name a file", d,
@@ -238,8 +239,8 @@ func (d *Device) Fits(size, sector int64) error {
 	case sector != d.Sector:
 		return &ondisk.Refusal{
 			Code: "unsupported",
-			Reason: fmt.Sprintf("DEST %s has sectors of %d bytes, and the disk has sectors of %d bytes: its partitions would "+
-				"not be found", d.Path, d.Sector, sector),
+			Reason: fmt.Sprintf("DEST %s has sectors of %d bytes, and the disk has sectors of %d bytes: its "+
+				"partitions would not be found", d.Path, d.Sector, sector),
 			Remedy: "name a device with sectors of the same size, or write a file",
 		}
 	case size > d.Size:

@@ -156,7 +156,8 @@ func (k kernel) held(number string) *use {
 		return &use{"is a member of the array " + h, "stop the array (mdadm --stop), or name another device"}
 	case kind == "LVM":
 		return &use{
-			"is a physical volume of LVM, and the volume " + name + " lies on it", "name a logical volume, or another device",
+			"is a physical volume of LVM, and the volume " + name + " lies on it",
+			"name a logical volume, or another device",
 		}
 	case kind == "mpath":
 		return &use{"is a path of the multipath device " + name, "name /dev/mapper/" + name}
@@ -292,7 +293,8 @@ func (k kernel) beside(d *Device) *use {
 		for _, x := range k.windows([]string{number}) {
 			if slices.ContainsFunc(d.windows, x.overlaps) {
 				return &use{
-					"the loop device " + loop + " shows bytes of it, too", "remove that first (losetup -d), or name another device",
+					"the loop device " + loop + " shows bytes of it, too",
+					"remove that first (losetup -d), or name another device",
 				}
 			}
 		}

@@ -70,8 +70,8 @@ func newOutput(path string, m medium, size, sector int64, e edges) *Output {
 	head := min(e.head, size)
 	tail := max(head, units.AlignDown(size-e.tail, pageSize))
 	return &Output{
-		path: path, m: m, size: size, sector: sector, first: sector, head: make([]byte, head), tail: make([]byte, size-tail),
-		reread: func() error { return nil },
+		path: path, m: m, size: size, sector: sector, first: sector, head: make([]byte, head),
+		tail: make([]byte, size-tail), reread: func() error { return nil },
 	}
 }
 
@@ -226,8 +226,8 @@ func (o *Output) Publish() error {
 	if err := o.reread(); err != nil && !sys.Unsupported(err) {
 		o.notes = append(o.notes, ondisk.Issue{
 			Code: "dest-table-not-read", Effect: ondisk.Note, Remedy: "partprobe " + o.path,
-			Text: fmt.Sprintf("the kernel has not read the new table of the device (%v); the copy itself is complete and "+
-				"verified", err),
+			Text: fmt.Sprintf("the kernel has not read the new table of the device (%v); the copy itself is complete "+
+				"and verified", err),
 		})
 	}
 	return nil

@@ -83,7 +83,8 @@ type Format struct {
 	SectorSizes bool
 	// Stream reads an image that comes through a pipe. Nil when the format cannot be read front to back.
 	Stream func(r io.Reader) (*Stream, error)
-	// Names reads what a file of this format names, without judging the rest. Nil when images of this format stand alone.
+	// Names reads what a file of this format names, without judging the rest. Nil when images of this format stand
+	// alone.
 	Names func(f File) (Names, error)
 	// Rename returns the bytes of an image's first file with other names of the files that it names. Nil when images of
 	// this format stand alone.
@@ -119,8 +120,8 @@ type Image struct {
 	Parts     []File   // files beside the one that was named, in disk order
 	Details   []Detail // what the container says about itself, for inspect
 	Issues    []ondisk.Issue
-	// Check walks the allocation tables for damage that a reader meets only when it comes by. Nil when there is nothing to
-	// walk.
+	// Check walks the allocation tables for damage that a reader meets only when it comes by. Nil when there is nothing
+	// to walk.
 	Check func() ([]ondisk.Issue, error)
 	// Template is what Create of the same format needs to make its like: a VMDK descriptor, …
 	Template any

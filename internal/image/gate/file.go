@@ -98,7 +98,8 @@ func (f *File) reopen() error {
 		return errors.Join(fmt.Errorf("file %.256q: %w", f.name, err), open.Close())
 	}
 	if !st.Same(f.Info) || st.Mode.Type() != f.Info.Mode.Type() {
-		return errors.Join(fmt.Errorf("file %.256q %w: another file has its name", f.name, ondisk.ErrChanged), open.Close())
+		return errors.Join(fmt.Errorf("file %.256q %w: another file has its name", f.name, ondisk.ErrChanged),
+			open.Close())
 	}
 	f.open = open
 	return nil
@@ -169,7 +170,8 @@ func (f *File) ended() error {
 	if at == 0 {
 		return nil
 	}
-	return fmt.Errorf("file %.256q %w: it ends at byte %d, and had %d bytes", f.name, ondisk.ErrChanged, at-1, f.Info.Size)
+	return fmt.Errorf("file %.256q %w: it ends at byte %d, and had %d bytes", f.name, ondisk.ErrChanged, at-1,
+		f.Info.Size)
 }
 
 // Extent asks the file system for holes. If it knows none, all is data, which is slow and right.
@@ -205,8 +207,8 @@ func (f *File) Unchanged() error {
 	}
 	switch {
 	case f.Claimed(): // the image was refused if it was claimed before
-		return fmt.Errorf("device %.256q %w: it was mounted, or became a part of another device, while it was read; end "+
-			"that and run again", f.name, ondisk.ErrChanged)
+		return fmt.Errorf("device %.256q %w: it was mounted, or became a part of another device, while it was read; "+
+			"end that and run again", f.name, ondisk.ErrChanged)
 	case f.device:
 		return nil // it does not show that it was written
 	}

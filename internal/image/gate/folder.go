@@ -87,8 +87,8 @@ func CheckName(name string) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that an "+
-		"image names: "+
+	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that "+
+		"an image names: "+
 		"put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
 }
 
@@ -142,7 +142,8 @@ func (d *Folder) OpenNamed(name string) (*File, error) {
 	}
 	f.shows, _ = f.open.LoopFile()
 	if f.Info.Size == 0 {
-		return nil, errors.Join(ondisk.In(ondisk.ErrFormat, "there is no medium in the device: it has 0 bytes"), f.Close())
+		return nil, errors.Join(ondisk.In(ondisk.ErrFormat, "there is no medium in the device: it has 0 bytes"),
+			f.Close())
 	}
 	if f.Sector, err = f.open.SectorSize(); err != nil {
 		return nil, errors.Join(fmt.Errorf("sector size of device %.256q: %w", name, err), f.Close())
@@ -152,7 +153,8 @@ func (d *Folder) OpenNamed(name string) (*File, error) {
 
 func wantRegular(name string, mode fs.FileMode, class error) error {
 	kinds := map[fs.FileMode]string{
-		fs.ModeSymlink: "a symbolic link", fs.ModeNamedPipe: "a FIFO", fs.ModeSocket: "a socket", fs.ModeDir: "a folder",
+		fs.ModeSymlink: "a symbolic link", fs.ModeNamedPipe: "a FIFO", fs.ModeSocket: "a socket",
+		fs.ModeDir:                        "a folder",
 		fs.ModeDevice | fs.ModeCharDevice: "a character device", fs.ModeDevice: "a block device",
 		fs.ModeIrregular: "a special file",
 	}
@@ -240,7 +242,8 @@ func (d *Folder) names(keep func(name string) bool, most int) ([]string, error) 
 		case err != nil:
 			return nil, fmt.Errorf("list folder: %w", err)
 		case len(out) > most:
-			return nil, fmt.Errorf("folder of the image: %w of %d locks and VMDK files; move the image to a folder of its own",
+			return nil, fmt.Errorf("folder of the image: %w of %d locks and VMDK files; move the image to a "+
+				"folder of its own",
 				ondisk.ErrLimit, most)
 		}
 	}

@@ -106,8 +106,8 @@ func absolute(here, name string) (string, error) {
 		case part == ".." && !down && i < len(parts)-1, part == "." && i < len(parts)-1, part == "" && i < len(parts)-1:
 			continue
 		case part == ".." && i < len(parts)-1:
-			return "", fmt.Errorf("file name %.256q has .. behind a folder: %w, want a plain name or a path without it", name,
-				ondisk.ErrReference)
+			return "", fmt.Errorf("file name %.256q has .. behind a folder: %w, want a plain name or a path without it",
+				name, ondisk.ErrReference)
 		}
 		if err := CheckName(part); err != nil {
 			return "", fmt.Errorf("file name %.256q: %w", name, err)

@@ -7,7 +7,8 @@ import (
 )
 
 const (
-	// pageBytes is the unit in which a file is read whose reads are counted: what a file system reads at least, in bytes.
+	// pageBytes is the unit in which a file is read whose reads are counted: what a file system reads at least, in
+	// bytes.
 	pageBytes = 4 << 10
 	// maxRun is the largest read that goes through the pages, in bytes: what is larger is data, or a table that is read
 	// once.

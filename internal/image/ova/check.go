@@ -54,8 +54,8 @@ func (p *Output) readMember(
 	if m.rewrite == nil && !m.text { // a copy: its digests are those of the source
 		same, err := sameBytes(ctx, m.from.file, f, progress)
 		if err == nil && !same {
-			err = ondisk.In(ErrDigest, "%.256q has other bytes than were written: the storage or memory of this machine "+
-				"is at fault; nothing was published", m.name)
+			err = ondisk.In(ErrDigest, "%.256q has other bytes than were written: the storage or memory of this "+
+				"machine is at fault; nothing was published", m.name)
 		}
 		return err
 	}

@@ -34,8 +34,8 @@ func (p *Package) Check(ctx context.Context, progress diskcopy.Progress) error {
 	}
 	for _, d := range p.Manifest.Digests {
 		if p.named(d.Name) == nil {
-			return ondisk.In(ErrDigest, "the manifest has a digest of %.256q, and the package has no file of that name; "+
-				"get it again", d.Name)
+			return ondisk.In(ErrDigest, "the manifest has a digest of %.256q, and the package has no file of that "+
+				"name; get it again", d.Name)
 		}
 	}
 	for _, m := range p.Members {
@@ -77,7 +77,8 @@ func compare(ctx context.Context, name string, f driver.File, want []ovf.Digest,
 	}
 	for i, d := range want {
 		if !bytes.Equal(got[i], d.Sum) {
-			return fmt.Errorf("%.256q %w: %s is %x, and the manifest has %x; the package was damaged or changed, get it again",
+			return fmt.Errorf("%.256q %w: %s is %x, and the manifest has %x; the package was damaged or "+
+				"changed, get it again",
 				name, ErrDigest, d.Algorithm, got[i], d.Sum)
 		}
 	}

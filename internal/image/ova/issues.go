@@ -35,7 +35,8 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 		out = append(out, ondisk.Issue{Code: code, Effect: effect, Text: fmt.Sprintf(format, args...), Remedy: remedy})
 	}
 	if p.Manifest == nil {
-		add("manifest-missing", ondisk.Note, "", "there is no manifest: damage to a file on its way would not be noticed")
+		add("manifest-missing", ondisk.Note, "", "there is no manifest: damage to a file on its way would "+
+			"not be noticed")
 	} else {
 		out = p.manifestIssues()
 	}
@@ -55,7 +56,8 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 			add("ovf-file-missing", ondisk.Warn, "get the package again",
 				"the OVF names the file %.256q, and the package has none of that name", name)
 		case f.Size >= 0 && f.Size != m.Size:
-			add("ovf-file-size", ondisk.Warn, "", "the OVF has %d bytes for the file %.256q, which has %d", f.Size, name, m.Size)
+			add("ovf-file-size", ondisk.Warn, "", "the OVF has %d bytes for the file %.256q, which has %d", f.Size,
+				name, m.Size)
 		}
 	}
 	for _, d := range p.unnamed {
@@ -130,22 +132,26 @@ func (p *Package) newIssues(from *Package) (out []string) {
 // manifestIssues returns what the manifest lacks or has too much. Its digests are not checked here.
 func (p *Package) manifestIssues() (out []ondisk.Issue) {
 	add := func(code, remedy, format string, args ...any) {
-		out = append(out, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: fmt.Sprintf(format, args...), Remedy: remedy})
+		out = append(out, ondisk.Issue{
+			Code: code, Effect: ondisk.Warn, Text: fmt.Sprintf(format, args...),
+			Remedy: remedy,
+		})
 	}
 	for _, d := range p.Manifest.Digests {
 		if p.named(d.Name) == nil {
 			add("manifest-file-missing", "get the package again",
 				"the manifest has a digest of %.256q, and the package has no file of that name", d.Name)
 		} else if d.New == nil {
-			add("manifest-algorithm", "", "the manifest has a digest %.64q of %.256q, which is not known and not checked",
+			add("manifest-algorithm", "", "the manifest has a digest %.64q of %.256q, which is not known "+
+				"and not checked",
 				d.Algorithm, d.Name)
 		}
 	}
 	for _, m := range p.Members {
 		// It has no digest of itself, and the certificate signs it.
 		if m.file != nil && m.Role != roleManifest && m.Role != roleCertificate && len(p.lines[m]) == 0 {
-			add("manifest-incomplete", "", "the manifest has no digest of %.256q: damage to it on its way would not be "+
-				"noticed", m.Name)
+			add("manifest-incomplete", "", "the manifest has no digest of %.256q: damage to it on its way would not "+
+				"be noticed", m.Name)
 		}
 	}
 	return out

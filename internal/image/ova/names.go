@@ -54,10 +54,11 @@ func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) Disk {
 		d.Member = f.Href
 	case p.member(d.Member) == nil && f.ChunkSize > 0 && p.member(ovf.FirstChunk(d.Member)) != nil:
 		d.notThere = fmt.Errorf("file %.256q is in chunks of %d bytes, %.256q and following (ovf:chunkSize): %w; "+
-			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize, ovf.FirstChunk(d.Member),
-			ondisk.ErrUnsupported)
+			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize,
+			ovf.FirstChunk(d.Member), ondisk.ErrUnsupported)
 	case p.member(d.Member) == nil:
-		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name",
+		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has "+
+			"none of that name",
 			d.Member)
 	}
 	return d

@@ -103,7 +103,8 @@ func (p *Package) choose(member string, o image.Options) (*image.Image, error) {
 	}
 	switch {
 	case len(p.Disks()) == 0 && member == "":
-		return nil, fmt.Errorf("the package has no disk with a file: %w, there is nothing to look at", ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("the package has no disk with a file: %w, there is nothing to look at",
+			ondisk.ErrUnsupported)
 	case member != "":
 		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q, want one of %.1024s", member,
 			strings.Join(paths, ", "))
@@ -154,7 +155,8 @@ func (p *Package) find(name string) (at disk.Range, err error) {
 		if kind == "" {
 			kind = fmt.Sprintf("of the kind %q", e.kind)
 		}
-		return at, fmt.Errorf("member %.256q of the archive is %s: %w, want a regular file", name, kind, ondisk.ErrReference)
+		return at, fmt.Errorf("member %.256q of the archive is %s: %w, want a regular file", name, kind,
+			ondisk.ErrReference)
 	}
 	return e.bytes(), nil
 }

@@ -137,7 +137,8 @@ func (p *Package) openArchive() (err error) {
 			m.Role = roleOf(e.name)
 		}
 		if m.Role != roleFile && slices.ContainsFunc(p.Members, func(o *Member) bool { return o.Role == m.Role }) {
-			return fmt.Errorf("member %.256q of the archive is a second %s: %w, want one", m.Name, m.Role, ondisk.ErrReference)
+			return fmt.Errorf("member %.256q of the archive is a second %s: %w, want one", m.Name, m.Role,
+				ondisk.ErrReference)
 		}
 		p.Members = append(p.Members, m)
 		p.names[m.Name] = m

@@ -15,13 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/diskcopy"
-	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
-	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 )
@@ -53,16 +50,25 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 		path string
 		kind error
 	}{
-		"no ovf":             {archived(t, sparse("disk.vmdk")), ondisk.ErrUnsupported},
-		"two of them":        {archived(t, one, text("b.ovf", "x"), sparse("disk.vmdk")), ondisk.ErrReference},
-		"two manifests":      {archived(t, one, text("a.mf", ""), text("b.mf", "")), ondisk.ErrReference},
-		"one name twice":     {archived(t, one, sparse("disk.vmdk"), sparse("disk.vmdk")), ondisk.ErrReference},
-		"a huge ovf":         {archived(t, text("vm.ovf", envelope()+strings.Repeat(" ", ovf.MaxText))), ondisk.ErrLimit},
-		"a huge manifest":    {archived(t, one, text("vm.mf", strings.Repeat(" ", ovf.MaxManifest+1))), ondisk.ErrLimit},
-		"too many disks":     {archived(t, append(many, text("vm.ovf", envelope(names...)))...), ondisk.ErrLimit},
-		"a link for a disk":  {archived(t, one, tarforge.Member{Name: "disk.vmdk", Type: '2'}), ondisk.ErrReference},
-		"a snapshot":         {archived(t, snapshotOf("disk.vmdk"), sparse("disk.vmdk")), ondisk.ErrUnsupported},
-		"a name of a folder": {archived(t, text("vm.ovf", envelope(`ovf:href="`+strings.Repeat("%41", 400)+`"`))), ondisk.ErrReference},
+		"no ovf":         {archived(t, sparse("disk.vmdk")), ondisk.ErrUnsupported},
+		"two of them":    {archived(t, one, text("b.ovf", "x"), sparse("disk.vmdk")), ondisk.ErrReference},
+		"two manifests":  {archived(t, one, text("a.mf", ""), text("b.mf", "")), ondisk.ErrReference},
+		"one name twice": {archived(t, one, sparse("disk.vmdk"), sparse("disk.vmdk")), ondisk.ErrReference},
+		"a huge ovf": {
+			archived(t, text("vm.ovf", envelope()+strings.Repeat(" ", ovf.MaxText))),
+			ondisk.ErrLimit,
+		},
+		"a huge manifest": {
+			archived(t, one, text("vm.mf", strings.Repeat(" ", ovf.MaxManifest+1))),
+			ondisk.ErrLimit,
+		},
+		"too many disks":    {archived(t, append(many, text("vm.ovf", envelope(names...)))...), ondisk.ErrLimit},
+		"a link for a disk": {archived(t, one, tarforge.Member{Name: "disk.vmdk", Type: '2'}), ondisk.ErrReference},
+		"a snapshot":        {archived(t, snapshotOf("disk.vmdk"), sparse("disk.vmdk")), ondisk.ErrUnsupported},
+		"a name of a folder": {
+			archived(t, text("vm.ovf", envelope(`ovf:href="`+strings.Repeat("%41", 400)+`"`))),
+			ondisk.ErrReference,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -134,7 +140,10 @@ func TestDigests(t *testing.T) {
 		"a wrong one":        {sum("SHA256", own) + sum("SHA256", text("disk.vmdk", "x")), `"disk.vmdk" differs`},
 		"a wrong second one": {sum("SHA256", disk) + sum("SHA1", text("disk.vmdk", "x")), `"disk.vmdk" differs`},
 		"a wrong first one":  {sum("SHA1", text("disk.vmdk", "x")) + sum("SHA256", disk), `"disk.vmdk" differs`},
-		"of no file":         {good + sum("SHA256", text("more.vmdk", "x")), `"more.vmdk", and the package has no file`},
+		"of no file": {
+			good + sum("SHA256", text("more.vmdk", "x")),
+			`"more.vmdk", and the package has no file`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,13 +175,31 @@ func TestDifferences(t *testing.T) {
 		members []tarforge.Member
 		says    string
 	}{
-		"nothing":            {[]tarforge.Member{text("vm.ovf", own), manifest, disk, notes}, ""},
-		"the ovf":            {[]tarforge.Member{text("vm.ovf", strings.Replace(own, `diskId="d1"`, `diskId="dx"`, 1)), disk, notes}, "the OVF differs in more than sizes"},
-		"no manifest":        {[]tarforge.Member{text("vm.ovf", own), disk, notes}, "one package has a manifest and the other has none"},
-		"another file":       {[]tarforge.Member{text("vm.ovf", own), manifest, disk, text("notes.txt", "yours")}, `the file "notes.txt" is missing or has other bytes`},
-		"a file of one":      {[]tarforge.Member{text("vm.ovf", own), manifest, disk}, `the file "notes.txt" is missing or has other bytes`},
-		"a digest":           {[]tarforge.Member{text("vm.ovf", own), text("vm.mf", sum("SHA256", text("notes.txt", "x"))), disk, notes}, `"notes.txt" differs`},
-		"a manifest in part": {[]tarforge.Member{text("vm.ovf", own), text("vm.mf", sum("SHA256", notes)), disk, notes}, `the manifest has no digest of "disk.vmdk"`},
+		"nothing": {[]tarforge.Member{text("vm.ovf", own), manifest, disk, notes}, ""},
+		"the ovf": {[]tarforge.Member{
+			text("vm.ovf", strings.Replace(own, `diskId="d1"`, `diskId="dx"`, 1)),
+			disk, notes,
+		}, "the OVF differs in more than sizes"},
+		"no manifest": {
+			[]tarforge.Member{text("vm.ovf", own), disk, notes},
+			"one package has a manifest and the other has none",
+		},
+		"another file": {
+			[]tarforge.Member{text("vm.ovf", own), manifest, disk, text("notes.txt", "yours")},
+			`the file "notes.txt" is missing or has other bytes`,
+		},
+		"a file of one": {
+			[]tarforge.Member{text("vm.ovf", own), manifest, disk},
+			`the file "notes.txt" is missing or has other bytes`,
+		},
+		"a digest": {[]tarforge.Member{
+			text("vm.ovf", own),
+			text("vm.mf", sum("SHA256", text("notes.txt", "x"))), disk, notes,
+		}, `"notes.txt" differs`},
+		"a manifest in part": {
+			[]tarforge.Member{text("vm.ovf", own), text("vm.mf", sum("SHA256", notes)), disk, notes},
+			`the manifest has no digest of "disk.vmdk"`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -262,20 +289,49 @@ func TestCopiesThatCannotBe(t *testing.T) {
 		says    string
 		force   bool
 	}{
-		"no package":           {"out.img", []tarforge.Member{own, disk}, false, ondisk.ErrUsage, "", false},
-		"in no folder":         {"none/out.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput, "", false},
-		"one that exists":      {"old.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput, "", false},
-		"an ovf that exists":   {"old.ovf", []tarforge.Member{own, disk}, false, ondisk.ErrOutput, "several files, which are not replaced", true},
-		"a file that exists":   {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href="taken.vmdk"`)), sparse("taken.vmdk")}, false, ondisk.ErrOutput, "", false},
-		"a folder as a file":   {"out.ovf", []tarforge.Member{own, disk, {Name: "sub/", Type: '5'}}, false, ondisk.ErrUnsupported, "", false},
-		"a file in a folder":   {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href="sub/disk.vmdk"`)), sparse("sub/disk.vmdk")}, false, ondisk.ErrUnsupported, "", false},
-		"a name of quotes":     {"out.ovf", []tarforge.Member{text("vm.ovf", envelope(`ovf:href='a"b.vmdk'`)), sparse(`a"b.vmdk`)}, false, ondisk.ErrReference, "", false},
-		"an unknown digest":    {"out.ova", []tarforge.Member{own, text("vm.mf", "MD9(disk.vmdk)= abcd\n"), disk}, true, ondisk.ErrUnsupported, "", false},
+		"no package":      {"out.img", []tarforge.Member{own, disk}, false, ondisk.ErrUsage, "", false},
+		"in no folder":    {"none/out.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput, "", false},
+		"one that exists": {"old.ova", []tarforge.Member{own, disk}, false, ondisk.ErrOutput, "", false},
+		"an ovf that exists": {
+			"old.ovf",
+			[]tarforge.Member{own, disk},
+			false, ondisk.ErrOutput,
+			"several files, which are not replaced", true,
+		},
+		"a file that exists": {"out.ovf", []tarforge.Member{
+			text("vm.ovf", envelope(`ovf:href="taken.vmdk"`)),
+			sparse("taken.vmdk"),
+		}, false, ondisk.ErrOutput, "", false},
+		"a folder as a file": {
+			"out.ovf",
+			[]tarforge.Member{own, disk, {Name: "sub/", Type: '5'}},
+			false,
+			ondisk.ErrUnsupported, "", false,
+		},
+		"a file in a folder": {"out.ovf", []tarforge.Member{
+			text("vm.ovf", envelope(`ovf:href="sub/disk.vmdk"`)),
+			sparse("sub/disk.vmdk"),
+		}, false, ondisk.ErrUnsupported, "", false},
+		"a name of quotes": {"out.ovf", []tarforge.Member{
+			text("vm.ovf", envelope(`ovf:href='a"b.vmdk'`)),
+			sparse(`a"b.vmdk`),
+		}, false, ondisk.ErrReference, "", false},
+		"an unknown digest": {
+			"out.ova",
+			[]tarforge.Member{own, text("vm.mf", "MD9(disk.vmdk)= abcd\n"), disk},
+			true,
+			ondisk.ErrUnsupported, "", false,
+		},
 		"a capacity elsewhere": {"out.ova", []tarforge.Member{property, disk}, true, ondisk.ErrUnsupported, "", false},
 		"one that is no file":  {"fifo.ova", []tarforge.Member{own, disk}, false, ondisk.ErrUsage, "is a FIFO", true},
 		"quotes in its name":   {`a"b.ovf`, []tarforge.Member{own, disk}, false, ondisk.ErrReference, "", false},
-		"a link as a file":     {"out.ovf", []tarforge.Member{own, disk, {Name: "link", Type: '2'}}, false, ondisk.ErrUnsupported, "is no file", false},
-		"none of these":        {"out.ova", []tarforge.Member{own, disk}, false, nil, "", false},
+		"a link as a file": {
+			"out.ovf",
+			[]tarforge.Member{own, disk, {Name: "link", Type: '2'}},
+			false,
+			ondisk.ErrUnsupported, "is no file", false,
+		},
+		"none of these": {"out.ova", []tarforge.Member{own, disk}, false, nil, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -301,136 +357,6 @@ func TestCopiesThatCannotBe(t *testing.T) {
 			require.Equal(t, []string{"fifo.ova", "old.ova", "old.ovf", "taken.vmdk"}, names(t, dir))
 		})
 	}
-}
-
-// damage spoils the partial file of a copy when a phase begins.
-type damage struct {
-	phase string
-	spoil func()
-}
-
-func (d *damage) Begin(phase string, _ int64) {
-	if phase == d.phase && d.spoil != nil {
-		d.spoil()
-		d.spoil = nil
-	}
-}
-func (*damage) Add(int64) {}
-
-// rewritten writes a package in which one disk is copied by a job.
-func rewritten(
-	t *testing.T, src *ova.Package, path string, p diskcopy.Progress, job func() error,
-) (*ova.Output, error) {
-	t.Helper()
-	img := opened(t, src.Path)
-	rewrite := map[string]ova.Rewrite{"disk.vmdk": {Source: img, Size: img.Disk.Size()}}
-	out, err := ova.Create(path, src, ova.CreateOptions{Rewrite: rewrite})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, out.Discard()) })
-	return out, out.Write(t.Context(), p, func(_ string, create ova.CreateDisk) error {
-		if err := job(); err != nil {
-			return err
-		}
-		o, err := create(store.CreateOptions{})
-		if err != nil {
-			return err
-		}
-		if _, err = diskcopy.Run(t.Context(), img.Disk, o, diskcopy.Options{Jobs: 1}); err != nil {
-			return err
-		}
-		return o.Finish()
-	})
-}
-
-// What is on the storage is read back, and held against what was written.
-func TestPackagesAreReadBack(t *testing.T) {
-	t.Parallel()
-	own, disk, notes := text("vm.ovf", envelope(`ovf:href="disk.vmdk"`)), sparse("disk.vmdk"), text("notes.txt", "mine")
-	votes, signature := text("votes.txt", "ours"), text("vm.cert", "signed")
-	manifest := text("vm.mf", sum("SHA256", disk)+sum("SHA256", votes)+sum("SHA256", notes)+sum("SHA256", own))
-	fine := func() error { return nil }
-	header := func(f forge.Bytes, name string) forge.Bytes {
-		for at := 0; ; at += 512 {
-			if strings.HasPrefix(string(f[at:]), name+"\x00") {
-				return f[at:]
-			}
-		}
-	}
-	resum := func(h forge.Bytes) {
-		h.Text(148, "        ")
-		n := 0
-		for _, b := range h[:512] {
-			n += int(b)
-		}
-		h.Text(148, fmt.Sprintf("%06o\x00 ", n))
-	}
-	for name, c := range map[string]struct {
-		phase string
-		spoil func(f forge.Bytes)
-		says  string
-	}{
-		"nothing":       {"", nil, ""},
-		"a copied file": {diskcopy.PhaseProve, func(f forge.Bytes) { header(f, "notes.txt").Text(512, "x") }, `"notes.txt" has other bytes than were written`},
-		"the ovf":       {diskcopy.PhaseDigest, func(f forge.Bytes) { header(f, "vm.ovf").Text(512+int64(strings.Index(string(own.Data), "d1")), "dX") }, "has other texts than were written"},
-		"a header":      {diskcopy.PhaseDigest, func(f forge.Bytes) { header(f, "notes.txt").Text(148, "x") }, "read back out.ova"},
-		"a name":        {diskcopy.PhaseDigest, func(f forge.Bytes) { h := header(f, "notes.txt"); h.Text(0, "totes"); resum(h) }, "has other members than were written"},
-		"a size":        {diskcopy.PhaseDigest, func(f forge.Bytes) { h := header(f, "notes.txt"); h.Text(124, "00000000005"); resum(h) }, "has other members than were written"},
-		"others' places": {diskcopy.PhaseDigest, func(f forge.Bytes) {
-			a, b := header(f, "notes.txt"), header(f, "votes.txt")
-			a.Text(0, "votes")
-			b.Text(0, "notes")
-			resum(a)
-			resum(b)
-		}, "has other members than were written"},
-		"one more": {diskcopy.PhaseDigest, func(f forge.Bytes) {
-			end := f[len(f)-1024:]
-			copy(end, header(f, "notes.txt")[:512])
-			end.Text(0, "votez.txt")
-			end.Text(124, "00000000000")
-			resum(end)
-		}, "has other members than were written"},
-		"the end too soon": {diskcopy.PhaseDigest, func(f forge.Bytes) { clear(header(f, "notes.txt")[:512]) }, "has other members than were written"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			src := openedPackage(t, archived(t, own, disk, manifest, signature, votes, notes))
-			dir := t.TempDir()
-			partial := filepath.Join(dir, ".out.ova.partial")
-			p := &damage{phase: c.phase, spoil: func() {
-				b, err := os.ReadFile(partial)
-				require.NoError(t, err)
-				c.spoil(b)
-				f, err := os.OpenFile(partial, os.O_WRONLY, 0) // a file that is cut and written again is another damage
-				require.NoError(t, err)
-				_, err = f.WriteAt(b, 0)
-				require.NoError(t, errors.Join(err, f.Close()))
-			}}
-			out, err := rewritten(t, src, filepath.Join(dir, "out.ova"), p, fine)
-			if c.says != "" {
-				require.ErrorIs(t, err, ova.ErrDigest)
-				require.ErrorContains(t, err, c.says)
-				return
-			}
-			require.NoError(t, err)
-			require.NoError(t, out.Publish())
-			require.Equal(t, []string{"vm.cert"}, out.Dropped)
-			require.Equal(t, "certificate-dropped", out.Issues()[0].Code)
-			again := openedPackage(t, filepath.Join(dir, "out.ova"))
-			require.NoError(t, again.Check(t.Context(), unwatched{}))
-			st, err := os.Stat(again.Path)
-			require.NoError(t, err)
-			last := again.Members[len(again.Members)-1]
-			require.Equal(t, "notes.txt", last.Name)
-			require.Zero(t, st.Size()%512)
-			b, err := os.ReadFile(again.Path)
-			require.NoError(t, err)
-			require.Equal(t, make([]byte, 1024), b[len(b)-1024:], "two blocks of zeros end an archive")
-		})
-	}
-	src := openedPackage(t, archived(t, own, disk, manifest, notes))
-	failed := errors.New("the job failed")
-	_, err := rewritten(t, src, filepath.Join(t.TempDir(), "out.ova"), unwatched{}, func() error { return failed })
-	require.ErrorIs(t, err, failed)
 }
 
 // Folders of an archive are kept, a file that ends in zeros keeps its size in a folder, and a name that an archive

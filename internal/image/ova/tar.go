@@ -127,12 +127,14 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 		sparse := h.Typeflag == tar.TypeGNUSparse
 		for key := range h.PAXRecords {
 			if h.Typeflag == tar.TypeXGlobalHeader && (key == "path" || key == "size") {
-				return nil, fmt.Errorf("global tar header at %#x gives all members one %s: %w", head, key, ondisk.ErrUnsupported)
+				return nil, fmt.Errorf("global tar header at %#x gives all members one %s: %w", head, key,
+					ondisk.ErrUnsupported)
 			}
 			sparse = sparse || strings.HasPrefix(key, "GNU.sparse.")
 		}
 		if sparse {
-			return nil, fmt.Errorf("member at %#x of the archive is sparse: %w in an OVA; pack it with tar and no --sparse",
+			return nil, fmt.Errorf("member at %#x of the archive is sparse: %w in an OVA; pack it with tar "+
+				"and no --sparse",
 				head, ondisk.ErrUnsupported)
 		}
 		if h.Typeflag != tar.TypeXGlobalHeader {

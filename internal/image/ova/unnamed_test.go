@@ -25,8 +25,9 @@ func envelope(files ...string) string {
 		fmt.Fprintf(&refs, `<File ovf:id="f%d" %s/>`, i+1, attrs)
 		fmt.Fprintf(&disks, `<Disk ovf:diskId="d%d" ovf:fileRef="f%d" ovf:capacity="1"/>`, i+1, i+1)
 	}
-	return `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">` +
-		`<References>` + refs.String() + `</References><DiskSection>` + disks.String() + `</DiskSection></Envelope>`
+	return `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" ` +
+		`xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>` + refs.String() +
+		`</References><DiskSection>` + disks.String() + `</DiskSection></Envelope>`
 }
 
 // packed opens an OVA of an OVF and further members.

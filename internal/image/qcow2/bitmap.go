@@ -40,7 +40,8 @@ func (c *checker) bitmaps() error {
 		var e bitmapEntry
 		n := int64(binary.Size(e))
 		if at+n > directory.End() {
-			return bitmapField(at, "entry", at, fmt.Sprintf("an end before %#x, where the directory ends", directory.End()))
+			return bitmapField(at, "entry", at, fmt.Sprintf("an end before %#x, where the directory ends",
+				directory.End()))
 		}
 		if err := decodeAt(c.q.file, at, &e); err != nil {
 			return err

@@ -41,8 +41,8 @@ func TestQcow2CheckAgreesWithQemuImg(t *testing.T) {
 		corruptions, leaks int
 	}{
 		{
-			"clusters that are not used", func(q *qcow2forge.File) { q.Append(make([]byte, 3*64*kib)) }, "orphaned-data",
-			"3 clusters (192 KiB)", ondisk.Note, 0, 3,
+			"clusters that are not used", func(q *qcow2forge.File) { q.Append(make([]byte, 3*64*kib)) },
+			"orphaned-data", "3 clusters (192 KiB)", ondisk.Note, 0, 3,
 		},
 		{
 			"an entry less", func(q *qcow2forge.File) { q.SetEntry(0, 0) }, "orphaned-data", "1 clusters (64 KiB)",

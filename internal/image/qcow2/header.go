@@ -127,13 +127,15 @@ func (h *header) check(fileSize int64) error {
 		return field("file size", 0, fileSize,
 			fmt.Sprintf("at least %d bytes, the size of the header of version 3", version3Length))
 	case h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits:
-		return field("cluster_bits", atClusterBits, h.ClusterBits, fmt.Sprintf("%d to %d", minClusterBits, maxClusterBits))
+		return field("cluster_bits", atClusterBits, h.ClusterBits,
+			fmt.Sprintf("%d to %d", minClusterBits, maxClusterBits))
 	case h.Size == 0 || h.Size > math.MaxInt64-1<<maxClusterBits || h.Size%uint64(units.SectorSize) != 0:
 		return field("size", atSize, h.Size, "a multiple of 512 bytes above 0 and below 2^63")
 	case h.RefcountOrder > maxOrder:
 		return field("refcount_order", atOrder, h.RefcountOrder, fmt.Sprintf("0 to %d", maxOrder))
 	case h.Version == 3 &&
-		(h.HeaderLength < version3Length || h.HeaderLength%8 != 0 || int64(h.HeaderLength) > min(h.cluster(), fileSize)):
+		(h.HeaderLength < version3Length || h.HeaderLength%8 != 0 ||
+			int64(h.HeaderLength) > min(h.cluster(), fileSize)):
 		return field("header_length", atLength, h.HeaderLength,
 			fmt.Sprintf("a multiple of 8 from %d to %d, inside the first cluster and the file", version3Length,
 				min(h.cluster(), fileSize)))
@@ -166,7 +168,8 @@ func (h *header) checkCrypt() error {
 func (h *header) checkPlaces(fileSize int64) error {
 	need := (h.clusters() + h.entries() - 1) / h.entries()
 	if int64(h.L1Size) < need {
-		return field("l1_size", atL1Size, h.L1Size, fmt.Sprintf("at least %d entries for a disk of %d bytes", need, h.Size))
+		return field("l1_size", atL1Size, h.L1Size, fmt.Sprintf("at least %d entries for a disk of %d bytes", need,
+			h.Size))
 	}
 	if err := h.checkTable("l1_table_offset", atL1, h.L1TableOffset, 8*int64(h.L1Size), fileSize); err != nil {
 		return err
@@ -187,7 +190,8 @@ func (h *header) checkPlaces(fileSize int64) error {
 		return field("refcount_table_offset", atRefTable, h.RefcountTableOffset, "a place apart from the L1 table")
 	}
 	if h.NbSnapshots > 0 {
-		return h.checkTable("snapshots_offset", atSnapTable, h.SnapshotsOffset, snapshotLength*int64(h.NbSnapshots), fileSize)
+		return h.checkTable("snapshots_offset", atSnapTable, h.SnapshotsOffset, snapshotLength*int64(h.NbSnapshots),
+			fileSize)
 	}
 	return nil
 }
@@ -196,7 +200,8 @@ func (h *header) checkPlaces(fileSize int64) error {
 func (h *header) checkTable(name string, at int64, off uint64, n, fileSize int64) error {
 	if off == 0 || off%ondisk.U64(h.cluster()) != 0 || off > ondisk.U64(fileSize) || n > fileSize-ondisk.I64(off) {
 		return field(name, at, off,
-			fmt.Sprintf("a multiple of %d above 0 from which %d bytes fit into the file of %d bytes", h.cluster(), n, fileSize))
+			fmt.Sprintf("a multiple of %d above 0 from which %d bytes fit into the file of %d bytes", h.cluster(), n,
+				fileSize))
 	}
 	return nil
 }

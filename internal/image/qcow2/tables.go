@@ -124,7 +124,8 @@ func (q *qcow) tablePlace(entry uint64, at int64) (int64, error) {
 	if entry&^(placeMask|copied) != 0 || place == 0 || place%q.h.cluster() != 0 ||
 		place > q.file.Size()-q.h.cluster() || q.inTables(r) {
 		return 0, &ondisk.FormatError{
-			What: "qcow2 L1 table", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry), Past: place >= q.file.Size(),
+			What: "qcow2 L1 table", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry),
+			Past: place >= q.file.Size(),
 			Want: fmt.Sprintf("0, or the place of an L2 table: a cluster of %d bytes inside the file of %d bytes and "+
 				"outside of L1 and refcount table, with bits 0 to 8 and 56 to 62 clear",
 				q.h.cluster(), q.file.Size()),
@@ -253,7 +254,8 @@ func (e *l2entries) standard(i int64, entry uint64) (int64, error) {
 		known &^= zeroFlag
 	}
 	if entry&^known != 0 {
-		return 0, e.bad(i, "entry", entry, fmt.Sprintf("bits %#x clear, which are reserved", ^known&^uint64(compressed)))
+		return 0, e.bad(i, "entry", entry, fmt.Sprintf("bits %#x clear, which are reserved",
+			^known&^uint64(compressed)))
 	}
 	place := ondisk.I64(entry & placeMask)
 	r := disk.Range{Off: place, Len: h.cluster()}

@@ -47,8 +47,8 @@ func (o *Output) createExtent(src *image.Image, suffix string) (driver.WriteFile
 		p, err := o.newPart(name)
 		return p, name, err
 	} else if f != "" {
-		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; name "+
-			"another file", o.path, o.shown(name), f)
+		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; "+
+			"name another file", o.path, o.shown(name), f)
 	}
 	if o.dir.Exists(name) {
 		return nil, "", ondisk.In(ondisk.ErrOutput,
@@ -60,7 +60,10 @@ func (o *Output) createExtent(src *image.Image, suffix string) (driver.WriteFile
 
 // uses reports whether the image that is replaced has a file of a name.
 func (o *Output) uses(name string) bool {
-	return slices.ContainsFunc(o.old, func(n string) bool { return n == name || o.caseless && strings.EqualFold(n, name) })
+	return slices.ContainsFunc(o.old, func(n string) bool {
+		return n == name || o.caseless &&
+			strings.EqualFold(n, name)
+	})
 }
 
 // owns reports whether a name is one that a further file of DEST can have.

@@ -81,8 +81,8 @@ func (o *Output) tryReading(p *partialFile) error {
 	}
 	o.limits.noLocks = true
 	o.notes.add("dest-no-locks", "do not run two copies to the same DEST at once",
-		"the file system keeps a locked file from being read (%v), so nothing is locked: another run that writes the same "+
-			"DEST goes unnoticed", err)
+		"the file system keeps a locked file from being read (%v), so nothing is locked: another run that writes the "+
+			"same DEST goes unnoticed", err)
 	return nil
 }
 

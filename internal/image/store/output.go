@@ -194,10 +194,11 @@ func (o *Output) checkBeside(src *gate.Opened) error {
 		case bad != nil:
 			return ondisk.In(ondisk.ErrUsage, "DEST %s cannot be a view of SOURCE: %w", o.path, bad)
 		case !f.Info.Same(st) || !st.Mode.IsRegular():
-			return ondisk.In(ondisk.ErrUsage, "DEST %s is a view, which needs the file %s of SOURCE in the same folder; name a "+
-				"DEST there, or make a copy (without --view)", o.path, f.Name())
+			return ondisk.In(ondisk.ErrUsage, "DEST %s is a view, which needs the file %s of SOURCE in the same "+
+				"folder; name a DEST there, or make a copy (without --view)", o.path, f.Name())
 		case o.owns(f.Name()):
-			return ondisk.In(ondisk.ErrUsage, "the source's file %s has a name that belongs to DEST %s; name another DEST",
+			return ondisk.In(ondisk.ErrUsage, "the source's file %s has a name that belongs to DEST %s; "+
+				"name another DEST",
 				f.Name(), o.path)
 		}
 	}
@@ -245,8 +246,8 @@ func (o *Output) checkPartialNames(src *gate.Opened) error {
 	}
 	for _, name := range reserved {
 		if f := sourceFile(o.dir, name, src); f != "" {
-			return ondisk.In(ondisk.ErrUsage, "the source's file %s has the name that DEST %s has while it is written; rename "+
-				"it or choose another DEST", f, o.path)
+			return ondisk.In(ondisk.ErrUsage, "the source's file %s has the name that DEST %s has while it is "+
+				"written; rename it or choose another DEST", f, o.path)
 		}
 	}
 	return nil
@@ -279,7 +280,8 @@ func (o *Output) findReplaced(src *gate.Opened) error {
 	}
 	for _, n := range o.old {
 		if f := sourceFile(o.dir, n, src); f != "" {
-			return ondisk.In(ondisk.ErrUsage, "DEST %s is the image of the source's file %s; name another file", o.path, f)
+			return ondisk.In(ondisk.ErrUsage, "DEST %s is the image of the source's file %s; name another file", o.path,
+				f)
 		}
 		if o.owns(n) {
 			o.replace = append(o.replace, n)
@@ -295,7 +297,8 @@ func unopened(dir *gate.Folder, base string) (*image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &image.Image{Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}}}, nil
+	return &image.Image{Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}}},
+		nil
 }
 
 // unused refuses an image that is to be replaced while a program or a snapshot needs it.

@@ -70,7 +70,8 @@ func (o *Output) ReadBack() (*image.FileSet, error) {
 // CreateDisk starts the bytes of a disk in w, in place of those of src. They get no name of their own: the result is
 // neither published nor discarded. again opens what was written.
 func (o *Output) CreateDisk(
-	w driver.WriteFile, name string, size int64, src *image.Image, opts CreateOptions, again func() (*image.Image, error),
+	w driver.WriteFile, name string, size int64, src *image.Image, opts CreateOptions,
+	again func() (*image.Image, error),
 ) (*Output, error) {
 	format, sub, err := target(src, CreateOptions{})
 	if err != nil {

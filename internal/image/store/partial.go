@@ -136,8 +136,8 @@ func (o *Output) begin(p *partialFile, partial string) error {
 	if err != nil {
 		return p.wrap("look at", err)
 	}
-	// The copy is readable to no user that cannot read the source. Until it has its name, its owner may write it, as locks
-	// need.
+	// The copy is readable to no user that cannot read the source. Until it has its name, its owner may write it, as
+	// locks need.
 	p.mode = st.Mode.Perm() & o.mode
 	if st.Mode.Perm()&^o.mode != 0 {
 		if err := o.permit(p, p.mode|0o600); err != nil {
@@ -181,8 +181,8 @@ func (o *Output) removeStale(partial string) error {
 		return err
 	}
 	if o.limits.noLocks {
-		return ondisk.In(ondisk.ErrOutput, "%s exists, and the file system knows no locks that would show whether a run "+
-			"writes it; remove it if none does", o.shown(partial))
+		return ondisk.In(ondisk.ErrOutput, "%s exists, and the file system knows no locks that would show whether a "+
+			"run writes it; remove it if none does", o.shown(partial))
 	}
 	if !o.dir.LeadsTo(partial, f) {
 		return nil // another run has removed it meanwhile

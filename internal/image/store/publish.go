@@ -29,8 +29,8 @@ func (o *Output) Free() (int64, error) {
 		return 0, ondisk.In(ondisk.ErrOutput, "free space: %w", err)
 	}
 	if !known {
-		o.notes.add("dest-room-unknown", "", "the file system does not say how much room it has: whether the copy fits "+
-			"shows when it is written")
+		o.notes.add("dest-room-unknown", "", "the file system does not say how much room it has: whether the copy "+
+			"fits shows when it is written")
 		return UnknownRoom, nil
 	}
 	return free, nil
@@ -165,8 +165,8 @@ func (o *Output) Publish() error {
 		}
 	}
 	for _, n := range o.replace {
-		// The extents that DEST uses now get the mark of a file that waits for its removal, in case this run is killed before
-		// it can remove them. A file system without links leaves them to the user then.
+		// The extents that DEST uses now get the mark of a file that waits for its removal, in case this run is killed
+		// before it can remove them. A file system without links leaves them to the user then.
 		_ = o.dir.At.Link(n, replacedName(n))
 	}
 	if err := o.lasting.complete(); err != nil {
@@ -209,8 +209,8 @@ func (o *Output) retract() error {
 		return nil
 	}
 	if err := o.dir.At.Remove(o.base); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove it by "+
-			"hand", o.path, err)
+		return ondisk.In(ondisk.ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove "+
+			"it by hand", o.path, err)
 	}
 	return o.unpublish()
 }
@@ -219,8 +219,8 @@ func (o *Output) retract() error {
 // before the next step leaves a file that the next run reports.
 func (o *Output) link(p *partialFile) error {
 	if o.limits.links != nil {
-		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last moment "+
-			"could leave %s behind without %s",
+		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last "+
+			"moment could leave %s behind without %s",
 			o.limits.links, p.shown, o.path)
 		return o.rename(p, false)
 	}
@@ -263,7 +263,8 @@ func (o *Output) nameError(p *partialFile, err error) error {
 // removePartialName removes a partial name that is no longer needed.
 func (o *Output) removePartialName(partial string) {
 	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not be removed: %v",
+		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not "+
+			"be removed: %v",
 			o.shown(partial), err)
 	}
 }
@@ -297,7 +298,8 @@ func (o *Output) syncFolder() error {
 	err := o.dir.At.Sync()
 	if sys.Unsupported(err) {
 		o.notes.add("dest-folder-not-synced", "sync or unmount the file system before the machine is switched off",
-			"the file system cannot make names of files durable (%v): a loss of power soon after the run could lose DEST", err)
+			"the file system cannot make names of files durable (%v): a loss of power soon after the run "+
+				"could lose DEST", err)
 		return nil
 	}
 	if err != nil {

@@ -42,8 +42,8 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 	}
 	if n := src.Disk.SectorSize(); n != 512 && !f.SectorSizes && f.Detect != nil && f.Name != src.Format {
 		return f, "", &ondisk.Refusal{
-			Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a guest would "+
-				"not find its partitions", n, name),
+			Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a "+
+				"guest would not find its partitions", n, name),
 			Remedy: "keep the format of the source, or choose --to raw and tell the hypervisor the sector size",
 		}
 	}
@@ -86,8 +86,8 @@ func checkSuffix(path, format string) error {
 		return nil
 	}
 	if f, _ := writable(named); f.Create == nil {
-		return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, which is not written, and the copy would "+
-			"be %s as SOURCE is; choose another name, "+
+		return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, which is not written, and the copy "+
+			"would be %s as SOURCE is; choose another name, "+
 			"or say --to %s to keep that format under this name", path, named, format, format)
 	}
 	return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, and the copy would be %s as SOURCE is; "+

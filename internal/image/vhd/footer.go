@@ -172,7 +172,8 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 func one(format string, args ...any) []ondisk.Issue {
 	return []ondisk.Issue{{
 		Code: "vhd-footers", Effect: ondisk.Refuse, Err: ondisk.ErrFormat, Text: fmt.Sprintf(format, args...),
-		Remedy: "take the disk from a backup, or let Hyper-V repair and compact it (Optimize-VHD), and compare what it holds",
+		Remedy: "take the disk from a backup, or let Hyper-V repair and compact it (Optimize-VHD), and compare " +
+			"what it holds",
 	}}
 }
 

@@ -60,7 +60,8 @@ func (f *footer) geometryIssue() []ondisk.Issue {
 	}
 	i := ondisk.Issue{
 		Code: "vhd-geometry", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("the geometry %d/%d/%d of the vhd covers %d bytes, its size field says %d; the size field counts",
+		Text: fmt.Sprintf("the geometry %d/%d/%d of the vhd covers %d bytes, its size field says %d; the "+
+			"size field counts",
 			g.Cylinders, g.Heads, g.SectorsPerTrack, covers, f.size()),
 	}
 	if g == maxGeometry || g == geometryOf(f.size()) {

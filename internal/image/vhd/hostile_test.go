@@ -72,7 +72,8 @@ func TestHostileVHDFooters(t *testing.T) {
 			ondisk.ErrFormat, "disk type 6",
 		},
 		{
-			"T29 version 2", func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE32(off+vhdforge.Version, 0x20000) }) },
+			"T29 version 2",
+			func(v *vhdforge.File) { v.Foot(func(off int64) { v.BE32(off+vhdforge.Version, 0x20000) }) },
 			ondisk.ErrUnsupported, "file format version 0x20000",
 		},
 		{"T29 checksum of both", func(v *vhdforge.File) {
@@ -136,8 +137,8 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 			[]string{"copy of the vhd footer at 0x0", "checksum", end},
 		},
 		{
-			"the copy is gone", dynamicVHD, func(v *vhdforge.File) { clear(v.Bytes[:512]) }, "vhd-footers", ondisk.Refuse,
-			ondisk.ErrFormat,
+			"the copy is gone", dynamicVHD, func(v *vhdforge.File) { clear(v.Bytes[:512]) }, "vhd-footers",
+			ondisk.Refuse, ondisk.ErrFormat,
 			[]string{"copy of the vhd footer at 0x0", "cookie", end},
 		},
 		{
@@ -159,7 +160,8 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 			[]string{"1/4/17", "covers 34816 bytes", "the size field counts"},
 		},
 		{
-			"bytes behind the disk", fixedVHD, foot64(vhdforge.CurrentSize, vhdSize-sector), "vhd-slack", ondisk.Warn, nil,
+			"bytes behind the disk", fixedVHD, foot64(vhdforge.CurrentSize, vhdSize-sector), "vhd-slack", ondisk.Warn,
+			nil,
 			[]string{"512 bytes lie between"},
 		},
 	} {

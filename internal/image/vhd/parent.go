@@ -42,7 +42,8 @@ func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, 
 				continue
 			}
 			if !l.fits(src.Size()) {
-				bad = fmt.Sprintf("parent locator %d at %#x takes %d bytes at %#x, want at most %d inside the file of %d bytes",
+				bad = fmt.Sprintf("parent locator %d at %#x takes %d bytes at %#x, want at most %d inside the "+
+					"file of %d bytes",
 					i, off+576+24*int64(i), l.PlatformDataLength, l.PlatformDataOffset, maxLocator, src.Size())
 				continue
 			}
@@ -76,7 +77,8 @@ func (x *sparse) openParent(s *driver.Source, h *dynamicHeader, off int64, img *
 	img.Details = append(img.Details, driver.Detail{Name: "parent", Value: ref.ID})
 	if bad != "" {
 		img.Issues = append(img.Issues,
-			ondisk.Issue{Code: "vhd-parent-locator", Effect: ondisk.Warn, Text: bad + "; another name has led to the parent"})
+			ondisk.Issue{Code: "vhd-parent-locator", Effect: ondisk.Warn, Text: bad +
+				"; another name has led to the parent"})
 	}
 	if n := x.parent.Disk.Size(); n != x.size {
 		img.Issues = append(img.Issues, ondisk.Issue{

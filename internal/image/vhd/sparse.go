@@ -48,7 +48,8 @@ func openSparse(s *driver.Source, f *footer) (*driver.Image, error) {
 		return nil, err
 	}
 	x := &sparse{
-		file: s.File, tabs: ondisk.NewPages(s.File, s.Memory(tableCache)), size: f.size(), bat: ondisk.I64(h.TableOffset),
+		file: s.File, tabs: ondisk.NewPages(s.File, s.Memory(tableCache)), size: f.size(),
+		bat:   ondisk.I64(h.TableOffset),
 		block: int64(h.BlockSize), bitmap: bitmapBytes(int64(h.BlockSize)), end: f.end,
 	}
 	x.meta = []disk.Range{

@@ -144,7 +144,8 @@ func (x *image) following(entries []byte, block int64) int64 {
 func (x *image) placeErr(e entry, block int64) string {
 	size := min(x.meta.blockSize, x.meta.size-block*x.meta.blockSize)
 	if e.off() < mib || size > x.view.Size() || e.off() > x.view.Size()-size {
-		return fmt.Sprintf("a place from 1 MiB on from which %d bytes fit into the file of %d bytes", size, x.view.Size())
+		return fmt.Sprintf("a place from 1 MiB on from which %d bytes fit into the file of %d bytes", size,
+			x.view.Size())
 	}
 	if s, ok := x.touches(disk.Range{Off: e.off(), Len: size}); ok {
 		return fmt.Sprintf("a place apart from the %s, %d bytes at %#x", s.name, s.Len, s.Off)

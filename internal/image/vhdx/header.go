@@ -99,7 +99,8 @@ func (x *image) oneOf(what string, a, b copyOf) error {
 	case bad.err != nil:
 		x.issues = append(x.issues, ondisk.Issue{
 			Code: "vhdx-copy-damaged", Effect: ondisk.Warn,
-			Text:   fmt.Sprintf("one of the two copies of the %s is damaged, and the other one is used: %v", what, bad.err),
+			Text: fmt.Sprintf("one of the two copies of the %s is damaged, and the other one is used: %v", what,
+				bad.err),
 			Remedy: "open it once in Hyper-V, which writes both again",
 		})
 	}
@@ -156,7 +157,8 @@ func (h *fileHeader) check(at, fileSize int64) error {
 		return field("log length", atLogLength, h.LogLength, "a multiple of 1 MiB")
 	case h.LogLength > 0 && (h.LogOffset%mib != 0 || h.LogOffset < mib):
 		return field("log offset", atLogOffset, h.LogOffset, "a multiple of 1 MiB, from 1 MiB on")
-	case h.LogLength > 0 && (h.LogOffset > ondisk.U64(fileSize) || uint64(h.LogLength) > ondisk.U64(fileSize)-h.LogOffset):
+	case h.LogLength > 0 && (h.LogOffset > ondisk.U64(fileSize) ||
+		uint64(h.LogLength) > ondisk.U64(fileSize)-h.LogOffset):
 		return field("log offset", atLogOffset, h.LogOffset,
 			fmt.Sprintf("a place from which %d bytes fit into the file of %d bytes", h.LogLength, fileSize))
 	}

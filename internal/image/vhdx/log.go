@@ -51,7 +51,8 @@ func (x *image) replay() error {
 	n := int64(x.head.LogLength)
 	j := &journal{
 		src: x.file, off: ondisk.I64(x.head.LogOffset), size: n, guid: x.head.LogGUID, budget: maxScan * n,
-		entries: make([]*entryHeader, n/sectorSize), looked: make([]bool, n/sectorSize), dead: make([]bool, n/sectorSize),
+		entries: make([]*entryHeader, n/sectorSize), looked: make([]bool, n/sectorSize),
+		dead: make([]bool, n/sectorSize),
 	}
 	active, err := j.active()
 	if err != nil {

@@ -192,7 +192,8 @@ func (m *metadata) checkItem(e *metadataEntry, at, regionLen int64) error {
 		return nil // present but empty
 	case e.Offset < metadataTableSize || end > regionLen:
 		return m.field("offset", at+16, e.Offset,
-			fmt.Sprintf("from %d on, and %d bytes within the region of %d bytes", metadataTableSize, e.Length, regionLen))
+			fmt.Sprintf("from %d on, and %d bytes within the region of %d bytes", metadataTableSize, e.Length,
+				regionLen))
 	}
 	return nil
 }

@@ -82,7 +82,10 @@ func (x *image) readRegions() error {
 func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	x.used = []structure{{disk.Range{Len: mib}, "header section"}}
 	if x.head.LogLength > 0 {
-		x.used = append(x.used, structure{disk.Range{Off: ondisk.I64(x.head.LogOffset), Len: int64(x.head.LogLength)}, "log"})
+		x.used = append(x.used, structure{
+			disk.Range{Off: ondisk.I64(x.head.LogOffset), Len: int64(x.head.LogLength)},
+			"log",
+		})
 	}
 	n := binary.LittleEndian.Uint32(c.raw[8:])
 	if n > maxRegions {

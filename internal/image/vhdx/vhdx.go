@@ -112,7 +112,8 @@ func load(f driver.File, cache int64) (*image, error) {
 func (x *image) readBATSize() error {
 	if need := 8 * x.meta.entries(); need > x.bat.Len {
 		return ondisk.Field("vhdx region table", "length of the BAT", x.bat.Off, x.bat.Len,
-			fmt.Sprintf("at least %d bytes for the %d entries of a disk of %d bytes", need, x.meta.entries(), x.meta.size))
+			fmt.Sprintf("at least %d bytes for the %d entries of a disk of %d bytes", need, x.meta.entries(),
+				x.meta.size))
 	}
 	return nil
 }

@@ -183,7 +183,8 @@ func (t *target) writeMetadata() error {
 		flags uint32
 		value []byte
 	}{
-		{itemParameters, itemIsRequired, le.AppendUint32(le.AppendUint32(nil, ondisk.U32(t.meta.blockSize)), t.meta.flags)},
+		{itemParameters, itemIsRequired, le.AppendUint32(le.AppendUint32(nil, ondisk.U32(t.meta.blockSize)),
+			t.meta.flags)},
 		{itemDiskSize, itemIsRequired | itemIsDisk, le.AppendUint64(nil, ondisk.U64(t.meta.size))},
 		{itemDiskID, itemIsRequired | itemIsDisk, t.meta.diskID[:]},
 		{itemLogical, itemIsRequired | itemIsDisk, le.AppendUint32(nil, ondisk.U32(t.meta.logical))},

@@ -61,7 +61,8 @@ func openCOWD(f driver.File, tabs tableReader) (*sparse, error) {
 	}
 	x := &sparse{file: f, tabs: tabs, cowd: true, gd: int64(h.GDOffset) * units.SectorSize}
 	x.h = sparseHeader{
-		Capacity: uint64(h.NumSectors), GrainSize: uint64(h.GrainSize), NumGTEsPerGT: cowdGTEs, GDOffset: uint64(h.GDOffset),
+		Capacity: uint64(h.NumSectors), GrainSize: uint64(h.GrainSize), NumGTEsPerGT: cowdGTEs,
+		GDOffset: uint64(h.GDOffset),
 	}
 	if err := h.check(); err != nil {
 		return nil, err
@@ -71,7 +72,8 @@ func openCOWD(f driver.File, tabs tableReader) (*sparse, error) {
 			fmt.Sprintf("at least %d for %d sectors", x.h.tables(), h.NumSectors))
 	}
 	gdBytes := 4 * int64(h.NumGDEntries)
-	if err := newPlaces("vmdk COWD header", f.Size(), size).add("gdOffset", atCOWDGD, x.h.GDOffset, gdBytes); err != nil {
+	if err := newPlaces("vmdk COWD header", f.Size(), size).add("gdOffset", atCOWDGD, x.h.GDOffset,
+		gdBytes); err != nil {
 		return nil, err
 	}
 	x.h.OverHead = x.h.GDOffset + ondisk.U64(sectorsFor(gdBytes))
@@ -88,7 +90,8 @@ func (h *cowdHeader) check() error {
 	case h.Version != 1:
 		return cowdField("version", atVersion, h.Version, 1)
 	case h.Flags&^uint32(cowdRoot|cowdChecks) != 0:
-		return fmt.Errorf("vmdk COWD header at %#x: flags %#x: %w, known are 0x3", atFlags, h.Flags, ondisk.ErrUnsupported)
+		return fmt.Errorf("vmdk COWD header at %#x: flags %#x: %w, known are 0x3", atFlags, h.Flags,
+			ondisk.ErrUnsupported)
 	case h.Flags&cowdRoot == 0:
 		return fmt.Errorf("vmdk COWD header at %#x: flags %#x of a child whose parent stands in the header: %w, want "+
 			"the descriptor to name the parent",
@@ -96,7 +99,8 @@ func (h *cowdHeader) check() error {
 	case h.NumSectors == 0:
 		return cowdField("numSectors", atCap, h.NumSectors, "at least 1")
 	case h.GrainSize < 1 || h.GrainSize > maxGrain || !units.IsPowerOfTwo(int64(h.GrainSize)):
-		return cowdField("grainSize", atCOWDGrain, h.GrainSize, fmt.Sprintf("a power of two from 1 to %d sectors", maxGrain))
+		return cowdField("grainSize", atCOWDGrain, h.GrainSize,
+			fmt.Sprintf("a power of two from 1 to %d sectors", maxGrain))
 	}
 	return nil
 }

@@ -136,7 +136,8 @@ func rename(text []byte, to func(name string) string) ([]byte, error) {
 		}
 		other := to(name)
 		if strings.Count(lines[i], `"`+name+`"`) != 1 || strings.ContainsAny(other, "\"\r\n") {
-			return nil, textErr(l.no, ondisk.ErrUnsupported, "no second descriptor can name %.256q in the place of %.256q",
+			return nil, textErr(l.no, ondisk.ErrUnsupported, "no second descriptor can name %.256q in the "+
+				"place of %.256q",
 				other, name)
 		}
 		lines[i] = strings.Replace(lines[i], `"`+name+`"`, `"`+other+`"`, 1)
@@ -151,7 +152,8 @@ const mostSplit = 2 * units.GiB
 func (d *descriptor) around(size int64) (driver.Around, error) {
 	own := size - d.size() + d.extents[len(d.extents)-1].size
 	if own > mostSplit && len(d.extents) > 1 {
-		return driver.Around{}, fmt.Errorf("the last extent would have %d bytes: %w of %d", own, ondisk.ErrLimit, mostSplit)
+		return driver.Around{}, fmt.Errorf("the last extent would have %d bytes: %w of %d", own, ondisk.ErrLimit,
+			mostSplit)
 	}
 	return driver.Around{Text: d.resized(size)}, nil
 }

@@ -83,7 +83,8 @@ func (m *flatMap) add(s *driver.Source, i int, e *extent) error {
 	case sparseKinds[e.kind]:
 		return m.refuseSparse(s, i, e)
 	default:
-		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want FLAT, VMFS or ZERO", e.kind)
+		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want FLAT, VMFS or ZERO",
+			e.kind)
 	}
 	m.runs = append(m.runs, run)
 	m.size += e.size

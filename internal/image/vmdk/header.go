@@ -77,7 +77,8 @@ func (h *sparseHeader) check(fileSize int64) error {
 	case h.Version < 1 || h.Version > 3:
 		return field("version", atVersion, h.Version, "1 to 3")
 	case h.Flags&flagNewLine != 0 && h.NewLine != [4]byte{'\n', ' ', '\r', '\n'}:
-		return field("newline test", atNewLine, h.NewLine[:], "0a 20 0d 0a (the file was damaged by a transfer in text mode)")
+		return field("newline test", atNewLine, h.NewLine[:], "0a 20 0d 0a (the file was damaged by a transfer "+
+			"in text mode)")
 	case h.Flags&^uint32(flagsKnown) != 0:
 		return fmt.Errorf("vmdk sparse header at %#x: flags %#x: %w, known are %#x", atFlags, h.Flags,
 			ondisk.ErrUnsupported, flagsKnown)

@@ -385,8 +385,8 @@ func TestDamagedTablesOfExtents(t *testing.T) {
 			false,
 		},
 		{
-			"seSparse grain past the end", "seSparse", "SESPARSE", se.Bytes, set64(se.GT+800, 3<<60|1), "1 grains outside",
-			false,
+			"seSparse grain past the end", "seSparse", "SESPARSE", se.Bytes, set64(se.GT+800, 3<<60|1),
+			"1 grains outside", false,
 		},
 		{
 			"seSparse grain at an offset that overflows", "seSparse", "SESPARSE", se.Bytes,

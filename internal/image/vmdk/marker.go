@@ -78,7 +78,8 @@ func (h *sparseHeader) checkFooter(foot *sparseHeader, off int64) error {
 	case foot.NumGTEsPerGT != h.NumGTEsPerGT:
 		return bad("numGTEsPerGT", atGTEs, foot.NumGTEsPerGT, fmt.Sprintf("%d, as in the header", h.NumGTEsPerGT))
 	case foot.CompressAlgo != h.CompressAlgo:
-		return bad("compressAlgorithm", atCompress, foot.CompressAlgo, fmt.Sprintf("%d, as in the header", h.CompressAlgo))
+		return bad("compressAlgorithm", atCompress, foot.CompressAlgo,
+			fmt.Sprintf("%d, as in the header", h.CompressAlgo))
 	case foot.GDOffset == gdAtEnd:
 		return bad("grain directory offset", atGD, foot.GDOffset,
 			"the sector of the directory: there is nothing behind the footer")

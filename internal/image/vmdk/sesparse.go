@@ -118,7 +118,8 @@ func (x *seExtent) join(entries []byte, at, off int64) (disk.Run, error) {
 	for ; int(8*n) < len(entries); n++ {
 		// An entry that is malformed does not spoil those in front of it.
 		next, more, err := x.place(entry(n), at+8*n)
-		follows := stored && next == first+n*seGrainBytes || !stored && (x.below == nil || (entry(n) == seAbsent) == isHole)
+		follows := stored && next == first+n*seGrainBytes ||
+			!stored && (x.below == nil || (entry(n) == seAbsent) == isHole)
 		if err != nil || more != stored || !follows {
 			break
 		}

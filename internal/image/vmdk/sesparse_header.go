@@ -180,7 +180,8 @@ func checkVolatile(f driver.File, at int64) error {
 			"cleanly: %w yet; start and stop the machine on its host, or consolidate its snapshots there",
 			at+atSEReplay, v.ReplayJournal, ondisk.ErrUnsupported)
 	case !ondisk.IsZero(v.Pad[:]):
-		return fmt.Errorf("vmdk seSparse volatile header at %#x: data behind the known fields: %w", at, ondisk.ErrUnsupported)
+		return fmt.Errorf("vmdk seSparse volatile header at %#x: data behind the known fields: %w", at,
+			ondisk.ErrUnsupported)
 	}
 	return nil
 }

@@ -140,7 +140,8 @@ func (h *sparseHeader) checkText(d *descriptor) error {
 		if otherTypes[kind] && kind != "custom" {
 			return unsupported(kind)
 		}
-		return textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of this sparse file", kind, want)
+		return textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of this sparse file", kind,
+			want)
 	}
 	if len(d.extents) != 1 || d.extents[0].kind != "SPARSE" {
 		return ondisk.Field(what, "extents", 0, len(d.extents), "one SPARSE extent")
@@ -251,7 +252,8 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 		return disk.Run{Len: n*x.h.grainBytes() - into}, nil
 	}
 	if x.h.packed() {
-		return disk.Run{Len: x.h.grainBytes() - into, Src: x.grain.Unit(grain), Off: into}, x.checkGrains(first, 1, grain, at)
+		return disk.Run{Len: x.h.grainBytes() - into, Src: x.grain.Unit(grain), Off: into},
+			x.checkGrains(first, 1, grain, at)
 	}
 	// A grain that the file cuts short does not spoil those in front of it.
 	whole := (x.file.Size() - int64(first)*units.SectorSize) / x.h.grainBytes()
@@ -285,7 +287,10 @@ func (x *sparse) checkGrains(sector uint32, n, grain, at int64) error {
 		if past {
 			want = fmt.Sprintf("a grain of %d bytes that ends inside the file (%d bytes)", size, x.file.Size())
 		}
-		return &ondisk.FormatError{What: "vmdk grain table", Off: at, Field: "entry", Got: sector, Past: past, Want: want}
+		return &ondisk.FormatError{
+			What: "vmdk grain table", Off: at, Field: "entry", Got: sector, Past: past,
+			Want: want,
+		}
 	}
 	return nil
 }

@@ -89,7 +89,8 @@ func (m *splitMap) add(s *driver.Source, i int, e *extent, kind string) error {
 		return fmt.Errorf("extent %d (%.256q): %w", i, e.name, err)
 	}
 	if x.size() != e.size {
-		return textErr(e.line, ondisk.ErrFormat, "extent %d of %d sectors, but the capacity in the header of %.256q is %d",
+		return textErr(e.line, ondisk.ErrFormat, "extent %d of %d sectors, but the capacity in the header "+
+			"of %.256q is %d",
 			i, e.size/units.SectorSize, e.name, x.size()/units.SectorSize)
 	}
 	m.pieces = append(m.pieces, piece{disk.Range{Off: m.size, Len: e.size}, e.name, x})
@@ -108,7 +109,8 @@ func (m *splitMap) open(s *driver.Source, i int, e *extent) (driver.File, error)
 		return nil, err
 	}
 	if m.tabs.has(f) {
-		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d (%.256q) is the same file as another extent", i, e.name)
+		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d (%.256q) is the same file as another extent", i,
+			e.name)
 	}
 	m.files = append(m.files, f)
 	return f, m.tabs.add(f)

@@ -44,7 +44,10 @@ type stream struct {
 
 // openStream begins to read what comes through a pipe.
 func openStream(r io.Reader) (*driver.Stream, error) {
-	s := &stream{in: bufio.NewReaderSize(r, 256<<10), last: -1, unpack: newInflater(), named: newTally(), seen: newTally()}
+	s := &stream{
+		in: bufio.NewReaderSize(r, 256<<10), last: -1, unpack: newInflater(), named: newTally(),
+		seen: newTally(),
+	}
 	if err := s.readHeader(); err != nil {
 		return nil, err
 	}
@@ -271,7 +274,8 @@ func (s *stream) readGrain(m marker, at int64) ([]byte, error) {
 		return nil, markerErr(at, "size", m.Size, "0: behind the directory there is no grain")
 	case m.Val%s.h.GrainSize != 0 || m.Val >= s.h.Capacity:
 		return nil, markerErr(at, "lba", m.Val,
-			fmt.Sprintf("a multiple of the %d sectors of a grain below the capacity of %d", s.h.GrainSize, s.h.Capacity))
+			fmt.Sprintf("a multiple of the %d sectors of a grain below the capacity of %d", s.h.GrainSize,
+				s.h.Capacity))
 	case ondisk.I64(m.Val/s.h.GrainSize) <= s.last:
 		return nil, markerErr(at, "lba", m.Val,
 			fmt.Sprintf("more than the %d of the grain before", ondisk.U64(s.last)*s.h.GrainSize))

@@ -72,7 +72,8 @@ func (x *sparse) checkTables() ([]ondisk.Issue, error) {
 func (x *sparse) check(f *faults) error {
 	c := &tableFaults{
 		faults: f, x: x, mirror: newMirror(x, f), holes: ondisk.NewHoles(x.file), buf: make([]byte, x.h.gtBytes()),
-		tables: ondisk.NewPlaceSet(ondisk.U64(x.h.gtBytes() / units.SectorSize)), grains: ondisk.NewPlaceSet(x.h.GrainSize),
+		tables: ondisk.NewPlaceSet(ondisk.U64(x.h.gtBytes() / units.SectorSize)),
+		grains: ondisk.NewPlaceSet(x.h.GrainSize),
 	}
 	if x.h.packed() {
 		c.grains = ondisk.NewPlaceSet(1) // of any length: only those that start at one sector are found

@@ -30,18 +30,21 @@ const (
 
 // advice lists the meaning of result codes of SQLite, with a remedy (https://www.sqlite.org/rescode.html).
 var advice = map[int]string{
-	sqlite3.SQLITE_NOTADB:   noDatabase,
-	sqlite3.SQLITE_CORRUPT:  "damaged: save what can be read (sqlite3 FILE .recover), then " + moveAway,
-	sqlite3.SQLITE_FULL:     "no space left on its file system: make room and scan again; what was saved before is kept",
+	sqlite3.SQLITE_NOTADB:  noDatabase,
+	sqlite3.SQLITE_CORRUPT: "damaged: save what can be read (sqlite3 FILE .recover), then " + moveAway,
+	sqlite3.SQLITE_FULL: "no space left on its file system: make room and scan again; what was saved " +
+		"before is kept",
 	sqlite3.SQLITE_READONLY: unwritable,
 	sqlite3.SQLITE_PERM:     unwritable,
 	sqlite3.SQLITE_CANTOPEN: unwritable,
-	sqlite3.SQLITE_BUSY:     "another program holds it all the time: end that program or its transaction, then scan again",
-	sqlite3.SQLITE_LOCKED:   "another program holds it all the time: end that program or its transaction, then scan again",
-	sqlite3.SQLITE_TOOBIG:   "a value in it is too long: " + moveAway,
-	sqlite3.SQLITE_IOERR:    "its storage fails: see the kernel's log; what was saved before is kept",
-	sqlite3.SQLITE_SCHEMA:   "its tables have changed: scan again",
-	sqlite3.SQLITE_ERROR:    "its tables are not as expected: " + moveAway,
+	sqlite3.SQLITE_BUSY: "another program holds it all the time: end that program or its transaction, " +
+		"then scan again",
+	sqlite3.SQLITE_LOCKED: "another program holds it all the time: end that program or its transaction, " +
+		"then scan again",
+	sqlite3.SQLITE_TOOBIG: "a value in it is too long: " + moveAway,
+	sqlite3.SQLITE_IOERR:  "its storage fails: see the kernel's log; what was saved before is kept",
+	sqlite3.SQLITE_SCHEMA: "its tables have changed: scan again",
+	sqlite3.SQLITE_ERROR:  "its tables are not as expected: " + moveAway,
 }
 
 // failure is an error of SQLite in our words. Those of SQLite quote the file, which may hold anything.

@@ -97,7 +97,8 @@ func TestRefusals(t *testing.T) {
 		},
 		"a trigger": {
 			sql("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM file; END"),
-			`it has the trigger "t", which trueup did not make: remove it with sqlite3, or move it away, and the next scan makes a new one`,
+			`it has the trigger "t", which trueup did not make: remove it with sqlite3, or move it away, and the ` +
+				`next scan makes a new one`,
 		},
 		"other columns": {
 			sql("ALTER TABLE file ADD COLUMN x"),
@@ -145,7 +146,8 @@ func TestWhatIsAccepted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c")
 	used(t, path)
 	disktest.Run(t, disktest.Tool(t, "sqlite3"), path,
-		"CREATE VIEW mine AS SELECT path FROM images; CREATE INDEX i ON image (verdict); CREATE TABLE note (path, text)")
+		"CREATE VIEW mine AS SELECT path FROM images; CREATE INDEX i ON image (verdict); CREATE TABLE "+
+			"note (path, text)")
 	require.Equal(t, results.Same, reuse(t, begin(t, catalogue(t, path, v1)), "/lib/7", file("x", 7)))
 	empty := filepath.Join(t.TempDir(), "c")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
@@ -277,7 +279,8 @@ func inNamespace(t *testing.T, folder, mount, after string) (out string) {
 func TestNoSpaceLeft(t *testing.T) {
 	disktest.Tool(t, "sqlite3")
 	out := inNamespace(t, t.TempDir(), `mount -t tmpfs -o size=3m tmpfs "$1"`,
-		`sqlite3 "$1/c" 'PRAGMA integrity_check; SELECT count(*) FROM images' || sqlite3 "file:$1/c?immutable=1" 'SELECT count(*) FROM images'`)
+		`sqlite3 "$1/c" 'PRAGMA integrity_check; SELECT count(*) FROM images' || sqlite3 "file:$1/c?immutable=1" `+
+			`'SELECT count(*) FROM images'`)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 4, out)
 	require.Contains(t, lines[1],

@@ -51,7 +51,8 @@ func (r *Run) lookup(path string, f results.File) (k Known, packed, sum []byte, 
 		over     sql.NullBool
 	)
 	err = c.sql.known.QueryRowContext(context.Background(), path, c.settings).Scan(
-		&k.id, &was.Size, &inode, &was.Modified, &was.Changed, &image, &k.Ident, &k.Beside, &sum, &reported, &over, &packed)
+		&k.id, &was.Size, &inode, &was.Modified, &was.Changed, &image, &k.Ident, &k.Beside, &sum, &reported, &over,
+		&packed)
 	was.Inode = unsigned(inode)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

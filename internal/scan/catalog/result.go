@@ -121,10 +121,12 @@ func digest(i *results.Image) []byte {
 		fmt.Fprintf(h, "file %q %d %d %d\n", f.Name, f.Size, f.Inode, f.Modified)
 	}
 	for _, d := range i.Disks {
-		fmt.Fprintf(h, "disk %q %d %q %q %q %q\n", d.Member, d.Size, d.Table.Scheme, d.Verdict, d.Content, code(d.Error))
+		fmt.Fprintf(h, "disk %q %d %q %q %q %q\n", d.Member, d.Size, d.Table.Scheme, d.Verdict, d.Content,
+			code(d.Error))
 		for _, p := range d.Partitions {
 			volume, label := content(p)
-			fmt.Fprintf(h, "%d %q %q %d %d %q %q %q\n", p.Number, p.Kind, p.Type, p.Start, p.Size, volume, label, p.Verdict)
+			fmt.Fprintf(h, "%d %q %q %d %d %q %q %q\n", p.Number, p.Kind, p.Type, p.Start, p.Size, volume, label,
+				p.Verdict)
 		}
 	}
 	return h.Sum(nil)

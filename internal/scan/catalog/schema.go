@@ -32,7 +32,8 @@ type marks struct {
 }
 
 func readMarks(ctx context.Context, c *sql.Conn) (m marks, err error) {
-	const ask = `SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id, pragma_user_version`
+	const ask = `SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) FROM ` +
+		`pragma_application_id, pragma_user_version`
 	err = c.QueryRowContext(ctx, ask).Scan(&m.application, &m.version, &m.objects)
 	return m, err
 }
@@ -93,7 +94,8 @@ func (c *Catalog) compareSchema(ctx context.Context) error {
 			return err
 		}
 		if kind == "trigger" {
-			return fmt.Errorf("it has the trigger %q, which trueup did not make: remove it with sqlite3, or %s", name, moveAway)
+			return fmt.Errorf("it has the trigger %q, which trueup did not make: remove it with sqlite3, or %s", name,
+				moveAway)
 		}
 		delete(missing, text)
 	}
@@ -101,7 +103,8 @@ func (c *Catalog) compareSchema(ctx context.Context) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%d of its tables and views are not those of schema %d: %s", len(missing), schemaVersion, moveAway)
+		return fmt.Errorf("%d of its tables and views are not those of schema %d: %s", len(missing), schemaVersion,
+			moveAway)
 	}
 	return nil
 }

@@ -36,13 +36,13 @@ func (p *prepared) all() map[**sql.Stmt]string {
 		&p.addFile: `INSERT INTO file (size_bytes, device, inode, modified_ns, changed_ns, is_image, ident, beside,
 			settings, last_run, path)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		&p.setFile: `UPDATE file SET size_bytes = ?, device = ?, inode = ?, modified_ns = ?, changed_ns = ?, 
+		&p.setFile: `UPDATE file SET size_bytes = ?, device = ?, inode = ?, modified_ns = ?, changed_ns = ?,
 			is_image = ?, ident = ?, beside = ?, settings = ?, last_run = max(last_run, ?) WHERE path = ?`,
 		&p.again: `UPDATE file SET last_run = max(last_run, ?) WHERE id = ? AND path = ?`,
 
 		&p.addImage: `INSERT INTO image (state, verdict, format, subformat, size_bytes, stored_bytes, priority_class,
-			cost_percent, error_code, error, content, digest, reported, result_run, first_run, last_run, changed_run, id)
-			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?14, ?14, ?14, ?15)`,
+			cost_percent, error_code, error, content, digest, reported, result_run, first_run, last_run,
+			changed_run, id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?14, ?14, ?14, ?15)`,
 		&p.setImage: `UPDATE image SET state = ?1, verdict = ?2, format = ?3, subformat = ?4, size_bytes = ?5,
 			stored_bytes = ?6, priority_class = ?7, cost_percent = ?8, error_code = ?9, error = ?10, content = ?11,
 			changed_run = CASE WHEN digest IS ?12 THEN changed_run ELSE ?14 END, digest = ?12, reported = ?13,

@@ -76,15 +76,15 @@ func (e *entry) describe(i *results.Image) {
 		failure, message = i.Error.Code, i.Error.Message
 	}
 	e.row = []any{
-		string(i.State), null(string(i.Verdict)), null(i.Format), null(i.Subformat), i.Size, i.Stored, class, cost, failure,
-		message, null(string(i.Content)),
+		string(i.State), null(string(i.Verdict)), null(i.Format), null(i.Subformat), i.Size, i.Stored, class, cost,
+		failure, message, null(string(i.Content)),
 	}
 	for d, disk := range i.Disks {
 		for n, p := range disk.Partitions {
 			volume, label := content(p)
 			e.partitions = append(e.partitions, []any{
-				d + 1, n + 1, null(disk.Member), p.Number, p.Kind, p.Type, p.StartLBA, p.Start, p.Size, null(volume), null(label),
-				null(string(p.Verdict)),
+				d + 1, n + 1, null(disk.Member), p.Number, p.Kind, p.Type, p.StartLBA, p.Start, p.Size, null(volume),
+				null(label), null(string(p.Verdict)),
 			})
 		}
 	}

@@ -58,7 +58,8 @@ func TestGlob(t *testing.T) {
 }
 
 func TestGlobErrors(t *testing.T) {
-	const malformed = `character 1: the glob is malformed: want each [ and { closed, a character in each [], and one behind each \`
+	const malformed = `character 1: the glob is malformed: want each [ and { closed, a character in each [], and one ` +
+		`behind each \`
 	for glob, want := range map[string]string{
 		"": "character 1: the glob is empty, want at least one character",
 		"old/": "character 4: the glob ends in a slash; ** behind it means whatever lies in the " +

@@ -19,10 +19,12 @@ import (
 
 // Expressions that ask the page what a reader sees.
 const (
-	shownPaths = `Array.from(document.querySelectorAll("#rows > tr")).filter(r => !r.hidden).map(r => r.querySelector("summary").firstChild.textContent)`
-	stateText  = `document.getElementById("state").textContent`
-	sortedBy   = `Array.from(document.querySelectorAll("th[aria-sort]")).map(h => h.dataset.sort + " " + h.getAttribute("aria-sort"))`
-	openCount  = `document.querySelectorAll("#rows details[open]").length`
+	shownPaths = `Array.from(document.querySelectorAll("#rows > tr")).filter(r => !r.hidden).map(r => ` +
+		`r.querySelector("summary").firstChild.textContent)`
+	stateText = `document.getElementById("state").textContent`
+	sortedBy  = `Array.from(document.querySelectorAll("th[aria-sort]")).map(h => h.dataset.sort + " " + ` +
+		`h.getAttribute("aria-sort"))`
+	openCount = `document.querySelectorAll("#rows details[open]").length`
 )
 
 // head is the button that sorts by a column.
@@ -185,7 +187,8 @@ func TestReportWithoutScript(t *testing.T) {
 	require.Len(t, eval[[]string](p, shownPaths), len(images))
 	require.Zero(t, eval[int](p, `document.querySelectorAll("th button").length`))
 	at := eval[[]float64](p,
-		`(r => [r.left + 5, r.top + 5])(document.querySelector("#rows > tr:nth-child(4) summary").getBoundingClientRect())`)
+		`(r => [r.left + 5, r.top + 5])(document.querySelector("#rows > tr:nth-child(4) `+
+			`summary").getBoundingClientRect())`)
 	p.run(chromedp.MouseClickXY(at[0], at[1]))
 	require.Equal(t, 1, eval[int](p, openCount), "a click on the line opens the details")
 	require.Contains(t, eval[string](p, `document.querySelector("#rows details[open]").innerText`),
@@ -225,12 +228,14 @@ func TestReportOnAPhone(t *testing.T) {
 		for _, opened := range []bool{false, true} {
 			eval[bool](p,
 				fmt.Sprintf(
-					`for (const d of document.querySelectorAll("details")) d.open = %v; for (const r of document.querySelectorAll("#rows > tr")) r.style.contentVisibility = "visible"; true`, opened))
+					`for (const d of document.querySelectorAll("details")) d.open = %v; for (const r of `+
+						`document.querySelectorAll("#rows > tr")) r.style.contentVisibility = "visible"; true`, opened))
 			require.Equal(t, int(width),
 				eval[int](p, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`),
 				"the page scrolls sideways at %d", width)
 			require.Empty(t, eval[[]string](p,
-				`Array.from(document.querySelectorAll("#rows > tr > td")).filter(c => c.getBoundingClientRect().right > innerWidth).map(c => c.textContent)`))
+				`Array.from(document.querySelectorAll("#rows > tr > td")).filter(c => `+
+					`c.getBoundingClientRect().right > innerWidth).map(c => c.textContent)`))
 		}
 		p.quiet()
 	}

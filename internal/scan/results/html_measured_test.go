@@ -113,7 +113,8 @@ func TestLargeReportInChromium(t *testing.T) {
 		"the numbers in these paths have one length")
 	best("filter", time.Second, timed(`document.querySelector('input[value="m"]').click()`))
 	best("find", time.Second,
-		timed(`f = document.getElementById("find"); f.value += "datastore03 "; f.dispatchEvent(new Event("input")); await new Promise(r => setTimeout(r, 120))`))
+		timed(`f = document.getElementById("find"); f.value += "datastore03 "; f.dispatchEvent(new Event("input")); `+
+			`await new Promise(r => setTimeout(r, 120))`))
 	off := 0
 	for _, i := range images {
 		if strings.Contains(i.Path, "datastore03") && kindOf(i) == "m" {

@@ -120,7 +120,8 @@ func htmlLead(s *Summary) (out []string) {
 		out = append(out, units.Counted(s.Failed, "image")+" could not be judged.")
 	}
 	if unknown > 0 {
-		out = append(out, units.Counted(unknown, "image")+are(unknown)+" unknown: not read, or nothing on the disk is known.")
+		out = append(out, units.Counted(unknown, "image")+are(unknown)+
+			" unknown: not read, or nothing on the disk is known.")
 	}
 	return out
 }
@@ -160,7 +161,8 @@ func htmlTiles(s *Summary) []tile {
 		part("o", s.Orphans, "orphans", "extents of no image"),
 		part("k", s.Originals, "originals", "of exchanged disks, kept"),
 		{Count: strconv.Itoa(s.Accepted), Word: "accepted", About: "by the ignore file", Zero: s.Accepted == 0},
-		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + units.Counted(s.Fix.Images, "image") + " to realign"},
+		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + units.Counted(s.Fix.Images, "image") +
+			" to realign"},
 		{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"},
 	}
 	return slices.DeleteFunc(tiles, func(t tile) bool {
@@ -183,7 +185,8 @@ func htmlFacts(s *Summary) []fact {
 		if c.Since != "" {
 			since = "since " + moment(c.Since)
 		}
-		text := fmt.Sprintf("%d new, %d changed, %d the same, %d removed %s", c.New, c.Changed, c.Same, c.Removed, since)
+		text := fmt.Sprintf("%d new, %d changed, %d the same, %d removed %s", c.New, c.Changed, c.Same, c.Removed,
+			since)
 		if s.ChangedOnly {
 			text += "; rows and exit code are those of what is new, changed or removed alone"
 		}
@@ -230,7 +233,10 @@ func isolation(i Isolation) string {
 func newHTMLNotes(s *Summary) (out []htmlNotes) {
 	if n := len(s.Unreadable); n > 0 {
 		all := s.unreadable()
-		notes := htmlNotes{Title: units.Counted(all, "place") + " could not be looked at", More: max(all-maxNotes, all-n)}
+		notes := htmlNotes{
+			Title: units.Counted(all, "place") + " could not be looked at",
+			More:  max(all-maxNotes, all-n),
+		}
 		for _, u := range s.Unreadable[:min(n, maxNotes)] {
 			notes.Items = append(notes.Items, fact{safe(u.Path), safe(u.Error.Message)})
 		}

@@ -17,8 +17,8 @@ import (
 var (
 	kindOrder = []string{"f", "m", "b", "u", "a", "n", "o", "k", "g"}
 	kindWords = map[string]string{
-		"f": "failed", "m": "misaligned", "b": "below boundary", "u": "unknown", "a": "aligned", "n": "nothing to judge",
-		"o": "orphan", "k": "original", "g": "removed", "x": "not judged",
+		"f": "failed", "m": "misaligned", "b": "below boundary", "u": "unknown", "a": "aligned",
+		"n": "nothing to judge", "o": "orphan", "k": "original", "g": "removed", "x": "not judged",
 	}
 )
 

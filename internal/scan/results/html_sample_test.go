@@ -78,8 +78,8 @@ func fixed(d Disk, role advice.Role, refusals ...align.Finding) Disk {
 			"This is a boot disk."
 	}
 	if d.Verdict == align.BelowBoundary {
-		d.Advice.Text = "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; " +
-			"--storage says which it is."
+		d.Advice.Text = "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks " +
+			"may; --storage says which it is."
 	}
 	d.Fix = &Fix{Boundary: align.DefaultBoundary, OldSize: d.Size, NewSize: d.Size, Refusals: refusals}
 	for _, p := range d.Partitions {

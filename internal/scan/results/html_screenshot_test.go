@@ -31,7 +31,8 @@ func TestScreenshots(t *testing.T) {
 		if shot.top > 0 {
 			eval[bool](p,
 				fmt.Sprintf(
-					`document.getElementById("rows").rows[%d].scrollIntoView(); scrollBy(0, -document.querySelector("thead").offsetHeight); true`, shot.top))
+					`document.getElementById("rows").rows[%d].scrollIntoView(); scrollBy(0, `+
+						`-document.querySelector("thead").offsetHeight); true`, shot.top))
 		}
 		png := get(p, chromedp.CaptureScreenshot())
 		require.Greater(t, len(png), 10<<10)

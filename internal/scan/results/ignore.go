@@ -60,7 +60,8 @@ func ParseIgnore(text []byte) (*Ignore, error) {
 			continue
 		}
 		if len(out.entries) == maxIgnoreEntries {
-			return nil, &IgnoreError{line, 1, fmt.Sprintf("more than %d entries, the most that are read", maxIgnoreEntries)}
+			return nil, &IgnoreError{line, 1, fmt.Sprintf("more than %d entries, the most that are read",
+				maxIgnoreEntries)}
 		}
 		e, err := parseIgnoreLine(s, line)
 		if err != nil {
@@ -98,8 +99,8 @@ func parseIgnoreLine(s string, line int) (ignoreEntry, error) {
 		return fail(len(s), "a date is missing behind the glob: want the last day it counts, as 2027-01-31, or never")
 	case until == "never":
 	case err != nil:
-		return fail(at, "%.40q, want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in double "+
-			"quotes", until)
+		return fail(at, "%.40q, want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in "+
+			"double quotes", until)
 	default:
 		e.accepted.Until = until
 	}

@@ -55,21 +55,26 @@ func TestIgnoreErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"a.raw": "line 1, column 6: a date is missing behind the glob: want the last day it counts, " +
 			"as 2027-01-31, or never",
-		"\n# x\na.raw soon because": `line 3, column 7: "soon", want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in double quotes`,
-		"a.raw 2027-02-30 because":  `line 1, column 7: "2027-02-30", want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in double quotes`,
-		"a.raw 27-2-3 because":      `line 1, column 7: "27-2-3", want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in double quotes`,
+		"\n# x\na.raw soon because": `line 3, column 7: "soon", want the last day it counts, as 2027-01-31, or ` +
+			`never; a glob with blanks stands in double quotes`,
+		"a.raw 2027-02-30 because": `line 1, column 7: "2027-02-30", want the last day it counts, as 2027-01-31, or ` +
+			`never; a glob with blanks stands in double quotes`,
+		"a.raw 27-2-3 because": `line 1, column 7: "27-2-3", want the last day it counts, as 2027-01-31, or ` +
+			`never; a glob with blanks stands in double quotes`,
 		"a.raw 2027-01-31": "line 1, column 17: a reason is missing behind the date: say why these images are " +
 			"accepted",
 		"a.raw never \t ": "line 1, column 15: a reason is missing behind the date: say why these images are " +
 			"accepted",
-		"  \"a b[.raw\" never x":     `line 1, column 4: the glob is malformed: want each [ and { closed, a character in each [], and one behind each \`,
+		"  \"a b[.raw\" never x": `line 1, column 4: the glob is malformed: want each [ and { closed, a ` +
+			`character in each [], and one behind each \`,
 		"  \"a b.raw never x":        `line 1, column 3: the " is not closed; \" is a " itself`,
 		"a.raw never \xff":           "line 1, column 13: the reason is not UTF-8",
 		"a\x00.raw never x":          "line 1, column 2: a NUL byte; an ignore file is text",
 		`"" never x`:                 "line 1, column 2: the glob is empty, want at least one character",
 		strings.Repeat("#", 1<<20+1): "line 1, column 1: the file has more than 1048576 bytes, the most that is read",
 		strings.Repeat("a 0 b\n",
-			2): `line 1, column 3: "0", want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in double quotes`,
+			2): `line 1, column 3: "0", want the last day it counts, as 2027-01-31, or never; a glob with blanks ` +
+			`stands in double quotes`,
 		strings.Repeat("\n", 9) +
 			"a": "line 10, column 2: a date is missing behind the glob: want the last day it counts, as 2027-01-31, " +
 			"or never",

@@ -27,7 +27,8 @@ const (
 	Failed State = "failed" // Error has the reason
 	Orphan State = "orphan" // an extent that no image names
 	Packed State = "packed" // a compressed file with the name of an image, which is not read
-	// Original is the original of a disk that was exchanged for its aligned copy. It is kept, and nothing is to be done.
+	// Original is the original of a disk that was exchanged for its aligned copy. It is kept, and nothing is to be
+	// done.
 	Original State = "original"
 	Gone     State = "gone" // the catalogue knows it, and it is not there any more
 )
@@ -47,8 +48,8 @@ const (
 type Image struct {
 	report.Origin
 	Event string `json:"event"` // imageEvent
-	// Path is as the user would write it. Names are bytes, and JSON is text: PathBytes has them in base64 where they are
-	// not UTF-8.
+	// Path is as the user would write it. Names are bytes, and JSON is text: PathBytes has them in base64 where they
+	// are not UTF-8.
 	Path      string        `json:"path"`
 	PathBytes string        `json:"path_base64,omitempty"`
 	State     State         `json:"state"`
@@ -184,7 +185,8 @@ func (i *Image) Fail(code, message string) {
 // unknown reports whether the content of the image, or of one of its disks, is unknown.
 func (i *Image) unknown() bool {
 	return i.State == Packed ||
-		(i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Content == align.UnknownContent }))
+		(i.State == Judged && slices.ContainsFunc(i.Disks,
+			func(d Disk) bool { return d.Content == align.UnknownContent }))
 }
 
 // Grows returns how much larger an aligned copy would be, in bytes.

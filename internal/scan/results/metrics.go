@@ -32,7 +32,8 @@ func writeMetrics(w io.Writer, s *Summary, images []*Image) error {
 	if s.Fragmentation {
 		m.fragments(images)
 	}
-	m.gauge("trueup_last_run_timestamp_seconds", "When the run ended, in seconds since 1970.", sample{"", finished.Unix()})
+	m.gauge("trueup_last_run_timestamp_seconds", "When the run ended, in seconds since 1970.",
+		sample{"", finished.Unix()})
 	m.gauge("trueup_last_run_duration_seconds", "How long the run took.", sample{"", s.Took})
 	m.gauge("trueup_last_run_complete", "1 if all images were looked at, 0 if the run was interrupted.",
 		sample{"", one(s.Complete)})
@@ -57,7 +58,8 @@ func (m *metrics) images(s *Summary) {
 		sample{`verdict="original"`, int64(s.Originals)})
 	m.gauge("trueup_images_with_nothing_to_judge", "Images with neither partition nor volume, by what they hold.",
 		samplesOf("content", s.Contents)...)
-	m.gauge("trueup_images_accepted", "Images of any verdict that the ignore file accepts.", sample{"", int64(s.Accepted)})
+	m.gauge("trueup_images_accepted", "Images of any verdict that the ignore file accepts.",
+		sample{"", int64(s.Accepted)})
 	m.gauge("trueup_images_by_format", "Images whose format is known.", samplesOf("format", s.Formats)...)
 	m.gauge("trueup_errors", "Images without a verdict, by the code of the error.", samplesOf("code", s.Errors)...)
 	m.gauge("trueup_unreadable_places", "Folders and files that could not be looked at.",

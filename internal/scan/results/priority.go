@@ -130,7 +130,10 @@ func (i *Image) role() advice.Role {
 
 // unplanned reports whether a disk is off the boundary and has no plan.
 func (i *Image) unplanned() bool {
-	return slices.ContainsFunc(i.Disks, func(d Disk) bool { return (d.Verdict == "" || d.Verdict.Off()) && d.Fix == nil })
+	return slices.ContainsFunc(i.Disks, func(d Disk) bool {
+		return (d.Verdict == "" || d.Verdict.Off()) &&
+			d.Fix == nil
+	})
 }
 
 // dearest returns the highest cost of the disks.

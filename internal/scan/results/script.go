@@ -111,8 +111,8 @@ func (s *script) head(sum *Summary, images []*Image) {
 		s.comment("The scan was interrupted, so it has not seen all images.")
 	}
 	if sum.ChangedOnly {
-		s.comment("The scan showed only what is new or changed, so images that were known stand in no line below, also " +
-			"those off the boundary.")
+		s.comment("The scan showed only what is new or changed, so images that were known stand in no line below, " +
+			"also those off the boundary.")
 	}
 	if relative {
 		s.comment("Names are relative: run it in the folder where the scan ran.")

@@ -80,7 +80,8 @@ func (p *printer) choose(images []*Image) (shown []*Image, hidden []string) {
 		rest := slices.DeleteFunc(slices.Clone(shown), kind.has)
 		if n := len(shown) - len(rest); n > maxUneventful {
 			shown = rest
-			hidden = append(hidden, fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(n)), kind.name))
+			hidden = append(hidden, fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(n)),
+				kind.name))
 		}
 	}
 	return shown, hidden
@@ -199,7 +200,8 @@ func (p *printer) partitions(d Disk, several bool) {
 		lines = append(lines, l)
 	}
 	for n, l := range lines {
-		s := pad(l[0], widths[0], true) + between + pad(l[1], widths[1], false) + between + pad(l[2], widths[2], false) +
+		s := pad(l[0], widths[0], true) + between + pad(l[1], widths[1], false) + between + pad(l[2], widths[2],
+			false) +
 			between + pad(l[3], widths[3], true) +
 			between + contentText(d.Partitions[n])
 		p.note(strings.TrimRight(s, " "))

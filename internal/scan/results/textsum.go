@@ -31,7 +31,8 @@ func (p *printer) summary(partly int) {
 		p.counts()
 	}
 	if partly > 0 {
-		p.t.Lead(text.FgRed, "Not all judged:", "in "+images(partly)+" a disk could not be; the verdict is about the others.")
+		p.t.Lead(text.FgRed, "Not all judged:", "in "+images(partly)+
+			" a disk could not be; the verdict is about the others.")
 	}
 	if s.Fix.Images+s.Fix.Refused > 0 {
 		p.para("", p.fixText(s.Fix))
@@ -115,7 +116,10 @@ func (p *printer) outcomes() []outcome {
 	s := p.s
 	boundary := units.Format(s.Boundary)
 	return []outcome{
-		{s.Misaligned, verdictWord(align.Misaligned, s.Boundary), text.FgRed, "a partition starts off a 4 KiB boundary"},
+		{
+			s.Misaligned, verdictWord(align.Misaligned, s.Boundary), text.FgRed,
+			"a partition starts off a 4 KiB boundary",
+		},
 		{s.Below, verdictWord(align.BelowBoundary, s.Boundary), text.FgYellow, "all start on 4 KiB, and one is off " +
 			boundary},
 		{s.Failed, "error", text.FgRed, "could not be judged"},

@@ -53,12 +53,14 @@ func (i *Image) Trim(most int) {
 		if d.Fix != nil {
 			d.Fix.Moves = slices.Clone(d.Fix.Moves[:cut(3, len(d.Fix.Moves))])
 			// at least one stays: none would mean that it can be made
-			d.Fix.Refusals = slices.Clone(d.Fix.Refusals[:max(cut(0, len(d.Fix.Refusals)), min(1, len(d.Fix.Refusals)))])
+			d.Fix.Refusals = slices.Clone(d.Fix.Refusals[:max(cut(0, len(d.Fix.Refusals)),
+				min(1, len(d.Fix.Refusals)))])
 		}
 	}
 	if after := i.Items(); after < before {
 		i.Findings = append(i.Findings, align.Finding{
-			Code: leftOut, Severity: align.Info, Text: "the row has not all partitions and findings: there are too many",
+			Code: leftOut, Severity: align.Info, Text: "the row has not all partitions and findings: " +
+				"there are too many",
 			Remedy: "see them with trueup inspect",
 		})
 	}

@@ -25,7 +25,8 @@ const (
 // Death is the error of a call whose worker died. The worker is of no use any more.
 type Death struct { //nolint:errname // an event, not a fault of the caller
 	Cause Cause
-	// Text is one line of bounded length: the limit, or the first line of a panic. The request's file may be quoted in it.
+	// Text is one line of bounded length: the limit, or the first line of a panic. The request's file may be quoted in
+	// it.
 	Text string
 	// Said is the beginning of its standard error during this request, unescaped; for a report of a bug.
 	Said string

@@ -25,7 +25,8 @@ func TestCauseByLastWords(t *testing.T) {
 		},
 		"panic of memory": {"panic: out of memory, says the file\n", Crash, "panic: out of memory, says the file"},
 		"heap": {
-			"runtime: out of memory: cannot allocate 4194304-byte block (71303168 in use)\nfatal error: out of memory\n", Memory,
+			"runtime: out of memory: cannot allocate 4194304-byte block (71303168 in use)\nfatal error: " +
+				"out of memory\n", Memory,
 			"wanted more than 64 MiB of memory: runtime: out of memory: cannot allocate 4194304-byte block (71303168 " +
 				"in use)",
 		},

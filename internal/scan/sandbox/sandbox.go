@@ -117,12 +117,12 @@ func or[T ~int | ~int64](value, instead T) T {
 type Access struct {
 	Read  []string // folders with all below, or single files with the names in their folders
 	Write []string // folders in which files can be read, made, changed, renamed and removed
-	// Serves is set if clients are accepted, on a socket that is open already. The files and empty folders of Remove can
-	// then be removed, and others of their kind beside them.
+	// Serves is set if clients are accepted, on a socket that is open already. The files and empty folders of Remove
+	// can then be removed, and others of their kind beside them.
 	Serves bool
 	Remove []string
-	// Workers is set if only workers read, which restrict themselves. Files are as before then, and programs can be run:
-	// each thread gets a domain of Landlock of its own, and none may look at the workers of another.
+	// Workers is set if only workers read, which restrict themselves. Files are as before then, and programs can be
+	// run: each thread gets a domain of Landlock of its own, and none may look at the workers of another.
 	Workers bool
 }
 
@@ -143,7 +143,8 @@ func (o *Options) check() error {
 	}
 	for _, root := range o.Roots {
 		if !filepath.IsAbs(root) {
-			return fmt.Errorf("worker root %q is relative, and a worker has another working folder: want an absolute path", root)
+			return fmt.Errorf("worker root %q is relative, and a worker has another working folder: want an "+
+				"absolute path", root)
 		}
 	}
 	return nil

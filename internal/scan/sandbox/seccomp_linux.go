@@ -15,7 +15,8 @@ import (
 // System calls that are refused, by their purpose. Not every architecture has each.
 var (
 	network = []string{ // and other processes through sockets
-		"socket", "socketpair", "socketcall", "bind", "listen", "accept", "accept4", "connect", "getsockname", "getpeername",
+		"socket", "socketpair", "socketcall", "bind", "listen", "accept", "accept4", "connect", "getsockname",
+		"getpeername",
 		"sendto", "sendmsg", "sendmmsg", "recvfrom", "recvmsg", "recvmmsg", "setsockopt", "getsockopt", "shutdown",
 	}
 	programs = []string{ // and processes; threads are made by clone
@@ -27,12 +28,13 @@ var (
 		"rt_sigqueueinfo", "rt_tgsigqueueinfo", "perf_event_open",
 	}
 	places = []string{ // mounts, roots and namespaces
-		"mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount",
-		"fspick", "mount_setattr", "unshare", "setns", "name_to_handle_at", "open_by_handle_at",
+		"mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig",
+		"fsmount", "fspick", "mount_setattr", "unshare", "setns", "name_to_handle_at", "open_by_handle_at",
 	}
 	holes = []string{ // parts of the kernel with a long record of them
 		"bpf", "userfaultfd", "add_key", "request_key", "keyctl", "io_setup", "io_submit", "io_destroy", "io_cancel",
-		"io_getevents", "io_pgetevents", "fanotify_init", "fanotify_mark", "memfd_create", "memfd_secret", "lookup_dcookie",
+		"io_getevents", "io_pgetevents", "fanotify_init", "fanotify_mark", "memfd_create", "memfd_secret",
+		"lookup_dcookie",
 		"quotactl", "quotactl_fd", "vmsplice", "modify_ldt", "vm86", "vm86old", "personality", "remap_file_pages",
 		"move_pages", "migrate_pages",
 	}
@@ -41,7 +43,8 @@ var (
 		"msgctl", "ipc", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
 	}
 	machine = []string{ // and the identity of the process
-		"kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module", "query_module",
+		"kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module",
+		"query_module",
 		"reboot", "swapon", "swapoff", "acct", "syslog", "settimeofday", "stime", "clock_settime", "clock_adjtime",
 		"adjtimex", "sethostname", "setdomainname", "iopl", "ioperm", "vhangup", "nfsservctl", "setuid", "setgid",
 		"setreuid", "setregid", "setresuid", "setresgid", "setgroups", "setfsuid", "setfsgid", "capset",
@@ -51,7 +54,8 @@ var (
 	writing = []string{
 		"creat", "truncate", "truncate64", "ftruncate", "ftruncate64", "fallocate", "copy_file_range", "link", "linkat",
 		"symlink", "symlinkat", "unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir",
-		"mknod", "mknodat", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime",
+		"mknod", "mknodat", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat",
+		"utime",
 		"utimes", "utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr",
 		"lremovexattr", "fremovexattr", "removexattrat",
 	}
@@ -92,8 +96,8 @@ func worker(pid uint32) policy {
 		slices.Concat(alone(pid), []check{
 			{"open", 1, bpf.JumpBitsNotSet, reading},
 			{"openat", 2, bpf.JumpBitsNotSet, reading},
-			// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one of a
-			// readable mapping.
+			// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one
+			// of a readable mapping.
 			{"mmap", 3, bpf.JumpBitsNotSet, shared},
 			{"mmap2", 3, bpf.JumpBitsNotSet, shared},
 			// The size and the sectors of a disk.

@@ -1,5 +1,6 @@
-// This program is the first and only process of a Linux guest that a test boots. It loads the drivers that lie beside it, mounts the
-// file system that the kernel's command line names (root=UUID=…) and says the checksum of all its files on the console.
+// This program is the first and only process of a Linux guest that a test boots. It loads the drivers that lie beside
+// it, mounts the file system that the kernel's command line names (root=UUID=…) and says the checksum of all its files
+// on the console.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command linux-mounts is the first process of a virtual machine in which the tests run trueup on file systems of Linux. It loads the modules
-// that its archive brings, sets up the network of QEMU, and then does what it reads from a port: one request and one answer a line.
+// Command linux-mounts is the first process of a virtual machine in which the tests run trueup on file systems of
+// Linux. It loads the modules that its archive brings, sets up the network of QEMU, and then does what it reads from a
+// port: one request and one answer a line.
 package main
 
 import (

@@ -109,7 +109,8 @@ func (s *superblock) checkSum(raw []byte) error {
 	case !s.summed():
 		return nil
 	case s.Incompat&incompatCsum2 != 0 && s.Incompat&incompatCsum3 != 0:
-		return ondisk.Field(what, "features", 0x28, fmt.Sprintf("%#x", s.Incompat), "checksums of version 2 or of version 3")
+		return ondisk.Field(what, "features", 0x28, fmt.Sprintf("%#x", s.Incompat),
+			"checksums of version 2 or of version 3")
 	case s.ChecksumType != crc32cType:
 		return ondisk.Field(what, "checksum type", 0x50, s.ChecksumType, crc32cType)
 	}
