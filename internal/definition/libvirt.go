@@ -40,6 +40,11 @@ func Libvirt(text []byte) (*Definition, error) {
 		return nil, ondisk.In(ondisk.ErrLimit, "definition: more than %d bytes; %s", MaxText, wanted)
 	}
 	w := &walker{dec: xml.NewDecoder(bytes.NewReader(text)), def: &Definition{}}
+	charset := ""
+	w.dec.CharsetReader = func(name string, _ io.Reader) (io.Reader, error) {
+		charset = name
+		return nil, ondisk.ErrUnsupported
+	}
 	for {
 		w.line, _ = w.dec.InputPos()
 		t, err := w.dec.Token()
@@ -50,8 +55,8 @@ func Libvirt(text []byte) (*Definition, error) {
 			w.line = syntax.Line
 			return nil, w.bad(ondisk.ErrFormat, "%s", syntax.Msg)
 		}
-		if err != nil { // an encoding
-			return nil, w.bad(ondisk.ErrUnsupported, "%v; save it as UTF-8", err)
+		if err != nil {
+			return nil, w.bad(ondisk.ErrUnsupported, "the encoding %.64q is not read; save it as UTF-8", charset)
 		}
 		if err := w.token(t); err != nil {
 			return nil, err

@@ -85,7 +85,7 @@ func (p *parser) next() (more bool, err error) {
 
 func (p *parser) syntax(err error) error {
 	if errors.Is(err, ondisk.ErrUnsupported) {
-		return p.bad(ondisk.ErrUnsupported, "%v", err)
+		return p.bad(ondisk.ErrUnsupported, "%v", errors.Unwrap(err)) // that of CharsetReader
 	}
 	if se, ok := errors.AsType[*xml.SyntaxError](err); ok {
 		return &ondisk.TextError{
