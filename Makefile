@@ -89,7 +89,7 @@ test: tools ## every test, with the outside tools as second opinion
 # measured, and which begin as large as the test.
 .PHONY: test-cmd test-plain test-race
 test-cmd:
-	$(GO) test -vet=off -count=1 -timeout 45m ./cmd/...
+	$(GO) test -vet=off -count=1 -timeout 45m -parallel 3 ./cmd/...
 test-plain test-race: export GOGC ?= 400
 test-plain:
 	$(GO) test -vet=off -count=1 -timeout 45m -p 1 $(filter-out $(addprefix %/internal/,$(RACED)),$(shell $(GO) list ./internal/...))

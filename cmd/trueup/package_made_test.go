@@ -39,8 +39,8 @@ const ovfText = `<?xml version="1.0" encoding="UTF-8"?>
   </References>
   <DiskSection>
     <Info>Virtual <![CDATA[<Disk ovf:capacity="1"/>]]> disks</Info>
-    <Disk ovf:capacity="CAPACITY1" ovf:capacityAllocationUnits="UNITS1" ovf:diskId="vmdisk1" ovf:fileRef="file1"
-     ovf:populatedSize="1"
+    <Disk ovf:capacity="CAPACITY1" ovf:capacityAllocationUnits="UNITS1"
+     ovf:diskId="vmdisk1" ovf:fileRef="file1" ovf:populatedSize="1"
      ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
     <Disk ovf:capacity="8388608" ovf:diskId="vmdisk2" ovf:fileRef="file2"
      ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized" ovf:populatedSize="2"/>

@@ -121,7 +121,7 @@ func TestAlignPackageWithGrowingDisk(t *testing.T) {
 			if units == "byte * 10^3" {
 				units = "byte"
 			}
-			require.Contains(t, string(text), fmt.Sprintf("ovf:capacity=%q ovf:capacityAllocationUnits=%q ",
+			require.Contains(t, string(text), fmt.Sprintf("ovf:capacity=%q ovf:capacityAllocationUnits=%q\n",
 				capacity[1], units))
 			require.Equal(t, disk.wantSectors*sectorSize, qemuSize(t, filepath.Join(is, "disk1.vmdk")))
 			requireManifest(t, is, "vm.mf")
