@@ -172,9 +172,10 @@ opinions: ## have qemu-img and libguestfs judge a copy of each kind of volume, a
 	TRUEUP_OPINIONS=1 $(GO) test -count=1 -timeout 2h -v -run '^TestOpinions$$' ./cmd/...
 
 .PHONY: bench
-bench: build ## time and memory of align and of every format against qemu-img convert, of scan against virt-alignment-scan, of serve against qemu-nbd
+bench: build ## time and memory of align and of every format against qemu-img convert, of align --in-place against a copy, of scan against virt-alignment-scan, of serve against qemu-nbd
 	ROUNDS=$(ROUNDS) scripts/bench.sh
 	ROUNDS=$(ROUNDS) scripts/bench-formats.sh
+	ROUNDS=$(ROUNDS) scripts/bench-inplace.sh
 	ROUNDS=$(ROUNDS) scripts/bench-scan.sh
 	ROUNDS=$(ROUNDS) scripts/bench-serve.sh
 
