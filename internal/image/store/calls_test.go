@@ -367,7 +367,11 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 		c.new, c.done = now, c.j.Done()
 		return
 	}
-	require.NotEmpty(t, failed)
+	if failed == "" { // one of the last calls is the kernel's own, which it makes in some runs only: none was left to fail
+		require.Equal(t, "<nil>", said)
+		require.Equal(t, c.new, now)
+		return
+	}
 	if said == "<nil>" {
 		c.j.Ignored()
 		require.NotContains(t, mustFail, failed)
@@ -376,8 +380,7 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 		require.Contains(t, said, syscall.EIO.Error(), failed)
 	}
 	// What has a name is the copy, or what was there before; that the copy is there is what no error says. What a
-	// killed
-	// run left may go at any time.
+	// killed run left may go at any time.
 	is, main := c.new, "out.vmdk"
 	if c.kind == "report" {
 		main += ".txt"
