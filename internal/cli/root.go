@@ -60,14 +60,15 @@ func Main(version string, args []string) (code int) {
 
 // boundHeap bounds the memory of this process. Buffers are few and of fixed size; a small heap target keeps the peak
 // low at no cost that shows. The limits are soft. Most runs of a user end below the first one: collecting twice before
-// would be a third of their time. A helper lasts, and may set a limit of its own.
+// would be a third of their time. A helper lasts, and the memory of each image is garbage when the next one comes: it
+// collects seldom, since an eighth of the processor time of a scan would go there.
 func boundHeap(helper bool) {
 	lasting := func(percent int) {
 		debug.SetMemoryLimit(44 << 20)
 		debug.SetGCPercent(percent)
 	}
 	if helper {
-		lasting(50)
+		lasting(200)
 		return
 	}
 	debug.SetGCPercent(-1)

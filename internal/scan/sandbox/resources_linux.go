@@ -48,11 +48,14 @@ func lower(resource int, most int64) error {
 	return unix.Setrlimit(resource, &limit)
 }
 
+// soft is the memory that Go keeps to as long as it can, in bytes: with the program and its stacks less than 64 MiB.
+const soft = 44 << 20
+
 // limitMemory bounds the memory that the process may write. A build may have more before its first request, such as the
 // shadow memory of the race detector; then the limit is for the rest. Go's own limit, far below, makes it collect
-// garbage before the kernel refuses.
+// garbage often before the kernel refuses.
 func limitMemory(most, used int64) error {
-	debug.SetMemoryLimit(most / 2)
+	debug.SetMemoryLimit(min(most/2, soft))
 	if used > most/2 {
 		most += used
 	}

@@ -227,5 +227,5 @@ func TestStartFails(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	t.Setenv("SECRET", "x")
 	w := start(t, sandbox.Options{})
-	require.Equal(t, "GOMAXPROCS=2\nGOTRACEBACK=single\nTZ=\n/", ask(t, w, "environment"))
+	require.Equal(t, "GOMAXPROCS=1\nGOTRACEBACK=single\nTZ=\n/", ask(t, w, "environment"))
 }
