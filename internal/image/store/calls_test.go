@@ -367,7 +367,8 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 		c.new, c.done = now, c.j.Done()
 		return
 	}
-	if failed == "" { // one of the last calls is the kernel's own, which it makes in some runs only: none was left to fail
+	// One of the last calls is the kernel's own, made in some runs only: then no call was left to fail.
+	if failed == "" {
 		require.Equal(t, "<nil>", said)
 		require.Equal(t, c.new, now)
 		return
