@@ -87,10 +87,7 @@ func Idle() error {
 			return err
 		}
 		for _, t := range threads {
-			id, err := strconv.Atoi(t.Name())
-			if err != nil {
-				return err
-			}
+			id, _ := strconv.Atoi(t.Name()) // a number
 			_, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, ofThread, uintptr(id), idle)
 			if errno != 0 && errno != unix.ESRCH { // the thread has ended
 				return errno
