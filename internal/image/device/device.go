@@ -48,13 +48,13 @@ func OpenDisk(path string) (*Device, error) {
 
 func open(d *Device, sources []string, k kernel) (*Device, error) {
 	node, err := filepath.EvalSymlinks(d.Path)
-	if err != nil {
-		return nil, ondisk.In(ondisk.ErrOutput, "%s: %w", d, gate.PlainError(err))
+	var st sys.Info
+	if err == nil {
+		st, err = sys.Lstat(node)
 	}
-	st, err := sys.Lstat(node)
 	switch {
 	case err != nil:
-		return nil, ondisk.In(ondisk.ErrOutput, "%s: %w", d, err)
+		return nil, ondisk.In(ondisk.ErrOutput, "%s: %w", d, gate.PlainError(err))
 	case st.Mode.Type() != fs.ModeDevice:
 		return nil, ondisk.In(ondisk.ErrUsage, "--device is given, and %s is no block device; leave it out, or name a "+
 			"device", d)

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,14 +22,7 @@ func TestDiskOfAnyOffsets(t *testing.T) {
 			r := rand.NewChaCha8([32]byte{1})
 			_, _ = r.Read(want)
 			require.NoError(t, os.WriteFile(file, want, 0o600))
-			out, err := exec.Command(disktest.Tool(t, "losetup"), "-f", "--show", "--sector-size", sector,
-				file).CombinedOutput()
-			if err != nil {
-				t.Skipf("no loop device on this machine: %s", out)
-			}
-			path := strings.TrimSpace(string(out))
-			t.Cleanup(func() { disktest.Run(t, "losetup", "-d", path) })
-			d, err := OpenDisk(path)
+			d, err := OpenDisk(attach(t, file, "--sector-size", sector))
 			require.NoError(t, err)
 			defer d.Close()
 			require.Equal(t, file, d.ID)
@@ -112,7 +103,7 @@ func TestErrorsOfADevice(t *testing.T) {
 	}{
 		{"read around bytes", write(on(whole, closed, false), 100, 700), "read back device at byte 512"},
 		{"write around bytes", write(on(readOnly, whole, false), 100, 700), "write device at byte 512"},
-		{"write", write(on(readOnly, whole, false), 1024, 1024), "write device at byte 1024"},
+		{"write", write(on(readOnly, closed, false), 1024, 1024), "write device at byte 1024"},
 		{"zeros", on(whole, whole, false).Zero(512, 1024), "write zeros to device at byte 512"},
 		{"zeros in a sector", on(readOnly, whole, false).Zero(520, 8), "write device at byte 512"},
 		{"hole", on(readOnly, whole, true).Zero(512, 1024), "write zeros to device at byte 512"},
@@ -140,4 +131,17 @@ func TestHoleIsZeros(t *testing.T) {
 	now, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(want, now))
+}
+
+// A buffer of a read or a write serves the next one.
+func TestBuffersAreUsedAgain(t *testing.T) {
+	if disktest.Raced {
+		t.Skip("the race detector has pools forget some of their buffers")
+	}
+	_, whole, _, _ := stand(t, make([]byte, 64<<10))
+	d, p := on(whole, whole, false), make([]byte, 513)[1:]
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		_, _ = d.ReadAt(p, 0)
+		_, _ = d.blockdev.WriteAt(p, 0)
+	}))
 }

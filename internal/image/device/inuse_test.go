@@ -119,7 +119,7 @@ func TestInUse(t *testing.T) {
 	require.Error(t, fake(t, nil).known(&Device{number: "8:0"}), "a device of which the kernel says nothing")
 }
 
-// A program that has the device open to write it is named, and one that reads is not.
+// A program that has the device open to write it, its partition or its disk, is named, and one that reads is not.
 func TestWriter(t *testing.T) {
 	t.Parallel()
 	// The kernel shows a character device here, which no program could claim: only a block device counts.
@@ -130,6 +130,32 @@ func TestWriter(t *testing.T) {
 	})
 	require.Nil(t, k.writer(nodeOf(t, nullNode)))
 	require.Nil(t, k.writer("8:0"))
+
+	path, _ := someDevice(t)
+	node := nodeOf(t, path)
+	for want, c := range map[string]struct {
+		number string
+		files  map[string]string
+	}{
+		"it is open for writing in process 17 (\"qemu\")": {node, nil},
+		"its partition p1 is open for writing in process 17 (\"qemu\")": {"8:0", map[string]string{
+			"sys/dev/block/8:0/p1/partition": "1", "sys/dev/block/8:0/p1/dev": node, "sys/devices/p1/x": "",
+			"sys/dev/block/" + node: "->../../devices/p1",
+		}},
+		"its disk sda is open for writing in process 17 (\"qemu\")": {"8:1", map[string]string{
+			"sys/dev/block/8:1": "->../../devices/sda/sda1", "sys/devices/sda/sda1/partition": "1",
+			"sys/devices/sda/dev": node, "sys/dev/block/" + node: "->../../devices/sda",
+		}},
+	} {
+		files := map[string]string{
+			"proc/17/fd/4": "->" + path, "proc/17/fdinfo/4": "pos:\t0\nflags:\t0100002", "proc/17/comm": "qemu",
+			"proc/18/fd/4": "->" + path, "proc/18/fdinfo/4": "pos:\t0\nflags:\t0100000",
+		}
+		maps.Copy(files, c.files)
+		u := fake(t, files).writer(c.number)
+		require.NotNil(t, u, want)
+		require.Equal(t, want, u.text)
+	}
 }
 
 // The devices below a device are found through partitions, mapped devices and loops.

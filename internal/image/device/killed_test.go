@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -67,12 +66,7 @@ func newLoop(t *testing.T) onLoop {
 	t.Helper()
 	l := onLoop{strace: disktest.Tool(t, "strace"), file: filepath.Join(t.TempDir(), "device")}
 	require.NoError(t, os.WriteFile(l.file, noise(1), 0o600))
-	out, err := exec.Command(disktest.Tool(t, "losetup"), "-f", "--show", l.file).CombinedOutput()
-	if err != nil {
-		t.Skipf("no loop device on this machine: %s", out)
-	}
-	l.path = strings.TrimSpace(string(out))
-	t.Cleanup(func() { disktest.Run(t, "losetup", "-d", l.path) })
+	l.path = attach(t, l.file)
 	return l
 }
 
