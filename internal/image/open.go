@@ -5,6 +5,7 @@ package image
 import (
 	"context"
 	"errors"
+	"io"
 	"path"
 
 	"github.com/trueup/trueup/internal/image/driver"
@@ -37,6 +38,14 @@ type Link struct{ Name, Format, Subformat, ContentID string }
 
 // Packaged reports whether the image is a disk of a package.
 func (img *Image) Packaged() bool { return img.digest != nil }
+
+// SharesBlocks reports whether n bytes of two files of images are known to lie in the same blocks of their file system,
+// from off on in a and from at on in b.
+func SharesBlocks(a, b io.ReaderAt, off, at, n int64) bool {
+	x, ok := a.(*gate.File)
+	y, okToo := b.(*gate.File)
+	return ok && okToo && x.SharesBlocks(y, off, at, n)
+}
 
 // FileInfo is one file of an image.
 type FileInfo struct {

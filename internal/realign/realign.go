@@ -321,6 +321,7 @@ type Job struct {
 
 	progress Progress
 	tried    time.Duration // what Try took
+	shared   []disk.Piece  // stretches of files of SOURCE whose blocks DEST has, too
 }
 
 // Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
@@ -364,6 +365,7 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	if j.View && err == nil {
 		w.Notes = append(w.Notes, viewNotes(j.Dest, options.Over, w.Files)...)
 	}
+	w.Notes = append(w.Notes, j.sharedNotes()...)
 	return w, err
 }
 
@@ -429,6 +431,10 @@ func (s *Source) unchanged() error {
 func (j *Job) fill(
 	ctx context.Context, s *Source, p *plan.Plan, stored disk.Disk, o target, view disk.Disk,
 ) (copied int64, err error) {
+	stored, err = j.share(stored, o)
+	if err != nil {
+		return 0, err
+	}
 	stored, view = pace(ctx, stored, j.Rate), pace(ctx, view, j.Rate)
 	need, err := j.room(ctx, s, stored, o)
 	if err == nil && j.Try != nil {

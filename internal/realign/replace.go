@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -73,7 +74,7 @@ func (j *Job) replace(
 	})
 	if err == nil {
 		w.Replaced = r.done
-		w.Notes = append(append(w.Notes, r.done.Notes...), outside(p)...)
+		w.Notes = slices.Concat(w.Notes, j.sharedNotes(), r.done.Notes, outside(p))
 	}
 	return w, err
 }

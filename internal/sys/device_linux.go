@@ -57,9 +57,13 @@ func (f *File) LoopFile() (ID, bool) {
 // onRange makes a call that takes a start and a length in bytes.
 func (f *File) onRange(call uintptr, off, n int64) error {
 	area := [2]uint64{uint64(off), uint64(n)} //nolint:gosec // positive
+	return f.ioctl(call, unsafe.Pointer(&area))
+}
+
+// ioctl makes a call that takes a struct.
+func (f *File) ioctl(call uintptr, about unsafe.Pointer) error {
 	return again(func() error {
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(f.fd), call, uintptr(unsafe.Pointer(&area)))
-		if errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(f.fd), call, uintptr(about)); errno != 0 {
 			return errno
 		}
 		return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync/atomic"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -55,6 +56,15 @@ func (p *partialFile) wrote(n int) error {
 		sys.Of(p.File).WriteBack(0, math.MaxInt64)
 	}
 	return nil
+}
+
+// Share takes over a stretch of a file of SOURCE, whose blocks both files then have. A lasting copy writes all of its
+// bytes, since the run that goes on knows by them what stands.
+func (p *partialFile) Share(from driver.File, off, n, at int64) error {
+	if f, ok := from.(*gate.File); ok && p.lasting == nil {
+		return f.ShareTo(sys.Of(p.File), off, n, at)
+	}
+	return errors.ErrUnsupported
 }
 
 // Truncate sets the size. What an adopted file has behind it stays until Sync: most of that is written again.

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package sys
+
+import "errors"
+
+// Share is not supported.
+func (*File) Share(*File, int64, int64, int64) error { return errors.ErrUnsupported }
+
+// SharesBlocks returns false: it is not known.
+func (*File) SharesBlocks(*File, int64, int64, int64) bool { return false }
