@@ -38,13 +38,15 @@ vet:
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w is due: $$unformatted"; exit 1; }
 	$(GO) vet ./...
 
+LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
 .PHONY: lint
-lint: ## golangci-lint, where it is installed
-ifeq ($(LINT),)
+lint: ## golangci-lint, where it is installed; CI builds it
+ifeq ($(LINT)$(CI),)
 	@echo 'lint skipped: no golangci-lint. To install it (it takes some minutes to build):'
-	@echo '  go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0'
+	@echo '  go install $(LINTER)'
 else
-	$(LINT) run ./...
+	$(or $(LINT),$(GO) run $(LINTER)) run ./...
 endif
 
 # The tests need Linux, and are left out.

@@ -119,7 +119,8 @@ func newRoot(version string, c *command.Base) *cobra.Command {
 		Use:   "trueup",
 		Short: "Inspect and realign virtual-disk images, offline",
 		Long: `trueup finds virtual disks whose partitions do not start on a block boundary of the storage below, and
-writes an aligned copy with the file systems moved and the guest still able to boot. The source is never written.`,
+writes an aligned copy with the file systems moved and the guest still able to boot. Only align --in-place writes to the
+source.`,
 		Example: `  trueup inspect winxp.vmdk
   trueup align winxp.vmdk winxp-aligned.vmdk`,
 		Version:       version, // for --version
