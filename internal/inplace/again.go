@@ -10,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 )
 
@@ -38,7 +39,8 @@ func (a *Again) open() (_ *work, _ *mover, err error) {
 	}
 	w := &work{a.Held, p, on}
 	if end := on.End(); end != p.OldEnd && end != p.End {
-		err = fmt.Errorf("the disk ends at byte %d, want %d or %d: %w", end, p.OldEnd, p.End, ondisk.ErrChanged)
+		err = ondisk.In(ondisk.ErrChanged, "the disk ends at byte %d; it ended at %d before the move, and does at %d "+
+			"after it", end, p.OldEnd, p.End)
 	}
 	var x *mover
 	if err == nil {
@@ -67,7 +69,7 @@ func (a *Again) medium(p *Plan) (medium, error) {
 		return nil, ondisk.In(ondisk.ErrUsage, "the journal is of the disk %q, and %q is another; name that", p.Base,
 			a.Held.Base)
 	case p.Device == "":
-		return openFiles(a.Held.Dir, a.Held.Base, p.Files, a.Looped)
+		return a.files(p)
 	}
 	marked, err := p.marks(a.Device)
 	same := p.DeviceID == a.Device.ID()
@@ -79,6 +81,32 @@ func (a *Again) medium(p *Plan) (medium, error) {
 			"the mark of the move; name the device that the journal is of", p.Device, a.Device.Path())
 	}
 	return a.Device, err
+}
+
+// files opens the files of the disk. On another storage they are others: their first sector is the mark of this move
+// then, their journal came along, and none that is the one of the move is here.
+func (a *Again) files(p *Plan) (medium, error) {
+	f, err := openFiles(a.Held.Dir, a.Held.Base, p.Files, a.Looped)
+	if err != nil || f.other == "" {
+		return f, err
+	}
+	marked, err := p.marks(f)
+	var aside string
+	if err == nil {
+		aside, err = a.marked(p, func(name string, is sys.Info) bool {
+			return name != p.Files[0].Name && is.Inode == p.Files[0].Inode
+		})
+	}
+	folder, statErr := a.Held.Dir.At.Stat(".")
+	err = errors.Join(err, statErr)
+	came := a.Held.Work.Journal == "" || folder.Inode == p.Folder
+	if err == nil && (!marked || aside != "" || !came) {
+		err = anotherFile(f.other)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // Resume completes the move. One that had moved nothing is taken back.
@@ -134,13 +162,14 @@ func (a *Again) gone(why error) (free bool, err error) {
 	if !errors.Is(why, ondisk.ErrChanged) && !errors.Is(why, fs.ErrNotExist) {
 		return false, why
 	}
-	name, err := a.moving(a.plan)
+	p, dir := a.plan, a.Held.Dir
+	name, err := a.moving(p)
 	work := &a.Held.Work
-	folder, statErr := a.Held.Dir.At.Stat(".")
+	folder, statErr := dir.At.Stat(".")
 	switch err = errors.Join(err, statErr); {
 	case err != nil:
 		return false, errors.Join(why, err)
-	case a.plan.Journal != "" && a.plan.Device == "" && a.plan.Folder != folder.Inode:
+	case p.Journal != "" && p.Device == "" && p.Folder != folder.Inode:
 		return false, &ondisk.Refusal{
 			Code: "unfinished", Reason: fmt.Sprintf("%v; and the journal is of a disk in another folder", why),
 			Remedy: "name the disk that the move was begun with; if that one is not in the middle of the move any " +
@@ -153,11 +182,18 @@ func (a *Again) gone(why error) (free bool, err error) {
 			Remedy: fmt.Sprintf("make %q what it was when the move was interrupted, then %s", name,
 				work.Command("resume")),
 		}
+	case p.Device == "" && !dir.Exists(a.Held.Base) && !dir.Exists(p.Files[0].Name):
+		return false, &ondisk.Refusal{
+			Code:   "unfinished",
+			Reason: fmt.Sprintf("%q is not there, and without this journal it is worth nothing", p.Files[0].Name),
+			Remedy: fmt.Sprintf("bring it back from where it was moved to, then %s; if there is no such disk any "+
+				"more, remove the journal by hand", work.Command("resume")),
+		}
 	}
 	return true, &ondisk.Refusal{
 		Code: "unfinished", Reason: why.Error(),
 		Remedy: fmt.Sprintf("if the disk was brought back from a backup, %s --force leaves it as it is and removes "+
-			"the journal, with %s", work.Command("undo"), a.plan.held()),
+			"the journal, with %s", work.Command("undo"), p.held()),
 	}
 }
 
@@ -194,10 +230,17 @@ func (a *Again) moving(p *Plan) (string, error) {
 		}
 		return a.Device.Path(), nil
 	}
+	return a.marked(p, func(name string, is sys.Info) bool {
+		return name == p.Files[0].Name || is.Inode == p.Files[0].Inode
+	})
+}
+
+// marked returns a file of the folder that has the mark of a move, of those that which selects.
+func (a *Again) marked(p *Plan, which func(name string, is sys.Info) bool) (string, error) {
 	at, first := a.Held.Dir, p.Files[0]
 	names, err := at.Names(func(name string) bool {
 		st, err := at.At.Lstat(name)
-		return err == nil && st.Mode.IsRegular() && (name == first.Name || st.Inode == first.Inode)
+		return err == nil && st.Mode.IsRegular() && which(name, st)
 	})
 	for _, name := range names {
 		f, err := at.OpenAny(name, ondisk.ErrReference)

@@ -72,6 +72,7 @@ type files struct {
 	parts []Part
 	open  []*os.File
 	holes []bool // of each: it has holes already, so that zeros become holes
+	other string // a name that is another file's than when the move began, if there is one
 	end   int64  // of the last part and its tail
 }
 
@@ -131,14 +132,20 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	switch {
 	case err != nil:
 		return err
-	case !st.Mode.IsRegular() || st.Inode != p.Inode:
-		return fmt.Errorf("file %.256q %w: another file has its name", p.Name, ondisk.ErrChanged)
+	case !st.Mode.IsRegular():
+		return anotherFile(p.Name)
 	case p.At+p.Len > st.Size:
-		return fmt.Errorf("file %.256q %w: it has %d bytes, want %d or more", p.Name, ondisk.ErrChanged, st.Size,
-			p.At+p.Len)
+		return ondisk.In(ondisk.ErrChanged, "%.256q: it has %d bytes, want %d or more", p.Name, st.Size, p.At+p.Len)
+	case st.Inode != p.Inode:
+		fs.other = p.Name
 	}
 	fs.holes = append(fs.holes, st.Allocated < st.Size-st.Size%units.MiB)
 	return lock(f, p.Name)
+}
+
+// anotherFile returns the error of a name that is not that of the same file any more.
+func anotherFile(name string) error {
+	return ondisk.In(ondisk.ErrChanged, "%.256q is not the file of the move: another one has its name", name)
 }
 
 // Bytes that QEMU locks: base + permission, with base 100 for what a program does and 200 for what it does not allow

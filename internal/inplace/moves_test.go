@@ -23,6 +23,7 @@ import (
 type onFiles struct {
 	t         *testing.T
 	dir, path string
+	journal   string          // of a move that goes on, where it does not lie beside the disk
 	old, want []byte          // of the disk
 	ctx       context.Context //nolint:containedctx // of the move
 }
@@ -108,7 +109,7 @@ func (f *onFiles) middle() *onFiles {
 // again goes on with a command, after a change of what it goes on from.
 func (f *onFiles) again(command string, change func(a *Again)) error {
 	f.t.Helper()
-	h, err := unfinished.Hold(f.path, "")
+	h, err := unfinished.Hold(f.path, f.journal)
 	require.NoError(f.t, err)
 	defer h.Close()
 	a := &Again{Held: h, Options: Options{Jobs: 1}}
@@ -167,7 +168,12 @@ func TestOtherDisksAreNotMoved(t *testing.T) {
 		says   string
 		free   bool
 	}{
-		"brought back": {other, "another file has its name", true},
+		"brought back": {other, "another one has its name", true},
+		"another copy of the middle": {func(f *onFiles) {
+			middle := f.disk()
+			require.NoError(f.t, os.Rename(f.path, filepath.Join(f.dir, "moved.img")))
+			f.put("vm.img", middle)
+		}, `"moved.img" is in the middle of a move`, false},
 		"another beside it that is in the middle": {func(f *onFiles) {
 			require.NoError(f.t, os.Rename(f.path, filepath.Join(f.dir, "moved.img")))
 			f.put("vm.img", f.old)
@@ -197,6 +203,67 @@ func TestOtherDisksAreNotMoved(t *testing.T) {
 			require.FileExists(t, f.path+unfinished.Suffix)
 		}
 	}
+}
+
+// TestMovesOnOtherStorage goes on with a move whose files and journal were copied to another folder: the mark shows that
+// they are of the move. Where the journal did not come along it is of the disk that it lies beside, and bytes of another
+// moment are found before the disk counts as one.
+func TestMovesOnOtherStorage(t *testing.T) {
+	t.Parallel()
+	for _, split := range []bool{false, true} {
+		f := newOnFiles(t, split).middle()
+		for command, want := range map[string][]byte{"resume": f.want, "undo": f.old} {
+			c := f.copied()
+			require.NoError(t, c.again(command, nil))
+			require.True(t, bytes.Equal(want, c.disk()), "%s, split %v", command, split)
+			require.NoFileExists(t, c.path+unfinished.Suffix)
+			require.NoFileExists(t, c.path+hidden)
+
+			c = f.copied()
+			require.NoError(t, os.Remove(c.path+unfinished.Suffix))
+			before := c.disk()
+			c.journal = f.path + unfinished.Suffix
+			require.ErrorContains(t, c.again(command, nil), "another one has its name")
+			require.True(t, bytes.Equal(before, c.disk()))
+		}
+	}
+	f := newOnFiles(t, false).middle()
+	c := f.copied()
+	other := f.disk()
+	other[10*sector]++ // in a piece that is to move yet
+	c.put("vm.img", other)
+	for _, command := range []string{"resume", "undo"} {
+		require.ErrorIs(t, c.again(command, nil), errDiffers)
+		require.True(t, bytes.HasPrefix(c.disk(), []byte(MarkText)))
+		require.FileExists(t, c.path+unfinished.Suffix)
+	}
+}
+
+// TestDiskMovedAway keeps the journal of a disk that is in another folder: it is worth nothing without it.
+func TestDiskMovedAway(t *testing.T) {
+	t.Parallel()
+	f := newOnFiles(t, false).middle()
+	away := filepath.Join(t.TempDir(), "vm.img")
+	require.NoError(t, os.Rename(f.path, away))
+	for _, command := range []string{"resume", "undo", "forced"} {
+		err := f.again(command, func(a *Again) { a.Force = command == "forced" })
+		require.ErrorContains(t, err, `"vm.img" is not there`)
+		require.ErrorContains(t, err, "bring it back from where it was moved to, then trueup resume "+f.path)
+		require.FileExists(t, f.path+unfinished.Suffix)
+	}
+	require.NoError(t, os.Rename(away, f.path))
+	require.NoError(t, f.again("resume", nil))
+	require.True(t, bytes.Equal(f.want, f.disk()))
+}
+
+// copied returns a copy of the folder.
+func (f *onFiles) copied() *onFiles {
+	f.t.Helper()
+	c := *f
+	c.dir = filepath.Join(f.t.TempDir(), "copy")
+	c.path = filepath.Join(c.dir, filepath.Base(f.path))
+	require.NoError(f.t, os.CopyFS(c.dir, os.DirFS(f.dir)))
+	return &c
 }
 
 // TestJournalsOfOtherMedia opens what a plan names, which is not what it is given.
