@@ -102,6 +102,11 @@ func (x *run) mayUndo(o unfinished.Options) error {
 		if o.Force || pending || x.d.same(f.Name, f) {
 			continue
 		}
+		if there, err := x.d.stands(f.Name); err != nil {
+			return err
+		} else if !there {
+			continue // an undo loses nothing of it
+		}
 		if x.Work.Phase != unfinished.Kept && !x.d.is(f.Name, f) {
 			continue // the copy is not complete, or an undo has begun to remove it
 		}
@@ -133,7 +138,13 @@ func (x *run) present() error {
 			continue
 		}
 		err := gone(f)
-		if x.Work.Phase == unfinished.Kept {
+		switch {
+		case x.Work.Phase != unfinished.Kept:
+		case x.d.has(f.Other):
+			err = ondisk.In(ondisk.ErrChanged, "%v is another file than the one that was kept, as after a copy of the "+
+				"folder: rename it to %v by hand if it is the original; trueup finish --force %s removes the journal, "+
+				"and no file that it does not know", f.Other, f.Name, shell.Quote(x.Work.Path))
+		default:
 			err = fmt.Errorf("%w; if it was removed, keep the disk: trueup finish --force %s", err,
 				shell.Quote(x.Work.Path))
 		}
@@ -206,7 +217,10 @@ func (x *run) odd(files []file) (out []ondisk.Issue) {
 			}
 		case x.d.same(f.Name, f) || x.d.same(f.Other, f):
 			continue
-		case !x.d.is(f.Name, f) && !x.d.is(f.Other, f):
+		case x.d.is(f.Name, f) || x.d.is(f.Other, f):
+		case x.d.has(f.Other):
+			text = "%v is another file than the one that was kept"
+		default:
 			text = "the original's file %v is gone"
 		}
 		out = append(out, ondisk.Issue{

@@ -140,7 +140,7 @@ func (x *run) breakSeal(f file, named func(f file) bool) error {
 // showKept leads the path of the disk to the source by its new names: step 3.
 func (x *run) showKept() error {
 	o := x.Old[0]
-	return x.d.write(o.Name, o.Kept, o.Name)
+	return x.d.write(o.Name, o.Kept, o.Name, o.Other)
 }
 
 // takeOthers gives the other files of the copy their names: step 4.
@@ -270,11 +270,7 @@ func (x *run) sealsBack() error {
 		if !f.text() {
 			continue
 		}
-		like := f.Other
-		if !x.d.has(like) {
-			like = x.Old[0].Name
-		}
-		if err := x.d.write(f.Name, f.Was, like); err != nil {
+		if err := x.d.write(f.Name, f.Was, f.Other, x.Old[0].Name); err != nil {
 			return err
 		}
 	}
@@ -309,7 +305,8 @@ func (x *run) headBack() error {
 	if x.untouched() {
 		return nil
 	}
-	return x.d.write(x.Old[0].Name, x.Old[0].Was, x.Old[0].Name)
+	o := x.Old[0]
+	return x.d.write(o.Name, o.Was, o.Name, o.Other)
 }
 
 // cleanUp removes the second names of the source, and what is left of the copy.

@@ -162,8 +162,8 @@ func (d *folder) named(f file) bool {
 func unfinishedName(n name) name { return name("." + string(n) + unfinished.Renamed) }
 
 // write puts a file with these bytes under a name, whole and durable, in place of what has the name. It gets the owner
-// and the attributes of the file like.
-func (d *folder) write(n name, b []byte, like name) (err error) {
+// and the attributes of the first of the files like that is there.
+func (d *folder) write(n name, b []byte, like ...name) (err error) {
 	if d.holds(n, b) {
 		return nil
 	}
@@ -192,12 +192,15 @@ func (d *folder) write(n name, b []byte, like name) (err error) {
 	return nil
 }
 
-// adopt gives a file the owner and the attributes of another. What the file system does not keep was reported with the
+// adopt gives a file the owner and the attributes of the first of others that is there. What the file system does not keep was reported with the
 // copy.
-func (d *folder) adopt(f *sys.File, like name) error {
-	from, err := d.At.Open(string(like))
+func (d *folder) adopt(f *sys.File, like []name) error {
+	from, err := d.At.Open(string(like[0]))
+	if errors.Is(err, fs.ErrNotExist) && len(like) > 1 {
+		return d.adopt(f, like[1:])
+	}
 	if err != nil {
-		return fmt.Errorf("attributes of %v: %w", like, err)
+		return fmt.Errorf("attributes of %v: %w", like[0], err)
 	}
 	defer from.Close()
 	_, err = f.Adopt(from)

@@ -109,6 +109,25 @@ func TestOriginalWasRemoved(t *testing.T) {
 	}
 }
 
+// A disk that was removed, or moved away, has nothing that an undo could lose.
+func TestCopyWasRemoved(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
+		k := kinds[name]
+		dir, before := k.fresh(t)
+		_, err := k.publish(dir)
+		require.NoError(t, err)
+		for _, n := range k.new {
+			require.NoError(t, os.Remove(filepath.Join(dir, n)))
+		}
+		_, err = k.run(dir, "finish")
+		require.ErrorContains(t, err, "the original is all there is", name)
+		_, err = k.run(dir, "undo")
+		require.NoError(t, err, name)
+		require.Equal(t, before, sums(t, dir), name)
+	}
+}
+
 // A finish does not remove another descriptor than the one that was kept.
 func TestKeptDescriptorWasReplaced(t *testing.T) {
 	t.Parallel()
@@ -134,8 +153,10 @@ func TestFinishOfAnotherDisk(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "copy")
 		require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
 		before := sums(t, dir)
+		_, err = k.run(dir, "undo")
+		require.ErrorContains(t, err, "is another file than the one that was kept", name)
 		_, err = k.run(dir, "finish")
-		require.ErrorContains(t, err, "give --force", name)
+		require.ErrorContains(t, err, "is another file than the one that was kept; give --force", name)
 		h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
 		require.NoError(t, err)
 		done, err := exchange.Finish(h, unfinished.Options{Force: true})

@@ -115,6 +115,7 @@ var (
 		Text:   "a run was ended before it changed anything",
 		Resume: "nothing was begun; undo removes the journal",
 		Finish: "nothing was begun; undo removes the journal",
+		Undoes: "removes the journal",
 	}
 	atWork = State{
 		Text: "another run of trueup is at work on it", Blocks: true,

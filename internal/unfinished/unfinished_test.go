@@ -100,6 +100,7 @@ func TestBeginTwice(t *testing.T) {
 	w, err := unfinished.At(path)
 	require.NoError(t, err)
 	require.Equal(t, []string{"undo"}, w.Commands())
+	require.Contains(t, w.Issue().Remedy, "removes the journal")
 	require.False(t, w.Blocks)
 	held, err = unfinished.Begin(d, "vm.vmdk", path, unfinished.Exchange, nil, 0)
 	require.NoError(t, err)
