@@ -89,7 +89,7 @@ func TestDefinitionsOfOtherMachines(t *testing.T) {
 	}{
 		`names no disk that leads to ` + disk + `; it names "/vm/other.vmdk"`: {4, []string{"--libvirt-xml", other}},
 		"a snapshot of the disk; consolidate":                                 {4, []string{"--vmx", snapshot}},
-		"definition line 1: unexpected EOF":                                   {1, []string{"--libvirt-xml", broken}},
+		"definition line 1: the file ends inside of <domain>":                 {1, []string{"--libvirt-xml", broken}},
 		"more than 1048576 bytes":                                             {1, []string{"--vmx", large}},
 		"no such file": {
 			1, []string{"--vmx", filepath.Join(dir, "none")},

@@ -53,7 +53,11 @@ func Libvirt(text []byte) (*Definition, error) {
 		}
 		if syntax, ok := errors.AsType[*xml.SyntaxError](err); ok {
 			w.line = syntax.Line
-			return nil, w.bad(ondisk.ErrFormat, "%s", syntax.Msg)
+			return nil, w.bad(ondisk.ErrFormat, "%s; save it anew with virsh dumpxml or virsh vol-dumpxml",
+				w.plain(syntax.Msg))
+		}
+		if err != nil && charset == "" {
+			return nil, w.bad(ondisk.ErrUnsupported, "the version of XML is not 1.0; %s", wanted)
 		}
 		if err != nil {
 			return nil, w.bad(ondisk.ErrUnsupported, "the encoding %.64q is not read; save it as UTF-8", charset)
@@ -75,6 +79,42 @@ const wanted = "want the <domain> of virsh dumpxml or the <volume> of virsh vol-
 
 func (w *walker) bad(kind error, format string, args ...any) error {
 	return &ondisk.TextError{What: "definition", Line: w.line, Msg: fmt.Sprintf(format, args...), Kind: kind}
+}
+
+// plain returns what is wrong with XML in other words than those of encoding/xml.
+func (w *walker) plain(msg string) string {
+	if inner, outer, ok := strings.Cut(msg, " closed by "); ok {
+		return fmt.Sprintf("%.64s is closed by %.64s", strings.TrimPrefix(inner, "element "), outer)
+	}
+	for begin, says := range map[string]string{
+		"unexpected EOF":                   "the file ends inside of <" + w.open() + ">: it is truncated",
+		"unexpected end element ":          "%.64s closes no element that is open",
+		"invalid character entity ":        "%.64s stands for no letter; & itself is written &amp;",
+		"illegal character code ":          "the character %s is not allowed",
+		"invalid UTF-8":                    "a byte is not UTF-8",
+		"unescaped < inside quoted string": "a value holds <, or lacks its closing quotation mark",
+		"expected attribute name":          "an attribute is not name='value'",
+		"attribute name without =":         "an attribute is not name='value'",
+		"unquoted or missing":              "an attribute is not name='value'",
+	} {
+		if rest, ok := strings.CutPrefix(msg, begin); ok && strings.Contains(says, "%") {
+			return fmt.Sprintf(says, rest)
+		} else if ok {
+			return says
+		}
+	}
+	return "this is not XML"
+}
+
+// open names the element that is open.
+func (w *walker) open() string {
+	switch {
+	case len(w.path) > 0:
+		return w.path[len(w.path)-1]
+	case w.def.kind == volume:
+		return "volume"
+	}
+	return "domain"
 }
 
 func (w *walker) token(t xml.Token) error {

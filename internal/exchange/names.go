@@ -192,8 +192,8 @@ func (d *folder) write(n name, b []byte, like ...name) (err error) {
 	return nil
 }
 
-// adopt gives a file the owner and the attributes of the first of others that is there. What the file system does not keep was reported with the
-// copy.
+// adopt gives a file the owner and the attributes of the first of others that is there. What the file system does not
+// keep was reported with the copy.
 func (d *folder) adopt(f *sys.File, like []name) error {
 	from, err := d.At.Open(string(like[0]))
 	if errors.Is(err, fs.ErrNotExist) && len(like) > 1 {

@@ -205,9 +205,9 @@ func TestOtherDisksAreNotMoved(t *testing.T) {
 	}
 }
 
-// TestMovesOnOtherStorage goes on with a move whose files and journal were copied to another folder: the mark shows that
-// they are of the move. Where the journal did not come along it is of the disk that it lies beside, and bytes of another
-// moment are found before the disk counts as one.
+// TestMovesOnOtherStorage goes on with a move whose files and journal were copied to another folder: the mark shows
+// that they are of the move. Where the journal did not come along it is of the disk that it lies beside, and bytes of
+// another moment are found before the disk counts as one.
 func TestMovesOnOtherStorage(t *testing.T) {
 	t.Parallel()
 	for _, split := range []bool{false, true} {
