@@ -3,6 +3,7 @@ package diskcopy
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -32,20 +33,19 @@ type Options struct {
 // and so the layout of the target, does not depend on the number of goroutines or their speed.
 func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
 	w := writer{dst: dst, Options: o}
-	s := newSummer()
+	var s *summer
+	if o.Sum != nil {
+		s = newSummer()
+	}
 	d := &Data{Disks: []disk.Disk{src}, Unit: dst.Unit()}
 	err := Each(ctx, o.Jobs, d, func(ctx context.Context, c Chunk, bufs [][]byte) error {
 		b := bufs[0][:c.Len]
 		if err := ondisk.ReadFull(src, b, c.Off); err != nil {
 			return err
 		}
-		turn := func() {}
-		if o.Sum != nil {
-			turn = s.chunk(c.Off, b)
-		}
-		return w.write(ctx, c, b, turn)
+		return w.write(ctx, c, b, s)
 	})
-	if o.Sum != nil {
+	if s != nil {
 		*o.Sum = s.sum(src.Size())
 	}
 	return w.written.Load(), err
@@ -56,6 +56,7 @@ type writer struct {
 	Options
 	dst     Target
 	written atomic.Int64
+	spent   sync.Pool // of lists of pieces that are written
 }
 
 func (w *writer) tell(n int64) {
@@ -64,23 +65,33 @@ func (w *writer) tell(n int64) {
 	}
 }
 
-// write gives the target what b, the chunk c, has beside zeros. turn is called when it is the chunk's turn.
-func (w *writer) write(ctx context.Context, c Chunk, b []byte, turn func()) error {
-	pieces, err := w.pieces(b, c.Off, w.dst.Unit())
-	if err != nil {
+// write gives the target what b, the chunk c, has beside zeros, and s its digests; nil: none are wanted.
+func (w *writer) write(ctx context.Context, c Chunk, b []byte, s *summer) error {
+	var of *digests
+	if s != nil {
+		of = s.chunk(c.Off, b)
+	}
+	l, ok := w.spent.Get().(*list)
+	if !ok {
+		l = &list{}
+	}
+	defer w.spent.Put(l)
+	if err := l.fill(b, c.Off, w.dst.Unit(), w.Pack); err != nil {
 		return err
 	}
 	if err := c.Wait(ctx); err != nil {
 		return err
 	}
-	turn()
-	for _, p := range pieces {
+	if s != nil {
+		s.add(of)
+	}
+	for _, p := range l.pieces {
 		if err := w.dst.Reserve(p.Off, int64(len(p.data))); err != nil {
 			return err
 		}
 	}
 	c.Pass()
-	for _, p := range pieces {
+	for _, p := range l.pieces {
 		if _, err := w.dst.WriteAt(p.data, p.Off); err != nil {
 			return err
 		}
@@ -96,35 +107,40 @@ type piece struct {
 	data []byte
 }
 
-// pieces returns what the target is given of the bytes b from off on.
-func (o Options) pieces(b []byte, off, unit int64) ([]piece, error) {
-	var out []piece
-	for _, r := range dataRuns(b, off, unit) {
+// list holds what the target is given of a chunk. Its memory is used again.
+type list struct {
+	pieces []piece
+	runs   []disk.Range
+}
+
+// fill makes the pieces of the bytes b from off on.
+func (l *list) fill(b []byte, off, unit int64, pack func(unit []byte, off int64) ([]byte, error)) error {
+	l.pieces, l.runs = l.pieces[:0], dataRuns(l.runs[:0], b, off, unit)
+	for _, r := range l.runs {
 		data := b[r.Off-off : r.End()-off]
-		if o.Pack == nil {
-			out = append(out, piece{r, data})
+		if pack == nil {
+			l.pieces = append(l.pieces, piece{r, data})
 			continue
 		}
 		for len(data) > 0 {
 			n := min(unit, int64(len(data)))
-			packed, err := o.Pack(data[:n], r.Off)
+			packed, err := pack(data[:n], r.Off)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			out = append(out, piece{disk.Range{Off: r.Off, Len: n}, packed})
+			l.pieces = append(l.pieces, piece{disk.Range{Off: r.Off, Len: n}, packed})
 			r.Off, data = r.Off+n, data[n:]
 		}
 	}
-	return out, nil
+	return nil
 }
 
-// dataRuns finds the runs of units in b that are not zero. b starts at byte off of the disk; units are counted from
+// dataRuns appends the runs of units in b that are not zero. b starts at byte off of the disk; units are counted from
 // byte 0 of the disk, so off must be a multiple of unit or lie in a chunk that is handled alone.
-func dataRuns(b []byte, off, unit int64) []disk.Range {
+func dataRuns(runs []disk.Range, b []byte, off, unit int64) []disk.Range {
 	if off%unit != 0 || ChunkSize%unit != 0 {
 		panic(fmt.Sprintf("diskcopy: chunk at %#x does not start on a unit of %d bytes", off, unit))
 	}
-	var runs []disk.Range
 	for i := int64(0); i < int64(len(b)); i += unit {
 		u := b[i:min(i+unit, int64(len(b)))]
 		if ondisk.IsZero(u) {

@@ -2,6 +2,8 @@ package diskcopy_test
 
 import (
 	"context"
+	"io"
+	"math/rand/v2"
 	"runtime"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // block is a source that costs no time, for long copies.
@@ -31,15 +34,18 @@ func TestMemoryDoesNotGrowWithTheDisk(t *testing.T) {
 			func(off int64) (disk.Run, error) { return disk.Run{Len: size - off, Src: full, Off: off}, nil })
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		n, err := diskcopy.Run(t.Context(), d, discard(), diskcopy.Options{Jobs: 2})
+		n, err := diskcopy.Run(t.Context(), d, discard(), diskcopy.Options{Jobs: 2, Sum: new(diskcopy.Sum)})
 		runtime.ReadMemStats(&after)
 		require.NoError(t, err)
 		require.Equal(t, size, n)
 		return after.TotalAlloc - before.TotalAlloc
 	}
 	small, large := allocated(16*mib), allocated(528*mib)
-	// What a chunk allocates is its place in the queue, some hundred bytes, and not its megabyte.
-	require.Less(t, int64(large)-int64(small), int64(2*mib), "allocated for 512 MiB more")
+	most := int64(64 * kib) // collected garbage takes what is kept for the next chunk along
+	if disktest.Raced {
+		most = 16 * mib // and the race detector throws a part of it away
+	}
+	require.Less(t, int64(large)-int64(small), most, "allocated for 512 MiB more")
 }
 
 // Many goroutines do not take more memory than a copy may have, with one buffer each or with two.
@@ -56,4 +62,44 @@ func TestMemoryDoesNotGrowWithTheJobs(t *testing.T) {
 		require.Greater(t, allocated, int64(40*mib))
 		require.Less(t, allocated, int64(50*mib), "%d disks", len(disks))
 	}
+}
+
+// BenchmarkCopy is one chunk of a copy, without reading and writing: with the digests of a full proof, and without; of
+// such a proof; and of a walk over a disk of which every other chunk is a hole.
+func BenchmarkCopy(b *testing.B) {
+	full := make(block, mib)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(full)
+	var source io.ReaderAt = full // an interface for each run would be allocated
+	run := func(name string, step int64, work func(d disk.Disk, jobs int) error) {
+		b.Run(name, func(b *testing.B) {
+			size := int64(b.N) * mib * step
+			d := disk.New(size, 512, func(off int64) (disk.Run, error) {
+				chunk := off / mib
+				if chunk%step != 0 {
+					return disk.Run{Len: (chunk+1)*mib - off}, nil
+				}
+				return disk.Run{Len: (chunk+1)*mib - off, Src: source, Off: off}, nil
+			})
+			b.SetBytes(mib)
+			b.ReportAllocs()
+			b.ResetTimer()
+			require.NoError(b, work(d, runtime.GOMAXPROCS(0)))
+		})
+	}
+	run("structure", 1, func(d disk.Disk, jobs int) error {
+		_, err := diskcopy.Run(b.Context(), d, discard(), diskcopy.Options{Jobs: jobs})
+		return err
+	})
+	run("full", 1, func(d disk.Disk, jobs int) error {
+		_, err := diskcopy.Run(b.Context(), d, discard(), diskcopy.Options{Jobs: jobs, Sum: new(diskcopy.Sum)})
+		return err
+	})
+	run("digest", 1, func(d disk.Disk, jobs int) error {
+		_, err := diskcopy.Digest(b.Context(), d, diskcopy.Options{Jobs: jobs})
+		return err
+	})
+	run("holes", 2, func(d disk.Disk, _ int) error {
+		_, err := diskcopy.Size(b.Context(), 64*kib, d)
+		return err
+	})
 }

@@ -18,8 +18,7 @@ func Pipe(
 	s := newSummer()
 	g := &gather{next: next, size: size, skipped: w.tell}
 	err := each(ctx, o.Jobs, 1, g.chunk, func(ctx context.Context, c Chunk, bufs [][]byte) error {
-		b := bufs[0][:c.Len]
-		return w.write(ctx, c, b, s.chunk(c.Off, b))
+		return w.write(ctx, c, bufs[0][:c.Len], s)
 	})
 	return s.sum(size), w.written.Load(), err
 }

@@ -22,22 +22,23 @@ const ChunkSize = 1 << 20
 // Chunk is one piece of work. Chunks are handed out in ascending order.
 type Chunk struct {
 	disk.Range
-	before <-chan struct{} // closed when the chunk in front has passed its turn
-	passed chan struct{}
+	before, passed chan struct{} // hold one value when the chunk in front, and this one, has passed its turn
+	spent          *sync.Pool    // of channels whose value was taken
 }
 
-// Wait returns when all chunks in front of this one have called Pass.
+// Wait returns when all chunks in front of this one have called Pass. It is called once.
 func (c Chunk) Wait(ctx context.Context) error {
 	select {
 	case <-c.before:
+		c.spent.Put(c.before)
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// Pass lets the next chunk go on.
-func (c Chunk) Pass() { close(c.passed) }
+// Pass lets the next chunk go on. It is called once.
+func (c Chunk) Pass() { c.passed <- struct{}{} }
 
 // grain is the granularity in bytes at which chunks leave out holes: where data lie scattered, reading whole chunks
 // would have the system fill sixteen times as much memory with zeros.
@@ -145,13 +146,14 @@ func each(
 	work func(ctx context.Context, c Chunk, bufs [][]byte) error,
 ) error {
 	var mu sync.Mutex
-	last := make(chan struct{})
-	close(last)
+	spent := sync.Pool{New: func() any { return make(chan struct{}, 1) }}
+	last := make(chan struct{}, 1)
+	last <- struct{}{}
 	take := func(bufs [][]byte) (Chunk, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		r, err := next(bufs)
-		c := Chunk{Range: r, before: last, passed: make(chan struct{})}
+		c := Chunk{Range: r, before: last, passed: spent.Get().(chan struct{}), spent: &spent} // nothing else is in it
 		last = c.passed
 		return c, err
 	}

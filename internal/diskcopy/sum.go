@@ -33,7 +33,7 @@ func Stored(ctx context.Context, d disk.Disk, key []byte, o Options) (Sum, error
 			return Sum{}, fmt.Errorf("digests with a key of %d bytes: %w", len(key), ondisk.ErrUnsupported)
 		}
 	}
-	return digest(ctx, d, o, &summer{of, sha256.New()})
+	return digest(ctx, d, o, &summer{digest: of, hash: sha256.New()})
 }
 
 // NewKey returns a random key for Stored; nil, which stands for SHA-256, where that is faster or GMAC is not allowed.
@@ -56,11 +56,11 @@ func digest(ctx context.Context, d disk.Disk, o Options, s *summer) (Sum, error)
 		if err := ondisk.ReadFull(d, b, c.Off); err != nil {
 			return err
 		}
-		add := s.chunk(c.Off, b)
+		of := s.chunk(c.Off, b)
 		if err := c.Wait(ctx); err != nil {
 			return err
 		}
-		add()
+		s.add(of)
 		c.Pass()
 		if o.Progress != nil {
 			o.Progress(c.Len)
@@ -72,26 +72,38 @@ func digest(ctx context.Context, d disk.Disk, o Options, s *summer) (Sum, error)
 
 // summer makes one digest of those of the grains.
 type summer struct {
-	digest func(b []byte) []byte
+	digest func(dst, b []byte) []byte // appends that of a grain
 	hash   hash.Hash
+	spent  sync.Pool // of digests that were added
 }
 
-func newSummer() *summer { return &summer{grainDigest(), sha256.New()} }
+func newSummer() *summer { return &summer{digest: grainDigest(), hash: sha256.New()} }
 
-// chunk computes the digests of a chunk, and returns what adds them when it is the chunk's turn. A disk is cut at all
-// multiples of a grain, whatever its chunks are, and a grain of zeros does not count, since a reader of the disk skips
-// holes.
-func (s *summer) chunk(off int64, b []byte) (add func()) {
-	parts := make([]byte, 0, 24*(len(b)/grain+1))
+// digests are those of the grains of a chunk, each behind its offset.
+type digests struct{ b []byte }
+
+// chunk computes the digests of a chunk, for add. A disk is cut at all multiples of a grain, whatever its chunks are,
+// and a grain of zeros does not count, since a reader of the disk skips holes.
+func (s *summer) chunk(off int64, b []byte) *digests {
+	d, ok := s.spent.Get().(*digests)
+	if !ok {
+		d = &digests{make([]byte, 0, (8+sha256.Size)*(ChunkSize/grain+1))}
+	}
+	d.b = d.b[:0]
 	for len(b) > 0 {
 		n := min(int64(len(b)), grain-off%grain)
 		if !ondisk.IsZero(b[:n]) {
-			parts = binary.LittleEndian.AppendUint64(parts, ondisk.U64(off))
-			parts = append(parts, s.digest(b[:n])...)
+			d.b = s.digest(binary.LittleEndian.AppendUint64(d.b, ondisk.U64(off)), b[:n])
 		}
 		off, b = off+n, b[n:]
 	}
-	return func() { s.hash.Write(parts) }
+	return d
+}
+
+// add adds the digests of a chunk when it is the chunk's turn.
+func (s *summer) add(d *digests) {
+	s.hash.Write(d.b)
+	s.spent.Put(d)
 }
 
 func (s *summer) sum(size int64) (out Sum) {
@@ -102,7 +114,7 @@ func (s *summer) sum(size int64) (out Sum) {
 
 // grainDigest returns the digest of grains that is the fastest here: GMAC where the processor has instructions for it,
 // of which SHA-256 takes three times as long with its own.
-var grainDigest = sync.OnceValue(func() func(b []byte) []byte {
+var grainDigest = sync.OnceValue(func() func(dst, b []byte) []byte {
 	if key := NewKey(); key != nil {
 		return gmac(key)
 	}
@@ -113,7 +125,7 @@ var grainDigest = sync.OnceValue(func() func(b []byte) []byte {
 // known to what made the bytes. So two grains that differ have one tag with a probability below 2^-115, whatever they
 // hold: a grain has 2^12 blocks, and a tag has 128 bits. Spec: NIST SP 800-38D; McGrew and Viega, "The Security and
 // Performance of the Galois/Counter Mode (GCM) of Operation", section 5.
-func gmac(key []byte) func(b []byte) []byte {
+func gmac(key []byte) func(dst, b []byte) []byte {
 	if len(key) != keySize {
 		return nil
 	}
@@ -126,10 +138,10 @@ func gmac(key []byte) func(b []byte) []byte {
 		return nil // GODEBUG=fips140=only
 	}
 	nonce := make([]byte, gcm.NonceSize()) // one for all: no tag leaves the process, only digests of tags do
-	return func(b []byte) []byte { return gcm.Seal(nil, nonce, nil, b) }
+	return func(dst, b []byte) []byte { return gcm.Seal(dst, nonce, nil, b) }
 }
 
-func sha(b []byte) []byte {
+func sha(dst, b []byte) []byte {
 	sum := sha256.Sum256(b)
-	return sum[:]
+	return append(dst, sum[:]...)
 }

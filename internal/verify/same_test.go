@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"runtime"
 	"sync/atomic"
 	"testing"
 
@@ -212,3 +214,22 @@ func TestCancellation(t *testing.T) {
 	_, err := verify.Same(ctx, memory(half(4*mib)), memory(half(4*mib)), verify.Options{Jobs: 2})
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+// BenchmarkSame is the comparison of one chunk, without reading.
+func BenchmarkSame(b *testing.B) {
+	size := int64(b.N) * mib
+	var source io.ReaderAt = zeros{}
+	d := disk.New(size, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: size - off, Src: source, Off: off}, nil
+	})
+	b.SetBytes(mib)
+	b.ReportAllocs()
+	found, err := verify.Same(b.Context(), d, d, verify.Options{Jobs: runtime.GOMAXPROCS(0)})
+	require.NoError(b, err)
+	require.Empty(b, found)
+}
+
+// zeros costs no time.
+type zeros struct{}
+
+func (zeros) ReadAt(p []byte, _ int64) (int, error) { return len(p), nil }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"github.com/trueup/trueup/internal/image/driver"
@@ -27,6 +28,7 @@ type partialFile struct {
 	end     atomic.Int64
 	early   atomic.Int64 // bytes written since WriteBack
 	dirty   atomic.Bool  // since the last flush
+	turn    sync.Mutex   // to write: the kernel lets one at a time, and the others would spin
 }
 
 func partialName(name string) string { return "." + name + unfinished.Partial }
@@ -38,7 +40,9 @@ func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
 	if err != nil || stands == len(b) {
 		return stands, p.wrap("read back", err)
 	}
+	p.turn.Lock()
 	n, err := p.File.WriteAt(b[stands:], off+int64(stands))
+	p.turn.Unlock()
 	if err == nil {
 		err = p.wrote(n)
 	}
