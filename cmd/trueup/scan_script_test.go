@@ -79,12 +79,13 @@ func TestScriptExchanges(t *testing.T) {
 }
 
 // TestScriptCopiesWhatCannotBeExchanged has disks of which align --replace would refuse some, and take away another
-// from its snapshot in the folder beside: these are copied.
+// from its snapshot in the folder beside: these are copied. So is one whose original would have too long a name.
 func TestScriptCopiesWhatCannotBeExchanged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	for _, name := range []string{"linked.raw", "taken.raw", "base.raw", "plain.raw", "left.raw"} {
+	long := strings.Repeat("n", 237)
+	for _, name := range []string{"linked.raw", "taken.raw", "base.raw", "plain.raw", "left.raw", long + ".raw"} {
 		smallDisk(t, at(name), 63)
 	}
 	require.NoError(t, os.Link(at("linked.raw"), at("also.raw")))
@@ -93,9 +94,12 @@ func TestScriptCopiesWhatCannotBeExchanged(t *testing.T) {
 	disktest.Run(t, "cp", twoDisks(t).ova(t), at("unnamed"))
 	require.NoError(t, os.Mkdir(at("z"), 0o755))
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "../base.raw", at("z/child.qcow2"))
-	_, commands := exchangeScript(t, dir)
+	script, commands := exchangeScript(t, dir)
 	require.ElementsMatch(t, []string{
-		"align also.raw also-aligned.raw", "align taken.raw taken-aligned.raw", "align base.raw base-aligned.raw",
+		"align " + long + ".raw " + long[:228] + "-aligned.raw", "align also.raw also-aligned.raw", "align taken.raw taken-aligned.raw", "align base.raw base-aligned.raw",
 		"align left.raw left-aligned.raw", "align --replace plain.raw", "align unnamed unnamed-aligned.ova",
 	}, commands)
+	text, err := os.ReadFile(script)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "a copy, not an exchange: its names are too long: 256 bytes are needed for a while")
 }

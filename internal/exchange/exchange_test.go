@@ -3,6 +3,7 @@ package exchange_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -163,6 +164,9 @@ func TestSourcesThatAreRefused(t *testing.T) {
 				0o600)
 		}, "", "exists, and is the name"},
 		"an extent": {func(string) error { return nil }, "vm-flat.vmdk", ` names files of it`},
+		"a name without room for that of the original": {func(dir string) error {
+			return os.Rename(filepath.Join(dir, k.main), filepath.Join(dir, longName))
+		}, longName, "would have 256 bytes, at most 255 are allowed; rename the disk"},
 		"work of others": {func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "vm.vmdk.trueup"), filler,
 				0o600)
@@ -180,6 +184,9 @@ func TestSourcesThatAreRefused(t *testing.T) {
 		require.Equal(t, before, sums(t, dir), name)
 	}
 }
+
+// longName is one byte longer than what an exchange can give other names: .NAME.orig.vmdk.exchange.
+var longName = strings.Repeat("n", 236) + ".vmdk"
 
 var filler = []byte("a text of the user's, which is no journal")
 

@@ -28,6 +28,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // name is the name of a file in the journal. It holds bytes, since JSON would change those that are not UTF-8.
@@ -77,7 +78,7 @@ func readPlan(b []byte) (*plan, error) {
 	seen := map[string]bool{}
 	for _, f := range append(append([]file{}, p.Old...), p.New...) {
 		for _, n := range []string{string(f.Name), string(f.Other)} {
-			if n == "" || n == "." || n == ".." || len(n) > maxName || strings.ContainsAny(n, slashes) {
+			if n == "" || n == "." || n == ".." || len(n) > unfinished.MaxName || strings.ContainsAny(n, slashes) {
 				return nil, ondisk.Field("journal of an exchange", "name", 0, n, "the name of a file in its folder")
 			}
 		}
@@ -92,9 +93,6 @@ func readPlan(b []byte) (*plan, error) {
 	return p, nil
 }
 
-// maxName bounds the name of a file, in bytes. Spec: NAME_MAX of Linux, include/uapi/linux/limits.h.
-const maxName = 255
-
 // OriginalOf returns the name that a file of a disk has when it is kept: disk.vmdk becomes disk.orig.vmdk, and its
 // disk-flat.vmdk disk.orig-flat.vmdk.
 func OriginalOf(disk, file string) string {
@@ -104,6 +102,17 @@ func OriginalOf(disk, file string) string {
 	}
 	ext := filepath.Ext(file)
 	return strings.TrimSuffix(file, ext) + mark + ext
+}
+
+// TooLong returns a name that the exchange of a file of a disk needs and that no file can have; empty if there is none.
+func TooLong(disk, file string) string {
+	other := OriginalOf(disk, file)
+	for _, n := range []string{other, string(unfinishedName(name(other))), unfinished.JournalOf(disk)} {
+		if len(n) > unfinished.MaxName {
+			return n
+		}
+	}
+	return ""
 }
 
 // oldFile returns a file of the source.

@@ -126,12 +126,9 @@ func (s *Source) add(disk string, f *gate.File) error {
 		return s.refuse("unsupported", "files of this file system have no numbers by which they are known again",
 			"write a copy: trueup align SOURCE DEST")
 	}
-	for _, n := range []string{string(o.Other), string(unfinishedName(o.Other)), unfinished.JournalOf(disk)} {
-		if len(n) > maxName {
-			return s.refuse("limit", fmt.Sprintf("%.64q… would have %d bytes, at most %d are allowed", n, len(n),
-				maxName),
-				"rename the disk")
-		}
+	if n := TooLong(disk, f.Name()); n != "" {
+		return s.refuse("limit", fmt.Sprintf("%.64q… would have %d bytes, at most %d are allowed", n, len(n),
+			unfinished.MaxName), "rename the disk")
 	}
 	s.plan.Old = append(s.plan.Old, o)
 	return s.mayTake(o.Other)

@@ -319,7 +319,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 	for i := range maxFiles {
 		many.Old = append(many.Old, f(fmt.Sprint(i), fmt.Sprint(i, "x")))
 	}
-	long := strings.Repeat("n", maxName+1)
+	long := strings.Repeat("n", unfinished.MaxName+1)
 	for why, p := range map[string]plan{
 		"":                           sound,
 		"no files of the source":     {nil, sound.New},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -355,6 +356,9 @@ func TestMovesThatAreRefused(t *testing.T) {
 			func(_ *onFiles, m *Move) { m.Image.Around = nil }, "byte for byte",
 		},
 		"a name that is not UTF-8": {func(_ *onFiles, m *Move) { m.Image.Base = "vm\xff.img" }, "is not UTF-8"},
+		"a name without room for that of a journal": {func(_ *onFiles, m *Move) {
+			m.Image.Base = strings.Repeat("n", unfinished.MaxName-6)
+		}, "has 256 bytes, and 255 are allowed; rename the disk, or give --journal FILE"},
 		"another user": {func(f *onFiles, _ *Move) {
 			f.put("user.vmdk", []byte("# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\n"+
 				"createType=\"monolithicFlat\"\nRW 96 FLAT \"vm.img\" 0\n"))

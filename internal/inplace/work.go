@@ -114,6 +114,9 @@ func (m *Move) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := m.named(around.Text != nil); err != nil {
+		return err
+	}
 	f, parts, err := m.open(int64(len(around.Tail)))
 	if err != nil {
 		return err
@@ -154,6 +157,25 @@ func (m *Move) Run(ctx context.Context) error {
 	}
 	defer w.Close() // the journal is durable, or removed
 	return m.end(ctx, &work{w, p, f})
+}
+
+// named refuses a disk beside which no journal can have its name, or whose descriptor cannot be hidden.
+func (m *Move) named(descriptor bool) error {
+	long, remedy := "", "rename the disk"
+	if m.Journal == "" {
+		long = unfinished.JournalOf(m.Image.Base)
+		remedy += ", or give --journal FILE"
+	}
+	if descriptor {
+		long, remedy = m.Image.Base+hidden, "rename the disk"
+	}
+	if len(long) <= unfinished.MaxName {
+		return nil
+	}
+	return &ondisk.Refusal{
+		Code: "limit", Reason: fmt.Sprintf("the move needs a file whose name has %d bytes, and %d are allowed", len(long),
+			unfinished.MaxName), Remedy: remedy,
+	}
 }
 
 // place enters in the plan where the disk is: a device, or a file with its folder and its descriptor.

@@ -102,6 +102,10 @@ func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 		if orig := exchange.OriginalOf(x.Name, file.Name); exists(filepath.Join(f.path, orig)) {
 			return fmt.Sprintf("the original would be kept as %q, and that exists", orig)
 		}
+		if long := exchange.TooLong(x.Name, file.Name); long != "" {
+			return fmt.Sprintf("its names are too long: %d bytes are needed for a while, and %d are allowed", len(long),
+				unfinished.MaxName)
+		}
 		for _, o := range c.owners[file.Name] {
 			if o != x {
 				return fmt.Sprintf("%q names files of it too", o.Name)

@@ -22,6 +22,9 @@ import (
 // Suffix ends the name of a journal: behind the whole name of its disk.
 const Suffix = ".trueup"
 
+// MaxName bounds the name of a file, in bytes. Spec: NAME_MAX of Linux, include/uapi/linux/limits.h.
+const MaxName = 255
+
 // JournalOf returns the name of the journal of a disk.
 func JournalOf(disk string) string { return disk + Suffix }
 

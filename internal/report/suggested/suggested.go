@@ -4,6 +4,7 @@ package suggested
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/shell"
@@ -45,7 +46,7 @@ func PackageName(path string) string {
 	if dot := strings.LastIndexByte(path, '.'); dot > strings.LastIndexByte(path, '/') {
 		path = path[:dot]
 	}
-	return strings.TrimSuffix(path, Mark) + Mark + ".ova"
+	return marked(strings.TrimSuffix(path, Mark), ".ova")
 }
 
 // Mark follows the name of the source in the name of a copy.
@@ -63,10 +64,26 @@ func Name(path string) string {
 	}
 	dot := strings.LastIndexByte(path, '.')
 	if dot <= strings.LastIndexByte(path, '/') {
-		return path + Mark
+		return marked(path, "")
 	}
 	if strings.EqualFold(path[dot:], ".ovf") {
-		return path[:dot] + Mark + ".ova" // see PackageName
+		return marked(path[:dot], ".ova") // see PackageName
 	}
-	return path[:dot] + Mark + path[dot:]
+	return marked(path[:dot], path[dot:])
+}
+
+// longest is how many bytes a name may have so that no file of a copy needs more than 255 (NAME_MAX of Linux), also
+// while it is written: .NAME-flat.vmdk.partial.
+const longest = 240
+
+// marked returns the name of a copy. A stem that leaves no room for the mark is cut.
+func marked(stem, ext string) string {
+	base := strings.LastIndexByte(stem, '/') + 1
+	if end := base + max(1, longest-len(Mark)-len(ext)); end < len(stem) {
+		for end > base+1 && !utf8.RuneStart(stem[end]) {
+			end--
+		}
+		stem = stem[:end]
+	}
+	return stem + Mark + ext
 }

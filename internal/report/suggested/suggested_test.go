@@ -1,6 +1,7 @@
 package suggested
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,4 +19,19 @@ func TestNamesOfCopies(t *testing.T) {
 	} {
 		require.Equal(t, want, Align(path, "raw", nil), path)
 	}
+}
+
+// A name leaves room for those that the files of the copy have while they are written, and is cut between letters.
+func TestLongNamesOfCopies(t *testing.T) {
+	for path, want := range map[string]string{
+		strings.Repeat("n", 228) + ".raw":              strings.Repeat("n", 228) + "-aligned.raw",
+		"d/" + strings.Repeat("n", 251) + ".raw":       "d/" + strings.Repeat("n", 228) + "-aligned.raw",
+		"d/n" + strings.Repeat("\u00e9", 120) + ".raw": "d/n" + strings.Repeat("\u00e9", 113) + "-aligned.raw",
+		strings.Repeat("n", 251) + ".ovf":              strings.Repeat("n", 228) + "-aligned.ova",
+		strings.Repeat("n", 255):                       strings.Repeat("n", 232) + "-aligned",
+		"d/n." + strings.Repeat("x", 250):              "d/n-aligned." + strings.Repeat("x", 250),
+	} {
+		require.Equal(t, want, Name(path), path)
+	}
+	require.Equal(t, strings.Repeat("n", 228)+"-aligned.ova", PackageName(strings.Repeat("n", 251)+".zip"))
 }
