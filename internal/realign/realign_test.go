@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -426,4 +428,34 @@ func TestRoom(t *testing.T) {
 	require.Contains(t, warned, "the copy is compressed and may need up to")
 	require.NoError(t, err, "the noise is compressible")
 	requireAligned(t, raw, j.Dest, "vmdk")
+}
+
+// BenchmarkWrite is a whole copy of 64 MiB, noise and text by turns, with its flush and its proof: what a profile of a
+// copy is made from.
+func BenchmarkWrite(b *testing.B) {
+	const size = 64 << 20
+	data := bytes.Repeat([]byte("Some text of a guest, line after line.\n"), size/39+1)[:size]
+	for off := 0; off < size; off += 2 << 20 {
+		_, _ = rand.NewChaCha8([32]byte{byte(off >> 20)}).Read(data[off : off+1<<20])
+	}
+	raw := filepath.Join(b.TempDir(), "disk.raw")
+	require.NoError(b, os.WriteFile(raw, data, 0o600))
+	for _, to := range []string{"raw", "vmdk:monolithicSparse", "vmdk:streamOptimized", "qcow2:compressed"} {
+		b.Run(to, func(b *testing.B) {
+			s := open(b, raw)
+			p, err := s.Plan(Goal{Copy: true})
+			require.NoError(b, err)
+			t, err := ParseTarget(to)
+			require.NoError(b, err)
+			j := &Job{Format: t.Format, Subformat: t.Subformat, Full: true, Jobs: runtime.GOMAXPROCS(0)}
+			j.Dest = filepath.Join(b.TempDir(), "copy")
+			b.SetBytes(size)
+			b.ReportAllocs()
+			for b.Loop() {
+				_, err := j.Write(b.Context(), s, p)
+				require.NoError(b, err)
+				require.NoError(b, os.Remove(j.Dest))
+			}
+		})
+	}
 }

@@ -20,12 +20,18 @@ type packedTarget struct {
 // deflateWindow is the window with which readers inflate, in bytes: QEMU gives zlib windowBits of 12.
 const deflateWindow = 4 << 10
 
-var deflateWriters = sync.Pool{New: func() any {
+// packer compresses one cluster at a time.
+type packer struct {
+	z   *flate.Writer
+	out bytes.Buffer
+}
+
+var packers = sync.Pool{New: func() any {
 	w, err := flate.NewWriterWindow(nil, deflateWindow)
 	if err != nil {
 		panic(err) // of a constant
 	}
-	return w
+	return &packer{z: w}
 }}
 
 // Pack compresses a cluster. The last one of the disk is packed, or stored, as a whole.
@@ -33,21 +39,20 @@ func (t *packedTarget) Pack(unit []byte, _ int64) ([]byte, error) {
 	if short := t.h.cluster() - int64(len(unit)); short > 0 {
 		unit = append(bytes.Clone(unit), make([]byte, short)...)
 	}
-	var out bytes.Buffer
-	out.Grow(len(unit))
-	w := deflateWriters.Get().(*flate.Writer) // the pool holds nothing else
-	defer deflateWriters.Put(w)
-	w.Reset(&out)
-	if _, err := w.Write(unit); err != nil {
+	p := packers.Get().(*packer) // the pool holds nothing else
+	defer packers.Put(p)
+	p.out.Reset()
+	p.z.Reset(&p.out)
+	if _, err := p.z.Write(unit); err != nil {
 		return nil, err
 	}
-	if err := w.Close(); err != nil {
+	if err := p.z.Close(); err != nil {
 		return nil, err
 	}
-	if out.Len() >= len(unit) {
+	if p.out.Len() >= len(unit) {
 		return bytes.Clone(unit), nil
 	}
-	return out.Bytes(), nil
+	return bytes.Clone(p.out.Bytes()), nil
 }
 
 // Reserve places n bytes of a cluster: all of them, or fewer when they are packed.
