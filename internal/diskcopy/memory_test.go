@@ -29,36 +29,31 @@ func TestMemoryDoesNotGrowWithTheDisk(t *testing.T) {
 	for i := range full {
 		full[i] = 1
 	}
-	allocated := func(size int64) uint64 {
+	allocated := func(size int64) int64 {
 		d := disk.New(size, 512,
 			func(off int64) (disk.Run, error) { return disk.Run{Len: size - off, Src: full, Off: off}, nil })
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		n, err := diskcopy.Run(t.Context(), d, discard(), diskcopy.Options{Jobs: 2, Sum: new(diskcopy.Sum)})
-		runtime.ReadMemStats(&after)
-		require.NoError(t, err)
-		require.Equal(t, size, n)
-		return after.TotalAlloc - before.TotalAlloc
+		return disktest.Allocated(func() {
+			n, err := diskcopy.Run(t.Context(), d, discard(), diskcopy.Options{Jobs: 2, Sum: new(diskcopy.Sum)})
+			require.NoError(t, err)
+			require.Equal(t, size, n)
+		})
 	}
 	small, large := allocated(16*mib), allocated(528*mib)
 	most := int64(64 * kib) // collected garbage takes what is kept for the next chunk along
 	if disktest.Raced {
 		most = 16 * mib // and the race detector throws a part of it away
 	}
-	require.Less(t, int64(large)-int64(small), most, "allocated for 512 MiB more")
+	require.Less(t, large-small, most, "allocated for 512 MiB more")
 }
 
 // Many goroutines do not take more memory than a copy may have, with one buffer each or with two.
 func TestMemoryDoesNotGrowWithTheJobs(t *testing.T) {
 	d := disk.New(mib, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: mib - off}, nil })
 	for _, disks := range [][]disk.Disk{{d}, {d, d}} {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		err := diskcopy.Each(t.Context(), 64, &diskcopy.Data{Disks: disks},
-			func(context.Context, diskcopy.Chunk, [][]byte) error { return nil })
-		runtime.ReadMemStats(&after)
-		require.NoError(t, err)
-		allocated := int64(after.TotalAlloc - before.TotalAlloc)
+		allocated := disktest.Allocated(func() {
+			require.NoError(t, diskcopy.Each(t.Context(), 64, &diskcopy.Data{Disks: disks},
+				func(context.Context, diskcopy.Chunk, [][]byte) error { return nil }))
+		})
 		require.Greater(t, allocated, int64(40*mib))
 		require.Less(t, allocated, int64(50*mib), "%d disks", len(disks))
 	}

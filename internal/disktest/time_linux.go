@@ -25,6 +25,15 @@ func Spent() func() time.Duration {
 	}
 }
 
+// Allocated returns how many bytes of memory a function has asked for, together with all that runs beside it.
+func Allocated(run func()) int64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	run()
+	runtime.ReadMemStats(&after)
+	return int64(after.TotalAlloc - before.TotalAlloc)
+}
+
 func threadTime() time.Duration {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {

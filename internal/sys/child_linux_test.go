@@ -1,7 +1,6 @@
 package sys
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"runtime"
@@ -20,8 +19,7 @@ const idleEnv = "TRUEUP_TEST_IDLE"
 func TestIdle(t *testing.T) {
 	if os.Getenv(idleEnv) != "" {
 		runtime.LockOSThread() // strace counts the calls of a thread
-		err := disktest.FewDescriptors(Idle)
-		require.True(t, errors.Is(err, unix.EPERM), "%v", err)
+		require.ErrorIs(t, disktest.FewDescriptors(Idle), unix.EPERM)
 		require.NoError(t, disktest.FewDescriptors(Idle))
 		const ofThread, idle = 1, 3 << 13
 		is, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, ofThread, 0, 0)

@@ -138,7 +138,8 @@ func TestApart(t *testing.T) {
 	shown, err := sys.Stat(k.path("file"))
 	require.NoError(t, err)
 	d := &Device{Path: "device", number: "7:0"}
-	src, loop := &gate.Opened{Handles: []*gate.File{{Info: shown}}}, sys.Info{Mode: fs.ModeDevice, Node: unix.Mkdev(7, 1)}
+	src := &gate.Opened{Handles: []*gate.File{{Info: shown}}}
+	loop := sys.Info{Mode: fs.ModeDevice, Node: unix.Mkdev(7, 1)}
 	require.NoError(t, d.Apart(src))
 	require.NoError(t, d.aside("source", loop, k))
 	d.files, d.windows = []sys.ID{shown.ID}, []window{{loop: "7:0", file: shown.ID, end: 512}}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -26,4 +27,22 @@ func TestBlocksBehind2TiB(t *testing.T) {
 	require.NoError(t, target.Reserve(0, 512))
 	target.next = math.MaxUint32 * units.SectorSize
 	require.ErrorIs(t, target.Reserve(defaultBlock, 512), ondisk.ErrLimit)
+}
+
+// A VHD has whole sectors of 512 bytes, up to 2040 GiB, also one that changes in its place.
+func TestSizesOfVHDs(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int64]error{
+		512: nil, maxSize: nil, maxSize + 512: ondisk.ErrLimit, 0: ondisk.ErrUnsupported, -512: ondisk.ErrUnsupported,
+		513: ondisk.ErrUnsupported,
+	} {
+		_, err := create(nowhere{}, size, driver.Options{})
+		require.ErrorIs(t, err, want, "%d", size)
+	}
+	_, err := create(nowhere{}, 4096, driver.Options{SectorSize: 4096})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	_, err = (&footer{}).around(maxSize, 512)
+	require.NoError(t, err)
+	_, err = (&footer{}).around(maxSize+512, 512)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
 }

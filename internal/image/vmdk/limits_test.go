@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -32,4 +33,22 @@ func TestDataBehind2TiB(t *testing.T) {
 	require.ErrorIs(t, stream.Reserve(1<<16, 1), ondisk.ErrLimit)
 	require.ErrorIs(t, stream.Reserve(1<<25, 1), ondisk.ErrLimit, "the table has no room")
 	require.ErrorIs(t, stream.Finish(), ondisk.ErrLimit)
+	_, err = newStreamTarget(nowhere{}, 1<<47+1<<25, nil)
+	require.ErrorIs(t, err, ondisk.ErrLimit, "the directory")
+}
+
+// What compresses one grain compresses the next.
+func TestPackersAreUsedAgain(t *testing.T) {
+	if disktest.Raced {
+		t.Skip("the race detector has pools forget some of what they hold")
+	}
+	stream, err := newStreamTarget(nowhere{}, 1<<20, nil)
+	require.NoError(t, err)
+	grain := make([]byte, stream.Unit())
+	require.Less(t, disktest.Allocated(func() {
+		for range 20 {
+			_, err := stream.Pack(grain, 0)
+			require.NoError(t, err)
+		}
+	}), int64(4<<20), "one has 800 KiB")
 }
