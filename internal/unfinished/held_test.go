@@ -5,11 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -115,4 +117,53 @@ func TestLockEndsWithTheRun(t *testing.T) {
 	h, err = Hold(path, "")
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
+}
+
+// What the file system does not do with a journal, or with its folder, is an error that says so.
+func TestCallsOnTheFolderFail(t *testing.T) {
+	t.Parallel()
+	behind := t.TempDir()
+	on := func(op string) (d *gate.Folder, path string) {
+		dir := oddfs.Mount(t, behind, oddfs.Manners{Fail: map[string]syscall.Errno{op: syscall.EIO}})
+		d, err := gate.OpenFolder(dir)
+		require.NoError(t, err)
+		t.Cleanup(func() { d.Close() })
+		return d, filepath.Join(dir, "vm")
+	}
+	file := filepath.Join(behind, "vm"+Suffix)
+	d, unsynced := on("fsyncdir")
+	_, err := Begin(d, "vm", unsynced, Exchange, nil, 0)
+	require.ErrorContains(t, err, "sync folder")
+	require.NoFileExists(t, file)
+
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	d, path := on("unlink")
+	_, err = Begin(d, "vm", path, Exchange, nil, 0)
+	require.ErrorContains(t, err, "of a run that had not begun")
+
+	good, path := on("none")
+	h, err := Begin(good, "vm", path, Exchange, nil, 0)
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+	_, path = on("read")
+	_, err = At(path)
+	require.ErrorContains(t, err, "cannot be known")
+	h, err = Hold(unsynced, "")
+	require.NoError(t, err)
+	require.ErrorContains(t, h.Remove(), "sync folder")
+	require.NoError(t, h.in.Close())
+	require.ErrorIs(t, h.mayEnd(), ondisk.ErrOutput)
+	require.Error(t, h.Close())
+	require.NoError(t, good.Close())
+	_, err = Beside(good, "vm")
+	require.ErrorContains(t, err, "cannot be known")
+}
+
+// Zeros are the journal of a run that had not begun only under the name of one.
+func TestZerosAreNoJournal(t *testing.T) {
+	t.Parallel()
+	_, path := folder(t)
+	require.NoError(t, os.WriteFile(path+".other", make([]byte, 4096), 0o600))
+	_, err := Hold(path, path+".other")
+	require.ErrorContains(t, err, "begins with zeros")
 }
