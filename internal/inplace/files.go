@@ -255,8 +255,7 @@ func (fs *files) Extent(off, limit int64) (e disk.Extent, err error) {
 func (fs *files) Zero(off, n int64) error {
 	return fs.each(off, n, func(i int, at, _, n int64) error {
 		if fs.holes[i] {
-			err := sys.Of(fs.open[i]).Punch(at, n)
-			if err == nil || !sys.Unsupported(err) {
+			if err := sys.Of(fs.open[i]).Punch(at, n); !sys.Unsupported(err) {
 				return fs.wrap("make a hole in", i, err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
@@ -25,6 +26,7 @@ type onFiles struct {
 	t         *testing.T
 	dir, path string
 	journal   string          // of a move that goes on, where it does not lie beside the disk
+	far       bool            // no piece overlaps its new place, so that the journal is small
 	old, want []byte          // of the disk
 	ctx       context.Context //nolint:containedctx // of the move
 }
@@ -32,8 +34,13 @@ type onFiles struct {
 // newOnFiles writes a disk of 96 sectors, of which two pieces move.
 func newOnFiles(t *testing.T, split bool) *onFiles {
 	t.Helper()
-	f := &onFiles{t: t, dir: t.TempDir()}
-	c := simCase{plan: f.plan()}.simulate(t)
+	return (&onFiles{t: t}).write(split)
+}
+
+func (f *onFiles) write(split bool) *onFiles {
+	f.t.Helper()
+	f.dir = f.t.TempDir()
+	c := simCase{plan: f.plan()}.simulate(f.t)
 	f.old, f.want = c.old, c.want
 	if !split {
 		f.path = f.put("vm.img", f.old)
@@ -48,10 +55,11 @@ func newOnFiles(t *testing.T, split bool) *onFiles {
 }
 
 func (f *onFiles) plan() *plan.Plan {
-	return &plan.Plan{
-		OldSize: 96 * sector, Size: 104 * sector,
-		Pieces: []disk.Shift{shift(0, 0, 3), shift(3, 8, 30), shift(50, 56, 40)},
+	pieces := []disk.Shift{shift(0, 0, 3), shift(3, 8, 30), shift(50, 56, 40)}
+	if f.far {
+		pieces = []disk.Shift{shift(0, 0, 3), shift(3, 34, 30), shift(50, 82, 22)}
 	}
+	return &plan.Plan{OldSize: 96 * sector, Size: 104 * sector, Pieces: pieces}
 }
 
 func (f *onFiles) put(name string, b []byte) string {
@@ -80,7 +88,9 @@ func (f *onFiles) disk() (out []byte) {
 func (f *onFiles) begin(stretches int) error {
 	f.t.Helper()
 	img, err := image.Open(f.path, image.Options{})
-	require.NoError(f.t, err)
+	if err != nil {
+		return err
+	}
 	defer img.Close()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	defer cancel()
@@ -111,7 +121,9 @@ func (f *onFiles) middle() *onFiles {
 func (f *onFiles) again(command string, change func(a *Again)) error {
 	f.t.Helper()
 	h, err := unfinished.Hold(f.path, f.journal)
-	require.NoError(f.t, err)
+	if err != nil {
+		return err
+	}
 	defer h.Close()
 	a := &Again{Held: h, Options: Options{Jobs: 1}}
 	if change != nil {
@@ -287,6 +299,11 @@ func TestJournalsOfOtherMedia(t *testing.T) {
 	_, err = a.medium(&Plan{Base: "other", Files: sound.Files})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	require.NoError(t, os.Mkdir(filepath.Join(f.dir, "folder"), 0o700))
+	pipe := Part{part.Range, "pipe", 0, 0}
+	require.NoError(t, unix.Mkfifo(filepath.Join(f.dir, pipe.Name), 0o600))
+	pipe.Inode = f.inode(pipe.Name)
+	_, err = a.medium(&Plan{Files: []Part{pipe}})
+	require.ErrorContains(t, err, "another one has its name")
 	for name, p := range map[string]Part{
 		"a path":       {part.Range, "../vm.img", 0, part.Inode},
 		"absent":       {part.Range, "absent", 0, part.Inode},

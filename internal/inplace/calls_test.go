@@ -1,0 +1,189 @@
+//go:build !386
+
+package inplace
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// callsEnv makes a test a process that moves a disk as each line of its input says: a process cannot wait for a file
+// system that it serves itself.
+const callsEnv = "TRUEUP_TEST_CALLS"
+
+// serveMoves does what its input says: a command, and the path of a disk.
+func serveMoves(t *testing.T) {
+	t.Helper()
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		command, path, _ := strings.Cut(lines.Text(), " ")
+		f := &onFiles{t: t, dir: filepath.Dir(path), path: path, far: true}
+		var err error
+		switch command {
+		case "move":
+			err = f.begin(-1)
+		case "half":
+			err = f.begin(1)
+		default:
+			err = f.again(command, nil)
+		}
+		said := ""
+		if err != nil {
+			said = err.Error()
+		}
+		require.NoError(t, json.NewEncoder(os.Stderr).Encode(said))
+	}
+}
+
+// asked starts a process that moves disks, and returns what it is asked by.
+func asked(t *testing.T) func(command, path string) (said string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOfAMoveFails$")
+	cmd.Env = append(os.Environ(), callsEnv+"=1")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, in.Close())
+		require.NoError(t, cmd.Wait())
+	})
+	results := json.NewDecoder(out)
+	return func(command, path string) (said string) {
+		_, err := io.WriteString(in, command+" "+path+"\n")
+		require.NoError(t, err)
+		require.NoError(t, results.Decode(&said))
+		return said
+	}
+}
+
+// snapshot reads the files of a folder.
+func snapshot(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		out[e.Name()], err = os.ReadFile(filepath.Join(dir, e.Name()))
+		require.NoError(t, err)
+	}
+	return out
+}
+
+// putBack makes the files of a folder what they were, and keeps the inodes of those that are there.
+func (f *onFiles) putBack(was map[string][]byte) {
+	f.t.Helper()
+	for name := range snapshot(f.t, f.dir) {
+		if _, ok := was[name]; !ok {
+			require.NoError(f.t, os.Remove(filepath.Join(f.dir, name)))
+		}
+	}
+	for name, b := range was {
+		f.put(name, b)
+	}
+}
+
+// TestEveryCallOfAMoveFails has each call on the file system of a move, and of what goes on from one, fail in turn. It
+// says so, or ends as without a fault. The disk is the old or the new one, or marked; then the next run completes it.
+func TestEveryCallOfAMoveFails(t *testing.T) {
+	if os.Getenv(callsEnv) != "" {
+		serveMoves(t)
+		return
+	}
+	t.Parallel()
+	if disktest.Raced {
+		t.Skip("its processes have one goroutine each")
+	}
+	for _, command := range []string{"move", "resume", "undo"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			var j oddfs.Journal
+			f, ask := (&onFiles{t: t, far: true}).write(true), asked(t)
+			old := snapshot(t, f.dir)
+			path := filepath.Join(oddfs.Mount(t, f.dir, oddfs.Manners{Journal: &j}), filepath.Base(f.path))
+			require.Empty(t, ask("move", path))
+			moved := snapshot(t, f.dir)
+			f.putBack(old)
+			begun, want := old, moved
+			if command != "move" {
+				require.Contains(t, ask("half", path), "resume")
+				begun = snapshot(t, f.dir)
+			}
+			if command == "undo" {
+				want = old
+			}
+			n := 0
+			j.EachFails(func(fails bool) {
+				f.putBack(begun)
+				said, failed := ask(command, path), j.Failed()
+				now := snapshot(t, f.dir)
+				if !fails {
+					require.Empty(t, said)
+					requireDurable(t, j.Done())
+				}
+				if said == "" {
+					j.Ignored()
+					require.True(t, maps.EqualFunc(want, now, bytes.Equal), failed)
+					return
+				}
+				j.Restart(0)
+				n++
+				f.requireGoesOn(ask, path, now, old, moved, n, failed+": "+said)
+			})
+			j.RequireNoticed(t, map[string]int{"lock": 10})
+		})
+	}
+}
+
+// requireDurable requires that files are flushed before names change, and folders behind that.
+func requireDurable(t *testing.T, done []string) {
+	t.Helper()
+	before := ""
+	for i, op := range done {
+		kind, _, _ := strings.Cut(op, " ")
+		switch kind {
+		case "rename2", "unlink":
+			require.NotContains(t, []string{"write", "truncate"}, before, "%s: %v", op, done)
+			require.Equal(t, "fsyncdir", done[i+1], "%s: %v", op, done)
+		case "write", "truncate", "fsync":
+			before = kind
+		}
+	}
+	require.Contains(t, strings.Join(done, " "), "write fsync fsync", "both files of the disk")
+}
+
+// requireGoesOn requires of a run that failed that the disk is the old one, or that the next run completes it.
+func (f *onFiles) requireGoesOn(
+	ask func(command, path string) string, path string, now, old, moved map[string][]byte, n int, at string,
+) {
+	t := f.t
+	t.Helper()
+	if _, open := now[filepath.Base(f.path)+unfinished.Suffix]; !open {
+		require.True(t, maps.EqualFunc(old, now, bytes.Equal) || maps.EqualFunc(moved, now, bytes.Equal), at)
+		return
+	}
+	disk := f.disk()
+	marked := bytes.HasPrefix(disk, []byte(MarkText))
+	require.True(t, marked || bytes.Equal(disk, f.old) || bytes.Equal(disk, f.want), at)
+	said := ask([]string{"resume", "undo"}[n%2], path)
+	if strings.Contains(said, errCommitted.Error()) {
+		said = ask("resume", path)
+	}
+	require.Empty(t, said, at)
+	now = snapshot(t, f.dir)
+	require.True(t, maps.EqualFunc(old, now, bytes.Equal) || maps.EqualFunc(moved, now, bytes.Equal), at)
+}

@@ -1,0 +1,321 @@
+package inplace
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// simDevice is a block device on a medium.
+type simDevice struct {
+	simDisk
+
+	path, id string
+	rereads  int
+	broken   bool // it takes no writes
+}
+
+func (d *simDevice) WriteAt(b []byte, off int64) (int, error) {
+	if d.broken {
+		return 0, disktest.ErrFault
+	}
+	return d.simDisk.WriteAt(b, off)
+}
+
+func (d *simDevice) Sync() error {
+	if d.broken {
+		return disktest.ErrFault
+	}
+	return d.simDisk.Sync()
+}
+
+func (d *simDevice) End() int64   { return d.Size() }
+func (d *simDevice) Path() string { return d.path }
+func (d *simDevice) ID() string   { return d.id }
+func (d *simDevice) Reread()      { d.rereads++ }
+
+// onDeviceMove is a disk on a simulated device, and its journal, a file.
+type onDeviceMove struct {
+	t       *testing.T
+	c       simCase
+	on      *disktest.Medium
+	dev     *simDevice
+	img     string // what is read of the device
+	journal string
+}
+
+func newOnDevice(t *testing.T) *onDeviceMove {
+	t.Helper()
+	m := &onDeviceMove{t: t, on: disktest.NewMedium(), c: simCase{plan: &plan.Plan{
+		OldSize: 96 * sector, Size: 96 * sector,
+		Pieces:  []disk.Shift{shift(0, 0, 3), shift(3, 34, 30), shift(50, 74, 22)},
+		Patches: []disk.Patch{patch(446, "entry")},
+	}}.simulate(t)}
+	dir := t.TempDir()
+	m.img, m.journal = filepath.Join(dir, "device"), filepath.Join(dir, "journal")
+	require.NoError(t, os.WriteFile(m.img, m.c.old, 0o600))
+	m.dev = &simDevice{simDisk: simDisk{m.on.File("disk")}, path: m.img}
+	_, err := m.dev.WriteAt(m.c.old, 0)
+	require.NoError(t, errors.Join(err, m.dev.Sync()))
+	m.on.Calls = 0
+	return m
+}
+
+// begin moves the disk. It is interrupted in the middle where that is asked for.
+func (m *onDeviceMove) begin(look func(disk.Disk, disk.Disk) error) error {
+	m.t.Helper()
+	img, err := image.Open(m.img, image.Options{})
+	require.NoError(m.t, err)
+	defer img.Close()
+	return (&Move{
+		Image: img, Plan: m.c.plan, Path: m.img, Device: m.dev, Journal: m.journal, Look: look,
+		Options: Options{Jobs: 1},
+	}).Run(m.t.Context())
+}
+
+// middle leaves the disk in the middle of the move.
+func (m *onDeviceMove) middle() *onDeviceMove {
+	m.t.Helper()
+	require.ErrorIs(m.t, m.begin(func(disk.Disk, disk.Disk) error { return disktest.ErrFault }), ErrMiddle)
+	return m
+}
+
+// again goes on with the journal.
+func (m *onDeviceMove) again(do func(a *Again) error) error {
+	m.t.Helper()
+	h, err := unfinished.Hold(m.img, m.journal)
+	require.NoError(m.t, err)
+	defer h.Close()
+	return do(&Again{Held: h, Device: m.dev, Options: Options{Jobs: 1}})
+}
+
+func (m *onDeviceMove) resume(a *Again) error {
+	_, err := a.Resume(m.t.Context())
+	return err
+}
+
+// forced is an undo that removes the journal of a disk that is not in the middle of the move.
+func (m *onDeviceMove) forced(a *Again) error {
+	a.Force = true
+	_, err := a.Undo(m.t.Context())
+	return err
+}
+
+// TestMovesOnADevice moves a device. The kernel reads its table when the mark is written, and at the end.
+func TestMovesOnADevice(t *testing.T) {
+	t.Parallel()
+	m := newOnDevice(t)
+	require.NoError(t, m.begin(nil))
+	require.Equal(t, 2, m.dev.rereads)
+	require.True(t, bytes.Equal(m.c.want, m.dev.Bytes()))
+	require.NoFileExists(t, m.journal)
+
+	m = newOnDevice(t).middle()
+	m.dev.path += ".other" // marked, so that it is the device whatever its name
+	require.NoError(t, m.again(m.resume))
+	require.True(t, bytes.Equal(m.c.want, m.dev.Bytes()))
+
+	for name, c := range map[string]struct {
+		first string // sector
+		do    func(a *Again) error
+		says  string // empty: the journal goes
+	}{
+		"as it was":                     {string(m.c.old[:sector]), m.resume, "is that of before the move"},
+		"as it was, forced":             {string(m.c.old[:sector]), m.forced, ""},
+		"marked by another move":        {MarkText, m.resume, "is in the middle of a move"},
+		"marked by another one, forced": {MarkText, m.forced, "is in the middle of a move"},
+	} {
+		m := newOnDevice(t).middle()
+		b := make([]byte, sector)
+		copy(b, c.first)
+		_, err := m.dev.WriteAt(b, 0)
+		require.NoError(t, err)
+		before := bytes.Clone(m.dev.Bytes())
+		if err = m.again(c.do); c.says == "" {
+			require.NoError(t, err, name)
+			require.NoFileExists(t, m.journal)
+		} else {
+			require.ErrorContains(t, err, c.says, name)
+		}
+		require.True(t, bytes.Equal(before, m.dev.Bytes()), name)
+	}
+	m = newOnDevice(t).middle()
+	_, err := m.dev.WriteAt(m.c.old[:sector], 0)
+	require.NoError(t, err)
+	m.dev.path += ".other"
+	require.ErrorIs(t, m.again(m.resume), ondisk.ErrUsage)
+}
+
+// TestJournalsThatStay has a disk of which it cannot be known whether it is in the middle of a move, or that lies in
+// another folder: its journal does not go.
+func TestJournalsThatStay(t *testing.T) {
+	t.Parallel()
+	m := newOnDevice(t).middle()
+	for why, change := range map[string]func(a *Again){
+		"the device is not read": func(*Again) { m.on.Power = 0 },
+		"the folder is closed":   func(a *Again) { require.NoError(t, a.Held.Dir.Close()) },
+		"another folder":         func(a *Again) { a.plan.Device, a.plan.Files = "", []Part{{Name: "absent"}} },
+	} {
+		h, err := unfinished.Hold(m.img, m.journal)
+		require.NoError(t, err)
+		a := &Again{Held: h, Device: m.dev}
+		a.plan, err = decodePlan(h.Plan())
+		require.NoError(t, err)
+		change(a)
+		free, err := a.gone(ondisk.ErrChanged)
+		require.ErrorContains(t, err, ondisk.ErrChanged.Error(), why)
+		require.False(t, free, why)
+		_ = h.Close() // its folder may be closed
+		m.on.Power = -1
+	}
+}
+
+// TestDevicesThatBreak has each call on a device, and all behind it, fail. The error says where the disk is: as it was,
+// or in the middle of the move, which goes on when the device is there again.
+func TestDevicesThatBreak(t *testing.T) {
+	t.Parallel()
+	whole := newOnDevice(t)
+	require.NoError(t, whole.begin(nil))
+	for cut := 1; cut < whole.on.Calls; cut++ {
+		m := newOnDevice(t)
+		m.on.Power = cut
+		err := m.begin(nil)
+		require.ErrorIs(t, err, ErrMiddle, "call %d", cut)
+		require.ErrorIs(t, err, disktest.ErrPower, "call %d", cut)
+		m.on.Power = -1
+		require.NoError(t, m.again(m.resume), "call %d", cut)
+		require.True(t, bytes.Equal(m.c.want, m.dev.Bytes()), "call %d", cut)
+	}
+	m := newOnDevice(t)
+	m.dev.broken = true
+	err := m.begin(nil)
+	require.ErrorIs(t, err, ErrMiddle)
+	require.ErrorContains(t, err, "could not be taken back")
+	m.dev.broken = false
+	require.NoError(t, m.again(m.resume))
+	require.True(t, bytes.Equal(m.c.old, m.dev.Bytes()))
+	require.NoFileExists(t, m.journal)
+}
+
+// TestDisksThatAreUnsuitable refuses images that no test of other packages reaches.
+func TestDisksThatAreUnsuitable(t *testing.T) {
+	t.Parallel()
+	d := disk.New(96*sector, sector, nil)
+	img := &image.Image{Format: "vhd", Image: &driver.Image{Disk: d}}
+	require.ErrorContains(t, onDevice(img, 0), "holds a file of vhd")
+	img.Format = raw.Format.Name
+	require.NoError(t, onDevice(img, 96*sector))
+	require.ErrorContains(t, onDevice(img, 97*sector), "the device is too small")
+
+	f := newOnFiles(t, false)
+	img, err := image.Open(f.path, image.Options{})
+	require.NoError(t, err)
+	defer img.Close()
+	img.Around = func(int64) (driver.Around, error) { return driver.Around{}, disktest.ErrFault }
+	_, err = Suitable(img, 96*sector)
+	require.ErrorContains(t, err, disktest.ErrFault.Error())
+}
+
+// TestRoomOfJournals refuses a journal that has no room, no folder, or would be lost with the power.
+func TestRoomOfJournals(t *testing.T) {
+	t.Parallel()
+	f := newOnFiles(t, false)
+	img, err := image.Open(f.path, image.Options{})
+	require.NoError(t, err)
+	defer img.Close()
+	room := func(journal string, blob int64) error {
+		return (&Move{Image: img, Journal: journal}).room(&Plan{End: 1 << 59}, blob)
+	}
+	require.ErrorContains(t, room("", 0), "for its journal and for what the disk grows")
+	require.ErrorContains(t, room(filepath.Join(f.dir, "absent", "journal"), 0), "folder of the journal")
+	require.ErrorContains(t, room(filepath.Join(f.dir, "journal"), 1<<59), "for its journal")
+	require.ErrorContains(t, room(filepath.Join(f.dir, "journal"), 0), "for what the disk grows")
+	closed, err := sys.OpenFolder(f.dir)
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	require.Error(t, (&Move{Image: img}).lasts(closed))
+
+	memory, err := sys.OpenFolder("/dev/shm")
+	if err != nil {
+		t.Skipf("no file system in memory on this machine: %v", err)
+	}
+	defer memory.Close()
+	if in, err := memory.InMemory(); err != nil || !in {
+		t.Skip("no file system in memory on this machine")
+	}
+	require.ErrorContains(t, (&Move{Image: img, Device: &simDevice{}}).lasts(memory), "lost with the power")
+	require.NoError(t, (&Move{Image: img, Device: &simDevice{}}).lasts(img.Dir.At))
+}
+
+// TestDescriptors writes the text of a descriptor over a longer one, or takes the hidden one away where the disk has
+// another.
+func TestDescriptors(t *testing.T) {
+	t.Parallel()
+	begin := func() (*Again, *work, string) {
+		dir := t.TempDir()
+		d, err := gate.OpenFolder(dir)
+		require.NoError(t, err)
+		defer d.Close()
+		path := filepath.Join(dir, "vm")
+		h, err := unfinished.Begin(d, "vm", path, unfinished.InPlace, nil, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = h.Close() })
+		require.NoError(t, os.WriteFile(path+hidden, []byte("a longer text"), 0o600))
+		p := &Plan{Text: []byte("text"), OldText: []byte("a longer text")}
+		return &Again{Held: h, plan: p}, &work{Held: h, plan: p}, path
+	}
+	requireText := func(path, want string) {
+		t.Helper()
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, want, string(got))
+		require.NoFileExists(t, path+hidden)
+	}
+	_, w, path := begin()
+	require.NoError(t, w.show([]byte("text")))
+	requireText(path, "text")
+
+	a, _, path := begin()
+	removed, err := a.stale(a.plan)
+	require.NoError(t, err)
+	require.Empty(t, removed)
+	requireText(path, "a longer text")
+
+	a, _, path = begin()
+	require.NoError(t, os.WriteFile(path, []byte("another"), 0o600))
+	removed, err = a.stale(a.plan)
+	require.NoError(t, err)
+	require.Equal(t, []string{"vm" + hidden}, removed)
+	requireText(path, "another")
+}
+
+// TestLostDescriptor goes on from a move whose descriptor is gone, or has its name back: nothing moves without it.
+func TestLostDescriptor(t *testing.T) {
+	t.Parallel()
+	f := newOnFiles(t, true).middle()
+	before := f.disk()
+	text, err := os.ReadFile(f.path + hidden)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(f.path+hidden))
+	require.ErrorContains(t, f.again("resume", nil), "rename vm.vmdk")
+	require.True(t, bytes.Equal(before, f.disk()))
+	f.put("vm.vmdk", text)
+	require.NoError(t, f.again("resume", nil))
+	require.True(t, bytes.Equal(f.want, f.disk()))
+	require.NoFileExists(t, f.path+hidden)
+}
