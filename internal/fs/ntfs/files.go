@@ -1,6 +1,7 @@
 package ntfs
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"math"
@@ -18,7 +19,7 @@ type fileSystem struct {
 	clusters int64           // of the volume
 	record   int64           // bytes of a record of the MFT
 	mft      *guestfile.File // complete, save while it is being read
-	upper    []uint16
+	upper    upcaseTable
 	own      *ondisk.Budget // of its records and indexes
 	budget   *guestfile.Budget
 }
@@ -58,13 +59,13 @@ func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	if err := n.readMFT(boot.mft()); err != nil {
 		return nil, err
 	}
-	return n, n.readUpcase()
+	return n, n.findUpcase()
 }
 
 // newFileSystem returns a volume of which nothing is known yet.
 func newFileSystem(b *guestfile.Budget, volume disk.Disk) *fileSystem {
 	own := &ondisk.Budget{What: "ntfs", Unit: "bytes of records and indexes", Limit: maxStructures}
-	return &fileSystem{volume: volume, own: own, budget: b}
+	return &fileSystem{volume: volume, own: own, budget: b, upper: upcaseTable{file: bytes.NewReader(nil)}}
 }
 
 // readMFT finds the records of the MFT, which is itself a file with a record. If its runs are in several records, the

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -197,7 +196,9 @@ func (x *indexWalk) step() (*fileName, error) {
 		if name, err = x.name(e); err != nil {
 			return nil, err
 		}
-		order = x.compare(name)
+		if order, err = x.compare(name); err != nil {
+			return nil, err
+		}
 	}
 	if flags&entrySubNode != 0 && !top.below && order >= 0 {
 		if length < entrySize+8 {
@@ -219,11 +220,17 @@ func (x *indexWalk) step() (*fileName, error) {
 }
 
 // compare returns the order of a name and the wanted one; 0 if all are wanted.
-func (x *indexWalk) compare(n *fileName) int {
+func (x *indexWalk) compare(n *fileName) (int, error) {
 	if x.want == nil {
-		return 0
+		return 0, nil
 	}
-	return slices.CompareFunc(n.name, x.want, func(a, b uint16) int { return cmp.Compare(x.fs.upcase(a), b) })
+	for i := range min(len(n.name), len(x.want)) {
+		u, err := x.fs.upcase(n.name[i])
+		if err != nil || u != x.want[i] {
+			return cmp.Compare(u, x.want[i]), err
+		}
+	}
+	return cmp.Compare(len(n.name), len(x.want)), nil
 }
 
 // descend enters a block, once.

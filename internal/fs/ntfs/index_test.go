@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -214,4 +216,34 @@ func TestNTFSCost(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	_, err = v.Open("small")
 	require.ErrorIs(t, err, ondisk.ErrLimit)
+}
+
+// Each character has its entry of the table, of which a block is read when the first of its characters is asked for;
+// what the table lacks stays as it is, and half an entry is none.
+func TestUpcaseTable(t *testing.T) {
+	const entries = 5000
+	table := make([]byte, 2*entries+1)
+	for i := range entries {
+		binary.LittleEndian.PutUint16(table[2*i:], uint16(i+1))
+	}
+	n := newFileSystem(guestfile.NewBudget(), nil)
+	n.upper.file = bytes.NewReader(table)
+	for _, u := range []uint16{0, 'a', 2047, 2048, entries - 1, entries, 6143, 6144, 65535} {
+		want := u
+		if u < entries {
+			want++
+		}
+		got, err := n.upcase(u)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	require.Nil(t, newFileSystem(guestfile.NewBudget(), nil).upper.blocks[0])
+	n = newFileSystem(guestfile.NewBudget(), nil)
+	n.upper.file = disktest.NewBadDisk(filetest.Memory(table[:2*4096]), upcaseBlock) // its second block
+	_, err := n.upcase(2047)
+	require.NoError(t, err)
+	_, err = n.upcase(2048)
+	require.ErrorIs(t, err, disktest.ErrFault)
+	_, err = (&indexWalk{fs: n, want: []uint16{2048}}).compare(&fileName{name: []uint16{2048}})
+	require.ErrorIs(t, err, disktest.ErrFault)
 }

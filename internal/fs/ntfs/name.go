@@ -26,11 +26,21 @@ type fileName struct {
 // name.
 func (n *fileName) text() string { return string(utf16.Decode(n.name)) }
 
-// maxUpcase is the size of $UpCase, in bytes: a character for each of 65,536.
-const maxUpcase = 128 << 10
+// upcaseTable is $UpCase: the upper-case form of each of 65,536 characters. It differs between versions of Windows, and
+// makes names unique. It is read in blocks as characters are asked for: most names need the first one.
+type upcaseTable struct {
+	file   ondisk.Source
+	blocks [maxUpcase / upcaseBlock][]byte
+}
 
-// readUpcase reads the upper-case table of the volume. It differs between versions of Windows, and makes names unique.
-func (n *fileSystem) readUpcase() error {
+// Sizes of $UpCase, and of what is read of it at once, in bytes.
+const (
+	maxUpcase   = 128 << 10
+	upcaseBlock = 4 << 10
+)
+
+// findUpcase finds the upper-case table of the volume.
+func (n *fileSystem) findUpcase() error {
 	node, err := n.node(ref{number: upcaseRecord}, "$UpCase")
 	if err != nil {
 		return err
@@ -42,23 +52,31 @@ func (n *fileSystem) readUpcase() error {
 	if err := v.plain("$UpCase"); err != nil {
 		return err
 	}
-	b, err := v.bytes("$UpCase", maxUpcase)
+	f, err := v.upTo("$UpCase", maxUpcase)
 	if err != nil {
 		return err
 	}
-	n.upper = make([]uint16, len(b)/2)
-	for i := range n.upper {
-		n.upper[i] = binary.LittleEndian.Uint16(b[2*i:])
-	}
-	return nil
+	n.upper.file = f
+	return n.spend(f.Size())
 }
 
 // upcase returns the upper-case form of a character. Characters beyond the table stay.
-func (n *fileSystem) upcase(u uint16) uint16 {
-	if int(u) < len(n.upper) {
-		return n.upper[u]
+func (n *fileSystem) upcase(u uint16) (uint16, error) {
+	const chars = upcaseBlock / 2
+	t := &n.upper
+	block, at := u/chars, 2*int(u%chars)
+	if t.blocks[block] == nil {
+		off := int64(block) * upcaseBlock
+		b := make([]byte, max(0, min(upcaseBlock, t.file.Size()-off)))
+		if err := ondisk.ReadFull(t.file, b, off); err != nil {
+			return 0, err
+		}
+		t.blocks[block] = b
 	}
-	return u
+	if b := t.blocks[block]; at+1 < len(b) {
+		return binary.LittleEndian.Uint16(b[at:]), nil
+	}
+	return u, nil
 }
 
 // child finds a name in a folder. An exact match comes before names that differ by case, which POSIX programs make.
@@ -73,7 +91,10 @@ func (node *node) child(name string) (*node, error) {
 	want := utf16.Encode([]rune(name))
 	upper := make([]uint16, len(want))
 	for i, u := range want {
-		upper[i] = node.fs.upcase(u)
+		var err error
+		if upper[i], err = node.fs.upcase(u); err != nil {
+			return nil, err
+		}
 	}
 	var exact, folded *fileName
 	rivals := false

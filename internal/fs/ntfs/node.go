@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unicode/utf16"
 
+	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -43,18 +44,24 @@ func (n *fileSystem) node(ref ref, path string) (*node, error) {
 
 // bytes reads a value of at most limit bytes.
 func (v *value) bytes(what string, limit int64) ([]byte, error) {
-	f, err := v.file(what)
+	f, err := v.upTo(what, limit)
 	if err != nil {
 		return nil, err
-	}
-	if f.Size() > limit {
-		return nil, fmt.Errorf("ntfs %s of %d bytes: %w of %d", what, f.Size(), ondisk.ErrLimit, limit)
 	}
 	if err := v.fs.spend(f.Size()); err != nil {
 		return nil, err
 	}
 	b := make([]byte, f.Size())
 	return b, ondisk.ReadFull(f, b, 0)
+}
+
+// upTo returns a value as a file of at most limit bytes.
+func (v *value) upTo(what string, limit int64) (*guestfile.File, error) {
+	f, err := v.file(what)
+	if err == nil && f.Size() > limit {
+		err = fmt.Errorf("ntfs %s of %d bytes: %w of %d", what, f.Size(), ondisk.ErrLimit, limit)
+	}
+	return f, err
 }
 
 // own adds the attributes of a value that the base record has.
