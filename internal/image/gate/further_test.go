@@ -3,9 +3,11 @@ package gate
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -40,6 +42,9 @@ func TestReach(t *testing.T) {
 	_, all, err := Allow([]string{root + "/lib", root + "/alias", root + "/lib"})
 	require.NoError(t, err)
 	require.Equal(t, []string{root + "/lib", root + "/alias"}, all)
+	_, byLink, err := Allow([]string{root + "/alias"})
+	require.NoError(t, err)
+	require.Equal(t, all, byLink)
 	for name, want := range map[string]string{
 		root + "/lib/base": root + "/lib/base", "../lib/base": root + "/lib/base",
 		"./../lib//sub/./deep": root + "/lib/sub/deep",
@@ -67,6 +72,42 @@ func TestReach(t *testing.T) {
 		require.ErrorContains(t, err, says, name)
 	}
 	_, err = o.Reach(o.Handles[0], "../lib/sub/gone", all)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = o.Reach(o.Handles[0], "../lib/"+strings.Repeat("a/", maxFolders)+"x", all)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+}
+
+// A file of which only the folder's handle is known reaches the files beside it.
+func TestReachFromAFolderWithoutAPath(t *testing.T) {
+	root, o := further(t)
+	t.Chdir(root + "/own")
+	d, err := OpenFolder(root + "/lib")
+	require.NoError(t, err)
+	defer d.Close()
+	d.path = ""
+	f, err := d.Open("base")
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = o.Reach(f, root+"/own/base", nil)
+	require.ErrorIs(t, err, ondisk.ErrReference)
+}
+
+// A folder that is gone, or something else by now, reaches nothing.
+func TestReachThroughFoldersThatChange(t *testing.T) {
+	t.Parallel()
+	root, o := further(t)
+	allowed := []string{root + "/lib"}
+	require.NoError(t, os.Rename(root+"/lib", root+"/old"))
+	require.NoError(t, os.Symlink("lib", root+"/lib"))
+	_, err := o.Reach(o.Handles[0], "../lib/base", allowed)
+	require.ErrorContains(t, err, "too many links")
+	require.NoError(t, os.Remove(root+"/lib"))
+	require.NoError(t, os.WriteFile(root+"/lib", nil, 0o600))
+	_, err = o.Reach(o.Handles[0], "../lib/base", allowed)
+	require.ErrorIs(t, err, unix.ENOTDIR)
+	require.Empty(t, o.Further)
+	require.NoError(t, os.Rename(root+"/own", root+"/mine"))
+	_, err = o.Reach(o.Handles[0], "beside", allowed)
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 

@@ -96,9 +96,16 @@ func TestCallsThatFailOnAnOpenFile(t *testing.T) {
 	require.NoError(t, files[2].open.Close())
 	_, err := files[1].ReadAt(make([]byte, 8), 0)
 	require.ErrorIs(t, err, unix.EBADF, "the one that gives its place cannot be closed")
+	files[6].used.Store(0)
+	require.NoError(t, files[6].open.Close())
+	_, err = files[6].dir.Open(files[0].name)
+	require.ErrorIs(t, err, unix.EBADF, "nor can it for one that is opened first")
 
 	require.NoError(t, files[3].open.Close())
 	err = files[3].Unchanged()
+	require.ErrorIs(t, err, unix.EBADF)
+	require.NotErrorIs(t, err, ondisk.ErrChanged)
+	_, err = files[3].ReadAt(make([]byte, 8), 0)
 	require.ErrorIs(t, err, unix.EBADF)
 	require.NotErrorIs(t, err, ondisk.ErrChanged)
 	all := &Opened{Handles: files[3:4]}
@@ -108,6 +115,15 @@ func TestCallsThatFailOnAnOpenFile(t *testing.T) {
 	files[4].Info.Mode |= fs.ModeNamedPipe
 	_, err = files[4].ReadAt(make([]byte, 8), 0)
 	require.ErrorIs(t, err, ondisk.ErrChanged, "a number of an inode that is used again")
+
+	d, err := OpenFolder(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	_, err = d.Again()
+	require.ErrorIs(t, err, unix.EBADF)
+	_, err = d.Names(func(string) bool { return true })
+	require.ErrorIs(t, err, unix.EBADF)
+	require.ErrorIs(t, (&Opened{Further: []*Folder{d}}).CloseFiles(), unix.EBADF)
 }
 
 // The names of a folder are few, and one that was not looked at could matter.

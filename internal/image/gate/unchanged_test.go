@@ -141,7 +141,7 @@ func TestWhatCannotBeOpened(t *testing.T) {
 	require.Equal(t, errors.New("text"), gate.PlainError(errors.New("text")))
 }
 
-// A run that reads an image keeps QEMU from writing it, as long as it reads.
+// A run that reads an image keeps QEMU from writing it, as long as it reads, and sees the locks of others.
 func TestHold(t *testing.T) {
 	path, d, o := opened(t)
 	other, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -166,5 +166,11 @@ func TestHold(t *testing.T) {
 	again, err := d.Again()
 	require.NoError(t, err)
 	require.NoError(t, again.Close())
+
+	require.NoError(t, sys.Of(other).Lock(sys.Exclusive))
+	require.True(t, o.Handles[0].AtWork())
+	require.NoError(t, sys.Of(other).Lock(sys.Unlocked))
+	require.False(t, o.Handles[0].AtWork())
+	require.NoError(t, sys.Of(other).Lock(sys.Exclusive), "the question leaves no lock")
 	require.NoError(t, o.CloseFiles())
 }
