@@ -1,12 +1,17 @@
 package image_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
@@ -87,6 +92,82 @@ func TestChainsThatAreRefused(t *testing.T) {
 			require.ErrorContains(t, err, c.says)
 		})
 	}
+}
+
+// Extents and parents lie in the folders that the user allows: by a path that an image names, or by their names alone.
+func TestFilesInAllowedFolders(t *testing.T) {
+	t.Parallel()
+	const id = "4a5b6c7d"
+	base := []byte(vmdkforge.Descriptor("monolithicFlat", "RW 64 ZERO"))
+	root := t.TempDir()
+	for _, folder := range []string{"own", "lib", "more", "links"} {
+		require.NoError(t, os.Mkdir(filepath.Join(root, folder), 0o755))
+	}
+	for name, b := range map[string][]byte{
+		"own/extent.vmdk": []byte(vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "../lib/flat.vmdk" 0`)),
+		"own/path.vmdk":   snapshotOf("../lib/base.vmdk", id),
+		"own/name.vmdk":   snapshotOf(`C:\gone\base.vmdk`, id),
+		"own/same.vmdk":   snapshotOf(`../gone/same.vmdk`, id),
+		"lib/flat.vmdk":   make([]byte, 64*sector), "lib/base.vmdk": base, "more/base.vmdk": base,
+	} {
+		imagetest.Write(t, root, name, b)
+	}
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "raw", filepath.Join(root, "lib/base.img"), "1M")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "../lib/base.img",
+		filepath.Join(root, "own/path.qcow2"))
+	require.NoError(t, os.Link(filepath.Join(root, "lib/base.vmdk"), filepath.Join(root, "links/base.vmdk")))
+	require.NoError(t, os.Symlink("../lib/base.vmdk", filepath.Join(root, "links/linked.vmdk")))
+	imagetest.Write(t, root, "own/link.vmdk", snapshotOf("linked.vmdk", id))
+	for _, c := range []struct{ name, allow, says string }{
+		{"extent.vmdk", "lib", ""},
+		{"path.qcow2", "lib", ""},
+		{"path.vmdk", "lib", ""},
+		{"name.vmdk", "lib", ""},
+		{"name.vmdk", "lib links", ""},
+		{"name.vmdk", "lib more", "can be"},
+		{"name.vmdk", "own", `there is no "base.vmdk" in its folder or one that is allowed`},
+		{"link.vmdk", "links", "is a symbolic link"},
+		{"same.vmdk", "lib", "in the chain already"},
+	} {
+		var allow []string
+		for folder := range strings.FieldsSeq(c.allow) {
+			allow = append(allow, filepath.Join(root, folder))
+		}
+		var o image.Options
+		require.NoError(t, o.AllowFolders(allow))
+		img, err := image.Open(filepath.Join(root, "own", c.name), o)
+		if c.says != "" {
+			require.ErrorContains(t, err, c.says, c)
+			continue
+		}
+		require.NoError(t, err, c)
+		require.Equal(t, filepath.Join(allow[0]), filepath.Dir(img.Files()[1].Name), c)
+		issues, err := img.Busy()
+		require.NoError(t, err)
+		require.Empty(t, issues)
+		lock := imagetest.Write(t, allow[0], filepath.Base(img.Files()[1].Name)+".lck", nil)
+		issues, err = img.Busy()
+		require.NoError(t, err)
+		require.Len(t, issues, 1, c)
+		require.Contains(t, issues[0].Text, "in a further folder of the image is the lock of a program")
+		require.NoError(t, errors.Join(os.Remove(lock), img.Close()))
+	}
+}
+
+// A further folder of which the locks cannot be listed is an error. It runs alone: the number of a descriptor that is
+// closed twice may be another test's by then.
+func TestFurtherFolderThatCannotBeListed(t *testing.T) {
+	lib := t.TempDir()
+	extent := imagetest.Write(t, lib, "flat.vmdk", make([]byte, 64*sector))
+	var o image.Options
+	require.NoError(t, o.AllowFolders([]string{lib}))
+	img, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vmdk",
+		[]byte(vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf("RW 64 FLAT %q 0", extent)))), o)
+	require.NoError(t, err)
+	require.NoError(t, img.Further[0].Close())
+	_, err = img.Busy()
+	require.ErrorIs(t, err, unix.EBADF)
+	require.ErrorIs(t, img.Close(), unix.EBADF)
 }
 
 // A file with the headers of two formats is refused, and a format that is asked for must be there.
