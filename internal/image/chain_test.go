@@ -141,7 +141,7 @@ func TestFilesInAllowedFolders(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err, c)
-		require.Equal(t, filepath.Join(allow[0]), filepath.Dir(img.Files()[1].Name), c)
+		require.Equal(t, allow[0], filepath.Dir(img.Files()[1].Name), c)
 		issues, err := img.Busy()
 		require.NoError(t, err)
 		require.Empty(t, issues)

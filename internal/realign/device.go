@@ -120,6 +120,15 @@ func (d *Device) content() (string, error) {
 		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
 	}
 	defer img.Close()
+	found, err := d.contentOf(img)
+	if err != nil {
+		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
+	}
+	return found, nil
+}
+
+// contentOf is content for the open device.
+func (d *Device) contentOf(img *image.Image) (string, error) {
 	named := func(format string, args ...any) string {
 		return fmt.Sprintf("%d bytes: %s", d.Size, plain(fmt.Sprintf(format, args...)))
 	}
@@ -128,7 +137,7 @@ func (d *Device) content() (string, error) {
 	}
 	marked, err := img.Marked()
 	if err != nil {
-		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
+		return "", err
 	}
 	from := int64(0)
 	if marked {
@@ -136,25 +145,25 @@ func (d *Device) content() (string, error) {
 	}
 	blank, err := blankEdges(img.Disk, from)
 	if err != nil {
-		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
+		return "", err
 	}
 	l, err := layout.Read(img.Disk, table.Geometry{})
 	switch {
 	case err != nil && Code(err) == "io":
-		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
+		return "", err
 	case marked && blank && (err != nil || l.Table == nil && !known(l.Volume) && !known(l.Outer)):
-		return "", nil
+		return "", nil //nolint:nilerr // it has no disk yet
 	case marked:
 		return named("unfinished copy"), nil
 	case err != nil:
-		return named("unknown content"), nil
+		return named("unknown content"), nil //nolint:nilerr // the name says it
 	case blank && l.Blank:
 		blank, err = blankSamples(img.Disk)
 		if blank || err != nil {
 			return "", err
 		}
 	}
-	return named("%s", contentOf(l)), nil
+	return named("%s", volumesOf(l)), nil
 }
 
 // blankEdges reports whether a disk is zero at its edges, from a byte on.
@@ -184,7 +193,7 @@ func blankSamples(d disk.Disk) (bool, error) {
 		if off >= d.Size() {
 			continue
 		}
-		if blank, err := blankAt(d, disk.Range{Off: off, Len: sampleLen}); !blank || err != nil {
+		if blank, err := blankAt(d, disk.Range{Off: off, Len: sampleLen}); !blank {
 			return false, err
 		}
 	}
@@ -208,8 +217,8 @@ func blankAt(d disk.Disk, ranges ...disk.Range) (bool, error) {
 // known reports whether a prober has recognised a volume.
 func known(v *volume.Volume) bool { return v != nil && v.Kind != volume.Unknown && v.Kind != "" }
 
-// contentOf names the table and the volumes of a disk.
-func contentOf(l *layout.Layout) string {
+// volumesOf names the table and the volumes of a disk.
+func volumesOf(l *layout.Layout) string {
 	var names []string
 	add := func(v *volume.Volume) {
 		switch {

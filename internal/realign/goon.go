@@ -113,7 +113,7 @@ func undoCopy(w *unfinished.Held) (d unfinished.Done, err error) {
 
 // resumeCopy goes on with a copy, and compares every byte at its end.
 func resumeCopy(ctx context.Context, w *unfinished.Held, g GoOn) (d unfinished.Done, err error) {
-	if complete, err := store.Settle(w, false); complete || err != nil {
+	if complete, err := store.Settle(w, false); complete {
 		return unfinished.Done{Text: "the copy was complete already; its journal is removed"}, err
 	}
 	o, err := OrderOf(w)

@@ -134,6 +134,8 @@ func TestPackage(t *testing.T) {
 
 	_, _, err = OpenPackages(packed, raw)
 	require.ErrorIs(t, err, ondisk.ErrNoMatch)
+	_, _, err = OpenPackages(raw, packed)
+	require.ErrorIs(t, err, ondisk.ErrNoMatch)
 }
 
 // What goes wrong leaves nothing of a package either.

@@ -213,7 +213,7 @@ func (s *Source) open() error {
 // original notes that the disk is the kept one of an exchange, and refuses it in the middle of that.
 func (s *Source) original(of image.InPackage) error {
 	w, err := exchange.OriginalBeside(s.Image.Dir, of.Base)
-	if w == nil || err != nil {
+	if w == nil {
 		return err
 	}
 	disk := w.Path

@@ -62,6 +62,8 @@ func TestStatements(t *testing.T) {
 	}.Flags())
 	require.Empty(t, Reading{Like: 4096}.Arguments())
 	require.Equal(t, []string{"--sector-size", "4096"}, Reading{SectorSize: 4096}.Arguments())
+	require.Equal(t, []string{"--allow-folder", "/a", "--allow-folder", "/b"},
+		Reading{Allow: []string{"/a", "/b"}}.Flags())
 	require.Equal(t, []string{"--sector-size", "512", "--format", "raw"},
 		Reading{SectorSize: 512, Format: "raw"}.Arguments())
 	names, text := Targets()
@@ -80,6 +82,15 @@ func TestStatements(t *testing.T) {
 	src := openedPackage(t, packed)
 	_, err = PlanPackage(src, Reading{Format: "floppy"}, Goal{})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
+	for _, read := range []func() error{
+		func() error { _, err := PlanPackage(src, Reading{Allow: []string{dir}}, Goal{}); return err },
+		func() error { _, err := Open(packed+"!one.vmdk", Reading{Allow: []string{dir}}); return err },
+	} {
+		require.ErrorIs(t, read(), ErrComplete)
+	}
+	_, err = Open(filepath.Join(dir, "none.vmdk"), Reading{})
+	require.ErrorIs(t, err, ErrOpen)
+	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = PlanPackage(src, Reading{}, Goal{Only: []int{3}})
 	require.ErrorIs(t, err, plan.ErrSelection)
 }
@@ -232,6 +243,8 @@ func TestTablesThatAreReadAgain(t *testing.T) {
 	b[counts+1] = 0 // the first cluster is in use
 	require.NoError(t, os.WriteFile(partial, b, 0o644))
 	require.ErrorIs(t, j.reread(o, right), verify.ErrDifferent)
+	require.NoError(t, os.Remove(partial))
+	require.ErrorContains(t, j.reread(o, right), "read back what was written")
 }
 
 // The room for a copy is not what a disk of which nothing can be read needs.

@@ -59,22 +59,35 @@ func (j *Job) replace(
 		return w, err
 	}
 	options.Swap = true
-	var out *store.Output
+	create := func() (*store.Output, error) { return store.Create(j.Dest, p.Size, s.Image, options) }
+	w, err = exchangeNames(ctx, j, start, from, create, s.unchanged, func(o *store.Output, w *Written) (err error) {
+		w.Format, w.Subformat = o.Format, o.Subformat
+		w.Copied, err = j.fill(ctx, s, p, view, o, view)
+		return err
+	})
+	if err == nil {
+		w.Notes = append(w.Notes, outside(p)...)
+	}
+	return w, err
+}
+
+// exchangeNames is publish for a copy that gets the names of its source.
+func exchangeNames[O exchanged](
+	ctx context.Context, j *Job, start time.Time, from *exchange.Source, create func() (O, error),
+	unchanged func() error, fill func(O, *Written) error,
+) (w Written, err error) {
+	var out O
 	var r *replacing
-	create := func() (_ *replacing, err error) {
-		if out, err = store.Create(j.Dest, p.Size, s.Image, options); err == nil {
+	prepared := func() (_ *replacing, err error) {
+		if out, err = create(); err == nil {
 			r, err = newReplacing(from, out)
 		}
 		return r, err
 	}
-	w, err = publish(ctx, j, start, create, s.unchanged, func(_ *replacing, w *Written) (err error) {
-		w.Format, w.Subformat = out.Format, out.Subformat
-		w.Copied, err = j.fill(ctx, s, p, view, out, view)
-		return err
-	})
+	w, err = publish(ctx, j, start, prepared, unchanged, func(_ *replacing, w *Written) error { return fill(out, w) })
 	if err == nil {
 		w.Replaced = r.done
-		w.Notes = slices.Concat(w.Notes, j.sharedNotes(), r.done.Notes, outside(p))
+		w.Notes = slices.Concat(w.Notes, j.sharedNotes(), r.done.Notes)
 	}
 	return w, err
 }
@@ -101,20 +114,7 @@ func (j *Job) replacePackage(
 	if err != nil {
 		return w, err
 	}
-	var out *ova.Output
-	var r *replacing
-	prepared := func() (_ *replacing, err error) {
-		if out, err = create(); err == nil {
-			r, err = newReplacing(from, out)
-		}
-		return r, err
-	}
-	w, err = publish(ctx, j, start, prepared, unchanged, func(_ *replacing, w *Written) error { return fill(out, w) })
-	if err == nil {
-		w.Replaced = r.done
-		w.Notes = append(w.Notes, r.done.Notes...)
-	}
-	return w, err
+	return exchangeNames(ctx, j, start, from, create, unchanged, fill)
 }
 
 // outside returns what has to follow an exchange in other files than those of the disk.

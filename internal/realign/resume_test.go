@@ -14,6 +14,7 @@ func TestOrders(t *testing.T) {
 		Goal{Boundary: 1 << 20},
 		Target{Format: "vmdk", Subformat: "monolithicFlat", Round: 4096}, true)
 	require.NoError(t, err)
+	require.Equal(t, []string{"/b.vmdk"}, o.With)
 	o.Files, o.Seed = json.RawMessage(`[]`), []byte{1}
 	b, err := json.Marshal(o)
 	require.NoError(t, err)
@@ -36,7 +37,7 @@ func TestOrders(t *testing.T) {
 		_, err = parseOrder(b)
 		require.Error(t, err, name)
 	}
-	for _, text := range []string{"", "null", "{}", `{"Unknown": 1}`} {
+	for _, text := range []string{"", "null", "{}", `{"Command": "align", "Source": "/a", "Unknown": 1}`} {
 		_, err := parseOrder([]byte(text))
 		require.Error(t, err, text)
 	}

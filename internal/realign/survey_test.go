@@ -78,6 +78,39 @@ func TestOthers(t *testing.T) {
 	require.Nil(t, m)
 }
 
+// The other disks of a machine are few, and none of them is what is written.
+func TestOpenOthers(t *testing.T) {
+	t.Parallel()
+	path, other := smallDisk(t), smallDisk(t)
+	s := open(t, path)
+	opened := 0
+	opens := func(path string, r Reading) (*Source, error) {
+		if opened++; len(r.Allow) > 0 {
+			return nil, ErrComplete
+		}
+		return Open(path, r)
+	}
+	many := slices.Repeat([]string{other}, maxOthers+1)
+	_, err := OpenOthers(s, []string{other}, Goal{Only: []int{1}}, nil, "", opens)
+	require.ErrorContains(t, err, "give one of them")
+	_, err = OpenOthers(s, many, Goal{}, nil, "", opens)
+	require.ErrorContains(t, err, "33 disks by --with, want 32 at most")
+	require.Zero(t, opened)
+	_, err = OpenOthers(s, []string{other + ".none"}, Goal{}, nil, "", opens)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = OpenOthers(s, []string{other}, Goal{}, nil, other, opens)
+	require.ErrorContains(t, err, "would overwrite disk.img, a disk of --with")
+	_, err = OpenOthers(s, []string{other}, Goal{}, nil, "", opens)
+	require.ErrorContains(t, err, "it has the disk signature 0x1b2c3d4e, as "+path)
+	disktest.Run(t, "sfdisk", "--disk-id", other, "0x55aa55aa")
+	opened = 0
+	o, err := OpenOthers(s, []string{other}, Goal{}, []string{"/"}, other+".copy", opens)
+	require.NoError(t, err)
+	require.Equal(t, 2, opened, "the folders are those of the source")
+	require.Len(t, o, 1)
+	o.Close()
+}
+
 func TestCodes(t *testing.T) {
 	for code, err := range map[string]error{
 		"usage": ondisk.ErrUsage, "busy": ondisk.ErrBusy, "changed": ondisk.ErrChanged, "verify": verify.ErrDifferent,

@@ -1,0 +1,385 @@
+package realign
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/device"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// smallDisk is a raw disk in a folder of its own, with a partition at LBA 63.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 0xda, Start: 63, Sectors: 3000})
+	for i := range int64(3000) {
+		f.U32((63+i)*sector, uint32(i)|1<<31)
+	}
+	path := filepath.Join(t.TempDir(), "disk.img")
+	require.NoError(t, os.WriteFile(path, f, 0o644))
+	return path
+}
+
+func content(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// requireMoved requires that the partition of a small disk lies at LBA 2048, with the bytes that it had.
+func requireMoved(t *testing.T, path, was string) {
+	t.Helper()
+	require.Equal(t, [][2]int64{{2048, 3000}}, starts(t, path))
+	require.Equal(t, was[63*sector:3063*sector], content(t, path)[2048*sector:5048*sector])
+}
+
+// goOn gives a command for the open work on a disk.
+func goOn(t *testing.T, j *Job, path string, g GoOn) (unfinished.Done, error) {
+	t.Helper()
+	w, err := unfinished.Hold(path, "")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, w.Close()) }()
+	return j.GoOn(t.Context(), w, g)
+}
+
+// write has a job write the planned disk.
+func write(ctx context.Context, t *testing.T, j *Job, path string) (Written, error) {
+	t.Helper()
+	s := open(t, path)
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	return j.Write(ctx, s, p)
+}
+
+// An exchange is taken back, completed, or made final; what a loop device shows stays as it is.
+func TestGoOnWithAnExchange(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	was := content(t, path)
+	dir := filepath.Dir(path)
+	exchanged := func() {
+		w, err := write(t.Context(), t, &Job{Dest: path, Replace: true, Jobs: 1}, path)
+		require.NoError(t, err)
+		require.NotNil(t, w.Replaced)
+		requireMoved(t, path, was)
+		require.Len(t, names(t, dir), 3, "with the original and the journal")
+	}
+	interrupted := func() {
+		w, err := unfinished.Hold(path, "")
+		require.NoError(t, err)
+		require.NoError(t, errors.Join(w.Enter(unfinished.Begun), w.Close()))
+	}
+	undone := func() {
+		_, err := goOn(t, &Job{}, path, GoOn{Command: Undo})
+		require.NoError(t, err)
+		require.Equal(t, was, content(t, path))
+		require.Equal(t, []string{"disk.img"}, names(t, dir))
+	}
+	final := func() {
+		requireMoved(t, path, was)
+		require.Equal(t, []string{"disk.img"}, names(t, dir))
+		require.NoError(t, os.WriteFile(path, []byte(was), 0o644))
+	}
+	exchanged()
+	_, err := goOn(t, &Job{}, path, GoOn{Command: Resume})
+	require.ErrorContains(t, err, "the exchange is complete; undo brings the original back, finish removes it")
+	st, err := sys.Stat(path)
+	require.NoError(t, err)
+	for _, command := range []string{Undo, Finish} {
+		_, err = goOn(t, &Job{Looped: Loops{st.ID: "/dev/loop7"}}, path, GoOn{Command: command})
+		require.ErrorContains(t, err, "/dev/loop7")
+	}
+	undone()
+
+	exchanged()
+	_, err = goOn(t, &Job{}, path, GoOn{Command: Finish})
+	require.NoError(t, err)
+	final()
+	exchanged()
+	require.NoError(t, FinishExchange(path))
+	final()
+	require.ErrorIs(t, FinishExchange(path), os.ErrNotExist)
+
+	exchanged()
+	interrupted()
+	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, KeepNone: true})
+	require.NoError(t, err)
+	final()
+	exchanged()
+	interrupted()
+	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume})
+	require.NoError(t, err)
+	undone()
+	exchanged()
+	interrupted()
+	aligned := content(t, path)
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.WriteFile(path, []byte("another"), 0o644))
+	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, KeepNone: true})
+	require.Error(t, err)
+	require.Equal(t, "another", content(t, path))
+	require.Len(t, names(t, dir), 3)
+	require.NotEmpty(t, aligned)
+}
+
+// A move in place that was interrupted goes on, or is taken back.
+func TestGoOnWithAMove(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{Undo, Resume} {
+		path := smallDisk(t)
+		was := content(t, path)
+		s := open(t, path)
+		p, err := s.Plan(Goal{})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, err = (&Job{Jobs: 1, Moves: cancel}).MoveInPlace(ctx, s, p)
+		require.ErrorIs(t, err, context.Canceled)
+		require.True(t, Middle(err))
+		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: Finish})
+		require.Error(t, err)
+		_, err = goOn(t, &Job{Jobs: 1, Device: &Device{Device: &device.Device{}}}, path, GoOn{Command: command})
+		require.ErrorContains(t, err, "read back")
+		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: command})
+		require.NoError(t, err)
+		require.Equal(t, []string{"disk.img"}, names(t, filepath.Dir(path)))
+		if command == Undo {
+			require.Equal(t, was, content(t, path))
+			continue
+		}
+		requireMoved(t, path, was)
+		require.NoError(t, os.WriteFile(path, []byte(was), 0o644))
+		s = open(t, path)
+		w, err := (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p)
+		require.NoError(t, err)
+		require.Equal(t, []string{"disk.img"}, w.Files)
+		require.EqualValues(t, 3000*sector, w.Copied)
+		requireMoved(t, path, was)
+	}
+}
+
+// A disk that is not what was planned is not moved.
+func TestMovesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	was := content(t, path)
+	s := open(t, path)
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	_, err = (&Job{Device: &Device{Device: &device.Device{}}}).MoveInPlace(t.Context(), s, p)
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = (&Job{Jobs: 1}).MoveInPlace(ctx, s, p)
+	require.ErrorIs(t, err, context.Canceled)
+	p.Patches[0].Old = append([]byte{^p.Patches[0].Old[0]}, p.Patches[0].Old[1:]...)
+	_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p)
+	require.ErrorIs(t, err, verify.ErrDifferent)
+	require.Equal(t, was, content(t, path))
+	require.Equal(t, []string{"disk.img"}, names(t, filepath.Dir(path)))
+
+	good := open(t, path).Image.Disk
+	blank := disk.New(good.Size(), sector, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: good.Size() - off}, nil
+	})
+	unread := unread(good.Size())
+	view, err := s.View(mustPlan(t, s))
+	require.NoError(t, err)
+	require.NoError(t, promised(good, view))
+	require.ErrorIs(t, promised(unread, view), disktest.ErrFault)
+	require.ErrorIs(t, promised(good, unread), disktest.ErrFault)
+	require.ErrorIs(t, promised(good, blank), verify.ErrDifferent)
+	require.ErrorIs(t, promised(disktest.NewBadExtents(good), view), disktest.ErrFault)
+	unreadable := &Source{Image: &image.Image{Image: &driver.Image{Disk: unread}}}
+	require.ErrorIs(t, unreadable.midMove(), disktest.ErrFault)
+}
+
+// unread is a disk that cannot be read.
+func unread(size int64) disk.Disk { return disk.New(size, sector, disk.Whole(bad{}, size)) }
+
+func mustPlan(t *testing.T, s *Source) *Plan {
+	t.Helper()
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	return p
+}
+
+// A disk on a device is moved only if that was claimed, and no other.
+func TestDisksOnDevices(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "losetup")
+	out, err := exec.Command("losetup", "-f", "--show", smallDisk(t)).CombinedOutput()
+	if err != nil {
+		t.Skipf("no loop device can be had here: %s", out)
+	}
+	loop := strings.TrimSpace(string(out))
+	defer disktest.Run(t, "losetup", "-d", loop)
+	s := open(t, loop)
+	require.ErrorContains(t, s.onDevice(nil), "it is a block device; add --device and --journal FILE")
+	require.ErrorContains(t, s.onDevice(&Device{Device: &device.Device{}}), "the disk is not the device")
+	d, err := OpenDevice(loop)
+	require.NoError(t, err)
+	require.NoError(t, s.onDevice(d))
+	d.Close()
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	_, err = (&Job{Jobs: 1, Device: d}).MoveInPlace(t.Context(), s, p)
+	require.ErrorContains(t, err, "read back", "it was given back")
+}
+
+// The journal of a move is a file, and not the disk. Paths mean nothing in a folder that is gone.
+func TestJournalFiles(t *testing.T) {
+	path := smallDisk(t)
+	dir := filepath.Dir(path)
+	for journal, want := range map[string]string{
+		"": "", filepath.Join(dir, "new"): filepath.Join(dir, "new"),
+	} {
+		got, err := JournalFile(journal, path)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for journal, says := range map[string]string{path: "is the disk itself", dir: "is a folder"} {
+		_, err := JournalFile(journal, path)
+		require.ErrorIs(t, err, ondisk.ErrUsage)
+		require.ErrorContains(t, err, says)
+	}
+	s := open(t, path)
+	gone := filepath.Join(dir, "gone")
+	require.NoError(t, os.Mkdir(gone, 0o755))
+	t.Chdir(gone)
+	require.NoError(t, os.Remove(gone))
+	_, err := JournalFile("x", path)
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	_, err = s.Defined(nil, nil, "x", "")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = NewOrder("1.0", "align", "x", nil, Reading{}, Goal{}, Target{}, false)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = NewOrder("1.0", "align", path, nil, Reading{Allow: []string{"x"}}, Goal{}, Target{}, false)
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A copy that was ended goes on, or goes.
+func TestGoOnWithACopy(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	was := content(t, path)
+	dest := filepath.Join(t.TempDir(), "copy.raw")
+	order := func() *Order {
+		o, err := NewOrder("1.0", "align", path, nil, Reading{}, Goal{}, Target{Format: "raw"}, false)
+		require.NoError(t, err)
+		return o
+	}
+	ended := func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		j := Job{Dest: dest, Format: "raw", Jobs: 1, Order: order(), Watch: func() Progress {
+			return watcher(func(phase string) {
+				if phase == diskcopy.PhaseProve {
+					cancel()
+				}
+			})
+		}, Full: true}
+		_, err := write(ctx, t, &j, path)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "what is written stays: trueup resume "+dest)
+		require.Len(t, names(t, filepath.Dir(dest)), 2)
+	}
+	ended()
+	d, err := goOn(t, &Job{}, dest, GoOn{Command: Undo})
+	require.NoError(t, err)
+	require.Equal(t, "the unfinished copy is removed", d.Text)
+	require.Empty(t, names(t, filepath.Dir(dest)))
+
+	ended()
+	_, err = goOn(t, &Job{}, dest, GoOn{Command: Resume, Copy: func(context.Context, *Order) (Written, error) {
+		return Written{}, errMarker
+	}})
+	require.ErrorIs(t, err, errMarker)
+	w, err := unfinished.Hold(dest, "")
+	require.NoError(t, err)
+	require.Equal(t, []string{path}, ReadFor(w))
+	for what, change := range map[string]func(o *Order){
+		"it was begun by trueup 1.0": func(o *Order) { o.Program = "another" },
+		"has changed since":          func(o *Order) { o.Files = nil },
+		"its plan is another":        func(o *Order) { o.Seed = nil },
+	} {
+		begun, err := OrderOf(w)
+		require.NoError(t, err)
+		now := *begun
+		change(&now)
+		require.ErrorContains(t, now.agrees(begun, w), what)
+	}
+	again := Job{Dest: dest, Format: "raw", Jobs: 1, Order: order(), Going: w}
+	again.Order.Program = "another"
+	_, err = write(t.Context(), t, &again, path)
+	require.ErrorContains(t, err, "use that program")
+	again.Order = order()
+	again.Full = true
+	d, err = again.GoOn(t.Context(), w, GoOn{Command: Resume, Copy: func(_ context.Context, o *Order) (Written, error) {
+		require.Equal(t, path, o.Source)
+		return write(t.Context(), t, &again, path)
+	}})
+	require.NoError(t, errors.Join(err, w.Close()))
+	require.Equal(t, []string{"copy.raw"}, d.Files)
+	require.Positive(t, d.Kept)
+	requireMoved(t, dest, was)
+	require.Equal(t, []string{"copy.raw"}, names(t, filepath.Dir(dest)))
+}
+
+// begun leaves work of a kind open on a disk, in a phase.
+func begun(t *testing.T, path, kind string, plan []byte, phase unfinished.Phase) {
+	t.Helper()
+	d, err := gate.OpenFolder(filepath.Dir(path))
+	require.NoError(t, err)
+	w, err := unfinished.Begin(d, filepath.Base(path), path, kind, plan, 0)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(w.Enter(phase), w.Close(), d.Close()))
+}
+
+// Work that cannot go on says why, and what was complete is only tidied up.
+func TestWorkThatDoesNotGoOn(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	none := func(context.Context, *Order) (Written, error) { return Written{}, errMarker }
+	begun(t, path, unfinished.Copy, []byte("{}"), unfinished.Complete)
+	d, err := goOn(t, &Job{}, path, GoOn{Command: Resume, Copy: none})
+	require.NoError(t, err)
+	require.Contains(t, d.Text, "complete already")
+	require.Equal(t, []string{"disk.img"}, names(t, filepath.Dir(path)))
+
+	begun(t, path, unfinished.Copy, []byte("no order"), unfinished.Begun)
+	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, Copy: none})
+	require.ErrorContains(t, err, "its journal cannot be understood")
+	w, err := unfinished.Hold(path, "")
+	require.NoError(t, err)
+	require.Empty(t, ReadFor(w))
+	j := Job{Dest: path, Order: &Order{}, Going: w}
+	_, err = write(t.Context(), t, &j, smallDisk(t))
+	require.ErrorContains(t, err, "its journal cannot be understood")
+	require.NoError(t, errors.Join(w.Remove(), w.Close()))
+
+	require.NoError(t, os.WriteFile(unfinished.JournalOf(path), nil, 0o600))
+	d, err = goOn(t, &Job{}, path, GoOn{Command: Undo})
+	require.NoError(t, err)
+	require.Contains(t, d.Text, "nothing was begun")
+	require.Equal(t, []string{"disk.img"}, names(t, filepath.Dir(path)))
+	require.Len(t, content(t, path), 8192*sector)
+}

@@ -1,0 +1,141 @@
+package realign
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// What the user has to do after an exchange is said: the disk has another size, and no tracking of changed blocks.
+func TestNotesOfAnExchange(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := vmdkforge.Descriptor("monolithicFlat", `RW 8192 FLAT "disk-flat.vmdk" 0`) +
+		"changeTrackPath=\"disk-ctk.vmdk\"\n"
+	path := filepath.Join(dir, "disk.vmdk")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	full := tableforge.NewMBR(8192, tableforge.Slot{Type: 0xda, Start: 63, Sectors: 8192 - 63})
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "disk-flat.vmdk"), full, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "disk-ctk.vmdk"), []byte("blocks"), 0o644))
+	w, err := write(t.Context(), t, &Job{Dest: path, Replace: true, Jobs: 1}, path)
+	require.NoError(t, err)
+	var codes []string
+	for _, n := range w.Notes {
+		codes = append(codes, n.Code)
+	}
+	require.Equal(t, []string{"replaced-tracking", "outside-size"}, codes)
+}
+
+// What cannot be exchanged stays as it is, and nothing is left of the copy.
+func TestExchangesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	for says, prepare := range map[string]func(t *testing.T, path string, j *Job){
+		"/dev/loop7": func(t *testing.T, path string, j *Job) {
+			t.Helper()
+			st, err := sys.Stat(path)
+			require.NoError(t, err)
+			j.Looped = Loops{st.ID: "/dev/loop7"}
+		},
+		"has 2 hard links": func(t *testing.T, path string, _ *Job) {
+			t.Helper()
+			require.NoError(t, os.Link(path, filepath.Join(filepath.Dir(path), "other")))
+		},
+		"no such file": func(t *testing.T, path string, j *Job) {
+			t.Helper()
+			j.Begin = func() { require.NoError(t, os.Rename(path, path+".old")) }
+		},
+	} {
+		path := smallDisk(t)
+		was := content(t, path)
+		j := Job{Dest: path, Replace: true, Jobs: 1}
+		prepare(t, path, &j)
+		before := len(names(t, filepath.Dir(path)))
+		_, err := write(t.Context(), t, &j, path)
+		require.ErrorContains(t, err, says)
+		left := names(t, filepath.Dir(path))
+		require.Len(t, left, before)
+		require.Equal(t, was, content(t, filepath.Join(filepath.Dir(path), left[0])))
+
+		dir := t.TempDir()
+		smallPackage(t, dir)
+		path = filepath.Join(dir, "vm.ova")
+		j = Job{Dest: path, Replace: true, Jobs: 1}
+		prepare(t, path, &j)
+		p, err := PlanPackage(openedPackage(t, path), Reading{}, Goal{})
+		require.NoError(t, err)
+		defer p.Close()
+		_, err = j.WritePackage(t.Context(), p)
+		require.ErrorContains(t, err, says)
+		require.Empty(t, slices.DeleteFunc(names(t, dir), func(name string) bool { return name[0] != '.' }))
+	}
+}
+
+// The original of an exchange is known as such, and is not used in the middle of it.
+func TestOriginals(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	w, err := write(t.Context(), t, &Job{Dest: path, Replace: true, Jobs: 1}, path)
+	require.NoError(t, err)
+	require.False(t, open(t, path).Original)
+	s := open(t, w.Replaced.Original)
+	require.True(t, s.Original)
+	last := s.Beside[len(s.Beside)-1]
+	require.Equal(t, "original", last.Code)
+	require.Contains(t, last.Remedy, "trueup undo "+path)
+	h, err := unfinished.Hold(path, "")
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(h.Enter(unfinished.Begun), h.Close()))
+	for _, name := range []string{path, w.Replaced.Original} {
+		_, err = Open(name, Reading{})
+		require.Equal(t, "unfinished", Code(err), name)
+	}
+	require.NoError(t, os.Remove(path))
+	_, err = Open(path, Reading{})
+	require.Equal(t, "unfinished", Code(err))
+	require.ErrorContains(t, err, "was interrupted")
+}
+
+// Why a disk is not there can be what a run has left open.
+func TestDisksThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	begun(t, path, unfinished.Exchange, []byte("plan"), unfinished.Kept)
+	require.NoError(t, os.Rename(path, path+image.Moving))
+	_, err := Open(path, Reading{})
+	require.ErrorContains(t, err, "it is not there; the disk was exchanged")
+	require.NoError(t, os.Remove(unfinished.JournalOf(path)))
+	_, err = Open(path, Reading{})
+	require.ErrorContains(t, err, "a move in place has left")
+	require.NoError(t, os.Remove(path+image.Moving))
+	_, err = Open(path, Reading{})
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NotErrorIs(t, err, ondisk.ErrUnsupported)
+}
+
+// What cannot be read of a folder or a planned disk is an error.
+func TestReadingThatFails(t *testing.T) {
+	path := smallDisk(t)
+	img, err := image.Open(path, image.Options{})
+	require.NoError(t, err)
+	require.NoError(t, img.Dir.Close())
+	require.Error(t, (&Source{Image: img, asked: true}).read())
+	require.NoError(t, img.CloseFiles())
+
+	s := open(t, path)
+	p := mustPlan(t, s)
+	s.Image.Disk = unread(s.Image.Disk.Size())
+	_, err = s.View(p)
+	require.ErrorIs(t, err, disktest.ErrFault)
+}
