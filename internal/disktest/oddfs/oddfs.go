@@ -171,7 +171,22 @@ func Mount(t testing.TB, behind string, m Manners) (mounted string) {
 			}
 		})
 	}
+	if err := unpolled(mounted); err != nil {
+		t.Fatalf("poll: %v", err)
+	}
 	return mounted
+}
+
+// unpolled has the kernel ask once whether a file there is ready, and learn that such questions are not answered. Go asks
+// for each file that it opens, in a call that no other thread of the process can overtake. The library asks itself,
+// but not of a mount that it gets as a descriptor.
+func unpolled(mounted string) error {
+	fd, err := unix.Open(mounted+"/.go-fuse-epoll-hack", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return errors.Join(err, unix.Close(fd))
 }
 
 // maxTransfer is how many bytes a call can have.
