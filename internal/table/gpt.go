@@ -273,11 +273,11 @@ func (g *gpt) readEntries() error {
 
 func (g *gpt) addEntry(number int, b []byte) error {
 	var e gptEntry
+	if ondisk.IsZero(b[:len(e.Type)]) { // no partition, as most are
+		return nil
+	}
 	if _, err := binary.Decode(b, binary.LittleEndian, &e); err != nil {
 		return err
-	}
-	if e.Type == [16]byte{} {
-		return nil
 	}
 	p := Partition{
 		Number: number, Kind: Entry, TypeGUID: e.Type.String(), GUID: e.GUID.String(),
