@@ -52,6 +52,21 @@ func TestExchange(t *testing.T) {
 	}
 }
 
+// The journal says that the original is being removed, so that no undo follows.
+func TestFinishIsNoted(t *testing.T) {
+	t.Parallel()
+	k := kinds["raw"]
+	dir, _ := k.fresh(t)
+	_, err := k.publish(dir)
+	require.NoError(t, err)
+	h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
+	require.NoError(t, err)
+	defer h.Close()
+	_, err = exchange.Finish(h, unfinished.Options{})
+	require.NoError(t, err)
+	require.Equal(t, []byte{byte(unfinished.Finishing)}, h.Record())
+}
+
 // What the guest wrote since is lost by an undo only where that is accepted, and a finish goes on.
 func TestGuestWroteSince(t *testing.T) {
 	t.Parallel()

@@ -1,11 +1,14 @@
 package exchange_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 )
@@ -131,6 +135,70 @@ func TestCopyIsLikeTheOriginal(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.Notes, 1)
 	require.Equal(t, "the file system does not keep of the original: user.note", r.Notes[0].Text)
+}
+
+// A copy that cannot be made like the original is not published, nor one whose names are taken.
+func TestCopyIsNotPublished(t *testing.T) {
+	t.Parallel()
+	k := kinds["raw"]
+	dir, before := k.fresh(t)
+	s, done, err := k.source(filepath.Join(dir, k.main))
+	require.NoError(t, err)
+	defer done() //nolint:errcheck // read-only
+	closed := &copied{dir: dir, names: k.new}
+	require.NoError(t, s.Prepare(closed))
+	require.NoError(t, closed.Release())
+	require.ErrorContains(t, s.Prepare(closed), "owner and attributes of")
+	_, err = s.Publish(closed)
+	require.ErrorContains(t, err, "permissions of")
+	imagetest.Write(t, dir, exchange.OriginalOf(k.main, k.main), []byte("a file of the user's"))
+	_, err = s.Publish(&copied{dir: dir, names: k.new})
+	require.ErrorContains(t, err, "is not a file of the exchange")
+	require.Equal(t, before[k.main], sums(t, dir)[k.main])
+}
+
+// A moment without a disk under its name, where a file system has no links, is noted.
+func TestNoLinksAreNoted(t *testing.T) {
+	t.Parallel()
+	k := kinds["raw"]
+	dir, _ := k.fresh(t)
+	r, err := k.publish(oddfs.Mount(t, dir, failing("link", syscall.EPERM, "rename2", syscall.EINVAL)))
+	require.NoError(t, err)
+	require.Len(t, r.Notes, 1)
+	require.Equal(t, "replaced-no-links", r.Notes[0].Code)
+	k.requireExchanged(t, dir)
+}
+
+// The texts of a package are read again for its journal, which has room for 1 MiB of them.
+func TestTextsOfPackages(t *testing.T) {
+	t.Parallel()
+	k := kinds["ovf"]
+	for says, change := range map[string]func(path string) error{
+		"no such file": os.Remove,
+		"at most 1048576 are kept": func(path string) error {
+			f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(f, "<!-- %s -->", strings.Repeat("x", 1<<20))
+			return errors.Join(err, f.Close())
+		},
+		"vm.ovf": func(path string) error { return os.Truncate(path, 0) },
+	} {
+		dir, _ := k.fresh(t)
+		path := filepath.Join(dir, k.main)
+		if strings.HasPrefix(says, "at most") {
+			require.NoError(t, change(path))
+		}
+		p, err := ova.Open(path, nil)
+		require.NoError(t, err)
+		defer p.Close()
+		if !strings.HasPrefix(says, "at most") {
+			require.NoError(t, change(path))
+		}
+		_, err = exchange.NewPackage(p)
+		require.ErrorContains(t, err, says)
+	}
 }
 
 // What comes between the checks and the exchange ends it: a source that is gone, and the journal of another run.

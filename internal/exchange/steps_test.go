@@ -5,15 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/journal"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -31,7 +34,12 @@ type steps struct {
 
 func begin(t *testing.T, several bool) *steps {
 	t.Helper()
-	s := &steps{t: t, dir: t.TempDir()}
+	return beginIn(t, t.TempDir(), several)
+}
+
+func beginIn(t *testing.T, dir string, several bool) *steps {
+	t.Helper()
+	s := &steps{t: t, dir: dir}
 	p := &plan{Old: []file{{Name: name("vm")}}, New: []file{{Name: name("vm")}}}
 	if several {
 		p.Old[0].Was, p.Old[0].Kept = []byte("old vm"), []byte("names kept data")
@@ -145,6 +153,9 @@ func TestStepsRefuse(t *testing.T) {
 			true, func(s *steps) { s.foreign("vm.orig") }, func(s *steps) error { return s.nameKept() }, isForeign,
 			false,
 		},
+		"a kept name cannot be written": {
+			true, func(s *steps) { s.mkdir(".vm.orig.exchange") }, (*steps).nameKept, "remove", false,
+		},
 		"another manifest": {
 			true, func(s *steps) { s.foreign("mf") },
 			func(s *steps) error { return s.breakSeals() }, isForeign, false,
@@ -230,6 +241,10 @@ func TestStepsRefuse(t *testing.T) {
 		"back: a name of a step stays": {true, func(s *steps) { s.mkdir(".data.orig.exchange") }, func(s *steps) error {
 			return s.cleanUp(&[]string{})
 		}, "remove", true},
+		"a folder that cannot be listed": {
+			true, func(s *steps) { require.NoError(s.t, os.RemoveAll(s.dir)); s.mkdir("") },
+			func(s *steps) error { return s.free("vm", nil, "") }, "no such file", true,
+		},
 		"undo: a name of a step stays": {
 			true, func(s *steps) { s.exchanged(); s.mkdir(".data.orig.exchange") },
 			func(s *steps) error {
@@ -277,16 +292,52 @@ func TestFolderKeepsItsFiles(t *testing.T) {
 	}
 }
 
+// Where a file system has no hard links, or neither these nor exchanges of names, names are given one after the other.
+func TestStepsWithoutLinks(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]map[string]syscall.Errno{
+		"no links":                {"link": syscall.EPERM},
+		"neither links nor flags": {"link": syscall.EPERM, "rename2": syscall.EINVAL},
+	} {
+		for _, several := range []bool{false, true} {
+			s := beginIn(t, oddfs.Mount(t, t.TempDir(), oddfs.Manners{Fail: fail}), several)
+			before := s.source()
+			s.exchanged()
+			require.Equal(t, several || len(fail) > 1, s.d.bare, name)
+			_, err := Undo(s.Held, unfinished.Options{})
+			require.NoError(t, err, name)
+			require.Equal(t, before, s.files(), name)
+		}
+	}
+}
+
+// An exchange has names for all its files, and a journal of another plan has none.
+func TestFilesOfAnExchange(t *testing.T) {
+	t.Parallel()
+	s := begin(t, false)
+	names, err := Files(s.Held)
+	require.NoError(t, err)
+	require.Equal(t, []string{"vm", "vm.orig", "vm", ".vm.partial"}, names)
+	h, err := unfinished.Begin(s.Dir, "other", filepath.Join(s.dir, "other"), unfinished.Exchange, []byte("{"), 0)
+	require.NoError(t, err)
+	defer h.Close()
+	_, err = Files(h)
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+}
+
+// source returns the files of the folder but for those of the copy.
+func (s *steps) source() map[string]string {
+	s.t.Helper()
+	out := s.files()
+	maps.DeleteFunc(out, func(n, _ string) bool { return strings.HasSuffix(n, ".partial") })
+	return out
+}
+
 // An undo names all that it has removed, and the journal of another disk begins nothing.
 func TestUndoNamesWhatItRemoves(t *testing.T) {
 	t.Parallel()
 	s := begin(t, true)
-	before := s.files()
-	for n := range before {
-		if strings.HasSuffix(n, ".partial") {
-			delete(before, n)
-		}
-	}
+	before := s.source()
 	s.exchanged()
 	d, err := Undo(s.Held, unfinished.Options{})
 	require.NoError(t, err)
