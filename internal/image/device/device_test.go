@@ -69,6 +69,9 @@ func TestOpenNoDevice(t *testing.T) {
 	}
 	_, err := (&Device{Path: "device", Node: file + ".absent"}).Create(Options{})
 	require.ErrorContains(t, err, "folder of DEST device")
+	_, _, _, closed := stand(t, nil)
+	_, err = (&Device{Path: "device", Node: file, file: closed}).Create(Options{})
+	require.ErrorContains(t, err, "read back device")
 }
 
 // A device that is in use, read-only, a source, or unknown to the kernel is refused.

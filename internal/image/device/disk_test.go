@@ -96,11 +96,15 @@ func TestErrorsOfADevice(t *testing.T) {
 		_, err := on(whole, whole, false).ReadAt(make([]byte, 100), off)
 		return err
 	}
+	neither, err := os.OpenFile("/proc/self/comm", os.O_RDWR, 0) // a file without holes, and no device
+	require.NoError(t, err)
+	defer neither.Close()
 	for _, c := range []struct {
 		name string
 		err  error
 		want string
 	}{
+		{"neither hole nor discard", on(neither, closed, true).Zero(512, 1024), "inappropriate ioctl for device"},
 		{"read around bytes", write(on(whole, closed, false), 100, 700), "read back device at byte 512"},
 		{"write around bytes", write(on(readOnly, whole, false), 100, 700), "write device at byte 512"},
 		{"write", write(on(readOnly, closed, false), 1024, 1024), "write device at byte 1024"},
@@ -109,8 +113,8 @@ func TestErrorsOfADevice(t *testing.T) {
 		{"hole", on(readOnly, whole, true).Zero(512, 1024), "write zeros to device at byte 512"},
 		{"read past the end", read(64 << 10), "read back device at byte 65536"},
 		{"flush", on(closed, whole, false).Sync(), "flush device"},
-		{"open for the proof", on(closed, nil, false).open(), "read back device"},
-		{"open after a discard", on(closed, nil, true).rezero(0, 512), "read back device"},
+		{"open for the proof", on(closed, nil, false).open(), "read back device at byte 0: no such file"},
+		{"open after a discard", on(closed, nil, true).rezero(0, 512), "read back device at byte 0: no such file"},
 		{"read after a discard", on(whole, closed, true).rezero(512, 512), "read back device at byte 512"},
 		{"zeros after a discard", on(whole, whole, true).rezero(512, 512), "inappropriate ioctl for device"},
 	} {

@@ -260,6 +260,19 @@ func TestEachCallOfACopyFails(t *testing.T) {
 	}
 }
 
+// Each call of a copy without data that fails ends it, too.
+func TestEachCallOfAnEmptyCopyFails(t *testing.T) {
+	t.Parallel()
+	whole, f, _ := start(t)
+	require.NoError(t, newOutput("device", f, simSize, 512, simEdges).Finish())
+	require.Greater(t, whole.Calls, 3)
+	for n := 1; n <= whole.Calls; n++ {
+		m, f, _ := start(t)
+		m.Fail = n
+		require.ErrorIs(t, newOutput("device", f, simSize, 512, simEdges).Finish(), disktest.ErrFault, "call %d", n)
+	}
+}
+
 // What stood at the edges is gone durably before the first byte of data, and all data are durable before the edges.
 func TestOrderOfFlushes(t *testing.T) {
 	t.Parallel()
