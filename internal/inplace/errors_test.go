@@ -202,11 +202,40 @@ func TestWritesThatAreLost(t *testing.T) {
 	count.simDisk = m.disk.(simDisk)
 	m.disk = count
 	require.NoError(t, m.finish(t.Context()))
-	last := 1<<20 - count.extents - 1
-	m, err = newTrial(c, faulty{}).open(true)
-	require.NoError(t, err)
-	m.disk = &lossy{m.disk.(simDisk), -1, last}
-	require.ErrorIs(t, m.finish(t.Context()), disktest.ErrFault, "where the zeros are that it wrote")
+	for n := range 1<<20 - count.extents {
+		m, err = newTrial(c, faulty{}).open(true)
+		require.NoError(t, err)
+		m.disk = &lossy{m.disk.(simDisk), -1, n}
+		require.ErrorIs(t, m.finish(t.Context()), disktest.ErrFault, "question %d for holes", n)
+	}
+}
+
+// solid is a storage that knows no holes.
+type solid struct{ simDisk }
+
+func (solid) Extent(off, limit int64) (disk.Extent, error) {
+	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
+}
+
+// TestZerosAreRead has each read of a move fail where the storage knows no holes, so that zeros are read, too.
+func TestZerosAreRead(t *testing.T) {
+	t.Parallel()
+	c, reads := simCases(t)[0], 0
+	for n := 0; n <= reads; n++ {
+		x := newTrial(c, faulty{})
+		m, err := x.open(true)
+		require.NoError(t, err)
+		m.disk = solid{m.disk.(simDisk)}
+		if x.on.Reads = 0; n > 0 {
+			x.on.FailRead = n
+			require.ErrorIs(t, m.finish(t.Context()), disktest.ErrFault, "read %d of %d", n, reads)
+			continue
+		}
+		require.NoError(t, m.finish(t.Context()))
+		require.True(t, bytes.Equal(c.want, x.on.File("disk").Bytes()))
+		reads = x.on.Reads
+	}
+	require.Greater(t, reads, 10)
 }
 
 // TestPiecesThatChangePlaces makes no plan of pieces that no order can move.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -302,6 +304,39 @@ func TestDescriptors(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"vm" + hidden}, removed)
 	requireText(path, "another")
+
+	for op, says := range map[string]string{
+		"rename2": "descriptor vm" + hidden, "unlink": "descriptor vm" + hidden, "fsyncdir": "sync folder",
+	} {
+		a, _, path = begin()
+		if op == "unlink" {
+			require.NoError(t, os.WriteFile(path, []byte("another"), 0o600))
+		}
+		require.NoError(t, a.Held.Dir.Close())
+		a.Held.Dir = failing(t, filepath.Dir(path), op)
+		_, err = a.stale(a.plan)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+// failing opens a folder of which an operation fails.
+func failing(t *testing.T, behind, op string) *gate.Folder {
+	t.Helper()
+	d, err := gate.OpenFolder(oddfs.Mount(t, behind, oddfs.Manners{Fail: map[string]syscall.Errno{op: syscall.EIO}}))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+// TestMarksThatAreNotRead looks for a mark in files that cannot be opened or read, which is an error.
+func TestMarksThatAreNotRead(t *testing.T) {
+	t.Parallel()
+	f := newOnFiles(t, false)
+	for _, op := range []string{"open", "read"} {
+		a := &Again{Held: &unfinished.Held{Dir: failing(t, f.dir, op)}}
+		_, err := a.marked(&Plan{Files: []Part{{}}}, func(string, sys.Info) bool { return true })
+		require.ErrorIs(t, err, syscall.EIO, op)
+	}
 }
 
 // TestLostDescriptor goes on from a move whose descriptor is gone, or has its name back: nothing moves without it.
