@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
+
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -73,7 +75,7 @@ func decode(packed []byte) (i *results.Image, ok bool) {
 		return nil, false
 	}
 	s := stored{Image: results.NewImage("")}
-	if json.Unmarshal(raw, &s) != nil || len(s.Names) != len(s.Files) {
+	if jsonv2.Unmarshal(raw, &s) != nil || len(s.Names) != len(s.Files) {
 		return nil, false
 	}
 	for n, name := range s.Names {
@@ -82,7 +84,9 @@ func decode(packed []byte) (i *results.Image, ok bool) {
 	return s.Image, true
 }
 
-// writers are kept, since a new one needs more time than it saves.
+// readers and writers are kept, since new ones need more time than they save.
+var readers = sync.Pool{New: func() any { return flate.NewReader(nil) }}
+
 var writers = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.BestSpeed)
 	if err != nil {
@@ -102,11 +106,17 @@ func deflate(raw []byte) ([]byte, error) {
 }
 
 func inflate(packed []byte) ([]byte, error) {
-	raw, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), maxResult+1))
-	if err == nil && len(raw) > maxResult {
+	r := readers.Get().(io.ReadCloser) // nothing else is in it
+	defer readers.Put(r)
+	if err := r.(flate.Resetter).Reset(bytes.NewReader(packed), nil); err != nil { // as flate.NewReader promises
+		return nil, err
+	}
+	var raw bytes.Buffer
+	_, err := raw.ReadFrom(io.LimitReader(r, maxResult+1))
+	if err == nil && raw.Len() > maxResult {
 		err = fmt.Errorf("result: more than %d bytes", maxResult)
 	}
-	return raw, err
+	return raw.Bytes(), err
 }
 
 // digest returns a hash of the facts of a result that matter to users. Results with the same digest are the same:
