@@ -2,8 +2,6 @@ package diskcopy
 
 import (
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -11,9 +9,10 @@ import (
 	"hash"
 	"sync"
 
+	"github.com/minio/highwayhash"
+
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/sys"
 )
 
 // Sum is a digest of all bytes of a disk: what Run or Pipe wrote and what Digest reads have the same one when they are
@@ -27,27 +26,18 @@ func Digest(ctx context.Context, d disk.Disk, o Options) (Sum, error) {
 
 // Stored is Digest with a key of NewKey, which can be stored beside the digest for another process to compare with.
 func Stored(ctx context.Context, d disk.Disk, key []byte, o Options) (Sum, error) {
-	of := sha
-	if len(key) > 0 {
-		if of = gmac(key); of == nil {
-			return Sum{}, fmt.Errorf("digests with a key of %d bytes: %w", len(key), ondisk.ErrUnsupported)
-		}
+	if len(key) != highwayhash.Size {
+		return Sum{}, fmt.Errorf("digests with a key of %d bytes: %w", len(key), ondisk.ErrUnsupported)
 	}
-	return digest(ctx, d, o, &summer{digest: of, hash: sha256.New()})
+	return digest(ctx, d, o, &summer{key: key, hash: sha256.New()})
 }
 
-// NewKey returns a random key for Stored; nil, which stands for SHA-256, where that is faster or GMAC is not allowed.
+// NewKey returns a random key for Stored.
 func NewKey() []byte {
-	key := make([]byte, keySize)
+	key := make([]byte, highwayhash.Size)
 	_, _ = rand.Read(key) // never fails
-	if !sys.ComputesGMAC() || gmac(key) == nil {
-		return nil
-	}
 	return key
 }
-
-// keySize is that of AES-128, bytes.
-const keySize = 16
 
 func digest(ctx context.Context, d disk.Disk, o Options, s *summer) (Sum, error) {
 	data := &Data{Disks: []disk.Disk{d}}
@@ -72,12 +62,23 @@ func digest(ctx context.Context, d disk.Disk, o Options, s *summer) (Sum, error)
 
 // summer makes one digest of those of the grains.
 type summer struct {
-	digest func(dst, b []byte) []byte // appends that of a grain
-	hash   hash.Hash
-	spent  sync.Pool // of digests that were added
+	key   []byte
+	hash  hash.Hash
+	spent sync.Pool // of digests that were added
 }
 
-func newSummer() *summer { return &summer{digest: grainDigest(), hash: sha256.New()} }
+func newSummer() *summer { return &summer{key: ownKey(), hash: sha256.New()} }
+
+// ownKey is the key of all digests that stay in this process.
+var ownKey = sync.OnceValue(NewKey)
+
+// grain appends the digest of a grain: HighwayHash with 128 bits. Its key is random and not known to what made the
+// bytes, so that two grains that differ have one digest by chance only, whatever they hold. Spec: Alakuijala, Cox and
+// Wassenberg, "Fast keyed hash/pseudo-random function using SIMD multiply and permute", 2016.
+func (s *summer) grain(dst, b []byte) []byte {
+	sum := highwayhash.Sum128(b, s.key)
+	return append(dst, sum[:]...)
+}
 
 // digests are those of the grains of a chunk, each behind its offset.
 type digests struct{ b []byte }
@@ -87,13 +88,13 @@ type digests struct{ b []byte }
 func (s *summer) chunk(off int64, b []byte) *digests {
 	d, ok := s.spent.Get().(*digests)
 	if !ok {
-		d = &digests{make([]byte, 0, (8+sha256.Size)*(ChunkSize/grain+1))}
+		d = &digests{make([]byte, 0, (8+highwayhash.Size128)*(ChunkSize/grain+1))}
 	}
 	d.b = d.b[:0]
 	for len(b) > 0 {
 		n := min(int64(len(b)), grain-off%grain)
 		if !ondisk.IsZero(b[:n]) {
-			d.b = s.digest(binary.LittleEndian.AppendUint64(d.b, ondisk.U64(off)), b[:n])
+			d.b = s.grain(binary.LittleEndian.AppendUint64(d.b, ondisk.U64(off)), b[:n])
 		}
 		off, b = off+n, b[n:]
 	}
@@ -110,41 +111,4 @@ func (s *summer) sum(size int64) (out Sum) {
 	s.hash.Write(binary.LittleEndian.AppendUint64(nil, ondisk.U64(size)))
 	s.hash.Sum(out[:0])
 	return out
-}
-
-// grainDigest returns the digest of grains that is the fastest here: GMAC where the processor has instructions for it,
-// of which SHA-256 takes three times as long with its own.
-var grainDigest = sync.OnceValue(func() func(dst, b []byte) []byte {
-	if key := NewKey(); key != nil {
-		return gmac(key)
-	}
-	return sha
-})
-
-// gmac returns GMAC; nil where the program may not use it, or for a key of another size. The key is random, and not
-// known to what made the bytes. So two grains that differ have one tag with a probability below 2^-115, whatever they
-// hold: a grain has 2^12 blocks, and a tag has 128 bits. Spec: NIST SP 800-38D; McGrew and Viega, "The Security and
-// Performance of the Galois/Counter Mode (GCM) of Operation", section 5.
-func gmac(key []byte) func(dst, b []byte) []byte {
-	if len(key) != keySize {
-		return nil
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil
-	}
-	gcm, err := cipher.NewGCM(block)
-	if err != nil {
-		return nil // GODEBUG=fips140=only
-	}
-	if fast := fastGMAC(block); fast != nil {
-		return fast
-	}
-	nonce := make([]byte, gcm.NonceSize()) // one for all: no tag leaves the process, only digests of tags do
-	return func(dst, b []byte) []byte { return gcm.Seal(dst, nonce, nil, b) }
-}
-
-func sha(dst, b []byte) []byte {
-	sum := sha256.Sum256(b)
-	return append(dst, sum[:]...)
 }

@@ -254,7 +254,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for why, change := range map[string]func(p *Plan){
 		"":                       func(*Plan) {},
-		"version 0":              func(p *Plan) { p.Version = 0 },
+		"an earlier version":     func(p *Plan) { p.Version = planVersion - 1 },
 		"a version to come":      func(p *Plan) { p.Version = planVersion + 1 },
 		"a disk of no sector":    func(p *Plan) { p.OldSize, p.OldEnd, p.Pieces, p.Sums = 511, 511, nil, nil },
 		"a disk that shrinks":    func(p *Plan) { p.OldSize, p.OldEnd = p.Size+1, p.Size+1 },

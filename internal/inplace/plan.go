@@ -31,7 +31,7 @@ type Plan struct {
 	Patches     []disk.Patch
 	Saved       []Saved        // what has no new place; the first sector first
 	Sums        []diskcopy.Sum // of each piece, but for the first sector
-	Key         []byte         `json:",omitempty"` // of the digests; empty for SHA-256
+	Key         []byte         // of the digests
 	Sector      int64          `json:",omitempty"` // of the disk, bytes; 0 for 512
 	Files       []Part         // where the disk lies
 	Device      string         `json:",omitempty"` // its path, where it is a block device
@@ -52,8 +52,8 @@ type Saved struct {
 }
 
 const (
-	// planVersion is that of new plans. Those of version 1 have no Key.
-	planVersion = 2
+	// planVersion is that of plans. Those of versions 1 and 2 had other digests.
+	planVersion = 3
 	// markSize is the part of the disk that is written last: what firmware looks at first.
 	markSize = 512
 	// maxSaved bounds what has no new place: copies of tables.
@@ -348,8 +348,8 @@ func decodePlan(b []byte) (*Plan, error) {
 	if err := json.Unmarshal(b, p); err != nil {
 		return nil, fmt.Errorf("plan of the journal: %w: %w", err, ondisk.ErrFormat)
 	}
-	if p.Version < 1 || p.Version > planVersion {
-		return nil, fmt.Errorf("plan of the journal: version %d, want 1 to %d; use the trueup that began the move: %w",
+	if p.Version != planVersion {
+		return nil, fmt.Errorf("plan of the journal: version %d, want %d; use the trueup that began the move: %w",
 			p.Version, planVersion, ondisk.ErrUnsupported)
 	}
 	if err := p.check(); err != nil {

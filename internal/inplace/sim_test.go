@@ -52,7 +52,6 @@ type simCase struct {
 	plan          *plan.Plan
 	tail, newTail []byte
 	zero          []disk.Range // of the old disk, beside every seventh sector
-	first         bool         // its plan is one of version 1: the digests have no key
 	old           []byte       // the disk and its footer
 	want          []byte
 }
@@ -148,7 +147,7 @@ func simCases(t *testing.T) []simCase {
 		simCase{name: "GPT, both copies; redo and direct", chunk: 6, direct: 8, plan: gpt}.simulate(t, 44),
 		simCase{name: "pieces go both ways", chunk: 5, direct: 3, plan: ways}.simulate(t, 3, 17, 47),
 		simCase{
-			name: "footer behind the disk, plan of version 1", chunk: 8, direct: 1 << 20, plan: mbr(), first: true,
+			name: "footer behind the disk", chunk: 8, direct: 1 << 20, plan: mbr(),
 			tail: footer("old"), newTail: footer("new"),
 		}.simulate(t),
 	}
@@ -222,12 +221,6 @@ func (x *trial) open(begin bool) (*mover, error) {
 			return nil, err
 		}
 		p.ID, p.Chunk, p.Direct = "sim"+x.id, x.c.chunk*sector, x.c.direct*sector
-		if x.c.first {
-			p.Version, p.Key = 1, nil
-			if err = p.look(context.Background(), d, Options{Jobs: 1}); err != nil {
-				return nil, err
-			}
-		}
 		var blob []byte
 		if blob, err = p.encode(); err == nil {
 			j, err = journal.Create(file, "in-place", journal.ID{1}, blob, p.area())
