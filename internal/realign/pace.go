@@ -1,12 +1,29 @@
 package realign
 
 import (
+	"cmp"
 	"context"
+	"math"
 	"sync"
 	"time"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/sys"
 )
+
+// pass keeps a large copy, which reads and writes need bytes, from pushing all else out of the machine's memory: more
+// than half of that it does not take. Its proof then reads DEST from the storage.
+func (j *Job) pass(s *Source, o target, need int64) {
+	j.passes = 2*need > cmp.Or(j.memory, sys.Memory(), math.MaxInt64)/2
+	if !j.passes {
+		return
+	}
+	s.Image.Pass()
+	if out, ok := o.(*store.Output); ok {
+		out.Pass()
+	}
+}
 
 // paced is a disk that is read no faster than at a rate. Others that read the same storage keep what is left of it.
 type paced struct {

@@ -24,6 +24,10 @@ func (j *Job) reread(o target, prove func(got *image.Image) error) error {
 		return readBack(err)
 	}
 	defer got.Close()
+	if j.passes {
+		got.Uncache()
+		got.Pass()
+	}
 	if err := intact(got); err != nil {
 		return err
 	}

@@ -322,6 +322,8 @@ type Job struct {
 	progress Progress
 	tried    time.Duration // what Try took
 	shared   []disk.Piece  // stretches of files of SOURCE whose blocks DEST has, too
+	memory   int64         // of the machine, bytes; 0: as the system says
+	passes   bool          // what is read and written goes past the memory
 }
 
 // Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
@@ -452,6 +454,7 @@ func (j *Job) fill(
 	if lasts, ok := o.(*store.Output); ok {
 		lasts.Keep(false)
 	}
+	j.pass(s, o, need)
 	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}
 	if j.Full && !j.View && !s.readAgain() {
 		work.Sum = new(diskcopy.Sum)

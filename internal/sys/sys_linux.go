@@ -105,6 +105,11 @@ func SharesMemory(folder string) (bool, error) {
 // the file is left there. Pages that are not yet on the storage stay. Linux before 6.5 does not say what is left.
 func (f *File) Uncache() bool {
 	_ = unix.Fadvise(f.fd, 0, 0, unix.FADV_DONTNEED) // cachestat counts the rest
+	return f.Uncached()
+}
+
+// Uncached reports whether at most a hundredth of a file is in memory. Linux before 6.5 does not say it: false.
+func (f *File) Uncached() bool {
 	var all unix.CachestatRange
 	var left unix.Cachestat_t
 	st, err := f.Stat()
@@ -112,6 +117,15 @@ func (f *File) Uncache() bool {
 		err = unix.Cachestat(uint(f.fd), &all, &left, 0)
 	}
 	return err == nil && float64(left.Cache)*float64(os.Getpagesize()) <= 0.01*float64(st.Size)
+}
+
+// Memory returns the memory of the machine in bytes; 0: it is not known.
+func Memory() int64 {
+	var s unix.Sysinfo_t
+	if err := unix.Sysinfo(&s); err != nil {
+		return 0
+	}
+	return int64(s.Totalram) * int64(s.Unit) //nolint:gosec // below 2^63
 }
 
 // DeviceSize returns the size of a block device in bytes.

@@ -27,6 +27,9 @@ type File struct {
 	open  *sys.File    // nil while the file gives room to others
 	used  atomic.Int64
 	short atomic.Int64 // 1 + the byte at which the file ended before its size; 0: it did not
+
+	passing atomic.Bool
+	passed  atomic.Int64 // bytes read since the kernel was told, see Pass
 }
 
 // Name returns the name in the folder, or the one that OpenAs got.
@@ -159,9 +162,25 @@ func (f *File) readAt(p []byte, off int64) (int, error) {
 				done += n
 			}
 		}
+		if f.passing.Load() && f.passed.Add(int64(done)) >= passedAtOnce {
+			f.passed.Store(0)
+			_ = open.Forget() // it stays in memory
+		}
 		return nil
 	})
 	return done, err
+}
+
+// passedAtOnce is how many bytes of a file stay in memory that is passed, about.
+const passedAtOnce = 32 << 20
+
+// Pass has the kernel drop from memory what is read of the file from now on. One that is in memory already stays there:
+// others may need it.
+func (f *File) Pass() {
+	_ = f.with(func(open *sys.File) error { // who reads it will say the error
+		f.passing.Store(open.Uncached())
+		return nil
+	})
 }
 
 // ended returns the error of a file that ended before its size.

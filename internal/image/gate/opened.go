@@ -50,6 +50,13 @@ func (o *Opened) Uncache() bool {
 	return cold
 }
 
+// Pass has what is read of the files from now on dropped from memory, see File.Pass.
+func (o *Opened) Pass() {
+	for _, f := range o.Handles {
+		f.Pass()
+	}
+}
+
 // OnDevice reports whether the first file is a block device.
 func (o *Opened) OnDevice() bool { return len(o.Handles) > 0 && o.Handles[0].device }
 

@@ -137,6 +137,13 @@ func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {
 	return nil
 }
 
+// Pass has what is written dropped from memory as soon as the storage has it.
+func (o *Output) Pass() {
+	for _, p := range o.parts {
+		p.passing = true
+	}
+}
+
 // Share has the target take over a stretch of a file, where it can. See driver.Sharer.
 func (o *Output) Share(from driver.File, off, n, at int64) error {
 	if t, ok := o.Target.(driver.Sharer); ok {

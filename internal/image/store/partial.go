@@ -28,6 +28,7 @@ type partialFile struct {
 	end     atomic.Int64
 	early   atomic.Int64 // bytes written since WriteBack
 	dirty   atomic.Bool  // since the last flush
+	passing bool         // the kernel drops from memory what the storage has
 	turn    sync.Mutex   // to write: the kernel lets one at a time, and the others would spin
 }
 
@@ -58,6 +59,9 @@ func (p *partialFile) wrote(n int) error {
 	if p.early.Add(int64(n)) >= flushEach {
 		p.early.Store(0)
 		sys.Of(p.File).WriteBack(0, math.MaxInt64)
+		if p.passing {
+			_ = sys.Of(p.File).Forget() // it stays in memory
+		}
 	}
 	return nil
 }
