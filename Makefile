@@ -174,11 +174,9 @@ opinions: ## have qemu-img and libguestfs judge a copy of each kind of volume, a
 	TRUEUP_OPINIONS=1 $(GO) test -count=1 -timeout 2h -v -run '^TestOpinions$$' ./cmd/...
 
 .PHONY: bench
-bench: build ## time and memory of align and of every format against qemu-img convert, of align --in-place against a copy, of scan against virt-alignment-scan, of serve against qemu-nbd
-	ROUNDS=$(ROUNDS) scripts/bench.sh
-	ROUNDS=$(ROUNDS) scripts/bench-formats.sh
+bench: build ## every row beside its yardstick, into docs/benchmarks.md; moves in place; serve
+	scripts/bench.py --rounds $(ROUNDS)
 	ROUNDS=$(ROUNDS) scripts/bench-inplace.sh
-	ROUNDS=$(ROUNDS) scripts/bench-scan.sh
 	ROUNDS=$(ROUNDS) scripts/bench-serve.sh
 
 .PHONY: clean
