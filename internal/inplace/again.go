@@ -225,8 +225,8 @@ func (p *Plan) held() string {
 func (a *Again) moving(p *Plan) (string, error) {
 	if p.Device != "" {
 		b := make([]byte, markSize)
-		if err := ondisk.ReadFull(a.Device, b, 0); err != nil || !bytes.HasPrefix(b, []byte(MarkText)) {
-			return "", err
+		if err := ondisk.ReadFull(a.Device, b, 0); !bytes.HasPrefix(b, []byte(MarkText)) {
+			return "", err // what cannot be read is zeros
 		}
 		return a.Device.Path(), nil
 	}

@@ -1,12 +1,14 @@
 package inplace
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -76,5 +78,34 @@ func TestCommittedMoveIsCompared(t *testing.T) {
 			}
 			require.Greater(t, changed, 1)
 		})
+	}
+}
+
+// TestUndoneMoveStays goes on from a move that was undone, and whose journal is still there.
+func TestUndoneMoveStays(t *testing.T) {
+	t.Parallel()
+	c := simCases(t)[0]
+	x := newTrial(c, faulty{})
+	x.on.Power = 20
+	_, err := x.life(true, false)
+	require.ErrorIs(t, err, disktest.ErrPower)
+	x.crash(true, nil)
+	for _, undo := range []bool{true, false, true} {
+		want, err := x.life(false, undo)
+		require.NoError(t, err)
+		require.Equal(t, want, c.old)
+		require.True(t, bytes.Equal(c.old, x.on.File("disk").Bytes()))
+	}
+}
+
+// TestNothingToUndo has the calls that take back a move which had not begun fail.
+func TestNothingToUndo(t *testing.T) {
+	t.Parallel()
+	for n := 1; n <= 2; n++ {
+		x := newTrial(simCases(t)[0], faulty{})
+		m, err := x.open(true)
+		require.NoError(t, err)
+		x.on.Fail = x.on.Calls + n
+		require.ErrorIs(t, m.undo(t.Context()), disktest.ErrFault, "call %d", n)
 	}
 }

@@ -305,7 +305,7 @@ func TestJournalsOfOtherMedia(t *testing.T) {
 	_, err = a.medium(&Plan{Files: []Part{pipe}})
 	require.ErrorContains(t, err, "another one has its name")
 	for name, p := range map[string]Part{
-		"a path":       {part.Range, "../vm.img", 0, part.Inode},
+		"a path":       {part.Range, "../" + filepath.Base(f.dir) + "/vm.img", 0, part.Inode},
 		"absent":       {part.Range, "absent", 0, part.Inode},
 		"a folder":     {part.Range, "folder", 0, f.inode("folder")},
 		"another file": {part.Range, "vm.img", 0, part.Inode + 1},

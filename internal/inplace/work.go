@@ -173,8 +173,9 @@ func (m *Move) named(descriptor bool) error {
 		return nil
 	}
 	return &ondisk.Refusal{
-		Code: "limit", Reason: fmt.Sprintf("the move needs a file whose name has %d bytes, and %d are allowed", len(long),
-			unfinished.MaxName), Remedy: remedy,
+		Code: "limit", Remedy: remedy,
+		Reason: fmt.Sprintf("the move needs a file whose name has %d bytes, and %d are allowed", len(long),
+			unfinished.MaxName),
 	}
 }
 

@@ -339,6 +339,15 @@ func TestMarksThatAreNotRead(t *testing.T) {
 	}
 }
 
+// TestLostDisk keeps the journal of a disk that is in another folder now, whatever is forced.
+func TestLostDisk(t *testing.T) {
+	t.Parallel()
+	f := newOnFiles(t, false).middle()
+	require.NoError(t, os.Rename(f.path, filepath.Join(t.TempDir(), "vm.img")))
+	require.ErrorContains(t, f.again("undo", func(a *Again) { a.Force = true }), `"vm.img" is not there`)
+	require.FileExists(t, f.path+unfinished.Suffix)
+}
+
 // TestLostDescriptor goes on from a move whose descriptor is gone, or has its name back: nothing moves without it.
 func TestLostDescriptor(t *testing.T) {
 	t.Parallel()
