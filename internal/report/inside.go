@@ -50,16 +50,12 @@ func (t *Text) parts(v *Volume, d Disk) {
 	if len(v.Parts) == 0 {
 		return
 	}
-	sector := d.Table.SectorSize
-	if sector == 0 {
-		sector = units.SectorSize
-	}
 	w := newTable()
 	w.AppendHeader(table.Row{"   ", "name", "kind", "start LBA", "size", "on " + units.Short(d.Boundary)})
 	for _, p := range v.Parts[:min(len(v.Parts), maxParts)] {
 		row := table.Row{"", Safe(p.Name), Safe(p.Kind), "-", units.Format(p.Size), "-"}
 		if p.Start != nil {
-			row[3], row[5] = *p.Start/sector, t.yes(Partition{Verdict: d.Verdict}, *p.Start%d.Boundary == 0)
+			row[3], row[5] = *p.Start/d.Sector(), t.yes(Partition{Verdict: d.Verdict}, *p.Start%d.Boundary == 0)
 		}
 		w.AppendRow(row)
 	}

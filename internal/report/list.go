@@ -13,10 +13,7 @@ import (
 
 // list prints the partitions as fdisk -lu does, with one more column.
 func (t *Text) list(i Image, d Disk) {
-	sector := units.SectorSize
-	if d.Table.SectorSize > 0 {
-		sector = d.Table.SectorSize
-	}
+	sector := d.Sector()
 	t.printf("Disk %s: %s, %d bytes, %d sectors\n", Safe(i.Path), units.Format(d.Size), d.Size, d.Size/sector)
 	t.printf("Units: sectors of 1 * %d = %d bytes\n", sector, sector)
 	switch d.Table.Scheme {

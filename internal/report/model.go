@@ -173,6 +173,14 @@ type Disk struct {
 	Fragmentation []Fragmentation `json:"fragmentation,omitempty"` // nil: not counted
 }
 
+// Sector returns the unit of its LBAs, in bytes.
+func (d *Disk) Sector() int64 {
+	if d.Table.SectorSize > 0 {
+		return d.Table.SectorSize
+	}
+	return units.SectorSize
+}
+
 // Unknown reports whether nothing is known of what the disk holds.
 func (d *Disk) Unknown() bool {
 	return d.Table.Scheme == "none" && (d.Volume == nil || d.Volume.Kind == string(volume.Unknown))

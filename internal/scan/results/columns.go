@@ -29,7 +29,7 @@ const verdictColumn = "verdict"
 func columns(s *Summary) []column {
 	out := []column{
 		{head: "#", right: true, keep: 11, cell: rankCell},
-		{head: verdictColumn, keep: 10, cell: func(i *Image) string { return i.word(s.Boundary) }},
+		{head: verdictColumn, keep: 10, cell: func(i *Image) string { return i.look(s.Boundary).word }},
 		{head: "off", right: true, keep: 9, cell: offCell},
 		{head: "start LBA", right: true, keep: 3, cell: startCell},
 		{head: "format", keep: 2, cell: formatCell},
@@ -85,79 +85,58 @@ func fit(all []column, images []*Image, width int) (chosen []column, path int) {
 	}
 }
 
-// word returns the result of an image in a word or two.
-func (i *Image) word(boundary int64) string {
-	switch i.State {
-	case Failed:
-		return "error"
-	case Orphan:
-		return "orphan"
-	case Original:
-		return "original"
-	case Gone:
-		return "removed"
-	case Packed:
-		return "packed"
-	case Judged:
-	}
-	if i.Verdict == align.NothingToJudge {
-		return contentWord(i.Content)
-	}
-	return verdictWord(i.Verdict, boundary)
+// look is how a result is shown: as a word or two, as a class of the page, and in a colour.
+type look struct {
+	word, class string
+	color       text.Color
 }
 
-// contentWord returns why there is nothing to judge.
-func contentWord(c align.Content) string {
-	switch c {
-	case align.Blank:
-		return "blank"
-	case align.NoPartitions:
-		return "no partitions"
-	case align.NoDisks:
-		return "no disks"
-	default:
-		return "unknown"
-	}
+// stateLooks are those of the states without a verdict.
+var stateLooks = map[State]look{
+	Failed: {"error", "f", text.FgRed}, Orphan: {"orphan", "o", text.FgCyan}, Packed: {"packed", "u", text.FgYellow},
+	Original: {"original", "k", text.Faint}, Gone: {"removed", "g", text.Faint},
 }
 
-func verdictWord(v align.Verdict, boundary int64) string {
+// contentLooks are those of what there is nothing to judge in.
+var contentLooks = map[align.Content]look{
+	align.Blank: {"blank", "n", text.Reset}, align.NoPartitions: {"no partitions", "n", text.Reset},
+	align.NoDisks: {"no disks", "n", text.Reset}, align.UnknownContent: {"unknown", "u", text.FgYellow},
+}
+
+// lookOf returns that of a verdict by a boundary.
+func lookOf(v align.Verdict, boundary int64) look {
 	switch v {
 	case align.Misaligned:
-		return "off 4K"
+		return look{"off 4K", "m", text.FgRed}
 	case align.BelowBoundary:
-		return "off " + units.Short(boundary)
+		return look{"off " + units.Short(boundary), "b", text.FgYellow}
 	case align.Aligned:
-		return "aligned"
+		return look{"aligned", "a", text.FgGreen}
 	case align.NothingToJudge:
 	}
-	return "-"
+	return look{"-", "x", text.Reset}
 }
 
+func (i *Image) look(boundary int64) look {
+	l, ok := stateLooks[i.State]
+	if !ok && i.Verdict == align.NothingToJudge {
+		l, ok = contentLooks[i.Content]
+	}
+	if !ok {
+		l = lookOf(i.Verdict, boundary)
+	}
+	return l
+}
+
+// color returns that of the word in a row.
 func (i *Image) color() text.Color {
 	switch {
-	case i.Accepted != nil || i.State == Gone || i.State == Original:
+	case i.Accepted != nil:
 		return text.Faint
-	case i.State == Failed:
-		return text.FgRed
 	case i.unknown():
 		return text.FgYellow
-	case i.State == Orphan:
-		return text.FgCyan
 	}
-	return verdictColor(i.Verdict)
-}
-
-func verdictColor(v align.Verdict) text.Color {
-	switch v {
-	case align.Misaligned:
-		return text.FgRed
-	case align.BelowBoundary:
-		return text.FgYellow
-	case align.Aligned:
-		return text.FgGreen
-	case align.NothingToJudge:
-	}
-	return text.Reset
+	return i.look(0).color
 }
 
 func rankCell(i *Image) string {

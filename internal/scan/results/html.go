@@ -1,6 +1,7 @@
 package results
 
 import (
+	"cmp"
 	_ "embed" // body, style and script of the report
 	"io"
 	"iter"
@@ -62,12 +63,8 @@ func choices(counts map[string]int, keys []string, words map[string]string) (out
 		slices.Sort(keys)
 	}
 	for _, k := range keys {
-		word := words[k]
-		if word == "" {
-			word = k
-		}
 		if counts[k] > 0 {
-			out = append(out, choice{k, word, counts[k]})
+			out = append(out, choice{k, cmp.Or(words[k], k), counts[k]})
 		}
 	}
 	return out

@@ -83,13 +83,13 @@ func newHTMLDisk(d Disk) htmlDisk {
 		Title: safe(d.Member), Facts: diskFacts(d), Half: units.Format(d.Size / 2), Size: units.Format(d.Size),
 		Fix: fixText(d), Guest: guestText(d.Guest), HasMap: d.Size > 0,
 	}
-	parts := worstParts(d.Partitions)
+	parts := worst(d.Partitions, min(len(d.Partitions), maxParts))
 	if n := len(d.Partitions) - len(parts); n > 0 {
 		h.More = fmt.Sprintf("Of %d partitions %d are shown, those off the boundary first; trueup inspect lists all.",
 			len(d.Partitions), len(parts))
 	}
 	for _, p := range parts {
-		h.Parts = append(h.Parts, newHTMLPart(p))
+		h.Parts = append(h.Parts, newHTMLPart(p, d.Boundary))
 	}
 	h.Boxes = boxes(d, parts)
 	rest := slices.Clone(d.Findings)
@@ -107,20 +107,6 @@ func newHTMLDisk(d Disk) htmlDisk {
 	}
 	h.Refusals = append(h.Refusals, fromError("no plan", d.Unplanned)...)
 	return h
-}
-
-// worstParts returns all partitions, or the most important ones in their order.
-func worstParts(parts []report.Partition) []report.Partition {
-	if len(parts) <= maxParts {
-		return parts
-	}
-	weight := map[align.Verdict]int{align.Misaligned: -2, align.BelowBoundary: -1}
-	out := slices.Clone(parts)
-	slices.SortStableFunc(out,
-		func(a, b report.Partition) int { return cmp.Compare(weight[a.Verdict], weight[b.Verdict]) })
-	out = out[:maxParts]
-	slices.SortStableFunc(out, func(a, b report.Partition) int { return cmp.Compare(a.Number, b.Number) })
-	return out
 }
 
 func diskFacts(d Disk) string {
@@ -147,11 +133,11 @@ func diskFacts(d Disk) string {
 	return strings.Join(out, " · ")
 }
 
-func newHTMLPart(p report.Partition) htmlPart {
+func newHTMLPart(p report.Partition, boundary int64) htmlPart {
 	h := htmlPart{
-		Class: verdictClass(p.Verdict), Number: p.Number, Active: p.Active, Type: safe(typeOf(p)), LBA: p.StartLBA,
-		Size:      size(p.Size),
-		Alignment: units.Short(p.Alignment),
+		Class: lookOf(p.Verdict, boundary).class, Number: p.Number, Active: p.Active,
+		Type: safe(cmp.Or(p.TypeName, p.Type)), // GUIDs mean nothing to readers
+		LBA:  p.StartLBA, Size: size(p.Size), Alignment: units.Short(p.Alignment),
 	}
 	h.Word = kindWords[h.Class]
 	if p.Name != "" {
@@ -166,14 +152,6 @@ func newHTMLPart(p report.Partition) htmlPart {
 	return h
 }
 
-// typeOf returns the name of a type if it has one, since GUIDs mean nothing to readers.
-func typeOf(p report.Partition) string {
-	if p.TypeName != "" {
-		return p.TypeName
-	}
-	return p.Type
-}
-
 // boxes are the partitions to scale, extended ones below the others. Partitions of a broken table are cut at the end of
 // the disk.
 func boxes(d Disk, parts []report.Partition) []box {
@@ -181,7 +159,7 @@ func boxes(d Disk, parts []report.Partition) []box {
 	for _, p := range parts {
 		start := min(max(p.Start, 0), d.Size)
 		b := box{
-			Class: verdictClass(p.Verdict), At: share(start, d.Size),
+			Class: lookOf(p.Verdict, d.Boundary).class, At: share(start, d.Size),
 			Share: share(min(max(p.Size, 0), d.Size-start), d.Size),
 		}
 		if b.Class == "x" {
@@ -211,7 +189,7 @@ func lenses(d Disk, parts []report.Partition, fs []align.Finding) ([]lens, []ali
 			continue
 		}
 		seen[way] = true
-		l := lens{Class: verdictClass(p.Verdict), Unit: units.Format(unit)}
+		l := lens{Class: lookOf(p.Verdict, d.Boundary).class, Unit: units.Format(unit)}
 		for n := range l.Blocks {
 			l.Blocks[n] = 25 * (percent(n) + share(past, unit)/100)
 		}

@@ -76,8 +76,6 @@ func newPage(s *Summary, images []*Image) htmlReport {
 // safe escapes a text from an image, a file name or the command line.
 func safe(s string) string { return report.SafeMessage(s) }
 
-// counted prints a number and its noun: "1 image", "2 images".
-
 func htmlEmpty(s *Summary) string {
 	if s.ChangedOnly && s.Images > 0 {
 		return "Nothing is new, changed or removed."
@@ -96,7 +94,7 @@ func htmlLead(s *Summary) (out []string) {
 		out = append(out, fmt.Sprintf("No image has a partition off a multiple of %s.", units.Format(s.Boundary)))
 	default:
 		out = append(out, fmt.Sprintf("%s a partition off a multiple of %s; %d of them off 4 KiB too.",
-			units.Counted(off, "image")+have(off), units.Format(s.Boundary), s.Misaligned))
+			count(off, "image has", "images have"), units.Format(s.Boundary), s.Misaligned))
 	}
 	if f := s.Fix; f.Images+f.Refused > 0 {
 		text := fmt.Sprintf("%d can be realigned: %s to read and to write, and no disk grows.", f.Images,
@@ -114,30 +112,16 @@ func htmlLead(s *Summary) (out []string) {
 		out = append(out, copiedText(s.Copied))
 	}
 	if s.Accepted > 0 {
-		out = append(out, units.Counted(s.Accepted, "image")+are(s.Accepted)+" accepted by the ignore file.")
+		out = append(out, count(s.Accepted, "image is", "images are")+" accepted by the ignore file.")
 	}
 	if s.Failed > 0 {
 		out = append(out, units.Counted(s.Failed, "image")+" could not be judged.")
 	}
 	if unknown > 0 {
-		out = append(out, units.Counted(unknown, "image")+are(unknown)+
+		out = append(out, count(unknown, "image is", "images are")+
 			" unknown: not read, or nothing on the disk is known.")
 	}
 	return out
-}
-
-func have(n int) string {
-	if n == 1 {
-		return " has"
-	}
-	return " have"
-}
-
-func are(n int) string {
-	if n == 1 {
-		return " is"
-	}
-	return " are"
 }
 
 func htmlTiles(s *Summary) []tile {

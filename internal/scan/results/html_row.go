@@ -22,41 +22,7 @@ var (
 	}
 )
 
-func kindOf(i *Image) string {
-	switch i.State {
-	case Failed:
-		return "f"
-	case Orphan:
-		return "o"
-	case Original:
-		return "k"
-	case Gone:
-		return "g"
-	case Packed:
-		return "u"
-	case Judged:
-	}
-	switch {
-	case i.Content == align.UnknownContent:
-		return "u"
-	case i.Verdict == align.NothingToJudge:
-		return "n"
-	}
-	return verdictClass(i.Verdict)
-}
-
-func verdictClass(v align.Verdict) string {
-	switch v {
-	case align.Misaligned:
-		return "m"
-	case align.BelowBoundary:
-		return "b"
-	case align.Aligned:
-		return "a"
-	case align.NothingToJudge:
-	}
-	return "x"
-}
+func kindOf(i *Image) string { return i.look(0).class }
 
 // tagOrder are words that a row can have beside its verdict; they are classes too.
 var tagOrder = []string{
@@ -141,7 +107,7 @@ func newHTMLRow(i *Image) htmlRow {
 	case i.unknown():
 		r.Note = safe(i.unknownText())
 	case i.Verdict == align.NothingToJudge:
-		r.Note = contentWord(i.Content)
+		r.Note = contentLooks[i.Content].word
 	}
 	if p := i.Priority; p != nil {
 		r.Rank, r.Cost = p.Rank, more(p.Cost)
@@ -223,7 +189,7 @@ func fixText(d Disk) string {
 		return ""
 	}
 	var moves []string
-	sector := sectorOf(d)
+	sector := d.Sector()
 	for _, m := range f.Moves[:min(len(f.Moves), maxFindings)] {
 		moves = append(moves, fmt.Sprintf("partition %d from LBA %d to %d", m.Partition, m.From/sector, m.To/sector))
 	}
@@ -236,14 +202,6 @@ func fixText(d Disk) string {
 		return text + fmt.Sprintf("its disk is %s larger.", units.Format(f.NewSize-f.OldSize))
 	}
 	return text + "its disk keeps the size."
-}
-
-// sectorOf returns the unit of the LBAs of a disk, in bytes.
-func sectorOf(d Disk) int64 {
-	if d.Table.SectorSize > 0 {
-		return d.Table.SectorSize
-	}
-	return units.SectorSize
 }
 
 // startOf returns the index of the finding about the start of a partition, or -1.

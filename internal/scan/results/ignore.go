@@ -193,11 +193,3 @@ func (i *Ignore) Notes(today string) []string {
 	}
 	return out
 }
-
-// images prints a number of them.
-func images(n int) string {
-	if n == 1 {
-		return "1 image"
-	}
-	return thousands(int64(n)) + " images"
-}

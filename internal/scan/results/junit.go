@@ -143,7 +143,7 @@ func caseOf(i *Image, fail FailOn) junitCase {
 			Body: strings.Join(append(lines, i.fixLines()...), "\n"),
 		}
 	case i.Verdict == align.NothingToJudge:
-		c.Skipped = skipped(string(i.Content), "nothing to judge: "+contentWord(i.Content))
+		c.Skipped = skipped(string(i.Content), "nothing to judge: "+contentLooks[i.Content].word)
 	case i.lostDisk() != "":
 		c.Skipped = skipped("disk", i.lostDisk())
 	case i.Priority != nil:

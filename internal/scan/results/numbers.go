@@ -21,3 +21,13 @@ func plus(a, b int64) int64 {
 	}
 	return a + b
 }
+
+// counted prints a number with its noun.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return thousands(int64(n)) + " " + many
+}
+
+func images(n int) string { return counted(n, "image", "images") }

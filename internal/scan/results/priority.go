@@ -151,8 +151,8 @@ func (i *Image) dearest() (out *Cost) {
 func Compare(a, b *Image) int {
 	return cmp.Or(
 		cmp.Compare(a.order(), b.order()),
-		cmp.Compare(a.class(), b.class()),
-		cmp.Compare(b.cost(), a.cost()),
+		cmp.Compare(a.priority().Class, b.priority().Class),
+		cmp.Compare(b.priority().Cost, a.priority().Cost),
 		cmp.Compare(b.Stored, a.Stored),
 		strings.Compare(a.Path, b.Path),
 	)
@@ -178,18 +178,12 @@ func (i *Image) order() int {
 	return n
 }
 
-func (i *Image) class() int {
+// priority returns that of an image, a zero one where it has none.
+func (i *Image) priority() Priority {
 	if i.Priority == nil {
-		return 0
+		return Priority{}
 	}
-	return i.Priority.Class
-}
-
-func (i *Image) cost() float64 {
-	if i.Priority == nil {
-		return 0
-	}
-	return i.Priority.Cost
+	return *i.Priority
 }
 
 // Rank sorts images worst first and numbers those that are to be realigned. Accepted images, and those with a copy,

@@ -106,6 +106,13 @@ func (p *printer) para(indent, s string) { p.fold(p.t.Width, indent, s) }
 // note prints lines below a row. They have remedies at their end, so that no line is cut.
 func (p *printer) note(s string) { p.fold(p.width, indent, s) }
 
+// more says how many things of a list are left out.
+func (p *printer) more(n int) {
+	if n > 0 {
+		p.note(fmt.Sprintf("... and %s more", thousands(int64(n))))
+	}
+}
+
 func (p *printer) fold(width int, indent, s string) {
 	for _, l := range report.Fold(report.SafeMessage(s), max(width-len(indent), 0)) {
 		p.line(indent + l)
@@ -148,7 +155,7 @@ func (p *printer) notes(i *Image) {
 		p.note(i.originalText())
 	}
 	if a := i.Accepted; a != nil {
-		p.note(acceptedText(a))
+		p.note(a.text())
 	}
 	if i.Copied != "" {
 		p.note(i.copiedText())
@@ -172,13 +179,6 @@ func (p *printer) notes(i *Image) {
 	}
 }
 
-func acceptedText(a *Accepted) string {
-	if a.Until == "" {
-		return "accepted: " + a.Reason
-	}
-	return "accepted until " + a.Until + ": " + a.Reason
-}
-
 // partitions prints those of a disk, one in a line.
 func (p *printer) partitions(d Disk, several bool) {
 	if several && d.Error == nil {
@@ -191,7 +191,7 @@ func (p *printer) partitions(d Disk, several bool) {
 			break
 		}
 		l := [4]string{
-			strconv.Itoa(part.Number), verdictWord(part.Verdict, d.Boundary),
+			strconv.Itoa(part.Number), lookOf(part.Verdict, d.Boundary).word,
 			"LBA " + number(part.StartLBA), units.Format(part.Size),
 		}
 		for k, s := range l {
@@ -206,9 +206,7 @@ func (p *printer) partitions(d Disk, several bool) {
 			between + contentText(d.Partitions[n])
 		p.note(strings.TrimRight(s, " "))
 	}
-	if more := len(d.Partitions) - len(lines); more > 0 {
-		p.note(fmt.Sprintf("... and %s more", thousands(int64(more))))
-	}
+	p.more(len(d.Partitions) - len(lines))
 }
 
 func contentText(part report.Partition) string {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
@@ -117,10 +116,10 @@ func (p *printer) outcomes() []outcome {
 	boundary := units.Format(s.Boundary)
 	return []outcome{
 		{
-			s.Misaligned, verdictWord(align.Misaligned, s.Boundary), text.FgRed,
+			s.Misaligned, lookOf(align.Misaligned, s.Boundary).word, text.FgRed,
 			"a partition starts off a 4 KiB boundary",
 		},
-		{s.Below, verdictWord(align.BelowBoundary, s.Boundary), text.FgYellow, "all start on 4 KiB, and one is off " +
+		{s.Below, lookOf(align.BelowBoundary, s.Boundary).word, text.FgYellow, "all start on 4 KiB, and one is off " +
 			boundary},
 		{s.Failed, "error", text.FgRed, "could not be judged"},
 		{
@@ -130,7 +129,7 @@ func (p *printer) outcomes() []outcome {
 		{s.Packed, "packed", text.FgYellow, "a compressed file with the name of an image: not read"},
 		{s.Orphans, "orphan", text.FgCyan, "an extent that no image names"},
 		{s.Originals, "original", text.Faint, "of an exchanged disk, kept: nothing is to be done"},
-		{s.Aligned, verdictWord(align.Aligned, s.Boundary), text.FgGreen, "every partition starts on a multiple of " +
+		{s.Aligned, lookOf(align.Aligned, s.Boundary).word, text.FgGreen, "every partition starts on a multiple of " +
 			boundary},
 		{
 			s.Contents[string(align.NoPartitions)], "no partitions", text.FgCyan,
@@ -172,20 +171,14 @@ func changesText(c *Changes) string {
 	if c.Since == "" {
 		return "The catalogue is new: the next run with it says what has changed."
 	}
-	since := c.Since
-	if at, err := time.Parse(time.RFC3339, since); err == nil {
-		since = at.UTC().Format("2006-01-02 15:04 UTC")
-	}
-	return fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", since,
+	return fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", moment(c.Since),
 		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
 }
 
 func copiedText(n int) string {
-	if n == 1 {
-		return "1 image seems to have its aligned copy beside it: prove it with trueup verify, then exchange the two."
-	}
-	return thousands(int64(n)) +
-		" images seem to have their aligned copies beside them: prove each with trueup verify, then exchange the two."
+	return counted(n, "image seems to have its aligned copy beside it: prove it",
+		"images seem to have their aligned copies beside them: prove each") +
+		" with trueup verify, then exchange the two."
 }
 
 // afterFailed names the images for which the command of --after failed.
@@ -196,7 +189,7 @@ func (p *printer) afterFailed() {
 	p.t.Lead(text.FgRed, "The command of --after failed", "for "+images(p.s.AfterFailures)+":")
 	for n, a := range p.s.AfterFailed {
 		if n == maxUnreadable && !p.t.Verbose {
-			p.note(fmt.Sprintf("... and %s more", thousands(int64(p.s.AfterFailures-n))))
+			p.more(p.s.AfterFailures - n)
 			return
 		}
 		p.note(report.SafeMessage(a.Path) + ": " + a.Message)
@@ -207,10 +200,10 @@ func (p *printer) unreadable() {
 	all := p.s.unreadable()
 	for n, u := range p.s.Unreadable {
 		if n == 0 {
-			p.t.Lead(text.FgRed, "Could not be looked at:", places(all)+", so images may be missing here.")
+			p.t.Lead(text.FgRed, "Could not be looked at:", counted(all, "file or folder", "files and folders")+", so images may be missing here.")
 		}
 		if n == maxUnreadable && !p.t.Verbose {
-			p.note(fmt.Sprintf("... and %s more", thousands(int64(all-n))))
+			p.more(all - n)
 			return
 		}
 		room := 0
@@ -220,16 +213,7 @@ func (p *printer) unreadable() {
 		p.line(indent + shorten(report.SafeMessage(u.Path), room))
 		p.note(between + strings.TrimPrefix(u.Error.Message, u.Path+": "))
 	}
-	if more := all - len(p.s.Unreadable); more > 0 {
-		p.note(fmt.Sprintf("... and %s more", thousands(int64(more))))
-	}
-}
-
-func places(n int) string {
-	if n == 1 {
-		return "1 file or folder"
-	}
-	return thousands(int64(n)) + " files and folders"
+	p.more(all - len(p.s.Unreadable))
 }
 
 func isolationText(i Isolation) string {
@@ -249,27 +233,16 @@ func isolationText(i Isolation) string {
 // temporaryText returns what the files are that no row is about.
 func temporaryText(n int) string {
 	return fmt.Sprintf("Passed over %s that runs of trueup have not completed (such as .NAME.partial): the next run "+
-		"to the same name goes on with them or removes them.", files(n))
+		"to the same name goes on with them or removes them.", counted(n, "file", "files"))
 }
 
 // workText returns the effort of the run.
 func workText(s *Summary) string {
 	out := "Read " + units.Format(s.Read) + " in " + report.Seconds(s.Took)
 	if s.Skipped > 0 {
-		what := "that are no images"
-		if s.Skipped == 1 {
-			what = "that is no image"
-		}
-		out += fmt.Sprintf("; passed over %s %s", files(s.Skipped), what)
+		out += "; passed over " + counted(s.Skipped, "file that is no image", "files that are no images")
 	}
 	return out + "."
-}
-
-func files(n int) string {
-	if n == 1 {
-		return "1 file"
-	}
-	return thousands(int64(n)) + " files"
 }
 
 // next names the commands that come next. They are for pasting, so they are never cut or broken.
