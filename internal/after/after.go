@@ -50,41 +50,27 @@ type question struct {
 // answer is how a command ended.
 type answer struct{ Error string }
 
-// Clerk is a process that runs a command, each time it is asked to. It ends with the process that started it.
+// Clerk is a process that runs a command, each time it is asked to.
 type Clerk struct {
+	*sys.Clerk
 	words []string
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	out   io.Reader
 }
 
 // Open starts a clerk: this program, with args. What the command prints goes to the standard error of this process.
 func Open(words []string, args ...string) (*Clerk, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	c := &Clerk{words: words, cmd: exec.Command(program, args...)}
-	c.cmd.Stderr = os.Stderr
-	sys.Apart(c.cmd) // Ctrl-C is for this process
-	if c.in, err = c.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if c.out, err = c.cmd.StdoutPipe(); err != nil {
-		return nil, err
-	}
-	return c, c.cmd.Start()
+	c, err := sys.StartClerk(os.Stderr, args...)
+	return &Clerk{c, words}, err
 }
 
 // Run runs the command, with a report as JSON on its standard input. The error of an interrupted command does not wrap
 // that of the context, since the copy is complete.
 func (c *Clerk) Run(ctx context.Context, report []byte) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.in.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = c.In.Close() })
 	defer stop()
 	var a answer
-	err := json.NewEncoder(c.in).Encode(question{c.words, report})
+	err := json.NewEncoder(c.In).Encode(question{c.words, report})
 	if err == nil {
-		err = json.NewDecoder(io.LimitReader(c.out, maxAnswer)).Decode(&a)
+		err = json.NewDecoder(io.LimitReader(c.Out, maxAnswer)).Decode(&a)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -95,12 +81,6 @@ func (c *Clerk) Run(ctx context.Context, report []byte) error {
 		return errors.New(a.Error)
 	}
 	return nil
-}
-
-// Close ends the clerk, and a command that still runs.
-func (c *Clerk) Close() error {
-	_ = c.in.Close() // it may be closed already
-	return c.cmd.Wait()
 }
 
 // Serve is the clerk: it waits for a report, runs the command, answers how that ended, and waits for the next. The end

@@ -155,7 +155,7 @@ var edges = map[string][]string{
 	"internal/plan": {"internal/align", "internal/boot", "internal/freespace", "internal/layout", "internal/table"},
 
 	"internal/diskcopy":     {"internal/sys"},
-	"internal/scan/sandbox": nil, // requests and answers are bytes to it
+	"internal/scan/sandbox": {"internal/sys"}, // requests and answers are bytes to it
 	// A comparison runs on the workers of the copy.
 	"internal/verify": {
 		"internal/align", "internal/boot", "internal/diskcopy", "internal/layout", "internal/plan",

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"sync"
@@ -28,32 +27,19 @@ const mostAnswer = 4 << 20
 type Panel struct {
 	judges  []string
 	folder  string
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	out     io.Reader
+	clerk   *sys.Clerk
 	answers *json.Decoder
 	listens []net.Listener // by the order of sockets
 }
 
 // Open starts a clerk: this program, with args. The clerk ends when this process does, however that ends.
 func Open(judge string, args ...string) (*Panel, error) {
-	program, err := os.Executable()
+	clerk, err := sys.StartClerk(os.Stderr, args...)
 	if err != nil {
-		return nil, err
-	}
-	p := &Panel{judges: []string{judge}, cmd: exec.Command(program, args...)}
-	p.cmd.Stderr = os.Stderr
-	sys.Apart(p.cmd) // Ctrl-C is for this process
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if p.out, err = p.cmd.StdoutPipe(); err != nil {
-		return nil, err
-	}
-	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("clerk of the second opinion: %w", err)
 	}
-	p.answers = json.NewDecoder(io.LimitReader(p.out, mostAnswer))
+	p := &Panel{judges: []string{judge}, clerk: clerk}
+	p.answers = json.NewDecoder(io.LimitReader(p.clerk.Out, mostAnswer))
 	var h hello
 	if err = p.answers.Decode(&h); err == nil && h.Error != "" {
 		err = errors.New(h.Error)
@@ -87,8 +73,7 @@ func (p *Panel) Close() error {
 	for _, l := range p.listens {
 		_ = l.Close() // the clerk removes the socket, too
 	}
-	_ = p.in.Close() // it may be closed already
-	err := p.cmd.Wait()
+	err := p.clerk.Close()
 	_ = os.RemoveAll(p.folder) // a clerk that was killed left it
 	return err
 }
@@ -107,10 +92,10 @@ func (p *Panel) Ask(ctx context.Context, d Disks, c Copy) (t Table, err error) {
 	}
 	defer all.Wait()
 	defer end()
-	stop := context.AfterFunc(ctx, func() { _ = p.in.Close() }) // which ends the clerk
+	stop := context.AfterFunc(ctx, func() { _ = p.clerk.In.Close() }) // which ends the clerk
 	defer stop()
 	q := question{Judges: p.judges, Copy: c, Folder: p.folder}
-	if err = json.NewEncoder(p.in).Encode(q); err == nil {
+	if err = json.NewEncoder(p.clerk.In).Encode(q); err == nil {
 		err = p.answers.Decode(&t)
 	}
 	switch {

@@ -77,23 +77,15 @@ func resolve(path string) (string, fs.FileMode, error) {
 	}
 	if err != nil {
 		if _, system := errors.AsType[*fs.PathError](err); system || sys.NotFolder(err) {
-			return "", 0, plain(err)
+			return "", 0, sys.Cause(err)
 		}
 		return "", 0, sys.ErrLoop // the one error that EvalSymlinks has itself
 	}
 	st, err := os.Lstat(real)
 	if err != nil {
-		return "", 0, plain(err)
+		return "", 0, sys.Cause(err)
 	}
 	return real, st.Mode(), nil
-}
-
-// plain drops the path from an error of a system call: the report has it.
-func plain(err error) error {
-	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		return p.Err
-	}
-	return err
 }
 
 // walker finds folders, each once. Its memory grows with the names of the folders on its way, not with their paths.
@@ -283,7 +275,7 @@ func eachEntry(ctx context.Context, path string, use func(d fs.DirEntry) error) 
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return plain(err)
+			return sys.Cause(err)
 		}
 	}
 }

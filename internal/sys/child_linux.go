@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Self returns this very program, even when its file was replaced or removed since it was started.
+func Self() (string, error) { return "/proc/self/exe", nil }
+
 // Tie puts a program that the calling goroutine starts into a process group of its own, and has the kernel kill it when
 // this one dies. The kernel goes by the thread that started it: release gives that up.
 func Tie(cmd *exec.Cmd) (release func()) {

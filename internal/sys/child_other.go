@@ -4,9 +4,13 @@ package sys
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"time"
 )
+
+// Self returns the file of this program.
+func Self() (string, error) { return os.Executable() }
 
 // Tie does nothing: this system cannot end a program with the one that started it.
 func Tie(*exec.Cmd) (release func()) { return func() {} }

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"errors"
+	"io/fs"
 	"slices"
 	"syscall"
 )
@@ -16,6 +17,14 @@ const (
 // isAny reports whether an error is one of some.
 func isAny(err error, some ...error) bool {
 	return slices.ContainsFunc(some, func(e error) bool { return errors.Is(err, e) })
+}
+
+// Cause returns an error of the file system without the path, which the caller names.
+func Cause(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p.Err
+	}
+	return err
 }
 
 // FromSystem reports whether an error comes from the operating system.

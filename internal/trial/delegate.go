@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"strings"
 
 	"github.com/trueup/trueup/internal/sys"
@@ -16,38 +15,22 @@ import (
 
 // Delegate is a trueup boot that makes the trial of a process which confines itself. It is started before that, waits
 // for the call, and ends with the process that started it.
-type Delegate struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out io.Reader
-}
+type Delegate struct{ *sys.Clerk }
 
 // Delegates starts a delegate. Its arguments are those of boot that has a caller, with SOURCE at the end.
 func Delegates(stderr io.Writer, args ...string) (*Delegate, error) {
-	program, err := self()
-	if err != nil {
-		return nil, err
-	}
-	d := &Delegate{cmd: exec.Command(program, append([]string{"boot", "--json"}, args...)...)}
-	d.cmd.Stderr = stderr
-	sys.Apart(d.cmd) // Ctrl-C is for this process
-	if d.in, err = d.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if d.out, err = d.cmd.StdoutPipe(); err != nil {
-		return nil, err
-	}
-	return d, d.cmd.Start()
+	c, err := sys.StartClerk(stderr, append([]string{"boot", "--json"}, args...)...)
+	return &Delegate{c}, err
 }
 
 // Call has the trial made, once, and returns its result, which is that of boot.
 func (d *Delegate) Call(ctx context.Context) (*results.Boot, error) {
-	stop := context.AfterFunc(ctx, func() { _ = d.in.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = d.In.Close() })
 	defer stop()
-	_, err := io.WriteString(d.in, "\n")
+	_, err := io.WriteString(d.In, "\n")
 	var said []byte
 	if err == nil {
-		said, err = io.ReadAll(io.LimitReader(d.out, maxAnswer))
+		said, err = io.ReadAll(io.LimitReader(d.Out, maxAnswer))
 	}
 	var failed struct {
 		ExitCode int `json:"exit_code"`
@@ -69,13 +52,7 @@ func (d *Delegate) Call(ctx context.Context) (*results.Boot, error) {
 }
 
 // Write hands a line to the delegate, which prints it above its bar. It is for the time of a Call.
-func (d *Delegate) Write(line []byte) (int, error) { return d.in.Write(line) }
-
-// Close ends the delegate, and all that it has started.
-func (d *Delegate) Close() error {
-	_ = d.in.Close() // it may be closed already
-	return d.cmd.Wait()
-}
+func (d *Delegate) Write(line []byte) (int, error) { return d.In.Write(line) }
 
 // ErrCallerGone is the cause of the end of a delegate that is no longer needed.
 var ErrCallerGone = errors.New("the calling program needs no trial any more")

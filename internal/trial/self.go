@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -38,14 +37,6 @@ func (e *ChildError) Error() string { return e.Message }
 // Reported returns the code and the exit code that the other trueup has reported.
 func (e *ChildError) Reported() (code string, exit int) { return e.Code, e.Exit }
 
-// self is this very program, even when its file was replaced since it was started.
-func self() (string, error) {
-	if runtime.GOOS == "linux" {
-		return "/proc/self/exe", nil
-	}
-	return os.Executable()
-}
-
 // Plan is the part of the output of trueup plan that a trial needs.
 type Plan struct {
 	ExitCode int `json:"exit_code"`
@@ -71,7 +62,7 @@ type Plan struct {
 // Ask has a confined process of this program plan the disk. Its arguments are those of plan, with SOURCE at the end.
 // This process reads nothing of the image.
 func Ask(ctx context.Context, stderr io.Writer, args ...string) (*Plan, error) {
-	program, err := self()
+	program, err := sys.Self()
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +164,7 @@ type Server struct {
 
 // Serve starts a server. Its arguments are those of serve, with SOURCE at the end.
 func Serve(ctx context.Context, args ...string) (*Server, error) {
-	program, err := self()
+	program, err := sys.Self()
 	if err != nil {
 		return nil, err
 	}

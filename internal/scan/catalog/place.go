@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // suffixes are those of the files that SQLite keeps for a database: itself, the log and its index where the file system
@@ -29,14 +31,14 @@ func place(path string) (string, error) {
 	}
 	folder, err := filepath.EvalSymlinks(filepath.Dir(abs))
 	if err != nil {
-		return "", fmt.Errorf("its folder: %w: make it first, or name another file", cause(err))
+		return "", fmt.Errorf("its folder: %w: make it first, or name another file", sys.Cause(err))
 	}
 	st, err := os.Stat(abs)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return filepath.Join(folder, filepath.Base(abs)), nil
 	case err != nil:
-		return "", cause(err)
+		return "", sys.Cause(err)
 	case st.IsDir():
 		return "", foreign{errors.New("a folder: name a file")}
 	case !st.Mode().IsRegular():
@@ -45,14 +47,6 @@ func place(path string) (string, error) {
 		return "", foreign{errors.New(noDatabase)}
 	}
 	return filepath.EvalSymlinks(abs)
-}
-
-// cause is an error of the file system without the path, which the caller names.
-func cause(err error) error {
-	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		return p.Err
-	}
-	return err
 }
 
 // source names a file for SQLite. As a URI any byte of a name is a byte, and none begins the options.

@@ -2,26 +2,11 @@ package sandbox
 
 import (
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
-
-// self is this very program, even when its file was replaced or removed since it was started.
-func self() (string, error) { return "/proc/self/exe", nil }
-
-// setApart puts a worker into a process group of its own: Ctrl-C at a terminal goes to the parent alone, which then
-// ends its workers.
-func setApart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
-
-// endGroup waits for the end of a process and then ends the processes that it may have started.
-func endGroup(pid int) {
-	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR { //nolint:revive // waits
-	}
-	_ = unix.Kill(-pid, unix.SIGKILL)
-}
 
 // killed reports whether SIGKILL ended a process.
 func killed(state *os.ProcessState) bool {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // How long the parent waits outside of the budget of a request.
@@ -73,7 +75,7 @@ func Start(ctx context.Context, o Options) (*Worker, error) {
 // spawn starts the process.
 func spawn(o Options) (*Worker, error) {
 	w := &Worker{limits: o.Limits.orDefault(), done: make(chan struct{})}
-	program, err := self()
+	program, err := sys.Self()
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +99,7 @@ func spawn(o Options) (*Worker, error) {
 		Stdin: theirIn, Stdout: theirOut, Stderr: &w.said,
 		WaitDelay: exitLimit,
 	}
-	setApart(w.cmd)
+	sys.Apart(w.cmd)
 	keepDescriptors()
 	err = w.cmd.Start()
 	err = errors.Join(err, theirIn.Close(), theirOut.Close())
@@ -111,7 +113,7 @@ func spawn(o Options) (*Worker, error) {
 // reap waits for the end of the process and then ends the processes that it may have started: until Wait, no other
 // process gets its number.
 func (w *Worker) reap() {
-	endGroup(w.cmd.Process.Pid)
+	sys.EndGroup(w.cmd.Process.Pid)
 	w.exit = w.cmd.Wait()
 	close(w.done)
 }
