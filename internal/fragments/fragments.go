@@ -71,6 +71,18 @@ func (c *Census) Stride(records int64) int64 {
 	return max(1, (records+MaxRecords-1)/MaxRecords)
 }
 
+// Paths finds the paths of the worst files by a function. Where the budget ends, or a folder is broken, a file has none.
+func (c *Census) Paths(of func(id int64) (string, error)) error {
+	for i := range c.Worst {
+		path, err := of(c.Worst[i].ID)
+		if err != nil && !c.Broken(err) {
+			return err
+		}
+		c.Worst[i].Path = path
+	}
+	return nil
+}
+
 // Skip reports whether a walk goes on after the error of one file, which it counts. It does not where the budget has
 // ended, or where reading failed.
 func (c *Census) Skip(err error) bool {

@@ -2,9 +2,7 @@ package windows
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/hive"
@@ -99,11 +97,8 @@ func (s *store) walk() error {
 		return err
 	}
 	return each(objects.Subkeys(), func(object *hive.Key) error {
-		elements, err := object.Subkey("Elements")
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
+		elements, err := ifThere(object.Subkey("Elements"))
+		if elements == nil || err != nil {
 			return err
 		}
 		return each(elements.Subkeys(), s.element)
@@ -114,11 +109,8 @@ func (s *store) walk() error {
 const regBinary = 3
 
 func (s *store) element(k *hive.Key) error {
-	v, err := k.Value("Element")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	v, err := ifThere(k.Value("Element"))
+	if v == nil || err != nil {
 		return err
 	}
 	s.elements, s.bytes = s.elements+1, s.bytes+v.Size

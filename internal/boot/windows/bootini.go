@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,11 +105,8 @@ func arcPartitions(g *boot.Guest) []int {
 
 // readBootIni reads the menu; nil if absent.
 func readBootIni(files guestfile.FS) ([]byte, error) {
-	file, err := files.Open("boot.ini")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+	file, err := ifThere(files.Open("boot.ini"))
+	if file == nil || err != nil {
 		return nil, err
 	}
 	return ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))

@@ -2,9 +2,7 @@ package windows
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/hive"
@@ -94,18 +92,12 @@ func findLetters(h *guestHive, _ *boot.Found) error {
 }
 
 func findDiskInformation(h *guestHive) error {
-	k, err := h.Key(diskKey)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	k, err := ifThere(h.Key(diskKey))
+	if k == nil || err != nil {
 		return err
 	}
-	v, err := k.Value(diskValue)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && v.Size == 0 {
-		return nil
-	}
-	if err != nil {
+	v, err := ifThere(k.Value(diskValue))
+	if v == nil || err != nil || v.Size == 0 {
 		return err
 	}
 	data, err := v.Data()

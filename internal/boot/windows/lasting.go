@@ -114,11 +114,8 @@ type ntfsLog struct {
 }
 
 func readLog(g *boot.Guest, p boot.Partition) (*journal.Log, error) {
-	file, err := windowsFile(g, p, "$LogFile")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+	file, err := ifThere(windowsFile(g, p, "$LogFile"))
+	if file == nil || err != nil {
 		return nil, err
 	}
 	v := opened[ntfs.Volume](g, p)

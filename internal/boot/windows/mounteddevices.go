@@ -2,9 +2,7 @@ package windows
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
@@ -41,11 +39,8 @@ const (
 )
 
 func findMounted(h *guestHive) error {
-	k, err := h.Key("MountedDevices")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	k, err := ifThere(h.Key("MountedDevices"))
+	if k == nil || err != nil {
 		return err
 	}
 	seen := 0

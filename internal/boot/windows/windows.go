@@ -164,6 +164,14 @@ func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
 	return r
 }
 
+// ifThere makes nil of a file, key or value that is not there.
+func ifThere[T any](found *T, err error) (*T, error) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // as the comment promises
+	}
+	return found, err
+}
+
 // windowsFile opens a file of a partition: fs.ErrNotExist if absent, or if no file of the partition can be read, which
 // findWindows reports.
 func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File, error) {

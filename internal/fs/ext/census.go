@@ -146,7 +146,7 @@ func (w *census) count(n *inode) error {
 }
 
 // names finds the paths of the worst files: in all folders the names of these files, and then those of the folders
-// above them. Where the budget ends, or a folder is broken, a file has no path.
+// above them.
 func (w *census) names() error {
 	if len(w.Worst) == 0 {
 		return nil
@@ -160,14 +160,7 @@ func (w *census) names() error {
 			return err
 		}
 	}
-	for i := range w.Worst {
-		path, err := w.path(w.Worst[i].ID)
-		if err != nil && !w.Broken(err) {
-			return err
-		}
-		w.Worst[i].Path = path
-	}
-	return nil
+	return w.Paths(w.path)
 }
 
 // search looks in a folder for the names of inodes that are wanted and have none yet.

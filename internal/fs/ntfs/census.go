@@ -51,7 +51,7 @@ func Fragments(c *fragments.Census, volume disk.Disk) error {
 	if err := w.records(); err != nil {
 		return w.End(err)
 	}
-	return w.names()
+	return w.Paths(w.path)
 }
 
 // mft counts the pieces of the MFT itself.
@@ -123,40 +123,7 @@ func (n *fileSystem) peek(number int64) (inUse bool, h recordHead, err error) {
 // tally adds the runs of all streams of a kind. The parts of one follow each other in the list, as in a record.
 func (node *node) tally(t *fragments.Tally, kind uint32) error {
 	s := stream{fs: node.fs, tally: t}
-	if node.list == nil {
-		for i := range node.rec.attrs {
-			if a := &node.rec.attrs[i]; a.Type == kind {
-				if err := s.add(node.rec, a); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}
-	rec := node.rec
-	for b := node.list; len(b) > 0; {
-		e, err := node.listed(b)
-		if err != nil {
-			return err
-		}
-		b = b[e.length:]
-		if e.kind != kind {
-			continue
-		}
-		if rec.number != e.ref.number {
-			if rec, err = node.extension(e.ref); err != nil {
-				return err
-			}
-		}
-		a, err := rec.named(&e)
-		if err != nil {
-			return err
-		}
-		if err := s.add(rec, a); err != nil {
-			return err
-		}
-	}
-	return nil
+	return node.each(kind, func(string) bool { return true }, s.add)
 }
 
 // stream decodes the runs of the streams of a file.
@@ -242,18 +209,6 @@ func (n *fileSystem) freeInto(out *fragments.FreeRuns) error {
 			return err
 		}
 		out.Bitmap(part, bits, done*n.cluster, n.cluster)
-	}
-	return nil
-}
-
-// names finds the paths of the worst files. Where the budget ends, or a folder is broken, a file has no path.
-func (w *census) names() error {
-	for i := range w.Worst {
-		path, err := w.path(w.Worst[i].ID)
-		if err != nil && !w.Broken(err) {
-			return err
-		}
-		w.Worst[i].Path = path
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (n *fileSystem) node(ref ref, path string) (*node, error) {
 	}
 	node := &node{fs: n, path: path, rec: rec}
 	list := value{fs: n}
-	if err := node.own(attrList, "", &list); err != nil || !list.found {
+	if err := node.own(attrList, func(name string) bool { return name == "" }, list.add); err != nil || !list.found {
 		return node, err
 	}
 	if node.list, err = list.bytes("$ATTRIBUTE_LIST", maxAttrList); err != nil {
@@ -64,11 +64,11 @@ func (v *value) upTo(what string, limit int64) (*guestfile.File, error) {
 	return f, err
 }
 
-// own adds the attributes of a value that the base record has.
-func (node *node) own(kind uint32, name string, v *value) error {
+// own visits the attributes of a kind that the base record has, by their names.
+func (node *node) own(kind uint32, wants func(name string) bool, visit func(*record, *attr) error) error {
 	for i := range node.rec.attrs {
-		if a := &node.rec.attrs[i]; a.Type == kind && a.name == name {
-			if err := v.add(node.rec, a); err != nil {
+		if a := &node.rec.attrs[i]; a.Type == kind && wants(a.name) {
+			if err := visit(node.rec, a); err != nil {
 				return err
 			}
 		}
@@ -76,37 +76,47 @@ func (node *node) own(kind uint32, name string, v *value) error {
 	return nil
 }
 
-// read assembles a value. v.found reports whether there is one. The name is in UTF-16.
-func (node *node) read(kind uint32, name string, v *value) error {
+// each visits the attributes of a kind that the file has, by their names, in the order of its list.
+func (node *node) each(kind uint32, wants func(name string) bool, visit func(*record, *attr) error) error {
 	if node.list == nil {
-		return node.own(kind, name, v)
+		return node.own(kind, wants, visit)
 	}
-	parts := 0
+	var rec *record
 	for b := node.list; len(b) > 0; {
 		e, err := node.listed(b)
 		if err != nil {
 			return err
 		}
 		b = b[e.length:]
-		if e.kind != kind || e.name != name {
+		if e.kind != kind || !wants(e.name) {
 			continue
 		}
-		if parts++; parts > maxAttrParts {
-			return fmt.Errorf("file %.256q: %w of %d records", node.path, ondisk.ErrLimit, maxAttrParts)
-		}
-		rec, err := node.extension(e.ref)
-		if err != nil {
-			return err
+		if rec == nil || rec.number != e.ref.number || rec.Sequence != e.ref.sequence {
+			if rec, err = node.extension(e.ref); err != nil {
+				return err
+			}
 		}
 		a, err := rec.named(&e)
-		if err != nil {
-			return err
+		if err == nil {
+			err = visit(rec, a)
 		}
-		if err := v.add(rec, a); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// read assembles a value. v.found reports whether there is one. The name is in UTF-16.
+func (node *node) read(kind uint32, name string, v *value) error {
+	parts := 0
+	wants := func(n string) bool { return n == name }
+	return node.each(kind, wants, func(rec *record, a *attr) error {
+		if parts++; parts > maxAttrParts {
+			return fmt.Errorf("file %.256q: %w of %d records", node.path, ondisk.ErrLimit, maxAttrParts)
+		}
+		return v.add(rec, a)
+	})
 }
 
 // listed is an entry of an attribute list. Spec: Linux-NTFS documentation, "$ATTRIBUTE_LIST".

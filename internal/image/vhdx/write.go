@@ -108,6 +108,15 @@ func (t *target) allocate(block int64) error {
 		return nil
 	}
 	t.block = block
+	if err := t.place(block, t.next); err != nil {
+		return err
+	}
+	t.next += t.meta.blockSize
+	return nil
+}
+
+// place gives a block a place of the file.
+func (t *target) place(block, off int64) error {
 	at := 8 * t.meta.index(block)
 	if page := at / batPage; page != t.page {
 		if err := t.flush(); err != nil {
@@ -115,9 +124,8 @@ func (t *target) allocate(block int64) error {
 		}
 		t.page = page
 	}
-	binary.LittleEndian.PutUint64(t.work[at%batPage:], presentAt(t.next))
+	binary.LittleEndian.PutUint64(t.work[at%batPage:], presentAt(off))
 	t.dirty = true
-	t.next += t.meta.blockSize
 	return nil
 }
 
@@ -162,15 +170,9 @@ func (t *target) writeFixedBAT() error {
 		return nil
 	}
 	for block := range t.meta.blocks() {
-		at := 8 * t.meta.index(block)
-		if page := at / batPage; page != t.page {
-			if err := t.flush(); err != nil {
-				return err
-			}
-			t.page = page
+		if err := t.place(block, t.firstBlock()+block*t.meta.blockSize); err != nil {
+			return err
 		}
-		binary.LittleEndian.PutUint64(t.work[at%batPage:], presentAt(t.firstBlock()+block*t.meta.blockSize))
-		t.dirty = true
 	}
 	return t.flush()
 }

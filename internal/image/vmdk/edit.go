@@ -45,9 +45,8 @@ ddb.virtualHWVersion = "4"
 // identity holds what a copy may not share with its source. It is derived from the source's own identity and the job,
 // so that the same job gives the same bytes.
 type identity struct {
-	cid    uint32
-	sum    [sha256.Size]byte
-	pieces []string // extent lines
+	cid uint32
+	sum [sha256.Size]byte
 }
 
 func (d *descriptor) identity(seed []byte) identity {
@@ -82,28 +81,40 @@ func (d *descriptor) withIDs() []line {
 // in bytes.
 func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []byte) []byte {
 	id := d.identity(seed)
-	id.pieces = extents
-	var out []string
-	for _, l := range d.withIDs() {
+	return d.rewritten(size, &id, func(out []string, l line) ([]string, bool) {
 		switch {
 		case l.ext != nil:
-			out = appendExtents(out, &id)
-		case l.key == "cid":
-			out = append(out, fmt.Sprintf("CID=%08x", id.cid))
+			out, extents = appendExtents(out, extents), nil
 		case l.key == "createtype":
 			out = append(out, fmt.Sprintf("createType=%q", kind))
 		case l.key == "parentcid":
 			out = append(out, "parentCID="+contentID(noParent))
 		case l.key == "parentfilenamehint":
 			// The copy is complete, whatever its source was.
+		case l.key == "ddb.uuid" && newUUID(l.val, id.sum[16:]) != l.val:
+			out = append(out, strings.Replace(l.text, l.val, newUUID(l.val, id.sum[16:]), 1))
+		default:
+			return out, false
+		}
+		return out, true
+	})
+}
+
+// rewritten returns the text for another size and other contents. own appends the lines in place of one that it knows.
+func (d *descriptor) rewritten(size int64, id *identity, own func(out []string, l line) ([]string, bool)) []byte {
+	var out []string
+	for _, l := range d.withIDs() {
+		var known bool
+		switch out, known = own(out, l); {
+		case known:
+		case l.key == "cid":
+			out = append(out, fmt.Sprintf("CID=%08x", id.cid))
 		case l.key == "changetrackpath":
-			// Changed-block tracking knows the blocks of the old layout.
+			// Changed-block tracking knows the blocks of the old contents.
 		case l.key == "ddb.geometry.cylinders":
 			out = append(out, fmt.Sprintf("ddb.geometry.cylinders = \"%d\"", d.cylinders(size)))
 		case l.key == "ddb.longcontentid":
 			out = append(out, fmt.Sprintf("ddb.longContentID = \"%x%08x\"", id.sum[4:16], id.cid))
-		case l.key == "ddb.uuid" && newUUID(l.val, id.sum[16:]) != l.val:
-			out = append(out, strings.Replace(l.text, l.val, newUUID(l.val, id.sum[16:]), 1))
 		default:
 			out = append(out, l.text)
 		}
@@ -172,42 +183,25 @@ func (d *descriptor) resized(size int64) []byte {
 	id := d.identity([]byte("in place"))
 	last := d.extents[len(d.extents)-1]
 	own := size - d.size() + last.size
-	var out []string
-	for _, l := range d.withIDs() {
-		switch {
-		case l.ext == last:
-			old := strings.Fields(l.text)[1]
-			out = append(out, strings.Replace(l.text, old, strconv.FormatInt(own/units.SectorSize, 10), 1))
-		case l.key == "cid":
-			out = append(out, fmt.Sprintf("CID=%08x", id.cid))
-		case l.key == "changetrackpath":
-		case l.key == "ddb.geometry.cylinders":
-			out = append(out, fmt.Sprintf("ddb.geometry.cylinders = \"%d\"", d.cylinders(size)))
-		case l.key == "ddb.longcontentid":
-			out = append(out, fmt.Sprintf("ddb.longContentID = \"%x%08x\"", id.sum[4:16], id.cid))
-		default:
-			out = append(out, l.text)
+	return d.rewritten(size, &id, func(out []string, l line) ([]string, bool) {
+		if l.ext != last {
+			return out, false
 		}
-	}
-	eol := "\n"
-	if d.crlf {
-		eol = "\r\n"
-	}
-	return []byte(strings.TrimRight(strings.Join(out, eol), "\r\n") + eol)
+		old := strings.Fields(l.text)[1]
+		return append(out, strings.Replace(l.text, old, strconv.FormatInt(own/units.SectorSize, 10), 1)), true
+	})
 }
 
 // appendExtents puts the new extent lines where the first old one stood. qemu-img 7.2 counts an extent twice that
 // follows a blank line, so a comment stands in front of it.
-func appendExtents(out []string, id *identity) []string {
-	if id.pieces == nil {
+func appendExtents(out, extents []string) []string {
+	if extents == nil {
 		return out
 	}
 	if n := len(out); n == 0 || !strings.HasPrefix(strings.TrimSpace(out[n-1]), "#") {
 		out = append(out, "# Extent description")
 	}
-	out = append(out, id.pieces...)
-	id.pieces = nil
-	return out
+	return append(out, extents...)
 }
 
 // maxCylinders is where IDE geometries end, whatever the size of the disk.
