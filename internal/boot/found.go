@@ -42,8 +42,8 @@ type Fixed struct {
 
 // Link is one step of a boot, in words.
 type Link struct {
-	Partition int // 0: the disk
-	Text      string
+	Partition int    `json:"partition,omitempty"` // 0: the disk
+	Text      string `json:"text"`
 }
 
 // Finder finds the references of one kind, and what a move breaks that cannot be rewritten.

@@ -21,10 +21,10 @@ const (
 
 // Sign is what one file or volume shows of the state.
 type Sign struct {
-	State     State
-	Partition int
-	Text      string
-	OnMove    string // what follows for a move; empty: nothing
+	State     State  `json:"state"`
+	Partition int    `json:"partition,omitempty"` // 0: the disk
+	Text      string `json:"text"`
+	OnMove    string `json:"on_move,omitempty"` // what follows for a move; empty: nothing
 }
 
 // Sign adds a sign of a partition.

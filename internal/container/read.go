@@ -18,13 +18,16 @@ const (
 
 // Reads is what reading a file once costs the storage.
 type Reads struct {
-	IO     int64 // of the guest
-	Now    Touches
-	Copied Touches // in a copy whose partitions are aligned and which is stored in the order of the disk
+	IO     int64   `json:"io"` // of the guest
+	Now    Touches `json:"now"`
+	Copied Touches `json:"copied"` // in a copy whose partitions are aligned, stored in the order of the disk
 }
 
 // Touches counts the requests for contiguous bytes of one file, and the blocks of the storage that they touch.
-type Touches struct{ Requests, Blocks int64 }
+type Touches struct {
+	Requests int64 `json:"requests"`
+	Blocks   int64 `json:"blocks"`
+}
 
 // Cost computes what reading files of the guest costs.
 type Cost struct {

@@ -198,9 +198,8 @@ var edges = map[string][]string{
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
-		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/layout",
-		"internal/report",
-		"internal/report/pages", "internal/report/suggested",
+		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/fragments",
+		"internal/layout", "internal/report", "internal/report/pages", "internal/report/suggested",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.
 	"internal/report/pages": nil,

@@ -29,16 +29,42 @@ func NewBudget() *guestfile.Budget {
 
 // Group counts the files, or the folders, that were looked at.
 type Group struct {
-	Number     int64
-	Placed     int64 // those that have blocks of their own: the rest is empty, or lies within its record
-	Fragmented int64 // in two pieces or more
-	Pieces     int64
-	Bytes      int64 // in blocks or clusters that they take
-	Apart      int64 // of Bytes, those of fragmented ones
+	Number     int64 `json:"count"`
+	Placed     int64 `json:"with_blocks"` // those with blocks of their own: the rest is empty, or lies within its record
+	Fragmented int64 `json:"fragmented"`  // in two pieces or more
+	Pieces     int64 `json:"pieces"`
+	Bytes      int64 `json:"bytes"`            // in blocks or clusters that they take
+	Apart      int64 `json:"fragmented_bytes"` // of Bytes, those of fragmented ones
 }
 
+// With returns the sums of two groups.
+func (g Group) With(o Group) Group {
+	return Group{
+		g.Number + o.Number, g.Placed + o.Placed, g.Fragmented + o.Fragmented, g.Pieces + o.Pieces,
+		g.Bytes + o.Bytes, g.Apart + o.Apart,
+	}
+}
+
+// Share returns the share of the data that lies in fragmented files, in percent.
+func (g Group) Share() float64 { return 100 * float64(g.Apart) / float64(max(g.Bytes, 1)) }
+
+// PiecesEach returns the pieces of a file that has blocks.
+func (g Group) PiecesEach() float64 { return float64(g.Pieces) / float64(max(g.Placed, 1)) }
+
 // Free is the free space of a volume.
-type Free struct{ Pieces, Bytes, Largest int64 }
+type Free struct {
+	Pieces  int64 `json:"pieces"`
+	Bytes   int64 `json:"bytes"`
+	Largest int64 `json:"largest_bytes"`
+}
+
+// With returns the sums of the free space of two volumes; nil is not known.
+func (f *Free) With(o *Free) *Free {
+	if f == nil || o == nil {
+		return cmp.Or(f, o)
+	}
+	return &Free{f.Pieces + o.Pieces, f.Bytes + o.Bytes, max(f.Largest, o.Largest)}
+}
 
 // File is one that was counted.
 type File struct {

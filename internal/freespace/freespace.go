@@ -49,13 +49,13 @@ const (
 
 // Volume is what becomes of a volume.
 type Volume struct {
-	Partition int // its number; 0: the whole disk
-	Kind      volume.Kind
-	Free      int64  // bytes that it calls free
-	Ranges    int64  // that are left out
-	LeftOut   int64  // bytes of those
-	Stored    int64  // bytes of those that the image stores: what is not read and not written
-	Whole     string // why nothing is left out
+	Partition int         `json:"partition"` // its number; 0: the whole disk
+	Kind      volume.Kind `json:"content"`
+	Free      int64       `json:"free_bytes"`      // that it calls free
+	Ranges    int64       `json:"ranges"`          // that are left out
+	LeftOut   int64       `json:"left_out_bytes"`  // of those: zeros in a copy
+	Stored    int64       `json:"stored_bytes"`    // of those, which the image stores and nothing reads
+	Whole     string      `json:"whole,omitempty"` // why nothing is left out
 }
 
 // Found is the free space of a disk.

@@ -34,7 +34,12 @@ type Image struct {
 type InPackage struct{ Path, Base string }
 
 // Link is one image of a chain.
-type Link struct{ Name, Format, Subformat, ContentID string }
+type Link struct {
+	Name      string `json:"name"`
+	Format    string `json:"format"`
+	Subformat string `json:"subformat,omitempty"`
+	ContentID string `json:"content_id,omitempty"`
+}
 
 // Packaged reports whether the image is a disk of a package.
 func (img *Image) Packaged() bool { return img.digest != nil }

@@ -214,10 +214,7 @@ func cut(s string, digits int) string {
 
 // Align prints what a copy has become.
 func (t *Text) Align(r *Align) {
-	t.findingLines(r.Findings)
-	if len(r.Findings) > 0 {
-		t.printf("\n")
-	}
+	t.notes(r.Findings)
 	if !r.Written {
 		what, state := "nothing was written", "is aligned already"
 		if slices.ContainsFunc(r.Findings, func(f align.Finding) bool { return f.Code == "left-alone" }) {

@@ -7,16 +7,12 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/container"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/units"
 )
 
 // Link is one image of a chain.
-type Link struct {
-	Name      string `json:"name"`
-	Format    string `json:"format"`
-	Subformat string `json:"subformat,omitempty"`
-	ContentID string `json:"content_id,omitempty"`
-}
+type Link = image.Link
 
 // Usage is how an image stores its disk.
 type Usage struct {

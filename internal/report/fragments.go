@@ -17,58 +17,28 @@ import (
 
 // Fragmentation is in how many pieces the files of a volume and its free space lie.
 type Fragmentation struct {
-	Partition int         `json:"partition,omitempty"` // 0: the volume over the whole disk
-	Name      string      `json:"volume,omitempty"`    // inside of it
-	Kind      string      `json:"kind"`
-	Files     fileGroup   `json:"files"`
-	Folders   fileGroup   `json:"folders"`
-	MFT       int64       `json:"mft_pieces,omitempty"`
-	Free      *Free       `json:"free,omitempty"` // nil: not known
-	Unread    int64       `json:"unread"`
-	Read      int64       `json:"records_read"`
-	Records   int64       `json:"records"`
-	Ended     bool        `json:"ended_early"`
-	Worst     []worstFile `json:"worst"`
-	Error     *Error      `json:"error,omitempty"` // why nothing was counted
-}
-
-// FileGroup counts the files, or the folders.
-type fileGroup struct {
-	Number     int64 `json:"count"`
-	Placed     int64 `json:"with_blocks"`
-	Fragmented int64 `json:"fragmented"`
-	Pieces     int64 `json:"pieces"`
-	Bytes      int64 `json:"bytes"`
-	Apart      int64 `json:"fragmented_bytes"`
-}
-
-// Free is free space.
-type Free struct {
-	Pieces  int64 `json:"pieces"`
-	Bytes   int64 `json:"bytes"`
-	Largest int64 `json:"largest_bytes"`
+	Partition int             `json:"partition,omitempty"` // 0: the volume over the whole disk
+	Name      string          `json:"volume,omitempty"`    // inside of it
+	Kind      string          `json:"kind"`
+	Files     fragments.Group `json:"files"`
+	Folders   fragments.Group `json:"folders"`
+	MFT       int64           `json:"mft_pieces,omitempty"`
+	Free      *fragments.Free `json:"free,omitempty"` // nil: not known
+	Unread    int64           `json:"unread"`
+	Read      int64           `json:"records_read"`
+	Records   int64           `json:"records"`
+	Ended     bool            `json:"ended_early"`
+	Worst     []worstFile     `json:"worst"`
+	Error     *Error          `json:"error,omitempty"` // why nothing was counted
 }
 
 // worstFile is a file in many pieces.
 type worstFile struct {
-	Path   string    `json:"path,omitempty"` // empty: not found
-	Record int64     `json:"record"`         // inode, record of the MFT, or first cluster
-	Pieces int64     `json:"pieces"`
-	Bytes  int64     `json:"bytes"`
-	Read   *fileRead `json:"read,omitempty"` // nil: not known
-}
-
-// fileRead is what reading a file once costs the storage.
-type fileRead struct {
-	IO     int64    `json:"io"`
-	Now    fileCost `json:"now"`
-	Copied fileCost `json:"copied"`
-}
-
-// FileCost counts requests, and the blocks of the storage that they touch.
-type fileCost struct {
-	Requests int64 `json:"requests"`
-	Blocks   int64 `json:"blocks"`
+	Path   string           `json:"path,omitempty"` // empty: not found
+	Record int64            `json:"record"`         // inode, record of the MFT, or first cluster
+	Pieces int64            `json:"pieces"`
+	Bytes  int64            `json:"bytes"`
+	Read   *container.Reads `json:"read,omitempty"` // nil: not known
 }
 
 // NewFragmentation describes what was counted.
@@ -77,19 +47,11 @@ func NewFragmentation(vs []volumes.Volume) []Fragmentation {
 	for _, v := range vs {
 		f := Fragmentation{
 			Partition: v.Number, Name: v.Name, Kind: string(cmp.Or(v.Kind, volume.Unknown)),
-			Files: newFileGroup(v.Files), Folders: newFileGroup(v.Folders),
+			Files: v.Files, Folders: v.Folders, Free: v.Free,
 			MFT: v.MFT, Unread: v.Unread, Read: v.Looked, Records: v.Of, Ended: v.Ended, Worst: []worstFile{},
 		}
-		if v.Free != nil {
-			free := Free(*v.Free)
-			f.Free = &free
-		}
 		for i, w := range v.Worst {
-			x := worstFile{Path: w.Path, Record: w.ID, Pieces: w.Pieces, Bytes: w.Bytes}
-			if r := v.Reads[i]; r != nil {
-				x.Read = &fileRead{r.IO, fileCost(r.Now), fileCost(r.Copied)}
-			}
-			f.Worst = append(f.Worst, x)
+			f.Worst = append(f.Worst, worstFile{w.Path, w.ID, w.Pieces, w.Bytes, v.Reads[i]})
 		}
 		if v.Err != nil {
 			f.Error = NewError(v.Err)
@@ -104,45 +66,10 @@ func (f *Fragmentation) With(other Fragmentation) *Fragmentation {
 	if f == nil {
 		return &other
 	}
-	out := Fragmentation{
-		Partition: f.Partition, Files: f.Files.with(other.Files), Folders: f.Folders.with(other.Folders),
-		MFT: f.MFT + other.MFT, Free: f.Free,
+	return &Fragmentation{
+		Partition: f.Partition, Files: f.Files.With(other.Files), Folders: f.Folders.With(other.Folders),
+		MFT: f.MFT + other.MFT, Free: f.Free.With(other.Free),
 	}
-	if a, b := f.Free, other.Free; a == nil {
-		out.Free = b
-	} else if b != nil {
-		out.Free = &Free{a.Pieces + b.Pieces, a.Bytes + b.Bytes, max(a.Largest, b.Largest)}
-	}
-	return &out
-}
-
-func (g fileGroup) with(o fileGroup) fileGroup {
-	return fileGroup{
-		g.Number + o.Number, g.Placed + o.Placed, g.Fragmented + o.Fragmented, g.Pieces + o.Pieces,
-		g.Bytes + o.Bytes, g.Apart + o.Apart,
-	}
-}
-
-func newFileGroup(g fragments.Group) fileGroup {
-	return fileGroup{g.Number, g.Placed, g.Fragmented, g.Pieces, g.Bytes, g.Apart}
-}
-
-// Share returns the share of the data that lies in fragmented files, in percent.
-func (g fileGroup) Share() float64 { return percent(g.Apart, g.Bytes) }
-
-// PiecesEach returns the pieces of a file that has blocks.
-func (g fileGroup) PiecesEach() float64 {
-	if g.Placed == 0 {
-		return 0
-	}
-	return float64(g.Pieces) / float64(g.Placed)
-}
-
-func percent(n, of int64) float64 {
-	if of == 0 {
-		return 0
-	}
-	return 100 * float64(n) / float64(of)
 }
 
 // worthwhile is the share of the data in fragmented files from which defragmenting is advised, in percent. It is a
@@ -224,7 +151,7 @@ func (t *Text) fragmentationOf(f Fragmentation, d Disk) {
 }
 
 // groupText describes files or folders in one line.
-func groupText(g fileGroup) string {
+func groupText(g fragments.Group) string {
 	s := fmt.Sprintf("%d, %d of them in pieces", g.Number, g.Fragmented)
 	if g.Fragmented == 0 {
 		s = fmt.Sprintf("%d, none in pieces", g.Number)
@@ -264,10 +191,10 @@ func (t *Text) worst(f Fragmentation) {
 
 // fragmentationAdvice says what a copy changes, and what only the guest can.
 func (t *Text) fragmentationAdvice(d Disk) {
-	var bytes, apart int64
-	var now, copied fileCost
+	var files fragments.Group
+	var now, copied container.Touches
 	for _, f := range d.Fragmentation {
-		bytes, apart = bytes+f.Files.Bytes, apart+f.Files.Apart
+		files = files.With(f.Files)
 		for _, x := range f.Worst {
 			if r := x.Read; r != nil {
 				now.Requests, now.Blocks = now.Requests+r.Now.Requests, now.Blocks+r.Now.Blocks
@@ -282,7 +209,7 @@ func (t *Text) fragmentationAdvice(d Disk) {
 			now.Blocks, copied.Requests, copied.Blocks))
 	}
 	says = append(says, "Alignment moves partitions as they are: pieces of files stay pieces.")
-	if share := percent(apart, bytes); share >= worthwhile {
+	if share := files.Share(); share >= worthwhile {
 		says = append(says, fmt.Sprintf("%.0f %% of the data is in files in pieces: defragment in the guest, "+
 			"before the copy.", share))
 	} else {

@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/opinion"
@@ -37,11 +38,11 @@ type Head struct {
 	Isolation *Isolation `json:"isolation,omitempty"`
 }
 
-// Isolation describes how far the program was confined.
+// Isolation describes how far the program, or its workers, were confined.
 type Isolation struct {
-	Wanted   string   `json:"wanted"`
-	Achieved string   `json:"achieved"`
-	Layers   []string `json:"layers"` // in force
+	Wanted   string   `json:"wanted"`   // none, process, sandbox
+	Achieved string   `json:"achieved"` // none, process, sandbox
+	Layers   []string `json:"layers"`   // in force: "landlock-5", "seccomp", "rlimits"
 	Note     string   `json:"note,omitempty"`
 }
 
@@ -85,10 +86,7 @@ type BootCode struct {
 }
 
 // BootLink is a step of the boot.
-type BootLink struct {
-	Partition int    `json:"partition,omitempty"` // 0: the disk
-	Text      string `json:"text"`
-}
+type BootLink = boot.Link
 
 // Guest is how the machine was left when its disk was copied.
 type Guest struct {
@@ -97,12 +95,7 @@ type Guest struct {
 }
 
 // Sign is what one file or volume shows of that.
-type Sign struct {
-	State     boot.State `json:"state"`
-	Partition int        `json:"partition,omitempty"` // 0: the disk
-	Text      string     `json:"text"`
-	OnMove    string     `json:"on_move,omitempty"` // what follows for a move
-}
+type Sign = boot.Sign
 
 // Aligned reports for each boundary whether a start is a multiple of it.
 type Aligned struct {
@@ -254,7 +247,7 @@ type Changes struct {
 	Moves   []Move  `json:"moves"`
 	Patches []Patch `json:"patches"`
 
-	FreeSpace []freeSpace `json:"free_space,omitempty"` // with --skip-free
+	FreeSpace []freespace.Volume `json:"free_space,omitempty"` // with --skip-free
 
 	sector int64 // bytes of an LBA of the table
 }
@@ -339,10 +332,7 @@ type Failure struct {
 func NewImage(img *image.Image) Image {
 	out := Image{
 		Path: img.Path, Format: img.Format, Subformat: img.Subformat, Size: img.Disk.Size(),
-		SectorSize: img.Disk.SectorSize(), Chain: []Link{},
-	}
-	for _, l := range img.Chain {
-		out.Chain = append(out.Chain, Link(l))
+		SectorSize: img.Disk.SectorSize(), Chain: append([]Link{}, img.Chain...),
 	}
 	for _, f := range img.Files() {
 		out.Files = append(out.Files, File{f.Name, f.Size, f.Allocated})
@@ -367,16 +357,10 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 			Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.ReadsCHS(),
 			Hands: l.Boot.Code.HandsOver,
 		},
-		Chain: make([]BootLink, 0, len(l.Boot.Chain)),
-	}
-	for _, s := range l.Boot.Chain {
-		d.Chain = append(d.Chain, BootLink(s))
+		Chain: append([]BootLink{}, l.Boot.Chain...),
 	}
 	if l.Boot.State != "" {
-		d.Guest = &Guest{State: l.Boot.State, Signs: make([]Sign, 0, len(l.Boot.Signs))}
-		for _, s := range l.Boot.Signs {
-			d.Guest.Signs = append(d.Guest.Signs, Sign(s))
-		}
+		d.Guest = &Guest{State: l.Boot.State, Signs: append([]Sign{}, l.Boot.Signs...)}
 	}
 	if l.Volume != nil {
 		d.Volume = newVolume(l.Volume, 0)

@@ -29,10 +29,7 @@ func NewServe(h Head, s *realign.Source, p *realign.Plan, uri string) *Serve {
 
 // Serve prints the address of a served disk, and how to read it.
 func (t *Text) Serve(r *Serve) {
-	t.findingLines(r.Findings)
-	if len(r.Findings) > 0 {
-		t.printf("\n")
-	}
+	t.notes(r.Findings)
 	what := movedText(r.Moved)
 	if r.AsIs {
 		what = "as it is"

@@ -449,6 +449,14 @@ func (t *Text) findingLines(fs []align.Finding) {
 	}
 }
 
+// notes prints findings in front of a result, and an empty line behind them.
+func (t *Text) notes(fs []align.Finding) {
+	t.findingLines(fs)
+	if len(fs) > 0 {
+		t.printf("\n")
+	}
+}
+
 func (t *Text) remedy(f align.Finding) {
 	if f.Remedy != "" {
 		t.printf("    ")

@@ -31,10 +31,7 @@ func orEmptyNames(names []string) []string { return append([]string{}, names...)
 
 // Unfinished prints what a command has done.
 func (t *Text) Unfinished(r *Unfinished) {
-	t.findingLines(r.Findings)
-	if len(r.Findings) > 0 {
-		t.printf("\n")
-	}
+	t.notes(r.Findings)
 	t.para(2, "%s: %s.", Safe(r.Path), SafeMessage(r.Text))
 	for _, name := range r.Removed {
 		t.printf("  removed: %s\n", Safe(name))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -53,12 +54,12 @@ var fragmentColumns = []csvColumn{
 	{"pieces_per_file", ofFragments(func(f *report.Fragmentation) string { return hundredths(f.Files.PiecesEach()) })},
 	{"fragmented_percent", ofFragments(func(f *report.Fragmentation) string { return hundredths(f.Files.Share()) })},
 	{"mft_pieces", ofFragments(func(f *report.Fragmentation) string { return known(f.MFT) })},
-	{"free_bytes", ofFree(func(f *report.Free) int64 { return f.Bytes })},
-	{"free_pieces", ofFree(func(f *report.Free) int64 { return f.Pieces })},
-	{"largest_free_bytes", ofFree(func(f *report.Free) int64 { return f.Largest })},
+	{"free_bytes", ofFree(func(f *fragments.Free) int64 { return f.Bytes })},
+	{"free_pieces", ofFree(func(f *fragments.Free) int64 { return f.Pieces })},
+	{"largest_free_bytes", ofFree(func(f *fragments.Free) int64 { return f.Largest })},
 }
 
-func ofFree(value func(*report.Free) int64) func(csvRow) string {
+func ofFree(value func(*fragments.Free) int64) func(csvRow) string {
 	return ofFragments(func(f *report.Fragmentation) string {
 		if f.Free == nil {
 			return ""

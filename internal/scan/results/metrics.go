@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trueup/trueup/internal/fragments"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -96,7 +97,7 @@ func (m *metrics) fragments(images []*Image) {
 	if all == nil {
 		return
 	}
-	files, free := all.Files, cmp.Or(all.Free, &report.Free{})
+	files, free := all.Files, cmp.Or(all.Free, &fragments.Free{})
 	const one, several = `pieces="one"`, `pieces="several"`
 	m.gauge("trueup_guest_files", "Files of guests that have blocks, by the pieces that they lie in.",
 		sample{one, files.Placed - files.Fragmented}, sample{several, files.Fragmented})

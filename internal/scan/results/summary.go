@@ -91,12 +91,7 @@ type FixSum struct {
 }
 
 // Isolation is how far images were kept away from the rest of the machine.
-type Isolation struct {
-	Wanted   string   `json:"wanted"`   // none, process, sandbox
-	Achieved string   `json:"achieved"` // none, process, sandbox
-	Layers   []string `json:"layers"`   // in force: "landlock-5", "seccomp", "rlimits"
-	Note     string   `json:"note,omitempty"`
-}
+type Isolation = report.Isolation
 
 // Add counts an image.
 func (s *Summary) Add(i *Image) {
