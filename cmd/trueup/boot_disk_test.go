@@ -64,7 +64,7 @@ func (d bootDisk) build(t testing.TB, dir string) string {
 	}
 	code := d.code(t)
 	require.LessOrEqual(t, len(code), codeSize)
-	writeAt(t, raw, 0, code)
+	disktest.WriteAt(t, raw, 0, code)
 	if d.subformat == "" {
 		return raw
 	}

@@ -54,10 +54,10 @@ func dosDisk(t *testing.T) (raw string, heads int64) {
 	require.Equal(t, all, tableOf(t, raw))
 	for i, name := range map[int]string{0: "drive-C ", 2: "drive-D ", 3: "drive-E "} {
 		d.format(t, raw, all[i], 16)
-		writeAt(t, raw, all[i].start*sectorSize+3, []byte(name))
+		disktest.WriteAt(t, raw, all[i].start*sectorSize+3, []byte(name))
 	}
-	writeAt(t, raw, trackSectors*sectorSize+codeOfFAT, assembled(dosDrivesCode)(t))
-	writeAt(t, raw, 0, assembled(ownCHSCode)(t))
+	disktest.WriteAt(t, raw, trackSectors*sectorSize+codeOfFAT, assembled(dosDrivesCode)(t))
+	disktest.WriteAt(t, raw, 0, assembled(ownCHSCode)(t))
 	return raw, d.heads
 }
 

@@ -71,7 +71,7 @@ func testExtlinuxBoots(t *testing.T, disks map[string]string) {
 			source := filepath.Join(t.TempDir(), "disk.raw")
 			dest := filepath.Join(filepath.Dir(source), "aligned.raw")
 			disktest.Run(t, "cp", "--sparse=always", disks[c.kind], source)
-			writeAt(t, source, 0, c.code(t))
+			disktest.WriteAt(t, source, 0, c.code(t))
 			if disktest.Exhaustive {
 				require.Equal(t, booted, boot(t, source, extlinuxHeads), "before")
 			}
@@ -83,7 +83,7 @@ func testExtlinuxBoots(t *testing.T, disks map[string]string) {
 			require.Equal(t, booted, boot(t, dest, extlinuxHeads), "after")
 
 			require.NotEqual(t, c.stale.bytes, readAt(t, dest, c.stale.at(now), int64(len(c.stale.bytes))))
-			writeAt(t, dest, c.stale.at(now), c.stale.bytes)
+			disktest.WriteAt(t, dest, c.stale.at(now), c.stale.bytes)
 			shown := boot(t, dest, extlinuxHeads)
 			if c.fails == nil {
 				require.Equal(t, booted, shown, "stale %s", c.stale.name)

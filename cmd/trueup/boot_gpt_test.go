@@ -28,7 +28,7 @@ func TestAlignedGPTBoots(t *testing.T) {
 	require.Equal(t, booted, boot(t, dest, 255), "after")
 
 	const firstEntry = 2*sectorSize + 32
-	writeAt(t, dest, firstEntry, []byte{0x27, 0x04}) // 1063, little-endian
+	disktest.WriteAt(t, dest, firstEntry, []byte{0x27, 0x04}) // 1063, little-endian
 	require.Contains(t, gptFailed, boot(t, dest, 255), "with the old start LBA")
 }
 
@@ -45,6 +45,6 @@ func gptBootDisk(t testing.TB) string {
 	d.fillBoot(t, source, w)
 	code, err := os.ReadFile(disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
 	require.NoError(t, err)
-	writeAt(t, source, 0, code)
+	disktest.WriteAt(t, source, 0, code)
 	return source
 }

@@ -131,12 +131,12 @@ func installGrub(t testing.TB, raw string, bootSector int64, core []byte, extent
 	require.NoError(t, err)
 	binary.LittleEndian.PutUint64(img[grubKernelSector:], uint64(extents[0].start))
 	copy(img[grubDriveCheck:], []byte{0x90, 0x90})
-	writeAt(t, raw, bootSector*sectorSize, img[:codeSize])
-	writeAt(t, raw, bootSector*sectorSize+sectorSize-2, []byte{0x55, 0xAA})
+	disktest.WriteAt(t, raw, bootSector*sectorSize, img[:codeSize])
+	disktest.WriteAt(t, raw, bootSector*sectorSize+sectorSize-2, []byte{0x55, 0xAA})
 	core = listed(core, extents)
 	for _, e := range extents {
 		n := min(e.sectors*sectorSize, int64(len(core))) // the last block of a file may not be full
-		writeAt(t, raw, e.start*sectorSize, core[:n])
+		disktest.WriteAt(t, raw, e.start*sectorSize, core[:n])
 		core = core[n:]
 	}
 	require.Empty(t, core)

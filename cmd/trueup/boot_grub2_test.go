@@ -42,7 +42,7 @@ func TestAlignedGrub2InTheGapBoots(t *testing.T) {
 	require.Equal(t, window{2048, 120000}, windowOf(t, dest, 1))
 
 	const startLBA = 446 + 8 // of the first entry
-	writeAt(t, dest, startLBA, []byte{63, 0, 0, 0})
+	disktest.WriteAt(t, dest, startLBA, []byte{63, 0, 0, 0})
 	require.Equal(t, grubRescue, bootLinux(t, pc{image: dest}, grubRescue), "with the old start LBA")
 }
 
@@ -52,7 +52,7 @@ func TestAlignedGrub2InABootSectorBoots(t *testing.T) {
 	t.Parallel()
 	d := oldGrubDisk
 	raw, dir := d.build(t)
-	writeAt(t, raw, 0, lbaBootCode(t))
+	disktest.WriteAt(t, raw, 0, lbaBootCode(t))
 	root := windowOf(t, raw, 1)
 	extents := coreExtents(t, raw, root)
 	// Two entries where one would do: as when the file had two fragments.
@@ -160,11 +160,11 @@ func checkField(t *testing.T, dest string, at, was, shift int64) {
 func checkStale(t *testing.T, dest string, at, was int64) {
 	t.Helper()
 	field, there := readAt(t, dest, at, 8), readAt(t, dest, was*sectorSize, sectorSize)
-	writeAt(t, dest, was*sectorSize, assembled(staleCode)(t))
-	writeAt(t, dest, at, sectorField(was))
+	disktest.WriteAt(t, dest, was*sectorSize, assembled(staleCode)(t))
+	disktest.WriteAt(t, dest, at, sectorField(was))
 	require.Equal(t, staleSays, bootLinux(t, pc{image: dest}, staleSays), "with the old sector number at byte %d", at)
-	writeAt(t, dest, was*sectorSize, there)
-	writeAt(t, dest, at, field)
+	disktest.WriteAt(t, dest, was*sectorSize, there)
+	disktest.WriteAt(t, dest, at, field)
 }
 
 // sectorField is a sector number as GRUB 2 stores it.

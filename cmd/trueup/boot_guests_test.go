@@ -44,9 +44,9 @@ func bootImg(t testing.TB) []byte {
 func putOldGrub(t testing.TB, raw string) {
 	t.Helper()
 	at := windowOf(t, raw, 2).start * sectorSize
-	writeAt(t, raw, at, bootImg(t))
-	writeAt(t, raw, at+grubKernelSector, sectorField(1<<40))
-	writeAt(t, raw, at+sectorSize-2, []byte{0x55, 0xAA})
+	disktest.WriteAt(t, raw, at, bootImg(t))
+	disktest.WriteAt(t, raw, at+grubKernelSector, sectorField(1<<40))
+	disktest.WriteAt(t, raw, at+sectorSize-2, []byte{0x55, 0xAA})
 }
 
 // putCentOS puts GRUB legacy into MBR and gap, and a physical volume into the second partition, both by hand: their
@@ -56,11 +56,11 @@ func putCentOS(t testing.TB, raw string) {
 	front := forge.Bytes(readAt(t, raw, 0, trackSectors*sectorSize))
 	grubforge.PutStage1(front, 0, grubforge.Stage15())
 	grubforge.PutStage(front, grubforge.Stage15())
-	writeAt(t, raw, 0, front)
+	disktest.WriteAt(t, raw, 0, front)
 	w := windowOf(t, raw, 2)
 	part := make(forge.Bytes, w.size*sectorSize)
 	poolforge.PutLVM(part, poolforge.LVMText, 512)
-	writeAt(t, raw, w.start*sectorSize, part)
+	disktest.WriteAt(t, raw, w.start*sectorSize, part)
 }
 
 // commonDisks are those that users have by the thousand. None may be refused.
@@ -149,7 +149,7 @@ func (d commonDisk) build(t testing.TB) string {
 		copyInto(t, part, raw, w)
 	}
 	if d.code != nil {
-		writeAt(t, raw, 0, d.code(t))
+		disktest.WriteAt(t, raw, 0, d.code(t))
 	}
 	if d.change != nil {
 		d.change(t, raw)

@@ -70,9 +70,9 @@ func journalDisk(t testing.TB, held int64) (raw string, w window, part string) {
 	raw = d.build(t)
 	w = windowOf(t, raw, 1)
 	at := w.start * sectorSize
-	writeAt(t, raw, at, []byte("\xeb\x58\x90EXTLINUX"))
-	writeAt(t, raw, at+0x1C, []byte{trackSectors, 0, 0, 0})
-	writeAt(t, raw, at+sectorSize-2, []byte{0x55, 0xAA})
+	disktest.WriteAt(t, raw, at, []byte("\xeb\x58\x90EXTLINUX"))
+	disktest.WriteAt(t, raw, at+0x1C, []byte{trackSectors, 0, 0, 0})
+	disktest.WriteAt(t, raw, at+sectorSize-2, []byte{0x55, 0xAA})
 	part = filepath.Join(t.TempDir(), "part")
 	require.NoError(t, os.WriteFile(part, readAt(t, raw, at, w.size*sectorSize), 0o600))
 	block := hostFile(t, string(readAt(t, part, held*4096, 4096)))

@@ -80,7 +80,7 @@ func (d legacyDisk) build(t testing.TB) string {
 	disktest.RunInput(t, commands, "fdisk", "--compatibility=dos", "--units=sectors", "--heads", decimal(legacyHeads),
 		"--sectors", decimal(trackSectors), raw)
 	if d.code != nil {
-		writeAt(t, raw, 0, d.code(t))
+		disktest.WriteAt(t, raw, 0, d.code(t))
 	}
 	d.fill(t, raw)
 	said := disktest.GrubLegacy(t, raw, d.install+"quit\n")
@@ -196,8 +196,8 @@ func (d legacyDisk) checkStale(t *testing.T, source, dest string) {
 	} {
 		broken := filepath.Join(t.TempDir(), "broken.raw")
 		disktest.Run(t, "cp", "--sparse=always", dest, broken)
-		writeAt(t, broken, stale.at, binary.LittleEndian.AppendUint32(nil, uint32(stale.lba)))
-		writeAt(t, broken, stale.lba*sectorSize, marker(t, staleShown))
+		disktest.WriteAt(t, broken, stale.at, binary.LittleEndian.AppendUint32(nil, uint32(stale.lba)))
+		disktest.WriteAt(t, broken, stale.lba*sectorSize, marker(t, staleShown))
 		require.Equal(t, staleShown, boot(t, broken, legacyHeads), "stale %s", name)
 	}
 }

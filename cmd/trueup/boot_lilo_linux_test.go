@@ -88,7 +88,7 @@ func (d liloDisk) build(t testing.TB) (raw, root string) {
 	}
 	makeLinuxRoot(t, raw, tableOf(t, raw)[0], root, flags...)
 	if d.home != 0 {
-		writeAt(t, raw, 0, assembled(ownLBACode)(t))
+		disktest.WriteAt(t, raw, 0, assembled(ownLBACode)(t))
 	}
 	i := d.install(t, raw)
 	onDisk(t, raw, false, func(b forge.Bytes) { i.Put(b, d.home) })

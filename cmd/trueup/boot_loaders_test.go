@@ -150,8 +150,8 @@ func freeDOS(t testing.TB, code []byte) string {
 	for _, name := range []string{"KERNEL.SYS", "COMMAND.COM"} {
 		disktest.Run(t, "mcopy", "-i", drive(raw, w), disktest.Corpus(t, "loaders/"+folder+name), "::"+name)
 	}
-	writeAt(t, raw, w.start*sectorSize+codeOfFAT, loader(t, folder+"br_fat16fd_0x3e.bin"))
-	writeAt(t, raw, 0, code[:codeSize])
+	disktest.WriteAt(t, raw, w.start*sectorSize+codeOfFAT, loader(t, folder+"br_fat16fd_0x3e.bin"))
+	disktest.WriteAt(t, raw, 0, code[:codeSize])
 	return raw
 }
 
@@ -171,12 +171,12 @@ func freeBSDSlice(t testing.TB) string {
 	raw := blankDisk(t, dosLabel+"start=63, size=112392, type=a5, bootable\n")
 	w := windowOf(t, raw, 1)
 	putUFS(t, raw, w)
-	writeAt(t, raw, w.start*sectorSize, loader(t, "freebsd8/boot1"))
+	disktest.WriteAt(t, raw, w.start*sectorSize, loader(t, "freebsd8/boot1"))
 	boot2 := forge.Bytes(loader(t, "freebsd8/boot2")) // it begins with room for the label
 	tableforge.PutDisklabel(boot2, 0, tableforge.Slice{Sectors: uint32(w.size), Type: 7}, tableforge.Slice{},
 		tableforge.Slice{Sectors: uint32(w.size)})
-	writeAt(t, raw, (w.start+1)*sectorSize, boot2)
-	writeAt(t, raw, 0, loader(t, "freebsd8/boot0")[:codeSize])
+	disktest.WriteAt(t, raw, (w.start+1)*sectorSize, boot2)
+	disktest.WriteAt(t, raw, 0, loader(t, "freebsd8/boot0")[:codeSize])
 	return raw
 }
 
@@ -186,8 +186,8 @@ func freeBSDOnGPT(t testing.TB) string {
 	raw := blankDisk(t, gptLabel+"start=34, size=128, type=83BD6B9D-7F41-11DC-BE0B-001560B84F0F\n"+
 		"start=162, size=112392, type=516E7CB6-6ECF-11D6-8FF8-00022D09712B\n")
 	putUFS(t, raw, windowOf(t, raw, 2))
-	writeAt(t, raw, 34*sectorSize, loader(t, "freebsd8/gptboot"))
-	writeAt(t, raw, 0, loader(t, "freebsd8/pmbr")[:codeSize])
+	disktest.WriteAt(t, raw, 34*sectorSize, loader(t, "freebsd8/gptboot"))
+	disktest.WriteAt(t, raw, 0, loader(t, "freebsd8/pmbr")[:codeSize])
 	return raw
 }
 
@@ -215,8 +215,8 @@ func grub2Disk(name, shows string, start, to int64) loaderDisk {
 		build: func(t testing.TB) string {
 			t.Helper()
 			raw := blankDisk(t, dosLabel+"start="+decimal(start)+", size=100000, type=83, bootable\n")
-			writeAt(t, raw, 0, loader(t, "grub2/"+name+".boot")[:codeSize])
-			writeAt(t, raw, sectorSize, loader(t, "grub2/"+name+".core"))
+			disktest.WriteAt(t, raw, 0, loader(t, "grub2/"+name+".boot")[:codeSize])
+			disktest.WriteAt(t, raw, sectorSize, loader(t, "grub2/"+name+".core"))
 			return raw
 		},
 		heads: 255, shows: shows, code: "grub2", starts: []int64{to},

@@ -162,7 +162,7 @@ func (c bootCase) checkStale(t *testing.T, raw string, starts bool) {
 	if !starts {
 		return
 	}
-	writeAt(t, raw, at, c.stale.bytes)
+	disktest.WriteAt(t, raw, at, c.stale.bytes)
 	shown := boot(t, raw, c.disk.heads)
 	if c.fails == nil {
 		require.Equal(t, booted, shown, "stale %s", c.stale.name)

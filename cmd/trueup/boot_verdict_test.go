@@ -134,7 +134,7 @@ func TestVerdictOnBoots(t *testing.T) {
 			guest := setup.boot(t)
 			guest.sh(t, install)
 			guest.end(t)
-			writeAt(t, disks[v.kind], 0, assembled(ownLBACode)(t))
+			disktest.WriteAt(t, disks[v.kind], 0, assembled(ownLBACode)(t))
 			return judged{disks[v.kind], loaderFlags, booted, []takenBack{{"hidden sectors", "Boot error"}}}
 		}},
 		"lilo": {false, func(t *testing.T) judged {

@@ -33,7 +33,7 @@ func TestVerifyReadsTheContainer(t *testing.T) {
 			f.requireNext(t)
 			at, b := change(readAt(t, f.dest, 0, 1<<16))
 			require.NotEqual(t, []byte{b}, readAt(t, f.dest, at, 1))
-			writeAt(t, f.dest, at, []byte{b})
+			disktest.WriteAt(t, f.dest, at, []byte{b})
 			require.False(t, trueupJSON[jsonVerify](t, 5, "verify", f.source, f.dest).Equal)
 		})
 	}

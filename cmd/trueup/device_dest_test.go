@@ -235,7 +235,7 @@ func TestDevicesRefused(t *testing.T) {
 	t.Run("data at a place between", func(t *testing.T) {
 		const size = 1 << 30
 		device, file := destDevice(t, size)
-		writeAt(t, file, size/64*37+1000, []byte("data"))
+		disktest.WriteAt(t, file, size/64*37+1000, []byte("data"))
 		refuse(t, 4, source, device, file, "bytes: unknown content'")
 	})
 	t.Run("too small", func(t *testing.T) {

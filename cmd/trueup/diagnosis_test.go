@@ -103,19 +103,19 @@ func TestAdviceOfImages(t *testing.T) {
 		"a disk that can be aligned": {func(*testing.T, string) {}, 3, "align", "data"},
 		"boot code that is not known": {func(t *testing.T, raw string) {
 			t.Helper()
-			writeAt(t, raw, 0, noise("code", 64))
+			disktest.WriteAt(t, raw, 0, noise("code", 64))
 		}, 3, "refused", "boot"},
 		"a table that is malformed": {func(t *testing.T, raw string) {
 			t.Helper()
-			writeAt(t, raw, mbrEntryAt+12, []byte{0xff, 0xff, 0xff, 0xff})
+			disktest.WriteAt(t, raw, mbrEntryAt+12, []byte{0xff, 0xff, 0xff, 0xff})
 		}, 1, "repair", "data"},
 		"a volume alone": {func(t *testing.T, raw string) {
 			t.Helper()
-			writeAt(t, raw, 0, readAt(t, raw, trackSectors*sectorSize, 2<<20))
+			disktest.WriteAt(t, raw, 0, readAt(t, raw, trackSectors*sectorSize, 2<<20))
 		}, 0, "none", "unknown"},
 		"no partition": {func(t *testing.T, raw string) {
 			t.Helper()
-			writeAt(t, raw, mbrEntryAt, make([]byte, mbrEntrySize))
+			disktest.WriteAt(t, raw, mbrEntryAt, make([]byte, mbrEntrySize))
 		}, 0, "none", "data"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -195,7 +195,7 @@ func writeDescriptor(t testing.TB, f diskFormat, path, text string) {
 	off, size := embeddedDescriptor(t, path)
 	padded := make([]byte, size)
 	require.Less(t, copy(padded, text), int(size))
-	writeAt(t, path, off, padded)
+	disktest.WriteAt(t, path, off, padded)
 }
 
 // embeddedDescriptor is where a sparse VMDK has its descriptor, in bytes.

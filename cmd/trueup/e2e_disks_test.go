@@ -135,10 +135,10 @@ func (d madeDisk) make(t testing.TB, dir string) string {
 	require.NoError(t, os.Truncate(raw, d.sectors*sectorSize))
 	disktest.RunInput(t, d.table(), "sfdisk", "--quiet", raw)
 	if d.bootCode != nil {
-		writeAt(t, raw, 0, d.bootCode(t))
+		disktest.WriteAt(t, raw, 0, d.bootCode(t))
 	}
 	// Boot loaders keep more of their code behind the MBR. It has to stay where it is.
-	writeAt(t, raw, sectorSize, noise("gap", (firstTrack-1)*sectorSize))
+	disktest.WriteAt(t, raw, sectorSize, noise("gap", (firstTrack-1)*sectorSize))
 	for i, v := range d.volumes {
 		part := filepath.Join(dir, fmt.Sprintf("part%d", i+1))
 		v.make(t, part)

@@ -21,8 +21,8 @@ func TestAlignKeepsWhatNoPartitionOwns(t *testing.T) {
 		last    = (7*cylinder - 1) * sectorSize // the last sector of the disk
 	)
 	raw := gapDisk(t)
-	writeAt(t, raw, between, noise("between", 5000))
-	writeAt(t, raw, last, noise("last", sectorSize))
+	disktest.WriteAt(t, raw, between, noise("between", 5000))
+	disktest.WriteAt(t, raw, last, noise("last", sectorSize))
 	after := alignRaw(t, raw, 32067, 32130)
 
 	require.Equal(t, noise("between", 5000), readAt(t, after, between, 5000), "there is room enough for it to stay")
@@ -38,7 +38,7 @@ func TestAlignKeepsDataInTheWay(t *testing.T) {
 	t.Parallel()
 	const behind = 6 * cylinder * sectorSize
 	raw := gapDisk(t)
-	writeAt(t, raw, behind, noise("behind", 5000))
+	disktest.WriteAt(t, raw, behind, noise("behind", 5000))
 	after, err := os.ReadFile(alignRaw(t, raw, 32067, 32130))
 	require.NoError(t, err)
 	require.True(t, bytes.Contains(after, noise("behind", 5000)), "the data behind the last partition is gone")
@@ -70,8 +70,8 @@ func twoPartitions(t *testing.T, start1, size1, start2, size2 int64) string {
 	table := fmt.Sprintf("label: dos\nstart=%d, size=%d, type=83\nstart=%d, size=%d, type=83\n", start1, size1, start2,
 		size2)
 	disktest.RunInput(t, table, "sfdisk", "--quiet", raw)
-	writeAt(t, raw, start1*sectorSize, noise("partition 1", int(size1*sectorSize)))
-	writeAt(t, raw, start2*sectorSize, noise("partition 2", int(size2*sectorSize)))
+	disktest.WriteAt(t, raw, start1*sectorSize, noise("partition 1", int(size1*sectorSize)))
+	disktest.WriteAt(t, raw, start2*sectorSize, noise("partition 2", int(size2*sectorSize)))
 	return raw
 }
 

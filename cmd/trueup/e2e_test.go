@@ -172,12 +172,7 @@ func (c *alignCase) checkRepeats(t *testing.T) {
 
 func folderNames(t testing.TB, dir string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	var names []string
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
+	names := disktest.Names(t, dir)
 	// ReadDir sorts "a-flat.vmdk" before "a.vmdk"; an image's descriptor comes first here.
 	if len(names) == 2 && strings.HasSuffix(names[0], "-flat.vmdk") {
 		names[0], names[1] = names[1], names[0]

@@ -62,7 +62,7 @@ func (c *alignCase) flip(t *testing.T, image string, off int64) {
 		return
 	}
 	old := readAt(t, file, at, 1)
-	writeAt(t, file, at, []byte{old[0] ^ 0xFF})
+	disktest.WriteAt(t, file, at, []byte{old[0] ^ 0xFF})
 }
 
 // locate is where a byte of the disk is stored: nowhere when it lies in a hole of a sparse VMDK.

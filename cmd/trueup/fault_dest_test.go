@@ -28,7 +28,7 @@ func TestDestExists(t *testing.T) {
 			require.Contains(t, r.stderr, "--force")
 			requirePrecious(t, f)
 			f.requireNext(t, "--force")
-			once := hashContents(t, filepath.Dir(f.dest))
+			once := sumsOf(t, filepath.Dir(f.dest))
 			f.requireNext(t, "--force") // over an image now, which for a flat VMDK has two files
 			require.Len(t, folderNames(t, filepath.Dir(f.dest)), len(once), "the files of the old image go")
 		})
@@ -270,7 +270,7 @@ func TestSurroundings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			intact := newFault(t, source)
 			intact.requireNext(t)
-			want := hashContents(t, filepath.Dir(intact.dest))
+			want := sumsOf(t, filepath.Dir(intact.dest))
 			env := disktest.Tool(t, "env")
 			for _, around := range [][]string{
 				{"TZ=Pacific/Kiritimati"},
@@ -288,14 +288,14 @@ func TestSurroundings(t *testing.T) {
 				f := newFault(t, source)
 				r := run(t, env, append(append(around, builtPath), f.args()...)...)
 				require.Equal(t, 0, r.code, r.stderr)
-				require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)), "%q", around)
+				require.Equal(t, want, sumsOf(t, filepath.Dir(f.dest)), "%q", around)
 			}
 			now := time.Now().Unix()
 			disktest.WaitFor(t, "another second of the clock", func() bool { return time.Now().Unix() > now })
 			for _, jobs := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} {
 				f := newFault(t, source)
 				f.requireNext(t, "--jobs", jobs)
-				require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)), "%s jobs", jobs)
+				require.Equal(t, want, sumsOf(t, filepath.Dir(f.dest)), "%s jobs", jobs)
 			}
 		})
 	}

@@ -197,7 +197,7 @@ func TestLostWrites(t *testing.T) {
 	for name, source := range faultSources(t) {
 		intact := newFault(t, source)
 		intact.requireNext(t)
-		want := hashContents(t, filepath.Dir(intact.dest))
+		want := sumsOf(t, filepath.Dir(intact.dest))
 		for _, n := range []int{1, 2, 3, 4, 5, 6} {
 			t.Run(fmt.Sprintf("%s, write %d", name, n), func(t *testing.T) {
 				f := newFault(t, source)
@@ -207,7 +207,7 @@ func TestLostWrites(t *testing.T) {
 				r, hits := f.inject(t, injection{call: "pwrite64", spec: fmt.Sprintf("retval=4:when=%d", n)})
 				if hits == 0 || r.code == 0 {
 					require.Equal(t, 0, r.code, r.stderr)
-					require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)),
+					require.Equal(t, want, sumsOf(t, filepath.Dir(f.dest)),
 						"what was lost were zeros, or else it must be noticed")
 					return
 				}
@@ -219,23 +219,13 @@ func TestLostWrites(t *testing.T) {
 	require.GreaterOrEqual(t, caught, 4)
 }
 
-// hashContents is the SHA-256 of every file of a folder.
-func hashContents(t testing.TB, dir string) map[string]string {
-	t.Helper()
-	sums := map[string]string{}
-	for _, name := range folderNames(t, dir) {
-		sums[name] = sha256Of(t, filepath.Join(dir, name))
-	}
-	return sums
-}
-
 // Interrupted calls and few descriptors have no effect.
 func TestHarmlessFaults(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
 	intact := newFault(t, source)
 	intact.requireNext(t)
-	want := hashContents(t, filepath.Dir(intact.dest))
+	want := sumsOf(t, filepath.Dir(intact.dest))
 	// The loader of the program does not bear interruptions, and neither do calls of the runtime that concern no file
 	// of ours.
 	const inSource, inFolder = "source", "folder"
@@ -250,13 +240,13 @@ func TestHarmlessFaults(t *testing.T) {
 			r, hits := f.inject(t, injection{call: call, spec: "error=EINTR:when=1+2", path: path})
 			require.Positive(t, hits)
 			require.Equal(t, 0, r.code, r.stderr)
-			require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)))
+			require.Equal(t, want, sumsOf(t, filepath.Dir(f.dest)))
 		})
 	}
 	t.Run("24 descriptors", func(t *testing.T) {
 		f := newFault(t, source)
 		r := run(t, disktest.Tool(t, "prlimit"), append([]string{"--nofile=24", builtPath}, f.args()...)...)
 		require.Equal(t, 0, r.code, r.stderr)
-		require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)))
+		require.Equal(t, want, sumsOf(t, filepath.Dir(f.dest)))
 	})
 }

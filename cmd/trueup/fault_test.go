@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -85,19 +83,11 @@ func (f fault) requireNext(t testing.TB, flags ...string) {
 // run runs any program to its end. A program that a signal ended has the code 128 and that signal, as in a shell.
 func run(t testing.TB, name string, args ...string) result {
 	t.Helper()
-	cmd := exec.Command(name, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		require.NoError(t, err)
+	r, state := end(t, exec.Command(name, args...))
+	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
+		r.code = 128 + int(status.Signal())
 	}
-	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if status.Signaled() {
-		return result{stdout.String(), stderr.String(), 128 + int(status.Signal())}
-	}
-	return result{stdout.String(), stderr.String(), status.ExitStatus()}
+	return r
 }
 
 // noisyDisk is a raw disk with a partition at LBA 63 that has no zeros: a byte of it that is lost is seen. It takes an

@@ -21,15 +21,6 @@ func noise(seed string, size int) []byte {
 	return data
 }
 
-func writeAt(t testing.TB, path string, off int64, data []byte) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	_, err = f.WriteAt(data, off)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
-}
-
 func readAt(t testing.TB, path string, off, size int64) []byte {
 	t.Helper()
 	f, err := os.Open(path)

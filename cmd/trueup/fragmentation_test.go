@@ -93,7 +93,7 @@ func TestFragmentationOfAnImage(t *testing.T) {
 	disktest.RunInput(t, "63,32768,83\n", "sfdisk", "-q", "--label", "dos", raw)
 	volume, err := os.ReadFile(ext)
 	require.NoError(t, err)
-	writeAt(t, raw, 63*512, volume)
+	disktest.WriteAt(t, raw, 63*512, volume)
 	image := filepath.Join(t.TempDir(), "disk.vmdk")
 	disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", raw, image)
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -32,9 +33,9 @@ type hostile struct {
 	finds         []string // in a finding, when that says other things than the line
 }
 
-func runHostile(t *testing.T, cases []hostile) {
+func runHostile(t *testing.T, groups ...[]hostile) {
 	t.Helper()
-	for _, h := range cases {
+	for _, h := range slices.Concat(groups...) {
 		t.Run(h.name, h.run)
 	}
 }
@@ -69,6 +70,34 @@ func (h hostile) run(t *testing.T) {
 	require.Empty(t, ends[3].stdout, "align has no result")
 	require.Equal(t, before, folderState(t, dir))
 	require.Empty(t, folderNames(t, out), "neither DEST nor a part of it")
+}
+
+// sound is an image that looks odd and is moved.
+type sound struct {
+	image func(t testing.TB, dir string) string
+	kind  string // of its volume
+	says  string // in a finding
+}
+
+func runSound(t *testing.T, cases map[string]sound) {
+	t.Helper()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			path := c.image(t, t.TempDir())
+			ends := measure(t, []string{"inspect", "--json", path}, []string{"inspect", path},
+				[]string{"align", path, filepath.Join(t.TempDir(), "dest.raw")})
+			require.Equal(t, 3, ends[0].code, ends[0].stderr)
+			var report jsonInspect
+			unmarshal(t, ends[0], &report)
+			require.Equal(t, c.kind, report.Partitions[0].Volume.Kind)
+			if c.says != "" {
+				(hostile{says: []string{c.says}}).checkFindings(t, report.Findings)
+			}
+			requireClean(t, ends[1].stdout)
+			require.Less(t, strings.Count(ends[1].stdout, "\n"), 150)
+			require.Equal(t, 0, ends[2].code, ends[2].stderr)
+		})
+	}
 }
 
 // failure is the part of a JSON answer that says why a command failed.

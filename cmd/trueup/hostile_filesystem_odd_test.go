@@ -18,11 +18,7 @@ import (
 func TestSoundOddFilesystems(t *testing.T) {
 	t.Parallel()
 	const fat, root = 32 * 512, 4
-	for name, c := range map[string]struct {
-		image func(testing.TB, string) string
-		kind  string
-		says  string // in a finding
-	}{
+	runSound(t, map[string]sound{
 		"T62 root directory of exFAT in a circle": {volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) {
 			v.Put(fsforge.ExFATHeap+(root-2)*4096, bytesOf(5, 4096))
 			v.U32(fat+4*root, root)
@@ -52,21 +48,7 @@ func TestSoundOddFilesystems(t *testing.T) {
 				v.Text(at, "\x02CD001\x01")
 			}
 		}), "iso9660", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := c.image(t, t.TempDir())
-			dest := filepath.Join(t.TempDir(), "dest.raw")
-			ends := measure(t, []string{"inspect", "--json", path}, []string{"align", path, dest})
-			require.Equal(t, 3, ends[0].code, ends[0].stderr)
-			var report jsonInspect
-			unmarshal(t, ends[0], &report)
-			require.Equal(t, c.kind, report.Partitions[0].Volume.Kind)
-			if c.says != "" {
-				(hostile{says: []string{c.says}}).checkFindings(t, report.Findings)
-			}
-			require.Equal(t, 0, ends[1].code, ends[1].stderr)
-		})
-	}
+	})
 }
 
 // TestHostileFilesystemLabels puts what a terminal would obey into the labels.

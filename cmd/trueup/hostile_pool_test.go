@@ -4,11 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
@@ -71,9 +68,7 @@ func zfsImage(change func(forge.Bytes)) func(testing.TB, string) string {
 // TestHostilePools breaks headers of pools: each is reported, and moves as opaque bytes only when the user asks.
 func TestHostilePools(t *testing.T) {
 	t.Parallel()
-	for _, rows := range [][]hostile{brokenLVM(), brokenMD(), brokenLUKS(), brokenOtherPools(), refusedPools()} {
-		runHostile(t, rows)
-	}
+	runHostile(t, brokenLVM(), brokenMD(), brokenLUKS(), brokenOtherPools(), refusedPools())
 }
 
 func brokenLVM() []hostile {
@@ -257,70 +252,49 @@ func TestSoundOddPools(t *testing.T) {
 	for i := range 900 {
 		fmt.Fprintf(&volumes, "v%d { segment1 { extent_count = 9 } }\n", i)
 	}
-	for name, c := range map[string]struct {
-		image func(testing.TB, string) string
-		kind  string
-		says  string // in a finding
-	}{
-		"LUKS1 with 2^31 iterations": {poolImage(0x83, poolSize,
+	runSound(t, map[string]sound{
+		"T66 LUKS1 with 2^31 iterations": {poolImage(0x83, poolSize,
 			func(v forge.Bytes) { poolforge.PutLUKS1(v, 8, 1<<31) }), "luks", ""},
-		"LUKS2 with 2^31 iterations": {luks2Image(poolforge.LUKS2Text("8388608", "2147483648")), "luks", ""},
-		"LUKS2 with a text of 4 MiB": {luks2Image(poolforge.LUKS2Text("8388608", "1") + strings.Repeat(" ",
+		"T66 LUKS2 with 2^31 iterations": {luks2Image(poolforge.LUKS2Text("8388608", "2147483648")), "luks", ""},
+		"T66 LUKS2 with a text of 4 MiB": {luks2Image(poolforge.LUKS2Text("8388608", "1") + strings.Repeat(" ",
 			4100000)), "luks", ""},
-		"LVM text that nests": {
+		"T66 LVM text that nests": {
 			group(strings.Repeat("a { ", 10000)), "lvm2_member",
 			"lvm text at 0x55: token",
 		},
-		"LVM with a name of 50,000": {
+		"T66 LVM with a name of 50,000": {
 			group(strings.Repeat("n", 50000) + " { }"), "lvm2_member",
 			"short names",
 		},
-		"LVM text without an end":     {group(`x = "`), "lvm2_member", "want the end of a string"},
-		"LVM text of brackets":        {group("x = " + strings.Repeat("[", 50000)), "lvm2_member", "token"},
-		"LVM with extents of no size": {lvmTextImage("g { extent_size = 0 }"), "lvm2_member", "extent size 0"},
-		"LVM with many volumes": {
+		"T66 LVM text without an end":     {group(`x = "`), "lvm2_member", "want the end of a string"},
+		"T66 LVM text of brackets":        {group("x = " + strings.Repeat("[", 50000)), "lvm2_member", "token"},
+		"T66 LVM with extents of no size": {lvmTextImage("g { extent_size = 0 }"), "lvm2_member", "extent size 0"},
+		"T66 LVM with many volumes": {
 			group("logical_volumes { " + volumes.String() + " }"), "lvm2_member",
 			"",
 		},
-		"LVM whose areas are the same": {lvmImage(func(v forge.Bytes) {
+		"T66 LVM whose areas are the same": {lvmImage(func(v forge.Bytes) {
 			v.U64(poolforge.LVMMetaArea+16,
 				4096)
 			v.U64(poolforge.LVMMetaArea+24, 8192)
 		}), "lvm2_member", ""},
-		"LVM with its area in the last bytes": {lvmImage(func(v forge.Bytes) {
+		"T66 LVM with its area in the last bytes": {lvmImage(func(v forge.Bytes) {
 			v.U64(poolforge.LVMMetaArea,
 				poolSize-8)
 			v.U64(poolforge.LVMMetaArea+8, 8)
 		}), "lvm2_member", "want a whole sector"},
-		"md with 2^31 levels": {md1Image("1.0", func(s forge.Bytes) {
+		"T66 md with 2^31 levels": {md1Image("1.0", func(s forge.Bytes) {
 			s.U32(poolforge.MD1Level,
 				1<<31)
 			s.U64(poolforge.MD1DataOffset, 0)
 		}), "linux_raid_member", ""},
-		"swap of 2^32 pages": {poolImage(0x82, poolSize, func(v forge.Bytes) {
+		"T66 swap of 2^32 pages": {poolImage(0x82, poolSize, func(v forge.Bytes) {
 			v.Text(4086, "SWAPSPACE2")
 			v.U32(1024, 1)
 			v.U32(1028, math.MaxUint32)
 		}), "swap", "Linux does not use it"},
-		"BitLocker with a protector of data": {poolImage(0x07, poolSize,
+		"T66 BitLocker with a protector of data": {poolImage(0x07, poolSize,
 			func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m") }), "bitlocker", "volume of data"},
-		"a good ZFS": {zfsImage(func(forge.Bytes) {}), "zfs_member", ""},
-	} {
-		t.Run("T66 "+name, func(t *testing.T) {
-			path := c.image(t, t.TempDir())
-			dest := filepath.Join(t.TempDir(), "dest.raw")
-			ends := measure(t, []string{"inspect", "--json", path}, []string{"inspect", path},
-				[]string{"align", path, dest})
-			require.Equal(t, 3, ends[0].code, ends[0].stderr)
-			var report jsonInspect
-			unmarshal(t, ends[0], &report)
-			require.Equal(t, c.kind, report.Partitions[0].Volume.Kind)
-			if c.says != "" {
-				(hostile{says: []string{c.says}}).checkFindings(t, report.Findings)
-			}
-			requireClean(t, ends[1].stdout)
-			require.Less(t, strings.Count(ends[1].stdout, "\n"), 150)
-			require.Equal(t, 0, ends[2].code, ends[2].stderr)
-		})
-	}
+		"T66 a good ZFS": {zfsImage(func(forge.Bytes) {}), "zfs_member", ""},
+	})
 }

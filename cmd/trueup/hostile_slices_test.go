@@ -38,9 +38,7 @@ func putSolaris(disk forge.Bytes) {
 // TestHostileSlices is about tables inside of partitions and for dynamic disks.
 func TestHostileSlices(t *testing.T) {
 	t.Parallel()
-	for _, rows := range [][]hostile{brokenDisklabels(), brokenVTOCs(), brokenLDM()} {
-		runHostile(t, rows)
-	}
+	runHostile(t, brokenDisklabels(), brokenVTOCs(), brokenLDM())
 }
 
 func brokenDisklabels() []hostile {

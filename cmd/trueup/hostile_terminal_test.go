@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 )
@@ -62,7 +63,7 @@ func TestHostileLabels(t *testing.T) {
 				label := make([]byte, len(encodeLabel(v.kind, v.label)))
 				copy(label, encodeLabel(v.kind, text))
 				for _, at := range places[v.kind] {
-					writeAt(t, raw, at, label)
+					disktest.WriteAt(t, raw, at, label)
 				}
 			}
 			report := requireAllClean(t, raw, 0)

@@ -54,9 +54,7 @@ func extImage(change func(forge.Bytes)) func(testing.TB, string) string {
 // copy is not made unless the user asks for opaque bytes (TestBrokenVolumesAsOpaqueBytes).
 func TestHostileVolumes(t *testing.T) {
 	t.Parallel()
-	for _, rows := range [][]hostile{brokenNTFS(), brokenExt(), brokenFAT()} {
-		runHostile(t, rows)
-	}
+	runHostile(t, brokenNTFS(), brokenExt(), brokenFAT())
 }
 
 // brokenVolume expects a message about the field at an offset from the volume's start.
@@ -211,11 +209,7 @@ func TestSoundOddVolumes(t *testing.T) {
 	incompat := func(n uint32) func(forge.Bytes) {
 		return func(v forge.Bytes) { v.U32(fsforge.ExtSuper+fsforge.ExtIncompat, n) }
 	}
-	for name, c := range map[string]struct {
-		image func(testing.TB, string) string
-		kind  string
-		says  string // in a finding
-	}{
+	runSound(t, map[string]sound{
 		"T55 clusters of 64 KiB": {volumeImage(0x07, big, func(forge.Bytes) {}), "ntfs", ""},
 		"T60 unknown incompatible bit": {
 			extImage(incompat(0x40000002)), "ext4",
@@ -228,21 +222,7 @@ func TestSoundOddVolumes(t *testing.T) {
 				"        ")
 			v.U8(fsforge.BootFATs, 0)
 		}), "unknown", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := c.image(t, t.TempDir())
-			dest := filepath.Join(t.TempDir(), "dest.raw")
-			ends := measure(t, []string{"inspect", "--json", path}, []string{"align", path, dest})
-			require.Equal(t, 3, ends[0].code, ends[0].stderr)
-			var report jsonInspect
-			unmarshal(t, ends[0], &report)
-			require.Equal(t, c.kind, report.Partitions[0].Volume.Kind)
-			if c.says != "" {
-				(hostile{says: []string{c.says}}).checkFindings(t, report.Findings)
-			}
-			require.Equal(t, 0, ends[1].code, ends[1].stderr)
-		})
-	}
+	})
 }
 
 // TestBrokenVolumesAsOpaqueBytes moves a broken volume because the user asks for it: nothing in it is rewritten.

@@ -72,7 +72,7 @@ func (h *hotNTFS) align(t *testing.T, pending ...[]byte) (r result, dest string)
 	for _, p := range pending {
 		l.Add(p)
 	}
-	writeAt(t, source, hotStart*sectorSize+h.log.cluster*4096, l.Sealed())
+	disktest.WriteAt(t, source, hotStart*sectorSize+h.log.cluster*4096, l.Sealed())
 	return trueup(t, "align", source, dest), dest
 }
 
@@ -123,7 +123,7 @@ func TestHotNTFS(t *testing.T) {
 			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 			require.Contains(t, r.stdout+r.stderr, "was in use when it was copied")
 			// The tools of ntfs-3g refuse a log that is in use: they get the copy with an empty one.
-			writeAt(t, dest, 1<<20+h.log.cluster*4096, []byte(strings.Repeat("\xff", int(h.log.size))))
+			disktest.WriteAt(t, dest, 1<<20+h.log.cluster*4096, []byte(strings.Repeat("\xff", int(h.log.size))))
 			after := exportHive(t, readGuestFile(t, dest, h.disk.volumes[0], 1<<20, system), `\MountedDevices`)
 			before := exportHive(t, hive, `\MountedDevices`)
 			old := mountedText(windowsSignature, hotStart*sectorSize)

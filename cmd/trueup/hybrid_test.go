@@ -22,7 +22,7 @@ func hybridDisk(t testing.TB, slots string) string {
 		"-t", "3:8300", "-n", "4:150100:0", path)
 	disktest.Run(t, "sgdisk", "-h", slots, path)
 	for _, lba := range []int64{63, 20001, 80063, 150100} {
-		writeAt(t, path, lba*sectorSize, noise(decimal(lba), 64<<10))
+		disktest.WriteAt(t, path, lba*sectorSize, noise(decimal(lba), 64<<10))
 	}
 	return path
 }
@@ -62,8 +62,8 @@ func TestAlignedHybridMBR(t *testing.T) {
 	t.Parallel()
 	const ee, fat, linux, esp = "ee", "7", "83", "ef"
 	behind := hybridDisk(t, "3")
-	writeAt(t, behind, 446+16, []byte{0x80}) // active, and a second protective entry up to the end of the disk
-	writeAt(t, behind, 446+3*16, []byte{
+	disktest.WriteAt(t, behind, 446+16, []byte{0x80}) // active, and a second protective entry up to the end of the disk
+	disktest.WriteAt(t, behind, 446+3*16, []byte{
 		0, 0xfe, 0xff, 0xff, 0xee, 0xfe, 0xff, 0xff, 0xf1, 0x49, 2, 0, 0x0f, 0xf6, 3,
 		0,
 	})
@@ -124,11 +124,11 @@ func TestAlignedHybridMBRBoots(t *testing.T) {
 	disktest.Run(t, "mcopy", "-i", drive(source, w), hostFile(t, "@ECHO "+booted+"\r\n"), "::AUTOEXEC.BAT")
 	code, err := os.ReadFile(filepath.Join(loaders, "br_fat16fd_0x3e.bin"))
 	require.NoError(t, err)
-	writeAt(t, source, w.start*sectorSize+codeOfFAT, code)
-	writeAt(t, source, w.start*sectorSize+0x24, []byte{0x80}) // the drive
-	writeAt(t, source, 0, chsBootCode(t))
-	writeAt(t, source, 446+16, []byte{0x80})   // slot 2 is active
-	writeAt(t, source, 446+16+4, []byte{0x06}) // DOS does not read type 07
+	disktest.WriteAt(t, source, w.start*sectorSize+codeOfFAT, code)
+	disktest.WriteAt(t, source, w.start*sectorSize+0x24, []byte{0x80}) // the drive
+	disktest.WriteAt(t, source, 0, chsBootCode(t))
+	disktest.WriteAt(t, source, 446+16, []byte{0x80})   // slot 2 is active
+	disktest.WriteAt(t, source, 446+16+4, []byte{0x06}) // DOS does not read type 07
 	if disktest.Exhaustive {
 		require.Equal(t, booted, boot(t, source, d.heads), "before")
 	}
@@ -138,7 +138,7 @@ func TestAlignedHybridMBRBoots(t *testing.T) {
 	require.Equal(t, 2, answer.Moved)
 	require.Equal(t, booted, boot(t, dest, d.heads), "after")
 
-	writeAt(t, dest, 446+16+1, readAt(t, source, 446+16+1, 3))
-	writeAt(t, dest, w.start*sectorSize, marker(t, staleShown))
+	disktest.WriteAt(t, dest, 446+16+1, readAt(t, source, 446+16+1, 3))
+	disktest.WriteAt(t, dest, w.start*sectorSize, marker(t, staleShown))
 	require.Equal(t, staleShown, boot(t, dest, d.heads), "with the old CHS bytes")
 }

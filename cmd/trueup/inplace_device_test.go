@@ -75,7 +75,7 @@ func fourKnDisk(t testing.TB) string {
 		"start=7, size=5000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	writeAt(t, device, 7*4096, noise("4kn", 9<<20))
+	disktest.WriteAt(t, device, 7*4096, noise("4kn", 9<<20))
 	disktest.Run(t, "sync", device)
 	return raw
 }

@@ -40,7 +40,7 @@ func twoNTFS(t testing.TB) string {
 		},
 		{number: 2, kind: "ntfs", typ: "7", start: 20063, sectors: 20000},
 	}}.make(t)
-	writeAt(t, raw, 8<<20, noise("two", 1<<20))
+	disktest.WriteAt(t, raw, 8<<20, noise("two", 1<<20))
 	return raw
 }
 

@@ -81,7 +81,7 @@ func killCount(t *testing.T) int {
 func killDisk(t *testing.T) string {
 	t.Helper()
 	raw := madeDisks[2].make(t, t.TempDir())
-	writeAt(t, raw, 6<<20, noise("kill", 8<<20))
+	disktest.WriteAt(t, raw, 6<<20, noise("kill", 8<<20))
 	return raw
 }
 

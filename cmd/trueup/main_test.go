@@ -82,7 +82,17 @@ func (l *lockedBuffer) String() string {
 // killed by a signal fails the test here.
 func trueup(t testing.TB, args ...string) result {
 	t.Helper()
-	cmd := exec.Command(builtPath, args...)
+	r, state := end(t, exec.Command(builtPath, args...))
+	require.GreaterOrEqual(t, r.code, 0, "trueup %q was killed: %v\n%s", args, state, r.stderr)
+	if wantsJSON(args) {
+		validateOutput(t, args, r.stdout)
+	}
+	return r
+}
+
+// end runs any program to its end; one that a signal ended has the code -1.
+func end(t testing.TB, cmd *exec.Cmd) (result, *os.ProcessState) {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
@@ -90,10 +100,5 @@ func trueup(t testing.TB, args ...string) result {
 	if err != nil && !errors.As(err, &exit) {
 		require.NoError(t, err)
 	}
-	code := cmd.ProcessState.ExitCode()
-	require.GreaterOrEqual(t, code, 0, "trueup %q was killed: %v\n%s", args, err, stderr.String())
-	if wantsJSON(args) {
-		validateOutput(t, args, stdout.String())
-	}
-	return result{stdout: stdout.String(), stderr: stderr.String(), code: code}
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}, cmd.ProcessState
 }

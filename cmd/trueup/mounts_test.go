@@ -99,11 +99,7 @@ func copiesHere(t *testing.T, source string) []mountCopy {
 		copied := func(flags ...string) map[string]string {
 			require.Equal(t, 0, trueup(t, append([]string{"align", "--to", c.to, source, dest}, flags...)...).code)
 			disktest.Run(t, "qemu-img", "compare", plain, dest)
-			sums := map[string]string{}
-			for _, name := range folderNames(t, dir) {
-				sums[name] = sha256Of(t, filepath.Join(dir, name))
-			}
-			return sums
+			return sumsOf(t, dir)
 		}
 		made[i].first, made[i].second = copied(), copied("--force")
 	}

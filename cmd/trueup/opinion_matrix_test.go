@@ -70,7 +70,7 @@ func (v judgedVolume) makePart(t *testing.T, part string, root bool) {
 		require.NoError(t, os.Truncate(part, v.size))
 		disktest.RunInput(t, "the key", "cryptsetup", "luksFormat", "--batch-mode", "--pbkdf", "pbkdf2",
 			"--pbkdf-force-iterations", "1000", "--key-file=-", part)
-		writeAt(t, part, v.size-mib, v.words())
+		disktest.WriteAt(t, part, v.size-mib, v.words())
 	default:
 		if root {
 			maps.Copy(s.files, linuxRootFiles)
@@ -155,7 +155,7 @@ func testOpinionsOnKinds(t *testing.T) {
 	for _, v := range judgedVolumes {
 		if at := bytes.Index(data, v.words()[:sectorSize]); v.kind != "swap" {
 			require.Positive(t, at, v.kind)
-			writeAt(t, dest, int64(at), []byte{data[at] ^ 1})
+			disktest.WriteAt(t, dest, int64(at), []byte{data[at] ^ 1})
 		}
 	}
 	r, rows := judgesSay(t, "verify", "--json", "--second-opinion", source, dest)

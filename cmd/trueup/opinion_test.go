@@ -331,7 +331,7 @@ func TestSecondOpinionOfLibguestfs(t *testing.T) {
 	require.NoError(t, err)
 	at := bytes.Index(b, []byte(content))
 	require.Positive(t, at)
-	writeAt(t, path("fresh"), int64(at), []byte("T"))
+	disktest.WriteAt(t, path("fresh"), int64(at), []byte("T"))
 	r, rows := judgesSay(t, "verify", "--json", judges, path("disk"), path("fresh"))
 	require.Equal(t, 5, r.code, r.stderr)
 	require.Contains(t, r.stdout, `"equal": false`)

@@ -327,7 +327,7 @@ func TestVerifyPackageSeesDifferences(t *testing.T) {
 	at := func(name string) string { return filepath.Join(filepath.Dir(dest), name) }
 	flip := func(path string, off int64) {
 		b := readAt(t, path, off, 1)
-		writeAt(t, path, off, []byte{b[0] ^ 1})
+		disktest.WriteAt(t, path, off, []byte{b[0] ^ 1})
 	}
 	for name, off := range map[string]int64{"disk1.vmdk": 1 << 20, "vm.nvram": 100, "out.ovf": 45, "out.mf": 80} {
 		flip(at(name), off)
@@ -343,7 +343,7 @@ func TestOneDiskAgainstTheManifest(t *testing.T) {
 	t.Parallel()
 	p := twoDisks(t)
 	path := p.folder(t)
-	writeAt(t, filepath.Join(filepath.Dir(path), "disk1.vmdk"), 1<<20, []byte("flipped"))
+	disktest.WriteAt(t, filepath.Join(filepath.Dir(path), "disk1.vmdk"), 1<<20, []byte("flipped"))
 	for name, code := range map[string]int{"disk1.vmdk": 1, "disk2.vmdk": 0} {
 		require.Equal(t, code, trueup(t, "align", path+"!"+name, filepath.Join(t.TempDir(), "out.vmdk")).code, name)
 	}

@@ -96,7 +96,7 @@ func (c *resumeCase) snapshot(t *testing.T) (restore func(t *testing.T)) {
 func endedDisk(t *testing.T) string {
 	t.Helper()
 	raw := madeDisks[2].make(t, t.TempDir())
-	writeAt(t, raw, 6<<20, noise("ended", 1<<20))
+	disktest.WriteAt(t, raw, 6<<20, noise("ended", 1<<20))
 	return raw
 }
 

@@ -96,7 +96,7 @@ func (c *resumeCase) requireDone(t *testing.T) (got resumed) {
 }
 
 // sumsOf returns the digests of all files of a folder.
-func sumsOf(t *testing.T, folder string) map[string]string {
+func sumsOf(t testing.TB, folder string) map[string]string {
 	t.Helper()
 	sums := map[string]string{}
 	for _, name := range folderNames(t, folder) {
@@ -312,7 +312,7 @@ func TestResumeIsRefused(t *testing.T) {
 		require.Contains(t, r.stderr, map[bool]string{true: "keeps no original", false: advice}[args[0] == "finish"])
 		require.Equal(t, left, sumsOf(t, c.behind))
 	}
-	writeAt(t, source, 7<<20, []byte{1})
+	disktest.WriteAt(t, source, 7<<20, []byte{1})
 	r := trueup(t, c.resume()...)
 	require.Equal(t, 4, r.code, r.stderr)
 	require.Equal(t, "unfinished", errorCode(t, r))

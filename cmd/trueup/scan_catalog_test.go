@@ -114,7 +114,7 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 		},
 		{"other rights", func() { require.NoError(t, os.Chmod(k.path("b.raw"), 0o600)) }, []string{"b.raw"}, nil},
 		{
-			"an extent is written", func() { writeAt(t, k.path("flat-flat.vmdk"), 1<<20, []byte("data")) },
+			"an extent is written", func() { disktest.WriteAt(t, k.path("flat-flat.vmdk"), 1<<20, []byte("data")) },
 			[]string{"flat.vmdk"},
 			map[string]results.Change{"flat.vmdk": results.Changed},
 		},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -119,15 +118,9 @@ func scanRun(t testing.TB, dir string, args ...string) (stdout, stderr string, c
 	t.Helper()
 	cmd := exec.Command(builtPath, append([]string{"scan", "-o", "json"}, args...)...)
 	cmd.Dir = dir
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		require.NoError(t, err)
-	}
-	require.GreaterOrEqual(t, cmd.ProcessState.ExitCode(), 0, errs.String())
-	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+	r, _ := end(t, cmd)
+	require.GreaterOrEqual(t, r.code, 0, r.stderr)
+	return r.stdout, r.stderr, r.code
 }
 
 func linesOfScan(t testing.TB, out io.Reader) (rows []*scanRow, sum scanSummary) {

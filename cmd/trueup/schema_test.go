@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	gauge "github.com/trueup/trueup/internal/bench/measured"
 	bench "github.com/trueup/trueup/internal/bench/results"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -119,11 +120,11 @@ func jsonCases(t *testing.T) map[string][]string {
 	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, broken).code)
 	unbootable := filepath.Join(t.TempDir(), "unbootable.raw")
 	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, unbootable).code)
-	writeAt(t, unbootable, 0, noise("unknown code", 64))
+	disktest.WriteAt(t, unbootable, 0, noise("unknown code", 64))
 	bare := filepath.Join(t.TempDir(), "bare.raw")
 	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, bare).code)
-	writeAt(t, bare, 0, readAt(t, bare, trackSectors*sectorSize, 2<<20)) // the NTFS alone
-	writeAt(t, broken, mbrEntryAt+12, []byte{0xff, 0xff, 0xff, 0xff})    // the partition ends behind the disk
+	disktest.WriteAt(t, bare, 0, readAt(t, bare, trackSectors*sectorSize, 2<<20)) // the NTFS alone
+	disktest.WriteAt(t, broken, mbrEntryAt+12, []byte{0xff, 0xff, 0xff, 0xff})    // the partition ends behind the disk
 	blank, unknown := filepath.Join(t.TempDir(), "blank.raw"), filepath.Join(t.TempDir(), "unknown.raw")
 	require.NoError(t, os.WriteFile(blank, make([]byte, 1<<20), 0o600))
 	require.NoError(t, os.WriteFile(unknown, noise("unknown", 1<<20), 0o600))

@@ -149,7 +149,7 @@ func TestServeRefuses(t *testing.T) {
 	t.Parallel()
 	unbootable := filepath.Join(t.TempDir(), "unbootable.raw")
 	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", sampleDisk(t), unbootable).code)
-	writeAt(t, unbootable, 0, noise("unknown code", 64))
+	disktest.WriteAt(t, unbootable, 0, noise("unknown code", 64))
 	socket := filepath.Join(t.TempDir(), "socket")
 	for _, args := range [][]string{{"serve", "--socket", socket, unbootable}, {"align", unbootable, socket}} {
 		require.Equal(t, 4, trueup(t, args...).code)
@@ -269,7 +269,7 @@ func TestServeChangedSource(t *testing.T) {
 	t.Parallel()
 	source := pairDisk(t)
 	s := serving(t, source)
-	writeAt(t, source, 5<<20, []byte("new"))
+	disktest.WriteAt(t, source, 5<<20, []byte("new"))
 	require.Equal(t, 1, s.ended(t))
 	require.Contains(t, s.stderr.String(), "changed while it was read")
 	require.Contains(t, s.stderr.String(), "is not sound")

@@ -59,7 +59,7 @@ func reusedDisk(t *testing.T) (raw string, file []byte) {
 	for name, at := range map[string]int64{"ntfs": ntfsAt, "ext": extAt} {
 		b, err := os.ReadFile(path(name))
 		require.NoError(t, err)
-		writeAt(t, raw, at*sectorSize, b)
+		disktest.WriteAt(t, raw, at*sectorSize, b)
 	}
 	return raw, file
 }
@@ -105,7 +105,7 @@ func TestSkipFree(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "verify", "--skip-free", raw, dest).code)
 	require.Equal(t, 5, trueup(t, "verify", raw, dest).code)
 	require.Equal(t, 5, trueup(t, "verify", "--skip-free", raw, whole).code)
-	writeAt(t, copied, 40*skippedMiB, []byte("a byte in free space"))
+	disktest.WriteAt(t, copied, 40*skippedMiB, []byte("a byte in free space"))
 	require.Equal(t, 5, trueup(t, "verify", "--skip-free", raw, copied).code)
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // soakDisk is a disk drawn from a seed. Positions are in sectors of the disk.
@@ -278,7 +280,7 @@ func (d *soakDisk) make(t testing.TB, dir string) string {
 		d.writeMBR(t, raw)
 	}
 	for i, e := range d.data {
-		writeAt(t, raw, e.start*d.sector, noise(fmt.Sprintf("gap %d", i), int(e.sectors*d.sector)))
+		disktest.WriteAt(t, raw, e.start*d.sector, noise(fmt.Sprintf("gap %d", i), int(e.sectors*d.sector)))
 	}
 	for _, p := range d.parts {
 		if p.volume != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -26,7 +25,7 @@ func readFdisk(t testing.TB, raw string, sector int64, gpt bool) map[int]soakEnt
 	column := func(name string) map[int]string { return fdiskColumn(t, raw, sector, name) }
 	entries, sectors := map[int]soakEntry{}, column("Sectors")
 	for number, start := range column("Start") {
-		entries[number] = soakEntry{start: parsed(t, start), sectors: parsed(t, sectors[number])}
+		entries[number] = soakEntry{start: disktest.Number(t, start), sectors: disktest.Number(t, sectors[number])}
 	}
 	if gpt {
 		types, guids, names, attributes := column("Type-UUID"), column("UUID"), column("Name"), column("Attrs")
@@ -53,18 +52,11 @@ func fdiskAttributes(t testing.TB, text string) string {
 	for word := range strings.FieldsSeq(strings.ReplaceAll(strings.ReplaceAll(text, "GUID:", " "), ",", " ")) {
 		bit, known := words[word]
 		if !known {
-			bit = int(parsed(t, word))
+			bit = int(disktest.Number(t, word))
 		}
 		bits |= 1 << bit
 	}
 	return fmt.Sprintf("%016X", bits)
-}
-
-func parsed(t testing.TB, text string) int64 {
-	t.Helper()
-	n, err := strconv.ParseInt(text, 10, 64)
-	require.NoError(t, err)
-	return n
 }
 
 // fdiskColumn is one column of fdisk's list, by partition number.
@@ -78,7 +70,7 @@ func fdiskColumn(t testing.TB, raw string, sector int64, column string) map[int]
 		device, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		number, found := strings.CutPrefix(device, raw)
 		if found && !strings.HasSuffix(device, ":") {
-			values[int(parsed(t, number))] = strings.TrimSpace(value)
+			values[int(disktest.Number(t, number))] = strings.TrimSpace(value)
 		}
 	}
 	return values

@@ -96,8 +96,8 @@ func (v *soakVolume) makeLVM(t testing.TB, part, tree string) {
 	copy(header.Magic[:], " LVM2 x[5A%r0N*>")
 	head := lvmSector(t, &header)
 	binary.LittleEndian.PutUint32(head, lvmCRC(head[4:]))
-	writeAt(t, part, lvmMetadataAt, append(head, text...))
-	writeAt(t, part, lvmLabelSector*sectorSize, v.lvmLabel(t))
+	disktest.WriteAt(t, part, lvmMetadataAt, append(head, text...))
+	disktest.WriteAt(t, part, lvmLabelSector*sectorSize, v.lvmLabel(t))
 }
 
 func (v *soakVolume) lvmLabel(t testing.TB) []byte {

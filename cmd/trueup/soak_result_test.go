@@ -87,7 +87,7 @@ func (c *soakCase) undo(t *testing.T, p *soakPart, part string, patch jsonPatch,
 	old, err := hex.DecodeString(patch.Old)
 	require.NoError(t, err)
 	require.Equal(t, patch.New, hex.EncodeToString(readAt(t, part, patch.OffsetBytes-to, patch.LengthBytes)))
-	writeAt(t, part, patch.OffsetBytes-to, old)
+	disktest.WriteAt(t, part, patch.OffsetBytes-to, old)
 }
 
 // checkData requires that what no partition owns is there: at its place in front of the first partition, between the

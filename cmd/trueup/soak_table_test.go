@@ -11,6 +11,8 @@ import (
 	"unicode/utf16"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // The tables of random disks are written here, since no tool writes chains in another order than that of the disk, or
@@ -43,7 +45,7 @@ func (d *soakDisk) writeMBR(t testing.TB, raw string) {
 		}
 	}
 	binary.LittleEndian.PutUint16(sector[mbrSignatureAt:], 0xaa55)
-	writeAt(t, raw, 0, sector)
+	disktest.WriteAt(t, raw, 0, sector)
 }
 
 func (p *soakPart) typeByte(t testing.TB) byte {
@@ -72,7 +74,7 @@ func (d *soakDisk) writeChain(t testing.TB, raw string, box *soakPart) {
 				next.record-box.start)
 		}
 		binary.LittleEndian.PutUint16(record[mbrSignatureAt:], 0xaa55)
-		writeAt(t, raw, place*d.sector, record)
+		disktest.WriteAt(t, raw, place*d.sector, record)
 	}
 }
 
@@ -116,7 +118,7 @@ func (d *soakDisk) writeGPT(t testing.TB, raw string) {
 	binary.LittleEndian.PutUint32(protective[mbrEntryAt+8:], 1)
 	binary.LittleEndian.PutUint32(protective[mbrEntryAt+12:], uint32(d.sectors-1))
 	binary.LittleEndian.PutUint16(protective[mbrSignatureAt:], 0xaa55)
-	writeAt(t, raw, 0, protective)
+	disktest.WriteAt(t, raw, 0, protective)
 
 	entries := make([]byte, soakEntries*gptEntry)
 	for _, p := range d.parts {
@@ -130,11 +132,11 @@ func (d *soakDisk) writeGPT(t testing.TB, raw string) {
 	}
 	copy(head.Signature[:], "EFI PART")
 	copy(head.Disk[:], guidBytes(t, soakDiskGUID))
-	writeAt(t, raw, d.sector, gptHeader(t, head))
-	writeAt(t, raw, 2*d.sector, entries)
+	disktest.WriteAt(t, raw, d.sector, gptHeader(t, head))
+	disktest.WriteAt(t, raw, 2*d.sector, entries)
 	head.My, head.Alternate, head.Entries = head.Alternate, head.My, head.LastUsable+1
-	writeAt(t, raw, last*d.sector, gptHeader(t, head))
-	writeAt(t, raw, int64(head.Entries)*d.sector, entries)
+	disktest.WriteAt(t, raw, last*d.sector, gptHeader(t, head))
+	disktest.WriteAt(t, raw, int64(head.Entries)*d.sector, entries)
 }
 
 // soakDiskGUID is the same in all disks.

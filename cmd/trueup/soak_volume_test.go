@@ -140,7 +140,7 @@ func (v *soakVolume) make(t testing.TB, part string) {
 	case "swap":
 		disktest.Run(t, "mkswap", part)
 	default:
-		writeAt(t, part, 0, noise(v.noise, int(v.size)))
+		disktest.WriteAt(t, part, 0, noise(v.noise, int(v.size)))
 	}
 	require.NoError(t, os.RemoveAll(tree))
 }

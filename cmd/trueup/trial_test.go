@@ -88,7 +88,7 @@ func TestTrialBoot(t *testing.T) {
 		d := disk
 		d.code = func(testing.TB) []byte { return fixedLBA(0) }
 		raw := d.build(t, t.TempDir())
-		writeAt(t, raw, trackSectors*sectorSize+3, []byte("SYSTEM 1"))
+		disktest.WriteAt(t, raw, trackSectors*sectorSize+3, []byte("SYSTEM 1"))
 		require.Equal(t, 4, trueup(t, append([]string{"boot"}, raw)...).code, "the plan is refused")
 		r := tryBoot(t, 5, raw, "--allow-unbootable")
 		require.Equal(t, "differs", r.Verdict, r.Reason)
@@ -99,7 +99,7 @@ func TestTrialBoot(t *testing.T) {
 	t.Run("neither", func(t *testing.T) {
 		t.Parallel()
 		raw := disk.build(t, t.TempDir())
-		writeAt(t, raw, 0, make([]byte, codeSize))
+		disktest.WriteAt(t, raw, 0, make([]byte, codeSize))
 		// Code of zeros computes for ever, and settles after three times so long of a processor.
 		r := tryBoot(t, 1, raw, "--settle", "1")
 		require.Equal(t, "neither", r.Verdict, r.Reason)
@@ -110,8 +110,8 @@ func TestTrialBoot(t *testing.T) {
 func TestAlignAfterATrial(t *testing.T) {
 	t.Parallel()
 	raw := bootDisk{code: lbaBootCode, fat: 16, heads: 16}.build(t, t.TempDir())
-	writeAt(t, raw, trackSectors*sectorSize+0x5A, fixedLBA(0x5A)) // behind the fields
-	writeAt(t, raw, trackSectors*sectorSize+3, []byte("SYSTEM 1"))
+	disktest.WriteAt(t, raw, trackSectors*sectorSize+0x5A, fixedLBA(0x5A)) // behind the fields
+	disktest.WriteAt(t, raw, trackSectors*sectorSize+3, []byte("SYSTEM 1"))
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	lone := trueup(t, "align", "--boot-seconds", "5", "absent.img", "copy.img")
 	require.Equal(t, 64, lone.code)
@@ -174,7 +174,7 @@ func TestSourceChangesDuringATrial(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = &said, &said
 	require.NoError(t, cmd.Start())
 	disktest.WaitFor(t, "the first run", func() bool { return strings.Contains(said.String(), "boots the disk") })
-	writeAt(t, raw, trackSectors*sectorSize+3, []byte("changed!"))
+	disktest.WriteAt(t, raw, trackSectors*sectorSize+3, []byte("changed!"))
 	_ = cmd.Wait()
 	require.Equal(t, 1, cmd.ProcessState.ExitCode(), said.String())
 	require.Contains(t, said.String(), "changed")

@@ -136,9 +136,9 @@ func makeExampleDisk(t *testing.T, path string) {
 		return
 	}
 	raw := formatSparse.rawOf(t, sampleDisk(t))
-	writeAt(t, raw, 440, []byte(filepath.Base(path))[:4]) // the disk signature: no two disks of a machine have the same
+	disktest.WriteAt(t, raw, 440, []byte(filepath.Base(path))[:4]) // the disk signature: no two disks of a machine have the same
 	// The second entry: type 83h, LBA 9000, 4000 sectors.
-	writeAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{
+	disktest.WriteAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{
 		0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff, 0x28, 0x23, 0, 0, 0xa0,
 		0x0f, 0, 0,
 	})
@@ -329,7 +329,7 @@ func sampleAligned(t *testing.T) string {
 	t.Helper()
 	dest := filepath.Join(t.TempDir(), "changed.raw")
 	require.Equal(t, 0, trueup(t, "align", "--to", "raw", sampleDisk(t), dest).code)
-	writeAt(t, dest, 3<<20, []byte("changed"))
+	disktest.WriteAt(t, dest, 3<<20, []byte("changed"))
 	return dest
 }
 

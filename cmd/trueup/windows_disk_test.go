@@ -85,9 +85,9 @@ func (v windowsVolume) make(t testing.TB) string {
 	}
 	// The code of a boot sector has the name of the file that it loads. So has the copy of NTFS, behind the file
 	// system.
-	writeAt(t, part, 0x180, []byte(v.loads))
+	disktest.WriteAt(t, part, 0x180, []byte(v.loads))
 	if v.kind == "ntfs" {
-		writeAt(t, part, (v.sectors-1)*sectorSize+0x180, []byte(v.loads))
+		disktest.WriteAt(t, part, (v.sectors-1)*sectorSize+0x180, []byte(v.loads))
 	}
 	return part
 }

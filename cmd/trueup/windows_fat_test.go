@@ -20,7 +20,7 @@ func TestDirtyFAT(t *testing.T) {
 	v, source := c.disk.volumes[1], c.disk.make(t)
 	const flag = 0x41
 	at := v.start * sectorSize
-	writeAt(t, source, at+flag, []byte{1})
+	disktest.WriteAt(t, source, at+flag, []byte{1})
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 	r := trueup(t, "align", source, dest, "--boundary", "2M")
 	require.Equal(t, 0, r.code, r.stderr)
@@ -42,7 +42,7 @@ func TestDirtyFAT(t *testing.T) {
 	boot := readAt(t, source, at, 64)
 	word := func(off int) int64 { return int64(boot[off]) | int64(boot[off+1])<<8 }
 	second := at + (word(0x0e)+word(0x24))*sectorSize
-	writeAt(t, source, second+4*2, []byte{9, 9}) // the root folder, in cluster 2
+	disktest.WriteAt(t, source, second+4*2, []byte{9, 9}) // the root folder, in cluster 2
 	r = trueup(t, "align", source, filepath.Join(t.TempDir(), "none.raw"), "--boundary", "2M")
 	require.Equal(t, 4, r.code, r.stdout)
 	require.Contains(t, r.stderr, "FAT is marked dirty, and what a check makes of the file is not known: fat")

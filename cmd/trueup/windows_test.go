@@ -444,5 +444,5 @@ func openLog(t *testing.T, raw string) {
 	page.U32(0x14, 4096)
 	page.U16(0x18, 0x30)
 	page.U64(0x30, 1000)
-	writeAt(t, raw, 63*sectorSize+cluster*4096, append(page, page...))
+	disktest.WriteAt(t, raw, 63*sectorSize+cluster*4096, append(page, page...))
 }

@@ -89,7 +89,7 @@ func TestFioStartsWhereItShould(t *testing.T) {
 	require.NoError(t, err)
 	defer target.file.Close()
 	require.NoError(t, target.fill(t.Context(), o))
-	require.Empty(t, names(t, dir), "the scratch file has a name")
+	require.Empty(t, disktest.Names(t, dir), "the scratch file has a name")
 	f, err := newFio(t.Context(), fake(t, fmt.Sprintf(`exec %s -f -e trace=pread64,pwrite64,openat -o %s %s "$@"`,
 		strace, trace, real)))
 	require.NoError(t, err)
@@ -130,16 +130,6 @@ func TestFioStartsWhereItShould(t *testing.T) {
 		seen = append(seen, offsets)
 	}
 	require.NotEqual(t, seen[0], seen[1], "both seeds give the same blocks")
-}
-
-func names(t *testing.T, dir string) (out []string) {
-	t.Helper()
-	all, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	for _, e := range all {
-		out = append(out, e.Name())
-	}
-	return out
 }
 
 // answer is what fio prints, in as much as it is read.

@@ -94,7 +94,7 @@ func TestWorkloadInFio(t *testing.T) {
 	total := map[string]int64{Fill: o.length(), Measure: 2 * (minRuntime + overhead).Milliseconds()}
 	require.Equal(t, total, o.Watch.(*watcher).total)
 	require.Equal(t, total, o.Watch.(*watcher).done)
-	require.Empty(t, names(t, o.Target))
+	require.Empty(t, disktest.Names(t, o.Target))
 }
 
 func FuzzWorkload(f *testing.F) {

@@ -52,7 +52,7 @@ func TestPipeWritesWhatComes(t *testing.T) {
 			data[i] = byte(rnd.Uint32())
 		}
 		stored := stretches(rnd, data)
-		d := memory(data)
+		d := disktest.Memory(data)
 		want, err := diskcopy.Digest(t.Context(), d, diskcopy.Options{Jobs: 2})
 		require.NoError(t, err)
 		for _, jobs := range []int{1, 4} {
@@ -106,7 +106,7 @@ func TestDigestAndPackFail(t *testing.T) {
 	require.ErrorIs(t, err, bad)
 	_, err = diskcopy.Size(t.Context(), 0, broken)
 	require.ErrorIs(t, err, bad)
-	_, err = diskcopy.Run(t.Context(), memory([]byte("data")), disktest.NewRecorder(mib, 64*kib),
+	_, err = diskcopy.Run(t.Context(), disktest.Memory([]byte("data")), disktest.NewRecorder(mib, 64*kib),
 		diskcopy.Options{Pack: func([]byte, int64) ([]byte, error) { return nil, bad }})
 	require.ErrorIs(t, err, bad)
 }
@@ -114,7 +114,7 @@ func TestDigestAndPackFail(t *testing.T) {
 // A digest tells disks apart by every byte, by their size and by the place of their data, and not by their holes.
 func TestDigest(t *testing.T) {
 	digest := func(b []byte) diskcopy.Sum {
-		s, err := diskcopy.Digest(t.Context(), memory(b), diskcopy.Options{})
+		s, err := diskcopy.Digest(t.Context(), disktest.Memory(b), diskcopy.Options{})
 		require.NoError(t, err)
 		return s
 	}
@@ -129,10 +129,4 @@ func TestDigest(t *testing.T) {
 	} {
 		require.NotEqual(t, want, digest(change(bytes.Clone(base))), name)
 	}
-}
-
-func memory(b []byte) disk.Disk {
-	return disk.New(int64(len(b)), 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: int64(len(b)) - off, Src: bytes.NewReader(b), Off: off}, nil
-	})
 }

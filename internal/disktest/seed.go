@@ -22,6 +22,9 @@ func ShortDisk(data []byte, size int64) disk.Disk {
 	})
 }
 
+// Memory returns a disk of bytes.
+func Memory(b []byte) disk.Disk { return ShortDisk(b, int64(len(b))) }
+
 // Head returns what the first n bytes of a disk are, or less where it ends.
 func Head(t testing.TB, d disk.Disk, n int64) []byte {
 	t.Helper()

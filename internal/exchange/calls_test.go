@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
@@ -91,7 +90,7 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 				if call++; fails && call%every != 0 {
 					return
 				}
-				for _, name := range imagetest.Names(t, behind) {
+				for _, name := range disktest.Names(t, behind) {
 					require.NoError(t, os.Remove(filepath.Join(behind, name)))
 				}
 				require.NoError(t, k.write(behind))
@@ -109,7 +108,7 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 				j.Restart(0)
 				n++
 				next := []string{"resume", "undo"}[n%2]
-				if !slices.Contains(imagetest.Names(t, behind), k.main+".trueup") {
+				if !slices.Contains(disktest.Names(t, behind), k.main+".trueup") {
 					require.NotEmpty(t, said, failed)
 					now := sums(t, behind)
 					for name, sum := range before {

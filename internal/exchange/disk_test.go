@@ -16,7 +16,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
-	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
@@ -196,7 +195,7 @@ func (k kind) run(dir, command string) (d unfinished.Done, err error) {
 func sums(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, n := range imagetest.Names(t, dir) {
+	for _, n := range disktest.Names(t, dir) {
 		b, err := os.ReadFile(filepath.Join(dir, n))
 		require.NoError(t, err)
 		st, err := os.Stat(filepath.Join(dir, n))
@@ -258,7 +257,7 @@ func (k kind) requireExchanged(t *testing.T, dir string) {
 		want = append(want, n)
 		require.Equal(t, fmt.Sprintf("%x %v", sha256.Sum256(content('m', k.new, i)), os.FileMode(0o640)), now[n], n)
 	}
-	require.ElementsMatch(t, want, imagetest.Names(t, dir))
+	require.ElementsMatch(t, want, disktest.Names(t, dir))
 	w, err := unfinished.At(path)
 	require.NoError(t, err)
 	require.Equal(t, unfinished.Kept, w.Phase)

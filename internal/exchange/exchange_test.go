@@ -46,7 +46,7 @@ func TestExchange(t *testing.T) {
 			done, err := k.run(dir, "finish")
 			require.NoError(t, err)
 			require.Len(t, done.Removed, len(k.old))
-			require.ElementsMatch(t, k.new, imagetest.Names(t, dir))
+			require.ElementsMatch(t, k.new, disktest.Names(t, dir))
 			require.Equal(t, "new", shows(t, filepath.Join(dir, k.main)))
 		})
 	}
@@ -149,10 +149,10 @@ func TestCommandsRefuse(t *testing.T) {
 		_, err := k.publish(dir)
 		require.NoError(t, err)
 		require.NoError(t, c.do(dir), name)
-		before := imagetest.Names(t, dir)
+		before := disktest.Names(t, dir)
 		_, err = k.run(dir, c.command)
 		require.ErrorContains(t, err, c.says, name)
-		require.Equal(t, before, imagetest.Names(t, dir), name)
+		require.Equal(t, before, disktest.Names(t, dir), name)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/exchange"
 )
 
@@ -169,7 +168,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 // requireGoesOn requires a whole disk at the path, and that a command goes on from it.
 func (k kind) requireGoesOn(t *testing.T, dir string, before map[string]string, command, when string) {
 	t.Helper()
-	left := imagetest.Names(t, dir)
+	left := disktest.Names(t, dir)
 	require.Contains(t, []string{"old", "new"}, shows(t, filepath.Join(dir, k.main)), "%s: %q", when, left)
 	_, err := k.run(dir, command)
 	if errors.Is(err, fs.ErrNotExist) { // the journal is not there yet, or no more
@@ -188,7 +187,7 @@ func (k kind) requireGoesOn(t *testing.T, dir string, before map[string]string, 
 	case "undo":
 		require.Equal(t, before, sums(t, dir), when)
 	case "finish":
-		require.ElementsMatch(t, k.new, imagetest.Names(t, dir), when)
+		require.ElementsMatch(t, k.new, disktest.Names(t, dir), when)
 		require.Equal(t, "new", shows(t, filepath.Join(dir, k.main)), when)
 	}
 }

@@ -45,10 +45,10 @@ func TestGuestWroteInTheMiddle(t *testing.T) {
 		}
 		killAt(t, strace, c.step, c.kind, dir, c.at)
 		c.do(t, dir)
-		before := imagetest.Names(t, dir)
+		before := disktest.Names(t, dir)
 		_, err := k.run(dir, c.command)
 		require.ErrorContains(t, err, c.says, "%s of %s at %v", c.step, c.kind, c.at)
-		require.Equal(t, before, imagetest.Names(t, dir), "%s of %s at %v", c.step, c.kind, c.at)
+		require.Equal(t, before, disktest.Names(t, dir), "%s of %s at %v", c.step, c.kind, c.at)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestOriginalWasRemoved(t *testing.T) {
 		_, err = exchange.Finish(h, unfinished.Options{Force: true})
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
-		require.ElementsMatch(t, k.new, imagetest.Names(t, dir))
+		require.ElementsMatch(t, k.new, disktest.Names(t, dir))
 	}
 }
 

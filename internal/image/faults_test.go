@@ -104,7 +104,7 @@ func (d *recordedFolder) create(t *testing.T, f driver.Format, sub, name string,
 	if p, ok := target.(driver.Packer); ok {
 		o.Pack = p.Pack
 	}
-	if _, err := diskcopy.Run(t.Context(), memory(data), target, o); err != nil {
+	if _, err := diskcopy.Run(t.Context(), disktest.Memory(data), target, o); err != nil {
 		return err
 	}
 	return target.Finish()
@@ -135,12 +135,6 @@ func (d *recordedFolder) open(f driver.Format, name string) ([]byte, error) {
 		return nil, err
 	}
 	return b, nil
-}
-
-func memory(b []byte) disk.Disk {
-	return disk.New(int64(len(b)), 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: int64(len(b)) - off, Src: bytes.NewReader(b), Off: off}, nil
-	})
 }
 
 // everyKind runs a test for all formats that are written, in all their subformats.

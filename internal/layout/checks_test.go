@@ -24,7 +24,7 @@ import (
 // requireBad requires that a layout is not read without a sector.
 func requireBad(t *testing.T, f forge.Bytes, lba int64) {
 	t.Helper()
-	_, err := layout.Read(disktest.NewBadDisk(memory(f), lba*512), table.Geometry{})
+	_, err := layout.Read(disktest.NewBadDisk(disktest.Memory(f), lba*512), table.Geometry{})
 	require.ErrorIs(t, err, disktest.ErrFault, lba)
 }
 
@@ -51,8 +51,8 @@ func TestBadSectorsOfDynamicVolumes(t *testing.T) {
 	fsforge.PutNTFS(f, between, 3000)
 	require.NotNil(t, read(t, f).Dynamic)
 	for _, lba := range []int64{between, between + 2999} {
-		disktest.EveryBadRead(t, memory(f), func(bad disk.Disk) (string, error) {
-			l, err := layout.Read(oddSector{memory(f), lba * 512, bad}, table.Geometry{})
+		disktest.EveryBadRead(t, disktest.Memory(f), func(bad disk.Disk) (string, error) {
+			l, err := layout.Read(oddSector{disktest.Memory(f), lba * 512, bad}, table.Geometry{})
 			if err != nil {
 				return "", err
 			}
@@ -162,7 +162,7 @@ func TestHintsOfGeometry(t *testing.T) {
 	clear(f[446+1 : 446+4])
 	clear(f[446+5 : 446+8])
 	geometry := func() table.Geometry {
-		l, err := layout.Read(memory(f), container)
+		l, err := layout.Read(disktest.Memory(f), container)
 		require.NoError(t, err)
 		return l.Geometry
 	}

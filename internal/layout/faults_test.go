@@ -50,7 +50,7 @@ func TestBadSectors(t *testing.T) {
 			t.Parallel()
 			f := make(forge.Bytes, 3<<20)
 			f.Text(int64(len(f)-1000), text)
-			badReads(t, memory(f))
+			badReads(t, disktest.Memory(f))
 		})
 	}
 }

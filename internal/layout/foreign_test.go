@@ -36,8 +36,8 @@ func TestTablesOfOtherMachines(t *testing.T) {
 			require.Equal(t, c.kind, l.Volume.Kind)
 			require.Subset(t, partedSlices(t, path, label), slicesOf(&volume.Volume{Parts: l.FixedParts()}, 0))
 			require.Len(t, l.FixedParts(), c.fixed)
-			require.Contains(t, codes(l), "label-only")
-			require.NotContains(t, codes(l), "slice-outside")
+			require.Contains(t, disktest.Codes(l.Issues), "label-only")
+			require.NotContains(t, disktest.Codes(l.Issues), "slice-outside")
 		})
 	}
 }
@@ -57,7 +57,7 @@ func TestTablesOfCutDisks(t *testing.T) {
 		t.Run(label, func(t *testing.T) {
 			path := rawFile(t, 131072)
 			disktest.Run(t, "parted", append([]string{"-s", path, "mklabel", label, "unit", "s"}, c.make...)...)
-			require.NotContains(t, codes(read(t, load(t, path))), "slice-outside")
+			require.NotContains(t, disktest.Codes(read(t, load(t, path)).Issues), "slice-outside")
 			l := read(t, load(t, path)[:c.size])
 			require.Nil(t, l.Table)
 			i := slices.IndexFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "slice-outside" })
@@ -75,11 +75,11 @@ func TestDASD(t *testing.T) {
 	f.Text(8192, "\xd3\xd5\xe7\xf1\xd3\xc9\xd5\xe4\xe7\xf1")
 	l := read(t, f)
 	require.Nil(t, l.Table)
-	require.NotContains(t, codes(l), "slice-outside")
+	require.NotContains(t, disktest.Codes(l.Issues), "slice-outside")
 	require.Equal(t, volume.DASD, l.Volume.Kind)
 	require.Equal(t, "IBM DASD label", l.FixedTable())
 	require.Equal(t, []volume.Part{{Name: "1", Start: 12288, Size: 4<<20 - 12288}}, l.FixedParts())
-	require.Contains(t, codes(l), "label-only")
+	require.Contains(t, disktest.Codes(l.Issues), "label-only")
 }
 
 // An MBR that is sound counts, whatever else stands beside it.
@@ -89,7 +89,7 @@ func TestSecondTable(t *testing.T) {
 	f.Text(512, "PM\x00\x00\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x3f")
 	l := read(t, f)
 	require.NotNil(t, l.Table)
-	require.Contains(t, codes(l), "second-table")
-	require.NotContains(t, codes(l), "ambiguous-sector-0")
+	require.Contains(t, disktest.Codes(l.Issues), "second-table")
+	require.NotContains(t, disktest.Codes(l.Issues), "ambiguous-sector-0")
 	require.Empty(t, l.FixedTable())
 }

@@ -20,26 +20,11 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-func memory(b []byte) disk.Disk {
-	size := int64(len(b))
-	return disk.New(size, 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: size - off, Src: bytes.NewReader(b), Off: off}, nil
-	})
-}
-
 func read(t *testing.T, f forge.Bytes) *layout.Layout {
 	t.Helper()
-	l, err := layout.Read(memory(f), table.Geometry{})
+	l, err := layout.Read(disktest.Memory(f), table.Geometry{})
 	require.NoError(t, err)
 	return l
-}
-
-func codes(l *layout.Layout) []string {
-	var out []string
-	for _, i := range l.Issues {
-		out = append(out, i.Code)
-	}
-	return out
 }
 
 // Sector 0 of a bare volume ends in the same signature as an MBR, and has text or code where the entries would be.
@@ -67,7 +52,7 @@ func TestSectorZero(t *testing.T) {
 	copy(both[:446], blank[:446])
 	l = read(t, both)
 	require.NotNil(t, l.Table, "a valid table is used")
-	require.Contains(t, codes(l), "ambiguous-sector-0")
+	require.Contains(t, disktest.Codes(l.Issues), "ambiguous-sector-0")
 }
 
 // dftt's images start where the partition starts: their boot sector speaks of 63 sectors in front of them.
@@ -75,7 +60,7 @@ func TestImageOfAPartition(t *testing.T) {
 	f := make(forge.Bytes, 16000*512)
 	fsforge.PutFAT16(f, 0, 16000)
 	f.U32(fsforge.BootHidden, 63)
-	require.Contains(t, codes(read(t, f)), "image-of-partition")
+	require.Contains(t, disktest.Codes(read(t, f).Issues), "image-of-partition")
 }
 
 // Old value first: a stored position that the old layout does not imply is reported and left.
@@ -86,15 +71,15 @@ func TestStaleHiddenSectors(t *testing.T) {
 		f.U32(63*512+fsforge.BootHidden, hidden)
 		return f
 	}
-	require.Equal(t, []string{"files-unread", "known-elsewhere"}, codes(read(t, ntfs(63))),
+	require.Equal(t, []string{"files-unread", "known-elsewhere"}, disktest.Codes(read(t, ntfs(63)).Issues),
 		"the volume has nothing but its boot sector")
 	l := read(t, ntfs(2048))
-	require.Equal(t, []string{"files-unread", "ntfs-inconsistent", "stale-reference", "known-elsewhere"}, codes(l))
+	require.Equal(t, []string{"files-unread", "ntfs-inconsistent", "stale-reference", "known-elsewhere"}, disktest.Codes(l.Issues))
 	require.Equal(t, ondisk.Unbootable, l.Issues[1].Effect, "its boot code would look in the wrong place")
 	require.True(t, l.Issues[1].OnMove)
 	require.Equal(t, ondisk.Warn, l.Issues[2].Effect, "worth knowing of a disk that does not move, too")
 	l = read(t, ntfs(0))
-	require.Equal(t, []string{"files-unread", "stale-reference", "known-elsewhere"}, codes(l))
+	require.Equal(t, []string{"files-unread", "stale-reference", "known-elsewhere"}, disktest.Codes(l.Issues))
 	require.Equal(t, ondisk.Note, l.Issues[1].Effect, "0 is what formatters write that see only the partition")
 }
 
@@ -106,7 +91,7 @@ func TestRefusedTypes(t *testing.T) {
 		0xbf: "solaris", 0xfb: "vmfs",
 	} {
 		l := read(t, tableforge.NewMBR(4096, tableforge.Slot{Type: typ, Start: 63, Sectors: 3000}))
-		require.Equal(t, []string{want}, codes(l))
+		require.Equal(t, []string{want}, disktest.Codes(l.Issues))
 		require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
 		require.True(t, l.Issues[0].OnMove)
 	}
@@ -120,7 +105,7 @@ func TestABrokenVolumeIsAnIssue(t *testing.T) {
 	fsforge.PutNTFS(f, 4096, 3000)
 	f.U16(63*512+fsforge.BootBytesPerSector, 3)
 	l := read(t, f)
-	require.Equal(t, []string{"volume", "files-unread", "known-elsewhere"}, codes(l))
+	require.Equal(t, []string{"volume", "files-unread", "known-elsewhere"}, disktest.Codes(l.Issues))
 	require.Equal(t, 1, l.Issues[0].Partition)
 	require.Equal(t, 2, l.Issues[1].Partition)
 	require.ErrorContains(t, l.Issues[0].Err, "0x7e0b", "the place is that of the disk: 63 * 512 + 0xb")
@@ -149,9 +134,9 @@ func TestGaps(t *testing.T) {
 			}
 			want = append(want, disk.Range{Off: first, Len: last - first})
 		}
-		l, err := layout.Read(memory(f), table.Geometry{})
+		l, err := layout.Read(disktest.Memory(f), table.Geometry{})
 		require.NoError(t, err)
-		require.NoError(t, l.ReadGaps(memory(f)))
+		require.NoError(t, l.ReadGaps(disktest.Memory(f)))
 		for i, g := range l.Gaps {
 			require.Equal(t, gaps[i], g.Range, "in disk order")
 			require.Equal(t, want[i], g.Data)
@@ -224,7 +209,7 @@ func TestRemnantOfAGPT(t *testing.T) {
 			require.Nil(t, l.Table)
 			require.False(t, l.Damaged())
 			require.Equal(t, c.kind, l.Volume.Kind)
-			require.Contains(t, codes(l), "gpt-remnant")
+			require.Contains(t, disktest.Codes(l.Issues), "gpt-remnant")
 		})
 	}
 	l := read(t, start(func(forge.Bytes) {}))
@@ -238,7 +223,7 @@ func TestVolumeOverAGPT(t *testing.T) {
 	putSwap(f)
 	l := read(t, f)
 	require.NotNil(t, l.Table)
-	require.Contains(t, codes(l), "gpt-overwritten")
+	require.Contains(t, disktest.Codes(l.Issues), "gpt-overwritten")
 	for _, i := range l.Issues {
 		require.Equal(t, i.Code == "gpt-overwritten", i.Effect == ondisk.Refuse, i.Code)
 	}
@@ -258,7 +243,7 @@ func TestBackupInFrontOfASuperblock(t *testing.T) {
 			put(f)
 			l := read(t, f)
 			require.NotNil(t, l.Table)
-			require.Contains(t, codes(l), "gpt-backup")
+			require.Contains(t, disktest.Codes(l.Issues), "gpt-backup")
 			require.False(t, l.Damaged(), "it cannot be mended")
 			require.True(t, l.Table.Blocked())
 			for _, i := range l.Issues {
@@ -291,7 +276,7 @@ func TestEntriesOfTypeZero(t *testing.T) {
 				require.Empty(t, l.Issues)
 				return
 			}
-			require.Equal(t, []string{"type-0"}, codes(l))
+			require.Equal(t, []string{"type-0"}, disktest.Codes(l.Issues))
 			require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
 			require.True(t, l.Issues[0].OnMove)
 		})
@@ -304,7 +289,7 @@ func TestLinkWithoutSectors(t *testing.T) {
 	tableforge.PutEBR(chain, 63, tableforge.Slot{Type: 0x83, Start: 1, Sectors: 100},
 		tableforge.Slot{Type: 0x05, Start: 200})
 	l := read(t, chain)
-	require.Equal(t, []string{"ebr-link"}, codes(l))
+	require.Equal(t, []string{"ebr-link"}, disktest.Codes(l.Issues))
 	require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
 	require.True(t, l.Issues[0].OnMove)
 	require.Contains(t, l.Issues[0].Text, "LBA 263")
@@ -317,7 +302,7 @@ func TestTwoProtectiveEntries(t *testing.T) {
 	f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 4095})
 	tableforge.PutSlot(f, 0, 3, tableforge.Slot{Type: 0xee, Start: 5000, Sectors: 100})
 	l := read(t, f)
-	require.Equal(t, []string{"hybrid-mbr"}, codes(l))
+	require.Equal(t, []string{"hybrid-mbr"}, disktest.Codes(l.Issues))
 	require.Contains(t, l.Issues[0].Text, "slot 4")
 	require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
 	for _, p := range l.Table.Relocate(table.Places{Size: 2 * sectors * 512}, table.Geometry{}) {
@@ -332,13 +317,13 @@ func TestTypesOfAHybridMBR(t *testing.T) {
 	tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0x07, Start: 2048, Sectors: 2048})
 	f.U32(tableforge.MBRSignature, 0x1b2c3d4e)
 	l := read(t, f)
-	require.Equal(t, []string{"hybrid-mbr"}, codes(l))
+	require.Equal(t, []string{"hybrid-mbr"}, disktest.Codes(l.Issues))
 	require.Equal(t, ondisk.Note, l.Issues[0].Effect)
 	require.True(t, l.Geometry.Valid())
 	require.Equal(t, uint32(0x1b2c3d4e), l.Signature())
 	tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0xa6, Start: 2048, Sectors: 2048})
 	l = read(t, f)
-	require.Equal(t, []string{"hybrid-mbr", "openbsd"}, codes(l))
+	require.Equal(t, []string{"hybrid-mbr", "openbsd"}, disktest.Codes(l.Issues))
 	require.Contains(t, l.Issues[1].Text, "type 0xa6")
 }
 
@@ -346,7 +331,7 @@ func TestTypesOfAHybridMBR(t *testing.T) {
 // pmbr_part_valid.
 func TestProtectiveEntryElsewhere(t *testing.T) {
 	f := tableforge.NewGPT(512, 4000, 128, tableforge.GPTEntry{First: 63, Last: 1062})
-	require.NotContains(t, codes(read(t, f)), "gpt-shield")
+	require.NotContains(t, disktest.Codes(read(t, f).Issues), "gpt-shield")
 	f.U32(tableforge.MBREntries+8, 2)
-	require.Contains(t, codes(read(t, f)), "gpt-shield")
+	require.Contains(t, disktest.Codes(read(t, f).Issues), "gpt-shield")
 }

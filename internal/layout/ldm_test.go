@@ -80,7 +80,7 @@ func checkLDM(t *testing.T, f forge.Bytes, group string, heads []int64, diskIDs 
 		for _, at := range heads {
 			f.Put(at+48, []byte(id))
 		}
-		got, err := stack.ReadLDM(memory(f), heads)
+		got, err := stack.ReadLDM(disktest.Memory(f), heads)
 		require.NoError(t, err)
 		require.ElementsMatch(t, want[name], got.Extents, name)
 	}
@@ -105,7 +105,7 @@ func TestDynamicDiskOfWindows(t *testing.T) {
 	checkLDM(t, f, group, heads, ids)
 	for i, at := range heads {
 		f.Put(at, make([]byte, 512))
-		_, err := stack.ReadLDM(memory(f), heads)
+		_, err := stack.ReadLDM(disktest.Memory(f), heads)
 		require.Equal(t, i == len(heads)-1, err != nil, "a copy of the private header is left")
 	}
 }
@@ -117,7 +117,7 @@ func TestMadeDynamicDisks(t *testing.T) {
 	golden := disktest.Fixture(t, disktest.Fixtures(t)["dynamic-disk"])
 	for _, f := range []forge.Bytes{forged, disktest.Head(t, golden, golden.Size())} {
 		l := read(t, f)
-		require.Equal(t, []string{"ldm"}, codes(l))
+		require.Equal(t, []string{"ldm"}, disktest.Codes(l.Issues))
 		require.True(t, l.Issues[0].DiskWide)
 		require.Equal(t, volume.LDM, l.Partitions[0].Volume.Kind)
 		checkLDM(t, f, "99999999-8888-7777-6666-555555555555", stack.LDMHeads(int64(len(f)), 512),
@@ -157,7 +157,7 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	}
 	f.Write(t, path)
 	l := read(t, f)
-	require.Equal(t, []string{"ldm", "ldm"}, codes(l))
+	require.Equal(t, []string{"ldm", "ldm"}, disktest.Codes(l.Issues))
 	require.True(t, l.Issues[0].DiskWide && l.Issues[1].DiskWide)
 	require.Empty(t, l.Partitions[0].Volume.Parts)
 	require.Equal(t, []volume.Part{{Name: "Disk1-01", Kind: "volume", Size: 96256 * 512}}, l.Partitions[1].Volume.Parts)
@@ -171,10 +171,10 @@ func TestDamagedDynamicDisk(t *testing.T) {
 	head := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000})
 	ldmforge.Put(head, 63, 5000)
 	head[ldmforge.Head:].BE64(ldmforge.ConfigStart, 1<<63)
-	require.Equal(t, []string{"ldm"}, codes(read(t, head)))
+	require.Equal(t, []string{"ldm"}, disktest.Codes(read(t, head).Issues))
 	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x42, Start: 63, Sectors: 6000})
 	f.Text(ldmforge.Put(f, 63, 5000)+ldmforge.VMDB, "gone")
 	l := read(t, f)
-	require.Equal(t, []string{"ldm-database", "ldm"}, codes(l))
+	require.Equal(t, []string{"ldm-database", "ldm"}, disktest.Codes(l.Issues))
 	require.Contains(t, l.Issues[0].Text, "ldm vmdb at 0x302200: magic")
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
@@ -26,7 +27,7 @@ func requireRefused(t *testing.T, f forge.Bytes, code string) {
 
 func TestMemberOfAFirmwareRAID(t *testing.T) {
 	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 7000})
-	require.NotContains(t, codes(read(t, f)), "firmware-raid")
+	require.NotContains(t, disktest.Codes(read(t, f).Issues), "firmware-raid")
 	f.Text(7998*512, "Intel Raid ISM Cfg Sig. 1.1.00")
 	requireRefused(t, f, "firmware-raid")
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -114,7 +115,7 @@ func TestSectorsAreAsOrdered(t *testing.T) {
 	require.True(t, refusesSectors(l))
 	l.SectorsAreAsOrdered()
 	require.False(t, refusesSectors(l))
-	require.Contains(t, codes(l), "sector-size-unsure")
+	require.Contains(t, disktest.Codes(l.Issues), "sector-size-unsure")
 
 	sure := tableforge.NewMBR(36000, tableforge.Slot{Type: 7, Start: 63, Sectors: 2400})
 	fsforge.PutNTFS(sure, 63*8, 2400)
@@ -128,7 +129,7 @@ func TestSectorsAreAsOrdered(t *testing.T) {
 // word.
 func TestAnEmptyBootRecord(t *testing.T) {
 	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x05, Start: 2048, Sectors: 4000})
-	require.NotContains(t, codes(read(t, f)), "empty-boot-record", "never formatted")
+	require.NotContains(t, disktest.Codes(read(t, f).Issues), "empty-boot-record", "never formatted")
 	f.U8(3000*512, 1)
-	require.Contains(t, codes(read(t, f)), "empty-boot-record")
+	require.Contains(t, disktest.Codes(read(t, f).Issues), "empty-boot-record")
 }

@@ -88,7 +88,7 @@ func TestDisklabelsOfFdisk(t *testing.T) {
 				require.Regexp(t, fmt.Sprintf(`(?m)^%s +%d .* %s `, v.Parts[i].Name, v.Parts[i].Start/512+63, kind),
 					listed)
 			}
-			require.Equal(t, want, codes(l), "a lies 16 sectors into the partition, e 39937")
+			require.Equal(t, want, disktest.Codes(l.Issues), "a lies 16 sectors into the partition, e 39937")
 			require.Contains(t, l.Issues[1].Text, "e at byte 20447744 of the partition")
 			require.NotContains(t, l.Issues[1].Text, "a at")
 		})
@@ -130,7 +130,7 @@ func TestOpenBSDDisklabel(t *testing.T) {
 	require.Equal(t, []extent{{64, 20000}, {20064, 10000}}, slicesOf(v, 64*512))
 	require.Equal(t, partxSlices(t, path)[:2], slicesOf(v, 64*512))
 	require.Equal(t, volume.Part{Name: "i", Kind: "MS-DOS", Start: -1, Size: 9000 * 512}, v.Parts[2])
-	require.Equal(t, []string{"openbsd"}, codes(l))
+	require.Equal(t, []string{"openbsd"}, disktest.Codes(l.Issues))
 }
 
 // The type of a partition can say less than the label in it.
@@ -160,7 +160,7 @@ func TestLabelsOfOtherTypes(t *testing.T) {
 			f := tableforge.NewMBR(8192, tableforge.Slot{Type: c.typ, Start: 63, Sectors: 6000})
 			c.put(f)
 			l := read(t, f)
-			require.Equal(t, c.want, codes(l))
+			require.Equal(t, c.want, disktest.Codes(l.Issues))
 			for _, i := range l.Issues {
 				require.Equal(t, ondisk.Refuse, i.Effect)
 				require.True(t, i.OnMove)
@@ -239,7 +239,7 @@ func TestLabelOnly(t *testing.T) {
 			require.Nil(t, l.Table)
 			require.Equal(t, c.kind, l.Volume.Kind)
 			require.Equal(t, partedSlices(t, path, c.label), slicesOf(l.Volume, 0))
-			require.Subset(t, codes(l), c.codes)
+			require.Subset(t, disktest.Codes(l.Issues), c.codes)
 		})
 	}
 }
@@ -255,7 +255,7 @@ func TestDedicatedDisk(t *testing.T) {
 	require.Nil(t, l.Table)
 	require.Equal(t, volume.Disklabel, l.Volume.Kind)
 	require.Equal(t, []extent{{16, 60000}}, slicesOf(l.Volume, 0))
-	require.Equal(t, []string{"label-only"}, codes(l))
+	require.Equal(t, []string{"label-only"}, disktest.Codes(l.Issues))
 }
 
 // The magic number of a Sun label stands where the fourth entry of an MBR has half of its count.
@@ -264,7 +264,7 @@ func TestCountThatLooksLikeASunLabel(t *testing.T) {
 	tableforge.PutSlot(f, 0, 3, tableforge.Slot{Type: 0x83, Start: 128, Sectors: 0xbeda0000})
 	l := read(t, f)
 	require.NotNil(t, l.Table)
-	require.NotContains(t, codes(l), "ambiguous-sector-0")
+	require.NotContains(t, disktest.Codes(l.Issues), "ambiguous-sector-0")
 }
 
 // sgdisk sets the types of partitions by its own codes, so that a wrong GUID would show.

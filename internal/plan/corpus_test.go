@@ -162,12 +162,12 @@ func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 		})
 	goal := align.Goal{Must: 65536, Want: mib}
 	second := plan.Move{Partition: 2, From: 4200 * sector, To: 4096 * sector, Len: 3992 * sector}
-	p, err := plan.New(read(t, memory(disk)), goal)
+	p, err := plan.New(read(t, disktest.Memory(disk)), goal)
 	require.NoError(t, err)
 	require.Equal(t, []plan.Move{second}, p.Moves)
 
 	disk.U8(4100*sector, 1)
-	p, err = plan.New(read(t, memory(disk)), goal)
+	p, err = plan.New(read(t, disktest.Memory(disk)), goal)
 	require.NoError(t, err)
 	second.To = 6144 * sector
 	third := plan.Move{Partition: 3, From: 8192 * sector, To: 10240 * sector, Len: 2048 * sector}
@@ -187,12 +187,12 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	fsforge.PutNTFS(f, second, size)
 	f.U32(first*sector+fsforge.BootHidden, first-box)
 	f.U32((first+size-1)*sector+fsforge.BootHidden, first-box)
-	l := read(t, memory(f))
+	l := read(t, disktest.Memory(f))
 	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
 	require.NoError(t, err)
 	require.Empty(t, p.Refusals(false))
 	result := make([]byte, p.Size)
-	_, err = p.View(memory(f)).ReadAt(result, 0)
+	_, err = p.View(disktest.Memory(f)).ReadAt(result, 0)
 	require.NoError(t, err)
 	// 133 goes to 256, and its record stays at 70; the other goes to 2304 and its record stays at 2070.
 	hidden := func(lba int64) uint32 { return binary.LittleEndian.Uint32(result[lba*sector+fsforge.BootHidden:]) }
@@ -216,13 +216,13 @@ func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 		fsforge.PutNTFS(f, second, size)
 		f.U32(second*sector+fsforge.BootHidden, hidden)
 		f.U32((second+size-1)*sector+fsforge.BootHidden, hidden)
-		p, err := plan.New(read(t, memory(f)), align.Goal{Must: 65536, Want: mib})
+		p, err := plan.New(read(t, disktest.Memory(f)), align.Goal{Must: 65536, Want: mib})
 		require.NoError(t, err)
 		require.Empty(t, p.Refusals(false))
 		result := make([]byte, p.Size)
-		_, err = p.View(memory(f)).ReadAt(result, 0)
+		_, err = p.View(disktest.Memory(f)).ReadAt(result, 0)
 		require.NoError(t, err)
-		is, ok := read(t, memory(result)).Partition(6)
+		is, ok := read(t, disktest.Memory(result)).Partition(6)
 		require.True(t, ok)
 		require.NotEqual(t, int64(box+2000)*sector, is.Record())
 		want := is.Off / sector
@@ -275,7 +275,7 @@ func TestTheSizeNote(t *testing.T) {
 		want    int
 	}{{6000, 0}, {3063, 1}} {
 		p, err := plan.New(read(t,
-			memory(tableforge.NewMBR(tc.sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000}))),
+			disktest.Memory(tableforge.NewMBR(tc.sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000}))),
 			align.Goal{Must: 65536, Want: mib})
 		require.NoError(t, err)
 		require.Len(t, p.Moves, 1)

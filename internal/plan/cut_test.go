@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -19,7 +20,7 @@ func TestGPTDiskThatWasCutShort(t *testing.T) {
 		tableforge.GPTEntry{First: 3000, Last: 7900, Name: "last"})
 	for _, left := range []int64{34, 35, 63, 64, 65, 100, 1000, 2001, 2999, 3001, 7000, 7900, 7966} {
 		t.Run(fmt.Sprint(left), func(t *testing.T) {
-			l := read(t, memory(disk[:left*512]))
+			l := read(t, disktest.Memory(disk[:left*512]))
 			require.Len(t, l.Partitions, 2)
 			require.Equal(t, "cut-short", l.Issues[0].Code)
 			for _, goal := range []align.Goal{align.GoalFor(l, 0), {Must: 65536, Want: mib}} {

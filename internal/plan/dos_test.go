@@ -299,7 +299,7 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 				tableforge.Slot{Type: 5, Start: 4096, Sectors: 8192})
 			tableforge.PutEBR(f, 4096, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: 1024},
 				tableforge.Slot{Type: 0x83, Start: 4096, Sectors: 1024})
-			l := read(t, memory(f))
+			l := read(t, disktest.Memory(f))
 			require.Len(t, l.Partitions, 4)
 			goal := align.GoalFor(l, 0)
 			require.Equal(t, tc.verdict, align.Overall(l, goal.Must))
@@ -325,7 +325,7 @@ func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
 	tableforge.PutEBR(f, 2048, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 7937},
 		tableforge.Slot{Type: 5, Start: 8000})
 	tableforge.PutEBR(f, 10048, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 4000}, tableforge.Slot{})
-	l := read(t, memory(f))
+	l := read(t, disktest.Memory(f))
 	p, err := plan.New(l, align.GoalFor(l, 0))
 	require.NoError(t, err)
 	require.NotEmpty(t, p.Moves, "the drive is off, its extended partition is not")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -40,7 +41,7 @@ func dynamicSlot(space uint32) []tableforge.Slot {
 
 func planDynamic(t *testing.T, f forge.Bytes, goal align.Goal) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(read(t, memory(f)), goal)
+	p, err := plan.New(read(t, disktest.Memory(f)), goal)
 	require.NoError(t, err)
 	return p
 }
@@ -70,7 +71,7 @@ func TestADynamicDiskMovesAsOne(t *testing.T) {
 	require.Equal(t, []string{"ldm-moved", "ldm-off"}, dynamicCodes(p))
 	require.Contains(t, p.Notes[1].Text, `1 of 3: "Disk1-`)
 	out := make([]byte, len(f))
-	_, err := p.View(memory(f)).ReadAt(out, 0)
+	_, err := p.View(disktest.Memory(f)).ReadAt(out, 0)
 	require.NoError(t, err)
 	require.Equal(t, []byte(f[63*512:][:12000*512]), out[128*512:][:12000*512])
 	const db = (dynamicSectors - 2048) * 512
@@ -82,12 +83,12 @@ func TestADynamicDiskMovesAsOne(t *testing.T) {
 		}
 	}
 	require.Equal(t, was, is)
-	after := read(t, memory(out))
-	require.NoError(t, verify.Promise(p, read(t, memory(f)), after))
+	after := read(t, disktest.Memory(out))
+	require.NoError(t, verify.Promise(p, read(t, disktest.Memory(f)), after))
 	require.NoError(t, verify.Settled(after, p.Goal))
-	starts, err := verify.Starts(read(t, memory(f)), after)
+	starts, err := verify.Starts(read(t, disktest.Memory(f)), after)
 	require.NoError(t, err)
-	again, err := plan.At(read(t, memory(f)), starts, false)
+	again, err := plan.At(read(t, disktest.Memory(f)), starts, false)
 	require.NoError(t, err)
 	require.Equal(t, p.Patches, again.Patches)
 }
@@ -158,7 +159,7 @@ func TestDynamicDisksThatMayNotMove(t *testing.T) {
 	require.Len(t, p.Moves, 1)
 
 	f := dynamicDisk(12000, dynamicSlot(12000), 0)
-	l := read(t, memory(f))
+	l := read(t, disktest.Memory(f))
 	p = planDynamic(t, f, goal)
 	p.Grow(l, p.Size+512)
 	require.Equal(t, "ldm-grows", p.Refusals(true)[0].Code)
@@ -178,7 +179,7 @@ func TestDynamicDisksThatMayNotMove(t *testing.T) {
 
 // Partitions without a volume move as one, too: the first of them comes to the boundary.
 func TestADynamicDiskWithoutVolumes(t *testing.T) {
-	src := memory(dynamicDisk(4000, []tableforge.Slot{
+	src := disktest.Memory(dynamicDisk(4000, []tableforge.Slot{
 		{Type: 0x42, Start: 63, Sectors: 1000}, {Type: 0x42, Start: 1164, Sectors: 1000},
 	}))
 	for _, want := range []int64{4096, 65536, 1 << 20} {
@@ -209,11 +210,11 @@ func TestDynamicDisksGetMostExtentsAligned(t *testing.T) {
 		f := dynamicDisk(at, dynamicSlot(uint32(at)), starts...)
 		want := rapid.SampledFrom([]int64{4096, 65536}).Draw(t, "boundary")
 		goal := align.Goal{Must: want, Want: want, Dynamic: true}
-		before := read(t, memory(f))
+		before := read(t, disktest.Memory(f))
 		p, err := plan.New(before, goal)
 		require.NoError(t, err)
 		require.Empty(t, p.Refusals(false))
-		after := read(t, p.View(memory(f)))
+		after := read(t, p.View(disktest.Memory(f)))
 		require.NoError(t, verify.Promise(p, before, after))
 		require.NoError(t, verify.Settled(after, p.Goal))
 		off := len(after.Dynamic.Off(0, want))
@@ -260,7 +261,7 @@ func TestExtentsOfADynamicDiskAreJudged(t *testing.T) {
 				if !movable {
 					f.U8((dynamicSectors-2048)*512+ldmforge.VMDB+ldmforge.State+1, 2) // not committed
 				}
-				l := read(t, memory(f))
+				l := read(t, disktest.Memory(f))
 				require.Equal(t, movable, l.Dynamic != nil)
 				require.Equal(t, c.verdict, align.Overall(l, must))
 				p := planDynamic(t, f, align.Goal{Must: must, Want: must})
@@ -293,7 +294,7 @@ func TestFlagOnAnotherDisk(t *testing.T) {
 // A partition in front of the volumes has its own place, and nothing is put over the database.
 func TestAPartitionInFrontOfTheVolumes(t *testing.T) {
 	t.Parallel()
-	l := read(t, memory(dynamicDisk(12000, []tableforge.Slot{
+	l := read(t, disktest.Memory(dynamicDisk(12000, []tableforge.Slot{
 		{Type: 7, Start: 20, Sectors: 30}, {Type: 0x42, Start: 63, Sectors: 12000},
 	}, 0)))
 	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536, Dynamic: true})
@@ -336,7 +337,7 @@ func TestDatabaseInAPartition(t *testing.T) {
 	goal := align.Goal{Must: 65536, Want: 65536, Dynamic: true}
 	p := planDynamic(t, dynamicGPT(4000), goal)
 	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * 512, To: 128 * 512, Len: 4000 * 512}}, p.Moves)
-	p.Grow(read(t, memory(dynamicGPT(4000))), 2*dynamicSectors*512)
+	p.Grow(read(t, disktest.Memory(dynamicGPT(4000))), 2*dynamicSectors*512)
 	require.Empty(t, p.Refusals(false))
 	f := dynamicGPT(8192 - 63)
 	p = planDynamic(t, f, goal)

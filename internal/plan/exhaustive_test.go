@@ -105,7 +105,7 @@ func checkStored(t *testing.T, d disk.Disk, p *plan.Plan, again string) {
 	stored := make([]byte, d.Size())
 	_, err := d.ReadAt(stored, 0)
 	require.NoError(t, err, again)
-	q, err := plan.New(bare(t, memory(stored)), p.Goal)
+	q, err := plan.New(bare(t, disktest.Memory(stored)), p.Goal)
 	require.NoError(t, err, again)
 	require.Equal(t, p.Pieces, q.Pieces, again)
 	require.Equal(t, p.Patches, q.Patches, again)

@@ -289,7 +289,7 @@ func TestDamagedBackups(t *testing.T) {
 	f := tableforge.NewGPT(sector, 8192, 128, tableforge.GPTEntry{First: 2048, Last: 8000, Name: "stays"})
 	clear(f[8191*sector:])
 	f = append(f, bytes.Repeat([]byte{1}, 2048*sector)...) // where the backup of the enlarged disk belongs
-	l := read(t, memory(f))
+	l := read(t, disktest.Memory(f))
 	require.True(t, l.Table.Blocked())
 	goal := align.Goal{Must: 65536, Want: mib}
 	p, err := plan.New(l, goal)
@@ -308,7 +308,7 @@ func TestDamagedBackups(t *testing.T) {
 
 	f = tableforge.NewGPT(sector, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "moves"})
 	clear(f[8191*sector:])
-	l = read(t, memory(f))
+	l = read(t, disktest.Memory(f))
 	require.True(t, l.Damaged())
 	p, err = plan.New(l, goal)
 	require.NoError(t, err)
@@ -322,7 +322,7 @@ func TestDamagedBackups(t *testing.T) {
 
 	f = tableforge.NewGPT(sector, 8192, 128, tableforge.GPTEntry{First: 2048, Last: 4000, Name: "stays"})
 	clear(f[8191*sector:])
-	l = read(t, memory(f))
+	l = read(t, disktest.Memory(f))
 	for _, mend := range []bool{false, true} {
 		at, err := plan.At(l, map[int]int64{1: mib}, mend)
 		require.NoError(t, err)

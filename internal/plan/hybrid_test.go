@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/plan"
@@ -116,16 +117,16 @@ func covered(s extent, parts []extent) (out []int) {
 func TestHybridMBRFollows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawHybrid(t)
-		before := read(t, memory(d.bytes))
+		before := read(t, disktest.Memory(d.bytes))
 		require.True(t, before.Table.IsHybrid(), "%v of %v: %v", d.slots, d.parts, before.Issues)
 		p, err := plan.New(before, align.Goal{Must: 4096, Want: rapid.SampledFrom([]int64{4096, 65536, mib}).Draw(t,
 			"want")})
 		require.NoError(t, err)
 		require.Empty(t, p.Refusals(false))
 		result := make([]byte, p.Size)
-		_, err = p.View(memory(d.bytes)).ReadAt(result, 0)
+		_, err = p.View(disktest.Memory(d.bytes)).ReadAt(result, 0)
 		require.NoError(t, err)
-		after := read(t, memory(result))
+		after := read(t, disktest.Memory(result))
 		require.True(t, after.Table.IsHybrid(), "%v of %v: %v", d.slots, d.parts, after.Issues)
 		require.Len(t, after.Issues, len(before.Issues))
 		var parts []extent
@@ -166,7 +167,7 @@ func TestHybridMBROfALargerDisk(t *testing.T) {
 	} {
 		tableforge.PutSlot(f, 0, i, s)
 	}
-	l := read(t, memory(f))
+	l := read(t, disktest.Memory(f))
 	p := plan.Copy(l.Size)
 	p.Grow(l, l.Size+mib)
 	var changed []int64

@@ -97,7 +97,7 @@ func TestDataOnly(t *testing.T) {
 		tableforge.Slot{Type: 7, Start: 2063, Sectors: 2000})
 	fsforge.PutNTFS(f, 63, 2000)
 	fsforge.PutNTFS(f, 2063, 2000)
-	l := read(t, memory(f))
+	l := read(t, disktest.Memory(f))
 	l.Boot.Chain = []boot.Link{{Text: "the disk"}, {Partition: 1, Text: "a loader"}, {Partition: 1, Text: "more of it"}}
 	goal := align.Goal{Must: 65536, Want: mib}.DataOnly(l)
 	require.Equal(t, "it is in the boot chain: a loader", goal.Leave[1])
@@ -116,7 +116,7 @@ func TestWhatIsLeftAlone(t *testing.T) {
 		tableforge.Slot{Type: 5, Start: 4100, Sectors: 4000},
 		tableforge.Slot{Type: 7, Start: 9000, Sectors: 1000})
 	tableforge.PutEBR(f, 4100, tableforge.Slot{Type: 7, Start: 63, Sectors: 2000}, tableforge.Slot{})
-	l := read(t, memory(f))
+	l := read(t, disktest.Memory(f))
 	for _, c := range []struct {
 		leave map[int]string
 		want  []int
@@ -138,7 +138,7 @@ func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 2000},
 		tableforge.Slot{Type: 7, Start: 2063, Sectors: 2000})
 	fsforge.PutNTFS(f, 63, 2000)
-	l := read(t, memory(f))
+	l := read(t, disktest.Memory(f))
 	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536, Leave: map[int]string{2: "it is the active partition"}})
 	require.NoError(t, err)
 	r := p.Refusals(true)
@@ -173,7 +173,7 @@ func TestMalformedBareVolume(t *testing.T) {
 	require.Len(t, p.Notes, 1)
 
 	// A volume in a partition that stays is no reason.
-	l := read(t, memory(tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000})))
+	l := read(t, disktest.Memory(tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000})))
 	bad.Partition = 1
 	l.Issues = append(l.Issues, bad)
 	p, err = plan.New(l, align.Goal{Must: 65536, Want: mib})
@@ -189,7 +189,7 @@ func TestDisksThatGrow(t *testing.T) {
 			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
 			Boot: &boot.Result{Code: boot.Empty},
 		},
-		"MBR": read(t, memory(tableforge.NewMBR(mbrSectors, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000}))),
+		"MBR": read(t, disktest.Memory(tableforge.NewMBR(mbrSectors, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000}))),
 		"array": {
 			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: "linux_raid_member", AtEnd: true},
 			Boot: &boot.Result{Code: boot.Empty},

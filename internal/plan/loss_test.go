@@ -8,6 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -18,7 +19,7 @@ import (
 // refusing returns a disk of one partition, and a stored position of it that cannot hold another place.
 func refusing(t *testing.T, loss string) (disk.Disk, *layout.Layout) {
 	t.Helper()
-	d := memory(tableforge.NewMBR(20_000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 2000}))
+	d := disktest.Memory(tableforge.NewMBR(20_000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 2000}))
 	l := read(t, d)
 	l.Boot.Refs = append(l.Boot.Refs, boot.Ref{
 		Kind: "position", Partition: 1, File: "file", At: []disk.Range{{
@@ -102,7 +103,7 @@ func TestStrayReferences(t *testing.T) {
 		"of another disk":                  {func(r *boot.Ref) { r.Disk = 7 }, 0},
 		"a boot sector, which is no place": {func(r *boot.Ref) { r.File = "" }, 0},
 	} {
-		l := read(t, memory(tableforge.NewMBR(20_000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 2000})))
+		l := read(t, disktest.Memory(tableforge.NewMBR(20_000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 2000})))
 		r := stray
 		c.change(&r)
 		l.Boot.Refs = []boot.Ref{r}

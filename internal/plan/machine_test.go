@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,7 +71,7 @@ func volumeWithHive(t *testing.T, path ...string) windowsVolume {
 // with returns the volume with a hive that holds letters.
 func (w windowsVolume) with(t require.TestingT, dirty bool, letters map[string]boot.Place) []byte {
 	var values []hiveforge.Value
-	for _, letter := range sortedKeys(letters) {
+	for _, letter := range slices.Sorted(maps.Keys(letters)) {
 		at := letters[letter]
 		data := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, at.Disk), ondisk.U64(at.Off))
 		values = append(values, hiveforge.Value{Name: `\DosDevices\` + letter + ":", Type: 3, Data: data})
@@ -94,15 +95,6 @@ func (w windowsVolume) put(t require.TestingT, dirty bool, root hiveforge.Key) [
 	clear(b[w.hive : w.hive+hiveRoom])
 	copy(b[w.hive:], hive)
 	return b
-}
-
-func sortedKeys(m map[string]boot.Place) []string {
-	var out []string
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // systemDisk returns an MBR disk whose first partition holds a Windows that knows letters.
@@ -133,7 +125,7 @@ func planMachine(t require.TestingT, disks ...forge.Bytes) []machineDisk {
 	m := &layout.Machine{}
 	var out []machineDisk
 	for _, f := range disks {
-		d := memory(f)
+		d := disktest.Memory(f)
 		l := read(t, d)
 		require.NoError(t, l.ReadGaps(d))
 		p, err := plan.New(l, align.GoalFor(l, 0))
@@ -288,7 +280,7 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 	p, err := plan.New(l, align.GoalFor(l, 0))
 	require.NoError(t, err)
 	m.Add(l, p.Starts())
-	other := read(t, memory(dat))
+	other := read(t, disktest.Memory(dat))
 	m.Add(other, map[int]int64{1: 1 << 20})
 	l.Boot.Refs = append(l.Boot.Refs, r)
 	for n := range 20 {

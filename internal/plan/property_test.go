@@ -195,7 +195,7 @@ func TestASecondPlanMovesNothing(t *testing.T) {
 		require.Empty(t, again.Patches)
 		require.Equal(t, p.plan.Size, again.Size)
 		second := make([]byte, again.Size)
-		_, err = again.View(memory(p.result)).ReadAt(second, 0)
+		_, err = again.View(disktest.Memory(p.result)).ReadAt(second, 0)
 		require.NoError(t, err)
 		disktest.EqualBytes(t, p.result, second)
 	})

@@ -1,13 +1,13 @@
 package plan_test
 
 import (
-	"bytes"
 	"slices"
 
 	"pgregory.net/rapid"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -121,14 +121,7 @@ func (d *randomDisk) chs(lba int64) []byte {
 	return []byte{byte(track % d.heads), byte(lba%63+1) | byte(cyl>>8<<6), byte(cyl)}
 }
 
-func (d *randomDisk) disk() disk.Disk { return memory(d.bytes) }
-
-func memory(b []byte) disk.Disk {
-	size := int64(len(b))
-	return disk.New(size, sector, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: size - off, Src: bytes.NewReader(b), Off: off}, nil
-	})
-}
+func (d *randomDisk) disk() disk.Disk { return disktest.Memory(d.bytes) }
 
 func drawGoal(t *rapid.T, d *randomDisk) align.Goal {
 	g := align.Goal{Must: rapid.SampledFrom([]int64{4096, 8192, 65536, mib}).Draw(t, "must")}

@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -16,7 +17,7 @@ import (
 
 // A checksum covers two positions. It is made once, of both as they become, and again when the disk grows.
 func TestChecksumOfTwoPositions(t *testing.T) {
-	d := memory(tableforge.NewMBR(20_000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 2000}))
+	d := disktest.Memory(tableforge.NewMBR(20_000, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 2000}))
 	l := read(t, d)
 	const at = 70 * sector
 	made := 0

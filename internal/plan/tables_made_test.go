@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/table"
@@ -58,7 +59,7 @@ func (s *sparse) disk() disk.Disk {
 		i, found := slices.BinarySearch(pieces, lba)
 		switch {
 		case found:
-			return disk.Run{Len: (lba+1)*sector - off, Src: memory(s.bytes[lba]), Off: off % sector}, nil
+			return disk.Run{Len: (lba+1)*sector - off, Src: disktest.Memory(s.bytes[lba]), Off: off % sector}, nil
 		case i == len(pieces):
 			return disk.Run{Len: size - off}, nil
 		}

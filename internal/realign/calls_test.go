@@ -171,7 +171,7 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 				require.NoError(t, os.RemoveAll(copied))
 				require.NoError(t, os.Mkdir(copied, 0o755))
 				got, now := ask(mounted), map[string]string{}
-				for _, name := range names(t, copied) {
+				for _, name := range disktest.Names(t, copied) {
 					b, err := os.ReadFile(filepath.Join(copied, name))
 					require.NoError(t, err)
 					if strings.HasPrefix(name, ".") {

@@ -23,7 +23,7 @@ func TestBadSectorsOfTheSource(t *testing.T) {
 	disktest.EveryBadSector(t, good.Image.Disk, func(d disk.Disk) (sum string, err error) {
 		defer func() {
 			if err != nil {
-				require.Empty(t, names(t, to))
+				require.Empty(t, disktest.Names(t, to))
 			}
 		}()
 		img, err := image.Open(raw, image.Options{})

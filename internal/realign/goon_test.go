@@ -80,7 +80,7 @@ func TestGoOnWithAnExchange(t *testing.T) {
 		require.NoError(t, err)
 		require.NotNil(t, w.Replaced)
 		requireMoved(t, path, was)
-		require.Len(t, names(t, dir), 3, "with the original and the journal")
+		require.Len(t, disktest.Names(t, dir), 3, "with the original and the journal")
 	}
 	interrupted := func() {
 		w, err := unfinished.Hold(path, "")
@@ -91,11 +91,11 @@ func TestGoOnWithAnExchange(t *testing.T) {
 		_, err := goOn(t, &Job{}, path, GoOn{Command: Undo})
 		require.NoError(t, err)
 		require.Equal(t, was, content(t, path))
-		require.Equal(t, []string{"disk.img"}, names(t, dir))
+		require.Equal(t, []string{"disk.img"}, disktest.Names(t, dir))
 	}
 	final := func() {
 		requireMoved(t, path, was)
-		require.Equal(t, []string{"disk.img"}, names(t, dir))
+		require.Equal(t, []string{"disk.img"}, disktest.Names(t, dir))
 		require.NoError(t, os.WriteFile(path, []byte(was), 0o644))
 	}
 	exchanged()
@@ -136,7 +136,7 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, KeepNone: true})
 	require.Error(t, err)
 	require.Equal(t, "another", content(t, path))
-	require.Len(t, names(t, dir), 3)
+	require.Len(t, disktest.Names(t, dir), 3)
 	require.NotEmpty(t, aligned)
 }
 
@@ -160,7 +160,7 @@ func TestGoOnWithAMove(t *testing.T) {
 		require.ErrorContains(t, err, "read back")
 		_, err = goOn(t, &Job{Jobs: 1}, path, GoOn{Command: command})
 		require.NoError(t, err)
-		require.Equal(t, []string{"disk.img"}, names(t, filepath.Dir(path)))
+		require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
 		if command == Undo {
 			require.Equal(t, was, content(t, path))
 			continue
@@ -194,7 +194,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 	_, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p)
 	require.ErrorIs(t, err, verify.ErrDifferent)
 	require.Equal(t, was, content(t, path))
-	require.Equal(t, []string{"disk.img"}, names(t, filepath.Dir(path)))
+	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
 
 	good := open(t, path).Image.Disk
 	blank := disk.New(good.Size(), sector, func(off int64) (disk.Run, error) {
@@ -300,13 +300,13 @@ func TestGoOnWithACopy(t *testing.T) {
 		_, err := write(ctx, t, &j, path)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorContains(t, err, "what is written stays: trueup resume "+dest)
-		require.Len(t, names(t, filepath.Dir(dest)), 2)
+		require.Len(t, disktest.Names(t, filepath.Dir(dest)), 2)
 	}
 	ended()
 	d, err := goOn(t, &Job{}, dest, GoOn{Command: Undo})
 	require.NoError(t, err)
 	require.Equal(t, "the unfinished copy is removed", d.Text)
-	require.Empty(t, names(t, filepath.Dir(dest)))
+	require.Empty(t, disktest.Names(t, filepath.Dir(dest)))
 
 	ended()
 	_, err = goOn(t, &Job{}, dest, GoOn{Command: Resume, Copy: func(context.Context, *Order) (Written, error) {
@@ -341,7 +341,7 @@ func TestGoOnWithACopy(t *testing.T) {
 	require.Equal(t, []string{"copy.raw"}, d.Files)
 	require.Positive(t, d.Kept)
 	requireMoved(t, dest, was)
-	require.Equal(t, []string{"copy.raw"}, names(t, filepath.Dir(dest)))
+	require.Equal(t, []string{"copy.raw"}, disktest.Names(t, filepath.Dir(dest)))
 }
 
 // begun leaves work of a kind open on a disk, in a phase.
@@ -363,7 +363,7 @@ func TestWorkThatDoesNotGoOn(t *testing.T) {
 	d, err := goOn(t, &Job{}, path, GoOn{Command: Resume, Copy: none})
 	require.NoError(t, err)
 	require.Contains(t, d.Text, "complete already")
-	require.Equal(t, []string{"disk.img"}, names(t, filepath.Dir(path)))
+	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
 
 	begun(t, path, unfinished.Copy, []byte("no order"), unfinished.Begun)
 	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, Copy: none})
@@ -380,6 +380,6 @@ func TestWorkThatDoesNotGoOn(t *testing.T) {
 	d, err = goOn(t, &Job{}, path, GoOn{Command: Undo})
 	require.NoError(t, err)
 	require.Contains(t, d.Text, "nothing was begun")
-	require.Equal(t, []string{"disk.img"}, names(t, filepath.Dir(path)))
+	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
 	require.Len(t, content(t, path), 8192*sector)
 }

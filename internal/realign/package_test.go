@@ -157,7 +157,7 @@ func TestNothingIsLeftOfAPackage(t *testing.T) {
 		}}
 		_, err = j.WritePackage(ctx, p)
 		require.ErrorIs(t, err, context.Canceled, phase)
-		require.Empty(t, names(t, dir))
+		require.Empty(t, disktest.Names(t, dir))
 		p.Close()
 		require.NoError(t, src.Close())
 	}

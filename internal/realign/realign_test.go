@@ -120,17 +120,6 @@ func requireAligned(t testing.TB, raw, copied, format string) {
 	}
 }
 
-// names are the files of a folder.
-func names(t testing.TB, dir string) (out []string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	for _, e := range entries {
-		out = append(out, e.Name())
-	}
-	return out
-}
-
 func TestWriteAndVerify(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	for name, c := range map[string]struct {
@@ -253,7 +242,7 @@ func TestNothingIsLeft(t *testing.T) {
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, err, c.text)
 			require.True(t, begun)
-			require.Empty(t, names(t, to))
+			require.Empty(t, disktest.Names(t, to))
 		})
 	}
 }
@@ -307,7 +296,7 @@ func TestWriteStream(t *testing.T) {
 			j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 1}
 			_, _, err := j.WriteStream(t.Context(), c.in, c.read, same)
 			require.ErrorContains(t, err, c.text)
-			require.Empty(t, names(t, to))
+			require.Empty(t, disktest.Names(t, to))
 		})
 	}
 	t.Run("an interruption looks like a pipe that ends", func(t *testing.T) {
@@ -319,7 +308,7 @@ func TestWriteStream(t *testing.T) {
 		j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Jobs: 1}
 		_, _, err := j.WriteStream(ctx, in, Reading{}, same)
 		require.EqualError(t, err, context.Canceled.Error())
-		require.Empty(t, names(t, to))
+		require.Empty(t, disktest.Names(t, to))
 	})
 	t.Run("other bytes are read back", func(t *testing.T) {
 		j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 1, Watch: func() Progress {
@@ -334,7 +323,7 @@ func TestWriteStream(t *testing.T) {
 		}}
 		_, _, err := j.WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same)
 		require.ErrorIs(t, err, verify.ErrDifferent)
-		require.Empty(t, names(t, to))
+		require.Empty(t, disktest.Names(t, to))
 	})
 }
 
@@ -421,7 +410,7 @@ func TestRoom(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrOutput)
 	require.ErrorContains(t, err, "make room or choose another place")
 	require.Empty(t, warned)
-	require.Empty(t, names(t, small))
+	require.Empty(t, disktest.Names(t, small))
 
 	j.Dest, j.Format, j.Subformat = filepath.Join(small, "copy.vmdk"), "vmdk", "streamOptimized"
 	_, err = j.Write(t.Context(), s, p)

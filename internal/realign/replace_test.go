@@ -61,10 +61,10 @@ func TestExchangesThatAreRefused(t *testing.T) {
 		was := content(t, path)
 		j := Job{Dest: path, Replace: true, Jobs: 1}
 		prepare(t, path, &j)
-		before := len(names(t, filepath.Dir(path)))
+		before := len(disktest.Names(t, filepath.Dir(path)))
 		_, err := write(t.Context(), t, &j, path)
 		require.ErrorContains(t, err, says)
-		left := names(t, filepath.Dir(path))
+		left := disktest.Names(t, filepath.Dir(path))
 		require.Len(t, left, before)
 		require.Equal(t, was, content(t, filepath.Join(filepath.Dir(path), left[0])))
 
@@ -78,7 +78,7 @@ func TestExchangesThatAreRefused(t *testing.T) {
 		defer p.Close()
 		_, err = j.WritePackage(t.Context(), p)
 		require.ErrorContains(t, err, says)
-		require.Empty(t, slices.DeleteFunc(names(t, dir), func(name string) bool { return name[0] != '.' }))
+		require.Empty(t, slices.DeleteFunc(disktest.Names(t, dir), func(name string) bool { return name[0] != '.' }))
 	}
 }
 

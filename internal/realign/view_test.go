@@ -177,7 +177,7 @@ func TestJobOfAView(t *testing.T) {
 	flat := converted(t, raw, "copy.raw", "raw")
 	disktest.Run(t, "qemu-img", "convert", "-f", "vmdk", "-O", "raw", filepath.Join(dir, "view.vmdk"), flat)
 	requireAligned(t, raw, flat, "raw")
-	was := names(t, dir)
+	was := disktest.Names(t, dir)
 	_, err = job(open(t, flat), Goal{})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	require.ErrorContains(t, err, "nothing moves")
@@ -192,5 +192,5 @@ func TestJobOfAView(t *testing.T) {
 		_, err = job(s, Goal{})
 		require.ErrorContains(t, err, says)
 	}
-	require.Subset(t, append(was, "disk.qcow2"), names(t, dir))
+	require.Subset(t, append(was, "disk.qcow2"), disktest.Names(t, dir))
 }

@@ -15,18 +15,11 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/verify"
 )
 
 const mib = 1 << 20
-
-// memory returns a disk of bytes.
-func memory(b []byte) disk.Disk {
-	size := int64(len(b))
-	return disk.New(size, 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: size - off, Src: bytes.NewReader(b), Off: off}, nil
-	})
-}
 
 // empty returns a hole of size bytes.
 func empty(size int64) disk.Disk {
@@ -68,9 +61,9 @@ func half(size int) []byte {
 func TestEqualDisks(t *testing.T) {
 	b := half(4*mib + 700)
 	for _, jobs := range []int{1, 4} {
-		require.Empty(t, same(t, memory(b), memory(bytes.Clone(b)), jobs))
-		require.Empty(t, same(t, holes(b), memory(b), jobs), "a hole equals stored zeros")
-		require.Empty(t, same(t, memory(b), holes(b), jobs))
+		require.Empty(t, same(t, disktest.Memory(b), disktest.Memory(bytes.Clone(b)), jobs))
+		require.Empty(t, same(t, holes(b), disktest.Memory(b), jobs), "a hole equals stored zeros")
+		require.Empty(t, same(t, disktest.Memory(b), holes(b), jobs))
 		require.Empty(t, same(t, holes(b), holes(b), jobs))
 	}
 	require.Empty(t, same(t, empty(0), empty(0), 1))
@@ -88,7 +81,7 @@ func TestFindsASingleByte(t *testing.T) {
 	for i, at := range places {
 		got := bytes.Clone(want)
 		got[at] ^= byte(1 << rnd.UintN(8))
-		a, b := memory(want), memory(got)
+		a, b := disktest.Memory(want), disktest.Memory(got)
 		if i%2 == 1 {
 			a = holes(want)
 		}
@@ -131,7 +124,7 @@ func TestDifferencesAreJoinedAndInOrder(t *testing.T) {
 	}
 	got[5*mib], got[100] = 1, 1
 	var ranges []disk.Range
-	for _, f := range same(t, memory(want), memory(got), 4) {
+	for _, f := range same(t, disktest.Memory(want), disktest.Memory(got), 4) {
 		ranges = append(ranges, f.Range)
 	}
 	require.Equal(t, []disk.Range{
@@ -146,12 +139,12 @@ func TestTheListOfDifferencesIsCut(t *testing.T) {
 	for i := 0; i < len(got); i += 1024 {
 		got[i] = 1
 	}
-	first := same(t, memory(want), memory(got), 1)
+	first := same(t, disktest.Memory(want), disktest.Memory(got), 1)
 	require.Len(t, first, 100)
 	for i, f := range first {
 		require.Equal(t, disk.Range{Off: int64(i) * 1024, Len: 512}, f.Range)
 	}
-	require.Equal(t, first, same(t, memory(want), memory(got), 4))
+	require.Equal(t, first, same(t, disktest.Memory(want), disktest.Memory(got), 4))
 }
 
 func TestReadErrorsAreNoDifference(t *testing.T) {
@@ -179,7 +172,7 @@ func TestReadErrorsOfData(t *testing.T) {
 	bad := disk.New(mib, 512, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: mib - off, Src: brokenReader{errMedium}, Off: off}, nil
 	})
-	good := memory(half(mib))
+	good := disktest.Memory(half(mib))
 	for _, two := range [][2]disk.Disk{{bad, good}, {good, bad}} {
 		_, err := verify.Same(t.Context(), two[0], two[1], verify.Options{Jobs: 1})
 		require.ErrorIs(t, err, errMedium)
@@ -193,7 +186,7 @@ func TestProgressCountsData(t *testing.T) {
 		want, got disk.Disk
 		bytes     int64
 	}{
-		{holes(b), memory(b), int64(len(b))},
+		{holes(b), disktest.Memory(b), int64(len(b))},
 		{holes(b), holes(b), 3 * mib},
 		{empty(1 << 40), empty(1 << 40), 0},
 	} {
@@ -211,7 +204,7 @@ func TestProgressCountsData(t *testing.T) {
 func TestCancellation(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := verify.Same(ctx, memory(half(4*mib)), memory(half(4*mib)), verify.Options{Jobs: 2})
+	_, err := verify.Same(ctx, disktest.Memory(half(4*mib)), disktest.Memory(half(4*mib)), verify.Options{Jobs: 2})
 	require.ErrorIs(t, err, context.Canceled)
 }
 

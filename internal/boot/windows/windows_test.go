@@ -3,6 +3,7 @@ package windows_test
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -44,7 +45,7 @@ func windowsDisk(t testing.TB, files map[string][]byte) forge.Bytes {
 	require.NoError(t, os.WriteFile(volume, make([]byte, 40000*512), 0o600))
 	disktest.Run(t, "mkfs.fat", "-F", "16", "-h", "63", volume)
 	made := map[string]bool{".": true}
-	for _, name := range sortedNames(files) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		makeFolders(t, volume, path.Dir(name), made)
 		source := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(source, files[name], 0o600))
@@ -54,15 +55,6 @@ func windowsDisk(t testing.TB, files map[string][]byte) forge.Bytes {
 	require.NoError(t, err)
 	f.Put(fatStart, b)
 	return f
-}
-
-func sortedNames(files map[string][]byte) []string {
-	var names []string
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 func makeFolders(t testing.TB, volume, dir string, made map[string]bool) {

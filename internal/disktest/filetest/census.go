@@ -28,7 +28,7 @@ func ExerciseCensus(t *testing.T, volume disk.Disk, walk Walk) {
 	t.Helper()
 	c := &fragments.Census{Budget: fragments.NewBudget()}
 	c.Budget.Work.Limit = 64 << 20 // an input must not take seconds
-	known(t, walk(c, volume))
+	Known(t, walk(c, volume))
 	consistent(t, c, volume)
 }
 

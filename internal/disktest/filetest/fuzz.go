@@ -81,13 +81,13 @@ func Exercise(t *testing.T, volume disk.Disk, open func(disk.Disk) (guestfile.FS
 	t.Helper()
 	g, err := open(volume)
 	if err != nil {
-		known(t, err)
+		Known(t, err)
 		return
 	}
 	paths := pathsOf
 	for todo := []string{""}; len(todo) > 0 && len(paths) < 200; {
 		list, err := g.List(todo[0])
-		known(t, err)
+		Known(t, err)
 		for _, e := range list[:min(len(list), 50)] {
 			path := e.Name
 			if todo[0] != "" {
@@ -103,15 +103,15 @@ func Exercise(t *testing.T, volume disk.Disk, open func(disk.Disk) (guestfile.FS
 	for _, path := range paths {
 		f, err := g.Open(path)
 		if err != nil {
-			known(t, err)
+			Known(t, err)
 			continue
 		}
 		promises(t, f, volume)
 	}
 }
 
-// known requires an error to be of a class that untrusted bytes may cause.
-func known(t *testing.T, err error) {
+// Known requires an error to be of a class that untrusted bytes may cause.
+func Known(t *testing.T, err error) {
 	t.Helper()
 	for _, class := range []error{
 		nil, ondisk.ErrFormat, ondisk.ErrUnsupported, ondisk.ErrLimit, ondisk.ErrNoMatch,
@@ -140,7 +140,7 @@ func promises(t *testing.T, f *guestfile.File, volume disk.Disk) {
 	}
 	places, err := f.Where(0, n)
 	if err != nil {
-		known(t, err)
+		Known(t, err)
 		return
 	}
 	var want []byte

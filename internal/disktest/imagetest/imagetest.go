@@ -104,24 +104,12 @@ var Kinds = []store.CreateOptions{
 func AllFiles(t *testing.T, dir string) []byte {
 	t.Helper()
 	var all []byte
-	for _, name := range Names(t, dir) {
+	for _, name := range disktest.Names(t, dir) {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
 		all = append(append(all, name...), b...)
 	}
 	return all
-}
-
-// Names lists a folder.
-func Names(t *testing.T, dir string) []string {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	out := []string{}
-	for _, e := range entries {
-		out = append(out, e.Name())
-	}
-	return out
 }
 
 // Shows checks what the image under a name reads as, in a fresh opening.

@@ -79,8 +79,8 @@ func Look(process context.Context, t testing.TB, path, scheme string, width int6
 		}
 	}))
 	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}
-	require.NoError(t, chromedp.Do(ctx, send(network.Enable, network.EnableParams{}), send(log.Enable, cdp.Empty{}),
-		send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}),
+	require.NoError(t, chromedp.Do(ctx, Send(network.Enable, network.EnableParams{}), Send(log.Enable, cdp.Empty{}),
+		Send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}),
 		chromedp.EmulateViewport(width, 900), chromedp.Navigate("file://"+path)))
 	wide, err := chromedp.Run(ctx, chromedp.Evaluate[int64](
 		`Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`))
@@ -104,8 +104,8 @@ func Look(process context.Context, t testing.TB, path, scheme string, width int6
 	require.Equal(t, []string{"file://" + path}, heard)
 }
 
-// send makes an action of a command whose answer says nothing.
-func send[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
+// Send makes an action of a command whose answer says nothing.
+func Send[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
 		_, err := cdp.Call(ctx, tab, command, params)
 		return err

@@ -32,7 +32,7 @@ func debugfsPieces(t testing.TB, img string) (files, folders map[string]int64) {
 		if m[3] != "" {
 			to = folders
 		}
-		to[strings.TrimPrefix(m[1], "/")] = number(t, m[2])
+		to[strings.TrimPrefix(m[1], "/")] = disktest.Number(t, m[2])
 	}
 	return files, folders
 }
@@ -43,11 +43,11 @@ func filefrag(t testing.TB, img, path string) (pieces int64) {
 	var logical, physical, length int64
 	out := disktest.Output(t, "debugfs", "-R", "filefrag -v /"+path, img)
 	for _, m := range stretchLine.FindAllStringSubmatch(out, -1) {
-		l, p := number(t, m[1]), number(t, m[2])
+		l, p := disktest.Number(t, m[1]), disktest.Number(t, m[2])
 		if pieces == 0 || (p != physical+length && p != physical+l-logical) {
 			pieces++
 		}
-		logical, physical, length = l, p, number(t, m[3])
+		logical, physical, length = l, p, disktest.Number(t, m[3])
 	}
 	return pieces
 }
@@ -122,10 +122,10 @@ func TestCensusLikeE2fsprogs(t *testing.T) {
 				require.Equal(t, files[path], w.Pieces, path)
 			}
 			m := freeExtents.FindStringSubmatch(disktest.Output(t, "e2freefrag", img))
-			require.Equal(t, number(t, m[1])*number(t, m[2]), c.Free.Bytes)
-			require.Equal(t, number(t, m[4]), c.Free.Pieces)
+			require.Equal(t, disktest.Number(t, m[1])*disktest.Number(t, m[2]), c.Free.Bytes)
+			require.Equal(t, disktest.Number(t, m[4]), c.Free.Pieces)
 			if !strings.Contains(k.name, "bigalloc") { // whose largest extent e2freefrag 1.47 does not find
-				require.Equal(t, number(t, m[3])<<10, c.Free.Largest)
+				require.Equal(t, disktest.Number(t, m[3])<<10, c.Free.Largest)
 			}
 		})
 	}

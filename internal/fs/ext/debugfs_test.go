@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -51,10 +50,10 @@ func debugfsRuns(t testing.TB, img string, block int64, paths []string) map[stri
 			lists = extents
 		}
 		for _, m := range extStretch.FindAllStringSubmatch(lists, -1) {
-			first, at := number(t, m[1]), number(t, m[4])
+			first, at := disktest.Number(t, m[1]), disktest.Number(t, m[4])
 			last := first
 			if m[2] != "" {
-				last = number(t, m[2])
+				last = disktest.Number(t, m[2])
 			}
 			if m[3] == "" {
 				runs = append(runs, guestfile.Run{Off: first * block, Len: (last - first + 1) * block, At: at * block})
@@ -64,13 +63,6 @@ func debugfsRuns(t testing.TB, img string, block int64, paths []string) map[stri
 		out[p] = runs
 	}
 	return out
-}
-
-func number(t testing.TB, s string) int64 {
-	t.Helper()
-	n, err := strconv.ParseInt(s, 10, 64)
-	require.NoError(t, err)
-	return n
 }
 
 // equalDebugfs holds the places of all files, and the bytes of all, against debugfs.

@@ -106,7 +106,7 @@ func ntfscluster(t *testing.T, vol string, record int64) (path string, folder bo
 			continue
 		}
 		c := counted[kind]
-		vcn, lcn, length := num(t, m[1]), num(t, m[2]), num(t, m[3])
+		vcn, lcn, length := disktest.Number(t, m[1]), disktest.Number(t, m[2]), disktest.Number(t, m[3])
 		first = first && vcn != next // else a part of the same stream
 		next = vcn + length
 		if lcn < 0 {
@@ -124,13 +124,6 @@ func ntfscluster(t *testing.T, vol string, record int64) (path string, folder bo
 		return path, folder, counted["0xa0"][0], counted["0xa0"][1]
 	}
 	return path, false, counted["0x80"][0], counted["0x80"][1]
-}
-
-func num(t *testing.T, s string) int64 {
-	t.Helper()
-	n, err := strconv.ParseInt(s, 10, 64)
-	require.NoError(t, err)
-	return n
 }
 
 // Files, folders, the MFT and the free space are as ntfscluster and blkls count them.

@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/store"
@@ -25,13 +26,6 @@ const (
 	sector = 512
 	mib    = 1 << 20
 )
-
-func write(t *testing.T, dir, name string, data []byte) string {
-	t.Helper()
-	path := filepath.Join(dir, name)
-	require.NoError(t, os.WriteFile(path, data, 0o644))
-	return path
-}
 
 // noise is a disk of random bytes with a hole in the middle.
 func noise(seed byte, n int) []byte {
@@ -49,17 +43,6 @@ func opened(t *testing.T, path string) *image.Image {
 	return img
 }
 
-func names(t *testing.T, dir string) []string {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	var out []string
-	for _, e := range entries {
-		out = append(out, e.Name())
-	}
-	return out
-}
-
 // forgedOVA is an archive of an OVF, which names disk.vmdk, and of other members.
 func forgedOVA(t *testing.T, members ...tarforge.Member) string {
 	t.Helper()
@@ -68,7 +51,7 @@ func forgedOVA(t *testing.T, members ...tarforge.Member) string {
 			`<References><File ovf:id="f" ovf:href="disk.vmdk"/></References><DiskSection>` +
 			`<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/></DiskSection></Envelope>`)}
 	archive := tarforge.New(append([]tarforge.Member{ovf}, members...)...)
-	return write(t, t.TempDir(), "vm.ova", append(archive, tarforge.End()...))
+	return imagetest.Write(t, t.TempDir(), "vm.ova", append(archive, tarforge.End()...))
 }
 
 // A disk inside of an archive is the disk that it is outside, whatever it consists of.
@@ -100,7 +83,7 @@ func TestDisksInsideArchives(t *testing.T) {
 func TestArchivesHaveNoWayOut(t *testing.T) {
 	descriptor := vmdkforge.Descriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
 	path := forgedOVA(t, tarforge.Member{Name: "disk.vmdk", Data: []byte(descriptor)})
-	write(t, filepath.Dir(path), "disk-flat.vmdk", make([]byte, 8*sector))
+	imagetest.Write(t, filepath.Dir(path), "disk-flat.vmdk", make([]byte, 8*sector))
 	_, err := ova.OpenImage(path, image.Options{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 
@@ -141,9 +124,9 @@ func TestUnpublishedPackage(t *testing.T) {
 			return again.Close()
 		}))
 		require.NoFileExists(t, filepath.Join(dir, name))
-		require.NotEmpty(t, names(t, dir))
+		require.NotEmpty(t, disktest.Names(t, dir))
 		require.NoError(t, out.Discard())
-		require.Empty(t, names(t, dir))
+		require.Empty(t, disktest.Names(t, dir))
 	}
 }
 
@@ -164,7 +147,7 @@ func TestFolderHasWhatTheOVFNames(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	require.ErrorContains(t, err, `"notes.txt"`)
 	require.ErrorContains(t, err, "write an .ova")
-	require.Empty(t, names(t, dir))
+	require.Empty(t, disktest.Names(t, dir))
 	out, err := ova.Create(filepath.Join(dir, "out.ova"), src, ova.CreateOptions{})
 	require.NoError(t, err)
 	require.NoError(t, out.Discard())

@@ -15,8 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -26,7 +28,7 @@ import (
 // archived writes an archive.
 func archived(t *testing.T, members ...tarforge.Member) string {
 	t.Helper()
-	return write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...))
+	return imagetest.Write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...))
 }
 
 func text(name, data string) tarforge.Member { return tarforge.Member{Name: name, Data: []byte(data)} }
@@ -81,9 +83,9 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.Symlink("elsewhere", filepath.Join(dir, "vm.mf")))
-	_, err := ova.Open(write(t, dir, "vm.ovf", one.Data), nil)
+	_, err := ova.Open(imagetest.Write(t, dir, "vm.ovf", one.Data), nil)
 	require.ErrorIs(t, err, ondisk.ErrReference)
-	plain := write(t, dir, "plain.img", make([]byte, mib))
+	plain := imagetest.Write(t, dir, "plain.img", make([]byte, mib))
 	_, err = ova.OpenImage(plain+"!disk.vmdk", image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	_, err = ova.Identify(filepath.Join(dir, "absent"), nil)
@@ -225,9 +227,9 @@ func TestDifferencesThatCannotBeFound(t *testing.T) {
 	own = bytes.Replace(own, []byte("</References>"), []byte(`<File ovf:id="n" ovf:href="notes.txt"/></References>`), 1)
 	open := func() *ova.Package {
 		dir := t.TempDir()
-		write(t, dir, "disk.vmdk", sparse("").Data)
-		write(t, dir, "notes.txt", []byte("mine"))
-		return openedPackage(t, write(t, dir, "vm.ovf", own))
+		imagetest.Write(t, dir, "disk.vmdk", sparse("").Data)
+		imagetest.Write(t, dir, "notes.txt", []byte("mine"))
+		return openedPackage(t, imagetest.Write(t, dir, "vm.ovf", own))
 	}
 	s, d := open(), open()
 	out, err := d.Differs(t.Context(), s, unwatched{})
@@ -268,8 +270,8 @@ func TestNamesInAnOVF(t *testing.T) {
 		"../disk.vmdk": "leaves the package's folder", strings.Repeat("%41", 100): "has 300 bytes",
 	} {
 		dir := t.TempDir()
-		write(t, dir, strings.Repeat("A", 100), sparse("").Data)
-		p := openedPackage(t, write(t, dir, "vm.ovf", []byte(envelope(fmt.Sprintf("ovf:href=%q", href)))))
+		imagetest.Write(t, dir, strings.Repeat("A", 100), sparse("").Data)
+		p := openedPackage(t, imagetest.Write(t, dir, "vm.ovf", []byte(envelope(fmt.Sprintf("ovf:href=%q", href)))))
 		_, err := p.Open(p.Disks()[0], image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrReference)
 		require.ErrorContains(t, err, says)
@@ -337,7 +339,7 @@ func TestCopiesThatCannotBe(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			for _, old := range []string{"old.ova", "old.ovf", "taken.vmdk"} {
-				write(t, dir, old, []byte("old"))
+				imagetest.Write(t, dir, old, []byte("old"))
 			}
 			require.NoError(t, unix.Mkfifo(filepath.Join(dir, "fifo.ova"), 0o600))
 			src := openedPackage(t, archived(t, c.members...))
@@ -354,7 +356,7 @@ func TestCopiesThatCannotBe(t *testing.T) {
 				require.ErrorIs(t, err, c.kind)
 				require.ErrorContains(t, err, c.says)
 			}
-			require.Equal(t, []string{"fifo.ova", "old.ova", "old.ovf", "taken.vmdk"}, names(t, dir))
+			require.Equal(t, []string{"fifo.ova", "old.ova", "old.ovf", "taken.vmdk"}, disktest.Names(t, dir))
 		})
 	}
 }
@@ -391,7 +393,7 @@ func TestCopiedMembers(t *testing.T) {
 	require.True(t, bytes.Equal(want, got))
 
 	long := strings.Repeat("n", 120) + ".vmdk"
-	write(t, dir, long, sparse("").Data)
+	imagetest.Write(t, dir, long, sparse("").Data)
 	require.ErrorIs(t, copied(filepath.Join(dir, "long.ova"),
-		openedPackage(t, write(t, dir, "vm.ovf", []byte(envelope(fmt.Sprintf("ovf:href=%q", long)))))), ondisk.ErrUsage)
+		openedPackage(t, imagetest.Write(t, dir, "vm.ovf", []byte(envelope(fmt.Sprintf("ovf:href=%q", long)))))), ondisk.ErrUsage)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
@@ -34,7 +35,7 @@ func envelope(files ...string) string {
 func packed(t *testing.T, text string, members ...tarforge.Member) *ova.Package {
 	t.Helper()
 	members = append([]tarforge.Member{{Name: "vm.ovf", Data: []byte(text)}}, members...)
-	return openedPackage(t, write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...)))
+	return openedPackage(t, imagetest.Write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...)))
 }
 
 func openedPackage(t *testing.T, path string) *ova.Package {
@@ -133,11 +134,11 @@ func TestFilesInSubfolders(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "disks", "first one"), 0o755))
 	vmdk := vmdkforge.NewSparse(data).Bytes
-	write(t, filepath.Join(dir, "disks", "first one"), "a.vmdk", vmdk)
-	write(t, outside, "a.vmdk", vmdk)
+	imagetest.Write(t, filepath.Join(dir, "disks", "first one"), "a.vmdk", vmdk)
+	imagetest.Write(t, outside, "a.vmdk", vmdk)
 	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "link")))
 	require.NoError(t, os.Symlink(filepath.Join(outside, "a.vmdk"), filepath.Join(dir, "disks", "b.vmdk")))
-	path := write(t, dir, "vm.ovf",
+	path := imagetest.Write(t, dir, "vm.ovf",
 		[]byte(envelope(`ovf:href="disks/first%20one/a.vmdk"`, `ovf:href="link/a.vmdk"`, `ovf:href="disks/b.vmdk"`,
 			`ovf:href="disks/../../a.vmdk"`, `ovf:href="disks//a.vmdk"`, `ovf:href="vm.ovf/a.vmdk"`,
 			`ovf:href="none/a.vmdk"`)))
@@ -157,9 +158,9 @@ func TestFilesInSubfolders(t *testing.T) {
 // What an OVF lists and does not call a disk is a file beside it, with a verdict by its own name.
 func TestUnnamedImageBesideAnOVF(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "a.vmdk", vmdkforge.NewSparse(noise(34, mib)).Bytes)
+	imagetest.Write(t, dir, "a.vmdk", vmdkforge.NewSparse(noise(34, mib)).Bytes)
 	text := strings.Replace(envelope(`ovf:href="a.vmdk"`), `ovf:fileRef="f1"`, "", 1)
-	p := openedPackage(t, write(t, dir, "vm.ovf", []byte(text)))
+	p := openedPackage(t, imagetest.Write(t, dir, "vm.ovf", []byte(text)))
 	require.Empty(t, p.Images())
 	require.Equal(t, []string{"ovf-image-unnamed"}, warnings(p))
 	opened(t, filepath.Join(dir, "a.vmdk"))
@@ -168,7 +169,7 @@ func TestUnnamedImageBesideAnOVF(t *testing.T) {
 // A scan reads little to know what an OVF is and which disks belong to it. One that cannot be read has none.
 func TestIdentify(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "50%20.vmdk", nil)
+	imagetest.Write(t, dir, "50%20.vmdk", nil)
 	text := envelope(`ovf:href="a.vmdk"`, `ovf:href="b%20c.vmdk"`, `ovf:href="./50%20.vmdk"`, `ovf:href="sub/d.vmdk"`,
 		`ovf:href="./a.vmdk"`)
 	for name, c := range map[string]struct {
@@ -178,12 +179,12 @@ func TestIdentify(t *testing.T) {
 		"vm.ovf": {text, image.FileNames{"a.vmdk", "b c.vmdk", "50%20.vmdk"}}, "cut.ovf": {text[:300], nil},
 	} {
 		var m gate.Meter
-		id, err := ova.Identify(write(t, dir, name, []byte(c.text)), &m)
+		id, err := ova.Identify(imagetest.Write(t, dir, name, []byte(c.text)), &m)
 		require.NoError(t, err)
 		require.Equal(t, image.Identity{Kind: image.Pack, Format: "ovf", Extents: c.extents}, id)
 		require.LessOrEqual(t, m.Read(), int64(24<<10), "bytes")
 	}
-	id, err := ova.Identify(write(t, dir, "x.img", make([]byte, sector)), nil)
+	id, err := ova.Identify(imagetest.Write(t, dir, "x.img", make([]byte, sector)), nil)
 	require.NoError(t, err)
 	require.Equal(t, image.Bare, id.Kind)
 }

@@ -316,7 +316,7 @@ func TestOutputsThatAFileSystemRefuses(t *testing.T) {
 			o.path = filepath.Join(oddfs.Mount(t, o.behind, c.m), "out.vmdk")
 			_, said := o.write(t)
 			require.Contains(t, said, c.says)
-			require.ElementsMatch(t, c.left, imagetest.Names(t, o.behind))
+			require.ElementsMatch(t, c.left, disktest.Names(t, o.behind))
 			require.NotContains(t, j.Done(), "write")
 		})
 	}
@@ -411,7 +411,7 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 func sums(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, name := range imagetest.Names(t, dir) {
+	for _, name := range disktest.Names(t, dir) {
 		path := filepath.Join(dir, name)
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)

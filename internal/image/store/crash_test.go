@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
@@ -90,7 +91,7 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 			}
 			require.NoError(t, out.Publish())
 			imagetest.Shows(t, path, data)
-			require.Equal(t, tc.want, imagetest.Names(t, dir))
+			require.Equal(t, tc.want, disktest.Names(t, dir))
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
@@ -58,7 +59,7 @@ func TestFilesOfOtherUnfinishedCopies(t *testing.T) {
 			dir := t.TempDir()
 			first, second := filepath.Join(dir, c.first), filepath.Join(dir, c.second)
 			ended(t, src, first, c.began)
-			left := imagetest.Names(t, dir)
+			left := disktest.Names(t, dir)
 			if out, err := store.Create(second, src.Disk.Size(), src, c.follows); c.refused {
 				var r *ondisk.Refusal
 				require.ErrorAs(t, err, &r)
@@ -69,7 +70,7 @@ func TestFilesOfOtherUnfinishedCopies(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, out.Discard())
 			}
-			require.Equal(t, left, imagetest.Names(t, dir))
+			require.Equal(t, left, disktest.Names(t, dir))
 			if c.caught { // two copies that can go on, side by side
 				ended(t, src, second, c.follows)
 				w, err := unfinished.Hold(second, "")
@@ -77,7 +78,7 @@ func TestFilesOfOtherUnfinishedCopies(t *testing.T) {
 				_, err = store.Settle(w, true)
 				require.NoError(t, err)
 				require.NoError(t, w.Close())
-				require.Equal(t, left, imagetest.Names(t, dir))
+				require.Equal(t, left, disktest.Names(t, dir))
 			}
 			require.Less(t, goOn(t, src, first, c.began), int64(len(data)/4), "the data stood there")
 			imagetest.Shows(t, first, data)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
@@ -44,7 +45,7 @@ func TestDestIsAbsentUntilPublish(t *testing.T) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "out.vmdk")
 		out := imagetest.Fill(t, src, path, o, 2)
-		for _, name := range imagetest.Names(t, dir) {
+		for _, name := range disktest.Names(t, dir) {
 			require.Regexp(t, `^\.out(-flat|-[fs]001)?\.vmdk\.partial$`, name)
 		}
 		require.NoError(t, out.Publish())
@@ -57,10 +58,10 @@ func TestDestIsAbsentUntilPublish(t *testing.T) {
 		case "twoGbMaxExtentFlat":
 			want = []string{"out-f001.vmdk", "out.vmdk"}
 		}
-		require.Equal(t, want, imagetest.Names(t, dir), "no partial file remains")
+		require.Equal(t, want, disktest.Names(t, dir), "no partial file remains")
 		imagetest.Shows(t, path, data)
 		require.NoError(t, out.Discard(), "harmless after Publish")
-		require.Equal(t, want, imagetest.Names(t, dir))
+		require.Equal(t, want, disktest.Names(t, dir))
 	}
 }
 
@@ -69,9 +70,9 @@ func TestDiscardRemovesEverything(t *testing.T) {
 	for _, o := range imagetest.Kinds {
 		dir := t.TempDir()
 		out := imagetest.Fill(t, src, filepath.Join(dir, "out.vmdk"), o, 2)
-		require.NotEmpty(t, imagetest.Names(t, dir))
+		require.NotEmpty(t, disktest.Names(t, dir))
 		require.NoError(t, out.Discard())
-		require.Empty(t, imagetest.Names(t, dir))
+		require.Empty(t, disktest.Names(t, dir))
 		require.NoError(t, out.Discard(), "twice is harmless")
 	}
 }
@@ -84,7 +85,7 @@ func TestAnExistingDestIsRefused(t *testing.T) {
 		_, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
 		require.ErrorIs(t, err, ondisk.ErrOutput)
 		require.ErrorContains(t, err, taken)
-		require.Equal(t, []string{taken}, imagetest.Names(t, dir), "and nothing is left behind")
+		require.Equal(t, []string{taken}, disktest.Names(t, dir), "and nothing is left behind")
 	}
 }
 
@@ -97,7 +98,7 @@ func TestADestThatAppearsMeanwhileIsKept(t *testing.T) {
 		imagetest.Write(t, dir, taken, []byte("precious"))
 		require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
 		require.NoError(t, out.Discard())
-		require.Equal(t, []string{taken}, imagetest.Names(t, dir))
+		require.Equal(t, []string{taken}, disktest.Names(t, dir))
 		b, err := os.ReadFile(filepath.Join(dir, taken))
 		require.NoError(t, err)
 		require.Equal(t, "precious", string(b))
@@ -117,13 +118,13 @@ func TestForceReplacesAFlatImage(t *testing.T) {
 		imagetest.Shows(t, path, firstData)
 		require.NoError(t, out.Publish())
 		imagetest.Shows(t, path, secondData)
-		require.Equal(t, want, imagetest.Names(t, dir))
+		require.Equal(t, want, disktest.Names(t, dir))
 		first, second, firstData, secondData = second, first, secondData, firstData
 	}
 	// A sparse image needs no second file: the old one goes too.
 	imagetest.Copy(t, first, path, forced(imagetest.Kinds[1]))
 	imagetest.Shows(t, path, firstData)
-	require.Equal(t, []string{"out.vmdk"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"out.vmdk"}, disktest.Names(t, dir))
 }
 
 func TestDiscardWithForceKeepsTheOldImage(t *testing.T) {
@@ -134,7 +135,7 @@ func TestDiscardWithForceKeepsTheOldImage(t *testing.T) {
 	imagetest.Copy(t, first, path, flat)
 	require.NoError(t, imagetest.Fill(t, second, path, forced(flat), 2).Discard())
 	imagetest.Shows(t, path, data)
-	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, disktest.Names(t, dir))
 }
 
 // A flat file that belongs to another image is never replaced, whatever the user forces.
@@ -145,7 +146,7 @@ func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 	imagetest.Write(t, dir, "out.vmdk", []byte("no image at all"))
 	_, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, forced(flat))
 	require.ErrorIs(t, err, ondisk.ErrOutput)
-	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, disktest.Names(t, dir))
 }
 
 // A disk that an OVF names is spared, however far down the OVF begins, and whether or not it can be read: other
@@ -222,7 +223,7 @@ func TestStalePartialFiles(t *testing.T) {
 	imagetest.Write(t, dir, ".out-flat.vmdk.partial", make([]byte, mib))
 	imagetest.Copy(t, src, path, flat)
 	imagetest.Shows(t, path, data)
-	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, disktest.Names(t, dir))
 }
 
 func TestAPartialThatIsNoFile(t *testing.T) {
@@ -283,7 +284,7 @@ func TestDestIsTheDescriptorOfTheSource(t *testing.T) {
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 	}
 	imagetest.Shows(t, extent, data)
-	require.Equal(t, []string{"disk-flat.vmdk", "disk.vmdk"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"disk-flat.vmdk", "disk.vmdk"}, disktest.Names(t, dir))
 }
 
 func TestDestThatCannotBe(t *testing.T) {
@@ -301,7 +302,7 @@ func TestDestThatCannotBe(t *testing.T) {
 		Subformat: "seSparse",
 	})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
-	require.Equal(t, []string{"folder"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"folder"}, disktest.Names(t, dir))
 }
 
 // A write that the storage refuses is an error of the output and not of the image.

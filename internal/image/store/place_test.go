@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
@@ -126,7 +127,7 @@ func TestFilesOfARunAreApart(t *testing.T) {
 		fs.ErrNotExist)
 
 	require.NoError(t, store.TryFolder("--out", filepath.Join(dir, "new")))
-	require.Equal(t, []string{"file", "second"}, imagetest.Names(t, dir), "nothing is left of the trial")
+	require.Equal(t, []string{"file", "second"}, disktest.Names(t, dir), "nothing is left of the trial")
 	require.ErrorIs(t, store.TryFolder("--out", filepath.Join(dir, "none", "new")), ondisk.ErrOutput)
 
 	real, err := filepath.EvalSymlinks(dir)
@@ -160,13 +161,13 @@ func TestReportFiles(t *testing.T) {
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "two", string(b))
-	require.Equal(t, []string{"report"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"report"}, disktest.Names(t, dir))
 
 	require.NoError(t, os.Remove(path))
 	require.NoError(t, os.Mkdir(path, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(path, "file"), nil, 0o600))
 	require.ErrorIs(t, put("four", nil), ondisk.ErrOutput)
-	require.Equal(t, []string{"report"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"report"}, disktest.Names(t, dir))
 	_, err = store.CreateReport(filepath.Join(dir, "none", "report"), 0o600)
 	require.ErrorIs(t, err, ondisk.ErrOutput)
 }
@@ -188,6 +189,6 @@ func TestStaleReports(t *testing.T) {
 	require.NoError(t, second.End(nil))
 	require.ElementsMatch(t, []string{
 		".report.4194306.partial", ".report.4194307.partial", ".report.4194308.partial", ".report.x.partial", "report",
-	}, imagetest.Names(t, dir), work)
+	}, disktest.Names(t, dir), work)
 	require.NoError(t, first.Close())
 }

@@ -99,7 +99,7 @@ func TestNamesThatACopyCannotHave(t *testing.T) {
 				imagetest.Write(t, dir, file, []byte(text))
 			}
 			src := imagetest.Open(t, c.source(t, dir))
-			was := imagetest.Names(t, dir)
+			was := disktest.Names(t, dir)
 			o := flat
 			o.Force = c.force
 			path := filepath.Join(dir, c.dest)
@@ -111,7 +111,7 @@ func TestNamesThatACopyCannotHave(t *testing.T) {
 			if c.kind != nil {
 				require.ErrorIs(t, err, c.kind)
 			}
-			require.Equal(t, was, imagetest.Names(t, dir))
+			require.Equal(t, was, disktest.Names(t, dir))
 		})
 	}
 }
@@ -131,7 +131,7 @@ func TestTrialsGo(t *testing.T) {
 	require.NoError(t, out.Discard())
 	require.NoError(t, store.CheckUpgrade(filepath.Join(dir, "catalogue")))
 	require.NoError(t, store.TryFolder("--report", filepath.Join(dir, "report")))
-	require.Empty(t, imagetest.Names(t, dir))
+	require.Empty(t, disktest.Names(t, dir))
 }
 
 // A file that a killed run left goes with its mark, unless a descriptor uses it.
@@ -149,12 +149,12 @@ func TestFilesOfKilledRuns(t *testing.T) {
 		out, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
 		if used {
 			require.ErrorIs(t, err, ondisk.ErrOutput)
-			require.Equal(t, []string{"out-flat.vmdk", "renamed.vmdk"}, imagetest.Names(t, dir))
+			require.Equal(t, []string{"out-flat.vmdk", "renamed.vmdk"}, disktest.Names(t, dir))
 			continue
 		}
 		require.NoError(t, err)
 		require.NoError(t, out.Discard())
-		require.Empty(t, imagetest.Names(t, dir))
+		require.Empty(t, disktest.Names(t, dir))
 	}
 }
 
@@ -217,7 +217,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 		_, err := store.Create(filepath.Join(dir, c.dest), c.src.Disk.Size(), c.src, c.o)
 		require.ErrorContains(t, err, c.says, name)
 	}
-	require.Empty(t, imagetest.Names(t, dir))
+	require.Empty(t, disktest.Names(t, dir))
 	d := disk.New(mib, sector, disk.Whole(nil, mib))
 	for says, i := range map[string]*image.Image{
 		"subformat vmfsSparse":      {Format: "vmdk", Image: &driver.Image{Disk: d, Subformat: "vmfsSparse"}},
@@ -259,7 +259,7 @@ func TestPackageOfWhichOneNameIsTaken(t *testing.T) {
 	imagetest.Write(t, dir, "three", []byte("mine"))
 	require.ErrorIs(t, out.Publish(), fs.ErrExist)
 	require.NoError(t, out.Discard())
-	require.Equal(t, []string{"three"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"three"}, disktest.Names(t, dir))
 }
 
 // A view lies beside the files that it needs, under a name with which they would not be removed.
@@ -268,11 +268,11 @@ func TestViewsThatCannotBe(t *testing.T) {
 	create := func(src, dest, says string) {
 		img := imagetest.Open(t, src)
 		o := store.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentFlat", Over: []disk.Piece{}}
-		was := imagetest.Names(t, filepath.Dir(dest))
+		was := disktest.Names(t, filepath.Dir(dest))
 		_, err := store.Create(dest, img.Disk.Size(), img, o)
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 		require.ErrorContains(t, err, says)
-		require.Equal(t, was, imagetest.Names(t, filepath.Dir(dest)))
+		require.Equal(t, was, disktest.Names(t, filepath.Dir(dest)))
 	}
 	dir, other := t.TempDir(), t.TempDir()
 	data := make([]byte, 64*kib)

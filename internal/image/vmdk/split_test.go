@@ -44,7 +44,7 @@ func TestAnExtentThatAppearsMeanwhileIsKept(t *testing.T) {
 	imagetest.Write(t, dir, "out-s002.vmdk", []byte("precious"))
 	require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
 	require.NoError(t, out.Discard())
-	require.Equal(t, []string{"out-s002.vmdk"}, imagetest.Names(t, dir))
+	require.Equal(t, []string{"out-s002.vmdk"}, disktest.Names(t, dir))
 	b, err := os.ReadFile(filepath.Join(dir, "out-s002.vmdk"))
 	require.NoError(t, err)
 	require.Equal(t, "precious", string(b))
@@ -130,7 +130,7 @@ func TestSplitDiskReplacesAnother(t *testing.T) {
 		"twoGbMaxExtentSparse",
 	} {
 		imagetest.Copy(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind, Force: true})
-		require.Len(t, imagetest.Names(t, dir), 3, "%v", imagetest.Names(t, dir))
+		require.Len(t, disktest.Names(t, dir), 3, "%v", disktest.Names(t, dir))
 		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
 	}
 }
@@ -143,6 +143,6 @@ func TestSplitDisksHaveALimit(t *testing.T) {
 			store.CreateOptions{Format: "vmdk", Subformat: kind})
 		require.ErrorIs(t, err, ondisk.ErrLimit)
 		require.ErrorContains(t, err, "monolithicSparse")
-		require.Empty(t, imagetest.Names(t, dir))
+		require.Empty(t, disktest.Names(t, dir))
 	}
 }

@@ -180,7 +180,7 @@ func TestStreamOptimizedHeaderComesLast(t *testing.T) {
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: 2, Pack: out.Pack()})
 	require.NoError(t, err)
 	head := func() []byte {
-		b, err := os.ReadFile(filepath.Join(dir, imagetest.Names(t, dir)[0]))
+		b, err := os.ReadFile(filepath.Join(dir, disktest.Names(t, dir)[0]))
 		require.NoError(t, err)
 		return b[:sector]
 	}

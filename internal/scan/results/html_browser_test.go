@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/pagetest"
 )
 
 // Expressions that ask the page what a reader sees.
@@ -180,7 +181,7 @@ func TestReportWithoutScript(t *testing.T) {
 	tabs := chromium(t)
 	s, images := sampleLibrary()
 	p := open(tabs, t, htmlWritten(t, s, images), wide,
-		send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
+		pagetest.Send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
 	require.False(t, eval[bool](p, `document.getElementById("tools").checkVisibility()`),
 		"what does nothing without a script is not shown")
 	require.True(t, eval[bool](p, `document.querySelector("noscript").checkVisibility()`))

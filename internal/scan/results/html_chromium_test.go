@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/pagetest"
 )
 
 // patience is for one page on a machine that does other things too.
@@ -103,8 +104,8 @@ func open(browser context.Context, t *testing.T, path string, before ...chromedp
 	require.NoError(t, chromedp.Listen(ctx, p.hear))
 	p.ctx, cancel = context.WithTimeout(ctx, patience)
 	t.Cleanup(cancel)
-	p.run(send(network.Enable, network.EnableParams{}), send(log.Enable, cdp.Empty{}),
-		send(runtime.Enable, cdp.Empty{}))
+	p.run(pagetest.Send(network.Enable, network.EnableParams{}), pagetest.Send(log.Enable, cdp.Empty{}),
+		pagetest.Send(runtime.Enable, cdp.Empty{}))
 	p.run(before...)
 	p.run(chromedp.Navigate(p.url))
 	return p
@@ -143,14 +144,6 @@ func TestBrowserTellsWhatAPageDoes(t *testing.T) {
 	require.Contains(t, heard, "Content Security Policy")
 }
 
-// send makes an action of a command whose answer says nothing.
-func send[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
-	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
-		_, err := cdp.Call(ctx, tab, command, params)
-		return err
-	})
-}
-
 func (p *page) run(actions ...chromedp.Action[chromedp.Void]) {
 	p.t.Helper()
 	require.NoError(p.t, chromedp.Do(p.ctx, actions...))
@@ -182,7 +175,7 @@ func (p *page) quiet() {
 
 // scheme makes the browser prefer light or dark.
 func scheme(name string) chromedp.Action[chromedp.Void] {
-	return send(emulation.SetEmulatedMedia,
+	return pagetest.Send(emulation.SetEmulatedMedia,
 		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{
 			Name:  "prefers-color-scheme",
 			Value: name,

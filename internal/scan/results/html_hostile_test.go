@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest/pagetest"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -66,13 +67,13 @@ func TestHTMLShowsHostileTextAsText(t *testing.T) {
 		shown := report.SafeMessage(text)
 		require.Len(t, pageRows(t, doc), 2, text)
 		for _, r := range pageRows(t, doc) {
-			require.Equal(t, shown, elements(r, "summary")[0].FirstChild.Data)
+			require.Equal(t, shown, pagetest.Elements(r, "summary")[0].FirstChild.Data)
 		}
-		require.GreaterOrEqual(t, strings.Count(textOf(doc), shown), 40, "the text is shown where it is, as it is")
+		require.GreaterOrEqual(t, strings.Count(pagetest.TextOf(doc), shown), 40, "the text is shown where it is, as it is")
 		for _, name := range []string{"script", "style", "title", "meta", "head"} {
-			require.Len(t, elements(doc, name), len(elements(plain, name)), "%q makes a %s", text, name)
+			require.Len(t, pagetest.Elements(doc, name), len(pagetest.Elements(plain, name)), "%q makes a %s", text, name)
 		}
-		require.Empty(t, elements(doc, "img"))
+		require.Empty(t, pagetest.Elements(doc, "img"))
 		require.True(t, utf8.ValidString(out))
 		require.Equal(t, -1, strings.IndexFunc(out, func(r rune) bool {
 			return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029')
@@ -96,8 +97,8 @@ func TestHTMLOfHostileNumbers(t *testing.T) {
 			out, doc := rendered(t, NewSummary(), []*Image{&i})
 			require.Len(t, pageRows(t, doc), 1)
 			require.NotContains(t, out, "NaN")
-			for _, r := range elements(doc, "rect") {
-				require.NotContains(t, attribute(r, "x")+attribute(r, "width"), "-", "outside of the picture")
+			for _, r := range pagetest.Elements(doc, "rect") {
+				require.NotContains(t, pagetest.Attribute(r, "x")+pagetest.Attribute(r, "width"), "-", "outside of the picture")
 			}
 		}
 	}
@@ -120,10 +121,10 @@ func TestHTMLIsBounded(t *testing.T) {
 	s.Unreadable = slices.Repeat([]Unreadable{{Path: "p"}}, 1_000_000)
 	out, doc := rendered(t, s, []*Image{i})
 	require.Less(t, len(out), 2<<20)
-	text := textOf(pageRows(t, doc)[0])
+	text := pagetest.TextOf(pageRows(t, doc)[0])
 	require.Contains(t, text, "Of 3000 partitions 64 are shown, those off the boundary first")
 	require.Contains(t, text, "Partition 3000 starts at LBA 6144001")
 	require.Contains(t, text, "And 236 more disks.")
 	require.Contains(t, text, "And 484 more findings.")
-	require.Contains(t, textOf(doc), "and 999000 more")
+	require.Contains(t, pagetest.TextOf(doc), "and 999000 more")
 }

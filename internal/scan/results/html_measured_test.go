@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/pagetest"
 )
 
 // contrasts lists texts whose colour is too near to their ground: WCAG 2.1, success criterion 1.4.3, and "relative
@@ -95,7 +96,7 @@ func TestLargeReportInChromium(t *testing.T) {
 	})
 	require.Len(t, eval[[]string](p, shownPaths), n)
 	// A reader's browser does not report every row that moves to a tool.
-	p.run(send(css.Disable, cdp.Empty{}), send(dom.Disable, cdp.Empty{}))
+	p.run(pagetest.Send(css.Disable, cdp.Empty{}), pagetest.Send(dom.Disable, cdp.Empty{}))
 	// Until the next frame is there: what a reader waits for.
 	timed := func(does string) func() time.Duration {
 		script := `(async () => { const t = performance.now(); ` + does + `; document.body.offsetHeight;

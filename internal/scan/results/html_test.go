@@ -14,6 +14,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest/pagetest"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -27,40 +28,11 @@ func rendered(t *testing.T, s *Summary, images []*Image) (string, *html.Node) {
 	return b.String(), doc
 }
 
-// elements are those of a name, in the order of the document.
-func elements(n *html.Node, name string) (out []*html.Node) {
-	for d := range n.Descendants() {
-		if d.Type == html.ElementNode && d.Data == name {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
-func attribute(n *html.Node, name string) string {
-	for _, a := range n.Attr {
-		if a.Key == name {
-			return a.Val
-		}
-	}
-	return ""
-}
-
-func textOf(n *html.Node) string {
-	var b strings.Builder
-	for d := range n.Descendants() {
-		if d.Type == html.TextNode {
-			b.WriteString(d.Data)
-		}
-	}
-	return b.String()
-}
-
 // pageRows are the rows of images.
 func pageRows(t *testing.T, doc *html.Node) (out []*html.Node) {
 	t.Helper()
-	for _, body := range elements(doc, "tbody") {
-		if attribute(body, "id") != "rows" {
+	for _, body := range pagetest.Elements(doc, "tbody") {
+		if pagetest.Attribute(body, "id") != "rows" {
 			continue
 		}
 		for r := range body.ChildNodes() {
@@ -76,7 +48,7 @@ func pageRows(t *testing.T, doc *html.Node) (out []*html.Node) {
 func pageCells(row *html.Node) (out []string) {
 	for c := range row.ChildNodes() {
 		if c.Type == html.ElementNode {
-			out = append(out, textOf(c))
+			out = append(out, pagetest.TextOf(c))
 		}
 	}
 	return out
@@ -104,7 +76,7 @@ func TestHTMLHasARowForEachImage(t *testing.T) {
 			require.Contains(t, c[1], i.Error.Message)
 		}
 	}
-	all := textOf(doc)
+	all := pagetest.TextOf(doc)
 	for _, says := range []string{
 		"permission denied", "matches nothing", "sandbox (landlock-5, seccomp, rlimits)",
 		"Accepted until 2027-03-31: retired with the branch in March",
@@ -118,7 +90,7 @@ func TestHTMLHasARowForEachImage(t *testing.T) {
 	require.NotContains(t, all, "incomplete")
 	s.Complete = false
 	_, doc = rendered(t, s, images)
-	require.Contains(t, textOf(doc), "Interrupted: this report is incomplete.")
+	require.Contains(t, pagetest.TextOf(doc), "Interrupted: this report is incomplete.")
 }
 
 // A row of each state, as text: verdict, tags, size, extra I/O.
@@ -146,7 +118,7 @@ func TestHTMLCells(t *testing.T) {
 	}
 	// The exact number is at hand where the eye has the short one.
 	require.Equal(t, "137438953472 bytes",
-		attribute(elements(pageRows(t, doc)[3], "td")[len(elements(pageRows(t, doc)[3], "td"))-3], "title"))
+		pagetest.Attribute(pagetest.Elements(pageRows(t, doc)[3], "td")[len(pagetest.Elements(pageRows(t, doc)[3], "td"))-3], "title"))
 }
 
 // asksForNothing checks that no attribute loads or runs anything, and that the policy forbids it too.
@@ -161,16 +133,16 @@ func asksForNothing(t *testing.T, doc *html.Node) {
 			}, a.Key)
 		}
 	}
-	require.Empty(t, elements(doc, "link"))
+	require.Empty(t, pagetest.Elements(doc, "link"))
 	hash := func(name string) string {
-		found := elements(doc, name)
+		found := pagetest.Elements(doc, name)
 		require.Len(t, found, 1)
-		sum := sha256.Sum256([]byte(textOf(found[0])))
+		sum := sha256.Sum256([]byte(pagetest.TextOf(found[0])))
 		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 	}
 	require.Equal(t, "default-src 'none'; style-src "+hash("style")+"; script-src "+hash(
 		"script")+"; base-uri 'none'; form-action 'none'",
-		attribute(elements(doc, "meta")[1], "content"))
+		pagetest.Attribute(pagetest.Elements(doc, "meta")[1], "content"))
 }
 
 func TestHTMLAsksForNothing(t *testing.T) {
@@ -199,10 +171,10 @@ func TestHTMLMapIsToScale(t *testing.T) {
 		pagePart{7 * gib / 512, 2 * gib, "83", "ext4", ""})
 	_, doc := rendered(t, NewSummary(), []*Image{htmlSample("x.vmdk", "raw", "", 1, d)})
 	got := map[string][][3]string{}
-	for _, svg := range elements(pageRows(t, doc)[0], "svg") {
-		for _, r := range elements(svg, "rect") {
-			of := attribute(svg, "class")
-			got[of] = append(got[of], [3]string{attribute(r, "class"), attribute(r, "x"), attribute(r, "width")})
+	for _, svg := range pagetest.Elements(pageRows(t, doc)[0], "svg") {
+		for _, r := range pagetest.Elements(svg, "rect") {
+			of := pagetest.Attribute(svg, "class")
+			got[of] = append(got[of], [3]string{pagetest.Attribute(r, "class"), pagetest.Attribute(r, "x"), pagetest.Attribute(r, "width")})
 		}
 	}
 	require.Equal(t, map[string][][3]string{
@@ -243,7 +215,7 @@ func TestHTMLToAFullDisk(t *testing.T) {
 func TestHTMLOfNothing(t *testing.T) {
 	_, doc := rendered(t, NewSummary(), nil)
 	require.Empty(t, pageRows(t, doc))
-	require.Contains(t, textOf(doc), "No image was found.")
+	require.Contains(t, pagetest.TextOf(doc), "No image was found.")
 }
 
 // What is not known is not told as good news.
@@ -266,11 +238,11 @@ func TestHTMLOfWhatHasNotChanged(t *testing.T) {
 	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, advice.DataDisk, 100, false)})
 	s.Changes, s.ChangedOnly = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}, true
 	_, doc := rendered(t, s, nil)
-	require.Contains(t, textOf(doc), "Nothing is new, changed or removed.")
-	require.Contains(t, textOf(doc), "1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those "+
+	require.Contains(t, pagetest.TextOf(doc), "Nothing is new, changed or removed.")
+	require.Contains(t, pagetest.TextOf(doc), "1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those "+
 		"of "+
 		"what is new, changed or removed alone")
-	require.NotContains(t, textOf(doc), "No image was found.")
+	require.NotContains(t, pagetest.TextOf(doc), "No image was found.")
 }
 
 // Of places that could not be looked at the first thousand are named, and all are counted.
@@ -285,6 +257,6 @@ func TestManyUnreadablePlaces(t *testing.T) {
 		require.Contains(t, out, map[bool]string{false: "... and 1,490 more", true: "... and 500 more"}[verbose])
 	}
 	_, doc := rendered(t, s, nil)
-	require.Contains(t, textOf(doc), "1500 places could not be looked at")
+	require.Contains(t, pagetest.TextOf(doc), "1500 places could not be looked at")
 	require.Equal(t, 500, newHTMLNotes(s)[0].More)
 }

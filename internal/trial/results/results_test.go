@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
+	"github.com/trueup/trueup/internal/disktest/pagetest"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial/film"
 	"github.com/trueup/trueup/internal/trial/judge"
@@ -197,47 +198,19 @@ func rendered(t testing.TB, r *Boot) (string, *html.Node) {
 	return b.String(), doc
 }
 
-func elements(n *html.Node, name string) (out []*html.Node) {
-	for d := range n.Descendants() {
-		if d.Type == html.ElementNode && d.Data == name {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
-func textOf(n *html.Node) string {
-	var b strings.Builder
-	for d := range n.Descendants() {
-		if d.Type == html.TextNode {
-			b.WriteString(d.Data)
-		}
-	}
-	return b.String()
-}
-
-func attribute(n *html.Node, name string) string {
-	for _, a := range n.Attr {
-		if a.Key == name {
-			return a.Val
-		}
-	}
-	return ""
-}
-
 func TestPageOfABoot(t *testing.T) {
 	t.Parallel()
 	all := samples(t)
 	for name, r := range all {
 		_, doc := rendered(t, r)
-		require.Equal(t, r.Word(), textOf(elements(doc, "h1")[0]), name)
-		require.Contains(t, textOf(doc), capital(report.SafeMessage(r.Reason)))
-		require.Len(t, elements(doc, "h2"), len(r.Runs())+min(len(r.Differences), 1))
+		require.Equal(t, r.Word(), pagetest.TextOf(pagetest.Elements(doc, "h1")[0]), name)
+		require.Contains(t, pagetest.TextOf(doc), capital(report.SafeMessage(r.Reason)))
+		require.Len(t, pagetest.Elements(doc, "h2"), len(r.Runs())+min(len(r.Differences), 1))
 	}
 	_, doc := rendered(t, all["differs"])
 	var marks []string
-	for _, m := range elements(doc, "mark") {
-		marks = append(marks, textOf(m))
+	for _, m := range pagetest.Elements(doc, "mark") {
+		marks = append(marks, pagetest.TextOf(m))
 	}
 	require.Equal(t, []string{
 		"trueup: loaded", "trueup: loaded", "trueup: loaded", "error: unknown filesystem.",
@@ -245,19 +218,19 @@ func TestPageOfABoot(t *testing.T) {
 	}, marks)
 
 	_, doc = rendered(t, all["pictures"])
-	images := elements(doc, "img")
+	images := pagetest.Elements(doc, "img")
 	require.Len(t, images, 4)
 	for n, want := range all["pictures"].After.Screens[1:] {
-		_, data, found := strings.Cut(attribute(images[2+1-n], "src"), "data:image/png;base64,")
-		require.True(t, found, "%.80s", attribute(images[2+1-n], "src"))
+		_, data, found := strings.Cut(pagetest.Attribute(images[2+1-n], "src"), "data:image/png;base64,")
+		require.True(t, found, "%.80s", pagetest.Attribute(images[2+1-n], "src"))
 		require.Equal(t, want.png, decoded(t, data))
 	}
-	rects := elements(doc, "rect")
+	rects := pagetest.Elements(doc, "rect")
 	require.Len(t, rects, 2)
 	require.Equal(t, []string{"200", "160", "320", "240"},
 		[]string{
-			attribute(rects[0], "x"), attribute(rects[0], "y"), attribute(rects[0], "width"),
-			attribute(rects[0], "height"),
+			pagetest.Attribute(rects[0], "x"), pagetest.Attribute(rects[0], "y"), pagetest.Attribute(rects[0], "width"),
+			pagetest.Attribute(rects[0], "height"),
 		})
 }
 
@@ -280,7 +253,7 @@ func TestHostileGuest(t *testing.T) {
 		r := New(head, text, machine, 1, recorded(t, "grub2"), f)
 		out, doc := rendered(t, r)
 		for _, name := range []string{"script", "style", "title", "meta", "img"} {
-			require.Len(t, elements(doc, name), len(elements(plain, name)), "%q makes a %s", text, name)
+			require.Len(t, pagetest.Elements(doc, name), len(pagetest.Elements(plain, name)), "%q makes a %s", text, name)
 		}
 		var b strings.Builder
 		r.Text(&report.Text{W: &b, Width: 80})
@@ -300,7 +273,7 @@ func TestHostileGuest(t *testing.T) {
 	r := of(f, f)
 	require.Equal(t, judge.Neither, r.Verdict)
 	_, doc := rendered(t, r)
-	require.Contains(t, textOf(doc), "is left out")
+	require.Contains(t, pagetest.TextOf(doc), "is left out")
 }
 
 // The page has no more of a long run than its bounds.
@@ -314,7 +287,7 @@ func TestLongFilms(t *testing.T) {
 	f.Serial = strings.Repeat("a line\r\n", 10_000)
 	out, doc := rendered(t, of(f, f))
 	require.Less(t, len(out), 200<<10)
-	require.Contains(t, textOf(doc), "Before it: 24 screens, without the first 203 screens")
+	require.Contains(t, pagetest.TextOf(doc), "Before it: 24 screens, without the first 203 screens")
 }
 
 func decoded(t testing.TB, text string) []byte {

@@ -77,7 +77,7 @@ func TestBrokenLUKS2(t *testing.T) {
 	f, err := os.ReadFile(luksFile(t, "luks2"))
 	require.NoError(t, err)
 	f[4096+5] ^= 1
-	v := probeBytes(t, f)
+	v := probeForged(t, f)
 	require.Equal(t, volume.LUKS, v.Kind)
 	require.Equal(t, "volume", v.Issues[0].Code)
 	require.Contains(t, v.Issues[0].Text, "luks2 header at 0x1c0: checksum")
@@ -89,7 +89,7 @@ func TestBitLocker(t *testing.T) {
 	f := make(forge.Bytes, 4<<20)
 	poolforge.PutBitLocker(f, "PC C: 01/02/2020", 0x2000, 0x0800)
 	found := blkid(t, written(t, f))
-	v := probeBytes(t, f)
+	v := probeForged(t, f)
 	require.Equal(t, "BitLocker", found["TYPE"])
 	require.Equal(t, "2", found["VERSION"])
 	require.Equal(t, "Windows 7 or later", detail(v, "version"))
@@ -169,7 +169,7 @@ func TestBitLockerOfASystem(t *testing.T) {
 			if c.change != nil {
 				c.change(f)
 			}
-			v := probeBytes(t, f)
+			v := probeForged(t, f)
 			require.Equal(t, volume.BitLocker, v.Kind)
 			if c.says == "" {
 				require.Empty(t, v.Issues)
@@ -189,7 +189,7 @@ func TestBitLockerToGo(t *testing.T) {
 	disktest.Run(t, "mkfs.fat", "-F", "32", path)
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Equal(t, volume.FAT32, probeBytes(t, b).Kind)
+	require.Equal(t, volume.FAT32, probeForged(t, b).Kind)
 	f = b
 	f.Text(0, "\xeb\x58\x90MSWIN4.1")
 	f.Put(poolforge.FVEToGoID, poolforge.FVEIdentifier)
@@ -197,7 +197,7 @@ func TestBitLockerToGo(t *testing.T) {
 	key.U16(26, 0x2000)
 	poolforge.PutFVEBlocks(f, poolforge.FVEToGoID+16, poolforge.FVEEntry(2, 8, key))
 	require.Equal(t, "BitLocker", blkid(t, written(t, f))["TYPE"])
-	v := probeBytes(t, f)
+	v := probeForged(t, f)
 	require.Equal(t, volume.BitLocker, v.Kind)
 	require.Equal(t, "fat32", detail(v, "content"))
 	require.Empty(t, v.Issues)

@@ -28,15 +28,15 @@ func TestDirtyFAT(t *testing.T) {
 			require.Empty(t, probe(t, path).Issues)
 			dirty := func() {
 				v := probe(t, path)
-				require.Equal(t, []string{"fat-dirty"}, issueCodes(v))
+				require.Equal(t, []string{"fat-dirty"}, disktest.Codes(v.Issues))
 				require.Equal(t, ondisk.Note, v.Issues[0].Effect)
 			}
-			overwrite(t, path, tc.state, []byte{1})
+			disktest.WriteAt(t, path, tc.state, []byte{1})
 			dirty()
-			overwrite(t, path, tc.state, []byte{0})
+			disktest.WriteAt(t, path, tc.state, []byte{0})
 			require.Empty(t, probe(t, path).Issues)
 			if tc.clean > 0 {
-				overwrite(t, path, tc.reserved*512+tc.clean, []byte{0x07})
+				disktest.WriteAt(t, path, tc.reserved*512+tc.clean, []byte{0x07})
 				dirty()
 			}
 		})

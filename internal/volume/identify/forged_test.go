@@ -72,7 +72,7 @@ func TestWrappedHFSPlus(t *testing.T) {
 	broken := forged(volumeforge.PutHFSWrapped)
 	broken.BE16(volumeforge.HFSAt+128, 0xffff)
 	v = probeForged(t, broken)
-	require.Equal(t, []string{"volume"}, issueCodes(v), "one volume that is broken, not two")
+	require.Equal(t, []string{"volume"}, disktest.Codes(v.Issues), "one volume that is broken, not two")
 	require.Contains(t, v.Issues[0].Text, "embedded volume")
 }
 
@@ -140,7 +140,7 @@ func TestBackupOfExFAT(t *testing.T) {
 			f := forged(fsforge.PutExFAT)
 			tc.change(f)
 			v := probeForged(t, f)
-			require.Equal(t, []string{"exfat-backup"}, issueCodes(v))
+			require.Equal(t, []string{"exfat-backup"}, disktest.Codes(v.Issues))
 			require.Contains(t, v.Issues[0].Text, tc.says)
 		})
 	}
@@ -156,7 +156,7 @@ func TestChecksums(t *testing.T) {
 			f := forged(forgers[name])
 			f.U8(at, f[at]+1)
 			v := probeForged(t, f)
-			require.Equal(t, []string{"volume"}, issueCodes(v))
+			require.Equal(t, []string{"volume"}, disktest.Codes(v.Issues))
 			require.Contains(t, v.Issues[0].Text, "checksum")
 		})
 	}

@@ -5,19 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/volume"
 )
-
-func probeBytes(t *testing.T, b []byte) *volume.Volume {
-	t.Helper()
-	v, err := Probe(disktest.ShortDisk(b, int64(len(b))), 0)
-	require.NoError(t, err)
-	return v
-}
 
 // written is a forged image as a file, for the judges.
 func written(t *testing.T, f forge.Bytes) string {

@@ -107,7 +107,7 @@ func TestLeftovers(t *testing.T) {
 			for _, put := range tc.put {
 				put(f)
 			}
-			v := probeBytes(t, f)
+			v := probeForged(t, f)
 			require.Equal(t, tc.want, v.Kind)
 			got := map[string]ondisk.Effect{}
 			for _, i := range v.Issues {
@@ -136,7 +136,7 @@ func TestBootSectorUnderARaid(t *testing.T) {
 		f := make(forge.Bytes, leftoverSize)
 		fsforge.PutNTFS(f, 0, leftoverSize/512-256)
 		tc.put(f)
-		v := probeBytes(t, f)
+		v := probeForged(t, f)
 		require.Equal(t, volume.MDRaid, v.Kind, name)
 		require.NotNil(t, v.Boot, name)
 		require.Equal(t, tc.backup, v.Boot.Backup, name)

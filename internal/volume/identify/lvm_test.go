@@ -112,7 +112,7 @@ func TestLVMWithoutItsGroup(t *testing.T) {
 			poolforge.PutLVM(f, poolforge.LVMText, 512)
 			tc.change(f)
 			poolforge.SealLVM(f)
-			v := probeBytes(t, f)
+			v := probeForged(t, f)
 			require.Equal(t, volume.LVM2, v.Kind)
 			require.Equal(t, poolforge.LVMID, v.UUID)
 			require.Equal(t, int64(poolforge.LVMPeStart), v.DataStart)
@@ -168,12 +168,12 @@ func TestLVMTexts(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := make(forge.Bytes, 8<<20)
 			poolforge.PutLVM(f, tc.text, 512)
-			require.Equal(t, tc.want, probeBytes(t, f).Parts)
+			require.Equal(t, tc.want, probeForged(t, f).Parts)
 		})
 	}
 	f := make(forge.Bytes, 8<<20)
 	poolforge.PutLVM(f, group(many.String()), 512)
-	v := probeBytes(t, f)
+	v := probeForged(t, f)
 	require.Len(t, v.Parts, 256)
 	require.Equal(t, "500", detail(v, "logical volumes"))
 }

@@ -82,7 +82,7 @@ func TestMDShowsItsContent(t *testing.T) {
 			f := make(forge.Bytes, 8<<20)
 			fsforge.PutExt(f, 0, 8<<11)
 			put(f)
-			v := probeBytes(t, f)
+			v := probeForged(t, f)
 			require.Equal(t, volume.MDRaid, v.Kind)
 			require.Equal(t, `ext2 "forged"`, detail(v, "content"))
 			require.Empty(t, v.Issues)
@@ -93,7 +93,7 @@ func TestMDShowsItsContent(t *testing.T) {
 	f := make(forge.Bytes, 8<<20)
 	fsforge.PutExt(f, 0, 8<<11)
 	poolforge.PutMD1(f, "1.2", 272)
-	require.Equal(t, "ambiguous-volume", probeBytes(t, f).Issues[0].Code)
+	require.Equal(t, "ambiguous-volume", probeForged(t, f).Issues[0].Code)
 }
 
 // A Linux that hibernates into swap on a mirror or on LVM knows the partition table all the same.
@@ -106,7 +106,7 @@ func TestHibernationInsideOfContainers(t *testing.T) {
 	poolforge.PutLVM(pv, poolforge.LVMText, 512)
 	asleep(pv, poolforge.LVMPeStart+8<<16)
 	for kind, f := range map[volume.Kind]forge.Bytes{volume.MDRaid: raid, volume.LVM2: pv} {
-		v := probeBytes(t, f)
+		v := probeForged(t, f)
 		require.Equal(t, kind, v.Kind)
 		require.Len(t, v.Issues, 1, kind)
 		require.Equal(t, "hibernated-linux", v.Issues[0].Code)

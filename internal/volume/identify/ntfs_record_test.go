@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/volume"
@@ -52,10 +53,10 @@ func TestRecordOfNTFS(t *testing.T) {
 			r := fsforge.NTFSVolumeRecord("a label")
 			tc.change(r)
 			f.Put(4096+3<<10, r)
-			v := probeBytes(t, f)
+			v := probeForged(t, f)
 			require.Equal(t, volume.NTFS, v.Kind)
 			require.Equal(t, tc.label, v.Label)
-			require.Equal(t, tc.codes, issueCodes(v))
+			require.Equal(t, tc.codes, disktest.Codes(v.Issues))
 		})
 	}
 }

@@ -14,7 +14,7 @@ func TestNTFSWithoutSignature(t *testing.T) {
 	path := blank(t, 4<<20)
 	disktest.Run(t, "mkntfs", "--quiet", "--fast", "--force", path)
 	want := probe(t, path)
-	overwrite(t, path, 510, []byte{0, 0})
+	disktest.WriteAt(t, path, 510, []byte{0, 0})
 	disktest.Run(t, "ntfsinfo", "--mft", path)
 	v := probe(t, path)
 	require.Equal(t, want.Kind, v.Kind)

@@ -43,7 +43,7 @@ func TestHibernatedSwap(t *testing.T) {
 			f.U32(1024, 1)
 			f.U32(1028, uint32(1<<20/page)-1)
 			f.Text(1036, "0123456789abcdef")
-			v, found := probeBytes(t, f), blkid(t, written(t, f))
+			v, found := probeForged(t, f), blkid(t, written(t, f))
 			require.Equal(t, "swsuspend", found["TYPE"])
 			require.Equal(t, version, found["VERSION"])
 			require.Equal(t, found["UUID"], v.UUID)
@@ -79,7 +79,7 @@ func TestBcache(t *testing.T) {
 	}
 	f := make(forge.Bytes, 1<<20)
 	poolforge.PutBcache(f, 264)
-	v := probeBytes(t, f)
+	v := probeForged(t, f)
 	require.Equal(t, blkid(t, written(t, f))["UUID"], v.UUID, "libblkid looks at the checksum")
 	require.Equal(t, int64(264*512), v.DataStart)
 	require.Equal(t, "a label", v.Label)
@@ -88,7 +88,7 @@ func TestBcache(t *testing.T) {
 func TestZFS(t *testing.T) {
 	f := make(forge.Bytes, 64<<20)
 	poolforge.PutZFS(f)
-	v, found := probeBytes(t, f), blkid(t, written(t, f))
+	v, found := probeForged(t, f), blkid(t, written(t, f))
 	require.Equal(t, "zfs_member", found["TYPE"])
 	require.Equal(t, []string{found["LABEL"], found["UUID"]}, []string{v.Label, v.UUID})
 	require.Equal(t, int64(4096), v.BlockSize)
@@ -98,10 +98,10 @@ func TestZFS(t *testing.T) {
 	// The second label counts when the first is gone, as after a boot loader was written there.
 	second := make(forge.Bytes, 64<<20)
 	second.Put(256<<10, f[:256<<10])
-	require.Equal(t, v, probeBytes(t, second))
+	require.Equal(t, v, probeForged(t, second))
 	clear(f[128<<10 : 256<<10])
 	clear(f[poolforge.ZFSList+12 : 128<<10]) // no pair, and no uberblock
-	require.Equal(t, volume.Unknown, probeBytes(t, f).Kind)
+	require.Equal(t, volume.Unknown, probeForged(t, f).Kind)
 }
 
 func TestVMFS(t *testing.T) {
@@ -113,7 +113,7 @@ func TestVMFS(t *testing.T) {
 		t.Run(tc.version, func(t *testing.T) {
 			f := make(forge.Bytes, 20<<20)
 			poolforge.PutVMFS(f, tc.device, tc.major, tc.minor)
-			v := probeBytes(t, f)
+			v := probeForged(t, f)
 			device := blkid(t, written(t, f))
 			require.Equal(t, "VMFS_volume_member", device["TYPE"])
 			require.Equal(t, device["UUID_SUB"], detail(v, "device"))
@@ -129,7 +129,7 @@ func TestVMFS(t *testing.T) {
 	f := make(forge.Bytes, 20<<20)
 	poolforge.PutVMFS(f, 5, 14, 61)
 	f.U32(poolforge.VMFSHeader, 0)
-	require.Equal(t, "begins on another device", detail(probeBytes(t, f), "file system"))
+	require.Equal(t, "begins on another device", detail(probeForged(t, f), "file system"))
 }
 
 // A name can be as long as its structure, and stands in a report as often as there are partitions.
@@ -140,10 +140,10 @@ func TestLongNames(t *testing.T) {
 	behind := bytes.Clone(pool[at:][:512])
 	pool.Put(at-4, append([]byte{0, 1, 0, 0}, strings.Repeat("x", 1<<10)...))
 	pool.Put(at+1<<10, behind)
-	require.Len(t, probeBytes(t, pool).Label, 255)
+	require.Len(t, probeForged(t, pool).Label, 255)
 	f := make(forge.Bytes, leftoverSize)
 	fsforge.PutNTFS(f, 0, leftoverSize/512)
 	f.U64(fsforge.NTFSMFT, 1)
 	f.Put(4096+3<<10, fsforge.NTFSVolumeRecord(strings.Repeat("x", 300)))
-	require.Len(t, probeBytes(t, f).Label, 128)
+	require.Len(t, probeForged(t, f).Label, 128)
 }

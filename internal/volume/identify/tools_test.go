@@ -77,15 +77,6 @@ func requireBlkid(t testing.TB, path string, v *volume.Volume) map[string]string
 	return tags
 }
 
-// issueCodes are the codes of what a prober has to say.
-func issueCodes(v *volume.Volume) []string {
-	var out []string
-	for _, i := range v.Issues {
-		out = append(out, i.Code)
-	}
-	return out
-}
-
 // number is the group of a pattern in a tool's output.
 func number(t testing.TB, out, pattern string) int64 {
 	t.Helper()
@@ -124,7 +115,7 @@ func TestXFSOfMkfs(t *testing.T) {
 			require.Equal(t, fmt.Sprint(number(t, out, `(?m)^versionnum = (\w+)`)&0xf), detail(v, "version"))
 			require.Equal(t, number(t, out, `(?m)^logstart = (\d+)`) == 0, detail(v, "log") != "")
 			require.Equal(t, number(t, out, `(?m)^rblocks = (\d+)`) != 0, detail(v, "realtime section") != "")
-			require.Equal(t, tc.issues, issueCodes(v))
+			require.Equal(t, tc.issues, disktest.Codes(v.Issues))
 		})
 	}
 }
@@ -156,7 +147,7 @@ func TestBtrfsOfMkfs(t *testing.T) {
 			if name == "one of two disks" {
 				want := fmt.Sprintf("2, this is number %d", number(t, out, `(?m)^dev_item.devid\s+(\d+)`))
 				require.Equal(t, want, detail(v, "devices"))
-				require.Equal(t, []string{"btrfs-devices"}, issueCodes(v))
+				require.Equal(t, []string{"btrfs-devices"}, disktest.Codes(v.Issues))
 				return
 			}
 			require.Empty(t, v.Issues)
@@ -168,27 +159,18 @@ func TestBtrfsOfMkfs(t *testing.T) {
 func TestBtrfsCopies(t *testing.T) {
 	path := blank(t, 160<<20)
 	disktest.Run(t, "mkfs.btrfs", "-q", path)
-	overwrite(t, path, 64<<20+0x200, []byte("damage"))
+	disktest.WriteAt(t, path, 64<<20+0x200, []byte("damage"))
 	require.Contains(t, disktest.Output(t, "btrfs", "inspect-internal", "dump-super", "-s", "1", path), "[DON'T MATCH]")
 	v := probe(t, path)
-	require.Equal(t, []string{"btrfs-mirror"}, issueCodes(v))
-	overwrite(t, path, btrfsFirst+0x200, []byte("damage"))
+	require.Equal(t, []string{"btrfs-mirror"}, disktest.Codes(v.Issues))
+	disktest.WriteAt(t, path, btrfsFirst+0x200, []byte("damage"))
 	v = probe(t, path)
-	require.Equal(t, []string{"volume"}, issueCodes(v))
+	require.Equal(t, []string{"volume"}, disktest.Codes(v.Issues))
 	require.Contains(t, v.Issues[0].Text, "btrfs superblock at 0x10000: checksum")
 }
 
 // btrfsFirst is where the first superblock is. Spec: Linux, include/uapi/linux/btrfs_tree.h, BTRFS_SUPER_INFO_OFFSET.
 const btrfsFirst = 65536
-
-func overwrite(t testing.TB, path string, off int64, b []byte) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	_, err = f.WriteAt(b, off)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
-}
 
 func TestJFSOfMkfs(t *testing.T) {
 	path := blank(t, 33<<20)
