@@ -247,8 +247,7 @@ func TestBenchResultsInReports(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
 	r = trueup(t, "scan", "--bench", result, "-o", "html", "--out", page, source)
 	require.Equal(t, 3, r.code, r.stderr)
-	text, err := os.ReadFile(page)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, page)
 	require.Contains(t, string(text), "For 1 image off the boundary: "+said)
 
 	type answer struct {

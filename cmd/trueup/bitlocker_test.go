@@ -50,8 +50,7 @@ func bitlkVolumes(t testing.TB) map[string]bitlk {
 // bitlkDisk puts a volume into a partition at LBA 63 of a disk that nothing boots.
 func bitlkDisk(t testing.TB, v bitlk) (raw string, size int64) {
 	t.Helper()
-	file, err := os.Stat(v.path)
-	require.NoError(t, err)
+	file := disktest.Stat(t, v.path)
 	raw = filepath.Join(t.TempDir(), "disk.raw")
 	disktest.Run(t, "truncate", "-s", decimal(file.Size()+4<<20), raw)
 	disktest.RunInput(t, fmt.Sprintf("label: dos\nlabel-id: 0x12345678\nstart=63, size=%d, type=7\n",

@@ -29,8 +29,7 @@ func debianCode(t testing.TB) []byte {
 // altCode is syslinux's altmbr.bin, told to boot partition 1.
 func altCode(t testing.TB) []byte {
 	t.Helper()
-	code, err := os.ReadFile(disktest.DataFile(t, "/usr/lib/syslinux/mbr/altmbr.bin"))
-	require.NoError(t, err)
+	code := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/altmbr.bin"))
 	return append(code[:codeSize-1], 1)
 }
 

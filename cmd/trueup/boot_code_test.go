@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/hex"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -71,8 +70,7 @@ func TestBootCodeIsItsSource(t *testing.T) {
 			disktest.Run(t, "as", "--32", "-o", object, filepath.Join("testdata", name+".S"))
 			disktest.Run(t, "ld", "-m", "elf_i386", "-Ttext=0x600", "--oformat=binary", "-e", "start", "-o", flat,
 				object)
-			got, err := os.ReadFile(flat)
-			require.NoError(t, err)
+			got := disktest.ReadFile(t, flat)
 			require.Equal(t, code, hex.EncodeToString(got))
 		})
 	}

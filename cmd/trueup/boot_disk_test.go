@@ -55,8 +55,7 @@ func (d bootDisk) build(t testing.TB, dir string) string {
 	if d.subformat == "" {
 		raw = filepath.Join(dir, "disk.raw")
 	}
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, bootDiskSize))
+	disktest.MakeBlank(t, raw, bootDiskSize)
 	d.partition(t, raw)
 	d.fillBoot(t, raw, d.windows()[0])
 	if d.data {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,9 +34,7 @@ func dosDisk(t *testing.T) (raw string, heads int64) {
 	t.Helper()
 	const cylinder = 16 * trackSectors
 	d := bootDisk{heads: 16}
-	raw = filepath.Join(t.TempDir(), "disk.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, bootDiskSize))
+	raw = disktest.Blank(t, "disk.raw", bootDiskSize)
 	all := []window{
 		{trackSectors, 32*cylinder - trackSectors},
 		{32 * cylinder, 90 * cylinder},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -116,8 +115,7 @@ func (v extlinuxVolume) make(t testing.TB) string {
 	end := v.cylinders * extlinuxHeads * trackSectors
 	w := window{trackSectors, end - trackSectors}
 	for path, sectors := range map[string]int64{raw: end + 4*extlinuxHeads*trackSectors, part: w.size / 8 * 8} {
-		require.NoError(t, os.WriteFile(path, nil, 0o600))
-		require.NoError(t, os.Truncate(path, sectors*sectorSize))
+		disktest.MakeBlank(t, path, sectors*sectorSize)
 	}
 	disktest.RunInput(t, fmt.Sprintf("o\nn\np\n1\n%d\n%d\na\nw\n", w.start, w.start+w.size-1), "fdisk",
 		"--compatibility=dos", "--units=sectors",

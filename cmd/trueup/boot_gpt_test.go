@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -36,15 +35,12 @@ func TestAlignedGPTBoots(t *testing.T) {
 func gptBootDisk(t testing.TB) string {
 	t.Helper()
 	d := bootDisk{fat: 16, heads: 255}
-	source := filepath.Join(t.TempDir(), "gpt.raw")
-	require.NoError(t, os.WriteFile(source, nil, 0o600))
-	require.NoError(t, os.Truncate(source, bootDiskSize))
+	source := disktest.Blank(t, "gpt.raw", bootDiskSize)
 	w := window{start: 1063, size: 100_000}
 	disktest.Run(t, "sgdisk", "-a", "1", "-n", "3:40:1000", "-n", "1:"+decimal(w.start)+":"+decimal(w.start+w.size-1),
 		"-t", "1:0700", "-A", "1:set:2", source)
 	d.fillBoot(t, source, w)
-	code, err := os.ReadFile(disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
-	require.NoError(t, err)
+	code := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
 	disktest.WriteAt(t, source, 0, code)
 	return source
 }

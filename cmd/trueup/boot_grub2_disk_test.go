@@ -40,9 +40,7 @@ type grubExtent struct{ start, sectors int64 }
 // build makes the disk without GRUB's boot code. dir is what its Linux has been filled from.
 func (d grubDisk) build(t testing.TB) (raw, dir string) {
 	t.Helper()
-	raw = filepath.Join(t.TempDir(), "grub.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, d.size))
+	raw = disktest.Blank(t, "grub.raw", d.size)
 	disktest.RunInput(t, d.script, "sfdisk", "--quiet", raw)
 	dir = linuxRoot(t)
 	d.fill(t, dir)
@@ -56,8 +54,7 @@ func (d grubDisk) fill(t testing.TB, dir string) {
 	modules := filepath.Join(dir, "boot/grub/i386-pc")
 	require.NoError(t, os.MkdirAll(modules, 0o755))
 	for _, name := range grubModules(t, "normal", "linux", "search", "echo") {
-		data, err := os.ReadFile(filepath.Join(grubDir, name+".mod"))
-		require.NoError(t, err)
+		data := disktest.ReadFile(t, filepath.Join(grubDir, name+".mod"))
 		require.NoError(t, os.WriteFile(filepath.Join(modules, name+".mod"), data, 0o644))
 	}
 	config := "insmod search\ninsmod linux\ninsmod echo\nsearch --no-floppy --fs-uuid --set=root " + linuxRootUUID +
@@ -71,8 +68,7 @@ func (d grubDisk) fill(t testing.TB, dir string) {
 // grubModules are these modules and all that they need.
 func grubModules(t testing.TB, names ...string) []string {
 	t.Helper()
-	text, err := os.ReadFile(disktest.DataFile(t, filepath.Join(grubDir, "moddep.lst")))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, disktest.DataFile(t, filepath.Join(grubDir, "moddep.lst")))
 	needs := map[string][]string{}
 	for line := range strings.Lines(string(text)) {
 		name, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -98,8 +94,7 @@ func (d grubDisk) core(t testing.TB) []byte {
 	path := filepath.Join(t.TempDir(), "core.img")
 	disktest.Run(t, "grub-mkimage", "-O", "i386-pc", "-d", grubDir, "-p", d.prefix, "-o", path, "biosdisk",
 		"part_msdos", "part_gpt", "ext2")
-	core, err := os.ReadFile(path)
-	require.NoError(t, err)
+	core := disktest.ReadFile(t, path)
 	return append(core, make([]byte, -len(core)&(sectorSize-1))...)
 }
 
@@ -127,8 +122,7 @@ func listed(core []byte, extents []grubExtent) []byte {
 // and core.img to its places.
 func installGrub(t testing.TB, raw string, bootSector int64, core []byte, extents []grubExtent) {
 	t.Helper()
-	img, err := os.ReadFile(disktest.DataFile(t, filepath.Join(grubDir, "boot.img")))
-	require.NoError(t, err)
+	img := disktest.ReadFile(t, disktest.DataFile(t, filepath.Join(grubDir, "boot.img")))
 	binary.LittleEndian.PutUint64(img[grubKernelSector:], uint64(extents[0].start))
 	copy(img[grubDriveCheck:], []byte{0x90, 0x90})
 	disktest.WriteAt(t, raw, bootSector*sectorSize, img[:codeSize])

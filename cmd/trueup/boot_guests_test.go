@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,8 +34,7 @@ const (
 // bootImg is GRUB 2's boot.img as the package has it: it names LBA 1.
 func bootImg(t testing.TB) []byte {
 	t.Helper()
-	img, err := os.ReadFile(disktest.DataFile(t, filepath.Join(grubDir, "boot.img")))
-	require.NoError(t, err)
+	img := disktest.ReadFile(t, disktest.DataFile(t, filepath.Join(grubDir, "boot.img")))
 	return img[:codeSize]
 }
 
@@ -130,17 +128,14 @@ var commonDisks = map[string]commonDisk{
 
 func (d commonDisk) build(t testing.TB) string {
 	t.Helper()
-	raw := filepath.Join(t.TempDir(), "disk.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, bootDiskSize))
+	raw := disktest.Blank(t, "disk.raw", bootDiskSize)
 	disktest.RunInput(t, d.script, "sfdisk", "--quiet", raw)
 	for i, command := range d.makes {
 		if command == "" {
 			continue
 		}
 		w, part := windowOf(t, raw, i+1), filepath.Join(t.TempDir(), "part")
-		require.NoError(t, os.WriteFile(part, nil, 0o600))
-		require.NoError(t, os.Truncate(part, w.size*sectorSize))
+		disktest.MakeBlank(t, part, w.size*sectorSize)
 		args := strings.Fields(strings.NewReplacer("START", decimal(w.start), "PART", part).Replace(command))
 		if strings.HasPrefix(command, "makefs") {
 			args[len(args)-1] = t.TempDir()

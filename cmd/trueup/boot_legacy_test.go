@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -70,9 +69,7 @@ const legacyHeads = 16
 // build makes the image of the disk.
 func (d legacyDisk) build(t testing.TB) string {
 	t.Helper()
-	raw := filepath.Join(t.TempDir(), "disk.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, bootDiskSize))
+	raw := disktest.Blank(t, "disk.raw", bootDiskSize)
 	commands := "o\nn\np\n1\n63\n112895\na\nw\n"
 	if d.logical {
 		commands = "o\nn\ne\n1\n63\n112895\nn\nl\n126\n112895\na\n1\nw\n"

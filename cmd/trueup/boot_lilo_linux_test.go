@@ -67,9 +67,7 @@ func liloKernel(t testing.TB, sectors int) []byte {
 // build makes the disk with its files. root is the folder that they are from.
 func (d liloDisk) build(t testing.TB) (raw, root string) {
 	t.Helper()
-	raw = filepath.Join(t.TempDir(), "disk.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, max(d.size, bootDiskSize)))
+	raw = disktest.Blank(t, "disk.raw", max(d.size, bootDiskSize))
 	disktest.RunInput(t, fmt.Sprintf("label: dos\nlabel-id: 0x4c494c4f\nstart=%d, size=%d, type=83, bootable\n",
 		d.start,
 		min(bootDiskSize/sectorSize-2200, 120_000)), "sfdisk", "--quiet", raw)

@@ -50,8 +50,7 @@ func linuxRoot(t testing.TB) string {
 	for _, sub := range []string{"boot/grub", "srv/data"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, sub), 0o755))
 	}
-	data, err := os.ReadFile(kernel)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, kernel)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/vmlinuz"), data, 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/initrd.img"), linuxInitrd(t, release, "linux-init",
 		linuxModules, nil), 0o644))
@@ -121,8 +120,7 @@ func linuxInitrd(t testing.TB, release, program string, modules []string, files 
 	}
 	add := func(name, path string, mode int) {
 		parents(name)
-		data, err := os.ReadFile(path)
-		require.NoError(t, err)
+		data := disktest.ReadFile(t, path)
 		disktest.CPIO(&archive, name, mode, data)
 	}
 	add("init", init, 0o100755)
@@ -164,8 +162,7 @@ func buildStatic(t testing.TB, folder string) string {
 func modulePaths(t testing.TB, release string, modules []string) []string {
 	t.Helper()
 	dir := filepath.Join("/lib/modules", release)
-	text, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, filepath.Join(dir, "modules.dep"))
 	needs := map[string][]string{}
 	for line := range strings.Lines(string(text)) {
 		path, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -181,8 +178,7 @@ func modulePaths(t testing.TB, release string, modules []string) []string {
 			order = append(order, full)
 		}
 	}
-	builtIn, err := os.ReadFile(filepath.Join(dir, "modules.builtin"))
-	require.NoError(t, err)
+	builtIn := disktest.ReadFile(t, filepath.Join(dir, "modules.builtin"))
 	for _, name := range modules {
 		found := strings.Contains(string(builtIn), "/"+name+".ko\n") // it has no file
 		for _, path := range slices.Sorted(maps.Keys(needs)) {

@@ -119,17 +119,14 @@ func TestLimineWithoutRoom(t *testing.T) {
 // loader returns a file of the loaders in the corpus.
 func loader(t testing.TB, name string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(disktest.Corpus(t, "loaders/"+name))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, disktest.Corpus(t, "loaders/"+name))
 	return b
 }
 
 // blankDisk returns a disk with the table that sfdisk makes of a script.
 func blankDisk(t testing.TB, script string) string {
 	t.Helper()
-	raw := filepath.Join(t.TempDir(), "disk.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, bootDiskSize))
+	raw := disktest.Blank(t, "disk.raw", bootDiskSize)
 	disktest.RunInput(t, script, "sfdisk", "--quiet", raw)
 	return raw
 }

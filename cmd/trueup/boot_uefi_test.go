@@ -44,9 +44,7 @@ func efiProgram(t testing.TB) string {
 // uefiDisk makes a GPT whose only partition is an EFI system partition with these files: paths on it and of the host.
 func uefiDisk(t testing.TB, files ...[2]string) (raw string) {
 	t.Helper()
-	raw = filepath.Join(t.TempDir(), "uefi.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, bootDiskSize+1<<20))
+	raw = disktest.Blank(t, "uefi.raw", bootDiskSize+1<<20)
 	disktest.Run(t, "sgdisk", "-a", "1", "-n", fmt.Sprintf("1:%d:+%d", espLBA, espSectors), "-t", "1:ef00", raw)
 	w := window{start: espLBA, size: espSectors}
 	bootDisk{heads: 255}.format(t, raw, w, 32)
@@ -67,8 +65,7 @@ func uefiDisk(t testing.TB, files ...[2]string) (raw string) {
 // firmwareMemory is a fresh NVRAM, which holds the boot entries.
 func firmwareMemory(t testing.TB) string {
 	t.Helper()
-	b, err := os.ReadFile(disktest.DataFile(t, ovmfVars))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, disktest.DataFile(t, ovmfVars))
 	path := filepath.Join(t.TempDir(), "vars.fd")
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 	return path

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,8 +78,7 @@ func TestCHSOfEveryEntry(t *testing.T) {
 			cylinder := heads * trackSectors
 			size := (chsLimit + 60) * cylinder * sectorSize
 			source, dest := filepath.Join(t.TempDir(), "disk.raw"), filepath.Join(t.TempDir(), "aligned.raw")
-			require.NoError(t, os.WriteFile(source, nil, 0o600))
-			require.NoError(t, os.Truncate(source, size))
+			disktest.MakeBlank(t, source, size)
 			fdisk := func(raw string, commands ...string) string {
 				return disktest.RunInput(t, strings.Join(commands, "\n")+"\n", "fdisk", "--compatibility=dos",
 					"--units=sectors",

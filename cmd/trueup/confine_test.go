@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -60,8 +59,7 @@ func TestCommandsConfineThemselves(t *testing.T) {
 				"-f", "-qq", "-s", "4096", "-o", log, "-e", "trace=/^(open.*|landlock_restrict_self|seccomp)$",
 				builtPath,
 			}, confinedArgs(args, image, filepath.Join(t.TempDir(), "dest.vmdk"))...)...)
-			text, err := os.ReadFile(log)
-			require.NoError(t, err)
+			text := disktest.ReadFile(t, log)
 			requireConfined(t, string(text))
 		})
 	}

@@ -45,8 +45,7 @@ func TestRoomForZeros(t *testing.T) {
 	const size = 200 << 20
 	disk := tableforge.NewMBR(size/sectorSize, slot(0x83, trackSectors, size/sectorSize-4096))
 	f := newFault(t, writeForged("zeros.raw", disk)(t, t.TempDir()))
-	info, err := os.Stat(f.source)
-	require.NoError(t, err)
+	info := disktest.Stat(t, f.source)
 	if info.Sys().(*syscall.Stat_t).Blocks*512 < size {
 		t.Skip("this file system stores no zeros")
 	}

@@ -119,8 +119,7 @@ func TestCorpusSplitRaw(t *testing.T) {
 	joined := filepath.Join(t.TempDir(), "ext2.raw")
 	var whole []byte
 	for _, half := range []string{"dfvfs/ext2.splitraw.000.xz", "dfvfs/ext2.splitraw.001.xz"} {
-		data, err := os.ReadFile(disktest.Corpus(t, half))
-		require.NoError(t, err)
+		data := disktest.ReadFile(t, disktest.Corpus(t, half))
 		whole = append(whole, data...)
 	}
 	require.NoError(t, os.WriteFile(joined, whole, 0o644))

@@ -19,8 +19,7 @@ func TestQuitIsNoVerdict(t *testing.T) {
 	raw, stream := filepath.Join(dir, "disk.img"), filepath.Join(dir, "disk.vmdk")
 	require.NoError(t, os.WriteFile(raw, noise("quit", 1<<20), 0o600))
 	run(t, disktest.Tool(t, "qemu-img"), "convert", "-O", "vmdk", "-o", "subformat=streamOptimized", raw, stream)
-	content, err := os.ReadFile(stream)
-	require.NoError(t, err)
+	content := disktest.ReadFile(t, stream)
 
 	cmd := exec.Command(builtPath, "convert", "--to", "raw", "-", filepath.Join(dir, "dest.img"))
 	in, err := cmd.StdinPipe()

@@ -22,9 +22,7 @@ import (
 // destDevice is a loop device over a sparse file of so many bytes, and the file.
 func destDevice(t testing.TB, size int64) (device, file string) {
 	t.Helper()
-	file = filepath.Join(t.TempDir(), "device")
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	require.NoError(t, os.Truncate(file, size))
+	file = disktest.Blank(t, "device", size)
 	return loopDevice(t, file), file
 }
 
@@ -85,17 +83,14 @@ func TestAlignOntoDevice(t *testing.T) {
 		require.Equal(t, 0, r.code, r.stderr)
 		require.Equal(t, sha256Of(t, want), sha256Of(t, file), "%q", how)
 	}
-	st, err := os.Stat(file)
-	require.NoError(t, err)
+	st := disktest.Stat(t, file)
 	require.Less(t, st.Sys().(*syscall.Stat_t).Blocks*512, int64(8<<20), "--discard gives back what is zero")
 }
 
 // TestGPTOntoDevice has the backup of the GPT at the end of a device that is larger than the disk.
 func TestGPTOntoDevice(t *testing.T) {
 	t.Parallel()
-	raw := filepath.Join(t.TempDir(), "gpt.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, 8<<20))
+	raw := disktest.Blank(t, "gpt.raw", 8<<20)
 	cmd := exec.Command(disktest.Tool(t, "sfdisk"), "-q", raw)
 	cmd.Stdin = strings.NewReader("label: gpt\nfirst-lba: 34\n" +
 		"start=35, size=4000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n")
@@ -346,8 +341,7 @@ func TestKillDevice(t *testing.T) {
 			device, "--device", "--jobs", "1")
 	}
 	require.Equal(t, 0, run(t, strace, traced("-e", "trace="+deviceCalls)...).code)
-	text, err := os.ReadFile(log)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, log)
 	counts := map[string]int{}
 	for _, m := range tracedCall.FindAllStringSubmatch(string(text), -1) {
 		counts[m[2]]++

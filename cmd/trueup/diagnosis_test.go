@@ -205,7 +205,6 @@ func TestPictureOnTerminals(t *testing.T) {
 	require.Regexp(t, `(?m)^  after   \[\.+1####`, plan)
 	out := filepath.Join(t.TempDir(), "report")
 	onTerminal(t, 80, []string{"LANG=C.UTF-8"}, "inspect", "--out", out, source)
-	b, err := os.ReadFile(out)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, out)
 	require.Contains(t, string(b), "  [.1XXXX", "a file is read anywhere")
 }

@@ -98,8 +98,7 @@ func (g ldmGroup) bytesOf(t testing.TB, name string) []byte {
 	t.Helper()
 	e := g.extents[name]
 	d := g.disks[e.Disk]
-	b, err := os.ReadFile(d.Device)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, d.Device)
 	return b[(d.DataStart+e.Start)*512:][:e.Size*512]
 }
 
@@ -144,8 +143,7 @@ func ntfsVolume(t testing.TB, sectors, start int64) []byte {
 	path := filepath.Join(t.TempDir(), "ntfs")
 	require.NoError(t, os.WriteFile(path, make([]byte, sectors*512), 0o600))
 	disktest.Run(t, "mkntfs", "-q", "-F", "-p", fmt.Sprint(start), "-H", "255", "-S", "63", path)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	return b
 }
 
@@ -317,8 +315,7 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	require.NoError(t, os.WriteFile(source, make([]byte, total*512), 0o600))
 	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:34:2081", "-t", "1:4201", "-n",
 		fmt.Sprintf("2:%d:%d", data, data+sectors-1), "-t", "2:4200", source)
-	raw, err := os.ReadFile(source)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, source)
 	f := forge.Bytes(raw)
 	ldmforge.PutDatabase(f, 34*512, 1, ldmforge.Volume{
 		Name: "Simple", Kind: ldmforge.Spanned, Copies: [][]ldmforge.Piece{{{Start: 2048, Sectors: 8192}}},

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // Where the fields lie that hold a position. MBR: 446 boot code bytes, then entries of 16. BPB: that of NTFS
@@ -113,10 +113,8 @@ func (c *alignCase) checkBootSectors(t *testing.T) {
 // DEST is this to the last byte. So a difference that align did not tell is found wherever it is.
 func (c *alignCase) checkEveryByte(t *testing.T, patches []jsonPatch) {
 	t.Helper()
-	before, err := os.ReadFile(c.before)
-	require.NoError(t, err)
-	after, err := os.ReadFile(c.after)
-	require.NoError(t, err)
+	before := disktest.ReadFile(t, c.before)
+	after := disktest.ReadFile(t, c.after)
 	require.Len(t, after, int(c.disk.wantSectors*sectorSize))
 
 	want := make([]byte, len(after)) // the source holds nothing beyond its first track and its partitions

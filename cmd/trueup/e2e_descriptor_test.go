@@ -175,8 +175,7 @@ func requireExtentLine(t *testing.T, text, want string) {
 func readDescriptor(t testing.TB, f diskFormat, path string) string {
 	t.Helper()
 	if f != formatSparse {
-		data, err := os.ReadFile(path)
-		require.NoError(t, err)
+		data := disktest.ReadFile(t, path)
 		return string(bytes.TrimRight(data, "\x00"))
 	}
 	off, size := embeddedDescriptor(t, path)

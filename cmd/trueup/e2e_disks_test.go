@@ -131,8 +131,7 @@ func (v madeVolume) files() map[string][]byte {
 func (d madeDisk) make(t testing.TB, dir string) string {
 	t.Helper()
 	raw := filepath.Join(dir, "source.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o644))
-	require.NoError(t, os.Truncate(raw, d.sectors*sectorSize))
+	disktest.MakeBlank(t, raw, d.sectors*sectorSize)
 	disktest.RunInput(t, d.table(), "sfdisk", "--quiet", raw)
 	if d.bootCode != nil {
 		disktest.WriteAt(t, raw, 0, d.bootCode(t))
@@ -169,8 +168,7 @@ func (d madeDisk) table() string {
 // make builds the volume in a file of its own.
 func (v madeVolume) make(t testing.TB, part string) {
 	t.Helper()
-	require.NoError(t, os.WriteFile(part, nil, 0o644))
-	require.NoError(t, os.Truncate(part, v.sectors*sectorSize))
+	disktest.MakeBlank(t, part, v.sectors*sectorSize)
 	files := v.writeFiles(t)
 	hidden := fmt.Sprint(v.start)
 	switch v.kind {
@@ -214,7 +212,6 @@ func chsBootCode(t testing.TB) []byte {
 // lbaBootCode is syslinux's mbr.bin, which reads the LBA of the active entry.
 func lbaBootCode(t testing.TB) []byte {
 	t.Helper()
-	code, err := os.ReadFile(disktest.DataFile(t, "/usr/lib/syslinux/mbr/mbr.bin"))
-	require.NoError(t, err)
+	code := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/mbr.bin"))
 	return code
 }

@@ -99,8 +99,7 @@ func (f diskFormat) storedBytes(t testing.TB, path string) int64 {
 	t.Helper()
 	var total int64
 	for _, file := range f.files(path) {
-		info, err := os.Stat(file)
-		require.NoError(t, err)
+		info := disktest.Stat(t, file)
 		total += info.Sys().(*syscall.Stat_t).Blocks * 512 // st_blocks counts 512 bytes on every file system
 	}
 	return total

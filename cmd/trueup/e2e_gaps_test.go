@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -27,8 +26,7 @@ func TestAlignKeepsWhatNoPartitionOwns(t *testing.T) {
 
 	require.Equal(t, noise("between", 5000), readAt(t, after, between, 5000), "there is room enough for it to stay")
 	require.Equal(t, noise("last", sectorSize), readAt(t, after, last, sectorSize))
-	info, err := os.Stat(after)
-	require.NoError(t, err)
+	info := disktest.Stat(t, after)
 	require.Equal(t, int64(7*cylinder*sectorSize), info.Size(), "the free space suffices: no growth")
 }
 
@@ -39,8 +37,7 @@ func TestAlignKeepsDataInTheWay(t *testing.T) {
 	const behind = 6 * cylinder * sectorSize
 	raw := gapDisk(t)
 	disktest.WriteAt(t, raw, behind, noise("behind", 5000))
-	after, err := os.ReadFile(alignRaw(t, raw, 32067, 32130))
-	require.NoError(t, err)
+	after := disktest.ReadFile(t, alignRaw(t, raw, 32067, 32130))
 	require.True(t, bytes.Contains(after, noise("behind", 5000)), "the data behind the last partition is gone")
 }
 
@@ -64,9 +61,7 @@ func gapDisk(t *testing.T) string {
 // twoPartitions makes a disk of seven cylinders. No file system is needed here. Everything is in sectors.
 func twoPartitions(t *testing.T, start1, size1, start2, size2 int64) string {
 	t.Helper()
-	raw := filepath.Join(t.TempDir(), "gaps.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o644))
-	require.NoError(t, os.Truncate(raw, 7*cylinder*sectorSize))
+	raw := disktest.Blank(t, "gaps.raw", 7*cylinder*sectorSize)
 	table := fmt.Sprintf("label: dos\nstart=%d, size=%d, type=83\nstart=%d, size=%d, type=83\n", start1, size1, start2,
 		size2)
 	disktest.RunInput(t, table, "sfdisk", "--quiet", raw)

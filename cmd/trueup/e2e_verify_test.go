@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -92,9 +91,7 @@ func TestVerifyOfAForeignDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	one := madeDisks[0].make(t, dir)
-	other := filepath.Join(t.TempDir(), "other.raw")
-	require.NoError(t, os.WriteFile(other, nil, 0o644))
-	require.NoError(t, os.Truncate(other, madeDisks[0].sectors*sectorSize))
+	other := disktest.Blank(t, "other.raw", madeDisks[0].sectors*sectorSize)
 	require.False(t, trueupJSON[jsonVerify](t, 5, "verify", one, other).Equal)
 
 	missing := trueupJSON[jsonError](t, 1, "verify", one, filepath.Join(dir, "absent.raw"))
@@ -107,8 +104,7 @@ func TestVerifySwapped(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	source, dest := filepath.Join(dir, "source.raw"), filepath.Join(dir, "dest.raw")
-	require.NoError(t, os.WriteFile(source, nil, 0o644))
-	require.NoError(t, os.Truncate(source, 64<<20))
+	disktest.MakeBlank(t, source, 64<<20)
 	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:34:+10M", "-n", "2:40001:+20M", source)
 	require.Equal(t, 0, trueup(t, "align", source, dest).code)
 	require.Equal(t, 0, trueup(t, "verify", source, dest).code)

@@ -19,12 +19,9 @@ import (
 // written as Windows does it.
 func exfatTools(t testing.TB, size, lba int64) forge.Bytes {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "volume")
-	require.NoError(t, os.WriteFile(path, nil, 0o644))
-	require.NoError(t, os.Truncate(path, size))
+	path := disktest.Blank(t, "volume", size)
 	disktest.Run(t, "mkfs.exfat", "-L", "Bilder", path)
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, path)
 	v := forge.Bytes(data)
 	for _, first := range []int64{0, 12} {
 		v.U64(first*512+fsforge.ExFATPartitionOffset, uint64(lba))
@@ -39,15 +36,9 @@ func TestAlignExFAT(t *testing.T) {
 	t.Parallel()
 	const start, sectors, total = 63, 40960, 65536
 	volume := exfatTools(t, sectors*512, start)
-	source := filepath.Join(t.TempDir(), "exfat.raw")
-	require.NoError(t, os.WriteFile(source, nil, 0o644))
-	require.NoError(t, os.Truncate(source, total*512))
+	source := disktest.Blank(t, "exfat.raw", total*512)
 	disktest.RunInput(t, "label: dos\nstart=63, size=40960, type=7\n", "sfdisk", "--quiet", source)
-	f, err := os.OpenFile(source, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	_, err = f.WriteAt(volume, start*512)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
+	disktest.WriteAt(t, source, start*512, volume)
 
 	report := trueupJSON[jsonInspect](t, 3, "inspect", source)
 	require.Equal(t, "exfat", report.Partitions[0].Volume.Kind)

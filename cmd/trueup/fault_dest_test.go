@@ -39,8 +39,7 @@ func TestDestExists(t *testing.T) {
 func requirePrecious(t *testing.T, f fault) {
 	t.Helper()
 	require.Equal(t, []string{filepath.Base(f.dest)}, folderNames(t, filepath.Dir(f.dest)))
-	old, err := os.ReadFile(f.dest)
-	require.NoError(t, err)
+	old := disktest.ReadFile(t, f.dest)
 	require.Equal(t, "precious", string(old))
 	require.Equal(t, f.before, hashFolder(t, filepath.Dir(f.source)))
 }
@@ -68,8 +67,7 @@ func TestForceThatFails(t *testing.T) {
 	f := newFault(t, noisyDisk(t, 64))
 	require.NoError(t, os.WriteFile(f.dest, []byte("precious"), 0o644))
 	r := f.pause(t, "--force")
-	old, err := os.ReadFile(f.dest)
-	require.NoError(t, err)
+	old := disktest.ReadFile(t, f.dest)
 	require.Equal(t, "precious", string(old), "the old one stands while the new one is written")
 	r.signal(t, syscall.SIGINT)
 	r.signal(t, syscall.SIGCONT)

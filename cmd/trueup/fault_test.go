@@ -171,11 +171,10 @@ func (r *running) stopNow(t testing.TB) {
 // procIO is one of the numbers that the kernel counts of a process. Spec: proc(5), /proc/PID/io.
 func procIO(t testing.TB, pid int, name string) (n int64) {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, fmt.Sprintf("/proc/%d/io", pid))
 	_, rest, ok := strings.Cut(string(text), name+": ")
 	require.True(t, ok, "%s", text)
-	_, err = fmt.Sscan(rest, &n)
+	_, err := fmt.Sscan(rest, &n)
 	require.NoError(t, err)
 	return n
 }
@@ -212,7 +211,6 @@ func (f fault) inject(t testing.TB, i injection, flags ...string) (r result, str
 		args = append(args, "-P", i.path)
 	}
 	r = run(t, disktest.Tool(t, "strace"), append(append(args, builtPath), f.args(flags...)...)...)
-	text, err := os.ReadFile(log)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, log)
 	return r, strings.Count(string(text), "(INJECTED)")
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // noise is size bytes that look random and depend on the seed alone.
@@ -36,8 +38,7 @@ func readAt(t testing.TB, path string, off, size int64) []byte {
 // does not have: they go.
 func replaceInFile(t testing.TB, path, old, new string) {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, path)
 	text := strings.TrimRight(string(data), "\x00")
 	require.Equal(t, 1, strings.Count(text, old), "%q in\n%s", old, text)
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(text, old, new, 1)), 0o644))

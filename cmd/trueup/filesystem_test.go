@@ -158,8 +158,7 @@ func TestSharedBlocks(t *testing.T) {
 	tree := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(tree, "noise"), noise("shared", 4<<20), 0o644))
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-d", tree, part, "32M")
-	content, err := os.ReadFile(part)
-	require.NoError(t, err)
+	content := disktest.ReadFile(t, part)
 	require.NoError(t, os.WriteFile(source, append(make([]byte, start), content...), 0o600))
 	disktest.RunInput(t, "64,65536,83\n", "sfdisk", "-q", source)
 	expected := t.TempDir()
@@ -182,7 +181,9 @@ func TestSharedBlocks(t *testing.T) {
 				"structure": {[]string{"align", "--verify", "structure"}, []string{"structure"}, "align", true},
 				"lasting":   {[]string{"align", "--resumable"}, []string{"lasting"}, "align", false},
 				"flat": {
-					[]string{"align", "--to", "vmdk:monolithicFlat"}, []string{"flat.vmdk", "flat-flat.vmdk"}, "align",
+					[]string{"align", "--to", "vmdk:monolithicFlat"},
+					[]string{"flat.vmdk", "flat-flat.vmdk"},
+					"align",
 					true,
 				},
 			} {

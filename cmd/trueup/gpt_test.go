@@ -64,8 +64,7 @@ type damage struct {
 func (d damage) spoil(t testing.TB, path string) {
 	t.Helper()
 	spoil(t, path, d.off, d.bytes)
-	st, err := os.Stat(path)
-	require.NoError(t, err)
+	st := disktest.Stat(t, path)
 	require.NoError(t, os.Truncate(path, st.Size()+d.grow))
 }
 
@@ -139,8 +138,7 @@ func TestDamagedGPTs(t *testing.T) {
 // requireProtective wants an entry that covers the whole disk. Spec: UEFI 2.10, 5.2.3.
 func requireProtective(t testing.TB, path string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	require.Equal(t, []byte{0x55, 0xaa}, b[510:512])
 	require.Equal(t, byte(0xee), b[446+4])
 	require.Equal(t, uint32(1), binary.LittleEndian.Uint32(b[446+8:]))
@@ -150,10 +148,8 @@ func requireProtective(t testing.TB, path string) {
 // requireSameBytes compares a partition with its copy.
 func requireSameBytes(t testing.TB, source, dest string, m jsonMove) {
 	t.Helper()
-	was, err := os.ReadFile(source)
-	require.NoError(t, err)
-	is, err := os.ReadFile(dest)
-	require.NoError(t, err)
+	was := disktest.ReadFile(t, source)
+	is := disktest.ReadFile(t, dest)
 	require.Equal(t, was[m.FromBytes:m.FromBytes+m.SizeBytes], is[m.ToBytes:m.ToBytes+m.SizeBytes], "partition %d",
 		m.Partition)
 }

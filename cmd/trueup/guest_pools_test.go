@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -99,8 +98,7 @@ func testPools(t *testing.T, disk func(letter string) string, lvs []string) {
 		require.Equal(t, "nested-misaligned", inspectPool(t, 0, disk("g")).Findings[0].Code, "136 KiB")
 	})
 	t.Run("a partition that is off a boundary so that its data are on one", func(t *testing.T) {
-		pv, err := os.ReadFile(disk("h"))
-		require.NoError(t, err)
+		pv := disktest.ReadFile(t, disk("h"))
 		report := inspectPool(t, 3, poolImage(0x8e, int64(len(pv)), func(v forge.Bytes) { v.Put(0, pv) })(t,
 			t.TempDir()))
 		require.Zero(t, (63*512+report.Partitions[0].Volume.DataStart)%(64<<10))
@@ -176,8 +174,7 @@ func poolScript(t *testing.T, s *linuxSetup, disk func(string) string) string {
 	t.Helper()
 	var names []string
 	for letter := range strings.SplitSeq(poolDisks, "") {
-		require.NoError(t, os.WriteFile(disk(letter), nil, 0o600))
-		require.NoError(t, os.Truncate(disk(letter), 32<<20))
+		disktest.MakeBlank(t, disk(letter), 32<<20)
 		names = append(names, "@"+letter, s.add(guestDisk{disk(letter), "raw", sectorSize}))
 	}
 	return "set -e\n" + strings.NewReplacer(names...).Replace(strings.Join(poolCommands, "\n"))

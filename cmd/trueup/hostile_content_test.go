@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -294,9 +293,7 @@ func TestSizesWithoutTable(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int64{"T41 one sector": 512, "T41 8 TiB without partitions": 8 << 40} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "disk.raw")
-			require.NoError(t, os.WriteFile(path, nil, 0o644))
-			require.NoError(t, os.Truncate(path, size))
+			path := disktest.Blank(t, "disk.raw", size)
 			dest := filepath.Join(t.TempDir(), "dest.raw")
 			ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path},
 				[]string{"inspect", path})
@@ -309,8 +306,7 @@ func TestSizesWithoutTable(t *testing.T) {
 
 			copied := measure(t, []string{"align", "--json", path, dest})[0]
 			require.Equal(t, 0, copied.code, copied.stderr)
-			info, err := os.Stat(dest)
-			require.NoError(t, err)
+			info := disktest.Stat(t, dest)
 			require.Equal(t, size, info.Size())
 		})
 	}

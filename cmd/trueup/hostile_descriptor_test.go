@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
@@ -373,8 +374,7 @@ func TestDescriptorVariants(t *testing.T) {
 			raw := filepath.Join(t.TempDir(), "disk.raw")
 			r := measure(t, []string{"convert", "--to", "raw", flatImage(c.text)(t, t.TempDir()), raw})[0]
 			require.Equal(t, 0, r.code, r.stderr)
-			got, err := os.ReadFile(raw)
-			require.NoError(t, err)
+			got := disktest.ReadFile(t, raw)
 			require.True(t, bytes.Equal(c.want, got), "the disk has %d bytes, want %d", len(got), len(c.want))
 		})
 	}

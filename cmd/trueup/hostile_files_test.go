@@ -51,8 +51,7 @@ func crowdedFAT(t testing.TB, sectors int64) forge.Bytes {
 	path := filepath.Join(t.TempDir(), "fat")
 	require.NoError(t, os.WriteFile(path, make([]byte, sectors*sectorSize), 0o600))
 	disktest.Run(t, "mkfs.fat", "-F", "32", "-s", "1", path)
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, path)
 	f := forge.Bytes(raw)
 	reserved, table := int64(binary.LittleEndian.Uint16(raw[14:])), int64(binary.LittleEndian.Uint32(raw[36:]))
 	data := (reserved + 2*table) * sectorSize

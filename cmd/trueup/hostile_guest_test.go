@@ -37,8 +37,7 @@ func bootsFrom(t testing.TB, kind string, files map[string]string) []byte {
 		{number: 1, kind: kind, typ: "7", start: 63, sectors: sectors, loads: "BOOTMGR", files: files},
 	}}
 	path := d.make(t)
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, path)
 	require.NoError(t, os.Remove(path))
 	return raw
 }

@@ -50,8 +50,7 @@ var labelDisk = madeDisk{
 func TestHostileLabels(t *testing.T) {
 	t.Parallel()
 	raw := labelDisk.make(t, t.TempDir())
-	data, err := os.ReadFile(raw)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, raw)
 	places := map[string][]int64{}
 	for _, v := range labelDisk.volumes {
 		places[v.kind] = occurrences(data, encodeLabel(v.kind, v.label))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -33,8 +32,7 @@ func traced(t testing.TB, args ...string) []nameCall {
 		append([]string{"-f", "-qq", "-s", "8192", "-o", log, "-e", "trace=%file,%network,execve", builtPath},
 			args...)...)
 	_ = cmd.Run() // the exit code is judged elsewhere
-	text, err := os.ReadFile(log)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, log)
 	var calls []nameCall
 	for line := range strings.Lines(string(text)) {
 		m := callLine.FindStringSubmatch(line)

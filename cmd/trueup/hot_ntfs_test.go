@@ -92,8 +92,7 @@ func TestHotNTFS(t *testing.T) {
 	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(hotStart*sectorSize))
 	h := newHotNTFS(t, map[string]string{system: hive})
 	file := findNTFS(t, h.part, "-F", "/"+system)
-	b, err := os.ReadFile(hive)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, hive)
 	letterAt := file.cluster + int64(bytes.Index(b, mountedValue(windowsSignature, hotStart*sectorSize))/4096)
 	for name, tc := range map[string]struct {
 		pending [][]byte

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -74,10 +73,8 @@ func (c hotWindows) run(t *testing.T) {
 	now, dest := c.windowsCase.run(t)
 	v := c.disk.volume(c.partition)
 	read := func(name string) (before, after forge.Bytes) {
-		a, err := os.ReadFile(v.files[name])
-		require.NoError(t, err)
-		b, err := os.ReadFile(readGuestFile(t, dest, v, now[v.number], name))
-		require.NoError(t, err)
+		a := disktest.ReadFile(t, v.files[name])
+		b := disktest.ReadFile(t, readGuestFile(t, dest, v, now[v.number], name))
 		require.Len(t, b, len(a))
 		return a, b
 	}
@@ -134,8 +131,7 @@ func recoverHive(t *testing.T, program string, hive forge.Bytes, logs ...forge.B
 		args = append(args, path)
 	}
 	disktest.Run(t, disktest.Python(t), args...)
-	b, err := os.ReadFile(filepath.Join(dir, "out"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join(dir, "out"))
 	return b
 }
 
@@ -174,8 +170,7 @@ func TestHotWindows10(t *testing.T) {
 	const system = "Windows/System32/config/SYSTEM"
 	own, other := int64(63*sectorSize), int64(100_063*sectorSize)
 	value := func(off int64) []byte { return mountedValue(windowsSignature, off) }
-	b, err := os.ReadFile(mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_WIN_10_1709.xz"), letters(own, other)))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_WIN_10_1709.xz"), letters(own, other)))
 	end := forge.Bytes(b[:4096+binary.LittleEndian.Uint32(b[hiveforge.BinsSize:])])
 	hive := replaced(t, end, value(other), value(99*sectorSize))
 	touched := slices.Clone(hive)
@@ -213,8 +208,7 @@ func TestHotWindows10(t *testing.T) {
 func TestHotBootConfiguration(t *testing.T) {
 	t.Parallel()
 	own, other := int64(63*sectorSize), int64(100_063*sectorSize)
-	b, err := os.ReadFile(bcdOnMBR(t, own, other))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, bcdOnMBR(t, own, other))
 	end := forge.Bytes(b)
 	store := replaced(t, end, bcdDevice(windowsSignature, other)[:0x20],
 		bcdDevice(windowsSignature, 99*sectorSize)[:0x20])

@@ -37,8 +37,7 @@ type mbrSlot struct {
 // slotsOf returns the slots of an MBR: sfdisk reads those of a disk without the GPT behind it.
 func slotsOf(t testing.TB, path string) []mbrSlot {
 	t.Helper()
-	info, err := os.Stat(path)
-	require.NoError(t, err)
+	info := disktest.Stat(t, path)
 	mbr := filepath.Join(t.TempDir(), "mbr.raw")
 	require.NoError(t, os.WriteFile(mbr, readAt(t, path, 0, sectorSize), 0o600))
 	require.NoError(t, os.Truncate(mbr, info.Size()))
@@ -110,9 +109,7 @@ func TestAlignedHybridMBRBoots(t *testing.T) {
 	t.Parallel()
 	loaders := filepath.Join(disktest.CorpusDir(t), "loaders", "freedos") //nolint:misspell // FreeDOS
 	d := bootDisk{fat: 16, heads: 255}
-	source := filepath.Join(t.TempDir(), "hybrid.raw")
-	require.NoError(t, os.WriteFile(source, nil, 0o600))
-	require.NoError(t, os.Truncate(source, bootDiskSize))
+	source := disktest.Blank(t, "hybrid.raw", bootDiskSize)
 	w := window{start: 1063, size: 100_000}
 	disktest.Run(t, "sgdisk", "-a", "1", "-n", "3:40:1000", "-n", "1:"+decimal(w.start)+":"+decimal(w.start+w.size-1),
 		"-t", "1:0700", source)
@@ -122,8 +119,7 @@ func TestAlignedHybridMBRBoots(t *testing.T) {
 		filepath.Join(loaders, "COMMAND.COM"), "::")
 	disktest.Run(t, "mcopy", "-i", drive(source, w), hostFile(t, "SHELL=C:\\COMMAND.COM C:\\ /P\r\n"), "::FDCONFIG.SYS")
 	disktest.Run(t, "mcopy", "-i", drive(source, w), hostFile(t, "@ECHO "+booted+"\r\n"), "::AUTOEXEC.BAT")
-	code, err := os.ReadFile(filepath.Join(loaders, "br_fat16fd_0x3e.bin"))
-	require.NoError(t, err)
+	code := disktest.ReadFile(t, filepath.Join(loaders, "br_fat16fd_0x3e.bin"))
 	disktest.WriteAt(t, source, w.start*sectorSize+codeOfFAT, code)
 	disktest.WriteAt(t, source, w.start*sectorSize+0x24, []byte{0x80}) // the drive
 	disktest.WriteAt(t, source, 0, chsBootCode(t))

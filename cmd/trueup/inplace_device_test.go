@@ -66,9 +66,7 @@ func roomyNTFS(t testing.TB) string {
 // fourKnDisk is a GPT of a disk with sectors of 4096 bytes, whose partition begins off 64 KiB.
 func fourKnDisk(t testing.TB) string {
 	t.Helper()
-	raw := filepath.Join(t.TempDir(), "4kn.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, 24<<20))
+	raw := disktest.Blank(t, "4kn.raw", 24<<20)
 	device := loopDevice(t, raw, "--sector-size", "4096")
 	cmd := exec.Command(disktest.Tool(t, "sfdisk"), "-q", device)
 	cmd.Stdin = strings.NewReader("label: gpt\nfirst-lba: 6\n" +
@@ -146,8 +144,7 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 	require.Contains(t, r.stderr, "should be a journal of trueup")
 
 	grows := newDeviceMove(t, moveDisks["grows"](t))
-	st, err := os.Stat(grows.file)
-	require.NoError(t, err)
+	st := disktest.Stat(t, grows.file)
 	r = trueup(t, grows.flags...)
 	require.Equal(t, 4, r.code, r.stderr)
 	require.Regexp(t, fmt.Sprintf(`the moved disk needs \d+ bytes, and it has %d`, st.Size()), r.stderr)
@@ -197,8 +194,7 @@ func TestKilledMovesOnDevice(t *testing.T) {
 	}
 	text, err := traced(log, "-e", "trace=pwrite64,fsync,ioctl,unlinkat").CombinedOutput()
 	require.NoError(t, err, "%s", text)
-	data, err := os.ReadFile(log)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, log)
 	seen, most := map[string]int{}, map[string]int{}
 	for _, x := range tracedCall.FindAllStringSubmatch(string(data), -1) {
 		seen[x[1]+x[2]]++

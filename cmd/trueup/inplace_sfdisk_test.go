@@ -28,8 +28,7 @@ func newSfdiskCase(t testing.TB, raw string) *sfdiskCase {
 	dest := filepath.Join(t.TempDir(), "copy.raw")
 	require.Equal(t, 0, trueup(t, "align", "--to", "raw", raw, dest).code)
 	c.old, c.new = tableOf(t, raw), tableOf(t, dest)
-	info, err := os.Stat(dest)
-	require.NoError(t, err)
+	info := disktest.Stat(t, dest)
 	c.data = c.sums(t, raw, c.old)
 	require.NoError(t, os.Truncate(raw, info.Size()))
 	if strings.Contains(disktest.Run(t, "sfdisk", "-d", raw), "label: gpt") {
@@ -47,8 +46,7 @@ func newSfdiskCase(t testing.TB, raw string) *sfdiskCase {
 // sums returns the SHA-256 of what lies where a table has partitions.
 func (c *sfdiskCase) sums(t testing.TB, path string, parts []window) (out [][32]byte) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	for _, p := range parts {
 		out = append(out, sha256.Sum256(b[min(p.start*sectorSize, int64(len(b))):min((p.start+p.size)*sectorSize,
 			int64(len(b)))]))
@@ -107,8 +105,7 @@ func TestKilledSfdisk(t *testing.T) {
 				r := c.move(t, i, append(traced, "-o", log)...)
 				require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 				require.True(t, c.whole(t), "sfdisk by itself")
-				b, err := os.ReadFile(log)
-				require.NoError(t, err)
+				b := disktest.ReadFile(t, log)
 				for _, x := range []string{"write", "pwrite64", "fsync"} {
 					for n := 1; n <= strings.Count("\n"+string(b), "\n"+x+"("); n++ {
 						if call++; call%every != every/2 && every > 1 {

@@ -154,8 +154,7 @@ func TestInPlaceIsTheCopy(t *testing.T) {
 // vhdID returns the identifier of a VHD.
 func vhdID(t testing.TB, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	return fmt.Sprintf("%x", b[len(b)-512+68:len(b)-512+84])
 }
 
@@ -237,8 +236,7 @@ func TestInPlaceIsRefused(t *testing.T) {
 			spoil: func(t *testing.T, path string) {
 				t.Helper()
 				half := "RW 4096 FLAT \"disk-flat.vmdk\" "
-				text, err := os.ReadFile(path)
-				require.NoError(t, err)
+				text := disktest.ReadFile(t, path)
 				text = regexp.MustCompile(`RW 8192 FLAT .*`).ReplaceAll(text, []byte(half+"0\n"+half+"4096"))
 				require.NoError(t, os.WriteFile(path, text, 0o600))
 			},
@@ -394,8 +392,7 @@ func (c *moveCase) points(t testing.TB) (out []callPoint) {
 // callsIn returns the calls in a log of strace: for each name, how many the thread with most of them makes.
 func callsIn(t testing.TB, log string) []callPoint {
 	t.Helper()
-	data, err := os.ReadFile(log)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, log)
 	seen, most := map[string]int{}, map[string]int{}
 	for _, m := range tracedCall.FindAllStringSubmatch(string(data), -1) {
 		seen[m[1]+m[2]]++

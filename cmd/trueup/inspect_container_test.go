@@ -91,8 +91,7 @@ func wantUsage(t testing.TB, format, path string) (u jsonUsage) {
 	}
 	raw := filepath.Join(t.TempDir(), "disk.raw")
 	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", path, raw)
-	data, err := os.ReadFile(raw)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, raw)
 	u.NonZero = new(int64)
 	for ; len(data) > 0; data = data[min(4096, len(data)):] {
 		if block := data[:min(4096, len(data))]; bytes.Count(block, []byte{0}) < len(block) {
@@ -182,8 +181,7 @@ func fillHoles(t testing.TB, dir string) {
 	t.Helper()
 	for _, name := range folderNames(t, dir) {
 		path := filepath.Join(dir, name)
-		data, err := os.ReadFile(path)
-		require.NoError(t, err)
+		data := disktest.ReadFile(t, path)
 		require.NoError(t, os.WriteFile(path, data, 0o644))
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 )
 
@@ -56,8 +57,7 @@ func TestEveryOperationOfDestFails(t *testing.T) {
 	// is reports whether the folder has a copy.
 	is := func(dir, name string) bool {
 		for _, file := range folderNames(t, filepath.Join(good, name)) {
-			want, err := os.ReadFile(filepath.Join(good, name, file))
-			require.NoError(t, err)
+			want := disktest.ReadFile(t, filepath.Join(good, name, file))
 			if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !bytes.Equal(got, want) {
 				return false
 			}

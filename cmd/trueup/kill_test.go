@@ -139,8 +139,7 @@ func (c *killCase) sum(t *testing.T) string {
 	if c.format != formatFlat {
 		return sha256Of(t, c.dest)
 	}
-	text, err := os.ReadFile(c.dest)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, c.dest)
 	name := flatExtent.FindSubmatch(text)
 	require.NotNil(t, name, "%s", text)
 	return sha256Of(t, filepath.Join(filepath.Dir(c.dest), string(name[1])))
@@ -236,8 +235,7 @@ func callPointsOf(t *testing.T, strace, folder string, n int, command []string) 
 	args := []string{"-f", "--seccomp-bpf", "-o", log, "-e", "trace=" + changingCalls, builtPath}
 	out, err := exec.Command(strace, append(args, command...)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	data, err := os.ReadFile(log)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, log)
 	seen := map[string]int{}  // of a thread and a name
 	found := map[string]int{} // of a name, the most that a thread has
 	for _, m := range tracedCall.FindAllStringSubmatch(string(data), -1) {

@@ -41,8 +41,7 @@ func TestMountedFileSystems(t *testing.T) {
 	}}
 	for _, kind := range []string{"ext4", "vfat", "exfat"} {
 		disk := filepath.Join(dir, kind)
-		require.NoError(t, os.WriteFile(disk, nil, 0o600))
-		require.NoError(t, os.Truncate(disk, 32<<20))
+		disktest.MakeBlank(t, disk, 32<<20)
 		disktest.Run(t, "mkfs."+kind, disk)
 		setup.add(guestDisk{disk, "raw", sectorSize})
 	}

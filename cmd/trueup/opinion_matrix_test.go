@@ -66,8 +66,7 @@ func (v judgedVolume) makePart(t *testing.T, part string, root bool) {
 	case "exfat": // the appliance puts its file there
 		require.NoError(t, os.WriteFile(part, exfatTools(t, v.size, 0), 0o600))
 	case "luks":
-		require.NoError(t, os.WriteFile(part, nil, 0o600))
-		require.NoError(t, os.Truncate(part, v.size))
+		disktest.MakeBlank(t, part, v.size)
 		disktest.RunInput(t, "the key", "cryptsetup", "luksFormat", "--batch-mode", "--pbkdf", "pbkdf2",
 			"--pbkdf-force-iterations", "1000", "--key-file=-", part)
 		disktest.WriteAt(t, part, v.size-mib, v.words())
@@ -82,9 +81,7 @@ func (v judgedVolume) makePart(t *testing.T, part string, root bool) {
 // judgedDisk makes a disk of the volumes, each off all boundaries.
 func judgedDisk(t *testing.T) string {
 	t.Helper()
-	raw := filepath.Join(t.TempDir(), "disk.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, 160*mib))
+	raw := disktest.Blank(t, "disk.raw", 160*mib)
 	table := "label: gpt\nfirst-lba: 34\n"
 	start := int64(trackSectors)
 	for i, v := range judgedVolumes {
@@ -150,8 +147,7 @@ func testOpinionsOnKinds(t *testing.T) {
 	}
 	dest := requireAgree(t, "align", source, good)
 
-	data, err := os.ReadFile(dest)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, dest)
 	for _, v := range judgedVolumes {
 		if at := bytes.Index(data, v.words()[:sectorSize]); v.kind != "swap" {
 			require.Positive(t, at, v.kind)

@@ -218,8 +218,7 @@ func TestSecondOpinionIsInterrupted(t *testing.T) {
 				return err == nil && len(left) == 0
 			})
 			require.NoFileExists(t, fresh)
-			pid, err := os.ReadFile(pids)
-			require.NoError(t, err)
+			pid := disktest.ReadFile(t, pids)
 			require.NoDirExists(t, "/proc/"+strings.TrimSpace(string(pid)))
 		})
 	}
@@ -319,16 +318,14 @@ func TestSecondOpinionOfLibguestfs(t *testing.T) {
 	const content = "the very words of a file"
 	require.NoError(t, os.WriteFile(path("words.txt"), []byte(content), 0o600))
 	for name, size := range map[string]int64{"fat": 4 << 20, "disk": 8 << 20} {
-		require.NoError(t, os.WriteFile(path(name), nil, 0o600))
-		require.NoError(t, os.Truncate(path(name), size))
+		disktest.MakeBlank(t, path(name), size)
 	}
 	disktest.Run(t, "mkfs.fat", path("fat"))
 	disktest.Run(t, "mcopy", "-i", path("fat"), path("words.txt"), "::words.txt")
 	disktest.RunInput(t, "label: dos\nstart=63, size=8192, type=c\n", "sfdisk", "-q", path("disk"))
 	placeVolume(t, path("fat"), path("disk"), 63*sectorSize)
 	require.Equal(t, 0, trueup(t, "align", path("disk"), path("fresh")).code)
-	b, err := os.ReadFile(path("fresh"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path("fresh"))
 	at := bytes.Index(b, []byte(content))
 	require.Positive(t, at)
 	disktest.WriteAt(t, path("fresh"), int64(at), []byte("T"))

@@ -75,8 +75,7 @@ func TestHostilePackages(t *testing.T) {
 // hostilePackages are broken packages, but for what needs a valid disk.
 func hostilePackages(t testing.TB) []hostilePackage {
 	t.Helper()
-	data, err := os.ReadFile("../../testdata/xp-lba63.vmdk")
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, "../../testdata/xp-lba63.vmdk")
 	disk := tarforge.Member{Name: "disk.vmdk", Data: data}
 	good := smallOVF("disk.vmdk", "", "")
 	mf := func(text string) tarforge.Member { return tarforge.Member{Name: "vm.mf", Data: []byte(text)} }

@@ -76,8 +76,7 @@ func (p *madePackage) folder(t testing.TB) string {
 	var sizes []any
 	for _, name := range p.order {
 		disktest.Run(t, "cp", p.files[name], filepath.Join(dir, name))
-		info, err := os.Stat(p.files[name])
-		require.NoError(t, err)
+		info := disktest.Stat(t, p.files[name])
 		sizes = append(sizes, info.Size())
 	}
 	text := p.text
@@ -97,8 +96,7 @@ func (p *madePackage) folder(t testing.TB) string {
 func (p *madePackage) manifest(t testing.TB, dir string) (text string) {
 	t.Helper()
 	for _, name := range append([]string{"vm.ovf"}, p.order...) {
-		data, err := os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
+		data := disktest.ReadFile(t, filepath.Join(dir, name))
 		h := newHash[p.digest]()
 		h.Write(data)
 		text += fmt.Sprintf("%s(%s)= %s\n", p.digest, name, hex.EncodeToString(h.Sum(nil)))
@@ -142,8 +140,7 @@ func unpack(t testing.TB, path string) (dir string, list []string) {
 // requireManifest has sha256sum and its like, or Go's own hash, agree with each line of the manifest.
 func requireManifest(t testing.TB, dir, name string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, name))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, filepath.Join(dir, name))
 	require.Equal(t, 4, strings.Count(string(text), "\n"))
 	for line := range strings.Lines(string(text)) {
 		algorithm, rest, _ := strings.Cut(strings.TrimSpace(line), "(")

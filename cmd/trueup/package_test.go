@@ -73,14 +73,10 @@ func (p *madePackage) checkResult(t *testing.T, source, dest string) {
 	require.Equal(t, sha256Of(t, alone), sha256Of(t, formatSparse.rawOf(t, inside)))
 	require.Contains(t, disktest.Run(t, "qemu-img", "check", "-f", "vmdk", inside), "No errors were found")
 
-	info, err := os.Stat(inside)
-	require.NoError(t, err)
-	oldInfo, err := os.Stat(filepath.Join(was, "disk1.vmdk"))
-	require.NoError(t, err)
-	old, err := os.ReadFile(filepath.Join(was, "vm.ovf"))
-	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
-	require.NoError(t, err)
+	info := disktest.Stat(t, inside)
+	oldInfo := disktest.Stat(t, filepath.Join(was, "disk1.vmdk"))
+	old := disktest.ReadFile(t, filepath.Join(was, "vm.ovf"))
+	text := disktest.ReadFile(t, filepath.Join(is, "vm.ovf"))
 	held := trueupJSON[jsonInspect](t, 0, "inspect", dest+"!disk1.vmdk").Image.SizeBytes
 	require.Equal(t, int64(8<<20), held, "this disk has room and does not grow")
 	populated := match(t, string(text), `vmdisk1" ovf:fileRef="file1" ovf:populatedSize="(\d+)"`)
@@ -116,8 +112,7 @@ func TestAlignPackageWithGrowingDisk(t *testing.T) {
 			answer := trueupJSON[jsonPackageAlign](t, 0, "align", source, dest)
 			require.Equal(t, disk.wantSectors*sectorSize, answer.Disks[0].NewSizeBytes)
 			is, _ := unpack(t, dest)
-			text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
-			require.NoError(t, err)
+			text := disktest.ReadFile(t, filepath.Join(is, "vm.ovf"))
 			if units == "byte * 10^3" {
 				units = "byte"
 			}
@@ -147,10 +142,8 @@ func TestAlignPackagesOfOtherTars(t *testing.T) {
 			source, dest := p.ova(t, flags...), filepath.Join(t.TempDir(), "out.ova")
 			require.Equal(t, 0, trueup(t, "align", source, dest).code)
 			p.checkResult(t, source, dest)
-			old, err := os.Stat(source)
-			require.NoError(t, err)
-			info, err := os.Stat(dest)
-			require.NoError(t, err)
+			old := disktest.Stat(t, source)
+			info := disktest.Stat(t, dest)
 			require.Equal(t, old.Size()%10240 == 0, info.Size()%10240 == 0)
 		})
 	}
@@ -242,10 +235,8 @@ func TestPackageOfOneDisk(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out.ova")
 	require.Equal(t, 0, trueup(t, "align", source, out).code)
 	is, _ := unpack(t, out)
-	old, err := os.ReadFile(filepath.Join(filepath.Dir(p.folder(t)), "vm.ovf"))
-	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
-	require.NoError(t, err)
+	old := disktest.ReadFile(t, filepath.Join(filepath.Dir(p.folder(t)), "vm.ovf"))
+	text := disktest.ReadFile(t, filepath.Join(is, "vm.ovf"))
 	require.Equal(t, string(old), string(text), "it states no size that could change")
 }
 
@@ -386,8 +377,7 @@ func TestOtherOrdersAndFolders(t *testing.T) {
 	require.Equal(t, 0, trueup(t, "align", source, dest).code)
 	require.Equal(t, "sub/a disk.vmdk\nsub/vm.ovf\n", disktest.Output(t, "tar", "-tf", dest))
 	is, _ := unpack(t, dest)
-	text, err := os.ReadFile(filepath.Join(is, "sub", "vm.ovf"))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, filepath.Join(is, "sub", "vm.ovf"))
 	require.Equal(t, strings.Replace(string(ovf.Data), "1245184", "1310720", 1), string(text))
 	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
 	require.Equal(t, 1, trueup(t, "align", source, filepath.Join(t.TempDir(), "out.ovf")).code,
@@ -409,8 +399,7 @@ func TestOVFThatFillsItsBlocks(t *testing.T) {
 		source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
 		require.Equal(t, 0, trueup(t, "align", source, dest).code)
 		is, _ := unpack(t, dest)
-		text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
-		require.NoError(t, err)
+		text := disktest.ReadFile(t, filepath.Join(is, "vm.ovf"))
 		bare := strings.TrimRight(string(text), "\n") + "\n"
 		require.Equal(t, left, (512-int64(len(bare))%512)%512, "the case is what it says")
 		require.Equal(t, left == 0, len(text) > len(bare), "%d bytes are left", left)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // A package whose OVF is wrong about a disk: align corrects it for a disk that it writes anew, carries it along for one
@@ -39,8 +41,7 @@ func TestPackageWithWrongNumbers(t *testing.T) {
 			require.Equal(t, c.code, findings[0].Code)
 			trueupJSON[jsonPackageAlign](t, 0, "align", source, dest)
 			is, _ := unpack(t, dest)
-			text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
-			require.NoError(t, err)
+			text := disktest.ReadFile(t, filepath.Join(is, "vm.ovf"))
 			require.Contains(t, string(text), c.after)
 			require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
 		})
@@ -59,8 +60,7 @@ func TestManifestThatDoesNotFit(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			source, dest := twoDisks(t).ova(t), filepath.Join(t.TempDir(), "out.ova")
-			text, err := os.ReadFile(source)
-			require.NoError(t, err)
+			text := disktest.ReadFile(t, source)
 			require.Equal(t, 1, strings.Count(string(text), line))
 			require.NoError(t, os.WriteFile(source, []byte(strings.Replace(string(text), line, c.with, 1)), 0o644))
 			var codes []string

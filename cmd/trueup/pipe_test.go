@@ -134,8 +134,7 @@ func TestWholeMebibytes(t *testing.T) {
 		require.Zero(t, answer.NewSizeBytes%(1<<20))
 		info := disktest.Run(t, "qemu-img", "info", "--output=json", "-f", "vpc", dest)
 		require.Contains(t, info, fmt.Sprintf(`"virtual-size": %d,`, answer.NewSizeBytes))
-		st, err := os.Stat(dest)
-		require.NoError(t, err)
+		st := disktest.Stat(t, dest)
 		require.Equal(t, answer.NewSizeBytes+512, st.Size())
 		require.Equal(t, 0, trueup(t, "verify", raw, dest).code)
 	}

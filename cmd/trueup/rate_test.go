@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,8 +28,7 @@ func TestIdle(t *testing.T) {
 		r := run(t, strace, append([]string{"-f", "--seccomp-bpf", "-o", log, "-e", "trace=ioprio_set", builtPath},
 			c.args...)...)
 		require.Contains(t, []int{0, 3}, r.code, r.stderr) // the verdict of a scan
-		calls, err := os.ReadFile(log)
-		require.NoError(t, err)
+		calls := disktest.ReadFile(t, log)
 		require.Equal(t, c.idle, strings.Contains(string(calls), "IOPRIO_PRIO_VALUE(IOPRIO_CLASS_IDLE, 0)) = 0"),
 			"%q: %s", c.args, calls)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // TestReadmeExample runs the commands of the README's examples and compares their output. A line "..." stands for what
@@ -19,14 +21,12 @@ func TestReadmeExample(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, filepath.Join(root, "README.md"))
 	dir := t.TempDir()
 	// A copy without holes: those of the original depend on who unpacked it.
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "testdata"), 0o755))
 	const image = "testdata/xp-lba63.vmdk"
-	b, err := os.ReadFile(filepath.Join(root, image))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join(root, image))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, image), b, 0o644))
 	examples := readmeCommands(string(text))
 	require.Len(t, examples, 4, "inspect, plan, align and scan")
@@ -88,8 +88,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	require.NoError(t, err)
 	tests := testsOf(t, root)
 	for _, path := range documents {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
+		text := disktest.ReadFile(t, path)
 		for _, n := range testName.FindAllStringSubmatch(string(text), -1) {
 			require.Contains(t, tests, n[1], path)
 		}
@@ -101,8 +100,7 @@ func TestBootingNamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(root, "docs/booting.md"))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, filepath.Join(root, "docs/booting.md"))
 	_, section, ok := strings.Cut(string(text), "\n| guest | how it boots |")
 	require.True(t, ok, "the table of guests")
 	section, _, _ = strings.Cut(section, "\n\n")
@@ -117,8 +115,7 @@ func TestBootingNamesTestsThatExist(t *testing.T) {
 // is nothing to prove.
 func TestMatrixOfGuestsIsFull(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/guest-states.md")
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, "../../docs/guest-states.md")
 	_, section, ok := strings.Cut(string(text), "\n| guest | shut down |")
 	require.True(t, ok, "the matrix")
 	section, _, _ = strings.Cut(section, "\n\n")

@@ -259,8 +259,7 @@ func TestPermissionsOfTheCopy(t *testing.T) {
 	f.before = hashFolder(t, filepath.Dir(f.source))
 	f.requireNext(t, append([]string{"--force"}, toFlat...)...)
 	for _, name := range folderNames(t, filepath.Dir(f.dest)) {
-		info, err := os.Stat(filepath.Join(filepath.Dir(f.dest), name))
-		require.NoError(t, err)
+		info := disktest.Stat(t, filepath.Join(filepath.Dir(f.dest), name))
 		require.Equal(t, os.FileMode(0o600), info.Mode(), name)
 	}
 }

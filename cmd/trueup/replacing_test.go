@@ -21,10 +21,8 @@ func folderSums(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, n := range folderNames(t, dir) {
-		b, err := os.ReadFile(filepath.Join(dir, n))
-		require.NoError(t, err)
-		st, err := os.Stat(filepath.Join(dir, n))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join(dir, n))
+		st := disktest.Stat(t, filepath.Join(dir, n))
 		out[n] = fmt.Sprintf("%x %v", sha256.Sum256(b), st.Mode())
 	}
 	return out
@@ -59,8 +57,7 @@ func TestReplace(t *testing.T) {
 			format, _, _ = strings.Cut(format, " ")
 			disktest.Run(t, "qemu-img", "compare", "-q", "-f", format, "-F", format, path, want)
 			require.Equal(t, 0, trueup(t, "verify", orig, path).code)
-			st, err := os.Stat(path)
-			require.NoError(t, err)
+			st := disktest.Stat(t, path)
 			require.Equal(t, os.FileMode(0o640), st.Mode())
 			r = trueup(t, "inspect", path)
 			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
@@ -147,8 +144,7 @@ func unpacked(t testing.TB, path string) (disks []string) {
 		base = "vm.ovf"
 	}
 	requireManifest(t, dir, strings.TrimSuffix(base, "ovf")+"mf")
-	text, err := os.ReadFile(filepath.Join(dir, base))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, filepath.Join(dir, base))
 	for _, m := range regexp.MustCompile(`ovf:href=.([^"']*vmdk)`).FindAllStringSubmatch(string(text), -1) {
 		disks = append(disks, filepath.Join(dir, m[1]))
 	}
@@ -192,8 +188,7 @@ func TestReplaceRunsACommand(t *testing.T) {
 		program, seen := follower(t, `cat > "$seen"; test -f "$1"; test -f "$2"; test -f "$1.trueup"; echo "got $1"`)
 		r := trueup(t, "align", "--replace", "--json", "--after", program+" "+path+" "+orig, path)
 		require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-		got, err := os.ReadFile(seen)
-		require.NoError(t, err)
+		got := disktest.ReadFile(t, seen)
 		require.Equal(t, r.stdout, string(got))
 		validate(t, string(got))
 		require.Equal(t, "got "+path+"\n", r.stderr)

@@ -70,8 +70,7 @@ func (c *resumeCase) partial(t *testing.T) string {
 	var found string
 	most := int64(-1)
 	for _, name := range folderNames(t, c.behind) {
-		st, err := os.Stat(filepath.Join(c.behind, name))
-		require.NoError(t, err)
+		st := disktest.Stat(t, filepath.Join(c.behind, name))
 		if strings.HasSuffix(name, ".partial") && st.Size() > most {
 			found, most = filepath.Join(c.behind, name), st.Size()
 		}
@@ -237,8 +236,7 @@ func TestResumeKeepsOtherNames(t *testing.T) {
 	r := trueup(t, c.resume()...)
 	require.Equal(t, 1, r.code, r.stderr)
 	require.Contains(t, r.stderr, "has a second name")
-	b, err := os.ReadFile(other)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, other)
 	require.Equal(t, "a disk", string(b))
 	require.NoError(t, os.Remove(partial))
 	c.requireDone(t)
@@ -266,8 +264,7 @@ func TestResumableCopyIsFlushed(t *testing.T) {
 	disktest.Run(t, disktest.Tool(t, "strace"), "-f", "-y", "--seccomp-bpf", "-o", log, "-e", "trace=pwrite64,fsync",
 		builtPath,
 		"align", "--allow-unbootable", "--resumable", "--no-progress", source, dest)
-	text, err := os.ReadFile(log)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, log)
 	calls := regexp.MustCompile(`(pwrite64|fsync)\(\d+<[^>]*\.partial>(?:.*= (\d+)$)?`)
 	var unflushed, most, total int64
 	flushes := 0

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // sampleDisk copies the small disk of testdata, which starts at LBA 63, into a folder of its own and returns its path.
 func sampleDisk(t testing.TB) string {
 	t.Helper()
-	data, err := os.ReadFile("../../testdata/xp-lba63.vmdk")
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, "../../testdata/xp-lba63.vmdk")
 	path := filepath.Join(t.TempDir(), "xp.vmdk")
 	require.NoError(t, os.WriteFile(path, data, 0o644))
 	return path

@@ -57,8 +57,7 @@ func TestScanOfTheCorpus(t *testing.T) {
 			if *updateScan {
 				require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
 			}
-			want, err := os.ReadFile(golden)
-			require.NoError(t, err)
+			want := disktest.ReadFile(t, golden)
 			require.Equal(t, strings.Split(string(want), "\n"), strings.Split(got, "\n"))
 		})
 	}

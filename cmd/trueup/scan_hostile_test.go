@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/image"
@@ -161,8 +162,7 @@ func writeStrangers(t testing.TB, dir string, record []expectedImage) (out []str
 // about it must stay.
 func (h stranger) grow(t testing.TB) {
 	t.Helper()
-	info, err := os.Stat(h.path)
-	require.NoError(t, err)
+	info := disktest.Stat(t, h.path)
 	table, err := strconv.Atoi(threat.FindStringSubmatch(h.name)[1])
 	require.NoError(t, err)
 	const firstTable = 47 // the first number of a case with a table

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -35,8 +34,7 @@ func opened(t *testing.T, args ...string) (paths []string, r result) {
 		"trace=/^(open|openat|openat2|creat|execve|execveat|socket|connect|bind|sendto|socketpair)$", builtPath, "scan",
 		"-o", "json",
 	}, args...)...)
-	text, err := os.ReadFile(log)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, log)
 	starts := 0
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)

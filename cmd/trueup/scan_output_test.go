@@ -46,8 +46,7 @@ func TestScanReportFile(t *testing.T) {
 				r := run(t, builtPath, append(args, more...)...)
 				require.Equal(t, 1, r.code)
 				require.Empty(t, r.stdout+r.stderr)
-				got, err := os.ReadFile(out)
-				require.NoError(t, err)
+				got := disktest.ReadFile(t, out)
 				require.Equal(t, sortedIf(format == "json", withoutTimes(want.stdout)),
 					sortedIf(format == "json", withoutTimes(string(got))))
 				require.Equal(t, []string{"report"}, folderNames(t, filepath.Dir(out)))
@@ -78,8 +77,7 @@ func TestScanReportSurvives(t *testing.T) {
 			format, "--out", out, dir)
 		require.Equal(t, 1, r.code, format)
 		requireOneLine(t, r.stderr)
-		text, err := os.ReadFile(out)
-		require.NoError(t, err)
+		text := disktest.ReadFile(t, out)
 		require.Equal(t, "old", string(text), format)
 		require.Equal(t, []string{"report"}, folderNames(t, folder))
 	}
@@ -118,8 +116,7 @@ func TestScanOwnFiles(t *testing.T) {
 			filepath.Join(dir, "fix.sh"), "--ignore", list,
 			"--catalog", filepath.Join(dir, "catalogue"), dir)
 		require.Equal(t, 0, r.code, r.stderr)
-		text, err := os.ReadFile(filepath.Join(dir, "scan.prom"))
-		require.NoError(t, err)
+		text := disktest.ReadFile(t, filepath.Join(dir, "scan.prom"))
 		require.Regexp(t, `(?m)^trueup_skipped_files\{.*\} 0$`, string(text))
 		require.Regexp(t, `(?m)^trueup_images\{.*verdict="misaligned"\} 1$`, string(text))
 	}

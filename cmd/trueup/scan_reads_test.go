@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -95,8 +94,7 @@ func (o *occupied) number(path string, order binary.ByteOrder, off, size int64) 
 
 // ends are what tells the format of a file.
 func (o *occupied) ends(path string) {
-	st, err := os.Stat(path)
-	require.NoError(o.t, err)
+	st := disktest.Stat(o.t, path)
 	o.add(path, 0, min(pageBytes, st.Size()))
 	if st.Size() > 32<<10 {
 		o.add(path, 32<<10, 16)
@@ -110,8 +108,7 @@ type structure struct{ off, size int64 }
 // needs lists what the disk in a raw file has, by its tables and boot sectors.
 func needs(t *testing.T, raw string, d scannedDisk) []structure {
 	t.Helper()
-	st, err := os.Stat(raw)
-	require.NoError(t, err)
+	st := disktest.Stat(t, raw)
 	list := []structure{{0, sectorSize}}
 	if d.gpt {
 		list = append(list, structure{sectorSize, 33 * sectorSize}, structure{
@@ -279,8 +276,7 @@ var scannedDisks = []scannedDisk{
 
 func (d scannedDisk) make(t *testing.T, raw string) {
 	t.Helper()
-	require.NoError(t, os.WriteFile(raw, nil, 0o644))
-	require.NoError(t, os.Truncate(raw, d.sectors*sectorSize))
+	disktest.MakeBlank(t, raw, d.sectors*sectorSize)
 	table := "label: dos\n"
 	if d.gpt {
 		table = "label: gpt\n"

@@ -24,8 +24,7 @@ func TestScanScriptBesideEachReport(t *testing.T) {
 		script := filepath.Join(t.TempDir(), "fix.sh")
 		r := trueup(t, "scan", "-o", format, "--script", script, dir)
 		require.Equal(t, 3, r.code, r.stderr)
-		text, err := os.ReadFile(script)
-		require.NoError(t, err)
+		text := disktest.ReadFile(t, script)
 		require.Len(t, regexp.MustCompile(`(?m)^copy \d+ align .*/[ac]\.raw `).FindAll(text, -1), 2, "%s: %s", format,
 			text)
 	}
@@ -37,8 +36,7 @@ func exchangeScript(t *testing.T, dir string) (script string, commands []string)
 	script = filepath.Join(t.TempDir(), "fix.sh")
 	r := trueup(t, "scan", "--script", script, "--replace", dir)
 	require.Equal(t, 3, r.code, r.stderr)
-	text, err := os.ReadFile(script)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, script)
 	found := regexp.MustCompile(`(?m)^(?:exchange|copy) \d+ (.*)$`).FindAllStringSubmatch(string(text), -1)
 	for _, m := range found {
 		commands = append(commands, strings.ReplaceAll(m[1], dir+"/", ""))

@@ -70,8 +70,7 @@ func interruptedScan(t *testing.T, dir, format string) (report string) {
 	require.Empty(t, r.stdout)
 	requireScanInterrupted(t, r.stderr)
 	require.Equal(t, []string{"report"}, folderNames(t, filepath.Dir(out)), "nothing is left beside the report")
-	text, err := os.ReadFile(out)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, out)
 	return string(text)
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // A raw disk and an extent can have any name. A report must not take their place.
@@ -21,8 +23,7 @@ func TestScanSparesWhatMayBeADisk(t *testing.T) {
 		r := trueup(t, "scan", flag, path, dir)
 		require.Equal(t, 64, r.code)
 		require.Contains(t, r.stderr, "would overwrite what is no text")
-		after, err := os.ReadFile(path)
-		require.NoError(t, err)
+		after := disktest.ReadFile(t, path)
 		require.True(t, bytes.Equal(disk, after))
 	}
 }

@@ -291,8 +291,7 @@ func TestServeIsConfined(t *testing.T) {
 		sampleDisk(t))
 	disktest.Run(t, "nbdinfo", s.URI)
 	require.Equal(t, 0, s.ended(t), s.stderr.String())
-	text, err := os.ReadFile(log)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, log)
 	requireConfined(t, string(text))
 }
 
@@ -324,8 +323,7 @@ func TestServeMemory(t *testing.T) {
 	disktest.WaitFor(t, "a place", func() bool {
 		return exec.Command(disktest.Tool(t, "nbdinfo"), "--size", s.URI).Run() == nil
 	})
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
-	require.NoError(t, err)
+	status := disktest.ReadFile(t, fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	peak := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindStringSubmatch(string(status))
 	require.NotNil(t, peak)
 	kib, err := strconv.Atoi(peak[1])

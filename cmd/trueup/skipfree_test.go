@@ -57,8 +57,7 @@ func reusedDisk(t *testing.T) (raw string, file []byte) {
 		"start=%d, size=%d, type=da\n",
 		ntfsAt, 32*2048, extAt, 24*2048, extAt+24*2048, 8*2048), "sfdisk", "-q", raw)
 	for name, at := range map[string]int64{"ntfs": ntfsAt, "ext": extAt} {
-		b, err := os.ReadFile(path(name))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, path(name))
 		disktest.WriteAt(t, raw, at*sectorSize, b)
 	}
 	return raw, file
@@ -95,10 +94,8 @@ func TestSkipFree(t *testing.T) {
 	disktest.Run(t, "qemu-img", "check", "-q", dest)
 	copied := filepath.Join(dir, "copied.img")
 	disktest.Run(t, "qemu-img", "convert", "-O", "raw", dest, copied)
-	a, err := os.ReadFile(whole)
-	require.NoError(t, err)
-	b, err := os.ReadFile(copied)
-	require.NoError(t, err)
+	a := disktest.ReadFile(t, whole)
+	b := disktest.ReadFile(t, copied)
 	requireZerosFor(t, a, b, left)
 	requireFiles(t, copied, file)
 
@@ -129,8 +126,7 @@ func requireZerosFor(t *testing.T, a, b []byte, n int64) {
 // requireFiles has the tools of the file systems check the partitions of an aligned disk, and read their file.
 func requireFiles(t *testing.T, raw string, file []byte) {
 	t.Helper()
-	b, err := os.ReadFile(raw)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, raw)
 	parts := tableOf(t, raw)
 	require.Len(t, parts, 3)
 	dir := t.TempDir()
@@ -144,8 +140,7 @@ func requireFiles(t *testing.T, raw string, file []byte) {
 		filepath.Join(dir, "ntfs"), "file"))))
 	disktest.Run(t, "e2fsck", "-f", "-n", filepath.Join(dir, "ext"))
 	disktest.Output(t, "debugfs", "-R", "dump file "+filepath.Join(dir, "dumped"), filepath.Join(dir, "ext"))
-	dumped, err := os.ReadFile(filepath.Join(dir, "dumped"))
-	require.NoError(t, err)
+	dumped := disktest.ReadFile(t, filepath.Join(dir, "dumped"))
 	require.Equal(t, sha256.Sum256(file), sha256.Sum256(dumped))
 }
 
@@ -158,10 +153,8 @@ func TestSkipFreeOfOtherCommands(t *testing.T) {
 	want := trueupJSON[jsonFreeSpace](t, 0, "plan", "--skip-free", raw).FreeSpace
 	r := trueupJSON[jsonFreeSpace](t, 0, "convert", "--skip-free", raw, dest)
 	require.Equal(t, want, r.FreeSpace)
-	a, err := os.ReadFile(raw)
-	require.NoError(t, err)
-	b, err := os.ReadFile(dest)
-	require.NoError(t, err)
+	a := disktest.ReadFile(t, raw)
+	b := disktest.ReadFile(t, dest)
 	requireZerosFor(t, a, b, want[0].LeftOut+want[1].LeftOut)
 	require.Equal(t, 0, trueup(t, "verify", "--skip-free", raw, dest).code)
 

@@ -147,7 +147,6 @@ func TestChainOfTooManyLinks(t *testing.T) {
 
 func readAll(t testing.TB, path string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	return b
 }

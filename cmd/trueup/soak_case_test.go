@@ -262,7 +262,6 @@ func (c *soakCase) align(t *testing.T) {
 	require.Equal(t, before, hashFolder(t, filepath.Dir(c.source)), "the source must not change")
 	c.after = filepath.Join(t.TempDir(), "after.raw")
 	disktest.Run(t, "qemu-img", "convert", "-f", qemuFormat(c.to), "-O", "raw", c.dest, c.after)
-	info, err := os.Stat(c.after)
-	require.NoError(t, err)
+	info := disktest.Stat(t, c.after)
 	require.Equal(t, c.plan.NewSizeBytes, info.Size())
 }

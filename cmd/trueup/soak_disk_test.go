@@ -4,12 +4,9 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
 )
@@ -272,8 +269,7 @@ func drawGUID(rng *rand.Rand) string {
 func (d *soakDisk) make(t testing.TB, dir string) string {
 	t.Helper()
 	raw := filepath.Join(dir, "source.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o644))
-	require.NoError(t, os.Truncate(raw, d.sectors*d.sector))
+	disktest.MakeBlank(t, raw, d.sectors*d.sector)
 	if d.gpt {
 		d.writeGPT(t, raw)
 	} else {

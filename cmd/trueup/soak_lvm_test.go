@@ -83,8 +83,7 @@ func (v *soakVolume) makeLVM(t testing.TB, part, tree string) {
 	t.Helper()
 	extents := (v.size - lvmDataStart) / lvmExtent
 	lv := part + "-lv"
-	require.NoError(t, os.WriteFile(lv, nil, 0o644))
-	require.NoError(t, os.Truncate(lv, extents*lvmExtent))
+	disktest.MakeBlank(t, lv, extents*lvmExtent)
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-d", tree, lv)
 	placeVolume(t, lv, part, lvmDataStart)
 

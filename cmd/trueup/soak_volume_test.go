@@ -118,8 +118,7 @@ func drawTree(rng *rand.Rand, flat bool) map[string][]byte {
 // make builds the volume in a file of its own.
 func (v *soakVolume) make(t testing.TB, part string) {
 	t.Helper()
-	require.NoError(t, os.WriteFile(part, nil, 0o644))
-	require.NoError(t, os.Truncate(part, v.size))
+	disktest.MakeBlank(t, part, v.size)
 	tree := filepath.Dir(part) + "/tree"
 	v.writeTree(t, tree)
 	switch v.name {

@@ -348,8 +348,7 @@ func TestReportFile(t *testing.T) {
 			require.Equal(t, want.code, r.code)
 			require.Empty(t, r.stdout)
 			require.Empty(t, r.stderr)
-			got, err := os.ReadFile(out)
-			require.NoError(t, err)
+			got := disktest.ReadFile(t, out)
 			require.Equal(t, want.stdout, string(got))
 		}
 	}

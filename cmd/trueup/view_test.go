@@ -214,8 +214,7 @@ func TestViewsRefused(t *testing.T) {
 
 	// A link to a disk is followed, and the view names what it leads to.
 	require.Equal(t, 0, trueup(t, "align", "--view", at("sub/raw.img"), at("v.vmdk")).code)
-	text, err := os.ReadFile(at("v.vmdk"))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, at("v.vmdk"))
 	require.Contains(t, string(text), `FLAT "raw.img" `)
 	require.Equal(t, 4, trueup(t, "align", "--view", at("raw.img"), at("w.vmdk")).code, "a second view")
 	require.Equal(t, 4, trueup(t, "align", "--view", "--boundary", "1M", at("v.vmdk"), at("w.vmdk")).code,

@@ -35,9 +35,7 @@ type windowsVolume struct {
 // make builds the disk as a raw file.
 func (d windowsDisk) make(t testing.TB) string {
 	t.Helper()
-	raw := filepath.Join(t.TempDir(), "source.raw")
-	require.NoError(t, os.WriteFile(raw, nil, 0o600))
-	require.NoError(t, os.Truncate(raw, d.sectors*sectorSize))
+	raw := disktest.Blank(t, "source.raw", d.sectors*sectorSize)
 	disktest.RunInput(t, d.table(), "sfdisk", "--quiet", raw)
 	for _, v := range d.volumes {
 		if v.kind == "" {
@@ -71,9 +69,7 @@ func (d windowsDisk) table() string {
 // make builds the volume in a file of its own.
 func (v windowsVolume) make(t testing.TB) string {
 	t.Helper()
-	part := filepath.Join(t.TempDir(), "part")
-	require.NoError(t, os.WriteFile(part, nil, 0o600))
-	require.NoError(t, os.Truncate(part, v.sectors*sectorSize))
+	part := disktest.Blank(t, "part", v.sectors*sectorSize)
 	hidden := fmt.Sprint(v.start)
 	if v.kind == "ntfs" {
 		disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", hidden, "-H", "255", "-S", "63", "-s", "512", "-c", "4096",
@@ -112,8 +108,7 @@ func (v windowsVolume) fillNTFS(t testing.TB, part string) {
 	for name, from := range v.files {
 		to := filepath.Join(tree, filepath.FromSlash(name))
 		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
-		data, err := os.ReadFile(from)
-		require.NoError(t, err)
+		data := disktest.ReadFile(t, from)
 		require.NoError(t, os.WriteFile(to, data, 0o644))
 	}
 	// Without a list of its own wimlib leaves out hiberfil.sys and others.
@@ -154,8 +149,7 @@ func readGuestFile(t testing.TB, raw string, v windowsVolume, start int64, name 
 func mergeHive(t testing.TB, hive, reg string) string {
 	t.Helper()
 	merged := filepath.Join(t.TempDir(), "hive")
-	data, err := os.ReadFile(hive)
-	require.NoError(t, err)
+	data := disktest.ReadFile(t, hive)
 	require.NoError(t, os.WriteFile(merged, data, 0o600))
 	disktest.Run(t, "hivexregedit", "--merge", "--prefix", `\`, merged,
 		hostFile(t, "Windows Registry Editor Version 5.00\n\n"+reg))

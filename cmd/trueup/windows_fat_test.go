@@ -35,8 +35,7 @@ func TestDirtyFAT(t *testing.T) {
 	out, _ := exec.Command(disktest.Tool(t, "fsck.fat"), "-a", part).CombinedOutput()
 	require.Contains(t, string(out), "Dirty bit is set")
 	want[flag] = 0
-	got, err := os.ReadFile(part)
-	require.NoError(t, err)
+	got := disktest.ReadFile(t, part)
 	require.True(t, bytes.Equal(want, got), "fsck.fat changes no other byte")
 
 	boot := readAt(t, source, at, 64)

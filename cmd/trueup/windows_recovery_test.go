@@ -1,11 +1,12 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // A place that does not fit its file costs the recovery system, and no more: Windows starts all the same, so the disk
@@ -29,8 +30,7 @@ func TestWindowsWithoutRoomForItsRecoverySystem(t *testing.T) {
 	for _, s := range c.stored {
 		c.check(t, s, dest, now)
 	}
-	after, err := os.ReadFile(readGuestFile(t, dest, c.disk.volume(2), now[2], recoveryFile))
-	require.NoError(t, err)
+	after := disktest.ReadFile(t, readGuestFile(t, dest, c.disk.volume(2), now[2], recoveryFile))
 	require.Equal(t, text, string(after))
 	r = trueup(t, "verify", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)

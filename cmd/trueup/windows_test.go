@@ -121,10 +121,8 @@ func (c windowsCase) check(t *testing.T, s storedIn, dest string, now map[int]in
 // requireFewBytes requires that two files of one length differ in few bytes.
 func requireFewBytes(t *testing.T, before, after string, most int) {
 	t.Helper()
-	a, err := os.ReadFile(before)
-	require.NoError(t, err)
-	b, err := os.ReadFile(after)
-	require.NoError(t, err)
+	a := disktest.ReadFile(t, before)
+	b := disktest.ReadFile(t, after)
 	require.Len(t, b, len(a))
 	differ := 0
 	for i := range a {
@@ -226,8 +224,7 @@ func TestWindowsXPKeepsItsDriveLetters(t *testing.T) {
 	c := windowsCase{disk: d, stored: []storedIn{{1, system, `\`, mountedText, 6}}}
 	now, dest := c.run(t)
 	require.ElementsMatch(t, []int{1, 2, 5}, differing(was, now))
-	saved, err := os.ReadFile(readGuestFile(t, dest, d.volumes[0], now[1], "BOOTSECT.DOS"))
-	require.NoError(t, err)
+	saved := disktest.ReadFile(t, readGuestFile(t, dest, d.volumes[0], now[1], "BOOTSECT.DOS"))
 	require.Equal(t, now[1]/sectorSize, int64(binary.LittleEndian.Uint32(saved[hiddenSectorsAt:])))
 }
 
@@ -311,8 +308,7 @@ func recoveryText(off int64, space string) string {
 func (c windowsCase) checkRecovery(t *testing.T) {
 	t.Helper()
 	now, dest := c.run(t)
-	after, err := os.ReadFile(readGuestFile(t, dest, c.disk.volume(2), now[2], recoveryFile))
-	require.NoError(t, err)
+	after := disktest.ReadFile(t, readGuestFile(t, dest, c.disk.volume(2), now[2], recoveryFile))
 	require.Equal(t, recoveryText(now[1], " "), string(after), "two digits more")
 }
 

@@ -3,7 +3,6 @@ package align_test
 import (
 	"fmt"
 	"math/big"
-	"os"
 	"strings"
 	"testing"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
@@ -262,8 +262,7 @@ func TestStorages(t *testing.T) {
 
 // docs/cost-model.md lists the profiles as they are, and the model with the numbers that it computes.
 func TestCostModelIsDocumented(t *testing.T) {
-	b, err := os.ReadFile("../../docs/cost-model.md")
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, "../../docs/cost-model.md")
 	text, yes := string(b), map[bool]string{true: "yes", false: "no"}
 	for _, name := range (align.Profiles{}).Names() {
 		s := storage(t, name)

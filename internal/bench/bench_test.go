@@ -108,8 +108,7 @@ func TestFioStartsWhereItShould(t *testing.T) {
 		load := measured.Load{Access: tc.access, Op: tc.op, Size: 8192, Jobs: tc.jobs}
 		_, err := f.run(t.Context(), target.file, o.job(&load, tc.start, target.covered(o), seed+1), o.Runtime)
 		require.NoError(t, err)
-		text, err := os.ReadFile(trace)
-		require.NoError(t, err)
+		text := disktest.ReadFile(t, trace)
 		for line := range strings.Lines(string(text)) {
 			if strings.Contains(line, "O_DIRECT") && !strings.Contains(line, "O_DIRECTORY") {
 				require.Contains(t, line, `"/proc/self/fd/3", O_R`)
@@ -198,8 +197,7 @@ func TestFioIsEnded(t *testing.T) {
 		require.ErrorContains(t, err, map[bool]string{false: "Ctrl-C", true: "did not end within 1s"}[late])
 		wait.Wait()
 		cancel(nil)
-		pid, err := os.ReadFile(filepath.Join(dir, "pid"))
-		require.NoError(t, err)
+		pid := disktest.ReadFile(t, filepath.Join(dir, "pid"))
 		disktest.WaitFor(t, "the end of what fio started", func() bool {
 			stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat"))
 			return err != nil || strings.Contains(string(stat), ") Z ")
@@ -262,9 +260,7 @@ func TestPlacesThatAreRefused(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "image")
 	require.NoError(t, os.WriteFile(file, make([]byte, 1<<20), 0o600))
-	holes := filepath.Join(t.TempDir(), "holes")
-	require.NoError(t, os.WriteFile(holes, nil, 0o600))
-	require.NoError(t, os.Truncate(holes, 1<<30))
+	holes := disktest.Blank(t, "holes", 1<<30)
 	for _, tc := range []struct {
 		name   string
 		change func(o *Options)

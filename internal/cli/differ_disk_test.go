@@ -218,11 +218,9 @@ func (d *differDisk) content(t *testing.T, p differPart, dir string) []byte {
 	}
 	part := filepath.Join(dir, "part")
 	defer os.Remove(part)
-	require.NoError(t, os.WriteFile(part, nil, 0o644))
-	require.NoError(t, os.Truncate(part, p.sectors*units.SectorSize))
+	disktest.MakeBlank(t, part, p.sectors*units.SectorSize)
 	disktest.Run(t, p.mkfs[0], append(p.mkfs[1:len(p.mkfs):len(p.mkfs)], part)...)
-	b, err := os.ReadFile(part)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, part)
 	return b
 }
 

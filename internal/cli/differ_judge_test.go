@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
@@ -195,8 +195,7 @@ func qemuRead(t *testing.T, format, path string, large bool) (q qemuReading, com
 		if _, complaint := qemuImg(t, "convert", "-f", format, "-O", "raw", path, q.raw); complaint != "" {
 			return q, complaint
 		}
-		info, err := os.Stat(q.raw)
-		require.NoError(t, err)
+		info := disktest.Stat(t, q.raw)
 		q.size, q.read = info.Size(), info.Size()
 		return q, ""
 	}

@@ -39,8 +39,7 @@ func corpusParent(t *testing.T, rng *rand.Rand, other string) string {
 		return other
 	}
 	if unpackedParents[name] == nil {
-		b, err := os.ReadFile(disktest.Corpus(t, name))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, disktest.Corpus(t, name))
 		unpackedParents[name] = b
 	}
 	path := filepath.Join(t.TempDir(), filepath.Base(name))
@@ -61,8 +60,7 @@ func mutate(t *testing.T, rng *rand.Rand, parent string) *mutant {
 	require.NoError(t, err)
 	chosen := rng.IntN(len(entries))
 	for i, e := range entries {
-		b, err := os.ReadFile(filepath.Join(filepath.Dir(parent), e.Name()))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join(filepath.Dir(parent), e.Name()))
 		if i == chosen {
 			b = m.change(rng, e.Name(), b)
 		}

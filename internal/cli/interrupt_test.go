@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -51,8 +52,7 @@ func TestInterruptBeforeMove(t *testing.T) {
 	require.Equal(t, "trueup: interrupted; nothing was moved, and the disk is as it was\n", errs.String())
 	require.True(t, c.Ending.Interrupted(&errs))
 	require.Contains(t, errs.String(), "leaving the disk as it is")
-	now, err := os.ReadFile("disk.img")
-	require.NoError(t, err)
+	now := disktest.ReadFile(t, "disk.img")
 	require.Equal(t, []byte(disk), now)
 	require.NoFileExists(t, "disk.img.trueup")
 }
@@ -91,7 +91,6 @@ func TestInterruptInMove(t *testing.T) {
 	}
 	code, says := run(t.Context(), "undo", "disk.img")
 	require.Zero(t, code, says)
-	now, err := os.ReadFile("disk.img")
-	require.NoError(t, err)
+	now := disktest.ReadFile(t, "disk.img")
 	require.Equal(t, []byte(disk), now)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -23,8 +24,7 @@ func own(t *testing.T) {
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	b, err := os.ReadFile(name)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, name)
 	return string(b)
 }
 
@@ -78,8 +78,7 @@ func requireTwice(t *testing.T, args []string) {
 		r := trueup(t, args...)
 		require.Zero(t, r.code, "%q: %s", args, r.stderr)
 		require.NotEmpty(t, read(t, "report"))
-		st, err := os.Stat("report")
-		require.NoError(t, err)
+		st := disktest.Stat(t, "report")
 		require.Equal(t, fs.FileMode(0o600), st.Mode(), "the report keeps its permissions")
 	}
 }

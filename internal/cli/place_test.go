@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -380,8 +381,7 @@ func state(t *testing.T) map[string]string {
 		}
 		out[path] = st.Mode().Type().String()
 		if st.Mode().IsRegular() {
-			b, err := os.ReadFile(path)
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, path)
 			out[path] = "-" + string(b)
 		}
 		return nil

@@ -17,8 +17,7 @@ import (
 func TestScanKnowsWhatIsCopied(t *testing.T) {
 	dir := t.TempDir()
 	source, script := filepath.Join(dir, "old.img"), filepath.Join(t.TempDir(), "fix.sh")
-	require.NoError(t, os.WriteFile(source, nil, 0o600))
-	require.NoError(t, os.Truncate(source, 16<<20))
+	disktest.MakeBlank(t, source, 16<<20)
 	disktest.RunInput(t, "63,20000,83\n", "sfdisk", "-q", source)
 	first := trueup(t, "scan", "--isolation", "none", "--script", script, dir)
 	require.Equal(t, 3, first.code, first.stderr)
@@ -32,8 +31,7 @@ func TestScanKnowsWhatIsCopied(t *testing.T) {
 	require.Contains(t, second.stdout, "1 image seems to have its aligned copy beside it: prove it")
 	require.NotContains(t, second.stdout, "trueup align")
 	require.Contains(t, second.stdout, "trueup verify "+source+" "+aligned)
-	text, err := os.ReadFile(script)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, script)
 	require.NotContains(t, string(text), "\ncopy ")
 	require.Contains(t, string(text), "its aligned copy is "+aligned)
 

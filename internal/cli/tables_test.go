@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image"
@@ -198,8 +199,7 @@ func TestStorageIsOneEntry(t *testing.T) {
 // enum reads the values that the JSON schema allows at a place.
 func enum(t *testing.T, place ...string) []string {
 	t.Helper()
-	b, err := os.ReadFile("../../docs/schema/common.json")
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, "../../docs/schema/common.json")
 	for _, name := range append(place, "enum") {
 		var object map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal(b, &object))

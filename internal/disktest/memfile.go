@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -105,36 +103,6 @@ func ReadSound(t *testing.T, d disk.Disk, issues []ondisk.Issue, class func(*tes
 		}
 	}
 	return true
-}
-
-// Names lists a folder.
-func Names(t testing.TB, dir string) []string {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	out := []string{}
-	for _, e := range entries {
-		out = append(out, e.Name())
-	}
-	return out
-}
-
-// WriteAt writes into a file.
-func WriteAt(t testing.TB, path string, off int64, b []byte) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	_, err = f.WriteAt(b, off)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
-}
-
-// Number parses a decimal number in the output of a tool.
-func Number(t testing.TB, text string) int64 {
-	t.Helper()
-	n, err := strconv.ParseInt(text, 10, 64)
-	require.NoError(t, err)
-	return n
 }
 
 // Codes are those of issues.

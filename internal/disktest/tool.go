@@ -5,8 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // systemDirs hold tools such as sfdisk that Debian keeps off the PATH of an ordinary user.
@@ -90,4 +93,12 @@ func RunLUKS(t testing.TB, args ...string) {
 		}
 		return err == nil
 	})
+}
+
+// Number parses a decimal number in the output of a tool.
+func Number(t testing.TB, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	require.NoError(t, err)
+	return n
 }

@@ -196,10 +196,8 @@ func sums(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, n := range disktest.Names(t, dir) {
-		b, err := os.ReadFile(filepath.Join(dir, n))
-		require.NoError(t, err)
-		st, err := os.Stat(filepath.Join(dir, n))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join(dir, n))
+		st := disktest.Stat(t, filepath.Join(dir, n))
 		out[n] = fmt.Sprintf("%x %v", sha256.Sum256(b), st.Mode())
 	}
 	return out
@@ -217,8 +215,7 @@ func shows(t *testing.T, path string) string {
 		path, format = unpacked(t, path), "raw"
 	}
 	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", path, out)
-	b, err := os.ReadFile(out)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, out)
 	require.NotEmpty(t, b)
 	end := len(bytes.TrimRight(b, "\x00")) - 1
 	switch first, last := b[0], b[end]; {

@@ -26,8 +26,7 @@ func TestExchange(t *testing.T) {
 			t.Parallel()
 			dir, before := k.fresh(t)
 			path := filepath.Join(dir, k.main)
-			was, err := os.Stat(path)
-			require.NoError(t, err)
+			was := disktest.Stat(t, path)
 			r, err := k.publish(dir)
 			require.NoError(t, err)
 			require.Equal(t, filepath.Join(dir, exchange.OriginalOf(k.main, k.main)), r.Original)
@@ -78,11 +77,7 @@ func TestGuestWroteSince(t *testing.T) {
 			_, err := k.publish(dir)
 			require.NoError(t, err)
 			path = filepath.Join(dir, k.new[len(k.new)-1])
-			f, err := os.OpenFile(path, os.O_RDWR, 0)
-			require.NoError(t, err)
-			_, err = f.WriteAt([]byte("mm"), 1)
-			require.NoError(t, err)
-			require.NoError(t, f.Close())
+			disktest.WriteAt(t, path, 1, []byte("mm"))
 			require.NoError(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
 			return dir, filepath.Join(dir, k.main), before
 		}

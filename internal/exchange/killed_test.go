@@ -80,8 +80,7 @@ func points(t *testing.T, strace, step, kind, dir string) (out []point) {
 	log := filepath.Join(t.TempDir(), "strace")
 	b, err := child(step, kind, dir, strace, "-f", "-o", log, "-e", changing).CombinedOutput()
 	require.NoError(t, err, "%s", b)
-	text, err := os.ReadFile(log)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, log)
 	seen, first, begun := map[string]int{}, "", false
 	for _, m := range traced.FindAllStringSubmatch(string(text), -1) {
 		if first == "" {

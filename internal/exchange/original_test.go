@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -42,8 +43,7 @@ func TestOriginalBeside(t *testing.T) {
 				there, gone := filepath.Join(dir, file), filepath.Join(t.TempDir(), "gone")
 				require.NoError(t, os.Rename(there, gone))
 				require.False(t, kept(orig), "%s is gone", file)
-				b, err := os.ReadFile(gone)
-				require.NoError(t, err)
+				b := disktest.ReadFile(t, gone)
 				imagetest.Write(t, dir, file, append(b, 0))
 				require.Equal(t, file == k.main, kept(orig), "%s is another file", file)
 				require.NoError(t, os.Rename(gone, there))

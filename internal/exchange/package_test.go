@@ -80,8 +80,7 @@ func unpacked(t *testing.T, path string) string {
 	require.NoError(t, err)
 	var all []byte
 	for _, m := range hrefs.FindAllSubmatch(text, -1) {
-		b, err := os.ReadFile(filepath.Join(dir, string(m[1])))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join(dir, string(m[1])))
 		all = append(all, b...)
 	}
 	requireSums(t, dir, strings.TrimSuffix(base, ".ovf"))
@@ -108,8 +107,7 @@ func requireSums(t *testing.T, dir, stem string) {
 	found := digest.FindAllStringSubmatch(string(text), -1)
 	require.Len(t, found, 3)
 	for _, m := range found {
-		b, err := os.ReadFile(filepath.Join(dir, m[1]))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join(dir, m[1]))
 		require.Equal(t, fmt.Sprintf("%x", sha256.Sum256(b)), m[2], m[1])
 	}
 }

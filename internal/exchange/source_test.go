@@ -295,8 +295,7 @@ func TestStepsAreDurable(t *testing.T) {
 			log := filepath.Join(t.TempDir(), "strace")
 			out, err := child(step, kind, dir, strace, "-f", "-y", "-o", log, "-e", changing).CombinedOutput()
 			require.NoError(t, err, "%s", out)
-			text, err := os.ReadFile(log)
-			require.NoError(t, err)
+			text := disktest.ReadFile(t, log)
 			changed, names, flushes, begun := map[string]bool{}, []string{}, 0, step == "undo"
 			for _, m := range onFile.FindAllStringSubmatch(string(text), -1) {
 				call, on, rest := m[1], m[2], m[3]

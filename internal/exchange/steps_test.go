@@ -110,8 +110,7 @@ func (s *steps) files() map[string]string {
 	out := map[string]string{}
 	for _, e := range entries {
 		if e.Type().IsRegular() && e.Name() != "vm"+unfinished.Suffix {
-			b, err := os.ReadFile(filepath.Join(s.dir, e.Name()))
-			require.NoError(s.t, err)
+			b := disktest.ReadFile(s.t, filepath.Join(s.dir, e.Name()))
 			out[e.Name()] = string(b)
 		}
 	}
@@ -205,8 +204,7 @@ func TestStepsRefuse(t *testing.T) {
 			return s.showKept()
 		}, "create", true},
 		"back: no room in the journal": {true, func(s *steps) { s.exchanged() }, func(s *steps) (err error) {
-			b, err := os.ReadFile(filepath.Join(s.dir, "vm"+unfinished.Suffix))
-			require.NoError(s.t, err)
+			b := disktest.ReadFile(s.t, filepath.Join(s.dir, "vm"+unfinished.Suffix))
 			s.Journal, err = journal.Read(bytes.NewReader(b))
 			require.NoError(s.t, err)
 			_, err = s.back()
@@ -436,11 +434,7 @@ func TestJournalsOfOtherOriginals(t *testing.T) {
 	_, err = beside(sound, func(path string) { require.NoError(t, os.Truncate(path, maxJournal+1)) })
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	_, err = beside(sound, func(path string) {
-		f, err := os.OpenFile(path, os.O_RDWR, 0)
-		require.NoError(t, err)
-		_, err = f.WriteAt([]byte("?"), 68<<10)
-		require.NoError(t, err)
-		require.NoError(t, f.Close())
+		disktest.WriteAt(t, path, 68<<10, []byte("?"))
 	})
 	require.ErrorContains(t, err, "SHA-256 of the plan")
 }

@@ -57,11 +57,7 @@ func guestWrites(name string) func(t *testing.T, dir string) {
 	return func(t *testing.T, dir string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		f, err := os.OpenFile(path, os.O_RDWR, 0)
-		require.NoError(t, err)
-		_, err = f.WriteAt([]byte("guest"), 1)
-		require.NoError(t, err)
-		require.NoError(t, f.Close())
+		disktest.WriteAt(t, path, 1, []byte("guest"))
 		require.NoError(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
 	}
 }

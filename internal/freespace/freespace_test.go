@@ -196,8 +196,7 @@ func TestFreeSpaceOfVolumes(t *testing.T) {
 				disktest.Output(t, "debugfs", "-R", "dump f5 "+copied, v.path)
 				disktest.Run(t, "e2fsck", "-f", "-n", v.path)
 			}
-			read, err := os.ReadFile(copied)
-			require.NoError(t, err)
+			read := disktest.ReadFile(t, copied)
 			disktest.EqualBytes(t, want, read)
 		})
 	}
@@ -306,8 +305,7 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 			v.edit(v.place("$LogFile", 0), func(b []byte) { copy(b, "RSTR") })
 		}},
 		{"no log by its name", "ntfs", "$LogFile", func(v *made) {
-			b, err := os.ReadFile(v.path)
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, v.path)
 			name, other := []byte("L\x00o\x00g\x00F\x00i\x00l\x00e\x00"), []byte("L\x00o\x00g\x00F\x00i\x00l\x00x\x00")
 			require.NoError(t, os.WriteFile(v.path, bytes.ReplaceAll(b, name, other), 0o600))
 		}},
@@ -322,8 +320,7 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 		}},
 		{"bits behind the end", "ntfs", "bit", func(v *made) { clearNTFS(v, 40*mib/4096-1, 1) }},
 		{"tables that differ", "fat", "FAT 2", func(v *made) {
-			b, err := os.ReadFile(v.path)
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, v.path)
 			at := int64(binary.LittleEndian.Uint16(b[14:]))*512 + int64(binary.LittleEndian.Uint32(b[0x24:]))*512
 			v.edit(at+4*5000, func(b []byte) { b[0] ^= 1 })
 		}},
@@ -334,8 +331,7 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 		{"no mark of its state", "fat12", "not known", func(*made) {}},
 		{"marked dirty", "fat", "dirty", func(v *made) { v.edit(0x41, func(b []byte) { b[0] |= 1 }) }},
 		{"a chain that ends in free space", "fat", "entry of cluster", func(v *made) {
-			b, err := os.ReadFile(v.path)
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, v.path)
 			start, size := int64(binary.LittleEndian.Uint16(b[14:]))*512,
 				int64(binary.LittleEndian.Uint32(b[0x24:]))*512
 			data := start + 2*size

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -208,8 +207,7 @@ func TestHiveOfHivexsh(t *testing.T) {
 		`\DosDevices\D:`, "hex:3:5c,00,3f,00", "commit", "quit")
 	long := "[\\MountedDevices]\n\"long\"=hex(3):" + strings.Repeat("de,ad,", 9_999) + "de,ad\n"
 	disktest.RunInput(t, long, "hivexregedit", "--merge", path)
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, path)
 	sameLines(t, export(t, path), exported(t, bytes.NewReader(raw)))
 	h := open(t, raw)
 	k, err := h.Key("MountedDevices")

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -122,8 +121,7 @@ func TestCorpusLikeHivex(t *testing.T) {
 			path := disktest.Corpus(t, "regipy/"+name+".xz")
 			want := export(t, path)
 			require.Greater(t, len(want), least)
-			raw, err := os.ReadFile(path)
-			require.NoError(t, err)
+			raw := disktest.ReadFile(t, path)
 			sameLines(t, want, exported(t, bytes.NewReader(raw)))
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -98,8 +97,7 @@ func others(t testing.TB, program string, hive forge.Bytes, logs ...forge.Bytes)
 		args = append(args, path)
 	}
 	disktest.Run(t, disktest.Python(t), args...)
-	b, err := os.ReadFile(out)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, out)
 	return b[baseSize:]
 }
 
@@ -146,8 +144,7 @@ func TestRecoveryLikeOthers(t *testing.T) {
 func TestRecoveryOfTheCorpus(t *testing.T) {
 	for _, name := range []string{"regipy/SYSTEM_2.xz", "regipy/SYSTEM_WIN_10_1709.xz"} {
 		t.Run(name, func(t *testing.T) {
-			b, err := os.ReadFile(disktest.Corpus(t, name))
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, disktest.Corpus(t, name))
 			h := forge.Bytes(b)
 			number := binary.LittleEndian.Uint32(h[hiveforge.Sequence2:])
 			end := int(baseSize + binary.LittleEndian.Uint32(h[hiveforge.BinsSize:]))

@@ -80,8 +80,7 @@ func TestRewriteLikeHivex(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := tc.hive(t)
 			before := export(t, path)
-			raw, err := os.ReadFile(path)
-			require.NoError(t, err)
+			raw := disktest.ReadFile(t, path)
 			k, err := open(t, raw).Key(tc.path...)
 			require.NoError(t, err)
 			v, err := k.Value(tc.name)
@@ -99,8 +98,7 @@ func TestRewriteLikeHivex(t *testing.T) {
 				cut(changed[0]))
 			require.Equal(t, string(want), disktest.Output(t, "hivexget", path, `\`+strings.Join(tc.path, `\`),
 				tc.name))
-			rewritten, err := os.ReadFile(path)
-			require.NoError(t, err)
+			rewritten := disktest.ReadFile(t, path)
 			differ := 0
 			for i := range raw {
 				if raw[i] != rewritten[i] {

@@ -1,11 +1,8 @@
 package image_test
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
@@ -20,11 +17,9 @@ const (
 // VMware's own files. The flat one is the disk byte for byte.
 func TestCorpusImagesAreOneDisk(t *testing.T) {
 	dir := disktest.CorpusSet(t, "vmdk-rs")
-	want, err := os.ReadFile(filepath.Join(dir, "monolithicFlat-flat.vmdk"))
-	require.NoError(t, err)
+	want := disktest.ReadFile(t, filepath.Join(dir, "monolithicFlat-flat.vmdk"))
 	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(dir, "monolithicFlat.vmdk")).Disk, want)
 	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(dir, "monolithicSparse.vmdk")).Disk, want)
-	thick, err := os.ReadFile(filepath.Join(dir, "vmfs_thick-flat.vmdk"))
-	require.NoError(t, err)
+	thick := disktest.ReadFile(t, filepath.Join(dir, "vmfs_thick-flat.vmdk"))
 	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(dir, "vmfs_thick.vmdk")).Disk, thick)
 }

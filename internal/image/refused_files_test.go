@@ -103,8 +103,7 @@ func TestArchivesThatChange(t *testing.T) {
 		s, err := image.NewFileSet(folder, base)
 		require.NoError(t, err)
 		if c.replace {
-			b, err := os.ReadFile(box)
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, box)
 			require.NoError(t, os.Rename(box, box+".old"))
 			require.NoError(t, os.WriteFile(box, b, 0o644))
 		} else if name != "as it was" {
@@ -155,8 +154,7 @@ func TestStartsOfAPipe(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	path := filepath.Join(t.TempDir(), "x.vmdk")
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-o", "subformat=streamOptimized", path, "1M")
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	s, err := image.OpenStream(bytes.NewReader(b), "vmdk")
 	require.NoError(t, err)
 	require.EqualValues(t, mib, s.Disk.Size())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -77,8 +78,7 @@ func (f *onFiles) disk() (out []byte) {
 		names = []string{filepath.Join(f.dir, "vm-f001.vmdk"), filepath.Join(f.dir, "vm-f002.vmdk")}
 	}
 	for _, n := range names {
-		b, err := os.ReadFile(n)
-		require.NoError(f.t, err)
+		b := disktest.ReadFile(f.t, n)
 		out = append(out, b...)
 	}
 	return out
@@ -148,8 +148,7 @@ func TestMovesOnFiles(t *testing.T) {
 			"resume": func(f *onFiles) []byte { return f.want }, "undo": func(f *onFiles) []byte { return f.old },
 		} {
 			f := newOnFiles(t, split)
-			text, err := os.ReadFile(f.path)
-			require.NoError(t, err)
+			text := disktest.ReadFile(t, f.path)
 			f.middle()
 			if split {
 				require.NoFileExists(t, f.path)
@@ -158,8 +157,7 @@ func TestMovesOnFiles(t *testing.T) {
 			require.True(t, bytes.Equal(want(f), f.disk()), "%s, split %v", command, split)
 			require.NoFileExists(t, f.path+unfinished.Suffix)
 			require.NoFileExists(t, f.path+hidden)
-			now, err := os.ReadFile(f.path)
-			require.NoError(t, err)
+			now := disktest.ReadFile(t, f.path)
 			require.Equal(t, command == "resume", string(now) != string(text))
 			if split && command == "resume" {
 				require.Contains(t, string(now), `RW 64 FLAT "vm-f002.vmdk" 0`)

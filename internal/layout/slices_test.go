@@ -2,7 +2,6 @@ package layout_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,16 +19,13 @@ import (
 // rawFile is an image of so many sectors that a tool can fill.
 func rawFile(t *testing.T, sectors int64) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "disk.img")
-	require.NoError(t, os.WriteFile(path, nil, 0o644))
-	require.NoError(t, os.Truncate(path, sectors*512))
+	path := disktest.Blank(t, "disk.img", sectors*512)
 	return path
 }
 
 func load(t *testing.T, path string) forge.Bytes {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	return b
 }
 

@@ -49,8 +49,7 @@ func TestStateByVolumes(t *testing.T) {
 				return string(out)
 			}
 			state := func() boot.State {
-				b, err := os.ReadFile(volume)
-				require.NoError(t, err)
+				b := disktest.ReadFile(t, volume)
 				f := tableforge.NewMBR(2048+sectors, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: sectors})
 				f.Put(2048*512, b)
 				l, err := layout.Read(boottest.Disk(f), table.Geometry{})
@@ -70,8 +69,7 @@ func TestStateByVolumes(t *testing.T) {
 			if tc.open == nil {
 				disktest.Run(t, "debugfs", "-w", "-R", tc.debug, volume)
 			} else {
-				b, err := os.ReadFile(volume)
-				require.NoError(t, err)
+				b := disktest.ReadFile(t, volume)
 				tc.open(b)
 				require.NoError(t, os.WriteFile(volume, b, 0o600))
 			}

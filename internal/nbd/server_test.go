@@ -73,8 +73,7 @@ func TestClients(t *testing.T) {
 	} {
 		copied := filepath.Join(dir, fmt.Sprint(i))
 		disktest.Run(t, "nbdcopy", append(flags, uri, copied)...)
-		got, err := os.ReadFile(copied)
-		require.NoError(t, err)
+		got := disktest.ReadFile(t, copied)
 		require.True(t, bytes.Equal(want, got), flags)
 	}
 	var info struct {

@@ -97,8 +97,7 @@ func TestLinksOfACopy(t *testing.T) {
 	}}
 	require.NoError(t, q.prepare())
 	require.Equal(t, filepath.Join(folder, "named", "a"), q.Path)
-	b, err := os.ReadFile(filepath.Join(folder, "named", "a-flat"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join(folder, "named", "a-flat"))
 	require.Equal(t, ".a-flat.partial", string(b))
 	q = question{Folder: t.TempDir(), Copy: Copy{
 		Path: path(".a.partial"), Files: map[string]string{"../a": path(".a.partial"), "b": path(".a-flat.partial")},

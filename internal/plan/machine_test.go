@@ -61,8 +61,7 @@ func volumeWithHive(t *testing.T, path ...string) windowsVolume {
 		disktest.Run(t, "mmd", "-i", volume, folder)
 	}
 	disktest.Run(t, "mcopy", "-i", volume, file, folder+"/"+path[len(path)-1])
-	b, err := os.ReadFile(volume)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, volume)
 	w := windowsVolume{b, bytes.Index(b, mark)}
 	require.Positive(t, w.hive, "the file lies in one piece")
 	return w

@@ -109,8 +109,7 @@ func progressSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	c := jsonschema.NewCompiler()
 	for _, name := range []string{"common.json", "progress.json"} {
-		b, err := os.ReadFile(filepath.Join("../../docs/schema", name))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join("../../docs/schema", name))
 		object, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
 		require.NoError(t, err)
 		require.NoError(t, c.AddResource("https://example.org/"+name, object))
@@ -171,8 +170,7 @@ func TestScanProgressIsSilent(t *testing.T) {
 			p := NewScan(Output{W: f, Kind: kind, Quiet: quiet})
 			told(p)
 			p.Stop()
-			b, err := os.ReadFile(f.Name())
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, f.Name())
 			require.Empty(t, b)
 			require.NoError(t, f.Close())
 		}

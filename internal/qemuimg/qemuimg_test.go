@@ -54,8 +54,7 @@ func TestImagesOfQemuImg(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, disktest.Output(t, Program, "--version"), " "+version+" ")
 	flipped := filepath.Join(t.TempDir(), "flipped.raw")
-	b, err := os.ReadFile(all["raw"].Path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, all["raw"].Path)
 	b[1<<20+1] ^= 1
 	require.NoError(t, os.WriteFile(flipped, b, 0o600))
 	longer := filepath.Join(t.TempDir(), "longer.raw")
@@ -100,8 +99,7 @@ func TestDamageThatQemuImgFinds(t *testing.T) {
 		}, Checked{Supported: true, Corruptions: 1}},
 	} {
 		path := made(t)["qcow2"].Path
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, path)
 		require.NoError(t, os.WriteFile(path, c.change(b), 0o600))
 		got, err := Check(t.Context(), program, Image{Path: path, Format: "qcow2"})
 		require.NoError(t, err, name)

@@ -172,8 +172,7 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 				require.NoError(t, os.Mkdir(copied, 0o755))
 				got, now := ask(mounted), map[string]string{}
 				for _, name := range disktest.Names(t, copied) {
-					b, err := os.ReadFile(filepath.Join(copied, name))
-					require.NoError(t, err)
+					b := disktest.ReadFile(t, filepath.Join(copied, name))
 					if strings.HasPrefix(name, ".") {
 						continue // a name that could not be removed
 					}
@@ -279,8 +278,7 @@ func smallPackage(t *testing.T, dir string) {
 	all := []string{"vm.ovf", "one.vmdk", "two.vmdk"}
 	var manifest strings.Builder
 	for _, name := range all {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join(dir, name))
 		fmt.Fprintf(&manifest, "SHA256(%s)= %x\n", name, sha256.Sum256(b))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.mf"), []byte(manifest.String()), 0o644))

@@ -41,8 +41,7 @@ func TestBadSectorsOfTheSource(t *testing.T) {
 		if _, err := (&Job{Dest: dest, Format: "raw", Full: true, Jobs: 1}).Write(t.Context(), s, p); err != nil {
 			return "", err
 		}
-		b, err := os.ReadFile(dest)
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, dest)
 		require.NoError(t, os.Remove(dest))
 		return fmt.Sprintf("%x", sha256.Sum256(b)), nil
 	})

@@ -60,14 +60,12 @@ func twoDisks(t *testing.T) (packed, raw string) {
 	raw = oldLinux(t, dir)
 	one := converted(t, raw, "one.vmdk", "vmdk", "-o", "subformat=streamOptimized")
 	blank := filepath.Join(dir, "blank.img")
-	require.NoError(t, os.WriteFile(blank, nil, 0o644))
-	require.NoError(t, os.Truncate(blank, diskSize))
+	disktest.MakeBlank(t, blank, diskSize)
 	disktest.RunInput(t, "2048,8000,83\n", "sfdisk", "-q", blank)
 	two := converted(t, blank, "two.vmdk", "vmdk", "-o", "subformat=streamOptimized")
 	var sizes []any
 	for _, path := range []string{one, two} {
-		st, err := os.Stat(path)
-		require.NoError(t, err)
+		st := disktest.Stat(t, path)
 		sizes = append(sizes, st.Size())
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.ovf"), fmt.Appendf(nil, envelope, sizes...), 0o644))
@@ -98,10 +96,8 @@ func TestPackage(t *testing.T) {
 	require.Positive(t, p.Disks[0].Copied)
 	disktest.Run(t, "tar", "-C", dir, "-xf", dest)
 	requireAligned(t, raw, filepath.Join(dir, "one.vmdk"), "vmdk")
-	want, err := os.ReadFile(filepath.Join(filepath.Dir(packed), "two.vmdk"))
-	require.NoError(t, err)
-	got, err := os.ReadFile(filepath.Join(dir, "two.vmdk"))
-	require.NoError(t, err)
+	want := disktest.ReadFile(t, filepath.Join(filepath.Dir(packed), "two.vmdk"))
+	got := disktest.ReadFile(t, filepath.Join(dir, "two.vmdk"))
 	require.Equal(t, want, got, "a disk that does not move is copied as it is")
 
 	verified := func(path string) (others []string, diffs []Difference) {

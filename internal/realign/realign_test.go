@@ -38,8 +38,7 @@ func oldLinux(t testing.TB, dir string) string {
 	t.Helper()
 	raw, files := filepath.Join(dir, "disk.img"), t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(files, "etc"), bytes.Repeat([]byte("text "), 100_000), 0o644))
-	require.NoError(t, os.WriteFile(raw, nil, 0o644))
-	require.NoError(t, os.Truncate(raw, diskSize))
+	disktest.MakeBlank(t, raw, diskSize)
 	disktest.RunInput(t, "label: dos\nlabel-id: 0x1234abcd\n63,20000,83\n20063,8000,da\n", "sfdisk", "-q", raw)
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-d", files, "-E", fmt.Sprintf("offset=%d", 63*sector), raw,
 		"10000k")

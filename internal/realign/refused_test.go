@@ -109,8 +109,7 @@ func edited(t *testing.T, name string, edit func(text string) string) *ova.Packa
 	dir := t.TempDir()
 	smallPackage(t, dir)
 	path := filepath.Join(dir, name)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	changed := edit(string(b))
 	require.NotEqual(t, string(b), changed)
 	require.NoError(t, os.WriteFile(path, []byte(changed), 0o644))
@@ -237,8 +236,7 @@ func TestTablesThatAreReadAgain(t *testing.T) {
 	right := func(*image.Image) error { return nil }
 	require.NoError(t, j.reread(o, right))
 	partial := filepath.Join(dir, ".copy.qcow2.partial")
-	b, err := os.ReadFile(partial)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, partial)
 	counts := binary.BigEndian.Uint64(b[binary.BigEndian.Uint64(b[48:]):])
 	b[counts+1] = 0 // the first cluster is in use
 	require.NoError(t, os.WriteFile(partial, b, 0o644))

@@ -64,8 +64,7 @@ func TestDisksThatAreNotServed(t *testing.T) {
 	dir := t.TempDir()
 	smallPackage(t, dir)
 	one := filepath.Join(dir, "one.vmdk")
-	b, err := os.ReadFile(one)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, one)
 	require.NoError(t, os.WriteFile(one, append(b, make([]byte, 512)...), 0o644)) // not what the manifest says
 	m := member(t, filepath.Join(dir, "vm.ovf")+"!one.vmdk")
 	p, err = m.Plan(Goal{})

@@ -7,14 +7,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 func TestBuildsWithoutAVersionDifferByTheirBytes(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	program, err := os.ReadFile(self)
-	require.NoError(t, err)
+	program := disktest.ReadFile(t, self)
 	hash := fmt.Sprintf(" %x", sha256.Sum256(program))[:17]
 	for version, want := range map[string]string{
 		"v1.2.3": "v1.2.3", "v1.2.3-4-gabcdef0": "v1.2.3-4-gabcdef0",

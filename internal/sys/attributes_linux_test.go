@@ -80,8 +80,7 @@ func TestExchange(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(path, name), []byte(name), 0o600))
 	}
 	require.NoError(t, d.Exchange("a", "b"))
-	text, err := os.ReadFile(filepath.Join(path, "a"))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, filepath.Join(path, "a"))
 	require.Equal(t, "b", string(text))
 	require.ErrorIs(t, d.Exchange("a", "none"), fs.ErrNotExist)
 }

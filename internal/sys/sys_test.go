@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // interrupted is a call that fails as often as it has errors, and succeeds then.
@@ -108,8 +110,7 @@ func TestRenameNewReplacesNothing(t *testing.T) {
 	}
 	require.ErrorIs(t, d.RenameNew("a", "b"), fs.ErrExist)
 	require.NoError(t, d.RenameNew("a", "c"))
-	text, err := os.ReadFile(filepath.Join(path, "b"))
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, filepath.Join(path, "b"))
 	require.Equal(t, "b", string(text))
 }
 

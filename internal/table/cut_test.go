@@ -3,7 +3,6 @@ package table
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -58,9 +57,7 @@ func TestCutShort(t *testing.T) {
 // Of a chain that leaves a disk that was cut short, what is there is read: sfdisk lists the same partitions.
 func TestChainCutShort(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "disk.raw")
-	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	require.NoError(t, os.Truncate(path, 64<<20))
+	path := disktest.Blank(t, "disk.raw", 64<<20)
 	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+
 		"start=22528,size=20000,type=83\nstart=45056,size=20000,type=83\nstart=67584,size=20000,type=83\n", "sfdisk",
 		"--quiet", path)

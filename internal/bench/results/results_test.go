@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/trueup/trueup/internal/bench/measured"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/pagetest"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -107,8 +108,7 @@ func golden(t *testing.T, name, got string) {
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
 	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
+	want := disktest.ReadFile(t, path)
 	require.Equal(t, string(want), got)
 }
 
@@ -223,8 +223,7 @@ func TestPageInChromium(t *testing.T) {
 		{"jobfile", "dark", 1360, jobFile()},
 	}
 	if *result != "" {
-		text, err := os.ReadFile(*result)
-		require.NoError(t, err)
+		text := disktest.ReadFile(t, *result)
 		r, err := measured.Decode(text)
 		require.NoError(t, err)
 		b := New(report.Head{}, r)

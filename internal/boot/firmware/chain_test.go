@@ -38,8 +38,7 @@ func twoPartitions(code []byte, flags ...byte) forge.Bytes {
 
 func file(t *testing.T, path string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(disktest.DataFile(t, path))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, disktest.DataFile(t, path))
 	code := make([]byte, 440)
 	copy(code, b)
 	return code
@@ -106,8 +105,7 @@ func TestChainOfABIOS(t *testing.T) {
 func TestChainOfBootSectors(t *testing.T) {
 	head := func(t *testing.T, path string) []byte {
 		t.Helper()
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, path)
 		return b[:512]
 	}
 	made := func(t *testing.T, command string, args ...string) []byte {

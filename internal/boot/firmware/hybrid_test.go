@@ -1,7 +1,6 @@
 package firmware_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,8 +43,7 @@ func TestChainOfHybridMBRs(t *testing.T) {
 
 // Code that reads a GPT does so without a protective entry, by which systems would know of the GPT.
 func TestGPTCodeBesideAnMBR(t *testing.T) {
-	gptmbr, err := os.ReadFile(disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
-	require.NoError(t, err)
+	gptmbr := disktest.ReadFile(t, disktest.DataFile(t, "/usr/lib/syslinux/mbr/gptmbr.bin"))
 	f := tableforge.NewGPT(512, 8192, 128, tableforge.GPTEntry{First: 63, Last: 2000})
 	f.Put(0, gptmbr)
 	require.Empty(t, boottest.Issues(boottest.Read(t, f), "boot-code"))

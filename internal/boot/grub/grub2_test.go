@@ -3,7 +3,6 @@ package grub_test
 import (
 	"bytes"
 	"encoding/binary"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -281,8 +280,7 @@ func TestGrub2BehindTheDisk(t *testing.T) {
 func TestGrub2OfDebian(t *testing.T) {
 	const dir = "/usr/lib/grub/i386-pc/"
 	read := func(name string) forge.Bytes {
-		b, err := os.ReadFile(disktest.DataFile(t, dir+name))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, disktest.DataFile(t, dir+name))
 		return b
 	}
 	f := grubDisk()

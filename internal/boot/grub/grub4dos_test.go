@@ -58,8 +58,7 @@ func TestGrub4DOS(t *testing.T) {
 	require.NoError(t, os.WriteFile(grldr, []byte("a loader"), 0o600))
 	disktest.Run(t, "mkfs.fat", "-F", "16", "-h", "63", volume)
 	disktest.Run(t, "mcopy", "-i", volume, grldr, "::/grldr")
-	files, err := os.ReadFile(volume)
-	require.NoError(t, err)
+	files := disktest.ReadFile(t, volume)
 	f := tableforge.NewMBR(60000, tableforge.Slot{Type: 6, Flag: 0x80, Start: 63, Sectors: 40000},
 		tableforge.Slot{Type: 7, Start: 40063, Sectors: 10000})
 	f.Put(63*512, files)

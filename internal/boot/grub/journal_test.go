@@ -30,8 +30,7 @@ func extWithJournal(t *testing.T, block int, held ...int) []byte {
 	img, dir := filepath.Join(t.TempDir(), "img"), t.TempDir()
 	require.NoError(t, os.WriteFile(img, make([]byte, journalSize*512), 0o600))
 	disktest.Run(t, "mke2fs", "-q", "-t", "ext4", "-b", fmt.Sprint(block), img)
-	raw, err := os.ReadFile(img)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, img)
 	if len(held) == 0 {
 		return raw
 	}
@@ -45,7 +44,7 @@ func extWithJournal(t *testing.T, block int, held ...int) []byte {
 		dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "script"), []byte(script), 0o600))
 	disktest.Run(t, "debugfs", "-w", "-f", filepath.Join(dir, "script"), img)
-	raw, err = os.ReadFile(img)
+	raw, err := os.ReadFile(img)
 	require.NoError(t, err)
 	return raw
 }

@@ -23,8 +23,7 @@ const codeLength = 440
 
 func codeOf(t *testing.T, path string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	code := make([]byte, codeLength)
 	copy(code, b)
 	return code
@@ -235,8 +234,7 @@ func FuzzIdentify(f *testing.F) {
 		}
 	}
 	f.Add([]byte("\xfa\xeb\x21\x01\xb4\x01LILO"))
-	schema, err := os.ReadFile("../../../docs/schema/common.json")
-	require.NoError(f, err)
+	schema := disktest.ReadFile(f, "../../../docs/schema/common.json")
 	f.Fuzz(func(t *testing.T, b []byte) {
 		code := make([]byte, codeLength)
 		copy(code, b)

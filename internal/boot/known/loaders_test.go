@@ -105,8 +105,7 @@ func TestIdentifyLoadersOfTheCorpus(t *testing.T) {
 		require.Equal(t, want.ID, known.Identify(codeOf(t, disktest.Corpus(t, "loaders/"+file))).ID, file)
 	}
 	require.Equal(t, firmware.Limine.ID, known.Identify(limine(t)).ID)
-	gptboot, err := os.ReadFile(disktest.Corpus(t, "loaders/freebsd8/gptboot"))
-	require.NoError(t, err)
+	gptboot := disktest.ReadFile(t, disktest.Corpus(t, "loaders/freebsd8/gptboot"))
 	require.True(t, firmware.FreeBSDBoot.Known(gptboot[:codeLength]))
 }
 

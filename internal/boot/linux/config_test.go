@@ -42,8 +42,7 @@ func extOf(t testing.TB, kind, uuid string, files map[string]string) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ext")
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", kind, "-U", uuid, "-d", tree(t, files), path, "1M")
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	return b
 }
 

@@ -47,8 +47,7 @@ func TestConfigurationInAJournal(t *testing.T) {
 			max(len(tc.onDisk), len(tc.inJournal)), block, content)
 		require.NoError(t, os.WriteFile(script, []byte(lines), 0o600))
 		disktest.Run(t, "debugfs", "-w", "-f", script, img)
-		raw, err := os.ReadFile(img)
-		require.NoError(t, err)
+		raw := disktest.ReadFile(t, img)
 		if at := strings.Index(string(raw), "\xc0\x3b\x39\x98\x00\x00\x00\x04"); tc.broken {
 			require.Positive(t, at)
 			raw[at] = 0

@@ -23,8 +23,7 @@ func extOfTree(t testing.TB, dir string) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ext")
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-d", dir, path, "1M")
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	return b
 }
 
@@ -70,8 +69,7 @@ func TestLimitsOfConfiguration(t *testing.T) {
 			for name, size := range tc.sizes {
 				path := filepath.Join(dir, filepath.FromSlash(name))
 				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
-				require.NoError(t, os.WriteFile(path, nil, 0o600))
-				require.NoError(t, os.Truncate(path, size))
+				disktest.MakeBlank(t, path, size)
 			}
 			g := onePartition(t, extOfTree(t, dir))
 			g.Partitions[0].Active = false
@@ -146,8 +144,7 @@ func TestLiloWithoutAMap(t *testing.T) {
 	volume := d.bytes[liloStart*512:][:liloParts*512]
 	require.NoError(t, os.WriteFile(path, volume, 0o600))
 	disktest.Run(t, "debugfs", "-w", "-R", "write /dev/null boot/map", path)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	d.bytes.Put(liloStart*512, b)
 	requireLiloRefused(t, liloGuest(t, d.bytes), "partition 1: ")
 

@@ -102,8 +102,7 @@ func TestLinkToHibernation(t *testing.T) {
 				source := filepath.Join(t.TempDir(), "file")
 				require.NoError(t, os.WriteFile(source, []byte(tc.second), 0o600))
 				disktest.Run(t, "mcopy", "-i", small, source, "::/hiberfil.sys")
-				b, err := os.ReadFile(small)
-				require.NoError(t, err)
+				b := disktest.ReadFile(t, small)
 				disk.Put(secondStart, b)
 			}
 			r := boottest.Read(t, disk)
@@ -156,8 +155,7 @@ func TestHibernationAgreesWithNTFS3G(t *testing.T) {
 			require.Equal(t, tc.refused, (err != nil) == (tc.differs == ""))
 
 			disk := windowsDisk(t, nil)
-			b, err := os.ReadFile(volume)
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, volume)
 			disk.Put(secondStart, b)
 			require.Equal(t, tc.refused, len(boottest.Issues(boottest.Read(t, disk), "hibernated")) > 0)
 		})

@@ -51,8 +51,7 @@ func windowsDisk(t testing.TB, files map[string][]byte) forge.Bytes {
 		require.NoError(t, os.WriteFile(source, files[name], 0o600))
 		disktest.Run(t, "mcopy", "-i", volume, source, "::/"+name)
 	}
-	b, err := os.ReadFile(volume)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, volume)
 	f.Put(fatStart, b)
 	return f
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 func TestWriteLeavesHoles(t *testing.T) {
@@ -30,11 +32,9 @@ func TestWriteLeavesHoles(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "disk")
 			require.NoError(t, os.WriteFile(path, []byte("an older file"), 0o644))
 			data.Write(t, path)
-			got, err := os.ReadFile(path)
-			require.NoError(t, err)
+			got := disktest.ReadFile(t, path)
 			require.Equal(t, []byte(data), got)
-			info, err := os.Stat(path)
-			require.NoError(t, err)
+			info := disktest.Stat(t, path)
 			if tc.size > stretch {
 				require.Less(t, info.Sys().(*syscall.Stat_t).Blocks*512, int64(tc.size))
 			}

@@ -2,7 +2,6 @@ package ext
 
 import (
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -41,8 +40,7 @@ func TestExtCorpus(t *testing.T) {
 				want, err := guestfile.NewFile(g.volume, p, f.Size(), runs)
 				require.NoError(t, err)
 				require.Equal(t, filetest.RunsOf(t, want), filetest.RunsOf(t, f))
-				data, err := os.ReadFile(filepath.Join(out, p))
-				require.NoError(t, err)
+				data := disktest.ReadFile(t, filepath.Join(out, p))
 				disktest.EqualBytes(t, data, filetest.ReadAll(t, f))
 			}
 			if rel == "dfvfs/ext2.qcow2.xz" {

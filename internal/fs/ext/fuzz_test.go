@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 )
 
@@ -35,8 +36,7 @@ func FuzzExt(f *testing.F) {
 			filepath.Join(dir, "slow link")))
 		img := makeExt(f, k, dir)
 		scatter(f, img, 12)
-		raw, err := os.ReadFile(img)
-		require.NoError(f, err)
+		raw := disktest.ReadFile(f, img)
 		bases = append(bases, filetest.NewFuzzBase(raw))
 	}
 	for i := range bases {
@@ -61,8 +61,7 @@ func FuzzExtCensus(f *testing.F) {
 			"file": filetest.Noise(1, 30000), "dir/in dir.txt": filetest.Noise(2, 100), "holes": make([]byte, 100_000),
 		}))
 		scatter(f, img, 12)
-		raw, err := os.ReadFile(img)
-		require.NoError(f, err)
+		raw := disktest.ReadFile(f, img)
 		bases = append(bases, filetest.NewFuzzBase(raw))
 	}
 	for i := range bases {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -48,8 +49,7 @@ func extVolume(t *testing.T, k extKind) (*fileSystem, []byte) {
 	require.NoError(t, os.Symlink(strings.Repeat("./", 40)+"dir/other", filepath.Join(dir, "link")))
 	img := makeExt(t, k, dir)
 	scatter(t, img, 300)
-	raw, err := os.ReadFile(img)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, img)
 	require.NoError(t, useExt(raw))
 	g, err := alone(filetest.Memory(raw))
 	require.NoError(t, err)
@@ -254,8 +254,7 @@ func TestExtHostileIndirectBlocks(t *testing.T) {
 func TestExtHostileInlineData(t *testing.T) {
 	img := makeExt(t, extKinds[7], filetest.WriteTree(t,
 		map[string][]byte{"dir/in dir": filetest.Noise(1, 300), "small": filetest.Noise(2, 100)}))
-	raw, err := os.ReadFile(img)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, img)
 	g, err := alone(filetest.Memory(raw))
 	require.NoError(t, err)
 	p := extPlaces{g.(*fileSystem), raw}

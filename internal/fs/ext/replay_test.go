@@ -42,8 +42,7 @@ func withJournal(t testing.TB, open string, args []string, seed uint64) []byte {
 	t.Helper()
 	img := makeExt(t, extKind{size: "8M", args: args},
 		filetest.WriteTree(t, map[string][]byte{"file": filetest.Noise(seed, 9000)}))
-	raw, err := os.ReadFile(img)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, img)
 	block := int64(1024) << binary.LittleEndian.Uint32(raw[superAt+0x18:])
 	r := rand.New(rand.NewPCG(seed, 1))
 	dir, script := t.TempDir(), open+"\n"
@@ -84,7 +83,7 @@ func withJournal(t testing.TB, open string, args []string, seed uint64) []byte {
 	require.NoError(t, os.WriteFile(path, []byte(script+"journal_close\n"), 0o600))
 	out := disktest.Run(t, "debugfs", "-w", "-f", path, img)
 	require.NotContains(t, out, "invalid")
-	raw, err = os.ReadFile(img)
+	raw, err := os.ReadFile(img)
 	require.NoError(t, err)
 	return raw
 }
@@ -136,8 +135,7 @@ func equalReplayed(t testing.TB, raw []byte) *Replayed {
 	img := filepath.Join(t.TempDir(), "replayed")
 	require.NoError(t, os.WriteFile(img, raw, 0o600))
 	disktest.Run(t, "e2fsck", "-p", "-E", "journal_only", img)
-	want, err := os.ReadFile(img)
-	require.NoError(t, err)
+	want := disktest.ReadFile(t, img)
 	got := make([]byte, len(raw))
 	require.NoError(t, ondisk.ReadFull(after.FS.(*fileSystem).volume, got, 0))
 	at, block := journalPlaces(t, raw)
@@ -246,8 +244,7 @@ func TestReplayOfLinux(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(mnt, "old")))
 	disktest.Run(t, "sync", mnt) // the journal is written, and little else
 	disktest.Run(t, "cp", img, hot)
-	raw, err := os.ReadFile(hot)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, hot)
 
 	after := equalReplayed(t, raw)
 	names, err := after.List("")

@@ -2,7 +2,6 @@ package fat
 
 import (
 	"encoding/binary"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -62,8 +61,7 @@ func mshowfat(t *testing.T, img string, cluster int64, names []string) (g fragme
 // rootChain is the chain of the root of a FAT32, which mshowfat does not print.
 func rootChain(t *testing.T, img string, v *fileSystem) (pieces, bytes int64) {
 	t.Helper()
-	b, err := os.ReadFile(img)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, img)
 	for last, c := int64(-1), int64(v.RootCluster); c < 0x0ffffff8; {
 		if c != last+1 {
 			pieces++
@@ -141,8 +139,7 @@ func TestCensusOfBrokenFAT(t *testing.T) {
 		"A": filetest.Noise(1, 2000), "B": filetest.Noise(2, 2000), "C": filetest.Noise(3, 2000),
 		"D/E": filetest.Noise(4, 10),
 	})
-	b, err := os.ReadFile(img)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, img)
 	g, err := alone(filetest.Memory(b))
 	require.NoError(t, err)
 	v := g.(*fileSystem)

@@ -4,8 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 )
 
@@ -23,8 +22,7 @@ func FuzzFAT(f *testing.F) {
 			"file": filetest.Noise(1, 3000), "dir/in dir.txt": filetest.Noise(2, 100),
 			"A long name with spaces.txt": filetest.Noise(3, 10),
 		})
-		raw, err := os.ReadFile(img)
-		require.NoError(f, err)
+		raw := disktest.ReadFile(f, img)
 		bases = append(bases, filetest.NewFuzzBase(raw))
 	}
 	for i := range bases {
@@ -50,8 +48,7 @@ func FuzzFATCensus(f *testing.F) {
 				900),
 		})
 		fragment(f, img, 20_000)
-		raw, err := os.ReadFile(img)
-		require.NoError(f, err)
+		raw := disktest.ReadFile(f, img)
 		bases = append(bases, filetest.NewFuzzBase(raw))
 	}
 	for i := range bases {

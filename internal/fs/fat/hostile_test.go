@@ -3,11 +3,11 @@ package fat
 import (
 	"bytes"
 	"encoding/binary"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -33,11 +33,10 @@ func useFAT(b []byte) error {
 func fatVolume(t *testing.T, k fatKind) (*fileSystem, []byte) {
 	t.Helper()
 	k.args = append(k.args, "-s", "1")
-	raw, err := os.ReadFile(makeFAT(t, k, map[string][]byte{
+	raw := disktest.ReadFile(t, makeFAT(t, k, map[string][]byte{
 		"FILE":       filetest.Noise(1, 2000),
 		"dir/in dir": filetest.Noise(2, 10),
 	}))
-	require.NoError(t, err)
 	require.NoError(t, useFAT(raw))
 	g, err := alone(filetest.Memory(raw))
 	require.NoError(t, err)

@@ -3,12 +3,12 @@ package fat
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/guestfile"
 )
@@ -22,8 +22,7 @@ func TestFATLargeFolder(t *testing.T) {
 		{size: "20M", args: []string{"-F", "16", "-s", "1"}},
 		{size: "40M", args: []string{"-F", "32", "-s", "1"}},
 	} {
-		raw, err := os.ReadFile(makeFAT(t, k, map[string][]byte{"LARGE": folder}))
-		require.NoError(t, err)
+		raw := disktest.ReadFile(t, makeFAT(t, k, map[string][]byte{"LARGE": folder}))
 		raw[bytes.Index(raw, []byte("LARGE      "))+11] |= attrDir
 		g, err := alone(filetest.Memory(raw))
 		require.NoError(t, err)

@@ -3,12 +3,12 @@ package fat
 import (
 	"bytes"
 	"io/fs"
-	"os"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 )
 
@@ -16,8 +16,7 @@ import (
 // code pages.
 func TestFATNames(t *testing.T) {
 	img := makeFAT(t, fatKinds[0], map[string][]byte{"x": nil})
-	raw, err := os.ReadFile(img)
-	require.NoError(t, err)
+	raw := disktest.ReadFile(t, img)
 	slot := func(name string, flags byte) []byte {
 		return append(append([]byte(name), 0x20, flags), make([]byte, 32-13)...)
 	}

@@ -3,7 +3,6 @@ package ntfs
 import (
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -103,8 +102,7 @@ func edgesOf(t testing.TB, f *guestfile.File) []int64 {
 // requireDiffers requires exactly these bytes of a volume to be others than before.
 func requireDiffers(t *testing.T, vol string, before []byte, off, n int64) {
 	t.Helper()
-	now, err := os.ReadFile(vol)
-	require.NoError(t, err)
+	now := disktest.ReadFile(t, vol)
 	require.Equal(t, inverted(before[off:off+n]), now[off:off+n])
 	copy(now[off:], before[off:off+n])
 	require.Equal(t, string(before), string(now))

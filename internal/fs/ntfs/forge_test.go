@@ -3,7 +3,6 @@ package ntfs
 import (
 	"bytes"
 	"encoding/binary"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -23,8 +22,7 @@ type ntfsForge struct {
 // forgeNTFS takes the bytes of a volume.
 func forgeNTFS(t testing.TB, path string) *ntfsForge {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	v, err := alone(disktest.ShortDisk(b, int64(len(b))))
 	require.NoError(t, err)
 	return &ntfsForge{Bytes: b, fs: v.(*fileSystem)}

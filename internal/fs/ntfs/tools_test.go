@@ -24,9 +24,7 @@ import (
 // mkntfs makes a volume and gives its path.
 func mkntfs(t testing.TB, size int64, args ...string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "volume")
-	require.NoError(t, os.WriteFile(path, nil, 0o644))
-	require.NoError(t, os.Truncate(path, size))
+	path := disktest.Blank(t, "volume", size)
 	disktest.Run(t, "mkntfs", append([]string{"-q", "-Q", "-F", "-p", "63", "-H", "255", "-S", "63"},
 		append(args, path)...)...)
 	return path

@@ -52,8 +52,7 @@ func TestDiskOfAnyOffsets(t *testing.T) {
 				require.Equal(t, want[off:off+n], got)
 			}
 			require.NoError(t, x.Sync())
-			now, err := os.ReadFile(file)
-			require.NoError(t, err)
+			now := disktest.ReadFile(t, file)
 			require.Equal(t, want, now)
 		})
 	}
@@ -120,8 +119,7 @@ func TestErrorsOfADevice(t *testing.T) {
 	} {
 		require.ErrorContains(t, c.err, c.want, c.name)
 	}
-	now, err := os.ReadFile(file)
-	require.NoError(t, err)
+	now := disktest.ReadFile(t, file)
 	require.True(t, bytes.Equal(want, now), "a call that failed has changed bytes")
 }
 
@@ -132,8 +130,7 @@ func TestHoleIsZeros(t *testing.T) {
 	file, whole, _, _ := stand(t, want)
 	require.NoError(t, on(whole, whole, true).Zero(4096, 8192))
 	clear(want[4096 : 4096+8192])
-	now, err := os.ReadFile(file)
-	require.NoError(t, err)
+	now := disktest.ReadFile(t, file)
 	require.True(t, bytes.Equal(want, now))
 }
 

@@ -85,8 +85,7 @@ func (l onLoop) calls(t *testing.T, pattern string) (out [][2]string) {
 	log := filepath.Join(t.TempDir(), "strace")
 	ended, said := l.write(log, "/^("+pattern+")$")
 	require.Zero(t, ended, said)
-	text, err := os.ReadFile(log)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, log)
 	seen, first := map[string]int{}, ""
 	for _, m := range traced.FindAllStringSubmatch(string(text), -1) {
 		if first == "" {
@@ -112,8 +111,7 @@ func share(of int) int {
 func (l onLoop) is(t *testing.T) string {
 	t.Helper()
 	disktest.Run(t, "blockdev", "--flushbufs", l.path)
-	now, err := os.ReadFile(l.file)
-	require.NoError(t, err)
+	now := disktest.ReadFile(t, l.file)
 	return state(now, noise(1))
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -164,10 +165,8 @@ func FuzzReach(f *testing.F) {
 			return
 		}
 		defer got.Close()
-		kernel, err := os.Stat(full)
-		require.NoError(t, err)
-		opened, err := os.Stat(filepath.Join(got.dir.path, got.Base()))
-		require.NoError(t, err)
+		kernel := disktest.Stat(t, full)
+		opened := disktest.Stat(t, filepath.Join(got.dir.path, got.Base()))
 		require.True(t, os.SameFile(kernel, opened), "%q", name)
 		found := false
 		for _, st := range allowed {

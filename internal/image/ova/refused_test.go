@@ -252,8 +252,7 @@ func TestBlocksOfTheOVF(t *testing.T) {
 		out, err := rewritten(t, src, path, unwatched{}, func() error { return nil })
 		require.NoError(t, err)
 		require.NoError(t, out.Publish())
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, path)
 		size = int(openedPackage(t, path).Members[0].Size)
 		return size, len(bytes.TrimRight(b[512:512+size], "\n"))
 	}
@@ -378,18 +377,15 @@ func TestCopiedMembers(t *testing.T) {
 	src := archived(t, own, sparse("disk.vmdk"), zeros)
 	dir := t.TempDir()
 	require.NoError(t, copied(filepath.Join(dir, "out.ovf"), openedPackage(t, src)))
-	b, err := os.ReadFile(filepath.Join(dir, "long.bin"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join(dir, "long.bin"))
 	require.True(t, bytes.Equal(zeros.Data, b))
 
 	own = text("vm.ovf", envelope(`ovf:href="disk.vmdk"`))
 	src = archived(t, own, tarforge.Member{Name: "sub/", Type: '5'}, sparse("disk.vmdk"))
 	dest := filepath.Join(dir, "out.ova")
 	require.NoError(t, copied(dest, openedPackage(t, src)))
-	want, err := os.ReadFile(src)
-	require.NoError(t, err)
-	got, err := os.ReadFile(dest)
-	require.NoError(t, err)
+	want := disktest.ReadFile(t, src)
+	got := disktest.ReadFile(t, dest)
 	require.True(t, bytes.Equal(want, got))
 
 	long := strings.Repeat("n", 120) + ".vmdk"

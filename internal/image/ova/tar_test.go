@@ -84,8 +84,7 @@ func TestTarIndexOfGNUTar(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "x.tar")
 		disktest.Run(t, "tar", append([]string{"--format=" + format, "-C", dir, "-cf", path}, names...)...)
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, path)
 		entries, err := index(b)
 		require.NoError(t, err, format)
 		require.Len(t, entries, len(names))

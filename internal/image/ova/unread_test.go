@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/store"
@@ -169,8 +170,7 @@ func TestPackagesAreReadBack(t *testing.T) {
 			dir := t.TempDir()
 			partial := filepath.Join(dir, ".out.ova.partial")
 			p := &damage{phase: c.phase, spoil: func() {
-				b, err := os.ReadFile(partial)
-				require.NoError(t, err)
+				b := disktest.ReadFile(t, partial)
 				c.spoil(b)
 				f, err := os.OpenFile(partial, os.O_WRONLY, 0) // a file that is cut and written again is another damage
 				require.NoError(t, err)
@@ -189,13 +189,11 @@ func TestPackagesAreReadBack(t *testing.T) {
 			require.Equal(t, "certificate-dropped", out.Issues()[0].Code)
 			again := openedPackage(t, filepath.Join(dir, "out.ova"))
 			require.NoError(t, again.Check(t.Context(), unwatched{}))
-			st, err := os.Stat(again.Path)
-			require.NoError(t, err)
+			st := disktest.Stat(t, again.Path)
 			last := again.Members[len(again.Members)-1]
 			require.Equal(t, "notes.txt", last.Name)
 			require.Zero(t, st.Size()%512)
-			b, err := os.ReadFile(again.Path)
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, again.Path)
 			require.Equal(t, make([]byte, 1024), b[len(b)-1024:], "two blocks of zeros end an archive")
 		})
 	}

@@ -23,8 +23,7 @@ func asRaw(t *testing.T, path string) []byte {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "qemu.img")
 	disktest.Run(t, "qemu-img", "convert", "-f", "qcow2", "-O", "raw", path, out)
-	b, err := os.ReadFile(out)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, out)
 	return b
 }
 
@@ -90,8 +89,7 @@ func TestQcow2ParentWithoutFormat(t *testing.T) {
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "base.img", imagetest.Noise(8, mib))
 	top := imagetest.Rebase(t, dir, "top.qcow2", "base.img", "raw")
-	b, err := os.ReadFile(top)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, top)
 	i := bytes.Index(b, []byte{0xe2, 0x79, 0x2a, 0xca})
 	require.Positive(t, i)
 	b[i] = 0 // now it is an extension that is not known
@@ -215,8 +213,7 @@ func TestQcow2ChainTellsOfItsParents(t *testing.T) {
 	top := imagetest.Rebase(t, dir, "top.qcow2", "base.qcow2", "qcow2")
 	imagetest.NoDamage(t, imagetest.Open(t, top))
 
-	b, err := os.ReadFile(base)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, base)
 	b[79] |= 1 // incompatible feature bit 0: dirty
 	l1 := int64(b[46])<<8 | int64(b[45])<<16
 	l2 := int64(b[l1+6])<<8 | int64(b[l1+5])<<16

@@ -93,8 +93,7 @@ func TestQcow2RefcountsOfAllSizes(t *testing.T) {
 	for order := range 7 {
 		t.Run(fmt.Sprintf("%d bits", 1<<order), func(t *testing.T) {
 			path := created(t, fmt.Sprintf("refcount_bits=%d,cluster_size=4k", 1<<order), "4M", "write -P 7 0 3M")
-			b, err := os.ReadFile(path)
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, path)
 			l1 := binary.BigEndian.Uint64(b[qcow2forge.L1:])
 			l2 := binary.BigEndian.Uint64(b[l1:]) &^ qcow2forge.Copied
 			clear(b[l2+8*77 : l2+8*78])
@@ -115,8 +114,7 @@ func TestQcow2LostSnapshotIsOrphaned(t *testing.T) {
 	disktest.Run(t, "qemu-img", "snapshot", "-c", "state", path)
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 2 0 640k", path)
 	imagetest.NoDamage(t, imagetest.Open(t, path))
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	clear(b[qcow2forge.Snapshots : qcow2forge.SnapTable+8])
 	lost := imagetest.Write(t, t.TempDir(), "lost.qcow2", b)
 	issues, err := imagetest.Open(t, lost).Check()
@@ -161,8 +159,7 @@ func TestQcow2EntryThatLeadsToAClusterOfASharedTable(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, imagetest.Codes(issues, ondisk.Note), "%v", issues)
 
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	const place = 0x00ff_ffff_ffff_fe00
 	table := func(i uint64) uint64 {
 		return binary.BigEndian.Uint64(b[binary.BigEndian.Uint64(b[40:])+8*i:]) & place

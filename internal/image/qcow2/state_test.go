@@ -3,7 +3,6 @@ package qcow2_test
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -182,8 +181,7 @@ func TestUnfinishedQcow2IsNoImage(t *testing.T) {
 	defer func() { require.NoError(t, out.Discard()) }()
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
 	require.NoError(t, err)
-	b, err := os.ReadFile(filepath.Join(dir, ".x.qcow2.partial"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join(dir, ".x.qcow2.partial"))
 	require.NotEmpty(t, b)
 	require.False(t, bytes.HasPrefix(b, []byte("QFI")))
 }

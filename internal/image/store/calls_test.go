@@ -413,8 +413,7 @@ func sums(t *testing.T, dir string) map[string]string {
 	out := map[string]string{}
 	for _, name := range disktest.Names(t, dir) {
 		path := filepath.Join(dir, name)
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, path)
 		st, err := os.Lstat(path)
 		require.NoError(t, err)
 		out[name] = fmt.Sprintf("%x %v", sha256.Sum256(b), st.Mode())

@@ -99,8 +99,7 @@ func TestADestThatAppearsMeanwhileIsKept(t *testing.T) {
 		require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
 		require.NoError(t, out.Discard())
 		require.Equal(t, []string{taken}, disktest.Names(t, dir))
-		b, err := os.ReadFile(filepath.Join(dir, taken))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join(dir, taken))
 		require.Equal(t, "precious", string(b))
 	}
 }
@@ -233,8 +232,7 @@ func TestAPartialThatIsNoFile(t *testing.T) {
 	require.NoError(t, os.Symlink(victim, filepath.Join(dir, ".out.vmdk.partial")))
 	_, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
 	require.ErrorIs(t, err, ondisk.ErrOutput)
-	b, err := os.ReadFile(victim)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, victim)
 	require.Equal(t, "precious", string(b))
 }
 

@@ -110,8 +110,7 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 	o.limits = limits{links: errors.ErrUnsupported, noExclusive: true}
 	require.NoError(t, os.WriteFile(filepath.Join(path, "y"), []byte("mine"), 0o600))
 	require.ErrorIs(t, o.rename(part("y"), false), fs.ErrExist)
-	b, err := os.ReadFile(filepath.Join(path, "y"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join(path, "y"))
 	require.Equal(t, "mine", string(b))
 
 	// A folder cannot be removed as a file.

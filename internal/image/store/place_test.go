@@ -154,12 +154,10 @@ func TestReportFiles(t *testing.T) {
 	require.NoError(t, put("one", nil))
 	require.NoError(t, os.Chmod(path, 0o640))
 	require.NoError(t, put("two", nil))
-	st, err := os.Stat(path)
-	require.NoError(t, err)
+	st := disktest.Stat(t, path)
 	require.Equal(t, fs.FileMode(0o640), st.Mode())
 	require.ErrorIs(t, put("three", errMarker), errMarker)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	require.Equal(t, "two", string(b))
 	require.Equal(t, []string{"report"}, disktest.Names(t, dir))
 
@@ -168,7 +166,7 @@ func TestReportFiles(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(path, "file"), nil, 0o600))
 	require.ErrorIs(t, put("four", nil), ondisk.ErrOutput)
 	require.Equal(t, []string{"report"}, disktest.Names(t, dir))
-	_, err = store.CreateReport(filepath.Join(dir, "none", "report"), 0o600)
+	_, err := store.CreateReport(filepath.Join(dir, "none", "report"), 0o600)
 	require.ErrorIs(t, err, ondisk.ErrOutput)
 }
 

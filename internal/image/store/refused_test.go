@@ -29,11 +29,10 @@ func TestPermissionsOfACopy(t *testing.T) {
 		require.NoError(t, os.Chmod(src, mode))
 		dir := t.TempDir()
 		out := imagetest.Fill(t, imagetest.Open(t, src), filepath.Join(dir, "out.img"), imagetest.Kinds[0], 1)
-		st, err := os.Stat(filepath.Join(dir, ".out.img.partial"))
-		require.NoError(t, err)
+		st := disktest.Stat(t, filepath.Join(dir, ".out.img.partial"))
 		require.Equal(t, mode|0o600, st.Mode())
 		require.NoError(t, out.Publish())
-		st, err = os.Stat(filepath.Join(dir, "out.img"))
+		st, err := os.Stat(filepath.Join(dir, "out.img"))
 		require.NoError(t, err)
 		require.Equal(t, mode, st.Mode())
 	}

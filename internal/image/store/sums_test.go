@@ -3,12 +3,12 @@ package store_test
 import (
 	"context"
 	"crypto/sha256"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
@@ -41,8 +41,7 @@ func TestSumsOfAnOutput(t *testing.T) {
 	require.NoError(t, out.Publish())
 	require.NoError(t, out.Discard())
 	for _, s := range sums {
-		b, err := os.ReadFile(filepath.Join(dir, s.File))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join(dir, s.File))
 		require.Equal(t, sha256.Sum256(b), s.SHA256, s.File)
 	}
 }

@@ -77,8 +77,7 @@ func TestVHDChain(t *testing.T) {
 // is one of them. The parent is not in the corpus, so a disk of a pattern takes its place.
 func TestDifferencingVHDByWindows(t *testing.T) {
 	path := disktest.Corpus(t, "dfvfs/fat-differential.vhd.xz")
-	file, err := os.ReadFile(path)
-	require.NoError(t, err)
+	file := disktest.ReadFile(t, path)
 	want := bytes.Repeat([]byte("the parent shows"), 4*mib/16)
 	base := vhdforge.NewFixed(want)
 	base.Foot(func(off int64) {

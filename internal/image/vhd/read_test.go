@@ -3,7 +3,6 @@ package vhd_test
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -118,8 +117,7 @@ func TestHiddenVHDData(t *testing.T) {
 			require.NoError(t, err)
 			raw := filepath.Join(t.TempDir(), "qemu.raw")
 			disktest.Run(t, "qemu-img", "convert", "-f", "vpc", "-O", "raw", path, raw)
-			byQemu, err := os.ReadFile(raw)
-			require.NoError(t, err)
+			byQemu := disktest.ReadFile(t, raw)
 			require.True(t, bytes.HasPrefix(shown, byQemu), "qemu-img reads no bitmap, and sizes by the geometry")
 			if tc.says == "" {
 				require.Empty(t, issues)

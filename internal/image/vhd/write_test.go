@@ -87,8 +87,7 @@ func TestVHDCopiesKeepTheirSource(t *testing.T) {
 		disktest.CheckBytes(t, img.Disk, data)
 		imagetest.NoDamage(t, img)
 		onPages(t, img)
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, path)
 		require.Equal(t, uint32(block), binary.BigEndian.Uint32(b[512+vhdforge.BlockSize:]))
 		require.Equal(t, v.Bytes[vhdforge.TimeStamp:40], forge.Bytes(b[vhdforge.TimeStamp:40]),
 			"time, creator, version, host")
@@ -140,8 +139,7 @@ func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 		for _, sub := range []string{"dynamic", "fixed"} {
 			path := filepath.Join(t.TempDir(), "copy.vhd")
 			imagetest.Copy(t, src, path, store.CreateOptions{Subformat: sub})
-			b, err := os.ReadFile(path)
-			require.NoError(t, err)
+			b := disktest.ReadFile(t, path)
 			require.Equal(t, tc.want, string(b[len(b)-512+vhdforge.Creator:][:4]), "%q", tc.creator)
 			require.Equal(t, int64(tc.size), virtualSize(t, path))
 		}

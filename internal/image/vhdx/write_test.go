@@ -124,8 +124,7 @@ func TestVHDXZerosTakeNoSpace(t *testing.T) {
 		if o.Subformat == "dynamic" {
 			require.Equal(t, int64(4*mib+2*32*mib), img.Files()[0].Size)
 		}
-		file, err := os.ReadFile(path)
-		require.NoError(t, err)
+		file := disktest.ReadFile(t, path)
 		early, late := strings.Index(string(file), "early"), strings.Index(string(file), "late")
 		require.Zero(t, early%mib)
 		require.Zero(t, late%mib)
@@ -185,8 +184,7 @@ func TestUnfinishedVHDXIsNoImage(t *testing.T) {
 	defer func() { require.NoError(t, out.Discard()) }()
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
 	require.NoError(t, err)
-	b, err := os.ReadFile(filepath.Join(dir, ".x.vhdx.partial"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join(dir, ".x.vhdx.partial"))
 	require.NotEqual(t, "vhdxfile", string(b[:8]))
 }
 

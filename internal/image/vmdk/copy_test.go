@@ -2,7 +2,6 @@ package vmdk_test
 
 import (
 	"encoding/binary"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,8 +24,7 @@ func TestSparseCopiesKeepTheGrain(t *testing.T) {
 			imagetest.Write(t, t.TempDir(), "src.vmdk", sparseImage{grain: grain, redundant: true}.forge(data)))
 		path := filepath.Join(t.TempDir(), "copy.vmdk")
 		imagetest.Copy(t, src, path, store.CreateOptions{})
-		head, err := os.ReadFile(path)
-		require.NoError(t, err)
+		head := disktest.ReadFile(t, path)
 		require.Equal(t, uint64(grain), binary.LittleEndian.Uint64(head[vmdkforge.GrainSize:]))
 		img := imagetest.Open(t, path)
 		disktest.CheckBytes(t, img.Disk, data)
@@ -66,8 +64,7 @@ func TestCopiesKeepTheDescriptor(t *testing.T) {
 	for _, sub := range []string{"", "monolithicSparse"} {
 		path := filepath.Join(t.TempDir(), "new.vmdk")
 		imagetest.Copy(t, src, path, store.CreateOptions{Subformat: sub})
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, path)
 		for _, keep := range []string{
 			`ddb.adapterType = "ide"`, `ddb.geometry.heads = "16"`, `ddb.virtualHWVersion = "4"`,
 			`ddb.unheardOf = "x"`,
@@ -90,8 +87,7 @@ func TestUnfinishedFileIsNoImage(t *testing.T) {
 	defer func() { require.NoError(t, out.Discard()) }()
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
 	require.NoError(t, err)
-	b, err := os.ReadFile(filepath.Join(dir, ".x.vmdk.partial"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join(dir, ".x.vmdk.partial"))
 	require.NotEmpty(t, b)
 	require.NotEqual(t, "KDMV", string(b[:4]))
 	require.NotContains(t, string(b), "# Disk DescriptorFile")

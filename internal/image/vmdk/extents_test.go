@@ -39,8 +39,7 @@ func qemuReads(t *testing.T, path string, want []byte) {
 	t.Helper()
 	raw := filepath.Join(t.TempDir(), "raw.img")
 	disktest.Run(t, "qemu-img", "convert", "-f", "vmdk", "-O", "raw", path, raw)
-	got, err := os.ReadFile(raw)
-	require.NoError(t, err)
+	got := disktest.ReadFile(t, raw)
 	require.True(t, bytes.Equal(want, got), "qemu-img reads other bytes")
 }
 
@@ -70,11 +69,10 @@ const baseCID = "4a5b6c7d"
 // VMware's own split disk holds what its monolithicFlat one does.
 func TestCorpusSplitDisk(t *testing.T) {
 	dir := disktest.CorpusSet(t, "vmdk-rs")
-	want, err := os.ReadFile(filepath.Join(dir, "monolithicFlat-flat.vmdk"))
-	require.NoError(t, err)
+	want := disktest.ReadFile(t, filepath.Join(dir, "monolithicFlat-flat.vmdk"))
 	img := agrees(t, filepath.Join(dir, "twoGbMaxExtentSparse.vmdk"), want)
 	require.Equal(t, "twoGbMaxExtentSparse", img.Subformat)
-	_, err = image.Open(filepath.Join(dir, "twoGbMaxExtentSparse-s001.vmdk"), image.Options{})
+	_, err := image.Open(filepath.Join(dir, "twoGbMaxExtentSparse-s001.vmdk"), image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	require.ErrorContains(t, err, `it is an extent of "twoGbMaxExtentSparse.vmdk"; name that one`)
 }
@@ -181,8 +179,7 @@ func TestFlatTypesOfESXi(t *testing.T) {
 		disktest.CheckBytes(t, img.Disk, data)
 		path := filepath.Join(t.TempDir(), "copy.vmdk")
 		imagetest.Copy(t, img, path, store.CreateOptions{})
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
+		text := disktest.ReadFile(t, path)
 		require.Contains(t, string(text), `createType="vmfs"`)
 	}
 }
@@ -262,8 +259,7 @@ func TestChainOfESXi(t *testing.T) {
 	flat := imagetest.Open(t, path)
 	require.False(t, flat.Child)
 	disktest.CheckBytes(t, flat.Disk, want)
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, path)
 	require.Contains(t, string(text), "parentCID=ffffffff")
 	require.NotContains(t, string(text), "parentFileNameHint")
 	require.Contains(t, string(text), `ddb.adapterType = "ide"`)
@@ -329,8 +325,7 @@ func TestZeroedGrainsHideTheParent(t *testing.T) {
 // replace changes a text in a file, in place: the descriptor of a sparse file has a fixed size.
 func replace(t *testing.T, path, old, new string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	require.Equal(t, 1, bytes.Count(b, []byte(old)), "%q in %s", old, path)
 	require.NoError(t, os.WriteFile(path, bytes.Replace(b, []byte(old), []byte(new), 1), 0o644))
 }

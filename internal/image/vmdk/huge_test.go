@@ -22,8 +22,7 @@ func TestVMDKDirectoryOfAHole(t *testing.T) {
 	const directory, sectors = 4 << 40, 1 << 40 * 512 * 8 // of grains of 4 KiB
 	path := filepath.Join(t.TempDir(), "disk.vmdk")
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", path, "1M")
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	le := binary.LittleEndian
 	le.PutUint32(b[8:], le.Uint32(b[8:])&^2) // no redundant directory
 	le.PutUint64(b[12:], sectors)

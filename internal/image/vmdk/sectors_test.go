@@ -3,13 +3,13 @@ package vmdk_test
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
@@ -57,9 +57,8 @@ func TestSectorSizeThroughAPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.vmdk")
 	imagetest.Copy(t, imagetest.Open(t, flatOfSectors(t, 256*kib, "4096")), path,
 		store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	_, err = image.OpenStream(bytes.NewReader(data), "")
+	data := disktest.ReadFile(t, path)
+	_, err := image.OpenStream(bytes.NewReader(data), "")
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	require.True(t, strings.HasSuffix(err.Error(), "write the image to a file first"), err)
 }

@@ -45,8 +45,7 @@ func TestAnExtentThatAppearsMeanwhileIsKept(t *testing.T) {
 	require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
 	require.NoError(t, out.Discard())
 	require.Equal(t, []string{"out-s002.vmdk"}, disktest.Names(t, dir))
-	b, err := os.ReadFile(filepath.Join(dir, "out-s002.vmdk"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join(dir, "out-s002.vmdk"))
 	require.Equal(t, "precious", string(b))
 }
 
@@ -62,8 +61,7 @@ func TestWrittenSplitDisks(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "disk.vmdk")
 			imagetest.Copy(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind})
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
+			text := disktest.ReadFile(t, path)
 			for i, n := range []int64{vmwareSplit, vmwareSplit, size - 2*vmwareSplit} {
 				require.Contains(t, string(text), fmt.Sprintf(c.line, n/sector, i+1)+"\n")
 			}
@@ -93,8 +91,7 @@ func TestWrittenSplitDisks(t *testing.T) {
 func sameHeader(t *testing.T, path string) {
 	t.Helper()
 	header := func(path string) []byte {
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, path)
 		b = b[:512]
 		clear(b[vmdkforge.Capacity:vmdkforge.GrainSize])
 		clear(b[vmdkforge.GDOffset:vmdkforge.UncleanShutdown])
@@ -115,8 +112,7 @@ func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 	out := t.TempDir()
 	imagetest.Copy(t, src, filepath.Join(out, "b.vmdk"), store.CreateOptions{})
 	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(out, "b.vmdk")).Disk, data)
-	head, err := os.ReadFile(filepath.Join(out, "b-s001.vmdk"))
-	require.NoError(t, err)
+	head := disktest.ReadFile(t, filepath.Join(out, "b-s001.vmdk"))
 	require.Equal(t, uint64(16), binary.LittleEndian.Uint64(head[vmdkforge.GrainSize:]))
 }
 

@@ -54,8 +54,7 @@ func requireStream(t *testing.T, path string, want []byte) {
 	require.Equal(t, "streamOptimized", img.Subformat)
 	disktest.CheckBytes(t, img.Disk, want)
 	imagetest.NoDamage(t, img)
-	file, err := os.ReadFile(path)
-	require.NoError(t, err)
+	file := disktest.ReadFile(t, path)
 	disktest.EqualBytes(t, want, drained(t, bytes.NewReader(file)))
 	disktest.EqualBytes(t, want, drained(t, iotest.HalfReader(bytes.NewReader(file))))
 }
@@ -137,8 +136,7 @@ func TestStreamOptimizedIsWritten(t *testing.T) {
 				o := streamed
 				o.Force = true
 				require.NoError(t, imagetest.Fill(t, src, path, o, jobs).Publish())
-				file, err := os.ReadFile(path)
-				require.NoError(t, err)
+				file := disktest.ReadFile(t, path)
 				if first == nil {
 					first = file
 					requireStream(t, path, data)
@@ -158,8 +156,7 @@ func TestStreamOptimizedCopyKeepsTheDescriptor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "copy.vmdk")
 	imagetest.Copy(t, src, path, store.CreateOptions{})
 	require.Equal(t, "streamOptimized", imagetest.Open(t, path).Subformat)
-	head, err := os.ReadFile(path)
-	require.NoError(t, err)
+	head := disktest.ReadFile(t, path)
 	for _, line := range []string{
 		`ddb.adapterType = "buslogic"`, `ddb.virtualHWVersion = "7"`, `ddb.deletable = "true"`,
 		`ddb.geometry.heads = "4"`,
@@ -180,8 +177,7 @@ func TestStreamOptimizedHeaderComesLast(t *testing.T) {
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: 2, Pack: out.Pack()})
 	require.NoError(t, err)
 	head := func() []byte {
-		b, err := os.ReadFile(filepath.Join(dir, disktest.Names(t, dir)[0]))
-		require.NoError(t, err)
+		b := disktest.ReadFile(t, filepath.Join(dir, disktest.Names(t, dir)[0]))
 		return b[:sector]
 	}
 	require.Equal(t, make([]byte, sector), head())
@@ -203,8 +199,7 @@ func TestStreamOptimizedOfAHugeDisk(t *testing.T) {
 	src := imagetest.Open(t, path)
 	dest := filepath.Join(t.TempDir(), "huge.vmdk")
 	imagetest.Copy(t, src, dest, streamed)
-	st, err := os.Stat(dest)
-	require.NoError(t, err)
+	st := disktest.Stat(t, dest)
 	require.Less(t, st.Size(), int64(2*mib))
 	img := imagetest.Open(t, dest)
 	require.Equal(t, int64(8<<40), img.Disk.Size())

@@ -2,12 +2,12 @@ package catalog
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -49,8 +49,7 @@ func saveMany(b *testing.B, path string, images bool) {
 
 func size(b *testing.B, path string) float64 {
 	b.Helper()
-	st, err := os.Stat(path)
-	require.NoError(b, err)
+	st := disktest.Stat(b, path)
 	return float64(st.Size()) / (1 << 20)
 }
 

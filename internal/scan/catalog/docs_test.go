@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,8 +14,7 @@ const manual = "../../../docs/catalog.md"
 
 // The questions of the manual are asked as they stand there, by another program than ours.
 func TestQuestionsOfTheManual(t *testing.T) {
-	text, err := os.ReadFile(manual)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, manual)
 	questions := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(text), -1)
 	require.Len(t, questions, 3)
 
@@ -43,8 +41,7 @@ func TestQuestionsOfTheManual(t *testing.T) {
 
 // Every table, and every column of every view, is in the manual, and nothing else.
 func TestTheManualNamesAllColumns(t *testing.T) {
-	text, err := os.ReadFile(manual)
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, manual)
 	c := fresh(t)
 	columns := func(name string) []string {
 		return strings.Fields(query(t, c, "SELECT name FROM pragma_table_info('"+name+"')"))

@@ -30,8 +30,7 @@ func used(t *testing.T, path string) []byte {
 	}
 	finish(t, r)
 	require.NoError(t, c.Close())
-	out, err := os.ReadFile(path)
-	require.NoError(t, err)
+	out := disktest.ReadFile(t, path)
 	return out
 }
 

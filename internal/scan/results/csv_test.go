@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -50,8 +49,7 @@ func labelled(text string) *Image {
 
 // The table of the documentation is the header, in its order.
 func TestColumnsAreDocumented(t *testing.T) {
-	doc, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "scan-reports.md"))
-	require.NoError(t, err)
+	doc := disktest.ReadFile(t, filepath.Join("..", "..", "..", "docs", "scan-reports.md"))
 	_, section, _ := strings.Cut(string(doc), "## CSV")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var documented, header []string

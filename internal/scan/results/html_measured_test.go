@@ -73,8 +73,7 @@ func TestLargeReportInChromium(t *testing.T) {
 	tabs := chromium(t)
 	s, images := largeLibrary(n)
 	path := htmlWritten(t, s, images)
-	info, err := os.Stat(path)
-	require.NoError(t, err)
+	info := disktest.Stat(t, path)
 	require.Less(t, info.Size(), int64(n)<<11)
 	measured := os.Getenv("TRUEUP_MEASURE") == "1" // on a machine that does nothing else
 	best := func(what string, limit time.Duration, measure func() time.Duration) {

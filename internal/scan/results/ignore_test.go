@@ -2,7 +2,6 @@ package results
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -182,8 +181,7 @@ func FuzzIgnore(f *testing.F) {
 
 // The example of the documentation is an ignore file that does what is said of it.
 func TestIgnoreDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/scan-ignore.md")
-	require.NoError(t, err)
+	text := disktest.ReadFile(t, "../../../docs/scan-ignore.md")
 	_, example, ok := strings.Cut(string(text), "```ignore\n")
 	require.True(t, ok)
 	example, _, ok = strings.Cut(example, "```")

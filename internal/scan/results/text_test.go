@@ -15,6 +15,7 @@ import (
 
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -137,8 +138,7 @@ func TestTablesAreGolden(t *testing.T) {
 				require.NoError(t, os.MkdirAll("testdata/table", 0o755))
 				require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 			}
-			want, err := os.ReadFile(path)
-			require.NoError(t, err)
+			want := disktest.ReadFile(t, path)
 			require.Equal(t, string(want), got)
 			requireWidth(t, got, to.Columns)
 		})

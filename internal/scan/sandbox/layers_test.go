@@ -82,13 +82,11 @@ func TestAllThreadsAreRestricted(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, len(threads), 2)
 	for _, name := range threads {
-		status, err := os.ReadFile(name)
-		require.NoError(t, err)
+		status := disktest.ReadFile(t, name)
 		require.Regexp(t, `(?m)^NoNewPrivs:\t1$`, string(status), name)
 		require.Regexp(t, `(?m)^Seccomp:\t2$`, string(status), name)
 	}
-	limits, err := os.ReadFile("/proc/" + pid + "/limits")
-	require.NoError(t, err)
+	limits := disktest.ReadFile(t, "/proc/"+pid+"/limits")
 	require.Regexp(t, `(?m)^Max open files +64 +64 `, string(limits))
 	require.Regexp(t, `(?m)^Max file size +0 +0 `, string(limits))
 	require.Regexp(t, `(?m)^Max core file size +0 +0 `, string(limits))
@@ -155,8 +153,7 @@ func TestChangesNothing(t *testing.T) {
 			request,
 			answer)
 	}
-	content, err := os.ReadFile(file)
-	require.NoError(t, err)
+	content := disktest.ReadFile(t, file)
 	require.Equal(t, "content", string(content))
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -227,8 +224,7 @@ func TestInheritsNothing(t *testing.T) {
 			require.NotEqual(t, "done", ask(t, w, request), "%s: %s", level, request)
 		}
 	}
-	content, err := os.ReadFile(file)
-	require.NoError(t, err)
+	content := disktest.ReadFile(t, file)
 	require.Equal(t, "content", string(content))
 	_, err = unix.Read(pipe[0], make([]byte, 1))
 	require.ErrorIs(t, err, unix.EAGAIN)

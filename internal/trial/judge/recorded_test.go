@@ -2,13 +2,13 @@ package judge
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/trial/film"
 )
 
@@ -19,8 +19,7 @@ import (
 // initrd.
 func recorded(t *testing.T, name string) *film.Film {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", name+".json"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join("testdata", name+".json"))
 	var f film.Film
 	require.NoError(t, json.Unmarshal(b, &f))
 	return &f

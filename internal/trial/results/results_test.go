@@ -9,7 +9,6 @@ import (
 	"image/color"
 	"image/draw"
 	"image/png"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/pagetest"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial/film"
@@ -30,8 +30,7 @@ import (
 // recorded is a film of a real machine, of the tests of judge.
 func recorded(t testing.TB, name string) *film.Film {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("../judge/testdata", name+".json"))
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, filepath.Join("../judge/testdata", name+".json"))
 	var f film.Film
 	require.NoError(t, json.Unmarshal(b, &f))
 	return &f

@@ -74,8 +74,7 @@ func TestDetachedLUKSHeader(t *testing.T) {
 
 // A LUKS2 whose first header is broken is not believed, although cryptsetup would take the second.
 func TestBrokenLUKS2(t *testing.T) {
-	f, err := os.ReadFile(luksFile(t, "luks2"))
-	require.NoError(t, err)
+	f := disktest.ReadFile(t, luksFile(t, "luks2"))
 	f[4096+5] ^= 1
 	v := probeForged(t, f)
 	require.Equal(t, volume.LUKS, v.Kind)
@@ -187,8 +186,7 @@ func TestBitLockerToGo(t *testing.T) {
 	f := make(forge.Bytes, 40<<20)
 	path := written(t, f)
 	disktest.Run(t, "mkfs.fat", "-F", "32", path)
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, path)
 	require.Equal(t, volume.FAT32, probeForged(t, b).Kind)
 	f = b
 	f.Text(0, "\xeb\x58\x90MSWIN4.1")

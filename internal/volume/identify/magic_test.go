@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -114,9 +113,7 @@ func TestShortMagicIsNotEnough(t *testing.T) {
 		"udf without its name":     {32769: "BEA01"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "volume")
-			require.NoError(t, os.WriteFile(path, nil, 0o600))
-			require.NoError(t, os.Truncate(path, 1<<20))
+			path := disktest.Blank(t, "volume", 1<<20)
 			putAt(t, path, pieces)
 			require.Equal(t, volume.Unknown, probe(t, path).Kind)
 		})

@@ -1,7 +1,6 @@
 package identify
 
 import (
-	"os"
 	"regexp"
 	"testing"
 
@@ -20,8 +19,7 @@ func TestNTFSVersion(t *testing.T) {
 	info := disktest.Output(t, "ntfsinfo", "--mft", "--force", raw)
 	want := regexp.MustCompile(`Volume Version: (\S+)`).FindStringSubmatch(info)
 	require.Len(t, want, 2)
-	b, err := os.ReadFile(raw)
-	require.NoError(t, err)
+	b := disktest.ReadFile(t, raw)
 	v, err := Probe(disktest.ShortDisk(b, int64(len(b))), 0)
 	require.NoError(t, err)
 	require.Equal(t, "version", v.Label)

@@ -40,8 +40,7 @@ func hfsPlusVolume(t testing.TB, label string) []byte {
 	path := filepath.Join(t.TempDir(), "iso")
 	disktest.Run(t, "xorriso", "-as", "mkisofs", "-quiet", "-V", label, "-hfsplus", "-hfsplus-serial-no",
 		"0123456789abcdef", "-o", path, folder(t))
-	iso, err := os.ReadFile(path)
-	require.NoError(t, err)
+	iso := disktest.ReadFile(t, path)
 	require.Equal(t, "ER", string(iso[:2]))
 	block := int(binary.BigEndian.Uint16(iso[2:]))
 	for at := block; string(iso[at:at+2]) == "PM"; at += block { // Inside Macintosh: Devices, "Partition Map"

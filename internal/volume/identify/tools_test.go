@@ -19,9 +19,7 @@ import (
 // blank is the path of a new file of zeros.
 func blank(t testing.TB, size int64) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "volume")
-	require.NoError(t, os.WriteFile(path, nil, 0o644))
-	require.NoError(t, os.Truncate(path, size))
+	path := disktest.Blank(t, "volume", size)
 	return path
 }
 

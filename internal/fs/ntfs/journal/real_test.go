@@ -171,9 +171,7 @@ func TestLogsOfNTFS3G(t *testing.T) {
 // mkntfs leaves a new log, and ntfsfix makes one of any.
 func TestLogsOfTools(t *testing.T) {
 	for _, cluster := range []string{"512", "4096", "65536"} {
-		path := filepath.Join(t.TempDir(), "volume")
-		require.NoError(t, os.WriteFile(path, nil, 0o600))
-		require.NoError(t, os.Truncate(path, 32<<20))
+		path := disktest.Blank(t, "volume", 32<<20)
 		disktest.Run(t, "mkntfs", "-F", "-q", "-c", cluster, path)
 		empty := func() {
 			v := openVolume(t, path, 0, 0)

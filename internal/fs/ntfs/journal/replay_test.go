@@ -190,8 +190,7 @@ func TestReplayByNTFS3(t *testing.T) {
 		}
 		var after [2]forge.Bytes
 		for k, path := range paths[i : i+2] {
-			raw, err := os.ReadFile(path)
-			require.NoError(t, err)
+			raw := disktest.ReadFile(t, path)
 			after[k] = raw[:len(before.raw)]
 		}
 		for _, s := range changedSectors(before.raw, after[0]) {
