@@ -83,6 +83,48 @@ func Fill(t *testing.T, src *image.Image, path string, o store.CreateOptions, jo
 	return out
 }
 
+// Unfinished writes all of a disk to a file of a folder, and not what makes it an image. It returns the file.
+func Unfinished(t *testing.T, src *image.Image, dir, name string, o store.CreateOptions) []byte {
+	t.Helper()
+	out, err := store.Create(filepath.Join(dir, name), src.Disk.Size(), src, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, out.Discard()) })
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
+	require.NoError(t, err)
+	return disktest.ReadFile(t, filepath.Join(dir, "."+name+".partial"))
+}
+
+// SameBytes requires that a job gives the same files on any number of processors: PRODUCT, promise 5.
+func SameBytes(t *testing.T, src *image.Image, name string, kinds ...store.CreateOptions) {
+	t.Helper()
+	for _, o := range kinds {
+		var first []byte
+		for jobs := 1; jobs <= 8; jobs += 3 {
+			dir := t.TempDir()
+			require.NoError(t, Fill(t, src, filepath.Join(dir, name), o, jobs).Publish())
+			all := AllFiles(t, dir)
+			if first == nil {
+				first = all
+			}
+			require.True(t, bytes.Equal(first, all), "%s %s with %d jobs", o.Format, o.Subformat, jobs)
+		}
+	}
+}
+
+// ReadsBack requires that a written disk reads as data before it has its name and behind it, and returns the image.
+func ReadsBack(t *testing.T, out *store.Output, path string, data []byte) *image.Image {
+	t.Helper()
+	again, err := out.Reopen()
+	require.NoError(t, err)
+	disktest.CheckBytes(t, again.Disk, data)
+	require.NoError(t, again.Close())
+	require.NoFileExists(t, path)
+	require.NoError(t, out.Publish())
+	img := Open(t, path)
+	disktest.CheckBytes(t, img.Disk, data)
+	return img
+}
+
 // Copy writes a copy of src and publishes it.
 func Copy(t *testing.T, src *image.Image, path string, o store.CreateOptions) {
 	t.Helper()

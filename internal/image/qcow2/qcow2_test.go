@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
@@ -88,22 +87,11 @@ func requireClean(t *testing.T, img *image.Image) {
 	require.Zero(t, found)
 }
 
-func fillQcow2(t *testing.T, src *image.Image, path, kind string, jobs int) {
-	t.Helper()
-	out, err := store.Create(path, src.Disk.Size(), src, store.CreateOptions{Format: "qcow2", Subformat: kind})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, out.Discard()) }()
-	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: jobs, Pack: out.Pack()})
-	require.NoError(t, err)
-	require.NoError(t, out.Finish())
-	require.NoError(t, out.Publish())
-}
-
 // writeQcow2 copies a disk to a qcow2 and holds the result against it, with our eyes and with qemu-img's.
 func writeQcow2(t *testing.T, src *image.Image, kind string) *image.Image {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.qcow2")
-	fillQcow2(t, src, path, kind, 4)
+	imagetest.Copy(t, src, path, store.CreateOptions{Format: "qcow2", Subformat: kind})
 	img := imagetest.Open(t, path)
 	requireClean(t, img)
 	disktest.Run(t, "qemu-img", "compare", "-f", src.Format, "-F", "qcow2", src.Path, path)

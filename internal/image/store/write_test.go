@@ -23,17 +23,9 @@ func TestWrittenImagesReadBack(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %s of %d bytes", o.Format, o.Subformat, size), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk.vmdk")
 				out := imagetest.Fill(t, src, path, o, 4)
-				again, err := out.Reopen()
-				require.NoError(t, err)
-				defer func() { require.NoError(t, again.Close()) }()
-				disktest.CheckBytes(t, again.Disk, data)
-				require.NoFileExists(t, path)
-
-				require.NoError(t, out.Publish())
-				img := imagetest.Open(t, path)
+				img := imagetest.ReadsBack(t, out, path, data)
 				require.Equal(t, o.Format, img.Format)
 				require.Equal(t, o.Subformat, img.Subformat)
-				disktest.CheckBytes(t, img.Disk, data)
 				if img.Check != nil {
 					imagetest.NoDamage(t, img)
 				}

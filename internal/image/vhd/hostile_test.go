@@ -397,7 +397,7 @@ func TestUnfinishedVHDIsNoImage(t *testing.T) {
 	for _, sub := range []string{"dynamic", "fixed"} {
 		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, 3*mib)))
 		dir := t.TempDir()
-		unfinished(t, src, filepath.Join(dir, "x.vhd"), store.CreateOptions{Format: "vhd", Subformat: sub})
+		imagetest.Unfinished(t, src, dir, "x.vhd", store.CreateOptions{Format: "vhd", Subformat: sub})
 		img, err := image.Open(filepath.Join(dir, ".x.vhd.partial"), image.Options{})
 		require.NoError(t, err)
 		require.Equal(t, "raw", img.Format)

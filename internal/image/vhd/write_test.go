@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
@@ -44,15 +43,9 @@ func TestWrittenVHDsReadBack(t *testing.T) {
 			t.Run(fmt.Sprintf("%s of %d bytes", sub, size), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk.vhd")
 				out := imagetest.Fill(t, src, path, store.CreateOptions{Format: "vhd", Subformat: sub}, 4)
-				again, err := out.Reopen()
-				require.NoError(t, err)
-				disktest.CheckBytes(t, again.Disk, data)
-				require.NoError(t, again.Close())
-				require.NoError(t, out.Publish())
-				img := imagetest.Open(t, path)
+				img := imagetest.ReadsBack(t, out, path, data)
 				require.Equal(t, sub, img.Subformat)
 				require.Empty(t, imagetest.Codes(img.Issues, ondisk.Warn))
-				disktest.CheckBytes(t, img.Disk, data)
 				if sub == "dynamic" {
 					imagetest.NoDamage(t, img)
 				} else {
@@ -150,29 +143,9 @@ func TestTheSameVHDJobGivesTheSameBytes(t *testing.T) {
 	data := imagetest.Noise(9, 6*mib)
 	src := imagetest.Open(t,
 		imagetest.Write(t, t.TempDir(), "src.vhd", vhdforge.New(data, vhdforge.Layout{Block: 64 * kib}).Bytes))
-	for _, sub := range []string{"dynamic", "fixed"} {
-		var first []byte
-		for jobs := 1; jobs <= 8; jobs += 3 {
-			dir := t.TempDir()
-			o := store.CreateOptions{Subformat: sub, Seed: []byte("job")}
-			require.NoError(t, imagetest.Fill(t, src, filepath.Join(dir, "copy.vhd"), o, jobs).Publish())
-			all := imagetest.AllFiles(t, dir)
-			if first == nil {
-				first = all
-			}
-			require.True(t, bytes.Equal(first, all), "%s with %d jobs", sub, jobs)
-		}
-	}
-}
-
-// unfinished writes all of a disk, and not what makes the file an image.
-func unfinished(t *testing.T, src *image.Image, path string, o store.CreateOptions) {
-	t.Helper()
-	out, err := store.Create(path, src.Disk.Size(), src, o)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, out.Discard()) })
-	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
-	require.NoError(t, err)
+	seed := []byte("job")
+	imagetest.SameBytes(t, src, "copy.vhd", store.CreateOptions{Subformat: "dynamic", Seed: seed},
+		store.CreateOptions{Subformat: "fixed", Seed: seed})
 }
 
 // sparseRaw is an empty disk of any size.

@@ -1,7 +1,6 @@
 package vhdx_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
@@ -37,16 +35,9 @@ func TestWrittenVHDXReadsBack(t *testing.T) {
 			t.Run(fmt.Sprintf("%s of %d bytes", o.Subformat, size), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk.vhdx")
 				out := imagetest.Fill(t, src, path, o, 4)
-				again, err := out.Reopen()
-				require.NoError(t, err)
-				defer func() { require.NoError(t, again.Close()) }()
-				disktest.CheckBytes(t, again.Disk, data)
-				require.NoError(t, out.Publish())
-
-				img := imagetest.Open(t, path)
+				img := imagetest.ReadsBack(t, out, path, data)
 				require.Equal(t, map[bool]string{true: "fixed", false: "dynamic"}[o.Subformat == "fixed"],
 					img.Subformat)
-				disktest.CheckBytes(t, img.Disk, data)
 				imagetest.NoDamage(t, img)
 				require.Empty(t, img.Issues)
 				disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vhdx", src.Path, path)
@@ -96,18 +87,7 @@ func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
 func TestTheSameJobGivesTheSameVHDX(t *testing.T) {
 	data := imagetest.Noise(9, 34*mib)
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", data))
-	for _, o := range vhdxKinds[1:] {
-		var first []byte
-		for _, jobs := range []int{1, 8} {
-			dir := t.TempDir()
-			require.NoError(t, imagetest.Fill(t, src, filepath.Join(dir, "copy.vhdx"), o, jobs).Publish())
-			all := imagetest.AllFiles(t, dir)
-			if first == nil {
-				first = all
-			}
-			require.True(t, bytes.Equal(first, all), "%s with %d jobs", o.Subformat, jobs)
-		}
-	}
+	imagetest.SameBytes(t, src, "copy.vhdx", vhdxKinds[1:]...)
 }
 
 // Blocks lie in guest order, each on a whole MiB: what is aligned on the disk is aligned in the file.
@@ -178,13 +158,7 @@ func giantVHDX(t *testing.T) string {
 // A file that is not complete is no VHDX.
 func TestUnfinishedVHDXIsNoImage(t *testing.T) {
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, mib)))
-	dir := t.TempDir()
-	out, err := store.Create(filepath.Join(dir, "x.vhdx"), src.Disk.Size(), src, vhdxKinds[0])
-	require.NoError(t, err)
-	defer func() { require.NoError(t, out.Discard()) }()
-	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
-	require.NoError(t, err)
-	b := disktest.ReadFile(t, filepath.Join(dir, ".x.vhdx.partial"))
+	b := imagetest.Unfinished(t, src, t.TempDir(), "x.vhdx", vhdxKinds[0])
 	require.NotEqual(t, "vhdxfile", string(b[:8]))
 }
 
