@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"regexp"
@@ -64,7 +65,7 @@ func help(cmd *cobra.Command, _ []string) {
 	if command.Terminal(out) {
 		columns = command.Width(out)
 	}
-	for para := range strings.SplitSeq(strings.TrimSpace(firstOf(cmd.Long, cmd.Short)), "\n\n") {
+	for para := range strings.SplitSeq(strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short)), "\n\n") {
 		fmt.Fprintf(out, "%s\n\n", fold(strings.Join(strings.Fields(para), " "), columns, ""))
 	}
 	fmt.Fprintf(out, "Usage:\n  %s\n", cmd.UseLine())
@@ -87,10 +88,6 @@ func help(cmd *cobra.Command, _ []string) {
 	flags("Flags", cmd.LocalFlags())
 	flags("Flags of all commands", cmd.InheritedFlags())
 	helpExits(out, cmd.Name(), columns)
-}
-
-func firstOf(texts ...string) string {
-	return texts[max(0, slices.IndexFunc(texts, func(s string) bool { return s != "" }))]
 }
 
 // helpExits lists the exit codes of a command.

@@ -95,7 +95,7 @@ func unescape(s string) (string, bool) {
 // machine makes a definition of the settings.
 func machine(settings map[string]setting) (*Definition, error) {
 	d := &Definition{kind: vmx, name: settings["displayname"].value}
-	if isTrue(settings["ctkenabled"]) {
+	if strings.EqualFold(settings["ctkenabled"].value, "true") {
 		d.tracked = settings["ctkenabled"].line
 	}
 	for key, s := range settings {
@@ -115,8 +115,6 @@ func machine(settings map[string]setting) (*Definition, error) {
 	slices.SortFunc(d.disks, func(a, b entry) int { return a.line - b.line })
 	return d, nil
 }
-
-func isTrue(s setting) bool { return strings.EqualFold(s.value, "true") }
 
 // windows1252 are the letters 0x80 to 0x9f, 0 where there is none. Source: unicode.org,
 // MAPPINGS/VENDORS/MICSFT/WINDOWS, CP1252.TXT. From 0xa0 on they are those of Unicode.

@@ -176,7 +176,7 @@ func (c *chain) places(ref driver.ParentRef) (out []place) {
 		return append(out, last...)
 	}
 	for _, stored := range ref.Names {
-		if at := strings.ReplaceAll(strings.TrimPrefix(stored, "file://"), `\`, "/"); isPath(at) && !isUNC(at) {
+		if at := strings.ReplaceAll(strings.TrimPrefix(stored, "file://"), `\`, "/"); isPath(at) && !strings.HasPrefix(at, "//") {
 			out = append(out, place{at, c.reachInside})
 		}
 	}
@@ -188,9 +188,6 @@ func (c *chain) places(ref driver.ParentRef) (out []place) {
 
 // isPath reports whether a name can be a path of this machine: not a URL, nor one with a drive.
 func isPath(name string) bool { return strings.Contains(name, "/") && !strings.ContainsAny(name, `:\`) }
-
-// isUNC reports whether a path is that of a share or device of Windows.
-func isUNC(name string) bool { return strings.HasPrefix(name, "//") }
 
 // reachInside is reach for a path that another machine may have written: outside of the allowed folders it means
 // nothing.

@@ -97,7 +97,8 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	}
 	p := Copy(l.Size)
 	p.Goal, p.Converts = goal, false
-	p.Notes = align.Relevant(brokenOnes(l.Issues), nil)
+	broken := slices.DeleteFunc(slices.Clone(l.Issues), func(i ondisk.Issue) bool { return i.Effect != ondisk.Broken })
+	p.Notes = align.Relevant(broken, nil)
 	if err := p.malformed(); err != nil {
 		return nil, err
 	}
@@ -164,10 +165,6 @@ func limitOf(l *layout.Layout) int64 {
 		return l.Size
 	}
 	return l.Table.Limit()
-}
-
-func brokenOnes(issues []ondisk.Issue) []ondisk.Issue {
-	return slices.DeleteFunc(slices.Clone(issues), func(i ondisk.Issue) bool { return i.Effect != ondisk.Broken })
 }
 
 // moved returns the numbers of the partitions that move.

@@ -171,7 +171,7 @@ func (t *Text) impact(i *Impact, numbers []string) {
 		unit += " (assumed, the content names none)"
 	}
 	t.printf("\n")
-	t.para(2, "%s, %s:", capital(partitions(numbers)), unit)
+	t.para(2, "%s, %s:", Capital(partitions(numbers)), unit)
 	w := newTable()
 	header := table.Row{"I/O size", "random", "sequential"}
 	if i.Rewrites {
@@ -233,7 +233,7 @@ func (t *Text) cost(fs []align.Finding) {
 	t.printf("\n")
 	for _, f := range fs {
 		if f.Cost != "" {
-			t.para(2, "%s %s.", capital(f.Subject), f.Where)
+			t.para(2, "%s %s.", Capital(f.Subject), f.Where)
 		}
 	}
 	if len(costs.each) > 0 {
@@ -242,11 +242,17 @@ func (t *Text) cost(fs []align.Finding) {
 			"partition fixes it.", costs.list())
 	}
 	for _, c := range free.each {
-		t.para(0, "%s: %s.", capital(partitions(c.numbers)), c.text)
+		t.para(0, "%s: %s.", Capital(partitions(c.numbers)), c.text)
 	}
 }
 
-func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+// Capital returns a text that begins with a capital letter.
+func Capital(s string) string {
+	if s == "" {
+		return ""
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
 
 // costOn prints what a misalignment costs on the storage that the user named.
 func (t *Text) costOn(c *Costs, fs []align.Finding) {
@@ -256,7 +262,7 @@ func (t *Text) costOn(c *Costs, fs []align.Finding) {
 	}
 	t.printf("\n")
 	for _, f := range misplaced {
-		t.para(2, "%s %s.", capital(f.Subject), f.Where)
+		t.para(2, "%s %s.", Capital(f.Subject), f.Where)
 	}
 	switch {
 	case len(c.each) > 0:

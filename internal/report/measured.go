@@ -80,7 +80,7 @@ func (t *Text) measured(m *Measured) {
 		}
 	}
 	for _, same := range c.each {
-		t.para(0, "%s %s.", capital(partitions(same.numbers))+",", SafeMessage(same.text))
+		t.para(0, "%s %s.", Capital(partitions(same.numbers))+",", SafeMessage(same.text))
 	}
 	if len(m.other) > 0 {
 		t.para(0, "The benchmark has no start that stands for %s; measure it with trueup bench --starts.",

@@ -55,6 +55,9 @@ func (t *Text) para(indent int, format string, args ...any) {
 	}
 }
 
+// Para prints a paragraph within the width.
+func (t *Text) Para(s string) { t.para(0, "%s", s) }
+
 // Fold divides a text into lines of n columns, between words if it can; 0 is no limit. A painted word stays whole.
 func Fold(s string, n int) []string {
 	if n <= 0 || text.StringWidthWithoutEscSequences(s) <= n {

@@ -32,10 +32,7 @@ func (d *Delegate) Call(ctx context.Context) (*results.Boot, error) {
 	if err == nil {
 		said, err = io.ReadAll(io.LimitReader(d.Out, maxAnswer))
 	}
-	var failed struct {
-		ExitCode int `json:"exit_code"`
-		Error    *struct{ Code, Message string }
-	}
+	var failed reply
 	var r results.Boot
 	if err == nil {
 		err = errors.Join(json.Unmarshal(said, &failed), json.Unmarshal(said, &r))
@@ -46,7 +43,7 @@ func (d *Delegate) Call(ctx context.Context) (*results.Boot, error) {
 	case err != nil:
 		return nil, fmt.Errorf("trueup boot ended without a result: %w", err)
 	case failed.Error != nil:
-		return nil, &ChildError{Code: failed.Error.Code, Message: failed.Error.Message, Exit: max(failed.ExitCode, 1)}
+		return nil, failed.err()
 	}
 	return &r, nil
 }

@@ -37,13 +37,26 @@ func (e *ChildError) Error() string { return e.Message }
 // Reported returns the code and the exit code that the other trueup has reported.
 func (e *ChildError) Reported() (code string, exit int) { return e.Code, e.Exit }
 
-// Plan is the part of the output of trueup plan that a trial needs.
-type Plan struct {
+// reply is what each object of a child has.
+type reply struct {
 	ExitCode int `json:"exit_code"`
 	Error    *struct{ Code, Message string }
-	Moved    int
-	Patches  []struct{}
-	Result   struct {
+}
+
+// err returns the error that a child reports.
+func (r *reply) err() error {
+	if r.Error == nil {
+		return nil
+	}
+	return &ChildError{Code: r.Error.Code, Message: r.Error.Message, Exit: max(r.ExitCode, 1)}
+}
+
+// Plan is the part of the output of trueup plan that a trial needs.
+type Plan struct {
+	reply
+	Moved   int
+	Patches []struct{}
+	Result  struct {
 		Size  int64 `json:"size_bytes"`
 		Table struct {
 			Scheme     string
@@ -83,12 +96,11 @@ func Ask(ctx context.Context, stderr io.Writer, args ...string) (*Plan, error) {
 	if jsonErr := json.Unmarshal(out.kept.Bytes(), &p); jsonErr != nil {
 		return nil, fmt.Errorf("trueup plan ended with %v and without a plan: %.500s", cmd.ProcessState, said)
 	}
-	if p.Error != nil || p.ExitCode != 0 {
-		e := &ChildError{Exit: max(p.ExitCode, 1), Code: "internal", Message: "trueup plan gave no reason"}
-		if p.Error != nil {
-			e.Code, e.Message = p.Error.Code, p.Error.Message
-		}
-		return nil, e
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	if p.ExitCode != 0 {
+		return nil, &ChildError{Exit: p.ExitCode, Code: "internal", Message: "trueup plan gave no reason"}
 	}
 	_, err = io.WriteString(stderr, said.String()) // warnings
 	return &p, err
@@ -189,9 +201,8 @@ func Serve(ctx context.Context, args ...string) (*Server, error) {
 	stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var first struct {
-		URI      string
-		ExitCode int `json:"exit_code"`
-		Error    *struct{ Code, Message string }
+		URI string
+		reply
 	}
 	err = json.NewDecoder(io.LimitReader(out, maxAnswer)).Decode(&first)
 	switch {
@@ -201,7 +212,7 @@ func Serve(ctx context.Context, args ...string) (*Server, error) {
 		s.Close()
 		err = fmt.Errorf("trueup serve ended with %v: %.500s", s.cmd.ProcessState, &s.said)
 	case first.Error != nil:
-		err = &ChildError{Code: first.Error.Code, Message: first.Error.Message, Exit: max(first.ExitCode, 1)}
+		err = first.err()
 	default:
 		s.URI = first.URI
 		return s, nil

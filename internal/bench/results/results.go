@@ -32,13 +32,13 @@ func (b *Bench) Text(t *report.Text) {
 	}
 	fmt.Fprintln(t.W)
 	for _, f := range b.facts() {
-		para(t, f.Name+": "+f.Text+".")
+		t.Para(f.Name + ": " + f.Text + ".")
 	}
 	fmt.Fprintln(t.W)
 	columns(t, b.rows())
 	fmt.Fprintln(t.W)
 	for _, note := range b.legend() {
-		para(t, note)
+		t.Para(note)
 	}
 }
 
@@ -205,12 +205,6 @@ func latency(ns int64) string {
 		return strconv.FormatFloat(float64(ns)/1e6, 'g', 3, 64) + " ms"
 	}
 	return strconv.FormatFloat(float64(ns)/1e3, 'f', 0, 64) + " us"
-}
-
-func para(t *report.Text, s string) {
-	for _, line := range report.Fold(s, t.Width) {
-		fmt.Fprintln(t.W, line)
-	}
 }
 
 // columns prints rows, with numbers at the right. A row of one cell is a heading.

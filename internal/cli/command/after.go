@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -35,13 +34,7 @@ const AfterClerk = "after-clerk"
 
 // NewAfterClerk returns the command of a clerk, which users do not run.
 func NewAfterClerk() *cobra.Command {
-	return &cobra.Command{
-		Use:    AfterClerk,
-		Short:  "Run the command of --after",
-		Hidden: true,
-		Args:   Arguments(),
-		RunE:   func(*cobra.Command, []string) error { return after.Serve(os.Stdin, os.Stdout) },
-	}
+	return Hidden(AfterClerk, "Run the command of --after", after.Serve)
 }
 
 // OpenAfter starts what runs the command, before the process confines itself.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -148,6 +149,14 @@ func Complete(cmd *cobra.Command, flag string, choices ...string) {
 	fixed := cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc(flag, fixed); err != nil {
 		panic(err) // the flag does not exist: our own bug
+	}
+}
+
+// Hidden returns a command that users do not run: it serves the trueup at the other end of its input and output.
+func Hidden(name, short string, serve func(in io.Reader, out io.Writer) error) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: short, Hidden: true, Args: Arguments(),
+		RunE: func(*cobra.Command, []string) error { return serve(os.Stdin, os.Stdout) },
 	}
 }
 

@@ -41,13 +41,7 @@ const Clerk = "opinion-clerk"
 
 // NewClerk returns the command of a clerk, which is of no use to people.
 func NewClerk() *cobra.Command {
-	return &cobra.Command{
-		Use:    Clerk,
-		Short:  "Run qemu-img and libguestfs for trueup verify",
-		Hidden: true,
-		Args:   command.Arguments(),
-		RunE:   func(*cobra.Command, []string) error { return opinion.Serve(os.Stdin, os.Stdout) },
-	}
+	return command.Hidden(Clerk, "Run qemu-img and libguestfs for trueup verify", opinion.Serve)
 }
 
 // open starts what runs the judges, before the process confines itself. Packages are refused.

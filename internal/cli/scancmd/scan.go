@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -40,13 +39,7 @@ const Worker = "scan-worker"
 
 // NewWorker returns the command of a worker, which is of no use to people.
 func NewWorker() *cobra.Command {
-	return &cobra.Command{
-		Use:    Worker,
-		Short:  "Answer the questions of trueup scan",
-		Hidden: true,
-		Args:   command.Arguments(),
-		RunE:   func(*cobra.Command, []string) error { return scan.Serve(os.Stdin, os.Stdout) },
-	}
+	return command.Hidden(Worker, "Answer the questions of trueup scan", scan.Serve)
 }
 
 // New returns the command scan.

@@ -16,12 +16,11 @@ type seExtent struct {
 	tabs             tableReader
 	bytes            int64 // of the disk
 	gd, gts, grains0 int64 // begin of the directory, of the grain tables, of the grains
-	below            func(off, n int64) disk.Run
+	holed
 }
 
-func (x *seExtent) size() int64                            { return x.bytes }
-func (x *seExtent) over(below func(off, n int64) disk.Run) { x.below = below }
-func (x *seExtent) unclean() *ondisk.Issue                 { return nil } // refused when it is opened
+func (x *seExtent) size() int64            { return x.bytes }
+func (x *seExtent) unclean() *ondisk.Issue { return nil } // refused when it is opened
 
 // tables returns the number of grain tables that the directory has entries for.
 func (x *seExtent) tables() int64 { return (x.bytes + seCovers - 1) / seCovers }
@@ -42,13 +41,6 @@ func (x *seExtent) run(off int64) (disk.Run, error) {
 		return disk.Run{}, err
 	}
 	return x.join(entries, loc+8*first, off)
-}
-
-func (x *seExtent) hole(off, n int64) disk.Run {
-	if x.below == nil {
-		return disk.Run{Len: n}
-	}
-	return x.below(off, n)
 }
 
 // table returns the byte offset of a grain table, or 0 and the number of absent tables from there on.

@@ -16,10 +16,25 @@ type sparse struct {
 	file  driver.File
 	h     sparseHeader
 	tabs  tableReader
-	gd    int64                       // byte offset of the directory in use
-	grain *driver.Unpacked            // compressed grains, by number
-	cowd  bool                        // grain tables lie among the grains
+	gd    int64            // byte offset of the directory in use
+	grain *driver.Unpacked // compressed grains, by number
+	cowd  bool             // grain tables lie among the grains
+	holed
+}
+
+// holed is an extent with holes.
+type holed struct {
 	below func(off, n int64) disk.Run // what a hole shows, by offset in the extent; nil: zeros
+}
+
+func (h *holed) over(below func(off, n int64) disk.Run) { h.below = below }
+
+// hole returns what n bytes from off show that are not there.
+func (h *holed) hole(off, n int64) disk.Run {
+	if h.below == nil {
+		return disk.Run{Len: n}
+	}
+	return h.below(off, n)
 }
 
 // tableReader reads tables through a cache.
@@ -176,14 +191,6 @@ func (x *sparse) run(off int64) (disk.Run, error) {
 		return x.hole(off, int64(len(entries)/4)*x.h.grainBytes()-into), nil
 	}
 	return x.join(entries, loc+4*first, grain, into)
-}
-
-// hole returns what n bytes from off show that are not there.
-func (x *sparse) hole(off, n int64) disk.Run {
-	if x.below == nil {
-		return disk.Run{Len: n}
-	}
-	return x.below(off, n)
 }
 
 // gdScan is how many empty directory entries run looks over at once: a 64 TiB disk has two million of them, and one

@@ -163,8 +163,6 @@ func (x *sparse) refuseOwnText() error {
 	return err
 }
 
-func (x *sparse) over(below func(off, n int64) disk.Run) { x.below = below }
-
 func (x *sparse) unclean() *ondisk.Issue {
 	if x.h.UncleanShutdown == 0 {
 		return nil

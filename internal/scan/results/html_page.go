@@ -157,7 +157,7 @@ func htmlTiles(s *Summary) []tile {
 func htmlFacts(s *Summary) []fact {
 	out := []fact{
 		{"Scanned", safe(strings.Join(s.Paths, "  "))},
-		{"Finished", finished(s)},
+		{"Finished", moment(s.Finished) + ", after " + report.Seconds(s.Took)},
 		{"Images", units.Counted(s.Images, "image") + ", " + units.Counted(s.Skipped, "other file") + " passed over, " +
 			units.Format(s.Read) + " read"},
 		{"Boundary", units.Format(s.Boundary)},
@@ -184,11 +184,6 @@ func htmlFacts(s *Summary) []fact {
 		code.Text += ", for " + safe(s.Worst)
 	}
 	return append(out, code, fact{"Made by", "trueup " + safe(s.Version)})
-}
-
-// finished prints when the run ended and how long it took.
-func finished(s *Summary) string {
-	return moment(s.Finished) + ", after " + report.Seconds(s.Took)
 }
 
 // moment prints a time for people, or a text as it is.

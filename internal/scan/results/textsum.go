@@ -54,7 +54,8 @@ func (p *printer) summary(partly int) {
 		p.para("", isolationText(s.Isolation))
 	}
 	if s.Temporary > 0 {
-		p.para("", temporaryText(s.Temporary))
+		p.para("", "Passed over "+counted(s.Temporary, "file", "files")+" that runs of trueup have not completed (such "+
+			"as .NAME.partial): the next run to the same name goes on with them or removes them.")
 	}
 	if s.Images > 0 {
 		p.para("", workText(s))
@@ -228,12 +229,6 @@ func isolationText(i Isolation) string {
 		out += "; " + i.Note
 	}
 	return strings.TrimSuffix(out, ".") + "."
-}
-
-// temporaryText returns what the files are that no row is about.
-func temporaryText(n int) string {
-	return fmt.Sprintf("Passed over %s that runs of trueup have not completed (such as .NAME.partial): the next run "+
-		"to the same name goes on with them or removes them.", counted(n, "file", "files"))
 }
 
 // workText returns the effort of the run.

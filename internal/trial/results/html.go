@@ -71,7 +71,7 @@ type pageLine struct{ Same, Marked string }
 func (r *Boot) HTML(w io.Writer, version string) error {
 	p := body{
 		Class: string(r.Verdict), Word: r.Word(),
-		Source: report.SafeMessage(r.Source), Reason: capital(report.SafeMessage(r.Reason)), Facts: r.pageFacts(),
+		Source: report.SafeMessage(r.Source), Reason: report.Capital(report.SafeMessage(r.Reason)), Facts: r.pageFacts(),
 	}
 	for _, t := range r.Tolerated {
 		p.Tolerated = append(p.Tolerated, report.SafeMessage(t))
@@ -111,7 +111,7 @@ func (r *Boot) pageFacts() []fact {
 func (r *Boot) pageRun(n int, run *Run) pageRun {
 	out := pageRun{
 		ID: []string{"source", "aligned"}[n], Title: []string{"Source", "Aligned view"}[n],
-		Facts: capital(run.facts()),
+		Facts: report.Capital(run.facts()),
 	}
 	left := maxStripData
 	for at := len(run.Screens) - 1; at >= 0 && len(out.Strip) < maxStrip; at-- {
@@ -156,14 +156,6 @@ func newPageScreen(s Screen, left *int, line func(at int, text string) pageLine)
 	}
 	out.Data = base64.StdEncoding.EncodeToString(s.png)
 	return out
-}
-
-// capital returns a sentence that begins with a capital letter.
-func capital(s string) string {
-	if s == "" {
-		return ""
-	}
-	return strings.ToUpper(s[:1]) + s[1:]
 }
 
 func unmarked(_ int, text string) pageLine { return pageLine{Same: report.Safe(text)} }

@@ -203,7 +203,7 @@ func TestPageOfABoot(t *testing.T) {
 	for name, r := range all {
 		_, doc := rendered(t, r)
 		require.Equal(t, r.Word(), pagetest.TextOf(pagetest.Elements(doc, "h1")[0]), name)
-		require.Contains(t, pagetest.TextOf(doc), capital(report.SafeMessage(r.Reason)))
+		require.Contains(t, pagetest.TextOf(doc), report.Capital(report.SafeMessage(r.Reason)))
 		require.Len(t, pagetest.Elements(doc, "h2"), len(r.Runs())+min(len(r.Differences), 1))
 	}
 	_, doc := rendered(t, all["differs"])

@@ -41,7 +41,7 @@ func (r *Boot) Text(t *report.Text) {
 		run.text(t)
 	}
 	if remedy := r.Remedy(""); remedy != "" {
-		fmt.Fprintf(t.W, "\n%s.\n", capital(remedy))
+		fmt.Fprintf(t.W, "\n%s.\n", report.Capital(remedy))
 	}
 }
 
