@@ -19,8 +19,7 @@ import (
 
 func readForged(t *testing.T, f forge.Bytes) *layout.Layout {
 	t.Helper()
-	l, err := layout.Read(disktest.ShortDisk(f, int64(len(f))), table.Geometry{})
-	require.NoError(t, err)
+	l := readDisk(t, disktest.ShortDisk(f, int64(len(f))), table.Geometry{})
 	return l
 }
 

@@ -141,8 +141,7 @@ func TestGapOfManyPieces(t *testing.T) {
 			}
 			return disk.Run{Len: 512 - off%512}, nil
 		})
-		l, err := layout.Read(d, table.Geometry{})
-		require.NoError(t, err)
+		l := readDisk(t, d, table.Geometry{})
 		require.NoError(t, l.ReadGaps(d))
 		want := disk.Range{Off: 101 * 512, Len: 512}
 		if all {
@@ -162,8 +161,7 @@ func TestHintsOfGeometry(t *testing.T) {
 	clear(f[446+1 : 446+4])
 	clear(f[446+5 : 446+8])
 	geometry := func() table.Geometry {
-		l, err := layout.Read(disktest.Memory(f), container)
-		require.NoError(t, err)
+		l := readDisk(t, disktest.Memory(f), container)
 		return l.Geometry
 	}
 	require.Equal(t, container, geometry())
@@ -215,8 +213,7 @@ func TestVolumesOfADynamicDiskAreBounded(t *testing.T) {
 		}
 		return disk.Run{Len: 512 - off%512, Src: bytes.NewReader(f), Off: off}, nil
 	})
-	l, err := layout.Read(d, table.Geometry{})
-	require.NoError(t, err)
+	l := readDisk(t, d, table.Geometry{})
 	require.NotNil(t, l.Dynamic)
 	requireLimit(t, l)
 }

@@ -75,9 +75,8 @@ func badReads(t *testing.T, d disk.Disk) {
 func badGaps(t *testing.T, d disk.Disk) {
 	t.Helper()
 	gaps := func(bad disk.Disk) (string, error) {
-		l, err := layout.Read(d, table.Geometry{})
-		require.NoError(t, err)
-		err = l.ReadGaps(bad)
+		l := readDisk(t, d, table.Geometry{})
+		err := l.ReadGaps(bad)
 		return known(l), err
 	}
 	disktest.EveryBadSector(t, d, gaps)
@@ -98,8 +97,7 @@ func TestBadSectorsInGaps(t *testing.T) {
 		pieces = append(pieces, disk.Piece{Range: r, Src: bytes.NewReader(f), At: r.Off})
 	}
 	d := disk.New(int64(len(f)), units.SectorSize, disk.Pieces(int64(len(f)), pieces, nil))
-	l, err := layout.Read(d, table.Geometry{})
-	require.NoError(t, err)
+	l := readDisk(t, d, table.Geometry{})
 	require.NoError(t, l.ReadGaps(d))
 	sectors := func(first, end int64) disk.Range {
 		return disk.Range{Off: first * units.SectorSize, Len: (end - first) * units.SectorSize}

@@ -22,7 +22,12 @@ import (
 
 func read(t *testing.T, f forge.Bytes) *layout.Layout {
 	t.Helper()
-	l, err := layout.Read(disktest.Memory(f), table.Geometry{})
+	return readDisk(t, disktest.Memory(f), table.Geometry{})
+}
+
+func readDisk(t testing.TB, d disk.Disk, hint table.Geometry) *layout.Layout {
+	t.Helper()
+	l, err := layout.Read(d, hint)
 	require.NoError(t, err)
 	return l
 }
@@ -147,8 +152,7 @@ func TestGaps(t *testing.T) {
 // Holes cost no reading: the gap behind the last partition of this disk is larger than what may be read.
 func TestGapsOfHoles(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["two-tib-mbr"])
-	l, err := layout.Read(d, table.Geometry{})
-	require.NoError(t, err)
+	l := readDisk(t, d, table.Geometry{})
 	require.NoError(t, l.ReadGaps(d))
 	require.Len(t, l.Gaps, 2)
 	require.Zero(t, l.Gaps[0].Data.Len)
@@ -165,8 +169,7 @@ func TestGapsThatAreTooLongToRead(t *testing.T) {
 		}
 		return disk.Run{Len: size - off, Src: storedZeros{}}, nil
 	})
-	l, err := layout.Read(d, table.Geometry{})
-	require.NoError(t, err)
+	l := readDisk(t, d, table.Geometry{})
 	require.NoError(t, l.ReadGaps(d))
 	require.Equal(t, disk.Range{Off: 64*512 + 64<<20, Len: size - 64*512 - 128<<20}, l.Gaps[0].Data,
 		"64 MiB at each end are free")

@@ -16,7 +16,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/table"
 )
 
@@ -52,10 +51,8 @@ func TestStateByVolumes(t *testing.T) {
 				b := disktest.ReadFile(t, volume)
 				f := tableforge.NewMBR(2048+sectors, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: sectors})
 				f.Put(2048*512, b)
-				l, err := layout.Read(boottest.Disk(f), table.Geometry{})
-				require.NoError(t, err)
-				bare, err := layout.Read(boottest.Disk(b), table.Geometry{})
-				require.NoError(t, err)
+				l := readDisk(t, boottest.Disk(f), table.Geometry{})
+				bare := readDisk(t, boottest.Disk(b), table.Geometry{})
 				require.Equal(t, l.Boot.State, bare.Boot.State, "without a table")
 				return l.Boot.State
 			}
@@ -101,8 +98,7 @@ func TestStateThatIsNotRead(t *testing.T) {
 	t.Parallel()
 	f := make(forge.Bytes, 1<<20)
 	volumeforge.PutXFS(f, 0, 2048)
-	l, err := layout.Read(boottest.Disk(f), table.Geometry{})
-	require.NoError(t, err)
+	l := readDisk(t, boottest.Disk(f), table.Geometry{})
 	require.Equal(t, boot.NotKnown, l.Boot.State)
 	require.Len(t, l.Boot.Signs, 1)
 }
@@ -134,8 +130,7 @@ func TestStateBesideUnknownContent(t *testing.T) {
 				tableforge.Slot{Type: tc.kind, Start: other, Sectors: other})
 			f.Put(63*512, closed)
 			f.Put(other*512, tc.content)
-			l, err := layout.Read(boottest.Disk(f), table.Geometry{})
-			require.NoError(t, err)
+			l := readDisk(t, boottest.Disk(f), table.Geometry{})
 			require.Equal(t, tc.want, l.Boot.State, l.Boot.Signs)
 		})
 	}

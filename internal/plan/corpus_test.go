@@ -17,6 +17,14 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 )
 
+// newPlan is the plan of a layout that has one.
+func newPlan(t testing.TB, l *layout.Layout, g align.Goal) *plan.Plan {
+	t.Helper()
+	p, err := plan.New(l, g)
+	require.NoError(t, err)
+	return p
+}
+
 // planFixture plans a disk of the corpus; boundary 0 is auto.
 func planFixture(t *testing.T, name string, boundary int64, only ...int) (disk.Disk, *layout.Layout, *plan.Plan) {
 	t.Helper()
@@ -24,8 +32,7 @@ func planFixture(t *testing.T, name string, boundary int64, only ...int) (disk.D
 	l := read(t, d)
 	goal := align.GoalFor(l, boundary)
 	goal.Only = only
-	p, err := plan.New(l, goal)
-	require.NoError(t, err)
+	p := newPlan(t, l, goal)
 	return d, l, p
 }
 
@@ -137,15 +144,14 @@ func TestBeyondTheTable(t *testing.T) {
 	f := tableforge.NewMBR(64, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 1<<32 - 1 - 63})
 	d := disktest.ShortDisk(f, (1<<32-1)*sector)
 	l := read(t, d)
-	p, err := plan.New(l, align.GoalFor(l, 0))
-	require.NoError(t, err)
+	p := newPlan(t, l, align.GoalFor(l, 0))
 	got := p.Refusals(true)
 	require.Len(t, got, 1)
 	require.Equal(t, "limit", got[0].Code)
 	require.NotEmpty(t, got[0].Remedy)
 	require.Empty(t, p.Moves)
 
-	p, err = plan.New(l, align.GoalFor(l, 4096))
+	p, err := plan.New(l, align.GoalFor(l, 4096))
 	require.NoError(t, err)
 	require.Empty(t, p.Refusals(true), "64 sectors in front and 2^32-64 behind are what there is")
 	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * sector, To: 64 * sector, Len: (1<<32 - 64) * sector}},
@@ -162,12 +168,11 @@ func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 		})
 	goal := align.Goal{Must: 65536, Want: mib}
 	second := plan.Move{Partition: 2, From: 4200 * sector, To: 4096 * sector, Len: 3992 * sector}
-	p, err := plan.New(read(t, disktest.Memory(disk)), goal)
-	require.NoError(t, err)
+	p := newPlan(t, read(t, disktest.Memory(disk)), goal)
 	require.Equal(t, []plan.Move{second}, p.Moves)
 
 	disk.U8(4100*sector, 1)
-	p, err = plan.New(read(t, disktest.Memory(disk)), goal)
+	p, err := plan.New(read(t, disktest.Memory(disk)), goal)
 	require.NoError(t, err)
 	second.To = 6144 * sector
 	third := plan.Move{Partition: 3, From: 8192 * sector, To: 10240 * sector, Len: 2048 * sector}
@@ -188,11 +193,10 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	f.U32(first*sector+fsforge.BootHidden, first-box)
 	f.U32((first+size-1)*sector+fsforge.BootHidden, first-box)
 	l := read(t, disktest.Memory(f))
-	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
-	require.NoError(t, err)
+	p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
 	require.Empty(t, p.Refusals(false))
 	result := make([]byte, p.Size)
-	_, err = p.View(disktest.Memory(f)).ReadAt(result, 0)
+	_, err := p.View(disktest.Memory(f)).ReadAt(result, 0)
 	require.NoError(t, err)
 	// 133 goes to 256, and its record stays at 70; the other goes to 2304 and its record stays at 2070.
 	hidden := func(lba int64) uint32 { return binary.LittleEndian.Uint32(result[lba*sector+fsforge.BootHidden:]) }
@@ -216,11 +220,10 @@ func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 		fsforge.PutNTFS(f, second, size)
 		f.U32(second*sector+fsforge.BootHidden, hidden)
 		f.U32((second+size-1)*sector+fsforge.BootHidden, hidden)
-		p, err := plan.New(read(t, disktest.Memory(f)), align.Goal{Must: 65536, Want: mib})
-		require.NoError(t, err)
+		p := newPlan(t, read(t, disktest.Memory(f)), align.Goal{Must: 65536, Want: mib})
 		require.Empty(t, p.Refusals(false))
 		result := make([]byte, p.Size)
-		_, err = p.View(disktest.Memory(f)).ReadAt(result, 0)
+		_, err := p.View(disktest.Memory(f)).ReadAt(result, 0)
 		require.NoError(t, err)
 		is, ok := read(t, disktest.Memory(result)).Partition(6)
 		require.True(t, ok)
@@ -260,8 +263,7 @@ func TestTheGeometryNote(t *testing.T) {
 	_, _, p = planFixture(t, "xp-lba63-one-ntfs", 65536)
 	require.False(t, note(p))
 	_, l, _ := planFixture(t, "xp-lba63-one-ntfs", mib)
-	p, err := plan.New(l, align.Goal{Must: 512, Want: 2 * mib})
-	require.NoError(t, err)
+	p = newPlan(t, l, align.Goal{Must: 512, Want: 2 * mib})
 	require.Empty(t, p.Moves)
 	require.False(t, note(p), "nothing moves")
 	_, _, p = planFixture(t, "two-ntfs-lba63-and-cylinder", mib)
@@ -274,10 +276,8 @@ func TestTheSizeNote(t *testing.T) {
 		sectors int
 		want    int
 	}{{6000, 0}, {3063, 1}} {
-		p, err := plan.New(read(t,
-			disktest.Memory(tableforge.NewMBR(tc.sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000}))),
-			align.Goal{Must: 65536, Want: mib})
-		require.NoError(t, err)
+		p := newPlan(t, read(t,
+			disktest.Memory(tableforge.NewMBR(tc.sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000}))), align.Goal{Must: 65536, Want: mib})
 		require.Len(t, p.Moves, 1)
 		notes := 0
 		for _, n := range p.Notes {

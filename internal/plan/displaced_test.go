@@ -41,8 +41,7 @@ func TestPlacesThatTheBootNeeds(t *testing.T) {
 			l := read(t, boottest.Disk(tc.image))
 			issue := ondisk.Issue{Code: "needed", Effect: ondisk.Unbootable, Text: "it is needed"}
 			l.Boot.Fixed = []boot.Fixed{{Range: disk.Range{Off: tc.at * 512, Len: tc.n * 512}, Issue: issue}}
-			p, err := plan.New(l, align.Goal{Must: 64 * units.KiB, Want: units.MiB})
-			require.NoError(t, err)
+			p := newPlan(t, l, align.Goal{Must: 64 * units.KiB, Want: units.MiB})
 			require.NotEmpty(t, p.Moves)
 			var codes []string
 			for _, n := range p.Refusals(false) {

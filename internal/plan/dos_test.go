@@ -177,8 +177,7 @@ func TestWhoseChainStaysOnCylinders(t *testing.T) {
 			for i := range l.Partitions {
 				l.Partitions[i].Volume = &volume.Volume{Kind: c.fs}
 			}
-			p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
-			require.NoError(t, err)
+			p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
 			require.Empty(t, p.Refusals(false))
 			want := start + 65 // as far as the partition in front of it, from 63 to 128
 			if c.step {
@@ -197,8 +196,7 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 		s, start := chainOfDOS(0x05, cylinder, 0)
 		l := bare(t, s.disk())
 		l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
-		p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
-		require.NoError(t, err)
+		p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
 		require.Empty(t, p.Refusals(true))
 		require.Equal(t, (cylinder+1)*cylinderSize, p.Places.Records[start*sector])
 		require.Zero(t, p.Places.Parts[5].Off%65536)
@@ -215,8 +213,7 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 		require.Equal(t, p.Patches, again.Patches)
 		after := bare(t, p.View(s.disk()))
 		after.Geometry = l.Geometry
-		settled, err := plan.New(after, align.Goal{Must: 65536, Want: 65536})
-		require.NoError(t, err)
+		settled := newPlan(t, after, align.Goal{Must: 65536, Want: 65536})
 		require.Empty(t, settled.Moves)
 		require.Empty(t, settled.Refusals(false))
 	}
@@ -229,8 +226,7 @@ func TestPartitionInFrontOfTheLastCylinder(t *testing.T) {
 	tableforge.PutSlot(s.bytes[0], 0, 2, tableforge.Slot{Type: 6, Start: 5000, Sectors: uint32(start - 5000)})
 	l := bare(t, s.disk())
 	l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
-	p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
-	require.NoError(t, err)
+	p := newPlan(t, l, align.Goal{Must: 65536, Want: mib})
 	require.Empty(t, p.Refusals(false))
 	require.EqualValues(t, 4096*sector, p.Places.Parts[3].Off)
 	require.Equal(t, start*sector, p.Places.Records[start*sector])
@@ -272,8 +268,7 @@ func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
 				}
 				l.Partitions[i].Volume = &volume.Volume{Kind: kind}
 			}
-			p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
-			require.NoError(t, err)
+			p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536})
 			require.Empty(t, p.Refusals(false))
 			var records []int64
 			for i := range int64(drives) {
@@ -303,8 +298,7 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 			require.Len(t, l.Partitions, 4)
 			goal := align.GoalFor(l, 0)
 			require.Equal(t, tc.verdict, align.Overall(l, goal.Must))
-			p, err := plan.New(l, goal)
-			require.NoError(t, err)
+			p := newPlan(t, l, goal)
 			var found []string
 			for _, r := range p.Refusals(false) {
 				found = append(found, r.Code)
@@ -326,8 +320,7 @@ func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
 		tableforge.Slot{Type: 5, Start: 8000})
 	tableforge.PutEBR(f, 10048, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 4000}, tableforge.Slot{})
 	l := read(t, disktest.Memory(f))
-	p, err := plan.New(l, align.GoalFor(l, 0))
-	require.NoError(t, err)
+	p := newPlan(t, l, align.GoalFor(l, 0))
 	require.NotEmpty(t, p.Moves, "the drive is off, its extended partition is not")
 	refused := p.Refusals(true)
 	require.Len(t, refused, 1)

@@ -41,8 +41,7 @@ func dynamicSlot(space uint32) []tableforge.Slot {
 
 func planDynamic(t *testing.T, f forge.Bytes, goal align.Goal) *plan.Plan {
 	t.Helper()
-	p, err := plan.New(read(t, disktest.Memory(f)), goal)
-	require.NoError(t, err)
+	p := newPlan(t, read(t, disktest.Memory(f)), goal)
 	return p
 }
 
@@ -185,8 +184,7 @@ func TestADynamicDiskWithoutVolumes(t *testing.T) {
 	for _, want := range []int64{4096, 65536, 1 << 20} {
 		goal := align.Goal{Must: want, Want: want, Dynamic: true}
 		before := read(t, src)
-		p, err := plan.New(before, goal)
-		require.NoError(t, err)
+		p := newPlan(t, before, goal)
 		require.Len(t, p.Moves, 2)
 		require.Zero(t, p.Moves[0].To%want)
 		require.Equal(t, p.Moves[0].Delta(), p.Moves[1].Delta())
@@ -297,13 +295,12 @@ func TestAPartitionInFrontOfTheVolumes(t *testing.T) {
 	l := read(t, disktest.Memory(dynamicDisk(12000, []tableforge.Slot{
 		{Type: 7, Start: 20, Sectors: 30}, {Type: 0x42, Start: 63, Sectors: 12000},
 	}, 0)))
-	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536, Dynamic: true})
-	require.NoError(t, err)
+	p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536, Dynamic: true})
 	require.Equal(t, []plan.Move{
 		{Partition: 1, From: 20 * 512, To: 128 * 512, Len: 30 * 512},
 		{Partition: 2, From: 63 * 512, To: 256 * 512, Len: 12000 * 512},
 	}, p.Moves)
-	_, err = plan.At(l, map[int]int64{1: 20 * 512, 2: (dynamicSectors - 2048 - 11000) * 512}, false)
+	_, err := plan.At(l, map[int]int64{1: 20 * 512, 2: (dynamicSectors - 2048 - 11000) * 512}, false)
 	require.ErrorIs(t, err, plan.ErrNoPlan)
 	require.ErrorContains(t, err, "partition 2 ends over the database")
 }

@@ -184,8 +184,7 @@ func TestRecordBeyondTheLimit(t *testing.T) {
 		tableforge.Slot{Type: 0x05, Start: start + sectors, Sectors: 4095 - sectors})
 	before := bare(t, s.disk())
 	require.True(t, before.Table.Plausible())
-	p, err := plan.New(before, align.Goal{Must: mib, Want: mib})
-	require.NoError(t, err)
+	p := newPlan(t, before, align.Goal{Must: mib, Want: mib})
 	require.Len(t, p.Refusals(true), 1)
 	require.Contains(t, p.Refusals(true)[0].Text, "the partition table can name")
 }

@@ -117,8 +117,7 @@ func checkView(t *testing.T, d disk.Disk, l *layout.Layout, p *plan.Plan) {
 	require.NoError(t, err)
 	require.Len(t, after.Partitions, len(l.Partitions))
 	require.NoError(t, after.ReadGaps(view))
-	again, err := plan.New(after, p.Goal)
-	require.NoError(t, err)
+	again := newPlan(t, after, p.Goal)
 	require.Empty(t, again.Moves, "a result that is planned again")
 	require.Empty(t, again.Patches)
 }

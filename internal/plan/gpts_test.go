@@ -292,11 +292,10 @@ func TestDamagedBackups(t *testing.T) {
 	l := read(t, disktest.Memory(f))
 	require.True(t, l.Table.Blocked())
 	goal := align.Goal{Must: 65536, Want: mib}
-	p, err := plan.New(l, goal)
-	require.NoError(t, err)
+	p := newPlan(t, l, goal)
 	require.Empty(t, p.Moves)
 	require.Empty(t, p.Refusals(false))
-	p, err = plan.New(l, align.Goal{Must: 2 * mib, Want: 2 * mib})
+	p, err := plan.New(l, align.Goal{Must: 2 * mib, Want: 2 * mib})
 	require.NoError(t, err)
 	require.Len(t, p.Moves, 1)
 	require.Greater(t, p.Size, p.OldSize)
@@ -310,8 +309,7 @@ func TestDamagedBackups(t *testing.T) {
 	clear(f[8191*sector:])
 	l = read(t, disktest.Memory(f))
 	require.True(t, l.Damaged())
-	p, err = plan.New(l, goal)
-	require.NoError(t, err)
+	p = newPlan(t, l, goal)
 	require.Len(t, p.Moves, 1)
 	for _, mend := range []bool{false, true} {
 		at, err := plan.At(l, p.Starts(), mend)

@@ -101,8 +101,7 @@ func TestDataOnly(t *testing.T) {
 	l.Boot.Chain = []boot.Link{{Text: "the disk"}, {Partition: 1, Text: "a loader"}, {Partition: 1, Text: "more of it"}}
 	goal := align.Goal{Must: 65536, Want: mib}.DataOnly(l)
 	require.Equal(t, "it is in the boot chain: a loader", goal.Leave[1])
-	p, err := plan.New(l, goal)
-	require.NoError(t, err)
+	p := newPlan(t, l, goal)
 	require.Empty(t, p.Refusals(false))
 	require.Contains(t, p.Notes, align.Finding{
 		Code: "left-alone", Severity: align.Info, Subject: "partition 1", Partition: 1,
@@ -121,8 +120,7 @@ func TestWhatIsLeftAlone(t *testing.T) {
 		leave map[int]string
 		want  []int
 	}{{nil, nil}, {map[int]string{1: "why", 2: "why", 5: "why"}, []int{5}}} {
-		p, err := plan.New(l, align.Goal{Must: 65536, Want: mib, Leave: c.leave})
-		require.NoError(t, err)
+		p := newPlan(t, l, align.Goal{Must: 65536, Want: mib, Leave: c.leave})
 		var got []int
 		for _, n := range p.Notes {
 			if n.Code == "left-alone" {
@@ -139,8 +137,7 @@ func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 		tableforge.Slot{Type: 7, Start: 2063, Sectors: 2000})
 	fsforge.PutNTFS(f, 63, 2000)
 	l := read(t, disktest.Memory(f))
-	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536, Leave: map[int]string{2: "it is the active partition"}})
-	require.NoError(t, err)
+	p := newPlan(t, l, align.Goal{Must: 65536, Want: 65536, Leave: map[int]string{2: "it is the active partition"}})
 	r := p.Refusals(true)
 	require.Len(t, r, 1)
 	require.Equal(t, 2, r[0].Partition)
@@ -156,28 +153,25 @@ func TestMalformedBareVolume(t *testing.T) {
 		Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
 		Boot: &boot.Result{Code: boot.Empty}, Issues: []ondisk.Issue{bad},
 	}
-	p, err := plan.New(bare, align.Goal{Must: 65536, Want: mib})
-	require.NoError(t, err)
+	p := newPlan(t, bare, align.Goal{Must: 65536, Want: mib})
 	require.Len(t, p.Refusals(false), 1)
 	require.Empty(t, p.Refusals(true), "as opaque bytes")
 	require.True(t, bare.Issues[0].OnMove, "the layout is as it was")
 
 	warn := ondisk.Issue{Code: "volume", Effect: ondisk.Warn, OnMove: true, Text: "only if it moved"}
 	bare.Issues = []ondisk.Issue{warn}
-	p, err = plan.New(bare, align.Goal{Must: 65536, Want: mib})
+	p, err := plan.New(bare, align.Goal{Must: 65536, Want: mib})
 	require.NoError(t, err)
 	require.Empty(t, p.Notes)
 	bare.Issues[0].OnMove = false
-	p, err = plan.New(bare, align.Goal{Must: 65536, Want: mib})
-	require.NoError(t, err)
+	p = newPlan(t, bare, align.Goal{Must: 65536, Want: mib})
 	require.Len(t, p.Notes, 1)
 
 	// A volume in a partition that stays is no reason.
 	l := read(t, disktest.Memory(tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000})))
 	bad.Partition = 1
 	l.Issues = append(l.Issues, bad)
-	p, err = plan.New(l, align.Goal{Must: 65536, Want: mib})
-	require.NoError(t, err)
+	p = newPlan(t, l, align.Goal{Must: 65536, Want: mib})
 	require.Empty(t, p.Refusals(false))
 }
 
@@ -201,8 +195,7 @@ func TestDisksThatGrow(t *testing.T) {
 	}
 	for name, l := range disks {
 		for _, copied := range []bool{false, true} {
-			p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
-			require.NoError(t, err)
+			p := newPlan(t, l, align.Goal{Must: 65536, Want: mib})
 			if copied {
 				p = plan.Copy(l.Size)
 			}

@@ -276,8 +276,7 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 	}
 	m := &layout.Machine{}
 	l := read(t, x.disk)
-	p, err := plan.New(l, align.GoalFor(l, 0))
-	require.NoError(t, err)
+	p := newPlan(t, l, align.GoalFor(l, 0))
 	m.Add(l, p.Starts())
 	other := read(t, disktest.Memory(dat))
 	m.Add(other, map[int]int64{1: 1 << 20})

@@ -151,8 +151,7 @@ func TestExtLargeSparseFile(t *testing.T) {
 	for _, k := range []extKind{extKinds[3], extKinds[5], extKinds[9]} {
 		t.Run(k.name, func(t *testing.T) {
 			img := makeExt(t, k, dir)
-			g, err := alone(filetest.RawImage(t, img))
-			require.NoError(t, err)
+			g := opened(t, filetest.RawImage(t, img))
 			f, err := g.Open("large")
 			require.NoError(t, err)
 			require.Equal(t, int64(9<<30+5000), f.Size())
@@ -214,8 +213,7 @@ func TestExtFixed(t *testing.T) {
 	} {
 		b := slices.Clone(raw)
 		copy(b[superAt+a.Off:], a.Put)
-		g, err := alone(filetest.Memory(b))
-		require.NoError(t, err)
+		g := opened(t, filetest.Memory(b))
 		f, err := g.Open("file")
 		require.NoError(t, err)
 		disktest.EqualBytes(t, filetest.Noise(1, 10), filetest.ReadAll(t, f))

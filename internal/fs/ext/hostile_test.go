@@ -51,8 +51,7 @@ func extVolume(t *testing.T, k extKind) (*fileSystem, []byte) {
 	scatter(t, img, 300)
 	raw := disktest.ReadFile(t, img)
 	require.NoError(t, useExt(raw))
-	g, err := alone(filetest.Memory(raw))
-	require.NoError(t, err)
+	g := opened(t, filetest.Memory(raw))
 	return g.(*fileSystem), raw
 }
 
@@ -313,8 +312,7 @@ func TestExtLimits(t *testing.T) {
 			binary.LittleEndian.PutUint32(raw[(below+i)*g.block+4*j:], block)
 		}
 	}
-	again, err := alone(filetest.Memory(raw))
-	require.NoError(t, err)
+	again := opened(t, filetest.Memory(raw))
 	_, err = again.Open("pieces")
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	require.ErrorContains(t, err, "65536 runs")
@@ -327,10 +325,9 @@ func TestExtLimits(t *testing.T) {
 // Paths are bounded too.
 func TestExtDeepPath(t *testing.T) {
 	deep := strings.TrimSuffix(strings.Repeat("d/", 70), "/")
-	g, err := alone(filetest.RawImage(t, makeExt(t, extKinds[0],
+	g := opened(t, filetest.RawImage(t, makeExt(t, extKinds[0],
 		filetest.WriteTree(t, map[string][]byte{deep + "/file": nil}))))
-	require.NoError(t, err)
-	_, err = g.List(deep[:2*63+1])
+	_, err := g.List(deep[:2*63+1])
 	require.NoError(t, err)
 	_, err = g.List(deep[:2*64+1])
 	require.ErrorIs(t, err, ondisk.ErrLimit)

@@ -38,8 +38,7 @@ func TestExtLargeFolder(t *testing.T) {
 	require.Contains(t, disktest.Output(t, "debugfs", "-R", "stat <13>", img), "Type: regular")
 	require.Equal(t, filetest.ManyNames, strings.Count(disktest.Output(t, "debugfs", "-R", "ls -p /large", img),
 		"/name number "))
-	g, err := alone(filetest.RawImage(t, img))
-	require.NoError(t, err)
+	g := opened(t, filetest.RawImage(t, img))
 	filetest.Cheap(t, g, g.(*fileSystem).meter, int64(len(folder)),
 		fmt.Sprintf("large/name number %05d", filetest.ManyNames-1))
 }

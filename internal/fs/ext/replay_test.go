@@ -128,8 +128,7 @@ func turn(t testing.TB, raw []byte, by int) {
 // superblock.
 func equalReplayed(t testing.TB, raw []byte) *Replayed {
 	t.Helper()
-	g, err := alone(filetest.Memory(raw))
-	require.NoError(t, err)
+	g := opened(t, filetest.Memory(raw))
 	after, ok := g.(*Replayed)
 	require.True(t, ok)
 	img := filepath.Join(t.TempDir(), "replayed")
@@ -198,8 +197,7 @@ func TestReplayOfBrokenJournals(t *testing.T) {
 		require.Greater(t, committed, 30)
 		for i, place := range at[:committed+10] {
 			raw[place+block-100] ^= 1
-			v, err := alone(filetest.Memory(raw))
-			require.NoError(t, err)
+			v := opened(t, filetest.Memory(raw))
 			open, ok := v.(*Replayed)
 			require.True(t, ok)
 			switch {

@@ -189,8 +189,7 @@ func TestFATRewriteInPlace(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			img := makeFAT(t, k, map[string][]byte{"dir/other": filetest.Noise(1, 9999)})
 			data := fragment(t, img, 200_000)
-			g, err := alone(filetest.RawImage(t, img))
-			require.NoError(t, err)
+			g := opened(t, filetest.RawImage(t, img))
 			f, err := g.Open("IN PIECES.BIN")
 			require.NoError(t, err)
 			filetest.Rewrite(t, img, f, data, 10_000, 120_000)
@@ -233,8 +232,7 @@ func TestFATActiveTable(t *testing.T) {
 // Tools make FAT32 with fewer clusters than the specification wants, and systems read them as FAT32.
 func TestFATSmall32(t *testing.T) {
 	img := makeFAT(t, fatKind{size: "16M", args: []string{"-F", "32", "-s", "8", "-n", "LABEL"}}, nil)
-	g, err := alone(filetest.RawImage(t, img))
-	require.NoError(t, err)
+	g := opened(t, filetest.RawImage(t, img))
 	require.Equal(t, int64(32), g.(*fileSystem).Bits)
 	list, err := g.List("")
 	require.NoError(t, err)
@@ -268,8 +266,7 @@ func TestMirrored(t *testing.T) {
 		raw, err := os.ReadFile(img)
 		require.NoError(t, err)
 		open := func() *fileSystem {
-			g, err := alone(filetest.Memory(raw))
-			require.NoError(t, err)
+			g := opened(t, filetest.Memory(raw))
 			return g.(*fileSystem)
 		}
 		f := open()

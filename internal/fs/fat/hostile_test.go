@@ -38,8 +38,7 @@ func fatVolume(t *testing.T, k fatKind) (*fileSystem, []byte) {
 		"dir/in dir": filetest.Noise(2, 10),
 	}))
 	require.NoError(t, useFAT(raw))
-	g, err := alone(filetest.Memory(raw))
-	require.NoError(t, err)
+	g := opened(t, filetest.Memory(raw))
 	return g.(*fileSystem), raw
 }
 
@@ -145,8 +144,7 @@ func TestFATLimits(t *testing.T) {
 		binary.LittleEndian.PutUint32(raw[g.table+c*4:], uint32(c+2))
 	}
 	binary.LittleEndian.PutUint32(raw[g.table+c*4:], 0x0fffffff)
-	again, err := alone(filetest.Memory(raw))
-	require.NoError(t, err)
+	again := opened(t, filetest.Memory(raw))
 	_, err = again.Open("FILE")
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	require.ErrorContains(t, err, "65536 runs")

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/guestfile"
@@ -24,8 +22,7 @@ func TestFATLargeFolder(t *testing.T) {
 	} {
 		raw := disktest.ReadFile(t, makeFAT(t, k, map[string][]byte{"LARGE": folder}))
 		raw[bytes.Index(raw, []byte("LARGE      "))+11] |= attrDir
-		g, err := alone(filetest.Memory(raw))
-		require.NoError(t, err)
+		g := opened(t, filetest.Memory(raw))
 		filetest.Cheap(t, lower{g}, g.(*fileSystem).meter, int64(len(folder))*(1+namesWeight),
 			fmt.Sprintf("LARGE/NAME%04X.EXT", filetest.ManyNames-1))
 	}

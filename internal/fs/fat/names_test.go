@@ -46,8 +46,7 @@ func TestFATNames(t *testing.T) {
 	root[11] = 0x08
 	at := 19 * 512 // of a floppy: one boot sector, two FATs of nine
 	copy(raw[at:], root)
-	g, err := alone(filetest.Memory(raw))
-	require.NoError(t, err)
+	g := opened(t, filetest.Memory(raw))
 	list, err := g.List("")
 	require.NoError(t, err)
 	var names []string
