@@ -68,7 +68,8 @@ func TestClaimsAboutBootCode(t *testing.T) {
 				disktest.WriteAt(t, raw, 0x1BE+1, []byte{5, 1, 0}) // LBA 315: no boot sector
 			}
 			require.Equal(t, booted, boot(t, raw, d.heads))
-			disktest.WriteAt(t, raw, trackSectors*sectorSize+0x1C, []byte{0xE8, 3, 0, 0}) // 1000 sectors in front, and not 63
+			// 1000 sectors in front, and not 63
+			disktest.WriteAt(t, raw, trackSectors*sectorSize+0x1C, []byte{0xE8, 3, 0, 0})
 			require.Equal(t, tc.over, boot(t, raw, d.heads) == booted)
 		})
 	}

@@ -32,7 +32,8 @@ func qcow2Image(change func(q *qcow2forge.File)) func(testing.TB, string) string
 // TestHostileQcow2 tries references, headers, tables and packed clusters.
 func TestHostileQcow2(t *testing.T) {
 	t.Parallel()
-	runHostile(t, qcow2References(), qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(), qcow2Snapshots(), qcow2Entries(), qcow2Packed(), qcow2Bombs(), qcow2Floods())
+	runHostile(t, qcow2References(), qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(),
+		qcow2Snapshots(), qcow2Entries(), qcow2Packed(), qcow2Bombs(), qcow2Floods())
 }
 
 // TestForgedQcow2IsValid makes sure that the cases differ from a good image in nothing but what they change.

@@ -136,7 +136,8 @@ func makeExampleDisk(t *testing.T, path string) {
 		return
 	}
 	raw := formatSparse.rawOf(t, sampleDisk(t))
-	disktest.WriteAt(t, raw, 440, []byte(filepath.Base(path))[:4]) // the disk signature: no two disks of a machine have the same
+	// the disk signature: no two disks of a machine have the same
+	disktest.WriteAt(t, raw, 440, []byte(filepath.Base(path))[:4])
 	// The second entry: type 83h, LBA 9000, 4000 sectors.
 	disktest.WriteAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{
 		0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff, 0x28, 0x23, 0, 0, 0xa0,

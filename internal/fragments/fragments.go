@@ -30,7 +30,7 @@ func NewBudget() *guestfile.Budget {
 // Group counts the files, or the folders, that were looked at.
 type Group struct {
 	Number     int64 `json:"count"`
-	Placed     int64 `json:"with_blocks"` // those with blocks of their own: the rest is empty, or lies within its record
+	Placed     int64 `json:"with_blocks"` // with blocks of their own: the rest is empty, or lies within its record
 	Fragmented int64 `json:"fragmented"`  // in two pieces or more
 	Pieces     int64 `json:"pieces"`
 	Bytes      int64 `json:"bytes"`            // in blocks or clusters that they take
@@ -97,7 +97,7 @@ func (c *Census) Stride(records int64) int64 {
 	return max(1, (records+MaxRecords-1)/MaxRecords)
 }
 
-// Paths finds the paths of the worst files by a function. Where the budget ends, or a folder is broken, a file has none.
+// Paths finds the paths of the worst files. Where the budget ends, or a folder is broken, a file has none.
 func (c *Census) Paths(of func(id int64) (string, error)) error {
 	for i := range c.Worst {
 		path, err := of(c.Worst[i].ID)

@@ -176,7 +176,8 @@ func (c *chain) places(ref driver.ParentRef) (out []place) {
 		return append(out, last...)
 	}
 	for _, stored := range ref.Names {
-		if at := strings.ReplaceAll(strings.TrimPrefix(stored, "file://"), `\`, "/"); isPath(at) && !strings.HasPrefix(at, "//") {
+		at := strings.ReplaceAll(strings.TrimPrefix(stored, "file://"), `\`, "/")
+		if isPath(at) && !strings.HasPrefix(at, "//") { // which Windows takes for a share or a device
 			out = append(out, place{at, c.reachInside})
 		}
 	}

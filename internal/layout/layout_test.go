@@ -79,7 +79,8 @@ func TestStaleHiddenSectors(t *testing.T) {
 	require.Equal(t, []string{"files-unread", "known-elsewhere"}, disktest.Codes(read(t, ntfs(63)).Issues),
 		"the volume has nothing but its boot sector")
 	l := read(t, ntfs(2048))
-	require.Equal(t, []string{"files-unread", "ntfs-inconsistent", "stale-reference", "known-elsewhere"}, disktest.Codes(l.Issues))
+	require.Equal(t, []string{"files-unread", "ntfs-inconsistent", "stale-reference", "known-elsewhere"},
+		disktest.Codes(l.Issues))
 	require.Equal(t, ondisk.Unbootable, l.Issues[1].Effect, "its boot code would look in the wrong place")
 	require.True(t, l.Issues[1].OnMove)
 	require.Equal(t, ondisk.Warn, l.Issues[2].Effect, "worth knowing of a disk that does not move, too")

@@ -277,7 +277,8 @@ func TestTheSizeNote(t *testing.T) {
 		want    int
 	}{{6000, 0}, {3063, 1}} {
 		p := newPlan(t, read(t,
-			disktest.Memory(tableforge.NewMBR(tc.sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000}))), align.Goal{Must: 65536, Want: mib})
+			disktest.Memory(tableforge.NewMBR(tc.sectors, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 3000}))),
+			align.Goal{Must: 65536, Want: mib})
 		require.Len(t, p.Moves, 1)
 		notes := 0
 		for _, n := range p.Notes {

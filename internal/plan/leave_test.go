@@ -183,7 +183,8 @@ func TestDisksThatGrow(t *testing.T) {
 			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
 			Boot: &boot.Result{Code: boot.Empty},
 		},
-		"MBR": read(t, disktest.Memory(tableforge.NewMBR(mbrSectors, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000}))),
+		"MBR": read(t, disktest.Memory(
+			tableforge.NewMBR(mbrSectors, tableforge.Slot{Type: 7, Start: 2048, Sectors: 2000}))),
 		"array": {
 			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: "linux_raid_member", AtEnd: true},
 			Boot: &boot.Result{Code: boot.Empty},

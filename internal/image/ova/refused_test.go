@@ -391,5 +391,6 @@ func TestCopiedMembers(t *testing.T) {
 	long := strings.Repeat("n", 120) + ".vmdk"
 	imagetest.Write(t, dir, long, sparse("").Data)
 	require.ErrorIs(t, copied(filepath.Join(dir, "long.ova"),
-		openedPackage(t, imagetest.Write(t, dir, "vm.ovf", []byte(envelope(fmt.Sprintf("ovf:href=%q", long)))))), ondisk.ErrUsage)
+		openedPackage(t, imagetest.Write(t, dir, "vm.ovf", []byte(envelope(fmt.Sprintf("ovf:href=%q", long)))))),
+		ondisk.ErrUsage)
 }

@@ -35,7 +35,8 @@ func envelope(files ...string) string {
 func packed(t *testing.T, text string, members ...tarforge.Member) *ova.Package {
 	t.Helper()
 	members = append([]tarforge.Member{{Name: "vm.ovf", Data: []byte(text)}}, members...)
-	return openedPackage(t, imagetest.Write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...)))
+	return openedPackage(t,
+		imagetest.Write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...)))
 }
 
 func openedPackage(t *testing.T, path string) *ova.Package {

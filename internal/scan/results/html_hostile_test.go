@@ -69,9 +69,11 @@ func TestHTMLShowsHostileTextAsText(t *testing.T) {
 		for _, r := range pageRows(t, doc) {
 			require.Equal(t, shown, pagetest.Elements(r, "summary")[0].FirstChild.Data)
 		}
-		require.GreaterOrEqual(t, strings.Count(pagetest.TextOf(doc), shown), 40, "the text is shown where it is, as it is")
+		require.GreaterOrEqual(t, strings.Count(pagetest.TextOf(doc), shown), 40,
+			"the text is shown where it is, as it is")
 		for _, name := range []string{"script", "style", "title", "meta", "head"} {
-			require.Len(t, pagetest.Elements(doc, name), len(pagetest.Elements(plain, name)), "%q makes a %s", text, name)
+			require.Len(t, pagetest.Elements(doc, name), len(pagetest.Elements(plain, name)),
+				"%q makes a %s", text, name)
 		}
 		require.Empty(t, pagetest.Elements(doc, "img"))
 		require.True(t, utf8.ValidString(out))
@@ -98,7 +100,8 @@ func TestHTMLOfHostileNumbers(t *testing.T) {
 			require.Len(t, pageRows(t, doc), 1)
 			require.NotContains(t, out, "NaN")
 			for _, r := range pagetest.Elements(doc, "rect") {
-				require.NotContains(t, pagetest.Attribute(r, "x")+pagetest.Attribute(r, "width"), "-", "outside of the picture")
+				require.NotContains(t, pagetest.Attribute(r, "x")+pagetest.Attribute(r, "width"), "-",
+					"outside of the picture")
 			}
 		}
 	}

@@ -117,8 +117,9 @@ func TestHTMLCells(t *testing.T) {
 		require.Equal(t, want, got[path], path)
 	}
 	// The exact number is at hand where the eye has the short one.
+	cells := pagetest.Elements(pageRows(t, doc)[3], "td")
 	require.Equal(t, "137438953472 bytes",
-		pagetest.Attribute(pagetest.Elements(pageRows(t, doc)[3], "td")[len(pagetest.Elements(pageRows(t, doc)[3], "td"))-3], "title"))
+		pagetest.Attribute(cells[len(cells)-3], "title"))
 }
 
 // asksForNothing checks that no attribute loads or runs anything, and that the policy forbids it too.
@@ -174,7 +175,9 @@ func TestHTMLMapIsToScale(t *testing.T) {
 	for _, svg := range pagetest.Elements(pageRows(t, doc)[0], "svg") {
 		for _, r := range pagetest.Elements(svg, "rect") {
 			of := pagetest.Attribute(svg, "class")
-			got[of] = append(got[of], [3]string{pagetest.Attribute(r, "class"), pagetest.Attribute(r, "x"), pagetest.Attribute(r, "width")})
+			got[of] = append(got[of], [3]string{
+				pagetest.Attribute(r, "class"), pagetest.Attribute(r, "x"), pagetest.Attribute(r, "width"),
+			})
 		}
 	}
 	require.Equal(t, map[string][][3]string{
@@ -239,9 +242,10 @@ func TestHTMLOfWhatHasNotChanged(t *testing.T) {
 	s.Changes, s.ChangedOnly = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}, true
 	_, doc := rendered(t, s, nil)
 	require.Contains(t, pagetest.TextOf(doc), "Nothing is new, changed or removed.")
-	require.Contains(t, pagetest.TextOf(doc), "1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those "+
-		"of "+
-		"what is new, changed or removed alone")
+	require.Contains(t, pagetest.TextOf(doc),
+		"1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those "+
+			"of "+
+			"what is new, changed or removed alone")
 	require.NotContains(t, pagetest.TextOf(doc), "No image was found.")
 }
 

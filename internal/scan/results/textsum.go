@@ -54,8 +54,8 @@ func (p *printer) summary(partly int) {
 		p.para("", isolationText(s.Isolation))
 	}
 	if s.Temporary > 0 {
-		p.para("", "Passed over "+counted(s.Temporary, "file", "files")+" that runs of trueup have not completed (such "+
-			"as .NAME.partial): the next run to the same name goes on with them or removes them.")
+		p.para("", "Passed over "+counted(s.Temporary, "file", "files")+" that runs of trueup have not completed "+
+			"(such as .NAME.partial): the next run to the same name goes on with them or removes them.")
 	}
 	if s.Images > 0 {
 		p.para("", workText(s))
@@ -201,7 +201,8 @@ func (p *printer) unreadable() {
 	all := p.s.unreadable()
 	for n, u := range p.s.Unreadable {
 		if n == 0 {
-			p.t.Lead(text.FgRed, "Could not be looked at:", counted(all, "file or folder", "files and folders")+", so images may be missing here.")
+			p.t.Lead(text.FgRed, "Could not be looked at:", counted(all, "file or folder", "files and folders")+
+				", so images may be missing here.")
 		}
 		if n == maxUnreadable && !p.t.Verbose {
 			p.more(all - n)

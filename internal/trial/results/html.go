@@ -71,7 +71,8 @@ type pageLine struct{ Same, Marked string }
 func (r *Boot) HTML(w io.Writer, version string) error {
 	p := body{
 		Class: string(r.Verdict), Word: r.Word(),
-		Source: report.SafeMessage(r.Source), Reason: report.Capital(report.SafeMessage(r.Reason)), Facts: r.pageFacts(),
+		Source: report.SafeMessage(r.Source), Reason: report.Capital(report.SafeMessage(r.Reason)),
+		Facts: r.pageFacts(),
 	}
 	for _, t := range r.Tolerated {
 		p.Tolerated = append(p.Tolerated, report.SafeMessage(t))

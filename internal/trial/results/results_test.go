@@ -252,7 +252,8 @@ func TestHostileGuest(t *testing.T) {
 		r := New(head, text, machine, 1, recorded(t, "grub2"), f)
 		out, doc := rendered(t, r)
 		for _, name := range []string{"script", "style", "title", "meta", "img"} {
-			require.Len(t, pagetest.Elements(doc, name), len(pagetest.Elements(plain, name)), "%q makes a %s", text, name)
+			require.Len(t, pagetest.Elements(doc, name), len(pagetest.Elements(plain, name)),
+				"%q makes a %s", text, name)
 		}
 		var b strings.Builder
 		r.Text(&report.Text{W: &b, Width: 80})
