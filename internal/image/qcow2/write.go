@@ -138,18 +138,27 @@ func (t *target) Unit() int64 {
 	return t.h.cluster()
 }
 
-// Reserve places the clusters of [off, off+n) behind each other.
+// Reserve places the clusters of [off, off+n) behind each other. Those that nothing parts in the file are written at
+// once.
 func (t *target) Reserve(off, n int64) error {
-	for n > 0 {
+	first, size, place := off, int64(0), int64(0)
+	for end := off + n; off < end; {
 		into := off % t.h.cluster()
-		part := min(n, t.h.cluster()-into)
+		part := min(end-off, t.h.cluster()-into)
 		host, err := t.cluster(off / t.h.cluster())
 		if err != nil {
 			return err
 		}
-		t.slots.Add(off, part, host+into)
-		off, n = off+part, n-part
+		if size > 0 && host+into != place+size {
+			t.slots.Add(first, size, place)
+			first, size = off, 0
+		}
+		if size == 0 {
+			place = host + into
+		}
+		off, size = off+part, size+part
 	}
+	t.slots.Add(first, size, place)
 	return nil
 }
 
