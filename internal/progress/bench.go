@@ -2,58 +2,32 @@ package progress
 
 import (
 	"fmt"
-	"sync"
 	"time"
-
-	"github.com/trueup/trueup/internal/report"
 )
 
 // Bench shows how far a benchmark is: in each phase a share of what there is to do.
 type Bench struct {
-	*display
-	mu    sync.Mutex
-	start time.Time // of the run
-	phase time.Time
-	done  int64
-	total int64
-	now   benchCounts
+	phases
 }
 
 // NewBench begins to show the progress of a benchmark.
 func NewBench(o Output) *Bench {
-	b := &Bench{start: time.Now(), now: benchCounts{Schema: report.Schema, Event: "progress", Command: "bench"}}
+	b := &Bench{phases{start: time.Now()}}
 	b.display = o.show(b.counts)
 	return b
-}
-
-// Begin ends a phase and begins the next.
-func (b *Bench) Begin(phase string, total int64) {
-	b.flush()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.phase, b.now.Phase, b.done, b.total = time.Now(), phase, 0, max(total, 1)
-}
-
-// Add counts what is done.
-func (b *Bench) Add(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.done = min(b.done+n, b.total)
 }
 
 func (b *Bench) counts() counts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := b.now
-	n.Percent = 100 * b.done / max(b.total, 1)
-	return n.after(time.Since(b.start), time.Since(b.phase), b.done, b.total)
+	done := min(b.done, b.total) // the last piece may be larger than what is left
+	n := benchCounts{head: headOf("bench"), Phase: b.name, Percent: 100 * done / max(b.total, 1)}
+	return n.after(time.Since(b.start), time.Since(b.begun), done, b.total)
 }
 
 // benchCounts are how far a phase is, and a line of JSON.
 type benchCounts struct {
-	Schema  string   `json:"schema"`
-	Event   string   `json:"event"`
-	Command string   `json:"command"`
+	head
 	Phase   string   `json:"phase"`
 	Percent int64    `json:"percent"`
 	Elapsed float64  `json:"elapsed_seconds"`

@@ -2,32 +2,23 @@ package progress
 
 import (
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/trueup/trueup/internal/diskcopy"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
 
 // Copy counts and shows the bytes of one disk or package, phase by phase.
 type Copy struct {
-	*display
-	done  atomic.Int64 // of the phase
-	mu    sync.Mutex
-	start time.Time // of the run
-	phase time.Time
-	now   copyCounts
+	phases
+	command string
+	proves  bool
 }
 
 // NewCopy begins to show the progress of a command. Proves: every byte of a copy is read again. It returns nil if
 // nothing is shown.
 func NewCopy(o Output, command string, proves bool) *Copy {
-	c := &Copy{start: time.Now(), now: copyCounts{
-		Schema: report.Schema, Event: "progress", Command: command,
-		proves: proves,
-	}}
+	c := &Copy{phases: phases{start: time.Now()}, command: command, proves: proves}
 	if c.display = o.show(c.counts); c.display == nil {
 		return nil
 	}
@@ -41,31 +32,16 @@ func (c *Copy) Stop() {
 	}
 }
 
-// Begin ends a phase and begins the next, of total bytes.
-func (c *Copy) Begin(phase string, total int64) {
-	c.flush()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.phase, c.now.Phase, c.now.Total = time.Now(), phase, total
-	c.done.Store(0)
-}
-
-// Add counts bytes that are done, from any goroutine.
-func (c *Copy) Add(n int64) { c.done.Add(n) }
-
 func (c *Copy) counts() counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.now
-	n.Done = c.done.Load()
-	return n.after(time.Since(c.start), time.Since(c.phase))
+	n := copyCounts{head: headOf(c.command), Phase: c.name, Done: c.done, Total: c.total, proves: c.proves}
+	return n.after(time.Since(c.start), time.Since(c.begun))
 }
 
 // copyCounts are how far a phase is, and a line of JSON.
 type copyCounts struct {
-	Schema  string   `json:"schema"`
-	Event   string   `json:"event"`
-	Command string   `json:"command"`
+	head
 	Phase   string   `json:"phase"`
 	Done    int64    `json:"done_bytes"`
 	Total   int64    `json:"total_bytes"`

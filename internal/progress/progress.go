@@ -14,6 +14,8 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
+
+	"github.com/trueup/trueup/internal/report"
 )
 
 // Kinds are the ways to show progress, the default first: a bar if the output is a terminal, lines of JSON, nothing.
@@ -37,6 +39,41 @@ type Output struct {
 type counts interface {
 	line(width int) string // in at most width characters
 	begun() bool           // reports whether a line of JSON is due
+}
+
+// head begins each line of JSON.
+type head struct {
+	Schema  string `json:"schema"`
+	Event   string `json:"event"`
+	Command string `json:"command"`
+}
+
+func headOf(command string) head { return head{report.Schema, "progress", command} }
+
+// phases is work that is done phase by phase. Its methods may be called from any goroutine.
+type phases struct {
+	*display
+	mu    sync.Mutex
+	start time.Time // of the run
+	begun time.Time // of the phase
+	name  string
+	done  int64
+	total int64
+}
+
+// Begin ends a phase and begins the next, of so much.
+func (p *phases) Begin(phase string, total int64) {
+	p.flush()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.begun, p.name, p.done, p.total = time.Now(), phase, 0, total
+}
+
+// Add counts what is done.
+func (p *phases) Add(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done += n
 }
 
 // display shows counts. Nil shows nothing.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -23,9 +22,7 @@ type Scan struct {
 
 // NewScan begins to show the progress of a scan.
 func NewScan(o Output) *Scan {
-	s := &Scan{start: time.Now(), now: scanCounts{
-		Schema: report.Schema, Event: "progress", Command: results.Command, Walking: true,
-	}}
+	s := &Scan{start: time.Now(), now: scanCounts{head: headOf(results.Command), Walking: true}}
 	s.display = o.show(s.counts)
 	return s
 }
@@ -81,9 +78,7 @@ func (s *Scan) counts() counts {
 
 // scanCounts are how far a scan is, and a line of JSON.
 type scanCounts struct {
-	Schema     string  `json:"schema"`
-	Event      string  `json:"event"`
-	Command    string  `json:"command"`
+	head
 	Done       int     `json:"done_images"`
 	Found      int     `json:"found_images"`
 	Walking    bool    `json:"walking"`

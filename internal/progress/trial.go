@@ -3,8 +3,6 @@ package progress
 import (
 	"sync"
 	"time"
-
-	"github.com/trueup/trueup/internal/report"
 )
 
 // Trial shows how long the runs of a trial boot take. How long a guest needs is not known, only when it is stopped.
@@ -17,7 +15,7 @@ type Trial struct {
 
 // NewTrial begins to show the progress of a command. It returns nil if nothing is shown.
 func NewTrial(o Output, command string) *Trial {
-	t := &Trial{now: trialCounts{Schema: report.Schema, Event: "progress", Command: command}}
+	t := &Trial{now: trialCounts{head: headOf(command)}}
 	if t.display = o.show(t.counts); t.display == nil {
 		return nil
 	}
@@ -53,9 +51,7 @@ func (t *Trial) counts() counts {
 
 // trialCounts are how long a run takes, and a line of JSON.
 type trialCounts struct {
-	Schema  string  `json:"schema"`
-	Event   string  `json:"event"`
-	Command string  `json:"command"`
+	head
 	Disk    string  `json:"disk"`
 	Elapsed float64 `json:"elapsed_seconds"`
 	Longest float64 `json:"limit_seconds"`

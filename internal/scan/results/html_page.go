@@ -162,7 +162,7 @@ func htmlFacts(s *Summary) []fact {
 			units.Format(s.Read) + " read"},
 		{"Boundary", units.Format(s.Boundary)},
 		{"Storage", safe(s.Storage)},
-		{"Isolation", isolation(s.Isolation)},
+		{"Isolation", safe(isolationWords(s.Isolation))},
 	}
 	if c := s.Changes; c != nil {
 		since := "in the first run with this catalogue"
@@ -193,20 +193,6 @@ func moment(s string) string {
 		return safe(s)
 	}
 	return t.UTC().Format("2006-01-02 15:04 UTC")
-}
-
-func isolation(i Isolation) string {
-	text := safe(i.Achieved)
-	if len(i.Layers) > 0 {
-		text += " (" + safe(strings.Join(i.Layers, ", ")) + ")"
-	}
-	if i.Wanted != i.Achieved {
-		text += ", wanted " + safe(i.Wanted)
-	}
-	if i.Note != "" {
-		text += ": " + safe(i.Note)
-	}
-	return text
 }
 
 func newHTMLNotes(s *Summary) (out []htmlNotes) {

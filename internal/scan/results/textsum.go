@@ -51,7 +51,7 @@ func (p *printer) summary(partly int) {
 		p.para("", n)
 	}
 	if i := s.Isolation; i.Achieved != "" && (p.t.Verbose || i.Achieved != i.Wanted || i.Note != "") {
-		p.para("", isolationText(s.Isolation))
+		p.para("", "Isolation: "+strings.TrimSuffix(isolationWords(i), ".")+".")
 	}
 	if s.Temporary > 0 {
 		p.para("", "Passed over "+counted(s.Temporary, "file", "files")+" that runs of trueup have not completed "+
@@ -218,8 +218,9 @@ func (p *printer) unreadable() {
 	p.more(all - len(p.s.Unreadable))
 }
 
-func isolationText(i Isolation) string {
-	out := "Isolation: " + i.Achieved
+// isolationWords returns how far images were kept away, and why not farther.
+func isolationWords(i Isolation) string {
+	out := i.Achieved
 	if i.Wanted != "" && i.Wanted != i.Achieved {
 		out += ", not " + i.Wanted
 	}
@@ -229,7 +230,7 @@ func isolationText(i Isolation) string {
 	if i.Note != "" {
 		out += "; " + i.Note
 	}
-	return strings.TrimSuffix(out, ".") + "."
+	return out
 }
 
 // workText returns the effort of the run.
