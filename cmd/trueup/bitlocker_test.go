@@ -88,8 +88,7 @@ func TestBitLockerVolumesOfData(t *testing.T) {
 	t.Parallel()
 	sample := []string{
 		"bitlk-aes-cbc-128-4k", "bitlk-aes-cbc-elephant-256", "bitlk-aes-xts-128-crc", "bitlk-aes-xts-128-eow",
-		"bitlk-aes-xts-128-startup-key",
-		"bitlk-togo-aes-xts-128",
+		"bitlk-aes-xts-128-startup-key", "bitlk-togo-aes-xts-128",
 	}
 	for name, v := range bitlkVolumes(t) {
 		if !disktest.Exhaustive && !slices.Contains(sample, name) {

@@ -80,8 +80,7 @@ func (d bootDisk) partition(t testing.TB, raw string) {
 	types := map[int]string{16: "e", 32: "c"}
 	all := d.windows()
 	commands := []string{
-		"o", "n", "p", "1", decimal(all[0].start), decimal(all[0].start + all[0].size - 1), "t",
-		types[d.fat], "a",
+		"o", "n", "p", "1", decimal(all[0].start), decimal(all[0].start + all[0].size - 1), "t", types[d.fat], "a",
 	}
 	if d.data {
 		commands = append(commands, "n", "p", "2", decimal(all[1].start), decimal(all[1].start+all[1].size-1), "t", "2",

@@ -112,8 +112,7 @@ var commonDisks = map[string]commonDisk{
 	},
 	"Windows 7, an old GRUB in a data partition": {
 		script: dosLabel + "start=63, size=40002, type=7, bootable\nstart=40065, size=40000, type=83\n",
-		makes:  []string{guestNTFS, guestExt3},
-		code:   windows7Code, change: putOldGrub, codes: []string{"grub2"},
+		makes:  []string{guestNTFS, guestExt3}, code: windows7Code, change: putOldGrub, codes: []string{"grub2"},
 	},
 	"data, MBR of a GRUB without the gap": {
 		script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS},
@@ -121,8 +120,7 @@ var commonDisks = map[string]commonDisk{
 	},
 	"UEFI, MBR of an old GRUB": {
 		script: gptLabel + "start=34, size=70000, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B\n",
-		makes:  []string{"mkfs.fat -F 32 -s 1 PART"},
-		code:   bootImg, codes: []string{"grub2"},
+		makes:  []string{"mkfs.fat -F 32 -s 1 PART"}, code: bootImg, codes: []string{"grub2"},
 	},
 }
 

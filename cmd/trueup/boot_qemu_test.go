@@ -119,8 +119,7 @@ func (p pc) args() []string {
 	}
 	return slices.Concat([]string{
 		"-machine", "pc,accel=tcg,graphics=off", "-m", strconv.Itoa(cmp.Or(p.memory, 64)), "-nodefaults",
-		"-no-user-config", "-no-reboot",
-		"-display", "none", "-vga", "none", "-serial", "stdio",
+		"-no-user-config", "-no-reboot", "-display", "none", "-vga", "none", "-serial", "stdio",
 	}, controller, []string{
 		"-drive", "if=none,id=disk,snapshot=on,format=" + format + ",file=" + strings.ReplaceAll(p.image, ",", ",,"),
 		"-device", device,

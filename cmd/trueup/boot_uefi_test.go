@@ -83,12 +83,11 @@ func runUEFI(t testing.TB, raw, memory string, texts ...string) (text, shown str
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), uefiLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"),
-		"-machine", "q35,accel=tcg", "-m", "256", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-		"-vga", "none", "-serial", "stdio",
+	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), "-machine", "q35,accel=tcg", "-m", "256",
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none", "-serial", "stdio",
 		"-drive", "if=pflash,format=raw,readonly=on,file="+disktest.DataFile(t, ovmfCode), "-drive",
-		"if=pflash,format=raw,file="+memory,
-		"-drive", "if=none,id=disk,snapshot=on,format=raw,file="+raw, "-device", "virtio-blk-pci,drive=disk")
+		"if=pflash,format=raw,file="+memory, "-drive", "if=none,id=disk,snapshot=on,format=raw,file="+raw, "-device",
+		"virtio-blk-pci,drive=disk")
 	var errs, all bytes.Buffer
 	cmd.Stderr = &errs
 	console, err := cmd.StdoutPipe()

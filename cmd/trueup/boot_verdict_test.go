@@ -152,9 +152,7 @@ func TestVerdictOnBoots(t *testing.T) {
 			installGrub(t, raw, 0, oldGrubDisk.core(t), []grubExtent{{1, oldGrubDisk.coreSectors(t)}})
 			return judged{
 				raw, append([]string{"--bus", "sata"}, linuxFlags...), linuxSays + treeSum(t, dir),
-				[]takenBack{
-					{"start LBA", "unknown filesystem"},
-				},
+				[]takenBack{{"start LBA", "unknown filesystem"}},
 			}
 		}},
 		"limine in a partition": {false, func(t *testing.T) judged {
@@ -176,8 +174,7 @@ func TestVerdictOnBoots(t *testing.T) {
 		}},
 		"linux in text": {false, func(t *testing.T) judged {
 			t.Helper()
-			return restingLinux(t, "normal",
-				booted)
+			return restingLinux(t, "normal", booted)
 		}},
 		"linux in graphics": {false, func(t *testing.T) judged { t.Helper(); return restingLinux(t, "785", booted) }},
 	} {

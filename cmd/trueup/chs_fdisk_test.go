@@ -81,8 +81,7 @@ func TestCHSOfEveryEntry(t *testing.T) {
 			disktest.MakeBlank(t, source, size)
 			fdisk := func(raw string, commands ...string) string {
 				return disktest.RunInput(t, strings.Join(commands, "\n")+"\n", "fdisk", "--compatibility=dos",
-					"--units=sectors",
-					"--heads", decimal(heads), "--sectors", decimal(trackSectors), raw)
+					"--units=sectors", "--heads", decimal(heads), "--sectors", decimal(trackSectors), raw)
 			}
 			at := func(cylinders, more int64) string { return decimal(cylinders*cylinder + more) }
 			fdisk(source,

@@ -59,9 +59,8 @@ func TestRoomForZeros(t *testing.T) {
 func TestNoRoomForData(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, noisyDisk(t, 24))
-	r := privateMount(t, "size=20M", filepath.Dir(f.dest),
-		disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout", "-e", "trace=pwrite64", builtPath, "align", "-q",
-		"--to", "vmdk", f.source, f.dest)
+	r := privateMount(t, "size=20M", filepath.Dir(f.dest), disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout",
+		"-e", "trace=pwrite64", builtPath, "align", "-q", "--to", "vmdk", f.source, f.dest)
 	require.Equal(t, 1, r.code, r.stderr)
 	require.Contains(t, r.stderr, "are free where DEST goes")
 	require.NotContains(t, r.stdout, "pwrite64(", "not a byte may be written before the refusal")

@@ -61,8 +61,7 @@ var corpusDisks = []corpusDisk{
 	},
 	{
 		name: "vmdk-rs/twoGbMaxExtentSparse.vmdk", whole: true, format: "vmdk", subformat: "twoGbMaxExtentSparse",
-		size:   10485760,
-		scheme: "mbr", id: "0xf1d3f624", partitions: vmdkRS,
+		size: 10485760, scheme: "mbr", id: "0xf1d3f624", partitions: vmdkRS,
 	},
 	{
 		name: "vmdk-rs/monolithicFlat.vmdk", whole: true, format: "vmdk", subformat: "monolithicFlat", size: 10485760,
@@ -73,9 +72,8 @@ var corpusDisks = []corpusDisk{
 		scheme: "mbr", id: "0xf1d3f624", partitions: vmdkRS,
 	},
 	{
-		name: "vmdk-rs/vmfs_thick.vmdk", whole: true, format: "vmdk", subformat: "vmfs", size: 2097152,
-		scheme: "mbr", id: "0xe4d55375",
-		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2048, "ext4", 0)},
+		name: "vmdk-rs/vmfs_thick.vmdk", whole: true, format: "vmdk", subformat: "vmfs", size: 2097152, scheme: "mbr",
+		id: "0xe4d55375", partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2048, "ext4", 0)},
 	},
 	{
 		name: "vmdk-rs/vmfs_thick-flat.vmdk.xz", format: "raw", size: 2097152, scheme: "mbr", id: "0xe4d55375",
@@ -141,8 +139,7 @@ var corpusDisks = []corpusDisk{
 	},
 	{
 		name: "libldm/ldm-2003r2-simple-1.img.xz", format: "raw", size: 52428800, scheme: "mbr", id: "0x901ce95f",
-		exit:       3,
-		partitions: []corpusPartition{mbrPartition("primary", "0x42", 63, 96327, "ntfs", 63)},
+		exit: 3, partitions: []corpusPartition{mbrPartition("primary", "0x42", 63, 96327, "ntfs", 63)},
 	},
 	{
 		name: "gptman/disk1.img", format: "raw", size: 51200, scheme: "gpt", exit: 3,

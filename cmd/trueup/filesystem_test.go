@@ -72,8 +72,7 @@ var filesystemCases = map[string]filesystemCase{
 		}},
 		one: []string{"dest-folder-not-synced", "dest-look-and-rename", "dest-no-locks", "dest-room-unknown"},
 		two: []string{
-			"dest-folder-not-synced", "dest-look-and-rename", "dest-no-links", "dest-no-locks",
-			"dest-room-unknown",
+			"dest-folder-not-synced", "dest-look-and-rename", "dest-no-links", "dest-no-locks", "dest-room-unknown",
 		},
 		replace: []string{"dest-folder-not-synced", "dest-no-locks", "dest-room-unknown"},
 	},

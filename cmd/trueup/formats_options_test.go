@@ -21,8 +21,7 @@ var qemuOptions = map[string]map[string][]string{
 		"adapter_type": {"ide", "lsilogic", "buslogic", "legacyESX"}, "compat6": {"on", "off"},
 		"hwversion": {"4", "17"},
 		"subformat": {
-			"monolithicSparse", "monolithicFlat", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat",
-			"streamOptimized",
+			"monolithicSparse", "monolithicFlat", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat", "streamOptimized",
 		},
 		"toolsversion": {"2147483647"}, "zeroed_grain": {"on", "off", "on,subformat=twoGbMaxExtentSparse"},
 	},

@@ -24,9 +24,8 @@ func gptDisk(t testing.TB, extra ...string) string {
 	path := filepath.Join(t.TempDir(), "gpt.raw")
 	disktest.Run(t, "truncate", "-s", fmt.Sprintf("%dM", gptMiB), path)
 	args := append(slices.Clone(extra), "-a", "1", "-n", "2:20000:40000", "-n", "1:100:10000", "-n", "5:10001:15000",
-		"-n", "7:50000:0",
-		"-t", "2:0700", "-t", "5:ef00", "-c", "1:first ☃", "-c", "7:to the end", "-A", "1:set:2", "-A", "7:set:63",
-		path)
+		"-n", "7:50000:0", "-t", "2:0700", "-t", "5:ef00", "-c", "1:first ☃", "-c", "7:to the end", "-A", "1:set:2",
+		"-A", "7:set:63", path)
 	disktest.Run(t, "sgdisk", args...)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	require.NoError(t, err)

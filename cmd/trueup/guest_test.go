@@ -19,8 +19,7 @@ import (
 func newMaking() *linuxSetup {
 	return &linuxSetup{
 		modules: []string{
-			"crc32c_generic", "ext4", "xfs", "btrfs", "dm-mod", "dm-thin-pool", "raid0", "raid1",
-			"raid456",
+			"crc32c_generic", "ext4", "xfs", "btrfs", "dm-mod", "dm-thin-pool", "raid0", "raid1", "raid456",
 		},
 		programs: []string{"sh", "cp", "extlinux", "lvm", "mdadm", "mkdir", "mke2fs", "mount", "umount"},
 		files:    map[string]string{},

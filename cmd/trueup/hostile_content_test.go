@@ -42,13 +42,10 @@ func TestHostileContent(t *testing.T) {
 // headersInRaw are disks whose guest wrote the header of an image into sector 0. None may be read as raw.
 func headersInRaw() []hostile {
 	var out []hostile
-	for _, c := range []struct{ name, magic string }{
-		{"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
-	} {
+	for _, c := range []struct{ name, magic string }{{"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"}} {
 		out = append(out, hostile{
 			name: "T40 " + c.name + " header in sector 0", image: rawWith(map[int64]string{0: c.magic}),
-			code: "unsupported",
-			says: []string{c.name + ": recognised, not supported; convert it with qemu-img"},
+			code: "unsupported", says: []string{c.name + ": recognised, not supported; convert it with qemu-img"},
 		})
 	}
 	sesparse := "\xbe\xba\xfe\xca\x00\x00\x00\x00"

@@ -289,8 +289,7 @@ func extentSums() []hostile {
 			"want at least 1",
 		}},
 		{name: "T13 size -1", image: flatImage(size("-1")), code: "format", says: []string{
-			"line 9", `extent size "-1"`,
-			"want 0 to",
+			"line 9", `extent size "-1"`, "want 0 to",
 		}},
 		{
 			name: "T13 size 2^63", image: flatImage(size("9223372036854775808")), code: "format",
@@ -318,8 +317,7 @@ func extentSums() []hostile {
 		},
 		{
 			name: "T13 offset that overflows", image: flatImage(changed(`vmdk" 0`, `vmdk" 18014398509481983`)),
-			code: "format",
-			says: append(beyond, "offset 9223372036854775296"),
+			code: "format", says: append(beyond, "offset 9223372036854775296"),
 		},
 		{
 			name: "T13 two extents of one range", image: flatImage(twoLines(`RW 2048 FLAT "x-flat.vmdk" 0`,

@@ -25,15 +25,13 @@ func extentDisk(createType, word string, forged func() forge.Bytes, change func(
 
 func cowdDisk(change func(f forge.Bytes)) func(testing.TB, string) string {
 	return extentDisk("vmfsSparse", "VMFSSPARSE", func() forge.Bytes {
-		return vmdkforge.NewCOWD(xpDisk(), 1,
-			nil).Bytes
+		return vmdkforge.NewCOWD(xpDisk(), 1, nil).Bytes
 	}, change)
 }
 
 func seSparseDisk(change func(f forge.Bytes)) func(testing.TB, string) string {
 	return extentDisk("seSparse", "SESPARSE", func() forge.Bytes {
-		return vmdkforge.NewSESparse(xpDisk(), 0,
-			nil).Bytes
+		return vmdkforge.NewSESparse(xpDisk(), 0, nil).Bytes
 	}, change)
 }
 
@@ -199,8 +197,7 @@ func streamGrains() []hostile {
 		row("grain of 128 MiB", func([]byte) []byte { return vmdkforge.Deflated(make([]byte, 128<<20)) },
 			"65536 bytes"),
 		row("grain of a byte too much", func(data []byte) []byte {
-			return vmdkforge.Deflated(append(bytes.Clone(data),
-				0))
+			return vmdkforge.Deflated(append(bytes.Clone(data), 0))
 		}, "65536 bytes"),
 		row("grain that is too short", func(data []byte) []byte { return vmdkforge.Deflated(data[:100]) }, "100"),
 		row("no deflate", func([]byte) []byte { return bytes.Repeat([]byte{0xff}, 1000) }),

@@ -24,8 +24,7 @@ func TestSoundOddFilesystems(t *testing.T) {
 			v.U32(fat+4*root, root)
 		}), "exfat", ""},
 		"T62 exFAT of another place": {
-			exfatImage(func(v forge.Bytes) { v.U64(fsforge.ExFATPartitionOffset, 1<<60) }),
-			"exfat", "left as found",
+			exfatImage(func(v forge.Bytes) { v.U64(fsforge.ExFATPartitionOffset, 1<<60) }), "exfat", "left as found",
 		},
 		"T62 exFAT of a place that is not known": {volumeImage(0x07, fsforge.PutExFAT, func(v forge.Bytes) {
 			for _, first := range []int64{0, 12} {
@@ -82,9 +81,8 @@ func TestForgedFilesystemsAreValid(t *testing.T) {
 	t.Parallel()
 	for kind, put := range map[string]func(forge.Bytes, int64, int64){
 		"exfat": fsforge.PutExFAT, "xfs": superXFS.put, "btrfs": superBtrfs.put, "reiserfs": superReiser.put,
-		"f2fs": superF2FS.put,
-		"ufs":  superUFS2.put, "hfs": superHFS.put, "hfsplus": superHFSX.put, "apfs": superAPFS.put,
-		"ReFS": superReFS.put, "iso9660": superISO.put,
+		"f2fs": superF2FS.put, "ufs": superUFS2.put, "hfs": superHFS.put, "hfsplus": superHFSX.put,
+		"apfs": superAPFS.put, "ReFS": superReFS.put, "iso9660": superISO.put,
 	} {
 		t.Run(kind, func(t *testing.T) {
 			path := volumeImage(0x83, put, func(forge.Bytes) {})(t, t.TempDir())

@@ -35,13 +35,11 @@ func brokenExFAT() []hostile {
 	var out []hostile
 	for _, n := range []uint8{0, 8, 13, 255} {
 		out = append(out, row(fmt.Sprintf("sectors of 2^%d bytes", n), fsforge.ExFATSectorShift,
-			u8(fsforge.ExFATSectorShift, n),
-			fmt.Sprintf("bytes per sector shift %d", n), "want 9 to 12"))
+			u8(fsforge.ExFATSectorShift, n), fmt.Sprintf("bytes per sector shift %d", n), "want 9 to 12"))
 	}
 	for _, n := range []uint8{17, 64, 255} {
 		out = append(out, row(fmt.Sprintf("clusters of 2^%d sectors", n), fsforge.ExFATClusterShift,
-			u8(fsforge.ExFATClusterShift, n),
-			fmt.Sprintf("sectors per cluster shift %d", n), "want 0 to 16"))
+			u8(fsforge.ExFATClusterShift, n), fmt.Sprintf("sectors per cluster shift %d", n), "want 0 to 16"))
 	}
 	for _, n := range []uint64{0, volumeSectors + 1, 1 << 55, 1<<64 - 1} {
 		out = append(out, row(fmt.Sprintf("%d sectors", n), fsforge.ExFATVolumeLength,
@@ -50,8 +48,7 @@ func brokenExFAT() []hostile {
 	}
 	for _, n := range []uint32{0, 1, 744, 1<<32 - 1} {
 		out = append(out, row(fmt.Sprintf("root in cluster %d", n), fsforge.ExFATRootCluster,
-			u32(fsforge.ExFATRootCluster, n),
-			fmt.Sprintf("root cluster %d", n), "want 2 to 743"))
+			u32(fsforge.ExFATRootCluster, n), fmt.Sprintf("root cluster %d", n), "want 2 to 743"))
 	}
 	return append(out,
 		row("no FAT", fsforge.ExFATFATs, u8(fsforge.ExFATFATs, 0), "number of FATs 0", "want 1 or 2"),

@@ -156,8 +156,7 @@ func brokenHives(t testing.TB) []hostile {
 		row("cell of 2^31 bytes", func(f forge.Bytes) { f.U32(root(f)-4, 1<<31) }, "cell size"),
 		row("root cell outside", func(f forge.Bytes) { f.U32(hiveforge.RootCell, 1<<31) }, "cell offset"),
 		row("2^32-1 subkeys", func(f forge.Bytes) {
-			f.U32(4096+4+int64(binary.LittleEndian.Uint32(f[list(f)+4:]))+20,
-				1<<32-1)
+			f.U32(4096+4+int64(binary.LittleEndian.Uint32(f[list(f)+4:]))+20, 1<<32-1)
 		},
 			"number of subkeys 4294967295"),
 		row("root under itself", func(f forge.Bytes) {

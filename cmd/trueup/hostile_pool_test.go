@@ -98,8 +98,7 @@ func brokenLVM() []hostile {
 			name: "T66 LVM checksum of the label", code: "format", report: true,
 			says: []string{fmt.Sprintf("lvm label at %#x: checksum", volumeAt+poolforge.LVMLabelCRC)},
 			image: poolImage(0x8e, poolSize, func(v forge.Bytes) {
-				poolforge.PutLVM(v, poolforge.LVMText,
-					512)
+				poolforge.PutLVM(v, poolforge.LVMText, 512)
 				v.U64(poolforge.LVMDeviceSize, 1)
 			}),
 		},
@@ -202,8 +201,7 @@ func brokenOtherPools() []hostile {
 func refusedPools() []hostile {
 	refused := func(name string, image func(testing.TB, string) string, says ...string) hostile {
 		return hostile{
-			name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, image: image,
-			says: says,
+			name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, image: image, says: says,
 		}
 	}
 	return []hostile{
@@ -274,18 +272,15 @@ func TestSoundOddPools(t *testing.T) {
 			"",
 		},
 		"T66 LVM whose areas are the same": {lvmImage(func(v forge.Bytes) {
-			v.U64(poolforge.LVMMetaArea+16,
-				4096)
+			v.U64(poolforge.LVMMetaArea+16, 4096)
 			v.U64(poolforge.LVMMetaArea+24, 8192)
 		}), "lvm2_member", ""},
 		"T66 LVM with its area in the last bytes": {lvmImage(func(v forge.Bytes) {
-			v.U64(poolforge.LVMMetaArea,
-				poolSize-8)
+			v.U64(poolforge.LVMMetaArea, poolSize-8)
 			v.U64(poolforge.LVMMetaArea+8, 8)
 		}), "lvm2_member", "want a whole sector"},
 		"T66 md with 2^31 levels": {md1Image("1.0", func(s forge.Bytes) {
-			s.U32(poolforge.MD1Level,
-				1<<31)
+			s.U32(poolforge.MD1Level, 1<<31)
 			s.U64(poolforge.MD1DataOffset, 0)
 		}), "linux_raid_member", ""},
 		"T66 swap of 2^32 pages": {poolImage(0x82, poolSize, func(v forge.Bytes) {

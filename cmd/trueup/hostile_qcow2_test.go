@@ -79,8 +79,7 @@ func qcow2References() []hostile {
 		qcow2Case("T37 name inside the header", "format", func(q *qcow2forge.File) { q.BE64(qcow2forge.Backing, 8) },
 			"backing_file_offset 8, want 0, or from 112"),
 		qcow2Case("T37 name of 1024 bytes", "format", func(q *qcow2forge.File) {
-			q.SetBacking(strings.Repeat("x", 1024),
-				"")
+			q.SetBacking(strings.Repeat("x", 1024), "")
 		}, "at 0x10", "backing_file_size 1024"),
 		qcow2Case("T37 name that leaves the cluster", "format", func(q *qcow2forge.File) {
 			q.SetBacking("base.raw", "")

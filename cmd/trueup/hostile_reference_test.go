@@ -84,12 +84,10 @@ func absoluteNames() []reference {
 			code: "reference", says: says,
 		}},
 		{hostile: hostile{
-			name: "T01 absolute path, vmfs", image: writeText("disk.vmdk", vmfs), code: "reference",
-			says: says,
+			name: "T01 absolute path, vmfs", image: writeText("disk.vmdk", vmfs), code: "reference", says: says,
 		}},
 		{hostile: hostile{
-			name: "T05 hidden descriptor", image: hidden(flatOf("/etc/shadow")), code: "reference",
-			says: says,
+			name: "T05 hidden descriptor", image: hidden(flatOf("/etc/shadow")), code: "reference", says: says,
 		}},
 	}
 }

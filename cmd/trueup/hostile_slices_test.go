@@ -63,8 +63,7 @@ func brokenDisklabels() []hostile {
 	for name, change := range map[string]func(forge.Bytes){
 		"start and size of 2^32-1": func(l forge.Bytes) {
 			l.U32(tableforge.BSDMap, 1<<32-1)
-			l.U32(tableforge.BSDMap+4,
-				1<<32-1)
+			l.U32(tableforge.BSDMap+4, 1<<32-1)
 		},
 		"start before the slice": func(l forge.Bytes) { l.U32(tableforge.BSDMap+2*16+4, 17) },
 	} {
@@ -79,8 +78,7 @@ func brokenDisklabels() []hostile {
 		says: []string{"0xa5", "disklabel whose offsets are absolute"},
 		// c passes the slice
 		image: sliced(0xa5, putFreeBSD, func(l forge.Bytes) {
-			l.U32(tableforge.BSDSectorSize,
-				4096)
+			l.U32(tableforge.BSDSectorSize, 4096)
 			tableforge.SealDisklabel(l)
 		}),
 	}, hostile{
@@ -163,8 +161,7 @@ func brokenLDM() []hostile {
 		ldmRow("first block at 2^32-1", func(_, db forge.Bytes) { db.BE32(ldmforge.VMDB+ldmforge.FirstBlock, 1<<32-1) },
 			"ldm vmdb", "first block"),
 		ldmRow("fragments that never complete", func(_, db forge.Bytes) {
-			db.Put(block(4)+ldmforge.Total,
-				[]byte{0xff, 0xff})
+			db.Put(block(4)+ldmforge.Total, []byte{0xff, 0xff})
 		},
 			"ldm block", "fragments of the record 1", "want 65535"),
 		ldmRow("fragments without the first", func(_, db forge.Bytes) {
@@ -180,8 +177,7 @@ func brokenLDM() []hostile {
 			db.BE64(block(2)+ldmforge.Body+2+9+12, 1<<64-1)
 		}, "LDM"),
 		ldmRow("names that a terminal obeys", func(_, db forge.Bytes) {
-			db.Text(block(2)+ldmforge.Body+3,
-				"\x1b[2J\u202e")
+			db.Text(block(2)+ldmforge.Body+3, "\x1b[2J\u202e")
 		}, "LDM"),
 		ldmRow("a database of the same partition", func(_, db forge.Bytes) {
 			for at := block(5); at < 2040*512; at += ldmforge.Block {

@@ -123,13 +123,10 @@ func occurrences(data, part []byte) []int64 {
 func requireAllClean(t testing.TB, image string, exit int) jsonInspect {
 	t.Helper()
 	dest := filepath.Join(t.TempDir(), filepath.Base(image))
-	ends := measure(t,
-		[]string{"inspect", "--json", image}, []string{"plan", image}, []string{"plan", "--json", image},
+	ends := measure(t, []string{"inspect", "--json", image}, []string{"plan", image}, []string{"plan", "--json", image},
 		[]string{"align", "-v", "--progress", "json", image, dest}, []string{"align", "--json", "--force", image, dest},
-		[]string{"inspect", image}, []string{"inspect", "-v", image},
-		[]string{"verify", image, dest}, []string{"verify", "--json", image, dest},
-		[]string{"verify", image, image + "-is-not-there"},
-	)
+		[]string{"inspect", image}, []string{"inspect", "-v", image}, []string{"verify", image, dest},
+		[]string{"verify", "--json", image, dest}, []string{"verify", image, image + "-is-not-there"})
 	for i, r := range ends {
 		requireClean(t, r.stdout, r.stderr)
 		if i >= 1 && i <= 4 {
@@ -178,16 +175,12 @@ func TestHostileArguments(t *testing.T) {
 		texts = append(texts, text)
 	}
 	for _, text := range texts {
-		for i, r := range measure(t,
-			[]string{text}, []string{"inspect", text}, []string{"inspect", "--json", text}, []string{"plan", text},
-			[]string{"align", text, text},
-			[]string{"align", image, text + "/" + text}, []string{"verify", image, text},
-			[]string{"inspect", "--" + text, image},
+		for i, r := range measure(t, []string{text}, []string{"inspect", text}, []string{"inspect", "--json", text},
+			[]string{"plan", text}, []string{"align", text, text}, []string{"align", image, text + "/" + text},
+			[]string{"verify", image, text}, []string{"inspect", "--" + text, image},
 			[]string{"inspect", "--format", text, image}, []string{"inspect", "--boundary", text, image},
-			[]string{"inspect", "--output", text, image},
-			[]string{"align", "--to", text, image, text + "/x"}, []string{"plan", "--partition", text, image},
-			[]string{"inspect", image, text},
-		) {
+			[]string{"inspect", "--output", text, image}, []string{"align", "--to", text, image, text + "/x"},
+			[]string{"plan", "--partition", text, image}, []string{"inspect", image, text}) {
 			require.NotZero(t, r.code, "command %d", i)
 			requireClean(t, r.stdout, r.stderr)
 			require.Less(t, len(r.stdout)+len(r.stderr), 16<<10, "command %d: cut, whatever the length of %.20q", i,

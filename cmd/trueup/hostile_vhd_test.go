@@ -138,12 +138,10 @@ func vhdHeaders() []hostile {
 	head("max entries 0", "format", func(v *vhdforge.File, off int64) { v.BE32(off+vhdforge.MaxEntries, 0) },
 		"max table entries 0, want at least 1")
 	head("table inside the header", "format", func(v *vhdforge.File, off int64) {
-		v.BE64(off+vhdforge.TableOffset,
-			uint64(off))
+		v.BE64(off+vhdforge.TableOffset, uint64(off))
 	}, "apart from the dynamic header")
 	head("table in the last footer", "format", func(v *vhdforge.File, off int64) {
-		v.BE64(off+vhdforge.TableOffset,
-			uint64(v.Footer))
+		v.BE64(off+vhdforge.TableOffset, uint64(v.Footer))
 	}, "table offset")
 	head("version 2", "unsupported", func(v *vhdforge.File, off int64) { v.BE32(off+vhdforge.HeaderVer, 2<<16) },
 		"header version 0x20000")
@@ -190,8 +188,7 @@ func vhdParents() []hostile {
 	child := func(name, parent string, change func(v *vhdforge.File), says ...string) hostile {
 		return hostile{name: "T31 " + name, code: "reference", copy: 4, says: says, image: vhdOf(func() *vhdforge.File {
 			return vhdforge.New(xpDisk(), vhdforge.Layout{ID: 5, Parent: &vhdforge.Parent{
-				ID: 6, Name: parent,
-				Absolute: `C:\x\gone.vhd`,
+				ID: 6, Name: parent, Absolute: `C:\x\gone.vhd`,
 			}})
 		}, change)}
 	}

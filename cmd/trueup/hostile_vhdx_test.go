@@ -60,8 +60,7 @@ func vhdxHeaders() []hostile {
 		}),
 			"vhdx header at 0x20008", "sequence number 8", "whose content differs"),
 		format("sequence 2^64-1", vhdxDisk(func(v *vhdxforge.File) {
-			v.U64(vhdxforge.Header2+vhdxforge.Sequence,
-				1<<64-1)
+			v.U64(vhdxforge.Header2+vhdxforge.Sequence, 1<<64-1)
 		}), "vhdx header at 0x20008", "sequence number 18446744073709551615"),
 		format("version 2", vhdxDisk(both(vhdxforge.Version, func(v *vhdxforge.File, at int64) { v.U16(at, 2) })),
 			"vhdx header at 0x20042", "version 2, want 1"),
@@ -124,8 +123,7 @@ func vhdxRegions() []hostile {
 		{
 			name: "T34 region tables that differ", code: "format", copy: 4, inspect: 3, report: true,
 			says: []string{"two region tables"}, image: vhdxDisk(func(v *vhdxforge.File) {
-				v.U8(vhdxforge.Regions2+5000,
-					1)
+				v.U8(vhdxforge.Regions2+5000, 1)
 			}),
 		},
 		regions("overlap", "format", []string{"BAT", "want a place apart from the metadata"},
@@ -183,8 +181,7 @@ func vhdxItems() []hostile {
 		item("item missing", "format", func(v *vhdxforge.File) { v.U16(v.Metadata+10, 4) }, "item", "none",
 			"cda348c7-445d-4471-9cc9-e9885251c556"),
 		item("unknown required", "unsupported", func(v *vhdxforge.File) {
-			v.AddItem(vhdxforge.DataWriteGUID, 4,
-				[]byte("?"))
+			v.AddItem(vhdxforge.DataWriteGUID, 4, []byte("?"))
 		}, vhdxforge.DataWriteGUID, "required"),
 		item("logical sector 513", "format", func(v *vhdxforge.File) { v.U32(v.Item(vhdxforge.Logical), 513) },
 			"logical sector size 513, want 512 or 4096"),
@@ -221,8 +218,7 @@ func vhdxParents() []hostile {
 	const link = "{" + vhdxforge.DiskIDGUID + "}"
 	return []hostile{
 		child("paths that lead elsewhere", "reference", map[string]string{
-			"parent_linkage": link,
-			"relative_path":  `..\..\etc\shadow`, "absolute_win32_path": `\\?\c:\windows\sam`,
+			"parent_linkage": link, "relative_path": `..\..\etc\shadow`, "absolute_win32_path": `\\?\c:\windows\sam`,
 		}, "shadow", "missing"),
 		child("bit without locator", "reference", nil, "no parent locator names it"),
 		child("bad linkage", "format", map[string]string{"parent_linkage": "x", "relative_path": "base.vhdx"},

@@ -84,8 +84,7 @@ func brokenNTFS() []hostile {
 	}
 	for _, n := range []uint64{0, 749, 1 << 40, 1<<64 - 4} { // 5999 sectors are 749 clusters
 		out = append(out, row(fmt.Sprintf("MFT at cluster %d", int64(n)), fsforge.NTFSMFT,
-			func(v forge.Bytes) { v.U64(fsforge.NTFSMFT, n) },
-			fmt.Sprintf("MFT cluster %d", n), "want 1 to 748"))
+			func(v forge.Bytes) { v.U64(fsforge.NTFSMFT, n) }, fmt.Sprintf("MFT cluster %d", n), "want 1 to 748"))
 	}
 	for _, n := range []uint8{0, 0x80, 0xe1, 0xef, 3, 0x7f} {
 		out = append(out, row(fmt.Sprintf("record size %#02x", n), fsforge.NTFSRecord,
@@ -218,8 +217,7 @@ func TestSoundOddVolumes(t *testing.T) {
 		"T60 journal to be replayed": {extImage(incompat(0x6)), "ext2", "journal has not been replayed"},
 		"T62 FAT without a name":     {fatImage(func(v forge.Bytes) { v.Text(0x36, "        ") }), "fat16", ""},
 		"T62 broken and without a name": {fatImage(func(v forge.Bytes) {
-			v.Text(0x36,
-				"        ")
+			v.Text(0x36, "        ")
 			v.U8(fsforge.BootFATs, 0)
 		}), "unknown", ""},
 	})

@@ -18,8 +18,7 @@ func hybridDisk(t testing.TB, slots string) string {
 	path := filepath.Join(t.TempDir(), "hybrid.raw")
 	disktest.Run(t, "truncate", "-s", "200M", path)
 	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:63:20000", "-t", "1:ef00", "-n", "2:20001:80000", "-t", "2:0700",
-		"-n", "3:80063:150000",
-		"-t", "3:8300", "-n", "4:150100:0", path)
+		"-n", "3:80063:150000", "-t", "3:8300", "-n", "4:150100:0", path)
 	disktest.Run(t, "sgdisk", "-h", slots, path)
 	for _, lba := range []int64{63, 20001, 80063, 150100} {
 		disktest.WriteAt(t, path, lba*sectorSize, noise(decimal(lba), 64<<10))

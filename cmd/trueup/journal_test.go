@@ -38,8 +38,7 @@ func TestOrderOfPublication(t *testing.T) {
 // mustSurface are the operations without which there is no copy, or none that survives a loss of power.
 var mustSurface = []string{
 	"create .out.vmdk.partial", "create .out-flat.vmdk.partial", "fsync", "fsyncdir", "truncate", "rename2 out.vmdk",
-	"rename out.vmdk",
-	"link out-flat.vmdk", "lock",
+	"rename out.vmdk", "link out-flat.vmdk", "lock",
 }
 
 // TestEveryOperationOfDestFails has each operation on the file system of DEST fail in turn. DEST is complete

@@ -294,8 +294,7 @@ func killedAt(t *testing.T, strace string, p callPoint, command []string) *exec.
 	t.Helper()
 	inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
 	args := []string{
-		"-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "strace"), "-e", "trace=" + p.call, "-e",
-		inject,
+		"-f", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), "strace"), "-e", "trace=" + p.call, "-e", inject,
 	}
 	if p.path != "" {
 		args = append(args, "-P", p.path)

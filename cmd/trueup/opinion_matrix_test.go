@@ -59,8 +59,7 @@ func (v judgedVolume) makePart(t *testing.T, part string, root bool) {
 	t.Helper()
 	s := soakVolume{
 		soakKind: soakKind{name: v.kind}, sector: sectorSize, size: v.size, noise: "words on " + v.kind,
-		group: "volumes",
-		files: map[string][]byte{"words": v.words()},
+		group: "volumes", files: map[string][]byte{"words": v.words()},
 	}
 	switch v.kind {
 	case "exfat": // the appliance puts its file there
@@ -91,8 +90,7 @@ func judgedDisk(t *testing.T) string {
 			path := filepath.Join(t.TempDir(), "words")
 			require.NoError(t, os.WriteFile(path, v.words(), 0o600))
 			startGuestfish(t, "guestfish", fmt.Sprintf(
-				"add-drive %q format:raw\nrun\nmount /dev/sda /\nupload %q /words\numount /\n",
-				part, path))
+				"add-drive %q format:raw\nrun\nmount /dev/sda /\nupload %q /words\numount /\n", part, path))
 		}
 		placeVolume(t, part, raw, start*sectorSize)
 		table += fmt.Sprintf("start=%d, size=%d\n", start, v.size/sectorSize)

@@ -35,9 +35,8 @@ func TestReplace(t *testing.T) {
 	disktest.Tool(t, "qemu-img")
 	for to, ext := range map[string]string{
 		"raw": ".img", "vmdk:monolithicSparse": ".vmdk", "vmdk:monolithicFlat": ".vmdk",
-		"vmdk:twoGbMaxExtentSparse": ".vmdk",
-		"vmdk:vmfs":                 ".vmdk", "vmdk:streamOptimized": ".vmdk", "vhd:fixed": ".vhd", "vhdx": ".vhdx",
-		"qcow2": ".qcow2",
+		"vmdk:twoGbMaxExtentSparse": ".vmdk", "vmdk:vmfs": ".vmdk", "vmdk:streamOptimized": ".vmdk",
+		"vhd:fixed": ".vhd", "vhdx": ".vhdx", "qcow2": ".qcow2",
 	} {
 		t.Run(to, func(t *testing.T) {
 			t.Parallel()

@@ -262,8 +262,7 @@ func TestResumableCopyIsFlushed(t *testing.T) {
 	require.NoError(t, f.Close())
 	dest, log := filepath.Join(t.TempDir(), "aligned.raw"), filepath.Join(t.TempDir(), "strace")
 	disktest.Run(t, disktest.Tool(t, "strace"), "-f", "-y", "--seccomp-bpf", "-o", log, "-e", "trace=pwrite64,fsync",
-		builtPath,
-		"align", "--allow-unbootable", "--resumable", "--no-progress", source, dest)
+		builtPath, "align", "--allow-unbootable", "--resumable", "--no-progress", source, dest)
 	text := disktest.ReadFile(t, log)
 	calls := regexp.MustCompile(`(pwrite64|fsync)\(\d+<[^>]*\.partial>(?:.*= (\d+)$)?`)
 	var unflushed, most, total int64

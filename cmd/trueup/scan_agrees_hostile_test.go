@@ -13,20 +13,15 @@ import (
 // allHostile are the hostile images of the other tests that need no flags.
 func allHostile(t testing.TB) []hostile {
 	t.Helper()
-	all := slices.Concat(
-		headersInRaw(), polyglots(), cuts(), parents(), otherLines(), bigTexts(), contradictions(), extentSums(),
-		splitExtents(), cowdExtents(), seSparseExtents(),
-		extentTables(), streamGrains(), streamHeaders(), brokenExFAT(), brokenBySize(), brokenByCount(), brokenApple(),
-		brokenChecksums(), brokenLVM(), brokenMD(),
+	all := slices.Concat(headersInRaw(), polyglots(), cuts(), parents(), otherLines(), bigTexts(), contradictions(),
+		extentSums(), splitExtents(), cowdExtents(), seSparseExtents(), extentTables(), streamGrains(), streamHeaders(),
+		brokenExFAT(), brokenBySize(), brokenByCount(), brokenApple(), brokenChecksums(), brokenLVM(), brokenMD(),
 		brokenLUKS(), brokenOtherPools(), refusedPools(), qcow2References(), qcow2Names(), qcow2Numbers(),
-		qcow2Tables(), qcow2Floods(), qcow2Features(), qcow2Snapshots(),
-		qcow2Entries(), qcow2Packed(), qcow2Bombs(), brokenDisklabels(), brokenVTOCs(), brokenLDM(), grainSizes(),
-		capacities(), directories(), overlaps(), entries(),
-		twoCopies(), damaged(), brokenEntries(), refusedTables(), loops(), chainsOutside(), vhdFooters(), vhdMarks(),
-		vhdHeaders(), vhdEntries(), vhdParents(),
-		vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(), vhdxParents(), vhdxBlocks(), brokenNTFS(), brokenExt(),
-		brokenFAT(),
-	)
+		qcow2Tables(), qcow2Floods(), qcow2Features(), qcow2Snapshots(), qcow2Entries(), qcow2Packed(), qcow2Bombs(),
+		brokenDisklabels(), brokenVTOCs(), brokenLDM(), grainSizes(), capacities(), directories(), overlaps(),
+		entries(), twoCopies(), damaged(), brokenEntries(), refusedTables(), loops(), chainsOutside(), vhdFooters(),
+		vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents(), vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(),
+		vhdxParents(), vhdxBlocks(), brokenNTFS(), brokenExt(), brokenFAT())
 	return slices.DeleteFunc(all, func(h hostile) bool { return len(h.args) > 0 })
 }
 

@@ -211,9 +211,8 @@ func (s *scanned) sums() (out []string) {
 	got := s.summary
 	for what, n := range map[string]int{
 		"images": got.Images, string(align.Aligned): got.Aligned, string(align.BelowBoundary): got.Below,
-		string(align.Misaligned):     got.Misaligned,
-		string(align.NothingToJudge): got.Nothing, string(results.Failed): got.Failed,
-		string(results.Orphan): got.Orphans, string(results.Packed): got.Packed,
+		string(align.Misaligned): got.Misaligned, string(align.NothingToJudge): got.Nothing,
+		string(results.Failed): got.Failed, string(results.Orphan): got.Orphans, string(results.Packed): got.Packed,
 	} {
 		if n != want[what] {
 			out = append(out, fmt.Sprintf("summary: %s %d, want %d", what, n, want[what]))

@@ -151,8 +151,7 @@ func extentGroups() []scanGroup {
 				"d-delta.vmdk": vmdkforge.NewSESparse(off, 0, nil).Bytes,
 			},
 			map[string]string{
-				"a-flat.vmdk": "orphan", "b-f001.vmdk": "orphan", "c-s002.vmdk": "orphan",
-				"d-delta.vmdk": "orphan",
+				"a-flat.vmdk": "orphan", "b-f001.vmdk": "orphan", "c-s002.vmdk": "orphan", "d-delta.vmdk": "orphan",
 			},
 		},
 		{
@@ -162,8 +161,7 @@ func extentGroups() []scanGroup {
 				"wicked.vmdk": flatText("monolithicFlat", "good.vmdk"), "good.vmdk": sparse,
 			},
 			map[string]string{
-				"evil.vmdk": "failed format", "wicked.vmdk": "failed format", "good.qcow2": isOff,
-				"good.vmdk": isOff,
+				"evil.vmdk": "failed format", "wicked.vmdk": "failed format", "good.qcow2": isOff, "good.vmdk": isOff,
 			},
 		},
 		{
@@ -360,10 +358,9 @@ func lockGroups() []scanGroup {
 			"locks",
 			map[string][]byte{
 				"a.vmdk": sparse, "a.vmdk.lck/M1.lck": {}, "even.vmdk": vmdkforge.NewSparse(even).Bytes,
-				"even.vmdk.lck": {},
-				"flat.vmdk":     flatText("monolithicFlat", "flat-flat.vmdk"), "flat-flat.vmdk": off,
-				"flat-flat.vmdk.lck": {}, "free.vmdk": sparse,
-				"m.vmdk": sparse, "m-8c1f.vmem": {}, "base.qcow2": qcow2forge.New(off, 16).Bytes, "base.qcow2.lck": {},
+				"even.vmdk.lck": {}, "flat.vmdk": flatText("monolithicFlat", "flat-flat.vmdk"),
+				"flat-flat.vmdk": off, "flat-flat.vmdk.lck": {}, "free.vmdk": sparse, "m.vmdk": sparse,
+				"m-8c1f.vmem": {}, "base.qcow2": qcow2forge.New(off, 16).Bytes, "base.qcow2.lck": {},
 				"top.qcow2": groupBacked("base.qcow2", "qcow2"),
 			},
 			map[string]string{
@@ -377,8 +374,7 @@ func lockGroups() []scanGroup {
 			"locks of all machines of a folder",
 			map[string][]byte{"a.vmdk": sparse, "b.img": off, "even.img": even, ".lck-31d0": {}, "vm.vmss": {}},
 			map[string]string{
-				"a.vmdk": isOff + ", refused: busy busy", "b.img": isOff + ", refused: busy busy",
-				"even.img": isEven,
+				"a.vmdk": isOff + ", refused: busy busy", "b.img": isOff + ", refused: busy busy", "even.img": isEven,
 			},
 		},
 	}
@@ -417,9 +413,8 @@ func TestScanKinds(t *testing.T) {
 		s.put(name, content)
 	}
 	sum := s.requireRows(map[string]string{
-		"disk": isOff, "table.bin": isOff,
-		"empty.vmdk": "failed format", "text.vmdk": "failed format", "blank.qcow2": "failed format",
-		"small.vhd": "failed format", "cut.vhdx": "failed format",
+		"disk": isOff, "table.bin": isOff, "empty.vmdk": "failed format", "text.vmdk": "failed format",
+		"blank.qcow2": "failed format", "small.vhd": "failed format", "cut.vhdx": "failed format",
 		"blank.img": "judged nothing_to_judge", "disk.vdi": "failed unsupported", "off.img.xz": "packed",
 		"ruined.ova": "failed format", "garbled.dd": "judged nothing_to_judge",
 	}, ".")
@@ -446,9 +441,8 @@ func TestScanClonezilla(t *testing.T) {
 	s.put("img/sdb-pt.parted", []byte("Model:\n"))
 	s.put("img/other.img", off)
 	s.requireRows(map[string]string{
-		"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff,
-		"loose/sda1.ntfs-ptcl-img.gz.aa": "packed", "loose/vg-root.ext4-ptcl-img.zst.aa": "packed",
-		"loose/sdb1.vfat-ptcl-img.uncomp.aa": "failed unsupported",
+		"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff, "loose/sda1.ntfs-ptcl-img.gz.aa": "packed",
+		"loose/vg-root.ext4-ptcl-img.zst.aa": "packed", "loose/sdb1.vfat-ptcl-img.uncomp.aa": "failed unsupported",
 	}, ".")
 	s.requireRows(map[string]string{"img/vg-root.ext4-ptcl-img.zst.aa": "packed"}, "img/vg-root.ext4-ptcl-img.zst.aa")
 	stdout, _, _ := scanRun(t, s.dir, "img")
@@ -468,8 +462,7 @@ func TestScanNames(t *testing.T) {
 	want := map[string]string{}
 	long := strings.Repeat("x", 251) + ".img"
 	for _, name := range []string{
-		"-rf.img", "a\nb.img", "\xff\xfe.img", "\x1b[2J.img", long, "c d.img", "$(x).img",
-		"-d/-e.img", "\xfc/\xfc.img",
+		"-rf.img", "a\nb.img", "\xff\xfe.img", "\x1b[2J.img", long, "c d.img", "$(x).img", "-d/-e.img", "\xfc/\xfc.img",
 	} {
 		s.put(name, off)
 		want[name] = isOff

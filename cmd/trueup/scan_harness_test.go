@@ -136,8 +136,7 @@ func newEveryKind(t testing.TB) *everyKind {
 	if kinds.everyKind == nil {
 		beside := filepath.Dir(builtPath)
 		k := &everyKind{
-			dir: filepath.Join(beside, "kinds"), outside: filepath.Join(beside, "outside"),
-			want: map[string]string{},
+			dir: filepath.Join(beside, "kinds"), outside: filepath.Join(beside, "outside"), want: map[string]string{},
 		}
 		require.NoError(t, os.Mkdir(k.dir, 0o755))
 		require.NoError(t, os.Mkdir(k.outside, 0o755))

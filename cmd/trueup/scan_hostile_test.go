@@ -58,13 +58,11 @@ func hostileImages() []hostile {
 		}
 	}
 	for _, rows := range [][]hostile{
-		parents(), otherLines(), bigTexts(), contradictions(), extentSums(),
-		grainSizes(), capacities(), directories(), overlaps(), entries(), twoCopies(), damaged(), streamGrains(),
-		streamHeaders(), cowdExtents(), seSparseExtents(), splitExtents(),
-		vhdFooters(), vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents(), vhdxHeaders(), vhdxLogs(), vhdxRegions(),
-		vhdxItems(), vhdxParents(), vhdxBlocks(),
-		qcow2References(), qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(), qcow2Entries(), qcow2Packed(),
-		qcow2Bombs(),
+		parents(), otherLines(), bigTexts(), contradictions(), extentSums(), grainSizes(), capacities(), directories(),
+		overlaps(), entries(), twoCopies(), damaged(), streamGrains(), streamHeaders(), cowdExtents(),
+		seSparseExtents(), splitExtents(), vhdFooters(), vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents(),
+		vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(), vhdxParents(), vhdxBlocks(), qcow2References(),
+		qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(), qcow2Entries(), qcow2Packed(), qcow2Bombs(),
 		headersInRaw(), polyglots(), cuts(), brokenEntries(), refusedTables(), loops(), chainsOutside(),
 	} {
 		out = append(out, rows...)

@@ -105,45 +105,31 @@ func TestScanComparison(t *testing.T) {
 		`"/lib/b": two rows`:                      func(s *scanned) { s.again = []string{"/lib/b"} },
 		`"/lib/n.txt": a row of what is no image`: func(s *scanned) { s.rows["/lib/n.txt"] = s.rows["/lib/a.vmdk"] },
 		"state failed, want judged":               func(s *scanned) { s.rows["/lib/a.vmdk"].Fail("io", "gone") },
-		"state judged, want orphan": func(
-			s *scanned,
-		) {
+		"state judged, want orphan": func(s *scanned) {
 			s.rows["/lib/d-flat.vmdk"].State = results.Judged
 		},
 		"subformat vmfs, want monolithicFlat": func(s *scanned) { s.rows["/lib/a.vmdk"].Subformat = "vmfs" },
-		`file "a-flat.vmdk" is not listed`: func(
-			s *scanned,
-		) {
+		`file "a-flat.vmdk" is not listed`: func(s *scanned) {
 			s.rows["/lib/a.vmdk"].Files = s.rows["/lib/a.vmdk"].Files[:1]
 		},
 		`file "z" is not its own`:          func(s *scanned) { s.rows["/lib/a.vmdk"].Files[0].Name = "z" },
 		`parents ["p"], want []`:           func(s *scanned) { s.rows["/lib/a.vmdk"].Parents = []string{"p"} },
 		"verdict aligned, want misaligned": func(s *scanned) { s.rows["/lib/a.vmdk"].Verdict = align.Aligned },
 		"disks 0, want 1":                  func(s *scanned) { s.rows["/lib/a.vmdk"].Disks = nil },
-		"partition 1 start 1, want 32256": func(
-			s *scanned,
-		) {
+		"partition 1 start 1, want 32256": func(s *scanned) {
 			s.rows["/lib/a.vmdk"].Disks[0].Partitions[0].Start = 1
 		},
-		"partition 1 volume {fat16 System}": func(
-			s *scanned,
-		) {
+		"partition 1 volume {fat16 System}": func(s *scanned) {
 			s.rows["/lib/a.vmdk"].Disks[0].Partitions[0].Volume.Kind = "fat16"
 		},
-		"volume {ext4 <b>}, want {ext4 root}": func(
-			s *scanned,
-		) {
+		"volume {ext4 <b>}, want {ext4 root}": func(s *scanned) {
 			s.rows["/lib/x/c.ova"].Disks[0].Volume.Label = "<b>"
 		},
-		"member e.vmdk, want d.vmdk": func(
-			s *scanned,
-		) {
+		"member e.vmdk, want d.vmdk": func(s *scanned) {
 			s.rows["/lib/x/c.ova"].Disks[0].Member = "e.vmdk"
 		},
 		"T01: no row": func(s *scanned) { delete(s.rows, "/lib/T01/disk.vmdk") },
-		"T01: error &{format no}, want reference": func(
-			s *scanned,
-		) {
+		"T01: error &{format no}, want reference": func(s *scanned) {
 			s.rows["/lib/T01/disk.vmdk"].Error.Code = "format"
 		},
 		`T01: state judged, verdict "aligned"`: func(s *scanned) {

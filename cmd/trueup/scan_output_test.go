@@ -113,8 +113,7 @@ func TestScanOwnFiles(t *testing.T) {
 	require.NoError(t, os.WriteFile(list, []byte("xp.vmdk never why\n"), 0o644))
 	for range 2 {
 		r := trueup(t, "scan", "-o", "prometheus", "--out", filepath.Join(dir, "scan.prom"), "--script",
-			filepath.Join(dir, "fix.sh"), "--ignore", list,
-			"--catalog", filepath.Join(dir, "catalogue"), dir)
+			filepath.Join(dir, "fix.sh"), "--ignore", list, "--catalog", filepath.Join(dir, "catalogue"), dir)
 		require.Equal(t, 0, r.code, r.stderr)
 		text := disktest.ReadFile(t, filepath.Join(dir, "scan.prom"))
 		require.Regexp(t, `(?m)^trueup_skipped_files\{.*\} 0$`, string(text))

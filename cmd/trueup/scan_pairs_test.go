@@ -73,9 +73,8 @@ func TestScanOfAnUnfinishedDisk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, catalog := filepath.Dir(source), filepath.Join(t.TempDir(), "c.db")
-			killed := run(t, disktest.Tool(t, "strace"), "-f", "-o", filepath.Join(t.TempDir(), "log"),
-				"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "align", "--replace",
-				source)
+			killed := run(t, disktest.Tool(t, "strace"), "-f", "-o", filepath.Join(t.TempDir(), "log"), "-e",
+				"trace=renameat", "-e", "inject=renameat:signal=KILL:when=1", builtPath, "align", "--replace", source)
 			require.Equal(t, 128+9, killed.code, killed.stderr)
 			for range 2 {
 				r := trueup(t, "scan", "--catalog", catalog, dir)

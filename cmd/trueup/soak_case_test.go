@@ -162,8 +162,7 @@ func (c *soakCase) checkInspect(t *testing.T) {
 	got := map[int]soakEntry{}
 	for _, p := range report.Partitions {
 		e := soakEntry{
-			start: p.StartLBA, sectors: p.SizeBytes / c.sector, typ: strings.TrimPrefix(p.Type, "0x"),
-			active: p.Active,
+			start: p.StartLBA, sectors: p.SizeBytes / c.sector, typ: strings.TrimPrefix(p.Type, "0x"), active: p.Active,
 		}
 		e.typ, e.guid, e.name = strings.TrimPrefix(e.typ, "0"), strings.ToUpper(p.GUID), p.Name
 		if c.gpt {

@@ -176,8 +176,7 @@ func (d *soakDisk) wantTable(starts map[int]int64) map[int]soakEntry {
 	entries := map[int]soakEntry{}
 	for _, p := range d.parts {
 		e := soakEntry{
-			start: starts[p.number], sectors: p.sectors, typ: p.typ, active: p.active, guid: p.guid,
-			name: p.name,
+			start: starts[p.number], sectors: p.sectors, typ: p.typ, active: p.active, guid: p.guid, name: p.name,
 		}
 		if d.gpt {
 			e.attributes = fmt.Sprintf("%016X", p.attributes)

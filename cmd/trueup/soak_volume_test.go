@@ -170,8 +170,7 @@ func (v *soakVolume) makeFAT(t testing.TB, part, tree string) {
 func (v *soakVolume) makeNTFS(t testing.TB, part, tree string) {
 	t.Helper()
 	disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", fmt.Sprint(v.hidden), "-H", "255", "-S", "63", "-s",
-		fmt.Sprint(v.sector),
-		"-c", "4096", part)
+		fmt.Sprint(v.sector), "-c", "4096", part)
 	for _, name := range slices.Sorted(maps.Keys(v.files)) {
 		disktest.Run(t, "ntfscp", "-q", part, filepath.Join(tree, name), "/"+name)
 	}

@@ -43,8 +43,7 @@ func mbrPart(lba, end int64, active bool, kind volume.Kind) boot.Partition {
 	v := &volume.Volume{Kind: kind, BlockSize: 4096}
 	return boot.Partition{
 		Partition: table.Partition{
-			Range: disk.Range{Off: lba * 512, Len: (end - lba) * 512}, Kind: table.Primary, Type: 7,
-			Active: active,
+			Range: disk.Range{Off: lba * 512, Len: (end - lba) * 512}, Kind: table.Primary, Type: 7, Active: active,
 		}, Volume: v,
 	}
 }
@@ -139,8 +138,7 @@ func TestAdvice(t *testing.T) {
 	for _, tc := range slices.Concat(adviceOnSystems(), adviceOnData()) {
 		t.Run(tc.name, func(t *testing.T) {
 			a := advice.For(tc.l, advice.Case{
-				Boundary: tc.boundary, Storage: storageOf(t, tc.storage), Refusals: tc.refusals,
-				Broken: tc.broken,
+				Boundary: tc.boundary, Storage: storageOf(t, tc.storage), Refusals: tc.refusals, Broken: tc.broken,
 			})
 			require.Equal(t, tc.action, a.Action, a.Text)
 			require.Equal(t, tc.gain, a.Gain)
@@ -179,8 +177,7 @@ func adviceOnSystems() []adviceCase {
 		},
 		{
 			"xp, refusedMove, no gain", disk255(windows.MBR2000, xp), 65536, "512", refusedMove, false, advice.Refused,
-			advice.NoGain,
-			"It would not help this storage (blocks of 512 B), and a copy would be refused now.",
+			advice.NoGain, "It would not help this storage (blocks of 512 B), and a copy would be refused now.",
 		},
 		{
 			"xp, malformed", disk255(windows.MBR2000, xp), 65536, "generic", nil, true, advice.Repair, advice.High,
@@ -192,14 +189,12 @@ func adviceOnSystems() []adviceCase {
 		},
 		{
 			"on 64 KiB, storage of 128 KiB", disk255(windows.MBR7, mbrPart(128, 9999, true, volume.NTFS)), 65536,
-			"128K", nil,
-			false, advice.OtherBoundary, advice.Some,
+			"128K", nil, false, advice.OtherBoundary, advice.Some,
 			"Perhaps: every start is on a multiple of 64 KiB, but sequential reads of 128 KiB cost 100 % more blocks",
 		},
 		{
 			"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, advice.Align,
-			advice.High,
-			"For this storage, give --boundary 128K.",
+			advice.High, "For this storage, give --boundary 128K.",
 		},
 		{
 			"on 32 KiB, storage not named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536,
@@ -211,8 +206,7 @@ func adviceOnSystems() []adviceCase {
 		},
 		{
 			"on 32 KiB, storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp",
-			nil, false,
-			advice.Optional, advice.NoGain,
+			nil, false, advice.Optional, advice.NoGain,
 			"Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer",
 		},
 	}
@@ -231,13 +225,11 @@ func adviceOnData() []adviceCase {
 	return []adviceCase{
 		{
 			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, advice.Optional,
-			advice.Loss,
-			"Rather not: the data inside lie on blocks of the storage now",
+			advice.Loss, "Rather not: the data inside lie on blocks of the storage now",
 		},
 		{
 			"shifted storage, and in no order", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.NTFS)), 65536,
-			"1M+1s",
-			nil, false, advice.Optional, advice.Loss,
+			"1M+1s", nil, false, advice.Optional, advice.Loss,
 			"start at byte 512 of the disk, and I/O would touch more of them after a move.",
 		},
 		{
@@ -250,14 +242,12 @@ func adviceOnData() []adviceCase {
 		},
 		{
 			"refused, and no storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536,
-			"generic",
-			refusedMove, false, advice.Refused, advice.NoGain,
+			"generic", refusedMove, false, advice.Refused, advice.NoGain,
 			"It would not help this storage (4 KiB blocks, as most storage has)",
 		},
 		{
 			"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, advice.Nothing,
-			advice.NoGain,
-			"No: there is no partition to move.",
+			advice.NoGain, "No: there is no partition to move.",
 		},
 		{
 			"nothing there", disk255(boot.Empty), 65536, "generic", nil, false, advice.Nothing, advice.NoGain,

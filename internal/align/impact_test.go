@@ -60,8 +60,7 @@ func TestImpactEqualsASimulation(t *testing.T) {
 			BlockSize: rapid.SampledFrom([]int64{
 				512, 1024, 2048, 4096, 8192, 32768, 65536, 1 << 20, 12288,
 				3 * 512,
-			}).Draw(t,
-				"block"),
+			}).Draw(t, "block"),
 			DataStart: 512 * rapid.Int64Range(0, 5000).Draw(t, "data"),
 		}
 		p := partitionAt(512*rapid.Int64Range(0, 1<<33).Draw(t, "start"), v)
@@ -101,25 +100,21 @@ func TestImpactOfPublishedExamples(t *testing.T) {
 	}{
 		{
 			"virt-alignment-scan(1): each 4K guest block at sector 63 needs two of the host", 63, 4096, "4K", 4096, "2",
-			"2",
-			"1", "1",
+			"2", "1", "1",
 		},
 		{"NetApp TR-3747: the same on WAFL", 63, 4096, "netapp", 4096, "2", "2", "1", "1"},
 		{
 			"Microsoft, SQL Server: 31.5 KiB on stripe units of 64 KiB, every 64 KiB extent lies on two disks", 63,
-			65536, "64K",
-			65536, "2", "2", "1", "1",
+			65536, "64K", 65536, "2", "2", "1", "1",
 		},
 		{"the same with pages of 8 KiB: every eighth", 63, 8192, "64K", 8192, "9/8", "9/8", "1", "1"},
 		{
 			"StorView manual: 64 KiB from LBA 0x70 on chunks of 64 KiB use two drives", 0x70, 65536, "64K", 65536, "2",
-			"2", "1",
-			"1",
+			"2", "1", "1",
 		},
 		{
 			"EMC CLARiiON: 4 KiB clusters at 63 cross an element once in sixteen", 63, 4096, "clariion", 4096, "17/16",
-			"17/16",
-			"1", "1",
+			"17/16", "1", "1",
 		},
 		{"Pure Storage: alignment is no issue", 63, 4096, "flasharray", 4096, "8", "8", "8", "8"},
 		{"LBA 2048 is on everything", 2048, 4096, "128K", 131072, "63/32", "1", "63/32", "1"},

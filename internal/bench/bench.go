@@ -123,8 +123,7 @@ func (o *Options) Loads() (out []measured.Load) {
 	}
 	add := func(access, op string, size int64, jobs int) {
 		l := measured.Load{
-			Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size,
-			Jobs: jobs,
+			Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size, Jobs: jobs,
 		}
 		same := func(other measured.Load) bool { return other.Name == l.Name }
 		if !slices.ContainsFunc(out, same) {
@@ -206,9 +205,8 @@ func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 	}
 	r := &measured.Result{
 		Date: o.Now().UTC().Truncate(time.Second), Kernel: kernel(), Tool: f.version, Storage: t.storage,
-		Scratch: !o.ReadOnly,
-		Direct:  !o.Buffered, Size: t.covered(o), Seconds: o.Runtime.Seconds(), Notes: t.notes, Skipped: []int64{},
-		Loads: o.Loads(),
+		Scratch: !o.ReadOnly, Direct: !o.Buffered, Size: t.covered(o), Seconds: o.Runtime.Seconds(), Notes: t.notes,
+		Skipped: []int64{}, Loads: o.Loads(),
 	}
 	starts, err := t.possible(o, r)
 	if err != nil {

@@ -65,13 +65,11 @@ const maxOutput = 1 << 20
 func (o *Options) job(l *measured.Load, start, size int64, seed int) (args []string) {
 	ours := []string{
 		"--thread=1", "--filename=" + sys.Inherited(targetFD), "--allow_file_create=0",
-		"--offset=" + strconv.FormatInt(start, 10),
-		"--size=" + strconv.FormatInt(size, 10), "--time_based=1",
-		"--runtime=" + strconv.FormatInt(o.Runtime.Milliseconds(), 10) + "ms",
-		"--randseed=" + strconv.Itoa(seed), "--norandommap=1", "--direct=" + strconv.Itoa(digit(!o.Buffered)),
+		"--offset=" + strconv.FormatInt(start, 10), "--size=" + strconv.FormatInt(size, 10), "--time_based=1",
+		"--runtime=" + strconv.FormatInt(o.Runtime.Milliseconds(), 10) + "ms", "--randseed=" + strconv.Itoa(seed),
+		"--norandommap=1", "--direct=" + strconv.Itoa(digit(!o.Buffered)),
 		"--invalidate=" + strconv.Itoa(digit(!o.ReadOnly)), "--group_reporting=1", "--lat_percentiles=1",
-		"--clat_percentiles=0",
-		"--percentile_list=50:95:99:99.9", "--unified_rw_reporting=1",
+		"--clat_percentiles=0", "--percentile_list=50:95:99:99.9", "--unified_rw_reporting=1",
 	}
 	if o.Buffered {
 		ours = append(ours, "--fsync=1")
@@ -199,8 +197,7 @@ func parse(out []byte, runtime time.Duration) (r measured.Round, err error) {
 	percentile := m.Latency.Percentile
 	r = measured.Round{
 		IOPS: math.Round(10*m.IOPS) / 10, Bytes: m.Bytes, Mean: int64(m.Latency.Mean), P50: percentile["50.000000"],
-		P95: percentile["95.000000"],
-		P99: percentile["99.000000"], P999: percentile["99.900000"],
+		P95: percentile["95.000000"], P99: percentile["99.000000"], P999: percentile["99.900000"],
 	}
 	return r, r.Check()
 }

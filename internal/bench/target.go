@@ -226,8 +226,7 @@ var kinds = []struct {
 	{
 		names: []string{
 			"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "afs", "lustre", "gpfs", "ocfs2", "gfs2",
-			"fuse.glusterfs",
-			"fuse.sshfs", "vmhgfs",
+			"fuse.glusterfs", "fuse.sshfs", "vmhgfs",
 		},
 		note: "a network file system: the network and the caches of the server are measured too",
 	},

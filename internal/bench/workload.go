@@ -40,8 +40,7 @@ var allowed = []string{
 // ours are the options that a benchmark sets itself.
 var ours = []string{
 	"filename", "offset", "size", "filesize", "io_size", "runtime", "time_based", "direct", "buffered", "thread",
-	"group_reporting",
-	"randseed", "norandommap", "invalidate", "ramp_time", "name", "readonly", "directory",
+	"group_reporting", "randseed", "norandommap", "invalidate", "ramp_time", "name", "readonly", "directory",
 }
 
 // engines are those that do I/O to the file and nothing else.

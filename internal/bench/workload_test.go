@@ -70,9 +70,8 @@ func TestWorkloadInFio(t *testing.T) {
 	disktest.Tool(t, program)
 	values := map[string]string{
 		"rw": "randrw", "readwrite": "randread", "ioengine": "libaio", "bsrange": "4k-8k", "blocksize_range": "4k-8k",
-		"bssplit":      "4k/50:8k/50",
-		"rw_sequencer": "sequential", "random_distribution": "zipf:1.2", "description": "x",
-		"sync": "dsync", "refill_buffers": "1",
+		"bssplit": "4k/50:8k/50", "rw_sequencer": "sequential", "random_distribution": "zipf:1.2",
+		"description": "x", "sync": "dsync", "refill_buffers": "1",
 	}
 	text := "[x]\n"
 	for _, option := range allowed {

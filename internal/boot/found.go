@@ -136,9 +136,7 @@ func (f *Found) stale(r Ref, p Partition, primary bool) {
 	place := r.At[0].Off
 	text := fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: ", r.Kind, place,
 		r.Points, p.Off)
-	i := ondisk.Issue{
-		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number, Text: text + "left as found",
-	}
+	i := ondisk.Issue{Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number, Text: text + "left as found"}
 	switch {
 	case r.Points == 0:
 		// Formatters that see only the partition write 0; nothing ever used it.

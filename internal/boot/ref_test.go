@@ -36,8 +36,7 @@ func TestAReferenceThatIsFoundTwice(t *testing.T) {
 func TestReferencesOverEachOther(t *testing.T) {
 	kept, clash := boot.Distinct([]boot.Ref{
 		refAt("region", disk.Range{Off: 0, Len: 1000}), refAt("first", disk.Range{Off: 100, Len: 8}),
-		refAt("second", disk.Range{Off: 992, Len: 8}),
-		refAt("behind", disk.Range{Off: 1000, Len: 8}),
+		refAt("second", disk.Range{Off: 992, Len: 8}), refAt("behind", disk.Range{Off: 1000, Len: 8}),
 	})
 	require.NotNil(t, clash)
 	require.Equal(t, ondisk.Unbootable, clash.Effect)

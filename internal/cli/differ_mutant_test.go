@@ -25,8 +25,7 @@ type mutant struct {
 // differCorpus are small images of the corpus that are one file each.
 var differCorpus = []string{
 	"dfvfs/ext2.qcow2.xz", "dfvfs/ext2.vmdk.xz", "dfvfs/ext2.vhd.xz", "dfvfs/mbr.raw.gz", "dfvfs/lvm.qcow2.xz",
-	"keramics/fat16.qcow2.xz",
-	"imagemounter/test.mbr.xz", "gptman/disk1.img", "mbrman/disk1.img", "mbrman/disk2.img",
+	"keramics/fat16.qcow2.xz", "imagemounter/test.mbr.xz", "gptman/disk1.img", "mbrman/disk1.img", "mbrman/disk2.img",
 }
 
 var unpackedParents = map[string][]byte{}

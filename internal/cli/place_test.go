@@ -135,8 +135,7 @@ var standings = []standing{
 	},
 	{
 		name: "bare", make: func(t *testing.T) { t.Helper(); put(t, "bare", append(tiny(), make([]byte, 512)...)) },
-		want: every("64 would overwrite what is no text",
-			"catalog", "64 no catalogue", "copy", exists, "force", "0"),
+		want: every("64 would overwrite what is no text", "catalog", "64 no catalogue", "copy", exists, "force", "0"),
 	},
 	{
 		name: "extent", make: func(t *testing.T) { t.Helper(); putFlat(t, "extent") },
@@ -258,8 +257,7 @@ var standings = []standing{
 		name: "to-block", make: func(t *testing.T) {
 			t.Helper()
 			node(t, "dm-3", unix.S_IFBLK)
-			link(t, "dm-3",
-				"to-block")
+			link(t, "dm-3", "to-block")
 		},
 		want: every("64 is a link to the block device "),
 	},
@@ -279,8 +277,7 @@ var standings = []standing{
 	{name: "to-fifo", make: func(t *testing.T) {
 		t.Helper()
 		node(t, "fifo", unix.S_IFIFO)
-		link(t, "fifo",
-			"to-fifo")
+		link(t, "fifo", "to-fifo")
 	}, want: every("64 is a link to the FIFO ")},
 	{name: "missing/file", make: func(*testing.T) {}, want: every("1 folder of ")},
 	{name: "-", make: func(*testing.T) {}, want: every("64 would be standard output", "report", "stdout")},

@@ -93,8 +93,7 @@ func TestChecks(t *testing.T) {
 			[]want{{"definition", "d, line 10: the disk hda"}},
 		},
 		"only a CD-ROM": {
-			domainOf(cdrom), nil,
-			[]want{{refused, "d names no disk that leads to xp.qcow2, and no disk at all"}},
+			domainOf(cdrom), nil, []want{{refused, "d names no disk that leads to xp.qcow2, and no disk at all"}},
 		},
 		"another disk": {
 			diskOf(qcow2, `<source file='/vm/other.qcow2'/>`, ""), nil,
@@ -154,8 +153,7 @@ func TestChecks(t *testing.T) {
 			[]want{{refused, "only a part of the file"}},
 		},
 		"a volume of a pool": {strings.Replace(diskOf(qcow2, `<source pool='default' volume='xp.qcow2'/>`, ""),
-			"'file'",
-			"'volume'", 1), nil, []want{{"definition", "line 8"}}},
+			"'file'", "'volume'", 1), nil, []want{{"definition", "line 8"}}},
 		"a block device": {strings.Replace(diskOf(`<driver name='qemu' type='raw'/>`, `<source dev='/dev/vg0/xp'/>`,
 			""),
 			"'file'", "'block'", 1), nil, []want{{refused, `it names "/dev/vg0/xp"`}}},

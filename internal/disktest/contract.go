@@ -305,7 +305,5 @@ func firstDifference(want, got []byte, off int64) string {
 	from := i - i%16
 	to := min(from+64, len(want))
 	return fmt.Sprintf("byte %#x (%d) is %#02x, want %#02x\nfrom %#x on there is\n%swant\n%s", off+int64(i),
-		off+int64(i),
-		got[i], want[i],
-		off+int64(from), hex.Dump(got[from:to]), hex.Dump(want[from:to]))
+		off+int64(i), got[i], want[i], off+int64(from), hex.Dump(got[from:to]), hex.Dump(want[from:to]))
 }

@@ -22,8 +22,7 @@ func GrubLegacy(t testing.TB, image, commands string) string {
 	// The program is one for i386, and its loader is not where it looks for it.
 	libraries := filepath.Join(grubLegacyDir, "lib32")
 	return RunInput(t, commands, filepath.Join(libraries, "ld-linux.so.2"), "--library-path", libraries, shell,
-		"--batch",
-		"--no-floppy", "--device-map="+drives)
+		"--batch", "--no-floppy", "--device-map="+drives)
 }
 
 // GrubLegacyStage returns the path of a file that GRUB legacy boots with: "stage1", "stage2", "e2fs_stage1_5".

@@ -25,17 +25,14 @@ import (
 var (
 	openers = []string{
 		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan",
-		"internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd", "internal/cli/copycmd",
-		"internal/cli/flags", "internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs",
-		"internal/opinion", "internal/after", "internal/disktest", "internal/disktest/filetest",
-		"internal/disktest/forge", "internal/disktest/imagetest", "internal/disktest/pagetest",
-		"internal/disktest/oddfs",
-		"internal/disktest/mutants",
+		"internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd", "internal/cli/copycmd", "internal/cli/flags",
+		"internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion", "internal/after",
+		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
+		"internal/disktest/pagetest", "internal/disktest/oddfs", "internal/disktest/mutants",
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli/command",
-		"internal/nbd", "internal/trial", "internal/opinion", "internal/after",
-		"internal/disktest",
+		"internal/nbd", "internal/trial", "internal/opinion", "internal/after", "internal/disktest",
 	}
 )
 
@@ -43,15 +40,12 @@ var (
 var opens = map[string][]string{
 	"os": {
 		"Open", "OpenFile", "OpenInRoot", "OpenRoot", "Create", "CreateTemp", "ReadFile", "WriteFile", "ReadDir",
-		"Mkdir",
-		"MkdirAll",
-		"MkdirTemp", "Remove", "RemoveAll", "Rename", "Link", "Symlink", "Truncate", "DirFS", "Chtimes", "Chmod",
-		"CopyFS",
+		"Mkdir", "MkdirAll", "MkdirTemp", "Remove", "RemoveAll", "Rename", "Link", "Symlink", "Truncate", "DirFS",
+		"Chtimes", "Chmod", "CopyFS",
 	},
 	"golang.org/x/sys/unix": {
 		"Open", "Openat", "Openat2", "Creat", "Link", "Linkat", "Rename", "Renameat", "Renameat2", "Unlink", "Unlinkat",
-		"Mkdir", "Mkdirat",
-		"Symlink", "Symlinkat", "Truncate", "Mknod", "Mknodat", "Mkfifo", "Mkfifoat",
+		"Mkdir", "Mkdirat", "Symlink", "Symlinkat", "Truncate", "Mknod", "Mknodat", "Mkfifo", "Mkfifoat",
 	},
 	"syscall": {
 		"Open", "Openat", "Creat", "Link", "Rename", "Renameat", "Unlink", "Unlinkat", "Mkdir",
@@ -67,12 +61,10 @@ var opens = map[string][]string{
 // that open. Only sys makes them: it repeats them.
 var interruptible = []string{
 	"Access", "Chmod", "Chown", "Close", "CopyFileRange", "Dup", "Dup2", "Dup3", "Faccessat", "Faccessat2", "Fallocate",
-	"Fchmod", "Fchmodat", "Fchown",
-	"FcntlFlock", "FcntlInt", "Fdatasync", "Fgetxattr", "Flock", "Fstat", "Fstatat", "Fstatfs", "Fsync", "Ftruncate",
-	"Futimes", "Getdents",
-	"IoctlGetInt", "IoctlSetInt", "Lseek", "Lstat", "Pread", "Preadv", "Pwrite", "Pwritev", "Read", "ReadDirent",
-	"Readlinkat", "Readv", "Seek",
-	"Sendfile", "Stat", "Statfs", "Statx", "SyncFileRange", "Syncfs", "Utimes", "UtimesNanoAt", "Write", "Writev",
+	"Fchmod", "Fchmodat", "Fchown", "FcntlFlock", "FcntlInt", "Fdatasync", "Fgetxattr", "Flock", "Fstat", "Fstatat",
+	"Fstatfs", "Fsync", "Ftruncate", "Futimes", "Getdents", "IoctlGetInt", "IoctlSetInt", "Lseek", "Lstat", "Pread",
+	"Preadv", "Pwrite", "Pwritev", "Read", "ReadDirent", "Readlinkat", "Readv", "Seek", "Sendfile", "Stat", "Statfs",
+	"Statx", "SyncFileRange", "Syncfs", "Utimes", "UtimesNanoAt", "Write", "Writev",
 }
 
 // callsKernel reports whether a function is one that sys stands in for.

@@ -313,8 +313,7 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 		{"the boot sector", "ntfs", "in use", func(v *made) { clearNTFS(v, 0, 16) }},
 		{"shadow copies", "ntfs", "vssadmin", func(v *made) {
 			v.edit(0x1e00, func(b []byte) {
-				copy(b,
-					"\x6b\x87\x08\x38\x76\xc1\x48\x4e\xb7\xae\x04\x04\x6e\x6c\xc7\x52")
+				copy(b, "\x6b\x87\x08\x38\x76\xc1\x48\x4e\xb7\xae\x04\x04\x6e\x6c\xc7\x52")
 			})
 			v.edit(0x1e32, func(b []byte) { b[0] = 0x10 })
 		}},

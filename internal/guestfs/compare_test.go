@@ -108,8 +108,7 @@ func TestWhatAppliancesSay(t *testing.T) {
 		"other file systems": {
 			`"copy -list-filesystems") echo '/dev/sda1: ext4'; echo '/dev/sda2: swap';;`,
 			[]Finding{{
-				"file systems", "SOURCE has /dev/sda1: ext4, DEST has /dev/sda1: ext4, /dev/sda2: swap", true,
-				false,
+				"file systems", "SOURCE has /dev/sda1: ext4, DEST has /dev/sda1: ext4, /dev/sda2: swap", true, false,
 			}, none},
 		},
 		"no file system": {
@@ -167,8 +166,7 @@ func TestWhatAppliancesSay(t *testing.T) {
 		"another system": {
 			`*" -inspect-os") echo /dev/sda1;;` + "\n" + `*" -inspect-get-product-name "*) echo "$side's own";;`,
 			[]Finding{clean, equal, {
-				"inspect-os", "/dev/sda1 has source's own on SOURCE, copy's own on DEST", true,
-				false,
+				"inspect-os", "/dev/sda1 has source's own on SOURCE, copy's own on DEST", true, false,
 			}},
 		},
 		"the system is gone": {

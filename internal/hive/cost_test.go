@@ -35,8 +35,7 @@ func mounted(n int) forge.Bytes {
 	values := make([]hiveforge.Value, n)
 	for i := range values {
 		values[i] = hiveforge.Value{
-			Name: fmt.Sprintf(`\??\Volume{%08x-0000-0000-0000-000000000000}`, i), Type: 3,
-			Data: counted(12),
+			Name: fmt.Sprintf(`\??\Volume{%08x-0000-0000-0000-000000000000}`, i), Type: 3, Data: counted(12),
 		}
 	}
 	return hiveforge.New(5,

@@ -116,8 +116,7 @@ func brokenCells(t testing.TB) map[string]brokenHive {
 		"root cell of size -2^31": {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 1<<31) }},
 		"free root cell":          {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, 96) }},
 		"root cell of an odd size": {"cell size", func(f forge.Bytes) {
-			f.U32(place(t, f)-4,
-				u32(f, place(t, f)-4)-4)
+			f.U32(place(t, f)-4, u32(f, place(t, f)-4)-4)
 		}},
 		"root cell beyond its bin": {"cell size", func(f forge.Bytes) { f.U32(place(t, f)-4, ^uint32(8191)) }},
 		"root cell in a bin's header": {"cell size", func(f forge.Bytes) {

@@ -252,8 +252,7 @@ func follow(values map[string]string) map[string]string {
 func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
 	add := func(f func(hive, one, two []byte) [][]byte) {
 		out = append(out, func(x []forge.Bytes) [][]byte {
-			return f(slices.Clone(x[0]), slices.Clone(x[1]),
-				slices.Clone(x[2]))
+			return f(slices.Clone(x[0]), slices.Clone(x[1]), slices.Clone(x[2]))
 		})
 	}
 	add(func(hive, one, two []byte) [][]byte { return [][]byte{hive, one, two} })

@@ -39,8 +39,7 @@ func TestOldLogs(t *testing.T) {
 			hiveforge.OldLog(h, 1, b),
 		}, want: []seen{own, {"bbbb", []int{3}}, own, {"aaaa", []int{2}}}},
 		"of another time": {
-			hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, late)}, want: []seen{own},
-			refused: "no log fits",
+			hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, late)}, want: []seen{own}, refused: "no log fits",
 		},
 		"one of two": {
 			hive: dirty, logs: []forge.Bytes{hiveforge.OldLog(h, 1, late), hiveforge.OldLog(h, 1, b)},

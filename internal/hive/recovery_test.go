@@ -165,8 +165,7 @@ func TestNewLogs(t *testing.T) {
 			refused: "belongs to another hive",
 		},
 		"of two formats": {
-			logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.OldLog(h, 1, b)}, want: own,
-			refused: "two formats",
+			logs: []forge.Bytes{hiveforge.Log(h, 9, a), hiveforge.OldLog(h, 1, b)}, want: own, refused: "two formats",
 		},
 		"a page beyond the hive": {
 			logs: []forge.Bytes{beyond(hiveforge.Log(h, 9, a))}, want: own,

@@ -46,14 +46,13 @@ func squeezed(t *testing.T) map[string][]byte {
 // headers begin files of formats that have a name and no reader, as their specifications have them.
 var headers = map[string]string{
 	"bzip2": "BZh91AY&SY\xd8", "zstd": "\x28\xb5\x2f\xfd\x04\x88", "lz4": "\x04\x22\x4d\x18\x64\x40",
-	"lzop": "\x89LZO\x00\r\n\x1a\n", "7z": "7z\xbc\xaf\x27\x1c\x00\x04",
-	"RAR": "Rar!\x1a\x07\x01\x00", "Bochs": "Bochs Virtual HD Image\x00", "cloop": "#!/bin/sh\n#V2.0 Format\n",
-	"EWF2 (Ex01)": "EVF2\r\n\x81\x00\x02\x01",
-	"AFF":         "AFF10\r\n\x00", "Apple sparseimage": "sprs\x00\x00\x00\x03",
-	"ASIF":           "shdw\x00\x00\x00\x01\x00\x00\x02\x00",
-	"Android sparse": "\x3a\xff\x26\xed\x01\x00\x00\x00\x1c\x00\x0c\x00",
-	"Proxmox VMA":    "VMA\x00\x00\x00\x00\x01", "partclone": "partclone-image\x000.3.20",
-	"ntfsclone": "\x00ntfsclone-image", "WIM": "MSWIM\x00\x00\x00\xd0\x00\x00\x00",
+	"lzop": "\x89LZO\x00\r\n\x1a\n", "7z": "7z\xbc\xaf\x27\x1c\x00\x04", "RAR": "Rar!\x1a\x07\x01\x00",
+	"Bochs": "Bochs Virtual HD Image\x00", "cloop": "#!/bin/sh\n#V2.0 Format\n",
+	"EWF2 (Ex01)": "EVF2\r\n\x81\x00\x02\x01", "AFF": "AFF10\r\n\x00",
+	"Apple sparseimage": "sprs\x00\x00\x00\x03", "ASIF": "shdw\x00\x00\x00\x01\x00\x00\x02\x00",
+	"Android sparse": "\x3a\xff\x26\xed\x01\x00\x00\x00\x1c\x00\x0c\x00", "Proxmox VMA": "VMA\x00\x00\x00\x00\x01",
+	"partclone": "partclone-image\x000.3.20", "ntfsclone": "\x00ntfsclone-image",
+	"WIM": "MSWIM\x00\x00\x00\xd0\x00\x00\x00",
 }
 
 // What is recognised is never taken for a raw disk, and the message says what to do.

@@ -125,8 +125,7 @@ func TestIdentify(t *testing.T) {
 		}},
 		"descriptor": {
 			[]byte(vmdkforge.Descriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "a" 9`,
-				`RW 1 FLAT "../up" 0`,
-				`RW 1 FLAT "b/c" 0`, `RW 1 FLAT "C:d" 0`, long, `RW 1 ZERO`, `RW 1 FLAT "b"`)),
+				`RW 1 FLAT "../up" 0`, `RW 1 FLAT "b/c" 0`, `RW 1 FLAT "C:d" 0`, long, `RW 1 ZERO`, `RW 1 FLAT "b"`)),
 			image.Identity{
 				Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"a", "b"},
 				Claims: []int64{512, 512}, Views: image.FileNames{"a"},

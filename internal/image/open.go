@@ -107,8 +107,7 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 		return nil, err
 	}
 	img := &Image{
-		Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{main}}, known: o.Beside,
-		digest: o.Digest,
+		Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{main}}, known: o.Beside, digest: o.Digest,
 	}
 	sector := o.SectorSize
 	if sector == 0 && main.Sector == fourK {

@@ -92,9 +92,8 @@ func TestStaleHiddenSectors(t *testing.T) {
 func TestRefusedTypes(t *testing.T) {
 	for typ, want := range map[byte]string{
 		0x3c: "partitionmagic", 0x42: "ldm", 0x54: "disk-manager", 0x55: "disk-manager", 0x63: "unixware",
-		0x81: "minix", 0x86: "nt-volume-set",
-		0x87: "nt-volume-set", 0x9f: "bsdos", 0xb7: "bsdos", 0xa6: "openbsd", 0xa9: "netbsd", 0xbe: "solaris",
-		0xbf: "solaris", 0xfb: "vmfs",
+		0x81: "minix", 0x86: "nt-volume-set", 0x87: "nt-volume-set", 0x9f: "bsdos", 0xb7: "bsdos", 0xa6: "openbsd",
+		0xa9: "netbsd", 0xbe: "solaris", 0xbf: "solaris", 0xfb: "vmfs",
 	} {
 		l := read(t, tableforge.NewMBR(4096, tableforge.Slot{Type: typ, Start: 63, Sectors: 3000}))
 		require.Equal(t, []string{want}, disktest.Codes(l.Issues))

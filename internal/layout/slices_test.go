@@ -216,15 +216,13 @@ func TestLabelOnly(t *testing.T) {
 		"Sun label of parted": {
 			func(path string) {
 				disktest.Run(t, "parted", "-s", path, "mklabel", "sun", "unit", "cyl", "mkpart", "ext2", "0", "2",
-					"mkpart",
-					"ext2", "3", "9")
+					"mkpart", "ext2", "3", "9")
 			}, "sun", volume.VTOC, []string{"solaris", "label-only"},
 		},
 		"BSD label of parted, which does not renew the checksum": {
 			func(path string) {
 				disktest.Run(t, "parted", "-s", path, "mklabel", "bsd", "unit", "s", "mkpart", "ext2", "64", "20000",
-					"mkpart",
-					"linux-swap", "30000", "40000")
+					"mkpart", "linux-swap", "30000", "40000")
 			}, "bsd", volume.Disklabel, []string{"volume", "label-only"},
 		},
 	} {
@@ -267,12 +265,10 @@ func TestCountThatLooksLikeASunLabel(t *testing.T) {
 func TestRefusedGUIDs(t *testing.T) {
 	want := map[string]string{
 		"4200": "ldm", "4201": "ldm", "4202": "storage-spaces", "a600": "openbsd", "a902": "netbsd", "a903": "netbsd",
-		"a904": "netbsd", "a905": "netbsd",
-		"a906": "netbsd", "be00": "solaris", "bf00": "solaris", "bf01": "solaris", "bf02": "solaris", "bf03": "solaris",
-		"bf04": "solaris", "bf05": "solaris",
-		"bf06": "solaris", "fb00": "vmfs", "eb00": "beos",
-		"a901": "", "a500": "", "a501": "", "a502": "", "a503": "", "a504": "", "a580": "", "0700": "", "8300": "",
-		"fb01": "",
+		"a904": "netbsd", "a905": "netbsd", "a906": "netbsd", "be00": "solaris", "bf00": "solaris", "bf01": "solaris",
+		"bf02": "solaris", "bf03": "solaris", "bf04": "solaris", "bf05": "solaris", "bf06": "solaris", "fb00": "vmfs",
+		"eb00": "beos", "a901": "", "a500": "", "a501": "", "a502": "", "a503": "", "a504": "", "a580": "", "0700": "",
+		"8300": "", "fb01": "",
 	}
 	path := rawFile(t, 8192)
 	var args, order []string

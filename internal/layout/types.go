@@ -54,8 +54,7 @@ var (
 		reinstall, ondisk.Refuse, false,
 	}
 	isMinix = refused{
-		"minix", "Minix: a table of subpartitions inside holds absolute positions", reinstall,
-		ondisk.Refuse, false,
+		"minix", "Minix: a table of subpartitions inside holds absolute positions", reinstall, ondisk.Refuse, false,
 	}
 	// Windows NT 4.0 DDK, ntddft.h: DISK_PARTITION in the registry value HKLM\SYSTEM\DISK has the starting offset of
 	// each member.

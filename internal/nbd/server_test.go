@@ -158,9 +158,8 @@ func FuzzSession(f *testing.F) {
 	}
 	f.Add(bytes.Join([][]byte{
 		hello(3), option(optList), option(optInfo, append(bytes.Clone(named), 0, 3, 0, 1, 0, 2, 0, 3)...),
-		option(77, 1, 2),
-		option(optListMetaContext, query...), option(optStructuredReply), option(optListMetaContext, query...),
-		option(optAbort),
+		option(77, 1, 2), option(optListMetaContext, query...), option(optStructuredReply),
+		option(optListMetaContext, query...), option(optAbort),
 	}, nil))
 	d, want := odd()
 	f.Fuzz(func(t *testing.T, sent []byte) {

@@ -211,8 +211,7 @@ func TestFormatErrorNamesThePlace(t *testing.T) {
 // A text from an image reaches messages quoted and cut.
 func TestFormatErrorQuotesTexts(t *testing.T) {
 	err := &FormatError{
-		What: "x", Field: "label", Got: "\x1b]0;x\a" + string(bytes.Repeat([]byte{'a'}, 1000)),
-		Want: "text",
+		What: "x", Field: "label", Got: "\x1b]0;x\a" + string(bytes.Repeat([]byte{'a'}, 1000)), Want: "text",
 	}
 	require.NotContains(t, err.Error(), "\x1b")
 	require.Less(t, len(err.Error()), 400)

@@ -93,7 +93,6 @@ func (t Table) Err() error {
 // absent returns the row of a judge that is not installed.
 func absent(judge, program, debian string) Row {
 	return Row{
-		judge, "the copy", fmt.Sprintf("%s is not installed; on Debian: apt install %s", program, debian),
-		Absent,
+		judge, "the copy", fmt.Sprintf("%s is not installed; on Debian: apt install %s", program, debian), Absent,
 	}
 }

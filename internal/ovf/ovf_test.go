@@ -125,8 +125,7 @@ func TestOldEnvelopes(t *testing.T) {
 func TestUnits(t *testing.T) {
 	for text, want := range map[string]int64{
 		"": 1, "byte": 1, "byte * 2^30": 1 << 30, "byte*2^20": 1 << 20, "Byte * 1024": 1024, "byte * 10^9": 1e9,
-		"byte * 2^10 * 2^10": 1 << 20,
-		"MegaBytes":          1 << 20, "GigaBytes": 1 << 30, "byte * 2^0": 1,
+		"byte * 2^10 * 2^10": 1 << 20, "MegaBytes": 1 << 20, "GigaBytes": 1 << 30, "byte * 2^0": 1,
 	} {
 		got, err := parseUnits(text)
 		require.NoError(t, err, text)

@@ -127,8 +127,7 @@ func TestGrowthIsTheLeast(t *testing.T) {
 		require.NoError(t, err, again)
 		require.Empty(t, p.Refusals(true), again)
 		all := &everyPlace{
-			l: before, items: before.Items(), goal: goal, limit: before.Usable(before.Size),
-			dead: map[[3]int64]bool{},
+			l: before, items: before.Items(), goal: goal, limit: before.Usable(before.Size), dead: map[[3]int64]bool{},
 		}
 		front := before.Size
 		if len(all.items) > 0 {

@@ -40,9 +40,7 @@ func (g *oddGPT) arraySectors() int64 {
 }
 
 func (d dice) oddGPT() *oddGPT {
-	g := &oddGPT{
-		sector: d.pick(512, 512, 4096), entrySize: d.pick(128, 128, 256, 4096), bytes: map[int64]forge.Bytes{},
-	}
+	g := &oddGPT{sector: d.pick(512, 512, 4096), entrySize: d.pick(128, 128, 256, 4096), bytes: map[int64]forge.Bytes{}}
 	g.read = d.pick(sector, g.sector)
 	count := d.pick(1, 3, 4, 9, 128, 128)
 	if d.chance(1) {

@@ -28,8 +28,7 @@ func TestChecksumOfTwoPositions(t *testing.T) {
 	for i, becomes := range []byte{10, 20} {
 		l.Boot.Refs = append(l.Boot.Refs, boot.Ref{
 			Kind: "position", Partition: 1, File: "file", At: []disk.Range{{Off: at + int64(i), Len: 1}},
-			Raw:    seal.Raw[i:][:1],
-			Points: 63 * sector, Target: 1, Seals: []*boot.Seal{seal},
+			Raw: seal.Raw[i:][:1], Points: 63 * sector, Target: 1, Seals: []*boot.Seal{seal},
 			Encode: func([]byte, int64) ([]byte, error) { return []byte{becomes}, nil },
 		})
 	}

@@ -142,8 +142,7 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 					continue
 				}
 				out := disktest.Output(t, "blkid", "--probe", "--output", "export", "--offset", fmt.Sprint(p.Start),
-					"--size",
-					fmt.Sprint(p.Size), raw)
+					"--size", fmt.Sprint(p.Size), raw)
 				want := map[string]string{}
 				for line := range strings.Lines(out) {
 					key, value, _ := strings.Cut(strings.TrimSpace(line), "=")

@@ -300,9 +300,7 @@ func TestTheVerdictNamesExtentsAndPartitions(t *testing.T) {
 			true,
 			false,
 		},
-		"Misaligned: partition 2 starts off a 4 KiB boundary.": {
-			false, true,
-		},
+		"Misaligned: partition 2 starts off a 4 KiB boundary.": {false, true},
 		"Misaligned: an extent of the dynamic disk in partition 1, and partition 2, start off a 4 KiB boundary.": {
 			true,
 			true,

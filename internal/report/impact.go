@@ -186,9 +186,7 @@ func (t *Text) impact(i *Impact, numbers []string) {
 	for _, io := range i.IO {
 		row := table.Row{units.Format(io.Size), t.blocks(io.Random), t.blocks(io.Sequential)}
 		if i.Rewrites {
-			row = table.Row{
-				row[0], row[1], t.blocks(io.RandomWrite), row[2], t.blocks(io.SequentialWrite),
-			}
+			row = table.Row{row[0], row[1], t.blocks(io.RandomWrite), row[2], t.blocks(io.SequentialWrite)}
 		}
 		w.AppendRow(row)
 	}

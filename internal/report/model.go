@@ -387,8 +387,7 @@ func (p Partition) Judged() int64 { return cmp.Or(p.Extent, p.Start) }
 func newPartition(p boot.Partition, sector, boundary int64) Partition {
 	out := Partition{
 		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(),
-		Name: p.Name, GUID: p.GUID,
-		StartLBA: p.Off / sector, Start: p.Off, Size: p.Len,
+		Name: p.Name, GUID: p.GUID, StartLBA: p.Off / sector, Start: p.Off, Size: p.Len,
 	}
 	at, name := align.Start(p, boundary)
 	if name != "" {
@@ -406,8 +405,7 @@ func newPartition(p boot.Partition, sector, boundary int64) Partition {
 // newVolume describes a volume that begins at byte at of the disk.
 func newVolume(v *volume.Volume, at int64) *Volume {
 	out := &Volume{
-		Kind: string(v.Kind), Label: v.Label, UUID: v.UUID, Size: v.Size, Cluster: v.BlockSize,
-		DataStart: v.DataStart,
+		Kind: string(v.Kind), Label: v.Label, UUID: v.UUID, Size: v.Size, Cluster: v.BlockSize, DataStart: v.DataStart,
 	}
 	if v.Boot != nil {
 		out.Hidden = &v.Boot.Hidden

@@ -200,8 +200,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	}
 	// The files of an OVF have other names.
 	if r.Replaced == nil || r.Replaced.Original != "" && r.Package.Kind == "ova" {
-		t.next("To prove it again later:   ",
-			suggested.Command("verify", r.Disks[0].Flags, r.Source, r.Dest))
+		t.next("To prove it again later:   ", suggested.Command("verify", r.Disks[0].Flags, r.Source, r.Dest))
 	}
 }
 

@@ -23,8 +23,7 @@ func TestPatchesLookLikeATable(t *testing.T) {
 		for range rapid.IntRange(1, 8).Draw(t, "patches") {
 			reason := strings.Join(rapid.SliceOfN(word, 1, 12).Draw(t, "words"), " ")
 			ps = append(ps, Patch{
-				Off: rapid.Int64Min(0).Draw(t, "off"), Old: hex.Draw(t, "old"), New: hex.Draw(t, "new"),
-				Reason: reason,
+				Off: rapid.Int64Min(0).Draw(t, "off"), Old: hex.Draw(t, "old"), New: hex.Draw(t, "new"), Reason: reason,
 			})
 		}
 		var got, want bytes.Buffer

@@ -23,8 +23,7 @@ func part(number int, from, to int64, v align.Verdict) report.Partition {
 		kind = "extended"
 	}
 	return report.Partition{
-		Number: number, Kind: kind, Type: "0x83", Start: from * mib, Size: (to - from) * mib,
-		Verdict: v,
+		Number: number, Kind: kind, Type: "0x83", Start: from * mib, Size: (to - from) * mib, Verdict: v,
 	}
 }
 

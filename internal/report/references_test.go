@@ -19,13 +19,11 @@ func longPlan() *report.Plan {
 	r := &report.Plan{References: []report.Reference{
 		{
 			Kind: "drive letter C:", Partition: 2, File: system, Off: 7635760, Points: 51232256, Target: 2,
-			To:    51232256,
-			Stays: dirty,
+			To: 51232256, Stays: dirty,
 		},
 		{
 			Kind: "drive letter D:", Partition: 2, File: system, Off: 7635860, Points: 51232256, Target: 2,
-			To:    51232256,
-			Stays: dirty,
+			To: 51232256, Stays: dirty,
 		},
 		{
 			Kind: "winre \x1b[31mLocation", Partition: 2, File: "a\x1b]0;b", Off: 3, Points: 1, To: 1,
@@ -33,8 +31,7 @@ func longPlan() *report.Plan {
 		},
 		{
 			Kind: "fat32 hidden sectors, backup boot sector", Partition: 1, Off: 102399516, Points: 149812510720,
-			Target: 1,
-			To:     149813198848,
+			Target: 1, To: 149813198848,
 		},
 		{Kind: "fat32 hidden sectors", Partition: 3, Off: 28, Points: 5 << 20, Target: 3, To: 5 << 20},
 		{Kind: "grub2 core image", Off: 92, Points: 17408, Target: 1, To: 1048576},

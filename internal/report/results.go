@@ -134,8 +134,7 @@ func NewAlign(h Head, s *realign.Source, p *realign.Plan, dest string) *Align {
 // NewStreamAlign reports on the copy of a stream.
 func NewStreamAlign(h Head, p *realign.Plan, dest string) *Align {
 	return &Align{
-		Head: h, Source: "-", Dest: dest, Changes: NewChanges(p), Findings: []align.Finding{},
-		Files: []string{},
+		Head: h, Source: "-", Dest: dest, Changes: NewChanges(p), Findings: []align.Finding{}, Files: []string{},
 	}
 }
 

@@ -56,8 +56,7 @@ func TestJSONIsExact(t *testing.T) {
 		require.NoError(t, report.JSON(&out, map[string]string{"label": s}))
 		for _, r := range out.String() {
 			require.False(t, r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)),
-				"%#x in the output for %.40q", r,
-				s)
+				"%#x in the output for %.40q", r, s)
 		}
 		var back map[string]string
 		require.NoError(t, json.Unmarshal(out.Bytes(), &back))

@@ -35,8 +35,7 @@ func TestUseOfACopy(t *testing.T) {
 	} {
 		var out strings.Builder
 		r := &Align{
-			Source: "s", Dest: tc.dest, Folder: tc.folder, Format: tc.format, Subformat: tc.subformat,
-			Written: true,
+			Source: "s", Dest: tc.dest, Folder: tc.folder, Format: tc.format, Subformat: tc.subformat, Written: true,
 		}
 		(&Text{W: &out}).Align(r)
 		require.Contains(t, out.String(), tc.want)

@@ -129,8 +129,7 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 		{
 			"16 heads against a hint of 255",
 			func(f forge.Bytes) {
-				entry(f, 0, [3]byte{1, 1, 0}, [3]byte{15, 63, 9}, 63,
-					10*1008-63)
+				entry(f, 0, [3]byte{1, 1, 0}, [3]byte{15, 63, 9}, 63, 10*1008-63)
 			},
 			[]Geometry{g255},
 			g16,

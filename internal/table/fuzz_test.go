@@ -33,8 +33,7 @@ func seedDisks(f *testing.F, add func(data []byte, sectors uint32)) {
 		add(disktest.Head(f, d, seedBytes), uint32(d.Size()/512))
 	}
 	for _, b := range disktest.Seeds(f, seedBytes, "dfvfs/mbr.raw.gz", "imagemounter/test.mbr.xz", "mbrman/disk1.img",
-		"mbrman/disk2.img",
-		"libldm/ldm-2003r2-simple-1.img.xz", "gptman/disk1.img", "gptman/disk2.img") {
+		"mbrman/disk2.img", "libldm/ldm-2003r2-simple-1.img.xz", "gptman/disk1.img", "gptman/disk2.img") {
 		add(b, uint32(len(b)/512))
 	}
 }

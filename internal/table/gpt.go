@@ -138,8 +138,7 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 func (g *gpt) same(o *gpt) bool {
 	a, b := g.header, o.header
 	return a.DiskGUID == b.DiskGUID && a.EntriesCRC == b.EntriesCRC && a.NumEntries == b.NumEntries &&
-		a.EntrySize == b.EntrySize &&
-		a.FirstUsable == b.FirstUsable && a.LastUsable == b.LastUsable
+		a.EntrySize == b.EntrySize && a.FirstUsable == b.FirstUsable && a.LastUsable == b.LastUsable
 }
 
 // faultyBackup reports what is wrong with the backup. A disk that was enlarged has a valid one in its middle.

@@ -84,18 +84,15 @@ func TestCopiesOfAGPT(t *testing.T) {
 		field  string // of the error; empty: no table
 	}{
 		"a backup with its entries in front": {func(f forge.Bytes) {
-			f.U64(backup+tableforge.GPTEntriesLBA,
-				2)
+			f.U64(backup+tableforge.GPTEntriesLBA, 2)
 			tableforge.SealGPT(f, backup, 512)
 		}, "entries LBA"},
 		"a backup with entries behind its header": {func(f forge.Bytes) {
-			f.U64(backup+tableforge.GPTEntriesLBA,
-				4064)
+			f.U64(backup+tableforge.GPTEntriesLBA, 4064)
 			tableforge.SealGPT(f, backup, 512)
 		}, "entries LBA"},
 		"a backup within its space for partitions": {func(f forge.Bytes) {
-			f.U64(backup+tableforge.GPTLastUsable,
-				4095)
+			f.U64(backup+tableforge.GPTLastUsable, 4095)
 			tableforge.SealGPT(f, backup, 512)
 		}, "entries LBA"},
 		"a backup whose sum is wrong": {

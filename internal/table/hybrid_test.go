@@ -162,8 +162,7 @@ func TestGPTBesideAnMBR(t *testing.T) {
 // A protective entry inside of a partition refuses. It stays where a move leaves nothing for it.
 func TestHybridMBRWithoutRoom(t *testing.T) {
 	f := hybridOf(tableforge.Slot{Type: 0xee, Start: 2101, Sectors: 100}, tableforge.Slot{
-		Type: 7, Start: 2001,
-		Sectors: 2000,
+		Type: 7, Start: 2001, Sectors: 2000,
 	})
 	tab, err := readHybrid(f)
 	require.NoError(t, err)

@@ -26,13 +26,10 @@ func typesOf(t *testing.T, label string) map[string]string {
 // ownNames are names that describe partitions of Windows and Linux better than those of sfdisk.
 var ownNames = map[string]string{
 	"7": "HPFS/NTFS/exFAT", "b": "W95 FAT32", "c": "W95 FAT32 (LBA)", "e": "W95 FAT16 (LBA)", "f": "W95 Ext'd (LBA)",
-	"12": "Compaq diagnostics",
-	"17": "Hidden HPFS/NTFS", "1b": "Hidden W95 FAT32", "1c": "Hidden W95 FAT32 (LBA)", "1e": "Hidden W95 FAT16 (LBA)",
-	"27": "Hidden NTFS WinRE",
-	"42": "SFS", "63": "GNU HURD or SysV", "82": "Linux swap / Solaris", "84": "OS/2 hidden or Intel hibernation",
-	"af": "HFS / HFS+", "de": "Dell Utility",
+	"12": "Compaq diagnostics", "17": "Hidden HPFS/NTFS", "1b": "Hidden W95 FAT32", "1c": "Hidden W95 FAT32 (LBA)",
+	"1e": "Hidden W95 FAT16 (LBA)", "27": "Hidden NTFS WinRE", "42": "SFS", "63": "GNU HURD or SysV",
+	"82": "Linux swap / Solaris", "84": "OS/2 hidden or Intel hibernation", "af": "HFS / HFS+", "de": "Dell Utility",
 	"ee": "GPT", "ef": "EFI (FAT-12/16/32)", "fb": "VMware VMFS", "fc": "VMware VMKCORE", "fd": "Linux raid autodetect",
-
 	"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": "EFI System",
 	"5808c8aa-7e8f-42e0-85d2-e1e90434cfb3": "Microsoft LDM metadata",
 	"af9b60a0-1431-4f62-bc68-3311714a69ad": "Microsoft LDM data",

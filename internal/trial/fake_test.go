@@ -96,8 +96,7 @@ func usual(command, line string) string {
 		}
 		for port, value := range map[string]string{
 			"0x3ce.6": "0x0e", "0x3cc": "0x67", "0x3d4.1": "0x4f", "0x3d4.7": "0x1f", "0x3d4.9": "0x4f",
-			"0x3d4.18": "0x8f",
-			"0x3d4.19": "0x28",
+			"0x3d4.18": "0x8f", "0x3d4.19": "0x28",
 		} {
 			if line == "i /b "+port {
 				return fmt.Sprintf("%q", "portb[0x0000] = "+value+"\r\n")

@@ -142,13 +142,12 @@ func (m *Machine) arguments() ([]string, error) {
 		kind = "q35"
 	}
 	args := []string{
-		"-nodefaults", "-no-user-config", "-S", "-no-shutdown", "-boot", "strict=on",
-		"-machine", kind, "-cpu", "Nehalem", "-smp", "1", "-m", strconv.Itoa(cmp.Or(m.Memory, DefaultMemory)),
-		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-		"-display", "none", "-vga", "std", "-nic", "none",
-		"-rtc", "base=" + m.Clock.UTC().Format("2006-01-02T15:04:05") + ",clock=vm",
-		"-chardev", "stdio,id=qmp,signal=off", "-mon", "chardev=qmp,mode=control",
-		"-chardev", fmt.Sprintf("ringbuf,id=%s,size=%d", serialName, serialBuffer), "-serial", "chardev:" + serialName,
+		"-nodefaults", "-no-user-config", "-S", "-no-shutdown", "-boot", "strict=on", "-machine", kind, "-cpu",
+		"Nehalem", "-smp", "1", "-m", strconv.Itoa(cmp.Or(m.Memory, DefaultMemory)), "-sandbox",
+		"on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny", "-display", "none", "-vga", "std",
+		"-nic", "none", "-rtc", "base=" + m.Clock.UTC().Format("2006-01-02T15:04:05") + ",clock=vm", "-chardev",
+		"stdio,id=qmp,signal=off", "-mon", "chardev=qmp,mode=control", "-chardev",
+		fmt.Sprintf("ringbuf,id=%s,size=%d", serialName, serialBuffer), "-serial", "chardev:" + serialName,
 	}
 	switch m.Accel {
 	case "", "auto":

@@ -53,8 +53,7 @@ func TestParseRefuses(t *testing.T) {
 func TestFormat(t *testing.T) {
 	for want, n := range map[string]int64{
 		"0 B": 0, "512 B": 512, "1023 B": 1023, "1 KiB": 1024, "31.5 KiB": 32256, "64 KiB": 65536, "1 MiB": 1 << 20,
-		"1.5 MiB": 3 << 19,
-		"8 GiB":   8 << 30, "2 TiB": 2 << 40, "100 KiB": 102400, "8388607 TiB": 8388607 << 40,
+		"1.5 MiB": 3 << 19, "8 GiB": 8 << 30, "2 TiB": 2 << 40, "100 KiB": 102400, "8388607 TiB": 8388607 << 40,
 	} {
 		assert.Equal(t, want, Format(n))
 	}

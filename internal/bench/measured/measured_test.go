@@ -125,12 +125,10 @@ var (
 
 func TestGains(t *testing.T) {
 	t.Parallel()
-	r := result(
-		load(Random, Read, 8192, 1, twice, wild, wild), load(Random, Read, 8192, 8, twice, wild, once),
+	r := result(load(Random, Read, 8192, 1, twice, wild, wild), load(Random, Read, 8192, 8, twice, wild, once),
 		load(Random, Write, 8192, 16, twice, once, wild), load(Random, Write, 8192, 6, twice, once, wild),
 		load(Random, Write, 65536, 8, twice, once, wild), load(Sequential, Write, 65536, 1, twice, once, once),
-		Load{Access: JobFile, Name: "x", Points: []Point{{Start: 65536}, {Start: 65024}}},
-	)
+		Load{Access: JobFile, Name: "x", Points: []Point{{Start: 65536}, {Start: 65024}}})
 	said := func(lba int64) string { return r.Say(r.Gains(lba * units.SectorSize)) }
 	const before = "on this storage, aligned: random writes of 8 KiB 2.0 times as many; random reads of 8 KiB: no " +
 		"difference " +

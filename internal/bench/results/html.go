@@ -86,8 +86,7 @@ func (b *Bench) sections() (out []section) {
 				continue
 			}
 			slices.SortFunc(loads, func(a, b measured.Load) int {
-				return cmp.Or(cmp.Compare(a.Size, b.Size),
-					cmp.Compare(a.Jobs, b.Jobs))
+				return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Jobs, b.Jobs))
 			})
 			name := strings.ToUpper(op[:1]) + op[1:]
 			s.Plots = append(s.Plots, rates(name, unit, loads, label), latencies(name, loads, label))

@@ -39,14 +39,12 @@ func sample() *Bench {
 		Size:   2 * units.GiB, Seconds: 5, Starts: []int64{65536, 65024, 66048}, Notes: []string{}, Skipped: []int64{},
 		Storage: measured.Storage{
 			Path: "/srv/images", FileSystem: "ext4", Source: "/dev/sdb1", Device: "sdb", Model: "Example Disk",
-			Rotational: true, Logical: 512,
-			Physical: 4096,
+			Rotational: true, Logical: 512, Physical: 4096,
 		},
 	}
 	add := func(access, op string, size int64, jobs int) {
 		l := measured.Load{
-			Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size,
-			Jobs: jobs,
+			Name: measured.LoadName(access, op, size, jobs), Access: access, Op: op, Size: size, Jobs: jobs,
 		}
 		for n, start := range r.Starts {
 			p := measured.Point{Start: start}
@@ -59,8 +57,7 @@ func sample() *Bench {
 				each := 1e9 / x * float64(jobs)
 				p.Rounds = append(p.Rounds, measured.Round{
 					IOPS: x, Bytes: x * float64(size), Mean: int64(each), P50: int64(each * .9), P95: int64(each * 1.8),
-					P99:  int64(each * 4),
-					P999: int64(each * 9),
+					P99: int64(each * 4), P999: int64(each * 9),
 				})
 			}
 			l.Points = append(l.Points, p)

@@ -17,8 +17,7 @@ func checkMBR(g *boot.Guest) (r boot.Found, err error) {
 	name, err := encryptedBesides(g)
 	if g.Code == boot.Unknown && name == "" && err == nil {
 		r.Unbootable("boot-code", 0,
-			"the boot code in sector 0 is not known, nor whether it finds its partition after a move",
-			boot.WhenUnknown)
+			"the boot code in sector 0 is not known, nor whether it finds its partition after a move", boot.WhenUnknown)
 	}
 	if g.BesideGPT && (g.Code.GPT || g.Code.BothTables) {
 		r.Unbootable("boot-code", 0, "the boot code in sector 0 ("+g.Code.Name+") reads the GPT at LBA 1, and "+

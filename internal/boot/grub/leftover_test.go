@@ -27,8 +27,7 @@ var brokenLoaders = map[string]func(f forge.Bytes, lba int64){
 	},
 	"GRUB 2 of another build": func(f forge.Bytes, lba int64) {
 		grubforge.PutBoot(f, lba, 5000)
-		f.U16(lba*512+0x5a,
-			0x2000)
+		f.U16(lba*512+0x5a, 0x2000)
 	},
 	"GRUB 2 behind the disk": func(f forge.Bytes, lba int64) { grubforge.PutBoot(f, lba, 1<<30) },
 	"GRUB 2 on another disk": func(f forge.Bytes, lba int64) {
@@ -41,8 +40,7 @@ var brokenLoaders = map[string]func(f forge.Bytes, lba int64){
 		grubforge.PutCore(f, 5000, list(8070, 2)...)
 	},
 	"GRUB legacy, no such stage": func(f forge.Bytes, lba int64) {
-		grubforge.PutStage1(f, lba,
-			grubforge.Stage2(5000))
+		grubforge.PutStage1(f, lba, grubforge.Stage2(5000))
 	},
 	"LILO": func(f forge.Bytes, lba int64) { f.Text(lba*512, "\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x16\x08") },
 	"GRUB legacy from another disk": func(f forge.Bytes, lba int64) {

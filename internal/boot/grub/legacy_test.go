@@ -191,8 +191,7 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"list with count 65535": {after: func(f forge.Bytes) { f.U16(list+4, 65535) }, says: "65535 sectors"},
 		"list that goes on with 65535": {after: func(f forge.Bytes) {
 			f.U32(list-8, 2000)
-			f.U16(list-4,
-				65535)
+			f.U16(list-4, 65535)
 			f.U16(list-2, 0x2540)
 		}, says: "65535 sectors in entry 2"},
 		"list at another address": {
@@ -252,9 +251,7 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"menu by blocks of the partition": {change: opens("63+1"), says: `"63+1"`},
 		"no menu":                         {change: opens(""), says: "list of blocks"},
 		"menu with control codes":         {change: opens("/boot/\x1b[2J"), says: "no name"},
-		"stage1.5 of a file system unknown": {change: func(_ forge.Bytes,
-			s *grubforge.Stage,
-		) {
+		"stage1.5 of a file system unknown": {change: func(_ forge.Bytes, s *grubforge.Stage) {
 			*s = grubforge.Stage15()
 			s.ID = 77
 		}, says: "stage 77"},

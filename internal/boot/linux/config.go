@@ -227,8 +227,7 @@ func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 			}
 			for _, e := range entries {
 				if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && len(next) < maxConfigs &&
-					e.Name != "." &&
-					e.Name != ".." {
+					e.Name != "." && e.Name != ".." {
 					next = append(next, path.Join(dir, e.Name))
 				}
 			}

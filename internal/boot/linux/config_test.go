@@ -165,8 +165,7 @@ func TestPlacesThatAMoveBreaks(t *testing.T) {
 		says       []string
 	}{
 		"block list": {
-			"boot/grub/grub.cfg", "menuentry x {\n chainloader (hd0)63+1\n}\n", 1,
-			unbootable,
+			"boot/grub/grub.cfg", "menuentry x {\n chainloader (hd0)63+1\n}\n", 1, unbootable,
 			[]string{"line 2", "byte 32256", "byte 0 of partition 1", `"chainloader (hd0)63+1"`},
 		},
 		"hexadecimal": {
@@ -183,8 +182,7 @@ func TestPlacesThatAMoveBreaks(t *testing.T) {
 			[]string{"line 3", "byte 0 of partition 3"},
 		},
 		"root is the disk, in GRUB 2": {
-			"boot/grub/grub.cfg", "set root='(hd0)'\nchainloader 4287+1\n", 3, unbootable,
-			nil,
+			"boot/grub/grub.cfg", "set root='(hd0)'\nchainloader 4287+1\n", 3, unbootable, nil,
 		},
 		"behind all partitions": {
 			"boot/grub2/grub.cfg", "linux16 (hd0)7000+8\n", 0, unbootable,
@@ -216,12 +214,10 @@ func TestPlacesThatAMoveBreaks(t *testing.T) {
 			[]string{"byte 0 of partition 2"},
 		},
 		"mapping by number": {
-			"etc/kernel/cmdline", `dm-mod.create="lroot,,,rw, 0 2048 linear 8:0 2175"`, 2,
-			unbootable, nil,
+			"etc/kernel/cmdline", `dm-mod.create="lroot,,,rw, 0 2048 linear 8:0 2175"`, 2, unbootable, nil,
 		},
 		"key on the disk": {
-			"etc/default/grub", `GRUB_CMDLINE_LINUX="quiet cryptkey=/dev/sda:1113700:512"` + "\n",
-			2, unbootable,
+			"etc/default/grub", `GRUB_CMDLINE_LINUX="quiet cryptkey=/dev/sda:1113700:512"` + "\n", 2, unbootable,
 			[]string{"byte 100 of partition 2"},
 		},
 		"key, dracut": {
@@ -230,8 +226,7 @@ func TestPlacesThatAMoveBreaks(t *testing.T) {
 		},
 		"LILO's append": {"etc/lilo.conf", `append="cryptkey=/dev/sda:1113700:512"` + "\n", 2, unbootable, nil},
 		"LILO's geometry": {
-			"etc/lilo.conf", "disk=/dev/hda\n partition=/dev/hda1\n  start = 63\n", 1, warn,
-			[]string{"LBA 63"},
+			"etc/lilo.conf", "disk=/dev/hda\n partition=/dev/hda1\n  start = 63\n", 1, warn, []string{"LBA 63"},
 		},
 		"mount": {
 			"etc/fstab", "/dev/sda /old ext4 loop,ro,offset=32256 0 0\n", 1, warn,
@@ -255,8 +250,7 @@ func TestPlacesThatAMoveBreaks(t *testing.T) {
 		"udev": {"etc/udev/rules.d/90-x.rules", `KERNEL=="sda*", ATTR{start}=="4287", SYMLINK+="data"` +
 			"\n", 3, warn, []string{"LBA 4287"}},
 		"udev's own name": {
-			"etc/udev/rules.d/90-x.rules", `ENV{ID_PART_ENTRY_OFFSET}=="2175", SYMLINK+="data"` + "\n",
-			2, warn, nil,
+			"etc/udev/rules.d/90-x.rules", `ENV{ID_PART_ENTRY_OFFSET}=="2175", SYMLINK+="data"` + "\n", 2, warn, nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -278,13 +272,12 @@ func TestPlacesThatStay(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"boot/grub/grub.cfg": {
 			"chainloader (hd0,1)63+1", "chainloader (hd0,msdos1)+1", "chainloader (hd1)63+1", "chainloader (hd0)+1",
-			"linux (hd0)1+62", "# chainloader (hd0)63+1",
-			"root (hd0,0)\nchainloader 63+1", "root (hd0)\ntitle b\nchainloader 63+1", "linux (hd0)63+1/vmlinuz",
-			"linux (hd0)/63+1", "echo 63+1", "linux (hd0)9999999999+1",
-			"linux /vmlinuz blkdevparts=mmcblk1:1M(a),2M(b)", "linux /vmlinuz blkdevparts=sda:x@y(a)",
-			"linux /vmlinuz cryptkey=/dev/sda:512:512", "linux /x cryptkey=/dev/sda1:40000:512",
-			"linux /vmlinuz resume=/dev/sda3 resume_offset=63", "partnew (hd0,2) 0x83 0 2048",
-			"linux /x blkdevparts=sda:9223372036854775807@9223372036854775807(a),1@1",
+			"linux (hd0)1+62", "# chainloader (hd0)63+1", "root (hd0,0)\nchainloader 63+1",
+			"root (hd0)\ntitle b\nchainloader 63+1", "linux (hd0)63+1/vmlinuz", "linux (hd0)/63+1", "echo 63+1",
+			"linux (hd0)9999999999+1", "linux /vmlinuz blkdevparts=mmcblk1:1M(a),2M(b)",
+			"linux /vmlinuz blkdevparts=sda:x@y(a)", "linux /vmlinuz cryptkey=/dev/sda:512:512",
+			"linux /x cryptkey=/dev/sda1:40000:512", "linux /vmlinuz resume=/dev/sda3 resume_offset=63",
+			"partnew (hd0,2) 0x83 0 2048", "linux /x blkdevparts=sda:9223372036854775807@9223372036854775807(a),1@1",
 		},
 		"etc/fstab": {
 			"/dev/sda1 /x ext4 loop,offset=32256", "/dev/sdb /x ext4 loop,offset=40000",
@@ -315,9 +308,8 @@ func TestPlacesThatStay(t *testing.T) {
 func TestNamesOfPartitions(t *testing.T) {
 	for _, name := range []string{
 		"UUID=" + bootFS, "UUID=" + strings.ToUpper(bootFS), `UUID="` + bootFS + `"`, "/dev/disk/by-uuid/" + bootFS,
-		"PARTUUID=1234abcd-01", "PARTUUID=1234ABCD-01",
-		"/dev/disk/by-partuuid/1234abcd-01", "/dev/sda1", "/dev/hda1", "/dev/vda1", "/dev/xvda1", "/dev/nvme0n1p1",
-		"/dev/mmcblk0p1",
+		"PARTUUID=1234abcd-01", "PARTUUID=1234ABCD-01", "/dev/disk/by-partuuid/1234abcd-01", "/dev/sda1", "/dev/hda1",
+		"/dev/vda1", "/dev/xvda1", "/dev/nvme0n1p1", "/dev/mmcblk0p1",
 	} {
 		r := boottest.ReadGuest(t, linuxDisk(t, nil,
 			map[string]string{"etc/fstab": name + " /boot ext2 defaults 0 2\n"}))

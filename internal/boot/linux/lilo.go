@@ -12,8 +12,7 @@ import (
 // Lilo holds in its boot sector and in its map the absolute sectors of the map, of kernels and of initial RAM disks.
 // Either all of it is understood, or nothing is rewritten.
 var Lilo = &boot.Code{
-	ID: "lilo", Name: "LILO", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findLilo,
-	Known: isLilo,
+	ID: "lilo", Name: "LILO", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findLilo, Known: isLilo,
 }
 
 // liloMagic marks the stages, and ends the list of the sectors of the second one.

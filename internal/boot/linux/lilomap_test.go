@@ -50,10 +50,9 @@ var liloFiles = sync.OnceValue(func() map[string]string {
 // newLiloDisk has mke2fs make a disk with files for LILO, under names that change may give them.
 func newLiloDisk(t testing.TB, rename ...string) liloDisk {
 	t.Helper()
-	d := liloDisk{bytes: tableforge.NewMBR(
-		5000, tableforge.Slot{Type: 0x83, Flag: 0x80, Start: liloStart, Sectors: liloParts},
-		tableforge.Slot{Type: 0x83, Start: 2300, Sectors: liloParts},
-	)}
+	d := liloDisk{bytes: tableforge.NewMBR(5000,
+		tableforge.Slot{Type: 0x83, Flag: 0x80, Start: liloStart, Sectors: liloParts},
+		tableforge.Slot{Type: 0x83, Start: 2300, Sectors: liloParts})}
 	d.bytes.U32(0x1b8, linuxID)
 	files := map[string]string{}
 	for name, text := range liloFiles() {
@@ -148,9 +147,7 @@ func TestLiloMoves(t *testing.T) {
 			i.Images[0] = full(i)
 		}},
 		"pages that end exactly": {
-			change: func(
-				i *liloforge.Install,
-			) {
+			change: func(i *liloforge.Install) {
 				i.Images = i.Images[2:]
 				i.Images[0].Kernel = i.Images[0].Kernel[:99]
 			},

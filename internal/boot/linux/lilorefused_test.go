@@ -131,16 +131,13 @@ func liloStages() map[string]liloRefusal {
 			says: "has no sectors, or no end",
 		},
 		"second stage outside": {put: func(d liloDisk, _ int64) {
-			d.bytes.U32(liloAt(d, liloFileList, 4),
-				uint32(d.kernel[3]))
+			d.bytes.U32(liloAt(d, liloFileList, 4), uint32(d.kernel[3]))
 		}, says: `sector 2 of its second stage is at LBA`},
 		"list of itself": {put: func(d liloDisk, _ int64) {
-			d.bytes.U32(liloAt(d, liloFileList, 0),
-				uint32(d.file[liloFileList]))
+			d.bytes.U32(liloAt(d, liloFileList, 0), uint32(d.file[liloFileList]))
 		}, says: "as another part of its map"},
 		"second stage twice": {put: func(d liloDisk, _ int64) {
-			d.bytes.U32(liloAt(d, liloFileList, 4),
-				uint32(d.file[liloFileStage]))
+			d.bytes.U32(liloAt(d, liloFileList, 4), uint32(d.file[liloFileStage]))
 		}, says: "as another part of its map"},
 		"time of the map": {
 			put:  func(d liloDisk, _ int64) { d.bytes[liloAt(d, liloFileStage, 12)]++ },
@@ -159,8 +156,7 @@ func liloStages() map[string]liloRefusal {
 			says: "no second stage of the same map",
 		},
 		"parameters elsewhere": {put: func(d liloDisk, _ int64) {
-			d.bytes.U16(liloAt(d, liloFileStage, 26),
-				uint16(d.kernel[7]))
+			d.bytes.U16(liloAt(d, liloFileStage, 26), uint16(d.kernel[7]))
 		}, says: "the sector of its parameters is at LBA"},
 		"no parameters": {
 			put:  func(d liloDisk, _ int64) { d.bytes.U8(liloAt(d, liloFileStage, 26+2), 0) },
@@ -239,9 +235,7 @@ func liloTables() map[string]liloRefusal {
 				copy(d.bytes[liloAt(d, liloFileKernel, 505):][:5], d.bytes[liloAt(d, liloFileTable, 36+9):][:5])
 			}, says: "as another part of its map",
 		},
-		"list of a kernel that is empty": {put: func(d liloDisk,
-			_ int64,
-		) {
+		"list of a kernel that is empty": {put: func(d liloDisk, _ int64) {
 			clear(d.bytes[liloAt(d, liloFileKernel, 0):][:512])
 		}, says: `the list of sectors of kernel "Linux" is empty`},
 		"count of zero": {
@@ -251,8 +245,7 @@ func liloTables() map[string]liloRefusal {
 		"count that leaves the partition": {
 			change: func(i *liloforge.Install) { i.Compact = true },
 			put: func(d liloDisk, _ int64) {
-				d.bytes.Put(liloAt(d, liloFileKernel, 95),
-					[]byte{0x3e, 8, 0xa0, 0, 2})
+				d.bytes.Put(liloAt(d, liloFileKernel, 95), []byte{0x3e, 8, 0xa0, 0, 2})
 			}, says: "it names LBA 2110 to 2111",
 		},
 		"count in front of all bits": {

@@ -114,19 +114,16 @@ func binaryValue(name string, data []byte) hiveforge.Value {
 // Only values of 12 bytes with the disk's signature are positions.
 func TestMountedDevices(t *testing.T) {
 	twelve := mounted(signature, fatStart)
-	hive := systemHive(
-		binaryValue(`\DosDevices\C:`, twelve),
-		binaryValue(`\DosDevices\A:`, []byte(`\??\FDC#GENERIC`)),
+	hive := systemHive(binaryValue(`\DosDevices\C:`, twelve), binaryValue(`\DosDevices\A:`, []byte(`\??\FDC#GENERIC`)),
 		binaryValue(`\??\Volume{a08efec2-a076-11e5-824f-806e6f6e6963}`, mounted(signature, secondStart)),
 		binaryValue(`#{46686113-4e39-11ea-bd05-784f439fa657}`, mounted(signature, nowhere)),
 		binaryValue(`\DosDevices\E:`, mounted(elsewhere, fatStart)),
 		binaryValue(`\DosDevices\F:`, append([]byte("DMIO:ID:"), make([]byte, 16)...)),
-		binaryValue(`\dosdevices\g:`, mounted(signature, 1<<63)),
-		binaryValue("zero", nil), binaryValue("eleven", twelve[:11]), binaryValue("thirteen", append(twelve, 0)),
+		binaryValue(`\dosdevices\g:`, mounted(signature, 1<<63)), binaryValue("zero", nil),
+		binaryValue("eleven", twelve[:11]), binaryValue("thirteen", append(twelve, 0)),
 		binaryValue("million", make([]byte, 1_000_000)),
 		hiveforge.Value{Name: "odd", Type: 3, Data: mounted(signature, secondStart), Wide: true},
-		hiveforge.Value{Name: "a text", Type: 1, Data: twelve},
-	)
+		hiveforge.Value{Name: "a text", Type: 1, Data: twelve})
 	for _, folder := range []string{"WINDOWS", "Winnt"} {
 		disk := windowsDisk(t, map[string][]byte{folder + "/system32/CONFIG/system": hive})
 		r := boottest.Read(t, disk)

@@ -75,8 +75,7 @@ var errStdout = errors.New("write the report")
 func Failed(command string, err error) report.Failure {
 	code, exit := Classify(err)
 	return report.Failure{
-		Head: Head(command), Error: report.Error{Code: code, Message: report.Message(err)},
-		ExitCode: exit,
+		Head: Head(command), Error: report.Error{Code: code, Message: report.Message(err)}, ExitCode: exit,
 	}
 }
 

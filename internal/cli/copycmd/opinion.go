@@ -106,9 +106,7 @@ func (o *second) judgeDest(
 	if o.panel == nil || p == nil {
 		return nil
 	}
-	return o.ask(ctx, c, errOut, realign.Judged{
-		Source: s, View: p.View(s.Image.Disk), Copy: d.Image, Path: d.Path(),
-	})
+	return o.ask(ctx, c, errOut, realign.Judged{Source: s, View: p.View(s.Image.Disk), Copy: d.Image, Path: d.Path()})
 }
 
 // fits refuses a DEST that other programs cannot open, or would take for complete.

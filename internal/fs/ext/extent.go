@@ -99,8 +99,7 @@ func (m *blockMap) index(node treeNode, raw []byte, off int64) ([]treeNode, erro
 		var x extentIndex
 		ondisk.MustFill(raw, binary.LittleEndian, &x)
 		child := treeNode{
-			at: int64(x.LeafHi)<<32 | int64(x.LeafLo), level: node.level - 1, first: int64(x.Block),
-			end: node.end,
+			at: int64(x.LeafHi)<<32 | int64(x.LeafLo), level: node.level - 1, first: int64(x.Block), end: node.end,
 		}
 		least := node.first
 		if k := len(out) - 1; k >= 0 {

@@ -56,11 +56,10 @@ func checkLinks(t *testing.T, g guestfile.FS, files map[string][]byte) {
 	t.Helper()
 	for link, want := range map[string]string{
 		"vmlinuz": "boot/vmlinuz-6.1.0-18-amd64", "abs": "boot/grub/grub.cfg", "dirlink/grub.cfg": "boot/grub/grub.cfg",
-		"boot/grub/up": "etc/fstab",
-		"dirlink/up":   "etc/fstab", "dirlink/../grub/up": "etc/fstab", "slow": "deep/er/and/deep/er/file",
-		"chain1": "boot/vmlinuz-6.1.0-18-amd64",
-		"above":  "etc/fstab", "slow60": "etc/fstab", "slow59": "etc/fstab", "slow200": "etc/fstab",
-		"/etc//fstab": "etc/fstab", "../etc/./fstab": "etc/fstab",
+		"boot/grub/up": "etc/fstab", "dirlink/up": "etc/fstab", "dirlink/../grub/up": "etc/fstab",
+		"slow": "deep/er/and/deep/er/file", "chain1": "boot/vmlinuz-6.1.0-18-amd64", "above": "etc/fstab",
+		"slow60": "etc/fstab", "slow59": "etc/fstab", "slow200": "etc/fstab", "/etc//fstab": "etc/fstab",
+		"../etc/./fstab": "etc/fstab",
 	} {
 		f, err := g.Open(link)
 		require.NoError(t, err, link)

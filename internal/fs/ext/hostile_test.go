@@ -211,8 +211,7 @@ func TestExtHostileFolder(t *testing.T) {
 				"rec_len"),
 			filetest.NewAttack("rec_len 65535", at+4, filetest.LE16(65535), ondisk.ErrFormat, "rec_len 65535"),
 			filetest.NewAttack("rec_len up to the last 4 bytes", at+4, filetest.LE16(uint16(g.block-28)),
-				ondisk.ErrFormat,
-				"room for an entry 4"),
+				ondisk.ErrFormat, "room for an entry 4"),
 			filetest.NewAttack("name_len above rec_len", at+6, []byte{255}, ondisk.ErrFormat, "name_len 255"),
 			filetest.NewAttack("inode 2^32-1", at, filetest.LE32(0xffffffff), ondisk.ErrFormat, "inode 4294967295"),
 		} {

@@ -115,8 +115,7 @@ func sparse(t testing.TB, dir string) {
 	defer f.Close()
 	require.NoError(t, f.Truncate(66<<20))
 	for i, off := range []int64{
-		5000, 100_000, 263 << 10, 280 << 10, 2 << 20, 30<<20 + 7, 64<<20 + 200<<10, 65 << 20,
-		66<<20 - 10,
+		5000, 100_000, 263 << 10, 280 << 10, 2 << 20, 30<<20 + 7, 64<<20 + 200<<10, 65 << 20, 66<<20 - 10,
 	} {
 		_, err := f.WriteAt(filetest.Noise(uint64(i), 9), off)
 		require.NoError(t, err)

@@ -243,8 +243,7 @@ func TestFATNotThere(t *testing.T) {
 	g, err := alone(filetest.RawImage(t, makeFAT(t, fatKinds[0], map[string][]byte{"file": nil, "dir/file": nil})))
 	require.NoError(t, err)
 	for _, path := range []string{
-		"nothing", "dir/nothing", "file/below", "dir", "", ".", "..", "dir/..", "dir/../file",
-		"/file", "file/", "fil",
+		"nothing", "dir/nothing", "file/below", "dir", "", ".", "..", "dir/..", "dir/../file", "/file", "file/", "fil",
 	} {
 		_, err := g.Open(path)
 		require.ErrorIs(t, err, fs.ErrNotExist, path)

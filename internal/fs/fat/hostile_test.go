@@ -119,14 +119,11 @@ func TestFATHostileChains(t *testing.T) {
 					"4 clusters before the end"),
 				filetest.NewAttack("a folder before itself", at(dir), number(dir), ondisk.ErrFormat, "has not passed"),
 				filetest.NewAttack("a file without a cluster", slot("FILE       ")+26, filetest.LE16(0),
-					ondisk.ErrFormat,
-					"first cluster 0"),
+					ondisk.ErrFormat, "first cluster 0"),
 				filetest.NewAttack("a folder without a cluster", slot("DIR        ")+26, filetest.LE16(0),
-					ondisk.ErrFormat,
-					"first cluster 0"),
+					ondisk.ErrFormat, "first cluster 0"),
 				filetest.NewAttack("a file of 4 GiB", slot("FILE       ")+28, filetest.LE32(0xffffffff),
-					ondisk.ErrFormat,
-					"before the end of the chain"),
+					ondisk.ErrFormat, "before the end of the chain"),
 			} {
 				a.Try(t, raw, useFAT)
 			}

@@ -62,9 +62,7 @@ func (m *ntfsForge) splitMFT(t testing.TB, runs []extent) {
 	zero, err := m.fs.load(ref{})
 	require.NoError(t, err)
 	const first = 0x30 // number of the attributes
-	list := bytes.Join([][]byte{
-		listEntry(0x10, 0, 0, 0, 1), listEntry(attrFileName, 3, 0, 0, 1),
-	}, nil)
+	list := bytes.Join([][]byte{listEntry(0x10, 0, 0, 0, 1), listEntry(attrFileName, 3, 0, 0, 1)}, nil)
 	var base []byte
 	vcn := int64(0)
 	for i, record := range []int64{0, 16, 40, 50, 51, 52} {

@@ -84,8 +84,7 @@ func TestNTFSHostileList(t *testing.T) {
 		"record that is not in use": entry(func(e forge.Bytes) { e.U64(0x10, 40|1<<48) }),
 		"record of another file":    entry(func(e forge.Bytes) { e.U64(0x10, uint64(number-1)|1<<48) }),
 		"other use of its own record": entry(func(e forge.Bytes) {
-			e.U64(0x10,
-				uint64(number)|uint64(rec.Sequence+1)<<48)
+			e.U64(0x10, uint64(number)|uint64(rec.Sequence+1)<<48)
 		}),
 		"other number of the attribute": entry(func(e forge.Bytes) { e.U16(0x18, id+7) }),
 	} {

@@ -40,9 +40,8 @@ func overlay(t *testing.T, dir, name, base, format, options, size string) string
 		args = append(args, size)
 	}
 	disktest.Run(t, "qemu-img", args...)
-	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 100k 3k", "-c", "write -P 66 1M 200k",
-		"-c", "write -z 1100k 64k", "-c", "write -z 2M 130k",
-		"-c", "write -P 67 2100k 512", path)
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 100k 3k", "-c", "write -P 66 1M 200k", "-c",
+		"write -z 1100k 64k", "-c", "write -z 2M 130k", "-c", "write -P 67 2100k 512", path)
 	return path
 }
 

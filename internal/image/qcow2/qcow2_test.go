@@ -26,11 +26,9 @@ const (
 // qemuOptions are what qemu-img creates in different ways.
 var qemuOptions = []string{
 	"cluster_size=512", "cluster_size=4k", "cluster_size=64k", "cluster_size=2M", "compat=0.10",
-	"compat=0.10,cluster_size=1k", "compat=1.1",
-	"extended_l2=on", "extended_l2=on,cluster_size=16k", "extended_l2=on,cluster_size=2M", "preallocation=metadata",
-	"preallocation=falloc",
-	"preallocation=full", "preallocation=metadata,extended_l2=on", "lazy_refcounts=on", "refcount_bits=1",
-	"refcount_bits=4",
+	"compat=0.10,cluster_size=1k", "compat=1.1", "extended_l2=on", "extended_l2=on,cluster_size=16k",
+	"extended_l2=on,cluster_size=2M", "preallocation=metadata", "preallocation=falloc", "preallocation=full",
+	"preallocation=metadata,extended_l2=on", "lazy_refcounts=on", "refcount_bits=1", "refcount_bits=4",
 	"refcount_bits=8", "refcount_bits=32", "refcount_bits=64", "compression_type=zstd",
 }
 

@@ -36,8 +36,7 @@ func created(t *testing.T, options, size string, commands ...string) string {
 func TestQcow2ClusterStates(t *testing.T) {
 	commands := []string{
 		"write -P 7 0 1M", "write -z 256k 512k", "write -P 9 300k 1k", "write -P 8 2M 64k", "discard 2M 64k",
-		"write -c -P 6 3M 64k", "write -P 5 3100k 512",
-		"write -z -u 4M 64k", "write -P 3 4095k 2k",
+		"write -c -P 6 3M 64k", "write -P 5 3100k 512", "write -z -u 4M 64k", "write -P 3 4095k 2k",
 	}
 	for _, o := range []string{
 		"compat=1.1", "compat=0.10", "extended_l2=on", "extended_l2=on,cluster_size=16k", "lazy_refcounts=on",

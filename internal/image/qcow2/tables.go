@@ -169,8 +169,7 @@ func (e *l2entries) bad(i int64, name string, got uint64, want string) error {
 	}
 	past := name == "entry" && got&compressed == 0 && ondisk.I64(got&placeMask) > e.q.file.Size()-e.q.h.cluster()
 	return &ondisk.FormatError{
-		What: "qcow2 L2 table", Off: at, Field: name, Got: fmt.Sprintf("%#x", got), Want: want,
-		Past: past,
+		What: "qcow2 L2 table", Off: at, Field: name, Got: fmt.Sprintf("%#x", got), Want: want, Past: past,
 	}
 }
 

@@ -178,8 +178,7 @@ func TestClusterSizeOfHugeDisks(t *testing.T) {
 		from, want uint32
 	}{
 		{1 << 30, 9, 12}, {1 << 40, 12, 12}, {1<<40 + 512, 12, 13}, {64 << 40, 9, 15}, {64 << 40, 16, 16}, {
-			1 << 50, 16,
-			17,
+			1 << 50, 16, 17,
 		}, {1 << 50, 21, 21},
 	} {
 		made, err := create(sheet{}, tc.size, driver.Options{Template: &template{clusterBits: tc.from}})

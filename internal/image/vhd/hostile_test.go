@@ -57,8 +57,7 @@ func head32(at int64, n uint32) func(v *vhdforge.File) {
 func TestHostileVHDFooters(t *testing.T) {
 	sizes := func(n uint64) hostileVHD {
 		return hostileVHD{
-			fmt.Sprintf("T29 current size %d", n), foot64(vhdforge.CurrentSize, n), ondisk.ErrFormat,
-			fmt.Sprint(n),
+			fmt.Sprintf("T29 current size %d", n), foot64(vhdforge.CurrentSize, n), ondisk.ErrFormat, fmt.Sprint(n),
 		}
 	}
 	both := []hostileVHD{
@@ -87,8 +86,7 @@ func TestHostileVHDFooters(t *testing.T) {
 	}
 	tooBig := fmt.Sprintf("current size %d, want at most the %d bytes in front of the footer", vhdSize+sector, vhdSize)
 	hostileVHD{
-		"T29 one sector more than the file has", foot64(vhdforge.CurrentSize, vhdSize+sector), ondisk.ErrFormat,
-		tooBig,
+		"T29 one sector more than the file has", foot64(vhdforge.CurrentSize, vhdSize+sector), ondisk.ErrFormat, tooBig,
 	}.run(t, fixedVHD)
 	hostileVHD{
 		"T29 more blocks than the table has", foot64(vhdforge.CurrentSize, 6*mib+sector), ondisk.ErrFormat,
@@ -118,8 +116,7 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 		{"copies differ", dynamicVHD, func(v *vhdforge.File) {
 			one := *v
 			one.Header = 0
-			one.Foot(
-				func(off int64) { v.U8(off+90, 1) })
+			one.Foot(func(off int64) { v.U8(off+90, 1) })
 		}, "vhd-footers", ondisk.Refuse, ondisk.ErrFormat, []string{end, "0x0 disagree", "byte 67"}},
 		{
 			"the end is damaged", dynamicVHD, func(v *vhdforge.File) { v.U8(v.Footer+200, 1) }, "vhd-footers",
@@ -149,8 +146,7 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 		},
 		{"saved state", dynamicVHD, func(v *vhdforge.File) {
 			v.Foot(func(off int64) {
-				v.U8(off+vhdforge.SavedState,
-					1)
+				v.U8(off+vhdforge.SavedState, 1)
 			})
 		}, "vhd-saved-state", ondisk.Refuse, ondisk.ErrBusy, []string{"suspended"}},
 		{
@@ -239,8 +235,7 @@ func TestHostileVHDTables(t *testing.T) {
 		"the header":        {func(v *vhdforge.File) int64 { return v.Header + 512 }, "metadata at 0x200", false},
 		"the table":         {func(v *vhdforge.File) int64 { return v.BAT }, "metadata at 0x600", false},
 		"over the last footer": {
-			func(v *vhdforge.File) int64 { return v.Blocks[2] + sector }, "fit in front of byte",
-			false,
+			func(v *vhdforge.File) int64 { return v.Blocks[2] + sector }, "fit in front of byte", false,
 		},
 		"beyond the file": {func(*vhdforge.File) int64 { return 0xfffffffe * sector }, "entry 4294967294", false},
 		"another block": {
@@ -356,8 +351,7 @@ func TestVHDParentBySecondName(t *testing.T) {
 func TestTruncatedVHDs(t *testing.T) {
 	v := dynamicVHD()
 	borders := []int64{
-		0, 511, 512, 512 + 1024, v.BAT + 12, v.Blocks[0], v.Blocks[0] + sector, v.Blocks[1], v.Blocks[2],
-		v.Footer,
+		0, 511, 512, 512 + 1024, v.BAT + 12, v.Blocks[0], v.Blocks[0] + sector, v.Blocks[1], v.Blocks[2], v.Footer,
 	}
 	for _, b := range borders {
 		for _, n := range []int64{b - 1, b, b + 1} {

@@ -144,8 +144,7 @@ func masked(data []byte, stored func(int64) bool) []byte {
 func TestVHDRunsAreLong(t *testing.T) {
 	data := make([]byte, 40*mib)
 	copy(data[10*mib:12*mib], bytes.Repeat([]byte{1}, 2*mib))
-	img := imagetest.Open(t,
-		imagetest.Write(t, t.TempDir(), "disk.vhd", vhdforge.New(data, vhdforge.Layout{}).Bytes))
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", vhdforge.New(data, vhdforge.Layout{}).Bytes))
 	for _, want := range []struct {
 		off, n int64
 		zero   bool

@@ -22,8 +22,7 @@ func TestStructSizes(t *testing.T) {
 	require.NoError(t, err)
 	for at, want := range map[int]byte{
 		atVersion: 1, atDataOffset: 2, vhdforge.Creator: 3, atCurrentSize: 4, vhdforge.Geometry: 5, 58: 6, 59: 7,
-		atDiskType: 8,
-		atChecksum: 9, vhdforge.UniqueID: 10, atSavedState: 11,
+		atDiskType: 8, atChecksum: 9, vhdforge.UniqueID: 10, atSavedState: 11,
 	} {
 		assert.Equal(t, want, b[at], "footer byte %d", at)
 	}
@@ -35,8 +34,7 @@ func TestStructSizes(t *testing.T) {
 	require.NoError(t, err)
 	for at, want := range map[int]byte{
 		atTableOffset: 1, atHeaderVer: 2, atMaxEntries: 3, atBlockSize: 4, atHeaderSum: 5, vhdforge.ParentID: 6,
-		vhdforge.ParentName: 7,
-		vhdforge.Locators:   8, vhdforge.Locators + 7*24 + 16: 9,
+		vhdforge.ParentName: 7, vhdforge.Locators: 8, vhdforge.Locators + 7*24 + 16: 9,
 	} {
 		assert.Equal(t, want, b[at], "dynamic header byte %d", at)
 	}

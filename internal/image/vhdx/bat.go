@@ -158,8 +158,7 @@ func (x *image) checkBlock(e entry, block, at int64) error {
 	fault := func(want string) error {
 		past := e.state() == statePresent && e.off() >= x.view.Size()
 		return &ondisk.FormatError{
-			What: "vhdx BAT", Off: at, Field: "entry", Got: fmt.Sprintf("0x%x", uint64(e)),
-			Want: want, Past: past,
+			What: "vhdx BAT", Off: at, Field: "entry", Got: fmt.Sprintf("0x%x", uint64(e)), Want: want, Past: past,
 		}
 	}
 	switch e.state() {

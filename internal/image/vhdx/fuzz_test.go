@@ -25,8 +25,7 @@ func cut(v *vhdxforge.File) fuzzed {
 		return bytes.TrimRight(v.Bytes[at:min(at+most, int64(len(v.Bytes)))], "\x00")
 	}
 	return fuzzed{
-		header: v.Bytes[vhdxforge.Header2 : vhdxforge.Header2+80], regions: used(vhdxforge.Regions1,
-			regionTableSize),
+		header: v.Bytes[vhdxforge.Header2 : vhdxforge.Header2+80], regions: used(vhdxforge.Regions1, regionTableSize),
 		meta: used(v.Metadata, mib), bat: used(v.BAT, mib), log: used(v.Log, mib),
 	}
 }

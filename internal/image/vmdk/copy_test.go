@@ -58,8 +58,7 @@ func TestCopiesKeepTheDescriptor(t *testing.T) {
 		imagetest.Copy(t, src, path, store.CreateOptions{Subformat: sub})
 		b := disktest.ReadFile(t, path)
 		for _, keep := range []string{
-			`ddb.adapterType = "ide"`, `ddb.geometry.heads = "16"`, `ddb.virtualHWVersion = "4"`,
-			`ddb.unheardOf = "x"`,
+			`ddb.adapterType = "ide"`, `ddb.geometry.heads = "16"`, `ddb.virtualHWVersion = "4"`, `ddb.unheardOf = "x"`,
 		} {
 			require.Contains(t, string(b), keep)
 		}

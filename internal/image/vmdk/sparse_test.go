@@ -36,8 +36,7 @@ func TestFlatExtents(t *testing.T) {
 		{
 			"zeros in front, between and behind", "monolithicFlat",
 			[]string{
-				`RW 7 ZERO`, `RW 100 FLAT "a.bin" 1`, `RW 1 ZERO`, `RW 1 ZERO`, `RW 3 FLAT "b.bin" 297`,
-				`RW 2000 ZERO`,
+				`RW 7 ZERO`, `RW 100 FLAT "a.bin" 1`, `RW 1 ZERO`, `RW 1 ZERO`, `RW 3 FLAT "b.bin" 297`, `RW 2000 ZERO`,
 			},
 			[][]byte{
 				make([]byte, 7*sector), a[sector : 101*sector], make([]byte, 2*sector), b[297*sector:],

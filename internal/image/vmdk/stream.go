@@ -45,8 +45,7 @@ type stream struct {
 // openStream begins to read what comes through a pipe.
 func openStream(r io.Reader) (*driver.Stream, error) {
 	s := &stream{
-		in: bufio.NewReaderSize(r, 256<<10), last: -1, unpack: newInflater(), named: newTally(),
-		seen: newTally(),
+		in: bufio.NewReaderSize(r, 256<<10), last: -1, unpack: newInflater(), named: newTally(), seen: newTally(),
 	}
 	if err := s.readHeader(); err != nil {
 		return nil, err

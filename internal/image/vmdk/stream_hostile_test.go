@@ -191,8 +191,7 @@ func TestHostileEndsOfStreams(t *testing.T) {
 		{
 			name: "two entries to one grain",
 			forge: func(v *vmdkforge.Stream) {
-				v.Put(v.Tables[0]+512+4,
-					v.Bytes[v.Tables[0]+512:][:4])
+				v.Put(v.Tables[0]+512+4, v.Bytes[v.Tables[0]+512:][:4])
 			}, seek: "lba 0, want 128", pipe: "vmdk grain table",
 		},
 		{
@@ -206,8 +205,7 @@ func TestHostileEndsOfStreams(t *testing.T) {
 		{
 			name: "zeros behind the end",
 			forge: func(v *vmdkforge.Stream) {
-				v.Bytes = append(v.Bytes,
-					make([]byte, 512)...)
+				v.Bytes = append(v.Bytes, make([]byte, 512)...)
 			}, seek: "footer", pipe: "data behind the end",
 		},
 		{
@@ -309,8 +307,7 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 		{
 			name: "algorithm without the flag", layout: vmdkforge.StreamLayout{Front: true},
 			forge: func(v *vmdkforge.Stream) {
-				v.U32(vmdkforge.Flags,
-					1)
+				v.U32(vmdkforge.Flags, 1)
 			}, seek: "compressAlgorithm 1, want 0", pipe: "not compressed", pipeClass: ondisk.ErrUnsupported,
 		},
 		{
@@ -335,8 +332,7 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 		{
 			name: "no descriptor", layout: vmdkforge.StreamLayout{Front: true},
 			forge: func(v *vmdkforge.Stream) {
-				v.U64(vmdkforge.DescriptorOffset,
-					0)
+				v.U64(vmdkforge.DescriptorOffset, 0)
 			}, seek: "no descriptor", class: ondisk.ErrUnsupported, pipe: "a descriptor inside",
 			pipeClass: ondisk.ErrFormat,
 		},
@@ -354,8 +350,7 @@ func TestHostileStreamsWithTablesInFront(t *testing.T) {
 		{
 			name: "more zeros than a grain behind the end", layout: front,
 			forge: func(v *vmdkforge.Stream) {
-				v.Bytes = append(v.Bytes,
-					make([]byte, 2<<20)...)
+				v.Bytes = append(v.Bytes, make([]byte, 2<<20)...)
 			}, pipe: "data behind the end",
 		},
 		{
@@ -378,22 +373,19 @@ func TestHostileStreamsWithTablesInFront(t *testing.T) {
 		{
 			name: "a table that names another place", layout: front,
 			forge: func(v *vmdkforge.Stream) {
-				v.U32(v.Tables[0]+4,
-					uint32(v.Grains[2]/512))
+				v.U32(v.Tables[0]+4, uint32(v.Grains[2]/512))
 			}, seek: "vmdk marker", pipe: "or other places",
 		},
 		{
 			name: "a table behind the first grain", layout: front,
 			forge: func(v *vmdkforge.Stream) {
-				v.U32(v.Directory,
-					uint32(v.Grains[0]/512))
+				v.U32(v.Directory, uint32(v.Grains[0]/512))
 			}, seek: "vmdk grain", pipe: "vmdk grain directory",
 		},
 		{
 			name: "a table in front of the directory", layout: front,
 			forge: func(v *vmdkforge.Stream) {
-				v.U32(v.Directory,
-					1)
+				v.U32(v.Directory, 1)
 			}, seek: "vmdk grain", pipe: "not supported from a pipe", pipeClass: ondisk.ErrUnsupported,
 		},
 	})

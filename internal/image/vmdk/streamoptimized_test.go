@@ -159,8 +159,7 @@ func TestStreamOptimizedCopyKeepsTheDescriptor(t *testing.T) {
 	head := disktest.ReadFile(t, path)
 	for _, line := range []string{
 		`ddb.adapterType = "buslogic"`, `ddb.virtualHWVersion = "7"`, `ddb.deletable = "true"`,
-		`ddb.geometry.heads = "4"`,
-		`createType="streamOptimized"`, `RW 20480 SPARSE "copy.vmdk"`, "parentCID=ffffffff",
+		`ddb.geometry.heads = "4"`, `createType="streamOptimized"`, `RW 20480 SPARSE "copy.vmdk"`, "parentCID=ffffffff",
 	} {
 		require.Contains(t, string(head[512:11*kib]), line+"\n")
 	}

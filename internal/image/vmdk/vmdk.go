@@ -117,9 +117,8 @@ func lone(extent string) error {
 
 // otherTypes are the createTypes that the specification and ESXi know beside ours.
 var otherTypes = map[string]bool{
-	"vmfsRaw": true, "vmfsRDM": true, "vmfsRawDeviceMap": true, "vmfsRDMP": true,
-	"vmfsPassthroughRawDeviceMap": true, "fullDevice": true, "partitionedDevice": true, "custom": true,
-	"vsanSparse": true,
+	"vmfsRaw": true, "vmfsRDM": true, "vmfsRawDeviceMap": true, "vmfsRDMP": true, "vmfsPassthroughRawDeviceMap": true,
+	"fullDevice": true, "partitionedDevice": true, "custom": true, "vsanSparse": true,
 }
 
 // flatTypes are the types whose extents hold the disk byte for byte, and the subformat that a copy of them gets. The

@@ -110,8 +110,7 @@ type sparseTarget struct {
 func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*sparseTarget, error) {
 	h := sparseHeader{
 		Version: 1, Flags: flagNewLine | flagRedundant, Capacity: ondisk.U64(size / units.SectorSize),
-		GrainSize:    ondisk.U64(grain),
-		NumGTEsPerGT: gtes, NewLine: [4]byte{'\n', ' ', '\r', '\n'},
+		GrainSize: ondisk.U64(grain), NumGTEsPerGT: gtes, NewLine: [4]byte{'\n', ' ', '\r', '\n'},
 	}
 	copy(h.Magic[:], magicSparse)
 	h.RGDOffset = 1

@@ -37,8 +37,7 @@ func TestReportInChromium(t *testing.T) {
 	path := htmlWritten(t, s, images)
 	for name, test := range map[string]func(*page, []*Image){
 		"sorts by a click and by the keyboard": sorts, "filters and says so": filters, "opens details": opensDetails,
-		"keeps its state in the address":  keepsState,
-		"is a table for those who listen": isATable,
+		"keeps its state in the address": keepsState, "is a table for those who listen": isATable,
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := open(tabs, t, path, wide)

@@ -19,9 +19,8 @@ import (
 // Texts that a page would obey.
 var htmlHostile = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`,
-	`</style><style>*{display:none}</style>`, `</title></details>`,
-	"a\u2028b", "\xed\xa0\x80", "\xff\xfe", "\x1b]0;x\a\x1b[2J", "exe.\u202egnp.vmdk", "{{.Policy}}", "-->", "]]>",
-	"`${1}`", "'; DROP", "&lt;b&gt;",
+	`</style><style>*{display:none}</style>`, `</title></details>`, "a\u2028b", "\xed\xa0\x80", "\xff\xfe",
+	"\x1b]0;x\a\x1b[2J", "exe.\u202egnp.vmdk", "{{.Policy}}", "-->", "]]>", "`${1}`", "'; DROP", "&lt;b&gt;",
 }
 
 // fill puts a text into every string of a value, and numbers of a hostile disk into every number.

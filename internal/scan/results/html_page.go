@@ -51,10 +51,9 @@ const maxNotes = 1000
 
 func newPage(s *Summary, images []*Image) htmlReport {
 	p := htmlReport{
-		Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s),
-		Notes: newHTMLNotes(s),
-		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation),
-		Counted: s.Fragmentation, Version: safe(s.Version),
+		Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s), Notes: newHTMLNotes(s),
+		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation), Counted: s.Fragmentation,
+		Version: safe(s.Version),
 	}
 	p.Lead = append(p.Lead, htmlMeasured(s.Bench, images)...)
 	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}

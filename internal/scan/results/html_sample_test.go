@@ -20,15 +20,13 @@ type pagePart struct {
 func sampleDisk(scheme, boot string, size int64, parts ...pagePart) Disk {
 	d := Disk{Disk: report.Disk{
 		Size: size, Table: report.Table{Scheme: scheme, SectorSize: units.SectorSize},
-		Boot:     report.BootCode{Name: boot, Text: boot},
-		Boundary: align.DefaultBoundary, Verdict: align.Aligned, Partitions: []report.Partition{},
-		Findings: []align.Finding{},
+		Boot: report.BootCode{Name: boot, Text: boot}, Boundary: align.DefaultBoundary, Verdict: align.Aligned,
+		Partitions: []report.Partition{}, Findings: []align.Finding{},
 	}, Depth: Survey}
 	for n, p := range parts {
 		out := report.Partition{
 			Number: n + 1, Active: n == 0 && scheme == "mbr", Type: p.typ, TypeName: p.typ, StartLBA: p.lba,
-			Start: p.lba * units.SectorSize, Size: p.size,
-			Alignment: units.Alignment(p.lba * units.SectorSize),
+			Start: p.lba * units.SectorSize, Size: p.size, Alignment: units.Alignment(p.lba * units.SectorSize),
 		}
 		if p.volume != "" {
 			out.Verdict = align.Of(out.Start, d.Boundary)
@@ -174,8 +172,7 @@ func sampleLibrary() (*Summary, []*Image) {
 		pagePart{20*2097152 + 2048, 30 * gib, "07 NTFS/exFAT", "ntfs", "Daten"}), advice.BootDisk)
 	add(htmlSample("/vmfs/templates/win/office-2008.vhdx", "vhdx", "dynamic", 22*gib, below), Same)
 	for n, name := range []string{
-		"win2012r2", "win2016-core", "win2016", "win2019-core", "win2019", "win2022-core",
-		"win2022", "win2025",
+		"win2012r2", "win2016-core", "win2016", "win2019-core", "win2019", "win2022-core", "win2022", "win2025",
 	} {
 		add(htmlSample("/vmfs/templates/win/"+name+".vmdk", "vmdk", "streamOptimized", int64(6+n)*gib,
 			gptDisk(int64(40+n*8)*gib)), Same)

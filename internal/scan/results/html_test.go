@@ -118,8 +118,7 @@ func TestHTMLCells(t *testing.T) {
 	}
 	// The exact number is at hand where the eye has the short one.
 	cells := pagetest.Elements(pageRows(t, doc)[3], "td")
-	require.Equal(t, "137438953472 bytes",
-		pagetest.Attribute(cells[len(cells)-3], "title"))
+	require.Equal(t, "137438953472 bytes", pagetest.Attribute(cells[len(cells)-3], "title"))
 }
 
 // asksForNothing checks that no attribute loads or runs anything, and that the policy forbids it too.
@@ -129,8 +128,7 @@ func asksForNothing(t *testing.T, doc *html.Node) {
 		for _, a := range n.Attr {
 			require.False(t, strings.HasPrefix(a.Key, "on"), "%s of %s", a.Key, n.Data)
 			require.NotContains(t, []string{
-				"href", "src", "srcset", "style", "action", "formaction", "data", "poster",
-				"background", "ping",
+				"href", "src", "srcset", "style", "action", "formaction", "data", "poster", "background", "ping",
 			}, a.Key)
 		}
 	}

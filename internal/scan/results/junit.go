@@ -53,8 +53,7 @@ func writeJUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 	e := xml.NewEncoder(b)
 	e.Indent("", "  ")
 	root := junitSuites{
-		Name: suiteName, Tests: suite.Tests, Failures: suite.Failures, Errors: suite.Errors,
-		Suite: suite,
+		Name: suiteName, Tests: suite.Tests, Failures: suite.Failures, Errors: suite.Errors, Suite: suite,
 	}
 	if err := e.Encode(root); err != nil {
 		return fmt.Errorf("junit: %w", err)

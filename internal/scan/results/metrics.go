@@ -68,9 +68,8 @@ func (m *metrics) images(s *Summary) {
 	m.gauge("trueup_skipped_files", "Files that are no images.", sample{"", int64(s.Skipped)})
 	if c := s.Changes; c != nil {
 		m.gauge("trueup_changes", "Images by what became of them since the run before with the same catalogue.",
-			sample{`change="new"`, int64(c.New)},
-			sample{`change="changed"`, int64(c.Changed)}, sample{`change="same"`, int64(c.Same)},
-			sample{`change="removed"`, int64(c.Removed)})
+			sample{`change="new"`, int64(c.New)}, sample{`change="changed"`, int64(c.Changed)},
+			sample{`change="same"`, int64(c.Same)}, sample{`change="removed"`, int64(c.Removed)})
 	}
 }
 

@@ -28,8 +28,7 @@ func part(number int, lba int64, kind string) report.Partition {
 	start := lba * units.SectorSize
 	p := report.Partition{
 		Number: number, Kind: "primary", Type: "0x07", TypeName: "HPFS/NTFS/exFAT", StartLBA: lba, Start: start,
-		Size:      units.GiB,
-		Alignment: units.Alignment(start), Verdict: align.Of(start, align.DefaultBoundary),
+		Size: units.GiB, Alignment: units.Alignment(start), Verdict: align.Of(start, align.DefaultBoundary),
 		Volume: &report.Volume{Kind: kind, Label: "System", UUID: "1234-5678", Cluster: 4096},
 	}
 	p.Aligned = report.Aligned{
@@ -43,8 +42,7 @@ func part(number int, lba int64, kind string) report.Partition {
 func diskOf(role advice.Role, parts ...report.Partition) Disk {
 	d := Disk{Depth: Survey, Disk: report.Disk{
 		Size: 8 * units.GiB, Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "win2000"},
-		Partitions: parts,
-		Boundary:   align.DefaultBoundary, Verdict: align.Aligned,
+		Partitions: parts, Boundary: align.DefaultBoundary, Verdict: align.Aligned,
 	}}
 	for _, p := range parts {
 		d.Verdict = d.Verdict.Worse(p.Verdict)
@@ -162,11 +160,10 @@ func smallLibrary() (*Summary, []*Image) {
 // hostile are names and labels as they should not be chosen.
 var hostile = []string{
 	"a\nb", "a\r\nb", `quo"te`, "com,ma", "a;=1+1", "=cmd|' /C calc'!A0", "+1", "-1", "@x", "\t=1", "\r=1", "\uff1d1",
-	"\uff0b1", "\uff0d1", "\uff201", ` "=1`,
-	"<script>alert(1)</script>", "]]>", "<![CDATA[", "&amp;", "<!--", "-->", "\xff\xfe", "\u2028", "\ufffe", "\uffff",
-	"\ufffd", "\U0001fffe", "\x1b]0;x\a", "\x01",
-	"\u202eevil", "$(touch pwned)", "`touch pwned`", "it's", `back\`, "#", " shellcheck disable=all", "-rf", "'", "''",
-	"{a,b}", "~", strings.Repeat("x", 4000), "日本語",
+	"\uff0b1", "\uff0d1", "\uff201", ` "=1`, "<script>alert(1)</script>", "]]>", "<![CDATA[", "&amp;", "<!--", "-->",
+	"\xff\xfe", "\u2028", "\ufffe", "\uffff", "\ufffd", "\U0001fffe", "\x1b]0;x\a", "\x01", "\u202eevil",
+	"$(touch pwned)", "`touch pwned`", "it's", `back\`, "#", " shellcheck disable=all", "-rf", "'", "''", "{a,b}", "~",
+	strings.Repeat("x", 4000), "日本語",
 }
 
 // hostiles is a library in which all that can be chosen by a stranger is hostile.

@@ -102,8 +102,7 @@ func (s *script) head(sum *Summary, images []*Image) {
 		s.comment("shut the machines down first. trueup undo brings an original back, trueup finish removes it.")
 	}
 	s.comment("To read and to write: %s (%d bytes). The disks grow by %s (%d bytes) together.",
-		units.Format(all.Fix.Copies), all.Fix.Copies,
-		units.Format(all.Fix.Grows), all.Fix.Grows)
+		units.Format(all.Fix.Copies), all.Fix.Copies, units.Format(all.Fix.Grows), all.Fix.Grows)
 	s.comment("No copy can be made of %s as they are; %s accepted. They stand below as comments.",
 		count(all.Fix.Refused, "image", "images"),
 		count(all.Accepted, "image was", "images were"))

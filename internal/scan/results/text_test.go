@@ -77,8 +77,7 @@ func someLibrary() (*Summary, []*Image) {
 		row("/srv/templates/windows/xp-sp3.vmdk", align.Misaligned, advice.BootDisk, 100, true).withPartitions("vmdk",
 			63),
 		row("/srv/templates/data/テンプレート/データディスク.vhdx", align.Misaligned, advice.DataDisk, 12.5,
-			false).withPartitions("vhdx",
-			63, 33_554_495, 67_108_927),
+			false).withPartitions("vhdx", 63, 33_554_495, 67_108_927),
 		row("/srv/templates/linux/rhel5.qcow2", align.BelowBoundary, advice.BootDisk, 5, false).withPartitions("qcow2",
 			2048,
 			1_048_584),
@@ -127,9 +126,8 @@ func TestTablesAreGolden(t *testing.T) {
 	s, list := someLibrary()
 	for name, to := range map[string]report.Text{
 		"40": {Columns: 40, Width: 40}, "80": {Columns: 80, Width: 80}, "120": {Columns: 120, Width: 100},
-		"200":         {Columns: 200, Width: 100},
-		"verbose-100": {Columns: 100, Width: 100, Verbose: true}, "color-80": {Columns: 80, Width: 80, Color: true},
-		"file": {Width: 100},
+		"200": {Columns: 200, Width: 100}, "verbose-100": {Columns: 100, Width: 100, Verbose: true},
+		"color-80": {Columns: 80, Width: 80, Color: true}, "file": {Width: 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := "testdata/table/" + name + ".txt"
@@ -277,15 +275,11 @@ func TestAcceptedAndRemovedImagesAreCountedWhereThereAreMany(t *testing.T) {
 func hostileRow() *rapid.Generator[string] {
 	piece := rapid.SampledFrom([]string{
 		"\x1b]0;x\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;eA==\a", "\r", "\n", "\t", "\x9b", "\u009b",
-		"\u202e",
-		"\xff\xfe", "\x7f", "\u2028", "\x00", "e\u0301",
-		"データ", "/", "/", "a", "b.vmdk", strings.Repeat("long", 40), strings.Repeat("広", 50), "%s", "👩\u200d👩", " ",
-		"..", "'",
-		"-",
+		"\u202e", "\xff\xfe", "\x7f", "\u2028", "\x00", "e\u0301", "データ", "/", "/", "a", "b.vmdk",
+		strings.Repeat("long", 40), strings.Repeat("広", 50), "%s", "👩\u200d👩", " ", "..", "'", "-",
 	})
 	return rapid.Custom(func(t *rapid.T) string {
-		return strings.Join(rapid.SliceOfN(piece, 1, 12).Draw(t, "pieces"),
-			"")
+		return strings.Join(rapid.SliceOfN(piece, 1, 12).Draw(t, "pieces"), "")
 	})
 }
 

@@ -77,9 +77,7 @@ var compared = []struct {
 	}, {
 		name: "a login with another log above it", before: said(kernelLog), after: said(kernelLogAgain), want: Same,
 		says: "debian login:",
-	}, {
-		name: "a countdown", before: shown(menu), after: shown(strings.Replace(menu, "5s", "3s", 1)), want: Same,
-	}, {
+	}, {name: "a countdown", before: shown(menu), after: shown(strings.Replace(menu, "5s", "3s", 1)), want: Same}, {
 		name: "a message of the kernel's clock that fills more than a row",
 		before: shown("[    0.004000] clocksource: tsc-early: mask: 0xffffffffffffffff max_cycles: 0x23f3\n" +
 			"[    0.1] a\nlogin:"),
@@ -190,35 +188,29 @@ var compared = []struct {
 	}, {
 		name: "both loop", before: ended(shown("hello"), film.ResetLoop), after: ended(shown("hello"), film.ResetLoop),
 		want: Neither,
-	}, {
-		name: "nothing but the BIOS", before: shown(bios), after: shown(bios), want: Neither, says: "firmware",
-	}, {
+	}, {name: "nothing but the BIOS", before: shown(bios), after: shown(bios), want: Neither, says: "firmware"}, {
 		name: "nothing at all", before: &film.Film{Settled: true, Ended: film.Settled}, after: &film.Film{
 			Settled: true,
 			Ended:   film.Settled,
 		}, want: Neither,
 	}, {
 		name: "a kernel that is loading", before: shown(bios + "Loading initial ramdisk ..."),
-		after: shown(bios + "Loading initial ramdisk ..."),
-		want:  Unclear, says: "not the end of a boot",
+		after: shown(bios + "Loading initial ramdisk ..."), want: Unclear, says: "not the end of a boot",
 	}, {
 		name: "an empty screen behind a system, and behind a BIOS", before: shown(bios, bios+"Starting Windows", ""),
-		after: shown(bios, ""),
-		want:  Unclear, says: `the source showed "Starting Windows" before`,
+		after: shown(bios, ""), want: Unclear, says: `the source showed "Starting Windows" before`,
 	}, {
 		name: "a black screen in graphics behind a system, and in text behind a BIOS", want: Unclear, says: "graphics",
 		before: painted(with(desktop(320, 240), image.Rect(0, 0, 320, 240), color.Black)), after: shown(bios, ""),
 	}, {
 		name: "an empty screen behind the same system", before: shown(bios, "Starting Windows", ""),
-		after: shown(bios, "Starting Windows", ""),
-		want:  Neither,
+		after: shown(bios, "Starting Windows", ""), want: Neither,
 	}, {
 		name: "nothing in time", before: cut(shown(bios)), after: cut(shown(bios)), want: Unclear,
 		says: "time was over",
 	}, {
 		name: "one slower than the other", before: shown(bios+"a", bios+"a\nb", bios+"a\nb\nlogin:"),
-		after: cut(shown(bios+"a", bios+"a\nb")),
-		want:  Unclear, says: "time was over",
+		after: cut(shown(bios+"a", bios+"a\nb")), want: Unclear, says: "time was over",
 	}, {
 		name: "one is late, and fails", before: shown(bios+"a", bios+"a\nlogin:"),
 		after: cut(shown(bios+"a", bios+"a\nKernel panic - not syncing: x")),
@@ -255,9 +247,7 @@ var compared = []struct {
 			f.Took, f.Heard = 20*time.Second, 19*time.Second
 			return f
 		}(),
-	}, {
-		name: "text and graphics", before: shown("host login:"), after: painted(desktop(320, 240)), want: Differs,
-	}, {
+	}, {name: "text and graphics", before: shown("host login:"), after: painted(desktop(320, 240)), want: Differs}, {
 		name: "QEMU failed", before: shown("host login:"), after: &film.Film{Ended: film.Broken, Note: "out of memory"},
 		want: Unclear, says: "out of memory",
 	}, {
@@ -278,9 +268,7 @@ var compared = []struct {
 	}, {
 		name: "only the firmware's picture", before: painted(desktop(400, 300)), after: painted(desktop(400, 300)),
 		want: Neither, says: "firmware",
-	}, {
-		name: "a black screen", before: painted(black(320, 240)), after: painted(black(320, 240)), want: Neither,
-	},
+	}, {name: "a black screen", before: painted(black(320, 240)), after: painted(black(320, 240)), want: Neither},
 }
 
 // counting is a film of a menu whose time is over while it counts.

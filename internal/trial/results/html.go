@@ -70,9 +70,8 @@ type pageLine struct{ Same, Marked string }
 // HTML writes the report as one file that asks no server for anything.
 func (r *Boot) HTML(w io.Writer, version string) error {
 	p := body{
-		Class: string(r.Verdict), Word: r.Word(),
-		Source: report.SafeMessage(r.Source), Reason: report.Capital(report.SafeMessage(r.Reason)),
-		Facts: r.pageFacts(),
+		Class: string(r.Verdict), Word: r.Word(), Source: report.SafeMessage(r.Source),
+		Reason: report.Capital(report.SafeMessage(r.Reason)), Facts: r.pageFacts(),
 	}
 	for _, t := range r.Tolerated {
 		p.Tolerated = append(p.Tolerated, report.SafeMessage(t))
@@ -100,8 +99,7 @@ func (r *Boot) pageFacts() []fact {
 	m := r.Machine
 	out := []fact{{"Source", report.SafeMessage(r.Source)}, {
 		"Machine", fmt.Sprintf("%s, disk on %s, %s of memory, %d\u00a0s at most for a run",
-			strings.ToUpper(report.Safe(m.Firmware)),
-			report.Safe(m.Bus), units.Format(m.Memory), m.Seconds),
+			strings.ToUpper(report.Safe(m.Firmware)), report.Safe(m.Bus), units.Format(m.Memory), m.Seconds),
 	}}
 	if r.After == nil {
 		return append(out, fact{"Moved", "nothing has to move"})

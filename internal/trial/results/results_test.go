@@ -212,8 +212,7 @@ func TestPageOfABoot(t *testing.T) {
 		marks = append(marks, pagetest.TextOf(m))
 	}
 	require.Equal(t, []string{
-		"trueup: loaded", "trueup: loaded", "trueup: loaded", "error: unknown filesystem.",
-		"grub rescue>",
+		"trueup: loaded", "trueup: loaded", "trueup: loaded", "error: unknown filesystem.", "grub rescue>",
 	}, marks)
 
 	_, doc = rendered(t, all["pictures"])
@@ -236,8 +235,7 @@ func TestPageOfABoot(t *testing.T) {
 // Texts that a page or a terminal would obey.
 var hostile = []string{
 	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</pre><style>*{display:none}</style>`,
-	"\x1b[2J\x1b]0;x\a", "\xff\xfe",
-	"exe.\u202egnp", "{{.Policy}}", "]]>", "\u2028",
+	"\x1b[2J\x1b]0;x\a", "\xff\xfe", "exe.\u202egnp", "{{.Policy}}", "]]>", "\u2028",
 }
 
 func TestHostileGuest(t *testing.T) {

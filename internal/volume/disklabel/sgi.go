@@ -41,9 +41,8 @@ const (
 // sgiTypes are the uses of a partition. Source: sfdisk --label sgi --list-types.
 var sgiTypes = map[uint32]string{
 	0: "SGI volhdr", 1: "SGI trkrepl", 2: "SGI secrepl", 3: "SGI raw", 4: "SGI bsd", 5: "SGI sysv", 6: "SGI volume",
-	7: "SGI efs", 8: "SGI lvol", 9: "SGI rlvol",
-	10: "SGI xfs", 11: "SGI xfslog", 12: "SGI xlv", 13: "SGI xvm", 0x82: "Linux swap", 0x83: "Linux native",
-	0x8e: "Linux LVM", 0xfd: "Linux RAID",
+	7: "SGI efs", 8: "SGI lvol", 9: "SGI rlvol", 10: "SGI xfs", 11: "SGI xfslog", 12: "SGI xlv", 13: "SGI xvm",
+	0x82: "Linux swap", 0x83: "Linux native", 0x8e: "Linux LVM", 0xfd: "Linux RAID",
 }
 
 func probeSGI(d disk.Disk) (*volume.Volume, error) {

@@ -15,8 +15,7 @@ var (
 	vtocKinds = []volume.Traits{{Kind: volume.VTOC, Title: "Solaris VTOC", Slices: "Sun disk label", NeverStale: true}}
 	// VTOC finds the table of slices of Solaris on a PC.
 	VTOC = volume.Prober{
-		Kinds: vtocKinds, Marks: []volume.Mark{{Off: 512 + 12, Bytes: "\xee\xde\x0d\x60"}},
-		Probe: probeVTOC,
+		Kinds: vtocKinds, Marks: []volume.Mark{{Off: 512 + 12, Bytes: "\xee\xde\x0d\x60"}}, Probe: probeVTOC,
 	}
 	// Sun finds that of a Sun machine.
 	Sun = volume.Prober{Kinds: vtocKinds, Marks: []volume.Mark{{Off: 508, Bytes: "\xda\xbe"}}, Probe: probeSun}
@@ -78,9 +77,8 @@ const (
 // vtocTags are the uses of a slice. Source: sfdisk --label sun --list-types.
 var vtocTags = map[uint16]string{
 	0: "Unassigned", 1: "Boot", 2: "SunOS root", 3: "SunOS swap", 4: "SunOS usr", 5: "Whole disk", 6: "SunOS stand",
-	7: "SunOS var", 8: "SunOS home",
-	9: "SunOS alt sectors", 10: "SunOS cachefs", 11: "SunOS reserved", 0x82: "Linux swap", 0x83: "Linux native",
-	0x8e: "Linux LVM", 0xfd: "Linux raid autodetect",
+	7: "SunOS var", 8: "SunOS home", 9: "SunOS alt sectors", 10: "SunOS cachefs", 11: "SunOS reserved",
+	0x82: "Linux swap", 0x83: "Linux native", 0x8e: "Linux LVM", 0xfd: "Linux raid autodetect",
 }
 
 func probeVTOC(d disk.Disk) (*volume.Volume, error) {

@@ -21,8 +21,7 @@ func luksFile(t *testing.T, kind string, args ...string) string {
 	path, key := blank(t, 32<<20), filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(key, []byte("a pass phrase"), 0o600))
 	args = append([]string{
-		"luksFormat", "--batch-mode", "--type", kind, "--pbkdf", "pbkdf2", "--pbkdf-force-iterations",
-		"1000",
+		"luksFormat", "--batch-mode", "--type", kind, "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000",
 	}, args...)
 	disktest.Run(t, "cryptsetup", append(args, path, key)...)
 	return path
@@ -153,8 +152,7 @@ func TestBitLockerOfASystem(t *testing.T) {
 			says:   "no metadata block",
 		},
 		"a damaged block, TPM": {
-			protectors: []uint16{0x0100}, change: func(f forge.Bytes) { f.U8(block+100, 1) },
-			says: "TPM",
+			protectors: []uint16{0x0100}, change: func(f forge.Bytes) { f.U8(block+100, 1) }, says: "TPM",
 		},
 		"metadata beyond a block": {
 			change: reseal(func(b forge.Bytes) { b.U32(64, 1<<20) }),

@@ -19,8 +19,7 @@ func TestDirtyFAT(t *testing.T) {
 		reserved int64 // sectors in front of the table
 		clean    int64 // place of the byte with the bit in the table; 0 if absent
 	}{"FAT12": {"12", 2 << 20, 0x25, 1, 0}, "FAT16": {"16", 16 << 20, 0x25, 1, 3}, "FAT32": {
-		"32", 40 << 20, 0x41, 32,
-		7,
+		"32", 40 << 20, 0x41, 32, 7,
 	}} {
 		t.Run(name, func(t *testing.T) {
 			path := blank(t, tc.size)

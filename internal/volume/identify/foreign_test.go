@@ -223,8 +223,7 @@ func TestForeignTablesOfStrangers(t *testing.T) {
 			volume.RDB, true,
 		},
 		"rdb whose list leaves the disk": {
-			forgeRDB(),
-			func(f forge.Bytes) { f.BE32(3*512+16, 1<<31); sealRDB(f, 3*512) }, volume.RDB, true,
+			forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+16, 1<<31); sealRDB(f, 3*512) }, volume.RDB, true,
 		},
 		"rdb with cylinders beyond 2^64": {forgeRDB(), func(f forge.Bytes) {
 			f.BE32(3*512+128+12, 1<<32-1)
@@ -232,24 +231,19 @@ func TestForeignTablesOfStrangers(t *testing.T) {
 			sealRDB(f, 3*512)
 		}, volume.RDB, true},
 		"rdb with an end before its start": {
-			forgeRDB(),
-			func(f forge.Bytes) { f.BE32(3*512+128+40, 1); sealRDB(f, 3*512) }, volume.RDB, true,
+			forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+128+40, 1); sealRDB(f, 3*512) }, volume.RDB, true,
 		},
 		"rdb of cylinders of no blocks": {
-			forgeRDB(),
-			func(f forge.Bytes) { f.BE32(3*512+128+12, 0); sealRDB(f, 3*512) }, volume.RDB, true,
+			forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+128+12, 0); sealRDB(f, 3*512) }, volume.RDB, true,
 		},
 		"rdb partition behind the disk": {
-			forgeRDB(),
-			func(f forge.Bytes) { f.BE32(3*512+128+40, 1000); sealRDB(f, 3*512) }, volume.RDB, true,
+			forgeRDB(), func(f forge.Bytes) { f.BE32(3*512+128+40, 1000); sealRDB(f, 3*512) }, volume.RDB, true,
 		},
 		"sgi partition behind the disk": {
-			forgeSGI(),
-			func(f forge.Bytes) { f.BE32(312, foreignSectors); sealSGI(f) }, volume.SGI, true,
+			forgeSGI(), func(f forge.Bytes) { f.BE32(312, foreignSectors); sealSGI(f) }, volume.SGI, true,
 		},
 		"sgi volume behind the disk": {
-			forgeSGI(),
-			func(f forge.Bytes) { f.BE32(324, foreignSectors+1); sealSGI(f) }, volume.SGI, false,
+			forgeSGI(), func(f forge.Bytes) { f.BE32(324, foreignSectors+1); sealSGI(f) }, volume.SGI, false,
 		},
 		"sgi slot without blocks": {
 			forgeSGI(), func(f forge.Bytes) { f.BE32(312, 0); sealSGI(f) },
@@ -260,8 +254,7 @@ func TestForeignTablesOfStrangers(t *testing.T) {
 			false,
 		},
 		"atari link behind the disk": {
-			forgeAtari(),
-			func(f forge.Bytes) { f.BE32(200*512+0x1c6+8, foreignSectors) }, volume.Atari, true,
+			forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+8, foreignSectors) }, volume.Atari, true,
 		},
 		"atari link of no sectors": {
 			forgeAtari(), func(f forge.Bytes) { f.BE32(200*512+0x1c6+8, 0) },

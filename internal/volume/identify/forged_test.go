@@ -24,11 +24,9 @@ const forgedSectors = 6000
 var forgers = map[string]func(f forge.Bytes, lba, sectors int64){
 	"exfat": fsforge.PutExFAT, "refs": volumeforge.PutReFS, "xfs": volumeforge.PutXFS, "btrfs": volumeforge.PutBtrfs,
 	"jfs": volumeforge.PutJFS, "hpfs": volumeforge.PutHPFS, "reiserfs": volumeforge.PutReiserFS,
-	"f2fs": volumeforge.PutF2FS,
-	"ufs1": volumeforge.PutUFS1, "ufs2": volumeforge.PutUFS2, "hfs": volumeforge.PutHFS,
-	"hfsplus": volumeforge.PutHFSPlus, "hfsplus in a wrapper": volumeforge.PutHFSWrapped,
-	"apfs": volumeforge.PutAPFS, "iso9660": volumeforge.PutISO9660,
-	"ntfs": fsforge.PutNTFS, "fat16": fsforge.PutFAT16, "ext2": fsforge.PutExt,
+	"f2fs": volumeforge.PutF2FS, "ufs1": volumeforge.PutUFS1, "ufs2": volumeforge.PutUFS2, "hfs": volumeforge.PutHFS,
+	"hfsplus": volumeforge.PutHFSPlus, "hfsplus in a wrapper": volumeforge.PutHFSWrapped, "apfs": volumeforge.PutAPFS,
+	"iso9660": volumeforge.PutISO9660, "ntfs": fsforge.PutNTFS, "fat16": fsforge.PutFAT16, "ext2": fsforge.PutExt,
 }
 
 func forged(put func(f forge.Bytes, lba, sectors int64)) forge.Bytes {
@@ -132,8 +130,7 @@ func TestBackupOfExFAT(t *testing.T) {
 		"checksum": {func(f forge.Bytes) { f.U8(13*512, 1) }, "wrong checksum"},
 		"other volume": {func(f forge.Bytes) {
 			f.U64(12*512+fsforge.ExFATVolumeLength, 5000)
-			fsforge.SealExFAT(f,
-				12)
+			fsforge.SealExFAT(f, 12)
 		}, "another volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,12 +165,10 @@ func TestNotTheirs(t *testing.T) {
 		"BD in text":               func(f forge.Bytes) { f.Text(1024, "BD") },
 		"H+ of an unknown version": func(f forge.Bytes) { f.Text(1024, "H+"); f.BE16(1026, 9) },
 		"UFS2 in a file at 256 KiB": func(f forge.Bytes) {
-			volumeforge.PutUFS2(f,
-				(256<<10-volumeforge.UFS2At)/512, 1000)
+			volumeforge.PutUFS2(f, (256<<10-volumeforge.UFS2At)/512, 1000)
 		},
 		"ReiserFS superblock in a journal": func(f forge.Bytes) {
-			volumeforge.PutReiserFS(f, 0,
-				forgedSectors)
+			volumeforge.PutReiserFS(f, 0, forgedSectors)
 			f.U32(volumeforge.ReiserAt+12, 3)
 		},
 		"boot record before an ISO": func(f forge.Bytes) { f.Text(volumeforge.ISOAt, "\x00CD001\x01") },

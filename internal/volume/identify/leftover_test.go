@@ -88,8 +88,7 @@ func TestLeftovers(t *testing.T) {
 		}}, volume.Swap, ruin, ""},
 		"ext over a half of btrfs": {[]func(forge.Bytes){
 			putWhole(volumeforge.PutBtrfs), func(f forge.Bytes) {
-				f.U8(volumeforge.BtrfsAt+4000,
-					1)
+				f.U8(volumeforge.BtrfsAt+4000, 1)
 			}, putWhole(fsforge.PutExt),
 		}, volume.Ext2, ruin, ""},
 		"ext beside a broken NTFS": {

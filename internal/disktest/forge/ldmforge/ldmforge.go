@@ -60,8 +60,7 @@ const (
 // Put makes a disk with an MBR a dynamic one with the simple volume "Volume1", in place of the sectors from lba on.
 // The database is the last MiB. It returns the byte offset of that.
 func Put(f forge.Bytes, lba, sectors int64) int64 {
-	PutGroup([]forge.Bytes{f}, lba, sectors,
-		Volume{"Volume1", Spanned, [][]Piece{{{Sectors: sectors}}}})
+	PutGroup([]forge.Bytes{f}, lba, sectors, Volume{"Volume1", Spanned, [][]Piece{{{Sectors: sectors}}}})
 	return int64(len(f)) - ldmSectors*512
 }
 
@@ -183,18 +182,16 @@ func (r *ldmRecords) volume(x Volume, disks []string) {
 			flags, tail = 0x10, []byte{0, 1, 128, 1, byte(len(pieces))}
 		}
 		r.add(0x32, flags, id, counted(fmt.Sprintf("%s-%02d", x.Name, n+1)), counted("ACTIVE"), []byte{x.Kind},
-			zeros(4),
-			counted(string(rune(len(pieces)))), zeros(16), volume, tail)
+			zeros(4), counted(string(rune(len(pieces)))), zeros(16), volume, tail)
 	}
 	kind, number := "gen", byte(3)
 	if x.Kind == RAID5 {
 		kind, number = "raid5", 4
 	}
 	r.add(0x51, 2, volume, counted(x.Name), counted(kind), counted(""),
-		[]byte("ACTIVE\x00\x00\x00\x00\x00\x00\x00\x00"),
-		[]byte{number, 1, 1, 0, 0, 0, 0}, counted(string(rune(len(x.Copies)))), zeros(16),
-		append([]byte{8}, be64(total)...),
-		zeros(4), []byte{7}, []byte("guid of a volume"), counted("E:"))
+		[]byte("ACTIVE\x00\x00\x00\x00\x00\x00\x00\x00"), []byte{number, 1, 1, 0, 0, 0, 0},
+		counted(string(rune(len(x.Copies)))), zeros(16), append([]byte{8}, be64(total)...), zeros(4), []byte{7},
+		[]byte("guid of a volume"), counted("E:"))
 }
 
 func (r *ldmRecords) block() forge.Bytes { return r.f[512+(r.next-4)*Block:][:Block] }

@@ -84,9 +84,7 @@ func PutMD0(f forge.Bytes, order binary.ByteOrder) {
 	s := f[MD0At(f):][:4096]
 	for word, v := range map[int]uint32{
 		0: 0xa92b4efc, 2: 90, 5: 0x11223344, 6: 1500000000, 7: 1, 8: uint32(MD0At(f) / 1024), 9: 2, 10: 2,
-		13: 0x55667788,
-		14: 0x99aabbcc, 15: 0xddeeff00,
-		32: 1500000000, 33: 1, 34: 2, 35: 2, 64: 0, 65: 65536,
+		13: 0x55667788, 14: 0x99aabbcc, 15: 0xddeeff00, 32: 1500000000, 33: 1, 34: 2, 35: 2, 64: 0, 65: 65536,
 	} {
 		order.PutUint32(s[4*word:], v)
 	}
@@ -113,8 +111,7 @@ func PutBcache(f forge.Bytes, dataSector uint64) {
 	f.U64(bcacheSuper+8, 8)
 	f.U64(BcacheVersion, 4)
 	f.Put(bcacheSuper+24, []byte{
-		0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d,
-		0x81,
+		0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81,
 	})
 	f.Text(bcacheSuper+40, "0123456789abcdefset uuid of 16 b")
 	f.Text(bcacheSuper+72, "a label")
@@ -146,9 +143,8 @@ const ZFSList = 16 << 10
 func PutZFS(f forge.Bytes) {
 	const version, number, text, list = 5000, 8, 9, 19
 	tree := xdrList(xdrPair("type", text, xdrText("disk")), xdrPair("ashift", number, xdrNumber(12)))
-	packed := append([]byte{1, 1, 0, 0}, xdrList(
-		xdrPair("version", number, xdrNumber(version)), xdrPair("name", text, xdrText("tank")),
-		xdrPair("state", number, xdrNumber(0)),
+	packed := append([]byte{1, 1, 0, 0}, xdrList(xdrPair("version", number, xdrNumber(version)),
+		xdrPair("name", text, xdrText("tank")), xdrPair("state", number, xdrNumber(0)),
 		xdrPair("pool_guid", number, xdrNumber(1234567890123456789)), xdrPair("hostname", text, xdrText("filer")),
 		xdrPair("guid", number, xdrNumber(987654321)), xdrPair("vdev_tree", list, tree))...)
 	f.Put(ZFSList, packed)
@@ -275,8 +271,7 @@ func PutFVEBlocks(f forge.Bytes, at int64, entries []byte) {
 		b.U32(fveSize+4, 1)
 		b.U32(fveSize+8, fveHeader)
 		b.Put(fveSize+16, []byte{
-			0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee,
-			0xff,
+			0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff,
 		})
 		b.U32(fveSize+36, 0x80048004)
 		b.Put(fveSize+fveHeader, entries)

@@ -157,8 +157,7 @@ func ReadStream(t testing.TB, f []byte) []byte {
 			t.Fatalf("stream at %#x: %s", at, what)
 		}
 	}
-	must(string(f[:4]) == "KDMV" && le.Uint32(f[Flags:]) == 0x30001 && le.Uint64(f[GDOffset:]) == 1<<64-1,
-		"header", 0)
+	must(string(f[:4]) == "KDMV" && le.Uint32(f[Flags:]) == 0x30001 && le.Uint64(f[GDOffset:]) == 1<<64-1, "header", 0)
 	disk := make([]byte, le.Uint64(f[Capacity:])*vmdkSector)
 	grain := int64(le.Uint64(f[GrainSize:])) * vmdkSector
 	last, work, gd := int64(-1), make([]byte, vmdkTable), map[int64]uint32{}
