@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -258,6 +259,62 @@ func TestRoomForWhatCannotBeRead(t *testing.T) {
 	})
 	_, err = (&Job{Jobs: 1}).room(t.Context(), s, huge, o)
 	require.ErrorIs(t, err, disktest.ErrFault)
+}
+
+// A disk of a package that cannot be begun ends the job.
+func TestMembersThatAreNotBegun(t *testing.T) {
+	t.Parallel()
+	s := open(t, smallDisk(t))
+	p := &Package{Disks: []*PackageDisk{{Source: s, Member: "x", Plan: mustPlan(t, s)}}}
+	err := (&Job{}).fillMember(t.Context(), p, "x", func(store.CreateOptions) (*store.Output, error) {
+		return nil, errMarker
+	})
+	require.ErrorIs(t, err, errMarker)
+}
+
+// failsOnce is a disk of which the first large read fails.
+type failsOnce struct {
+	disk.Disk
+	failed *bool
+}
+
+func (d failsOnce) ReadAt(p []byte, off int64) (int, error) {
+	if len(p) >= 256*int(units.KiB) && !*d.failed {
+		*d.failed = true
+		return 0, disktest.ErrFault
+	}
+	return d.Disk.ReadAt(p, off)
+}
+
+// A read of the copy that fails is no difference, even if it does not fail again.
+func TestProofThatFailsOnce(t *testing.T) {
+	t.Parallel()
+	s := open(t, smallDisk(t))
+	p := mustPlan(t, s)
+	view, err := s.View(p)
+	require.NoError(t, err)
+	j := Job{Full: true, Jobs: 1}
+	sum, err := j.digest(t.Context(), view)
+	require.NoError(t, err)
+	failed := new(bool)
+	got := &image.Image{Image: &driver.Image{Disk: failsOnce{view, failed}}}
+	require.ErrorIs(t, j.prove(t.Context(), s, p, view, got, &sum), disktest.ErrFault)
+	require.True(t, *failed)
+	require.NoError(t, j.prove(t.Context(), s, p, view, got, &sum))
+}
+
+// What the free space of a volume is, is not guessed.
+func TestFreeSpaceThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, oldLinux(t, dir))
+	dest := filepath.Join(dir, "copy.raw")
+	_, err := (&Job{Dest: dest, Format: "raw", Jobs: 1}).Write(t.Context(), s, mustPlan(t, s))
+	require.NoError(t, err)
+	s.Image.Disk = disktest.NewBadDisk(s.Image.Disk, 63*sector+1024) // the superblock
+	_, _, err = (&Job{SkipFree: true, Jobs: 1}).Verify(t.Context(), s, open(t, dest), nil)
+	require.ErrorIs(t, err, disktest.ErrFault)
+	require.Nil(t, s.free)
 }
 
 type bad struct{}

@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
@@ -109,6 +111,62 @@ func TestOpenOthers(t *testing.T) {
 	require.Equal(t, 2, opened, "the folders are those of the source")
 	require.Len(t, o, 1)
 	o.Close()
+}
+
+// A definition is that of the disk, or an error says why it is not.
+func TestDefined(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	s := open(t, path)
+	p := mustPlan(t, s)
+	defined := func(text string) ([]ondisk.Issue, error) {
+		return s.Defined([]Definition{{File: "vm.xml", Text: []byte(text)}}, p, "", "raw")
+	}
+	text := fmt.Sprintf("<domain type='kvm'>\n<name>vm</name>\n<devices>\n<disk type='file' device='disk'>\n"+
+		"<driver name='qemu' type='raw'/>\n<source file='%s'/>\n<target dev='vda'/>\n</disk>\n"+
+		"</devices>\n</domain>\n", path)
+	issues, err := defined(text)
+	require.NoError(t, err)
+	require.Len(t, issues, 1)
+	require.Equal(t, "definition", issues[0].Code)
+	_, err = defined("<domain>")
+	require.ErrorContains(t, err, "vm.xml: definition line 1: the file ends inside of <domain>")
+	_, err = defined(strings.ReplaceAll(text, path, "/other.img"))
+	require.ErrorContains(t, err, `it names "/other.img"`)
+
+	dir := t.TempDir()
+	smallPackage(t, dir)
+	_, err = member(t, filepath.Join(dir, "vm.ova")+"!one.vmdk").Defined([]Definition{{}}, p, "", "vmdk")
+	require.ErrorContains(t, err, "is a disk of a package")
+}
+
+// What cannot be read, or is in the middle of something, has no survey. What uses a disk is noted.
+func TestDisksThatAreNotRead(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	img, err := image.Open(path, image.Options{})
+	require.NoError(t, err)
+	defer img.Close()
+	good := img.Disk
+	disktest.EveryBadRead(t, good, func(d disk.Disk) (string, error) {
+		img.Disk = d
+		s, err := Survey(img)
+		if err != nil {
+			return "", err
+		}
+		require.NotNil(t, s.Layout)
+		return fmt.Sprint(s.Layout.Partitions[0].Range), nil
+	})
+	img.Disk = good
+	lock := path + ".lck"
+	require.NoError(t, os.WriteFile(lock, nil, 0o600))
+	s := open(t, path)
+	require.Len(t, s.Beside, 1)
+	require.Equal(t, "busy", s.Beside[0].Code)
+	require.NoError(t, os.Remove(lock))
+	begun(t, path, unfinished.Exchange, []byte("plan"), unfinished.Begun)
+	_, err = Survey(img)
+	require.Equal(t, "unfinished", Code(err))
 }
 
 func TestCodes(t *testing.T) {
