@@ -100,15 +100,16 @@ func TestFilesInAllowedFolders(t *testing.T) {
 	const id = "4a5b6c7d"
 	base := []byte(vmdkforge.Descriptor("monolithicFlat", "RW 64 ZERO"))
 	root := t.TempDir()
-	for _, folder := range []string{"own", "lib", "more", "links"} {
-		require.NoError(t, os.Mkdir(filepath.Join(root, folder), 0o755))
+	for _, folder := range []string{"own", "lib/deep", "more", "links"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, folder), 0o755))
 	}
 	for name, b := range map[string][]byte{
 		"own/extent.vmdk": []byte(vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "../lib/flat.vmdk" 0`)),
 		"own/path.vmdk":   snapshotOf("../lib/base.vmdk", id),
-		"own/name.vmdk":   snapshotOf(`C:\gone\base.vmdk`, id),
-		"own/same.vmdk":   snapshotOf(`../gone/same.vmdk`, id),
-		"lib/flat.vmdk":   make([]byte, 64*sector), "lib/base.vmdk": base, "more/base.vmdk": base,
+		"own/deep.vmdk":   snapshotOf("../lib/deep/only.vmdk", id), "lib/deep/only.vmdk": base,
+		"own/name.vmdk": snapshotOf(`C:\gone\base.vmdk`, id),
+		"own/same.vmdk": snapshotOf(`../gone/same.vmdk`, id),
+		"lib/flat.vmdk": make([]byte, 64*sector), "lib/base.vmdk": base, "more/base.vmdk": base,
 	} {
 		imagetest.Write(t, root, name, b)
 	}
@@ -122,6 +123,7 @@ func TestFilesInAllowedFolders(t *testing.T) {
 		{"extent.vmdk", "lib", ""},
 		{"path.qcow2", "lib", ""},
 		{"path.vmdk", "lib", ""},
+		{"deep.vmdk", "lib", ""},
 		{"name.vmdk", "lib", ""},
 		{"name.vmdk", "lib links", ""},
 		{"name.vmdk", "lib more", "can be"},
@@ -141,11 +143,12 @@ func TestFilesInAllowedFolders(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err, c)
-		require.Equal(t, allow[0], filepath.Dir(img.Files()[1].Name), c)
+		further := filepath.Dir(img.Files()[1].Name)
+		require.Equal(t, allow[0], strings.TrimSuffix(further, "/deep"), c)
 		issues, err := img.Busy()
 		require.NoError(t, err)
 		require.Empty(t, issues)
-		lock := imagetest.Write(t, allow[0], filepath.Base(img.Files()[1].Name)+".lck", nil)
+		lock := imagetest.Write(t, further, filepath.Base(img.Files()[1].Name)+".lck", nil)
 		issues, err = img.Busy()
 		require.NoError(t, err)
 		require.Len(t, issues, 1, c)

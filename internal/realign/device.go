@@ -122,9 +122,9 @@ func (d *Device) content() (string, error) {
 	defer img.Close()
 	found, err := d.contentOf(img)
 	if err != nil {
-		return "", fmt.Errorf("DEST %s: %w", d.Path, err)
+		err = fmt.Errorf("DEST %s: %w", d.Path, err)
 	}
-	return found, nil
+	return found, err
 }
 
 // contentOf is content for the open device.

@@ -94,6 +94,23 @@ func TestBadSectorsOfADevice(t *testing.T) {
 	}
 }
 
+// A read of the edges or of a sample of a device that fails is an error.
+func TestEdgesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	d := standIn(t, units.MiB, nil)
+	img, err := image.Open(d.Node, image.Options{Format: "raw"})
+	require.NoError(t, err)
+	defer img.Close()
+	good := img.Disk
+	for n := range 3 { // head, tail, and the first sample
+		img.Disk = failsOnce{good, &n}
+		_, err = d.contentOf(img)
+		require.ErrorIs(t, err, disktest.ErrFault)
+	}
+	_, err = blankAt(unread(good.Size()), disk.Range{Len: sector})
+	require.ErrorIs(t, err, disktest.ErrFault)
+}
+
 // broken is a disk whose faults are those of the system.
 type broken struct{ disk.Disk }
 
@@ -124,6 +141,12 @@ func TestDeviceThatIsNotBlank(t *testing.T) {
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
 	d := standIn(t, s.Image.Disk.Size(), map[int64][]byte{0: []byte("x")})
+	small := standIn(t, s.Image.Disk.Size()-sector, nil)
+	_, err = small.create(t.Context(), s, p)
+	require.ErrorContains(t, err, "is too small")
+	small.Node, small.Size = small.Node+".none", d.Size
+	_, err = small.create(t.Context(), s, p)
+	require.ErrorIs(t, err, os.ErrNotExist)
 	d.Overwrite = "something else"
 	_, err = d.create(t.Context(), s, p)
 	require.ErrorContains(t, err, "is not blank, and what it holds would be lost (--overwrite-content names")

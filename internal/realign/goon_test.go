@@ -130,14 +130,12 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	undone()
 	exchanged()
 	interrupted()
-	aligned := content(t, path)
-	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Rename(path, path+".away"))
 	require.NoError(t, os.WriteFile(path, []byte("another"), 0o644))
 	_, err = goOn(t, &Job{}, path, GoOn{Command: Resume, KeepNone: true})
-	require.Error(t, err)
+	require.ErrorContains(t, err, "the exchange is not complete: trueup resume "+path)
 	require.Equal(t, "another", content(t, path))
-	require.Len(t, disktest.Names(t, dir), 3)
-	require.NotEmpty(t, aligned)
+	require.Len(t, disktest.Names(t, dir), 4)
 }
 
 // A move in place that was interrupted goes on, or is taken back.
@@ -208,6 +206,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 	require.ErrorIs(t, promised(good, unread), disktest.ErrFault)
 	require.ErrorIs(t, promised(good, blank), verify.ErrDifferent)
 	require.ErrorIs(t, promised(disktest.NewBadExtents(good), view), disktest.ErrFault)
+	require.ErrorIs(t, s.keeps(mustPlan(t, s), unread), disktest.ErrFault)
 	unreadable := &Source{Image: &image.Image{Image: &driver.Image{Disk: unread}}}
 	require.ErrorIs(t, unreadable.midMove(), disktest.ErrFault)
 }
@@ -224,7 +223,6 @@ func mustPlan(t *testing.T, s *Source) *Plan {
 
 // A disk on a device is moved only if that was claimed, and no other.
 func TestDisksOnDevices(t *testing.T) {
-	t.Parallel()
 	disktest.Tool(t, "losetup")
 	out, err := exec.Command("losetup", "-f", "--show", smallDisk(t)).CombinedOutput()
 	if err != nil {
@@ -238,11 +236,29 @@ func TestDisksOnDevices(t *testing.T) {
 	d, err := OpenDevice(loop)
 	require.NoError(t, err)
 	require.NoError(t, s.onDevice(d))
-	d.Close()
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
+	p := mustPlan(t, s)
+	_, err = d.create(t.Context(), s, p)
+	require.ErrorContains(t, err, "is SOURCE")
+	leaveFolder(t)
+	d.Path = "x"
 	_, err = (&Job{Jobs: 1, Device: d}).MoveInPlace(t.Context(), s, p)
-	require.ErrorContains(t, err, "read back", "it was given back")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	d.Close()
+	for _, open := range []func() (*Device, error){
+		func() (*Device, error) { return OpenDevice("/none") }, func() (*Device, error) { return OpenDisk("/none") },
+	} {
+		_, err = open()
+		require.ErrorIs(t, err, os.ErrNotExist)
+	}
+}
+
+// leaveFolder has the test be in a folder that is gone.
+func leaveFolder(t *testing.T) {
+	t.Helper()
+	gone := filepath.Join(t.TempDir(), "gone")
+	require.NoError(t, os.Mkdir(gone, 0o755))
+	t.Chdir(gone)
+	require.NoError(t, os.Remove(gone))
 }
 
 // The journal of a move is a file, and not the disk. Paths mean nothing in a folder that is gone.
@@ -262,10 +278,7 @@ func TestJournalFiles(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 	s := open(t, path)
-	gone := filepath.Join(dir, "gone")
-	require.NoError(t, os.Mkdir(gone, 0o755))
-	t.Chdir(gone)
-	require.NoError(t, os.Remove(gone))
+	leaveFolder(t)
 	_, err := JournalFile("x", path)
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	_, err = s.Defined(nil, nil, "x", "")

@@ -39,13 +39,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 	j.watch()
 	m := inplace.Move{
 		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(), Moves: j.Moves, Journal: j.Journal,
-		Look: func(_, now disk.Disk) error {
-			after, err := layout.Read(now, s.geometry())
-			if err != nil {
-				return err
-			}
-			return verify.Promise(p, s.Layout, after)
-		},
+		Look: func(_, now disk.Disk) error { return s.keeps(p, now) },
 	}
 	if j.Device != nil {
 		if m.Device, err = j.Device.Disk(); err != nil {
@@ -63,6 +57,15 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 		w.Copied += x.Len
 	}
 	return w, nil
+}
+
+// keeps checks that a disk is what the plan promises.
+func (s *Source) keeps(p *plan.Plan, now disk.Disk) error {
+	after, err := layout.Read(now, s.geometry())
+	if err != nil {
+		return err
+	}
+	return verify.Promise(p, s.Layout, after)
 }
 
 func (j *Job) inPlace() inplace.Options {
@@ -114,7 +117,7 @@ func (s *Source) onDevice(d *Device) error {
 	switch on := s.Image.OnDevice(); {
 	case on && d == nil:
 		return ondisk.In(ondisk.ErrUsage, "it is a block device; add --device and --journal FILE")
-	case !on && d != nil, d != nil && !d.Is(&s.Image.Opened):
+	case d != nil && !d.Is(&s.Image.Opened):
 		return ondisk.In(ondisk.ErrUsage, "--device is given, and the disk is not the device %s alone", d.Path)
 	}
 	return nil

@@ -41,6 +41,9 @@ func TestNotesOfAnExchange(t *testing.T) {
 // What cannot be exchanged stays as it is, and nothing is left of the copy.
 func TestExchangesThatAreRefused(t *testing.T) {
 	t.Parallel()
+	made := t.TempDir()
+	smallPackage(t, made)
+	packed := content(t, filepath.Join(made, "vm.ova"))
 	for says, prepare := range map[string]func(t *testing.T, path string, j *Job){
 		"/dev/loop7": func(t *testing.T, path string, j *Job) {
 			t.Helper()
@@ -69,8 +72,8 @@ func TestExchangesThatAreRefused(t *testing.T) {
 		require.Equal(t, was, content(t, filepath.Join(filepath.Dir(path), left[0])))
 
 		dir := t.TempDir()
-		smallPackage(t, dir)
 		path = filepath.Join(dir, "vm.ova")
+		require.NoError(t, os.WriteFile(path, []byte(packed), 0o644))
 		j = Job{Dest: path, Replace: true, Jobs: 1}
 		prepare(t, path, &j)
 		p, err := PlanPackage(openedPackage(t, path), Reading{}, Goal{})
@@ -105,6 +108,9 @@ func TestOriginals(t *testing.T) {
 	_, err = Open(path, Reading{})
 	require.Equal(t, "unfinished", Code(err))
 	require.ErrorContains(t, err, "was interrupted")
+	require.NoError(t, os.WriteFile(path, []byte("no disk"), 0o600))
+	_, err = Open(path, Reading{})
+	require.Equal(t, "unfinished", Code(err))
 }
 
 // Why a disk is not there can be what a run has left open.
@@ -138,4 +144,5 @@ func TestReadingThatFails(t *testing.T) {
 	s.Image.Disk = unread(s.Image.Disk.Size())
 	_, err = s.View(p)
 	require.ErrorIs(t, err, disktest.ErrFault)
+	require.ErrorContains(t, err, "planned result: ")
 }

@@ -42,6 +42,7 @@ var outputs = map[string]func(src, path string) (notes []string, err error){
 	"package":              writePackage,
 	"package after a kill": writePackage,
 	"report":               writeReport,
+	"resumed":              resume,
 }
 
 // startsWith is what the folder of an output has before.

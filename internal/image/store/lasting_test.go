@@ -1,13 +1,20 @@
 package store_test
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -19,6 +26,8 @@ func ended(t *testing.T, src *image.Image, path string, o store.CreateOptions) {
 	t.Helper()
 	o.Order = []byte("order")
 	out := imagetest.Fill(t, src, path, o, 2)
+	_, written := out.Counts()
+	require.Positive(t, written)
 	out.Keep(false)
 	require.NoError(t, out.Discard())
 }
@@ -86,6 +95,28 @@ func TestFilesOfOtherUnfinishedCopies(t *testing.T) {
 	}
 }
 
+// A copy of any format that goes on writes few of its bytes again, whatever size its files have on the way.
+func TestResumedCopiesWriteLittle(t *testing.T) {
+	src, data := source(t, 1)
+	for _, kind := range imagetest.Kinds {
+		path := filepath.Join(t.TempDir(), "out."+kind.Format)
+		ended(t, src, path, kind)
+		require.Less(t, goOn(t, src, path, kind), int64(len(data)/4), kind)
+		imagetest.Shows(t, path, data)
+	}
+}
+
+// The journal of a run that had not begun keeps no other from writing.
+func TestJournalThatWasNotBegun(t *testing.T) {
+	t.Parallel()
+	src, _ := source(t, 1)
+	path := filepath.Join(t.TempDir(), "out.img")
+	require.NoError(t, os.WriteFile(unfinished.JournalOf(path), nil, 0o600))
+	out, err := store.Create(path, src.Disk.Size(), src, imagetest.Kinds[0])
+	require.NoError(t, err)
+	require.NoError(t, out.Discard())
+}
+
 // A journal is no name of a DEST or of a report: --force would replace the way on from hours of work.
 func TestJournalsAreNotWritten(t *testing.T) {
 	src, _ := source(t, 1)
@@ -97,4 +128,72 @@ func TestJournalsAreNotWritten(t *testing.T) {
 		require.ErrorContains(t, err, "a journal of trueup")
 	}
 	goOn(t, src, path, imagetest.Kinds[0])
+}
+
+// mayFailToResume is how many calls of each kind may fail without an effect when a copy goes on: see mayFail.
+var mayFailToResume = map[string]int{"open": 1, "read": 1}
+
+// TestEveryCallOfAResumeFails has each call on the file system of a copy that goes on fail in turn. The copy is complete
+// then, or the next run completes it.
+func TestEveryCallOfAResumeFails(t *testing.T) {
+	t.Parallel()
+	if disktest.Raced {
+		t.Skip("its processes have one goroutine each, and take a second to end")
+	}
+	begun, c := t.TempDir(), outputCalls{kind: "resumed", src: readOnlySource(t), behind: t.TempDir()}
+	ended(t, imagetest.Open(t, c.src), filepath.Join(begun, "out.vmdk"), flat)
+	c.path = filepath.Join(oddfs.Mount(t, c.behind, oddfs.Manners{Journal: &c.j}), "out.vmdk")
+	var want map[string]string
+	c.j.EachFails(func(fails bool) {
+		for name := range sums(t, c.behind) {
+			require.NoError(t, os.Remove(filepath.Join(c.behind, name)))
+		}
+		for name := range sums(t, begun) {
+			b, err := os.ReadFile(filepath.Join(begun, name))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(c.behind, name), b, 0o640))
+		}
+		_, said := c.write(t)
+		failed, now := c.j.Failed(), sums(t, c.behind)
+		switch {
+		case !fails:
+			require.Equal(t, "<nil>", said)
+			require.Len(t, now, 2)
+			want = now
+			return
+		case said == "<nil>":
+			c.j.Ignored()
+		default:
+			if !slices.ContainsFunc(guesses, func(text string) bool { return strings.Contains(said, text) }) {
+				require.Contains(t, said, syscall.EIO.Error(), failed)
+			}
+			if now["out.vmdk"] != "" {
+				require.Equal(t, want["out.vmdk"], now["out.vmdk"], failed)
+				require.Equal(t, want["out-flat.vmdk"], now["out-flat.vmdk"], failed)
+			}
+			c.j.Restart(0)
+			if _, said := c.write(t); !strings.Contains(said, fs.ErrNotExist.Error()) { // the journal was removed
+				require.Equal(t, "<nil>", said, failed)
+			}
+			now = sums(t, c.behind)
+		}
+		for name, sum := range want {
+			require.Equal(t, sum, now[name], "%s failed: %s: %s", failed, said, name)
+		}
+	})
+	c.j.RequireNoticed(t, mayFailToResume)
+}
+
+// resume goes on with a copy whose files lie at a path.
+func resume(src, path string) (notes []string, err error) {
+	w, err := unfinished.Hold(path, "")
+	if err != nil {
+		return nil, err
+	}
+	if complete, err := store.Settle(w, false); complete || err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	o := flat
+	o.Order, o.Going = w.Plan(), w
+	return writeCopy(src, path, o)
 }

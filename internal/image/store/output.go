@@ -191,7 +191,7 @@ func (o *Output) checkUnfinished() error {
 		return nil
 	}
 	w, err := unfinished.Beside(o.dir, o.base)
-	if w == nil || err != nil || w.Kind == "" && !w.Blocks {
+	if w == nil || w.Kind == "" && !w.Blocks {
 		return err
 	}
 	w.Path = o.path

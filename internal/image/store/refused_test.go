@@ -218,6 +218,12 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	}
 	require.Empty(t, disktest.Names(t, dir))
 	d := disk.New(mib, sector, disk.Whole(nil, mib))
+	kept := &image.Image{Format: "vmdk", Image: &driver.Image{Disk: d, Subformat: "vmfsSparse"}}
+	_, err = store.Create(filepath.Join(dir, "x.vmdk"), mib, kept, store.CreateOptions{Swap: true})
+	require.ErrorContains(t, err, "--replace keeps the format, and no vmdk vmfsSparse is written")
+	none := &image.Image{Format: "raw", Image: &driver.Image{Disk: d}}
+	_, err = store.Create(filepath.Join(dir, "x.img"), mib, none, store.CreateOptions{Subformat: "flat"})
+	require.ErrorContains(t, err, "raw has no subformats")
 	for says, i := range map[string]*image.Image{
 		"subformat vmfsSparse":      {Format: "vmdk", Image: &driver.Image{Disk: d, Subformat: "vmfsSparse"}},
 		"several files inside":      {Format: "raw", Image: &driver.Image{Disk: d, Parts: make([]driver.File, 2)}},
@@ -240,6 +246,20 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	odd := &image.Image{Format: "qed", Image: &driver.Image{Disk: d}}
 	_, err = out.CreateDisk(first, "x", mib, odd, store.CreateOptions{}, nil)
 	require.ErrorIs(t, err, ondisk.ErrUsage)
+}
+
+// A package that is not begun leaves no folder open. It runs alone, since it counts what is open.
+func TestPackagesThatAreNotBegun(t *testing.T) {
+	src := imagetest.Write(t, t.TempDir(), "src.ovf", nil)
+	files, err := image.OpenFiles(src, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, files.Close()) }()
+	open := len(disktest.Names(t, "/proc/self/fd"))
+	_, _, err = store.CreateFiles(src, files, true, false)
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	_, _, err = store.CreateFiles(filepath.Join(src+".none", "out.ovf"), files, false, false)
+	require.ErrorContains(t, err, "folder of DEST")
+	require.Len(t, disktest.Names(t, "/proc/self/fd"), open)
 }
 
 // Where a file of a package cannot have its name, none of them has one.
