@@ -194,6 +194,8 @@ func TestSharedBlocks(t *testing.T) {
 				require.Equal(t, c.shares, strings.Contains(places, "shared"), name)
 				require.Equal(t, 0, trueup(t, "verify", local, dest).code, name)
 			}
+			r := trueup(t, "convert", local, filepath.Join(folder, "text"))
+			require.Contains(t, r.stdout, "but for shared blocks") // in the second line of the result
 		})
 	}
 }
