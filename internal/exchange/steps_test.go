@@ -243,6 +243,10 @@ func TestStepsRefuse(t *testing.T) {
 			true, func(s *steps) { require.NoError(s.t, os.RemoveAll(s.dir)); s.mkdir("") },
 			func(s *steps) error { return s.free("vm", nil, "") }, "no such file", true,
 		},
+		"undo: a name that cannot be looked at": {
+			true, func(s *steps) { s.exchanged(); s.New = append(s.New, file{Name: name("a\x00")}) },
+			func(s *steps) error { return s.mayUndo(unfinished.Options{}) }, "look at", false,
+		},
 		"undo: a name of a step stays": {
 			true, func(s *steps) { s.exchanged(); s.mkdir(".data.orig.exchange") },
 			func(s *steps) error {
@@ -302,6 +306,8 @@ func TestStepsWithoutLinks(t *testing.T) {
 			before := s.source()
 			s.exchanged()
 			require.Equal(t, several || len(fail) > 1, s.d.bare, name)
+			kept := map[bool]string{true: "data", false: "vm"}[several]
+			require.Equal(t, "old "+kept, s.files()[kept+".orig"], name)
 			_, err := Undo(s.Held, unfinished.Options{})
 			require.NoError(t, err, name)
 			require.Equal(t, before, s.files(), name)
@@ -321,6 +327,16 @@ func TestFilesOfAnExchange(t *testing.T) {
 	defer h.Close()
 	_, err = Files(h)
 	require.ErrorIs(t, err, ondisk.ErrFormat)
+}
+
+// A manifest whose name is gone needs no further step.
+func TestSealsAreBrokenOnce(t *testing.T) {
+	t.Parallel()
+	s := begin(t, true)
+	for range 2 {
+		require.NoError(t, s.breakSeals())
+		require.NoFileExists(t, filepath.Join(s.dir, "mf"))
+	}
 }
 
 // source returns the files of the folder but for those of the copy.
