@@ -112,7 +112,10 @@ func (f *onFiles) begin(stretches int) error {
 // middle leaves the disk in the middle of the move.
 func (f *onFiles) middle() *onFiles {
 	f.t.Helper()
-	require.ErrorIs(f.t, f.begin(1), ErrMiddle)
+	err := f.begin(1)
+	require.ErrorIs(f.t, err, ErrMiddle)
+	require.ErrorIs(f.t, err, context.Canceled)
+	require.NotContains(f.t, err.Error(), context.Canceled.Error(), "in other words")
 	require.FileExists(f.t, f.path+unfinished.Suffix)
 	return f
 }
@@ -380,6 +383,9 @@ func TestMovesThatAreRefused(t *testing.T) {
 		}, "names a file of this disk"},
 		"written meanwhile": {func(f *onFiles, _ *Move) {
 			f.put("vm.img", append(bytes.Clone(f.old), make([]byte, sector)...))
+		}, "changed"},
+		"written while it is read": {func(f *onFiles, m *Move) {
+			m.Begin = func(string, int64) { f.put("vm.img", f.old) }
 		}, "changed"},
 		"a second name": {func(f *onFiles, m *Move) {
 			m.Image.Handles[0].Info.Links = 2

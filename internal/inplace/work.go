@@ -293,7 +293,7 @@ func hasRoom(d *sys.Folder, need int64, what, where string) error {
 // lasts refuses a journal that a power cut would lose while the disk stays.
 func (m *Move) lasts(d *sys.Folder) error {
 	inMemory, err := d.InMemory()
-	if err != nil || !inMemory {
+	if !inMemory {
 		return err
 	}
 	there, err := d.Stat(".")

@@ -2,9 +2,12 @@ package inplace
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -225,7 +228,24 @@ func TestDisksThatAreUnsuitable(t *testing.T) {
 	require.ErrorContains(t, onDevice(img, 97*sector), "the device is too small")
 
 	f := newOnFiles(t, false)
-	img, err := image.Open(f.path, image.Options{})
+	member, err := image.Open(f.path, image.Options{
+		Digest: func(context.Context, string, driver.File) error { return nil },
+	})
+	require.NoError(t, err)
+	defer member.Close()
+	_, err = Suitable(member, 96*sector)
+	require.ErrorContains(t, err, "a disk of a package")
+	out, err := exec.Command(disktest.Tool(t, "losetup"), "-f", "--show", f.path).Output()
+	if err == nil { // where this machine has loop devices
+		path := strings.TrimSpace(string(out))
+		defer disktest.Run(t, "losetup", "-d", path)
+		device, err := image.Open(path, image.Options{})
+		require.NoError(t, err)
+		defer device.Close()
+		_, err = Suitable(device, 97*sector)
+		require.ErrorContains(t, err, "the device is too small")
+	}
+	img, err = image.Open(f.path, image.Options{})
 	require.NoError(t, err)
 	defer img.Close()
 	img.Around = func(int64) (driver.Around, error) { return driver.Around{}, disktest.ErrFault }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -67,5 +68,15 @@ func TestSameBits(t *testing.T) {
 		set, n := sameBits(tc.bits, tc.from)
 		require.Equal(t, tc.set, set, "%x from %d", tc.bits, tc.from)
 		require.Equal(t, tc.n, n, "%x from %d", tc.bits, tc.from)
+	}
+}
+
+// A disk has whole sectors, one at least, and 64 TiB at most. No file is written for another.
+func TestSizesOfDisks(t *testing.T) {
+	for size, want := range map[int64]error{
+		0: ondisk.ErrUnsupported, -512: ondisk.ErrUnsupported, 513: ondisk.ErrUnsupported, maxDisk + 512: ondisk.ErrLimit,
+	} {
+		_, err := create(nil, size, driver.Options{})
+		require.ErrorIs(t, err, want, "%d", size)
 	}
 }
