@@ -67,6 +67,7 @@ func TestExchangesThatAreRefused(t *testing.T) {
 		before := len(disktest.Names(t, filepath.Dir(path)))
 		_, err := write(t.Context(), t, &j, path)
 		require.ErrorContains(t, err, says)
+		require.NotErrorIs(t, err, ondisk.ErrChanged, "nothing was copied yet")
 		left := disktest.Names(t, filepath.Dir(path))
 		require.Len(t, left, before)
 		require.Equal(t, was, content(t, filepath.Join(filepath.Dir(path), left[0])))

@@ -1,9 +1,11 @@
 package realign
 
 import (
+	"context"
 	"errors"
 	"io"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -108,6 +110,22 @@ func requireNoneMissed(t *testing.T, d disk.Disk, shared []disk.Piece) {
 		}
 		off += run.Len
 	}
+}
+
+// A copy that shares blocks says how many.
+func TestNoteOfSharedBlocks(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	j := Job{Dest: filepath.Join(t.TempDir(), "copy.raw"), Format: "raw", Jobs: 1}
+	j.Judge = func(context.Context, Judged) error {
+		j.shared = []disk.Piece{{Range: disk.Range{Len: 4096}}}
+		return nil
+	}
+	w, err := write(t.Context(), t, &j, path)
+	require.NoError(t, err)
+	require.Len(t, w.Notes, 1)
+	require.Equal(t, "shared", w.Notes[0].Code)
+	require.Contains(t, w.Notes[0].Text, "4096 bytes")
 }
 
 // Where nothing can be shared, or not for long, the rest is copied.
