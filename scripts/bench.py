@@ -19,6 +19,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import textwrap
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -374,16 +375,16 @@ def report(groups, o):
     version = lambda *argv: tool(*argv).decode().splitlines()[0]  # noqa: E731
     model = next((line.split(": ")[1] for line in open("/proc/cpuinfo", encoding="ascii") if "model name" in line), "?")
     fs = tool("stat", "-f", "-c", "%T", CACHE).decode().strip()
-    lines = [
-        "# Benchmarks", "",
+    intro = (
         f"Written by `make bench`. Medians of {o.rounds}; {os.cpu_count()} processors ({model.strip()}), "
         f"Linux {platform.release()}, {fs}; {version(TRUEUP, '--version')}, {version('qemu-img', '--version')}, "
         f"{version('fio', '--version')}. The disk has {o.size // MIB} MiB, one NTFS at LBA 63, "
-        f"{o.size // 16 * 5 // MIB} MiB of data; that of packed kinds and of memory {o.packed // MIB} MiB. The page cache "
-        f"is warm. The load of the machine was {o.load:.0f} when it began: with more than the processors, wall times and "
-        "their ratios are those of a busy machine. Ratios under 1: the first row needs less. "
-        "[performance.md](performance.md) says what bounds what.", "",
-    ]
+        f"{o.size // 16 * 5 // MIB} MiB of data; that of packed kinds and of memory {o.packed // MIB} MiB. The page "
+        f"cache is warm. The load of the machine was {o.load:.0f} when it began: with more than the processors, wall "
+        "times and their ratios are those of a busy machine. Ratios under 1: the first row needs less. "
+        "[performance.md](performance.md) says what bounds what."
+    )
+    lines = ["# Benchmarks", "", *textwrap.wrap(intro, 120, break_on_hyphens=False), ""]
     for g in groups:
         lines += [f"## {g.title}", "", *([g.text, ""] if g.text else []),
                   "| | wall s | CPU s | RSS MiB | read MiB | written MiB | takes MiB |",
