@@ -6,7 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -35,6 +37,18 @@ func TestDataBehind2TiB(t *testing.T) {
 	require.ErrorIs(t, stream.Finish(), ondisk.ErrLimit)
 	_, err = newStreamTarget(nowhere{}, 1<<47+1<<25, nil)
 	require.ErrorIs(t, err, ondisk.ErrLimit, "the directory")
+	_, err = newSparseTarget(nowhere{}, 1<<52, 8, nil)
+	require.ErrorIs(t, err, ondisk.ErrLimit, "the tables")
+}
+
+// A disk that lies over others needs a head for what they leave.
+func TestViewsHaveAHead(t *testing.T) {
+	t.Parallel()
+	_, err := create(nowhere{}, 1<<20, driver.Options{
+		Over:   []disk.Piece{},
+		Beside: func(string) (driver.WriteFile, string, error) { return nil, "", disktest.ErrFault },
+	})
+	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
 // What compresses one grain compresses the next.
