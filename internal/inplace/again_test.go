@@ -81,6 +81,17 @@ func TestCommittedMoveIsCompared(t *testing.T) {
 	}
 }
 
+// TestMovesOfEachKind completes a move of each disk of the simulation.
+func TestMovesOfEachKind(t *testing.T) {
+	t.Parallel()
+	for _, c := range simCases(t) {
+		x := newTrial(c, faulty{})
+		_, err := x.life(true, false)
+		require.NoError(t, err, c.name)
+		require.True(t, bytes.Equal(c.want, x.on.File("disk").Bytes()), c.name)
+	}
+}
+
 // TestUndoneMoveStays goes on from a move that was undone, and whose journal is still there.
 func TestUndoneMoveStays(t *testing.T) {
 	t.Parallel()

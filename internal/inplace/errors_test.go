@@ -315,7 +315,8 @@ func TestPlansThatAreRefused(t *testing.T) {
 // TestDataBetweenPieces saves what no piece takes along: in runs, and up to a bound.
 func TestDataBetweenPieces(t *testing.T) {
 	t.Parallel()
-	d := simDisk{disktest.NewMedium().File("disk")}
+	on := disktest.NewMedium()
+	d := simDisk{on.File("disk")}
 	_, err := d.WriteAt([]byte("first"), 0)
 	require.NoError(t, err)
 	_, err = d.WriteAt(bytes.Repeat([]byte("data"), 2*sector/4), 3*sector)
@@ -333,4 +334,14 @@ func TestDataBetweenPieces(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	_, _, err = saveData(d, disk.Range{Len: 13 * sector}, []Saved{{}}, maxSaved)
 	require.Error(t, err, "the disk ends before")
+
+	p := &Plan{OldEnd: 12 * sector}
+	saved, err := p.save(d)
+	require.NoError(t, err)
+	require.Len(t, saved, 3)
+	_, err = p.save(&lossy{d, -1, 0})
+	require.ErrorIs(t, err, disktest.ErrFault, "where its holes are")
+	on.FailRead = on.Reads + 2
+	_, err = p.save(d)
+	require.ErrorIs(t, err, disktest.ErrFault, "the second read")
 }
