@@ -191,3 +191,9 @@ func TestLocks(t *testing.T) {
 		require.Equal(t, want, locked, "%d", at)
 	}
 }
+
+// An error of a file system loses its path, and others stay as they are.
+func TestCause(t *testing.T) {
+	require.Equal(t, unix.EIO, Cause(&fs.PathError{Op: "open", Path: "a", Err: unix.EIO}))
+	require.Equal(t, fs.ErrClosed, Cause(fs.ErrClosed))
+}
