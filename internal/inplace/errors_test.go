@@ -256,7 +256,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		"":                       func(*Plan) {},
 		"an earlier version":     func(p *Plan) { p.Version = planVersion - 1 },
 		"a version to come":      func(p *Plan) { p.Version = planVersion + 1 },
-		"a disk of no sector":    func(p *Plan) { p.OldSize, p.OldEnd, p.Pieces, p.Sums = 511, 511, nil, nil },
+		"a disk of no sector":    func(p *Plan) { p.OldSize, p.OldEnd, p.End, p.Pieces, p.Sums = 511, 512, p.Size+1, nil, nil },
 		"a disk that shrinks":    func(p *Plan) { p.OldSize, p.OldEnd = p.Size+1, p.Size+1 },
 		"a disk beyond bounds":   func(p *Plan) { p.Size, p.End = 1<<62+1, 1<<62+1 },
 		"an end in the disk":     func(p *Plan) { p.OldEnd, p.End = p.OldSize-1, p.Size-1 },
@@ -276,7 +276,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		"from behind the disk":   func(p *Plan) { p.Pieces[2].From = 55 * sector },
 		"to an earlier piece":    func(p *Plan) { p.Pieces[2].To = 23 * sector },
 		"to behind the disk":     func(p *Plan) { p.Pieces[2].To = 63 * sector },
-		"to the first sector":    func(p *Plan) { p.Pieces[1].To, p.Pieces[0].Len = 0, sector },
+		"to the first sector":    func(p *Plan) { p.Pieces[0] = shift(1, 0, 1) },
 		"a patch of other bytes": func(p *Plan) { p.Patches[0].Old = nil },
 		"an empty patch":         func(p *Plan) { p.Patches[0].Old, p.Patches[0].New = nil, nil },
 		"patches in no order":    func(p *Plan) { p.Patches[1].Off = 440 },
@@ -341,6 +341,8 @@ func TestDataBetweenPieces(t *testing.T) {
 	require.Len(t, saved, 3)
 	_, err = p.save(&lossy{d, -1, 0})
 	require.ErrorIs(t, err, disktest.ErrFault, "where its holes are")
+	on.FailRead = on.Reads + 1
+	require.ErrorIs(t, p.notOld(d), disktest.ErrFault)
 	on.FailRead = on.Reads + 2
 	_, err = p.save(d)
 	require.ErrorIs(t, err, disktest.ErrFault, "the second read")

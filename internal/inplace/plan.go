@@ -382,7 +382,7 @@ func (p *Plan) check() error {
 	}
 	end := int64(0)
 	for _, x := range p.Pieces {
-		if x.Len <= 0 || x.From < 0 || x.From > p.OldSize-x.Len || x.To < end || x.To > p.Size-x.Len ||
+		if x.Len <= 0 || x.From > p.OldSize-x.Len || x.To < end || x.To > p.Size-x.Len ||
 			x.From != x.To && min(x.From, x.To) < markSize {
 			return bad("piece %+v", x)
 		}

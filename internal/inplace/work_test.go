@@ -272,6 +272,12 @@ func TestRoomOfJournals(t *testing.T) {
 	require.NoError(t, closed.Close())
 	require.Error(t, (&Move{Image: img}).lasts(closed))
 
+	require.NoError(t, (&Move{Image: img}).place(&Plan{}))
+	other, err := image.Open(f.path, image.Options{})
+	require.NoError(t, err)
+	require.NoError(t, other.Close())
+	require.Error(t, (&Move{Image: other}).place(&Plan{}), "its folder is closed")
+
 	memory, err := sys.OpenFolder("/dev/shm")
 	if err != nil {
 		t.Skipf("no file system in memory on this machine: %v", err)
