@@ -1,6 +1,7 @@
 package ova_test
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -151,4 +152,42 @@ func TestFolderHasWhatTheOVFNames(t *testing.T) {
 	out, err := ova.Create(filepath.Join(dir, "out.ova"), src, ova.CreateOptions{})
 	require.NoError(t, err)
 	require.NoError(t, out.Discard())
+}
+
+// The texts of an OVF follow other names of its files, or say why they cannot.
+func TestTextsWithOtherNames(t *testing.T) {
+	t.Parallel()
+	flat := vmdkforge.Descriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
+	made := func(href string) (dir string, p *ova.Package) {
+		dir = t.TempDir()
+		imagetest.Write(t, dir, "disk.vmdk", sparse("").Data)
+		imagetest.Write(t, dir, "flat.vmdk", []byte(flat))
+		imagetest.Write(t, dir, "disk-flat.vmdk", make([]byte, 4096))
+		imagetest.Write(t, dir, "spare.img", nil)
+		imagetest.Write(t, dir, "vm.mf", fmt.Appendf(nil, "SHA256(vm.ovf)= %x\nSHA256(disk.vmdk)= %[1]x\n",
+			sha256.Sum256(nil)))
+		return dir, openedPackage(t, imagetest.Write(t, dir, "vm.ovf", []byte(envelope(
+			`ovf:href="disk.vmdk"`, `ovf:href="disk-flat.vmdk"`, `ovf:href="`+href+`"`))))
+	}
+	other := func(name string) string { return "new-" + name }
+	dir, p := made("spare.img")
+	texts, err := p.Renamed(other)
+	require.NoError(t, err)
+	require.Len(t, texts, 2)
+	require.Equal(t, "vm.ovf", texts[0].Name)
+	require.Contains(t, string(texts[0].Renamed), `ovf:href="new-disk.vmdk"`)
+	require.Equal(t, fmt.Sprintf("SHA256(new-vm.ovf)= %x\nSHA256(new-disk.vmdk)= %x\n",
+		sha256.Sum256(texts[0].Renamed), sha256.Sum256(nil)), string(texts[1].Renamed))
+	_, err = p.Renamed(func(string) string { return "\x01" })
+	require.ErrorContains(t, err, "with other names of its files")
+	for _, name := range []string{"vm.mf", "vm.ovf", "disk.vmdk"} { // in the order of their looks, from the last on
+		require.NoError(t, os.Truncate(filepath.Join(dir, name), 0))
+		_, err = p.Renamed(other)
+		require.ErrorIs(t, err, ondisk.ErrChanged, name)
+	}
+	for href, class := range map[string]error{"../disk.vmdk": ondisk.ErrReference, "flat.vmdk": ondisk.ErrUnsupported} {
+		_, p = made(href)
+		_, err = p.Renamed(other)
+		require.ErrorIs(t, err, class, href)
+	}
 }
