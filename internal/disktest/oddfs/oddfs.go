@@ -177,9 +177,9 @@ func Mount(t testing.TB, behind string, m Manners) (mounted string) {
 	return mounted
 }
 
-// unpolled has the kernel ask once whether a file there is ready, and learn that such questions are not answered. Go asks
-// for each file that it opens, in a call that no other thread of the process can overtake. The library asks itself,
-// but not of a mount that it gets as a descriptor.
+// unpolled has the kernel ask once whether a file there is ready, and learn that such questions are not answered. Go
+// asks for each file that it opens, in a call that no other thread of the process can overtake. The library asks
+// itself, but not of a mount that it gets as a descriptor.
 func unpolled(mounted string) error {
 	fd, err := unix.Open(mounted+"/.go-fuse-epoll-hack", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
