@@ -253,10 +253,12 @@ func TestPiecesThatChangePlaces(t *testing.T) {
 func TestPlansThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for why, change := range map[string]func(p *Plan){
-		"":                       func(*Plan) {},
-		"an earlier version":     func(p *Plan) { p.Version = planVersion - 1 },
-		"a version to come":      func(p *Plan) { p.Version = planVersion + 1 },
-		"a disk of no sector":    func(p *Plan) { p.OldSize, p.OldEnd, p.End, p.Pieces, p.Sums = 511, 512, p.Size+1, nil, nil },
+		"":                   func(*Plan) {},
+		"an earlier version": func(p *Plan) { p.Version = planVersion - 1 },
+		"a version to come":  func(p *Plan) { p.Version = planVersion + 1 },
+		"a disk of no sector": func(p *Plan) {
+			p.OldSize, p.OldEnd, p.End, p.Pieces, p.Sums = 511, 512, p.Size+1, nil, nil
+		},
 		"a disk that shrinks":    func(p *Plan) { p.OldSize, p.OldEnd = p.Size+1, p.Size+1 },
 		"a disk beyond bounds":   func(p *Plan) { p.Size, p.End = 1<<62+1, 1<<62+1 },
 		"an end in the disk":     func(p *Plan) { p.OldEnd, p.End = p.OldSize-1, p.Size-1 },
