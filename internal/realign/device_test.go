@@ -20,6 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/device"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
@@ -144,9 +145,9 @@ func TestDeviceThatIsNotBlank(t *testing.T) {
 	small := standIn(t, s.Image.Disk.Size()-sector, nil)
 	_, err = small.create(t.Context(), s, p)
 	require.ErrorContains(t, err, "is too small")
-	small.Node, small.Size = small.Node+".none", d.Size
+	small.Node, small.Size = t.TempDir(), d.Size
 	_, err = small.create(t.Context(), s, p)
-	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	d.Overwrite = "something else"
 	_, err = d.create(t.Context(), s, p)
 	require.ErrorContains(t, err, "is not blank, and what it holds would be lost (--overwrite-content names")
