@@ -94,10 +94,11 @@ func TestScriptCopiesWhatCannotBeExchanged(t *testing.T) {
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "../base.raw", at("z/child.qcow2"))
 	script, commands := exchangeScript(t, dir)
 	require.ElementsMatch(t, []string{
-		"align " + long + ".raw " + long[:228] + "-aligned.raw", "align also.raw also-aligned.raw", "align taken.raw taken-aligned.raw", "align base.raw base-aligned.raw",
+		"align also.raw also-aligned.raw", "align taken.raw taken-aligned.raw", "align base.raw base-aligned.raw",
 		"align left.raw left-aligned.raw", "align --replace plain.raw", "align unnamed unnamed-aligned.ova",
+		"align " + long + ".raw " + long[:228] + "-aligned.raw",
 	}, commands)
 	text, err := os.ReadFile(script)
 	require.NoError(t, err)
-	require.Contains(t, string(text), "a copy, not an exchange: its names are too long: 256 bytes are needed for a while")
+	require.Contains(t, string(text), "a copy, not an exchange: its names are too long: 256 bytes are needed")
 }
