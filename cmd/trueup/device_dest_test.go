@@ -268,11 +268,21 @@ func unfinishedDevice(t testing.TB, device string) {
 // TestDeviceWriteErrors writes onto a device whose storage has no room for it, as a thin volume of a full pool.
 func TestDeviceWriteErrors(t *testing.T) {
 	t.Parallel()
+	for name, on := range smallStorages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			writesFail(t, on)
+		})
+	}
+}
+
+func writesFail(t *testing.T, on func(t *testing.T, mib int, folder string, command ...string) result) {
+	t.Helper()
 	source, folder, left := noisyDisk(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "left")
 	disktest.Tool(t, "losetup")
 	script := `truncate -s 12M "$0/thin" && d=$(losetup -f --show "$0/thin") || exit 99; left=$1; shift
 		"$@" "$d" --device; code=$?; cp --sparse=always "$0/thin" "$left"; losetup -d "$d"; exit $code`
-	r := privateMount(t, "size=6m", folder, "sh", "-c", script, folder, left, builtPath, "align", source)
+	r := on(t, 6, folder, "sh", "-c", script, folder, left, builtPath, "align", source)
 	if r.code == 99 {
 		t.Skipf("no loop device on this machine: %s", r.stderr)
 	}

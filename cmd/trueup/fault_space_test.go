@@ -44,6 +44,68 @@ func privateMount(t *testing.T, options, folder string, command ...string) resul
 	return run(t, tool, append(append(unshare, "sh", "-c", script, folder, options, folder), command...)...)
 }
 
+// smallStorages run a command where it alone sees a file system of some MiB: in memory, or ext4 on a loop device.
+var smallStorages = map[string]func(t *testing.T, mib int, folder string, command ...string) result{
+	"tmpfs": func(t *testing.T, mib int, folder string, command ...string) result {
+		t.Helper()
+		return privateMount(t, fmt.Sprintf("size=%dm", mib), folder, command...)
+	},
+	"ext4": func(t *testing.T, mib int, folder string, command ...string) result {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "ext4")
+		disktest.Run(t, "mke2fs", "-q", "-t", "ext4", "-b", "4096", "-O", "^has_journal", "-m", "0", file,
+			fmt.Sprintf("%dm", mib))
+		script := `mount -o loop "$1" "$2" || exit 96; shift 2; "$@"`
+		r := run(t, disktest.Tool(t, "unshare"), append([]string{"--mount", "sh", "-c", script, "sh", file, folder},
+			command...)...)
+		if r.code == 96 {
+			t.Skipf("no loop device can be mounted here: %s", r.stderr)
+		}
+		return r
+	},
+}
+
+// fullFileSystem takes all space away while a copy that can go on is written, while the copy of an exchange is, and in
+// the middle of an exchange. Its arguments are the folder of x.vmdk, one of its own, strace and the program.
+const fullFileSystem = `cp "$1"/x*.vmdk "$2"; cd "$2"; a=$(cat x*.vmdk | sha256sum)
+	fill() { dd if=/dev/zero of=fill bs=4k 2>/dev/null; true; }; old() { test "$a" = "$(cat x*.vmdk | sha256sum)"; }
+	filled() { "$@" & until [ -s "$partial" ]; do :; done; fill; wait $!; echo "copy: $?"; rm fill; }
+	"$3" -qq -o /dev/null -f -e trace=renameat -e inject=renameat:signal=KILL:when=1 "$4" align -q --replace x.vmdk
+	test -e x.vmdk.trueup && fill || exit 91
+	"$4" resume x.vmdk 2>&1; echo "resume: $?"; "$4" undo x.vmdk 2>&1; rm fill
+	if [ -e x.vmdk.trueup ]; then "$4" undo x.vmdk || exit 92; fi; old || exit 93
+	partial=.x-flat.vmdk.partial; filled "$4" align -q --replace --limit-rate 256K x.vmdk 2>&1; old || exit 94
+	test "$(echo .x*)" = '.x*' || exit 95
+	partial=.y-flat.vmdk.partial; filled "$4" align -q --resumable --limit-rate 256K x.vmdk y.vmdk 2>&1
+	"$4" resume y.vmdk && "$4" verify x.vmdk y.vmdk || exit 96; rm y*.vmdk
+	"$4" align -q --replace x.vmdk && "$4" verify x.orig.vmdk x.vmdk`
+
+// TestReplaceOnAFullFileSystem requires that errors name the cause, that the disk stays, and that the next run goes on
+// when there is room.
+func TestReplaceOnAFullFileSystem(t *testing.T) {
+	t.Parallel()
+	source := formatFlat.convert(t, noisyDisk(t, 8), t.TempDir(), "x", "ide")
+	for name, on := range smallStorages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := t.TempDir()
+			r := on(t, 40, folder, "bash", "-c", fullFileSystem, "bash", filepath.Dir(source), folder,
+				disktest.Tool(t, "strace"), builtPath)
+			require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+			for _, says := range []string{
+				"no space left on device; the exchange is not complete: trueup resume x.vmdk goes on, " +
+					"trueup undo x.vmdk takes it back\nresume: 1\n",
+				"write x-flat.vmdk: no space left on device; the copy needs ",
+				"write y-flat.vmdk: no space left on device; the copy needs ",
+				"; what is written stays: trueup resume y.vmdk goes on, trueup undo y.vmdk removes it",
+			} {
+				require.Contains(t, r.stdout, says)
+			}
+			require.Equal(t, 2, strings.Count(r.stdout, "copy: 1\n"), r.stdout)
+		})
+	}
+}
+
 // The space is too small and that can be known before the first byte.
 func TestTooLittleSpace(t *testing.T) {
 	t.Parallel()

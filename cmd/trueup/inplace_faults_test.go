@@ -137,15 +137,16 @@ func TestMoveOnAFullFileSystem(t *testing.T) {
 		head -c 1G /dev/zero >fill 2>/dev/null; test -e disk.trueup || exit 99
 		"$2" resume disk 2>&1; echo "full: $?"; "$2" undo disk 2>&1; echo "full: $?"
 		"$2" inspect disk 2>&1; echo "inspect: $?"; rm fill; "$2" $5 disk 2>&1; echo "room: $?"; sha256sum disk`
-	for end, want := range map[string]string{"resume": sha256Of(t, dest), "undo": sha256Of(t, raw)} {
-		r := privateMount(t, "size=66m", folder, "sh", "-c", script, "sh", folder, builtPath, raw,
-			disktest.Tool(t, "strace"), end)
-		said := strings.Join(strings.Fields(r.stdout), " ")
-		require.Equal(t, 2, strings.Count(said, "no space left on device; the disk is in the middle of the move"),
-			r.stdout)
-		require.Equal(t, 2, strings.Count(said, "full: 1"), r.stdout)
-		require.Contains(t, said, "inspect: 4", r.stdout)
-		require.Contains(t, said, "room: 0 "+want, r.stdout)
+	for name, on := range smallStorages {
+		for end, want := range map[string]string{"resume": sha256Of(t, dest), "undo": sha256Of(t, raw)} {
+			r := on(t, 66, folder, "sh", "-c", script, "sh", folder, builtPath, raw, disktest.Tool(t, "strace"), end)
+			said := strings.Join(strings.Fields(r.stdout), " ")
+			require.Equal(t, 2, strings.Count(said, "no space left on device; the disk is in the middle of the move"),
+				"%s: %s%s", name, r.stdout, r.stderr)
+			require.Equal(t, 2, strings.Count(said, "full: 1"), r.stdout)
+			require.Contains(t, said, "inspect: 4", r.stdout)
+			require.Contains(t, said, "room: 0 "+want, r.stdout)
+		}
 	}
 }
 
