@@ -94,13 +94,16 @@ func TestDefinitionsOfOtherMachines(t *testing.T) {
 		"no such file": {
 			1, []string{"--vmx", filepath.Join(dir, "none")},
 		},
-		"for a copy, and --in-place makes none": {
-			64, []string{"--in-place", "--vmx", snapshot},
+		"a snapshot of the disk": {
+			4, []string{"--in-place", "--vmx", snapshot},
+		},
+		"and DEST " + disk + " is a device; leave it out": {
+			64, []string{"--device", "--vmx", snapshot, disk},
 		},
 	} {
-		args := append([]string{"align", "--replace"}, append(c.args, disk)...)
-		if c.code == 64 {
-			args = append([]string{"align"}, args[2:]...)
+		args := append([]string{"align"}, append(c.args, disk)...)
+		if c.code != 64 && c.args[0] != "--in-place" {
+			args = append(args, "--replace")
 		}
 		r := trueup(t, args...)
 		require.Equal(t, c.code, r.code, "%s: %s", want, r.stderr)
@@ -110,5 +113,35 @@ func TestDefinitionsOfOtherMachines(t *testing.T) {
 	}
 	ova := filepath.Join(t.TempDir(), "x.ova")
 	disktest.Run(t, "touch", ova)
-	require.Equal(t, 64, trueup(t, "align", "--vmx", snapshot, ova, ova+".ova").code)
+	r := trueup(t, "align", "--vmx", snapshot, ova, ova+".ova")
+	require.Equal(t, 64, r.code)
+	require.Contains(t, r.stderr, ova+".ova is a package, from which a machine gets a definition of its own")
+}
+
+// TestDefinitionsOfMovesAndDevices holds a move in place, by which the disk grows, and a copy onto a device against the
+// definition of the machine.
+func TestDefinitionsOfMovesAndDevices(t *testing.T) {
+	t.Parallel()
+	disk := moveDisks["grows"](t)
+	st, err := os.Stat(disk)
+	require.NoError(t, err)
+	volume := filepath.Join(t.TempDir(), "volume.xml")
+	require.NoError(t, os.WriteFile(volume, fmt.Appendf(nil, "<volume>\n<capacity>%d</capacity>\n<target>\n"+
+		"<path>%s</path>\n<format type='raw'/>\n</target>\n</volume>\n", st.Size(), disk), 0o600))
+	device, _ := destDevice(t, st.Size()+1<<20)
+	r := trueup(t, "align", "--json", "--device", "--libvirt-xml", libvirtDomain(t, "qcow2", disk), disk, device)
+	require.Equal(t, 0, r.code, r.stderr)
+	validate(t, r.stdout)
+	require.Contains(t, r.stdout, fmt.Sprintf(`write <disk type='block'> and <source dev=\"%s\"/> there`, device))
+	require.Contains(t, r.stdout, "the format is qcow2, and the disk is raw")
+
+	found := alignFindings(t, "--in-place", "--libvirt-xml", volume, "--libvirt-xml", libvirtDomain(t, "raw", disk),
+		disk)
+	require.Equal(t, 0, trueup(t, "inspect", disk).code, "it was moved")
+	now, err := os.Stat(disk)
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprintf("%s, line 2: the capacity is %d bytes, and the aligned disk has %d", volume, st.Size(),
+		now.Size()), found["definition-size"])
+	require.Contains(t, found["definition"], "line 6: the disk vda is this one, and nothing has to change there")
+	require.NotContains(t, found, "definition-path")
 }

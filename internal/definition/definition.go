@@ -64,6 +64,7 @@ type Case struct {
 	// Same reports whether a path of the definition leads to the disk.
 	Same     func(path string) bool
 	Dest     string // the path of the copy; empty: it has the path of the disk
+	Block    bool   // the copy is a device
 	Format   string // of the result
 	Old, New int64  // sizes of the disk, bytes
 }
@@ -130,8 +131,11 @@ func (d *Definition) changes(e entry, c Case) (out []ondisk.Issue) {
 		})
 	}
 	if c.Dest != "" {
-		say(ondisk.Warn, "definition-path", e.line, fmt.Sprintf("to use the copy, name %q there", c.Dest),
-			"%s leads to the disk as it was", e.device)
+		remedy := fmt.Sprintf("to use the copy, name %q there", c.Dest)
+		if c.Block && d.kind == domain {
+			remedy = fmt.Sprintf("to use the copy, write <disk type='block'> and <source dev=%q/> there", c.Dest)
+		}
+		say(ondisk.Warn, "definition-path", e.line, remedy, "%s leads to the disk as it was", e.device)
 	}
 	want, has := formats[c.Format], cmp.Or(e.format, "raw")
 	switch {

@@ -20,11 +20,13 @@ const MaxDefinition = definition.MaxText
 
 // Defined finds the disk in each definition, and returns what has to change there when DEST is written. An error means
 // that the definition is of another machine, or that it runs from a snapshot. dest is empty where the copy gets the
-// path of the disk.
-func (s *Source) Defined(ds []Definition, p *Plan, dest, format string) (out []ondisk.Issue, err error) {
+// path of the disk, and block says that it is a device.
+func (s *Source) Defined(
+	ds []Definition, p *Plan, dest, format string, block bool,
+) (out []ondisk.Issue, err error) {
 	if len(ds) > 0 && s.Image.Packaged() {
-		return nil, ondisk.In(ondisk.ErrUsage, "%s is a disk of a package, which a definition of libvirt or VMware "+
-			"cannot name", s.Path())
+		return nil, ondisk.In(ondisk.ErrUsage, "%s is a disk of a package, which no definition of libvirt or VMware "+
+			"names; leave out --libvirt-xml and --vmx", s.Path())
 	}
 	if dest != "" {
 		if dest, err = filepath.Abs(dest); err != nil {
@@ -48,8 +50,8 @@ func (s *Source) Defined(ds []Definition, p *Plan, dest, format string) (out []o
 			return ok && name == s.Image.Base
 		}
 		issues, err := def.Check(definition.Case{
-			File: d.File, Disk: s.Path(), Base: s.Image.Base, Same: same, Dest: dest, Format: format, Old: p.OldSize,
-			New: p.Size,
+			File: d.File, Disk: s.Path(), Base: s.Image.Base, Same: same, Dest: dest, Block: block, Format: format,
+			Old: p.OldSize, New: p.Size,
 		})
 		if err != nil {
 			return nil, err

@@ -55,14 +55,17 @@ func (d *definitionFlags) readDefinition(flag, name string, vmx bool) error {
 	return nil
 }
 
-// checkDefinitions refuses flags for a DEST that no definition of a machine names by a path.
+// checkDefinitions refuses flags for a DEST that no such definition names, and reads the files.
 func (f *alignFlags) checkDefinitions(dest string) error {
 	switch {
 	case len(f.libvirt)+len(f.vmx) == 0:
 		return nil
-	case f.dev.device || realign.IsPackage(dest):
-		return command.Usage("--libvirt-xml and --vmx are for a DEST that is an image file, "+
-			"and %s is not one", dest)
+	case realign.IsPackage(dest):
+		return command.Usage("--libvirt-xml and --vmx are for the disk of a machine, and %s is a package, from which "+
+			"a machine gets a definition of its own when it is imported; leave them out", dest)
+	case f.dev.device && !f.inPlace && len(f.vmx) > 0:
+		return command.Usage("--vmx: a VMX names VMDKs, and DEST %s is a device; leave it out, and name the device in "+
+			"a mapping file (vmkfstools -r)", dest)
 	}
 	return f.readDefinitions()
 }
@@ -70,13 +73,16 @@ func (f *alignFlags) checkDefinitions(dest string) error {
 // defined adds to a report what must change in the definitions of the machine. skipped: nothing will be written.
 func (f *alignFlags) defined(s *realign.Source, p *realign.Plan, r *report.Align, skipped bool) error {
 	dest, format := r.Dest, cmp.Or(f.to.Format, s.Image.Format)
-	if f.replace || skipped {
+	if f.replace || f.inPlace || skipped {
 		dest, format = "", s.Image.Format
 	}
 	if f.view && !skipped {
 		format = "vmdk"
 	}
-	issues, err := s.Defined(f.definitions, p, dest, format)
+	if f.dev.device && !f.inPlace {
+		format = "raw"
+	}
+	issues, err := s.Defined(f.definitions, p, dest, format, f.dev.device)
 	for _, i := range issues {
 		r.Findings = append(r.Findings, align.FromIssue(i))
 	}
