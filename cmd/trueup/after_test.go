@@ -138,3 +138,59 @@ func TestInterruptAfterARow(t *testing.T) {
 	require.Equal(t, 130, code, said)
 	require.Contains(t, said, "Interrupted")
 }
+
+// killedBefore are runs that are killed on their way, with the flags of strace for that.
+var killedBefore = map[string][]string{
+	"--resumable": {"-P", ".dest.img.partial", "-e", "trace=renameat2", "-e", "inject=renameat2:signal=KILL"},
+	"--replace":   {"-e", "trace=renameat", "-e", "inject=renameat:signal=KILL:when=1"},
+	"--in-place":  {"-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=6"},
+}
+
+// TestCommandAfterAKill kills runs that were to be followed by a command. resume says that it was not run, or runs the
+// one that it is given, and so does an exchange that is given once more. undo runs none.
+func TestCommandAfterAKill(t *testing.T) {
+	t.Parallel()
+	program, seen := follower(t, `cat > "$seen"`)
+	for kind, inject := range killedBefore {
+		for _, next := range []string{"resume", "resume --after", "undo", "again"} {
+			disk := noisyDisk(t, 4)
+			args, path := []string{"align", "-q", kind, "--after", program, disk}, disk
+			if kind == "--resumable" {
+				path = filepath.Join(t.TempDir(), "dest.img")
+				args = append(args, path)
+			}
+			for range 20 { // see killLate
+				if _ = underStrace(t, os.DevNull, inject, args).Run(); fileExists(path + ".trueup") {
+					break
+				}
+			}
+			require.NoFileExists(t, seen)
+			command := append(strings.Fields(next), path)
+			switch {
+			case next == "resume --after":
+				command = []string{"resume", "--json", "--after", program, path}
+			case next == "again" && kind == "--replace":
+				command = args
+			case next == "again":
+				continue
+			}
+			r := trueup(t, command...)
+			require.Equal(t, 0, r.code, "%s %s: %s%s", kind, next, r.stdout, r.stderr)
+			require.Equal(t, next == "resume", strings.Contains(strings.Join(strings.Fields(r.stdout), " "),
+				`--after "`+program+`" of the run that was ended was not run`), "%s %s: %s", kind, next, r.stdout)
+			got, err := os.ReadFile(seen)
+			if next == "resume" || next == "undo" {
+				require.ErrorIs(t, err, os.ErrNotExist)
+				continue
+			}
+			require.NoError(t, err, "%s %s", kind, next)
+			validate(t, string(got))
+			require.NoError(t, os.Remove(seen))
+		}
+	}
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

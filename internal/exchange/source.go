@@ -18,6 +18,8 @@ import (
 
 // Source is a disk whose names a copy is to get.
 type Source struct {
+	After string // the command that is to follow
+
 	path  string // as the user wrote it
 	dir   *gate.Folder
 	plan  plan
@@ -271,7 +273,7 @@ func (s *Source) Publish(o Output) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.plan.start(d, s.path)
+	h, err := s.plan.start(d, s.path, s.After)
 	if err != nil {
 		return nil, err
 	}

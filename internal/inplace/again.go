@@ -119,9 +119,13 @@ func (a *Again) Resume(ctx context.Context) (d unfinished.Done, err error) {
 	defer w.disk.Close() // what counts was synced
 	switch x.state() {
 	case before:
-		return unfinished.Done{Text: "nothing was moved yet, and the disk is as it was; start the move again"}, w.back()
+		return unfinished.Done{
+			Text: "nothing was moved yet, and the disk is as it was; start the move again", AsBefore: true,
+		}, w.back()
 	case undone:
-		return unfinished.Done{Text: "the move was undone already, and the disk is as it was"}, w.back()
+		return unfinished.Done{
+			Text: "the move was undone already, and the disk is as it was", AsBefore: true,
+		}, w.back()
 	case between, behind:
 		if err := w.hideAgain(); err != nil {
 			return d, err

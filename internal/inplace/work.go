@@ -38,6 +38,7 @@ type Move struct {
 	// Device is what the disk lies on, where that is a block device: its journal has a path of its own.
 	Device  Device
 	Journal string // its absolute path; empty: beside the disk
+	After   string // the command that is to follow
 	// Look reads the result before the first sector is written; its error ends the move.
 	Look  func(old, now disk.Disk) error
 	Moves func() // called before the first byte is written; may be nil
@@ -130,7 +131,7 @@ func (m *Move) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.ID, p.Files, p.Text, p.Journal = rand.Text(), parts, around.Text, m.Journal
+	p.ID, p.Files, p.Text, p.Journal, p.After = rand.Text(), parts, around.Text, m.Journal, m.After
 	if err := m.place(p); err != nil {
 		return err
 	}

@@ -39,6 +39,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 	j.watch()
 	m := inplace.Move{
 		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(), Moves: j.Moves, Journal: j.Journal,
+		After: j.After,
 		Look: func(_, now disk.Disk) error { return s.keeps(p, now) },
 	}
 	if j.Device != nil {

@@ -28,6 +28,7 @@ type Order struct {
 	Goal    Goal
 	Target  Target
 	Force   bool
+	After   string // the command that was to follow
 
 	Program string          // that began the copy: another one may place blocks elsewhere
 	Files   json.RawMessage // of the source: what shows that they are unchanged
@@ -135,7 +136,7 @@ func (j *Job) lasting(s *Source, p *plan.Plan, o *store.CreateOptions) (err erro
 			return err
 		}
 	}
-	o.Going = j.Going
+	o.Going, j.Order.After = j.Going, j.After
 	o.Order, err = json.Marshal(j.Order)
 	return err
 }

@@ -26,8 +26,7 @@ func (a *After) AddAfter(cmd *cobra.Command) {
 // AfterHelp explains --after.
 const AfterHelp = `--after runs a program when DEST has its name. COMMAND is split at blanks, and no shell reads it. ` +
 	`The program gets the result as --json prints it on its standard input, and what it prints goes to standard ` +
-	`error. If it fails, DEST stays, and the exit code is 1. It does not run where nothing was written, nor for ` +
-	`trueup resume.`
+	`error. If it fails, DEST stays, and the exit code is 1. It does not run where nothing was written.`
 
 // AfterClerk is the argument that makes the program run a command for one that is confined.
 const AfterClerk = "after-clerk"

@@ -333,7 +333,7 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 	watch, end := c.Watched(errOut, c.Progress, c.command, c.verify == full)
 	j = &realign.Job{
 		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == full,
-		Jobs: c.Jobs, Rate: int64(c.rate),
+		Jobs: c.Jobs, Rate: int64(c.rate), After: c.Next,
 		Sums: c.sums != "", Begin: func() { c.Ending.Hold(c.dev.ends()) }, Watch: watch, Device: c.dev.claimed,
 		Spare: func(files []string) error {
 			return errors.Join(store.SpareFiles("--out", c.Out, dest, files),

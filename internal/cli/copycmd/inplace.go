@@ -24,7 +24,7 @@ const moveJobs = 4
 // notInPlace are the flags of align that a move in place has no use for: those of a copy, and of its machine.
 var notInPlace = []string{
 	"to", "force", "view", "verify", "checksums", "second-opinion", "flatten", flags.BootTrial, "replace", "keep",
-	"resumable", "overwrite-content", "discard", "libvirt-xml", "vmx", "skip-free",
+	"resumable", "overwrite-content", "discard", "skip-free",
 }
 
 // noOthers is why a move in place knows no other disks of the machine.
@@ -66,7 +66,7 @@ func (f *alignFlags) alignArguments(other cobra.PositionalArgs) cobra.Positional
 
 // runInPlace moves the partitions inside of a disk.
 func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path string) error {
-	if err := errors.Join(f.checkFlags(), f.Consistent()); err != nil {
+	if err := errors.Join(f.checkFlags(), f.Consistent(), f.checkDefinitions(path)); err != nil {
 		return err
 	}
 	defer f.CloseAfter()
@@ -101,11 +101,13 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	r := report.NewAlign(command.Head(f.command), s, p, path)
+	if err := f.defined(s, p, r, false); err != nil {
+		return err
+	}
 	if len(p.Moves) > 0 {
 		j, end := f.job(errOut, path)
-		j.Begin = func() { f.Ending.Hold(still) }
+		j.Begin, j.Moves = func() { f.Ending.Hold(still) }, func() { f.Ending.Hold(middle) }
 		j.Journal, j.Looped = f.journal, looped
-		j.Moves = func() { f.Ending.Hold(middle) }
 		w, err := j.MoveInPlace(ctx, s, p)
 		end()
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 type openFlags struct {
 	*command.Base
 	flags.Shown
+	command.After
 	command string
 	force   bool
 	rate    flags.Rate
@@ -49,7 +50,8 @@ and only where the first sector is not the mark of the move.`)
 func NewResume(c *command.Base) *cobra.Command {
 	return newOpen(c, realign.Resume, "Go on with an interrupted exchange, move or copy",
 		`Goes on with what a run has left open on
-the disk at PATH, from where it was ended.`)
+the disk at PATH, from where it was ended. --after of that run is not remembered as an order: the result says that its
+COMMAND was not run, unless resume is given one.`)
 }
 
 // NewFinish returns the command finish.
@@ -78,6 +80,7 @@ func newOpen(c *command.Base, name, short, long string) *cobra.Command {
 	}
 	if name == realign.Resume {
 		cmd.Flags().Var(&f.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
+		f.AddAfter(cmd)
 	} else {
 		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
 	}
@@ -105,6 +108,10 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 	}
 	defer f.claimed.Close()
 	f.looped = realign.Looped()
+	defer f.CloseAfter()
+	if err := f.OpenAfter(); err != nil {
+		return err
+	}
 	if err := f.Confine(errOut, append(realign.ReadFor(w), path), []string{path, f.journal}); err != nil {
 		return err
 	}
@@ -116,7 +123,10 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 	if err := f.Emit(out, r, func(t *report.Text) { t.Unfinished(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is done", err, f.command)
 	}
-	return nil
+	if done.AsBefore {
+		return nil
+	}
+	return f.RunAfter(ctx, r, path)
 }
 
 // goOn goes on with open work.
@@ -127,7 +137,9 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.He
 		Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }, Device: f.claimed, Force: f.force,
 		Looped: f.looped,
 	}
-	done, err := j.GoOn(ctx, w, realign.GoOn{Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w)})
+	done, err := j.GoOn(ctx, w, realign.GoOn{
+		Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w), Follows: f.Next != "",
+	})
 	if err != nil && w.Work.Kind == unfinished.InPlace {
 		err = inMiddle(ctx, err)
 	}
