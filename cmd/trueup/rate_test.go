@@ -23,6 +23,8 @@ func TestIdle(t *testing.T) {
 		{[]string{"scan", "--idle=false", source}, false},
 		{[]string{"align", "--idle", source, filepath.Join(t.TempDir(), "a.vmdk")}, true},
 		{[]string{"convert", source, filepath.Join(t.TempDir(), "b.vmdk")}, false},
+		{[]string{"align", "--idle", "--in-place", noisyDisk(t, 2)}, true},
+		{[]string{"align", "--idle", "--replace", sampleDisk(t)}, true},
 	} {
 		log := filepath.Join(t.TempDir(), "log")
 		r := run(t, strace, append([]string{"-f", "--seccomp-bpf", "-o", log, "-e", "trace=ioprio_set", builtPath},

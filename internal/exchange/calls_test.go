@@ -30,6 +30,7 @@ var manners = map[string]oddfs.Manners{
 	"no folders are synced":   failing("fsyncdir", syscall.EINVAL),
 	"no locks":                failing("lock", syscall.ENOLCK),
 	"calls are interrupted":   {Interrupted: true},
+	"case does not count":     {Caseless: true},
 }
 
 // step has a process make a step on the mounted folder, and returns the text of its error.

@@ -71,6 +71,14 @@ func (c *copyFlags) checkFlags() error {
 	return errors.Join(c.settleSums(), c.CheckWork())
 }
 
+// givesWay has the process read and write only while no other does, where that is asked for.
+func (c *copyFlags) givesWay() error {
+	if err := c.GiveWay(c.idle); err != nil {
+		return fmt.Errorf("--idle: %w", err)
+	}
+	return nil
+}
+
 // settleSums decides where the digests go, before anything is read.
 func (c *copyFlags) settleSums() (err error) {
 	if c.sums == "" {
@@ -219,8 +227,8 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if goes, err := f.goesOnFirst(ctx, out, errOut, src); goes {
 		return err
 	}
-	if err := f.GiveWay(f.idle); err != nil {
-		return fmt.Errorf("--idle: %w", err)
+	if err := f.givesWay(); err != nil {
+		return err
 	}
 	if err := f.dev.claim(dest, append(f.With, src)...); err != nil {
 		return err

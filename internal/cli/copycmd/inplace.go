@@ -24,7 +24,7 @@ const moveJobs = 4
 // notInPlace are the flags of align that a move in place has no use for: those of a copy, and of its machine.
 var notInPlace = []string{
 	"to", "force", "view", "verify", "checksums", "second-opinion", "flatten", flags.BootTrial, "replace", "keep",
-	"resumable", "overwrite-content", "discard", "skip-free",
+	"resumable", "overwrite-content", "discard", "skip-free", "limit-rate",
 }
 
 // noOthers is why a move in place knows no other disks of the machine.
@@ -82,7 +82,8 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		f.Claimed = true
 	}
 	looped := realign.Looped()
-	if err := errors.Join(f.OpenAfter(), f.Confine(errOut, f.Reads(path), []string{path, f.journal})); err != nil {
+	err = errors.Join(f.givesWay(), f.OpenAfter(), f.Confine(errOut, f.Reads(path), []string{path, f.journal}))
+	if err != nil {
 		return err
 	}
 	s, err := f.Open(path, f.Reading)
@@ -115,8 +116,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		}
 		r.Wrote(w, f.verify)
 	}
-	err = f.Emit(out, r, func(t *report.Text) { t.Align(r) })
-	if err != nil || len(p.Moves) == 0 {
+	if err := f.Emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil || len(p.Moves) == 0 {
 		return err
 	}
 	return f.RunAfter(ctx, r, path)
