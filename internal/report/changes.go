@@ -253,7 +253,8 @@ func (t *Text) Align(r *Align) {
 	t.opinions(r.SecondOpinion)
 	t.checksums(r.Sums)
 	t.replacedLines(r.Replaced, r.Dest)
-	if words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder); command != "" && r.Replaced == nil {
+	words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder)
+	if command != "" && r.Source != r.Dest { // else the path is what it was
 		t.next(words, command)
 	}
 	// A source that came through a pipe is gone.

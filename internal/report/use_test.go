@@ -42,4 +42,7 @@ func TestUseOfACopy(t *testing.T) {
 		require.Equal(t, tc.dest != "-" && tc.dest != "a\nb.vhd", strings.Contains(out.String(), "To use it with "),
 			out.String())
 	}
+	var out strings.Builder
+	(&Text{W: &out}).Align(&Align{Source: "s", Dest: "s", Format: "raw", Written: true})
+	require.NotContains(t, out.String(), "To use it with ", "moved in its place")
 }
