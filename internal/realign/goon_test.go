@@ -281,7 +281,7 @@ func TestJournalFiles(t *testing.T) {
 	leaveFolder(t)
 	_, err := JournalFile("x", path)
 	require.ErrorIs(t, err, ondisk.ErrUsage)
-	_, err = s.Defined(nil, nil, "x", "")
+	_, err = s.Defined(nil, nil, "x", "", false)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = NewOrder("1.0", "align", "x", nil, Reading{}, Goal{}, Target{}, false)
 	require.ErrorIs(t, err, os.ErrNotExist)

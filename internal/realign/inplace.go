@@ -40,7 +40,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 	m := inplace.Move{
 		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(), Moves: j.Moves, Journal: j.Journal,
 		After: j.After,
-		Look: func(_, now disk.Disk) error { return s.keeps(p, now) },
+		Look:  func(_, now disk.Disk) error { return s.keeps(p, now) },
 	}
 	if j.Device != nil {
 		if m.Device, err = j.Device.Disk(); err != nil {

@@ -120,7 +120,7 @@ func TestDefined(t *testing.T) {
 	s := open(t, path)
 	p := mustPlan(t, s)
 	defined := func(text string) ([]ondisk.Issue, error) {
-		return s.Defined([]Definition{{File: "vm.xml", Text: []byte(text)}}, p, "", "raw")
+		return s.Defined([]Definition{{File: "vm.xml", Text: []byte(text)}}, p, "", "raw", false)
 	}
 	text := fmt.Sprintf("<domain type='kvm'>\n<name>vm</name>\n<devices>\n<disk type='file' device='disk'>\n"+
 		"<driver name='qemu' type='raw'/>\n<source file='%s'/>\n<target dev='vda'/>\n</disk>\n"+
@@ -136,7 +136,7 @@ func TestDefined(t *testing.T) {
 
 	dir := t.TempDir()
 	smallPackage(t, dir)
-	_, err = member(t, filepath.Join(dir, "vm.ova")+"!one.vmdk").Defined([]Definition{{}}, p, "", "vmdk")
+	_, err = member(t, filepath.Join(dir, "vm.ova")+"!one.vmdk").Defined([]Definition{{}}, p, "", "vmdk", false)
 	require.ErrorContains(t, err, "is a disk of a package")
 }
 
