@@ -130,8 +130,8 @@ func TestJournalsAreNotWritten(t *testing.T) {
 	goOn(t, src, path, imagetest.Kinds[0])
 }
 
-// mayFailToResume is how many calls of each kind may fail without an effect when a copy goes on: see mayFail. The second
-// name of a file stays, and the journal, or its removal does not last.
+// mayFailToResume is how many calls of each kind may fail without an effect when a copy goes on: see mayFail. The
+// second name of a file stays, and the journal, or its removal does not last.
 var mayFailToResume = map[string]int{"fsyncdir": 1, "link": 1, "open": 1, "read": 1, "unlink": 2}
 
 // TestEveryCallOfAResumeFails has each call on the file system of a copy that goes on fail in turn. The copy is
