@@ -74,7 +74,8 @@ func TestSameBits(t *testing.T) {
 // A disk has whole sectors, one at least, and 64 TiB at most. No file is written for another.
 func TestSizesOfDisks(t *testing.T) {
 	for size, want := range map[int64]error{
-		0: ondisk.ErrUnsupported, -512: ondisk.ErrUnsupported, 513: ondisk.ErrUnsupported, maxDisk + 512: ondisk.ErrLimit,
+		0: ondisk.ErrUnsupported, -512: ondisk.ErrUnsupported, 513: ondisk.ErrUnsupported,
+		maxDisk + 512: ondisk.ErrLimit,
 	} {
 		_, err := create(nil, size, driver.Options{})
 		require.ErrorIs(t, err, want, "%d", size)
