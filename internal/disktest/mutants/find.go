@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"go/ast"
 	"go/build"
@@ -20,6 +21,7 @@ type mutant struct {
 	in       string // function
 	kind     string
 	text     string // source of what is deleted, on one line
+	code     string // digest of the source of the function
 	path     string
 	from, to int // lines
 }
@@ -66,6 +68,7 @@ type source struct {
 	room  room
 	base  int // before the number of the room's first mutant
 	in    string
+	code  string
 	found *[]mutant
 	names map[string]int    // how often a key was given
 	inner map[ast.Expr]bool // parts of a chain of operands
@@ -112,6 +115,7 @@ func (s *source) parse() error {
 			if d.Recv != nil {
 				s.in = strings.TrimLeft(s.source(d.Recv.List[0].Type), "*") + "." + s.in
 			}
+			s.code = fmt.Sprintf("%x", sha256.Sum256([]byte(s.source(d))))[:16]
 			s.function(d.Type, d.Body)
 		}
 	}
@@ -236,7 +240,7 @@ func refuses(t *ast.FuncType, body []ast.Stmt) bool {
 // wrap records a mutant and the edits that let it be switched on.
 func (s *source) wrap(kind, text string, e ast.Expr, before string) {
 	m := mutant{
-		id: s.base + len(*s.found) + 1, room: s.room.path, in: s.in, kind: kind, text: text, path: s.path,
+		id: s.base + len(*s.found) + 1, room: s.room.path, in: s.in, kind: kind, text: text, path: s.path, code: s.code,
 		from: s.fset.Position(e.Pos()).Line, to: s.fset.Position(e.End()).Line,
 	}
 	s.names[m.key()]++

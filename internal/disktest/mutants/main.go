@@ -225,12 +225,12 @@ func (b *bench) all(out io.Writer, chosen []mutant, r *results) (left int, err e
 	fine := accepted()
 	suites := map[suite]*loaded{}
 	for _, m := range chosen {
-		if was, ok := r.known[m.key()]; !ok || was.By == "" {
+		if was, known := r.of(m); !known || was.By == "" {
 			if err := b.try(m, suites, r); err != nil {
 				return left, err
 			}
 		}
-		now := r.known[m.key()]
+		now, _ := r.of(m)
 		why, ok := fine[m.key()]
 		switch {
 		case now.By == "" && !ok:
@@ -251,7 +251,7 @@ func (b *bench) place(m mutant) string {
 
 // try runs the suites of a mutant until a test fails.
 func (b *bench) try(m mutant, suites map[suite]*loaded, r *results) error {
-	x := result{Key: m.key()}
+	x := result{Key: m.key(), Code: m.code}
 	i := slices.IndexFunc(rooms, func(r room) bool { return r.path == m.room })
 	own := suite{"internal/" + m.room, b.own}
 	for n, s := range append([]suite{own}, rooms[i].also...) {
@@ -267,7 +267,7 @@ func (b *bench) try(m mutant, suites map[suite]*loaded, r *results) error {
 			suites[s] = l
 		}
 		x.Sum += s.run + "/" + l.sum
-		if was := r.known[m.key()]; strings.HasPrefix(was.Sum, x.Sum) {
+		if was, _ := r.of(m); strings.HasPrefix(was.Sum, x.Sum) {
 			x.Reached = was.Reached
 			continue // these tests were tried
 		}
@@ -297,7 +297,7 @@ func table(out io.Writer, b *bench, r *results) {
 				continue
 			}
 			f.mutants++
-			switch x, tried := r.known[m.key()]; {
+			switch x, tried := r.of(m); {
 			case x.By != "":
 				f.killed++
 				if x.Suite != "internal/"+m.room {

@@ -248,6 +248,7 @@ func (b *bench) fails(l *loaded, env string, limit time.Duration, names []string
 // result is what became of a mutant.
 type result struct {
 	Key     string
+	Code    string // that of the mutant: another one makes the result void
 	By      string `json:",omitempty"` // the test that fails; empty: none
 	Suite   string `json:",omitempty"` // its package
 	Reached int    // number of tests that reach it
@@ -278,6 +279,15 @@ func openResults(path string, fresh bool) (*results, error) {
 		}
 	}
 	return r, nil
+}
+
+// of returns what is known of a mutant.
+func (r *results) of(m mutant) (x result, known bool) {
+	x, known = r.known[m.key()]
+	if known = known && x.Code == m.code; !known {
+		return result{}, false
+	}
+	return x, true
 }
 
 func (r *results) put(x result) error {

@@ -40,3 +40,23 @@ func TestOnlyWhatPassesWithoutAMutantKillsIt(t *testing.T) {
 		})
 	}
 }
+
+// A result is that of the source of a function: another function of the same name has none.
+func TestResultsGoWithTheSource(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results")
+	r, err := openResults(path, false)
+	require.NoError(t, err)
+	m := mutant{room: "plan", in: "New", kind: kindCheck, text: "err != nil", code: "as it was"}
+	require.NoError(t, r.put(result{Key: m.key(), Code: m.code, By: "TestNew"}))
+	require.NoError(t, r.file.Close())
+	r, err = openResults(path, false)
+	require.NoError(t, err)
+	defer r.file.Close()
+	got, known := r.of(m)
+	require.True(t, known)
+	require.Equal(t, "TestNew", got.By)
+	m.code = "as it is"
+	got, known = r.of(m)
+	require.False(t, known)
+	require.Empty(t, got)
+}
