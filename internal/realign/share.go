@@ -121,8 +121,8 @@ func (j *Job) sharedNotes() []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: "shared", Effect: ondisk.Note,
-		Text: fmt.Sprintf("%s (%d bytes) of the disk lie in the very blocks of SOURCE, which the file system shares "+
-			"until one of both is written to: they were neither copied nor read", units.Format(n), n),
+		Text: fmt.Sprintf("%s (%d bytes) of the disk lie in the blocks of SOURCE itself, which the file system "+
+			"shares until either file is written to: they were neither copied nor read", units.Format(n), n),
 		Remedy: "for a copy of its own, write DEST on another file system",
 	}}
 }

@@ -33,9 +33,11 @@ func value[T any](call func() (T, error)) (out T, err error) {
 }
 
 // shut is close(2), which is never repeated: Linux has let the descriptor go whatever it says. Spec: close(2), "Dealing
-// with error returns from close()".
-func shut(fd int) error {
-	if err := unix.Close(fd); !errors.Is(err, unix.EINTR) {
+// with error returns from close()". A file that was closed has no descriptor: the number may be that of another one.
+func shut(fd *int) error {
+	n := *fd
+	*fd = -1
+	if err := unix.Close(n); !errors.Is(err, unix.EINTR) {
 		return err
 	}
 	return nil

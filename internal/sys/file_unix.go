@@ -18,7 +18,7 @@ func Of(f *os.File) *File { return &File{int(f.Fd())} }
 func (f *File) Handed(name string) *os.File { return os.NewFile(uintptr(f.fd), name) }
 
 // Close closes the file.
-func (f *File) Close() error { return shut(f.fd) }
+func (f *File) Close() error { return shut(&f.fd) }
 
 // Stat returns the information on the open file.
 func (f *File) Stat() (Info, error) {

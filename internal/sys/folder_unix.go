@@ -59,7 +59,7 @@ func (d *Folder) List() (*os.File, error) {
 }
 
 // Close closes the folder.
-func (d *Folder) Close() error { return shut(d.fd) }
+func (d *Folder) Close() error { return shut(&d.fd) }
 
 // Stat returns the information on a name in the folder, and follows links.
 func (d *Folder) Stat(name string) (Info, error) {

@@ -38,7 +38,7 @@ func OpenDirect(path string) (*os.File, error) {
 func (d *Folder) Claimed(name string) bool {
 	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK, 0)
 	if err == nil {
-		_ = shut(fd) // nothing was written
+		_ = shut(&fd) // nothing was written
 	}
 	return errors.Is(err, unix.EBUSY)
 }

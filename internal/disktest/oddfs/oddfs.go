@@ -159,7 +159,7 @@ func Mount(t testing.TB, behind string, m Manners) (mounted string) {
 		t.Cleanup(end)
 	}
 	mount, err := fs.Mount(place, root.RootNode, &fs.Options{MountOptions: fuse.MountOptions{
-		Name: "oddfs", DisableXAttrs: true, EnableLocks: true, MaxWrite: maxTransfer,
+		Name: "oddfs", DisableXAttrs: true, EnableLocks: true, MaxWrite: maxTransfer, MaxReadAhead: noReadAhead,
 	}})
 	if err != nil {
 		t.Skipf("no file system in user space can be served here: %v", err)
@@ -191,6 +191,10 @@ func unpolled(mounted string) error {
 
 // maxTransfer is how many bytes a call can have.
 const maxTransfer = 128 << 10
+
+// noReadAhead, in bytes, is less than a page: the kernel reads what is asked for. Otherwise it asks for more when it
+// has the time, and how many reads there are differs from run to run. 0 stands for the kernel's own choice.
+const noReadAhead = 1
 
 // attach mounts as root does it. For an ordinary user fusermount3 does it later, and end is nil. The descriptor must
 // not get to the programs that tests start: a mount lives as long as any process has it.
