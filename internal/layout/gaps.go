@@ -58,7 +58,7 @@ func (l *Layout) InDiskOrder() []boot.Partition {
 
 // Items lists everything that has a place, as it lies on the disk.
 func (l *Layout) Items() []Item {
-	var out []Item
+	out := make([]Item, 0, len(l.Partitions))
 	for _, p := range l.Partitions {
 		if p.Kind == table.Extended {
 			out = append(out, Item{Range: disk.Range{Off: p.End()}, Kind: BoxEndItem, Number: p.Number})

@@ -89,10 +89,10 @@ func probeBtrfs(d disk.Disk) (*volume.Volume, error) {
 
 // readBtrfs reads the superblock at off and verifies its checksum.
 func readBtrfs(d disk.Disk, off int64) (*btrfsSuper, error) {
-	var s btrfsSuper
 	if off > d.Size()-btrfsSize {
 		return nil, ondisk.ErrNoMatch
 	}
+	var s btrfsSuper
 	if _, err := volume.Superblock(d, off, binary.LittleEndian, &s); err != nil {
 		return nil, err
 	}

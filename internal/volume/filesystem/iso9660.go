@@ -53,6 +53,9 @@ const (
 )
 
 func probeISO9660(d disk.Disk) (*volume.Volume, error) {
+	if d.Size() < isoAt {
+		return nil, ondisk.ErrNoMatch
+	}
 	var p isoDescriptor
 	if _, err := volume.Superblock(d, isoAt, binary.LittleEndian, &p); err != nil {
 		return nil, err

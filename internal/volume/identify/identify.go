@@ -46,11 +46,12 @@ func Front(whole disk.Disk, at int64) (*volume.Volume, error) {
 // ask asks the probers that may know the volume, and chooses between their answers.
 func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, error) {
 	var found []*volume.Volume
+	var d disk.Disk = h // once: each conversion allocates
 	for _, p := range Probers {
 		if !may(p) {
 			continue
 		}
-		v, err := p.Probe(h)
+		v, err := p.Probe(d)
 		switch {
 		case errors.Is(err, ondisk.ErrNoMatch):
 			continue

@@ -2,6 +2,7 @@ package identify
 
 import (
 	"cmp"
+	"sync"
 
 	"github.com/trueup/trueup/internal/fs/exfat"
 	"github.com/trueup/trueup/internal/fs/ext"
@@ -71,17 +72,28 @@ var unknown = volume.Traits{Kind: volume.Unknown}
 
 // Traits returns the traits of a kind, with the defaults filled in.
 func Traits(k volume.Kind) volume.Traits {
-	t := volume.Traits{Kind: k}
+	if t, ok := traits.Load(k); ok {
+		return t.(volume.Traits)
+	}
 	for known := range Kinds {
 		if known.Kind == k {
-			t = *known
-			break
+			t := filled(*known)
+			traits.Store(k, t)
+			return t
 		}
 	}
-	t.Title = cmp.Or(t.Title, t.Slices, string(k))
+	return filled(volume.Traits{Kind: k})
+}
+
+// traits are those of kinds that were asked for, which is done for each partition and row.
+var traits sync.Map
+
+// filled returns traits with their defaults.
+func filled(t volume.Traits) volume.Traits {
+	t.Title = cmp.Or(t.Title, t.Slices, string(t.Kind))
 	t.Unit = cmp.Or(t.Unit, "block")
 	if t.Data == "" {
-		t.Data = "first block of the data of " + string(k)
+		t.Data = "first block of the data of " + string(t.Kind)
 	}
 	t.Realign = cmp.Or(t.Realign, "to align its data, make the volume again and copy them")
 	return t
