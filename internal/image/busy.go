@@ -69,6 +69,10 @@ func busy(text, remedy string) ondisk.Issue {
 // of VMware Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended
 // machine.
 func (img *Image) lockedBy(d *gate.Folder, name string) string {
+	ext := path.Ext(name)
+	if !strings.HasPrefix(name, ".lck-") && ext != ".lck" && ext != ".vmem" && ext != ".vmss" {
+		return "" // as thousands of extents, which need not be compared with each other
+	}
 	var memory bool
 	for _, f := range img.Handles {
 		if !d.Holds(f) {
@@ -86,9 +90,9 @@ func (img *Image) lockedBy(d *gate.Folder, name string) string {
 		return "is the lock of a running virtual machine in this folder"
 	case strings.HasPrefix(name, ".lck-"):
 		return "is the lock of an ESXi host on a file of this folder"
-	case path.Ext(name) == ".vmem" && memory:
+	case ext == ".vmem" && memory:
 		return "is the memory of a running or suspended virtual machine"
-	case path.Ext(name) == ".vmss":
+	case ext == ".vmss":
 		return "is the state of a suspended virtual machine, which remembers the disk as it is"
 	}
 	return ""
