@@ -31,7 +31,7 @@ func ReadFile(t testing.TB, path string) []byte {
 	return b
 }
 
-// Stat returns what the system says of a file.
+// Stat returns the information of the system on a file.
 func Stat(t testing.TB, path string) os.FileInfo {
 	t.Helper()
 	info, err := os.Stat(path)

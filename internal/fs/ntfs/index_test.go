@@ -219,7 +219,7 @@ func TestNTFSCost(t *testing.T) {
 }
 
 // Each character has its entry of the table, of which a block is read when the first of its characters is asked for;
-// what the table lacks stays as it is, and half an entry is none.
+// what the table lacks stays as it is, and half an entry does not count.
 func TestUpcaseTable(t *testing.T) {
 	const entries = 5000
 	table := make([]byte, 2*entries+1)
