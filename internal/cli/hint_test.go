@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // A command line that is nearly right, or right for another tool, says what was meant.
@@ -58,4 +60,18 @@ func TestScanOfAPattern(t *testing.T) {
 		"no such file or directory; if it is a pattern, give it without quotes")
 	require.Contains(t, scan("nosuch").stdout, "no such file or directory; check the path")
 	require.Zero(t, trueup(t, "scan", "--isolation", "none", "-j", "2", "src.img").code)
+}
+
+// The kept original of an exchange is not the path of one: the commands name its disk.
+func TestOriginalsNameTheirDisk(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, "vm.img", tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512}))
+	require.Zero(t, trueup(t, "align", "--replace", "--allow-unbootable", "vm.img").code)
+	for _, command := range []string{"undo", "resume", "finish"} {
+		r := trueup(t, command, "vm.orig.img")
+		require.Equal(t, 64, r.code)
+		require.Equal(t, `trueup: vm.orig.img: it is the original of "vm.img", kept: trueup undo vm.img brings the `+
+			"original back, trueup finish vm.img removes the original\n", r.stderr)
+	}
+	require.Zero(t, trueup(t, "undo", "vm.img").code)
 }

@@ -226,7 +226,7 @@ func (m *Move) end(ctx context.Context, w *work) error {
 		return w.complete()
 	case x == nil || x.state() == before:
 		if back := w.back(); back != nil { // an interrupt does not hide it
-			return middle(fmt.Errorf("%s; the move could not be taken back: %w", cause(err), back), &w.Work, x)
+			return middle(notBack(err, back), &w.Work, x)
 		}
 		return err
 	}
@@ -254,12 +254,12 @@ func (stopped) Is(target error) bool { return target == context.Canceled }
 // Unwrap returns what the words are of.
 func (s stopped) Unwrap() error { return s.error }
 
-// cause names the error that ended a move.
-func cause(err error) string {
+// notBack returns the error of a move that ended with err, and could not be taken back.
+func notBack(err, back error) error {
 	if errors.Is(err, context.Canceled) {
-		return "interrupted"
+		return fmt.Errorf("the interrupted move could not be taken back: %w", back)
 	}
-	return err.Error()
+	return fmt.Errorf("%w; the move could not be taken back: %w", err, back)
 }
 
 // room refuses a move whose journal or growth has no room.

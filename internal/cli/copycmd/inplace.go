@@ -145,7 +145,7 @@ func (f *openFlags) claimMoved(path string, w *unfinished.Held) (err error) {
 	return err
 }
 
-// nothingOpen returns the error of a path without a journal: the disk itself can name one.
+// nothingOpen returns the error of a path without a journal: the disk itself can name one, or be the original of another.
 func (f *openFlags) nothingOpen(errOut io.Writer, path string) error {
 	if f.journal != "" {
 		return command.Usage("there is no journal %s", f.journal)
@@ -155,10 +155,14 @@ func (f *openFlags) nothingOpen(errOut io.Writer, path string) error {
 	}
 	s, err := command.OpenSource(path, realign.Reading{})
 	if err == nil {
-		s.Close()
+		defer s.Close()
 	}
-	if realign.Code(err) == "unfinished" {
+	switch {
+	case realign.Code(err) == "unfinished":
 		return err
+	case err == nil && s.Original:
+		kept := s.Beside[len(s.Beside)-1]
+		return command.Usage("%s: %s: %s", path, kept.Text, kept.Remedy)
 	}
 	return command.Usage("%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
 }

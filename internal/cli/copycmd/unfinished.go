@@ -117,7 +117,7 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 	}
 	done, err := f.goOn(ctx, errOut, w)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	}
 	r := report.NewUnfinished(command.Head(f.command), w.Work, done)
 	if err := f.Emit(out, r, func(t *report.Text) { t.Unfinished(r) }); err != nil {
@@ -140,7 +140,10 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.He
 	done, err := j.GoOn(ctx, w, realign.GoOn{
 		Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w), Follows: f.Next != "",
 	})
-	if err != nil && w.Work.Kind == unfinished.InPlace {
+	if err != nil {
+		err = fmt.Errorf("%s: %w", w.Work.Path, err)
+	}
+	if w.Work.Kind == unfinished.InPlace {
 		err = inMiddle(ctx, err)
 	}
 	return done, err
