@@ -149,10 +149,7 @@ func (b *blockdev) wrap(verb string, off int64, err error) error {
 	if err == nil {
 		return nil
 	}
-	if pe, ok := errors.AsType[*os.PathError](err); ok {
-		err = pe.Err
-	}
-	return ondisk.In(ondisk.ErrOutput, "%s %s at byte %d: %w", verb, b.path, off, err)
+	return ondisk.In(ondisk.ErrOutput, "%s %s at byte %d: %w", verb, b.path, off, sys.Cause(err))
 }
 
 // sameBytes reads a range back and compares it with what was written.

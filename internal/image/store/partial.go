@@ -106,10 +106,7 @@ func (p *partialFile) wrap(verb string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if pe, ok := errors.AsType[*os.PathError](err); ok {
-		err = pe.Err
-	}
-	return ondisk.In(ondisk.ErrOutput, "%s %s: %w", verb, p.shown, err)
+	return ondisk.In(ondisk.ErrOutput, "%s %s: %w", verb, p.shown, sys.Cause(err))
 }
 
 // newPart creates the partial file of a name. One that is left from a killed run is removed, one that is in use is not:
