@@ -84,8 +84,8 @@ func TestInterruptInMove(t *testing.T) {
 	for _, args := range [][]string{{"align", "--in-place", "--allow-unbootable", "disk.img"}, {"resume", "disk.img"}} {
 		code, says := run(stopped, args...)
 		require.Equal(t, 128+int(syscall.SIGINT), code, says)
-		require.Equal(t, "trueup: interrupted: disk.img: the disk is in the middle of the move: trueup resume disk.img "+
-			"goes on, trueup undo disk.img takes it back\n", says)
+		require.Equal(t, "trueup: interrupted: disk.img: the disk is in the middle of the move: trueup resume "+
+			"disk.img goes on, trueup undo disk.img takes it back\n", says)
 	}
 	code, says := run(t.Context(), "undo", "disk.img")
 	require.Zero(t, code, says)
