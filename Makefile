@@ -101,13 +101,17 @@ test-race:
 
 # Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
-SHARED := ^Test(ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|SecondOpinionOfLibguestfs|Linux.*|EveryPairOfFormats)$$
+SHARED := ^Test(ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|SecondOpinionOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|OneGoodGPT|DamagedGPTs|HugeQcow2|SourceCannotBeRead)$$
+
+# Each call of a kind fails or is the last one of a process, of which test tries a third.
+CALLS := ^Test(EveryCall.*|KilledAtEveryCall)$$
 
 .PHONY: exhaustive
 exhaustive: export REQUIRE_TOOLS ?= 1
 exhaustive: export TRUEUP_EXHAUSTIVE := 1
-exhaustive: ## every case of the tests of which test takes a share: random tables and disks, libraries, libguestfs, pairs of formats; races of the formats
+exhaustive: ## every case of the tests of which test takes a share: random tables and disks, hostile images, calls that fail, libraries, libguestfs, pairs of formats; races of the formats
 	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results ./internal/fs/ntfs/journal
+	$(GO) test -count=1 -timeout 60m -run '$(CALLS)' ./internal/exchange ./internal/image/... ./internal/inplace ./internal/realign
 	@$(GO) test -list '$(SHARED)' ./cmd/... | grep -x TestScanLibrary
 	$(GO) test -count=1 -timeout 60m -run '$(SHARED)' ./cmd/...
 	$(GO) test -count=1 -race -short -skip '$(UNRACED)' -timeout 60m $(RACED_SHARE:%=./internal/%)
@@ -144,7 +148,7 @@ torture: ## kill -9 at 2000 points of an align instead of 100, and at every call
 	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs/journal
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^Test(Kill(Device|edMoves(OnDevice)?|edSfdisk)?|CallsOfAMoveFail)$$' ./cmd/...
 	TRUEUP_KILLS=all $(GO) test -count=1 -timeout 6h -v -run '^Test(KillAndResume|CallsOfAResumeFail)$$' ./cmd/...
-	TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallFails|EveryCallOfAnExchangeFails)$$' ./internal/exchange ./internal/image/device
+	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallFails|EveryCallOfAnExchangeFails)$$' ./internal/exchange ./internal/image/device
 
 .PHONY: soak
 soak: ## DISKS random disks (500) and 4 mutants of each against qemu-img and sfdisk, then SEEDS disks (200) aligned and 100 times as many hives; from SEED on

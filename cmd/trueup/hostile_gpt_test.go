@@ -206,13 +206,16 @@ func TestOneGoodGPT(t *testing.T) {
 	for name, c := range rows {
 		t.Run(name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())
+			found := measure(t, []string{"inspect", "--json", path})[0]
+			require.Equal(t, 3, found.code, found.stderr)
+			requireFinding(t, found, c.code, c.says)
+			if !disktest.Share(name) {
+				return
+			}
 			dest := filepath.Join(t.TempDir(), "dest.raw")
-			ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path},
-				[]string{"align", path, dest})
-			require.Equal(t, 3, ends[0].code, ends[0].stderr)
-			requireFinding(t, ends[0], c.code, c.says)
+			ends := measure(t, []string{"plan", "--json", path}, []string{"align", path, dest})
+			require.Equal(t, 0, ends[0].code, ends[0].stderr)
 			require.Equal(t, 0, ends[1].code, ends[1].stderr)
-			require.Equal(t, 0, ends[2].code, ends[2].stderr)
 			require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 			require.Equal(t, 0, trueup(t, "verify", path, dest).code)
 		})

@@ -1,6 +1,7 @@
 package disktest
 
 import (
+	"hash/crc32"
 	"os"
 	"testing"
 )
@@ -19,4 +20,10 @@ func Sample(whole int) int {
 		return whole / 100
 	}
 	return whole / 10
+}
+
+// Share reports whether a test tries one of many like cases: each where that is wanted or a mutant is to be noticed, a
+// third otherwise, which its name chooses.
+func Share(name string) bool {
+	return Exhaustive || os.Getenv("TRUEUP_SHARES") == "all" || crc32.ChecksumIEEE([]byte(name))%3 == 0
 }

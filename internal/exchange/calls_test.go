@@ -83,7 +83,7 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 			behind, before := k.fresh(t)
 			dir := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j})
 			n := 0
-			every, call := 6, 0
+			every, call := 2, 0
 			if os.Getenv(everyKill) != "" {
 				every = 1
 			}

@@ -121,7 +121,10 @@ func TestKilledAtEveryCall(t *testing.T) {
 	if disktest.Raced {
 		t.Skip("its processes have one goroutine each, and take a second to end")
 	}
-	every := 12
+	every := 24
+	if disktest.Exhaustive {
+		every = 12
+	}
 	if os.Getenv(everyKill) != "" {
 		every = 1
 	}

@@ -119,6 +119,7 @@ func (b *bench) blame(out []byte, skip map[string]bool) bool {
 func (b *bench) command(name string, args ...string) *exec.Cmd {
 	c := exec.Command(name, args...)
 	c.Dir = b.root
-	c.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false -overlay="+b.overlay, "TMPDIR="+filepath.Join(b.cache, "tmp"))
+	c.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false -overlay="+b.overlay, "TRUEUP_SHARES=all",
+		"TMPDIR="+filepath.Join(b.cache, "tmp"))
 	return c
 }
