@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -135,6 +136,35 @@ func TestCopyIsLikeTheOriginal(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.Notes, 1)
 	require.Equal(t, "the file system does not keep of the original: user.note", r.Notes[0].Text)
+}
+
+// The bytes of the original and the other files of the folder keep their times, owners and permissions.
+func TestOthersKeepTheirTimes(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"raw", "flat"} {
+		k := kinds[name]
+		dir, _ := k.fresh(t)
+		data := k.old[len(k.old)-1]
+		was := map[string]unix.Stat_t{"other": {}, data: {}}
+		look := func(name string) (st unix.Stat_t) {
+			require.NoError(t, unix.Stat(filepath.Join(dir, name), &st))
+			st.Ctim, st.Atim = unix.Timespec{}, unix.Timespec{} // of its names, and of who has read it
+			return st
+		}
+		imagetest.Write(t, dir, "other", []byte("a file of the user's"))
+		for name := range was {
+			require.NoError(t, os.Chtimes(filepath.Join(dir, name), time.Unix(1e9, 0), time.Unix(1e9, 5)))
+			was[name] = look(name)
+		}
+		_, err := k.publish(dir)
+		require.NoError(t, err)
+		require.Equal(t, was["other"], look("other"), name)
+		require.Equal(t, was[data], look(k.kept(data)), name)
+		_, err = k.run(dir, "undo")
+		require.NoError(t, err)
+		require.Equal(t, was["other"], look("other"), name)
+		require.Equal(t, was[data], look(data), name)
+	}
 }
 
 // A copy that cannot be made like the original is not published, nor one whose names are taken.

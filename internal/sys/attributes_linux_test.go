@@ -3,7 +3,9 @@
 package sys
 
 import (
+	"encoding/binary"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -48,6 +50,40 @@ func TestAdopt(t *testing.T) {
 	lost, err = without.Adopt(from)
 	require.NoError(t, err)
 	require.Equal(t, []string{"user.kept"}, lost)
+}
+
+// A file gets the SELinux label and the access list of another, and not the checksum that a kernel keeps of its bytes.
+func TestAdoptLabelsAndLists(t *testing.T) {
+	folder := t.TempDir()
+	from, to := openAs(t, folder, "from", os.O_RDWR|os.O_CREATE), openAs(t, folder, "to", os.O_RDWR|os.O_CREATE)
+	// Spec: Linux, include/uapi/linux/posix_acl_xattr.h: version 2, then tag, permission and user of each entry.
+	const none = math.MaxUint32
+	list, err := binary.Append([]byte{2, 0, 0, 0}, binary.LittleEndian, []struct {
+		Tag, Perm uint16
+		ID        uint32
+	}{{1, 6, none}, {2, 4, 1234}, {4, 4, none}, {0x10, 4, none}, {0x20, 0, none}})
+	require.NoError(t, err)
+	for name, value := range map[string][]byte{
+		"security.selinux": []byte("system_u:object_r:virt_image_t:s0\x00"), "system.posix_acl_access": list,
+		"security.ima": []byte("\x01 the checksum"),
+	} {
+		if err := unix.Fsetxattr(from.fd, name, value, 0); err != nil {
+			t.Skipf("%s cannot be given here: %v", name, err)
+		}
+	}
+	lost, err := to.Adopt(from)
+	require.NoError(t, err)
+	require.Empty(t, lost)
+	for _, name := range []string{"security.selinux", "system.posix_acl_access"} {
+		var want, got [256]byte
+		n, err := unix.Fgetxattr(from.fd, name, want[:])
+		require.NoError(t, err)
+		m, err := unix.Fgetxattr(to.fd, name, got[:])
+		require.NoError(t, err)
+		require.Equal(t, want[:n], got[:m], name)
+	}
+	_, err = unix.Fgetxattr(to.fd, "security.ima", nil)
+	require.ErrorIs(t, err, unix.ENODATA)
 }
 
 // An owner or an attribute that cannot be given, or read, is an error.
