@@ -101,17 +101,17 @@ test-race:
 
 # Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
-SHARED := ^Test(ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|SecondOpinionOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|OneGoodGPT|DamagedGPTs|HugeQcow2|SourceCannotBeRead)$$
+SHARED := ^Test(ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|SecondOpinionOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|OneGoodGPT|DamagedGPTs|HugeQcow2|SourceCannotBeRead|CutImages)$$
 
-# Each call of a kind fails or is the last one of a process, of which test tries a third.
-CALLS := ^Test(EveryCall.*|KilledAtEveryCall)$$
+# Of each call that fails or is the last one of a process, and of what stands where a file is written, test tries a third.
+CALLS := ^Test(EveryCall.*|KilledAtEveryCall|Places)$$
 
 .PHONY: exhaustive
 exhaustive: export REQUIRE_TOOLS ?= 1
 exhaustive: export TRUEUP_EXHAUSTIVE := 1
 exhaustive: ## every case of the tests of which test takes a share: random tables and disks, hostile images, calls that fail, libraries, libguestfs, pairs of formats; races of the formats
 	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results ./internal/fs/ntfs/journal
-	$(GO) test -count=1 -timeout 60m -run '$(CALLS)' ./internal/exchange ./internal/image/... ./internal/inplace ./internal/realign
+	$(GO) test -count=1 -timeout 60m -run '$(CALLS)' ./internal/cli ./internal/exchange ./internal/image/... ./internal/inplace ./internal/realign
 	@$(GO) test -list '$(SHARED)' ./cmd/... | grep -x TestScanLibrary
 	$(GO) test -count=1 -timeout 60m -run '$(SHARED)' ./cmd/...
 	$(GO) test -count=1 -race -short -skip '$(UNRACED)' -timeout 60m $(RACED_SHARE:%=./internal/%)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
@@ -94,7 +95,9 @@ func TestCutImages(t *testing.T) {
 			}
 			slices.Sort(sizes)
 			for _, n := range slices.Compact(sizes) {
-				c.check(t, n)
+				if disktest.Share(fmt.Sprint(name, n)) {
+					c.check(t, n)
+				}
 			}
 		})
 	}

@@ -61,12 +61,12 @@ func TestReportHasContrast(t *testing.T) {
 	}
 }
 
-// A library of 10,000 images, or of 3,000, whose rows need several frames too.
+// A library of 10,000 images, or of 1,500, whose rows need several frames too.
 func TestLargeReportInChromium(t *testing.T) {
 	if testing.Short() || disktest.Raced {
 		t.Skip("loads a file of megabytes three times")
 	}
-	n := 3000
+	n := 1500
 	if disktest.Exhaustive {
 		n = 10_000
 	}
