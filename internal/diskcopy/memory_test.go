@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,11 +49,23 @@ func TestMemoryDoesNotGrowWithTheDisk(t *testing.T) {
 
 // Many goroutines do not take more memory than a copy may have, with one buffer each or with two.
 func TestMemoryDoesNotGrowWithTheJobs(t *testing.T) {
-	d := disk.New(mib, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: mib - off}, nil })
-	for _, disks := range [][]disk.Disk{{d}, {d, d}} {
+	full := disk.New(64*mib, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: 64*mib - off, Src: make(block, mib), Off: off}, nil
+	})
+	for _, disks := range [][]disk.Disk{{full}, {full, full}} {
+		runtime.GC() // twice: what earlier copies left is kept once
+		runtime.GC()
+		all, left := make(chan struct{}), atomic.Int64{}
+		left.Store(int64(48 / len(disks)))
 		allocated := disktest.Allocated(func() {
 			require.NoError(t, diskcopy.Each(t.Context(), 64, &diskcopy.Data{Disks: disks},
-				func(context.Context, diskcopy.Chunk, [][]byte) error { return nil }))
+				func(context.Context, diskcopy.Chunk, [][]byte) error {
+					if left.Add(-1) == 0 {
+						close(all)
+					}
+					disktest.WaitClosed(t, "all goroutines", all)
+					return nil
+				}))
 		})
 		require.Greater(t, allocated, int64(40*mib))
 		require.Less(t, allocated, int64(50*mib), "%d disks", len(disks))

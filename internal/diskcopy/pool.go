@@ -140,6 +140,9 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 // need, a copy stays below 128 MiB, however many goroutines are wanted.
 const maxBuffers = 48
 
+// scratch are buffers of ChunkSize. Small disks are read many times in a scan, and each time by several goroutines.
+var scratch = sync.Pool{New: func() any { b := make([]byte, ChunkSize); return &b }}
+
 // each hands out the chunks that next gives, one call at a time; next may fill the buffers that the work will have.
 func each(
 	ctx context.Context, jobs, buffers int, next func(bufs [][]byte) (disk.Range, error),
@@ -168,7 +171,9 @@ func each(
 			}()
 			bufs := make([][]byte, buffers)
 			for i := range bufs {
-				bufs[i] = make([]byte, ChunkSize)
+				b := scratch.Get().(*[]byte) // nothing else is in it
+				defer scratch.Put(b)
+				bufs[i] = *b
 			}
 			for ctx.Err() == nil {
 				c, err := take(bufs)

@@ -422,6 +422,32 @@ func (s *simulation) series(c simCase, f faulty, n int, seed uint64) {
 	}
 }
 
+// undone kills a move behind most of its calls. It is undone, the power goes at each call of that, and again in the
+// next run, while that completes what the first one began. Of what was not flushed the disk loses all, the journal
+// nothing.
+func (s *simulation) undone(c simCase, f faulty) {
+	all := func(string, int64) bool { return true }
+	journal := func(name string, _ int64) bool { return name == "journal" }
+	first := newTrial(c, f)
+	_, _ = first.life(true, false)
+	calls := first.on.Calls
+	first = newTrial(c, f)
+	first.on.Power = calls * 2 / 3
+	_, _ = first.life(true, false)
+	for cut, err := 0, disktest.ErrPower; errors.Is(err, disktest.ErrPower); cut++ {
+		second := &trial{c: c, f: f, on: first.on.AfterCrash(all)}
+		second.on.Power = cut
+		_, err = second.life(false, true)
+		for then := range 16 {
+			x := &trial{c: c, f: f, on: second.on.AfterCrash(journal)}
+			x.on.Power = then
+			_, _ = x.life(false, true)
+			x.on = x.on.AfterCrash(journal)
+			s.add(x.end(true), "%s, undo, call %d, then %d", c.name, cut, then)
+		}
+	}
+}
+
 // simulations returns how often things are tried, times what TRUEUP_CRASHES says.
 func simulations(t *testing.T) int {
 	t.Helper()
@@ -446,6 +472,7 @@ func TestCrashes(t *testing.T) {
 			var s simulation
 			s.points(c, faulty{}, 6*n)
 			s.series(c, faulty{}, 100*n, 3)
+			s.undone(c, faulty{})
 			t.Logf("%d trials, %d wrong", s.trials, s.wrong)
 			require.NoError(t, s.first)
 		})
