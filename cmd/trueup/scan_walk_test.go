@@ -187,3 +187,35 @@ func TestScanOfAFileThatGrows(t *testing.T) {
 	require.NoError(t, <-stopped)
 	s.requireRows(map[string]string{"disk.img": isOff}, ".")
 }
+
+// TestShards requires that the rows of all shards are those of one scan, each once. What the file system has allocated
+// for a file is its own affair: it may not have written it yet.
+func TestShards(t *testing.T) {
+	t.Parallel()
+	k := newEveryKind(t)
+	rows := func(s scanResult) map[string]string {
+		for _, i := range s.rows {
+			i.Stored = 0
+			for n := range i.Files {
+				i.Files[n].Allocated = 0
+			}
+		}
+		return s.same(t)
+	}
+	whole := scan(t, k.dir)
+	require.Empty(t, whole.sum.Shard)
+	union := map[string]string{}
+	const n = 4
+	for shard := range n {
+		s := scan(t, "--shard", fmt.Sprintf("%d/%d", shard+1, n), k.dir)
+		require.Equal(t, fmt.Sprintf("%d/%d", shard+1, n), s.sum.Shard)
+		require.Equal(t, whole.sum.Images, s.sum.Images+s.sum.Others)
+		for path, row := range rows(s) {
+			require.NotContains(t, union, path, "it is in two shards")
+			union[path] = row
+		}
+	}
+	require.Equal(t, rows(whole), union)
+	r := trueup(t, "scan", "--shard", "2/4", k.dir)
+	require.Contains(t, r.stdout, "Shard 2/4: the other shards have ")
+}

@@ -236,6 +236,11 @@ func wrongCommands(source, dest string) map[string][]string {
 		"undo by a device":              {"undo", "--journal", "/dev/null", source},
 		"a command of no words":         {"align", "--after", "", source, dest},
 		"no command for rows":           {"scan", "--after", "", source},
+		"a shard beyond the last":       {"scan", "--shard", "5/4", source},
+		"a shard of nothing":            {"scan", "--shard", "", source},
+		"an exchange in a shard": {
+			"scan", "--shard", "1/4", "--replace", "--script", filepath.Join(filepath.Dir(dest), "s.sh"), source,
+		},
 	}
 }
 

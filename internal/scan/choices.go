@@ -27,8 +27,10 @@ type Choices struct {
 	Unknown, Empty   bool // accepted
 	Tables           bool // are checked of every container
 	Pieces           bool // of files are counted
+	Shard            string
 
-	fail results.FailOn
+	fail  results.FailOn
+	shard Shard
 }
 
 // Isolations are the values of --isolation, the last one the default.
@@ -45,6 +47,9 @@ func (c *Choices) Consistent(whole bool) error {
 			c.Isolation)
 	case c.Replace && c.Script == "":
 		return ondisk.In(ondisk.ErrUsage, "--replace is for the commands of --script FILE: a scan changes no image")
+	case c.Replace && c.Shard != "":
+		return ondisk.In(ondisk.ErrUsage, "--replace and --shard contradict each other: an image of another shard "+
+			"may need the one that is exchanged")
 	case c.Changed && c.Catalog == "":
 		return ondisk.In(ondisk.ErrUsage, "--changed needs --catalog FILE, which knows the last run")
 	}
@@ -52,8 +57,11 @@ func (c *Choices) Consistent(whole bool) error {
 }
 
 // Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
-// and profiles are files of the command. It also reads --fail-on.
+// and profiles are files of the command. It also reads --fail-on and --shard.
 func (c *Choices) Settle(out, profiles string) (err error) {
+	if c.shard, err = ParseShard(c.Shard); err != nil {
+		return err
+	}
 	if err := c.apart(out, profiles); err != nil {
 		return err
 	}
@@ -107,7 +115,8 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	t := &Task{
 		Paths: slices.Clone(paths), Check: c.Tables, Fragments: c.Pieces, Level: sandbox.Level(c.Isolation),
 		Catalog: c.Catalog, ChangedOnly: c.Changed, Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
-		KeepRanked: c.Script != "", Replace: c.Replace, Spare: []string{c.Script, c.Ignore, c.FilesFrom},
+		Shard: c.shard, KeepRanked: c.Script != "", Replace: c.Replace,
+		Spare: []string{c.Script, c.Ignore, c.FilesFrom},
 	}
 	var err error
 	if t.Wanted, err = Wanted(c.Include, c.Exclude); err != nil {
@@ -148,6 +157,7 @@ func (c *Choices) Again(profiles string) string {
 	add("--ignore", c.Ignore)
 	add("--profiles", profiles)
 	add("--catalog", c.Catalog)
+	add("--shard", c.Shard)
 	return strings.Join(out, " ")
 }
 

@@ -29,6 +29,7 @@ type contents struct {
 	alike            map[string][]string     // names by what they have in common
 	journals         map[string]results.File // of work that runs have left open, by the names of their disks
 	links            map[[2]uint64]string    // first names of files with several, by device and inode
+	units            map[string]string       // see unitOf; nil: not known yet
 }
 
 // maxFolderNames bounds the names in all images of one folder: a million take some 100 MB.

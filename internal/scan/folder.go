@@ -42,7 +42,7 @@ func (r *search) folder(ctx context.Context, f *folder) error {
 	}
 	c.relate()
 	r.claim(f, c)
-	rows := c.images()
+	rows := r.shared(f, c, c.images())
 	r.more(len(rows))
 	r.announce()
 	for len(rows) > 0 {
@@ -266,7 +266,7 @@ func (r *search) keepParts(f *folder, c *contents) error {
 		return nil
 	}
 	for _, x := range c.sorted() {
-		if !x.rowed && c.hidden(x) {
+		if !x.rowed && c.hidden(x) && r.mine(f, c, x) {
 			if err := r.keepPart(f, x); err != nil {
 				return err
 			}

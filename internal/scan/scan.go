@@ -60,6 +60,8 @@ type Options struct {
 	Spare func(device, inode uint64) bool
 	// Flags are those of the command line that a copy of an image would need.
 	Flags []string
+	// Shard is the share of the images that have rows.
+	Shard Shard
 	// Exchange finds out for each row with a priority what is against align --replace.
 	Exchange bool
 
@@ -83,6 +85,7 @@ type Result struct {
 	Walked  bool // everything was looked at
 	// Temporary counts the files that runs have not completed, or not removed yet.
 	Temporary int
+	Others    int // images that are in other shards
 }
 
 // search is one walk at work.
@@ -95,7 +98,8 @@ type search struct {
 	skipped  atomic.Int64
 	// temporary counts files as Result does.
 	temporary atomic.Int64
-	seen      inodes // files that have a row, or a place in one: those with several names
+	others    atomic.Int64 // images of other shards
+	seen      inodes       // files that have a row, or a place in one: those with several names
 	turns     *turns
 }
 
@@ -121,6 +125,7 @@ func Scan(ctx context.Context, o Options) (Result, error) {
 	}
 	return Result{
 		Found: r.found, Skipped: int(r.skipped.Load()), Temporary: int(r.temporary.Load()), Walked: err == nil,
+		Others: int(r.others.Load()),
 	}, err
 }
 

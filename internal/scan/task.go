@@ -30,6 +30,7 @@ type Task struct {
 	Storage   align.Storage                // below all images
 	Check     bool                         // reads all tables of every container
 	Fragments bool                         // of files are counted
+	Shard     Shard
 	Jobs      int
 	Version   string // of the program
 	Again     string // flags that choose the same images once more
@@ -129,6 +130,7 @@ func (t *Task) begin() *running {
 	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage.Name, t.Version
 	s.Fragmentation = t.Fragments
 	s.Replace = t.Replace
+	s.Shard = t.Shard.String()
 	s.AllowEmpty, s.FailOn, s.ChangedOnly, s.Again = t.AllowEmpty, string(t.Fail), t.ChangedOnly, t.Again
 	s.Started = stamp(r.start)
 	s.Isolation = results.Isolation{Wanted: string(t.Level), Achieved: string(sandbox.None), Layers: []string{}}
@@ -180,14 +182,15 @@ func (r *running) look(ctx context.Context) error {
 	}
 	o := Options{
 		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool, Flags: r.commandFlags(),
-		Exchange: r.Replace,
-		Found:    r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
+		Exchange: r.Replace, Shard: r.Shard,
+		Found: r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
 	}
 	if r.store != nil {
 		o.Store = r.store
 	}
 	res, err := Scan(ctx, o)
 	r.summary.Found, r.summary.Skipped, r.summary.Temporary = res.Found, res.Skipped, res.Temporary
+	r.summary.Others = res.Others
 	if closing := pool.Close(); err == nil {
 		err = closing
 	}
@@ -254,11 +257,12 @@ func (r *running) commandFlags() []string {
 	return []string{"--boundary", units.Short(r.Boundary)}
 }
 
-// removed hands over the images that the catalogue knows and that are not there any more.
+// removed hands over the images that the catalogue knows and that are not there any more. Those of other shards are
+// not missed.
 func (r *running) removed() error {
 	there := func(path string) bool {
 		_, err := os.Lstat(path)
-		return err == nil
+		return err == nil || !r.Shard.Has(path)
 	}
 	for i, err := range r.store.Removed(there) {
 		if err != nil {

@@ -243,6 +243,10 @@ func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 
 // missing makes a row of a path that leads nowhere: the user named it.
 func (r *search) missing(path string, err error) error {
+	if at, wrong := filepath.Abs(path); wrong == nil && !r.Shard.Has(at) {
+		r.others.Add(1)
+		return nil
+	}
 	i := results.NewImage(path)
 	e := r.classify(fmt.Errorf("%w%s", err, cmp.Or(patternHint(path), "; check the path")))
 	i.Fail(e.Code, e.Message)

@@ -175,6 +175,9 @@ func htmlFacts(s *Summary) []fact {
 		}
 		out = append(out, fact{"Changes", text})
 	}
+	if s.Shard != "" {
+		out = append(out, fact{"Shard", safe(s.Shard) + ": " + s.othersText()})
+	}
 	code := fact{"Exit code", strconv.Itoa(s.ExitCode)}
 	if s.FailOn != "" {
 		code.Text += ", as --fail-on " + safe(s.FailOn) + " has it"

@@ -32,6 +32,9 @@ func writeJUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 		{"version", report.Escape(s.Version)},
 		{"complete", strconv.FormatBool(s.Complete)},
 	}}
+	if s.Shard != "" {
+		suite.Properties = append(suite.Properties, junitProperty{"shard", report.Escape(s.Shard)})
+	}
 	if !s.Complete {
 		suite.add(lost(suiteName, "run", "interrupted",
 			fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail))

@@ -28,6 +28,9 @@ func writeMetrics(w io.Writer, s *Summary, images []*Image) error {
 		return fmt.Errorf("metrics: end of the run: %w", err)
 	}
 	m := &metrics{bufio.NewWriter(w), label("library", strings.Join(s.Paths, " "))}
+	if s.Shard != "" {
+		m.common += "," + label("shard", s.Shard)
+	}
 	m.images(s)
 	m.fix(s)
 	if s.Fragmentation {

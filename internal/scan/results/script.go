@@ -109,6 +109,9 @@ func (s *script) head(sum *Summary, images []*Image) {
 	if !sum.Complete {
 		s.comment("The scan was interrupted, so it has not seen all images.")
 	}
+	if sum.Shard != "" {
+		s.comment("It is of shard %s: %s", sum.Shard, sum.othersText())
+	}
 	if sum.ChangedOnly {
 		s.comment("The scan showed only what is new or changed, so images that were known stand in no line below, " +
 			"also those off the boundary.")

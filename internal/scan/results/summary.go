@@ -17,7 +17,9 @@ type Summary struct {
 	Started  string   `json:"started"`  // RFC 3339, UTC
 	Finished string   `json:"finished"` // RFC 3339, UTC
 	Took     float64  `json:"duration_seconds"`
-	Version  string   `json:"version"` // of trueup
+	Version  string   `json:"version"`                // of trueup
+	Shard    string   `json:"shard,omitempty"`        // K/N: the share of the images; empty: all
+	Others   int      `json:"other_shards,omitempty"` // images in the other shards
 
 	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
 	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
@@ -150,9 +152,10 @@ func (s *Summary) addVerdict(i *Image) {
 func (s *Summary) unknown() int { return s.Packed + s.Contents[string(align.UnknownContent)] }
 
 // noneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an
-// image.
+// image. A shard may have none where others have some.
 func (s *Summary) noneJudged() bool {
-	return s.Complete && !s.AllowEmpty && s.Accepted == 0 && s.Images == s.Failed+s.Orphans+s.Packed+s.Originals
+	return s.Complete && s.Others == 0 && !s.AllowEmpty && s.Accepted == 0 &&
+		s.Images == s.Failed+s.Orphans+s.Packed+s.Originals
 }
 
 // maxUnreadableKept bounds the unreadable places that are named; all are counted.

@@ -20,8 +20,13 @@ func (p *printer) summary(partly int) {
 	if !s.Complete {
 		p.t.Lead(text.FgRed, "Interrupted", interruptedText(s))
 	}
+	if s.Shard != "" {
+		p.t.Lead(text.FgCyan, "Shard "+report.SafeMessage(s.Shard)+":", s.othersText())
+	}
 	switch bad := s.Images - s.Aligned; {
 	case s.Images == 0 && !s.Complete: // nothing can be said
+	case s.Images == 0 && s.Others > 0:
+		p.para("", "No image is in this shard.")
 	case s.Images == 0:
 		p.para("", "No image was found.")
 	case bad+partly == 0:
@@ -67,6 +72,11 @@ func interruptedText(s *Summary) string {
 		return fmt.Sprintf("after %s of %s: this is incomplete.", thousands(int64(s.Images)), images(s.Found))
 	}
 	return fmt.Sprintf("after %s: this is incomplete.", images(s.Images))
+}
+
+// othersText returns what a report leaves out that is one of a shard.
+func (s *Summary) othersText() string {
+	return "the other shards have " + images(s.Others) + " more."
 }
 
 func alignedText(s *Summary) string {
