@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"bytes"
-	"compress/flate"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/klauspost/compress/flate"
 
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -70,7 +70,9 @@ func encode(i *results.Image) ([]byte, error) {
 
 // decode returns an image. ok is false for bytes that are no row of an image: the file is untrusted.
 func decode(packed []byte) (i *results.Image, ok bool) {
-	raw, err := inflate(packed)
+	u := unpackers.Get().(*unpacker) // nothing else is in it
+	defer unpackers.Put(u)
+	raw, err := u.inflate(packed)
 	if err != nil {
 		return nil, false
 	}
@@ -84,8 +86,14 @@ func decode(packed []byte) (i *results.Image, ok bool) {
 	return s.Image, true
 }
 
-// readers and writers are kept, since new ones need more time than they save.
-var readers = sync.Pool{New: func() any { return flate.NewReader(nil) }}
+// unpacker unpacks one result after the other.
+type unpacker struct {
+	io.ReadCloser
+	raw bytes.Buffer
+}
+
+// unpackers and writers are kept, since new ones need more time than they save.
+var unpackers = sync.Pool{New: func() any { return &unpacker{ReadCloser: flate.NewReader(nil)} }}
 
 var writers = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.BestSpeed)
@@ -105,18 +113,17 @@ func deflate(raw []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-func inflate(packed []byte) ([]byte, error) {
-	r := readers.Get().(io.ReadCloser) // nothing else is in it
-	defer readers.Put(r)
-	if err := r.(flate.Resetter).Reset(bytes.NewReader(packed), nil); err != nil { // as flate.NewReader promises
+// inflate returns bytes that the next result overwrites.
+func (u *unpacker) inflate(packed []byte) ([]byte, error) {
+	if err := u.ReadCloser.(flate.Resetter).Reset(bytes.NewReader(packed), nil); err != nil { // as NewReader promises
 		return nil, err
 	}
-	var raw bytes.Buffer
-	_, err := raw.ReadFrom(io.LimitReader(r, maxResult+1))
-	if err == nil && raw.Len() > maxResult {
+	u.raw.Reset()
+	_, err := u.raw.ReadFrom(io.LimitReader(u, maxResult+1))
+	if err == nil && u.raw.Len() > maxResult {
 		err = fmt.Errorf("result: more than %d bytes", maxResult)
 	}
-	return raw.Bytes(), err
+	return u.raw.Bytes(), err
 }
 
 // digest returns a hash of the facts of a result that matter to users. Results with the same digest are the same:
