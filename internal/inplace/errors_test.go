@@ -63,31 +63,39 @@ func pending(t *testing.T, c simCase) (out []int) {
 // error, and is not taken for complete.
 func TestEachErrorIsReturned(t *testing.T) {
 	t.Parallel()
-	c := simCases(t)[0]
-	whole := newTrial(c, faulty{})
-	_, err := whole.life(true, false)
-	require.NoError(t, err)
-	at := pending(t, c)[1]
-	for n := 1; n <= whole.on.Reads; n++ {
-		x := newTrial(c, faulty{})
-		x.on.FailRead = n + x.on.Reads
-		_, err := x.life(true, false)
-		require.ErrorIs(t, err, disktest.ErrFault, "%s, read %d", c.name, n)
-	}
-	for _, undo := range []bool{false, true} {
-		start, calls, reads := killed(t, c, at, undo)
-		for n := 1; n <= calls; n++ {
-			x := start()
-			x.on.Fail = n
-			_, err := x.life(false, undo)
-			require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, call %d of %d", c.name, undo, n, calls)
+	for _, i := range []int{0, 5} { // one grows, and one has sectors that no piece takes along
+		c := simCases(t)[i]
+		whole := newTrial(c, faulty{})
+		_, err := whole.life(true, false)
+		require.NoError(t, err)
+		for n := 1; n <= whole.on.Reads; n++ {
+			x := newTrial(c, faulty{})
+			x.on.FailRead = n + x.on.Reads
+			_, err := x.life(true, false)
+			require.ErrorIs(t, err, disktest.ErrFault, "%s, read %d", c.name, n)
 		}
-		for n := 1; n <= reads; n++ {
-			x := start()
-			x.on.FailRead = n
-			if _, err := x.life(false, undo); x.on.Reads >= n {
-				require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, read %d of %d", c.name, undo, n, reads)
-			}
+		at := pending(t, c)
+		for _, undo := range []bool{false, true} {
+			requireErrors(t, c, at[len(at)-1], undo)
+		}
+	}
+}
+
+// requireErrors fails each call and each read of a run that goes on from one that was killed at a call.
+func requireErrors(t *testing.T, c simCase, at int, undo bool) {
+	t.Helper()
+	start, calls, reads := killed(t, c, at, undo)
+	for n := 1; n <= calls; n++ {
+		x := start()
+		x.on.Fail = n
+		_, err := x.life(false, undo)
+		require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, call %d of %d", c.name, undo, n, calls)
+	}
+	for n := 1; n <= reads; n++ {
+		x := start()
+		x.on.FailRead = n
+		if _, err := x.life(false, undo); x.on.Reads >= n {
+			require.ErrorIs(t, err, disktest.ErrFault, "%s, undo %v, read %d of %d", c.name, undo, n, reads)
 		}
 	}
 }

@@ -423,11 +423,12 @@ func (s *simulation) series(c simCase, f faulty, n int, seed uint64) {
 }
 
 // undone kills a move behind most of its calls. It is undone, the power goes at each call of that, and again in the
-// next run, while that completes what the first one began. Of what was not flushed the disk loses all, the journal
-// nothing.
+// next run, while that completes what the first one began. Of what was not flushed the disk loses all, or all but its
+// first sector, and the journal nothing.
 func (s *simulation) undone(c simCase, f faulty) {
 	all := func(string, int64) bool { return true }
 	journal := func(name string, _ int64) bool { return name == "journal" }
+	head := func(name string, off int64) bool { return name == "journal" || off == 0 }
 	first := newTrial(c, f)
 	_, _ = first.life(true, false)
 	calls := first.on.Calls
@@ -438,6 +439,8 @@ func (s *simulation) undone(c simCase, f faulty) {
 		second := &trial{c: c, f: f, on: first.on.AfterCrash(all)}
 		second.on.Power = cut
 		_, err = second.life(false, true)
+		third := &trial{c: c, f: f, on: second.on.AfterCrash(head)}
+		s.add(third.end(true), "%s, undo, call %d", c.name, cut)
 		for then := range 16 {
 			x := &trial{c: c, f: f, on: second.on.AfterCrash(journal)}
 			x.on.Power = then
