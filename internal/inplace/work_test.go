@@ -389,3 +389,15 @@ func TestLostDescriptor(t *testing.T) {
 	require.True(t, bytes.Equal(f.want, f.disk()))
 	require.NoFileExists(t, f.path+hidden)
 }
+
+// TestMovesThatAreNotTakenBack says what an interrupt leaves, and not that it was one.
+func TestMovesThatAreNotTakenBack(t *testing.T) {
+	t.Parallel()
+	back := errors.New("read-only file system")
+	require.EqualError(t, notBack(context.Canceled, back),
+		"the interrupted move could not be taken back: read-only file system")
+	require.NotErrorIs(t, notBack(context.Canceled, back), context.Canceled)
+	err := notBack(disktest.ErrFault, back)
+	require.ErrorIs(t, err, disktest.ErrFault)
+	require.ErrorIs(t, err, back)
+}
