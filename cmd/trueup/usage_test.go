@@ -237,6 +237,10 @@ func wrongCommands(source, dest string) map[string][]string {
 		"a command of no words":         {"align", "--after", "", source, dest},
 		"no command for rows":           {"scan", "--after", "", source},
 		"a shard beyond the last":       {"scan", "--shard", "5/4", source},
+		"a label without a value":       {"scan", "--label", "host", source},
+		"a label of an odd key":         {"scan", "--label", "Host=x", source},
+		"a label of nothing":            {"scan", "--label", "host=", source},
+		"a label twice":                 {"scan", "--label", "host=x", "--label", "host=y", source},
 		"a shard of nothing":            {"scan", "--shard", "", source},
 		"an exchange in a shard": {
 			"scan", "--shard", "1/4", "--replace", "--script", filepath.Join(filepath.Dir(dest), "s.sh"), source,

@@ -28,9 +28,12 @@ type Choices struct {
 	Tables           bool // are checked of every container
 	Pieces           bool // of files are counted
 	Shard            string
+	Label            []string // of all rows, KEY=VALUE
 
 	fail  results.FailOn
 	shard Shard
+
+	labels results.Labels
 }
 
 // Isolations are the values of --isolation, the last one the default.
@@ -57,10 +60,14 @@ func (c *Choices) Consistent(whole bool) error {
 }
 
 // Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
-// and profiles are files of the command. It also reads --fail-on and --shard.
+// and profiles are files of the command. It also reads --fail-on, --shard and
+// --label.
 func (c *Choices) Settle(out, profiles string) (err error) {
 	if c.shard, err = ParseShard(c.Shard); err != nil {
 		return err
+	}
+	if c.labels, err = results.ParseLabels(c.Label); err != nil {
+		return ondisk.In(ondisk.ErrUsage, "--label %w", err)
 	}
 	if err := c.apart(out, profiles); err != nil {
 		return err
@@ -115,7 +122,7 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	t := &Task{
 		Paths: slices.Clone(paths), Check: c.Tables, Fragments: c.Pieces, Level: sandbox.Level(c.Isolation),
 		Catalog: c.Catalog, ChangedOnly: c.Changed, Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
-		Shard: c.shard, KeepRanked: c.Script != "", Replace: c.Replace,
+		Shard: c.shard, Labels: c.labels, KeepRanked: c.Script != "", Replace: c.Replace,
 		Spare: []string{c.Script, c.Ignore, c.FilesFrom},
 	}
 	var err error
@@ -158,6 +165,7 @@ func (c *Choices) Again(profiles string) string {
 	add("--profiles", profiles)
 	add("--catalog", c.Catalog)
 	add("--shard", c.Shard)
+	add("--label", c.Label...)
 	return strings.Join(out, " ")
 }
 

@@ -147,14 +147,35 @@ func (r *search) reuse(path string, x *found, k *catalog.Known) (*results.Image,
 	if k.Image != nil {
 		k.Image.SetPath(x.shown)
 		k.Image.Files[0].Name = x.Name
+		k.Image.FileSystem = r.fileSystem(path, x)
 		k.Image.Settle(r.Flags)
 		k.Image.Change, k.Image.Read = change, 0
 	}
 	return k.Image, err
 }
 
+// fileSystem returns the UUID of the file system of a file. It is asked for once for each device.
+func (r *search) fileSystem(path string, x *found) string {
+	if !x.regular {
+		return ""
+	}
+	if id, ok := r.systems.Load(x.Device); ok {
+		return id.(string)
+	}
+	folder := filepath.Dir(path)
+	if st, err := stat(folder, ""); err != nil || st.Device != x.Device {
+		return "" // the file is mounted there
+	}
+	id := sys.FileSystem(folder)
+	r.systems.Store(x.Device, id)
+	return id
+}
+
 // keepIf stores a result if there is one. A file that is no image was kept when that was found.
 func (r *search) keepIf(path string, x *found, i *results.Image, beside string) error {
+	if i != nil {
+		i.FileSystem = r.fileSystem(path, x)
+	}
 	if r.Store == nil || !x.regular {
 		return nil
 	}

@@ -98,6 +98,7 @@ type search struct {
 	skipped  atomic.Int64
 	// temporary counts files as Result does.
 	temporary atomic.Int64
+	systems   sync.Map     // UUIDs of file systems, by the numbers of their devices
 	others    atomic.Int64 // images of other shards
 	seen      inodes       // files that have a row, or a place in one: those with several names
 	turns     *turns

@@ -31,6 +31,7 @@ type Task struct {
 	Check     bool                         // reads all tables of every container
 	Fragments bool                         // of files are counted
 	Shard     Shard
+	Labels    results.Labels // of all rows
 	Jobs      int
 	Version   string // of the program
 	Again     string // flags that choose the same images once more
@@ -278,6 +279,7 @@ func (r *running) removed() error {
 // row takes a row that is finished.
 func (r *running) row(i *results.Image) error {
 	i.Tolerated = r.AllowUnknown
+	i.Labels = r.Labels
 	r.Ignore.Accept(i, r.roots, r.today, r.Fail)
 	r.summary.Add(i)
 	r.copies.Add(i)

@@ -15,3 +15,6 @@ func (*File) Uncached() bool { return false }
 
 // Memory returns 0: it is not known.
 func Memory() int64 { return 0 }
+
+// FileSystem returns "": it is not known.
+func FileSystem(string) string { return "" }

@@ -79,6 +79,8 @@ scan goes on, names the image, and ends with 1.
 --shard K/N takes a stable share of the images: those of 1/N to N/N are all images, each once. A run needs the same
 PATHs as the others.
 
+--label marks all rows, such as with host=esx1 or datastore=ds7. Reports of many scans have sums for each label.
+
 A GLOB has * and ? within a name, [a-z], {a,b}, and ** for any number of folders. --files-from separates PATHs by NUL
 bytes or line ends.`,
 		Example: `  trueup scan templates
@@ -106,6 +108,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.Exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
 	fs.StringVar(&f.FilesFrom, "files-from", "", "read more PATHs from `FILE`, or - for standard input")
 	fs.StringVar(&f.Shard, "shard", "", "inspect only share `K/N` of the images, for array jobs")
+	fs.StringArrayVar(&f.Label, "label", nil, "label all rows with `KEY=VALUE` (repeatable)")
 	fs.StringVar(&f.Isolation, "isolation", scan.Isolations[len(scan.Isolations)-1],
 		"isolation of the workers, by `LEVEL`: "+strings.Join(scan.Isolations, ", "))
 	command.Complete(cmd, "isolation", scan.Isolations...)

@@ -48,7 +48,7 @@ type stored struct {
 // encode returns the whole row of an image, without the fields of a single run.
 func encode(i *results.Image) ([]byte, error) {
 	row := *i
-	row.Change, row.Read, row.Accepted = "", 0, nil
+	row.Change, row.Read, row.Accepted, row.Labels = "", 0, nil, nil
 	if i.Priority != nil {
 		p := *i.Priority
 		p.Rank = 0

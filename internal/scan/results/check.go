@@ -37,6 +37,10 @@ func (i *Image) Check() error {
 	c.texts(i.Parents...)
 	c.findings(i.Findings)
 	c.error(i.Error)
+	c.texts(i.FileSystem)
+	if err := i.Labels.check(); err != nil {
+		c.errs = append(c.errs, err)
+	}
 	c.numbers(i.Size, i.Stored, i.Read)
 	for _, f := range i.Files {
 		c.file(f)

@@ -129,6 +129,7 @@ var csvColumns = []csvColumn{
 	{"content", func(r csvRow) string { return cell(string(r.content())) }},
 	{"copied_to", func(r csvRow) string { return cell(r.Copied) }},
 	{"guest", ofDisk(func(d *Disk) string { return cell(d.left()) })},
+	{"labels", func(r csvRow) string { return cell(r.Labels.String()) }},
 }
 
 // of makes an empty cell of an absent value.

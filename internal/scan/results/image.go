@@ -69,6 +69,9 @@ type Image struct {
 	Accepted *Accepted       `json:"accepted,omitempty"`
 	Change   Change          `json:"change,omitempty"`
 	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when the catalogue knew it
+	Labels   Labels          `json:"labels,omitempty"`
+	// FileSystem is the UUID of the file system of its main file, where that is known.
+	FileSystem string `json:"file_system,omitempty"`
 	// Tolerated reports that the user accepts unknown content.
 	Tolerated bool `json:"-"`
 	// Copied is the path of its aligned copy, as Copies found it; empty for none.

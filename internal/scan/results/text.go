@@ -168,6 +168,9 @@ func (p *printer) notes(i *Image) {
 	if !p.t.Verbose {
 		return
 	}
+	if len(i.Labels) > 0 {
+		p.para(indent, i.Labels.String())
+	}
 	if i.Priority != nil {
 		p.para(indent, i.Priority.Reason)
 	}
