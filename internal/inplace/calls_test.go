@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -108,7 +109,9 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 	if disktest.Raced {
 		t.Skip("its processes have one goroutine each")
 	}
-	for _, command := range []string{"move", "resume", "undo"} {
+	// The last one goes on from a move that has come to its end, but for its journal, and whose descriptor was given
+	// back with its old text.
+	for _, command := range []string{"move", "resume", "undo", "resume at the end"} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			var j oddfs.Journal
@@ -118,11 +121,22 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 			require.Empty(t, ask("move", path))
 			moved := snapshot(t, f.dir)
 			f.putBack(old)
-			begun, want := old, moved
-			if command != "move" {
+			begun, want, last := old, moved, "unlink "+filepath.Base(path)+unfinished.Suffix
+			switch command {
+			case "resume", "undo":
 				require.Contains(t, ask("half", path), "resume")
 				begun = snapshot(t, f.dir)
+			case "resume at the end":
+				j.Restart(0)
+				require.Empty(t, ask("move", path))
+				done := j.Done()
+				j.Restart(slices.Index(done, last) + 1)
+				f.putBack(old)
+				require.Contains(t, ask("move", path), "input/output error")
+				f.put("vm.vmdk", old["vm.vmdk"])
+				begun = snapshot(t, f.dir)
 			}
+			command, _, _ := strings.Cut(command, " ")
 			if command == "undo" {
 				want = old
 			}

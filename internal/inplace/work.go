@@ -356,10 +356,12 @@ func (w *work) show(text []byte) error {
 	name := w.Base + hidden
 	if text != nil && !w.Dir.Exists(name) {
 		// It has its name: a run was killed right after it renamed it, or it was renamed by hand.
-		if old, err := textOf(w.Dir, w.Base); err == nil && bytes.Equal(old, w.plan.OldText) {
-			if err := w.hide(); err != nil {
-				return err
-			}
+		old, err := textOf(w.Dir, w.Base)
+		if err == nil && bytes.Equal(old, w.plan.OldText) {
+			err = w.hide()
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 	}
 	f, err := w.Dir.At.OpenToWrite(name)
