@@ -249,9 +249,9 @@ func (p *Plan) old(s Storage) disk.Disk {
 		}
 	}
 	var saved []disk.Patch
-	for _, x := range p.Saved {
-		if x.Off < p.OldSize {
-			saved = append(saved, disk.Patch{Off: x.Off, New: x.Bytes})
+	for _, x := range p.Saved { // a footer can be saved together with the bytes in front of it
+		if n := min(int64(len(x.Bytes)), p.OldSize-x.Off); n > 0 {
+			saved = append(saved, disk.Patch{Off: x.Off, New: x.Bytes[:n]})
 		}
 	}
 	return disk.Overlay(disk.Compose(p.unpatched(s), p.OldSize, back), saved)
