@@ -361,17 +361,28 @@ func TestInterruptedCopyGoesOn(t *testing.T) {
 	c.requireDone(t)
 }
 
-// A copy for which the room ran out goes on when there is room again.
+// A copy for which the room ran out goes on when there is room again, with a move or without.
 func TestResumeAfterFullStorage(t *testing.T) {
 	t.Parallel()
 	c := newResumeCase(t, "qcow2", killDisk(t))
 	// The file may not grow above this: as ENOSPC, an error of a write.
 	const limited = `trap "" XFSZ; ulimit -f 4096; exec "$0" "$@"`
-	r := run(t, "bash", append([]string{"-c", limited, builtPath}, append(c.align(), "--json")...)...)
-	require.Equal(t, 1, r.code, r.stderr)
-	require.Equal(t, "output", errorCode(t, r))
-	require.Contains(t, r.stderr, "trueup resume")
-	require.True(t, c.open())
+	ended := func(command ...string) {
+		t.Helper()
+		r := run(t, "bash", append([]string{"-c", limited, builtPath}, append(command, "--json")...)...)
+		require.Equal(t, 1, r.code, r.stderr)
+		require.Equal(t, "output", errorCode(t, r))
+		require.Contains(t, r.stderr, "trueup resume")
+		require.True(t, c.open())
+	}
+	ended(c.align()...)
+	require.Positive(t, c.requireDone(t).Kept)
+
+	same := filepath.Join(t.TempDir(), "same.qcow2")
+	require.Equal(t, 0, trueup(t, "convert", "--to", c.format, c.source, same).code)
+	c.clear(t)
+	ended("convert", "--resumable", "--to", c.format, c.source, c.dest)
+	c.want = map[string]string{filepath.Base(c.dest): sha256Of(t, same)}
 	require.Positive(t, c.requireDone(t).Kept)
 }
 

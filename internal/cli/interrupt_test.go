@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -71,7 +72,8 @@ func (m moving) Err() error {
 }
 
 // TestInterruptInMove interrupts a move, and the resume of that: both say which commands go on, and not in the words of
-// Go. An undo brings the disk back.
+// Go. Until an undo brings the disk back, no other command takes it for one, also under a name beside which no journal
+// is.
 func TestInterruptInMove(t *testing.T) {
 	t.Chdir(t.TempDir())
 	disk := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
@@ -87,6 +89,30 @@ func TestInterruptInMove(t *testing.T) {
 		require.Equal(t, "trueup: interrupted: disk.img: the disk is in the middle of the move: trueup resume "+
 			"disk.img goes on, trueup undo disk.img takes it back\n", says)
 	}
+	put(t, "sound.img", disk)
+	was := "disk.img"
+	for _, line := range []string{
+		"inspect disk.img", "plan disk.img", "align disk.img dest.img", "convert disk.img dest.img",
+		"verify disk.img sound.img", "verify sound.img disk.img", "align --replace disk.img", "serve disk.img",
+		"align --with disk.img sound.img dest.img", "scan --isolation none disk.img",
+	} {
+		for name, want := range map[string]string{
+			"disk.img":  "inside of the disk was interrupted; trueup resume ",
+			"other.img": "the disk is in the middle of a move in place; its journal has .trueup behind the name",
+		} {
+			require.NoError(t, os.Rename(was, name))
+			was = name
+			r := trueup(t, strings.Fields(strings.ReplaceAll(line, "disk.img", name))...)
+			require.Contains(t, strings.Join(strings.Fields(r.stdout+r.stderr), " "), want, line)
+			code := 4
+			if strings.HasPrefix(line, "scan") {
+				code = 1
+			}
+			require.Equal(t, code, r.code, line)
+		}
+	}
+	require.NoFileExists(t, "dest.img")
+	require.NoError(t, os.Rename(was, "disk.img"))
 	code, says := run(t.Context(), "undo", "disk.img")
 	require.Zero(t, code, says)
 	now := disktest.ReadFile(t, "disk.img")
