@@ -74,7 +74,7 @@ var rooms = []room{
 	{path: "image", also: []suite{storeTests, pipeTests, processTests}},
 	{path: "image/gate", also: fileTests},
 	{path: "image/store", also: []suite{pipeTests, processTests}},
-	{path: "image/ova", also: []suite{pipeTests, processTests}},
+	{path: "image/ova", also: []suite{{"internal/exchange", ""}, pipeTests, processTests}},
 	{path: "image/driver", also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/qcow2", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/vhd", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
