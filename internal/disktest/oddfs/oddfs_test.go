@@ -3,7 +3,6 @@
 package oddfs_test
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,28 +78,4 @@ func TestMountShowsTheFolder(t *testing.T) {
 		require.Equal(t, "text", string(out))
 	})
 	require.NoFileExists(t, filepath.Join(mounted, "file"))
-}
-
-// quiet takes what a check says.
-type quiet struct {
-	testing.TB
-	said string
-}
-
-func (q *quiet) Errorf(format string, args ...any) { q.said += fmt.Sprintf(format, args...) }
-func (*quiet) FailNow()                            {}
-
-// All kinds of calls whose failure nothing has noticed are named at once, but for those that a test knows of.
-func TestRequireNoticedNamesAllKinds(t *testing.T) {
-	j := &oddfs.Journal{}
-	dir := oddfs.Mount(t, t.TempDir(), oddfs.Manners{Journal: j})
-	j.EachFails(func(fails bool) {
-		_ = exec.Command("sh", "-c", `cd "$0"; echo text >a; ln a b; rm -f a b`, dir).Run()
-		if fails {
-			j.Ignored()
-		}
-	})
-	q := &quiet{TB: t}
-	j.RequireNoticed(q, map[string]int{"write": 1})
-	require.Regexp(t, `map\[create:map\S+ link:map\S+ unlink:map`, q.said)
 }
