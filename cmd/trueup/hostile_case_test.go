@@ -62,7 +62,7 @@ func (h hostile) run(t *testing.T) {
 		runs = append(runs, with("align", "--json", path, filepath.Join(out, "dest.vmdk")))
 	}
 	ends := measure(t, runs...)
-	h.checkInspect(t, path, ends[0])
+	h.checkInspect(t, ends[0])
 	h.checkLine(t, path, ends[1])
 	require.Equal(t, h.copy, ends[1].code)
 	require.Empty(t, ends[1].stdout, "align has no result")
@@ -141,7 +141,7 @@ func (h hostile) checkText(t testing.TB, path string, r result) {
 }
 
 // checkInspect wants the end of inspect in JSON.
-func (h hostile) checkInspect(t testing.TB, path string, asJSON result) {
+func (h hostile) checkInspect(t testing.TB, asJSON result) {
 	t.Helper()
 	require.Equal(t, h.inspect, asJSON.code, asJSON.stderr)
 	requireClean(t, asJSON.stdout, asJSON.stderr)

@@ -218,8 +218,8 @@ func qcow2Floods() []hostile {
 	}
 }
 
-// TestHugeQcow2 is a disk of 64 TiB, and the largest that QEMU makes, with clusters that make many tables. With clusters
-// of 512 bytes it takes QEMU long.
+// TestHugeQcow2 is a disk of 64 TiB, and the largest that QEMU makes, with clusters that make many tables. QEMU takes
+// long where clusters have 512 bytes.
 func TestHugeQcow2(t *testing.T) {
 	t.Parallel()
 	small := "16G"

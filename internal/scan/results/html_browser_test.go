@@ -160,8 +160,8 @@ func keepsState(p *page, images []*Image) {
 	p.settles("All 38 rows are shown.")
 }
 
-// isATable asks the tree that a screen reader uses: the rows are laid out as grids, and must be rows still. Chromium adds
-// what is out of sight to the tree when it finds the time.
+// isATable asks the tree that a screen reader uses: the rows are laid out as grids, and must be rows still. What is out
+// of sight comes when Chromium finds the time.
 func isATable(p *page, images []*Image) {
 	var roles map[string]int
 	disktest.WaitFor(p.t, "the cells of all rows", func() bool {
