@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // TestScanOfUnreadableFolders runs as a user who has no rights: root can read everything.
