@@ -241,37 +241,3 @@ func TestJournalElsewhere(t *testing.T) {
 		})
 	}
 }
-
-// TestJournalIsWholeOrAbsent kills a move in front of each call with which it writes its journal elsewhere. No file of
-// that name is left until it is whole: the same move begins anew, or is taken back.
-func TestJournalIsWholeOrAbsent(t *testing.T) {
-	t.Parallel()
-	c := newMove(t, formatRaw, noisyDisk(t, 4))
-	journal := filepath.Join(t.TempDir(), "journal")
-	move := []string{"align", "-q", "--in-place", "--journal", journal, c.path}
-	calls := map[string]int{"pwrite64": 3, "fsync": 3, "linkat": 1}
-	for call, most := range calls {
-		for n := 1; n <= most; n++ {
-			at := fmt.Sprintf("%s %d", call, n)
-			c.reset(t)
-			cmd := underStrace(t, os.DevNull, []string{
-				"-e", "trace=" + call, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, n),
-			}, move)
-			require.Error(t, cmd.Run(), at)
-			require.True(t, cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled(), at)
-			c.requireOld(t)
-			whole := call == "fsync" && n == 3 // of the folder, which has the name
-			if !whole {
-				require.Empty(t, folderNames(t, filepath.Dir(journal)), at)
-			} else {
-				r := trueup(t, "resume", "--journal", journal, c.path)
-				require.Equal(t, 0, r.code, r.stderr)
-				require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "nothing was moved yet")
-				require.Empty(t, folderNames(t, filepath.Dir(journal)))
-			}
-		}
-	}
-	c.reset(t)
-	require.Zero(t, trueup(t, move...).code)
-	c.requireMoved(t)
-}

@@ -382,7 +382,7 @@ func (c *moveCase) traced(t testing.TB, log string, args ...string) *exec.Cmd {
 }
 
 // moveCalls are the system calls that a move changes something with.
-const moveCalls = "pwrite64,ftruncate,fallocate,fsync,linkat,renameat2,unlinkat,openat,close"
+const moveCalls = "pwrite64,ftruncate,fallocate,fsync,renameat2,unlinkat,openat,close"
 
 // points returns the calls of a move: for each name, how many the thread with most of them makes.
 func (c *moveCase) points(t testing.TB) (out []callPoint) {

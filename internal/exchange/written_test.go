@@ -26,13 +26,13 @@ func TestGuestWroteInTheMiddle(t *testing.T) {
 		command    string
 		do         func(t *testing.T, dir string)
 		says       string
-	}{ // the first linkat gives the journal its name
-		{"raw", "publish", point{"linkat", 2}, "resume", guestWrites("vm.img"), "trueup undo"},
+	}{
+		{"raw", "publish", point{"linkat", 1}, "resume", guestWrites("vm.img"), "trueup undo"},
 		{"raw", "publish", point{"renameat", 1}, "resume", guestWrites("vm.img"), "trueup undo"},
-		{"flat", "publish", point{"linkat", 2}, "resume", guestWrites("vm-flat.vmdk"), "trueup undo"},
+		{"flat", "publish", point{"linkat", 1}, "resume", guestWrites("vm-flat.vmdk"), "trueup undo"},
 		{"split", "publish", point{"renameat", 3}, "resume", guestWrites("vm.orig-f003.vmdk"), "trueup undo"},
-		{"flat", "publish", point{"linkat", 2}, "resume", snapshotOf("vm.vmdk"), `"vm-000001.vmdk" needs the disk`},
-		{"flat", "publish", point{"linkat", 2}, "resume", machineRuns("vm.vmdk"), "has the disk open"},
+		{"flat", "publish", point{"linkat", 1}, "resume", snapshotOf("vm.vmdk"), `"vm-000001.vmdk" needs the disk`},
+		{"flat", "publish", point{"linkat", 1}, "resume", machineRuns("vm.vmdk"), "has the disk open"},
 		{"raw", "undo", point{"renameat", 1}, "undo", guestWrites("vm.img"), "--force"},
 		{"flat", "undo", point{"renameat", 1}, "undo", guestWrites("vm-flat.vmdk"), "--force"},
 		{"flat", "undo", point{"renameat", 1}, "undo", snapshotOf("vm.vmdk"), `"vm-000001.vmdk" needs the disk`},

@@ -12,11 +12,11 @@ import (
 // Scratch returns a new file in a folder, to read and write it. The file has no name: the kernel frees it with the last
 // process that has it open, however that ends. Where a file system makes no such files it has name for a moment.
 func Scratch(folder, name string) (*os.File, error) {
-	f, err := unnamed(unix.AT_FDCWD, folder, folder, 0o600)
+	fd, err := openat(unix.AT_FDCWD, folder, unix.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err == nil {
-		return f, nil
+		return os.NewFile(uintptr(fd), folder), nil
 	}
-	if !errors.Is(err, errors.ErrUnsupported) {
+	if !Unsupported(err) && !errors.Is(err, unix.EISDIR) { // EISDIR: Linux before 3.11
 		return nil, &fs.PathError{Op: "open", Path: folder, Err: err}
 	}
 	d, err := OpenFolder(folder)
@@ -24,43 +24,14 @@ func Scratch(folder, name string) (*os.File, error) {
 		return nil, &fs.PathError{Op: "open", Path: folder, Err: err}
 	}
 	defer d.Close()
-	if f, err = d.Create(name, 0o600); err != nil {
+	f, err := d.Create(name, 0o600)
+	if err != nil {
 		return nil, &fs.PathError{Op: "create", Path: name, Err: err}
 	}
 	if err := d.Remove(name); err != nil {
 		return nil, errors.Join(&fs.PathError{Op: "remove", Path: name, Err: err}, f.Close())
 	}
 	return f, nil
-}
-
-// CreateUnnamed makes a file in the folder that is to get a name, to read and write it. Name gives it that; without it
-// the kernel frees the file with the last process that has it open. The error is ErrUnsupported where a file system
-// makes no such files.
-func (d *Folder) CreateUnnamed(name string, perm fs.FileMode) (*os.File, error) {
-	return unnamed(d.fd, ".", name, perm)
-}
-
-func unnamed(dir int, folder, name string, perm fs.FileMode) (*os.File, error) {
-	fd, err := openat(dir, folder, unix.O_RDWR|unix.O_TMPFILE, perm)
-	switch {
-	case err == nil:
-		return os.NewFile(uintptr(fd), name), nil
-	case Unsupported(err) || errors.Is(err, unix.EISDIR): // EISDIR: Linux before 3.11
-		return nil, errors.ErrUnsupported
-	}
-	return nil, err
-}
-
-// Name gives a file of CreateUnnamed its name, which must be free. The error is ErrUnsupported where the file system
-// cannot, or there is no /proc.
-func (d *Folder) Name(f *os.File) error {
-	err := again(func() error {
-		return unix.Linkat(d.fd, Inherited(int(f.Fd())), d.fd, f.Name(), unix.AT_SYMLINK_FOLLOW)
-	})
-	if Unsupported(err) || errors.Is(err, fs.ErrNotExist) {
-		return errors.ErrUnsupported
-	}
-	return err
 }
 
 // Allocate reserves the first n bytes of a file. A file system that reserves nothing is no error.

@@ -3,7 +3,6 @@
 package sys
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -58,34 +57,4 @@ func TestScratch(t *testing.T) {
 	require.Equal(t, 1, names())
 	_, err = Scratch(folder, "scratch")
 	require.ErrorIs(t, err, fs.ErrExist)
-}
-
-// A file without a name has none until it gets it, and takes none that another file has.
-func TestUnnamedFiles(t *testing.T) {
-	behind := t.TempDir()
-	d, err := OpenFolder(behind)
-	require.NoError(t, err)
-	f, err := d.CreateUnnamed("file", 0o640)
-	require.NoError(t, err)
-	require.Equal(t, "file", f.Name())
-	_, err = d.Lstat("file")
-	require.ErrorIs(t, err, fs.ErrNotExist)
-	_, err = f.WriteString("text")
-	require.NoError(t, err)
-	require.NoError(t, d.Name(f))
-	b, err := os.ReadFile(filepath.Join(behind, "file"))
-	require.NoError(t, err)
-	require.Equal(t, "text", string(b))
-	require.ErrorIs(t, d.Name(f), fs.ErrExist)
-	require.NoError(t, f.Close())
-	require.ErrorIs(t, d.Name(f), errors.ErrUnsupported, "it is open no more")
-	require.NoError(t, d.Close())
-	_, err = d.CreateUnnamed("other", 0o600)
-	require.ErrorIs(t, err, unix.EBADF)
-
-	d, err = OpenFolder(oddfs.Mount(t, behind, oddfs.Manners{}))
-	require.NoError(t, err)
-	_, err = d.CreateUnnamed("other", 0o600)
-	require.ErrorIs(t, err, errors.ErrUnsupported)
-	require.NoError(t, d.Close())
 }

@@ -4,20 +4,11 @@ package sys
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 )
 
 // Scratch is not supported.
 func Scratch(string, string) (*os.File, error) { return nil, errors.ErrUnsupported }
-
-// CreateUnnamed is not supported.
-func (*Folder) CreateUnnamed(string, fs.FileMode) (*os.File, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Name is not supported.
-func (*Folder) Name(*os.File) error { return errors.ErrUnsupported }
 
 // Allocate is not supported.
 func Allocate(*os.File, int64) error { return errors.ErrUnsupported }

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -87,39 +86,18 @@ func TestBeginFails(t *testing.T) {
 	require.ErrorContains(t, err, "create vm.trueup")
 }
 
-// A name that another file gets while a journal is written stays with that file.
-func TestBeginTakesNoName(t *testing.T) {
-	t.Parallel()
-	for kind, on := range map[string]func() string{
-		"files without a name":    t.TempDir,
-		"no files without a name": func() string { return oddfs.Mount(t, t.TempDir(), oddfs.Manners{}) },
-	} {
-		dir := on()
-		d, err := gate.OpenFolder(dir)
-		require.NoError(t, err)
-		file := filepath.Join(dir, "vm"+Suffix)
-		require.NoError(t, os.WriteFile(file, nil, 0o600))
-		h := &Held{Work: Work{Kind: InPlace}, Dir: d, Base: "vm"}
-		require.NoError(t, h.find())
-		require.ErrorIs(t, h.create(nil, 0), fs.ErrExist, kind)
-		require.NoError(t, h.Close())
-		require.Empty(t, disktest.ReadFile(t, file), kind)
-		require.Len(t, disktest.Names(t, dir), 1, kind)
-	}
-}
-
 // What a run does with its journal is done, or an error.
 func TestCallsOfAHeldJournalFail(t *testing.T) {
 	t.Parallel()
 	h, _, path := held(t)
 	require.NoError(t, os.Rename(path+Suffix, path))
-	require.ErrorIs(t, h.lock(true), ondisk.ErrBusy, "its name leads nowhere")
+	require.ErrorIs(t, h.lock(), ondisk.ErrBusy, "its name leads nowhere")
 	require.NoError(t, os.Mkdir(path+Suffix, 0o700))
 	require.ErrorContains(t, h.Remove(), "remove vm.trueup")
 	require.NoError(t, h.file.Close())
 	require.ErrorIs(t, h.Enter(Kept), ondisk.ErrOutput)
 	require.Equal(t, Begun, h.Work.Phase)
-	require.ErrorContains(t, h.lock(true), "lock vm.trueup")
+	require.ErrorContains(t, h.lock(), "lock vm.trueup")
 	require.ErrorIs(t, h.Close(), fs.ErrClosed)
 
 	h, _, _ = held(t)

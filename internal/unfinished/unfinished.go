@@ -284,7 +284,7 @@ func (h *Held) hold() error {
 		return fmt.Errorf("journal %q: %w", name, err)
 	}
 	h.file = f.Handed(name)
-	if err := h.lock(true); err != nil {
+	if err := h.lock(); err != nil {
 		return err
 	}
 	h.Journal, err = journal.Open(kept{h.file})
@@ -300,12 +300,12 @@ func (h *Held) hold() error {
 	return nil
 }
 
-// lock takes the lock of the journal, and makes sure that it is the journal still where it has its name.
-func (h *Held) lock(named bool) error {
+// lock takes the lock of the journal, and makes sure that it is the journal still.
+func (h *Held) lock() error {
 	f := sys.Of(h.file)
 	err := f.Lock(sys.Exclusive)
 	switch {
-	case sys.Locked(err) || err == nil && named && !h.in.LeadsTo(h.name, f):
+	case sys.Locked(err) || err == nil && !h.in.LeadsTo(h.name, f):
 		return fmt.Errorf("%s: %w by another run of trueup", h.Work.Path, ondisk.ErrBusy)
 	case err != nil && !sys.NoLocks(err):
 		return ondisk.In(ondisk.ErrOutput, "lock %s: %w", h.name, err)
@@ -375,47 +375,22 @@ func (f kept) WriteAt(b []byte, off int64) (int, error) {
 	return n, err
 }
 
-// create writes the journal. It gets its name when it is whole: a kill leaves no empty file, which could be anybody's.
-// Where a file system makes no files without a name, it has one from the beginning.
-func (h *Held) create(plan []byte, area int64) error {
-	err := h.createAs(false, plan, area)
-	if errors.Is(err, errors.ErrUnsupported) {
-		err = h.createAs(true, plan, area)
-	}
-	return err
-}
-
-func (h *Held) createAs(named bool, plan []byte, area int64) (err error) {
-	create := h.in.At.CreateUnnamed
-	if named {
-		create = h.in.At.Create
-	}
-	f, err := create(h.name, 0o600)
-	if err != nil {
+func (h *Held) create(plan []byte, area int64) (err error) {
+	if h.file, err = h.in.At.Create(h.name, 0o600); err != nil {
 		return ondisk.In(ondisk.ErrOutput, "create %s: %w", h.name, err)
 	}
-	h.file = f
-	if err = h.lock(named); err == nil {
+	if err = h.lock(); err == nil {
 		var id journal.ID
 		_, _ = rand.Read(id[:]) // it never fails
-		h.Journal, err = journal.Create(kept{f}, h.Work.Kind, id, plan, area)
-	}
-	if err == nil && !named {
-		err = h.in.At.Name(f)
-		named = err == nil
+		h.Journal, err = journal.Create(kept{h.file}, h.Work.Kind, id, plan, area)
 	}
 	if err == nil {
 		err = syncFolder(h.in)
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		return errors.Join(ondisk.In(ondisk.ErrOutput, "%s: %w", h.name, err), h.in.At.Remove(h.name))
 	}
-	err = ondisk.In(ondisk.ErrOutput, "%s: %w", h.name, err)
-	if named {
-		err = errors.Join(err, h.in.At.Remove(h.name))
-	}
-	h.file = nil
-	return errors.Join(err, f.Close())
+	return nil
 }
 
 // Enter makes a phase the last one, durably.
