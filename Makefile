@@ -101,9 +101,10 @@ test-race:
 
 # Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
-SHARED := ^Test(ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|SecondOpinionOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|OneGoodGPT|DamagedGPTs|HugeQcow2|SourceCannotBeRead|CutImages)$$
+SHARED := ^Test(ScanLibrary|LibraryRecord|ScanOfManyFiles|ServePrintsCommands|BitLockerVolumesOfData|SecondOpinionOfLibguestfs|Linux.*|EveryPairOfFormats|Hostile.*|AlignRealDisks|OneGoodGPT|DamagedGPTs|HugeQcow2|SourceCannotBeRead|CutImages|EveryOperationOfDestFails|CallsOfAResumeFail|LUKSInImages)$$
 
-# Of each call that fails or is the last one of a process, and of what stands where a file is written, test tries a third.
+# Of calls that fail or are the last one of a process, and of what stands where a file is written, test tries a share;
+# torture kills an exchange at each of its calls.
 CALLS := ^Test(EveryCall.*|KilledAtEveryCall|Places)$$
 
 .PHONY: exhaustive
@@ -148,7 +149,7 @@ torture: ## kill -9 at 2000 points of an align instead of 100, and at every call
 	TRUEUP_NTFS3=1 $(GO) test -count=1 -timeout 1h -v -run '^TestReplayByNTFS3$$' ./internal/fs/ntfs/journal
 	TRUEUP_CRASHES=6 $(GO) test -count=1 -timeout 1h -v -run '^Test(Crashes.*|FailedCalls|KilledThenPower)$$' ./internal/inplace
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^Test(Kill(Device|edMoves(OnDevice)?|edSfdisk)?|CallsOfAMoveFail)$$' ./cmd/...
-	TRUEUP_KILLS=all $(GO) test -count=1 -timeout 6h -v -run '^Test(KillAndResume|CallsOfAResumeFail)$$' ./cmd/...
+	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 6h -v -run '^Test(KillAndResume|CallsOfAResumeFail)$$' ./cmd/...
 	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallFails|EveryCallOfAnExchangeFails)$$' ./internal/exchange ./internal/image/device
 
 .PHONY: soak

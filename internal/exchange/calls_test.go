@@ -84,7 +84,7 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 			dir := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j})
 			n := 0
 			every, call := 2, 0
-			if os.Getenv(everyKill) != "" {
+			if disktest.Exhaustive || os.Getenv(everyKill) != "" {
 				every = 1
 			}
 			j.EachFails(func(fails bool) {
