@@ -116,7 +116,7 @@ func TestReportFormatIsOneEntry(t *testing.T) {
 	require.Contains(t, trueup(t, append(scan, "dummy")...).stderr,
 		"want one of text, json, csv, html, junit, prometheus")
 	sum := func(w io.Writer, r *results.Report) error {
-		_, err := fmt.Fprintln(w, "sum", r.Summary.Found, len(r.Images), r.Fail)
+		_, err := fmt.Fprintln(w, "sum", r.Summary.Found, len(slices.Collect(r.Images)), r.Fail)
 		return err
 	}
 	with(t, &results.Formats, results.Format{Name: "dummy", Write: sum})

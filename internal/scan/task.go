@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/trueup/trueup/internal/align"
@@ -381,7 +382,7 @@ func (r *running) finish(interrupted int) (*results.Report, error) {
 	r.copies.Settle(sum, r.images)
 	r.keepParents()
 	results.Rank(r.images)
-	out.Images = r.images
+	out.Images = slices.Values(r.images)
 	if r.store == nil {
 		return out, nil
 	}

@@ -3,6 +3,7 @@ package results
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 
@@ -56,17 +57,22 @@ const (
 	leastFor = 16   // cells that a path wants at least; below that, its folder is useless
 )
 
-// fit chooses the columns that leave room for the paths, and returns that room; 0 is no limit.
-func fit(all []column, images []*Image, width int) (chosen []column, path int) {
-	longest := cells("path")
+// fit chooses the columns that leave room for the paths, and returns that room; 0 is no limit. Without images there are
+// none.
+func fit(all []column, images iter.Seq[*Image], width int) (chosen []column, path int) {
+	longest, some := cells("path"), false
 	for n := range all {
 		all[n].width = cells(all[n].head)
 	}
-	for _, i := range images {
+	for i := range images {
+		some = true
 		longest = max(longest, cells(report.SafeMessage(i.Path)))
 		for n, c := range all {
 			all[n].width = max(c.width, cells(report.SafeMessage(c.cell(i))))
 		}
+	}
+	if !some {
+		return nil, 0
 	}
 	if width == 0 {
 		return all, 0

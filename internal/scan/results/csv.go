@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -25,7 +26,7 @@ var csvFormat = Format{Name: "csv", Write: func(w io.Writer, r *Report) error {
 // writeCSV writes a row for each partition as RFC 4180 has it, and one for each disk or image that has none, so that
 // none is lost. docs/scan-reports.md explains the columns. Texts are escaped for a terminal and never read as formulas;
 // numbers are plain. More columns follow the usual ones.
-func writeCSV(w io.Writer, images []*Image, more ...csvColumn) error {
+func writeCSV(w io.Writer, images iter.Seq[*Image], more ...csvColumn) error {
 	columns := slices.Concat(csvColumns, more)
 	b := bufio.NewWriter(w)
 	out := csv.NewWriter(b)
@@ -37,7 +38,7 @@ func writeCSV(w io.Writer, images []*Image, more ...csvColumn) error {
 	if err := out.Write(record); err != nil {
 		return fmt.Errorf("csv: %w", err)
 	}
-	for _, i := range images {
+	for i := range images {
 		for _, r := range rowsOf(i) {
 			for n, c := range columns {
 				record[n] = c.of(r)

@@ -25,7 +25,7 @@ func records(t *testing.T, images []*Image, texts []string) [][]string {
 	t.Helper()
 	args := []string{
 		filepath.Join("testdata", "cells.py"),
-		saved(t, "scan.csv", written(t, func(w io.Writer) error { return writeCSV(w, images) })),
+		saved(t, "scan.csv", written(t, func(w io.Writer) error { return writeCSV(w, slices.Values(images)) })),
 	}
 	if texts != nil {
 		var lines strings.Builder

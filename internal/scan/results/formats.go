@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"io"
+	"iter"
 
 	"github.com/trueup/trueup/internal/report"
 )
@@ -21,7 +22,7 @@ type Format struct {
 // Report is a run that has ended.
 type Report struct {
 	Summary *Summary
-	Images  []*Image // in the order of Rank
+	Images  iter.Seq[*Image] // in the order of Rank; printers go through them several times
 	Fail    FailOn
 	Text    *report.Text // how text is laid out
 }

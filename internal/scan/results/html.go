@@ -26,7 +26,7 @@ var htmlFormat = Format{
 
 // writeHTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank.
 // Rows are made one at a time, and the same values give the same bytes.
-func writeHTML(w io.Writer, s *Summary, images []*Image) error {
+func writeHTML(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	return kind().Write(w, safe(s.Version), newPage(s, images))
 }
 
@@ -35,9 +35,9 @@ var kind = sync.OnceValue(func() *pages.Kind {
 })
 
 // htmlRows makes the rows as the page asks for them. Counted: with the pieces of files.
-func htmlRows(images []*Image, counted bool) iter.Seq[htmlRow] {
+func htmlRows(images iter.Seq[*Image], counted bool) iter.Seq[htmlRow] {
 	return func(yield func(htmlRow) bool) {
-		for _, i := range images {
+		for i := range images {
 			r := newHTMLRow(i)
 			r.Counted = counted
 			if !yield(r) {

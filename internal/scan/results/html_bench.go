@@ -3,6 +3,7 @@ package results
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
@@ -14,12 +15,12 @@ import (
 const maxMeasured = 4
 
 // htmlMeasured says for how many images a benchmark of the storage proves what. Each image counts once for a sentence.
-func htmlMeasured(r *measured.Result, images []*Image) (out []string) {
+func htmlMeasured(r *measured.Result, images iter.Seq[*Image]) (out []string) {
 	if r == nil {
 		return nil
 	}
 	count, other := map[string]int{}, 0
-	for _, i := range images {
+	for i := range images {
 		said, unmatched := measuredOf(r, i)
 		for text := range said {
 			count[text]++

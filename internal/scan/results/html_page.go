@@ -49,15 +49,16 @@ type htmlNotes struct {
 // maxNotes bounds the places of one kind that are listed: a folder without rights can have a million.
 const maxNotes = 1000
 
-func newPage(s *Summary, images []*Image) htmlReport {
+func newPage(s *Summary, images iter.Seq[*Image]) htmlReport {
 	p := htmlReport{
 		Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s), Notes: newHTMLNotes(s),
-		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation), Counted: s.Fragmentation,
+		Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation), Counted: s.Fragmentation,
 		Version: safe(s.Version),
 	}
 	p.Lead = append(p.Lead, htmlMeasured(s.Bench, images)...)
 	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
-	for _, i := range images {
+	for i := range images {
+		p.Total++
 		kinds[kindOf(i)]++
 		for _, t := range tagsOf(i) {
 			tags[t]++

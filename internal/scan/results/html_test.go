@@ -22,7 +22,7 @@ import (
 func rendered(t *testing.T, s *Summary, images []*Image) (string, *html.Node) {
 	t.Helper()
 	var b strings.Builder
-	require.NoError(t, writeHTML(&b, s, images))
+	require.NoError(t, writeHTML(&b, s, slices.Values(images)))
 	doc, err := html.Parse(strings.NewReader(b.String()))
 	require.NoError(t, err)
 	return b.String(), doc
@@ -206,11 +206,11 @@ func (f *fullDisk) Write(p []byte) (int, error) {
 func TestHTMLToAFullDisk(t *testing.T) {
 	s, images := sampleLibrary()
 	var whole bytes.Buffer
-	require.NoError(t, writeHTML(&whole, s, images))
+	require.NoError(t, writeHTML(&whole, s, slices.Values(images)))
 	for _, room := range []int{0, 65536, whole.Len() - 1} {
-		require.ErrorIs(t, writeHTML(&fullDisk{room}, s, images), errFull)
+		require.ErrorIs(t, writeHTML(&fullDisk{room}, s, slices.Values(images)), errFull)
 	}
-	require.NoError(t, writeHTML(&fullDisk{whole.Len()}, s, images))
+	require.NoError(t, writeHTML(&fullDisk{whole.Len()}, s, slices.Values(images)))
 }
 
 func TestHTMLOfNothing(t *testing.T) {

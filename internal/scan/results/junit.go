@@ -4,8 +4,11 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,8 +27,8 @@ var junitFormat = Format{
 // writeJUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked
 // at, and a run that was interrupted. A case fails if fail asks for an exit code. Times are 0: they are not measured.
 // See docs/scan-reports.md.
-func writeJUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
-	suite := junitSuite{Name: suiteName, Timestamp: s.Started, Properties: []junitProperty{
+func writeJUnit(w io.Writer, s *Summary, images iter.Seq[*Image], fail FailOn) error {
+	suite := junitSuite{Timestamp: s.Started, Properties: []junitProperty{
 		{"boundary", units.Short(s.Boundary)},
 		{"storage", report.Escape(s.Storage)},
 		{"fail-on", report.Escape(cmp.Or(s.FailOn, "default"))},
@@ -35,56 +38,72 @@ func writeJUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 	if s.Shard != "" {
 		suite.Properties = append(suite.Properties, junitProperty{"shard", report.Escape(s.Shard)})
 	}
-	if !s.Complete {
-		suite.add(lost(suiteName, "run", "interrupted",
-			fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail))
-	}
-	if s.noneJudged() {
-		suite.add(lost(suiteName, "run", "empty", "no image was judged; if that is right, give --allow-empty", fail))
-	}
-	for _, i := range images {
-		if i.State != Gone {
-			suite.add(caseOf(i, fail))
+	cases := func(yield func(junitCase) bool) {
+		if !s.Complete && !yield(lost(suiteName, "run", "interrupted",
+			fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail)) {
+			return
+		}
+		if s.noneJudged() && !yield(lost(suiteName, "run", "empty",
+			"no image was judged; if that is right, give --allow-empty", fail)) {
+			return
+		}
+		for i := range images {
+			if i.State != Gone && !yield(caseOf(i, fail)) {
+				return
+			}
+		}
+		for _, u := range s.Unreadable {
+			folder, name := split(u.Path)
+			if !yield(lost(folder, name, u.Error.Code, u.Error.Message, fail)) {
+				return
+			}
 		}
 	}
-	for _, u := range s.Unreadable {
-		folder, name := split(u.Path)
-		suite.add(lost(folder, name, u.Error.Code, u.Error.Message, fail))
+	for c := range cases { // the sums stand in front of them
+		suite.count(c)
 	}
 	b := bufio.NewWriter(w)
 	fmt.Fprint(b, xml.Header)
-	e := xml.NewEncoder(b)
-	e.Indent("", "  ")
-	root := junitSuites{
-		Name: suiteName, Tests: suite.Tests, Failures: suite.Failures, Errors: suite.Errors, Suite: suite,
-	}
-	if err := e.Encode(root); err != nil {
+	if err := suite.write(b, cases); err != nil {
 		return fmt.Errorf("junit: %w", err)
 	}
 	fmt.Fprintln(b)
 	return b.Flush() // an earlier error comes again
 }
 
-type junitSuites struct {
-	XMLName  xml.Name   `xml:"testsuites"`
-	Name     string     `xml:"name,attr"`
-	Tests    int        `xml:"tests,attr"`
-	Failures int        `xml:"failures,attr"`
-	Errors   int        `xml:"errors,attr"`
-	Time     int        `xml:"time,attr"`
-	Suite    junitSuite `xml:"testsuite"`
+type junitSuite struct {
+	Tests, Failures, Errors, Skipped int
+	Timestamp                        string
+	Properties                       []junitProperty
 }
 
-type junitSuite struct {
-	Name       string          `xml:"name,attr"`
-	Tests      int             `xml:"tests,attr"`
-	Failures   int             `xml:"failures,attr"`
-	Errors     int             `xml:"errors,attr"`
-	Skipped    int             `xml:"skipped,attr"`
-	Time       int             `xml:"time,attr"`
-	Timestamp  string          `xml:"timestamp,attr"`
-	Properties []junitProperty `xml:"properties>property"`
-	Cases      []junitCase     `xml:"testcase"`
+// write writes the suites with the one suite. Cases are made one at a time.
+func (s *junitSuite) write(w io.Writer, cases iter.Seq[junitCase]) error {
+	e := xml.NewEncoder(w)
+	e.Indent("", "  ")
+	element := func(name string, attrs ...string) xml.StartElement {
+		out := xml.StartElement{Name: xml.Name{Local: name}}
+		for n := 0; n < len(attrs); n += 2 {
+			out.Attr = append(out.Attr, xml.Attr{Name: xml.Name{Local: attrs[n]}, Value: attrs[n+1]})
+		}
+		return out
+	}
+	sums := []string{
+		"name", suiteName, "tests", strconv.Itoa(s.Tests), "failures", strconv.Itoa(s.Failures),
+		"errors", strconv.Itoa(s.Errors),
+	}
+	suites := element("testsuites", append(slices.Clone(sums), "time", "0")...)
+	suite := element("testsuite", append(slices.Clone(sums),
+		"skipped", strconv.Itoa(s.Skipped), "time", "0", "timestamp", s.Timestamp)...)
+	err := errors.Join(e.EncodeToken(suites), e.EncodeToken(suite), e.EncodeElement(struct {
+		All []junitProperty `xml:"property"`
+	}{s.Properties}, element("properties")))
+	for c := range cases {
+		if err == nil {
+			err = e.EncodeElement(c, element("testcase"))
+		}
+	}
+	return errors.Join(err, e.EncodeToken(suite.End()), e.EncodeToken(suites.End()), e.Close())
 }
 
 type junitProperty struct {
@@ -109,7 +128,7 @@ type junitResult struct {
 	Body    string `xml:",cdata"`
 }
 
-func (s *junitSuite) add(c junitCase) {
+func (s *junitSuite) count(c junitCase) {
 	s.Tests++
 	switch {
 	case c.Failure != nil:
@@ -119,7 +138,6 @@ func (s *junitSuite) add(c junitCase) {
 	case c.Skipped != nil:
 		s.Skipped++
 	}
-	s.Cases = append(s.Cases, c)
 }
 
 // caseOf returns the case of an image. One without a verdict never passes: at best it is skipped.

@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestLabelsAreEscaped(t *testing.T) {
 	i := NewImage("/x")
 	i.State, i.Labels = Orphan, Labels{"host": {"=cmd\x1b[31m"}}
 	require.NoError(t, i.Check())
-	csv := written(t, func(w io.Writer) error { return writeCSV(w, []*Image{i}) })
+	csv := written(t, func(w io.Writer) error { return writeCSV(w, slices.Values([]*Image{i})) })
 	require.Contains(t, csv, `,host==cmd\u001b[31m`)
 	i.Labels = Labels{"=x": {"v"}}
 	require.ErrorContains(t, i.Check(), `the key "=x"`)

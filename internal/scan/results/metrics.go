@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -22,7 +23,7 @@ var metricsFormat = Format{
 // writeMetrics writes the sums for the textfile collector of Prometheus's node_exporter, which takes no time stamps.
 // Every sample has the label library, the paths that were scanned, so that one machine can have a file for each of
 // several libraries. Images are not named: each would be a series of its own. See docs/scan-reports.md.
-func writeMetrics(w io.Writer, s *Summary, images []*Image) error {
+func writeMetrics(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	finished, err := time.Parse(time.RFC3339, s.Finished)
 	if err != nil {
 		return fmt.Errorf("metrics: end of the run: %w", err)
@@ -87,9 +88,9 @@ func (m *metrics) fix(s *Summary) {
 }
 
 // fragments writes the sums of the files that were counted, of all volumes.
-func (m *metrics) fragments(images []*Image) {
+func (m *metrics) fragments(images iter.Seq[*Image]) {
 	var all *report.Fragmentation
-	for _, i := range images {
+	for i := range images {
 		for _, d := range i.Disks {
 			for _, f := range d.Fragmentation {
 				all = all.With(f)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -215,10 +216,10 @@ func python(t *testing.T, program string, args ...string) string {
 func TestSample(t *testing.T) {
 	s, images := smallLibrary()
 	for name, write := range map[string]func(io.Writer) error{
-		"sample.csv":  func(w io.Writer) error { return writeCSV(w, images) },
-		"sample.xml":  func(w io.Writer) error { return writeJUnit(w, s, images, Default) },
+		"sample.csv":  func(w io.Writer) error { return writeCSV(w, slices.Values(images)) },
+		"sample.xml":  func(w io.Writer) error { return writeJUnit(w, s, slices.Values(images), Default) },
 		"sample.prom": func(w io.Writer) error { return writeMetrics(w, s, nil) },
-		"sample.sh":   func(w io.Writer) error { return Script(w, s, images) },
+		"sample.sh":   func(w io.Writer) error { return Script(w, s, slices.Values(images)) },
 	} {
 		golden, got := filepath.Join("testdata", name), written(t, write)
 		if *update {
@@ -244,9 +245,9 @@ func (f *full) Write(p []byte) (int, error) {
 func TestReportsSayWhenTheyAreCut(t *testing.T) {
 	s, images := hostiles()
 	for _, room := range []int{0, 5000} {
-		require.ErrorIs(t, writeCSV(&full{room}, images), io.ErrShortWrite)
-		require.ErrorIs(t, writeJUnit(&full{room}, s, images, Default), io.ErrShortWrite)
-		require.ErrorIs(t, Script(&full{room}, s, images), io.ErrShortWrite)
+		require.ErrorIs(t, writeCSV(&full{room}, slices.Values(images)), io.ErrShortWrite)
+		require.ErrorIs(t, writeJUnit(&full{room}, s, slices.Values(images), Default), io.ErrShortWrite)
+		require.ErrorIs(t, Script(&full{room}, s, slices.Values(images)), io.ErrShortWrite)
 	}
 	require.ErrorIs(t, writeMetrics(&full{}, s, nil), io.ErrShortWrite)
 }

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"iter"
 	"strings"
 
 	"github.com/trueup/trueup/internal/align"
@@ -27,7 +28,7 @@ var (
 // Script writes a program for bash that makes the aligned copies, in the order of images, which Rank has sorted. Users
 // read it first: images that cannot be copied, and accepted ones, stand in it as comments, with the reason. See
 // docs/scan-reports.md.
-func Script(w io.Writer, s *Summary, images []*Image) error {
+func Script(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	sum := sha256.New()
 	b := bufio.NewWriter(io.MultiWriter(w, sum))
 	sc := &script{w: b, dests: map[string]int{}, replace: s.Replace}
@@ -36,7 +37,7 @@ func Script(w io.Writer, s *Summary, images []*Image) error {
 	if s.Replace {
 		fmt.Fprint(b, scriptReplace)
 	}
-	for _, i := range images {
+	for i := range images {
 		if i.Priority != nil {
 			sc.image(i)
 		}
@@ -83,9 +84,9 @@ func (s *script) comment(format string, args ...any) {
 }
 
 // head writes the purpose of the script and the sums of its images.
-func (s *script) head(sum *Summary, images []*Image) {
+func (s *script) head(sum *Summary, images iter.Seq[*Image]) {
 	all, relative := NewSummary(), false
-	for _, i := range images {
+	for i := range images {
 		if i.Priority != nil && i.Copied == "" {
 			all.Add(i)
 			relative = relative || !strings.HasPrefix(i.ExactPath(), "/")

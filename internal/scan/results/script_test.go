@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,7 +58,7 @@ func run(t *testing.T, dir, script, act string, env ...string) (r ran) {
 
 func scriptOf(t *testing.T, s *Summary, images []*Image) string {
 	t.Helper()
-	return written(t, func(w io.Writer) error { return Script(w, s, images) })
+	return written(t, func(w io.Writer) error { return Script(w, s, slices.Values(images)) })
 }
 
 // argument is how a name must reach trueup.

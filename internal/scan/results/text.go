@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,7 +39,7 @@ var textFormat = Format{
 
 // writeTable prints the ranked images of a run, the sums, and the commands that come next. Rows are as wide as the
 // terminal (t.Columns); without a terminal, no path is cut. Texts of images are escaped.
-func writeTable(t *report.Text, s *Summary, images []*Image) {
+func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 	own := *t
 	p := &printer{t: &own, s: s}
 	if t.Columns > 0 {
@@ -47,19 +48,47 @@ func writeTable(t *report.Text, s *Summary, images []*Image) {
 			own.Width = p.width
 		}
 	}
-	shown, hidden := p.choose(images)
+	v := overview(images)
+	shown, hidden := p.choose(images, v)
 	p.rows(shown)
 	for _, h := range hidden {
 		p.para("", h)
 	}
-	if len(images) > 0 {
+	if v.all > 0 {
 		p.line("")
 	}
-	p.summary(len(images) - len(slices.DeleteFunc(slices.Clone(images), (*Image).partly)))
-	p.next(images)
+	p.summary(v.partly)
+	p.next(v.worst, v.fixable)
 }
 
-// uneventful are the kinds of images that need no action.
+// view is what a table needs to know of all images beforehand.
+type view struct {
+	all, partly    int
+	counts         []int  // of the kinds of uneventful
+	worst, fixable *Image // of those to be realigned: the first, and the first that can be; nil: none
+}
+
+func overview(images iter.Seq[*Image]) view {
+	v := view{counts: make([]int, len(uneventful))}
+	for i := range images {
+		v.all++
+		if i.partly() {
+			v.partly++
+		}
+		if k := i.uneventfulKind(); k >= 0 {
+			v.counts[k]++
+		}
+		if i.toDo() && v.worst == nil {
+			v.worst = i
+		}
+		if i.toDo() && v.fixable == nil && fixCell(i) == "yes" {
+			v.fixable = i
+		}
+	}
+	return v
+}
+
+// uneventful are the kinds of images that need no action. No image is of two.
 var uneventful = []struct {
 	name string
 	has  func(i *Image) bool
@@ -71,20 +100,33 @@ var uneventful = []struct {
 }
 
 // choose leaves out images that need no action if they are many, with a note.
-func (p *printer) choose(images []*Image) (shown []*Image, hidden []string) {
+func (p *printer) choose(images iter.Seq[*Image], v view) (shown iter.Seq[*Image], hidden []string) {
 	if p.t.Verbose {
 		return images, nil
 	}
-	shown = slices.Clone(images)
-	for _, kind := range uneventful {
-		rest := slices.DeleteFunc(slices.Clone(shown), kind.has)
-		if n := len(shown) - len(rest); n > maxUneventful {
-			shown = rest
+	for k, kind := range uneventful {
+		if n := v.counts[k]; n > maxUneventful {
 			hidden = append(hidden, fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(n)),
 				kind.name))
 		}
 	}
-	return shown, hidden
+	return func(yield func(*Image) bool) {
+		for i := range images {
+			if k := i.uneventfulKind(); (k < 0 || v.counts[k] <= maxUneventful) && !yield(i) {
+				return
+			}
+		}
+	}, hidden
+}
+
+// uneventfulKind returns the place of the image's kind in uneventful, below 0 if it has none.
+func (i *Image) uneventfulKind() int {
+	for k, kind := range uneventful {
+		if kind.has(i) {
+			return k
+		}
+	}
+	return -1
 }
 
 // uneventful reports whether there is nothing to report about an image.
@@ -119,17 +161,17 @@ func (p *printer) fold(width int, indent, s string) {
 	}
 }
 
-func (p *printer) rows(images []*Image) {
-	if len(images) == 0 {
+func (p *printer) rows(images iter.Seq[*Image]) {
+	cols, room := fit(columns(p.s), images, p.width)
+	if cols == nil {
 		return
 	}
-	cols, room := fit(columns(p.s), images, p.width)
 	var b strings.Builder
 	for _, c := range cols {
 		b.WriteString(pad(c.head, c.width, c.right) + between)
 	}
 	p.line(b.String() + "path")
-	for _, i := range images {
+	for i := range images {
 		b.Reset()
 		for _, c := range cols {
 			cell := pad(report.SafeMessage(c.cell(i)), c.width, c.right)

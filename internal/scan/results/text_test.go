@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -118,7 +119,7 @@ func summed(list []*Image) *Summary {
 func tableOf(t report.Text, s *Summary, list []*Image) string {
 	var out bytes.Buffer
 	t.W = &out
-	writeTable(&t, s, list)
+	writeTable(&t, s, slices.Values(list))
 	return out.String()
 }
 

@@ -2,7 +2,6 @@ package results
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -253,17 +252,15 @@ func workText(s *Summary) string {
 }
 
 // next names the commands that come next. They are for pasting, so they are never cut or broken.
-func (p *printer) next(images []*Image) {
-	worst := slices.IndexFunc(images, func(i *Image) bool { return i.toDo() })
-	if worst < 0 {
+func (p *printer) next(worst, fixable *Image) {
+	if worst == nil {
 		return
 	}
 	p.line("")
-	fixable := slices.IndexFunc(images, func(i *Image) bool { return i.toDo() && fixCell(i) == "yes" })
-	if fixable < 0 {
-		p.command("To see why a copy of the worst is refused:", "trueup plan "+shell.Quote(images[worst].Path))
+	if fixable == nil {
+		p.command("To see why a copy of the worst is refused:", "trueup plan "+shell.Quote(worst.Path))
 	} else {
-		p.command("To realign the worst that can be:", images[fixable].Priority.Command)
+		p.command("To realign the worst that can be:", fixable.Priority.Command)
 	}
 	again := p.s.again()
 	if p.s.Fix.Images > 1 {
