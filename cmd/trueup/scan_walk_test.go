@@ -16,7 +16,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
-	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/scan/labels"
 )
 
 // TestScanOfUnreadableFolders runs as a user who has no rights: root can read everything.
@@ -227,7 +227,7 @@ func TestLabelsOfAScan(t *testing.T) {
 	s := scan(t, "--label", "host=esx1", "--label", "datastore=a\x1b[31m", dir)
 	require.Len(t, s.rows, 3)
 	for _, i := range s.rows {
-		require.Equal(t, results.Labels{"host": {"esx1"}, "datastore": {"a\x1b[31m"}}, i.Labels)
+		require.Equal(t, labels.Labels{"host": {"esx1"}, "datastore": {"a\x1b[31m"}}, i.Labels)
 	}
 	r := trueup(t, "scan", "-v", "--label", "host=a\x1b[31m", dir)
 	require.Contains(t, r.stdout, `host=a\u001b[31m`)

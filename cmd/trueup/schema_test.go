@@ -65,7 +65,7 @@ func wantsJSON(args []string) bool {
 // validateOutput requires that a command has printed one JSON object, or a scan one in each line.
 func validateOutput(t testing.TB, args []string, stdout string) {
 	t.Helper()
-	if !slices.Contains(args, "scan") {
+	if !slices.Contains(args, "scan") && !slices.Contains(args, "report") {
 		validate(t, stdout)
 		return
 	}
@@ -88,7 +88,7 @@ func schemaOf(t testing.TB, object any) string {
 	t.Helper()
 	fields, ok := object.(map[string]any)
 	require.True(t, ok, "an object is wanted: %v", object)
-	if event, ok := fields["event"].(string); ok && fields["command"] == "scan" {
+	if event, ok := fields["event"].(string); ok && slices.Contains([]any{"scan", "report"}, fields["command"]) {
 		return "scan-" + event + ".json"
 	}
 	_, failed := fields["error"]
@@ -288,6 +288,8 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"scan-image.json":                 results.Image{},
 		"scan-image.json#/$defs/disk":     results.Disk{},
 		"scan-summary.json":               results.Summary{},
+		"scan-summary.json#/$defs/merged": results.Merged{},
+		"scan-summary.json#/$defs/label":  results.LabelSum{},
 		"scan-image.json#/$defs/priority": results.Priority{},
 		"common.json#/$defs/image":        report.Image{},
 		"common.json#/$defs/package":      report.Package{},

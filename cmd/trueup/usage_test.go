@@ -17,7 +17,7 @@ import (
 )
 
 // commands are all that do something with images, and version.
-var commands = []string{"inspect", "plan", "align", "verify", "convert", "serve", "scan", "boot", "version"}
+var commands = []string{"inspect", "plan", "align", "verify", "convert", "serve", "scan", "report", "boot", "version"}
 
 // interrupts are the exit codes of all commands that take some time.
 const interrupts = "129, 130, 143"
@@ -29,6 +29,7 @@ var (
 		"":        {"0", "1", "2", "3", "4", "5", "64", interrupts},
 		"inspect": {"0", "1", "2", "3", "64", interrupts},
 		"scan":    {"0", "1", "2", "3", "64", interrupts},
+		"report":  {"0", "1", "2", "3", "64", interrupts},
 		"plan":    {"0", "1", "4", "64", interrupts},
 		"align":   {"0", "1", "4", "5", "64", interrupts},
 		"convert": {"0", "1", "4", "5", "64", interrupts},
@@ -104,6 +105,8 @@ func TestExamples(t *testing.T) {
 					makeExampleDisk(t, filepath.Join(dir, "templates", "xp.vmdk"))
 					require.NoError(t, os.WriteFile(filepath.Join(dir, "accepted.txt"),
 						[]byte("retired/**  never  nobody starts them\n"), 0o600))
+				case "report":
+					exampleResults(t, dir)
 				case "inspect", "plan":
 					makeExampleDisk(t, filepath.Join(dir, args[len(args)-1]))
 				case "align", "verify", "convert":
@@ -121,9 +124,20 @@ func TestExamples(t *testing.T) {
 				if name == "verify" {
 					exampleRun(t, dir, 0, append([]string{"align"}, args[1:]...)...)
 				}
-				exampleRun(t, dir, map[string]int{"inspect": 3, "scan": 3}[name], args...) // the disk is misaligned
+				exampleRun(t, dir, map[string]int{"inspect": 3, "scan": 3, "report": 3}[name], args...) // the disk is misaligned
 			})
 		}
+	}
+}
+
+// exampleResults makes the results of scans that examples name.
+func exampleResults(t *testing.T, dir string) {
+	t.Helper()
+	source := filepath.Join(dir, "xp.vmdk")
+	makeExampleDisk(t, source)
+	for _, name := range []string{"esx1.ndjson", "esx2.ndjson"} {
+		r := trueup(t, "scan", "-o", "json", "--catalog", filepath.Join(dir, "templates.db"), source)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(r.stdout), 0o600))
 	}
 }
 
@@ -236,6 +250,13 @@ func wrongCommands(source, dest string) map[string][]string {
 		"undo by a device":              {"undo", "--journal", "/dev/null", source},
 		"a command of no words":         {"align", "--after", "", source, dest},
 		"no command for rows":           {"scan", "--after", "", source},
+		"a report of nothing":           {"report"},
+		"a report of labels":            {"report", "host=esx1"},
+		"a report of a label of odd":    {"report", "Host=esx1", source},
+		"a report of what is not there": {"report", source + ".ndjson"},
+		"a report of a folder":          {"report", filepath.Dir(source)},
+		"no such format of a report":    {"report", "-o", "yaml", source},
+		"no such level of a report":     {"report", "--fail-on", "soon", source},
 		"a shard beyond the last":       {"scan", "--shard", "5/4", source},
 		"a label without a value":       {"scan", "--label", "host", source},
 		"a label of an odd key":         {"scan", "--label", "Host=x", source},

@@ -19,7 +19,10 @@ var exits = []struct {
 	code, text string
 	of         []string
 }{
-	{"0", "done; every inspected disk is aligned, blank or without partitions", []string{"trueup", "inspect", "scan"}},
+	{
+		"0", "done; every inspected disk is aligned, blank or without partitions",
+		[]string{"trueup", "inspect", "scan", "report"},
+	},
 	{"0", "done; DEST is complete and verified", []string{"align", "convert"}},
 	{"0", "done", []string{"plan", "bench", "version", "undo", "resume", "finish"}},
 	{"0", "done: ended by a signal, by --once or with its parent", []string{"serve"}},
@@ -27,13 +30,16 @@ var exits = []struct {
 	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
 	{"1", "error: I/O, malformed image, or a problem with the output; nothing incomplete gets the final name", nil},
 	{
-		"", "inspect, scan: the content of a disk is unknown (see --allow-unknown)",
-		[]string{"trueup", "inspect", "scan"},
+		"", "inspect, scan, report: the content of a disk is unknown (see --allow-unknown)",
+		[]string{"trueup", "inspect", "scan", "report"},
 	},
-	{"", "scan: no image was judged (see --allow-empty)", []string{"trueup", "scan"}},
+	{"", "scan, report: no image was judged (see --allow-empty)", []string{"trueup", "scan", "report"}},
 	{"", "boot: neither disk booted, or the time was over: nothing was judged", []string{"trueup", "boot"}},
-	{"2", "inspect, scan: a partition starts off --boundary, but on 4 KiB", []string{"trueup", "inspect", "scan"}},
-	{"3", "inspect, scan: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan"}},
+	{
+		"2", "inspect, scan, report: a partition starts off --boundary, but on 4 KiB",
+		[]string{"trueup", "inspect", "scan", "report"},
+	},
+	{"3", "inspect, scan, report: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan", "report"}},
 	{
 		"4", "refused: the copy would not be safe; the message names a remedy",
 		[]string{"trueup", "plan", "align", "serve", "boot", "convert"},
@@ -53,7 +59,7 @@ var exits = []struct {
 }
 
 // ofCommands matches the beginning of a text that names commands.
-var ofCommands = regexp.MustCompile(`^(inspect, scan|scan|verify|boot): `)
+var ofCommands = regexp.MustCompile(`^(inspect, scan, report|scan, report|verify|boot): `)
 
 // helpWidth is the width of help without a terminal, in characters.
 const helpWidth = 80

@@ -58,7 +58,7 @@ func TestEmptyTextsOfFlags(t *testing.T) {
 // No line of help is longer than a terminal that says nothing of its width.
 func TestHelpWithinItsWidth(t *testing.T) {
 	for _, name := range []string{
-		"inspect", "plan", "align", "convert", "verify", "serve", "boot", "bench", "scan", "version",
+		"inspect", "plan", "align", "convert", "verify", "serve", "boot", "bench", "scan", "report", "version",
 	} {
 		text := trueup(t, name, "--help").stdout
 		for line := range strings.Lines(text) {

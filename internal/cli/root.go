@@ -148,7 +148,7 @@ source.`,
 	root.AddCommand(inspectcmd.NewInspect(c), inspectcmd.NewPlan(c),
 		copycmd.NewAlign(c), copycmd.NewConvert(c), copycmd.NewVerify(c),
 		copycmd.NewUndo(c), copycmd.NewResume(c), copycmd.NewFinish(c),
-		servecmd.New(c), scancmd.New(c), bootcmd.New(c), benchcmd.New(c), command.NewVersion(c),
+		servecmd.New(c), scancmd.New(c), scancmd.NewReport(c), bootcmd.New(c), benchcmd.New(c), command.NewVersion(c),
 		scancmd.NewWorker(), copycmd.NewClerk(), command.NewAfterClerk())
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]

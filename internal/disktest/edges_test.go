@@ -199,7 +199,7 @@ var edges = map[string][]string{
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/fragments",
-		"internal/layout", "internal/report", "internal/report/pages", "internal/report/suggested",
+		"internal/report", "internal/report/pages", "internal/report/suggested", "internal/scan/labels",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.
 	"internal/report/pages": nil,
@@ -211,12 +211,18 @@ var edges = map[string][]string{
 		"internal/advice", "internal/align", "internal/exchange", "internal/image", "internal/image/gate",
 		"internal/image/ova",
 		"internal/image/store",
-		"internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/results",
+		"internal/layout", "internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/labels",
+		"internal/scan/results",
 		"internal/scan/sandbox",
 		"internal/sys", "internal/unfinished",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
 	"internal/scan/catalog": {"internal/scan/results", "internal/report", "internal/sys"},
+	"internal/scan/labels":  nil, // what a user says of rows
+	// Rows of many runs become one report: it looks at no image.
+	"internal/scan/merge": {
+		"internal/align", "internal/report", "internal/scan/catalog", "internal/scan/labels", "internal/scan/results",
+	},
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	// DEST can be a device, whose old content is read as a disk, by the kinds of its volumes.
 	"internal/realign": {
@@ -276,7 +282,7 @@ var edges = map[string][]string{
 	},
 	"internal/cli/scancmd": {
 		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store", "internal/progress",
-		"internal/realign", "internal/scan", "internal/scan/sandbox",
+		"internal/realign", "internal/scan", "internal/scan/merge", "internal/scan/sandbox",
 	},
 	"internal/cli/servecmd": {
 		"internal/cli/command", "internal/cli/flags", "internal/image/store", "internal/nbd", "internal/realign",

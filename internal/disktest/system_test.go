@@ -18,14 +18,14 @@ import (
 // openers may touch the file system, and starters may start goroutines. Those of cli wait for a signal and for standard
 // input, read files that flags name, and make the folder of pictures; progress prints once a second; sandbox reads what
 // /proc says about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each
-// client;
+// client; merge reads results of scans;
 // trial makes the temporary files of QEMU and waits for it; qemuimg, guestfs and opinion start programs, and make links
 // for them; after starts a command of the user; bench makes its scratch file, starts fio, and reads what /proc and /sys
 // say about the storage; disktest is for tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan",
-		"internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd", "internal/cli/copycmd", "internal/cli/flags",
+		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd", "internal/cli/copycmd", "internal/cli/flags",
 		"internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion", "internal/after",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
 		"internal/disktest/pagetest", "internal/disktest/oddfs", "internal/disktest/mutants",

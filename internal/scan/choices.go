@@ -7,6 +7,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 	"github.com/trueup/trueup/internal/shell"
@@ -33,7 +34,7 @@ type Choices struct {
 	fail  results.FailOn
 	shard Shard
 
-	labels results.Labels
+	labels labels.Labels
 }
 
 // Isolations are the values of --isolation, the last one the default.
@@ -66,7 +67,7 @@ func (c *Choices) Settle(out, profiles string) (err error) {
 	if c.shard, err = ParseShard(c.Shard); err != nil {
 		return err
 	}
-	if c.labels, err = results.ParseLabels(c.Label); err != nil {
+	if c.labels, err = labels.ParseAll(c.Label); err != nil {
 		return ondisk.In(ondisk.ErrUsage, "--label %w", err)
 	}
 	if err := c.apart(out, profiles); err != nil {
@@ -88,13 +89,20 @@ func (c *Choices) Settle(out, profiles string) (err error) {
 			return err
 		}
 	}
-	if c.fail = results.Default; c.FailOn == "" {
-		return nil
+	c.fail, err = ParseFailOn(c.FailOn)
+	return err
+}
+
+// ParseFailOn parses the value of --fail-on. Empty is the default.
+func ParseFailOn(s string) (results.FailOn, error) {
+	if s == "" {
+		return results.Default, nil
 	}
-	if c.fail, err = results.ParseFailOn(c.FailOn); err != nil {
-		return ondisk.In(ondisk.ErrUsage, "--fail-on %w", err)
+	level, err := results.ParseFailOn(s)
+	if err != nil {
+		return level, ondisk.In(ondisk.ErrUsage, "--fail-on %w", err)
 	}
-	return nil
+	return level, nil
 }
 
 // apart refuses one file for two purposes.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/trueup/trueup/internal/advice"
@@ -12,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -301,7 +303,7 @@ func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 	d.Fix = &results.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
 	a := advice.For(s.Layout, advice.Case{Boundary: j.Boundary, Storage: j.Storage, Refusals: refusals})
 	d.Advice = &a
-	d.Cost = results.NewCost(s.Layout, j.Boundary, j.Storage)
+	d.Cost = newCost(s.Layout, j.Boundary, j.Storage)
 	return nil
 }
 
@@ -311,4 +313,21 @@ func unchecked(err error, path string) ondisk.Issue {
 		Code: "unchecked", Effect: ondisk.Warn, Text: fmt.Sprintf("the tables were not checked as a whole: %v", err),
 		Remedy: "look at it alone with trueup inspect " + shell.Quote(path),
 	}
+}
+
+// newCost finds the start off a boundary that costs a storage most: by how many blocks a random I/O of one block of the
+// volume touches more than it must. Nil: every start is on the boundary.
+func newCost(l *layout.Layout, boundary int64, s align.Storage) (out *results.Cost) {
+	for _, p := range l.Partitions {
+		if !align.IsOff(p, boundary) {
+			continue
+		}
+		i := align.ImpactOf(p, s)
+		// Of() is a fraction; a tenth of a percent is enough.
+		more := math.Round(1000*(i.Of(i.Block).Random.More()-1)) / 10
+		if out == nil || more > out.More {
+			out = &results.Cost{Storage: s.Name, Block: s.Block, Partition: p.Number, More: more, Text: i.Text()}
+		}
+	}
+	return out
 }

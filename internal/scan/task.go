@@ -16,10 +16,10 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/catalog"
+	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // Task is the inspection of many images as a value: which, how, and by which criteria. Run carries it out once.
@@ -32,7 +32,7 @@ type Task struct {
 	Check     bool                         // reads all tables of every container
 	Fragments bool                         // of files are counted
 	Shard     Shard
-	Labels    results.Labels // of all rows
+	Labels    labels.Labels // of all rows
 	Jobs      int
 	Version   string // of the program
 	Again     string // flags that choose the same images once more
@@ -85,7 +85,6 @@ type running struct {
 	store   *catalog.Run // nil: no catalogue
 	summary *results.Summary
 	copies  *results.Copies
-	worst   *results.Image   // that decided the exit code; nil: none has
 	images  []*results.Image // of the report
 	items   int              // of images
 	// elsewhere are the files that an image in another folder reads, and that image.
@@ -183,7 +182,8 @@ func (r *running) look(ctx context.Context) error {
 		return err
 	}
 	o := Options{
-		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool, Flags: r.commandFlags(),
+		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool,
+		Flags:    results.BoundaryFlags(r.Boundary),
 		Exchange: r.Replace, Shard: r.Shard,
 		Found: r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
 	}
@@ -251,14 +251,6 @@ func (r *running) spared() func(device, inode uint64) bool {
 	return func(device, inode uint64) bool { return ids[sys.ID{Device: device, Inode: inode}] }
 }
 
-// commandFlags are those that trueup align needs for the boundary of the scan.
-func (r *running) commandFlags() []string {
-	if r.Boundary == align.DefaultBoundary {
-		return nil
-	}
-	return []string{"--boundary", units.Short(r.Boundary)}
-}
-
 // removed hands over the images that the catalogue knows and that are not there any more. Those of other shards are
 // not missed.
 func (r *running) removed() error {
@@ -293,7 +285,7 @@ func (r *running) row(i *results.Image) error {
 	if r.ChangedOnly && i.Change == results.Same {
 		return nil
 	}
-	r.exit(i)
+	r.summary.Exit(i, r.Fail)
 	if r.Row != nil {
 		if err := r.Row(i); err != nil {
 			return err
@@ -333,20 +325,7 @@ func (r *running) keep(i *results.Image) {
 // unreadable takes a place that could not be looked at. Its content is unknown, which counts as a failed image.
 func (r *running) unreadable(u results.Unreadable) {
 	r.summary.AddUnreadable(u)
-	r.exit(&results.Image{Path: u.Path, State: results.Failed})
-}
-
-// exit makes the exit code worse if an image asks for it. Of images that are as bad, the one that stands first in the
-// report counts, whichever was finished first.
-func (r *running) exit(i *results.Image) {
-	sum, code := r.summary, r.Fail.Code(i)
-	if code == 0 || results.Worse(sum.ExitCode, code) {
-		return
-	}
-	if code == sum.ExitCode && results.Compare(r.worst, i) <= 0 {
-		return
-	}
-	r.worst, sum.ExitCode, sum.Worst = i, code, i.Path
+	r.summary.Exit(&results.Image{Path: u.Path, State: results.Failed}, r.Fail)
 }
 
 // keepParents exchanges no image that one in another folder reads: it would find another disk under the name.
@@ -379,7 +358,10 @@ func (r *running) finish(interrupted int) (*results.Report, error) {
 	if interrupted != 0 {
 		sum.ExitCode = interrupted
 	}
-	r.copies.Settle(sum, r.images)
+	r.copies.Settle(sum)
+	for _, i := range r.images {
+		r.copies.Mark(i)
+	}
 	r.keepParents()
 	results.Rank(r.images)
 	out.Images = slices.Values(r.images)

@@ -37,8 +37,11 @@ func (i *Image) Check() error {
 	c.texts(i.Parents...)
 	c.findings(i.Findings)
 	c.error(i.Error)
-	c.texts(i.FileSystem)
-	if err := i.Labels.check(); err != nil {
+	c.texts(i.FileSystem, i.Path, i.PathBytes)
+	if i.Accepted != nil {
+		c.texts(i.Accepted.Reason, i.Accepted.Until)
+	}
+	if err := i.Labels.Check(); err != nil {
 		c.errs = append(c.errs, err)
 	}
 	c.numbers(i.Size, i.Stored, i.Read)

@@ -58,8 +58,14 @@ func (c *Copies) has(dest string, d due) bool {
 	return ok && x.disks == d.disks && x.size >= d.size && x.written >= d.written
 }
 
-// Settle takes the images with a copy out of the work that is left. images are those that are shown.
-func (c *Copies) Settle(s *Summary, images []*Image) {
+// Wants reports whether an image that was added may be the copy that i asks for.
+func (c *Copies) Wants(i *Image) bool {
+	_, ok := c.aligned[i.alignedName()]
+	return ok && i.Priority != nil
+}
+
+// Settle takes the images with a copy out of the work that is left.
+func (c *Copies) Settle(s *Summary) {
 	for dest, d := range c.due {
 		if !c.has(dest, d) {
 			continue
@@ -69,13 +75,15 @@ func (c *Copies) Settle(s *Summary, images []*Image) {
 		s.Fix.Copies -= d.copies
 		s.Fix.Grows -= d.grows
 	}
-	for _, i := range images {
-		if i.Priority == nil || i.Accepted != nil || fixCell(i) != "yes" {
-			continue
-		}
-		if d, ok := c.due[i.alignedName()]; ok && d.disks == i.disks() && c.has(i.alignedName(), d) {
-			i.Copied = i.alignedName()
-		}
+}
+
+// Mark notes the copy of an image that is shown, if it has one.
+func (c *Copies) Mark(i *Image) {
+	if i.Priority == nil || i.Accepted != nil || fixCell(i) != "yes" {
+		return
+	}
+	if d, ok := c.due[i.alignedName()]; ok && d.disks == i.disks() && c.has(i.alignedName(), d) {
+		i.Copied = i.alignedName()
 	}
 }
 

@@ -176,6 +176,12 @@ func htmlFacts(s *Summary) []fact {
 		}
 		out = append(out, fact{"Changes", text})
 	}
+	if m := s.Merged; m != nil {
+		out = append(out, fact{"Sources", m.text()})
+		for _, l := range m.Labels[:min(len(m.Labels), maxNotes)] {
+			out = append(out, fact{safe(l.Key + "=" + l.Value), l.text()})
+		}
+	}
 	if s.Shard != "" {
 		out = append(out, fact{"Shard", safe(s.Shard) + ": " + s.othersText()})
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/labels"
 )
 
 // Command is the name of the command whose results these are.
@@ -69,9 +70,11 @@ type Image struct {
 	Accepted *Accepted       `json:"accepted,omitempty"`
 	Change   Change          `json:"change,omitempty"`
 	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when the catalogue knew it
-	Labels   Labels          `json:"labels,omitempty"`
+	Labels   labels.Labels   `json:"labels,omitempty"`
 	// FileSystem is the UUID of the file system of its main file, where that is known.
 	FileSystem string `json:"file_system,omitempty"`
+	// Joined is set if rows of several runs are about the image.
+	Joined *Joined `json:"joined,omitempty"`
 	// Tolerated reports that the user accepts unknown content.
 	Tolerated bool `json:"-"`
 	// Copied is the path of its aligned copy, as Copies found it; empty for none.

@@ -36,7 +36,9 @@ json.dump(cases, sys.stdout)`
 // cases validates a report by the schema, then reads it with a second parser.
 func cases(t *testing.T, s *Summary, images []*Image, fail FailOn) (out [][4]string) {
 	t.Helper()
-	path := saved(t, "junit.xml", written(t, func(w io.Writer) error { return writeJUnit(w, s, slices.Values(images), fail) }))
+	path := saved(t, "junit.xml", written(t, func(w io.Writer) error {
+		return writeJUnit(w, s, slices.Values(images), fail)
+	}))
 	disktest.Run(t, "xmllint", "--noout", "--nonet", "--huge", "--schema", filepath.Join("testdata", "junit.xsd"), path)
 	require.NoError(t, json.Unmarshal([]byte(python(t, readCases, path)), &out))
 	return out

@@ -34,6 +34,9 @@ func writeMetrics(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	}
 	m.images(s)
 	m.fix(s)
+	if s.Merged != nil {
+		m.labels(s.Merged.Labels)
+	}
 	if s.Fragmentation {
 		m.fragments(images)
 	}

@@ -78,6 +78,16 @@ func (i *Image) off(boundary int64) bool {
 	return false
 }
 
+// Exit makes the exit code worse if an image asks for it. Of images that are as bad, the one that stands first in the
+// report counts, whichever was finished first.
+func (s *Summary) Exit(i *Image, fail FailOn) {
+	code := fail.Code(i)
+	if code == 0 || Worse(s.ExitCode, code) || code == s.ExitCode && s.worst != nil && Compare(s.worst, i) <= 0 {
+		return
+	}
+	s.worst, s.ExitCode, s.Worst = i, code, i.Path
+}
+
 // Worse reports whether exit code a is worse than b: an error first, since nothing is known then, and 3 before 2.
 func Worse(a, b int) bool {
 	weight := func(code int) int {

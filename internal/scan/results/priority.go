@@ -78,6 +78,14 @@ func (i *Image) Settle(flags []string) {
 	i.Priority = &p
 }
 
+// BoundaryFlags are those that trueup align needs for the boundary of a scan.
+func BoundaryFlags(boundary int64) []string {
+	if boundary == align.DefaultBoundary {
+		return nil
+	}
+	return []string{"--boundary", units.Short(boundary)}
+}
+
 // settleVerdict makes the verdict of those of the disks.
 func (i *Image) settleVerdict() {
 	i.Verdict = align.NothingToJudge
@@ -149,14 +157,25 @@ func (i *Image) dearest() (out *Cost) {
 // Compare sorts worst first: failed images, those off the boundary by priority, unknown and packed ones, orphans,
 // aligned ones, and those with nothing to judge or to do; equal ones by path.
 func Compare(a, b *Image) int {
+	x, y := a.Order(), b.Order()
 	return cmp.Or(
-		cmp.Compare(a.order(), b.order()),
-		cmp.Compare(a.priority().Class, b.priority().Class),
-		cmp.Compare(b.priority().Cost, a.priority().Cost),
+		cmp.Compare(x.Group, y.Group),
+		cmp.Compare(x.Class, y.Class),
+		cmp.Compare(y.Cost, x.Cost),
 		cmp.Compare(b.Stored, a.Stored),
 		strings.Compare(a.Path, b.Path),
 	)
 }
+
+// Order is the place of an image in a report: by group, by class, and the higher cost first. Then the one that is
+// stored in more bytes comes first, and the lesser path.
+type Order struct {
+	Group, Class int
+	Cost         float64
+}
+
+// Order returns the place of the image.
+func (i *Image) Order() Order { return Order{i.order(), i.priority().Class, i.priority().Cost} }
 
 // order returns the place of the image's group. Accepted images come last.
 func (i *Image) order() int {
@@ -190,10 +209,18 @@ func (i *Image) priority() Priority {
 // have no rank.
 func Rank(images []*Image) {
 	slices.SortStableFunc(images, Compare)
-	n := 0
+	number := Numbers()
 	for _, i := range images {
+		number(i)
+	}
+}
+
+// Numbers returns a function that numbers images, which it gets worst first.
+func Numbers() func(*Image) {
+	n := 0
+	return func(i *Image) {
 		if i.Priority == nil {
-			continue
+			return
 		}
 		if i.Priority.Rank = 0; i.toDo() {
 			n++

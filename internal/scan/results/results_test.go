@@ -143,7 +143,10 @@ func TestCopies(t *testing.T) {
 		c.Add(i)
 	}
 	before := s.Fix.Images
-	c.Settle(s, images)
+	c.Settle(s)
+	for _, i := range images {
+		c.Mark(i)
+	}
 	require.Equal(t, 1, s.Copied)
 	require.Equal(t, before-1, s.Fix.Images)
 	Rank(images)

@@ -59,6 +59,8 @@ type Summary struct {
 	FailOn        string        `json:"fail_on"`
 	Worst         string        `json:"worst,omitempty"` // the path of the image that decided the exit code
 	ExitCode      int           `json:"exit_code"`
+	Merged        *Merged       `json:"merged,omitempty"` // of a report of several runs
+	worst         *Image        // that decided the exit code; nil: none has
 	// Bench is a benchmark of the storage, for the page; nil for none.
 	Bench *measured.Result `json:"-"`
 }
@@ -127,7 +129,11 @@ func (s *Summary) Add(i *Image) {
 	default:
 		s.addVerdict(i)
 	}
-	if i.Priority == nil || i.Accepted != nil {
+	switch {
+	case i.Priority == nil || i.Accepted != nil:
+		return
+	case i.Copied != "": // known already
+		s.Copied++
 		return
 	}
 	if len(i.Refusals()) > 0 || i.unplanned() {

@@ -49,6 +49,9 @@ func (p *printer) summary(partly int) {
 			p.para("", "Rows and exit code are those of what is new, changed or removed alone.")
 		}
 	}
+	if s.Merged != nil {
+		p.merged(s.Merged)
+	}
 	p.unreadable()
 	p.afterFailed()
 	for _, n := range s.IgnoreNotes {
@@ -61,7 +64,7 @@ func (p *printer) summary(partly int) {
 		p.para("", "Passed over "+counted(s.Temporary, "file", "files")+" that runs of trueup have not completed "+
 			"(such as .NAME.partial): the next run to the same name goes on with them or removes them.")
 	}
-	if s.Images > 0 {
+	if s.Images > 0 && s.Merged == nil {
 		p.para("", workText(s))
 	}
 }
@@ -263,7 +266,7 @@ func (p *printer) next(worst, fixable *Image) {
 		p.command("To realign the worst that can be:", fixable.Priority.Command)
 	}
 	again := p.s.again()
-	if p.s.Fix.Images > 1 {
+	if p.s.Fix.Images > 1 && p.s.Merged == nil {
 		p.command("To get a script that realigns all that can be:", again("--script fix.sh"))
 	}
 	p.command("To get a page to look at and to share:", again("-o html --out report.html"))
@@ -283,6 +286,9 @@ func (s *Summary) again() func(flags string) string {
 			quoted = append(quoted, shell.Quote(path))
 		}
 		paths = strings.Join(quoted, " ")
+	}
+	if s.Merged != nil {
+		return func(flags string) string { return "trueup report " + flags + " " + paths }
 	}
 	criterion := strings.TrimRight(" "+s.Again, " ")
 	if s.Boundary != align.DefaultBoundary {

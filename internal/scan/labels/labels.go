@@ -1,4 +1,5 @@
-package results
+// Package labels holds what a user says of the rows of a scan, such as their host. It is pure.
+package labels
 
 import (
 	"fmt"
@@ -20,20 +21,20 @@ const (
 	maxValues = 4096 // of one label, in a row of many hosts
 )
 
-// ParseLabel divides KEY=VALUE.
-func ParseLabel(s string) (key, value string, err error) {
+// Parse divides KEY=VALUE.
+func Parse(s string) (key, value string, err error) {
 	key, value, ok := strings.Cut(s, "=")
 	if !ok {
 		return "", "", fmt.Errorf("%.64q, want KEY=VALUE, such as host=esx1", s)
 	}
-	return key, value, Labels{key: {value}}.check()
+	return key, value, Labels{key: {value}}.Check()
 }
 
-// ParseLabels makes labels of a list of KEY=VALUE.
-func ParseLabels(list []string) (Labels, error) {
+// ParseAll makes labels of a list of KEY=VALUE.
+func ParseAll(list []string) (Labels, error) {
 	out := Labels{}
 	for _, s := range list {
-		key, value, err := ParseLabel(s)
+		key, value, err := Parse(s)
 		if err != nil {
 			return nil, err
 		}
@@ -42,11 +43,11 @@ func ParseLabels(list []string) (Labels, error) {
 		}
 		out[key] = []string{value}
 	}
-	return out, out.check()
+	return out, out.Check()
 }
 
-// check returns what is wrong with labels.
-func (l Labels) check() error {
+// Check returns what is wrong with labels.
+func (l Labels) Check() error {
 	if len(l) > maxLabels {
 		return fmt.Errorf("%d labels, want at most %d", len(l), maxLabels)
 	}

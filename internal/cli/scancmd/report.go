@@ -1,0 +1,163 @@
+package scancmd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/merge"
+)
+
+type reportFlags struct {
+	*command.Base
+	merge.Task
+	failOn string
+}
+
+// NewReport returns the command report.
+func NewReport(c *command.Base) *cobra.Command {
+	f := reportFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "report [KEY=VALUE]... FILE...",
+		Short: "Make one report of the results of many scans",
+		Long: `Reads what trueup scan -o json has printed on many hosts, for shards or one after the other, and files of
+scan --catalog, and makes every report that scan makes. It reads no image.
+
+KEY=VALUE labels the rows of all FILEs behind it, up to another VALUE of that KEY. A label that a row has from
+scan --label stays. A FILE with = in its name is written as ./FILE. Reports have sums for each label.
+
+An image that several scans have seen is one row, with the labels of all: that of the scan that ended last. Rows are
+about one image if they have the same label datastore and the same path below the PATH of their scan, or else the same
+file system by its UUID, and the same inode, size and times of the main file. The row says which. Rows that nothing
+identifies are joined with no other.
+
+A damaged line, a scan that was interrupted and a FILE without a summary are listed, and end with 1.`,
+		Example: `  trueup report esx1.ndjson esx2.ndjson
+  trueup report host=esx1 esx1.ndjson host=esx2 esx2.ndjson templates.db
+  trueup report -o html --out report.html datastore=ds7 esx1.ndjson esx2.ndjson`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runReport(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
+		},
+	}
+	fs := cmd.Flags()
+	formats := scan.FormatNames()
+	fs.StringVarP(&f.Output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
+	command.Complete(cmd, "output", formats...)
+	f.AddSandbox(cmd)
+	fs.StringVar(&f.failOn, "fail-on", "", "fail for `LEVEL`: "+strings.Join(scan.FailOns(), ", ")+
+		" (default: errors and starts off the boundary)")
+	command.Complete(cmd, "fail-on", scan.FailOns()...)
+	flags.AddUnknown(cmd, &f.AllowUnknown)
+	fs.BoolVar(&f.AllowEmpty, "allow-empty", false, "exit with 0 if no image was judged")
+	return cmd
+}
+
+// settle checks the command line.
+func (f *reportFlags) settle(args []string) (err error) {
+	formats := scan.FormatNames()
+	switch {
+	case f.AsJSON && f.Output != "text" && f.Output != "json":
+		return command.Usage("--json and --output %s ask for two formats; give one of them", f.Output)
+	case !slices.Contains(formats, f.Output):
+		return command.Usage("--output %q, want one of %s", f.Output, strings.Join(formats, ", "))
+	case f.AsJSON:
+		f.Output = "json"
+	}
+	if f.Fail, err = scan.ParseFailOn(f.failOn); err != nil {
+		return err
+	}
+	if f.Files, err = merge.Files(args); err != nil {
+		return err
+	}
+	f.Task.Version = f.Base.Version
+	if err := f.SettleOut(); err != nil {
+		return err
+	}
+	return f.apart()
+}
+
+// apart refuses to write the report over what it is made of, and a FILE that is not there.
+func (f *reportFlags) apart() error {
+	var read []store.Use
+	for _, file := range f.Files {
+		switch st, err := os.Stat(file.Path); {
+		case err != nil:
+			return command.Usage("%w", err)
+		case !st.Mode().IsRegular():
+			return command.Usage("%s is no regular file", file.Path)
+		}
+		read = append(read, store.Use{Flag: "FILE", Path: file.Path})
+	}
+	if err := store.Apart(store.Use{Flag: "--out", Path: f.Out}, read...); err != nil {
+		return err
+	}
+	return f.Spare()
+}
+
+// confine restricts this process to the files, and to the folders where SQLite makes its temporary one.
+func (f *reportFlags) confine(errOut io.Writer) error {
+	read, written := []string{}, []string{}
+	for _, folder := range []string{os.Getenv("SQLITE_TMPDIR"), os.TempDir(), "/var/tmp", "/usr/tmp"} {
+		if folder != "" {
+			written = append(written, filepath.Join(folder, "x"))
+		}
+	}
+	for _, file := range f.Files {
+		read = append(read, file.Path)
+		if merge.IsCatalog(file.Path) {
+			written = append(written, file.Path) // for its locks and its log
+		}
+	}
+	return f.Confine(errOut, read, written)
+}
+
+func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args []string) (err error) {
+	if err := f.settle(args); err != nil {
+		return err
+	}
+	if err := f.confine(errOut); err != nil {
+		return err
+	}
+	m, err := f.Run(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	w, end := out, func(err error) error { return err }
+	if f.Out != "" {
+		file, err := store.CreateReport(f.Out, command.ReportMode)
+		if err != nil {
+			return err
+		}
+		w, end = file, file.End
+	}
+	format := scan.FormatOf(f.Output)
+	if !format.Terminal || f.Out != "" || !f.Quiet {
+		m.Text = f.Layout(out)
+		if format.Row != nil {
+			for i := range m.Images {
+				if err = format.Row(w, i); err != nil {
+					break
+				}
+			}
+		}
+		if err == nil {
+			err = format.Write(w, m.Report)
+		}
+		err = errors.Join(command.WrapStdout(err), m.Err())
+	}
+	if err := end(err); err != nil {
+		return err
+	}
+	return verdict(ctx, "", m.NoneJudged() && m.Summary.Failed == 0, m.Summary.ExitCode)
+}

@@ -1,0 +1,273 @@
+// Package merge makes one report of the results of many scans: lines of JSON and catalogues. Rows about one image
+// become one. SQLite keeps and sorts the rows in a temporary file without a name, so that memory does not grow with
+// them.
+package merge
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/catalog"
+	"github.com/trueup/trueup/internal/scan/labels"
+	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// File is a file with results, and labels of its rows that have none of these keys.
+type File struct {
+	Path   string
+	Labels labels.Labels
+}
+
+// Files divides the arguments of a command line: KEY=VALUE labels the files behind it.
+func Files(args []string) (out []File, err error) {
+	given := labels.Labels{}
+	for _, arg := range args {
+		if key, _, is := strings.Cut(arg, "="); !is || strings.Contains(key, "/") {
+			out = append(out, File{arg, given})
+			continue
+		}
+		key, value, err := labels.Parse(arg)
+		if err != nil {
+			return nil, ondisk.In(ondisk.ErrUsage, "label: %w; a file with = in its name is written as ./FILE", err)
+		}
+		given = maps.Clone(given) // earlier files keep theirs
+		given[key] = []string{value}
+	}
+	if len(out) == 0 {
+		return nil, ondisk.In(ondisk.ErrUsage, "report takes a FILE, none given; see trueup report --help")
+	}
+	return out, nil
+}
+
+// Task is the report of many results as a value.
+type Task struct {
+	Files        []File
+	Version      string // of the program
+	Fail         results.FailOn
+	AllowUnknown bool
+	AllowEmpty   bool
+}
+
+// Merged is a report whose rows are in a temporary file.
+type Merged struct {
+	*results.Report
+	table *table
+}
+
+// Err returns the first error of reading rows, which ends them.
+func (m *Merged) Err() error {
+	if m.table.err == nil {
+		return nil
+	}
+	return cmp.Or(m.table.ctx.Err(), m.table.err)
+}
+
+// Close removes the temporary file.
+func (m *Merged) Close() error { return m.table.close() }
+
+// merging is a Task at work.
+type merging struct {
+	*Task
+	table    *table
+	summary  *results.Summary
+	copies   map[string]*results.Copies // by where paths lie: names beside each other in one place only
+	boundary int64                      // of all rows; 0: none has one yet
+	storages map[string]bool
+	roots    results.Roots // of the part at rootsLine
+	rootsOfN *results.Summary
+}
+
+// source is where a row stands.
+type source struct {
+	File
+	line  int
+	part  part // without a summary if the file ends before one
+	roots results.Roots
+}
+
+// Run reads all files and returns the report, ranked. Close it.
+func (t *Task) Run(ctx context.Context) (out *Merged, err error) {
+	m := &merging{
+		Task: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
+	}
+	if m.table, err = newTable(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = cmp.Or(ctx.Err(), errors.Join(err, m.table.close()))
+		}
+	}()
+	s := m.summary
+	s.Command, s.Version, s.AllowEmpty, s.FailOn = results.ReportCommand, t.Version, t.AllowEmpty, string(t.Fail)
+	s.Complete, s.Merged = true, &results.Merged{}
+	s.Isolation.Wanted, s.Isolation.Achieved = "none", "none"
+	start := time.Now()
+	for _, f := range t.Files {
+		s.Paths = append(s.Paths, f.Path)
+		if err := m.file(f); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.settle(); err != nil {
+		return nil, err
+	}
+	m.finish(start)
+	r := &results.Report{Summary: s, Fail: t.Fail, Images: m.table.sorted(m.complete)}
+	if r.NoneJudged() {
+		s.ExitCode = t.Fail.Code(&results.Image{State: results.Failed})
+	}
+	return &Merged{r, m.table}, nil
+}
+
+// finish completes the sums.
+func (m *merging) finish(start time.Time) {
+	s := m.summary
+	now := start.UTC().Format(time.RFC3339)
+	if s.Started == "" {
+		s.Started, s.Finished = now, now
+	}
+	s.Took = time.Since(start).Seconds()
+	if s.Boundary = m.boundary; s.Boundary == 0 {
+		s.Boundary = align.DefaultBoundary
+	}
+	s.Storage = align.Generic().Name
+	if len(m.storages) > 0 {
+		s.Storage = strings.Join(slices.Sorted(maps.Keys(m.storages)), "+")
+	}
+}
+
+// rootsOf returns the paths of a scan, kept for the rows that follow.
+func (m *merging) rootsOf(p part) results.Roots {
+	if m.rootsOfN != p.Summary {
+		m.rootsOfN, m.roots = p.Summary, results.NewRoots(p.Paths)
+	}
+	return m.roots
+}
+
+// take keeps a row. raw is its JSON. Only an error that is an errTable ends the run, any other is one of the row.
+func (m *merging) take(i *results.Image, at source, raw []byte) error {
+	if i.State == results.Gone {
+		return nil
+	}
+	for key, values := range at.Labels {
+		if i.Labels[key] == nil {
+			i.Labels = i.Labels.Merge(labels.Labels{key: values})
+		}
+	}
+	if err := i.Check(); err != nil {
+		return err
+	}
+	for _, d := range i.Disks {
+		if m.boundary == 0 {
+			m.boundary = d.Boundary
+		}
+		if d.Boundary != m.boundary {
+			return errTableOf(ondisk.In(ondisk.ErrUsage, "line %d: judged with --boundary %s, and rows before with "+
+				"%s; a report needs results of one", at.line, units.Short(d.Boundary), units.Short(m.boundary)))
+		}
+	}
+	i.Settle(results.BoundaryFlags(m.boundary))
+	if at.part.Summary != nil && at.part.Storage != "" && len(m.storages) < maxStorages {
+		m.storages[at.part.Storage] = true
+	}
+	i.SetPath(i.ExactPath())
+	if i.Verdict == align.Aligned {
+		m.copiesOf(i, at).Add(i)
+	}
+	m.summary.Merged.Rows++
+	return m.table.put(i, at, raw)
+}
+
+const maxStorages = 64
+
+// copiesOf returns the copies in the place of a row.
+func (m *merging) copiesOf(i *results.Image, at source) *results.Copies {
+	place := placeOf(i, at)
+	c := m.copies[place]
+	if c == nil {
+		c = results.NewCopies()
+		m.copies[place] = c
+	}
+	return c
+}
+
+// catalogue reads the rows of a catalogue.
+func (m *merging) catalogue(f File) error {
+	m.summary.Merged.Catalogs++
+	n := 0
+	for l, err := range catalog.Read(f.Path) {
+		if err != nil {
+			return err
+		}
+		n++
+		at := source{File: f, line: n, roots: l.Roots, part: part{n, &results.Summary{Finished: l.Found}}}
+		m.summary.Started = least(m.summary.Started, l.Found)
+		m.summary.Finished = max(m.summary.Finished, l.Found)
+		var raw bytes.Buffer
+		err := report.Line(&raw, l.Image)
+		if err == nil {
+			err = m.take(l.Image, at, raw.Bytes())
+		}
+		switch {
+		case errors.Is(err, errTable):
+			return fmt.Errorf("%s: %w", f.Path, err)
+		case err != nil:
+			m.lost(fmt.Sprintf("%s: image %d", f.Path, n), "format", err.Error())
+		}
+	}
+	return nil
+}
+
+// settle takes the rows that are left, one for each image, into the sums, and has the table sort them.
+func (m *merging) settle() error {
+	sums := labelSums{}
+	err := m.table.each(func(r row) error {
+		m.complete(r)
+		m.summary.Add(r.Image)
+		m.summary.Exit(r.Image, m.Fail)
+		sums.add(r.Image)
+		if r.Joined != nil {
+			m.summary.Merged.Joined++
+		}
+		return m.table.place(r)
+	})
+	if err != nil {
+		return err
+	}
+	sums.put(m.summary.Merged)
+	m.summary.Merged.Unknown, err = m.table.unidentified()
+	return errors.Join(err, m.table.index())
+}
+
+// complete completes a row as a scan does. Of copies all that are aligned are known by now.
+func (m *merging) complete(r row) {
+	i := r.Image
+	i.Tolerated, i.Change = m.AllowUnknown, ""
+	i.Settle(results.BoundaryFlags(m.boundary))
+	if c := m.copies[r.place]; c != nil && c.Wants(i) {
+		c.Add(i)
+		c.Mark(i)
+	}
+}
+
+// lost notes a part of the input that could not be read.
+func (m *merging) lost(path, code, message string) {
+	m.unreadable(results.Unreadable{Path: path, Error: report.Error{Code: code, Message: message}})
+}
+
+func (m *merging) unreadable(u results.Unreadable) {
+	m.summary.AddUnreadable(u)
+	m.summary.Exit(&results.Image{Path: u.Path, State: results.Failed}, m.Fail)
+}

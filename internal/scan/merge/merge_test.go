@@ -1,0 +1,286 @@
+package merge
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/labels"
+	"github.com/trueup/trueup/internal/scan/results"
+)
+
+// image makes a row of a disk with one partition at an LBA.
+func image(path string, lba int64) *results.Image {
+	i := results.NewImage(path)
+	i.State, i.Format, i.Stored = results.Judged, "raw", 1<<20
+	d := results.NewDisk(1<<30, align.DefaultBoundary)
+	d.Verdict = align.Aligned
+	if lba%8 != 0 {
+		d.Verdict = align.Misaligned
+	}
+	d.Partitions = append(d.Partitions, report.Partition{
+		Number: 1, Kind: "primary", Type: "0x07", StartLBA: lba, Start: lba * 512, Size: 1 << 20, Verdict: d.Verdict,
+	})
+	i.Disks, i.Files = append(i.Disks, d), append(i.Files, results.File{Name: filepath.Base(path), Inode: 7, Size: 9})
+	i.Settle(nil)
+	return i
+}
+
+// scanned is the file of a scan of /lib that ended at a minute.
+func scanned(t testing.TB, minute int, rows ...*results.Image) string {
+	t.Helper()
+	var b bytes.Buffer
+	for _, i := range rows {
+		require.NoError(t, report.Line(&b, i))
+	}
+	s := results.NewSummary()
+	s.Paths, s.Complete, s.Storage, s.Boundary = []string{"/lib"}, true, "generic", align.DefaultBoundary
+	s.Started, s.Finished = "2026-01-02T03:00:00Z", fmt.Sprintf("2026-01-02T03:%02d:00Z", minute)
+	require.NoError(t, report.Line(&b, s))
+	return b.String()
+}
+
+// merged makes a report of texts of files, each with labels.
+func merged(t testing.TB, task Task, texts ...string) (*results.Report, []*results.Image, error) {
+	t.Helper()
+	for n, text := range texts {
+		path := filepath.Join(t.TempDir(), fmt.Sprintf("%d.ndjson", n))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		if n == len(task.Files) {
+			task.Files = append(task.Files, File{})
+		}
+		task.Files[n].Path = path
+	}
+	m, err := task.Run(t.Context())
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { require.NoError(t, m.Close()) }()
+	list := slices.Collect(m.Images)
+	require.Equal(t, list, slices.Collect(m.Images), "a report goes through its rows several times")
+	require.NoError(t, m.Err())
+	return m.Report, list, nil
+}
+
+func on(host string) File { return File{Labels: labels.Labels{"host": {host}}} }
+
+func TestTwoHostsThatSeeOneImage(t *testing.T) {
+	t.Parallel()
+	row := func(path string, lba int64, system string, marks labels.Labels) *results.Image {
+		i := image(path, lba)
+		i.FileSystem, i.Labels = system, marks
+		return i
+	}
+	ds := labels.Labels{"datastore": {"d1"}}
+	other := row("/lib/a.raw", 2048, "u1", nil)
+	other.Files[0].Changed = 1
+	for _, c := range []struct {
+		name          string
+		first, second *results.Image
+		by            string // empty: two rows
+	}{
+		{"one datastore, one path", row("/lib/a.raw", 63, "", ds), row("/lib/a.raw", 2048, "", ds), "datastore"},
+		{"one datastore, two paths", row("/lib/a.raw", 63, "", ds), row("/lib/b.raw", 2048, "", ds), ""},
+		{"one file system", row("/lib/a.raw", 63, "u1", nil), row("/lib/b.raw", 2048, "u1", nil), "file_system"},
+		{"two file systems", row("/lib/a.raw", 63, "u1", nil), row("/lib/a.raw", 2048, "u2", nil), ""},
+		{"an inode of a clone that was written to", row("/lib/a.raw", 63, "u1", nil), other, ""},
+		{"nothing but a path", row("/lib/a.raw", 63, "", nil), row("/lib/a.raw", 2048, "", nil), ""},
+		{"outside of the scanned path", row("/x/a.raw", 63, "", ds), row("/x/a.raw", 2048, "", ds), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, later := range []int{1, 9} { // the first scan ends at 5
+				r, rows, err := merged(t, Task{Files: []File{on("a"), on("b")}},
+					scanned(t, 5, c.first), scanned(t, later, c.second))
+				require.NoError(t, err)
+				require.Equal(t, 2, r.Summary.Merged.Rows)
+				if c.by == "" {
+					require.Len(t, rows, 2)
+					require.Nil(t, rows[0].Joined)
+					require.Equal(t, 3, r.Summary.ExitCode)
+					continue
+				}
+				require.Len(t, rows, 1)
+				require.Equal(t, &results.Joined{By: c.by, Rows: 2}, rows[0].Joined)
+				require.Equal(t, []string{"a", "b"}, rows[0].Labels["host"])
+				want := map[int]align.Verdict{1: align.Misaligned, 9: align.Aligned}[later]
+				require.Equal(t, want, rows[0].Verdict, "the scan that ended last counts")
+				for _, l := range r.Summary.Merged.Labels {
+					require.Equal(t, 1, l.Images, "it counts for both hosts: %v", l)
+				}
+			}
+		})
+	}
+}
+
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	got, err := Files([]string{"a", "host=x", "b", "site=s", "./host=c", "host=y", "d"})
+	require.NoError(t, err)
+	require.Equal(t, []File{
+		{"a", labels.Labels{}},
+		{"b", labels.Labels{"host": {"x"}}},
+		{"./host=c", labels.Labels{"host": {"x"}, "site": {"s"}}},
+		{"d", labels.Labels{"host": {"y"}, "site": {"s"}}},
+	}, got)
+	for _, args := range [][]string{nil, {"host=x"}, {"Host=x", "a"}, {"=", "a"}} {
+		_, err := Files(args)
+		require.ErrorIs(t, err, ondisk.ErrUsage)
+	}
+}
+
+// A label of the row stays, and one on the command line fills in.
+func TestLabelsOfFiles(t *testing.T) {
+	t.Parallel()
+	mine := image("/lib/a", 63)
+	mine.Labels = labels.Labels{"host": {"own"}}
+	_, rows, err := merged(t, Task{Files: []File{{Labels: labels.Labels{"host": {"x"}, "site": {"north"}}}}},
+		scanned(t, 1, mine, image("/lib/b", 63)))
+	require.NoError(t, err)
+	require.Equal(t, "host=own site=north", rows[0].Labels.String())
+	require.Equal(t, "host=x site=north", rows[1].Labels.String())
+}
+
+func TestDamagedLinesAreNamed(t *testing.T) {
+	t.Parallel()
+	good := scanned(t, 1, image("/lib/a", 2048))
+	odd := image("/lib/b", 2048)
+	odd.Disks[0].Verdict = "fine"
+	for _, c := range []struct{ text, want string }{
+		{"{\n" + good, "line 1 no object of JSON"},
+		{good + `{"schema":"trueup/1","command":"scan","event":"image"}` + "\n", "line 3 a row without a path"},
+		{strings.Replace(good, `"state":"judged"`, `"state":"great"`, 1), `line 1 a row that is "great"`},
+		{scanned(t, 1, image("/lib/a", 2048), odd), `line 2 the verdict "fine"`},
+		{strings.Replace(good, `"event":"image"`, `"event":"party"`, 1), `line 1 the event "party"`},
+		{strings.Replace(good, `03:01:00Z`, `later`, 1), "line 2 a summary with the time"},
+		{good + "\x00\xff\n", "line 3 no object of JSON"},
+		{strings.Replace(good, `"disks":[{`, `"disks":null,"x":[{`, 1), "line 1 list of disks"},
+		{good[:strings.IndexByte(good, '\n')+1], " it does not end with a summary"},
+		{"", " it does not end with a summary"},
+		{strings.Replace(good, `"complete":true`, `"complete":false`, 1), " the scan was interrupted"},
+	} {
+		r, _, err := merged(t, Task{}, scanned(t, 2, image("/lib/z", 2048)), c.text)
+		require.NoError(t, err, c.text)
+		require.Equal(t, 1, r.Summary.ExitCode, c.text)
+		u := r.Summary.Unreadable[0]
+		_, line, _ := strings.Cut(u.Path, "1.ndjson")
+		require.Contains(t, strings.TrimPrefix(line, ": ")+" "+u.Error.Message, c.want)
+	}
+}
+
+func TestOtherResultsAreRefused(t *testing.T) {
+	t.Parallel()
+	good := scanned(t, 1, image("/lib/a", 2048))
+	wide := image("/lib/b", 2048)
+	wide.Disks[0].Boundary = 1 << 20
+	for _, c := range []struct {
+		text, want string
+		class      error
+	}{
+		{
+			strings.Replace(good, "trueup/1", "trueup/2", 1), `line 1: schema "trueup/2", want "trueup/1"`,
+			ondisk.ErrUnsupported,
+		},
+		{
+			strings.Replace(good, `"command":"scan"`, `"command":"inspect"`, 1), `line 1: a result of trueup "inspect"`,
+			ondisk.ErrUnsupported,
+		},
+		{"path,verdict\n", "no result of trueup scan -o json", ondisk.ErrUnsupported},
+		{scanned(t, 1, wide), "line 1: judged with --boundary 1M, and rows before with 64K", ondisk.ErrUsage},
+		{"SQLite format 3\x00" + strings.Repeat("x", 1000), "no catalogue", nil},
+	} {
+		_, _, err := merged(t, Task{}, good, c.text)
+		require.ErrorContains(t, err, c.want)
+		if c.class != nil {
+			require.ErrorIs(t, err, c.class)
+		}
+	}
+}
+
+// TestLinesAreBounded has a line that is one byte too long between others, however the bytes come.
+func TestLinesAreBounded(t *testing.T) {
+	t.Parallel()
+	const most = 100_000
+	fits := strings.Repeat("a", most-1)
+	text := fits + "\n" + fits + "b\n\r\n" + "c"
+	for _, in := range []io.Reader{
+		strings.NewReader(text), iotest.OneByteReader(strings.NewReader(text)),
+	} {
+		var got []string
+		require.NoError(t, lines(in, most, func(l line) error {
+			got = append(got, fmt.Sprintf("%d %d %v", l.number, len(l.text), l.err))
+			return nil
+		}))
+		require.Len(t, got, 3)
+		require.Equal(t, "1 99999 <nil>", got[0])
+		require.Contains(t, got[1], "2 0 ")
+		require.Equal(t, "4 1 <nil>", got[2])
+	}
+	require.ErrorIs(t, lines(iotest.ErrReader(io.ErrClosedPipe), most, nil), io.ErrClosedPipe)
+}
+
+// TestOrderOfRows compares the order of SQLite with that of results.Rank.
+func TestOrderOfRows(t *testing.T) {
+	t.Parallel()
+	var rows []*results.Image
+	for n := range 3 * batch {
+		i := image(fmt.Sprintf("/lib/%d.raw", n*7919%4001), int64(2048-n%3))
+		i.Stored = int64(n % 5)
+		if n%11 == 0 {
+			i.Fail("io", "broken")
+		}
+		rows = append(rows, i)
+	}
+	_, got, err := merged(t, Task{}, scanned(t, 1, rows...))
+	require.NoError(t, err)
+	results.Rank(rows)
+	require.Len(t, got, len(rows))
+	for n := range rows {
+		require.Equal(t, rows[n].Path, got[n].Path)
+		require.Equal(t, rows[n].Priority, got[n].Priority)
+	}
+}
+
+// FuzzLines reads any bytes as lines of results, and prints what passes.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte(scanned(f, 1, image("/lib/a", 63), image("/lib/b", 2048))))
+	f.Add([]byte(`{"schema":"trueup/1","command":"scan","event":"image","path":"x","state":"failed"}` + "\n{}\n"))
+	f.Add([]byte("{\"schema\":\"trueup/1\",\"command\":\"report\",\"event\":\"summary\",\"paths\":[]}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) { // without the table, which would take all of the time
+		var images []*results.Image
+		sum := results.NewSummary()
+		sum.Finished = "2026-01-02T03:00:00Z"
+		require.NoError(t, lines(bytes.NewReader(text), 1<<16, func(l line) error {
+			event, unknown, wrong := l.kind()
+			if wrong != nil || unknown != nil {
+				return nil //nolint:nilerr // any line may be wrong
+			}
+			if event == "summary" {
+				_, _ = l.summary()
+				return nil
+			}
+			if i, err := l.image(); err == nil && i.State != results.Gone && i.Check() == nil {
+				i.Change = ""
+				i.Settle(nil)
+				sum.Add(i)
+				images = append(images, i)
+			}
+			return nil
+		}))
+		results.Rank(images)
+		for _, format := range results.Formats {
+			r := &results.Report{Summary: sum, Images: slices.Values(images), Text: &report.Text{}}
+			require.NoError(t, format.Write(io.Discard, r), format.Name)
+		}
+	})
+}

@@ -1,0 +1,78 @@
+package merge
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/scan/results"
+)
+
+// maxLabelSums bounds the labels of which there are sums.
+const maxLabelSums = 1000
+
+// labelSums adds up images by their labels.
+type labelSums struct {
+	sums map[[2]string]*results.LabelSum
+	left map[[2]string]bool // labels without a sum; as many as there are sums
+}
+
+// add counts an image.
+func (l *labelSums) add(i *results.Image) {
+	if l.sums == nil {
+		l.sums, l.left = map[[2]string]*results.LabelSum{}, map[[2]string]bool{}
+	}
+	for key, values := range i.Labels {
+		for _, value := range values {
+			at := [2]string{key, value}
+			sum := l.sums[at]
+			switch {
+			case sum == nil && len(l.sums) < maxLabelSums:
+				sum = &results.LabelSum{Key: key, Value: value}
+				l.sums[at] = sum
+			case sum == nil:
+				if len(l.left) < maxLabelSums {
+					l.left[at] = true
+				}
+				continue
+			}
+			addTo(sum, i)
+		}
+	}
+}
+
+func addTo(l *results.LabelSum, i *results.Image) {
+	one := results.NewSummary()
+	one.Add(i)
+	l.Images, l.Aligned, l.Below = l.Images+one.Images, l.Aligned+one.Aligned, l.Below+one.Below
+	l.Off, l.Failed = l.Off+one.Misaligned, l.Failed+one.Failed
+	l.Copies = min(l.Copies, math.MaxInt64-one.Fix.Copies) + one.Fix.Copies
+}
+
+// put puts the sums into those of a report, sorted.
+func (l *labelSums) put(m *results.Merged) {
+	m.Labels, m.LabelsCut = []results.LabelSum{}, len(l.left)
+	order := func(a, b [2]string) int { return cmp.Or(strings.Compare(a[0], b[0]), strings.Compare(a[1], b[1])) }
+	for _, at := range slices.SortedFunc(maps.Keys(l.sums), order) {
+		m.Labels = append(m.Labels, *l.sums[at])
+	}
+}
+
+// below returns a path below the deepest of the roots that it lies in, or its last name if it is one; empty if it lies
+// in none.
+func below(r results.Roots, path string) string {
+	if r[path] {
+		return path[strings.LastIndexByte(path, '/')+1:]
+	}
+	for n := len(path) - 1; n >= 0; n-- {
+		if path[n] == '/' && r[path[:n]] {
+			return path[n+1:]
+		}
+	}
+	if r["."] && !strings.HasPrefix(path, "/") {
+		return path
+	}
+	return ""
+}
