@@ -61,8 +61,7 @@ func (c *Choices) Consistent(whole bool) error {
 }
 
 // Settle refuses to write over an image, over a file that the run itself needs, and where nothing can be written. out
-// and profiles are files of the command. It also reads --fail-on, --shard and
-// --label.
+// and profiles are files of the command. It also reads --fail-on, --shard and --label.
 func (c *Choices) Settle(out, profiles string) (err error) {
 	if c.shard, err = ParseShard(c.Shard); err != nil {
 		return err

@@ -40,8 +40,9 @@ func (s Shard) String() string {
 	return fmt.Sprintf("%d/%d", s.K, s.N)
 }
 
-// Has reports whether the image with an absolute path is in the share. It depends on the path and on N alone: the first
-// eight bytes of the SHA-256 of the path, as a number, modulo N.
+// Has reports whether the image with an absolute path, or the images that share files, with the first of their paths,
+// are in the share. It depends on the path and on N alone: the first eight bytes of the SHA-256 of the path, as a
+// number, modulo N.
 func (s Shard) Has(path string) bool {
 	if s.N <= 1 {
 		return true

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fsIocGetUUID is FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2). Spec:
-// include/uapi/linux/fs.h of Linux 6.9.
+// fsIocGetUUID is FS_IOC_GETFSUUID, _IOR(0x15, 0, struct fsuuid2), where reading has the bit 31. It has another one on
+// MIPS, PowerPC and SPARC, where the call is refused. Spec: include/uapi/linux/fs.h of Linux 6.9.
 const fsIocGetUUID = 0x80111500
 
 // FileSystem returns the UUID of the file system of a folder, empty where that is not known: before Linux 6.9, and for

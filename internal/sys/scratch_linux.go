@@ -10,7 +10,7 @@ import (
 )
 
 // Scratch returns a new file in a folder, to read and write it. The file has no name: the kernel frees it with the last
-// process that has it open, however that ends. Where a file system makes no such files it has name for a moment.
+// process that has it open, however that ends. Where a file system makes no such files it has a name for a moment.
 func Scratch(folder, name string) (*os.File, error) {
 	fd, err := openat(unix.AT_FDCWD, folder, unix.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err == nil {

@@ -145,7 +145,8 @@ func (f *openFlags) claimMoved(path string, w *unfinished.Held) (err error) {
 	return err
 }
 
-// nothingOpen returns the error of a path without a journal: the disk can name one, or be the original of another.
+// nothingOpen returns the error of a path without a journal: the disk can name one, or be the kept original of an
+// exchanged disk.
 func (f *openFlags) nothingOpen(errOut io.Writer, path string) error {
 	if f.journal != "" {
 		return command.Usage("there is no journal %s", f.journal)

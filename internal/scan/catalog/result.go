@@ -71,7 +71,11 @@ func encode(i *results.Image) ([]byte, error) {
 // decode returns an image. ok is false for bytes that are no row of an image: the file is untrusted.
 func decode(packed []byte) (i *results.Image, ok bool) {
 	u := unpackers.Get().(*unpacker) // nothing else is in it
-	defer unpackers.Put(u)
+	defer func() {
+		if u.raw.Cap() <= 1<<20 { // few results are larger
+			unpackers.Put(u)
+		}
+	}()
 	raw, err := u.inflate(packed)
 	if err != nil {
 		return nil, false

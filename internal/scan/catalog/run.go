@@ -96,8 +96,8 @@ func inOne(roots map[string]bool, p string) bool {
 // below is what the paths of all files in a folder begin with.
 func below(root string) string { return strings.TrimSuffix(root, "/") + "/" }
 
-// Finish ends the run with its sum. A complete run over all images deletes the files that it has not
-// seen and that are no images.
+// Finish ends the run with its sum. A complete run over all images deletes the files that it has not seen and that are
+// no images.
 func (r *Run) Finish(s *results.Summary) error {
 	c := r.c
 	c.mu.Lock()
