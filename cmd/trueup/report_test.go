@@ -39,15 +39,18 @@ func TestReportOfShards(t *testing.T) {
 		shard := fmt.Sprintf("%d/%d", k+1, n)
 		shards = append(shards, keptScan(t, fmt.Sprintf("%d.ndjson", k), "--shard", shard, dir))
 	}
-	whole, merged := trueup(t, "scan", "-o", "csv", dir), trueup(t, append([]string{"report", "-o", "csv"}, shards...)...)
+	whole := trueup(t, "scan", "-o", "csv", dir)
+	merged := trueup(t, append([]string{"report", "-o", "csv"}, shards...)...)
 	require.Equal(t, whole.code, merged.code, merged.stderr)
 	require.Equal(t, whole.stdout, merged.stdout)
 
 	sum, r := scan(t, dir).sum, readScan(t, trueup(t, append([]string{"report", "--json"}, shards...)...)).sum
-	require.Equal(t, &results.Merged{Scans: n, Rows: sum.Images, Unknown: r.Merged.Unknown, Labels: []results.LabelSum{}},
+	require.Equal(t,
+		&results.Merged{Scans: n, Rows: sum.Images, Unknown: r.Merged.Unknown, Labels: []results.LabelSum{}},
 		r.Merged)
 	for _, s := range []*results.Summary{&sum, &r} { // what is of the run and not of the library
-		s.Command, s.Paths, s.Started, s.Finished, s.Took, s.Isolation, s.Merged = "", nil, "", "", 0, results.Isolation{}, nil
+		s.Command, s.Paths, s.Started, s.Finished, s.Took = "", nil, "", "", 0
+		s.Isolation, s.Merged = results.Isolation{}, nil
 	}
 	require.Equal(t, sum, r)
 }

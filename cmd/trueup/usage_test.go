@@ -124,7 +124,8 @@ func TestExamples(t *testing.T) {
 				if name == "verify" {
 					exampleRun(t, dir, 0, append([]string{"align"}, args[1:]...)...)
 				}
-				exampleRun(t, dir, map[string]int{"inspect": 3, "scan": 3, "report": 3}[name], args...) // the disk is misaligned
+				// the disk is misaligned
+				exampleRun(t, dir, map[string]int{"inspect": 3, "scan": 3, "report": 3}[name], args...)
 			})
 		}
 	}
