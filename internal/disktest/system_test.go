@@ -25,8 +25,8 @@ import (
 var (
 	openers = []string{
 		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan",
-		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd", "internal/cli/copycmd",
-		"internal/cli/flags",
+		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd",
+		"internal/cli/copycmd", "internal/cli/flags",
 		"internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion", "internal/after",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
 		"internal/disktest/pagetest", "internal/disktest/oddfs", "internal/disktest/mutants",
