@@ -112,7 +112,7 @@ exhaustive: export REQUIRE_TOOLS ?= 1
 exhaustive: export TRUEUP_EXHAUSTIVE := 1
 exhaustive: ## every case of the tests of which test takes a share: random tables and disks, hostile images, calls that fail, libraries, libguestfs, pairs of formats; races of the formats
 	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results ./internal/fs/ntfs/journal
-	$(GO) test -count=1 -timeout 60m -run '$(CALLS)' ./internal/cli ./internal/exchange ./internal/image/... ./internal/inplace ./internal/realign
+	$(GO) test -count=1 -timeout 60m -run '$(CALLS)' ./internal/cli ./internal/exchange ./internal/image ./internal/image/store ./internal/inplace ./internal/realign
 	@$(GO) test -list '$(SHARED)' ./cmd/... | grep -x TestScanLibrary
 	$(GO) test -count=1 -timeout 60m -run '$(SHARED)' ./cmd/...
 	$(GO) test -count=1 -race -short -skip '$(UNRACED)' -timeout 60m $(RACED_SHARE:%=./internal/%)
