@@ -218,7 +218,7 @@ var edges = map[string][]string{
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
 	"internal/scan/catalog": {"internal/scan/results", "internal/report", "internal/sys"},
-	"internal/scan/labels":  nil, // what a user says of rows
+	"internal/scan/labels":  nil, // labels of rows
 	// Rows of many runs become one report: it looks at no image.
 	"internal/scan/merge": {
 		"internal/align", "internal/report", "internal/scan/catalog", "internal/scan/labels", "internal/scan/results",

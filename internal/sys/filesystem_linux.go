@@ -12,7 +12,7 @@ import (
 const fsIocGetUUID = 0x80111500
 
 // FileSystem returns the UUID of the file system of a folder, empty where that is not known: before Linux 6.9, and for
-// most network file systems. A UUID of zeros is none.
+// most network file systems. A UUID of zeros counts as unknown.
 func FileSystem(folder string) string {
 	fd, err := value(func() (int, error) {
 		return unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)

@@ -1,4 +1,4 @@
-// Package labels holds what a user says of the rows of a scan, such as their host. It is pure.
+// Package labels has the labels that a user gives the rows of a scan, such as their host. It is pure.
 package labels
 
 import (
@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Labels are what a user says of rows, such as the host or the datastore. A row that several hosts have seen has the
-// values of all.
+// Labels are keys with values that a user gives rows, such as the host or the datastore. A row that several hosts have
+// seen has the values of all.
 type Labels map[string][]string
 
 // Limits of labels.

@@ -86,6 +86,13 @@ type merging struct {
 	storages map[string]bool
 	roots    results.Roots // of the part at rootsLine
 	rootsOfN *results.Summary
+	shards   map[library]map[int]int // how often each share was read
+}
+
+// library is what shards are of: PATHs, and how many shares they have.
+type library struct {
+	paths string
+	n     int
 }
 
 // source is where a row stands.
@@ -100,6 +107,7 @@ type source struct {
 func (t *Task) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
 		Task: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
+		shards: map[library]map[int]int{},
 	}
 	if m.table, err = newTable(ctx); err != nil {
 		return nil, err
@@ -120,6 +128,7 @@ func (t *Task) Run(ctx context.Context) (out *Merged, err error) {
 			return nil, err
 		}
 	}
+	m.missing()
 	if err := m.settle(); err != nil {
 		return nil, err
 	}

@@ -37,15 +37,19 @@ func image(path string, lba int64) *results.Image {
 	return i
 }
 
-// scanned is the file of a scan of /lib that ended at a minute.
+// scanned is the file of a scan of /lib that ended at a minute; of /mnt, where the first row lies there.
 func scanned(t testing.TB, minute int, rows ...*results.Image) string {
 	t.Helper()
+	root := "/lib"
+	if strings.HasPrefix(rows[0].Path, "/mnt/") {
+		root = "/mnt"
+	}
 	var b bytes.Buffer
 	for _, i := range rows {
 		require.NoError(t, report.Line(&b, i))
 	}
 	s := results.NewSummary()
-	s.Paths, s.Complete, s.Storage, s.Boundary = []string{"/lib"}, true, "generic", align.DefaultBoundary
+	s.Paths, s.Complete, s.Storage, s.Boundary = []string{root}, true, "generic", align.DefaultBoundary
 	s.Started, s.Finished = "2026-01-02T03:00:00Z", fmt.Sprintf("2026-01-02T03:%02d:00Z", minute)
 	require.NoError(t, report.Line(&b, s))
 	return b.String()
@@ -83,14 +87,16 @@ func TestTwoHostsThatSeeOneImage(t *testing.T) {
 		return i
 	}
 	ds := labels.Labels{"datastore": {"d1"}}
-	other := row("/lib/a.raw", 2048, "u1", nil)
-	other.Files[0].Changed = 1
+	other, moved := row("/lib/a.raw", 2048, "u1", nil), row("/mnt/a.raw", 2048, "", ds)
+	other.Files[0].Changed, moved.Files[0].Changed = 1, 1
 	for _, c := range []struct {
 		name          string
 		first, second *results.Image
 		by            string // empty: two rows
 	}{
 		{"one datastore, one path", row("/lib/a.raw", 63, "", ds), row("/lib/a.raw", 2048, "", ds), "datastore"},
+		{"one datastore, elsewhere", row("/lib/a.raw", 63, "", ds), row("/mnt/a.raw", 2048, "", ds), "datastore"},
+		{"one datastore, another file elsewhere", row("/lib/a.raw", 63, "", ds), moved, ""},
 		{"one datastore, two paths", row("/lib/a.raw", 63, "", ds), row("/lib/b.raw", 2048, "", ds), ""},
 		{"one file system", row("/lib/a.raw", 63, "u1", nil), row("/lib/b.raw", 2048, "u1", nil), "file_system"},
 		{"two file systems", row("/lib/a.raw", 63, "u1", nil), row("/lib/a.raw", 2048, "u2", nil), ""},
@@ -120,6 +126,77 @@ func TestTwoHostsThatSeeOneImage(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFoldersOfOneDatastore scans folders that have images of one name: each is another image.
+func TestFoldersOfOneDatastore(t *testing.T) {
+	t.Parallel()
+	for why, c := range map[string]struct {
+		paths []string // of the scan
+		rows  []string
+		want  int
+	}{
+		"two folders":       {[]string{"/ds/a", "/ds/b"}, []string{"/ds/a/x.raw", "/ds/b/x.raw"}, 2},
+		"images themselves": {[]string{"/ds/a/x.raw"}, []string{"/ds/a/x.raw", "/ds/b/x.raw"}, 2},
+		"one folder":        {[]string{"/ds/"}, []string{"/ds/a/x.raw", "/ds/a/x.raw"}, 1},
+		"where it runs":     {[]string{"."}, []string{"a/x.raw", "a/x.raw"}, 1},
+	} {
+		var b bytes.Buffer
+		for n, path := range c.rows {
+			i := image(path, int64(63+n))
+			i.Labels = labels.Labels{"datastore": {"d1"}}
+			require.NoError(t, report.Line(&b, i))
+		}
+		s := results.NewSummary()
+		s.Paths, s.Complete = c.paths, true
+		s.Started, s.Finished = "2026-01-02T03:00:00Z", "2026-01-02T04:00:00+01:00"
+		require.NoError(t, report.Line(&b, s))
+		r, rows, err := merged(t, Task{}, b.String())
+		require.NoError(t, err)
+		require.Len(t, rows, c.want, why)
+		require.Equal(t, "2026-01-02T03:00:00Z", r.Summary.Finished)
+	}
+}
+
+// TestMissingShards reads fewer shards of one library than there are.
+func TestMissingShards(t *testing.T) {
+	t.Parallel()
+	shard := func(k string) string {
+		s := results.NewSummary()
+		s.Paths, s.Complete, s.Shard = []string{"/lib"}, true, k
+		s.Started, s.Finished = "2026-01-02T03:00:00Z", "2026-01-02T03:00:00Z"
+		var b bytes.Buffer
+		require.NoError(t, report.Line(&b, image("/lib/"+k[:1], 2048)))
+		require.NoError(t, report.Line(&b, s))
+		return b.String()
+	}
+	for _, c := range []struct {
+		shards []string
+		says   string
+	}{
+		{[]string{"2/2", "1/2"}, ""},
+		{[]string{"1/2", "2/2", "2/2", "1/2"}, ""},
+		{[]string{"3/3"}, "2 of 3 shards, such as 1/3"},
+		{[]string{"1/2", "2/2", "1/2"}, "1 of 2 shards, such as 2/2"},
+		{[]string{"1/65536"}, "65535 of 65536 shards, such as 2/65536"},
+		{[]string{"3/2"}, `the shard "3/2"`},
+		{[]string{"x"}, `the shard "x"`},
+	} {
+		var texts []string
+		for _, k := range c.shards {
+			texts = append(texts, shard(k))
+		}
+		r, _, err := merged(t, Task{}, texts...)
+		require.NoError(t, err)
+		if c.says == "" {
+			require.Empty(t, r.Summary.Unreadable)
+			require.Zero(t, r.Summary.ExitCode)
+			continue
+		}
+		require.Len(t, r.Summary.Unreadable, 1, c.shards)
+		require.Contains(t, r.Summary.Unreadable[0].Error.Message, c.says)
+		require.Equal(t, 1, r.Summary.ExitCode)
 	}
 }
 

@@ -3,9 +3,11 @@ package merge
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -115,10 +117,12 @@ func (l line) summary() (*results.Summary, error) {
 	if err := jsonv2.Unmarshal(l.text, s); err != nil {
 		return nil, errors.New("no summary: the line is damaged")
 	}
-	for _, at := range []string{s.Started, s.Finished} {
-		if _, err := time.Parse(time.RFC3339, at); err != nil {
-			return nil, fmt.Errorf("a summary with the time %.40q", at)
+	for _, at := range []*string{&s.Started, &s.Finished} { // they are compared as texts
+		parsed, err := time.Parse(time.RFC3339, *at)
+		if err != nil {
+			return nil, fmt.Errorf("a summary with the time %.40q", *at)
 		}
+		*at = parsed.UTC().Format(time.RFC3339)
 	}
 	if s.Skipped < 0 || s.Temporary < 0 || s.UnreadableCount < len(s.Unreadable) || s.UnreadableCount > maxCount {
 		return nil, errors.New("a summary with impossible counts")
@@ -258,14 +262,50 @@ func (m *merging) endOf(p part, f File) {
 	if !p.Complete {
 		m.lost(f.Path, "reference", "the scan was interrupted, and images may be missing")
 	}
-	if p.Shard != "" && !strings.HasPrefix(p.Shard, "1/") {
-		return // the other shards have counted these files, too
+	if p.Shard != "" && m.shard(p, f) != 1 {
+		return // the first shard counts these files
 	}
 	s.Skipped, s.Temporary = s.Skipped+min(p.Skipped, maxCount), s.Temporary+min(p.Temporary, maxCount)
 	for _, u := range p.Unreadable {
 		m.unreadable(u)
 	}
 	s.UnreadableCount += p.UnreadableCount - len(p.Unreadable)
+}
+
+// maxShards is that of scan --shard.
+const maxShards = 1 << 16
+
+// shard notes a share that was read, and returns its number.
+func (m *merging) shard(p part, f File) int {
+	var k, n int
+	if _, err := fmt.Sscanf(p.Shard, "%d/%d", &k, &n); err != nil || k < 1 || k > n || n > maxShards {
+		m.lost(f.Path, "format", fmt.Sprintf("a summary with the shard %.40q, want K/N", p.Shard))
+		return 0
+	}
+	of := library{strings.Join(p.Paths, " "), n}
+	if m.shards[of] == nil {
+		m.shards[of] = map[int]int{}
+	}
+	m.shards[of][k]++
+	return k
+}
+
+// missing notes shares that were read less often than others of the same library: their images are not in the report.
+func (m *merging) missing() {
+	order := func(a, b library) int { return cmp.Or(strings.Compare(a.paths, b.paths), cmp.Compare(a.n, b.n)) }
+	for _, of := range slices.SortedFunc(maps.Keys(m.shards), order) {
+		read := m.shards[of]
+		most, first, left := slices.Max(slices.Collect(maps.Values(read))), 0, 0
+		for k := of.n; k > 0; k-- {
+			if read[k] < most {
+				first, left = k, left+1
+			}
+		}
+		if left > 0 {
+			m.lost(of.paths, "reference", fmt.Sprintf("no FILE has the results of %d of %d shards, such as %d/%d: "+
+				"their images are missing; scan them, or name the FILE", left, of.n, first, of.n))
+		}
+	}
 }
 
 // least returns the lesser of two times that are not empty.

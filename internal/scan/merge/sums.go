@@ -60,19 +60,17 @@ func (l *labelSums) put(m *results.Merged) {
 	}
 }
 
-// below returns a path below the deepest of the roots that it lies in, or its last name if it is one; empty if it lies
-// in none.
+// below returns a path below the only root; empty if there are several, where folders can have images of one name, or
+// if it does not lie there. A root that is an image has no path below itself.
 func below(r results.Roots, path string) string {
-	if r[path] {
-		return path[strings.LastIndexByte(path, '/')+1:]
-	}
-	for n := len(path) - 1; n >= 0; n-- {
-		if path[n] == '/' && r[path[:n]] {
-			return path[n+1:]
+	for root := range r {
+		switch rest, in := strings.CutPrefix(path, root+"/"); {
+		case len(r) > 1:
+		case in:
+			return rest
+		case root == "." && !strings.HasPrefix(path, "/"):
+			return path
 		}
-	}
-	if r["."] && !strings.HasPrefix(path, "/") {
-		return path
 	}
 	return ""
 }

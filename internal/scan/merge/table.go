@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	_ "modernc.org/sqlite" // the table
@@ -48,7 +49,8 @@ var pragmas = []string{
 
 // seen has a row for each image; key is NULL where nothing identifies it. place has what reports are sorted by.
 const tables = `CREATE TABLE seen (id INTEGER PRIMARY KEY, key BLOB, stamp TEXT NOT NULL, labels TEXT NOT NULL,
-	joined TEXT NOT NULL, count INTEGER NOT NULL, place TEXT NOT NULL, json BLOB NOT NULL);
+	joined TEXT NOT NULL, count INTEGER NOT NULL, place TEXT NOT NULL, path BLOB NOT NULL, file TEXT NOT NULL,
+	json BLOB NOT NULL);
 CREATE UNIQUE INDEX seen_key ON seen (key) WHERE key IS NOT NULL;
 CREATE TABLE place (grp INTEGER, class INTEGER, cost REAL, stored INTEGER, path BLOB, id INTEGER);
 BEGIN`
@@ -75,9 +77,10 @@ func newTable(ctx context.Context) (t *table, err error) {
 		return t, err
 	}
 	for s, text := range map[**sql.Stmt]string{
-		&t.find:    `SELECT id, stamp, labels, count FROM seen WHERE key = ?`,
-		&t.insert:  `INSERT INTO seen (key, stamp, labels, joined, count, place, json) VALUES (?, ?, ?, ?, 1, ?, ?)`,
-		&t.replace: `UPDATE seen SET stamp = ?, joined = ?, place = ?, json = ? WHERE id = ?`,
+		&t.find: `SELECT id, stamp, labels, path, file FROM seen WHERE key = ?`,
+		&t.insert: `INSERT INTO seen (key, stamp, labels, joined, count, place, path, file, json)
+			VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?)`,
+		&t.replace: `UPDATE seen SET stamp = ?, joined = ?, place = ?, path = ?, file = ?, json = ? WHERE id = ?`,
 		&t.add:     `UPDATE seen SET labels = ?, count = count + 1 WHERE id = ?`,
 		&t.order:   `INSERT INTO place (grp, class, cost, stored, path, id) VALUES (?, ?, ?, ?, ?, ?)`,
 	} {
@@ -106,7 +109,7 @@ func (t *table) close() error {
 
 // What shows that two rows are about one image.
 const (
-	byDatastore  = "datastore"   // the same label datastore, and the same path below the scanned one
+	byDatastore  = "datastore"   // the same label datastore, and the same path below the one folder that was scanned
 	byFileSystem = "file_system" // the UUID of the file system, inode, size and times of the main file
 )
 
@@ -124,8 +127,16 @@ func identity(i *results.Image, at source) (key, by string) {
 	return "", ""
 }
 
-// placeOf is the place in which the path of a row means one file: a datastore, a file system, or what one file of
-// results tells of.
+// fileOf has what shows that the main files of two rows are one: size and times. Empty if a row has no file.
+func fileOf(i *results.Image) string {
+	if len(i.Files) == 0 {
+		return ""
+	}
+	f := i.Files[0]
+	return fmt.Sprint(f.Size, f.Modified, f.Changed)
+}
+
+// placeOf is the place in which the path of a row means one file: a datastore, a file system, or one file of results.
 func placeOf(i *results.Image, at source) string {
 	_, by := identity(i, at)
 	switch by {
@@ -137,6 +148,21 @@ func placeOf(i *results.Image, at source) string {
 	return "f" + at.Path
 }
 
+// kept is a row in the table. A datastore can be scanned from several folders, in which other images have the same
+// path: rows of one path below them are about one image if the whole path is the same, too, or the main file.
+type kept struct {
+	id           int64
+	stamp, marks string
+	path         []byte
+	file         string
+}
+
+func (k kept) is(i *results.Image, by string) bool {
+	path := i.ExactPath()
+	return by == byFileSystem || strings.HasPrefix(path, "/") && path == string(k.path) ||
+		k.file != "" && k.file == fileOf(i)
+}
+
 // put keeps a row. Of rows of one image the last run counts; of runs that ended at once the first row.
 func (t *table) put(i *results.Image, at source, raw []byte) error {
 	key, by := identity(i, at)
@@ -144,40 +170,39 @@ func (t *table) put(i *results.Image, at source, raw []byte) error {
 	if at.part.Summary != nil {
 		stamp = at.part.Finished
 	}
-	marks, err := jsonv2.Marshal(i.Labels)
-	if err != nil {
+	insert := func(sum []byte) error {
+		marks, err := jsonv2.Marshal(i.Labels)
+		if err == nil {
+			_, err = t.insert.ExecContext(t.ctx, sum, stamp, marks, by, placeOf(i, at), []byte(i.ExactPath()),
+				fileOf(i), raw)
+		}
 		return errTableOf(err)
 	}
 	if key == "" {
-		_, err := t.insert.ExecContext(t.ctx, nil, stamp, marks, by, placeOf(i, at), raw)
-		return errTableOf(err)
+		return insert(nil)
 	}
 	sum := sha256.Sum256([]byte(by + key))
-	var (
-		id, count   int64
-		when, known string
-	)
-	err = t.find.QueryRowContext(t.ctx, sum[:]).Scan(&id, &when, &known, &count)
-	if errors.Is(err, sql.ErrNoRows) {
-		_, err := t.insert.ExecContext(t.ctx, sum[:], stamp, marks, by, placeOf(i, at), raw)
+	var k kept
+	err := t.find.QueryRowContext(t.ctx, sum[:]).Scan(&k.id, &k.stamp, &k.marks, &k.path, &k.file)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return insert(sum[:])
+	case err != nil:
 		return errTableOf(err)
-	}
-	if err != nil {
-		return errTableOf(err)
+	case !k.is(i, by):
+		return insert(nil)
 	}
 	was := labels.Labels{}
-	if err := jsonv2.Unmarshal([]byte(known), &was); err != nil {
+	if err := jsonv2.Unmarshal([]byte(k.marks), &was); err != nil {
 		return errTableOf(err)
 	}
-	if marks, err = jsonv2.Marshal(was.Merge(i.Labels)); err != nil {
-		return errTableOf(err)
+	marks, err := jsonv2.Marshal(was.Merge(i.Labels))
+	if err == nil && stamp > k.stamp {
+		_, err = t.replace.ExecContext(t.ctx, stamp, by, placeOf(i, at), []byte(i.ExactPath()), fileOf(i), raw, k.id)
 	}
-	if stamp > when {
-		if _, err := t.replace.ExecContext(t.ctx, stamp, by, placeOf(i, at), raw, id); err != nil {
-			return errTableOf(err)
-		}
+	if err == nil {
+		_, err = t.add.ExecContext(t.ctx, marks, k.id)
 	}
-	_, err = t.add.ExecContext(t.ctx, marks, id)
 	return errTableOf(err)
 }
 

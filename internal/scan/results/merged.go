@@ -10,7 +10,7 @@ import (
 // ReportCommand is the name of the command that makes a report of the results of several runs.
 const ReportCommand = "report"
 
-// Joined says of a row why those of several runs are one.
+// Joined is why rows of several runs are one.
 type Joined struct {
 	By   string `json:"by"` // datastore or file_system
 	Rows int    `json:"rows"`
