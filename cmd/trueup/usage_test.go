@@ -254,6 +254,7 @@ func wrongCommands(source, dest string) map[string][]string {
 		"a report of nothing":           {"report"},
 		"a report of labels":            {"report", "host=esx1"},
 		"a report of a label of odd":    {"report", "Host=esx1", source},
+		"a report of a file twice":      {"report", source, source},
 		"a report of what is not there": {"report", source + ".ndjson"},
 		"a report of a folder":          {"report", filepath.Dir(source)},
 		"no such format of a report":    {"report", "-o", "yaml", source},

@@ -87,17 +87,22 @@ func (f *reportFlags) settle(args []string) (err error) {
 	return f.apart()
 }
 
-// apart refuses to write the report over what it is made of, and a FILE that is not there.
+// apart refuses to write the report over what it is made of, and a FILE that is not there or is given twice.
 func (f *reportFlags) apart() error {
 	var read []store.Use
+	var seen []os.FileInfo
 	for _, file := range f.Files {
-		switch st, err := os.Stat(file.Path); {
+		st, err := os.Stat(file.Path)
+		switch {
 		case err != nil:
 			return command.Usage("%w", err)
 		case !st.Mode().IsRegular():
-			return command.Usage("%s is no regular file", file.Path)
+			return command.Usage("%s is not a regular file, want one with results of trueup scan -o json, or a "+
+				"catalogue", file.Path)
+		case slices.ContainsFunc(seen, func(other os.FileInfo) bool { return os.SameFile(st, other) }):
+			return command.Usage("%s is given twice: its rows would count twice", file.Path)
 		}
-		read = append(read, store.Use{Flag: "FILE", Path: file.Path})
+		seen, read = append(seen, st), append(read, store.Use{Flag: "FILE", Path: file.Path})
 	}
 	if err := store.Apart(store.Use{Flag: "--out", Path: f.Out}, read...); err != nil {
 		return err
