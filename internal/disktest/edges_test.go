@@ -199,7 +199,8 @@ var edges = map[string][]string{
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/fragments",
-		"internal/report", "internal/report/pages", "internal/report/suggested", "internal/scan/labels",
+		"internal/report", "internal/report/pages", "internal/report/suggested", "internal/scan/glob",
+		"internal/scan/labels",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.
 	"internal/report/pages": nil,
@@ -211,14 +212,15 @@ var edges = map[string][]string{
 		"internal/advice", "internal/align", "internal/exchange", "internal/image", "internal/image/gate",
 		"internal/image/ova",
 		"internal/image/store",
-		"internal/layout", "internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/labels",
-		"internal/scan/results",
+		"internal/layout", "internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/glob",
+		"internal/scan/labels", "internal/scan/results",
 		"internal/scan/sandbox",
 		"internal/sys", "internal/unfinished",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
 	"internal/scan/catalog": {"internal/scan/results", "internal/report", "internal/sys"},
 	"internal/scan/labels":  nil, // labels of rows
+	"internal/scan/glob":    nil, // patterns of paths
 	// Rows of many runs become one report: it looks at no image.
 	"internal/scan/merge": {
 		"internal/align", "internal/report", "internal/scan/catalog", "internal/scan/labels", "internal/scan/results",

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/scan/glob"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -88,8 +89,8 @@ func Wanted(include, exclude []string) (func(rel, shown string) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	matches := func(gs []*results.Glob, names []string) bool {
-		return slices.ContainsFunc(gs, func(g *results.Glob) bool { return g.MatchAny(names) })
+	matches := func(gs []*glob.Pattern, names []string) bool {
+		return slices.ContainsFunc(gs, func(g *glob.Pattern) bool { return g.MatchAny(names) })
 	}
 	return func(rel, shown string) bool {
 		names := []string{rel, shown}
@@ -98,9 +99,9 @@ func Wanted(include, exclude []string) (func(rel, shown string) bool, error) {
 }
 
 // globs parses the globs of a flag.
-func globs(flag string, texts []string) (out []*results.Glob, err error) {
+func globs(flag string, texts []string) (out []*glob.Pattern, err error) {
 	for _, text := range texts {
-		g, err := results.ParseGlob(text)
+		g, err := glob.Parse(text)
 		if err != nil {
 			return nil, ondisk.In(ondisk.ErrUsage, "%s %q, %w", flag, text, err)
 		}

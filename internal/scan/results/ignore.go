@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/trueup/trueup/internal/scan/glob"
 )
 
 // Limits of an ignore file.
@@ -24,7 +26,7 @@ type Ignore struct {
 
 type ignoreEntry struct {
 	line     int
-	glob     *Glob
+	glob     *glob.Pattern
 	accepted Accepted
 	matched  int // images
 	needed   int // of them, those that would fail the run or stand in the worklist
@@ -87,13 +89,13 @@ func parseIgnoreLine(s string, line int) (ignoreEntry, error) {
 	if !ok {
 		return fail(begin, `the " is not closed; \" is a " itself`)
 	}
-	glob, err := ParseGlob(s[from:to])
+	pattern, err := glob.Parse(s[from:to])
 	if err != nil {
-		return fail(from+err.(*globError).Off, "%s", err.(*globError).Text) //nolint:errorlint // ParseGlob promises it
+		return fail(from+err.(*glob.Error).Off, "%s", err.(*glob.Error).Text) //nolint:errorlint // Parse promises it
 	}
 	at := skipBlanks(s, next)
 	until, rest, _ := strings.Cut(strings.ReplaceAll(s[at:], "\t", " "), " ")
-	e := ignoreEntry{line: line, glob: glob}
+	e := ignoreEntry{line: line, glob: pattern}
 	switch _, err := time.Parse(day, until); {
 	case until == "":
 		return fail(len(s), "a date is missing behind the glob: want the last day it counts, as 2027-01-31, or never")

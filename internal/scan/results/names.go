@@ -33,11 +33,3 @@ func pathNames(path string, roots Roots) []string {
 	}
 	return out
 }
-
-// MatchAny reports whether the glob matches one of the Names of a path.
-func (g *Glob) MatchAny(names []string) bool {
-	if g.name { // the last name is the same in all
-		return g.match(names[0])
-	}
-	return slices.ContainsFunc(names, g.match)
-}
