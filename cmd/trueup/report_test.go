@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -50,7 +51,7 @@ func TestReportOfShards(t *testing.T) {
 		r.Merged)
 	for _, s := range []*results.Summary{&sum, &r} { // what is of the run and not of the library
 		s.Command, s.Paths, s.Started, s.Finished, s.Took = "", nil, "", "", 0
-		s.Isolation, s.Merged = results.Isolation{}, nil
+		s.Isolation, s.Merged, s.Whole = results.Isolation{}, nil, false
 	}
 	require.Equal(t, sum, r)
 }
@@ -81,6 +82,48 @@ func TestReportOfACatalogue(t *testing.T) {
 		require.Equal(t, 3, r.code, r.stderr)
 		require.Contains(t, r.stdout, want, format)
 	}
+}
+
+// TestReportSince compares two scans, and the result with what a catalogue says of the same two.
+func TestReportSince(t *testing.T) {
+	t.Parallel()
+	dir, catalogue := manyDisks(t, 4), filepath.Join(t.TempDir(), "library.db")
+	scanned := func(name string) (path string) {
+		return keptScan(t, name, "--catalog", catalogue, "--label", "host=a", dir)
+	}
+	then := scanned("then.ndjson")
+	text := regexp.MustCompile(`"(started|finished)":"[^"]*"`).ReplaceAllString(string(disktest.ReadFile(t, then)),
+		`"$1":"2026-01-02T03:04:05Z"`)
+	require.NoError(t, os.WriteFile(then, []byte(text), 0o600))
+	disk := func(n int) string { return filepath.Join(dir, "folder-00", fmt.Sprintf("disk-%03d.raw", n)) }
+	exchanged := trueup(t, "align", "--replace", "--keep", "none", disk(0))
+	require.Equal(t, 0, exchanged.code, exchanged.stderr)
+	require.NoError(t, os.Remove(disk(1)))
+	disktest.Run(t, "cp", disk(2), filepath.Join(dir, "new.raw"))
+	now := scanned("now.ndjson")
+	r := readScan(t, trueup(t, "report", "--json", "--since", "2026-02-01", then, now))
+	require.Equal(t, 3, r.code, r.stderr)
+	want := readScan(t, result{stdout: string(disktest.ReadFile(t, now)), code: 3}).sum
+	require.Equal(t, &results.Changes{Since: "2026-02-01T00:00:00Z", New: 1, Changed: 1, Same: 2, Removed: 1},
+		r.sum.Changes)
+	want.Changes.Since = r.sum.Changes.Since
+	require.Equal(t, want.Changes, r.sum.Changes)
+	require.Equal(t, []int{want.Images, want.Aligned, want.Misaligned},
+		[]int{r.sum.Images, r.sum.Aligned, r.sum.Misaligned})
+	require.Equal(t, []int{4, 4}, []int{r.sum.Merged.Before.Images, r.sum.Merged.Before.Off})
+	for format, want := range map[string]string{
+		"text":       "Since 2026-02-01 00:00 UTC: 1 new, 1 changed, 2 as before, 1 removed.",
+		"html":       "; before: 4 images, 4 misaligned",
+		"prometheus": `_before{library="` + then + " " + now + `",verdict="misaligned"} 4`,
+		"csv":        ",removed,",
+	} {
+		r := trueup(t, "report", "-o", format, "--since", "2026-02-01", then, now)
+		require.Equal(t, 3, r.code, r.stderr)
+		require.Contains(t, r.stdout, want, format)
+	}
+	early := trueup(t, "report", "--since", "2026-01-01", then, now)
+	require.Equal(t, 64, early.code, early.stderr)
+	require.Contains(t, early.stderr, "no scan had ended by then, the first did on 2026-01-02T03:04:05Z")
 }
 
 // A report never takes the place of what it is made of, and appears only when it is complete.

@@ -79,7 +79,7 @@ func ReadIgnore(name string) (*results.Ignore, error) {
 	return list, err
 }
 
-// Wanted returns which files the globs of --include and --exclude leave, for Options.
+// Wanted returns which files the globs of --include and --exclude leave, for Options; nil: all.
 func Wanted(include, exclude []string) (func(rel, shown string) bool, error) {
 	in, err := globs("--include", include)
 	if err != nil {
@@ -88,6 +88,9 @@ func Wanted(include, exclude []string) (func(rel, shown string) bool, error) {
 	ex, err := globs("--exclude", exclude)
 	if err != nil {
 		return nil, err
+	}
+	if len(in)+len(ex) == 0 {
+		return nil, nil
 	}
 	matches := func(gs []*glob.Pattern, names []string) bool {
 		return slices.ContainsFunc(gs, func(g *glob.Pattern) bool { return g.MatchAny(names) })

@@ -22,6 +22,7 @@ type reportFlags struct {
 	*command.Base
 	merge.Task
 	failOn string
+	since  string
 }
 
 // NewReport returns the command report.
@@ -59,6 +60,8 @@ with 1.`,
 		" (default: errors and starts off the boundary)")
 	command.Complete(cmd, "fail-on", scan.FailOns()...)
 	flags.AddUnknown(cmd, &f.AllowUnknown)
+	fs.StringVar(&f.since, "since", "",
+		"compare with what was known at `TIME`, a day as 2026-11-01 or an RFC 3339 time")
 	fs.BoolVar(&f.AllowEmpty, "allow-empty", false, "exit with 0 if no image was judged")
 	return cmd
 }
@@ -76,6 +79,11 @@ func (f *reportFlags) settle(args []string) (err error) {
 	}
 	if f.Fail, err = scan.ParseFailOn(f.failOn); err != nil {
 		return err
+	}
+	if f.since != "" {
+		if f.Since, err = merge.ParseSince(f.since); err != nil {
+			return err
+		}
 	}
 	if f.Files, err = merge.Files(args); err != nil {
 		return err

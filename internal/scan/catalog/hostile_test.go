@@ -209,7 +209,7 @@ func useDamaged(t *testing.T, path string) (hits int, err error) {
 		}
 		if ok && k.Image != nil {
 			hits++
-			require.Equal(t, digest(want), digest(k.Image))
+			require.Equal(t, Digest(want), Digest(k.Image))
 			_, err = r.Reuse(p, k)
 		} else {
 			_, err = r.Save(p, file("x", uint64(n)), Known{Image: want})

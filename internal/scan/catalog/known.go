@@ -28,7 +28,7 @@ func (r *Run) Lookup(path string, f results.File) (k Known, ok bool, err error) 
 		return k, ok, err
 	}
 	i, ok := decode(packed)
-	if !ok || !bytes.Equal(digest(i), sum) {
+	if !ok || !bytes.Equal(Digest(i), sum) {
 		return Known{}, false, nil // damaged: it is read and saved again
 	}
 	k.Image = i

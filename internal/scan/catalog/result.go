@@ -130,11 +130,11 @@ func (u *unpacker) inflate(packed []byte) ([]byte, error) {
 	return u.raw.Bytes(), err
 }
 
-// digest returns a hash of the facts of a result that matter to users. Results with the same digest are the same:
+// Digest returns a hash of the facts of a result that matter to users. Results with the same digest are the same:
 // state, verdict, format, sizes, the class of the error, each file (name, size, inode, time of the last write), and
 // each disk with the places, kinds, contents and verdicts of its partitions. Findings, plans, costs and texts are not
 // in it, since a new version words them anew.
-func digest(i *results.Image) []byte {
+func Digest(i *results.Image) []byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %q %q %q %d %q %q\n", i.State, i.Verdict, i.Content, i.Format, i.Subformat, i.Size,
 		code(i.Error), i.Parents)

@@ -67,7 +67,7 @@ func (r *Run) entry(path string, f results.File, k Known) (e entry, err error) {
 
 // describe fills the columns for users' queries.
 func (e *entry) describe(i *results.Image) {
-	e.digest = digest(i)
+	e.digest = Digest(i)
 	var class, cost, failure, message any
 	if i.Priority != nil {
 		class, cost = i.Priority.Class, i.Priority.Cost

@@ -57,6 +57,17 @@ type Task struct {
 	Fail         results.FailOn
 	AllowUnknown bool
 	AllowEmpty   bool
+	Since        string // as ParseSince returns it; empty: nothing is compared with what was known earlier
+}
+
+// label adds the labels of a file that have none of these keys.
+func (f File) label(l labels.Labels) labels.Labels {
+	for key, values := range f.Labels {
+		if l[key] == nil {
+			l = l.Merge(labels.Labels{key: values})
+		}
+	}
+	return l
 }
 
 // Merged is a report whose rows are in a temporary file.
@@ -87,6 +98,10 @@ type merging struct {
 	roots    results.Roots // of the part at rootsLine
 	rootsOfN *results.Summary
 	shards   map[library]map[int]int // how often each share was read
+	earliest string                  // when the first scan ended; empty: none has
+
+	walks  map[string][]walk          // by what they have looked at
+	shares map[library]map[int]string // when the last scan of each share began
 }
 
 // library is what shards are of: PATHs, and how many shares they have.
@@ -107,9 +122,9 @@ type source struct {
 func (t *Task) Run(ctx context.Context) (out *Merged, err error) {
 	m := &merging{
 		Task: t, summary: results.NewSummary(), copies: map[string]*results.Copies{}, storages: map[string]bool{},
-		shards: map[library]map[int]int{},
+		shards: map[library]map[int]int{}, walks: map[string][]walk{}, shares: map[library]map[int]string{},
 	}
-	if m.table, err = newTable(ctx); err != nil {
+	if m.table, err = newTable(ctx, t.Since); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -129,6 +144,9 @@ func (t *Task) Run(ctx context.Context) (out *Merged, err error) {
 		}
 	}
 	m.missing()
+	if err := m.compare(); err != nil {
+		return nil, err
+	}
 	if err := m.settle(); err != nil {
 		return nil, err
 	}
@@ -170,11 +188,7 @@ func (m *merging) take(i *results.Image, at source, raw []byte) error {
 	if i.State == results.Gone {
 		return nil
 	}
-	for key, values := range at.Labels {
-		if i.Labels[key] == nil {
-			i.Labels = i.Labels.Merge(labels.Labels{key: values})
-		}
-	}
+	i.Labels = at.label(i.Labels)
 	if err := i.Check(); err != nil {
 		return err
 	}
@@ -192,8 +206,8 @@ func (m *merging) take(i *results.Image, at source, raw []byte) error {
 		m.storages[at.part.Storage] = true
 	}
 	i.SetPath(i.ExactPath())
-	if i.Verdict == align.Aligned {
-		m.copiesOf(i, at).Add(i)
+	if m.Since == "" && i.Verdict == align.Aligned {
+		m.copiesIn(placeOf(i, at)).Add(i)
 	}
 	m.summary.Merged.Rows++
 	return m.table.put(i, at, raw)
@@ -201,9 +215,8 @@ func (m *merging) take(i *results.Image, at source, raw []byte) error {
 
 const maxStorages = 64
 
-// copiesOf returns the copies in the place of a row.
-func (m *merging) copiesOf(i *results.Image, at source) *results.Copies {
-	place := placeOf(i, at)
+// copiesIn returns the copies in a place.
+func (m *merging) copiesIn(place string) *results.Copies {
 	c := m.copies[place]
 	if c == nil {
 		c = results.NewCopies()
@@ -222,6 +235,7 @@ func (m *merging) catalogue(f File) error {
 		}
 		n++
 		at := source{File: f, line: n, roots: l.Roots, part: part{n, &results.Summary{Finished: l.Found}}}
+		m.earliest = least(m.earliest, l.Found)
 		m.summary.Started = least(m.summary.Started, l.Found)
 		m.summary.Finished = max(m.summary.Finished, l.Found)
 		var raw bytes.Buffer
@@ -246,7 +260,7 @@ func (m *merging) settle() error {
 		m.complete(r)
 		m.summary.Add(r.Image)
 		m.summary.Exit(r.Image, m.Fail)
-		sums.add(r.Image)
+		sums.add(r.Labels, func(sum *results.LabelSum) { sum.Add(r.Image) })
 		if r.Joined != nil {
 			m.summary.Merged.Joined++
 		}
@@ -254,6 +268,11 @@ func (m *merging) settle() error {
 	})
 	if err != nil {
 		return err
+	}
+	if m.Since != "" {
+		if err := m.before(sums); err != nil {
+			return err
+		}
 	}
 	sums.put(m.summary.Merged)
 	m.summary.Merged.Unknown, err = m.table.unidentified()
@@ -263,7 +282,9 @@ func (m *merging) settle() error {
 // complete completes a row as a scan does. Of copies all that are aligned are known by now.
 func (m *merging) complete(r row) {
 	i := r.Image
-	i.Tolerated, i.Change = m.AllowUnknown, ""
+	if i.Tolerated, i.Change = m.AllowUnknown, r.change; i.State == results.Gone {
+		return
+	}
 	i.Settle(results.BoundaryFlags(m.boundary))
 	if c := m.copies[r.place]; c != nil && c.Wants(i) {
 		c.Add(i)

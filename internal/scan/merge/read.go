@@ -132,6 +132,9 @@ func (l line) summary() (*results.Summary, error) {
 			return nil, err
 		}
 	}
+	if err := s.Labels.Check(); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -258,6 +261,8 @@ func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
 func (m *merging) endOf(p part, f File) {
 	s := m.summary
 	s.Merged.Scans++
+	m.earliest = least(m.earliest, p.Finished)
+	m.walked(p, f)
 	s.Started, s.Finished = least(s.Started, p.Started), max(s.Finished, p.Finished)
 	if !p.Complete {
 		m.lost(f.Path, "reference", "the scan was interrupted, and images may be missing")
@@ -277,8 +282,8 @@ const maxShards = 1 << 16
 
 // shard notes a share that was read, and returns its number.
 func (m *merging) shard(p part, f File) int {
-	var k, n int
-	if _, err := fmt.Sscanf(p.Shard, "%d/%d", &k, &n); err != nil || k < 1 || k > n || n > maxShards {
+	k, n := shardOf(p.Shard)
+	if n == 0 {
 		m.lost(f.Path, "format", fmt.Sprintf("a summary with the shard %.40q, want K/N", p.Shard))
 		return 0
 	}
@@ -288,6 +293,14 @@ func (m *merging) shard(p part, f File) int {
 	}
 	m.shards[of][k]++
 	return k
+}
+
+// shardOf returns share k of n; 0 of 0 for what is none.
+func shardOf(s string) (k, n int) {
+	if _, err := fmt.Sscanf(s, "%d/%d", &k, &n); err != nil || k < 1 || k > n || n > maxShards {
+		return 0, 0
+	}
+	return k, n
 }
 
 // missing notes shares that were read less often than others of the same library: their images are not in the report.

@@ -3,10 +3,10 @@ package merge
 import (
 	"cmp"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
@@ -19,12 +19,12 @@ type labelSums struct {
 	left map[[2]string]bool // labels without a sum; as many as there are sums
 }
 
-// add counts an image.
-func (l *labelSums) add(i *results.Image) {
+// add has a sum for each of the labels add an image.
+func (l *labelSums) add(marks labels.Labels, to func(sum *results.LabelSum)) {
 	if l.sums == nil {
 		l.sums, l.left = map[[2]string]*results.LabelSum{}, map[[2]string]bool{}
 	}
-	for key, values := range i.Labels {
+	for key, values := range marks {
 		for _, value := range values {
 			at := [2]string{key, value}
 			sum := l.sums[at]
@@ -38,17 +38,9 @@ func (l *labelSums) add(i *results.Image) {
 				}
 				continue
 			}
-			addTo(sum, i)
+			to(sum)
 		}
 	}
-}
-
-func addTo(l *results.LabelSum, i *results.Image) {
-	one := results.NewSummary()
-	one.Add(i)
-	l.Images, l.Aligned, l.Below = l.Images+one.Images, l.Aligned+one.Aligned, l.Below+one.Below
-	l.Off, l.Failed = l.Off+one.Misaligned, l.Failed+one.Failed
-	l.Copies = min(l.Copies, math.MaxInt64-one.Fix.Copies) + one.Fix.Copies
 }
 
 // put puts the sums into those of a report, sorted.

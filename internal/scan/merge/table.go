@@ -12,6 +12,7 @@ import (
 	jsonv2 "github.com/go-json-experiment/json"
 	_ "modernc.org/sqlite" // the table
 
+	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 )
@@ -22,6 +23,8 @@ type table struct {
 	db   *sql.DB
 	conn *sql.Conn
 	err  error // the first of sorted
+
+	since string // as in Task
 
 	find, insert, replace, add, order *sql.Stmt
 }
@@ -50,13 +53,13 @@ var pragmas = []string{
 // seen has a row for each image; key is NULL where nothing identifies it. place has what reports are sorted by.
 const tables = `CREATE TABLE seen (id INTEGER PRIMARY KEY, key BLOB, stamp TEXT NOT NULL, labels TEXT NOT NULL,
 	joined TEXT NOT NULL, count INTEGER NOT NULL, place TEXT NOT NULL, path BLOB NOT NULL, file TEXT NOT NULL,
-	json BLOB NOT NULL);
+	json BLOB NOT NULL, spot BLOB, digest BLOB, change TEXT NOT NULL DEFAULT '');
 CREATE UNIQUE INDEX seen_key ON seen (key) WHERE key IS NOT NULL;
 CREATE TABLE place (grp INTEGER, class INTEGER, cost REAL, stored INTEGER, path BLOB, id INTEGER);
 BEGIN`
 
-func newTable(ctx context.Context) (t *table, err error) {
-	t = &table{ctx: ctx}
+func newTable(ctx context.Context, since string) (t *table, err error) {
+	t = &table{ctx: ctx, since: since}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.close())
@@ -73,16 +76,19 @@ func newTable(ctx context.Context) (t *table, err error) {
 			return t, err
 		}
 	}
-	if _, err := t.conn.ExecContext(ctx, tables); err != nil {
-		return t, err
+	for _, text := range []string{past, tables} {
+		if _, err := t.conn.ExecContext(ctx, text); err != nil {
+			return t, err
+		}
 	}
 	for s, text := range map[**sql.Stmt]string{
 		&t.find: `SELECT id, stamp, labels, path, file FROM seen WHERE key = ?`,
-		&t.insert: `INSERT INTO seen (key, stamp, labels, joined, count, place, path, file, json)
-			VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?)`,
-		&t.replace: `UPDATE seen SET stamp = ?, joined = ?, place = ?, path = ?, file = ?, json = ? WHERE id = ?`,
-		&t.add:     `UPDATE seen SET labels = ?, count = count + 1 WHERE id = ?`,
-		&t.order:   `INSERT INTO place (grp, class, cost, stored, path, id) VALUES (?, ?, ?, ?, ?, ?)`,
+		&t.insert: `INSERT INTO seen (key, stamp, labels, joined, count, place, path, file, json, spot, digest)
+			VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?)`,
+		&t.replace: `UPDATE seen SET stamp = ?, joined = ?, place = ?, path = ?, file = ?, json = ?, spot = ?,
+			digest = ? WHERE id = ?`,
+		&t.add:   `UPDATE seen SET labels = ?, count = count + 1 WHERE id = ?`,
+		&t.order: `INSERT INTO place (grp, class, cost, stored, path, id) VALUES (?, ?, ?, ?, ?, ?)`,
 	} {
 		if *s, err = t.conn.PrepareContext(ctx, text); err != nil {
 			return t, err
@@ -166,17 +172,24 @@ func (k kept) is(i *results.Image, by string) bool {
 // put keeps a row. Of rows of one image the last run counts; of runs that ended at once the first row.
 func (t *table) put(i *results.Image, at source, raw []byte) error {
 	key, by := identity(i, at)
-	var stamp string
+	var (
+		stamp string
+		where spot
+		facts []byte
+	)
 	if at.part.Summary != nil {
 		stamp = at.part.Finished
+	}
+	if t.since != "" {
+		where, facts = spotOf(i, at), catalog.Digest(i)
 	}
 	insert := func(sum []byte) error {
 		marks, err := jsonv2.Marshal(i.Labels)
 		if err == nil {
 			_, err = t.insert.ExecContext(t.ctx, sum, stamp, marks, by, placeOf(i, at), []byte(i.ExactPath()),
-				fileOf(i), raw)
+				fileOf(i), raw, where.sum(), facts)
 		}
-		return errTableOf(err)
+		return errTableOf(errors.Join(err, t.note(i, where, stamp, sum, facts)))
 	}
 	if key == "" {
 		return insert(nil)
@@ -198,22 +211,24 @@ func (t *table) put(i *results.Image, at source, raw []byte) error {
 	}
 	marks, err := jsonv2.Marshal(was.Merge(i.Labels))
 	if err == nil && stamp > k.stamp {
-		_, err = t.replace.ExecContext(t.ctx, stamp, by, placeOf(i, at), []byte(i.ExactPath()), fileOf(i), raw, k.id)
+		_, err = t.replace.ExecContext(t.ctx, stamp, by, placeOf(i, at), []byte(i.ExactPath()), fileOf(i), raw,
+			where.sum(), facts, k.id)
 	}
 	if err == nil {
 		_, err = t.add.ExecContext(t.ctx, marks, k.id)
 	}
-	return errTableOf(err)
+	return errTableOf(errors.Join(err, t.note(i, where, stamp, sum[:], facts)))
 }
 
 // columns are those that decode reads.
-const columns = `s.id, s.labels, s.joined, s.count, s.place, s.json`
+const columns = `s.id, s.labels, s.joined, s.count, s.place, s.json, s.change`
 
 // row is a row with its number, and the place in which its path means one file.
 type row struct {
 	*results.Image
-	id    int64
-	place string
+	id     int64
+	place  string
+	change results.Change // since then; empty: nothing says it
 }
 
 func decode(rows *sql.Rows) (out row, err error) {
@@ -223,7 +238,7 @@ func decode(rows *sql.Rows) (out row, err error) {
 		raw       []byte
 	)
 	out.Image = results.NewImage("")
-	if err := rows.Scan(&out.id, &marks, &by, &count, &out.place, &raw); err != nil {
+	if err := rows.Scan(&out.id, &marks, &by, &count, &out.place, &raw, &out.change); err != nil {
 		return out, err
 	}
 	if err := jsonv2.Unmarshal(raw, out.Image); err != nil {
@@ -237,6 +252,9 @@ func decode(rows *sql.Rows) (out row, err error) {
 		out.Joined = &results.Joined{By: by, Rows: count}
 	}
 	out.SetPath(out.ExactPath())
+	if out.change == results.Removed {
+		out.Image = goneOf(out.Image)
+	}
 	return out, nil
 }
 

@@ -18,31 +18,59 @@ type Joined struct {
 
 // Merged are the sums of a report that only one of several runs has.
 type Merged struct {
-	Scans     int        `json:"scans"`        // that ended
-	Catalogs  int        `json:"catalogs"`     // that were read
-	Rows      int        `json:"rows"`         // before those of one image were joined
-	Joined    int        `json:"joined"`       // images with several rows
-	Unknown   int        `json:"unidentified"` // rows that nothing identifies, which are joined with no other
+	Scans     int        `json:"scans"`            // that ended
+	Catalogs  int        `json:"catalogs"`         // that were read
+	Rows      int        `json:"rows"`             // before those of one image were joined
+	Joined    int        `json:"joined"`           // images with several rows
+	Unknown   int        `json:"unidentified"`     // rows that nothing identifies, which are joined with no other
+	Before    *Sums      `json:"before,omitempty"` // of the images that were known at the time of --since
 	Labels    []LabelSum `json:"labels"`
 	LabelsCut int        `json:"labels_left_out,omitempty"` // labels beyond the first thousand
 }
 
 // LabelSum has the sums of the images with a label. An image that two hosts have seen counts for both.
 type LabelSum struct {
-	Key     string `json:"key"`
-	Value   string `json:"value"`
-	Images  int    `json:"images"`
-	Aligned int    `json:"aligned"`
-	Below   int    `json:"below_boundary"`
-	Off     int    `json:"misaligned"`
-	Failed  int    `json:"failed"`
-	Copies  int64  `json:"copies_bytes"`
+	Key   string `json:"key"`
+	Value string `json:"value"`
+	Sums
+	Before *Sums `json:"before,omitempty"` // at the time of --since
+}
+
+// Sums are those of some images.
+type Sums struct {
+	Images  int   `json:"images"`
+	Aligned int   `json:"aligned"`
+	Below   int   `json:"below_boundary"`
+	Off     int   `json:"misaligned"`
+	Failed  int   `json:"failed"`
+	Copies  int64 `json:"copies_bytes"`
+}
+
+// Add counts an image.
+func (s *Sums) Add(i *Image) {
+	one := NewSummary()
+	one.Add(i)
+	s.Plus(Sums{one.Images, one.Aligned, one.Below, one.Misaligned, one.Failed, one.Fix.Copies})
+}
+
+// Plus adds other images.
+func (s *Sums) Plus(o Sums) {
+	s.Images, s.Aligned, s.Below = s.Images+o.Images, s.Aligned+o.Aligned, s.Below+o.Below
+	s.Off, s.Failed, s.Copies = s.Off+o.Off, s.Failed+o.Failed, plus(s.Copies, o.Copies)
+}
+
+// text returns sums in words.
+func (s *Sums) text() string {
+	return fmt.Sprintf("%s, %s misaligned, %s below the boundary, %s failed, %s to copy", images(s.Images),
+		thousands(int64(s.Off)), thousands(int64(s.Below)), thousands(int64(s.Failed)), units.Format(s.Copies))
 }
 
 // text returns the sums of a label in words.
 func (l *LabelSum) text() string {
-	return fmt.Sprintf("%s, %s misaligned, %s below the boundary, %s failed, %s to copy", images(l.Images),
-		thousands(int64(l.Off)), thousands(int64(l.Below)), thousands(int64(l.Failed)), units.Format(l.Copies))
+	if l.Before == nil {
+		return l.Sums.text()
+	}
+	return l.Sums.text() + "; before: " + l.Before.text()
 }
 
 // text returns where the rows come from.
@@ -54,6 +82,9 @@ func (m *Merged) text() string {
 	if m.Unknown > 0 {
 		out += " Nothing identifies " + counted(m.Unknown, "row", "rows") +
 			", so an image that several hosts have seen may count for each."
+	}
+	if m.Before != nil {
+		out += " Before: " + m.Before.text() + "."
 	}
 	return out
 }
@@ -69,12 +100,24 @@ func (p *printer) merged(m *Merged) {
 
 // labels writes the sums of labels.
 func (m *metrics) labels(sums []LabelSum) {
-	var out []sample
+	var now, before []sample
 	for _, l := range sums {
-		at := label("key", l.Key) + "," + label("value", l.Value)
-		out = append(out, sample{at + `,verdict="aligned"`, l.Aligned},
-			sample{at + `,verdict="below_boundary"`, l.Below}, sample{at + `,verdict="misaligned"`, l.Off},
-			sample{at + `,verdict="failed"`, l.Failed})
+		at := label("key", l.Key) + "," + label("value", l.Value) + ","
+		now = append(now, l.samples(at)...)
+		if l.Before != nil {
+			before = append(before, l.Before.samples(at)...)
+		}
 	}
-	m.gauge("trueup_images_by_label", "Images with a label, by verdict.", out...)
+	m.gauge("trueup_images_by_label", "Images with a label, by verdict.", now...)
+	m.gauge("trueup_images_by_label_before", "The same at the time of --since.", before...)
+}
+
+// samples are sums by verdict.
+func (s *Sums) samples(at string) []sample {
+	return []sample{
+		{at + `verdict="aligned"`, s.Aligned},
+		{at + `verdict="below_boundary"`, s.Below},
+		{at + `verdict="misaligned"`, s.Off},
+		{at + `verdict="failed"`, s.Failed},
+	}
 }

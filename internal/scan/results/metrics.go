@@ -36,6 +36,9 @@ func writeMetrics(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 	m.fix(s)
 	if s.Merged != nil {
 		m.labels(s.Merged.Labels)
+		if b := s.Merged.Before; b != nil {
+			m.gauge("trueup_images_before", "Images at the time of --since, by verdict.", b.samples("")...)
+		}
 	}
 	if s.Fragmentation {
 		m.fragments(images)
@@ -74,7 +77,8 @@ func (m *metrics) images(s *Summary) {
 		sample{"", int64(len(s.Unreadable))})
 	m.gauge("trueup_skipped_files", "Files that are no images.", sample{"", int64(s.Skipped)})
 	if c := s.Changes; c != nil {
-		m.gauge("trueup_changes", "Images by what became of them since the run before with the same catalogue.",
+		m.gauge("trueup_changes",
+			"Images by what became of them since the last run with the same catalogue, or since --since.",
 			sample{`change="new"`, int64(c.New)}, sample{`change="changed"`, int64(c.Changed)},
 			sample{`change="same"`, int64(c.Same)}, sample{`change="removed"`, int64(c.Removed)})
 	}

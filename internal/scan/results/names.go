@@ -19,6 +19,19 @@ func NewRoots(paths []string) Roots {
 	return r
 }
 
+// Has reports whether a path is one of them, or lies below one.
+func (r Roots) Has(path string) bool {
+	if r[path] {
+		return true
+	}
+	for n := range len(path) {
+		if path[n] == '/' && r[path[:n]] {
+			return true
+		}
+	}
+	return false
+}
+
 // pathNames returns the ways to write a path that globs are matched against: as it is, and as it is below each of the
 // roots that it lies in.
 func pathNames(path string, roots Roots) []string {

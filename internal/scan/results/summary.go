@@ -4,6 +4,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/labels"
 )
 
 // Summary is the sum of a run, and the last line of its JSON.
@@ -20,6 +21,9 @@ type Summary struct {
 	Version  string   `json:"version"`                // of trueup
 	Shard    string   `json:"shard,omitempty"`        // K/N: the share of the images; empty: all
 	Others   int      `json:"other_shards,omitempty"` // images in the other shards
+
+	Labels labels.Labels `json:"labels,omitempty"` // of all rows
+	Whole  bool          `json:"whole,omitempty"`  // no option leaves out images below Paths that have no change
 
 	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
 	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
@@ -77,13 +81,15 @@ type AfterFailed struct {
 	Message string `json:"message"` // how it ended
 }
 
-// Changes counts the differences from the last run with the same catalogue.
+// Changes counts the differences from the last run with the same catalogue, or from what was known at a point in time.
 type Changes struct {
 	Since   string `json:"since,omitempty"` // when that ended; empty for the first run
 	New     int    `json:"new"`
 	Changed int    `json:"changed"`
 	Same    int    `json:"same"`
 	Removed int    `json:"removed"`
+	// Unplaced are the rows of a report of which nothing says where they were before.
+	Unplaced int `json:"not_compared,omitempty"`
 }
 
 // FixSum is the work of realigning all images that are off the boundary and not accepted.

@@ -184,8 +184,13 @@ func changesText(c *Changes) string {
 	if c.Since == "" {
 		return "The catalogue is new: the next run with it says what has changed."
 	}
-	return fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", moment(c.Since),
+	out := fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", moment(c.Since),
 		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
+	if c.Unplaced > 0 {
+		out += " Nothing says where " + counted(c.Unplaced, "image was", "images were") +
+			" before: label the scans with their host or datastore."
+	}
+	return out
 }
 
 func copiedText(n int) string {
