@@ -106,6 +106,7 @@ var inMove = State{
 	Text:   "a move of the partitions inside of the disk was interrupted",
 	Blocks: true,
 	Finish: "the move is not complete; resume it first",
+	Undoes: "takes the move back",
 	Drops:  true,
 }
 
