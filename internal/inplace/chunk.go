@@ -6,6 +6,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // chunk is a stretch that is under way: the units of it that are not zero, one behind the other.
@@ -63,26 +64,26 @@ func (c *chunk) write(s Storage, to int64, sure bool) error {
 	})
 }
 
-// read reads a stretch. Holes are not read.
+// read reads a stretch. Units that are holes are neither read nor looked at.
 func (m *mover) read(off, n int64) (chunk, error) {
 	c := chunk{n: n, unit: m.plan.unit(), units: make([]byte, m.plan.bitmap(n)), data: m.buf[:0]}
+	next := int64(0) // of the stretch, at a border of units
 	for e, err := range disk.Extents(m.disk, disk.Range{Off: off, Len: n}) {
 		if err != nil {
 			return c, err
 		}
-		if e.Zero {
-			clear(m.buf[e.Off-off : e.End()-off])
+		from, end := max(next, units.AlignDown(e.Off-off, c.unit)), min(n, units.AlignUp(e.End()-off, c.unit))
+		if e.Zero || from >= end {
 			continue
 		}
-		if err := ondisk.ReadFull(m.disk, m.buf[e.Off-off:e.End()-off], e.Off); err != nil {
+		if err := ondisk.ReadFull(m.disk, m.buf[from:end], off+from); err != nil {
 			return c, err
 		}
-	}
-	for i := int64(0); i*c.unit < n; i++ {
-		u := m.buf[i*c.unit : min(n, (i+1)*c.unit)]
-		if !ondisk.IsZero(u) {
-			c.units[i/8] |= 1 << (i % 8)
-			c.data = append(c.data, u...) // never in front of what is read next
+		for next = from; next < end; next += c.unit {
+			if u := m.buf[next:min(end, next+c.unit)]; !ondisk.IsZero(u) {
+				c.units[next/c.unit/8] |= 1 << (next / c.unit % 8)
+				c.data = append(c.data, u...) // never in front of what is read next
+			}
 		}
 	}
 	return c, nil
