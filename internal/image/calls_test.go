@@ -3,13 +3,11 @@ package image_test
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -52,12 +50,25 @@ var mayFail = map[string]map[string]int{
 	"the files of a package":    {"open": 3, "read": 3},
 }
 
-// callsEnv makes the test a process that answers one question on a folder: a process cannot wait for a file system that
-// it serves itself.
-const callsEnv = "TRUEUP_TEST_CALLS"
+// question is one of questions, and the folder that it is about. Few has it asked with ever more open files.
+type question struct {
+	Text, Dir string
+	Few       bool
+}
 
-// fewDescriptors has the process ask again and again, with ever more open files.
-const fewDescriptors = "few descriptors: "
+// answer answers the question.
+func (q question) answer() (a answer) {
+	var err error
+	if q.Few {
+		err = disktest.FewDescriptors(func() error { _, err := questions[q.Text](q.Dir); return err })
+	} else {
+		a.Found, err = questions[q.Text](q.Dir)
+	}
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	return a
+}
 
 // answer is what a question found, or why it could not be answered.
 type answer struct {
@@ -188,17 +199,7 @@ func everythingOf(img *image.Image) (found []string, err error) {
 // nothing had failed, or with the error.
 func TestEveryCallOnAFolderFails(t *testing.T) {
 	t.Parallel()
-	if question, dir, found := strings.Cut(os.Getenv(callsEnv), "\n"); found {
-		if question, found := strings.CutPrefix(question, fewDescriptors); found {
-			require.NoError(t, disktest.FewDescriptors(func() error { _, err := questions[question](dir); return err }))
-			return
-		}
-		var a answer
-		var err error
-		if a.Found, err = questions[question](dir); err != nil {
-			a = answer{Error: err.Error()}
-		}
-		require.NoError(t, json.NewEncoder(os.Stderr).Encode(a))
+	if oddfs.Answered(t, question.answer) {
 		return
 	}
 	if disktest.Raced {
@@ -206,29 +207,20 @@ func TestEveryCallOnAFolderFails(t *testing.T) {
 	}
 	behind := t.TempDir()
 	questionable(t, behind)
-	for question := range questions {
-		t.Run(question, func(t *testing.T) {
+	for text := range questions {
+		t.Run(text, func(t *testing.T) {
 			t.Parallel()
-			few := exec.Command(os.Args[0], "-test.run=^TestEveryCallOnAFolderFails$")
-			few.Env = append(os.Environ(), callsEnv+"="+fewDescriptors+question+"\n"+behind)
-			out, err := few.CombinedOutput()
-			require.NoError(t, err, "%s", out)
+			ask := oddfs.Asker[question, answer](t)
+			require.Empty(t, ask(question{text, behind, true}).Error)
 			var j oddfs.Journal
 			mounted := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j})
 			var good answer
 			j.EachFailsByName(func(fails bool) {
-				cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOnAFolderFails$")
-				cmd.Env = append(os.Environ(), callsEnv+"="+question+"\n"+mounted)
-				var stderr strings.Builder
-				cmd.Stderr = &stderr
-				out, err := cmd.Output()
-				require.NoError(t, err, "%s%s", out, stderr.String())
-				var a answer
-				require.NoError(t, json.Unmarshal([]byte(stderr.String()), &a), stderr.String())
+				a := ask(question{text, mounted, false})
 				switch {
 				case !fails:
 					require.Empty(t, a.Error)
-					for _, part := range parts[question] {
+					for _, part := range parts[text] {
 						require.Contains(t, strings.Join(a.Found, "\n"), part)
 					}
 					good = a
@@ -239,7 +231,7 @@ func TestEveryCallOnAFolderFails(t *testing.T) {
 					require.Contains(t, a.Error, syscall.EIO.Error(), "%s failed", j.Failed())
 				}
 			})
-			j.RequireNoticed(t, mayFail[question])
+			j.RequireNoticed(t, mayFail[text])
 		})
 	}
 }

@@ -3,13 +3,9 @@
 package inplace
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
-	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,54 +18,26 @@ import (
 	"github.com/trueup/trueup/internal/unfinished"
 )
 
-// callsEnv makes a test a process that moves a disk as each line of its input says: a process cannot wait for a file
-// system that it serves itself.
-const callsEnv = "TRUEUP_TEST_CALLS"
+// request is a command, and the path of a disk.
+type request struct{ Command, Path string }
 
-// serveMoves does what its input says: a command, and the path of a disk.
-func serveMoves(t *testing.T) {
+// answerTo does what a request says, and returns the text of its error.
+func answerTo(t *testing.T, r request) (said string) {
 	t.Helper()
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		command, path, _ := strings.Cut(lines.Text(), " ")
-		f := &onFiles{t: t, dir: filepath.Dir(path), path: path, far: true}
-		var err error
-		switch command {
-		case "move":
-			err = f.begin(-1)
-		case "half":
-			err = f.begin(1)
-		default:
-			err = f.again(command, nil)
-		}
-		said := ""
-		if err != nil {
-			said = err.Error()
-		}
-		require.NoError(t, json.NewEncoder(os.Stderr).Encode(said))
+	f := &onFiles{t: t, dir: filepath.Dir(r.Path), path: r.Path, far: true}
+	var err error
+	switch r.Command {
+	case "move":
+		err = f.begin(-1)
+	case "half":
+		err = f.begin(1)
+	default:
+		err = f.again(r.Command, nil)
 	}
-}
-
-// asked starts a process that moves disks, and returns what it is asked by.
-func asked(t *testing.T) func(command, path string) (said string) {
-	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOfAMoveFails$")
-	cmd.Env = append(os.Environ(), callsEnv+"=1")
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StderrPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		require.NoError(t, in.Close())
-		require.NoError(t, cmd.Wait())
-	})
-	results := json.NewDecoder(out)
-	return func(command, path string) (said string) {
-		_, err := io.WriteString(in, command+" "+path+"\n")
-		require.NoError(t, err)
-		require.NoError(t, results.Decode(&said))
-		return said
+	if err != nil {
+		return err.Error()
 	}
+	return ""
 }
 
 // snapshot reads the files of a folder.
@@ -101,8 +69,7 @@ func (f *onFiles) putBack(was map[string][]byte) {
 // TestEveryCallOfAMoveFails has each call on the file system of a move, and of what goes on from one, fail in turn. It
 // says so, or ends as without a fault. The disk is the old or the new one, or marked; then the next run completes it.
 func TestEveryCallOfAMoveFails(t *testing.T) {
-	if os.Getenv(callsEnv) != "" {
-		serveMoves(t)
+	if oddfs.Answered(t, func(r request) string { return answerTo(t, r) }) {
 		return
 	}
 	t.Parallel()
@@ -115,7 +82,8 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			var j oddfs.Journal
-			f, ask := (&onFiles{t: t, far: true}).write(true), asked(t)
+			f, asked := (&onFiles{t: t, far: true}).write(true), oddfs.Asker[request, string](t)
+			ask := func(command, path string) string { return asked(request{command, path}) }
 			old := snapshot(t, f.dir)
 			path := filepath.Join(oddfs.Mount(t, f.dir, oddfs.Manners{Journal: &j}), filepath.Base(f.path))
 			require.Empty(t, ask("move", path))

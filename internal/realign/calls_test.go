@@ -1,15 +1,11 @@
 package realign
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,10 +20,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
-
-// callsEnv makes the test a process that does a job on a folder for each line of its input: a process cannot wait for a
-// file system that it serves itself.
-const callsEnv = "TRUEUP_TEST_CALLS"
 
 // outcome is what a job found, or why it failed.
 type outcome struct{ Found, Error string }
@@ -109,38 +101,36 @@ func comparePackages(ctx context.Context, dir string) (found string, err error) 
 	return fmt.Sprint(found, others), err
 }
 
-// fewDescriptors has a job done with ever more open files, until it succeeds.
-const fewDescriptors = "few descriptors: "
+// order is a job and the folder that it is done in. Few has it done with ever more open files, until it succeeds.
+type order struct {
+	Job, Dir string
+	Few      bool
+}
 
-// serveJobs does what its input says.
-func serveJobs(t *testing.T, job string) {
-	t.Helper()
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		var o outcome
-		var err error
-		if dir, few := strings.CutPrefix(lines.Text(), fewDescriptors); few {
-			err = disktest.FewDescriptors(func() error {
-				_, err := jobs[job](t.Context(), dir)
-				if errors.Is(err, ondisk.ErrNoMatch) { // what cannot be opened is no package
-					err = syscall.EMFILE
-				}
-				return err
-			})
-			require.NoError(t, json.NewEncoder(os.Stderr).Encode(outcome{Error: fmt.Sprint(err)}))
-			continue
-		}
-		if o.Found, err = jobs[job](t.Context(), lines.Text()); err != nil {
-			o = outcome{Error: err.Error()}
-		}
-		require.NoError(t, json.NewEncoder(os.Stderr).Encode(o))
+// do does a job.
+func (o order) do(ctx context.Context) (found outcome) {
+	var err error
+	if o.Few {
+		err = disktest.FewDescriptors(func() error {
+			_, err := jobs[o.Job](ctx, o.Dir)
+			if errors.Is(err, ondisk.ErrNoMatch) { // what cannot be opened is no package
+				err = syscall.EMFILE
+			}
+			return err
+		})
+	} else {
+		found.Found, err = jobs[o.Job](ctx, o.Dir)
 	}
+	if err != nil {
+		return outcome{Error: err.Error()}
+	}
+	return found
 }
 
 // TestEveryCallOfAJobFails has each call on the file system of a source and a copy fail in turn. The job ends as if
 // nothing had failed, or with the error; then there is no copy, or the whole of it.
 func TestEveryCallOfAJobFails(t *testing.T) {
-	if job := os.Getenv(callsEnv); job != "" {
-		serveJobs(t, job)
+	if oddfs.Answered(t, func(o order) outcome { return o.do(t.Context()) }) {
 		return
 	}
 	if disktest.Raced {
@@ -162,15 +152,15 @@ func TestEveryCallOfAJobFails(t *testing.T) {
 			behind := t.TempDir()
 			require.NoError(t, os.CopyFS(behind, os.DirFS(made)))
 			mounted, copied := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j}), filepath.Join(behind, "copy")
-			ask := worker(t, job)
+			ask := oddfs.Asker[order, outcome](t)
 			require.NoError(t, os.MkdirAll(copied, 0o755))
-			require.Equal(t, "<nil>", ask(fewDescriptors+behind).Error)
+			require.Empty(t, ask(order{job, behind, true}).Error)
 			var want outcome
 			var files map[string]string
 			j.EachFails(func(fails bool) {
 				require.NoError(t, os.RemoveAll(copied))
 				require.NoError(t, os.Mkdir(copied, 0o755))
-				got, now := ask(mounted), map[string]string{}
+				got, now := ask(order{job, mounted, false}), map[string]string{}
 				for _, name := range disktest.Names(t, copied) {
 					b := disktest.ReadFile(t, filepath.Join(copied, name))
 					if strings.HasPrefix(name, ".") {
@@ -234,29 +224,6 @@ func lastOf(all []string, one string) int {
 		}
 	}
 	return last
-}
-
-// worker starts a process that does a job again and again.
-func worker(t *testing.T, job string) func(dir string) outcome {
-	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOfAJobFails$")
-	cmd.Env = append(os.Environ(), callsEnv+"="+job)
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StderrPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		require.NoError(t, in.Close())
-		require.NoError(t, cmd.Wait())
-	})
-	results := json.NewDecoder(out)
-	return func(dir string) (o outcome) {
-		_, err := io.WriteString(in, dir+"\n")
-		require.NoError(t, err)
-		require.NoError(t, results.Decode(&o))
-		return o
-	}
 }
 
 // smallPackage makes a package of two disks in a folder, as an OVF with a manifest and as an archive, and the aligned

@@ -3,7 +3,12 @@
 package oddfs
 
 import (
+	"encoding/json"
+	"errors"
+	"io"
 	"maps"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -81,4 +86,63 @@ func (j *Journal) RequireNoticed(t testing.TB, most map[string]int) {
 	tooMany := maps.Clone(j.ignored)
 	maps.DeleteFunc(tooMany, func(kind string, calls map[int]bool) bool { return len(calls) <= most[kind] })
 	require.Empty(t, tooMany, "calls that fail without an effect")
+}
+
+// answersEnv makes a test the process that answers.
+const answersEnv = "TRUEUP_TEST_ANSWERS"
+
+// Asker starts a process that runs the same test, and returns what asks it. The test begins with Answered. A process
+// cannot wait for a file system that it serves itself, and one that is started for each call takes longer than the
+// call.
+func Asker[Question, Answer any](t testing.TB) func(Question) Answer {
+	t.Helper()
+	name, _, _ := strings.Cut(t.Name(), "/")
+	cmd := exec.Command(os.Args[0], "-test.run=^"+name+"$")
+	cmd.Env = append(os.Environ(), answersEnv+"=1", "GOMAXPROCS=1")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	questions, answers := json.NewEncoder(in), json.NewDecoder(out)
+	rest := func() string {
+		text, _ := io.ReadAll(io.MultiReader(answers.Buffered(), out)) // an error says less than what was read
+		return string(text)
+	}
+	t.Cleanup(func() {
+		require.NoError(t, in.Close())
+		said := rest()
+		require.NoError(t, cmd.Wait(), said)
+	})
+	return func(q Question) (a Answer) {
+		t.Helper()
+		err := questions.Encode(q)
+		if err == nil {
+			err = answers.Decode(&a)
+		}
+		if err != nil {
+			require.NoError(t, err, rest())
+		}
+		return a
+	}
+}
+
+// Answered reports whether the process is one that an Asker has started, and answers until the Asker ends. Nothing else
+// writes to its output.
+func Answered[Question, Answer any](t testing.TB, answer func(Question) Answer) bool {
+	t.Helper()
+	if os.Getenv(answersEnv) == "" {
+		return false
+	}
+	questions, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var q Question
+		err := questions.Decode(&q)
+		if errors.Is(err, io.EOF) {
+			return true
+		}
+		require.NoError(t, err)
+		require.NoError(t, answers.Encode(answer(q)))
+	}
 }

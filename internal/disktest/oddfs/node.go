@@ -36,7 +36,10 @@ func (n *node) behind() string {
 
 // spelled is a name as the folder has it, where case does not count.
 func (s *server) spelled(folder, name string) string {
-	if _, err := os.Lstat(filepath.Join(folder, name)); err == nil || !s.Caseless {
+	if !s.Caseless {
+		return name
+	}
+	if _, err := os.Lstat(filepath.Join(folder, name)); err == nil {
 		return name
 	}
 	list, _ := os.ReadDir(folder) // a folder that cannot be read has nothing of the name
@@ -238,10 +241,5 @@ func (f *folder) Releasedir(ctx context.Context, flags uint32) {
 	f.FileHandle.(fs.FileReleasedirer).Releasedir(ctx, flags)
 }
 
-// Fsyncdir makes its names durable.
-func (f *folder) Fsyncdir(ctx context.Context, flags uint32) syscall.Errno {
-	if errno := f.s.begin("fsyncdir", ""); errno != 0 {
-		return errno
-	}
-	return f.FileHandle.(fs.FileFsyncdirer).Fsyncdir(ctx, flags)
-}
+// Fsyncdir has nothing to do: see Fsync of a file.
+func (f *folder) Fsyncdir(context.Context, uint32) syscall.Errno { return f.s.begin("fsyncdir", "") }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,9 +26,30 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// callsEnv makes the test a process that writes one output: a process cannot wait for a file system that it serves
-// itself. It has the kind of the output, the source and the path of the output.
-const callsEnv = "TRUEUP_TEST_CALLS"
+// order is an output to write: one of outputs, from a source, at a path. Few has it written with ever more open files.
+type order struct {
+	Kind, Source, Path string
+	Few                bool
+}
+
+// told is what became of an output: the codes of its notes, and the error.
+type told struct{ Notes, Error string }
+
+// write writes an output.
+func (o order) write() (x told) {
+	var notes []string
+	var err error
+	if o.Few {
+		err = disktest.FewDescriptors(func() error { _, err := outputs[o.Kind](o.Source, o.Path); return err })
+	} else {
+		notes, err = outputs[o.Kind](o.Source, o.Path)
+	}
+	if err != nil {
+		x.Error = err.Error()
+	}
+	x.Notes = strings.Join(notes, " ")
+	return x
+}
 
 // outputs are ways to write a file at a path, from an image. They return the codes of the notes.
 var outputs = map[string]func(src, path string) (notes []string, err error){
@@ -223,17 +243,7 @@ func failing(pairs ...any) oddfs.Manners {
 // is that in which a loss of power does no harm. Nor is anything else but complete or absent where descriptors are few.
 func TestEveryCallOfAnOutputFails(t *testing.T) {
 	t.Parallel()
-	if args := strings.Split(os.Getenv(callsEnv), "\n"); len(args) == 3 {
-		kind, few := strings.CutPrefix(args[0], "few descriptors: ")
-		write := func() (notes []string, err error) { return outputs[kind](args[1], args[2]) }
-		var notes []string
-		var err error
-		if few {
-			err = disktest.FewDescriptors(func() error { _, err := write(); return err })
-		} else {
-			notes, err = write()
-		}
-		fmt.Fprintf(os.Stderr, "notes: %s\nend: %v", strings.Join(notes, " "), err)
+	if oddfs.Answered(t, order.write) {
 		return
 	}
 	if disktest.Raced {
@@ -266,7 +276,7 @@ func TestEveryCallOfAnOutputFails(t *testing.T) {
 				}
 				// the first try removes what shows the kill
 				if name == "a disk" && !strings.HasSuffix(kind, "after a kill") {
-					few := outputCalls{kind: "few descriptors: " + kind, src: src, behind: t.TempDir()}
+					few := outputCalls{kind: kind, few: true, src: src, behind: t.TempDir(), ask: c.ask}
 					few.path = filepath.Join(few.behind, "out.vmdk")
 					few.run(t, false)
 					require.Equal(t, c.new, few.new)
@@ -288,6 +298,9 @@ func readOnlySource(t *testing.T) string {
 // Outputs that a file system does not allow are refused before a byte is written, and leave what is another run's.
 func TestOutputsThatAFileSystemRefuses(t *testing.T) {
 	t.Parallel()
+	if oddfs.Answered(t, order.write) {
+		return
+	}
 	src := readOnlySource(t)
 	for name, c := range map[string]struct {
 		m    oddfs.Manners
@@ -326,25 +339,23 @@ func TestOutputsThatAFileSystemRefuses(t *testing.T) {
 // outputCalls is one output, written again and again.
 type outputCalls struct {
 	kind, src, path string
+	few             bool              // with ever more open files
 	behind          string            // the folder of the output
 	notes           string            // that it has when no call fails
 	old, new        map[string]string // sums of the files before and after
 	done            []string          // calls when none fails
 	j               oddfs.Journal
+	ask             func(order) told
 }
 
 // write has a process write the output.
 func (c *outputCalls) write(t *testing.T) (notes, said string) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestEveryCallOfAnOutputFails$")
-	cmd.Env = append(os.Environ(), callsEnv+"="+strings.Join([]string{c.kind, c.src, c.path}, "\n"))
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	require.NoError(t, err, "%s%s", out, stderr.String())
-	notes, said, found := strings.Cut(strings.TrimPrefix(stderr.String(), "notes: "), "\nend: ")
-	require.True(t, found, stderr.String())
-	return notes, said
+	if c.ask == nil {
+		c.ask = oddfs.Asker[order, told](t)
+	}
+	x := c.ask(order{c.kind, c.src, c.path, c.few})
+	return x.Notes, x.Error
 }
 
 func (c *outputCalls) run(t *testing.T, fails bool) {
@@ -352,14 +363,14 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 	for name := range sums(t, c.behind) {
 		require.NoError(t, os.Remove(filepath.Join(c.behind, name)))
 	}
-	if start := startsWith[strings.TrimPrefix(c.kind, "few descriptors: ")]; start != nil {
+	if start := startsWith[c.kind]; start != nil {
 		start(t, c.src, c.behind)
 	}
 	c.old = sums(t, c.behind)
 	notes, said := c.write(t)
 	failed, now := c.j.Failed(), sums(t, c.behind)
 	if !fails {
-		require.Equal(t, "<nil>", said)
+		require.Empty(t, said)
 		require.Equal(t, c.notes, notes)
 		require.NotEmpty(t, now)
 		for name := range now {
@@ -370,11 +381,11 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 	}
 	// One of the last calls is the kernel's own, made in some runs only: then no call was left to fail.
 	if failed == "" {
-		require.Equal(t, "<nil>", said)
+		require.Empty(t, said)
 		require.Equal(t, c.new, now)
 		return
 	}
-	if said == "<nil>" {
+	if said == "" {
 		c.j.Ignored()
 		require.NotContains(t, mustFail, failed)
 	} else if failed == "unlink out-flat.vmdk" ||
@@ -387,11 +398,11 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 	if c.kind == "report" {
 		main += ".txt"
 	}
-	if said != "<nil>" && now[main] != c.new[main] {
+	if said != "" && now[main] != c.new[main] {
 		is = c.old
 	}
 	for name, sum := range is {
-		if !strings.HasPrefix(name, ".") && (said == "<nil>" || !strings.HasSuffix(c.kind, "after a kill")) {
+		if !strings.HasPrefix(name, ".") && (said == "" || !strings.HasSuffix(c.kind, "after a kill")) {
 			require.Equal(t, sum, now[name], "%s failed: %s: %s", failed, said, name)
 		}
 	}

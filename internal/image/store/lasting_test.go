@@ -138,6 +138,9 @@ var mayFailToResume = map[string]int{"fsyncdir": 1, "link": 1, "open": 1, "read"
 // complete then, or the next run completes it.
 func TestEveryCallOfAResumeFails(t *testing.T) {
 	t.Parallel()
+	if oddfs.Answered(t, order.write) {
+		return
+	}
 	if disktest.Raced {
 		t.Skip("its processes have one goroutine each, and take a second to end")
 	}
@@ -158,11 +161,11 @@ func TestEveryCallOfAResumeFails(t *testing.T) {
 		failed, now := c.j.Failed(), sums(t, c.behind)
 		switch {
 		case !fails:
-			require.Equal(t, "<nil>", said)
+			require.Empty(t, said)
 			require.Len(t, now, 2)
 			want = now
 			return
-		case said == "<nil>":
+		case said == "":
 			c.j.Ignored()
 		default:
 			if !slices.ContainsFunc(guesses, func(text string) bool { return strings.Contains(said, text) }) {
@@ -174,7 +177,7 @@ func TestEveryCallOfAResumeFails(t *testing.T) {
 			}
 			c.j.Restart(0)
 			if _, said := c.write(t); !strings.Contains(said, fs.ErrNotExist.Error()) { // the journal was removed
-				require.Equal(t, "<nil>", said, failed)
+				require.Empty(t, said, failed)
 			}
 			now = sums(t, c.behind)
 		}
@@ -191,8 +194,9 @@ func resume(src, path string) (notes []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, w.Close()) }()
 	if complete, err := store.Settle(w, false); complete || err != nil {
-		return nil, errors.Join(err, w.Close())
+		return nil, err
 	}
 	o := flat
 	o.Order, o.Going = w.Plan(), w
