@@ -26,8 +26,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: build
-build: ## bin/trueup, static and reproducible
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -buildid= -X main.version=$(VERSION)' -o bin/trueup ./cmd/trueup
+build: ## bin/trueup and bin/trueup-fleet, static and reproducible
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -buildid= -X main.version=$(VERSION)' -o bin/ ./cmd/...
 
 .PHONY: check
 check: vet lint systems ## what needs no outside tool: gofmt, vet, lint, quick race tests, import edges
@@ -68,10 +68,10 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 	scripts/install-tools.sh
 
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
-RACED := after cli cli/command container disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox sys trial verify
+RACED := after cli cli/command container disk diskcopy disktest disktest/oddfs fleet/work image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox sys trial verify
 # What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
 COMPUTES := ^Test(Differential|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
-SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|SizeOfPackages|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem)$$
+SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|SizeOfPackages|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem|TrueupLinksNoNATS)$$
 # What it watches in make exhaustive, beside a plain run in make test: of these it gets the disks that are read and
 # written by several goroutines, once for each format and kind of chain, and the runs of one catalogue; not what is tried
 # again with disks of others, damaged ones or other processes.

@@ -295,6 +295,18 @@ var edges = map[string][]string{
 		"internal/cli/inspectcmd", "internal/cli/scancmd", "internal/cli/servecmd",
 	},
 
+	// A fleet of hosts: what a job is, and what is known of it; pure.
+	"internal/fleet": nil,
+	// The two halves of NATS: the server, and a client that keeps jobs there. They know nothing of images.
+	"internal/fleet/engine": nil,
+	"internal/fleet/queue":  {"internal/fleet"},
+	// It decodes no image: trueup does each job, in a process of its own.
+	"internal/fleet/work": {"internal/fleet", "internal/fleet/queue", "internal/sys"},
+	"internal/fleet/fleetcmd": {
+		"internal/fleet", "internal/fleet/engine", "internal/fleet/queue", "internal/fleet/work", "internal/sys",
+	},
+	"cmd/trueup-fleet": {"internal/fleet/fleetcmd"},
+
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder
 	"internal/disktest/oddfs": {"internal/disktest"},
 	// Forged structures, by family. They know each other and nothing under test, not even what all may import.
@@ -379,6 +391,19 @@ func TestImportEdges(t *testing.T) {
 	for path := range edges {
 		require.True(t, seen[path], "the table of imports names %s, which is gone", path)
 	}
+}
+
+// The small program has nothing of the engine of a fleet in it.
+func TestTrueupLinksNoNATS(t *testing.T) {
+	deps := func(program string) string {
+		cmd := exec.Command("go", "list", "-deps", "./cmd/"+program)
+		cmd.Dir = moduleRoot(t)
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		return string(out)
+	}
+	require.NotContains(t, deps("trueup"), "nats-io")
+	require.Contains(t, deps("trueup-fleet"), "nats-io")
 }
 
 // The table itself must have no cycle, and neither formats nor families of boot loaders must meet: a slip in it would

@@ -125,6 +125,7 @@ type alignFlags struct {
 	flags.Trial
 	replaceFlags
 	definitionFlags
+	caller      supervised
 	skipAligned bool
 	view        bool
 	inPlace     bool
@@ -201,10 +202,12 @@ func NewAlign(c *command.Base) *cobra.Command {
 			if f.inPlace {
 				return runInPlace(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
 			}
+			f.caller.ask, f.caller.in = cmd.ErrOrStderr(), cmd.InOrStdin()
 			return runCopy(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[len(args)-1])
 		},
 	}
 	f.add(cmd)
+	f.caller.add(cmd)
 	f.Move.Add(cmd)
 	f.addReplace(cmd)
 	f.addDefinitions(cmd)
@@ -220,11 +223,14 @@ func NewAlign(c *command.Base) *cobra.Command {
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	err := errors.Join(f.checkFlags(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest),
-		f.checkResumable(src, dest), f.checkReplace(), f.checkDefinitions(dest))
+		f.checkResumable(src, dest), f.checkReplace(), f.checkDefinitions(dest), f.checkSupervised(src, dest))
 	if err != nil {
 		return err
 	}
 	if goes, err := f.goesOnFirst(ctx, out, errOut, src); goes {
+		return err
+	}
+	if goes, err := f.goesOnSupervised(ctx, out, errOut, src, dest); goes || err != nil {
 		return err
 	}
 	if err := f.givesWay(); err != nil {
@@ -307,6 +313,7 @@ func (f *alignFlags) copyDisk(
 	}
 	f.tried(errOut, j, r)
 	f.second.judgeCopy(f.Base, errOut, j, end)
+	f.caller.judgeCopy(j, end)
 	w, err = j.Write(ctx, s, p)
 	end()
 	if err == nil {

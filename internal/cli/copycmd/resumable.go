@@ -62,7 +62,8 @@ func (f *openFlags) copyAgain(
 				Base: f.Base, Work: flags.Work{Shown: f.Shown, Jobs: defaultJobs}, to: o.Target, force: o.Force,
 				verify: full, command: o.Command, resumable: true, going: w, rate: f.rate,
 			},
-			Move: flags.Move{Reading: o.Reading, Goal: o.Goal, With: o.With},
+			caller: f.caller,
+			Move:   flags.Move{Reading: o.Reading, Goal: o.Goal, With: o.With},
 		}
 		_, written, err := c.copyDisk(ctx, errOut, o.Source, w.Work.Path)
 		return written, err

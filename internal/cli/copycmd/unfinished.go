@@ -29,6 +29,7 @@ type openFlags struct {
 	claimed *realign.Device // on which the disk lies; nil for files
 
 	keepNone bool // resume an exchange of which no original is to stay
+	caller   supervised
 }
 
 // NewUndo returns the command undo.
@@ -103,6 +104,11 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	defer w.Close() // each record of the journal is durable by itself, and so is its removal
+	return f.run(ctx, out, errOut, path, w)
+}
+
+// run goes on with the open work of the disk at path.
+func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, path string, w *unfinished.Held) error {
 	if err := f.claimMoved(path, w); err != nil {
 		return err
 	}

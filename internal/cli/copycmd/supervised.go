@@ -1,0 +1,106 @@
+package copycmd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+// supervised is --supervised, which users do not give: a program that runs many copies is asked before DEST gets its
+// name, and a copy that was ended goes on if it is the same.
+type supervised struct {
+	on  bool
+	ask io.Writer
+	in  io.Reader
+}
+
+// Lines between a supervised run, which prints the first, and its caller, which answers with the second.
+const (
+	proved  = `{"event":"proved"}`
+	publish = "publish\n"
+)
+
+func (s *supervised) add(cmd *cobra.Command) {
+	const name = "supervised"
+	cmd.Flags().BoolVar(&s.on, name, false, "ask the calling program before DEST gets its name")
+	if err := cmd.Flags().MarkHidden(name); err != nil {
+		panic(err) // the flag does not exist: our own bug
+	}
+}
+
+// checkSupervised refuses copies that would get their names without a question.
+func (f *alignFlags) checkSupervised(src, dest string) error {
+	if f.caller.on && (realign.IsPackage(dest) || f.view || f.inPlace || f.second.judge != "") {
+		return command.Usage("--supervised is for the copy of one disk, and %s becomes something else", src)
+	}
+	return nil
+}
+
+// judgeCopy has the caller decide whether a copy that is proved gets its name.
+func (s *supervised) judgeCopy(j *realign.Job, end func()) {
+	if !s.on {
+		return
+	}
+	j.Judge = func(ctx context.Context, _ realign.Judged) error {
+		end()
+		in, stop := command.Interruptible(ctx, s.in)
+		defer stop()
+		_, err := fmt.Fprintln(s.ask, proved)
+		var answer string
+		if err == nil {
+			answer, err = bufio.NewReader(in).ReadString('\n')
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case answer != publish:
+			return ondisk.In(ondisk.ErrBusy, "nothing was published: the program that supervises the copy did not "+
+				"agree (%v)", err)
+		}
+		return nil
+	}
+}
+
+// goesOnSupervised goes on with a copy to dest that was ended, if it was begun in the same way. It reports whether
+// there was one.
+func (f *alignFlags) goesOnSupervised(
+	ctx context.Context, out, errOut io.Writer, src, dest string,
+) (goes bool, err error) {
+	if !f.caller.on || !f.resumable {
+		return false, nil
+	}
+	w, err := unfinished.Hold(dest, "")
+	switch {
+	case errors.Is(err, ondisk.ErrBusy):
+		return true, fmt.Errorf("%s: %w", dest, err)
+	case err != nil:
+		return false, nil // nothing is open, or the copy says the same
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if w.Work.Kind != unfinished.Copy {
+		return false, nil
+	}
+	mine, err := realign.NewOrder(f.Version, f.command, src, f.With, f.Reading, f.Goal, f.to, f.force)
+	if err != nil {
+		return false, err
+	}
+	if begun, err := realign.OrderOf(w); err != nil || !mine.Same(begun) {
+		return false, nil // the copy is refused, since another one is open
+	}
+	on := &openFlags{
+		Base: f.Base, Shown: flags.Shown{Progress: f.Progress}, command: realign.Resume, rate: f.rate,
+		caller: f.caller,
+	}
+	on.Ending.Hold("")
+	return true, on.run(ctx, out, errOut, dest, w)
+}

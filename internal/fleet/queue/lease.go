@@ -1,0 +1,262 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/trueup/trueup/internal/fleet"
+)
+
+// ErrFenced marks a job that is another worker's by now, or was cancelled: its run is to be ended at once.
+var ErrFenced = errors.New("the job is not this worker's any more")
+
+// Lease is a delivery of a job to this worker. Its methods are for one goroutine. Record is what was last known of the
+// job, also when it is another's.
+type Lease struct {
+	Record   fleet.Record
+	q        *Queue
+	msg      jetstream.Msg
+	revision uint64
+	lost     bool // for good, or given back
+	last     bool // there is no other delivery
+}
+
+// Source hands out the jobs of one datastore.
+type Source struct {
+	q        *Queue
+	consumer jetstream.Consumer
+	name     string
+}
+
+// Source returns the jobs of a datastore. atOnce is how many of them may run at a time, whoever runs them; 0 leaves
+// that as it is, which is 2 at first.
+func (q *Queue) Source(ctx context.Context, datastore string, atOnce int) (*Source, error) {
+	if err := fleet.CheckName(datastore); err != nil {
+		return nil, err
+	}
+	c := jetstream.ConsumerConfig{
+		Durable: datastore, FilterSubject: subjects + datastore, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: q.o.AckWait, MaxDeliver: q.o.Delivers, MaxAckPending: 2,
+	}
+	got, err := q.jobs.Consumer(ctx, datastore)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		c.MaxAckPending = max(atOnce, 0)
+		if atOnce == 0 {
+			c.MaxAckPending = 2
+		}
+		got, err = q.jobs.CreateOrUpdateConsumer(ctx, c) // another worker may be as far
+	case err == nil && atOnce != 0 && got.CachedInfo().Config.MaxAckPending != atOnce:
+		c = got.CachedInfo().Config
+		c.MaxAckPending = atOnce
+		got, err = q.jobs.UpdateConsumer(ctx, c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("jobs of datastore %s: %w", datastore, err)
+	}
+	return &Source{q, got, datastore}, nil
+}
+
+// Next returns the next job of the datastore for a worker, and waits for it so long; 0: not at all. It returns nil if
+// there is none now. Messages that lead to no job that is to be done are settled, with a word to refused.
+func (s *Source) Next(
+	ctx context.Context, worker string, wait time.Duration, refused func(key string, err error),
+) (*Lease, error) {
+	for {
+		msg, err := s.fetch(ctx, wait)
+		if err != nil || msg == nil {
+			return nil, err
+		}
+		l, err := s.q.claim(ctx, msg, s.name, worker)
+		switch {
+		case err == nil:
+			l.last = l.Record.Delivery >= s.consumer.CachedInfo().Config.MaxDeliver
+			return l, nil
+		case errors.Is(err, errNoJob):
+			refused(string(msg.Data()[:min(len(msg.Data()), 100)]), err)
+			err = msg.Term()
+		case errors.Is(err, errEnded):
+			err = msg.DoubleAck(ctx)
+		default:
+			err = errors.Join(err, msg.Nak())
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// fetch returns one message, nil if there is none within the time.
+func (s *Source) fetch(ctx context.Context, wait time.Duration) (jetstream.Msg, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var batch jetstream.MessageBatch
+	var err error
+	if wait == 0 {
+		batch, err = s.consumer.FetchNoWait(1)
+	} else {
+		within, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		batch, err = s.consumer.Fetch(1, jetstream.FetchContext(within))
+	}
+	if err != nil {
+		return nil, err
+	}
+	var got jetstream.Msg
+	for msg := range batch.Messages() {
+		got = msg
+	}
+	switch err := batch.Error(); {
+	case got != nil:
+		return got, nil
+	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, jetstream.ErrNoMessages):
+		return nil, ctx.Err()
+	default:
+		return nil, err
+	}
+}
+
+// Ends of a message that is not a job to be done.
+var (
+	errNoJob = errors.New("the message is not that of a job")
+	errEnded = errors.New("the job has ended")
+)
+
+// claim makes a delivery the worker's. From now on no other worker's checkpoint succeeds.
+func (q *Queue) claim(ctx context.Context, msg jetstream.Msg, datastore, worker string) (*Lease, error) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoJob, err)
+	}
+	l := &Lease{q: q, msg: msg}
+	for {
+		r, revision, err := q.Get(ctx, string(msg.Data()))
+		switch {
+		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+			return nil, err
+		case err != nil && q.conn.IsConnected():
+			return nil, fmt.Errorf("%w: %w", errNoJob, err)
+		case err != nil:
+			return nil, err
+		case r.Datastore != datastore:
+			return nil, fmt.Errorf("%w: it is one of datastore %s", errNoJob, r.Datastore)
+		case r.Seq != 0 && r.Seq != meta.Sequence.Stream:
+			return nil, fmt.Errorf("%w: message %d, and the job has message %d", errNoJob, meta.Sequence.Stream, r.Seq)
+		case r.State.Ended() && (r.State != fleet.Cancelled || !r.Begun):
+			return nil, errEnded
+		}
+		cancelled := r.State == fleet.Cancelled
+		if !cancelled {
+			r.State = fleet.Running
+		}
+		r.Seq, r.Worker, r.Updated = meta.Sequence.Stream, worker, time.Now().UTC()
+		r.Delivery = int(meta.NumDelivered) //nolint:gosec // at most MaxDeliver
+		r.Begun = true
+		l.Record = *r
+		if l.revision, err = q.records.Update(ctx, r.Key(), encode(r), revision); !overtaken(err) {
+			return l, err
+		}
+	}
+}
+
+// Beat tells the server that the job is being worked on.
+func (l *Lease) Beat() error { return l.msg.InProgress() }
+
+// Checkpoint records how far the job is. The error is ErrFenced if it is not this worker's any more.
+func (l *Lease) Checkpoint(ctx context.Context, p fleet.Progress) error {
+	return l.replace(ctx, func(r *fleet.Record) { r.Progress = p })
+}
+
+// Prove records that the result may get its name, if the job is still this worker's.
+func (l *Lease) Prove(ctx context.Context) error {
+	return l.replace(ctx, func(r *fleet.Record) { r.Proved = true })
+}
+
+// End ends the job.
+func (l *Lease) End(ctx context.Context, state fleet.State, change func(r *fleet.Record)) error {
+	err := l.replace(ctx, func(r *fleet.Record) {
+		r.State = state
+		change(r)
+	})
+	if err != nil {
+		return err
+	}
+	return l.msg.DoubleAck(ctx)
+}
+
+// Release gives a job back that has failed, to be delivered again after a delay. Behind the last delivery it is dead.
+func (l *Lease) Release(ctx context.Context, delay time.Duration, change func(r *fleet.Record)) error {
+	if l.last {
+		err := l.replace(ctx, func(r *fleet.Record) {
+			r.State = fleet.Dead
+			change(r)
+		})
+		if err == nil {
+			_, err = l.q.graves.Put(ctx, l.Record.Key(), encode(&l.Record))
+		}
+		if err != nil {
+			return err
+		}
+		return l.msg.DoubleAck(ctx)
+	}
+	err := l.replace(ctx, func(r *fleet.Record) {
+		r.State = fleet.Queued
+		change(r)
+	})
+	if err != nil {
+		return err
+	}
+	return l.msg.NakWithDelay(delay)
+}
+
+// Return gives the job back as if it had not been delivered, since this worker ends.
+func (l *Lease) Return(ctx context.Context, change func(r *fleet.Record)) error {
+	err := l.replace(ctx, func(r *fleet.Record) {
+		anew(r)
+		change(r)
+	})
+	if err == nil {
+		err = l.q.publish(ctx, &l.Record)
+	}
+	if err != nil {
+		return err // the message is delivered again, and is that of the job
+	}
+	return l.msg.DoubleAck(ctx)
+}
+
+// Drop settles the message of a job that was cancelled.
+func (l *Lease) Drop(ctx context.Context) error { return l.msg.DoubleAck(ctx) }
+
+// replace changes the record by compare-and-set. An answer that was lost looks as if another had changed it: then what
+// stands there is this worker's.
+func (l *Lease) replace(ctx context.Context, change func(r *fleet.Record)) error {
+	for !l.lost {
+		next := l.Record
+		change(&next)
+		next.Updated = time.Now().UTC()
+		revision, err := l.q.records.Update(ctx, l.Record.Key(), encode(&next), l.revision)
+		if err == nil {
+			l.Record, l.revision, l.lost = next, revision, next.State != fleet.Running
+			return nil
+		}
+		if !overtaken(err) {
+			return err
+		}
+		now, revision, err := l.q.Get(ctx, l.Record.Key())
+		if err != nil {
+			return err
+		}
+		if now.Worker != l.Record.Worker || now.Delivery != l.Record.Delivery || now.Seq != l.Record.Seq ||
+			now.State != fleet.Running {
+			l.Record, l.lost = *now, true
+			break
+		}
+		l.revision = revision
+	}
+	return ErrFenced
+}

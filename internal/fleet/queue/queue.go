@@ -1,0 +1,268 @@
+// Package queue keeps the jobs of a fleet in NATS JetStream: a message for each job that waits or runs, and a record of
+// what is known of it. Queue, redelivery and limits are JetStream's; what is here says how they are used.
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/trueup/trueup/internal/fleet"
+)
+
+// Names in JetStream.
+const (
+	stream     = "TRUEUP_JOBS"
+	subjects   = "jobs."
+	advisories = "TRUEUP_ADVISORIES"
+	exceeded   = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + ".*"
+	undertaker = "undertaker"
+	records    = "trueup-jobs"
+	graves     = "trueup-dead"
+	control    = "trueup-control"
+	rows       = "trueup-rows"
+)
+
+// Options say where the queue is, and how it is made if it is not there.
+type Options struct {
+	URL      string
+	Seed     string        // file with the seed of an nkey; empty: none
+	CA       string        // file with the certificates that the server's is checked by; empty: the system's
+	Name     string        // of the connection, for the server's log
+	AckWait  time.Duration // after which a delivery without a sign of life is made again; 0: a minute
+	Delivers int           // of a job; 0: 8
+	Replicas int           // of streams and buckets; 0: 1
+}
+
+// Queue is a connection to the jobs of a fleet. Its methods may be called by several goroutines.
+type Queue struct {
+	o       Options
+	conn    *nats.Conn
+	js      jetstream.JetStream
+	jobs    jetstream.Stream
+	records jetstream.KeyValue
+	graves  jetstream.KeyValue
+	control jetstream.KeyValue
+	rows    jetstream.KeyValue
+}
+
+// duplicates is how long the server knows the ids of messages. Records know jobs for ever.
+const duplicates = time.Hour
+
+// Open connects to a server, and makes the streams and buckets that are not there.
+func Open(ctx context.Context, o Options) (q *Queue, err error) {
+	if o.AckWait == 0 {
+		o.AckWait = time.Minute
+	}
+	if o.Delivers == 0 {
+		o.Delivers = 8
+	}
+	o.Replicas = max(o.Replicas, 1)
+	q = &Queue{o: o}
+	if q.conn, err = connect(o); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			q.conn.Close()
+		}
+	}()
+	if q.js, err = jetstream.New(q.conn); err != nil {
+		return nil, err
+	}
+	if q.jobs, err = q.open(ctx, jetstream.StreamConfig{
+		Name: stream, Subjects: []string{subjects + "*"}, Retention: jetstream.WorkQueuePolicy, Duplicates: duplicates,
+		Description: "jobs of trueup, by datastore",
+	}); err != nil {
+		return nil, err
+	}
+	if _, err = q.open(ctx, jetstream.StreamConfig{
+		Name: advisories, Subjects: []string{exceeded}, Retention: jetstream.WorkQueuePolicy,
+		Description: "jobs of trueup that were delivered as often as they may be",
+	}); err != nil {
+		return nil, err
+	}
+	for _, b := range []struct {
+		to   *jetstream.KeyValue
+		name string
+	}{{&q.records, records}, {&q.graves, graves}, {&q.control, control}, {&q.rows, rows}} {
+		if *b.to, err = q.bucket(ctx, b.name); err != nil {
+			return nil, err
+		}
+	}
+	return q, nil
+}
+
+func connect(o Options) (*nats.Conn, error) {
+	options := []nats.Option{
+		nats.Name("trueup-fleet " + o.Name), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond),
+	}
+	if o.Seed != "" {
+		sign, err := nats.NkeyOptionFromSeed(o.Seed)
+		if err != nil {
+			return nil, fmt.Errorf("--nkey %s: %w", o.Seed, err)
+		}
+		options = append(options, sign)
+	}
+	if o.CA != "" {
+		options = append(options, nats.RootCAs(o.CA))
+	}
+	conn, err := nats.Connect(o.URL, options...)
+	if err != nil {
+		return nil, fmt.Errorf("NATS at %s: %w", o.URL, err)
+	}
+	return conn, nil
+}
+
+// open returns a stream, and makes it if it is not there.
+func (q *Queue) open(ctx context.Context, c jetstream.StreamConfig) (jetstream.Stream, error) {
+	c.Storage, c.Replicas = jetstream.FileStorage, q.o.Replicas
+	s, err := q.js.Stream(ctx, c.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		s, err = q.js.CreateStream(ctx, c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", c.Name, err)
+	}
+	return s, nil
+}
+
+// bucket returns a bucket, and makes it if it is not there.
+func (q *Queue) bucket(ctx context.Context, name string) (jetstream.KeyValue, error) {
+	kv, err := q.js.KeyValue(ctx, name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		kv, err = q.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: name, Storage: jetstream.FileStorage, Replicas: q.o.Replicas,
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", name, err)
+	}
+	return kv, nil
+}
+
+// Close ends the connection.
+func (q *Queue) Close() { q.conn.Close() }
+
+// AckWait is the time after which a delivery without a sign of life is made again.
+func (q *Queue) AckWait() time.Duration { return q.o.AckWait }
+
+// Submit queues a job. It reports whether that is new: a job that is known already, in whatever state, is not queued
+// again.
+func (q *Queue) Submit(ctx context.Context, j fleet.Job) (fresh bool, err error) {
+	if err := j.Check(); err != nil {
+		return false, err
+	}
+	now := time.Now().UTC()
+	r := &fleet.Record{Job: j, State: fleet.Queued, Created: now, Updated: now}
+	_, err = q.records.Create(ctx, j.Key(), encode(r))
+	fresh = err == nil
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		if r, _, err = q.Get(ctx, j.Key()); err != nil || r.State != fleet.Queued || r.Seq != 0 {
+			return false, err
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	return fresh, q.publish(ctx, r) // also where an earlier call ended between the two
+}
+
+func (q *Queue) publish(ctx context.Context, r *fleet.Record) error {
+	id := fmt.Sprintf("%s.%d", r.Key(), r.Round)
+	_, err := q.js.Publish(ctx, subjects+r.Datastore, []byte(r.Key()), jetstream.WithMsgID(id))
+	return err
+}
+
+func encode(r *fleet.Record) []byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // plain values: our own bug
+	}
+	return b
+}
+
+// Get returns the record of a job with its revision.
+func (q *Queue) Get(ctx context.Context, key string) (*fleet.Record, uint64, error) {
+	e, err := q.records.Get(ctx, key)
+	if err != nil {
+		return nil, 0, fmt.Errorf("job %.80s: %w", key, err)
+	}
+	r, err := fleet.ParseRecord(e.Value())
+	if err == nil && r.Key() != key {
+		err = errors.New("its record is that of another job")
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("job %.80s: %w", key, err)
+	}
+	return r, e.Revision(), nil
+}
+
+// change replaces a record by what f makes of it, as often as another change comes between. f returns false for a
+// record that is to stay.
+func (q *Queue) change(ctx context.Context, key string, f func(r *fleet.Record) (bool, error)) (*fleet.Record, error) {
+	for {
+		r, revision, err := q.Get(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		changes, err := f(r)
+		if err != nil || !changes {
+			return r, err
+		}
+		r.Updated = time.Now().UTC()
+		if _, err = q.records.Update(ctx, key, encode(r), revision); !overtaken(err) {
+			return r, err
+		}
+	}
+}
+
+// overtaken reports whether a record has another revision than the one to be replaced.
+func overtaken(err error) bool { return errors.Is(err, jetstream.ErrKeyRevisionMismatch) }
+
+// Cancel has a job not be done. Its worker ends it, and removes what it wrote. A job whose result is about to get its
+// name is not cancelled.
+func (q *Queue) Cancel(ctx context.Context, key string) (*fleet.Record, error) {
+	return q.change(ctx, key, func(r *fleet.Record) (bool, error) {
+		if r.State.Ended() || r.Proved {
+			return false, fmt.Errorf("job %s is %s, and cannot be cancelled", key, stateOf(r))
+		}
+		r.State = fleet.Cancelled
+		return true, nil
+	})
+}
+
+func stateOf(r *fleet.Record) string {
+	if r.Proved && !r.State.Ended() {
+		return "complete"
+	}
+	return string(r.State)
+}
+
+// anew makes a job one that waits for its first delivery. Any message of it is the one that counts.
+func anew(r *fleet.Record) { r.State, r.Round, r.Seq, r.Delivery = fleet.Queued, r.Round+1, 0, 0 }
+
+// Retry queues a job anew that came to an end other than success.
+func (q *Queue) Retry(ctx context.Context, key string) (*fleet.Record, error) {
+	r, err := q.change(ctx, key, func(r *fleet.Record) (bool, error) {
+		if !r.State.Ended() || r.State == fleet.Done {
+			return false, fmt.Errorf("job %s is %s; only one that ended without success is queued anew", key,
+				stateOf(r))
+		}
+		anew(r)
+		r.Code, r.Message, r.Log = "", "", ""
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := q.graves.Purge(ctx, key); err != nil {
+		return nil, err
+	}
+	return r, q.publish(ctx, r)
+}

@@ -1,0 +1,360 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/fleet"
+	"github.com/trueup/trueup/internal/fleet/engine"
+	"github.com/trueup/trueup/internal/fleet/queue"
+)
+
+// serve starts a server, and returns its URL.
+func serve(t *testing.T) string {
+	t.Helper()
+	e, err := engine.Start(engine.Options{Store: t.TempDir(), Host: "127.0.0.1"})
+	require.NoError(t, err)
+	t.Cleanup(e.Stop)
+	return e.URL()
+}
+
+func open(t *testing.T, o queue.Options) *queue.Queue {
+	t.Helper()
+	q, err := queue.Open(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(q.Close)
+	return q
+}
+
+func job(path string) fleet.Job {
+	return fleet.Job{Kind: fleet.Align, Datastore: "ds1", Path: path, Options: fleet.Options{Suffix: "-aligned"}}
+}
+
+func submit(t *testing.T, q *queue.Queue, j fleet.Job) {
+	t.Helper()
+	fresh, err := q.Submit(t.Context(), j)
+	require.NoError(t, err)
+	require.True(t, fresh)
+}
+
+// long is more than any answer takes on a busy machine.
+const long = time.Minute
+
+// taker takes jobs of a datastore as one worker, and notes what is refused.
+type taker struct {
+	*queue.Source
+	worker  string
+	refused []string
+}
+
+func take(t *testing.T, q *queue.Queue, worker, datastore string) *taker {
+	t.Helper()
+	s, err := q.Source(t.Context(), datastore, 0)
+	require.NoError(t, err)
+	return &taker{Source: s, worker: worker}
+}
+
+// next returns the next job, nil if none comes within the time.
+func (k *taker) next(t *testing.T, wait time.Duration) *queue.Lease {
+	t.Helper()
+	l, err := k.Next(t.Context(), k.worker, wait, func(key string, err error) {
+		k.refused = append(k.refused, fmt.Sprintf("%s: %v", key, err))
+	})
+	require.NoError(t, err)
+	return l
+}
+
+func nothing(*fleet.Record) {}
+
+// A job that is submitted twice is one, before it is done and after.
+func TestJobsAreKnown(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t)})
+	submit(t, q, job("a.vmdk"))
+	again := func() {
+		fresh, err := q.Submit(t.Context(), job("a.vmdk"))
+		require.NoError(t, err)
+		require.False(t, fresh)
+	}
+	again()
+	k := take(t, q, "w", "ds1")
+	l := k.next(t, long)
+	require.Equal(t, "a.vmdk", l.Record.Path)
+	require.Equal(t, fleet.Running, l.Record.State)
+	again()
+	require.NoError(t, l.End(t.Context(), fleet.Done, nothing))
+	again()
+	require.Nil(t, k.next(t, 0))
+	other := job("a.vmdk")
+	other.Boundary = "1M"
+	submit(t, q, other)
+	require.NotNil(t, k.next(t, long))
+}
+
+// A worker that was silent for too long has lost its job: nothing that it says is believed any more.
+func TestSilentWorkersAreFenced(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t), AckWait: time.Second})
+	submit(t, q, job("a.vmdk"))
+	frozen := take(t, q, "frozen", "ds1").next(t, long)
+	require.NoError(t, frozen.Checkpoint(t.Context(), fleet.Progress{Phase: "copy", Done: 7}))
+	other := take(t, q, "other", "ds1").next(t, long)
+	require.Equal(t, 2, other.Record.Delivery)
+	require.Equal(t, int64(7), other.Record.Done)
+	require.ErrorIs(t, frozen.Checkpoint(t.Context(), fleet.Progress{}), queue.ErrFenced)
+	require.ErrorIs(t, frozen.Prove(t.Context()), queue.ErrFenced)
+	require.ErrorIs(t, frozen.End(t.Context(), fleet.Done, nothing), queue.ErrFenced)
+	require.ErrorIs(t, frozen.Release(t.Context(), 0, nothing), queue.ErrFenced)
+	require.NoError(t, other.Prove(t.Context()))
+	require.NoError(t, other.End(t.Context(), fleet.Done, nothing))
+	r, _, err := q.Get(t.Context(), other.Record.Key())
+	require.NoError(t, err)
+	require.Equal(t, "other", r.Worker)
+	require.Equal(t, fleet.Done, r.State)
+}
+
+// Of two that want to say that a result may get its name, one does.
+func TestOneWorkerProves(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t), AckWait: time.Second})
+	submit(t, q, job("a.vmdk"))
+	leases := []*queue.Lease{take(t, q, "a", "ds1").next(t, long), take(t, q, "b", "ds1").next(t, long)}
+	errs := make([]error, len(leases))
+	var all sync.WaitGroup
+	for i, l := range leases {
+		all.Go(func() { errs[i] = l.Prove(t.Context()) })
+	}
+	all.Wait()
+	require.ErrorIs(t, errs[0], queue.ErrFenced)
+	require.NoError(t, errs[1])
+}
+
+// What is not a message of a job is refused: replayed, of another datastore, of no job, and not a key at all.
+func TestForeignMessages(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	q := open(t, queue.Options{URL: url})
+	submit(t, q, job("a.vmdk"))
+	key := new(job("a.vmdk")).Key()
+	k := take(t, q, "w", "ds1")
+	l := k.next(t, long)
+	conn, err := nats.Connect(url)
+	require.NoError(t, err)
+	defer conn.Close()
+	for _, m := range [][2]string{
+		{"jobs.ds1", key}, {"jobs.ds2", key}, {"jobs.ds1", "ds1.absent"}, {"jobs.ds1", "a b>"},
+	} {
+		_, err := conn.Request(m[0], []byte(m[1]), long)
+		require.NoError(t, err)
+	}
+	require.Nil(t, k.next(t, 0))
+	require.Len(t, k.refused, 3)
+	require.Contains(t, k.refused[0], "the job has message 1")
+	other := take(t, q, "w", "ds2")
+	require.Nil(t, other.next(t, 0))
+	require.Len(t, other.refused, 1)
+	require.Contains(t, other.refused[0], "datastore ds1")
+	require.NoError(t, l.Checkpoint(t.Context(), fleet.Progress{}), "the job itself goes on")
+
+	_, err = conn.Request("jobs.ds1", make([]byte, 2<<20), long)
+	require.ErrorIs(t, err, nats.ErrMaxPayload)
+}
+
+// A job that fails as often as it may is dead, with what was learnt. It can be queued anew.
+func TestPoison(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t), Delivers: 2, AckWait: time.Second})
+	submit(t, q, job("a.vmdk"))
+	k := take(t, q, "w", "ds1")
+	var key string
+	for range 2 {
+		l := k.next(t, long)
+		key = l.Record.Key()
+		require.Equal(t, "a.vmdk", l.Record.Path)
+		require.NoError(t, l.Release(t.Context(), 0, func(r *fleet.Record) { r.Code, r.Message = "io", "broken" }))
+	}
+	require.Nil(t, k.next(t, 0))
+	submit(t, q, job("b.vmdk"))
+	for range 2 { // nothing says why this one fails
+		require.Equal(t, "b.vmdk", k.next(t, long).Record.Path)
+	}
+	require.Nil(t, k.next(t, 3*time.Second), "the server counts deliveries while a worker waits")
+	n, err := q.Bury(t.Context(), long)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	dead, err := q.Dead(t.Context())
+	require.NoError(t, err)
+	said := map[string]string{}
+	for _, r := range dead {
+		require.Equal(t, fleet.Dead, r.State)
+		said[r.Path] = r.Message
+	}
+	require.Equal(t, map[string]string{
+		"a.vmdk": "broken", "b.vmdk": "its workers were gone before they could say why",
+	}, said)
+	_, err = q.Retry(t.Context(), key)
+	require.NoError(t, err)
+	l := k.next(t, long)
+	require.Equal(t, "a.vmdk", l.Record.Path)
+	require.Equal(t, 1, l.Record.Delivery)
+	require.NoError(t, l.End(t.Context(), fleet.Done, nothing))
+	dead, err = q.Dead(t.Context())
+	require.NoError(t, err)
+	require.Len(t, dead, 1)
+	_, err = q.Retry(t.Context(), key)
+	require.ErrorContains(t, err, "is done")
+}
+
+// A job that a worker gives back since it ends has all its deliveries still.
+func TestReturnedJob(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t), Delivers: 2})
+	submit(t, q, job("a.vmdk"))
+	k := take(t, q, "w", "ds1")
+	for range 5 {
+		l := k.next(t, long)
+		require.Equal(t, 1, l.Record.Delivery)
+		require.NoError(t, l.Checkpoint(t.Context(), fleet.Progress{Phase: "copy"}))
+		require.NoError(t, l.Return(t.Context(), nothing))
+		require.ErrorIs(t, l.Prove(t.Context()), queue.ErrFenced)
+	}
+	l := k.next(t, long)
+	require.Equal(t, "copy", l.Record.Phase)
+	require.Nil(t, k.next(t, 0))
+	require.Empty(t, k.refused)
+}
+
+// A cancelled job is not done. One that has written something is handed out once more, to be cleared away.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t), AckWait: time.Second})
+	submit(t, q, job("a.vmdk"))
+	submit(t, q, job("b.vmdk"))
+	k := take(t, q, "w", "ds1")
+	l := k.next(t, long)
+	for _, path := range []string{"a.vmdk", "b.vmdk"} {
+		_, err := q.Cancel(t.Context(), new(job(path)).Key())
+		require.NoError(t, err)
+	}
+	require.ErrorIs(t, l.Checkpoint(t.Context(), fleet.Progress{}), queue.ErrFenced)
+	require.Equal(t, fleet.Cancelled, l.Record.State)
+	again := k.next(t, long)
+	require.Equal(t, "a.vmdk", again.Record.Path)
+	require.Equal(t, fleet.Cancelled, again.Record.State)
+	require.NoError(t, again.Drop(t.Context()))
+	require.Nil(t, k.next(t, 0))
+	_, err := q.Cancel(t.Context(), l.Record.Key())
+	require.ErrorContains(t, err, "cannot be cancelled")
+
+	submit(t, q, job("c.vmdk"))
+	l = k.next(t, long)
+	require.NoError(t, l.Prove(t.Context()))
+	_, err = q.Cancel(t.Context(), l.Record.Key())
+	require.ErrorContains(t, err, "is complete", "its result is about to get its name")
+}
+
+// No more jobs of a datastore run than it may have at once, and those of another do not count.
+func TestJobsAtOnce(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t)})
+	for n := range 3 {
+		submit(t, q, job(fmt.Sprintf("%d.vmdk", n)))
+	}
+	other := job("x.vmdk")
+	other.Datastore = "ds2"
+	submit(t, q, other)
+	s, err := q.Source(t.Context(), "ds1", 1)
+	require.NoError(t, err)
+	k := &taker{Source: s, worker: "w"}
+	l := k.next(t, long)
+	require.Nil(t, k.next(t, 0))
+	require.NotNil(t, take(t, q, "w", "ds2").next(t, long))
+	require.NoError(t, l.End(t.Context(), fleet.Done, nothing))
+	require.NotNil(t, k.next(t, long))
+	require.Nil(t, k.next(t, 0))
+	_, err = q.Source(t.Context(), "ds1", 2)
+	require.NoError(t, err)
+	require.NotNil(t, k.next(t, long))
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t)})
+	drained := func(datastore string) bool {
+		is, err := q.Drained(t.Context(), datastore)
+		require.NoError(t, err)
+		return is
+	}
+	require.False(t, drained("ds1"))
+	require.NoError(t, q.Drain(t.Context(), "ds1", true))
+	require.True(t, drained("ds1"))
+	require.False(t, drained("ds2"))
+	require.NoError(t, q.Drain(t.Context(), "", true))
+	require.True(t, drained("ds2"))
+	require.NoError(t, q.Drain(t.Context(), "", false))
+	require.NoError(t, q.Drain(t.Context(), "ds1", false))
+	require.False(t, drained("ds1"))
+}
+
+// A server that is started again on its store has all jobs, and workers go on with theirs.
+func TestServerStartsAgain(t *testing.T) {
+	t.Parallel()
+	o := engine.Options{Store: t.TempDir(), Host: "127.0.0.1"}
+	e, err := engine.Start(o)
+	require.NoError(t, err)
+	q := open(t, queue.Options{URL: e.URL()})
+	submit(t, q, job("a.vmdk"))
+	submit(t, q, job("b.vmdk"))
+	k := take(t, q, "w", "ds1")
+	l := k.next(t, long)
+	_, err = fmt.Sscanf(e.URL(), "nats://127.0.0.1:%d", &o.Port)
+	require.NoError(t, err)
+	e.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err = l.Checkpoint(ctx, fleet.Progress{})
+	require.Error(t, err)
+	require.NotErrorIs(t, err, queue.ErrFenced, "a server that is away has taken nothing back")
+	e, err = engine.Start(o)
+	require.NoError(t, err)
+	t.Cleanup(e.Stop)
+	for err = l.Prove(t.Context()); err != nil; err = l.Prove(t.Context()) {
+		require.NotErrorIs(t, err, queue.ErrFenced)
+	}
+	require.NoError(t, l.End(t.Context(), fleet.Done, nothing))
+	require.Equal(t, "b.vmdk", k.next(t, long).Record.Path)
+}
+
+func TestEachAndWatch(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t)})
+	submit(t, q, job("a.vmdk"))
+	other := job("b.vmdk")
+	other.Datastore = "ds2"
+	submit(t, q, other)
+	all := map[string]fleet.State{}
+	note := func(r *fleet.Record) { all[r.Path] = r.State }
+	require.NoError(t, q.Each(t.Context(), "", note))
+	require.Equal(t, map[string]fleet.State{"a.vmdk": fleet.Queued, "b.vmdk": fleet.Queued}, all)
+	clear(all)
+	require.NoError(t, q.Each(t.Context(), "ds2", note))
+	require.Equal(t, map[string]fleet.State{"b.vmdk": fleet.Queued}, all)
+	require.Error(t, q.Each(t.Context(), "*", note))
+	ctx, cancel := context.WithCancel(t.Context())
+	seen := []fleet.State{}
+	require.ErrorIs(t, q.Watch(ctx, "ds1", func(r *fleet.Record) {
+		if seen = append(seen, r.State); r.State == fleet.Cancelled {
+			cancel()
+			return
+		}
+		_, err := q.Cancel(t.Context(), r.Key())
+		require.NoError(t, err)
+	}), context.Canceled)
+	require.Equal(t, []fleet.State{fleet.Queued, fleet.Cancelled}, seen)
+}

@@ -1,0 +1,236 @@
+package work
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/trueup/trueup/internal/fleet"
+	"github.com/trueup/trueup/internal/fleet/queue"
+)
+
+// doing is a job at work.
+type doing struct {
+	*Worker
+	*run
+	at    Datastore
+	lease *queue.Lease
+	log   *slog.Logger
+
+	now      fleet.Progress
+	advanced time.Time // when work was last seen
+	asked    bool      // the run waits for the answer whether its result may get its name
+}
+
+// bounded is a context for an exchange with the server that the end of this worker does not cut off.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+}
+
+// do does a job, and settles it.
+func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) {
+	r := &l.Record
+	log := w.Log.With("job", r.Key(), "kind", r.Kind, "image", fleet.Plain(filepath.Join(d.Root, r.Path)),
+		"delivery", r.Delivery)
+	j := &doing{Worker: w, at: d, lease: l, log: log, now: r.Progress, advanced: time.Now()}
+	if r.State == fleet.Cancelled {
+		j.cancelled(ctx)
+		return
+	}
+	args, v := w.prepare(d, r)
+	var e end
+	if args != nil {
+		log.Info("the job begins")
+		var err error
+		if j.run, err = start(w.Program, args, func(line string) { log.Info("trueup", "text", line) }); err != nil {
+			v = verdict{fleet.Queued, "io", err.Error()}
+		} else {
+			e, v, err = j.attend(ctx)
+			if err != nil {
+				j.fenced(ctx, err)
+				return
+			}
+		}
+	}
+	if err := j.settle(ctx, e, v); err != nil {
+		j.fenced(ctx, err)
+	}
+}
+
+// attend waits for the end of the run. The error is that of a job that is not this worker's any more.
+func (j *doing) attend(ctx context.Context) (end, verdict, error) {
+	tick := time.NewTicker(j.Every)
+	defer tick.Stop()
+	stopping := ctx.Done()
+	for {
+		var err error
+		select {
+		case <-stopping:
+			stopping = nil
+			j.stop()
+		case e := <-j.ended:
+			return e, j.judge(e), nil
+		case e, more := <-j.said:
+			if !more {
+				e := <-j.ended
+				return e, j.judge(e), nil
+			}
+			err = j.note(ctx, e)
+		case <-tick.C:
+			err = j.checkpoint(ctx)
+		}
+		switch {
+		case errors.Is(err, queue.ErrFenced):
+			j.kill()
+			return end{}, verdict{}, err
+		case err != nil:
+			j.log.Warn("the server does not answer; the run goes on", "error", err)
+		}
+		if time.Since(j.advanced) > j.Stall {
+			e := j.kill()
+			return e, verdict{fleet.Queued, "stalled", "the run did nothing for " + j.Stall.String()}, nil
+		}
+	}
+}
+
+// note takes what the run says.
+func (j *doing) note(ctx context.Context, e event) error {
+	if e.Event == "proved" {
+		j.asked, j.advanced = true, time.Now()
+		return j.prove(ctx)
+	}
+	if e.Advanced(j.now) {
+		j.advanced = time.Now()
+	}
+	j.now = e.Progress
+	return nil
+}
+
+// prove asks the server whether the job is still this worker's, and has the run publish its result then.
+func (j *doing) prove(ctx context.Context) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err := j.lease.Prove(ctx)
+	if err == nil {
+		j.asked = false
+		_ = j.publish() // a run that is gone has an end to say so
+	}
+	return err
+}
+
+// checkpoint records how far the run is, and tells the server that it is being worked on.
+func (j *doing) checkpoint(ctx context.Context) error {
+	if j.asked {
+		j.advanced = time.Now() // it waits for this worker
+		if err := j.prove(ctx); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if err := j.lease.Checkpoint(ctx, j.now); err != nil {
+		return err
+	}
+	return j.lease.Beat()
+}
+
+// judge says what the end of the run means.
+func (j *doing) judge(e end) verdict {
+	r := &j.lease.Record
+	if r.Kind == fleet.Scan {
+		if exists(j.results(r)) { // it is there when it is complete
+			return verdict{state: fleet.Done}
+		}
+		return verdictOf(e)
+	}
+	return verdictOf(e, 0)
+}
+
+// mostResult bounds a result in a record, in bytes: all records are read for a list.
+const mostResult = 16 << 10
+
+// settle ends the job, or gives it back.
+func (j *doing) settle(ctx context.Context, e end, v verdict) error {
+	stopped := ctx.Err() != nil
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	log := j.log.With("state", v.state, "code", v.code, "message", fleet.Plain(v.message))
+	note := func(r *fleet.Record) {
+		r.Code, r.Message, r.Log, r.Progress = v.code, fleet.Plain(v.message), "", j.now
+		if v.state != fleet.Done {
+			r.Log = e.log
+		}
+	}
+	switch {
+	case v.state == fleet.Queued && stopped:
+		log.Info("the job is given back, since the worker ends")
+		return j.lease.Return(ctx, note)
+	case v.state == fleet.Queued:
+		log.Warn("the job failed, and is tried again")
+		return j.lease.Release(ctx, j.Delay, note)
+	}
+	r := j.lease.Record
+	if v.state == fleet.Done {
+		if err := j.keep(ctx, &r, e.output); err != nil {
+			return err
+		}
+	}
+	log.Info("the job has ended")
+	return j.lease.End(ctx, v.state, func(to *fleet.Record) {
+		note(to)
+		to.Result, to.ResultFile = r.Result, r.ResultFile
+	})
+}
+
+// keep keeps the result of a job: in its record, beside it, or in a file.
+func (j *doing) keep(ctx context.Context, r *fleet.Record, output []byte) error {
+	r.Result, r.ResultFile = nil, ""
+	if r.Kind == fleet.Scan {
+		r.ResultFile = j.results(r)
+		return j.Queue.KeepRows(ctx, r.Key(), r.ResultFile)
+	}
+	if !json.Valid(output) {
+		return nil
+	}
+	if len(output) <= mostResult {
+		r.Result = output
+		return nil
+	}
+	r.ResultFile = filepath.Join(j.Folder, r.Key()+".json")
+	return os.WriteFile(r.ResultFile, output, 0o600)
+}
+
+// fenced ends a job that is not this worker's any more, or that cannot be settled now: it will be delivered again.
+func (j *doing) fenced(ctx context.Context, err error) {
+	if errors.Is(err, queue.ErrFenced) && j.lease.Record.State == fleet.Cancelled {
+		j.cancelled(ctx)
+		return
+	}
+	j.log.Warn("the job is left to others", "error", err)
+}
+
+// cancelled removes what a cancelled job has written. What another run has left there is not touched.
+func (j *doing) cancelled(ctx context.Context) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	r := &j.lease.Record
+	if at, err := j.at.place(r.Path); err == nil && r.Kind == fleet.Align && j.now.Phase != "" {
+		dest := filepath.Join(filepath.Dir(at), filepath.Base(r.Dest()))
+		if exists(dest + journal) {
+			if e, err := ask(ctx, j.Program, "undo", "--json", dest); err != nil || e.exit != 0 {
+				v := verdictOf(e, 0)
+				j.log.Warn("what a cancelled job has written is still there", "code", v.code,
+					"message", fleet.Plain(v.message))
+			}
+		}
+	}
+	if err := j.lease.Drop(ctx); err != nil {
+		j.log.Warn("the message of a cancelled job is still there", "error", err)
+		return
+	}
+	j.log.Info("the job was cancelled")
+}

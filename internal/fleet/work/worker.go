@@ -1,0 +1,240 @@
+// Package work does the jobs of a fleet on one host: it takes those of the datastores that the host sees, and has
+// trueup do each in a process of its own. It decodes no image.
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/trueup/trueup/internal/fleet"
+	"github.com/trueup/trueup/internal/fleet/queue"
+)
+
+// Datastore is a folder of images that this host sees.
+type Datastore struct {
+	Name string
+	Root string // absolute
+}
+
+// Worker takes jobs and does them.
+type Worker struct {
+	Queue      *queue.Queue
+	Datastores []Datastore
+	Program    string        // trueup
+	ID         string        // of this process, among all that there ever were
+	Folder     string        // of large results
+	Slots      int           // jobs of a datastore that run here at once
+	AtOnce     int           // jobs of a datastore that run anywhere at once; 0: as it is
+	Rate       string        // of a copy, as --limit-rate has it; empty: none
+	Once       bool          // end when no job waits
+	Every      time.Duration // between checkpoints; 0: 5 s, or a third of the queue's AckWait
+	Delay      time.Duration // before a job that failed is tried again
+	Stall      time.Duration // after which a run that does nothing is ended; 0: half an hour
+	Window     Window        // in which jobs are begun
+	Log        *slog.Logger
+}
+
+// idle is how long a worker waits for a job before it looks around.
+const idle = 5 * time.Second
+
+// Run works until the context ends, or with Once until no job waits.
+func (w *Worker) Run(ctx context.Context) error {
+	if w.Every == 0 {
+		w.Every = min(5*time.Second, w.Queue.AckWait()/3)
+	}
+	if w.Stall == 0 {
+		w.Stall = 30 * time.Minute
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, d := range w.Datastores {
+		source, err := w.Queue.Source(ctx, d.Name, w.AtOnce)
+		if err != nil {
+			return err
+		}
+		for range max(w.Slots, 1) {
+			group.Go(func() error { return w.serve(ctx, d, source) })
+		}
+	}
+	if !w.Once {
+		group.Go(func() error { return w.bury(ctx) })
+	}
+	err := group.Wait()
+	if w.Once && err == nil {
+		_, err = w.Queue.Bury(ctx, 0)
+	}
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// serve does the jobs of one datastore, one after the other.
+func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) error {
+	for ctx.Err() == nil {
+		l, err := w.next(ctx, d, source)
+		switch {
+		case errors.Is(err, context.Canceled):
+		case err != nil && w.Once:
+			return err
+		case err != nil:
+			w.Log.Warn("no job can be taken now", "datastore", d.Name, "error", err)
+			pause(ctx, time.Second)
+		case l != nil:
+			w.do(ctx, d, l)
+		case w.Once:
+			return nil
+		}
+	}
+	return nil
+}
+
+// next returns the next job, nil if there is none now.
+func (w *Worker) next(ctx context.Context, d Datastore, source *queue.Source) (*queue.Lease, error) {
+	off, err := w.Queue.Drained(ctx, d.Name)
+	if err != nil {
+		return nil, err
+	}
+	wait := idle
+	if w.Once {
+		wait = 0
+	}
+	if off || !w.Window.Contains(time.Now()) {
+		pause(ctx, wait)
+		return nil, nil //nolint:nilnil // none is to be taken
+	}
+	return source.Next(ctx, w.ID, wait, func(key string, err error) {
+		w.Log.Warn("a message was refused", "datastore", d.Name, "key", fleet.Plain(key), "error", err)
+	})
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// bury moves dead jobs out of the queue.
+func (w *Worker) bury(ctx context.Context) error {
+	for ctx.Err() == nil {
+		n, err := w.Queue.Bury(ctx, idle)
+		switch {
+		case n > 0:
+			w.Log.Warn("jobs failed as often as they may", "jobs", n)
+		case err != nil && ctx.Err() == nil:
+			w.Log.Warn("dead jobs cannot be moved now", "error", err)
+			pause(ctx, time.Second)
+		}
+	}
+	return nil
+}
+
+// place returns where a path of a job is. A link may not lead out of the datastore.
+func (d *Datastore) place(path string) (string, error) {
+	root, err := filepath.EvalSymlinks(d.Root)
+	if err != nil {
+		return "", err
+	}
+	at := filepath.Join(root, path)
+	final, err := filepath.EvalSymlinks(at)
+	if err != nil {
+		return "", err
+	}
+	if final != root && !strings.HasPrefix(final, strings.TrimSuffix(root, "/")+"/") {
+		return "", errOutside
+	}
+	return at, nil
+}
+
+var errOutside = errors.New("a link leads out of the datastore")
+
+// prepare returns the arguments of the run that does a job, or why there is none.
+func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict) {
+	at, err := d.place(r.Path)
+	switch {
+	case errors.Is(err, errOutside):
+		return nil, verdict{fleet.Refused, "reference", err.Error()}
+	case err != nil:
+		return nil, verdict{fleet.Queued, "io", err.Error()}
+	}
+	if st, err := os.Stat(at); err == nil && r.Identity != "" &&
+		r.Identity != fleet.IdentityOf(st.Size(), st.ModTime().UnixNano()) {
+		return nil, verdict{
+			fleet.Refused, "changed",
+			"the image is not what it was when it was scanned; scan it again, and submit what is found",
+		}
+	}
+	common := []string{"--json", "--progress", "json"}
+	if w.Rate != "" && r.Kind != fleet.Scan {
+		common = append(common, "--limit-rate", w.Rate)
+	}
+	if r.Kind == fleet.Scan {
+		if err := os.Remove(w.results(r)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, verdict{fleet.Queued, "io", err.Error()}
+		}
+		args = append(
+			[]string{"scan"}, append(common, "--label", "datastore="+d.Name, "--out", w.results(r))...,
+		)
+		return append(append(args, r.Flags()...), at), v
+	}
+	if r.Kind == fleet.Exchange {
+		args = append([]string{"align", "--supervised", "--replace"}, append(common, r.Flags()...)...)
+		return append(args, at), v
+	}
+	dest := filepath.Join(filepath.Dir(at), filepath.Base(r.Dest()))
+	if r.Proved && exists(dest) && !exists(dest+journal) {
+		args = []string{"verify", "--json", "--progress", "json"} // an earlier delivery has come to its end
+		if r.SkipFree {
+			args = append(args, "--skip-free")
+		}
+		return append(args, at, dest), v
+	}
+	args = append([]string{"align", "--supervised", "--resumable"}, append(common, r.Flags()...)...)
+	return append(args, at, dest), v
+}
+
+// journal ends the name of the file beside a copy that can go on.
+const journal = ".trueup"
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// results returns the file that the results of a scan go to.
+func (w *Worker) results(r *fleet.Record) string {
+	return filepath.Join(w.Folder, r.Key()+".ndjson")
+}
+
+// Window is a time of the day, in minutes, from From up to To. The zero value is the whole day.
+type Window struct{ From, To int }
+
+// ParseWindow reads a window such as 22:00-06:00.
+func ParseWindow(arg string) (out Window, err error) {
+	from, to, found := strings.Cut(arg, "-")
+	for i, at := range []*int{&out.From, &out.To} {
+		var t time.Time
+		if t, err = time.Parse("15:04", []string{from, to}[i]); err != nil || !found {
+			return out, fmt.Errorf("window %q, want a time of the day such as 22:00-06:00", arg)
+		}
+		*at = 60*t.Hour() + t.Minute()
+	}
+	return out, nil
+}
+
+// Contains reports whether a time is in the window.
+func (w Window) Contains(t time.Time) bool {
+	now := 60*t.Hour() + t.Minute()
+	if w.From < w.To {
+		return w.From <= now && now < w.To
+	}
+	return w.From == w.To || now >= w.From || now < w.To
+}

@@ -1,0 +1,165 @@
+package fleet
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"path/filepath"
+)
+
+// Worklist makes jobs of what scans have found.
+type Worklist struct {
+	Kind      Kind
+	Datastore string
+	Prefix    string // of the paths in the results: where the scan saw the datastore
+	Options   Options
+	Match     string // pattern of path.Match for the path below the datastore or for its last name; empty: all
+	Below     bool   // also images that are off the boundary only
+
+	Refused []Refusal
+	Skipped map[string]int // rows that are no jobs, by the reason
+}
+
+// Refusal is an image of which no copy can be made.
+type Refusal struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// row is what a job needs to know of a row of trueup scan.
+type row struct {
+	Schema    string `json:"schema"`
+	Event     string `json:"event"`
+	Path      string `json:"path"`
+	PathBytes string `json:"path_base64"`
+	State     string `json:"state"`
+	Format    string `json:"format"`
+	Verdict   string `json:"verdict"`
+	Accepted  *any   `json:"accepted"`
+	Files     []struct {
+		Size     int64 `json:"size_bytes"`
+		Modified int64 `json:"modified_ns"`
+	} `json:"files"`
+	Disks []struct {
+		Member string `json:"member"`
+		Fix    *struct {
+			Refusals []struct {
+				Subject string `json:"subject"`
+				Text    string `json:"text"`
+				Remedy  string `json:"remedy"`
+			} `json:"refusals"`
+		} `json:"fix"`
+		Unplanned *struct {
+			Message string `json:"message"`
+		} `json:"unplanned"`
+	} `json:"disks"`
+}
+
+// mostRow bounds a line, in bytes, as trueup report does.
+const mostRow = 64 << 20
+
+// schema is that of the results of trueup.
+const schema = "trueup/1"
+
+// Read reads rows, and calls use for each job.
+func (w *Worklist) Read(in io.Reader, use func(Job) error) error {
+	if w.Skipped == nil {
+		w.Skipped = map[string]int{}
+	}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, mostRow)
+	for n := 1; lines.Scan(); n++ {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		var r row
+		if err := json.Unmarshal(line, &r); err != nil {
+			return fmt.Errorf("line %d: no object of JSON, want results of trueup scan -o json", n)
+		}
+		if r.Schema != schema || r.Event != "image" && r.Event != "summary" {
+			return fmt.Errorf("line %d: no result of trueup scan -o json", n)
+		}
+		if r.Event == "summary" {
+			continue
+		}
+		j, skip, err := w.job(&r)
+		switch {
+		case err != nil:
+			return fmt.Errorf("line %d: %w", n, err)
+		case skip != "":
+			w.Skipped[skip]++
+		case j != nil:
+			if err := use(*j); err != nil {
+				return err
+			}
+		}
+	}
+	return lines.Err()
+}
+
+// job returns the job of a row, or why there is none. Neither is returned for one that is refused.
+func (w *Worklist) job(r *row) (j *Job, skip string, err error) {
+	at, outside := w.below(r)
+	switch {
+	case r.State != "judged":
+		return nil, "not judged", nil
+	case outside:
+		return nil, "not below " + w.Prefix, nil
+	case r.Accepted != nil:
+		return nil, "accepted", nil
+	case r.Verdict != "misaligned" && (r.Verdict != "below_boundary" || !w.Below):
+		return nil, "nothing to be done", nil
+	case !w.matches(at):
+		return nil, "does not match", nil
+	case len(r.Files) == 0:
+		return nil, "", errors.New("a judged image without files")
+	}
+	for _, d := range r.Disks {
+		switch {
+		case d.Member != "":
+			return nil, "a package; use trueup align on it", nil
+		case d.Unplanned != nil:
+			w.Refused = append(w.Refused, Refusal{at, Plain(d.Unplanned.Message), ""})
+			return nil, "", nil
+		case d.Fix != nil && len(d.Fix.Refusals) > 0 && !w.Options.AllowUnbootable:
+			f := d.Fix.Refusals[0]
+			w.Refused = append(w.Refused, Refusal{at, Plain(f.Subject + ": " + f.Text), Plain(f.Remedy)})
+			return nil, "", nil
+		}
+	}
+	j = &Job{
+		Kind: w.Kind, Datastore: w.Datastore, Path: at, Options: w.Options,
+		Identity: IdentityOf(r.Files[0].Size, r.Files[0].Modified),
+	}
+	if err := j.Check(); err != nil {
+		w.Refused = append(w.Refused, Refusal{Plain(at), err.Error(), "rename the image"})
+		return nil, "", nil //nolint:nilerr // it is in the list
+	}
+	return j, "", nil
+}
+
+// below returns the path of a row below the datastore.
+func (w *Worklist) below(r *row) (at string, outside bool) {
+	at = r.Path
+	if b, err := base64.StdEncoding.DecodeString(r.PathBytes); err == nil && r.PathBytes != "" {
+		at = string(b)
+	}
+	at, err := filepath.Rel(w.Prefix, at)
+	return at, err != nil || !filepath.IsLocal(at)
+}
+
+func (w *Worklist) matches(at string) bool {
+	if w.Match == "" {
+		return true
+	}
+	whole, _ := path.Match(w.Match, at)
+	name, _ := path.Match(w.Match, path.Base(at))
+	return whole || name
+}
