@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/cli"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/fleet"
+	"github.com/trueup/trueup/internal/scan/glob"
 )
 
 func good() fleet.Job {
@@ -141,6 +142,11 @@ func TestWorklist(t *testing.T) {
 		}))
 		return jobs, w
 	}
+	pattern := func(s string) *glob.Pattern {
+		p, err := glob.Parse(s)
+		require.NoError(t, err)
+		return p
+	}
 	jobs, w := read(fleet.Worklist{Prefix: root})
 	require.ElementsMatch(t, []string{"sub/off.img", "other.img"}, jobs)
 	require.Len(t, w.Refused, 1)
@@ -150,9 +156,9 @@ func TestWorklist(t *testing.T) {
 
 	jobs, _ = read(fleet.Worklist{Prefix: root, Below: true})
 	require.ElementsMatch(t, []string{"sub/off.img", "other.img", "below.img"}, jobs)
-	jobs, _ = read(fleet.Worklist{Prefix: root, Match: "o*.img"})
+	jobs, _ = read(fleet.Worklist{Prefix: root, Match: pattern("o*.img")})
 	require.ElementsMatch(t, []string{"sub/off.img", "other.img"}, jobs)
-	jobs, _ = read(fleet.Worklist{Prefix: root, Match: "sub/*"})
+	jobs, _ = read(fleet.Worklist{Prefix: root, Match: pattern("sub/*")})
 	require.Equal(t, []string{"sub/off.img"}, jobs)
 	jobs, w = read(fleet.Worklist{Prefix: filepath.Join(root, "sub")})
 	require.Equal(t, []string{"off.img"}, jobs)

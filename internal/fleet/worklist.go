@@ -8,8 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"path/filepath"
+
+	"github.com/trueup/trueup/internal/scan/glob"
 )
 
 // Worklist makes jobs of what scans have found.
@@ -18,8 +19,8 @@ type Worklist struct {
 	Datastore string
 	Prefix    string // of the paths in the results: where the scan saw the datastore
 	Options   Options
-	Match     string // pattern of path.Match for the path below the datastore or for its last name; empty: all
-	Below     bool   // also images that are off the boundary only
+	Match     *glob.Pattern // of paths below the datastore; nil: all
+	Below     bool          // also images that are off the boundary only
 
 	Refused []Refusal
 	Skipped map[string]int // rows that are no jobs, by the reason
@@ -116,7 +117,7 @@ func (w *Worklist) job(r *row) (j *Job, skip string, err error) {
 		return nil, "accepted", nil
 	case r.Verdict != "misaligned" && (r.Verdict != "below_boundary" || !w.Below):
 		return nil, "nothing to be done", nil
-	case !w.matches(at):
+	case w.Match != nil && !w.Match.MatchAny([]string{at}):
 		return nil, "does not match", nil
 	case len(r.Files) == 0:
 		return nil, "", errors.New("a judged image without files")
@@ -153,13 +154,4 @@ func (w *Worklist) below(r *row) (at string, outside bool) {
 	}
 	at, err := filepath.Rel(w.Prefix, at)
 	return at, err != nil || !filepath.IsLocal(at)
-}
-
-func (w *Worklist) matches(at string) bool {
-	if w.Match == "" {
-		return true
-	}
-	whole, _ := path.Match(w.Match, at)
-	name, _ := path.Match(w.Match, path.Base(at))
-	return whole || name
 }

@@ -215,6 +215,7 @@ func TestUsage(t *testing.T) {
 		{"submit", "align", "a.img"},
 		{"submit", "align", "--datastore", "a"},
 		{"submit", "align", "--datastore", "a", "--worklist", "-"},
+		{"submit", "align", "--datastore", "a=/x", "--worklist", "-", "--match", "[a"},
 		{"submit", "scan", "--datastore", "a", "--shards", "0"},
 		{"status", "--state", "new"},
 		{"status", "more"},

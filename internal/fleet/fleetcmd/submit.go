@@ -14,6 +14,7 @@ import (
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/queue"
+	"github.com/trueup/trueup/internal/scan/glob"
 )
 
 type submitFlags struct {
@@ -21,6 +22,7 @@ type submitFlags struct {
 	fleet.Worklist
 	datastore string
 	lists     []string
+	match     string
 	shards    int
 }
 
@@ -88,7 +90,7 @@ that.`,
 	fs, o := cmd.Flags(), &f.Options
 	fs.StringVar(&f.datastore, "datastore", "", "`NAME[=DIR]` of the datastore, and where the scan saw it")
 	fs.StringArrayVar(&f.lists, "worklist", nil, "results of trueup scan -o json in `FILE`, or - (repeatable)")
-	fs.StringVar(&f.Match, "match", "", "of a worklist, only paths or names that match `PATTERN`, such as *.vmdk")
+	fs.StringVar(&f.match, "match", "", "of a worklist, only paths or names that match `GLOB`, such as *.vmdk")
 	fs.BoolVar(&f.Below, "below", false, "of a worklist, also images that are off the boundary, but on 4 KiB")
 	if kind == fleet.Align {
 		fs.StringVar(&o.Suffix, "suffix", fleet.DefaultSuffix,
@@ -117,7 +119,13 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 		return usage("--shards %d, want 1 or more", f.shards)
 	}
 	s := submitted{Refused: []fleet.Refusal{}}
-	err := f.with(ctx, func(q *queue.Queue) error {
+	var err error
+	if f.match != "" {
+		if f.Match, err = glob.Parse(f.match); err != nil {
+			return usage("--match %q: %w", f.match, err)
+		}
+	}
+	err = f.with(ctx, func(q *queue.Queue) error {
 		take := func(j fleet.Job) error {
 			fresh, err := q.Submit(ctx, j)
 			if fresh {

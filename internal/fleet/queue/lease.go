@@ -82,12 +82,21 @@ func (s *Source) Next(
 		case errors.Is(err, errEnded):
 			err = msg.DoubleAck(ctx)
 		default:
-			err = errors.Join(err, msg.Nak())
+			err = errors.Join(err, msg.NakWithDelay(askAgain))
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
+}
+
+// askAgain is how long a message waits whose record cannot be read now.
+const askAgain = time.Second
+
+// isAbsent reports whether a message has no record, and never will. A server of a cluster that is behind can answer so
+// for a while.
+func isAbsent(err error, delivery uint64) bool {
+	return errors.Is(err, jetstream.ErrInvalidKey) || errors.Is(err, jetstream.ErrKeyNotFound) && delivery > 2
 }
 
 // fetch returns one message, nil if there is none within the time.
@@ -137,9 +146,7 @@ func (q *Queue) claim(ctx context.Context, msg jetstream.Msg, datastore, worker 
 	for {
 		r, revision, err := q.Get(ctx, string(msg.Data()))
 		switch {
-		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-			return nil, err
-		case err != nil && q.conn.IsConnected():
+		case isAbsent(err, meta.NumDelivered):
 			return nil, fmt.Errorf("%w: %w", errNoJob, err)
 		case err != nil:
 			return nil, err

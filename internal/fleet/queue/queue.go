@@ -198,7 +198,7 @@ func (q *Queue) Get(ctx context.Context, key string) (*fleet.Record, uint64, err
 		err = errors.New("its record is that of another job")
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("job %.80s: %w", key, err)
+		return nil, 0, fmt.Errorf("%w: %.80s: %w", errNoJob, key, err)
 	}
 	return r, e.Revision(), nil
 }

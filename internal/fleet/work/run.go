@@ -22,6 +22,7 @@ const (
 	maxLine   = 64 << 10
 	maxOutput = 8 << 20
 	maxLog    = 4 << 10
+	maxCode   = 64
 )
 
 // run is a trueup that does a job. It dies with this process, at any moment: what it writes has no name yet.
@@ -104,6 +105,7 @@ func (r *run) listen(said io.Reader, log func(line string)) (tail string) {
 		line, err := in.ReadSlice('\n')
 		var e event
 		if bytes.HasPrefix(line, []byte("{")) && json.Unmarshal(line, &e) == nil && e.Event != "" {
+			e.Phase = clip(e.Phase, maxCode)
 			r.said <- e
 		} else if text := strings.TrimSpace(string(line)); text != "" {
 			text = fleet.Plain(text)
@@ -175,11 +177,17 @@ func verdictOf(e end, good ...int) verdict {
 	if err := json.Unmarshal(e.output, &f); err != nil || f.Error == nil || e.exit < 0 {
 		return verdict{fleet.Queued, "crash", fmt.Sprintf("trueup ended without a result: %v", e.err)}
 	}
-	v := verdict{fleet.Queued, f.Error.Code, f.Error.Message}
+	v := verdict{fleet.Queued, clip(f.Error.Code, maxCode), clip(f.Error.Message, maxLog)}
 	if v.code != "busy" && (e.exit == exitRefused || lasting[v.code]) {
 		v.state = fleet.Refused
 	}
 	return v
+}
+
+// clip bounds a text that is kept, and makes it one line.
+func clip(s string, most int) string {
+	s = fleet.Plain(s)
+	return strings.ToValidUTF8(s[:min(len(s), most)], "?")
 }
 
 // ask runs the program to its end.
