@@ -120,11 +120,22 @@ func (b *bench) run(l *loaded, env string, most time.Duration, names ...string) 
 	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700)); err != nil {
 		return nil, err
 	}
-	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", most.String(),
-		"-test.run", "^("+strings.Join(names, "|")+")$")
+	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", most.String(), "-test.run", pattern(names))
 	c.Env = append(c.Env, env)
 	c.WaitDelay = time.Second // a process of the test may hold its output
 	return c.CombinedOutput()
+}
+
+// pattern matches some tests, or one part of a test.
+func pattern(names []string) string {
+	parts := strings.Split(strings.Join(names, "|"), "/")
+	for i, p := range parts {
+		if i > 0 {
+			p = regexp.QuoteMeta(p)
+		}
+		parts[i] = "^(" + p + ")$"
+	}
+	return strings.Join(parts, "/")
 }
 
 // unmountBelow unmounts what tests that were ended have left mounted in a folder.
@@ -185,7 +196,8 @@ func (l *loaded) reaching(m mutant) []*test {
 	return out
 }
 
-var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+// failedTest finds a test that fails, and the first part of it that does.
+var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+).*(?:\n +--- FAIL: (\S+))?`)
 
 // kill runs the tests that reach a mutant, the quick ones first, until one fails. by is empty when none does.
 func (b *bench) kill(m mutant, l *loaded) (by string, reached int, err error) {
@@ -211,11 +223,11 @@ func (b *bench) killOf(m mutant, l *loaded, limit time.Duration, names []string)
 		if err != nil || by == "" {
 			return by, err
 		}
-		failed := names
+		failed, part := names, names
 		if i := slices.Index(names, strings.Split(by, "/")[0]); i >= 0 {
-			failed = names[i : i+1 : i+1]
+			failed, part = names[i:i+1:i+1], []string{by}
 		}
-		always, err := b.fails(l, "TRUEUP_MUTANT=0", limit, failed)
+		always, err := b.fails(l, "TRUEUP_MUTANT=0", limit, part)
 		if err != nil || always == "" {
 			return by, err
 		}
@@ -237,8 +249,8 @@ func (b *bench) fails(l *loaded, env string, limit time.Duration, names []string
 	if exit := new(exec.ExitError); !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
 		return "", err
 	}
-	if found := failedTest.FindSubmatch(out); found != nil {
-		return string(found[1]), nil
+	if found := failedTest.FindStringSubmatch(string(out)); found != nil {
+		return cmp.Or(found[2], found[1]), nil
 	} else if bytes.Contains(out, []byte("panic: test timed out")) {
 		return timedOut, nil
 	}

@@ -15,8 +15,13 @@ func TestOnlyWhatPassesWithoutAMutantKillsIt(t *testing.T) {
 	for name, c := range map[string]struct{ script, by string }{
 		"never":           {"exit 0", ""},
 		"with the mutant": {`[ "$TRUEUP_MUTANT" = 7 ] || exit 0; set -- TestA/part; ` + fails, "TestA/part"},
-		"always":          {`case "$*" in *TestA*) set -- TestA;; *) set -- TestB;; esac; ` + fails, ""},
-		"a test unasked":  {"set -- TestC; " + fails, ""},
+		"in a part": {
+			`[ "$TRUEUP_MUTANT" = 7 ] || case "$*" in *'^(TestA)$/^(a\+b)$') exit 0;; esac; ` +
+				`printf -- '--- FAIL: TestA (0.00s)\n    --- FAIL: TestA/a+b (0.00s)\n'; exit 1`,
+			"TestA/a+b",
+		},
+		"always":         {`case "$*" in *TestA*) set -- TestA;; *) set -- TestB;; esac; ` + fails, ""},
+		"a test unasked": {"set -- TestC; " + fails, ""},
 		"one of them always": {
 			`case "$*" in *TestA*) set -- TestA;; *) [ "$TRUEUP_MUTANT" = 7 ] || exit 0; set -- TestB;; esac; ` + fails,
 			"TestB",

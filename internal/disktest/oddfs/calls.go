@@ -5,12 +5,14 @@ package oddfs
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"maps"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,6 +93,17 @@ func (j *Journal) RequireNoticed(t testing.TB, most map[string]int) {
 // answersEnv makes a test the process that answers.
 const answersEnv = "TRUEUP_TEST_ANSWERS"
 
+// failed is whether a part of a test has failed.
+var failed atomic.Bool
+
+// failFast ends a part of a test of which another one has failed, with -failfast: that ends no tests that have begun.
+func failFast(t testing.TB) {
+	t.Helper()
+	if failed.Load() && flag.Lookup("test.failfast").Value.String() == "true" {
+		t.Skip("another part has failed")
+	}
+}
+
 // Asker starts a process that runs the same test, and returns what asks it. The test begins with Answered. A process
 // cannot wait for a file system that it serves itself, and one that is started for each call takes longer than the
 // call.
@@ -111,12 +124,16 @@ func Asker[Question, Answer any](t testing.TB) func(Question) Answer {
 		return string(text)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			failed.Store(true)
+		}
 		require.NoError(t, in.Close())
 		said := rest()
 		require.NoError(t, cmd.Wait(), said)
 	})
 	return func(q Question) (a Answer) {
 		t.Helper()
+		failFast(t)
 		err := questions.Encode(q)
 		if err == nil {
 			err = answers.Decode(&a)
