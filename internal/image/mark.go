@@ -31,7 +31,7 @@ func (img *Image) Marked() (bool, error) {
 // noteMark keeps a device with an unfinished copy from being taken for a disk.
 func (img *Image) noteMark() error {
 	marked, err := img.Marked()
-	if err != nil || !marked {
+	if !marked {
 		return err
 	}
 	text := "it holds an unfinished copy, which trueup was writing to it when that run ended"

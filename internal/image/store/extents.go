@@ -173,7 +173,7 @@ func (o *Output) otherWork(name string) (*unfinished.Work, error) {
 // refuseOther refuses a name whose partial file belongs to another DEST: hours of work may stand in it.
 func (o *Output) refuseOther(name string) error {
 	w, err := o.otherWork(name)
-	if w == nil || err != nil {
+	if w == nil {
 		return err
 	}
 	i := w.Issue()
