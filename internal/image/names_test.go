@@ -1,7 +1,9 @@
 package image_test
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -49,4 +52,63 @@ func TestFixedVHDWithoutItsFooter(t *testing.T) {
 	disktest.Run(t, "truncate", "-s", "1M", path)
 	img := imagetest.Open(t, path)
 	require.Equal(t, []string{image.CodeMisnamed}, imagetest.Codes(img.Issues, ondisk.Refuse))
+}
+
+// Renamed gives the text of an image other names of its files. An image in one file names none.
+func TestRenamedFiles(t *testing.T) {
+	t.Parallel()
+	dir, img := flatDisk(t)
+	to := func(name string) string { return "old " + name }
+	was, now, err := img.Renamed(to)
+	require.NoError(t, err)
+	require.Equal(t, disktest.ReadFile(t, filepath.Join(dir, "disk.vmdk")), was)
+	require.Equal(t, strings.ReplaceAll(string(was), "disk-flat.vmdk", "old disk-flat.vmdk"), string(now))
+	require.NoError(t, os.Truncate(filepath.Join(dir, "disk.vmdk"), 10))
+	_, _, err = img.Renamed(to)
+	require.ErrorIs(t, err, ondisk.ErrChanged)
+
+	was, now, err = imagetest.Open(t, imagetest.Write(t, dir, "one.img", make([]byte, 4096))).Renamed(to)
+	require.NoError(t, err)
+	require.Nil(t, was)
+	require.Nil(t, now)
+}
+
+// A device with an unfinished copy is no disk.
+func TestMarksOfUnfinishedCopies(t *testing.T) {
+	t.Parallel()
+	device := append(image.Mark(sector), make([]byte, mib)...)
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "device", device))
+	marked, err := img.Marked()
+	require.NoError(t, err)
+	require.True(t, marked)
+	require.Equal(t, []string{"unfinished"}, imagetest.Codes(img.Issues, ondisk.Refuse))
+}
+
+// An OVF names files as URIs do, and in chunks. One that cannot be parsed counts, too.
+func TestNamesInAnOVF(t *testing.T) {
+	t.Parallel()
+	for text, name := range map[string]string{
+		`<File href="Disk%201.vmdk" id="f"/>`:                   "Disk 1.vmdk",
+		`<File href="a b.img" id="f" chunkSize="512"/>`:         "a b.img.000000000",
+		`<File href="a%20b.img" id="f" chunkSize="512"/> <Fil`:  "a b.img.000000000",
+		`<File href="cut &amp; more.img" id="f" size="10"`:      "cut & more.img",
+		`<File href="CUT%20and%20more.img" id="f" size="10" <<`: "cut and more.img",
+	} {
+		dir := t.TempDir()
+		imagetest.Write(t, dir, "vm.ovf", []byte(`<?xml version="1.0"?><Envelope xmlns="http://schemas.dmtf.org/ovf/`+
+			`envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>`+
+			strings.ReplaceAll(text, " id=", " ovf:id=")+`</References></Envelope>`))
+		d, err := gate.OpenFolder(dir)
+		require.NoError(t, err)
+		user, err := image.UserOf(d, name)
+		require.NoError(t, err)
+		require.Equal(t, "vm.ovf", user, text)
+		require.NoError(t, d.Close())
+	}
+}
+
+// All formats that docs/schema lists are named.
+func TestNamesOfFormats(t *testing.T) {
+	t.Parallel()
+	require.ElementsMatch(t, []string{"qcow2", "vhd", "vhdx", "vmdk", "raw"}, image.Names())
 }

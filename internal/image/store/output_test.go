@@ -342,3 +342,32 @@ func TestErrorsOfPartialFilesHaveTheFolder(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrBusy)
 	require.ErrorContains(t, err, filepath.Join(dir, ".new.vmdk.partial")+": in use")
 }
+
+// An output that swaps has the names of the files of SOURCE, which others refuse.
+func TestOutputsThatSwapHaveTheNamesOfTheSource(t *testing.T) {
+	t.Parallel()
+	made, _ := source(t, 1)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "disk.vmdk")
+	imagetest.Copy(t, made, path, flat)
+	before := disktest.Names(t, dir)
+	src := imagetest.Open(t, path)
+	o := flat
+	_, err := store.Create(path, src.Disk.Size(), src, o)
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	o.Swap = true
+	out, err := store.Create(path, src.Disk.Size(), src, o)
+	require.NoError(t, err)
+	require.Subset(t, disktest.Names(t, dir), []string{".disk.vmdk.partial", ".disk-flat.vmdk.partial"})
+	require.NoError(t, out.Discard())
+
+	files, err := image.OpenFiles(path, nil)
+	require.NoError(t, err)
+	defer files.Close()
+	out, _, err = store.CreateFiles(path, files, false, true)
+	require.NoError(t, err)
+	_, err = out.AddFile("disk-flat.vmdk")
+	require.NoError(t, err)
+	require.NoError(t, out.Discard())
+	require.Equal(t, before, disktest.Names(t, dir))
+}
