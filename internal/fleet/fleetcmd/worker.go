@@ -44,6 +44,7 @@ A worker that is ended gives its jobs back.`,
 	fs.IntVarP(&f.Slots, "jobs", "j", 1, "do `N` jobs of each datastore at once")
 	fs.IntVar(&f.AtOnce, "at-once", 0, "have all workers together do `N` jobs of each datastore at once (2 at first)")
 	fs.StringVar(&f.Rate, "limit-rate", "", "have each copy read at most `SIZE` bytes in a second, such as 20M")
+	fs.BoolVar(&f.Confined, "require-sandbox", false, "fail jobs if the kernel cannot confine what reads images")
 	fs.StringVar(&f.window, "window", "", "begin jobs only in a `TIME` of the day, such as 22:00-06:00")
 	fs.BoolVar(&f.Once, "once", false, "end when no job waits")
 	fs.StringVar(&f.Folder, "folder", "trueup-fleet-results", "keep the results of scans in `DIR`")

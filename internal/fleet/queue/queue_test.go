@@ -1,8 +1,14 @@
 package queue_test
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/engine"
 	"github.com/trueup/trueup/internal/fleet/queue"
@@ -19,10 +26,36 @@ import (
 // serve starts a server, and returns its URL.
 func serve(t *testing.T) string {
 	t.Helper()
-	e, err := engine.Start(engine.Options{Store: t.TempDir(), Host: "127.0.0.1"})
-	require.NoError(t, err)
-	t.Cleanup(e.Stop)
-	return e.URL()
+	url, _ := serveFrom(t, t.TempDir(), 0)
+	return url
+}
+
+// serveFrom starts a server on its store, and returns its URL and what stops it: that of this program, or the
+// nats-server that TRUEUP_NATS names.
+func serveFrom(t *testing.T, store string, port int) (url string, stop func()) {
+	t.Helper()
+	program := os.Getenv("TRUEUP_NATS")
+	if program == "" {
+		e, err := engine.Start(engine.Options{Store: store, Host: "127.0.0.1", Port: port})
+		require.NoError(t, err)
+		t.Cleanup(e.Stop)
+		return e.URL(), e.Stop
+	}
+	dir := t.TempDir()
+	cmd := exec.Command(program, "-js", "-sd", store, "-a", "127.0.0.1", "-p", strconv.Itoa(cmp.Or(port, -1)),
+		"--ports_file_dir", dir)
+	require.NoError(t, cmd.Start())
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(stop)
+	var ports struct{ Nats []string }
+	disktest.WaitFor(t, "the ports of the server", func() bool {
+		b, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("nats-server_%d.ports", cmd.Process.Pid)))
+		return err == nil && json.Unmarshal(b, &ports) == nil && len(ports.Nats) > 0
+	})
+	return ports.Nats[0], stop
 }
 
 func open(t *testing.T, o queue.Options) *queue.Queue {
@@ -312,25 +345,23 @@ func TestDrain(t *testing.T) {
 // A server that is started again on its store has all jobs, and workers go on with theirs.
 func TestServerStartsAgain(t *testing.T) {
 	t.Parallel()
-	o := engine.Options{Store: t.TempDir(), Host: "127.0.0.1"}
-	e, err := engine.Start(o)
-	require.NoError(t, err)
-	q := open(t, queue.Options{URL: e.URL()})
+	store := t.TempDir()
+	at, stop := serveFrom(t, store, 0)
+	q := open(t, queue.Options{URL: at})
 	submit(t, q, job("a.vmdk"))
 	submit(t, q, job("b.vmdk"))
 	k := take(t, q, "w", "ds1")
 	l := k.next(t, long)
-	_, err = fmt.Sscanf(e.URL(), "nats://127.0.0.1:%d", &o.Port)
+	var port int
+	_, err := fmt.Sscanf(at, "nats://127.0.0.1:%d", &port)
 	require.NoError(t, err)
-	e.Stop()
+	stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	err = l.Checkpoint(ctx, fleet.Progress{})
 	require.Error(t, err)
 	require.NotErrorIs(t, err, queue.ErrFenced, "a server that is away has taken nothing back")
-	e, err = engine.Start(o)
-	require.NoError(t, err)
-	t.Cleanup(e.Stop)
+	serveFrom(t, store, port)
 	for err = l.Prove(t.Context()); err != nil; err = l.Prove(t.Context()) {
 		require.NotErrorIs(t, err, queue.ErrFenced)
 	}

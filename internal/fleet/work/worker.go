@@ -34,6 +34,7 @@ type Worker struct {
 	Slots      int           // jobs of a datastore that run here at once
 	AtOnce     int           // jobs of a datastore that run anywhere at once; 0: as it is
 	Rate       string        // of a copy, as --limit-rate has it; empty: none
+	Confined   bool          // runs fail where the kernel cannot confine them
 	Once       bool          // end when no job waits
 	Every      time.Duration // between checkpoints; 0: 5 s, or a third of the queue's AckWait
 	Delay      time.Duration // before a job that failed is tried again
@@ -173,8 +174,8 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 		}
 	}
 	common := []string{"--json", "--progress", "json"}
-	if w.Rate != "" && r.Kind != fleet.Scan {
-		common = append(common, "--limit-rate", w.Rate)
+	if w.Confined {
+		common = append(common, "--require-sandbox")
 	}
 	if r.Kind == fleet.Scan {
 		if err := os.Remove(w.results(r)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -185,20 +186,22 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 		)
 		return append(append(args, r.Flags()...), at), v
 	}
-	if r.Kind == fleet.Exchange {
-		args = append([]string{"align", "--supervised", "--replace"}, append(common, r.Flags()...)...)
-		return append(args, at), v
-	}
 	dest := filepath.Join(filepath.Dir(at), filepath.Base(r.Dest()))
-	if r.Proved && exists(dest) && !exists(dest+journal) {
-		args = []string{"verify", "--json", "--progress", "json"} // an earlier delivery has come to its end
+	if r.Kind == fleet.Align && r.Proved && exists(dest) && !exists(dest+journal) {
+		args = append([]string{"verify"}, common...) // an earlier delivery has come to its end
 		if r.SkipFree {
 			args = append(args, "--skip-free")
 		}
 		return append(args, at, dest), v
 	}
-	args = append([]string{"align", "--supervised", "--resumable"}, append(common, r.Flags()...)...)
-	return append(args, at, dest), v
+	common = append(common, r.Flags()...)
+	if w.Rate != "" {
+		common = append(common, "--limit-rate", w.Rate)
+	}
+	if r.Kind == fleet.Exchange {
+		return append(append([]string{"align", "--supervised", "--replace"}, common...), at), v
+	}
+	return append(append([]string{"align", "--supervised", "--resumable"}, common...), at, dest), v
 }
 
 // journal ends the name of the file beside a copy that can go on.
