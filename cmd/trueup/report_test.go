@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -124,6 +125,24 @@ func TestReportSince(t *testing.T) {
 	early := trueup(t, "report", "--since", "2026-01-01", then, now)
 	require.Equal(t, 64, early.code, early.stderr)
 	require.Contains(t, early.stderr, "no scan had ended by then, the first did on 2026-01-02T03:04:05Z")
+}
+
+// TestReportOfManyRows has more rows than fit into the memory that a report may take.
+func TestReportOfManyRows(t *testing.T) {
+	t.Parallel()
+	s := scan(t, manyDisks(t, 1))
+	row, sum, _ := strings.Cut(strings.TrimSuffix(s.stdout, "\n"), "\n")
+	const n = 8000
+	var text strings.Builder
+	for k := range n {
+		text.WriteString(strings.ReplaceAll(row, "disk-000", fmt.Sprintf("disk-%d", k)) + "\n")
+	}
+	size := text.Len()
+	lines := hostFile(t, text.String()+sum+"\n")
+	m := launched(t, [][]string{{"report", "-o", "csv", "--since", "2100-01-01", "host=a", lines}})[0]
+	require.Equal(t, 3, m.Code, "%s", m.Stderr)
+	require.Equal(t, n+1, bytes.Count(m.Stdout, []byte("\n")))
+	require.Less(t, m.RSS, int64(64<<20), "of %d bytes of rows", size)
 }
 
 // A report never takes the place of what it is made of, and appears only when it is complete.
