@@ -13,7 +13,8 @@ SEEDS ?= 200
 DISKS ?= 500
 SEED ?= $(shell date +%s)
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION := $(shell scripts/version.sh)
+PREFIX ?= /usr/local
 LINT := $(shell command -v golangci-lint || ls "$$($(GO) env GOPATH)/bin/golangci-lint" 2>/dev/null)
 
 # The version comes from -ldflags; Go's own stamp would fail a build in a checkout that another user owns.
@@ -29,6 +30,20 @@ help: ## list the targets
 build: ## bin/trueup and bin/trueup-fleet, static and reproducible
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -buildid= -X main.version=$(VERSION)' -o bin/ ./cmd/...
 
+.PHONY: install
+install: build ## programs, manual pages and completions below PREFIX (/usr/local), or below DESTDIR and PREFIX
+	install -D -t $(DESTDIR)$(PREFIX)/bin bin/trueup bin/trueup-fleet
+	cd release && SOURCE_DATE_EPOCH=$$(../scripts/version.sh --time) $(GO) run . -version $(VERSION) -pages $(abspath $(DESTDIR)$(PREFIX))
+
+.PHONY: release
+release: ## what a release consists of, for all systems, in dist
+	cd release && SOURCE_DATE_EPOCH=$$(../scripts/version.sh --time) $(GO) run . -version $(VERSION) -out ../dist
+
+.PHONY: test-release
+test-release: ## a release, twice from other folders; its packages installed, used and removed; installs lintian and others (as root)
+	scripts/install-tools.sh release
+	cd release && $(GO) test -count=1 -timeout 60m ./...
+
 .PHONY: check
 check: vet lint systems ## what needs no outside tool: gofmt, vet, lint, quick race tests, import edges
 	$(GO) test -race -short ./internal/...
@@ -37,6 +52,7 @@ check: vet lint systems ## what needs no outside tool: gofmt, vet, lint, quick r
 vet:
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w is due: $$unformatted"; exit 1; }
 	$(GO) vet ./...
+	cd release && $(GO) vet ./...
 
 LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 

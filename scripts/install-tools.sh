@@ -37,6 +37,12 @@ packages=(
 	git jq make mount strace time xxd xz-utils
 )
 
+# What only make test-release calls.
+if [ "${1:-}" = release ]; then
+	packages+=(debootstrap lintian rpm skopeo)                # installs, checks and lists packages; unpacks the image
+	packages+=(man-db mandoc bash-completion zsh fish)        # read manual pages and completions
+fi
+
 # Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.
 export PATH="$PATH:/usr/sbin:/sbin"
 

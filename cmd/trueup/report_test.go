@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -166,4 +167,35 @@ func TestReportFiles(t *testing.T) {
 	last := strings.Split(strings.TrimSpace(trueup(t, "report", "--json", again).stdout), "\n")
 	require.NoError(t, json.Unmarshal([]byte(last[len(last)-1]), &summary))
 	require.InDelta(t, 1, summary["misaligned"], 0, "a report can be read again")
+}
+
+// TestAction runs what the action for workflows runs, as a workflow would.
+func TestAction(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	dir, temp := manyDisks(t, 2), t.TempDir()
+	run := func(failOn string) (outputs map[string]string) {
+		kept := filepath.Join(t.TempDir(), "output")
+		cmd := exec.Command("bash", filepath.Join(root, "scripts/action.sh"))
+		cmd.Env = append(os.Environ(), "ACTION="+root, "PATHS="+dir+"\n", "FAIL_ON="+failOn, "RUNNER_TEMP="+temp,
+			"GITHUB_OUTPUT="+kept)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		outputs = map[string]string{}
+		for line := range strings.Lines(string(disktest.ReadFile(t, kept))) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			outputs[key] = value
+		}
+		return outputs
+	}
+	for failOn, want := range map[string][2]string{"": {"3", "2"}, "never": {"0", "0"}} {
+		out := run(failOn)
+		require.Equal(t, want[0], out["exit-code"])
+		require.Equal(t, []string{"junit.xml", "report.html", "report.txt", "results.ndjson"},
+			folderNames(t, out["folder"]))
+		require.Contains(t, string(disktest.ReadFile(t, filepath.Join(out["folder"], "junit.xml"))),
+			`tests="2" failures="`+want[1]+`"`)
+	}
+	require.Equal(t, map[string]string{"exit-code": "64"}, run("nonsense"))
 }

@@ -96,19 +96,30 @@ func help(cmd *cobra.Command, _ []string) {
 	helpExits(out, cmd.Name(), columns)
 }
 
-// helpExits lists the exit codes of a command.
-func helpExits(out io.Writer, command string, columns int) {
-	fmt.Fprint(out, "\nExit codes:\n")
-	indent := strings.Repeat(" ", 6)
+// Exit is what an exit code of a command means.
+type Exit struct{ Code, Text string }
+
+// Exits lists the exit codes of a command; of trueup, those of all.
+func Exits(command string) (out []Exit) {
 	for _, e := range exits {
 		if e.of != nil && !slices.Contains(e.of, command) {
 			continue
 		}
 		text := e.text
-		if command != "trueup" { // which lists all
+		if command != "trueup" {
 			text = ofCommands.ReplaceAllString(text, "")
 		}
-		fmt.Fprintln(out, fold(fmt.Sprintf("  %-3s %s", e.code, text), columns, indent))
+		out = append(out, Exit{e.code, text})
+	}
+	return out
+}
+
+// helpExits lists the exit codes of a command.
+func helpExits(out io.Writer, command string, columns int) {
+	fmt.Fprint(out, "\nExit codes:\n")
+	indent := strings.Repeat(" ", 6)
+	for _, e := range Exits(command) {
+		fmt.Fprintln(out, fold(fmt.Sprintf("  %-3s %s", e.Code, e.Text), columns, indent))
 	}
 }
 

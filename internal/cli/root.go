@@ -89,6 +89,9 @@ func Run(ctx context.Context, version string, args []string, out, errOut io.Writ
 	return command.Finish(err, c, cmd.Name(), out, errOut)
 }
 
+// Commands returns the tree of all commands, for manual pages and completions.
+func Commands(version string) *cobra.Command { return newRoot(version, &command.Base{}) }
+
 // commandName returns the command that a command line calls.
 func commandName(root *cobra.Command, args []string) string {
 	cmd, _, err := root.Find(args)

@@ -42,6 +42,9 @@ about one image if they have the same label datastore, the same path below the o
 path as a whole or the same size and times of the main file; or else the same file system by its UUID, and the same
 inode, size and times of the main file. The row says which. Rows that nothing identifies are joined with no other.
 
+With --since, rows say what is new, changed, as before or removed since then, and sums have those of then beside them.
+An image is found again by its whole path and its label datastore, the UUID of its file system or its label host.
+
 A damaged line, a scan that was interrupted, a FILE without a summary and a shard without a FILE are listed, and end
 with 1.`,
 		Example: `  trueup report esx1.ndjson esx2.ndjson

@@ -79,7 +79,7 @@ func (m *Merged) text() string {
 	if m.Joined > 0 {
 		out += " Several rows were one image: " + images(m.Joined) + "."
 	}
-	if m.Unknown > 0 {
+	if m.Unknown > 0 && m.Scans+m.Catalogs > 1 {
 		out += " Nothing identifies " + counted(m.Unknown, "row", "rows") +
 			", so an image that several hosts have seen may count for each."
 	}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/licensecheck"
+)
+
+// module is one that is linked into a program of the release.
+type module struct {
+	path, version, sum string
+	licences           []licence
+}
+
+// licence is a file of a module.
+type licence struct {
+	name string
+	text []byte
+	ids  []string // SPDX identifiers of what is in it
+}
+
+// modules lists what is linked into any program, sorted, with its licences.
+func (r *release) modules() ([]module, error) {
+	seen := map[string]module{}
+	for _, p := range r.built {
+		info, err := buildinfo.ReadFile(p.path)
+		if err != nil {
+			return nil, err
+		}
+		seen["std"] = module{path: "std", version: strings.TrimPrefix(info.GoVersion, "go")}
+		for _, d := range info.Deps {
+			seen[d.Path] = module{path: d.Path, version: d.Version, sum: d.Sum}
+		}
+	}
+	folders, err := r.folders()
+	if err != nil {
+		return nil, err
+	}
+	var out []module
+	for _, m := range seen {
+		if m.licences, err = licencesIn(folders[m.path]); err != nil {
+			return nil, err
+		}
+		if len(m.licences) == 0 {
+			return nil, fmt.Errorf("%s %s has no file with a licence that is known", m.path, m.version)
+		}
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b module) int { return strings.Compare(a.path, b.path) })
+	return out, nil
+}
+
+// folders has where the sources of each module lie.
+func (r *release) folders() (map[string]string, error) {
+	cmd := exec.Command("go", "list", "-m", "-json", "all")
+	cmd.Dir, cmd.Stderr, cmd.Env = r.root, os.Stderr, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	text, err := cmd.Output()
+	if err != nil {
+		return nil, err
+	}
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{"std": strings.TrimSpace(string(root))}
+	for d := json.NewDecoder(strings.NewReader(string(text))); ; {
+		var m struct{ Path, Dir string }
+		if err := d.Decode(&m); errors.Is(err, io.EOF) {
+			return out, nil
+		} else if err != nil {
+			return nil, err
+		}
+		out[m.Path] = m.Dir
+	}
+}
+
+var licenceName = regexp.MustCompile(`(?i)^((un)?licen[cs]e|copying|notice|patents|copyright)([-.].*)?$`)
+
+// licencesIn reads the files at the top of a module that say how it may be used.
+func licencesIn(folder string) (out []licence, err error) {
+	if folder == "" {
+		return nil, nil
+	}
+	list, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	known := false
+	for _, e := range list {
+		if !e.Type().IsRegular() || !licenceName.MatchString(e.Name()) {
+			continue
+		}
+		l := licence{name: e.Name()}
+		if l.text, err = os.ReadFile(filepath.Join(folder, e.Name())); err != nil {
+			return nil, err
+		}
+		for _, m := range licensecheck.Scan(l.text).Match {
+			if !slices.Contains(l.ids, m.ID) {
+				l.ids = append(l.ids, m.ID)
+			}
+		}
+		known = known || len(l.ids) > 0
+		out = append(out, l)
+	}
+	if !known {
+		return nil, nil
+	}
+	return out, nil
+}
+
+// licences writes the texts of the licences of all that is linked.
+func (r *release) licences() error {
+	list, err := r.modules()
+	if err != nil {
+		return err
+	}
+	var text strings.Builder
+	text.WriteString("trueup is linked with these libraries, each under its own licence.\n")
+	for _, m := range list {
+		for _, l := range m.licences {
+			fmt.Fprintf(&text, "\n%s\n%s %s, %s\n%[1]s\n\n%s\n", strings.Repeat("=", 80), m.path, m.version, l.name,
+				strings.TrimSpace(string(l.text)))
+		}
+	}
+	return os.WriteFile(filepath.Join(r.shared, "THIRD-PARTY.txt"), []byte(text.String()), 0o644)
+}
+
+// choices lists the licences of a module. A text that SPDX does not know stands as a name.
+func (m module) choices() *cyclonedx.Licenses {
+	var out cyclonedx.Licenses
+	seen := map[string]bool{}
+	for _, l := range m.licences {
+		for _, id := range l.ids {
+			if seen[id] {
+				continue
+			}
+			seen[id] = true
+			known := &cyclonedx.License{ID: id}
+			if id == "GooglePatentsFile" {
+				known = &cyclonedx.License{Name: "Additional IP Rights Grant (Patents)"}
+			}
+			out = append(out, cyclonedx.LicenseChoice{License: known})
+		}
+	}
+	return &out
+}
+
+// bill writes the bill of materials, CycloneDX 1.6: the program and all that is linked.
+func (r *release) bill() error {
+	list, err := r.modules()
+	if err != nil {
+		return err
+	}
+	b := cyclonedx.NewBOM()
+	self := "pkg:golang/github.com/trueup/trueup@" + r.version
+	b.Metadata = &cyclonedx.Metadata{
+		Timestamp: r.time.Format("2006-01-02T15:04:05Z"),
+		Component: &cyclonedx.Component{
+			BOMRef: self, Type: cyclonedx.ComponentTypeApplication, Name: "trueup", Version: r.version,
+			PackageURL: self, Licenses: &cyclonedx.Licenses{{License: &cyclonedx.License{ID: "Apache-2.0"}}},
+		},
+	}
+	var all []cyclonedx.Component
+	var refs []string
+	for _, m := range list {
+		ref := "pkg:golang/" + m.path + "@" + m.version
+		c := cyclonedx.Component{
+			BOMRef: ref, Type: cyclonedx.ComponentTypeLibrary, Name: m.path, Version: m.version, PackageURL: ref,
+		}
+		c.Licenses = m.choices()
+		if m.sum != "" {
+			c.Properties = &[]cyclonedx.Property{{Name: "go:sum", Value: m.sum}}
+		}
+		all, refs = append(all, c), append(refs, ref)
+	}
+	b.Components = &all
+	b.Dependencies = &[]cyclonedx.Dependency{{Ref: self, Dependencies: &refs}}
+	return r.write("trueup-"+r.number()+".cdx.json", func(w io.Writer) error {
+		return cyclonedx.NewBOMEncoder(w, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(b)
+	})
+}

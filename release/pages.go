@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/trueup/trueup/internal/cli"
+)
+
+// Where shells and man look for what is installed, below a prefix.
+const (
+	manFolder = "share/man/man1"
+	bash      = "share/bash-completion/completions/trueup"
+	zsh       = "share/zsh/site-functions/_trueup"
+	fish      = "share/fish/vendor_completions.d/trueup.fish"
+	pwsh      = "share/powershell/completions/trueup.ps1"
+)
+
+// pages writes the manual pages of all commands and the completions of all shells below a prefix.
+func (r *release) pages(prefix string) error {
+	root := cli.Commands(r.version)
+	man := filepath.Join(prefix, filepath.FromSlash(manFolder))
+	if err := os.MkdirAll(man, 0o755); err != nil {
+		return err
+	}
+	if err := r.manual(root, man); err != nil {
+		return err
+	}
+	for name, write := range map[string]func(b *bytes.Buffer) error{
+		bash: func(b *bytes.Buffer) error { return root.GenBashCompletionV2(b, true) },
+		zsh:  func(b *bytes.Buffer) error { return root.GenZshCompletion(b) },
+		fish: func(b *bytes.Buffer) error { return root.GenFishCompletion(b, true) },
+		pwsh: func(b *bytes.Buffer) error { return root.GenPowerShellCompletionWithDesc(b) },
+	} {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			return err
+		}
+		path := filepath.Join(prefix, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// manual writes the page of a command and those of all below it. Generators of man pages take the texts for Markdown,
+// which they are not.
+func (r *release) manual(cmd *cobra.Command, folder string) error {
+	for _, c := range shown(cmd) {
+		if err := r.manual(c, folder); err != nil {
+			return err
+		}
+	}
+	cmd.InitDefaultHelpFlag()
+	p := &page{}
+	p.head(r, cmd)
+	p.paragraphs(cmd.Long)
+	p.flags("OPTIONS", cmd.LocalFlags())
+	p.flags("OPTIONS OF ALL COMMANDS", cmd.InheritedFlags())
+	if list := shown(cmd); len(list) > 0 {
+		p.line(".SH COMMANDS")
+		for _, c := range list {
+			p.line(".TP", ".BR "+roff(pageName(c))+" (1)")
+			p.text(c.Short)
+		}
+	}
+	p.line(".SH EXIT STATUS")
+	for _, e := range cli.Exits(cmd.Name()) {
+		p.line(".TP", `\fB`+roff(e.Code)+`\fR`)
+		p.text(e.Text)
+	}
+	if cmd.HasExample() {
+		p.line(".SH EXAMPLES", ".EX")
+		for l := range strings.Lines(cmd.Example) {
+			p.text(strings.TrimPrefix(strings.TrimRight(l, "\n"), "  "))
+		}
+		p.line(".EE")
+	}
+	p.also(cmd)
+	return os.WriteFile(filepath.Join(folder, pageName(cmd)+".1"), []byte(p.String()), 0o644)
+}
+
+func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
+
+// shown lists the commands below one that have pages.
+func shown(cmd *cobra.Command) (out []*cobra.Command) {
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() && c.Name() != "completion" && c.Name() != "help" {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// page is a manual page (man(7)).
+type page struct{ strings.Builder }
+
+// line writes lines as they are.
+func (p *page) line(lines ...string) {
+	for _, l := range lines {
+		p.WriteString(l + "\n")
+	}
+}
+
+// text writes a line of text. A point or an apostrophe in front would make it a request.
+func (p *page) text(s string) {
+	s = roff(s)
+	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
+		s = `\&` + s
+	}
+	p.line(s)
+}
+
+// roff escapes a text. A hyphen of a command line is a minus, which can be copied.
+func roff(s string) string { return strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s) }
+
+func (p *page) head(r *release, cmd *cobra.Command) {
+	p.line(`.TH "`+strings.ToUpper(pageName(cmd))+`" "1" "`+r.time.Format("2006-01-02")+`" "trueup `+r.number()+
+		`" "User Commands"`, ".SH NAME")
+	p.text(pageName(cmd) + " - " + strings.ToLower(cmd.Short[:1]) + cmd.Short[1:])
+	p.line(".SH SYNOPSIS")
+	name, rest, _ := strings.Cut(cmd.UseLine(), " ")
+	if below, more, found := strings.Cut(rest, " "); cmd.HasParent() && found {
+		name, rest = name+" "+below, more
+	}
+	p.line(`\fB` + roff(name) + `\fR ` + roff(rest))
+	p.line(".SH DESCRIPTION")
+}
+
+// paragraphs writes a text line by line, a sentence in each: what formatters want to know.
+func (p *page) paragraphs(s string) {
+	for n, para := range strings.Split(strings.TrimSpace(s), "\n\n") {
+		if n > 0 {
+			p.line(".PP")
+		}
+		for _, sentence := range strings.SplitAfter(strings.Join(strings.Fields(para), " "), ". ") {
+			p.text(strings.TrimSpace(sentence))
+		}
+	}
+}
+
+func (p *page) flags(title string, set *pflag.FlagSet) {
+	if !set.HasAvailableFlags() {
+		return
+	}
+	p.line(".SH " + title)
+	set.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
+		arg, usage := pflag.UnquoteUsage(f)
+		name := `\fB` + roff("--"+f.Name) + `\fR`
+		if f.Shorthand != "" {
+			name = `\fB` + roff("-"+f.Shorthand) + `\fR, ` + name
+		}
+		if arg != "" {
+			name += ` \fI` + roff(arg) + `\fR`
+		}
+		if d := f.DefValue; !slices.Contains([]string{"", "0", "false", "[]"}, d) && !strings.Contains(usage, "(default") {
+			usage += " (default " + d + ")"
+		}
+		p.line(".TP", name)
+		p.text(usage)
+	})
+}
+
+// also names the pages of the other commands.
+func (p *page) also(cmd *cobra.Command) {
+	p.line(".SH SEE ALSO")
+	var names []string
+	for _, c := range append([]*cobra.Command{cmd.Root()}, shown(cmd.Root())...) {
+		if c != cmd {
+			names = append(names, ".BR "+roff(pageName(c))+" (1)")
+		}
+	}
+	p.line(strings.Join(names, " ,\n"))
+	p.line(".PP")
+	p.text("The documentation with formats, limits and proofs: " + homepage)
+}
