@@ -221,7 +221,7 @@ func (l *Lease) Release(ctx context.Context, delay time.Duration, change func(r 
 	return l.msg.NakWithDelay(delay)
 }
 
-// Return gives the job back as if it had not been delivered, since this worker ends.
+// Return gives the job back as if it had not been delivered, at the end of the queue.
 func (l *Lease) Return(ctx context.Context, change func(r *fleet.Record)) error {
 	err := l.replace(ctx, func(r *fleet.Record) {
 		anew(r)

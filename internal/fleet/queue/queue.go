@@ -37,6 +37,7 @@ type Options struct {
 	AckWait  time.Duration // after which a delivery without a sign of life is made again; 0: a minute
 	Delivers int           // of a job; 0: 8
 	Replicas int           // of streams and buckets; 0: 1
+	Warn     func(error)   // receives errors of the connection, which comes back by itself; nil: they are dropped
 }
 
 // Queue is a connection to the jobs of a fleet. Its methods may be called by several goroutines.
@@ -63,6 +64,9 @@ func Open(ctx context.Context, o Options) (q *Queue, err error) {
 		o.Delivers = 8
 	}
 	o.Replicas = max(o.Replicas, 1)
+	if o.Warn == nil {
+		o.Warn = func(error) {}
+	}
 	q = &Queue{o: o}
 	if q.conn, err = connect(o); err != nil {
 		return nil, err
@@ -101,6 +105,12 @@ func Open(ctx context.Context, o Options) (q *Queue, err error) {
 func connect(o Options) (*nats.Conn, error) {
 	options := []nats.Option{
 		nats.Name("trueup-fleet " + o.Name), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { o.Warn(err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil { // it was not closed here
+				o.Warn(err)
+			}
+		}),
 	}
 	if o.Seed != "" {
 		sign, err := nats.NkeyOptionFromSeed(o.Seed)

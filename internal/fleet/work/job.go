@@ -153,9 +153,14 @@ func (j *doing) judge(e end) verdict {
 // mostResult bounds a result in a record, in bytes: all records are read for a list.
 const mostResult = 16 << 10
 
-// settle ends the job, or gives it back.
+// settle ends the job, or gives it back. One whose files are in use goes to the end of the queue.
 func (j *doing) settle(ctx context.Context, e end, v verdict) error {
-	stopped := ctx.Err() != nil
+	waits := v.code == busy && !j.Once // it does not fail, and is not counted
+	if waits {
+		j.log.Info("the image is in use", "message", v.message)
+		pause(ctx, min(j.Delay, j.Queue.AckWait()/2))
+	}
+	back := v.state == fleet.Queued && (waits || ctx.Err() != nil)
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	log := j.log.With("state", v.state, "code", v.code, "message", fleet.Plain(v.message))
@@ -166,8 +171,8 @@ func (j *doing) settle(ctx context.Context, e end, v verdict) error {
 		}
 	}
 	switch {
-	case v.state == fleet.Queued && stopped:
-		log.Info("the job is given back, since the worker ends")
+	case back:
+		log.Info("the job is given back")
 		return j.lease.Return(ctx, note)
 	case v.state == fleet.Queued:
 		log.Warn("the job failed, and is tried again")

@@ -165,6 +165,9 @@ var lasting = map[string]bool{
 	"usage": true, "unsupported": true, "format": true, "reference": true, "limit": true, "changed": true,
 }
 
+// busy is the code of an error that passes when another program is done.
+const busy = "busy"
+
 // exitRefused is the exit code of trueup for a refusal.
 const exitRefused = 4
 
@@ -178,7 +181,7 @@ func verdictOf(e end, good ...int) verdict {
 		return verdict{fleet.Queued, "crash", fmt.Sprintf("trueup ended without a result: %v", e.err)}
 	}
 	v := verdict{fleet.Queued, clip(f.Error.Code, maxCode), clip(f.Error.Message, maxLog)}
-	if v.code != "busy" && (e.exit == exitRefused || lasting[v.code]) {
+	if v.code != busy && (e.exit == exitRefused || lasting[v.code]) {
 		v.state = fleet.Refused
 	}
 	return v
