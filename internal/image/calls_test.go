@@ -32,6 +32,7 @@ var parts = map[string][]string{
 		"\nbase-flat.vmdk",
 	},
 	"an image that is a parent": {"snapshot-parent", "lock of an ESXi host"},
+	"another user of an image":  {"cut.ovf"},
 	"users of a file": {
 		"base-flat.vmdk: base.vmdk, base.vmdk, true", "base.vmdk: , top.vmdk, true",
 		"disk.ovf", "box: cut.ovf, cut.ovf, true", "part.img.000000000: cut.ovf, cut.ovf, true",
@@ -47,6 +48,7 @@ var mayFail = map[string]map[string]int{
 	"an image with a parent":    {"open": 4, "read": 3},
 	"an image that is a parent": {"open": 4, "read": 3},
 	"users of a file":           {"open": 4, "read": 3},
+	"another user of an image":  {"open": 3, "read": 2},
 	"the files of a package":    {"open": 3, "read": 3},
 }
 
@@ -107,6 +109,14 @@ var questions = map[string]func(dir string) ([]string, error){
 		}
 		found, err := everythingOf(img)
 		return found, errors.Join(err, img.Close())
+	},
+	"another user of an image": func(dir string) ([]string, error) {
+		img, err := image.Open(filepath.Join(dir, "part.img.000000000"), image.Options{})
+		if err != nil {
+			return nil, err
+		}
+		user, err := img.OtherUser()
+		return []string{user}, errors.Join(err, img.Close())
 	},
 	"users of a file": func(dir string) ([]string, error) {
 		d, err := gate.OpenFolder(dir)

@@ -103,7 +103,13 @@ func TestNamesInAnOVF(t *testing.T) {
 		user, err := image.UserOf(d, name)
 		require.NoError(t, err)
 		require.Equal(t, "vm.ovf", user, text)
+		named, err := image.IsNamed(d, name)
+		require.NoError(t, err)
+		require.True(t, named, text)
 		require.NoError(t, d.Close())
+		user, err = imagetest.Open(t, imagetest.Write(t, dir, name, make([]byte, mib))).OtherUser()
+		require.NoError(t, err)
+		require.Equal(t, "vm.ovf", user, text)
 	}
 }
 

@@ -158,6 +158,8 @@ func TestStartsOfAPipe(t *testing.T) {
 	s, err := image.OpenStream(bytes.NewReader(b), "vmdk")
 	require.NoError(t, err)
 	require.EqualValues(t, mib, s.Disk.Size())
+	_, err = image.OpenStream(bytes.NewReader(b), "qcow2")
+	require.ErrorContains(t, err, "want qcow2, as --format says")
 	b[4] = 77 // the version
 	_, err = image.OpenStream(bytes.NewReader(b), "")
 	require.Error(t, err)
