@@ -122,6 +122,10 @@ func TestJournalsAreNotWritten(t *testing.T) {
 	src, _ := source(t, 1)
 	path := filepath.Join(t.TempDir(), "out.img")
 	ended(t, src, path, imagetest.Kinds[0])
+	_, err := store.Create(path, src.Disk.Size(), src, forced(imagetest.Kinds[0]))
+	var r *ondisk.Refusal
+	require.ErrorAs(t, err, &r)
+	require.Equal(t, "unfinished", r.Code)
 	for _, role := range []store.Purpose{store.Copy, store.Report, store.Database} {
 		_, err := (store.Place{Flag: "DEST", Path: path + unfinished.Suffix, Role: role, Force: true}).Settle()
 		require.ErrorIs(t, err, ondisk.ErrUsage)
@@ -131,8 +135,8 @@ func TestJournalsAreNotWritten(t *testing.T) {
 }
 
 // mayFailToResume is how many calls of each kind may fail without an effect when a copy goes on: see mayFail. The
-// second name of a file stays, and the journal, or its removal does not last.
-var mayFailToResume = map[string]int{"fsyncdir": 1, "link": 1, "open": 1, "read": 1, "unlink": 2}
+// second name of a file stays, and the journal, or its removal does not last. The lock of the journal ends with it.
+var mayFailToResume = map[string]int{"fsyncdir": 1, "link": 1, "lock": 1, "open": 1, "read": 1, "unlink": 2}
 
 // TestEveryCallOfAResumeFails has each call on the file system of a copy that goes on fail in turn. The copy is
 // complete then, or the next run completes it.
@@ -146,6 +150,7 @@ func TestEveryCallOfAResumeFails(t *testing.T) {
 	}
 	begun, c := t.TempDir(), outputCalls{kind: "resumed", src: readOnlySource(t), behind: t.TempDir()}
 	ended(t, imagetest.Open(t, c.src), filepath.Join(begun, "out.vmdk"), flat)
+	require.NoError(t, os.Truncate(filepath.Join(begun, ".out-flat.vmdk.partial"), 128*kib)) // twice the disk
 	c.path = filepath.Join(oddfs.Mount(t, c.behind, oddfs.Manners{Journal: &c.j}), "out.vmdk")
 	var want map[string]string
 	c.j.EachFails(func(fails bool) {

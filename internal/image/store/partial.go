@@ -38,7 +38,7 @@ func partialName(name string) string { return "." + name + unfinished.Partial }
 // again.
 func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
 	stands, err := p.stands(b, off)
-	if err != nil || stands == len(b) {
+	if err != nil {
 		return stands, p.wrap("read back", err)
 	}
 	p.turn.Lock()

@@ -64,7 +64,7 @@ func TestWhatMayBeWrittenOver(t *testing.T) {
 			store.Place{Path: dir + "/" + string(make([]byte, 300))},
 			"invalid argument",
 		},
-		"a folder":                  {store.Place{Path: dir}, "is a folder"},
+		"a folder":                  {store.Place{Path: dir}, "is a folder: name the file"},
 		"a FIFO":                    {store.Place{Path: fifo}, "is a FIFO"},
 		"a copy over any file":      {store.Place{Path: binary}, ""},
 		"a copy through a link":     {store.Place{Path: link("to-text", "text")}, "is a link to"},
