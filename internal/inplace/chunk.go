@@ -53,35 +53,54 @@ func (c *chunk) stored() (n int64) {
 // write puts the stretch to a place. sure writes zeros where there seem to be zeros already, too.
 func (c *chunk) write(s Storage, to int64, sure bool) error {
 	return c.runs(func(off, n int64, data []byte) error {
-		switch {
-		case data != nil:
+		if data != nil {
 			_, err := s.WriteAt(data, to+off)
 			return err
-		case !sure && allZero(s, disk.Range{Off: to + off, Len: n}):
-			return nil
 		}
-		return s.Zero(to+off, n)
+		if sure {
+			return s.Zero(to+off, n)
+		}
+		for e, err := range disk.Extents(s, disk.Range{Off: to + off, Len: n}) {
+			if err == nil && !e.Zero {
+				err = s.Zero(e.Off, e.Len)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
-// read reads a stretch. Units that are holes are neither read nor looked at.
-func (m *mover) read(off, n int64) (chunk, error) {
-	c := chunk{n: n, unit: m.plan.unit(), units: make([]byte, m.plan.bitmap(n)), data: m.buf[:0]}
-	next := int64(0) // of the stretch, at a border of units
-	for e, err := range disk.Extents(m.disk, disk.Range{Off: off, Len: n}) {
+// filled returns the units of a range that are not holes, and how many bytes they have.
+func (m *mover) filled(x disk.Range) (out []disk.Range, sum int64, err error) {
+	unit, next := m.plan.unit(), x.Off
+	for e, err := range disk.Extents(m.disk, x) {
 		if err != nil {
-			return c, err
+			return nil, 0, err
 		}
-		from, end := max(next, units.AlignDown(e.Off-off, c.unit)), min(n, units.AlignUp(e.End()-off, c.unit))
+		from := max(next, x.Off+units.AlignDown(e.Off-x.Off, unit))
+		end := min(x.End(), x.Off+units.AlignUp(e.End()-x.Off, unit))
 		if e.Zero || from >= end {
 			continue
 		}
-		if err := ondisk.ReadFull(m.disk, m.buf[from:end], off+from); err != nil {
+		out, sum, next = append(out, disk.Range{Off: from, Len: end - from}), sum+end-from, end
+	}
+	return out, sum, nil
+}
+
+// read reads a stretch that is zero but for ranges, which are those of filled.
+func (m *mover) read(x disk.Range, filled []disk.Range) (chunk, error) {
+	c := chunk{n: x.Len, unit: m.plan.unit(), units: make([]byte, m.plan.bitmap(x.Len)), data: m.buf[:0]}
+	for _, r := range filled {
+		b := m.buf[len(c.data):][:r.Len]
+		if err := ondisk.ReadFull(m.disk, b, r.Off); err != nil {
 			return c, err
 		}
-		for next = from; next < end; next += c.unit {
-			if u := m.buf[next:min(end, next+c.unit)]; !ondisk.IsZero(u) {
-				c.units[next/c.unit/8] |= 1 << (next / c.unit % 8)
+		for i := (r.Off - x.Off) / c.unit; len(b) > 0; i++ {
+			u := b[:min(c.unit, int64(len(b)))]
+			if b = b[len(u):]; !ondisk.IsZero(u) {
+				c.units[i/8] |= 1 << (i % 8)
 				c.data = append(c.data, u...) // never in front of what is read next
 			}
 		}

@@ -51,7 +51,7 @@ func pending(t *testing.T, c simCase) (out []int) {
 		}
 		var r record
 		require.NoError(t, json.Unmarshal(j.Record()[1:], &r))
-		if r.Pending && r.Step > last {
+		if r.Pending > 0 && r.Step > last {
 			out, last = append(out, at), r.Step
 		}
 	}
@@ -138,18 +138,21 @@ func TestRecordsThatAreRefused(t *testing.T) {
 	x := newTrial(simCases(t)[0], faulty{})
 	m, err := x.open(true)
 	require.NoError(t, err)
-	units := make([]byte, m.plan.bitmap(m.at(0).Len))
+	units := make([]byte, m.plan.bitmap(m.at(0, 1).Len))
 	for why, r := range map[string]record{
-		"":                         {Phase: moving, Pending: true, Units: units},
+		"":                         {Phase: moving, Pending: 1, Units: units},
 		"another phase":            {Phase: 'x'},
 		"a stretch in front":       {Phase: moving, Step: -1},
 		"a stretch behind":         {Phase: moving, Step: m.steps + 1},
-		"the last one, and saved":  {Phase: moving, Step: m.steps, Pending: true, Units: units},
+		"the last one, and saved":  {Phase: moving, Step: m.steps, Pending: 1, Units: units},
 		"a half in front":          {Phase: moving, Half: -1},
 		"a third half":             {Phase: moving, Half: 2},
-		"too few units":            {Phase: moving, Pending: true, Units: units[1:]},
-		"more units than it has":   {Phase: moving, Pending: true, Units: append([]byte{0}, units...)},
-		"no units, but is pending": {Phase: undoing, Pending: true},
+		"too few units":            {Phase: moving, Pending: 1, Units: units[1:]},
+		"more units than it has":   {Phase: moving, Pending: 1, Units: append([]byte{0}, units...)},
+		"no units, but is pending": {Phase: undoing, Pending: 1},
+		"fewer than none saved":    {Phase: moving, Pending: -1},
+		"of two pieces":            {Phase: moving, Pending: m.most(0, false) + 1, Units: bytes.Repeat(units, 5)},
+		"more than a half holds":   {Phase: moving, Pending: 2, Units: []byte{0xff, 0xff}},
 	} {
 		err := r.check(m)
 		if why == "" {

@@ -32,10 +32,12 @@ func FuzzPlan(f *testing.F) {
 		if i < 0 || i >= m.steps {
 			return
 		}
-		s := m.at(i)
-		require.True(t, s.Len > 0 && s.Len <= p.Chunk, "%+v", s)
-		require.True(t, min(s.From, s.To) >= markSize && s.Source().End() <= p.OldSize && s.Dest().End() <= p.Size,
-			"%+v", s)
+		for _, many := range []int64{1, m.most(i, false)} {
+			s := m.at(i, many)
+			require.True(t, s.Len > 0 && s.Len <= many*p.Chunk, "%+v", s)
+			require.True(t, min(s.From, s.To) >= markSize && s.Source().End() <= p.OldSize && s.Dest().End() <= p.Size,
+				"%+v", s)
+		}
 		for _, r := range append(p.dropped(), p.covered()...) {
 			require.True(t, r.Off >= markSize && r.Len > 0 && r.End() <= p.End, "%+v", r)
 		}
@@ -44,7 +46,7 @@ func FuzzPlan(f *testing.F) {
 
 // FuzzRecord opens any bytes as a record.
 func FuzzRecord(f *testing.F) {
-	f.Add([]byte(`m{"step":1,"pending":true,"half":1,"units":"AA=="}`))
+	f.Add([]byte(`m{"step":1,"pending":1,"half":1,"units":"AA=="}`))
 	x := newTrial(simCase{
 		chunk: 8, direct: 1 << 20, old: make([]byte, 48*sector), plan: &plan.Plan{
 			OldSize: 48 * sector, Size: 56 * sector, Pieces: []disk.Shift{shift(0, 0, 3), shift(3, 8, 40)},

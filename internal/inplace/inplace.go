@@ -59,12 +59,12 @@ const (
 // record is one of a journal: its phase, and the rest as JSON.
 type record struct {
 	Phase phase `json:"-"`
-	// Step is the number of stretches that are at their new places; of a pending one, its own number.
+	// Step is the number of stretches that are at their new places; of pending ones, the number of the first.
 	Step int64 `json:"step"`
-	// Pending reports whether the bytes of a stretch are saved in a half of the area. Its target may be torn.
-	Pending bool   `json:"pending,omitempty"`
+	// Pending is how many stretches are saved as one in a half of the area. Their targets may be torn.
+	Pending int64  `json:"pending,omitempty"`
 	Half    int64  `json:"half,omitempty"`
-	Units   []byte `json:"units,omitempty"` // a bit for each unit of the stretch that is not zero
+	Units   []byte `json:"units,omitempty"` // a bit for each unit of these stretches that is not zero
 }
 
 // begin begins a phase that works on pieces.
@@ -97,7 +97,7 @@ type mover struct {
 	look  func(old, now disk.Disk) error
 	same  bool     // this run has compared all pieces at their new places
 	sure  bool     // the first stretch after an interruption is written whatever its target seems to hold
-	next  *fetched // the stretch that comes next, where it was read already
+	next  *fetched // what comes next, where it was read already
 	buf   []byte
 }
 
@@ -114,14 +114,14 @@ type Options struct {
 // and may be in use since: nothing else is written to it than its first sector, as it is there. With an error of the
 // storage there is a mover, too, which only knows whether the disk is in the middle of the move.
 func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
-	m := &mover{Options: o, plan: p, disk: s, log: l, phase: moving, sure: true}
+	m := &mover{Options: o, plan: p, disk: s, log: l, phase: moving}
 	m.runs, m.steps = p.runs()
 	m.buf = make([]byte, p.Chunk)
 	var err error
 	if m.begun, err = p.marks(s); err != nil {
 		return nil, err
 	}
-	if m.begun {
+	if m.sure = m.begun; m.begun {
 		if err := m.again(p.mark()); err != nil {
 			return m, err
 		}
@@ -159,34 +159,41 @@ func open(p *Plan, s Storage, l Log, o Options) (*mover, error) {
 	if err := l.Put(b); err != nil { // durable, whatever became of the one that was read
 		return m, err
 	}
-	if !r.Pending {
+	if r.Pending == 0 {
 		return m, nil
 	}
 	return m, m.complete(r)
 }
 
 func (r *record) check(m *mover) error {
-	last := m.steps
-	if r.Pending {
-		last--
-	}
 	switch {
 	case r.Phase != moving && r.Phase != undoing && r.Phase != moved && r.Phase != done:
 		return fmt.Errorf("record of the journal: phase %q is unknown: %w", r.Phase, ondisk.ErrUnsupported)
-	case r.Step < 0 || r.Step > last || r.Half < 0 || r.Half > 1:
+	case r.Step < 0 || r.Step > m.steps || r.Half < 0 || r.Half > 1:
 		return fmt.Errorf("record of the journal: stretch %d of %d, half %d: %w", r.Step, m.steps, r.Half,
 			ondisk.ErrFormat)
-	case r.Pending && int64(len(r.Units)) != m.plan.bitmap(m.at(r.Step).Len):
-		return fmt.Errorf("record of the journal: %d bytes of units for stretch %d: %w", len(r.Units), r.Step,
-			ondisk.ErrFormat)
+	case r.Pending == 0:
+		return nil
+	case r.Pending < 0 || r.Step == m.steps || r.Pending > m.most(r.Step, false):
+		return fmt.Errorf("record of the journal: %d stretches are saved from %d of %d on: %w", r.Pending, r.Step,
+			m.steps, ondisk.ErrFormat)
+	}
+	c := r.chunk(m)
+	if int64(len(c.units)) != m.plan.bitmap(c.n) || c.stored() > m.plan.Chunk {
+		return fmt.Errorf("record of the journal: %d bytes of units for %d stretches from %d on: %w", len(r.Units),
+			r.Pending, r.Step, ondisk.ErrFormat)
 	}
 	return nil
 }
 
-// complete writes a stretch again from what the journal saved of it.
+// chunk returns pending stretches, without their bytes.
+func (r *record) chunk(m *mover) chunk {
+	return chunk{n: m.at(r.Step, r.Pending).Len, unit: m.plan.unit(), units: r.Units}
+}
+
+// complete writes stretches again from what the journal saved of them.
 func (m *mover) complete(r record) error {
-	s := m.at(r.Step)
-	c := chunk{n: s.Len, unit: m.plan.unit(), units: r.Units}
+	s, c := m.at(r.Step, r.Pending), r.chunk(m)
 	c.data = m.buf[:c.stored()]
 	if len(c.data) > 0 {
 		if err := m.log.ReadAt(c.data, r.Half*m.plan.Chunk); err != nil {
@@ -194,7 +201,7 @@ func (m *mover) complete(r record) error {
 		}
 	}
 	to := s.To
-	if m.step = r.Step + 1; r.Phase == undoing {
+	if m.step = r.Step + r.Pending; r.Phase == undoing {
 		to, m.step = s.From, r.Step
 	}
 	m.known = m.step
@@ -277,8 +284,8 @@ func (m *mover) forward(ctx context.Context) error {
 	}
 	m.phase, m.begun = moving, true
 	m.begin(diskcopy.PhaseCopy, p.order)
-	for ; m.step < m.steps; m.step++ {
-		if err := m.one(ctx, m.step, false); err != nil {
+	for m.step < m.steps {
+		if err := m.one(ctx, false); err != nil {
 			return err
 		}
 	}
@@ -306,8 +313,8 @@ func (m *mover) undo(ctx context.Context) error {
 	}
 	m.phase = undoing
 	m.begin(diskcopy.PhaseCopy, m.plan.order)
-	for ; m.step > 0; m.step-- {
-		if err := m.one(ctx, m.step-1, true); err != nil {
+	for m.step > 0 {
+		if err := m.one(ctx, true); err != nil {
 			return err
 		}
 	}

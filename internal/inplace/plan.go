@@ -53,8 +53,9 @@ type Saved struct {
 }
 
 const (
-	// planVersion is that of plans. Those of versions 1 and 2 had other digests.
-	planVersion = 3
+	// planVersion is that of plans and records. Those of versions 1 and 2 had other digests, and of version 3 other
+	// records.
+	planVersion = 4
 	// markSize is the part of the disk that is written last: what firmware looks at first.
 	markSize = 512
 	// maxSaved bounds what has no new place: copies of tables.

@@ -104,7 +104,7 @@ func (c simCase) simulate(t *testing.T, saved ...int64) simCase {
 }
 
 // simCases are an MBR disk of two partitions that grows, one with stretches as long as the way, a GPT with both copies,
-// pieces that go both ways, and a disk with a footer.
+// pieces that go both ways, a disk with a footer, and one whose stretches are saved several at once.
 func simCases(t *testing.T) []simCase {
 	t.Helper()
 	mbr := func() *plan.Plan {
@@ -150,6 +150,7 @@ func simCases(t *testing.T) []simCase {
 			name: "footer behind the disk", chunk: 8, direct: 1 << 20, plan: mbr(),
 			tail: footer("old"), newTail: footer("new"),
 		}.simulate(t, 47), // what lies in front of the footer is saved together with it
+		simCase{name: "saved as one over holes", chunk: 4, direct: 1 << 20, plan: mbr(), zero: empty}.simulate(t),
 	}
 }
 
@@ -497,6 +498,9 @@ func TestCrashesShowFaults(t *testing.T) {
 		{"redo, every fourth record", cases[0], faulty{records: 4}},
 		{"redo without saved stretches", cases[0], faulty{noRedo: true}},
 		{"redo, saved over the stretch before", cases[0], faulty{oneHalf: true}},
+		{"saved as one over holes, the disk is not flushed", cases[7], faulty{lie: "disk"}},
+		{"saved as one over holes, the journal is not flushed", cases[7], faulty{lie: "journal"}},
+		{"saved as one over holes, every fourth record", cases[7], faulty{records: 4}},
 		{"direct, the disk is not flushed", cases[1], faulty{lie: "disk"}},
 		{"direct, the journal is not flushed", cases[1], faulty{lie: "journal"}},
 		{"direct, every fourth record", cases[1], faulty{records: 4}},

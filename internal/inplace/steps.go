@@ -20,14 +20,16 @@ type run struct {
 	redo        bool  // a stretch overlaps its own new place
 }
 
-// step is one stretch on its way.
+// step is a stretch on its way, or several beside each other.
 type step struct {
 	disk.Shift
 	redo bool
 }
 
-// maxRuns bounds how many pieces move.
-const maxRuns = 4096
+const (
+	maxRuns = 4096 // bounds how many pieces move
+	maxMany = 64   // bounds how many stretches go as one: their units must fit into a record
+)
 
 // runs returns the pieces that move, in an order in which none overwrites what has still to move, and counts their
 // stretches.
@@ -47,35 +49,41 @@ func (p *Plan) runs() (out []run, steps int64) {
 // distance returns how far a piece moves, in bytes.
 func distance(x disk.Shift) int64 { return max(x.To-x.From, x.From-x.To) }
 
-// at returns a stretch by its number. What moves up moves from its end on.
-func (m *mover) at(i int64) step {
-	r := m.runs[sort.Search(len(m.runs), func(k int) bool { return m.runs[k].first+m.runs[k].many > i })]
-	k := i - r.first
-	if r.To > r.From {
-		k = r.many - 1 - k
-	}
-	off := k * r.n
-	return step{disk.Shift{From: r.From + off, To: r.To + off, Len: min(r.n, r.Len-off)}, r.redo}
+// run returns the piece of a stretch.
+func (m *mover) run(i int64) run {
+	return m.runs[sort.Search(len(m.runs), func(k int) bool { return m.runs[k].first+m.runs[k].many > i })]
 }
 
-// fetched is a stretch that was read and, where it overlaps its own new place, saved in a half of the area.
+// at returns so many stretches of a piece as one, from the number of the first on. What moves up moves from its end on.
+func (m *mover) at(i, many int64) step {
+	r := m.run(i)
+	k := i - r.first
+	if r.To > r.From {
+		k = r.many - many - k
+	}
+	off := k * r.n
+	return step{disk.Shift{From: r.From + off, To: r.To + off, Len: min(many*r.n, r.Len-off)}, r.redo}
+}
+
+// fetched is a stretch that was read. Where it overlaps its own new place, it is saved in a half of the area, together
+// with those that come next.
 type fetched struct {
 	step
 	chunk
 
-	number int64
-	half   int64
+	first, many int64 // numbers of the stretches
+	next        int64 // number of the one that comes behind them
+	half        int64
 }
 
-// fetch reads a stretch. One that overlaps its new place goes into the half of the area for which the last record does
-// not vouch: the next record does.
+// fetch reads the stretch that comes next, and saves it where it overlaps its new place, into the half of the area for
+// which the last record does not vouch: the next record does.
 func (m *mover) fetch(i int64, back bool) (*fetched, error) {
-	x := &fetched{step: m.at(i), number: i, half: m.half}
-	if back {
-		x.From, x.To = x.To, x.From
+	x, data, err := m.gather(i, back)
+	if err != nil {
+		return x, err
 	}
-	var err error
-	if x.chunk, err = m.read(x.From, x.Len); err != nil || !x.redo {
+	if x.chunk, err = m.read(x.Source(), data); err != nil || !x.redo {
 		return x, err
 	}
 	x.half = 1 - m.half
@@ -85,13 +93,65 @@ func (m *mover) fetch(i int64, back bool) (*fetched, error) {
 	return x, m.log.WriteAt(x.data, x.half*m.plan.Chunk)
 }
 
-// one moves a stretch to its new place, or back.
-func (m *mover) one(ctx context.Context, i int64, back bool) error {
+// gather chooses what goes to its new place at once, and returns where it holds data: a stretch and, if it is to be
+// saved, those behind it on the way, as far as one half of the area has room for all. Holes need none.
+func (m *mover) gather(i int64, back bool) (*fetched, []disk.Range, error) {
+	ahead := int64(1)
+	if back {
+		ahead = -1
+	}
+	var data []disk.Range
+	many, room := int64(0), m.plan.Chunk
+	for most := m.most(i, back); many < most; many++ {
+		s := m.at(i+many*ahead, 1).turned(back)
+		filled, n, err := m.filled(s.Source())
+		if err != nil {
+			return nil, nil, err
+		}
+		if room -= n; room < 0 { // never for the first
+			break
+		}
+		data = append(data, filled...)
+	}
+	x := &fetched{first: i, many: many, next: i + many*ahead, half: m.half}
+	if back {
+		x.first = x.next + 1
+	}
+	x.step = m.at(x.first, many).turned(back)
+	return x, disk.Merge(data), nil
+}
+
+// most returns how many stretches can be saved as one, from a number on.
+func (m *mover) most(i int64, back bool) int64 {
+	switch r := m.run(i); {
+	case !r.redo:
+		return 1
+	case back:
+		return min(maxMany, i-r.first+1)
+	default:
+		return min(maxMany, r.first+r.many-i)
+	}
+}
+
+// turned returns the way back of a stretch.
+func (s step) turned(back bool) step {
+	if back {
+		s.From, s.To = s.To, s.From
+	}
+	return s
+}
+
+// one moves the stretch that comes next to its new place, or back, with those that were saved as one with it.
+func (m *mover) one(ctx context.Context, back bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	x, err := m.next, error(nil)
-	if m.next = nil; x == nil || x.number != i {
+	if m.next = nil; x == nil {
+		i := m.step
+		if back {
+			i--
+		}
 		x, err = m.fetch(i, back)
 	}
 	if err != nil {
@@ -100,13 +160,18 @@ func (m *mover) one(ctx context.Context, i int64, back bool) error {
 	if m.Progress != nil {
 		m.Progress(x.Len)
 	}
+	after := x.next
+	if back {
+		after++
+	}
 	if !m.sure && x.empty() && allZero(m.disk, x.Dest()) {
-		return nil // nothing changes, so that there is nothing to record
+		m.step = after // nothing changes, so that there is nothing to record
+		return nil
 	}
 	switch {
 	case x.redo:
 		m.half = x.half
-		err = m.put(record{Phase: m.phase, Step: i, Half: x.half, Units: x.units, Pending: true})
+		err = m.put(record{Phase: m.phase, Step: x.first, Half: x.half, Units: x.units, Pending: x.many})
 	case m.known != m.step:
 		// The places of stretches of zeros, which needed no record, are overwritten now: they may not be read again.
 		err = m.put(record{Phase: m.phase, Step: m.step, Half: m.half})
@@ -118,28 +183,24 @@ func (m *mover) one(ctx context.Context, i int64, back bool) error {
 		return err
 	}
 	m.sure = false
-	after, next := i+1, i+1
-	if back {
-		after, next = i, i-1
-	}
-	if err := m.ahead(x, next, back); err != nil {
+	if err := m.ahead(x, back); err != nil {
 		return err
 	}
 	if err := m.disk.Sync(); err != nil {
 		return err
 	}
-	m.known = after
+	m.step, m.known = after, after
 	if x.redo {
 		return nil
 	}
 	return m.put(record{Phase: m.phase, Step: after, Half: m.half})
 }
 
-// ahead reads and saves the stretch behind x while the storage writes x, which the last record vouches for. Its record
+// ahead reads and saves what comes behind x while the storage writes x, which the last record vouches for. Its record
 // comes when x is durable.
-func (m *mover) ahead(x *fetched, next int64, back bool) (err error) {
-	if x.redo && next >= 0 && next < m.steps && m.at(next).redo {
-		m.next, err = m.fetch(next, back)
+func (m *mover) ahead(x *fetched, back bool) (err error) {
+	if x.redo && x.next >= 0 && x.next < m.steps && m.run(x.next).redo {
+		m.next, err = m.fetch(x.next, back)
 	}
 	return err
 }

@@ -105,11 +105,13 @@ func (d *drawn) gpt() {
 	}
 }
 
-// fill writes what the partitions hold, but for every seventh sector, and some of what lies between them.
+// fill writes what the partitions hold, but for every seventh sector and some of one partition, and some of what lies
+// between them.
 func (d *drawn) fill() {
+	hole := disk.Range{Off: d.parts[0].Off + d.Int64N(30), Len: d.Int64N(30)}
 	for _, p := range d.parts {
 		for i := range p.Len {
-			if at := p.Off + i; at%7 != 5 {
+			if at := p.Off + i; at%7 != 5 && (at < hole.Off || at >= hole.End()) {
 				d.noise(at)
 			}
 		}
