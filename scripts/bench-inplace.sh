@@ -1,34 +1,39 @@
 #!/usr/bin/env bash
 # Times trueup align --in-place against a copy by trueup align, both on one file system: two raw disks of 2 GiB with one
-# NTFS at LBA 63, one full and one nearly empty, to LBA 2048 and to LBA 128. The rows run in turn, ROUNDS times, the
-# order turned round every time. Both flush what they wrote and read it back. The page cache is warm.
+# NTFS at LBA 63, one full and one nearly empty, and one of 20 GiB with an ext3, nearly empty, each group of whose blocks
+# holds some; to LBA 2048 and to LBA 128. The rows run in turn, ROUNDS times, the order turned round every time. Both
+# flush what they wrote and read it back. The page cache is warm.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C
 . scripts/bench-lib.sh
 
-disk_bytes=$((2 << 30))
 start=63
-# As an installer leaves it: the last cylinder of the 255/63 geometry is free.
-sectors=$((disk_bytes / 512 - 255 * 63))
-disks=(full sparse)
+disks=(full sparse spread)
 boundaries=(1M 64K)
 moved=$cache/moved.raw
 
-# make_disk makes one disk, from so many bytes of data.
+# make_disk makes one disk of so many bytes, with so much data. As an installer leaves it: the last cylinder of the 255/63
+# geometry is free.
 make_disk() {
-	local disk=$cache/inplace-$1.raw
+	local disk=$cache/inplace-$1.raw disk_bytes=$2 data_bytes=$3 sectors=$(($2 / 512 - 255 * 63)) type=7
 	[ -e "$disk" ] && return
 	echo "Making $disk (once)"
-	mkdir -p $cache
+	mkdir -p $cache/files
 	rm -f "$disk.new" $cache/volume
 	truncate -s $((sectors * 512)) $cache/volume
-	mkntfs -q -F -Q -p $start -H 255 -S 63 -s 512 -L BENCH $cache/volume 2>/dev/null
-	fill $cache/volume "$2"
-	truncate -s $disk_bytes "$disk.new"
-	sfdisk -q "$disk.new" <<<"start=$start, size=$sectors, type=7, bootable"
+	if [ "$1" = spread ]; then
+		type=83
+		{ tar -C / -cf - ./usr/lib 2>/dev/null | head -c "$data_bytes" >$cache/files/archive; } || true
+		mkfs.ext3 -q -d $cache/files $cache/volume
+	else
+		mkntfs -q -F -Q -p $start -H 255 -S 63 -s 512 -L BENCH $cache/volume 2>/dev/null
+		fill $cache/volume "$data_bytes"
+	fi
+	truncate -s "$disk_bytes" "$disk.new"
+	sfdisk -q "$disk.new" <<<"start=$start, size=$sectors, type=$type, bootable"
 	dd if=$cache/volume of="$disk.new" bs=64K oflag=seek_bytes seek=$((start * 512)) conv=sparse,notrunc status=none
-	rm $cache/volume
+	rm -r $cache/volume $cache/files
 	mv "$disk.new" "$disk"
 }
 
@@ -72,8 +77,9 @@ report() {
 }
 
 check_tools
-make_disk full $((1900 << 20))
-make_disk sparse $((200 << 20))
+make_disk full $((2 << 30)) $((1900 << 20))
+make_disk sparse $((2 << 30)) $((200 << 20))
+make_disk spread $((20 << 30)) $((200 << 20))
 rm -f $cache/inplace-*.csv
 for ((i = 1; i <= rounds; i++)); do
 	round $i
