@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,8 +42,8 @@ func (q *Queue) watch(ctx context.Context, datastore string, goesOn bool, use fu
 			return ctx.Err()
 		case e, more := <-w.Updates():
 			switch {
-			case !more:
-				return errors.New("the server has ended the list")
+			case !more: // the end of the context can look so
+				return cmp.Or(ctx.Err(), errors.New("the server has ended the list"))
 			case e == nil && !goesOn:
 				return nil
 			case e == nil:
