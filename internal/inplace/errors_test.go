@@ -138,7 +138,8 @@ func TestRecordsThatAreRefused(t *testing.T) {
 	x := newTrial(simCases(t)[0], faulty{})
 	m, err := x.open(true)
 	require.NoError(t, err)
-	units := make([]byte, m.plan.bitmap(m.at(0, 1).Len))
+	units, saved := make([]byte, m.plan.bitmap(m.at(0, 1).Len)), m.runs[1].first
+	require.Equal(t, int64(3), m.most(saved, false))
 	for why, r := range map[string]record{
 		"":                         {Phase: moving, Pending: 1, Units: units},
 		"another phase":            {Phase: 'x'},
@@ -151,8 +152,8 @@ func TestRecordsThatAreRefused(t *testing.T) {
 		"more units than it has":   {Phase: moving, Pending: 1, Units: append([]byte{0}, units...)},
 		"no units, but is pending": {Phase: undoing, Pending: 1},
 		"fewer than none saved":    {Phase: moving, Pending: -1},
-		"of two pieces":            {Phase: moving, Pending: m.most(0, false) + 1, Units: bytes.Repeat(units, 5)},
-		"more than a half holds":   {Phase: moving, Pending: 2, Units: []byte{0xff, 0xff}},
+		"more than its piece has":  {Phase: moving, Step: saved, Pending: 4, Units: make([]byte, 4)},
+		"more than a half holds":   {Phase: moving, Step: saved, Pending: 2, Units: []byte{0xff, 0xff}},
 	} {
 		err := r.check(m)
 		if why == "" {
