@@ -35,7 +35,8 @@ type Record struct {
 	Delivery int       `json:"delivery,omitempty"` // of the message, from 1
 	Worker   string    `json:"worker,omitempty"`   // that has, or had, the last delivery
 	Begun    bool      `json:"begun,omitempty"`    // a run was started in this round
-	Proved   bool      `json:"proved,omitempty"`   // its result may get its name
+	Proved   bool      `json:"proved,omitempty"`   // the result of this delivery may get its name
+	Named    string    `json:"named,omitempty"`    // identity of the last copy that might get its name
 	Created  time.Time `json:"created"`
 	Updated  time.Time `json:"updated"`
 	Progress

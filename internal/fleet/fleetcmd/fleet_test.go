@@ -219,6 +219,9 @@ func TestKilledWorker(t *testing.T) {
 	r := s.until(t, ended)
 	require.Equal(t, fleet.Done, r.State, r.Message)
 	require.Greater(t, r.Delivery, 1)
+	st, err := os.Stat(filepath.Join(s.root, "a-aligned.img"))
+	require.NoError(t, err)
+	require.Equal(t, fleet.IdentityOf(st.Size(), st.ModTime().UnixNano()), r.Named)
 	var result struct {
 		Kept    int64 `json:"kept_bytes"`
 		Written int64 `json:"written_bytes"`

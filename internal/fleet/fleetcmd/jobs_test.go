@@ -139,25 +139,34 @@ func TestRefusedJobs(t *testing.T) {
 	require.Contains(t, s.run(t, "", "status", "--state", "refused"), "strange.img")
 }
 
-// A worker that was ended behind the name of the copy leaves a job whose next worker proves what is there.
+// A worker that was ended behind the name of the copy leaves a job whose next worker proves what is there. Of a copy
+// that another has written there nothing is believed.
 func TestPublishedBefore(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	image := s.disk(t, "a.img")
-	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
 	source, err := s.q.Source(t.Context(), "ds1", 0)
 	require.NoError(t, err)
-	l, err := source.Next(t.Context(), "gone", time.Minute, func(string, error) {})
-	require.NoError(t, err)
-	require.NoError(t, l.Prove(t.Context()))
-	dest := filepath.Join(s.root, "a-aligned.img")
-	require.NoError(t, os.WriteFile(dest, want(t, image), 0o600))
-	require.NoError(t, l.Release(t.Context(), 0, func(*fleet.Record) {}))
+	for _, name := range []string{"a", "b"} {
+		image, dest := s.disk(t, name+".img"), filepath.Join(s.root, name+"-aligned.img")
+		s.run(t, "", "submit", "align", "--datastore", "ds1", name+".img")
+		l, err := source.Next(t.Context(), "gone", time.Minute, func(string, error) {})
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(dest, want(t, image), 0o600))
+		st, err := os.Stat(dest)
+		require.NoError(t, err)
+		copied := fleet.IdentityOf(st.Size(), st.ModTime().UnixNano())
+		if name == "b" {
+			copied = "7@7"
+		}
+		require.NoError(t, l.Prove(t.Context(), copied))
+		require.NoError(t, l.Release(t.Context(), 0, func(*fleet.Record) {}))
+	}
 	s.once(t)
 	r := s.jobs(t)["a.img"]
 	require.Equal(t, fleet.Done, r.State, r.Message)
 	require.Contains(t, string(r.Result), `"verify"`)
-	s.requireOnly(t, "a.img", "a-aligned.img")
+	require.NotEqual(t, fleet.Done, s.jobs(t)["b.img"].State)
+	s.requireOnly(t, "a.img", "a-aligned.img", "b.img", "b-aligned.img")
 }
 
 // A run that is not told that its copy may get its name leaves it without one.

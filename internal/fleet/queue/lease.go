@@ -163,7 +163,7 @@ func (q *Queue) claim(ctx context.Context, msg jetstream.Msg, datastore, worker 
 		}
 		r.Seq, r.Worker, r.Updated = meta.Sequence.Stream, worker, time.Now().UTC()
 		r.Delivery = int(meta.NumDelivered) //nolint:gosec // at most MaxDeliver
-		r.Begun = true
+		r.Begun, r.Proved = true, false
 		l.Record = *r
 		if l.revision, err = q.records.Update(ctx, r.Key(), encode(r), revision); !overtaken(err) {
 			return l, err
@@ -179,9 +179,9 @@ func (l *Lease) Checkpoint(ctx context.Context, p fleet.Progress) error {
 	return l.replace(ctx, func(r *fleet.Record) { r.Progress = p })
 }
 
-// Prove records that the result may get its name, if the job is still this worker's.
-func (l *Lease) Prove(ctx context.Context) error {
-	return l.replace(ctx, func(r *fleet.Record) { r.Proved = true })
+// Prove records that the result, a copy of that identity, may get its name, if the job is still this worker's.
+func (l *Lease) Prove(ctx context.Context, copied string) error {
+	return l.replace(ctx, func(r *fleet.Record) { r.Proved, r.Named = true, copied })
 }
 
 // End ends the job.

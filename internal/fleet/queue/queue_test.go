@@ -144,10 +144,10 @@ func TestSilentWorkersAreFenced(t *testing.T) {
 	require.Equal(t, 2, other.Record.Delivery)
 	require.Equal(t, int64(7), other.Record.Done)
 	require.ErrorIs(t, frozen.Checkpoint(t.Context(), fleet.Progress{}), queue.ErrFenced)
-	require.ErrorIs(t, frozen.Prove(t.Context()), queue.ErrFenced)
+	require.ErrorIs(t, frozen.Prove(t.Context(), "7@7"), queue.ErrFenced)
 	require.ErrorIs(t, frozen.End(t.Context(), fleet.Done, nothing), queue.ErrFenced)
 	require.ErrorIs(t, frozen.Release(t.Context(), 0, nothing), queue.ErrFenced)
-	require.NoError(t, other.Prove(t.Context()))
+	require.NoError(t, other.Prove(t.Context(), "7@7"))
 	require.NoError(t, other.End(t.Context(), fleet.Done, nothing))
 	r, _, err := q.Get(t.Context(), other.Record.Key())
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestOneWorkerProves(t *testing.T) {
 	errs := make([]error, len(leases))
 	var all sync.WaitGroup
 	for i, l := range leases {
-		all.Go(func() { errs[i] = l.Prove(t.Context()) })
+		all.Go(func() { errs[i] = l.Prove(t.Context(), "7@7") })
 	}
 	all.Wait()
 	require.ErrorIs(t, errs[0], queue.ErrFenced)
@@ -262,7 +262,7 @@ func TestReturnedJob(t *testing.T) {
 		require.Equal(t, 1, l.Record.Delivery)
 		require.NoError(t, l.Checkpoint(t.Context(), fleet.Progress{Phase: "copy"}))
 		require.NoError(t, l.Return(t.Context(), nothing))
-		require.ErrorIs(t, l.Prove(t.Context()), queue.ErrFenced)
+		require.ErrorIs(t, l.Prove(t.Context(), "7@7"), queue.ErrFenced)
 	}
 	l := k.next(t, long)
 	require.Equal(t, "copy", l.Record.Phase)
@@ -294,9 +294,15 @@ func TestCancel(t *testing.T) {
 
 	submit(t, q, job("c.vmdk"))
 	l = k.next(t, long)
-	require.NoError(t, l.Prove(t.Context()))
+	require.NoError(t, l.Prove(t.Context(), "7@7"))
 	_, err = q.Cancel(t.Context(), l.Record.Key())
 	require.ErrorContains(t, err, "is complete", "its result is about to get its name")
+	require.NoError(t, l.Release(t.Context(), 0, nothing))
+	l = k.next(t, long)
+	require.False(t, l.Record.Proved, "another run begins")
+	require.Equal(t, "7@7", l.Record.Named)
+	_, err = q.Cancel(t.Context(), l.Record.Key())
+	require.NoError(t, err)
 }
 
 // No more jobs of a datastore run than it may have at once, and those of another do not count.
@@ -362,7 +368,7 @@ func TestServerStartsAgain(t *testing.T) {
 	require.Error(t, err)
 	require.NotErrorIs(t, err, queue.ErrFenced, "a server that is away has taken nothing back")
 	serveFrom(t, store, port)
-	for err = l.Prove(t.Context()); err != nil; err = l.Prove(t.Context()) {
+	for err = l.Prove(t.Context(), "7@7"); err != nil; err = l.Prove(t.Context(), "7@7") {
 		require.NotErrorIs(t, err, queue.ErrFenced)
 	}
 	require.NoError(t, l.End(t.Context(), fleet.Done, nothing))

@@ -114,7 +114,11 @@ func (j *doing) note(ctx context.Context, e event) error {
 func (j *doing) prove(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	err := j.lease.Prove(ctx)
+	copied := ""
+	if at, err := j.at.place(j.lease.Record.Path); err == nil {
+		copied = identityOf(partialOf(target(at, &j.lease.Record)))
+	}
+	err := j.lease.Prove(ctx, copied)
 	if err == nil {
 		j.asked = false
 		_ = j.publish() // a run that is gone has an end to say so

@@ -166,8 +166,8 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 	case err != nil:
 		return nil, verdict{fleet.Queued, "io", err.Error()}
 	}
-	if st, err := os.Stat(at); err == nil && r.Identity != "" && !r.Proved && // an exchange changes it
-		r.Identity != fleet.IdentityOf(st.Size(), st.ModTime().UnixNano()) {
+	exchanged := r.Kind == fleet.Exchange && r.Named != "" && exists(at+journal) // by an earlier delivery
+	if now := identityOf(at); now != "" && r.Identity != "" && r.Identity != now && !exchanged {
 		return nil, verdict{
 			fleet.Refused, "changed",
 			"the image is not what it was when it was scanned; scan it again, and submit what is found",
@@ -186,8 +186,8 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 		)
 		return append(append(args, r.Flags()...), at), v
 	}
-	dest := filepath.Join(filepath.Dir(at), filepath.Base(r.Dest()))
-	if r.Kind == fleet.Align && r.Proved && exists(dest) && !exists(dest+journal) {
+	dest := target(at, r)
+	if r.Kind == fleet.Align && r.Named != "" && identityOf(dest) == r.Named && !exists(dest+journal) {
 		args = append([]string{"verify"}, common...) // an earlier delivery has come to its end
 		if r.SkipFree {
 			args = append(args, "--skip-free")
@@ -202,6 +202,28 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 		return append(append([]string{"align", "--supervised", "--replace"}, common...), at), v
 	}
 	return append(append([]string{"align", "--supervised", "--resumable"}, common...), at, dest), v
+}
+
+// target returns where the result of a job gets its name, whose image is at a path.
+func target(at string, r *fleet.Record) string {
+	if r.Kind == fleet.Align {
+		return filepath.Join(filepath.Dir(at), filepath.Base(r.Dest()))
+	}
+	return at
+}
+
+// partialOf returns the path that a file has while trueup writes it.
+func partialOf(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
+}
+
+// identityOf returns the identity of a file, empty if it cannot be known.
+func identityOf(path string) string {
+	st, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	return fleet.IdentityOf(st.Size(), st.ModTime().UnixNano())
 }
 
 // journal ends the name of the file beside a copy that can go on.
