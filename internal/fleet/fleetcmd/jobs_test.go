@@ -124,12 +124,12 @@ func TestRefusedJobs(t *testing.T) {
 	jobs := s.jobs(t)
 	for path, message := range map[string]string{
 		"strange.img": "boot code", "torn.vmdk": "", "outside.img": "a link leads out of the datastore",
-		"changed.img": "scan it again",
+		"changed.img": "scan it again", "taken.img": "taken-aligned.img exists: rename it",
 	} {
 		require.Equal(t, fleet.Refused, jobs[path].State, "%s: %s\n%s", path, jobs[path].Message, log)
 		require.Contains(t, jobs[path].Message, message)
 	}
-	for path, message := range map[string]string{"taken.img": "exists", "absent.img": "no such file"} {
+	for path, message := range map[string]string{"absent.img": "no such file"} {
 		require.Equal(t, fleet.Dead, jobs[path].State, "%s: %s\n%s", path, jobs[path].Message, log)
 		require.Contains(t, jobs[path].Message, message)
 		require.Contains(t, s.run(t, "", "dead"), message)
@@ -165,7 +165,8 @@ func TestPublishedBefore(t *testing.T) {
 	r := s.jobs(t)["a.img"]
 	require.Equal(t, fleet.Done, r.State, r.Message)
 	require.Contains(t, string(r.Result), `"verify"`)
-	require.NotEqual(t, fleet.Done, s.jobs(t)["b.img"].State)
+	require.Equal(t, fleet.Refused, s.jobs(t)["b.img"].State)
+	require.Equal(t, "exists", s.jobs(t)["b.img"].Code)
 	s.requireOnly(t, "a.img", "a-aligned.img", "b.img", "b-aligned.img")
 }
 

@@ -194,6 +194,12 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 		}
 		return append(args, at, dest), v
 	}
+	if r.Kind == fleet.Align && exists(dest) && !exists(dest+journal) {
+		return nil, verdict{
+			fleet.Refused, "exists", filepath.Base(dest) + " exists: rename it, and have the job retried, or submit " +
+				"the image with another --suffix",
+		}
+	}
 	common = append(common, r.Flags()...)
 	if w.Rate != "" {
 		common = append(common, "--limit-rate", w.Rate)
