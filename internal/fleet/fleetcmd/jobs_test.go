@@ -182,6 +182,38 @@ func TestUnansweredRun(t *testing.T) {
 	s.requireOnly(t, "a.img")
 }
 
+// A worker whose trueup is of another version takes no job, and gives the one back that shows it: a flag that an old
+// program does not know is no fault of the job.
+func TestOtherVersion(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.disk(t, "a.img")
+	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
+	dir := t.TempDir()
+	version, program := filepath.Join(dir, "version"), filepath.Join(dir, "trueup")
+	script := "#!/bin/sh\nif [ $1 = version ]; then exec cat " + version + `; fi
+echo '{"version":"old"}' >` + version + `
+echo '{"error":{"code":"usage","message":"unknown flag"}}'
+exit 64
+`
+	require.NoError(t, os.WriteFile(program, []byte(script), 0o700))
+	worker := func(is string) string {
+		require.NoError(t, os.WriteFile(version, []byte(`{"version":"`+is+`"}`), 0o600))
+		var log bytes.Buffer
+		args := []string{
+			"worker", "--once", "--nats", s.url, "--datastore", "ds1=" + s.root, "--trueup", program, "--folder", dir,
+		}
+		require.Equal(t, 1, fleetcmd.Run(t.Context(), "test", args, strings.NewReader(""), &log, &log), log.String())
+		require.Contains(t, log.String(), "has version old, and this worker is of test")
+		return log.String()
+	}
+	require.NotContains(t, worker("old"), "the job begins")
+	require.Contains(t, worker("test"), "the job is given back")
+	require.Equal(t, fleet.Queued, s.jobs(t)["a.img"].State)
+	s.once(t)
+	require.Equal(t, fleet.Done, s.jobs(t)["a.img"].State)
+}
+
 // An exchange gives the copy the name of the image, and keeps that.
 func TestExchangeJob(t *testing.T) {
 	t.Parallel()

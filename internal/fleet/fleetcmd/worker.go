@@ -68,7 +68,7 @@ func (f *workerFlags) run(cmd *cobra.Command) error {
 	f.Log = slog.New(h).With("worker", f.ID)
 	f.queue.Warn = func(err error) { f.Log.Warn("connection to the server", "error", err) }
 	return f.with(cmd.Context(), func(q *queue.Queue) error {
-		f.Queue = q
+		f.Queue, f.Version = q, f.version
 		f.Log.Info("the worker begins")
 		return f.Run(cmd.Context())
 	})

@@ -31,15 +31,15 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 }
 
-// do does a job, and settles it.
-func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) {
+// do does a job, and settles it. The error is one after which this worker can do no other.
+func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 	r := &l.Record
 	log := w.Log.With("job", r.Key(), "kind", r.Kind, "image", fleet.Plain(filepath.Join(d.Root, r.Path)),
 		"delivery", r.Delivery)
 	j := &doing{Worker: w, at: d, lease: l, log: log, now: r.Progress, advanced: time.Now()}
 	if r.State == fleet.Cancelled {
 		j.cancelled(ctx)
-		return
+		return nil
 	}
 	args, v := w.prepare(d, r)
 	var e end
@@ -52,13 +52,20 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) {
 			e, v, err = j.attend(ctx)
 			if err != nil {
 				j.fenced(ctx, err)
-				return
+				return nil
 			}
 		}
 	}
-	if err := j.settle(ctx, e, v); err != nil {
+	var other error
+	if v.code == "usage" { // a program that was replaced does not know the flags
+		if other = w.checkProgram(ctx); other != nil {
+			v.state = fleet.Queued
+		}
+	}
+	if err := j.settle(ctx, e, v, other != nil); err != nil {
 		j.fenced(ctx, err)
 	}
+	return other
 }
 
 // attend waits for the end of the run. The error is that of a job that is not this worker's any more.
@@ -157,14 +164,14 @@ func (j *doing) judge(e end) verdict {
 // mostResult bounds a result in a record, in bytes: all records are read for a list.
 const mostResult = 16 << 10
 
-// settle ends the job, or gives it back. One whose files are in use goes to the end of the queue.
-func (j *doing) settle(ctx context.Context, e end, v verdict) error {
+// settle ends the job, or gives it back if this worker ends. One whose files are in use goes to the end of the queue.
+func (j *doing) settle(ctx context.Context, e end, v verdict, ends bool) error {
 	waits := v.code == busy && !j.Once // it does not fail, and is not counted
 	if waits {
 		j.log.Info("the image is in use", "message", v.message)
 		pause(ctx, min(j.Delay, j.Queue.AckWait()/2))
 	}
-	back := v.state == fleet.Queued && (waits || ctx.Err() != nil)
+	back := v.state == fleet.Queued && (waits || ends || ctx.Err() != nil)
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	log := j.log.With("state", v.state, "code", v.code, "message", fleet.Plain(v.message))

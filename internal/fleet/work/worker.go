@@ -3,7 +3,9 @@
 package work
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +31,7 @@ type Worker struct {
 	Queue      *queue.Queue
 	Datastores []Datastore
 	Program    string        // trueup
+	Version    string        // that the program has to have
 	ID         string        // of this process, among all that there ever were
 	Folder     string        // of large results
 	Slots      int           // jobs of a datastore that run here at once
@@ -54,6 +57,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.Stall == 0 {
 		w.Stall = 30 * time.Minute
 	}
+	if err := w.checkProgram(ctx); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, d := range w.Datastores {
 		source, err := w.Queue.Source(ctx, d.Name, w.AtOnce)
@@ -77,6 +83,27 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
+// checkProgram refuses a program of another version: it has other flags.
+func (w *Worker) checkProgram(ctx context.Context) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	e, err := ask(ctx, w.Program, "version", "--json")
+	var v struct {
+		Version string `json:"version"`
+	}
+	if err == nil {
+		err = cmp.Or(e.err, json.Unmarshal(e.output, &v))
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("version of %s: %w", w.Program, err)
+	case v.Version != w.Version:
+		return fmt.Errorf("%s has version %s, and this worker is of %s: have both of one version, and start it again",
+			w.Program, fleet.Plain(v.Version), w.Version)
+	}
+	return nil
+}
+
 // serve does the jobs of one datastore, one after the other.
 func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) error {
 	for ctx.Err() == nil {
@@ -89,7 +116,9 @@ func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) e
 			w.Log.Warn("no job can be taken now", "datastore", d.Name, "error", err)
 			pause(ctx, time.Second)
 		case l != nil:
-			w.do(ctx, d, l)
+			if err := w.do(ctx, d, l); err != nil {
+				return err
+			}
 		case w.Once:
 			return nil
 		}
