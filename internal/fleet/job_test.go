@@ -52,9 +52,34 @@ func TestHostileJobs(t *testing.T) {
 		j := good()
 		change(&j)
 		require.Error(t, j.Check(), name)
-		b, err := json.Marshal(fleet.Record{Job: j})
+		b, err := json.Marshal(fleet.Record{Job: j, State: fleet.Queued})
 		require.NoError(t, err)
 		if _, err := fleet.ParseRecord(b); name != "no UTF-8" { // which JSON cannot have
+			require.Error(t, err, name)
+		}
+	}
+}
+
+// A record names no file elsewhere, and has no text where a word of a fixed list belongs.
+func TestHostileRecords(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(r *fleet.Record){
+		"":                    func(r *fleet.Record) { r.Code, r.ResultFile = "below_boundary", r.Key()+".json" },
+		"no state":            func(r *fleet.Record) { r.State = "" },
+		"an escape in state":  func(r *fleet.Record) { r.State = "\x1b[31m" },
+		"an escape in code":   func(r *fleet.Record) { r.Code = "\x1b[31m" },
+		"a file elsewhere":    func(r *fleet.Record) { r.ResultFile = "/etc/passwd" },
+		"a file above":        func(r *fleet.Record) { r.ResultFile = "../" + r.Key() + ".json" },
+		"a flag":              func(r *fleet.Record) { r.ResultFile = "--out=x" },
+		"that of another job": func(r *fleet.Record) { r.ResultFile = "ds1.0.json" },
+	} {
+		r := fleet.Record{Job: good(), State: fleet.Queued}
+		change(&r)
+		b, err := json.Marshal(r)
+		require.NoError(t, err)
+		if _, err = fleet.ParseRecord(b); name == "" {
+			require.NoError(t, err)
+		} else {
 			require.Error(t, err, name)
 		}
 	}

@@ -3,6 +3,8 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -43,7 +45,7 @@ type Record struct {
 	Code    string `json:"code,omitempty"` // of the error, as JSON of trueup has it
 	Message string `json:"message,omitempty"`
 	Log     string `json:"log,omitempty"` // the last lines of the run that failed
-	// Result is what trueup has printed, if it is small. ResultFile is a large one, on the host of the worker.
+	// Result is what trueup has printed, if it is small. ResultFile names a large one, in the folder of the worker.
 	Result     json.RawMessage `json:"result,omitempty"`
 	ResultFile string          `json:"result_file,omitempty"`
 }
@@ -71,13 +73,37 @@ func (p Progress) Percent() int64 {
 	return int64(100 * float64(p.Done) / float64(max(p.Total, 1)))
 }
 
+// codes are those of errors of trueup.
+var codes = regexp.MustCompile(`^[a-z0-9_-]{0,64}$`)
+
+// IsCode reports whether a text is the code of an error, or empty.
+func IsCode(s string) bool { return codes.MatchString(s) }
+
 // ParseRecord reads a record.
 func ParseRecord(b []byte) (*Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
 		return nil, fmt.Errorf("record of a job: %w", err)
 	}
-	return &r, r.Check()
+	switch err := r.Check(); {
+	case err != nil:
+		return nil, err
+	case !slices.Contains(States, r.State):
+		return nil, fmt.Errorf("record of a job in state %.40q", r.State)
+	case !IsCode(r.Code):
+		return nil, fmt.Errorf("record of a job with code %.80q", r.Code)
+	case r.ResultFile != "" && r.ResultFile != r.ResultName():
+		return nil, fmt.Errorf("record of a job with its result in %.80q, want %s", r.ResultFile, r.ResultName())
+	}
+	return &r, nil
+}
+
+// ResultName returns the name of a file with the result of the job.
+func (r *Record) ResultName() string {
+	if r.Kind == Scan {
+		return r.Key() + ".ndjson"
+	}
+	return r.Key() + ".json"
 }
 
 // Plain makes a text of an image or another program one line that a terminal shows as it is.

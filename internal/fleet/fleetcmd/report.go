@@ -1,11 +1,13 @@
 package fleetcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,12 +21,12 @@ import (
 )
 
 func newReport(b *base) *cobra.Command {
-	program, datastore := "", ""
+	program, datastore, folder := "", "", ""
 	cmd := &cobra.Command{
 		Use:   "report [-- FLAGS]",
 		Short: "Make one report of the scans of the fleet",
 		Long: `Has trueup report make a report of the last scan of each folder of each datastore. FLAGS are those of
-trueup report. Large results are files on the host that scanned: without such a file no report is made.`,
+trueup report. Large results are files on the host that scanned: what is not here is named, and the exit code is 1.`,
 		Example: `  trueup-fleet report
   trueup-fleet report -- -o html --out morning.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,29 +43,26 @@ trueup report. Large results are files on the host that scanned: without such a 
 				if b.json {
 					args = append(args, "--json")
 				}
-				return report(cmd.Context(), q, datastore, run, args)
+				return report(cmd.Context(), q, datastore, folder, run, args)
 			})
 		},
 	}
 	cmd.Flags().StringVar(&program, "trueup", "", "`FILE` of trueup (default: beside this program, or in PATH)")
+	cmd.Flags().StringVar(&folder, "folder", resultsFolder, "find large results in `DIR`, as that of worker")
 	cmd.Flags().StringVar(&datastore, "datastore", "", "only scans of datastore `NAME`")
 	return cmd
 }
 
-// report runs trueup report with the results of the last scans.
-func report(ctx context.Context, q *queue.Queue, datastore string, run *exec.Cmd, args []string) error {
-	last := map[string]*fleet.Record{}
+// report runs trueup report with the results of the last scans, which are in the queue or in a folder.
+func report(ctx context.Context, q *queue.Queue, datastore, folder string, run *exec.Cmd, args []string) error {
+	var scans []*fleet.Record
 	err := q.Each(ctx, datastore, func(r *fleet.Record) {
-		folder := r.Datastore + "/" + r.Path + " " + r.Shard
-		if r.Kind == fleet.Scan && r.State == fleet.Done && (last[folder] == nil || last[folder].Again < r.Again) {
-			last[folder] = r
+		if r.Kind == fleet.Scan {
+			scans = append(scans, r)
 		}
 	})
 	if err != nil {
 		return err
-	}
-	if len(last) == 0 {
-		return errors.New("no scan is done; trueup-fleet submit scan queues one")
 	}
 	dir, err := os.MkdirTemp("", "trueup-fleet-report-")
 	if err != nil {
@@ -71,29 +70,101 @@ func report(ctx context.Context, q *queue.Queue, datastore string, run *exec.Cmd
 	}
 	defer os.RemoveAll(dir)
 	run.Args = append(run.Args, args...)
-	for _, folder := range slices.Sorted(maps.Keys(last)) {
-		r := last[folder]
-		rows, err := q.Rows(ctx, r.Key())
-		if err != nil {
+	found, missing := 0, 0
+	for _, r := range lastScans(scans) {
+		path, err := resultOf(ctx, q, r, dir, folder)
+		switch {
+		case errors.Is(err, errMissing):
+			missing++
+			fmt.Fprintf(run.Stderr, "trueup-fleet: %s\n", err)
+		case err != nil:
 			return err
+		default:
+			found++
+			run.Args = append(run.Args, path)
 		}
-		path := r.ResultFile
-		if rows != nil {
-			path = filepath.Join(dir, r.Key()+".ndjson")
-			if err := os.WriteFile(path, rows, 0o600); err != nil {
-				return err
-			}
-		}
-		if _, err := os.Stat(path); err != nil {
-			return fmt.Errorf("results of %s on %s: %w; make the report there", r.Key(), fleet.Plain(r.Worker), err)
-		}
-		run.Args = append(run.Args, path)
+	}
+	if found == 0 {
+		return errors.New("no results of a scan are here; trueup-fleet submit scan queues one")
 	}
 	err = run.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	switch {
+	case missing > 0 && (ok || err == nil):
+		return exitError(exitFailed)
+	case ok:
 		return exitError(exit.ExitCode())
 	}
 	return err
+}
+
+var errMissing = errors.New("not in the report")
+
+// resultOf returns the file with the rows of a scan.
+func resultOf(ctx context.Context, q *queue.Queue, r *fleet.Record, dir, folder string) (string, error) {
+	if r.State != fleet.Done {
+		return "", fmt.Errorf("%w: %s", errMissing, line(r))
+	}
+	rows, err := q.Rows(ctx, r.Key())
+	if err != nil {
+		return "", err
+	}
+	if rows != nil {
+		path := filepath.Join(dir, r.ResultName())
+		return path, os.WriteFile(path, rows, 0o600)
+	}
+	path, err := filepath.Abs(filepath.Join(folder, r.ResultName()))
+	if err != nil {
+		return "", err
+	}
+	if st, err := os.Lstat(path); err != nil || !st.Mode().IsRegular() {
+		return "", fmt.Errorf("%w: the rows of %s %s, which are too many for the queue; they are in %s in the --folder "+
+			"of worker %s", errMissing, r.Key(), fleet.Plain(r.Path), r.ResultName(), fleet.Plain(r.Worker))
+	}
+	return path, nil
+}
+
+// generation are the scans of one folder that were submitted at once: its shards.
+type generation struct {
+	scans []*fleet.Record
+	waits bool   // for a scan
+	done  bool   // a scan of it
+	first uint64 // message of its scans that are done: messages have the order in which they were queued
+}
+
+// lastScans returns the scans of the last generation of each folder that has come to an end, or else of the last that
+// has results.
+func lastScans(scans []*fleet.Record) (out []*fleet.Record) {
+	folders := map[string]map[string]*generation{}
+	for _, r := range scans {
+		folder := r.Datastore + "/" + r.Path
+		if folders[folder] == nil {
+			folders[folder] = map[string]*generation{}
+		}
+		g := folders[folder][r.Again]
+		if g == nil {
+			g = &generation{first: math.MaxUint64}
+			folders[folder][r.Again] = g
+		}
+		g.scans = append(g.scans, r)
+		g.waits = g.waits || !r.State.Ended()
+		if r.State == fleet.Done {
+			g.done, g.first = true, min(g.first, r.Seq)
+		}
+	}
+	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+		var last *generation
+		for _, g := range folders[folder] {
+			if g.done && (last == nil || last.waits && !g.waits || last.waits == g.waits && last.first < g.first) {
+				last = g
+			}
+		}
+		if last != nil {
+			slices.SortFunc(last.scans, func(a, b *fleet.Record) int { return cmp.Compare(a.Key(), b.Key()) })
+			out = append(out, last.scans...)
+		}
+	}
+	return out
 }
 
 func linesOf(s string) iter.Seq[string] { return strings.SplitSeq(strings.TrimSpace(s), "\n") }

@@ -25,6 +25,9 @@ type workerFlags struct {
 	logJSON    bool
 }
 
+// resultsFolder is that of results if no other is named.
+const resultsFolder = "trueup-fleet-results"
+
 func newWorker(b *base) *cobra.Command {
 	f := workerFlags{base: b}
 	cmd := &cobra.Command{
@@ -47,7 +50,7 @@ A worker that is ended gives its jobs back.`,
 	fs.BoolVar(&f.Confined, "require-sandbox", false, "fail jobs if the kernel cannot confine what reads images")
 	fs.StringVar(&f.window, "window", "", "begin jobs only in a `TIME` of the day, such as 22:00-06:00")
 	fs.BoolVar(&f.Once, "once", false, "end when no job waits")
-	fs.StringVar(&f.Folder, "folder", "trueup-fleet-results", "keep the results of scans in `DIR`")
+	fs.StringVar(&f.Folder, "folder", resultsFolder, "keep the results of scans in `DIR`")
 	fs.StringVar(&f.Program, "trueup", "", "`FILE` of trueup (default: beside this program, or in PATH)")
 	fs.DurationVar(&f.Delay, "retry-delay", time.Minute, "try a job that failed again after `TIME`")
 	fs.DurationVar(&f.queue.AckWait, "ack-wait", time.Minute,

@@ -206,8 +206,8 @@ func (j *doing) settle(ctx context.Context, e end, v verdict, ends bool) error {
 func (j *doing) keep(ctx context.Context, r *fleet.Record, output []byte) error {
 	r.Result, r.ResultFile = nil, ""
 	if r.Kind == fleet.Scan {
-		r.ResultFile = j.results(r)
-		return j.Queue.KeepRows(ctx, r.Key(), r.ResultFile)
+		r.ResultFile = r.ResultName()
+		return j.Queue.KeepRows(ctx, r.Key(), j.results(r))
 	}
 	if !json.Valid(output) {
 		return nil
@@ -216,8 +216,8 @@ func (j *doing) keep(ctx context.Context, r *fleet.Record, output []byte) error 
 		r.Result = output
 		return nil
 	}
-	r.ResultFile = filepath.Join(j.Folder, r.Key()+".json")
-	return os.WriteFile(r.ResultFile, output, 0o600)
+	r.ResultFile = r.ResultName()
+	return os.WriteFile(j.results(r), output, 0o600)
 }
 
 // fenced ends a job that is not this worker's any more, or that cannot be settled now: it will be delivered again.

@@ -177,10 +177,10 @@ func verdictOf(e end, good ...int) verdict {
 		return verdict{state: fleet.Done}
 	}
 	var f failure
-	if err := json.Unmarshal(e.output, &f); err != nil || f.Error == nil || e.exit < 0 {
+	if err := json.Unmarshal(e.output, &f); err != nil || f.Error == nil || e.exit < 0 || !fleet.IsCode(f.Error.Code) {
 		return verdict{fleet.Queued, "crash", fmt.Sprintf("trueup ended without a result: %v", e.err)}
 	}
-	v := verdict{fleet.Queued, clip(f.Error.Code, maxCode), clip(f.Error.Message, maxLog)}
+	v := verdict{fleet.Queued, f.Error.Code, clip(f.Error.Message, maxLog)}
 	if v.code != busy && (e.exit == exitRefused || lasting[v.code]) {
 		v.state = fleet.Refused
 	}

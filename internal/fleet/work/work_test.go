@@ -82,6 +82,7 @@ func TestVerdicts(t *testing.T) {
 		"a difference":               {failed(5, "verify"), fleet.Queued, "verify"},
 		"a crash":                    {end{exit: 134}, fleet.Queued, "crash"},
 		"a kill":                     {end{exit: -1, output: failed(1, "format").output}, fleet.Queued, "crash"},
+		"an escape":                  {failed(4, `\u001b[31m`), fleet.Queued, "crash"},
 		"no JSON":                    {end{exit: 4, output: []byte("{}{")}, fleet.Queued, "crash"},
 	} {
 		v := verdictOf(tc.e, 0)

@@ -269,10 +269,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// results returns the file that the results of a scan go to.
-func (w *Worker) results(r *fleet.Record) string {
-	return filepath.Join(w.Folder, r.Key()+".ndjson")
-}
+// results returns the file that the results of a scan, or large ones of another job, go to.
+func (w *Worker) results(r *fleet.Record) string { return filepath.Join(w.Folder, r.ResultName()) }
 
 // Window is a time of the day, in minutes, from From up to To. The zero value is the whole day.
 type Window struct{ From, To int }
