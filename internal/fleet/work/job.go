@@ -153,6 +153,9 @@ func (j *doing) checkpoint(ctx context.Context) error {
 func (j *doing) judge(e end) verdict {
 	r := &j.lease.Record
 	if r.Kind == fleet.Scan {
+		if _, err := j.at.root(); err != nil { // it may have ended when nothing was mounted any more
+			return verdict{fleet.Queued, gone, err.Error()}
+		}
 		if exists(j.results(r)) { // it is there when it is complete
 			return verdict{state: fleet.Done}
 		}
@@ -171,7 +174,7 @@ func (j *doing) settle(ctx context.Context, e end, v verdict, ends bool) error {
 		j.log.Info("the image is in use", "message", v.message)
 		pause(ctx, min(j.Delay, j.Queue.AckWait()/2))
 	}
-	back := v.state == fleet.Queued && (waits || ends || ctx.Err() != nil)
+	back := v.state == fleet.Queued && (waits || ends || v.code == gone || ctx.Err() != nil)
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	log := j.log.With("state", v.state, "code", v.code, "message", fleet.Plain(v.message))

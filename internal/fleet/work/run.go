@@ -168,6 +168,9 @@ var lasting = map[string]bool{
 // busy is the code of an error that passes when another program is done.
 const busy = "busy"
 
+// gone is the code of a datastore that this worker does not see any more.
+const gone = "gone"
+
 // exitRefused is the exit code of trueup for a refusal.
 const exitRefused = 4
 

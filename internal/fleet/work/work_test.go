@@ -2,6 +2,8 @@ package work
 
 import (
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/fleet"
+	"github.com/trueup/trueup/internal/fleet/queue"
 )
 
 // shell runs a script as the program of a job, and returns its end, the names of its events, and its log.
@@ -117,4 +120,27 @@ func TestWindows(t *testing.T) {
 		_, err := ParseWindow(bad)
 		require.Error(t, err, bad)
 	}
+}
+
+// A datastore that is not mounted any more has no images, and nothing is said of those that it had.
+func TestDatastoreIsGone(t *testing.T) {
+	t.Parallel()
+	d := Datastore{Name: "ds1", Root: filepath.Join(t.TempDir(), "ds1")}
+	require.NoError(t, os.Mkdir(d.Root, 0o700))
+	_, err := d.place(".")
+	require.NoError(t, err)
+	scan := fleet.Record{Job: fleet.Job{Kind: fleet.Scan, Datastore: "ds1", Path: "."}}
+	w := &Worker{Folder: t.TempDir()}
+	require.NoError(t, os.WriteFile(w.results(&scan), nil, 0o600))
+	j := &doing{Worker: w, at: d, lease: &queue.Lease{Record: scan}}
+	require.Equal(t, fleet.Done, j.judge(end{}).state)
+	j.at.id.Inode++
+	require.Equal(t, verdict{fleet.Queued, gone, j.judge(end{}).message}, j.judge(end{}))
+	args, v := w.prepare(j.at, &scan)
+	require.Nil(t, args)
+	require.Equal(t, gone, v.code)
+	require.Equal(t, fleet.Queued, v.state)
+	require.NoError(t, os.Remove(d.Root))
+	_, err = d.place(".")
+	require.ErrorIs(t, err, errGone)
 }

@@ -18,12 +18,14 @@ import (
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/queue"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Datastore is a folder of images that this host sees.
 type Datastore struct {
 	Name string
 	Root string // absolute
+	id   sys.ID // of the root when the worker began
 }
 
 // Worker takes jobs and does them.
@@ -62,6 +64,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, d := range w.Datastores {
+		if _, err := d.root(); err != nil {
+			return err
+		}
 		source, err := w.Queue.Source(ctx, d.Name, w.AtOnce)
 		if err != nil {
 			return err
@@ -106,10 +111,17 @@ func (w *Worker) checkProgram(ctx context.Context) error {
 
 // serve does the jobs of one datastore, one after the other.
 func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) error {
+	said := false
 	for ctx.Err() == nil {
 		l, err := w.next(ctx, d, source)
+		absent := errors.Is(err, errGone)
 		switch {
 		case errors.Is(err, context.Canceled):
+		case absent && !w.Once:
+			if !said {
+				w.Log.Error("no job is taken", "datastore", d.Name, "error", err)
+			}
+			pause(ctx, idle)
 		case err != nil && w.Once:
 			return err
 		case err != nil:
@@ -122,12 +134,16 @@ func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) e
 		case w.Once:
 			return nil
 		}
+		said = absent
 	}
 	return nil
 }
 
 // next returns the next job, nil if there is none now.
 func (w *Worker) next(ctx context.Context, d Datastore, source *queue.Source) (*queue.Lease, error) {
+	if _, err := d.root(); err != nil {
+		return nil, err
+	}
 	off, err := w.Queue.Drained(ctx, d.Name)
 	if err != nil {
 		return nil, err
@@ -167,9 +183,29 @@ func (w *Worker) bury(ctx context.Context) error {
 	return nil
 }
 
+// root returns the folder of the datastore, and remembers which it is: below a mount point on which nothing is mounted
+// any more are no images.
+func (d *Datastore) root() (string, error) {
+	root, err := filepath.EvalSymlinks(d.Root)
+	var now sys.Info
+	if err == nil {
+		now, err = sys.Stat(root)
+	}
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%w: %w", errGone, err)
+	case d.id == sys.ID{}:
+		d.id = now.ID
+	case d.id != now.ID:
+		return "", fmt.Errorf("%w: %s is another folder than when the worker began; mount it again, or start the worker "+
+			"again if it is right", errGone, d.Root)
+	}
+	return root, nil
+}
+
 // place returns where a path of a job is. A link may not lead out of the datastore.
 func (d *Datastore) place(path string) (string, error) {
-	root, err := filepath.EvalSymlinks(d.Root)
+	root, err := d.root()
 	if err != nil {
 		return "", err
 	}
@@ -184,7 +220,10 @@ func (d *Datastore) place(path string) (string, error) {
 	return at, nil
 }
 
-var errOutside = errors.New("a link leads out of the datastore")
+var (
+	errOutside = errors.New("a link leads out of the datastore")
+	errGone    = errors.New("the datastore is not there")
+)
 
 // prepare returns the arguments of the run that does a job, or why there is none.
 func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict) {
@@ -192,6 +231,8 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 	switch {
 	case errors.Is(err, errOutside):
 		return nil, verdict{fleet.Refused, "reference", err.Error()}
+	case errors.Is(err, errGone):
+		return nil, verdict{fleet.Queued, gone, err.Error()}
 	case err != nil:
 		return nil, verdict{fleet.Queued, "io", err.Error()}
 	}
