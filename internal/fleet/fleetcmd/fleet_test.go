@@ -289,6 +289,29 @@ func TestCancelledJob(t *testing.T) {
 	s.requireOnly(t, "a.img", "a-aligned.img")
 }
 
+// A cancelled exchange leaves nothing, also if its worker was killed before.
+func TestCancelledExchange(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.disk(t, "a.img")
+	s.run(t, "", "submit", "exchange", "--datastore", "ds1", "a.img")
+	first := s.worker(t, slow...)
+	r := s.until(t, copying)
+	s.requireOnly(t, "a.img", ".a.img.partial")
+	first.kill()
+	s.run(t, "", "cancel", r.Key())
+	second := s.worker(t)
+	second.waitFor(t, "the job was cancelled")
+	second.kill()
+	s.requireOnly(t, "a.img")
+	s.run(t, "", "retry", r.Key())
+	s.worker(t, slow...)
+	s.until(t, copying)
+	s.run(t, "", "cancel", r.Key())
+	s.until(t, func(r *fleet.Record) bool { return r.State == fleet.Cancelled && !r.Begun })
+	s.requireOnly(t, "a.img")
+}
+
 // A worker that is asked to end gives its job back, and the next one goes on at once.
 func TestEndedWorker(t *testing.T) {
 	t.Parallel()

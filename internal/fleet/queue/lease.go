@@ -236,8 +236,21 @@ func (l *Lease) Return(ctx context.Context, change func(r *fleet.Record)) error 
 	return l.msg.DoubleAck(ctx)
 }
 
-// Drop settles the message of a job that was cancelled.
-func (l *Lease) Drop(ctx context.Context) error { return l.msg.DoubleAck(ctx) }
+// Drop settles the message of a job that was cancelled, and records that nothing is left of it.
+func (l *Lease) Drop(ctx context.Context) error {
+	_, err := l.q.change(ctx, l.Record.Key(), func(r *fleet.Record) (bool, error) {
+		mine := r.State == fleet.Cancelled && r.Seq == l.Record.Seq
+		r.Begun, r.Progress = false, fleet.Progress{}
+		return mine, nil
+	})
+	if err != nil {
+		return err
+	}
+	return l.msg.DoubleAck(ctx)
+}
+
+// Again has a cancelled job delivered again after a delay, since something is left of it.
+func (l *Lease) Again(delay time.Duration) error { return l.msg.NakWithDelay(delay) }
 
 // replace changes the record by compare-and-set. An answer that was lost looks as if another had changed it: then what
 // stands there is this worker's.

@@ -235,16 +235,29 @@ func (q *Queue) change(ctx context.Context, key string, f func(r *fleet.Record) 
 // overtaken reports whether a record has another revision than the one to be replaced.
 func overtaken(err error) bool { return errors.Is(err, jetstream.ErrKeyRevisionMismatch) }
 
-// Cancel has a job not be done. Its worker ends it, and removes what it wrote. A job whose result is about to get its
-// name is not cancelled.
+// Cancel has a job not be done. Its worker ends it, and removes what it wrote; a worker does that also for one that
+// failed or was refused, and for one that was cancelled and left something. A job whose result is about to get its name
+// is not cancelled.
 func (q *Queue) Cancel(ctx context.Context, key string) (*fleet.Record, error) {
-	return q.change(ctx, key, func(r *fleet.Record) (bool, error) {
-		if r.State.Ended() || r.Proved {
+	r, err := q.change(ctx, key, func(r *fleet.Record) (bool, error) {
+		switch left := r.Begun && r.State != fleet.Done; {
+		case r.State.Ended() && left:
+			anew(r)
+		case r.State.Ended() || r.Proved:
 			return false, fmt.Errorf("job %s is %s, and cannot be cancelled", key, stateOf(r))
 		}
 		r.State = fleet.Cancelled
 		return true, nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	if r.Begun && r.Seq == 0 {
+		if err := q.publish(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, q.graves.Purge(ctx, key)
 }
 
 func stateOf(r *fleet.Record) string {

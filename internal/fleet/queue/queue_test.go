@@ -305,6 +305,34 @@ func TestCancel(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A job that failed is cancelled by a worker, which clears away what it left. That can be tried again.
+func TestCancelOfDeadJobs(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t), Delivers: 1})
+	submit(t, q, job("a.vmdk"))
+	k := take(t, q, "w", "ds1")
+	l := k.next(t, long)
+	key := l.Record.Key()
+	require.NoError(t, l.Release(t.Context(), 0, nothing))
+	for range 2 {
+		r, err := q.Cancel(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, fleet.Cancelled, r.State)
+		dead, err := q.Dead(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, dead)
+		l = k.next(t, long)
+		require.Equal(t, fleet.Cancelled, l.Record.State)
+		require.NoError(t, l.Again(0), "which was the last delivery")
+	}
+	_, err := q.Cancel(t.Context(), key)
+	require.NoError(t, err)
+	require.NoError(t, k.next(t, long).Drop(t.Context()))
+	_, err = q.Cancel(t.Context(), key)
+	require.ErrorContains(t, err, "is cancelled, and cannot be cancelled")
+	require.Nil(t, k.next(t, 0))
+}
+
 // No more jobs of a datastore run than it may have at once, and those of another do not count.
 func TestJobsAtOnce(t *testing.T) {
 	t.Parallel()

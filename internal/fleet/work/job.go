@@ -91,6 +91,9 @@ func (j *doing) attend(ctx context.Context) (end, verdict, error) {
 			err = j.checkpoint(ctx)
 		}
 		switch {
+		case errors.Is(err, queue.ErrFenced) && j.lease.Record.State == fleet.Cancelled:
+			j.finish(10 * time.Second) // an exchange removes what it wrote
+			return end{}, verdict{}, err
 		case errors.Is(err, queue.ErrFenced):
 			j.kill()
 			return end{}, verdict{}, err
@@ -232,24 +235,84 @@ func (j *doing) fenced(ctx context.Context, err error) {
 	j.log.Warn("the job is left to others", "error", err)
 }
 
-// cancelled removes what a cancelled job has written. What another run has left there is not touched.
+// cancelled removes what a cancelled job has written, and settles it then.
 func (j *doing) cancelled(ctx context.Context) {
+	failed := j.clear()
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	r := &j.lease.Record
-	if at, err := j.at.place(r.Path); err == nil && r.Kind == fleet.Align && j.now.Phase != "" {
-		dest := filepath.Join(filepath.Dir(at), filepath.Base(r.Dest()))
-		if exists(dest + journal) {
-			if e, err := ask(ctx, j.Program, "undo", "--json", dest); err != nil || e.exit != 0 {
-				v := verdictOf(e, 0)
-				j.log.Warn("what a cancelled job has written is still there", "code", v.code,
-					"message", fleet.Plain(v.message))
-			}
+	if failed != nil {
+		j.log.Warn("what a cancelled job has written is still there; it is tried again, and cancel has it tried anew",
+			"error", failed)
+		if err := j.lease.Again(j.Delay); err != nil {
+			j.log.Warn("the server does not answer", "error", err)
 		}
+		return
 	}
 	if err := j.lease.Drop(ctx); err != nil {
 		j.log.Warn("the message of a cancelled job is still there", "error", err)
 		return
 	}
 	j.log.Info("the job was cancelled")
+}
+
+// clear removes what a cancelled job has written. What another run has left there is not touched, and an exchange that
+// has begun to give names is not taken back: the disk may be in use since.
+func (j *doing) clear() error {
+	r := &j.lease.Record
+	if r.Kind == fleet.Scan || j.now.Phase == "" {
+		return nil
+	}
+	dir, err := j.at.place(filepath.Dir(r.Path))
+	if err != nil {
+		return err
+	}
+	at := filepath.Join(dir, filepath.Base(r.Path)) // the image need not be there
+	to := target(at, r)
+	left, args := to+journal, []string{"undo", "--json", to}
+	if r.Kind == fleet.Exchange {
+		if exists(left) {
+			j.log.Warn("an exchange has begun to give names, or is complete: see trueup undo and trueup resume")
+			return nil
+		}
+		// A run removes what an earlier one has left before it copies. It is ended then.
+		left, args = partialOf(to), []string{"align", "--supervised", "--replace", "--json", "--progress", "json"}
+		args = append(append(args, r.Flags()...), at)
+	}
+	if !exists(left) {
+		return nil
+	}
+	e, err := j.tidy(args)
+	if err == nil && exists(left) {
+		err = errors.New(verdictOf(e, 0).message)
+	}
+	return err
+}
+
+// tidy has the program remove what is left of a job, while that is kept.
+func (j *doing) tidy(args []string) (end, error) {
+	r, err := start(j.Program, args, func(line string) { j.log.Info("trueup", "text", line) })
+	if err != nil {
+		return end{}, err
+	}
+	tick := time.NewTicker(j.Every)
+	defer tick.Stop()
+	for advanced := time.Now(); ; {
+		select {
+		case e, more := <-r.said:
+			switch {
+			case !more:
+				return <-r.ended, nil
+			case e.Phase == "copy" || e.Event == "proved":
+				return r.finish(j.Stall), nil
+			}
+			advanced = time.Now()
+		case <-tick.C:
+			if time.Since(advanced) > j.Stall {
+				return r.kill(), nil
+			}
+			if err := j.lease.Beat(); err != nil {
+				j.log.Warn("the server does not answer", "error", err)
+			}
+		}
+	}
 }

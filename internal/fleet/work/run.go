@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/sys"
@@ -138,6 +139,16 @@ func (r *run) signal(group func(*exec.Cmd) error) {
 func (r *run) kill() end {
 	r.signal(sys.KillGroup)
 	for range r.said { // it is waited for when all is read
+		continue
+	}
+	return <-r.ended
+}
+
+// finish asks the run to end, and kills it if it does not in time.
+func (r *run) finish(patience time.Duration) end {
+	r.stop()
+	defer time.AfterFunc(patience, func() { r.signal(sys.KillGroup) }).Stop()
+	for range r.said {
 		continue
 	}
 	return <-r.ended
