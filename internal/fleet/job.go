@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -36,6 +37,14 @@ type Job struct {
 	// Identity is that of the image when it was scanned: its size and time, as IdentityOf makes them; empty if nothing
 	// is known.
 	Identity string `json:"identity,omitempty"`
+	// Files are the further files of the image that are in its folder.
+	Files []File `json:"files,omitempty"`
+}
+
+// File is a file of an image, when that was scanned.
+type File struct {
+	Name     string `json:"name"`
+	Identity string `json:"identity"`
 }
 
 // Options are those of trueup that a job can have.
@@ -58,7 +67,9 @@ const DefaultSuffix = "-aligned"
 // Bounds of what a job names, in bytes.
 const (
 	maxPath  = 4096
+	maxName  = 255
 	maxShort = 64
+	maxFiles = 256 // of an image
 )
 
 // Names that are a token of a subject, a part of a key, and a name of a consumer.
@@ -97,10 +108,18 @@ func (j *Job) Check() error {
 		return fmt.Errorf("boundary %.40q, want a size such as 64K", j.Boundary)
 	case j.Shard != "" && !shards.MatchString(j.Shard):
 		return fmt.Errorf("shard %.40q, want K/N", j.Shard)
+	case len(j.Files) > maxFiles || slices.ContainsFunc(j.Files, File.strange):
+		return fmt.Errorf("files of %.256q, want at most %d in its folder", j.Path, maxFiles)
 	case !short:
 		return errors.New("identity of an image that is too long")
 	}
 	return nil
+}
+
+// strange reports whether a file is none beside an image.
+func (f File) strange() bool {
+	return !filepath.IsLocal(f.Name) || filepath.Base(f.Name) != f.Name || f.Name == "." || len(f.Name) > maxName ||
+		!utf8.ValidString(f.Name) || strings.ContainsRune(f.Name, 0) || len(f.Identity) > maxShort
 }
 
 // ID returns the hash of what the job does: the same work is the same job.

@@ -47,6 +47,9 @@ func TestHostileJobs(t *testing.T) {
 		"a shard of an image":     func(j *fleet.Job) { j.Shard = "1/2" },
 		"an exchange with suffix": func(j *fleet.Job) { j.Kind = fleet.Exchange },
 		"a flag as a shard":       func(j *fleet.Job) { j.Kind, j.Suffix, j.Shard = fleet.Scan, "", "--force" },
+		"a file elsewhere":        func(j *fleet.Job) { j.Files = []fleet.File{{Name: "../x"}} },
+		"a folder as a file":      func(j *fleet.Job) { j.Files = []fleet.File{{Name: "."}} },
+		"too many files":          func(j *fleet.Job) { j.Files = make([]fleet.File, 1000) },
 		"a long identity":         func(j *fleet.Job) { j.Identity = strings.Repeat("1", 100) },
 	} {
 		j := good()
@@ -96,6 +99,7 @@ func TestIDs(t *testing.T) {
 		"store":    func(j *fleet.Job) { j.Datastore = "ds2" },
 		"boundary": func(j *fleet.Job) { j.Boundary = "1M" },
 		"changed":  func(j *fleet.Job) { j.Identity = "1@2" },
+		"extent":   func(j *fleet.Job) { j.Files = []fleet.File{{Name: "b-flat.vmdk", Identity: "1@2"}} },
 	} {
 		j, again := good(), good()
 		change(&j)
@@ -211,6 +215,23 @@ func TestNoWorklist(t *testing.T) {
 		}
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// An image of several files is another job when any of them has changed.
+func TestFilesOfRows(t *testing.T) {
+	t.Parallel()
+	w := fleet.Worklist{Kind: fleet.Exchange, Datastore: "ds1", Prefix: "/x"}
+	row := `{"schema":"trueup/1","event":"image","state":"judged","verdict":"misaligned","path":"/x/a.vmdk","files":[` +
+		`{"name":"a.vmdk","size_bytes":1,"modified_ns":2},{"name":"a-flat.vmdk","size_bytes":3,"modified_ns":4},` +
+		`{"name":"/elsewhere/b.vmdk","size_bytes":5,"modified_ns":6}]}`
+	var got []fleet.Job
+	require.NoError(t, w.Read(strings.NewReader(row), func(j fleet.Job) error {
+		got = append(got, j)
+		return nil
+	}))
+	require.Len(t, got, 1)
+	require.Equal(t, "1@2", got[0].Identity)
+	require.Equal(t, []fleet.File{{Name: "a-flat.vmdk", Identity: "3@4"}}, got[0].Files)
 }
 
 func TestPlain(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/scan/glob"
 )
@@ -44,8 +46,9 @@ type row struct {
 	Verdict   string `json:"verdict"`
 	Accepted  *any   `json:"accepted"`
 	Files     []struct {
-		Size     int64 `json:"size_bytes"`
-		Modified int64 `json:"modified_ns"`
+		Name     string `json:"name"`
+		Size     int64  `json:"size_bytes"`
+		Modified int64  `json:"modified_ns"`
 	} `json:"files"`
 	Disks []struct {
 		Member string `json:"member"`
@@ -138,6 +141,12 @@ func (w *Worklist) job(r *row) (j *Job, skip string, err error) {
 	j = &Job{
 		Kind: w.Kind, Datastore: w.Datastore, Path: at, Options: w.Options,
 		Identity: IdentityOf(r.Files[0].Size, r.Files[0].Modified),
+	}
+	for _, f := range r.Files[1:] {
+		file := File{f.Name, IdentityOf(f.Size, f.Modified)}
+		if !file.strange() && !strings.ContainsRune(f.Name, utf8.RuneError) && len(j.Files) < maxFiles {
+			j.Files = append(j.Files, file)
+		}
 	}
 	if err := j.Check(); err != nil {
 		w.Refused = append(w.Refused, Refusal{Plain(at), err.Error(), "rename the image"})

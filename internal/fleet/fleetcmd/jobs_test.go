@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/fleetcmd"
+	"github.com/trueup/trueup/internal/fleet/queue"
 )
 
 // once has a worker in this process do all jobs that wait, and returns what it logged.
@@ -146,6 +147,7 @@ func TestPublishedBefore(t *testing.T) {
 	s := newSite(t)
 	source, err := s.q.Source(t.Context(), "ds1", 0)
 	require.NoError(t, err)
+	leases := map[string]*queue.Lease{}
 	for _, name := range []string{"a", "b"} {
 		image, dest := s.disk(t, name+".img"), filepath.Join(s.root, name+"-aligned.img")
 		s.run(t, "", "submit", "align", "--datastore", "ds1", name+".img")
@@ -159,6 +161,9 @@ func TestPublishedBefore(t *testing.T) {
 			copied = "7@7"
 		}
 		require.NoError(t, l.Prove(t.Context(), copied))
+		leases[name] = l
+	}
+	for _, l := range leases {
 		require.NoError(t, l.Release(t.Context(), 0, func(*fleet.Record) {}))
 	}
 	s.once(t)

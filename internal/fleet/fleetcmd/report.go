@@ -118,8 +118,8 @@ func resultOf(ctx context.Context, q *queue.Queue, r *fleet.Record, dir, folder 
 		return "", err
 	}
 	if st, err := os.Lstat(path); err != nil || !st.Mode().IsRegular() {
-		return "", fmt.Errorf("%w: the rows of %s %s, which are too many for the queue; they are in %s in the --folder "+
-			"of worker %s", errMissing, r.Key(), fleet.Plain(r.Path), r.ResultName(), fleet.Plain(r.Worker))
+		return "", fmt.Errorf("%w: the rows of %s %s, which are too many for the queue; they are in %s in the "+
+			"--folder of worker %s", errMissing, r.Key(), fleet.Plain(r.Path), r.ResultName(), fleet.Plain(r.Worker))
 	}
 	return path, nil
 }

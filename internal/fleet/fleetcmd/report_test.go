@@ -22,23 +22,27 @@ func TestLastScans(t *testing.T) {
 	}{
 		"none": {nil, nil},
 		"fewer shards than before": {[]*fleet.Record{
-			scan("a", "x", "1/2", fleet.Done, 1), scan("a", "x", "2/2", fleet.Done, 2), scan("a", "y", "", fleet.Done, 3),
+			scan("a", "x", "1/2", fleet.Done, 1), scan("a", "x", "2/2", fleet.Done, 2),
+			scan("a", "y", "", fleet.Done, 3),
 		}, []string{"y "}},
 		"a text that sorts before": {[]*fleet.Record{
 			scan("a", "x.1", "", fleet.Done, 1), scan("a", "x", "", fleet.Done, 2),
 		}, []string{"x "}},
 		"a shard that failed": {[]*fleet.Record{
-			scan("a", "x", "", fleet.Done, 1), scan("a", "y", "1/2", fleet.Done, 2), scan("a", "y", "2/2", fleet.Dead, 3),
+			scan("a", "x", "", fleet.Done, 1), scan("a", "y", "1/2", fleet.Done, 2),
+			scan("a", "y", "2/2", fleet.Dead, 3),
 		}, []string{"y 1/2", "y 2/2"}},
 		"one that still runs": {[]*fleet.Record{
-			scan("a", "x", "", fleet.Done, 1), scan("a", "y", "1/2", fleet.Done, 2), scan("a", "y", "2/2", fleet.Running, 3),
+			scan("a", "x", "", fleet.Done, 1), scan("a", "y", "1/2", fleet.Done, 2),
+			scan("a", "y", "2/2", fleet.Running, 3),
 		}, []string{"x "}},
 		"only one that runs": {[]*fleet.Record{
 			scan("a", "y", "1/2", fleet.Done, 2), scan("a", "y", "2/2", fleet.Running, 3),
 		}, []string{"y 1/2", "y 2/2"}},
 		"nothing is done": {[]*fleet.Record{scan("a", "y", "", fleet.Queued, 0)}, nil},
 		"a shard again": {[]*fleet.Record{
-			scan("a", "x", "1/2", fleet.Done, 1), scan("a", "x", "2/2", fleet.Done, 9), scan("a", "y", "", fleet.Done, 3),
+			scan("a", "x", "1/2", fleet.Done, 1), scan("a", "x", "2/2", fleet.Done, 9),
+			scan("a", "y", "", fleet.Done, 3),
 		}, []string{"y "}},
 	} {
 		var got []string

@@ -182,9 +182,15 @@ A job that is complete but for its name is not cancelled.`,
 }
 
 func newRetry(b *base) *cobra.Command {
-	return newChange(b, "retry", "Queue jobs anew that ended without success",
-		`Queues jobs anew that are dead, refused or cancelled. A copy goes on with what it has written.`,
-		func(q *queue.Queue) func(context.Context, string) (*fleet.Record, error) { return q.Retry })
+	force := false
+	cmd := newChange(b, "retry", "Queue jobs anew that ended without success",
+		`Queues jobs anew that are dead, refused or cancelled. A copy goes on with what it has written. With --force
+also jobs that are done, whose copy was removed or renamed.`,
+		func(q *queue.Queue) func(context.Context, string) (*fleet.Record, error) {
+			return func(ctx context.Context, key string) (*fleet.Record, error) { return q.Retry(ctx, key, force) }
+		})
+	cmd.Flags().BoolVar(&force, "force", false, "also jobs that are done")
+	return cmd
 }
 
 func newDrain(b *base) *cobra.Command {

@@ -270,10 +270,10 @@ func stateOf(r *fleet.Record) string {
 // anew makes a job one that waits for its first delivery. Any message of it is the one that counts.
 func anew(r *fleet.Record) { r.State, r.Round, r.Seq, r.Delivery = fleet.Queued, r.Round+1, 0, 0 }
 
-// Retry queues a job anew that came to an end other than success.
-func (q *Queue) Retry(ctx context.Context, key string) (*fleet.Record, error) {
+// Retry queues a job anew that has ended: without success, or, if done, in whatever way.
+func (q *Queue) Retry(ctx context.Context, key string, done bool) (*fleet.Record, error) {
 	r, err := q.change(ctx, key, func(r *fleet.Record) (bool, error) {
-		if !r.State.Ended() || r.State == fleet.Done {
+		if !r.State.Ended() || r.State == fleet.Done && !done {
 			return false, fmt.Errorf("job %s is %s; only one that ended without success is queued anew", key,
 				stateOf(r))
 		}

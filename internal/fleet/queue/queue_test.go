@@ -238,7 +238,7 @@ func TestPoison(t *testing.T) {
 	require.Equal(t, map[string]string{
 		"a.vmdk": "broken", "b.vmdk": "its workers were gone before they could say why",
 	}, said)
-	_, err = q.Retry(t.Context(), key)
+	_, err = q.Retry(t.Context(), key, false)
 	require.NoError(t, err)
 	l := k.next(t, long)
 	require.Equal(t, "a.vmdk", l.Record.Path)
@@ -247,8 +247,11 @@ func TestPoison(t *testing.T) {
 	dead, err = q.Dead(t.Context())
 	require.NoError(t, err)
 	require.Len(t, dead, 1)
-	_, err = q.Retry(t.Context(), key)
+	_, err = q.Retry(t.Context(), key, false)
 	require.ErrorContains(t, err, "is done")
+	_, err = q.Retry(t.Context(), key, true)
+	require.NoError(t, err)
+	require.Equal(t, "a.vmdk", k.next(t, long).Record.Path)
 }
 
 // A job that a worker gives back since it ends has all its deliveries still.

@@ -144,3 +144,17 @@ func TestDatastoreIsGone(t *testing.T) {
 	_, err = d.place(".")
 	require.ErrorIs(t, err, errGone)
 }
+
+// A guest that has written to an extent has changed the image.
+func TestChangedExtent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at, extent := filepath.Join(dir, "a.vmdk"), filepath.Join(dir, "a-flat.vmdk")
+	for _, path := range []string{at, extent} {
+		require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+	}
+	j := fleet.Job{Identity: identityOf(at), Files: []fleet.File{{Name: "a-flat.vmdk", Identity: identityOf(extent)}}}
+	require.False(t, changed(at, &j))
+	require.NoError(t, os.WriteFile(extent, []byte("xy"), 0o600))
+	require.True(t, changed(at, &j))
+}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,8 +198,8 @@ func (d *Datastore) root() (string, error) {
 	case d.id == sys.ID{}:
 		d.id = now.ID
 	case d.id != now.ID:
-		return "", fmt.Errorf("%w: %s is another folder than when the worker began; mount it again, or start the worker "+
-			"again if it is right", errGone, d.Root)
+		return "", fmt.Errorf("%w: %s is another folder than when the worker began; mount it again, or start the "+
+			"worker again if it is right", errGone, d.Root)
 	}
 	return root, nil
 }
@@ -237,7 +238,7 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 		return nil, verdict{fleet.Queued, "io", err.Error()}
 	}
 	exchanged := r.Kind == fleet.Exchange && r.Named != "" && exists(at+journal) // by an earlier delivery
-	if now := identityOf(at); now != "" && r.Identity != "" && r.Identity != now && !exchanged {
+	if !exchanged && changed(at, &r.Job) {
 		return nil, verdict{
 			fleet.Refused, "changed",
 			"the image is not what it was when it was scanned; scan it again, and submit what is found",
@@ -291,6 +292,16 @@ func target(at string, r *fleet.Record) string {
 // partialOf returns the path that a file has while trueup writes it.
 func partialOf(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
+}
+
+// changed reports whether a file of an image is not what it was when the image was scanned.
+func changed(at string, j *fleet.Job) bool {
+	if now := identityOf(at); now != "" && j.Identity != "" && now != j.Identity {
+		return true
+	}
+	return slices.ContainsFunc(j.Files, func(f fleet.File) bool {
+		return identityOf(filepath.Join(filepath.Dir(at), f.Name)) != f.Identity
+	})
 }
 
 // identityOf returns the identity of a file, empty if it cannot be known.
