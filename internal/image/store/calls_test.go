@@ -448,6 +448,9 @@ var guesses = []string{"in use by another run", "knows no locks", "permission de
 // before a file has its name, the names of second files before that of DEST, and that one before the end.
 func requireOrder(t *testing.T, kind string, done []string) {
 	t.Helper()
+	if kind == "replaced" {
+		require.Contains(t, done, "link .out-flat.vmdk.replaced", "the mark for a run after a kill")
+	}
 	done = slices.DeleteFunc(done, func(op string) bool {
 		return !slices.Contains([]string{
 			"write", "fsync", "fsyncdir", "link out-flat.vmdk", "rename2 out.vmdk",
