@@ -56,7 +56,7 @@ type Queue struct {
 const duplicates = time.Hour
 
 // Open connects to a server, and makes the streams and buckets that are not there.
-func Open(ctx context.Context, o Options) (q *Queue, err error) {
+func Open(ctx context.Context, o Options) (*Queue, error) {
 	if o.AckWait == 0 {
 		o.AckWait = time.Minute
 	}
@@ -67,39 +67,43 @@ func Open(ctx context.Context, o Options) (q *Queue, err error) {
 	if o.Warn == nil {
 		o.Warn = func(error) {}
 	}
-	q = &Queue{o: o}
-	if q.conn, err = connect(o); err != nil {
+	conn, err := connect(o)
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			q.conn.Close()
-		}
-	}()
-	if q.js, err = jetstream.New(q.conn); err != nil {
+	q := &Queue{o: o, conn: conn}
+	if err := q.openAll(ctx); err != nil {
+		conn.Close()
 		return nil, err
+	}
+	return q, nil
+}
+
+func (q *Queue) openAll(ctx context.Context) (err error) {
+	if q.js, err = jetstream.New(q.conn); err != nil {
+		return err
 	}
 	if q.jobs, err = q.open(ctx, jetstream.StreamConfig{
 		Name: stream, Subjects: []string{subjects + "*"}, Retention: jetstream.WorkQueuePolicy, Duplicates: duplicates,
 		Description: "jobs of trueup, by datastore",
 	}); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err = q.open(ctx, jetstream.StreamConfig{
 		Name: advisories, Subjects: []string{exceeded}, Retention: jetstream.WorkQueuePolicy,
 		Description: "jobs of trueup that were delivered as often as they may be",
 	}); err != nil {
-		return nil, err
+		return err
 	}
 	for _, b := range []struct {
 		to   *jetstream.KeyValue
 		name string
 	}{{&q.records, records}, {&q.graves, graves}, {&q.control, control}, {&q.rows, rows}} {
 		if *b.to, err = q.bucket(ctx, b.name); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return q, nil
+	return nil
 }
 
 func connect(o Options) (*nats.Conn, error) {

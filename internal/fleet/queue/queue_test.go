@@ -433,3 +433,18 @@ func TestEachAndWatch(t *testing.T) {
 	}), context.Canceled)
 	require.Equal(t, []fleet.State{fleet.Queued, fleet.Cancelled}, seen)
 }
+
+// A server with a stream of another program that takes these subjects has no queue, and that is said.
+func TestForeignStream(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	conn, err := nats.Connect(url)
+	require.NoError(t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"jobs.>"}})
+	require.NoError(t, err)
+	_, err = queue.Open(t.Context(), queue.Options{URL: url})
+	require.ErrorContains(t, err, "stream TRUEUP_JOBS: ")
+}
