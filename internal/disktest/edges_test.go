@@ -298,7 +298,7 @@ var edges = map[string][]string{
 	// A fleet of hosts: what a job is, and what is known of it; pure.
 	"internal/fleet": {"internal/scan/glob"},
 	// The two halves of NATS: the server, and a client that keeps jobs there. They know nothing of images.
-	"internal/fleet/engine": nil,
+	"internal/fleet/engine": {"internal/sys"},
 	"internal/fleet/queue":  {"internal/fleet"},
 	// It decodes no image: trueup does each job, in a process of its own.
 	"internal/fleet/work": {"internal/fleet", "internal/fleet/queue", "internal/sys"},

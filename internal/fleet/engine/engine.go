@@ -2,11 +2,13 @@
 package engine
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,26 +16,123 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Options of a server.
 type Options struct {
 	Store     string // folder
 	Host      string
-	Port      int    // 0: any
-	Cert, Key string // files for TLS; empty: none
-	Nkeys     string // file with the public keys of those who may connect, one a line; empty: all may
-	Version   string // of the program
+	Port      int               // 0: any
+	Cert, Key string            // files for TLS; empty: none
+	Nkeys     string            // file with the public keys of those who may connect, one a line; empty: all may
+	Warn      func(text string) // receives warnings and errors of the server; nil: they are dropped
 }
 
 // Engine is a running server.
-type Engine struct{ s *server.Server }
+type Engine struct {
+	s    *server.Server
+	lock *os.File // of its store
+}
 
-// startLimit is how long a server may take to read its store.
-const startLimit = 5 * time.Minute
+// startLimit is how long a server whose store is read may take to listen.
+const startLimit = time.Minute
 
-// Start starts a server. Beyond loopback it wants TLS and nkeys.
-func Start(o Options) (*Engine, error) {
+// Start starts a server. Beyond loopback it wants TLS and nkeys. The end of ctx ends the start only.
+func Start(ctx context.Context, o Options) (*Engine, error) {
+	opts, err := o.server()
+	if err != nil {
+		return nil, err
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		return nil, fmt.Errorf("NATS server: %w", err)
+	}
+	lock, err := lockStore(o.Store)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{s, lock}
+	if err := e.start(ctx, o.Warn); err != nil {
+		e.Stop()
+		return nil, fmt.Errorf("NATS server on %s:%d with its store in %s: %w", o.Host, o.Port, o.Store, err)
+	}
+	return e, nil
+}
+
+// start waits until the server listens, has failed, or ctx has ended.
+func (e *Engine) start(ctx context.Context, warn func(string)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	l := &logger{warn: warn, fatal: make(chan error, 1)}
+	e.s.SetLoggerV2(l, false, false, false)
+	ready := make(chan bool, 1)
+	go func() {
+		e.s.Start()
+		ready <- len(l.fatal) > 0 || e.s.ReadyForConnections(startLimit) && e.s.JetStreamEnabled()
+	}()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-l.fatal:
+		return err
+	case is := <-ready:
+		select {
+		case err := <-l.fatal:
+			return err
+		default:
+		}
+		if !is {
+			return errors.New("it does not listen")
+		}
+		return nil
+	}
+}
+
+// lockStore locks the folder of a store: two servers in it would lose jobs that were acknowledged.
+func lockStore(store string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(store, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	switch err := sys.Of(f).Lock(sys.Exclusive); {
+	case sys.Locked(err):
+		return nil, errors.Join(fmt.Errorf("--store %s: %w by another trueup-fleet serve", store, ondisk.ErrBusy), f.Close())
+	case err != nil:
+		return nil, errors.Join(fmt.Errorf("--store %s: lock: %w", store, err), f.Close())
+	}
+	return f, nil
+}
+
+// logger passes on what the server says of its troubles.
+type logger struct {
+	warn  func(text string)
+	fatal chan error // the first reason not to start
+}
+
+func (l *logger) Warnf(format string, v ...any) {
+	if l.warn != nil {
+		l.warn(fmt.Sprintf(format, v...))
+	}
+}
+
+func (l *logger) Errorf(format string, v ...any) { l.Warnf(format, v...) }
+
+func (l *logger) Fatalf(format string, v ...any) {
+	select {
+	case l.fatal <- fmt.Errorf(format, v...):
+	default:
+		l.Warnf(format, v...)
+	}
+}
+
+func (l *logger) Noticef(string, ...any) {}
+func (l *logger) Debugf(string, ...any)  {}
+func (l *logger) Tracef(string, ...any)  {}
+
+// server returns the options as NATS has them.
+func (o *Options) server() (*server.Options, error) {
 	opts := &server.Options{
 		ServerName: "trueup-fleet", Host: o.Host, Port: o.Port, JetStream: true, StoreDir: o.Store,
 		NoSigs: true, NoLog: true,
@@ -60,17 +159,7 @@ func Start(o Options) (*Engine, error) {
 			return nil, fmt.Errorf("--nkeys %s: %w", o.Nkeys, err)
 		}
 	}
-	s, err := server.NewServer(opts)
-	if err != nil {
-		return nil, fmt.Errorf("NATS server: %w", err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(startLimit) || !s.JetStreamEnabled() {
-		s.Shutdown()
-		return nil, fmt.Errorf("NATS server: not ready on %s:%d with its store in %s; is the port free, the folder "+
-			"writable, and no other server in it?", o.Host, o.Port, o.Store)
-	}
-	return &Engine{s}, nil
+	return opts, nil
 }
 
 // allowed refuses a server that strangers could reach.
@@ -122,4 +211,5 @@ func (e *Engine) URL() string { return e.s.ClientURL() }
 func (e *Engine) Stop() {
 	e.s.Shutdown()
 	e.s.WaitForShutdown()
+	_ = e.lock.Close()
 }

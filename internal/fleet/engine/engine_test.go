@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -71,7 +72,7 @@ func TestNoOpenServers(t *testing.T) {
 		"want an IP addre": {Host: ""},
 	} {
 		o.Store = t.TempDir()
-		_, err := engine.Start(o)
+		_, err := engine.Start(t.Context(), o)
 		require.ErrorContains(t, err, want)
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 	}
@@ -82,7 +83,7 @@ func TestNoOpenServers(t *testing.T) {
 		if text == "" {
 			o.Nkeys += ".absent"
 		}
-		_, err := engine.Start(o)
+		_, err := engine.Start(t.Context(), o)
 		require.ErrorContains(t, err, want)
 	}
 }
@@ -93,7 +94,7 @@ func TestKeys(t *testing.T) {
 	cert, key := certificate(t)
 	public, seed := user(t)
 	_, stranger := user(t)
-	e, err := engine.Start(engine.Options{
+	e, err := engine.Start(t.Context(), engine.Options{
 		Store: t.TempDir(), Host: "0.0.0.0", Cert: cert, Key: key, Nkeys: put(t, "keys", []byte(public+" # one\n")),
 	})
 	require.NoError(t, err)
@@ -110,4 +111,32 @@ func TestKeys(t *testing.T) {
 	}
 	_, err = queue.Open(t.Context(), queue.Options{URL: url, Seed: seed})
 	require.ErrorAs(t, err, new(x509.UnknownAuthorityError))
+}
+
+// A store has one server. A second one is refused by name, and so is one whose port is taken, at once.
+func TestOneServerOnAStore(t *testing.T) {
+	t.Parallel()
+	o := engine.Options{Store: t.TempDir(), Host: "127.0.0.1"}
+	e, err := engine.Start(t.Context(), o)
+	require.NoError(t, err)
+	_, err = engine.Start(t.Context(), o)
+	require.ErrorIs(t, err, ondisk.ErrBusy)
+	require.ErrorContains(t, err, o.Store)
+	e.Stop()
+	e, err = engine.Start(t.Context(), o)
+	require.NoError(t, err, "the store is free again")
+	t.Cleanup(e.Stop)
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	addr, ok := taken.Addr().(*net.TCPAddr)
+	require.True(t, ok)
+	o = engine.Options{Store: t.TempDir(), Host: "127.0.0.1", Port: addr.Port}
+	_, err = engine.Start(t.Context(), o)
+	require.ErrorContains(t, err, "address already in use")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = engine.Start(ctx, engine.Options{Store: t.TempDir(), Host: "127.0.0.1"})
+	require.ErrorIs(t, err, context.Canceled)
 }

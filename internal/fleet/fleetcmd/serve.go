@@ -8,11 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/engine"
 )
 
-func newServe(b *base) *cobra.Command {
-	o := engine.Options{Version: b.version}
+func newServe() *cobra.Command {
+	o := engine.Options{}
 	listen := ""
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -36,7 +37,8 @@ who may connect.`,
 			if err := os.MkdirAll(o.Store, 0o700); err != nil {
 				return err
 			}
-			e, err := engine.Start(o)
+			o.Warn = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), "trueup-fleet:", fleet.Plain(text)) }
+			e, err := engine.Start(cmd.Context(), o)
 			if err != nil {
 				return err
 			}

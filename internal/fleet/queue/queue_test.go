@@ -36,7 +36,7 @@ func serveFrom(t *testing.T, store string, port int) (url string, stop func()) {
 	t.Helper()
 	program := os.Getenv("TRUEUP_NATS")
 	if program == "" {
-		e, err := engine.Start(engine.Options{Store: store, Host: "127.0.0.1", Port: port})
+		e, err := engine.Start(t.Context(), engine.Options{Store: store, Host: "127.0.0.1", Port: port})
 		require.NoError(t, err)
 		t.Cleanup(e.Stop)
 		return e.URL(), e.Stop
