@@ -98,7 +98,8 @@ func lockStore(store string) (*os.File, error) {
 	}
 	switch err := sys.Of(f).Lock(sys.Exclusive); {
 	case sys.Locked(err):
-		return nil, errors.Join(fmt.Errorf("--store %s: %w by another trueup-fleet serve", store, ondisk.ErrBusy), f.Close())
+		err = fmt.Errorf("--store %s: %w by another trueup-fleet serve", store, ondisk.ErrBusy)
+		return nil, errors.Join(err, f.Close())
 	case err != nil:
 		return nil, errors.Join(fmt.Errorf("--store %s: lock: %w", store, err), f.Close())
 	}

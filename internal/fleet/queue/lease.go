@@ -82,7 +82,7 @@ func (s *Source) Next(
 		case errors.Is(err, errEnded):
 			err = msg.DoubleAck(ctx)
 		default:
-			err = errors.Join(err, msg.NakWithDelay(askAgain))
+			err = errors.Join(err, askLater(msg))
 		}
 		if err != nil {
 			return nil, err
@@ -90,13 +90,13 @@ func (s *Source) Next(
 	}
 }
 
-// askAgain is how long a message waits whose record cannot be read now.
-const askAgain = time.Second
-
-// isAbsent reports whether a message has no record, and never will. A server of a cluster that is behind can answer so
-// for a while.
-func isAbsent(err error, delivery uint64) bool {
-	return errors.Is(err, jetstream.ErrInvalidKey) || errors.Is(err, jetstream.ErrKeyNotFound) && delivery > 2
+// askLater has a message wait whose record cannot be read or replaced now, longer each time.
+func askLater(msg jetstream.Msg) error {
+	delay := time.Minute
+	if meta, err := msg.Metadata(); err == nil && meta.NumDelivered < 7 {
+		delay = time.Second << (meta.NumDelivered - 1)
+	}
+	return msg.NakWithDelay(delay)
 }
 
 // fetch returns one message, nil if there is none within the time.
@@ -146,7 +146,7 @@ func (q *Queue) claim(ctx context.Context, msg jetstream.Msg, datastore, worker 
 	for {
 		r, revision, err := q.Get(ctx, string(msg.Data()))
 		switch {
-		case isAbsent(err, meta.NumDelivered):
+		case errors.Is(err, jetstream.ErrInvalidKey):
 			return nil, fmt.Errorf("%w: %w", errNoJob, err)
 		case err != nil:
 			return nil, err

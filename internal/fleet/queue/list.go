@@ -86,50 +86,63 @@ func (q *Queue) Drained(ctx context.Context, datastore string) (bool, error) {
 	return false, nil
 }
 
-// Bury moves jobs that were delivered as often as they may be out of the queue, and returns how many. It waits so long
-// for the first.
+// Bury moves jobs that were delivered as often as they may be out of the queue, and returns how many are dead. One that
+// no worker could claim is queued anew. It waits so long for the first.
 func (q *Queue) Bury(ctx context.Context, wait time.Duration) (n int, err error) {
 	s, err := q.js.Stream(ctx, advisories)
 	if err != nil {
 		return 0, err
 	}
-	c, err := s.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-		Durable: undertaker, AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.o.AckWait,
-	})
+	c, err := s.Consumer(ctx, undertaker)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		c, err = s.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+			Durable: undertaker, AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.o.AckWait,
+		})
+	}
 	if err != nil {
 		return 0, err
 	}
 	source := &Source{q: q, consumer: c}
-	for ; ; n, wait = n+1, 0 {
+	var failed error
+	for ; ; wait = 0 {
 		msg, err := source.fetch(ctx, wait)
 		if err != nil || msg == nil {
-			return n, err
+			return n, errors.Join(failed, err)
 		}
 		var a struct {
 			Seq uint64 `json:"stream_seq"`
 		}
 		if json.Unmarshal(msg.Data(), &a) == nil && a.Seq != 0 {
-			if err := q.bury(ctx, a.Seq); err != nil {
-				return n, errors.Join(err, msg.Nak())
+			dead, err := q.bury(ctx, a.Seq)
+			if err != nil {
+				failed = errors.Join(failed, err, askLater(msg))
+				continue
 			}
+			n += dead
 		}
 		if err := msg.DoubleAck(ctx); err != nil {
-			return n, err
+			return n, errors.Join(failed, err)
 		}
 	}
 }
 
-// bury moves the job of one message.
-func (q *Queue) bury(ctx context.Context, seq uint64) error {
+// bury moves the job of one message, and returns 1 if it is dead.
+func (q *Queue) bury(ctx context.Context, seq uint64) (dead int, err error) {
 	msg, err := q.jobs.GetMsg(ctx, seq)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil // it was done before the last delivery ran out, or is buried
+		return 0, nil // it was done before the last delivery ran out, or is buried
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	r, err := q.change(ctx, string(msg.Data), func(r *fleet.Record) (bool, error) {
-		if r.State.Ended() || r.Seq != seq {
+		switch {
+		case r.State.Ended():
+			return false, nil
+		case r.Seq == 0: // no delivery was claimed, so that none has failed
+			anew(r)
+			return true, nil
+		case r.Seq != seq:
 			return false, nil
 		}
 		if r.Message == "" {
@@ -138,13 +151,18 @@ func (q *Queue) bury(ctx context.Context, seq uint64) error {
 		r.State = fleet.Dead
 		return true, nil
 	})
-	if err == nil && r.State == fleet.Dead {
+	switch {
+	case err != nil:
+	case r.State == fleet.Dead:
+		dead = 1
 		_, err = q.graves.Put(ctx, r.Key(), encode(r))
+	case r.State == fleet.Queued && r.Seq == 0:
+		err = q.publish(ctx, r)
 	}
-	if err == nil || errors.Is(err, jetstream.ErrKeyNotFound) {
+	if err == nil || errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrInvalidKey) {
 		err = q.jobs.DeleteMsg(ctx, seq)
 	}
-	return err
+	return dead, err
 }
 
 // Dead returns the jobs that failed as often as they were delivered.

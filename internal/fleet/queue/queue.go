@@ -212,7 +212,7 @@ func (q *Queue) Get(ctx context.Context, key string) (*fleet.Record, uint64, err
 		err = errors.New("its record is that of another job")
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %.80s: %w", errNoJob, key, err)
+		return nil, 0, fmt.Errorf("job %.80s: %w", key, err)
 	}
 	return r, e.Revision(), nil
 }
@@ -277,6 +277,9 @@ func anew(r *fleet.Record) { r.State, r.Round, r.Seq, r.Delivery = fleet.Queued,
 // Retry queues a job anew that has ended: without success, or, if done, in whatever way.
 func (q *Queue) Retry(ctx context.Context, key string, done bool) (*fleet.Record, error) {
 	r, err := q.change(ctx, key, func(r *fleet.Record) (bool, error) {
+		if r.State == fleet.Queued && r.Seq == 0 {
+			return false, nil // an earlier call may have ended before its message
+		}
 		if !r.State.Ended() || r.State == fleet.Done && !done {
 			return false, fmt.Errorf("job %s is %s; only one that ended without success is queued anew", key,
 				stateOf(r))
@@ -288,8 +291,8 @@ func (q *Queue) Retry(ctx context.Context, key string, done bool) (*fleet.Record
 	if err != nil {
 		return nil, err
 	}
-	if err := q.graves.Purge(ctx, key); err != nil {
+	if err := q.publish(ctx, r); err != nil {
 		return nil, err
 	}
-	return r, q.publish(ctx, r)
+	return r, q.graves.Purge(ctx, key)
 }

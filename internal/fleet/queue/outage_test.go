@@ -1,0 +1,123 @@
+package queue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/fleet"
+	"github.com/trueup/trueup/internal/fleet/queue"
+)
+
+// stranger is another client of the server.
+func stranger(t *testing.T, url string) jetstream.JetStream {
+	t.Helper()
+	conn, err := nats.Connect(url)
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	return js
+}
+
+// messages returns how many messages of jobs there are.
+func messages(t *testing.T, js jetstream.JetStream) uint64 {
+	t.Helper()
+	s, err := js.Stream(t.Context(), "TRUEUP_JOBS")
+	require.NoError(t, err)
+	return s.CachedInfo().State.Msgs
+}
+
+// Jobs whose records cannot be written for a while are not lost: as no worker could claim them, they are queued anew.
+func TestUnclaimedJob(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	q := open(t, queue.Options{URL: url, Delivers: 2})
+	submit(t, q, job("a.vmdk"))
+	k := take(t, q, "w", "ds1")
+	js := stranger(t, url)
+	s, err := js.Stream(t.Context(), "KV_trueup-jobs")
+	require.NoError(t, err)
+	c := s.CachedInfo().Config
+	was := c
+	c.MaxMsgSize = 1
+	_, err = js.UpdateStream(t.Context(), c)
+	require.NoError(t, err)
+	for range 2 {
+		_, err := k.Next(t.Context(), "w", long, k.refuse)
+		require.ErrorContains(t, err, "message size exceeds maximum allowed")
+	}
+	require.Nil(t, k.next(t, 4*time.Second), "the server counts deliveries while a worker waits")
+	_, err = q.Bury(t.Context(), long)
+	require.ErrorContains(t, err, "message size exceeds maximum allowed")
+	_, err = js.UpdateStream(t.Context(), was)
+	require.NoError(t, err)
+	n, err := q.Bury(t.Context(), long)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	l := k.next(t, long)
+	require.Equal(t, "a.vmdk", l.Record.Path)
+	require.Equal(t, 1, l.Record.Delivery)
+	require.Equal(t, uint64(1), messages(t, js))
+	require.Empty(t, k.refused)
+}
+
+// A record that this version cannot read is another's to read: its message stays.
+func TestStrangeRecord(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	q := open(t, queue.Options{URL: url})
+	submit(t, q, job("a.vmdk"))
+	key := new(job("a.vmdk")).Key()
+	js := stranger(t, url)
+	kv, err := js.KeyValue(t.Context(), "trueup-jobs")
+	require.NoError(t, err)
+	e, err := kv.Get(t.Context(), key)
+	require.NoError(t, err)
+	_, err = kv.PutString(t.Context(), key, `{"kind":"later"}`)
+	require.NoError(t, err)
+	k := take(t, q, "w", "ds1")
+	_, err = k.Next(t.Context(), "w", long, k.refuse)
+	require.ErrorContains(t, err, "want scan, align or exchange")
+	_, err = kv.Put(t.Context(), key, e.Value())
+	require.NoError(t, err)
+	require.Equal(t, 2, k.next(t, long).Record.Delivery)
+	require.Empty(t, k.refused)
+}
+
+// A call of retry that ended before the job had its message can be made again.
+func TestRetryAgain(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	q := open(t, queue.Options{URL: url, Delivers: 1})
+	submit(t, q, job("a.vmdk"))
+	k := take(t, q, "w", "ds1")
+	l := k.next(t, long)
+	require.NoError(t, l.Release(t.Context(), 0, nothing))
+	js := stranger(t, url)
+	s, err := js.Stream(t.Context(), "TRUEUP_JOBS")
+	require.NoError(t, err)
+	c := s.CachedInfo().Config
+	c.MaxMsgSize = 1
+	_, err = js.UpdateStream(t.Context(), c)
+	require.NoError(t, err)
+	_, err = q.Retry(t.Context(), l.Record.Key(), false)
+	require.ErrorContains(t, err, "message size exceeds maximum allowed")
+	dead, err := q.Dead(t.Context())
+	require.NoError(t, err)
+	require.Len(t, dead, 1, "it is shown until it is queued")
+	c.MaxMsgSize = -1
+	_, err = js.UpdateStream(t.Context(), c)
+	require.NoError(t, err)
+	r, err := q.Retry(t.Context(), l.Record.Key(), false)
+	require.NoError(t, err)
+	require.Equal(t, fleet.Queued, r.State)
+	require.Equal(t, "a.vmdk", k.next(t, long).Record.Path)
+	require.Equal(t, uint64(1), messages(t, js))
+	dead, err = q.Dead(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, dead)
+}
