@@ -20,9 +20,9 @@ import (
 // /proc says about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each
 // client; merge reads results of scans;
 // trial makes the temporary files of QEMU and waits for it; qemuimg, guestfs and opinion start programs, and make links
-// for them; after starts a command of the user; in a fleet, engine reads keys, queue keeps small files, work starts
-// trueup and waits for it, and fleetcmd reads worklists; bench makes its scratch file, starts fio, and reads what /proc
-// and /sys say about the storage; disktest is for tests.
+// for them; after starts a command of the user; in a fleet, engine reads keys, locks its store and waits for its
+// server, queue keeps small files, work starts trueup and waits for it, and fleetcmd reads worklists; bench makes its
+// scratch file, starts fio, and reads what /proc and /sys say about the storage; disktest is for tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan",
@@ -36,7 +36,7 @@ var (
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli/command",
 		"internal/nbd", "internal/trial", "internal/opinion", "internal/after", "internal/disktest",
-		"internal/fleet/work",
+		"internal/fleet/engine", "internal/fleet/work",
 	}
 )
 
