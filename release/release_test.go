@@ -175,7 +175,7 @@ func checkImage(t *testing.T, archive string) {
 	folder := t.TempDir()
 	run(t, "skopeo", "copy", "--quiet", "--insecure-policy", "oci-archive:"+archive, "dir:"+folder+"/image")
 	config := run(t, "skopeo", "inspect", "--config", "oci-archive:"+archive)
-	require.Contains(t, config, `"User":"65532:65532"`)
+	require.Contains(t, config, `"User": "65532:65532"`)
 	root := filepath.Join(folder, "root")
 	require.NoError(t, os.Mkdir(root, 0o755))
 	n := 0
