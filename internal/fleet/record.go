@@ -39,6 +39,7 @@ type Record struct {
 	Begun    bool      `json:"begun,omitempty"`    // a run was started in this round
 	Proved   bool      `json:"proved,omitempty"`   // the result of this delivery may get its name
 	Named    string    `json:"named,omitempty"`    // identity of the last copy that might get its name
+	Busy     int       `json:"busy,omitempty"`     // how often in a row its files were in use
 	Created  time.Time `json:"created"`
 	Updated  time.Time `json:"updated"`
 	Progress

@@ -262,12 +262,13 @@ func TestKilledServer(t *testing.T) {
 	s := newSite(t)
 	s.disk(t, "a.img")
 	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
-	s.worker(t, slow...)
+	s.worker(t, append([]string{"--jobs", "2"}, slow...)...)
 	s.until(t, copying)
 	s.server.kill()
 	s.serve(t, strings.TrimPrefix(s.url, "nats://"))
 	r := s.until(t, ended)
 	require.Equal(t, fleet.Done, r.State, r.Message)
+	require.Equal(t, 1, r.Delivery, "the other slot of the worker does not take it")
 	s.requireOnly(t, "a.img", "a-aligned.img")
 }
 

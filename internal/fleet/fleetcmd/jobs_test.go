@@ -2,7 +2,9 @@ package fleetcmd_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/fleetcmd"
 	"github.com/trueup/trueup/internal/fleet/queue"
+	"github.com/trueup/trueup/internal/fleet/work"
 )
 
 // once has a worker in this process do all jobs that wait, and returns what it logged.
@@ -278,4 +281,33 @@ func TestUsage(t *testing.T) {
 	args := []string{"status", "--nats", "nats://127.0.0.1:1"}
 	require.Equal(t, 1, fleetcmd.Run(t.Context(), "test", args, strings.NewReader(""), &out, &out))
 	require.Contains(t, out.String(), "nats://127.0.0.1:1")
+}
+
+// A job whose files are in use goes back to the queue, but not for ever.
+func TestBusyForEver(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.disk(t, "a.img")
+	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
+	program := filepath.Join(t.TempDir(), "trueup")
+	require.NoError(t, os.WriteFile(program, []byte(`#!/bin/sh
+if [ "$1" = version ]; then echo '{"version":"test"}'; exit 0; fi
+echo '{"error":{"code":"busy","message":"a.img: in use"}}'; exit 4
+`), 0o700))
+	w := work.Worker{
+		Queue: s.q, Datastores: []work.Datastore{{Name: "ds1", Root: s.root}}, Program: program, Version: "test",
+		ID: "w", Folder: t.TempDir(), Waits: 3, Log: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	r := s.until(t, func(r *fleet.Record) bool { return r.State.Ended() })
+	cancel()
+	require.NoError(t, <-ended)
+	require.Equal(t, fleet.Dead, r.State)
+	require.Equal(t, 3, r.Busy)
+	require.Equal(t, "a.img: in use", r.Message)
+	require.Contains(t, s.run(t, "", "dead"), "a.img: in use")
+	s.run(t, "", "retry", r.Key())
+	require.Zero(t, s.jobs(t)["a.img"].Busy)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -19,6 +20,8 @@ var ErrFenced = errors.New("the job is not this worker's any more")
 type Lease struct {
 	Record   fleet.Record
 	q        *Queue
+	source   *Source
+	seq      uint64
 	msg      jetstream.Msg
 	revision uint64
 	lost     bool // for good, or given back
@@ -30,6 +33,9 @@ type Source struct {
 	q        *Queue
 	consumer jetstream.Consumer
 	name     string
+
+	mu   sync.Mutex
+	held map[uint64]bool // messages whose jobs were taken here, and not left
 }
 
 // Source returns the jobs of a datastore. atOnce is how many of them may run at a time, whoever runs them; 0 leaves
@@ -58,7 +64,7 @@ func (q *Queue) Source(ctx context.Context, datastore string, atOnce int) (*Sour
 	if err != nil {
 		return nil, fmt.Errorf("jobs of datastore %s: %w", datastore, err)
 	}
-	return &Source{q, got, datastore}, nil
+	return &Source{q: q, consumer: got, name: datastore, held: map[uint64]bool{}}, nil
 }
 
 // Next returns the next job of the datastore for a worker, and waits for it so long; 0: not at all. It returns nil if
@@ -71,11 +77,14 @@ func (s *Source) Next(
 		if err != nil || msg == nil {
 			return nil, err
 		}
-		l, err := s.q.claim(ctx, msg, s.name, worker)
+		l, err := s.take(ctx, msg, worker)
 		switch {
 		case err == nil:
-			l.last = l.Record.Delivery >= s.consumer.CachedInfo().Config.MaxDeliver
 			return l, nil
+		case errors.Is(err, errAlive):
+			if err = ctx.Err(); wait > 0 && err == nil { // its worker's signs of life keep the message
+				return nil, nil //nolint:nilnil // none is to be taken
+			}
 		case errors.Is(err, errNoJob):
 			refused(string(msg.Data()[:min(len(msg.Data()), 100)]), err)
 			err = msg.Term()
@@ -89,6 +98,74 @@ func (s *Source) Next(
 		}
 	}
 }
+
+// take claims a message, unless its job is at work: here, or at another worker. An outage of the server can be longer
+// than a worker may be silent, and then the messages of all jobs that run are delivered again.
+func (s *Source) take(ctx context.Context, msg jetstream.Msg, worker string) (*Lease, error) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoJob, err)
+	}
+	seq := meta.Sequence.Stream
+	if !s.hold(seq) {
+		return nil, errors.Join(errAlive, msg.InProgress())
+	}
+	if s.q.isAlive(ctx, string(msg.Data()), seq, worker, s.AckWait()/2) {
+		s.leave(seq)
+		return nil, errAlive
+	}
+	l, err := s.q.claim(ctx, msg, s.name, worker)
+	if err != nil {
+		s.leave(seq)
+		return nil, err
+	}
+	l.source, l.seq, l.last = s, seq, l.Record.Delivery >= s.consumer.CachedInfo().Config.MaxDeliver
+	return l, nil
+}
+
+// hold reports whether a message is not held yet, and holds it.
+func (s *Source) hold(seq uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	is := s.held[seq]
+	s.held[seq] = true
+	return !is
+}
+
+func (s *Source) leave(seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, seq)
+}
+
+// AckWait is the time after which a delivery without a sign of life is made again.
+func (s *Source) AckWait() time.Duration { return s.consumer.CachedInfo().Config.AckWait }
+
+// isAlive reports whether another worker has the job of a message, and changes its record within the time. An end of
+// ctx counts as that: nothing is to be claimed.
+func (q *Queue) isAlive(ctx context.Context, key string, seq uint64, worker string, within time.Duration) bool {
+	r, revision, err := q.Get(ctx, key)
+	if err != nil || r.State != fleet.Running || r.Seq != seq || r.Worker == worker {
+		return false
+	}
+	const looks = 8
+	tick := time.NewTicker(within / looks)
+	defer tick.Stop()
+	for range looks {
+		select {
+		case <-ctx.Done():
+			return true
+		case <-tick.C:
+		}
+		if _, now, err := q.Get(ctx, key); err == nil && now != revision {
+			return true
+		}
+	}
+	return ctx.Err() != nil
+}
+
+// errAlive marks a message whose job a worker does.
+var errAlive = errors.New("the job is at work")
 
 // askLater has a message wait whose record cannot be read or replaced now, longer each time.
 func askLater(msg jetstream.Msg) error {
@@ -171,6 +248,12 @@ func (q *Queue) claim(ctx context.Context, msg jetstream.Msg, datastore, worker 
 	}
 }
 
+// Leave ends the work on the job here. If it was not ended or given back, it is delivered again.
+func (l *Lease) Leave() { l.source.leave(l.seq) }
+
+// AckWait is how long this worker may be silent.
+func (l *Lease) AckWait() time.Duration { return l.source.AckWait() }
+
 // Beat tells the server that the job is being worked on.
 func (l *Lease) Beat() error { return l.msg.InProgress() }
 
@@ -199,17 +282,7 @@ func (l *Lease) End(ctx context.Context, state fleet.State, change func(r *fleet
 // Release gives a job back that has failed, to be delivered again after a delay. Behind the last delivery it is dead.
 func (l *Lease) Release(ctx context.Context, delay time.Duration, change func(r *fleet.Record)) error {
 	if l.last {
-		err := l.replace(ctx, func(r *fleet.Record) {
-			r.State = fleet.Dead
-			change(r)
-		})
-		if err == nil {
-			_, err = l.q.graves.Put(ctx, l.Record.Key(), encode(&l.Record))
-		}
-		if err != nil {
-			return err
-		}
-		return l.msg.DoubleAck(ctx)
+		return l.Fail(ctx, change)
 	}
 	err := l.replace(ctx, func(r *fleet.Record) {
 		r.State = fleet.Queued
@@ -219,6 +292,21 @@ func (l *Lease) Release(ctx context.Context, delay time.Duration, change func(r 
 		return err
 	}
 	return l.msg.NakWithDelay(delay)
+}
+
+// Fail ends a job that is not tried again: it is dead.
+func (l *Lease) Fail(ctx context.Context, change func(r *fleet.Record)) error {
+	err := l.replace(ctx, func(r *fleet.Record) {
+		r.State = fleet.Dead
+		change(r)
+	})
+	if err == nil {
+		_, err = l.q.graves.Put(ctx, l.Record.Key(), encode(&l.Record))
+	}
+	if err != nil {
+		return err
+	}
+	return l.msg.DoubleAck(ctx)
 }
 
 // Return gives the job back as if it had not been delivered, at the end of the queue.
@@ -250,7 +338,10 @@ func (l *Lease) Drop(ctx context.Context) error {
 }
 
 // Again has a cancelled job delivered again after a delay, since something is left of it.
-func (l *Lease) Again(delay time.Duration) error { return l.msg.NakWithDelay(delay) }
+func (l *Lease) Again(delay time.Duration) error {
+	l.Leave()
+	return l.msg.NakWithDelay(delay)
+}
 
 // replace changes the record by compare-and-set. An answer that was lost looks as if another had changed it: then what
 // stands there is this worker's.
@@ -262,6 +353,9 @@ func (l *Lease) replace(ctx context.Context, change func(r *fleet.Record)) error
 		revision, err := l.q.records.Update(ctx, l.Record.Key(), encode(&next), l.revision)
 		if err == nil {
 			l.Record, l.revision, l.lost = next, revision, next.State != fleet.Running
+			if l.lost {
+				l.Leave()
+			}
 			return nil
 		}
 		if !overtaken(err) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -134,6 +135,9 @@ func (q *Queue) bury(ctx context.Context, seq uint64) (dead int, err error) {
 	}
 	if err != nil {
 		return 0, err
+	}
+	if q.isAlive(ctx, string(msg.Data), seq, "", q.o.AckWait/2) {
+		return 0, fmt.Errorf("job %.80s: %w", msg.Data, errAlive)
 	}
 	r, err := q.change(ctx, string(msg.Data), func(r *fleet.Record) (bool, error) {
 		switch {

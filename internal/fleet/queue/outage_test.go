@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -120,4 +121,41 @@ func TestRetryAgain(t *testing.T) {
 	dead, err = q.Dead(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, dead)
+}
+
+// A message that is delivered again while its worker is well is not claimed: not by that worker, nor by another.
+func TestLivingWorker(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t), AckWait: 2 * time.Second})
+	submit(t, q, job("a.vmdk"))
+	k := take(t, q, "w", "ds1")
+	l := k.next(t, long)
+	require.Nil(t, k.next(t, 2500*time.Millisecond), "the worker has the job")
+	require.NoError(t, l.Checkpoint(t.Context(), fleet.Progress{Phase: "copy"}))
+
+	other := take(t, q, "other", "ds1")
+	got := make(chan *queue.Lease, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+	defer cancel()
+	go func() {
+		l, _ := other.Next(ctx, "other", long, other.refuse)
+		got <- l
+	}()
+	for done := int64(1); ctx.Err() == nil; done++ { // records are written, and signs of life do not arrive
+		require.NoError(t, l.Checkpoint(t.Context(), fleet.Progress{Phase: "copy", Done: done}))
+	}
+	require.Nil(t, <-got)
+	require.NoError(t, l.End(t.Context(), fleet.Done, nothing))
+	require.Equal(t, 1, l.Record.Delivery)
+}
+
+// Workers go by the time of the queue, whatever theirs would be.
+func TestTimeOfTheQueue(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	q := open(t, queue.Options{URL: url, AckWait: 2 * time.Second})
+	submit(t, q, job("a.vmdk"))
+	take(t, q, "w", "ds1")
+	l := take(t, open(t, queue.Options{URL: url, AckWait: time.Hour}), "other", "ds1").next(t, long)
+	require.Equal(t, 2*time.Second, l.AckWait())
 }

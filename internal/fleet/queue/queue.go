@@ -163,9 +163,6 @@ func (q *Queue) bucket(ctx context.Context, name string) (jetstream.KeyValue, er
 // Close ends the connection.
 func (q *Queue) Close() { q.conn.Close() }
 
-// AckWait is the time after which a delivery without a sign of life is made again.
-func (q *Queue) AckWait() time.Duration { return q.o.AckWait }
-
 // Submit queues a job. It reports whether that is new: a job that is known already, in whatever state, is not queued
 // again.
 func (q *Queue) Submit(ctx context.Context, j fleet.Job) (fresh bool, err error) {
@@ -285,7 +282,7 @@ func (q *Queue) Retry(ctx context.Context, key string, done bool) (*fleet.Record
 				stateOf(r))
 		}
 		anew(r)
-		r.Code, r.Message, r.Log = "", "", ""
+		r.Code, r.Message, r.Log, r.Busy = "", "", "", 0
 		return true, nil
 	})
 	if err != nil {

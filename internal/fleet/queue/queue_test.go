@@ -226,7 +226,9 @@ func TestPoison(t *testing.T) {
 	require.Nil(t, k.next(t, 0))
 	submit(t, q, job("b.vmdk"))
 	for range 2 { // nothing says why this one fails
-		require.Equal(t, "b.vmdk", k.next(t, long).Record.Path)
+		l := k.next(t, long)
+		require.Equal(t, "b.vmdk", l.Record.Path)
+		l.Leave()
 	}
 	require.Nil(t, k.next(t, 3*time.Second), "the server counts deliveries while a worker waits")
 	n, err := q.Bury(t.Context(), long)
@@ -291,6 +293,7 @@ func TestCancel(t *testing.T) {
 	}
 	require.ErrorIs(t, l.Checkpoint(t.Context(), fleet.Progress{}), queue.ErrFenced)
 	require.Equal(t, fleet.Cancelled, l.Record.State)
+	l.Leave()
 	again := k.next(t, long)
 	require.Equal(t, "a.vmdk", again.Record.Path)
 	require.Equal(t, fleet.Cancelled, again.Record.State)

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,7 +71,7 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 
 // attend waits for the end of the run. The error is that of a job that is not this worker's any more.
 func (j *doing) attend(ctx context.Context) (end, verdict, error) {
-	tick := time.NewTicker(j.Every)
+	tick := time.NewTicker(j.every())
 	defer tick.Stop()
 	stopping := ctx.Done()
 	for {
@@ -136,8 +137,9 @@ func (j *doing) prove(ctx context.Context) error {
 	return err
 }
 
-// checkpoint records how far the run is, and tells the server that it is being worked on.
+// checkpoint tells the server that the job is being worked on, and records how far the run is.
 func (j *doing) checkpoint(ctx context.Context) error {
+	beat := j.lease.Beat()
 	if j.asked {
 		j.advanced = time.Now() // it waits for this worker
 		if err := j.prove(ctx); err != nil {
@@ -149,7 +151,12 @@ func (j *doing) checkpoint(ctx context.Context) error {
 	if err := j.lease.Checkpoint(ctx, j.now); err != nil {
 		return err
 	}
-	return j.lease.Beat()
+	return beat
+}
+
+// every is the time between checkpoints.
+func (j *doing) every() time.Duration {
+	return cmp.Or(j.Every, min(5*time.Second, j.lease.AckWait()/3))
 }
 
 // judge says what the end of the run means.
@@ -175,7 +182,10 @@ func (j *doing) settle(ctx context.Context, e end, v verdict, ends bool) error {
 	waits := v.code == busy && !j.Once // it does not fail, and is not counted
 	if waits {
 		j.log.Info("the image is in use", "message", v.message)
-		pause(ctx, min(j.Delay, j.Queue.AckWait()/2))
+		if err := j.lease.Beat(); err != nil {
+			return err
+		}
+		pause(ctx, min(j.Delay, j.lease.AckWait()/2))
 	}
 	back := v.state == fleet.Queued && (waits || ends || v.code == gone || ctx.Err() != nil)
 	ctx, cancel := bounded(ctx)
@@ -186,8 +196,14 @@ func (j *doing) settle(ctx context.Context, e end, v verdict, ends bool) error {
 		if v.state != fleet.Done {
 			r.Log = e.log
 		}
+		if r.Busy++; !waits {
+			r.Busy = 0
+		}
 	}
 	switch {
+	case waits && j.lease.Record.Busy+1 >= j.Waits:
+		log.Warn("the image was in use each time")
+		return j.lease.Fail(ctx, note)
 	case back:
 		log.Info("the job is given back")
 		return j.lease.Return(ctx, note)
@@ -294,7 +310,7 @@ func (j *doing) tidy(args []string) (end, error) {
 	if err != nil {
 		return end{}, err
 	}
-	tick := time.NewTicker(j.Every)
+	tick := time.NewTicker(j.every())
 	defer tick.Stop()
 	for advanced := time.Now(); ; {
 		select {

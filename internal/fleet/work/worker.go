@@ -42,9 +42,10 @@ type Worker struct {
 	Rate       string        // of a copy, as --limit-rate has it; empty: none
 	Confined   bool          // runs fail where the kernel cannot confine them
 	Once       bool          // end when no job waits
-	Every      time.Duration // between checkpoints; 0: 5 s, or a third of the queue's AckWait
+	Every      time.Duration // between checkpoints; 0: 5 s, or a third of the time that a worker may be silent
 	Delay      time.Duration // before a job that failed is tried again
 	Stall      time.Duration // after which a run that does nothing is ended; 0: half an hour
+	Waits      int           // how often in a row the files of a job may be in use; 0: 100
 	Window     Window        // in which jobs are begun
 	Log        *slog.Logger
 }
@@ -54,12 +55,10 @@ const idle = 5 * time.Second
 
 // Run works until the context ends, or with Once until no job waits.
 func (w *Worker) Run(ctx context.Context) error {
-	if w.Every == 0 {
-		w.Every = min(5*time.Second, w.Queue.AckWait()/3)
-	}
 	if w.Stall == 0 {
 		w.Stall = 30 * time.Minute
 	}
+	w.Waits = cmp.Or(w.Waits, 100)
 	if err := w.checkProgram(ctx); err != nil {
 		return err
 	}
@@ -129,7 +128,9 @@ func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) e
 			w.Log.Warn("no job can be taken now", "datastore", d.Name, "error", err)
 			pause(ctx, time.Second)
 		case l != nil:
-			if err := w.do(ctx, d, l); err != nil {
+			err := w.do(ctx, d, l)
+			l.Leave()
+			if err != nil {
 				return err
 			}
 		case w.Once:
