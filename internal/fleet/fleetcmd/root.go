@@ -93,6 +93,7 @@ of the other commands. A worker runs on each host, and does the jobs of the data
 	f.StringVar(&b.queue.URL, "nats", "nats://127.0.0.1:4222", "`URL` of the server")
 	f.StringVar(&b.queue.Seed, "nkey", "", "`FILE` with the seed of the nkey to connect with")
 	f.StringVar(&b.queue.CA, "tls-ca", "", "check the server's certificate by those in `FILE`")
+	f.IntVar(&b.queue.Replicas, "replicas", 0, "have a cluster keep `N` copies of the jobs (1 at first)")
 	root.AddCommand(newServe(), newSubmit(b), newWorker(b), newStatus(b), newWatch(b), newCancel(b), newRetry(b),
 		newDrain(b), newDead(b), newReport(b))
 	return root

@@ -159,3 +159,12 @@ func TestTimeOfTheQueue(t *testing.T) {
 	l := take(t, open(t, queue.Options{URL: url, AckWait: time.Hour}), "other", "ds1").next(t, long)
 	require.Equal(t, 2*time.Second, l.AckWait())
 }
+
+// Jobs of which a cluster is to keep several copies are not queued where it keeps one.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	open(t, queue.Options{URL: url, Replicas: 1})
+	_, err := queue.Open(t.Context(), queue.Options{URL: url, Replicas: 3})
+	require.ErrorContains(t, err, "stream TRUEUP_JOBS has 1 replicas, want 3")
+}

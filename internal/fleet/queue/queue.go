@@ -143,12 +143,19 @@ func (q *Queue) open(ctx context.Context, c jetstream.StreamConfig) (jetstream.S
 	if err != nil {
 		return nil, fmt.Errorf("stream %s: %w", c.Name, err)
 	}
+	if has := s.CachedInfo().Config.Replicas; has < q.o.Replicas {
+		return nil, fmt.Errorf("stream %s has %d replicas, want %d; nats stream edit changes that", c.Name, has,
+			q.o.Replicas)
+	}
 	return s, nil
 }
 
 // bucket returns a bucket, and makes it if it is not there.
 func (q *Queue) bucket(ctx context.Context, name string) (jetstream.KeyValue, error) {
 	kv, err := q.js.KeyValue(ctx, name)
+	if err == nil { // the stream below it is there, and has its replicas
+		_, err = q.open(ctx, jetstream.StreamConfig{Name: "KV_" + name})
+	}
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		kv, err = q.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
 			Bucket: name, Storage: jetstream.FileStorage, Replicas: q.o.Replicas,
