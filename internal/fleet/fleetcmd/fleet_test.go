@@ -18,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/cli"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/fleetcmd"
 	"github.com/trueup/trueup/internal/fleet/queue"
@@ -270,6 +271,20 @@ func TestKilledServer(t *testing.T) {
 	require.Equal(t, fleet.Done, r.State, r.Message)
 	require.Equal(t, 1, r.Delivery, "the other slot of the worker does not take it")
 	s.requireOnly(t, "a.img", "a-aligned.img")
+}
+
+// Where no lock keeps another run from a copy, a run ends before the server gives its job to another worker.
+func TestServerIsAwayAndNoLocks(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.root = oddfs.Mount(t, s.root, oddfs.Manners{Fail: map[string]syscall.Errno{"lock": syscall.ENOLCK}})
+	s.disk(t, "a.img")
+	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
+	w := s.worker(t, "--limit-rate", "1M", "--ack-wait", "6s")
+	s.until(t, copying)
+	s.server.kill()
+	w.waitFor(t, "the file system knows no locks")
+	require.NoFileExists(t, filepath.Join(s.root, "a-aligned.img"))
 }
 
 // A job that is cancelled ends, and what it wrote is removed. Queued anew, it is done.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/queue"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // doing is a job at work.
@@ -24,6 +25,8 @@ type doing struct {
 
 	now      fleet.Progress
 	advanced time.Time // when work was last seen
+	heard    time.Time // when the job was last known to be this worker's
+	unlocked bool      // the file system knows no locks: nothing keeps another run from the copy
 	asked    bool      // the run waits for the answer whether its result may get its name
 }
 
@@ -37,7 +40,7 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 	r := &l.Record
 	log := w.Log.With("job", r.Key(), "kind", r.Kind, "image", fleet.Plain(filepath.Join(d.Root, r.Path)),
 		"delivery", r.Delivery)
-	j := &doing{Worker: w, at: d, lease: l, log: log, now: r.Progress, advanced: time.Now()}
+	j := &doing{Worker: w, at: d, lease: l, log: log, now: r.Progress, advanced: time.Now(), heard: time.Now()}
 	if r.State == fleet.Cancelled {
 		j.cancelled(ctx)
 		return nil
@@ -101,6 +104,10 @@ func (j *doing) attend(ctx context.Context) (end, verdict, error) {
 		case err != nil:
 			j.log.Warn("the server does not answer; the run goes on", "error", err)
 		}
+		if j.isCutOff() {
+			j.kill()
+			return end{}, verdict{}, errCutOff
+		}
 		if time.Since(j.advanced) > j.Stall {
 			e := j.kill()
 			return e, verdict{fleet.Queued, "stalled", "the run did nothing for " + j.Stall.String()}, nil
@@ -125,16 +132,41 @@ func (j *doing) note(ctx context.Context, e event) error {
 func (j *doing) prove(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	copied := ""
-	if at, err := j.at.place(j.lease.Record.Path); err == nil {
-		copied = identityOf(partialOf(target(at, &j.lease.Record)))
-	}
-	err := j.lease.Prove(ctx, copied)
+	err := j.lease.Prove(ctx, identityOf(j.partial()))
 	if err == nil {
 		j.asked = false
 		_ = j.publish() // a run that is gone has an end to say so
 	}
 	return err
+}
+
+// partial returns the path of the copy that the run writes, empty if it is not known.
+func (j *doing) partial() string {
+	r := &j.lease.Record
+	at, err := j.at.place(r.Path)
+	if err != nil || r.Kind == fleet.Scan {
+		return ""
+	}
+	return partialOf(target(at, r))
+}
+
+// isCutOff reports whether the job may be another worker's soon, and no lock would keep that one from the copy. Half of
+// the time of a delivery is left for calls that hang.
+func (j *doing) isCutOff() bool { return j.unlocked && time.Since(j.heard) > j.lease.AckWait()/2 }
+
+var errCutOff = errors.New("the server does not answer, and the file system knows no locks")
+
+// freeByte is one of a file that nothing else locks.
+const freeByte = 1 << 40
+
+// unlocked reports whether the file system of a file knows no locks.
+func unlocked(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return sys.NoLocks(sys.Of(f).LockByte(sys.Shared, freeByte))
 }
 
 // checkpoint tells the server that the job is being worked on, and records how far the run is.
@@ -146,11 +178,14 @@ func (j *doing) checkpoint(ctx context.Context) error {
 			return err
 		}
 	}
+	j.unlocked = j.unlocked || unlocked(j.partial())
 	ctx, cancel := bounded(ctx)
 	defer cancel()
+	begun := time.Now()
 	if err := j.lease.Checkpoint(ctx, j.now); err != nil {
 		return err
 	}
+	j.heard = begun
 	return beat
 }
 
