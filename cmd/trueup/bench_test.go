@@ -148,16 +148,10 @@ func TestEndedBenchLeavesNothing(t *testing.T) {
 // mountedExt4 mounts a new file system of 32 MiB on a disk with sectors of so many bytes.
 func mountedExt4(t *testing.T, sector, options string) string {
 	t.Helper()
-	disktest.Tool(t, "losetup")
 	file, folder := filepath.Join(t.TempDir(), "volume"), t.TempDir()
 	disktest.Run(t, "truncate", "-s", "32M", file)
 	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", file)
-	out, err := exec.Command("losetup", "-f", "--show", "-b", sector, file).Output()
-	if err != nil {
-		t.Skip("no loop device on this machine")
-	}
-	device := strings.TrimSpace(string(out))
-	t.Cleanup(func() { disktest.Run(t, "losetup", "-d", device) })
+	device := disktest.LoopDevice(t, file, "-b", sector)
 	if out, err := exec.Command("mount", "-o", options, device, folder).CombinedOutput(); err != nil {
 		t.Skipf("no right to mount on this machine: %s", out)
 	}

@@ -23,7 +23,7 @@ import (
 func destDevice(t testing.TB, size int64) (device, file string) {
 	t.Helper()
 	file = disktest.Blank(t, "device", size)
-	return loopDevice(t, file), file
+	return disktest.LoopDevice(t, file), file
 }
 
 // deviceSize is larger than the disk of testdata, and no multiple of anything.
@@ -156,7 +156,7 @@ func TestDevicesRefused(t *testing.T) {
 		refuse(t, 4, source, device, file, "is in use: it is used for swap")
 	})
 	t.Run("loop device over it", func(t *testing.T) {
-		over := loopDevice(t, device)
+		over := disktest.LoopDevice(t, device)
 		refuse(t, 4, source, device, file, "is in use: it is shown by the loop device "+filepath.Base(over))
 	})
 	t.Run("open for writing", func(t *testing.T) {
@@ -167,19 +167,19 @@ func TestDevicesRefused(t *testing.T) {
 	})
 	t.Run("shows the source", func(t *testing.T) {
 		raw := pairDisk(t)
-		refuse(t, 64, raw, loopDevice(t, raw), raw, "of SOURCE, and SOURCE is never written")
+		refuse(t, 64, raw, disktest.LoopDevice(t, raw), raw, "of SOURCE, and SOURCE is never written")
 	})
 	t.Run("shows what the source shows", func(t *testing.T) {
-		refuse(t, 64, loopDevice(t, file), device, file, "shows the same bytes as ")
-		refuse(t, 64, loopDevice(t, device), loopDevice(t, device), file, "shows the same bytes as ")
-		front, back := loopDevice(t, alone, "--sizelimit", "8M"), loopDevice(t, alone, "--offset", "8M")
+		refuse(t, 64, disktest.LoopDevice(t, file), device, file, "shows the same bytes as ")
+		refuse(t, 64, disktest.LoopDevice(t, device), disktest.LoopDevice(t, device), file, "shows the same bytes as ")
+		front, back := disktest.LoopDevice(t, alone, "--sizelimit", "8M"), disktest.LoopDevice(t, alone, "--offset", "8M")
 		refuse(t, 4, front, back, alone, "is too small") // two stretches of a file
-		over := loopDevice(t, alone)
+		over := disktest.LoopDevice(t, alone)
 		refuse(t, 4, source, back, alone, "the loop device "+filepath.Base(over)+" shows bytes of it, too")
 	})
 	t.Run("shows a name of the source that is gone", func(t *testing.T) {
 		raw := pairDisk(t)
-		shown := loopDevice(t, raw)
+		shown := disktest.LoopDevice(t, raw)
 		require.NoError(t, os.Link(raw, raw+".link"))
 		require.NoError(t, os.Remove(raw))
 		refuse(t, 64, raw+".link", shown, raw+".link", "of SOURCE, and SOURCE is never written")
@@ -189,7 +189,7 @@ func TestDevicesRefused(t *testing.T) {
 		other := filepath.Join(folder, "other.vmdk")
 		require.Equal(t, 0, trueup(t, "convert", "--to", "vmdk:monolithicFlat", pairDisk(t), other).code)
 		extent := filepath.Join(folder, "other-flat.vmdk")
-		r := onDevice(t, source, loopDevice(t, extent), "--with", other)
+		r := onDevice(t, source, disktest.LoopDevice(t, extent), "--with", other)
 		require.Equal(t, 64, r.code, r.stderr)
 		require.Contains(t, r.stderr, `lies on "other-flat.vmdk"`)
 	})
@@ -206,7 +206,7 @@ func TestDevicesRefused(t *testing.T) {
 			refuse(t, 4, source, c[0], file, filepath.Base(c[1])+" is open for writing in process")
 			require.NoError(t, f.Close())
 		}
-		over := loopDevice(t, device)
+		over := disktest.LoopDevice(t, device)
 		refuse(t, 4, source, partition, file, "its disk "+filepath.Base(
 			device)+" is shown by the loop device "+filepath.Base(over))
 	})
@@ -238,7 +238,7 @@ func TestDevicesRefused(t *testing.T) {
 		refuse(t, 4, source, small, file, "the disk needs 8388608 bytes, and the device has 7340032")
 	})
 	t.Run("read-only", func(t *testing.T) {
-		refuse(t, 4, source, loopDevice(t, alone, "--read-only"), alone, "is read-only")
+		refuse(t, 4, source, disktest.LoopDevice(t, alone, "--read-only"), alone, "is read-only")
 	})
 	t.Run("no device", func(t *testing.T) {
 		plain := filepath.Join(t.TempDir(), "file")
@@ -280,9 +280,9 @@ func writesFail(t *testing.T, on func(t *testing.T, mib int, folder string, comm
 	t.Helper()
 	source, folder, left := noisyDisk(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "left")
 	disktest.Tool(t, "losetup")
-	script := `truncate -s 12M "$0/thin" && d=$(losetup -f --show "$0/thin") || exit 99; left=$1; shift
+	script := `truncate -s 12M "$0/thin" && d=$(flock "$2" losetup -f --show "$0/thin") || exit 99; left=$1; shift 2
 		"$@" "$d" --device; code=$?; cp --sparse=always "$0/thin" "$left"; losetup -d "$d"; exit $code`
-	r := on(t, 6, folder, "sh", "-c", script, folder, left, builtPath, "align", source)
+	r := on(t, 6, folder, "sh", "-c", script, folder, left, disktest.LoopLock(), builtPath, "align", source)
 	if r.code == 99 {
 		t.Skipf("no loop device on this machine: %s", r.stderr)
 	}
@@ -290,7 +290,7 @@ func writesFail(t *testing.T, on func(t *testing.T, mib int, folder string, comm
 	requireOneLine(t, r.stderr)
 	require.Contains(t, r.stderr, "holds an unfinished copy")
 	require.Regexp(t, `write /dev/loop\d+ at byte \d+:`, r.stderr)
-	device := loopDevice(t, left)
+	device := disktest.LoopDevice(t, left)
 	unfinishedDevice(t, device)
 	require.Equal(t, 0, onDevice(t, source, device).code, "the next run needs no flag")
 	require.Equal(t, 0, trueup(t, "verify", source, device).code)

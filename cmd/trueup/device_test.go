@@ -3,7 +3,6 @@ package main
 import (
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,25 +10,11 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// loopDevice shows a file as a block device for the length of a test. Where the machine gives no right to that, the
-// test is skipped, whatever tools it has.
-func loopDevice(t testing.TB, file string, options ...string) string {
-	t.Helper()
-	disktest.Tool(t, "losetup")
-	out, err := exec.Command("losetup", append(options, "-f", "--show", file)...).CombinedOutput()
-	if err != nil {
-		t.Skipf("no loop device on this machine: %s", out)
-	}
-	device := strings.TrimSpace(string(out))
-	t.Cleanup(func() { disktest.Run(t, "losetup", "-d", device) })
-	return device
-}
-
 // TestBlockDevice reads a disk where P2V finds it: on a device.
 func TestBlockDevice(t *testing.T) {
 	t.Parallel()
 	raw := pairDisk(t)
-	device := loopDevice(t, raw)
+	device := disktest.LoopDevice(t, raw)
 	fromFile := trueupJSON[jsonInspect](t, 3, "inspect", raw)
 	fromDevice := trueupJSON[jsonInspect](t, 3, "inspect", device)
 	require.Equal(t, fromFile.Partitions, fromDevice.Partitions)
@@ -57,7 +42,7 @@ func TestDeviceInUse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "volume")
 	disktest.Run(t, "truncate", "-s", "4M", file)
 	disktest.Run(t, "mke2fs", "-q", "-F", file)
-	device, folder := loopDevice(t, file), t.TempDir()
+	device, folder := disktest.LoopDevice(t, file), t.TempDir()
 	if out, err := exec.Command("mount", device, folder).CombinedOutput(); err != nil {
 		t.Skipf("no right to mount on this machine: %s", out)
 	}

@@ -30,7 +30,7 @@ func newDeviceMove(t testing.TB, raw string, options ...string) *deviceMove {
 	dir := t.TempDir()
 	m := &deviceMove{made: raw, file: filepath.Join(dir, "device"), journal: filepath.Join(dir, "journal")}
 	disktest.Run(t, "cp", "--sparse=always", raw, m.file)
-	m.device = loopDevice(t, m.file, options...)
+	m.device = disktest.LoopDevice(t, m.file, options...)
 	m.old = sha256Of(t, m.file)
 	dest := filepath.Join(t.TempDir(), "copy.raw")
 	r := trueup(t, "align", "--to", "raw", m.device, dest)
@@ -68,7 +68,7 @@ func roomyNTFS(t testing.TB) string {
 func fourKnDisk(t testing.TB) string {
 	t.Helper()
 	raw := disktest.Blank(t, "4kn.raw", 24<<20)
-	device := loopDevice(t, raw, "--sector-size", "4096")
+	device := disktest.LoopDevice(t, raw, "--sector-size", "4096")
 	cmd := exec.Command(disktest.Tool(t, "sfdisk"), "-q", device)
 	cmd.Stdin = strings.NewReader("label: gpt\nfirst-lba: 6\n" +
 		"start=7, size=5000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n")
@@ -130,10 +130,10 @@ func TestInPlaceOnDeviceIsRefused(t *testing.T) {
 	refuse(4, fmt.Sprintf("DISK %s is in use: it is open for writing in process %d", m.device, os.Getpid()), m.flags...)
 	require.NoError(t, f.Close())
 	t.Run("loop device over it", func(t *testing.T) {
-		refuse(4, "is shown by the loop device "+filepath.Base(loopDevice(t, m.device)), m.flags...)
+		refuse(4, "is shown by the loop device "+filepath.Base(disktest.LoopDevice(t, m.device)), m.flags...)
 	})
 	t.Run("loop device beside it", func(t *testing.T) {
-		beside := loopDevice(t, m.file, "--offset", "1048576")
+		beside := disktest.LoopDevice(t, m.file, "--offset", "1048576")
 		refuse(4, "the loop device "+filepath.Base(beside)+" shows bytes of it, too", m.flags...)
 	})
 
@@ -325,7 +325,7 @@ func TestFilesOnLoopDevices(t *testing.T) {
 			link := filepath.Join(t.TempDir(), "link")
 			require.NoError(t, os.Symlink(data, link))
 			t.Run("attached", func(t *testing.T) {
-				device := loopDevice(t, link)
+				device := disktest.LoopDevice(t, link)
 				r := trueup(t, append(args, c.path)...)
 				require.Equal(t, 4, r.code, "%q: %s%s", args, r.stdout, r.stderr)
 				require.Contains(t, r.stderr, "the loop device "+device+" shows it")

@@ -125,7 +125,7 @@ func TestScanOfADevice(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t)
 	s.put("disk.img", offDisk())
-	device := loopDevice(t, s.path("disk.img"))
+	device := disktest.LoopDevice(t, s.path("disk.img"))
 	s.requireRows(map[string]string{device: isOff}, device)
 }
 

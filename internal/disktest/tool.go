@@ -102,3 +102,21 @@ func Number(t testing.TB, text string) int64 {
 	require.NoError(t, err)
 	return n
 }
+
+// LoopLock is a file that is locked while a loop device is attached: losetup opens the free device that it was given
+// also where another program was faster, and that device is in use then.
+func LoopLock() string { return filepath.Join(os.TempDir(), "trueup-tests-losetup.lock") }
+
+// LoopDevice shows a file as a block device until the test ends. Where the machine gives no right to that, the test is
+// skipped, whatever tools it has.
+func LoopDevice(t testing.TB, file string, options ...string) (path string) {
+	t.Helper()
+	args := append([]string{LoopLock(), Tool(t, "losetup"), "-f", "--show", file}, options...)
+	out, err := exec.Command(Tool(t, "flock"), args...).CombinedOutput()
+	if err != nil {
+		t.Skipf("no loop device on this machine: %s", out)
+	}
+	path = strings.TrimSpace(string(out))
+	t.Cleanup(func() { Run(t, "losetup", "-d", path) })
+	return path
+}

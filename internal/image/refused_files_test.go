@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -262,14 +261,7 @@ func TestFilesThatAreNotSearched(t *testing.T) {
 // A device that a program keeps for itself is in use. Spec: open(2), O_EXCL.
 func TestClaimedDevice(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "losetup")
-	file := imagetest.Write(t, t.TempDir(), "disk.img", make([]byte, mib))
-	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
-	if err != nil {
-		t.Skipf("no loop device can be had here: %s", out)
-	}
-	device := strings.TrimSpace(string(out))
-	defer disktest.Run(t, "losetup", "-d", device)
+	device := disktest.LoopDevice(t, imagetest.Write(t, t.TempDir(), "disk.img", make([]byte, mib)))
 	img, err := image.Open(device, image.Options{})
 	require.NoError(t, err)
 	issues, err := img.Busy()

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -235,16 +233,13 @@ func TestDisksThatAreUnsuitable(t *testing.T) {
 	defer member.Close()
 	_, err = Suitable(member, 96*sector)
 	require.ErrorContains(t, err, "a disk of a package")
-	out, err := exec.Command(disktest.Tool(t, "losetup"), "-f", "--show", f.path).Output()
-	if err == nil { // where this machine has loop devices
-		path := strings.TrimSpace(string(out))
-		defer disktest.Run(t, "losetup", "-d", path)
-		device, err := image.Open(path, image.Options{})
+	t.Run("device", func(t *testing.T) {
+		device, err := image.Open(disktest.LoopDevice(t, f.path), image.Options{})
 		require.NoError(t, err)
 		defer device.Close()
 		_, err = Suitable(device, 97*sector)
 		require.ErrorContains(t, err, "the device is too small")
-	}
+	})
 	img, err = image.Open(f.path, image.Options{})
 	require.NoError(t, err)
 	defer img.Close()

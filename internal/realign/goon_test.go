@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -223,13 +221,7 @@ func mustPlan(t *testing.T, s *Source) *Plan {
 
 // A disk on a device is moved only if that was claimed, and no other.
 func TestDisksOnDevices(t *testing.T) {
-	disktest.Tool(t, "losetup")
-	out, err := exec.Command("losetup", "-f", "--show", smallDisk(t)).CombinedOutput()
-	if err != nil {
-		t.Skipf("no loop device can be had here: %s", out)
-	}
-	loop := strings.TrimSpace(string(out))
-	defer disktest.Run(t, "losetup", "-d", loop)
+	loop := disktest.LoopDevice(t, smallDisk(t))
 	s := open(t, loop)
 	require.ErrorContains(t, s.onDevice(nil), "it is a block device; add --device and --journal FILE")
 	require.ErrorContains(t, s.onDevice(&Device{Device: &device.Device{}}), "the disk is not the device")

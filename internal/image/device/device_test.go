@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,24 +18,12 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// attach has a loop device show a file until the test ends.
-func attach(t *testing.T, file string, options ...string) (path string) {
-	t.Helper()
-	out, err := exec.Command(disktest.Tool(t, "losetup"), append(options, "-f", "--show", file)...).Output()
-	if err != nil {
-		t.Skipf("no loop device on this machine: %v", err)
-	}
-	path = strings.TrimSpace(string(out))
-	t.Cleanup(func() { disktest.Run(t, "losetup", "-d", path) })
-	return path
-}
-
 // someDevice returns a loop device of 64 KiB, and its file.
 func someDevice(t *testing.T) (path, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "device")
 	require.NoError(t, os.WriteFile(file, make([]byte, 64<<10), 0o600))
-	return attach(t, file), file
+	return disktest.LoopDevice(t, file), file
 }
 
 // about makes a kernel that lists a device, with more files about it.
@@ -98,7 +85,7 @@ func TestOpenRefuses(t *testing.T) {
 	require.NoError(t, err)
 	requireRefused(t, "busy", "the kernel keeps it", try(about(t, path, nil)))
 	require.NoError(t, claimed.Close())
-	path = attach(t, file, "--read-only")
+	path = disktest.LoopDevice(t, file, "--read-only")
 	requireRefused(t, "output", "read-only", try(about(t, path, nil)))
 }
 
@@ -129,7 +116,7 @@ func TestMeasure(t *testing.T) {
 
 	empty := filepath.Join(t.TempDir(), "empty")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
-	path = attach(t, empty)
+	path = disktest.LoopDevice(t, empty)
 	_, err = open(&Device{Path: path, role: "DEST"}, nil, about(t, path, nil))
 	require.ErrorContains(t, err, "no medium")
 }
@@ -156,7 +143,7 @@ func TestTableIsReadAgain(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "device")
 	require.NoError(t, os.WriteFile(file, make([]byte, 64<<10), 0o600))
-	path := attach(t, file, "--partscan")
+	path := disktest.LoopDevice(t, file, "--partscan")
 	d, err := OpenDisk(path)
 	require.NoError(t, err)
 	defer d.Close()

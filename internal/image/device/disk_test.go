@@ -22,7 +22,7 @@ func TestDiskOfAnyOffsets(t *testing.T) {
 			r := rand.NewChaCha8([32]byte{1})
 			_, _ = r.Read(want)
 			require.NoError(t, os.WriteFile(file, want, 0o600))
-			d, err := OpenDisk(attach(t, file, "--sector-size", sector))
+			d, err := OpenDisk(disktest.LoopDevice(t, file, "--sector-size", sector))
 			require.NoError(t, err)
 			defer d.Close()
 			require.Equal(t, file, d.ID)

@@ -66,7 +66,7 @@ func newLoop(t *testing.T) onLoop {
 	t.Helper()
 	l := onLoop{strace: disktest.Tool(t, "strace"), file: filepath.Join(t.TempDir(), "device")}
 	require.NoError(t, os.WriteFile(l.file, noise(1), 0o600))
-	l.path = attach(t, l.file)
+	l.path = disktest.LoopDevice(t, l.file)
 	return l
 }
 

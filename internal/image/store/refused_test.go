@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -304,13 +303,7 @@ func TestViewsThatCannotBe(t *testing.T) {
 	imagetest.Write(t, other, "src.img", data)
 	create(src, filepath.Join(other, "view.vmdk"), "name a DEST there")
 
-	file := imagetest.Write(t, t.TempDir(), "medium.img", make([]byte, mib))
-	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
-	if err != nil {
-		t.Skipf("no loop device can be had here: %s", out)
-	}
-	device := strings.TrimSpace(string(out))
-	defer disktest.Run(t, "losetup", "-d", device)
+	device := disktest.LoopDevice(t, imagetest.Write(t, t.TempDir(), "medium.img", make([]byte, mib)))
 	var st unix.Stat_t
 	require.NoError(t, unix.Stat(device, &st))
 	node := filepath.Join(dir, "node.img")
