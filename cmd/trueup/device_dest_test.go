@@ -172,7 +172,8 @@ func TestDevicesRefused(t *testing.T) {
 	t.Run("shows what the source shows", func(t *testing.T) {
 		refuse(t, 64, disktest.LoopDevice(t, file), device, file, "shows the same bytes as ")
 		refuse(t, 64, disktest.LoopDevice(t, device), disktest.LoopDevice(t, device), file, "shows the same bytes as ")
-		front, back := disktest.LoopDevice(t, alone, "--sizelimit", "8M"), disktest.LoopDevice(t, alone, "--offset", "8M")
+		front := disktest.LoopDevice(t, alone, "--sizelimit", "8M")
+		back := disktest.LoopDevice(t, alone, "--offset", "8M")
 		refuse(t, 4, front, back, alone, "is too small") // two stretches of a file
 		over := disktest.LoopDevice(t, alone)
 		refuse(t, 4, source, back, alone, "the loop device "+filepath.Base(over)+" shows bytes of it, too")
