@@ -86,7 +86,7 @@ func TestReportOfACatalogue(t *testing.T) {
 	}
 }
 
-// TestReportSince compares two scans, and the result with what a catalogue says of the same two.
+// TestReportSince compares two scans, and the result with the changes that a catalogue has found between them.
 func TestReportSince(t *testing.T) {
 	t.Parallel()
 	dir, catalogue := manyDisks(t, 4), filepath.Join(t.TempDir(), "library.db")

@@ -25,9 +25,6 @@ const (
 	Exchange Kind = "exchange" // gives the aligned copy the names of the image
 )
 
-// Kinds lists all kinds.
-var Kinds = []Kind{Scan, Align, Exchange}
-
 // Job is work on one image, or on a folder of them.
 type Job struct {
 	Kind      Kind   `json:"kind"`
@@ -116,7 +113,7 @@ func (j *Job) Check() error {
 	return nil
 }
 
-// strange reports whether a file is none beside an image.
+// strange reports whether a file does not lie beside an image.
 func (f File) strange() bool {
 	return !filepath.IsLocal(f.Name) || filepath.Base(f.Name) != f.Name || f.Name == "." || len(f.Name) > maxName ||
 		!utf8.ValidString(f.Name) || strings.ContainsRune(f.Name, 0) || len(f.Identity) > maxShort

@@ -108,14 +108,14 @@ func (w *Worklist) Read(in io.Reader, use func(Job) error) error {
 	return lines.Err()
 }
 
-// job returns the job of a row, or why there is none. Neither is returned for one that is refused.
+// job returns the job of a row, or why it is skipped. Neither is returned for one that is refused.
 func (w *Worklist) job(r *row) (j *Job, skip string, err error) {
 	at, outside := w.below(r)
 	switch {
 	case r.State != "judged":
 		return nil, "not judged", nil
 	case outside:
-		return nil, "not below " + w.Prefix, nil
+		return nil, w.NotBelow(), nil
 	case r.Accepted != nil:
 		return nil, "accepted", nil
 	case r.Verdict != "misaligned" && (r.Verdict != "below_boundary" || !w.Below):
@@ -154,6 +154,9 @@ func (w *Worklist) job(r *row) (j *Job, skip string, err error) {
 	}
 	return j, "", nil
 }
+
+// NotBelow is the reason why a row outside of the datastore is no job.
+func (w *Worklist) NotBelow() string { return "not below " + w.Prefix }
 
 // below returns the path of a row below the datastore.
 func (w *Worklist) below(r *row) (at string, outside bool) {

@@ -25,7 +25,7 @@ type Options struct {
 	Host      string
 	Port      int               // 0: any
 	Cert, Key string            // files for TLS; empty: none
-	Nkeys     string            // file with the public keys of those who may connect, one a line; empty: all may
+	Nkeys     string            // file with the public keys of all clients, one a line; empty: it wants none
 	Warn      func(text string) // receives warnings and errors of the server; nil: they are dropped
 }
 
@@ -106,7 +106,7 @@ func lockStore(store string) (*os.File, error) {
 	return f, nil
 }
 
-// logger passes on what the server says of its troubles.
+// logger passes on warnings and errors of the server.
 type logger struct {
 	warn  func(text string)
 	fatal chan error // the first reason not to start
@@ -177,8 +177,8 @@ func (o *Options) allowed() error {
 		return ondisk.In(ondisk.ErrUsage, "--listen %s is not loopback, and needs TLS: give --tls-cert and --tls-key",
 			o.Host)
 	case o.Nkeys == "":
-		return ondisk.In(ondisk.ErrUsage, "--listen %s is not loopback, and needs --nkeys with the keys of those who "+
-			"may connect", o.Host)
+		return ondisk.In(ondisk.ErrUsage, "--listen %s is not loopback, and needs --nkeys with the keys of all "+
+			"clients", o.Host)
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func readKeys(path string) (out []*server.NkeyUser, err error) {
 		out = append(out, &server.NkeyUser{Nkey: key})
 	}
 	if len(out) == 0 {
-		return nil, errors.New("it has no key, so that none may connect")
+		return nil, errors.New("it has no key, so that no client could connect")
 	}
 	return out, nil
 }

@@ -212,7 +212,7 @@ func TestKilledWorker(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	image := s.disk(t, "a.img")
-	require.Equal(t, "1 jobs queued.\n", s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img"))
+	require.Equal(t, "1 job queued.\n", s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img"))
 	first := s.worker(t, slow...)
 	s.until(t, copying)
 	first.kill()

@@ -69,8 +69,15 @@ func TestLibrary(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(said), &got))
 		return got
 	}
+	var out bytes.Buffer
+	elsewhere := []string{"submit", "align", "--nats", s.url, "--datastore", "ds1=/elsewhere", "--worklist", "-"}
+	require.Equal(t, 1, fleetcmd.Run(t.Context(), "test", elsewhere, bytes.NewReader(list.Bytes()), &out, &out))
+	require.Contains(t, out.String(), "--worklist: 3 images, none below /elsewhere")
 	got := submit()
 	require.Equal(t, 2, got.Jobs)
+	var waits struct{ Jobs []fleet.Record }
+	require.NoError(t, json.Unmarshal([]byte(s.run(t, "", "status", "--json", "--state", "queued")), &waits))
+	require.Len(t, waits.Jobs, 2)
 	require.Len(t, got.Refused, 1)
 	require.Equal(t, "strange.img", got.Refused[0].Path)
 	require.Equal(t, 2, submit().Known)
@@ -257,6 +264,7 @@ func TestUsage(t *testing.T) {
 		{"serve", "--listen", "0.0.0.0:0", "--store", t.TempDir()},
 		{"serve", "--listen", "here", "--store", t.TempDir()},
 		{"worker"},
+		{"worker", "--datastore", "a"},
 		{"worker", "--datastore", "a.b=/"},
 		{"worker", "--datastore", "a=/absent"},
 		{"worker", "--datastore", "a=/", "--window", "22-6"},
@@ -281,6 +289,7 @@ func TestUsage(t *testing.T) {
 	args := []string{"status", "--nats", "nats://127.0.0.1:1"}
 	require.Equal(t, 1, fleetcmd.Run(t.Context(), "test", args, strings.NewReader(""), &out, &out))
 	require.Contains(t, out.String(), "nats://127.0.0.1:1")
+	require.Contains(t, out.String(), "trueup-fleet serve runs a server")
 }
 
 // A job whose files are in use goes back to the queue, but not for ever.

@@ -19,8 +19,8 @@ func newServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Run the server of a fleet that has none",
 		Long: `Runs the server that keeps the jobs, until it is ended. What it knows is in the folder of --store: a
-server that starts there again goes on. It listens on loopback. Beyond that it wants TLS, and the public nkeys of those
-who may connect.`,
+server that starts there again goes on. It listens on loopback. Beyond that it wants TLS, and the public nkeys of
+all clients.`,
 		Example: `  trueup-fleet serve --store /var/lib/trueup-fleet
   trueup-fleet serve --store /var/lib/trueup-fleet --listen 10.0.0.7:4222 --tls-cert server.pem --tls-key server.key \
     --nkeys keys`,
@@ -55,6 +55,6 @@ who may connect.`,
 	f.StringVar(&listen, "listen", "127.0.0.1:4222", "listen on `ADDRESS:PORT`; port 0 is any that is free")
 	f.StringVar(&o.Cert, "tls-cert", "", "certificate of the server, in `FILE`")
 	f.StringVar(&o.Key, "tls-key", "", "key of the certificate, in `FILE`")
-	f.StringVar(&o.Nkeys, "nkeys", "", "`FILE` with the public nkeys of those who may connect")
+	f.StringVar(&o.Nkeys, "nkeys", "", "`FILE` with the public nkeys of all clients")
 	return cmd
 }

@@ -22,7 +22,7 @@ type status struct {
 	Datastores map[string]map[fleet.State]int `json:"datastores"`
 	Drained    []string                       `json:"drained"`
 	Running    []*fleet.Record                `json:"running"`
-	jobs       []*fleet.Record
+	Jobs       []*fleet.Record                `json:"jobs,omitempty"` // in the state that was asked for
 }
 
 func newStatus(b *base) *cobra.Command {
@@ -61,10 +61,10 @@ func readStatus(ctx context.Context, q *queue.Queue, datastore string, listed fl
 			s.Running = append(s.Running, r)
 		}
 		if r.State == listed && listed != fleet.Running {
-			s.jobs = append(s.jobs, r)
+			s.Jobs = append(s.Jobs, r)
 		}
 	})
-	for _, list := range [][]*fleet.Record{s.Running, s.jobs} {
+	for _, list := range [][]*fleet.Record{s.Running, s.Jobs} {
 		slices.SortFunc(list, func(a, b *fleet.Record) int {
 			return cmp.Or(cmp.Compare(a.Datastore, b.Datastore), cmp.Compare(a.Path, b.Path))
 		})
@@ -101,7 +101,7 @@ func (s *status) show(w io.Writer) {
 		}
 		fmt.Fprintln(w)
 	}
-	for _, r := range slices.Concat(s.Running, s.jobs) {
+	for _, r := range slices.Concat(s.Running, s.Jobs) {
 		fmt.Fprintln(w, line(r))
 	}
 }
@@ -152,7 +152,7 @@ func newChange(
 		Use: name + " JOB...", Short: short, Long: long,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("%s takes a JOB, none given; trueup-fleet status shows them", name)
+				return usage("%s takes a JOB, none given; trueup-fleet status --state queued shows them", name)
 			}
 			return nil
 		},
@@ -222,7 +222,7 @@ func newDead(b *base) *cobra.Command {
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return b.with(cmd.Context(), func(q *queue.Queue) error {
-				if _, err := q.Bury(cmd.Context(), 0); err != nil {
+				if _, err := q.MoveDead(cmd.Context(), 0); err != nil {
 					return err
 				}
 				dead, err := q.Dead(cmd.Context())
@@ -230,7 +230,7 @@ func newDead(b *base) *cobra.Command {
 					return err
 				}
 				for _, r := range dead {
-					if err := b.print(cmd.OutOrStdout(), r, func(w io.Writer) { grave(w, r) }); err != nil {
+					if err := b.print(cmd.OutOrStdout(), r, func(w io.Writer) { showDead(w, r) }); err != nil {
 						return err
 					}
 				}
@@ -240,8 +240,8 @@ func newDead(b *base) *cobra.Command {
 	}
 }
 
-// grave shows a job that is dead, with what was learnt of it.
-func grave(w io.Writer, r *fleet.Record) {
+// showDead shows a job that is dead, with what was learnt of it.
+func showDead(w io.Writer, r *fleet.Record) {
 	fmt.Fprintf(w, "%s\n  after %d deliveries, last by %s at %s, code %s\n", line(r), r.Delivery, fleet.Plain(r.Worker),
 		r.Updated.Format(time.RFC3339), fleet.Plain(r.Code))
 	for l := range linesOf(r.Log) {

@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/queue"
 	"github.com/trueup/trueup/internal/scan/glob"
+	"github.com/trueup/trueup/internal/units"
 )
 
 type submitFlags struct {
@@ -154,6 +155,10 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 		return err
 	}
 	s.Refused, s.Skipped = append(s.Refused, f.Refused...), f.Skipped
+	if n := f.Skipped[f.NotBelow()]; n > 0 && s.Jobs+s.Known+len(s.Refused) == 0 {
+		return fmt.Errorf("--worklist: %s, none below %s: scan the datastore by its absolute path, and name that in "+
+			"--datastore %s=DIR", units.Counted(n, "image"), f.Prefix, f.Datastore)
+	}
 	return f.print(out, s, s.show)
 }
 
@@ -184,7 +189,7 @@ func (f *submitFlags) read(in io.Reader, list string, take func(fleet.Job) error
 }
 
 func (s submitted) show(w io.Writer) {
-	fmt.Fprintf(w, "%d jobs queued", s.Jobs)
+	fmt.Fprint(w, units.Counted(s.Jobs, "job"), " queued")
 	if s.Known > 0 {
 		fmt.Fprintf(w, ", %d known already", s.Known)
 	}

@@ -80,7 +80,10 @@ func (f *workerFlags) run(cmd *cobra.Command) error {
 // settle checks the command line, and finds what it does not name.
 func (f *workerFlags) settle() (err error) {
 	for _, arg := range f.datastores {
-		name, dir, _ := strings.Cut(arg, "=")
+		name, dir, named := strings.Cut(arg, "=")
+		if !named || dir == "" {
+			return usage("--datastore %s, want NAME=DIR, with the folder where this host sees it", arg)
+		}
 		if err := fleet.CheckName(name); err != nil {
 			return usage("--datastore: %w", err)
 		}

@@ -68,7 +68,7 @@ func (q *Queue) Source(ctx context.Context, datastore string, atOnce int) (*Sour
 }
 
 // Next returns the next job of the datastore for a worker, and waits for it so long; 0: not at all. It returns nil if
-// there is none now. Messages that lead to no job that is to be done are settled, with a word to refused.
+// no job waits. Messages that lead to no job that is to be done are acknowledged, with a word to refused.
 func (s *Source) Next(
 	ctx context.Context, worker string, wait time.Duration, refused func(key string, err error),
 ) (*Lease, error) {
@@ -176,7 +176,7 @@ func askLater(msg jetstream.Msg) error {
 	return msg.NakWithDelay(delay)
 }
 
-// fetch returns one message, nil if there is none within the time.
+// fetch returns one message, nil if none comes within the time.
 func (s *Source) fetch(ctx context.Context, wait time.Duration) (jetstream.Msg, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -301,7 +301,7 @@ func (l *Lease) Fail(ctx context.Context, change func(r *fleet.Record)) error {
 		change(r)
 	})
 	if err == nil {
-		_, err = l.q.graves.Put(ctx, l.Record.Key(), encode(&l.Record))
+		_, err = l.q.dead.Put(ctx, l.Record.Key(), encode(&l.Record))
 	}
 	if err != nil {
 		return err

@@ -87,17 +87,17 @@ func (q *Queue) Drained(ctx context.Context, datastore string) (bool, error) {
 	return false, nil
 }
 
-// Bury moves jobs that were delivered as often as they may be out of the queue, and returns how many are dead. One that
-// no worker could claim is queued anew. It waits so long for the first.
-func (q *Queue) Bury(ctx context.Context, wait time.Duration) (n int, err error) {
+// MoveDead moves jobs that were delivered as often as they may be out of the queue, and returns how many are dead. One
+// that no worker could claim is queued anew. It waits so long for the first.
+func (q *Queue) MoveDead(ctx context.Context, wait time.Duration) (n int, err error) {
 	s, err := q.js.Stream(ctx, advisories)
 	if err != nil {
 		return 0, err
 	}
-	c, err := s.Consumer(ctx, undertaker)
+	c, err := s.Consumer(ctx, advised)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		c, err = s.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: undertaker, AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.o.AckWait,
+			Durable: advised, AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.o.AckWait,
 		})
 	}
 	if err != nil {
@@ -114,7 +114,7 @@ func (q *Queue) Bury(ctx context.Context, wait time.Duration) (n int, err error)
 			Seq uint64 `json:"stream_seq"`
 		}
 		if json.Unmarshal(msg.Data(), &a) == nil && a.Seq != 0 {
-			dead, err := q.bury(ctx, a.Seq)
+			dead, err := q.moveOne(ctx, a.Seq)
 			if err != nil {
 				failed = errors.Join(failed, err, askLater(msg))
 				continue
@@ -127,8 +127,8 @@ func (q *Queue) Bury(ctx context.Context, wait time.Duration) (n int, err error)
 	}
 }
 
-// bury moves the job of one message, and returns 1 if it is dead.
-func (q *Queue) bury(ctx context.Context, seq uint64) (dead int, err error) {
+// moveOne moves the job of one message, and returns 1 if it is dead.
+func (q *Queue) moveOne(ctx context.Context, seq uint64) (dead int, err error) {
 	msg, err := q.jobs.GetMsg(ctx, seq)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return 0, nil // it was done before the last delivery ran out, or is buried
@@ -159,7 +159,7 @@ func (q *Queue) bury(ctx context.Context, seq uint64) (dead int, err error) {
 	case err != nil:
 	case r.State == fleet.Dead:
 		dead = 1
-		_, err = q.graves.Put(ctx, r.Key(), encode(r))
+		_, err = q.dead.Put(ctx, r.Key(), encode(r))
 	case r.State == fleet.Queued && r.Seq == 0:
 		err = q.publish(ctx, r)
 	}
@@ -171,12 +171,12 @@ func (q *Queue) bury(ctx context.Context, seq uint64) (dead int, err error) {
 
 // Dead returns the jobs that failed as often as they were delivered.
 func (q *Queue) Dead(ctx context.Context) (out []*fleet.Record, err error) {
-	keys, err := q.graves.ListKeys(ctx)
+	keys, err := q.dead.ListKeys(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for key := range keys.Keys() {
-		e, err := q.graves.Get(ctx, key)
+		e, err := q.dead.Get(ctx, key)
 		if errors.Is(err, jetstream.ErrKeyNotFound) {
 			continue
 		}

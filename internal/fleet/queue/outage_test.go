@@ -52,11 +52,11 @@ func TestUnclaimedJob(t *testing.T) {
 		require.ErrorContains(t, err, "message size exceeds maximum allowed")
 	}
 	require.Nil(t, k.next(t, 4*time.Second), "the server counts deliveries while a worker waits")
-	_, err = q.Bury(t.Context(), long)
+	_, err = q.MoveDead(t.Context(), long)
 	require.ErrorContains(t, err, "message size exceeds maximum allowed")
 	_, err = js.UpdateStream(t.Context(), was)
 	require.NoError(t, err)
-	n, err := q.Bury(t.Context(), long)
+	n, err := q.MoveDead(t.Context(), long)
 	require.NoError(t, err)
 	require.Zero(t, n)
 	l := k.next(t, long)

@@ -7,23 +7,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/trueup/trueup/internal/fleet"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Names in JetStream.
 const (
 	stream     = "TRUEUP_JOBS"
-	subjects   = "jobs."
+	subjects   = "trueup.jobs."
 	advisories = "TRUEUP_ADVISORIES"
 	exceeded   = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + ".*"
-	undertaker = "undertaker"
+	advised    = "advised"
 	records    = "trueup-jobs"
-	graves     = "trueup-dead"
+	dead       = "trueup-dead"
 	control    = "trueup-control"
 	rows       = "trueup-rows"
 )
@@ -47,7 +51,7 @@ type Queue struct {
 	js      jetstream.JetStream
 	jobs    jetstream.Stream
 	records jetstream.KeyValue
-	graves  jetstream.KeyValue
+	dead    jetstream.KeyValue
 	control jetstream.KeyValue
 	rows    jetstream.KeyValue
 }
@@ -98,7 +102,7 @@ func (q *Queue) openAll(ctx context.Context) (err error) {
 	for _, b := range []struct {
 		to   *jetstream.KeyValue
 		name string
-	}{{&q.records, records}, {&q.graves, graves}, {&q.control, control}, {&q.rows, rows}} {
+	}{{&q.records, records}, {&q.dead, dead}, {&q.control, control}, {&q.rows, rows}} {
 		if *b.to, err = q.bucket(ctx, b.name); err != nil {
 			return err
 		}
@@ -126,11 +130,40 @@ func connect(o Options) (*nats.Conn, error) {
 	if o.CA != "" {
 		options = append(options, nats.RootCAs(o.CA))
 	}
-	conn, err := nats.Connect(o.URL, options...)
+	shown, local, err := place(o.URL)
 	if err != nil {
-		return nil, fmt.Errorf("NATS at %s: %w", o.URL, err)
+		return nil, err
+	}
+	if !local {
+		options = append(options, nats.Secure()) // a server without TLS is refused
+	}
+	conn, err := nats.Connect(o.URL, options...)
+	switch {
+	case errors.Is(err, nats.ErrSecureConnWanted):
+		return nil, fmt.Errorf("NATS at %s: the server is not on loopback, and has no TLS: %w", shown, err)
+	case err != nil:
+		return nil, fmt.Errorf("NATS at %s: %w; trueup-fleet serve runs a server, --nats names another", shown, err)
 	}
 	return conn, nil
+}
+
+// place returns URLs with commas between as messages have them, without passwords, and whether all are of this machine.
+func place(urls string) (shown string, local bool, err error) {
+	local = true
+	var all []string
+	for text := range strings.SplitSeq(urls, ",") {
+		if text = strings.TrimSpace(text); !strings.Contains(text, "://") {
+			text = "nats://" + text
+		}
+		u, err := url.Parse(text)
+		if err != nil || u.Host == "" { // the error has the whole URL
+			return "", false, ondisk.In(ondisk.ErrUsage, "--nats has no URL such as nats://HOST:4222")
+		}
+		ip, _ := netip.ParseAddr(u.Hostname())
+		local = local && (ip.IsLoopback() || u.Hostname() == "localhost")
+		all = append(all, u.Redacted())
+	}
+	return strings.Join(all, ","), local, nil
 }
 
 // open returns a stream, and makes it if it is not there.
@@ -265,7 +298,7 @@ func (q *Queue) Cancel(ctx context.Context, key string) (*fleet.Record, error) {
 			return nil, err
 		}
 	}
-	return r, q.graves.Purge(ctx, key)
+	return r, q.dead.Purge(ctx, key)
 }
 
 func stateOf(r *fleet.Record) string {
@@ -298,5 +331,5 @@ func (q *Queue) Retry(ctx context.Context, key string, done bool) (*fleet.Record
 	if err := q.publish(ctx, r); err != nil {
 		return nil, err
 	}
-	return r, q.graves.Purge(ctx, key)
+	return r, q.dead.Purge(ctx, key)
 }

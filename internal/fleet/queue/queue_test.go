@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -183,7 +184,10 @@ func TestForeignMessages(t *testing.T) {
 	js := stranger(t, url)
 	conn := js.Conn()
 	for _, m := range [][2]string{
-		{"jobs.ds1", key}, {"jobs.ds2", key}, {"jobs.ds1", "ds1.absent"}, {"jobs.ds1", "a b>"},
+		{"trueup.jobs.ds1", key},
+		{"trueup.jobs.ds2", key},
+		{"trueup.jobs.ds1", "ds1.absent"},
+		{"trueup.jobs.ds1", "a b>"},
 	} {
 		_, err := conn.Request(m[0], []byte(m[1]), long)
 		require.NoError(t, err)
@@ -200,13 +204,13 @@ func TestForeignMessages(t *testing.T) {
 	require.NoError(t, l.Checkpoint(t.Context(), fleet.Progress{}), "the job itself goes on")
 	require.Nil(t, k.next(t, 4*time.Second), "the record is still not there")
 	require.Len(t, k.refused, 2, k.refused)
-	n, err := q.Bury(t.Context(), long)
+	n, err := q.MoveDead(t.Context(), long)
 	require.NoError(t, err)
 	require.Zero(t, n, "a message without a record is no job")
 	require.NoError(t, l.End(t.Context(), fleet.Done, nothing))
 	require.Zero(t, messages(t, js))
 
-	_, err = conn.Request("jobs.ds1", make([]byte, 2<<20), long)
+	_, err = conn.Request("trueup.jobs.ds1", make([]byte, 2<<20), long)
 	require.ErrorIs(t, err, nats.ErrMaxPayload)
 }
 
@@ -231,7 +235,7 @@ func TestPoison(t *testing.T) {
 		l.Leave()
 	}
 	require.Nil(t, k.next(t, 3*time.Second), "the server counts deliveries while a worker waits")
-	n, err := q.Bury(t.Context(), long)
+	n, err := q.MoveDead(t.Context(), long)
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	dead, err := q.Dead(t.Context())
@@ -445,9 +449,25 @@ func TestEachAndWatch(t *testing.T) {
 func TestForeignStream(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
-	shop := jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"jobs.>"}}
+	shop := jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"trueup.jobs.>"}}
 	_, err := stranger(t, url).CreateStream(t.Context(), shop)
 	require.NoError(t, err)
 	_, err = queue.Open(t.Context(), queue.Options{URL: url})
 	require.ErrorContains(t, err, "stream TRUEUP_JOBS: ")
+}
+
+// Beyond loopback a server without TLS is refused. No message has the password of a URL.
+func TestNoPlainConnections(t *testing.T) {
+	t.Parallel()
+	at, err := url.Parse(serve(t))
+	require.NoError(t, err)
+	at.Host = "0.0.0.0:" + at.Port() // Linux takes it for this machine
+	_, err = queue.Open(t.Context(), queue.Options{URL: at.String()})
+	require.ErrorIs(t, err, nats.ErrSecureConnWanted)
+	require.ErrorContains(t, err, "has no TLS")
+	for _, text := range []string{"nats://u:secret@127.0.0.1:1", "nats://u:secret@[::1", "u:secret@127.0.0.1:1"} {
+		_, err = queue.Open(t.Context(), queue.Options{URL: text})
+		require.ErrorContains(t, err, "--nats")
+		require.NotContains(t, err.Error(), "secret")
+	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// doing is a job at work.
-type doing struct {
+// attempt is a delivery of a job at work.
+type attempt struct {
 	*Worker
 	*run
 	at    Datastore
@@ -40,7 +40,7 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 	r := &l.Record
 	log := w.Log.With("job", r.Key(), "kind", r.Kind, "image", fleet.Plain(filepath.Join(d.Root, r.Path)),
 		"delivery", r.Delivery)
-	j := &doing{Worker: w, at: d, lease: l, log: log, now: r.Progress, advanced: time.Now(), heard: time.Now()}
+	j := &attempt{Worker: w, at: d, lease: l, log: log, now: r.Progress, advanced: time.Now(), heard: time.Now()}
 	if r.State == fleet.Cancelled {
 		j.cancelled(ctx)
 		return nil
@@ -73,7 +73,7 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 }
 
 // attend waits for the end of the run. The error is that of a job that is not this worker's any more.
-func (j *doing) attend(ctx context.Context) (end, verdict, error) {
+func (j *attempt) attend(ctx context.Context) (end, verdict, error) {
 	tick := time.NewTicker(j.every())
 	defer tick.Stop()
 	stopping := ctx.Done()
@@ -116,7 +116,7 @@ func (j *doing) attend(ctx context.Context) (end, verdict, error) {
 }
 
 // note takes what the run says.
-func (j *doing) note(ctx context.Context, e event) error {
+func (j *attempt) note(ctx context.Context, e event) error {
 	if e.Event == "proved" {
 		j.asked, j.advanced = true, time.Now()
 		return j.prove(ctx)
@@ -129,7 +129,7 @@ func (j *doing) note(ctx context.Context, e event) error {
 }
 
 // prove asks the server whether the job is still this worker's, and has the run publish its result then.
-func (j *doing) prove(ctx context.Context) error {
+func (j *attempt) prove(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err := j.lease.Prove(ctx, identityOf(j.partial()))
@@ -141,7 +141,7 @@ func (j *doing) prove(ctx context.Context) error {
 }
 
 // partial returns the path of the copy that the run writes, empty if it is not known.
-func (j *doing) partial() string {
+func (j *attempt) partial() string {
 	r := &j.lease.Record
 	at, err := j.at.place(r.Path)
 	if err != nil || r.Kind == fleet.Scan {
@@ -152,7 +152,7 @@ func (j *doing) partial() string {
 
 // isCutOff reports whether the job may be another worker's soon, and no lock would keep that one from the copy. Half of
 // the time of a delivery is left for calls that hang.
-func (j *doing) isCutOff() bool { return j.unlocked && time.Since(j.heard) > j.lease.AckWait()/2 }
+func (j *attempt) isCutOff() bool { return j.unlocked && time.Since(j.heard) > j.lease.AckWait()/2 }
 
 var errCutOff = errors.New("the server does not answer, and the file system knows no locks")
 
@@ -170,7 +170,7 @@ func unlocked(path string) bool {
 }
 
 // checkpoint tells the server that the job is being worked on, and records how far the run is.
-func (j *doing) checkpoint(ctx context.Context) error {
+func (j *attempt) checkpoint(ctx context.Context) error {
 	beat := j.lease.Beat()
 	if j.asked {
 		j.advanced = time.Now() // it waits for this worker
@@ -190,12 +190,12 @@ func (j *doing) checkpoint(ctx context.Context) error {
 }
 
 // every is the time between checkpoints.
-func (j *doing) every() time.Duration {
+func (j *attempt) every() time.Duration {
 	return cmp.Or(j.Every, min(5*time.Second, j.lease.AckWait()/3))
 }
 
 // judge says what the end of the run means.
-func (j *doing) judge(e end) verdict {
+func (j *attempt) judge(e end) verdict {
 	r := &j.lease.Record
 	if r.Kind == fleet.Scan {
 		if _, err := j.at.root(); err != nil { // it may have ended when nothing was mounted any more
@@ -213,7 +213,7 @@ func (j *doing) judge(e end) verdict {
 const mostResult = 16 << 10
 
 // settle ends the job, or gives it back if this worker ends. One whose files are in use goes to the end of the queue.
-func (j *doing) settle(ctx context.Context, e end, v verdict, ends bool) error {
+func (j *attempt) settle(ctx context.Context, e end, v verdict, ends bool) error {
 	waits := v.code == busy && !j.Once // it does not fail, and is not counted
 	if waits {
 		j.log.Info("the image is in use", "message", v.message)
@@ -260,7 +260,7 @@ func (j *doing) settle(ctx context.Context, e end, v verdict, ends bool) error {
 }
 
 // keep keeps the result of a job: in its record, beside it, or in a file.
-func (j *doing) keep(ctx context.Context, r *fleet.Record, output []byte) error {
+func (j *attempt) keep(ctx context.Context, r *fleet.Record, output []byte) error {
 	r.Result, r.ResultFile = nil, ""
 	if r.Kind == fleet.Scan {
 		r.ResultFile = r.ResultName()
@@ -278,7 +278,7 @@ func (j *doing) keep(ctx context.Context, r *fleet.Record, output []byte) error 
 }
 
 // fenced ends a job that is not this worker's any more, or that cannot be settled now: it will be delivered again.
-func (j *doing) fenced(ctx context.Context, err error) {
+func (j *attempt) fenced(ctx context.Context, err error) {
 	if errors.Is(err, queue.ErrFenced) && j.lease.Record.State == fleet.Cancelled {
 		j.cancelled(ctx)
 		return
@@ -287,7 +287,7 @@ func (j *doing) fenced(ctx context.Context, err error) {
 }
 
 // cancelled removes what a cancelled job has written, and settles it then.
-func (j *doing) cancelled(ctx context.Context) {
+func (j *attempt) cancelled(ctx context.Context) {
 	failed := j.clear()
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -308,7 +308,7 @@ func (j *doing) cancelled(ctx context.Context) {
 
 // clear removes what a cancelled job has written. What another run has left there is not touched, and an exchange that
 // has begun to give names is not taken back: the disk may be in use since.
-func (j *doing) clear() error {
+func (j *attempt) clear() error {
 	r := &j.lease.Record
 	if r.Kind == fleet.Scan || j.now.Phase == "" {
 		return nil
@@ -340,7 +340,7 @@ func (j *doing) clear() error {
 }
 
 // tidy has the program remove what is left of a job, while that is kept.
-func (j *doing) tidy(args []string) (end, error) {
+func (j *attempt) tidy(args []string) (end, error) {
 	r, err := start(j.Program, args, func(line string) { j.log.Info("trueup", "text", line) })
 	if err != nil {
 		return end{}, err

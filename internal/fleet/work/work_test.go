@@ -132,7 +132,7 @@ func TestDatastoreIsGone(t *testing.T) {
 	scan := fleet.Record{Job: fleet.Job{Kind: fleet.Scan, Datastore: "ds1", Path: "."}}
 	w := &Worker{Folder: t.TempDir()}
 	require.NoError(t, os.WriteFile(w.results(&scan), nil, 0o600))
-	j := &doing{Worker: w, at: d, lease: &queue.Lease{Record: scan}}
+	j := &attempt{Worker: w, at: d, lease: &queue.Lease{Record: scan}}
 	require.Equal(t, fleet.Done, j.judge(end{}).state)
 	j.at.id.Inode++
 	require.Equal(t, verdict{fleet.Queued, gone, j.judge(end{}).message}, j.judge(end{}))

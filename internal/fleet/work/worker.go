@@ -76,11 +76,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	if !w.Once {
-		group.Go(func() error { return w.bury(ctx) })
+		group.Go(func() error { return w.moveDead(ctx) })
 	}
 	err := group.Wait()
 	if w.Once && err == nil {
-		_, err = w.Queue.Bury(ctx, 0)
+		_, err = w.Queue.MoveDead(ctx, 0)
 	}
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -141,7 +141,7 @@ func (w *Worker) serve(ctx context.Context, d Datastore, source *queue.Source) e
 	return nil
 }
 
-// next returns the next job, nil if there is none now.
+// next returns the next job, nil if no job waits.
 func (w *Worker) next(ctx context.Context, d Datastore, source *queue.Source) (*queue.Lease, error) {
 	if _, err := d.root(); err != nil {
 		return nil, err
@@ -170,10 +170,10 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// bury moves dead jobs out of the queue.
-func (w *Worker) bury(ctx context.Context) error {
+// moveDead moves dead jobs out of the queue.
+func (w *Worker) moveDead(ctx context.Context) error {
 	for ctx.Err() == nil {
-		n, err := w.Queue.Bury(ctx, idle)
+		n, err := w.Queue.MoveDead(ctx, idle)
 		switch {
 		case n > 0:
 			w.Log.Warn("jobs failed as often as they may", "jobs", n)
@@ -227,7 +227,7 @@ var (
 	errGone    = errors.New("the datastore is not there")
 )
 
-// prepare returns the arguments of the run that does a job, or why there is none.
+// prepare returns the arguments of the run that does a job, or why the job has no run.
 func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict) {
 	at, err := d.place(r.Path)
 	switch {

@@ -295,7 +295,7 @@ func (m *merging) shard(p part, f File) int {
 	return k
 }
 
-// shardOf returns share k of n; 0 of 0 for what is none.
+// shardOf returns share k of n; 0 of 0 for any other text.
 func shardOf(s string) (k, n int) {
 	if _, err := fmt.Sscanf(s, "%d/%d", &k, &n); err != nil || k < 1 || k > n || n > maxShards {
 		return 0, 0

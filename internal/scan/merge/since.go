@@ -70,7 +70,7 @@ func spotOf(i *results.Image, at source) (s spot) {
 	return s
 }
 
-// scopeOf returns what scans with a label have looked at; empty if there is none.
+// scopeOf returns what scans with a label have looked at; empty without one value of it.
 func scopeOf(l labels.Labels, key string) string {
 	if len(l[key]) != 1 {
 		return ""
@@ -170,7 +170,7 @@ type pastRow struct {
 	last        string
 }
 
-// note keeps what a row says of its spot.
+// note keeps a row as what was known of its spot.
 func (t *table) note(i *results.Image, s spot, stamp string, key, facts []byte) error {
 	if s.name == "" {
 		return nil
@@ -255,7 +255,7 @@ func (t *table) before(use func(labels.Labels, results.Sums)) error {
 	return errors.Join(rows.Err(), rows.Close())
 }
 
-// supersede leaves the last row of each spot, and says of each what has changed.
+// supersede leaves the last row of each spot, with what has changed.
 func (t *table) supersede(missed func(pastRow) bool) error {
 	exec := func(query string, args ...any) error {
 		_, err := t.conn.ExecContext(t.ctx, query, args...)

@@ -188,7 +188,7 @@ func changesText(c *Changes) string {
 		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
 	if c.Unplaced > 0 {
 		out += " Nothing says where " + counted(c.Unplaced, "image was", "images were") +
-			" before: label the scans with their host or datastore."
+			" before: scan absolute PATHs, with --label host=NAME or datastore=NAME."
 	}
 	return out
 }
