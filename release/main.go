@@ -9,10 +9,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -85,6 +87,15 @@ func (r *release) make() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(stop)
+	go func() {
+		<-stop
+		_ = os.RemoveAll(work)
+		fmt.Fprintln(os.Stderr, "release: interrupted; nothing is left of it")
+		os.Exit(130)
+	}()
 	r.out, r.shared = filepath.Join(work, "out"), filepath.Join(work, "shared")
 	for _, folder := range []string{r.out, r.shared} {
 		if err := os.Mkdir(folder, 0o755); err != nil {
