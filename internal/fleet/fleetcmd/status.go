@@ -222,14 +222,11 @@ func newDead(b *base) *cobra.Command {
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return b.with(cmd.Context(), func(q *queue.Queue) error {
-				if _, err := q.MoveDead(cmd.Context(), 0); err != nil {
-					return err
-				}
-				dead, err := q.Dead(cmd.Context())
+				s, err := readStatus(cmd.Context(), q, "", fleet.Dead)
 				if err != nil {
 					return err
 				}
-				for _, r := range dead {
+				for _, r := range s.Jobs {
 					if err := b.print(cmd.OutOrStdout(), r, func(w io.Writer) { showDead(w, r) }); err != nil {
 						return err
 					}

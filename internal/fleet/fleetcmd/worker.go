@@ -55,7 +55,7 @@ A worker that is ended gives its jobs back.`,
 	fs.DurationVar(&f.Delay, "retry-delay", time.Minute, "try a job that failed again after `TIME`")
 	fs.DurationVar(&f.queue.AckWait, "ack-wait", time.Minute,
 		"`TIME` after which a worker that is silent is taken for gone; that of the first worker of a datastore counts")
-	fs.IntVar(&f.queue.Delivers, "deliveries", 8, "try a job `N` times; that of the first worker counts")
+	fs.IntVar(&f.queue.Delivers, "deliveries", 8, "try a job `N` times")
 	fs.BoolVar(&f.logJSON, "log-json", false, "write the log as lines of JSON")
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,11 +22,9 @@ type Lease struct {
 	Record   fleet.Record
 	q        *Queue
 	source   *Source
-	seq      uint64
 	msg      jetstream.Msg
 	revision uint64
 	lost     bool // for good, or given back
-	last     bool // there is no other delivery
 }
 
 // Source hands out the jobs of one datastore.
@@ -35,7 +34,7 @@ type Source struct {
 	name     string
 
 	mu   sync.Mutex
-	held map[uint64]bool // messages whose jobs were taken here, and not left
+	held map[string]bool // keys of jobs that were taken here, and not left
 }
 
 // Source returns the jobs of a datastore. atOnce is how many of them may run at a time, whoever runs them; 0 leaves
@@ -45,8 +44,8 @@ func (q *Queue) Source(ctx context.Context, datastore string, atOnce int) (*Sour
 		return nil, err
 	}
 	c := jetstream.ConsumerConfig{
-		Durable: datastore, FilterSubject: subjects + datastore, AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: q.o.AckWait, MaxDeliver: q.o.Delivers, MaxAckPending: 2,
+		Durable: datastore, FilterSubject: subjects + datastore + ".*", AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: q.o.AckWait, MaxDeliver: -1, MaxAckPending: 2, // records know how often a job was tried
 	}
 	got, err := q.jobs.Consumer(ctx, datastore)
 	switch {
@@ -64,7 +63,7 @@ func (q *Queue) Source(ctx context.Context, datastore string, atOnce int) (*Sour
 	if err != nil {
 		return nil, fmt.Errorf("jobs of datastore %s: %w", datastore, err)
 	}
-	return &Source{q: q, consumer: got, name: datastore, held: map[uint64]bool{}}, nil
+	return &Source{q: q, consumer: got, name: datastore, held: map[string]bool{}}, nil
 }
 
 // Next returns the next job of the datastore for a worker, and waits for it so long; 0: not at all. It returns nil if
@@ -86,9 +85,10 @@ func (s *Source) Next(
 				return nil, nil //nolint:nilnil // none is to be taken
 			}
 		case errors.Is(err, errNoJob):
-			refused(string(msg.Data()[:min(len(msg.Data()), 100)]), err)
+			refused(keyOf(msg), err)
 			err = msg.Term()
 		case errors.Is(err, errEnded):
+			refused(keyOf(msg), err)
 			err = msg.DoubleAck(ctx)
 		default:
 			err = errors.Join(err, askLater(msg))
@@ -102,50 +102,48 @@ func (s *Source) Next(
 // take claims a message, unless its job is at work: here, or at another worker. An outage of the server can be longer
 // than a worker may be silent, and then the messages of all jobs that run are delivered again.
 func (s *Source) take(ctx context.Context, msg jetstream.Msg, worker string) (*Lease, error) {
-	meta, err := msg.Metadata()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoJob, err)
-	}
-	seq := meta.Sequence.Stream
-	if !s.hold(seq) {
+	key := keyOf(msg)
+	if !s.hold(key) {
 		return nil, errors.Join(errAlive, msg.InProgress())
 	}
-	if s.q.isAlive(ctx, string(msg.Data()), seq, worker, s.AckWait()/2) {
-		s.leave(seq)
+	if s.q.isAlive(ctx, key, worker, s.AckWait()/2) {
+		s.leave(key)
 		return nil, errAlive
 	}
-	l, err := s.q.claim(ctx, msg, s.name, worker)
+	l, err := s.claim(ctx, msg, worker)
 	if err != nil {
-		s.leave(seq)
+		s.leave(key)
 		return nil, err
 	}
-	l.source, l.seq, l.last = s, seq, l.Record.Delivery >= s.consumer.CachedInfo().Config.MaxDeliver
 	return l, nil
 }
 
-// hold reports whether a message is not held yet, and holds it.
-func (s *Source) hold(seq uint64) bool {
+// keyOf returns the key of the job that a message is of. Whoever has published it, a job has one message at most.
+func keyOf(msg jetstream.Msg) string { return strings.TrimPrefix(msg.Subject(), subjects) }
+
+// hold reports whether a job is not held yet, and holds it.
+func (s *Source) hold(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	is := s.held[seq]
-	s.held[seq] = true
+	is := s.held[key]
+	s.held[key] = true
 	return !is
 }
 
-func (s *Source) leave(seq uint64) {
+func (s *Source) leave(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.held, seq)
+	delete(s.held, key)
 }
 
 // AckWait is the time after which a delivery without a sign of life is made again.
 func (s *Source) AckWait() time.Duration { return s.consumer.CachedInfo().Config.AckWait }
 
-// isAlive reports whether another worker has the job of a message, and changes its record within the time. An end of
-// ctx counts as that: nothing is to be claimed.
-func (q *Queue) isAlive(ctx context.Context, key string, seq uint64, worker string, within time.Duration) bool {
+// isAlive reports whether another worker has a job, and changes its record within the time. An end of ctx counts as
+// that: nothing is to be claimed.
+func (q *Queue) isAlive(ctx context.Context, key, worker string, within time.Duration) bool {
 	r, revision, err := q.Get(ctx, key)
-	if err != nil || r.State != fleet.Running || r.Seq != seq || r.Worker == worker {
+	if err != nil || r.State != fleet.Running || r.Worker == worker {
 		return false
 	}
 	const looks = 8
@@ -207,49 +205,58 @@ func (s *Source) fetch(ctx context.Context, wait time.Duration) (jetstream.Msg, 
 	}
 }
 
+// lateRecord is the delivery of a message from which on its record is absent, and not late: after two minutes or more.
+const lateRecord = 9
+
 // Ends of a message that is not a job to be done.
 var (
 	errNoJob = errors.New("the message is not that of a job")
 	errEnded = errors.New("the job has ended")
 )
 
-// claim makes a delivery the worker's. From now on no other worker's checkpoint succeeds.
-func (q *Queue) claim(ctx context.Context, msg jetstream.Msg, datastore, worker string) (*Lease, error) {
+// claim makes a delivery the worker's. From now on no other worker's checkpoint succeeds. A job whose workers were gone
+// each time is dead.
+func (s *Source) claim(ctx context.Context, msg jetstream.Msg, worker string) (*Lease, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoJob, err)
 	}
-	l := &Lease{q: q, msg: msg}
 	for {
-		r, revision, err := q.Get(ctx, string(msg.Data()))
+		r, revision, err := s.q.Get(ctx, keyOf(msg))
 		switch {
-		case errors.Is(err, jetstream.ErrInvalidKey):
+		case errors.Is(err, jetstream.ErrInvalidKey),
+			errors.Is(err, jetstream.ErrKeyNotFound) && meta.NumDelivered >= lateRecord:
 			return nil, fmt.Errorf("%w: %w", errNoJob, err)
 		case err != nil:
 			return nil, err
-		case r.Datastore != datastore:
-			return nil, fmt.Errorf("%w: it is one of datastore %s", errNoJob, r.Datastore)
-		case r.Seq != 0 && r.Seq != meta.Sequence.Stream:
-			return nil, fmt.Errorf("%w: message %d, and the job has message %d", errNoJob, meta.Sequence.Stream, r.Seq)
 		case r.State.Ended() && (r.State != fleet.Cancelled || !r.Begun):
 			return nil, errEnded
+		case r.State == fleet.Running && r.Delivery >= s.q.o.Delivers:
+			r.State = fleet.Dead
+			if r.Message == "" {
+				r.Code, r.Message = "lost", "its workers were gone before they could say why"
+			}
+		default:
+			if r.State != fleet.Cancelled {
+				r.State = fleet.Running
+			}
+			r.Seq, r.Worker, r.Begun, r.Proved = meta.Sequence.Stream, worker, true, false
+			r.Delivery++
 		}
-		cancelled := r.State == fleet.Cancelled
-		if !cancelled {
-			r.State = fleet.Running
+		r.Updated = time.Now().UTC()
+		revision, err = s.q.records.Update(ctx, r.Key(), encode(r), revision)
+		switch {
+		case overtaken(err):
+			continue
+		case err == nil && r.State == fleet.Dead:
+			err = errEnded
 		}
-		r.Seq, r.Worker, r.Updated = meta.Sequence.Stream, worker, time.Now().UTC()
-		r.Delivery = int(meta.NumDelivered) //nolint:gosec // at most MaxDeliver
-		r.Begun, r.Proved = true, false
-		l.Record = *r
-		if l.revision, err = q.records.Update(ctx, r.Key(), encode(r), revision); !overtaken(err) {
-			return l, err
-		}
+		return &Lease{Record: *r, q: s.q, source: s, msg: msg, revision: revision}, err
 	}
 }
 
 // Leave ends the work on the job here. If it was not ended or given back, it is delivered again.
-func (l *Lease) Leave() { l.source.leave(l.seq) }
+func (l *Lease) Leave() { l.source.leave(l.Record.Key()) }
 
 // AckWait is how long this worker may be silent.
 func (l *Lease) AckWait() time.Duration { return l.source.AckWait() }
@@ -279,10 +286,10 @@ func (l *Lease) End(ctx context.Context, state fleet.State, change func(r *fleet
 	return l.msg.DoubleAck(ctx)
 }
 
-// Release gives a job back that has failed, to be delivered again after a delay. Behind the last delivery it is dead.
+// Release gives a job back that has failed, to be delivered again after a delay. Behind the last try it is dead.
 func (l *Lease) Release(ctx context.Context, delay time.Duration, change func(r *fleet.Record)) error {
-	if l.last {
-		return l.Fail(ctx, change)
+	if l.Record.Delivery >= l.q.o.Delivers {
+		return l.End(ctx, fleet.Dead, change)
 	}
 	err := l.replace(ctx, func(r *fleet.Record) {
 		r.State = fleet.Queued
@@ -292,21 +299,6 @@ func (l *Lease) Release(ctx context.Context, delay time.Duration, change func(r 
 		return err
 	}
 	return l.msg.NakWithDelay(delay)
-}
-
-// Fail ends a job that is not tried again: it is dead.
-func (l *Lease) Fail(ctx context.Context, change func(r *fleet.Record)) error {
-	err := l.replace(ctx, func(r *fleet.Record) {
-		r.State = fleet.Dead
-		change(r)
-	})
-	if err == nil {
-		_, err = l.q.dead.Put(ctx, l.Record.Key(), encode(&l.Record))
-	}
-	if err != nil {
-		return err
-	}
-	return l.msg.DoubleAck(ctx)
 }
 
 // Return gives the job back as if it had not been delivered, at the end of the queue.
@@ -365,7 +357,7 @@ func (l *Lease) replace(ctx context.Context, change func(r *fleet.Record)) error
 		if err != nil {
 			return err
 		}
-		if now.Worker != l.Record.Worker || now.Delivery != l.Record.Delivery || now.Seq != l.Record.Seq ||
+		if now.Worker != l.Record.Worker || now.Delivery != l.Record.Delivery || now.Round != l.Record.Round ||
 			now.State != fleet.Running {
 			l.Record, l.lost = *now, true
 			break

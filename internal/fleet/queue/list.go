@@ -3,11 +3,8 @@ package queue
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -87,107 +84,32 @@ func (q *Queue) Drained(ctx context.Context, datastore string) (bool, error) {
 	return false, nil
 }
 
-// MoveDead moves jobs that were delivered as often as they may be out of the queue, and returns how many are dead. One
-// that no worker could claim is queued anew. It waits so long for the first.
-func (q *Queue) MoveDead(ctx context.Context, wait time.Duration) (n int, err error) {
-	s, err := q.js.Stream(ctx, advisories)
-	if err != nil {
-		return 0, err
-	}
-	c, err := s.Consumer(ctx, advised)
-	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		c, err = s.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: advised, AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.o.AckWait,
-		})
-	}
-	if err != nil {
-		return 0, err
-	}
-	source := &Source{q: q, consumer: c}
-	var failed error
-	for ; ; wait = 0 {
-		msg, err := source.fetch(ctx, wait)
-		if err != nil || msg == nil {
-			return n, errors.Join(failed, err)
+// Mend queues jobs of a datastore anew, or of all with an empty name, that wait or run and have no message. It returns
+// how many those were: a call can end between the record of a job and its message.
+func (q *Queue) Mend(ctx context.Context, datastore string) (n int, err error) {
+	var jobs []string
+	err = q.Each(ctx, datastore, func(r *fleet.Record) {
+		if !r.State.Ended() || r.State == fleet.Cancelled && r.Begun {
+			jobs = append(jobs, r.Key())
 		}
-		var a struct {
-			Seq uint64 `json:"stream_seq"`
-		}
-		if json.Unmarshal(msg.Data(), &a) == nil && a.Seq != 0 {
-			dead, err := q.moveOne(ctx, a.Seq)
-			if err != nil {
-				failed = errors.Join(failed, err, askLater(msg))
-				continue
-			}
-			n += dead
-		}
-		if err := msg.DoubleAck(ctx); err != nil {
-			return n, errors.Join(failed, err)
-		}
-	}
-}
-
-// moveOne moves the job of one message, and returns 1 if it is dead.
-func (q *Queue) moveOne(ctx context.Context, seq uint64) (dead int, err error) {
-	msg, err := q.jobs.GetMsg(ctx, seq)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return 0, nil // it was done before the last delivery ran out, or is buried
-	}
-	if err != nil {
-		return 0, err
-	}
-	if q.isAlive(ctx, string(msg.Data), seq, "", q.o.AckWait/2) {
-		return 0, fmt.Errorf("job %.80s: %w", msg.Data, errAlive)
-	}
-	r, err := q.change(ctx, string(msg.Data), func(r *fleet.Record) (bool, error) {
-		switch {
-		case r.State.Ended():
-			return false, nil
-		case r.Seq == 0: // no delivery was claimed, so that none has failed
-			anew(r)
-			return true, nil
-		case r.Seq != seq:
-			return false, nil
-		}
-		if r.Message == "" {
-			r.Code, r.Message = "lost", "its workers were gone before they could say why"
-		}
-		r.State = fleet.Dead
-		return true, nil
 	})
-	switch {
-	case err != nil:
-	case r.State == fleet.Dead:
-		dead = 1
-		_, err = q.dead.Put(ctx, r.Key(), encode(r))
-	case r.State == fleet.Queued && r.Seq == 0:
-		err = q.publish(ctx, r)
+	if err != nil || len(jobs) == 0 {
+		return 0, err
 	}
-	if err == nil || errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrInvalidKey) {
-		err = q.jobs.DeleteMsg(ctx, seq)
-	}
-	return dead, err
-}
-
-// Dead returns the jobs that failed as often as they were delivered.
-func (q *Queue) Dead(ctx context.Context) (out []*fleet.Record, err error) {
-	keys, err := q.dead.ListKeys(ctx)
+	info, err := q.jobs.Info(ctx, jetstream.WithSubjectFilter(subjects+">"))
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	for key := range keys.Keys() {
-		e, err := q.dead.Get(ctx, key)
-		if errors.Is(err, jetstream.ErrKeyNotFound) {
+	for _, key := range jobs {
+		if info.State.Subjects[subjects+key] > 0 {
 			continue
 		}
-		if err != nil {
-			return nil, err
+		if err := q.ensure(ctx, key); err != nil { // a message of a job that has ended since is acknowledged
+			return n, err
 		}
-		if r, err := fleet.ParseRecord(e.Value()); err == nil {
-			out = append(out, r)
-		}
+		n++
 	}
-	return out, nil
+	return n, nil
 }
 
 // mostRows bounds the rows of a scan that the queue keeps, in bytes. Larger ones stay in their file.

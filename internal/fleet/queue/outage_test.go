@@ -32,11 +32,11 @@ func messages(t *testing.T, js jetstream.JetStream) uint64 {
 	return s.CachedInfo().State.Msgs
 }
 
-// Jobs whose records cannot be written for a while are not lost: as no worker could claim them, they are queued anew.
+// Jobs whose records cannot be written for a while are not lost, and have all their tries still.
 func TestUnclaimedJob(t *testing.T) {
 	t.Parallel()
 	url := serve(t)
-	q := open(t, queue.Options{URL: url, Delivers: 2})
+	q := open(t, queue.Options{URL: url, Delivers: 1})
 	submit(t, q, job("a.vmdk"))
 	k := take(t, q, "w", "ds1")
 	js := stranger(t, url)
@@ -51,19 +51,53 @@ func TestUnclaimedJob(t *testing.T) {
 		_, err := k.Next(t.Context(), "w", long, k.refuse)
 		require.ErrorContains(t, err, "message size exceeds maximum allowed")
 	}
-	require.Nil(t, k.next(t, 4*time.Second), "the server counts deliveries while a worker waits")
-	_, err = q.MoveDead(t.Context(), long)
-	require.ErrorContains(t, err, "message size exceeds maximum allowed")
 	_, err = js.UpdateStream(t.Context(), was)
 	require.NoError(t, err)
-	n, err := q.MoveDead(t.Context(), long)
-	require.NoError(t, err)
-	require.Zero(t, n)
 	l := k.next(t, long)
 	require.Equal(t, "a.vmdk", l.Record.Path)
 	require.Equal(t, 1, l.Record.Delivery)
-	require.Equal(t, uint64(1), messages(t, js))
 	require.Empty(t, k.refused)
+}
+
+// A job whose message was lost is queued anew, once. One that is at work goes on, and one that has ended stays so.
+func TestLostMessages(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	q := open(t, queue.Options{URL: url, AckWait: 2 * time.Second})
+	k := take(t, q, "w", "ds1")
+	js := stranger(t, url)
+	s, err := js.Stream(t.Context(), "TRUEUP_JOBS")
+	require.NoError(t, err)
+	mended := func(want int) {
+		n, err := q.Mend(t.Context(), "ds1")
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	submit(t, q, job("done.vmdk"))
+	require.NoError(t, k.next(t, long).End(t.Context(), fleet.Done, nothing))
+	submit(t, q, job("runs.vmdk"))
+	runs := k.next(t, long)
+	submit(t, q, job("waits.vmdk"))
+	mended(0)
+	require.NoError(t, s.Purge(t.Context()))
+	n, err := q.Mend(t.Context(), "ds2")
+	require.NoError(t, err)
+	require.Zero(t, n)
+	mended(2)
+	mended(0)
+	require.NoError(t, runs.Checkpoint(t.Context(), fleet.Progress{Phase: "copy"}))
+	var waits *queue.Lease
+	for waits == nil { // the message of the job that runs is left alone
+		waits = k.next(t, long)
+	}
+	require.Equal(t, "waits.vmdk", waits.Record.Path)
+	require.NoError(t, waits.End(t.Context(), fleet.Done, nothing))
+	require.NoError(t, runs.End(t.Context(), fleet.Done, nothing))
+	require.Equal(t, 1, runs.Record.Delivery)
+	for messages(t, js) > 0 {
+		require.Nil(t, k.next(t, time.Second))
+	}
+	mended(0)
 }
 
 // A record that this version cannot read is another's to read: its message stays.
@@ -85,7 +119,7 @@ func TestStrangeRecord(t *testing.T) {
 	require.ErrorContains(t, err, "want scan, align or exchange")
 	_, err = kv.Put(t.Context(), key, e.Value())
 	require.NoError(t, err)
-	require.Equal(t, 2, k.next(t, long).Record.Delivery)
+	require.Equal(t, 1, k.next(t, long).Record.Delivery)
 	require.Empty(t, k.refused)
 }
 
@@ -102,15 +136,16 @@ func TestRetryAgain(t *testing.T) {
 	s, err := js.Stream(t.Context(), "TRUEUP_JOBS")
 	require.NoError(t, err)
 	c := s.CachedInfo().Config
-	c.MaxMsgSize = 1
+	was := c.Subjects
+	c.Subjects = []string{"elsewhere"}
 	_, err = js.UpdateStream(t.Context(), c)
 	require.NoError(t, err)
 	_, err = q.Retry(t.Context(), l.Record.Key(), false)
-	require.ErrorContains(t, err, "message size exceeds maximum allowed")
-	dead, err := q.Dead(t.Context())
-	require.NoError(t, err)
-	require.Len(t, dead, 1, "it is shown until it is queued")
-	c.MaxMsgSize = -1
+	require.ErrorIs(t, err, jetstream.ErrNoStreamResponse)
+	n, err := q.Mend(t.Context(), "")
+	require.ErrorIs(t, err, jetstream.ErrNoStreamResponse)
+	require.Zero(t, n)
+	c.Subjects = was
 	_, err = js.UpdateStream(t.Context(), c)
 	require.NoError(t, err)
 	r, err := q.Retry(t.Context(), l.Record.Key(), false)
@@ -118,9 +153,6 @@ func TestRetryAgain(t *testing.T) {
 	require.Equal(t, fleet.Queued, r.State)
 	require.Equal(t, "a.vmdk", k.next(t, long).Record.Path)
 	require.Equal(t, uint64(1), messages(t, js))
-	dead, err = q.Dead(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, dead)
 }
 
 // A message that is delivered again while its worker is well is not claimed: not by that worker, nor by another.

@@ -21,16 +21,15 @@ import (
 
 // Names in JetStream.
 const (
-	stream     = "TRUEUP_JOBS"
-	subjects   = "trueup.jobs."
-	advisories = "TRUEUP_ADVISORIES"
-	exceeded   = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + ".*"
-	advised    = "advised"
-	records    = "trueup-jobs"
-	dead       = "trueup-dead"
-	control    = "trueup-control"
-	rows       = "trueup-rows"
+	stream   = "TRUEUP_JOBS"
+	subjects = "trueup.jobs." // and the key of the job
+	records  = "trueup-jobs"
+	control  = "trueup-control"
+	rows     = "trueup-rows"
 )
+
+// maxMessage bounds messages of jobs, in bytes, with their headers. The subject says all.
+const maxMessage = 1 << 10
 
 // Options say where the queue is, and how it is made if it is not there.
 type Options struct {
@@ -39,7 +38,7 @@ type Options struct {
 	CA       string        // file with the certificates that the server's is checked by; empty: the system's
 	Name     string        // of the connection, for the server's log
 	AckWait  time.Duration // after which a delivery without a sign of life is made again; 0: a minute
-	Delivers int           // of a job; 0: 8
+	Delivers int           // how often a job is tried; 0: 8
 	Replicas int           // of streams and buckets; 0: 1
 	Warn     func(error)   // receives errors of the connection, which comes back by itself; nil: they are dropped
 }
@@ -51,13 +50,9 @@ type Queue struct {
 	js      jetstream.JetStream
 	jobs    jetstream.Stream
 	records jetstream.KeyValue
-	dead    jetstream.KeyValue
 	control jetstream.KeyValue
 	rows    jetstream.KeyValue
 }
-
-// duplicates is how long the server knows the ids of messages. Records know jobs for ever.
-const duplicates = time.Hour
 
 // Open connects to a server, and makes the streams and buckets that are not there.
 func Open(ctx context.Context, o Options) (*Queue, error) {
@@ -88,21 +83,15 @@ func (q *Queue) openAll(ctx context.Context) (err error) {
 		return err
 	}
 	if q.jobs, err = q.open(ctx, jetstream.StreamConfig{
-		Name: stream, Subjects: []string{subjects + "*"}, Retention: jetstream.WorkQueuePolicy, Duplicates: duplicates,
-		Description: "jobs of trueup, by datastore",
-	}); err != nil {
-		return err
-	}
-	if _, err = q.open(ctx, jetstream.StreamConfig{
-		Name: advisories, Subjects: []string{exceeded}, Retention: jetstream.WorkQueuePolicy,
-		Description: "jobs of trueup that were delivered as often as they may be",
+		Name: stream, Subjects: []string{subjects + "*.*"}, Retention: jetstream.WorkQueuePolicy,
+		MaxMsgsPerSubject: 1, MaxMsgSize: maxMessage, Description: "jobs of trueup, each at most once",
 	}); err != nil {
 		return err
 	}
 	for _, b := range []struct {
 		to   *jetstream.KeyValue
 		name string
-	}{{&q.records, records}, {&q.dead, dead}, {&q.control, control}, {&q.rows, rows}} {
+	}{{&q.records, records}, {&q.control, control}, {&q.rows, rows}} {
 		if *b.to, err = q.bucket(ctx, b.name); err != nil {
 			return err
 		}
@@ -221,12 +210,22 @@ func (q *Queue) Submit(ctx context.Context, j fleet.Job) (fresh bool, err error)
 	if err != nil {
 		return false, err
 	}
-	return fresh, q.publish(ctx, r) // also where an earlier call ended between the two
+	return fresh, q.ensure(ctx, j.Key()) // also where an earlier call ended between the two
 }
 
+// ensure has a job have a message. One that it has stays where it is in the queue.
+func (q *Queue) ensure(ctx context.Context, key string) error {
+	_, err := q.js.Publish(ctx, subjects+key, nil, jetstream.WithExpectLastSequencePerSubject(0))
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok &&
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		return nil
+	}
+	return err
+}
+
+// publish has a job have a message at the end of the queue. The server removes one that it has.
 func (q *Queue) publish(ctx context.Context, r *fleet.Record) error {
-	id := fmt.Sprintf("%s.%d", r.Key(), r.Round)
-	_, err := q.js.Publish(ctx, subjects+r.Datastore, []byte(r.Key()), jetstream.WithMsgID(id))
+	_, err := q.js.Publish(ctx, subjects+r.Key(), nil)
 	return err
 }
 
@@ -294,11 +293,9 @@ func (q *Queue) Cancel(ctx context.Context, key string) (*fleet.Record, error) {
 		return nil, err
 	}
 	if r.Begun && r.Seq == 0 {
-		if err := q.publish(ctx, r); err != nil {
-			return nil, err
-		}
+		err = q.publish(ctx, r)
 	}
-	return r, q.dead.Purge(ctx, key)
+	return r, err
 }
 
 func stateOf(r *fleet.Record) string {
@@ -308,7 +305,7 @@ func stateOf(r *fleet.Record) string {
 	return string(r.State)
 }
 
-// anew makes a job one that waits for its first delivery. Any message of it is the one that counts.
+// anew makes a job one that waits for its first delivery.
 func anew(r *fleet.Record) { r.State, r.Round, r.Seq, r.Delivery = fleet.Queued, r.Round+1, 0, 0 }
 
 // Retry queues a job anew that has ended: without success, or, if done, in whatever way.
@@ -328,8 +325,5 @@ func (q *Queue) Retry(ctx context.Context, key string, done bool) (*fleet.Record
 	if err != nil {
 		return nil, err
 	}
-	if err := q.publish(ctx, r); err != nil {
-		return nil, err
-	}
-	return r, q.dead.Purge(ctx, key)
+	return r, q.publish(ctx, r)
 }

@@ -238,7 +238,7 @@ func (j *attempt) settle(ctx context.Context, e end, v verdict, ends bool) error
 	switch {
 	case waits && j.lease.Record.Busy+1 >= j.Waits:
 		log.Warn("the image was in use each time")
-		return j.lease.Fail(ctx, note)
+		return j.lease.End(ctx, fleet.Dead, note)
 	case back:
 		log.Info("the job is given back")
 		return j.lease.Return(ctx, note)

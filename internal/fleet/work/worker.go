@@ -76,12 +76,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	if !w.Once {
-		group.Go(func() error { return w.moveDead(ctx) })
+		group.Go(func() error { return w.mend(ctx) })
 	}
 	err := group.Wait()
-	if w.Once && err == nil {
-		_, err = w.Queue.MoveDead(ctx, 0)
-	}
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
@@ -170,16 +167,17 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// moveDead moves dead jobs out of the queue.
-func (w *Worker) moveDead(ctx context.Context) error {
-	for ctx.Err() == nil {
-		n, err := w.Queue.MoveDead(ctx, idle)
-		switch {
-		case n > 0:
-			w.Log.Warn("jobs failed as often as they may", "jobs", n)
-		case err != nil && ctx.Err() == nil:
-			w.Log.Warn("dead jobs cannot be moved now", "error", err)
-			pause(ctx, time.Second)
+// mend queues jobs anew whose messages were lost.
+func (w *Worker) mend(ctx context.Context) error {
+	for ; ctx.Err() == nil; pause(ctx, time.Hour) {
+		for _, d := range w.Datastores {
+			n, err := w.Queue.Mend(ctx, d.Name)
+			if n > 0 {
+				w.Log.Warn("jobs had no message, and are queued anew", "datastore", d.Name, "jobs", n)
+			}
+			if err != nil && ctx.Err() == nil {
+				w.Log.Warn("nothing is known of lost messages", "datastore", d.Name, "error", err)
+			}
 		}
 	}
 	return nil
