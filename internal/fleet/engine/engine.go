@@ -26,8 +26,12 @@ type Options struct {
 	Port      int               // 0: any
 	Cert, Key string            // files for TLS; empty: none
 	Nkeys     string            // file with the public keys of all clients, one a line; empty: it wants none
+	Rights    Rights            // of keys with words behind them
 	Warn      func(text string) // receives warnings and errors of the server; nil: they are dropped
 }
+
+// Rights returns the subjects that a client may publish to, nil for all, and the prefix of those that it receives on.
+type Rights func(key string, words []string) (publish []string, receive string, err error)
 
 // Engine is a running server.
 type Engine struct {
@@ -156,7 +160,7 @@ func (o *Options) server() (*server.Options, error) {
 		opts.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
 	if o.Nkeys != "" {
-		if opts.Nkeys, err = readKeys(o.Nkeys); err != nil {
+		if opts.Nkeys, err = o.readKeys(); err != nil {
 			return nil, fmt.Errorf("--nkeys %s: %w", o.Nkeys, err)
 		}
 	}
@@ -183,21 +187,33 @@ func (o *Options) allowed() error {
 	return nil
 }
 
-// readKeys reads public nkeys of users, one a line, with comments behind #.
-func readKeys(path string) (out []*server.NkeyUser, err error) {
-	b, err := os.ReadFile(path)
+// readKeys reads public nkeys of users, one a line, with words on their rights behind them, and comments behind #.
+func (o *Options) readKeys() (out []*server.NkeyUser, err error) {
+	b, err := os.ReadFile(o.Nkeys)
 	if err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(string(b)) {
-		key, _, _ := strings.Cut(line, "#")
-		if key = strings.TrimSpace(key); key == "" {
+		text, _, _ := strings.Cut(line, "#")
+		words := strings.Fields(text)
+		if len(words) == 0 {
 			continue
 		}
-		if !nkeys.IsValidPublicUserKey(key) {
-			return nil, fmt.Errorf("%.80q is not the public nkey of a user, which begins with U", key)
+		if !nkeys.IsValidPublicUserKey(words[0]) {
+			return nil, fmt.Errorf("%.80q is not the public nkey of a user, which begins with U", words[0])
 		}
-		out = append(out, &server.NkeyUser{Nkey: key})
+		publish, receive, err := o.Rights(words[0], words[1:])
+		if err != nil {
+			return nil, fmt.Errorf("key %s: %w", words[0], err)
+		}
+		user := &server.NkeyUser{Nkey: words[0]}
+		if publish != nil {
+			user.Permissions = &server.Permissions{
+				Publish:   &server.SubjectPermission{Allow: publish},
+				Subscribe: &server.SubjectPermission{Allow: []string{receive + ".>"}},
+			}
+		}
+		out = append(out, user)
 	}
 	if len(out) == 0 {
 		return nil, errors.New("it has no key, so that no client could connect")

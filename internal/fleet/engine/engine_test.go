@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"math/big"
 	"net"
@@ -15,9 +16,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/engine"
 	"github.com/trueup/trueup/internal/fleet/queue"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -76,10 +79,15 @@ func TestNoOpenServers(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 	}
+	public, _ := user(t)
 	for want, text := range map[string]string{
-		"no key": "# none\n\n", "is not the public nkey": "UABC\n", "no such file": "",
+		"want reader":       public + " writer\n",
+		"datastore \"a.b\"": public + " worker a.b\n",
+		"no key":            "# none\n\n", "is not the public nkey": "UABC\n", "no such file": "",
 	} {
-		o := engine.Options{Store: t.TempDir(), Host: "127.0.0.1", Nkeys: put(t, "keys", []byte(text))}
+		o := engine.Options{
+			Store: t.TempDir(), Host: "127.0.0.1", Nkeys: put(t, "keys", []byte(text)), Rights: queue.Rights,
+		}
 		if text == "" {
 			o.Nkeys += ".absent"
 		}
@@ -96,6 +104,7 @@ func TestKeys(t *testing.T) {
 	_, stranger := user(t)
 	e, err := engine.Start(t.Context(), engine.Options{
 		Store: t.TempDir(), Host: "0.0.0.0", Cert: cert, Key: key, Nkeys: put(t, "keys", []byte(public+" # one\n")),
+		Rights: queue.Rights,
 	})
 	require.NoError(t, err)
 	t.Cleanup(e.Stop)
@@ -139,4 +148,91 @@ func TestOneServerOnAStore(t *testing.T) {
 	cancel()
 	_, err = engine.Start(ctx, engine.Options{Store: t.TempDir(), Host: "127.0.0.1"})
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A worker has the jobs of its datastores, and can order none and cancel none; nor can a reader. What a worker queues
+// for itself is not done.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	all, allSeed := user(t)
+	worker, workerSeed := user(t)
+	reader, readerSeed := user(t)
+	keys := all + "\n" + worker + " worker ds1 # of one host\n" + reader + " reader\n"
+	e, err := engine.Start(t.Context(), engine.Options{
+		Store: t.TempDir(), Host: "127.0.0.1", Nkeys: put(t, "keys", []byte(keys)), Rights: queue.Rights,
+	})
+	require.NoError(t, err)
+	t.Cleanup(e.Stop)
+	denied := make(chan error, 100)
+	open := func(seed string) *queue.Queue {
+		q, err := queue.Open(t.Context(), queue.Options{
+			URL: e.URL(), Seed: seed, Warn: func(err error) { denied <- err },
+		})
+		require.NoError(t, err)
+		t.Cleanup(q.Close)
+		return q
+	}
+	// refused requires that the server denies what a client asks for, which gets no answer.
+	refused := func(ask func(ctx context.Context) error) {
+		t.Helper()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() { cancel(<-denied) }()
+		require.ErrorIs(t, ask(ctx), context.Canceled)
+		require.ErrorIs(t, context.Cause(ctx), nats.ErrPermissionViolation)
+	}
+	job := func(datastore, path string) fleet.Job {
+		return fleet.Job{Kind: fleet.Exchange, Datastore: datastore, Path: path}
+	}
+	client, w, r := open(allSeed), open(workerSeed), open(readerSeed)
+	ordered := job("ds1", "a.img")
+	_, err = client.Submit(t.Context(), ordered)
+	require.NoError(t, err)
+	for _, q := range []*queue.Queue{w, r} {
+		refused(func(ctx context.Context) error {
+			_, err := q.Submit(ctx, job("ds1", "b.img"))
+			return err
+		})
+		refused(func(ctx context.Context) error {
+			_, err := q.Cancel(ctx, ordered.Key())
+			return err
+		})
+		refused(func(ctx context.Context) error { return q.Drain(ctx, "ds1", true) })
+		refused(func(ctx context.Context) error {
+			_, err := q.Source(ctx, "ds2", 0)
+			return err
+		})
+		n := 0
+		require.NoError(t, q.Each(t.Context(), "", func(*fleet.Record) { n++ }))
+		require.Equal(t, 1, n)
+	}
+	own := fleet.Record{Job: job("ds1", "own.img"), State: fleet.Queued}
+	b, err := json.Marshal(own)
+	require.NoError(t, err)
+	sign, err := nats.NkeyOptionFromSeed(workerSeed)
+	require.NoError(t, err)
+	conn, err := nats.Connect(e.URL(), sign)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.Publish("$KV.trueup-jobs."+own.Key(), b))
+	require.NoError(t, conn.Publish("trueup.jobs."+own.Key(), nil))
+	require.NoError(t, conn.Flush())
+
+	s, err := w.Source(t.Context(), "ds1", 0)
+	require.NoError(t, err)
+	next := func() (*queue.Lease, error) {
+		return s.Next(t.Context(), "w", time.Minute, func(string, error) { t.Error("a message was refused") })
+	}
+	l, err := next()
+	require.NoError(t, err)
+	require.Equal(t, "a.img", l.Record.Path)
+	require.NoError(t, l.Checkpoint(t.Context(), fleet.Progress{Phase: "copy"}))
+	require.NoError(t, l.Return(t.Context(), func(*fleet.Record) {}))
+	_, err = next()
+	require.ErrorIs(t, err, jetstream.ErrKeyNotFound, "it was not ordered")
+	l, err = next()
+	require.NoError(t, err)
+	require.NoError(t, l.End(t.Context(), fleet.Done, func(*fleet.Record) {}))
+	drained, err := w.Drained(t.Context(), "ds1")
+	require.NoError(t, err)
+	require.False(t, drained)
 }

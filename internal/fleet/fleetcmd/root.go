@@ -86,6 +86,11 @@ of the other commands. A worker runs on each host, and does the jobs of the data
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			b.queue.Warn = func(err error) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "trueup-fleet: "+fleet.Plain(err.Error()))
+			}
+		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	f := root.PersistentFlags()

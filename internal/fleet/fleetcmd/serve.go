@@ -10,10 +10,11 @@ import (
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/engine"
+	"github.com/trueup/trueup/internal/fleet/queue"
 )
 
 func newServe() *cobra.Command {
-	o := engine.Options{}
+	o := engine.Options{Rights: queue.Rights}
 	listen := ""
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -55,6 +56,6 @@ all clients.`,
 	f.StringVar(&listen, "listen", "127.0.0.1:4222", "listen on `ADDRESS:PORT`; port 0 is any that is free")
 	f.StringVar(&o.Cert, "tls-cert", "", "certificate of the server, in `FILE`")
 	f.StringVar(&o.Key, "tls-key", "", "key of the certificate, in `FILE`")
-	f.StringVar(&o.Nkeys, "nkeys", "", "`FILE` with the public nkeys of all clients")
+	f.StringVar(&o.Nkeys, "nkeys", "", "`FILE` with the public nkeys of all clients, and their rights")
 	return cmd
 }

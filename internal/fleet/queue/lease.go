@@ -223,6 +223,9 @@ func (s *Source) claim(ctx context.Context, msg jetstream.Msg, worker string) (*
 	}
 	for {
 		r, revision, err := s.q.Get(ctx, keyOf(msg))
+		if err == nil {
+			_, err = s.q.orders.Get(ctx, keyOf(msg))
+		}
 		switch {
 		case errors.Is(err, jetstream.ErrInvalidKey),
 			errors.Is(err, jetstream.ErrKeyNotFound) && meta.NumDelivered >= lateRecord:
@@ -318,7 +321,7 @@ func (l *Lease) Return(ctx context.Context, change func(r *fleet.Record)) error 
 
 // Drop settles the message of a job that was cancelled, and records that nothing is left of it.
 func (l *Lease) Drop(ctx context.Context) error {
-	_, err := l.q.change(ctx, l.Record.Key(), func(r *fleet.Record) (bool, error) {
+	_, err := l.q.change(ctx, l.Record.Key(), "", func(r *fleet.Record) (bool, error) {
 		mine := r.State == fleet.Cancelled && r.Seq == l.Record.Seq
 		r.Begun, r.Progress = false, fleet.Progress{}
 		return mine, nil

@@ -23,6 +23,7 @@ import (
 const (
 	stream   = "TRUEUP_JOBS"
 	subjects = "trueup.jobs." // and the key of the job
+	orders   = "trueup-orders"
 	records  = "trueup-jobs"
 	control  = "trueup-control"
 	rows     = "trueup-rows"
@@ -49,6 +50,7 @@ type Queue struct {
 	conn    *nats.Conn
 	js      jetstream.JetStream
 	jobs    jetstream.Stream
+	orders  jetstream.KeyValue // what clients want of jobs, which workers may not write
 	records jetstream.KeyValue
 	control jetstream.KeyValue
 	rows    jetstream.KeyValue
@@ -91,7 +93,7 @@ func (q *Queue) openAll(ctx context.Context) (err error) {
 	for _, b := range []struct {
 		to   *jetstream.KeyValue
 		name string
-	}{{&q.records, records}, {&q.control, control}, {&q.rows, rows}} {
+	}{{&q.orders, orders}, {&q.records, records}, {&q.control, control}, {&q.rows, rows}} {
 		if *b.to, err = q.bucket(ctx, b.name); err != nil {
 			return err
 		}
@@ -114,7 +116,7 @@ func connect(o Options) (*nats.Conn, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--nkey %s: %w", o.Seed, err)
 		}
-		options = append(options, sign)
+		options = append(options, sign, inbox)
 	}
 	if o.CA != "" {
 		options = append(options, nats.RootCAs(o.CA))
@@ -135,6 +137,9 @@ func connect(o Options) (*nats.Conn, error) {
 	}
 	return conn, nil
 }
+
+// inbox has answers come on subjects of the key alone.
+func inbox(o *nats.Options) error { return nats.CustomInboxPrefix(inboxOf(o.Nkey))(o) }
 
 // place returns URLs with commas between as messages have them, without passwords, and whether all are of this machine.
 func place(urls string) (shown string, local bool, err error) {
@@ -198,19 +203,28 @@ func (q *Queue) Submit(ctx context.Context, j fleet.Job) (fresh bool, err error)
 	if err := j.Check(); err != nil {
 		return false, err
 	}
-	now := time.Now().UTC()
-	r := &fleet.Record{Job: j, State: fleet.Queued, Created: now, Updated: now}
-	_, err = q.records.Create(ctx, j.Key(), encode(r))
-	fresh = err == nil
-	if errors.Is(err, jetstream.ErrKeyExists) {
-		if r, _, err = q.Get(ctx, j.Key()); err != nil || r.State != fleet.Queued || r.Seq != 0 {
-			return false, err
+	r, _, err := q.Get(ctx, j.Key())
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		r = &fleet.Record{Job: j, State: fleet.Queued, Created: time.Now().UTC()}
+		r.Updated = r.Created
+		if err = q.order(ctx, j.Key(), "submit"); err == nil {
+			_, err = q.records.Create(ctx, j.Key(), encode(r))
+		}
+		fresh = err == nil
+		if errors.Is(err, jetstream.ErrKeyExists) {
+			err = nil // another client is as far
 		}
 	}
-	if err != nil {
+	if err != nil || r.State != fleet.Queued || r.Seq != 0 {
 		return false, err
 	}
 	return fresh, q.ensure(ctx, j.Key()) // also where an earlier call ended between the two
+}
+
+// order notes what a client wants of a job. What has not been ordered is not done.
+func (q *Queue) order(ctx context.Context, key, what string) error {
+	_, err := q.orders.PutString(ctx, key, what)
+	return err
 }
 
 // ensure has a job have a message. One that it has stays where it is in the queue.
@@ -254,14 +268,19 @@ func (q *Queue) Get(ctx context.Context, key string) (*fleet.Record, uint64, err
 }
 
 // change replaces a record by what f makes of it, as often as another change comes between. f returns false for a
-// record that is to stay.
-func (q *Queue) change(ctx context.Context, key string, f func(r *fleet.Record) (bool, error)) (*fleet.Record, error) {
+// record that is to stay. order is what a client wants, empty for a worker.
+func (q *Queue) change(
+	ctx context.Context, key, order string, f func(r *fleet.Record) (bool, error),
+) (*fleet.Record, error) {
 	for {
 		r, revision, err := q.Get(ctx, key)
 		if err != nil {
 			return nil, err
 		}
 		changes, err := f(r)
+		if err == nil && changes && order != "" {
+			err = q.order(ctx, key, order)
+		}
 		if err != nil || !changes {
 			return r, err
 		}
@@ -279,7 +298,7 @@ func overtaken(err error) bool { return errors.Is(err, jetstream.ErrKeyRevisionM
 // failed or was refused, and for one that was cancelled and left something. A job whose result is about to get its name
 // is not cancelled.
 func (q *Queue) Cancel(ctx context.Context, key string) (*fleet.Record, error) {
-	r, err := q.change(ctx, key, func(r *fleet.Record) (bool, error) {
+	r, err := q.change(ctx, key, "cancel", func(r *fleet.Record) (bool, error) {
 		switch left := r.Begun && r.State != fleet.Done; {
 		case r.State.Ended() && left:
 			anew(r)
@@ -310,7 +329,7 @@ func anew(r *fleet.Record) { r.State, r.Round, r.Seq, r.Delivery = fleet.Queued,
 
 // Retry queues a job anew that has ended: without success, or, if done, in whatever way.
 func (q *Queue) Retry(ctx context.Context, key string, done bool) (*fleet.Record, error) {
-	r, err := q.change(ctx, key, func(r *fleet.Record) (bool, error) {
+	r, err := q.change(ctx, key, "retry", func(r *fleet.Record) (bool, error) {
 		if r.State == fleet.Queued && r.Seq == 0 {
 			return false, nil // an earlier call may have ended before its message
 		}
