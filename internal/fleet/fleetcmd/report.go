@@ -1,17 +1,13 @@
 package fleetcmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -71,7 +67,7 @@ func report(ctx context.Context, q *queue.Queue, datastore, folder string, run *
 	defer os.RemoveAll(dir)
 	run.Args = append(run.Args, args...)
 	found, missing := 0, 0
-	for _, r := range lastScans(scans) {
+	for _, r := range fleet.LastScans(scans) {
 		path, err := resultOf(ctx, q, r, dir, folder)
 		switch {
 		case errors.Is(err, errMissing):
@@ -122,49 +118,6 @@ func resultOf(ctx context.Context, q *queue.Queue, r *fleet.Record, dir, folder 
 			"--folder of worker %s", errMissing, r.Key(), fleet.Plain(r.Path), r.ResultName(), fleet.Plain(r.Worker))
 	}
 	return path, nil
-}
-
-// generation are the scans of one folder that were submitted at once: its shards.
-type generation struct {
-	scans []*fleet.Record
-	waits bool   // for a scan
-	done  bool   // a scan of it
-	first uint64 // message of its scans that are done: messages have the order in which they were queued
-}
-
-// lastScans returns the scans of the last generation of each folder that has come to an end, or else of the last that
-// has results.
-func lastScans(scans []*fleet.Record) (out []*fleet.Record) {
-	folders := map[string]map[string]*generation{}
-	for _, r := range scans {
-		folder := r.Datastore + "/" + r.Path
-		if folders[folder] == nil {
-			folders[folder] = map[string]*generation{}
-		}
-		g := folders[folder][r.Again]
-		if g == nil {
-			g = &generation{first: math.MaxUint64}
-			folders[folder][r.Again] = g
-		}
-		g.scans = append(g.scans, r)
-		g.waits = g.waits || !r.State.Ended()
-		if r.State == fleet.Done {
-			g.done, g.first = true, min(g.first, r.Seq)
-		}
-	}
-	for _, folder := range slices.Sorted(maps.Keys(folders)) {
-		var last *generation
-		for _, g := range folders[folder] {
-			if g.done && (last == nil || last.waits && !g.waits || last.waits == g.waits && last.first < g.first) {
-				last = g
-			}
-		}
-		if last != nil {
-			slices.SortFunc(last.scans, func(a, b *fleet.Record) int { return cmp.Compare(a.Key(), b.Key()) })
-			out = append(out, last.scans...)
-		}
-	}
-	return out
 }
 
 func linesOf(s string) iter.Seq[string] { return strings.SplitSeq(strings.TrimSpace(s), "\n") }

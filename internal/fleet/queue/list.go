@@ -139,3 +139,31 @@ func (q *Queue) Rows(ctx context.Context, key string) ([]byte, error) {
 	}
 	return e.Value(), nil
 }
+
+// DropRows drops the rows of scans of a datastore, or of all with an empty name, which later ones supersede.
+func (q *Queue) DropRows(ctx context.Context, datastore string) error {
+	kept, err := q.rows.ListKeys(ctx)
+	if err != nil {
+		return err
+	}
+	has := map[string]bool{}
+	for key := range kept.Keys() {
+		has[key] = true
+	}
+	var scans []*fleet.Record
+	if err := q.Each(ctx, datastore, func(r *fleet.Record) {
+		if r.Kind == fleet.Scan {
+			scans = append(scans, r)
+		}
+	}); err != nil {
+		return err
+	}
+	for _, r := range fleet.Superseded(scans) {
+		if has[r.Key()] {
+			if err := q.rows.Purge(ctx, r.Key()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

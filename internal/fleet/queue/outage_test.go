@@ -2,6 +2,8 @@ package queue_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -199,4 +201,35 @@ func TestReplicas(t *testing.T) {
 	open(t, queue.Options{URL: url, Replicas: 1})
 	_, err := queue.Open(t.Context(), queue.Options{URL: url, Replicas: 3})
 	require.ErrorContains(t, err, "stream TRUEUP_JOBS has 1 replicas, want 3")
+}
+
+// Rows of scans go when a later scan of the same folder has ended, and no sooner.
+func TestRowsOfEarlierScans(t *testing.T) {
+	t.Parallel()
+	q := open(t, queue.Options{URL: serve(t)})
+	k := take(t, q, "w", "ds1")
+	rows := filepath.Join(t.TempDir(), "rows")
+	require.NoError(t, os.WriteFile(rows, []byte("{}"), 0o600))
+	var keys []string
+	kept := func() (out []bool) {
+		require.NoError(t, q.DropRows(t.Context(), "ds1"))
+		for _, key := range keys {
+			b, err := q.Rows(t.Context(), key)
+			require.NoError(t, err)
+			out = append(out, b != nil)
+		}
+		return out
+	}
+	for _, again := range []string{"1", "2"} {
+		j := fleet.Job{Kind: fleet.Scan, Datastore: "ds1", Path: ".", Options: fleet.Options{Again: again}}
+		keys = append(keys, j.Key())
+		submit(t, q, j)
+		l := k.next(t, long)
+		require.NoError(t, q.KeepRows(t.Context(), j.Key(), rows))
+		if again == "2" {
+			require.Equal(t, []bool{true, true}, kept())
+		}
+		require.NoError(t, l.End(t.Context(), fleet.Done, nothing))
+	}
+	require.Equal(t, []bool{false, true}, kept())
 }

@@ -167,7 +167,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// mend queues jobs anew whose messages were lost.
+// mend queues jobs anew whose messages were lost, and drops results that nothing reports any more.
 func (w *Worker) mend(ctx context.Context) error {
 	for ; ctx.Err() == nil; pause(ctx, time.Hour) {
 		for _, d := range w.Datastores {
@@ -175,8 +175,11 @@ func (w *Worker) mend(ctx context.Context) error {
 			if n > 0 {
 				w.Log.Warn("jobs had no message, and are queued anew", "datastore", d.Name, "jobs", n)
 			}
+			if err == nil {
+				err = w.Queue.DropRows(ctx, d.Name)
+			}
 			if err != nil && ctx.Err() == nil {
-				w.Log.Warn("nothing is known of lost messages", "datastore", d.Name, "error", err)
+				w.Log.Warn("the queue cannot be mended now", "datastore", d.Name, "error", err)
 			}
 		}
 	}
