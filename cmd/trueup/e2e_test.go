@@ -20,7 +20,7 @@ func TestAlignRealDisks(t *testing.T) {
 			dir := t.TempDir()
 			raw := d.make(t, dir)
 			for k, f := range diskFormats {
-				if disktest.Exhaustive || (i+k)%3 == 0 {
+				if disktest.Exhaustive || (i+k)%6 == 0 {
 					t.Run(f.name, func(t *testing.T) { newAlignCase(t, d, f, raw).run(t) })
 				}
 			}

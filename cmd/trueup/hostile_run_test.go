@@ -113,7 +113,8 @@ func measure(t testing.TB, runs ...[]string) []result {
 		require.NotContains(t, r.stderr, "goroutine ", "trueup %q panicked", runs[i])
 		require.LessOrEqual(t, m.RSS, int64(maxRSS), "peak memory of trueup %q", runs[i])
 		require.LessOrEqual(t, m.CPU, maxCPU, "processor time of trueup %q", runs[i])
-		if wantsJSON(runs[i]) {
+		// The largest tables take seconds to validate, and differ from small ones in nothing but number.
+		if wantsJSON(runs[i]) && (len(r.stdout) < 1<<20 || disktest.Exhaustive) {
 			validate(t, r.stdout)
 		}
 		results = append(results, r)
