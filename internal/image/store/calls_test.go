@@ -313,12 +313,15 @@ func TestOutputsThatAFileSystemRefuses(t *testing.T) {
 		says string
 		left []string
 	}{
-		"locked by another":  {failing("lock", syscall.EAGAIN), "in use by another run", []string{".out.vmdk.partial"}},
-		"made by another":    {failing("create .out.vmdk.partial", syscall.EEXIST), "in use by another run", nil},
-		"not to be made":     {failing("create .out.vmdk.partial", syscall.EACCES), "create ", nil},
-		"no trial":           {failing("create .out.vmdk.trial", syscall.EACCES), "create ", nil},
-		"not to be read":     {failing("read", syscall.EIO), "read back ", nil},
-		"no names":           {failing("rename2", syscall.EIO), "rename ", nil},
+		"locked by another": {failing("lock", syscall.EAGAIN), "in use by another run", []string{".out.vmdk.partial"}},
+		"made by another":   {failing("create .out.vmdk.partial", syscall.EEXIST), "in use by another run", nil},
+		"not to be made":    {failing("create .out.vmdk.partial", syscall.EACCES), "create ", nil},
+		"no trial":          {failing("create .out.vmdk.trial", syscall.EACCES), "create ", nil},
+		"not to be read":    {failing("read", syscall.EIO), "read back ", nil},
+		"no names":          {failing("rename2", syscall.EIO), "rename ", nil},
+		"no names without flags": {
+			failing("rename2", syscall.EINVAL, "rename", syscall.EIO), "rename ", nil,
+		},
 		"not to be measured": {failing("statfs", syscall.EIO), "free space", nil},
 		"an old one that cannot be opened": {
 			failing("open", syscall.EACCES), "read back ", []string{"out.vmdk", "out-flat.vmdk"},
@@ -396,9 +399,8 @@ func (c *outputCalls) run(t *testing.T, fails bool) {
 		if c.kind != "resumable" || failed != "fsyncdir" { // that its journal is gone need not last
 			require.NotContains(t, mustFail, failed)
 		}
-	} else if failed == "unlink out-flat.vmdk" ||
-		!slices.ContainsFunc(guesses, func(text string) bool { return strings.Contains(said, text) }) {
-		require.Contains(t, said, syscall.EIO.Error(), failed)
+	} else {
+		requireNamed(t, failed, said)
 	}
 	// What has a name is the copy, or what was there before; that the copy is there is what no error says. What a
 	// killed run left may go at any time.
@@ -443,6 +445,15 @@ func sums(t *testing.T, dir string) map[string]string {
 
 // guesses are what errors say that do not know the call that failed, but only what it has led to.
 var guesses = []string{"in use by another run", "knows no locks", "permission denied", "exists"}
+
+// requireNamed requires that what was said of a call that failed names its error, or is a guess.
+func requireNamed(t *testing.T, failed, said string) {
+	t.Helper()
+	if failed == "unlink out-flat.vmdk" ||
+		!slices.ContainsFunc(guesses, func(text string) bool { return strings.Contains(said, text) }) {
+		require.Contains(t, said, syscall.EIO.Error(), failed)
+	}
+}
 
 // requireOrder requires that the file system is asked for its calls before a byte is written, that bytes are durable
 // before a file has its name, the names of second files before that of DEST, and that one before the end.

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -341,6 +343,29 @@ func TestErrorsOfPartialFilesHaveTheFolder(t *testing.T) {
 	_, err = store.Create(dest, src.Disk.Size(), src, store.CreateOptions{})
 	require.ErrorIs(t, err, ondisk.ErrBusy)
 	require.ErrorContains(t, err, filepath.Join(dir, ".new.vmdk.partial")+": in use")
+}
+
+// The file system is asked to share blocks of SOURCE, here with another one. A copy that can go on has bytes of its
+// own, and the disk of a QCOW2 is no stretch of a file.
+func TestWhichOutputsShareBlocks(t *testing.T) {
+	t.Parallel()
+	src, _ := source(t, 1)
+	lasts := imagetest.Kinds[0]
+	lasts.Order = []byte("order")
+	for name, c := range map[string]struct {
+		o    store.CreateOptions
+		want error
+	}{
+		"flat":    {imagetest.Kinds[0], unix.EXDEV},
+		"lasting": {lasts, errors.ErrUnsupported},
+		"qcow2":   {store.CreateOptions{Format: "qcow2"}, errors.ErrUnsupported},
+	} {
+		dir := oddfs.Mount(t, t.TempDir(), oddfs.Manners{})
+		out, err := store.Create(filepath.Join(dir, "out"), src.Disk.Size(), src, c.o)
+		require.NoError(t, err, name)
+		require.ErrorIs(t, out.Share(src.Handles[0], 0, 64*kib, 0), c.want, name)
+		require.NoError(t, out.Discard(), name)
+	}
 }
 
 // An output that swaps has the names of the files of SOURCE, which others refuse.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -189,4 +191,8 @@ func TestStaleReports(t *testing.T) {
 		".report.4194306.partial", ".report.4194307.partial", ".report.4194308.partial", ".report.x.partial", "report",
 	}, disktest.Names(t, dir), work)
 	require.NoError(t, first.Close())
+
+	none := oddfs.Mount(t, dir, failing("readdir", syscall.EIO))
+	_, err = store.CreateReport(filepath.Join(none, "report"), 0o600)
+	require.ErrorIs(t, err, syscall.EIO, "what else is there is not known")
 }

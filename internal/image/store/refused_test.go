@@ -14,10 +14,12 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // A copy has the permissions of its source, while it is written too.
@@ -259,6 +261,52 @@ func TestPackagesThatAreNotBegun(t *testing.T) {
 	_, _, err = store.CreateFiles(filepath.Join(src+".none", "out.ovf"), files, false, false)
 	require.ErrorContains(t, err, "folder of DEST")
 	require.Len(t, disktest.Names(t, "/proc/self/fd"), open)
+}
+
+// A disk of a package is opened as its maker says. What the package lacks is not read back, and a caller may refuse one
+// of its files. It runs alone, since it counts calls.
+func TestDisksOfAPackage(t *testing.T) {
+	src, _ := source(t, 1)
+	files, err := image.OpenFiles(imagetest.Write(t, t.TempDir(), "src.ovf", nil), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, files.Close()) }()
+	behind := t.TempDir()
+	var j oddfs.Journal
+	mounted := oddfs.Mount(t, behind, oddfs.Manners{Journal: &j})
+	out, first, err := store.CreateFiles(filepath.Join(mounted, "out.ovf"), files, false, false)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, out.Discard()) }()
+	again := func() (*image.Image, error) { return src, nil }
+	d, err := out.CreateDisk(first, "disk.img", src.Disk.Size(), src, store.CreateOptions{}, again)
+	require.NoError(t, err)
+	got, err := d.Reopen()
+	require.NoError(t, err)
+	require.Same(t, src, got)
+	j.Restart(1)
+	_, err = out.CreateDisk(first, "disk.img", src.Disk.Size(), src, store.CreateOptions{}, again)
+	require.ErrorContains(t, err, "free space")
+	require.Equal(t, "statfs", j.Failed())
+
+	imagetest.Write(t, behind, "dropped.img", nil)
+	dropped := func() error {
+		set, err := out.ReadBack()
+		require.NoError(t, err)
+		defer set.Close()
+		_, err = set.Dir.OpenAny("dropped.img", ondisk.ErrReference)
+		return err
+	}
+	require.NoError(t, dropped())
+	out.Without("dropped.img")
+	require.ErrorIs(t, dropped(), fs.ErrNotExist)
+
+	_, err = out.AddFile("second")
+	require.NoError(t, err)
+	var seen []string
+	require.ErrorIs(t, out.EachFile(func(final, _ string, _ *sys.File) error {
+		seen = append(seen, final)
+		return errMarker
+	}), errMarker)
+	require.Equal(t, []string{"out.ovf"}, seen)
 }
 
 // Where a file of a package cannot have its name, none of them has one.
