@@ -116,17 +116,10 @@ func (img *Image) Renamed(to func(name string) string) (b, renamed []byte, err e
 	if len(img.Parts) == 0 || f.Rename == nil {
 		return nil, nil, nil
 	}
-	main := img.Handles[0]
-	if main.Size() > maxNaming {
-		return nil, nil, fmt.Errorf("%.256q of %d bytes, which names other files: %w of %d bytes", main.Name(),
-			main.Size(), ondisk.ErrLimit, maxNaming)
-	}
+	main := img.Handles[0] // a file without data, which was read as a whole
 	if b, err = ondisk.Bytes(main, 0, main.Size()); err != nil {
 		return nil, nil, err
 	}
 	renamed, err = f.Rename(b, to)
 	return b, renamed, err
 }
-
-// maxNaming bounds a file that names others and holds no data itself, in bytes: the text of a VMDK.
-const maxNaming = 1 << 20

@@ -1,16 +1,20 @@
 package image_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -110,6 +114,23 @@ func TestNamesInAnOVF(t *testing.T) {
 		user, err = imagetest.Open(t, imagetest.Write(t, dir, name, make([]byte, mib))).OtherUser()
 		require.NoError(t, err)
 		require.Equal(t, "vm.ovf", user, text)
+	}
+}
+
+// A folder that cannot be listed may have another user of a file.
+func TestOtherUserThatIsNotListed(t *testing.T) {
+	t.Parallel()
+	behind := t.TempDir()
+	imagetest.Write(t, behind, "disk.vmdk",
+		[]byte(vmdkforge.Descriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
+	for want, fail := range map[string]syscall.Errno{"disk.vmdk": 0, "": syscall.EIO} {
+		m := oddfs.Manners{Fail: map[string]syscall.Errno{"readdir": fail}}
+		d, err := gate.OpenFolder(oddfs.Mount(t, behind, m))
+		require.NoError(t, err)
+		user, err := image.OtherUser(d, []string{"disk-flat.vmdk"}, func(string) bool { return false })
+		require.Equal(t, want, user)
+		require.Equal(t, want == "", errors.Is(err, syscall.EIO), err)
+		require.NoError(t, d.Close())
 	}
 }
 
