@@ -1,9 +1,13 @@
 package gate
 
 import (
+	"errors"
+	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -122,4 +128,66 @@ func TestTheFolderIsHeldByItsHandle(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "right", string(b))
 	require.NoError(t, f.Close())
+}
+
+// A call of a file system that fails is said, and taken neither for a change nor for the end of a folder.
+func TestCallsThatFailOnAFolder(t *testing.T) {
+	behind := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(behind, "file"), []byte("bytes"), 0o600))
+	var j oddfs.Journal
+	path := filepath.Join(oddfs.Mount(t, behind, oddfs.Manners{Journal: &j}), "file")
+	look := func() error {
+		d, base, err := Follow(path, nil)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		f, err := d.OpenAny(base, ondisk.ErrReference)
+		if err != nil {
+			return err
+		}
+		_, err = d.Names(func(string) bool { return true })
+		return errors.Join(err, f.Close())
+	}
+	failed := map[string]bool{}
+	for n := 1; ; n++ {
+		j.Restart(n)
+		err := look()
+		op, _, _ := strings.Cut(j.Failed(), " ")
+		if op == "" {
+			require.NoError(t, err)
+			break
+		}
+		if err == nil {
+			require.Equal(t, "lookup", op, "the kernel looks once more where it knew the file")
+			continue
+		}
+		require.ErrorIs(t, err, unix.EIO, op)
+		failed[op] = true
+	}
+	require.Subset(t, slices.Collect(maps.Keys(failed)), []string{"getattr", "lookup", "open", "opendir", "readdir"})
+}
+
+// A device without a medium is none, and one that is claimed while it is read has changed. Spec: open(2), O_EXCL.
+func TestDevices(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open := func(size int64) (*File, error) {
+		path := filepath.Join(dir, fmt.Sprint(size))
+		require.NoError(t, os.WriteFile(path, make([]byte, size), 0o600))
+		d, base, err := Follow(disktest.LoopDevice(t, path), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, d.Close()) })
+		return d.OpenNamed(base)
+	}
+	_, err := open(0)
+	require.ErrorContains(t, err, "there is no medium in the device")
+	f, err := open(1 << 20)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, f.Unchanged())
+	keeper, err := os.OpenFile(filepath.Join("/dev", f.Name()), os.O_RDONLY|os.O_EXCL, 0)
+	require.NoError(t, err)
+	defer keeper.Close()
+	require.ErrorIs(t, f.Unchanged(), ondisk.ErrChanged)
 }

@@ -90,6 +90,10 @@ func TestArchivesThatAreNoPackages(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	_, err = ova.Identify(filepath.Join(dir, "absent"), nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
+	for _, name := range []string{"absent", "plain.img"} {
+		_, err = ova.Open(filepath.Join(dir, name), nil)
+		require.ErrorIs(t, err, ondisk.ErrNoMatch, name)
+	}
 	id, err := ova.Identify(archived(t, one, sparse("disk.vmdk")), nil)
 	require.NoError(t, err)
 	require.Equal(t, "ova", id.Format)
