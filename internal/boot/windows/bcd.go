@@ -98,7 +98,7 @@ func (s *store) walk() error {
 	}
 	return each(objects.Subkeys(), func(object *hive.Key) error {
 		elements, err := ifThere(object.Subkey("Elements"))
-		if elements == nil || err != nil {
+		if elements == nil {
 			return err
 		}
 		return each(elements.Subkeys(), s.element)
@@ -110,7 +110,7 @@ const regBinary = 3
 
 func (s *store) element(k *hive.Key) error {
 	v, err := ifThere(k.Value("Element"))
-	if v == nil || err != nil {
+	if v == nil {
 		return err
 	}
 	s.elements, s.bytes = s.elements+1, s.bytes+v.Size

@@ -106,7 +106,7 @@ func arcPartitions(g *boot.Guest) []int {
 // readBootIni reads the menu; nil if absent.
 func readBootIni(files guestfile.FS) ([]byte, error) {
 	file, err := ifThere(files.Open("boot.ini"))
-	if file == nil || err != nil {
+	if file == nil {
 		return nil, err
 	}
 	return ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))

@@ -93,11 +93,11 @@ func findLetters(h *guestHive, _ *boot.Found) error {
 
 func findDiskInformation(h *guestHive) error {
 	k, err := ifThere(h.Key(diskKey))
-	if k == nil || err != nil {
+	if k == nil {
 		return err
 	}
 	v, err := ifThere(k.Value(diskValue))
-	if v == nil || err != nil || v.Size == 0 {
+	if v == nil || v.Size == 0 {
 		return err
 	}
 	data, err := v.Data()

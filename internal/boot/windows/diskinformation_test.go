@@ -155,10 +155,12 @@ func TestDiskInformationNotUnderstood(t *testing.T) {
 			require.Contains(t, got[0].Text, `DISK\Information`)
 		})
 	}
-	t.Run("no sets", func(t *testing.T) {
+	t.Run("nothing", func(t *testing.T) {
 		f := twoDisks()
 		f.U32(24, 2)
-		r := boottest.Read(t, windowsDisk(t, map[string][]byte{ntSystem: ntHive(append(f, 0, 0))}))
-		require.Empty(t, boottest.Issues(r, "mounted-devices"), fmt.Sprint(r.Issues))
+		for _, value := range [][]byte{append(f, 0, 0), nil} { // no sets, or no bytes
+			r := boottest.Read(t, windowsDisk(t, map[string][]byte{ntSystem: ntHive(value)}))
+			require.Empty(t, boottest.Issues(r, "mounted-devices"), fmt.Sprint(r.Issues))
+		}
 	})
 }

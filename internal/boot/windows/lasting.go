@@ -115,7 +115,7 @@ type ntfsLog struct {
 
 func readLog(g *boot.Guest, p boot.Partition) (*journal.Log, error) {
 	file, err := ifThere(windowsFile(g, p, "$LogFile"))
-	if file == nil || err != nil {
+	if file == nil {
 		return nil, err
 	}
 	v := opened[ntfs.Volume](g, p)

@@ -164,12 +164,15 @@ func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
 	return r
 }
 
-// ifThere makes nil of a file, key or value that is not there.
+// ifThere makes nil of a file, key or value that is not there, and of one that comes with an error.
 func ifThere[T any](found *T, err error) (*T, error) {
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil //nolint:nilnil // as the comment promises
+	case err != nil:
+		return nil, err
 	}
-	return found, err
+	return found, nil
 }
 
 // windowsFile opens a file of a partition: fs.ErrNotExist if absent, or if no file of the partition can be read, which

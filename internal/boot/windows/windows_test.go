@@ -17,12 +17,15 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/boot/known"
+	"github.com/trueup/trueup/internal/boot/windows"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/hiveforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // The disk of these tests: a FAT that boots, and a partition behind it.
@@ -291,6 +294,48 @@ func TestHibernation(t *testing.T) {
 			}
 			require.Equal(t, tc.want, got)
 		})
+	}
+}
+
+// Files that cannot be read are judged by what loads them. A volume of another kind, and one that could not be looked
+// at, hold no files of Windows.
+func TestFilesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	made := func(loads string) forge.Bytes {
+		f := tableforge.NewMBR(8192, tableforge.Slot{Type: 7, Start: 63, Sectors: 3000},
+			tableforge.Slot{Type: 0x83, Start: 4096, Sectors: 3000})
+		f.U8(tableforge.MBREntries, 0x80)
+		fsforge.PutNTFS(f, 63, 3000) // nothing but a boot sector
+		fsforge.PutExt(f, 4096, 3000)
+		f.Text(63*512+0x100, loads)
+		return f
+	}
+	for loads, code := range map[string]string{"BOOTMGR": "bcd", "NTLDR": "mounted-devices", "": "files-unread"} {
+		r := boottest.Read(t, made(loads))
+		issues := boottest.Issues(r, code)
+		require.Len(t, issues, 1, loads)
+		require.Equal(t, loads != "", issues[0].Effect == ondisk.Unbootable, loads)
+		require.Equal(t, loads != "", len(boottest.Issues(r, "files-unread")) == 0, loads)
+	}
+	d := boottest.Disk(made(""))
+	tab, parts := boottest.Partitions(t, d)
+	parts[0].Volume = &volume.Volume{Kind: volume.NTFS}
+	require.Empty(t, boottest.Issues(boottest.ReadGuest(t, boottest.Guest(d, tab, parts)), "files-unread"))
+}
+
+// A BitLocker volume of which the metadata do not show whether it holds a system is judged by the disk around it.
+func TestBitLockerVolumes(t *testing.T) {
+	t.Parallel()
+	g := &boot.Guest{Partitions: []boot.Partition{{Volume: &volume.Volume{Kind: volume.BitLocker}}}}
+	g.Partitions[0].Number = 3
+	for code, want := range map[*boot.Code]ondisk.Effect{boot.Unknown: ondisk.Unbootable, boot.Empty: ondisk.Note} {
+		g.Code = code
+		var r boot.Result
+		windows.BitLocker(g, &r)
+		require.Len(t, r.Issues, 1)
+		require.Equal(t, want, r.Issues[0].Effect)
+		require.Equal(t, 3, r.Issues[0].Partition)
+		require.True(t, r.Issues[0].OnMove)
 	}
 }
 
