@@ -170,7 +170,7 @@ func TestTextsWithOtherNames(t *testing.T) {
 			`ovf:href="disk.vmdk"`, `ovf:href="disk-flat.vmdk"`, `ovf:href="`+href+`"`))))
 	}
 	other := func(name string) string { return "new-" + name }
-	dir, p := made("spare.img")
+	_, p := made("spare.img")
 	texts, err := p.Renamed(other)
 	require.NoError(t, err)
 	require.Len(t, texts, 2)
@@ -180,7 +180,8 @@ func TestTextsWithOtherNames(t *testing.T) {
 		sha256.Sum256(texts[0].Renamed), sha256.Sum256(nil)), string(texts[1].Renamed))
 	_, err = p.Renamed(func(string) string { return "\x01" })
 	require.ErrorContains(t, err, "with other names of its files")
-	for _, name := range []string{"vm.mf", "vm.ovf", "disk.vmdk"} { // in the order of their looks, from the last on
+	for _, name := range []string{"vm.mf", "vm.ovf", "disk.vmdk"} {
+		dir, p := made("spare.img")
 		require.NoError(t, os.Truncate(filepath.Join(dir, name), 0))
 		_, err = p.Renamed(other)
 		require.ErrorIs(t, err, ondisk.ErrChanged, name)
