@@ -95,8 +95,15 @@ func (r *release) layer(w io.Writer, p program) error {
 		name string
 		mode int64
 	}{
-		{"images/", 0o755}, {"tmp/", 0o1777}, {"usr/", 0o755}, {"usr/bin/", 0o755}, {"usr/share/", 0o755},
-		{"usr/share/doc/", 0o755}, {"usr/share/doc/trueup/", 0o755}, {"var/", 0o755}, {"var/tmp/", 0o1777},
+		{"images/", 0o755},
+		{"tmp/", 0o1777},
+		{"usr/", 0o755},
+		{"usr/bin/", 0o755},
+		{"usr/share/", 0o755},
+		{"usr/share/doc/", 0o755},
+		{"usr/share/doc/trueup/", 0o755},
+		{"var/", 0o755},
+		{"var/tmp/", 0o1777},
 	} {
 		h := &tar.Header{
 			Typeflag: tar.TypeDir, Name: d.name, Mode: d.mode, ModTime: r.time, Format: tar.FormatUSTAR,

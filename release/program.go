@@ -17,10 +17,14 @@ type program struct {
 
 // targets are the systems of a release.
 var targets = []program{
-	{system: "linux", arch: "amd64"}, {system: "linux", arch: "arm64"}, {system: "linux", arch: "riscv64"},
+	{system: "linux", arch: "amd64"},
+	{system: "linux", arch: "arm64"},
+	{system: "linux", arch: "riscv64"},
 	{system: "linux", arch: "386"},
-	{system: "windows", arch: "amd64"}, {system: "windows", arch: "arm64"},
-	{system: "darwin", arch: "amd64"}, {system: "darwin", arch: "arm64"},
+	{system: "windows", arch: "amd64"},
+	{system: "windows", arch: "arm64"},
+	{system: "darwin", arch: "amd64"},
+	{system: "darwin", arch: "arm64"},
 	{system: "freebsd", arch: "amd64"},
 }
 
@@ -40,8 +44,10 @@ func (r *release) build(folder string) error {
 			continue
 		}
 		p.path = filepath.Join(folder, p.system+"-"+p.arch, p.name())
-		args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags",
-			"-s -w -buildid= -X main.version=" + r.version, "-o", p.path}, r.flags...)
+		args := append([]string{
+			"build", "-trimpath", "-buildvcs=false", "-ldflags",
+			"-s -w -buildid= -X main.version=" + r.version, "-o", p.path,
+		}, r.flags...)
 		cmd := exec.Command("go", append(args, "./cmd/trueup")...)
 		cmd.Dir, cmd.Stderr = r.root, os.Stderr
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.system, "GOARCH="+p.arch, "GOFLAGS=", "GOWORK=off",

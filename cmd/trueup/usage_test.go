@@ -408,8 +408,14 @@ func TestColors(t *testing.T) {
 	require.NotContains(t, onTerminal("NO_COLOR=1"), "\x1b")
 	require.Contains(t, onTerminal("NO_COLOR="), "\x1b", "an empty NO_COLOR says nothing")
 	require.NotContains(t, onTerminal("TERM=dumb"), "\x1b")
-	command := builtPath + " --no-color inspect " + source
-	require.NotContains(t, run(t, script, "--quiet", "--return", "--command", command, "/dev/null").stdout, "\x1b")
+	for _, flag := range []string{"--no-color", "--color=never"} {
+		command := builtPath + " " + flag + " inspect " + source
+		require.NotContains(t, run(t, script, "--quiet", "--return", "--command", command, "/dev/null").stdout, "\x1b")
+	}
+	require.Contains(t, trueup(t, "--color", "always", "inspect", source).stdout, "\x1b[31m", "a pipe of who wants it")
+	for _, name := range []string{"inspect", "scan"} {
+		require.Equal(t, 64, trueup(t, name, "--color", "sometimes", source).code)
+	}
 }
 
 // TestStartup keeps packages from doing work before main: a script calls trueup thousands of times. Work is counted by

@@ -45,7 +45,13 @@ func Main(version string, args []string) (code int) {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		plainUsages(root)
 	}
-	ctx := c.Receive(commandName(root, args))
+	called := commandOf(root, args)
+	ctx := c.Receive(called.Name())
+	if !slices.Contains(args, "--supervised") { // the caller has planned this copy: its flags are those of the plan
+		if err := configure(root, called, os.Environ()); err != nil {
+			return command.Finish(err, c, called.Name(), os.Stdout, os.Stderr)
+		}
+	}
 	cmd, err := root.ExecuteContextC(ctx)
 	if errors.Is(err, context.Canceled) {
 		i := command.InterruptOf(ctx)
@@ -92,13 +98,13 @@ func Run(ctx context.Context, version string, args []string, out, errOut io.Writ
 // Commands returns the tree of all commands, for manual pages and completions.
 func Commands(version string) *cobra.Command { return newRoot(version, &command.Base{}) }
 
-// commandName returns the command that a command line calls.
-func commandName(root *cobra.Command, args []string) string {
+// commandOf returns the command that a command line calls.
+func commandOf(root *cobra.Command, args []string) *cobra.Command {
 	cmd, _, err := root.Find(args)
 	if err != nil {
 		cmd = root
 	}
-	return cmd.Name()
+	return cmd
 }
 
 // asksJSON reports whether a command line asks for JSON, also a wrong one, which is parsed only up to its error.
@@ -123,7 +129,10 @@ func newRoot(version string, c *command.Base) *cobra.Command {
 		Short: "Inspect and realign virtual-disk images, offline",
 		Long: `trueup finds virtual disks whose partitions do not start on a block boundary of the storage below, and
 writes an aligned copy with the file systems moved and the guest still able to boot. Only align --in-place writes to the
-source.`,
+source.
+
+Defaults of flags may be set by variables, as TRUEUP_JOBS=2 for --jobs, and by trueup/config.toml in the user's folder
+of configurations, or the file that TRUEUP_CONFIG names.`,
 		Example: `  trueup inspect winxp.vmdk
   trueup align winxp.vmdk winxp-aligned.vmdk`,
 		Version:       version, // for --version
@@ -143,8 +152,12 @@ source.`,
 	f.StringVar(&c.Out, "out", "", "write the result to `FILE`, or - for standard output")
 	f.BoolVarP(&c.Quiet, "quiet", "q", false, "print only errors")
 	f.BoolVarP(&c.Verbose, "verbose", "v", false, "also print volume IDs, hidden sectors, changed bytes")
-	f.BoolVar(&c.NoColor, "no-color", false, "disable colours, as the variable NO_COLOR does")
+	c.Color = "auto"
+	f.Var(&c.Color, "color", "print colours `WHEN`: always, never or auto (on terminals, unless the variable "+
+		"NO_COLOR is set)")
+	f.BoolVar(&c.NoColor, "no-color", false, "same as --color never")
 	command.Complete(root, "output", "text", "json")
+	command.Complete(root, "color", command.Whens...)
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())

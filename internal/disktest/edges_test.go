@@ -292,7 +292,7 @@ var edges = map[string][]string{
 	},
 	"internal/cli": {
 		"internal/cli/benchcmd", "internal/cli/bootcmd", "internal/cli/command", "internal/cli/copycmd",
-		"internal/cli/inspectcmd", "internal/cli/scancmd", "internal/cli/servecmd",
+		"internal/cli/flags", "internal/cli/inspectcmd", "internal/cli/scancmd", "internal/cli/servecmd",
 	},
 
 	// A fleet of hosts: what a job is, and what is known of it; pure.

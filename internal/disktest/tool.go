@@ -113,7 +113,7 @@ func LoopDevice(t testing.TB, file string, options ...string) (path string) {
 	t.Helper()
 	args := append([]string{LoopLock(), Tool(t, "losetup"), "-f", "--show", file}, options...)
 	cmd := exec.Command(Tool(t, "flock"), args...)
-	// What it writes there is an error or a warning, as of a file that is smaller than a sector, and no part of the path.
+	// What it writes there is an error, or a warning of a file that is smaller than a sector, and no part of the path.
 	var messages strings.Builder
 	cmd.Stderr = &messages
 	out, err := cmd.Output()

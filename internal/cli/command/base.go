@@ -26,6 +26,7 @@ type Base struct {
 	Out     string
 	Quiet   bool
 	Verbose bool
+	Color   When
 	NoColor bool
 	seen    bool // a report was printed on a terminal
 	Ending  ending
@@ -199,11 +200,11 @@ func (g given) Set(arg string) error {
 	return g.Value.Set(arg)
 }
 
-// RefuseEmpty has the flags of a command and of those below it refuse an empty text, but for the commands that only
+// RefuseEmpty has the flags of a command and of those below it refuse an empty argument, but for the commands that only
 // trueup itself calls.
 func RefuseEmpty(cmd *cobra.Command) {
 	refuse := func(f *pflag.Flag) {
-		if kind := f.Value.Type(); kind == "string" || kind == "stringArray" {
+		if f.Value.Type() != "bool" {
 			f.Value = given{f.Value}
 		}
 	}

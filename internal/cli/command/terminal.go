@@ -2,8 +2,10 @@ package command
 
 import (
 	"cmp"
+	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/term"
@@ -53,9 +55,33 @@ func (c *Base) Layout(stdout io.Writer) *report.Text {
 	}
 }
 
-// color reports whether w is a terminal whose user wants colours. Spec: no-color.org.
+// When is when colours are printed: always, never, or auto, which is on terminals.
+type When string
+
+func (w *When) String() string { return string(*w) }
+
+// Type names the argument.
+func (w *When) Type() string { return "WHEN" }
+
+// Set parses the argument.
+func (w *When) Set(arg string) error {
+	if !slices.Contains(Whens, arg) {
+		return fmt.Errorf("want %s", strings.Join(Whens, ", "))
+	}
+	*w = When(arg)
+	return nil
+}
+
+// Whens are the values of When.
+var Whens = []string{"always", "never", "auto"}
+
+// color reports whether w gets colours: as the user says, or where it is a terminal whose user wants them. Spec:
+// no-color.org.
 func (c *Base) color(w io.Writer) bool {
-	return !c.NoColor && os.Getenv("NO_COLOR") == "" && Terminal(w)
+	if c.NoColor || c.Color != "auto" {
+		return !c.NoColor && c.Color == "always"
+	}
+	return os.Getenv("NO_COLOR") == "" && Terminal(w)
 }
 
 // Terminal reports whether w is one that can do more than print lines.

@@ -1,7 +1,6 @@
 package flags
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -47,14 +46,9 @@ func (s *Storage) Add(cmd *cobra.Command) {
 func (s *Storage) Find() error {
 	var known align.Profiles
 	if s.Profiles != "" {
-		in, err := os.Open(s.Profiles)
+		text, err := ReadFile(s.Profiles, align.MaxProfiles+1)
 		if err != nil {
 			return command.Usage("--profiles: %w", err)
-		}
-		defer in.Close()
-		text, err := io.ReadAll(io.LimitReader(in, align.MaxProfiles+1))
-		if err != nil {
-			return fmt.Errorf("--profiles %s: %w", s.Profiles, err)
 		}
 		if known, err = align.ParseProfiles(text); err != nil {
 			return command.Usage("--profiles %s: %w", s.Profiles, err)
@@ -65,4 +59,14 @@ func (s *Storage) Find() error {
 		return command.Usage("--storage: %w", err)
 	}
 	return nil
+}
+
+// ReadFile reads what a user has set down in a file, no more than so many bytes of it.
+func ReadFile(path string, most int64) ([]byte, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	return io.ReadAll(io.LimitReader(in, most))
 }
