@@ -169,6 +169,11 @@ torture: ## kill -9 at 2000 points of an align instead of 100, and at every call
 	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 6h -v -run '^Test(KillAndResume|CallsOfAResumeFail)$$' ./cmd/...
 	TRUEUP_SHARES=all TRUEUP_KILLS=all $(GO) test -count=1 -timeout 1h -v -run '^Test(KilledAtEveryCall|EveryCallFails|EveryCallOfAnExchangeFails)$$' ./internal/exchange ./internal/image/device
 
+.PHONY: chaos
+chaos: ## IMAGES images (200) of a fleet whose workers, servers, clocks, network and datastores fail, then with a cluster of nats-server, from SEED on; installs nats-server (as root)
+	scripts/install-tools.sh chaos
+	SEED=$(SEED) scripts/chaos.sh
+
 .PHONY: soak
 soak: ## DISKS random disks (500) and 4 mutants of each against qemu-img and sfdisk, then SEEDS disks (200) aligned and 100 times as many hives; from SEED on
 	@$(GO) test -list '^TestDifferential$$' ./internal/cli | grep -x TestDifferential

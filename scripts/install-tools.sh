@@ -43,6 +43,11 @@ if [ "${1:-}" = release ]; then
 	packages+=(man-db mandoc bash-completion zsh fish)        # read manual pages and completions
 fi
 
+# What only make chaos calls.
+if [ "${1:-}" = chaos ]; then
+	packages+=(nats-server) # a cluster of three keeps the jobs
+fi
+
 # Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.
 export PATH="$PATH:/usr/sbin:/sbin"
 

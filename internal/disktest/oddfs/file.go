@@ -5,8 +5,10 @@ package oddfs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -83,7 +85,13 @@ func (f *file) Read(_ context.Context, p []byte, off int64) (fuse.ReadResult, sy
 }
 
 // Write writes.
-func (f *file) Write(_ context.Context, p []byte, off int64) (uint32, syscall.Errno) {
+func (f *file) Write(ctx context.Context, p []byte, off int64) (uint32, syscall.Errno) {
+	if f.s.isFull() {
+		return 0, syscall.ENOSPC
+	}
+	if f.s.Wrote != nil {
+		f.s.Wrote(f.ino, processOf(ctx))
+	}
 	if errno := f.s.begin("write", ""); errno != 0 {
 		return 0, errno
 	}
@@ -92,6 +100,17 @@ func (f *file) Write(_ context.Context, p []byte, off int64) (uint32, syscall.Er
 	}
 	n, err := f.f.WriteAt(p[:f.part(len(p))], off)
 	return uint32(n), fs.ToErrno(err)
+}
+
+func (s *server) isFull() bool { return s.Full != nil && s.Full.Load() }
+
+// processOf returns the process that waits for a call. The kernel names its thread.
+func processOf(ctx context.Context) (pid int) {
+	caller, _ := fuse.FromContext(ctx)
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", caller.Pid))
+	_, after, _ := strings.Cut(string(b), "\nTgid:")
+	_, _ = fmt.Sscan(after, &pid)
+	return pid
 }
 
 // Flush is what close(2) waits for.

@@ -191,6 +191,9 @@ func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 		out.Blocks = uint64(n.s.Capacity / 512)
 		out.Bavail = out.Blocks - min(out.Blocks, n.taken())
 	}
+	if n.s.isFull() {
+		out.Bavail = 0
+	}
 	return errno
 }
 

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -50,6 +51,10 @@ type Manners struct {
 	Leases bool
 	// LocksWhole has any lock lock the whole file.
 	LocksWhole bool
+	// Full is set while there is no room for bytes that are written.
+	Full *atomic.Bool
+	// Wrote receives the inode and the process of each write.
+	Wrote func(inode uint64, pid int)
 	// Journal notes the operations; nil: none does.
 	Journal *Journal
 }

@@ -64,6 +64,7 @@ func (b *lockedBuffer) String() string {
 // site is a server with a datastore.
 type site struct {
 	url, root, store string
+	env              []string // of the server
 	server           *process
 	q                *queue.Queue
 }
@@ -113,6 +114,7 @@ func (p *process) kill() {
 func (s *site) serve(t *testing.T, listen string) {
 	t.Helper()
 	p := start(t, "serve", "--store", s.store, "--listen", listen)
+	p.Env = append(p.Env, s.env...)
 	out, err := p.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.Start())

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -319,4 +320,36 @@ echo '{"error":{"code":"busy","message":"a.img: in use"}}'; exit 4
 	require.Contains(t, s.run(t, "", "dead"), "a.img: in use")
 	s.run(t, "", "retry", r.Key())
 	require.Zero(t, s.jobs(t)["a.img"].Busy)
+}
+
+// A worker that begins while nothing passes between it and the server waits for that.
+func TestServerIsAwayAtFirst(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.disk(t, "a.img")
+	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
+	at, err := url.Parse(s.url)
+	require.NoError(t, err)
+	p := newProxy(t, at.Host)
+	q, err := queue.Open(t.Context(), queue.Options{URL: "nats://" + p.Addr().String()})
+	require.NoError(t, err)
+	defer q.Close()
+	p.set(true, false)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	var log lockedBuffer
+	w := work.Worker{
+		Queue: q, Datastores: []work.Datastore{{Name: "ds1", Root: s.root}}, Program: self, Version: "test",
+		ID: "w", Folder: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	disktest.WaitFor(t, "the worker to miss the server", func() bool {
+		return strings.Contains(log.String(), "no job can be taken now")
+	})
+	p.set(false, false)
+	require.Equal(t, fleet.Done, s.until(t, func(r *fleet.Record) bool { return r.State.Ended() }).State)
+	cancel()
+	require.NoError(t, <-ended)
 }

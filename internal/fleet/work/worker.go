@@ -62,18 +62,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.checkProgram(ctx); err != nil {
 		return err
 	}
+	for i := range w.Datastores {
+		if _, err := w.Datastores[i].root(); err != nil {
+			return err
+		}
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, d := range w.Datastores {
-		if _, err := d.root(); err != nil {
-			return err
-		}
-		source, err := w.Queue.Source(ctx, d.Name, w.AtOnce)
-		if err != nil {
-			return err
-		}
-		for range max(w.Slots, 1) {
-			group.Go(func() error { return w.serve(ctx, d, source) })
-		}
+		group.Go(func() error { return w.serveAll(ctx, d) })
 	}
 	if !w.Once {
 		group.Go(func() error { return w.mend(ctx) })
@@ -104,6 +100,24 @@ func (w *Worker) checkProgram(ctx context.Context) error {
 			w.Program, fleet.Plain(v.Version), w.Version)
 	}
 	return nil
+}
+
+// serveAll does the jobs of one datastore, as many at once as there are slots. A server that is away at the moment is
+// waited for.
+func (w *Worker) serveAll(ctx context.Context, d Datastore) error {
+	source, err := w.Queue.Source(ctx, d.Name, w.AtOnce)
+	for ; err != nil; source, err = w.Queue.Source(ctx, d.Name, w.AtOnce) {
+		if w.Once || ctx.Err() != nil {
+			return err
+		}
+		w.Log.Warn("no job can be taken now", "datastore", d.Name, "error", err)
+		pause(ctx, time.Second)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for range max(w.Slots, 1) {
+		group.Go(func() error { return w.serve(ctx, d, source) })
+	}
+	return group.Wait()
 }
 
 // serve does the jobs of one datastore, one after the other.

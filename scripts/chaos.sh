@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Has everything happen to a fleet of three workers and two datastores: IMAGES images (200) with the server of this program, and
+# with a cluster of three of the system's nats-server. SEED chooses what happens.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+# No library can change the clock of a Go program, which asks the kernel itself. This one is built with a clock that is as many
+# seconds ahead as a file says.
+time=$("$go" env GOROOT)/src/time/time.go
+sed -e 's/^import (/&\n\t"syscall"/' -e '/^func Now() Time {/,/runtimeNow()/ s/runtimeNow()/&\n\tsec += jumped()/' "$time" > "$dir/time.go"
+cat >> "$dir/time.go" << 'END'
+
+func jumped() (seconds int64) {
+	name, _ := syscall.Getenv("TRUEUP_CHAOS_CLOCK")
+	if name == "" {
+		return 0
+	}
+	fd, err := syscall.Open(name, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	var text [16]byte
+	n, _ := syscall.Read(fd, text[:])
+	syscall.Close(fd)
+	sign := int64(1)
+	for i := range n {
+		if text[i] == '-' {
+			sign = -1
+		} else {
+			seconds = 10*seconds + int64(text[i]-'0')
+		}
+	}
+	return sign * seconds
+}
+END
+printf '{"Replace": {"%s": "%s"}}\n' "$time" "$dir/time.go" > "$dir/overlay.json"
+"$go" test -overlay "$dir/overlay.json" -c -o "$dir/fleet.test" ./internal/fleet/fleetcmd
+
+seed=${SEED:-$(date +%s)}
+echo "SEED=$seed"
+export TRUEUP_CHAOS=${IMAGES:-200} TRUEUP_CHAOS_SEED=$seed TRUEUP_CHAOS_CLOCKS=1
+TRUEUP_NATS=$(command -v nats-server)
+export TRUEUP_NATS
+"$go" test -count=1 -timeout 10m ./internal/fleet/queue
+cd internal/fleet/fleetcmd
+"$dir/fleet.test" -test.v -test.timeout 1h -test.parallel 1 -test.run '^TestChaos(Cluster)?$'
