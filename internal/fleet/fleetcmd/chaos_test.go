@@ -176,8 +176,10 @@ func (c *chaos) watch(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for ctx.Err() == nil { // a server that is gone ends a list
-			_ = q.Watch(ctx, "", func(r *fleet.Record) { c.records.note(r, len(c.kinds)) })
+		for ctx.Err() == nil { // a server that is gone ends a list, or leaves it without an end
+			within, cancel := context.WithTimeout(ctx, time.Second)
+			_ = q.Watch(within, "", func(r *fleet.Record) { c.records.note(r, len(c.kinds)) })
+			cancel()
 		}
 	}()
 	t.Cleanup(func() {
