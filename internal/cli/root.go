@@ -13,11 +13,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/cli/benchcmd"
 	"github.com/trueup/trueup/internal/cli/bootcmd"
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/copycmd"
+	"github.com/trueup/trueup/internal/cli/flags"
 	"github.com/trueup/trueup/internal/cli/inspectcmd"
 	"github.com/trueup/trueup/internal/cli/scancmd"
 	"github.com/trueup/trueup/internal/cli/servecmd"
@@ -152,12 +154,13 @@ of configurations, or the file that TRUEUP_CONFIG names.`,
 	f.StringVar(&c.Out, "out", "", "write the result to `FILE`, or - for standard output")
 	f.BoolVarP(&c.Quiet, "quiet", "q", false, "print only errors")
 	f.BoolVarP(&c.Verbose, "verbose", "v", false, "also print volume IDs, hidden sectors, changed bytes")
-	c.Color = "auto"
+	c.Color = command.Choice{Of: []string{"always", "never", "auto"}, Value: "auto"}
 	f.Var(&c.Color, "color", "print colours `WHEN`: always, never or auto (on terminals, unless the variable "+
 		"NO_COLOR is set)")
 	f.BoolVar(&c.NoColor, "no-color", false, "same as --color never")
 	command.Complete(root, "output", "text", "json")
-	command.Complete(root, "color", command.Whens...)
+	command.Complete(root, "color", c.Color.Of...)
+	keepLog(root, c)
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
@@ -171,6 +174,32 @@ of configurations, or the file that TRUEUP_CONFIG names.`,
 	}
 	command.RefuseEmpty(root)
 	return root
+}
+
+// keepLog adds the flags of a log, which begins before a command does anything.
+func keepLog(root *cobra.Command, c *command.Base) {
+	var path string
+	format := command.Choice{Of: []string{"text", "json"}, Value: "text"}
+	f := root.PersistentFlags()
+	f.StringVar(&path, "log", "", "add to `FILE` what was done to which files, when; - for standard error")
+	f.Var(&format, "log-format", "write the log as `FORMAT`: text or json")
+	command.Complete(root, "log-format", format.Of...)
+	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		if path == "" || cmd == root {
+			return nil
+		}
+		w := cmd.ErrOrStderr()
+		if path != "-" {
+			file, err := flags.OpenLog(path)
+			if err != nil {
+				return err
+			}
+			w = file // until the process ends
+		}
+		var given []string
+		cmd.Flags().Visit(func(f *pflag.Flag) { given = append(given, "--"+f.Name+"="+f.Value.String()) })
+		return c.StartLog(w, format.Value, cmd.Name(), append(given, args...))
+	}
 }
 
 // newHelp replaces cobra's own command, for which a command that does not exist is no error.

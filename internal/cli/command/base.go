@@ -26,9 +26,11 @@ type Base struct {
 	Out     string
 	Quiet   bool
 	Verbose bool
-	Color   When
+	Color   Choice
 	NoColor bool
 	seen    bool // a report was printed on a terminal
+	log     *Log
+	Result  any // of the run, for its log
 	Ending  ending
 	Asked   bool // the command line asks for JSON, whether it could be parsed or not
 	// OwnProcess is set where the process is that of one command, which can restrict it for good.
@@ -84,6 +86,7 @@ func notTarget(output string) string {
 // Emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
 func (c *Base) Emit(stdout io.Writer, v any, show func(t *report.Text)) error {
 	c.Ending.Hold("") // a report is printed whole, or not at all
+	c.Result = v
 	t := c.Layout(stdout)
 	if c.Out != "" {
 		var buf bytes.Buffer
@@ -119,6 +122,7 @@ func (c *Base) EmitPage(stdout io.Writer, v any, show func(t *report.Text), page
 	if c.Output != HTML || c.JSON() {
 		return c.Emit(stdout, v, show)
 	}
+	c.Result = v
 	var b bytes.Buffer
 	if err := page(&b); err != nil {
 		return err

@@ -55,31 +55,31 @@ func (c *Base) Layout(stdout io.Writer) *report.Text {
 	}
 }
 
-// When is when colours are printed: always, never, or auto, which is on terminals.
-type When string
-
-func (w *When) String() string { return string(*w) }
-
-// Type names the argument.
-func (w *When) Type() string { return "WHEN" }
-
-// Set parses the argument.
-func (w *When) Set(arg string) error {
-	if !slices.Contains(Whens, arg) {
-		return fmt.Errorf("want %s", strings.Join(Whens, ", "))
-	}
-	*w = When(arg)
-	return nil
+// Choice is a flag that is one word of some.
+type Choice struct {
+	Of    []string
+	Value string
 }
 
-// Whens are the values of When.
-var Whens = []string{"always", "never", "auto"}
+func (c *Choice) String() string { return c.Value }
+
+// Type names the argument.
+func (*Choice) Type() string { return "WORD" }
+
+// Set parses the argument.
+func (c *Choice) Set(arg string) error {
+	if !slices.Contains(c.Of, arg) {
+		return fmt.Errorf("want %s", strings.Join(c.Of, ", "))
+	}
+	c.Value = arg
+	return nil
+}
 
 // color reports whether w gets colours: as the user says, or where it is a terminal whose user wants them. Spec:
 // no-color.org.
 func (c *Base) color(w io.Writer) bool {
-	if c.NoColor || c.Color != "auto" {
-		return !c.NoColor && c.Color == "always"
+	if c.NoColor || c.Color.Value != "auto" {
+		return !c.NoColor && c.Color.Value == "always"
 	}
 	return os.Getenv("NO_COLOR") == "" && Terminal(w)
 }

@@ -228,7 +228,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if r == nil {
 		return end(err)
 	}
-	r.Summary.Bench = measured
+	r.Summary.Bench, f.Result = measured, r.Summary
 	if !format.Terminal || f.Out != "" || !f.Quiet {
 		r.Text = f.Layout(out)
 		err = errors.Join(err, command.WrapStdout(format.Write(w, r)))
