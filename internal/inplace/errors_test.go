@@ -172,11 +172,11 @@ func TestRecordsThatAreRefused(t *testing.T) {
 	}
 }
 
-// lossy is a storage that loses what is written at an offset, or does not say where its holes are.
+// lossy is a storage that loses what is written at an offset, or does not say once where its holes are.
 type lossy struct {
 	simDisk
 	lost    int64
-	extents int // how many questions are answered; negative: all
+	extents int // how many questions are answered before one is not; negative: all are
 }
 
 func (d *lossy) WriteAt(b []byte, off int64) (int, error) {
@@ -187,10 +187,9 @@ func (d *lossy) WriteAt(b []byte, off int64) (int, error) {
 }
 
 func (d *lossy) Extent(off, limit int64) (disk.Extent, error) {
-	if d.extents == 0 {
+	if d.extents--; d.extents == -1 {
 		return disk.Extent{}, disktest.ErrFault
 	}
-	d.extents--
 	return d.simDisk.Extent(off, limit)
 }
 
