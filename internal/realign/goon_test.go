@@ -295,7 +295,7 @@ func TestGoOnWithACopy(t *testing.T) {
 	ended := func() {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		j := Job{Dest: dest, Format: "raw", Jobs: 1, Order: order(), Watch: func() Progress {
+		j := Job{Dest: dest, Format: "raw", Jobs: 1, Order: order(), After: "tell", Watch: func() Progress {
 			return watcher(func(phase string) {
 				if phase == diskcopy.PhaseProve {
 					cancel()
@@ -311,6 +311,7 @@ func TestGoOnWithACopy(t *testing.T) {
 	d, err := goOn(t, &Job{}, dest, GoOn{Command: Undo})
 	require.NoError(t, err)
 	require.Equal(t, "the unfinished copy is removed", d.Text)
+	require.Empty(t, d.Notes)
 	require.Empty(t, disktest.Names(t, filepath.Dir(dest)))
 
 	ended()
@@ -345,6 +346,7 @@ func TestGoOnWithACopy(t *testing.T) {
 	require.NoError(t, errors.Join(err, w.Close()))
 	require.Equal(t, []string{"copy.raw"}, d.Files)
 	require.Positive(t, d.Kept)
+	require.Equal(t, []string{"after-not-run"}, disktest.Codes(d.Notes))
 	requireMoved(t, dest, was)
 	require.Equal(t, []string{"copy.raw"}, disktest.Names(t, filepath.Dir(dest)))
 }
