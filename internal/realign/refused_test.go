@@ -246,7 +246,7 @@ func TestTablesThatAreReadAgain(t *testing.T) {
 	require.ErrorContains(t, j.reread(o, right), "read back what was written")
 }
 
-// The room for a copy is not what a disk of which nothing can be read needs.
+// The room for a copy is not what a disk of which nothing can be read needs, nor is one shared whose map is lost.
 func TestRoomForWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -258,6 +258,9 @@ func TestRoomForWhatCannotBeRead(t *testing.T) {
 		return disk.Run{Len: 1<<60 - off, Src: bad{}, Off: off}, nil
 	})
 	_, err = (&Job{Jobs: 1}).room(t.Context(), s, huge, o)
+	require.ErrorIs(t, err, disktest.ErrFault)
+	lost := disk.New(units.MiB, sector, func(int64) (disk.Run, error) { return disk.Run{}, disktest.ErrFault })
+	_, err = (&Job{Jobs: 1}).fill(t.Context(), s, mustPlan(t, s), lost, o, lost)
 	require.ErrorIs(t, err, disktest.ErrFault)
 }
 
@@ -310,10 +313,25 @@ func TestFreeSpaceThatCannotBeRead(t *testing.T) {
 	dest := filepath.Join(dir, "copy.raw")
 	_, err := (&Job{Dest: dest, Format: "raw", Jobs: 1}).Write(t.Context(), s, mustPlan(t, s))
 	require.NoError(t, err)
-	s.Image.Disk = disktest.NewBadDisk(s.Image.Disk, 63*sector+1024) // the superblock
+	s.Image.Disk = &unreadOnce{Disk: s.Image.Disk, off: 63*sector + 1024} // the superblock
 	_, _, err = (&Job{SkipFree: true, Jobs: 1}).Verify(t.Context(), s, open(t, dest), nil)
 	require.ErrorIs(t, err, disktest.ErrFault)
 	require.Nil(t, s.free)
+}
+
+// unreadOnce is a disk of which a byte cannot be read the first time.
+type unreadOnce struct {
+	disk.Disk
+	off    int64
+	failed bool
+}
+
+func (d *unreadOnce) ReadAt(p []byte, off int64) (int, error) {
+	if !d.failed && off <= d.off && d.off < off+int64(len(p)) {
+		d.failed = true
+		return 0, disktest.ErrFault
+	}
+	return d.Disk.ReadAt(p, off)
 }
 
 type bad struct{}
