@@ -25,6 +25,7 @@ var clockAllowed = map[string]string{
 	"cmd/trueup/device_dest_test.go time.Since": "the same, on a device",
 	"cmd/trueup/kill_test.go time.Since": "what is usual, to spread kills over it; a kill that misses " +
 		"is repeated",
+	"internal/fleet/fleetcmd/figures_test.go time.Since":   "figures for the manual",
 	"internal/nbd/clients_test.go time.Since":              "the clock of a synctest bubble, which no machine delays",
 	"internal/nbd/clients_test.go time.Sleep":              "the same",
 	"internal/realign/cost_test.go time.Sleep":             "the same",

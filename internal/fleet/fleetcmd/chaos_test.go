@@ -46,6 +46,7 @@ type chaos struct {
 	clock   string            // file with the seconds by which clocks are ahead; empty: they are right
 	members []*member
 	kinds   map[string]fleet.Kind // of jobs, by datastore and path
+	calm    time.Duration         // between two faults, at most
 	writers writers
 	records history
 }
@@ -100,11 +101,18 @@ func (h *history) note(r *fleet.Record, all int) {
 	}
 }
 
+// count returns how many jobs have ended.
+func (h *history) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ended
+}
+
 func newChaos(t *testing.T, seed uint64) *chaos {
 	t.Helper()
 	c := &chaos{
 		site: &site{store: t.TempDir()}, rnd: rand.New(rand.NewPCG(seed, 0)),
-		roots: map[string]string{}, behind: map[string]string{}, kinds: map[string]fleet.Kind{},
+		calm: chaosWait, roots: map[string]string{}, behind: map[string]string{}, kinds: map[string]fleet.Kind{},
 	}
 	c.writers.all = map[uint64][]int{}
 	c.records = history{now: map[string]*fleet.Record{}, done: make(chan struct{})}
@@ -335,13 +343,13 @@ func (c *chaos) reign(t *testing.T, faults []fault) {
 		}
 		f, m := faults[order[0]], c.members[c.rnd.IntN(len(c.members))]
 		order = order[1:]
-		c.pause(time.Duration(c.rnd.Int64N(int64(chaosWait))))
+		c.pause(time.Duration(c.rnd.Int64N(int64(c.calm))))
 		select {
 		case <-c.records.done:
 			t.Logf("%d faults", n)
 			return
 		default:
-			t.Log(f.name)
+			t.Logf("%d jobs have ended; %s", c.records.count(), f.name)
 		}
 		end := f.begin(t, c, m)
 		c.pause(f.lasts)

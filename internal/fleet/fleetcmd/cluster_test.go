@@ -106,7 +106,7 @@ func TestChaosCluster(t *testing.T) {
 	images, seed := chaosImages(t)
 	c := newChaos(t, seed)
 	servers, urls := newCluster(t, program)
-	c.url = urls
+	c.url, c.calm = urls, 10*chaosWait // servers need some seconds to agree on a leader
 	c.fill(t, images)
 	disktest.WaitFor(t, "the cluster", func() bool {
 		q, err := queue.Open(t.Context(), queue.Options{URL: urls, Replicas: 3})
@@ -147,5 +147,6 @@ func TestChaosCluster(t *testing.T) {
 		}},
 	})
 	c.requireSound(t)
+	servers.lead(t, urls)
 	c.requireOneReport(t)
 }

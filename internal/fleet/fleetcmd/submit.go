@@ -1,6 +1,7 @@
 package fleetcmd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,9 +9,11 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/queue"
@@ -127,29 +130,24 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 		}
 	}
 	err = f.with(ctx, func(q *queue.Queue) error {
-		take := func(j fleet.Job) error {
-			fresh, err := q.Submit(ctx, j)
-			if fresh {
-				s.Jobs++
-			} else if err == nil {
-				s.Known++
-			}
-			return err
-		}
-		for _, j := range f.named(paths) {
-			if err := j.Check(); err != nil {
-				return usage("%w", err)
-			}
-			if err := take(j); err != nil {
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(submitters)
+		var fresh atomic.Int64
+		err := f.each(in, paths, func(j fleet.Job) error {
+			s.Known++
+			group.Go(func() error {
+				is, err := q.Submit(ctx, j)
+				if is {
+					fresh.Add(1)
+				}
 				return err
-			}
-		}
-		for _, list := range f.lists {
-			if err := f.read(in, list, take); err != nil {
-				return fmt.Errorf("--worklist %s: %w", list, err)
-			}
-		}
-		return nil
+			})
+			return ctx.Err()
+		})
+		err = cmp.Or(group.Wait(), err)
+		s.Jobs = int(fresh.Load())
+		s.Known -= s.Jobs
+		return err
 	})
 	if err != nil {
 		return err
@@ -160,6 +158,27 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 			"--datastore %s=DIR", units.Counted(n, "image"), f.Prefix, f.Datastore)
 	}
 	return f.print(out, s, s.show)
+}
+
+// submitters is how many jobs are queued at once: each waits for the disk of the server.
+const submitters = 16
+
+// each calls take for all jobs.
+func (f *submitFlags) each(in io.Reader, paths []string, take func(fleet.Job) error) error {
+	for _, j := range f.named(paths) {
+		if err := j.Check(); err != nil {
+			return usage("%w", err)
+		}
+		if err := take(j); err != nil {
+			return err
+		}
+	}
+	for _, list := range f.lists {
+		if err := f.read(in, list, take); err != nil {
+			return fmt.Errorf("--worklist %s: %w", list, err)
+		}
+	}
+	return nil
 }
 
 // named returns the jobs of paths.

@@ -73,12 +73,20 @@ func Open(ctx context.Context, o Options) (*Queue, error) {
 		return nil, err
 	}
 	q := &Queue{o: o, conn: conn}
-	if err := q.openAll(ctx); err != nil {
+	for range unanswered { // a cluster has no leader for some seconds
+		if err = q.openAll(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return q, nil
 }
+
+// unanswered is how often a server that is there may leave a request unanswered, each time for some seconds.
+const unanswered = 6
 
 func (q *Queue) openAll(ctx context.Context) (err error) {
 	if q.js, err = jetstream.New(q.conn); err != nil {
