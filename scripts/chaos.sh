@@ -45,6 +45,6 @@ echo "SEED=$seed"
 export TRUEUP_CHAOS=${IMAGES:-200} TRUEUP_CHAOS_SEED=$seed TRUEUP_CHAOS_CLOCKS=1
 TRUEUP_NATS=$(command -v nats-server)
 export TRUEUP_NATS
-"$go" test -count=1 -timeout 10m ./internal/fleet/queue
+"$go" test -count=1 -timeout 10m ./internal/fleet/queue # by that nats-server
 cd internal/fleet/fleetcmd
 "$dir/fleet.test" -test.v -test.timeout 1h -test.parallel 1 -test.run '^TestChaos(Cluster)?$'

@@ -36,7 +36,7 @@ var (
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli/command",
 		"internal/nbd", "internal/trial", "internal/opinion", "internal/after", "internal/disktest",
-		"internal/fleet/engine", "internal/fleet/work",
+		"internal/fleet/engine", "internal/fleet/queue", "internal/fleet/work",
 	}
 )
 

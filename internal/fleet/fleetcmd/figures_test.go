@@ -2,6 +2,7 @@ package fleetcmd_test
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,8 +29,8 @@ func TestFigures(t *testing.T) {
 	s := newSite(t)
 	var list strings.Builder
 	for n := range jobs {
-		fmt.Fprintf(&list, `{"schema":"trueup/1","command":"scan","event":"image","state":"judged","verdict":"misaligned",`+
-			`"path":"/ds/%03d/image-%06d.vmdk","files":[{"name":"image-%06d.vmdk","size_bytes":%d,"modified_ns":%d}]}`+"\n",
+		fmt.Fprintf(&list, `{"schema":"trueup/1","event":"image","state":"judged","verdict":"misaligned","path":`+
+			`"/ds/%03d/image-%06d.vmdk","files":[{"name":"image-%06d.vmdk","size_bytes":%d,"modified_ns":%d}]}`+"\n",
 			n%997, n, n, 1<<30+n, 1<<60+n)
 	}
 	memory := func(what string) {
@@ -59,6 +60,7 @@ func TestFigures(t *testing.T) {
 	require.NoError(t, err)
 	const taken = 1000
 	var each [3][]time.Duration
+	var other *queue.Lease // another worker has a job all the time
 	for range taken {
 		step := func(n int, do func() error) {
 			begun := time.Now()
@@ -70,13 +72,16 @@ func TestFigures(t *testing.T) {
 			l, err = source.Next(t.Context(), "w", time.Minute, func(string, error) {})
 			return err
 		})
+		if l, other = other, l; l == nil {
+			continue
+		}
 		step(1, func() error { return l.Checkpoint(t.Context(), fleet.Progress{Phase: "copy"}) })
 		step(2, func() error { return l.End(t.Context(), fleet.Done, func(*fleet.Record) {}) })
 		l.Leave()
 	}
 	for n, what := range []string{"take a job", "checkpoint", "end a job"} {
 		slices.Sort(each[n])
-		t.Logf("%s: median %v, 99 of 100 within %v", what, each[n][taken/2], each[n][taken*99/100])
+		t.Logf("%s: median %v, 99 of 100 within %v", what, each[n][len(each[n])/2], each[n][len(each[n])*99/100])
 	}
 	memory("worked")
 	s.server.kill()
@@ -99,17 +104,13 @@ func TestFiguresOfScans(t *testing.T) {
 	}
 	self, err := os.Executable()
 	require.NoError(t, err)
-	for _, shards := range []int{1, 2, 4, 8, 16} {
-		var took [2]time.Duration
-		begun := time.Now()
+	scan := func() {
 		rows := filepath.Join(t.TempDir(), "rows.ndjson")
 		cmd := exec.Command(self, "scan", "-j", "2", "--no-progress", "--out", rows, s.root)
 		require.Error(t, cmd.Run(), "there is something to be done")
 		require.Equal(t, 3, cmd.ProcessState.ExitCode())
-		took[0] = time.Since(begun)
-
-		s.run(t, "", "submit", "scan", "--datastore", "ds1", "--shards", strconv.Itoa(shards))
-		begun = time.Now()
+	}
+	work := func() {
 		var workers []*process
 		for range 2 {
 			workers = append(workers, s.worker(t, "--once"))
@@ -117,11 +118,22 @@ func TestFiguresOfScans(t *testing.T) {
 		for _, w := range workers {
 			require.NoError(t, w.Wait(), w.said.String())
 		}
-		took[1] = time.Since(begun)
-		for _, r := range s.jobs(t) {
-			require.Equal(t, fleet.Done, r.State)
+	}
+	scan() // what is read once is in memory
+	for _, shards := range []int{2, 4, 8} {
+		took := [2]time.Duration{math.MaxInt64, math.MaxInt64} // the least of some times, as others use the machine
+		for range 3 {
+			s.run(t, "", "submit", "scan", "--datastore", "ds1", "--shards", strconv.Itoa(shards))
+			for n, do := range []func(){scan, work} {
+				begun := time.Now()
+				do()
+				took[n] = min(took[n], time.Since(begun))
+			}
 		}
 		t.Logf("%d images, %d shards: one scan %v, two workers %v: %.2f", images, shards, took[0], took[1],
 			took[0].Seconds()/took[1].Seconds())
+	}
+	for _, r := range s.jobs(t) {
+		require.Equal(t, fleet.Done, r.State)
 	}
 }

@@ -1,7 +1,6 @@
 package fleetcmd
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -9,11 +8,9 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/queue"
@@ -130,23 +127,10 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 		}
 	}
 	err = f.with(ctx, func(q *queue.Queue) error {
-		group, ctx := errgroup.WithContext(ctx)
-		group.SetLimit(submitters)
-		var fresh atomic.Int64
-		err := f.each(in, paths, func(j fleet.Job) error {
-			s.Known++
-			group.Go(func() error {
-				is, err := q.Submit(ctx, j)
-				if is {
-					fresh.Add(1)
-				}
-				return err
-			})
-			return ctx.Err()
+		var err error
+		s.Jobs, s.Known, err = q.SubmitAll(ctx, func(take func(fleet.Job) error) error {
+			return f.each(in, paths, take)
 		})
-		err = cmp.Or(group.Wait(), err)
-		s.Jobs = int(fresh.Load())
-		s.Known -= s.Jobs
 		return err
 	})
 	if err != nil {
@@ -159,9 +143,6 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 	}
 	return f.print(out, s, s.show)
 }
-
-// submitters is how many jobs are queued at once: each waits for the disk of the server.
-const submitters = 16
 
 // each calls take for all jobs.
 func (f *submitFlags) each(in io.Reader, paths []string, take func(fleet.Job) error) error {

@@ -5,11 +5,40 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/fleet"
 )
+
+// submitters is how many jobs are queued at once: each waits for the disk of the server.
+const submitters = 16
+
+// SubmitAll queues the jobs that each passes on, and returns how many are new, and how many known already.
+func (q *Queue) SubmitAll(
+	ctx context.Context, each func(take func(fleet.Job) error) error,
+) (fresh, known int, err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(submitters)
+	var taken, isNew atomic.Int64
+	err = each(func(j fleet.Job) error {
+		group.Go(func() error {
+			is, err := q.Submit(ctx, j)
+			if is {
+				isNew.Add(1)
+			}
+			if err == nil {
+				taken.Add(1)
+			}
+			return err
+		})
+		return ctx.Err()
+	})
+	err = cmp.Or(group.Wait(), err)
+	return int(isNew.Load()), int(taken.Load() - isNew.Load()), err
+}
 
 // Each calls use for all jobs of a datastore, or of all with an empty name, in no order.
 func (q *Queue) Each(ctx context.Context, datastore string, use func(r *fleet.Record)) error {
