@@ -32,6 +32,8 @@ var qemuFormats = []qemuMade{
 	{"vmdk", "vmdk", "subformat=streamOptimized", nil},
 	{"vhd", "vpc", "subformat=fixed,force_size=on", nil},
 	{"vhd", "vpc", "subformat=dynamic,force_size=on", nil},
+	{"vdi", "vdi", "static=on", nil},
+	{"vdi", "vdi", "static=off", nil},
 	{"vhdx", "vhdx", "subformat=fixed", nil},
 	{"vhdx", "vhdx", "subformat=dynamic", nil},
 	{"qcow2", "qcow2", "compat=0.10", nil},

@@ -57,7 +57,7 @@ func headersInRaw() []hostile {
 		},
 		hostile{
 			name: "T40 VDI header in sector 0", image: rawWith(map[int64]string{64: "\x7f\x10\xda\xbe"}),
-			code: "unsupported", says: []string{"VDI: recognised, not supported; convert it with qemu-img"},
+			code: "unsupported", says: []string{"vdi header: not supported: version 0.0, want 1.1"},
 		},
 		hostile{
 			name: "T40 qcow2 header in sector 0", image: rawWith(map[int64]string{0: "QFI\xfb\x00\x00\x00\x03"}),

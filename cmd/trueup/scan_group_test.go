@@ -406,8 +406,7 @@ func TestScanKinds(t *testing.T) {
 		"ruined.ova": noise("ova", 8192), "notes.txt": []byte("# Disk\n"),
 		"empty.vmdk": {}, "text.vmdk": []byte("nothing of a disk\n"), "blank.qcow2": make([]byte, 1<<20),
 		"small.vhd": {1}, "cut.vhdx": off[:512],
-		"blank.img": make([]byte, 4<<20), "disk.vdi": append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe),
-			make([]byte, 956)...),
+		"blank.img": make([]byte, 4<<20), "disk.qed": append([]byte("QED\x00"), make([]byte, 1020)...),
 		"garbled.dd": bytes.Repeat([]byte{0xe5}, 8<<20),
 	} {
 		s.put(name, content)
@@ -415,7 +414,7 @@ func TestScanKinds(t *testing.T) {
 	sum := s.requireRows(map[string]string{
 		"disk": isOff, "table.bin": isOff, "empty.vmdk": "failed format", "text.vmdk": "failed format",
 		"blank.qcow2": "failed format", "small.vhd": "failed format", "cut.vhdx": "failed format",
-		"blank.img": "judged nothing_to_judge", "disk.vdi": "failed unsupported", "off.img.xz": "packed",
+		"blank.img": "judged nothing_to_judge", "disk.qed": "failed unsupported", "off.img.xz": "packed",
 		"ruined.ova": "failed format", "garbled.dd": "judged nothing_to_judge",
 	}, ".")
 	require.Equal(t, 12, sum.Skipped)

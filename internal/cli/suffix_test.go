@@ -23,7 +23,7 @@ func TestDestNamedAsAnotherFormat(t *testing.T) {
 		{"q.qcow2", "new.raw", "say --to raw, or --to qcow2 to"},
 		{"q.qcow2", "new.vhd", "say --to vhd, or --to qcow2 to"},
 		{"q.qcow2", "new.avhdx", "say --to vhdx, or --to qcow2 to"},
-		{"q.qcow2", "new.vdi", "has the name of the format VDI, which is not written, and the copy would be qcow2 as " +
+		{"q.qcow2", "new.qed", "has the name of the format QED, which is not written, and the copy would be qcow2 as " +
 			"SOURCE is; choose another name, or say --to qcow2 to"},
 		{"src.ova!d.vmdk", "new.qcow2", "say --to qcow2, or --to vmdk to"},
 	} {

@@ -41,6 +41,7 @@ var edges = map[string][]string{
 	"internal/image/driver": nil,
 	"internal/image/qcow2":  {"internal/image/driver"},
 	"internal/image/raw":    {"internal/image/driver"},
+	"internal/image/vdi":    {"internal/image/driver"},
 	"internal/image/vhd":    {"internal/image/driver"},
 	"internal/image/vhdx":   {"internal/image/driver"},
 	"internal/image/vmdk":   {"internal/image/driver"},
@@ -50,7 +51,7 @@ var edges = map[string][]string{
 	"internal/unfinished": {"internal/image/gate", "internal/journal", "internal/sys"},
 	"internal/image": {
 		"internal/image/driver", "internal/image/gate", "internal/image/qcow2", "internal/image/raw",
-		"internal/image/vhd",
+		"internal/image/vdi", "internal/image/vhd",
 		"internal/image/vhdx", "internal/image/vmdk", "internal/ovf", "internal/sys",
 	},
 	// Before a file is made or replaced, the images of its folder are asked whether they need what is there.

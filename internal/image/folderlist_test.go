@@ -114,7 +114,11 @@ func TestIdentify(t *testing.T) {
 		"CD":   {iso, image.Identity{Kind: image.Medium, Format: "ISO 9660"}},
 		"VDI": {
 			append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe), make([]byte, 448)...),
-			image.Identity{Kind: image.Unsupported, Format: "VDI"},
+			image.Identity{Kind: image.Disk, Format: "vdi"},
+		},
+		"QED": {
+			append([]byte("QED\x00"), make([]byte, 508)...),
+			image.Identity{Kind: image.Unsupported, Format: "QED"},
 		},
 		"archive":     {tarforge.New(tarforge.Member{Name: "x"}), image.Identity{Kind: image.Pack, Format: "ova"}},
 		"package.ovf": {[]byte(ovf), image.Identity{Kind: image.Pack, Format: "ovf"}},

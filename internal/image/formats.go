@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/qcow2"
 	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/image/vdi"
 	"github.com/trueup/trueup/internal/image/vhd"
 	"github.com/trueup/trueup/internal/image/vhdx"
 	"github.com/trueup/trueup/internal/image/vmdk"
@@ -17,6 +18,7 @@ import (
 // Formats is the table of contents: every format that is read. raw is what remains and stands apart.
 var Formats = []driver.Format{
 	qcow2.Format,
+	vdi.Format,
 	vhd.Format,
 	vhdx.Format,
 	vmdk.Format,

@@ -35,7 +35,6 @@ var others = slices.Concat(disks, packed, []recognised{
 // disks are images of disks.
 var disks = []recognised{
 	{name: "QED", extension: ".qed", detect: prefix("QED\x00")},
-	{name: "VDI", extension: ".vdi", detect: at(0x40, "\x7f\x10\xda\xbe")},
 	{
 		name: "Parallels HDD", extension: ".hdd",
 		detect: either(prefix("WithoutFreeSpace"), prefix("WithouFreSpacExt")),

@@ -137,5 +137,5 @@ func TestOtherUserThatIsNotListed(t *testing.T) {
 // All formats that docs/schema lists are named.
 func TestNamesOfFormats(t *testing.T) {
 	t.Parallel()
-	require.ElementsMatch(t, []string{"qcow2", "vhd", "vhdx", "vmdk", "raw"}, image.Names())
+	require.ElementsMatch(t, []string{"qcow2", "vdi", "vhd", "vhdx", "vmdk", "raw"}, image.Names())
 }

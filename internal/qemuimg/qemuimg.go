@@ -32,7 +32,9 @@ type Image struct {
 }
 
 // drivers are QEMU's names of formats.
-var drivers = map[string]string{"raw": "raw", "vmdk": "vmdk", "vhd": "vpc", "vhdx": "vhdx", "qcow2": "qcow2"}
+var drivers = map[string]string{
+	"raw": "raw", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx", "qcow2": "qcow2",
+}
 
 // Driver returns QEMU's name of a format, empty if it has none.
 func Driver(format string) string { return drivers[format] }

@@ -76,7 +76,7 @@ func TestImagesOfQemuImg(t *testing.T) {
 	}
 	_, err = Check(t.Context(), program, Image{Path: flipped, Format: "vmdk"})
 	require.ErrorContains(t, err, "exit code 1") // it probes nothing
-	_, err = Check(t.Context(), program, Image{Path: flipped, Format: "vdi"})
+	_, err = Check(t.Context(), program, Image{Path: flipped, Format: "qed"})
 	require.ErrorIs(t, err, ErrFormat)
 }
 

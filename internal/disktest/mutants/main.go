@@ -77,6 +77,7 @@ var rooms = []room{
 	{path: "image/ova", also: []suite{{"internal/exchange", ""}, pipeTests, processTests}},
 	{path: "image/driver", also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/qcow2", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
+	{path: "image/vdi", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/vhd", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/vhdx", files: writers, also: []suite{imageTests, storeTests, pipeTests}},
 	{path: "image/vmdk", files: writers, also: []suite{imageTests, storeTests, pipeTests}},

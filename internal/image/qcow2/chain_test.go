@@ -107,7 +107,7 @@ func TestQcow2ReferencesAreRefused(t *testing.T) {
 		{"nbd:127.0.0.1:10809", "raw", "colon"},
 		{"absent.raw", "raw", `there is no "absent.raw"`},
 		{"top.qcow2", "qcow2", "in the chain already"},
-		{"x.vdi", "vdi", `of format "vdi": not supported`},
+		{"x.qed", "qed", `of format "qed": not supported`},
 	} {
 		t.Run(tc.base, func(t *testing.T) {
 			dir := t.TempDir()

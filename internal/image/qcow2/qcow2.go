@@ -110,8 +110,8 @@ func (h *header) issues() []ondisk.Issue {
 
 // formatNames are ours for the names that QEMU gives to the formats of backing files.
 var formatNames = map[string]string{
-	"": "", "raw": "raw", "file": "raw", "host_device": "raw", "qcow2": "qcow2", "vmdk": "vmdk", "vpc": "vhd",
-	"vhdx": "vhdx",
+	"": "", "raw": "raw", "file": "raw", "host_device": "raw", "qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi",
+	"vpc": "vhd", "vhdx": "vhdx",
 }
 
 // addParent opens the backing file.

@@ -191,7 +191,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 		"a format": {
 			src, "x.img",
 			store.CreateOptions{Format: "qed"},
-			"cannot be written, want one of qcow2, vhd, vhdx, vmdk, raw",
+			"cannot be written, want one of qcow2, vdi, vhd, vhdx, vmdk, raw",
 		},
 		"a subformat": {
 			src, "x.img",
@@ -209,9 +209,9 @@ func TestTargetsThatCannotBe(t *testing.T) {
 			"has the name of the format qcow2, and the copy would be raw",
 		},
 		"one of no writer": {
-			src, "x.vdi",
+			src, "x.qed",
 			store.CreateOptions{},
-			"has the name of the format VDI, which is not written",
+			"has the name of the format QED, which is not written",
 		},
 	} {
 		_, err := store.Create(filepath.Join(dir, c.dest), c.src.Disk.Size(), c.src, c.o)

@@ -124,10 +124,9 @@ const (
 	// payloadAlign is what the data of a block lies on in the file, in bytes: in the usual layout the bitmaps put
 	// everything off the 4 KiB pages of the disk below.
 	payloadAlign = 4 << 10
-	batWindow    = 4 << 10 // entries of the table that are in memory
 )
 
-// dynamicTarget writes the blocks in the order of the disk. Only a window of the table is in memory.
+// dynamicTarget writes the blocks in the order of the disk.
 type dynamicTarget struct {
 	f       driver.WriteFile
 	foot    rawFooter
@@ -136,8 +135,7 @@ type dynamicTarget struct {
 	next    int64 // byte behind the last block
 	current int64 // number of the block that was begun last, -1 before the first
 	payload int64 // where its data goes
-	window  int64 // number of the window in work
-	work    [4 * batWindow]byte
+	table   *driver.Table
 	ones    []byte // a full bitmap
 	slots   driver.Slots
 }
@@ -147,15 +145,10 @@ func newDynamicTarget(f driver.WriteFile, foot rawFooter, block int64) *dynamicT
 	t := &dynamicTarget{f: f, foot: foot, block: block, current: -1}
 	t.entries = (ondisk.I64(foot.CurrentSize)-1)/block + 1
 	t.next = tablePlace + units.AlignUp(4*t.entries, units.SectorSize)
+	// The table has whole sectors. Spec: VHD 1.0, "Block Allocation Table and Data Blocks".
+	t.table = driver.NewTable(f, tablePlace, t.next-tablePlace, binary.BigEndian)
 	t.ones = bytes.Repeat([]byte{0xff}, int(bitmapBytes(block)))
-	t.clearWindow()
 	return t
-}
-
-func (t *dynamicTarget) clearWindow() {
-	for i := range t.work {
-		t.work[i] = 0xff // absent, in every entry
-	}
 }
 
 // dynamicUnit is the smallest hole worth leaving inside a block, in bytes.
@@ -180,11 +173,8 @@ func (t *dynamicTarget) Reserve(off, n int64) error {
 	return nil
 }
 
-// begin returns block i the next place and writes its bitmap, which marks all of it as stored.
+// begin gives block i the next place and writes its bitmap, which marks all of it as stored.
 func (t *dynamicTarget) begin(i int64) error {
-	if err := t.moveWindow(i / batWindow); err != nil {
-		return err
-	}
 	bitmap := int64(len(t.ones))
 	t.payload = units.AlignUp(t.next+bitmap, payloadAlign)
 	sector := (t.payload - bitmap) / units.SectorSize
@@ -192,29 +182,15 @@ func (t *dynamicTarget) begin(i int64) error {
 		return fmt.Errorf("dynamic vhd with blocks of %d bytes: %w: more than 2 TiB of data and bitmaps; choose --to "+
 			"vhd:fixed, vhdx or raw", t.block, ondisk.ErrLimit)
 	}
+	if err := t.table.Set(i, ondisk.U32(sector)); err != nil {
+		return err
+	}
 	if _, err := t.f.WriteAt(t.ones, t.payload-bitmap); err != nil {
 		return err
 	}
-	binary.BigEndian.PutUint32(t.work[4*(i%batWindow):], ondisk.U32(sector))
 	t.current, t.next = i, t.payload+t.block
 	return nil
 }
-
-// moveWindow writes the table up to window w.
-func (t *dynamicTarget) moveWindow(w int64) error {
-	for t.window < w {
-		at := 4 * t.window * batWindow
-		if _, err := t.f.WriteAt(t.work[:min(int64(len(t.work)), t.tableBytes()-at)], tablePlace+at); err != nil {
-			return err
-		}
-		t.clearWindow()
-		t.window++
-	}
-	return nil
-}
-
-// tableBytes returns the size of the table in whole sectors. Spec: VHD 1.0, "Block Allocation Table and Data Blocks".
-func (t *dynamicTarget) tableBytes() int64 { return units.AlignUp(4*t.entries, units.SectorSize) }
 
 // WriteAt writes what was reserved.
 func (t *dynamicTarget) WriteAt(p []byte, off int64) (int, error) {
@@ -224,7 +200,7 @@ func (t *dynamicTarget) WriteAt(p []byte, off int64) (int, error) {
 // Finish writes table and header, and both footers last: before that the file is no VHD. The footer behind the last
 // block makes the file as long as it must be.
 func (t *dynamicTarget) Finish() error {
-	if err := t.moveWindow((t.entries + batWindow - 1) / batWindow); err != nil {
+	if err := t.table.Finish(); err != nil {
 		return err
 	}
 	if _, err := t.f.WriteAt(t.header(), headerPlace); err != nil {

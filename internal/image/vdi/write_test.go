@@ -1,0 +1,116 @@
+package vdi_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+const mib = 1 << 20
+
+// noisy returns a disk with blocks that are not stored, and one that is stored in part.
+func noisy(size int) []byte {
+	data := imagetest.Noise(uint64(size), size)
+	if size > 8*mib {
+		clear(data[2*mib : 6*mib+777])
+	}
+	return data
+}
+
+// What qemu-img writes is read, and what is written is read by qemu-img.
+func TestByQemuImg(t *testing.T) {
+	for _, size := range []int{512, 3*mib + 5*512, 9*mib - 512, 12 * mib} {
+		data := noisy(size)
+		raw := imagetest.Write(t, t.TempDir(), "src.img", data)
+		src := imagetest.Open(t, raw)
+		for sub, static := range map[string]string{"dynamic": "off", "fixed": "on"} {
+			t.Run(fmt.Sprintf("%s of %d bytes", sub, size), func(t *testing.T) {
+				made := filepath.Join(t.TempDir(), "made.vdi")
+				disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vdi", "-o", "static="+static, raw, made)
+				img := imagetest.Open(t, made)
+				require.Equal(t, sub, img.Subformat)
+				disktest.CheckBytes(t, img.Disk, data)
+				imagetest.NoDamage(t, img)
+
+				path := filepath.Join(t.TempDir(), "disk.vdi")
+				out := imagetest.Fill(t, src, path, store.CreateOptions{Format: "vdi", Subformat: sub}, 4)
+				img = imagetest.ReadsBack(t, out, path, data)
+				require.Equal(t, sub, img.Subformat)
+				require.Empty(t, img.Issues)
+				imagetest.NoDamage(t, img)
+				disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vdi", raw, path)
+				require.Contains(t, disktest.Run(t, "qemu-img", "check", "-f", "vdi", path), "No errors were found")
+				onMebibytes(t, img)
+			})
+		}
+	}
+}
+
+// onMebibytes wants every MiB of the disk that is stored to lie on one of the file.
+func onMebibytes(t *testing.T, img *image.Image) {
+	t.Helper()
+	for off := int64(0); off < img.Disk.Size(); off += mib {
+		run, err := img.Disk.(disk.Mapped).Run(off)
+		require.NoError(t, err)
+		require.Zero(t, run.Off%mib, "offset %d of the disk lies at %d of the file", off, run.Off)
+	}
+}
+
+func TestTheSameJobGivesTheSameBytes(t *testing.T) {
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", noisy(12*mib)))
+	seed := []byte("job")
+	imagetest.SameBytes(t, src, "copy.vdi", store.CreateOptions{Format: "vdi", Subformat: "dynamic", Seed: seed},
+		store.CreateOptions{Format: "vdi", Subformat: "fixed", Seed: seed})
+}
+
+// A file that is not finished is no VDI.
+func TestUnfinished(t *testing.T) {
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", noisy(12*mib)))
+	for _, sub := range []string{"dynamic", "fixed"} {
+		b := imagetest.Unfinished(t, src, t.TempDir(), "copy.vdi", store.CreateOptions{Format: "vdi", Subformat: sub})
+		require.True(t, ondisk.IsZero(b[:mib]))
+	}
+}
+
+// A table of several pieces, with gaps of several pieces: 40,000 blocks of which four are stored.
+func TestLargeTable(t *testing.T) {
+	const size = 40_000 * mib
+	path := filepath.Join(t.TempDir(), "disk.img")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(size))
+	for _, off := range []int64{0, 4095 * mib, 4096 * mib, size - 512} {
+		_, err = f.WriteAt([]byte(fmt.Sprintf("at %d", off)), off)
+		require.NoError(t, err)
+	}
+	require.NoError(t, f.Close())
+	copied := filepath.Join(t.TempDir(), "disk.vdi")
+	imagetest.Copy(t, imagetest.Open(t, path), copied, store.CreateOptions{Format: "vdi"})
+	img := imagetest.Open(t, copied)
+	imagetest.NoDamage(t, img)
+	require.Equal(t, int64((1+1+4)*mib), img.Files()[0].Size)
+	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vdi", path, copied)
+}
+
+func TestTooLarge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.img")
+	require.NoError(t, os.WriteFile(path, make([]byte, 512), 0o600))
+	src := imagetest.Open(t, path)
+	for size, says := range map[int64]string{
+		512<<40 + 512: "limit exceeded of 562949953421312 bytes (512 TiB)", 100: "want whole sectors",
+		0: "want whole sectors",
+	} {
+		_, err := store.Create(filepath.Join(t.TempDir(), "x.vdi"), size, src, store.CreateOptions{Format: "vdi"})
+		require.ErrorContains(t, err, says)
+	}
+}
