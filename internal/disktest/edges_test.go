@@ -200,11 +200,13 @@ var edges = map[string][]string{
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": { // the states of a machine are those of boot
 		"internal/advice", "internal/align", "internal/bench/measured", "internal/boot", "internal/fragments",
-		"internal/report", "internal/report/pages", "internal/report/suggested", "internal/scan/glob",
-		"internal/scan/labels",
+		"internal/report", "internal/report/metrics", "internal/report/pages", "internal/report/suggested",
+		"internal/scan/glob", "internal/scan/labels",
 	},
 	// The frame of all pages: templates and styles, and nothing of what they report.
 	"internal/report/pages": nil,
+	// The text of Prometheus, whatever is counted.
+	"internal/report/metrics": nil,
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.

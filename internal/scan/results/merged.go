@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/report/metrics"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -99,8 +100,8 @@ func (p *printer) merged(m *Merged) {
 }
 
 // labels writes the sums of labels.
-func (m *metrics) labels(sums []LabelSum) {
-	var now, before []sample
+func labelMetrics(m *metrics.Writer, sums []LabelSum) {
+	var now, before []metrics.Sample
 	for _, l := range sums {
 		at := label("key", l.Key) + "," + label("value", l.Value) + ","
 		now = append(now, l.samples(at)...)
@@ -108,16 +109,16 @@ func (m *metrics) labels(sums []LabelSum) {
 			before = append(before, l.Before.samples(at)...)
 		}
 	}
-	m.gauge("trueup_images_by_label", "Images with a label, by verdict.", now...)
-	m.gauge("trueup_images_by_label_before", "The same at the time of --since.", before...)
+	m.Gauge("trueup_images_by_label", "Images with a label, by verdict.", now...)
+	m.Gauge("trueup_images_by_label_before", "The same at the time of --since.", before...)
 }
 
 // samples are sums by verdict.
-func (s *Sums) samples(at string) []sample {
-	return []sample{
-		{at + `verdict="aligned"`, s.Aligned},
-		{at + `verdict="below_boundary"`, s.Below},
-		{at + `verdict="misaligned"`, s.Off},
-		{at + `verdict="failed"`, s.Failed},
+func (s *Sums) samples(at string) []metrics.Sample {
+	return []metrics.Sample{
+		metrics.Of(at+`verdict="aligned"`, s.Aligned),
+		metrics.Of(at+`verdict="below_boundary"`, s.Below),
+		metrics.Of(at+`verdict="misaligned"`, s.Off),
+		metrics.Of(at+`verdict="failed"`, s.Failed),
 	}
 }

@@ -1,7 +1,6 @@
 package results
 
 import (
-	"encoding/json"
 	"io"
 	"strings"
 	"testing"
@@ -12,50 +11,14 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// readMetrics reads the text with Prometheus's own parser for Python, and once more with the one for OpenMetrics, which
-// is the stricter and wants an end mark: it refuses series that come twice, families that are not together, and bad
-// escapes.
-const readMetrics = `
-import json, sys
-from prometheus_client.parser import text_string_to_metric_families as lenient
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
-files = []
-for path in sys.argv[1:]:
-    text = open(path, newline="", encoding="utf-8", errors="strict").read()
-    assert text.endswith("\n")
-    out = []
-    for family in lenient(text):
-        assert family.type == "gauge" and family.documentation, family
-        for s in family.samples:
-            assert s.timestamp is None, s
-            out.append([s.name, s.labels, s.value])
-    again = [[s.name, s.labels, s.value] for family in strict(text + "# EOF\n") for s in family.samples]
-    assert out == again, (out, again)
-    files.append(out)
-json.dump(files, sys.stdout)`
-
-type series struct {
-	name   string
-	labels map[string]string
-	value  float64
-}
-
-func (s *series) UnmarshalJSON(b []byte) error {
-	return json.Unmarshal(b, &[]any{&s.name, &s.labels, &s.value})
-}
-
 // metricsOf are the series of each of several runs.
-func metricsOf(t *testing.T, runs ...*Summary) (out [][]series) {
+func metricsOf(t *testing.T, runs ...*Summary) [][]disktest.Series {
 	t.Helper()
-	disktest.DataFile(t, "/usr/lib/python3/dist-packages/prometheus_client/parser.py")
-	var paths []string
+	var texts []string
 	for _, s := range runs {
-		paths = append(paths, saved(t, "trueup.prom",
-			written(t, func(w io.Writer) error { return writeMetrics(w, s, nil) })))
+		texts = append(texts, written(t, func(w io.Writer) error { return writeMetrics(w, s, nil) }))
 	}
-	require.NoError(t, json.Unmarshal([]byte(python(t, readMetrics, paths...)), &out))
-	require.Len(t, out, len(runs))
-	return out
+	return disktest.ReadMetrics(t, texts...)
 }
 
 func TestMetricsAreTheSums(t *testing.T) {
@@ -63,14 +26,14 @@ func TestMetricsAreTheSums(t *testing.T) {
 	s.Read = 1 << 40
 	got := map[string]float64{}
 	for _, m := range metricsOf(t, s)[0] {
-		key := m.name
+		key := m.Name
 		for _, name := range []string{"verdict", "content", "format", "code", "change", "outcome"} {
-			if v, ok := m.labels[name]; ok {
+			if v, ok := m.Labels[name]; ok {
 				key += " " + v
 			}
 		}
-		require.Equal(t, "/t", m.labels["library"])
-		got[key] = m.value
+		require.Equal(t, "/t", m.Labels["library"])
+		got[key] = m.Value
 	}
 	require.Equal(t, map[string]float64{
 		"trueup_images aligned": 2, "trueup_images below_boundary": 2, "trueup_images misaligned": 5,
@@ -93,9 +56,9 @@ func TestMetricsOfNothing(t *testing.T) {
 	s := NewSummary()
 	s.Started, s.Finished = "2026-11-21T20:00:00Z", "2026-11-21T20:00:00.5Z"
 	for _, m := range metricsOf(t, s)[0] {
-		require.NotContains(t, []string{"trueup_changes", "trueup_errors", "trueup_images_by_format"}, m.name)
-		if m.name == "trueup_last_run_complete" {
-			require.Zero(t, m.value)
+		require.NotContains(t, []string{"trueup_changes", "trueup_errors", "trueup_images_by_format"}, m.Name)
+		if m.Name == "trueup_last_run_complete" {
+			require.Zero(t, m.Value)
 		}
 	}
 }
@@ -108,8 +71,8 @@ func TestHostileTextsInMetrics(t *testing.T) {
 		runs = append(runs, s)
 	}
 	for n, all := range metricsOf(t, runs...) {
-		require.Equal(t, report.Safe(hostile[n]), all[0].labels["library"])
-		require.Equal(t, report.Safe(hostile[n]), all[len(all)-1].labels["version"])
+		require.Equal(t, report.Safe(hostile[n]), all[0].Labels["library"])
+		require.Equal(t, report.Safe(hostile[n]), all[len(all)-1].Labels["version"])
 	}
 }
 
