@@ -304,10 +304,13 @@ var edges = map[string][]string{
 	"internal/fleet/engine": {"internal/sys"},
 	"internal/fleet/queue":  {"internal/fleet"},
 	// It decodes no image: trueup does each job, in a process of its own.
-	"internal/fleet/work": {"internal/fleet", "internal/fleet/queue", "internal/sys"},
+	"internal/fleet/work": {"internal/fleet", "internal/fleet/queue", "internal/report/metrics", "internal/sys"},
+	// How a fleet is, as metrics and as a page, which has the frame of reports; pure.
+	"internal/fleet/overview": {"internal/fleet", "internal/report/metrics", "internal/report/pages"},
+	"internal/fleet/web":      {"internal/fleet/overview", "internal/fleet/queue"},
 	"internal/fleet/fleetcmd": {
-		"internal/fleet", "internal/fleet/engine", "internal/fleet/queue", "internal/fleet/work", "internal/scan/glob",
-		"internal/sys",
+		"internal/fleet", "internal/fleet/engine", "internal/fleet/overview", "internal/fleet/queue",
+		"internal/fleet/web", "internal/fleet/work", "internal/scan/glob", "internal/sys",
 	},
 	"cmd/trueup-fleet": {"internal/fleet/fleetcmd"},
 

@@ -21,22 +21,24 @@ import (
 // client; merge reads results of scans;
 // trial makes the temporary files of QEMU and waits for it; qemuimg, guestfs and opinion start programs, and make links
 // for them; after starts a command of the user; in a fleet, engine reads keys, locks its store and waits for its
-// server, queue keeps small files, work starts trueup and waits for it, and fleetcmd reads worklists; bench makes its
-// scratch file, starts fio, and reads what /proc and /sys say about the storage; disktest is for tests.
+// server, queue keeps small files, work starts trueup and waits for it, fleetcmd reads worklists and keeps a
+// report, and web reads its token, listens and follows the queue; bench makes its scratch file, starts fio, and reads
+// what /proc and /sys say about the storage; disktest is for tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan",
 		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd",
 		"internal/cli/copycmd", "internal/cli/flags",
 		"internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion", "internal/after",
-		"internal/fleet/engine", "internal/fleet/fleetcmd", "internal/fleet/queue", "internal/fleet/work",
+		"internal/fleet/engine", "internal/fleet/fleetcmd", "internal/fleet/queue", "internal/fleet/web",
+		"internal/fleet/work",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
 		"internal/disktest/pagetest", "internal/disktest/oddfs", "internal/disktest/mutants",
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli/command",
 		"internal/nbd", "internal/trial", "internal/opinion", "internal/after", "internal/disktest",
-		"internal/fleet/engine", "internal/fleet/queue", "internal/fleet/work",
+		"internal/fleet/engine", "internal/fleet/queue", "internal/fleet/web", "internal/fleet/work",
 	}
 )
 

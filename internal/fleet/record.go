@@ -74,6 +74,17 @@ func (p Progress) Percent() int64 {
 	return int64(100 * float64(p.Done) / float64(max(p.Total, 1)))
 }
 
+// Copied returns how many bytes of its disk the job has copied, 0 unless it is done.
+func (r *Record) Copied() int64 {
+	var result struct {
+		Copied int64 `json:"copied_bytes"`
+	}
+	if r.State != Done || json.Unmarshal(r.Result, &result) != nil {
+		return 0
+	}
+	return max(result.Copied, 0)
+}
+
 // codes are those of errors of trueup.
 var codes = regexp.MustCompile(`^[a-z0-9_-]{0,64}$`)
 

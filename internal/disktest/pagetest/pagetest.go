@@ -59,6 +59,12 @@ func Browser(t testing.TB) context.Context {
 // dark, width that of the window. A screenshot goes to a folder, unless its name is empty.
 func Look(process context.Context, t testing.TB, path, scheme string, width int64, shots string) {
 	t.Helper()
+	LookAt(process, t, "file://"+path, scheme, width, shots)
+}
+
+// LookAt is Look at the page of a server, which asks for those URLs and no others.
+func LookAt(process context.Context, t testing.TB, url, scheme string, width int64, shots string, asks ...string) {
+	t.Helper()
 	ctx, cancel := chromedp.NewContext(process)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
@@ -80,14 +86,14 @@ func Look(process context.Context, t testing.TB, path, scheme string, width int6
 	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}
 	require.NoError(t, chromedp.Do(ctx, Send(network.Enable, network.EnableParams{}), Send(log.Enable, cdp.Empty{}),
 		Send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}),
-		chromedp.EmulateViewport(width, 900), chromedp.Navigate("file://"+path)))
+		chromedp.EmulateViewport(width, 900), chromedp.Navigate(url)))
 	wide, err := chromedp.Run(ctx, chromedp.Evaluate[int64](
 		`Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`))
 	require.NoError(t, err)
-	require.Equal(t, width, wide, "%s scrolls sideways", path)
+	require.Equal(t, width, wide, "%s scrolls sideways", url)
 	low, err := chromedp.Run(ctx, chromedp.Evaluate[float64](contrast))
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, low, 4.5, "%s, %s", path, scheme)
+	require.GreaterOrEqual(t, low, 4.5, "%s, %s", url, scheme)
 	broken, err := chromedp.Run(ctx,
 		chromedp.Evaluate[int](`Array.from(document.images).filter(i => !i.complete || i.naturalWidth === 0).length`))
 	require.NoError(t, err)
@@ -95,12 +101,12 @@ func Look(process context.Context, t testing.TB, path, scheme string, width int6
 	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
 	require.NoError(t, err)
 	if shots != "" {
-		name := fmt.Sprintf("%s-%s-%d.png", filepath.Base(path), scheme, width)
+		name := fmt.Sprintf("%s-%s-%d.png", filepath.Base(url), scheme, width)
 		require.NoError(t, os.WriteFile(filepath.Join(shots, name), png, 0o600))
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	require.Equal(t, []string{"file://" + path}, heard)
+	require.Equal(t, append([]string{url}, asks...), heard)
 }
 
 // Send makes an action of a command whose answer says nothing.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -36,7 +37,8 @@ type Rights func(key string, words []string) (publish []string, receive string, 
 // Engine is a running server.
 type Engine struct {
 	s    *server.Server
-	lock *os.File // of its store
+	lock *os.File      // of its store
+	own  nkeys.KeyPair // of this program; nil: clients need none
 }
 
 // startLimit is how long a server whose store is read may take to listen.
@@ -44,7 +46,7 @@ const startLimit = time.Minute
 
 // Start starts a server. Beyond loopback it wants TLS and nkeys. The end of ctx ends the start only.
 func Start(ctx context.Context, o Options) (*Engine, error) {
-	opts, err := o.server()
+	opts, own, err := o.server()
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +58,7 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{s, lock}
+	e := &Engine{s, lock, own}
 	if err := e.start(ctx, o.Warn); err != nil {
 		e.Stop()
 		return nil, fmt.Errorf("NATS server on %s:%d with its store in %s: %w", o.Host, o.Port, o.Store, err)
@@ -136,9 +138,9 @@ func (l *logger) Noticef(string, ...any) {}
 func (l *logger) Debugf(string, ...any)  {}
 func (l *logger) Tracef(string, ...any)  {}
 
-// server returns the options as NATS has them.
-func (o *Options) server() (*server.Options, error) {
-	opts := &server.Options{
+// server returns the options as NATS has them, and the key of this program, if clients need one.
+func (o *Options) server() (opts *server.Options, own nkeys.KeyPair, err error) {
+	opts = &server.Options{
 		ServerName: "trueup-fleet", Host: o.Host, Port: o.Port, JetStream: true, StoreDir: o.Store,
 		NoSigs: true, NoLog: true,
 		// A revision that was given out is never taken back: it is what keeps two workers apart.
@@ -148,23 +150,40 @@ func (o *Options) server() (*server.Options, error) {
 		opts.Port = server.RANDOM_PORT
 	}
 	if err := o.allowed(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var err error
 	if o.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
 		if err != nil {
-			return nil, fmt.Errorf("--tls-cert %s: %w", o.Cert, err)
+			return nil, nil, fmt.Errorf("--tls-cert %s: %w", o.Cert, err)
 		}
 		opts.TLS, opts.TLSTimeout = true, 10
 		opts.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
 	if o.Nkeys != "" {
 		if opts.Nkeys, err = o.readKeys(); err != nil {
-			return nil, fmt.Errorf("--nkeys %s: %w", o.Nkeys, err)
+			return nil, nil, fmt.Errorf("--nkeys %s: %w", o.Nkeys, err)
 		}
+		if own, err = nkeys.CreateUser(); err != nil {
+			return nil, nil, err
+		}
+		public, err := own.PublicKey()
+		if err != nil {
+			return nil, nil, err
+		}
+		opts.Nkeys = append(opts.Nkeys, &server.NkeyUser{Nkey: public})
 	}
-	return opts, nil
+	return opts, own, nil
+}
+
+// Inside returns how this program connects to its server: without a listener, and with a key of this run alone.
+func (e *Engine) Inside() []nats.Option {
+	options := []nats.Option{nats.InProcessServer(e.s)}
+	if e.own != nil {
+		public, _ := e.own.PublicKey() // it was asked before
+		options = append(options, nats.Nkey(public, e.own.Sign))
+	}
+	return options
 }
 
 // allowed refuses a server that strangers could reach.

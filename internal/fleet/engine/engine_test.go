@@ -120,6 +120,9 @@ func TestKeys(t *testing.T) {
 	}
 	_, err = queue.Open(t.Context(), queue.Options{URL: url, Seed: seed})
 	require.ErrorAs(t, err, new(x509.UnknownAuthorityError))
+	q, err = queue.Open(t.Context(), queue.Options{Inside: e.Inside()})
+	require.NoError(t, err, "the program has a key of its own")
+	q.Close()
 }
 
 // A store has one server. A second one is refused by name, and so is one whose port is taken, at once.

@@ -22,8 +22,8 @@ import (
 	"github.com/trueup/trueup/internal/fleet/work"
 )
 
-// once has a worker in this process do all jobs that wait, and returns what it logged.
-func (s *site) once(t *testing.T) string {
+// once has a worker in this process do all jobs that wait, and end with a code. It returns what that logged.
+func (s *site) once(t *testing.T, code int) string {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -32,8 +32,7 @@ func (s *site) once(t *testing.T) string {
 		"worker", "--once", "--nats", s.url, "--datastore", "ds1=" + s.root, "--trueup", self, "--folder", t.TempDir(),
 		"--retry-delay", "0s", "--deliveries", "2",
 	}
-	code := fleetcmd.Run(t.Context(), "test", args, strings.NewReader(""), &log, &log)
-	require.Zero(t, code, log.String())
+	require.Equal(t, code, fleetcmd.Run(t.Context(), "test", args, strings.NewReader(""), &log, &log), log.String())
 	return log.String()
 }
 
@@ -82,13 +81,13 @@ func TestLibrary(t *testing.T) {
 	require.Len(t, got.Refused, 1)
 	require.Equal(t, "strange.img", got.Refused[0].Path)
 	require.Equal(t, 2, submit().Known)
-	s.once(t)
+	s.once(t, 0)
 	require.Equal(t, 2, submit().Known)
 	s.requireOnly(t, "a.img", "a-aligned.img", "b.img", "b-aligned.img", "strange.img")
 	require.True(t, bytes.Equal(want(t, a), disktest.ReadFile(t, filepath.Join(s.root, "a-aligned.img"))))
 
 	s.run(t, "", "submit", "scan", "--datastore", "ds1", "--shards", "2")
-	s.once(t)
+	s.once(t, 0)
 	self, err := os.Executable()
 	require.NoError(t, err)
 	report := strings.Split(strings.TrimSpace(s.report(t, self)), "\n")
@@ -132,7 +131,7 @@ func TestRefusedJobs(t *testing.T) {
 	require.FileExists(t, changed)
 	s.run(t, "", "submit", "align", "--datastore", "ds1",
 		"strange.img", "taken.img", "torn.vmdk", "outside.img", "absent.img")
-	log := s.once(t)
+	log := s.once(t, 1)
 	jobs := s.jobs(t)
 	for path, message := range map[string]string{
 		"strange.img": "boot code", "torn.vmdk": "", "outside.img": "a link leads out of the datastore",
@@ -177,7 +176,7 @@ func TestPublishedBefore(t *testing.T) {
 	for _, l := range leases {
 		require.NoError(t, l.Release(t.Context(), 0, func(*fleet.Record) {}))
 	}
-	s.once(t)
+	s.once(t, 4)
 	r := s.jobs(t)["a.img"]
 	require.Equal(t, fleet.Done, r.State, r.Message)
 	require.Contains(t, string(r.Result), `"verify"`)
@@ -226,7 +225,7 @@ exit 64
 	require.NotContains(t, worker("old"), "the job begins")
 	require.Contains(t, worker("test"), "the job is given back")
 	require.Equal(t, fleet.Queued, s.jobs(t)["a.img"].State)
-	s.once(t)
+	s.once(t, 0)
 	require.Equal(t, fleet.Done, s.jobs(t)["a.img"].State)
 }
 
@@ -237,7 +236,7 @@ func TestExchangeJob(t *testing.T) {
 	image := s.disk(t, "a.img")
 	old, aligned := disktest.ReadFile(t, image), want(t, image)
 	s.run(t, "", "submit", "exchange", "--datastore", "ds1", "a.img")
-	s.once(t)
+	s.once(t, 0)
 	require.Equal(t, fleet.Done, s.jobs(t)["a.img"].State, s.jobs(t)["a.img"].Message)
 	require.True(t, bytes.Equal(aligned, disktest.ReadFile(t, image)))
 	require.True(t, bytes.Equal(old, disktest.ReadFile(t, filepath.Join(s.root, "a.orig.img"))))
@@ -251,10 +250,10 @@ func TestDrainedDatastore(t *testing.T) {
 	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
 	s.run(t, "", "drain", "--datastore", "ds1")
 	require.Contains(t, s.run(t, "", "status"), "drained")
-	s.once(t)
+	s.once(t, 0)
 	require.Equal(t, fleet.Queued, s.jobs(t)["a.img"].State)
 	s.run(t, "", "drain", "--datastore", "ds1", "--off")
-	s.once(t)
+	s.once(t, 0)
 	require.Equal(t, fleet.Done, s.jobs(t)["a.img"].State)
 }
 

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -92,6 +94,55 @@ func report(ctx context.Context, q *queue.Queue, datastore, folder string, run *
 		return exitError(exit.ExitCode())
 	}
 	return err
+}
+
+// reportCache keeps a report for those who ask soon after another. Its methods may be called by several goroutines.
+type reportCache struct {
+	make func(ctx context.Context, out *os.File) error
+
+	mu   sync.Mutex
+	path string // empty: there is none
+	made time.Time
+}
+
+// maxAge is how old a report may be that is shown again.
+const maxAge = time.Minute
+
+// get returns the report, which is made if there is none or if it is old.
+func (c *reportCache) get(ctx context.Context) (*os.File, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.path != "" && time.Since(c.made) < maxAge {
+		return os.Open(c.path)
+	}
+	out, err := os.CreateTemp("", "trueup-fleet-report-*.html")
+	if err != nil {
+		return nil, err
+	}
+	err = c.make(ctx, out)
+	if code, ok := errors.AsType[exitError](err); ok {
+		err = nil
+		if st, _ := out.Stat(); st == nil || st.Size() == 0 { // codes of images that are misaligned are no errors
+			err = fmt.Errorf("trueup report ended with code %d", int(code))
+		}
+	}
+	if err = errors.Join(err, out.Close()); err != nil {
+		return nil, errors.Join(err, os.Remove(out.Name()))
+	}
+	old := c.path
+	c.path, c.made = out.Name(), time.Now()
+	if old != "" {
+		_ = os.Remove(old)
+	}
+	return os.Open(c.path)
+}
+
+func (c *reportCache) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.path != "" {
+		_ = os.Remove(c.path)
+	}
 }
 
 var errMissing = errors.New("not in the report")

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/queue"
@@ -20,8 +23,9 @@ import (
 
 // Exit codes.
 const (
-	exitFailed = 1
-	exitUsage  = 64
+	exitFailed  = 1
+	exitRefused = 4
+	exitUsage   = 64
 )
 
 // exitError ends a command as a trueup ended that has said why.
@@ -99,8 +103,8 @@ of the other commands. A worker runs on each host, and does the jobs of the data
 	f.StringVar(&b.queue.Seed, "nkey", "", "`FILE` with the seed of the nkey to connect with")
 	f.StringVar(&b.queue.CA, "tls-ca", "", "check the server's certificate by those in `FILE`")
 	f.IntVar(&b.queue.Replicas, "replicas", 0, "have a cluster keep `N` copies of the jobs (1 at first)")
-	root.AddCommand(newServe(), newSubmit(b), newWorker(b), newStatus(b), newWatch(b), newCancel(b), newRetry(b),
-		newDrain(b), newDead(b), newReport(b))
+	root.AddCommand(newServe(b), newSubmit(b), newWorker(b), newStatus(b), newWatch(b), newCancel(b), newRetry(b),
+		newDrain(b), newDead(b), newReport(b), newVersion(b))
 	return root
 }
 
@@ -120,6 +124,35 @@ func (b *base) with(ctx context.Context, use func(q *queue.Queue) error) error {
 	}
 	defer q.Close()
 	return use(q)
+}
+
+// newVersion is as the command of trueup.
+func newVersion(b *base) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: noArguments,
+		Long: "Prints the version of trueup-fleet. JSON also has the version of the Go tool chain that built it.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := struct {
+				Version string `json:"version"`
+				Go      string `json:"go"`
+			}{b.version, runtime.Version()}
+			return b.print(cmd.OutOrStdout(), v, func(w io.Writer) { fmt.Fprintln(w, "trueup-fleet", v.Version) })
+		},
+	}
+}
+
+// logged has the flag of commands that write a log.
+type logged struct{ asJSON bool }
+
+func (l *logged) register(fs *pflag.FlagSet) {
+	fs.BoolVar(&l.asJSON, "log-json", false, "write the log as lines of JSON")
+}
+
+func (l *logged) logger(w io.Writer) *slog.Logger {
+	if l.asJSON {
+		return slog.New(slog.NewJSONHandler(w, nil))
+	}
+	return slog.New(slog.NewTextHandler(w, nil))
 }
 
 // print prints a result: as JSON, or as text by show.

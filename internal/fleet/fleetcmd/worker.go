@@ -3,7 +3,7 @@ package fleetcmd
 import (
 	"crypto/rand"
 	"fmt"
-	"log/slog"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,15 +14,18 @@ import (
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/queue"
+	"github.com/trueup/trueup/internal/fleet/web"
 	"github.com/trueup/trueup/internal/fleet/work"
+	"github.com/trueup/trueup/internal/units"
 )
 
 type workerFlags struct {
 	*base
 	work.Worker
+	logged
 	datastores []string
 	window     string
-	logJSON    bool
+	metrics    web.Options
 }
 
 // resultsFolder is that of results if no other is named.
@@ -35,7 +38,8 @@ func newWorker(b *base) *cobra.Command {
 		Short: "Do the jobs of the datastores that this host sees",
 		Long: `Takes jobs of the datastores that are named, each with the folder in which this host sees it, and has
 trueup do each in a process of its own. A job whose worker is gone is done by another one, which goes on with the copy.
-A worker that is ended gives its jobs back.`,
+A worker that is ended gives its jobs back. With --once the exit code is 1 if a job failed at this worker or is dead,
+and 4 if one was refused.`,
 		Example: `  trueup-fleet worker --datastore ds7=/vmfs/ds7 --datastore nas=/mnt/nas
   trueup-fleet worker --datastore ds7=/vmfs/ds7 --jobs 2 --at-once 4 --limit-rate 50M --window 22:00-06:00
   trueup-fleet worker --once --datastore ds7=/vmfs/ds7`,
@@ -56,7 +60,11 @@ A worker that is ended gives its jobs back.`,
 	fs.DurationVar(&f.queue.AckWait, "ack-wait", time.Minute,
 		"`TIME` after which a worker that is silent is taken for gone; that of the first worker of a datastore counts")
 	fs.IntVar(&f.queue.Delivers, "deliveries", 8, "try a job `N` times")
-	fs.BoolVar(&f.logJSON, "log-json", false, "write the log as lines of JSON")
+	fs.StringVar(&f.metrics.Address, "metrics", "", "have /metrics for Prometheus at `ADDRESS:PORT`")
+	fs.StringVar(&f.metrics.Cert, "tls-cert", "", "certificate for --metrics, in `FILE`")
+	fs.StringVar(&f.metrics.Key, "tls-key", "", "key of the certificate, in `FILE`")
+	fs.StringVar(&f.metrics.Token, "token", "", "have --metrics ask for the token in `FILE`")
+	f.register(fs)
 	return cmd
 }
 
@@ -64,17 +72,40 @@ func (f *workerFlags) run(cmd *cobra.Command) error {
 	if err := f.settle(); err != nil {
 		return err
 	}
-	var h slog.Handler = slog.NewTextHandler(cmd.ErrOrStderr(), nil)
-	if f.logJSON {
-		h = slog.NewJSONHandler(cmd.ErrOrStderr(), nil)
-	}
-	f.Log = slog.New(h).With("worker", f.ID)
+	f.Log = f.logger(cmd.ErrOrStderr()).With("worker", f.ID)
 	f.queue.Warn = func(err error) { f.Log.Warn("connection to the server", "error", err) }
 	return f.with(cmd.Context(), func(q *queue.Queue) error {
 		f.Queue, f.Version = q, f.version
+		if f.metrics.Address != "" {
+			f.metrics.Flag = "metrics"
+			s, err := web.Start(f.metrics, web.Site{
+				Version: f.version, Metrics: func(w io.Writer) error { return f.Counts.Metrics(w, f.version) },
+				Warn: func(text string) { f.Log.Warn("metrics", "text", fleet.Plain(text)) },
+			})
+			if err != nil {
+				return err
+			}
+			defer s.Stop()
+			f.Log.Info("metrics are served", "url", s.URL()+"/metrics")
+		}
 		f.Log.Info("the worker begins")
-		return f.Run(cmd.Context())
+		if err := f.Run(cmd.Context()); err != nil || !f.Once {
+			return err
+		}
+		return f.verdict()
 	})
+}
+
+// verdict returns the exit code of a run with --once.
+func (f *workerFlags) verdict() error {
+	switch refused, failed := f.Counts.Failed(); {
+	case failed > 0:
+		return fmt.Errorf("%s failed; trueup-fleet dead shows those that are not tried again",
+			units.Counted(failed, "job"))
+	case refused > 0:
+		return exitError(exitRefused)
+	}
+	return nil
 }
 
 // settle checks the command line, and finds what it does not name.

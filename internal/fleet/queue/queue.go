@@ -41,6 +41,7 @@ type Options struct {
 	AckWait  time.Duration // after which a delivery without a sign of life is made again; 0: a minute
 	Delivers int           // how often a job is tried; 0: 8
 	Replicas int           // of streams and buckets; 0: 1
+	Inside   []nats.Option // of a connection within this process; nil: it goes to URL, with Seed and CA
 	Warn     func(error)   // receives errors of the connection, which comes back by itself; nil: they are dropped
 }
 
@@ -54,6 +55,7 @@ type Queue struct {
 	records jetstream.KeyValue
 	control jetstream.KeyValue
 	rows    jetstream.KeyValue
+	hosts   jetstream.KeyValue
 }
 
 // Open connects to a server, and makes the streams and buckets that are not there.
@@ -101,8 +103,15 @@ func (q *Queue) openAll(ctx context.Context) (err error) {
 	for _, b := range []struct {
 		to   *jetstream.KeyValue
 		name string
-	}{{&q.orders, orders}, {&q.records, records}, {&q.control, control}, {&q.rows, rows}} {
-		if *b.to, err = q.bucket(ctx, b.name); err != nil {
+		age  time.Duration // after which a value is gone; 0: it stays
+	}{
+		{&q.orders, orders, 0},
+		{&q.records, records, 0},
+		{&q.control, control, 0},
+		{&q.rows, rows, 0},
+		{&q.hosts, hosts, presence},
+	} {
+		if *b.to, err = q.bucket(ctx, b.name, b.age); err != nil {
 			return err
 		}
 	}
@@ -118,6 +127,9 @@ func connect(o Options) (*nats.Conn, error) {
 				o.Warn(err)
 			}
 		}),
+	}
+	if o.Inside != nil {
+		return nats.Connect("", append(options, o.Inside...)...)
 	}
 	if o.Seed != "" {
 		sign, err := nats.NkeyOptionFromSeed(o.Seed)
@@ -186,14 +198,14 @@ func (q *Queue) open(ctx context.Context, c jetstream.StreamConfig) (jetstream.S
 }
 
 // bucket returns a bucket, and makes it if it is not there.
-func (q *Queue) bucket(ctx context.Context, name string) (jetstream.KeyValue, error) {
+func (q *Queue) bucket(ctx context.Context, name string, age time.Duration) (jetstream.KeyValue, error) {
 	kv, err := q.js.KeyValue(ctx, name)
 	if err == nil { // the stream below it is there, and has its replicas
 		_, err = q.open(ctx, jetstream.StreamConfig{Name: "KV_" + name})
 	}
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		kv, err = q.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: name, Storage: jetstream.FileStorage, Replicas: q.o.Replicas,
+			Bucket: name, Storage: jetstream.FileStorage, Replicas: q.o.Replicas, TTL: age,
 		})
 	}
 	if err != nil {

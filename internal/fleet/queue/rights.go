@@ -33,7 +33,7 @@ func inboxOf(key string) string { return "_INBOX_" + key }
 // readable returns what it takes to read all that is known of jobs.
 func readable() []string {
 	out := []string{"$JS.API.INFO", "$JS.FC.>", "$JS.API.STREAM.INFO." + stream, "$JS.API.CONSUMER.LIST." + stream}
-	for _, bucket := range []string{orders, records, control, rows} {
+	for _, bucket := range []string{orders, records, control, rows, hosts} {
 		s := "KV_" + bucket
 		out = append(out, "$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.DIRECT.GET."+s+".>",
 			"$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.INFO."+s+".*", "$JS.API.CONSUMER.DELETE."+s+".*")
@@ -51,5 +51,6 @@ func workable(datastore string) []string {
 		subjects + datastore + ".*", // a job that is given back goes to the end of the queue
 		"$KV." + records + "." + datastore + ".*",
 		"$KV." + rows + "." + datastore + ".*",
+		"$KV." + hosts + ".*",
 	}
 }

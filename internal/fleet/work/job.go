@@ -45,6 +45,8 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 		j.cancelled(ctx)
 		return nil
 	}
+	w.Counts.add(d.Name, 1)
+	defer w.Counts.add(d.Name, -1)
 	args, v := w.prepare(d, r)
 	var e end
 	if args != nil {
@@ -68,6 +70,8 @@ func (w *Worker) do(ctx context.Context, d Datastore, l *queue.Lease) error {
 	}
 	if err := j.settle(ctx, e, v, other != nil); err != nil {
 		j.fenced(ctx, err)
+	} else {
+		w.Counts.settled(&l.Record, w.Once)
 	}
 	return other
 }

@@ -48,6 +48,7 @@ type Worker struct {
 	Waits      int           // how often in a row the files of a job may be in use; 0: 100
 	Window     Window        // in which jobs are begun
 	Log        *slog.Logger
+	Counts     Counts
 }
 
 // idle is how long a worker waits for a job before it looks around.
@@ -67,6 +68,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	defer w.announce(ctx)()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, d := range w.Datastores {
 		group.Go(func() error { return w.serveAll(ctx, d) })
@@ -354,6 +356,14 @@ func ParseWindow(arg string) (out Window, err error) {
 		*at = 60*t.Hour() + t.Minute()
 	}
 	return out, nil
+}
+
+// String returns the window as ParseWindow reads it; empty: the whole day.
+func (w Window) String() string {
+	if w.From == w.To {
+		return ""
+	}
+	return fmt.Sprintf("%02d:%02d-%02d:%02d", w.From/60, w.From%60, w.To/60, w.To%60)
 }
 
 // Contains reports whether a time is in the window.

@@ -1,4 +1,5 @@
-// Package pages is the frame of reports that are pages: one file with its style, which asks no server for anything.
+// Package pages is the frame of reports that are pages: one file with its style, which asks no server for anything, but
+// its own where it says so.
 package pages
 
 import (
@@ -20,10 +21,11 @@ var frameStyle string
 
 // Source holds the templates of one kind of page. All of it are templates, so that no value has to be declared safe.
 type Source struct {
-	Body     string // defines "title" and "body"; "facts" is there for it
+	Body     string // defines "title" and "body", and may define "head"; "facts" is there for it
 	Style    string // beside that of all pages
 	Script   string // empty: none
 	Pictures bool   // are in the page
+	Asks     bool   // the server that it is from, by a script or a form
 }
 
 // Kind is one kind of page.
@@ -46,8 +48,21 @@ func New(s Source) *Kind {
 	if s.Script != "" {
 		k.policy += "script-src '" + k.inlineHash("inline-script") + "'; "
 	}
-	k.policy += "base-uri 'none'; form-action 'none'"
+	forms := "'none'"
+	if s.Asks {
+		k.policy += "connect-src 'self'; "
+		forms = "'self'"
+	}
+	k.policy += "base-uri 'none'; form-action " + forms
 	return k
+}
+
+// Policy returns what the page may do, for the header of an answer.
+func (k *Kind) Policy() string { return k.policy }
+
+// Part writes one template of the body alone.
+func (k *Kind) Part(w io.Writer, name string, body any) error {
+	return k.frame.ExecuteTemplate(w, name, body)
 }
 
 // inlineHash returns the hash of the text between the tags of an element. The policy allows style and script by it and
