@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 	"testing"
 
@@ -70,6 +71,25 @@ func TestMemoryDoesNotGrowWithTheJobs(t *testing.T) {
 		require.Greater(t, allocated, int64(40*mib))
 		require.Less(t, allocated, int64(50*mib), "%d disks", len(disks))
 	}
+}
+
+// What a copy has read into is there for the next one.
+func TestNextCopyTakesLittleMemory(t *testing.T) {
+	if disktest.Raced {
+		t.Skip("the race detector throws a part of it away")
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // so does the collection of garbage
+	d := disk.New(4*mib, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: 4*mib - off, Src: block{1}, Off: off}, nil
+	})
+	allocated := func() int64 {
+		return disktest.Allocated(func() {
+			require.NoError(t, diskcopy.Each(t.Context(), 1, &diskcopy.Data{Disks: []disk.Disk{d}},
+				func(context.Context, diskcopy.Chunk, [][]byte) error { return nil }))
+		})
+	}
+	allocated()
+	require.Less(t, allocated(), int64(mib/2))
 }
 
 // BenchmarkCopy is one chunk of a copy, without reading and writing: with the digests of a full proof, and without; of

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -383,6 +384,41 @@ func TestLostDescriptor(t *testing.T) {
 	require.NoError(t, f.again("resume", nil))
 	require.True(t, bytes.Equal(f.want, f.disk()))
 	require.NoFileExists(t, f.path+hidden)
+}
+
+// TestDescriptorGetsItsName flushes a descriptor in front of its name, and the name. A call that fails is an error, or it
+// has its new text.
+func TestDescriptorGetsItsName(t *testing.T) {
+	behind := t.TempDir()
+	var j oddfs.Journal
+	dir, err := gate.OpenFolder(oddfs.Mount(t, behind, oddfs.Manners{Journal: &j}))
+	require.NoError(t, err)
+	defer dir.Close()
+	const base = "vm.vmdk"
+	w := &work{Held: &unfinished.Held{Dir: dir, Base: base}, plan: &Plan{Text: []byte("new"), OldText: []byte("old")}}
+	calls := []string{"write", "truncate", "fsync", "rename2 " + base, "fsyncdir"}
+	for at, want := range map[string][]string{
+		base + hidden: calls, base: slices.Concat([]string{"rename2 " + base + hidden, "fsyncdir"}, calls),
+	} {
+		for n := 0; n < 2 || j.Failed() != ""; n++ {
+			for _, name := range disktest.Names(t, behind) {
+				require.NoError(t, os.Remove(filepath.Join(behind, name)))
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(behind, at), []byte("old"), 0o600))
+			j.Restart(n)
+			err := w.show(w.plan.Text)
+			if n == 0 {
+				require.NoError(t, err)
+				require.Equal(t, want, j.Changes())
+			}
+			if err != nil {
+				require.ErrorIs(t, err, syscall.EIO, j.Failed())
+				continue
+			}
+			require.Equal(t, "new", string(disktest.ReadFile(t, filepath.Join(behind, base))), j.Failed())
+			require.NotContains(t, want, j.Failed())
+		}
+	}
 }
 
 // TestMovesThatAreNotTakenBack says what an interrupt leaves, and not that it was one.
