@@ -254,7 +254,11 @@ func (t *Text) Align(r *Align) {
 	t.checksums(r.Sums)
 	t.replacedLines(r.Replaced, r.Dest)
 	words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder)
-	if command != "" && r.Source != r.Dest { // else the path is what it was
+	switch {
+	case r.Replaced != nil && r.Format == "vdi": // the path is what it was, and that is not all there is to it
+		t.next("VirtualBox knows the disk by the UUID of the original:   ",
+			"VBoxManage internalcommands sethduuid "+shell.Quote(r.Dest)+" UUID")
+	case r.Source != r.Dest && command != "":
 		t.next(words, command)
 	}
 	// A source that came through a pipe is gone.
@@ -269,8 +273,8 @@ var verifiedText = map[string]string{
 }
 
 // useOf returns what to do with a result, as words and a command. VM and what else is in capitals is for the user to
-// fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, vmkfstools -i of vSphere, which reads the hosted types
-// of VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working one.
+// fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, VBoxManage(1), vmkfstools -i of vSphere, which reads the
+// hosted types of VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working one.
 func useOf(format, subformat, dest, folder string) (words, command string) {
 	name := shell.Quote(dest)
 	switch {
@@ -295,6 +299,9 @@ func useOf(format, subformat, dest, folder string) (words, command string) {
 		}
 		return "To use it with Hyper-V:   ",
 			"Set-VMHardDiskDrive VM -ControllerType TYPE -ControllerNumber N -ControllerLocation N -Path " + name
+	case format == "vdi":
+		return "To use it with VirtualBox:   ",
+			"VBoxManage storageattach VM --storagectl CONTROLLER --port N --device N --type hdd --medium " + name
 	case subformat == "vmfs":
 		return "To use it with vSphere, copy its two files to the datastore:   ",
 			"govc vm.disk.attach -vm VM -ds DATASTORE -disk VM/" + shell.Quote(path.Base(dest))

@@ -24,6 +24,8 @@ func TestUseOfACopy(t *testing.T) {
 		{"vhdx", "dynamic", "-it's, a\u2019.vhdx", "-Path './-it''s, a\u2019\u2019.vhdx'\n", ""},
 		{"vhdx", "dynamic", "t/a.vhdx", "Hyper-V:   Set-VMHardDiskDrive VM -ControllerType TYPE", ""},
 		{"vhd", "fixed", "t/a.vhd", "-ControllerLocation N -Path t/a.vhd\n", ""},
+		{"vdi", "dynamic", "t/a b.vdi", "VirtualBox:   VBoxManage storageattach VM --storagectl CONTROLLER", ""},
+		{"vdi", "dynamic", "t/a b.vdi", "--medium 't/a b.vdi'\n", ""},
 		{"vmdk", "vmfs", "t/a.vmdk", "govc vm.disk.attach -vm VM -ds DATASTORE -disk VM/a.vmdk\n", ""},
 		{"vmdk", "streamOptimized", "t/a.vmdk", "vSphere:   govc import.vmdk -ds DATASTORE t/a.vmdk\n", ""},
 		{
@@ -45,4 +47,10 @@ func TestUseOfACopy(t *testing.T) {
 	var out strings.Builder
 	(&Text{W: &out}).Align(&Align{Source: "s", Dest: "s", Format: "raw", Written: true})
 	require.NotContains(t, out.String(), "To use it with ", "moved in its place")
+	out.Reset()
+	(&Text{W: &out}).Align(&Align{
+		Source: "s.orig.vdi", Dest: "s.vdi", Format: "vdi", Written: true, Replaced: &Replaced{Original: "s.orig.vdi"},
+	})
+	require.Contains(t, out.String(), "VBoxManage internalcommands sethduuid s.vdi UUID\n")
+	require.NotContains(t, out.String(), "To use it with ")
 }
