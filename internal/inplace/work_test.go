@@ -386,8 +386,8 @@ func TestLostDescriptor(t *testing.T) {
 	require.NoFileExists(t, f.path+hidden)
 }
 
-// TestDescriptorGetsItsName flushes a descriptor in front of its name, and the name. A call that fails is an error, or it
-// has its new text.
+// TestDescriptorGetsItsName flushes a descriptor in front of its name, and the name. A call that fails is an error, or
+// it has its new text.
 func TestDescriptorGetsItsName(t *testing.T) {
 	behind := t.TempDir()
 	var j oddfs.Journal
