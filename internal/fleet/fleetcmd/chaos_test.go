@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -133,11 +134,12 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 }
 
 // jump has the clocks of all that is started be as many seconds ahead.
-func (c *chaos) jump(t *testing.T, seconds int) {
+func (c *chaos) jump(t *testing.T, seconds int64) {
 	t.Helper()
-	next := c.clock + ".next"
-	require.NoError(t, os.WriteFile(next, []byte(strconv.Itoa(seconds)), 0o600))
-	require.NoError(t, os.Rename(next, c.clock))
+	f, err := os.OpenFile(c.clock, os.O_WRONLY|os.O_CREATE, 0o600)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, binary.Write(f, binary.NativeEndian, seconds)) // programs see it at once
 }
 
 // fill gives each datastore its images: small disks whose partition starts at LBA 63.
@@ -281,7 +283,7 @@ var faults = []fault{
 // clocks is a fault of the clocks of all hosts.
 var clocks = fault{"the clocks jump", 2 * chaosWait, func(t *testing.T, c *chaos, _ *member) func() {
 	t.Helper()
-	c.jump(t, []int{-clockJump, clockJump}[c.rnd.IntN(2)])
+	c.jump(t, []int64{-clockJump, clockJump}[c.rnd.IntN(2)])
 	return func() { c.jump(t, 0) }
 }}
 
