@@ -273,8 +273,8 @@ var verifiedText = map[string]string{
 }
 
 // useOf returns what to do with a result, as words and a command. VM and what else is in capitals is for the user to
-// fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, VBoxManage(1), vmkfstools -i of vSphere, which reads the
-// hosted types of VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working one.
+// fill in. Sources: virt-xml(1), Set-VMHardDiskDrive of Hyper-V, VBoxManage(1), vmkfstools -i of vSphere, which reads
+// the hosted types of VMDK, and govc import.vmdk, which reads streamOptimized. folder is the working one.
 func useOf(format, subformat, dest, folder string) (words, command string) {
 	name := shell.Quote(dest)
 	switch {
