@@ -86,7 +86,7 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
 RACED := after cli cli/command container disk diskcopy disktest disktest/oddfs fleet/engine fleet/queue fleet/web fleet/work image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox sys trial verify
 # What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
-COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
+COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|PageInChromium|LivePage|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
 SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|SizeOfPackages|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem|TrueupLinksNoNATS)$$
 # What it watches in make exhaustive, beside a plain run in make test: of these it gets the disks that are read and
 # written by several goroutines, once for each format and kind of chain, and the runs of one catalogue; not what is tried
@@ -113,8 +113,8 @@ test-plain:
 	$(GO) test -vet=off -count=1 -timeout 45m -p 1 $(filter-out $(addprefix %/internal/,$(RACED)),$(shell $(GO) list ./internal/...))
 test-race:
 	$(GO) test -vet=off -count=1 -race -p 1 -timeout 25m -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%)
-	$(GO) test -vet=off -count=1 -timeout 25m -run '$(COMPUTES)|$(SOURCES)' ./internal/cli ./internal/disktest ./internal/realign \
-		./internal/scan/sandbox
+	$(GO) test -vet=off -count=1 -timeout 25m -run '$(COMPUTES)|$(SOURCES)' ./internal/cli ./internal/disktest \
+		./internal/fleet/web ./internal/realign ./internal/scan/sandbox
 
 # Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
