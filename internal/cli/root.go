@@ -49,10 +49,8 @@ func Main(version string, args []string) (code int) {
 	}
 	called := commandOf(root, args)
 	ctx := c.Receive(called.Name())
-	if !slices.Contains(args, "--supervised") { // the caller has planned this copy: its flags are those of the plan
-		if err := configure(root, called, os.Environ()); err != nil {
-			return command.Finish(err, c, called.Name(), os.Stdout, os.Stderr)
-		}
+	if err := configure(root, called, os.Environ()); err != nil {
+		return command.Finish(err, c, called.Name(), os.Stdout, os.Stderr)
 	}
 	cmd, err := root.ExecuteContextC(ctx)
 	if errors.Is(err, context.Canceled) {

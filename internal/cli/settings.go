@@ -17,6 +17,7 @@ import (
 
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 const (
@@ -48,6 +49,9 @@ func configure(root, cmd *cobra.Command, environ []string) error {
 		return nil
 	}
 	byVariables, config, err := variablesOf(root, environ)
+	if configVariable+"="+config == shell.Unconfigured {
+		return nil
+	}
 	var s settings
 	if err == nil {
 		s, err = configured(root, cmd, config)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // configuredAs returns a command with its flags as they are before the command line is read, and the error.
@@ -84,6 +85,15 @@ func TestWrongSettings(t *testing.T) {
 	root := newRoot("test", &command.Base{})
 	err := configure(root, commandOf(root, []string{"plan"}), []string{configVariable + "=/absent/c"})
 	require.ErrorContains(t, err, "open /absent/c: no such file")
+}
+
+// A program that starts trueup and tells all that it wants says so.
+func TestUnconfigured(t *testing.T) {
+	root := newRoot("test", &command.Base{})
+	cmd := commandOf(root, []string{"scan"})
+	before := cmd.Flag("jobs").Value.String()
+	require.NoError(t, configure(root, cmd, []string{"TRUEUP_JOBS=42", shell.Unconfigured, "TRUEUP_FORCE=1"}))
+	require.Equal(t, before, cmd.Flag("jobs").Value.String())
 }
 
 // Without a variable that names another one, the file in the user's folder is read, if there is one.

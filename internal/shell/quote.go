@@ -1,4 +1,4 @@
-// Package shell quotes names for the shells that commands are shown for.
+// Package shell quotes names for the shells that commands are shown for, and has the environment of those that are run.
 package shell
 
 import (
@@ -7,6 +7,10 @@ import (
 	"unicode"
 	"unicode/utf8"
 )
+
+// Unconfigured is the variable of a trueup that another program starts, and tells all that it wants: no other variable
+// and no configuration file changes the defaults of its flags.
+const Unconfigured = "TRUEUP_CONFIG=none"
 
 // Quote quotes a path for bash, ksh and zsh. The shell reads exactly the same bytes back, except that "./" comes
 // before a leading dash, which would be read as a flag. The result is one line without characters that a terminal

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/trial/film"
 	"github.com/trueup/trueup/internal/trial/judge"
@@ -83,6 +84,7 @@ func Ask(ctx context.Context, stderr io.Writer, args ...string) (*Plan, error) {
 	var out bounded
 	said := &tail{}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, said, endLimit
+	cmd.Env = append(os.Environ(), shell.Unconfigured)
 	release := sys.Tie(cmd)
 	defer release()
 	err = cmd.Run()
@@ -184,6 +186,7 @@ func Serve(ctx context.Context, args ...string) (*Server, error) {
 	args = append([]string{"serve", "--json", "--exit-with-parent"}, args...)
 	s.cmd = exec.Command(program, args...)
 	s.cmd.Stderr, s.cmd.WaitDelay = &s.said, endLimit
+	s.cmd.Env = append(os.Environ(), shell.Unconfigured)
 	out, theirOut, err := os.Pipe()
 	if err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/fleet/overview"
 	"github.com/trueup/trueup/internal/fleet/queue"
 	"github.com/trueup/trueup/internal/fleet/web"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // serveFlags are those of serve.
@@ -125,7 +126,7 @@ func (f *serveFlags) show(cmd *cobra.Command, q *queue.Queue, log *slog.Logger) 
 				return err
 			}
 			run := exec.CommandContext(ctx, trueup, "report")
-			run.Stdout, run.Stderr = out, cmd.ErrOrStderr()
+			run.Stdout, run.Stderr, run.Env = out, cmd.ErrOrStderr(), append(os.Environ(), shell.Unconfigured)
 			return report(ctx, q, "", f.folder, run, []string{"-o", "html"})
 		}}
 		defer cache.close()

@@ -14,10 +14,10 @@ import (
 	"github.com/trueup/trueup/internal/fleet/queue"
 )
 
-// shell runs a script as the program of a job, and returns its end, the names of its events, and its log.
-func shell(t *testing.T, script string) (e end, events, log []string) {
+// script runs a script as the program of a job, and returns its end, the names of its events, and its log.
+func script(t *testing.T, text string) (e end, events, log []string) {
 	t.Helper()
-	r, err := start("/bin/sh", []string{"-c", script}, func(line string) { log = append(log, line) })
+	r, err := start("/bin/sh", []string{"-c", text}, func(line string) { log = append(log, line) })
 	require.NoError(t, err)
 	for said := range r.said {
 		events = append(events, said.Event+" "+said.Phase)
@@ -31,7 +31,7 @@ func shell(t *testing.T, script string) (e end, events, log []string) {
 // What a run prints is taken apart, whatever it is: an image may have taken it over.
 func TestWhatRunsPrint(t *testing.T) {
 	t.Parallel()
-	e, events, log := shell(t, `
+	e, events, log := script(t, `
 		echo '{"event":"progress","phase":"copy"}' >&2
 		echo 'trueup: warning' >&2
 		printf '{"event":"progress","phase":"%s"}\n' $(for i in 0 1 2 3 4 5 6 7 8 9; do printf 0123456789; done) >&2
@@ -45,7 +45,7 @@ func TestWhatRunsPrint(t *testing.T) {
 	require.Equal(t, "trueup: warning", log[0])
 	require.True(t, strings.HasPrefix(log[1], "a?[31mb"))
 	require.LessOrEqual(t, len(e.log), maxLog)
-	e, _, _ = shell(t, `head -c 20000000 /dev/zero`)
+	e, _, _ = script(t, `head -c 20000000 /dev/zero`)
 	require.LessOrEqual(t, len(e.output), maxOutput+1)
 }
 
