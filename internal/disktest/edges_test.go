@@ -342,7 +342,7 @@ var edges = map[string][]string{
 	"internal/disktest/pagetest": {"internal/disktest"}, // pages are looked at in one browser
 	// Images are opened, copied and compared in the tests of each format.
 	"internal/disktest/imagetest": {
-		"internal/diskcopy", "internal/disktest", "internal/image", "internal/image/store",
+		"internal/diskcopy", "internal/disktest", "internal/image", "internal/image/driver", "internal/image/store",
 	},
 	"internal/disktest/mutants": nil, // a program of its own: it builds and runs the tests of others
 }

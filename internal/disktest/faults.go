@@ -46,6 +46,28 @@ func EveryFault(t testing.TB, what string, run func(f *Faults) error) {
 	}
 }
 
+// Blind is a file to write that keeps no bytes. It lists its calls, each of which can fail.
+type Blind struct {
+	*Faults
+	Calls []string
+}
+
+func (b *Blind) call(name string) error {
+	b.Calls = append(b.Calls, name)
+	return b.Next()
+}
+
+// WriteAt writes nothing.
+func (b *Blind) WriteAt(p []byte, off int64) (int, error) {
+	return len(p), b.call(fmt.Sprintf("write at %d", off))
+}
+
+// Truncate sets no size.
+func (b *Blind) Truncate(int64) error { return b.call("truncate") }
+
+// Sync flushes nothing.
+func (b *Blind) Sync() error { return b.call("sync") }
+
 // EveryBadSector repeats a run on a disk, each time with another of the sectors that it reads unreadable. A run must
 // return the error, or a text that has it, or what it returns without: then it has read more than it needs.
 func EveryBadSector(t testing.TB, d disk.Disk, run func(d disk.Disk) (string, error)) {

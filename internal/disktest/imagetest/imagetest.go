@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -211,4 +212,29 @@ func RefusesReference(t *testing.T, err error, text string) {
 	require.ErrorAs(t, err, &r)
 	require.Equal(t, "reference", r.Code)
 	require.ErrorContains(t, err, text)
+}
+
+// EveryCallFails requires that each call that fails ends the writing of a disk of size bytes, of which a MiB in each
+// step is written. It returns the last calls of a writing in which none fails.
+func EveryCallFails(t *testing.T, format driver.Format, sub string, size, step int64, last int) []string {
+	t.Helper()
+	piece := make([]byte, 1<<20)
+	var b *disktest.Blind
+	disktest.EveryFault(t, format.Name+" "+sub, func(f *disktest.Faults) error {
+		b = &disktest.Blind{Faults: f}
+		target, err := format.Create(b, size, driver.Options{Subformat: sub, SectorSize: 512})
+		if err != nil {
+			return err
+		}
+		for off := int64(0); off < size; off += step {
+			if err := target.Reserve(off, int64(len(piece))); err != nil {
+				return err
+			}
+			if _, err := target.WriteAt(piece, off); err != nil {
+				return err
+			}
+		}
+		return target.Finish()
+	})
+	return b.Calls[len(b.Calls)-last:]
 }

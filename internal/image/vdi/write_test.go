@@ -117,46 +117,12 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// recorded is a file that keeps no bytes. It lists its calls, each of which can fail.
-type recorded struct {
-	*disktest.Faults
-	calls *[]string
-}
-
-func (r recorded) call(name string) error {
-	*r.calls = append(*r.calls, name)
-	return r.Next()
-}
-
-func (r recorded) WriteAt(p []byte, off int64) (int, error) {
-	return len(p), r.call(fmt.Sprint("write at ", off))
-}
-func (r recorded) Truncate(int64) error { return r.call("truncate") }
-func (r recorded) Sync() error          { return r.call("sync") }
-
-// A call that fails ends the writing of a disk with several pieces of the table. All of it is flushed before the header,
-// and that at last.
+// A call that fails ends the writing of a disk with several pieces of the table. All of it is flushed before the
+// header, and that at last.
 func TestCallsThatFail(t *testing.T) {
 	for _, sub := range []string{"dynamic", "fixed"} {
-		var calls []string
-		disktest.EveryFault(t, sub, func(f *disktest.Faults) error {
-			const size = 20 << 30
-			calls = nil
-			target, err := vdi.Format.Create(recorded{f, &calls}, size, driver.Options{Subformat: sub, SectorSize: 512})
-			if err != nil {
-				return err
-			}
-			for off := int64(0); off < size; off += 5 << 30 {
-				if err := target.Reserve(off, mib); err != nil {
-					return err
-				}
-				if _, err := target.WriteAt(make([]byte, mib), off); err != nil {
-					return err
-				}
-			}
-			return target.Finish()
-		})
-		require.Equal(t, []string{"truncate", "sync", "write at 0", "sync"}, calls[len(calls)-4:], sub)
+		require.Equal(t, []string{"truncate", "sync", "write at 0", "sync"},
+			imagetest.EveryCallFails(t, vdi.Format, sub, 20<<30, 5<<30, 4), sub)
 	}
 	_, err := vdi.Format.Create(nil, mib, driver.Options{SectorSize: 4096})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)

@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/image/vhd"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -223,4 +224,14 @@ func TestNewVHDSaysWhoMadeIt(t *testing.T) {
 	require.NotEqual(t, img.ContentID, imagetest.Open(t, other).ContentID)
 	require.Contains(t, fmt.Sprint(img.Details), `{creator "win " 10.0}`)
 	require.Contains(t, disktest.Output(t, "vhdiinfo", path), strings.ToLower(img.ContentID[:8]))
+}
+
+// A call that fails ends the writing of a disk with several pieces of the table. All of it is flushed before the
+// footers, and these at last.
+func TestCallsThatFail(t *testing.T) {
+	const size, step = 40 << 30, 5 << 30
+	require.Equal(t, []string{"sync", fmt.Sprint("write at ", int64(size)), "sync"},
+		imagetest.EveryCallFails(t, vhd.Format, "fixed", size, step, 3))
+	calls := imagetest.EveryCallFails(t, vhd.Format, "dynamic", size, step, 4)
+	require.Equal(t, []string{"sync", "write at 0", "sync"}, append(calls[:1:1], calls[2:]...), calls)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
-	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/image/vhdx"
 )
@@ -203,32 +202,10 @@ func TestVHDXOfManyBlocks(t *testing.T) {
 	}
 }
 
-// blind is a file that keeps no bytes, and of which each call can fail.
-type blind struct{ *disktest.Faults }
-
-func (f blind) WriteAt(p []byte, _ int64) (int, error) { return len(p), f.Next() }
-func (f blind) Truncate(int64) error                   { return f.Next() }
-func (f blind) Sync() error                            { return f.Next() }
-
 // A call that fails ends the writing of a disk with several pages of the BAT.
 func TestCallsOfAVHDXThatFail(t *testing.T) {
 	t.Parallel()
 	for _, sub := range vhdx.Format.Subformats {
-		disktest.EveryFault(t, sub, func(f *disktest.Faults) error {
-			const size = 40 << 30
-			target, err := vhdx.Format.Create(blind{f}, size, driver.Options{Subformat: sub, SectorSize: sector})
-			if err != nil {
-				return err
-			}
-			for off := int64(0); off < size; off += 5 << 30 {
-				if err := target.Reserve(off, mib); err != nil {
-					return err
-				}
-				if _, err := target.WriteAt(make([]byte, mib), off); err != nil {
-					return err
-				}
-			}
-			return target.Finish()
-		})
+		imagetest.EveryCallFails(t, vhdx.Format, sub, 40<<30, 5<<30, 1)
 	}
 }
