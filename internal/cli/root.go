@@ -183,20 +183,24 @@ func keepLog(root *cobra.Command, c *command.Base) {
 	f.Var(&format, "log-format", "write the log as `FORMAT`: text or json")
 	command.Complete(root, "log-format", format.Of...)
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
-		if path == "" || cmd == root {
+		if path == "" || aboutUse(cmd) {
 			return nil
 		}
+		given := args
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if _, set := f.Annotations[fromSetting]; set || f.Changed {
+				given = append([]string{"--" + f.Name + "=" + f.Value.String()}, given...)
+			}
+		})
 		w := cmd.ErrOrStderr()
 		if path != "-" {
-			file, err := flags.OpenLog(path)
+			file, err := flags.OpenLog(path, given)
 			if err != nil {
 				return err
 			}
 			w = file // until the process ends
 		}
-		var given []string
-		cmd.Flags().Visit(func(f *pflag.Flag) { given = append(given, "--"+f.Name+"="+f.Value.String()) })
-		return c.StartLog(w, format.Value, cmd.Name(), append(given, args...))
+		return c.Log.Start(w, format.Value, c.Version, cmd.Name(), given)
 	}
 }
 

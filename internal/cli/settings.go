@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// variables is what the names of the variables begin with that set flags.
+	// variables begins the name of each variable that sets a flag.
 	variables = "TRUEUP_"
 	// configVariable names the configuration file.
 	configVariable = variables + "CONFIG"
@@ -31,11 +31,17 @@ const (
 	allCommands = "all"
 )
 
-// asked are flags that a user has to give each time: they name what is done, or agree to what cannot be taken back.
-var asked = []string{
-	"allow-unbootable", "data-only", "device", "discard", "force", "help", "in-place", "keep", "overwrite-content",
-	"replace", "supervised",
+// settable are the flags that have defaults of the user: how a run looks and is logged, what it may use, and by what it
+// judges. A flag that names what is done or written, agrees to a danger or proves less is given each time.
+var settable = []string{
+	"accel", "allow-folder", "boot-accel", "boot-memory", "boot-qemu", "boot-seconds", "boot-settle", "boundary",
+	"catalog", "check", "color", "estimate", "exclude", "fail-on", "fragmentation", "idle", "ignore", "impact",
+	"include", "jobs", "label", "limit-rate", "log", "log-format", "memory", "output", "profiles", "progress", "qemu",
+	"quiet", "require-sandbox", "resumable", "seconds", "second-opinion", "settle", "storage", "to", "verbose",
 }
+
+// fromSetting is the annotation of a flag whose default is one of the user.
+const fromSetting = "trueup_setting"
 
 // settings are texts for the flags of one command, from where it takes them.
 type settings map[string][]setting
@@ -45,7 +51,7 @@ type setting struct{ from, text string }
 // configure changes the defaults of the flags of a command: those of the configuration file, then those of variables.
 // What the command line has goes before both; a flag that may be repeated has all of them.
 func configure(root, cmd *cobra.Command, environ []string) error {
-	if cmd.Hidden {
+	if cmd.Hidden || aboutUse(cmd) {
 		return nil
 	}
 	byVariables, config, err := variablesOf(root, environ)
@@ -62,14 +68,17 @@ func configure(root, cmd *cobra.Command, environ []string) error {
 			switch {
 			case err != nil:
 				return
-			case slices.Contains(asked, f.Name):
+			case !slices.Contains(settable, f.Name):
 				err = fmt.Errorf("%s: --%s is taken from the command line only", v.from, f.Name)
 			default:
-				if err = f.Value.Set(v.text); err != nil {
+				if err = f.Value.Set(v.text); err != nil && f.Value.Type() == "bool" {
+					err = errors.New("want true or false")
+				}
+				if err != nil {
 					err = fmt.Errorf("%s: --%s %q: %w", v.from, f.Name, v.text, err)
 				}
 			}
-			f.DefValue = f.Value.String()
+			f.DefValue, f.Annotations = f.Value.String(), map[string][]string{fromSetting: {v.from}}
 		}
 	}
 	cmd.LocalFlags().VisitAll(set)
@@ -78,6 +87,15 @@ func configure(root, cmd *cobra.Command, environ []string) error {
 		return command.Usage("%w", err)
 	}
 	return nil
+}
+
+// aboutUse reports whether a command only says how to use the others.
+func aboutUse(cmd *cobra.Command) bool {
+	for cmd.HasParent() && cmd.Parent().HasParent() {
+		cmd = cmd.Parent() // as completion bash
+	}
+	return !cmd.HasParent() || slices.Contains([]string{"help", "completion"}, cmd.Name()) ||
+		strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd)
 }
 
 // variablesOf takes what variables of the environment say, and which configuration file they name. One that is a letter
@@ -98,7 +116,7 @@ func variablesOf(root *cobra.Command, environ []string) (s settings, config stri
 		case strings.HasPrefix(name, variables):
 			for near := range named {
 				if distance(near, name) == 1 {
-					return nil, "", fmt.Errorf("variable %s is that of no flag; did you mean %s?", name, near)
+					return nil, "", fmt.Errorf("unknown variable %s; did you mean %s?", name, near)
 				}
 			}
 		}
@@ -124,7 +142,7 @@ func configured(root, cmd *cobra.Command, path string) (settings, error) {
 	if !named {
 		dir, err := os.UserConfigDir()
 		if err != nil {
-			return settings{}, nil //nolint:nilerr // who has no home has no file there
+			return settings{}, nil //nolint:nilerr // no folder, no file
 		}
 		path = filepath.Join(dir, "trueup", "config.toml")
 	}

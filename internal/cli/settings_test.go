@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ func configuredAs(t *testing.T, name, config string, environ ...string) (*cobra.
 // The command line goes before a variable, that before the table of the command, and that before the table of all.
 func TestSettings(t *testing.T) {
 	const config = "[all]\njobs = 3\nboundary = \"1M\"\nquiet = true\n" +
-		"[scan]\njobs = 5\nlabel = [\"host=a\", \"room=2\"]\nbench = 'b.json'\n[align]\nverify = \"structure\"\n"
+		"[scan]\njobs = 5\nlabel = [\"host=a\", \"room=2\"]\n[align]\nto = \"qcow2\"\n"
 	for name, c := range map[string]struct {
 		command, flag, want string
 		environ             []string
@@ -36,8 +37,7 @@ func TestSettings(t *testing.T) {
 		"table of the command":     {"scan", "jobs", "5", nil},
 		"of another command":       {"align", "jobs", "3", nil},
 		"list":                     {"scan", "label", "[host=a,room=2]", nil},
-		"flag and command":         {"scan", "bench", "b.json", nil},
-		"only of align":            {"align", "verify", "structure", nil},
+		"only of align":            {"align", "to", "qcow2", nil},
 		"variable":                 {"scan", "jobs", "7", []string{"TRUEUP_JOBS=7"}},
 		"variable for a list":      {"scan", "label", "[host=b]", []string{"TRUEUP_LABEL=host=b"}},
 		"words of a variable":      {"scan", "fail-on", "never", []string{"TRUEUP_FAIL_ON=never"}},
@@ -74,8 +74,9 @@ func TestWrongSettings(t *testing.T) {
 		"empty":             {"[align]\nto = ''\n", "", "[align]: --to \"\": it is empty"},
 		"agreement":         {"[align]\nforce = true\n", "", "[align]: --force is taken from the command line only"},
 		"agreement by env":  {"", "TRUEUP_IN_PLACE=1", "variable TRUEUP_IN_PLACE: --in-place is taken from the"},
+		"no truth":          {"", "TRUEUP_RESUMABLE=", `--resumable "": want true or false`},
 		"wrong variable":    {"", "TRUEUP_JOBS=many", `variable TRUEUP_JOBS: --jobs "many": `},
-		"letter of another": {"", "TRUEUP_BOUNDAR=1", "is that of no flag; did you mean TRUEUP_BOUNDARY?"},
+		"letter of another": {"", "TRUEUP_BOUNDAR=1", "unknown variable TRUEUP_BOUNDAR; did you mean TRUEUP_BOUNDARY?"},
 		"too large":         {string(make([]byte, maxConfig+1)), "", "want at most 1048576 bytes"},
 	} {
 		_, err := configuredAs(t, "align", c.config, c.environ)
@@ -85,6 +86,41 @@ func TestWrongSettings(t *testing.T) {
 	root := newRoot("test", &command.Base{})
 	err := configure(root, commandOf(root, []string{"plan"}), []string{configVariable + "=/absent/c"})
 	require.ErrorContains(t, err, "open /absent/c: no such file")
+}
+
+// What is made, agreed to or proved is never a setting; each setting is that of a flag.
+func TestSettable(t *testing.T) {
+	root := newRoot("test", &command.Base{})
+	all := flagsOf(root)
+	for _, name := range settable {
+		require.Contains(t, all, name)
+	}
+	for _, name := range []string{
+		"after", "allow-empty", "allow-unbootable", "allow-unknown", "checksums", "data-only", "device", "discard",
+		"dynamic-disks", "flatten", "force", "format", "in-place", "isolation", "journal", "json", "keep", "listen",
+		"listen-anywhere", "no-color", "no-progress", "out", "overwrite-content", "partition", "replace", "script",
+		"sector-size", "shard", "skip-aligned", "skip-free", "verify", "view", "with",
+	} {
+		require.Contains(t, all, name)
+		require.NotContains(t, settable, name)
+	}
+}
+
+// The documentation lists the settings.
+func TestSettingsOfTheDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/configuration.md")
+	require.NoError(t, err)
+	list := "`" + strings.Join(settable, "`, `") + "`. All others"
+	require.Contains(t, strings.Join(strings.Fields(string(text)), " "), list)
+}
+
+// Help says what it says, whatever the configuration.
+func TestHelpIsNotConfigured(t *testing.T) {
+	for _, args := range [][]string{{"help"}, {"completion", "bash"}, {}} {
+		root := newRoot("test", &command.Base{})
+		root.InitDefaultCompletionCmd(args...)
+		require.NoError(t, configure(root, commandOf(root, args), []string{configVariable + "=/absent"}), args)
+	}
 }
 
 // A program that starts trueup and tells all that it wants says so.

@@ -120,7 +120,9 @@ func (d *Definition) named() string {
 }
 
 // formats are the names that libvirt has for formats. Source: docs/formatstorage.rst of libvirt, "format".
-var formats = map[string]string{"raw": "raw", "qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx"}
+var formats = map[string]string{
+	"raw": "raw", "qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx",
+}
 
 // changes lists what has to change in an entry.
 func (d *Definition) changes(e entry, c Case) (out []ondisk.Issue) {

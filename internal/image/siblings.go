@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,7 +33,9 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	owned := func(name string) bool { return img.owns(lastName(name)) }
 	var children, views []string
 	for _, name := range slices.Sorted(maps.Keys(siblings)) {
-		if name != img.Base && slices.ContainsFunc(siblings[name].Parents, owned) {
+		n := siblings[name]
+		ours := slices.ContainsFunc(n.Parents, owned) || n.Lineage != "" && n.Lineage == img.ContentID
+		if name != img.Base && ours {
 			children = append(children, name)
 		}
 		if name != img.Base && slices.ContainsFunc(siblings[name].Views, owned) {
@@ -192,6 +195,7 @@ func readNames(f driver.File) (driver.Names, error) {
 			return all, err
 		}
 		all.Parents = append(all.Parents, n.Parents...)
+		all.Lineage = cmp.Or(all.Lineage, n.Lineage)
 		all.Extents = append(all.Extents, n.Extents...)
 		all.Views = append(all.Views, n.Views...)
 		all.Members = append(all.Members, n.Members...)

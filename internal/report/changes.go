@@ -256,7 +256,7 @@ func (t *Text) Align(r *Align) {
 	words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder)
 	switch {
 	case r.Replaced != nil && r.Format == "vdi": // the path is what it was, and that is not all there is to it
-		t.next("VirtualBox knows the disk by the UUID of the original:   ",
+		t.next("VirtualBox knows the disk by the UUID of the original. If it has no snapshots in any folder:   ",
 			"VBoxManage internalcommands sethduuid "+shell.Quote(r.Dest)+" UUID")
 	case r.Source != r.Dest && command != "":
 		t.next(words, command)

@@ -29,7 +29,7 @@ type Base struct {
 	Color   Choice
 	NoColor bool
 	seen    bool // a report was printed on a terminal
-	log     *Log
+	Log     Log
 	Result  any // of the run, for its log
 	Ending  ending
 	Asked   bool // the command line asks for JSON, whether it could be parsed or not

@@ -82,7 +82,7 @@ func Failed(command string, err error) report.Failure {
 // Finish prints an error on stderr, in one line, ends the log, and returns the exit code.
 func Finish(err error, c *Base, command string, stdout, stderr io.Writer) int {
 	code := printed(err, c, command, stdout, stderr)
-	if err := c.ended(err, code); err != nil {
+	if err := c.Log.end(err, code, c.Result); err != nil {
 		fmt.Fprintln(stderr, "trueup: "+report.Message(err))
 		return max(code, ExitError)
 	}

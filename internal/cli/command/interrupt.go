@@ -65,7 +65,9 @@ func (c *Base) Receive(command string) context.Context {
 		i := InterruptError{signal: <-got, text: interruptedText(command)}
 		signal.Reset(signals...) // a second signal ends the program at once, which is safe at any moment
 		if !c.Ending.Interrupted(os.Stderr) {
-			os.Exit(Finish(i, &Base{Asked: c.Asked, log: c.log}, command, os.Stdout, os.Stderr))
+			code := Finish(i, &Base{Asked: c.Asked}, command, os.Stdout, os.Stderr)
+			_ = c.Log.end(i, code, nil) // there is nobody left to tell
+			os.Exit(code)
 		}
 		cancel(i)
 	}()

@@ -8,15 +8,18 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/trueup/trueup/internal/report"
 )
 
-// Log is where a run says when it began, and how it ended: one line each, in one write.
+// Log is where a run says when it began, and how it ended: one line each, in one write. A signal ends a run at any
+// moment. The zero value is no log.
 type Log struct {
-	handler slog.Handler
-	run     []slog.Attr // what both lines have
+	mu      sync.Mutex
+	handler slog.Handler // nil: none, or it has ended
+	run     []slog.Attr  // what both lines have
 }
 
 // jsonText is an object of JSON, which a log of text has as it is.
@@ -28,21 +31,26 @@ func (j jsonText) MarshalJSON() ([]byte, error) { return j, nil }
 // MarshalText returns the object.
 func (j jsonText) MarshalText() ([]byte, error) { return j, nil }
 
-// StartLog writes that a run begins. A run of which that cannot be written does not begin.
-func (c *Base) StartLog(w io.Writer, format, command string, args []string) error {
+// Start writes that a run begins. A run of which that cannot be written does not begin.
+func (l *Log) Start(w io.Writer, format, version, command string, args []string) error {
 	folder, err := os.Getwd()
 	if err != nil {
 		folder = err.Error() // a folder that was removed is no reason not to run
 	}
-	l := &Log{run: []slog.Attr{slog.String("command", command), slog.Int("pid", os.Getpid())}}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.run = []slog.Attr{slog.String("command", command), slog.Int("pid", os.Getpid())}
 	if format == "json" {
 		l.handler = slog.NewJSONHandler(w, nil)
 	} else {
 		l.handler = slog.NewTextHandler(w, nil)
 	}
-	c.log = l
-	return l.write(slog.LevelInfo, "begins", slog.Any("args", args), slog.String("folder", folder),
-		slog.Int("user", os.Getuid()), slog.String("version", c.Version))
+	err = l.write(slog.LevelInfo, "begins", slog.Any("args", args), slog.String("folder", folder),
+		slog.Int("user", os.Getuid()), slog.String("version", version))
+	if err != nil {
+		l.handler = nil
+	}
+	return err
 }
 
 func (l *Log) write(level slog.Level, message string, about ...slog.Attr) error {
@@ -55,9 +63,11 @@ func (l *Log) write(level slog.Level, message string, about ...slog.Attr) error 
 	return nil
 }
 
-// ended writes how a run ended: its exit code, its error, and its result as the JSON of the command has it.
-func (c *Base) ended(err error, code int) error {
-	if c.log == nil {
+// end writes how a run ended, once: its exit code, its error, and its result as the JSON of the command has it.
+func (l *Log) end(err error, code int, result any) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.handler == nil {
 		return nil
 	}
 	level, about := slog.LevelInfo, []slog.Attr{slog.Int("exit_code", code)}
@@ -65,12 +75,14 @@ func (c *Base) ended(err error, code int) error {
 		level = slog.LevelError
 		about = append(about, slog.String("error", report.Message(err)))
 	}
-	if c.Result != nil {
-		text, err := json.Marshal(c.Result)
+	if result != nil {
+		text, err := json.Marshal(result)
 		if err != nil {
 			return fmt.Errorf("--log: %w", err)
 		}
 		about = append(about, slog.Any("result", jsonText(text)))
 	}
-	return c.log.write(level, "ended", about...)
+	err = l.write(level, "ended", about...)
+	l.handler = nil
+	return err
 }

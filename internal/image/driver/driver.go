@@ -102,6 +102,7 @@ type Format struct {
 // Names are the other files that an image names.
 type Names struct {
 	Parents []string // of the image that it completes, as stored
+	Lineage string   // ContentID of that image, of a format that names no file
 	Extents []string // files that hold its data
 	// Claims are for each of Extents how many bytes the image takes of a file that has no header of its own, from its
 	// start on; 0 for a place behind that.

@@ -5,11 +5,8 @@ import "encoding/binary"
 // tableWindow is how many entries of a Table are in memory.
 const tableWindow = 4 << 10
 
-// Absent is the entry of a block that a Table has no place for.
-const Absent = ^uint32(0)
-
-// Table writes a table of 32-bit entries, which come in ascending order of their blocks; those that never come are
-// Absent. Only a window of it is in memory.
+// Table writes a table of 32-bit entries, which are set in ascending order. All bits of an entry that is not set are
+// one, which marks an absent block. Only a window of the table is in memory.
 type Table struct {
 	f      WriteFile
 	off    int64 // of the table in the file, bytes
@@ -28,7 +25,7 @@ func NewTable(f WriteFile, off, size int64, order binary.ByteOrder) *Table {
 
 func (t *Table) clear() {
 	for i := range t.work {
-		t.work[i] = 0xff // Absent, in every entry
+		t.work[i] = 0xff // absent, in every entry
 	}
 }
 

@@ -28,6 +28,7 @@ var Format = driver.Format{
 	Open:       open,
 	Create:     create,
 	Subformats: []string{dynamicDisk, fixedDisk},
+	Names:      names,
 	Extensions: []string{".vdi"},
 }
 
@@ -84,6 +85,22 @@ func detect(head, _ []byte) bool {
 	return len(head) >= atVersion && binary.LittleEndian.Uint32(head[atMagic:]) == magic
 }
 
+// names returns which disk a snapshot completes: it has its UUID, and no name of a file.
+func names(f driver.File) (driver.Names, error) {
+	head, err := ondisk.Bytes(f, 0, min(f.Size(), atMagic+headerBytes))
+	if err != nil || !detect(head, nil) {
+		return driver.Names{}, err
+	}
+	var h header
+	if _, err := ondisk.Decode(f, atMagic, &h); err != nil {
+		return driver.Names{Broken: true}, nil //nolint:nilerr // what it completes is not known
+	}
+	if h.Parent == (ondisk.GUID{}) {
+		return driver.Names{}, nil
+	}
+	return driver.Names{Lineage: h.Parent.String()}, nil
+}
+
 // image is an opened disk.
 type image struct {
 	header
@@ -101,6 +118,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 		return nil, err
 	}
 	img := &driver.Image{
+		ContentID: x.Created.String(),
 		Subformat: dynamicDisk, Disk: disk.New(x.size, units.SectorSize, x.run), Check: x.faults,
 		Details: []driver.Detail{
 			{Name: "block size", Value: units.Format(int64(x.Block))},
@@ -144,6 +162,9 @@ func (x *image) check() error {
 			ondisk.ErrUnsupported, x.Extra)
 	case x.Block < sector || int64(x.Block) > maxBlock || !units.IsPowerOfTwo(int64(x.Block)):
 		return fault("block size", atBlock, x.Block, fmt.Sprintf("a power of two from %d to %d", sector, maxBlock))
+	case x.Allocated > x.Blocks:
+		return fault("blocks allocated", atAllocated, x.Allocated, fmt.Sprintf("at most %d, the number of blocks",
+			x.Blocks))
 	case x.Blocks >= unstored:
 		return fault("number of blocks", atBlocks, x.Blocks, fmt.Sprintf("less than %d", uint32(unstored)))
 	}
@@ -187,7 +208,7 @@ func (x *image) run(off int64) (disk.Run, error) {
 		if err != nil {
 			return disk.Run{}, err
 		}
-		if first < unstored && int64(next) != int64(first)+last-i || first >= unstored && next < unstored {
+		if (first < unstored) != (next < unstored) || first < unstored && int64(next) != int64(first)+last-i {
 			break
 		}
 	}
@@ -264,7 +285,16 @@ func (x *image) issues(stored, faults int64, first string, full bool) (out []ond
 			Err: fmt.Errorf("vdi block table: %w: %s", ondisk.ErrFormat, text),
 		}}
 	}
-	if orphans := int64(x.Allocated) - stored; orphans > 0 {
+	orphans := int64(x.Allocated) - stored
+	if orphans < 0 {
+		out = append(out, ondisk.Issue{
+			Code: "vdi-allocated", Effect: ondisk.Warn,
+			Text: fmt.Sprintf("the header counts %d blocks, and the table has %d: the next write of VirtualBox would "+
+				"hit one that is in use", x.Allocated, stored),
+			Remedy: "do not start it before it is copied: a copy has them all, and the right count",
+		})
+	}
+	if orphans > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
 			Text: fmt.Sprintf("%d blocks (%s) of the file are used by no part of the disk", orphans,

@@ -1,6 +1,7 @@
 package vdi
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"path/filepath"
@@ -74,13 +75,18 @@ func TestForged(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, issues)
 
-	f.U32(0x184, 4)
-	img, err = openBytes(f)
-	require.NoError(t, err)
-	issues, err = img.Check()
-	require.NoError(t, err)
-	require.Len(t, issues, 1)
-	require.Equal(t, "2 blocks (8 KiB) of the file are used by no part of the disk", issues[0].Text)
+	for count, want := range map[uint32]string{
+		3: "1 blocks (4 KiB) of the file are used by no part of the disk",
+		1: "the header counts 1 blocks, and the table has 2: the next write of VirtualBox would hit one that is in use",
+	} {
+		f.U32(0x184, count)
+		img, err = openBytes(f)
+		require.NoError(t, err)
+		issues, err = img.Check()
+		require.NoError(t, err)
+		require.Len(t, issues, 1)
+		require.Equal(t, want, issues[0].Text)
+	}
 
 	// VirtualBox and QEMU take the rest of a last sector for a whole one.
 	f.U64(0x170, 3*4096-1000)
@@ -113,7 +119,8 @@ func TestHostile(t *testing.T) {
 		"block of 256":         {u32(0x178, 256), format, "block size 256, want"},
 		"block of 2 GiB":       {u32(0x178, 1<<31), format, "block size 2147483648"},
 		"block of 5000":        {u32(0x178, 5000), format, "block size 5000"},
-		"no blocks":            {u32(0x180, 0), format, "want 1 to 0"},
+		"more blocks in use":   {u32(0x184, 4), format, "blocks allocated 4, want at most 3"},
+		"no blocks":            {u32(0x180, 0), format, "want at most 0, the number of blocks"},
 		"too many blocks":      {u32(0x180, 1<<32-1), format, "number of blocks 4294967295"},
 		"table past the end":   {u32(0x180, 9000), format, "the file is truncated"},
 		"no size":              {u64(0x170, 0), format, "disk size 0"},
@@ -149,6 +156,37 @@ func TestHostile(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, issues[0].Err, "block 1 of the file is used twice")
 	require.ErrorIs(t, issues[0].Err, ondisk.ErrFormat)
+}
+
+// What is stored in the last block that an entry can name, and what was discarded behind it, are no neighbours.
+func TestLastBlocks(t *testing.T) {
+	f := forged()
+	f.U32(0x178, 512)
+	f.U64(0x170, 3*512)
+	for i, entry := range []uint32{0xfffffffd, 0xfffffffe, 0xffffffff} {
+		f.U32(0x200+4*int64(i), entry)
+	}
+	last := int64(0x400) + 0xfffffffd*512
+	file := disktest.NewMemPieces("disk.vdi", last+3*512, disktest.MemPiece{Data: f[:0x400]},
+		disktest.MemPiece{At: last, Data: bytes.Repeat([]byte("x"), 3*512)})
+	img, err := open(&driver.Source{File: file})
+	require.NoError(t, err)
+	disktest.CheckBytes(t, img.Disk, append(bytes.Repeat([]byte("x"), 512), make([]byte, 2*512)...))
+}
+
+// A snapshot has the UUID of what it completes.
+func TestNames(t *testing.T) {
+	of := func(b []byte) driver.Names {
+		n, err := names(disktest.NewMemFile("disk.vdi", b, int64(len(b))))
+		require.NoError(t, err)
+		return n
+	}
+	f := forged()
+	require.Equal(t, driver.Names{}, of(f))
+	f.U8(0x1a8, 7)
+	require.Equal(t, driver.Names{Lineage: "00000007-0000-0000-0000-000000000000"}, of(f))
+	require.Equal(t, driver.Names{Broken: true}, of(f[:300]))
+	require.Equal(t, driver.Names{}, of([]byte("text")))
 }
 
 // FuzzVDI reads anything as the front of a file, with a hole behind it.

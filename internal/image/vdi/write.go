@@ -55,7 +55,8 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	t.head = header{
 		Magic: magic, Version: version, HeaderBytes: headerBytes, Type: typeDynamic,
 		Table: tablePlace, Data: ondisk.U32(t.data), Geometry: geometry{SectorBytes: sector},
-		Size: ondisk.U64(size), Block: block, Blocks: ondisk.U32(blocks),
+		Logical: geometry{SectorBytes: sector},
+		Size:    ondisk.U64(size), Block: block, Blocks: ondisk.U32(blocks),
 		Created: identity(o.Seed, "created"), Modified: identity(o.Seed, "modified"),
 	}
 	if t.fixed {

@@ -1,6 +1,7 @@
 package vdi_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,5 +126,45 @@ func TestCallsThatFail(t *testing.T) {
 			imagetest.EveryCallFails(t, vdi.Format, sub, 20<<30, 5<<30, 4), sub)
 	}
 	_, err := vdi.Format.Create(nil, mib, driver.Options{SectorSize: 4096})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+}
+
+// VirtualBox checks what qemu-img does not look at. Source: VDI.cpp, vdiValidateHeader.
+func TestHeaderForVirtualBox(t *testing.T) {
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", noisy(12*mib)))
+	for sub, kind := range map[string]uint32{"dynamic": 1, "fixed": 2} {
+		path := filepath.Join(t.TempDir(), "disk.vdi")
+		imagetest.Copy(t, src, path, store.CreateOptions{Format: "vdi", Subformat: sub})
+		b := disktest.ReadFile(t, path)
+		u32 := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+		require.Equal(t, "<<< Oracle VM VirtualBox Disk Image >>>\n", string(b[:40]))
+		require.Equal(t, []uint32{0x10001, 400, kind}, []uint32{u32(0x44), u32(0x48), u32(0x4c)})
+		require.Equal(t, []uint32{512, 512}, []uint32{u32(0x168), u32(0x1d4)}, "sector sizes of both geometries")
+		require.Equal(t, []uint32{mib, 0, 12}, []uint32{u32(0x178), u32(0x17c), u32(0x180)}, "blocks")
+		require.LessOrEqual(t, u32(0x184), u32(0x180))
+		require.NotEqual(t, make([]byte, 16), b[0x188:0x198], "UUID of the disk")
+		require.NotEqual(t, make([]byte, 16), b[0x198:0x1a8], "UUID of its last change")
+		require.Equal(t, make([]byte, 32), b[0x1a8:0x1c8], "parents")
+		require.Equal(t, int64(u32(0x158))+int64(u32(0x184))*mib, int64(len(b)))
+	}
+}
+
+// A snapshot in the same folder has the UUID of its parent.
+func TestSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", noisy(3*mib)))
+	imagetest.Copy(t, src, filepath.Join(dir, "base.vdi"), store.CreateOptions{Format: "vdi"})
+	b := disktest.ReadFile(t, filepath.Join(dir, "base.vdi"))
+	children := func() []ondisk.Issue {
+		issues, err := imagetest.Open(t, filepath.Join(dir, "base.vdi")).Children()
+		require.NoError(t, err)
+		return issues
+	}
+	require.Empty(t, children())
+	copy(b[0x1a8:], b[0x188:0x198])
+	b[0x4c] = 4
+	imagetest.Write(t, dir, "child.vdi", b)
+	require.Equal(t, []string{"snapshot-parent"}, imagetest.Codes(children(), ondisk.Refuse))
+	_, err := image.Open(filepath.Join(dir, "child.vdi"), image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
