@@ -43,7 +43,7 @@ func TestReadmeExample(t *testing.T) {
 
 // machines are what differs from one run or machine to the next: how long it takes, and how much of its own folder a
 // scan reads.
-var machines = regexp.MustCompile(` in (less than )?[\d.]+ s\b|Read [\d.]+ KiB`)
+var machines = regexp.MustCompile(` in (less than )?[\d.]+ s\b(, [\d.]+ \w+/s)?|Read [\d.]+ KiB`)
 
 // anyMachine leaves that out, and where lines are broken for it.
 func anyMachine(s string) string {
