@@ -129,7 +129,7 @@ func (r *release) licences() error {
 	text.WriteString("trueup is linked with these libraries, each under its own licence.\n")
 	for _, m := range list {
 		for _, l := range m.licences {
-			fmt.Fprintf(&text, "\n%s\n%s %s, %s\n%[1]s\n\n%s\n", strings.Repeat("=", 80), m.path, m.version, l.name,
+			fmt.Fprintf(&text, "\n%s\n%s %s, %s\n%[1]s\n\n%[5]s\n", strings.Repeat("=", 80), m.path, m.version, l.name,
 				strings.TrimSpace(string(l.text)))
 		}
 	}
