@@ -13,6 +13,9 @@ import (
 	"strings"
 )
 
+// launchers has what starts trueup-fleet, below the sources and in archives: docs/fleet.md leads there.
+const launchers = "release/fleet"
+
 // entry is a file of an archive.
 type entry struct {
 	name string // below the archive's own folder
@@ -20,13 +23,18 @@ type entry struct {
 	mode os.FileMode
 }
 
-// contents lists what the archive of a program has.
-func (r *release) contents(p program) ([]entry, error) {
-	out := []entry{{p.name(), p.path, 0o755}}
+// contents lists what the archive of a system has.
+func (r *release) contents(t target) (out []entry, err error) {
+	for _, p := range products {
+		path := t.file(p.name)
+		out = append(out, entry{filepath.Base(path), path, 0o755})
+	}
 	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"} {
 		out = append(out, entry{name, filepath.Join(r.root, name), 0o644})
 	}
-	for folder, below := range map[string]string{filepath.Join(r.root, "docs"): "docs/", r.shared: ""} {
+	for folder, below := range map[string]string{
+		filepath.Join(r.root, "docs"): "docs/", filepath.Join(r.root, launchers): launchers + "/", r.shared: "",
+	} {
 		names, err := files(folder)
 		if err != nil {
 			return nil, err
@@ -39,16 +47,16 @@ func (r *release) contents(p program) ([]entry, error) {
 	return out, nil
 }
 
-// archives packs each program with its documentation: zip for Windows, tar.gz for all others.
+// archives packs the programs of each system with their documentation: zip for Windows, tar.gz for all others.
 func (r *release) archives() error {
-	for _, p := range r.built {
-		entries, err := r.contents(p)
+	for _, t := range r.built {
+		entries, err := r.contents(t)
 		if err != nil {
 			return err
 		}
-		name := fmt.Sprintf("trueup-%s-%s-%s", r.number(), p.system, p.arch)
+		name := fmt.Sprintf("trueup-%s-%s-%s", r.number(), t.system, t.arch)
 		pack, end := r.tarGz, ".tar.gz"
-		if p.system == "windows" {
+		if t.system == "windows" {
 			pack, end = r.zip, ".zip"
 		}
 		if err := r.write(name+end, func(w io.Writer) error { return pack(w, name+"/", entries) }); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -20,6 +21,7 @@ import (
 // module is one that is linked into a program of the release.
 type module struct {
 	path, version, sum string
+	in                 []string // names of programs
 	licences           []licence
 }
 
@@ -33,14 +35,20 @@ type licence struct {
 // modules lists what is linked into any program, sorted, with its licences.
 func (r *release) modules() ([]module, error) {
 	seen := map[string]module{}
-	for _, p := range r.built {
-		info, err := buildinfo.ReadFile(p.path)
-		if err != nil {
-			return nil, err
-		}
-		seen["std"] = module{path: "std", version: strings.TrimPrefix(info.GoVersion, "go")}
-		for _, d := range info.Deps {
-			seen[d.Path] = module{path: d.Path, version: d.Version, sum: d.Sum}
+	for _, p := range products {
+		for _, t := range r.built {
+			info, err := buildinfo.ReadFile(t.file(p.name))
+			if err != nil {
+				return nil, err
+			}
+			std := &debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}
+			for _, d := range append(info.Deps, std) {
+				m := module{path: d.Path, version: d.Version, sum: d.Sum, in: seen[d.Path].in}
+				if !slices.Contains(m.in, p.name) {
+					m.in = append(m.in, p.name)
+				}
+				seen[d.Path] = m
+			}
 		}
 	}
 	folders, err := r.folders()
@@ -126,11 +134,11 @@ func (r *release) licences() error {
 		return err
 	}
 	var text strings.Builder
-	text.WriteString("trueup is linked with these libraries, each under its own licence.\n")
+	text.WriteString("The programs are linked with these libraries, each under its own licence.\n")
 	for _, m := range list {
 		for _, l := range m.licences {
-			fmt.Fprintf(&text, "\n%s\n%s %s, %s\n%[1]s\n\n%[5]s\n", strings.Repeat("=", 80), m.path, m.version, l.name,
-				strings.TrimSpace(string(l.text)))
+			fmt.Fprintf(&text, "\n%s\n%s %s, %s, in %s\n%[1]s\n\n%[6]s\n", strings.Repeat("=", 80), m.path, m.version,
+				l.name, strings.Join(m.in, " and "), strings.TrimSpace(string(l.text)))
 		}
 	}
 	return os.WriteFile(filepath.Join(r.shared, "THIRD-PARTY.txt"), []byte(text.String()), 0o644)
@@ -156,7 +164,7 @@ func (m module) choices() *cyclonedx.Licenses {
 	return &out
 }
 
-// bill writes the bill of materials, CycloneDX 1.6: the program and all that is linked.
+// bill writes the bill of materials, CycloneDX 1.6: the programs and all that each is linked with.
 func (r *release) bill() error {
 	list, err := r.modules()
 	if err != nil {
@@ -172,21 +180,43 @@ func (r *release) bill() error {
 		},
 	}
 	var all []cyclonedx.Component
-	var refs []string
-	for _, m := range list {
-		ref := "pkg:golang/" + m.path + "@" + m.version
-		c := cyclonedx.Component{
-			BOMRef: ref, Type: cyclonedx.ComponentTypeLibrary, Name: m.path, Version: m.version, PackageURL: ref,
-		}
-		c.Licenses = m.choices()
-		if m.sum != "" {
-			c.Properties = &[]cyclonedx.Property{{Name: "go:sum", Value: m.sum}}
-		}
-		all, refs = append(all, c), append(refs, ref)
+	var programs []string
+	linked := map[string][]string{}
+	for _, p := range products {
+		ref := self + "#cmd/" + p.name
+		programs = append(programs, ref)
+		all = append(all, cyclonedx.Component{
+			BOMRef: ref, Type: cyclonedx.ComponentTypeApplication, Name: p.name, Version: r.version, PackageURL: ref,
+			Licenses: b.Metadata.Component.Licenses,
+		})
 	}
-	b.Components = &all
-	b.Dependencies = &[]cyclonedx.Dependency{{Ref: self, Dependencies: &refs}}
+	for _, m := range list {
+		c := m.component()
+		all = append(all, c)
+		for _, name := range m.in {
+			linked[name] = append(linked[name], c.BOMRef)
+		}
+	}
+	needs := []cyclonedx.Dependency{{Ref: self, Dependencies: &programs}}
+	for i, p := range products {
+		refs := linked[p.name]
+		needs = append(needs, cyclonedx.Dependency{Ref: programs[i], Dependencies: &refs})
+	}
+	b.Components, b.Dependencies = &all, &needs
 	return r.write("trueup-"+r.number()+".cdx.json", func(w io.Writer) error {
 		return cyclonedx.NewBOMEncoder(w, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(b)
 	})
+}
+
+// component returns the module as a part of the bill.
+func (m module) component() cyclonedx.Component {
+	ref := "pkg:golang/" + m.path + "@" + m.version
+	c := cyclonedx.Component{
+		BOMRef: ref, Type: cyclonedx.ComponentTypeLibrary, Name: m.path, Version: m.version, PackageURL: ref,
+		Licenses: m.choices(),
+	}
+	if m.sum != "" {
+		c.Properties = &[]cyclonedx.Property{{Name: "go:sum", Value: m.sum}}
+	}
+	return c
 }

@@ -17,21 +17,31 @@ import (
 // user runs the program in a container. It has no name, since there is no /etc/passwd.
 const user = "65532:65532"
 
-// image makes an image for containers as an OCI layout in one archive: the program, its licences and a folder for
-// temporary files, for each processor of Linux. "skopeo copy oci-archive:FILE …" and "podman load" take it.
-func (r *release) image() (err error) {
-	folder := filepath.Join(filepath.Dir(r.shared), "oci")
+// images makes the images of all products.
+func (r *release) images() error {
+	for _, p := range products {
+		if err := r.image(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// image makes an image for containers as an OCI layout in one archive: the program with what it needs, licences and a
+// folder for temporary files, for each processor of Linux. "skopeo copy oci-archive:FILE …" and "podman load" take it.
+func (r *release) image(p product) (err error) {
+	folder := filepath.Join(filepath.Dir(r.shared), "oci", p.name)
 	var index v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, p := range r.built {
-		if p.system != "linux" {
+	for _, t := range r.built {
+		if t.system != "linux" {
 			continue
 		}
-		img, err := r.imageOf(p)
+		img, err := r.imageOf(t, p)
 		if err != nil {
 			return err
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
-			Platform: &v1.Platform{OS: "linux", Architecture: p.arch},
+			Platform: &v1.Platform{OS: "linux", Architecture: t.arch},
 		}})
 	}
 	named := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
@@ -50,12 +60,12 @@ func (r *release) image() (err error) {
 	for _, name := range names {
 		entries = append(entries, entry{name, filepath.Join(folder, filepath.FromSlash(name)), 0o644})
 	}
-	return r.write("trueup-"+r.number()+"-oci.tar", func(w io.Writer) error { return r.tar(w, "", entries) })
+	return r.write(p.name+"-"+r.number()+"-oci.tar", func(w io.Writer) error { return r.tar(w, "", entries) })
 }
 
-func (r *release) imageOf(p program) (v1.Image, error) {
+func (r *release) imageOf(t target, p product) (v1.Image, error) {
 	var b bytes.Buffer
-	if err := r.layer(&b, p); err != nil {
+	if err := r.layer(&b, t, p); err != nil {
 		return nil, err
 	}
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
@@ -76,11 +86,11 @@ func (r *release) imageOf(p program) (v1.Image, error) {
 		return nil, err
 	}
 	c = c.DeepCopy()
-	c.OS, c.Architecture, c.Created = p.system, p.arch, v1.Time{Time: r.time}
+	c.OS, c.Architecture, c.Created = t.system, t.arch, v1.Time{Time: r.time}
 	c.Config = v1.Config{
-		Entrypoint: []string{"/usr/bin/trueup"}, User: user, WorkingDir: "/images",
+		Entrypoint: []string{"/usr/bin/" + p.name}, User: user, WorkingDir: "/images",
 		Labels: map[string]string{
-			"org.opencontainers.image.title": "trueup", "org.opencontainers.image.description": summary,
+			"org.opencontainers.image.title": p.name, "org.opencontainers.image.description": p.summary,
 			"org.opencontainers.image.version": r.number(), "org.opencontainers.image.licenses": "Apache-2.0",
 			"org.opencontainers.image.source": homepage,
 		},
@@ -89,8 +99,8 @@ func (r *release) imageOf(p program) (v1.Image, error) {
 }
 
 // layer writes the file system of the image.
-func (r *release) layer(w io.Writer, p program) error {
-	t := tar.NewWriter(w)
+func (r *release) layer(w io.Writer, t target, p product) error {
+	folders := tar.NewWriter(w)
 	for _, d := range []struct {
 		name string
 		mode int64
@@ -108,16 +118,19 @@ func (r *release) layer(w io.Writer, p program) error {
 		h := &tar.Header{
 			Typeflag: tar.TypeDir, Name: d.name, Mode: d.mode, ModTime: r.time, Format: tar.FormatUSTAR,
 		}
-		if err := t.WriteHeader(h); err != nil {
+		if err := folders.WriteHeader(h); err != nil {
 			return err
 		}
 	}
-	if err := t.Flush(); err != nil { // without the end of the archive
+	if err := folders.Flush(); err != nil { // without the end of the archive
 		return err
 	}
-	return r.tar(w, "", []entry{
-		{"usr/bin/trueup", p.path, 0o755},
-		{"usr/share/doc/trueup/LICENSE", filepath.Join(r.root, "LICENSE"), 0o644},
-		{"usr/share/doc/trueup/THIRD-PARTY.txt", filepath.Join(r.shared, "THIRD-PARTY.txt"), 0o644},
-	})
+	var entries []entry
+	for _, name := range p.programs() {
+		entries = append(entries, entry{"usr/bin/" + name, t.file(name), 0o755})
+	}
+	return r.tar(w, "", append(entries,
+		entry{"usr/share/doc/trueup/LICENSE", filepath.Join(r.root, "LICENSE"), 0o644},
+		entry{"usr/share/doc/trueup/THIRD-PARTY.txt", filepath.Join(r.shared, "THIRD-PARTY.txt"), 0o644},
+	))
 }

@@ -1,4 +1,4 @@
-// Command release makes what a release of trueup consists of: archives for all systems, packages, an image for
+// Command release makes what a release of trueup consists of: archives for all systems, packages, images for
 // containers, a bill of materials, the licences of what is linked, and checksums. The same sources make the same bytes.
 //
 // It is a module of its own, so that the program itself depends on none of its libraries.
@@ -24,7 +24,7 @@ type release struct {
 	out     string    // a folder that is new
 	version string    // as git describe has it, or 0.0.0-COMMIT
 	time    time.Time // of all files
-	built   []program
+	built   []target
 	shared  string   // a folder with what all archives have
 	flags   []string // more of go build
 	systems string   // those that are wanted, with commas between; empty: all
@@ -112,7 +112,7 @@ func (r *release) make() (err error) {
 		{"bill of materials", r.bill},
 		{"archives", r.archives},
 		{"packages", r.packages},
-		{"image", r.image},
+		{"images", r.images},
 		{"checksums", r.sums},
 	} {
 		fmt.Println(step.name)

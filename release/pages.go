@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,34 +10,42 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/trueup/trueup/internal/cli"
 )
 
 // Where shells and man look for what is installed, below a prefix.
 const (
 	manFolder = "share/man/man1"
-	bash      = "share/bash-completion/completions/trueup"
-	zsh       = "share/zsh/site-functions/_trueup"
-	fish      = "share/fish/vendor_completions.d/trueup.fish"
-	pwsh      = "share/powershell/completions/trueup.ps1"
+	bash      = "share/bash-completion/completions/"
+	zsh       = "share/zsh/site-functions/_"
+	fish      = "share/fish/vendor_completions.d/"
+	pwsh      = "share/powershell/completions/"
 )
 
 // pages writes the manual pages of all commands and the completions of all shells below a prefix.
 func (r *release) pages(prefix string) error {
-	root := cli.Commands(r.version)
 	man := filepath.Join(prefix, filepath.FromSlash(manFolder))
 	if err := os.MkdirAll(man, 0o755); err != nil {
 		return err
 	}
-	if err := r.manual(root, man); err != nil {
-		return err
+	for _, p := range products {
+		root := p.commands(r.version)
+		if err := r.manual(p, root, man); err != nil {
+			return err
+		}
+		if err := completions(root, prefix); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// completions writes those of a program for all shells.
+func completions(root *cobra.Command, prefix string) error {
 	for name, write := range map[string]func(b *bytes.Buffer) error{
-		bash: func(b *bytes.Buffer) error { return root.GenBashCompletionV2(b, true) },
-		zsh:  func(b *bytes.Buffer) error { return root.GenZshCompletion(b) },
-		fish: func(b *bytes.Buffer) error { return root.GenFishCompletion(b, true) },
-		pwsh: func(b *bytes.Buffer) error { return root.GenPowerShellCompletionWithDesc(b) },
+		bash + root.Name():           func(b *bytes.Buffer) error { return root.GenBashCompletionV2(b, true) },
+		zsh + root.Name():            func(b *bytes.Buffer) error { return root.GenZshCompletion(b) },
+		fish + root.Name() + ".fish": func(b *bytes.Buffer) error { return root.GenFishCompletion(b, true) },
+		pwsh + root.Name() + ".ps1":  func(b *bytes.Buffer) error { return root.GenPowerShellCompletionWithDesc(b) },
 	} {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
@@ -55,16 +64,16 @@ func (r *release) pages(prefix string) error {
 
 // manual writes the page of a command and those of all below it. Generators of man pages take the texts for Markdown,
 // which they are not.
-func (r *release) manual(cmd *cobra.Command, folder string) error {
+func (r *release) manual(of product, cmd *cobra.Command, folder string) error {
 	for _, c := range shown(cmd) {
-		if err := r.manual(c, folder); err != nil {
+		if err := r.manual(of, c, folder); err != nil {
 			return err
 		}
 	}
 	cmd.InitDefaultHelpFlag()
 	p := &page{}
 	p.head(r, cmd)
-	p.paragraphs(cmd.Long)
+	p.paragraphs(cmp.Or(cmd.Long, cmd.Short+"."))
 	p.flags("OPTIONS", cmd.LocalFlags())
 	p.flags("OPTIONS OF ALL COMMANDS", cmd.InheritedFlags())
 	if list := shown(cmd); len(list) > 0 {
@@ -75,9 +84,9 @@ func (r *release) manual(cmd *cobra.Command, folder string) error {
 		}
 	}
 	p.line(".SH EXIT STATUS")
-	for _, e := range cli.Exits(cmd.Name()) {
-		p.line(".TP", `\fB`+roff(e.Code)+`\fR`)
-		p.text(e.Text)
+	for _, e := range of.exits(cmd.Name()) {
+		p.line(".TP", `\fB`+roff(e[0])+`\fR`)
+		p.text(e[1])
 	}
 	if cmd.HasExample() {
 		p.line(".SH EXAMPLES", ".EX")
@@ -86,7 +95,7 @@ func (r *release) manual(cmd *cobra.Command, folder string) error {
 		}
 		p.line(".EE")
 	}
-	p.also(cmd)
+	p.also(cmd, of.needs)
 	return os.WriteFile(filepath.Join(folder, pageName(cmd)+".1"), []byte(p.String()), 0o644)
 }
 
@@ -129,11 +138,8 @@ func (p *page) head(r *release, cmd *cobra.Command) {
 		`" "User Commands"`, ".SH NAME")
 	p.text(pageName(cmd) + " - " + strings.ToLower(cmd.Short[:1]) + cmd.Short[1:])
 	p.line(".SH SYNOPSIS")
-	name, rest, _ := strings.Cut(cmd.UseLine(), " ")
-	if below, more, found := strings.Cut(rest, " "); cmd.HasParent() && found {
-		name, rest = name+" "+below, more
-	}
-	p.line(`\fB` + roff(name) + `\fR ` + roff(rest))
+	name := cmd.CommandPath()
+	p.line(`\fB` + roff(name) + `\fR` + roff(strings.TrimPrefix(cmd.UseLine(), name)))
 	p.line(".SH DESCRIPTION")
 }
 
@@ -174,10 +180,13 @@ func (p *page) flags(title string, set *pflag.FlagSet) {
 	})
 }
 
-// also names the pages of the other commands.
-func (p *page) also(cmd *cobra.Command) {
+// also names the pages of the other commands, and that of another program.
+func (p *page) also(cmd *cobra.Command, program string) {
 	p.line(".SH SEE ALSO")
 	var names []string
+	if program != "" {
+		names = append(names, ".BR "+roff(program)+" (1)")
+	}
 	for _, c := range append([]*cobra.Command{cmd.Root()}, shown(cmd.Root())...) {
 		if c != cmd {
 			names = append(names, ".BR "+roff(pageName(c))+" (1)")

@@ -4,19 +4,73 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/trueup/trueup/internal/cli"
+	"github.com/trueup/trueup/internal/fleet/fleetcmd"
 )
 
-// program is trueup for one system.
-type program struct {
+// product is a program of the release, in packages and an image of its own.
+type product struct {
+	name          string
+	needs         string // another program of the same version; empty: none
+	summary, long string
+	commands      func(version string) *cobra.Command
+	exits         func(command string) [][2]string
+}
+
+var products = []product{
+	{
+		name: "trueup", summary: "offline inspector and realigner for virtual-disk images", commands: cli.Commands,
+		long: `trueup finds virtual disks whose partitions do not start on a block
+boundary of the storage below, and writes an aligned copy with the file
+systems moved and the guest still able to boot. It opens VMDK, VHD, VHDX,
+qcow2, raw and OVA images.`,
+		exits: func(command string) (out [][2]string) {
+			for _, e := range cli.Exits(command) {
+				out = append(out, [2]string{e.Code, e.Text})
+			}
+			return out
+		},
+	},
+	{
+		name: "trueup-fleet", needs: "trueup", commands: fleetcmd.Commands, exits: fleetcmd.Exits,
+		summary: "scans and realigns virtual-disk images on many hosts",
+		long: `trueup-fleet keeps jobs in NATS JetStream, of its own server or of another
+one. A worker on each host does the jobs of the datastores that the host
+sees with trueup. Its units of systemd are neither enabled nor started.`,
+	},
+}
+
+// owns reports whether a file of those that all archives have belongs to the product.
+func (p product) owns(file string) bool {
+	if !strings.HasPrefix(file, "share/") {
+		return true
+	}
+	ofFleet := strings.HasPrefix(strings.TrimPrefix(path.Base(file), "_"), "trueup-fleet")
+	return ofFleet == (p.name == "trueup-fleet")
+}
+
+// programs lists the product and what it needs.
+func (p product) programs() []string {
+	if p.needs == "" {
+		return []string{p.name}
+	}
+	return []string{p.needs, p.name}
+}
+
+// target is a system of a release.
+type target struct {
 	system, arch string // as Go has them
-	path         string
+	folder       string // of the programs that are built for it
 }
 
 // targets are the systems of a release.
-var targets = []program{
+var targets = []target{
 	{system: "linux", arch: "amd64"},
 	{system: "linux", arch: "arm64"},
 	{system: "linux", arch: "riscv64"},
@@ -28,34 +82,37 @@ var targets = []program{
 	{system: "freebsd", arch: "amd64"},
 }
 
-// name is that of the program in archives.
-func (p program) name() string {
-	if p.system == "windows" {
-		return "trueup.exe"
+// file returns the path of a program.
+func (t target) file(program string) string {
+	if t.system == "windows" {
+		program += ".exe"
 	}
-	return "trueup"
+	return filepath.Join(t.folder, program)
 }
 
 // build builds all programs. Paths, identifiers and times of this machine are in none of them.
 func (r *release) build(folder string) error {
 	wanted := strings.Split(r.systems, ",")
-	for _, p := range targets {
-		if r.systems != "" && !slices.Contains(wanted, p.system+"/"+p.arch) {
+	for _, t := range targets {
+		if r.systems != "" && !slices.Contains(wanted, t.system+"/"+t.arch) {
 			continue
 		}
-		p.path = filepath.Join(folder, p.system+"-"+p.arch, p.name())
+		t.folder = filepath.Join(folder, t.system+"-"+t.arch)
 		args := append([]string{
 			"build", "-trimpath", "-buildvcs=false", "-ldflags",
-			"-s -w -buildid= -X main.version=" + r.version, "-o", p.path,
+			"-s -w -buildid= -X main.version=" + r.version, "-o", t.folder + string(filepath.Separator),
 		}, r.flags...)
-		cmd := exec.Command("go", append(args, "./cmd/trueup")...)
+		for _, p := range products {
+			args = append(args, "./cmd/"+p.name)
+		}
+		cmd := exec.Command("go", args...)
 		cmd.Dir, cmd.Stderr = r.root, os.Stderr
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.system, "GOARCH="+p.arch, "GOFLAGS=", "GOWORK=off",
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.system, "GOARCH="+t.arch, "GOFLAGS=", "GOWORK=off",
 			"GOAMD64=v1", "GO386=sse2", "GOARM64=v8.0", "GORISCV64=rva20u64")
 		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("%s/%s: %w", p.system, p.arch, err)
+			return fmt.Errorf("%s/%s: %w", t.system, t.arch, err)
 		}
-		r.built = append(r.built, p)
+		r.built = append(r.built, t)
 	}
 	if r.systems != "" && len(r.built) != len(wanted) {
 		return fmt.Errorf("-systems %s: built only %d of them; see program.go for all", r.systems, len(r.built))

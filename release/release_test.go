@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"errors"
@@ -18,16 +19,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// made is a release for one system, with the folder that it was made in.
-func made(t *testing.T, root string, flags ...string) (r *release, out string) {
+// made makes a release for one system, and returns its folder.
+func made(t *testing.T, root string, flags ...string) (out string) {
 	t.Helper()
 	out = filepath.Join(t.TempDir(), "out")
-	r = &release{
+	r := &release{
 		root: root, out: out, version: "v0.1.0", time: time.Unix(1_767_225_600, 0).UTC(), systems: "linux/amd64",
 		flags: flags,
 	}
 	require.NoError(t, r.make())
-	return r, out
+	return out
 }
 
 func run(t *testing.T, name string, args ...string) string {
@@ -69,12 +70,12 @@ func one(t *testing.T, pattern string) string {
 // other programs make of it follows.
 func TestRelease(t *testing.T) {
 	first := clone(t, "a")
-	_, out := made(t, first)
+	out := made(t, first)
 	t.Setenv("TZ", "Asia/Kathmandu")
 	old := syscall.Umask(0o077)
 	second := filepath.Join(t.TempDir(), "a folder of another name")
 	run(t, "cp", "-a", first, second)
-	_, again := made(t, second, "-a")
+	again := made(t, second, "-a")
 	syscall.Umask(old)
 	sums := func(folder string) string {
 		text, err := os.ReadFile(filepath.Join(folder, "SHA256SUMS"))
@@ -89,10 +90,14 @@ func TestRelease(t *testing.T) {
 	unpacked := t.TempDir()
 	run(t, "tar", "-xzf", one(t, out+"/*-linux-amd64.tar.gz"), "-C", unpacked, "--strip-components=1")
 	t.Run("pages", func(t *testing.T) { checkPages(t, unpacked) })
-	t.Run("deb", func(t *testing.T) { checkDeb(t, one(t, out+"/*.deb")) })
+	t.Run("links", func(t *testing.T) { checkLaunchers(t, unpacked) })
+	t.Run("deb", func(t *testing.T) { checkDeb(t, out) })
 	t.Run("same files", func(t *testing.T) { checkOthers(t, out) })
-	t.Run("image", func(t *testing.T) { checkImage(t, one(t, out+"/*-oci.tar")) })
-	t.Run("bill", func(t *testing.T) { checkBill(t, one(t, out+"/*.cdx.json"), filepath.Join(unpacked, "trueup")) })
+	t.Run("images", func(t *testing.T) {
+		checkImage(t, one(t, out+"/trueup-0*-oci.tar"), "trueup")
+		checkImage(t, one(t, out+"/trueup-fleet-0*-oci.tar"), "trueup", "trueup-fleet")
+	})
+	t.Run("bill", func(t *testing.T) { checkBill(t, one(t, out+"/*.cdx.json"), unpacked) })
 }
 
 // checkPages has man and the shells read what is for them.
@@ -100,25 +105,58 @@ func checkPages(t *testing.T, prefix string) {
 	t.Helper()
 	pages, err := filepath.Glob(filepath.Join(prefix, filepath.FromSlash(manFolder), "*.1"))
 	require.NoError(t, err)
-	help := run(t, filepath.Join(prefix, "trueup"), "--help")
 	for _, page := range pages {
 		require.Empty(t, run(t, "mandoc", "-Tlint", "-Wwarning", page))
-		name := strings.TrimPrefix(strings.TrimSuffix(filepath.Base(page), ".1"), "trueup")
-		require.Contains(t, help, "\n  "+strings.TrimPrefix(name, "-"))
 	}
-	require.Len(t, pages, strings.Count(help[strings.Index(help, "Commands:"):strings.Index(help, "Examples:")], "\n  "),
-		"each command of the help has a page, but for completion, and trueup itself has one")
-	text := run(t, "man", "--no-hyphenation", filepath.Join(prefix, filepath.FromSlash(manFolder), "trueup-align.1"))
-	require.Contains(t, text, "trueup-align - write an aligned copy of a disk image that still boots")
-	for shell, file := range map[string]string{"bash": bash, "zsh": zsh, "fish": fish} {
-		run(t, shell, "-n", filepath.Join(prefix, filepath.FromSlash(file)))
+	var want []string
+	for _, of := range [][]string{{"trueup"}, {"trueup-fleet"}, {"trueup-fleet", "submit"}} {
+		program := filepath.Join(prefix, of[0])
+		_, list, found := strings.Cut(run(t, program, append(of[1:], "--help")...), "Commands:\n")
+		require.True(t, found)
+		list, _, _ = strings.Cut(list, "\n\n")
+		for line := range strings.Lines(list) {
+			if name := strings.Fields(line)[0]; name != "completion" && name != "help" {
+				want = append(want, strings.Join(append(slices.Clone(of), name), "-")+".1")
+			}
+		}
+	}
+	want = append(want, "trueup.1", "trueup-fleet.1")
+	for i := range pages {
+		pages[i] = filepath.Base(pages[i])
+	}
+	require.ElementsMatch(t, want, pages, "each command of the help has a page, but for completion")
+	manual := func(page string) string {
+		return run(t, "man", "--no-hyphenation", filepath.Join(prefix, filepath.FromSlash(manFolder), page))
+	}
+	require.Contains(t, manual("trueup-align.1"),
+		"trueup-align - write an aligned copy of a disk image that still boots")
+	require.Contains(t, manual("trueup-fleet-submit-scan.1"), "trueup-fleet submit scan --datastore NAME [FOLDER]...")
+	for _, name := range []string{"trueup", "trueup-fleet"} {
+		for shell, file := range map[string]string{
+			"bash": bash + name, "zsh": zsh + name, "fish": fish + name + ".fish",
+		} {
+			run(t, shell, "-n", filepath.Join(prefix, filepath.FromSlash(file)))
+		}
 	}
 }
 
-// checkDeb installs the package in a clean Debian, uses it and removes it.
-func checkDeb(t *testing.T, deb string) {
+// checkLaunchers requires that what docs/fleet.md leads to is in the archive.
+func checkLaunchers(t *testing.T, unpacked string) {
 	t.Helper()
-	require.Empty(t, run(t, "lintian", "--allow-root", "--fail-on", "error", "--tag-display-limit", "0", deb))
+	text, err := os.ReadFile(filepath.Join(unpacked, "docs/fleet.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), "](../"+launchers+")")
+	there, err := files(filepath.Join(unpacked, launchers))
+	require.NoError(t, err)
+	ours, err := files("fleet")
+	require.NoError(t, err)
+	require.Equal(t, ours, there)
+}
+
+// checkDeb installs the packages in a clean Debian, uses them and removes them.
+func checkDeb(t *testing.T, out string) {
+	t.Helper()
+	debs := []string{one(t, out+"/trueup_*.deb"), one(t, out+"/trueup-fleet_*.deb")}
 	root := filepath.Join(t.TempDir(), "root")
 	run(t, "debootstrap", "--variant=minbase", "stable", root, mirror(t))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
@@ -126,17 +164,57 @@ func checkDeb(t *testing.T, deb string) {
 	listed := func() []string {
 		return strings.Fields(inside("find", "/usr", "/etc", "/opt", "/bin/", "-not", "-path", "/usr/share/man*"))
 	}
-	run(t, "cp", deb, filepath.Join(root, "trueup.deb"))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "run/systemd/system"), 0o755))
+	fake := "#!/bin/sh\necho \"$@\" >> /tmp/systemctl\n" // no systemd runs here
+	require.NoError(t, os.WriteFile(filepath.Join(root, "usr/bin/systemctl"), []byte(fake), 0o755))
 	run(t, "cp", "../testdata/xp-lba63.vmdk", filepath.Join(root, "tmp/xp.vmdk"))
 	before := listed()
-	inside("dpkg", "--install", "/trueup.deb")
+	for _, deb := range debs {
+		require.Empty(t, run(t, "lintian", "--allow-root", "--fail-on", "error", "--tag-display-limit", "0", deb))
+		run(t, "cp", deb, filepath.Join(root, "new.deb"))
+		inside("dpkg", "--install", "/new.deb")
+	}
 	require.Equal(t, "trueup v0.1.0\n", inside("trueup", "version"))
 	inside("trueup", "align", "--quiet", "/tmp/xp.vmdk", "/tmp/aligned.vmdk")
 	require.Contains(t, inside("trueup", "inspect", "/tmp/aligned.vmdk"), "Aligned:")
-	inside("bash", "-c", ". /usr/share/bash-completion/completions/trueup && complete -p trueup")
-	inside("test", "-s", "/usr/share/doc/trueup/copyright")
+	require.Equal(t, "trueup-fleet v0.1.0\n", inside("trueup-fleet", "version"))
+	useFleet(t, root, inside)
+	for _, name := range []string{"trueup", "trueup-fleet"} {
+		inside("bash", "-c", ". /usr/share/bash-completion/completions/"+name+" && complete -p "+name)
+		inside("test", "-s", "/usr/share/doc/"+name+"/copyright")
+	}
+	require.Empty(t, run(t, "systemd-analyze", "verify", "--root="+root, "--man=no", "--recursive-errors=no",
+		"trueup-fleet-serve.service", "trueup-fleet-worker.service"))
+	require.NoFileExists(t, filepath.Join(root, "tmp/systemctl"), "nothing is enabled or started")
+	inside("dpkg", "--purge", "trueup-fleet")
+	asked, err := os.ReadFile(filepath.Join(root, "tmp/systemctl"))
+	require.NoError(t, err)
+	require.Equal(t, "disable --now trueup-fleet-serve.service trueup-fleet-worker.service\n", string(asked))
 	inside("dpkg", "--purge", "trueup")
 	require.Equal(t, before, listed())
+}
+
+// useFleet has a server and a worker of the installed program align an image.
+func useFleet(t *testing.T, root string, inside func(args ...string) string) {
+	t.Helper()
+	server := exec.Command("chroot", root, "trueup-fleet", "serve", "--store", "/tmp/store", "--listen", "127.0.0.1:0")
+	said, err := server.StdoutPipe()
+	require.NoError(t, err)
+	var errs bytes.Buffer
+	server.Stderr = &errs
+	require.NoError(t, server.Start())
+	t.Cleanup(func() { _ = server.Process.Kill() })
+	url, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil {
+		_ = server.Wait()
+	}
+	require.NoError(t, err, errs.String())
+	url = strings.TrimSpace(url)
+	inside("trueup-fleet", "submit", "align", "--nats", url, "--datastore", "ds", "xp.vmdk")
+	inside("trueup-fleet", "worker", "--nats", url, "--datastore", "ds=/tmp", "--folder", "/tmp/results", "--once")
+	require.Contains(t, inside("trueup", "inspect", "/tmp/xp-aligned.vmdk"), "Aligned:")
+	require.NoError(t, server.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, server.Wait(), "a server that is asked to end has done all")
 }
 
 // mirror is the one that this machine has its packages from.
@@ -165,20 +243,32 @@ func checkOthers(t *testing.T, out string) {
 		slices.Sort(list)
 		return list
 	}
-	deb := sorted(run(t, "sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "sh", one(t, out+"/*.deb")))
-	require.Contains(t, deb, "/usr/bin/trueup")
-	require.Equal(t, deb, sorted(run(t, "rpm", "--query", "--package", "--list", one(t, out+"/*.rpm"))))
-	apk := run(t, "tar", "-tzf", one(t, out+"/*.apk"))
-	require.Equal(t, deb, sorted(strings.ReplaceAll("/"+strings.ReplaceAll(apk, "\n", "\n/"), "//", "/")))
+	for _, name := range []string{"trueup", "trueup-fleet"} {
+		deb, rpm, apk := one(t, out+"/"+name+"_*.deb"), one(t, out+"/"+name+"-0*.rpm"), one(t, out+"/"+name+"_*.apk")
+		list := sorted(run(t, "sh", "-c", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "sh", deb))
+		require.Contains(t, list, "/usr/bin/"+name)
+		require.Equal(t, list, sorted(run(t, "rpm", "--query", "--package", "--list", rpm)))
+		inApk := run(t, "tar", "-tzf", apk)
+		require.Equal(t, list, sorted(strings.ReplaceAll("/"+strings.ReplaceAll(inApk, "\n", "\n/"), "//", "/")))
+		if name == "trueup" {
+			continue
+		}
+		require.Contains(t, list, "/usr/lib/systemd/system/trueup-fleet-worker.service")
+		require.Equal(t, "trueup (= 0.1.0-1)\n", run(t, "dpkg-deb", "--field", deb, "Depends"))
+		require.Contains(t, "\n"+run(t, "rpm", "--query", "--package", "--requires", rpm), "\ntrueup = 0.1.0-1\n")
+		require.Contains(t, run(t, "tar", "-xzOf", apk, ".PKGINFO"), "\ndepend = trueup=0.1.0-r1\n")
+	}
 }
 
-// checkImage unpacks the image with another program, and runs it as it would run.
-func checkImage(t *testing.T, archive string) {
+// checkImage unpacks the image with another program, and runs its programs, of which the last is the entry, as they
+// would run.
+func checkImage(t *testing.T, archive string, programs ...string) {
 	t.Helper()
 	folder := t.TempDir()
 	run(t, "skopeo", "copy", "--quiet", "--insecure-policy", "oci-archive:"+archive, "dir:"+folder+"/image")
 	config := run(t, "skopeo", "inspect", "--config", "oci-archive:"+archive)
 	require.Contains(t, config, `"User": "65532:65532"`)
+	require.Regexp(t, `"Entrypoint": \[\s*"/usr/bin/`+programs[len(programs)-1]+`"\s*\]`, config)
 	root := filepath.Join(folder, "root")
 	require.NoError(t, os.Mkdir(root, 0o755))
 	n := 0
@@ -198,7 +288,13 @@ func checkImage(t *testing.T, archive string) {
 			require.NoError(t, os.Chmod(dir, st.Mode().Perm()|1))
 		}
 	}
-	require.Equal(t, "trueup v0.1.0\n", run(t, "chroot", "--userspec=65532:65532", root, "/usr/bin/trueup", "version"))
+	for _, name := range programs {
+		require.Equal(t, name+" v0.1.0\n",
+			run(t, "chroot", "--userspec=65532:65532", root, "/usr/bin/"+name, "version"))
+	}
+	there, err := os.ReadDir(filepath.Join(root, "usr/bin"))
+	require.NoError(t, err)
+	require.Len(t, there, len(programs))
 }
 
 func unpack(t *testing.T, layer []byte, root string) {
@@ -223,18 +319,33 @@ func unpack(t *testing.T, layer []byte, root string) {
 	}
 }
 
-// checkBill compares the bill of materials with what go says is linked.
-func checkBill(t *testing.T, bill, program string) {
+// checkBill compares the bill of materials with what go says is linked into each program.
+func checkBill(t *testing.T, bill, unpacked string) {
 	t.Helper()
-	names := strings.Fields(run(t, "jq", "-r", ".components[].name", bill))
-	var want []string
-	for line := range strings.Lines(run(t, "go", "version", "-m", program)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "dep" {
-			want = append(want, f[1])
+	names := strings.Fields(run(t, "jq", "-r", `.components[] | select(.type == "library") | .name`, bill))
+	var all []string
+	for _, program := range []string{"trueup", "trueup-fleet"} {
+		want := []string{"std"}
+		for line := range strings.Lines(run(t, "go", "version", "-m", filepath.Join(unpacked, program))) {
+			if f := strings.Fields(line); len(f) > 1 && f[0] == "dep" {
+				want = append(want, f[1])
+			}
 		}
+		slices.Sort(want)
+		const linked = `[.components[] | {(."bom-ref"): .name}] as $names | ($names | add) as $names |
+			.dependencies[] | select(.ref | endswith("#cmd/" + $program)) | .dependsOn[] | $names[.]`
+		require.Equal(t, want, strings.Fields(run(t, "jq", "-r", "--arg", "program", program, linked, bill)))
+		all = append(all, want...)
 	}
-	want = append(want, "std")
-	slices.Sort(want)
-	require.Equal(t, want, names)
+	slices.Sort(all)
+	require.Equal(t, slices.Compact(all), names)
+	texts, err := os.ReadFile(filepath.Join(unpacked, "THIRD-PARTY.txt"))
+	require.NoError(t, err)
+	for _, name := range []string{"github.com/nats-io/nats-server/v2", "modernc.org/sqlite"} {
+		folder := strings.TrimSpace(run(t, "go", "list", "-m", "-f", "{{.Dir}}", name))
+		licence, err := os.ReadFile(filepath.Join(folder, "LICENSE"))
+		require.NoError(t, err)
+		require.Contains(t, string(texts), strings.TrimSpace(string(licence)))
+	}
 	require.Equal(t, "0\n", run(t, "jq", "[.components[] | select((.licenses | length) == 0)] | length", bill))
 }

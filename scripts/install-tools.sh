@@ -39,7 +39,7 @@ packages=(
 
 # What only make test-release calls.
 if [ "${1:-}" = release ]; then
-	packages+=(debootstrap lintian rpm skopeo)                # installs, checks and lists packages; unpacks the image
+	packages+=(debootstrap lintian rpm skopeo systemd)        # installs, checks and lists packages; unpacks images; checks units
 	packages+=(man-db mandoc bash-completion zsh fish)        # read manual pages and completions
 fi
 

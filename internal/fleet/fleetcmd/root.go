@@ -71,6 +71,25 @@ func Run(ctx context.Context, version string, args []string, in io.Reader, out, 
 // usage returns the error of a command line that cannot be right.
 func usage(format string, args ...any) error { return ondisk.In(ondisk.ErrUsage, format, args...) }
 
+// Commands returns the tree of all commands, for manual pages and completions.
+func Commands(version string) *cobra.Command { return newRoot(version) }
+
+// Exits lists exit codes of a command, each with what it means; a code that is empty is that before it.
+func Exits(command string) (out [][2]string) {
+	out = [][2]string{{"0", "done"}, {"1", "error"}}
+	switch command {
+	case "serve", "watch":
+		out[0][1] = "ended by a signal"
+	case "worker":
+		out[0][1] = "ended by a signal; with --once: no job waits, and none was refused or failed"
+		out = append(out, [2]string{"", "with --once: a job failed at its last try by this worker, or is dead"},
+			[2]string{"4", "with --once: a job was refused, and none failed"})
+	case "report":
+		out = append(out, [2]string{"", "results of a scan are missing; all other codes are those of trueup report"})
+	}
+	return append(out, [2]string{"64", "wrong usage"})
+}
+
 func newRoot(version string) *cobra.Command {
 	b := &base{version: version}
 	root := &cobra.Command{
