@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
@@ -34,7 +36,7 @@ type scanGroup struct {
 func TestScanGroups(t *testing.T) {
 	t.Parallel()
 	for _, c := range slices.Concat(flatGroups(), extentGroups(), packageGroups(), snapshotGroups(),
-		differencingGroups(), lockGroups()) {
+		differencingGroups(), vdiGroups(t), lockGroups()) {
 		t.Run(c.name, func(t *testing.T) {
 			s := newShelf(t)
 			for name, content := range c.files {
@@ -291,6 +293,33 @@ func snapshotGroups() []scanGroup {
 				"vm.ovf": isOff + ", refused: snapshot-parent",
 				"s.vmdk": isOff + ", refused: snapshot-child",
 			},
+		},
+	}
+}
+
+// vdiGroups are a VDI of qemu-img, and one that has its UUID as that of its parent.
+func vdiGroups(t *testing.T) []scanGroup {
+	t.Helper()
+	dir := t.TempDir()
+	raw, path := filepath.Join(dir, "base.img"), filepath.Join(dir, "base.vdi")
+	require.NoError(t, os.WriteFile(raw, offDisk(), 0o600))
+	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vdi", raw, path)
+	base := disktest.ReadFile(t, path)
+	child, other := slices.Clone(base), slices.Clone(base)
+	const kind, created, parent = 0x4c, 0x188, 0x1a8 // VDICore.h
+	child[kind], other[kind] = 4, 4
+	copy(child[parent:parent+16], base[created:])
+	other[parent] = 1
+	return []scanGroup{
+		{
+			"a snapshot of a VDI, which names no file",
+			map[string][]byte{"base.vdi": base, "{0a}.vdi": child},
+			map[string]string{"base.vdi": isOff + ", refused: snapshot-parent", "{0a}.vdi": "failed unsupported"},
+		},
+		{
+			"a snapshot of another VDI",
+			map[string][]byte{"base.vdi": base, "{0b}.vdi": other},
+			map[string]string{"base.vdi": isOff, "{0b}.vdi": "failed unsupported"},
 		},
 	}
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -8,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"unicode/utf8"
 
@@ -468,4 +471,27 @@ func TestHelpNamesAllFormats(t *testing.T) {
 // unwrapped returns a help text in one line.
 func unwrapped(help string) string {
 	return strings.Join(strings.Fields(help), " ")
+}
+
+// A run that a signal ends before it has begun anything has both lines of its log, and each once.
+func TestLogOfAnInterruptedRun(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(builtPath, "scan", "--files-from", "-", "--log", "-", "--log-format", "json")
+	in, err := cmd.StdinPipe() // stays open: the run waits for paths
+	require.NoError(t, err)
+	defer in.Close()
+	out, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewReader(out)
+	begins, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, begins, `"msg":"begins"`)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	rest, err := io.ReadAll(lines)
+	require.NoError(t, err)
+	require.Error(t, cmd.Wait())
+	require.Equal(t, 143, cmd.ProcessState.ExitCode())
+	require.Equal(t, 1, strings.Count(string(rest), `"msg":"ended"`), string(rest))
+	require.Contains(t, string(rest), `"exit_code":143,"error":"interrupted; there is no result"`)
 }

@@ -61,7 +61,7 @@ func Main(version string, args []string) (code int) {
 		}
 		err = i
 	}
-	return command.Finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
+	return command.Finish(explained(cmd, err), c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
 // boundHeap bounds the memory of this process. Buffers are few and of fixed size; a small heap target keeps the peak

@@ -17,6 +17,7 @@ import (
 
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
 )
 
@@ -78,7 +79,11 @@ func configure(root, cmd *cobra.Command, environ []string) error {
 					err = fmt.Errorf("%s: --%s %q: %w", v.from, f.Name, v.text, err)
 				}
 			}
-			f.DefValue, f.Annotations = f.Value.String(), map[string][]string{fromSetting: {v.from}}
+			f.DefValue = f.Value.String()
+			if f.Annotations == nil {
+				f.Annotations = map[string][]string{}
+			}
+			f.Annotations[fromSetting] = []string{v.from}
 		}
 	}
 	cmd.LocalFlags().VisitAll(set)
@@ -87,6 +92,20 @@ func configure(root, cmd *cobra.Command, environ []string) error {
 		return command.Usage("%w", err)
 	}
 	return nil
+}
+
+// explained adds to an error of usage which flags have defaults of the user: the command line does not show them.
+func explained(cmd *cobra.Command, err error) error {
+	var from []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if setting := f.Annotations[fromSetting]; setting != nil && !f.Changed {
+			from = append(from, fmt.Sprintf("--%s %s by %s", f.Name, f.Value, setting[0]))
+		}
+	})
+	if len(from) == 0 || !errors.Is(err, ondisk.ErrUsage) {
+		return err
+	}
+	return fmt.Errorf("%w (defaults that are set: %s)", err, strings.Join(from, "; "))
 }
 
 // aboutUse reports whether a command only says how to use the others.
@@ -145,6 +164,9 @@ func configured(root, cmd *cobra.Command, path string) (settings, error) {
 			return settings{}, nil //nolint:nilerr // no folder, no file
 		}
 		path = filepath.Join(dir, "trueup", "config.toml")
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && path != os.DevNull {
+		return nil, fmt.Errorf("configuration %s: it is not a regular file", path)
 	}
 	text, err := flags.ReadFile(path, maxConfig+1)
 	if errors.Is(err, fs.ErrNotExist) && !named {

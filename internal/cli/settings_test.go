@@ -132,6 +132,23 @@ func TestUnconfigured(t *testing.T) {
 	require.Equal(t, before, cmd.Flag("jobs").Value.String())
 }
 
+// An error of usage names the defaults that the command line does not show.
+func TestExplainedErrors(t *testing.T) {
+	cmd, err := configuredAs(t, "convert", "", "TRUEUP_TO=foo")
+	require.NoError(t, err)
+	require.NoError(t, cmd.ParseFlags(nil))
+	wrong := command.Usage("format %q cannot be written", "foo")
+	require.ErrorContains(t, explained(cmd, wrong), "(defaults that are set: --to foo by variable TRUEUP_TO)")
+	require.ErrorIs(t, explained(cmd, wrong), ondisk.ErrUsage)
+	require.Equal(t, os.ErrNotExist, explained(cmd, os.ErrNotExist))
+	require.NoError(t, cmd.ParseFlags([]string{"--to", "raw"}))
+	require.Equal(t, wrong, explained(cmd, wrong))
+
+	root := newRoot("test", &command.Base{})
+	err = configure(root, commandOf(root, []string{"plan"}), []string{configVariable + "=" + t.TempDir()})
+	require.ErrorContains(t, err, "it is not a regular file")
+}
+
 // Without a variable that names another one, the file in the user's folder is read, if there is one.
 func TestOwnConfiguration(t *testing.T) {
 	home := t.TempDir()

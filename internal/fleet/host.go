@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Announcement is what a worker says of itself.
+// Announcement is how a worker announces itself.
 type Announcement struct {
 	Worker     string    `json:"worker"`
 	Version    string    `json:"version"`

@@ -42,18 +42,19 @@ type Beside struct {
 }
 
 // Child is an image that may be a snapshot of another, or a view: its name, the last components of those that it gives
-// its parent, and the files that it is a view of.
+// its parent, or the ContentID of that, and the files that it is a view of.
 type Child struct {
 	Name    []byte    `json:"name"`
 	Parents FileNames `json:"parents"`
 	Views   FileNames `json:"views,omitempty"`
+	Lineage string    `json:"lineage,omitempty"`
 }
 
 // parents returns the children as names of siblings.
 func (b *Beside) parents() map[string]driver.Names {
 	out := map[string]driver.Names{}
 	for _, c := range b.Children {
-		out[string(c.Name)] = driver.Names{Parents: c.Parents, Views: c.Views}
+		out[string(c.Name)] = driver.Names{Parents: c.Parents, Views: c.Views, Lineage: c.Lineage}
 	}
 	return out
 }

@@ -38,7 +38,9 @@ type Identity struct {
 	Claims  []int64   `json:"claims,omitempty"`
 	Views   FileNames `json:"views,omitempty"`   // those of Extents of which it takes stretches from the inside
 	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
-	Read    int64     `json:"read,omitempty"`    // bytes read for all that; set by the caller that counts them
+	// Lineage is the ContentID of the image that it completes, of a format that names no file.
+	Lineage string `json:"lineage,omitempty"`
+	Read    int64  `json:"read,omitempty"` // bytes read for all that; set by the caller that counts them
 }
 
 // maxNamed is how many files are kept that an image names: no reader takes a disk of more extents.
@@ -143,7 +145,7 @@ func IdentifyFile(f driver.File) (Identity, error) {
 		id.Kind = Extent
 	}
 	id.Extents, id.Parents = plainNames(n.Extents), parentNames(n.Parents)
-	id.Claims, id.Views = claims(id.Extents, n), plainNames(n.Views)
+	id.Claims, id.Views, id.Lineage = claims(id.Extents, n), plainNames(n.Views), n.Lineage
 	return id, nil
 }
 

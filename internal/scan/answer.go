@@ -51,9 +51,9 @@ func checkIdentity(id image.Identity) error {
 	switch {
 	case !slices.Contains(kinds, id.Kind):
 		return fmt.Errorf("a file of the kind %.32q", id.Kind)
-	case len(id.Format)+len(id.Remedy) > maxFormat:
-		return fmt.Errorf("a format and its remedy of %d bytes, want at most %d", len(id.Format)+len(id.Remedy),
-			maxFormat)
+	case len(id.Format)+len(id.Remedy)+len(id.Lineage) > maxFormat:
+		return fmt.Errorf("a format, its remedy and the identity of a parent of %d bytes, want at most %d",
+			len(id.Format)+len(id.Remedy)+len(id.Lineage), maxFormat)
 	case len(id.Claims) > len(id.Extents):
 		return fmt.Errorf("a file that claims %d extents and names %d", len(id.Claims), len(id.Extents))
 	case max(len(id.Extents), len(id.Parents), len(id.Views)) > maxNames:

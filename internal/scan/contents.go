@@ -26,6 +26,7 @@ type contents struct {
 	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in
 	// the order of names. All links to a file have the children of the first.
 	owners, children map[string][]*found
+	lineages         []*found                // those that know which one they complete by its identity
 	alike            map[string][]string     // names by what they have in common
 	journals         map[string]results.File // of work that runs have left open, by the names of their disks
 	links            map[[2]uint64]string    // first names of files with several, by device and inode
@@ -119,6 +120,9 @@ func (c *contents) relate() {
 		if x.id.Kind != image.Disk {
 			continue
 		}
+		if x.id.Lineage != "" && len(c.lineages) < maxChildren {
+			c.lineages = append(c.lineages, x)
+		}
 		for _, parent := range slices.Concat(x.id.Parents, x.id.Views) {
 			for _, at := range c.find(parent) {
 				if at = c.first(at); at != c.first(x.Name) && len(c.children[at]) < maxChildren {
@@ -191,19 +195,25 @@ func (c *contents) parents(x *found) (out []*found) {
 	return out
 }
 
-// snapshots are the images of the folder that may complete x: they name a file of it.
+// snapshots are the images of the folder that may complete x: they name a file of it, or have the identity of an image
+// of its format.
 func (c *contents) snapshots(x *found) (out []image.Child) {
 	seen := map[string]bool{}
-	for _, name := range c.own(x) {
-		for _, child := range c.children[c.first(name)] {
+	add := func(children []*found) {
+		for _, child := range children {
 			if child != x && !seen[child.Name] && len(out) < maxChildren {
 				seen[child.Name] = true
 				out = append(out, image.Child{
 					Name: []byte(child.Name), Parents: child.id.Parents, Views: child.id.Views,
+					Lineage: child.id.Lineage,
 				})
 			}
 		}
 	}
+	for _, name := range c.own(x) {
+		add(c.children[c.first(name)])
+	}
+	add(slices.DeleteFunc(slices.Clone(c.lineages), func(l *found) bool { return l.id.Format != x.id.Format }))
 	slices.SortFunc(out, func(a, b image.Child) int { return slices.Compare(a.Name, b.Name) })
 	return out
 }

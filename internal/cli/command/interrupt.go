@@ -66,7 +66,7 @@ func (c *Base) Receive(command string) context.Context {
 		signal.Reset(signals...) // a second signal ends the program at once, which is safe at any moment
 		if !c.Ending.Interrupted(os.Stderr) {
 			code := Finish(i, &Base{Asked: c.Asked}, command, os.Stdout, os.Stderr)
-			_ = c.Log.end(i, code, nil) // there is nobody left to tell
+			_ = c.Log.end(i, code, nil) // the run is over, and so is its report
 			os.Exit(code)
 		}
 		cancel(i)

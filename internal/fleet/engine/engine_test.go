@@ -2,13 +2,8 @@ package engine_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,6 +15,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/engine"
 	"github.com/trueup/trueup/internal/fleet/queue"
@@ -32,23 +28,6 @@ func put(t *testing.T, name string, b []byte) string {
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 	return path
-}
-
-// certificate makes a certificate of loopback that signs itself.
-func certificate(t *testing.T) (cert, key string) {
-	t.Helper()
-	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &secret.PublicKey, secret)
-	require.NoError(t, err)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(secret)
-	require.NoError(t, err)
-	return put(t, "cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
-		put(t, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
 }
 
 // user makes an nkey, and returns the file of its seed.
@@ -66,7 +45,7 @@ func user(t *testing.T) (public, seed string) {
 // Beyond loopback there is no server without TLS and keys. The refusal names what is missing.
 func TestNoOpenServers(t *testing.T) {
 	t.Parallel()
-	cert, key := certificate(t)
+	cert, key := disktest.Certificate(t)
 	for want, o := range map[string]engine.Options{
 		"needs TLS":        {Host: "0.0.0.0"},
 		"needs --nkeys":    {Host: "::", Cert: cert, Key: key},
@@ -99,7 +78,7 @@ func TestNoOpenServers(t *testing.T) {
 // A server with keys and TLS takes those who have one, and no others.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	cert, key := certificate(t)
+	cert, key := disktest.Certificate(t)
 	public, seed := user(t)
 	_, stranger := user(t)
 	e, err := engine.Start(t.Context(), engine.Options{

@@ -442,7 +442,7 @@ func (c *chaos) requireOneReport(t *testing.T) {
 	require.Equal(t, rowsOf(t, one.String()), rowsOf(t, c.report(t, self)))
 }
 
-// rowsOf returns what a report says of each image.
+// rowsOf returns the rows of a report by image.
 func rowsOf(t *testing.T, report string) map[string]string {
 	t.Helper()
 	out := map[string]string{}

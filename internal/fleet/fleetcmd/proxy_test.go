@@ -15,7 +15,7 @@ type proxy struct {
 
 	mu    sync.Mutex
 	on    *sync.Cond
-	stuck bool // nothing passes, and nobody is told
+	stuck bool // nothing passes, and connections stay open
 	down  bool // there are no connections
 	conns map[net.Conn]bool
 }

@@ -101,14 +101,14 @@ type reportCache struct {
 	make func(ctx context.Context, out *os.File) error
 
 	mu   sync.Mutex
-	path string // empty: there is none
+	path string // empty: not made yet
 	made time.Time
 }
 
 // maxAge is how old a report may be that is shown again.
 const maxAge = time.Minute
 
-// get returns the report, which is made if there is none or if it is old.
+// get returns the report, and makes it first if it is old or was never made.
 func (c *reportCache) get(ctx context.Context) (*os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -110,6 +110,8 @@ func (f *submitFlags) run(ctx context.Context, in io.Reader, out io.Writer, path
 	var seen bool
 	f.Datastore, f.Prefix, seen = strings.Cut(f.datastore, "=")
 	switch err := fleet.CheckName(f.Datastore); {
+	case f.datastore == "":
+		return usage("submit takes --datastore NAME, none given")
 	case err != nil:
 		return usage("--datastore: %w", err)
 	case f.Kind != fleet.Scan && len(paths)+len(f.lists) == 0:

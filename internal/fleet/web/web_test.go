@@ -3,16 +3,10 @@ package web_test
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
@@ -24,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/overview"
 	"github.com/trueup/trueup/internal/fleet/web"
@@ -188,7 +183,7 @@ func TestReportFails(t *testing.T) {
 // Where a token is wanted, nothing is told without it: by a header, or by a cookie that was given for it.
 func TestToken(t *testing.T) {
 	t.Parallel()
-	cert, key := certificate(t)
+	cert, key := disktest.Certificate(t)
 	at := start(t, web.Options{Address: "0.0.0.0:0", Cert: cert, Key: key, Token: put(t, "token", token+"\n")}, site())
 	at = "https://127.0.0.1" + at[strings.LastIndex(at, ":"):]
 	pool := x509.NewCertPool()
@@ -241,23 +236,6 @@ func TestToken(t *testing.T) {
 		})
 		require.Equal(t, want, a.StatusCode, value)
 	}
-}
-
-// certificate makes a certificate of loopback that signs itself.
-func certificate(t *testing.T) (cert, key string) {
-	t.Helper()
-	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &secret.PublicKey, secret)
-	require.NoError(t, err)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(secret)
-	require.NoError(t, err)
-	return put(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
-		put(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})))
 }
 
 // All parts come at first, and then those that have changed.

@@ -289,15 +289,15 @@ func (x *image) issues(stored, faults int64, first string, full bool) (out []ond
 	if orphans < 0 {
 		out = append(out, ondisk.Issue{
 			Code: "vdi-allocated", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the header counts %d blocks, and the table has %d: the next write of VirtualBox would "+
-				"hit one that is in use", x.Allocated, stored),
+			Text: fmt.Sprintf("the header counts %s, and the table has %d: the next write of VirtualBox would hit one "+
+				"that is in use", units.Counted(int64(x.Allocated), "block"), stored),
 			Remedy: "do not start it before it is copied: a copy has them all, and the right count",
 		})
 	}
 	if orphans > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
-			Text: fmt.Sprintf("%d blocks (%s) of the file are used by no part of the disk", orphans,
+			Text: fmt.Sprintf("%s of the file (%s) used by no part of the disk", units.Counted(orphans, "block"),
 				units.Format(orphans*int64(x.Block))),
 		})
 	}

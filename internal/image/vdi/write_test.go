@@ -148,23 +148,3 @@ func TestHeaderForVirtualBox(t *testing.T) {
 		require.Equal(t, int64(u32(0x158))+int64(u32(0x184))*mib, int64(len(b)))
 	}
 }
-
-// A snapshot in the same folder has the UUID of its parent.
-func TestSnapshots(t *testing.T) {
-	dir := t.TempDir()
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", noisy(3*mib)))
-	imagetest.Copy(t, src, filepath.Join(dir, "base.vdi"), store.CreateOptions{Format: "vdi"})
-	b := disktest.ReadFile(t, filepath.Join(dir, "base.vdi"))
-	children := func() []ondisk.Issue {
-		issues, err := imagetest.Open(t, filepath.Join(dir, "base.vdi")).Children()
-		require.NoError(t, err)
-		return issues
-	}
-	require.Empty(t, children())
-	copy(b[0x1a8:], b[0x188:0x198])
-	b[0x4c] = 4
-	imagetest.Write(t, dir, "child.vdi", b)
-	require.Equal(t, []string{"snapshot-parent"}, imagetest.Codes(children(), ondisk.Refuse))
-	_, err := image.Open(filepath.Join(dir, "child.vdi"), image.Options{})
-	require.ErrorIs(t, err, ondisk.ErrUnsupported)
-}
