@@ -62,10 +62,13 @@ func wantsJSON(args []string) bool {
 	return wants
 }
 
-// validateOutput requires that a command has printed one JSON object, or a scan one in each line.
+// validateOutput requires that a command has printed one JSON object, or a scan and what looks at several images one in
+// each line.
 func validateOutput(t testing.TB, args []string, stdout string) {
 	t.Helper()
-	if !slices.Contains(args, "scan") && !slices.Contains(args, "report") {
+	lines := slices.Contains(args, "scan") || slices.Contains(args, "report") ||
+		slices.Contains(args, "inspect") && !strings.HasPrefix(stdout, "{\n")
+	if !lines {
 		validate(t, stdout)
 		return
 	}
@@ -217,6 +220,22 @@ func TestJSONMatchesSchemas(t *testing.T) {
 		"package-inspect.json", "package-align.json", "package-convert.json", "package-verify.json", "scan-image.json",
 		"scan-summary.json",
 	}, slices.Collect(maps.Keys(used)))
+}
+
+// Of several images each is an object of its own, that of its kind, in a line.
+func TestSeveralMatchSchemas(t *testing.T) {
+	t.Parallel()
+	var used []string
+	args := []string{"inspect", "--json", sampleDisk(t), "absent.vmdk", twoDisks(t).ova(t)}
+	r := trueup(t, args...)
+	require.Equal(t, 1, r.code)
+	for line := range strings.Lines(r.stdout) {
+		object, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
+		require.NoError(t, err)
+		used = append(used, schemaOf(t, object))
+	}
+	validateOutput(t, args, r.stdout)
+	require.Equal(t, []string{"inspect.json", "error.json", "package-inspect.json"}, used)
 }
 
 // requireStrict proves that the schema forbids what it should: a field that is not known, wherever it stands, and the

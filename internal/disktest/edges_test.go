@@ -283,7 +283,8 @@ var edges = map[string][]string{
 		"internal/realign", "internal/report", "internal/trial", "internal/unfinished",
 	},
 	"internal/cli/inspectcmd": {
-		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/realign", "internal/report",
+		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store", "internal/realign",
+		"internal/report",
 	},
 	"internal/cli/scancmd": {
 		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store", "internal/progress",

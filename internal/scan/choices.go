@@ -197,6 +197,9 @@ func FormatNames() []string { return results.FormatNames() }
 // FailOns lists the values of --fail-on.
 func FailOns() []string { return results.FailOns() }
 
+// Worse reports whether exit code a is worse than b.
+func Worse(a, b int) bool { return results.Worse(a, b) }
+
 // FormatOf returns the format of a name that is listed.
 func FormatOf(name string) results.Format { return results.Formats[slices.Index(FormatNames(), name)] }
 

@@ -29,6 +29,8 @@ type Base struct {
 	Color   Choice
 	NoColor bool
 	seen    bool // a report was printed on a terminal
+	several bool // results go one after the other
+	printed bool // the first of them
 	Log     Log
 	Result  any // of the run, for its log
 	Ending  ending
@@ -61,6 +63,16 @@ func Arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// Several demands at least one positional argument and names it.
+func Several(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return nil
+		}
+		return Usage("%s takes %s..., 0 given; see trueup %s --help", cmd.Name(), name, cmd.Name())
+	}
+}
+
 // Head returns what all results of a command begin with.
 func Head(command string) report.Head {
 	return report.Head{Origin: report.Origin{Schema: report.Schema, Command: command}, Isolation: lost}
@@ -88,7 +100,7 @@ func (c *Base) Emit(stdout io.Writer, v any, show func(t *report.Text)) error {
 	c.Ending.Hold("") // a report is printed whole, or not at all
 	c.Result = v
 	t := c.Layout(stdout)
-	if c.Out != "" {
+	if c.Out != "" && !c.several {
 		var buf bytes.Buffer
 		err := c.print(&buf, v, t, show)
 		if err == nil {
@@ -136,9 +148,15 @@ func (c *Base) EmitPage(stdout io.Writer, v any, show func(t *report.Text), page
 
 func (c *Base) print(w io.Writer, v any, t *report.Text, show func(t *report.Text)) error {
 	if c.JSON() {
-		return report.JSON(w, v)
+		return c.writeJSON("")(w, v)
 	}
-	return t.Buffered(w, func() { show(t) })
+	return t.Buffered(w, func() {
+		if c.printed {
+			fmt.Fprintln(t.W)
+		}
+		c.printed = c.several
+		show(t)
+	})
 }
 
 // WrapStdout marks an error as one of writing the report.

@@ -81,7 +81,10 @@ func Failed(command string, err error) report.Failure {
 
 // Finish prints an error on stderr, in one line, ends the log, and returns the exit code.
 func Finish(err error, c *Base, command string, stdout, stderr io.Writer) int {
-	code := printed(err, c, command, stdout, stderr)
+	code, failed := printed(err, c, command, stdout, stderr)
+	if failed != nil {
+		code = ExitError
+	}
 	if err := c.Log.end(err, code, c.Result); err != nil {
 		fmt.Fprintln(stderr, "trueup: "+report.Message(err))
 		return max(code, ExitError)
@@ -89,13 +92,13 @@ func Finish(err error, c *Base, command string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// printed prints an error, and returns the exit code.
-func printed(err error, c *Base, command string, stdout, stderr io.Writer) int {
+// printed prints an error, and returns the exit code, and why its object could not be written.
+func printed(err error, c *Base, command string, stdout, stderr io.Writer) (code int, failed error) {
 	if err == nil {
-		return 0
+		return 0, nil
 	}
 	if v, ok := errors.AsType[VerdictError](err); ok {
-		return int(v)
+		return int(v), nil
 	}
 	_, exit := Classify(err)
 	msg := report.Message(err)
@@ -103,19 +106,18 @@ func printed(err error, c *Base, command string, stdout, stderr io.Writer) int {
 	if !m.said || !c.seen {
 		fmt.Fprintln(stderr, "trueup: "+msg)
 	}
-	if told {
-		return exit
+	if !told && (c.JSON() || c.Asked) && !errors.Is(err, errStdout) {
+		failed = c.writeJSON(command)(stdout, Failed(command, err))
 	}
-	if (c.JSON() || c.Asked) && !errors.Is(err, errStdout) {
-		write := report.JSON
-		if command == scan.Command {
-			write = report.Line // as all that scan prints
-		}
-		if jsonErr := write(stdout, Failed(command, err)); jsonErr != nil {
-			return ExitError
-		}
+	return exit, failed
+}
+
+// writeJSON returns what writes an object: in one line where others may come.
+func (c *Base) writeJSON(command string) func(io.Writer, any) error {
+	if c.several || command == scan.Command {
+		return report.Line
 	}
-	return exit
+	return report.JSON
 }
 
 // ExitWith makes an exit code the error of a command.

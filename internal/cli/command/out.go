@@ -1,9 +1,13 @@
 package command
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
 
 	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/scan"
 )
@@ -62,6 +66,61 @@ func (c *Base) Spare(images ...Input) error {
 		}
 	}
 	return nil
+}
+
+// ended is what the log has of each of several images.
+type ended struct {
+	Path string `json:"path"`
+	Exit int    `json:"exit_code"`
+}
+
+// Each runs a command for one image after the other. Their results follow each other: as objects of one line, or as
+// texts with an empty line between them. An error of one image is its result; wrong usage, a signal and a result that
+// cannot be written end the run. The exit code is the worst of all, as that of a scan.
+func (c *Base) Each(
+	ctx context.Context, command string, images []string, stdout, stderr io.Writer,
+	run func(out io.Writer, image string) error,
+) error {
+	c.Ending.Hold("")
+	c.several = true
+	w, end := stdout, func(err error) error { return err }
+	if c.Out != "" {
+		file, err := store.CreateReport(c.Out, ReportMode)
+		if err != nil {
+			return err
+		}
+		w, end = file, file.End
+	}
+	worst, ends := 0, []ended(nil)
+	each := func(image string) (err error) {
+		if err = ctx.Err(); err == nil {
+			err = run(w, image)
+		}
+		switch {
+		case errors.Is(err, context.Canceled):
+			return InterruptOf(ctx).Saying(fmt.Sprintf("interrupted; %d of %d images were not looked at",
+				len(images)-len(ends), len(images)))
+		case errors.Is(err, ondisk.ErrUsage) || errors.Is(err, errStdout):
+			return err
+		}
+		code, err := printed(err, c, command, w, stderr)
+		if scan.Worse(code, worst) {
+			worst = code
+		}
+		ends = append(ends, ended{image, code})
+		return WrapStdout(err)
+	}
+	for _, image := range images {
+		if err := each(image); err != nil {
+			_ = end(err) // which gives the report no name
+			return err
+		}
+	}
+	c.Result = ends
+	if err := end(nil); err != nil {
+		return err
+	}
+	return ExitWith(worst)
 }
 
 // ReportMode has permissions before the umask.

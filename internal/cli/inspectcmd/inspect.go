@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -36,7 +37,7 @@ type inspectFlags struct {
 func NewInspect(c *command.Base) *cobra.Command {
 	f := inspectFlags{Base: c, boundary: align.Boundary(align.DefaultBoundary)}
 	cmd := &cobra.Command{
-		Use:   "inspect IMAGE",
+		Use:   "inspect IMAGE...",
 		Short: "Show what is on a disk image and what is misaligned",
 		Long: `Shows the container, partition table and volumes of one image, and how it boots. Compares the start of
 every partition with boundaries of 4 KiB, 64 KiB and 1 MiB, and reports what a misalignment costs and how to fix it.
@@ -58,16 +59,19 @@ reading the worst files costs: requests to the storage and blocks of it, now and
 --with names the other disks of the machine, as for align. References between these disks are then resolved instead of
 warned about.
 
-IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is one disk of a package.`,
+IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is one disk of a package.
+
+Several IMAGEs are inspected one after the other, each for itself. With --json, each is an object of one line. An error
+of one does not end the others, and the exit code is the worst: 1, then 4, 3, 2, 0.`,
 		Example: `  trueup inspect winxp.vmdk
   trueup inspect --boundary 1M --json winxp.vmdk
   trueup inspect --impact --storage netapp winxp.vmdk
   trueup inspect --fragmentation winxp.vmdk
   trueup inspect --list winxp.vmdk
   trueup inspect --data winxp.vmdk`,
-		Args: command.Arguments("IMAGE"),
+		Args: command.Several("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runInspect(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
+			return runInspect(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},
 	}
 	flags.AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
@@ -84,17 +88,43 @@ IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is o
 	return cmd
 }
 
-func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path string) error {
-	if err := errors.Join(f.Check(), f.storage.Find()); err != nil {
+func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, paths []string) error {
+	if err := errors.Join(f.Check(), f.storage.Find(), f.apart(paths)); err != nil {
 		return err
 	}
 	var err error
 	if f.measured, err = f.bench.Read(f.Out); err != nil {
 		return err
 	}
-	if err := f.Confine(errOut, f.move().Reads(path), nil); err != nil {
+	if err := f.Confine(errOut, f.move().Reads(paths...), nil); err != nil {
 		return err
 	}
+	if len(paths) == 1 {
+		return f.run(ctx, out, errOut, paths[0])
+	}
+	return f.Each(ctx, "inspect", paths, out, errOut, func(out io.Writer, path string) error {
+		return f.run(ctx, out, errOut, path)
+	})
+}
+
+// apart refuses several images with what is about one, and a report over one of them that cannot be opened.
+func (f *inspectFlags) apart(paths []string) error {
+	if len(paths) == 1 {
+		return nil
+	}
+	if len(f.with) > 0 {
+		return command.Usage("--with names the other disks of one machine, and %d images are given; give one",
+			len(paths))
+	}
+	var read []store.Use
+	for _, path := range paths {
+		read = append(read, store.Use{Flag: "IMAGE", Path: path})
+	}
+	return store.Apart(store.Use{Flag: "--out", Path: f.Out}, read...)
+}
+
+// run inspects one image.
+func (f *inspectFlags) run(ctx context.Context, out, errOut io.Writer, path string) error {
 	if isPackage, err := f.inspectPackage(ctx, out, errOut, path); isPackage {
 		return err
 	}

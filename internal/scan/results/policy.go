@@ -88,11 +88,12 @@ func (s *Summary) Exit(i *Image, fail FailOn) {
 	s.worst, s.ExitCode, s.Worst = i, code, i.Path
 }
 
-// Worse reports whether exit code a is worse than b: an error first, since nothing is known then, and 3 before 2.
+// Worse reports whether exit code a is worse than b: an error first, since nothing is known then, and a refusal (4)
+// before 3 and 2.
 func Worse(a, b int) bool {
 	weight := func(code int) int {
 		if code == exitError {
-			return 4
+			return 5
 		}
 		return code
 	}

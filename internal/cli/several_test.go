@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+)
+
+// putSeveral makes images that inspect ends with their codes: 0, 2, 3, and 4 for a move that was interrupted.
+func putSeveral(t *testing.T) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	for name, start := range map[string]uint32{"0.img": 128, "2.img": 8, "3.img": 63, "4.img": 63} {
+		put(t, name, tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: start, Sectors: 512}))
+	}
+	var out, errs bytes.Buffer
+	require.Equal(t, 130, Run(moving{t.Context(), "4.img.trueup"}, "test",
+		[]string{"align", "--in-place", "--allow-unbootable", "4.img"}, &out, &errs), errs.String())
+}
+
+// Several images are shown as each alone, and the worst exit code counts, as for scan: an error, then a refusal, which
+// is an error of scan.
+func TestInspectSeveral(t *testing.T) {
+	putSeveral(t)
+	for _, c := range []struct {
+		images string
+		code   int
+	}{
+		{"0.img 0.img", 0},
+		{"2.img 0.img", 2},
+		{"0.img 3.img 2.img", 3},
+		{"3.img 4.img 0.img", 4},
+		{"4.img absent.img 3.img", 1},
+		{"absent.img 4.img 0.img", 1},
+	} {
+		images := strings.Fields(c.images)
+		var texts []string
+		var lines, said string
+		for _, image := range images {
+			text, object := trueup(t, "inspect", image), trueup(t, "inspect", "--json", image)
+			if text.stdout != "" {
+				texts = append(texts, text.stdout)
+			}
+			said += text.stderr
+			lines += oneLine(t, object.stdout)
+		}
+		r := trueup(t, append([]string{"inspect"}, images...)...)
+		require.Equal(t, ended{c.code, strings.Join(texts, "\n"), said}, r, c.images)
+		r = trueup(t, append([]string{"inspect", "--json"}, images...)...)
+		require.Equal(t, ended{c.code, lines, said}, r, c.images)
+		r = trueup(t, append([]string{"inspect", "--json", "--out", "report"}, images...)...)
+		require.Equal(t, ended{c.code, "", said}, r, c.images)
+		require.Equal(t, lines, string(disktest.ReadFile(t, "report")), c.images)
+
+		scan := trueup(t, append([]string{"scan", "--isolation", "none", "-q"}, images...)...)
+		if c.code == 4 {
+			c.code = 1
+		}
+		require.Equal(t, c.code, scan.code, c.images)
+	}
+}
+
+// oneLine removes the indentation of an object.
+func oneLine(t *testing.T, object string) string {
+	t.Helper()
+	var b bytes.Buffer
+	for line := range strings.Lines(object) {
+		line = strings.TrimSpace(line)
+		if name, value, ok := strings.Cut(line, `": `); ok {
+			line = name + `":` + value
+		}
+		b.WriteString(line)
+	}
+	return b.String() + "\n"
+}
+
+// What is wrong about the command line ends the run, and leaves no report.
+func TestInspectSeveralWrongly(t *testing.T) {
+	putSeveral(t)
+	putFlat(t, "flat-extent.txt")
+	before := state(t)
+	for line, want := range map[string]string{
+		"0.img 2.img --out 2.img":               "--out 2.img",
+		"0.img flat.vmdk --out flat.vmdk":       "--out flat.vmdk",
+		"0.img flat.vmdk --out flat-extent.txt": "--out flat-extent.txt would overwrite",
+		"0.img - 3.img --out report":            "only trueup convert reads from a pipe",
+		"0.img 2.img --with 3.img":              "--with names the other disks of one machine",
+		"0.img 2.img --format bogus":            `--format "bogus"`,
+	} {
+		r := trueup(t, append([]string{"inspect"}, strings.Fields(line)...)...)
+		require.Equal(t, 64, r.code, line)
+		require.Contains(t, r.stderr, want, line)
+		require.Equal(t, before, state(t), line)
+	}
+}
+
+// stopper is output that has a run interrupted, or fails, when it is written to.
+type stopper struct {
+	bytes.Buffer
+	err error
+}
+
+func (s *stopper) Write(p []byte) (int, error) {
+	s.Buffer.Write(p)
+	return len(p), errors.Join(s.err, os.WriteFile("stop", nil, 0o600))
+}
+
+// A signal ends the run before the next image, and so does output that cannot be written.
+func TestInspectSeveralEnds(t *testing.T) {
+	putSeveral(t)
+	run := func(ctx context.Context, out *stopper, args ...string) (int, string) {
+		var errs bytes.Buffer
+		return Run(ctx, "test", append([]string{"inspect", "-l"}, args...), out, &errs), errs.String()
+	}
+	first := trueup(t, "inspect", "-l", "3.img").stdout
+	var out stopper
+	code, said := run(moving{t.Context(), "stop"}, &out, "3.img", "0.img", "2.img")
+	require.Equal(t, 130, code)
+	require.Equal(t, "trueup: interrupted; 2 of 3 images were not looked at\n", said)
+	require.Equal(t, first, out.String())
+
+	code, said = run(moving{t.Context(), "stop"}, &out, "3.img", "0.img", "--out", "report")
+	require.Equal(t, 130, code)
+	require.Contains(t, said, "2 of 2 images were not looked at")
+	require.NoFileExists(t, "report")
+
+	full := stopper{err: errors.New("no space left")}
+	code, said = run(t.Context(), &full, "3.img", "0.img")
+	require.Equal(t, 1, code)
+	require.Contains(t, said, "no space left")
+	require.Equal(t, first, full.String())
+}
