@@ -38,7 +38,7 @@ var settable = []string{
 	"accel", "allow-folder", "boot-accel", "boot-memory", "boot-qemu", "boot-seconds", "boot-settle", "boundary",
 	"catalog", "check", "color", "estimate", "exclude", "fail-on", "fragmentation", "idle", "ignore", "impact",
 	"include", "jobs", "label", "limit-rate", "log", "log-format", "memory", "output", "profiles", "progress", "qemu",
-	"quiet", "require-sandbox", "resumable", "seconds", "second-opinion", "settle", "storage", "to", "verbose",
+	"quiet", "require-sandbox", "resumable", "seconds", "second-opinion", "settle", "storage", "title", "to", "verbose",
 }
 
 // fromSetting is the annotation of a flag whose default is one of the user.

@@ -11,6 +11,31 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
+// maxTitle bounds the title of a report, in bytes.
+const maxTitle = 200
+
+// Title is the title of a report.
+type Title string
+
+// AddTitle adds --title.
+func AddTitle(cmd *cobra.Command, to *Title) {
+	cmd.Flags().Var(to, "title", "give page, JUnit suite and text the title `TEXT`")
+}
+
+func (t *Title) String() string { return string(*t) }
+
+// Type names the argument.
+func (*Title) Type() string { return "TEXT" }
+
+// Set takes the argument.
+func (t *Title) Set(arg string) error {
+	if len(arg) > maxTitle {
+		return fmt.Errorf("a title of %d bytes, want at most %d", len(arg), maxTitle)
+	}
+	*t = Title(arg)
+	return nil
+}
+
 // Work are the flags of commands whose work takes long.
 type Work struct {
 	Shown

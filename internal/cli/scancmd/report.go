@@ -23,6 +23,7 @@ type reportFlags struct {
 	merge.Task
 	failOn string
 	since  string
+	title  flags.Title
 }
 
 // NewReport returns the command report.
@@ -63,6 +64,7 @@ with 1.`,
 		" (default: errors and starts off the boundary)")
 	command.Complete(cmd, "fail-on", scan.FailOns()...)
 	flags.AddUnknown(cmd, &f.AllowUnknown)
+	flags.AddTitle(cmd, &f.title)
 	fs.StringVar(&f.since, "since", "",
 		"compare with what was known at `TIME`, a day as 2026-11-01 or an RFC 3339 time")
 	fs.BoolVar(&f.AllowEmpty, "allow-empty", false, "exit with 0 if no image was judged")
@@ -160,7 +162,7 @@ func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args [
 	}
 	format := scan.FormatOf(f.Output)
 	if !format.Terminal || f.Out != "" || !f.Quiet {
-		m.Text = f.Layout(out)
+		m.Text, m.Summary.Title = f.Layout(out), string(f.title)
 		if format.Row != nil {
 			for i := range m.Images {
 				if err = format.Row(w, i); err != nil {

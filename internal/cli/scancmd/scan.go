@@ -31,6 +31,7 @@ type scanFlags struct {
 	boundary align.Boundary
 	storage  flags.Storage
 	bench    flags.BenchFile
+	title    flags.Title
 	command.After
 }
 
@@ -104,6 +105,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	flags.AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	f.storage.Add(cmd)
 	f.bench.Add(cmd)
+	flags.AddTitle(cmd, &f.title)
 	fs.StringArrayVar(&f.Include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
 	fs.StringArrayVar(&f.Exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
 	fs.StringVar(&f.FilesFrom, "files-from", "", "read more PATHs from `FILE`, or - for standard input")
@@ -228,7 +230,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if r == nil {
 		return end(err)
 	}
-	r.Summary.Bench, f.Result = measured, r.Summary
+	r.Summary.Title, r.Summary.Bench, f.Result = string(f.title), measured, r.Summary
 	if !format.Terminal || f.Out != "" || !f.Quiet {
 		r.Text = f.Layout(out)
 		err = errors.Join(err, command.WrapStdout(format.Write(w, r)))

@@ -15,6 +15,7 @@ import (
 
 // htmlReport is everything above and around the rows. All texts in it are safe.
 type htmlReport struct {
+	Title    string // of the user; empty: its own
 	Complete bool
 	Lead     []string
 	Tiles    []tile
@@ -51,8 +52,8 @@ const maxNotes = 1000
 
 func newPage(s *Summary, images iter.Seq[*Image]) htmlReport {
 	p := htmlReport{
-		Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s), Notes: newHTMLNotes(s),
-		Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation), Counted: s.Fragmentation,
+		Title: safe(s.Title), Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s),
+		Notes: newHTMLNotes(s), Empty: htmlEmpty(s), Rows: htmlRows(images, s.Fragmentation), Counted: s.Fragmentation,
 		Version: safe(s.Version),
 	}
 	p.Lead = append(p.Lead, htmlMeasured(s.Bench, images)...)

@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// suiteName is the name of the only suite, and the class of cases about the run itself.
+// suiteName is the name of the only suite without a title, and the class of cases about the run itself.
 const suiteName = "trueup scan"
 
 var junitFormat = Format{
@@ -28,7 +28,8 @@ var junitFormat = Format{
 // at, and a run that was interrupted. A case fails if fail asks for an exit code. Times are 0: they are not measured.
 // See docs/scan-reports.md.
 func writeJUnit(w io.Writer, s *Summary, images iter.Seq[*Image], fail FailOn) error {
-	suite := junitSuite{Timestamp: s.Started, Properties: []junitProperty{
+	name := report.Escape(cmp.Or(s.Title, suiteName))
+	suite := junitSuite{Name: name, Timestamp: s.Started, Properties: []junitProperty{
 		{"boundary", units.Short(s.Boundary)},
 		{"storage", report.Escape(s.Storage)},
 		{"fail-on", report.Escape(cmp.Or(s.FailOn, "default"))},
@@ -73,7 +74,7 @@ func writeJUnit(w io.Writer, s *Summary, images iter.Seq[*Image], fail FailOn) e
 
 type junitSuite struct {
 	Tests, Failures, Errors, Skipped int
-	Timestamp                        string
+	Name, Timestamp                  string
 	Properties                       []junitProperty
 }
 
@@ -89,7 +90,7 @@ func (s *junitSuite) write(w io.Writer, cases iter.Seq[junitCase]) error {
 		return out
 	}
 	sums := []string{
-		"name", suiteName, "tests", strconv.Itoa(s.Tests), "failures", strconv.Itoa(s.Failures),
+		"name", s.Name, "tests", strconv.Itoa(s.Tests), "failures", strconv.Itoa(s.Failures),
 		"errors", strconv.Itoa(s.Errors),
 	}
 	suites := element("testsuites", append(slices.Clone(sums), "time", "0")...)

@@ -25,6 +25,7 @@ type Summary struct {
 	Labels labels.Labels `json:"labels,omitempty"` // of all rows
 	Whole  bool          `json:"whole,omitempty"`  // no option leaves out images below Paths that have no change
 
+	Title       string `json:"-"` // of the report, as the user wants it; empty: its own
 	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
 	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
 	Again       string `json:"-"` // flags that choose the same images once more, which the next commands need

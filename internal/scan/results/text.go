@@ -49,6 +49,10 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 		}
 	}
 	v := overview(images)
+	if s.Title != "" {
+		p.para("", safe(s.Title))
+		p.line("")
+	}
 	shown, hidden := p.choose(images, v)
 	p.rows(shown)
 	for _, h := range hidden {
