@@ -1,14 +1,19 @@
 package results
 
 import (
+	"bytes"
+	"encoding/csv"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/accessibility"
+	cdpbrowser "github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -30,6 +35,11 @@ const (
 
 // head is the button that sorts by a column.
 func pageHead(by string) string { return `th[data-sort="` + by + `"] button` }
+
+// The script ranks all kinds of rows as the report does.
+func TestScriptKnowsAllKinds(t *testing.T) {
+	require.Contains(t, htmlScript, `const kinds = "`+strings.Join(kindOrder, "")+`";`)
+}
 
 func TestReportInChromium(t *testing.T) {
 	tabs := chromium(t)
@@ -243,6 +253,56 @@ func TestReportOnAPhone(t *testing.T) {
 		}
 		p.quiet()
 	}
+}
+
+// What is filtered is what is printed and saved, in the order of the page; paper says that it is a part.
+func TestPartOfAReport(t *testing.T) {
+	disktest.Tool(t, "pdftotext")
+	tabs := chromium(t)
+	s, images := sampleLibrary()
+	odd := map[string]string{ // paths, and their cells
+		`=1+1;@x "y",z.vhd`: `'=1+1;'@x "y",z.vhd`, ` "-a.vhd`: ` "'-a.vhd`, "plain, really.vhd": "plain, really.vhd",
+	}
+	paths := slices.Sorted(maps.Keys(odd))
+	for _, i := range images {
+		if i.Format == "vhd" {
+			i.SetPath(paths[0])
+			paths = paths[1:]
+		}
+	}
+	require.Empty(t, paths)
+	dir := t.TempDir()
+	p := open(tabs, t, htmlWritten(t, s, images), wide, pagetest.Send(cdpbrowser.SetDownloadBehavior,
+		cdpbrowser.SetDownloadBehaviorParams{Behavior: "allow", DownloadPath: dir}))
+	p.run(chromedp.Focus("#format"), chromedp.KeyEvent("vhd"))
+	p.settles("3 of 38 rows are shown: format vhd.")
+	p.run(chromedp.Click(pageHead("path")))
+	sorted := eval[[]string](p, shownPaths)
+	require.Len(t, sorted, 3)
+	p.run(chromedp.Click("#save"))
+	saved := filepath.Join(dir, "images.csv")
+	disktest.WaitFor(t, "the file", func() bool { _, err := os.Stat(saved); return err == nil })
+	records, err := csv.NewReader(bytes.NewReader(disktest.ReadFile(t, saved))).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, records, 4)
+	for n, r := range records[1:] {
+		i := images[slices.IndexFunc(images, func(i *Image) bool { return i.Path == sorted[n] })]
+		rank, command := "", ""
+		if i.Priority != nil {
+			rank, command = strconv.Itoa(i.Priority.Rank), i.command()
+		}
+		size := strings.TrimPrefix(strconv.FormatInt(i.Size, 10), "0") // unknown where it is 0
+		require.Equal(t, []string{
+			rank, odd[i.Path], kindWords[kindOf(i)], size, strconv.FormatInt(i.Stored, 10), command,
+		}, []string{r[0], r[1], r[2], r[5], r[6], r[9]})
+	}
+	pdf := filepath.Join(dir, "report.pdf")
+	require.NoError(t, os.WriteFile(pdf, get(p, chromedp.PrintToPDF()), 0o600))
+	text := strings.Join(strings.Fields(disktest.Output(t, "pdftotext", pdf, "-")), " ")
+	require.Contains(t, text, "This is a part of the report. 3 of 38 rows are shown: format vhd. The sums above")
+	require.Contains(t, text, "plain, really.vhd")
+	require.NotContains(t, text, ".ova")
+	p.quiet()
 }
 
 func TestReportOnPaper(t *testing.T) {

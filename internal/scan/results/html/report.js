@@ -2,13 +2,13 @@
 "use strict";
 (() => {
   const $ = (id) => document.getElementById(id);
-  const body = $("rows"), find = $("find"), format = $("format"), state = $("state"), reset = $("reset"), open = $("open");
+  const body = $("rows"), find = $("find"), format = $("format"), state = $("state"), reset = $("reset"), open = $("open"), save = $("save"), part = $("part");
   const heads = Array.from(document.querySelectorAll("th[data-sort]"));
   const boxes = Array.from(document.querySelectorAll("#tools input[type=checkbox]"));
   const most = 200; // rows that are opened at once
   const first = 300, step = 1000; // rows that are shown in the first frame after a change, and in each that follows
   const natural = new Intl.Collator("en", {numeric: true});
-  const kinds = "fmbaog";
+  const kinds = "fmbuanokg";
   let sort = "rank", down = false, shown = 0;
   let at = 0, moves = false; // the next row to place, and whether it must move
 
@@ -109,7 +109,9 @@
     if (find.value.trim() !== "") parts.push("with \u201C" + find.value.trim() + "\u201D");
     state.textContent = parts.length === 0 ? "All " + total + " rows are shown." :
       shown + " of " + total + " rows are shown: " + parts.join(", ") + ".";
-    reset.hidden = parts.length === 0;
+    reset.hidden = part.hidden = parts.length === 0;
+    part.textContent = "This is a part of the report. " + state.textContent + " The sums above are those of all images.";
+    save.disabled = shown === 0;
     $("none").hidden = shown > 0 || total === 0;
     open.disabled = shown === 0 || shown > most;
     open.title = shown > most ? "for up to " + most + " rows: narrow them first" : "";
@@ -154,10 +156,13 @@
     });
   }
   let due = 0;
+  const typed = () => { due = 0; filter(); keep(); };
   find.addEventListener("input", () => {
     clearTimeout(due);
-    due = setTimeout(() => { filter(); keep(); }, 120);
+    due = setTimeout(typed, 120);
   });
+  // settle has a filter that was just typed take effect before the rows are printed or saved.
+  const settle = () => { if (due) { clearTimeout(due); typed(); } };
   for (const e of [format, ...boxes]) e.addEventListener("change", () => { filter(); keep(); });
   reset.addEventListener("click", () => {
     find.value = format.value = "";
@@ -170,6 +175,29 @@
     const all = index().filter((r) => r.fits).map((r) => r.tr.querySelector("details"));
     const close = all.every((d) => d.open);
     for (const d of all) d.open = !close;
+  });
+
+  // csv is what the rows that fit say, a line for each image. A text that a spreadsheet would take for a formula gets an apostrophe, as
+  // in what trueup scan -o csv prints.
+  const guard = (text) => text.split(";").map((s) => s.replace(/^[ "]*(?=[=+\-@\uFF1D\uFF0B\uFF0D\uFF20])/, "$&'")).join(";");
+  const quote = (text) => /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+  const csv = () => {
+    const lines = [["rank", "path", "verdict", "marks", "format", "disk_size_bytes", "stored_bytes", "extra_io", "note", "command"]];
+    for (const r of index()) {
+      if (!r.fits) continue;
+      const c = r.tr.cells, text = (e) => e ? e.textContent.trim() : "", number = (n) => n < 0 ? "" : String(n);
+      lines.push([text(c[0]), r.path, text(c[2].querySelector(".kind")), Array.from(c[2].querySelectorAll("i"), text).join("; "), r.format,
+        number(r.size), number(r.stored), text(c[6]), text(c[1].querySelector("summary small")), text(c[1].querySelector(".run code"))]);
+    }
+    return lines.map((l) => l.map((s) => quote(guard(s))).join(",") + "\r\n").join("");
+  };
+  save.addEventListener("click", () => {
+    settle();
+    const a = document.createElement("a");
+    a.href = URL.createObjectURL(new Blob([csv()], {type: "text/csv"}));
+    a.download = "images.csv";
+    a.click();
+    setTimeout(() => URL.revokeObjectURL(a.href), 60000);
   });
 
   // A number that has a title lies above the line, and opens it too.
@@ -194,7 +222,7 @@
     code.after(button);
   }, true);
 
-  addEventListener("beforeprint", () => { while (rows && at < rows.length) place(step); });
+  addEventListener("beforeprint", () => { settle(); while (rows && at < rows.length) place(step); });
   addEventListener("hashchange", recall);
   $("tools").hidden = false;
   mark();
