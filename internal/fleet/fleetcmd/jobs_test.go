@@ -290,6 +290,12 @@ func TestUsage(t *testing.T) {
 	require.Equal(t, 1, fleetcmd.Run(t.Context(), "test", args, strings.NewReader(""), &out, &out))
 	require.Contains(t, out.String(), "nats://127.0.0.1:1")
 	require.Contains(t, out.String(), "trueup-fleet serve runs a server")
+	for _, c := range fleetcmd.Commands("test").Commands() {
+		out.Reset()
+		args := []string{c.Name(), "--help"}
+		require.Zero(t, fleetcmd.Run(t.Context(), "test", args, strings.NewReader(""), &out, &out))
+		require.Regexp(t, `(?m)^Exit codes:\n( +[0-9]* +.+\n)+ +64 +wrong usage\n\z`, out.String())
+	}
 }
 
 // A job whose files are in use goes back to the queue, but not for ever.

@@ -124,7 +124,23 @@ of the other commands. A worker runs on each host, and does the jobs of the data
 	f.IntVar(&b.queue.Replicas, "replicas", 0, "have a cluster keep `N` copies of the jobs (1 at first)")
 	root.AddCommand(newServe(b), newSubmit(b), newWorker(b), newStatus(b), newWatch(b), newCancel(b), newRetry(b),
 		newDrain(b), newDead(b), newReport(b), newVersion(b))
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		help(cmd, args)
+		helpExits(cmd)
+	})
 	return root
+}
+
+// helpExits lists the exit codes of a command behind its help.
+func helpExits(cmd *cobra.Command) {
+	if !cmd.HasParent() {
+		return
+	}
+	fmt.Fprint(cmd.OutOrStdout(), "\nExit codes:\n")
+	for _, e := range Exits(cmd.Name()) {
+		fmt.Fprintf(cmd.OutOrStdout(), "  %2s  %s\n", e[0], e[1])
+	}
 }
 
 // noArguments refuses positional arguments.
