@@ -114,9 +114,9 @@ unpack_grub_legacy() {
 	rm -r "$work"
 }
 
-# Readers of registry logs, which Debian does not have. They lie where only the tests look (internal/disktest/python.go).
+# Readers of registry logs, and what checks pages for accessibility: Debian does not have them. They lie where only the tests look (internal/disktest/python.go).
 python_env=/usr/local/lib/trueup-tests/python
-python_packages=('regipy==6.5.0' 'python-registry==1.3.1')
+python_packages=('regipy==6.5.0' 'python-registry==1.3.1' 'axe-core-python==0.1.0')
 
 install_python_packages() {
 	python3 -m venv --clear "$python_env" && "$python_env/bin/pip" -q install "${python_packages[@]}" &&

@@ -41,6 +41,10 @@ const contrast = `(() => {
   return low;
 })()`
 
+// violations lists what axe-core has against the page: rules, and elements that break each.
+const violations = `axe.run().then((r) => r.violations.map(
+  (v) => v.id + ": " + v.help + ": " + v.nodes.map((n) => n.target.join(" ")).slice(0, 5).join(", ")))`
+
 // Browser starts Chromium, which ends with the test.
 func Browser(t testing.TB) context.Context {
 	t.Helper()
@@ -94,6 +98,7 @@ func LookAt(process context.Context, t testing.TB, url, scheme string, width int
 	low, err := chromedp.Run(ctx, chromedp.Evaluate[float64](contrast))
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, low, 4.5, "%s, %s", url, scheme)
+	Accessible(ctx, t)
 	broken, err := chromedp.Run(ctx,
 		chromedp.Evaluate[int](`Array.from(document.images).filter(i => !i.complete || i.naturalWidth === 0).length`))
 	require.NoError(t, err)
@@ -107,6 +112,16 @@ func LookAt(process context.Context, t testing.TB, url, scheme string, width int
 	mu.Lock()
 	defer mu.Unlock()
 	require.Equal(t, append([]string{url}, asks...), heard)
+}
+
+// Accessible requires that axe-core has nothing against the page of a tab.
+func Accessible(tab context.Context, t testing.TB) {
+	t.Helper()
+	axe := disktest.ReadFile(t, disktest.PythonFile(t, "axe_core_python/axe.min.js"))
+	found, err := chromedp.Run(tab,
+		chromedp.Evaluate[[]string](string(axe)+";"+violations, chromedp.EvalAwaitPromise))
+	require.NoError(t, err)
+	require.Empty(t, found)
 }
 
 // Send makes an action of a command whose answer says nothing.

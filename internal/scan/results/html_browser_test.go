@@ -173,6 +173,7 @@ func keepsState(p *page, images []*Image) {
 // isATable asks the tree that a screen reader uses: the rows are laid out as grids, and must be rows still. What is out
 // of sight comes when Chromium finds the time.
 func isATable(p *page, images []*Image) {
+	pagetest.Accessible(p.ctx, p.t)
 	var roles map[string]int
 	disktest.WaitFor(p.t, "the cells of all rows", func() bool {
 		tree, err := chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
