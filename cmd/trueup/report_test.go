@@ -159,7 +159,10 @@ func TestReportFiles(t *testing.T) {
 	require.Equal(t, 1, r.code, r.stderr)
 	require.Contains(t, r.stderr, broken+`: line 1: schema "trueup/9", want "trueup/1"`)
 	require.Empty(t, folderNames(t, folder))
-	require.Equal(t, 3, trueup(t, "report", "-o", "html", "--out", out, lines).code)
+	traced := disktest.Tool(t, "strace")
+	r = run(t, traced, "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:signal=TERM:when=1",
+		builtPath, "report", "-o", "html", "--out", out, lines)
+	require.Equal(t, 3, r.code, "a signal that comes when all is written: %s", r.stderr)
 	require.Equal(t, []string{"report.html"}, folderNames(t, folder))
 	require.Equal(t, 0, trueup(t, "report", "--fail-on", "never", lines).code)
 	var summary map[string]any

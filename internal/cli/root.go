@@ -53,15 +53,20 @@ func Main(version string, args []string) (code int) {
 		return command.Finish(err, c, called.Name(), os.Stdout, os.Stderr)
 	}
 	cmd, err := root.ExecuteContextC(ctx)
-	if errors.Is(err, context.Canceled) {
-		i := command.InterruptOf(ctx)
-		var left interface{ Remedy() string } // what the run leaves: files of a copy, or a marked device
-		if errors.As(err, &left) {
-			i = i.Saying("interrupted; " + left.Remedy())
-		}
-		err = i
+	return command.Finish(explained(cmd, interrupted(ctx, err)), c, cmd.Name(), os.Stdout, os.Stderr)
+}
+
+// interrupted makes an end that a signal asked for say so.
+func interrupted(ctx context.Context, err error) error {
+	if !errors.Is(err, context.Canceled) {
+		return err
 	}
-	return command.Finish(explained(cmd, err), c, cmd.Name(), os.Stdout, os.Stderr)
+	i := command.InterruptOf(ctx)
+	var left interface{ Remedy() string } // what the run leaves: files of a copy, or a marked device
+	if errors.As(err, &left) {
+		i = i.Saying("interrupted; " + left.Remedy())
+	}
+	return i
 }
 
 // boundHeap bounds the memory of this process. Buffers are few and of fixed size; a small heap target keeps the peak
@@ -92,7 +97,7 @@ func Run(ctx context.Context, version string, args []string, out, errOut io.Writ
 	root.SetErr(errOut)
 	root.SetIn(strings.NewReader(""))
 	cmd, err := root.ExecuteContextC(ctx)
-	return command.Finish(err, c, cmd.Name(), out, errOut)
+	return command.Finish(interrupted(ctx, err), c, cmd.Name(), out, errOut)
 }
 
 // Commands returns the tree of all commands, for manual pages and completions.

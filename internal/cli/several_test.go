@@ -139,6 +139,19 @@ func TestInspectSeveralEnds(t *testing.T) {
 	require.Equal(t, first, full.String())
 }
 
+// A signal ends a report between its rows.
+func TestReportEnds(t *testing.T) {
+	putSeveral(t)
+	rows := trueup(t, "scan", "--isolation", "none", "-o", "json", "0.img", "2.img", "--out", "rows.ndjson")
+	require.Equal(t, 2, rows.code, rows.stderr)
+	var out stopper
+	var errs bytes.Buffer
+	code := Run(moving{t.Context(), "stop"}, "test", []string{"report", "-o", "json", "rows.ndjson"}, &out, &errs)
+	require.Equal(t, 130, code, errs.String())
+	require.Equal(t, "trueup: interrupted; there is no result\n", errs.String())
+	require.Equal(t, 1, strings.Count(out.String(), `"event":"image"`))
+}
+
 // The title of a report is that of its command line.
 func TestTitles(t *testing.T) {
 	putSeveral(t)

@@ -81,15 +81,10 @@ func (c *Base) Each(
 	ctx context.Context, command string, images []string, stdout, stderr io.Writer,
 	run func(out io.Writer, image string) error,
 ) error {
-	c.Ending.Hold("")
 	c.several = true
-	w, end := stdout, func(err error) error { return err }
-	if c.Out != "" {
-		file, err := store.CreateReport(c.Out, ReportMode)
-		if err != nil {
-			return err
-		}
-		w, end = file, file.End
+	w, end, err := c.CreateReport(stdout)
+	if err != nil {
+		return err
 	}
 	worst, ends := 0, []ended(nil)
 	each := func(image string) (err error) {
@@ -121,6 +116,20 @@ func (c *Base) Each(
 		return err
 	}
 	return ExitWith(worst)
+}
+
+// CreateReport returns where a report is written piece by piece, and what ends it: a file without its name, if there is
+// --out. A signal has the run end it.
+func (c *Base) CreateReport(stdout io.Writer) (w io.Writer, end func(error) error, err error) {
+	c.Ending.Hold("")
+	if c.Out == "" {
+		return stdout, func(err error) error { return err }, nil
+	}
+	f, err := store.CreateReport(c.Out, ReportMode)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, f.End, nil
 }
 
 // ReportMode has permissions before the umask.

@@ -152,13 +152,9 @@ func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args [
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	w, end := out, func(err error) error { return err }
-	if f.Out != "" {
-		file, err := store.CreateReport(f.Out, command.ReportMode)
-		if err != nil {
-			return err
-		}
-		w, end = file, file.End
+	w, end, err := f.CreateReport(out)
+	if err != nil {
+		return err
 	}
 	format := scan.FormatOf(f.Output)
 	if !format.Terminal || f.Out != "" || !f.Quiet {

@@ -334,7 +334,7 @@ func (t *table) inOrder(use func(r row) bool) error {
 		return err
 	}
 	defer rows.Close()
-	for rows.Next() {
+	for t.ctx.Err() == nil && rows.Next() {
 		r, err := decode(rows)
 		if err != nil {
 			return err
@@ -343,5 +343,5 @@ func (t *table) inOrder(use func(r row) bool) error {
 			return nil
 		}
 	}
-	return errors.Join(rows.Err(), rows.Close())
+	return errors.Join(t.ctx.Err(), rows.Err(), rows.Close())
 }
