@@ -176,6 +176,7 @@ of configurations, or the file that TRUEUP_CONFIG names.`,
 		cmd.SuggestFor = habits[cmd.Name()]
 	}
 	command.RefuseEmpty(root)
+	flags.CompletePaths(c, root)
 	return root
 }
 
@@ -214,6 +215,16 @@ func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Show the help of a command",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (
+			out []cobra.Completion, _ cobra.ShellCompDirective,
+		) {
+			for _, about := range cmd.Root().Commands() {
+				if len(args) == 0 && about.IsAvailableCommand() {
+					out = append(out, cobra.CompletionWithDesc(about.Name(), about.Short))
+				}
+			}
+			return out, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {

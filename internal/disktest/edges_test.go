@@ -269,7 +269,7 @@ var edges = map[string][]string{
 	// Flags that several commands share, with the packages whose options they are.
 	"internal/cli/flags": {
 		"internal/align", "internal/bench", "internal/cli/command", "internal/image/store", "internal/progress",
-		"internal/realign", "internal/report", "internal/trial",
+		"internal/realign", "internal/report", "internal/shell", "internal/trial",
 	},
 	// Commands, by what they use. They do not know each other.
 	"internal/cli/benchcmd": {

@@ -51,6 +51,8 @@ The result can be kept as JSON.`,
   trueup bench --rounds 5 -o html --out bench.html /srv/images
   trueup bench --read-only /dev/sdb`,
 		Args: command.Arguments("DIR"),
+		// an image, with --read-only
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Target = args[0]
 			return runBench(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f)

@@ -57,7 +57,7 @@ move, the disk is started once, and the result says only whether it boots.
 			return runBoot(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
 		},
 	}
-	f.Move.Add(cmd)
+	f.Move.Add(cmd, c)
 	f.Trial.Add(cmd, "")
 	f.AddProgress(cmd)
 	f.AddSandbox(cmd)

@@ -169,8 +169,12 @@ func WrapStdout(err error) error {
 
 // Complete offers fixed choices for a flag in the shell.
 func Complete(cmd *cobra.Command, flag string, choices ...string) {
-	fixed := cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
-	if err := cmd.RegisterFlagCompletionFunc(flag, fixed); err != nil {
+	CompleteBy(cmd, flag, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// CompleteBy has the shell offer for a flag what a function returns.
+func CompleteBy(cmd *cobra.Command, flag string, offer cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, offer); err != nil {
 		panic(err) // the flag does not exist: our own bug
 	}
 }

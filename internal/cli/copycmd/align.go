@@ -208,7 +208,7 @@ func NewAlign(c *command.Base) *cobra.Command {
 	}
 	f.add(cmd)
 	f.caller.add(cmd)
-	f.Move.Add(cmd)
+	f.Move.Add(cmd, c)
 	f.addReplace(cmd)
 	f.addDefinitions(cmd)
 	f.Trial.Add(cmd, "boot-")

@@ -36,9 +36,10 @@ volumes at LBA 63 only. The others were not tried with Windows: keep SOURCE unti
 copy.`
 
 // Add adds the flags.
-func (m *Move) Add(cmd *cobra.Command) {
+func (m *Move) Add(cmd *cobra.Command, c *command.Base) {
 	AddBoundary(cmd, (*align.Boundary)(&m.Boundary), "alignment of moved partitions: auto, or 4K to 1G")
 	cmd.Flags().IntSliceVar(&m.Only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
+	completePartitions(c, cmd, "partition", &m.Reading)
 	cmd.Flags().BoolVar(&m.DataOnly, "data-only", false, "leave partitions that the boot needs in place")
 	cmd.Flags().BoolVar(&m.AllowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
 	cmd.Flags().BoolVar(&m.DynamicDisks, "dynamic-disks", false,

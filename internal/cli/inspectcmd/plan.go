@@ -41,7 +41,7 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 			return runPlan(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
 		},
 	}
-	f.Add(cmd)
+	f.Add(cmd, c)
 	f.AddSandbox(cmd)
 	f.bench.Add(cmd)
 	cmd.Flags().BoolVar(&f.estimate, "estimate", false,

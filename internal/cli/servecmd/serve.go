@@ -55,7 +55,7 @@ SOURCE is held against writers while it is served. If it changes all the same, t
 			return runServe(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
 		},
 	}
-	f.Add(cmd)
+	f.Add(cmd, c)
 	f.AddSandbox(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&f.Copy, "as-is", false, "serve the disk of SOURCE with nothing moved")
