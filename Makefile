@@ -63,6 +63,7 @@ ifeq ($(LINT)$(CI),)
 	@echo '  go install $(LINTER)'
 else
 	$(or $(LINT),$(GO) run $(LINTER)) run ./...
+	cd release && $(or $(LINT),$(GO) run $(LINTER)) run ./...
 endif
 
 # The tests need Linux, and are left out.

@@ -31,7 +31,7 @@ func (r *release) images() error {
 // folder for temporary files, for each processor of Linux. "skopeo copy oci-archive:FILE …" and "podman load" take it.
 func (r *release) image(p product) (err error) {
 	folder := filepath.Join(filepath.Dir(r.shared), "oci", p.name)
-	var index v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, t := range r.built {
 		if t.system != "linux" {
 			continue

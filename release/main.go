@@ -115,7 +115,7 @@ func (r *release) make() (err error) {
 		{"images", r.images},
 		{"checksums", r.sums},
 	} {
-		fmt.Println(step.name)
+		fmt.Fprintln(os.Stdout, step.name)
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}

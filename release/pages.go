@@ -172,8 +172,9 @@ func (p *page) flags(title string, set *pflag.FlagSet) {
 		if arg != "" {
 			name += ` \fI` + roff(arg) + `\fR`
 		}
-		if d := f.DefValue; !slices.Contains([]string{"", "0", "false", "[]"}, d) && !strings.Contains(usage, "(default") {
-			usage += " (default " + d + ")"
+		unset := slices.Contains([]string{"", "0", "false", "[]"}, f.DefValue)
+		if !unset && !strings.Contains(usage, "(default") {
+			usage += " (default " + f.DefValue + ")"
 		}
 		p.line(".TP", name)
 		p.text(usage)

@@ -220,7 +220,7 @@ func useFleet(t *testing.T, root string, inside func(args ...string) string) {
 // mirror is the one that this machine has its packages from.
 func mirror(t *testing.T) string {
 	t.Helper()
-	for _, line := range strings.Split(run(t, "apt-get", "indextargets", "--format", "$(SITE)"), "\n") {
+	for line := range strings.SplitSeq(run(t, "apt-get", "indextargets", "--format", "$(SITE)"), "\n") {
 		if strings.Contains(line, "/debian") && !strings.Contains(line, "security") {
 			return line
 		}
