@@ -64,6 +64,7 @@ func (b *lockedBuffer) String() string {
 // site is a server with a datastore.
 type site struct {
 	url, root, store string
+	temp             string   // where a page keeps temporary files
 	env              []string // of the server
 	server           *process
 	q                *queue.Queue

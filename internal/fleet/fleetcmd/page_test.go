@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
 	"regexp"
 	"runtime"
 	"strings"
@@ -32,6 +33,8 @@ func body(t *testing.T, url string) string {
 func (s *site) shown(t *testing.T) (page, metrics string) {
 	t.Helper()
 	p := start(t, "serve", "--nats", s.url, "--page", ":0", "--metrics", ":0", "--trueup", "/proc/self/exe")
+	s.temp = t.TempDir()
+	p.Env = append(p.Env, "TMPDIR="+s.temp)
 	var out lockedBuffer
 	p.Stdout = &out
 	require.NoError(t, p.Start())
@@ -94,6 +97,10 @@ func TestPageOfAFleet(t *testing.T) {
 	report := body(t, page+"report")
 	require.Contains(t, report, "strange.img")
 	require.Contains(t, report, "Content-Security-Policy")
+	require.Equal(t, report, body(t, page+"report"), "it is read again")
+	left, err := os.ReadDir(s.temp)
+	require.NoError(t, err)
+	require.Empty(t, left, "a kill would leave it")
 }
 
 // A worker says what it has done.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"os"
 	"os/exec"
@@ -101,48 +102,40 @@ type reportCache struct {
 	make func(ctx context.Context, out *os.File) error
 
 	mu   sync.Mutex
-	path string // empty: not made yet
+	file *os.File // nil: not made yet
 	made time.Time
 }
 
 // maxAge is how old a report may be that is shown again.
 const maxAge = time.Minute
 
-// get returns the report, and makes it first if it is old or was never made.
-func (c *reportCache) get(ctx context.Context) (*os.File, error) {
+// get returns the report, and makes it first if it is old or was never made. What is replaced can be read to its end.
+func (c *reportCache) get(ctx context.Context) (io.Reader, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.path != "" && time.Since(c.made) < maxAge {
-		return os.Open(c.path)
+	if c.file == nil || time.Since(c.made) >= maxAge {
+		out, err := os.CreateTemp("", "trueup-fleet-report-*.html")
+		if err != nil {
+			return nil, err
+		}
+		_ = os.Remove(out.Name()) // a kill leaves nothing then; Windows keeps what is open
+		err = c.make(ctx, out)
+		if code, ok := errors.AsType[exitError](err); ok {
+			err = nil
+			if st, _ := out.Stat(); st == nil || st.Size() == 0 { // codes of images that are misaligned are no errors
+				err = fmt.Errorf("trueup report ended with code %d", int(code))
+			}
+		}
+		if err != nil {
+			return nil, errors.Join(err, out.Close())
+		}
+		c.file, c.made = out, time.Now()
 	}
-	out, err := os.CreateTemp("", "trueup-fleet-report-*.html")
+	st, err := c.file.Stat()
 	if err != nil {
 		return nil, err
 	}
-	err = c.make(ctx, out)
-	if code, ok := errors.AsType[exitError](err); ok {
-		err = nil
-		if st, _ := out.Stat(); st == nil || st.Size() == 0 { // codes of images that are misaligned are no errors
-			err = fmt.Errorf("trueup report ended with code %d", int(code))
-		}
-	}
-	if err = errors.Join(err, out.Close()); err != nil {
-		return nil, errors.Join(err, os.Remove(out.Name()))
-	}
-	old := c.path
-	c.path, c.made = out.Name(), time.Now()
-	if old != "" {
-		_ = os.Remove(old)
-	}
-	return os.Open(c.path)
-}
-
-func (c *reportCache) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.path != "" {
-		_ = os.Remove(c.path)
-	}
+	return io.NewSectionReader(c.file, 0, st.Size()), nil
 }
 
 var errMissing = errors.New("not in the report")

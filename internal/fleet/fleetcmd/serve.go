@@ -129,7 +129,6 @@ func (f *serveFlags) show(cmd *cobra.Command, q *queue.Queue, log *slog.Logger) 
 			run.Stdout, run.Stderr, run.Env = out, cmd.ErrOrStderr(), append(os.Environ(), shell.Unconfigured)
 			return report(ctx, q, "", f.folder, run, []string{"-o", "html"})
 		}}
-		defer cache.close()
 		site.Report = cache.get
 		stop, err := f.open(cmd, "page", f.page, site)
 		if err != nil {

@@ -35,10 +35,10 @@ type Options struct {
 type Site struct {
 	Version  string
 	Metrics  func(w io.Writer) error
-	Overview *overview.Overview                          // nil: there is no page
-	Report   func(ctx context.Context) (*os.File, error) // that of the last scans, as a page; nil: none
-	Warn     func(text string)                           // receives errors of connections
-	Tick     time.Duration                               // between two looks for changes; 0: 2 s
+	Overview *overview.Overview                           // nil: there is no page
+	Report   func(ctx context.Context) (io.Reader, error) // that of the last scans, as a page; nil: none
+	Warn     func(text string)                            // receives errors of connections
+	Tick     time.Duration                                // between two looks for changes; 0: 2 s
 }
 
 // Server serves a site.
@@ -225,7 +225,6 @@ func (s Site) report(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	defer f.Close()
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "+
 		"script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

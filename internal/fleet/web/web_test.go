@@ -108,9 +108,7 @@ func TestNoOpenPages(t *testing.T) {
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	s := site()
-	s.Report = func(context.Context) (*os.File, error) {
-		return os.Open(put(t, "report.html", "<!doctype html>the report"))
-	}
+	s.Report = func(context.Context) (io.Reader, error) { return strings.NewReader("<!doctype html>the report"), nil }
 	at := start(t, web.Options{Address: ":0"}, s)
 	require.True(t, strings.HasPrefix(at, "http://127.0.0.1:"), at)
 	for path, want := range map[string]struct{ kind, text string }{
@@ -173,7 +171,7 @@ func TestReportFails(t *testing.T) {
 	s := site()
 	logged := make(chan string, 1)
 	s.Warn = func(text string) { logged <- text }
-	s.Report = func(context.Context) (*os.File, error) { return nil, errors.New("open /secret/place") }
+	s.Report = func(context.Context) (io.Reader, error) { return nil, errors.New("open /secret/place") }
 	a := get(t, start(t, web.Options{Address: ":0"}, s)+"/report")
 	require.Equal(t, http.StatusServiceUnavailable, a.StatusCode)
 	require.NotContains(t, a.body, "secret")
