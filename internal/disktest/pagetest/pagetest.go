@@ -50,7 +50,7 @@ func Browser(t testing.TB) context.Context {
 	t.Helper()
 	program := disktest.Tool(t, "chromium")
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
-		chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-gpu", true))
+		chromedp.UserDataDir(t.TempDir()), chromedp.Env("TMPDIR="+t.TempDir()), chromedp.Flag("disable-gpu", true))
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root
 	}

@@ -67,7 +67,7 @@ func startBrowser(program string) error {
 		return err
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(program), chromedp.UserDataDir(dir),
+		chromedp.ExecPath(program), chromedp.UserDataDir(dir), chromedp.Env("TMPDIR="+dir),
 		chromedp.Flag("disable-gpu", true), chromedp.Flag("force-color-profile", "srgb"),
 	)
 	if os.Getuid() == 0 {
