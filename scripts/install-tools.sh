@@ -26,6 +26,7 @@ packages=(
 	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
 	libnbd-bin python3-libnbd nbd-client      # nbdinfo, nbdcopy, nbdsh, the client of Linux: clients of the NBD server
+	nbdkit                                    # a server with odd blocks and errors, for the NBD client
 	python3 python3-venv                      # makes the library of the tests (scripts/make-library.py); strict CSV and XML
 	python3-prometheus-client                 # second opinion on metrics
 	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write

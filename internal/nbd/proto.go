@@ -10,6 +10,7 @@ const (
 	magicRequest    = 0x25609513
 	magicSimple     = 0x67446698
 	magicStructured = 0x668e33ef
+	magicOldstyle   = 0x00420281861253 // of servers that negotiate nothing
 )
 
 // Flags of the handshake and of the transmission.
@@ -41,6 +42,8 @@ const (
 	repMetaContext = 4
 	repUnsupported = 1<<31 + 1
 	repInvalid     = 1<<31 + 3
+	repFails       = 1 << 31 // set in those below
+	repTLSRequired = 1<<31 + 5
 	repUnknown     = 1<<31 + 6
 
 	infoExport      = 0
@@ -72,6 +75,7 @@ const (
 	replyData        = 1
 	replyHole        = 2
 	replyBlockStatus = 5
+	replyFails       = 1 << 15 // set in those below
 	replyError       = 1<<15 + 1
 	replyErrorOffset = 1<<15 + 2
 
@@ -83,8 +87,11 @@ const (
 const (
 	errPerm     = 1
 	errIO       = 5
+	errMemory   = 12
 	errInvalid  = 22
 	errOverflow = 75
+	errNotSup   = 95
+	errShutdown = 108
 )
 
 // Block sizes of "Block size constraints". Any byte can be read; larger requests than the last are refused.

@@ -1,0 +1,322 @@
+package nbd
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/bits"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Client reads an export of a server, by one connection with several requests in work. It is never made anew: a server
+// that comes back may have another disk. Safe for concurrent use.
+type Client struct {
+	conn net.Conn
+	r    *bufio.Reader
+	name string
+
+	size       int64
+	block      int64 // offsets and lengths of requests are multiples, bytes
+	most       int64 // bytes of a read
+	structured bool
+	status     bool   // of base:allocation
+	context    uint32 // its number
+
+	sending sync.Mutex // held while a request is written
+	mu      sync.Mutex
+	last    uint64 // cookie
+	open    map[uint64]*question
+	broken  error         // ends all requests
+	known   []disk.Extent // of the last answer about states, without gaps
+}
+
+const (
+	maxName = 4096 // bytes. Spec: "Strings"
+	// answerTime bounds the time from a request, or from the answer before it, to its answer.
+	answerTime = time.Minute
+	// maxRead bounds the bytes of one request. unknownBlock is the block size of servers that say none. Spec: "Block
+	// size constraints".
+	maxRead      = 1 << 20
+	maxBlock     = 64 << 10
+	unknownBlock = 512
+	// maxAnswers bounds the answers to one option.
+	maxAnswers = 64
+)
+
+// Dial connects to the server of an export.
+func Dial(ctx context.Context, uri string) (*Client, error) {
+	network, address, export, err := parseURI(uri)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := (&net.Dialer{Timeout: handshakeTime}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return NewClient(ctx, conn, export)
+}
+
+// NewClient negotiates by a connection, which it closes when that fails.
+func NewClient(ctx context.Context, conn net.Conn, export string) (*Client, error) {
+	c := &Client{
+		conn: conn, r: bufio.NewReader(conn), name: export, open: map[uint64]*question{}, block: unknownBlock,
+		most: maxRead,
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	err := conn.SetDeadline(time.Now().Add(handshakeTime))
+	if err == nil {
+		err = c.negotiate()
+	}
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		return nil, errors.Join(spoken(err), conn.Close())
+	}
+	go c.receive()
+	return c, nil
+}
+
+// spoken returns the error of a connection in words.
+func spoken(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("the server did not answer in time: %w", err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("the server closed the connection: %w", io.ErrUnexpectedEOF)
+	}
+	return err
+}
+
+// negotiate enters the transmission. Spec: "Fixed newstyle negotiation".
+func (c *Client) negotiate() error {
+	var hello struct{ Server, Option uint64 }
+	if err := binary.Read(c.r, be, &hello); err != nil {
+		return err
+	}
+	switch {
+	case hello.Server != magicServer:
+		return violation("greeting %#x, want %#x: this is no NBD server", hello.Server, uint64(magicServer))
+	case hello.Option == magicOldstyle:
+		return fmt.Errorf("the server negotiates nothing (oldstyle), which is %w", ondisk.ErrUnsupported)
+	case hello.Option != magicOption:
+		return violation("option magic %#x, want %#x", hello.Option, uint64(magicOption))
+	}
+	var flags uint16
+	if err := binary.Read(c.r, be, &flags); err != nil {
+		return err
+	}
+	if flags&flagFixedNewstyle == 0 {
+		return fmt.Errorf("the server does not negotiate by fixed newstyle: %w", ondisk.ErrUnsupported)
+	}
+	mine := be.AppendUint32(nil, uint32(flags&(flagFixedNewstyle|flagNoZeroes)))
+	if _, err := c.conn.Write(mine); err != nil {
+		return err
+	}
+	if err := c.offer(optStructuredReply, nil, func(uint32, []byte) error { return nil }, &c.structured); err != nil {
+		return err
+	}
+	name := append(be.AppendUint32(nil, uint32(len(c.name))), c.name...) //nolint:gosec // maxName at most
+	if c.structured {
+		selected := false
+		data := be.AppendUint32(be.AppendUint32(name, 1), uint32(len(allocation)))
+		if err := c.offer(optSetMetaContext, append(data, allocation...), c.selected, &selected); err != nil {
+			return err
+		}
+		c.status = c.status && selected
+	}
+	const queries = 1
+	data := be.AppendUint16(be.AppendUint16(name, queries), infoBlockSize)
+	return c.enter(data)
+}
+
+// offer sends an option that a server need not know, and sets taken if it does.
+func (c *Client) offer(option uint32, data []byte, each func(kind uint32, data []byte) error, taken *bool) error {
+	refused, err := c.ask(option, data, each)
+	if refused == nil {
+		*taken = err == nil
+	}
+	if refused != nil && refused.kind == repTLSRequired {
+		return refused
+	}
+	return err
+}
+
+// selected takes the number of base:allocation.
+func (c *Client) selected(kind uint32, data []byte) error {
+	if kind != repMetaContext || len(data) < 4 || string(data[4:]) != allocation || c.status {
+		return violation("answer %d to the selection of %s", kind, allocation)
+	}
+	c.status, c.context = true, be.Uint32(data)
+	return nil
+}
+
+// enter begins the transmission with the export.
+func (c *Client) enter(data []byte) error {
+	said, told := false, false
+	refused, err := c.ask(optGo, data, func(kind uint32, data []byte) error {
+		if kind != repInfo || len(data) < 2 {
+			return violation("answer %d of %d bytes to NBD_OPT_GO", kind, len(data))
+		}
+		switch be.Uint16(data) {
+		case infoExport:
+			said = true
+			return c.exported(data[2:])
+		case infoBlockSize:
+			told = true
+			return c.blocks(data[2:])
+		}
+		return nil // what was not asked for
+	})
+	switch {
+	case err != nil:
+		return err
+	case refused != nil:
+		return refused
+	case !said:
+		return violation("the export has no size")
+	case told && c.size%c.block != 0:
+		return fmt.Errorf("the export has %d bytes, and the server reads blocks of %d bytes: reading its end is %w",
+			c.size, c.block, ondisk.ErrUnsupported)
+	}
+	return nil
+}
+
+// exported takes size and flags of the export.
+func (c *Client) exported(b []byte) error {
+	if len(b) != 10 {
+		return violation("%d bytes about the export, want 10", len(b))
+	}
+	size, flags := be.Uint64(b), be.Uint16(b[8:])
+	switch {
+	case size > math.MaxInt64-maxRead:
+		return violation("an export of %d bytes", size)
+	case flags&flagHasFlags == 0:
+		return violation("flags %#x of the export, want bit 0 set", flags)
+	}
+	c.size = int64(size)
+	return nil
+}
+
+// blocks takes the block sizes that the server demands.
+func (c *Client) blocks(b []byte) error {
+	if len(b) != 12 {
+		return violation("%d bytes about block sizes, want 12", len(b))
+	}
+	least, preferred, most := int64(be.Uint32(b)), int64(be.Uint32(b[4:])), int64(be.Uint32(b[8:]))
+	switch {
+	case bits.OnesCount64(uint64(least)) != 1 || least > maxBlock, //nolint:gosec // 32 bits
+		bits.OnesCount64(uint64(preferred)) != 1 || preferred < least, //nolint:gosec // 32 bits
+		most < preferred && most < c.size, most != math.MaxUint32 && most%least != 0:
+		return violation("block sizes %d, %d and %d", least, preferred, most)
+	}
+	c.block, c.most = least, min(most, maxRead)&^(least-1)
+	return nil
+}
+
+// refusal is the answer of a server that does not do what an option asks for.
+type refusal struct {
+	option, kind uint32
+	text         string
+}
+
+func (r *refusal) Error() string {
+	why := map[uint32]string{
+		repUnsupported: "it does not know the option", repInvalid: "it takes the option for invalid",
+		repUnknown: "it has no such export", repTLSRequired: "it demands TLS, which is not supported",
+	}[r.kind]
+	if why == "" {
+		why = fmt.Sprintf("error %d", r.kind&^uint32(repFails))
+	}
+	text := fmt.Sprintf("the server refuses option %d: %s", r.option, why)
+	if r.text != "" {
+		text += fmt.Sprintf(" (%.256q)", r.text)
+	}
+	return text
+}
+
+func (r *refusal) Unwrap() error {
+	if r.kind == repUnknown {
+		return os.ErrNotExist
+	}
+	return ondisk.ErrUnsupported
+}
+
+// ask sends an option and reads the answers to it. each is called with those before the last.
+func (c *Client) ask(
+	option uint32, data []byte, each func(kind uint32, data []byte) error,
+) (refused *refusal, err error) {
+	b := be.AppendUint32(be.AppendUint64(nil, magicOption), option)
+	b = append(be.AppendUint32(b, uint32(len(data))), data...) //nolint:gosec // a name and a few numbers
+	if _, err := c.conn.Write(b); err != nil {
+		return nil, err
+	}
+	for range maxAnswers {
+		var head struct {
+			Magic              uint64
+			Option, Kind, Size uint32
+		}
+		if err := binary.Read(c.r, be, &head); err != nil {
+			return nil, err
+		}
+		switch {
+		case head.Magic != magicAnswer:
+			return nil, violation("answer magic %#x, want %#x", head.Magic, uint64(magicAnswer))
+		case head.Option != option:
+			return nil, violation("an answer to option %d, want %d", head.Option, option)
+		case head.Size > maxOption:
+			return nil, violation("an answer of %d bytes to option %d, want %d at most", head.Size, option, maxOption)
+		}
+		data := make([]byte, head.Size)
+		if _, err := io.ReadFull(c.r, data); err != nil {
+			return nil, err
+		}
+		switch {
+		case head.Kind == repAck && len(data) == 0:
+			return nil, nil //nolint:nilnil // it is done
+		case head.Kind&repFails != 0:
+			return &refusal{option, head.Kind, strings.ToValidUTF8(string(data), "?")}, nil
+		}
+		if err := each(head.Kind, data); err != nil {
+			return nil, err
+		}
+	}
+	return nil, violation("more than %d answers to option %d", maxAnswers, option)
+}
+
+// Size returns the size of the export in bytes.
+func (c *Client) Size() int64 { return c.size }
+
+// Name returns the name of the export.
+func (c *Client) Name() string { return c.name }
+
+// Alive returns the error that has ended the connection, if there is one.
+func (c *Client) Alive() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
+}
+
+// Close ends the session.
+func (c *Client) Close() error {
+	if c.Alive() != nil {
+		return nil //nolint:nilerr // it is closed
+	}
+	_ = c.write(cmdDisconnect, 0, disk.Range{}) // the server sees the end of the connection too
+	c.breaks(net.ErrClosed)
+	return nil
+}
