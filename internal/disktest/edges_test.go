@@ -235,10 +235,12 @@ var edges = map[string][]string{
 		"internal/fragments/volumes", "internal/freespace", "internal/image", "internal/image/device",
 		"internal/image/driver",
 		"internal/image/ova", "internal/image/raw",
-		"internal/image/store", "internal/inplace", "internal/layout", "internal/ovf", "internal/plan", "internal/sys",
-		"internal/table",
+		"internal/image/store", "internal/inplace", "internal/layout", "internal/ovf", "internal/plan",
+		"internal/remote", "internal/sys", "internal/table",
 		"internal/unfinished", "internal/verify", "internal/volume",
 	},
+	// Files of servers, which a command connects to before it confines itself. It knows no images.
+	"internal/remote": {"internal/nbd"},
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
 	"internal/trial/film": nil,
 	// A disk for clients on a socket. It knows no images and no plans; sys keeps the socket to this user.

@@ -158,6 +158,9 @@ func (img *Image) Files() []FileInfo {
 	for _, f := range img.Handles {
 		out = append(out, FileInfo{f.Name(), f.Size(), f.Allocated()})
 	}
+	if f := img.Remote; f != nil {
+		out = append(out, FileInfo{f.Name(), f.Size(), f.Size()})
+	}
 	return out
 }
 

@@ -243,6 +243,9 @@ func (r *refusal) Error() string {
 		why = fmt.Sprintf("error %d", r.kind&^uint32(repFails))
 	}
 	text := fmt.Sprintf("the server refuses option %d: %s", r.option, why)
+	if r.kind == repUnknown {
+		text = "the server says that " + why
+	}
 	if r.text != "" {
 		text += fmt.Sprintf(" (%.256q)", r.text)
 	}

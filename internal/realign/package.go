@@ -301,6 +301,9 @@ func IsPackage(dest string) bool { return ova.KindOf(dest) != "" }
 
 // OpenPackage opens a package. The error of what is not one is ondisk.ErrNoMatch.
 func OpenPackage(path string) (*ova.Package, error) {
+	if IsRemote(path) {
+		return nil, ondisk.In(ondisk.ErrNoMatch, "%s is no package that can be read: those of servers are not", path)
+	}
 	p, err := ova.Open(path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

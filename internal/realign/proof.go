@@ -14,8 +14,8 @@ import (
 )
 
 // readAgain reports whether the proof of a copy reads the source a second time. Digests of what was read while it was
-// copied do, where the files of a source would show that others have written to them; a device does not.
-func (s *Source) readAgain() bool { return s.Image.OnDevice() }
+// copied do, where the files of a source would show that others have written to them; a device does not, nor does NBD.
+func (s *Source) readAgain() bool { return s.Image.Unseen() }
 
 // reread opens what was written a second time, checks its tables, and has it proved.
 func (j *Job) reread(o target, prove func(got *image.Image) error) error {

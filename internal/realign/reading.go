@@ -28,6 +28,8 @@ type Reading struct {
 	Claimed bool `json:"-"` // this run has claimed the device, and knows that it is free
 
 	Allow []string `json:",omitempty"` // folders in which parents and extents may lie
+
+	Remotes Remotes `json:"-"` // connections to servers
 }
 
 // Options returns the options of opening the image. A format or folder that does not exist is refused.
@@ -122,6 +124,9 @@ func Open(path string, r Reading) (*Source, error) {
 		return nil, ondisk.In(ondisk.ErrUsage, "only trueup convert reads from a pipe; "+
 			"write the image to a file first (a file of that name is ./-)")
 	}
+	if IsRemote(path) {
+		return r.openRemote(path, o)
+	}
 	img, err := ova.OpenImage(path, o)
 	if err != nil {
 		return nil, ondisk.In(ErrOpen, "%s: %w", path, Unopened(path, err))
@@ -161,7 +166,7 @@ func isAbsent(path string) bool {
 // Folders lists the folders and devices that reading the images needs. Standard input is open already.
 func Folders(paths []string) (out []string) {
 	for _, path := range paths {
-		if path != "-" {
+		if path != "-" && !IsRemote(path) {
 			out = append(out, ova.Roots(path)...)
 		}
 	}

@@ -467,6 +467,9 @@ func (j *Job) fill(
 	if err != nil {
 		return copied, full(err, need, o.Free)
 	}
+	if s.Image.Remote != nil {
+		s.Image.Remote.Forget() // the proof reads what the server has
+	}
 	return copied, j.reread(o, func(got *image.Image) error {
 		if err := j.prove(ctx, s, p, view, got, work.Sum); err != nil || j.Judge == nil {
 			return err

@@ -40,6 +40,7 @@ type Base struct {
 	RequireSandbox bool
 	Version        string
 	Judging        []string // folders of judges, which read from sockets in them that are open
+	remotes        realign.Remotes
 }
 
 // JSON reports whether the result is printed as JSON.

@@ -31,8 +31,11 @@ func (c *Base) Sandboxed(args []string) []string {
 var lost *report.Isolation
 
 // Confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an
-// image.
-func (c *Base) Confine(errOut io.Writer, images, outputs []string) error {
+// image. Servers of images are connected to before that.
+func (c *Base) Confine(errOut io.Writer, images, outputs []string) (err error) {
+	if c.remotes, err = realign.Connect(images); err != nil {
+		return err
+	}
 	if !c.OwnProcess {
 		return nil
 	}

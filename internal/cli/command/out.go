@@ -34,9 +34,15 @@ func OpenSource(path string, r realign.Reading) (*realign.Source, error) {
 	return s, err
 }
 
+// OpenSource is the function OpenSource for an image that may be one of a server.
+func (c *Base) OpenSource(path string, r realign.Reading) (*realign.Source, error) {
+	r.Remotes = c.remotes
+	return OpenSource(path, r)
+}
+
 // Open opens an image and makes sure that a report can be written without harm.
 func (c *Base) Open(path string, r realign.Reading) (*realign.Source, error) {
-	s, err := OpenSource(path, r)
+	s, err := c.OpenSource(path, r)
 	if err != nil {
 		return nil, err
 	}

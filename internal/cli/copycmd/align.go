@@ -223,7 +223,8 @@ func NewAlign(c *command.Base) *cobra.Command {
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	err := errors.Join(f.checkFlags(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest),
-		f.checkResumable(src, dest), f.checkReplace(), f.checkDefinitions(dest), f.checkSupervised(src, dest))
+		f.checkResumable(src, dest), f.checkReplace(), f.checkDefinitions(dest), f.checkSupervised(src, dest),
+		f.checkRemote(src, dest))
 	if err != nil {
 		return err
 	}
@@ -339,6 +340,31 @@ func (f *alignFlags) checkView(dest string) error {
 			"DEST when it is there: trueup verify --second-opinion")
 	case !strings.EqualFold(filepath.Ext(dest), ".vmdk"):
 		return command.Usage("--view writes a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
+	}
+	return nil
+}
+
+// checkRemote refuses an image of a server for what needs a file.
+func (f *alignFlags) checkRemote(src, dest string) error {
+	for _, work := range []struct {
+		name string
+		on   bool
+	}{
+		{"--replace", f.replace},
+		{"--view", f.view},
+		{"--resumable", f.resumable},
+		{"--boot-trial", f.bootTrial},
+		{"--second-opinion", f.second.judge != ""},
+		{"a copy that is a package", realign.IsPackage(dest)},
+	} {
+		for _, image := range append(f.With, src) {
+			if err := realign.Local(image, work.name); work.on && err != nil {
+				return err
+			}
+		}
+	}
+	if realign.IsRemote(dest) {
+		return command.Usage("DEST %s is an image of a server, which trueup only reads; name a file", dest)
 	}
 	return nil
 }

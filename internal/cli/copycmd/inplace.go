@@ -66,11 +66,11 @@ func (f *alignFlags) alignArguments(other cobra.PositionalArgs) cobra.Positional
 
 // runInPlace moves the partitions inside of a disk.
 func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path string) error {
-	if err := errors.Join(f.checkFlags(), f.Consistent(), f.checkDefinitions(path)); err != nil {
+	err := errors.Join(f.checkFlags(), f.Consistent(), f.checkDefinitions(path), realign.Local(path, "--"+inPlace))
+	if err != nil {
 		return err
 	}
 	defer f.CloseAfter()
-	var err error
 	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {
 		return err
 	}

@@ -66,6 +66,11 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := errors.Join(f.Check(), f.CheckWork()); err != nil {
 		return err
 	}
+	for _, image := range []string{src, dest} {
+		if err := realign.Local(image, "--second-opinion"); f.second.judge != "" && err != nil {
+			return err
+		}
+	}
 	if len(f.With) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.DynamicDisks || f.Flatten) {
 		return command.Usage("--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of " +
 			"the disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
@@ -126,10 +131,10 @@ func (f *verifyFlags) print(ctx context.Context, out io.Writer, r *report.Verify
 
 // both opens the two disks. The caller closes them.
 func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
-	if s, err = command.OpenSource(src, f.Reading); err != nil {
+	if s, err = f.OpenSource(src, f.Reading); err != nil {
 		return nil, nil, err
 	}
-	d, err = command.OpenSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize()})
+	d, err = f.OpenSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize()})
 	if err != nil {
 		s.Close()
 		return nil, nil, err

@@ -2,10 +2,25 @@ package gate
 
 import (
 	"errors"
+	"io"
 	"path"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/sys"
 )
+
+// Remote is the one file of an image that a server has. Safe for concurrent use.
+type Remote interface {
+	io.ReaderAt
+	Size() int64
+	Name() string
+	ID() string
+	Extent(off, max int64) (disk.Extent, error)
+	Forget()      // what was read before is read again
+	Device() bool // its name says nothing, and Unchanged does not see what others write
+	Unchanged() error
+	Close() error
+}
 
 // Opened holds open files of one folder, of folders inside of it, and of further ones that the user allows.
 type Opened struct {
@@ -14,6 +29,7 @@ type Opened struct {
 	Under   string // where the folder lies in that of a package; empty for its own
 	Handles []*File
 	Further []*Folder // in which parents and extents of the image lie
+	Remote  Remote    // instead of all of them; nil for files
 }
 
 // States lists the files, for an image also those of its parents and the archive around it.
@@ -23,6 +39,9 @@ func (o *Opened) States() []State {
 		s := stateOf(f)
 		s.Name = path.Join(o.Under, s.Name)
 		out = append(out, s)
+	}
+	if r := o.Remote; r != nil {
+		out = append(out, State{Name: r.Name(), Size: r.Size(), Allocated: r.Size()})
 	}
 	return out
 }
@@ -44,6 +63,9 @@ func (o *Opened) Uses(path string) (name string, ok bool) {
 // Uncache drops all files from memory, and reports whether that is known to have worked.
 func (o *Opened) Uncache() bool {
 	cold := true
+	if o.Remote != nil {
+		o.Remote.Forget()
+	}
 	for _, f := range o.Handles {
 		cold = f.Uncache() && cold
 	}
@@ -57,6 +79,9 @@ func (o *Opened) Pass() {
 	}
 }
 
+// Unseen reports whether Unchanged does not see that others have written to the image.
+func (o *Opened) Unseen() bool { return o.OnDevice() || o.Remote != nil && o.Remote.Device() }
+
 // OnDevice reports whether the first file is a block device.
 func (o *Opened) OnDevice() bool { return len(o.Handles) > 0 && o.Handles[0].device }
 
@@ -67,11 +92,19 @@ func (o *Opened) Unchanged() error {
 			return err
 		}
 	}
+	if o.Remote != nil {
+		return o.Remote.Unchanged()
+	}
 	return nil
 }
 
 // Close closes all files.
-func (o *Opened) Close() error { return errors.Join(o.CloseFiles(), o.Dir.Close()) }
+func (o *Opened) Close() error {
+	if o.Remote != nil {
+		return o.Remote.Close()
+	}
+	return errors.Join(o.CloseFiles(), o.Dir.Close())
+}
 
 // CloseFiles closes all files, and leaves the image's own folder open.
 func (o *Opened) CloseFiles() error {

@@ -2,6 +2,7 @@
 package suggested
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -52,9 +53,14 @@ func PackageName(path string) string {
 // Mark follows the name of the source in the name of a copy.
 const Mark = "-aligned"
 
-// Name suggests a name for the copy. A disk inside of a package gets one beside the package, a block device one
-// in the current folder.
+// Name suggests a name for the copy. A disk inside of a package gets one beside the package, a block device and an
+// image of a server one in the current folder.
 func Name(path string) string {
+	if scheme, at, ok := strings.Cut(path, "://"); ok && (scheme == "nbd" || scheme == "nbd+unix") {
+		at, _, _ = strings.Cut(at, "?")
+		_, export, _ := strings.Cut(at, "/")
+		return marked(cmp.Or(export[strings.LastIndexByte(export, '/')+1:], "disk"), ".img")
+	}
 	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
 		return path[strings.LastIndexByte(path, '/')+1:] + Mark + ".img"
 	}

@@ -12,6 +12,8 @@ func TestNamesOfCopies(t *testing.T) {
 	for path, want := range map[string]string{
 		"lib/disk.img":                    "trueup align lib/disk.img lib/disk-aligned.img",
 		"lib.d/disk":                      "trueup align lib.d/disk lib.d/disk-aligned",
+		"nbd://host/":                     "trueup align nbd://host/ disk-aligned.img",
+		"nbd+unix:///a/b?socket=s/s":      "trueup align 'nbd+unix:///a/b?socket=s/s' b-aligned.img",
 		"/dev/loop0":                      "trueup align /dev/loop0 loop0-aligned.img",
 		"/dev/vg/lv-root":                 "trueup align /dev/vg/lv-root lv-root-aligned.img",
 		"/dev/disk/by-id/ata-disk.1-part": "trueup align /dev/disk/by-id/ata-disk.1-part ata-disk.1-part-aligned.img",

@@ -1,0 +1,45 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// OpenRemote opens an image in a file of a server, which is the image's from then on. Nothing lies beside it, and it
+// can name no other files: the server would choose what else is read.
+func OpenRemote(f gate.Remote, path string, o Options) (*Image, error) {
+	img := &Image{Opened: gate.Opened{Remote: f}, Path: path, known: &Beside{}}
+	c := &chain{img: img, above: []driver.File{f}, sector: o.SectorSize}
+	c.gate = func(name string, _ int) (driver.File, error) {
+		return nil, &ondisk.Refusal{
+			Code: "reference", Reason: fmt.Sprintf("it names %.256q, and trueup opens no further file for an image "+
+				"that a server has", name),
+			Remedy: "read it from a file, or have it served as the disk that it shows, as qemu-nbd does",
+		}
+	}
+	var err error
+	if img.Format, img.Image, err = c.open(f, o.Format); err != nil {
+		if !f.Device() {
+			err = addNamedFormat(f.Name(), err)
+		}
+		return nil, errors.Join(err, img.Close())
+	}
+	if !f.Device() {
+		img.checkExtension(f.Name(), o)
+	}
+	if o.Format == raw.Format.Name {
+		err = img.noteOverride(f)
+	}
+	if img.Format == raw.Format.Name && err == nil {
+		err = img.noteMark()
+	}
+	if err != nil {
+		return nil, errors.Join(err, img.Close())
+	}
+	return img, nil
+}
