@@ -25,10 +25,13 @@ import (
 	"github.com/trueup/trueup/internal/cli/servecmd"
 )
 
+// helpers are the arguments by which the program starts itself.
+var helpers = []string{scancmd.Worker, copycmd.Clerk, command.AfterClerk, command.FetchClerk}
+
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
 	c := &command.Base{Asked: asksJSON(args), OwnProcess: true}
-	helper := len(args) > 0 && slices.Contains([]string{scancmd.Worker, copycmd.Clerk, command.AfterClerk}, args[0])
+	helper := len(args) > 0 && slices.Contains(helpers, args[0])
 	if !helper {
 		command.AbortOnCrash()
 	} else { // the parent reads the cause of a crash from its output
@@ -171,7 +174,7 @@ of configurations, or the file that TRUEUP_CONFIG names.`,
 		copycmd.NewAlign(c), copycmd.NewConvert(c), copycmd.NewVerify(c),
 		copycmd.NewUndo(c), copycmd.NewResume(c), copycmd.NewFinish(c),
 		servecmd.New(c), scancmd.New(c), scancmd.NewReport(c), bootcmd.New(c), benchcmd.New(c), command.NewVersion(c),
-		scancmd.NewWorker(), copycmd.NewClerk(), command.NewAfterClerk())
+		scancmd.NewWorker(), copycmd.NewClerk(), command.NewAfterClerk(), command.NewFetchClerk())
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}

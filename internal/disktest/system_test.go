@@ -19,7 +19,8 @@ import (
 // input, read files that flags name, and make the folder of pictures; progress prints once a second; sandbox reads what
 // /proc says about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each
 // client; merge reads results of scans;
-// trial makes the temporary files of QEMU and waits for it; qemuimg, guestfs and opinion start programs, and make links
+// remote reads a file with a header, and asks for several ranges at once; trial makes the temporary files of QEMU and
+// waits for it; qemuimg, guestfs and opinion start programs, and make links
 // for them; after starts a command of the user; in a fleet, engine reads keys, locks its store and waits for its
 // server, queue keeps small files, work starts trueup and waits for it, fleetcmd reads worklists and keeps a
 // report, and web reads its token, listens and follows the queue; bench makes its scratch file, starts fio, and reads
@@ -29,7 +30,8 @@ var (
 		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan",
 		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd",
 		"internal/cli/copycmd", "internal/cli/flags",
-		"internal/nbd", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion", "internal/after",
+		"internal/nbd", "internal/remote", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion",
+		"internal/after",
 		"internal/fleet/engine", "internal/fleet/fleetcmd", "internal/fleet/queue", "internal/fleet/web",
 		"internal/fleet/work",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
@@ -37,7 +39,7 @@ var (
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli/command",
-		"internal/nbd", "internal/trial", "internal/opinion", "internal/after", "internal/disktest",
+		"internal/nbd", "internal/remote", "internal/trial", "internal/opinion", "internal/after", "internal/disktest",
 		"internal/fleet/engine", "internal/fleet/queue", "internal/fleet/web", "internal/fleet/work",
 	}
 )

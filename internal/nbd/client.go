@@ -29,6 +29,7 @@ type Client struct {
 	size       int64
 	block      int64 // offsets and lengths of requests are multiples, bytes
 	most       int64 // bytes of a read
+	patience   time.Duration
 	structured bool
 	status     bool   // of base:allocation
 	context    uint32 // its number
@@ -71,7 +72,7 @@ func Dial(ctx context.Context, uri string) (*Client, error) {
 func NewClient(ctx context.Context, conn net.Conn, export string) (*Client, error) {
 	c := &Client{
 		conn: conn, r: bufio.NewReader(conn), name: export, open: map[uint64]*question{}, block: unknownBlock,
-		most: maxRead,
+		most: maxRead, patience: answerTime,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err := conn.SetDeadline(time.Now().Add(handshakeTime))
@@ -301,6 +302,9 @@ func (c *Client) ask(
 	return nil, violation("more than %d answers to option %d", maxAnswers, option)
 }
 
+// Wait sets how long an answer may take. It is called before the first request.
+func (c *Client) Wait(longest time.Duration) { c.patience = longest }
+
 // Size returns the size of the export in bytes.
 func (c *Client) Size() int64 { return c.size }
 
@@ -316,10 +320,20 @@ func (c *Client) Alive() error {
 
 // Close ends the session.
 func (c *Client) Close() error {
-	if c.Alive() != nil {
-		return nil //nolint:nilerr // it is closed
+	if !c.ends() {
+		return nil
 	}
 	_ = c.write(cmdDisconnect, 0, disk.Range{}) // the server sees the end of the connection too
-	c.breaks(net.ErrClosed)
-	return nil
+	return c.conn.Close()
+}
+
+// ends has all requests fail from now on, and reports whether the connection is still to be closed.
+func (c *Client) ends() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken != nil {
+		return false
+	}
+	c.broken = net.ErrClosed
+	return true
 }

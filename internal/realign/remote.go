@@ -4,30 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/remote"
 )
 
 // Remotes are connections to servers of images by URI, each for one opening. They are made before the process confines
 // itself, which cannot make any then.
-type Remotes map[string][]gate.Remote
+type Remotes map[string][]*remote.File
 
 // IsRemote reports whether a word of a command line names an image of a server.
 func IsRemote(word string) bool { return remote.IsURI(word) }
 
-// Connect connects to the servers of those images that servers have. nil: there are none.
-func Connect(images []string) (Remotes, error) {
+// Connect connects to the servers of those images that servers have. authorization is a file with the value of this
+// header for web servers, empty for none.
+func Connect(images []string, authorization string) (Remotes, error) {
+	header, err := remote.ReadAuthorization(authorization)
+	if err != nil {
+		return nil, err
+	}
 	all := Remotes{}
 	for _, uri := range images {
 		if !IsRemote(uri) {
 			continue
 		}
-		f, err := remote.Connect(context.Background(), uri) // which has its time
+		f, err := remote.Connect(context.Background(), uri, header) // which has its time
 		if err != nil {
-			return nil, errors.Join(ondisk.In(ErrOpen, "%s: %w", uri, err), all.Close())
+			return nil, errors.Join(ondisk.In(ErrOpen, "%s: %w", remote.Shown(uri), err), all.Close())
 		}
 		all[uri] = append(all[uri], f)
 	}
@@ -74,3 +79,9 @@ func Local(uri, work string) error {
 		Remedy: "make a file of it with trueup convert, and name that",
 	})
 }
+
+// Fetch is the command of the process that asks web servers, and FetchServe serves it.
+const Fetch = remote.Fetch
+
+// FetchServe serves the program at the other end of its input and output, which reads an object of a web server.
+func FetchServe(in io.Reader, out io.Writer) error { return remote.Serve(in, out) }

@@ -41,6 +41,7 @@ type Base struct {
 	Version        string
 	Judging        []string // folders of judges, which read from sockets in them that are open
 	remotes        realign.Remotes
+	authorization  string // file with a header for web servers
 }
 
 // JSON reports whether the result is printed as JSON.

@@ -18,6 +18,26 @@ func (c *Base) AddSandbox(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&c.RequireSandbox, "require-sandbox", false, "fail if the kernel cannot confine the program")
 }
 
+// RemoteHelp explains images of servers, for the help of commands that read them.
+const RemoteHelp = `An image can also be on a server, which is only read: an export of an NBD server,
+nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH, without TLS; or an object of a web server that answers ranges,
+http://... or https://.... It is an error if an object changes meanwhile; NBD does not show that, and a copy from NBD
+is compared with what the server gives when it is read again. Such an image can name no other files.`
+
+// AddRemote adds --authorization, for images of web servers.
+func (c *Base) AddRemote(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.authorization, "authorization", "",
+		"send the header Authorization with the value in `FILE` to a web server")
+}
+
+// FetchClerk is the argument that makes the program ask a web server for one that is confined.
+const FetchClerk = realign.Fetch
+
+// NewFetchClerk returns the command of a clerk, which is of no use to people.
+func NewFetchClerk() *cobra.Command {
+	return Hidden(FetchClerk, "Read an object of a web server for trueup", realign.FetchServe)
+}
+
 // Sandboxed adds the flag to those of another trueup, which is to be confined as well.
 func (c *Base) Sandboxed(args []string) []string {
 	if c.RequireSandbox {
@@ -33,7 +53,7 @@ var lost *report.Isolation
 // Confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an
 // image. Servers of images are connected to before that.
 func (c *Base) Confine(errOut io.Writer, images, outputs []string) (err error) {
-	if c.remotes, err = realign.Connect(images); err != nil {
+	if c.remotes, err = realign.Connect(images, c.authorization); err != nil {
 		return err
 	}
 	if !c.OwnProcess {

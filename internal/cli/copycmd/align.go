@@ -42,6 +42,7 @@ type copyFlags struct {
 
 func (c *copyFlags) add(cmd *cobra.Command) {
 	c.AddSandbox(cmd)
+	c.AddRemote(cmd)
 	f := cmd.Flags()
 	f.Var(&c.to, "to", "format of DEST (default: the format of SOURCE)")
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
@@ -180,6 +181,8 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 ` + deviceHelp + `
 
 ` + resumableHelp + `
+
+` + command.RemoteHelp + `
 
 ` + command.AfterHelp + `
 
@@ -419,6 +422,8 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 ` + deviceHelp + `
 
 ` + resumableHelp + `
+
+` + command.RemoteHelp + `
 
 ` + command.AfterHelp + `
 

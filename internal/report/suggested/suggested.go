@@ -56,10 +56,15 @@ const Mark = "-aligned"
 // Name suggests a name for the copy. A disk inside of a package gets one beside the package, a block device and an
 // image of a server one in the current folder.
 func Name(path string) string {
-	if scheme, at, ok := strings.Cut(path, "://"); ok && (scheme == "nbd" || scheme == "nbd+unix") {
+	if scheme, at, ok := strings.Cut(path, "://"); ok {
 		at, _, _ = strings.Cut(at, "?")
+		at, _, _ = strings.Cut(at, "#")
 		_, export, _ := strings.Cut(at, "/")
-		return marked(cmp.Or(export[strings.LastIndexByte(export, '/')+1:], "disk"), ".img")
+		name := cmp.Or(export[strings.LastIndexByte(export, '/')+1:], "disk")
+		if strings.HasPrefix(scheme, "http") {
+			return Name(name)
+		}
+		return marked(name, ".img")
 	}
 	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
 		return path[strings.LastIndexByte(path, '/')+1:] + Mark + ".img"

@@ -1,0 +1,174 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/nbd"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Fetch is the command of a fetcher: this program once more, which asks a web server and decodes nothing of an image.
+const Fetch = "fetch-clerk"
+
+// fetchTime bounds the time of an answer of a fetcher, which ends its own requests to the server before that: all tries
+// of one range.
+const fetchTime = 10 * time.Minute
+
+// order is what a fetcher is told first. What follows are empty objects, each of which asks whether all is unchanged.
+type order struct{ URI, Authorization string }
+
+// reply is what it answers.
+type reply struct {
+	Socket string // where it serves the object by NBD, in the first answer
+	Error  string
+	Class  int // of the error, 1 + its place in classes
+}
+
+// classes are those of errors that the other process must know.
+var classes = []error{ondisk.ErrChanged, ondisk.ErrUnsupported, ondisk.ErrUsage, ondisk.ErrReference, ondisk.ErrLimit}
+
+func replyOf(err error) (r reply) {
+	if err == nil {
+		return r
+	}
+	r.Error = err.Error()
+	for i, class := range classes {
+		if errors.Is(err, class) {
+			r.Class = 1 + i
+			break
+		}
+	}
+	return r
+}
+
+func (r reply) err() error {
+	switch {
+	case r.Error == "":
+		return nil
+	case r.Class > 0 && r.Class <= len(classes):
+		return ondisk.In(classes[r.Class-1], "%s", r.Error)
+	}
+	return errors.New(r.Error)
+}
+
+// fetcher is the other process.
+type fetcher struct {
+	*sys.Clerk
+	mu  sync.Mutex
+	ask *json.Encoder
+	got *json.Decoder
+}
+
+// startFetcher starts a fetcher of an object, and returns where it serves that.
+func startFetcher(o order) (f *fetcher, socket string, err error) {
+	c, err := sys.StartClerk(os.Stderr, Fetch)
+	if err != nil {
+		return nil, "", err
+	}
+	f = &fetcher{Clerk: c, ask: json.NewEncoder(c.In), got: json.NewDecoder(c.Out)}
+	r, err := f.say(o)
+	if err = cmp.Or(err, r.err()); err != nil {
+		return nil, "", errors.Join(err, f.close())
+	}
+	return f, r.Socket, nil
+}
+
+// say asks, and reads the answer.
+func (f *fetcher) say(question any) (r reply, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err = f.ask.Encode(question); err == nil {
+		err = f.got.Decode(&r)
+	}
+	if err != nil {
+		err = fmt.Errorf("what asks the web server has ended: %w", err)
+	}
+	return r, err
+}
+
+func (f *fetcher) unchanged() error {
+	r, err := f.say(struct{}{})
+	return cmp.Or(err, r.err())
+}
+
+func (f *fetcher) close() error {
+	if f == nil {
+		return nil
+	}
+	return f.Close()
+}
+
+// Serve is what a fetcher does, until its input ends.
+func Serve(in io.Reader, out io.Writer) error {
+	// Only the end of the input ends it: Ctrl-C is for the other process, which may have something to finish.
+	signal.Notify(make(chan os.Signal, 1), append(sys.EndSignals(), sys.BrokenPipe)...)
+	sys.NoCore()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	questions, answers := json.NewDecoder(in), json.NewEncoder(out)
+	var o order
+	if err := questions.Decode(&o); err != nil {
+		return err
+	}
+	object, err := OpenObject(ctx, o.URI, o.Authorization)
+	if err != nil {
+		return answers.Encode(replyOf(err))
+	}
+	l, err := nbd.ListenPrivate()
+	if err != nil {
+		return answers.Encode(replyOf(err))
+	}
+	from := &ahead{Object: object, ctx: ctx}
+	d := disk.New(object.Size(), units.SectorSize, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: object.Size() - off, Src: from, Off: off}, nil
+	})
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		_ = (&nbd.Server{Export: nbd.Export{Disk: d}, Once: true}).Serve(ctx, l) // the client sees that it has ended
+	})
+	defer serving.Wait()
+	defer cancel()
+	for r := (reply{Socket: nbd.URI(l.Addr(), "")}); ; r = replyOf(object.Unchanged(ctx)) {
+		if err := answers.Encode(r); err != nil {
+			return err
+		}
+		if err := questions.Decode(&struct{}{}); err != nil {
+			return nil // the other process has ended
+		}
+	}
+}
+
+// ReadAuthorization reads the value of the header Authorization from a file, so that it is on no command line.
+func ReadAuthorization(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	const most = 64 << 10
+	f, err := os.Open(file) //nolint:gosec // as the user names it
+	if err != nil {
+		return "", ondisk.In(ondisk.ErrUsage, "--authorization: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	value := strings.TrimRight(string(b), "\r\n")
+	switch {
+	case err != nil:
+		return "", ondisk.In(ondisk.ErrUsage, "--authorization: %w", err)
+	case value == "" || len(b) > most || strings.ContainsAny(value, "\r\n\x00"):
+		return "", ondisk.In(ondisk.ErrUsage, "--authorization %s: want one line, such as Bearer TOKEN", file)
+	}
+	return value, nil
+}

@@ -1,0 +1,110 @@
+package remote
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+const fetcherEnv = "TRUEUP_TEST_FETCHER"
+
+// TestMain is the fetcher, too: that is this very program.
+func TestMain(m *testing.M) {
+	if os.Getenv(fetcherEnv) == "" || len(os.Args) != 2 || os.Args[1] != Fetch {
+		os.Exit(m.Run())
+	}
+	if err := Serve(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprint(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// An object is read through a process of its own, which leaves nothing, and says the same of it.
+func TestFetcher(t *testing.T) {
+	t.Setenv(fetcherEnv, "1")
+	t.Setenv("TMPDIR", t.TempDir())
+	want := content(3*stretchBytes + 500)
+	s := newWeb(t, want, func(w http.ResponseWriter, r *http.Request, _ int64) bool {
+		if r.Header.Get("Authorization") != "Bearer x" {
+			w.WriteHeader(http.StatusForbidden)
+			return true
+		}
+		return false
+	})
+	_, err := Connect(t.Context(), s.URL+"/a/disk%20.img?x", "")
+	require.ErrorContains(t, err, "--authorization FILE")
+	f, err := Connect(t.Context(), s.URL+"/a/disk%20.img?x", "Bearer x")
+	require.NoError(t, err)
+	require.Equal(t, "disk .img", f.Name())
+	require.False(t, f.Device())
+	require.EqualValues(t, len(want), f.Size())
+	got := make([]byte, len(want))
+	_, err = f.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+	e, err := f.Extent(5, 1000)
+	require.NoError(t, err)
+	require.Equal(t, disk.Extent{Range: disk.Range{Off: 5, Len: 1000}}, e)
+	require.NoError(t, f.Unchanged())
+	s.content = content(77)
+	require.ErrorIs(t, f.Unchanged(), ondisk.ErrChanged)
+	require.NoError(t, f.Close())
+	left, err := os.ReadDir(os.Getenv("TMPDIR"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+
+	_, err = Connect(t.Context(), "http://user@host/", "")
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+}
+
+// A read that fails because the object is another one by now says that.
+func TestFetcherOfAnObjectThatChanges(t *testing.T) {
+	t.Setenv(fetcherEnv, "1")
+	s := newWeb(t, content(3*stretchBytes), nil)
+	f, err := Connect(t.Context(), s.URL, "")
+	require.NoError(t, err)
+	s.content = content(stretchBytes)
+	_, err = f.ReadAt(make([]byte, 1), 2*stretchBytes)
+	require.ErrorIs(t, err, ondisk.ErrChanged)
+	require.NoError(t, f.Close())
+	require.ErrorContains(t, f.Unchanged(), "what asks the web server has ended")
+}
+
+func TestReadAuthorization(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "header")
+	for text, want := range map[string]string{
+		"Bearer x\n": "Bearer x", "Basic y\r\n": "Basic y", "": "", "\n": "", "a\nb": "",
+		strings.Repeat("x", 70<<10): "",
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		got, err := ReadAuthorization(file)
+		require.Equal(t, want, got)
+		if want == "" {
+			require.ErrorIs(t, err, ondisk.ErrUsage)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+	_, err := ReadAuthorization(file + "x")
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+}
+
+func TestShown(t *testing.T) {
+	t.Parallel()
+	for uri, want := range map[string]string{
+		"http://user:secret@host/a@b": "http://host/a@b", "https://host": "https://host",
+		"nbd://x:y@z@host:1/": "nbd://host:1/", "nbd+unix:///x?socket=a@b": "nbd+unix:///x?socket=a@b",
+	} {
+		require.Equal(t, want, Shown(uri))
+	}
+}
