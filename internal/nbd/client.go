@@ -48,7 +48,7 @@ const (
 	answerTime = time.Minute
 	// maxRead bounds the bytes of one request. unknownBlock is the block size of servers that say none. Spec: "Block
 	// size constraints".
-	maxRead      = 1 << 20
+	maxRead      = 256 << 10
 	maxBlock     = 64 << 10
 	unknownBlock = 512
 	// maxAnswers bounds the answers to one option.

@@ -168,7 +168,7 @@ func (o *Object) fetch(ctx context.Context, p []byte, off int64, n *int) error {
 		if errors.Is(err, ondisk.ErrReference) || errors.Is(err, ondisk.ErrLimit) {
 			return err
 		}
-		return fmt.Errorf("%w: %w", errAgain, err)
+		return ondisk.In(errAgain, "%w", err)
 	}
 	defer a.Body.Close()
 	switch {
@@ -198,7 +198,7 @@ func (o *Object) receive(body io.Reader, p []byte, n *int, cancel func()) error 
 		case got > 0:
 			return nil
 		default:
-			return fmt.Errorf("%w: the answer ends early: %w", errAgain, err)
+			return ondisk.In(errAgain, "the answer ends early: %w", err)
 		}
 	}
 	if m, _ := body.Read(make([]byte, 1)); m > 0 {
@@ -229,7 +229,7 @@ func (o *Object) check(a *http.Response, from, to int64) error {
 		a.StatusCode == http.StatusGone):
 		return fmt.Errorf("the object %w: the server answers %s", ondisk.ErrChanged, status)
 	case a.StatusCode >= 500, a.StatusCode == http.StatusTooManyRequests, a.StatusCode == http.StatusRequestTimeout:
-		return fmt.Errorf("%w: the server answers %s", errAgain, status)
+		return ondisk.In(errAgain, "the server answers %s", status)
 	case a.StatusCode == http.StatusUnauthorized, a.StatusCode == http.StatusForbidden:
 		return fmt.Errorf("the server answers %s; --authorization FILE gives it the header that it wants", status)
 	default:

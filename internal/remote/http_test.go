@@ -221,11 +221,11 @@ func TestObjectIsTriedAgain(t *testing.T) {
 	require.True(t, bytes.Equal(want, got))
 
 	for name, handle := range map[string]func(w http.ResponseWriter, r *http.Request, n int64) bool{
-		`5 tries: try again: the server answers 503 "`: func(w http.ResponseWriter, _ *http.Request, _ int64) bool {
+		`5 tries: the server answers 503 "`: func(w http.ResponseWriter, _ *http.Request, _ int64) bool {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return true
 		},
-		"5 tries: try again: the answer ends early": func(w http.ResponseWriter, r *http.Request, _ int64) bool {
+		"5 tries: the answer ends early": func(w http.ResponseWriter, r *http.Request, _ int64) bool {
 			cut(w, r, 0)
 			return true
 		},
