@@ -85,7 +85,7 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 	scripts/install-tools.sh
 
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
-RACED := after cli cli/command container disk diskcopy disktest disktest/oddfs fleet/engine fleet/queue fleet/web fleet/work image/driver image/ova nbd ondisk opinion progress realign scan scan/sandbox sys trial verify
+RACED := after cli cli/command container disk diskcopy disktest disktest/oddfs fleet/engine fleet/queue fleet/web fleet/work image/driver image/ova nbd ondisk opinion progress realign remote scan scan/sandbox sys trial verify
 # What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
 COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|PageInChromium|LivePage|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
 SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|SizeOfPackages|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem|TrueupLinksNoNATS)$$

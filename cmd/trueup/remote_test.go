@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -59,53 +62,113 @@ func TestRemoteSource(t *testing.T) {
 	require.NoFileExists(t, in("x.img"))
 }
 
-// An object of a web server is read as its file is, in confinement. One that changes leaves no copy.
-func TestWebSource(t *testing.T) {
-	t.Parallel()
+// secure serves an image by HTTPS to those with a header, and has a request number asked before each.
+func secure(
+	t *testing.T, before func(w http.ResponseWriter, request int64),
+) (web *httptest.Server, requests *atomic.Int64) {
+	t.Helper()
 	content := disktest.ReadFile(t, "../../testdata/xp-lba63.vmdk")
-	dir := t.TempDir()
-	in := func(name string) string { return filepath.Join(dir, name) }
-	require.NoError(t, os.WriteFile(in("header"), []byte("Bearer secret\n"), 0o600))
-	var requests, changes atomic.Int64
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer secret" {
+	requests = new(atomic.Int64)
+	web = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" || r.URL.RawQuery != "sign=secret&x=y" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
 		w.Header().Set("ETag", `"one"`)
-		if n := requests.Add(1); changes.Load() > 0 && n >= changes.Load() {
-			w.Header().Set("ETag", `"two"`)
-		}
+		before(w, requests.Add(1))
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 	}))
+	web.EnableHTTP2 = true
+	web.StartTLS()
 	t.Cleanup(web.Close)
-	uri := web.URL + "/a/xp.vmdk"
+	return web, requests
+}
+
+// trusting returns a run with --authorization that trusts the certificate of a server.
+func trusting(t *testing.T, web *httptest.Server, args ...string) *exec.Cmd {
+	t.Helper()
+	dir := t.TempDir()
+	certificate, header := filepath.Join(dir, "certificate"), filepath.Join(dir, "header")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}
+	require.NoError(t, os.WriteFile(certificate, pem.EncodeToMemory(block), 0o600))
+	require.NoError(t, os.WriteFile(header, []byte("Bearer secret\n"), 0o600))
+	cmd := exec.Command(builtPath, append(args, "--authorization", header)...)
+	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+certificate, "TMPDIR="+dir)
+	return cmd
+}
+
+// An object of a web server is read as its file is, in confinement. One that changes leaves no copy, and nothing shows
+// what is secret in the command line.
+func TestWebSource(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	var changes atomic.Int64
+	web, requests := secure(t, func(w http.ResponseWriter, n int64) {
+		if c := changes.Load(); c > 0 && n >= c {
+			w.Header().Set("ETag", `"two"`)
+		}
+	})
+	uri := web.URL + "/a/xp.vmdk?sign=secret&x=y"
 	run := func(args ...string) result {
-		r := trueup(t, append(args, "--authorization", in("header"))...)
-		require.NotContains(t, r.stdout+r.stderr, "secret")
+		cmd := trusting(t, web, append(args, "--log", in("log"))...)
+		r, _ := end(t, cmd)
+		require.NotContains(t, r.stdout+r.stderr+string(disktest.ReadFile(t, in("log"))), "secret")
+		left, err := filepath.Glob(filepath.Join(filepath.Dir(cmd.Args[len(cmd.Args)-1]), "trueup-*"))
+		require.NoError(t, err)
+		require.Empty(t, left)
 		return r
 	}
 	r := run("inspect", "--require-sandbox", uri)
 	require.Equal(t, 3, r.code, r.stderr)
-	require.Contains(t, r.stdout, "VMDK monolithicSparse")
-	require.Contains(t, r.stdout, "xp-aligned.vmdk")
+	require.Contains(t, r.stdout, web.URL+"/a/xp.vmdk?...: VMDK monolithicSparse")
+	require.Regexp(t, `trueup align --authorization \S+/header '`+web.URL+`/a/xp.vmdk\?\.\.\.' xp-aligned.vmdk`,
+		r.stdout)
+
 	requests.Store(0)
 	r = run("align", "--require-sandbox", "--to", "raw", uri, in("remote.img"))
 	require.Zero(t, r.code, r.stderr)
 	needed := requests.Load()
 	require.Zero(t, trueup(t, "verify", "../../testdata/xp-lba63.vmdk", in("remote.img")).code)
-	require.Zero(t, run("verify", "--require-sandbox", uri, in("remote.img")).code)
+	require.Zero(t, run("verify", "--json", uri, in("remote.img")).code)
 
-	require.Contains(t, trueup(t, "inspect", uri).stderr, "--authorization FILE")
-	r = trueup(t, "inspect", strings.Replace(web.URL, "://", "://user:secret@", 1))
-	require.NotContains(t, r.stderr, "secret")
-	require.Contains(t, r.stderr, "a name or a password")
-	for n := range needed - 1 { // the object is another one from that request on
+	for _, n := range []int64{2, needed/2 + 1, needed} { // the object is another one from that request on
 		requests.Store(0)
-		changes.Store(n + 2)
+		changes.Store(n)
 		r = run("align", "--to", "raw", uri, in("changed.img"))
-		require.NotZero(t, r.code, "%d of %d", n+2, needed)
+		require.NotZero(t, r.code, "%d of %d", n, needed)
 		require.Contains(t, r.stderr, "changed while it was read")
 		require.NoFileExists(t, in("changed.img"))
 	}
+	r = trueup(t, "inspect", uri)
+	require.Contains(t, r.stderr, web.URL+"/a/xp.vmdk?...: tls: failed to verify certificate")
+	require.Contains(t, run("inspect", web.URL).stderr, "--authorization FILE")
+	r = run("inspect", strings.Replace(uri, "://", "://user:secret@", 1))
+	require.Contains(t, r.stderr, "a name or a password")
+}
+
+// A signal ends a run at once that waits for a server.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	silent, stop := make(chan struct{}), make(chan struct{})
+	web, _ := secure(t, func(_ http.ResponseWriter, n int64) {
+		if n == 12 {
+			close(silent)
+		}
+		if n >= 12 { // of 16, when the copy is being written
+			<-stop
+		}
+	})
+	defer close(stop)
+	dest := filepath.Join(t.TempDir(), "x.img")
+	cmd := trusting(t, web, "align", "--to", "raw", web.URL+"/xp.vmdk?sign=secret&x=y", dest)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	require.NoError(t, cmd.Start())
+	<-silent
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	require.Error(t, cmd.Wait())
+	require.Equal(t, 130, cmd.ProcessState.ExitCode(), stderr.String())
+	require.Contains(t, stderr.String(), "removing the unfinished copy")
+	require.NoFileExists(t, dest)
 }

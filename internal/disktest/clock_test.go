@@ -26,7 +26,9 @@ var clockAllowed = map[string]string{
 	"cmd/trueup/kill_test.go time.Since": "what is usual, to spread kills over it; a kill that misses " +
 		"is repeated",
 	"internal/fleet/fleetcmd/figures_test.go time.Since":   "figures for the manual",
-	"internal/nbd/clients_test.go time.Since":              "the clock of a synctest bubble, which no machine delays",
+	"internal/nbd/client_test.go time.Since":               "the clock of a synctest bubble, which no machine delays",
+	"internal/nbd/client_test.go time.Sleep":               "the same",
+	"internal/nbd/clients_test.go time.Since":              "the same",
 	"internal/nbd/clients_test.go time.Sleep":              "the same",
 	"internal/realign/cost_test.go time.Sleep":             "the same",
 	"internal/trial/fake_test.go time.Sleep":               "a machine under load, whose answers take long",

@@ -240,7 +240,7 @@ var edges = map[string][]string{
 		"internal/unfinished", "internal/verify", "internal/volume",
 	},
 	// Files of servers, which a command connects to before it confines itself. It knows no images.
-	"internal/remote": {"internal/nbd", "internal/sys"},
+	"internal/remote": {"internal/nbd", "internal/pattern", "internal/sys"},
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
 	"internal/trial/film": nil,
 	// A disk for clients on a socket. It knows no images and no plans; sys keeps the socket to this user.

@@ -80,7 +80,7 @@ func NewClient(ctx context.Context, conn net.Conn, export string) (*Client, erro
 		err = c.negotiate()
 	}
 	if !stop() {
-		err = context.Cause(ctx)
+		err = ctx.Err()
 	}
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})
@@ -326,6 +326,9 @@ func (c *Client) Close() error {
 	_ = c.write(cmdDisconnect, 0, disk.Range{}) // the server sees the end of the connection too
 	return c.conn.Close()
 }
+
+// Abort has all requests end with an error, also those that wait for an answer.
+func (c *Client) Abort(err error) { c.breaks(err) }
 
 // ends has all requests fail from now on, and reports whether the connection is still to be closed.
 func (c *Client) ends() bool {

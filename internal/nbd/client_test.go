@@ -207,7 +207,7 @@ func (*script) SetWriteDeadline(time.Time) error { return nil }
 func (*script) Close() error                     { return nil }
 
 // answered returns a client of an export of 1 MiB whose server gives these answers to its first request.
-func answered(t *testing.T, answers []byte) *Client {
+func answered(t testing.TB, answers []byte) *Client {
 	t.Helper()
 	c, err := NewClient(t.Context(), &script{
 		options: bytes.NewReader(negotiated()), answers: bytes.NewReader(answers), asked: make(chan struct{}),
@@ -383,6 +383,33 @@ func TestClientRefusesAnswers(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, e, "the last state is cut at the end of the export, and remembered")
 	}
+}
+
+// A read that waits for a server ends when the client does.
+func TestClientIsAborted(t *testing.T) {
+	t.Parallel()
+	here, there := net.Pipe()
+	defer there.Close()
+	clients := make(chan *Client, 1)
+	go func() {
+		_, err := there.Write(negotiated())
+		assert.NoError(t, err)
+	}()
+	go func() {
+		p := make([]byte, maxOption)
+		for n, err := 0, error(nil); err == nil; n, err = there.Read(p) {
+			if n >= 4 && be.Uint32(p) == magicRequest {
+				(<-clients).Abort(context.Canceled)
+			}
+		}
+	}()
+	c, err := NewClient(t.Context(), here, "")
+	require.NoError(t, err)
+	clients <- c
+	_, err = c.ReadAt(make([]byte, 512), 0)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, c.Alive(), context.Canceled)
+	require.NoError(t, c.Close())
 }
 
 // A server that says nothing, in its handshake or later, has its time.

@@ -2,67 +2,73 @@ package realign
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/remote"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // Remotes are connections to servers of images by URI, each for one opening. They are made before the process confines
 // itself, which cannot make any then.
-type Remotes map[string][]*remote.File
+type Remotes map[string][]connection
+
+// connection is one to a server, or why there is none.
+type connection struct {
+	file *remote.File
+	err  error
+}
 
 // IsRemote reports whether a word of a command line names an image of a server.
 func IsRemote(word string) bool { return remote.IsURI(word) }
 
-// Connect connects to the servers of those images that servers have. authorization is a file with the value of this
-// header for web servers, empty for none.
-func Connect(images []string, authorization string) (Remotes, error) {
+// Shown returns a text, such as a message or a URI, without what may be secret in its URIs.
+func Shown(text string) string { return remote.Shown(text) }
+
+// Connect connects to the servers of those images that servers have; an error is that of opening the image.
+// authorization is a file with the value of this header for web servers, empty for none. The end of ctx ends the
+// connections.
+func Connect(ctx context.Context, images []string, authorization string) (Remotes, error) {
 	header, err := remote.ReadAuthorization(authorization)
 	if err != nil {
 		return nil, err
 	}
 	all := Remotes{}
 	for _, uri := range images {
-		if !IsRemote(uri) {
-			continue
+		if IsRemote(uri) {
+			f, err := remote.Connect(ctx, uri, header)
+			all[uri] = append(all[uri], connection{f, err})
 		}
-		f, err := remote.Connect(context.Background(), uri, header) // which has its time
-		if err != nil {
-			return nil, errors.Join(ondisk.In(ErrOpen, "%s: %w", remote.Shown(uri), err), all.Close())
-		}
-		all[uri] = append(all[uri], f)
 	}
 	return all, nil
 }
 
-// Close ends the connections that nobody has taken.
-func (r Remotes) Close() error {
-	var errs []error
-	for _, files := range r {
-		for _, f := range files {
-			errs = append(errs, f.Close())
-		}
+// Authorized returns the flags of a command line that is to have the same authorization.
+func Authorized(file string) []string {
+	if file == "" {
+		return nil
 	}
-	return errors.Join(errs...)
+	return []string{"--authorization", shell.Quote(file)}
 }
 
 // openRemote opens and reads an image of a server.
 func (r Reading) openRemote(uri string, o image.Options) (*Source, error) {
-	files := r.Remotes[uri]
+	made := r.Remotes[uri]
 	switch {
-	case len(files) == 0:
+	case len(made) == 0:
 		return nil, ondisk.In(ondisk.ErrUnsupported, "%s: this command reads no images of servers; trueup convert "+
 			"makes a file of it", uri)
 	case len(r.Allow) > 0:
 		return nil, ondisk.In(ondisk.ErrUsage, "%s: --allow-folder is for files; an image of a server names no others",
 			uri)
 	}
-	r.Remotes[uri] = files[1:]
-	img, err := image.OpenRemote(files[0], uri, o)
+	r.Remotes[uri] = made[1:]
+	img, err := (*image.Image)(nil), made[0].err
+	if err == nil {
+		img, err = image.OpenRemote(made[0].file, Shown(uri), o)
+	}
 	if err != nil {
 		return nil, ondisk.In(ErrOpen, "%s: %w", uri, err)
 	}
@@ -83,5 +89,8 @@ func Local(uri, work string) error {
 // Fetch is the command of the process that asks web servers, and FetchServe serves it.
 const Fetch = remote.Fetch
 
-// FetchServe serves the program at the other end of its input and output, which reads an object of a web server.
-func FetchServe(in io.Reader, out io.Writer) error { return remote.Serve(in, out) }
+// FetchServe serves the program at the other end of its input and output, which reads an object of a web server. It
+// restricts itself by confine to reading some files, removing others, and asking servers.
+func FetchServe(in io.Reader, out io.Writer, confine func(read, remove []string)) error {
+	return remote.Serve(in, out, confine)
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -67,18 +68,21 @@ func (r reply) err() error {
 // fetcher is the other process.
 type fetcher struct {
 	*sys.Clerk
-	mu  sync.Mutex
-	ask *json.Encoder
-	got *json.Decoder
+	ctx  context.Context //nolint:containedctx // of the command
+	stop func() bool
+	mu   sync.Mutex
+	ask  *json.Encoder
+	got  *json.Decoder
 }
 
-// startFetcher starts a fetcher of an object, and returns where it serves that.
-func startFetcher(o order) (f *fetcher, socket string, err error) {
+// startFetcher starts a fetcher of an object, and returns where it serves that. The fetcher ends with ctx.
+func startFetcher(ctx context.Context, o order) (f *fetcher, socket string, err error) {
 	c, err := sys.StartClerk(os.Stderr, Fetch)
 	if err != nil {
 		return nil, "", err
 	}
-	f = &fetcher{Clerk: c, ask: json.NewEncoder(c.In), got: json.NewDecoder(c.Out)}
+	f = &fetcher{Clerk: c, ctx: ctx, ask: json.NewEncoder(c.In), got: json.NewDecoder(c.Out)}
+	f.stop = context.AfterFunc(ctx, func() { _ = c.In.Close() })
 	r, err := f.say(o)
 	if err = cmp.Or(err, r.err()); err != nil {
 		return nil, "", errors.Join(err, f.close())
@@ -94,7 +98,7 @@ func (f *fetcher) say(question any) (r reply, err error) {
 		err = f.got.Decode(&r)
 	}
 	if err != nil {
-		err = fmt.Errorf("what asks the web server has ended: %w", err)
+		err = cmp.Or(f.ctx.Err(), fmt.Errorf("what asks the web server has ended: %w", err))
 	}
 	return r, err
 }
@@ -108,11 +112,13 @@ func (f *fetcher) close() error {
 	if f == nil {
 		return nil
 	}
+	f.stop()
 	return f.Close()
 }
 
-// Serve is what a fetcher does, until its input ends.
-func Serve(in io.Reader, out io.Writer) error {
+// Serve is what a fetcher does, until its input ends. It restricts itself by confine to reading some files, removing
+// others, and asking servers.
+func Serve(in io.Reader, out io.Writer, confine func(read, remove []string)) error {
 	// Only the end of the input ends it: Ctrl-C is for the other process, which may have something to finish.
 	signal.Notify(make(chan os.Signal, 1), append(sys.EndSignals(), sys.BrokenPipe)...)
 	sys.NoCore()
@@ -123,32 +129,58 @@ func Serve(in io.Reader, out io.Writer) error {
 	if err := questions.Decode(&o); err != nil {
 		return err
 	}
-	object, err := OpenObject(ctx, o.URI, o.Authorization)
-	if err != nil {
-		return answers.Encode(replyOf(err))
-	}
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		defer cancel() // the other process has ended, or waits for nothing any more
+		for questions.Decode(&struct{}{}) == nil {
+			asked <- struct{}{}
+		}
+	}()
 	l, err := nbd.ListenPrivate()
 	if err != nil {
 		return answers.Encode(replyOf(err))
 	}
-	from := &ahead{Object: object, ctx: ctx}
-	d := disk.New(object.Size(), units.SectorSize, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: object.Size() - off, Src: from, Off: off}, nil
-	})
+	confine(trusted(), nbd.Leftovers(l))
+	object, err := OpenObject(ctx, o.URI, o.Authorization)
+	if err != nil {
+		return errors.Join(answers.Encode(replyOf(err)), l.Close())
+	}
 	var serving sync.WaitGroup
-	serving.Go(func() {
-		_ = (&nbd.Server{Export: nbd.Export{Disk: d}, Once: true}).Serve(ctx, l) // the client sees that it has ended
-	})
 	defer serving.Wait()
 	defer cancel()
-	for r := (reply{Socket: nbd.URI(l.Addr(), "")}); ; r = replyOf(object.Unchanged(ctx)) {
-		if err := answers.Encode(r); err != nil {
-			return err
-		}
-		if err := questions.Decode(&struct{}{}); err != nil {
-			return nil // the other process has ended
+	serving.Go(func() {
+		_ = (&nbd.Server{Export: nbd.Export{Disk: object.disk(ctx)}, Once: true}).Serve(ctx, l) // the client sees that
+	})
+	err = answers.Encode(reply{Socket: nbd.URI(l.Addr(), "")})
+	for range asked {
+		if err == nil {
+			err = answers.Encode(replyOf(object.Unchanged(ctx)))
 		}
 	}
+	return err
+}
+
+// trusted lists the files and folders by which Go finds servers and knows their certificates. Spec: packages net and
+// crypto/x509.
+func trusted() []string {
+	files := []string{
+		"/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/services", "/etc/ssl", "/etc/pki",
+		"/etc/ca-certificates", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates",
+		"/var/lib/ca-certificates", os.Getenv("SSL_CERT_FILE"),
+	}
+	if at, err := filepath.EvalSymlinks("/etc/resolv.conf"); err == nil && filepath.Dir(at) != "/etc" {
+		files = append(files, filepath.Dir(at)) // the file is replaced when the network changes
+	}
+	return append(files, filepath.SplitList(os.Getenv("SSL_CERT_DIR"))...)
+}
+
+// disk returns the object for the server of a fetcher.
+func (o *Object) disk(ctx context.Context) disk.Disk {
+	from := &ahead{Object: o, ctx: ctx}
+	return disk.New(o.size, units.SectorSize, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: o.size - off, Src: from, Off: off}, nil
+	})
 }
 
 // ReadAuthorization reads the value of the header Authorization from a file, so that it is on no command line.

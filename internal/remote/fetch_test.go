@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(fetcherEnv) == "" || len(os.Args) != 2 || os.Args[1] != Fetch {
 		os.Exit(m.Run())
 	}
-	if err := Serve(os.Stdin, os.Stdout); err != nil {
+	if err := Serve(os.Stdin, os.Stdout, func([]string, []string) {}); err != nil {
 		fmt.Fprint(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -104,6 +104,9 @@ func TestShown(t *testing.T) {
 	for uri, want := range map[string]string{
 		"http://user:secret@host/a@b": "http://host/a@b", "https://host": "https://host",
 		"nbd://x:y@z@host:1/": "nbd://host:1/", "nbd+unix:///x?socket=a@b": "nbd+unix:///x?socket=a@b",
+		"HTTPS://host/a?X-Amz-Signature=b&c='d": "HTTPS://host/a?...", "http://host#x": "http://host?...",
+		`--with=[https://h/a?b,https://h/c?d]`: "--with=[https://h/a?...]", "a file?": "a file?",
+		`"https://h/a?b": not found; https://h/?c.`: `"https://h/a?...": not found; https://h/?....`,
 	} {
 		require.Equal(t, want, Shown(uri))
 	}

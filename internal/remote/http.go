@@ -2,9 +2,11 @@ package remote
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -165,7 +167,7 @@ func (o *Object) fetch(ctx context.Context, p []byte, off int64, n *int) error {
 		if bad := (*url.Error)(nil); errors.As(err, &bad) {
 			err = bad.Err // without the address, which may have a secret
 		}
-		if errors.Is(err, ondisk.ErrReference) || errors.Is(err, ondisk.ErrLimit) {
+		if final(err) {
 			return err
 		}
 		return ondisk.In(errAgain, "%w", err)
@@ -181,6 +183,14 @@ func (o *Object) fetch(ctx context.Context, p []byte, off int64, n *int) error {
 		return err
 	}
 	return o.receive(a.Body, p[*n:], n, cancel)
+}
+
+// final reports whether the error of a request is one that another try has too.
+func final(err error) bool {
+	_, strange := errors.AsType[*tls.CertificateVerificationError](err)
+	name, unknown := errors.AsType[*net.DNSError](err)
+	return strange || unknown && name.IsNotFound ||
+		errors.Is(err, ondisk.ErrReference) || errors.Is(err, ondisk.ErrLimit)
 }
 
 // receive takes the body of an answer. One that ends early is continued by the next request.
@@ -253,10 +263,11 @@ func (o *Object) check(a *http.Response, from, to int64) error {
 
 // contentRange returns the size of the object that the header of an answer states. Spec: RFC 9110, 14.4.
 func contentRange(header string, from, to int64) (int64, error) {
-	said, total, ok := strings.Cut(strings.TrimPrefix(header, "bytes "), "/")
+	_, total, _ := strings.Cut(header, "/")
 	size, err := strconv.ParseInt(total, 10, 64)
-	if want := fmt.Sprintf("%d-%d", from, to-1); !ok || err != nil || said != want || size < to {
-		return 0, fmt.Errorf("the server sends the range %.64q, want bytes %s of a size that is known", header, want)
+	want := fmt.Sprintf("bytes %d-%d/", from, to-1)
+	if err != nil || header != want+strconv.FormatInt(size, 10) || size < to {
+		return 0, fmt.Errorf("the server sends the range %.64q, want %.64q and a size that is known", header, want)
 	}
 	return size, nil
 }

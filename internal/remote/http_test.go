@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -148,6 +149,22 @@ func TestObjectsThatAreRefused(t *testing.T) {
 	}
 	_, err := OpenObject(t.Context(), "http://host/", "Basic x\r\nHost: y")
 	require.ErrorIs(t, err, ondisk.ErrUsage)
+}
+
+// FuzzContentRange has a server state any range: only the one that was asked for is taken, of an object that has it.
+func FuzzContentRange(f *testing.F) {
+	f.Add("bytes 5-9/10", int64(5), int64(10))
+	f.Add("bytes 0-0/*", int64(0), int64(1))
+	f.Add("bytes */0", int64(0), int64(0))
+	f.Fuzz(func(t *testing.T, header string, from, to int64) {
+		size, err := contentRange(header, from, to)
+		if err != nil {
+			return
+		}
+		require.GreaterOrEqual(t, size, to)
+		canonical := fmt.Sprintf("bytes %d-%d/%d", from, to-1, size)
+		require.Equal(t, canonical, header)
+	})
 }
 
 // An object that is another one by now is an error, whatever the server answers, and no byte of it is used.

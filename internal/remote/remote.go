@@ -13,22 +13,31 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/nbd"
+	"github.com/trueup/trueup/internal/pattern"
 )
 
 // IsURI reports whether a word of a command line names what a server has, and no file.
 func IsURI(word string) bool { return nbd.IsURI(word) || isWeb(word) }
 
-// Shown returns a URI for messages, without a password that should not be in it.
-func Shown(uri string) string {
-	scheme, at, _ := strings.Cut(uri, "://")
-	host, rest, ok := strings.Cut(at, "/")
-	if i := strings.LastIndexByte(host, '@'); i >= 0 {
-		host = host[i+1:]
+// hiddenQuery stands for the query of a web address, which may hold a signature.
+const hiddenQuery = "?..."
+
+// address finds URIs in a text: the scheme, a name with a password, the place, and the query.
+var address = pattern.Lazy(`(?i)\b(https?|nbds?(?:\+\w+)?)://(?:[^\s/?#]*@)?([^\s?#]*)([?#]\S*[^\s"':;,.)\]])?`)
+
+// Shown returns a text, such as a message or a URI, without what may be secret in its URIs.
+func Shown(text string) string {
+	if !strings.Contains(text, "://") {
+		return text
 	}
-	if ok {
-		host += "/"
-	}
-	return scheme + "://" + host + rest
+	return address().ReplaceAllStringFunc(text, func(uri string) string {
+		part := address().FindStringSubmatch(uri)
+		scheme, place, query := part[1], part[2], part[3]
+		if query != "" && isWeb(uri) {
+			query = hiddenQuery
+		}
+		return scheme + "://" + place + query
+	})
 }
 
 // File is what a server has: an export of NBD, or an object of a web server, which a fetcher serves by NBD. Safe for
@@ -38,15 +47,17 @@ type File struct {
 	uri     string
 	pages   pages
 	fetcher *fetcher // nil for an export
+	stop    func() bool
 }
 
 // Connect connects to the server of a URI. authorization is the value of this header for a web server, empty for none.
+// All reads end with ctx, also those that wait for an answer.
 func Connect(ctx context.Context, uri, authorization string) (*File, error) {
 	var f *fetcher
 	at := uri
 	if isWeb(uri) {
 		var err error
-		if f, at, err = startFetcher(order{uri, authorization}); err != nil {
+		if f, at, err = startFetcher(ctx, order{uri, authorization}); err != nil {
 			return nil, err
 		}
 	}
@@ -57,7 +68,8 @@ func Connect(ctx context.Context, uri, authorization string) (*File, error) {
 	if f != nil {
 		c.Wait(fetchTime)
 	}
-	return &File{client: c, uri: uri, pages: pages{of: c, size: c.Size()}, fetcher: f}, nil
+	stop := context.AfterFunc(ctx, func() { c.Abort(ctx.Err()) })
+	return &File{client: c, uri: uri, pages: pages{of: c, size: c.Size()}, fetcher: f, stop: stop}, nil
 }
 
 // Size returns the size in bytes.
@@ -84,7 +96,7 @@ func (f *File) Device() bool { return f.fetcher == nil }
 // ReadAt follows the contract of io.ReaderAt.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	n, err := f.pages.ReadAt(p, off)
-	if f.fetcher != nil && err != nil && !errors.Is(err, io.EOF) {
+	if f.fetcher != nil && err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, context.Canceled) {
 		err = cmp.Or(f.Unchanged(), err)
 	}
 	return n, err
@@ -109,4 +121,7 @@ func (f *File) Unchanged() error {
 }
 
 // Close ends the connection.
-func (f *File) Close() error { return errors.Join(f.client.Close(), f.fetcher.close()) }
+func (f *File) Close() error {
+	f.stop()
+	return errors.Join(f.client.Close(), f.fetcher.close())
+}

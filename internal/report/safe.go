@@ -7,6 +7,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/shell"
 )
 
@@ -62,9 +63,9 @@ func SafeMessage(s string) string {
 	return b.String()
 }
 
-// Message returns the text of an error in one line that a terminal can show.
+// Message returns the text of an error in one line that a terminal can show, without secrets of URIs.
 func Message(err error) string {
-	return SafeMessage(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error()))
+	return SafeMessage(realign.Shown(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error())))
 }
 
 // escaper escapes dangerous characters. Each write must have whole characters.

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -22,7 +23,8 @@ func (c *Base) AddSandbox(cmd *cobra.Command) {
 const RemoteHelp = `An image can also be on a server, which is only read: an export of an NBD server,
 nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH, without TLS; or an object of a web server that answers ranges,
 http://... or https://.... It is an error if an object changes meanwhile; NBD does not show that, and a copy from NBD
-is compared with what the server gives when it is read again. Such an image can name no other files.`
+is compared with what the server gives when it is read again. Such an image can name no other files. Results and
+messages have ?... for the query of an address, which may be a secret.`
 
 // AddRemote adds --authorization, for images of web servers.
 func (c *Base) AddRemote(cmd *cobra.Command) {
@@ -30,12 +32,22 @@ func (c *Base) AddRemote(cmd *cobra.Command) {
 		"send the header Authorization with the value in `FILE` to a web server")
 }
 
+// Authorized adds --authorization to the flags of a command line that reads the same images.
+func (c *Base) Authorized(flags []string) []string {
+	return append(flags, realign.Authorized(c.authorization)...)
+}
+
 // FetchClerk is the argument that makes the program ask a web server for one that is confined.
 const FetchClerk = realign.Fetch
 
 // NewFetchClerk returns the command of a clerk, which is of no use to people.
 func NewFetchClerk() *cobra.Command {
-	return Hidden(FetchClerk, "Read an object of a web server for trueup", realign.FetchServe)
+	return Hidden(FetchClerk, "Read an object of a web server for trueup", func(in io.Reader, out io.Writer) error {
+		return realign.FetchServe(in, out, func(read, remove []string) {
+			// The other process says what a kernel lacks.
+			sandbox.Confine(sandbox.Access{Asks: true, Read: read, Remove: remove})
+		})
+	})
 }
 
 // Sandboxed adds the flag to those of another trueup, which is to be confined as well.
@@ -51,9 +63,9 @@ func (c *Base) Sandboxed(args []string) []string {
 var lost *report.Isolation
 
 // Confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an
-// image. Servers of images are connected to before that.
-func (c *Base) Confine(errOut io.Writer, images, outputs []string) (err error) {
-	if c.remotes, err = realign.Connect(images, c.authorization); err != nil {
+// image. Servers of images are connected to before that, until ctx ends.
+func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []string) (err error) {
+	if c.remotes, err = realign.Connect(ctx, images, c.authorization); err != nil {
 		return err
 	}
 	if !c.OwnProcess {

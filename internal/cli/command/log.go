@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -31,7 +32,7 @@ func (j jsonText) MarshalJSON() ([]byte, error) { return j, nil }
 // MarshalText returns the object.
 func (j jsonText) MarshalText() ([]byte, error) { return j, nil }
 
-// Start writes that a run begins. A run of which that cannot be written does not begin.
+// Start writes that a run begins, without secrets of URIs. A run of which that cannot be written does not begin.
 func (l *Log) Start(w io.Writer, format, version, command string, args []string) error {
 	folder, err := os.Getwd()
 	if err != nil {
@@ -45,7 +46,11 @@ func (l *Log) Start(w io.Writer, format, version, command string, args []string)
 	} else {
 		l.handler = slog.NewTextHandler(w, nil)
 	}
-	err = l.write(slog.LevelInfo, "begins", slog.Any("args", args), slog.String("folder", folder),
+	shown := make([]string, 0, len(args))
+	for _, arg := range args {
+		shown = append(shown, realign.Shown(arg))
+	}
+	err = l.write(slog.LevelInfo, "begins", slog.Any("args", shown), slog.String("folder", folder),
 		slog.Int("user", os.Getuid()), slog.String("version", version))
 	if err != nil {
 		l.handler = nil

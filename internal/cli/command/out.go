@@ -108,7 +108,7 @@ func (c *Base) Each(
 		if scan.Worse(code, worst) {
 			worst = code
 		}
-		ends = append(ends, ended{image, code})
+		ends = append(ends, ended{realign.Shown(image), code})
 		return WrapStdout(err)
 	}
 	for _, image := range images {

@@ -255,7 +255,7 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if f.delegate != nil {
 		defer func() { _ = f.delegate.Close() }() // its end is told by what it printed
 	}
-	if err := f.Confine(errOut, f.dev.reads(dest, f.Reads(src)), f.dev.writes(dest, f.sums)); err != nil {
+	if err := f.Confine(ctx, errOut, f.dev.reads(dest, f.Reads(src)), f.dev.writes(dest, f.sums)); err != nil {
 		return err
 	}
 	switch {
@@ -473,8 +473,9 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 
 // proof returns the flags of the verify that proves the copy again.
 func (f *alignFlags) proof() []string {
+	same := f.Authorized(f.Reading.Flags())
 	if f.SkipFree {
-		return append(f.Reading.Flags(), "--skip-free")
+		same = append(same, "--skip-free")
 	}
-	return f.Reading.Flags()
+	return same
 }

@@ -82,7 +82,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		f.Claimed = true
 	}
 	looped := realign.Looped()
-	err = errors.Join(f.givesWay(), f.OpenAfter(), f.Confine(errOut, f.Reads(path), []string{path, f.journal}))
+	err = errors.Join(f.givesWay(), f.OpenAfter(), f.Confine(ctx, errOut, f.Reads(path), []string{path, f.journal}))
 	if err != nil {
 		return err
 	}
@@ -147,11 +147,11 @@ func (f *openFlags) claimMoved(path string, w *unfinished.Held) (err error) {
 
 // nothingOpen returns the error of a path without a journal: the disk can name one, or be the kept original of an
 // exchanged disk.
-func (f *openFlags) nothingOpen(errOut io.Writer, path string) error {
+func (f *openFlags) nothingOpen(ctx context.Context, errOut io.Writer, path string) error {
 	if f.journal != "" {
 		return command.Usage("there is no journal %s", f.journal)
 	}
-	if err := f.Confine(errOut, []string{path}, nil); err != nil {
+	if err := f.Confine(ctx, errOut, []string{path}, nil); err != nil {
 		return err
 	}
 	s, err := command.OpenSource(path, realign.Reading{})

@@ -92,13 +92,16 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 	if err := errors.Join(f.Check(), f.CheckProgress()); err != nil {
 		return err
 	}
+	if err = realign.Local(path, "trueup "+f.command); err != nil {
+		return err
+	}
 	f.Ending.Hold("")
 	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {
 		return err
 	}
 	w, err := unfinished.Hold(path, f.journal)
 	if errors.Is(err, fs.ErrNotExist) {
-		return f.nothingOpen(errOut, path)
+		return f.nothingOpen(ctx, errOut, path)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -118,7 +121,7 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, path string,
 	if err := f.OpenAfter(); err != nil {
 		return err
 	}
-	if err := f.Confine(errOut, append(realign.ReadFor(w), path), []string{path, f.journal}); err != nil {
+	if err := f.Confine(ctx, errOut, append(realign.ReadFor(w), path), []string{path, f.journal}); err != nil {
 		return err
 	}
 	done, err := f.goOn(ctx, errOut, w)

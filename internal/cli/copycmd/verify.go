@@ -82,7 +82,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.second.open(f.Base, src, dest); err != nil {
 		return err
 	}
-	if err := f.Confine(errOut, f.Reads(src, dest), nil); err != nil {
+	if err := f.Confine(ctx, errOut, f.Reads(src, dest), nil); err != nil {
 		return err
 	}
 	watch, end := f.Watched(errOut, f.Progress, "verify", false)
@@ -114,7 +114,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err != nil {
 		return err
 	}
-	r := report.NewVerify(command.Head("verify"), src, dest, p, diffs, d.Layout)
+	r := report.NewVerify(command.Head("verify"), realign.Shown(src), realign.Shown(dest), p, diffs, d.Layout)
 	return f.print(ctx, out, r, f.second.judgeDest(ctx, f.Base, errOut, s, d, p))
 }
 

@@ -66,7 +66,7 @@ func (m *Move) Choices() []string { return append(m.Goal.Flags(), m.WithArgument
 // WithArguments are the flags that name the other disks of the machine.
 func (m *Move) WithArguments() (out []string) {
 	for _, path := range m.With {
-		out = append(out, "--with", path)
+		out = append(out, "--with", realign.Shown(path))
 	}
 	return out
 }

@@ -99,7 +99,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if f.measured, err = f.bench.Read(f.Out); err != nil {
 		return err
 	}
-	if err := f.Confine(errOut, f.move().Reads(paths...), nil); err != nil {
+	if err := f.Confine(ctx, errOut, f.move().Reads(paths...), nil); err != nil {
 		return err
 	}
 	if len(paths) == 1 {
@@ -206,7 +206,7 @@ func (f *inspectFlags) inspect(
 		}
 	}
 	r, bad = report.NewInspect(command.Head("inspect"), s, u, refusals, c)
-	r.Flags = append(f.Flags(), f.move().WithArguments()...)
+	r.Flags = f.Authorized(append(f.Flags(), f.move().WithArguments()...))
 	r.Benchmark(f.measured)
 	switch {
 	case bad != nil:

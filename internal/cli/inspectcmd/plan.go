@@ -60,7 +60,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	if err != nil {
 		return err
 	}
-	if err := f.Confine(errOut, f.Reads(path), nil); err != nil {
+	if err := f.Confine(ctx, errOut, f.Reads(path), nil); err != nil {
 		return err
 	}
 	s, err := f.Open(path, f.Reading)
@@ -79,7 +79,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	}
 	refusals := p.Refusals(f.AllowUnbootable)
 	r := report.NewPlan(command.Head("plan"), s, p, refusals)
-	r.Flags = append(f.Reading.Flags(), f.Choices()...)
+	r.Flags = f.Authorized(append(f.Reading.Flags(), f.Choices()...))
 	refused := realign.Refusal(refusals)
 	if refused == nil {
 		after, err := s.Result(p)

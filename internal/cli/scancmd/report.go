@@ -124,7 +124,7 @@ func (f *reportFlags) apart() error {
 }
 
 // confine restricts this process to the files, and to the folders where SQLite makes its temporary one.
-func (f *reportFlags) confine(errOut io.Writer) error {
+func (f *reportFlags) confine(ctx context.Context, errOut io.Writer) error {
 	read, written := []string{}, []string{}
 	for _, folder := range []string{os.Getenv("SQLITE_TMPDIR"), os.TempDir(), "/var/tmp", "/usr/tmp"} {
 		if folder != "" {
@@ -137,14 +137,14 @@ func (f *reportFlags) confine(errOut io.Writer) error {
 			written = append(written, file.Path) // for its locks and its log
 		}
 	}
-	return f.Confine(errOut, read, written)
+	return f.Confine(ctx, errOut, read, written)
 }
 
 func runReport(ctx context.Context, out, errOut io.Writer, f reportFlags, args []string) (err error) {
 	if err := f.settle(args); err != nil {
 		return err
 	}
-	if err := f.confine(errOut); err != nil {
+	if err := f.confine(ctx, errOut); err != nil {
 		return err
 	}
 	m, err := f.Run(ctx)

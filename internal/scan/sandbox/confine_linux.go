@@ -10,13 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Confine restricts this process, in all threads and for good: to the files of a, and without network, other programs
-// or processes. Layers that the kernel lacks are left out with a note; the achieved level is Sandbox or None.
+// Confine restricts this process, in all threads and for good: to the files of a, and without network (but see
+// Access.Asks), other programs or processes. Layers that the kernel lacks are left out with a note; the achieved level
+// is Sandbox or None.
 func Confine(a Access) Isolation {
 	iso := Isolation{Wanted: Sandbox, Layers: []string{}}
 	switch {
 	case a.Workers:
 		iso.forbid(nil, parentOfWorkers())
+	case a.Asks:
+		iso.forbid(a.rules, asker(ownPid()))
 	case a.Serves:
 		iso.forbid(a.rules, server(ownPid()))
 	default:

@@ -164,6 +164,30 @@ func TestConfineAParentOfWorkers(t *testing.T) {
 	inConfinement(t, "", sandbox.Access{Workers: true}, keys(want)...).answers(t, want)
 }
 
+// What asks servers has the network, and nothing else but what it reads and a socket to remove.
+func TestConfineWhatAsksServers(t *testing.T) {
+	dir := t.TempDir()
+	file, socket, kept := write(t, dir, "a.pem"), write(t, dir, "s", "socket"), write(t, dir, "kept", "b")
+	want := map[string]string{
+		"read " + file:                      "done",
+		"read " + kept:                      permission,
+		"append " + file:                    operation,
+		"create " + filepath.Join(dir, "x"): operation,
+		"truncate " + file:                  operation,
+		"remove " + kept:                    permission,
+		"remove " + socket:                  "done",
+		"exec /bin/true":                    operation,
+		"ptrace":                            operation,
+		"fork":                              operation,
+		"socket":                            "done",
+		"unixsocket":                        "done",
+	}
+	access := sandbox.Access{Asks: true, Read: []string{file}, Remove: []string{socket}}
+	o := inConfinement(t, "", access, keys(want)...)
+	o.answers(t, want)
+	require.Equal(t, sandbox.Sandbox, o.Isolation.Achieved)
+}
+
 // What a kernel lacks is said, and the rest holds.
 func TestConfineOnOldKernels(t *testing.T) {
 	dir := t.TempDir()

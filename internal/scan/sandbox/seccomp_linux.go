@@ -86,14 +86,15 @@ type check struct {
 type policy struct {
 	refused []string
 	checks  []check // calls of which some arguments are refused. A call with two checks has to pass both
+	network bool    // sockets are not refused
 }
 
 // worker returns the policy of a process that may only read and answer.
 func worker(pid uint32) policy {
 	reading := []uint32{openToWrite}
 	return policy{
-		slices.Concat(network, programs, spying, places, holes, messages, machine, writing),
-		slices.Concat(alone(pid), []check{
+		refused: slices.Concat(network, programs, spying, places, holes, messages, machine, writing),
+		checks: slices.Concat(alone(pid), []check{
 			{"open", 1, bpf.JumpBitsNotSet, reading},
 			{"openat", 2, bpf.JumpBitsNotSet, reading},
 			// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one
@@ -109,8 +110,8 @@ func worker(pid uint32) policy {
 // command returns the policy of a process that writes files and starts nothing.
 func command(pid uint32) policy {
 	return policy{
-		slices.Concat(network, programs, spying, places, holes, messages, machine),
-		append(alone(pid), typing...),
+		refused: slices.Concat(network, programs, spying, places, holes, messages, machine),
+		checks:  append(alone(pid), typing...),
 	}
 }
 
@@ -127,10 +128,22 @@ func server(pid uint32) policy {
 	return p
 }
 
+// asker returns the policy of a process that asks servers, for a client on a socket that is open already. It reads, and
+// removes that socket.
+func asker(pid uint32) policy {
+	p := worker(pid)
+	p.network = true
+	p.refused = slices.DeleteFunc(p.refused, func(call string) bool {
+		return call != "listen" && slices.Contains(network, call) ||
+			slices.Contains([]string{"unlink", "unlinkat", "rmdir"}, call)
+	})
+	return p
+}
+
 // parentOfWorkers returns the policy of a process that starts workers, which inherit it: nothing in it may name a
 // process.
 func parentOfWorkers() policy {
-	return policy{slices.Concat(network, spying, places, holes, messages, machine), append([]check{
+	return policy{refused: slices.Concat(network, spying, places, holes, messages, machine), checks: append([]check{
 		{"clone", 0, bpf.JumpBitsNotSet, []uint32{cloneNamespaces}},
 	}, typing...)}
 }
