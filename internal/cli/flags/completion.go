@@ -68,9 +68,11 @@ func (w words) offerArguments(cmd *cobra.Command, args []string, begun string) (
 
 // offerImages offers files, and behind a package and "!" its disks. A name that a shell would not take as it stands
 // is left out: a package of strangers could have commands in it.
-func (w words) offerImages(_ *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (w words) offerImages(
+	cmd *cobra.Command, _ []string, begun string,
+) ([]cobra.Completion, cobra.ShellCompDirective) {
 	at := strings.LastIndexByte(begun, '!')
-	if at < 0 || w.Confine(io.Discard, []string{begun}, nil) != nil {
+	if at < 0 || realign.IsRemote(begun) || w.Confine(cmd.Context(), io.Discard, []string{begun}, nil) != nil {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	p, err := realign.OpenPackage(begun[:at])
@@ -89,11 +91,12 @@ func (w words) offerImages(_ *cobra.Command, _ []string, begun string) ([]cobra.
 
 // completePartitions offers for a flag the numbers of the partitions of the image that the command line names first.
 func completePartitions(c *command.Base, cmd *cobra.Command, flag string, r *realign.Reading) {
-	command.CompleteBy(cmd, flag, func(_ *cobra.Command, args []string, begun string) (
+	command.CompleteBy(cmd, flag, func(cmd *cobra.Command, args []string, begun string) (
 		out []cobra.Completion, _ cobra.ShellCompDirective,
 	) {
 		const none = cobra.ShellCompDirectiveNoFileComp
-		if len(args) == 0 || c.Confine(io.Discard, slices.Concat(args[:1], r.Allow), nil) != nil {
+		if len(args) == 0 || realign.IsRemote(args[0]) ||
+			c.Confine(cmd.Context(), io.Discard, slices.Concat(args[:1], r.Allow), nil) != nil {
 			return nil, none
 		}
 		s, err := realign.Open(args[0], *r)
