@@ -42,6 +42,10 @@ func TestRemoteSource(t *testing.T) {
 	require.Zero(t, trueup(t, "convert", "--to", "qcow2", uri, in("remote.qcow2")).code)
 	require.Zero(t, trueup(t, "verify", uri, in("remote.qcow2")).code)
 
+	require.NoError(t, os.WriteFile(in("list"), []byte(uri+"\n"), 0o600))
+	r = trueup(t, "inspect", "--json", strings.Replace(uri, "///", "///x", 1), uri)
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stdout, `"exit_code":3`, "an error of one server is that of one image")
 	for want, args := range map[string][]string{
 		"--replace needs a file":          {"align", "--replace", uri},
 		"--in-place needs a file":         {"align", "--in-place", uri},
@@ -51,7 +55,11 @@ func TestRemoteSource(t *testing.T) {
 		"--second-opinion needs a file":   {"convert", "--second-opinion", uri, in("x.img")},
 		"a copy that is a package needs":  {"align", uri, in("x.ova")},
 		"is an image of a server, which":  {"align", src, uri},
-		"this command reads no images of": {"serve", uri},
+		"trueup serve needs a file":       {"serve", uri},
+		"trueup boot needs a file":        {"boot", uri},
+		"trueup undo needs a file":        {"undo", uri},
+		"trueup scan needs a file":        {"scan", "--files-from", in("list")},
+		"this command reads no images of": {"serve", "--with", uri, src},
 		"it has no such export":           {"inspect", strings.Replace(uri, "///", "///x", 1)},
 		"--allow-folder is for files":     {"inspect", "--allow-folder", in("."), uri},
 	} {

@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -192,8 +193,12 @@ func keepLog(root *cobra.Command, c *command.Base) {
 	f.Var(&format, "log-format", "write the log as `FORMAT`: text or json")
 	command.Complete(root, "log-format", format.Of...)
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
-		if path == "" || aboutUse(cmd) {
+		if aboutUse(cmd) {
 			return nil
+		}
+		refused := c.CheckServers(cmd, args)
+		if path == "" {
+			return refused
 		}
 		given := args
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -209,7 +214,7 @@ func keepLog(root *cobra.Command, c *command.Base) {
 			}
 			w = file // until the process ends
 		}
-		return c.Log.Start(w, format.Value, c.Version, cmd.Name(), given)
+		return cmp.Or(c.Log.Start(w, format.Value, c.Version, cmd.Name(), given), refused)
 	}
 }
 

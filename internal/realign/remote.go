@@ -82,7 +82,7 @@ func Local(uri, work string) error {
 	}
 	return fmt.Errorf("%s: %w", uri, &ondisk.Refusal{
 		Code: "unsupported", Reason: work + " needs a file, and this is an image of a server",
-		Remedy: "make a file of it with trueup convert, and name that",
+		Remedy: "make a file of it with trueup convert, and name that; trueup inspect reads several such images",
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
@@ -143,6 +144,11 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 		more, err := ReadList(c.FilesFrom, stdin)
 		if err != nil {
 			return nil, err
+		}
+		for _, path := range more {
+			if err := realign.Local(path, "trueup scan"); err != nil {
+				return nil, err
+			}
 		}
 		t.Paths = append(t.Paths, more...)
 	}

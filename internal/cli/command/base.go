@@ -40,6 +40,7 @@ type Base struct {
 	RequireSandbox bool
 	Version        string
 	Judging        []string // folders of judges, which read from sockets in them that are open
+	readsServers   bool     // the command reads images of servers
 	remotes        realign.Remotes
 	authorization  string // file with a header for web servers
 }

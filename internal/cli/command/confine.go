@@ -32,6 +32,19 @@ func (c *Base) AddRemote(cmd *cobra.Command) {
 		"send the header Authorization with the value in `FILE` to a web server")
 }
 
+// CheckServers refuses images of servers for a command that does not read them.
+func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
+	if c.readsServers = cmd.Flags().Lookup("authorization") != nil; c.readsServers {
+		return nil
+	}
+	for _, arg := range args {
+		if err := realign.Local(arg, cmd.CommandPath()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Authorized adds --authorization to the flags of a command line that reads the same images.
 func (c *Base) Authorized(flags []string) []string {
 	return append(flags, realign.Authorized(c.authorization)...)
@@ -65,8 +78,10 @@ var lost *report.Isolation
 // Confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an
 // image. Servers of images are connected to before that, until ctx ends.
 func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []string) (err error) {
-	if c.remotes, err = realign.Connect(ctx, images, c.authorization); err != nil {
-		return err
+	if c.readsServers {
+		if c.remotes, err = realign.Connect(ctx, images, c.authorization); err != nil {
+			return err
+		}
 	}
 	if !c.OwnProcess {
 		return nil

@@ -92,9 +92,6 @@ func runOpen(ctx context.Context, out, errOut io.Writer, f *openFlags, path stri
 	if err := errors.Join(f.Check(), f.CheckProgress()); err != nil {
 		return err
 	}
-	if err = realign.Local(path, "trueup "+f.command); err != nil {
-		return err
-	}
 	f.Ending.Hold("")
 	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {
 		return err
