@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/shell"
 )
 
@@ -23,11 +24,11 @@ func NotOpened(path string, err error) error {
 		}
 		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s",
 			path, shell.Quote(path))
-	case !errors.Is(err, fs.ErrNotExist):
+	case !errors.Is(err, fs.ErrNotExist) || realign.IsRemote(path):
 		return err
 	case strings.Contains(path, "://") || strings.HasPrefix(path, "["):
-		return fmt.Errorf("%w; trueup reads files and block devices of this machine: "+
-			"mount it, or serve it as a file with nbdfuse", err)
+		return fmt.Errorf("%w; trueup reads files and block devices of this machine, NBD and web servers: mount it, "+
+			"or serve it by NBD with nbdkit", err)
 	}
 	return fmt.Errorf("%w%s", err, patternHint(path))
 }
