@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -65,7 +66,7 @@ func TestScanLines(t *testing.T) {
 // The line never runs over, whatever there is to count: a terminal would begin a new one each time.
 func TestScanLinesFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(0, 1<<31)
+		n := rapid.IntRange(0, math.MaxInt32)
 		c := scanCounts{
 			Done: n.Draw(t, "done"), Walking: rapid.Bool().Draw(t, "walking"), Aligned: n.Draw(t, "aligned"),
 			Below:      n.Draw(t, "below"),

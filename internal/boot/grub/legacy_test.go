@@ -264,7 +264,7 @@ func TestGrubLegacyRefused(t *testing.T) {
 			if tc.change != nil {
 				tc.change(f, &s)
 			}
-			if int(s.First)+2 < len(f)/512 {
+			if int64(s.First)+2 < int64(len(f)/512) {
 				grubforge.PutStage(f, s)
 			}
 			grubforge.PutStage1(f, 0, s)

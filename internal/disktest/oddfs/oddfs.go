@@ -1,5 +1,3 @@
-//go:build linux && !386
-
 // Package oddfs is a file system with the manners of others: networks, shared folders of hypervisors, drivers in user
 // space. It shows a folder, and does less with it, or else, than a disk's own file system would.
 //
@@ -9,21 +7,11 @@ package oddfs
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"testing"
-
-	"github.com/hanwen/go-fuse/v2/fs"
-	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
-
-	"github.com/trueup/trueup/internal/disktest"
 )
 
 // Manners lists what a file system does differently. The zero value is a good one.
@@ -147,132 +135,4 @@ func (j *Journal) note(op, name string) syscall.Errno {
 		return cmp.Or(j.Errno, syscall.EIO)
 	}
 	return 0
-}
-
-// Mount shows the folder behind until the test ends. A machine that denies it skips the test.
-func Mount(t testing.TB, behind string, m Manners) (mounted string) {
-	t.Helper()
-	s := &server{Manners: m, calls: map[string]int{}, opens: map[uint64]int{}, named: map[uint64]bool{}}
-	root := &fs.LoopbackRoot{Path: behind}
-	root.RootNode = s.node(root)
-	mounted = t.TempDir()
-	place, end, err := attach(t, mounted)
-	if err != nil {
-		t.Skipf("no file system in user space can be mounted here: %v", err)
-	}
-	if end != nil {
-		t.Cleanup(end)
-	}
-	mount, err := fs.Mount(place, root.RootNode, &fs.Options{MountOptions: fuse.MountOptions{
-		Name: "oddfs", DisableXAttrs: true, EnableLocks: true, MaxWrite: maxTransfer, MaxReadAhead: noReadAhead,
-	}})
-	if err != nil {
-		t.Skipf("no file system in user space can be served here: %v", err)
-	}
-	if end == nil {
-		t.Cleanup(func() {
-			if err := mount.Unmount(); err != nil {
-				t.Errorf("unmount: %v", err)
-			}
-		})
-	}
-	if err := unpolled(mounted); err != nil {
-		t.Fatalf("poll: %v", err)
-	}
-	return mounted
-}
-
-// unpolled has the kernel ask once whether a file there is ready, and learn that such questions are not answered. Go
-// asks for each file that it opens, in a call that no other thread of the process can overtake. The library asks
-// itself, but not of a mount that it gets as a descriptor.
-func unpolled(mounted string) error {
-	fd, err := unix.Open(mounted+"/.go-fuse-epoll-hack", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	return errors.Join(err, unix.Close(fd))
-}
-
-// maxTransfer is how many bytes a call can have.
-const maxTransfer = 128 << 10
-
-// noReadAhead, in bytes, is less than a page: the kernel reads what is asked for. Otherwise it asks for more when it
-// has the time, and how many reads there are differs from run to run. 0 stands for the kernel's own choice.
-const noReadAhead = 1
-
-// attach mounts as root does it. For an ordinary user fusermount3 does it later, and end is nil. The descriptor must
-// not get to the programs that tests start: a mount lives as long as any process has it.
-func attach(t testing.TB, mounted string) (place string, end func(), err error) {
-	t.Helper()
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", nil, err
-	}
-	if os.Geteuid() != 0 {
-		disktest.Tool(t, "fusermount3")
-		return mounted, nil, unix.Close(fd)
-	}
-	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,max_read=%d", fd, maxTransfer)
-	if err := unix.Mount("oddfs", mounted, "fuse.oddfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-		return "", nil, errors.Join(err, unix.Close(fd))
-	}
-	return fmt.Sprintf("/dev/fd/%d", fd), func() {
-		if err := unix.Unmount(mounted, unix.MNT_FORCE|unix.MNT_DETACH); err != nil { // whatever has a file open still
-			t.Errorf("unmount: %v", err)
-		}
-	}, nil
-}
-
-// server is what all files of a mount have in common.
-type server struct {
-	Manners
-
-	mu    sync.Mutex
-	calls map[string]int
-	opens map[uint64]int  // open descriptors by inode
-	named map[uint64]bool // files that are open, and got a second name
-}
-
-// begin is the error with which an operation ends before it was carried out, 0 for none.
-func (s *server) begin(op, name string) syscall.Errno {
-	if errno := s.Journal.note(op, name); errno != 0 {
-		return errno
-	}
-	for _, key := range []string{op, op + " " + name} {
-		if errno := s.Fail[key]; errno != 0 {
-			return errno
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls[op]++
-	// The kernel restarts locks itself, and gives programs an errno of its own, 512, when there was no signal.
-	if n := s.calls[op]; s.Interrupted && op != "lock" && n&(n-1) == 0 {
-		return syscall.EINTR
-	}
-	return 0
-}
-
-// end is the error that is reported of an operation that was carried out.
-func (s *server) end(op, name string, errno syscall.Errno) syscall.Errno {
-	for _, key := range []string{op, op + " " + name} {
-		if lost := s.Lost[key]; errno == 0 && lost != 0 {
-			return lost
-		}
-	}
-	return errno
-}
-
-// link notes another name of a file that is open.
-func (s *server) link(ino uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.opens[ino] > 0 {
-		s.named[ino] = true
-	}
-}
-
-func (s *server) node(root *fs.LoopbackRoot) *node {
-	return &node{LoopbackNode: fs.LoopbackNode{RootData: root}, s: s}
 }

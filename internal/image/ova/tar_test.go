@@ -276,7 +276,7 @@ func TestNewSizes(t *testing.T) {
 			}
 		}
 	}
-	_, err := tarHeaders(&tar.Header{Name: "x", Uid: 1 << 60}, 0, 0)
+	_, err := tarHeaders(&tar.Header{Name: "x", Mode: 1 << 60}, 0, 0)
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
 

@@ -46,7 +46,7 @@ func (s simulation) call(number uint32, arguments ...uint64) unix.Errno {
 	if out == unix.SECCOMP_RET_ALLOW {
 		return 0
 	}
-	require.Equal(s.t, unix.SECCOMP_RET_ERRNO, out&unix.SECCOMP_RET_ACTION_FULL)
+	require.Equal(s.t, uint32(unix.SECCOMP_RET_ERRNO), uint32(out)&unix.SECCOMP_RET_ACTION_FULL)
 	return unix.Errno(out & unix.SECCOMP_RET_DATA)
 }
 

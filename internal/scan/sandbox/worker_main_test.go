@@ -114,7 +114,7 @@ var misdeeds = map[string]func(with string) []byte{
 			sink = append(sink, piece)
 		}
 	},
-	"huge": func(string) []byte { sink = append(sink, make([]byte, 1<<33)); return nil },
+	"huge": func(string) []byte { sink = append(sink, make([]byte, 1<<30)); return nil },
 	"stack": func(string) []byte {
 		var down func(n int) int
 		down = func(n int) int { return down(n+1) + n }
