@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -50,4 +51,12 @@ func FewDescriptors(run func() error) error {
 		}
 	}
 	return errors.New("descriptors stay open")
+}
+
+func threadTime() time.Duration {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
+		panic(err) // the arguments are right
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

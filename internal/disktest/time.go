@@ -1,10 +1,10 @@
+//go:build linux || windows
+
 package disktest
 
 import (
 	"runtime"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // ProcessorTime returns the processor time that f takes in its goroutine, as Scaled. Other work of the process does not
@@ -32,12 +32,4 @@ func Allocated(run func()) int64 {
 	run()
 	runtime.ReadMemStats(&after)
 	return int64(after.TotalAlloc - before.TotalAlloc)
-}
-
-func threadTime() time.Duration {
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
-		panic(err) // the arguments are right
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
