@@ -2,7 +2,7 @@ package report
 
 import (
 	"fmt"
-	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -283,9 +283,9 @@ func useOf(format, subformat, dest, folder string) (words, command string) {
 	case format == "raw" || format == "qcow2":
 		// virt-xml splits its argument as Python's shlex does in POSIX mode, at commas. Source: virtinst/cli.py.
 		const special = `\,'"`
-		relative := !path.IsAbs(dest)
+		relative := !filepath.IsAbs(dest)
 		if relative && strings.ContainsAny(folder, special) {
-			dest, relative = path.Join(folder, dest), false
+			dest, relative = filepath.Join(folder, dest), false
 		}
 		name = shell.Quote(strings.NewReplacer(`\`, `\\`, ",", `\,`, "'", `\'`, `"`, `\"`).Replace(dest))
 		if relative {
@@ -304,12 +304,12 @@ func useOf(format, subformat, dest, folder string) (words, command string) {
 			"VBoxManage storageattach VM --storagectl CONTROLLER --port N --device N --type hdd --medium " + name
 	case subformat == "vmfs":
 		return "To use it with vSphere, copy its two files to the datastore:   ",
-			"govc vm.disk.attach -vm VM -ds DATASTORE -disk VM/" + shell.Quote(path.Base(dest))
+			"govc vm.disk.attach -vm VM -ds DATASTORE -disk VM/" + shell.Quote(filepath.Base(dest))
 	case subformat == "streamOptimized":
 		return "To use it with vSphere:   ", "govc import.vmdk -ds DATASTORE " + name
 	}
 	return "To use it with vSphere:   ", "vmkfstools -d thin -i " + name + " /vmfs/volumes/DATASTORE/VM/" +
-		shell.Quote(path.Base(dest))
+		shell.Quote(filepath.Base(dest))
 }
 
 // powerShellQuote quotes a path for PowerShell, in which all kinds of single quotes end a text; "" where one line of

@@ -11,6 +11,10 @@ import (
 var (
 	locked = []error{unix.EAGAIN, unix.EACCES}
 	full   = []error{unix.ENOSPC, unix.EDQUOT}
+
+	unsupported = []error{unix.EINVAL, unix.EPERM}
+	denied      = []error{unix.EACCES}
+	tooLong     = []error{unix.ENAMETOOLONG}
 )
 
 // again repeats a call until no signal has interrupted it. A call that failed with EINTR can have had its effect all

@@ -35,7 +35,7 @@ func FromSystem(err error) bool {
 
 // Unsupported reports whether an error says that a file system does not know a call, or an option of it.
 func Unsupported(err error) bool {
-	return isAny(err, syscall.EINVAL, syscall.EPERM, errors.ErrUnsupported)
+	return isAny(err, unsupported...) || errors.Is(err, errors.ErrUnsupported)
 }
 
 // NoLocks reports whether an error says that a file system knows no locks.
@@ -48,13 +48,13 @@ func Locked(err error) bool { return isAny(err, locked...) }
 func Full(err error) bool { return isAny(err, full...) }
 
 // Denied reports whether an error says that this user lacks the right to a file.
-func Denied(err error) bool { return errors.Is(err, syscall.EACCES) }
+func Denied(err error) bool { return isAny(err, denied...) }
 
 // NotFolder reports whether an error says that a name on the way to a file is a link or a file.
 func NotFolder(err error) bool { return isAny(err, syscall.ENOTDIR, syscall.ELOOP, syscall.EMLINK) }
 
 // TooLong reports whether an error says that no file can have a name so long.
-func TooLong(err error) bool { return errors.Is(err, syscall.ENAMETOOLONG) }
+func TooLong(err error) bool { return isAny(err, tooLong...) }
 
 // Interrupted reports whether an error says that a signal interrupted a call.
 func Interrupted(err error) bool { return errors.Is(err, syscall.EINTR) }

@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// CheckName accepts all names.
+func CheckName(string) error { return nil }
+
 // Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced
 // meanwhile cannot lead elsewhere.
 type Folder struct{ fd int }

@@ -2,10 +2,13 @@ package sys
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -14,7 +17,11 @@ import (
 
 var (
 	locked = []error{windows.ERROR_LOCK_VIOLATION}
-	full   = []error{windows.ERROR_DISK_FULL, windows.ERROR_HANDLE_DISK_FULL}
+	full   = []error{windows.ERROR_DISK_FULL, windows.ERROR_HANDLE_DISK_FULL, windows.ERROR_DISK_QUOTA_EXCEEDED}
+	// The first is that of file systems, such as FAT for links.
+	unsupported = []error{windows.ERROR_INVALID_FUNCTION, windows.ERROR_INVALID_PARAMETER}
+	denied      = []error{windows.ERROR_ACCESS_DENIED}
+	tooLong     = []error{windows.ERROR_FILENAME_EXCED_RANGE}
 )
 
 // plain returns the error of the system alone, as other systems return it.
@@ -27,6 +34,18 @@ func plain(err error) error {
 
 // Private runs a function. New files have the rights of their folder here.
 func Private(f func()) { f() }
+
+// CheckName refuses what is no name of a file, and names that other programs could not open.
+func CheckName(name string) error {
+	switch {
+	case name == "." || name == "..":
+	case strings.HasSuffix(name, ".") || strings.HasSuffix(name, " "):
+		return errors.New("ends with a dot or a space, which other programs for Windows leave out")
+	case !filepath.IsLocal(name):
+		return errors.New("is a device, a drive or a stream of Windows, and no file")
+	}
+	return nil
+}
 
 // Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced
 // meanwhile cannot lead elsewhere.
@@ -122,14 +141,68 @@ func (d *Folder) Link(from, to string) error { return plain(d.root.Link(from, to
 // Rename gives a file another name, and replaces what has it.
 func (d *Folder) Rename(from, to string) error { return plain(d.root.Rename(from, to)) }
 
-// RenameNew gives a file another name, which must be free. It is left to links.
-func (*Folder) RenameNew(string, string) error { return needsLinux("a rename that replaces nothing") }
+// RenameNew gives a file another name, which must be free.
+func (d *Folder) RenameNew(from, to string) error {
+	name, err := windows.UTF16FromString(to)
+	if err != nil {
+		return plain(err)
+	}
+	var info struct { // FILE_RENAME_INFORMATION
+		Replace bool
+		Root    windows.Handle
+		Length  uint32 // bytes
+		Name    [windows.MAX_PATH]uint16
+	}
+	if copy(info.Name[:], name) < len(name) {
+		return windows.ERROR_FILENAME_EXCED_RANGE
+	}
+	info.Length = uint32(len(name)-1) * 2 //nolint:gosec // it fits
+	folder, err := d.List()
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	info.Root = windows.Handle(folder.Fd())
+	file, err := openToRename(info.Root, from)
+	if err != nil {
+		return err
+	}
+	var done windows.IO_STATUS_BLOCK
+	err = windows.NtSetInformationFile(file, &done, (*byte)(unsafe.Pointer(&info)), uint32(unsafe.Sizeof(info)),
+		windows.FileRenameInformation)
+	return errors.Join(ofNT(err), windows.CloseHandle(file))
+}
+
+// openToRename opens a file or a link in a folder.
+func openToRename(folder windows.Handle, name string) (file windows.Handle, err error) {
+	text, err := windows.NewNTUnicodeString(name)
+	if err != nil {
+		return 0, plain(err)
+	}
+	object := &windows.OBJECT_ATTRIBUTES{RootDirectory: folder, ObjectName: text, Attributes: windows.OBJ_CASE_INSENSITIVE}
+	object.Length = uint32(unsafe.Sizeof(*object))
+	var done windows.IO_STATUS_BLOCK
+	err = windows.NtCreateFile(&file, windows.DELETE|windows.SYNCHRONIZE, object, &done, nil, 0,
+		windows.FILE_SHARE_READ|windows.FILE_SHARE_WRITE|windows.FILE_SHARE_DELETE, windows.FILE_OPEN,
+		windows.FILE_OPEN_REPARSE_POINT|windows.FILE_SYNCHRONOUS_IO_NONALERT, 0, 0)
+	return file, ofNT(err)
+}
+
+// ofNT returns the error of Windows for one of its kernel.
+func ofNT(err error) error {
+	if status, ok := errors.AsType[windows.NTStatus](err); ok {
+		return status.Errno()
+	}
+	return err
+}
 
 // Remove removes a name of a file.
 func (d *Folder) Remove(name string) error { return plain(d.root.Remove(name)) }
 
 // Sync makes the names in the folder durable.
-func (*Folder) Sync() error { return needsLinux("flushing a folder") }
+func (*Folder) Sync() error {
+	return fmt.Errorf("Windows does not flush folders: %w", errors.ErrUnsupported) //nolint:revive,staticcheck // a name
+}
 
 // Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only:
 // none here.

@@ -32,6 +32,9 @@ type Folder struct {
 // Follow opens the folder of the file that a path leads to, through all links, and returns the name of the file. A
 // meter counts what is read; nil: it is not counted.
 func Follow(path string, meter *Meter) (dir *Folder, base string, err error) {
+	if err := sys.CheckName(filepath.Base(path)); err != nil {
+		return nil, "", fmt.Errorf("the name %w", err)
+	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return nil, "", PlainError(err)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 )
 
@@ -66,12 +66,15 @@ func (p Place) checkName() error {
 	switch {
 	case p.Path == "":
 		return ondisk.In(ondisk.ErrUsage, "%s is empty, want the name of a file", p.Flag)
-	case strings.HasSuffix(p.Path, "/") || slices.Contains([]string{".", ".."}, path.Base(p.Path)):
+	case os.IsPathSeparator(p.Path[len(p.Path)-1]) || slices.Contains([]string{".", ".."}, filepath.Base(p.Path)):
 		return p.folder()
 	case p.Path == "-":
 		return p.refuse("would be standard output, which is not possible here (a file of that name is ./-)")
 	case descriptor(p.Path) >= 0:
 		return p.refuse("is an open descriptor of a process, want the name of a file")
+	}
+	if err := sys.CheckName(filepath.Base(p.Path)); err != nil {
+		return p.refuse("%w", err)
 	}
 	if whose := p.nameOf(p.Path); whose != "" {
 		return p.refuse("has the name of %s; name another file", whose)

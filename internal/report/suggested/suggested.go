@@ -3,6 +3,7 @@ package suggested
 
 import (
 	"cmp"
+	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -44,7 +45,7 @@ func Replace(path string, fs []string) string {
 // beside their originals these could not keep their names, which the OVF has.
 func PackageName(path string) string {
 	path = Name(path)
-	if dot := strings.LastIndexByte(path, '.'); dot > strings.LastIndexByte(path, '/') {
+	if dot := strings.LastIndexByte(path, '.'); dot >= nameAt(path) {
 		path = path[:dot]
 	}
 	return marked(strings.TrimSuffix(path, Mark), ".ova")
@@ -67,14 +68,14 @@ func Name(path string) string {
 		return marked(name, ".img")
 	}
 	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
-		return path[strings.LastIndexByte(path, '/')+1:] + Mark + ".img"
+		return path[nameAt(path):] + Mark + ".img"
 	}
 	if i := strings.LastIndexByte(path, '!'); i >= 0 {
 		inside := path[i+1:]
-		path = path[:strings.LastIndexByte(path[:i], '/')+1] + inside[strings.LastIndexByte(inside, '/')+1:]
+		path = path[:nameAt(path[:i])] + inside[nameAt(inside):]
 	}
 	dot := strings.LastIndexByte(path, '.')
-	if dot <= strings.LastIndexByte(path, '/') {
+	if dot < nameAt(path) {
 		return marked(path, "")
 	}
 	if strings.EqualFold(path[dot:], ".ovf") {
@@ -83,13 +84,19 @@ func Name(path string) string {
 	return marked(path[:dot], path[dot:])
 }
 
+// nameAt returns where the last name of a path begins.
+func nameAt(path string) int {
+	folder, _ := filepath.Split(path)
+	return len(folder)
+}
+
 // longest is how many bytes a name may have so that no file of a copy needs more than 255 (NAME_MAX of Linux), also
 // while it is written: .NAME-flat.vmdk.partial.
 const longest = 240
 
 // marked returns the name of a copy. A stem that leaves no room for the mark is cut.
 func marked(stem, ext string) string {
-	base := strings.LastIndexByte(stem, '/') + 1
+	base := nameAt(stem)
 	if end := base + max(1, longest-len(Mark)-len(ext)); end < len(stem) {
 		for end > base+1 && !utf8.RuneStart(stem[end]) {
 			end--

@@ -1,0 +1,113 @@
+//go:build unix
+
+package sys
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// interrupted is a call that fails as often as it has errors, and succeeds then.
+type interrupted struct {
+	errs  []error
+	calls int
+}
+
+func (i *interrupted) call() (string, error) {
+	i.calls++
+	if i.calls <= len(i.errs) {
+		return "", i.errs[i.calls-1]
+	}
+	return "done", nil
+}
+
+func TestInterruptedCallsAreRepeated(t *testing.T) {
+	c := &interrupted{errs: []error{unix.EINTR, unix.EINTR, unix.EINTR}}
+	got, err := value(c.call)
+	require.NoError(t, err)
+	require.Equal(t, "done", got)
+	require.Equal(t, 4, c.calls)
+}
+
+func TestOtherErrorsAreNot(t *testing.T) {
+	for _, e := range []error{unix.EAGAIN, unix.EIO, unix.EACCES, unix.ENOLCK} {
+		c := &interrupted{errs: []error{unix.EINTR, e}}
+		_, err := value(c.call)
+		require.ErrorIs(t, err, e)
+		require.Equal(t, 2, c.calls)
+	}
+}
+
+// A program that is started from here must not get the folder of an image.
+func TestFoldersAreNotInherited(t *testing.T) {
+	first, err := OpenFolder(t.TempDir())
+	require.NoError(t, err)
+	second, err := first.Again()
+	require.NoError(t, err)
+	for _, d := range []*Folder{first, second} {
+		flags, err := unix.FcntlInt(uintptr(d.fd), unix.F_GETFD, 0)
+		require.NoError(t, err)
+		require.Equal(t, unix.FD_CLOEXEC, flags&unix.FD_CLOEXEC)
+		require.NoError(t, d.Close())
+	}
+}
+
+// The special bits of a mode come back as they were.
+func TestChmodKeepsSpecialBits(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	require.NoError(t, err)
+	defer f.Close()
+	want := 0o640 | fs.ModeSetgid | fs.ModeSticky
+	require.NoError(t, Of(f).Chmod(want))
+	got, err := Of(f).Stat()
+	require.NoError(t, err)
+	require.Equal(t, want, got.Mode)
+}
+
+// A folder is flushed as long as it is open.
+func TestCallsOnAClosedFolder(t *testing.T) {
+	d, err := OpenFolder(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, d.Sync())
+	require.NoError(t, d.Close())
+	_, err = SharesMemory(filepath.Join(t.TempDir(), "none"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	closed := &Folder{-1}
+	require.ErrorIs(t, closed.Sync(), unix.EBADF)
+	_, err = closed.Again()
+	require.ErrorIs(t, err, unix.EBADF)
+	_, err = closed.List()
+	require.ErrorIs(t, err, unix.EBADF)
+	require.ErrorIs(t, closed.Close(), unix.EBADF)
+}
+
+// A link is another file than that which it leads to.
+func TestInfoOfLinksAndPipes(t *testing.T) {
+	dir := t.TempDir()
+	path, link, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
+	require.NoError(t, os.WriteFile(path, make([]byte, 5000), 0o640))
+	require.NoError(t, os.Symlink("file", link))
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	requireInfoOfOS(t, pipe)
+	file := requireInfoOfOS(t, path)
+	require.False(t, file.Same(requireInfoOfOS(t, link)))
+	followed, err := Stat(link)
+	require.NoError(t, err)
+	require.True(t, file.Same(followed))
+}
+
+// Other descriptors meet the lock of a byte there only.
+func TestLocksOfBytes(t *testing.T) {
+	first, second := twice(t)
+	require.NoError(t, first.LockByte(Exclusive, 100))
+	for at, want := range map[int64]bool{99: false, 100: true, 101: false} {
+		locked, err := second.LockedByte(at)
+		require.NoError(t, err)
+		require.Equal(t, want, locked, "%d", at)
+	}
+}
