@@ -179,7 +179,9 @@ func openToRename(folder windows.Handle, name string) (file windows.Handle, err 
 	if err != nil {
 		return 0, plain(err)
 	}
-	object := &windows.OBJECT_ATTRIBUTES{RootDirectory: folder, ObjectName: text, Attributes: windows.OBJ_CASE_INSENSITIVE}
+	object := &windows.OBJECT_ATTRIBUTES{
+		RootDirectory: folder, ObjectName: text, Attributes: windows.OBJ_CASE_INSENSITIVE,
+	}
 	object.Length = uint32(unsafe.Sizeof(*object))
 	var done windows.IO_STATUS_BLOCK
 	err = windows.NtCreateFile(&file, windows.DELETE|windows.SYNCHRONIZE, object, &done, nil, 0,
@@ -201,7 +203,7 @@ func (d *Folder) Remove(name string) error { return plain(d.root.Remove(name)) }
 
 // Sync makes the names in the folder durable.
 func (*Folder) Sync() error {
-	return fmt.Errorf("Windows does not flush folders: %w", errors.ErrUnsupported) //nolint:revive,staticcheck // a name
+	return fmt.Errorf("Windows does not flush folders: %w", errors.ErrUnsupported) //nolint:staticcheck // a name
 }
 
 // Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only:

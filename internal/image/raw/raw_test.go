@@ -3,6 +3,7 @@ package raw_test
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +30,9 @@ func TestRawWithHoles(t *testing.T) {
 
 // The file system's holes reach the copier: an empty terabyte is one extent.
 func TestRawHolesAreExtents(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("holes of files are not read on Windows")
+	}
 	path := filepath.Join(t.TempDir(), "disk.img")
 	f, err := os.Create(path)
 	require.NoError(t, err)
