@@ -63,7 +63,7 @@ func qcow2References() []hostile {
 		return h
 	}
 	return []hostile{
-		refusal(qcow2Case("T37 external data file", "reference", dataFile, "external data file", `"/etc/shadow"`)),
+		qcow2Case("T37 external data file", "reference", dataFile, "external data file", `"/etc/shadow"`),
 		refusal(qcow2Case("T37 external data file without a name", "reference",
 			func(q *qcow2forge.File) { q.BE64(qcow2forge.Incompatible, 4) }, "external data file")),
 		refusal(qcow2Case("T37 name of a data file alone", "reference",

@@ -113,8 +113,15 @@ func rawNamed(name string) bool {
 // for an image in one file.
 func (img *Image) Renamed(to func(name string) string) (b, renamed []byte, err error) {
 	f, _ := byName(img.Format)
-	if len(img.Parts) == 0 || f.Rename == nil {
+	switch {
+	case len(img.Parts) == 0:
 		return nil, nil, nil
+	case f.Rename == nil:
+		return nil, nil, &ondisk.Refusal{
+			Code: "unsupported", Reason: fmt.Sprintf("its data lie in %q, and no other name can be written into the %s",
+				img.Parts[0].Name(), Title(f.Name)),
+			Remedy: "write a copy: trueup align SOURCE DEST",
+		}
 	}
 	main := img.Handles[0] // a file without data, which was read as a whole
 	if b, err = ondisk.Bytes(main, 0, main.Size()); err != nil {

@@ -228,10 +228,14 @@ func (c *contents) borrowed(x *found) (out []align.Finding) {
 		if slices.Contains(x.id.Views, name) {
 			continue // the disk is a view, and said to be one
 		}
+		takes := fmt.Sprintf("%d bytes", x.id.Claimed(name))
+		if len(x.id.Claims) == 0 {
+			takes = "clusters"
+		}
 		out = append(out, align.FromIssue(ondisk.Issue{
 			Code: "part-of-a-file", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("it takes %d bytes of %.256q, which has %d: that file is judged on its own, too",
-				x.id.Claimed(name), name, p.Size),
+			Text: fmt.Sprintf("it takes %s of %.256q, which has %d bytes: that file is judged on its own, too", takes,
+				name, p.Size),
 		}))
 	}
 	return out

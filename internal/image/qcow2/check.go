@@ -217,7 +217,8 @@ func (c *checker) entry(e *l2entries, j, cluster int64) error {
 		}
 	}
 	if entry&compressed == 0 {
-		if place := ondisk.I64(entry & placeMask); place != 0 {
+		// Clusters of an external data file have no refcounts.
+		if place := ondisk.I64(entry & placeMask); place != 0 && !c.q.h.external() {
 			c.uses.add(place/c.q.h.cluster(), payload, c.times)
 		}
 		return nil

@@ -3,8 +3,11 @@ package qcow2
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -136,18 +139,41 @@ func (h *header) checkFeatures(x *extensions) error {
 				ondisk.ErrUnsupported)
 		}
 	}
-	if h.IncompatibleFeatures&incompatDataFile != 0 || x.dataFile != "" {
-		name := ""
-		if x.dataFile != "" {
-			name = fmt.Sprintf(" %.256q", x.dataFile)
+	if h.external() != (x.dataFile != "") {
+		reason, bit := fmt.Sprintf("names the external data file %.256q, but", x.dataFile), "clear"
+		if h.external() {
+			reason, bit = "does not name its external data file, and", "set"
 		}
 		return &ondisk.Refusal{
-			Code: "reference", Reason: fmt.Sprintf("the qcow2 keeps its data in an external data file%s "+
-				"(incompatible feature bit 2 at %#x)", name, atIncompat),
+			Code: "reference", Reason: fmt.Sprintf("the qcow2 %s incompatible feature bit 2 at %#x is %s", reason,
+				atIncompat, bit),
 			Remedy: "make one complete image of it with qemu-img convert",
 		}
 	}
 	return h.checkPacking(x.packing)
+}
+
+// openData opens the file that has the guest's data: the image itself, or its external data file, which has no header
+// of its own whatever it looks like.
+func (h *header) openData(s *driver.Source, x *extensions) (driver.File, error) {
+	if !h.external() {
+		return s.File, nil
+	}
+	f, err := s.Open(x.dataFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &ondisk.Refusal{
+			Code: "reference", Reason: fmt.Sprintf("the qcow2 has its data in the external data file %.256q, "+
+				"which is not there", x.dataFile),
+			Remedy: "put it into the folder of the qcow2",
+		}
+	case err != nil:
+		return nil, fmt.Errorf("qcow2 external data file %.256q: %w", x.dataFile, err)
+	case f.ID() == s.File.ID():
+		return nil, ondisk.Field("qcow2 header extension", "external data file", atIncompat, x.dataFile,
+			"another file than the qcow2 itself")
+	}
+	return f, nil
 }
 
 // Compression types.

@@ -44,6 +44,7 @@ const (
 
 	compatLazy       = 1 << 0
 	autoclearBitmaps = 1 << 0 // the bitmaps are up to date
+	autoclearRaw     = 1 << 1 // the external data file is the disk as a raw image
 )
 
 // Byte offsets of the fields that messages name.
@@ -208,6 +209,9 @@ func (h *header) checkTable(name string, at int64, off uint64, n, fileSize int64
 
 func (h *header) cluster() int64 { return 1 << h.ClusterBits }
 func (h *header) extended() bool { return h.IncompatibleFeatures&incompatExtended != 0 }
+
+// external reports whether the guest's data lie in another file.
+func (h *header) external() bool { return h.IncompatibleFeatures&incompatDataFile != 0 }
 
 // entrySize returns that of an L2 entry, in bytes.
 func (h *header) entrySize() int64 {

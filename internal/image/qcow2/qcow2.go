@@ -1,5 +1,5 @@
 // Package qcow2 reads and writes the images of QEMU, versions 2 and 3: with compressed clusters, extended L2 entries
-// and backing files. Encrypted images and external data files are named and refused.
+// external data files and backing files. Encrypted images are named and refused.
 //
 // Specification: QEMU docs/interop/qcow2; a comment marks where QEMU reads more or less than that.
 package qcow2
@@ -58,9 +58,15 @@ func open(s *driver.Source) (*driver.Image, error) {
 		return nil, err
 	}
 	q := newQcow(s, h, x)
+	if q.data, err = h.openData(s, x); err != nil {
+		return nil, err
+	}
 	img := &driver.Image{
 		Disk: disk.New(ondisk.I64(h.Size), sectorSize, q.run), Subformat: fmt.Sprintf("v%d", h.Version), Check: q.check,
 		Template: &template{clusterBits: h.ClusterBits}, Details: q.details(), Issues: h.issues(),
+	}
+	if h.external() {
+		img.Parts = []driver.File{q.data}
 	}
 	q.addBitmaps(img)
 	if err := q.addSnapshots(img); err != nil {
@@ -79,6 +85,12 @@ func (q *qcow) details() []driver.Detail {
 	}
 	if q.h.extended() {
 		out = append(out, driver.Detail{Name: "extended L2", Value: "subclusters of " + units.Format(q.unit)})
+	}
+	if q.h.external() {
+		out = append(out, driver.Detail{Name: "data file", Value: q.x.dataFile})
+	}
+	if q.h.external() && q.h.AutoclearFeatures&autoclearRaw != 0 {
+		out = append(out, driver.Detail{Name: "data file raw", Value: "on"})
 	}
 	if q.h.CompatibleFeatures&compatLazy != 0 {
 		out = append(out, driver.Detail{Name: "lazy refcounts", Value: "on"})

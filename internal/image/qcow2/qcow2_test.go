@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,10 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 const (
@@ -138,5 +141,73 @@ func TestQcow2CopiesKeepTheClusterSize(t *testing.T) {
 				disktest.CheckBytes(t, img.Disk, data)
 			})
 		}
+	}
+}
+
+// External data files, whose first cluster has data of the disk, read as qemu-img reads them.
+func TestDataFileByQemuImg(t *testing.T) {
+	data := imagetest.Noise(2, 5*mib+3*sector)
+	clear(data[2*mib : 4*mib+100])
+	raw := imagetest.Write(t, t.TempDir(), "disk.img", data)
+	for _, o := range []string{
+		"data_file_raw=on", "data_file_raw=on,preallocation=metadata", "data_file_raw=off,cluster_size=4k",
+		"data_file_raw=off,extended_l2=on", "data_file_raw=on,extended_l2=on,cluster_size=16k",
+	} {
+		t.Run(o, func(t *testing.T) {
+			t.Chdir(t.TempDir()) // QEMU looks for the name there
+			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-o", "data_file=disk.raw,"+o, raw,
+				"disk.qcow2")
+			img := imagetest.Open(t, "disk.qcow2")
+			disktest.CheckBytes(t, img.Disk, data)
+			require.Contains(t, img.Details, driver.Detail{Name: "data file", Value: "disk.raw"})
+			requireClean(t, img)
+
+			disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -z 64k 100k", "-c", "write -P 7 3M 70k", "-c",
+				"discard 1M 256k", "disk.qcow2")
+			img = imagetest.Open(t, "disk.qcow2")
+			disktest.CheckBytes(t, img.Disk, asRaw(t, "disk.qcow2"))
+			requireClean(t, img)
+			id, err := image.Identify("disk.qcow2", nil)
+			require.NoError(t, err)
+			require.Equal(t, image.FileNames{"disk.raw"}, id.Extents)
+		})
+	}
+}
+
+// A name of an external data file leads to a plain file beside the image, and what QEMU refuses in one is refused.
+func TestDataFileIsRefused(t *testing.T) {
+	data := imagetest.Noise(3, 128*kib)
+	forged := func(name string, change func(q *qcow2forge.File)) string {
+		q := qcow2forge.New(data, 16)
+		q.BE64(qcow2forge.Incompatible, 1<<2)
+		q.AddExtension(0x44415441, []byte(name))
+		q.SetEntry(0, qcow2forge.Copied)
+		q.SetEntry(1, qcow2forge.Copied|64*kib)
+		change(q)
+		dir := t.TempDir()
+		imagetest.Write(t, dir, "disk.raw", data)
+		require.NoError(t, os.Symlink("disk.raw", filepath.Join(dir, "link.raw")))
+		return imagetest.Write(t, dir, "disk.qcow2", q.Bytes)
+	}
+	sound := forged("disk.raw", func(*qcow2forge.File) {})
+	imagetest.Shows(t, sound, data)
+	require.NoError(t, os.Truncate(filepath.Join(filepath.Dir(sound), "disk.raw"), 127*kib))
+	_, err := imagetest.Open(t, sound).Disk.ReadAt(make([]byte, 128*kib), 0)
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	require.ErrorContains(t, err, "65536 bytes fit into the file of 130048 bytes")
+
+	packed := forged("disk.raw", func(q *qcow2forge.File) { q.SetPacked(0, q.End, 100) })
+	_, err = imagetest.Open(t, packed).Disk.ReadAt(make([]byte, 1), 0)
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	require.ErrorContains(t, err, "no compressed cluster in an image with an external data file")
+
+	for name, text := range map[string]string{
+		"absent.raw": `"absent.raw", which is not there`, "disk.qcow2": "want another file than the qcow2 itself",
+		"link.raw": "is a symbolic link", "../disk.raw": "leaves", "/etc/shadow": "/etc/shadow",
+		`json:{"driver":"file"}`: "has a colon",
+	} {
+		_, err := image.Open(forged(name, func(*qcow2forge.File) {}), image.Options{})
+		require.ErrorContains(t, err, text)
+		require.ErrorContains(t, err, "external data file", name)
 	}
 }

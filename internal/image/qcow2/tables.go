@@ -29,6 +29,7 @@ const (
 // qcow is an opened image.
 type qcow struct {
 	file    driver.File
+	data    driver.File // has the clusters: file, or the external data file
 	h       *header
 	x       *extensions
 	tabs    *ondisk.Pages
@@ -167,7 +168,7 @@ func (e *l2entries) bad(i int64, name string, got uint64, want string) error {
 	if name == "subcluster bitmap" {
 		at += 8
 	}
-	past := name == "entry" && got&compressed == 0 && ondisk.I64(got&placeMask) > e.q.file.Size()-e.q.h.cluster()
+	past := name == "entry" && got&compressed == 0 && ondisk.I64(got&placeMask) > e.q.data.Size()-e.q.h.cluster()
 	return &ondisk.FormatError{
 		What: "qcow2 L2 table", Off: at, Field: name, Got: fmt.Sprintf("%#x", got), Want: want, Past: past,
 	}
@@ -198,7 +199,7 @@ func (q *qcow) join(e *l2entries, cluster, off int64) (disk.Run, error) {
 	case zero:
 		return disk.Run{Len: size}, nil
 	case data:
-		return disk.Run{Len: size, Src: q.file, Off: first.place + into}, nil
+		return disk.Run{Len: size, Src: q.data, Off: first.place + into}, nil
 	case packed:
 		return disk.Run{Len: size, Src: q.packed.Unit(ondisk.I64(first.key)), Off: into}, nil
 	default:
@@ -232,14 +233,14 @@ func (e *l2entries) state(i, sub, need int64) (state, error) {
 	s := state{kind: data, place: place + sub*e.q.unit}
 	switch {
 	case e.q.h.extended():
-		s.kind, err = e.subcluster(i, sub, place, bitmap)
+		s.kind, err = e.subcluster(i, sub, e.allocated(entry), bitmap)
 	case entry&zeroFlag != 0:
 		s.kind = zero
 	}
-	if err == nil && s.kind == data && need > e.q.file.Size()-s.place {
+	if err == nil && s.kind == data && need > e.q.data.Size()-s.place {
 		err = e.bad(i, "entry", entry,
 			fmt.Sprintf("the place of a cluster from which %d bytes fit into the file of %d bytes", sub*e.q.unit+need,
-				e.q.file.Size()))
+				e.q.data.Size()))
 	}
 	return s, err
 }
@@ -259,24 +260,30 @@ func (e *l2entries) standard(i int64, entry uint64) (int64, error) {
 	place := ondisk.I64(entry & placeMask)
 	r := disk.Range{Off: place, Len: h.cluster()}
 	switch {
-	case place == 0 && entry&copied != 0 && entry&zeroFlag == 0:
+	case place == 0 && entry&copied != 0 && entry&zeroFlag == 0 && !h.external():
 		return 0, e.bad(i, "entry", entry, "bit 63 clear where no cluster is allocated")
 	case place%h.cluster() != 0:
 		return 0, e.bad(i, "entry", entry,
 			fmt.Sprintf("a place that is a multiple of the cluster size of %d bytes", h.cluster()))
-	case place != 0 && (place == e.table || e.q.inTables(r)):
+	case place != 0 && !h.external() && (place == e.table || e.q.inTables(r)):
 		return 0, e.bad(i, "entry", entry, "a place apart from L1, L2 and refcount table")
 	}
 	return place, nil
 }
 
+// allocated reports whether a standard cluster descriptor has a place. Byte 0 is one in an external data file, where
+// bit 63 says so. Spec: "Standard Cluster Descriptor".
+func (e *l2entries) allocated(entry uint64) bool {
+	return entry&placeMask != 0 || e.q.h.external() && entry&copied != 0
+}
+
 // subcluster returns the state that the bitmap of entry i gives to a subcluster. Spec: "Extended L2 Entries".
-func (e *l2entries) subcluster(i, sub, place int64, bitmap uint64) (kind, error) {
+func (e *l2entries) subcluster(i, sub int64, allocated bool, bitmap uint64) (kind, error) {
 	stored, isZero := bitmap>>sub&1 != 0, bitmap>>(subclusters+sub)&1 != 0
 	switch {
 	case stored && isZero:
 		return hole, e.bad(i, "subcluster bitmap", bitmap, fmt.Sprintf("subcluster %d either allocated or zero", sub))
-	case stored && place == 0:
+	case stored && !allocated:
 		return hole, e.bad(i, "subcluster bitmap", bitmap, "no allocated subclusters in an entry without a place")
 	case stored:
 		return data, nil
@@ -292,6 +299,8 @@ func (e *l2entries) packed(i int64, entry, bitmap uint64) (state, error) {
 	place, size := e.q.h.packedPlace(d)
 	left := e.q.file.Size() - place
 	switch {
+	case e.q.h.external():
+		return state{}, e.bad(i, "entry", entry, "no compressed cluster in an image with an external data file")
 	case entry&copied != 0:
 		return state{}, e.bad(i, "entry", entry, "bit 63 clear in that of a compressed cluster")
 	case bitmap != 0:
