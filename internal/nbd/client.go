@@ -49,6 +49,7 @@ const (
 	// maxRead bounds the bytes of one request. unknownBlock is the block size of servers that say none. Spec: "Block
 	// size constraints".
 	maxRead      = 256 << 10
+	leastMost    = 4 << 10 // bytes of a request that each server must answer: each takes memory
 	maxBlock     = 64 << 10
 	unknownBlock = 512
 	// maxAnswers bounds the answers to one option.
@@ -168,7 +169,8 @@ func (c *Client) selected(kind uint32, data []byte) error {
 
 // enter begins the transmission with the export.
 func (c *Client) enter(data []byte) error {
-	said, told := false, false
+	said := false
+	var sizes []byte // of blocks: the size of the export may come behind them
 	refused, err := c.ask(optGo, data, func(kind uint32, data []byte) error {
 		if kind != repInfo || len(data) < 2 {
 			return violation("answer %d of %d bytes to NBD_OPT_GO", kind, len(data))
@@ -178,10 +180,9 @@ func (c *Client) enter(data []byte) error {
 			said = true
 			return c.exported(data[2:])
 		case infoBlockSize:
-			told = true
-			return c.blocks(data[2:])
+			sizes = data[2:]
 		}
-		return nil // what was not asked for
+		return nil // the others were not asked for
 	})
 	switch {
 	case err != nil:
@@ -190,9 +191,8 @@ func (c *Client) enter(data []byte) error {
 		return refused
 	case !said:
 		return violation("the export has no size")
-	case told && c.size%c.block != 0:
-		return fmt.Errorf("the export has %d bytes, and the server reads blocks of %d bytes: reading its end is %w",
-			c.size, c.block, ondisk.ErrUnsupported)
+	case sizes != nil:
+		return c.blocks(sizes)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (c *Client) exported(b []byte) error {
 	return nil
 }
 
-// blocks takes the block sizes that the server demands.
+// blocks takes the block sizes that the server demands, of an export whose size is known.
 func (c *Client) blocks(b []byte) error {
 	if len(b) != 12 {
 		return violation("%d bytes about block sizes, want 12", len(b))
@@ -222,10 +222,16 @@ func (c *Client) blocks(b []byte) error {
 	switch {
 	case bits.OnesCount64(uint64(least)) != 1 || least > maxBlock, //nolint:gosec // 32 bits
 		bits.OnesCount64(uint64(preferred)) != 1 || preferred < least, //nolint:gosec // 32 bits
-		most < preferred && most < c.size, most != math.MaxUint32 && most%least != 0:
+		most < min(preferred, c.size), most != math.MaxUint32 && most%least != 0:
 		return violation("block sizes %d, %d and %d", least, preferred, most)
+	case most < min(leastMost, c.size):
+		return fmt.Errorf("the server answers reads of %d bytes at most, which is %w: want %d", most,
+			ondisk.ErrUnsupported, leastMost)
+	case c.size%least != 0:
+		return fmt.Errorf("the export has %d bytes, and the server reads blocks of %d bytes: reading its end is %w",
+			c.size, least, ondisk.ErrUnsupported)
 	}
-	c.block, c.most = least, min(most, maxRead)&^(least-1)
+	c.block, c.most = least, max(least, min(most, maxRead)&^(least-1))
 	return nil
 }
 
@@ -310,6 +316,13 @@ func (c *Client) Size() int64 { return c.size }
 
 // Name returns the name of the export.
 func (c *Client) Name() string { return c.name }
+
+// Forget has the server asked again what reads as zeros.
+func (c *Client) Forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = nil
+}
 
 // Alive returns the error that has ended the connection, if there is one.
 func (c *Client) Alive() error {

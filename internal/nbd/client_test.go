@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +61,35 @@ func TestClientReadsTheServer(t *testing.T) {
 	_, err = Dial(t.Context(), strings.Replace(uri, "a%20b", "b", 1))
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, `it has no such export ("there is no such export")`)
+}
+
+// filling is a disk of holes until it is filled.
+type filling struct {
+	disk.Disk
+	filled atomic.Bool
+}
+
+func (f *filling) Extent(off, limit int64) (disk.Extent, error) {
+	const most = 64 << 10 // the server remembers the last one
+	return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, most, f.Size()-off)}, Zero: !f.filled.Load()}, nil
+}
+
+// What reads as zeros is asked again when all is to be read again.
+func TestClientForgets(t *testing.T) {
+	t.Parallel()
+	d, _ := odd()
+	f := &filling{Disk: d}
+	uri, _ := serve(t, &Server{Export: Export{Disk: f}})
+	c := dialed(t, uri)
+	for _, zero := range []bool{true, false} {
+		c.Forget()
+		for range 2 {
+			e, err := c.Extent(0, 1<<20)
+			require.NoError(t, err)
+			require.Equal(t, zero, e.Zero)
+			f.filled.Store(true) // which an answer that is kept does not show
+		}
+	}
 }
 
 // An error of the disk is that of one read, and names the server's reason.
@@ -259,31 +289,37 @@ func TestClientRefusesHandshakes(t *testing.T) {
 		}},
 		"a part of an info": {"answer 3 of 1 bytes", [][]byte{greets(), refused, replies(optGo, repInfo, 0)}},
 		"short block sizes": {"4 bytes about block sizes", [][]byte{
-			greets(), refused, replies(optGo, repInfo, 0, 3, 0, 0, 0, 0),
+			greets(), refused, replies(optGo, repInfo, 0, 3, 0, 0, 0, 0), exports(1 << 20), done,
 		}},
 		"no smallest block": {"block sizes 0, 512 and 1024", [][]byte{
-			greets(), refused, blockSizes(0, 512, 1024),
+			greets(), refused, blockSizes(0, 512, 1024), exports(1 << 20), done,
 		}},
 		"odd blocks": {"block sizes 3, 512 and 1024", [][]byte{
-			greets(), refused, blockSizes(3, 512, 1024),
+			greets(), refused, blockSizes(3, 512, 1024), exports(1 << 20), done,
 		}},
 		"too large blocks": {"block sizes 131072", [][]byte{
-			greets(), refused, blockSizes(128<<10, 128<<10, 128<<10),
+			greets(), refused, blockSizes(128<<10, 128<<10, 128<<10), exports(1 << 20), done,
 		}},
 		"less is preferred": {"block sizes 512, 256 ", [][]byte{
-			greets(), refused, blockSizes(512, 256, 1024),
+			greets(), refused, blockSizes(512, 256, 1024), exports(1 << 20), done,
 		}},
 		"less is the most": {"block sizes 1, 512 and 256", [][]byte{
-			greets(), refused, exports(1 << 20), blockSizes(1, 512, 256),
+			greets(), refused, exports(1 << 20), blockSizes(1, 512, 256), done,
 		}},
 		"a part of a block": {"block sizes 512, 512 and 700", [][]byte{
-			greets(), refused, blockSizes(512, 512, 700),
+			greets(), refused, blockSizes(512, 512, 700), exports(1 << 20), done,
+		}},
+		"reads of nothing": {"block sizes 1, 1 and 0", [][]byte{
+			greets(), refused, blockSizes(1, 1, 0), exports(1 << 20), done,
+		}},
+		"reads of a byte": {"reads of 1 bytes at most", [][]byte{
+			greets(), refused, blockSizes(1, 1, 1), exports(1 << 20), done,
 		}},
 		"answers for ever": {"more than 64 answers", [][]byte{
 			greets(), refused, bytes.Repeat(exports(1), 70),
 		}},
 		"a size off a block": {"reads blocks of 512 bytes", [][]byte{
-			greets(), refused, exports(513), blockSizes(512, 512, 512), done,
+			greets(), refused, exports(5131), blockSizes(512, 512, 4096), done,
 		}},
 	} {
 		got, err := NewClient(t.Context(), &script{options: bytes.NewReader(slices.Concat(c.sent...))}, "")
@@ -458,6 +494,8 @@ func TestURIs(t *testing.T) {
 		"nbd://127.0.0.1:1//x":                   {"tcp", "127.0.0.1:1", "/x"},
 		"nbd+unix:///?socket=/run/x.sock":        {"unix", "/run/x.sock", ""},
 		"nbd+unix:///disk?socket=relative%20one": {"unix", "relative one", "disk"},
+		"nbd+unix:///?socket=/run/vm+1.sock":     {"unix", "/run/vm+1.sock", ""},
+		"NBD+UNIX:///?socket=x=y":                {"unix", "x=y", ""},
 	} {
 		network, address, export, err := parseURI(uri)
 		require.NoError(t, err, uri)
@@ -468,6 +506,7 @@ func TestURIs(t *testing.T) {
 		"nbds://host/": ondisk.ErrUnsupported, "nbds+unix:///?socket=x": ondisk.ErrUnsupported,
 		"nbd://user@host/": ondisk.ErrUsage, "nbd://host/?socket=x": ondisk.ErrUsage, "nbd:///x": ondisk.ErrUsage,
 		"nbd+unix:///": ondisk.ErrUsage, "nbd+unix://host/?socket=x": ondisk.ErrUsage, "nbd://h/#x": ondisk.ErrUsage,
+		"nbd+unix:///?sock=x": ondisk.ErrUsage, "nbd+unix:///?socket=%": ondisk.ErrUsage,
 		"nbd+unix:///?socket=x&tls-certificates=y": ondisk.ErrUsage, "nbd+vsock://2/": ondisk.ErrUsage,
 		"nbd://host:port/": ondisk.ErrUsage, "nbd+unix:///?socket=x&socket=y": ondisk.ErrUsage,
 		"nbd://h/" + strings.Repeat("x", 5000): ondisk.ErrUsage,

@@ -11,6 +11,7 @@ import (
 // IsURI reports whether a word of a command line names an export.
 func IsURI(word string) bool {
 	scheme, _, ok := strings.Cut(word, "://")
+	scheme = strings.ToLower(scheme)
 	return ok && (scheme == "nbd" || strings.HasPrefix(scheme, "nbd+") || strings.HasPrefix(scheme, "nbds"))
 }
 
@@ -24,17 +25,20 @@ func parseURI(uri string) (network, address, export string, err error) {
 		return "", "", "", ondisk.In(ondisk.ErrUsage, "the address of the export cannot be read; want "+
 			"nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")
 	}
-	export, socket := strings.TrimPrefix(u.Path, "/"), u.Query().Get("socket")
+	export = strings.TrimPrefix(u.Path, "/")
+	key, value, _ := strings.Cut(u.RawQuery, "=")
+	socket, bad := url.PathUnescape(value) // a plus is one: the query is none of a form
 	switch {
 	case strings.HasPrefix(u.Scheme, "nbds"):
 		err = ondisk.In(ondisk.ErrUnsupported, "TLS is %w for NBD; forward the port with ssh -L, and name that",
 			ondisk.ErrUnsupported)
-	case u.User != nil, u.Fragment != "", len(u.Query()) > 1, len(u.Query()["socket"]) > 1:
+	case u.User != nil, u.Fragment != "", bad != nil, strings.Contains(value, "&"),
+		u.RawQuery != "" && key != "socket":
 		err = ondisk.In(ondisk.ErrUsage, "the address of an export has a host or a socket, and a name, and "+
 			"nothing else")
 	case len(export) > maxName:
 		err = ondisk.In(ondisk.ErrUsage, "the name of the export has %d bytes, want %d at most", len(export), maxName)
-	case u.Scheme == "nbd" && u.Hostname() != "" && len(u.Query()) == 0:
+	case u.Scheme == "nbd" && u.Hostname() != "" && u.RawQuery == "":
 		port := u.Port()
 		if port == "" {
 			port = defaultPort

@@ -102,8 +102,11 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// Forget has bytes that were read before be read from the server again.
-func (f *File) Forget() { f.pages.forget() }
+// Forget has what was read and asked before be read and asked again.
+func (f *File) Forget() {
+	f.pages.forget()
+	f.client.Forget()
+}
 
 // Extent returns what the server knows of holes.
 func (f *File) Extent(off, limit int64) (disk.Extent, error) { return f.client.Extent(off, limit) }
