@@ -2,6 +2,7 @@ package exchange_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -154,7 +155,13 @@ func TestCommandsRefuse(t *testing.T) {
 // What cannot be exchanged is refused before a name changes.
 func TestSourcesThatAreRefused(t *testing.T) {
 	t.Parallel()
-	k := kinds["flat"]
+	k, qemu := kinds["flat"], disktest.Tool(t, "qemu-img")
+	external := func(dir string) error {
+		c := exec.Command(qemu, "create", "-q", "-f", "qcow2", "-o", "data_file=d.raw,data_file_raw=on", "q.qcow2",
+			"4M")
+		c.Dir = dir
+		return c.Run()
+	}
 	for name, c := range map[string]struct {
 		do   func(dir string) error
 		open string
@@ -173,7 +180,9 @@ func TestSourcesThatAreRefused(t *testing.T) {
 			return os.WriteFile(filepath.Join(dir, "vm.orig-flat.vmdk"), nil,
 				0o600)
 		}, "", "exists, and is the name"},
-		"an extent": {func(string) error { return nil }, "vm-flat.vmdk", ` names files of it`},
+		"data in another file":  {external, "q.qcow2", `"d.raw", and no other name can be written into the qcow2`},
+		"an external data file": {external, "d.raw", `"q.qcow2" names files of it`},
+		"an extent":             {func(string) error { return nil }, "vm-flat.vmdk", ` names files of it`},
 		"a name without room for that of the original": {func(dir string) error {
 			return os.Rename(filepath.Join(dir, k.main), filepath.Join(dir, longName))
 		}, longName, "would have 256 bytes, at most 255 are allowed; rename the disk"},
