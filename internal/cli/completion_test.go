@@ -81,4 +81,11 @@ func TestCompletion(t *testing.T) {
 		require.Equal(t, c.want, r.stdout, c.line)
 		require.Regexp(t, "^Completion ended with directive: .*\n$", r.stderr, c.line)
 	}
+	root := Commands("test")
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		r := trueup(t, "__complete", cmd.Name(), "")
+		require.Equal(t, 0, r.code, cmd.Name())
+		require.NotEmpty(t, r.stdout, cmd.Name())
+	}
 }

@@ -63,7 +63,10 @@ func (w words) offerArguments(cmd *cobra.Command, args []string, begun string) (
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	name, _ := strings.CutSuffix(names[min(len(args), len(names)-1)], "...")
-	return w.offers(name)(cmd, args, begun)
+	if offer := w.offers(name); offer != nil {
+		return offer(cmd, args, begun)
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
 // offerImages offers files, and behind a package and "!" its disks. A name that a shell would not take as it stands
