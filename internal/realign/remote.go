@@ -31,7 +31,7 @@ func Shown(text string) string { return remote.Shown(text) }
 // authorization is a file with the value of this header for web servers, empty for none. The end of ctx ends the
 // connections.
 func Connect(ctx context.Context, images []string, authorization string) (Remotes, error) {
-	header, err := remote.ReadAuthorization(authorization)
+	header, err := remote.ReadAuthorization(authorization, images)
 	if err != nil {
 		return nil, err
 	}

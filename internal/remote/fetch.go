@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -183,8 +185,29 @@ func (o *Object) disk(ctx context.Context) disk.Disk {
 	})
 }
 
-// ReadAuthorization reads the value of the header Authorization from a file, so that it is on no command line.
-func ReadAuthorization(file string) (string, error) {
+// oneServer refuses addresses of several web servers: none may see the header that is for another.
+func oneServer(uris []string) error {
+	first, of := "", ""
+	for _, uri := range uris {
+		u, err := url.Parse(uri)
+		if err != nil || !isWeb(uri) {
+			continue // which cannot be asked
+		}
+		scheme := strings.ToLower(u.Scheme)
+		port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[scheme])
+		server := scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
+		if of != "" && server != of {
+			return ondisk.In(ondisk.ErrUsage, "--authorization is for one web server, and %s is on another than %s; "+
+				"use one server in each run", uri, first)
+		}
+		first, of = uri, server
+	}
+	return nil
+}
+
+// ReadAuthorization reads the value of the header Authorization from a file, so that it is on no command line. It is for one web
+// server, whose objects are named by uris.
+func ReadAuthorization(file string, uris []string) (string, error) {
 	if file == "" {
 		return "", nil
 	}
@@ -202,5 +225,5 @@ func ReadAuthorization(file string) (string, error) {
 	case value == "" || len(b) > most || strings.ContainsAny(value, "\r\n\x00"):
 		return "", ondisk.In(ondisk.ErrUsage, "--authorization %s: want one line, such as Bearer TOKEN", file)
 	}
-	return value, nil
+	return value, oneServer(uris)
 }
