@@ -87,7 +87,7 @@ func TestReadAuthorization(t *testing.T) {
 		strings.Repeat("x", 70<<10): "",
 	} {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-		got, err := ReadAuthorization(file)
+		got, err := ReadAuthorization(file, nil)
 		require.Equal(t, want, got)
 		if want == "" {
 			require.ErrorIs(t, err, ondisk.ErrUsage)
@@ -95,16 +95,45 @@ func TestReadAuthorization(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	_, err := ReadAuthorization(file + "x")
+	_, err := ReadAuthorization(file+"x", nil)
 	require.ErrorIs(t, err, ondisk.ErrUsage)
+}
+
+// The value of --authorization goes to one server.
+func TestAuthorizationIsForOneServer(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "header")
+	require.NoError(t, os.WriteFile(file, []byte("Bearer x"), 0o600))
+	_, err := ReadAuthorization(file, []string{
+		"https://Host/a?x", "a.img", "HTTPS://host:443/b", "nbd://other/", "https://host/c", "http://%zz/",
+	})
+	require.NoError(t, err)
+	for _, other := range []string{
+		"https://other/a", "http://host/a", "https://host:444/a", "https://host.other/a", "http://host:443/a",
+	} {
+		uris := []string{"https://host/a", "https://host/b", other}
+		_, err := ReadAuthorization(file, uris)
+		require.ErrorIs(t, err, ondisk.ErrUsage, other)
+		require.ErrorContains(t, err, other+" is on another than https://host/b")
+		_, err = ReadAuthorization("", uris)
+		require.NoError(t, err)
+	}
 }
 
 func TestShown(t *testing.T) {
 	t.Parallel()
 	for uri, want := range map[string]string{
-		"http://user:secret@host/a@b": "http://host/a@b", "https://host": "https://host",
-		"nbd://x:y@z@host:1/": "nbd://host:1/", "nbd+unix:///x?socket=a@b": "nbd+unix:///x?socket=a@b",
-		"HTTPS://host/a?X-Amz-Signature=b&c='d": "HTTPS://host/a?...", "http://host#x": "http://host?...",
+		"http://user:secret@host/a": "http://...@host/a", "http://user:secret@host/a@b": "http://...@b",
+		"http://user:a/b@host:9/x": "http://...@host:9/x", "http://user:a?b@host/x": "http://?...",
+		"http://user:a#b@host/x?c": "http://?...", "https://host/a?sign=x@secret&y": "https://?...",
+		`"https://u:a/b@h/c?d": x; "http://u:a#b@h/c": y`: `"https://...@h/c?...": x; "http://?...": y`,
+		"nbd://x:y@z@host:1/":                             "nbd://...@host:1/",
+		"nbd+unix:///x?socket=a@b":                        "nbd+unix:///x?socket=a@b",
+		"nbd+unix://x:y@/z?socket=a":                      "nbd+unix://...@/z?socket=a",
+		"[nbd+unix:///x?socket=a@b,http://x:y@h]":         "[nbd+unix:///x?socket=a@b,http://...@h]",
+		"[nbd+unix:///x?socket=a,http://h/?b]":            "[nbd+unix:///x?socket=a,http://h/?...]",
+		"https://host":                                    "https://host",
+		"HTTPS://host/a?X-Amz-Signature=b&c='d":           "HTTPS://host/a?...", "http://host#x": "http://host?...",
 		`--with=[https://h/a?b,https://h/c?d]`: "--with=[https://h/a?...]", "a file?": "a file?",
 		`"https://h/a?b": not found; https://h/?c.`: `"https://h/a?...": not found; https://h/?....`,
 	} {

@@ -232,8 +232,8 @@ func (o *Object) check(a *http.Response, from, to int64) error {
 	switch {
 	case a.StatusCode == http.StatusPartialContent:
 	case a.StatusCode == http.StatusOK && (!opened || o.same(a, o.size) == nil):
-		return fmt.Errorf("the server has no ranges, which reading at an offset needs (it answers %s): %w; download "+
-			"the file", status, ondisk.ErrUnsupported)
+		return fmt.Errorf("the server does not support range requests (it answers %s): %w; download the file",
+			status, ondisk.ErrUnsupported)
 	case opened && (a.StatusCode == http.StatusOK || a.StatusCode == http.StatusRequestedRangeNotSatisfiable ||
 		a.StatusCode == http.StatusPreconditionFailed || a.StatusCode == http.StatusNotFound ||
 		a.StatusCode == http.StatusGone):
@@ -282,8 +282,8 @@ func empty(a *http.Response) bool {
 func (o *Object) identify(a *http.Response, size int64) error {
 	o.etag, o.modified = a.Header.Get("ETag"), a.Header.Get("Last-Modified")
 	if o.validator() == "" {
-		return fmt.Errorf("the server says neither ETag nor Last-Modified, so that a change would not be seen, which "+
-			"is %w; download the file", ondisk.ErrUnsupported)
+		return fmt.Errorf("the server sends no strong ETag and no Last-Modified, so that a change would not be seen, "+
+			"which is %w; download the file", ondisk.ErrUnsupported)
 	}
 	o.size = size
 	return nil

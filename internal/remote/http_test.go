@@ -120,11 +120,11 @@ func TestObjectsThatAreRefused(t *testing.T) {
 	}
 	const partial = http.StatusPartialContent
 	for want, handle := range map[string]func(w http.ResponseWriter, r *http.Request, n int64) bool{
-		`the server has no ranges`:                    answer(http.StatusOK, "ETag", tag),
+		`the server does not support range requests`:  answer(http.StatusOK, "ETag", tag),
 		`answers 404 "Not Found"`:                     answer(http.StatusNotFound),
 		`answers 401 "Unauthorized"; --authorization`: answer(http.StatusUnauthorized),
-		`neither ETag nor Last-Modified`:              answer(partial, "Content-Range", "bytes 0-0/10"),
-		`Last-Modified, so that a change would`: answer(partial, "Content-Range", "bytes 0-0/10",
+		`no strong ETag and no Last-Modified`:         answer(partial, "Content-Range", "bytes 0-0/10"),
+		`sends no strong ETag and no Last-Modified, so`: answer(partial, "Content-Range", "bytes 0-0/10",
 			"ETag", `W/"weak"`),
 		`the range "bytes 1-1/10"`:       answer(partial, "ETag", tag, "Content-Range", "bytes 1-1/10"),
 		`the range "bytes 0-0/*"`:        answer(partial, "ETag", tag, "Content-Range", "bytes 0-0/*"),

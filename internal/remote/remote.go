@@ -22,8 +22,9 @@ func IsURI(word string) bool { return nbd.IsURI(word) || isWeb(word) }
 // hiddenQuery stands for the query of a web address, which may hold a signature.
 const hiddenQuery = "?..."
 
-// address finds URIs in a text: the scheme, a name with a password, the place, and the query.
-var address = pattern.Lazy(`(?i)\b(https?|nbds?(?:\+\w+)?)://(?:[^\s/?#]*@)?([^\s?#]*)([?#]\S*[^\s"':;,.)\]])?`)
+// address finds URIs in a text: the scheme, all up to the last @, since a password may have any character, the place,
+// and the query.
+var address = pattern.Lazy(`(?i)\b(https?|nbds?(?:\+\w+)?)://(\S*@)?([^\s?#]*)([?#]\S*[^\s"':;,.)\]])?`)
 
 // Shown returns a text, such as a message or a URI, without what may be secret in its URIs.
 func Shown(text string) string {
@@ -32,11 +33,21 @@ func Shown(text string) string {
 	}
 	return address().ReplaceAllStringFunc(text, func(uri string) string {
 		part := address().FindStringSubmatch(uri)
-		scheme, place, query := part[1], part[2], part[3]
-		if query != "" && isWeb(uri) {
-			query = hiddenQuery
+		scheme, secret, rest, query := part[1]+"://", part[2], part[3], part[4]
+		switch web := isWeb(uri); {
+		case web && strings.ContainsAny(secret, "?#"): // what follows may be of the query
+			return scheme + hiddenQuery + rest[len(strings.TrimRight(rest, `"':;,.)]`)):]
+		case web && query != "":
+			rest += hiddenQuery
+		case !web && strings.HasPrefix(secret, "/"): // an address without a host, which has no password
+			return scheme + Shown(secret+rest+query)
+		case !web:
+			rest = Shown(rest + query) // of several in one word
 		}
-		return scheme + "://" + place + query
+		if secret != "" {
+			scheme += "...@"
+		}
+		return scheme + rest
 	})
 }
 

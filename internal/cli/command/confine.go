@@ -22,9 +22,9 @@ func (c *Base) AddSandbox(cmd *cobra.Command) {
 // RemoteHelp explains images of servers, for the help of commands that read them.
 const RemoteHelp = `An image can also be on a server, which is only read: an export of an NBD server,
 nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH, without TLS; or an object of a web server that answers ranges,
-http://... or https://.... It is an error if an object changes meanwhile; NBD does not show that, and a copy from NBD
-is compared with what the server gives when it is read again. Such an image can name no other files. Results and
-messages have ?... for the query of an address, which may be a secret.`
+http://... or https://.... If an object changes during the run, the command fails; NBD cannot show a change, and a copy
+from NBD is compared with what the server gives when it is read again. Such an image can name no other files. Results
+and messages have ?... for the query of an address, which may be a secret.`
 
 // AddRemote adds --authorization, for images of web servers.
 func (c *Base) AddRemote(cmd *cobra.Command) {
