@@ -125,7 +125,8 @@ func TestQcow2IsRefusedByName(t *testing.T) {
 			"encryption AES",
 		},
 		{
-			"data outside", []string{"-o", "data_file=" + filepath.Join(t.TempDir(), "outside.raw")},
+			"data outside",
+			[]string{"-o", "data_file=" + filepath.Join(t.TempDir(), "outside.raw")},
 			ondisk.ErrReference, "outside.raw",
 		},
 	} {
