@@ -205,8 +205,8 @@ func oneServer(uris []string) error {
 	return nil
 }
 
-// ReadAuthorization reads the value of the header Authorization from a file, so that it is on no command line. It is for one web
-// server, whose objects are named by uris.
+// ReadAuthorization reads the value of the header Authorization from a file, so that it is on no command line. It is
+// for one web server, which has the objects of uris.
 func ReadAuthorization(file string, uris []string) (string, error) {
 	if file == "" {
 		return "", nil

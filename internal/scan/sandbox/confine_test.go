@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
@@ -164,6 +166,43 @@ func TestConfineAParentOfWorkers(t *testing.T) {
 	inConfinement(t, "", sandbox.Access{Workers: true}, keys(want)...).answers(t, want)
 }
 
+// nameServer serves names of one address, the one that "resolve" wants, and returns its own.
+func nameServer(t *testing.T) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var p dnsmessage.Parser
+			head, err := p.Start(buf[:n])
+			question, bad := p.Question()
+			if err != nil || bad != nil {
+				continue
+			}
+			m := dnsmessage.Message{
+				Header:    dnsmessage.Header{ID: head.ID, Response: true, RecursionAvailable: true},
+				Questions: []dnsmessage.Question{question},
+			}
+			if question.Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{
+					Header: dnsmessage.ResourceHeader{Name: question.Name, Class: question.Class},
+					Body:   &dnsmessage.AResource{A: [4]byte{192, 0, 2, 9}},
+				}}
+			}
+			if answer, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(answer, from)
+			}
+		}
+	}()
+	return conn.LocalAddr().String()
+}
+
 // What asks servers has the network, and nothing else but what it reads and a socket to remove.
 func TestConfineWhatAsksServers(t *testing.T) {
 	dir := t.TempDir()
@@ -180,7 +219,8 @@ func TestConfineWhatAsksServers(t *testing.T) {
 		"ptrace":                            operation,
 		"fork":                              operation,
 		"socket":                            "done",
-		"unixsocket":                        "done",
+		"unixsocket":                        operation,
+		"resolve " + nameServer(t):          "done",
 	}
 	access := sandbox.Access{Asks: true, Read: []string{file}, Remove: []string{socket}}
 	o := inConfinement(t, "", access, keys(want)...)

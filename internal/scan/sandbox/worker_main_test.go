@@ -2,12 +2,15 @@ package sandbox_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -186,6 +189,16 @@ var deeds = map[string]func(with string) error{
 	},
 	"socket":     func(string) error { return descriptor(unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)) },
 	"unixsocket": func(string) error { return descriptor(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)) },
+	"resolve": func(server string) error {
+		r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, server)
+		}}
+		found, err := r.LookupHost(context.Background(), "disk.example.")
+		if err == nil && !slices.Equal(found, []string{"192.0.2.9"}) {
+			err = fmt.Errorf("found %v", found)
+		}
+		return err
+	},
 	"kill": func(with string) error {
 		var pid int
 		if _, err := fmt.Sscan(with, &pid); err != nil {
