@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/nbd"
 )
 
 // putSeveral makes images that inspect ends with their codes: 0, 2, 3, and 4 for a move that was interrupted.
@@ -161,4 +164,20 @@ func TestTitles(t *testing.T) {
 		require.Contains(t, r.stdout, "<h1>Site &lt;7&gt;</h1>")
 		require.Equal(t, 64, trueup(t, append(args, "--title", strings.Repeat("x", 201))...).code)
 	}
+}
+
+// A run that fails before it reads an image of a server ends its connection.
+func TestConnectionsThatAreNotUsedEnd(t *testing.T) {
+	t.Chdir(t.TempDir())
+	d := disk.New(4096, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: 4096 - off}, nil })
+	l, err := net.Listen("unix", "socket")
+	require.NoError(t, err)
+	ended := make(chan error)
+	go func() {
+		ended <- (&nbd.Server{Export: nbd.Export{Disk: d}, Once: true}).Serve(t.Context(), l)
+	}()
+	r := trueup(t, "verify", "absent.img", "nbd+unix:///?socket=socket")
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stderr, "absent.img")
+	require.NoError(t, <-ended, "its only client has left")
 }

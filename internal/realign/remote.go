@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -27,6 +28,9 @@ func IsRemote(word string) bool { return remote.IsURI(word) }
 // Shown returns a text, such as a message or a URI, without what may be secret in its URIs.
 func Shown(text string) string { return remote.Shown(text) }
 
+// maxRemotes bounds the connections, each of which may be to a process of its own.
+const maxRemotes = 16
+
 // Connect connects to the servers of those images that servers have; an error is that of opening the image.
 // authorization is a file with the value of this header for web servers, empty for none. The end of ctx ends the
 // connections.
@@ -35,14 +39,29 @@ func Connect(ctx context.Context, images []string, authorization string) (Remote
 	if err != nil {
 		return nil, err
 	}
+	images = slices.DeleteFunc(slices.Clone(images), func(image string) bool { return !IsRemote(image) })
+	if len(images) > maxRemotes {
+		return nil, ondisk.In(ondisk.ErrUsage, "%d images of servers are given, and one run reads at most %d; give "+
+			"fewer", len(images), maxRemotes)
+	}
 	all := Remotes{}
 	for _, uri := range images {
-		if IsRemote(uri) {
-			f, err := remote.Connect(ctx, uri, header)
-			all[uri] = append(all[uri], connection{f, err})
-		}
+		f, err := remote.Connect(ctx, uri, header)
+		all[uri] = append(all[uri], connection{f, err})
 	}
 	return all, nil
+}
+
+// Close ends the connections that were not used.
+func (r Remotes) Close() {
+	for _, made := range r {
+		for _, c := range made {
+			if c.file != nil {
+				_ = c.file.Close()
+			}
+		}
+	}
+	clear(r)
 }
 
 // Authorized returns the flags of a command line that is to have the same authorization.
@@ -80,9 +99,15 @@ func Local(uri, work string) error {
 	if !IsRemote(uri) {
 		return nil
 	}
+	remedy := "make a file of it with trueup convert, and name that"
+	switch work {
+	case "trueup scan":
+		remedy += "; trueup inspect reads several such images"
+	case "trueup report": // of results, which are no image
+		remedy = "download it"
+	}
 	return fmt.Errorf("%s: %w", uri, &ondisk.Refusal{
-		Code: "unsupported", Reason: work + " needs a file, and this is an image of a server",
-		Remedy: "make a file of it with trueup convert, and name that; trueup inspect reads several such images",
+		Code: "unsupported", Reason: work + " needs a file, and this is on a server", Remedy: remedy,
 	})
 }
 

@@ -79,8 +79,9 @@ func Failed(command string, err error) report.Failure {
 	}
 }
 
-// Finish prints an error on stderr, in one line, ends the log, and returns the exit code.
+// Finish prints an error on stderr, in one line, ends the log and connections to servers, and returns the exit code.
 func Finish(err error, c *Base, command string, stdout, stderr io.Writer) int {
+	defer c.remotes.Close()
 	code, failed := printed(err, c, command, stdout, stderr)
 	if failed != nil {
 		code = ExitError
