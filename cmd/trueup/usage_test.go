@@ -211,7 +211,7 @@ func wrongCommands(source, dest string) map[string][]string {
 		"unknown short flag":            {"inspect", "-x", source},
 		"a flag of another command":     {"inspect", "--force", source},
 		"no image":                      {"inspect"},
-		"two images":                    {"inspect", source, source},
+		"two images to plan":            {"plan", source, source},
 		"no image to plan":              {"plan"},
 		"no dest":                       {"align", source},
 		"three files":                   {"align", source, dest, dest},
