@@ -80,6 +80,11 @@ systems: ## build and vet for Windows, macOS, FreeBSD and a processor of 32 bits
 		$(GO) vet -overlay "$$overlay" ./...; \
 	done
 
+.PHONY: test-systems
+test-systems: ## run the tests of 32 bits, and what is built for Windows under Wine; installs Wine (as root)
+	scripts/install-tools.sh wine
+	nice scripts/test-systems.sh
+
 .PHONY: tools
 tools: ## install the Debian packages that the tests call (as root; else say which are missing)
 	scripts/install-tools.sh

@@ -49,6 +49,11 @@ if [ "${1:-}" = chaos ]; then
 	packages+=(nats-server) # a cluster of three keeps the jobs
 fi
 
+# What only make test-systems calls: a compiler for the library that Wine lacks.
+if [ "${1:-}" = wine ]; then
+	packages+=(wine64 gcc-mingw-w64-x86-64-win32)
+fi
+
 # Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.
 export PATH="$PATH:/usr/sbin:/sbin"
 

@@ -279,6 +279,9 @@ func fates(files []forge.Bytes) (out []func([]forge.Bytes) [][]byte) {
 // number of hives, from TRUEUP_HIVES_SEED on.
 func TestRandomHives(t *testing.T) {
 	t.Parallel()
+	if strconv.IntSize == 32 {
+		t.Skip("the recovery of the test has an int for an offset of 32 bits")
+	}
 	seeds, _ := strconv.ParseUint(os.Getenv("TRUEUP_HIVES"), 10, 64)
 	from, _ := strconv.ParseUint(os.Getenv("TRUEUP_HIVES_SEED"), 10, 64)
 	if seeds == 0 {

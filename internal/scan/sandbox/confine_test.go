@@ -222,6 +222,9 @@ func TestConfineWhatAsksServers(t *testing.T) {
 		"unixsocket":                        operation,
 		"resolve " + nameServer(t):          "done",
 	}
+	if runtime.GOARCH == "386" {
+		want["unixsocket"] = "done" // socketcall(2) has the family in memory, where a filter does not look
+	}
 	access := sandbox.Access{Asks: true, Read: []string{file}, Remove: []string{socket}}
 	o := inConfinement(t, "", access, keys(want)...)
 	o.answers(t, want)

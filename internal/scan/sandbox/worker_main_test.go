@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,7 +102,7 @@ var misdeeds = map[string]func(with string) []byte{
 	"exit":   func(string) []byte { os.Exit(3); return nil },
 	"signal": func(string) []byte { _ = unix.Kill(os.Getpid(), unix.SIGKILL); select {} },
 	"spin": func(string) []byte {
-		for n := 0; ; n++ {
+		for n := int64(0); ; n++ {
 			if n < 0 {
 				return nil
 			}
@@ -119,6 +120,7 @@ var misdeeds = map[string]func(with string) []byte{
 	},
 	"huge": func(string) []byte { sink = append(sink, make([]byte, 1<<30)); return nil },
 	"stack": func(string) []byte {
+		debug.SetMaxStack(1 << 30) // as on processors of 64 bits
 		var down func(n int) int
 		down = func(n int) int { return down(n+1) + n }
 		return []byte{byte(down(0))}
