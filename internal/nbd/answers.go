@@ -424,7 +424,7 @@ func (c *Client) Extent(off, limit int64) (disk.Extent, error) {
 	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
 }
 
-// remembered returns what the last answer says of the bytes from off on.
+// remembered returns the state that the last answer gives to the bytes from off on.
 func (c *Client) remembered(off, limit int64) (disk.Extent, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -64,9 +64,14 @@ func Dial(ctx context.Context, uri string) (*Client, error) {
 	}
 	conn, err := (&net.Dialer{Timeout: handshakeTime}).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, err
+		return nil, Unreached(err)
 	}
 	return NewClient(ctx, conn, export)
+}
+
+// Unreached adds to the error of a connection that was not made what to look at.
+func Unreached(err error) error {
+	return fmt.Errorf("the server cannot be reached: %w; check the address, and that the server runs", err)
 }
 
 // NewClient negotiates by a connection, which it closes when that fails.

@@ -61,6 +61,9 @@ func TestClientReadsTheServer(t *testing.T) {
 	_, err = Dial(t.Context(), strings.Replace(uri, "a%20b", "b", 1))
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, `it has no such export ("there is no such export")`)
+	_, err = Dial(t.Context(), "nbd+unix:///?socket="+t.TempDir()+"/absent")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "the server cannot be reached: dial unix")
 }
 
 // filling is a disk of holes until it is filled.

@@ -27,7 +27,7 @@ func parseURI(uri string) (network, address, export string, err error) {
 	}
 	export = strings.TrimPrefix(u.Path, "/")
 	key, value, _ := strings.Cut(u.RawQuery, "=")
-	socket, bad := url.PathUnescape(value) // a plus is one: the query is none of a form
+	socket, bad := url.PathUnescape(value) // in which a plus stays one, unlike in a query of a form
 	switch {
 	case strings.HasPrefix(u.Scheme, "nbds"):
 		err = ondisk.In(ondisk.ErrUnsupported, "TLS is %w for NBD; forward the port with ssh -L, and name that",

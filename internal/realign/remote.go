@@ -16,7 +16,7 @@ import (
 // itself, which cannot make any then.
 type Remotes map[string][]connection
 
-// connection is one to a server, or why there is none.
+// connection is one to a server, or the error of making it.
 type connection struct {
 	file *remote.File
 	err  error

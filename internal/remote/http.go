@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trueup/trueup/internal/nbd"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -167,6 +168,9 @@ func (o *Object) fetch(ctx context.Context, p []byte, off int64, n *int) error {
 		if bad := (*url.Error)(nil); errors.As(err, &bad) {
 			err = bad.Err // without the address, which may have a secret
 		}
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+			err = nbd.Unreached(err)
+		}
 		if final(err) {
 			return err
 		}
@@ -278,7 +282,7 @@ func empty(a *http.Response) bool {
 		a.StatusCode == http.StatusOK && a.ContentLength == 0
 }
 
-// identify keeps what the first answer says of the object.
+// identify keeps size and validators of the object as the first answer has them.
 func (o *Object) identify(a *http.Response, size int64) error {
 	o.etag, o.modified = a.Header.Get("ETag"), a.Header.Get("Last-Modified")
 	if o.validator() == "" {
