@@ -145,6 +145,9 @@ func Serve(in io.Reader, out io.Writer, confine func(read, remove []string)) err
 	}
 	confine(trusted(), nbd.Leftovers(l))
 	object, err := OpenObject(ctx, o.URI, o.Authorization)
+	if ctx.Err() != nil { // so is who would read an answer
+		return l.Close()
+	}
 	if err != nil {
 		return errors.Join(answers.Encode(replyOf(err)), l.Close())
 	}

@@ -3,6 +3,8 @@ package remote
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -77,6 +79,20 @@ func TestFetcherOfAnObjectThatChanges(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrChanged)
 	require.NoError(t, f.Close())
 	require.ErrorContains(t, f.Unchanged(), "what asks the web server has ended")
+}
+
+// unread is a pipe that has no reader any more.
+type unread struct{}
+
+func (unread) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// A process that has ended is told nothing, and its end is no error of the fetcher.
+func TestFetcherOfAProcessThatEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	require.NoError(t, err)
+	defer l.Close()
+	in := strings.NewReader(`{"URI":"http://` + l.Addr().String() + `/x"}`)
+	require.NoError(t, Serve(in, unread{}, func([]string, []string) {}))
 }
 
 func TestReadAuthorization(t *testing.T) {
