@@ -229,10 +229,9 @@ func contradictions() []hostile {
 			name: "T12 says flat, is sparse", image: flatInSparse, code: "format",
 			says: []string{"line 6", `"monolithicFlat"`, "want monolithicSparse"},
 		},
-		// The threat list has FORMAT; "custom" is a type that VMware documents, so it is named as the issue asks.
 		{
-			name: "T12 createType custom", image: flatImage(changed("monolithicFlat", "custom")), code: "unsupported",
-			says: []string{"custom", "not supported"},
+			name: "T12 createType vsanSparse", image: flatImage(changed("monolithicFlat", "vsanSparse")),
+			code: "unsupported", says: []string{"vsanSparse", "not supported"},
 		},
 		{
 			name: "T12 unknown createType", image: flatImage(changed("monolithicFlat", "round")), code: "format",

@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -14,10 +15,10 @@ import (
 // recognised is a format that has a name and no reader. It must never be taken for raw: the guest's disk is not where
 // raw would look for it.
 type recognised struct {
-	name   string // as users write it
-	detect func(head, tail []byte) bool
-	remedy string // empty: qemu-img reads it
-	kind   Kind   // empty: Unsupported
+	name   string                       // as users write it
+	detect func(head, tail []byte) bool // nil: only its extension is known
+	remedy string                       // empty: qemu-img reads it
+	kind   Kind                         // empty: Unsupported
 	// extension is that of files that are nothing else, with the dot; empty where there is none
 	extension string
 }
@@ -118,7 +119,12 @@ func recognise(f driver.File) (found driver.Format, names []string, other recogn
 		}
 	}
 	for _, c := range others {
-		if c.detect(head, tail) && (c.kind != Packed || !hasTable(head)) {
+		if c.detect != nil && c.detect(head, tail) && (c.kind != Packed || !hasTable(head)) {
+			names, other = append(names, c.name), c
+		}
+	}
+	for _, c := range others {
+		if c.detect == nil && len(names) == 0 && strings.EqualFold(filepath.Ext(f.Name()), c.extension) {
 			names, other = append(names, c.name), c
 		}
 	}

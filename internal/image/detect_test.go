@@ -53,6 +53,7 @@ var headers = map[string]string{
 	"Android sparse": "\x3a\xff\x26\xed\x01\x00\x00\x00\x1c\x00\x0c\x00", "Proxmox VMA": "VMA\x00\x00\x00\x00\x01",
 	"partclone": "partclone-image\x000.3.20", "ntfsclone": "\x00ntfsclone-image",
 	"WIM": "MSWIM\x00\x00\x00\xd0\x00\x00\x00",
+	"QED": "QED\x00\x00\x00\x01\x00",
 }
 
 // What is recognised is never taken for a raw disk, and the message says what to do.
@@ -125,6 +126,43 @@ func TestNoDiskImage(t *testing.T) {
 		img := imagetest.Open(t, imagetest.Write(t, dir, name, binary.BigEndian.AppendUint64(make([]byte, 1016), 7)))
 		require.Equal(t, []string{image.CodeMisnamed}, imagetest.Codes(img.Issues, ondisk.Refuse), name)
 	}
+}
+
+// The descriptor of a Parallels disk says which way leads to its data: QEMU reads no descriptor, and one file only.
+func TestParallelsBundle(t *testing.T) {
+	part := func(kind string) string {
+		return "<Storage><Image><Type>" + kind + "</Type><File>a.hds</File></Image></Storage>"
+	}
+	for want, parts := range map[string]string{
+		"convert its .hds file with qemu-img convert -f parallels": part("Compressed"),
+		"its .hds file is the raw disk":                            part("Plain"),
+		"merge them first":                                         part("Plain") + part("Compressed"),
+		"merge them":                                               part("of another kind"),
+	} {
+		text := "<?xml version='1.0' encoding='UTF-8'?>\n<Parallels_disk_image Version=\"1.0\">\n    <StorageData>" + parts +
+			"</StorageData>\n</Parallels_disk_image>\n"
+		path := imagetest.Write(t, t.TempDir(), "DiskDescriptor.xml", []byte(text))
+		_, err := image.Open(path, image.Options{})
+		require.ErrorIs(t, err, ondisk.ErrUnsupported)
+		require.ErrorContains(t, err, "Parallels HDD: recognised, not supported; ")
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// Nothing in a VHD Set is known but its name. What has the content of an image is read as that.
+func TestVHDSet(t *testing.T) {
+	dir := t.TempDir()
+	for name, size := range map[string]int{"a.vhds": 260 << 10, "B.VHDS": 1000} {
+		path := imagetest.Write(t, dir, name, imagetest.Noise(5, size))
+		_, err := image.Open(path, image.Options{})
+		require.ErrorContains(t, err, "VHD Set: recognised, not supported; its disk is the .avhdx file beside it")
+		id, err := image.Identify(path, nil)
+		require.NoError(t, err)
+		require.Equal(t, image.Identity{Kind: image.Unsupported, Format: "VHD Set"}, id)
+	}
+	path := filepath.Join(dir, "c.vhds")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vhdx", path, "8M")
+	require.Equal(t, "vhdx", imagetest.Open(t, path).Format)
 }
 
 func TestNamedPacked(t *testing.T) {

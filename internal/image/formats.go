@@ -69,6 +69,9 @@ func Title(format string) string {
 	if f, ok := byName(format); ok {
 		return cmp.Or(f.Title, f.Name)
 	}
+	if format != strings.ToLower(format) {
+		return format
+	}
 	return strings.ToUpper(format)
 }
 

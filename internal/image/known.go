@@ -3,7 +3,9 @@ package image
 import (
 	"bytes"
 	"encoding/binary"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/ovf"
 )
@@ -36,8 +38,26 @@ var others = slices.Concat(disks, packed, []recognised{
 var disks = []recognised{
 	{name: "QED", extension: ".qed", detect: prefix("QED\x00")},
 	{
-		name: "Parallels HDD", extension: ".hdd",
+		name: Parallels, extension: ".hdd", remedy: "convert it with qemu-img convert -f parallels -O vmdk (or raw), " +
+			"and take the result; of a disk with snapshots it is a part only",
 		detect: either(prefix("WithoutFreeSpace"), prefix("WithouFreSpacExt")),
+	},
+	{
+		name: Parallels, detect: bundle("Compressed"),
+		remedy: "convert its .hds file with qemu-img convert -f parallels -O vmdk (or raw), and take the result",
+	},
+	{
+		name: Parallels, detect: bundle("Plain"),
+		remedy: "its .hds file is the raw disk: take that with --format raw",
+	},
+	{
+		name: Parallels, detect: bundle(""),
+		remedy: "it has snapshots or parts: merge them first (prl_disk_tool merge, of Parallels)",
+	},
+	// Its layout is not published, so that only the name shows what it is.
+	{
+		name: "VHD Set", extension: ".vhds",
+		remedy: "its disk is the .avhdx file beside it, a VHDX: take that while no machine uses it",
 	},
 	{name: "Bochs", detect: prefix("Bochs Virtual HD Image")},
 	{name: "DMG", detect: func(_, tail []byte) bool { return has(tail, len(tail)-512, "koly") }},
@@ -82,6 +102,36 @@ var packed = []recognised{
 	{name: "zip", kind: Packed, detect: zip, remedy: "unpack it first: unzip"},
 	{name: "7z", kind: Packed, detect: prefix("7z\xbc\xaf\x27\x1c"), remedy: "unpack it first: 7z x"},
 	{name: "RAR", kind: Packed, detect: prefix("Rar!\x1a\x07"), remedy: "unpack it first: unrar x"},
+}
+
+// Parallels is the format of Parallels: one file, or a folder of a descriptor and files that hold the data.
+const Parallels = "Parallels HDD"
+
+// BundleDescriptor is the name of the file that describes such a folder.
+const BundleDescriptor = "DiskDescriptor.xml"
+
+// bundle knows the descriptor of a disk that lies in one file of a kind; "" stands for all others. Spec: docs/interop
+// of QEMU, "Parallels Disk Format".
+func bundle(kind string) detector {
+	return func(head, _ []byte) bool {
+		if !bytes.HasPrefix(head, []byte("<")) || !bytes.Contains(head, []byte("<Parallels_disk_image")) {
+			return false
+		}
+		of := ""
+		if bytes.Count(head, []byte("<File>")) == 1 && bytes.Contains(head, []byte("</Parallels_disk_image>")) {
+			for _, k := range []string{"Compressed", "Plain"} {
+				if bytes.Contains(head, []byte("<Type>"+k+"</Type>")) {
+					of = k
+				}
+			}
+		}
+		return of == kind
+	}
+}
+
+// InBundle reports whether a file of this name belongs to the descriptor in its folder.
+func InBundle(name string) bool {
+	return slices.Contains([]string{".hdd", ".hds"}, strings.ToLower(filepath.Ext(name)))
 }
 
 type detector = func(head, tail []byte) bool

@@ -111,6 +111,7 @@ func (c *contents) relate() {
 		}
 	}
 	c.joinPieces(files)
+	c.joinBundle(files)
 	for _, x := range files {
 		for _, part := range x.id.Extents {
 			if p := c.files[part]; p != nil && x.takes(p) {
@@ -129,6 +130,20 @@ func (c *contents) relate() {
 					c.children[at] = append(c.children[at], x)
 				}
 			}
+		}
+	}
+}
+
+// joinBundle makes one image of the files in the folder of a Parallels disk: its descriptor has the row of all.
+func (c *contents) joinBundle(files []*found) {
+	d := c.files[image.BundleDescriptor]
+	if d == nil || d.id.Format != image.Parallels {
+		return
+	}
+	d.bundle = true
+	for _, x := range files {
+		if x != d && (x.id.Format == image.Parallels || image.InBundle(x.Name)) {
+			c.owners[x.Name] = append(c.owners[x.Name], d)
 		}
 	}
 }

@@ -30,6 +30,7 @@ type found struct {
 	rowed  bool   // it has a row
 	silent bool   // its row failed, and does not cover its parts
 	clone  string // the image of Clonezilla that it is a piece of
+	bundle bool   // it describes a folder, and its row covers that
 }
 
 // folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is

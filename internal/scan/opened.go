@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/shell"
@@ -21,6 +23,10 @@ func NotOpened(path string, err error) error {
 		if what := clonezillaFolder(context.Background(), path); what != "" {
 			return ondisk.In(ondisk.ErrUnsupported, "%s is a folder with a %s (partclone); %s", path, what,
 				restoreClone)
+		}
+		if exists(filepath.Join(path, image.BundleDescriptor)) {
+			return ondisk.In(ondisk.ErrUnsupported, "%s is the folder of a %s; what reads it: trueup scan %s", path,
+				image.Parallels, shell.Quote(path))
 		}
 		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s",
 			path, shell.Quote(path))

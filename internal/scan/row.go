@@ -28,7 +28,7 @@ func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) er
 		r.more(-1)
 		return nil
 	}
-	x.silent = i.State == results.Failed && len(i.Disks) == 0
+	x.silent = i.State == results.Failed && len(i.Disks) == 0 && !x.bundle
 	if r.Exchange && i.Priority != nil {
 		i.NoExchange = c.noExchange(f, x, i)
 	}

@@ -44,6 +44,9 @@ func checkExtent(i int, e *extent, size int64) error {
 	switch {
 	case e.size > math.MaxInt64-size:
 		return textErr(e.line, ondisk.ErrFormat, "extents add up to more than %d bytes", int64(math.MaxInt64))
+	case e.device():
+		return textErr(e.line, ondisk.ErrUnsupported, "extent %d is the device %.64q: not supported; take the device "+
+			"itself, on the machine that has it, or a flat clone", i, e.name)
 	case e.access == "NOACCESS":
 		return textErr(e.line, ondisk.ErrUnsupported, "extent %d is NOACCESS: its data cannot be read", i)
 	}
@@ -109,12 +112,21 @@ func (m *flatMap) open(s *driver.Source, i int, e *extent) (driver.File, error) 
 		m.opened[e.name] = f
 		m.files = append(m.files, f)
 	}
-	if e.off > f.Size() || e.size > f.Size()-e.off {
-		return nil, textErr(e.line, ondisk.ErrFormat,
+	return f, e.checkFits(i, f)
+}
+
+// checkFits makes sure that the file of a flat extent has all of it.
+func (e *extent) checkFits(i int, f driver.File) error {
+	switch short := e.off > f.Size() || e.size > f.Size()-e.off; {
+	case short && e.mapsDevice():
+		return textErr(e.line, ondisk.ErrUnsupported, "extent %d maps a device, and its file %.256q has %d of %d "+
+			"bytes: not supported; clone the disk with vmkfstools -i", i, e.name, f.Size(), e.size)
+	case short:
+		return textErr(e.line, ondisk.ErrFormat,
 			"extent %d takes %d bytes at offset %d, but the file %.256q has %d bytes",
 			i, e.size, e.off, e.name, f.Size())
 	}
-	return f, nil
+	return nil
 }
 
 // openOther opens the file of an extent, which cannot be that of the descriptor.

@@ -91,7 +91,18 @@ func scanNames(text string) driver.Names {
 }
 
 // flat reports whether an extent holds the bytes of the disk as they are.
-func (e *extent) flat() bool { return e.kind == "FLAT" || e.kind == "VMFS" }
+func (e *extent) flat() bool { return e.kind == "FLAT" || e.kind == "VMFS" || e.mapsDevice() }
+
+// mapsDevice reports whether an extent is a raw device map of ESXi. Its file shows the device to what reads it there;
+// elsewhere it has the bytes if it was copied so.
+func (e *extent) mapsDevice() bool { return e.kind == "VMFSRDM" || e.kind == "VMFSRAW" }
+
+// device reports whether an extent names a device in the place of a file.
+func (e *extent) device() bool {
+	name := strings.ToLower(strings.ReplaceAll(e.name, `\`, "/"))
+	return strings.HasPrefix(name, "/dev/") || strings.HasPrefix(name, "/vmfs/devices/") ||
+		strings.HasPrefix(name, "//./") || strings.HasPrefix(name, "//?/")
+}
 
 // claim returns how many bytes an extent takes of its file from byte 0 on.
 func (e *extent) claim() int64 {

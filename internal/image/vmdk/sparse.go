@@ -152,7 +152,7 @@ func (h *sparseHeader) checkText(d *descriptor) error {
 		if kind == "" && len(d.extents) == 0 {
 			return lone("sparse extent of a split disk (its descriptor is empty)")
 		}
-		if otherTypes[kind] && kind != "custom" {
+		if kind == otherType {
 			return unsupported(kind)
 		}
 		return textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of this sparse file", kind,

@@ -1,7 +1,9 @@
 package vmdk
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -20,7 +22,7 @@ type sparseExtent interface {
 	unclean() *ondisk.Issue
 }
 
-// splitMap is a disk that consists of sparse extents, in disk order.
+// splitMap is a disk that consists of sparse extents, and of flat ones where its type is custom, in disk order.
 type splitMap struct {
 	size   int64
 	pieces []piece
@@ -51,20 +53,44 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 		p.x.over(over(parent, p.Off))
 	}
 	d = d.inherit(parent)
+	if kind == custom {
+		kind = splitSparse
+	}
 	img, err := image(d, kind, disk.New(m.size, d.sectorSize(), m.run))
 	if err != nil {
 		return nil, err
 	}
 	img.Parts = m.files
 	img.Check = m.check
-	img.Issues = append(img.Issues, m.unclean()...)
-	if x, ok := m.pieces[0].x.(*sparse); ok {
-		img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(x.h.grainBytes())})
-		if kind == splitSparse {
-			img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
+	img.Issues = slices.Concat(img.Issues, m.unclean(), d.viewIssue())
+	for _, p := range m.pieces {
+		if x, ok := p.x.(*sparse); ok {
+			img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(x.h.grainBytes())})
+			if kind == splitSparse {
+				img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
+			}
+			break
 		}
 	}
 	return img, nil
+}
+
+// flatPiece is a flat extent among sparse ones.
+type flatPiece struct {
+	file   driver.File // nil: zero
+	off, n int64       // in the file, and on the disk
+}
+
+func (x flatPiece) size() int64                      { return x.n }
+func (x flatPiece) check(*faults) error              { return nil }
+func (x flatPiece) unclean() *ondisk.Issue           { return nil }
+func (x flatPiece) over(func(off, n int64) disk.Run) {}
+func (x flatPiece) run(off int64) (disk.Run, error) {
+	run := disk.Run{Len: x.n - off, Off: x.off + off}
+	if x.file != nil {
+		run.Src = x.file
+	}
+	return run, nil
 }
 
 // add appends one extent.
@@ -72,35 +98,51 @@ func (m *splitMap) add(s *driver.Source, i int, e *extent, kind string) error {
 	if err := checkExtent(i, e, m.size); err != nil {
 		return err
 	}
-	switch want := sparseTypes[kind]; {
+	switch want := cmp.Or(sparseTypes[kind], "SPARSE"); {
 	case e.kind == want, e.kind == "SPARSE" && kind == vmfsSparse: // QEMU takes both words
-	case sparseKinds[e.kind], e.kind == "FLAT", e.kind == "VMFS", e.kind == "ZERO":
+	case kind == custom && (e.flat() || e.kind == "ZERO"):
+	case sparseKinds[e.kind], e.flat(), e.kind == "ZERO":
 		return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want %s in a disk of the createType %s", i, e.kind,
 			want, kind)
 	default:
 		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want %s", e.kind, want)
 	}
-	f, err := m.open(s, i, e)
+	x, err := m.extent(s, i, e, kind)
 	if err != nil {
 		return err
-	}
-	x, err := openGrains(f, m.tabs, kind)
-	if err != nil {
-		return fmt.Errorf("extent %d (%.256q): %w", i, e.name, err)
-	}
-	if x.size() != e.size {
-		return textErr(e.line, ondisk.ErrFormat, "extent %d of %d sectors, but the capacity in the header "+
-			"of %.256q is %d",
-			i, e.size/units.SectorSize, e.name, x.size()/units.SectorSize)
 	}
 	m.pieces = append(m.pieces, piece{disk.Range{Off: m.size, Len: e.size}, e.name, x})
 	m.size += e.size
 	return nil
 }
 
+// extent opens an extent of a kind that the type has.
+func (m *splitMap) extent(s *driver.Source, i int, e *extent, kind string) (sparseExtent, error) {
+	if e.kind == "ZERO" {
+		return flatPiece{n: e.size}, nil
+	}
+	f, err := m.open(s, i, e)
+	if err != nil {
+		return nil, err
+	}
+	if e.flat() {
+		return flatPiece{f, e.off, e.size}, e.checkFits(i, f)
+	}
+	x, err := openGrains(f, m.tabs, kind)
+	if err != nil {
+		return nil, fmt.Errorf("extent %d (%.256q): %w", i, e.name, err)
+	}
+	if x.size() != e.size {
+		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d of %d sectors, but the capacity in the header "+
+			"of %.256q is %d",
+			i, e.size/units.SectorSize, e.name, x.size()/units.SectorSize)
+	}
+	return x, nil
+}
+
 // open opens the file of an extent, which no other extent may use.
 func (m *splitMap) open(s *driver.Source, i int, e *extent) (driver.File, error) {
-	if e.off != 0 {
+	if e.off != 0 && !e.flat() {
 		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d at offset %d of its file, want none for %s", i, e.off,
 			e.kind)
 	}

@@ -1,5 +1,6 @@
 // Package vmdk reads and writes VMware disks: one file or several, flat or sparse. The sparse extents of ESXi, which
-// hold what changed since a snapshot, are read. Other subformats are named and refused.
+// hold what changed since a snapshot, are read, and maps of devices where a file stands for the device. Other
+// subformats are named and refused.
 //
 // Specification: VMware Virtual Disks, "Virtual Disk Format 1.1" (2007); where real files differ, a comment says which.
 package vmdk
@@ -7,6 +8,7 @@ package vmdk
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -115,17 +117,21 @@ func lone(extent string) error {
 	return fmt.Errorf("VMDK %s: %w; open the descriptor file that names this extent", extent, driver.ErrLone)
 }
 
-// otherTypes are the createTypes that the specification and ESXi know beside ours.
-var otherTypes = map[string]bool{
-	"vmfsRaw": true, "vmfsRDM": true, "vmfsRawDeviceMap": true, "vmfsRDMP": true, "vmfsPassthroughRawDeviceMap": true,
-	"fullDevice": true, "partitionedDevice": true, "custom": true, "vsanSparse": true,
-}
+// otherType is the one createType that ESXi knows beside ours: its extents are objects of a vSAN.
+const otherType = "vsanSparse"
 
-// flatTypes are the types whose extents hold the disk byte for byte, and the subformat that a copy of them gets. The
-// last three differ from vmfs only in how ESXi took the space.
+// custom is the type of a disk whose extents are of several kinds.
+const custom = "custom"
+
+// flatTypes are the types whose extents hold the disk byte for byte, and the subformat that a copy of them gets. Three
+// differ from vmfs only in how ESXi took the space. The last ones map devices; with a file in the place of the device
+// they are flat disks.
 var flatTypes = map[string]string{
 	monolithicFlat: monolithicFlat, splitFlat: splitFlat, vmfs: vmfs,
 	"vmfsThin": vmfs, "vmfsPreallocated": vmfs, "vmfsEagerZeroedThick": vmfs,
+	"fullDevice": monolithicFlat, "partitionedDevice": monolithicFlat, custom: monolithicFlat,
+	"vmfsRaw": vmfs, "vmfsRDM": vmfs, "vmfsRDMP": vmfs, "vmfsRawDeviceMap": vmfs,
+	"vmfsPassthroughRawDeviceMap": vmfs,
 }
 
 // sparseTypes are the types whose extents have grains, and the word that stands in their extent lines.
@@ -141,7 +147,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 		return nil, ondisk.Field(what, "createType", 0, "", "a line createType=…")
 	case kind == monolithicSparse, kind == streamOptimized:
 		return openMisplacedSparse(s, d, kind)
-	case otherTypes[kind]:
+	case kind == otherType:
 		if _, err := d.parentRef(); err != nil {
 			return nil, err
 		}
@@ -151,14 +157,21 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 			monolithicFlat, vmfs)
 	case len(d.extents) == 0:
 		return nil, ondisk.Field(what, "extents", 0, 0, "at least one")
-	case sparseTypes[kind] != "":
-		return openSplit(s, d, kind)
 	}
-	img, err := openFlat(s, d, flatTypes[kind])
+	img, err := openExtents(s, d, kind)
 	if err == nil && kind != img.Subformat {
 		img.Details = append(img.Details, driver.Detail{Name: "createType", Value: kind})
 	}
 	return img, err
+}
+
+// openExtents opens a disk by its type. One of several kinds is flat if none of its extents has grains.
+func openExtents(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
+	sparse := func(e *extent) bool { return sparseKinds[e.kind] }
+	if sparseTypes[kind] != "" || kind == custom && slices.ContainsFunc(d.extents, sparse) {
+		return openSplit(s, d, kind)
+	}
+	return openFlat(s, d, flatTypes[kind])
 }
 
 // openMisplacedSparse returns the error of a descriptor that stands outside of the sparse extent it describes.
