@@ -139,8 +139,8 @@ func TestParallelsBundle(t *testing.T) {
 		"merge them first":                                         part("Plain") + part("Compressed"),
 		"merge them":                                               part("of another kind"),
 	} {
-		text := "<?xml version='1.0' encoding='UTF-8'?>\n<Parallels_disk_image Version=\"1.0\">\n    <StorageData>" + parts +
-			"</StorageData>\n</Parallels_disk_image>\n"
+		text := "<?xml version='1.0' encoding='UTF-8'?>\n<Parallels_disk_image Version=\"1.0\">\n    <StorageData>" +
+			parts + "</StorageData>\n</Parallels_disk_image>\n"
 		path := imagetest.Write(t, t.TempDir(), "DiskDescriptor.xml", []byte(text))
 		_, err := image.Open(path, image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrUnsupported)

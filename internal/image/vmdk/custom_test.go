@@ -51,8 +51,8 @@ func TestCustomDisk(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf(`but the file "a-flat.vmdk" has %d bytes`, len(flat)-1))
 }
 
-// A map of a device is a flat disk where a file beside it has the data. A device is not opened, and a map without data is
-// no disk.
+// A map of a device is a flat disk where a file beside it has the data. A device is not opened, and a map without data
+// is no disk.
 func TestMapsOfDevices(t *testing.T) {
 	data := imagetest.Noise(6, 200*sector)
 	for kind, c := range map[string]struct{ word, subformat string }{
