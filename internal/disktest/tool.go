@@ -129,3 +129,11 @@ func LoopDevice(t testing.TB, file string, options ...string) (path string) {
 	t.Cleanup(func() { Run(t, "losetup", "-d", path) })
 	return path
 }
+
+// OnUnix skips a test, or the rest of it, on Windows, which does what is named in another way, or as Wine does it.
+func OnUnix(t testing.TB, what string) {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skipf("%s of Windows or Wine are others", what)
+	}
+}

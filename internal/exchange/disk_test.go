@@ -230,6 +230,9 @@ func shows(t *testing.T, path string) string {
 // fresh writes the disk into a folder of its own. before are the sums of its files without the copy.
 func (k kind) fresh(t *testing.T) (dir string, before map[string]string) {
 	t.Helper()
+	if strings.Contains(k.main, `\`) {
+		disktest.OnUnix(t, "names with a backslash")
+	}
 	dir = t.TempDir()
 	require.NoError(t, k.write(dir))
 	before = sums(t, dir)

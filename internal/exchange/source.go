@@ -279,7 +279,7 @@ func (s *Source) Publish(o Output) (*Result, error) {
 	}
 	defer h.Close()
 	x := &run{&s.plan, h, &folder{Folder: h.Dir, sync: h.SyncFolder}}
-	_ = o.Release() // all bytes were synced and read again before
+	_ = errors.Join(o.Release(), s.dir.Rest()) // all bytes were synced and read again before
 	if err := x.forward(); err != nil {
 		return nil, unfinishedError(s.path, err)
 	}

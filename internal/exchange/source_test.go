@@ -10,10 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
@@ -28,6 +26,7 @@ import (
 
 // What becomes of a disk after it was opened, and names that are too long, are found before anything is written.
 func TestSourcesThatChange(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
 	at := func(dir, name string) string { return filepath.Join(dir, name) }
 	for name, c := range map[string]struct {
@@ -91,82 +90,6 @@ func TestSourcesThatChange(t *testing.T) {
 	require.ErrorContains(t, err, "would have 262 bytes, at most 255")
 }
 
-// The copy gets owner, permissions and attributes of the original. Until it has its name it can be written.
-func TestCopyIsLikeTheOriginal(t *testing.T) {
-	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for another owner")
-	}
-	k := kinds["raw"]
-	prepared := func(copies func(dir string) string) (dir string, s *exchange.Source, c *copied) {
-		dir, _ = k.fresh(t)
-		path := filepath.Join(dir, k.main)
-		require.NoError(t, unix.Setxattr(path, "user.note", []byte("kept"), 0))
-		require.NoError(t, os.Chown(path, 1234, 1235))
-		require.NoError(t, os.Chmod(path, 0o404))
-		s, done, err := k.source(path)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, done()) })
-		c = &copied{dir: copies(dir), names: k.new}
-		require.NoError(t, s.Prepare(c))
-		return dir, s, c
-	}
-	dir, s, c := prepared(func(dir string) string { return dir })
-	like := func(name string, mode os.FileMode) {
-		t.Helper()
-		st, err := sys.Stat(filepath.Join(dir, name))
-		require.NoError(t, err)
-		require.Equal(t, mode, st.Mode)
-		var raw unix.Stat_t
-		require.NoError(t, unix.Stat(filepath.Join(dir, name), &raw))
-		require.Equal(t, [2]uint32{1234, 1235}, [2]uint32{raw.Uid, raw.Gid})
-		b := make([]byte, 16)
-		n, err := unix.Getxattr(filepath.Join(dir, name), "user.note", b)
-		require.NoError(t, err)
-		require.Equal(t, "kept", string(b[:n]))
-	}
-	like(partial(k.main), 0o604)
-	r, err := s.Publish(c)
-	require.NoError(t, err)
-	require.Empty(t, r.Notes)
-	like(k.main, 0o404)
-
-	dir, s, _ = prepared(func(dir string) string { return oddfs.Mount(t, dir, oddfs.Manners{}) })
-	r, err = s.Publish(&copied{dir: dir, names: k.new})
-	require.NoError(t, err)
-	require.Len(t, r.Notes, 1)
-	require.Equal(t, "the file system does not keep of the original: user.note", r.Notes[0].Text)
-}
-
-// The bytes of the original and the other files of the folder keep their times, owners and permissions.
-func TestOthersKeepTheirTimes(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"raw", "flat"} {
-		k := kinds[name]
-		dir, _ := k.fresh(t)
-		data := k.old[len(k.old)-1]
-		was := map[string]unix.Stat_t{"other": {}, data: {}}
-		look := func(name string) (st unix.Stat_t) {
-			require.NoError(t, unix.Stat(filepath.Join(dir, name), &st))
-			st.Ctim, st.Atim = unix.Timespec{}, unix.Timespec{} // of its names, and of who has read it
-			return st
-		}
-		imagetest.Write(t, dir, "other", []byte("a file of the user's"))
-		for name := range was {
-			require.NoError(t, os.Chtimes(filepath.Join(dir, name), time.Unix(1e9, 0), time.Unix(1e9, 5)))
-			was[name] = look(name)
-		}
-		_, err := k.publish(dir)
-		require.NoError(t, err)
-		require.Equal(t, was["other"], look("other"), name)
-		require.Equal(t, was[data], look(k.kept(data)), name)
-		_, err = k.run(dir, "undo")
-		require.NoError(t, err)
-		require.Equal(t, was["other"], look("other"), name)
-		require.Equal(t, was[data], look(data), name)
-	}
-}
-
 // A copy that cannot be made like the original is not published, nor one whose names are taken.
 func TestCopyIsNotPublished(t *testing.T) {
 	t.Parallel()
@@ -201,6 +124,7 @@ func TestNoLinksAreNoted(t *testing.T) {
 
 // The texts of a package are read again for its journal, which has room for 1 MiB of them.
 func TestTextsOfPackages(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
 	k := kinds["ovf"]
 	for says, change := range map[string]func(path string) error{
@@ -233,6 +157,7 @@ func TestTextsOfPackages(t *testing.T) {
 
 // What comes between the checks and the exchange ends it: a source that is gone, and the journal of another run.
 func TestOthersComeBetween(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
 	k := kinds["raw"]
 	dir, before := k.fresh(t)
@@ -256,6 +181,7 @@ func TestOthersComeBetween(t *testing.T) {
 
 // A name that the copy needs, and that no file of the original has, is not taken from another file.
 func TestCopyTakesNoForeignName(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
 	k := kinds["grown"]
 	dir, before := k.fresh(t)
@@ -271,6 +197,7 @@ func TestCopyTakesNoForeignName(t *testing.T) {
 
 // The file of changed blocks stays with the original, and the user is told.
 func TestTrackedBlocksAreNoted(t *testing.T) {
+	disktest.OnUnix(t, "notes")
 	t.Parallel()
 	k := kinds["split"]
 	dir, _ := k.fresh(t)
@@ -282,6 +209,7 @@ func TestTrackedBlocksAreNoted(t *testing.T) {
 
 // A package whose disk a machine uses is not exchanged back, and one whose copy cannot be opened keeps its original.
 func TestPackagesInUse(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
 	k := kinds["ovf"]
 	for _, name := range []string{"vm-disk1.img", "data.bin"} {

@@ -132,6 +132,7 @@ const (
 // Each step looks at what it takes for a file of the exchange, and at whether its calls succeed: it ends in front of
 // the first name that it would take from another file.
 func TestStepsRefuse(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
 	for name, c := range map[string]struct {
 		several bool

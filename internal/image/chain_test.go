@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdxforge"
@@ -155,22 +154,6 @@ func TestFilesInAllowedFolders(t *testing.T) {
 		require.Contains(t, issues[0].Text, "in a further folder of the image is the lock of a program")
 		require.NoError(t, errors.Join(os.Remove(lock), img.Close()))
 	}
-}
-
-// A further folder of which the locks cannot be listed is an error. It runs alone: the number of a descriptor that is
-// closed twice may be another test's by then.
-func TestFurtherFolderThatCannotBeListed(t *testing.T) {
-	lib := t.TempDir()
-	extent := imagetest.Write(t, lib, "flat.vmdk", make([]byte, 64*sector))
-	var o image.Options
-	require.NoError(t, o.AllowFolders([]string{lib}))
-	img, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vmdk",
-		[]byte(vmdkforge.Descriptor("monolithicFlat", fmt.Sprintf("RW 64 FLAT %q 0", extent)))), o)
-	require.NoError(t, err)
-	require.NoError(t, img.Further[0].Close())
-	_, err = img.Busy()
-	require.ErrorIs(t, err, unix.EBADF)
-	require.ErrorIs(t, img.Close(), unix.EBADF)
 }
 
 // A file with the headers of two formats is refused, and a format that is asked for must be there.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
@@ -145,6 +146,7 @@ func TestIdentify(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
 			require.LessOrEqual(t, m.Read(), int64(24<<10), "bytes, to know what a file is")
+			disktest.OnUnix(t, "links")
 			require.NoError(t, os.Symlink(name, filepath.Join(dir, "link")))
 			_, err = image.Identify(filepath.Join(dir, "link"), nil)
 			require.ErrorContains(t, err, "is a symbolic link")

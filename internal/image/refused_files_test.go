@@ -238,26 +238,6 @@ func TestFilesThatCouldBeNamed(t *testing.T) {
 	}
 }
 
-// What another user may read, or what is no OVF, is not searched for a name.
-func TestFilesThatAreNotSearched(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	footer := make([]byte, 512)
-	copy(footer, "conectix file.img") // of a VHD that is damaged
-	imagetest.Write(t, dir, "broken.vhd", footer)
-	require.NoError(t, os.Chmod(imagetest.Write(t, dir, "broken.ovf", []byte("<Envelope file.img")), 0))
-	d, err := gate.OpenFolder(dir)
-	require.NoError(t, err)
-	defer d.Close()
-	disktest.OrdinaryUser(t, dir)
-	user, err := image.UserOf(d, "file.img")
-	require.NoError(t, err)
-	require.Empty(t, user)
-	named, err := image.IsNamed(d, "file.img")
-	require.NoError(t, err)
-	require.True(t, named, "it could be")
-}
-
 // A device that a program keeps for itself is in use. Spec: open(2), O_EXCL.
 func TestClaimedDevice(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
@@ -97,6 +96,7 @@ func twoFiles(t *testing.T) (fs *files, dir string, want []byte) {
 
 // TestFilesOfADisk reads and writes across two files. Zeros become a hole where the file has some already.
 func TestFilesOfADisk(t *testing.T) {
+	disktest.OnUnix(t, "locks")
 	t.Parallel()
 	fs, dir, want := twoFiles(t)
 	for _, name := range []string{"a", "b"} {
@@ -133,23 +133,4 @@ func TestFilesOfADisk(t *testing.T) {
 	require.Equal(t, 3*units.MiB, st.Size)
 	require.NoError(t, fs.Sync())
 	require.NoError(t, fs.Close())
-}
-
-// TestErrorsOfFiles has each call on a file fail: the error says which it was, and of which file.
-func TestErrorsOfFiles(t *testing.T) {
-	t.Parallel()
-	fs, _, _ := twoFiles(t)
-	for _, f := range fs.open {
-		require.NoError(t, f.Close())
-	}
-	_, err := fs.WriteAt([]byte("x"), 0)
-	require.ErrorContains(t, err, "write a: ")
-	_, err = fs.ReadAt(make([]byte, 1), 0)
-	require.ErrorIs(t, err, os.ErrClosed)
-	require.ErrorContains(t, fs.Zero(0, 1), "make a hole in a: ")
-	require.ErrorContains(t, fs.Zero(2*units.MiB, 1), "write b: ")
-	require.ErrorContains(t, fs.Truncate(5*units.MiB), "set size of b: ")
-	require.ErrorContains(t, fs.Sync(), "sync a: ")
-	require.ErrorIs(t, fs.apart(nil), unix.EBADF)
-	require.ErrorIs(t, fs.Close(), os.ErrClosed)
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
@@ -18,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 )
@@ -262,7 +262,7 @@ func TestDiskMovedAway(t *testing.T) {
 	for _, command := range []string{"resume", "undo", "forced"} {
 		err := f.again(command, func(a *Again) { a.Force = command == "forced" })
 		require.ErrorContains(t, err, `"vm.img" is not there`)
-		require.ErrorContains(t, err, "bring it back from where it was moved to, then trueup resume "+f.path)
+		require.ErrorContains(t, err, "bring it back from where it was moved to, then trueup resume "+shell.Quote(f.path))
 		require.FileExists(t, f.path+unfinished.Suffix)
 	}
 	require.NoError(t, os.Rename(away, f.path))
@@ -280,51 +280,6 @@ func (f *onFiles) copied() *onFiles {
 	return &c
 }
 
-// TestJournalsOfOtherMedia opens what a plan names, which is not what it is given.
-func TestJournalsOfOtherMedia(t *testing.T) {
-	t.Parallel()
-	f := newOnFiles(t, false)
-	d, err := gate.OpenFolder(f.dir)
-	require.NoError(t, err)
-	defer d.Close()
-	a := &Again{Held: &unfinished.Held{Dir: d, Base: "vm.img"}}
-	part := Part{disk.Range{Len: 96 * sector}, "vm.img", 0, f.inode("vm.img")}
-	sound := &Plan{Base: "vm.img", Files: []Part{part}}
-	m, err := a.medium(sound)
-	require.NoError(t, err)
-	require.NoError(t, m.Close())
-	_, err = a.medium(&Plan{Device: "/dev/absent"})
-	require.ErrorIs(t, err, ondisk.ErrUsage)
-	_, err = a.medium(&Plan{})
-	require.ErrorIs(t, err, ondisk.ErrFormat)
-	_, err = a.medium(&Plan{Base: "other", Files: sound.Files})
-	require.ErrorIs(t, err, ondisk.ErrUsage)
-	require.NoError(t, os.Mkdir(filepath.Join(f.dir, "folder"), 0o700))
-	pipe := Part{part.Range, "pipe", 0, 0}
-	require.NoError(t, unix.Mkfifo(filepath.Join(f.dir, pipe.Name), 0o600))
-	pipe.Inode = f.inode(pipe.Name)
-	_, err = a.medium(&Plan{Files: []Part{pipe}})
-	require.ErrorContains(t, err, "another one has its name")
-	for name, p := range map[string]Part{
-		"a path":       {part.Range, "../" + filepath.Base(f.dir) + "/vm.img", 0, part.Inode},
-		"absent":       {part.Range, "absent", 0, part.Inode},
-		"a folder":     {part.Range, "folder", 0, f.inode("folder")},
-		"another file": {part.Range, "vm.img", 0, part.Inode + 1},
-		"too short":    {disk.Range{Len: 97 * sector}, "vm.img", 0, part.Inode},
-	} {
-		_, err = a.medium(&Plan{Files: []Part{p}})
-		require.Error(t, err, name)
-	}
-
-	g := newOnFiles(t, false).middle()
-	require.ErrorIs(t, g.again("resume", func(a *Again) { a.Device = device{} }), ondisk.ErrUsage)
-	h, err := unfinished.Begin(d, "other", filepath.Join(f.dir, "other"), unfinished.InPlace, []byte("{"), 0)
-	require.NoError(t, err)
-	defer h.Close()
-	_, err = (&Again{Held: h}).Resume(t.Context())
-	require.ErrorIs(t, err, ondisk.ErrFormat)
-}
-
 // device is a block device that nothing but the path is asked of.
 type device struct{ Device }
 
@@ -339,6 +294,7 @@ func (f *onFiles) inode(name string) uint64 {
 
 // TestDisksInUseAreNotMoved has another run, and QEMU, hold a file of a disk.
 func TestDisksInUseAreNotMoved(t *testing.T) {
+	disktest.OnUnix(t, "locks")
 	t.Parallel()
 	for _, split := range []bool{false, true} {
 		for name, hold := range map[string]func(f *sys.File) error{

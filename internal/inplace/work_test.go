@@ -263,6 +263,7 @@ func TestRoomOfJournals(t *testing.T) {
 	require.ErrorContains(t, room(filepath.Join(f.dir, "absent", "journal"), 0), "folder of the journal")
 	require.ErrorContains(t, room(filepath.Join(f.dir, "journal"), 1<<59), "for its journal")
 	require.ErrorContains(t, room(filepath.Join(f.dir, "journal"), 0), "for what the disk grows")
+	disktest.OnUnix(t, "closed folders")
 	closed, err := sys.OpenFolder(f.dir)
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
@@ -118,7 +118,7 @@ type broken struct{ disk.Disk }
 func (d broken) ReadAt(p []byte, off int64) (int, error) {
 	n, err := d.Disk.ReadAt(p, off)
 	if errors.Is(err, disktest.ErrFault) {
-		err = errors.Join(err, unix.EIO)
+		err = errors.Join(err, syscall.EIO)
 	}
 	return n, err
 }

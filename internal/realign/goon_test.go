@@ -18,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 	"github.com/trueup/trueup/internal/verify"
@@ -174,6 +175,7 @@ func TestGoOnWithAMove(t *testing.T) {
 
 // A disk that is not what was planned is not moved.
 func TestMovesThatAreRefused(t *testing.T) {
+	disktest.OnUnix(t, "devices")
 	t.Parallel()
 	path := smallDisk(t)
 	was := content(t, path)
@@ -247,6 +249,7 @@ func TestDisksOnDevices(t *testing.T) {
 // leaveFolder has the test be in a folder that is gone.
 func leaveFolder(t *testing.T) {
 	t.Helper()
+	disktest.OnUnix(t, "folders that are gone")
 	gone := filepath.Join(t.TempDir(), "gone")
 	require.NoError(t, os.Mkdir(gone, 0o755))
 	t.Chdir(gone)
@@ -304,7 +307,7 @@ func TestGoOnWithACopy(t *testing.T) {
 		}, Full: true}
 		_, err := write(ctx, t, &j, path)
 		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "what is written stays: trueup resume "+dest)
+		require.ErrorContains(t, err, "what is written stays: trueup resume "+shell.Quote(dest))
 		require.Len(t, disktest.Names(t, filepath.Dir(dest)), 2)
 	}
 	ended()
@@ -346,6 +349,7 @@ func TestGoOnWithACopy(t *testing.T) {
 	require.NoError(t, errors.Join(err, w.Close()))
 	require.Equal(t, []string{"copy.raw"}, d.Files)
 	require.Positive(t, d.Kept)
+	disktest.OnUnix(t, "notes")
 	require.Equal(t, []string{"after-not-run"}, disktest.Codes(d.Notes))
 	requireMoved(t, dest, was)
 	require.Equal(t, []string{"copy.raw"}, disktest.Names(t, filepath.Dir(dest)))

@@ -60,6 +60,7 @@ func TestLargeCopyPassesTheMemory(t *testing.T) {
 	source, err := os.Open(raw)
 	require.NoError(t, err)
 	defer source.Close()
+	disktest.OnUnix(t, "caches")
 	require.NoError(t, source.Sync())
 	if !sys.Of(source).Uncache() {
 		t.Skip("memory is the storage here, or the kernel does not say what it keeps")

@@ -12,17 +12,14 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/verify"
 )
@@ -330,26 +327,6 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// What is missing is said of a lack of space, where it is known, and of nothing else.
-func TestFull(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		err, freeErr error
-		free         int64
-		says         string
-	}{
-		{unix.ENOSPC, nil, 2048, "the copy needs 1 KiB (1024 bytes) and 2 KiB (2048 bytes) are free"},
-		{io.ErrShortWrite, nil, 2048, io.ErrShortWrite.Error()},
-		{unix.ENOSPC, errMarker, 2048, unix.ENOSPC.Error()},
-		{unix.ENOSPC, nil, store.UnknownRoom, unix.ENOSPC.Error()},
-	} {
-		got := full(c.err, 1024, func() (int64, error) { return c.free, c.freeErr })
-		require.ErrorIs(t, got, c.err)
-		require.Contains(t, strings.TrimPrefix(got.Error(), unix.ENOSPC.Error()+"; "), c.says)
-		require.Equal(t, got.Error() == c.err.Error(), c.says == c.err.Error())
-	}
-}
-
 // What a plan says that a copy costs is what qemu-img finds in the source, and no less than what the copy writes.
 func TestCost(t *testing.T) {
 	dir := t.TempDir()
@@ -387,35 +364,6 @@ func TestCost(t *testing.T) {
 	cancel()
 	_, err = s.Cost(ended, p, true)
 	require.ErrorIs(t, err, context.Canceled)
-}
-
-// What does not fit is refused before the first byte; a compressed copy is tried with a warning.
-func TestRoom(t *testing.T) {
-	raw := oldLinux(t, t.TempDir())
-	small := t.TempDir()
-	if err := unix.Mount("none", small, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skipf("a small file system cannot be mounted: %v", err)
-	}
-	defer func() { require.NoError(t, unix.Unmount(small, unix.MNT_DETACH)) }()
-	s := open(t, raw)
-	p, err := s.Plan(Goal{})
-	require.NoError(t, err)
-	warned := ""
-	j := Job{
-		Dest: filepath.Join(small, "copy.raw"), Format: "raw", Full: true, Jobs: 2,
-		Warn: func(text string) { warned = text },
-	}
-	_, err = j.Write(t.Context(), s, p)
-	require.ErrorIs(t, err, ondisk.ErrOutput)
-	require.ErrorContains(t, err, "make room or choose another place")
-	require.Empty(t, warned)
-	require.Empty(t, disktest.Names(t, small))
-
-	j.Dest, j.Format, j.Subformat = filepath.Join(small, "copy.vmdk"), "vmdk", "streamOptimized"
-	_, err = j.Write(t.Context(), s, p)
-	require.Contains(t, warned, "the copy is compressed and may need up to")
-	require.NoError(t, err, "the noise is compressible")
-	requireAligned(t, raw, j.Dest, "vmdk")
 }
 
 // BenchmarkWrite is a whole copy of 64 MiB, noise and text by turns, with its flush and its proof: what a profile of a

@@ -14,12 +14,14 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // What the user has to do after an exchange is said: the disk has another size, and no tracking of changed blocks.
 func TestNotesOfAnExchange(t *testing.T) {
+	disktest.OnUnix(t, "notes")
 	t.Parallel()
 	dir := t.TempDir()
 	text := vmdkforge.Descriptor("monolithicFlat", `RW 8192 FLAT "disk-flat.vmdk" 0`) +
@@ -97,7 +99,7 @@ func TestOriginals(t *testing.T) {
 	require.True(t, s.Original)
 	last := s.Beside[len(s.Beside)-1]
 	require.Equal(t, "original", last.Code)
-	require.Contains(t, last.Remedy, "trueup undo "+path)
+	require.Contains(t, last.Remedy, "trueup undo "+shell.Quote(path))
 	h, err := unfinished.Hold(path, "")
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(h.Enter(unfinished.Begun), h.Close()))

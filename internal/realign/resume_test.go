@@ -5,10 +5,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // An order comes back from its journal as it was. One that no command line could give is refused.
 func TestOrders(t *testing.T) {
+	disktest.OnUnix(t, "absolute paths")
 	t.Parallel()
 	o, err := NewOrder("1.0", "align", "/a.vmdk", []string{"/b.vmdk"}, Reading{SectorSize: 512},
 		Goal{Boundary: 1 << 20},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"path"
 	"path/filepath"
 	"slices"
 
@@ -19,7 +20,7 @@ type entry struct {
 	regular bool
 	named   bool // the user named it itself
 	shown   string
-	rel     string // from the root
+	rel     string // from the root, with slashes
 }
 
 // stat looks at a file without opening it.
@@ -92,7 +93,7 @@ func (l *listing) add(d fs.DirEntry) error {
 		l.failed = err // the folder may be listed but not entered: reported once
 		return nil     //nolint:nilerr // the next file may be another case
 	}
-	e.shown, e.rel = join(l.shown, d.Name()), filepath.Join(l.rel, d.Name())
+	e.shown, e.rel = join(l.shown, d.Name()), path.Join(l.rel, d.Name())
 	if l.list = append(l.list, e); len(l.list) < batch {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ import (
 type folder struct {
 	path    string // absolute, no links
 	shown   string // as the user would write it
-	rel     string // from the root; "" for the root itself
+	rel     string // from the root, with slashes; "" for the root itself
 	only    []entry
 	context bool // only files that the user named have rows; the others show what belongs to these
 	turn    int  // its place in the walk
@@ -31,7 +32,7 @@ type folder struct {
 
 // under is the folder of a name in f.
 func (f *folder) under(name string) *folder {
-	return &folder{path: filepath.Join(f.path, name), shown: join(f.shown, name), rel: filepath.Join(f.rel, name)}
+	return &folder{path: filepath.Join(f.path, name), shown: join(f.shown, name), rel: path.Join(f.rel, name)}
 }
 
 // join makes a path as the user would write it.
@@ -39,7 +40,11 @@ func join(shown, name string) string {
 	if shown == "." {
 		return name
 	}
-	return strings.TrimSuffix(shown, "/") + "/" + name
+	drive := len(shown) == 2 && filepath.VolumeName(shown) == shown // C: is not C:\
+	if drive || os.IsPathSeparator(shown[len(shown)-1]) {
+		return shown + name
+	}
+	return shown + string(filepath.Separator) + name
 }
 
 // inodes are files and folders that were seen.

@@ -32,6 +32,9 @@ func plain(err error) error {
 	return err
 }
 
+// ReplacesOpen reports whether a file can get the name of one that is open. Only NTFS does that here.
+const ReplacesOpen = false
+
 // Private runs a function. New files have the rights of their folder here.
 func Private(f func()) { f() }
 

@@ -4,13 +4,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -53,23 +52,9 @@ func TestWhereJournalsAre(t *testing.T) {
 	}
 }
 
-// A file that is no journal is held by no command.
-func TestNoJournalIsHeld(t *testing.T) {
-	t.Parallel()
-	for name, put := range map[string]func(path string) error{
-		"a pipe": func(path string) error { return unix.Mkfifo(path, 0o600) },
-		"a link": func(path string) error { return os.Symlink("other", path) },
-		"a text": func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("text", 200)), 0o600) },
-	} {
-		_, path := folder(t)
-		require.NoError(t, put(path+Suffix))
-		_, err := Hold(path, "")
-		require.ErrorContains(t, err, "should be a journal", name)
-	}
-}
-
 // A run begins nothing where another is at work, and leaves no journal when it cannot begin.
 func TestBeginFails(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
 	h, d, path := held(t)
 	_, err := Begin(d, "vm", path, Exchange, nil, 0)
@@ -88,6 +73,7 @@ func TestBeginFails(t *testing.T) {
 
 // What a run does with its journal is done, or an error.
 func TestCallsOfAHeldJournalFail(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
 	t.Parallel()
 	h, _, path := held(t)
 	require.NoError(t, os.Rename(path+Suffix, path))
@@ -104,19 +90,6 @@ func TestCallsOfAHeldJournalFail(t *testing.T) {
 	require.NoError(t, h.Dir.Close())
 	require.ErrorContains(t, h.SyncFolder(), "sync folder")
 	require.Error(t, h.Close())
-}
-
-// A program that was started meanwhile has the file of the journal open: it does not keep the lock.
-func TestLockEndsWithTheRun(t *testing.T) {
-	t.Parallel()
-	h, _, path := held(t)
-	fd, err := unix.Dup(int(h.file.Fd()))
-	require.NoError(t, err)
-	defer unix.Close(fd)
-	require.NoError(t, h.Close())
-	h, err = Hold(path, "")
-	require.NoError(t, err)
-	require.NoError(t, h.Close())
 }
 
 // What the file system does not do with a journal, or with its folder, is an error that says so.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/unfinished"
@@ -126,6 +127,7 @@ func TestBeginBesideOtherWork(t *testing.T) {
 
 // A file that has the name of a journal and no format of one keeps the disk from being used, as one of another version.
 func TestOddJournals(t *testing.T) {
+	disktest.OnUnix(t, "links")
 	t.Parallel()
 	refused := func(path string) {
 		t.Helper()

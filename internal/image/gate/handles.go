@@ -1,9 +1,12 @@
 package gate
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // maxHandles is how many files of an image are open at once: a disk of 8 TiB in extents of 2 GB has 4096.
@@ -45,4 +48,21 @@ func (h *handles) forget(f *File) {
 	if i := slices.Index(h.open, f); i >= 0 {
 		h.open = slices.Delete(h.open, i, i+1)
 	}
+}
+
+// Rest closes the files of an image until they are read again, on a system that gives the name of an open file to no
+// other.
+func (d *Folder) Rest() error {
+	if sys.ReplacesOpen {
+		return nil
+	}
+	h := d.handles
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for _, f := range h.open {
+		errs = append(errs, f.shut())
+	}
+	h.open = nil
+	return errors.Join(errs...)
 }

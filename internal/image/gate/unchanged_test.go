@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -96,6 +97,7 @@ func TestFileThatWasCut(t *testing.T) {
 
 // What cannot be opened says why, and holds nothing.
 func TestWhatCannotBeOpened(t *testing.T) {
+	disktest.OnUnix(t, "words of errors")
 	path, d, o := opened(t)
 	dir := filepath.Dir(path)
 	_, _, err := gate.Follow(filepath.Join(dir, "none"), nil)
@@ -143,6 +145,7 @@ func TestWhatCannotBeOpened(t *testing.T) {
 
 // A run that reads an image keeps QEMU from writing it, as long as it reads, and sees the locks of others.
 func TestHold(t *testing.T) {
+	disktest.OnUnix(t, "locks")
 	path, d, o := opened(t)
 	other, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)

@@ -2,20 +2,16 @@ package store_test
 
 import (
 	"encoding/binary"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
-	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -228,6 +224,7 @@ func TestStalePartialFiles(t *testing.T) {
 }
 
 func TestAPartialThatIsNoFile(t *testing.T) {
+	disktest.OnUnix(t, "links")
 	src, _ := source(t, 1)
 	dir := t.TempDir()
 	victim := imagetest.Write(t, t.TempDir(), "victim", []byte("precious"))
@@ -250,6 +247,7 @@ func TestTwoRunsAtOnce(t *testing.T) {
 
 // DEST must not be the source, whatever path leads to it.
 func TestDestIsTheSource(t *testing.T) {
+	disktest.OnUnix(t, "links")
 	dir := t.TempDir()
 	data := imagetest.Noise(3, 64*sector)
 	imagetest.Write(t, dir, "disk-flat.vmdk", data)
@@ -305,30 +303,6 @@ func TestDestThatCannotBe(t *testing.T) {
 	require.Equal(t, []string{"folder"}, disktest.Names(t, dir))
 }
 
-// A write that the storage refuses is an error of the output and not of the image.
-func TestWriteErrorsAreThoseOfTheOutput(t *testing.T) {
-	src, _ := source(t, 1)
-	out, err := store.Create(filepath.Join(t.TempDir(), "out.img"), src.Disk.Size(), src, imagetest.Kinds[0])
-	require.NoError(t, err)
-	defer func() { require.NoError(t, out.Discard()) }()
-	limited(t, 64*kib, func() {
-		_, err = out.WriteAt(make([]byte, 4096), 128*kib)
-	})
-	require.ErrorIs(t, err, ondisk.ErrOutput)
-	require.ErrorIs(t, err, syscall.EFBIG)
-	require.ErrorContains(t, err, "out.img")
-}
-
-// limited runs f under a limit on the size of files. The signal that comes with it is ignored by the Go runtime.
-func limited(t *testing.T, size uint64, f func()) {
-	t.Helper()
-	var old unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: size, Max: old.Max}))
-	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old)) }()
-	f()
-}
-
 // A log of many runs must show which folder an error is about.
 func TestErrorsOfPartialFilesHaveTheFolder(t *testing.T) {
 	t.Parallel()
@@ -343,29 +317,6 @@ func TestErrorsOfPartialFilesHaveTheFolder(t *testing.T) {
 	_, err = store.Create(dest, src.Disk.Size(), src, store.CreateOptions{})
 	require.ErrorIs(t, err, ondisk.ErrBusy)
 	require.ErrorContains(t, err, filepath.Join(dir, ".new.vmdk.partial")+": in use")
-}
-
-// The file system is asked to share blocks of SOURCE, here with another one. A copy that can go on has bytes of its
-// own, and the disk of a QCOW2 is no stretch of a file.
-func TestWhichOutputsShareBlocks(t *testing.T) {
-	t.Parallel()
-	src, _ := source(t, 1)
-	lasts := imagetest.Kinds[0]
-	lasts.Order = []byte("order")
-	for name, c := range map[string]struct {
-		o    store.CreateOptions
-		want error
-	}{
-		"flat":    {imagetest.Kinds[0], unix.EXDEV},
-		"lasting": {lasts, errors.ErrUnsupported},
-		"qcow2":   {store.CreateOptions{Format: "qcow2"}, errors.ErrUnsupported},
-	} {
-		dir := oddfs.Mount(t, t.TempDir(), oddfs.Manners{})
-		out, err := store.Create(filepath.Join(dir, "out"), src.Disk.Size(), src, c.o)
-		require.NoError(t, err, name)
-		require.ErrorIs(t, out.Share(src.Handles[0], 0, 64*kib, 0), c.want, name)
-		require.NoError(t, out.Discard(), name)
-	}
 }
 
 // An output that swaps has the names of the files of SOURCE, which others refuse.

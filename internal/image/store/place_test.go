@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,11 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
-	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/image/store"
@@ -23,93 +19,9 @@ import (
 
 var errMarker = errors.New("marker")
 
-// What a command may write over is decided by what stands there, and by what the command writes.
-func TestWhatMayBeWrittenOver(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) string { return imagetest.Write(t, dir, name, []byte(text)) }
-	text, script, binary := write("text", "a text\n"), write("script", "#!/bin/sh\n"), write("binary", "\x00\x01")
-	empty := write("empty", "")
-	qcow := write("odd", string(qcow2forge.New(make([]byte, 1<<20), 16).Bytes))
-	write("set.vmdk", vmdkforge.Descriptor("monolithicFlat", `RW 1 FLAT "extent" 0`))
-	extent := write("extent", "a text\n")
-	machine := write("a.vmx", "a text\n")
-	fifo := filepath.Join(dir, "fifo")
-	require.NoError(t, unix.Mkfifo(fifo, 0o600))
-	link := func(name, to string) string {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.Symlink(to, path))
-		return path
-	}
-	mine := func(yes bool, err error) func(io.Reader) (bool, error) {
-		return func(io.Reader) (bool, error) { return yes, err }
-	}
-	for name, c := range map[string]struct {
-		place store.Place
-		text  string // of the error; empty: it may
-	}{
-		"no name":                     {store.Place{}, "is empty"},
-		"a name that ends in a slash": {store.Place{Path: dir + "/none/"}, "is a folder: name the file"},
-		"a folder by its dot":         {store.Place{Path: dir + "/none/."}, "is a folder: name the file"},
-		"the folder itself":           {store.Place{Path: "."}, "is a folder: name the file"},
-		"the one above":               {store.Place{Path: dir + "/.."}, "is a folder: name the file"},
-		"standard output":             {store.Place{Path: "-"}, "standard output"},
-		"an open descriptor":          {store.Place{Path: "/dev/fd/7"}, "open descriptor"},
-		"a report that is an image": {
-			store.Place{Path: dir + "/new.vmdk", Role: store.Report},
-			"has the name of an image",
-		},
-		"a file of a machine":        {store.Place{Path: machine}, "has the name of a virtual machine's own file"},
-		"a folder that is not there": {store.Place{Path: dir + "/none/copy"}, "make it first"},
-		"a folder that is a file":    {store.Place{Path: text + "/copy"}, "not a directory"},
-		"a new file":                 {store.Place{Path: dir + "/new"}, ""},
-		"a name that is too long": {
-			store.Place{Path: dir + "/" + string(make([]byte, 300))},
-			"invalid argument",
-		},
-		"a folder":                  {store.Place{Path: dir}, "is a folder: name the file"},
-		"a FIFO":                    {store.Place{Path: fifo}, "is a FIFO"},
-		"a copy over any file":      {store.Place{Path: binary}, ""},
-		"a copy through a link":     {store.Place{Path: link("to-text", "text")}, "is a link to"},
-		"a link that leads nowhere": {store.Place{Path: link("to-none", "none")}, "which is not there"},
-		"a report over a text":      {store.Place{Path: text, Role: store.Report}, ""},
-		"over an empty file":        {store.Place{Path: empty, Role: store.Report}, ""},
-		"through a link":            {store.Place{Path: link("again", "text"), Role: store.Report}, ""},
-		"through a link to a machine": {
-			store.Place{Path: link("to-vmx", "a.vmx"), Role: store.Report},
-			"has the name of",
-		},
-		"through a link to a FIFO": {
-			store.Place{Path: link("to-fifo", "fifo"), Role: store.Report},
-			"is a link to the FIFO",
-		},
-		"over what is no text":      {store.Place{Path: binary, Role: store.Report}, "no text"},
-		"over a program":            {store.Place{Path: script, Role: store.Report}, "a program"},
-		"over an image":             {store.Place{Path: qcow, Role: store.Report}, "would overwrite an image"},
-		"over what an image needs":  {store.Place{Path: extent, Role: store.Report}, "a file that set.vmdk needs"},
-		"a script over one of ours": {store.Place{Path: script, Role: store.Script, Mine: mine(true, nil)}, ""},
-		"over one that was edited": {
-			store.Place{Path: script, Role: store.Script, Mine: mine(false, nil)},
-			"was edited",
-		},
-		"which is forced": {store.Place{Path: script, Role: store.Script, Force: true}, ""},
-		"over one that cannot be read": {
-			store.Place{Path: script, Role: store.Script, Mine: mine(false, errMarker)},
-			"marker",
-		},
-		"a database, which knows itself": {store.Place{Path: binary, Role: store.Database}, ""},
-	} {
-		c.place.Flag = "DEST"
-		_, err := c.place.Settle()
-		if c.text == "" {
-			require.NoError(t, err, name)
-		} else {
-			require.ErrorContains(t, err, c.text, name)
-		}
-	}
-}
-
 // Two files of a run are apart, by whatever names they are called.
 func TestFilesOfARunAreApart(t *testing.T) {
+	disktest.OnUnix(t, "links")
 	dir := t.TempDir()
 	file := imagetest.Write(t, dir, "file", []byte("text"))
 	require.NoError(t, os.Link(file, filepath.Join(dir, "second")))
@@ -144,6 +56,7 @@ func TestFilesOfARunAreApart(t *testing.T) {
 
 // A report has its name when it is complete, with the permissions of the one before; nothing is left beside it.
 func TestReportFiles(t *testing.T) {
+	disktest.OnUnix(t, "modes of files")
 	dir := t.TempDir()
 	path := filepath.Join(dir, "report")
 	put := func(text string, end error) error {
@@ -174,6 +87,7 @@ func TestReportFiles(t *testing.T) {
 
 // What a killed run left of a report is removed, unless it is at work, or no text, or no file.
 func TestStaleReports(t *testing.T) {
+	disktest.OnUnix(t, "names of open files")
 	dir := t.TempDir()
 	path := filepath.Join(dir, "report")
 	imagetest.Write(t, dir, ".report.4194305.partial", []byte("half a rep"))

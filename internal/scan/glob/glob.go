@@ -4,6 +4,7 @@ package glob
 import (
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -68,8 +69,9 @@ func (g *Pattern) MatchAny(names []string) bool {
 	return slices.ContainsFunc(names, g.match)
 }
 
-// match reports whether a path matches.
+// match reports whether a path matches. Globs have slashes on every system.
 func (g *Pattern) match(p string) bool {
+	p = filepath.ToSlash(p)
 	if !strings.HasSuffix(p, g.last) {
 		return false
 	}

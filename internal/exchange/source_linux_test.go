@@ -1,0 +1,92 @@
+package exchange_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// The copy gets owner, permissions and attributes of the original. Until it has its name it can be written.
+func TestCopyIsLikeTheOriginal(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for another owner")
+	}
+	k := kinds["raw"]
+	prepared := func(copies func(dir string) string) (dir string, s *exchange.Source, c *copied) {
+		dir, _ = k.fresh(t)
+		path := filepath.Join(dir, k.main)
+		require.NoError(t, unix.Setxattr(path, "user.note", []byte("kept"), 0))
+		require.NoError(t, os.Chown(path, 1234, 1235))
+		require.NoError(t, os.Chmod(path, 0o404))
+		s, done, err := k.source(path)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, done()) })
+		c = &copied{dir: copies(dir), names: k.new}
+		require.NoError(t, s.Prepare(c))
+		return dir, s, c
+	}
+	dir, s, c := prepared(func(dir string) string { return dir })
+	like := func(name string, mode os.FileMode) {
+		t.Helper()
+		st, err := sys.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Equal(t, mode, st.Mode)
+		var raw unix.Stat_t
+		require.NoError(t, unix.Stat(filepath.Join(dir, name), &raw))
+		require.Equal(t, [2]uint32{1234, 1235}, [2]uint32{raw.Uid, raw.Gid})
+		b := make([]byte, 16)
+		n, err := unix.Getxattr(filepath.Join(dir, name), "user.note", b)
+		require.NoError(t, err)
+		require.Equal(t, "kept", string(b[:n]))
+	}
+	like(partial(k.main), 0o604)
+	r, err := s.Publish(c)
+	require.NoError(t, err)
+	require.Empty(t, r.Notes)
+	like(k.main, 0o404)
+
+	dir, s, _ = prepared(func(dir string) string { return oddfs.Mount(t, dir, oddfs.Manners{}) })
+	r, err = s.Publish(&copied{dir: dir, names: k.new})
+	require.NoError(t, err)
+	require.Len(t, r.Notes, 1)
+	require.Equal(t, "the file system does not keep of the original: user.note", r.Notes[0].Text)
+}
+
+// The bytes of the original and the other files of the folder keep their times, owners and permissions.
+func TestOthersKeepTheirTimes(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"raw", "flat"} {
+		k := kinds[name]
+		dir, _ := k.fresh(t)
+		data := k.old[len(k.old)-1]
+		was := map[string]unix.Stat_t{"other": {}, data: {}}
+		look := func(name string) (st unix.Stat_t) {
+			require.NoError(t, unix.Stat(filepath.Join(dir, name), &st))
+			st.Ctim, st.Atim = unix.Timespec{}, unix.Timespec{} // of its names, and of who has read it
+			return st
+		}
+		imagetest.Write(t, dir, "other", []byte("a file of the user's"))
+		for name := range was {
+			require.NoError(t, os.Chtimes(filepath.Join(dir, name), time.Unix(1e9, 0), time.Unix(1e9, 5)))
+			was[name] = look(name)
+		}
+		_, err := k.publish(dir)
+		require.NoError(t, err)
+		require.Equal(t, was["other"], look("other"), name)
+		require.Equal(t, was[data], look(k.kept(data)), name)
+		_, err = k.run(dir, "undo")
+		require.NoError(t, err)
+		require.Equal(t, was["other"], look("other"), name)
+		require.Equal(t, was[data], look(data), name)
+	}
+}

@@ -1,0 +1,190 @@
+package store
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// What cannot be opened as a file of this user keeps its rights.
+func TestStaleFilesThatAreNot(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(path, "closed"), nil, 0))
+	require.NoError(t, os.WriteFile(filepath.Join(path, "another's"), nil, 0o444))
+	fifo := filepath.Join(path, "fifo")
+	require.NoError(t, unix.Mkfifo(fifo, 0o444))
+	dir, err := gate.OpenFolder(path)
+	require.NoError(t, err)
+	defer dir.Close()
+	if os.Geteuid() == 0 {
+		require.NoError(t, errors.Join(os.Chown(fifo, 65534, 65534), os.Chown(filepath.Join(path, "closed"), 65534,
+			65534)))
+	}
+	disktest.OrdinaryUser(t, path)
+	for _, name := range []string{"closed", "another's", "fifo"} {
+		if name == "another's" && os.Geteuid() != 0 {
+			continue
+		}
+		before, err := dir.At.Lstat(name)
+		require.NoError(t, err)
+		_, err = openStale(dir, name)
+		require.ErrorIs(t, err, fs.ErrPermission, name)
+		after, err := dir.At.Lstat(name)
+		require.NoError(t, err)
+		require.Equal(t, before.Mode, after.Mode, name)
+	}
+}
+
+// What a name leads to is looked at before it is used, and what cannot be taken back is said.
+func TestNamesThatLeadElsewhere(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	dir, err := gate.OpenFolder(path)
+	require.NoError(t, err)
+	defer dir.Close()
+	part := func(name string) *partialFile {
+		f, err := dir.At.Create(partialName(name), 0o600)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, f.Close()) })
+		return &partialFile{File: f, final: name, shown: name}
+	}
+	o := Output{dir: dir, path: "x", base: "x", mode: 0o666, notes: &notes{}}
+
+	// Another run has put its own file in the place of the one that was made.
+	p := part("x")
+	require.NoError(t, dir.At.Rename(".x.partial", "mine"))
+	require.NoError(t, os.WriteFile(filepath.Join(path, ".x.partial"), nil, 0o600))
+	require.ErrorIs(t, o.begin(p, ".x.partial"), ondisk.ErrBusy)
+
+	// A file has got the name of the output, where no call knows to replace nothing.
+	o.limits = limits{links: errors.ErrUnsupported, noExclusive: true}
+	require.NoError(t, os.WriteFile(filepath.Join(path, "y"), []byte("mine"), 0o600))
+	require.ErrorIs(t, o.rename(part("y"), false), fs.ErrExist)
+	b := disktest.ReadFile(t, filepath.Join(path, "y"))
+	require.Equal(t, "mine", string(b))
+
+	// A folder cannot be removed as a file.
+	require.NoError(t, os.Mkdir(filepath.Join(path, "x"), 0o700))
+	require.ErrorContains(t, o.retract(), "x stands under its name, complete, and cannot be taken away")
+	require.ErrorContains(t, o.unlink([]*partialFile{{final: "gone"}, {final: "x", shown: "shown"}}), "publish shown")
+
+	require.ErrorIs(t, removeTrial(dir, strings.Repeat("n", 300)), unix.ENAMETOOLONG)
+
+	// A report of another run stands where a stale one was.
+	stale := filepath.Join(path, "stale")
+	require.NoError(t, errors.Join(os.WriteFile(stale, nil, 0o600), os.WriteFile(filepath.Join(path, "new"), nil,
+		0o600)))
+	require.NoError(t, removeStaleReport(dir, "stale", filepath.Join(path, "new")))
+	require.FileExists(t, stale)
+	require.NoError(t, removeStaleReport(dir, "stale", stale))
+	require.NoFileExists(t, stale)
+}
+
+// folderOfOrdinaryUser is a folder of a test that has no rights of root.
+func folderOfOrdinaryUser(t *testing.T) *gate.Folder {
+	t.Helper()
+	path := t.TempDir()
+	dir, err := gate.OpenFolder(path)
+	require.NoError(t, err)
+	disktest.OrdinaryUser(t, path)
+	t.Cleanup(func() { dir.Close() })
+	return dir
+}
+
+// When much was written to the files of a copy that can go on, those that have changed are flushed. It runs alone, as
+// the next one: a program that another test starts closes the files, too.
+func TestFlushesOnTheWay(t *testing.T) {
+	var j oddfs.Journal
+	dir, err := gate.OpenFolder(oddfs.Mount(t, t.TempDir(), oddfs.Manners{Journal: &j}))
+	require.NoError(t, err)
+	o := Output{dir: dir, path: "x", base: "x", mode: 0o666, notes: &notes{}, lasting: &lasting{}}
+	first, err := o.newPart("x")
+	require.NoError(t, err)
+	second, err := o.newPart("y")
+	require.NoError(t, err)
+	wrote := func(p *partialFile, n int64, calls ...string) {
+		j.Restart(0)
+		require.NoError(t, p.wrote(int(n)))
+		require.Equal(t, calls, j.Done())
+	}
+	wrote(first, flushEach-2)
+	wrote(second, 1)
+	wrote(second, 1, "fsync", "fsync")
+	wrote(second, flushEach, "fsync")
+	j.Restart(1)
+	require.ErrorIs(t, first.wrote(int(flushEach)), unix.EIO)
+	require.Equal(t, []string{"fsync"}, j.Done())
+	require.NoError(t, o.Discard())
+}
+
+// A file that cannot be closed is said.
+func TestCloseThatFails(t *testing.T) {
+	path := t.TempDir()
+	dir, err := gate.OpenFolder(path)
+	require.NoError(t, err)
+	o := Output{dir: dir, path: path + "/x", base: "x", mode: 0o600, notes: &notes{}, lasting: &lasting{}}
+	p, err := o.newPart("x")
+	require.NoError(t, err)
+	require.NoError(t, p.File.Close())
+	require.ErrorIs(t, o.Discard(), os.ErrClosed)
+	require.False(t, dir.Exists(".x.partial"))
+
+	var j oddfs.Journal
+	o.dir, err = gate.OpenFolder(oddfs.Mount(t, path, oddfs.Manners{Journal: &j}))
+	require.NoError(t, err)
+	require.NoError(t, o.last(CreateOptions{Order: []byte("order")}))
+	j.Restart(2) // behind the end of its lock
+	require.ErrorIs(t, o.Release(), unix.EIO)
+	require.Equal(t, []string{"lock", "flush"}, j.Done()[:2])
+}
+
+// A run that is killed just before DEST gets its name leaves a file that its owner may only read, as SOURCE is. The
+// next run removes it, unless another one is at work: that has the lock, and its file keeps its permissions.
+func TestStaleFilesThatAreReadOnly(t *testing.T) {
+	t.Parallel()
+	for name, atWork := range map[string]bool{"stale": false, "at work": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := folderOfOrdinaryUser(t)
+			f, err := dir.At.Create(".x.partial", 0o600)
+			require.NoError(t, err)
+			defer f.Close()
+			require.NoError(t, f.Chmod(0o444))
+			o := Output{dir: dir, notes: &notes{}}
+			if !atWork {
+				require.NoError(t, dir.At.Link(".x.partial", "note"))
+				require.NoError(t, o.removeStale(".x.partial"))
+				require.False(t, dir.Exists(".x.partial"))
+				info, err := f.Stat()
+				require.NoError(t, err)
+				require.Equal(t, os.FileMode(0o444), info.Mode(), "of its other name")
+				return
+			}
+			require.NoError(t, sys.Of(f).Lock(sys.Exclusive))
+			before, err := dir.At.Lstat(".x.partial")
+			require.NoError(t, err)
+			err = o.removeStale(".x.partial")
+			require.ErrorIs(t, err, ondisk.ErrBusy)
+			require.NotContains(t, err.Error(), "remove it by hand")
+			after, err := dir.At.Lstat(".x.partial")
+			require.NoError(t, err)
+			require.Equal(t, before, after, "nor did it have others for a moment")
+			info, err := f.Stat()
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o444), info.Mode())
+		})
+	}
+}

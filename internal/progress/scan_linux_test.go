@@ -1,0 +1,70 @@
+package progress
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// newScreen opens a terminal of so many columns.
+func newScreen(t *testing.T, columns uint16) *screen {
+	t.Helper()
+	outside, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no terminals here: ", err)
+	}
+	fd := int(outside.Fd())
+	require.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	require.NoError(t, err)
+	require.NoError(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}))
+	s := &screen{ended: make(chan struct{})}
+	s.program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	go func() {
+		defer close(s.ended)
+		defer outside.Close()
+		for b := make([]byte, 4096); ; {
+			n, err := outside.Read(b)
+			s.mu.Lock()
+			s.text.Write(b[:n])
+			s.mu.Unlock()
+			if err != nil { // the program's end is closed
+				return
+			}
+		}
+	}()
+	return s
+}
+
+// On a terminal the line stays within it, and nothing is left at the end.
+func TestScanBar(t *testing.T) {
+	for _, columns := range []uint16{60, 120} {
+		s := newScreen(t, columns)
+		p := NewScan(Output{W: s.program, Kind: "auto"})
+		require.NotNil(t, p.display)
+		told(p)
+		disktest.WaitFor(t, "the bar", func() bool { return strings.Contains(s.String(), "scan 5/8 [") })
+		p.Stop()
+		require.NoError(t, s.program.Close())
+		<-s.ended
+		out := s.String()
+		require.True(t, strings.HasSuffix(out, "\r\x1b[J"), "%q", out)
+		lines := strings.Split(strings.ReplaceAll(escapes.ReplaceAllString(out, "\n"), "\r", "\n"), "\n")
+		bars := 0
+		for _, l := range lines {
+			require.LessOrEqual(t, len(l), int(columns)-roomForKeys)
+			if strings.HasPrefix(l, "scan 5/8 [") {
+				bars++
+				require.Contains(t, l, "1 below, 1 off, 1 error")
+			}
+		}
+		require.Positive(t, bars)
+	}
+}
