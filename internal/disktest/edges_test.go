@@ -77,6 +77,14 @@ var edges = map[string][]string{
 		"internal/ovf", "internal/sys", "internal/verify",
 	},
 
+	// Streams and archives are bytes to it.
+	"internal/packed": nil,
+	// What lies in archives are images: it chooses among them, and hands their bytes to image.
+	"internal/image/unpack": {
+		"internal/image", "internal/image/driver", "internal/image/gate", "internal/image/ova", "internal/packed",
+		"internal/sys",
+	},
+
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
 	"internal/table": nil,
 	// What a prober returns. Probers are below it by family, and identify lists them.
@@ -235,8 +243,8 @@ var edges = map[string][]string{
 		"internal/fragments/volumes", "internal/freespace", "internal/image", "internal/image/device",
 		"internal/image/driver",
 		"internal/image/ova", "internal/image/raw",
-		"internal/image/store", "internal/inplace", "internal/layout", "internal/ovf", "internal/plan",
-		"internal/remote", "internal/sys", "internal/table",
+		"internal/image/store", "internal/image/unpack", "internal/inplace", "internal/layout", "internal/ovf",
+		"internal/plan", "internal/remote", "internal/sys", "internal/table",
 		"internal/unfinished", "internal/verify", "internal/volume",
 	},
 	// Files of servers, which a command connects to before it confines itself. It knows no images.

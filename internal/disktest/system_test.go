@@ -19,6 +19,7 @@ import (
 // input, read files that flags name, and make the folder of pictures; progress prints once a second; sandbox reads what
 // /proc says about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each
 // client; merge reads results of scans;
+// unpack makes the file into which images are unpacked;
 // remote reads a file with a header, and asks for several ranges at once; trial makes the temporary files of QEMU and
 // waits for it; qemuimg, guestfs and opinion start programs, and make links
 // for them; after starts a command of the user; in a fleet, engine reads keys, locks its store and waits for its
@@ -27,7 +28,8 @@ import (
 // what /proc and /sys say about the storage; disktest is for tests.
 var (
 	openers = []string{
-		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store", "internal/scan",
+		"internal/sys", "internal/image/device", "internal/image/gate", "internal/image/store",
+		"internal/image/unpack", "internal/scan",
 		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd",
 		"internal/cli/copycmd", "internal/cli/flags",
 		"internal/nbd", "internal/remote", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion",

@@ -28,6 +28,8 @@ type Image struct {
 	digest   func(ctx context.Context, name string, f driver.File) error
 
 	Package InPackage // zero for an image in no package
+
+	Unpacked *Unpacked // where it was unpacked from; nil for an image that was not
 }
 
 // InPackage is the package of an image: its path as the user wrote it, and its name in its folder.
@@ -158,7 +160,10 @@ func (img *Image) Files() []FileInfo {
 	for _, f := range img.Handles {
 		out = append(out, FileInfo{f.Name(), f.Size(), f.Allocated()})
 	}
-	if f := img.Remote; f != nil {
+	switch f := img.Remote; {
+	case img.Unpacked != nil:
+		out = append(out, FileInfo{img.Unpacked.File, img.Unpacked.Stored, img.Unpacked.Stored})
+	case f != nil:
 		out = append(out, FileInfo{f.Name(), f.Size(), f.Size()})
 	}
 	return out

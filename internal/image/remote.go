@@ -13,15 +13,43 @@ import (
 // OpenRemote opens an image in a file of a server, which is the image's from then on. Nothing lies beside it, and it
 // can name no other files: the server would choose what else is read.
 func OpenRemote(f gate.Remote, path string, o Options) (*Image, error) {
-	img := &Image{Opened: gate.Opened{Remote: f}, Path: path, known: &Beside{}}
-	c := &chain{img: img, above: []driver.File{f}, sector: o.SectorSize}
-	c.gate = func(name string, _ int) (driver.File, error) {
+	return openAlone(f, path, o, func(name string) (driver.File, error) {
 		return nil, &ondisk.Refusal{
 			Code: "reference", Reason: fmt.Sprintf("it names %.256q, and trueup opens no further file for an image "+
 				"that a server has", name),
 			Remedy: "read it from a file, or have it served as the disk that it shows, as qemu-nbd does",
 		}
+	})
+}
+
+// Unpacked describes where an image was unpacked from.
+type Unpacked struct {
+	File   string `json:"file"`             // that the user named, its base name
+	Kind   string `json:"kind"`             // gzip, xz, zstd, bzip2, zip or tar: what its bytes are
+	Member string `json:"member,omitempty"` // of an archive; empty: it is in none
+	Stored int64  `json:"stored_bytes"`     // of the file
+	Size   int64  `json:"unpacked_bytes"`   // of the image's own file
+}
+
+// OpenUnpacked opens an image that was unpacked into a file, which is the image's from then on. It can name the files
+// that further opens.
+func OpenUnpacked(
+	f gate.Remote, from Unpacked, path string, o Options, further func(name string) (driver.File, error),
+) (*Image, error) {
+	img, err := openAlone(f, path, o, further)
+	if from.Size = f.Size(); err == nil {
+		img.Unpacked = &from
 	}
+	return img, err
+}
+
+// openAlone opens an image without a folder.
+func openAlone(
+	f gate.Remote, path string, o Options, further func(name string) (driver.File, error),
+) (*Image, error) {
+	img := &Image{Opened: gate.Opened{Remote: f}, Path: path, known: &Beside{}}
+	c := &chain{img: img, above: []driver.File{f}, sector: o.SectorSize}
+	c.gate = func(name string, _ int) (driver.File, error) { return further(name) }
 	var err error
 	if img.Format, img.Image, err = c.open(f, o.Format); err != nil {
 		if !f.Device() {

@@ -3,6 +3,7 @@ package realign
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -305,6 +306,9 @@ func OpenPackage(path string) (*ova.Package, error) {
 		return nil, ondisk.In(ondisk.ErrNoMatch, "%s is no package that can be read: those of servers are not", path)
 	}
 	p, err := ova.Open(path, nil)
+	if errors.Is(err, ova.ErrNoOVF) {
+		err = ondisk.ErrNoMatch // but its images can be named
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -30,6 +30,8 @@ type Reading struct {
 	Allow []string `json:",omitempty"` // folders in which parents and extents may lie
 
 	Remotes Remotes `json:"-"` // connections to servers
+
+	Unpacking Unpacking `json:"-"` // of packed images
 }
 
 // Options returns the options of opening the image. A format or folder that does not exist is refused.
@@ -127,7 +129,7 @@ func Open(path string, r Reading) (*Source, error) {
 	if IsRemote(path) {
 		return r.openRemote(path, o)
 	}
-	img, err := ova.OpenImage(path, o)
+	img, err := r.openLocal(path, o)
 	if err != nil {
 		return nil, ondisk.In(ErrOpen, "%s: %w", path, Unopened(path, err))
 	}

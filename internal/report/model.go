@@ -57,6 +57,7 @@ type Image struct {
 	Chain      []Link            `json:"chain"`
 	Usage      *Usage            `json:"usage,omitempty"`
 	Details    map[string]string `json:"descriptor,omitempty"`
+	Unpacked   *image.Unpacked   `json:"unpacked,omitempty"` // nil: it is not packed
 	order      []string
 }
 
@@ -267,8 +268,9 @@ type Align struct {
 	Files    []string        `json:"files"`
 	Sums     []Checksum      `json:"checksums,omitempty"` // where they were asked for
 	Findings []align.Finding `json:"findings"`
-	Flags    []string        `json:"-"` // of the command line that would prove it again
-	Folder   string          `json:"-"` // in which the program runs; empty: not known
+	Unpacked *image.Unpacked `json:"unpacked,omitempty"` // of SOURCE; nil: it was not packed
+	Flags    []string        `json:"-"`                  // of the command line that would prove it again
+	Folder   string          `json:"-"`                  // in which the program runs; empty: not known
 	ExitCode int             `json:"exit_code"`
 
 	Replaced      *Replaced     `json:"replaced,omitempty"`       // where DEST got the names of SOURCE
@@ -332,7 +334,7 @@ type Failure struct {
 func NewImage(img *image.Image) Image {
 	out := Image{
 		Path: img.Path, Format: img.Format, Subformat: img.Subformat, Size: img.Disk.Size(),
-		SectorSize: img.Disk.SectorSize(), Chain: append([]Link{}, img.Chain...),
+		SectorSize: img.Disk.SectorSize(), Chain: append([]Link{}, img.Chain...), Unpacked: img.Unpacked,
 	}
 	for _, f := range img.Files() {
 		out.Files = append(out.Files, File{f.Name, f.Size, f.Allocated})

@@ -127,7 +127,7 @@ func notRefused(notes, refusals []align.Finding) []align.Finding {
 func NewAlign(h Head, s *realign.Source, p *realign.Plan, dest string) *Align {
 	return &Align{
 		Head: h, Source: s.Path(), Dest: dest, Format: s.Image.Format, Subformat: s.Image.Subformat,
-		Changes: NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{},
+		Changes: NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{}, Unpacked: s.Image.Unpacked,
 	}
 }
 

@@ -226,6 +226,15 @@ func (t *Text) fact(name, s string) {
 	t.para(13, "%s", s)
 }
 
+// unpackedText says where an image was unpacked from.
+func unpackedText(u image.Unpacked) string {
+	text := u.Kind
+	if u.Member != "" {
+		text += ", member " + Safe(u.Member)
+	}
+	return fmt.Sprintf("%s, %s (%d bytes) unpacked", text, units.Format(u.Size), u.Size)
+}
+
 func (t *Text) details(i Image) {
 	var details []string
 	for _, k := range i.order {
@@ -236,6 +245,9 @@ func (t *Text) details(i Image) {
 	}
 	for _, f := range i.Files {
 		t.fact("File", Safe(f.Name)+", "+units.Format(f.Size))
+	}
+	if u := i.Unpacked; u != nil {
+		t.fact("Packed", unpackedText(*u))
 	}
 	t.container(i)
 }

@@ -43,6 +43,8 @@ type Base struct {
 	readsServers   bool     // the command reads images of servers
 	remotes        realign.Remotes
 	authorization  string // file with a header for web servers
+	unpacking      realign.Unpacking
+	unpackShown    string // one of progress.Kinds, for unpacking
 }
 
 // JSON reports whether the result is printed as JSON.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,21 +21,64 @@ func (c *Base) AddSandbox(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&c.RequireSandbox, "require-sandbox", false, "fail if the kernel cannot confine the program")
 }
 
-// RemoteHelp explains images of servers, for the help of commands that read them.
-const RemoteHelp = `An image can also be on a server, which is only read: an export of an NBD server,
+// SourcesHelp explains images of servers and packed images, for the help of commands that read them.
+const SourcesHelp = `An image can also be on a server, which is only read: an export of an NBD server,
 nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH, without TLS; or an object of a web server that answers ranges,
 http://... or https://.... If an object changes during the run, the command fails; NBD cannot show a change, and a copy
 from NBD is compared with what the server gives when it is read again. Such an image can name no other files. Results
-and messages have ?... for the query of an address, which may be a secret.`
+and messages have ?... for the query of an address, which may be a secret.
 
-// AddRemote adds --authorization, for images of web servers.
-func (c *Base) AddRemote(cmd *cobra.Command) {
+An image can also be packed: .gz, .xz, .zst or .bz2 of one image, a .zip, a .tar or a compressed tar
+such as a Vagrant .box. vm.box!box.img is one image of an archive; it can name the other files of the archive, and no
+file beside that. It is unpacked into a file without a name in the folder of --spool, which is gone with the command.`
+
+// AddSources adds --authorization, for images of web servers, and --spool, for packed images.
+func (c *Base) AddSources(cmd *cobra.Command, otherwise string) {
 	cmd.Flags().StringVar(&c.authorization, "authorization", "",
 		"send the header Authorization with the value in `FILE` to a web server")
+	cmd.Flags().StringVar(&c.unpacking.Spool, "spool", "", "unpack a packed image in `DIR`"+otherwise)
+	CompleteBy(cmd, "spool", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	})
 }
 
-// CheckServers refuses images of servers for a command that does not read them.
+// SpoolBeside has packed images unpacked beside a file that is written, unless there is --spool.
+func (c *Base) SpoolBeside(dest string) {
+	if c.unpacking.Spool == "" {
+		c.unpacking.Spool = filepath.Dir(dest)
+	}
+}
+
+// readsPacked settles whether a command reads packed images, and how it shows that.
+func (c *Base) readsPacked(cmd *cobra.Command) {
+	c.unpacking.On, c.unpacking.Wanted = cmd.Flags().Lookup("spool") != nil, cmd.CommandPath()
+	c.unpackShown = "auto"
+	if f := cmd.Flags().Lookup("progress"); f != nil {
+		c.unpackShown = f.Value.String()
+	}
+	if none, err := cmd.Flags().GetBool("no-progress"); err == nil && none {
+		c.unpackShown = "none"
+	}
+}
+
+// unpacks prepares for images that are packed.
+func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
+	u := &c.unpacking
+	watch, end := c.Watched(errOut, c.unpackShown, strings.TrimPrefix(u.Wanted, "trueup "), false)
+	u.Run, u.Ended = ctx, end
+	u.Watch = func() realign.Progress {
+		c.Ending.Hold("")
+		return watch()
+	}
+	if !c.Quiet {
+		u.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+text) }
+	}
+}
+
+// CheckServers refuses images of servers for a command that does not read them, and settles whether it reads packed
+// ones.
 func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
+	c.readsPacked(cmd)
 	if c.readsServers = cmd.Flags().Lookup("authorization") != nil; c.readsServers {
 		return nil
 	}
@@ -83,8 +128,12 @@ func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []
 			return err
 		}
 	}
+	c.unpacks(ctx, errOut)
 	if !c.OwnProcess {
 		return nil
+	}
+	if spool := c.unpacking.Spool; spool != "" {
+		outputs = append(outputs, filepath.Join(spool, "x"))
 	}
 	a := sandbox.Access{
 		Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.Out)...),

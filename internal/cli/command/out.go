@@ -34,9 +34,9 @@ func OpenSource(path string, r realign.Reading) (*realign.Source, error) {
 	return s, err
 }
 
-// OpenSource is the function OpenSource for an image that may be one of a server.
+// OpenSource is the function OpenSource for an image that may be one of a server, or packed.
 func (c *Base) OpenSource(path string, r realign.Reading) (*realign.Source, error) {
-	r.Remotes = c.remotes
+	r.Remotes, r.Unpacking = c.remotes, c.unpacking
 	return OpenSource(path, r)
 }
 

@@ -42,7 +42,7 @@ type copyFlags struct {
 
 func (c *copyFlags) add(cmd *cobra.Command) {
 	c.AddSandbox(cmd)
-	c.AddRemote(cmd)
+	c.AddSources(cmd, " (default: the folder of DEST)")
 	f := cmd.Flags()
 	f.Var(&c.to, "to", "format of DEST (default: the format of SOURCE)")
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
@@ -182,7 +182,7 @@ else is ready for the copy. It is refused if the two come to different ends, or 
 
 ` + resumableHelp + `
 
-` + command.RemoteHelp + `
+` + command.SourcesHelp + `
 
 ` + command.AfterHelp + `
 
@@ -255,6 +255,9 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	if f.delegate != nil {
 		defer func() { _ = f.delegate.Close() }() // its end is told by what it printed
 	}
+	if !f.dev.device {
+		f.SpoolBeside(dest)
+	}
 	if err := f.Confine(ctx, errOut, f.dev.reads(dest, f.Reads(src)), f.dev.writes(dest, f.sums)); err != nil {
 		return err
 	}
@@ -283,7 +286,7 @@ func (f *alignFlags) copyDisk(
 		return nil, w, err
 	}
 	defer s.Close()
-	if err := errors.Join(f.spareSums(s.Image), f.keepsFormat(s)); err != nil {
+	if err := errors.Join(f.spareSums(s.Image), f.keepsFormat(s), f.checkPacked(s)); err != nil {
 		return nil, w, err
 	}
 	o, err := f.OpenOthers(f.Base, s, dest)
@@ -347,31 +350,6 @@ func (f *alignFlags) checkView(dest string) error {
 	return nil
 }
 
-// checkRemote refuses an image of a server for what needs a file.
-func (f *alignFlags) checkRemote(src, dest string) error {
-	for _, work := range []struct {
-		name string
-		on   bool
-	}{
-		{"--replace", f.replace},
-		{"--view", f.view},
-		{"--resumable", f.resumable},
-		{"--boot-trial", f.bootTrial},
-		{"--second-opinion", f.second.judge != ""},
-		{"a copy that is a package", realign.IsPackage(dest)},
-	} {
-		for _, image := range append(f.With, src) {
-			if err := realign.Local(image, work.name); work.on && err != nil {
-				return err
-			}
-		}
-	}
-	if realign.IsRemote(dest) {
-		return command.Usage("DEST %s is an image of a server, which trueup only reads; name a file", dest)
-	}
-	return nil
-}
-
 // job is the writing of DEST, and what ends it: once, when the writing has ended.
 func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func()) {
 	watch, end := c.Watched(errOut, c.Progress, c.command, c.verify == full)
@@ -423,7 +401,7 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 
 ` + resumableHelp + `
 
-` + command.RemoteHelp + `
+` + command.SourcesHelp + `
 
 ` + command.AfterHelp + `
 

@@ -64,6 +64,24 @@ func (f *alignFlags) alignArguments(other cobra.PositionalArgs) cobra.Positional
 	}
 }
 
+// planInPlace plans the move inside of a disk.
+func (f *alignFlags) planInPlace(s *realign.Source) (*realign.Plan, error) {
+	if err := s.NeedsFile("--" + inPlace); err != nil {
+		return nil, err
+	}
+	if name, ok := s.Image.Uses(f.journal); ok {
+		return nil, command.Usage("--journal %s is %s, a file of the disk; name another file", f.journal, name)
+	}
+	p, err := s.Plan(f.Goal)
+	if err == nil {
+		err = realign.Acceptable(p, f.Goal)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	return p, nil
+}
+
 // runInPlace moves the partitions inside of a disk.
 func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path string) error {
 	err := errors.Join(f.checkFlags(), f.Consistent(), f.checkDefinitions(path), realign.Local(path, "--"+inPlace))
@@ -91,15 +109,9 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		return err
 	}
 	defer s.Close()
-	if name, ok := s.Image.Uses(f.journal); ok {
-		return command.Usage("--journal %s is %s, a file of the disk; name another file", f.journal, name)
-	}
-	p, err := s.Plan(f.Goal)
+	p, err := f.planInPlace(s)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := realign.Acceptable(p, f.Goal); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	}
 	r := report.NewAlign(command.Head(f.command), s, p, path)
 	if err := f.defined(s, p, r, false); err != nil {

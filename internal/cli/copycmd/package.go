@@ -81,7 +81,9 @@ func (f *alignFlags) writePackage(
 
 // notAPackage returns the error of a source that should be a package. A file that cannot be opened has its own.
 func notAPackage(source, dest string) error {
-	s, err := command.OpenSource(source, realign.Reading{})
+	s, err := command.OpenSource(source, realign.Reading{
+		Unpacking: realign.Unpacking{Wanted: "a copy that is a package"},
+	})
 	if err != nil {
 		return err
 	}

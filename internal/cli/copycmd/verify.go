@@ -39,7 +39,7 @@ If align was run with --with, give the same --with and the other options of alig
 other disks must then match the plans of those disks. Without --with, references to other disks are accepted if they
 are plausible.
 
-` + command.RemoteHelp + `
+` + command.SourcesHelp + `
 
 ` + opinionHelp,
 		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk
@@ -51,7 +51,7 @@ are plausible.
 	}
 	flags.AddReading(cmd, &f.Reading)
 	f.AddSandbox(cmd)
-	f.AddRemote(cmd)
+	f.AddSources(cmd, "")
 	flags.AddWith(cmd, &f.With)
 	flags.AddBoundary(cmd, (*align.Boundary)(&f.Boundary), "the --boundary of align, for --with")
 	cmd.Flags().BoolVar(&f.DataOnly, "data-only", false, "align was run with --data-only, for --with")

@@ -64,7 +64,7 @@ IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is o
 Several IMAGEs are inspected one after the other, each for itself. With --json, each is an object of one line. An error
 of one does not end the others, and the exit code is the worst: 1, then 4, 3, 2, 0.
 
-` + command.RemoteHelp,
+` + command.SourcesHelp,
 		Example: `  trueup inspect winxp.vmdk
   trueup inspect --boundary 1M --json winxp.vmdk
   trueup inspect --impact --storage netapp winxp.vmdk
@@ -79,7 +79,7 @@ of one does not end the others, and the exit code is the worst: 1, then 4, 3, 2,
 	flags.AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	flags.AddReading(cmd, &f.Reading)
 	f.AddSandbox(cmd)
-	f.AddRemote(cmd)
+	f.AddSources(cmd, "")
 	flags.AddWith(cmd, &f.with)
 	f.storage.Add(cmd)
 	f.bench.Add(cmd)

@@ -35,7 +35,7 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 
 --with names the other disks of the machine, as for align.
 
-` + command.RemoteHelp,
+` + command.SourcesHelp,
 		Example: `  trueup plan winxp.vmdk
   trueup plan --boundary 1M --partition 2 data.vmdk`,
 		Args: command.Arguments("IMAGE"),
@@ -45,7 +45,7 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 	}
 	f.Add(cmd, c)
 	f.AddSandbox(cmd)
-	f.AddRemote(cmd)
+	f.AddSources(cmd, "")
 	f.bench.Add(cmd)
 	cmd.Flags().BoolVar(&f.estimate, "estimate", false,
 		"read some of IMAGE, not from memory, to estimate the time of a copy")

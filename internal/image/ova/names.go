@@ -96,7 +96,7 @@ func (p *Package) checkMember(href string) (string, error) {
 		name := strings.TrimPrefix(href, "./")
 		return name, gate.CheckPath(name)
 	}
-	name, err := memberName(href)
+	name, err := MemberName(href)
 	return path.Join(path.Dir(p.role(roleOVF).Name), name), err
 }
 

@@ -21,7 +21,7 @@ import (
 // OpenImage opens an image that can lie in a package: library.ova!disk1.vmdk, or library.ova when there is one disk
 // in it.
 func OpenImage(name string, o image.Options) (*image.Image, error) {
-	at, member := splitPath(name)
+	at, member := SplitPath(name)
 	p, err := Open(at, nil)
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch) && member != "":
@@ -61,7 +61,7 @@ func Identify(path string, meter *gate.Meter) (image.Identity, error) {
 // Roots returns what has to be readable for an image or a package to be read: its folder with all links followed, or
 // the device that it is. Those of a path that leads nowhere are the folder in which it should be.
 func Roots(path string) []string {
-	at, _ := splitPath(path)
+	at, _ := SplitPath(path)
 	real, err := filepath.EvalSymlinks(at)
 	if err != nil {
 		return []string{filepath.Dir(at)}
@@ -72,8 +72,8 @@ func Roots(path string) []string {
 	return []string{filepath.Dir(real)}
 }
 
-// splitPath takes the path of a member apart. A file that has such a name itself is meant.
-func splitPath(name string) (at, member string) {
+// SplitPath takes the path of a member apart. A file that has such a name itself is meant.
+func SplitPath(name string) (at, member string) {
 	if _, err := os.Lstat(name); err == nil {
 		return name, ""
 	}

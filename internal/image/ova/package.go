@@ -35,6 +35,10 @@ type Package struct {
 	lines   map[*Member][]ovf.Digest // of the manifest
 }
 
+// ErrNoOVF is the error of a tar archive that is no package.
+var ErrNoOVF = fmt.Errorf("tar archive: %w, it has no .ovf inside and is no OVA; unpack it and take the disk",
+	ondisk.ErrUnsupported)
+
 // maxDisks is how many disks a package can have: a machine of VMware takes 256.
 const maxDisks = 256
 
@@ -162,8 +166,7 @@ func roleOf(name string) Role {
 func (p *Package) readTexts() (err error) {
 	m := p.role(roleOVF)
 	if m == nil {
-		return fmt.Errorf("tar archive: %w, it has no .ovf inside and is no OVA; unpack it and take the disk",
-			ondisk.ErrUnsupported)
+		return ErrNoOVF
 	}
 	text, err := m.text(ovf.MaxText)
 	if err != nil {

@@ -50,6 +50,24 @@ var tarKinds = map[byte]string{
 	tar.TypeBlock: "a block device", tar.TypeDir: "a folder", tar.TypeFifo: "a FIFO",
 }
 
+// File is a file in an archive, and where its bytes lie.
+type File struct {
+	Name string
+	disk.Range
+}
+
+// Files lists the files of a tar archive; folders, links and the like are none.
+func Files(f ondisk.Source) ([]File, error) {
+	entries, err := tarIndex(f)
+	var out []File
+	for _, e := range entries {
+		if e.regular() {
+			out = append(out, File{e.name, e.bytes()})
+		}
+	}
+	return out, err
+}
+
 // tarIndex lists the members of an archive.
 func tarIndex(f ondisk.Source) ([]entry, error) {
 	kinds := map[string]byte{}
@@ -109,7 +127,7 @@ func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 	case e.size > f.Size()-e.off:
 		return e, nil, bad(fmt.Sprintf("an end within the %d bytes of the archive", f.Size()))
 	}
-	e.name, err = memberName(h.Name)
+	e.name, err = MemberName(h.Name)
 	return e, h, err
 }
 
@@ -143,9 +161,9 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 	}
 }
 
-// memberName returns the name of a member without a leading "./". Nothing is extracted, but a package that names places
+// MemberName returns the name of a member without a leading "./". Nothing is extracted, but a package that names places
 // outside of itself is not to be trusted.
-func memberName(name string) (string, error) {
+func MemberName(name string) (string, error) {
 	clean := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	var bad string
 	switch {

@@ -1,0 +1,62 @@
+package unpack
+
+import (
+	"errors"
+	"io"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// glance is how much of each file of a zip archive is unpacked to find out which of them are images, in bytes.
+const glance = 64 * units.KiB
+
+// head returns a file of an archive for a look at its first bytes.
+func (b *box) head(f *file) (*open, error) {
+	if f.zip == nil {
+		return b.opened(part{b.base, f.at}, f.name), nil
+	}
+	h := &head{size: f.zip.Size}
+	r, err := f.zip.Open(b.file)
+	if err == nil {
+		h.known, err = io.ReadAll(io.LimitReader(r, glance))
+	}
+	if err != nil && !isFileError(err) {
+		return nil, err
+	}
+	return b.opened(h, f.name), nil
+}
+
+// head is a file of which only the first bytes were unpacked. The others read as zeros: what a file is shows at its
+// start, or it is what its name says.
+type head struct {
+	known []byte
+	size  int64
+}
+
+// ReadAt follows the contract of io.ReaderAt.
+func (h *head) ReadAt(p []byte, off int64) (int, error) {
+	n := min(int64(len(p)), max(0, h.size-off))
+	clear(p)
+	if off < int64(len(h.known)) {
+		copy(p[:n], h.known[off:])
+	}
+	if n < int64(len(p)) {
+		return int(n), io.EOF
+	}
+	return int(n), nil
+}
+
+// Size returns the size of the whole file.
+func (h *head) Size() int64 { return h.size }
+
+// Extent knows no holes.
+func (h *head) Extent(off, limit int64) (disk.Extent, error) {
+	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
+}
+
+// isFileError reports whether an error is one of what a file holds, which opening it will say.
+func isFileError(err error) bool {
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
+}

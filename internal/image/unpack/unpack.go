@@ -1,0 +1,319 @@
+// Package unpack opens images in compressed files and in archives: it unpacks them into a file without a name, the
+// spool. What was unpacked is the image's file; the files that it can name are those of the same archive.
+package unpack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/packed"
+)
+
+// Way says how an image is unpacked.
+type Way struct {
+	// Refuse returns the error of a command that reads no packed image, for the name of its kind, such as gzip; nil for
+	// one that does.
+	Refuse func(kind string) error
+	Spool  string               // folder of the spool; empty: there is none
+	Begin  func(packed int64)   // called before so many packed bytes are unpacked
+	Add    func(packed int64)   // called when so many of them are done
+	Warn   func(message string) // called for what the user should know
+}
+
+// box is a compressed file or an archive.
+type box struct {
+	ctx  context.Context //nolint:containedctx // of one opening
+	way  Way
+	path string // as the user wrote it, without a member
+	dir  *gate.Folder
+	file *gate.File
+
+	stream string  // such as gzip; empty: an archive as it is
+	base   content // what holds members that lie there as they are; nil of a zip
+	spool  *spool  // nil: nothing was unpacked
+	files  []file  // of an archive; nil: there is one image and no archive
+}
+
+// content is what was unpacked, or a stretch of it.
+type content interface {
+	ReadAt(p []byte, off int64) (int, error)
+	Size() int64
+	Extent(off, limit int64) (disk.Extent, error)
+}
+
+// file is one of an archive.
+type file struct {
+	name string
+	at   disk.Range   // in base
+	zip  *packed.File // nil of a tar
+}
+
+// Open opens an image in a compressed file or in an archive: disk.vmdk.gz, images.zip!disk.vmdk, or images.zip when it
+// has one image. The error of any other file is ErrNoMatch, also of one that cannot be read.
+func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Image, error) {
+	at, member := ova.SplitPath(name)
+	dir, base, err := gate.Follow(at, o.Meter)
+	if err != nil {
+		return nil, ondisk.ErrNoMatch // image.Open says more about it
+	}
+	b := &box{ctx: ctx, way: w, path: at, dir: dir}
+	if b.file, err = dir.OpenAny(base, ondisk.ErrUnsupported); err != nil {
+		return nil, errors.Join(ondisk.ErrNoMatch, dir.Close())
+	}
+	img, err := b.open(name, member, o)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return img, nil
+}
+
+// open opens what the user named.
+func (b *box) open(name, member string, o image.Options) (*image.Image, error) {
+	kind, err := b.recognise()
+	if err == nil && b.way.Refuse != nil {
+		err = b.way.Refuse(kind)
+	}
+	if err == nil {
+		err = b.list(kind)
+	}
+	if err != nil {
+		return nil, err
+	}
+	from := image.Unpacked{File: b.file.Name(), Kind: kind, Stored: b.file.Size()}
+	if b.files == nil {
+		if member != "" {
+			return nil, ondisk.In(ondisk.ErrUsage, "%.256q is no archive, and there is no file %.256q", b.path, name)
+		}
+		return image.OpenUnpacked(b.opened(b.base, b.stem()), from, name, o, b.noFurther)
+	}
+	main, err := b.choose(member)
+	if err != nil {
+		return nil, err
+	}
+	from.Member = main.name
+	c, err := b.content(main)
+	if err != nil {
+		return nil, err
+	}
+	return image.OpenUnpacked(b.opened(c, main.name), from, name, o, func(name string) (driver.File, error) {
+		return b.further(main, name)
+	})
+}
+
+// Kinds of archives, as users write them.
+const (
+	tar     = "tar"
+	zipFile = "zip"
+)
+
+// recognise returns what the file is: a stream, or an archive of plain files.
+func (b *box) recognise() (kind string, err error) {
+	id, err := image.IdentifyFile(b.file)
+	switch {
+	case err != nil && !isFileError(err):
+		return "", err
+	case err != nil: // opening it as an image says why
+	case id.Kind == image.Packed && (packed.Known(id.Format) || id.Format == zipFile):
+		return id.Format, nil
+	case id.Kind == image.Pack && id.Format == "ova":
+		files, err := ova.Files(b.file)
+		if err != nil && !isFileError(err) {
+			return "", err
+		}
+		if err == nil && !slices.ContainsFunc(files, func(f ova.File) bool { return isOVF(f.Name) }) {
+			return tar, nil
+		}
+	}
+	return "", ondisk.ErrNoMatch
+}
+
+func isOVF(name string) bool { return strings.EqualFold(path.Ext(name), ".ovf") }
+
+// list unpacks a stream, and lists the files of an archive.
+func (b *box) list(kind string) (err error) {
+	switch kind {
+	case zipFile:
+		return b.listZip()
+	case tar:
+		b.base = b.file
+	default:
+		if b.base, err = b.unpackStream(kind); err != nil {
+			return err
+		}
+		id, err := image.IdentifyFile(b.opened(b.base, b.stem()))
+		switch {
+		case err != nil && !isFileError(err):
+			return err
+		case err != nil:
+			return nil //nolint:nilerr // opening the image says why
+		case id.Kind == image.Packed:
+			return fmt.Errorf("in the %s stream is a file that is packed again (%s): %w; unpack it first", kind,
+				id.Format, ondisk.ErrUnsupported)
+		case id.Kind != image.Pack || id.Format != "ova":
+			return nil
+		}
+	}
+	files, err := ova.Files(b.base)
+	b.files = []file{}
+	for _, f := range files {
+		b.files = append(b.files, file{name: f.Name, at: f.Range})
+	}
+	return err
+}
+
+// listZip lists the files of a zip archive, of which none is unpacked.
+func (b *box) listZip() error {
+	files, err := packed.Files(b.file)
+	if err != nil {
+		return err
+	}
+	b.files = []file{}
+	for i := range files {
+		name, err := ova.MemberName(files[i].Name)
+		if err != nil {
+			return err
+		}
+		if b.find(name) != nil {
+			return fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", name,
+				ondisk.ErrReference)
+		}
+		b.files = append(b.files, file{name: name, zip: &files[i]})
+	}
+	return nil
+}
+
+// stem returns the name of what a stream holds: that of the file without the extension of the stream.
+func (b *box) stem() string {
+	name := filepath.Base(b.file.Name())
+	return strings.TrimSuffix(name, filepath.Ext(name))
+}
+
+// find finds a file of the archive, nil for none.
+func (b *box) find(name string) *file {
+	if i := slices.IndexFunc(b.files, func(f file) bool { return f.name == name }); i >= 0 {
+		return &b.files[i]
+	}
+	return nil
+}
+
+// choose returns the file that the user named, or the only image.
+func (b *box) choose(member string) (*file, error) {
+	if f := b.find(member); f != nil {
+		return f, nil
+	}
+	images, err := b.images()
+	if err != nil {
+		return nil, err
+	}
+	paths := make([]string, 0, len(images))
+	for _, f := range images {
+		paths = append(paths, "'"+b.path+"!"+f.name+"'") // a shell would take the ! for its own
+	}
+	list := strings.Join(paths, ", ")
+	switch {
+	case len(images) == 0:
+		return nil, fmt.Errorf("the archive has %d files and no image: %w, there is nothing to look at", len(b.files),
+			ondisk.ErrUnsupported)
+	case member != "":
+		return nil, ondisk.In(ondisk.ErrUsage, "the archive has no file %.256q, want one of %.1024s", member, list)
+	case len(images) > 1:
+		return nil, ondisk.In(ondisk.ErrUsage, "the archive has %d images, name one of them: %.1024s", len(images),
+			list)
+	}
+	return images[0], nil
+}
+
+// images finds the images of the archive. Extents and parents belong to others.
+func (b *box) images() ([]*file, error) {
+	parts := map[string]bool{}
+	var found []*file
+	for i := range b.files {
+		f := &b.files[i]
+		head, err := b.head(f)
+		if err != nil {
+			return nil, err
+		}
+		id, err := image.IdentifyFile(head)
+		for _, x := range slices.Concat(id.Extents, id.Parents) {
+			if x != path.Base(f.name) { // some name themselves
+				parts[path.Join(path.Dir(f.name), x)] = true
+			}
+		}
+		odd := err != nil || slices.Contains([]image.Kind{image.Bare, image.Unsupported}, id.Kind)
+		if id.Kind == image.Disk || odd && image.Named(f.name, head.Size()) {
+			found = append(found, f)
+		}
+	}
+	return slices.DeleteFunc(found, func(f *file) bool { return parts[f.name] || image.IsFlatName(f.name) }), nil
+}
+
+// further opens a file that an image of the archive names, which lies beside it.
+func (b *box) further(main *file, name string) (driver.File, error) {
+	if err := gate.CheckName(name); err != nil {
+		return nil, err
+	}
+	name = path.Join(path.Dir(main.name), name)
+	f := b.find(name)
+	if f == nil {
+		return nil, fmt.Errorf("file %.256q of the archive: %w", name, fs.ErrNotExist)
+	}
+	c, err := b.content(f)
+	if err != nil {
+		return nil, err
+	}
+	return b.opened(c, name), nil
+}
+
+// noFurther refuses a file that an image without an archive names.
+func (b *box) noFurther(name string) (driver.File, error) {
+	return nil, &ondisk.Refusal{
+		Code: "reference", Reason: fmt.Sprintf("it names %.256q, and a compressed image is read without the files "+
+			"beside it", name),
+		Remedy: "unpack all of its files first, or put them into one archive",
+	}
+}
+
+// Close closes the file, and gives up what was unpacked.
+func (b *box) Close() error {
+	return errors.Join(b.spool.close(), b.file.Close(), b.dir.Close())
+}
+
+// opened returns what a format reads of.
+func (b *box) opened(c content, name string) *open { return &open{content: c, name: name, box: b} }
+
+// open is a file that was unpacked, or a member of an archive as it is.
+type open struct {
+	content
+	name string
+	box  *box
+}
+
+// Name returns the name without folders.
+func (f *open) Name() string { return path.Base(f.name) }
+
+// ID tells the file from others.
+func (f *open) ID() string { return f.box.file.ID() + "!" + f.name }
+
+// Forget does nothing: what was unpacked does not change.
+func (f *open) Forget() {}
+
+// Device reports that it is none.
+func (f *open) Device() bool { return false }
+
+// Unchanged returns the error of a compressed file that is another one by now.
+func (f *open) Unchanged() error { return f.box.file.Unchanged() }
+
+// Close closes all that the image was unpacked from and into.
+func (f *open) Close() error { return f.box.Close() }
