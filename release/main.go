@@ -75,7 +75,10 @@ func (r *release) make() (err error) {
 	if r.out == "" {
 		return errors.New("-out is missing")
 	}
-	final := filepath.Clean(r.out)
+	final, err := filepath.Abs(r.out) // programs are built in the folder of the sources
+	if err != nil {
+		return err
+	}
 	if _, err := os.Lstat(final); err == nil {
 		return fmt.Errorf("%s is there already; remove it, or name another folder", final)
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -19,12 +20,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// made makes a release for one system, and returns its folder.
+// made makes a release for one system, with a path as make passes it, and returns its folder.
 func made(t *testing.T, root string, flags ...string) (out string) {
 	t.Helper()
 	out = filepath.Join(t.TempDir(), "out")
+	here, err := filepath.Abs(".")
+	require.NoError(t, err)
+	relative, err := filepath.Rel(here, out)
+	require.NoError(t, err)
 	r := &release{
-		root: root, out: out, version: "v0.1.0", time: time.Unix(1_767_225_600, 0).UTC(), systems: "linux/amd64",
+		root: root, out: relative, version: "v0.1.0", time: time.Unix(1_767_225_600, 0).UTC(), systems: "linux/amd64",
 		flags: flags,
 	}
 	require.NoError(t, r.make())
@@ -96,6 +101,7 @@ func TestRelease(t *testing.T) {
 	t.Run("images", func(t *testing.T) {
 		checkImage(t, one(t, out+"/trueup-0*-oci.tar"), "trueup")
 		checkImage(t, one(t, out+"/trueup-fleet-0*-oci.tar"), "trueup", "trueup-fleet")
+		checkContainer(t, one(t, out+"/trueup-0*-oci.tar"))
 	})
 	t.Run("bill", func(t *testing.T) { checkBill(t, one(t, out+"/*.cdx.json"), unpacked) })
 }
@@ -258,6 +264,27 @@ func checkOthers(t *testing.T, out string) {
 		require.Contains(t, "\n"+run(t, "rpm", "--query", "--package", "--requires", rpm), "\ntrueup = 0.1.0-1\n")
 		require.Contains(t, run(t, "tar", "-xzOf", apk, ".PKGINFO"), "\ndepend = trueup=0.1.0-r1\n")
 	}
+}
+
+// checkContainer runs the recipe of containers as it stands, on an image that any user may read.
+func checkContainer(t *testing.T, archive string) {
+	t.Helper()
+	docs, err := os.ReadFile("../docs/recipes.md")
+	require.NoError(t, err)
+	_, recipe, found := strings.Cut(string(docs), "```sh\npodman load")
+	require.True(t, found)
+	recipe, _, _ = strings.Cut(recipe, "```")
+	dir := t.TempDir()
+	t.Setenv("CONTAINERS_STORAGE_CONF", filepath.Join(dir, "storage.conf"))
+	storage := fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", dir+"/graph", dir+"/run")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "storage.conf"), []byte(storage), 0o600))
+	run(t, "cp", archive, filepath.Join(dir, "trueup-oci.tar"))
+	run(t, "install", "-D", "-m", "0644", "-t", filepath.Join(dir, "images"), "../testdata/xp-lba63.vmdk")
+	cmd := exec.Command("sh", "-ec", "podman load"+recipe)
+	cmd.Dir = dir
+	scanned, err := cmd.CombinedOutput()
+	require.Equal(t, 3, cmd.ProcessState.ExitCode(), "%v: %s", err, scanned)
+	require.Contains(t, string(scanned), "off 4K")
 }
 
 // checkImage unpacks the image with another program, and runs its programs, of which the last is the entry, as they

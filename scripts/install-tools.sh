@@ -42,6 +42,7 @@ packages=(
 if [ "${1:-}" = release ]; then
 	packages+=(debootstrap lintian rpm skopeo systemd)        # installs, checks and lists packages; unpacks images; checks units
 	packages+=(man-db mandoc bash-completion zsh fish)        # read manual pages and completions
+	packages+=(podman)                                        # runs the image
 fi
 
 # What only make chaos calls.
@@ -52,6 +53,12 @@ fi
 # What only make test-systems calls: a compiler for the library that Wine lacks.
 if [ "${1:-}" = wine ]; then
 	packages+=(wine64 gcc-mingw-w64-x86-64-win32)
+fi
+
+# What only make test-recipes calls.
+if [ "${1:-}" = recipes ]; then
+	packages+=(virt-v2v packer ansible-core) # pipelines
+	packages+=(openssh-server sshfs)         # a host with images, and a client
 fi
 
 # Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.
