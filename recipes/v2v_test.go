@@ -1,6 +1,7 @@
 package recipes
 
 import (
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,11 +18,17 @@ xz -dkc "$hives/BCD.xz" > SOFTWARE
 cat > software.reg <<'END'
 Windows Registry Editor Version 5.00
 
+[\Microsoft]
+
+[\Microsoft\Windows NT]
+
 [\Microsoft\Windows NT\CurrentVersion]
 "ProductName"="Windows 7 Professional"
 "CurrentVersion"="6.1"
 "CurrentBuildNumber"="7601"
 "InstallationType"="Client"
+
+[\Microsoft\Windows]
 
 [\Microsoft\Windows\CurrentVersion]
 "DevicePath"="%SystemRoot%\\inf"
@@ -55,7 +62,10 @@ func TestVirtV2V(t *testing.T) {
 		t.Skip("no corpus of images beside the repository")
 	}
 	k := newKitchen(t, "virt-v2v", "wimapply", "mkntfs", "hivexregedit", "sfdisk")
-	k.env = append(k.env, "LIBGUESTFS_BACKEND_SETTINGS=force_tcg", "VIRT_TOOLS_DATA_DIR="+k.path("tools"))
+	cache, err := exec.Command("go", "env", "GOCACHE").Output()
+	require.NoError(t, err)
+	k.env = append(k.env, "LIBGUESTFS_BACKEND_SETTINGS=force_tcg", "VIRT_TOOLS_DATA_DIR="+k.path("tools"),
+		"GOCACHE="+strings.TrimSpace(string(cache)))
 	k.shell("rm xp.img\n" + strings.ReplaceAll(phony, "%HIVES%", hives))
 	k.shell("mkdir out\n" + strings.Join(k.follow("virt-v2v"), ""))
 	k.shell("trueup verify out/xp-sda.orig out/xp-sda && trueup inspect --boundary 64K out/xp-sda")

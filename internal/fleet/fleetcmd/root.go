@@ -124,6 +124,8 @@ of the other commands. A worker runs on each host, and does the jobs of the data
 	f.IntVar(&b.queue.Replicas, "replicas", 0, "have a cluster keep `N` copies of the jobs (1 at first)")
 	root.AddCommand(newServe(b), newSubmit(b), newWorker(b), newStatus(b), newWatch(b), newCancel(b), newRetry(b),
 		newDrain(b), newDead(b), newReport(b), newVersion(b))
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	complete(root)
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		help(cmd, args)
