@@ -219,11 +219,13 @@ var edges = map[string][]string{
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
 	// A row depends on the journals beside a disk: exchange and unfinished know their names.
+	// Images of servers are visited, and workers ask for their bytes.
 	"internal/scan": {
 		"internal/advice", "internal/align", "internal/exchange", "internal/image", "internal/image/gate",
 		"internal/image/ova",
 		"internal/image/store",
-		"internal/layout", "internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/glob",
+		"internal/layout", "internal/realign", "internal/remote", "internal/report", "internal/scan/catalog",
+		"internal/scan/glob",
 		"internal/scan/labels", "internal/scan/results",
 		"internal/scan/sandbox",
 		"internal/sys", "internal/unfinished",

@@ -51,3 +51,15 @@ func parseURI(uri string) (network, address, export string, err error) {
 	}
 	return "", "", "", err
 }
+
+// ServerOf returns the address of the server of an export, for a socket of this machine its path in local, too.
+func ServerOf(uri string) (server, local string, err error) {
+	network, address, _, err := parseURI(uri)
+	switch {
+	case err != nil:
+		return "", "", err
+	case network == "unix":
+		return "nbd+unix:///?socket=" + address, address, nil
+	}
+	return "nbd://" + address, "", nil
+}

@@ -101,8 +101,6 @@ func Local(uri, work string) error {
 	}
 	remedy := "make a file of it with trueup convert, and name that"
 	switch work {
-	case "trueup scan":
-		remedy += "; trueup inspect reads several such images"
 	case "trueup report": // of results, which are no image
 		remedy = "download it"
 	}
@@ -118,4 +116,13 @@ const Fetch = remote.Fetch
 // restricts itself by confine to reading some files, removing others, and asking servers.
 func FetchServe(in io.Reader, out io.Writer, confine func(read, remove []string)) error {
 	return remote.Serve(in, out, confine)
+}
+
+// FetchMany is the command of the process that asks the servers of a scan, and FetchManyServe serves it.
+const FetchMany = remote.FetchMany
+
+// FetchManyServe is FetchServe for files of many servers. It restricts itself by confine to reading some files and
+// asking the network, or to some sockets of this machine.
+func FetchManyServe(in io.Reader, out io.Writer, confine func(read, sockets []string)) error {
+	return remote.ServeMany(in, out, confine)
 }

@@ -35,13 +35,22 @@ type order struct{ URI, Authorization string }
 
 // reply is what it answers.
 type reply struct {
-	Socket string // where it serves the object by NBD, in the first answer
 	Error  string
-	Class  int // of the error, 1 + its place in classes
+	Class  int    // of the error, 1 + its place in classes
+	Socket string `json:",omitempty"` // where it serves the object by NBD, in the first answer
 }
 
+// ErrServer marks errors of servers that have no other class, and errUnavailable those of servers that cannot be reached,
+// or do not answer.
+var (
+	ErrServer      = errors.New("error of a server")
+	errUnavailable = ondisk.In(ErrServer, "unavailable server")
+)
+
 // classes are those of errors that the other process must know.
-var classes = []error{ondisk.ErrChanged, ondisk.ErrUnsupported, ondisk.ErrUsage, ondisk.ErrReference, ondisk.ErrLimit}
+var classes = []error{
+	ondisk.ErrChanged, ondisk.ErrUnsupported, ondisk.ErrUsage, ondisk.ErrReference, ondisk.ErrLimit, errUnavailable,
+}
 
 func replyOf(err error) (r reply) {
 	if err == nil {
@@ -64,7 +73,7 @@ func (r reply) err() error {
 	case r.Class > 0 && r.Class <= len(classes):
 		return ondisk.In(classes[r.Class-1], "%s", r.Error)
 	}
-	return errors.New(r.Error)
+	return ondisk.In(ErrServer, "%s", r.Error)
 }
 
 // fetcher is the other process.
@@ -192,13 +201,10 @@ func (o *Object) disk(ctx context.Context) disk.Disk {
 func oneServer(uris []string) error {
 	first, of := "", ""
 	for _, uri := range uris {
-		u, err := url.Parse(uri)
-		if err != nil || !isWeb(uri) {
+		server := ServerOf(uri)
+		if !IsWeb(uri) || server == "" {
 			continue // which cannot be asked
 		}
-		scheme := strings.ToLower(u.Scheme)
-		port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[scheme])
-		server := scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 		if of != "" && server != of {
 			return ondisk.In(ondisk.ErrUsage, "--authorization is for one web server, and %s is on another than %s; "+
 				"use one server in each run", uri, first)
@@ -206,6 +212,21 @@ func oneServer(uris []string) error {
 		first, of = uri, server
 	}
 	return nil
+}
+
+// ServerOf returns the address of the server of a URI, without secrets; empty if it cannot be read.
+func ServerOf(uri string) string {
+	if !IsWeb(uri) {
+		server, _, _ := nbd.ServerOf(uri)
+		return server
+	}
+	u, err := url.Parse(uri)
+	if err != nil {
+		return ""
+	}
+	scheme := strings.ToLower(u.Scheme)
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[scheme])
+	return scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
 // ReadAuthorization reads the value of the header Authorization from a file, so that it is on no command line. It is

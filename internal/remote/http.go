@@ -32,6 +32,7 @@ type Object struct {
 const (
 	// maxTries bounds the tries of one request without a byte between them. Their pauses double.
 	maxTries   = 5
+	firstTries = 2 // of a server that was never reached: its address may be wrong
 	firstPause = 250 * time.Millisecond
 	// headTime bounds the time to the header of an answer, and bodyTime that to the next bytes of it.
 	headTime = 30 * time.Second
@@ -44,8 +45,8 @@ const (
 // errAgain marks an error after which a request is tried again.
 var errAgain = errors.New("try again")
 
-// isWeb reports whether a word of a command line names an object of a web server.
-func isWeb(word string) bool {
+// IsWeb reports whether a word of a command line names an object of a web server.
+func IsWeb(word string) bool {
 	scheme, _, ok := strings.Cut(word, "://")
 	return ok && (strings.EqualFold(scheme, "http") || strings.EqualFold(scheme, "https"))
 }
@@ -53,6 +54,20 @@ func isWeb(word string) bool {
 // OpenObject asks a web server for size and validator of an object. authorization is the value of that header, empty
 // for none.
 func OpenObject(ctx context.Context, uri, authorization string) (*Object, error) {
+	return openObject(ctx, transport(inFlight), uri, authorization)
+}
+
+// transport makes connections, so many at once to a server.
+func transport(most int) *http.Transport {
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DisableCompression: true, ForceAttemptHTTP2: true,
+		DialContext:           (&net.Dialer{Timeout: headTime}).DialContext,
+		ResponseHeaderTimeout: headTime, TLSHandshakeTimeout: headTime, MaxResponseHeaderBytes: maxHead,
+		MaxIdleConnsPerHost: most, MaxConnsPerHost: most, IdleConnTimeout: headTime,
+	}
+}
+
+func openObject(ctx context.Context, t *http.Transport, uri, authorization string) (*Object, error) {
 	u, err := url.Parse(uri)
 	switch {
 	case err != nil, u.Host == "":
@@ -62,11 +77,6 @@ func OpenObject(ctx context.Context, uri, authorization string) (*Object, error)
 			"of the header into a file, for --authorization")
 	case strings.ContainsAny(authorization, "\r\n\x00"):
 		return nil, ondisk.In(ondisk.ErrUsage, "the value for --authorization has more than one line")
-	}
-	t := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DisableCompression: true, ForceAttemptHTTP2: true,
-		ResponseHeaderTimeout: headTime, TLSHandshakeTimeout: headTime, MaxResponseHeaderBytes: maxHead,
-		MaxIdleConnsPerHost: inFlight, MaxConnsPerHost: inFlight, IdleConnTimeout: headTime,
 	}
 	u.Fragment = ""
 	o := &Object{
@@ -133,8 +143,8 @@ func (o *Object) retry(ctx context.Context, try func() error) error {
 		if err == nil || !errors.Is(err, errAgain) {
 			return err
 		}
-		if tries == maxTries {
-			return fmt.Errorf("%d tries: %w", tries, err)
+		if tries >= o.mostTries(err) {
+			return ondisk.In(errUnavailable, "%d tries: %w", tries, err)
 		}
 		select {
 		case <-time.After(pause):
@@ -143,6 +153,20 @@ func (o *Object) retry(ctx context.Context, try func() error) error {
 		}
 		pause *= 2
 	}
+}
+
+// mostTries returns how often a request is tried that fails so. What never answered may have a wrong address.
+func (o *Object) mostTries(err error) int {
+	op, ok := errors.AsType[net.Error](err)
+	dial, _ := errors.AsType[*net.OpError](err)
+	switch {
+	case o.size >= 0:
+	case ok && op.Timeout():
+		return 1
+	case dial != nil && dial.Op == "dial":
+		return firstTries
+	}
+	return maxTries
 }
 
 // fetch asks once for what is missing of p, of which n bytes are there, and counts what comes. A part is a success. The
@@ -227,6 +251,15 @@ func (o *Object) validator() string {
 		return o.etag
 	}
 	return o.modified
+}
+
+// written returns when the object was written, in ns since 1970; 0 if that is not known.
+func (o *Object) written() int64 {
+	at, err := http.ParseTime(o.modified)
+	if err != nil || at.Year() < 1970 || at.Year() > 2261 {
+		return 0
+	}
+	return at.UnixNano()
 }
 
 // check looks at the header of an answer to a request for the bytes from from to to.

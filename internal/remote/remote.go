@@ -17,7 +17,7 @@ import (
 )
 
 // IsURI reports whether a word of a command line names what a server has, and no file.
-func IsURI(word string) bool { return nbd.IsURI(word) || isWeb(word) }
+func IsURI(word string) bool { return nbd.IsURI(word) || IsWeb(word) }
 
 // hiddenQuery stands for the query of a web address, which may hold a signature.
 const hiddenQuery = "?..."
@@ -34,7 +34,7 @@ func Shown(text string) string {
 	return address().ReplaceAllStringFunc(text, func(uri string) string {
 		part := address().FindStringSubmatch(uri)
 		scheme, secret, rest, query := part[1]+"://", part[2], part[3], part[4]
-		switch web := isWeb(uri); {
+		switch web := IsWeb(uri); {
 		case web && strings.ContainsAny(secret, "?#"): // what follows may be of the query
 			return scheme + hiddenQuery + rest[len(strings.TrimRight(rest, `"':;,.)]`)):]
 		case web && query != "":
@@ -66,7 +66,7 @@ type File struct {
 func Connect(ctx context.Context, uri, authorization string) (*File, error) {
 	var f *fetcher
 	at := uri
-	if isWeb(uri) {
+	if IsWeb(uri) {
 		var err error
 		if f, at, err = startFetcher(ctx, order{uri, authorization}); err != nil {
 			return nil, err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
@@ -31,6 +31,7 @@ type Choices struct {
 	Pieces           bool // of files are counted
 	Shard            string
 	Label            []string // of all rows, KEY=VALUE
+	Authorization    string   // file with a header for a web server
 
 	fail  results.FailOn
 	shard Shard
@@ -113,6 +114,7 @@ func (c *Choices) apart(out, profiles string) error {
 		{Flag: "--ignore", Path: c.Ignore},
 		{Flag: "--files-from", Path: c.FilesFrom},
 		{Flag: "--profiles", Path: profiles},
+		{Flag: "--authorization", Path: c.Authorization},
 	}
 	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
 		if c.Catalog != "" {
@@ -131,7 +133,7 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 		Paths: slices.Clone(paths), Check: c.Tables, Fragments: c.Pieces, Level: sandbox.Level(c.Isolation),
 		Catalog: c.Catalog, ChangedOnly: c.Changed, Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
 		Shard: c.shard, Labels: c.labels, KeepRanked: c.Script != "", Replace: c.Replace,
-		Spare: []string{c.Script, c.Ignore, c.FilesFrom},
+		Spare: []string{c.Script, c.Ignore, c.FilesFrom, c.Authorization}, Authorization: c.Authorization,
 	}
 	var err error
 	if t.Wanted, err = Wanted(c.Include, c.Exclude); err != nil {
@@ -145,11 +147,6 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, path := range more {
-			if err := realign.Local(path, "trueup scan"); err != nil {
-				return nil, err
-			}
-		}
 		t.Paths = append(t.Paths, more...)
 	}
 	switch {
@@ -159,7 +156,8 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	case len(paths) == 0 && c.FilesFrom == "":
 		return nil, ondisk.In(ondisk.ErrUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
-	return t, nil
+	t.header, err = remote.ReadAuthorization(c.Authorization, t.Paths)
+	return t, err
 }
 
 // Again returns the flags that make another run choose and accept the same images, for the commands that come next.
@@ -177,6 +175,7 @@ func (c *Choices) Again(profiles string) string {
 	add("--ignore", c.Ignore)
 	add("--profiles", profiles)
 	add("--catalog", c.Catalog)
+	add("--authorization", c.Authorization)
 	add("--shard", c.Shard)
 	add("--label", c.Label...)
 	return strings.Join(out, " ")

@@ -112,9 +112,9 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 
 // single judges an image that is one disk. judged is false for a doubt that came to nothing.
 func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged bool, err error) {
-	img, err := image.Open(job.Path, o)
+	img, err := open(job, o)
 	if err != nil {
-		return !job.Doubt, realign.Unopened(job.Path, err)
+		return !job.Doubt, err
 	}
 	defer img.Close()
 	i.Format, i.Subformat, i.Files = img.Format, img.Subformat, files(img.States())
@@ -130,6 +130,18 @@ func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged b
 	}
 	i.Disks, i.Size = append(i.Disks, d), img.Disk.Size()
 	return true, errors.Join(err, img.Unchanged())
+}
+
+// open opens the image of a job.
+func open(job Job, o image.Options) (*image.Image, error) {
+	if job.Remote != nil {
+		return image.OpenRemote(gate.Metered(job.Remote, o.Meter), job.Path, image.Options{})
+	}
+	img, err := image.Open(job.Path, o)
+	if err != nil {
+		err = realign.Unopened(job.Path, err)
+	}
+	return img, err
 }
 
 // files returns the files of an image, with the space that their file system has allocated.

@@ -12,8 +12,10 @@ import (
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 // Request asks a worker to identify a file, or to judge the image in it. Names are bytes, and texts of JSON are not.
@@ -24,6 +26,9 @@ type Request struct {
 	Package bool          `json:"package,omitempty"`
 	Beside  *image.Beside `json:"beside,omitempty"`
 	Doubt   bool          `json:"doubt,omitempty"`
+	// Remote is set for an image of a server, of which Path is the address without secrets.
+	Remote *remote.Info `json:"remote,omitempty"`
+	asks   sandbox.Ask  // for its bytes
 }
 
 // Answer is the answer to a Request.
@@ -149,7 +154,11 @@ func (p *Pool) Close() error {
 // handle answers a request by a judge, in this process.
 func handle(judge Judge, r Request) (a Answer) {
 	if r.Judge {
-		i := judge.Image(Job{string(r.Path), r.Package, r.Beside, r.Doubt})
+		j := Job{Path: string(r.Path), Package: r.Package, Beside: r.Beside, Doubt: r.Doubt}
+		if r.Remote != nil {
+			j.Remote = remote.NewServed(*r.Remote, j.Path, r.asks)
+		}
+		i := judge.Image(j)
 		return Answer{Image: i, Fleeting: i != nil && i.Fleeting}
 	}
 	id, err := judge.Identify(string(r.Path))
@@ -179,13 +188,17 @@ func (w inProcess) Call(ctx context.Context, r Request) (Answer, error) {
 		}()
 		done <- end{a: handle(w.Judge, r)}
 	}()
+	most := maxTime
+	if r.asks != nil {
+		most += remote.FileTime
+	}
 	select {
 	case e := <-done:
 		return e.a, e.err
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
-	case <-time.After(maxTime):
-		return Answer{}, ondisk.In(ondisk.ErrLimit, "it took longer than %s", maxTime)
+	case <-time.After(most):
+		return Answer{}, ondisk.In(ondisk.ErrLimit, "it took longer than %s", most)
 	}
 }
 

@@ -117,7 +117,9 @@ func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 
 // ask has a worker judge an image. Nil: a doubt came to nothing.
 func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, error) {
-	a, err := r.Pool.do(ctx, Request{[]byte(j.Path), true, j.Package, j.Beside, j.Doubt})
+	a, err := r.Pool.do(ctx, Request{
+		Path: []byte(j.Path), Judge: true, Package: j.Package, Beside: j.Beside, Doubt: j.Doubt,
+	})
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()

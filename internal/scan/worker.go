@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
 
@@ -25,8 +26,8 @@ func startInspector(hello []byte) (sandbox.Handle, error) {
 	if err := json.Unmarshal(hello, j); err != nil {
 		return nil, fmt.Errorf("judge of a worker: %w", err)
 	}
-	return func(request []byte) []byte {
-		var r Request
+	return func(request []byte, ask sandbox.Ask) []byte {
+		r := Request{asks: ask}
 		if err := json.Unmarshal(request, &r); err != nil {
 			panic(err) // our own parent wrote it
 		}
@@ -47,7 +48,14 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	if err != nil {
 		return a, fmt.Errorf("request for a worker: %w", err)
 	}
-	answer, err := o.Worker.Call(ctx, request)
+	var answers func(context.Context, []byte) []byte
+	if r.asks != nil {
+		answers = func(_ context.Context, question []byte) []byte {
+			answer, _ := r.asks(question) // which has its error
+			return answer
+		}
+	}
+	answer, err := o.CallAsked(ctx, request, answers)
 	if err == nil {
 		err = jsonv2.Unmarshal(answer, &a) // in half of the time
 	}
@@ -92,6 +100,7 @@ type crew struct {
 	Args      []string // of the program, that make it call Serve
 	Paths     []string // of the scan
 	Jobs      int
+	Wall      time.Duration // for one image
 	Inspector *Inspector
 	// Achieved receives the isolation, again if a later worker has less. An error ends the scan.
 	Achieved func(sandbox.Isolation) error
@@ -115,7 +124,7 @@ func (c *crew) pool(ctx context.Context) (*Pool, error) {
 	}
 	c.options = sandbox.Options{
 		Args: c.Args, Level: c.Level, Roots: rootsOf(c.Paths), Hello: hello,
-		Limits: sandbox.Limits{Answer: maxAnswer},
+		Limits: sandbox.Limits{Answer: maxAnswer, Wall: c.Wall},
 	}
 	first, err := sandbox.Start(ctx, c.options)
 	if err != nil {

@@ -34,12 +34,17 @@ file beside that. It is unpacked into a file without a name in the folder of --s
 
 // AddSources adds --authorization, for images of web servers, and --spool, for packed images.
 func (c *Base) AddSources(cmd *cobra.Command, otherwise string) {
-	cmd.Flags().StringVar(&c.authorization, "authorization", "",
-		"send the header Authorization with the value in `FILE` to a web server")
+	AddAuthorization(cmd, &c.authorization)
 	cmd.Flags().StringVar(&c.unpacking.Spool, "spool", "", "unpack a packed image in `DIR`"+otherwise)
 	CompleteBy(cmd, "spool", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return nil, cobra.ShellCompDirectiveFilterDirs
 	})
+}
+
+// AddAuthorization adds --authorization, whose file goes to a variable.
+func AddAuthorization(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVar(file, "authorization", "",
+		"send the header Authorization with the value in `FILE` to a web server")
 }
 
 // SpoolBeside has packed images unpacked beside a file that is written, unless there is --spool.
@@ -104,6 +109,15 @@ func NewFetchClerk() *cobra.Command {
 		return realign.FetchServe(in, out, func(read, remove []string) {
 			// The other process says what a kernel lacks.
 			sandbox.Confine(sandbox.Access{Asks: true, Read: read, Remove: remove})
+		})
+	})
+}
+
+// NewFetchClerks returns the command of a clerk for many servers, which is of no use to people.
+func NewFetchClerks() *cobra.Command {
+	return Hidden(realign.FetchMany, "Read files of servers for trueup scan", func(in io.Reader, out io.Writer) error {
+		return realign.FetchManyServe(in, out, func(read, sockets []string) {
+			sandbox.Confine(sandbox.Access{Asks: true, Read: read, Sockets: sockets})
 		})
 	})
 }

@@ -115,6 +115,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 		"isolation of the workers, by `LEVEL`: "+strings.Join(scan.Isolations, ", "))
 	command.Complete(cmd, "isolation", scan.Isolations...)
 	f.AddSandbox(cmd)
+	command.AddAuthorization(cmd, &f.Authorization)
 	fs.BoolVar(&f.idle, "idle", true, "read only while no other program does, where the I/O scheduler knows priorities")
 	fs.StringVar(&f.Catalog, "catalog", "", "keep results in `FILE` and skip unchanged images")
 	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")

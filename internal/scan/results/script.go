@@ -167,6 +167,11 @@ func (s *script) image(i *Image) {
 		return
 	}
 	s.dests[dest] = rank
+	if i.hidden() {
+		s.comment("  not realigned: the address has parts that are not shown. Fill them in:")
+		s.comment("  %s", i.Priority.Command)
+		return
+	}
 	if s.replace {
 		s.comment("  a copy, not an exchange: %s", i.NoExchange)
 	}

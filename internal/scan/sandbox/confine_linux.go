@@ -19,7 +19,7 @@ func Confine(a Access) Isolation {
 	case a.Workers:
 		iso.forbid(nil, parentOfWorkers())
 	case a.Asks:
-		iso.forbid(a.rules, asker(ownPid()))
+		iso.forbid(a.rules, asker(ownPid(), len(a.Sockets) > 0))
 	case a.Serves:
 		iso.forbid(a.rules, server(ownPid()))
 	default:
@@ -53,6 +53,11 @@ func (a Access) rules(handled landlock.AccessFSSet) []landlock.Rule {
 			removing = llsys.AccessFSRemoveDir
 		}
 		all = append(all, landlock.PathAccess(removing&handled, filepath.Dir(path)).IgnoreIfMissing())
+	}
+	if connecting := handled & llsys.AccessFSResolveUnix; connecting != 0 {
+		for _, path := range a.Sockets {
+			all = append(all, landlock.PathAccess(connecting, path).IgnoreIfMissing())
+		}
 	}
 	return all
 }

@@ -122,8 +122,9 @@ type Access struct {
 	Serves bool
 	Remove []string
 	// Asks is set if servers are asked over the network, for a client on a socket that is open already. Nothing is
-	// written then.
-	Asks bool
+	// written then. With Sockets, which are connected to, they are of this machine instead.
+	Asks    bool
+	Sockets []string
 	// Workers is set if only workers read, which restrict themselves. Files are as before then, and programs can be
 	// run: each thread gets a domain of Landlock of its own, and none may look at the workers of another.
 	Workers bool

@@ -128,20 +128,22 @@ func server(pid uint32) policy {
 	return p
 }
 
-// asker returns the policy of a process that asks servers, for a client on a socket that is open already. It reads, and
-// removes that socket. It makes no others of this machine, which Landlock does not refuse to connect: only those of the
-// network, and those by which Go knows network cards. The calls of 386 are parts of socketcall, whose arguments no
-// filter sees.
-func asker(pid uint32) policy {
+// asker returns the policy of a process that asks servers, for a client on a socket or a pipe that is open already. It
+// reads, and removes that socket. It makes either sockets of the network, and those by which Go knows network cards; or
+// local ones of this machine, which not each Landlock refuses to connect. The calls of 386 are parts of socketcall, whose
+// arguments no filter sees.
+func asker(pid uint32, local bool) policy {
 	p := worker(pid)
-	p.network = true
+	p.network = !local
 	p.refused = slices.DeleteFunc(p.refused, func(call string) bool {
 		return call != "listen" && call != "socketpair" && slices.Contains(network, call) ||
 			slices.Contains([]string{"unlink", "unlinkat", "rmdir"}, call)
 	})
-	p.checks = append(p.checks, check{
-		"socket", 0, bpf.JumpEqual, []uint32{unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK},
-	})
+	families := []uint32{unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
+	if local {
+		families = []uint32{unix.AF_UNIX}
+	}
+	p.checks = append(p.checks, check{"socket", 0, bpf.JumpEqual, families})
 	return p
 }
 

@@ -73,8 +73,18 @@ func begin(raw []byte) (sandbox.Handle, error) {
 	if h.Fail != "" {
 		return nil, errors.New(h.Fail)
 	}
-	return func(request []byte) []byte {
+	return func(request []byte, ask sandbox.Ask) []byte {
 		do, with, _ := strings.Cut(string(request), " ")
+		if do == "ask" {
+			for range 3 {
+				answer, err := ask([]byte(with))
+				if err != nil {
+					panic(err)
+				}
+				with = string(answer)
+			}
+			return []byte(with)
+		}
 		if do == "echo" {
 			return append([]byte(h.Echo), with...)
 		}
