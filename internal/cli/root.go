@@ -175,7 +175,8 @@ of configurations, or the file that TRUEUP_CONFIG names.`,
 		copycmd.NewAlign(c), copycmd.NewConvert(c), copycmd.NewVerify(c),
 		copycmd.NewUndo(c), copycmd.NewResume(c), copycmd.NewFinish(c),
 		servecmd.New(c), scancmd.New(c), scancmd.NewReport(c), bootcmd.New(c), benchcmd.New(c), command.NewVersion(c),
-		scancmd.NewWorker(), copycmd.NewClerk(), command.NewAfterClerk(), command.NewFetchClerk(), command.NewFetchClerks())
+		scancmd.NewWorker(), copycmd.NewClerk(),
+		command.NewAfterClerk(), command.NewFetchClerk(), command.NewFetchClerks())
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}

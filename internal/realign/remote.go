@@ -100,8 +100,7 @@ func Local(uri, work string) error {
 		return nil
 	}
 	remedy := "make a file of it with trueup convert, and name that"
-	switch work {
-	case "trueup report": // of results, which are no image
+	if work == "trueup report" { // of results, which are no image
 		remedy = "download it"
 	}
 	return fmt.Errorf("%s: %w", uri, &ondisk.Refusal{

@@ -28,11 +28,10 @@ func TestRemotesAreFew(t *testing.T) {
 // A refusal has the remedy that helps the work.
 func TestLocal(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, Local("a.img", "trueup scan"))
+	require.NoError(t, Local("a.img", "trueup serve"))
 	for work, want := range map[string]string{
 		"trueup report": "on a server; download it",
 		"trueup bench":  "make a file of it with trueup convert, and name that",
-		"trueup scan":   "trueup convert, and name that; trueup inspect reads several such images",
 	} {
 		err := Local("http://host/a", work)
 		require.ErrorContains(t, err, work+" needs a file, and this is ")

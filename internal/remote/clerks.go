@@ -41,7 +41,9 @@ func ServeMany(in io.Reader, out io.Writer, confine func(read, sockets []string)
 		confine(trusted(), nil)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &serving{ctx: ctx, out: out, web: transport(o.Each), authorization: o.Authorization, open: map[uint32]*source{}}
+	s := &serving{
+		ctx: ctx, out: out, web: transport(o.Each), authorization: o.Authorization, open: map[uint32]*source{},
+	}
 	defer s.all.Wait()
 	defer cancel()
 	for {
@@ -178,7 +180,7 @@ func (f *source) size() int64 {
 }
 
 func (f *source) read(p []byte, off int64) (err error) {
-	n := 0
+	var n int
 	if f.object != nil {
 		n, err = f.object.readAt(f.ctx, p, off)
 	} else if n, err = f.export.ReadAt(p, off); err != nil {

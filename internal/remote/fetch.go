@@ -40,8 +40,8 @@ type reply struct {
 	Socket string `json:",omitempty"` // where it serves the object by NBD, in the first answer
 }
 
-// ErrServer marks errors of servers that have no other class, and errUnavailable those of servers that cannot be reached,
-// or do not answer.
+// ErrServer marks errors of servers that have no other class, and errUnavailable those of servers that cannot be
+// reached, or do not answer.
 var (
 	ErrServer      = errors.New("error of a server")
 	errUnavailable = ondisk.In(ErrServer, "unavailable server")
@@ -221,7 +221,7 @@ func ServerOf(uri string) string {
 		return server
 	}
 	u, err := url.Parse(uri)
-	if err != nil {
+	if err != nil || u.Hostname() == "" {
 		return ""
 	}
 	scheme := strings.ToLower(u.Scheme)

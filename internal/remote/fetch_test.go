@@ -21,10 +21,13 @@ const fetcherEnv = "TRUEUP_TEST_FETCHER"
 
 // TestMain is the fetcher, too: that is this very program.
 func TestMain(m *testing.M) {
-	if os.Getenv(fetcherEnv) == "" || len(os.Args) != 2 || os.Args[1] != Fetch {
+	serve := map[string]func(io.Reader, io.Writer, func([]string, []string)) error{
+		Fetch: Serve, FetchMany: ServeMany,
+	}[os.Args[len(os.Args)-1]]
+	if os.Getenv(fetcherEnv) == "" || serve == nil {
 		os.Exit(m.Run())
 	}
-	if err := Serve(os.Stdin, os.Stdout, func([]string, []string) {}); err != nil {
+	if err := serve(os.Stdin, os.Stdout, func([]string, []string) {}); err != nil {
 		fmt.Fprint(os.Stderr, err)
 		os.Exit(1)
 	}

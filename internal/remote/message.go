@@ -65,7 +65,7 @@ func readOf(question []byte, size int64) (off int64, n int, err error) {
 	if at > uint64(size) || most > maxAsk || uint64(most) > uint64(size)-at { //nolint:gosec // never negative
 		return 0, 0, fmt.Errorf("a question for %d bytes at %d, want %d at most, below %d", most, at, maxAsk, size)
 	}
-	return int64(at), int(most), nil
+	return int64(at), int(most), nil //nolint:gosec // below size
 }
 
 // answerOf makes an answer of data or an error: 0 and the data, or 1 + the class of the error and its text.

@@ -59,9 +59,9 @@ type server struct {
 	last      error // of them
 }
 
-// Visit opens the files of all addresses, several at once, of a server as well, and hands each or its error to use, which
-// reads it. A server that does not answer delays the files of others no longer than a file may take. The first error of
-// use ends the visits, and so does ctx.
+// Visit opens the files of all addresses, several at once, and hands each or its error to use, which reads it. A server
+// that does not answer takes the place of one file until it is given up. The first error of use ends the visits, and so
+// does ctx.
 func (h *Hub) Visit(ctx context.Context, addresses []Address, use func(a Address, o *Opened, err error) error) error {
 	servers := map[string]*server{}
 	var order []*server
@@ -87,8 +87,8 @@ func (h *Hub) Visit(ctx context.Context, addresses []Address, use func(a Address
 	return g.Wait()
 }
 
-// visits opens files of a server, one after the other, until none is left. A server gets one client, the first, until it
-// has answered that.
+// visits opens files of a server, one after the other, until none is left. A server gets one client, the first, until
+// it has answered that.
 func (h *Hub) visits(
 	ctx context.Context, s *server, first bool, use func(a Address, o *Opened, err error) error,
 ) error {

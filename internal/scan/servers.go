@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -107,15 +108,18 @@ func (r *search) servedFlags(a remote.Address) []string {
 func (r *search) reuseServed(a remote.Address, k *catalog.Known) (*results.Image, error) {
 	change, err := r.Store.Reuse(a.Shown, *k)
 	k.Image.SetPath(a.Shown)
-	k.Image.Server = remote.ServerOf(a.URI)
+	k.Image.Server = serverOf(a)
 	k.Image.Settle(r.servedFlags(a))
 	k.Image.Change, k.Image.Read = change, 0
 	return k.Image, err
 }
 
+// serverOf returns the server of an address, without secrets, as it is shown.
+func serverOf(a remote.Address) string { return cmp.Or(remote.ServerOf(a.Shown), a.Shown) }
+
 // keepServed completes a row, and stores it.
 func (r *search) keepServed(a remote.Address, x *found, i *results.Image, tag string) (*results.Image, error) {
-	i.Server = remote.ServerOf(a.URI)
+	i.Server = serverOf(a)
 	if r.Store == nil {
 		return i, nil
 	}

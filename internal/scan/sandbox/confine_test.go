@@ -231,7 +231,9 @@ func TestConfineWhatAsksServers(t *testing.T) {
 	require.Equal(t, sandbox.Sandbox, o.Isolation.Achieved)
 
 	// Where servers are behind sockets of this machine, it has those instead.
-	want = map[string]string{"socket": operation, "unixsocket": "done", "read " + kept: permission, "exec /bin/true": operation}
+	want = map[string]string{
+		"socket": operation, "unixsocket": "done", "read " + kept: permission, "exec /bin/true": operation,
+	}
 	if runtime.GOARCH == "386" {
 		want["socket"] = "done"
 	}

@@ -130,8 +130,8 @@ func server(pid uint32) policy {
 
 // asker returns the policy of a process that asks servers, for a client on a socket or a pipe that is open already. It
 // reads, and removes that socket. It makes either sockets of the network, and those by which Go knows network cards; or
-// local ones of this machine, which not each Landlock refuses to connect. The calls of 386 are parts of socketcall, whose
-// arguments no filter sees.
+// local ones of this machine, which only new versions of Landlock keep from others. The calls of 386 are parts of
+// socketcall, whose arguments no filter sees.
 func asker(pid uint32, local bool) policy {
 	p := worker(pid)
 	p.network = !local

@@ -152,8 +152,8 @@ func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
 	return w.CallAsked(ctx, request, nil)
 }
 
-// CallAsked is Call for a request during which the worker asks. Its questions are untrusted. The end of the context that
-// answer gets ends the worker.
+// CallAsked is Call for a request during which the worker asks. Its questions are untrusted. answer ends with its
+// context, and with that the worker.
 func (w *Worker) CallAsked(
 	ctx context.Context, request []byte, answer func(ctx context.Context, question []byte) []byte,
 ) ([]byte, error) {
