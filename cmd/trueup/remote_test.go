@@ -42,7 +42,6 @@ func TestRemoteSource(t *testing.T) {
 	require.Zero(t, trueup(t, "convert", "--to", "qcow2", uri, in("remote.qcow2")).code)
 	require.Zero(t, trueup(t, "verify", uri, in("remote.qcow2")).code)
 
-	require.NoError(t, os.WriteFile(in("list"), []byte(uri+"\n"), 0o600))
 	r = trueup(t, "inspect", "--json", strings.Replace(uri, "///", "///x", 1), uri)
 	require.Equal(t, 1, r.code, r.stderr)
 	require.Contains(t, r.stdout, `"exit_code":3`, "an error of one server is that of one image")
@@ -58,7 +57,6 @@ func TestRemoteSource(t *testing.T) {
 		"trueup serve needs a file":       {"serve", uri},
 		"trueup boot needs a file":        {"boot", uri},
 		"trueup undo needs a file":        {"undo", uri},
-		"trueup scan needs a file":        {"scan", "--files-from", in("list")},
 		"this command reads no images of": {"serve", "--with", uri, src},
 		"it has no such export":           {"inspect", strings.Replace(uri, "///", "///x", 1)},
 		"--allow-folder is for files":     {"inspect", "--allow-folder", in("."), uri},

@@ -52,6 +52,12 @@ func openAlone(
 	c.gate = func(name string, _ int) (driver.File, error) { return further(name) }
 	var err error
 	if img.Format, img.Image, err = c.open(f, o.Format); err != nil {
+		if id, bad := IdentifyFile(f); bad == nil && id.Kind == Pack {
+			err = &ondisk.Refusal{
+				Code: "unsupported", Reason: "it is a package (" + id.Format + "), which is read from files only",
+				Remedy: "download it",
+			}
+		}
 		if !f.Device() {
 			err = addNamedFormat(f.Name(), err)
 		}

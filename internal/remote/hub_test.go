@@ -184,7 +184,11 @@ func TestOpenedAnswersLittle(t *testing.T) {
 	require.NoError(t, h.Visit(t.Context(), all, func(_ Address, o *Opened, err error) error {
 		require.NoError(t, err)
 		for _, question := range [][]byte{
-			nil, {saysClose}, append([]byte{asksOpen}, "http://other/"...), {asksRead}, readQuestion(2999, 2),
+			nil,
+			{saysClose},
+			append([]byte{asksOpen}, "http://other/"...),
+			{asksRead},
+			readQuestion(2999, 2),
 			readQuestion(-1, 1), readQuestion(3001, 0), readQuestion(0, maxAsk+1),
 		} {
 			_, err := dataOf(o.Answer(question))
@@ -204,7 +208,9 @@ func TestOpenedAnswersLittle(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []Address{
-		{"https://h/a?x", "https://h/a?..."}, {"nbd://h/", "nbd://h/"}, {"https://h/a?y", "https://h/a?...#2"},
+		{"https://h/a?x", "https://h/a?..."},
+		{"nbd://h/", "nbd://h/"},
+		{"https://h/a?y", "https://h/a?...#2"},
 		{"https://h/a?z", "https://h/a?...#3"},
 	}, Addresses([]string{"https://h/a?x", "a.img", "nbd://h/", "https://h/a?y", "nbd://h/", "https://h/a?z"}))
 	for uri, want := range map[string]string{
@@ -215,8 +221,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// FuzzMessages has a process send any bytes: no more is taken than a message may have, and no answer is both data and an
-// error.
+// FuzzMessages has a process send any bytes: no more is taken than a message may have, and no answer is both data and
+// an error.
 func FuzzMessages(f *testing.F) {
 	var b bytes.Buffer
 	require.NoError(f, writeMessage(&b, 7, answerOf([]byte("data"), nil)))

@@ -114,6 +114,10 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged bool, err error) {
 	img, err := open(job, o)
 	if err != nil {
+		if job.Remote != nil { // it was not identified
+			id, _ := image.IdentifyFile(job.Remote)
+			i.Format = id.Format
+		}
 		return !job.Doubt, err
 	}
 	defer img.Close()

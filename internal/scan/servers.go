@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -54,19 +54,14 @@ func (r *search) served(ctx context.Context, a remote.Address, o *remote.Opened,
 	if failed != nil {
 		x.fail(r.classify(failed))
 		x.failed.Files = []results.File{}
-		return r.keepServed(a, x, x.failed, "")
+		return r.keepServed(a, x, x.failed)
 	}
-	x.File = results.File{Name: o.Name, Size: o.Size, Allocated: o.Size, Modified: o.Modified}
-	if !strings.HasPrefix(o.Tag, `"`) {
-		x.Changed = o.Modified // the time alone shows a change, of which it must be older
-	}
-	tag := ""
+	x.File = fileOf(o)
 	if !o.Device {
-		tag = fmt.Sprintf("%x", sha256.Sum256([]byte(o.Tag)))
 		if known, err := r.lookup(a.Shown, x); err != nil {
 			return nil, err
-		} else if k := x.known; known && k.Beside == tag && k.Image != nil {
-			return r.reuseServed(a, k)
+		} else if known && x.known.Image != nil {
+			return r.reuseServed(a, x.known)
 		}
 	}
 	i, err := r.askServed(ctx, x, o)
@@ -76,7 +71,21 @@ func (r *search) served(ctx context.Context, a remote.Address, o *remote.Opened,
 	i.SetPath(a.Shown)
 	i.Files, i.Stored, i.Read = []results.File{x.File}, x.Allocated, o.Bytes
 	i.Settle(r.servedFlags(a))
-	return r.keepServed(a, x, i, tag)
+	return r.keepServed(a, x, i)
+}
+
+// fileOf returns a file of a server with numbers that show a change, as those of other files do. The inode is made of
+// what identifies the content.
+func fileOf(o *remote.Opened) results.File {
+	f := results.File{Name: o.Name, Size: o.Size, Allocated: o.Size, Modified: o.Modified}
+	if o.Tag != "" {
+		sum := sha256.Sum256([]byte(o.Tag))
+		f.Inode = binary.BigEndian.Uint64(sum[:]) >> 12 // JSON has 52 bits
+	}
+	if !strings.HasPrefix(o.Tag, `"`) {
+		f.Changed = o.Modified // the time alone shows a change, and has whole seconds
+	}
+	return f
 }
 
 // askServed has a worker judge the image in a file of a server.
@@ -118,10 +127,10 @@ func (r *search) reuseServed(a remote.Address, k *catalog.Known) (*results.Image
 func serverOf(a remote.Address) string { return cmp.Or(remote.ServerOf(a.Shown), a.Shown) }
 
 // keepServed completes a row, and stores it.
-func (r *search) keepServed(a remote.Address, x *found, i *results.Image, tag string) (*results.Image, error) {
+func (r *search) keepServed(a remote.Address, x *found, i *results.Image) (*results.Image, error) {
 	i.Server = serverOf(a)
 	if r.Store == nil {
 		return i, nil
 	}
-	return i, r.keep(a.Shown, x, i, tag)
+	return i, r.keep(a.Shown, x, i, "")
 }
