@@ -55,6 +55,10 @@ Images are recognised by their content. A VMDK descriptor and its extents are on
 image; an extent that no descriptor names is reported as an orphan. Nothing is written but the report and the files of
 --catalog and --script.
 
+A PATH can be an image on a server, which is only read: nbd://HOST:PORT/EXPORT, nbd+unix:///EXPORT?socket=PATH, or
+http://... and https://... of a server that answers ranges. Several are read at once. A server that does not answer for
+two images in a row is not asked for its others.
+
 Worker processes read the images. They can read below the PATHs and do nothing else, so a broken or malicious image
 can only fail its own row (--isolation).
 
