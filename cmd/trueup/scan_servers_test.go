@@ -120,7 +120,8 @@ func TestScanOfServers(t *testing.T) {
 		require.Equal(t, map[string]string{
 			"deep/two.ova":   "it is a package (ova), which is read from files only; download it",
 			"lost-flat.vmdk": "unknown_content", "backed.qcow2": names, "flat.vmdk": names, "json.qcow2": names,
-			"link.vmdk": names, "network.qcow2": names, "pipe.vmdk": names, "shadow.vmdk": names, "split.vmdk": names, "up.vmdk": names,
+			"link.vmdk": names, "network.qcow2": names, "pipe.vmdk": names,
+			"shadow.vmdk": names, "split.vmdk": names, "up.vmdk": names,
 		}, errs)
 	}
 }
