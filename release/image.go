@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"io"
 	"path/filepath"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -44,9 +45,10 @@ func (r *release) image(p product) (err error) {
 			Platform: &v1.Platform{OS: "linux", Architecture: t.arch},
 		}})
 	}
+	tag := strings.NewReplacer("~", "-", "+", "-").Replace(r.number()) // what a tag can have
 	named := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
 		Add: index, Descriptor: v1.Descriptor{
-			Annotations: map[string]string{"org.opencontainers.image.ref.name": r.number()},
+			Annotations: map[string]string{"org.opencontainers.image.ref.name": p.name + ":" + tag},
 		},
 	})
 	if _, err := layout.Write(folder, named); err != nil {

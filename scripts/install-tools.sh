@@ -42,7 +42,7 @@ packages=(
 if [ "${1:-}" = release ]; then
 	packages+=(debootstrap lintian rpm skopeo systemd)        # installs, checks and lists packages; unpacks images; checks units
 	packages+=(man-db mandoc bash-completion zsh fish)        # read manual pages and completions
-	packages+=(podman)                                        # runs the image
+	packages+=(podman runc)                                   # run the image
 fi
 
 # What only make chaos calls.
