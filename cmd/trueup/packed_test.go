@@ -210,3 +210,62 @@ func TestBombs(t *testing.T) {
 	require.Equal(t, 130, cmd.ProcessState.ExitCode())
 	require.Empty(t, namesIn(t, spool))
 }
+
+// A scan judges packed images by where their partitions start, as the image that is in them, and proposes no copy.
+func TestScanOfPackedImages(t *testing.T) {
+	t.Parallel()
+	dir := packedFolder(t)
+	inFolder(t, dir, `
+		for f in gpt.img far.img near.img; do truncate -s 300M $f; done
+		printf 'label: gpt\nfirst-lba: 34\nstart=2047,size=100000\nstart=200704,size=400000\n' | sfdisk -q gpt.img
+		printf 'start=2048,size=100000,type=83\nstart=102400,type=5\nstart=104448,size=20000\nstart=126976\n' |
+			sfdisk -q far.img
+		printf 'start=2048,size=2048,type=83\nstart=4096,type=5\nstart=6144,size=20000\nstart=28672,size=9\n' |
+			sfdisk -q near.img
+		for f in gpt far near; do gzip -k $f.img; xz -0 -k $f.img; done; head -c -5000 x.img.xz > cut.img.xz
+	`)
+	type row struct {
+		Path, State, Verdict string
+		Disks                []struct{ Depth string }
+		Priority             any
+		Read                 int64 `json:"read_bytes"`
+	}
+	rows := map[string]row{}
+	catalog := filepath.Join(t.TempDir(), "catalog.db")
+	scan := func() {
+		r := trueup(t, "scan", "-o", "json", "--catalog", catalog, dir)
+		require.Contains(t, []int{1, 3}, r.code, r.stderr)
+		for line := range strings.Lines(r.stdout) {
+			var x row
+			require.NoError(t, json.Unmarshal([]byte(line), &x))
+			rows[filepath.Base(x.Path)] = x
+		}
+	}
+	scan()
+	for name, want := range map[string]string{
+		"gpt.img.gz": "misaligned", "gpt.img.xz": "misaligned", "near.img.gz": "aligned", "near.img.xz": "aligned",
+		"x.img.gz": "misaligned", "x.img.xz": "misaligned", "x.img.zst": "misaligned", "x.img.bz2": "misaligned",
+		"x.vmdk.gz": "misaligned", "vm.box": "misaligned", "flat.tar": "misaligned",
+	} {
+		x := rows[name]
+		require.Equal(t, "judged "+want, x.State+" "+x.Verdict, name)
+		require.Equal(t, "head", x.Disks[0].Depth, name)
+		require.Nil(t, x.Priority, name)
+		if plain, ok := strings.CutSuffix(name, filepath.Ext(name)); ok && rows[plain].State != "" {
+			require.Equal(t, rows[plain].Verdict, x.Verdict, name)
+		}
+	}
+	for _, name := range []string{"far.img.gz", "far.img.xz", "cut.img.xz"} {
+		require.Equal(t, "packed", rows[name].State, name)
+	}
+	scan()
+	for name, x := range rows {
+		require.Zero(t, x.Read, name)
+	}
+	for _, format := range []string{"text", "html", "csv", "junit", "prometheus"} {
+		require.Contains(t, trueup(t, "scan", "-o", format, filepath.Join(dir, "x.img.gz")).stdout, map[string]string{
+			"text": "by head", "html": "first bytes", "csv": "x.img.gz", "junit": "x.img.gz",
+			"prometheus": "trueup_images_by_head",
+		}[format], format)
+	}
+}

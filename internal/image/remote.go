@@ -24,11 +24,11 @@ func OpenRemote(f gate.Remote, path string, o Options) (*Image, error) {
 
 // Unpacked describes where an image was unpacked from.
 type Unpacked struct {
-	File   string `json:"file"`             // that the user named, its base name
-	Kind   string `json:"kind"`             // gzip, xz, zstd, bzip2, zip or tar: what its bytes are
-	Member string `json:"member,omitempty"` // of an archive; empty: it is in none
-	Stored int64  `json:"stored_bytes"`     // of the file
-	Size   int64  `json:"unpacked_bytes"`   // of the image's own file
+	File   string `json:"file"`                     // that the user named, its base name
+	Kind   string `json:"kind"`                     // gzip, xz, zstd, bzip2, zip or tar: what its bytes are
+	Member string `json:"member,omitempty"`         // of an archive; empty: it is in none
+	Stored int64  `json:"stored_bytes"`             // of the file
+	Size   int64  `json:"unpacked_bytes,omitempty"` // of the image's own file; 0: not known
 }
 
 // OpenUnpacked opens an image that was unpacked into a file, which is the image's from then on. It can name the files

@@ -61,6 +61,9 @@ type Image struct {
 	order      []string
 }
 
+// Unpacked is where an image was unpacked from.
+type Unpacked = image.Unpacked
+
 // File is one file of an image.
 type File struct {
 	Name      string `json:"name"`

@@ -95,9 +95,12 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	i.State = results.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter, Allow: j.Allow}
 	judged := true
-	if job.Package {
+	switch {
+	case job.Packed:
+		err = j.head(i, job.Path, o)
+	case job.Package:
 		err = j.pack(i, job.Path, o)
-	} else {
+	default:
 		judged, err = j.single(i, job, o)
 	}
 	if !judged && err == nil {
@@ -148,6 +151,20 @@ func open(job Job, o image.Options) (*image.Image, error) {
 	return img, err
 }
 
+// head judges a packed image by where its partitions start, as far as its first bytes show that.
+func (j *Inspector) head(i *results.Image, path string, o image.Options) error {
+	s, err := realign.Head(context.Background(), path, o)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	i.Format, i.Subformat, i.Unpacked = s.Image.Format, s.Image.Subformat, s.Image.Unpacked
+	d := j.describe(s, results.Head)
+	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead(path)))
+	i.Disks, i.Size = append(i.Disks, d), s.Layout.Size
+	return s.Image.Unchanged()
+}
+
 // files returns the files of an image, with the space that their file system has allocated.
 func files(states []gate.State) []results.File {
 	out := make([]results.File, 0, len(states))
@@ -161,6 +178,9 @@ func files(states []gate.State) []results.File {
 // the others.
 func (j *Inspector) pack(i *results.Image, path string, o image.Options) error {
 	p, err := ova.Open(path, o.Meter)
+	if errors.Is(err, ova.ErrNoOVF) {
+		return j.head(i, path, o)
+	}
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return fmt.Errorf("the package %w", ondisk.ErrChanged)
 	}

@@ -26,6 +26,7 @@ type Request struct {
 	Package bool          `json:"package,omitempty"`
 	Beside  *image.Beside `json:"beside,omitempty"`
 	Doubt   bool          `json:"doubt,omitempty"`
+	Packed  bool          `json:"packed,omitempty"`
 	// Remote is set for an image of a server, of which Path is the address without secrets.
 	Remote *remote.Info `json:"remote,omitempty"`
 	asks   sandbox.Ask  // for its bytes
@@ -154,7 +155,7 @@ func (p *Pool) Close() error {
 // handle answers a request by a judge, in this process.
 func handle(judge Judge, r Request) (a Answer) {
 	if r.Judge {
-		j := Job{Path: string(r.Path), Package: r.Package, Beside: r.Beside, Doubt: r.Doubt}
+		j := Job{Path: string(r.Path), Package: r.Package, Beside: r.Beside, Doubt: r.Doubt, Packed: r.Packed}
 		if r.Remote != nil {
 			j.Remote = remote.NewServed(*r.Remote, j.Path, r.asks)
 		}

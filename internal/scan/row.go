@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/exchange"
@@ -40,8 +41,8 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	if x.failed != nil {
 		return x.failed, r.keepIf(path, x, x.failed, "")
 	}
-	if x.id.Kind == image.Packed || x.clone != "" {
-		i := x.packed()
+	if x.clone != "" {
+		i := x.packed("")
 		return i, r.keepIf(path, x, i, "")
 	}
 	if x.isExtent() && len(c.owners[x.Name]) == 0 {
@@ -49,6 +50,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 		return i, r.keepIf(path, x, i, "")
 	}
 	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x)}
+	j.Packed = x.id.Kind == image.Packed
 	j.Doubt = !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)
 	key := besideKey(j.Beside) + c.work(x)
 	if k := x.known; k != nil && k.Beside == key && (k.Image != nil || j.Doubt) && unchanged(f.path, k.Image) {
@@ -60,6 +62,12 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 		return nil, err
 	case i == nil:
 		return nil, r.keepIf(path, x, nil, key)
+	}
+	if j.Packed && i.State == results.Failed && !slices.Contains([]string{"io", "changed"}, i.Error.Code) {
+		read := i.Read
+		i = x.packed(i.Error.Message)
+		i.Read = read + c.read(x)
+		return i, r.keepIf(path, x, i, key)
 	}
 	i.SetPath(x.shown)
 	if i.Format == "" { // it could not be opened
@@ -119,6 +127,7 @@ func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, error) {
 	a, err := r.Pool.do(ctx, Request{
 		Path: []byte(j.Path), Judge: true, Package: j.Package, Beside: j.Beside, Doubt: j.Doubt,
+		Packed: j.Packed,
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -204,9 +213,10 @@ func unchanged(dir string, i *results.Image) bool {
 	return true
 }
 
-// packed returns the row of a compressed file that has the name of an image, or of a folder that Clonezilla wrote.
-func (x *found) packed() *results.Image {
-	text, remedy := fmt.Sprintf("it is compressed with %s, and not read", x.id.Format), x.id.Remedy
+// packed returns the row of a compressed file that has the name of an image, and was not judged for a reason, or of a
+// folder that Clonezilla wrote.
+func (x *found) packed(why string) *results.Image {
+	text, remedy := fmt.Sprintf("it is compressed with %s, and not judged: %s", x.id.Format, why), x.id.Remedy
 	if x.clone != "" {
 		text, remedy = fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), restoreClone
 	}

@@ -30,6 +30,8 @@ type Job struct {
 	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume
 	// is found.
 	Doubt bool
+	// Packed is set for a compressed file.
+	Packed bool
 }
 
 // Judge identifies and judges files. It runs in a worker, and may die of their bytes.

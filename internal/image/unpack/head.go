@@ -2,6 +2,7 @@ package unpack
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -28,15 +29,51 @@ func (b *box) head(f *file) (*open, error) {
 	return b.opened(h, f.name), nil
 }
 
-// head is a file of which only the first bytes were unpacked. The others read as zeros: what a file is shows at its
-// start, or it is what its name says.
-type head struct {
-	known []byte
-	size  int64
+// HeadSize is how much is unpacked of an image that is judged by its head, in bytes.
+const HeadSize = 32 * units.MiB
+
+// ErrBeyond is the error of reading what lies behind a head.
+var ErrBeyond = fmt.Errorf("it lies behind the first %s, and no more is unpacked: %w", units.Format(HeadSize),
+	ondisk.ErrLimit)
+
+// Unsaid is the size of a file that does not say how much it unpacks to.
+const Unsaid = 1 << 60
+
+// unpackHead unpacks the first bytes. stated is how many there should be of all, -1 for unknown.
+func unpackHead(r io.Reader, stated int64) (content, error) {
+	h := &head{known: make([]byte, HeadSize), strict: true}
+	n, err := io.ReadFull(r, h.known)
+	h.known = h.known[:n]
+	switch {
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		h.size = int64(n)
+	case err != nil:
+		return nil, err
+	case stated < int64(n):
+		h.size = Unsaid
+	default:
+		h.size = stated
+	}
+	return h, nil
 }
+
+// head is a file of which only the first bytes were unpacked. Without strict, the others read as zeros: what a file is
+// shows at its start, or it is what its name says.
+type head struct {
+	known  []byte
+	size   int64
+	strict bool
+}
+
+// tail is what detection of a format reads at the end of a file, in bytes: formats with a header have none there.
+const tail = 1024
 
 // ReadAt follows the contract of io.ReaderAt.
 func (h *head) ReadAt(p []byte, off int64) (int, error) {
+	end := off + int64(len(p))
+	if h.strict && end > int64(len(h.known)) && off < h.size && (len(p) != tail || end != h.size) {
+		return 0, ErrBeyond
+	}
 	n := min(int64(len(p)), max(0, h.size-off))
 	clear(p)
 	if off < int64(len(h.known)) {

@@ -84,6 +84,9 @@ func (b *box) content(f *file) (content, error) {
 
 // unpack unpacks so many packed bytes into the spool. stated is how many there should be of them then, -1 for unknown.
 func (b *box) unpack(kind string, r packed.Unpacker, size, stated int64) (content, error) {
+	if b.way.Head {
+		return unpackHead(r, stated)
+	}
 	if err := b.needSpool(kind); err != nil {
 		return nil, err
 	}

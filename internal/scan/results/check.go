@@ -34,6 +34,10 @@ func (i *Image) Check() error {
 	c.list("parents", len(i.Parents), i.Parents == nil)
 	c.list("disks", len(i.Disks), i.Disks == nil)
 	c.texts(i.Format, i.Subformat)
+	if u := i.Unpacked; u != nil {
+		c.texts(u.File, u.Kind, u.Member)
+		c.numbers(u.Stored, u.Size)
+	}
 	c.texts(i.Parents...)
 	c.findings(i.Findings)
 	c.error(i.Error)
@@ -181,7 +185,8 @@ func (c *checker) disk(d *Disk) {
 	c.findings(d.Findings)
 	c.numbers(d.Size)
 	c.texts(d.Member, d.Table.Scheme, d.Table.Signature, d.Table.GUID, d.Boot.Name, d.Boot.Text)
-	if d.Depth != Survey && d.Depth != Full {
+	known := d.Depth == Survey || d.Depth == Full || d.Depth == Head && d.Fix == nil && d.Advice == nil
+	if !known {
 		c.wrong("the depth %.32q", d.Depth)
 	}
 	if err := align.CheckBoundary(d.Boundary); err != nil {

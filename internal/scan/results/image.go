@@ -28,7 +28,7 @@ const (
 	Judged State = "judged"
 	Failed State = "failed" // Error has the reason
 	Orphan State = "orphan" // an extent that no image names
-	Packed State = "packed" // a compressed file with the name of an image, which is not read
+	Packed State = "packed" // a compressed file with the name of an image, whose head does not show enough
 	// Original is the original of a disk that was exchanged for its aligned copy. It is kept, and nothing is to be
 	// done.
 	Original State = "original"
@@ -52,18 +52,20 @@ type Image struct {
 	Event string `json:"event"` // imageEvent
 	// Path is as the user would write it. Names are bytes, and JSON is text: PathBytes has them in base64 where they
 	// are not UTF-8.
-	Path      string        `json:"path"`
-	PathBytes string        `json:"path_base64,omitempty"`
-	State     State         `json:"state"`
-	Format    string        `json:"format,omitempty"` // that of the file: vmdk, ova, …
-	Subformat string        `json:"subformat,omitempty"`
-	Size      int64         `json:"size_bytes"`   // of its disks
-	Stored    int64         `json:"stored_bytes"` // taken on the file system of its files
-	Files     []File        `json:"files"`
-	Parents   []string      `json:"parents"` // names of the images that it completes, nearest first
-	Verdict   align.Verdict `json:"verdict,omitempty"`
-	Content   align.Content `json:"content,omitempty"` // where there is nothing to judge
-	Disks     []Disk        `json:"disks"`
+	Path      string `json:"path"`
+	PathBytes string `json:"path_base64,omitempty"`
+	State     State  `json:"state"`
+	Format    string `json:"format,omitempty"` // that of the file: vmdk, ova, …; of a packed one of what is in it
+	// Unpacked is where a packed image was unpacked from.
+	Unpacked  *report.Unpacked `json:"unpacked,omitempty"`
+	Subformat string           `json:"subformat,omitempty"`
+	Size      int64            `json:"size_bytes"`   // of its disks
+	Stored    int64            `json:"stored_bytes"` // taken on the file system of its files
+	Files     []File           `json:"files"`
+	Parents   []string         `json:"parents"` // names of the images that it completes, nearest first
+	Verdict   align.Verdict    `json:"verdict,omitempty"`
+	Content   align.Content    `json:"content,omitempty"` // where there is nothing to judge
+	Disks     []Disk           `json:"disks"`
 	// Findings concern the image as a whole: its package, an orphan.
 	Findings []align.Finding `json:"findings"`
 	Error    *report.Error   `json:"error,omitempty"`
@@ -108,6 +110,7 @@ type Depth string
 const (
 	Survey Depth = "survey" // table and volumes: enough for a disk on which nothing is to be done
 	Full   Depth = "full"   // boot chain, stored positions and a plan too
+	Head   Depth = "head"   // where partitions start, by the first bytes of a packed image: no copy is proposed
 )
 
 // Disk is one disk of an image.
@@ -183,6 +186,11 @@ func (i *Image) ExactPath() string {
 		return string(b)
 	}
 	return i.Path
+}
+
+// ByHead reports whether an image was judged by the first bytes of what it unpacks to.
+func (i *Image) ByHead() bool {
+	return i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Depth == Head })
 }
 
 // Fail makes a row of an image that could not be judged.

@@ -62,7 +62,7 @@ func writeMetrics(w io.Writer, s *Summary, images iter.Seq[*Image]) error {
 
 func imageMetrics(m *metrics.Writer, s *Summary) {
 	m.Gauge("trueup_images", "Images by verdict; failed: no verdict, orphan: an extent that no image names, packed: "+
-		"compressed and not read, original: of an exchanged disk, kept.",
+		"compressed and not judged, original: of an exchanged disk, kept.",
 		metrics.Of(`verdict="aligned"`, int64(s.Aligned)), metrics.Of(`verdict="below_boundary"`, int64(s.Below)),
 		metrics.Of(`verdict="misaligned"`, int64(s.Misaligned)),
 		metrics.Of(`verdict="nothing_to_judge"`, int64(s.Nothing)), metrics.Of(`verdict="packed"`, int64(s.Packed)),
@@ -70,6 +70,8 @@ func imageMetrics(m *metrics.Writer, s *Summary) {
 		metrics.Of(`verdict="original"`, int64(s.Originals)))
 	m.Gauge("trueup_images_with_nothing_to_judge", "Images with neither partition nor volume, by what they hold.",
 		samplesOf("content", s.Contents)...)
+	m.Gauge("trueup_images_by_head", "Images of any verdict that are packed and were judged by their first bytes.",
+		metrics.Of("", int64(s.Heads)))
 	m.Gauge("trueup_images_accepted", "Images of any verdict that the ignore file accepts.",
 		metrics.Of("", int64(s.Accepted)))
 	m.Gauge("trueup_images_by_format", "Images whose format is known.", samplesOf("format", s.Formats)...)

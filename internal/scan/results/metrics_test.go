@@ -39,7 +39,7 @@ func TestMetricsAreTheSums(t *testing.T) {
 		"trueup_images aligned": 2, "trueup_images below_boundary": 2, "trueup_images misaligned": 5,
 		"trueup_images nothing_to_judge": 2, "trueup_images packed": 1, "trueup_images_with_nothing_to_judge blank": 1,
 		"trueup_images_with_nothing_to_judge unknown_content": 1, "trueup_images failed": 1, "trueup_images orphan": 1,
-		"trueup_images original": 0, "trueup_images_accepted": 1, "trueup_errors format": 1,
+		"trueup_images original": 0, "trueup_images_by_head": 0, "trueup_images_accepted": 1, "trueup_errors format": 1,
 		"trueup_unreadable_places": 1, "trueup_skipped_files": 4, "trueup_images_by_format vmdk": 5,
 		"trueup_images_by_format ova": 2, "trueup_images_by_format raw": 3, "trueup_images_by_format gzip": 1,
 		"trueup_images_by_format qcow2": 1, "trueup_changes new": 0, "trueup_changes changed": 0,

@@ -36,7 +36,7 @@ func (i *Image) Settle(flags []string) {
 		return
 	}
 	i.settleVerdict()
-	if !i.Verdict.Off() {
+	if !i.Verdict.Off() || i.ByHead() {
 		return
 	}
 	p := Priority{Class: 1, Command: suggested.Align(i.ExactPath(), i.Format, flags)}

@@ -44,6 +44,7 @@ type Summary struct {
 	Orphans    int            `json:"orphans"`
 	Originals  int            `json:"originals,omitempty"` // of exchanged disks, kept
 	Packed     int            `json:"packed"`              // compressed files with the name of an image; not read
+	Heads      int            `json:"heads,omitempty"`     // of those above, judged by the heads of packed images
 	Accepted   int            `json:"accepted"`            // of those above
 	Copied     int            `json:"copied"`              // of those above, with their aligned copies beside them
 	Formats    map[string]int `json:"formats"`
@@ -120,6 +121,9 @@ func (s *Summary) Add(i *Image) {
 	}
 	if i.Accepted != nil {
 		s.Accepted++
+	}
+	if i.ByHead() {
+		s.Heads++
 	}
 	switch i.State {
 	case Failed:

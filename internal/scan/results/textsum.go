@@ -139,7 +139,10 @@ func (p *printer) outcomes() []outcome {
 			s.Contents[string(align.UnknownContent)], "unknown", text.FgYellow,
 			"nothing to judge: neither a partition table nor a volume that is known",
 		},
-		{s.Packed, "packed", text.FgYellow, "a compressed file with the name of an image: not read"},
+		{
+			s.Packed, "packed", text.FgYellow,
+			"a compressed file with the name of an image: its first bytes do not show enough",
+		},
 		{s.Orphans, "orphan", text.FgCyan, "an extent that no image names"},
 		{s.Originals, "original", text.Faint, "of an exchanged disk, kept: nothing is to be done"},
 		{s.Aligned, lookOf(align.Aligned, s.Boundary).word, text.FgGreen, "every partition starts on a multiple of " +
@@ -152,6 +155,10 @@ func (p *printer) outcomes() []outcome {
 		{
 			s.Contents[string(align.Blank)], "blank", text.FgCyan,
 			"nothing to judge: zeros where partition tables and file systems begin",
+		},
+		{
+			s.Heads, "by head", text.Faint,
+			"of all these, packed images judged by the first bytes that they unpack to: they have no rank",
 		},
 		{
 			s.Accepted, "accepted", text.Faint,
