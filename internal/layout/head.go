@@ -20,7 +20,8 @@ func Head(d disk.Disk, hint table.Geometry, beyond error) (*Layout, error) {
 	t, err := table.Read(h)
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch) || err == nil && !sensible(t):
-		return nil, fmt.Errorf("no partition table that is certain is known of it: %w", beyond)
+		return nil, fmt.Errorf("its first bytes hold no partition table that is certainly that of the disk: %w",
+			ondisk.ErrUnsupported)
 	case err != nil:
 		return nil, err
 	}

@@ -7,16 +7,15 @@ import (
 	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/shell"
 )
 
 // ByHead returns the note on a disk of which only the head was read.
-func ByHead(path string) ondisk.Issue {
+func ByHead() ondisk.Issue {
 	return ondisk.Issue{
 		Code: "head", Effect: ondisk.Note,
 		Text: "it is packed, and was judged by the first bytes that it unpacks to: volumes, how it boots, and " +
 			"whether a copy can be made, are not known",
-		Remedy: "trueup inspect --spool DIR " + shell.Quote(path) + " reads all of it",
+		Remedy: "trueup inspect --spool DIR IMAGE reads all of it",
 	}
 }
 

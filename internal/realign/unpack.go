@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // PhaseUnpack is the phase of a run that unpacks an image, by packed bytes.
@@ -25,6 +26,9 @@ type Unpacking struct {
 	Ended  func() // called when an image is unpacked
 	Wanted string // what the command is called
 }
+
+// Flags returns the flags of a command line that unpacks in the same folder.
+func (u Unpacking) Flags() []string { return []string{"--spool", shell.Quote(u.Spool)} }
 
 // openLocal opens an image of this machine, which may be a disk of a package, or packed.
 func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {

@@ -53,7 +53,7 @@ func (t *Text) Plan(r *Plan) {
 	}
 	t.copyCost(r.Cost)
 	t.printf("\nThis was a dry run, nothing was written.\n")
-	t.next("To do it:   ", suggested.Align(r.Image.Path, r.Image.Format, r.Flags))
+	t.next("To do it:   ", r.Image.align(r.Flags))
 }
 
 // copyCost prints what a copy will read and write.

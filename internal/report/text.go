@@ -488,6 +488,14 @@ func (t *Text) next(words, command string) {
 }
 
 // command names the next step. A copy that would be refused is not proposed.
+// align returns the command line that makes an aligned copy of the image.
+func (i Image) align(flags []string) string {
+	if i.Unpacked != nil {
+		return suggested.AlignUnpacked(i.Path, *i.Unpacked, i.Format, flags)
+	}
+	return suggested.Align(i.Path, i.Format, flags)
+}
+
 func (t *Text) command(r *Inspect) {
 	next := slices.Clone(r.Flags)
 	if b := cmp.Or(r.Advice.Boundary, r.Boundary); b != align.DefaultBoundary {
@@ -500,5 +508,5 @@ func (t *Text) command(r *Inspect) {
 		return
 	}
 	t.next("To see what would change:   ", suggested.Command("plan", next, r.Image.Path))
-	t.next("To write an aligned copy:   ", suggested.Align(r.Image.Path, r.Image.Format, next))
+	t.next("To write an aligned copy:   ", r.Image.align(next))
 }

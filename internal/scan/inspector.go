@@ -160,7 +160,7 @@ func (j *Inspector) head(i *results.Image, path string, o image.Options) error {
 	defer s.Close()
 	i.Format, i.Subformat, i.Unpacked = s.Image.Format, s.Image.Subformat, s.Image.Unpacked
 	d := j.describe(s, results.Head)
-	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead(path)))
+	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead()))
 	i.Disks, i.Size = append(i.Disks, d), s.Layout.Size
 	return s.Image.Unchanged()
 }

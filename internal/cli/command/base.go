@@ -44,6 +44,7 @@ type Base struct {
 	remotes        realign.Remotes
 	authorization  string // file with a header for web servers
 	unpacking      realign.Unpacking
+	unpacked       bool   // an image was
 	unpackShown    string // one of progress.Kinds, for unpacking
 }
 

@@ -73,6 +73,7 @@ func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 	u.Run, u.Ended = ctx, end
 	u.Watch = func() realign.Progress {
 		c.Ending.Hold("")
+		c.unpacked = true
 		return watch()
 	}
 	if !c.Quiet {
@@ -95,8 +96,12 @@ func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// Authorized adds --authorization to the flags of a command line that reads the same images.
+// Authorized adds --authorization to the flags of a command line that reads the same images, and --spool if they are
+// packed.
 func (c *Base) Authorized(flags []string) []string {
+	if c.unpacked {
+		flags = append(flags, c.unpacking.Flags()...)
+	}
 	return append(flags, realign.Authorized(c.authorization)...)
 }
 

@@ -23,12 +23,24 @@ func Command(name string, flags []string, paths ...string) string {
 
 // Align returns the command line that makes an aligned copy of the image or package at path. It names the format
 // if the suffix of path belongs to another one.
-func Align(path, format string, fs []string) string {
-	if named := image.SuffixFormat(Name(path)); named != "" && named != format &&
+func Align(path, format string, fs []string) string { return alignTo(path, Name(path), format, fs) }
+
+// AlignUnpacked is Align for an image in a compressed file or in an archive: the copy is named as what is in that.
+func AlignUnpacked(path string, from image.Unpacked, format string, fs []string) string {
+	name := from.Member
+	if name == "" {
+		name = strings.TrimSuffix(from.File, filepath.Ext(from.File))
+	}
+	at, _, _ := strings.Cut(path, from.File)
+	return alignTo(path, Name(at+name[nameAt(name):]), format, fs)
+}
+
+func alignTo(path, name, format string, fs []string) string {
+	if named := image.SuffixFormat(name); named != "" && named != format &&
 		image.SuffixFormat("."+format) == format {
 		fs = append(slices.Clone(fs), "--to", format)
 	}
-	return Command("align", fs, path, Name(path))
+	return Command("align", fs, path, name)
 }
 
 // AlignPackage returns the same for a package of any name; the name of the copy shows that it is a package.
