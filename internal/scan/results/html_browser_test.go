@@ -282,7 +282,10 @@ func TestPartOfAReport(t *testing.T) {
 	require.Len(t, sorted, 3)
 	p.run(chromedp.Click("#save"))
 	saved := filepath.Join(dir, "images.csv")
-	disktest.WaitFor(t, "the file", func() bool { _, err := os.Stat(saved); return err == nil })
+	disktest.WaitFor(t, "the file", func() bool { // which has its name before its bytes
+		st, err := os.Stat(saved)
+		return err == nil && st.Size() > 0
+	})
 	records, err := csv.NewReader(bytes.NewReader(disktest.ReadFile(t, saved))).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, records, 4)
