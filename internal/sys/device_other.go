@@ -19,9 +19,6 @@ func (*File) ZeroOut(int64, int64) error { return errors.ErrUnsupported }
 // Discard is not supported.
 func (*File) Discard(int64, int64) error { return errors.ErrUnsupported }
 
-// Punch is not supported.
-func (*File) Punch(int64, int64) error { return errors.ErrUnsupported }
-
 // RereadTable is not supported.
 func (*File) RereadTable() error { return errors.ErrUnsupported }
 

@@ -36,6 +36,9 @@ func (f *File) Chmod(mode os.FileMode) error {
 	return again(func() error { return unix.Fchmod(f.fd, bits) })
 }
 
+// Sparse does nothing: what is not written of a file takes no space.
+func (*File) Sparse() {}
+
 // Pread reads once, from off on: fewer bytes than p has room for are no error, and none is the end of the file.
 func (f *File) Pread(p []byte, off int64) (int, error) {
 	return value(func() (int, error) { return unix.Pread(f.fd, p, off) })

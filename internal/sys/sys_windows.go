@@ -345,10 +345,6 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 	return n, plain(err)
 }
 
-// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Everything is data,
-// which is slow and right.
-func (*File) Extent(_, limit int64) (n int64, hole bool) { return limit, false }
-
 // WriteBack would have the storage begin to write a range.
 func (*File) WriteBack(int64, int64) {}
 

@@ -159,6 +159,9 @@ func (o *Output) begin(p *partialFile, partial string) error {
 			return err
 		}
 	}
+	if !hyperV[o.Format] {
+		f.Sparse()
+	}
 	if err := o.lock(f, partial); err != nil {
 		return err
 	}
@@ -174,6 +177,10 @@ func (o *Output) begin(p *partialFile, partial string) error {
 	o.lasting.add(p)
 	return nil
 }
+
+// hyperV are formats of Hyper-V, which opens no file that is sparse: "Virtual hard disk files must be uncompressed and
+// unencrypted and must not be sparse" (0xC03A001A).
+var hyperV = map[string]bool{"vhd": true, "vhdx": true}
 
 func usedByOther(shown string) error {
 	return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", shown, ondisk.ErrBusy)
