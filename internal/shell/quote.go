@@ -3,6 +3,7 @@ package shell
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -12,11 +13,19 @@ import (
 // and no configuration file changes the defaults of its flags.
 const Unconfigured = "TRUEUP_CONFIG=none"
 
-// Quote quotes a path for bash, ksh and zsh. The shell reads exactly the same bytes back, except that "./" comes
+// Quote quotes a path for the shells of this system.
+func Quote(s string) string {
+	if runtime.GOOS == "windows" {
+		return quoteWindows(s)
+	}
+	return quoteUnix(s)
+}
+
+// quoteUnix quotes a path for bash, ksh and zsh. The shell reads exactly the same bytes back, except that "./" comes
 // before a leading dash, which would be read as a flag. The result is one line without characters that a terminal
 // obeys, and it is not cut. Names have no NUL. No result has a semicolon: some spreadsheets would split the line of
 // CSV.
-func Quote(s string) string {
+func quoteUnix(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = "./" + s
 	}
