@@ -3,6 +3,7 @@
 package sys
 
 import (
+	"errors"
 	"io/fs"
 	"math"
 	"os"
@@ -57,6 +58,12 @@ func SharesMemory(folder string) (bool, error) {
 
 // Uncache returns false: this system does not report which pages are in memory.
 func (*File) Uncache() bool { return false }
+
+// Restrict is not supported.
+func Restrict(int64, bool) ([]string, error) { return nil, errors.ErrUnsupported }
+
+// Punch is not supported.
+func (*File) Punch(int64, int64) error { return errors.ErrUnsupported }
 
 // DeviceSize returns the size of a block device in bytes.
 func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a device") }

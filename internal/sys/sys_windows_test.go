@@ -2,7 +2,9 @@ package sys
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,4 +59,72 @@ func TestLongPathsOfWindows(t *testing.T) {
 	require.Equal(t, uint64(1), i.Links)
 	require.NoError(t, d.Remove("b"))
 	require.NoError(t, d.Close())
+}
+
+// The first range of data that a file system names says what lies at an offset. Spec: FSCTL_QUERY_ALLOCATED_RANGES
+// (Microsoft): a range may begin before what was asked for, and end behind it.
+func TestStateFromRangesOfData(t *testing.T) {
+	for name, c := range map[string]struct {
+		data []span
+		n    int64
+		hole bool
+	}{
+		"no data":               {nil, 100, true},
+		"data at the offset":    {[]span{{1000, 40}}, 40, false},
+		"data around":           {[]span{{900, 4096}}, 100, false},
+		"data behind a hole":    {[]span{{1030, 70}}, 30, true},
+		"data behind the limit": {[]span{{1100, 10}}, 100, true},
+	} {
+		n, hole := stateAt(1000, 100, c.data)
+		require.Equal(t, c.n, n, name)
+		require.Equal(t, c.hole, hole, name)
+	}
+}
+
+// All calls about holes end, and what they leave reads as zeros: where the file system knows no holes, too.
+func TestHolesOfWindows(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	require.NoError(t, err)
+	defer f.Close()
+	Of(f).Sparse()
+	require.NoError(t, f.Truncate(1<<20))
+	_, err = f.WriteAt([]byte("data"), 1<<19)
+	require.NoError(t, err)
+	for off := int64(0); off < 1<<20; {
+		n, hole := Of(f).Extent(off, 1<<20-off)
+		require.Positive(t, n)
+		require.False(t, hole && off <= 1<<19 && off+n > 1<<19, "data is no hole")
+		off += n
+	}
+	b := make([]byte, 4)
+	if err := Of(f).Punch(1<<19, 1<<16); err != nil {
+		require.True(t, Unsupported(err), "%v", err)
+		return
+	}
+	_, err = f.ReadAt(b, 1<<19)
+	require.NoError(t, err)
+	require.Equal(t, make([]byte, 4), b)
+}
+
+// A process that restricted itself is refused what the layers that it names are against, and works otherwise. Wine has
+// none of them in force, which shows.
+func TestRestrict(t *testing.T) {
+	dir := os.Getenv("TRUEUP_TEST_RESTRICT")
+	if dir == "" {
+		dir = t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "source"), []byte("disk"), 0o600))
+		cmd := exec.Command(os.Args[0], "-test.run=^TestRestrict$")
+		cmd.Env = append(os.Environ(), "TRUEUP_TEST_RESTRICT="+dir)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return
+	}
+	layers, err := Restrict(256<<20, false)
+	require.Equal(t, len(layers) < 2, err != nil, "%v, %v", layers, err)
+	b, err := os.ReadFile(filepath.Join(dir, "source"))
+	require.NoError(t, err)
+	require.Equal(t, "disk", string(b))
+	require.Equal(t, slices.Contains(layers, "low-integrity"), Denied(os.WriteFile(filepath.Join(dir, "x"), b, 0o600)))
+	err = exec.Command(os.Args[0], "-test.run=^$").Run()
+	require.Equal(t, slices.Contains(layers, "job-object"), err != nil, "%v", err)
 }

@@ -5,14 +5,22 @@ package sandbox
 import (
 	"os"
 	"time"
+
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // needsLinux is the note on all that a worker or a command lacks on this system.
-const needsLinux = "limits of resources and the restriction of files and calls need Linux"
+const needsLinux = "the restriction of files and calls to those of a worker needs Linux"
 
-// restrict does nothing: the worker is a process of its own, which the parent ends if it takes too long.
+// restrict does what this system knows, which is less than a sandbox. The parent ends the worker if it takes too long.
 func restrict(s setup) Isolation {
-	return Isolation{Wanted: s.Level, Achieved: Process, Layers: []string{}, Note: needsLinux}
+	iso := Isolation{Wanted: s.Level, Achieved: Process, Layers: []string{}, Note: needsLinux}
+	layers, err := sys.Restrict(s.Limits.Data, s.Level != Sandbox)
+	iso.Layers = append(iso.Layers, layers...)
+	if err != nil && !sys.Unsupported(err) {
+		iso.lacks("restriction", err)
+	}
+	return iso
 }
 
 // Confine would restrict this process to the files of an Access.
