@@ -75,9 +75,11 @@ endif
 
 # The tests need Linux, and are left out.
 SYSTEMS := windows/amd64 darwin/amd64 freebsd/amd64 linux/386
+# Those that differ from one of these by the processor alone: they are built.
+FURTHER := windows/arm64 darwin/arm64 linux/arm64 linux/riscv64
 
 .PHONY: systems
-systems: ## build and vet for Windows, macOS, FreeBSD and a processor of 32 bits
+systems: ## build and vet for Windows, macOS, FreeBSD and a processor of 32 bits; build for further processors
 	@overlay=$$(mktemp); trap 'rm -f "$$overlay"' EXIT; \
 	{ echo '{"Replace": {'; find cmd internal -name '*_test.go' -printf '"%p": "",\n' | sed '$$s/,$$//'; echo '}}'; } > "$$overlay"; \
 	for system in $(SYSTEMS); do \
@@ -85,6 +87,10 @@ systems: ## build and vet for Windows, macOS, FreeBSD and a processor of 32 bits
 		export CGO_ENABLED=0 GOOS=$${system%/*} GOARCH=$${system#*/}; \
 		$(GO) build ./...; \
 		$(GO) vet -overlay "$$overlay" ./...; \
+	done; \
+	for system in $(FURTHER); do \
+		echo "== $$system"; \
+		CGO_ENABLED=0 GOOS=$${system%/*} GOARCH=$${system#*/} $(GO) build ./cmd/...; \
 	done
 
 .PHONY: test-systems

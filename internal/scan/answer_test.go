@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // liar answers as a worker that a hostile image has taken over: with any JSON.
@@ -114,7 +115,7 @@ func TestWhatAWorkerMayNotSay(t *testing.T) {
 	require.Equal(t, results.Judged, rows[0].State)
 	require.Nil(t, rows[0].Accepted)
 	require.Empty(t, rows[0].Change)
-	require.Contains(t, rows[0].Priority.Command, "trueup align "+rows[0].Path)
+	require.Contains(t, rows[0].Priority.Command, "trueup align "+shell.Quote(rows[0].Path))
 	require.Equal(t, 3, rows[0].Priority.Class, "off 4 KiB, on a disk that does not show what it is for")
 	require.Equal(t, "a.vmdk", rows[0].Files[0].Name)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -156,7 +157,7 @@ func (tr *trial) scanned(paths ...string) Result {
 func (tr *trial) shown() []string {
 	out := []string{}
 	for _, i := range tr.rows {
-		name := strings.TrimPrefix(i.Path, tr.dir+"/")
+		name := filepath.ToSlash(strings.TrimPrefix(i.Path, tr.dir+string(filepath.Separator)))
 		if i.State != results.Judged {
 			name += " " + string(i.State)
 		}
@@ -167,6 +168,7 @@ func (tr *trial) shown() []string {
 }
 
 func TestLinksAreNotFollowed(t *testing.T) {
+	disktest.OnUnix(t, "links")
 	tr := newTrial(t)
 	tr.put(map[string]string{"a/x.raw2": "disk", "b/y": "disk", "elsewhere/z": "disk"})
 	for name, to := range map[string]string{

@@ -255,6 +255,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 
 // A package that is not begun leaves no folder open. It runs alone, since it counts what is open.
 func TestPackagesThatAreNotBegun(t *testing.T) {
+	disktest.OnUnix(t, "open files")
 	src := imagetest.Write(t, t.TempDir(), "src.ovf", nil)
 	files, err := image.OpenFiles(src, nil)
 	require.NoError(t, err)
