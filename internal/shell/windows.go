@@ -15,7 +15,8 @@ func quoteWindows(s string) string {
 		s = `.\` + s
 	}
 	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(`-_.\/:+`, r)
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune(`-_.\/:+`, r)
 	}
 	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
 		return s

@@ -14,8 +14,8 @@ func NewVersion(c *Base) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Long: "Prints the version of trueup. JSON also has the version of the Go tool chain that built it, and what trueup\n" +
-			"does not do on this system, or does in another way.",
+		Long: "Prints the version of trueup. JSON also has the version of the Go tool chain that built it, and what\n" +
+			"trueup does not do on this system, or does in another way.",
 		Example: "  trueup version --json",
 		Args:    Arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
