@@ -262,7 +262,8 @@ func TestDiskMovedAway(t *testing.T) {
 	for _, command := range []string{"resume", "undo", "forced"} {
 		err := f.again(command, func(a *Again) { a.Force = command == "forced" })
 		require.ErrorContains(t, err, `"vm.img" is not there`)
-		require.ErrorContains(t, err, "bring it back from where it was moved to, then trueup resume "+shell.Quote(f.path))
+		require.ErrorContains(t, err,
+			"bring it back from where it was moved to, then trueup resume "+shell.Quote(f.path))
 		require.FileExists(t, f.path+unfinished.Suffix)
 	}
 	require.NoError(t, os.Rename(away, f.path))

@@ -125,7 +125,9 @@ func TestNoteOfSharedBlocks(t *testing.T) {
 	}
 	w, err := write(t.Context(), t, &j, path)
 	require.NoError(t, err)
-	w.Notes = slices.DeleteFunc(w.Notes, func(i ondisk.Issue) bool { return i.Code == "dest-folder-not-synced" }) // on Windows
+	w.Notes = slices.DeleteFunc(w.Notes, func(i ondisk.Issue) bool {
+		return i.Code == "dest-folder-not-synced" // on Windows
+	})
 	require.Len(t, w.Notes, 1)
 	require.Equal(t, "shared", w.Notes[0].Code)
 	require.Contains(t, w.Notes[0].Text, "4096 bytes")

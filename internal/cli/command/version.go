@@ -30,7 +30,8 @@ func NewVersion(c *Base) *cobra.Command {
 
 				Lacks []sys.Lack `json:"lacks"`
 			}{
-				report.Origin{Schema: report.Schema, Command: "version"}, c.Version, runtime.Version(),
+				report.Origin{Schema: report.Schema, Command: "version"},
+				c.Version, runtime.Version(),
 				runtime.GOOS + "/" + runtime.GOARCH, sys.Lacks(runtime.GOOS),
 			}
 			return c.Emit(cmd.OutOrStdout(), v, func(t *report.Text) { t.Version(c.Version) })
