@@ -121,6 +121,7 @@ compare_with_linux() {
 		"$work/trueup.linux" convert "$work/linux/source.vmdk" "$work/linux/made.$format" --to "$format" >/dev/null 2>&1
 	done
 	head -c 100000 "$work/linux/made.vhdx" >"$work/linux/broken.vhdx"
+	gzip -c "$work/linux/made.raw" >"$work/linux/packed.raw.gz"
 	cp "$work"/linux/* "$work/windows"
 	for image in source.vmdk made.{raw,vmdk,vhd,vhdx,vdi,qcow2}; do
 		same inspect "$image"
@@ -132,6 +133,8 @@ compare_with_linux() {
 	for format in raw vmdk vhd vhdx vdi qcow2; do
 		same convert source.vmdk "converted.$format" --to "$format"
 	done
+	same inspect --spool . packed.raw.gz
+	same align packed.raw.gz unpacked.raw
 	same align source.vmdk aligned-source.vmdk --force
 	same align --in-place made.raw
 	same align --replace made.vmdk

@@ -120,6 +120,23 @@ func (d *Folder) Remove(name string) error {
 	return again(func() error { return unix.Unlinkat(d.fd, name, 0) })
 }
 
+// brief returns a new file of a folder, which has a name for a moment only.
+func brief(folder, name string) (*os.File, error) {
+	d, err := OpenFolder(folder)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: folder, Err: err}
+	}
+	defer d.Close()
+	f, err := d.Create(name, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "create", Path: name, Err: err}
+	}
+	if err := d.Remove(name); err != nil {
+		return nil, errors.Join(&fs.PathError{Op: "remove", Path: name, Err: err}, f.Close())
+	}
+	return f, nil
+}
+
 // Sync makes the names in the folder durable.
 func (d *Folder) Sync() error {
 	return again(func() error { return flush(d.fd) })

@@ -15,6 +15,7 @@ var lacks = []struct {
 	of []string
 }{
 	{Lack{"attributes", "of what a copy replaces it gets the permissions alone; the report says what was lost"}, nil},
+	{Lack{"bench", "refused"}, nil},
 	{Lack{"block-devices", "refused"}, nil},
 	{Lack{"confinement", "`isolation` in JSON says so; `--require-sandbox` refuses"}, nil},
 	{Lack{"exchange-of-names", "without hard links `--replace` renames twice; in between the name is missing"}, nil},

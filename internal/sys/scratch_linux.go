@@ -19,19 +19,7 @@ func Scratch(folder, name string) (*os.File, error) {
 	if !Unsupported(err) && !errors.Is(err, unix.EISDIR) { // EISDIR: Linux before 3.11
 		return nil, &fs.PathError{Op: "open", Path: folder, Err: err}
 	}
-	d, err := OpenFolder(folder)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: folder, Err: err}
-	}
-	defer d.Close()
-	f, err := d.Create(name, 0o600)
-	if err != nil {
-		return nil, &fs.PathError{Op: "create", Path: name, Err: err}
-	}
-	if err := d.Remove(name); err != nil {
-		return nil, errors.Join(&fs.PathError{Op: "remove", Path: name, Err: err}, f.Close())
-	}
-	return f, nil
+	return brief(folder, name)
 }
 
 // Allocate reserves the first n bytes of a file. A file system that reserves nothing is no error.

@@ -7,9 +7,6 @@ import (
 	"os"
 )
 
-// Scratch is not supported.
-func Scratch(string, string) (*os.File, error) { return nil, errors.ErrUnsupported }
-
 // Allocate is not supported.
 func Allocate(*os.File, int64) error { return errors.ErrUnsupported }
 

@@ -59,6 +59,9 @@ func SharesMemory(folder string) (bool, error) {
 // Uncache returns false: this system does not report which pages are in memory.
 func (*File) Uncache() bool { return false }
 
+// Scratch returns a new file in a folder, to read and write it, which has a name for a moment only.
+func Scratch(folder, name string) (*os.File, error) { return brief(folder, name) }
+
 // Restrict is not supported.
 func Restrict(int64, bool) ([]string, error) { return nil, errors.ErrUnsupported }
 

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -136,6 +137,13 @@ func asFile(f *os.File, err error) (*File, error) {
 func (d *Folder) Create(name string, perm fs.FileMode) (*os.File, error) {
 	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
 	return f, plain(err)
+}
+
+// Scratch returns a new file in a folder, to read and write it, which the system removes when it is closed, however this
+// process ends. Until then it has a name that begins so. Spec: FILE_FLAG_DELETE_ON_CLOSE (Microsoft).
+func Scratch(folder, name string) (*os.File, error) {
+	path := filepath.Join(folder, name+"."+strconv.Itoa(os.Getpid()))
+	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|windows.FILE_FLAG_DELETE_ON_CLOSE, 0o600)
 }
 
 // Link gives a file a second name, which must be free.

@@ -81,6 +81,25 @@ func TestStateFromRangesOfData(t *testing.T) {
 	}
 }
 
+// A scratch file goes with its handle.
+func TestScratchOfWindows(t *testing.T) {
+	folder := t.TempDir()
+	f, err := Scratch(folder, ".scratch")
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("kept"), 512)
+	require.NoError(t, err)
+	b := make([]byte, 4)
+	_, err = f.ReadAt(b, 512)
+	require.NoError(t, err)
+	require.Equal(t, "kept", string(b))
+	require.NoError(t, f.Close())
+	names, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Empty(t, names)
+	_, err = Scratch(filepath.Join(folder, "none"), ".scratch")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
 // All calls about holes end, and what they leave reads as zeros: where the file system knows no holes, too.
 func TestHolesOfWindows(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))

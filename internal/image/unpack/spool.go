@@ -48,6 +48,7 @@ func (b *box) needSpool(kind string) error {
 	if err != nil {
 		return errors.Join(ondisk.In(ondisk.ErrOutput, "--spool %s: %w", b.way.Spool, err), dir.Close())
 	}
+	sys.Of(f).Sparse()
 	b.spool = &spool{f: f, at: sys.Of(f), dir: dir, path: b.way.Spool}
 	return nil
 }
