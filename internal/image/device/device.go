@@ -191,7 +191,7 @@ func (d *Device) Close() error {
 
 // Apart refuses a source of which a file is the device, a part of it, or what it lies on.
 func (d *Device) Apart(src *gate.Opened) error {
-	for _, f := range src.Handles {
+	for _, f := range src.Local() {
 		if err := d.apart(f.Name(), f.Info); err != nil {
 			return err
 		}

@@ -134,6 +134,7 @@ func TestApart(t *testing.T) {
 	require.NoError(t, d.aside("source", loop, k))
 	d.files, d.windows = []sys.ID{shown.ID}, []window{{loop: "7:0", file: shown.ID, end: 512}}
 	require.ErrorContains(t, d.Apart(src), "lies on")
+	require.ErrorContains(t, d.Apart(&gate.Opened{Packed: src.Handles[0]}), "lies on")
 	require.ErrorContains(t, d.aside("source", loop, k), "shows the same bytes")
 	require.NoError(t, d.aside("source", sys.Info{}, k), "a file")
 }

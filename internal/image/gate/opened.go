@@ -30,6 +30,15 @@ type Opened struct {
 	Handles []*File
 	Further []*Folder // in which parents and extents of the image lie
 	Remote  Remote    // instead of all of them; nil for files
+	Packed  *File     // what Remote was unpacked from; nil: it was not
+}
+
+// Local lists the files of this machine that the image is read from.
+func (o *Opened) Local() []*File {
+	if o.Packed != nil {
+		return []*File{o.Packed}
+	}
+	return o.Handles
 }
 
 // States lists the files, for an image also those of its parents and the archive around it.
@@ -52,7 +61,7 @@ func (o *Opened) Uses(path string) (name string, ok bool) {
 	if err != nil {
 		return "", false
 	}
-	for _, f := range o.Handles {
+	for _, f := range o.Local() {
 		if f.Is(st) {
 			return f.name, true
 		}

@@ -87,8 +87,8 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	}
 	o.Format, o.Subformat, o.sector = format.Name, sub, src.Disk.SectorSize()
 	o.mode = 0o666
-	if len(src.Handles) > 0 {
-		o.mode = src.Handles[0].Info.Mode.Perm()
+	if files := src.Local(); len(files) > 0 {
+		o.mode = files[0].Info.Mode.Perm()
 	}
 	o.lasting = lastingOf(opts)
 	o.swaps = opts.Swap
@@ -235,7 +235,7 @@ func sourceFile(d *gate.Folder, name string, src *gate.Opened) string {
 	if err != nil {
 		return ""
 	}
-	for _, f := range src.Handles {
+	for _, f := range src.Local() {
 		switch {
 		case f.Info.Same(st):
 			return f.Name()

@@ -77,6 +77,7 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
+	img.Packed = b.file
 	return img, nil
 }
 
