@@ -176,7 +176,7 @@ func TestScanOfServersWithCatalogue(t *testing.T) {
 	smallDisk(t, filepath.Join(dir, "late.raw"), 2048)
 	s := newStore(t, dir, nil)
 	for n := range 3 {
-		addresses = append(addresses, fmt.Sprintf("%s/%d.raw?sign=secret", s.URL, n))
+		addresses = append(addresses, fmt.Sprintf("%s/%d.raw?X-Amz-Credential=me&X-Amz-Signature=secret", s.URL, n))
 	}
 	catalogue := filepath.Join(t.TempDir(), "catalogue")
 	run := func(want map[string]results.Change, more ...string) scanResult {
@@ -215,6 +215,44 @@ func TestScanOfServersWithCatalogue(t *testing.T) {
 	require.Contains(t, trueup(t, "report", catalogue).stdout, s.URL+"/0.raw?...")
 }
 
+// A query can select the object: of another query no row is taken from a catalogue, and none has a name by its place in
+// the list.
+func TestScanOfServersByQuery(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	smallDisk(t, filepath.Join(dir, "bad"), 63)
+	smallDisk(t, filepath.Join(dir, "good"), 2048)
+	s := newStore(t, dir, func(_ http.ResponseWriter, r *http.Request) bool {
+		r.URL.Path = "/" + r.URL.Query().Get("ds") // as a datastore browser has it, with alike tags
+		return false
+	})
+	good, bad := s.URL+"/folder/vm.img?ds=good", s.URL+"/folder/vm.img?ds=bad"
+	catalogue := filepath.Join(t.TempDir(), "catalogue")
+	names := map[string]string{}
+	for _, uri := range []string{good, bad} {
+		r := scan(t, "--catalog", catalogue, uri)
+		require.Len(t, r.rows, 1)
+		for name, i := range r.rows {
+			require.Equal(t, results.New, i.Change)
+			names[path.Base(uri)] = name
+			require.Equal(t, map[string]string{good: "aligned", bad: "misaligned"}[uri], string(i.Verdict))
+		}
+	}
+	for _, uris := range [][]string{{good, bad}, {bad, good}} {
+		r := scan(t, append([]string{"--catalog", catalogue}, uris...)...)
+		require.EqualValues(t, "aligned", r.rows[names["vm.img?ds=good"]].Verdict)
+		require.EqualValues(t, "misaligned", r.rows[names["vm.img?ds=bad"]].Verdict)
+		require.EqualValues(t, 2, r.sum.Changes.Same)
+		shards := 0
+		for _, shard := range []string{"1/2", "2/2"} {
+			// Each shard is of the list in another order, as two machines make it.
+			slices.Reverse(uris)
+			shards += len(scan(t, append([]string{"--shard", shard, "--allow-empty"}, uris...)...).rows)
+		}
+		require.Equal(t, 2, shards)
+	}
+}
+
 // No report shows what is secret, and commands have ?... for the user to fill in.
 func TestScanOfServersHidesSecrets(t *testing.T) {
 	t.Parallel()
@@ -236,7 +274,7 @@ func TestScanOfServersHidesSecrets(t *testing.T) {
 			require.Contains(t, r.stdout, web.URL+"/a/xp.vmdk?...", format)
 		}
 		if format == "text" {
-			require.Regexp(t, `trueup align --authorization \S+/header '`+web.URL+`/a/xp.vmdk\?\.\.\.' xp-aligned.vmdk`,
+			require.Regexp(t, `trueup align --authorization \S+/header '`+web.URL+`/a/xp.vmdk\?\.\.\.#[0-9a-f]{12}' xp-aligned.vmdk`,
 				r.stdout)
 			require.Regexp(t, `trueup scan --authorization \S+/header -o html --out report.html '`, r.stdout)
 			require.Contains(t, r.stdout, "a name or a password")

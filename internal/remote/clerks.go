@@ -138,7 +138,7 @@ func (s *serving) opened(f *source, uri string) (data []byte, err error) {
 		if f.object, err = openObject(f.ctx, s.web, uri, s.authorization); err != nil {
 			return nil, err
 		}
-		i = Info{Size: f.object.size, Tag: f.object.validator(), Modified: f.object.written()}
+		i = Info{Size: f.object.size, Tag: []byte(f.object.validator()), Modified: f.object.written()}
 		if u, err := url.Parse(uri); err == nil {
 			i.Name = u.Path
 		}

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -113,7 +115,7 @@ func TestHub(t *testing.T) {
 		require.True(t, bytes.Equal(other, got[uri]), uri)
 	}
 	for n := range 40 {
-		require.True(t, bytes.Equal(want, got[fmt.Sprintf("%s/%d.img?...", web.URL, n)]), n)
+		require.True(t, bytes.Equal(want, got[identified(fmt.Sprintf("%s/%d.img?sign=secret", web.URL, n))]), n)
 	}
 	require.Len(t, failed, 3)
 	require.ErrorContains(t, failed[web.URL+"/none.img"], `the server answers 404 "Not Found"`)
@@ -177,6 +179,22 @@ func TestHubThatEnds(t *testing.T) {
 	require.ErrorContains(t, failed[all[0].Shown], "what asks servers has ended")
 }
 
+// A tag may have any byte, and another tag is another object.
+func TestHubKeepsTags(t *testing.T) {
+	tags := map[string]string{"/a": "\"v\xe4\"", "/b": "\"v\xf6\""}
+	web := newWeb(t, content(3000), func(w http.ResponseWriter, r *http.Request, _ int64) bool {
+		w.Header().Set("ETag", tags[r.URL.Path])
+		return false
+	})
+	h, all := hub(t, web.URL+"/a", web.URL+"/b")
+	require.NoError(t, h.Visit(t.Context(), all, func(a Address, o *Opened, err error) error {
+		if err == nil && string(o.Tag) != tags[strings.TrimPrefix(a.URI, web.URL)] {
+			err = fmt.Errorf("tag %q", o.Tag)
+		}
+		return err
+	}))
+}
+
 // What a reader asks, which an image may have taken over, is of its own file and within it.
 func TestOpenedAnswersLittle(t *testing.T) {
 	web := newWeb(t, content(3000), nil)
@@ -204,15 +222,36 @@ func TestOpenedAnswersLittle(t *testing.T) {
 	}))
 }
 
-// Addresses that differ in what is not shown are told apart.
+// Addresses that differ in what is not shown are told apart, in whatever order they come, by SHA-256 as sha256sum has
+// it. Another signature is no other object.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, []Address{
-		{"https://h/a?x", "https://h/a?..."},
-		{"nbd://h/", "nbd://h/"},
-		{"https://h/a?y", "https://h/a?...#2"},
-		{"https://h/a?z", "https://h/a?...#3"},
-	}, Addresses([]string{"https://h/a?x", "a.img", "nbd://h/", "https://h/a?y", "nbd://h/", "https://h/a?z"}))
+	const amazon = "X-Amz-Credential=me&X-Amz-Date=%[1]d&X-Amz-Signature=%[1]d"
+	shown := map[string]string{
+		"https://h/a?x": "https://h/a?...#d75fc78f68e5",
+		"https://h/a?y": "https://h/a?...#bad6cdf937aa",
+		"nbd://h/":      "nbd://h/", "https://h/a": "https://h/a",
+		"https://h/a@b": "https://...@b#1822f04c79cc", "https://i/a@b": "https://...@b#c2c585e4ef6c",
+		"https://h/a?X-Amz-Signature=x":                   "https://h/a?...#46be4ac67fc6", // and nothing that belongs to it
+		"https://h/a?token=x":                             "https://h/a?...#5cbc69a129e0",
+		"https://h/b?x&" + fmt.Sprintf(amazon, 1):         "https://h/b?...#3537a912d3d4",
+		"https://h/b?y&" + fmt.Sprintf(amazon, 1):         "https://h/b?...#20a582df4981",
+		"https://h/c?" + fmt.Sprintf(amazon, 1):           "https://h/c?...",
+		"https://h/d?sv=1&se=2&sp=r&sr=b&sig=x":           "https://h/d?...",
+		"https://h/d?snapshot=1&sv=1&se=2&sig=x":          "https://h/d?...#fa356c0aa9f3",
+		"https://h/e?Expires=1&Signature=2&Key-Pair-Id=3": "https://h/e?...",
+		"https://user:password@h/a":                       "https://...@h/a",
+	}
+	words := slices.Sorted(maps.Keys(shown))
+	for range 2 {
+		all := Addresses(append(words, "a.img", "nbd://h/", "https://h/c?"+fmt.Sprintf(amazon, 2),
+			"https://h/b?x&"+fmt.Sprintf(amazon, 2)))
+		require.Len(t, all, len(words), "each object once")
+		for n, a := range all {
+			require.Equal(t, Address{words[n], shown[words[n]]}, a)
+		}
+		slices.Reverse(words)
+	}
 	for uri, want := range map[string]string{
 		"HTTPS://Host/a?x": "https://host:443", "http://h:81/": "http://h:81", "nbd://h/x": "nbd://h:10809",
 		"nbd+unix:///x?socket=/a b": "nbd+unix:///?socket=/a b", "nbds://h/": "", "http://": "", "http://%zz/": "",

@@ -13,7 +13,7 @@ type Info struct {
 	Size     int64  // bytes
 	Device   bool   // as of a File
 	Modified int64  // ns since 1970; 0: not known
-	Tag      string // strong ETag, or else Last-Modified; empty: nothing shows a change
+	Tag      []byte // strong ETag, or else Last-Modified, of any bytes; empty: nothing shows a change
 }
 
 // Served is a file of a server for a process that decodes it, and asks another one for its bytes. Safe for concurrent

@@ -2,8 +2,12 @@ package remote
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -16,25 +20,77 @@ import (
 // Address is a URI of many.
 type Address struct {
 	URI string
-	// Shown is the URI without secrets. Those that differ in secrets only are numbered behind the first: #2, #3, …
+	// Shown is the URI without secrets. It tells the object from others by the URI alone, whatever else is read: if
+	// what is left out may select the object, #HASH of that follows.
 	Shown string
 }
 
-// Addresses returns the URIs among the words of a command line, each once.
+// Addresses returns the URIs among the words of a command line, each object once.
 func Addresses(words []string) (out []Address) {
-	seen, shown := map[string]bool{}, map[string]int{}
+	seen := map[string]bool{}
 	for _, word := range words {
-		if !IsURI(word) || seen[word] {
+		if !IsURI(word) {
 			continue
 		}
-		a := Address{URI: word, Shown: Shown(word)}
-		seen[word] = true
-		if shown[a.Shown]++; shown[a.Shown] > 1 {
-			a.Shown = fmt.Sprintf("%s#%d", a.Shown, shown[a.Shown])
+		a := Address{URI: word, Shown: identified(word)}
+		if !seen[a.Shown] {
+			seen[a.Shown] = true
+			out = append(out, a)
 		}
-		out = append(out, a)
 	}
 	return out
+}
+
+// hashBytes is how many bytes of a hash tell addresses apart.
+const hashBytes = 6
+
+// identified returns a URI as it is shown, with a hash of all but the signature if more is left out.
+func identified(uri string) string {
+	shown := Shown(uri)
+	u, err := url.Parse(uri)
+	if shown == uri || err != nil || u.User != nil { // which is refused, and whose password is not hashed
+		return shown
+	}
+	sent, _, _ := strings.Cut(uri, "#")
+	place, query, _ := strings.Cut(sent, "?")
+	query = unsigned(query)
+	if query == "" && shown == place+hiddenQuery {
+		return shown
+	}
+	sum := sha256.Sum256([]byte(place + "?" + query))
+	return fmt.Sprintf("%s#%x", shown, sum[:hashBytes])
+}
+
+// signatures are the parameters of signed addresses: if a query has all of marks, it has one of those, and its
+// parameters say who may read until when, and select no object. Others, such as a token, may select one.
+var signatures = []struct{ marks, all []string }{
+	{strings.Fields("X-Amz-Credential X-Amz-Signature"), strings.Fields("X-Amz-Algorithm X-Amz-Content-Sha256 " +
+		"X-Amz-Credential X-Amz-Date X-Amz-Expires X-Amz-Security-Token X-Amz-Signature X-Amz-SignedHeaders")},
+	{strings.Fields("X-Goog-Credential X-Goog-Signature"), strings.Fields("X-Goog-Algorithm X-Goog-Credential " +
+		"X-Goog-Date X-Goog-Expires X-Goog-Signature X-Goog-SignedHeaders")},
+	{strings.Fields("AWSAccessKeyId Signature"), strings.Fields("AWSAccessKeyId Expires Signature " +
+		"x-amz-security-token")},
+	{strings.Fields("GoogleAccessId Signature"), strings.Fields("GoogleAccessId Expires Signature")},
+	{strings.Fields("Key-Pair-Id Signature"), strings.Fields("Expires Key-Pair-Id Policy Signature")},
+	{strings.Fields("sig sv"), strings.Fields("saoid scid sdd se si sig sip ske skoid sks skt sktid skv sp spr sr srt " +
+		"ss st suoid sv")},
+}
+
+// unsigned returns a query without the parameters of a signature.
+func unsigned(query string) string {
+	parts := strings.Split(query, "&")
+	is := func(name string) func(part string) bool {
+		return func(part string) bool { return strings.HasPrefix(part, name+"=") }
+	}
+	for _, s := range signatures {
+		if slices.ContainsFunc(s.marks, func(mark string) bool { return !slices.ContainsFunc(parts, is(mark)) }) {
+			continue
+		}
+		parts = slices.DeleteFunc(parts, func(part string) bool {
+			return slices.ContainsFunc(s.all, func(name string) bool { return is(name)(part) })
+		})
+	}
+	return strings.Join(parts, "&")
 }
 
 // socketOf returns the path of the socket of this machine that a URI names, empty for an address of the network.

@@ -1,13 +1,13 @@
 package scan
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/realign"
@@ -78,11 +78,11 @@ func (r *search) served(ctx context.Context, a remote.Address, o *remote.Opened,
 // what identifies the content.
 func fileOf(o *remote.Opened) results.File {
 	f := results.File{Name: o.Name, Size: o.Size, Allocated: o.Size, Modified: o.Modified}
-	if o.Tag != "" {
-		sum := sha256.Sum256([]byte(o.Tag))
+	if len(o.Tag) > 0 {
+		sum := sha256.Sum256(o.Tag)
 		f.Inode = binary.BigEndian.Uint64(sum[:]) >> 12 // JSON has 52 bits
 	}
-	if !strings.HasPrefix(o.Tag, `"`) {
+	if !bytes.HasPrefix(o.Tag, []byte{'"'}) {
 		f.Changed = o.Modified // the time alone shows a change, and has whole seconds
 	}
 	return f
