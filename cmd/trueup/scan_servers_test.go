@@ -281,6 +281,19 @@ func TestScanOfServersHidesSecrets(t *testing.T) {
 		}
 		require.Contains(t, string(disktest.ReadFile(t, in("fix.sh"))), "not realigned: the address has parts that are")
 	}
+	for _, word := range []string{
+		"\ufeff" + web.URL + "/vm folder/xp.vmdk?sign=secret", web.URL + "/xp.vmdk?name=my vm&sign=secret",
+		" " + uri, `"` + uri + `"`, "# " + uri, "https:/h/x?sign=secret", "s3://h/x?sign=secret",
+	} {
+		r, _ := end(t, trusting(t, web, "scan", "--log", in("log"), "--files-from", list(t, word)))
+		require.Equal(t, 64, r.code, word)
+		require.NotContains(t, r.stdout+r.stderr, "secret")
+		if strings.Contains(word, web.URL) {
+			r, _ = end(t, trusting(t, web, "scan", "--log", in("log"), strings.TrimPrefix(word, "\ufeff")))
+			require.Equal(t, 64, r.code, word)
+		}
+		require.NotContains(t, r.stdout+r.stderr+string(disktest.ReadFile(t, in("log"))), "secret")
+	}
 	other := newStore(t, dir, nil)
 	r, _ := end(t, trusting(t, web, "scan", uri, other.URL+"/a"))
 	require.Equal(t, 64, r.code)

@@ -24,6 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/cli/inspectcmd"
 	"github.com/trueup/trueup/internal/cli/scancmd"
 	"github.com/trueup/trueup/internal/cli/servecmd"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // helpers are the arguments by which the program starts itself.
@@ -198,7 +199,7 @@ func keepLog(root *cobra.Command, c *command.Base) {
 			return nil
 		}
 		refused := c.CheckServers(cmd, args)
-		if path == "" {
+		if path == "" || errors.Is(refused, ondisk.ErrUsage) { // an address with secrets that no log is to have
 			return refused
 		}
 		given := args

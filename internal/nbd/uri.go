@@ -3,6 +3,7 @@ package nbd
 import (
 	"net"
 	"net/url"
+	"path/filepath"
 	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -59,6 +60,9 @@ func ServerOf(uri string) (server, local string, err error) {
 	case err != nil:
 		return "", "", err
 	case network == "unix":
+		if abs, err := filepath.Abs(address); err == nil {
+			address = abs // however it is spelled
+		}
 		return "nbd+unix:///?socket=" + address, address, nil
 	}
 	return "nbd://" + address, "", nil

@@ -28,6 +28,9 @@ func IsRemote(word string) bool { return remote.IsURI(word) }
 // Shown returns a text, such as a message or a URI, without what may be secret in its URIs.
 func Shown(text string) string { return remote.Shown(text) }
 
+// CheckAddresses refuses addresses with blanks among the words of a command line.
+func CheckAddresses(words []string) error { return remote.CheckAddresses(words) }
+
 // maxRemotes bounds the connections, each of which may be to a process of its own.
 const maxRemotes = 16
 
@@ -35,6 +38,9 @@ const maxRemotes = 16
 // authorization is a file with the value of this header for web servers, empty for none. The end of ctx ends the
 // connections.
 func Connect(ctx context.Context, images []string, authorization string) (Remotes, error) {
+	if err := remote.CheckAddresses(images); err != nil {
+		return nil, err
+	}
 	header, err := remote.ReadAuthorization(authorization, images)
 	if err != nil {
 		return nil, err

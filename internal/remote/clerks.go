@@ -100,7 +100,10 @@ func (s *serving) take(number uint32, body []byte) {
 		data, err := s.answer(f, body)
 		s.sending.Lock()
 		defer s.sending.Unlock()
-		_ = writeMessage(s.out, number, answerOf(data, err)) // the end of the input comes next
+		err = writeMessage(s.out, number, answerOf(data, err))
+		if errors.Is(err, ondisk.ErrLimit) {
+			_ = writeMessage(s.out, number, answerOf(nil, err)) // after another error the end of the input comes next
+		}
 	})
 }
 

@@ -139,6 +139,21 @@ func TestAuthorizationIsForOneServer(t *testing.T) {
 	}
 }
 
+// Addresses whose end no message could tell are refused, and nothing of them is shown.
+func TestCheckAddresses(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, CheckAddresses([]string{"a b.img", "https://h/a%20b?c", "nbd+unix:///x?socket=/a b", ""}))
+	for _, uri := range []string{
+		"https://h/vm folder/ok.img?sig=secret", "http://h/ok.img?name=my vm&sig=secret", "https://h/a?b\tsecret",
+		"nbd://user:my secret@h/", "https://h/a\x7f?secret",
+	} {
+		err := CheckAddresses([]string{"https://h/a", uri})
+		require.ErrorIs(t, err, ondisk.ErrUsage, uri)
+		require.ErrorContains(t, err, "has a blank or a control character")
+		require.NotContains(t, err.Error(), "secret")
+	}
+}
+
 func TestShown(t *testing.T) {
 	t.Parallel()
 	for uri, want := range map[string]string{

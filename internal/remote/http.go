@@ -38,12 +38,16 @@ const (
 	headTime = 30 * time.Second
 	bodyTime = 30 * time.Second
 	maxHead  = 64 << 10 // bytes of the header of an answer
+	maxTag   = 1 << 10  // bytes of its ETag or Last-Modified
 	maxParts = 64       // answers to one read, of which each has a part
 	maxHops  = 5        // redirects
 )
 
-// errAgain marks an error after which a request is tried again.
-var errAgain = errors.New("try again")
+// errAgain marks an error after which a request is tried again, and errBusy one of a server that answers so.
+var (
+	errAgain = errors.New("try again")
+	errBusy  = ondisk.In(errAgain, "busy")
+)
 
 // IsWeb reports whether a word of a command line names an object of a web server.
 func IsWeb(word string) bool {
@@ -144,7 +148,11 @@ func (o *Object) retry(ctx context.Context, try func() error) error {
 			return err
 		}
 		if tries >= o.mostTries(err) {
-			return ondisk.In(errUnavailable, "%d tries: %w", tries, err)
+			class := errUnavailable
+			if errors.Is(err, errBusy) {
+				class = ErrServer // others of its objects may be had
+			}
+			return ondisk.In(class, "%d tries: %w", tries, err)
 		}
 		select {
 		case <-time.After(pause):
@@ -198,7 +206,7 @@ func (o *Object) fetch(ctx context.Context, p []byte, off int64, n *int) error {
 		if final(err) {
 			return err
 		}
-		return ondisk.In(errAgain, "%w", err)
+		return ondisk.In(errAgain, "%w", plain(err))
 	}
 	defer a.Body.Close()
 	switch {
@@ -211,6 +219,16 @@ func (o *Object) fetch(ctx context.Context, p []byte, off int64, n *int) error {
 		return err
 	}
 	return o.receive(a.Body, p[*n:], n, cancel)
+}
+
+// plain returns the error of a connection without what the server sent, which may have the address with its secrets.
+func plain(err error) error {
+	_, network := errors.AsType[net.Error](err)
+	if network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, http.ErrSchemeMismatch) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return errors.New("the answer of the server cannot be read as HTTP")
 }
 
 // final reports whether the error of a request is one that another try has too.
@@ -236,7 +254,7 @@ func (o *Object) receive(body io.Reader, p []byte, n *int, cancel func()) error 
 		case got > 0:
 			return nil
 		default:
-			return ondisk.In(errAgain, "the answer ends early: %w", err)
+			return ondisk.In(errAgain, "the answer ends early: %w", plain(err))
 		}
 	}
 	if m, _ := body.Read(make([]byte, 1)); m > 0 {
@@ -276,7 +294,7 @@ func (o *Object) check(a *http.Response, from, to int64) error {
 		a.StatusCode == http.StatusGone):
 		return fmt.Errorf("the object %w: the server answers %s", ondisk.ErrChanged, status)
 	case a.StatusCode >= 500, a.StatusCode == http.StatusTooManyRequests, a.StatusCode == http.StatusRequestTimeout:
-		return ondisk.In(errAgain, "the server answers %s", status)
+		return ondisk.In(errBusy, "the server answers %s", status)
 	case a.StatusCode == http.StatusUnauthorized, a.StatusCode == http.StatusForbidden:
 		return fmt.Errorf("the server answers %s; --authorization FILE gives it the header that it wants", status)
 	default:
@@ -318,7 +336,10 @@ func empty(a *http.Response) bool {
 // identify keeps size and validators of the object as the first answer has them.
 func (o *Object) identify(a *http.Response, size int64) error {
 	o.etag, o.modified = a.Header.Get("ETag"), a.Header.Get("Last-Modified")
-	if o.validator() == "" {
+	switch n := max(len(o.etag), len(o.modified)); {
+	case n > maxTag:
+		return fmt.Errorf("ETag or Last-Modified of %d bytes: %w of %d", n, ondisk.ErrLimit, maxTag)
+	case o.validator() == "":
 		return fmt.Errorf("the server sends no strong ETag and no Last-Modified, so that a change would not be seen, "+
 			"which is %w; download the file", ondisk.ErrUnsupported)
 	}

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -246,6 +247,16 @@ func TestObjectIsTriedAgain(t *testing.T) {
 			cut(w, r, 0)
 			return true
 		},
+		"5 tries: the answer of the server cannot be read as HTTP": func(
+			w http.ResponseWriter, r *http.Request, _ int64,
+		) bool {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = fmt.Fprintf(conn, "HTTP/1.1 %s\r\n\r\n", "secret of "+r.URL.Path) // an echo
+				_ = conn.Close()
+			}
+			return true
+		},
 		"limit exceeded of 64 answers": func(w http.ResponseWriter, r *http.Request, _ int64) bool {
 			cut(w, r, 1)
 			return true
@@ -254,6 +265,9 @@ func TestObjectIsTriedAgain(t *testing.T) {
 		s.handle = handle
 		_, err := o.ReadAt(make([]byte, 1000), 0)
 		require.ErrorContains(t, err, name)
+		require.NotContains(t, err.Error(), "secret")
+		require.Equal(t, strings.HasPrefix(name, "5 tries: the answer"), errors.Is(err, errUnavailable),
+			"one that answers 503 is there")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	o.pause = time.Hour

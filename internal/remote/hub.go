@@ -63,7 +63,7 @@ func StartHub(ctx context.Context, addresses []Address, authorization string, mo
 		h.machine, err = startClerk(ctx, machine)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start of what asks servers: %w", err), h.Close())
+		return nil, errors.Join(fmt.Errorf("start of the process that asks servers: %w", err), h.Close())
 	}
 	return h, nil
 }
@@ -122,7 +122,7 @@ func (c *clerk) receive() {
 		number, body, err := readMessage(c.Out)
 		c.mu.Lock()
 		if err != nil {
-			c.broken = ondisk.In(ErrServer, "what asks servers has ended: %w", err)
+			c.broken = ondisk.In(ErrServer, "the process that asks servers has ended: %w", err)
 			for _, to := range c.waiting {
 				close(to)
 			}
@@ -142,6 +142,9 @@ func (c *clerk) receive() {
 
 // ask has the clerk answer a question about a file.
 func (c *clerk) ask(ctx context.Context, number uint32, question []byte) ([]byte, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	to := make(chan []byte, 1)
 	c.mu.Lock()
 	if err := c.broken; err != nil {

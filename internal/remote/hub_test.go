@@ -176,7 +176,7 @@ func TestHubThatEnds(t *testing.T) {
 	<-h.network.done
 	_, failed := visits(t, h, all)
 	require.Len(t, failed, 2)
-	require.ErrorContains(t, failed[all[0].Shown], "what asks servers has ended")
+	require.ErrorContains(t, failed[all[0].Shown], "the process that asks servers has ended")
 }
 
 // A tag may have any byte, and another tag is another object.
@@ -193,6 +193,12 @@ func TestHubKeepsTags(t *testing.T) {
 		}
 		return err
 	}))
+	tags["/long"] = `"` + strings.Repeat("<", 60_000) + `"`
+	_, failed := visits(t, h, Addresses([]string{web.URL + "/long", web.URL + "/" + strings.Repeat("<", 60_000)}))
+	require.Len(t, failed, 2, "answers that are too long are answers")
+	for _, err := range failed {
+		require.ErrorIs(t, err, ondisk.ErrLimit)
+	}
 }
 
 // What a reader asks, which an image may have taken over, is of its own file and within it.
@@ -254,7 +260,8 @@ func TestAddresses(t *testing.T) {
 	}
 	for uri, want := range map[string]string{
 		"HTTPS://Host/a?x": "https://host:443", "http://h:81/": "http://h:81", "nbd://h/x": "nbd://h:10809",
-		"nbd+unix:///x?socket=/a b": "nbd+unix:///?socket=/a b", "nbds://h/": "", "http://": "", "http://%zz/": "",
+		"nbd+unix:///x?socket=/a b": "nbd+unix:///?socket=/a b", "nbd+unix:///?socket=/./a": "nbd+unix:///?socket=/a",
+		"nbds://h/": "", "http://": "", "http://%zz/": "",
 	} {
 		require.Equal(t, want, ServerOf(uri), uri)
 	}

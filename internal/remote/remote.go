@@ -13,11 +13,27 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/nbd"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/pattern"
 )
 
 // IsURI reports whether a word of a command line names what a server has, and no file.
 func IsURI(word string) bool { return nbd.IsURI(word) || IsWeb(word) }
+
+// CheckAddresses refuses addresses with blanks: in a text it could not be seen where they and their secrets end.
+func CheckAddresses(words []string) error {
+	for _, word := range words {
+		scheme, rest, _ := strings.Cut(word, "://")
+		if !IsURI(word) || strings.EqualFold(scheme, "nbd+unix") && strings.HasPrefix(rest, "/") {
+			continue // which has no secret
+		}
+		if strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r == 0x7F }) {
+			return ondisk.In(ondisk.ErrUsage, "an address %.10q has a blank or a control character, want %%20 and the like",
+				scheme+"://...")
+		}
+	}
+	return nil
+}
 
 // hiddenQuery stands for the query of a web address, which may hold a signature.
 const hiddenQuery = "?..."

@@ -3,6 +3,7 @@ package remote
 import (
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/trueup/trueup/internal/disk"
 )
@@ -22,6 +23,7 @@ type Served struct {
 	info  Info
 	id    string
 	ask   func(question []byte) (answer []byte, err error)
+	mu    sync.Mutex // held while it is asked
 	pages pages
 }
 
@@ -65,6 +67,8 @@ func (*Served) Extent(off, limit int64) (disk.Extent, error) {
 func (s *Served) ReadAt(p []byte, off int64) (int, error) { return s.pages.ReadAt(p, off) }
 
 func (s *Served) question(q []byte) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	answer, err := s.ask(q)
 	if err != nil {
 		return nil, err

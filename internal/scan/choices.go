@@ -156,6 +156,9 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	case len(paths) == 0 && c.FilesFrom == "":
 		return nil, ondisk.In(ondisk.ErrUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
+	if err := checkPaths(t.Paths); err != nil {
+		return nil, err
+	}
 	t.header, err = remote.ReadAuthorization(c.Authorization, t.Paths)
 	return t, err
 }

@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/scan/glob"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/units"
@@ -36,7 +38,24 @@ func ReadList(name string, stdin io.Reader) ([]string, error) {
 		return nil, fmt.Errorf("--files-from %s: %w of %d bytes; give the folders instead", name, ondisk.ErrLimit,
 			maxList)
 	}
-	return splitList(text), nil
+	return splitList(bytes.TrimPrefix(text, []byte("\ufeff"))), nil
+}
+
+// checkPaths refuses what is like an address and neither one that is read nor a file. It may have a secret, so that no
+// message shows it.
+func checkPaths(paths []string) error {
+	for n, p := range paths {
+		low := strings.ToLower(p)
+		if remote.IsURI(p) ||
+			!strings.Contains(low, "://") && !strings.Contains(low, "http:/") && !strings.Contains(low, "https:/") {
+			continue
+		}
+		if _, err := os.Lstat(p); err != nil {
+			return ondisk.In(ondisk.ErrUsage, "PATH %d, of arguments and list, is no file, and no address that begins "+
+				"with http://, https://, nbd:// or nbd+unix://", n+1)
+		}
+	}
+	return remote.CheckAddresses(paths)
 }
 
 // splitList divides a list at its NULs where it has any, else at line ends. A NUL is in no path, a line end can be. A

@@ -1,6 +1,8 @@
 package scan
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,4 +22,20 @@ func TestListsOfPaths(t *testing.T) {
 	} {
 		require.Equal(t, want, splitList([]byte(text)), "%q", text)
 	}
+}
+
+// A mark of Windows is no part of the first address; what is like an address and is none is refused unless it is a file.
+func TestListsOfAddresses(t *testing.T) {
+	paths, err := ReadList("-", strings.NewReader("\ufeffhttps://h/a?secret\nnbd://h/\n"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"https://h/a?secret", "nbd://h/"}, paths)
+	t.Chdir(t.TempDir())
+	require.NoError(t, checkPaths(append(paths, "a b", "")))
+	for _, word := range []string{" https://h/a?secret", "http:/h/a?secret", "s3://h/a?secret", `"https://h/a?secret"`} {
+		err := checkPaths([]string{"a", word})
+		require.ErrorContains(t, err, "PATH 2, of arguments and list, is no file, and no address", word)
+		require.NotContains(t, err.Error(), "secret")
+	}
+	require.NoError(t, os.MkdirAll("s3:/h", 0o755))
+	require.NoError(t, checkPaths([]string{"s3://h"}))
 }

@@ -85,6 +85,9 @@ func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 // ones.
 func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
 	c.readsPacked(cmd)
+	if err := realign.CheckAddresses(args); err != nil {
+		return err
+	}
 	if c.readsServers = cmd.Flags().Lookup("authorization") != nil; c.readsServers {
 		return nil
 	}
