@@ -46,6 +46,10 @@ func New(img *image.Image) (*Source, error) {
 			"misaligned", "consolidate the snapshots first, or make a complete copy: trueup align "+
 			"--flatten SOURCE DEST")
 	}
+	if err == nil && img.MapsDevice {
+		err = s.refuse("unsupported", "it maps a device, and what is read as its file can be that device",
+			"write a copy: trueup align SOURCE DEST")
+	}
 	for _, f := range img.Handles {
 		switch {
 		case err != nil:

@@ -68,6 +68,11 @@ func Suitable(img *image.Image, size int64) (a driver.Around, err error) {
 		return a, unsuitable("it is a disk of a package, which has its place and its digest there")
 	case img.Child || len(img.Chain) > 0:
 		return a, unsuitable("it is a snapshot, and a part of the disk lies in its parent")
+	case img.MapsDevice:
+		return a, &ondisk.Refusal{
+			Code: "unsupported", Reason: "it maps a device, and what is read as its file can be that device",
+			Remedy: "write a copy: trueup align SOURCE DEST",
+		}
 	case img.Around == nil:
 		return a, unsuitable("a move in place needs files that hold the disk byte for byte (raw, flat VMDK or fixed "+
 			"VHD), and this is %s %s", img.Format, img.Subformat)

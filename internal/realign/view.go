@@ -38,6 +38,8 @@ func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, er
 	switch {
 	case s.Image.Packaged():
 		return nil, nil, refuse("it is a disk of a package, and a view names plain files only")
+	case s.Image.MapsDevice:
+		return nil, nil, refuse("it maps a device, and what is read as its file can be that device")
 	case !s.Image.Flat && slices.Contains(flatKinds, s.Image.Subformat):
 		return nil, nil, refuse("its descriptor shows stretches of files, as a view does, or files that may not be " +
 			"written, and a view needs whole files that may be")

@@ -3,6 +3,7 @@ package realign
 import (
 	"bytes"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -193,4 +195,47 @@ func TestJobOfAView(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 	require.Subset(t, append(was, "disk.qcow2"), disktest.Names(t, dir))
+}
+
+// A disk that maps a device can be that device: it is copied, and neither moved in its place, nor exchanged for its
+// copy, nor shown by a view.
+func TestMapsOfDevicesAreOnlyCopied(t *testing.T) {
+	t.Parallel()
+	raw := smallDisk(t)
+	dir := filepath.Dir(raw)
+	for kind, extent := range map[string]string{
+		"fullDevice":                  `RW 8192 FLAT "disk.img" 0`,
+		"partitionedDevice":           `RW 8192 FLAT "disk.img" 0`,
+		"vmfsRaw":                     `RW 8192 VMFSRAW "disk.img"`,
+		"vmfsRDM":                     `RW 8192 VMFSRDM "disk.img"`,
+		"vmfsRDMP":                    `RW 8192 VMFSRDM "disk.img"`,
+		"vmfsRawDeviceMap":            `RW 8192 VMFSRDM "disk.img"`,
+		"vmfsPassthroughRawDeviceMap": `RW 8192 VMFSRDM "disk.img"`,
+		"custom":                      `RW 8192 VMFSRDM "disk.img"`,
+	} {
+		path := filepath.Join(dir, kind+".vmdk")
+		require.NoError(t, os.WriteFile(path, []byte(vmdkforge.Descriptor(kind, extent)), 0o600))
+		s := open(t, path)
+		p, err := s.Plan(Goal{})
+		require.NoError(t, err)
+		was, names := content(t, raw), disktest.Names(t, dir)
+		for way, run := range map[string]func() (Written, error){
+			"in place": func() (Written, error) { return (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p) },
+			"exchange": func() (Written, error) {
+				return (&Job{Dest: path, Replace: true, Jobs: 1}).Write(t.Context(), s, p)
+			},
+			"view": func() (Written, error) {
+				return (&Job{Dest: filepath.Join(dir, "view.vmdk"), View: true, Jobs: 1}).Write(t.Context(), s, p)
+			},
+		} {
+			_, err = run()
+			require.ErrorContains(t, err, "it maps a device", "%s, %s", kind, way)
+			require.Equal(t, "unsupported", Code(err))
+			require.Equal(t, was, content(t, raw))
+			require.Equal(t, names, disktest.Names(t, dir))
+		}
+		_, err = (&Job{Dest: filepath.Join(t.TempDir(), "copy.vmdk"), Jobs: 1}).Write(t.Context(), s, p)
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(path))
+	}
 }

@@ -132,6 +132,8 @@ type Image struct {
 	ContentID string
 	// Flat reports whether its files hold the disk byte for byte, in order, and all of them may be written.
 	Flat bool
+	// MapsDevice reports whether the disk is a device of some machine. What is read as its file can be that device.
+	MapsDevice bool
 	// Around returns what the image has beside the bytes of its disk when that changes in its place and gets a size in
 	// bytes. Nil for an image that does not hold its disk byte for byte.
 	Around func(size int64) (Around, error)

@@ -75,6 +75,8 @@ func TestMapsOfDevices(t *testing.T) {
 			require.NoError(t, err)
 			disktest.CheckBytes(t, img.Disk, data)
 			require.Equal(t, c.subformat, img.Subformat)
+			require.Equal(t, kind == "custom", img.Flat)
+			require.Equal(t, kind != "custom", img.MapsDevice)
 			copied := filepath.Join(t.TempDir(), "copy.vmdk")
 			imagetest.Copy(t, img, copied, store.CreateOptions{})
 			require.NoError(t, img.Close())

@@ -129,9 +129,22 @@ const custom = "custom"
 var flatTypes = map[string]string{
 	monolithicFlat: monolithicFlat, splitFlat: splitFlat, vmfs: vmfs,
 	"vmfsThin": vmfs, "vmfsPreallocated": vmfs, "vmfsEagerZeroedThick": vmfs,
-	"fullDevice": monolithicFlat, "partitionedDevice": monolithicFlat, custom: monolithicFlat,
+	custom:       monolithicFlat,
+	"fullDevice": monolithicFlat, "partitionedDevice": monolithicFlat,
 	"vmfsRaw": vmfs, "vmfsRDM": vmfs, "vmfsRDMP": vmfs, "vmfsRawDeviceMap": vmfs,
 	"vmfsPassthroughRawDeviceMap": vmfs,
+}
+
+// deviceTypes are those of the flatTypes that map devices.
+var deviceTypes = []string{
+	"fullDevice", "partitionedDevice", "vmfsRaw", "vmfsRDM", "vmfsRDMP", "vmfsRawDeviceMap",
+	"vmfsPassthroughRawDeviceMap",
+}
+
+// mapsDevice reports whether the type of a disk, or an extent, is a map of a device.
+func (d *descriptor) mapsDevice() bool {
+	kind, _ := d.get("createtype")
+	return slices.Contains(deviceTypes, kind) || slices.ContainsFunc(d.extents, (*extent).mapsDevice)
 }
 
 // sparseTypes are the types whose extents have grains, and the word that stands in their extent lines.
@@ -199,7 +212,9 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	if err := d.checkSectorSize(dk); err != nil {
 		return nil, err
 	}
-	img := &driver.Image{Disk: dk, Subformat: kind, Template: d, ContentID: contentID(cid)}
+	img := &driver.Image{
+		Disk: dk, Subformat: kind, Template: d, ContentID: contentID(cid), MapsDevice: d.mapsDevice(),
+	}
 	if _, no := d.get("parentcid"); no == 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "no-parent-cid", Effect: ondisk.Warn,
