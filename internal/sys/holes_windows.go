@@ -30,11 +30,23 @@ func (f *File) control(call uint32, about span) (out []span, err error) {
 // Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Where the file system
 // does not know its holes everything is data, which is slow and right.
 func (f *File) Extent(off, limit int64) (n int64, hole bool) {
+	var about windows.ByHandleFileInformation
+	if err := windows.GetFileInformationByHandle(f.handle(), &about); err != nil || !showsHoles(about.FileAttributes) {
+		return limit, false
+	}
 	data, err := f.control(windows.FSCTL_QUERY_ALLOCATED_RANGES, span{off, limit})
 	if err != nil {
 		return limit, false
 	}
 	return stateAt(off, limit, data)
+}
+
+// showsHoles reports whether what is not allocated of a file reads as zeros. The data of files that are deduplicated, or
+// of which another program keeps the data, lie elsewhere: these are reparse points.
+// Source: File Attribute Constants, FSCTL_QUERY_ALLOCATED_RANGES, Reparse Point Tags (Microsoft).
+func showsHoles(attributes uint32) bool {
+	const both = windows.FILE_ATTRIBUTE_SPARSE_FILE | windows.FILE_ATTRIBUTE_REPARSE_POINT
+	return attributes&both == windows.FILE_ATTRIBUTE_SPARSE_FILE
 }
 
 // stateAt returns the state at off from the first range of data behind it, if there is one.

@@ -81,6 +81,16 @@ func TestStateFromRangesOfData(t *testing.T) {
 	}
 }
 
+// The numbers are those of winnt.h: 0x20 archive, 0x200 sparse, 0x400 reparse point, 0x800 compressed. Data Deduplication
+// makes files of 0x620.
+func TestHolesOfSparseFilesAlone(t *testing.T) {
+	for attributes, want := range map[uint32]bool{
+		0x20: false, 0x220: true, 0xa20: true, 0x420: false, 0x620: false, 0x820: false,
+	} {
+		require.Equal(t, want, showsHoles(attributes), "%#x", attributes)
+	}
+}
+
 // A scratch file goes with its handle.
 func TestScratchOfWindows(t *testing.T) {
 	folder := t.TempDir()
