@@ -2,6 +2,7 @@ package scan
 
 import (
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -58,6 +59,15 @@ func (c *Choices) Consistent(whole bool) error {
 			"may need the one that is exchanged")
 	case c.Changed && c.Catalog == "":
 		return ondisk.In(ondisk.ErrUsage, "--changed needs --catalog FILE, which knows the last run")
+	}
+	return c.scriptOn(runtime.GOOS)
+}
+
+// scriptOn refuses a script on a system whose names are not quoted for bash.
+func (c *Choices) scriptOn(system string) error {
+	if c.Script != "" && !shell.ForBash(system) {
+		return ondisk.In(ondisk.ErrUsage, "--script writes a script for bash, and Windows has other shells; "+
+			"--output json has the command of each image")
 	}
 	return nil
 }

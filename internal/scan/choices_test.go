@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 func TestFlagsOfTheNextCommands(t *testing.T) {
@@ -15,4 +17,18 @@ func TestFlagsOfTheNextCommands(t *testing.T) {
 	require.Equal(t,
 		`--include '*.vmdk' --include 'a b' --exclude 'old/**' --ignore accepted.txt --catalog 'it'\''s.db'`,
 		c.Again(""))
+}
+
+// A script is for bash, and names are quoted for other shells on Windows.
+func TestNoScriptOnWindows(t *testing.T) {
+	c := Choices{Script: "fix.sh"}
+	for system, refused := range map[string]bool{"linux": false, "darwin": false, "freebsd": false, "windows": true} {
+		require.NoError(t, (&Choices{}).scriptOn(system))
+		err := c.scriptOn(system)
+		require.Equal(t, refused, err != nil, system)
+		if refused {
+			require.ErrorIs(t, err, ondisk.ErrUsage)
+			require.ErrorContains(t, err, "--script writes a script for bash")
+		}
+	}
 }

@@ -15,11 +15,14 @@ const Unconfigured = "TRUEUP_CONFIG=none"
 
 // Quote quotes a path for the shells of this system.
 func Quote(s string) string {
-	if runtime.GOOS == "windows" {
+	if !ForBash(runtime.GOOS) {
 		return quoteWindows(s)
 	}
 	return quoteUnix(s)
 }
+
+// ForBash reports whether bash reads what Quote returns on a system that Go calls so.
+func ForBash(system string) bool { return system != "windows" }
 
 // quoteUnix quotes a path for bash, ksh and zsh. The shell reads exactly the same bytes back, except that "./" comes
 // before a leading dash, which would be read as a flag. The result is one line without characters that a terminal

@@ -25,6 +25,7 @@ var lacks = []struct {
 	{Lack{"idle", "`--idle` is refused"}, nil},
 	{Lack{"page-cache", "what is read and written stays in memory as the system decides"}, nil},
 	{Lack{"qemu-locks", "a disk that QEMU has open is not noticed before it changes"}, nil},
+	{Lack{"scripts", "`scan --script`, which writes for bash, is refused"}, []string{"windows"}},
 	{Lack{"shared-blocks", "what could be shared with the source is copied"}, nil},
 }
 

@@ -2,6 +2,7 @@ package results
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -278,7 +279,7 @@ func (p *printer) next(worst, fixable *Image) {
 		p.command("To realign the worst that can be:", fixable.Priority.Command)
 	}
 	again := p.s.again()
-	if p.s.Fix.Images > 1 && p.s.Merged == nil {
+	if p.s.Fix.Images > 1 && p.s.Merged == nil && shell.ForBash(runtime.GOOS) {
 		p.command("To get a script that realigns all that can be:", again("--script fix.sh"))
 	}
 	p.command("To get a page to look at and to share:", again("-o html --out report.html"))
