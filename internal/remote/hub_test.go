@@ -129,13 +129,11 @@ func TestVisitBadServers(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()
-	absent, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, absent.Close())
+	const absent = "127.0.0.1:1" // which no other test is given
 	good := newWeb(t, content(3000), nil)
 	var uris, fine []string
 	for n := range 30 {
-		uris = append(uris, fmt.Sprintf("http://%s/%d", silent.Addr(), n), fmt.Sprintf("nbd://%s/%d", absent.Addr(), n))
+		uris = append(uris, fmt.Sprintf("http://%s/%d", silent.Addr(), n), fmt.Sprintf("nbd://%s/%d", absent, n))
 		fine = append(fine, fmt.Sprintf("%s/%d", good.URL, n))
 	}
 	h, all := hub(t, append(uris, fine...)...)
@@ -148,11 +146,15 @@ func TestVisitBadServers(t *testing.T) {
 			opened.Add(1)
 		case strings.Contains(err.Error(), "it was not asked for"):
 			skipped.Add(1)
-			require.ErrorIs(t, err, ErrServer)
+			if !errors.Is(err, ErrServer) {
+				return err
+			}
 		case strings.Contains(err.Error(), "cannot be reached"):
 			refused.Add(1)
 		}
-		require.NotContains(t, a.URI, silent.Addr().String())
+		if strings.Contains(a.URI, silent.Addr().String()) {
+			return fmt.Errorf("%s has an end: %w", a.URI, err)
+		}
 		if atomic.AddInt64(&left, -1) == 0 {
 			cancel() // the silent one is still waited for
 		}
@@ -168,7 +170,7 @@ func TestVisitBadServers(t *testing.T) {
 	require.ErrorContains(t, failed[uris[0]], "the server took longer than 50ms for one image")
 }
 
-// What asks servers ends when it is killed, and every file then has an error.
+// When the process that asks servers has ended, every file has an error.
 func TestHubThatEnds(t *testing.T) {
 	web := newWeb(t, content(3000), nil)
 	h, all := hub(t, web.URL+"/a", web.URL+"/b")
@@ -238,7 +240,7 @@ func TestAddresses(t *testing.T) {
 		"https://h/a?y": "https://h/a?...#bad6cdf937aa",
 		"nbd://h/":      "nbd://h/", "https://h/a": "https://h/a",
 		"https://h/a@b": "https://...@b#1822f04c79cc", "https://i/a@b": "https://...@b#c2c585e4ef6c",
-		"https://h/a?X-Amz-Signature=x":                   "https://h/a?...#46be4ac67fc6", // and nothing that belongs to it
+		"https://h/a?X-Amz-Signature=x":                   "https://h/a?...#46be4ac67fc6", // and nothing else of it
 		"https://h/a?token=x":                             "https://h/a?...#5cbc69a129e0",
 		"https://h/b?x&" + fmt.Sprintf(amazon, 1):         "https://h/b?...#3537a912d3d4",
 		"https://h/b?y&" + fmt.Sprintf(amazon, 1):         "https://h/b?...#20a582df4981",

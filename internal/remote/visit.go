@@ -72,8 +72,8 @@ var signatures = []struct{ marks, all []string }{
 		"x-amz-security-token")},
 	{strings.Fields("GoogleAccessId Signature"), strings.Fields("GoogleAccessId Expires Signature")},
 	{strings.Fields("Key-Pair-Id Signature"), strings.Fields("Expires Key-Pair-Id Policy Signature")},
-	{strings.Fields("sig sv"), strings.Fields("saoid scid sdd se si sig sip ske skoid sks skt sktid skv sp spr sr srt " +
-		"ss st suoid sv")},
+	{strings.Fields("sig sv"), strings.Fields("saoid scid sdd se si sig sip ske skoid sks skt sktid skv sp spr sr " +
+		"srt ss st suoid sv")},
 }
 
 // unsigned returns a query without the parameters of a signature.

@@ -24,14 +24,16 @@ func TestListsOfPaths(t *testing.T) {
 	}
 }
 
-// A mark of Windows is no part of the first address; what is like an address and is none is refused unless it is a file.
+// A mark of Windows is no part of the first address. What is like one and is none is refused unless a file.
 func TestListsOfAddresses(t *testing.T) {
 	paths, err := ReadList("-", strings.NewReader("\ufeffhttps://h/a?secret\nnbd://h/\n"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"https://h/a?secret", "nbd://h/"}, paths)
 	t.Chdir(t.TempDir())
 	require.NoError(t, checkPaths(append(paths, "a b", "")))
-	for _, word := range []string{" https://h/a?secret", "http:/h/a?secret", "s3://h/a?secret", `"https://h/a?secret"`} {
+	for _, word := range []string{
+		" https://h/a?secret", "http:/h/a?secret", "s3://h/a?secret", `"https://h/a?secret"`,
+	} {
 		err := checkPaths([]string{"a", word})
 		require.ErrorContains(t, err, "PATH 2, of arguments and list, is no file, and no address", word)
 		require.NotContains(t, err.Error(), "secret")

@@ -48,9 +48,9 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	if err != nil {
 		return a, fmt.Errorf("request for a worker: %w", err)
 	}
-	var answers func(context.Context, []byte) []byte
+	var answers func([]byte) []byte
 	if r.asks != nil {
-		answers = func(_ context.Context, question []byte) []byte {
+		answers = func(question []byte) []byte {
 			answer, _ := r.asks(question) // which has its error
 			return answer
 		}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/report/suggested"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -85,11 +87,13 @@ func (s *script) comment(format string, args ...any) {
 
 // head writes the purpose of the script and the sums of its images.
 func (s *script) head(sum *Summary, images iter.Seq[*Image]) {
-	all, relative := NewSummary(), false
+	all, relative, served := NewSummary(), false, false
+	body := &script{w: bufio.NewWriter(io.Discard), dests: map[string]int{}, replace: s.replace}
 	for i := range images {
-		if i.Priority != nil && i.Copied == "" {
+		if i.Priority != nil && i.Copied == "" && !body.image(i) {
 			all.Add(i)
-			relative = relative || !strings.HasPrefix(i.ExactPath(), "/")
+			served = served || i.Server != ""
+			relative = relative || i.Server == "" && !strings.HasPrefix(i.ExactPath(), "/")
 		}
 	}
 	fmt.Fprintln(s.w, "#!/usr/bin/env bash")
@@ -97,6 +101,9 @@ func (s *script) head(sum *Summary, images iter.Seq[*Image]) {
 	fmt.Fprintln(s.w, "#")
 	s.comment("It writes %s, the most urgent first, each beside its original, which is only read and stays.",
 		count(all.Fix.Images, "aligned copy", "aligned copies"))
+	if served {
+		s.comment("Copies of images of servers come into the folder where it runs: let that be a new one.")
+	}
 	if s.replace {
 		s.comment("Where nothing is against it, the copy then gets the names of the original, which is kept as " +
 			"NAME.orig.EXT:")
@@ -130,19 +137,19 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// image writes the block of one image.
-func (s *script) image(i *Image) {
+// image writes the block of one image, and reports whether its command has to be filled in first.
+func (s *script) image(i *Image) (unfinished bool) {
 	fmt.Fprintln(s.w)
 	path := i.ExactPath()
 	if i.Accepted != nil {
 		s.comment("%s", path)
 		s.comment("  not realigned, %s", i.Accepted.text())
-		return
+		return false
 	}
 	if i.Copied != "" {
 		s.comment("%s", path)
 		s.comment("  not realigned: its aligned copy is %s", i.Copied)
-		return
+		return false
 	}
 	rank := i.Priority.Rank
 	s.comment("%d. %s", rank, path)
@@ -152,31 +159,37 @@ func (s *script) image(i *Image) {
 	}
 	if hindrances := i.hindrances(); len(hindrances) > 0 || i.unplanned() {
 		s.refused(hindrances)
-		return
+		return false
 	}
 	if s.replace && i.NoExchange == "" {
 		s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
 		fmt.Fprintf(s.w, "exchange %d %s\n", rank, strings.TrimPrefix(i.exchange, "trueup "))
-		return
+		return false
 	}
-	command := strings.TrimPrefix(i.Priority.Command, "trueup ")
-	dest := i.alignedName()
-	if before, taken := s.dests[dest]; taken {
-		s.comment("  not realigned: the copy would have the name of that of number %d. Choose another name:", before)
-		s.comment("  %s", i.Priority.Command)
-		return
-	}
-	s.dests[dest] = rank
 	if i.hidden() {
 		s.comment("  not realigned: the address has parts that are not shown. Fill them in:")
 		s.comment("  %s", i.Priority.Command)
-		return
+		return true
 	}
+	command := strings.TrimPrefix(i.Priority.Command, "trueup ")
+	dest := i.alignedName()
+	if s.dests[dest] > 0 && i.Server != "" { // which has another folder there
+		command = strings.TrimSuffix(command, shell.Quote(dest))
+		dest = strings.Replace(dest, suggested.Mark, fmt.Sprintf("%s-%d", suggested.Mark, rank), 1)
+		command += shell.Quote(dest)
+	}
+	if before, taken := s.dests[dest]; taken {
+		s.comment("  not realigned: the copy would have the name of that of number %d. Choose another name:", before)
+		s.comment("  %s", i.Priority.Command)
+		return true
+	}
+	s.dests[dest] = rank
 	if s.replace {
 		s.comment("  a copy, not an exchange: %s", i.NoExchange)
 	}
 	s.comment("  %s to copy, the disks grow by %s", units.Format(i.copies()), units.Format(i.Grows()))
 	fmt.Fprintf(s.w, "copy %d %s\n", rank, command)
+	return false
 }
 
 func (s *script) refused(hindrances []align.Finding) {

@@ -152,10 +152,10 @@ func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
 	return w.CallAsked(ctx, request, nil)
 }
 
-// CallAsked is Call for a request during which the worker asks. Its questions are untrusted. answer ends with its
-// context, and with that the worker.
+// CallAsked is Call for a request during which the worker asks. Its questions are untrusted. The end of ctx kills the
+// worker, but does not end answer, which must have an end of its own by then.
 func (w *Worker) CallAsked(
-	ctx context.Context, request []byte, answer func(ctx context.Context, question []byte) []byte,
+	ctx context.Context, request []byte, answer func(question []byte) []byte,
 ) ([]byte, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -181,7 +181,7 @@ func (w *Worker) CallAsked(
 // bytes its own answer may have.
 type conversation struct {
 	request []byte
-	answer  func(ctx context.Context, question []byte) []byte
+	answer  func(question []byte) []byte
 	most    int64
 }
 
@@ -194,7 +194,7 @@ func (w *Worker) exchange(ctx context.Context, c conversation, wall time.Duratio
 		state.Store(doing(w.cmd.Process.Pid))
 		w.kill()
 	})
-	answer, err := w.talk(timed, c)
+	answer, err := w.talk(c)
 	switch inTime := stop(); {
 	case inTime && err == nil:
 		return answer, nil
@@ -215,7 +215,7 @@ func (w *Worker) exchange(ctx context.Context, c conversation, wall time.Duratio
 // errUnsent marks a request that the worker did not read to its end, so that it cannot have begun with it.
 var errUnsent = errors.New("request not taken")
 
-func (w *Worker) talk(ctx context.Context, c conversation) ([]byte, error) {
+func (w *Worker) talk(c conversation) ([]byte, error) {
 	if err := writeFrame(w.in, w.number, c.request); err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnsent, err)
 	}
@@ -231,7 +231,7 @@ func (w *Worker) talk(ctx context.Context, c conversation) ([]byte, error) {
 		if len(frame) > mostQuestion {
 			return nil, fmt.Errorf("%w: a question of %d bytes, at most %d", errFrame, len(frame), mostQuestion)
 		}
-		if err := writeFrame(w.in, w.number|asking, c.answer(ctx, frame)); err != nil {
+		if err := writeFrame(w.in, w.number|asking, c.answer(frame)); err != nil {
 			return nil, err
 		}
 	}

@@ -234,7 +234,7 @@ func TestEnvironment(t *testing.T) {
 // answers, and those that are too long, are its end.
 func TestQuestions(t *testing.T) {
 	w := start(t, sandbox.Options{Level: sandbox.Sandbox})
-	more := func(_ context.Context, question []byte) []byte { return append(question, '+') }
+	more := func(question []byte) []byte { return append(question, '+') }
 	for range 2 {
 		answer, err := w.CallAsked(t.Context(), []byte("ask x"), more)
 		require.NoError(t, err)
@@ -252,7 +252,7 @@ func TestQuestions(t *testing.T) {
 	// The end of the context ends a worker whose question waits.
 	w = start(t, sandbox.Options{Level: sandbox.Process})
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = w.CallAsked(ctx, []byte("ask x"), func(ctx context.Context, _ []byte) []byte {
+	_, err = w.CallAsked(ctx, []byte("ask x"), func([]byte) []byte {
 		cancel()
 		<-ctx.Done()
 		return nil
