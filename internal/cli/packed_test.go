@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,5 +80,66 @@ func TestPackedSourceIsNeverWritten(t *testing.T) {
 		for name, was := range files {
 			require.True(t, bytes.Equal(was, []byte(read(t, name))), "%q changed %s", c, name)
 		}
+	}
+}
+
+// scanned runs a scan of one file by the defaults.
+func scanned(t *testing.T, path string, flags ...string) string {
+	t.Helper()
+	r := trueup(t, append([]string{"scan", "--isolation", "none", path}, flags...)...)
+	require.Contains(t, []int{0, 1, 3}, r.code, r.stderr)
+	return r.stdout
+}
+
+// What an archive has behind its first bytes is not known, so no image in it is taken for the only one.
+func TestHeadOfAnArchive(t *testing.T) {
+	t.Chdir(t.TempDir())
+	noise := make([]byte, 33<<20)
+	members := tarforge.New(tarforge.Member{Name: "a.img", Data: qcow2forge.New(tiny(), 16).Bytes},
+		tarforge.Member{Name: "more", Data: noise}, tarforge.Member{Name: "b.img", Data: tiny()})
+	put(t, "vm.box", gzipped(t, append(members, tarforge.End()...)))
+	require.Contains(t, scanned(t, "vm.box", "--json"), `"packed":1`)
+	require.Contains(t, scanned(t, "vm.box"), "it lies behind the first 32 MiB")
+}
+
+// A verdict by a head says so.
+func TestAlignedByHead(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, "a.qcow2.gz", gzipped(t, qcow2forge.New(tiny(), 16).Bytes))
+	out := scanned(t, "a.qcow2.gz")
+	require.Contains(t, out, "Aligned:")
+	require.Contains(t, out, "By head: 1 image, packed")
+}
+
+// The error of a packed image that cannot be read is that of the image, and nothing more.
+func TestPackedErrors(t *testing.T) {
+	t.Chdir(t.TempDir())
+	junk := bytes.Repeat([]byte("junk"), 1<<18)
+	put(t, "junk.vmdk", junk)
+	put(t, "junk.vmdk.gz", gzipped(t, junk))
+	want := strings.ReplaceAll(trueup(t, "inspect", "junk.vmdk").stderr, "junk.vmdk:", "junk.vmdk.gz:")
+	require.Equal(t, want, trueup(t, "inspect", "--spool", ".", "junk.vmdk.gz").stderr)
+}
+
+// The name of a packed file cannot command the terminal. This one says that it unpacks to 2^60 bytes.
+func TestPackedWarningIsSafe(t *testing.T) {
+	t.Chdir(t.TempDir())
+	name := "a\x1b[31m\n.img.zst"
+	put(t, name, []byte("\x28\xb5\x2f\xfd\xc0\x00\x00\x00\x00\x00\x00\x00\x00\x10\x01\x00\x00"))
+	r := trueup(t, "inspect", "--spool", ".", name)
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, "trying all the same")
+	require.NotContains(t, r.stderr, "\x1b")
+	require.Equal(t, 2, strings.Count(r.stderr, "\n"), r.stderr)
+}
+
+// Work that needs a file is refused before anything is unpacked: there is no folder for that.
+func TestPackedIsRefusedFirst(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, "a.img.gz", gzipped(t, tiny()))
+	for _, args := range [][]string{{"--view", "a.img.gz", "d.vmdk"}, {"--in-place", "a.img.gz"}} {
+		r := trueup(t, append([]string{"align", "--spool", "none"}, args...)...)
+		require.Equal(t, 4, r.code, r.stderr)
+		require.Contains(t, r.stderr, args[0]+" needs an image in a file of its own")
 	}
 }

@@ -73,12 +73,3 @@ func packedRefusal(kind, work string) error {
 		Remedy: "make a file of it with trueup convert, and name that",
 	}
 }
-
-// NeedsFile refuses a packed image for work that needs a file of its own.
-func (s *Source) NeedsFile(work string) error {
-	from := s.Image.Unpacked
-	if from == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", s.Path(), packedRefusal(from.Kind, work))
-}

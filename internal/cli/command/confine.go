@@ -77,7 +77,7 @@ func (c *Base) unpacks(ctx context.Context, errOut io.Writer) {
 		return watch()
 	}
 	if !c.Quiet {
-		u.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+text) }
+		u.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+report.SafeMessage(text)) }
 	}
 }
 

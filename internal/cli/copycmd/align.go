@@ -2,6 +2,7 @@
 package copycmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -281,12 +282,12 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 func (f *alignFlags) copyDisk(
 	ctx context.Context, errOut io.Writer, src, dest string,
 ) (r *report.Align, w realign.Written, err error) {
-	s, err := f.Open(src, f.Reading)
+	s, err := f.OpenFile(src, cmp.Or(f.needFiles()...), f.Reading)
 	if err != nil {
 		return nil, w, err
 	}
 	defer s.Close()
-	if err := errors.Join(f.spareSums(s.Image), f.keepsFormat(s), f.checkPacked(s)); err != nil {
+	if err := errors.Join(f.spareSums(s.Image), f.keepsFormat(s)); err != nil {
 		return nil, w, err
 	}
 	o, err := f.OpenOthers(f.Base, s, dest)
@@ -363,7 +364,7 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 		},
 	}
 	if !c.Quiet {
-		j.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+text) }
+		j.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+report.SafeMessage(text)) }
 	}
 	return j, end
 }

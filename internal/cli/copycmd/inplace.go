@@ -66,9 +66,6 @@ func (f *alignFlags) alignArguments(other cobra.PositionalArgs) cobra.Positional
 
 // planInPlace plans the move inside of a disk.
 func (f *alignFlags) planInPlace(s *realign.Source) (*realign.Plan, error) {
-	if err := s.NeedsFile("--" + inPlace); err != nil {
-		return nil, err
-	}
 	if name, ok := s.Image.Uses(f.journal); ok {
 		return nil, command.Usage("--journal %s is %s, a file of the disk; name another file", f.journal, name)
 	}
@@ -104,7 +101,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 	if err != nil {
 		return err
 	}
-	s, err := f.Open(path, f.Reading)
+	s, err := f.OpenFile(path, "--"+inPlace, f.Reading)
 	if err != nil {
 		return err
 	}

@@ -42,13 +42,3 @@ func (f *alignFlags) needFiles() (out []string) {
 	}
 	return out
 }
-
-// checkPacked refuses a packed image for what needs a file.
-func (f *alignFlags) checkPacked(s *realign.Source) error {
-	for _, work := range f.needFiles() {
-		if err := s.NeedsFile(work); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -65,13 +65,10 @@ type head struct {
 	strict bool
 }
 
-// tail is what detection of a format reads at the end of a file, in bytes: formats with a header have none there.
-const tail = 1024
-
 // ReadAt follows the contract of io.ReaderAt.
 func (h *head) ReadAt(p []byte, off int64) (int, error) {
 	end := off + int64(len(p))
-	if h.strict && end > int64(len(h.known)) && off < h.size && (len(p) != tail || end != h.size) {
+	if h.strict && end > int64(len(h.known)) && off < h.size {
 		return 0, ErrBeyond
 	}
 	n := min(int64(len(p)), max(0, h.size-off))

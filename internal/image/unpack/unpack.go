@@ -73,45 +73,49 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 	if b.file, err = dir.OpenAny(base, ondisk.ErrUnsupported); err != nil {
 		return nil, errors.Join(ondisk.ErrNoMatch, dir.Close())
 	}
-	img, err := b.open(name, member, o)
+	f, from, err := b.open(name, member)
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	img.Packed = b.file
-	return img, nil
+	img, err := image.OpenUnpacked(f, from, name, o, func(name string) (driver.File, error) {
+		return b.further(f.name, name)
+	})
+	if err == nil {
+		img.Packed = b.file
+	}
+	return img, err
 }
 
-// open opens what the user named.
-func (b *box) open(name, member string, o image.Options) (*image.Image, error) {
+// open opens the file that the user named.
+func (b *box) open(name, member string) (f *open, from image.Unpacked, err error) {
 	kind, err := b.recognise()
 	if err == nil && b.way.Refuse != nil {
 		err = b.way.Refuse(kind)
 	}
 	if err == nil {
-		err = b.list(kind)
+		err = b.list(kind, member)
 	}
 	if err != nil {
-		return nil, err
+		return nil, from, err
 	}
-	from := image.Unpacked{File: b.file.Name(), Kind: kind, Stored: b.file.Size()}
+	from = image.Unpacked{File: b.file.Name(), Kind: kind, Stored: b.file.Size()}
 	if b.files == nil {
 		if member != "" {
-			return nil, ondisk.In(ondisk.ErrUsage, "%.256q is no archive, and there is no file %.256q", b.path, name)
+			return nil, from, ondisk.In(ondisk.ErrUsage, "%.256q is no archive, and there is no file %.256q", b.path,
+				name)
 		}
-		return image.OpenUnpacked(b.opened(b.base, b.stem()), from, name, o, b.noFurther)
+		return b.opened(b.base, b.stem()), from, nil
 	}
 	main, err := b.choose(member)
 	if err != nil {
-		return nil, err
+		return nil, from, err
 	}
 	from.Member = main.name
 	c, err := b.content(main)
 	if err != nil {
-		return nil, err
+		return nil, from, err
 	}
-	return image.OpenUnpacked(b.opened(c, main.name), from, name, o, func(name string) (driver.File, error) {
-		return b.further(main, name)
-	})
+	return b.opened(c, main.name), from, nil
 }
 
 // Kinds of archives, as users write them.
@@ -143,8 +147,9 @@ func (b *box) recognise() (kind string, err error) {
 
 func isOVF(name string) bool { return strings.EqualFold(path.Ext(name), ".ovf") }
 
-// list unpacks a stream, and lists the files of an archive.
-func (b *box) list(kind string) (err error) {
+// list unpacks a stream, and lists the files of an archive. By a head, the list ends there: that is enough to open the
+// member that the user named, and not to find all images.
+func (b *box) list(kind, member string) (err error) {
 	switch kind {
 	case zipFile:
 		return b.listZip()
@@ -172,8 +177,8 @@ func (b *box) list(kind string) (err error) {
 	for _, f := range files {
 		b.files = append(b.files, file{name: f.Name, at: f.Range})
 	}
-	if errors.Is(err, ErrBeyond) && len(files) > 0 {
-		return nil // what stands there shows when a whole is read
+	if errors.Is(err, ErrBeyond) && b.find(member) != nil {
+		return nil
 	}
 	return err
 }
@@ -264,12 +269,19 @@ func (b *box) images() ([]*file, error) {
 	return slices.DeleteFunc(found, func(f *file) bool { return parts[f.name] || image.IsFlatName(f.name) }), nil
 }
 
-// further opens a file that an image of the archive names, which lies beside it.
-func (b *box) further(main *file, name string) (driver.File, error) {
+// further opens a file that an image names, which lies beside it in the archive.
+func (b *box) further(main, name string) (driver.File, error) {
+	if b.files == nil {
+		return nil, &ondisk.Refusal{
+			Code: "reference", Reason: fmt.Sprintf("it names %.256q, and a compressed image is read without the files "+
+				"beside it", name),
+			Remedy: "unpack all of its files first, or put them into one archive",
+		}
+	}
 	if err := gate.CheckName(name); err != nil {
 		return nil, err
 	}
-	name = path.Join(path.Dir(main.name), name)
+	name = path.Join(path.Dir(main), name)
 	f := b.find(name)
 	if f == nil {
 		return nil, fmt.Errorf("file %.256q of the archive: %w", name, fs.ErrNotExist)
@@ -279,15 +291,6 @@ func (b *box) further(main *file, name string) (driver.File, error) {
 		return nil, err
 	}
 	return b.opened(c, name), nil
-}
-
-// noFurther refuses a file that an image without an archive names.
-func (b *box) noFurther(name string) (driver.File, error) {
-	return nil, &ondisk.Refusal{
-		Code: "reference", Reason: fmt.Sprintf("it names %.256q, and a compressed image is read without the files "+
-			"beside it", name),
-		Remedy: "unpack all of its files first, or put them into one archive",
-	}
 }
 
 // Close closes the file, and gives up what was unpacked.
@@ -303,6 +306,16 @@ type open struct {
 	content
 	name string
 	box  *box
+}
+
+// HeadOnly reports whether the end of the file was not unpacked.
+func (f *open) HeadOnly() bool {
+	c, end := f.content, f.Size()
+	if p, ok := c.(part); ok {
+		c, end = p.of, p.at.End()
+	}
+	h, ok := c.(*head)
+	return ok && end > int64(len(h.known))
 }
 
 // Name returns the name without folders.

@@ -31,6 +31,7 @@ func (p *printer) summary(partly int) {
 		p.para("", "No image was found.")
 	case bad+partly == 0:
 		p.t.Lead(text.FgGreen, "Aligned:", alignedText(s))
+		p.heads()
 	default:
 		p.counts()
 	}
@@ -67,6 +68,14 @@ func (p *printer) summary(partly int) {
 	}
 	if s.Images > 0 && s.Merged == nil {
 		p.para("", workText(s))
+	}
+}
+
+// heads says what a verdict by the head of a packed image leaves open, where counts do not.
+func (p *printer) heads() {
+	if p.s.Heads > 0 {
+		p.para("", "By head: "+images(p.s.Heads)+", packed, of which only the first bytes were unpacked. The rest may "+
+			"be damaged.")
 	}
 }
 

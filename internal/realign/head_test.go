@@ -1,0 +1,47 @@
+package realign
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/image"
+)
+
+// An image that reaches past the first bytes is judged by them, also as a member that the user names.
+func TestHeadOfALargeImage(t *testing.T) {
+	t.Parallel()
+	disk := tableforge.NewMBR(40<<11, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 80000})
+	for off := 1 << 20; off < len(disk); off += 512 {
+		disk[off] = 1 // so that no cluster is left out
+	}
+	qcow2 := qcow2forge.New(disk, 16).Bytes
+	require.Greater(t, len(qcow2), 32<<20)
+	for name, data := range map[string][]byte{
+		"a.img.gz": disk, "a.qcow2.gz": qcow2,
+		"t.tar.gz!a.img": tarforge.New(tarforge.Member{Name: "a.img", Data: disk}),
+		"vm.box!a.qcow2": tarforge.New(tarforge.Member{Name: "a.qcow2", Data: qcow2}),
+	} {
+		var stream bytes.Buffer
+		w, err := gzip.NewWriterLevel(&stream, gzip.BestSpeed)
+		require.NoError(t, err)
+		_, err = w.Write(data)
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		path := filepath.Join(t.TempDir(), name)
+		file, _, _ := bytes.Cut([]byte(path), []byte("!"))
+		require.NoError(t, os.WriteFile(string(file), stream.Bytes(), 0o600))
+		s, err := Head(context.Background(), path, image.Options{})
+		require.NoError(t, err, name)
+		require.Equal(t, int64(63*512), s.Layout.Partitions[0].Off, name)
+		s.Close()
+	}
+}
