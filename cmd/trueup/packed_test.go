@@ -154,7 +154,7 @@ func TestPackedImagesAreNamed(t *testing.T) {
 		{4, "--resumable needs an image in a file of its own", []string{"align", "--resumable", at("x.vmdk.gz"), dest}},
 		{4, "trueup serve needs an image in a file of its own", []string{"serve", "--once", at("x.img.xz")}},
 		{4, "trueup convert", []string{"convert", at("x.img.xz"), strings.TrimSuffix(dest, "vmdk") + "ova"}},
-		{1, "--spool " + dest, []string{"inspect", "--spool", dest, at("x.img.xz")}},
+		{1, "unpacking in " + dest, []string{"inspect", "--spool", dest, at("x.img.xz")}},
 	} {
 		r := trueup(t, c.args...)
 		require.Equal(t, c.code, r.code, "%q\n%s", c.args, r.stderr)

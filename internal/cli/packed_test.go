@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -142,4 +143,40 @@ func TestPackedIsRefusedFirst(t *testing.T) {
 		require.Equal(t, 4, r.code, r.stderr)
 		require.Contains(t, r.stderr, args[0]+" needs an image in a file of its own")
 	}
+}
+
+// A file of an archive with a name that no image may have is in nobody's way.
+func TestOddNamesInZip(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, "odd.zip", zipped(t, []byte("text"), "M\x94ller.txt", `dir\read.txt`, "b.txt"))
+	require.Contains(t, trueup(t, "inspect", "--spool", ".", "odd.zip").stderr, "no image (files in it: 3)")
+	r := trueup(t, "inspect", "--spool", ".", `odd.zip!dir\read.txt`)
+	require.Contains(t, r.stderr, "has a backslash")
+
+	put(t, "image.zip", zipped(t, qcow2forge.New(tiny(), 16).Bytes, `dir\a.qcow2`))
+	require.Contains(t, trueup(t, "inspect", "--spool", ".", "image.zip").stderr, "has a backslash")
+}
+
+// A message lists images so that a shell reads their names, and not all of many.
+func TestImagesOfAnArchiveAreListed(t *testing.T) {
+	t.Chdir(t.TempDir())
+	names := []string{"it's.qcow2"}
+	for i := range 11 {
+		names = append(names, strconv.Itoa(i)+".qcow2")
+	}
+	put(t, "a.zip", zipped(t, qcow2forge.New(tiny(), 16).Bytes, names...))
+	r := trueup(t, "inspect", "--spool", ".", "a.zip")
+	require.Equal(t, 64, r.code)
+	require.Contains(t, r.stderr, `'a.zip!it'\''s.qcow2', 'a.zip!0.qcow2'`)
+	require.Contains(t, r.stderr, "and 2 more")
+}
+
+// Packed bytes that many files of an archive share would be unpacked for each.
+func TestFilesOfZipDoNotOverlap(t *testing.T) {
+	t.Chdir(t.TempDir())
+	data := zipped(t, tiny(), "a.img", "b.img")
+	second := bytes.LastIndex(data, []byte("PK\x01\x02"))
+	copy(data[second+42:], []byte{0, 0, 0, 0})
+	put(t, "a.zip", data)
+	require.Contains(t, trueup(t, "inspect", "--spool", ".", "a.zip!b.img").stderr, "overlap")
 }

@@ -29,6 +29,7 @@ type Unpacked struct {
 	Member string `json:"member,omitempty"`         // of an archive; empty: it is in none
 	Stored int64  `json:"stored_bytes"`             // of the file
 	Size   int64  `json:"unpacked_bytes,omitempty"` // of the image's own file; 0: not known
+	Partly bool   `json:"-"`                        // its end was not unpacked
 }
 
 // OpenUnpacked opens an image that was unpacked into a file, which is the image's from then on. It can name the files

@@ -208,7 +208,8 @@ func (r *xzReader) beginBlock(first byte) error {
 	}
 	// The smallest blocks that xz makes are a small part of their dictionary.
 	if r.dicts += dict; r.dicts > units.GiB && r.dicts/maxDict > r.unpacked/units.MiB {
-		return fmt.Errorf("%w: its blocks ask for dictionaries of %s, and unpack to %s", ondisk.ErrLimit,
+		return fmt.Errorf("%w: its blocks ask for dictionaries of %s, and unpack to %s; unpack it first: unxz -k",
+			ondisk.ErrLimit,
 			units.Format(r.dicts), units.Format(r.unpacked))
 	}
 	if r.sum = xzSum(r.check); r.sum != nil {

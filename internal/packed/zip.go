@@ -1,6 +1,7 @@
 package packed
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -68,17 +69,28 @@ func Files(f ondisk.Source) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []File
+	var out, all []File
 	for range d.files {
 		x, regular, rest, err := parseFile(b)
 		if err != nil {
 			return nil, err
 		}
-		if b = rest; regular {
+		if b, all = rest, append(all, x); regular {
 			out = append(out, x)
 		}
 	}
-	return out, nil
+	return out, apart(all)
+}
+
+// apart refuses files that share packed bytes: each of them would cost as much as these.
+func apart(files []File) error {
+	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.local, b.local) })
+	for i, x := range files[:max(len(files)-1, 0)] {
+		if next := files[i+1]; next.local-x.local < zipLocalSize || next.local-x.local-zipLocalSize < x.Packed {
+			return malformed(fmt.Sprintf("the files %.256q and %.256q overlap", x.Name, next.Name), next.local)
+		}
+	}
+	return nil
 }
 
 // malformed returns the error of a zip archive.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -31,11 +32,15 @@ func Head(ctx context.Context, path string, o image.Options) (*Source, error) {
 		img.Close()
 		return nil, err
 	}
-	if size := img.Disk.Size(); size < unpack.Unsaid {
-		s.Layout.Size = size
+	if !s.Guessed() {
+		s.Layout.Size = img.Disk.Size()
 	}
 	if img.Unpacked.Size >= unpack.Unsaid {
 		img.Unpacked.Size = 0
 	}
 	return s, nil
 }
+
+// Guessed reports whether format and size of a disk are not known: it seems to be raw, and the end of its file, which
+// may have the footer of a VHD, was not unpacked.
+func (s *Source) Guessed() bool { return s.Image.Format == raw.Format.Name && s.Image.Unpacked.Partly }

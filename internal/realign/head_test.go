@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +42,11 @@ func TestHeadOfALargeImage(t *testing.T) {
 		require.NoError(t, os.WriteFile(string(file), stream.Bytes(), 0o600))
 		s, err := Head(context.Background(), path, image.Options{})
 		require.NoError(t, err, name)
+		guessed := strings.HasSuffix(strings.TrimSuffix(name, ".gz"), ".img")
+		require.Equal(t, guessed, s.Guessed(), name)
+		if !guessed {
+			require.Equal(t, int64(len(disk)), s.Layout.Size, name)
+		}
 		require.Equal(t, int64(63*512), s.Layout.Partitions[0].Off, name)
 		s.Close()
 	}

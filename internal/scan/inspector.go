@@ -158,10 +158,15 @@ func (j *Inspector) head(i *results.Image, path string, o image.Options) error {
 		return err
 	}
 	defer s.Close()
-	i.Format, i.Subformat, i.Unpacked = s.Image.Format, s.Image.Subformat, s.Image.Unpacked
+	i.Unpacked = s.Image.Unpacked
 	d := j.describe(s, results.Head)
 	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead()))
-	i.Disks, i.Size = append(i.Disks, d), s.Layout.Size
+	if s.Guessed() {
+		d.Size = 0
+	} else {
+		i.Format, i.Subformat = s.Image.Format, s.Image.Subformat
+	}
+	i.Disks, i.Size = append(i.Disks, d), d.Size
 	return s.Image.Unchanged()
 }
 

@@ -151,8 +151,7 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 			sparse = sparse || strings.HasPrefix(key, "GNU.sparse.")
 		}
 		if sparse {
-			return nil, fmt.Errorf("member at %#x of the archive is sparse: %w in an OVA; pack it with tar "+
-				"and no --sparse",
+			return nil, fmt.Errorf("member at %#x of the archive is sparse: %w; pack it with tar and no --sparse",
 				head, ondisk.ErrUnsupported)
 		}
 		if h.Typeflag != tar.TypeXGlobalHeader {

@@ -23,8 +23,8 @@ func (b *box) head(f *file) (*open, error) {
 	if err == nil {
 		h.known, err = io.ReadAll(io.LimitReader(r, glance))
 	}
-	if err != nil && !isFileError(err) {
-		return nil, err
+	if err != nil && (!isFileError(err) || errors.Is(err, ondisk.ErrLimit)) {
+		return nil, err // a limit for one holds for all
 	}
 	return b.opened(h, f.name), nil
 }

@@ -42,11 +42,11 @@ func (b *box) needSpool(kind string) error {
 	}
 	dir, err := sys.OpenFolder(b.way.Spool)
 	if err != nil {
-		return ondisk.In(ondisk.ErrOutput, "--spool %s: %w", b.way.Spool, err)
+		return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w", b.way.Spool, err)
 	}
 	f, err := sys.Scratch(b.way.Spool, ".trueup.spool")
 	if err != nil {
-		return errors.Join(ondisk.In(ondisk.ErrOutput, "--spool %s: %w", b.way.Spool, err), dir.Close())
+		return errors.Join(ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w", b.way.Spool, err), dir.Close())
 	}
 	sys.Of(f).Sparse()
 	b.spool = &spool{f: f, at: sys.Of(f), dir: dir, path: b.way.Spool}
@@ -86,6 +86,9 @@ func (b *box) content(f *file) (content, error) {
 // unpack unpacks so many packed bytes into the spool. stated is how many there should be of them then, -1 for unknown.
 func (b *box) unpack(kind string, r packed.Unpacker, size, stated int64) (content, error) {
 	if b.way.Head {
+		if kind == packed.Zstd {
+			stated = -1 // it is that of the first frame
+		}
 		return unpackHead(r, stated)
 	}
 	if err := b.needSpool(kind); err != nil {
@@ -113,7 +116,7 @@ func (b *box) unpack(kind string, r packed.Unpacker, size, stated int64) (conten
 		}
 		n, err := io.ReadFull(r, buf)
 		if writing := s.write(buf[:n], at.Off+at.Len); writing != nil {
-			return nil, ondisk.In(ondisk.ErrOutput, "--spool %s: %w; %s of %s were unpacked", s.path, writing,
+			return nil, ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w; %s of %s were unpacked", s.path, writing,
 				units.Format(at.Len), b.file.Name())
 		}
 		at.Len += int64(n)
@@ -129,7 +132,7 @@ func (b *box) unpack(kind string, r packed.Unpacker, size, stated int64) (conten
 		}
 	}
 	if err := s.f.Truncate(at.Off + at.Len); err != nil {
-		return nil, ondisk.In(ondisk.ErrOutput, "--spool %s: %w", s.path, err)
+		return nil, ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w", s.path, err)
 	}
 	s.end = at.Off + at.Len
 	return part{s, at}, b.file.Unchanged()
@@ -141,8 +144,8 @@ func (s *spool) room(name string, done int64) error {
 	if err != nil || !known || free >= 2*spoolCheck {
 		return err
 	}
-	return ondisk.In(ondisk.ErrOutput, "--spool %s: %s (%d bytes) are free, and %s of %s were unpacked, not all; give "+
-		"a folder with more room", s.path, units.Format(free), free, units.Format(done), name)
+	return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %s (%d bytes) are free, and %s of %s were unpacked, not all; give "+
+		"a folder with more room: --spool DIR", s.path, units.Format(free), free, units.Format(done), name)
 }
 
 // write writes bytes but for zeros.

@@ -19,6 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/packed"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // Way says how an image is unpacked.
@@ -59,6 +60,7 @@ type file struct {
 	name string
 	at   disk.Range   // in base
 	zip  *packed.File // nil of a tar
+	bad  error        // of a name that no image may have
 }
 
 // Open opens an image in a compressed file or in an archive: disk.vmdk.gz, images.zip!disk.vmdk, or images.zip when it
@@ -104,7 +106,9 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 			return nil, from, ondisk.In(ondisk.ErrUsage, "%.256q is no archive, and there is no file %.256q", b.path,
 				name)
 		}
-		return b.opened(b.base, b.stem()), from, nil
+		f = b.opened(b.base, b.stem())
+		from.Partly = f.HeadOnly()
+		return f, from, nil
 	}
 	main, err := b.choose(member)
 	if err != nil {
@@ -115,7 +119,9 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 	if err != nil {
 		return nil, from, err
 	}
-	return b.opened(c, main.name), from, nil
+	f = b.opened(c, main.name)
+	from.Partly = f.HeadOnly()
+	return f, from, nil
 }
 
 // Kinds of archives, as users write them.
@@ -191,15 +197,15 @@ func (b *box) listZip() error {
 	}
 	b.files = []file{}
 	for i := range files {
-		name, err := ova.MemberName(files[i].Name)
-		if err != nil {
-			return err
+		name, bad := ova.MemberName(files[i].Name)
+		if bad != nil {
+			name = files[i].Name
 		}
 		if b.find(name) != nil {
 			return fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", name,
 				ondisk.ErrReference)
 		}
-		b.files = append(b.files, file{name: name, zip: &files[i]})
+		b.files = append(b.files, file{name: name, zip: &files[i], bad: bad})
 	}
 	return nil
 }
@@ -218,31 +224,35 @@ func (b *box) find(name string) *file {
 	return nil
 }
 
+// shown is how many images of an archive a message lists.
+const shown = 10
+
 // choose returns the file that the user named, or the only image.
 func (b *box) choose(member string) (*file, error) {
 	if f := b.find(member); f != nil {
-		return f, nil
+		return f, f.bad
 	}
 	images, err := b.images()
 	if err != nil {
 		return nil, err
 	}
-	paths := make([]string, 0, len(images))
-	for _, f := range images {
-		paths = append(paths, "'"+b.path+"!"+f.name+"'") // a shell would take the ! for its own
+	var paths []string
+	for _, f := range images[:min(len(images), shown)] {
+		paths = append(paths, shell.Quote(b.path+"!"+f.name))
 	}
 	list := strings.Join(paths, ", ")
+	if more := len(images) - len(paths); more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
 	switch {
 	case len(images) == 0:
-		return nil, fmt.Errorf("the archive has %d files and no image: %w, there is nothing to look at", len(b.files),
-			ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("the archive has no image (files in it: %d): %w", len(b.files), ondisk.ErrUnsupported)
 	case member != "":
-		return nil, ondisk.In(ondisk.ErrUsage, "the archive has no file %.256q, want one of %.1024s", member, list)
+		return nil, ondisk.In(ondisk.ErrUsage, "the archive has no file %.256q, want one of %s", member, list)
 	case len(images) > 1:
-		return nil, ondisk.In(ondisk.ErrUsage, "the archive has %d images, name one of them: %.1024s", len(images),
-			list)
+		return nil, ondisk.In(ondisk.ErrUsage, "the archive has %d images, name one of them: %s", len(images), list)
 	}
-	return images[0], nil
+	return images[0], images[0].bad
 }
 
 // images finds the images of the archive. Extents and parents belong to others.
@@ -250,6 +260,9 @@ func (b *box) images() ([]*file, error) {
 	parts := map[string]bool{}
 	var found []*file
 	for i := range b.files {
+		if err := b.ctx.Err(); err != nil {
+			return nil, err
+		}
 		f := &b.files[i]
 		head, err := b.head(f)
 		if err != nil {
