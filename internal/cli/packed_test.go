@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 )
 
@@ -179,4 +180,14 @@ func TestFilesOfZipDoNotOverlap(t *testing.T) {
 	copy(data[second+42:], []byte{0, 0, 0, 0})
 	put(t, "a.zip", data)
 	require.Contains(t, trueup(t, "inspect", "--spool", ".", "a.zip!b.img").stderr, "overlap")
+}
+
+// A plan counts the room for what is unpacked.
+func TestPlanOfPacked(t *testing.T) {
+	t.Chdir(t.TempDir())
+	disk := tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512})
+	put(t, "a.qcow2.gz", gzipped(t, qcow2forge.New(disk, 16).Bytes))
+	r := trueup(t, "plan", "--spool", ".", "a.qcow2.gz")
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, strings.Join(strings.Fields(r.stdout), " "), "Unpacking needs up to ")
 }

@@ -102,8 +102,8 @@ func (r *Reader) because(err error) error {
 	case errors.Is(err, io.EOF):
 		return io.EOF
 	case errors.Is(err, io.ErrUnexpectedEOF) && r.stream == Zstd:
-		return ondisk.In(ondisk.ErrFormat, "%s stream: it ends in the middle of a frame, or in bytes that are none: the "+
-			"file is truncated, or has other bytes at its end; get it again", r.stream)
+		return ondisk.In(ondisk.ErrFormat, "%s stream: it ends in the middle of a frame, or in bytes that are none: "+
+			"the file is truncated, or has other bytes at its end; get it again", r.stream)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return ondisk.In(ondisk.ErrFormat, "%s stream: it ends in the middle: the file is truncated, get it again",
 			r.stream)

@@ -38,7 +38,7 @@ func (t *Text) Plan(r *Plan) {
 	t.findings(r.Findings)
 	if r.Moved == 0 && len(r.Patches) == 0 {
 		if r.leavesOut() {
-			t.copyCost(r.Cost)
+			t.copyCost(r.Cost, r.Image.Unpacked)
 		}
 		return
 	}
@@ -51,13 +51,13 @@ func (t *Text) Plan(r *Plan) {
 		t.partitions(*r.Result)
 		t.insides(*r.Result)
 	}
-	t.copyCost(r.Cost)
+	t.copyCost(r.Cost, r.Image.Unpacked)
 	t.printf("\nThis was a dry run, nothing was written.\n")
 	t.next("To do it:   ", r.Image.align(r.Flags))
 }
 
-// copyCost prints what a copy will read and write.
-func (t *Text) copyCost(c *Cost) {
+// copyCost prints what a copy will read and write, and what room an image takes that is unpacked before.
+func (t *Text) copyCost(c *Cost, u *Unpacked) {
 	if c == nil {
 		return
 	}
@@ -71,8 +71,12 @@ func (t *Text) copyCost(c *Cost) {
 		time = fmt.Sprintf(" That takes about %s if DEST is as fast as SOURCE, of which %s/s were read%s.",
 			Seconds(c.Took), units.Format(c.Rate), warm)
 	}
-	t.para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s",
-		units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), time)
+	spool := ""
+	if u != nil && u.Kind != "tar" {
+		spool = fmt.Sprintf(" Unpacking needs up to %s, there too or in --spool DIR.", units.Format(u.Size))
+	}
+	t.para(0, "A copy reads %s, writes at most %s and reads that back. It needs %s where DEST goes.%s%s",
+		units.Format(c.Read), units.Format(c.Write), units.Format(c.Need), spool, time)
 }
 
 func (t *Text) refusals(fs []align.Finding) {

@@ -48,7 +48,7 @@ func TestCostOfACopy(t *testing.T) {
 	cost := Cost{Read: 4 << 20, Write: 2 << 20, Need: 3 << 20}
 	text := func() string {
 		var out strings.Builder
-		(&Text{W: &out}).copyCost(&cost)
+		(&Text{W: &out}).copyCost(&cost, nil)
 		return strings.Join(strings.Fields(out.String()), " ")
 	}
 	const bytes = "A copy reads 4 MiB, writes at most 2 MiB and reads that back. It needs 3 MiB " +

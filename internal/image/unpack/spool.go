@@ -144,8 +144,8 @@ func (s *spool) room(name string, done int64) error {
 	if err != nil || !known || free >= 2*spoolCheck {
 		return err
 	}
-	return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %s (%d bytes) are free, and %s of %s were unpacked, not all; give "+
-		"a folder with more room: --spool DIR", s.path, units.Format(free), free, units.Format(done), name)
+	return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %s (%d bytes) are free, and %s of %s were unpacked, not all; "+
+		"give a folder with more room: --spool DIR", s.path, units.Format(free), free, units.Format(done), name)
 }
 
 // write writes bytes but for zeros.
