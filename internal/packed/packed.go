@@ -137,8 +137,8 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxWindow is the largest window of a zstd frame: what zstd --ultra --long=27 asks for.
-const maxWindow = 128 * units.MiB
+// maxWindow is the largest window of a zstd frame, in bytes: as large as the largest dictionary of xz.
+const maxWindow = maxDict
 
 func openZstd(in *bufio.Reader) (io.Reader, error) {
 	return zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),

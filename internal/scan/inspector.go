@@ -162,7 +162,7 @@ func (j *Inspector) head(i *results.Image, path string, o image.Options) error {
 	d := j.describe(s, results.Head)
 	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead()))
 	if s.Guessed() {
-		d.Size = 0
+		i.Format, d.Size = i.Unpacked.Kind, 0
 	} else {
 		i.Format, i.Subformat = s.Image.Format, s.Image.Subformat
 	}
