@@ -228,4 +228,4 @@ bench: build ## every row beside its yardstick, into docs/benchmarks.md; moves i
 
 .PHONY: clean
 clean: ## remove what make and the README's commands made
-	rm -rf bin dist .cache aligned*.vmdk .*.partial
+	rm -rf bin dist .cache .release-* aligned*.vmdk .*.partial

@@ -106,6 +106,26 @@ give_up() {
 	exit 0
 }
 
+# Packages of services (openssh-server) start them. Where the machine has no policy for that, none is started meanwhile.
+policy=/usr/sbin/policy-rc.d
+own_policy=
+
+refuse_services() {
+	if [ ! -e "$policy" ]; then
+		own_policy=yes
+		trap allow_services EXIT
+		trap 'exit 130' INT
+		trap 'exit 143' TERM
+		printf '#!/bin/sh\nexit 101\n' >"$policy"
+		chmod 0755 "$policy"
+	fi
+}
+
+allow_services() {
+	[ -z "$own_policy" ] || rm -f "$policy"
+	own_policy=
+}
+
 apt() {
 	DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=600 "$@" </dev/null
 }
@@ -150,7 +170,9 @@ if [ "${#missing[@]}" -gt 0 ]; then
 	fi
 	echo "Installing: ${missing[*]}"
 	apt update # the package lists of a fresh machine are empty or too old to fetch from
+	refuse_services
 	apt install --no-install-recommends --reinstall "${missing[@]}"
+	allow_services
 fi
 if [ ! -e "$grub_legacy/grub" ]; then
 	if [ "$(id -u)" -ne 0 ]; then

@@ -55,7 +55,10 @@ prepare_wine() {
 	# One server for all programs: to start it takes longer than most of them.
 	mkdir "$WINEPREFIX"
 	/usr/lib/wine/wineserver -p >/dev/null 2>&1 </dev/null
-	timeout 300 "$wine" wineboot -i >/dev/null 2>&1 </dev/null
+	if ! timeout 1200 "$wine" wineboot -i >/dev/null 2>&1 </dev/null; then
+		echo 'wineboot has made no prefix of Wine in 20 minutes' >&2
+		exit 1
+	fi
 	x86_64-w64-mingw32-gcc -shared -o "$WINEPREFIX/drive_c/windows/system32/bcryptprimitives.dll" "$work/prng.c" -ladvapi32
 
 	local source
@@ -163,13 +166,11 @@ compare_with_linux() {
 # Wine waits more than it computes, so that both together take little longer than one.
 declare -A runs
 for system in "$@"; do
-	(test_"$system") >"$work/$system.log" 2>&1 &
+	(test_"$system") > >(sed -u "s/^/$system: /") 2>&1 &
 	runs[$system]=$!
 done
 failed=0
 for system in "$@"; do
-	wait "${runs[$system]}" || failed=1
-	echo "== $system"
-	cat "$work/$system.log"
+	wait "${runs[$system]}" || { failed=1 && echo "$system: failed" >&2; }
 done
 [ "$failed" = 0 ]
