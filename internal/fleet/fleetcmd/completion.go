@@ -42,7 +42,7 @@ func offers(name string) cobra.CompletionFunc {
 	case "NAME=DIR", "NAME[=DIR]":
 		return func(_ *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			if strings.Contains(begun, "=") {
-				return nil, cobra.ShellCompDirectiveDefault
+				return nil, cobra.ShellCompDirectiveFilterDirs
 			}
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

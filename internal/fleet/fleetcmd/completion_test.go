@@ -19,7 +19,7 @@ func TestCompletion(t *testing.T) {
 		"--nats ": ":4", "status --nats ": ":4", "status --datastore ": ":4", "submit scan --boundary ": ":4",
 		"--nkey ": ":0", "worker --nkey ": ":0", "submit align --worklist ": ":0", "serve --tls-cert ": ":0",
 		"worker --trueup ": ":0", "serve --store ": ":16", "worker --folder ": ":16",
-		"worker --datastore ds": ":4", "worker --datastore ds7=/v": ":0", "submit align --datastore ds7=": ":0",
+		"worker --datastore ds": ":4", "worker --datastore ds7=/v": ":16", "submit align --datastore ds7=": ":16",
 		"status --state ": "running queued done refused cancelled dead :4",
 		"submit a":        "align\tHave aligned copies of images written beside them :4",
 	} {
