@@ -131,7 +131,8 @@ func TestAllRecipes(t *testing.T) {
 func TestPacker(t *testing.T) {
 	k := newKitchen(t, "packer")
 	commands := k.follow("Packer")
-	k.write("source.pkr.hcl", "source \"null\" \"disk\" {\n  communicator = \"none\"\n}\n")
+	k.write("source.pkr.hcl", "source \"null\" \"template\" {\n  communicator = \"none\"\n}\n")
+	k.shell("sed -i s/source.qemu.template/source.null.template/ align.pkr.hcl")
 	k.shell("mkdir output && qemu-img convert -O qcow2 xp.img output/disk.qcow2")
 	k.shell(strings.Join(commands, ""))
 	k.aligned("output/disk.qcow2")
@@ -150,6 +151,13 @@ func TestAnsible(t *testing.T) {
 	k.shell(strings.Join(commands, ""))
 	require.Contains(k, k.shell("cat report.html"), "host=two")
 	require.Equal(k, "one.ndjson\n", k.shell(`grep -l '"start_lba":63' *.ndjson`))
+
+	// An image that cannot be read fails the host, and a report that cannot be made the last line.
+	k.shell("head -c 70000 two/even.img > two/cut.vhdx && printf vhdxfile | dd of=two/cut.vhdx conv=notrunc status=none")
+	playbook, report, _ := strings.Cut(commands[0], "\n")
+	require.Contains(k, k.shell(playbook+" || echo failed with $?"), "failed with 2")
+	k.write("one.ndjson", "no rows\n")
+	require.Contains(k, k.shell("("+strings.TrimSpace(report)+") || echo failed with $?"), "failed with 1")
 }
 
 // The stand-in for oc knows one volume, pvc-one, which is the folder pvc, and runs the command of a job there.
@@ -157,7 +165,12 @@ const standIn = `#!/bin/bash
 set -e
 echo "oc $*" >>oc.log
 case $1 in
-get) echo '{"items": [{"metadata": {"name": "pvc-one"}}]}' ;;
+get)
+	case $* in
+	*" job.batch/trueup-x7") cat state ;;
+	*) echo '{"items": [{"metadata": {"name": "pvc-one"}}]}' ;;
+	esac
+	;;
 create)
 	job=$(cat)
 	pod=$(jq .spec.template.spec <<<"$job")
@@ -165,10 +178,13 @@ create)
 	[ "$(jq -r '.volumes[0].name' <<<"$pod")" = "$(jq -r '.containers[0].volumeMounts[0].name' <<<"$pod")" ]
 	mount=$(jq -r '.containers[0].volumeMounts[0].mountPath' <<<"$pod")
 	mapfile -t args < <(jq -r '.containers[0].args[]' <<<"$pod")
-	trueup "${args[@]/#$mount/pvc}" >&2
+	[ "$(jq .securityContext.runAsUser <<<"$pod")" = "$(jq .securityContext.fsGroup <<<"$pod")" ]
+	code=0
+	trueup "${args[@]/#$mount/pvc}" >&2 || code=$?
+	# Source: JobConditionType (Kubernetes): these two go in front since version 1.31.
+	[ "$code" = 0 ] && echo SuccessCriteriaMet Complete >state || echo FailureTarget Failed >state
 	echo job.batch/trueup-x7 created
 	;;
-wait) ;;
 *) exit 1 ;;
 esac
 `
@@ -177,10 +193,15 @@ func TestForklift(t *testing.T) {
 	k := newKitchen(t, "ansible-playbook", "jq")
 	require.Empty(k, k.follow("Forklift and MTV"))
 	k.write("plan.yml", "targetnamespace: vms\n")
-	k.write("workload.yml", "vm:\n  id: vm-2861\n")
+	// Forklift embeds three structs in each other, which its writer of YAML names so.
+	k.write("workload.yml", "vm:\n  vm1:\n    vm0:\n      id: vm-2861\n      name: xp\n    powerstate: poweredOff\n")
 	k.write("oc", standIn)
 	k.shell("mkdir pvc && cp xp.img pvc/disk.img && chmod +x oc && PATH=$PWD:$PATH ansible-playbook hook.yml")
 	k.aligned("pvc/disk.img")
 	require.Equal(k, "oc get pvc -n vms -l vmID=vm-2861 -o json\noc create -n vms -f -\n"+
-		"oc wait -n vms --for=condition=complete --timeout=3600s job.batch/trueup-x7\n", k.shell("cat oc.log"))
+		"oc get -n vms -o jsonpath={.status.conditions[*].type} job.batch/trueup-x7\n", k.shell("cat oc.log"))
+
+	// A disk that is refused fails the hook at once.
+	k.write("pvc/disk.img", strings.Repeat("no disk", 1000))
+	require.Contains(k, k.shell("PATH=$PWD:$PATH ansible-playbook hook.yml || echo failed with $?"), "failed with 2")
 }
