@@ -154,11 +154,12 @@ func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []
 	if !c.OwnProcess {
 		return nil
 	}
-	if spool := c.unpacking.Spool; spool != "" {
-		outputs = append(outputs, filepath.Join(spool, "x"))
+	written := store.OutputFolders(append(outputs, c.Out)...)
+	if spool, err := filepath.EvalSymlinks(c.unpacking.Spool); err == nil && spool != "" {
+		written = append(written, spool)
 	}
 	a := sandbox.Access{
-		Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.Out)...),
+		Read: realign.Folders(images), Write: written,
 		Serves: len(c.Judging) > 0, Remove: c.Judging,
 	}
 	a.Read = append(a.Read, c.Judging...)

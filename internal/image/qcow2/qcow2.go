@@ -159,7 +159,8 @@ func names(f driver.File) (driver.Names, error) {
 	if err != nil {
 		return broken, ioError(err)
 	}
-	if h.Version != 2 && h.Version != 3 || h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits {
+	if h.Version != 2 && h.Version != 3 || h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits ||
+		int64(h.HeaderLength) > f.Size() {
 		return broken, nil
 	}
 	x, err := h.readExtensions(f)

@@ -144,7 +144,8 @@ func (b *box) recognise() (kind string, err error) {
 		if err != nil && !isFileError(err) {
 			return "", err
 		}
-		if err == nil && !slices.ContainsFunc(files, func(f ova.File) bool { return isOVF(f.Name) }) {
+		named := strings.EqualFold(path.Ext(b.file.Name()), ".ova") // without an OVF it is damaged
+		if err == nil && !named && !slices.ContainsFunc(files, func(f ova.File) bool { return isOVF(f.Name) }) {
 			return tar, nil
 		}
 	}
