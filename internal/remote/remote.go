@@ -28,8 +28,8 @@ func CheckAddresses(words []string) error {
 			continue // which has no secret
 		}
 		if strings.ContainsFunc(word, func(r rune) bool { return r <= ' ' || r == 0x7F }) {
-			return ondisk.In(ondisk.ErrUsage, "an address of %.10q has a blank or a control character, want %%20 and the "+
-				"like", scheme)
+			return ondisk.In(ondisk.ErrUsage, "an address of %.10q has a blank or a control character, want %%20 and "+
+				"the like", scheme)
 		}
 	}
 	return nil
