@@ -242,7 +242,7 @@ func TestScanOfServersByQuery(t *testing.T) {
 		r := scan(t, append([]string{"--catalog", catalogue}, uris...)...)
 		require.EqualValues(t, "aligned", r.rows[names["vm.img?ds=good"]].Verdict)
 		require.EqualValues(t, "misaligned", r.rows[names["vm.img?ds=bad"]].Verdict)
-		require.EqualValues(t, 2, r.sum.Changes.Same)
+		require.Equal(t, 2, r.sum.Changes.Same)
 		shards := 0
 		for _, shard := range []string{"1/2", "2/2"} {
 			// Each shard is of the list in another order, as two machines make it.
