@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // PhaseUnpack is the phase of a run that unpacks an image, by packed bytes.
@@ -59,8 +61,13 @@ func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {
 	if u.Ended != nil {
 		u.Ended()
 	}
-	if errors.Is(err, ondisk.ErrNoMatch) {
-		return ova.OpenImage(path, o)
+	if !errors.Is(err, ondisk.ErrNoMatch) {
+		return img, err
+	}
+	first := err
+	img, err = ova.OpenImage(path, o)
+	if err == nil && sys.FromSystem(first) && !errors.Is(first, fs.ErrNotExist) { // that fails once is a failure, too
+		return nil, errors.Join(first, img.Close())
 	}
 	return img, err
 }

@@ -69,11 +69,11 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 	at, member := ova.SplitPath(name)
 	dir, base, err := gate.Follow(at, o.Meter)
 	if err != nil {
-		return nil, ondisk.ErrNoMatch // image.Open says more about it
+		return nil, ondisk.In(ondisk.ErrNoMatch, "%w", err) // image.Open says more about it
 	}
 	b := &box{ctx: ctx, way: w, path: at, dir: dir}
 	if b.file, err = dir.OpenAny(base, ondisk.ErrUnsupported); err != nil {
-		return nil, errors.Join(ondisk.ErrNoMatch, dir.Close())
+		return nil, errors.Join(ondisk.In(ondisk.ErrNoMatch, "%w", err), dir.Close())
 	}
 	f, from, err := b.open(name, member)
 	if err != nil {
