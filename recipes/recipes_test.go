@@ -153,7 +153,8 @@ func TestAnsible(t *testing.T) {
 	require.Equal(k, "one.ndjson\n", k.shell(`grep -l '"start_lba":63' *.ndjson`))
 
 	// An image that cannot be read fails the host, and a report that cannot be made the last line.
-	k.shell("head -c 70000 two/even.img > two/cut.vhdx && printf vhdxfile | dd of=two/cut.vhdx conv=notrunc status=none")
+	k.shell("head -c 70000 two/even.img > two/cut.vhdx && " +
+		"printf vhdxfile | dd of=two/cut.vhdx conv=notrunc status=none")
 	playbook, report, _ := strings.Cut(commands[0], "\n")
 	require.Contains(k, k.shell(playbook+" || echo failed with $?"), "failed with 2")
 	k.write("one.ndjson", "no rows\n")

@@ -92,7 +92,7 @@ func TestScanParallels(t *testing.T) {
 	require.Contains(t, stdout, "convert its .hds file with qemu-img convert -f parallels")
 	r := trueup(t, "inspect", s.path("a.pvm/disk.hdd"))
 	require.Equal(t, 1, r.code)
-	require.Contains(t, r.stderr, "disk.hdd is the folder of a Parallels HDD; what reads it: trueup scan ")
+	require.Contains(t, r.stderr, "disk.hdd is the folder of a Parallels HDD; what to do with it: trueup inspect ")
 }
 
 // A disk of several kinds of extents, and a map of a device that is a file, have one row each.

@@ -165,7 +165,7 @@ func TestScanOfExports(t *testing.T) {
 	}
 }
 
-// A catalogue knows objects by what the server says of them. Of one that is as before nothing is read.
+// A catalogue knows objects by their validators. Nothing is read of one that has not changed.
 func TestScanOfServersWithCatalogue(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -146,7 +146,7 @@ func TestPackedIsRefusedFirst(t *testing.T) {
 	}
 }
 
-// A file of an archive with a name that no image may have is in nobody's way.
+// A file of an archive with a name that no image may have does not keep the others from being read.
 func TestOddNamesInZip(t *testing.T) {
 	t.Chdir(t.TempDir())
 	put(t, "odd.zip", zipped(t, []byte("text"), "M\x94ller.txt", `dir\read.txt`, "b.txt"))

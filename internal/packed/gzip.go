@@ -46,7 +46,7 @@ func (m *members) Read(p []byte) (int, error) {
 // errBehind marks bytes behind the end of a stream that are neither another one nor padding.
 var errBehind = errors.New("other bytes stand behind its end")
 
-// next begins the next member; io.EOF: there is none.
+// next begins the next member; io.EOF behind the last one.
 func (m *members) next() error {
 	padded := false
 	for {

@@ -204,7 +204,7 @@ var tools = map[string][]string{
 	Gzip: {"gzip", "-c"}, XZ: {"xz", "-0", "-c"}, Zstd: {"zstd", "-q", "-c"}, Bzip2: {"bzip2", "-1", "-c"},
 }
 
-// An error of reading the file is none of what the file holds.
+// An error of reading the file is no damage of the stream.
 func TestErrorsOfReading(t *testing.T) {
 	for stream, tool := range tools {
 		file := made(t, sample(200000), tool[0], tool[1:]...)

@@ -142,7 +142,7 @@ func (r *xzReader) Read(p []byte) (int, error) {
 	}
 }
 
-// next begins the next block, in this stream or another one; io.EOF: there is none.
+// next begins the next block, in this stream or another one; io.EOF behind the last one.
 func (r *xzReader) next() error {
 	r.began = r.in.at
 	size, err := r.in.ReadByte()

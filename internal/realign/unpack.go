@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
-	"github.com/trueup/trueup/internal/sys"
 )
 
 // PhaseUnpack is the phase of a run that unpacks an image, by packed bytes.
@@ -61,13 +59,8 @@ func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {
 	if u.Ended != nil {
 		u.Ended()
 	}
-	if !errors.Is(err, ondisk.ErrNoMatch) {
-		return img, err
-	}
-	first := err
-	img, err = ova.OpenImage(path, o)
-	if err == nil && sys.FromSystem(first) && !errors.Is(first, fs.ErrNotExist) { // that fails once is a failure, too
-		return nil, errors.Join(first, img.Close())
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return ova.OpenImage(path, o)
 	}
 	return img, err
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// Info is what a server says of a file when it is opened.
+// Info describes a file as its server does when it is opened.
 type Info struct {
 	Name     string // without folders
 	Size     int64  // bytes

@@ -104,3 +104,12 @@ func pieces(u *Usage) string {
 	}
 	return s
 }
+
+// unpackedText describes where an image was unpacked from.
+func unpackedText(u image.Unpacked) string {
+	text := u.Kind
+	if u.Member != "" {
+		text += ", member " + Safe(u.Member)
+	}
+	return fmt.Sprintf("%s, %s (%d bytes) unpacked", text, units.Format(u.Size), u.Size)
+}

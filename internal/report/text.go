@@ -2,7 +2,6 @@ package report
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/report/suggested"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
@@ -224,15 +222,6 @@ func contentText(d Disk) string {
 func (t *Text) fact(name, s string) {
 	t.printf("  %-9s  ", name)
 	t.para(13, "%s", s)
-}
-
-// unpackedText says where an image was unpacked from.
-func unpackedText(u image.Unpacked) string {
-	text := u.Kind
-	if u.Member != "" {
-		text += ", member " + Safe(u.Member)
-	}
-	return fmt.Sprintf("%s, %s (%d bytes) unpacked", text, units.Format(u.Size), u.Size)
 }
 
 func (t *Text) details(i Image) {
@@ -477,36 +466,4 @@ func (t *Text) remedy(f align.Finding) {
 		t.printf("    ")
 		t.para(4, "%s", SafeMessage(f.Remedy))
 	}
-}
-
-// next prints a command to be pasted, on a line of its own where it does not fit behind the words. It is never broken.
-func (t *Text) next(words, command string) {
-	if t.Width > 0 && text.StringWidthWithoutEscSequences(words+command) > t.Width {
-		words = strings.TrimRight(words, " ") + "\n  "
-	}
-	t.printf("%s%s\n", words, command)
-}
-
-// command names the next step. A copy that would be refused is not proposed.
-// align returns the command line that makes an aligned copy of the image.
-func (i Image) align(flags []string) string {
-	if i.Unpacked != nil {
-		return suggested.AlignUnpacked(i.Path, *i.Unpacked, i.Format, flags)
-	}
-	return suggested.Align(i.Path, i.Format, flags)
-}
-
-func (t *Text) command(r *Inspect) {
-	next := slices.Clone(r.Flags)
-	if b := cmp.Or(r.Advice.Boundary, r.Boundary); b != align.DefaultBoundary {
-		next = append(next, "--boundary", units.Short(b))
-	}
-	if len(r.Refusals) > 0 {
-		f := r.Refusals[0]
-		t.para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
-		t.next("To see all of it:           ", suggested.Command("plan", next, r.Image.Path))
-		return
-	}
-	t.next("To see what would change:   ", suggested.Command("plan", next, r.Image.Path))
-	t.next("To write an aligned copy:   ", r.Image.align(next))
 }

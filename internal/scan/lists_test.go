@@ -24,7 +24,8 @@ func TestListsOfPaths(t *testing.T) {
 	}
 }
 
-// A mark of Windows is no part of the first address. What is like one and is none is refused unless a file.
+// The byte order mark of Windows belongs to no address. What looks like an address and cannot be read is refused,
+// unless a file has that name.
 func TestListsOfAddresses(t *testing.T) {
 	paths, err := ReadList("-", strings.NewReader("\ufeffhttps://h/a?secret\nnbd://h/\n"))
 	require.NoError(t, err)

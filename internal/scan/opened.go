@@ -25,8 +25,8 @@ func NotOpened(path string, err error) error {
 				restoreClone)
 		}
 		if exists(filepath.Join(path, image.BundleDescriptor)) {
-			return ondisk.In(ondisk.ErrUnsupported, "%s is the folder of a %s; what reads it: trueup scan %s", path,
-				image.Parallels, shell.Quote(path))
+			return ondisk.In(ondisk.ErrUnsupported, "%s is the folder of a %s; what to do with it: trueup inspect %s",
+				path, image.Parallels, shell.Quote(filepath.Join(path, image.BundleDescriptor)))
 		}
 		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s",
 			path, shell.Quote(path))

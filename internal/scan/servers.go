@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// Servers are images of servers. The zero value is none.
+// Servers are images of servers. The zero value has no images.
 type Servers struct {
 	Addresses []remote.Address
 	Hub       *remote.Hub // nil: there are none

@@ -24,7 +24,9 @@ func TestMain(m *testing.M) {
 // A program that cmd starts gets the very name, where the name needs no escape of PowerShell.
 func TestCmdReadsTheQuotes(t *testing.T) {
 	t.Setenv("TRUEUP_PRINT_ARGUMENT", "1")
-	for _, name := range []string{`C:\t\xp.vmdk`, `C:\my disks\x.vmdk`, `C:\my disks\`, "it's", "a&b (c)", "é", "a,b=c", "x^y"} {
+	for _, name := range []string{
+		`C:\t\xp.vmdk`, `C:\my disks\x.vmdk`, `C:\my disks\`, "it's", "a&b (c)", "é", "a,b=c", "x^y",
+	} {
 		cmd := exec.Command("cmd")
 		cmd.SysProcAttr = &syscall.SysProcAttr{CmdLine: `cmd /s /c "` + os.Args[0] + " " + quoteWindows(name) + `"`}
 		out, err := cmd.Output()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -120,8 +121,9 @@ func (d *Folder) Remove(name string) error {
 	return again(func() error { return unix.Unlinkat(d.fd, name, 0) })
 }
 
-// brief returns a new file of a folder, which has a name for a moment only.
+// brief returns a new file of a folder, which has a name for a moment only: that of no other process.
 func brief(folder, name string) (*os.File, error) {
+	name += "." + strconv.Itoa(os.Getpid())
 	d, err := OpenFolder(folder)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: folder, Err: err}

@@ -41,8 +41,8 @@ func (f *File) Extent(off, limit int64) (n int64, hole bool) {
 	return stateAt(off, limit, data)
 }
 
-// showsHoles reports whether what is not allocated of a file reads as zeros. The data of files that are deduplicated, or
-// of which another program keeps the data, lie elsewhere: these are reparse points.
+// showsHoles reports whether what is not allocated of a file reads as zeros. The data of files that are deduplicated,
+// or that another program keeps, lie elsewhere: these are reparse points.
 // Source: File Attribute Constants, FSCTL_QUERY_ALLOCATED_RANGES, Reparse Point Tags (Microsoft).
 func showsHoles(attributes uint32) bool {
 	const both = windows.FILE_ATTRIBUTE_SPARSE_FILE | windows.FILE_ATTRIBUTE_REPARSE_POINT

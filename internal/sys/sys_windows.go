@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -8,7 +9,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -139,10 +139,10 @@ func (d *Folder) Create(name string, perm fs.FileMode) (*os.File, error) {
 	return f, plain(err)
 }
 
-// Scratch returns a new file in a folder, to read and write it, which the system removes when it is closed, however this
+// Scratch returns a new file in a folder, to read and write it. The system removes it when it is closed, however this
 // process ends. Until then it has a name that begins so. Spec: FILE_FLAG_DELETE_ON_CLOSE (Microsoft).
 func Scratch(folder, name string) (*os.File, error) {
-	path := filepath.Join(folder, name+"."+strconv.Itoa(os.Getpid()))
+	path := filepath.Join(folder, name+"."+rand.Text())
 	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|windows.FILE_FLAG_DELETE_ON_CLOSE, 0o600)
 }
 

@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,8 +82,8 @@ func TestStateFromRangesOfData(t *testing.T) {
 	}
 }
 
-// The numbers are those of winnt.h: 0x20 archive, 0x200 sparse, 0x400 reparse point, 0x800 compressed. Data Deduplication
-// makes files of 0x620.
+// The numbers are those of winnt.h: 0x20 archive, 0x200 sparse, 0x400 reparse point, 0x800 compressed. Data
+// Deduplication makes files of 0x620.
 func TestHolesOfSparseFilesAlone(t *testing.T) {
 	for attributes, want := range map[uint32]bool{
 		0x20: false, 0x220: true, 0xa20: true, 0x420: false, 0x620: false, 0x820: false,
@@ -102,7 +103,9 @@ func TestScratchOfWindows(t *testing.T) {
 	_, err = f.ReadAt(b, 512)
 	require.NoError(t, err)
 	require.Equal(t, "kept", string(b))
-	require.NoError(t, f.Close())
+	second, err := Scratch(folder, ".scratch")
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(f.Close(), second.Close()))
 	names, err := os.ReadDir(folder)
 	require.NoError(t, err)
 	require.Empty(t, names)

@@ -53,7 +53,8 @@ func (c *Base) Open(path string, r realign.Reading) (*realign.Source, error) {
 	return s, nil
 }
 
-// OpenFile is Open for work that needs an image in a file of its own, which a packed one is not; empty: there is none.
+// OpenFile is Open for work that needs an image in a file of its own, which a packed one is not. work names it, and is
+// empty where no such file is needed.
 func (c *Base) OpenFile(path, work string, r realign.Reading) (*realign.Source, error) {
 	if work != "" {
 		defer func(u realign.Unpacking) { c.unpacking = u }(c.unpacking)

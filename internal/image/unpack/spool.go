@@ -42,7 +42,7 @@ func (b *box) needSpool(kind string) error {
 	}
 	dir, err := sys.OpenFolder(b.way.Spool)
 	if err != nil {
-		return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w", b.way.Spool, err)
+		return ondisk.In(ondisk.ErrOutput, "unpacking in %s: %w; give another folder: --spool DIR", b.way.Spool, err)
 	}
 	f, err := sys.Scratch(b.way.Spool, ".trueup.spool")
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/packed"
 	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Way says how an image is unpacked.
@@ -27,7 +28,7 @@ type Way struct {
 	// Refuse returns the error of a command that reads no packed image, for the name of its kind, such as gzip; nil for
 	// one that does.
 	Refuse func(kind string) error
-	Spool  string               // folder of the spool; empty: there is none
+	Spool  string               // folder of the spool; empty: no spool
 	Head   bool                 // instead of a spool, the first bytes are unpacked into memory
 	Begin  func(packed int64)   // called before so many packed bytes are unpacked
 	Add    func(packed int64)   // called when so many of them are done
@@ -64,16 +65,16 @@ type file struct {
 }
 
 // Open opens an image in a compressed file or in an archive: disk.vmdk.gz, images.zip!disk.vmdk, or images.zip when it
-// has one image. The error of any other file is ErrNoMatch, also of one that cannot be read.
+// has one image. The error of any other file is ErrNoMatch, also of one that is missing.
 func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Image, error) {
 	at, member := ova.SplitPath(name)
 	dir, base, err := gate.Follow(at, o.Meter)
 	if err != nil {
-		return nil, ondisk.In(ondisk.ErrNoMatch, "%w", err) // image.Open says more about it
+		return nil, unopened(err)
 	}
 	b := &box{ctx: ctx, way: w, path: at, dir: dir}
 	if b.file, err = dir.OpenAny(base, ondisk.ErrUnsupported); err != nil {
-		return nil, errors.Join(ondisk.In(ondisk.ErrNoMatch, "%w", err), dir.Close())
+		return nil, errors.Join(unopened(err), dir.Close())
 	}
 	f, from, err := b.open(name, member)
 	if err != nil {
@@ -86,6 +87,15 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 		img.Packed = b.file
 	}
 	return img, err
+}
+
+// unopened returns the error of a file that cannot be opened: ErrNoMatch for one that is missing or no plain file, of
+// which opening it as an image says more.
+func unopened(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || !sys.FromSystem(err) {
+		return ondisk.ErrNoMatch
+	}
+	return err
 }
 
 // open opens the file that the user named.
@@ -341,7 +351,7 @@ func (f *open) ID() string { return f.box.file.ID() + "!" + f.name }
 // Forget does nothing: what was unpacked does not change.
 func (f *open) Forget() {}
 
-// Device reports that it is none.
+// Device reports false: the name shows the format.
 func (f *open) Device() bool { return false }
 
 // Unchanged returns the error of a compressed file that is another one by now.

@@ -46,8 +46,15 @@ func TestCustomDisk(t *testing.T) {
 	imagetest.Copy(t, img, copied, store.CreateOptions{})
 	require.Equal(t, "twoGbMaxExtentSparse", agrees(t, copied, want).Subformat)
 
+	twice := imagetest.Write(t, dir, "twice.vmdk", []byte(vmdkforge.Descriptor("custom",
+		`RW 8 FLAT "a-flat.vmdk" 0`, fmt.Sprintf(`RW %d SPARSE "b-s001.vmdk"`, len(grains)/sector),
+		`RW 8 FLAT "a-flat.vmdk" 8`)))
+	_, err := image.Open(twice, image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "beside sparse extents that is not read: convert it first: vmware-vdiskmanager -r")
+
 	require.NoError(t, os.Truncate(filepath.Join(dir, "a-flat.vmdk"), int64(len(flat)-1)))
-	_, err := image.Open(path, image.Options{})
+	_, err = image.Open(path, image.Options{})
 	require.ErrorContains(t, err, fmt.Sprintf(`but the file "a-flat.vmdk" has %d bytes`, len(flat)-1))
 }
 
@@ -82,7 +89,10 @@ func TestMapsOfDevices(t *testing.T) {
 			require.NoError(t, img.Close())
 			qemuReads(t, copied, data)
 
-			for _, device := range []string{"/dev/sda", `\\.\PhysicalDrive0`, "/vmfs/devices/disks/vmhba1:0:0:0"} {
+			for _, device := range []string{
+				"/dev/sda", `\\.\PhysicalDrive0`, "/vmfs/devices/disks/vmhba1:0:0:0",
+				`\\.\PhysicalDrive0" 0 partitionUUID "x`, // as VMware Workstation writes it
+			} {
 				_, err = open(device)
 				require.ErrorIs(t, err, ondisk.ErrUnsupported)
 				require.ErrorContains(t, err, "extent 0 is the device ")

@@ -170,7 +170,7 @@ func (e *extent) parseFile(no int, rest string) error {
 	}
 	var err error
 	e.off, err = sectors(no, "extent offset", f[0])
-	if err == nil && len(f) > 1 && e.flat() {
+	if err == nil && len(f) > 1 && e.flat() && !e.device() {
 		return textErr(no, ondisk.ErrUnsupported, "extent of a physical device or partition: not supported")
 	}
 	return err

@@ -151,8 +151,12 @@ func (m *splitMap) open(s *driver.Source, i int, e *extent) (driver.File, error)
 		return nil, err
 	}
 	if m.tabs.has(f) {
-		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d (%.256q) is the same file as another extent", i,
-			e.name)
+		class, remedy := ondisk.ErrFormat, ""
+		if e.flat() { // which the format allows
+			class = ondisk.ErrUnsupported
+			remedy = "; beside sparse extents that is not read: convert it first: vmware-vdiskmanager -r"
+		}
+		return nil, textErr(e.line, class, "extent %d (%.256q) is the same file as another extent%s", i, e.name, remedy)
 	}
 	m.files = append(m.files, f)
 	return f, m.tabs.add(f)

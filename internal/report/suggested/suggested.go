@@ -31,8 +31,8 @@ func AlignUnpacked(path string, from image.Unpacked, format string, fs []string)
 	if name == "" {
 		name = strings.TrimSuffix(from.File, filepath.Ext(from.File))
 	}
-	at, _, _ := strings.Cut(path, from.File)
-	return alignTo(path, Name(at+name[nameAt(name):]), format, fs)
+	folder, _ := filepath.Split(strings.TrimSuffix(path, "!"+from.Member))
+	return alignTo(path, Name(folder+name[nameAt(name):]), format, fs)
 }
 
 func alignTo(path, name, format string, fs []string) string {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/image"
 )
 
 // A copy goes beside its image, and one of a block device into the current folder: /dev is no place for it.
@@ -21,6 +23,22 @@ func TestNamesOfCopies(t *testing.T) {
 		"/dev/shm/disk.img":               "trueup align /dev/shm/disk.img /dev/shm/disk-aligned.img",
 	} {
 		require.Equal(t, want, Align(path, "raw", nil), path)
+	}
+}
+
+// The copy of a packed image lies beside the file that it was packed in, also where the folder has a name like that.
+func TestNamesOfUnpackedCopies(t *testing.T) {
+	for path, c := range map[string]struct {
+		from image.Unpacked
+		want string
+	}{
+		"a.img.gz.d/a.img.gz":  {image.Unpacked{File: "a.img.gz"}, "a.img.gz.d/a-aligned.img"},
+		"lib/link.gz":          {image.Unpacked{File: "b.img.gz"}, "lib/b-aligned.img"},
+		"lib/vm.box":           {image.Unpacked{File: "vm.box", Member: "box.img"}, "lib/box-aligned.img"},
+		"vm.box.d/vm.box!vm/b": {image.Unpacked{File: "vm.box", Member: "vm/b"}, "vm.box.d/b-aligned"},
+	} {
+		require.Equal(t, Command("align", []string{"--to", "raw"}, path, c.want),
+			AlignUnpacked(path, c.from, "raw", []string{"--to", "raw"}), path)
 	}
 }
 

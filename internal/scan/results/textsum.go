@@ -168,7 +168,7 @@ func (p *printer) outcomes() []outcome {
 		},
 		{
 			s.Heads, "by head", text.Faint,
-			"of all these, packed images judged by the first bytes that they unpack to: they have no rank",
+			"of all these, packed images, by the first bytes of each: no rank; trueup inspect --spool DIR reads all",
 		},
 		{
 			s.Accepted, "accepted", text.Faint,
