@@ -223,7 +223,7 @@ var edges = map[string][]string{
 	"internal/scan": {
 		"internal/advice", "internal/align", "internal/exchange", "internal/image", "internal/image/gate",
 		"internal/image/ova",
-		"internal/image/store",
+		"internal/image/store", "internal/image/unpack",
 		"internal/layout", "internal/realign", "internal/remote", "internal/report", "internal/scan/catalog",
 		"internal/scan/glob",
 		"internal/scan/labels", "internal/scan/results",

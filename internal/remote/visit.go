@@ -199,11 +199,11 @@ func (h *Hub) visit(ctx context.Context, s *server, a Address, use func(a Addres
 
 // isLost returns the error of a file that is not asked for.
 func (s *server) isLost() error {
-	if s.lostFiles() < maxLost {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.lost < maxLost {
+		return nil
+	}
 	return ondisk.In(errUnavailable, "it was not asked for, since its server did not answer for %d others: %w", s.lost,
 		s.last)
 }

@@ -11,9 +11,11 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/unfinished"
 )
@@ -217,8 +219,11 @@ func unchanged(dir string, i *results.Image) bool {
 // folder that Clonezilla wrote.
 func (x *found) packed(why string) *results.Image {
 	text, remedy := fmt.Sprintf("it is compressed with %s, and not judged: %s", x.id.Format, why), x.id.Remedy
-	if x.clone != "" {
+	switch {
+	case x.clone != "":
 		text, remedy = fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), restoreClone
+	case unpack.Reads(x.id.Format):
+		remedy = "to read all of it: trueup inspect --spool DIR " + shell.Quote(x.shown)
 	}
 	i := results.NewImage(x.shown)
 	i.State, i.Format, i.Stored, i.Files = results.Packed, x.id.Format, x.Allocated, []results.File{x.File}

@@ -140,6 +140,9 @@ const (
 	zipFile = "zip"
 )
 
+// Reads reports whether files of a kind can be unpacked, such as gzip.
+func Reads(kind string) bool { return packed.Known(kind) || kind == zipFile }
+
 // recognise returns what the file is: a stream, or an archive of plain files.
 func (b *box) recognise() (kind string, err error) {
 	id, err := image.IdentifyFile(b.file)
@@ -147,7 +150,7 @@ func (b *box) recognise() (kind string, err error) {
 	case err != nil && !isFileError(err):
 		return "", err
 	case err != nil: // opening it as an image says why
-	case id.Kind == image.Packed && (packed.Known(id.Format) || id.Format == zipFile):
+	case id.Kind == image.Packed && Reads(id.Format):
 		return id.Format, nil
 	case id.Kind == image.Pack && id.Format == "ova":
 		files, err := ova.Files(b.file)
