@@ -109,7 +109,7 @@ func recognise(f driver.File) (found driver.Format, names []string, other recogn
 		return found, nil, other, err
 	}
 	tail := e.tail[:min(size, tailSize)]
-	if h, ok := f.(interface{ HeadOnly() bool }); ok && h.HeadOnly() {
+	if beyond(f) != nil {
 		clear(tail) // formats with a header have none there
 	} else if err := ondisk.ReadFull(f, tail, size-int64(len(tail))); err != nil {
 		return found, nil, other, err

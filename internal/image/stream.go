@@ -2,6 +2,7 @@ package image
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Stream is an image that comes through a pipe.
@@ -46,3 +48,48 @@ func OpenStream(r io.Reader, want string) (*Stream, error) {
 }
 
 var errOnce = errors.New("a pipe cannot be read at an offset")
+
+// beyond returns the error of reading the end of a file of which only the first bytes were unpacked, nil of others.
+func beyond(f driver.File) error {
+	if h, ok := f.(interface{ Beyond() error }); ok {
+		return h.Beyond()
+	}
+	return nil
+}
+
+// maxPieces is how many bytes of a disk are kept that is read by the head of its image.
+const maxPieces = 32 << 20
+
+// openHead opens an image front to back, as far as its file can be read: its tables lie behind that. Reading what did
+// not come gives the error that ended it.
+func openHead(f driver.File, format driver.Format) (*driver.Image, error) {
+	s, err := format.Stream(io.NewSectionReader(f, 0, f.Size()))
+	if err != nil {
+		return nil, err
+	}
+	var pieces []disk.Piece
+	kept, end := 0, int64(0)
+	for err == nil {
+		var off int64
+		var p []byte
+		off, p, err = s.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			end = s.Size
+		case err == nil && kept+len(p) > maxPieces:
+			err = beyond(f)
+		case err == nil:
+			pieces = append(pieces, disk.Piece{
+				Range: disk.Range{Off: off, Len: int64(len(p))}, Src: bytes.NewReader(slices.Clone(p)),
+			})
+			kept, end = kept+len(p), off+int64(len(p))
+		}
+	}
+	s.Disk = disk.New(s.Size, units.SectorSize, disk.Pieces(s.Size, pieces, func(off int64) (disk.Run, error) {
+		if off < end {
+			return disk.Run{Len: end - off}, nil
+		}
+		return disk.Run{}, err
+	}))
+	return &s.Image, nil
+}

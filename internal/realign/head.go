@@ -11,11 +11,14 @@ import (
 )
 
 // ByHead returns the note on a disk of which only the head was read.
-func ByHead() ondisk.Issue {
+func ByHead(s *Source) ondisk.Issue {
+	unknown := "volumes, how it boots, and whether a copy can be made, are not known"
+	if s.Image.Unpacked.Cut {
+		unknown = "other images of its archive, " + unknown
+	}
 	return ondisk.Issue{
 		Code: "head", Effect: ondisk.Note,
-		Text: "it is packed, and was judged by the first bytes that it unpacks to: volumes, how it boots, and " +
-			"whether a copy can be made, are not known",
+		Text:   "it is packed, and was judged by the first bytes that it unpacks to: " + unknown,
 		Remedy: "trueup inspect --spool DIR IMAGE reads all of it",
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
@@ -59,7 +60,7 @@ func (j *Inspector) Classify(err error) report.Error {
 // without --check.
 func (j *Inspector) Image(job Job) *results.Image {
 	i, err := j.image(job)
-	if j.Check && errors.Is(err, ondisk.ErrLimit) {
+	if j.Check && !job.Packed && errors.Is(err, ondisk.ErrLimit) {
 		survey := *j
 		survey.Check = false
 		if again, other := survey.image(job); again != nil && other == nil {
@@ -160,13 +161,17 @@ func (j *Inspector) head(i *results.Image, path string, o image.Options) error {
 	defer s.Close()
 	i.Unpacked = s.Image.Unpacked
 	d := j.describe(s, results.Head)
-	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead()))
+	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead(s)))
 	if s.Guessed() {
 		i.Format, d.Size = i.Unpacked.Kind, 0
 	} else {
 		i.Format, i.Subformat = s.Image.Format, s.Image.Subformat
 	}
 	i.Disks, i.Size = append(i.Disks, d), d.Size
+	if u := i.Unpacked; u.Cut && d.Verdict != align.Misaligned { // the row has that of the worst image
+		return fmt.Errorf("%.256q in it is %s, and whether it has other images is not known: the list of its files: %w",
+			u.Member, d.Verdict, unpack.ErrBeyond)
+	}
 	return s.Image.Unchanged()
 }
 

@@ -47,6 +47,7 @@ type box struct {
 	base   content // what holds members that lie there as they are; nil of a zip
 	spool  *spool  // nil: nothing was unpacked
 	files  []file  // of an archive; nil: there is one image and no archive
+	cut    bool    // there may be more of them, behind what was unpacked
 }
 
 // content is what was unpacked, or a stretch of it.
@@ -110,14 +111,14 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 	if err != nil {
 		return nil, from, err
 	}
-	from = image.Unpacked{File: b.file.Name(), Kind: kind, Stored: b.file.Size()}
+	from = image.Unpacked{File: b.file.Name(), Kind: kind, Stored: b.file.Size(), Cut: b.cut}
 	if b.files == nil {
 		if member != "" {
 			return nil, from, ondisk.In(ondisk.ErrUsage, "%.256q is no archive, and there is no file %.256q", b.path,
 				name)
 		}
 		f = b.opened(b.base, b.stem())
-		from.Partly = f.HeadOnly()
+		from.Partly = f.Beyond() != nil
 		return f, from, nil
 	}
 	main, err := b.choose(member)
@@ -130,7 +131,7 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 		return nil, from, err
 	}
 	f = b.opened(c, main.name)
-	from.Partly = f.HeadOnly()
+	from.Partly = f.Beyond() != nil
 	return f, from, nil
 }
 
@@ -167,8 +168,7 @@ func (b *box) recognise() (kind string, err error) {
 
 func isOVF(name string) bool { return strings.EqualFold(path.Ext(name), ".ovf") }
 
-// list unpacks a stream, and lists the files of an archive. By a head, the list ends there: that is enough to open the
-// member that the user named, and not to find all images.
+// list unpacks a stream, and lists the files of an archive. By a head, the list ends there.
 func (b *box) list(kind, member string) (err error) {
 	switch kind {
 	case zipFile:
@@ -197,7 +197,8 @@ func (b *box) list(kind, member string) (err error) {
 	for _, f := range files {
 		b.files = append(b.files, file{name: f.Name, at: f.Range})
 	}
-	if errors.Is(err, ErrBeyond) && b.find(member) != nil {
+	if errors.Is(err, ErrBeyond) && len(files) > 0 {
+		b.cut = b.find(member) == nil
 		return nil
 	}
 	return err
@@ -335,14 +336,16 @@ type open struct {
 	box  *box
 }
 
-// HeadOnly reports whether the end of the file was not unpacked.
-func (f *open) HeadOnly() bool {
+// Beyond returns the error of reading the end of the file, where that was not unpacked.
+func (f *open) Beyond() error {
 	c, end := f.content, f.Size()
 	if p, ok := c.(part); ok {
 		c, end = p.of, p.at.End()
 	}
-	h, ok := c.(*head)
-	return ok && end > int64(len(h.known))
+	if h, ok := c.(*head); ok && end > int64(len(h.known)) {
+		return ErrBeyond
+	}
+	return nil
 }
 
 // Name returns the name without folders.
