@@ -207,14 +207,24 @@ func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err e
 	return stored, true, nil
 }
 
-// gapPiece is the unit of reading a gap, in bytes; a multiple of all sector sizes.
-const gapPiece = 64 << 10
+// Pieces in which a gap is read, in bytes; multiples of all sector sizes. The first one is small, since most gaps are
+// small or have data, and each is twice as long as the one before: a server gets one request for each.
+const (
+	gapPiece     = 64 << 10
+	longGapPiece = 4 << 20
+)
+
+// longer returns the buffer for the piece of a gap behind b, of which at most rest bytes are left.
+func longer(b []byte, rest int64) []byte {
+	n := min(max(gapPiece, 2*int64(len(b))), longGapPiece, rest)
+	return slices.Grow(b[:0], int(n))[:n]
+}
 
 // leadingZeros counts the zero bytes at the start of r, in whole sectors.
 func leadingZeros(d disk.Disk, r disk.Range) (int64, error) {
-	buf := make([]byte, min(gapPiece, r.Len))
+	var b []byte
 	for at := r.Off; at < r.End(); {
-		b := buf[:min(int64(len(buf)), r.End()-at)]
+		b = longer(b, r.End()-at)
 		if err := ondisk.ReadFull(d, b, at); err != nil {
 			return 0, err
 		}
@@ -230,19 +240,19 @@ func leadingZeros(d disk.Disk, r disk.Range) (int64, error) {
 
 // trailingZeros counts the zero bytes at the end of r, in whole sectors.
 func trailingZeros(d disk.Disk, r disk.Range) (int64, error) {
-	buf := make([]byte, min(gapPiece, r.Len))
+	var b []byte
 	for end := r.End(); end > r.Off; {
-		b := buf[:min(int64(len(buf)), end-r.Off)]
+		b = longer(b, end-r.Off)
 		if err := ondisk.ReadFull(d, b, end-int64(len(b))); err != nil {
 			return 0, err
 		}
-		for len(b) > 0 {
-			s := b[max(0, int64(len(b))-d.SectorSize()):]
+		for n := int64(len(b)); n > 0; {
+			s := b[max(0, n-d.SectorSize()):n]
 			if !ondisk.IsZero(s) {
 				return r.End() - end, nil
 			}
 			end -= int64(len(s))
-			b = b[:len(b)-len(s)]
+			n -= int64(len(s))
 		}
 	}
 	return r.Len, nil
