@@ -93,15 +93,25 @@ func scanned(t *testing.T, path string, flags ...string) string {
 	return r.stdout
 }
 
-// What an archive has behind its first bytes is not known, so no image in it is taken for the only one.
+// What an archive has behind its first bytes is not known, so that no image in it makes it aligned. One that is
+// misaligned does not become better by others.
 func TestHeadOfAnArchive(t *testing.T) {
 	t.Chdir(t.TempDir())
-	noise := make([]byte, 33<<20)
-	members := tarforge.New(tarforge.Member{Name: "a.img", Data: qcow2forge.New(tiny(), 16).Bytes},
-		tarforge.Member{Name: "more", Data: noise}, tarforge.Member{Name: "b.img", Data: tiny()})
-	put(t, "vm.box", gzipped(t, append(members, tarforge.End()...)))
+	more := tarforge.Member{Name: "more", Data: make([]byte, 33<<20)}
+	box := func(members ...tarforge.Member) []byte {
+		return gzipped(t, append(tarforge.New(members...), tarforge.End()...))
+	}
+	first := func(disk []byte) tarforge.Member {
+		return tarforge.Member{Name: "a.img", Data: qcow2forge.New(disk, 16).Bytes}
+	}
+	put(t, "vm.box", box(first(tiny()), more, tarforge.Member{Name: "b.img", Data: tiny()}))
 	require.Contains(t, scanned(t, "vm.box", "--json"), `"packed":1`)
-	require.Contains(t, scanned(t, "vm.box"), "it lies behind the first 32 MiB")
+	require.Contains(t, scanned(t, "vm.box"), `"a.img" in it is aligned, and whether it has other`)
+	put(t, "none.box", box(more))
+	require.Contains(t, scanned(t, "none.box", "--json"), "it lies behind the first 32 MiB")
+	put(t, "off.box", box(first(tableforge.NewMBR(8192, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 4096})), more))
+	require.Contains(t, scanned(t, "off.box", "--json"), `"verdict":"misaligned"`)
+	require.Contains(t, scanned(t, "off.box", "--json"), "other images of its archive, volumes")
 }
 
 // A verdict by a head says so.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
+	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
 )
 
@@ -26,10 +28,18 @@ func TestHeadOfALargeImage(t *testing.T) {
 	}
 	qcow2 := qcow2forge.New(disk, 16).Bytes
 	require.Greater(t, len(qcow2), 32<<20)
+	noise := bytes.Clone(disk)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise[1<<20:])
+	vmdk := vmdkforge.NewStream(noise, vmdkforge.StreamLayout{}).Bytes // its tables lie at its end
+	require.Greater(t, len(vmdk), 39<<20)
 	for name, data := range map[string][]byte{
 		"a.img.gz": disk, "a.qcow2.gz": qcow2,
 		"t.tar.gz!a.img": tarforge.New(tarforge.Member{Name: "a.img", Data: disk}),
 		"vm.box!a.qcow2": tarforge.New(tarforge.Member{Name: "a.qcow2", Data: qcow2}),
+		"a.vmdk.gz":      vmdk,
+		"vm.box": tarforge.New(tarforge.Member{Name: "Vagrantfile", Data: []byte("end")},
+			tarforge.Member{Name: "box-disk001.vmdk", Data: vmdk},
+			tarforge.Member{Name: "box.ovf", Data: []byte("<Envelope/>")}),
 	} {
 		var stream bytes.Buffer
 		w, err := gzip.NewWriterLevel(&stream, gzip.BestSpeed)
@@ -48,6 +58,7 @@ func TestHeadOfALargeImage(t *testing.T) {
 			require.Equal(t, int64(len(disk)), s.Layout.Size, name)
 		}
 		require.Equal(t, int64(63*512), s.Layout.Partitions[0].Off, name)
+		require.Equal(t, name == "vm.box", s.Image.Unpacked.Cut, name)
 		s.Close()
 	}
 }

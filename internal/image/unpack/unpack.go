@@ -197,8 +197,8 @@ func (b *box) list(kind, member string) (err error) {
 	for _, f := range files {
 		b.files = append(b.files, file{name: f.Name, at: f.Range})
 	}
-	if errors.Is(err, ErrBeyond) && len(files) > 0 {
-		b.cut = b.find(member) == nil
+	if errors.Is(err, ErrBeyond) && (member == "" || b.find(member) != nil) {
+		b.cut = member == ""
 		return nil
 	}
 	return err
@@ -260,6 +260,8 @@ func (b *box) choose(member string) (*file, error) {
 		list += fmt.Sprintf(" and %d more", more)
 	}
 	switch {
+	case len(images) == 0 && b.cut:
+		return nil, fmt.Errorf("the list of the files of the archive: %w", ErrBeyond)
 	case len(images) == 0:
 		return nil, fmt.Errorf("the archive has no image (files in it: %d): %w", len(b.files), ondisk.ErrUnsupported)
 	case member != "":
