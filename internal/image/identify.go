@@ -149,6 +149,11 @@ func IdentifyFile(f driver.File) (Identity, error) {
 	return id, nil
 }
 
+// IsPacked reports whether a format is that of compressed files, such as gzip.
+func IsPacked(format string) bool {
+	return slices.ContainsFunc(packed, func(r recognised) bool { return r.name == format })
+}
+
 // glance reads what a file names, the cheapest way that its format knows.
 func glance(format driver.Format, f driver.File) (driver.Names, error) {
 	switch {

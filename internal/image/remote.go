@@ -54,10 +54,17 @@ func openAlone(
 	c.gate = func(name string, _ int) (driver.File, error) { return further(name) }
 	var err error
 	if img.Format, img.Image, err = c.open(f, o.Format); err != nil {
-		if id, bad := IdentifyFile(f); bad == nil && id.Kind == Pack {
+		switch id, bad := IdentifyFile(f); {
+		case bad != nil:
+		case id.Kind == Pack:
 			err = &ondisk.Refusal{
 				Code: "unsupported", Reason: "it is a package (" + id.Format + "), which is read from files only",
 				Remedy: "download it",
+			}
+		case id.Kind == Packed:
+			err = &ondisk.Refusal{
+				Code: "unsupported", Reason: "it is packed (" + id.Format + ")",
+				Remedy: "get it as a file, and unpack that first",
 			}
 		}
 		if !f.Device() {

@@ -108,7 +108,7 @@ func (r *Reader) because(err error) error {
 		return ondisk.In(ondisk.ErrFormat, "%s stream: it ends in the middle: the file is truncated, get it again",
 			r.stream)
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		return fmt.Errorf("%s stream: %w of %d MiB for its window; unpack it first: zstd -d --long=31", r.stream,
+		return fmt.Errorf("%s stream: %w of %d MiB for its window; unpack it where it is: zstd -d --long=31", r.stream,
 			ondisk.ErrLimit, maxWindow/units.MiB)
 	case errors.Is(err, ondisk.ErrLimit), errors.Is(err, ondisk.ErrUnsupported):
 		return fmt.Errorf("%s stream: %w", r.stream, err)

@@ -251,7 +251,7 @@ func TestBytesThatUnpackToNothing(t *testing.T) {
 func TestWindowsAreBounded(t *testing.T) {
 	_, _, err := unpacked(Zstd, made(t, sample(1000), "zstd", "-q", "-c", "--long=27"))
 	require.ErrorIs(t, err, ondisk.ErrLimit)
-	require.ErrorContains(t, err, "unpack it first: zstd -d --long=31")
+	require.ErrorContains(t, err, "unpack it where it is: zstd -d --long=31")
 
 	file := made(t, sample(1000), "xz", "-c", "--lzma2=dict=128MiB")
 	_, _, err = unpacked(XZ, file)

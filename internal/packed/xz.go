@@ -110,7 +110,8 @@ func (r *xzReader) stream() error {
 	}
 	r.check = b[7]
 	if b[6] != 0 || r.check != 0 && r.check != 1 && r.check != 4 && r.check != 10 {
-		return fmt.Errorf("it has a check of the kind %d: %w; unpack it first: unxz -k", r.check, ondisk.ErrUnsupported)
+		return fmt.Errorf("it has a check of the kind %d: %w; unpack it where it is: unxz -k", r.check,
+			ondisk.ErrUnsupported)
 	}
 	r.records, r.blocks = 0, sha256.New()
 	return nil
@@ -203,12 +204,12 @@ func (r *xzReader) beginBlock(first byte) error {
 	}
 	dict = max(dict, lzma.MinDictCap)
 	if dict > maxDict {
-		return fmt.Errorf("a block asks for a dictionary of %s: %w of %s; unpack it first: unxz -k",
+		return fmt.Errorf("a block asks for a dictionary of %s: %w of %s; unpack it where it is: unxz -k",
 			units.Format(dict), ondisk.ErrLimit, units.Format(maxDict))
 	}
 	// The smallest blocks that xz makes are a small part of their dictionary.
 	if r.dicts += dict; r.dicts > units.GiB && r.dicts/maxDict > r.unpacked/units.MiB {
-		return fmt.Errorf("%w: its blocks ask for dictionaries of %s, and unpack to %s; unpack it first: unxz -k",
+		return fmt.Errorf("%w: its blocks ask for dictionaries of %s, and unpack to %s; unpack it where it is: unxz -k",
 			ondisk.ErrLimit,
 			units.Format(r.dicts), units.Format(r.unpacked))
 	}
@@ -239,7 +240,8 @@ func parseBlock(b []byte) (h blockHeader, err error) {
 	case p.bad:
 		return h, bad("the header of a block")
 	case flags&xzFilters != 0 || id != xzFilter:
-		return h, fmt.Errorf("a block has a filter beside LZMA2: %w; unpack it first: unxz -k", ondisk.ErrUnsupported)
+		return h, fmt.Errorf("a block has a filter beside LZMA2: %w; unpack it where it is: unxz -k",
+			ondisk.ErrUnsupported)
 	case props != 1 || len(p.b) == 0 || p.b[0] > 40 || !ondisk.IsZero(p.b[1:]):
 		return h, bad("the header of a block")
 	}

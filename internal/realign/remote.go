@@ -2,11 +2,13 @@ package realign
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/shell"
@@ -92,12 +94,24 @@ func (r Reading) openRemote(uri string, o image.Options) (*Source, error) {
 	r.Remotes[uri] = made[1:]
 	img, err := (*image.Image)(nil), made[0].err
 	if err == nil {
-		img, err = image.OpenRemote(made[0].file, Shown(uri), o)
+		img, err = r.openServed(made[0].file, uri, o)
 	}
 	if err != nil {
 		return nil, ondisk.In(ErrOpen, "%s: %w", uri, err)
 	}
 	return Read(img, r)
+}
+
+// openServed opens the image in a file of a server, which may be packed.
+func (r Reading) openServed(f *remote.File, uri string, o image.Options) (*image.Image, error) {
+	s := unpack.Served{File: f, Member: f.Member, Archive: Shown(f.ID()), All: Shown(uri)}
+	img, err := r.unpacked(func(ctx context.Context, way unpack.Way) (*image.Image, error) {
+		return unpack.OpenServed(ctx, s, o, way)
+	})
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return image.OpenRemote(f, s.All, o)
+	}
+	return img, err
 }
 
 // Local refuses an image of a server for work that needs a file.

@@ -30,8 +30,10 @@ type Unpacking struct {
 // Flags returns the flags of a command line that unpacks in the same folder.
 func (u Unpacking) Flags() []string { return []string{"--spool", shell.Quote(u.Spool)} }
 
-// openLocal opens an image of this machine, which may be a disk of a package, or packed.
-func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {
+// unpacked opens an image that may be packed, by open. The error of one that is not is ErrNoMatch.
+func (r Reading) unpacked(
+	open func(ctx context.Context, way unpack.Way) (*image.Image, error),
+) (*image.Image, error) {
 	u := r.Unpacking
 	way := unpack.Way{Spool: u.Spool, Warn: u.Warn}
 	if !u.On {
@@ -55,10 +57,18 @@ func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	img, err := unpack.Open(ctx, path, o, way)
+	img, err := open(ctx, way)
 	if u.Ended != nil {
 		u.Ended()
 	}
+	return img, err
+}
+
+// openLocal opens an image of this machine, which may be a disk of a package, or packed.
+func (r Reading) openLocal(path string, o image.Options) (*image.Image, error) {
+	img, err := r.unpacked(func(ctx context.Context, way unpack.Way) (*image.Image, error) {
+		return unpack.Open(ctx, path, o, way)
+	})
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return ova.OpenImage(path, o)
 	}

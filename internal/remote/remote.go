@@ -75,11 +75,38 @@ type File struct {
 	pages   pages
 	fetcher *fetcher // nil for an export
 	stop    func() bool
+	Member  string // of the archive that the file is, which the URI named; empty for none
 }
 
 // Connect connects to the server of a URI. authorization is the value of this header for a web server, empty for none.
-// All reads end with ctx, also those that wait for an answer.
+// If the server does not have the file, it may be a member of one: http://host/ARCHIVE!MEMBER?query. All reads end with
+// ctx, also those that wait for an answer.
 func Connect(ctx context.Context, uri, authorization string) (*File, error) {
+	f, err := connect(ctx, uri, authorization)
+	at, member, ok := splitMember(uri)
+	if err == nil || !ok || errors.Is(lost(err), errUnavailable) {
+		return f, err
+	}
+	archive, none := connect(ctx, at, authorization)
+	if none != nil {
+		return nil, err
+	}
+	archive.Member = member
+	return archive, nil
+}
+
+// splitMember takes the URI of a member of an archive apart.
+func splitMember(uri string) (archive, member string, ok bool) {
+	end := len(uri)
+	if i := strings.IndexAny(uri, "?#"); i >= 0 {
+		end = i
+	}
+	archive, member, ok = strings.Cut(uri[:end], "!")
+	member, err := url.PathUnescape(member)
+	return archive + uri[end:], member, ok && err == nil && member != ""
+}
+
+func connect(ctx context.Context, uri, authorization string) (*File, error) {
 	var f *fetcher
 	at := uri
 	if IsWeb(uri) {

@@ -30,7 +30,8 @@ and messages have ?... for the query of an address, which may be a secret.
 
 An image can also be packed: .gz, .xz, .zst or .bz2 of one image, a .zip, a .tar or a compressed tar
 such as a Vagrant .box. vm.box!box.img is one image of an archive; it can name the other files of the archive, and no
-file beside that. It is unpacked into a file without a name in the folder of --spool, which is gone with the command.`
+file beside that. It is unpacked into a file without a name in the folder of --spool, which is gone with the command. In
+an address, !box.img stands before the query.`
 
 // AddSources adds --authorization, for images of web servers, and --spool, for packed images.
 func (c *Base) AddSources(cmd *cobra.Command, otherwise string) {

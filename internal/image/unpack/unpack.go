@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"path"
 	"path/filepath"
 	"slices"
@@ -39,15 +40,23 @@ type Way struct {
 type box struct {
 	ctx  context.Context //nolint:containedctx // of one opening
 	way  Way
-	path string // as the user wrote it, without a member
-	dir  *gate.Folder
-	file *gate.File
+	path string // as the user wrote it, without a member; of a server the address without secrets
+	file source
+	dir  *gate.Folder // nil on a server
+	at   gate.Remote  // file, if a server has it
 
 	stream string  // such as gzip; empty: an archive as it is
 	base   content // what holds members that lie there as they are; nil of a zip
 	spool  *spool  // nil: nothing was unpacked
 	files  []file  // of an archive; nil: there is one image and no archive
 	cut    bool    // there may be more of them, behind what was unpacked
+}
+
+// source is the file that is unpacked.
+type source interface {
+	driver.File
+	Unchanged() error
+	Close() error
 }
 
 // content is what was unpacked, or a stretch of it.
@@ -73,21 +82,50 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 	if err != nil {
 		return nil, unopened(err)
 	}
-	b := &box{ctx: ctx, way: w, path: at, dir: dir}
-	if b.file, err = dir.OpenAny(base, ondisk.ErrUnsupported); err != nil {
+	f, err := dir.OpenAny(base, ondisk.ErrUnsupported)
+	if err != nil {
 		return nil, errors.Join(unopened(err), dir.Close())
 	}
-	f, from, err := b.open(name, member)
-	if err != nil {
-		return nil, errors.Join(err, b.Close())
-	}
-	img, err := image.OpenUnpacked(f, from, name, o, func(name string) (driver.File, error) {
-		return b.further(f.name, name)
-	})
+	b := &box{ctx: ctx, way: w, path: at, dir: dir, file: f}
+	img, err := b.image(name, member, o)
 	if err == nil {
-		img.Packed = b.file
+		img.Packed = f
+		return img, nil
+	}
+	return nil, err
+}
+
+// Served is a file of a server, the member of it that the user named, empty for none, and their addresses without
+// secrets.
+type Served struct {
+	File         gate.Remote
+	Member       string
+	Archive, All string
+}
+
+// OpenServed is Open for a file of a server, which is the image's from then on. With ErrNoMatch it stays the caller's.
+func OpenServed(ctx context.Context, s Served, o image.Options, w Way) (*image.Image, error) {
+	b := &box{ctx: ctx, way: w, path: s.Archive, file: s.File, at: s.File}
+	img, err := b.image(s.All, s.Member, o)
+	if errors.Is(err, ondisk.ErrNoMatch) && s.Member != "" {
+		return nil, errors.Join(ondisk.In(ondisk.ErrUsage, "it is no archive, and the server has no file of that name"),
+			b.Close())
 	}
 	return img, err
+}
+
+// image opens the image that the user named. Without one, the file of a server is left open if it is no packed one.
+func (b *box) image(name, member string, o image.Options) (*image.Image, error) {
+	f, from, err := b.open(name, member)
+	switch {
+	case b.at != nil && errors.Is(err, ondisk.ErrNoMatch):
+		return nil, err
+	case err != nil:
+		return nil, errors.Join(err, b.Close())
+	}
+	return image.OpenUnpacked(f, from, name, o, func(name string) (driver.File, error) {
+		return b.further(f.name, name)
+	})
 }
 
 // unopened returns the error of a file that cannot be opened: ErrNoMatch for one that is missing or no plain file, of
@@ -186,7 +224,7 @@ func (b *box) list(kind, member string) (err error) {
 		case err != nil:
 			return nil //nolint:nilerr // opening the image says why
 		case id.Kind == image.Packed:
-			return fmt.Errorf("in the %s stream is a file that is packed again (%s): %w; unpack it first", kind,
+			return fmt.Errorf("in the %s stream is a file that is packed again (%s): %w; unpack it where it is", kind,
 				id.Format, ondisk.ErrUnsupported)
 		case id.Kind != image.Pack || id.Format != "ova":
 			return nil
@@ -253,7 +291,7 @@ func (b *box) choose(member string) (*file, error) {
 	}
 	var paths []string
 	for _, f := range images[:min(len(images), shown)] {
-		paths = append(paths, shell.Quote(b.path+"!"+f.name))
+		paths = append(paths, shell.Quote(b.named(f.name)))
 	}
 	list := strings.Join(paths, ", ")
 	if more := len(images) - len(paths); more > 0 {
@@ -270,6 +308,18 @@ func (b *box) choose(member string) (*file, error) {
 		return nil, ondisk.In(ondisk.ErrUsage, "the archive has %d images, name one of them: %s", len(images), list)
 	}
 	return images[0], images[0].bad
+}
+
+// named returns how the user can name a file of the archive. In an address that stands before the query.
+func (b *box) named(file string) string {
+	if b.at == nil {
+		return b.path + "!" + file
+	}
+	end := len(b.path)
+	if i := strings.IndexAny(b.path, "?#"); i >= 0 {
+		end = i
+	}
+	return b.path[:end] + "!" + (&url.URL{Path: file}).EscapedPath() + b.path[end:]
 }
 
 // images finds the images of the archive. Extents and parents belong to others.
@@ -325,7 +375,11 @@ func (b *box) further(main, name string) (driver.File, error) {
 
 // Close closes the file, and gives up what was unpacked.
 func (b *box) Close() error {
-	return errors.Join(b.spool.close(), b.file.Close(), b.dir.Close())
+	err := errors.Join(b.spool.close(), b.file.Close())
+	if b.dir != nil {
+		err = errors.Join(err, b.dir.Close())
+	}
+	return err
 }
 
 // opened returns what a format reads of.
@@ -356,11 +410,15 @@ func (f *open) Name() string { return path.Base(f.name) }
 // ID tells the file from others.
 func (f *open) ID() string { return f.box.file.ID() + "!" + f.name }
 
-// Forget does nothing: what was unpacked does not change.
-func (f *open) Forget() {}
+// Forget has what a server has read again, where it lies there as it is. What was unpacked does not change.
+func (f *open) Forget() {
+	if f.box.at != nil {
+		f.box.at.Forget()
+	}
+}
 
-// Device reports false: the name shows the format.
-func (f *open) Device() bool { return false }
+// Device reports whether the name says nothing of the format, as that of an export.
+func (f *open) Device() bool { return f.box.at != nil && f.box.at.Device() }
 
 // Unchanged returns the error of a compressed file that is another one by now.
 func (f *open) Unchanged() error { return f.box.file.Unchanged() }

@@ -32,6 +32,9 @@ func AlignUnpacked(path string, from image.Unpacked, format string, fs []string)
 		name = strings.TrimSuffix(from.File, filepath.Ext(from.File))
 	}
 	folder, _ := filepath.Split(strings.TrimSuffix(path, "!"+from.Member))
+	if _, _, served := strings.Cut(path, "://"); served {
+		return alignTo(path, Name(name[nameAt(name):]), format, fs) // in the current folder
+	}
 	return alignTo(path, Name(folder+name[nameAt(name):]), format, fs)
 }
 
