@@ -199,7 +199,7 @@ func (x *run) busy(base string) ([]ondisk.Issue, error) {
 			Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
 		}
 	}
-	busy, err := img.Busy()
+	busy, err := img.InUse()
 	return busy, errors.Join(err, img.CloseFiles())
 }
 

@@ -93,7 +93,7 @@ func openPackage(dir *gate.Folder, base string) (p *ova.Package, disks []*image.
 // busyPackage looks for a program that has a disk of a package in use.
 func busyPackage(disks []*image.Image) (out []ondisk.Issue, err error) {
 	for _, img := range disks {
-		busy, bad := img.Busy()
+		busy, bad := img.InUse()
 		out, err = append(out, busy...), errors.Join(err, bad, img.Close())
 	}
 	return out, err

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -42,6 +43,16 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 		}
 	}
 	return out, nil
+}
+
+// InUse is Busy that also asks for programs that write the image and show no lock of theirs. It keeps others from
+// opening the image for a moment, so that it is for images that are to change.
+func (img *Image) InUse() ([]ondisk.Issue, error) {
+	out, err := img.Busy()
+	if alone := img.Alone(); errors.Is(alone, ondisk.ErrBusy) {
+		out = append(out, busy(alone.Error(), ""))
+	}
+	return out, err
 }
 
 // locks lists the files of the folder that show that the image is in use.

@@ -131,7 +131,8 @@ func TestBusyNeighbours(t *testing.T) {
 func TestHoldKeepsQemuFromWriting(t *testing.T) {
 	path := imagetest.Write(t, t.TempDir(), "disk.img", imagetest.Noise(1, 64*kib))
 	img := imagetest.Open(t, path)
-	release := img.Hold()
+	release, err := img.Hold()
+	require.NoError(t, err)
 	disktest.Run(t, "qemu-io", "-r", "-f", "raw", "-c", "read 0 512", path)
 	require.Contains(t,
 		disktest.RunInput(t, "", "sh", "-c", `qemu-io -f raw -c "write 0 512" "$1" 2>&1 || true`, "sh", path),

@@ -124,7 +124,11 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 		return err
 	}
 	f, err := d.At.OpenToWrite(p.Name)
-	if err != nil {
+	switch {
+	case sys.NotShared(err):
+		return fmt.Errorf("%q: %w by another program, or another run of trueup; shut the virtual machine down, or end "+
+			"what has it open", p.Name, ondisk.ErrBusy)
+	case err != nil:
 		return ondisk.In(ondisk.ErrOutput, "open %q to write it: %w", p.Name, err)
 	}
 	fs.open = append(fs.open, f.Handed(p.Name))

@@ -367,6 +367,9 @@ func TestMovesThatAreRefused(t *testing.T) {
 			m.Look = func(disk.Disk, disk.Disk) error { return ondisk.ErrLimit }
 		}, "limit"},
 	} {
+		if sys.DeniesWriting && name == "written while it is read" {
+			continue // what writes it then is refused
+		}
 		f := newOnFiles(t, false)
 		img, err := image.Open(f.path, image.Options{})
 		require.NoError(t, err)

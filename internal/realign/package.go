@@ -112,7 +112,10 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 	start := time.Now()
 	rewrite := map[string]ova.Rewrite{}
 	for _, d := range p.Disks {
-		release := d.Image.Hold()
+		release, err := d.Image.Hold()
+		if err != nil {
+			return w, fmt.Errorf("%s: %w", d.Path(), err)
+		}
 		defer release()
 		if d.changes() {
 			rewrite[d.Member] = ova.Rewrite{Source: d.Image, Size: d.Plan.Size}

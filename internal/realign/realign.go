@@ -334,7 +334,10 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	start := time.Now()
-	release := s.Image.Hold()
+	release, err := s.Image.Hold()
+	if err != nil {
+		return w, fmt.Errorf("%s: %w", s.Path(), err)
+	}
 	defer release()
 	if err := s.Image.CheckDigests(ctx); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)

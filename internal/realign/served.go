@@ -23,7 +23,11 @@ func (s *Source) Serve(ctx context.Context, p *Plan) (*Served, error) {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
 	}
 	s.Layout = nil // what it takes is needed by clients
-	v := &Served{view, s, s.Image.Hold()}
+	release, err := s.Image.Hold()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	v := &Served{view, s, release}
 	if err := s.Image.CheckDigests(ctx); err != nil {
 		v.Close()
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)

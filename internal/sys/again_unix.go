@@ -10,7 +10,9 @@ import (
 
 var (
 	locked = []error{unix.EAGAIN, unix.EACCES}
-	full   = []error{unix.ENOSPC, unix.EDQUOT}
+	// Files are shared with all programs here.
+	notShared []error
+	full      = []error{unix.ENOSPC, unix.EDQUOT}
 
 	unsupported = []error{unix.EINVAL, unix.EPERM}
 	denied      = []error{unix.EACCES}

@@ -44,6 +44,9 @@ func NoLocks(err error) bool { return errors.Is(err, syscall.ENOLCK) || Unsuppor
 // Locked reports whether an error says that another program has the lock.
 func Locked(err error) bool { return isAny(err, locked...) }
 
+// NotShared reports whether an error says that another program has a file open, and does not share it.
+func NotShared(err error) bool { return isAny(err, notShared...) }
+
 // Full reports whether an error says that a file system or a quota has no room left.
 func Full(err error) bool { return isAny(err, full...) }
 

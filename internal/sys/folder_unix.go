@@ -14,6 +14,9 @@ import (
 // ReplacesOpen reports whether a file can get the name of one that is open.
 const ReplacesOpen = true
 
+// DeniesWriting reports whether a file that is open can keep other programs from writing it.
+const DeniesWriting = false
+
 // CheckName accepts all names.
 func CheckName(string) error { return nil }
 
@@ -80,6 +83,9 @@ func (d *Folder) Lstat(name string) (Info, error) {
 
 // Open opens a file to read, without following a link and without waiting.
 func (d *Folder) Open(name string) (*File, error) { return d.open(name, unix.O_RDONLY|quietly) }
+
+// OpenHeld is Open: see DeniesWriting.
+func (d *Folder) OpenHeld(name string) (*File, error) { return d.Open(name) }
 
 // OpenToWrite is Open for a file that is there already and that is read and written.
 func (d *Folder) OpenToWrite(name string) (*File, error) { return d.open(name, unix.O_RDWR|quietly) }

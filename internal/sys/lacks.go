@@ -24,7 +24,7 @@ var lacks = []struct {
 	{Lack{"holes", "all of a file is read as data"}, []string{"darwin"}},
 	{Lack{"idle", "`align` refuses it, and `scan` reads as other programs do"}, nil},
 	{Lack{"page-cache", "what is read and written stays in memory as the system decides"}, nil},
-	{Lack{"qemu-locks", "a disk that QEMU has open is not noticed before it changes"}, nil},
+	{Lack{"qemu-locks", "a disk that QEMU has open is noticed when it changes, on Windows when a copy begins"}, nil},
 	{Lack{"scripts", "`scan --script`, which writes for bash, is refused"}, []string{"windows"}},
 	{Lack{"shared-blocks", "what could be shared with the source is copied"}, nil},
 }

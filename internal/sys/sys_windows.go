@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -18,7 +17,9 @@ import (
 
 var (
 	locked = []error{windows.ERROR_LOCK_VIOLATION}
-	full   = []error{windows.ERROR_DISK_FULL, windows.ERROR_HANDLE_DISK_FULL, windows.ERROR_DISK_QUOTA_EXCEEDED}
+	// The second is that of a stretch that is locked, when it is read.
+	notShared = []error{windows.ERROR_SHARING_VIOLATION, windows.ERROR_LOCK_VIOLATION}
+	full      = []error{windows.ERROR_DISK_FULL, windows.ERROR_HANDLE_DISK_FULL, windows.ERROR_DISK_QUOTA_EXCEEDED}
 	// The first is that of file systems, such as FAT for links.
 	unsupported = []error{windows.ERROR_INVALID_FUNCTION, windows.ERROR_INVALID_PARAMETER}
 	denied      = []error{windows.ERROR_ACCESS_DENIED}
@@ -53,7 +54,10 @@ func CheckName(name string) error {
 
 // Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced
 // meanwhile cannot lead elsewhere.
-type Folder struct{ root *os.Root }
+type Folder struct {
+	root *os.Root
+	self *os.File
+}
 
 // OpenFolder follows the links of a path.
 func OpenFolder(path string) (*Folder, error) { return asFolder(os.OpenRoot(path)) }
@@ -62,7 +66,11 @@ func asFolder(root *os.Root, err error) (*Folder, error) {
 	if err != nil {
 		return nil, plain(err)
 	}
-	return &Folder{root}, nil
+	self, err := root.Open(".")
+	if err != nil {
+		return nil, errors.Join(plain(err), root.Close())
+	}
+	return &Folder{root, self}, nil
 }
 
 // Enter opens a folder in d, and follows no link.
@@ -81,7 +89,7 @@ func (d *Folder) Enter(name string) (*Folder, error) {
 	if open, err := sub.Stat("."); err != nil || !os.SameFile(named, open) {
 		return nil, errors.Join(syscall.ENOTDIR, sub.Close()) // a link took its place
 	}
-	return &Folder{sub}, nil
+	return asFolder(sub, nil)
 }
 
 // Again opens the folder once more.
@@ -94,50 +102,7 @@ func (d *Folder) List() (*os.File, error) {
 }
 
 // Close closes the folder.
-func (d *Folder) Close() error { return d.root.Close() }
-
-// Stat returns the information on a name in the folder, and follows links that stay in it.
-func (d *Folder) Stat(name string) (Info, error) {
-	f, err := d.Open(name)
-	if err != nil {
-		return Info{}, err
-	}
-	i, err := f.Stat()
-	return i, errors.Join(err, f.Close())
-}
-
-// Lstat returns the information on a name in the folder, and follows no link.
-func (d *Folder) Lstat(name string) (Info, error) {
-	st, err := d.root.Lstat(name)
-	if err != nil {
-		return Info{}, plain(err)
-	}
-	if m := st.Mode(); !m.IsRegular() && !m.IsDir() {
-		return Info{Mode: m, Size: st.Size(), Links: 1, Modified: st.ModTime().UnixNano()}, nil
-	}
-	return d.Stat(name)
-}
-
-// Open opens a file to read. A link is followed: a caller that looked at the name before sees that it is another file.
-func (d *Folder) Open(name string) (*File, error) { return asFile(d.root.Open(name)) }
-
-// OpenToWrite is Open for a file that is there already and that is read and written.
-func (d *Folder) OpenToWrite(name string) (*File, error) {
-	return asFile(d.root.OpenFile(name, os.O_RDWR, 0))
-}
-
-func asFile(f *os.File, err error) (*File, error) {
-	if err != nil {
-		return nil, plain(err)
-	}
-	return Of(f), nil
-}
-
-// Create makes a file under a name that must be free, to read and write it.
-func (d *Folder) Create(name string, perm fs.FileMode) (*os.File, error) {
-	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
-	return f, plain(err)
-}
+func (d *Folder) Close() error { return errors.Join(d.self.Close(), d.root.Close()) }
 
 // Scratch returns a new file in a folder, to read and write it. The system removes it when it is closed, however this
 // process ends. Until then it has a name that begins so. Spec: FILE_FLAG_DELETE_ON_CLOSE (Microsoft).
@@ -168,37 +133,15 @@ func (d *Folder) RenameNew(from, to string) error {
 		return windows.ERROR_FILENAME_EXCED_RANGE
 	}
 	info.Length = uint32(len(name)-1) * 2 //nolint:gosec // it fits
-	folder, err := d.List()
-	if err != nil {
-		return err
-	}
-	defer folder.Close()
-	info.Root = windows.Handle(folder.Fd())
-	file, err := openToRename(info.Root, from)
+	info.Root = windows.Handle(d.self.Fd())
+	file, err := d.open(from, opening{access: windows.DELETE, itself: true})
 	if err != nil {
 		return err
 	}
 	var done windows.IO_STATUS_BLOCK
-	err = windows.NtSetInformationFile(file, &done, (*byte)(unsafe.Pointer(&info)), uint32(unsafe.Sizeof(info)),
-		windows.FileRenameInformation)
-	return errors.Join(ofNT(err), windows.CloseHandle(file))
-}
-
-// openToRename opens a file or a link in a folder.
-func openToRename(folder windows.Handle, name string) (file windows.Handle, err error) {
-	text, err := windows.NewNTUnicodeString(name)
-	if err != nil {
-		return 0, plain(err)
-	}
-	object := &windows.OBJECT_ATTRIBUTES{
-		RootDirectory: folder, ObjectName: text, Attributes: windows.OBJ_CASE_INSENSITIVE,
-	}
-	object.Length = uint32(unsafe.Sizeof(*object))
-	var done windows.IO_STATUS_BLOCK
-	err = windows.NtCreateFile(&file, windows.DELETE|windows.SYNCHRONIZE, object, &done, nil, 0,
-		windows.FILE_SHARE_READ|windows.FILE_SHARE_WRITE|windows.FILE_SHARE_DELETE, windows.FILE_OPEN,
-		windows.FILE_OPEN_REPARSE_POINT|windows.FILE_SYNCHRONOUS_IO_NONALERT, 0, 0)
-	return file, ofNT(err)
+	err = windows.NtSetInformationFile(file.handle(), &done, (*byte)(unsafe.Pointer(&info)),
+		uint32(unsafe.Sizeof(info)), windows.FileRenameInformation)
+	return errors.Join(ofNT(err), file.Close())
 }
 
 // ofNT returns the error of Windows for one of its kernel.
@@ -317,28 +260,6 @@ func (f *File) Stat() (Info, error) {
 		Mode: st.Mode(), Size: st.Size(), Allocated: sizes.Allocation, Links: uint64(sizes.Links),
 		Modified: times.Write.Nanoseconds(), Changed: times.Change.Nanoseconds(),
 	}, err
-}
-
-// Stat follows links.
-func Stat(path string) (Info, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return Info{}, plain(err)
-	}
-	i, err := Of(f).Stat()
-	return i, errors.Join(err, f.Close())
-}
-
-// Lstat returns the information on a link itself.
-func Lstat(path string) (Info, error) {
-	st, err := os.Lstat(path)
-	if err != nil {
-		return Info{}, plain(err)
-	}
-	if m := st.Mode(); !m.IsRegular() && !m.IsDir() {
-		return Info{Mode: m, Size: st.Size(), Links: 1, Modified: st.ModTime().UnixNano()}, nil
-	}
-	return Stat(path)
 }
 
 // Chmod sets the permissions: whether the file can be written.

@@ -30,12 +30,44 @@ func TestNamesOfWindows(t *testing.T) {
 func TestErrorsOfWindows(t *testing.T) {
 	require.True(t, Unsupported(windows.ERROR_INVALID_FUNCTION), "a link on FAT")
 	require.True(t, Denied(windows.ERROR_ACCESS_DENIED))
+	require.True(t, NotShared(windows.ERROR_LOCK_VIOLATION), "a locked stretch, when it is read")
 	require.True(t, Full(windows.ERROR_DISK_QUOTA_EXCEEDED))
 	require.True(t, TooLong(windows.ERROR_FILENAME_EXCED_RANGE))
 	d, err := OpenFolder(t.TempDir())
 	require.NoError(t, err)
 	require.True(t, Unsupported(d.Sync()))
 	require.True(t, TooLong(d.RenameNew("a", strings.Repeat("x", 300))))
+	require.NoError(t, d.Close())
+}
+
+// A file that is made, or opened to write it, no other program can write, and all can read.
+func TestFilesAreWrittenAlone(t *testing.T) {
+	path := t.TempDir()
+	d, err := OpenFolder(path)
+	require.NoError(t, err)
+	made, err := d.Create("a", 0o600)
+	require.NoError(t, err)
+	_, err = d.OpenToWrite("a")
+	require.True(t, NotShared(err), "%v", err)
+	_, err = d.OpenHeld("a")
+	require.True(t, NotShared(err), "%v", err)
+	_, err = d.Create("a", 0o600)
+	require.ErrorIs(t, err, os.ErrExist)
+	read, err := d.Open("a")
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(made.Close(), read.Close()))
+
+	held, err := d.OpenHeld("a")
+	require.NoError(t, err)
+	again, err := d.OpenHeld("a")
+	require.NoError(t, err)
+	_, err = d.OpenToWrite("a")
+	require.True(t, NotShared(err), "%v", err)
+	require.NoError(t, d.RenameNew("a", "b"), "its name can change")
+	require.NoError(t, errors.Join(held.Close(), again.Close()))
+	written, err := d.OpenToWrite("b")
+	require.NoError(t, err)
+	require.NoError(t, written.Close())
 	require.NoError(t, d.Close())
 }
 

@@ -280,7 +280,10 @@ func (h *Held) hold() error {
 		return odd(name, ondisk.ErrReference)
 	}
 	f, err := h.in.At.OpenToWrite(name)
-	if err != nil {
+	switch {
+	case sys.NotShared(err):
+		return h.elsewhere()
+	case err != nil:
 		return fmt.Errorf("journal %q: %w", name, err)
 	}
 	h.file = f.Handed(name)
@@ -306,11 +309,16 @@ func (h *Held) lock() error {
 	err := f.Lock(sys.Exclusive)
 	switch {
 	case sys.Locked(err) || err == nil && !h.in.LeadsTo(h.name, f):
-		return fmt.Errorf("%s: %w by another run of trueup", h.Work.Path, ondisk.ErrBusy)
+		return h.elsewhere()
 	case err != nil && !sys.NoLocks(err):
 		return ondisk.In(ondisk.ErrOutput, "lock %s: %w", h.name, err)
 	}
 	return nil
+}
+
+// elsewhere returns the error of a journal that another run has.
+func (h *Held) elsewhere() error {
+	return fmt.Errorf("%s: %w by another run of trueup", h.Work.Path, ondisk.ErrBusy)
 }
 
 // Begin writes the journal of a disk beside it, durably with its name, and holds it. The folder stays that of the

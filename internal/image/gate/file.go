@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ type File struct {
 
 	mu    sync.RWMutex // held for reading while open is in use
 	open  *sys.File    // nil while the file gives room to others
+	holds bool         // no other program writes the file while it is open
 	used  atomic.Int64
 	short atomic.Int64 // 1 + the byte at which the file ended before its size; 0: it did not
 
@@ -92,9 +94,13 @@ func (f *File) reopen() error {
 	if f.open != nil {
 		return nil
 	}
-	open, err := f.dir.At.Open(f.real)
+	as := f.dir.At.Open
+	if f.holds {
+		as = f.dir.At.OpenHeld
+	}
+	open, err := as(f.real)
 	if err != nil {
-		return fmt.Errorf("open file %.256q: %w", f.name, err)
+		return cmp.Or(f.inUse(err), fmt.Errorf("open file %.256q: %w", f.name, err))
 	}
 	st, err := open.Stat()
 	if err != nil {
@@ -152,7 +158,7 @@ func (f *File) readAt(p []byte, off int64) (int, error) {
 			n, err := open.Pread(p[done:], off+int64(done))
 			switch {
 			case err != nil:
-				return fmt.Errorf("read %s at byte %d: %w", f.name, off+int64(done), err)
+				return cmp.Or(f.inUse(err), fmt.Errorf("read %s at byte %d: %w", f.name, off+int64(done), err))
 			case n == 0 && off+int64(done) < f.Info.Size:
 				f.short.Store(1 + off + int64(done))
 				return f.ended()

@@ -1,8 +1,10 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -14,10 +16,13 @@ const (
 	qemuNoWriter = 200 + 1
 )
 
-// Hold keeps QEMU from opening the image for writing until release is called, by the locks that QEMU itself looks at.
-// Where the file system knows no such locks nothing is held, and the check that the source is unchanged remains. The
-// same holds for extents of which an image has more than can be open at once.
-func (o *Opened) Hold() (release func()) {
+// Hold keeps QEMU from opening the image for writing until release is called, by the locks that QEMU itself looks at,
+// and on Windows any program. Where the file system knows no such locks nothing is held, and the check that the source
+// is unchanged remains. The same holds for extents of which an image has more than can be open at once.
+func (o *Opened) Hold() (release func(), err error) {
+	if err := o.hold(true); err != nil {
+		return nil, err
+	}
 	for _, f := range o.Handles {
 		for _, b := range []int64{qemuRead, qemuNoWriter} {
 			f.lock(sys.Shared, b)
@@ -29,7 +34,48 @@ func (o *Opened) Hold() (release func()) {
 				f.lock(sys.Unlocked, b)
 			}
 		}
+		_ = o.hold(false) // what is closed is opened again when it is read
+	}, nil
+}
+
+// Alone returns an error if another program has a file of the image open to write it, or for itself. It keeps others
+// from opening them for a moment. A system that does not show that returns none.
+func (o *Opened) Alone() error { return errors.Join(o.hold(true), o.hold(false)) }
+
+// hold has all files opened again, so that others cannot write them, or can.
+func (o *Opened) hold(yes bool) error {
+	if !sys.DeniesWriting {
+		return nil
 	}
+	for i, f := range o.Handles {
+		if err := f.hold(yes); err != nil {
+			for _, f := range o.Handles[:i+1] {
+				err = errors.Join(err, f.hold(false))
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *File) hold(yes bool) error {
+	f.mu.Lock()
+	f.holds = yes && !f.device
+	f.mu.Unlock()
+	err := f.shut()
+	if err == nil && yes {
+		err = f.with(func(*sys.File) error { return nil })
+	}
+	return err
+}
+
+// inUse returns the error of a file that another program does not share; nil if err says something else.
+func (f *File) inUse(err error) error {
+	if !sys.NotShared(err) {
+		return nil
+	}
+	return fmt.Errorf("file %.256q is %w: another program has it open, and shares it with none that wants to read or "+
+		"change it; shut the virtual machine down, or end what has it open", f.name, ondisk.ErrBusy)
 }
 
 func (f *File) lock(kind sys.LockKind, at int64) {

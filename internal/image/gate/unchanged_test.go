@@ -159,7 +159,8 @@ func TestHold(t *testing.T) {
 		return n
 	}
 	require.Zero(t, locked())
-	release := o.Hold()
+	release, err := o.Hold()
+	require.NoError(t, err)
 	require.Equal(t, 2, locked())
 	release()
 	require.Zero(t, locked())

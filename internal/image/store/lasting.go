@@ -147,6 +147,8 @@ func (o *Output) adopt(name string) (*partialFile, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil //nolint:nilnil // the run was ended before it made the file
+	case errors.Is(err, ondisk.ErrBusy):
+		return nil, usedByOther(o.shown(partial))
 	case err != nil:
 		return nil, ondisk.In(ondisk.ErrOutput, "go on with %s: %w", o.shown(partial), err)
 	}

@@ -280,7 +280,10 @@ func (o *Output) findReplaced(src *gate.Opened) error {
 	old, err := image.OpenIn(gate.NewFolder(o.dir.At), o.base, image.Options{})
 	if err != nil {
 		o.unreadable = true // what it uses is not known, so nothing beside it is removed
-		if old, err = unopened(gate.NewFolder(o.dir.At), o.base); err != nil {
+		switch old, err = unopened(gate.NewFolder(o.dir.At), o.base); {
+		case errors.Is(err, ondisk.ErrBusy):
+			return fmt.Errorf("DEST %s cannot be replaced: %w", o.path, err)
+		case err != nil:
 			return nil // a link, or a file of another user: it is only the name that is taken
 		}
 	}
@@ -318,7 +321,7 @@ func unopened(dir *gate.Folder, base string) (*image.Image, error) {
 
 // unused refuses an image that is to be replaced while a program or a snapshot needs it.
 func unused(img *image.Image, shown string) error {
-	for _, look := range []func() ([]ondisk.Issue, error){img.Busy, img.Children} {
+	for _, look := range []func() ([]ondisk.Issue, error){img.InUse, img.Children} {
 		issues, err := look()
 		if err != nil {
 			return err

@@ -193,7 +193,7 @@ func (o *Output) removeStale(partial string) error {
 		return nil
 	}
 	if errors.Is(err, ondisk.ErrBusy) {
-		return err
+		return usedByOther(o.shown(partial))
 	}
 	if err != nil {
 		return ondisk.In(ondisk.ErrOutput, "stale %s: %w; remove it by hand", o.shown(partial), err)
@@ -220,7 +220,10 @@ func (o *Output) removeStale(partial string) error {
 // file is locked.
 func openStale(d *gate.Folder, name string) (*sys.File, error) {
 	f, err := d.At.OpenToWrite(name)
-	if !sys.Denied(err) {
+	switch {
+	case sys.NotShared(err):
+		return nil, usedByOther(name)
+	case !sys.Denied(err):
 		return f, err
 	}
 	found, readErr := d.At.Open(name)
