@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // packedFolder returns a folder with a real disk as x.img and x.vmdk, a flat VMDK in sub, and all of that packed by the
@@ -228,6 +231,7 @@ func TestScanOfPackedImages(t *testing.T) {
 		printf 'start=2048,size=2048,type=83\nstart=4096,type=5\nstart=6144,size=20000\nstart=28672,size=9\n' |
 			sfdisk -q near.img
 		for f in gpt far near; do gzip -k $f.img; xz -0 -k $f.img; done; head -c -5000 x.img.xz > cut.img.xz
+		printf '\004"M\030@@\300' > y.img.lz4
 	`)
 	type row struct {
 		Path, State, Verdict string
@@ -267,12 +271,50 @@ func TestScanOfPackedImages(t *testing.T) {
 	for name, x := range rows {
 		require.Zero(t, x.Read, name)
 	}
+	requireServedAlike(t, dir, catalog)
 	for _, format := range []string{"text", "html", "csv", "junit", "prometheus"} {
 		require.Contains(t, trueup(t, "scan", "-o", format, filepath.Join(dir, "x.img.gz")).stdout, map[string]string{
 			"text": "by head", "html": "first bytes", "csv": "x.img.gz", "junit": "x.img.gz",
 			"prometheus": "trueup_images_by_head",
 		}[format], format)
 	}
+}
+
+// requireServedAlike scans the files of a folder that a catalogue knows on a server: rows of what is packed differ by
+// the command that reads all of it, and few bytes are read.
+func requireServedAlike(t *testing.T, dir, catalog string) {
+	t.Helper()
+	s := newStore(t, dir, nil)
+	local := scan(t, "--catalog", catalog, dir)
+	var addresses []string
+	for name, i := range local.rows {
+		slow := strings.HasSuffix(name, ".xz") && i.Size > 1<<24
+		if (i.ByHead() || i.State == results.Packed) && !slow {
+			addresses = append(addresses, addressOf(s, filepath.Base(name)))
+		}
+	}
+	require.Greater(t, len(addresses), 12)
+	r := scan(t, "--require-sandbox", "--files-from", list(t, addresses...))
+	require.NotContains(t, r.stdout+r.stderr, "secret")
+	for address, i := range r.rows {
+		name, _, _ := strings.Cut(filepath.Base(address), "?")
+		want := local.rows[filepath.Join(dir, name)]
+		require.Equal(t, []any{want.State, want.Verdict, want.Format, want.Size, want.Unpacked},
+			[]any{i.State, i.Verdict, i.Format, i.Size, i.Unpacked}, name)
+		findings := i.Findings
+		if i.ByHead() {
+			findings = i.Disks[0].Findings
+		}
+		remedy := findings[len(findings)-1].Remedy
+		if name == "y.img.lz4" {
+			require.Equal(t, "download it, and unpack that", remedy)
+			continue
+		}
+		require.Contains(t, remedy, "trueup inspect --spool DIR '"+s.URL+"/"+name+"?...#", name)
+		require.LessOrEqual(t, i.Read, int64(34<<20), name)
+	}
+	require.Len(t, r.rows, len(addresses))
+	require.Contains(t, slices.Collect(maps.Keys(local.rows)), filepath.Join(dir, "y.img.lz4"))
 }
 
 // addressOf returns the address of a file of a server, or of a member of an archive there.

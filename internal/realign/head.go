@@ -23,10 +23,16 @@ func ByHead(s *Source) ondisk.Issue {
 	}
 }
 
-// Head opens a packed image and reads of it where its partitions start, as far as the first bytes show that. Nothing of
-// it is unpacked but these, into memory. It has a layout only; no plan can be made of it. The caller closes the image.
-func Head(ctx context.Context, path string, o image.Options) (*Source, error) {
-	img, err := unpack.Open(ctx, path, o, unpack.Way{Head: true})
+// Head opens a packed image, of a server if that has its file, and reads of it where its partitions start, as far as
+// the first bytes show that. Nothing of it is unpacked but these, into memory. It has a layout only; no plan can be
+// made of it. The caller closes the image.
+func Head(ctx context.Context, of unpack.Served, o image.Options) (*Source, error) {
+	way := unpack.Way{Head: true}
+	open := func() (*image.Image, error) { return unpack.Open(ctx, of.All, o, way) }
+	if of.File != nil {
+		open = func() (*image.Image, error) { return unpack.OpenServed(ctx, of, o, way) }
+	}
+	img, err := open()
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge/tarforge"
 	"github.com/trueup/trueup/internal/disktest/forge/vmdkforge"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/unpack"
 )
 
 // An image that reaches past the first bytes is judged by them, also as a member that the user names.
@@ -50,7 +51,7 @@ func TestHeadOfALargeImage(t *testing.T) {
 		path := filepath.Join(t.TempDir(), name)
 		file, _, _ := bytes.Cut([]byte(path), []byte("!"))
 		require.NoError(t, os.WriteFile(string(file), stream.Bytes(), 0o600))
-		s, err := Head(context.Background(), path, image.Options{})
+		s, err := Head(context.Background(), unpack.Served{All: path}, image.Options{})
 		require.NoError(t, err, name)
 		guessed := strings.HasSuffix(strings.TrimSuffix(name, ".gz"), ".img")
 		require.Equal(t, guessed, s.Guessed(), name)

@@ -60,7 +60,8 @@ func (j *Inspector) Classify(err error) report.Error {
 // without --check.
 func (j *Inspector) Image(job Job) *results.Image {
 	i, err := j.image(job)
-	if j.Check && !job.Packed && errors.Is(err, ondisk.ErrLimit) {
+	packed := job.Packed || i != nil && (i.Unpacked != nil || image.IsPacked(i.Format))
+	if j.Check && !packed && errors.Is(err, ondisk.ErrLimit) {
 		survey := *j
 		survey.Check = false
 		if again, other := survey.image(job); again != nil && other == nil {
@@ -98,7 +99,9 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	judged := true
 	switch {
 	case job.Packed:
-		err = j.head(i, job.Path, o)
+		err = j.head(i, unpack.Served{All: job.Path}, o)
+	case job.Remote != nil:
+		err = j.served(i, job, o)
 	case job.Package:
 		err = j.pack(i, job.Path, o)
 	default:
@@ -114,14 +117,24 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	return i, err
 }
 
+// served judges an image of a server, which nobody has identified.
+func (j *Inspector) served(i *results.Image, job Job, o image.Options) error {
+	job.Remote = gate.Metered(job.Remote, o.Meter)
+	err := j.head(i, unpack.Served{File: job.Remote, Archive: job.Path, All: job.Path}, image.Options{})
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		_, err = j.single(i, job, o)
+	}
+	if err != nil && i.Format == "" {
+		id, _ := image.IdentifyFile(job.Remote)
+		i.Format = id.Format
+	}
+	return err
+}
+
 // single judges an image that is one disk. judged is false for a doubt that came to nothing.
 func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged bool, err error) {
 	img, err := open(job, o)
 	if err != nil {
-		if job.Remote != nil { // it was not identified
-			id, _ := image.IdentifyFile(job.Remote)
-			i.Format = id.Format
-		}
 		return !job.Doubt, err
 	}
 	defer img.Close()
@@ -143,7 +156,7 @@ func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged b
 // open opens the image of a job.
 func open(job Job, o image.Options) (*image.Image, error) {
 	if job.Remote != nil {
-		return image.OpenRemote(gate.Metered(job.Remote, o.Meter), job.Path, image.Options{})
+		return image.OpenRemote(job.Remote, job.Path, image.Options{})
 	}
 	img, err := image.Open(job.Path, o)
 	if err != nil {
@@ -153,8 +166,8 @@ func open(job Job, o image.Options) (*image.Image, error) {
 }
 
 // head judges a packed image by where its partitions start, as far as its first bytes show that.
-func (j *Inspector) head(i *results.Image, path string, o image.Options) error {
-	s, err := realign.Head(context.Background(), path, o)
+func (j *Inspector) head(i *results.Image, of unpack.Served, o image.Options) error {
+	s, err := realign.Head(context.Background(), of, o)
 	if err != nil {
 		return err
 	}
@@ -189,7 +202,7 @@ func files(states []gate.State) []results.File {
 func (j *Inspector) pack(i *results.Image, path string, o image.Options) error {
 	p, err := ova.Open(path, o.Meter)
 	if errors.Is(err, ova.ErrNoOVF) {
-		return j.head(i, path, o)
+		return j.head(i, unpack.Served{All: path}, o)
 	}
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return fmt.Errorf("the package %w", ondisk.ErrChanged)

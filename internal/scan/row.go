@@ -65,7 +65,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	case i == nil:
 		return nil, r.keepIf(path, x, nil, key)
 	}
-	if j.Packed && i.State == results.Failed && !slices.Contains([]string{"io", "changed"}, i.Error.Code) {
+	if j.Packed && i.State == results.Failed && !fleeting(i) {
 		read := i.Read
 		i = x.packed(i.Error.Message)
 		i.Read = read + c.read(x)
@@ -84,6 +84,9 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	i.Settle(r.Flags)
 	return i, r.keepIf(path, x, i, key)
 }
+
+// fleeting reports whether the error of a packed image is not one of its bytes.
+func fleeting(i *results.Image) bool { return slices.Contains([]string{"io", "changed"}, i.Error.Code) }
 
 // noExchange returns what align --replace would refuse of an image that can be copied; empty if nothing is known
 // against it. The files are looked at from outside only: align looks again.

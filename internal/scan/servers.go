@@ -8,12 +8,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // Servers are images of servers. The zero value has no images.
@@ -68,10 +71,34 @@ func (r *search) served(ctx context.Context, a remote.Address, o *remote.Opened,
 	if err != nil {
 		return nil, err
 	}
+	if image.IsPacked(i.Format) && i.State == results.Failed && !fleeting(i) {
+		x.id.Format, x.id.Remedy = i.Format, "download it, and unpack that"
+		i = x.packed(i.Error.Message)
+	}
+	r.namePacked(a, i)
 	i.SetPath(a.Shown)
 	i.Files, i.Stored, i.Read = []results.File{x.File}, x.Allocated, o.Bytes
 	i.Settle(r.servedFlags(a))
 	return r.keepServed(a, x, i)
+}
+
+// namePacked has the notes on a packed image name the command that reads all of it, which no worker knows.
+func (r *search) namePacked(a remote.Address, i *results.Image) {
+	words := []string{"to read all of it: trueup inspect --spool DIR"}
+	if remote.IsWeb(a.URI) {
+		words = append(words, realign.Authorized(r.Servers.Authorization)...)
+	}
+	remedy := strings.Join(append(words, shell.Quote(a.Shown)), " ")
+	for d := range i.Disks {
+		for f := range i.Disks[d].Findings {
+			if x := &i.Disks[d].Findings[f]; x.Code == "head" {
+				x.Remedy = remedy
+			}
+		}
+	}
+	if i.State == results.Packed && unpack.Reads(i.Format) {
+		i.Findings[0].Remedy = remedy
+	}
 }
 
 // fileOf returns a file of a server with numbers that show a change, as those of other files do. The inode is made of

@@ -95,12 +95,12 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 	return nil, err
 }
 
-// Served is a file of a server, the member of it that the user named, empty for none, and their addresses without
-// secrets.
+// Served is a file of a server, and the member of it that the user named.
 type Served struct {
-	File         gate.Remote
-	Member       string
-	Archive, All string
+	File    gate.Remote
+	Member  string // empty: none
+	Archive string // address of File, without secrets
+	All     string // address as the user wrote it, without secrets
 }
 
 // OpenServed is Open for a file of a server, which is the image's from then on. With ErrNoMatch it stays the caller's.
