@@ -373,6 +373,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		f := newOnFiles(t, false)
 		img, err := image.Open(f.path, image.Options{})
 		require.NoError(t, err)
+		t.Cleanup(func() { _ = img.Close() }) // its folder could not be removed on Windows
 		m := &Move{Image: img, Plan: f.plan(), Path: f.path, Options: Options{Jobs: 1}}
 		f.ctx = t.Context()
 		c.change(f, m)

@@ -85,8 +85,8 @@ func roots(paths []string) (out []string) {
 
 // inOne reports whether a path lies below one of the roots. There can be as many of them as images.
 func inOne(roots map[string]bool, p string) bool {
-	for p != "/" {
-		if p = filepath.Dir(p); roots[p] {
+	for up := filepath.Dir(p); up != p; up = filepath.Dir(p) {
+		if p = up; roots[p] {
 			return true
 		}
 	}
@@ -94,7 +94,9 @@ func inOne(roots map[string]bool, p string) bool {
 }
 
 // below is what the paths of all files in a folder begin with.
-func below(root string) string { return strings.TrimSuffix(root, "/") + "/" }
+func below(root string) string { return strings.TrimSuffix(root, separator) + separator }
+
+const separator = string(filepath.Separator)
 
 // Finish ends the run with its sum. A complete run over all images deletes the files that it has not seen and that are
 // no images.
@@ -152,8 +154,10 @@ func (r *Run) forget(ctx context.Context) error {
 }
 
 // inside selects a path and all below it, with the index on paths. ?2 to ?4 are the path, what those below begin with,
-// and the first text behind all of them: '0' follows '/' in ASCII. Between a path and those below it may lie others,
-// such as one with a dash.
+// and the first text behind all of them: '0' follows '/' in ASCII, and ']' the backslash. Between a path and those
+// below it may lie others, such as one with a dash.
 const inside = `path >= ?2 AND path < ?4 AND (path = ?2 OR path >= ?3)`
 
-func above(root string) string { return strings.TrimSuffix(root, "/") + "0" }
+func above(root string) string {
+	return strings.TrimSuffix(root, separator) + string(filepath.Separator+1)
+}
