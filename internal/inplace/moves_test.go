@@ -379,6 +379,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		c.change(f, m)
 		before := f.disk()
 		require.ErrorContains(t, m.Run(f.ctx), c.says, name)
+		img.Close()
 		if m.Look == nil {
 			require.True(t, bytes.Equal(before, f.disk()), name)
 		} else {

@@ -104,7 +104,7 @@ func TestEdgesThatCannotBeRead(t *testing.T) {
 	defer img.Close()
 	good := img.Disk
 	for n := range 3 { // head, tail, and the first sample
-		img.Disk = failsOnce{good, &n}
+		img.Disk = broken{failsOnce{good, &n}}
 		_, err = d.contentOf(img)
 		require.ErrorIs(t, err, disktest.ErrFault)
 	}
