@@ -40,7 +40,8 @@ golden='^Test(ScanOfTheCorpus|AlignRealDisks)$'
 test_386() {
 	packages "${both[@]}" "${only_386[@]}" | GOARCH=386 xargs go test -vet=off -count=1 -short -timeout 20m -skip "$elsewhere"
 	GOARCH=386 go build -o "$work/trueup" ./cmd/trueup
-	go test -list "$golden" ./cmd/trueup | grep -qx TestScanOfTheCorpus
+	go test -list "$golden" ./cmd/trueup >"$work/golden"
+	grep -qx TestScanOfTheCorpus "$work/golden"
 	TRUEUP_TEST_PROGRAM=$work/trueup go test -vet=off -count=1 -timeout 20m -run "$golden" ./cmd/trueup
 }
 
