@@ -346,10 +346,16 @@ func TestPackedImagesOfServers(t *testing.T) {
 		})
 	}
 
+	dest := filepath.Join(t.TempDir(), "dest.img")
+	r := trueup(t, "align", "-q", "--require-sandbox", "--to", "raw",
+		exported(t, "raw", filepath.Join(dir, "x.img.gz")), dest)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Equal(t, sha256Of(t, aligned), sha256Of(t, dest))
+
 	noise := filepath.Join(dir, "noise.img.gz") // 24 MiB that gzip does not make smaller
 	inFolder(t, dir, `openssl enc -aes-128-ctr -K 00 -iv 00 -in /dev/zero 2>/dev/null | head -c 24M | gzip -1 > "$1"`,
 		noise)
-	r := trueup(t, "inspect", "--allow-unknown", "--spool", spool, s.URL+"/noise.img.gz")
+	r = trueup(t, "inspect", "--allow-unknown", "--spool", spool, s.URL+"/noise.img.gz")
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Contains(t, r.stdout, "Packed     gzip, 24 MiB")
 	s.mu.Lock()

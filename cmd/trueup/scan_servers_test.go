@@ -126,6 +126,23 @@ func TestScanOfServers(t *testing.T) {
 	}
 }
 
+// exported has qemu-nbd serve a disk to the end of the test, and returns its address.
+func exported(t *testing.T, format, path string) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "socket")
+	cmd := exec.Command(disktest.Tool(t, "qemu-nbd"), "-r", "-f", format, "-t", "-k", socket, path)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		_ = cmd.Wait()
+	})
+	disktest.WaitFor(t, "qemu-nbd", func() bool {
+		_, err := os.Stat(socket)
+		return err == nil
+	})
+	return "nbd+unix:///?socket=" + socket
+}
+
 // Exports of two servers are scanned beside files and objects, one client at a time.
 func TestScanOfExports(t *testing.T) {
 	t.Parallel()
@@ -134,17 +151,7 @@ func TestScanOfExports(t *testing.T) {
 	smallDisk(t, in("disk.raw"), 63)
 	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", in("disk.raw"), in("disk.qcow2"))
 	ours := serving(t, "--as-is", in("disk.raw")).URI
-	qemu := exec.Command("qemu-nbd", "-r", "-f", "qcow2", "-t", "-k", in("socket"), in("disk.qcow2"))
-	require.NoError(t, qemu.Start())
-	defer func() {
-		require.NoError(t, qemu.Process.Signal(syscall.SIGTERM))
-		_ = qemu.Wait()
-	}()
-	disktest.WaitFor(t, "qemu-nbd", func() bool {
-		_, err := os.Stat(in("socket"))
-		return err == nil
-	})
-	theirs := "nbd+unix:///?socket=" + in("socket")
+	theirs := exported(t, "qcow2", in("disk.qcow2"))
 	gone := "nbd+unix:///?socket=" + in("nothing")
 	want := scan(t, in("disk.raw")).rows[in("disk.raw")]
 	catalogue := in("catalogue")
