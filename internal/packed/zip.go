@@ -188,8 +188,8 @@ func (x *File) Open(f ondisk.Source) (Unpacker, error) {
 		return nil, fmt.Errorf("file %.256q of the archive is encrypted: %w; unpack it where it is: unzip", x.Name,
 			ondisk.ErrUnsupported)
 	case !slices.Contains([]uint16{stored, deflated}, x.method):
-		return nil, fmt.Errorf("file %.256q of the archive is packed by method %d: %w; unpack it where it is: unzip or "+
-			"7z x", x.Name, x.method, ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("file %.256q of the archive is packed by method %d: %w; unpack it where it is: unzip "+
+			"or 7z x", x.Name, x.method, ondisk.ErrUnsupported)
 	}
 	head, err := ondisk.Bytes(f, x.local, zipLocalSize)
 	if err != nil {
