@@ -232,6 +232,8 @@ func TestScanOfPackedImages(t *testing.T) {
 			sfdisk -q near.img
 		for f in gpt far near; do gzip -k $f.img; xz -0 -k $f.img; done; head -c -5000 x.img.xz > cut.img.xz
 		printf '\004"M\030@@\300' > y.img.lz4
+		qemu-img convert -O qcow2 near.img a.qcow2; truncate -s 33M more
+		tar -czf rest.box a.qcow2 more; rm a.qcow2 more
 	`)
 	type row struct {
 		Path, State, Verdict string
@@ -264,7 +266,7 @@ func TestScanOfPackedImages(t *testing.T) {
 			require.Equal(t, rows[plain].Verdict, x.Verdict, name)
 		}
 	}
-	for _, name := range []string{"far.img.gz", "far.img.xz", "cut.img.xz"} {
+	for _, name := range []string{"far.img.gz", "far.img.xz", "cut.img.xz", "rest.box"} {
 		require.Equal(t, "packed", rows[name].State, name)
 	}
 	scan()
@@ -346,11 +348,20 @@ func TestPackedImagesOfServers(t *testing.T) {
 		})
 	}
 
-	dest := filepath.Join(t.TempDir(), "dest.img")
-	r := trueup(t, "align", "-q", "--require-sandbox", "--to", "raw",
-		exported(t, "raw", filepath.Join(dir, "x.img.gz")), dest)
-	require.Equal(t, 0, r.code, r.stderr)
-	require.Equal(t, sha256Of(t, aligned), sha256Of(t, dest))
+	// nbdkit takes any name for its export, so that a member is one of the archive in it.
+	theirs := exported(t, `nbdkit -f -r -U "$1" file "$0"`, filepath.Join(dir, "two.tar"))
+	for _, address := range []string{
+		exported(t, `qemu-nbd -r -f raw -t -k "$1" "$0"`, filepath.Join(dir, "x.img.gz")),
+		strings.Replace(theirs, "///", "///!sub%2Fflat.vmdk", 1),
+	} {
+		dest := filepath.Join(t.TempDir(), "dest.img")
+		r := trueup(t, "align", "-q", "--require-sandbox", "--to", "raw", address, dest)
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Equal(t, sha256Of(t, aligned), sha256Of(t, dest))
+	}
+	r := trueup(t, "inspect", strings.Replace(theirs, "///", "///!nix.vmdk", 1))
+	require.Equal(t, 64, r.code, r.stderr)
+	require.Contains(t, r.stderr, `the archive has no file "nix.vmdk", want one of 'nbd+unix:///!`)
 
 	noise := filepath.Join(dir, "noise.img.gz") // 24 MiB that gzip does not make smaller
 	inFolder(t, dir, `openssl enc -aes-128-ctr -K 00 -iv 00 -in /dev/zero 2>/dev/null | head -c 24M | gzip -1 > "$1"`,

@@ -126,17 +126,20 @@ func TestScanOfServers(t *testing.T) {
 	}
 }
 
-// exported has qemu-nbd serve a disk to the end of the test, and returns its address.
-func exported(t *testing.T, format, path string) string {
+// exported has a command serve a file at a socket, $0 and $1, to the end of the test, and returns the address of the
+// socket.
+func exported(t *testing.T, command, path string) string {
 	t.Helper()
+	tool, _, _ := strings.Cut(command, " ")
+	disktest.Tool(t, tool)
 	socket := filepath.Join(t.TempDir(), "socket")
-	cmd := exec.Command(disktest.Tool(t, "qemu-nbd"), "-r", "-f", format, "-t", "-k", socket, path)
+	cmd := exec.Command("sh", "-c", "exec "+command, path, socket)
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 		_ = cmd.Wait()
 	})
-	disktest.WaitFor(t, "qemu-nbd", func() bool {
+	disktest.WaitFor(t, tool, func() bool {
 		_, err := os.Stat(socket)
 		return err == nil
 	})
@@ -151,7 +154,7 @@ func TestScanOfExports(t *testing.T) {
 	smallDisk(t, in("disk.raw"), 63)
 	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", in("disk.raw"), in("disk.qcow2"))
 	ours := serving(t, "--as-is", in("disk.raw")).URI
-	theirs := exported(t, "qcow2", in("disk.qcow2"))
+	theirs := exported(t, `qemu-nbd -r -f qcow2 -t -k "$1" "$0"`, in("disk.qcow2"))
 	gone := "nbd+unix:///?socket=" + in("nothing")
 	want := scan(t, in("disk.raw")).rows[in("disk.raw")]
 	catalogue := in("catalogue")

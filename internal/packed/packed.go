@@ -81,7 +81,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	if r.err != nil {
 		return 0, r.err
 	}
-	n, err := r.out.Read(p)
+	n, err := r.out.Read(p[:min(len(p), buffer)]) // or the packed bytes of all of it would look idle
 	if n > 0 {
 		r.in.idle = 0
 	}

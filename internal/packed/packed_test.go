@@ -247,6 +247,19 @@ func TestBytesThatUnpackToNothing(t *testing.T) {
 	}
 }
 
+// What cannot be made smaller is not idle, however much of it one call reads.
+func TestLargeReads(t *testing.T) {
+	t.Parallel()
+	noise := make([]byte, 17<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	r, err := Open(XZ, bytes.NewReader(made(t, noise, "xz", "-0", "-c")))
+	require.NoError(t, err)
+	b := make([]byte, len(noise))
+	_, err = io.ReadFull(r, b)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(noise, b))
+}
+
 // A header can ask for more memory than any program writes for.
 func TestWindowsAreBounded(t *testing.T) {
 	_, _, err := unpacked(Zstd, made(t, sample(1000), "zstd", "-q", "-c", "--long=27"))

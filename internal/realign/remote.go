@@ -1,6 +1,7 @@
 package realign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,7 +105,9 @@ func (r Reading) openRemote(uri string, o image.Options) (*Source, error) {
 
 // openServed opens the image in a file of a server, which may be packed.
 func (r Reading) openServed(f *remote.File, uri string, o image.Options) (*image.Image, error) {
-	s := unpack.Served{File: f, Member: f.Member, Archive: Shown(f.ID()), All: Shown(uri)}
+	s := unpack.Served{
+		File: f, Member: f.Member, Whole: f.Whole, Archive: Shown(cmp.Or(f.Archive, f.ID())), All: Shown(uri),
+	}
 	img, err := r.unpacked(func(ctx context.Context, way unpack.Way) (*image.Image, error) {
 		return unpack.OpenServed(ctx, s, o, way)
 	})

@@ -174,3 +174,29 @@ func TestShown(t *testing.T) {
 		require.Equal(t, want, Shown(uri))
 	}
 }
+
+// A member of an archive stands in the path of an address, so that no other server is asked for the archive.
+func TestSplitMember(t *testing.T) {
+	for uri, want := range map[string][2]string{
+		"http://h/a.zip!b.img":          {"http://h/a.zip", "b.img"},
+		"https://h/a.zip!c%2Fb%21?x=!y": {"https://h/a.zip?x=!y", "c/b!"},
+		"nbd://h/!b.img":                {"nbd://h/", "b.img"},
+		"nbd+unix:///a!b?socket=/s!t":   {"nbd+unix:///a?socket=/s!t", "b"},
+		"http://h!x:y@good/a.img":       {},
+		"http://u!v:w!x@h/a.img":        {},
+		"nbd://h!b.img":                 {},
+		"http://h/a.img?x=!y":           {},
+		"http://h/a.img#!y":             {},
+		"http://h/a.zip!":               {},
+		"http://h/a.zip!%zz":            {},
+		"a!b":                           {},
+		"!":                             {},
+	} {
+		archive, member, ok := splitMember(uri)
+		require.Equal(t, want, [2]string{archive, member}, uri)
+		require.Equal(t, want[1] != "", ok, uri)
+		if ok {
+			require.Equal(t, ServerOf(uri), ServerOf(archive), uri)
+		}
+	}
+}

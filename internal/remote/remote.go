@@ -75,35 +75,47 @@ type File struct {
 	pages   pages
 	fetcher *fetcher // nil for an export
 	stop    func() bool
-	Member  string // of the archive that the file is, which the URI named; empty for none
+
+	// Of an archive that the file may be, and a member of it that the URI named; empty for none.
+	Archive, Member string
+	Whole           bool // the server has a file of the whole name: without an archive in it, there is no member
 }
 
 // Connect connects to the server of a URI. authorization is the value of this header for a web server, empty for none.
-// If the server does not have the file, it may be a member of one: http://host/ARCHIVE!MEMBER?query. All reads end with
-// ctx, also those that wait for an answer.
+// If the server does not have the file, it may be a member of one: http://host/ARCHIVE!MEMBER?query. A server of NBD
+// may take any name for its only export. All reads end with ctx, also those that wait for an answer.
 func Connect(ctx context.Context, uri, authorization string) (*File, error) {
 	f, err := connect(ctx, uri, authorization)
 	at, member, ok := splitMember(uri)
-	if err == nil || !ok || errors.Is(lost(err), errUnavailable) {
+	switch {
+	case ok && err == nil && !IsWeb(uri):
+		f.Archive, f.Member, f.Whole = at, member, true
+		return f, nil
+	case !ok || err == nil || errors.Is(err, ondisk.ErrUsage) || errors.Is(lost(err), errUnavailable):
 		return f, err
 	}
 	archive, none := connect(ctx, at, authorization)
 	if none != nil {
 		return nil, err
 	}
-	archive.Member = member
+	archive.Archive, archive.Member = at, member
 	return archive, nil
 }
 
-// splitMember takes the URI of a member of an archive apart.
+// splitMember takes the URI of a member of an archive apart. The mark stands in the path: no other server is asked.
 func splitMember(uri string) (archive, member string, ok bool) {
 	end := len(uri)
 	if i := strings.IndexAny(uri, "?#"); i >= 0 {
 		end = i
 	}
-	archive, member, ok = strings.Cut(uri[:end], "!")
-	member, err := url.PathUnescape(member)
-	return archive + uri[end:], member, ok && err == nil && member != ""
+	_, rest, _ := strings.Cut(uri[:end], "://")
+	_, path, _ := strings.Cut(rest, "/")
+	_, member, ok = strings.Cut(path, "!")
+	plain, err := url.PathUnescape(member)
+	if !ok || err != nil || plain == "" {
+		return "", "", false
+	}
+	return uri[:end-len("!"+member)] + uri[end:], plain, true
 }
 
 func connect(ctx context.Context, uri, authorization string) (*File, error) {

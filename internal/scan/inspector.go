@@ -172,8 +172,14 @@ func (j *Inspector) head(i *results.Image, of unpack.Served, o image.Options) er
 		return err
 	}
 	defer s.Close()
-	i.Unpacked = s.Image.Unpacked
+	u := s.Image.Unpacked
 	d := j.describe(s, results.Head)
+	if u.Cut && d.Verdict != align.Misaligned { // the row has that of the worst image
+		i.Format = u.Kind
+		return fmt.Errorf("%.256q in it is %s, and whether it has other images is not known: the list of its files: %w",
+			u.Member, d.Verdict, unpack.ErrBeyond)
+	}
+	i.Unpacked = u
 	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead(s)))
 	if s.Guessed() {
 		i.Format, d.Size = i.Unpacked.Kind, 0
@@ -181,10 +187,6 @@ func (j *Inspector) head(i *results.Image, of unpack.Served, o image.Options) er
 		i.Format, i.Subformat = s.Image.Format, s.Image.Subformat
 	}
 	i.Disks, i.Size = append(i.Disks, d), d.Size
-	if u := i.Unpacked; u.Cut && d.Verdict != align.Misaligned { // the row has that of the worst image
-		return fmt.Errorf("%.256q in it is %s, and whether it has other images is not known: the list of its files: %w",
-			u.Member, d.Verdict, unpack.ErrBeyond)
-	}
 	return s.Image.Unchanged()
 }
 

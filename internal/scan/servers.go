@@ -145,6 +145,7 @@ func (r *search) reuseServed(a remote.Address, k *catalog.Known) (*results.Image
 	change, err := r.Store.Reuse(a.Shown, *k)
 	k.Image.SetPath(a.Shown)
 	k.Image.Server = serverOf(a)
+	r.namePacked(a, k.Image)
 	k.Image.Settle(r.servedFlags(a))
 	k.Image.Change, k.Image.Read = change, 0
 	return k.Image, err

@@ -45,6 +45,8 @@ type box struct {
 	dir  *gate.Folder // nil on a server
 	at   gate.Remote  // file, if a server has it
 
+	whole bool // a member that the user named is one only if file is an archive
+
 	stream string  // such as gzip; empty: an archive as it is
 	base   content // what holds members that lie there as they are; nil of a zip
 	spool  *spool  // nil: nothing was unpacked
@@ -99,15 +101,16 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 type Served struct {
 	File    gate.Remote
 	Member  string // empty: none
+	Whole   bool   // if File is no archive, there is no member
 	Archive string // address of File, without secrets
 	All     string // address as the user wrote it, without secrets
 }
 
 // OpenServed is Open for a file of a server, which is the image's from then on. With ErrNoMatch it stays the caller's.
 func OpenServed(ctx context.Context, s Served, o image.Options, w Way) (*image.Image, error) {
-	b := &box{ctx: ctx, way: w, path: s.Archive, file: s.File, at: s.File}
+	b := &box{ctx: ctx, way: w, path: s.Archive, file: s.File, at: s.File, whole: s.Whole}
 	img, err := b.image(s.All, s.Member, o)
-	if errors.Is(err, ondisk.ErrNoMatch) && s.Member != "" {
+	if errors.Is(err, ondisk.ErrNoMatch) && s.Member != "" && !s.Whole {
 		return nil, errors.Join(ondisk.In(ondisk.ErrUsage, "it is no archive, and the server has no file of that name"),
 			b.Close())
 	}
@@ -151,7 +154,7 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 	}
 	from = image.Unpacked{File: b.file.Name(), Kind: kind, Stored: b.file.Size(), Cut: b.cut}
 	if b.files == nil {
-		if member != "" {
+		if member != "" && !b.whole {
 			return nil, from, ondisk.In(ondisk.ErrUsage, "%.256q is no archive, and there is no file %.256q", b.path,
 				name)
 		}
@@ -319,7 +322,11 @@ func (b *box) named(file string) string {
 	if i := strings.IndexAny(b.path, "?#"); i >= 0 {
 		end = i
 	}
-	return b.path[:end] + "!" + (&url.URL{Path: file}).EscapedPath() + b.path[end:]
+	mark := "!"
+	if _, host, _ := strings.Cut(b.path[:end], "://"); !strings.Contains(host, "/") {
+		mark = "/!" // in the path
+	}
+	return b.path[:end] + mark + (&url.URL{Path: file}).EscapedPath() + b.path[end:]
 }
 
 // images finds the images of the archive. Extents and parents belong to others.
