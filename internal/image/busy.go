@@ -23,6 +23,9 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 				"unmount it, or copy a snapshot of it"))
 		}
 	}
+	if d, ok := img.Remote.(*gate.Drive); ok {
+		out = append(out, driveBusy(d)...)
+	}
 	names, err := img.locks()
 	if err != nil {
 		return nil, err
@@ -43,6 +46,27 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 		}
 	}
 	return out, nil
+}
+
+// driveBusy returns the issue of a disk that Windows uses: what is read of it at two times need not fit together.
+// Windows takes none offline whose medium is removable: that one can be copied.
+func driveBusy(d interface {
+	Name() string
+	Used() (used, fixed bool)
+},
+) []ondisk.Issue {
+	used, fixed := d.Used()
+	if !used {
+		return nil
+	}
+	text := d.Name() + " is a disk that Windows uses: its volumes can be written while they are read"
+	if !fixed {
+		return []ondisk.Issue{{
+			Code: "busy", Effect: ondisk.Warn, Text: text, Remedy: "close all programs that have files of it open",
+		}}
+	}
+	return []ondisk.Issue{busy(text, "take it offline (in PowerShell: Set-Disk -Number "+
+		strings.TrimPrefix(d.Name(), "PhysicalDrive")+" -IsOffline $true), or copy a snapshot of it")}
 }
 
 // InUse is Busy that also asks for programs that write the image and show no lock of theirs. It keeps others from

@@ -22,6 +22,37 @@ func OpenRemote(f gate.Remote, path string, o Options) (*Image, error) {
 	})
 }
 
+// OpenDrive opens a disk of this machine by the name that Windows has for it. It is read as a raw disk only.
+func OpenDrive(path string, o Options) (*Image, error) {
+	d, err := gate.OpenDrive(path)
+	if err != nil {
+		return nil, err
+	}
+	if o.SectorSize == 0 && d.Sector() == fourK {
+		o.SectorSize = fourK
+	}
+	return openRaw(d, path, o)
+}
+
+// openRaw opens a raw disk without a folder.
+func openRaw(f gate.Remote, path string, o Options) (*Image, error) {
+	img, err := openAlone(f, path, o, func(string) (driver.File, error) { return nil, notRaw("an image in files") })
+	if err == nil && img.Format != raw.Format.Name {
+		err = errors.Join(notRaw(img.Format), img.Close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return img, nil
+}
+
+func notRaw(what string) error {
+	return &ondisk.Refusal{
+		Code: "unsupported", Reason: "on the device is " + what + ", and trueup reads devices of Windows as raw disks",
+		Remedy: "add --format raw if it is a disk, and what looks like " + what + " is the rest of something older",
+	}
+}
+
 // Unpacked describes where an image was unpacked from.
 type Unpacked struct {
 	File   string `json:"file"`                     // that the user named, its base name

@@ -305,8 +305,8 @@ func IsPackage(dest string) bool { return ova.KindOf(dest) != "" }
 
 // OpenPackage opens a package. The error of what is not one is ondisk.ErrNoMatch.
 func OpenPackage(path string) (*ova.Package, error) {
-	if IsRemote(path) {
-		return nil, ondisk.In(ondisk.ErrNoMatch, "%s is no package that can be read: those of servers are not", path)
+	if hasNoFolder(path) {
+		return nil, ondisk.In(ondisk.ErrNoMatch, "%s is no package that can be read: those in files are", path)
 	}
 	p, err := ova.Open(path, nil)
 	if errors.Is(err, ova.ErrNoOVF) {

@@ -129,12 +129,30 @@ func Open(path string, r Reading) (*Source, error) {
 	if IsRemote(path) {
 		return r.openRemote(path, o)
 	}
+	if sys.IsDrive(path) {
+		return r.openDrive(path, o)
+	}
 	img, err := r.openLocal(path, o)
 	if err != nil {
 		return nil, ondisk.In(ErrOpen, "%s: %w", path, Unopened(path, err))
 	}
 	if err := r.complete(img); err != nil {
 		return nil, err
+	}
+	return Read(img, r)
+}
+
+// hasNoFolder reports whether nothing lies beside what a path names: an image of a server, or a disk of Windows.
+func hasNoFolder(path string) bool { return IsRemote(path) || sys.IsDrive(path) }
+
+// openDrive opens and reads a disk that Windows has a name for.
+func (r Reading) openDrive(path string, o image.Options) (*Source, error) {
+	if len(r.Allow) > 0 {
+		return nil, ondisk.In(ondisk.ErrUsage, "%s: --allow-folder is for files; a device names no others", path)
+	}
+	img, err := image.OpenDrive(path, o)
+	if err != nil {
+		return nil, ondisk.In(ErrOpen, "%s: %w", path, err)
 	}
 	return Read(img, r)
 }
@@ -168,7 +186,7 @@ func isAbsent(path string) bool {
 // Folders lists the folders and devices that reading the images needs. Standard input is open already.
 func Folders(paths []string) (out []string) {
 	for _, path := range paths {
-		if path != "-" && !IsRemote(path) {
+		if path != "-" && !hasNoFolder(path) {
 			out = append(out, ova.Roots(path)...)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Remotes are connections to servers of images by URI, each for one opening. They are made before the process confines
@@ -117,17 +118,19 @@ func (r Reading) openServed(f *remote.File, uri string, o image.Options) (*image
 	return img, err
 }
 
-// Local refuses an image of a server for work that needs a file.
-func Local(uri, work string) error {
-	if !IsRemote(uri) {
+// Local refuses an image of a server, and a disk of Windows, for work that needs a file.
+func Local(path, work string) error {
+	where, remedy := "on a server", "make a file of it with trueup convert, and name that"
+	switch {
+	case !hasNoFolder(path):
 		return nil
-	}
-	remedy := "make a file of it with trueup convert, and name that"
-	if work == "trueup report" { // of results, which are no image
+	case sys.IsDrive(path):
+		where = "a device of Windows"
+	case work == "trueup report": // of results, which are no image
 		remedy = "download it"
 	}
-	return fmt.Errorf("%s: %w", uri, &ondisk.Refusal{
-		Code: "unsupported", Reason: work + " needs a file, and this is on a server", Remedy: remedy,
+	return fmt.Errorf("%s: %w", path, &ondisk.Refusal{
+		Code: "unsupported", Reason: work + " needs a file, and this is " + where, Remedy: remedy,
 	})
 }
 

@@ -16,7 +16,7 @@ var lacks = []struct {
 }{
 	{Lack{"attributes", "of what a copy replaces it gets the permissions alone; the report says what was lost"}, nil},
 	{Lack{"bench", "refused"}, nil},
-	{Lack{"block-devices", "refused"}, nil},
+	{Lack{"block-devices", `refused; on Windows \\.\PhysicalDriveN is read as SOURCE`}, nil},
 	{Lack{"confinement", "`isolation` in JSON says so; `--require-sandbox` refuses"}, nil},
 	{Lack{"exchange-of-names", "without hard links `--replace` renames twice; in between the name is missing"}, nil},
 	{Lack{"file-system-names", "rows of `scan` have no `file_system`"}, nil},

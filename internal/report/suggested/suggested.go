@@ -85,6 +85,9 @@ func Name(path string) string {
 	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
 		return path[nameAt(path):] + Mark + ".img"
 	}
+	if volume := filepath.VolumeName(path); volume != "" && len(volume) == len(path) {
+		return path[strings.LastIndexAny(path, `\/`)+1:] + Mark + ".img" // a device of Windows
+	}
 	if i := strings.LastIndexByte(path, '!'); i >= 0 {
 		inside := path[i+1:]
 		path = path[:nameAt(path[:i])] + inside[nameAt(inside):]
