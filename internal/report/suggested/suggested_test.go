@@ -7,10 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // A copy goes beside its image, and one of a block device into the current folder: /dev is no place for it.
 func TestNamesOfCopies(t *testing.T) {
+	quote := shell.Quote("a b")[:1]
 	for path, want := range map[string]string{
 		"lib/disk.img":                    "trueup align lib/disk.img lib/disk-aligned.img",
 		"lib.d/disk":                      "trueup align lib.d/disk lib.d/disk-aligned",
@@ -22,7 +24,7 @@ func TestNamesOfCopies(t *testing.T) {
 		"/dev/disk/by-id/ata-disk.1-part": "trueup align /dev/disk/by-id/ata-disk.1-part ata-disk.1-part-aligned.img",
 		"/dev/shm/disk.img":               "trueup align /dev/shm/disk.img /dev/shm/disk-aligned.img",
 	} {
-		require.Equal(t, want, Align(path, "raw", nil), path)
+		require.Equal(t, strings.ReplaceAll(want, "'", quote), Align(path, "raw", nil), path)
 	}
 }
 
