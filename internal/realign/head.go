@@ -18,8 +18,7 @@ func ByHead(s *Source) ondisk.Issue {
 	}
 	return ondisk.Issue{
 		Code: "head", Effect: ondisk.Note,
-		Text:   "it is packed, and was judged by the first bytes that it unpacks to: " + unknown,
-		Remedy: "trueup inspect --spool DIR IMAGE reads all of it",
+		Text: "it is packed, and was judged by the first bytes that it unpacks to: " + unknown,
 	}
 }
 

@@ -117,7 +117,7 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	return i, err
 }
 
-// served judges an image of a server, which nobody has identified.
+// served judges an image of a server, whose format is not known yet.
 func (j *Inspector) served(i *results.Image, job Job, o image.Options) error {
 	job.Remote = gate.Metered(job.Remote, o.Meter)
 	err := j.head(i, unpack.Served{File: job.Remote, Archive: job.Path, All: job.Path}, image.Options{})

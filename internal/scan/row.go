@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/exchange"
@@ -35,6 +36,7 @@ func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) er
 	if r.Exchange && i.Priority != nil {
 		i.NoExchange = c.noExchange(f, x, i)
 	}
+	readAll(i, nil, x.shown)
 	return r.row(i)
 }
 
@@ -222,11 +224,8 @@ func unchanged(dir string, i *results.Image) bool {
 // folder that Clonezilla wrote.
 func (x *found) packed(why string) *results.Image {
 	text, remedy := fmt.Sprintf("it is compressed with %s, and not judged: %s", x.id.Format, why), x.id.Remedy
-	switch {
-	case x.clone != "":
+	if x.clone != "" {
 		text, remedy = fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), restoreClone
-	case unpack.Reads(x.id.Format):
-		remedy = "to read all of it: trueup inspect --spool DIR " + shell.Quote(x.shown)
 	}
 	i := results.NewImage(x.shown)
 	i.State, i.Format, i.Stored, i.Files = results.Packed, x.id.Format, x.Allocated, []results.File{x.File}
@@ -234,6 +233,27 @@ func (x *found) packed(why string) *results.Image {
 		Code: "packed", Effect: ondisk.Warn, Err: ondisk.ErrUnsupported, Text: text, Remedy: remedy,
 	}))
 	return i
+}
+
+// readAll has the notes on a packed image name the command that reads all of it.
+func readAll(i *results.Image, flags []string, shown string) {
+	command := append([]string{"to read all of it: trueup inspect --spool DIR"}, flags...)
+	remedy := strings.Join(append(command, shell.Quote(shown)), " ")
+	for d := range i.Disks {
+		remedied(i.Disks[d].Findings, "head", remedy)
+	}
+	if i.State == results.Packed && unpack.Reads(i.Format) {
+		remedied(i.Findings, "packed", remedy)
+	}
+}
+
+// remedied gives the findings of a code another remedy.
+func remedied(all []align.Finding, code, remedy string) {
+	for f := range all {
+		if all[f].Code == code {
+			all[f].Remedy = remedy
+		}
+	}
 }
 
 // orphan returns the row of an extent that no image names. Alone it has no verdict, since its place on a disk is

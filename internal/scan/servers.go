@@ -8,15 +8,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/unpack"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/results"
-	"github.com/trueup/trueup/internal/shell"
 )
 
 // Servers are images of servers. The zero value has no images.
@@ -46,6 +43,7 @@ func (r *search) visit(ctx context.Context, addresses []remote.Address) error {
 		if r.Exchange && i.Priority != nil {
 			i.NoExchange = "a server has it"
 		}
+		readAll(i, r.authorized(a), a.Shown)
 		return r.row(i)
 	})
 }
@@ -75,30 +73,10 @@ func (r *search) served(ctx context.Context, a remote.Address, o *remote.Opened,
 		x.id.Format, x.id.Remedy = i.Format, "download it, and unpack that"
 		i = x.packed(i.Error.Message)
 	}
-	r.namePacked(a, i)
 	i.SetPath(a.Shown)
 	i.Files, i.Stored, i.Read = []results.File{x.File}, x.Allocated, o.Bytes
 	i.Settle(r.servedFlags(a))
 	return r.keepServed(a, x, i)
-}
-
-// namePacked has the notes on a packed image name the command that reads all of it, which no worker knows.
-func (r *search) namePacked(a remote.Address, i *results.Image) {
-	words := []string{"to read all of it: trueup inspect --spool DIR"}
-	if remote.IsWeb(a.URI) {
-		words = append(words, realign.Authorized(r.Servers.Authorization)...)
-	}
-	remedy := strings.Join(append(words, shell.Quote(a.Shown)), " ")
-	for d := range i.Disks {
-		for f := range i.Disks[d].Findings {
-			if x := &i.Disks[d].Findings[f]; x.Code == "head" {
-				x.Remedy = remedy
-			}
-		}
-	}
-	if i.State == results.Packed && unpack.Reads(i.Format) {
-		i.Findings[0].Remedy = remedy
-	}
 }
 
 // fileOf returns a file of a server with numbers that show a change, as those of other files do. The inode is made of
@@ -134,10 +112,15 @@ func (r *search) askServed(ctx context.Context, x *found, o *remote.Opened) (*re
 
 // servedFlags are those of a command line that makes a copy.
 func (r *search) servedFlags(a remote.Address) []string {
-	if remote.IsWeb(a.URI) {
-		return append(slices.Clone(r.Flags), realign.Authorized(r.Servers.Authorization)...)
+	return slices.Concat(r.Flags, r.authorized(a))
+}
+
+// authorized are the flags of any command line that reads an image of a server.
+func (r *search) authorized(a remote.Address) []string {
+	if !remote.IsWeb(a.URI) {
+		return nil
 	}
-	return r.Flags
+	return realign.Authorized(r.Servers.Authorization)
 }
 
 // reuseServed takes a row from the store.
@@ -145,7 +128,6 @@ func (r *search) reuseServed(a remote.Address, k *catalog.Known) (*results.Image
 	change, err := r.Store.Reuse(a.Shown, *k)
 	k.Image.SetPath(a.Shown)
 	k.Image.Server = serverOf(a)
-	r.namePacked(a, k.Image)
 	k.Image.Settle(r.servedFlags(a))
 	k.Image.Change, k.Image.Read = change, 0
 	return k.Image, err

@@ -86,9 +86,10 @@ func roots(paths []string) (out []string) {
 // inOne reports whether a path lies below one of the roots. There can be as many of them as images.
 func inOne(roots map[string]bool, p string) bool {
 	for up := filepath.Dir(p); up != p; up = filepath.Dir(p) {
-		if p = up; roots[p] {
+		if roots[up] {
 			return true
 		}
+		p = up
 	}
 	return false
 }
