@@ -106,7 +106,7 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 RACED := after cli cli/command container disk diskcopy disktest disktest/oddfs fleet/engine fleet/queue fleet/web fleet/work image/driver image/ova nbd ondisk opinion progress realign remote scan scan/sandbox sys trial verify
 # What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
 COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|PageInChromium|LivePage|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
-SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|SizeOfPackages|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem|TrueupLinksNoNATS)$$
+SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem|TrueupLinksNoNATS)$$
 # What it watches in make exhaustive, beside a plain run in make test: of these it gets the disks that are read and
 # written by several goroutines, once for each format and kind of chain, and the runs of one catalogue; not what is tried
 # again with disks of others, damaged ones or other processes.

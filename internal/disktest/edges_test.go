@@ -2,9 +2,6 @@ package disktest
 
 import (
 	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io"
 	"os"
 	"os/exec"
@@ -467,55 +464,4 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 	require.False(t, slices.ContainsFunc(edges["internal/table"], func(to string) bool {
 		return strings.HasPrefix(to, "internal/volume") || strings.HasPrefix(to, "internal/fs/")
 	}))
-}
-
-// Exported names are what users of a package have to know. Commands hold flags, terminal and exit codes only.
-func TestSizeOfPackages(t *testing.T) {
-	for _, p := range packages(t) {
-		lines, names := 0, 0
-		for _, name := range p.GoFiles {
-			fs := token.NewFileSet()
-			f, err := parser.ParseFile(fs, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-			require.NoError(t, err)
-			lines += fs.File(f.Pos()).LineCount()
-			for _, d := range f.Decls {
-				names += exportedBy(d)
-			}
-		}
-		most := 4500
-		if strings.HasPrefix(p.ImportPath, "internal/cli") {
-			most = 2300
-			ours := slices.DeleteFunc(slices.Clone(p.Imports),
-				func(to string) bool { return !strings.HasPrefix(to, module) })
-			require.LessOrEqual(t, len(ours), 10, "packages of this module that %s imports", p.ImportPath)
-		}
-		require.LessOrEqual(t, lines, most, "lines of %s", p.ImportPath)
-		require.LessOrEqual(t, names, 80, "exported names of %s", p.ImportPath)
-	}
-}
-
-// exportedBy returns how many names a declaration exports at the top of a package.
-func exportedBy(d ast.Decl) (n int) {
-	switch d := d.(type) {
-	case *ast.FuncDecl:
-		if d.Recv == nil && d.Name.IsExported() {
-			n++
-		}
-	case *ast.GenDecl:
-		for _, s := range d.Specs {
-			switch s := s.(type) {
-			case *ast.TypeSpec:
-				if s.Name.IsExported() {
-					n++
-				}
-			case *ast.ValueSpec:
-				for _, name := range s.Names {
-					if name.IsExported() {
-						n++
-					}
-				}
-			}
-		}
-	}
-	return n
 }
