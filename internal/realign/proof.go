@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/verify"
 )
@@ -16,6 +17,16 @@ import (
 // readAgain reports whether the proof of a copy reads the source a second time. Digests of what was read while it was
 // copied do, where the files of a source would show that others have written to them; a device does not, nor does NBD.
 func (s *Source) readAgain() bool { return s.Image.Unseen() }
+
+// otherBytes returns the error of a source that gave other bytes at a second reading, which found names.
+func (s *Source) otherBytes(found string) error {
+	remedy := "end what writes to the device"
+	if IsRemote(s.Path()) {
+		remedy = "end what writes to the export, or have the server export a snapshot"
+	}
+	return fmt.Errorf("%s: the disk %w: a second reading gave other bytes (%s); %s, and run again", s.Path(),
+		ondisk.ErrChanged, found, remedy)
+}
 
 // reread opens what was written a second time, checks its tables, and has it proved.
 func (j *Job) reread(o target, prove func(got *image.Image) error) error {
@@ -34,8 +45,9 @@ func (j *Job) reread(o target, prove func(got *image.Image) error) error {
 	return prove(got)
 }
 
-// prove checks the result: its structures always, every byte unless the user does without. want is the digest of what
-// was written; nil has the view read again.
+// prove checks the result: its structures always, every byte unless the user does without. want is the digest of the
+// bytes that were written; without it, the view is read again. A source that hides changes is always read again, and
+// the digest then says whether the source or the copy changed.
 func (j *Job) prove(
 	ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, got *image.Image, want *diskcopy.Sum,
 ) error {
@@ -47,7 +59,7 @@ func (j *Job) prove(
 		return err
 	}
 	copied := got.Disk
-	if want != nil && copied.Size() == view.Size() {
+	if want != nil && copied.Size() == view.Size() && !s.readAgain() {
 		sum, err := j.digest(ctx, j.rest(copied))
 		if err != nil {
 			return err
@@ -61,6 +73,9 @@ func (j *Job) prove(
 		}
 	}
 	diffs, err := j.same(ctx, view, copied) // finds the byte
+	if err == nil && want != nil && s.readAgain() {
+		return j.blame(ctx, s, copied, *want, diffs)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -72,6 +87,23 @@ func (j *Job) prove(
 			errFaulty)
 	}
 	return nil
+}
+
+// blame returns nil without differences, and otherwise the error of the disk that changed: the copy, if it has not the
+// digest of the bytes that were written, or the source.
+func (j *Job) blame(ctx context.Context, s *Source, copied disk.Disk, want diskcopy.Sum, diffs []Difference) error {
+	if len(diffs) == 0 {
+		return nil
+	}
+	sum, err := j.digest(ctx, j.rest(copied))
+	switch {
+	case err != nil:
+		return err
+	case sum == want:
+		return s.otherBytes("the copy has the first ones: " + diffs[0].Text)
+	}
+	return fmt.Errorf("%w from what was written, at byte %d (%s): %w", verify.ErrDifferent, diffs[0].Off,
+		diffs[0].Text, errFaulty)
 }
 
 // errFaulty names the cause of bytes that are not what was written.

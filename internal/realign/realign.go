@@ -246,14 +246,21 @@ func (s *Source) Result(p *plan.Plan) (*layout.Layout, error) {
 	return after, settled(view, after, p)
 }
 
-// promised reads the planned disk and checks it against the plan.
-func (s *Source) promised(p *plan.Plan) (disk.Disk, *layout.Layout, error) {
-	view := p.View(s.Image.Disk)
-	after, err := layout.Read(view, s.geometry())
-	if err != nil {
+// promised reads the planned disk and checks it against the plan. A source that has changed since is the error.
+func (s *Source) promised(p *plan.Plan) (view disk.Disk, after *layout.Layout, err error) {
+	defer func() {
+		if err != nil {
+			err = cause(err, s.unchanged)
+		}
+	}()
+	view = p.View(s.Image.Disk)
+	if after, err = layout.Read(view, s.geometry()); err != nil {
 		return nil, nil, fmt.Errorf("planned result: %w", err)
 	}
 	if err := checkOld(s.Image.Disk, p); err != nil {
+		if s.readAgain() && errors.Is(err, verify.ErrDifferent) {
+			return nil, nil, s.otherBytes(err.Error())
+		}
 		return nil, nil, err
 	}
 	if err := verify.Promise(p, s.Layout, after); err != nil {
@@ -460,7 +467,7 @@ func (j *Job) fill(
 	}
 	j.pass(s, o, need)
 	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}
-	if j.Full && !j.View && !s.readAgain() {
+	if j.Full && !j.View {
 		work.Sum = new(diskcopy.Sum)
 	}
 	copied, err = diskcopy.Run(ctx, stored, o, work)
@@ -470,13 +477,18 @@ func (j *Job) fill(
 	if err != nil {
 		return copied, full(err, need, o.Free)
 	}
-	if s.Image.Remote != nil {
-		s.Image.Remote.Forget() // the proof reads what the server has
-	}
+	s.Image.Forget() // the proof reads what the server has
 	return copied, j.reread(o, func(got *image.Image) error {
 		if err := j.prove(ctx, s, p, view, got, work.Sum); err != nil || j.Judge == nil {
 			return err
 		}
-		return j.Judge(ctx, judged(s, view, got, o))
+		err := j.Judge(ctx, judged(s, view, got, o))
+		if err == nil || !s.readAgain() {
+			return err
+		}
+		return cause(err, func() error { // the judges have read the source as well
+			s.Image.Forget()
+			return j.prove(ctx, s, p, view, got, work.Sum)
+		})
 	})
 }

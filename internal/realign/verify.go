@@ -1,6 +1,7 @@
 package realign
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -22,6 +23,53 @@ type Difference = verify.Difference
 // m has the other disks of the machine, nil when they are not at hand. p is nil when there is no such plan, which a
 // difference says.
 func (j *Job) Verify(
+	ctx context.Context, s, d *Source, m *layout.Machine,
+) (p *plan.Plan, diffs []Difference, err error) {
+	p, diffs, err = j.verify(ctx, s, d, m)
+	if err == nil && len(diffs) > 0 {
+		err = again(s, d, p, diffs)
+	}
+	if changed := cause(err, func() error { return cmp.Or(s.unchanged(), d.unchanged()) }); changed != nil {
+		return p, nil, changed
+	}
+	return p, diffs, nil
+}
+
+// again returns the error of a disk that hides changes, and whose differences from the other one a second reading does
+// not find. One sector of each difference is read.
+func again(s, d *Source, p *plan.Plan, diffs []Difference) error {
+	hides := s
+	if !s.readAgain() {
+		hides = d
+	}
+	if p == nil || !hides.readAgain() {
+		return nil
+	}
+	s.Image.Forget()
+	d.Image.Forget()
+	view := p.View(s.Image.Disk)
+	for _, diff := range diffs {
+		n := min(diff.Len, units.SectorSize)
+		if n == 0 || view.Size() != d.Image.Disk.Size() {
+			continue
+		}
+		want, err := ondisk.Bytes(view, diff.Off, n)
+		if err != nil {
+			return err
+		}
+		got, err := ondisk.Bytes(d.Image.Disk, diff.Off, n)
+		if err != nil {
+			return err
+		}
+		if bytes.Equal(got, want) {
+			return hides.otherBytes("the first found that " + diff.Text)
+		}
+	}
+	return nil
+}
+
+// verify is Verify for disks that nobody writes to.
+func (j *Job) verify(
 	ctx context.Context, s, d *Source, m *layout.Machine,
 ) (p *plan.Plan, diffs []Difference, err error) {
 	if want, got := s.Image.Disk.SectorSize(), d.Image.Disk.SectorSize(); got != want {
@@ -58,7 +106,7 @@ func (j *Job) Verify(
 			diffs = append(diffs, Difference{Text: i.Text})
 		}
 	}
-	return p, diffs, cmp.Or(s.unchanged(), d.unchanged())
+	return p, diffs, nil
 }
 
 // Elsewhere returns where the partitions of s went, as d shows it, and where those of the other disks go; nil without

@@ -164,7 +164,7 @@ func sameBytes(m medium, want []byte, off int64) error {
 	for i := range want {
 		if got[i] != want[i] {
 			return fmt.Errorf("byte %d reads as 0x%02x, and 0x%02x was written: the storage or memory of this "+
-				"machine is at fault", off+int64(i), got[i], want[i])
+				"machine is at fault, or another machine writes to the device", off+int64(i), got[i], want[i])
 		}
 	}
 	return nil

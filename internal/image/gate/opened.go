@@ -69,12 +69,17 @@ func (o *Opened) Uses(path string) (name string, ok bool) {
 	return "", false
 }
 
-// Uncache drops all files from memory, and reports whether that is known to have worked.
-func (o *Opened) Uncache() bool {
-	cold := true
+// Forget has bytes of a server read again.
+func (o *Opened) Forget() {
 	if o.Remote != nil {
 		o.Remote.Forget()
 	}
+}
+
+// Uncache drops all files from memory, and reports whether that is known to have worked.
+func (o *Opened) Uncache() bool {
+	cold := true
+	o.Forget()
 	for _, f := range o.Handles {
 		cold = f.Uncache() && cold
 	}
