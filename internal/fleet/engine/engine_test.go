@@ -202,7 +202,9 @@ func TestRights(t *testing.T) {
 	s, err := w.Source(t.Context(), "ds1", 0)
 	require.NoError(t, err)
 	next := func() (*queue.Lease, error) {
-		return s.Next(t.Context(), "w", time.Minute, func(string, error) { t.Error("a message was refused") })
+		return s.Next(t.Context(), "w", time.Minute, func(key string, err error) {
+			require.Equal(t, own.Key(), key, "%v", err)
+		})
 	}
 	l, err := next()
 	require.NoError(t, err)

@@ -248,11 +248,15 @@ func TestDrainedDatastore(t *testing.T) {
 	s := newSite(t)
 	s.disk(t, "a.img")
 	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
-	s.run(t, "", "drain", "--datastore", "ds1")
+	const byName = "Workers take no jobs of datastore ds1, until trueup-fleet drain --off --datastore ds1.\n"
+	require.Equal(t, byName, s.run(t, "", "drain", "--datastore", "ds1"))
 	require.Contains(t, s.run(t, "", "status"), "drained")
+	require.Equal(t, "Workers take no jobs of any datastore, until trueup-fleet drain --off.\n"+byName,
+		s.run(t, "", "drain"))
+	require.Equal(t, byName, s.run(t, "", "drain", "--off"), "one of the two stays in force")
 	s.once(t, 0)
 	require.Equal(t, fleet.Queued, s.jobs(t)["a.img"].State)
-	s.run(t, "", "drain", "--datastore", "ds1", "--off")
+	require.JSONEq(t, `{"all": false, "datastores": []}`, s.run(t, "", "drain", "--datastore", "ds1", "--off", "--json"))
 	s.once(t, 0)
 	require.Equal(t, fleet.Done, s.jobs(t)["a.img"].State)
 }

@@ -198,8 +198,9 @@ func newDrain(b *base) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Have workers take no more jobs, and end those that they have",
-		Long: `Has workers take no more jobs, of one datastore or of all, until drain --off. A worker that waits for a
-job at this moment can take one more.`,
+		Long: `Has workers take no more jobs, of one datastore or of all, until drain --off, and shows what is drained.
+drain --off without --datastore leaves those drained that were drained by their names. A worker that waits for a job at
+this moment can take one more.`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if datastore != "" {
@@ -207,12 +208,41 @@ job at this moment can take one more.`,
 					return usage("--datastore: %w", err)
 				}
 			}
-			return b.with(cmd.Context(), func(q *queue.Queue) error { return q.Drain(cmd.Context(), datastore, !off) })
+			return b.with(cmd.Context(), func(q *queue.Queue) error {
+				if err := q.Drain(cmd.Context(), datastore, !off); err != nil {
+					return err
+				}
+				all, names, err := q.Drains(cmd.Context())
+				if err != nil {
+					return err
+				}
+				d := drains{all, append([]string{}, names...)}
+				return b.print(cmd.OutOrStdout(), d, d.show)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&datastore, "datastore", "", "only of datastore `NAME`")
 	cmd.Flags().BoolVar(&off, "off", false, "have them take jobs again")
 	return cmd
+}
+
+// drains is the result of drain.
+type drains struct {
+	All        bool     `json:"all"`
+	Datastores []string `json:"datastores"` // that are drained by their names
+}
+
+// show prints one line for each call of drain that is in force, with the command that ends it.
+func (d drains) show(w io.Writer) {
+	if !d.All && len(d.Datastores) == 0 {
+		fmt.Fprintln(w, "Workers take jobs of all datastores.")
+	}
+	if d.All {
+		fmt.Fprintln(w, "Workers take no jobs of any datastore, until trueup-fleet drain --off.")
+	}
+	for _, name := range d.Datastores {
+		fmt.Fprintf(w, "Workers take no jobs of datastore %s, until trueup-fleet drain --off --datastore %s.\n", name, name)
+	}
 }
 
 func newDead(b *base) *cobra.Command {

@@ -91,7 +91,7 @@ func (s *Source) Next(
 			refused(keyOf(msg), err)
 			err = msg.DoubleAck(ctx)
 		default:
-			err = errors.Join(err, askLater(msg))
+			err = errors.Join(err, s.postpone(ctx, msg, err))
 		}
 		if err != nil {
 			return nil, err
@@ -165,7 +165,20 @@ func (q *Queue) isAlive(ctx context.Context, key, worker string, within time.Dur
 // errAlive marks a message whose job a worker does.
 var errAlive = errors.New("the job is at work")
 
-// askLater has a message wait whose record cannot be read or replaced now, longer each time.
+// postpone has a message wait whose record cannot be read or replaced now. Where jobs wait behind it, it goes to the end
+// of the queue: a message that waits takes the place of a job that runs. A record that is absent can only be late.
+func (s *Source) postpone(ctx context.Context, msg jetstream.Msg, why error) error {
+	meta, err := msg.Metadata()
+	if err != nil || meta.NumPending == 0 || errors.Is(why, jetstream.ErrKeyNotFound) {
+		return askLater(msg)
+	}
+	if _, err := s.q.js.Publish(ctx, msg.Subject(), nil); err != nil { // the server removes the message
+		return askLater(msg)
+	}
+	return msg.DoubleAck(ctx)
+}
+
+// askLater has a message be delivered again, after a longer time each time.
 func askLater(msg jetstream.Msg) error {
 	delay := time.Minute
 	if meta, err := msg.Metadata(); err == nil && meta.NumDelivered < 7 {
@@ -205,14 +218,35 @@ func (s *Source) fetch(ctx context.Context, wait time.Duration) (jetstream.Msg, 
 	}
 }
 
-// lateRecord is the delivery of a message from which on its record is absent, and not late: after two minutes or more.
-const lateRecord = 9
-
 // Ends of a message that is not a job to be done.
 var (
 	errNoJob = errors.New("the message is not that of a job")
 	errEnded = errors.New("the job has ended")
 )
+
+// errAbsent marks a job without a record or an order.
+var errAbsent = errors.New("it was not submitted")
+
+// late returns err for a job whose record and order the leader of the servers has, and errAbsent for another: both are
+// written before the message. A replica that is asked for them may be behind. A message without them must not wait,
+// since it takes the place of a job that runs.
+func (q *Queue) late(ctx context.Context, key string, err error) error {
+	for _, bucket := range []string{records, orders} {
+		s, failed := q.js.Stream(ctx, "KV_"+bucket)
+		if failed != nil {
+			return failed
+		}
+		subject := "$KV." + bucket + "." + key
+		info, failed := s.Info(ctx, jetstream.WithSubjectFilter(subject))
+		if failed != nil {
+			return failed
+		}
+		if info.State.Subjects[subject] == 0 {
+			return errAbsent
+		}
+	}
+	return err
+}
 
 // claim makes a delivery the worker's. From now on no other worker's checkpoint succeeds. A job whose workers were gone
 // each time is dead.
@@ -226,9 +260,11 @@ func (s *Source) claim(ctx context.Context, msg jetstream.Msg, worker string) (*
 		if err == nil {
 			_, err = s.q.orders.Get(ctx, keyOf(msg))
 		}
+		if errors.Is(err, jetstream.ErrKeyNotFound) && meta.NumDelivered > 1 {
+			err = s.q.late(ctx, keyOf(msg), err)
+		}
 		switch {
-		case errors.Is(err, jetstream.ErrInvalidKey),
-			errors.Is(err, jetstream.ErrKeyNotFound) && meta.NumDelivered >= lateRecord:
+		case errors.Is(err, jetstream.ErrInvalidKey), errors.Is(err, errAbsent):
 			return nil, fmt.Errorf("%w: %w", errNoJob, err)
 		case err != nil:
 			return nil, err

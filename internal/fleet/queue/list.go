@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -98,6 +100,21 @@ func drainKey(datastore string) string {
 		return "drain"
 	}
 	return "drain." + datastore
+}
+
+// Drains lists the calls of Drain that are in force: whether there is one of all datastores, and the names of others.
+func (q *Queue) Drains(ctx context.Context) (all bool, datastores []string, err error) {
+	keys, err := q.control.Keys(ctx)
+	if err != nil && !errors.Is(err, jetstream.ErrNoKeysFound) {
+		return false, nil, err
+	}
+	for _, key := range keys {
+		if name, ok := strings.CutPrefix(key, drainKey("")+"."); ok {
+			datastores = append(datastores, name)
+		}
+	}
+	slices.Sort(datastores)
+	return slices.Contains(keys, drainKey("")), datastores, nil
 }
 
 // Drained reports whether no job of a datastore is to be taken now.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -214,6 +215,48 @@ func TestForeignMessages(t *testing.T) {
 	require.Empty(t, other.refused)
 }
 
+// Messages of jobs that nobody submitted, that have no order, or whose records this program cannot read, keep no place
+// from jobs, of which two run at once.
+func TestForeignMessagesKeepNoPlace(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	q := open(t, queue.Options{URL: url, AckWait: time.Second})
+	js := stranger(t, url)
+	bucket, err := js.KeyValue(t.Context(), "trueup-jobs")
+	require.NoError(t, err)
+	var refused []string
+	const each = 3
+	for i := range 3 * each {
+		j := job(fmt.Sprintf("%d.vmdk", i))
+		record, err := json.Marshal(fleet.Record{Job: j, State: fleet.Queued})
+		require.NoError(t, err)
+		if i >= 2*each {
+			record = []byte(`{"kind":"later"}`)
+		} else {
+			refused = append(refused, j.Key()+": the message is not that of a job: it was not submitted")
+		}
+		if i >= each {
+			_, err = bucket.Put(t.Context(), j.Key(), record)
+			require.NoError(t, err)
+		}
+		_, err = js.Publish(t.Context(), "trueup.jobs."+j.Key(), nil)
+		require.NoError(t, err)
+	}
+	submit(t, q, job("a.vmdk"))
+	k := take(t, q, "w", "ds1")
+	var l *queue.Lease
+	for looks := 0; l == nil; looks++ {
+		require.Less(t, looks, 3*each+1, "a look at each message is enough")
+		if l, err = k.Next(t.Context(), "w", long, k.refuse); err != nil {
+			require.True(t, errors.Is(err, jetstream.ErrKeyNotFound) ||
+				strings.Contains(err.Error(), "want scan, align or exchange"), "%v", err)
+		}
+	}
+	require.Equal(t, "a.vmdk", l.Record.Path)
+	require.ElementsMatch(t, refused, k.refused)
+	require.Equal(t, uint64(each+1), messages(t, js), "another program may read these records")
+}
+
 // A job that fails as often as it may is dead, with what was learnt. It can be queued anew.
 func TestPoison(t *testing.T) {
 	t.Parallel()
@@ -373,15 +416,29 @@ func TestDrain(t *testing.T) {
 		require.NoError(t, err)
 		return is
 	}
+	inForce := func(all bool, names ...string) {
+		t.Helper()
+		gotAll, got, err := q.Drains(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, all, gotAll)
+		require.Equal(t, names, got)
+	}
+	inForce(false)
 	require.False(t, drained("ds1"))
 	require.NoError(t, q.Drain(t.Context(), "ds1", true))
 	require.True(t, drained("ds1"))
 	require.False(t, drained("ds2"))
 	require.NoError(t, q.Drain(t.Context(), "", true))
 	require.True(t, drained("ds2"))
+	require.NoError(t, q.Drain(t.Context(), "a", true))
+	inForce(true, "a", "ds1")
 	require.NoError(t, q.Drain(t.Context(), "", false))
+	require.False(t, drained("ds2"))
+	require.True(t, drained("ds1"), "it was drained by its name")
+	inForce(false, "a", "ds1")
 	require.NoError(t, q.Drain(t.Context(), "ds1", false))
 	require.False(t, drained("ds1"))
+	inForce(false, "a")
 }
 
 // A server that is started again on its store has all jobs, and workers go on with theirs.
