@@ -23,12 +23,22 @@ var briefly = []string{
 	"--size", "16M", "--starts", "63.5K,64K", "--sizes", "8K", "--jobs", "1", "--rounds", "1", "--runtime", "100ms",
 }
 
+// benched runs a benchmark with a fio that ends by the number of its I/Os.
+func benched(t *testing.T, args ...string) result {
+	t.Helper()
+	cmd := exec.Command(builtPath, append([]string{"bench"}, args...)...)
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(disktest.Fio(t))+":"+os.Getenv("PATH"))
+	r, _ := end(t, cmd)
+	if wantsJSON(args) {
+		validateOutput(t, cmd.Args[1:], r.stdout)
+	}
+	return r
+}
+
 func TestBench(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "fio")
 	folder := t.TempDir()
-	args := slices.Concat([]string{"bench"}, briefly, []string{"--progress", "json", "--json", folder})
-	r := trueup(t, args...)
+	r := benched(t, slices.Concat(briefly, []string{"--progress", "json", "--json", folder})...)
 	if strings.Contains(r.stderr, "is memory") {
 		t.Skip(r.stderr)
 	}
@@ -162,9 +172,8 @@ func mountedExt4(t *testing.T, sector, options string) string {
 // What storages refuse is said before fio runs.
 func TestBenchOnOddStorages(t *testing.T) {
 	t.Parallel()
-	disktest.Tool(t, "fio")
 	bench := func(folder string, more ...string) result {
-		return trueup(t, slices.Concat([]string{"bench"}, briefly, more, []string{folder})...)
+		return benched(t, slices.Concat(briefly, more, []string{folder})...)
 	}
 	large := mountedExt4(t, "4096", "rw")
 	r := bench(large)
@@ -189,7 +198,7 @@ func TestBenchOnFullStorages(t *testing.T) {
 	t.Parallel()
 	for op, errno := range map[string]syscall.Errno{"write": syscall.ENOSPC, "fsync": syscall.EDQUOT} {
 		folder := oddfs.Mount(t, t.TempDir(), oddfs.Manners{Fail: map[string]syscall.Errno{op: errno}})
-		r := trueup(t, slices.Concat([]string{"bench"}, briefly, []string{folder})...)
+		r := benched(t, slices.Concat(briefly, []string{folder})...)
 		require.Equal(t, 1, r.code, r.stderr)
 		require.Contains(t, r.stderr, "the scratch file of 17 MiB does not fit")
 		require.Contains(t, r.stderr, errno.Error())

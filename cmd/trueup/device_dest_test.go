@@ -281,9 +281,10 @@ func writesFail(t *testing.T, on func(t *testing.T, mib int, folder string, comm
 	t.Helper()
 	source, folder, left := noisyDisk(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "left")
 	disktest.Tool(t, "losetup")
-	script := `truncate -s 12M "$0/thin" && d=$(flock "$2" losetup -f --show "$0/thin") || exit 99; left=$1; shift 2
+	script := `truncate -s 12M "$0/thin" && d=$(flock "$2" sh -c "$3" sh "$0/thin") || exit 99; left=$1; shift 3
 		"$@" "$d" --device; code=$?; cp --sparse=always "$0/thin" "$left"; losetup -d "$d"; exit $code`
-	r := on(t, 6, folder, "sh", "-c", script, folder, left, disktest.LoopLock(), builtPath, "align", source)
+	r := on(t, 6, folder, "sh", "-c", script, folder, left, disktest.LoopLock(), disktest.LoopAttach, builtPath, "align",
+		source)
 	if r.code == 99 {
 		t.Skipf("no loop device on this machine: %s", r.stderr)
 	}

@@ -84,7 +84,7 @@ func TestWorkloadInFio(t *testing.T) {
 	w, err := parseWorkload("db.fio", []byte(database))
 	require.NoError(t, err)
 	o := short(t, onStorage(t))
-	o.Workload = w
+	o.Workload, o.Program = w, disktest.Fio(t)
 	r, err := Run(t.Context(), o)
 	require.NoError(t, err)
 	require.Len(t, r.Loads, 1)

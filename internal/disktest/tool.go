@@ -2,6 +2,7 @@
 package disktest
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,15 +109,55 @@ func Number(t testing.TB, text string) int64 {
 	return n
 }
 
+// ios is how many I/Os each job of Fio does. They take some milliseconds, the unit of the time of a rate.
+const ios = 300
+
+// Fio makes a program of fio whose jobs end by a number of I/Os instead of a time, since a busy machine has time for
+// none. It says that they took the time they were given.
+func Fio(t testing.TB) (path string) {
+	t.Helper()
+	script := fmt.Sprintf(`#!/bin/sh
+for arg; do
+	shift
+	case $arg in
+	--time_based=1) continue;;
+	--runtime=*ms) given=${arg#--runtime=}; arg=--number_ios=%d;;
+	esac
+	set -- "$@" "$arg"
+done
+out=$(%s "$@") || exit
+printf '%%s\n' "$out" | sed "s/\"runtime\" : [0-9]*/\"runtime\" : ${given%%ms}/"
+`, ios, Tool(t, "fio"))
+	path = filepath.Join(t.TempDir(), "fio")
+	RunInput(t, script, "sh", "-c", `cat > "$0" && chmod 755 "$0"`, path) // a file that this process wrote could be busy
+	return path
+}
+
 // LoopLock is a file that is locked while a loop device is attached: losetup opens the free device that it was given
 // also where another program was faster, and that device is in use then.
 func LoopLock() string { return filepath.Join(os.TempDir(), "trueup-tests-losetup.lock") }
+
+// LoopAttach is a script for sh under LoopLock that shows a file as a block device, whose path it prints. A free device
+// can still have partitions that another program left there, perhaps mounted: the script takes one without.
+const LoopAttach = `
+	parts() { ls -d "/sys/block/${device##*/}/${device##*/}"p* >/dev/null 2>&1; }
+	empty=$(mktemp) && truncate -s 1M "$empty"
+	for try in $(seq 100); do
+		device=$(losetup -f --show "$@"); code=$?
+		case "$code $*" in 0*--partscan*) break;; 0*) parts || break;; *) break;; esac
+		losetup -d "$device"; code=1
+		losetup "$device" "$empty" 2>/dev/null && held="$held $device"
+	done
+	for other in $held; do losetup -d "$other"; done
+	rm -f "$empty"
+	[ $code = 0 ] && echo "$device"`
 
 // LoopDevice shows a file as a block device until the test ends. Where the machine gives no right to that, the test is
 // skipped, whatever tools it has.
 func LoopDevice(t testing.TB, file string, options ...string) (path string) {
 	t.Helper()
-	args := append([]string{LoopLock(), Tool(t, "losetup"), "-f", "--show", file}, options...)
+	Tool(t, "losetup")
+	args := append([]string{LoopLock(), "sh", "-c", LoopAttach, "sh", file}, options...)
 	cmd := exec.Command(Tool(t, "flock"), args...)
 	// What it writes there is an error, or a warning of a file that is smaller than a sector, and no part of the path.
 	var messages strings.Builder
@@ -126,7 +167,12 @@ func LoopDevice(t testing.TB, file string, options ...string) (path string) {
 		t.Skipf("no loop device on this machine: %s", &messages)
 	}
 	path = strings.TrimSpace(string(out))
-	t.Cleanup(func() { Run(t, "losetup", "-d", path) })
+	t.Cleanup(func() {
+		if left, err := filepath.Glob("/sys/block/" + filepath.Base(path) + "/*/partition"); err == nil && len(left) > 0 {
+			Run(t, "partx", "-d", path) // they would stay with the device
+		}
+		Run(t, "losetup", "-d", path)
+	})
 	return path
 }
 
