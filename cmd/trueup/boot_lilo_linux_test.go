@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -172,7 +171,7 @@ func (d liloDisk) boot(t testing.TB, raw string) string {
 	if d.linux {
 		return bootLinux(t, pc{image: raw})
 	}
-	return pc{image: raw, ahci: true, limit: time.Minute}.watch(t,
+	return pc{image: raw, ahci: true}.watch(t,
 		anyOf(append(verdicts, "L 40", "L 99", "L 9A", "Error 0x", "mismatch", "checksum error", "EOF")...))
 }
 

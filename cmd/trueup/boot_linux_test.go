@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,10 +32,6 @@ const (
 	linuxSays     = "trueup-root: " // in front of the checksum
 	linuxFails    = "trueup-init: " // in front of what the program could not do
 )
-
-// linuxLimit ends such a guest when it hangs. It needs some 13 s of a processor for itself, most of it to unpack the
-// kernel.
-const linuxLimit = 10 * time.Minute
 
 // linuxModules are the drivers of the disk and of the file system; what these need is loaded before them.
 var linuxModules = []string{"ahci", "sd_mod", "crc32c_generic", "ext4"}
@@ -223,7 +218,7 @@ func makeLinuxRoot(t testing.TB, raw string, w window, dir string, flags ...stri
 // too, and is returned.
 func bootLinux(t testing.TB, p pc, others ...string) string {
 	t.Helper()
-	p.memory, p.limit, p.ahci = 256, linuxLimit, true
+	p.memory, p.ahci = 256, true
 	return p.watch(t, func(console string) string {
 		for _, text := range others {
 			if strings.Contains(console, text) {

@@ -11,15 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
 )
-
-// bootLimit ends a guest that hangs. It needs some seconds of a quiet machine.
-const bootLimit = 5 * time.Minute
 
 // cursorMoves are what the BIOS sends when it mirrors the screen to the serial port and a timer tick comes between a
 // guest's character and the guest's cursor. They may stand within a word.
@@ -41,11 +37,10 @@ var verdicts = slices.Concat([]string{booted, staleShown}, ownCHSFailed, ownLBAF
 // pc is a computer that boots from an image, which it does not change.
 type pc struct {
 	image   string
-	heads   int64         // of its BIOS
-	memory  int           // in MiB; 64 when 0
-	limit   time.Duration // bootLimit when 0
-	ahci    bool          // the disk hangs on AHCI: a BIOS reads it with DMA, in half the time of IDE
-	options []string      // for QEMU, besides those of args
+	heads   int64    // of its BIOS
+	memory  int      // in MiB; 64 when 0
+	ahci    bool     // the disk hangs on AHCI: a BIOS reads it with DMA, in half the time of IDE
+	options []string // for QEMU, besides those of args
 }
 
 // boot starts a PC from the image and returns the first of the verdicts that its console shows.
@@ -70,7 +65,7 @@ func anyOf(texts ...string) func(console string) string {
 // switched off. A console that shows nothing of worth in time fails the test.
 func (p pc) watch(t testing.TB, verdict func(console string) string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(p.limit, bootLimit))
+	ctx, cancel := context.WithTimeout(context.Background(), disktest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), p.args()...)
 	var errs strings.Builder

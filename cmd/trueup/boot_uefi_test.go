@@ -71,9 +71,6 @@ func firmwareMemory(t testing.TB) string {
 	return path
 }
 
-// uefiLimit ends such a machine when it hangs: firmware under emulation needs some ten seconds of one processor.
-const uefiLimit = 2 * bootLimit
-
 // escapes are what firmware sends to place and paint a text.
 var escapes = regexp.MustCompile(`\x1b\[[0-9;?=]*[A-Za-z]`)
 
@@ -81,7 +78,7 @@ var escapes = regexp.MustCompile(`\x1b\[[0-9;?=]*[A-Za-z]`)
 // off; it gives the text and all that was shown. The disk is not changed, the firmware's memory is.
 func runUEFI(t testing.TB, raw, memory string, texts ...string) (text, shown string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), uefiLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), disktest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), "-machine", "q35,accel=tcg", "-m", "256",
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none", "-serial", "stdio",

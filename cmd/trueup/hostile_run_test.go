@@ -25,9 +25,6 @@ const (
 	maxCPU = 2 * time.Second
 )
 
-// hangLimit ends a run that hangs. It asserts no speed.
-const hangLimit = 5 * time.Minute
-
 // launchEnv makes this test program the launcher of other programs. The kernel counts the memory of a parent to its
 // child up to the moment of exec, and the parent that runs the tests is not small.
 const launchEnv = "TRUEUP_TEST_LAUNCH"
@@ -75,7 +72,7 @@ func launchOne(program string, raw [][]byte) (measured, error) {
 	for _, a := range raw {
 		args = append(args, string(a))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), hangLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), disktest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	var stdout, stderr bytes.Buffer

@@ -340,14 +340,11 @@ func TestSecondOpinionOfLibguestfs(t *testing.T) {
 	}
 }
 
-// guestfsLimit is for a launch in pure emulation on a busy machine; 30 s are usual.
-const guestfsLimit = 10 * time.Minute
-
 // startGuestfish starts the guest by a command of the shell, and returns what the script printed.
 func startGuestfish(t *testing.T, command, script string) string {
 	t.Helper()
 	disktest.Tool(t, "guestfish")
-	ctx, cancel := context.WithTimeout(context.Background(), guestfsLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), disktest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+command)
 	cmd.Env = append(os.Environ(), "LIBGUESTFS_BACKEND=direct", "LIBGUESTFS_BACKEND_SETTINGS=force_tcg",

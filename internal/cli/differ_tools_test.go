@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -175,13 +174,10 @@ func readSfdisk(t *testing.T, raw string) differTable {
 	return doc.PartitionTable
 }
 
-// hangs ends a program that does not end by itself. It asserts no speed.
-const hangs = 5 * time.Minute
-
 // qemuImg runs qemu-img and returns the first line of its complaint, empty when it has none.
 func qemuImg(t *testing.T, args ...string) (stdout []byte, complaint string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), hangs)
+	ctx, cancel := context.WithTimeout(t.Context(), disktest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-img"), args...)
 	var errs strings.Builder

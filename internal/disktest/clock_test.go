@@ -19,22 +19,29 @@ var clockCalls = []string{
 	"assert.Eventually", "assert.Never",
 }
 
+// limitCalls are those that end something after a time, their last argument. It is to be Patience.
+var limitCalls = []string{"context.WithTimeout", "context.WithDeadline", "time.After"}
+
 // clockAllowed are the calls that synchronise and assert nothing, each with its reason.
 var clockAllowed = map[string]string{
 	"cmd/trueup/scan_walk_test.go time.Sleep":   "a writer that is not to fill the disk",
 	"cmd/trueup/device_dest_test.go time.Since": "the same, on a device",
 	"cmd/trueup/kill_test.go time.Since": "what is usual, to spread kills over it; a kill that misses " +
 		"is repeated",
-	"internal/fleet/fleetcmd/figures_test.go time.Since":   "figures for the manual",
-	"internal/nbd/client_test.go time.Since":               "the clock of a synctest bubble, which no machine delays",
-	"internal/nbd/client_test.go time.Sleep":               "the same",
-	"internal/nbd/clients_test.go time.Since":              "the same",
-	"internal/nbd/clients_test.go time.Sleep":              "the same",
-	"internal/realign/cost_test.go time.Sleep":             "the same",
-	"internal/trial/fake_test.go time.Sleep":               "a machine under load, whose answers take long",
-	"internal/scan/catalog/process_test.go time.Sleep":     "lanes of a crowd share the processors",
-	"internal/scan/sandbox/confine_test.go time.Since":     "a figure for a benchmark",
-	"internal/scan/sandbox/worker_main_test.go time.Sleep": "a worker that never answers",
+	"internal/fleet/fleetcmd/chaos_test.go context.WithTimeout": "a list that is asked for again",
+	"internal/fleet/fleetcmd/chaos_test.go time.After":          "a pause between two faults",
+	"internal/fleet/fleetcmd/figures_test.go time.Since":        "figures for the manual",
+	"internal/fleet/queue/outage_test.go context.WithTimeout":   "the silence after which a server gives a job away",
+	"internal/fleet/queue/queue_test.go context.WithTimeout":    "a server that is away does not answer",
+	"internal/nbd/client_test.go time.Since":                    "the clock of a synctest bubble, which no machine delays",
+	"internal/nbd/client_test.go time.Sleep":                    "the same",
+	"internal/nbd/clients_test.go time.Since":                   "the same",
+	"internal/nbd/clients_test.go time.Sleep":                   "the same",
+	"internal/realign/cost_test.go time.Sleep":                  "the same",
+	"internal/trial/fake_test.go time.Sleep":                    "a machine under load, whose answers take long",
+	"internal/scan/catalog/process_test.go time.Sleep":          "lanes of a crowd share the processors",
+	"internal/scan/sandbox/confine_test.go time.Since":          "a figure for a benchmark",
+	"internal/scan/sandbox/worker_main_test.go time.Sleep":      "a worker that never answers",
 }
 
 // clocksIn lists the calls of a file that watch the clock.
@@ -43,14 +50,30 @@ func clocksIn(t *testing.T, path string, src any) (found []string) {
 	file, err := parser.ParseFile(token.NewFileSet(), path, src, 0)
 	require.NoError(t, err)
 	ast.Inspect(file, func(n ast.Node) bool {
-		if s, ok := n.(*ast.SelectorExpr); ok {
-			if x, ok := s.X.(*ast.Ident); ok && slices.Contains(clockCalls, x.Name+"."+s.Sel.Name) {
-				found = append(found, x.Name+"."+s.Sel.Name)
-			}
+		if name := nameOf(n); slices.Contains(clockCalls, name) {
+			found = append(found, name)
+		}
+		call, ok := n.(*ast.CallExpr)
+		if ok && slices.Contains(limitCalls, nameOf(call.Fun)) &&
+			!slices.Contains([]string{"disktest.Patience", "Patience"}, nameOf(call.Args[len(call.Args)-1])) {
+			found = append(found, nameOf(call.Fun))
 		}
 		return true
 	})
 	return found
+}
+
+// nameOf returns a name with that of its package, empty for another expression.
+func nameOf(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.Ident:
+		return n.Name
+	case *ast.SelectorExpr:
+		if x, ok := n.X.(*ast.Ident); ok {
+			return x.Name + "." + n.Sel.Name
+		}
+	}
+	return ""
 }
 
 // A test waits for what it needs, however busy the machine is, and bounds work by what is counted.
@@ -77,6 +100,6 @@ func TestTestsDoNotWatchTheClock(t *testing.T) {
 
 func TestClocksAreFound(t *testing.T) {
 	const src = "package x\nfunc f() { time.Sleep(1); g(time.Since(start)); require.Eventually(t, h, 1, 1); " +
-		"time.Now() }\n"
-	require.Equal(t, []string{"time.Sleep", "time.Since", "require.Eventually"}, clocksIn(t, "x.go", src))
+		"time.Now(); context.WithTimeout(ctx, disktest.Patience); <-time.After(time.Minute) }\n"
+	require.Equal(t, []string{"time.Sleep", "time.Since", "require.Eventually", "time.After"}, clocksIn(t, "x.go", src))
 }

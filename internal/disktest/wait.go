@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// patience bounds a wait for an event that comes. It ends a test that hangs, and asserts no speed.
-const patience = 5 * time.Minute
+// Patience bounds a wait for an event that comes, and for a program that ends. It ends a test that hangs, also on a
+// machine that is busy with other work, and asserts no speed.
+const Patience = 15 * time.Minute
 
 // pollEvery is the pause between two looks at something that cannot be waited for.
 const pollEvery = time.Millisecond
@@ -18,8 +19,8 @@ const pollEvery = time.Millisecond
 func WaitFor(t testing.TB, what string, there func() bool) {
 	t.Helper()
 	for began := time.Now(); !there(); time.Sleep(pollEvery) {
-		if time.Since(began) > patience {
-			t.Fatalf("waited %v for %s", patience, what)
+		if time.Since(began) > Patience {
+			t.Fatalf("waited %v for %s", Patience, what)
 		}
 	}
 }
@@ -29,8 +30,8 @@ func WaitClosed(t testing.TB, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(patience):
-		t.Fatalf("waited %v for %s", patience, what)
+	case <-time.After(Patience):
+		t.Fatalf("waited %v for %s", Patience, what)
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/trial/film"
 )
 
@@ -97,7 +97,7 @@ func FuzzMonitor(f *testing.F) {
 		"\n"))
 	f.Add([]byte(`{"event": "RESET", "data": {"guest": true}}`))
 	f.Fuzz(func(t *testing.T, said []byte) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), disktest.Patience)
 		defer cancel()
 		m := newMonitor(ctx, io.Discard, bytes.NewReader(said))
 		if m.greet(ctx) == nil {

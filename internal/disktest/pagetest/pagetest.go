@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -50,7 +49,8 @@ func Browser(t testing.TB) context.Context {
 	t.Helper()
 	program := disktest.Tool(t, "chromium")
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
-		chromedp.UserDataDir(t.TempDir()), chromedp.Env("TMPDIR="+t.TempDir()), chromedp.Flag("disable-gpu", true))
+		chromedp.UserDataDir(t.TempDir()), chromedp.Env("TMPDIR="+t.TempDir()), chromedp.Flag("disable-gpu", true),
+		chromedp.WSURLReadTimeout(disktest.Patience))
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root
 	}
@@ -71,8 +71,6 @@ func LookAt(process context.Context, t testing.TB, url, scheme string, width int
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(process)
 	defer cancel()
-	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
-	defer stop()
 	var mu sync.Mutex
 	var heard []string
 	require.NoError(t, chromedp.Listen(ctx, func(event any) {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -202,7 +201,7 @@ func TestRights(t *testing.T) {
 	s, err := w.Source(t.Context(), "ds1", 0)
 	require.NoError(t, err)
 	next := func() (*queue.Lease, error) {
-		return s.Next(t.Context(), "w", time.Minute, func(key string, err error) {
+		return s.Next(t.Context(), "w", disktest.Patience, func(key string, err error) {
 			require.Equal(t, own.Key(), key, "%v", err)
 		})
 	}

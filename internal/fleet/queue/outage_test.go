@@ -160,16 +160,16 @@ func TestRetryAgain(t *testing.T) {
 // A message that is delivered again while its worker is well is not claimed: not by that worker, nor by another.
 func TestLivingWorker(t *testing.T) {
 	t.Parallel()
-	q := open(t, queue.Options{URL: serve(t), AckWait: 2 * time.Second})
+	q := open(t, queue.Options{URL: serve(t), AckWait: 4 * time.Second})
 	submit(t, q, job("a.vmdk"))
 	k := take(t, q, "w", "ds1")
 	l := k.next(t, long)
-	require.Nil(t, k.next(t, 2500*time.Millisecond), "the worker has the job")
+	require.Nil(t, k.next(t, 4500*time.Millisecond), "the worker has the job")
 	require.NoError(t, l.Checkpoint(t.Context(), fleet.Progress{Phase: "copy"}))
 
 	other := take(t, q, "other", "ds1")
 	got := make(chan *queue.Lease, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
 	defer cancel()
 	go func() {
 		l, _ := other.Next(ctx, "other", long, other.refuse)

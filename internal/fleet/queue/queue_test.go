@@ -81,7 +81,7 @@ func submit(t *testing.T, q *queue.Queue, j fleet.Job) {
 }
 
 // long is more than any answer takes on a busy machine.
-const long = time.Minute
+const long = disktest.Patience
 
 // taker takes jobs of a datastore as one worker, and notes what is refused.
 type taker struct {

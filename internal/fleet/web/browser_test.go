@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/pagetest"
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/overview"
@@ -83,8 +83,6 @@ func TestPageInChromium(t *testing.T) {
 	locked := start(t, web.Options{Address: ":0", Token: put(t, "token", token)}, web.Site{Overview: busy()}) + "/login"
 	tab, cancel := chromedp.NewContext(tabs)
 	defer cancel()
-	tab, stop := context.WithTimeout(tab, 2*time.Minute)
-	defer stop()
 	require.NoError(t, chromedp.Do(tab, chromedp.Navigate(locked), chromedp.SendKeys("#token", token),
 		chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible("#datastores")))
 }
@@ -96,11 +94,9 @@ func TestLivePage(t *testing.T) {
 	at := start(t, web.Options{Address: ":0"}, site) + "/"
 	tab, cancel := chromedp.NewContext(pagetest.Browser(t))
 	defer cancel()
-	tab, stop := context.WithTimeout(tab, 2*time.Minute)
-	defer stop()
 	until := func(expression string) {
 		t.Helper()
-		_, err := chromedp.Run(tab, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(time.Minute)))
+		_, err := chromedp.Run(tab, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(disktest.Patience)))
 		require.NoError(t, err, expression)
 	}
 	require.NoError(t, chromedp.Do(tab, chromedp.Navigate(at), chromedp.Click("#failed summary")))

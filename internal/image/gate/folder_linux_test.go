@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -47,7 +48,7 @@ func TestFilesThatAreNone(t *testing.T) {
 		case err := <-done:
 			require.ErrorIs(t, err, ondisk.ErrReference, name)
 			require.ErrorContains(t, err, kind, name)
-		case <-time.After(5 * time.Minute):
+		case <-time.After(disktest.Patience):
 			t.Fatalf("%s: open hangs", name)
 		}
 	}

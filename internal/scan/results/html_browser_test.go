@@ -99,7 +99,7 @@ func sorts(p *page, images []*Image) {
 func (p *page) settles(says string) {
 	p.t.Helper()
 	_, err := chromedp.Run(p.ctx,
-		chromedp.Poll[bool](stateText+` === `+fmt.Sprintf("%q", says), chromedp.WithPollingTimeout(patience/4)))
+		chromedp.Poll[bool](stateText+` === `+fmt.Sprintf("%q", says), chromedp.WithPollingTimeout(disktest.Patience)))
 	require.NoError(p.t, err, "the page says %q, want %q", eval[string](p, stateText), says)
 }
 

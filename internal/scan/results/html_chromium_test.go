@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -21,9 +20,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/pagetest"
 )
-
-// patience is for one page on a machine that does other things too.
-const patience = 2 * time.Minute
 
 // page is a report in a browser, and what the browser said and asked for.
 type page struct {
@@ -69,6 +65,7 @@ func startBrowser(program string) error {
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program), chromedp.UserDataDir(dir), chromedp.Env("TMPDIR="+dir),
 		chromedp.Flag("disable-gpu", true), chromedp.Flag("force-color-profile", "srgb"),
+		chromedp.WSURLReadTimeout(disktest.Patience),
 	)
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root
@@ -102,8 +99,6 @@ func open(browser context.Context, t *testing.T, path string, before ...chromedp
 	t.Cleanup(cancel)
 	p := &page{t: t, ctx: ctx, url: "file://" + path}
 	require.NoError(t, chromedp.Listen(ctx, p.hear))
-	p.ctx, cancel = context.WithTimeout(ctx, patience)
-	t.Cleanup(cancel)
 	p.run(pagetest.Send(network.Enable, network.EnableParams{}), pagetest.Send(log.Enable, cdp.Empty{}),
 		pagetest.Send(runtime.Enable, cdp.Empty{}))
 	p.run(before...)

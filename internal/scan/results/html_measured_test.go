@@ -78,7 +78,7 @@ func TestLargeReportInChromium(t *testing.T) {
 	measured := os.Getenv("TRUEUP_MEASURE") == "1" // on a machine that does nothing else
 	best := func(what string, limit time.Duration, measure func() time.Duration) {
 		t.Helper()
-		least := patience
+		least := disktest.Patience
 		for range 3 {
 			least = min(least, measure())
 		}
