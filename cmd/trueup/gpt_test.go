@@ -70,7 +70,6 @@ func (d damage) spoil(t testing.TB, path string) {
 var gptDamage = map[string]damage{
 	"nothing":                     {},
 	"primary header zeroed":       {off: 512, bytes: make([]byte, 512)},
-	"primary header full of text": {off: 512, bytes: noise("x", 512)},
 	"primary entries zeroed":      {off: 1024, bytes: make([]byte, 32*512)},
 	"one bit of a primary entry":  {off: 1024 + 40, bytes: []byte{0xff}},
 	"backup header zeroed":        {off: -512, bytes: make([]byte, 512)},
@@ -98,6 +97,9 @@ func sgdiskSays(t testing.TB, path string) string {
 	return strings.Join(out, "")
 }
 
+// asked are the cases in which entries can be rewritten only after a copy was mended, or what belongs beside it.
+func (d damage) asked() bool { return d.bytes != nil }
+
 // TestDamagedGPTs aligns disks whose table has one good copy. sgdisk must find both copies right and all but the places
 // as it was on the disk before the damage. The sizes of the array are those that sgdisk can make.
 func TestDamagedGPTs(t *testing.T) {
@@ -117,7 +119,15 @@ func TestDamagedGPTs(t *testing.T) {
 				disktest.Run(t, "cp", "--sparse=always", sound, source)
 				damaged.spoil(t, source)
 				dest := filepath.Join(t.TempDir(), "aligned.raw")
-				answer := trueupJSON[jsonAlign](t, 0, "align", source, dest)
+				args := []string{"align", source, dest}
+				if damaged.asked() {
+					if name != "no protective MBR" { // which a move can leave as it is
+						require.Equal(t, 4, trueup(t, args...).code)
+						require.NoFileExists(t, dest)
+					}
+					args = append(args, "--repair-table")
+				}
+				answer := trueupJSON[jsonAlign](t, 0, args...)
 				require.Equal(t, 4, answer.Moved)
 				require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 				require.Equal(t, want, sgdiskSays(t, dest))
@@ -153,32 +163,70 @@ func requireSameBytes(t testing.TB, source, dest string, m jsonMove) {
 		m.Partition)
 }
 
-// TestAlignedDamagedGPT is about a disk on which nothing moves: align writes its table right, convert copies it as it
-// is.
+// TestAlignedDamagedGPT is about a disk on which nothing moves: align and convert copy it as it is, with a warning, and
+// write its table right when that is asked for.
 func TestAlignedDamagedGPT(t *testing.T) {
 	t.Parallel()
 	source := filepath.Join(t.TempDir(), "gpt.raw")
 	disktest.Run(t, "truncate", "-s", "20M", source)
 	disktest.Run(t, "sgdisk", "-n", "1:2048:0", source)
 	gptDamage["backup header zeroed"].spoil(t, source)
+	for _, command := range []string{"align", "convert"} {
+		same := filepath.Join(t.TempDir(), "same.raw")
+		answer := trueupJSON[jsonAlign](t, 0, command, source, same)
+		require.Zero(t, answer.Moved)
+		require.Empty(t, answer.Patches)
+		disktest.Run(t, "cmp", source, same)
+		require.Equal(t, 0, trueup(t, "verify", source, same).code)
 
-	aligned := filepath.Join(t.TempDir(), "aligned.raw")
-	answer := trueupJSON[jsonAlign](t, 0, "align", source, aligned)
-	require.Zero(t, answer.Moved)
-	require.Len(t, answer.Patches, 1)
-	require.Contains(t, disktest.Run(t, "sgdisk", "-v", aligned), "No problems found")
-	require.Equal(t, 0, trueup(t, "verify", source, aligned).code)
+		mended := filepath.Join(t.TempDir(), "mended.raw")
+		answer = trueupJSON[jsonAlign](t, 0, command, "--repair-table", source, mended)
+		require.Zero(t, answer.Moved)
+		require.Len(t, answer.Patches, 1)
+		require.Contains(t, disktest.Run(t, "sgdisk", "-v", mended), "No problems found")
+		require.Equal(t, 0, trueup(t, "verify", source, mended).code)
+	}
 	text := trueup(t, "plan", source)
 	require.Equal(t, 0, text.code)
+	require.Contains(t, text.stdout, "Nothing has to move")
+	require.Contains(t, text.stdout, "--repair-table")
+	text = trueup(t, "plan", "--repair-table", source)
+	require.Equal(t, 0, text.code)
 	require.Contains(t, text.stdout, "1 small field")
-
-	converted := filepath.Join(t.TempDir(), "converted.raw")
-	require.Empty(t, trueupJSON[jsonAlign](t, 0, "convert", source, converted).Patches)
-	disktest.Run(t, "cmp", source, converted)
-	require.Equal(t, 0, trueup(t, "verify", source, converted).code)
 }
 
-// With --skip-aligned such a disk stays damaged, and its owner hears of it.
+// A loader of a board in unused entries of the primary is lost in no way: the disk is copied as it is, or refused.
+func TestLoaderInUnusedEntries(t *testing.T) {
+	t.Parallel()
+	for start, moves := range map[string]bool{"1:8192:0": false, "1:8193:0": true} {
+		source, dest := filepath.Join(t.TempDir(), "gpt.raw"), filepath.Join(t.TempDir(), "dest.raw")
+		disktest.Run(t, "truncate", "-s", "20M", source)
+		disktest.Run(t, "sgdisk", "-a", "1", "-n", start, source)
+		damage{off: 16 * 512, bytes: noise("loader", 24576)}.spoil(t, source)
+		was := disktest.ReadFile(t, source)
+		for _, args := range [][]string{
+			{"align", "--repair-table", source, dest}, {"align", "--in-place", "--repair-table", source},
+			{"align", "--replace", "--repair-table", source}, {"convert", "--repair-table", source, dest},
+			{"align", "--view", "--repair-table", source, filepath.Join(filepath.Dir(source), "view.vmdk")},
+		} {
+			r := trueup(t, args...)
+			require.Equal(t, 4, r.code, r.stderr)
+			require.Contains(t, r.stderr, "the bytes at 0x2000, in the place of its entries")
+			require.NoFileExists(t, dest)
+		}
+		r := trueup(t, "align", source, dest)
+		if moves {
+			require.Equal(t, 4, r.code)
+			require.NoFileExists(t, dest)
+		} else {
+			require.Equal(t, 0, r.code)
+			require.Equal(t, was, disktest.ReadFile(t, dest))
+		}
+		require.Equal(t, was, disktest.ReadFile(t, source))
+	}
+}
+
+// With --skip-aligned a damaged table is left as it is unless it is to be mended.
 func TestSkippedDamagedGPT(t *testing.T) {
 	t.Parallel()
 	source, dest := gptDisk(t), filepath.Join(t.TempDir(), "aligned.raw")
@@ -187,6 +235,13 @@ func TestSkippedDamagedGPT(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none.raw")
 	r := trueup(t, "align", "--skip-aligned", dest, none)
 	require.Equal(t, 0, r.code, r.stderr)
-	require.Contains(t, r.stdout, "its table was not mended")
+	require.Contains(t, r.stdout, "--repair-table")
 	require.NoFileExists(t, none)
+	require.Equal(t, 0, trueup(t, "align", "--skip-aligned", "--repair-table", dest, none).code)
+	require.Contains(t, disktest.Run(t, "sgdisk", "-v", none), "No problems found")
+	require.Equal(t, 0, trueup(t, "align", "--replace", "--repair-table", dest).code)
+	require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
+	gptDamage["backup header zeroed"].spoil(t, none)
+	require.Equal(t, 0, trueup(t, "align", "--in-place", "--repair-table", none).code)
+	require.Contains(t, disktest.Run(t, "sgdisk", "-v", none), "No problems found")
 }

@@ -162,7 +162,7 @@ func TestHostileGPTHeaders(t *testing.T) {
 	runHostile(t, rows)
 }
 
-// TestOneGoodGPT breaks one copy: what is wrong with it is reported, the other is used, and the
+// TestOneGoodGPT breaks one copy: what is wrong with it is reported, the other is used, and with --repair-table the
 // copy has two good ones, in which sgdisk finds no fault.
 func TestOneGoodGPT(t *testing.T) {
 	t.Parallel()
@@ -213,9 +213,12 @@ func TestOneGoodGPT(t *testing.T) {
 				return
 			}
 			dest := filepath.Join(t.TempDir(), "dest.raw")
-			ends := measure(t, []string{"plan", "--json", path}, []string{"align", path, dest})
-			require.Equal(t, 0, ends[0].code, ends[0].stderr)
+			ends := measure(t, []string{"align", path, dest}, []string{"plan", "--repair-table", "--json", path},
+				[]string{"align", "--repair-table", path, dest})
+			require.Equal(t, 4, ends[0].code, ends[0].stderr)
+			require.Contains(t, ends[0].stderr, "--repair-table")
 			require.Equal(t, 0, ends[1].code, ends[1].stderr)
+			require.Equal(t, 0, ends[2].code, ends[2].stderr)
 			require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
 			require.Equal(t, 0, trueup(t, "verify", path, dest).code)
 		})

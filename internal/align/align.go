@@ -106,6 +106,8 @@ type Goal struct {
 	Leave map[int]string
 	// Dynamic lets the volumes of a dynamic disk move.
 	Dynamic bool
+	// Mend lets damaged copies of a GPT be written anew.
+	Mend bool
 }
 
 // Selects reports whether a partition may be moved on its own account.

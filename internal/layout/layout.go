@@ -188,7 +188,7 @@ func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
 		return
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
-		Code: "gpt-overwritten", Effect: ondisk.Refuse,
+		Code: "gpt-overwritten", Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the primary GPT is not valid, and the disk looks like a %s volume as a whole: a new "+
 			"primary could destroy that", whole.Kind),
 		Remedy: "wipe in the guest what is stale: the volume's signature (wipefs), or both copies of the GPT (sgdisk " +

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
@@ -51,6 +52,8 @@ type Plan struct {
 	Unused *freespace.Found
 	// Renames reports whether what the disk stores of other disks changes.
 	Renames bool
+	// Mends reports whether a damaged table is mended.
+	Mends bool
 
 	starts    map[int]int64
 	machine   *layout.Machine // nil: the other disks are not known
@@ -71,22 +74,73 @@ func (p *Plan) Grow(l *layout.Layout, size int64) {
 		return
 	}
 	grown := p.Size > p.OldSize
+	p.resize(l, size, p.Places.Mend)
+	if !grown {
+		p.atEnd(l)
+	}
+}
+
+// Idle reports whether a disk is as it should be: nothing moves, is mended, or follows other disks.
+func (p *Plan) Idle() bool { return len(p.Moves) == 0 && !p.Mends && !p.Renames }
+
+// Mend writes damaged copies of a GPT anew, with old values that were read, and its protective MBR. It is called before
+// the disk grows. What cannot be written is refused.
+func (p *Plan) Mend(l *layout.Layout) {
+	if p.resize(l, p.Size, true); len(p.Moves) == 0 {
+		p.unmended(l)
+	}
+}
+
+// resize lays the disk out anew, at a size.
+func (p *Plan) resize(l *layout.Layout, size int64, mend bool) {
 	switch {
 	case l.Table == nil || l.Table.Scheme != table.GPT:
 		p.Size, p.Places.Size = size, size
 	case p.Converts:
 		p.Size = size
-		p.Places = table.Places{Size: size, Mend: true}
-		p.Pieces = over([]disk.Shift{{Len: l.Usable(l.Size)}}, l.Table.Structures(size))
+		p.Places = table.Places{Size: size, Mend: mend}
+		p.Pieces = nil
+		p.keep(0, 0, l.Usable(l.Size))
+		p.keepRest(l)
 		p.patch(l)
 	default:
-		if broken := p.settle(l, p.starts, size, true); broken != nil {
+		if broken := p.settle(l, p.starts, size, mend); broken != nil {
 			panic(broken) // what fits on a disk fits on a larger one
 		}
 	}
-	if !grown {
-		p.atEnd(l)
+}
+
+// unmended refuses to leave a damaged table as it is where the user wants it mended. A move refuses the same.
+func (p *Plan) unmended(l *layout.Layout) {
+	if l.Table == nil || !(l.Table.Blocked() || l.Table.Damaged()) {
+		return
 	}
+	for _, i := range l.Issues {
+		if strings.HasPrefix(i.Code, "gpt-") && i.OnMove && i.Effect == ondisk.Refuse {
+			p.Notes = append(p.Notes, align.FromIssue(i))
+		}
+	}
+}
+
+// codeDamaged is that of the refusal of a damaged table.
+const codeDamaged = "gpt-damaged"
+
+// torn refuses to rewrite a damaged table that is not to be mended. One that cannot be is refused by the layout.
+func (p *Plan) torn(l *layout.Layout) {
+	said := slices.ContainsFunc(p.Notes, func(f align.Finding) bool { return f.Code == codeDamaged })
+	if said || l.Table == nil || p.Places.Mend || !l.Table.Torn() || l.Table.Blocked() {
+		return
+	}
+	what := "both copies of the GPT must be valid"
+	for _, i := range l.Issues {
+		if i.Effect == ondisk.Warn && slices.Contains(table.Torn, i.Code) {
+			what = i.Text
+			break
+		}
+	}
+	p.refuse(codeDamaged, ondisk.ErrUnsupported, 0,
+		"the partition table is damaged and would have to be rewritten: "+what,
+		"add --repair-table to write both copies and the protective MBR right")
 }
 
 // New plans the way to a goal. l needs its gaps (layout.ReadGaps). The error is that of a malformed structure that the
@@ -116,7 +170,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 		starts[s.part.Number] = to[i+1]
 	}
 	if ok {
-		ok = p.settle(l, starts, l.Size, l.Damaged()) == nil
+		ok = p.settle(l, starts, l.Size, goal.Mend) == nil
 	}
 	switch {
 	case !ok && stuck > 0:
@@ -139,6 +193,9 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	p.losses(l)
 	p.strays(l)
 	p.atEnd(l)
+	if p.Places.Mend && len(p.Moves) == 0 {
+		p.unmended(l)
+	}
 	p.sizeElsewhere()
 	return p, p.malformed()
 }
@@ -217,9 +274,18 @@ var ErrSelection = errors.New("--partition")
 // that is to be written; and one where something loses a place that the boot needs.
 func (p *Plan) atEnd(l *layout.Layout) {
 	p.displaced(l)
+	if len(p.Moves) > 0 || p.Size > p.OldSize {
+		p.torn(l)
+	}
+	if p.Size > p.OldSize && l.Table != nil && l.Table.Rest() {
+		p.refuse("disk-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
+			"the disk would grow from %d to %d bytes, and its last %d bytes, behind the last whole sector of %d "+
+				"bytes, are not zero and would be lost", p.OldSize, p.Size, p.OldSize%l.LBASize(), l.LBASize()),
+			"keep the size of the disk, or clear these bytes if nothing needs them")
+	}
 	// The layout refuses a move.
 	if p.Size > p.OldSize && l.Table != nil && l.Table.Blocked() && len(p.Moves) == 0 {
-		p.refuse("gpt-damaged", ondisk.ErrUnsupported, 0, fmt.Sprintf(
+		p.refuse(codeDamaged, ondisk.ErrUnsupported, 0, fmt.Sprintf(
 			"the disk would grow from %d to %d bytes, and there is no place for a copy of the GPT that is damaged",
 			p.OldSize, p.Size),
 			"repair the table with gdisk first, or keep the size of the disk")

@@ -50,7 +50,7 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 		}
 		p.between(s.after, at)
 	}
-	p.Places.Mend = mend || (len(p.Moves) > 0 && l.Damaged())
+	p.Places.Mend = mend
 	p.Size, p.Places.Size = size, size
 	p.finish(l)
 	return nil
@@ -148,20 +148,16 @@ func (p *Plan) boxes(l *layout.Layout) {
 // finish adds what the table takes from elsewhere, and all patches.
 func (p *Plan) finish(l *layout.Layout) {
 	if l.Table == nil {
-		p.keepRest(l)
 		return
 	}
 	p.boxes(l)
-	if l.Table.Scheme != table.GPT || (!p.Places.Mend && p.Size == l.Size) {
-		p.keepRest(l)
-	} else {
-		p.Pieces = over(p.Pieces, l.Table.Structures(p.Size))
-	}
+	p.keepRest(l)
 	p.patch(l)
 }
 
 // patch updates the table and all references to the new places.
 func (p *Plan) patch(l *layout.Layout) {
+	p.Mends = p.Places.Mend && l.Damaged()
 	p.Patches, p.checksums = l.Table.Relocate(p.Places, l.Geometry), nil
 	p.rewrite(l, func(Reference) bool { return true })
 	p.sortPatches()
@@ -171,34 +167,13 @@ func (p *Plan) sortPatches() {
 	slices.SortFunc(p.Patches, func(a, b disk.Patch) int { return cmp.Compare(a.Off, b.Off) })
 }
 
-// keepRest keeps what lies behind the space for partitions where it is.
+// keepRest keeps what lies behind the space for partitions, at its distance from the end.
 func (p *Plan) keepRest(l *layout.Layout) {
-	end := l.Usable(l.Size)
-	p.keep(end, end, l.Size-end)
-}
-
-// over lays structures over pieces, and joins what moves alike.
-func over(pieces, structures []disk.Shift) []disk.Shift {
-	for _, s := range structures {
-		var cut []disk.Shift
-		for _, x := range pieces {
-			if n := s.To - x.To; n > 0 {
-				cut = append(cut, disk.Shift{From: x.From, To: x.To, Len: min(n, x.Len)})
-			}
-			if n := x.Dest().End() - s.Dest().End(); n > 0 {
-				n = min(n, x.Len)
-				cut = append(cut, disk.Shift{From: x.Source().End() - n, To: x.Dest().End() - n, Len: n})
-			}
-		}
-		cut = append(cut, s)
-		slices.SortFunc(cut, func(a, b disk.Shift) int { return cmp.Compare(a.To, b.To) })
-		pieces = cut
+	if l.Table == nil {
+		return
 	}
-	joined := Plan{}
-	for _, x := range pieces {
-		joined.keep(x.From, x.To, x.Len)
-	}
-	return joined.Pieces
+	x := l.Table.Tail(p.Size)
+	p.keep(x.From, x.To, x.Len)
 }
 
 // keep takes n bytes over, joined with the piece before when that moves as far.

@@ -96,7 +96,7 @@ func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 
 func (d dice) goal(l *layout.Layout) align.Goal {
 	must := align.MinBoundary << d.IntN(19) // 4 KiB to 1 GiB
-	g := align.Goal{Must: must, Want: min(must*d.pick(1, 1, 1, 16), align.MaxBoundary)}
+	g := align.Goal{Must: must, Want: min(must*d.pick(1, 1, 1, 16), align.MaxBoundary), Mend: true}
 	for _, p := range l.Partitions {
 		if d.chance(10) && p.Kind != table.Extended {
 			g.Only = append(g.Only, p.Number)

@@ -17,6 +17,7 @@ type Goal struct {
 	Flatten         bool  // take a snapshot together with its parents
 	DynamicDisks    bool  // move the volumes of dynamic disks
 	SkipFree        bool  `json:",omitempty"` // the free space of volumes becomes zeros
+	RepairTable     bool  `json:",omitempty"` // damaged copies of a GPT are written anew
 }
 
 // Consistent refuses what contradicts itself.
@@ -45,6 +46,7 @@ func (g Goal) Flags() (out []string) {
 		{g.DynamicDisks, "--dynamic-disks"},
 		{g.Flatten, "--flatten"},
 		{g.SkipFree, "--skip-free"},
+		{g.RepairTable, "--repair-table"},
 	} {
 		if f.on {
 			out = append(out, f.name)

@@ -40,6 +40,11 @@ func (d *PackageDisk) changes() bool {
 	return len(d.Plan.Patches) > 0 || d.Plan.Size != d.Plan.OldSize || d.Plan.Unused.Stored() > 0
 }
 
+// Idle reports whether all disks are as they should be.
+func (p *Package) Idle() bool {
+	return !slices.ContainsFunc(p.Disks, func(d *PackageDisk) bool { return !d.Plan.Idle() })
+}
+
 // PlanPackage opens and plans all disks of a package, and looks at the planned disks, before anything is written.
 func PlanPackage(src *ova.Package, r Reading, g Goal) (*Package, error) {
 	p := &Package{Package: src}

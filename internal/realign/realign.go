@@ -192,9 +192,14 @@ func (s *Source) unused() (f *freespace.Found, err error) {
 // moves is Plan without what the container adds.
 func (s *Source) moves(g Goal) (*plan.Plan, error) {
 	if g.Copy {
-		return plan.Copy(s.Image.Disk.Size()), nil
+		p := plan.Copy(s.Image.Disk.Size())
+		if g.RepairTable {
+			p.Mend(s.Layout)
+		}
+		return p, nil
 	}
 	to := align.GoalFor(s.Layout, g.Boundary)
+	to.Mend = g.RepairTable
 	if to.Only, to.Dynamic = g.Only, g.DynamicDisks; g.DataOnly {
 		to = to.DataOnly(s.Layout)
 	}

@@ -224,9 +224,6 @@ func (t *Text) Align(r *Align) {
 		if slices.ContainsFunc(r.Findings, func(f align.Finding) bool { return f.Code == "left-alone" }) {
 			state = "has nothing else to move"
 		}
-		if len(r.Patches) > 0 {
-			what += ", and its table was not mended (without --skip-aligned it is)"
-		}
 		t.para(2, "%s %s; %s.", Safe(r.Source), state, what)
 		return
 	}

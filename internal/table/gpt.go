@@ -99,7 +99,13 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 	end := units.AlignDown(d.Size(), sector)
 	first, err1 := readCopy(d, sector, sector, false)
 	last, err2 := readCopy(d, sector, end-sector, err1 == nil) // one list of partitions is enough
-	c := copies{disk: d.Size(), sector: sector, end: end, primary: first, backup: last}
+	c := copies{disk: d.Size(), sector: sector, end: end}
+	if err1 == nil {
+		c.valid[primary] = first
+	}
+	if err2 == nil {
+		c.valid[backup] = last
+	}
 	switch {
 	case err1 == nil && first.cut:
 		first.checkCut()
@@ -108,30 +114,27 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 			first.broken(last.at, "backup table", "another valid table", "the same as the primary")
 		}
 	case err1 == nil:
-		first.warn("gpt-backup", first.faultyBackup(err2, end-sector))
+		if err := c.findEnlarged(first); err != nil {
+			return nil, err
+		}
+		first.faultyBackup(&c, err2, end/sector-1)
 	case err2 == nil:
 		if isNoMatch(err1) {
 			err1 = fmt.Errorf("no header at %#x", sector)
 		}
-		last.warn("gpt-primary", fmt.Sprintf("the primary GPT is not valid, the backup is used: %v", err1))
+		last.warn(CodePrimary, fmt.Sprintf("the primary GPT is not valid, the backup is used: %v", err1))
 		first = last
 	case isNoMatch(err1):
 		return nil, err2
 	default:
 		return nil, err1
 	}
-	if err1 != nil {
-		c.primary = nil
-	}
-	if err2 != nil {
-		c.backup = nil
-	}
 	if first.gpt = &c; c.crossed() {
-		first.warn("gpt-alternate",
+		first.warn(codeCrossed,
 			fmt.Sprintf("the GPT headers at LBA 1 and LBA %d name LBA %d and LBA %d as the place of the other",
-				end/sector-1, first.header.AltLBA, last.header.AltLBA))
+				c.valid[backup].header.MyLBA, first.header.AltLBA, c.valid[backup].header.AltLBA))
 	}
-	return first, c.readOld(first)
+	return first, c.prepare(first)
 }
 
 // same reports whether two copies describe the same partitions.
@@ -141,25 +144,45 @@ func (g *gpt) same(o *gpt) bool {
 		a.EntrySize == b.EntrySize && a.FirstUsable == b.FirstUsable && a.LastUsable == b.LastUsable
 }
 
-// faultyBackup reports what is wrong with the backup. A disk that was enlarged has a valid one in its middle.
-func (g *gpt) faultyBackup(err error, last int64) string {
-	if !isNoMatch(err) {
-		return fmt.Sprintf("the backup GPT is not valid: %v", err)
-	}
-	if at := g.header.AltLBA; at > 1 && at < ondisk.U64(last/g.SectorSize) {
-		if _, err := readCopy(g.d, g.SectorSize, ondisk.I64(at)*g.SectorSize, true); err == nil {
-			return fmt.Sprintf("the backup GPT is at LBA %d, not in the last sector (LBA %d): the disk was enlarged",
-				at, last/g.SectorSize)
+// faultyBackup reports what is wrong with the backup. A disk that was enlarged has a valid one in its middle. last is
+// the last LBA.
+func (g *gpt) faultyBackup(c *copies, err error, last int64) {
+	switch {
+	case c.enlarged || c.valid[backup] != nil:
+		text := "the first move takes it there"
+		if !c.enlarged {
+			text = "something else stands there, and a move leaves it where it is"
 		}
+		g.Issues = append(g.Issues, ondisk.Issue{
+			Code: CodeBackup, Effect: ondisk.Note,
+			Text: fmt.Sprintf("the backup GPT is at LBA %d, not in the last sector (LBA %d): the disk was enlarged; %s",
+				g.header.AltLBA, last, text),
+		})
+	case !isNoMatch(err):
+		g.warn(CodeBackup, fmt.Sprintf("the backup GPT is not valid: %v", err))
+	default:
+		g.warn(CodeBackup, fmt.Sprintf("the backup GPT is not valid: no header in the last sector (at %#x)",
+			last*g.SectorSize))
 	}
-	return fmt.Sprintf("the backup GPT is not valid: no header in the last sector (at %#x)", last)
 }
 
-const alignMends = "trueup align writes both copies right"
+// Codes of the issues of damage that keeps entries from being rewritten.
+const (
+	CodePrimary = "gpt-primary"
+	CodeBackup  = "gpt-backup"
+	codeCrossed = "gpt-alternate"
+)
+
+// Torn lists these codes.
+var Torn = []string{CodePrimary, CodeBackup, codeCrossed}
 
 // warn records damage that the other copy makes up for.
 func (g *gpt) warn(code, text string) {
-	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: text, Remedy: alignMends})
+	i := ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: text, Remedy: askToMend}
+	if g.gpt != nil && g.gpt.blocked() {
+		i.Remedy = mendFirst
+	}
+	g.Issues = append(g.Issues, i)
 }
 
 // readCopy reads and checks the table whose header stands at byte off. bare leaves the partitions out.

@@ -27,7 +27,7 @@ func TestBadSectorsUnderANewGPT(t *testing.T) {
 		change func(f forge.Bytes)
 		bad    int64
 	}{
-		"the array that was":         {func(f forge.Bytes) { f.Text(512, "gone") }, firstUsable - 16},
+		"the array that was":         {func(f forge.Bytes) { f.Text(512, "gone") }, 30},
 		"the place of the array":     {func(f forge.Bytes) { clear(f[:34*512]) }, 10},
 		"the header that is damaged": {func(f forge.Bytes) { f.Text(512+tableforge.GPTDiskGUID, "damaged") }, 1},
 	} {

@@ -2,13 +2,11 @@ package table
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/crc32"
 	"math"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // relocateGPT rewrites the entries that moved, in both copies, and the headers.
@@ -23,32 +21,36 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 		return nil
 	}
 	sum := c.good().header.EntriesCRC ^ c.difference(entries)
-	end := units.AlignDown(to.Size, c.sector)
-	first, last := c.sector, end-c.sector
-	arrays := [2]int64{c.place, end - c.sector - c.room()}
-	if c.primary != nil {
-		arrays[0] = c.primary.array().Off
-	}
-	if c.backup != nil {
-		arrays[1] = c.backup.array().Off + end - c.end
+	var headers, arrays [2]int64
+	for i := range c.valid {
+		headers[i], arrays[i] = c.places(i)
+		if i == backup {
+			headers[i], arrays[i] = headers[i]+c.growth(to.Size), arrays[i]+c.growth(to.Size)
+		}
 	}
 	var out []disk.Patch
-	for i, name := range []string{"primary GPT", "backup GPT"} {
-		for _, e := range entries {
+	for i, own := range c.valid {
+		w, name, patches := c.anew[i], copyNames[i], entries
+		switch {
+		case own != nil:
+		case w == nil || (!mends && !c.enlarged):
+			continue // it stays as it is, and the plan of a move is refused
+		default:
+			patches = c.arrayPatches(w, entries, name)
+		}
+		for _, e := range patches {
 			e.Off += arrays[i]
-			e.Reason = fmt.Sprintf(e.Reason, name)
+			if own != nil {
+				e.Reason = name + ": " + e.Reason
+			}
 			out = append(out, e)
 		}
-		at, alt, old := first, last, c.old
-		own := c.primary
-		if i == 1 {
-			at, alt, old, own = last, first, make([]byte, c.good().header.HeaderSize), c.backup
-		}
+		now := c.header(own, headers[i], headers[1-i], arrays[i], c.usable(to.Size), sum)
 		if own != nil {
-			old = own.raw
+			out = append(out, headerPatches(headers[i], own.raw, now, name)...)
+		} else if string(w.old) != string(now) {
+			out = append(out, disk.Patch{Off: headers[i], Old: w.old, New: now, Reason: name + ": header, from the other copy"})
 		}
-		now := c.header(own, at, alt, arrays[i], c.usable(to.Size), sum)
-		out = append(out, headerPatches(at, old, now, name, own == nil)...)
 	}
 	switch {
 	case t.Hybrid != nil:
@@ -73,7 +75,7 @@ func (t *Table) movedEntries(to Places) []disk.Patch {
 		}
 		out = append(out, disk.Patch{
 			Off: int64(p.Number-1)*int64(t.gpt.good().header.EntrySize) + 32, Old: lbas(p.Range), New: lbas(r),
-			Reason: "%s: first and last LBA of partition " + number(p.Number),
+			Reason: "first and last LBA of partition " + number(p.Number),
 		})
 	}
 	return out
@@ -126,11 +128,8 @@ func (c *copies) header(own *gpt, at, alt, array, usable int64, sum uint32) []by
 	return b
 }
 
-// headerPatches lists the fields of a header that change, or all of it when it is new.
-func headerPatches(at int64, old, now []byte, name string, whole bool) []disk.Patch {
-	if whole {
-		return []disk.Patch{{Off: at, Old: old, New: now, Reason: name + ": header, from the other copy"}}
-	}
+// headerPatches lists the fields of a header that change.
+func headerPatches(at int64, old, now []byte, name string) []disk.Patch {
 	var out []disk.Patch
 	for _, f := range []struct {
 		off, n int64

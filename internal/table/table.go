@@ -104,7 +104,7 @@ type Places struct {
 	Parts   map[int]disk.Range // by number of the partition; only extended ones change their length
 	Records map[int64]int64    // extended boot records, from byte offset to byte offset
 	Size    int64              // of the disk, bytes
-	Mend    bool               // write both copies of a GPT right, and its protective MBR
+	Mend    bool               // write damaged copies of a GPT anew, and its protective MBR
 }
 
 // Relocate returns the patches that put the new places into the table. Offsets are those of the result. geometry is
@@ -164,13 +164,13 @@ func Read(d disk.Disk) (*Table, error) {
 // mend it.
 func (t *Table) Damaged() bool { return t.gpt != nil && t.gpt.damaged() }
 
-// Structures returns the pieces of a disk of size bytes that the table itself takes from elsewhere than the same
-// offset: the backup of a GPT at the end, and a copy that replaces a damaged one.
-func (t *Table) Structures(size int64) []disk.Shift {
+// Tail returns what lies behind the space for partitions, and where it goes on a disk of size bytes: the backup of a
+// GPT keeps its distance from the end.
+func (t *Table) Tail(size int64) disk.Shift {
 	if t.gpt == nil {
-		return nil
+		return disk.Shift{From: size, To: size}
 	}
-	return t.gpt.pieces(size)
+	return t.gpt.tail(size)
 }
 
 // containers returns the primary partitions and GPT entries: those that lie on the disk side by side.

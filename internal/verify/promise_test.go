@@ -182,6 +182,8 @@ func TestUnsettledTable(t *testing.T) {
 	require.NoError(t, verify.Settled(readLayout(t, view), goal))
 	damaged := readLayout(t, disk.Overlay(view, []disk.Patch{{Off: view.Size() - 512 + 16, New: []byte{1, 2, 3, 4}}}))
 	require.True(t, damaged.Damaged())
+	require.NoError(t, verify.Settled(damaged, goal), "what is damaged stays so unless it is to be mended")
+	goal.Mend = true
 	err = verify.Settled(damaged, goal)
 	require.ErrorIs(t, err, verify.ErrDifferent)
 	require.ErrorContains(t, err, "would change again")

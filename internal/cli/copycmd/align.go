@@ -307,7 +307,7 @@ func (f *alignFlags) copyDisk(
 	}
 	r = report.NewAlign(command.Head(f.command), s, p, dest)
 	r.Flags = f.proof()
-	skipped := len(p.Moves) == 0 && !p.Renames && f.skipAligned
+	skipped := p.Idle() && f.skipAligned
 	if err := f.defined(s, p, r, skipped); err != nil || skipped {
 		return r, w, err
 	}
@@ -398,6 +398,8 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 
 ` + flags.SkipFreeHelp + `
 
+` + flags.RepairTableHelp + `
+
 ` + deviceHelp + `
 
 ` + resumableHelp + `
@@ -416,6 +418,7 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 		},
 	}
 	f.add(cmd)
+	flags.AddRepairTable(cmd, &f.RepairTable)
 	flags.AddSkipFree(cmd, &f.SkipFree)
 	flags.AddReading(cmd, &f.Reading)
 	flags.AddFlatten(cmd, &f.Flatten)

@@ -114,7 +114,8 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 	if err := f.defined(s, p, r, false); err != nil {
 		return err
 	}
-	if len(p.Moves) > 0 {
+	idle := len(p.Moves) == 0 && !p.Mends
+	if !idle {
 		j, end := f.job(errOut, path)
 		j.Begin, j.Moves = func() { f.Ending.Hold(still) }, func() { f.Ending.Hold(middle) }
 		j.Journal, j.Looped = f.journal, looped
@@ -125,7 +126,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		}
 		r.Wrote(w, f.verify)
 	}
-	if err := f.Emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil || len(p.Moves) == 0 {
+	if err := f.Emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil || idle {
 		return err
 	}
 	return f.RunAfter(ctx, r, path)

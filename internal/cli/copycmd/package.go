@@ -41,7 +41,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	}
 	defer p.Close()
 	r := report.NewPackageAlign(command.Head(f.command), p, dest, f.proof())
-	if r.Moved > 0 || !f.skipAligned {
+	if !p.Idle() || !f.skipAligned {
 		if err := f.writePackage(ctx, errOut, p, r, dest); err != nil {
 			return err
 		}

@@ -33,7 +33,9 @@ target. --data-only is refused if a partition that the boot needs would have to 
 --dynamic-disks lets the volumes of a Windows dynamic disk move. All of them move by one distance, which aligns as many
 as possible; the database stays. Disks of Windows 2000 to 2003 with an MBR stay refused, since these look for the
 volumes at LBA 63 only. The others were not tried with Windows: keep SOURCE until Windows shows the volumes of the
-copy.`
+copy.
+
+` + RepairTableHelp
 
 // Add adds the flags.
 func (m *Move) Add(cmd *cobra.Command, c *command.Base) {
@@ -44,10 +46,22 @@ func (m *Move) Add(cmd *cobra.Command, c *command.Base) {
 	cmd.Flags().BoolVar(&m.AllowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
 	cmd.Flags().BoolVar(&m.DynamicDisks, "dynamic-disks", false,
 		"move the volumes of Windows dynamic disks, all by one distance")
+	AddRepairTable(cmd, &m.RepairTable)
 	AddSkipFree(cmd, &m.SkipFree)
 	AddReading(cmd, &m.Reading)
 	AddFlatten(cmd, &m.Flatten)
 	AddWith(cmd, &m.With)
+}
+
+// RepairTableHelp explains --repair-table.
+const RepairTableHelp = `A damaged GPT is copied as it is, with a warning, if nothing has to be rewritten in it, and refused
+otherwise. With --repair-table, the damaged copy is written again from the other one, and the protective MBR if it is
+missing. Every byte that this replaces is listed. It is refused if anything but zeros or the remains of this GPT stands
+there.`
+
+// AddRepairTable adds --repair-table.
+func AddRepairTable(cmd *cobra.Command, on *bool) {
+	cmd.Flags().BoolVar(on, "repair-table", false, "write a damaged copy of a GPT again, from the other one")
 }
 
 // AddSkipFree adds --skip-free.

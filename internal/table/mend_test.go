@@ -1,0 +1,166 @@
+package table_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+)
+
+const (
+	mendSectors = 4096
+	mendPrimary = 512
+	mendBackup  = (mendSectors - 1) * 512
+	mendArrays  = 32 * 512
+)
+
+func mendable() forge.Bytes {
+	return tableforge.NewGPT(512, mendSectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"},
+		tableforge.GPTEntry{First: 2001, Last: 4000, Name: "two"})
+}
+
+// patched returns a disk with patches, each of whose old values must be there.
+func patched(t *testing.T, f forge.Bytes, patches []disk.Patch) forge.Bytes {
+	t.Helper()
+	out := slices.Clone(f)
+	for _, p := range patches {
+		require.Equal(t, []byte(f[p.Off:p.Off+int64(len(p.Old))]), p.Old, "%s at %#x", p.Reason, p.Off)
+		copy(out[p.Off:], p.New)
+	}
+	return out
+}
+
+// checkSound reads both copies of a GPT as UEFI 2.10, 5.3.2, has them.
+func checkSound(t *testing.T, f forge.Bytes) {
+	t.Helper()
+	var arrays [][]byte
+	for _, at := range []int{mendPrimary, mendBackup} {
+		h := slices.Clone(f[at : at+512])
+		require.Equal(t, "EFI PART", string(h[:8]))
+		size := binary.LittleEndian.Uint32(h[tableforge.GPTHeaderSize:])
+		sum := binary.LittleEndian.Uint32(h[tableforge.GPTHeaderCRC:])
+		clear(h[tableforge.GPTHeaderCRC : tableforge.GPTHeaderCRC+4])
+		require.Equal(t, crc32.ChecksumIEEE(h[:size]), sum)
+		array := int(binary.LittleEndian.Uint64(h[tableforge.GPTEntriesLBA:])) * 512
+		arrays = append(arrays, f[array:array+128*128])
+		require.Equal(t, crc32.ChecksumIEEE(arrays[len(arrays)-1]),
+			binary.LittleEndian.Uint32(h[tableforge.GPTEntriesCRC:]))
+		require.Equal(t, uint64(at/512), binary.LittleEndian.Uint64(h[tableforge.GPTMyLBA:]))
+	}
+	require.True(t, bytes.Equal(arrays[0], arrays[1]))
+}
+
+// What is left of a damaged copy is written anew with the bytes that are there as old values, and nothing else on the
+// disk changes. What no part of the GPT explains is not overwritten.
+func TestMendingReadsWhatItReplaces(t *testing.T) {
+	t.Parallel()
+	random := func(n int) []byte {
+		var out []byte
+		for i := 0; len(out) < n; i++ {
+			sum := sha256.Sum256([]byte{byte(i), byte(i >> 8)})
+			out = append(out, sum[:]...)
+		}
+		return out[:n]
+	}
+	for name, c := range map[string]struct {
+		damage func(f forge.Bytes, header, array int64)
+		mends  bool
+	}{
+		"a wiped header":             {func(f forge.Bytes, h, _ int64) { clear(f[h : h+512]) }, true},
+		"a wiped copy":               {func(f forge.Bytes, h, a int64) { clear(f[h : h+512]); clear(f[a : a+mendArrays]) }, true},
+		"no signature":               {func(f forge.Bytes, h, _ int64) { clear(f[h : h+8]) }, true},
+		"another sum":                {func(f forge.Bytes, h, _ int64) { f.U32(h+tableforge.GPTHeaderCRC, 7) }, true},
+		"a wrong bit in the GUID":    {func(f forge.Bytes, h, _ int64) { f[h+60] ^= 1 }, true},
+		"a wiped entry":              {func(f forge.Bytes, _, a int64) { clear(f[a : a+128]) }, true},
+		"a wrong bit in a name":      {func(f forge.Bytes, _, a int64) { f[a+128+60] ^= 4 }, true},
+		"an end of before":           {func(f forge.Bytes, _, a int64) { f.U64(a+128+40, 3000) }, true},
+		"another header":             {func(f forge.Bytes, h, _ int64) { copy(f[h:h+92], random(92)) }, false},
+		"a header of another disk":   {func(f forge.Bytes, h, _ int64) { copy(f[h+24:h+92], random(68)) }, false},
+		"a loader over all":          {func(f forge.Bytes, _, a int64) { copy(f[a:a+mendArrays], random(mendArrays)) }, false},
+		"a loader in unused entries": {func(f forge.Bytes, _, a int64) { copy(f[a+mendArrays/2:], random(2000)) }, false},
+		"a byte in the last entry":   {func(f forge.Bytes, _, a int64) { f[a+mendArrays-1] = 1 }, false},
+		"an entry that the other has not": {func(f forge.Bytes, _, a int64) {
+			copy(f[a+256:], f[a:a+128])
+			f[a+256+16] ^= 0xff
+		}, false},
+		"the first entry is another": {func(f forge.Bytes, _, a int64) { copy(f[a:a+56], random(56)) }, false},
+	} {
+		for i, header := range []int64{mendPrimary, mendBackup} {
+			t.Run(fmt.Sprint(name, i), func(t *testing.T) {
+				t.Parallel()
+				f := mendable()
+				array := int64(binary.LittleEndian.Uint64(f[header+tableforge.GPTEntriesLBA:])) * 512
+				c.damage(f, header, array)
+				l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
+				require.NoError(t, err)
+				require.Len(t, l.Partitions, 2)
+				require.Equal(t, c.mends, l.Damaged())
+				require.Equal(t, !c.mends, l.Blocked())
+				require.True(t, l.Torn())
+				refused := slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.Refuse })
+				require.Equal(t, !c.mends, refused)
+				require.Empty(t, l.Relocate(table.Places{}, table.Geometry{}), "nothing moves, nothing was asked for")
+				if !c.mends {
+					require.Empty(t, l.Relocate(table.Places{Mend: true}, table.Geometry{}))
+					return
+				}
+				mended := patched(t, f, l.Relocate(table.Places{Mend: true}, table.Geometry{}))
+				checkSound(t, mended)
+				disktest.EqualBytes(t, mendable(), mended)
+				moved := patched(t, f, l.Relocate(table.Places{
+					Mend: true, Parts: map[int]disk.Range{1: {Off: 64 * 512, Len: 1937 * 512}},
+				}, table.Geometry{}))
+				checkSound(t, moved)
+			})
+		}
+	}
+}
+
+// Bytes of a sector behind a header, and behind an array that does not fill its last sector, are not the table's: a
+// copy that is written anew leaves them as they are.
+func TestMendingLeavesSlack(t *testing.T) {
+	t.Parallel()
+	for _, header := range []int64{mendPrimary, mendBackup} {
+		f := tableforge.NewGPT(512, mendSectors, 5, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
+		array := int64(binary.LittleEndian.Uint64(f[header+tableforge.GPTEntriesLBA:])) * 512
+		f.Text(header+200, "behind the header")
+		f.Text(array+5*128+3, "behind the array")
+		want := slices.Clone(f)
+		clear(f[header : header+92])
+		clear(f[array : array+128])
+		l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
+		require.NoError(t, err)
+		require.True(t, l.Damaged())
+		disktest.EqualBytes(t, want, patched(t, f, l.Relocate(table.Places{Mend: true}, table.Geometry{})))
+	}
+}
+
+// A copy whose array is larger than what is kept in memory is not written anew.
+func TestMendingIsBounded(t *testing.T) {
+	t.Parallel()
+	const sectors = 20_000
+	for size, blocked := range map[uint32]bool{128: false, 256: true} {
+		f := tableforge.NewGPT(512, sectors, 16384*int64(size)/128, tableforge.GPTEntry{First: 8400, Last: 10000})
+		for _, at := range []int64{512, (sectors - 1) * 512} {
+			f.U32(at+tableforge.GPTNumEntries, 16384)
+			f.U32(at+tableforge.GPTEntrySize, size)
+			tableforge.SealGPT(f, at, 512)
+		}
+		clear(f[(sectors-1)*512:])
+		l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
+		require.NoError(t, err)
+		require.Equal(t, blocked, l.Blocked())
+	}
+}
