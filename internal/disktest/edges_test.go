@@ -62,10 +62,12 @@ var edges = map[string][]string{
 	},
 
 	// A copy that has no name yet gets those of its source: what the folder needs is asked of its images.
-	// By its journal an original is known, which is then only read.
+	// By its journal an original is known, which is then only read. The disk that stays is read as an inspection reads
+	// it before the other one goes.
 	"internal/exchange": {
-		"internal/image", "internal/image/driver", "internal/image/gate", "internal/image/ova", "internal/journal",
-		"internal/sys", "internal/unfinished",
+		"internal/boot", "internal/container", "internal/image", "internal/image/driver", "internal/image/gate",
+		"internal/image/ova", "internal/image/raw", "internal/journal", "internal/layout", "internal/sys",
+		"internal/table", "internal/unfinished", "internal/volume",
 	},
 
 	// A package copies and compares its files as disks are, and knows an error of the system from one of a package.

@@ -50,7 +50,7 @@ func Resume(h *unfinished.Held) (unfinished.Done, error) {
 // it.
 func (x *run) mayResume() error {
 	if x.d.is(x.New[0].Name, x.New[0]) {
-		return nil
+		return x.copyStands()
 	}
 	if err := x.free(string(x.Old[0].Name), names(slices.Concat(x.Old, x.New)), string(x.Old[0].Other)); err != nil {
 		return err
@@ -65,7 +65,22 @@ func (x *run) mayResume() error {
 			}
 		}
 	}
-	return nil
+	return x.copyStands()
+}
+
+// copyStands refuses to complete an exchange by a copy that is not the one that was written.
+func (x *run) copyStands() error {
+	n := x.New[0]
+	if n.Disks == nil || !x.d.is(n.Name, n) && !x.d.is(n.Other, n) {
+		return nil // of an earlier version; or the steps say which file is another
+	}
+	err := x.copySide(x.d).promised(x.d, false)
+	if err == nil {
+		return nil
+	}
+	return &ondisk.Refusal{
+		Code: "format", Reason: err.Error(), Remedy: "bring the original back: trueup undo " + shell.Quote(x.Work.Path),
+	}
 }
 
 // Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to
@@ -97,6 +112,9 @@ func (x *run) mayUndo(o unfinished.Options) error {
 	if err := x.free(string(x.New[0].Name), names(x.New), string(x.Old[0].Other)); err != nil {
 		return err
 	}
+	if err := x.originalStands(o); err != nil {
+		return err
+	}
 	for _, f := range x.New {
 		pending := x.Work.Phase == unfinished.Begun && x.d.is(f.Other, f)
 		if o.Force || pending || x.d.same(f.Name, f) {
@@ -121,6 +139,26 @@ func (x *run) mayUndo(o unfinished.Options) error {
 		}
 	}
 	return nil
+}
+
+// originalStands refuses to remove the copy where the original is not what it was.
+func (x *run) originalStands(o unfinished.Options) error {
+	original := x.originalSide(x.d, x.Work.Phase)
+	err := original.whole(x.d)
+	if err == nil && original.disks != nil { // journals of earlier versions have none
+		err = original.promised(x.d, o.Force)
+	}
+	if err == nil {
+		return nil
+	}
+	r := &ondisk.Refusal{
+		Code: "format", Reason: err.Error() + ", and the aligned disk is all there is",
+		Remedy: "restore the bytes of the original from a backup, then give the undo again",
+	}
+	if x.Work.Phase == unfinished.Kept {
+		r.Remedy = "keep the aligned disk: trueup finish --force " + shell.Quote(x.Work.Path)
+	}
+	return r
 }
 
 // leadsToCopy reports whether the path still leads to the copy in an undo. The first file of the source, which the undo
@@ -233,7 +271,7 @@ func (x *run) odd(files []file) (out []ondisk.Issue) {
 // Finish removes the original of a complete exchange.
 func Finish(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 	x, err := begun(h)
-	if err == nil && h.Work.Phase != unfinished.Finishing {
+	if err == nil && (h.Work.Phase != unfinished.Finishing || x.keeps(x.d)) {
 		if err = x.mayFinish(o); err == nil {
 			err = x.Enter(unfinished.Finishing)
 		}
@@ -259,19 +297,27 @@ func (x *run) mayFinish(o unfinished.Options) error {
 	if err := x.free(orig, kept, string(x.Old[0].Name)); err != nil {
 		return err
 	}
+	if err := x.stands(o); err != nil {
+		return err
+	}
 	if odd := x.odd(x.Old); len(odd) > 0 && !o.Force {
 		return &ondisk.Refusal{Code: "changed", Reason: odd[0].Text, Remedy: "give --force to remove it all the same"}
 	}
-	return x.stands()
+	return nil
 }
 
-// stands refuses a path that does not lead to a disk without the files of the original.
-func (x *run) stands() error {
-	set, err := x.openDisk(string(x.New[0].Name))
+// stands refuses a path that does not lead to the aligned disk, or to one that uses files of the original.
+func (x *run) stands(o unfinished.Options) error {
+	side := x.copySide(x.d)
+	side.alias = nil // all names are those of the disk
+	err := side.promised(x.d, o.Force)
+	var set *gate.Opened
+	if err == nil {
+		set, err = x.openDisk(side.base)
+	}
 	if err != nil {
 		return &ondisk.Refusal{
-			Code: "format", Reason: fmt.Sprintf("the disk cannot be opened (%v), and the original is all there is",
-				err),
+			Code: "format", Reason: err.Error() + ", and the original is all there is",
 			Remedy: "bring the original back: trueup undo --force " + shell.Quote(x.Work.Path),
 		}
 	}
@@ -306,7 +352,7 @@ func (x *run) openDisk(base string) (*gate.Opened, error) {
 	if dir, err = x.Dir.Again(); err != nil {
 		return nil, err
 	}
-	img, err := image.OpenIn(dir, base, image.Options{})
+	img, err := image.OpenIn(dir, base, x.copySide(x.d).options())
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}

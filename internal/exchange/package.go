@@ -28,6 +28,9 @@ func NewPackage(p *ova.Package) (*Source, error) {
 	if err == nil {
 		err = s.checkUsers()
 	}
+	if err == nil {
+		s.plan.Old[0].Disks, err = packageShapes(p)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.path, err)
 	}
@@ -80,6 +83,12 @@ func openPackage(dir *gate.Folder, base string) (p *ova.Package, disks []*image.
 	if p, err = ova.OpenIn(dir, base); err != nil {
 		return nil, nil, err
 	}
+	disks, err = openDisks(p)
+	return p, disks, err
+}
+
+// openDisks opens the disks of a package.
+func openDisks(p *ova.Package) (disks []*image.Image, err error) {
 	for _, x := range p.Disks() {
 		img, bad := p.Open(x, image.Options{})
 		if bad == nil {
@@ -87,7 +96,14 @@ func openPackage(dir *gate.Folder, base string) (p *ova.Package, disks []*image.
 		}
 		err = errors.Join(err, bad)
 	}
-	return p, disks, err
+	return disks, err
+}
+
+// packageShapes returns the shapes of the disks of a package.
+func packageShapes(p *ova.Package) ([]shape, error) {
+	disks, err := openDisks(p)
+	out, bad := shapesOf(disks)
+	return out, errors.Join(err, bad)
 }
 
 // busyPackage looks for a program that has a disk of a package in use.

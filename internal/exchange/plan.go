@@ -48,6 +48,8 @@ type file struct {
 	Was, Kept []byte
 	// Seal marks a manifest or a certificate, which holds digests of the other files.
 	Seal bool
+	// Disks describes, for the first file, the disks that it leads to. Journals of earlier versions have none.
+	Disks []shape `json:",omitempty"`
 }
 
 // text reports whether a file of the source is known by its bytes.

@@ -77,6 +77,11 @@ func New(img *image.Image) (*Source, error) {
 	if err == nil {
 		err = s.checkUsers()
 	}
+	if err == nil {
+		var is shape
+		is, err = shapeOf(img)
+		s.plan.Old[0].Disks = []shape{is}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.path, err)
 	}
@@ -276,6 +281,11 @@ func (s *Source) Publish(o Output) (*Result, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	written := s.plan.copySide(d)
+	written.disks = s.plan.Old[0].Disks // it is opened as the source was
+	if s.plan.New[0].Disks, err = written.shapes(s.dir); err != nil {
+		return nil, fmt.Errorf("read the copy: %w", err)
 	}
 	h, err := s.plan.start(d, s.path, s.After)
 	if err != nil {

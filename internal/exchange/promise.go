@@ -1,0 +1,321 @@
+package exchange
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/container"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/unfinished"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// shape describes a disk in the journal, so that a later command can judge the disk that stays before it removes the
+// other one.
+type shape struct {
+	Packed bool     `json:",omitempty"` // it is a disk of a package
+	Format string   `json:",omitempty"`
+	Sector int64    `json:",omitempty"` // bytes
+	Size   int64    // bytes
+	Scheme string   `json:",omitempty"` // of the partition table; empty: none
+	Volume string   `json:",omitempty"` // kind of the volume over a disk without a table; empty: unknown
+	Parts  []part   `json:",omitempty"`
+	Faults []string `json:",omitempty"` // codes of the malformed parts that the disk had already
+
+	texts map[string]string // of the faults
+}
+
+// part describes a partition.
+type part struct {
+	Number   int
+	Off, Len int64 // bytes
+	Type     string
+	Volume   string `json:",omitempty"` // its kind; empty: unknown
+}
+
+// maxParts bounds the partitions of a disk that a journal lists.
+const maxParts = 1024
+
+// codeMark is the code of an image with the mark of an unfinished copy.
+const codeMark = "unfinished"
+
+// shapeOf reads the shape of an image, by the looks of an inspection: image, map, table, volumes and boot chain.
+func shapeOf(img *image.Image) (s shape, err error) {
+	s = shape{Format: img.Format, Sector: img.Disk.SectorSize(), Size: img.Disk.Size()}
+	issues := slices.Clone(img.Issues)
+	if img.Check != nil {
+		found, err := img.Check()
+		if err != nil {
+			return s, err
+		}
+		issues = append(issues, found...)
+	}
+	l, err := layout.Read(img.Disk, table.Geometry{Heads: img.Heads, Sectors: img.Sectors})
+	if err != nil {
+		return s, err
+	}
+	if l.Table != nil {
+		s.Scheme = string(l.Table.Scheme)
+	} else {
+		s.Volume = kindOf(l.Volume)
+	}
+	for _, p := range l.Partitions[:min(len(l.Partitions), maxParts)] {
+		s.Parts = append(s.Parts, partOf(p))
+	}
+	for _, i := range slices.Concat(issues, l.Issues) {
+		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || i.Code == codeMark {
+			s.fault(i.Code, i.Text)
+		}
+	}
+	if _, err := container.Look(img.Disk, img.Child, nil); err != nil {
+		s.fault("unreadable-map", err.Error())
+	}
+	return s, nil
+}
+
+// fault notes a malformed part, once for each code.
+func (s *shape) fault(code, text string) {
+	if slices.Contains(s.Faults, code) {
+		return
+	}
+	if s.texts == nil {
+		s.texts = map[string]string{}
+	}
+	s.Faults, s.texts[code] = append(s.Faults, code), text
+}
+
+func partOf(p boot.Partition) part {
+	return part{Number: p.Number, Off: p.Off, Len: p.Len, Type: p.TypeID(), Volume: kindOf(p.Volume)}
+}
+
+func kindOf(v *volume.Volume) string {
+	if v == nil || v.Kind == volume.Unknown {
+		return ""
+	}
+	return string(v.Kind)
+}
+
+// known reports whether the disk holds anything that is known.
+func (s shape) known() bool { return s.Scheme != "" || s.Volume != "" }
+
+// volumes counts the known volumes in partitions.
+func (s shape) volumes() (n int) {
+	for _, p := range s.Parts {
+		if p.Volume != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// unsound returns why a disk cannot replace one of the shape s, whatever the user accepts; empty if it can.
+func (s shape) unsound(is shape) string {
+	for _, code := range is.Faults {
+		if !slices.Contains(s.Faults, code) && is.Size >= s.Size {
+			return is.texts[code]
+		}
+	}
+	switch {
+	case is.Packed != s.Packed:
+		return "it is another kind of file: a package, or none any more"
+	case is.Size < s.Size:
+		return fmt.Sprintf("it has %d bytes, and had %d", is.Size, s.Size)
+	case s.known() && !is.known():
+		return "it holds neither a partition table nor a volume that is known, and did before"
+	case s.volumes() > 0 && is.known() && is.volumes() == 0 && is.Volume == "":
+		return "none of its partitions holds a volume that is known, and some did before"
+	}
+	return ""
+}
+
+// differs returns how the table of a disk differs from the shape s; empty if it does not. A guest may change lengths
+// and types of partitions and add some, which counts only if the disk is to be exactly as it was.
+func (s shape) differs(is shape, exactly bool) string {
+	switch {
+	case is.Scheme != s.Scheme || s.Scheme == "" && is.Volume != s.Volume:
+		return fmt.Sprintf("it holds %s, and held %s", is.content(), s.content())
+	case exactly && len(is.Parts) != len(s.Parts):
+		return fmt.Sprintf("it has %d partitions, and had %d", len(is.Parts), len(s.Parts))
+	}
+	for _, was := range s.Parts {
+		i := slices.IndexFunc(is.Parts, func(p part) bool { return p.Number == was.Number })
+		if i < 0 {
+			return fmt.Sprintf("its partition %d is gone", was.Number)
+		}
+		switch p := is.Parts[i]; {
+		case p.Off != was.Off:
+			return fmt.Sprintf("its partition %d starts at byte %d, and started at %d", p.Number, p.Off, was.Off)
+		case was.Volume != "" && p.Volume == "":
+			return fmt.Sprintf("its partition %d held a volume (%s), and holds none that is known", p.Number, was.Volume)
+		case exactly && (p.Len != was.Len || p.Type != was.Type):
+			return fmt.Sprintf("its partition %d has %d bytes and type %s, and had %d and %s", p.Number, p.Len, p.Type,
+				was.Len, was.Type)
+		}
+	}
+	return ""
+}
+
+// content describes in one phrase what a disk holds.
+func (s shape) content() string {
+	switch {
+	case s.Scheme != "":
+		return "a partition table (" + s.Scheme + ")"
+	case s.Volume != "":
+		return "a volume (" + s.Volume + ") and no partition table"
+	}
+	return "nothing that is known"
+}
+
+// side is one of the two disks of an exchange, as it stands in the folder.
+type side struct {
+	what  string // in messages
+	base  string // name by which it is opened
+	alias map[string]string
+	disks []shape // that were promised; nil: the journal is older than promises
+	files []file  // that keep their sizes: all but the copy of a disk that guests run from
+	exact bool    // no guest is to have written it
+}
+
+// promised judges whether a disk is the one that the exchange promised: it opens as a whole, is not malformed, not
+// smaller, and its table is as it was. force accepts another table, and nothing else. The error is a plain reason.
+func (s side) promised(d *folder, force bool) error {
+	if err := s.whole(d); err != nil {
+		return err
+	}
+	is, err := s.shapes(d.Folder)
+	if err != nil {
+		return fmt.Errorf("%s %q cannot be opened (%w)", s.what, s.base, err)
+	}
+	if s.disks == nil {
+		return nil
+	}
+	if len(is) != len(s.disks) {
+		return fmt.Errorf("%s %q is not what it was: it has %d disks, and had %d", s.what, s.base, len(is), len(s.disks))
+	}
+	for i, was := range s.disks {
+		why := was.unsound(is[i])
+		if why == "" && !force {
+			why = was.differs(is[i], s.exact)
+		}
+		if why != "" && len(is) > 1 {
+			why = fmt.Sprintf("of its disk %d, %s", i+1, why)
+		}
+		if why != "" {
+			return fmt.Errorf("%s %q is not what it was: %s", s.what, s.base, why)
+		}
+	}
+	return nil
+}
+
+// whole returns the error of a file that is gone or has lost bytes.
+func (s side) whole(d *folder) error {
+	for _, f := range s.files {
+		found := f.text()
+		for _, n := range []name{f.Name, f.Other} {
+			st, err := d.At.Lstat(string(n))
+			if err == nil && d.is(n, f) && st.Size < f.Size {
+				return fmt.Errorf("%s is not what it was: its file %v has %d bytes, and had %d", s.what, n, st.Size,
+					f.Size)
+			}
+			found = found || err == nil
+		}
+		if !found {
+			return fmt.Errorf("%s is not what it was: its file %v is gone", s.what, f.Name)
+		}
+	}
+	return nil
+}
+
+// shapes opens a side and returns the shapes of its disks.
+func (s side) shapes(d *gate.Folder) ([]shape, error) {
+	dir, err := d.Again()
+	if err != nil {
+		return nil, err
+	}
+	dir.Alias = s.alias
+	p, disks, err := openPackage(dir, s.base)
+	if p != nil {
+		out, bad := shapesOf(disks)
+		return out, errors.Join(err, bad, p.Close())
+	}
+	if !errors.Is(err, ondisk.ErrNoMatch) {
+		return nil, err
+	}
+	if dir, err = d.Again(); err != nil {
+		return nil, err
+	}
+	dir.Alias = s.alias
+	img, err := image.OpenIn(dir, s.base, s.options())
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	is, err := shapeOf(img)
+	return []shape{is}, errors.Join(err, img.Close())
+}
+
+// shapesOf returns the shapes of the disks of a package, and closes them.
+func shapesOf(disks []*image.Image) (out []shape, err error) {
+	for _, img := range disks {
+		s, bad := shapeOf(img)
+		s.Packed = true
+		out, err = append(out, s), errors.Join(err, bad, img.Close())
+	}
+	return out, err
+}
+
+// options returns the options by which the disk of a side was opened first.
+func (s side) options() (o image.Options) {
+	if len(s.disks) == 1 && !s.disks[0].Packed {
+		o.Format = s.disks[0].Format
+		if o.Format == raw.Format.Name {
+			o.SectorSize = s.disks[0].Sector
+		}
+	}
+	return o
+}
+
+// copySide returns the copy, whose files can have their names yet or not.
+func (p *plan) copySide(d *folder) side {
+	s := side{what: "the aligned disk", base: string(p.New[0].Name), alias: map[string]string{}, disks: p.New[0].Disks}
+	if len(s.disks) > 0 && s.disks[0].Packed {
+		s.files = p.New
+	}
+	for _, f := range p.New {
+		if !d.is(f.Name, f) && d.is(f.Other, f) {
+			s.alias[string(f.Name)] = string(f.Other)
+		}
+	}
+	return s
+}
+
+// originalSide returns the original, which has its own names, those under which it is kept, or some of both.
+func (p *plan) originalSide(d *folder, phase unfinished.Phase) side {
+	s := side{what: "the original", alias: map[string]string{}, disks: p.Old[0].Disks, files: p.Old, exact: true}
+	o := p.Old[0]
+	kept := phase == unfinished.Kept || d.is(o.Other, o) || o.text() && d.holds(o.Other, o.Kept)
+	s.base = string(o.Name)
+	if kept {
+		s.base = string(o.Other)
+	}
+	for i, f := range p.Old {
+		at, other := f.Name, f.Other
+		if kept {
+			at, other = other, at
+		}
+		switch {
+		case f.text() || d.is(at, f):
+		case d.is(other, f):
+			s.alias[string(at)] = string(other)
+		case i == 0 && d.is(p.New[0].Other, f): // names were exchanged, on a file system without links
+			s.alias[string(at)] = string(p.New[0].Other)
+		}
+	}
+	return s
+}

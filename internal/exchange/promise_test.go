@@ -1,0 +1,333 @@
+package exchange_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/exchange"
+	"github.com/trueup/trueup/internal/unfinished"
+)
+
+const (
+	sectorSize    = 512
+	diskSectors   = 16384
+	volumeSectors = 8192
+)
+
+// partitioned returns a disk with one FAT16 from a sector on, by mkfs.fat.
+func partitioned(t *testing.T, start uint32) []byte {
+	t.Helper()
+	v := disktest.Blank(t, "volume", volumeSectors*sectorSize)
+	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "1", v)
+	d := tableforge.NewMBR(diskSectors, tableforge.Slot{Type: 6, Start: start, Sectors: volumeSectors})
+	d.Put(int64(start)*sectorSize, disktest.ReadFile(t, v))
+	return d
+}
+
+// made are formats of real disks, as qemu-img writes them.
+var made = map[string]struct {
+	kind
+	format string
+	flags  []string
+}{
+	"raw":    {kind{"vm.img", []string{"vm.img"}, []string{"vm.img"}}, "raw", nil},
+	"qcow2":  {kind{"vm.qcow2", []string{"vm.qcow2"}, []string{"vm.qcow2"}}, "qcow2", nil},
+	"sparse": {kind{"vm.vmdk", []string{"vm.vmdk"}, []string{"vm.vmdk"}}, "vmdk", nil},
+	"fixed":  {kind{"vm.vhd", []string{"vm.vhd"}, []string{"vm.vhd"}}, "vpc", []string{"subformat=fixed,force_size=on"}},
+	"flat": {
+		kind{"vm.vmdk", []string{"vm.vmdk", "vm-flat.vmdk"}, []string{"vm.vmdk", "vm-flat.vmdk"}}, "vmdk",
+		[]string{"subformat=monolithicFlat"},
+	},
+}
+
+// images keeps the files of the disks of each format that were made, by their names.
+var images sync.Map
+
+// putImage puts the files of a disk with one partition into a folder.
+func putImage(t *testing.T, dir, format string, start uint32) {
+	t.Helper()
+	m := made[format]
+	files := sync.OnceValue(func() map[string][]byte {
+		in, raw := t.TempDir(), filepath.Join(t.TempDir(), "raw")
+		require.NoError(t, os.WriteFile(raw, partitioned(t, start), 0o600))
+		args := []string{"convert", "-q", "-f", "raw", "-O", m.format}
+		for _, f := range m.flags {
+			args = append(args, "-o", f)
+		}
+		disktest.Run(t, "qemu-img", append(args, raw, filepath.Join(in, m.main))...)
+		out := map[string][]byte{}
+		for _, n := range m.old {
+			out[n] = disktest.ReadFile(t, filepath.Join(in, n))
+		}
+		return out
+	})
+	kept, _ := images.LoadOrStore(fmt.Sprint(format, start), files)
+	for n, b := range kept.(func() map[string][]byte)() {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, n), b, 0o600))
+	}
+}
+
+// exchanged returns the folder of a disk that was exchanged for its aligned copy.
+func exchanged(t *testing.T, format string) (dir string) {
+	t.Helper()
+	m := made[format]
+	dir = t.TempDir()
+	putImage(t, dir, format, 63)
+	other := filepath.Join(dir, "other")
+	require.NoError(t, os.Mkdir(other, 0o700))
+	putImage(t, other, format, 2048)
+	for _, n := range m.new {
+		require.NoError(t, os.Rename(filepath.Join(other, n), filepath.Join(dir, partial(n))))
+	}
+	require.NoError(t, os.Remove(other))
+	_, err := m.publish(dir)
+	require.NoError(t, err)
+	return dir
+}
+
+// overwrite changes the bytes of a file, which stays the same file.
+func overwrite(t *testing.T, path string, b []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+	require.NoError(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+}
+
+func zero(t *testing.T, path string, off, n int) {
+	t.Helper()
+	b := disktest.ReadFile(t, path)
+	copy(b[off:], make([]byte, min(n, len(b)-off)))
+	overwrite(t, path, b)
+}
+
+// sparse reports whether the bytes of a disk lie elsewhere in its file than on the disk.
+func sparse(format string) bool { return format == "qcow2" || format == "sparse" }
+
+// What a side of an exchange can become, and whether --force may go on from there.
+var damages = map[string]struct {
+	do     func(t *testing.T, path string)
+	forced bool
+	flat   bool // only where the file has the bytes of the disk in their places
+}{
+	"truncated to nothing": {do: func(t *testing.T, path string) {
+		t.Helper()
+		require.NoError(t, os.Truncate(path, 0))
+	}},
+	"cut in the middle": {do: func(t *testing.T, path string) {
+		t.Helper()
+		require.NoError(t, os.Truncate(path, disktest.Stat(t, path).Size()/2))
+	}},
+	"zeroed": {do: func(t *testing.T, path string) {
+		t.Helper()
+		zero(t, path, 0, 1<<30)
+	}},
+	"its first sectors zeroed": {do: func(t *testing.T, path string) {
+		t.Helper()
+		zero(t, path, 0, 16*sectorSize)
+	}},
+	"its volume zeroed": {do: func(t *testing.T, path string) {
+		t.Helper()
+		zero(t, path, 16*sectorSize, 1<<30)
+	}},
+	"another disk": {do: func(t *testing.T, path string) {
+		t.Helper()
+		b := disktest.ReadFile(t, path)
+		copy(b, partitioned(t, 4096))
+		overwrite(t, path, b)
+	}, forced: true, flat: true},
+	"another format": {do: func(t *testing.T, path string) {
+		t.Helper()
+		other := filepath.Join(t.TempDir(), "other")
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", "vdi", other, "8M")
+		overwrite(t, path, disktest.ReadFile(t, other))
+	}},
+	"a text": {do: func(t *testing.T, path string) {
+		t.Helper()
+		overwrite(t, path, []byte(strings.Repeat("this is no disk\n", 1<<20)))
+	}},
+	"a link to it": {do: func(t *testing.T, path string) {
+		t.Helper()
+		there := filepath.Join(t.TempDir(), "elsewhere")
+		require.NoError(t, os.Rename(path, there))
+		require.NoError(t, os.Symlink(there, path))
+	}},
+	"moved away": {do: func(t *testing.T, path string) {
+		t.Helper()
+		require.NoError(t, os.Rename(path, filepath.Join(t.TempDir(), "elsewhere")))
+	}},
+	"the mark of an unfinished copy": {do: func(t *testing.T, path string) {
+		t.Helper()
+		b := disktest.ReadFile(t, path)
+		copy(b, bytes.Repeat([]byte{0}, sectorSize))
+		copy(b, "trueup: unfinished copy\nA copy of a disk was being written to this device and did not come to "+
+			"its end.\nWhat stood here before is gone. Run the same trueup command again.\n")
+		overwrite(t, path, b)
+	}, flat: true},
+}
+
+// command runs a command on the disk of a folder.
+func (k kind) command(dir, command string, force bool) error {
+	h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	o := unfinished.Options{Force: force}
+	if command == "undo" {
+		_, err = exchange.Undo(h, o)
+	} else {
+		_, err = exchange.Finish(h, o)
+	}
+	return err
+}
+
+// TestWayBackProvesWhatStays has each file of the side that is to stay damaged: neither command removes the other side
+// then, and --force goes on only where a sound disk stays.
+func TestWayBackProvesWhatStays(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	disktest.Tool(t, "mkfs.fat")
+	for format, m := range made {
+		for what, x := range damages {
+			if x.flat && sparse(format) {
+				continue
+			}
+			t.Run(format+", "+what, func(t *testing.T) {
+				t.Parallel()
+				for command, files := range map[string][]string{"undo": m.old, "finish": m.new} {
+					path := files[len(files)-1]
+					if command == "undo" {
+						path = m.kept(path)
+					}
+					for _, force := range []bool{false, true} {
+						dir := exchanged(t, format)
+						x.do(t, filepath.Join(dir, path))
+						before := look(t, dir)
+						err := m.command(dir, command, force)
+						if force && x.forced {
+							require.NoError(t, err, command)
+							continue
+						}
+						require.Error(t, err, "%s %v", command, force)
+						require.Equal(t, before, look(t, dir), "%s %v", command, force)
+					}
+				}
+			})
+		}
+	}
+}
+
+// look returns names and sizes of the files of a folder, and their bytes.
+func look(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, n := range disktest.Names(t, dir) {
+		if st, err := os.Lstat(filepath.Join(dir, n)); err == nil && st.Mode().IsRegular() {
+			out[n] = string(disktest.ReadFile(t, filepath.Join(dir, n)))
+			continue
+		}
+		out[n] = "a link"
+	}
+	return out
+}
+
+// TestGuestsOfTheCopyAreNormal has a guest write to the copy, grow its partition and add another: a finish goes on
+// without --force. An undo asks for it.
+func TestGuestsOfTheCopyAreNormal(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	disktest.Tool(t, "mkfs.fat")
+	m := made["raw"]
+	guest := func() (dir string) {
+		dir = exchanged(t, "raw")
+		path := filepath.Join(dir, m.main)
+		b := forge.Bytes(disktest.ReadFile(t, path))
+		tableforge.PutSlot(b, 0, 0, tableforge.Slot{Type: 0xe, Start: 2048, Sectors: volumeSectors + 100})
+		tableforge.PutSlot(b, 0, 1, tableforge.Slot{Type: 0x83, Start: 12288, Sectors: 1000})
+		overwrite(t, path, b)
+		return dir
+	}
+	dir := guest()
+	require.NoError(t, m.command(dir, "finish", false))
+	require.Equal(t, []string{m.main}, disktest.Names(t, dir))
+	dir = guest()
+	require.ErrorContains(t, m.command(dir, "undo", false), "give --force")
+	require.NoError(t, m.command(dir, "undo", true))
+	require.True(t, bytes.Equal(partitioned(t, 63)[:512], disktest.ReadFile(t, filepath.Join(dir, m.main))[:512]))
+}
+
+// TestGuestOfTheOriginal has a guest write to the kept original: a finish would lose that, and asks for --force.
+func TestGuestOfTheOriginal(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	disktest.Tool(t, "mkfs.fat")
+	m := made["raw"]
+	dir := exchanged(t, "raw")
+	path := filepath.Join(dir, m.kept(m.main))
+	disktest.WriteAt(t, path, 5<<20, []byte("guest"))
+	require.NoError(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+	require.ErrorContains(t, m.command(dir, "finish", false), "was written since the exchange")
+	require.NoError(t, m.command(dir, "finish", true))
+	require.Equal(t, []string{m.main}, disktest.Names(t, dir))
+}
+
+// TestSwappedSides has the two disks change their names: neither command takes one for the other.
+func TestSwappedSides(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	disktest.Tool(t, "mkfs.fat")
+	m := made["raw"]
+	for _, command := range []string{"undo", "finish"} {
+		dir := exchanged(t, "raw")
+		a, b := filepath.Join(dir, m.main), filepath.Join(dir, m.kept(m.main))
+		require.NoError(t, os.Rename(a, a+".tmp"))
+		require.NoError(t, os.Rename(b, a))
+		require.NoError(t, os.Rename(a+".tmp", b))
+		before := look(t, dir)
+		require.Error(t, m.command(dir, command, false), command)
+		require.Equal(t, before, look(t, dir), command)
+	}
+}
+
+// TestPackagesProveWhatStays damages members of packages.
+func TestPackagesProveWhatStays(t *testing.T) {
+	t.Parallel()
+	for name, members := range map[string][2]string{
+		"ova": {"vm.orig.ova", "vm.ova"}, "ovf": {"vm.orig-disk1.img", "vm-disk1.img"},
+	} {
+		k := kinds[name]
+		for what, do := range map[string]func(path string) error{
+			"empty": func(path string) error { return os.Truncate(path, 0) },
+			"short": func(path string) error { return os.Truncate(path, disktest.Stat(t, path).Size()/2) },
+			"gone":  os.Remove,
+			"zeros": func(path string) error {
+				return os.WriteFile(path, make([]byte, disktest.Stat(t, path).Size()), 0o600)
+			},
+		} {
+			if what == "zeros" && name == "ovf" {
+				continue // its disk holds nothing that is known
+			}
+			for i, command := range []string{"undo", "finish"} {
+				for _, force := range []bool{false, true} {
+					dir, _ := k.fresh(t)
+					_, err := k.publish(dir)
+					require.NoError(t, err)
+					require.NoError(t, do(filepath.Join(dir, members[i])))
+					before := look(t, dir)
+					require.Error(t, k.command(dir, command, force), "%s of %s, %s, %v", command, name, what, force)
+					require.Equal(t, before, look(t, dir), "%s of %s, %s", command, name, what)
+				}
+			}
+		}
+	}
+}
