@@ -56,9 +56,10 @@ var edges = map[string][]string{
 		"internal/image", "internal/image/driver", "internal/image/gate", "internal/sys", "internal/unfinished",
 	},
 	// A copy onto a device is an output as those of store; while it is written it is read as an image.
+	// The file behind a loop device can have open work beside it.
 	"internal/image/device": {
 		"internal/image", "internal/image/driver", "internal/image/gate", "internal/image/raw", "internal/image/store",
-		"internal/sys",
+		"internal/sys", "internal/unfinished",
 	},
 
 	// A copy that has no name yet gets those of its source: what the folder needs is asked of its images.

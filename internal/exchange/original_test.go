@@ -58,3 +58,20 @@ func TestOriginalBeside(t *testing.T) {
 		})
 	}
 }
+
+// An original that is kept is not exchanged itself, nor is a disk of which it is a part.
+func TestOriginalIsNotExchanged(t *testing.T) {
+	t.Parallel()
+	for name, k := range kinds {
+		dir, _ := k.fresh(t)
+		_, err := k.publish(dir)
+		require.NoError(t, err, name)
+		before := sums(t, dir)
+		_, done, err := k.source(filepath.Join(dir, exchange.OriginalOf(k.main, k.main)))
+		if done != nil {
+			require.NoError(t, done())
+		}
+		require.ErrorContains(t, err, "it is the original of", name)
+		require.Equal(t, before, sums(t, dir), name)
+	}
+}

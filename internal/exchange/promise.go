@@ -41,7 +41,7 @@ type part struct {
 }
 
 // maxParts bounds the partitions of a disk that a journal lists.
-const maxParts = 1024
+const maxParts = 128
 
 // codeMark is the code of an image with the mark of an unfinished copy.
 const codeMark = "unfinished"

@@ -189,9 +189,15 @@ func (s *Source) addTracked(disk, tracked string) error {
 	return s.add(disk, f)
 }
 
-// checkUsers refuses a disk whose files something else in the folder names.
+// checkUsers refuses a disk whose files something else in the folder names, or the open work of another disk needs.
 func (s *Source) checkUsers() error {
 	own := names(s.plan.Old)
+	if c, err := unfinished.Claiming(s.dir, own...); c != nil || err != nil {
+		if c != nil {
+			err = c.Refusal("--replace: its file "+fmt.Sprintf("%.256q", c.File)+" cannot be exchanged", s.path)
+		}
+		return err
+	}
 	user, err := otherUser(s.dir, own, own[0])
 	if user == "" {
 		return err

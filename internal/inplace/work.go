@@ -82,6 +82,9 @@ func Suitable(img *image.Image, size int64) (a driver.Around, err error) {
 	if img.OnDevice() {
 		return a, onDevice(img, size)
 	}
+	if err := claimed(img); err != nil {
+		return a, err
+	}
 	user, err := img.OtherUser()
 	if err != nil {
 		return a, err
@@ -96,6 +99,20 @@ func Suitable(img *image.Image, size int64) (a driver.Around, err error) {
 		return a, unsuitable("%v", err)
 	}
 	return a, nil
+}
+
+// claimed refuses an image of which the open work of another disk needs a file, such as the original that is kept beside
+// an exchanged one.
+func claimed(img *image.Image) error {
+	var names []string
+	for _, f := range img.Handles {
+		names = append(names, f.Name())
+	}
+	c, err := unfinished.Claiming(img.Dir, names...)
+	if c == nil {
+		return err
+	}
+	return c.Refusal(fmt.Sprintf("its file %.256q cannot be changed", c.File), img.Path)
 }
 
 // onDevice refuses an image on a device that is not the disk byte for byte, or would have to grow.

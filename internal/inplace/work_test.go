@@ -3,6 +3,7 @@ package inplace
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -247,6 +248,24 @@ func TestDisksThatAreUnsuitable(t *testing.T) {
 	img.Around = func(int64) (driver.Around, error) { return driver.Around{}, disktest.ErrFault }
 	_, err = Suitable(img, 96*sector)
 	require.ErrorContains(t, err, disktest.ErrFault.Error())
+}
+
+// TestKeptOriginalsAreUnsuitable refuses a disk of which the open work of another one needs a file.
+func TestKeptOriginalsAreUnsuitable(t *testing.T) {
+	t.Parallel()
+	f := newOnFiles(t, false)
+	img, err := image.Open(f.path, image.Options{})
+	require.NoError(t, err)
+	defer img.Close()
+	_, err = Suitable(img, 96*sector)
+	require.NoError(t, err)
+	blob, err := json.Marshal(map[string]any{"Old": []map[string][]byte{{"Name": []byte("x"), "Other": []byte(img.Base)}}})
+	require.NoError(t, err)
+	h, err := unfinished.Begin(img.Dir, "x", filepath.Join(f.dir, "x"), unfinished.Exchange, blob, 0)
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+	_, err = Suitable(img, 96*sector)
+	require.ErrorContains(t, err, `it is the original of "x"`)
 }
 
 // TestRoomOfJournals refuses a journal that has no room, no folder, or would be lost with the power.

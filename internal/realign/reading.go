@@ -178,6 +178,16 @@ func Unopened(path string, err error) error {
 	return err
 }
 
+// Claimed returns the error of a file that belongs to the open work of another disk, such as a kept original: undo,
+// resume and finish take the name of that disk.
+func Claimed(path string) error {
+	c, err := unfinished.ClaimingAt(path)
+	if c == nil {
+		return err
+	}
+	return ondisk.In(ondisk.ErrUsage, "%s: %s: %s", path, c.Text(), c.Advice(path))
+}
+
 func isAbsent(path string) bool {
 	_, err := sys.Lstat(path)
 	return errors.Is(err, fs.ErrNotExist)

@@ -164,16 +164,15 @@ func (f *openFlags) nothingOpen(ctx context.Context, errOut io.Writer, path stri
 	if err := f.Confine(ctx, errOut, []string{path}, nil); err != nil {
 		return err
 	}
+	if err := realign.Claimed(path); err != nil {
+		return err
+	}
 	s, err := command.OpenSource(path, realign.Reading{})
 	if err == nil {
-		defer s.Close()
+		s.Close()
 	}
-	switch {
-	case realign.Code(err) == "unfinished":
+	if realign.Code(err) == "unfinished" {
 		return err
-	case err == nil && s.Original:
-		kept := s.Beside[len(s.Beside)-1]
-		return command.Usage("%s: %s: %s", path, kept.Text, kept.Remedy)
 	}
 	return command.Usage("%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
 }

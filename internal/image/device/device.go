@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // Device is a block device that this run has claimed, to write it.
@@ -74,6 +75,9 @@ func open(d *Device, sources []string, k kernel) (*Device, error) {
 			}
 		}
 	}
+	if err := d.unfinished(k); err != nil {
+		return nil, err
+	}
 	if u := cmp.Or(k.inUse(d.number), k.beside(d)); u != nil {
 		return nil, d.busy(u)
 	}
@@ -90,6 +94,38 @@ func open(d *Device, sources []string, k kernel) (*Device, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+// unfinished refuses a loop device over a file on which a run has left work open, or which such work needs.
+func (d *Device) unfinished(k kernel) error {
+	for _, n := range d.below {
+		path := k.path(k.read(block(n), "loop/backing_file"))
+		if st, err := sys.Stat(path); err != nil || !st.Mode.IsRegular() {
+			continue
+		}
+		dir, err := gate.OpenFolder(filepath.Dir(path))
+		if err != nil {
+			continue // what this user cannot reach
+		}
+		who := fmt.Sprintf("%s shows %q, which cannot be written", d, path)
+		w, err := unfinished.Beside(dir, filepath.Base(path))
+		var c *unfinished.Claim
+		if err == nil && w == nil {
+			c, err = unfinished.Claiming(dir, filepath.Base(path))
+		}
+		_ = dir.Close() // it was read
+		switch {
+		case err != nil:
+			return ondisk.In(ondisk.ErrOutput, "%s: %w", d, err)
+		case c != nil:
+			return c.Refusal(who, path)
+		case w != nil && (w.Kind != "" || w.Blocks):
+			w.Path = path
+			i := w.Issue()
+			return &ondisk.Refusal{Code: i.Code, Reason: who + ": " + i.Text, Remedy: i.Remedy}
+		}
+	}
+	return nil
 }
 
 // String names the device for a message.

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -9,7 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // fake makes a root of /sys and /proc from files by their names; a value that begins with -> is a link.
@@ -199,4 +202,27 @@ func TestWindows(t *testing.T) {
 	} {
 		require.Equal(t, want, w[pair[0]].overlaps(w[pair[1]]), "%v", pair)
 	}
+}
+
+// A loop device over a file with open work, or one that such work needs, is not written.
+func TestLoopOverAKeptOriginal(t *testing.T) {
+	t.Parallel()
+	path, file := someDevice(t)
+	dir, err := gate.OpenFolder(filepath.Dir(file))
+	require.NoError(t, err)
+	defer dir.Close()
+	// The names are "vm" and "device", and "vm" and "t".
+	const plan = `{"Old":[{"Name":"dm0=","Other":"ZGV2aWNl"}],"New":[{"Name":"dm0=","Other":"dA=="}]}`
+	for _, disk := range []string{"vm", "device"} {
+		h, err := unfinished.Begin(dir, disk, filepath.Join(filepath.Dir(file), disk), unfinished.Exchange, []byte(plan), 0)
+		require.NoError(t, err)
+		require.NoError(t, errors.Join(h.Enter(unfinished.Kept), h.Close()))
+		d, err := Open(path)
+		require.NoError(t, d.Close())
+		requireRefused(t, "unfinished", "cannot be written", err)
+		require.NoError(t, os.Remove(filepath.Join(filepath.Dir(file), unfinished.JournalOf(disk))))
+	}
+	d, err := Open(path)
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
 }

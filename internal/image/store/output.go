@@ -190,13 +190,21 @@ func (o *Output) checkUnfinished() error {
 	if o.lasting.goesOn() {
 		return nil
 	}
+	who := "DEST " + o.path + " cannot be written"
 	w, err := unfinished.Beside(o.dir, o.base)
+	if err != nil {
+		return err
+	}
 	if w == nil || w.Kind == "" && !w.Blocks {
+		c, err := unfinished.Claiming(o.dir, o.base)
+		if c != nil {
+			return c.Refusal(who, o.path)
+		}
 		return err
 	}
 	w.Path = o.path
 	i := w.Issue()
-	return &ondisk.Refusal{Code: i.Code, Reason: "DEST " + o.path + " cannot be written: " + i.Text, Remedy: i.Remedy}
+	return &ondisk.Refusal{Code: i.Code, Reason: who + ": " + i.Text, Remedy: i.Remedy}
 }
 
 // checkBeside refuses a view that lies elsewhere than the files that it needs: an image names files of its own folder

@@ -202,8 +202,15 @@ func (p Place) spareImage(path string) error {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
 	}
 	user, err := image.UserOf(dir, filepath.Base(path))
+	var claim *unfinished.Claim
+	if err == nil {
+		claim, err = unfinished.Claiming(dir, filepath.Base(path))
+	}
 	if err = errors.Join(err, dir.Close()); err != nil {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
+	}
+	if claim != nil {
+		return p.refuse("would overwrite a file that is needed: %s; name another", claim.Text())
 	}
 	if user != "" {
 		return p.refuse("would overwrite a file that %s needs; name another", user)
