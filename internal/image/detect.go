@@ -125,6 +125,12 @@ func recognise(f driver.File) (found driver.Format, names []string, other recogn
 			names, other = append(names, c.name), c
 		}
 	}
+	if len(names) == 0 {
+		if c := companionOf(f.Name(), head); c != nil {
+			text, remedy := CompanionText(c.name, f.Name())
+			return found, []string{c.name}, recognised{name: c.name, kind: Companion, remedy: text + "; " + remedy}, nil
+		}
+	}
 	for _, c := range others {
 		if c.detect == nil && len(names) == 0 && strings.EqualFold(filepath.Ext(f.Name()), c.extension) {
 			names, other = append(names, c.name), c

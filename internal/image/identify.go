@@ -26,6 +26,7 @@ const (
 	Unsupported Kind = "unsupported" // a format that has a name and no reader
 	Medium      Kind = "medium"      // an ISO: on what is only read, alignment does not matter
 	Packed      Kind = "packed"      // a compressed file, which could hold an image
+	Companion   Kind = "companion"   // a file beside a disk with the suffix of an image and no data, see DiskOf
 )
 
 // Identity describes a file as far as its first bytes and what they name show. The rest is not judged.

@@ -127,6 +127,7 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 		return nil, errors.Join(addNamedFormat(base, img.nameOwner(err)), img.CloseFiles())
 	}
 	img.checkExtension(base, o)
+	img.noteCompanion()
 	if o.Format == raw.Format.Name {
 		err = img.noteOverride(main)
 	}

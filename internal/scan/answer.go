@@ -46,7 +46,7 @@ const (
 func checkIdentity(id image.Identity) error {
 	kinds := []image.Kind{
 		image.Other, image.Disk, image.Extent, image.Bare, image.Pack, image.Unsupported, image.Medium,
-		image.Packed,
+		image.Packed, image.Companion,
 	}
 	switch {
 	case !slices.Contains(kinds, id.Kind):

@@ -111,6 +111,7 @@ func (c *contents) relate() {
 		}
 	}
 	c.joinPieces(files)
+	c.joinCompanions(files)
 	c.joinBundle(files)
 	for _, x := range files {
 		for _, part := range x.id.Extents {
@@ -129,6 +130,20 @@ func (c *contents) relate() {
 				if at = c.first(at); at != c.first(x.Name) && len(c.children[at]) < maxChildren {
 					c.children[at] = append(c.children[at], x)
 				}
+			}
+		}
+	}
+}
+
+// joinCompanions gives companions to the disks that they belong to.
+func (c *contents) joinCompanions(files []*found) {
+	for _, x := range files {
+		if x.id.Kind != image.Companion {
+			continue
+		}
+		for _, disk := range c.find(image.DiskOf(x.Name)) {
+			if d := c.files[disk]; d.id.Kind == image.Disk {
+				c.owners[x.Name] = append(c.owners[x.Name], d)
 			}
 		}
 	}

@@ -204,6 +204,7 @@ func (r *search) matters(f *folder, x *found) *found {
 		return x
 	case x.id.Kind == image.Medium: // whatever its name is
 	case x.id.Kind == image.Packed && !image.NamedPacked(x.Name) && !image.Named(x.Name, x.Size):
+	case x.id.Kind == image.Companion && !image.Named(x.Name, x.Size):
 	case x.id.Kind == image.Bare && strings.HasSuffix(x.Name, unfinished.Suffix): // a journal can be as large as a disk
 	case x.id.Kind == image.Bare && image.MayBeBare(x.Size), image.Named(x.Name, x.Size):
 		return x
@@ -253,9 +254,13 @@ func (r *search) keep(path string, x *found, i *results.Image, beside string) er
 	return err
 }
 
+// bare reports whether a file has no format. An empty one is not opened to see that.
+func (x *found) bare() bool { return x.id.Kind == image.Bare || x.Size == 0 }
+
 // isExtent reports whether a file has no meaning alone.
 func (x *found) isExtent() bool {
-	return x.id.Kind == image.Extent || (x.id.Kind == image.Bare && image.IsFlatName(x.Name))
+	return x.id.Kind == image.Extent || x.id.Kind == image.Companion ||
+		(x.bare() && image.IsFlatName(x.Name))
 }
 
 // asPart marks a result that holds only as long as the file is part of an image.
@@ -296,7 +301,7 @@ func (x *found) takes(part *found) bool {
 	case x.id.Kind == image.Pack:
 		return part.id.Kind != image.Pack
 	}
-	return x.id.Kind == image.Disk && (part.id.Kind == image.Extent || (part.id.Kind == image.Bare && x.covers(part)))
+	return x.id.Kind == image.Disk && (part.isExtent() || (part.bare() && x.covers(part)))
 }
 
 // covers reports whether a file without a header is an extent of x by its name, or all of it is claimed: a line about

@@ -49,7 +49,11 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 		i := x.packed("")
 		return i, r.keepIf(path, x, i, "")
 	}
-	if x.isExtent() && len(c.owners[x.Name]) == 0 {
+	switch lone := len(c.owners[x.Name]) == 0; {
+	case x.id.Kind == image.Companion:
+		i := x.companion(x.id.Format)
+		return i, r.keepIf(path, x, i, "")
+	case x.isExtent() && lone:
 		i := x.orphan()
 		return i, r.keepIf(path, x, i, "")
 	}
@@ -66,6 +70,12 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 		return nil, err
 	case i == nil:
 		return nil, r.keepIf(path, x, nil, key)
+	}
+	if kind := image.CompanionKind(x.Name); kind != "" && namedCompanion(i) {
+		read := i.Read
+		i = x.companion(kind)
+		i.Read = read + c.read(x)
+		return i, r.keepIf(path, x, i, key)
 	}
 	if j.Packed && i.State == results.Failed && !fleeting(i) {
 		read := i.Read
@@ -85,6 +95,14 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(r.Flags)
 	return i, r.keepIf(path, x, i, key)
+}
+
+// namedCompanion reports whether an image has nothing that is known, and the name and place of a companion.
+func namedCompanion(i *results.Image) bool {
+	return slices.ContainsFunc(i.Disks, func(d results.Disk) bool {
+		return d.Content == align.UnknownContent &&
+			slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeCompanion })
+	})
 }
 
 // fleeting reports whether the error of a packed image is not one of its bytes.
@@ -256,12 +274,23 @@ func remedied(all []align.Finding, code, remedy string) {
 	}
 }
 
+// companion returns the row of a file that belongs to a disk whose row does not cover it.
+func (x *found) companion(kind string) *results.Image {
+	text, remedy := image.CompanionText(kind, x.Name)
+	i := results.NewImage(x.shown)
+	i.State, i.Format, i.Stored, i.Files = results.Orphan, kind, x.Allocated, []results.File{x.File}
+	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{
+		Code: image.CodeCompanion, Effect: ondisk.Note, Text: text, Remedy: remedy,
+	}))
+	return i
+}
+
 // orphan returns the row of an extent that no image names. Alone it has no verdict, since its place on a disk is
 // unknown.
 func (x *found) orphan() *results.Image {
 	i := results.NewImage(x.shown)
 	i.State, i.Format, i.Stored, i.Files = results.Orphan, x.id.Format, x.Allocated, []results.File{x.File}
-	if x.id.Kind == image.Bare {
+	if x.bare() {
 		i.Format = "vmdk"
 	}
 	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{

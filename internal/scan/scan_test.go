@@ -39,7 +39,7 @@ func (j *textJudge) Identify(path string) (id image.Identity, err error) {
 	}
 	kinds := map[string]image.Kind{
 		"disk": image.Disk, "extent": image.Extent, "bare": image.Bare, "pack": image.Pack,
-		"iso": image.Medium,
+		"iso": image.Medium, "companion": image.Companion,
 	}
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
@@ -305,6 +305,27 @@ func TestPartsOfWhatCannotBeJudged(t *testing.T) {
 	tr.scanned()
 	require.Equal(t, []string{"broken.ovf failed", "broken.vmdk failed", "fine.ovf", "good.vmdk", "holds.img"},
 		tr.shown())
+}
+
+// A folder of VMware passes a gate with the files that track and digest its disks, which are no images.
+func TestFilesBesideDisks(t *testing.T) {
+	tr := newTrial(t)
+	tr.put(map[string]string{
+		"vm.vmdk": "disk\nhas vm-flat.vmdk", "vm-flat.vmdk": "bare", "vm-ctk.vmdk": "companion", "._vm.vmdk": "companion",
+		"VM-2.vmdk": "disk", "vm-2-ctk.vmdk": "companion", // systems differ in case
+		"lone/x-ctk.vmdk": "companion", "lone/._notes": "companion", "lone/x.ctk": "companion",
+		"broken.vmdk": "disk", "broken-ctk.vmdk": "companion",
+		"unread/empty.vmdk": "disk\nhas empty-rdm.vmdk", "unread/empty-rdm.vmdk": "",
+	})
+	res := tr.scanned()
+	require.Equal(t, []string{"VM-2.vmdk", "broken.vmdk failed", "lone/x-ctk.vmdk orphan", "unread/empty.vmdk", "vm.vmdk"},
+		tr.shown())
+	require.Equal(t, 2, res.Skipped)
+	tr.scanned(tr.path("vm-ctk.vmdk"), tr.path("._vm.vmdk"))
+	require.Equal(t, []string{"._vm.vmdk orphan", "vm-ctk.vmdk orphan"}, tr.shown())
+	require.Equal(t, `it belongs to "vm.vmdk" and holds other data, not the data of a disk`, tr.rows[0].Findings[0].Text)
+	tr.scanned(tr.path("vm-ctk.vmdk"), tr.path("vm.vmdk"))
+	require.Equal(t, []string{"vm.vmdk"}, tr.shown())
 }
 
 func TestNonImagesAreCounted(t *testing.T) {

@@ -150,7 +150,12 @@ func (p *Package) openArchive() (err error) {
 	return p.readTexts()
 }
 
+// roleOf returns the role that a name gives a member. The archives of macOS have a companion of each file in front of
+// it: ._vm.ovf.
 func roleOf(name string) Role {
+	if image.DiskOf(path.Base(name)) != "" {
+		return roleFile
+	}
 	switch strings.ToLower(path.Ext(name)) {
 	case ".ovf":
 		return roleOVF

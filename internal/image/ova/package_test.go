@@ -55,6 +55,15 @@ func forgedOVA(t *testing.T, members ...tarforge.Member) string {
 	return imagetest.Write(t, t.TempDir(), "vm.ova", append(archive, tarforge.End()...))
 }
 
+// An archive that tar of macOS has written is the package without the companions of its files.
+func TestArchivesOfMacOS(t *testing.T) {
+	data := noise(22, mib)
+	double := []byte("\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        ")
+	img := opened(t, forgedOVA(t, tarforge.Member{Name: "._vm.ovf", Data: double},
+		tarforge.Member{Name: "._disk.vmdk", Data: double}, tarforge.Member{Name: "disk.vmdk", Data: data}))
+	disktest.CheckBytes(t, img.Disk, data)
+}
+
 // A disk inside of an archive is the disk that it is outside, whatever it consists of.
 func TestDisksInsideArchives(t *testing.T) {
 	data := noise(21, 3*mib+7*sector)

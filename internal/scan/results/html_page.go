@@ -143,7 +143,7 @@ func htmlTiles(s *Summary) []tile {
 		part("u", s.unknown(), "unknown", "packed, or nothing is known"),
 		part("a", s.Aligned, "aligned", "on "+boundary),
 		part("n", s.Nothing-s.Contents[string(align.UnknownContent)], "nothing to judge", "blank, or no partition"),
-		part("o", s.Orphans, "orphans", "extents of no image"),
+		part("o", s.Orphans, "orphans", "parts of disks, alone"),
 		part("k", s.Originals, "originals", "of exchanged disks, kept"),
 		{Count: strconv.Itoa(s.Accepted), Word: "accepted", About: "by the ignore file", Zero: s.Accepted == 0},
 		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + units.Counted(s.Fix.Images, "image") +

@@ -28,7 +28,7 @@ type State string
 const (
 	Judged State = "judged"
 	Failed State = "failed" // Error has the reason
-	Orphan State = "orphan" // an extent that no image names
+	Orphan State = "orphan" // an extent that no image names, or a file kept beside a disk
 	Packed State = "packed" // a compressed file with the name of an image, whose head does not show enough
 	// Original is the original of a disk that was exchanged for its aligned copy. It is kept, and nothing is to be
 	// done.

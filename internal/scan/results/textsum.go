@@ -153,7 +153,7 @@ func (p *printer) outcomes() []outcome {
 			s.Packed, "packed", text.FgYellow,
 			"a compressed file with the name of an image: its first bytes do not show enough",
 		},
-		{s.Orphans, "orphan", text.FgCyan, "an extent that no image names"},
+		{s.Orphans, "orphan", text.FgCyan, "belongs to a disk; has no verdict of its own"},
 		{s.Originals, "original", text.Faint, "of an exchanged disk, kept: nothing is to be done"},
 		{s.Aligned, lookOf(align.Aligned, s.Boundary).word, text.FgGreen, "every partition starts on a multiple of " +
 			boundary},
