@@ -153,6 +153,21 @@ func (s *Source) Misnamed() error {
 	return nil
 }
 
+// Lacks returns the error of a disk of which nothing is known because its image is damaged or incomplete: it is never
+// accepted as unknown content. Nil for any other disk.
+func (s *Source) Lacks() error {
+	if s.Layout == nil || align.ContentOf(s.Layout) != align.UnknownContent {
+		return nil
+	}
+	for _, i := range s.Damage {
+		r, refused := errors.AsType[*ondisk.Refusal](i.Err)
+		if i.Effect >= ondisk.Refuse && (errors.Is(i.Err, ondisk.ErrFormat) || refused && r.Code == "unfinished") {
+			return ondisk.In(ErrUnknown, "%s; %s", i.Text, i.Remedy)
+		}
+	}
+	return nil
+}
+
 // malformed returns the error of a container or table that is broken. A broken volume moves as opaque bytes, if at all.
 func (s *Source) malformed() error {
 	for _, i := range slices.Concat(s.Issues(), s.Layout.Issues) {

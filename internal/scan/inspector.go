@@ -305,6 +305,10 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 	}
 	defer func() { d.Fragmentation = counted }()
 	d = j.describe(s, results.Survey)
+	if err := s.Lacks(); err != nil {
+		d.Verdict, d.Content = "", ""
+		return d, nil, err
+	}
 	if !d.Verdict.Off() && !j.Check {
 		d, err = malformedDisk(d)
 		return d, misnamed, err

@@ -212,6 +212,9 @@ func (f *inspectFlags) inspect(
 	case bad != nil:
 		bad = command.AfterReport(bad, true)
 		_, r.ExitCode = command.Classify(bad)
+	case r.Content == align.UnknownContent && s.Lacks() != nil:
+		r.ExitCode = command.ExitError
+		bad = command.AfterReport(fmt.Errorf("%s: %w", s.Path(), s.Lacks()), false)
 	case r.Content == align.UnknownContent && !f.unknown:
 		r.ExitCode = command.ExitError
 		bad = command.AfterReport(ondisk.In(realign.ErrUnknown,
