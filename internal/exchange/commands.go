@@ -223,7 +223,7 @@ func (x *run) busy(base string) ([]ondisk.Issue, error) {
 		return nil, err
 	}
 	if p, disks, _ := openPackage(again, base); p != nil { // a disk that cannot be opened has its own error later
-		busy, err := busyPackage(disks)
+		busy, err := busyPackage(disks, x.Writers)
 		return busy, errors.Join(err, p.Close())
 	}
 	dir := gate.NewFolder(x.Dir.At)
@@ -237,7 +237,7 @@ func (x *run) busy(base string) ([]ondisk.Issue, error) {
 			Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
 		}
 	}
-	busy, err := img.InUse()
+	busy, err := img.UsedBy(x.Writers)
 	return busy, errors.Join(err, img.CloseFiles())
 }
 

@@ -107,9 +107,9 @@ func packageShapes(p *ova.Package) ([]shape, error) {
 }
 
 // busyPackage looks for a program that has a disk of a package in use.
-func busyPackage(disks []*image.Image) (out []ondisk.Issue, err error) {
+func busyPackage(disks []*image.Image, by image.Writers) (out []ondisk.Issue, err error) {
 	for _, img := range disks {
-		busy, bad := img.InUse()
+		busy, bad := img.UsedBy(by)
 		out, err = append(out, busy...), errors.Join(err, bad, img.Close())
 	}
 	return out, err

@@ -288,6 +288,9 @@ func (s *Source) Publish(o Output) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.idle(); err != nil {
+		return nil, err
+	}
 	written := s.plan.copySide(d)
 	written.disks = s.plan.Old[0].Disks // it is opened as the source was
 	if s.plan.New[0].Disks, err = written.shapes(s.dir); err != nil {
@@ -311,6 +314,27 @@ func (s *Source) Publish(o Output) (*Result, error) {
 		})
 	}
 	return s.result(), nil
+}
+
+// idle refuses a source that a program has open for writing: it would go on with a file that has lost its name.
+func (s *Source) idle() error {
+	for _, f := range s.plan.Old {
+		open, err := s.dir.OpenAny(string(f.Name), ondisk.ErrReference)
+		if err != nil {
+			return err
+		}
+		yes := open.Written()
+		if err := open.Close(); err != nil {
+			return err
+		}
+		if yes {
+			return &ondisk.Refusal{
+				Code: "busy", Remedy: "end that (as root, fuser or losetup -j can name it), and run again",
+				Reason: fmt.Sprintf("%v is open for writing in another program, or in the kernel", f.Name),
+			}
+		}
+	}
+	return nil
 }
 
 func (s *Source) result() *Result {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Busy looks beside the image, and at the locks on it, for a program that has it in use. A copy of a disk that is being
@@ -70,13 +71,53 @@ func driveBusy(d interface {
 }
 
 // InUse is Busy that also asks for programs that write the image and show no lock of theirs. It keeps others from
-// opening the image for a moment, so that it is for images that are to change.
-func (img *Image) InUse() ([]ondisk.Issue, error) {
+// opening the image for a moment, so that it is for images that are to change, or to be copied.
+func (img *Image) InUse() ([]ondisk.Issue, error) { return img.UsedBy(nil) }
+
+// UsedBy is InUse that names the programs which had files open for writing when the run began.
+func (img *Image) UsedBy(by Writers) ([]ondisk.Issue, error) {
 	out, err := img.Busy()
 	if alone := img.Alone(); errors.Is(alone, ondisk.ErrBusy) {
 		out = append(out, busy(alone.Error(), ""))
 	}
-	return out, err
+	return append(out, img.Written(by)...), err
+}
+
+// Writers has the programs that had files open for writing when a run began, by the file.
+type Writers map[sys.ID]sys.Writer
+
+// maxWriters bounds the files that programs have open for writing: of more, those that come later have no name.
+const maxWriters = 1 << 16
+
+// FindWriters looks for programs that have regular files open for writing. It has to run before the process confines
+// itself.
+func FindWriters() Writers {
+	out := Writers{}
+	sys.Writers("/proc", func(w sys.Writer) bool {
+		if w.File.Mode.IsRegular() {
+			out[w.File.ID] = w
+		}
+		return len(out) < maxWriters
+	})
+	return out
+}
+
+// Written looks for programs that have a file of the image open for writing: what they write after an exchange goes to
+// a file without a name. by names them; without a name, the kernel only says that there is one.
+func (img *Image) Written(by Writers) (out []ondisk.Issue) {
+	for _, f := range img.Handles {
+		w, found := by[f.Info.ID]
+		switch {
+		case f.Level > 0: // a parent is open while its snapshots are
+		case found:
+			out = append(out, busy(fmt.Sprintf("%q is open for writing in process %d (%q)", f.Name(), w.PID, w.Program),
+				"shut the virtual machine down, or end that program"))
+		case f.Written():
+			out = append(out, busy(fmt.Sprintf("%q is open for writing in another program, or in the kernel (a loop "+
+				"device, a target of iSCSI)", f.Name()), "end that; as root, fuser or losetup -j can name it"))
+		}
+	}
+	return out
 }
 
 // locks lists the files of the folder that show that the image is in use.

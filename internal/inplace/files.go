@@ -123,6 +123,7 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	if err := gate.CheckName(p.Name); err != nil && p.Name != base {
 		return err
 	}
+	written := isWritten(d, p.Name)
 	f, err := d.At.OpenToWrite(p.Name)
 	switch {
 	case sys.NotShared(err):
@@ -144,7 +145,25 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 		fs.other = p.Name
 	}
 	fs.holes = append(fs.holes, st.Allocated < st.Size-st.Size%units.MiB)
-	return lock(f, p.Name)
+	if err := lock(f, p.Name); err != nil {
+		return err
+	}
+	if written {
+		return fmt.Errorf("%q: %w: another program, or the kernel, has it open for writing; shut the virtual machine "+
+			"down, or end what has it open (as root, fuser or losetup -j can name it)", p.Name, ondisk.ErrBusy)
+	}
+	return nil
+}
+
+// isWritten reports whether a program has a file open for writing. It is asked before this run opens it so, too.
+func isWritten(d *gate.Folder, name string) bool {
+	f, err := d.At.Open(name)
+	if err != nil {
+		return false // opening it to write says why
+	}
+	defer f.Close()
+	yes, _ := f.Written()
+	return yes
 }
 
 // anotherFile returns the error of a name that is not that of the same file any more.

@@ -84,6 +84,7 @@ func (j *Job) goOnExchange(w *unfinished.Held, g GoOn) (unfinished.Done, error) 
 			}
 		}
 	}
+	w.Writers = j.Writers
 	o := unfinished.Options{Force: j.Force}
 	switch g.Command {
 	case Undo:

@@ -32,7 +32,16 @@ type Reading struct {
 	Remotes Remotes `json:"-"` // connections to servers
 
 	Unpacking Unpacking `json:"-"` // of packed images
+
+	// Writers are the programs that have files open for writing; nil: nobody has looked for them, and nobody does.
+	Writers Writers `json:"-"`
 }
+
+// Writers names the programs that have files open for writing.
+type Writers = image.Writers
+
+// FindWriters looks for them. It has to run before the process confines itself.
+func FindWriters() Writers { return image.FindWriters() }
 
 // Options returns the options of opening the image. A format or folder that does not exist is refused.
 func (r Reading) Options() (image.Options, error) {

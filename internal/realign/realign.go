@@ -94,6 +94,9 @@ func (s *Source) read() error {
 		}
 		s.Beside = append(s.Beside, found...)
 	}
+	if s.reading.Writers != nil {
+		s.Beside = append(s.Beside, s.Image.Written(s.reading.Writers)...)
+	}
 	var err error
 	if s.Layout, err = layout.Read(s.Image.Disk, s.geometry()); err != nil {
 		return err
@@ -332,9 +335,10 @@ type Job struct {
 	Jobs      int    // how many chunks are read and written at once
 	Rate      int64  // bytes of SOURCE that are read in a second at most; 0: as many as can be
 	Device    *Device
-	Journal   string // of a move in place, absolute; empty: beside the disk
-	After     string // the command that is to run when all is done, for the journal of a run that is ended
-	Looped    Loops  // files that loop devices show: they are not changed
+	Journal   string  // of a move in place, absolute; empty: beside the disk
+	After     string  // the command that is to run when all is done, for the journal of a run that is ended
+	Looped    Loops   // files that loop devices show: they are not changed
+	Writers   Writers // programs that have files open for writing
 
 	Begin func()                     // called before the first file of DEST is made; the context then ends the run
 	Moves func()                     // called before a move in place writes its first byte

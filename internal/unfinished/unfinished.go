@@ -228,6 +228,9 @@ type Held struct {
 	Work Work
 	Dir  *gate.Folder
 	Base string // of the disk
+
+	Writers map[sys.ID]sys.Writer // programs that have files open for writing
+
 	in   *gate.Folder
 	name string // of the journal
 	file *os.File

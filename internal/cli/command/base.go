@@ -42,7 +42,8 @@ type Base struct {
 	Judging        []string // folders of judges, which read from sockets in them that are open
 	readsServers   bool     // the command reads images of servers
 	remotes        realign.Remotes
-	authorization  string // file with a header for web servers
+	writers        realign.Writers // programs that have files open for writing
+	authorization  string          // file with a header for web servers
 	unpacking      realign.Unpacking
 	unpacked       bool   // an image was
 	unpackShown    string // one of progress.Kinds, for unpacking

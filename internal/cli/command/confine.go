@@ -155,6 +155,7 @@ func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []
 	if !c.OwnProcess {
 		return nil
 	}
+	c.writers = realign.FindWriters()
 	written := store.OutputFolders(append(outputs, c.Out)...)
 	if spool, err := filepath.EvalSymlinks(c.unpacking.Spool); err == nil && spool != "" {
 		written = append(written, spool)

@@ -37,8 +37,17 @@ func OpenSource(path string, r realign.Reading) (*realign.Source, error) {
 // OpenSource is the function OpenSource for an image that may be one of a server, or packed.
 func (c *Base) OpenSource(path string, r realign.Reading) (*realign.Source, error) {
 	r.Remotes, r.Unpacking = c.remotes, c.unpacking
-	return OpenSource(path, r)
+	return OpenSource(path, c.Knowing(r))
 }
+
+// Knowing returns r with the programs that had files open for writing before the process confined itself.
+func (c *Base) Knowing(r realign.Reading) realign.Reading {
+	r.Writers = c.writers
+	return r
+}
+
+// Writers are the programs that had files open for writing before the process confined itself.
+func (c *Base) Writers() realign.Writers { return c.writers }
 
 // Open opens an image and makes sure that a report can be written without harm.
 func (c *Base) Open(path string, r realign.Reading) (*realign.Source, error) {

@@ -35,7 +35,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	if goal.Copy {
 		goal.Flatten = false // a package keeps its snapshots
 	}
-	p, err := realign.PlanPackage(src, f.Reading, goal)
+	p, err := realign.PlanPackage(src, f.Knowing(f.Reading), goal)
 	if err != nil {
 		return err
 	}

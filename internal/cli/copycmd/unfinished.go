@@ -141,7 +141,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.He
 	defer end()
 	j := &realign.Job{
 		Jobs: moveJobs, Watch: watch, Begin: func() { f.Ending.Hold(middle) }, Device: f.claimed, Force: f.force,
-		Looped: f.looped,
+		Looped: f.looped, Writers: f.Writers(),
 	}
 	done, err := j.GoOn(ctx, w, realign.GoOn{
 		Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w), Follows: f.Next != "",

@@ -302,40 +302,25 @@ func (k kernel) beside(d *Device) *use {
 	return nil
 }
 
-// accessMode masks the access mode of open files; 0 is read only. Spec: O_ACCMODE of Linux, asm-generic/fcntl.h.
-const accessMode = 3
-
 // writer returns the process, beside this one, that has a device open for writing, a partition of it, or the disk of
-// which it is one, as far as this user may see. QEMU claims no device. Spec: proc(5), /proc/[pid]/fdinfo.
-func (k kernel) writer(number string) *use {
+// which it is one, as far as this user may see. QEMU claims no device.
+func (k kernel) writer(number string) (found *use) {
 	numbers := append(k.partitions(number), number)
 	if disk := k.disk(number); disk != "" {
 		numbers = append(numbers, disk)
 	}
-	for _, pid := range k.names("proc") {
-		if n, err := strconv.Atoi(pid); err != nil || n == os.Getpid() {
-			continue
+	sys.Writers(k.path("proc"), func(w sys.Writer) bool {
+		if w.File.Mode.Type() != fs.ModeDevice || !slices.Contains(numbers, sys.NodeName(w.File.Node)) {
+			return true
 		}
-		for _, fd := range k.names("proc", pid, "fd") {
-			st, err := sys.Stat(k.path("proc", pid, "fd", fd))
-			if err != nil || st.Mode.Type() != fs.ModeDevice || !slices.Contains(numbers, sys.NodeName(st.Node)) {
-				continue
-			}
-			_, rest, _ := strings.Cut(k.read("proc", pid, "fdinfo", fd), "flags:")
-			fields := strings.Fields(rest)
-			if len(fields) == 0 {
-				continue
-			}
-			if flags, err := strconv.ParseUint(fields[0], 8, 64); err == nil && flags&accessMode != 0 {
-				whose := k.whose(number, sys.NodeName(st.Node))
-				return &use{
-					fmt.Sprintf("%s is open for writing in process %s (%q)", whose, pid, k.read("proc", pid, "comm")),
-					"end that program, or name another device",
-				}
-			}
+		found = &use{
+			fmt.Sprintf("%s is open for writing in process %d (%q)", k.whose(number, sys.NodeName(w.File.Node)), w.PID,
+				w.Program),
+			"end that program, or name another device",
 		}
-	}
-	return nil
+		return false
+	})
+	return found
 }
 
 // known returns an error for a device that /sys does not list.

@@ -100,6 +100,18 @@ func (f *File) QEMULock() error {
 	return fmt.Errorf("%q is open for writing in QEMU (lock on byte %d)", f.name, qemuWrite)
 }
 
+// Written reports whether any program, or the kernel, is known to have the file open for writing.
+func (f *File) Written() (yes bool) {
+	if f.device {
+		return false // see Claimed
+	}
+	_ = f.with(func(open *sys.File) error { // who reads it will say the error
+		yes, _ = open.Written()
+		return nil
+	})
+	return yes
+}
+
 // AtWork reports whether another run of trueup has the file locked as its own.
 func (f *File) AtWork() (locked bool) {
 	_ = f.with(func(open *sys.File) error { // where nothing can be locked, nothing is

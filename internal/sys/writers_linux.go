@@ -1,0 +1,102 @@
+package sys
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of a look at all processes: what a busy machine has, several times.
+const (
+	maxProcesses   = 1 << 17
+	maxDescriptors = 1 << 21
+)
+
+// accessMode masks the access mode of open files; 0 is read only. Spec: O_ACCMODE of Linux, asm-generic/fcntl.h.
+const accessMode = 3
+
+// Writers passes what other processes have open for writing, until each returns false. proc is where the kernel shows
+// them, /proc. An ordinary user sees no processes of others. Spec: proc(5), /proc/[pid]/fd and fdinfo.
+func Writers(proc string, each func(w Writer) bool) {
+	descriptors := 0
+	for _, p := range list(proc, maxProcesses) {
+		pid, err := strconv.Atoi(p)
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		at := filepath.Join(proc, p)
+		for _, fd := range list(filepath.Join(at, "fd"), maxDescriptors-descriptors) {
+			descriptors++
+			st, err := Stat(filepath.Join(at, "fd", fd))
+			if err != nil || !writes(filepath.Join(at, "fdinfo", fd)) {
+				continue
+			}
+			name, _ := os.ReadFile(filepath.Join(at, "comm"))
+			if !each(Writer{PID: pid, Program: strings.TrimSuffix(string(name), "\n"), File: st}) {
+				return
+			}
+		}
+	}
+}
+
+// list returns the names in a folder, at most some; none of one that cannot be read.
+func list(folder string, most int) []string {
+	f, err := os.Open(folder)
+	if err != nil || most <= 0 {
+		return nil
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(most)
+	return names
+}
+
+// writes reports whether a descriptor is open for writing, by the text that the kernel has about it.
+func writes(info string) bool {
+	b, err := os.ReadFile(info)
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(b), "flags:")
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[0], 8, 64)
+	return err == nil && flags&accessMode != 0
+}
+
+// leasing lists the file systems whose leases are those of the kernel itself. Others refuse a lease also where nobody
+// has the file open: NFS without a delegation, SMB without an oplock. Spec: include/uapi/linux/magic.h of Linux; ZFS:
+// ZFS_SUPER_MAGIC of OpenZFS.
+var leasing = []int64{
+	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC,
+	0x2fc12fc1,
+}
+
+// Written reports whether any process, or the kernel, has the file open for writing; this process counts, too. It asks
+// for a lease of readers, which is given back at once. known is false where the system does not tell: to users who do
+// not own the file, and on file systems of networks. Spec: fcntl(2), F_SETLEASE.
+func (f *File) Written() (yes, known bool) {
+	var st unix.Statfs_t
+	if again(func() error { return unix.Fstatfs(f.fd, &st) }) != nil ||
+		!slices.Contains(leasing, int64(uint32(st.Type))) { //nolint:gosec // it is signed on some processors
+		return false, false
+	}
+	lease := func(kind int) error {
+		return again(func() error {
+			_, err := unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, kind)
+			return err
+		})
+	}
+	err := lease(unix.F_RDLCK)
+	if err == nil {
+		_ = lease(unix.F_UNLCK) // the next close does the same
+		return false, true
+	}
+	return errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EAGAIN)
+}
