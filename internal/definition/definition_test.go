@@ -201,6 +201,14 @@ func TestChecks(t *testing.T) {
 			},
 			[]want{{"definition", "line 5"}},
 		},
+		"VMX, Chinese Windows": {
+			strings.Replace(vmxOf("ide0:0.fileName = \"\xd6\xd0.vmdk\""), "UTF-8", "GBK", 1),
+			func(c *definition.Case) {
+				vmdk(c)
+				c.Same = func(p string) bool { return p == "中.vmdk" }
+			},
+			[]want{{"definition", "line 5"}},
+		},
 		"VMX, snapshot": {
 			vmxOf(`scsi0:0.fileName = "xp-000002.vmdk"`), vmdk,
 			[]want{{refused, `d, line 5: the disk scsi0:0 runs from "xp-000002.vmdk", a snapshot of the disk`}},
@@ -310,7 +318,7 @@ func TestWrongDefinitions(t *testing.T) {
 		"#\na = \"1\"\nA = \"2\"": `line 3: "a" stands in line 2 too`,
 		"#\na\x00 = \"1\"":        "is not key",
 		"#\n= \"x\"":              "is not key",
-		"#\n.encoding = \"GBK\"\nscsi0:0.fileName = \"\xd6\xd0.vmdk\"":     `line 2: the encoding "GBK" is not read`,
+		"#\n.encoding = \"klingon\"\nscsi0:0.fileName = \"\xd6\xd0.vmdk\"": `line 2: the encoding "klingon" is not read`,
 		"#" + strings.Repeat(" ", definition.MaxText):                      "more than 1048576 bytes",
 		"<domain>" + strings.Repeat(" ", definition.MaxText) + "</domain>": "more than 1048576 bytes",
 	} {

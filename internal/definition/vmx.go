@@ -116,33 +116,14 @@ func machine(settings map[string]setting) (*Definition, error) {
 	return d, nil
 }
 
-// windows1252 are the letters 0x80 to 0x9f, 0 where there is none. Source: unicode.org,
-// MAPPINGS/VENDORS/MICSFT/WINDOWS, CP1252.TXT. From 0xa0 on they are those of Unicode.
-var windows1252 = [32]rune{
-	0x20ac, 0, 0x201a, 0x192, 0x201e, 0x2026, 0x2020, 0x2021, 0x2c6, 0x2030, 0x160, 0x2039, 0x152, 0, 0x17d, 0,
-	0, 0x2018, 0x2019, 0x201c, 0x201d, 0x2022, 0x2013, 0x2014, 0x2dc, 0x2122, 0x161, 0x203a, 0x153, 0, 0x17e, 0x178,
-}
-
-// decoded returns a value in UTF-8, in which the names of files are on this machine. Letters of ASCII are the same in
-// all encodings of VMware.
+// decoded returns a value in UTF-8, in which the names of files are on this machine.
 func decoded(s, encoding setting) (string, error) {
 	ascii := !strings.ContainsFunc(s.value, func(r rune) bool { return r >= utf8.RuneSelf })
-	switch name := strings.ToLower(encoding.value); {
-	case ascii, name == "" || name == "utf-8":
-		return s.value, nil
-	case name != "windows-1252" && name != "iso-8859-1":
+	if !ascii && !ondisk.KnownCharset(encoding.value) {
 		return "", badLine(encoding.line, "the encoding %.64q is not read; save the file as UTF-8, or rename the disk",
 			encoding.value)
 	}
-	var out []rune
-	for _, b := range []byte(s.value) {
-		r := rune(b)
-		if b >= 0x80 && b < 0xa0 && windows1252[b-0x80] != 0 {
-			r = windows1252[b-0x80]
-		}
-		out = append(out, r)
-	}
-	return string(out), nil
+	return ondisk.DecodeText(encoding.value, s.value), nil
 }
 
 // snapshotOf returns the end of the name of a snapshot of VMware, such as -000001.vmdk, empty for other names.

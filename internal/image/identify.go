@@ -51,7 +51,7 @@ const maxNamed = 4096
 func plainNames(names []string) (out FileNames) {
 	seen := map[string]bool{}
 	for _, n := range names {
-		if !seen[n] && gate.CheckName(n) == nil && len(out) < maxNamed {
+		if !seen[n] && gate.CheckStored(n) == nil && len(out) < maxNamed {
 			seen[n] = true
 			out = append(out, n)
 		}

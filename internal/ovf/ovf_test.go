@@ -49,6 +49,32 @@ func TestOddFormatting(t *testing.T) {
 	require.True(t, Looks([]byte(odd)))
 }
 
+// An envelope in another character set is read and written as the same text in UTF-8. Bytes by MAPPINGS/VENDORS/MICSFT
+// of unicode.org.
+func TestOtherEncodings(t *testing.T) {
+	text := func(charset, quote, href string) string {
+		return "<?xml version='1.0' encoding = " + quote + charset + quote + "?>\n" +
+			envelope(`<File ovf:id="f" ovf:href="`+href+`.vmdk"/>`, "")
+	}
+	for _, tc := range []struct{ charset, stored, text string }{
+		{"windows-1252", "B\xfcro", "Büro"}, {"ISO-8859-1", "B\xfcro", "Büro"}, {"windows-1251", "\xc1\xfe", "Бю"},
+		{"GBK", "\xcf\xb5", "系"}, {"Shift_JIS", "\x95\x5c", "表"},
+	} {
+		for _, quote := range []string{`"`, "'"} {
+			e, err := Parse([]byte(text(tc.charset, quote, tc.stored)))
+			require.NoError(t, err, tc.charset)
+			require.Equal(t, tc.text+".vmdk", e.Files[0].Href, tc.charset)
+			require.Equal(t, text("UTF-8", quote, tc.text), string(e.Bytes()))
+			e.SetHref("f", "é.vmdk")
+			require.Equal(t, text("UTF-8", quote, "é"), string(e.Bytes()))
+		}
+	}
+	ascii := text("us-ascii", `"`, "plain")
+	e, err := Parse([]byte(ascii))
+	require.NoError(t, err)
+	require.Equal(t, ascii, string(e.Bytes()))
+}
+
 // Only the values that are set change, wherever they stand and whatever looks like them.
 func TestEditsLeaveTheRest(t *testing.T) {
 	e, err := Parse([]byte(odd))

@@ -25,7 +25,7 @@ type parser struct {
 }
 
 func newParser(text []byte) (*parser, error) {
-	if len(text) > MaxText {
+	if text = inUTF8(text); len(text) > MaxText {
 		return nil, fmt.Errorf("ovf of %d bytes: %w of %d bytes", len(text), ondisk.ErrLimit, MaxText)
 	}
 	if n := busiestTag(text); n > maxAttrs {
@@ -33,12 +33,45 @@ func newParser(text []byte) (*parser, error) {
 	}
 	dec := xml.NewDecoder(bytes.NewReader(text))
 	dec.CharsetReader = func(charset string, input io.Reader) (io.Reader, error) {
-		if strings.EqualFold(charset, "us-ascii") || strings.EqualFold(charset, "ascii") {
-			return input, nil
+		if ondisk.KnownCharset(charset) {
+			return input, nil // the text is in ASCII, or inUTF8 would have decoded it
 		}
-		return nil, fmt.Errorf("encoding %.64q: %w, want utf-8", charset, ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("encoding %.64q: %w, save it as UTF-8", charset, ondisk.ErrUnsupported)
 	}
 	return &parser{dec: dec, env: &Envelope{text: text, edits: map[int]edit{}}}, nil
+}
+
+// inUTF8 returns a text in UTF-8 with a declaration of that, where it is in another encoding that is known.
+func inUTF8(text []byte) []byte {
+	from, to := declaredEncoding(text)
+	if from == to || len(text) > MaxText {
+		return text
+	}
+	body := string(text[to:])
+	decoded := ondisk.DecodeText(string(text[from:to]), body)
+	if decoded == body {
+		return text
+	}
+	return slices.Concat(text[:from], []byte("UTF-8"), []byte(decoded))
+}
+
+// declaredEncoding returns the place of the encoding's name in the XML declaration of a text, an empty one without.
+// Spec: XML 1.0, 2.8 and 4.3.3.
+func declaredEncoding(text []byte) (from, to int) {
+	const longest = 256 // bytes of a declaration
+	end := bytes.Index(text[:min(len(text), longest)], []byte("?>"))
+	if end < 0 || !bytes.HasPrefix(text, []byte("<?xml")) {
+		return 0, 0
+	}
+	_, rest, ok := bytes.Cut(text[:end], []byte("encoding"))
+	value, equals := bytes.CutPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte("="))
+	value = bytes.TrimLeft(value, " \t\r\n")
+	if !ok || !equals || len(value) == 0 || (value[0] != '"' && value[0] != '\'') {
+		return 0, 0
+	}
+	from = end - len(value) + 1
+	n := bytes.IndexByte(value[1:], value[0])
+	return from, from + max(n, 0)
 }
 
 // busiestTag returns how many equal signs stand between two "<" at most: the decoder makes a structure of each

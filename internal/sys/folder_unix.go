@@ -17,6 +17,9 @@ const ReplacesOpen = true
 // DeniesWriting reports whether a file that is open can keep other programs from writing it.
 const DeniesWriting = false
 
+// NamesAreBytes reports whether the name of a file can be other bytes than UTF-8.
+const NamesAreBytes = true
+
 // CheckName accepts all names.
 func CheckName(string) error { return nil }
 

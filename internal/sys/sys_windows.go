@@ -40,6 +40,9 @@ const ReplacesOpen = false
 // Private runs a function. New files have the rights of their folder here.
 func Private(f func()) { f() }
 
+// NamesAreBytes reports whether the name of a file can be other bytes than UTF-8.
+const NamesAreBytes = false
+
 // CheckName refuses what is no name of a file, and names that other programs could not open.
 func CheckName(name string) error {
 	switch {

@@ -70,29 +70,56 @@ func (d *Folder) Count(m *Meter) {
 // Close closes the folder. Its files stay open.
 func (d *Folder) Close() error { return d.At.Close() }
 
-// CheckName refuses, before any look-up, what is not the plain name of a file in the folder.
+// CheckName refuses, before any look-up, a name that is not the plain name of a file in the folder, in UTF-8.
 func CheckName(name string) error {
-	var bad string
-	switch {
-	case name == "":
-		bad = "is empty"
-	case len(name) > 255:
-		bad = fmt.Sprintf("has %d bytes, at most 255 are allowed", len(name))
-	case name == "." || name == "..":
-		bad = "is a folder"
-	case strings.ContainsAny(name, `/\`):
-		bad = "leaves the image's folder"
-	case strings.Contains(name, ":"):
-		bad = "has a colon: a drive, a URL or a stream"
-	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }) ||
-		!utf8.ValidString(name):
-		bad = "has characters that no file name of an image has"
-	default:
-		return nil
+	if !utf8.ValidString(name) {
+		return fmt.Errorf("file name %.256q is not UTF-8: %w, want text; rename the file, or write a copy: trueup align "+
+			"SOURCE DEST", name, ondisk.ErrReference)
 	}
-	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that "+
-		"an image names: "+
-		"put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
+	return CheckStored(name)
+}
+
+// CheckStored is CheckName for a name that stands in an image: where the names of files are bytes, it can be in any
+// character set. Behind a byte above 0x7f a backslash is the second half of a letter, as in Shift_JIS, Big5 and GBK.
+func CheckStored(name string) error {
+	plain := name
+	if !utf8.ValidString(name) {
+		plain = letters(name)
+	}
+	switch {
+	case !utf8.ValidString(name) && !sys.NamesAreBytes:
+		return badName(name, "is not UTF-8")
+	case name == "":
+		return badName(name, "is empty")
+	case len(name) > 255:
+		return badName(name, fmt.Sprintf("has %d bytes, at most 255 are allowed", len(name)))
+	case name == "." || name == "..":
+		return badName(name, "is a folder")
+	case strings.ContainsAny(plain, `/\`):
+		return badName(name, "leaves the image's folder")
+	case strings.Contains(name, ":"):
+		return badName(name, "has a colon: a drive, a URL or a stream")
+	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }):
+		return badName(name, "has characters that no file name of an image has")
+	}
+	return nil
+}
+
+// letters returns a name without the backslashes that are second halves of letters.
+func letters(name string) string {
+	var out []byte
+	for i := range len(name) {
+		if name[i] != '\\' || i == 0 || name[i-1] < utf8.RuneSelf {
+			out = append(out, name[i])
+		}
+	}
+	return string(out)
+}
+
+// badName returns the error of a name that nothing is opened by.
+func badName(name, bad string) error {
+	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that an "+
+		"image names: put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
 }
 
 // Open opens a file by a name that stands in an image.
@@ -100,7 +127,7 @@ func (d *Folder) Open(name string) (*File, error) { return d.OpenAs(name, name) 
 
 // OpenAs is Open for a file that messages and lists show under another name.
 func (d *Folder) OpenAs(name, shown string) (*File, error) {
-	if err := CheckName(name); err != nil {
+	if err := CheckStored(name); err != nil {
 		return nil, err
 	}
 	f, err := d.OpenAny(name, ondisk.ErrReference)

@@ -29,7 +29,8 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 	for _, name := range []string{
 		"", ".", "..", "/etc/shadow", "../x", "a/../../x", "sub/x", "x/", `..\x`, `C:\x`, `\\host\share`, "C:x",
 		"/proc/self/fd/0",
-		"nbd://127.0.0.1/x", "json:{}", "file:x", "x\x00y", "x\ny", "x\x7fy", "\x1b]0;x\a", `x"y`, "\xff\xfe",
+		"nbd://127.0.0.1/x", "json:{}", "file:x", "x\x00y", "x\ny", "x\x7fy", "\x1b]0;x\a", `x"y`,
+		"\xfc/x", "\xfc\x1bx", "\xfcx\\y", "\\\xfc", "\xfc:", "Grü\\x", "\xfc\x7f", `\xfc"`,
 		strings.Repeat("a", 256),
 	} {
 		_, err := d.Open(name)
@@ -65,6 +66,22 @@ func TestNamesThatAreFine(t *testing.T) {
 	_, err := d.Open("absent")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NotErrorIs(t, err, ondisk.ErrReference)
+}
+
+// The names of files are bytes: an image can name them in any character set. The second half of a letter of two bytes
+// can be that of a backslash, as in Shift_JIS (JIS X 0208), and separates no folders.
+func TestNamesInOtherCharsets(t *testing.T) {
+	disktest.OnUnix(t, "names that are not UTF-8")
+	d, path := openedFolder(t)
+	for _, name := range []string{"B\xfcro.vmdk", "\x95\x5c.vmdk", "\xff\xfe"} {
+		if err := os.WriteFile(filepath.Join(path, name), []byte("12345"), 0o644); err != nil {
+			t.Skipf("the file system takes no such names: %v", err)
+		}
+		f, err := d.Open(name)
+		require.NoError(t, err, "%q", name)
+		require.NoError(t, f.Close())
+		require.ErrorContains(t, CheckName(name), "is not UTF-8", "what trueup writes has other names")
+	}
 }
 
 // A folder that is renamed and replaced while an image is open cannot lead elsewhere.

@@ -109,7 +109,7 @@ func absolute(here, name string) (string, error) {
 			return "", fmt.Errorf("file name %.256q has .. behind a folder: %w, want a plain name or a path without it",
 				name, ondisk.ErrReference)
 		}
-		if err := CheckName(part); err != nil {
+		if err := CheckStored(part); err != nil {
 			return "", fmt.Errorf("file name %.256q: %w", name, err)
 		}
 		down = true

@@ -37,8 +37,9 @@ type extent struct {
 	access string // RW, RDONLY, NOACCESS
 	size   int64  // bytes
 	kind   string // FLAT, SPARSE, ZERO, VMFS, …
-	name   string
-	off    int64 // bytes, in the file
+	name   string // in UTF-8
+	stored string // the bytes of the name in the descriptor
+	off    int64  // bytes, in the file
 }
 
 // descriptor is the text that lists what a VMDK is made of.
@@ -46,6 +47,7 @@ type descriptor struct {
 	lines   []line
 	extents []*extent
 	crlf    bool
+	charset string // of the text; empty for UTF-8
 }
 
 // parseDescriptor reads the text of a descriptor file, or of an embedded one (padded with zero bytes).
@@ -66,6 +68,10 @@ func parseDescriptor(text []byte) (*descriptor, error) {
 		if err := d.add(i+1, strings.TrimSuffix(s, "\r")); err != nil {
 			return nil, err
 		}
+	}
+	d.charset, _ = d.get("encoding")
+	for _, e := range d.extents {
+		e.name = ondisk.DecodeText(d.charset, e.stored)
 	}
 	return d, d.checkOnce()
 }
@@ -163,7 +169,7 @@ func (e *extent) parseFile(no int, rest string) error {
 	if !closed {
 		return textErr(no, ondisk.ErrFormat, "unclosed quote in the extent's file name")
 	}
-	e.name = name
+	e.name, e.stored = name, name
 	f := strings.Fields(tail)
 	if len(f) == 0 {
 		return nil // ESXi writes no offset

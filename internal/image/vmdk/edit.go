@@ -77,11 +77,11 @@ func (d *descriptor) withIDs() []line {
 	return out
 }
 
-// copyFor returns the text of a copy: every line except those on extents and identity is kept. size is that of the copy
-// in bytes.
+// copyFor returns the text of a copy, in UTF-8: every line except those on extents and identity is kept. size is the
+// size of the copy in bytes.
 func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []byte) []byte {
 	id := d.identity(seed)
-	return d.rewritten(size, &id, func(out []string, l line) ([]string, bool) {
+	return d.inUTF8().rewritten(size, &id, func(out []string, l line) ([]string, bool) {
 		switch {
 		case l.ext != nil:
 			out, extents = appendExtents(out, extents), nil
@@ -98,6 +98,20 @@ func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []b
 		}
 		return out, true
 	})
+}
+
+// inUTF8 returns the descriptor with its lines in UTF-8, in which the names of a copy are.
+func (d *descriptor) inUTF8() *descriptor {
+	out := *d
+	out.lines = slices.Clone(d.lines)
+	for i, l := range out.lines {
+		if l.key == "encoding" {
+			out.lines[i].text = `encoding="UTF-8"`
+			continue
+		}
+		out.lines[i].text = strings.ToValidUTF8(ondisk.DecodeText(d.charset, l.text), "?")
+	}
+	return &out
 }
 
 // rewritten returns the text for another size and other contents. own appends the lines in place of one that it knows.
@@ -138,12 +152,17 @@ func rename(text []byte, to func(name string) string) ([]byte, error) {
 		name := ""
 		switch {
 		case l.ext != nil:
-			name = l.ext.name
+			name = l.ext.stored
 		case l.key == "changetrackpath":
 			name = l.val
 		}
-		if name == "" {
+		switch {
+		case name == "":
 			continue
+		case ondisk.DecodeText(d.charset, name) != name:
+			return nil, textErr(l.no, ondisk.ErrUnsupported, "the name %.256q is in the encoding %s, in which no other "+
+				"name is written; write a copy, whose descriptor is in UTF-8: trueup align SOURCE DEST",
+				ondisk.DecodeText(d.charset, name), d.charset)
 		}
 		other := to(name)
 		if strings.Count(lines[i], `"`+name+`"`) != 1 || strings.ContainsAny(other, "\"\r\n") {

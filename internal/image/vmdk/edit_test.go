@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // esxi is the descriptor of an ESXi disk with all that a copy must keep or change; the two ddb lines that no
@@ -77,6 +79,35 @@ func TestCopyOfADescriptor(t *testing.T) {
 			require.Equal(t, want[i], got[i], "line %d", i+1)
 		}
 	}
+}
+
+// A copy is in UTF-8, as the names of its extents are, whatever its source is in.
+func TestCopyInUTF8(t *testing.T) {
+	for name, tc := range map[string]struct{ encoding, comment, want string }{
+		"windows-1252": {"windows-1252", "B\xfcro \x80", "Büro €"},
+		"Shift_JIS":    {"Shift_JIS", "\x95\x5c\x8e\xa6", "表示"},
+		"GBK":          {"GBK", "\xcf\xb5\xcd\xb3", "系统"}, // whose bytes are UTF-8, too
+		"wrong":        {"UTF-8", "B\xfcro", "B?ro"},
+		"unknown":      {"klingon", "B\xfcro", "B?ro"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := strings.Replace(esxi, `"UTF-8"`, `"`+tc.encoding+`"`, 1) + `ddb.comment = "` + tc.comment + "\"\n"
+			got := edited(t, text)
+			require.Contains(t, got, "\nencoding=\"UTF-8\"\n")
+			require.Contains(t, got, `ddb.comment = "`+tc.want+`"`)
+		})
+	}
+}
+
+// What changes in its place keeps its text byte for byte, and its names.
+func TestOtherCharsetsInPlace(t *testing.T) {
+	text := strings.NewReplacer(`"UTF-8"`, `"windows-1252"`, "old-flat", "B\xfcro-flat").Replace(esxi)
+	resized := string(parsed(t, text).resized(newSize))
+	require.Contains(t, resized, "encoding=\"windows-1252\"\n")
+	require.Contains(t, resized, "VMFS \"B\xfcro-flat.vmdk\"\n")
+	_, err := rename([]byte(text), func(n string) string { return n + "x" })
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, `"Büro-flat.vmdk" is in the encoding windows-1252`)
 }
 
 // The content is another, so its identifiers are too, in the form that they had.

@@ -1,7 +1,9 @@
 package vmdk
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 
@@ -132,6 +134,11 @@ func (e *extent) checkFits(i int, f driver.File) error {
 // openOther opens the file of an extent, which cannot be that of the descriptor.
 func openOther(s *driver.Source, i int, e *extent) (driver.File, error) {
 	f, err := s.Open(e.name)
+	if e.stored != e.name && errors.Is(err, fs.ErrNotExist) {
+		if raw, rawErr := s.Open(e.stored); rawErr == nil {
+			f, err = raw, nil
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
 	}

@@ -67,11 +67,19 @@ func namesIn(f driver.File, first int64) (driver.Names, error) {
 func scanNames(text string) driver.Names {
 	var n driver.Names
 	var extents []*extent
+	charset := ""
 	for l := range strings.Lines(text) {
 		l = strings.Trim(l, " \t\r\n\x00")
-		if key, hint, ok := strings.Cut(l, "="); ok && strings.EqualFold(strings.TrimSpace(key), "parentFileNameHint") {
-			n.Parents = append(n.Parents, strings.Trim(strings.TrimSpace(hint), `"`)) // quoted or not
-			continue
+		if key, val, ok := strings.Cut(l, "="); ok {
+			val = strings.Trim(strings.TrimSpace(val), `"`) // quoted or not
+			switch key = strings.TrimSpace(key); {
+			case strings.EqualFold(key, "encoding"):
+				charset = val
+				continue
+			case strings.EqualFold(key, "parentFileNameHint"):
+				n.Parents = append(n.Parents, val)
+				continue
+			}
 		}
 		_, quoted, ok := strings.Cut(l, `"`)
 		name, _, closed := strings.Cut(quoted, `"`)
@@ -87,7 +95,21 @@ func scanNames(text string) driver.Names {
 		}
 	}
 	n.Views = viewed(extents)
-	return n
+	return decodedNames(n, charset)
+}
+
+// decodedNames adds names in UTF-8 in front of those that a text has in another character set: a file can have either.
+func decodedNames(n driver.Names, charset string) driver.Names {
+	out := driver.Names{Views: n.Views}
+	for _, p := range n.Parents {
+		out.Parents = append(out.Parents, ondisk.StoredNames(charset, p)...)
+	}
+	for i, e := range n.Extents {
+		for _, name := range ondisk.StoredNames(charset, e) {
+			out.Extents, out.Claims = append(out.Extents, name), append(out.Claims, n.Claims[i])
+		}
+	}
+	return out
 }
 
 // flat reports whether an extent holds the bytes of the disk as they are.

@@ -33,7 +33,7 @@ func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent", what,
 			parentLine, parent)}
 	}
-	return &driver.ParentRef{Names: []string{hint}, Format: name, ID: contentID(parent)}, nil
+	return &driver.ParentRef{Names: ondisk.StoredNames(d.charset, hint), Format: name, ID: contentID(parent)}, nil
 }
 
 // contentID returns how a child writes the CID of its parent.
