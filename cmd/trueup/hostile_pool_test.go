@@ -105,7 +105,7 @@ func brokenLVM() []hostile {
 		{
 			name: "T66 LVM larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
 			image: lvmImage(func(v forge.Bytes) { v.U64(poolforge.LVMDeviceSize, 1<<62) }),
-			says:  []string{"the lvm2_member has 4611686018427387904 bytes by its header", "the partition has 4194304"},
+			says:  []string{"the lvm2_member has 4611686018427387904 bytes by its own structures", "the partition has 4194304"},
 		},
 	}
 }
@@ -287,7 +287,7 @@ func TestSoundOddPools(t *testing.T) {
 			v.Text(4086, "SWAPSPACE2")
 			v.U32(1024, 1)
 			v.U32(1028, math.MaxUint32)
-		}), "swap", "Linux does not use it"},
+		}), "swap", "the swap has 17592186044416 bytes by its own structures"},
 		"T66 BitLocker with a protector of data": {poolImage(0x07, poolSize,
 			func(v forge.Bytes) { poolforge.PutBitLocker(v, "\x1b[31m") }), "bitlocker", "volume of data"},
 		"T66 a good ZFS": {zfsImage(func(forge.Bytes) {}), "zfs_member", ""},

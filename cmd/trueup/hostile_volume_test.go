@@ -176,7 +176,7 @@ func brokenFAT() []hostile {
 			name: fmt.Sprintf("T62 %d sectors in total", n), code: "unsupported", inspect: 3, copy: 4, report: true,
 			image: fatImage(func(v forge.Bytes) { v.U32(fsforge.BootSectors32, n) }),
 			says: []string{
-				fmt.Sprintf("the fat16 has %d bytes by its boot sector", int64(n)*512),
+				fmt.Sprintf("the fat16 has %d bytes by its own structures", int64(n)*512),
 				"the partition has 3072000",
 			},
 		})

@@ -2,14 +2,18 @@ package layout_test
 
 import (
 	"bytes"
+	"os"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -61,4 +65,60 @@ func TestBareVolumeKnownByMagic(t *testing.T) {
 	require.Empty(t, l.Issues)
 	require.Empty(t, align.ContentOf(l))
 	require.Equal(t, align.Aligned, align.Overall(l, align.DefaultBoundary))
+}
+
+// A FAT can count sectors behind its last cluster that its partition lacks, as in DFTT 6: no data are missing then.
+func TestBareVolumeWithoutItsLastSector(t *testing.T) {
+	path := disktest.Blank(t, "volume", 6160896)
+	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "2", "-a", "-R", "8", "-r", "512", path)
+	for left, cut := range map[int64]bool{6160896: false, 6160896 - 512: false, 6160896 - 4096: true} {
+		require.NoError(t, os.Truncate(path, left))
+		l := readDisk(t, filetest.RawImage(t, path), table.Geometry{})
+		require.Equal(t, volume.FAT16, l.Volume.Kind)
+		require.Equal(t, cut, slices.Contains(disktest.Codes(l.Issues), "cut-short"), left)
+		require.NoError(t, os.Truncate(path, 6160896))
+	}
+}
+
+// A volume without a table that is larger than its image was cut short, whatever it is: the sizes are those that its
+// makers were asked for.
+func TestBareVolumeCutShort(t *testing.T) {
+	const size = 320 * units.MiB
+	run := func(program string, args ...string) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) {
+			disktest.Run(t, program, append(args, path)...)
+		}
+	}
+	for name, make := range map[string]func(t *testing.T, path string){
+		"FAT12":    run("mkfs.fat", "-F", "12", "-s", "128", "-S", "1024"),
+		"FAT16":    run("mkfs.fat", "-F", "16"),
+		"FAT32":    run("mkfs.fat", "-F", "32"),
+		"NTFS":     run("mkfs.ntfs", "-qFf"),
+		"exFAT":    run("mkfs.exfat"),
+		"ext4":     run("mkfs.ext4", "-qF"),
+		"XFS":      run("mkfs.xfs", "-qf"),
+		"btrfs":    run("mkfs.btrfs", "-qf"),
+		"f2fs":     run("mkfs.f2fs", "-q"),
+		"JFS":      run("mkfs.jfs", "-q"),
+		"ReiserFS": run("mkfs.reiserfs", "-qff"),
+		"swap":     run("mkswap"),
+		"LVM2": func(t *testing.T, path string) {
+			disktest.Run(t, "pvcreate", "-qff", "-y", disktest.LoopDevice(t, path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := disktest.Blank(t, "volume", size)
+			make(t, path)
+			l := readDisk(t, filetest.RawImage(t, path), table.Geometry{})
+			require.Nil(t, l.Table)
+			require.NotContains(t, disktest.Codes(l.Issues), "cut-short", "it is whole")
+			for _, left := range []int64{size / 4, size - 64*units.MiB, size - 24*units.MiB} {
+				require.NoError(t, os.Truncate(path, left))
+				l := readDisk(t, filetest.RawImage(t, path), table.Geometry{})
+				require.True(t, slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool {
+					return i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume
+				}), "%d bytes left: %v", left, l.Issues)
+			}
+		})
+	}
 }

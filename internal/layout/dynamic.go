@@ -138,7 +138,7 @@ func (l *Layout) describe(p boot.Partition, extents []stack.LDMExtent) (left []s
 	}
 	if !whole {
 		l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool {
-			return i.Partition == p.Number && (i.Effect == ondisk.BadVolume || i.Code == "volume-size")
+			return i.Partition == p.Number && (i.Effect == ondisk.BadVolume || i.Code == volume.CodeSize)
 		})
 	}
 	return left

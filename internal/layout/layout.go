@@ -196,8 +196,18 @@ func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
 	})
 }
 
-// bareVolume reports an image that is a volume without a partition table.
+// bareVolume reports an image that is a volume without a partition table: one that was cut short, or one that was a
+// partition.
 func (l *Layout) bareVolume() {
+	if v := l.Volume; v.End() > l.Size {
+		l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == volume.CodeSize })
+		err := ondisk.In(ondisk.ErrFormat, "the image has %d of the %d bytes that its %s has by its own structures: "+
+			"it was cut short, or the volume is damaged", l.Size, v.Size, v.Kind)
+		l.Issues = append(l.Issues, ondisk.Issue{
+			Code: "cut-short", Effect: ondisk.Broken, Text: err.Error(), Err: err,
+			Remedy: "copy the whole image from its source again; if it is whole, check the volume in the guest",
+		})
+	}
 	if l.Volume.Boot == nil || l.Volume.Boot.Hidden == 0 {
 		return
 	}

@@ -52,9 +52,6 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 			return nil, err
 		}
 	}
-	if b.Total > d.Size() {
-		tooLarge(v, d.Size())
-	}
 	if err := readDirty(v, d, b); err != nil {
 		return nil, err
 	}
@@ -86,14 +83,6 @@ func readDirty(v *volume.Volume, d disk.Disk, b *bootSector) error {
 		v.Note("fat-dirty", ondisk.Note, "the FAT is marked dirty: it was not unmounted cleanly", "")
 	}
 	return nil
-}
-
-// tooLarge reports a file system that is larger than its partition, as in a truncated image. The rest can be read, but
-// a move of the partition would cut off the missing part for good.
-func tooLarge(v *volume.Volume, size int64) {
-	text := fmt.Sprintf("the %s has %d bytes by its boot sector, but the partition has %d", v.Kind, v.Size, size)
-	v.Note("volume-size", ondisk.Warn, text, "run a file-system check in the guest")
-	v.Note("volume-size", ondisk.Refuse, text, "correct the partition table or the file system in the guest first")
 }
 
 // readBackup finds the copy of the boot sector in the reserved sectors of a FAT32.
@@ -131,7 +120,7 @@ func readLabel(v *volume.Volume, d disk.Disk, b *bootSector) error {
 		r = disk.Range{Off: b.at(c), Len: b.Cluster}
 	}
 	if r.Off >= d.Size() {
-		return nil // cut off, see tooLarge
+		return nil // cut off
 	}
 	end := min(r.Off+min(r.Len, maxRoot), d.Size())
 	for at := r.Off; at < end; at += rootPiece {

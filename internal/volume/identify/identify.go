@@ -3,6 +3,7 @@ package identify
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -68,10 +69,25 @@ func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, e
 		case err != nil:
 			return nil, err
 		}
+		outgrown(v, d.Size())
 		found = append(found, v)
 	}
 	if len(found) == 0 {
 		return &volume.Volume{Kind: volume.Unknown}, nil
 	}
 	return choose(dropStale(dropSliced(dropHidden(unwrap(found))))), nil
+}
+
+// outgrown reports a volume that is larger than its partition, whatever it is.
+func outgrown(v *volume.Volume, size int64) {
+	if v.Size <= size {
+		return
+	}
+	text := fmt.Sprintf("the %s has %d bytes by its own structures, but the partition has %d", v.Kind, v.Size, size)
+	v.Note(volume.CodeSize, ondisk.Warn, text, "run its check in the guest (fsck, pvck, mdadm --examine), and see "+
+		"whether data are missing")
+	if v.Kind == volume.Swap {
+		return // it holds nothing that a move could cut off
+	}
+	v.Note(volume.CodeSize, ondisk.Refuse, text, "correct the partition table or the volume in the guest first")
 }

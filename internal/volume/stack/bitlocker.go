@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"slices"
 	"strings"
 
@@ -220,8 +221,11 @@ func (f *fve) describe(b fveBlock, entries []byte) {
 	v.UUID = ondisk.GUID(b.VolumeID).String()
 	v.Add("version", map[uint16]string{1: "Windows Vista", 2: "Windows 7 or later"}[b.Version])
 	v.Add("encryption", fveMethods[b.Method&0xffff])
+	if b.Version == 2 && b.State == fveSettled && b.Encrypted < math.MaxInt64 {
+		v.Size = max(v.Size, ondisk.I64(b.Encrypted))
+	}
 	if b.Version == 2 && b.Encrypted < ondisk.U64(f.d.Size()) {
-		v.Add("encrypted", bytesOf(ondisk.I64(b.Encrypted))+" from the start")
+		v.Add("encrypted", fmt.Sprintf("%d bytes from the start", b.Encrypted))
 	}
 	f.entries(entries)
 	var names []string

@@ -88,9 +88,10 @@ func FuzzPackedTexts(f *testing.F) {
 		v, err := readZFS(d, 0)
 		require.True(t, err == nil && v.DataStart == zfsDataStart || isBroken(err) ||
 			errors.Is(err, ondisk.ErrNoMatch), "%v", err)
-		start, err := luks2Payload(data)
+		first, err := luks2Payload(data)
 		require.True(t, err == nil || isBroken(err), "%v", err)
-		require.GreaterOrEqual(t, start, int64(0))
+		require.GreaterOrEqual(t, first.Off, int64(0))
+		require.GreaterOrEqual(t, first.End(), first.Off)
 	})
 }
 

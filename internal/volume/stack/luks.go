@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,7 +135,10 @@ func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 	}
 	v.Add("version", "2")
 	text, _, _ := bytes.Cut(b[luks2Fixed:], []byte{0})
-	switch v.DataStart, err = luks2Payload(text); {
+	var data disk.Range
+	data, err = luks2Payload(text)
+	v.DataStart, v.Size = data.Off, max(v.Size, data.End())
+	switch {
 	case err != nil:
 		return nil, ondisk.Shift(err, luks2Fixed)
 	case v.DataStart >= d.Size():
@@ -145,41 +149,47 @@ func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// luks2Payload returns the start of the first data segment. Segments are decoded one by one, since a map of untrusted
+// luks2Payload returns the first data segment; one that goes to the end of the device has the length 0. Segments are decoded one by one, since a map of untrusted
 // text could take many times its size. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.3 "Segments Object".
-func luks2Payload(text []byte) (start int64, err error) {
+func luks2Payload(text []byte) (first disk.Range, err error) {
 	var area struct {
 		Segments json.RawMessage `json:"segments"`
 	}
 	if err := json.Unmarshal(text, &area); err != nil {
-		return 0, ondisk.Field("luks2 json", "text", 0, err.Error(), "JSON")
+		return first, ondisk.Field("luks2 json", "text", 0, err.Error(), "JSON")
 	}
 	dec := json.NewDecoder(bytes.NewReader(area.Segments))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return 0, ondisk.Field("luks2 json", "segments", 0, "none", "an object")
+		return first, ondisk.Field("luks2 json", "segments", 0, "none", "an object")
 	}
-	start = -1
+	first.Off = -1
 	for dec.More() {
 		var s struct {
 			Offset string   `json:"offset"` // bytes
+			Size   string   `json:"size"`   // bytes, or "dynamic"
 			Flags  []string `json:"flags"`
 		}
 		if _, err := dec.Token(); err != nil {
-			return 0, ondisk.Field("luks2 json", "segments", 0, err.Error(), "names")
+			return first, ondisk.Field("luks2 json", "segments", 0, err.Error(), "names")
 		}
 		if err := dec.Decode(&s); err != nil {
-			return 0, ondisk.Field("luks2 json", "segment", 0, err.Error(), "an object")
+			return first, ondisk.Field("luks2 json", "segment", 0, err.Error(), "an object")
 		}
 		if slices.ContainsFunc(s.Flags, func(f string) bool { return strings.HasPrefix(f, "backup-") }) {
 			continue // how it was before an encryption that is under way
 		}
 		n, err := strconv.ParseInt(s.Offset, 10, 64)
 		if err != nil || n < 0 {
-			return 0, ondisk.Field("luks2 json", "offset of a segment", 0, s.Offset, "a number of bytes")
+			return first, ondisk.Field("luks2 json", "offset of a segment", 0, s.Offset, "a number of bytes")
 		}
-		if start < 0 || n < start {
-			start = n
+		size, err := strconv.ParseInt(s.Size, 10, 64)
+		if err != nil || size < 0 || size > math.MaxInt64-n {
+			size = 0
+		}
+		if first.Off < 0 || n < first.Off {
+			first = disk.Range{Off: n, Len: size}
 		}
 	}
-	return max(start, 0), nil
+	first.Off = max(first.Off, 0)
+	return first, nil
 }

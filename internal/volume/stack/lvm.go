@@ -132,7 +132,6 @@ func probePV(d disk.Disk, sector []byte, number int64) (*volume.Volume, error) {
 	if p.v.Size == 0 {
 		p.v.Size = d.Size()
 	}
-	beyond(p.v, p.v.Size, d.Size(), "header")
 	return p.v, p.readGroup()
 }
 

@@ -177,9 +177,8 @@ func probeMD1(d disk.Disk, at int64, version string) (*volume.Volume, error) {
 	if s.Features&mdReshaping != 0 {
 		v.Add("reshape", "under way")
 	}
-	if end := s.DataOffset + min(s.DataSize, math.MaxInt64/mdSector/2); end > ondisk.U64(d.Size()/mdSector) {
-		beyond(v, ondisk.I64(end)*mdSector, d.Size(), "superblock")
-	}
+	end := s.DataOffset + min(s.DataSize, math.MaxInt64/mdSector/2)
+	v.Size = max(v.Size, ondisk.I64(end)*mdSector)
 	return v, nil
 }
 
@@ -254,18 +253,3 @@ func mdLevel(level int32) string {
 	}
 	return "raid" + strconv.Itoa(int(level))
 }
-
-// beyond reports a volume that is larger than its partition, as in a truncated image. source is the structure with the
-// size.
-func beyond(v *volume.Volume, size, room int64, source string) {
-	if size <= room {
-		return
-	}
-	text := "the " + string(v.Kind) + " has " + bytesOf(size) + " by its " + source + ", but the partition has " +
-		bytesOf(room)
-	v.Note("volume-size", ondisk.Warn, text, "see in the guest whether data are missing")
-	v.Note("volume-size", ondisk.Refuse, text, "correct the partition table or the volume in the guest first")
-}
-
-// bytesOf formats a number of bytes for a message.
-func bytesOf(n int64) string { return fmt.Sprintf("%d bytes", n) }

@@ -2,7 +2,6 @@ package stack
 
 import (
 	"encoding/binary"
-	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -94,13 +93,8 @@ func readHeader(v *volume.Volume, b []byte, asleep bool) error {
 	}
 	v.Add("version", "1")
 	v.UUID, v.Label = volume.UUID(h.UUID), volume.Text(h.Label[:])
-	if size := (int64(h.LastPage) + 1) * v.BlockSize; size > v.Size {
-		v.Note("swap-size", ondisk.Warn,
-			fmt.Sprintf("the swap area has %d bytes by its header, but the partition has %d: Linux does not use it",
-				size, v.Size),
-			"run mkswap in the guest")
-	} else if h.LastPage > 0 {
-		v.Size = size
+	if h.LastPage > 0 {
+		v.Size = (int64(h.LastPage) + 1) * v.BlockSize
 	}
 	return nil
 }

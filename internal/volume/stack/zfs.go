@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"math"
 	"strconv"
 	"strings"
 
@@ -84,6 +85,11 @@ func readZFS(d disk.Disk, at int64) (*volume.Volume, error) {
 	}
 	if n := nvUint(b, "pool_guid"); n != 0 {
 		v.UUID = strconv.FormatUint(n, 10)
+	}
+	// The size of a device with parity is that of all its disks. Spec: OpenZFS, include/sys/vdev_impl.h,
+	// VDEV_LABEL_START_SIZE and VDEV_LABEL_END_SIZE: two labels and the boot block in front, two labels behind.
+	if n := nvUint(b, "asize"); n < math.MaxInt64/2 && nvUint(b, "nparity") == 0 {
+		v.Size = max(v.Size, zfsDataStart+ondisk.I64(n)+2*zfsLabel)
 	}
 	const minShift, maxShift = 9, 16
 	if n := nvUint(b, "ashift"); n >= minShift && n <= maxShift {
