@@ -38,6 +38,10 @@ type Disk interface {
 	Extent(off, max int64) (Extent, error) // 1 to max bytes from off that share one state
 }
 
+// SectorSizes lists the sector sizes that a table or a volume can count in, in bytes. Images and devices have the first
+// or the last.
+var SectorSizes = []int64{512, 1024, 2048, 4096}
+
 // Map is all that an image format supplies. New makes a Disk of it, so the read loop exists once.
 type Map func(off int64) (Run, error)
 

@@ -149,6 +149,14 @@ func Overlay(d Disk, patches []Patch) Disk {
 	return New(d.Size(), d.SectorSize(), Pieces(d.Size(), pieces, Whole(d, d.Size())))
 }
 
+// InSectors returns d with sectors of another size. d itself is returned if it has them.
+func InSectors(d Disk, sector int64) Disk {
+	if d.SectorSize() == sector {
+		return d
+	}
+	return New(d.Size(), sector, Whole(d, d.Size()))
+}
+
 // Whole returns the map of a disk that is the first size bytes of src.
 func Whole(src io.ReaderAt, size int64) Map {
 	return func(off int64) (Run, error) { return Run{Len: size - off, Src: src, Off: off}, nil }

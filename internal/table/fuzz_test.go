@@ -40,19 +40,33 @@ func seedDisks(f *testing.F, add func(data []byte, sectors uint32)) {
 
 // FuzzMBR reads anything as an MBR with its chains of logical partitions.
 func FuzzMBR(f *testing.F) {
-	seedDisks(f, func(data []byte, sectors uint32) { f.Add(data, sectors) })
+	seedDisks(f, func(data []byte, sectors uint32) { f.Add(data, sectors, uint8(0)) })
 	chain := tableforge.NewMBR(4, slot(0x05, 1, 60), slot(0x83, 63, 63))
 	tableforge.PutEBR(chain, 1, slot(0x83, 8, 2), slot(0x05, 1, 20))
 	tableforge.PutEBR(chain, 2, slot(0x83, 9, 2), slot(0x05, 2, 20))
 	tableforge.PutEBR(chain, 3, slot(0x83, 10, 2), slot(0, 0, 0))
-	f.Add([]byte(chain), uint32(256))
+	f.Add([]byte(chain), uint32(256), uint8(0))
 	tableforge.PutEBR(chain, 3, slot(0x83, 10, 2), slot(0x05, 0, 50)) // back to the first
-	f.Add([]byte(chain), uint32(256))
+	f.Add([]byte(chain), uint32(256), uint8(0))
+	for i, n := range disk.SectorSizes {
+		large := tableforge.NewMBR(int(4*n/512), slot(0x05, 1, 60))
+		tableforge.PutEBR(large, n/512, slot(0x83, 8, 2), slot(0x05, 1, 20))
+		tableforge.PutEBR(large, 2*n/512, slot(0x83, 9, 2), slot(0, 0, 0))
+		f.Add([]byte(large), uint32(256*n/512), uint8(i))
+		f.Add([]byte(tableforge.NewMBR(1, slot(0x05, 1, 60))), uint32(256*n/512), uint8(i)) // without a record
+	}
 	f.Add([]byte(tableforge.NewMBR(1, slot(0x83, 0xffffffff, 0xffffffff), slot(0x05, 0x80000000, 0x7fffffff))),
-		uint32(1<<32-1))
-	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
-		readFuzzed(t, disktest.ShortDisk(data, int64(sectors)*512))
+		uint32(1<<32-1), uint8(0))
+	f.Fuzz(func(t *testing.T, data []byte, sectors uint32, size uint8) {
+		readFuzzed(t, shortDisk(data, sectors, size))
 	})
+}
+
+// shortDisk returns a disk of so many sectors of 512 bytes, or of fewer that are larger, of which size names the size.
+func shortDisk(data []byte, sectors uint32, size uint8) disk.Disk {
+	n := disk.SectorSizes[int(size)%len(disk.SectorSizes)]
+	whole := int64(sectors) * 512
+	return disk.InSectors(disktest.ShortDisk(data, whole-whole%n), n)
 }
 
 // FuzzGPT reads anything as a GPT, whose check sums are made right: no mutation would find its way past them.

@@ -2,6 +2,7 @@ package table
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
@@ -77,22 +78,52 @@ func (g *gpt) array() disk.Range {
 	}
 }
 
-// readGPT tries the sector sizes that disks have, the disk's own first. Either copy may be damaged; two good ones that
-// differ are an issue.
+// readGPT tries all sector sizes, the disk's own first: a GPT states its size by where its header stands. A sound table
+// of one size outweighs a broken one of another. Either copy may be damaged; two good ones that differ are an issue.
 func readGPT(d disk.Disk) (*gpt, error) {
+	var first error = ondisk.ErrNoMatch
 	sizes := []int64{d.SectorSize()}
-	for _, s := range []int64{512, 4096} {
-		if s != d.SectorSize() {
+	for _, s := range disk.SectorSizes {
+		if s != sizes[0] {
 			sizes = append(sizes, s)
 		}
 	}
 	for _, s := range sizes {
 		g, err := readGPTWith(d, s)
-		if !isNoMatch(err) {
-			return g, err
+		switch {
+		case err == nil:
+			return g, g.rivals()
+		case isNoMatch(err):
+			continue
+		case !errors.Is(err, ondisk.ErrFormat):
+			return nil, err
+		case isNoMatch(first):
+			first = err
 		}
 	}
-	return nil, ondisk.ErrNoMatch
+	return nil, first
+}
+
+// rivals refuses to move by a table beside which there is a sound one for sectors of another size: which of them a
+// machine reads depends on how it shows the disk.
+func (g *gpt) rivals() error {
+	for _, s := range disk.SectorSizes {
+		if s == g.SectorSize {
+			continue
+		}
+		switch _, err := readCopy(g.d, s, s, true); {
+		case err == nil:
+			g.Issues = append(g.Issues, ondisk.Issue{
+				Code: "gpt-sector-sizes", Effect: ondisk.Refuse, OnMove: true,
+				Text: fmt.Sprintf("the disk has a GPT for sectors of %d bytes and another one for sectors of %d: the "+
+					"size by which a machine shows the disk chooses the table", g.SectorSize, s),
+				Remedy: "wipe in the guest the table that is stale; trueup convert copies the disk as it is",
+			})
+		case !isNoMatch(err) && !errors.Is(err, ondisk.ErrFormat):
+			return err
+		}
+	}
+	return nil
 }
 
 func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
