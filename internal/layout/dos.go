@@ -78,9 +78,12 @@ func (l *Layout) offCylinders() {
 			continue
 		}
 		last := l.lastForDOS(box)
+		if last == 0 {
+			continue // also where no cylinder is known
+		}
 		off := slices.IndexFunc(l.Table.Records,
 			func(r table.Record) bool { return r.Box == box.Number && r.Logical <= last && r.Off%c != 0 })
-		if last == 0 || off < 0 {
+		if off < 0 {
 			continue
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{

@@ -21,7 +21,8 @@ import (
 // Layout is what is on a disk. Offsets are bytes of the disk.
 type Layout struct {
 	Size       int64
-	SectorSize int64
+	SectorSize int64 // by which the table is read
+	Sectors    Sectors
 	Table      *table.Table   // nil: none
 	Volume     *volume.Volume // over the whole disk, when there is no table
 	Outer      *volume.Volume // what the whole disk looks like, beside its table
@@ -40,7 +41,7 @@ type Layout struct {
 // Read reads the layout of a disk. hint is the geometry that the container states. Broken content becomes an issue. An
 // error means that the disk could not be read, or nothing of its table.
 func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
-	l, err := look(d, hint, false)
+	l, d, err := look(d, hint, false)
 	if err == nil {
 		err = ondisk.Legible(l.firmwareRAID(d))
 	}
@@ -67,7 +68,7 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 // identifies the boot code. It reads little: the first 4 KiB of a partition if they are sound (see identify.Glance),
 // and no more of the disk as a whole behind a table that makes sense.
 func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
-	l, err := look(d, hint, true)
+	l, _, err := look(d, hint, true)
 	if err == nil && l.Table != nil {
 		l.checkTypes()
 	}
@@ -82,11 +83,22 @@ func sensible(t *table.Table) bool {
 	return t != nil && t.Plausible() && !t.OnlyBackup()
 }
 
-func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
-	l := &Layout{Size: d.Size(), SectorSize: d.SectorSize()}
-	t, err := table.Read(d)
+// look reads table and volumes, and returns the disk with the sectors by which the table counts.
+func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, disk.Disk, error) {
+	n := d.SectorSize()
+	l, d, err := lookIn(d, Sectors{Shown: n, Counted: n}, hint, short)
+	if err == nil && l.Sectors.By == BootRecords {
+		return lookIn(disk.InSectors(d, l.Sectors.Counted), l.Sectors, hint, short)
+	}
+	return l, d, err
+}
+
+// lookIn is look with what was found of the sectors. An MBR is read anew in those that it turns out to count.
+func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layout, disk.Disk, error) {
+	l := &Layout{Size: d.Size(), SectorSize: d.SectorSize(), Sectors: found}
+	t, d, err := l.readTable(d)
 	if err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
-		return nil, err
+		return nil, d, err
 	}
 	probe, all := prober(identify.Probe), prober(identify.Probe)
 	if short {
@@ -97,7 +109,7 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 	}
 	whole, verr := all(d, 0)
 	if verr != nil {
-		return nil, verr
+		return nil, d, verr
 	}
 	l.Table = l.resolveSector0(t, whole)
 	if l.Table == nil {
@@ -105,26 +117,29 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 		l.Boot = &boot.Result{Code: boot.Empty}
 		l.Issues = append(l.Issues, whole.Issues...)
 		l.bareVolume()
+		l.strangeVolumes()
 		l.onlyLabel()
-		return l, l.checkContent(d)
+		return l, d, l.checkContent(d)
 	}
 	l.Outer = whole
 	l.Issues = append(l.Issues, t.Issues...)
 	if err := l.readVolumes(d, probe); err != nil {
-		return nil, err
+		return nil, d, err
 	}
 	l.arrayOfDisks(whole)
-	if err := ondisk.Legible(l.checkSectors(d)); err != nil {
-		return nil, err
+	if err := ondisk.Legible(l.fitting(d)); err != nil {
+		return nil, d, err
 	}
+	l.checkSectors()
+	l.strangeVolumes()
 	if err := l.readSlices(d); err != nil {
-		return nil, err
+		return nil, d, err
 	}
 	if t.Scheme == table.MBR || t.IsHybrid() {
 		l.Geometry = t.Geometry(l.hints(hint))
 	}
 	l.Boot = &boot.Result{Code: known.Identify(t.BootCode)}
-	return l, nil
+	return l, d, nil
 }
 
 // ReadsCHS reports whether the boot code finds its partition by the CHS bytes of the table. A GPT has none.

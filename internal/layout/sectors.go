@@ -15,42 +15,126 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// checkSectors reports a table that counts sectors of another size than the disk is read with: a raw image does not
-// state its sector size.
-func (l *Layout) checkSectors(d disk.Disk) error {
-	size, sure, found := l.Table.SectorSize, true, "the GPT counts sectors of %d bytes"
-	if l.Table.Scheme == table.MBR {
-		found = "the partition table makes sense in sectors of %d bytes: that is where its boot records and " +
-			"file systems are"
-		var err error
-		if size, sure, err = l.fitting(d); err != nil {
-			return err
-		}
+// Sectors is what a disk says about the size of its sectors, in bytes.
+type Sectors struct {
+	Shown   int64 // by which the disk is shown: that of its container, of its device, or of an order
+	Counted int64 // by which its table counts; Shown where nothing says another
+	// By is what counts so.
+	By Evidence
+}
+
+// Evidence is what shows the sector size by which a table counts.
+type Evidence int
+
+// Kinds of evidence, weakest first.
+const (
+	NoEvidence  Evidence = iota // for another size than that by which the disk is shown
+	DataAlone                   // data of an unknown kind where the other size leads, and zeros where that of the disk does
+	BootRecords                 // boot records, volumes, or copies of boot sectors and superblocks
+	GPTHeader                   // a GPT, which states its size by the place of its header
+)
+
+// Size returns the sector size of the disk, as far as it is certain.
+func (s Sectors) Size() int64 {
+	if s.By >= BootRecords {
+		return s.Counted
 	}
-	if size == l.SectorSize {
-		return nil
+	return s.Shown
+}
+
+// usualSectors reports whether partitions are moved in sectors of a size: those that images and devices have.
+func usualSectors(n int64) bool { return n == 512 || n == 4096 }
+
+// readTable reads the table of a disk, and returns the disk with the sectors that a GPT counts.
+func (l *Layout) readTable(d disk.Disk) (*table.Table, disk.Disk, error) {
+	t, err := table.Read(d)
+	if err != nil || t.Scheme != table.GPT || t.SectorSize == d.SectorSize() {
+		return t, d, err
 	}
-	remedy := fmt.Sprintf("--sector-size %d, if the image is raw; an image of another format was made without its "+
-		"sector size, convert it with --to raw first", size)
+	l.Sectors.Counted, l.Sectors.By = t.SectorSize, GPTHeader
+	if d.Size()%t.SectorSize != 0 {
+		return t, d, nil
+	}
+	l.SectorSize = t.SectorSize
+	d = disk.InSectors(d, t.SectorSize)
+	t, err = table.Read(d) // its MBR counts the same sectors
+	return t, d, err
+}
+
+// checkSectors refuses to move by a table that counts sectors of another size than those by which the disk is shown. A
+// GPT states its size, and moves by that.
+func (l *Layout) checkSectors() {
+	n, gpt := l.Sectors.Counted, l.Sectors.By == GPTHeader
+	if n == l.Sectors.Shown || (gpt && usualSectors(n) && l.Size%n == 0) {
+		return
+	}
+	found := fmt.Sprintf("the partition table makes sense in sectors of %d bytes: that is where its boot records and "+
+		"file systems are", n)
+	if gpt {
+		found = fmt.Sprintf("the GPT counts sectors of %d bytes", n)
+	}
+	i := ondisk.Issue{Code: "sector-size", Effect: ondisk.Refuse, OnMove: true}
+	switch {
+	case l.Size%n != 0:
+		i.Text = fmt.Sprintf("the GPT counts sectors of %d bytes, and the %d bytes of the disk are no whole number of "+
+			"these", n, l.Size)
+		i.Remedy = fmt.Sprintf("copy the whole image from its source again, or cut off what lies behind the disk "+
+			"(truncate -s %d)", units.AlignDown(l.Size, n))
+	case !usualSectors(n):
+		i.Text = fmt.Sprintf("the partition table counts sectors of %d bytes, and trueup moves partitions in sectors of "+
+			"512 and 4096 bytes", n)
+		i.Remedy = fmt.Sprintf("move the partitions in the guest; trueup convert --to raw copies the disk as it is, for "+
+			"a machine that shows it with sectors of %d bytes", n)
+	default:
+		i.Text = fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in "+
+			"those of %d would stay behind", l.Sectors.Shown, n)
+		i.Remedy = fmt.Sprintf("--sector-size %d, if the image is raw; an image of another format was made without its "+
+			"sector size, convert it with --to raw first", n)
+	}
+	note := ondisk.Issue{
+		Code: "sector-size", Effect: ondisk.Note, Remedy: i.Remedy,
+		Text: fmt.Sprintf("%s, and the disk is shown with those of %d: a machine must be told to show it with %d", found,
+			l.Sectors.Shown, n),
+	}
+	if l.Sectors.By == DataAlone {
+		i.Code = sectorsUnsure
+		i.Remedy += fmt.Sprintf(". If the machine does show it with %d: --sector-size %[1]d", l.Sectors.Shown)
+	}
+	l.Issues = append(l.Issues, note, i)
+}
+
+// strangeVolumes warns of volumes with sectors of another size than those of the disk, which few systems mount. Spec:
+// exFAT specification, 3.1.14, BytesPerSectorShift. Linux refuses sectors smaller than those of the disk: fs/fat/inode.c:
+// fat_fill_super, fs/exfat/super.c: exfat_calibrate_blocksize, fs/xfs/xfs_buf.c: xfs_setsize_buftarg.
+func (l *Layout) strangeVolumes() {
+	if l.Volume != nil {
+		l.strange(0, l.Volume)
+	}
+	for _, p := range l.Partitions {
+		l.strange(p.Number, p.Volume)
+	}
+}
+
+func (l *Layout) strange(partition int, v *volume.Volume) {
+	kind, n, size := v.Kind, v.SectorSize, l.Sectors.Size()
+	if b := v.Boot; n == 0 && b != nil {
+		kind, n = b.Kind, b.SectorSize
+	}
+	mounts := "neither Windows nor Linux mounts it"
+	switch windows := identify.Traits(kind).Letter; {
+	case n == 0 || n == size || (n > size && !windows):
+		return
+	case n > size:
+		mounts = "Windows does not mount it"
+	case !windows:
+		mounts = "Linux does not mount it"
+	}
 	l.Issues = append(l.Issues, ondisk.Issue{
-		Code: "sector-size", Effect: ondisk.Note, Remedy: remedy,
-		Text: fmt.Sprintf(found+", and the disk is read in those of %d: a machine must be told to show it with %d",
-			size, l.SectorSize, size),
+		Code: "volume-sector-size", Effect: ondisk.Warn, Partition: partition,
+		Text: fmt.Sprintf("the %s counts sectors of %d bytes, and the disk has sectors of %d: %s", kind, n, size, mounts),
+		Remedy: fmt.Sprintf("it was made on a disk with sectors of %d bytes: attach this one so that it shows these, or "+
+			"copy the files into a new file system", n),
 	})
-	if l.Table.Scheme == table.MBR {
-		// A GPT is found by its own sector size; the LBAs of an MBR would lead to the wrong bytes.
-		code := "sector-size"
-		if !sure {
-			code, remedy = sectorsUnsure, fmt.Sprintf("%s. If the machine does show it with %d: --sector-size %[2]d",
-				remedy, l.SectorSize)
-		}
-		l.Issues = append(l.Issues, ondisk.Issue{
-			Code: code, Effect: ondisk.Refuse, OnMove: true, Remedy: remedy,
-			Text: fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in "+
-				"those of %d would stay behind", l.SectorSize, size),
-		})
-	}
-	return nil
 }
 
 // sectorsUnsure is the code of a refusal whose only evidence is data where the other sector size expects it.
@@ -66,49 +150,60 @@ func (l *Layout) SectorsAreAsOrdered() {
 	}
 }
 
-// fitting returns the sector size that explains more of what the MBR names; if both explain as much, that of the disk.
-// sure reports whether more than data supports it.
-func (l *Layout) fitting(d disk.Disk) (size int64, sure bool, err error) {
-	own, other := l.SectorSize, 512+4096-l.SectorSize
-	if d.Size()%other != 0 || !l.unexplained() {
-		return own, true, nil
+// fitting finds the sector size that explains most of what the MBR names; if several explain as much, that of the disk.
+func (l *Layout) fitting(d disk.Disk) error {
+	if l.Table.Scheme != table.MBR || l.Sectors.By != NoEvidence || !l.unexplained() {
+		return nil
 	}
-	mine := evidence{}
+	best := evidence{}
 	for _, p := range l.Partitions {
-		if err := mine.add(d, p.Partition, p.Volume.Kind, own); err != nil {
-			return 0, false, err
+		if err := best.add(d, p.Partition, p.Volume, l.SectorSize); err != nil {
+			return err
 		}
 	}
-	mine.records(l.Table)
-	theirs, err := explain(inSectors(d, other), other)
-	if err != nil || !theirs.beats(mine) {
-		return own, true, err
+	best.records(l.Table)
+	for _, n := range disk.SectorSizes {
+		if n == l.SectorSize || d.Size()%n != 0 {
+			continue
+		}
+		e, err := explain(disk.InSectors(d, n), n)
+		if err != nil {
+			return err
+		}
+		if !e.beats(best) || e.sure == 0 && !usualSectors(n) {
+			continue
+		}
+		best = e
+		l.Sectors.Counted, l.Sectors.By = n, DataAlone
+		if e.sure > 0 {
+			l.Sectors.By = BootRecords
+		}
 	}
-	return other, theirs.sure > 0, nil
+	return nil
 }
 
-// unexplained reports whether the table leads to unknown content.
+// unexplained reports whether the table leads to unknown content, or is broken.
 func (l *Layout) unexplained() bool {
-	return slices.ContainsFunc(l.Partitions,
+	return !l.Table.Plausible() || slices.ContainsFunc(l.Partitions,
 		func(p boot.Partition) bool { return p.Kind != table.Extended && p.Volume.Kind == volume.Unknown }) ||
 		slices.ContainsFunc(l.Table.Records, func(r table.Record) bool { return r.Blank })
-}
-
-// inSectors reads a disk in sectors of another size.
-func inSectors(d disk.Disk, sector int64) disk.Disk {
-	return disk.New(d.Size(), sector, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: d.Size() - off, Src: d, Off: off}, nil
-	})
 }
 
 // evidence counts what supports a sector size.
 type evidence struct {
 	sure  int // boot records, volumes and copies of boot sectors where the table says that they are
+	own   int // those of them that state this size themselves
 	begun int // partitions whose first sectors are not zero, whatever they hold
 }
 
 func (e evidence) beats(o evidence) bool {
-	return e.sure > o.sure || (e.sure == 0 && o.sure == 0 && o.begun == 0 && e.begun > 0)
+	switch {
+	case e.sure != o.sure:
+		return e.sure > o.sure
+	case e.sure > 0:
+		return e.own > o.own
+	}
+	return o.begun == 0 && e.begun > 0
 }
 
 // explain counts the evidence for the sectors by which d is read. A table that makes no sense in them has none.
@@ -126,15 +221,13 @@ func explain(d disk.Disk, sector int64) (e evidence, err error) {
 		if _, full := m.exhausted(p.Number); full {
 			break
 		}
-		kind := volume.Unknown
+		v := &volume.Volume{Kind: volume.Unknown}
 		if p.Kind != table.Extended {
-			v, err := identify.Probe(disk.Section(m, p.Range), p.Off)
-			if err != nil {
+			if v, err = identify.Probe(disk.Section(m, p.Range), p.Off); err != nil {
 				return e, err
 			}
-			kind = v.Kind
 		}
-		if err := e.add(d, p, kind, sector); err != nil {
+		if err := e.add(d, p, v, sector); err != nil {
 			return e, err
 		}
 	}
@@ -153,8 +246,8 @@ func (e *evidence) records(t *table.Table) {
 // beginning is the length of the start of a partition that is read without other evidence.
 const beginning = 64 * units.KiB
 
-// add counts a partition that holds a volume of a kind.
-func (e *evidence) add(d disk.Disk, p table.Partition, kind volume.Kind, sector int64) error {
+// add counts a partition that holds a volume.
+func (e *evidence) add(d disk.Disk, p table.Partition, v *volume.Volume, sector int64) error {
 	if p.Kind == table.Extended || p.End() > d.Size() || p.Len < sector {
 		return nil
 	}
@@ -162,18 +255,21 @@ func (e *evidence) add(d disk.Disk, p table.Partition, kind volume.Kind, sector 
 	if err != nil {
 		return err
 	}
-	if kind == volume.Unknown && !copied {
+	if v.Kind == volume.Unknown && !copied {
 		copied, err = extCopy(d, p.Range)
 	}
 	if err != nil {
 		return err
 	}
-	if kind != volume.Unknown || copied {
+	if v.Boot != nil && v.Boot.SectorSize == sector {
+		e.own++
+	}
+	if v.Kind != volume.Unknown || copied {
 		e.sure++
 		return nil
 	}
 	r := disk.Range{Off: p.Off, Len: min(p.Len, beginning)}
-	zeros, err := leadingZeros(inSectors(d, 512), r)
+	zeros, err := leadingZeros(disk.InSectors(d, 512), r)
 	if err == nil && zeros < r.Len {
 		e.begun++
 	}

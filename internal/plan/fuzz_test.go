@@ -49,10 +49,22 @@ func FuzzLayout(f *testing.F) {
 	behind := tableforge.NewMBR(1, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 100},
 		tableforge.Slot{Type: 0x83, Start: 10000, Sectors: 64})
 	f.Add([]byte(behind), uint32(200), uint8(0)) // the gap between them leaves the disk
+	for i, n := range disk.SectorSizes {
+		large := tableforge.NewMBR(int(4*n/512), tableforge.Slot{Type: 0x83, Start: 70, Sectors: 9},
+			tableforge.Slot{Type: 0x05, Start: 1, Sectors: 60})
+		f.Add([]byte(large[:512]), uint32(256*n/512), uint8(20*i)) // without a boot record
+		tableforge.PutEBR(large, n/512, tableforge.Slot{Type: 0x06, Start: 8, Sectors: 2},
+			tableforge.Slot{Type: 0x05, Start: 1, Sectors: 20})
+		tableforge.PutEBR(large, 2*n/512, tableforge.Slot{Type: 0x83, Start: 9, Sectors: 2}, tableforge.Slot{})
+		f.Add([]byte(large), uint32(256*n/512), uint8(20*i))
+		f.Add([]byte(tableforge.NewGPT(n, 64, 8, tableforge.GPTEntry{First: 7, Last: 12})), uint32(64*n/512), uint8(0))
+	}
 	empty := tableforge.NewMBR(1, tableforge.Slot{Type: 0x83, Start: 0xfffffff0})
 	f.Add([]byte(empty), uint32(1<<32-1), uint8(19))
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32, boundary uint8) {
-		d := disktest.ShortDisk(data, int64(sectors)*512)
+		n := disk.SectorSizes[int(boundary)/20%len(disk.SectorSizes)]
+		whole := int64(sectors) * 512
+		d := disk.InSectors(disktest.ShortDisk(data, whole-whole%n), n)
 		spent := disktest.Spent()
 		walkAll(t, d, fuzzBoundary(boundary))
 		require.Less(t, spent(), 10*time.Second)

@@ -52,7 +52,9 @@ type Volume struct {
 	UUID      string // or serial number, as blkid prints it
 	Size      int64  // of the file system
 	BlockSize int64  // cluster or block, 0 if absent
-	DataStart int64  // of cluster 2 of a FAT, pe_start of LVM; 0 where the first block is at the start
+	// SectorSize is that of the disk for which it was made, where it has no Boot; 0 where it stores none.
+	SectorSize int64
+	DataStart  int64 // of cluster 2 of a FAT, pe_start of LVM; 0 where the first block is at the start
 	// AtEnd reports whether the superblock is found from the end of the device, as in md 0.90. A device that grows
 	// loses it.
 	AtEnd   bool

@@ -81,6 +81,7 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	v := &volume.Volume{
 		Kind: volume.ExFAT, UUID: fmt.Sprintf("%04X-%04X", b.Serial>>16, b.Serial&0xffff), BlockSize: b.cluster(),
 		Size: ondisk.I64(b.VolumeLength) * b.sector(), DataStart: int64(b.ClusterHeapOffset) * b.sector(),
+		SectorSize: b.sector(),
 	}
 	if b.Flags&dirty != 0 {
 		v.Note("exfat-dirty", ondisk.Warn, "exFAT is marked dirty: it was not unmounted cleanly",

@@ -21,7 +21,7 @@ func TestVolumeLargerThanItsPartition(t *testing.T) {
 		poolforge.SealMD1(f, version)
 	}
 	for name, put := range map[string]func(f forge.Bytes){
-		"FAT16": func(f forge.Bytes) { fsforge.PutFAT16(f, 0, size/512) },
+		"FAT16":                       func(f forge.Bytes) { fsforge.PutFAT16(f, 0, size/512) },
 		"md, superblock at the start": func(f forge.Bytes) { md(f, "1.1", 264) },
 		"md, superblock at 4 KiB":     func(f forge.Bytes) { md(f, "1.2", 272) },
 		"swap": func(f forge.Bytes) {

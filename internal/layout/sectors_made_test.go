@@ -1,0 +1,192 @@
+package layout_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// sizedDisk is a disk on which all counts are in sectors of one size, with volumes of outside tools.
+type sizedDisk struct {
+	sector int64
+	bytes  forge.Bytes
+	starts []int64 // of the volumes, in sectors
+}
+
+// sizedVolume makes a volume of 20 MiB with sectors of a size by its own tool.
+func sizedVolume(t *testing.T, kind volume.Kind, sector int64) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "volume")
+	size := int64(20 << 20)
+	if kind == volume.XFS {
+		size = 300 << 20 // the least that mkfs.xfs takes
+	}
+	disktest.MakeBlank(t, path, size)
+	n := strconv.FormatInt(sector, 10)
+	switch kind {
+	case volume.FAT16:
+		disktest.Run(t, "mkfs.fat", "-F", "16", "-S", n, "-s", "1", path)
+	case volume.FAT32:
+		disktest.Run(t, "mkfs.fat", "-F", "32", "-S", n, "-s", "1", path)
+	case volume.NTFS:
+		disktest.Run(t, "mkfs.ntfs", "-qFf", "-s", n, path)
+	case volume.ExFAT: // it takes the sectors of its device
+		disktest.Run(t, "mkfs.exfat", disktest.LoopDevice(t, path, "-b", n))
+	case volume.XFS:
+		disktest.Run(t, "mkfs.xfs", "-qf", "-s", "size="+n, path)
+	default:
+		disktest.Run(t, "mkfs.ext4", "-qF", path)
+	}
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return b
+}
+
+// room is what sizedTables leave around a volume, in bytes.
+const room = 8 << 20
+
+// sizedTables are the tables that lead to a volume in each size.
+var sizedTables = map[string]func(sector int64, v []byte) sizedDisk{
+	"MBR": func(sector int64, v []byte) sizedDisk {
+		n := int64(len(v)) / sector
+		d := sizedDisk{sector, make(forge.Bytes, room+int64(len(v))), []int64{63}}
+		tableforge.PutSlot(d.bytes, 0, 0, tableforge.Slot{Type: 0x07, Start: 63, Sectors: uint32(n)})
+		return d
+	},
+	"MBR with a logical partition": func(sector int64, v []byte) sizedDisk {
+		n := int64(len(v)) / sector
+		d := sizedDisk{sector, make(forge.Bytes, room+int64(len(v))), []int64{100 + 63}}
+		tableforge.PutSlot(d.bytes, 0, 1, tableforge.Slot{Type: 0x0f, Start: 100, Sectors: uint32(n + 63)})
+		tableforge.PutEBR(d.bytes, 100*sector/512, tableforge.Slot{Type: 0x07, Start: 63, Sectors: uint32(n)},
+			tableforge.Slot{})
+		return d
+	},
+	"GPT": func(sector int64, v []byte) sizedDisk {
+		n := int64(len(v)) / sector
+		return sizedDisk{
+			sector, tableforge.NewGPT(sector, (room+int64(len(v)))/sector, 128, tableforge.GPTEntry{First: 63, Last: uint64(62 + n)}),
+			[]int64{63},
+		}
+	},
+}
+
+// Each sector size is found by what a disk holds, in each kind of table and with each kind of volume, whatever size it is
+// read with. Partitions are read at their places, and move only by a size that is certain and usual.
+func TestEvidenceForEachSectorSize(t *testing.T) {
+	for _, kind := range []volume.Kind{volume.FAT16, volume.FAT32, volume.NTFS, volume.ExFAT, volume.Ext4} {
+		for _, sector := range disk.SectorSizes {
+			t.Run(fmt.Sprintf("%s of %d", kind, sector), func(t *testing.T) {
+				v := sizedVolume(t, kind, sector)
+				for name, make := range sizedTables {
+					d := make(sector, v)
+					d.bytes.U16(tableforge.MBRMagic, 0xaa55)
+					d.bytes.Put(d.starts[0]*sector, v)
+					for _, shown := range []int64{512, 4096} {
+						l := readDisk(t, disk.InSectors(disktest.Memory(d.bytes), shown), table.Geometry{})
+						d.require(t, l, kind, fmt.Sprintf("%s shown with %d", name, shown))
+						d.requireVerdict(t, l, shown, name == "GPT")
+					}
+				}
+			})
+		}
+	}
+}
+
+// require holds a layout against the disk as it was made.
+func (d sizedDisk) require(t *testing.T, l *layout.Layout, kind volume.Kind, name string) {
+	t.Helper()
+	require.NotNil(t, l.Table, name)
+	require.Equal(t, d.sector, l.Table.SectorSize, name)
+	require.Equal(t, d.sector, l.SectorSize, name)
+	require.Equal(t, d.sector, l.Sectors.Size(), name)
+	last := l.Partitions[len(l.Partitions)-1]
+	require.Equal(t, d.starts[0]*d.sector, last.Off, name)
+	require.Equal(t, kind, last.Volume.Kind, name)
+	require.NotContains(t, disktest.Codes(l.Issues), "volume-sector-size", name)
+	require.False(t, slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.Broken }), name)
+}
+
+// requireVerdict expects what is refused: an MBR in other sectors than those that are shown, and any table in sectors
+// that no image has.
+func (d sizedDisk) requireVerdict(t *testing.T, l *layout.Layout, shown int64, gpt bool) {
+	t.Helper()
+	by := layout.NoEvidence
+	switch {
+	case d.sector == shown:
+	case gpt:
+		by = layout.GPTHeader
+	default:
+		by = layout.BootRecords
+	}
+	require.Equal(t, layout.Sectors{Shown: shown, Counted: d.sector, By: by}, l.Sectors)
+	usual := d.sector == 512 || d.sector == 4096
+	require.Equal(t, d.sector != shown && (!gpt || !usual), refusesSectors(l))
+}
+
+// A volume with other sectors than those of the disk is mounted by few systems; the table is not in doubt.
+func TestVolumeOfOtherSectors(t *testing.T) {
+	for _, c := range []struct {
+		kind          volume.Kind
+		disk, volume  int64
+		strange, none bool
+	}{
+		{kind: volume.NTFS, disk: 512, volume: 512},
+		{kind: volume.NTFS, disk: 512, volume: 4096, strange: true},
+		{kind: volume.NTFS, disk: 4096, volume: 512, strange: true, none: true},
+		{kind: volume.FAT32, disk: 512, volume: 2048, strange: true},
+		{kind: volume.ExFAT, disk: 512, volume: 4096, strange: true},
+		{kind: volume.ExFAT, disk: 4096, volume: 512, strange: true, none: true},
+		{kind: volume.Ext4, disk: 4096, volume: 512},
+		{kind: volume.XFS, disk: 512, volume: 4096},
+		{kind: volume.XFS, disk: 4096, volume: 512, strange: true},
+	} {
+		t.Run(fmt.Sprintf("%s of %d on %d", c.kind, c.volume, c.disk), func(t *testing.T) {
+			v := sizedVolume(t, c.kind, c.volume)
+			for name, make := range sizedTables {
+				if c.kind == volume.XFS && name != "MBR" {
+					continue // it is large
+				}
+				d := make(c.disk, v)
+				d.bytes.U16(tableforge.MBRMagic, 0xaa55)
+				d.bytes.Put(d.starts[0]*c.disk, v)
+				l := readDisk(t, disk.InSectors(disktest.Memory(d.bytes), c.disk), table.Geometry{})
+				require.Equal(t, layout.Sectors{Shown: c.disk, Counted: c.disk}, l.Sectors, name)
+				require.False(t, refusesSectors(l), name)
+				i := slices.IndexFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "volume-sector-size" })
+				require.Equal(t, c.strange, i >= 0, name)
+				if c.strange {
+					require.Equal(t, ondisk.Warn, l.Issues[i].Effect)
+					require.Contains(t, l.Issues[i].Text, fmt.Sprintf("counts sectors of %d bytes", c.volume))
+					if c.none {
+						require.Contains(t, l.Issues[i].Text, "neither Windows nor Linux")
+					}
+				}
+			}
+		})
+	}
+}
+
+// An extended partition without a boot record has no cylinder to begin, whatever the sectors are.
+func TestAnEmptyExtendedPartitionInEachSectorSize(t *testing.T) {
+	for _, sector := range disk.SectorSizes {
+		f := make(forge.Bytes, 8<<20)
+		tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0x05, Start: 63, Sectors: 1000})
+		l := readDisk(t, disk.InSectors(disktest.Memory(f), sector), table.Geometry{Heads: 255, Sectors: 63})
+		require.Len(t, l.Partitions, 1)
+		require.Empty(t, l.Issues, sector)
+	}
+}
