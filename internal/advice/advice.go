@@ -2,6 +2,7 @@
 package advice
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,11 +35,11 @@ const (
 	Loss   Gain = "loss" // data inside a partition are on blocks now, and would not be
 	NoGain Gain = "none"
 	Some   Gain = "some"
-	High   Gain = "high" // highGain times as many blocks, or more, for a random I/O of a block or a stream
+	High   Gain = "high" // HighGain times as many blocks, or more, for a random I/O of a block or a stream
 )
 
-// highGain is a quarter more: below it, no administrator sees a difference in a graph.
-const highGain = 1.25
+// HighGain is a quarter more: below it, no administrator sees a difference in a graph.
+const HighGain = 1.25
 
 var gains = []Gain{Loss, NoGain, Some, High}
 
@@ -57,6 +58,8 @@ type Advice struct {
 	Unmended   []string   `json:"unmended"`                 // codes of findings that a move raises and leaves
 	Boundary   int64      `json:"boundary_bytes,omitempty"` // to ask for, where the storage has larger blocks
 	Text       string     `json:"text"`
+
+	rest string // of Text, behind its first sentence
 }
 
 // Case holds what is known of a disk beside its layout.
@@ -70,26 +73,66 @@ type Case struct {
 // For decides from the values that verdict, refusals and exit code are made of.
 func For(l *layout.Layout, c Case) Advice {
 	a := Advice{Gain: NoGain, Role: roleOf(l)}
-	off, on := offBoundary(l, c.Boundary)
+	goal := align.Goal{Must: c.Boundary, Want: c.Boundary}
 	moves := map[int]bool{}
+	var judged, off, moving []boot.Partition
 	for _, p := range l.Partitions {
-		moves[p.Number] = align.Moves(l, p, c.Boundary)
+		j := align.Judge(p, c.Boundary)
+		if j.Unjudged != "" {
+			continue
+		}
+		judged = append(judged, p)
+		if j.Verdict.Off() {
+			off = append(off, p)
+		}
+		if moves[p.Number] = goal.Moves(l, p); moves[p.Number] && j.Verdict.Off() {
+			moving = append(moving, p)
+		}
 	}
-	stays := func(p boot.Partition) bool { return !moves[p.Number] }
 	a.References, a.Unmended = referencesOf(l, moves), unmended(l, moves)
 	overall := align.Overall(l, c.Boundary)
-	parts := slices.DeleteFunc(slices.Clone(off), stays)
-	if !overall.Off() {
-		parts = on
+	parts := moving
+	switch {
+	case !overall.Off():
+		parts = judged
+	case len(moving) == 0 && l.Dynamic == nil:
+		parts = off // they stay, since their data would lie worse
 	}
 	worst := a.weigh(parts, c.Storage)
+	if len(off) > 0 && len(moving) == 0 && l.Dynamic == nil {
+		a.Gain = Loss // on storage of other blocks too
+	}
 	if c.Storage.Block > c.Boundary && a.Gain != NoGain && a.Gain != Loss {
 		a.Boundary = c.Storage.Block
 	}
 	a.Action = a.action(overall, c)
-	a.Text = a.text(l, overall, c, worst)
+	lead, rest := a.text(l, overall, c, worst, len(moving) > 0)
+	a.Text, a.rest = strings.Join(append([]string{lead}, rest...), " "), strings.Join(rest, " ")
 	return a
 }
+
+// Measured makes the advice that of a benchmark of the storage, which the model of its blocks yields to: the gain that
+// was measured, and what was measured in words. A refusal and a disk on which nothing is to be moved stay as they are.
+func (a *Advice) Measured(gain Gain, text string) {
+	if a.Action != Align && a.Action != Optional && a.Action != Refused {
+		return
+	}
+	lead := map[Gain]string{
+		Loss: "Rather not: ", NoGain: "No: ", Some: "It helps a little: ", High: "Yes: ",
+	}[gain] + text + "."
+	if a.Gain = gain; a.Action == Refused {
+		a.Text = strings.TrimSuffix(text, ".") + "; a copy would be refused now."
+		return
+	}
+	a.Action = Optional
+	if gain == Some || gain == High {
+		a.Action = Align
+	}
+	a.Text = lead + " " + cmp.Or(a.rest, roleTexts[a.Role])
+}
+
+// Gainful reports whether a copy is worth proposing: it makes nothing worse.
+func (a *Advice) Gainful() bool { return a.Gain != Loss }
 
 func (a *Advice) action(overall align.Verdict, c Case) Action {
 	useful := a.Gain == Some || a.Gain == High
@@ -106,20 +149,6 @@ func (a *Advice) action(overall align.Verdict, c Case) Action {
 		return Align
 	}
 	return Optional
-}
-
-// offBoundary divides the partitions that are judged.
-func offBoundary(l *layout.Layout, boundary int64) (off, on []boot.Partition) {
-	for _, p := range l.Partitions {
-		switch {
-		case !align.Judged(p):
-		case align.IsOff(p, boundary):
-			off = append(off, p)
-		default:
-			on = append(on, p)
-		}
-	}
-	return off, on
 }
 
 // weigh finds the partition that gains most, and describes its gain.
@@ -144,7 +173,7 @@ func gainOf(i align.Impact) Gain {
 	g := NoGain
 	loads, usual := i.Loads()
 	for _, l := range loads {
-		if usual && l.More() >= highGain {
+		if usual && l.More() >= HighGain {
 			return High
 		}
 		g = Some
@@ -209,40 +238,42 @@ func unmended(l *layout.Layout, moves map[int]bool) []string {
 	return out
 }
 
-// text returns the advice in a few sentences.
-func (a *Advice) text(l *layout.Layout, overall align.Verdict, c Case, gain string) string {
-	var s []string
+// text returns the advice: a sentence, and the sentences behind it. moving reports whether a copy moves a partition that
+// is off the boundary.
+func (a *Advice) text(
+	l *layout.Layout, overall align.Verdict, c Case, gain string, moving bool,
+) (lead string, rest []string) {
 	switch a.Action {
 	case Nothing:
-		return a.nothingText(l, c.Boundary)
+		return a.nothingText(l, c.Boundary), nil
 	case Repair:
-		return "Not yet: what is malformed must be repaired first."
+		return "Not yet: what is malformed must be repaired first.", nil
 	case OtherBoundary:
 		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows what "+
 			"would move.",
-			units.Format(c.Boundary), gain, units.Short(a.Boundary))
+			units.Format(c.Boundary), gain, units.Short(a.Boundary)), nil
 	case Refused:
-		s = append(s, a.refusedText(gain, c.Storage))
+		lead = a.refusedText(gain, c.Storage)
 		if l.FixedTable() != "" {
-			s[0] = "Not with trueup: it moves no partition of such a table."
+			lead = "Not with trueup: it moves no partition of such a table."
 		}
 	case Optional:
-		s = append(s, a.optionalText(l, overall, c))
+		lead = a.optionalText(l, overall, c, moving)
 	case Align:
-		s = append(s, map[Gain]string{High: "Yes: ", Some: "It helps a little: "}[a.Gain]+gain+".")
+		lead = map[Gain]string{High: "Yes: ", Some: "It helps a little: "}[a.Gain] + gain + "."
 	}
-	s = append(s, roleTexts[a.Role])
+	rest = append(rest, roleTexts[a.Role])
 	if n := a.References; a.Action != Refused && n.Rewritten+n.Left > 0 {
-		s = append(s, n.text())
+		rest = append(rest, n.text())
 	}
 	if a.Action != Refused && len(a.Unmended) > 0 {
-		s = append(s, fmt.Sprintf("What a move does not mend is among the findings: %s.",
+		rest = append(rest, fmt.Sprintf("What a move does not mend is among the findings: %s.",
 			strings.Join(a.Unmended, ", ")))
 	}
 	if a.Boundary != 0 {
-		s = append(s, fmt.Sprintf("For this storage, give --boundary %s.", units.Short(a.Boundary)))
+		rest = append(rest, fmt.Sprintf("For this storage, give --boundary %s.", units.Short(a.Boundary)))
 	}
-	return strings.Join(s, " ")
+	return lead, rest
 }
 
 func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
@@ -254,8 +285,13 @@ func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
 	}
 	what := "partition"
 	for _, p := range l.Partitions {
-		if _, name := align.Start(p, boundary); name != "" {
+		j := align.Judge(p, boundary)
+		if j.Extent != "" {
 			what = "volume of the dynamic disk"
+		}
+		if j.Unjudged == "" && j.ByStart.Off() {
+			return "No: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +
+				"was formatted."
 		}
 	}
 	return fmt.Sprintf("No: every %s starts on a multiple of %s.", what, units.Format(boundary))
@@ -268,18 +304,16 @@ func (a *Advice) refusedText(gain string, s align.Storage) string {
 	return "It would help (" + gain + "), but a copy would be refused now."
 }
 
-func (a *Advice) optionalText(l *layout.Layout, overall align.Verdict, c Case) string {
-	moves := func(p boot.Partition) bool { return align.Moves(l, p, c.Boundary) }
+func (a *Advice) optionalText(l *layout.Layout, overall align.Verdict, c Case, moving bool) string {
 	switch {
-	case !slices.ContainsFunc(l.Partitions, moves):
+	case !moving && l.Dynamic != nil:
 		return "No: the extents of the dynamic disk move by one distance, and no other puts more of them on " +
 			"the boundary."
 	case a.Gain == Loss && c.Storage.Offset != 0:
 		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and I/O would touch "+
 			"more of them after a move. Align what lies below the disk first.", c.Storage.Offset)
 	case a.Gain == Loss:
-		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the " +
-			"volume was formatted."
+		return "Rather not: I/O touches fewer blocks of the storage now than after a move, as the volume was formatted."
 	case c.Storage.Block == units.SectorSize:
 		return fmt.Sprintf("Not for this storage (%s): alignment does not matter to it.", c.Storage.About)
 	case c.Storage == align.Generic() && overall == align.BelowBoundary:

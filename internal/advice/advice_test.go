@@ -224,8 +224,8 @@ func adviceOnData() []adviceCase {
 	box.Kind = table.Extended
 	return []adviceCase{
 		{
-			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, advice.Optional,
-			advice.Loss, "Rather not: the data inside lie on blocks of the storage now",
+			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, advice.Nothing,
+			advice.Loss, "No: the data inside lie on blocks of the storage now",
 		},
 		{
 			"shifted storage, and in no order", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.NTFS)), 65536,

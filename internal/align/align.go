@@ -10,7 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -110,9 +109,28 @@ type Goal struct {
 	Mend bool
 }
 
+// Names reports whether the user has named a partition with --partition.
+func (g Goal) Names(number int) bool { return slices.Contains(g.Only, number) }
+
 // Selects reports whether a partition may be moved on its own account.
 func (g Goal) Selects(number int) bool {
-	return !g.Leaves(number) && (len(g.Only) == 0 || slices.Contains(g.Only, number))
+	return !g.Leaves(number) && (len(g.Only) == 0 || g.Names(number))
+}
+
+// Moves reports whether the goal moves a partition on its own account: it is off the boundary, and its data gain by
+// that or the user has named it.
+func (g Goal) Moves(l *layout.Layout, p boot.Partition) bool {
+	switch j := Judge(p, g.Must); {
+	case !g.Selects(p.Number):
+		return false
+	case l.Dynamic.Has(p.Number):
+		x := l.Dynamic
+		return (x.Span.Off+x.Anchor(g.Must))%g.Must != 0
+	case g.Names(p.Number):
+		return j.ByStart.Off()
+	default:
+		return j.Verdict.Off() && !j.Worsens
+	}
 }
 
 // Leaves reports whether a partition must stay where it is.
@@ -169,48 +187,6 @@ func (v Verdict) ExitCode() int {
 	return map[Verdict]int{NothingToJudge: 0, Aligned: 0, BelowBoundary: 2, Misaligned: 3}[v]
 }
 
-// Start returns the byte of the disk that is judged for a partition: its start, or, of a dynamic disk, that of the
-// extent that lies worst, with the name of this.
-func Start(p boot.Partition, boundary int64) (at int64, name string) {
-	if !p.InDynamic() {
-		return p.Off, ""
-	}
-	worst := Verdict("")
-	for _, x := range p.Volume.Parts {
-		if v := Of(p.Off+x.Start, boundary); x.Start >= 0 && worst.Worse(v) != worst {
-			at, name, worst = p.Off+x.Start, x.Name, v
-		}
-	}
-	if worst == "" || at == p.Off {
-		return p.Off, ""
-	}
-	return at, name
-}
-
-// IsOff reports whether what is judged for a partition is off a boundary.
-func IsOff(p boot.Partition, boundary int64) bool {
-	at, _ := Start(p, boundary)
-	return Judged(p) && Of(at, boundary).Off()
-}
-
-// Moves reports whether a copy moves a partition that may move, on its own account.
-func Moves(l *layout.Layout, p boot.Partition, boundary int64) bool {
-	if !Judged(p) {
-		return false
-	}
-	if x := l.Dynamic; x.Has(p.Number) {
-		return (x.Span.Off+x.Anchor(boundary))%boundary != 0
-	}
-	return IsOff(p, boundary)
-}
-
-// Judged reports whether the start of a partition matters: an extended partition is only a box around others, and the
-// database of a dynamic disk stays where it is.
-func Judged(p boot.Partition) bool {
-	_, database := p.Dynamic()
-	return p.Kind != table.Extended && !database
-}
-
 // Severity of a finding.
 type Severity string
 
@@ -241,14 +217,9 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 	var out []Finding
 	moves := map[int]bool{}
 	for _, p := range l.Partitions {
-		if !Judged(p) {
-			continue
-		}
-		if IsOff(p, goal.Must) {
-			out = append(out, startFinding(p, goal.Must, l.LBASize()))
-		}
-		moves[p.Number] = goal.Selects(p.Number) && Moves(l, p, goal.Must)
-		out = append(out, nested(p.Volume, p.Off, p.Number, goal.Must)...)
+		j := Judge(p, goal.Must)
+		moves[p.Number] = goal.Moves(l, p)
+		out = append(out, j.findings(p, goal.Must, l.LBASize())...)
 	}
 	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
 	out = append(out, unlike(l.Dynamic, goal.Must)...)
@@ -318,36 +289,4 @@ func subject(partition int) string {
 		return "disk"
 	}
 	return fmt.Sprintf("partition %d", partition)
-}
-
-// startFinding describes where a partition starts and what that costs.
-func startFinding(p boot.Partition, boundary, sector int64) Finding {
-	f := Finding{Severity: Warning, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note}
-	at, name := Start(p, boundary)
-	starts := "starts"
-	if name != "" {
-		starts = fmt.Sprintf("its extent %.64q starts", name)
-	}
-	if Of(at, boundary) == BelowBoundary {
-		f.Code, f.Free = "below-boundary", true
-		f.Where = fmt.Sprintf("%s at byte %d, %s past a multiple of %s", starts, at, units.Format(at%boundary),
-			units.Format(boundary))
-		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one",
-			units.Format(boundary))
-	} else {
-		f.Code = "misaligned"
-		f.Where = fmt.Sprintf("%s at LBA %d (byte %d), %d bytes past a 4 KiB boundary", starts, at/sector, at, at%Block)
-		f.Cost, f.Free = cost(p)
-	}
-	f.Text = f.Where + ": " + f.Cost
-	f.Where, f.Cost = f.Text[:len(f.Where)], f.Text[len(f.Text)-len(f.Cost):] // of a large table there are thousands
-	return f
-}
-
-// cost describes what a start off 4 KiB costs; free is true if it costs nothing.
-func cost(p boot.Partition) (text string, free bool) {
-	if text := ImpactOf(p, Generic()).Text(); text != "" {
-		return text, false
-	}
-	return "its data lie so that no I/O would touch fewer 4 KiB blocks of the storage after a move", true
 }

@@ -61,19 +61,13 @@ type Impact struct {
 func ImpactOf(p boot.Partition, s Storage) Impact {
 	v := p.Volume
 	i := Impact{
-		Partition: p.Number, Storage: s, Block: v.BlockSize, inside: v.DataStart,
+		Partition: p.Number, Storage: s, Block: v.BlockSize,
 		word: identify.Traits(v.Kind).Unit,
 	}
 	if i.Block <= 0 {
 		i.Block, i.Assumed = Block, true
 	}
-	if i.inside < 0 || i.inside > p.Len {
-		i.inside = 0
-	}
-	i.Data = p.Off + i.inside
-	if at, name := Start(p, s.Block); name != "" {
-		i.Data, i.inside = at, 0
-	}
+	i.Data, i.inside = data(p)
 	return i
 }
 

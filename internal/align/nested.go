@@ -31,7 +31,7 @@ func (i inside) unit() int64 {
 	return i.boundary
 }
 
-// finding reports data on a boundary in a volume off it, or the reverse. No move of the partition aligns both.
+// finding reports data off a boundary that no move of the partition to one mends.
 func (i inside) finding() (Finding, bool) {
 	unit := i.unit()
 	if unit == 0 {
@@ -45,8 +45,6 @@ func (i inside) finding() (Finding, bool) {
 			where = "is a volume as a whole:"
 		}
 		return i.misaligned(where, data, unit), true
-	case !outer && inner:
-		return i.aligned(data, unit), true
 	case !outer && i.v.DataStart%unit != 0:
 		return i.misaligned("starts off a boundary and its data do so on their own account:", data, unit), true
 	}
@@ -67,17 +65,6 @@ func (i inside) misaligned(where string, data, unit int64) Finding {
 		f.Text += ", and no move of the partition mends it for both"
 	}
 	f.Remedy = kind.Realign
-	return f
-}
-
-// aligned returns the finding of data that are on a boundary because the volume is off it.
-func (i inside) aligned(data, unit int64) Finding {
-	f := i.base("nested-aligned", Warning)
-	kind := identify.Traits(i.v.Kind)
-	f.Text = fmt.Sprintf("starts off a multiple of %s, but the %s lies at byte %d, which is on one: "+
-		"a move of the partition puts the data off it, and no place of the partition is right for both",
-		units.Format(unit), kind.Data, data)
-	f.Remedy = "leave this partition where it is (--partition selects others), or move it and then: " + kind.Realign
 	return f
 }
 

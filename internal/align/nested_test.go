@@ -66,10 +66,10 @@ func insideCases() []insideCase {
 		{
 			"LVM that makes up for its partition", 63, 64 * kib,
 			volume.Volume{Kind: volume.LVM2, DataStart: 192*kib + 65*512},
-			"nested-aligned", align.Warning,
+			"nested-aligned", align.Info,
 			[]string{
-				"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte 262144, which is on one",
-				"a move of the partition puts the data off it", "--partition",
+				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 lies at " +
+					"byte 262144, a multiple of 4 KiB", "would put the data off it", "--partition 3",
 			},
 		},
 		{"ZFS", 2048, 1024 * kib, volume.Volume{Kind: volume.ZFS, BlockSize: 4096, DataStart: 4096 * kib}, "", "", nil},
@@ -133,7 +133,7 @@ func TestWhatLiesInsideOfAPartition(t *testing.T) {
 				Volume: &tc.v,
 			}}}
 			found := align.Check(l, align.Goal{Must: tc.boundary, Want: tc.boundary})
-			if tc.lba*512%tc.boundary != 0 {
+			if tc.lba*512%tc.boundary != 0 && tc.code != "nested-aligned" {
 				found = found[1:] // of the start
 			}
 			if tc.code == "" {

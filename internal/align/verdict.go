@@ -60,14 +60,22 @@ func Overall(l *layout.Layout, boundary int64) Verdict {
 	}
 	worst := Aligned
 	for _, p := range l.Partitions {
-		if at, _ := Start(p, boundary); Judged(p) {
-			worst = worst.Worse(Of(at, boundary))
-		}
+		worst = worst.Worse(Judge(p, boundary).Verdict)
 	}
 	for _, p := range l.FixedParts() {
 		worst = worst.Worse(Of(p.Start, boundary))
 	}
 	return worst
+}
+
+// FixedOff counts the slices off a boundary of a table that is never rewritten.
+func FixedOff(l *layout.Layout, boundary int64) (n int) {
+	for _, p := range l.FixedParts() {
+		if Of(p.Start, boundary).Off() {
+			n++
+		}
+	}
+	return n
 }
 
 // verdicts are in the order of Worse.

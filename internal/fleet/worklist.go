@@ -45,7 +45,10 @@ type row struct {
 	Format    string `json:"format"`
 	Verdict   string `json:"verdict"`
 	Accepted  *any   `json:"accepted"`
-	Files     []struct {
+	Priority  *struct {
+		Command string `json:"command"` // empty: no copy is proposed
+	} `json:"priority"`
+	Files []struct {
 		Name     string `json:"name"`
 		Size     int64  `json:"size_bytes"`
 		Modified int64  `json:"modified_ns"`
@@ -120,6 +123,8 @@ func (w *Worklist) job(r *row) (j *Job, skip string, err error) {
 		return nil, "accepted", nil
 	case r.Verdict != "misaligned" && (r.Verdict != "below_boundary" || !w.Below):
 		return nil, "nothing to be done", nil
+	case r.Priority != nil && r.Priority.Command == "":
+		return nil, "a move would put the data worse", nil
 	case w.Match != nil && !w.Match.MatchAny([]string{at}):
 		return nil, "does not match", nil
 	case len(r.Files) == 0:

@@ -31,7 +31,8 @@ const (
 type slot struct {
 	part   layout.Item
 	after  []segment
-	anchor int64 // the byte of the partition that is put on the boundary: 0, but for dynamic disks
+	anchor int64 // the byte of the partition that is put on the boundary, see align.Goal.Anchor
+	moves  bool  // on its own account
 }
 
 // slotsOf divides a disk. Records and data keep their order among the partitions.

@@ -32,13 +32,16 @@ func keepDatabase(l *layout.Layout, goal align.Goal) align.Goal {
 func anchored(l *layout.Layout, goal align.Goal) []slot {
 	slots := slotsOf(l)
 	for i, s := range slots {
+		moves := func(n int) bool {
+			p, ok := l.Partition(n)
+			return ok && goal.Moves(l, p)
+		}
+		slots[i].moves = slices.ContainsFunc(s.part.Numbers(), moves)
 		if s.part.Members != nil {
 			slots[i].anchor = l.Dynamic.Anchor(goal.Must)
-			continue
+		} else if p, ok := l.Partition(s.part.Number); ok {
+			slots[i].anchor = goal.Anchor(l, p)
 		}
-		p, _ := l.Partition(s.part.Number)
-		at, _ := align.Start(p, goal.Must)
-		slots[i].anchor = at - p.Off
 	}
 	return slots
 }

@@ -13,13 +13,7 @@ import (
 
 // fixedTable refuses to align slices of a table that is never rewritten.
 func (p *Plan) fixedTable(l *layout.Layout) {
-	off := 0
-	for _, part := range l.FixedParts() {
-		if align.Of(part.Start, p.Goal.Must) != align.Aligned {
-			off++
-		}
-	}
-	if off > 0 {
+	if off := align.FixedOff(l, p.Goal.Must); off > 0 {
 		p.refuse("fixed-table", ondisk.ErrUnsupported, 0,
 			fmt.Sprintf("slices of the %[2]s start off a multiple of %[3]s (%[1]d of them), and trueup moves no "+
 				"partition of such a table",

@@ -135,11 +135,8 @@ func (c *placer) up(i int, off int64) int64 {
 	return units.AlignUp(off+anchor, c.goal.Want) - anchor
 }
 
-// needs reports whether the partition of slot i is off the boundary and selected.
-func (c *placer) needs(i int) bool {
-	s := c.slots[i]
-	return (s.part.Off+s.anchor)%c.goal.Must != 0 && slices.ContainsFunc(s.part.Numbers(), c.goal.Selects)
-}
+// needs reports whether the partition of slot i moves on its own account.
+func (c *placer) needs(i int) bool { return c.slots[i].moves }
 
 // leaves reports whether the partition of slot i must stay where it is.
 func (c *placer) leaves(i int) bool {

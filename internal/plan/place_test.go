@@ -72,7 +72,9 @@ func placing(goal align.Goal, slots ...slot) *placer {
 	c := &placer{l: &layout.Layout{Size: 20_000}, goal: goal, limit: 20_000}
 	c.slots = append([]slot{{after: []segment{{Range: disk.Range{Len: 10}, kind: front}}}}, slots...)
 	for i := range slots {
-		c.slots[i+1].part.Number = i + 1
+		s := &c.slots[i+1]
+		s.part.Number = i + 1
+		s.moves = s.part.Off%goal.Must != 0 && goal.Selects(i+1)
 	}
 	return c
 }

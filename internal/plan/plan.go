@@ -341,14 +341,12 @@ func (p *Plan) inTheWay(l *layout.Layout, number int) {
 			"needs corrected or refused")
 }
 
-// leftAlone notes what stays off the boundary by the wish of the user.
+// leftAlone notes what stays off the boundary, and what moves to it by the wish of the user alone.
 func (p *Plan) leftAlone(l *layout.Layout) {
+	moved := p.moved()
 	for _, x := range l.Partitions {
-		if why := p.Goal.Leave[x.Number]; why != "" && align.IsOff(x, p.Goal.Must) {
-			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
-				Code: "left-alone", Partition: x.Number, Text: fmt.Sprintf("it stays at byte %d, off the boundary "+
-					"(--data-only): %s", x.Off, why),
-			}))
+		if i, ok := p.Goal.Left(l, x, moved[x.Number]); ok {
+			p.Notes = append(p.Notes, align.FromIssue(i))
 		}
 	}
 }

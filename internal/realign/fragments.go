@@ -18,7 +18,7 @@ func (s *Source) Fragments(below align.Storage) ([]volumes.Volume, error) {
 		parts = volumes.PartsOf(0, disk.Range{Len: s.Layout.Size}, v)
 	}
 	for _, p := range s.Layout.Partitions {
-		if p.Volume != nil && align.Judged(p) {
+		if p.Volume != nil && align.HoldsVolume(p) {
 			parts = append(parts, volumes.PartsOf(p.Number, p.Range, p.Volume)...)
 		}
 	}

@@ -60,7 +60,7 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, watch func() Prog
 func (s *Source) parts() []container.Part {
 	var out []container.Part
 	for _, p := range s.Layout.Partitions {
-		if align.Judged(p) {
+		if align.HoldsVolume(p) {
 			out = append(out, container.Part{Number: p.Number, Range: p.Range})
 		}
 	}

@@ -71,8 +71,14 @@ func (t *Text) alignment(p Partition, boundary int64) string {
 	case align.BelowBoundary:
 		return t.Paint(text.FgYellow, on+" (off "+units.Short(boundary)+")")
 	case align.Aligned:
+		if p.Stays != "" {
+			on += " (data on " + units.Short(units.Alignment(p.Data)) + ")"
+		}
 		return t.Paint(text.FgGreen, on)
 	case align.NothingToJudge:
+	}
+	if p.Volume != nil {
+		return on + " (not judged)"
 	}
 	return "-"
 }

@@ -1,9 +1,13 @@
 package report
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/trueup/trueup/internal/advice"
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/bench/measured"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -50,10 +54,58 @@ func (r *Inspect) Benchmark(b *Benchmark) {
 	}
 	r.Measured = newMeasured(b)
 	for _, p := range r.Partitions {
-		if p.Verdict.Off() && (p.InFile == 0 || p.InFile >= p.Alignment) {
-			r.Measured.add(b, p.Number, p.Start)
+		if p.Verdict.Off() && p.measurable() {
+			r.Measured.add(b, p.Number, p.DataStart())
 		}
 	}
+	Measure(&r.Advice, r.Partitions, b)
+}
+
+// DataStart returns the byte of the disk from which the blocks of the partition are counted.
+func (p Partition) DataStart() int64 { return cmp.Or(p.Data, p.Judged()) }
+
+// measurable reports whether a benchmark of the storage can stand for the partition: its place in the file is as
+// aligned as its place on the disk, and its data are aligned when its start is.
+func (p Partition) measurable() bool {
+	return (p.InFile == 0 || p.InFile >= p.Alignment) && (p.DataStart()-p.Judged())%align.DefaultBoundary == 0
+}
+
+// Measure makes advice that of a benchmark, where that has measured a start for each of the partitions that would move.
+func Measure(a *advice.Advice, parts []Partition, b *Benchmark) {
+	gain, text, order := advice.Gain(""), "", []advice.Gain{advice.Loss, advice.NoGain, advice.Some, advice.High}
+	for _, p := range parts {
+		if !p.Verdict.Off() || p.Stays != "" {
+			continue
+		}
+		gains := b.Gains(p.DataStart())
+		if len(gains) == 0 || !p.measurable() {
+			return
+		}
+		g := gainOf(gains)
+		if gain == "" || slices.Index(order, g) > slices.Index(order, gain) {
+			gain, text = g, b.Say(gains)
+		}
+	}
+	if gain != "" && text != "" {
+		a.Measured(gain, text)
+	}
+}
+
+// gainOf returns the gain that a benchmark shows for the I/O that its text names.
+func gainOf(all []measured.Gain) advice.Gain {
+	out := advice.NoGain
+	for _, g := range measured.Typical(all) {
+		switch m := g.Measured; {
+		case !m.Distinct:
+		case m.Median >= advice.HighGain:
+			return advice.High
+		case m.Median > 1:
+			out = advice.Some
+		case out == advice.NoGain:
+			out = advice.Loss
+		}
+	}
+	return out
 }
 
 // Benchmark adds what a benchmark proves for the partitions that move. Without a benchmark it adds nothing.

@@ -125,6 +125,9 @@ type Partition struct {
 	InFile    int64         `json:"file_alignment_bytes,omitempty"`
 	Aligned   Aligned       `json:"aligned"`
 	Verdict   align.Verdict `json:"verdict,omitempty"`
+	Unjudged  string        `json:"not_judged,omitempty"`
+	Stays     string        `json:"stays,omitempty"` // why a copy leaves it where it is, although its start is off
+	Data      int64         `json:"data_bytes,omitempty"`
 	Extent    int64         `json:"extent_bytes,omitempty"`
 	Volume    *Volume       `json:"volume,omitempty"`
 	Impact    *Impact       `json:"impact,omitempty"`
@@ -389,19 +392,31 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 // Judged returns the byte of the disk that the verdict is about: that of an extent, on a dynamic disk.
 func (p Partition) Judged() int64 { return cmp.Or(p.Extent, p.Start) }
 
+// VerdictBy returns the verdict by another boundary; empty where the partition is not judged.
+func (p Partition) VerdictBy(boundary int64) align.Verdict {
+	if p.Verdict == "" {
+		return ""
+	}
+	return align.VerdictOf(p.Judged(), p.DataStart(), boundary)
+}
+
 func newPartition(p boot.Partition, sector, boundary int64) Partition {
 	out := Partition{
 		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(),
 		Name: p.Name, GUID: p.GUID, StartLBA: p.Off / sector, Start: p.Off, Size: p.Len,
 	}
-	at, name := align.Start(p, boundary)
-	if name != "" {
+	j := align.Judge(p, boundary)
+	at := j.Start
+	if j.Extent != "" {
 		out.Extent = at
 	}
+	if j.Data != at {
+		out.Data = j.Data
+	}
+	out.Verdict, out.Unjudged, out.Stays = j.Verdict, j.Unjudged, j.Stays
 	out.Alignment = units.Alignment(at)
 	out.Aligned = Aligned{at%align.Block == 0, at%(64*units.KiB) == 0, at%units.MiB == 0, at%boundary == 0}
-	if align.Judged(p) {
-		out.Verdict = align.Of(at, boundary)
+	if align.HoldsVolume(p) {
 		out.Volume = newVolume(p.Volume, p.Off)
 	}
 	return out
@@ -471,7 +486,7 @@ func placeOf(d verify.Difference, l *layout.Layout) string {
 	switch {
 	case in == nil:
 		return ""
-	case align.Judged(*in):
+	case align.HoldsVolume(*in):
 		return fmt.Sprintf(", in partition %d (%s)", in.Number, volumeName(string(in.Volume.Kind), in.Volume.Label))
 	}
 	return fmt.Sprintf(", in partition %d", in.Number)

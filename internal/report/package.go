@@ -139,7 +139,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		}
 		if d.Inspect != nil {
 			t.Inspect(d.Inspect)
-			misaligned = misaligned || d.Inspect.Verdict.Off()
+			misaligned = misaligned || d.Inspect.Verdict.Off() && d.Inspect.Advice.Gainful()
 			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != advice.Repair
 		} else {
 			possible = false

@@ -20,6 +20,7 @@ type state int
 const (
 	free state = iota
 	extended
+	reserved // not judged
 	aligned
 	below
 	misaligned
@@ -30,14 +31,22 @@ var glyphs = [...]struct {
 	block, plain string
 	color        text.Color
 }{
-	free: {"·", ".", text.FgHiBlack}, extended: {"─", "-", text.FgHiBlack}, aligned: {"█", "#", text.FgGreen},
-	below: {"▒", "+", text.FgYellow}, misaligned: {"▚", "X", text.FgRed},
+	free: {"·", ".", text.FgHiBlack}, extended: {"─", "-", text.FgHiBlack},
+	reserved: {"▪", "=", text.FgHiBlack}, aligned: {"█", "#", text.FgGreen}, below: {"▒", "+", text.FgYellow}, misaligned: {"▚", "X", text.FgRed},
 }
 
 // states has the verdicts of partitions; one without a verdict is shown as an extended one.
 var states = map[align.Verdict]state{
 	align.Misaligned: misaligned, align.BelowBoundary: below, align.Aligned: aligned,
 	align.NothingToJudge: extended, "": extended,
+}
+
+// stateOf returns the state of a partition. One that holds a volume and is not judged has a place of its own.
+func stateOf(p Partition) state {
+	if p.Unjudged != "" && p.Volume != nil {
+		return reserved
+	}
+	return states[p.Verdict]
 }
 
 // segment is a stretch of a disk with one state. Bytes.
@@ -55,7 +64,7 @@ func segments(d Disk) (out []segment) {
 	sorted := slices.Clone(d.Partitions)
 	slices.SortStableFunc(sorted, func(a, b Partition) int { return cmp.Compare(a.Start, b.Start) })
 	// A GPT can have 16,384 partitions, and an extended one is rare.
-	boxes := slices.DeleteFunc(slices.Clone(sorted), func(p Partition) bool { return states[p.Verdict] != extended })
+	boxes := slices.DeleteFunc(slices.Clone(sorted), func(p Partition) bool { return stateOf(p) != extended })
 	at := int64(0)
 	add := func(end int64, s state, number int) {
 		if end > at || number > 0 {
@@ -71,7 +80,7 @@ func segments(d Disk) (out []segment) {
 		add(to, free, 0)
 	}
 	for _, p := range sorted {
-		if s := states[p.Verdict]; s != extended {
+		if s := stateOf(p); s != extended {
 			fill(min(max(p.Start, at), d.Size))
 			add(max(at, p.Start+min(p.Size, d.Size-p.Start)), s, p.Number)
 		}
@@ -204,7 +213,7 @@ func (t *Text) picture(disks []Disk, names ...string) {
 
 // legend explains the characters in use, in lines that fit.
 func (t *Text) legend(k key, boundary int64, columns int) {
-	words := [...]string{"free", "extended", "aligned", "off " + units.Short(boundary), "off 4K"}
+	words := [...]string{"free", "extended", "not judged", "aligned", "off " + units.Short(boundary), "off 4K"}
 	at := 0
 	for s := misaligned; s >= free; s-- {
 		if !k.seen[s] {

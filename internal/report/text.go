@@ -127,7 +127,7 @@ func (t *Text) Inspect(r *Inspect) {
 	t.measured(r.Measured)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
-	if r.Verdict.Off() && r.Advice.Action != advice.Repair {
+	if r.Verdict.Off() && r.Advice.Action != advice.Repair && r.Advice.Gainful() {
 		t.printf("\n")
 		t.command(r)
 	}
@@ -166,6 +166,9 @@ func (t *Text) verdict(d Disk) {
 	case d.Table.Scheme == "none" && every == "every partition":
 		t.printf("%s there is no partition table, and the volume starts at byte 0.\n",
 			t.Paint(text.FgGreen, "Aligned:"))
+	case d.Verdict == align.Aligned && len(inOrder(d)) > 0:
+		t.para(2, "%s the data of %s lie on blocks of the storage, although the start does not; any other start is on a "+
+			"multiple of %s.", t.Paint(text.FgGreen, "Aligned:"), partitions(inOrder(d)), boundary)
 	case d.Verdict == align.Aligned:
 		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(text.FgGreen, "Aligned:"), every, boundary)
 	case d.Verdict == align.BelowBoundary:
@@ -174,6 +177,16 @@ func (t *Text) verdict(d Disk) {
 	default:
 		t.para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(text.FgRed, "Misaligned:"), which, start)
 	}
+}
+
+// inOrder returns the numbers of the partitions that are aligned by their data and not by their start.
+func inOrder(d Disk) (numbers []string) {
+	for _, p := range d.Partitions {
+		if p.Verdict == align.Aligned && p.Stays != "" {
+			numbers = append(numbers, strconv.Itoa(p.Number))
+		}
+	}
+	return numbers
 }
 
 // worst names the partitions that have the verdict of the disk, by themselves or by an extent in them, with the verb.
@@ -212,6 +225,8 @@ func contentText(d Disk) string {
 		return "there is no partition table, and no volume that trueup knows"
 	case d.Content == align.UnknownContent:
 		return "the partition table has an entry of type 0x00 only, which Linux takes for a partition"
+	case slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Volume != nil }):
+		return "no partition holds data that a running guest reads or writes"
 	case len(d.Partitions) > 0:
 		return "there is no partition inside of the extended one"
 	}
@@ -371,10 +386,12 @@ func (t *Text) table(w table.Writer) {
 
 func (t *Text) yes(p Partition, ok bool) string {
 	switch {
-	case p.Verdict == "":
+	case p.Verdict == "" && p.Volume == nil:
 		return "-"
 	case ok:
 		return t.Paint(text.FgGreen, "yes")
+	case !p.Verdict.Off(): // it is no fault
+		return "no"
 	}
 	return t.Paint(text.FgRed, "no")
 }

@@ -380,11 +380,11 @@ func unchecked(err error, path string) ondisk.Issue {
 	}
 }
 
-// newCost finds the start off a boundary that costs a storage most: by how many blocks a random I/O of one block of the
-// volume touches more than it must. Nil: every start is on the boundary.
+// newCost finds the partition off a boundary that costs a storage most: by how many blocks a random I/O of one block of
+// the volume touches more than it must. Nil: there is none.
 func newCost(l *layout.Layout, boundary int64, s align.Storage) (out *results.Cost) {
 	for _, p := range l.Partitions {
-		if !align.IsOff(p, boundary) {
+		if !align.Judge(p, boundary).Verdict.Off() {
 			continue
 		}
 		i := align.ImpactOf(p, s)

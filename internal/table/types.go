@@ -33,3 +33,19 @@ func (p Partition) TypeName() string {
 	}
 	return typeNames[p.Type]
 }
+
+// reservedTypes are the types of partitions that a running guest does not read or write: space that is kept free, or
+// code that firmware or a boot loader reads once. Sources: Microsoft, "CREATE_PARTITION_PARAMETERS" and "Windows and
+// GPT FAQ" (MSR); GRUB manual, "BIOS installation"; Linux, arch/powerpc, and sfdisk --list-types (PReP); FreeBSD,
+// gpart(8), freebsd-boot, of which MidnightBSD has a copy.
+var reservedTypes = map[string]bool{
+	"0x41":                                 true, // PReP boot
+	"21686148-6449-6e6f-744e-656564454649": true, // BIOS boot
+	"9e1a2d38-c612-4316-aa26-8b49521e5a8b": true, // PReP boot
+	"e3c9e316-0b5c-4db8-817d-f92df00215ae": true, // Microsoft reserved
+	"83bd6b9d-7f41-11dc-be0b-001560b84f0f": true, // FreeBSD boot
+	"85d5e45e-237c-11e1-b4b3-e89a8f7fc3a7": true, // MidnightBSD boot
+}
+
+// Reserved reports whether the type of a partition says that a running guest does not read or write it.
+func (p Partition) Reserved() bool { return reservedTypes[p.TypeID()] }

@@ -166,7 +166,7 @@ func (i *Image) judged() (out []report.Partition) {
 
 func offCell(i *Image) string {
 	off, all := 0, i.judged()
-	if len(all) == 0 {
+	if len(all) == 0 || i.State == Original {
 		return "-"
 	}
 	for _, p := range all {
@@ -235,6 +235,8 @@ func fixCell(i *Image) string {
 	switch {
 	case i.Priority == nil:
 		return "-"
+	case i.Priority.Class == classStays:
+		return "stays"
 	case i.Copied != "":
 		return "copied"
 	case len(i.Refusals()) > 0:

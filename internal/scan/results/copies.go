@@ -139,4 +139,6 @@ func (i *Image) command() string {
 }
 
 // toDo reports whether the image is to be realigned.
-func (i *Image) toDo() bool { return i.Priority != nil && i.Accepted == nil && i.Copied == "" }
+func (i *Image) toDo() bool {
+	return i.Priority != nil && i.Priority.Class != classStays && i.Accepted == nil && i.Copied == ""
+}

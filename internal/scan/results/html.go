@@ -107,12 +107,15 @@ func htmlMeasured(r *measured.Result, images iter.Seq[*Image]) (out []string) {
 // measuredOf returns what a benchmark proves for the partitions of an image that are off the boundary.
 func measuredOf(r *measured.Result, i *Image) (said map[string]bool, unmatched bool) {
 	said = map[string]bool{}
+	if i.State != Judged || i.Copied != "" { // such as a kept original
+		return said, false
+	}
 	for _, d := range i.Disks {
 		for _, p := range d.Partitions {
-			if !p.Verdict.Off() {
+			if !p.Verdict.Off() || p.Stays != "" {
 				continue
 			}
-			if text := r.Say(r.Gains(p.Start)); text != "" {
+			if text := r.Say(r.Gains(p.DataStart())); text != "" {
 				said[text] = true
 			} else {
 				unmatched = true

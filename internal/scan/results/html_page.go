@@ -109,6 +109,9 @@ func htmlLead(s *Summary) (out []string) {
 		}
 		out = append(out, text)
 	}
+	if s.Fix.Stays > 0 {
+		out = append(out, staysText(s.Fix.Stays))
+	}
 	if s.Copied > 0 {
 		out = append(out, copiedText(s.Copied))
 	}

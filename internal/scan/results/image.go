@@ -224,7 +224,7 @@ func (i *Image) Grows() (n int64) {
 
 // copies returns the bytes that an aligned copy would read and write, 0 if none is due.
 func (i *Image) copies() int64 {
-	if i.Priority == nil {
+	if i.Priority == nil || i.Priority.Class == classStays {
 		return 0
 	}
 	return i.Stored

@@ -256,7 +256,7 @@ func (i *Image) offLines(fail FailOn) (out []string) {
 		}
 		for _, p := range d.Partitions {
 			switch {
-			case p.Verdict == "" || p.Judged()%boundary == 0:
+			case !p.VerdictBy(boundary).Off():
 			case len(out) == maxOffLines:
 				more++
 			default:

@@ -67,10 +67,10 @@ func (f FailOn) Code(i *Image) int {
 	return 0
 }
 
-// off reports whether a partition that is judged starts off a boundary.
+// off reports whether a partition is off a boundary, as align judges it.
 func (i *Image) off(boundary int64) bool {
 	for _, d := range i.Disks {
-		off := func(p report.Partition) bool { return p.Verdict != "" && p.Start%boundary != 0 }
+		off := func(p report.Partition) bool { return p.VerdictBy(boundary).Off() }
 		if slices.ContainsFunc(d.Partitions, off) {
 			return true
 		}

@@ -17,7 +17,7 @@ type Priority struct {
 	Cost    float64 `json:"cost_percent"`   // of the most expensive start; the higher comes first in a class
 	Rank    int     `json:"rank,omitempty"` // among all images of the run, from 1; known when all are
 	Reason  string  `json:"reason"`
-	Command string  `json:"command"` // that would make the copy
+	Command string  `json:"command,omitempty"` // that would make the copy; empty: none is proposed
 }
 
 // Weights of a class: the missed boundary counts most, then the role of the disk, then whether a copy can be made.
@@ -26,6 +26,9 @@ const (
 	classUnsure  = classRefused * 2 // it is not known whether a system boots from the disk
 	classBoot    = classRefused * 4
 	classBelow   = classRefused * 6 // on 4 KiB, off the boundary
+
+	// classStays is behind all of them: a move would put the data worse, and no copy is proposed.
+	classStays = 1 + classBelow + classBoot + classRefused + 1
 )
 
 // Settle computes verdict and priority of an image from its disks. flags are those of the command line that a copy
@@ -37,6 +40,11 @@ func (i *Image) Settle(flags []string) {
 	}
 	i.settleVerdict()
 	if !i.Verdict.Off() || i.ByHead() {
+		return
+	}
+	if i.stays() {
+		i.Priority = &Priority{Class: classStays, Reason: "a partition is off the boundary, and I/O would touch more " +
+			"blocks of the storage after a move: the image stays as it is"}
 		return
 	}
 	p := Priority{Class: 1, Command: suggested.Align(i.ExactPath(), i.Format, flags)}
@@ -76,6 +84,20 @@ func (i *Image) Settle(flags []string) {
 	}
 	p.Reason = strings.Join(why, "; ")
 	i.Priority = &p
+}
+
+// stays reports whether a copy would put the data of all disks that are off the boundary worse.
+func (i *Image) stays() bool {
+	off := false
+	for _, d := range i.Disks {
+		if !d.Verdict.Off() {
+			continue
+		}
+		if off = true; d.Advice == nil || d.Advice.Gainful() {
+			return false
+		}
+	}
+	return off
 }
 
 // BoundaryFlags are those that trueup align needs for the boundary of a scan.

@@ -151,6 +151,11 @@ func (s *script) image(i *Image) (unfinished bool) {
 		s.comment("  not realigned: its aligned copy is %s", i.Copied)
 		return false
 	}
+	if i.Priority.Class == classStays {
+		s.comment("%s", path)
+		s.comment("  not realigned: %s", i.Priority.Reason)
+		return false
+	}
 	rank := i.Priority.Rank
 	s.comment("%d. %s", rank, path)
 	s.comment("  %s", i.Priority.Reason)

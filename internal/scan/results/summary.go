@@ -96,9 +96,10 @@ type Changes struct {
 
 // FixSum is the work of realigning all images that are off the boundary and not accepted.
 type FixSum struct {
-	Images  int   `json:"images"`       // that can be realigned
-	Refused int   `json:"refused"`      // that cannot, as they are
-	Copies  int64 `json:"copies_bytes"` // to read and to write
+	Images  int   `json:"images"`          // that can be realigned
+	Refused int   `json:"refused"`         // that cannot, as they are
+	Stays   int   `json:"stays,omitempty"` // that a move would make worse
+	Copies  int64 `json:"copies_bytes"`    // to read and to write
 	Grows   int64 `json:"grows_bytes"`
 }
 
@@ -142,6 +143,9 @@ func (s *Summary) Add(i *Image) {
 	}
 	switch {
 	case i.Priority == nil || i.Accepted != nil:
+		return
+	case i.Priority.Class == classStays:
+		s.Fix.Stays++
 		return
 	case i.Copied != "": // known already
 		s.Copied++

@@ -39,7 +39,7 @@ func (p *printer) summary(partly int) {
 		p.t.Lead(text.FgRed, "Not all judged:", "in "+images(partly)+
 			" a disk could not be; the verdict is about the others.")
 	}
-	if s.Fix.Images+s.Fix.Refused > 0 {
+	if s.Fix.Images+s.Fix.Refused+s.Fix.Stays > 0 {
 		p.para("", p.fixText(s.Fix))
 	}
 	if s.Copied > 0 {
@@ -194,7 +194,15 @@ func (p *printer) fixText(f FixSum) string {
 		}
 		out = append(out, images(f.Refused)+" cannot be realigned now"+why+".")
 	}
+	if f.Stays > 0 {
+		out = append(out, staysText(f.Stays))
+	}
 	return strings.Join(out, " ")
+}
+
+func staysText(n int) string {
+	return counted(n, "image is off the boundary and stays: a move would put its data worse.",
+		"images are off the boundary and stay: a move would put their data worse.")
 }
 
 func changesText(c *Changes) string {

@@ -1,0 +1,297 @@
+package align
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
+)
+
+// Judgement holds the decision on the place of one partition by one boundary. Verdict, exit code, advice, rank, plan
+// and reports read it, and none of them judges a start of its own.
+type Judgement struct {
+	// Unjudged is the reason why the place of the partition matters to no I/O; empty where it is judged.
+	Unjudged string
+	// Start is the byte of the disk that is judged: the start of the partition, or of the extent of a dynamic disk that
+	// lies worst, with its name.
+	Start  int64
+	Extent string
+	// Data is the byte of the disk from which the blocks of the volume are counted; Start where nothing else is known.
+	Data int64
+	// ByStart is the verdict on Start, also of a partition that is not judged.
+	ByStart Verdict
+	// Verdict is ByStart, but aligned where the data lie on the blocks that the start misses. Empty: not judged.
+	Verdict Verdict
+	// Worsens reports whether the data would lie worse if the partition started on the boundary.
+	Worsens bool
+	// Stays is the reason why a copy leaves a partition off the boundary where it is, unless --partition names it; empty
+	// where it moves, or starts on the boundary.
+	Stays string
+}
+
+// Judge decides on the place of a partition.
+func Judge(p boot.Partition, boundary int64) Judgement {
+	j := Judgement{Unjudged: unjudged(p)}
+	j.Start, j.Extent = start(p)
+	j.ByStart, j.Data = Of(j.Start, boundary), j.Start
+	if j.Unjudged != "" {
+		if j.ByStart.Off() && HoldsVolume(p) {
+			j.Stays = j.Unjudged
+		}
+		return j
+	}
+	j.Data, _ = data(p)
+	j.Verdict = VerdictOf(j.Start, j.Data, boundary)
+	if now, then, worse := worsened(p, boundary); worse && j.ByStart.Off() {
+		j.Worsens = true
+		j.Stays = fmt.Sprintf("its data lie on a multiple of %s now (byte %d), and only on one of %s if it starts on a "+
+			"multiple of %s", units.Format(now), j.Data, units.Format(then), units.Format(boundary))
+	}
+	return j
+}
+
+// VerdictOf judges a partition by its start and by the byte from which the blocks of its data are counted. A start off
+// the boundary is no fault where the data lie on the blocks that the start misses: those of 4 KiB, or those of the
+// boundary. No move to the boundary keeps such data in order. Data off a boundary in a partition on it were formatted
+// so, no move mends that, and it is a finding only.
+func VerdictOf(start, data, boundary int64) Verdict {
+	v := Of(start, boundary)
+	if v == Misaligned && data%min(Block, boundary) == 0 || v == BelowBoundary && data%boundary == 0 {
+		return Aligned
+	}
+	return v
+}
+
+// unjudged returns the reason why the place of a partition matters to no I/O.
+func unjudged(p boot.Partition) string {
+	_, database := p.Dynamic()
+	switch {
+	case p.Kind == table.Extended:
+		return "it is an extended partition, a box around logical ones"
+	case database:
+		return "it holds the database of the dynamic disk, which is read and written seldom"
+	case p.Reserved() && (p.Volume == nil || p.Volume.Kind == volume.Unknown):
+		return fmt.Sprintf("its type is %s, and a running guest does not read or write it", p.TypeName())
+	}
+	return ""
+}
+
+// Judged reports whether the place of a partition matters.
+func Judged(p boot.Partition) bool { return unjudged(p) == "" }
+
+// HoldsVolume reports whether a partition can hold a volume: an extended partition is a box around others, and the
+// database of a dynamic disk is none.
+func HoldsVolume(p boot.Partition) bool {
+	_, database := p.Dynamic()
+	return p.Kind != table.Extended && !database
+}
+
+// start returns the byte of the disk that is judged for a partition: its start, or, of a dynamic disk, the start of the
+// extent that lies worst, with its name.
+func start(p boot.Partition) (at int64, name string) {
+	if !p.InDynamic() {
+		return p.Off, ""
+	}
+	some := false
+	for _, x := range p.Volume.Parts {
+		if s := p.Off + x.Start; x.Start >= 0 && (!some || units.Alignment(s) < units.Alignment(at)) {
+			at, name, some = s, x.Name, true
+		}
+	}
+	if !some || at == p.Off {
+		return p.Off, ""
+	}
+	return at, name
+}
+
+// insides returns the bytes of a partition at which its data begin: its slices, or the first block of its volume. There
+// is at least one.
+func insides(p boot.Partition) (out []int64) {
+	v := p.Volume
+	if v == nil {
+		return []int64{0}
+	}
+	if identify.Sliced(v.Kind) {
+		for _, x := range v.Parts {
+			if x.Start >= 0 && !x.Own && x.Start+x.Size <= p.Len {
+				out = append(out, x.Start)
+			}
+		}
+	}
+	switch {
+	case len(out) > 0:
+		return out
+	case v.DataStart > 0 && v.DataStart <= p.Len:
+		return []int64{v.DataStart}
+	}
+	return []int64{0}
+}
+
+// data returns the byte of the disk from which the blocks of a partition are counted, of several slices the byte that
+// lies worst, and how far behind the start of the partition it stays wherever that moves.
+func data(p boot.Partition) (at, inside int64) {
+	if at, extent := start(p); extent != "" || p.InDynamic() {
+		return at, 0
+	}
+	all := insides(p)
+	inside = all[0]
+	for _, n := range all[1:] {
+		if units.Alignment(p.Off+n) < units.Alignment(p.Off+inside) {
+			inside = n
+		}
+	}
+	return p.Off + inside, inside
+}
+
+// worsened reports whether the data of a partition lie worse if it starts on the boundary: on multiples of now today,
+// and of then after that. No I/O of any size touches more blocks of at most the boundary where its first byte is a
+// multiple of a larger power of two, see series. Of several slices, as many must lie better now as would gain.
+func worsened(p boot.Partition, boundary int64) (now, then int64, worse bool) {
+	if p.InDynamic() { // its extents move by one distance, see layout.Dynamic.Anchor
+		return 0, 0, false
+	}
+	balance := 0
+	for _, n := range insides(p) {
+		is, would := min(units.Alignment(p.Off+n), boundary), min(units.Alignment(n), boundary)
+		switch {
+		case would > is:
+			balance--
+		case would < is:
+			balance++
+			now, then, worse = is, would, true
+		}
+	}
+	return now, then, worse && balance >= 0
+}
+
+// Anchor returns the byte of a partition that is put on the boundary: its start or, where it only makes room for another
+// one and its data would lie worse then, the byte by which it keeps its distance from the boundary.
+func (g Goal) Anchor(l *layout.Layout, p boot.Partition) int64 {
+	if _, _, worse := worsened(p, g.Want); worse && Judged(p) && !g.Moves(l, p) {
+		return units.AlignUp(p.Off, g.Want) - p.Off
+	}
+	at, _ := start(p)
+	return at - p.Off
+}
+
+// findings lists the findings of a partition: a start off the boundary, and data that lie otherwise than it.
+func (j Judgement) findings(p boot.Partition, boundary, sector int64) (out []Finding) {
+	switch {
+	case j.Unjudged != "" && j.ByStart.Off() && HoldsVolume(p):
+		f := placeFinding(p, "not-judged", Info)
+		f.Text = fmt.Sprintf("%s: %s, so it is not judged and stays", j.where(boundary, sector), j.Unjudged)
+		return []Finding{f}
+	case j.Unjudged != "":
+		return nil
+	case j.Verdict.Off():
+		out = append(out, j.startFinding(p, boundary, sector))
+	case j.ByStart.Off():
+		return []Finding{j.inOrder(p, boundary, sector)}
+	}
+	return append(out, nested(p.Volume, p.Off, p.Number, boundary)...)
+}
+
+func placeFinding(p boot.Partition, code string, severity Severity) Finding {
+	return Finding{
+		Code: code, Severity: severity, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note,
+	}
+}
+
+// where describes a start off the boundary.
+func (j Judgement) where(boundary, sector int64) string {
+	starts := "starts"
+	if j.Extent != "" {
+		starts = fmt.Sprintf("its extent %.64q starts", j.Extent)
+	}
+	if j.ByStart == BelowBoundary {
+		return fmt.Sprintf("%s at byte %d, %s past a multiple of %s", starts, j.Start,
+			units.Format(j.Start%boundary), units.Format(boundary))
+	}
+	return fmt.Sprintf("%s at LBA %d (byte %d), %d bytes past a 4 KiB boundary", starts, j.Start/sector, j.Start,
+		j.Start%Block)
+}
+
+// inOrder returns the finding of data on blocks in a partition whose start is off them.
+func (j Judgement) inOrder(p boot.Partition, boundary, sector int64) Finding {
+	f := placeFinding(p, "nested-aligned", Info)
+	kind := identify.Traits(p.Volume.Kind)
+	unit := boundary
+	if j.ByStart == Misaligned {
+		unit = min(Block, boundary)
+	}
+	f.Text = fmt.Sprintf("%s, but the %s lies at byte %d, a multiple of %s: that counts, and a move of the partition "+
+		"to the boundary would put the data off it", j.where(boundary, sector), dataName(p.Volume, kind), j.Data,
+		units.Format(unit))
+	f.Remedy = fmt.Sprintf("none is needed: align leaves the partition where it is; --partition %d moves it all the "+
+		"same, and then: %s", p.Number, kind.Realign)
+	return f
+}
+
+// dataName names the byte at which the data of a volume begin.
+func dataName(v *volume.Volume, kind volume.Traits) string {
+	if identify.Sliced(v.Kind) {
+		return "worst slice of the " + kind.Title
+	}
+	return kind.Data
+}
+
+// startFinding describes where a partition starts and what that costs.
+func (j Judgement) startFinding(p boot.Partition, boundary, sector int64) Finding {
+	f := placeFinding(p, "misaligned", Warning)
+	f.Where = j.where(boundary, sector)
+	if j.ByStart == BelowBoundary {
+		f.Code, f.Free = "below-boundary", true
+		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one",
+			units.Format(boundary))
+	} else {
+		f.Cost, f.Free = cost(p)
+	}
+	if j.Worsens {
+		f.Cost, f.Free = j.Stays, true
+		f.Remedy = fmt.Sprintf("align leaves the partition where it is; --partition %d moves it all the same", p.Number)
+	}
+	f.Text = f.Where + ": " + f.Cost
+	f.Where, f.Cost = f.Text[:len(f.Where)], f.Text[len(f.Text)-len(f.Cost):] // of a large table there are thousands
+	return f
+}
+
+// cost describes what a start off 4 KiB costs; free is true if it costs nothing.
+func cost(p boot.Partition) (text string, free bool) {
+	if text := ImpactOf(p, Generic()).Text(); text != "" {
+		return text, false
+	}
+	return "its data lie so that no I/O would touch fewer 4 KiB blocks of the storage after a move", true
+}
+
+// Left returns the note on a partition off the boundary that a plan leaves where it is, and the warning on one that
+// moves, since the user has named it, although its data lie worse then. ok is false where there is nothing to say.
+func (g Goal) Left(l *layout.Layout, p boot.Partition, moves bool) (i ondisk.Issue, ok bool) {
+	j := Judge(p, g.Must)
+	i = ondisk.Issue{Partition: p.Number}
+	switch {
+	case !HoldsVolume(p) || l.Dynamic.Has(p.Number) || !j.ByStart.Off():
+		return i, false
+	case g.Leaves(p.Number):
+		i.Code = "left-alone"
+		i.Text = fmt.Sprintf("it stays at byte %d, off the boundary (--data-only): %s", p.Off, g.Leave[p.Number])
+	case j.Worsens && moves && g.Names(p.Number):
+		i.Code, i.Effect = "data-worse", ondisk.Warn
+		i.Text = j.Stays + ": it moves, since --partition names it, and I/O touches more blocks of the storage after that"
+		i.Remedy = fmt.Sprintf("leave out --partition %d, and it stays where it is", p.Number)
+	case j.Unjudged != "" && moves && g.Names(p.Number):
+		i.Code, i.Effect = "no-gain", ondisk.Warn
+		i.Text = j.Unjudged + ": it moves, since --partition names it, and nothing is gained"
+		i.Remedy = fmt.Sprintf("leave out --partition %d, and it stays where it is", p.Number)
+	case j.Stays != "" && !moves && g.Selects(p.Number):
+		i.Code = "stays"
+		i.Text = fmt.Sprintf("it stays at byte %d, off the boundary: %s", p.Off, j.Stays)
+	default:
+		return i, false
+	}
+	return i, true
+}
