@@ -133,7 +133,9 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 		if err := samePartition(was, is, want); err != nil {
 			return err
 		}
-		if moved[was.Number] && is.Off%must != 0 && !onBoundary(before, was.Number, is.Off-was.Off, must) {
+		shift := is.Off - was.Off // a multiple of the boundary where the data keep their distance from it
+		if moved[was.Number] && is.Off%must != 0 && (shift == 0 || shift%must != 0) &&
+			!onBoundary(before, was.Number, shift, must) {
 			return fmt.Errorf("%w: partition %d was moved to byte %d, off the boundary of %d (are SOURCE and DEST "+
 				"swapped?)", ErrDifferent, is.Number, is.Off, must)
 		}

@@ -1,0 +1,187 @@
+package align_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// at returns an MBR partition of 1 GiB that starts at an LBA.
+func at(lba int64, kind byte, v volume.Volume) boot.Partition {
+	return boot.Partition{Volume: &v, Partition: table.Partition{
+		Range: disk.Range{Off: lba * 512, Len: 1 << 30}, Number: 1, Kind: table.Primary, Type: kind,
+	}}
+}
+
+// entry returns a GPT partition of 1 GiB that starts at an LBA.
+func entry(lba int64, guid string, kind volume.Kind) boot.Partition {
+	return boot.Partition{Volume: &volume.Volume{Kind: kind}, Partition: table.Partition{
+		Range: disk.Range{Off: lba * 512, Len: 1 << 30}, Number: 1, Kind: table.Entry, TypeGUID: guid,
+	}}
+}
+
+// slicesAt returns a BSD label with slices that start at these bytes of their partition.
+func slicesAt(starts ...int64) volume.Volume {
+	v := volume.Volume{Kind: volume.Disklabel, Parts: []volume.Part{{Name: "c", Start: 0, Size: 1 << 30, Own: true}}}
+	for _, n := range starts {
+		v.Parts = append(v.Parts, volume.Part{Name: "a", Start: n, Size: 1 << 20})
+	}
+	return v
+}
+
+// Verdicts follow the data of a partition where its start misses the blocks that they lie on, and the partition moves
+// where that puts the data no worse. Places are those of mkfs.fat, pvcreate, gpart, Windows and GRUB.
+func TestJudgement(t *testing.T) {
+	const (
+		k   = 1024
+		msr = "e3c9e316-0b5c-4db8-817d-f92df00215ae" // PARTITION_MSFT_RESERVED_GUID
+		bbp = "21686148-6449-6e6f-744e-656564454649" // "Hah!IdontNeedEFI"
+		prp = "9e1a2d38-c612-4316-aa26-8b49521e5a8b" // PReP
+		bas = "ebd0a0a2-b9e5-4433-87c0-68b6b72699c7" // PARTITION_BASIC_DATA_GUID
+	)
+	for _, tc := range []struct {
+		name     string
+		p        boot.Partition
+		boundary int64
+		verdict  align.Verdict // empty: not judged
+		moves    bool
+	}{
+		{"NTFS at LBA 63", at(63, 7, volume.Volume{Kind: volume.NTFS, BlockSize: 4 * k}), 64 * k, align.Misaligned, true},
+		{"NTFS on 32 KiB", at(64, 7, volume.Volume{Kind: volume.NTFS, BlockSize: 4 * k}), 64 * k, align.BelowBoundary, true},
+		{"unknown content", at(63, 7, volume.Volume{Kind: volume.Unknown}), 64 * k, align.Misaligned, true},
+		// mkfs.fat -F 16 -s 1 over 8 MiB: 1 boot sector, two FATs of 64, 32 of the root; 63 + 161 = 224 = 28 * 8.
+		{
+			"clusters of 512 bytes on 4 KiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}),
+			64 * k, align.Aligned, false,
+		},
+		{
+			"the same by 4 KiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}), 4 * k,
+			align.Aligned, false,
+		},
+		{
+			"the same by 1 MiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}),
+			1024 * k, align.Aligned, false,
+		},
+		// pvcreate --dataalignment 1m --dataalignmentoffset 512 in a partition at LBA 63.
+		{
+			"LVM with an offset of its data", at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024*k + 512}),
+			64 * k, align.Aligned, false,
+		},
+		{
+			"LVM at 1 MiB of LBA 63", at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024 * k}),
+			64 * k, align.Misaligned, true,
+		},
+		{
+			"LVM on 64 KiB in a partition on 32", at(64, 0x8e, volume.Volume{Kind: volume.LVM2, DataStart: 32 * k}), 64 * k,
+			align.Aligned, false,
+		},
+		{
+			"FAT of 4 KiB off both", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 8 * k}), 64 * k,
+			align.Misaligned, true,
+		},
+		{
+			"clusters of 2 KiB on multiples of it, off 4 KiB",
+			at(63, 1, volume.Volume{Kind: volume.FAT12, BlockSize: 2 * k, DataStart: 45 * 512}), 64 * k, align.Misaligned, false,
+		},
+		{
+			"data off a partition on the boundary", at(128, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 9 * k}),
+			64 * k, align.Aligned, false,
+		},
+		{
+			"data start behind the partition", at(63, 6, volume.Volume{Kind: volume.FAT16, DataStart: 1<<40 + 512}), 64 * k,
+			align.Misaligned, true,
+		},
+		// gpart add -a 4k in a slice at LBA 63 puts the file system at its sector 1.
+		{"BSD slice on LBA 64", at(63, 0xa5, slicesAt(512)), 64 * k, align.Aligned, false},
+		{"BSD slice at the start", at(63, 0xa5, slicesAt(0)), 64 * k, align.Misaligned, true},
+		{"more slices gain than lose", at(63, 0xa5, slicesAt(0, 512, 1<<20)), 64 * k, align.Misaligned, true},
+		{"as many slices lose", at(63, 0xa5, slicesAt(0, 512)), 64 * k, align.Misaligned, false},
+
+		{"Microsoft reserved at LBA 34", entry(34, msr, volume.Unknown), 64 * k, "", false},
+		{"BIOS boot at LBA 34", entry(34, bbp, volume.Unknown), 64 * k, "", false},
+		{"PReP of a GPT", entry(34, prp, volume.Unknown), 64 * k, "", false},
+		{"PReP of an MBR", at(63, 0x41, volume.Volume{Kind: volume.Unknown}), 64 * k, "", false},
+		{"a volume in a partition of such a type", entry(34, msr, volume.NTFS), 64 * k, align.Misaligned, true},
+		{"basic data at LBA 34", entry(34, bas, volume.Unknown), 64 * k, align.Misaligned, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := &layout.Layout{Partitions: []boot.Partition{tc.p}, Table: &table.Table{}}
+			j := align.Judge(tc.p, tc.boundary)
+			assert.Equal(t, tc.verdict, j.Verdict)
+			assert.Equal(t, tc.verdict == "", j.Unjudged != "")
+			assert.Equal(t, tc.verdict != "", align.Judged(tc.p))
+			goal := align.Goal{Must: tc.boundary, Want: tc.boundary}
+			assert.Equal(t, tc.moves, goal.Moves(l, tc.p))
+			assert.Equal(t, !tc.moves && j.ByStart.Off(), j.Stays != "", j.Stays)
+			want := tc.verdict
+			if want == "" {
+				want = align.NothingToJudge
+			}
+			assert.Equal(t, want, align.Overall(l, tc.boundary))
+
+			_, said := goal.Left(l, tc.p, false)
+			assert.Equal(t, j.Stays != "", said)
+			goal.Only = []int{1}
+			assert.Equal(t, j.ByStart.Off(), goal.Moves(l, tc.p), "--partition moves what is off the boundary by its start")
+			if warning, said := goal.Left(l, tc.p, true); j.Stays != "" {
+				assert.True(t, said)
+				assert.Contains(t, []string{"data-worse", "no-gain"}, warning.Code)
+			} else {
+				assert.False(t, said)
+			}
+		})
+	}
+}
+
+// blocksOf counts the blocks that I/Os of size bytes touch, from first on in steps, over one period of them.
+func blocksOf(first, step, size, block int64) (n int64) {
+	for i := range block {
+		at := first + i*step
+		n += (at+size-1)/block - at/block + 1
+	}
+	return n
+}
+
+// A default plan puts no data worse: of no I/O does a storage with blocks up to the boundary touch more of them, and
+// what stays off the boundary would be touched more often on some storage. The blocks are counted one by one.
+func TestNoMovePutsDataWorse(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		boundary := int64(4096) << rapid.IntRange(0, 3).Draw(t, "boundary")
+		v := volume.Volume{
+			Kind: volume.FAT16, BlockSize: 512 << rapid.IntRange(0, 6).Draw(t, "cluster"),
+			DataStart: 512 * rapid.Int64Range(0, 300).Draw(t, "inside"),
+		}
+		p := at(rapid.Int64Range(1, 300).Draw(t, "start"), 6, v)
+		goal := align.Goal{Must: boundary, Want: boundary}
+		l := &layout.Layout{Partitions: []boot.Partition{p}}
+		better, worse := false, false
+		for block := int64(1024); block <= boundary; block *= 2 {
+			for size := int64(512); size <= boundary; size *= 2 {
+				for _, step := range []int64{size, min(v.BlockSize, size)} {
+					now, then := blocksOf(p.Off+v.DataStart, step, size, block), blocksOf(v.DataStart, step, size, block)
+					better, worse = better || then < now, worse || then > now
+				}
+			}
+		}
+		require.False(t, better && worse, "an order of places by a power of two")
+		if goal.Moves(l, p) {
+			require.False(t, worse)
+		}
+		j := align.Judge(p, boundary)
+		if j.Verdict.Off() && !goal.Moves(l, p) {
+			require.True(t, worse)
+		}
+		if j.Verdict == align.Aligned && j.ByStart.Off() {
+			require.True(t, worse, "only data that a move would put worse excuse a start")
+		}
+	})
+}
