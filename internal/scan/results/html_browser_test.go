@@ -136,8 +136,8 @@ func filters(p *page, images []*Image) {
 func opensDetails(p *page, images []*Image) {
 	t := p.t
 	require.Zero(t, eval[int](p, openCount))
-	third := "#rows > tr:nth-child(6)"
-	require.Equal(t, "erp-suite.ova", filepath.Base(images[5].Path))
+	third := "#rows > tr:nth-child(3)"
+	require.Equal(t, "erp-suite.ova", filepath.Base(images[2].Path))
 	p.run(chromedp.Click(third + " summary"))
 	require.Equal(t, 1, eval[int](p, openCount))
 	require.True(t, eval[bool](p, `document.querySelector("`+third+` svg.map").checkVisibility()`))
@@ -202,7 +202,7 @@ func TestReportWithoutScript(t *testing.T) {
 	require.Len(t, eval[[]string](p, shownPaths), len(images))
 	require.Zero(t, eval[int](p, `document.querySelectorAll("th button").length`))
 	at := eval[[]float64](p,
-		`(r => [r.left + 5, r.top + 5])(document.querySelector("#rows > tr:nth-child(4) `+
+		`(r => [r.left + 5, r.top + 5])(document.querySelector("#rows > tr:nth-child(1) `+
 			`summary").getBoundingClientRect())`)
 	p.run(chromedp.MouseClickXY(at[0], at[1]))
 	require.Equal(t, 1, eval[int](p, openCount), "a click on the line opens the details")

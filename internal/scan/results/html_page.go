@@ -119,7 +119,7 @@ func htmlLead(s *Summary) (out []string) {
 		out = append(out, count(s.Accepted, "image is", "images are")+" accepted by the ignore file.")
 	}
 	if s.Failed > 0 {
-		out = append(out, units.Counted(s.Failed, "image")+" could not be judged.")
+		out = append(out, failedText(s.Failed))
 	}
 	if unknown > 0 {
 		out = append(out, count(unknown, "image is", "images are")+
@@ -127,6 +127,8 @@ func htmlLead(s *Summary) (out []string) {
 	}
 	return out
 }
+
+func failedText(n int) string { return units.Counted(n, "image") + " could not be judged." }
 
 func htmlTiles(s *Summary) []tile {
 	at := percent(0)

@@ -176,8 +176,8 @@ func (i *Image) dearest() (out *Cost) {
 	return out
 }
 
-// Compare sorts worst first: failed images, those off the boundary by priority, unknown and packed ones, orphans,
-// aligned ones, and those with nothing to judge or to do; equal ones by path.
+// Compare sorts by what to do first: images to be realigned by priority, failed ones, those that stay off the boundary,
+// unknown and packed ones, orphans, aligned ones, and those with nothing to judge or to do; equal ones by path.
 func Compare(a, b *Image) int {
 	x, y := a.Order(), b.Order()
 	return cmp.Or(
@@ -201,17 +201,20 @@ func (i *Image) Order() Order { return Order{i.order(), i.priority().Class, i.pr
 
 // order returns the place of the image's group. Accepted images come last.
 func (i *Image) order() int {
-	n := map[State]int{Failed: 0, Judged: 1, Packed: 2, Orphan: 3, Original: 5, Gone: 6}[i.State]
+	n := map[State]int{Judged: 0, Failed: 1, Packed: 3, Orphan: 4, Original: 6, Gone: 7}[i.State]
 	switch {
 	case i.Copied != "":
-		n = 4
-	case i.State != Judged || i.Priority != nil:
-	case i.unknown():
-		n = 2
-	case i.Verdict == align.NothingToJudge:
 		n = 5
+	case i.State != Judged:
+	case i.Priority != nil && i.Priority.Class == classStays:
+		n = 2
+	case i.Priority != nil:
+	case i.unknown():
+		n = 3
+	case i.Verdict == align.NothingToJudge:
+		n = 6
 	default:
-		n = 4
+		n = 5
 	}
 	if i.Accepted != nil {
 		n += 10

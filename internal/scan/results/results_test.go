@@ -51,15 +51,15 @@ func TestRank(t *testing.T) {
 	for n, i := range images {
 		got = append(got, i.Path)
 		if i.Priority != nil && i.Accepted == nil {
-			require.Equal(t, n, i.Priority.Rank, i.Path) // the failed one comes first and has no rank
+			require.Equal(t, n+1, i.Priority.Rank, i.Path) // the failed one comes behind all of them
 		}
 	}
 	require.Equal(t, []string{
-		"failed", "off data", "off data cheap", "off data refused", "off unsure", "off boot", "off boot refused",
-		"below data", "fine", "accepted",
+		"off data", "off data cheap", "off data refused", "off unsure", "off boot", "off boot refused", "below data",
+		"failed", "fine", "accepted",
 	}, got)
-	require.Equal(t, "trueup align 'off data' 'off data-aligned'", images[1].Priority.Command)
-	require.Contains(t, images[3].Priority.Reason, "a copy is refused: for a reason")
+	require.Equal(t, "trueup align 'off data' 'off data-aligned'", images[0].Priority.Command)
+	require.Contains(t, images[2].Priority.Reason, "a copy is refused: for a reason")
 }
 
 func TestFailOn(t *testing.T) {

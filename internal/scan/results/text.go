@@ -53,6 +53,10 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 		p.para("", safe(s.Title))
 		p.line("")
 	}
+	if v.failed > 0 && v.worst != nil {
+		p.para("", failedText(v.failed)+" They stand behind the images with a rank.")
+		p.line("")
+	}
 	shown, hidden := p.choose(images, v)
 	p.rows(shown)
 	for _, h := range hidden {
@@ -68,6 +72,7 @@ func writeTable(t *report.Text, s *Summary, images iter.Seq[*Image]) {
 // view is what a table needs to know of all images beforehand.
 type view struct {
 	all, partly    int
+	failed         int
 	counts         []int  // of the kinds of uneventful
 	worst, fixable *Image // of those to be realigned: the first, and the first that can be; nil: none
 }
@@ -78,6 +83,9 @@ func overview(images iter.Seq[*Image]) view {
 		v.all++
 		if i.partly() {
 			v.partly++
+		}
+		if i.State == Failed && i.Accepted == nil {
+			v.failed++
 		}
 		if k := i.uneventfulKind(); k >= 0 {
 			v.counts[k]++
