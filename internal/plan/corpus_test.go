@@ -126,7 +126,11 @@ func TestCHSBytesOfTheCorpus(t *testing.T) {
 			[]byte{32, 33, 0},
 			[]byte{254, 0x7f, 5},
 		},
-		{"lba 2048 is C2 H0 S33 with 16 heads", "fat16-16-heads", 0, 0, []byte{0, 33, 2}, []byte{0xfe, 0xff, 0xff}},
+		{
+			"lba 2048 is C2 H0 S33 with 16 heads; the end beyond chs says so too", "fat16-16-heads", 0, 0,
+			[]byte{0, 33, 2},
+			[]byte{15, 0xff, 0xff},
+		},
 		{
 			"16 heads: the last sector of cylinder 1023", "fat16-16-heads", 65536, 0,
 			[]byte{2, 3, 0},

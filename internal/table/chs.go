@@ -48,17 +48,29 @@ func (g Geometry) lba(b [3]byte) int64 {
 }
 
 // lastOfCylinder returns the end of a partition as partitioners that know cylinders write it: the last head and sector
-// of the cylinder in which the partition ends. QEMU and BIOSes guess the geometry from these bytes, so an exact end in
-// the middle of a cylinder would make them guess wrong. old decides how an end beyond CHS is written.
+// of the cylinder in which the partition ends, or of the last cylinder that CHS can name. QEMU and BIOSes guess the
+// geometry from these bytes, so an exact end in the middle of a cylinder would make them guess wrong. So would FE FF FF,
+// which says 255 heads, where the old bytes do not.
 func (g Geometry) lastOfCylinder(lba int64, old [3]byte) [3]byte {
-	chs, ok := pack(lba/int64(g.Heads*g.Sectors), int64(g.Heads-1), int64(g.Sectors))
-	if ok && old != saturated {
-		return chs
+	if old == saturated {
+		return saturated
 	}
-	if full, _ := pack(maxCylinder, int64(g.Heads-1), int64(g.Sectors)); old == full {
-		return full
+	cyl := min(lba/int64(g.Heads*g.Sectors), maxCylinder)
+	chs, _ := pack(cyl, int64(g.Heads-1), int64(g.Sectors))
+	return chs
+}
+
+// Guessed returns the geometry that a machine takes from the table where nothing else states one: that of the first
+// entry of sector 0 with an end that has a head. ok is false without one. Source: QEMU 7.2 hw/block/hd-geometry.c,
+// guess_disk_lchs.
+func (t *Table) Guessed() (g Geometry, ok bool) {
+	for _, p := range t.slots() {
+		_, h, s := unpack(p.raw.EndCHS)
+		if (p.Kind == Primary || p.Kind == Extended) && p.raw.Sectors > 0 && h > 0 && s > 0 {
+			return Geometry{Heads: int(h) + 1, Sectors: int(s)}, true
+		}
 	}
-	return saturated
+	return Geometry{}, false
 }
 
 // common are the translations that BIOSes use, most frequent first.

@@ -1,6 +1,8 @@
 package table
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -75,7 +77,7 @@ func TestEndCHSKeepsTheLastHeadAndSector(t *testing.T) {
 			[3]byte{15, 0xff, 0xff},
 			[3]byte{15, 0xff, 0xff},
 		},
-		{"beyond CHS with 16 heads, was not", g16, 1 << 24, [3]byte{15, 63, 5}, [3]byte{0xfe, 0xff, 0xff}},
+		{"beyond CHS with 16 heads, was not", g16, 1 << 24, [3]byte{15, 63, 5}, [3]byte{15, 0xff, 0xff}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			require.Equal(t, tc.want, tc.g.lastOfCylinder(tc.last, tc.old))
@@ -228,5 +230,44 @@ func TestRelocateKeepsHowSaturationIsWritten(t *testing.T) {
 		got := relocate(tab, map[int]int64{1: 20_000_768 * 512}, g16)
 		require.Len(t, got, 1, "only the LBA changes")
 		require.Equal(t, int64(446+8), got[0].Off)
+	}
+}
+
+// What QEMU guesses from a table that no container contradicts stays when partitions move: it takes the end of the
+// first entry with a head. Source: QEMU 7.2 hw/block/hd-geometry.c, guess_disk_lchs.
+func TestGuessedGeometryStays(t *testing.T) {
+	guess := func(mbr []byte) (heads, sectors int) {
+		for e := mbr[446:510]; len(e) > 0; e = e[16:] {
+			if e[5] > 0 && e[12]|e[13]|e[14]|e[15] != 0 {
+				return int(e[5]) + 1, int(e[6] & 63)
+			}
+		}
+		return 0, 0
+	}
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 2000 {
+		g := Geometry{[]int{4, 5, 12, 16, 64, 255}[r.IntN(6)], []int{17, 32, 63}[r.IntN(3)]}
+		cylinder, last := int64(g.Heads*g.Sectors), r.Int64N(1024)
+		first := int64(g.Sectors)
+		end := [3]byte{byte(g.Heads - 1), byte(int64(g.Sectors) | last>>8<<6), byte(last)}
+		f := tableforge.NewMBR(1)
+		entry(f, 0, [3]byte{1, 1, 0}, end, uint32(first), uint32((last+1)*cylinder-first))
+		tab, err := Read(disk.New(20<<30, 512, func(off int64) (disk.Run, error) {
+			if off < int64(len(f)) {
+				return disk.Run{Len: int64(len(f)) - off, Src: at(f), Off: off}, nil
+			}
+			return disk.Run{Len: 20<<30 - off}, nil
+		}))
+		require.NoError(t, err)
+		guessed, ok := tab.Guessed()
+		require.True(t, ok)
+		require.Equal(t, g, guessed)
+		to := first + 1 + r.Int64N(1<<r.IntN(20))
+		mbr := slices.Clone(f[:512])
+		for _, p := range relocate(tab, map[int]int64{1: to * 512}, g) {
+			copy(mbr[p.Off:], p.New)
+		}
+		heads, sectors := guess(mbr)
+		require.Equal(t, g, Geometry{heads, sectors}, "cylinder %d goes to LBA %d", last, to)
 	}
 }
