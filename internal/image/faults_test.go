@@ -92,7 +92,8 @@ func (d *recordedFolder) create(t *testing.T, f driver.Format, sub, name string,
 	t.Helper()
 	stem, ext := name[:len(name)-len(filepath.Ext(name))], filepath.Ext(name)
 	target, err := f.Create(recordedFile{d, name}, int64(len(data)), driver.Options{
-		Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: 512, Heads: 255, Sectors: 63,
+		Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: 512,
+		BIOS: driver.Geometry{Heads: 255, Sectors: 63},
 		Beside: func(suffix string) (driver.WriteFile, string, error) {
 			return recordedFile{d, stem + suffix + ext}, stem + suffix + ext, d.faults.Next()
 		},
@@ -197,7 +198,7 @@ func TestEveryErrorOfALargeImageSurfaces(t *testing.T) {
 		disktest.EveryFault(t, "write", func(faults *disktest.Faults) error {
 			d = newFolder(faults)
 			target, err := f.Create(blindFile{recordedFile{d, name}}, 40<<30, driver.Options{
-				Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: 512, Heads: 255, Sectors: 63,
+				Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: 512, BIOS: driver.Geometry{Heads: 255, Sectors: 63},
 				Beside: func(suffix string) (driver.WriteFile, string, error) {
 					return blindFile{recordedFile{d, suffix}}, suffix, faults.Next()
 				},

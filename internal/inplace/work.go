@@ -39,6 +39,8 @@ type Move struct {
 	Device  Device
 	Journal string // its absolute path; empty: beside the disk
 	After   string // the command that is to follow
+	// BIOS is the geometry that the BIOS has to report, zero where nothing depends on it.
+	BIOS driver.Geometry
 	// Look reads the result before the first sector is written; its error ends the move.
 	Look  func(old, now disk.Disk) error
 	Moves func() // called before the first byte is written; may be nil
@@ -62,7 +64,8 @@ type medium interface {
 }
 
 // Suitable refuses an image whose disk cannot be moved in its place, and returns what the image has around it then.
-func Suitable(img *image.Image, size int64) (a driver.Around, err error) {
+// bios is as in driver.Options.
+func Suitable(img *image.Image, size int64, bios driver.Geometry) (a driver.Around, err error) {
 	switch {
 	case img.Packaged():
 		return a, unsuitable("it is a disk of a package, which has its place and its digest there")
@@ -95,7 +98,7 @@ func Suitable(img *image.Image, size int64) (a driver.Around, err error) {
 			Remedy: "remove what needs the old disk first, or make a copy",
 		}
 	}
-	if a, err = img.Around(size); err != nil {
+	if a, err = img.Around(size, bios); err != nil {
 		return a, unsuitable("%v", err)
 	}
 	return a, nil
@@ -133,7 +136,7 @@ func onDevice(img *image.Image, size int64) error {
 // Run moves the disk: it is in its new state then, or as it was, or in the middle of the move, and the error says so.
 func (m *Move) Run(ctx context.Context) error {
 	img := m.Image
-	around, err := Suitable(img, m.Plan.Size)
+	around, err := Suitable(img, m.Plan.Size, m.BIOS)
 	if err != nil {
 		return err
 	}

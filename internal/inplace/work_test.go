@@ -233,20 +233,20 @@ func TestDisksThatAreUnsuitable(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer member.Close()
-	_, err = Suitable(member, 96*sector)
+	_, err = Suitable(member, 96*sector, driver.Geometry{})
 	require.ErrorContains(t, err, "a disk of a package")
 	t.Run("device", func(t *testing.T) {
 		device, err := image.Open(disktest.LoopDevice(t, f.path), image.Options{})
 		require.NoError(t, err)
 		defer device.Close()
-		_, err = Suitable(device, 97*sector)
+		_, err = Suitable(device, 97*sector, driver.Geometry{})
 		require.ErrorContains(t, err, "the device is too small")
 	})
 	img, err = image.Open(f.path, image.Options{})
 	require.NoError(t, err)
 	defer img.Close()
-	img.Around = func(int64) (driver.Around, error) { return driver.Around{}, disktest.ErrFault }
-	_, err = Suitable(img, 96*sector)
+	img.Around = func(int64, driver.Geometry) (driver.Around, error) { return driver.Around{}, disktest.ErrFault }
+	_, err = Suitable(img, 96*sector, driver.Geometry{})
 	require.ErrorContains(t, err, disktest.ErrFault.Error())
 }
 

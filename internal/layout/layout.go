@@ -147,6 +147,22 @@ func (l *Layout) ReadsCHS() bool {
 	return l.Boot.Code.ReadsCHS && (l.Table == nil || l.Table.Scheme != table.GPT || l.Table.IsHybrid())
 }
 
+// BIOS returns the geometry that the BIOS has to report for the disk to boot, zero where nothing depends on it: that of
+// the table, where boot code finds its partition by CHS, or the active partition has a boot sector that reads its files
+// so, as those of DOS do.
+func (l *Layout) BIOS() table.Geometry {
+	if l.ReadsCHS() || slices.ContainsFunc(l.Partitions, l.startsDOS) {
+		return l.Geometry
+	}
+	return table.Geometry{}
+}
+
+// startsDOS reports whether the boot can go on in the boot sector of a file system of DOS or OS/2.
+func (l *Layout) startsDOS(p boot.Partition) bool {
+	return p.Active && l.Boot.Code != boot.Empty && p.Volume.Boot != nil &&
+		(identify.Traits(p.Volume.Kind).DOS || p.Volume.Kind == volume.HPFS)
+}
+
 // resolveSector0 decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has
 // text or code where the entries would be.
 func (l *Layout) resolveSector0(t *table.Table, whole *volume.Volume) *table.Table {

@@ -39,8 +39,8 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 	j.watch()
 	m := inplace.Move{
 		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(), Moves: j.Moves, Journal: j.Journal,
-		After: j.After,
-		Look:  func(_, now disk.Disk) error { return s.keeps(p, now) },
+		After: j.After, BIOS: s.bios(s.Image.Format),
+		Look: func(_, now disk.Disk) error { return s.keeps(p, now) },
 	}
 	if j.Device != nil {
 		if m.Device, err = j.Device.Disk(); err != nil {

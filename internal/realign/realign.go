@@ -394,8 +394,9 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	w, err = publish(ctx, j, start, create, s.unchanged, func(o target, w *Written) (err error) {
 		w.Format, w.Subformat = o.Kind()
 		w.Copied, err = j.fill(ctx, s, p, stored, o, view)
-		if lasts, ok := o.(*store.Output); ok {
-			w.Kept, w.Wrote = lasts.Counts()
+		if file, ok := o.(*store.Output); ok {
+			w.Kept, w.Wrote = file.Counts()
+			w.Notes = s.geometryNotes(file)
 		}
 		return err
 	})
@@ -451,7 +452,7 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 		return w, err
 	}
 	err = o.Publish()
-	w.Took, w.Notes = Since(start.Add(j.tried)), o.Notes()
+	w.Took, w.Notes = Since(start.Add(j.tried)), slices.Concat(o.Notes(), w.Notes)
 	return w, err
 }
 

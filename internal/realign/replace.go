@@ -61,7 +61,7 @@ func (j *Job) replace(
 	options.Swap = true
 	create := func() (*store.Output, error) { return store.Create(j.Dest, p.Size, s.Image, options) }
 	w, err = exchangeNames(ctx, j, start, from, create, s.unchanged, func(o *store.Output, w *Written) (err error) {
-		w.Format, w.Subformat = o.Format, o.Subformat
+		w.Format, w.Subformat, w.Notes = o.Format, o.Subformat, s.geometryNotes(o)
 		w.Copied, err = j.fill(ctx, s, p, view, o, view)
 		return err
 	})

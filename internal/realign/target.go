@@ -1,6 +1,7 @@
 package realign
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -86,9 +87,9 @@ func Targets() (names []string, text string) {
 
 // options returns the options of the container that the planned disk goes into.
 func (j *Job) options(s *Source, p *plan.Plan) store.CreateOptions {
-	g := s.Layout.Geometry
 	return store.CreateOptions{
-		Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: seed(s, p), Heads: g.Heads, Sectors: g.Sectors,
+		Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: seed(s, p),
+		BIOS: s.bios(cmp.Or(j.Format, s.Image.Format)),
 	}
 }
 

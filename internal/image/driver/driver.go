@@ -77,6 +77,9 @@ type Format struct {
 	Open   func(s *Source) (*Image, error)
 	// Create starts an image of size bytes in f. It writes nothing that Detect would know before Target.Finish.
 	Create func(f WriteFile, size int64, o Options) (Target, error)
+	// Reports returns the geometry that a BIOS reports of an image of size bytes that Create makes. Nil when such images
+	// state none, and the machine chooses.
+	Reports func(size int64, o Options) Geometry
 	// Subformats that Create takes; the first is the default.
 	Subformats []string
 	// SectorSizes reports whether an image states the sector size of its disk; others mean 512 bytes.
@@ -128,6 +131,9 @@ type Image struct {
 	Template any
 	// Heads and Sectors are the geometry that the container states, 0 when it states none.
 	Heads, Sectors int
+	// BIOS is the geometry that a BIOS reports of the disk, by what the container states; zero when it states none, and
+	// the machine chooses.
+	BIOS Geometry
 	// ContentID is what a child names as its parent, empty when the format has none.
 	ContentID string
 	// Flat reports whether its files hold the disk byte for byte, in order, and all of them may be written.
@@ -136,7 +142,8 @@ type Image struct {
 	MapsDevice bool
 	// Around returns what the image has beside the bytes of its disk when that changes in its place and gets a size in
 	// bytes. Nil for an image that does not hold its disk byte for byte.
-	Around func(size int64) (Around, error)
+	// bios is as in Options.
+	Around func(size int64, bios Geometry) (Around, error)
 	// Child reports whether the data are complete only with those of the parent: Disk shows both.
 	Child bool
 }
@@ -182,8 +189,9 @@ type Options struct {
 	Over []disk.Piece
 	// SectorSize of the disk: 512 or 4096 bytes.
 	SectorSize int64
-	// Heads and Sectors are the geometry by which the disk was partitioned, 0 when nothing is known of it.
-	Heads, Sectors int
+	// BIOS has the heads and sectors that the BIOS of the machine is to report, for a disk that is read by cylinder, head
+	// and sector; zero when nothing depends on them.
+	BIOS Geometry
 }
 
 // Target takes the bytes of a new image. WriteAt is safe for concurrent use on disjoint ranges; bytes that are never

@@ -23,7 +23,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	}
 	return &driver.Image{
 		Flat:   true,
-		Around: func(int64) (driver.Around, error) { return driver.Around{}, nil },
+		Around: func(int64, driver.Geometry) (driver.Around, error) { return driver.Around{}, nil },
 		Disk: disk.New(size, sector, func(off int64) (disk.Run, error) {
 			return disk.Run{Len: size - off, Src: s.File, Off: off}, nil
 		}),

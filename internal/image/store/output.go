@@ -38,7 +38,8 @@ type Output struct {
 	caseless   bool     // the folder finds DEST by its name in another case
 	limits     limits
 	notes      *notes
-	room       int64    // see Room
+	room       int64 // see Room
+	bios       driver.Geometry
 	replace    []string // the extent files among them, removed at the end
 	// again opens what was written if it has no file of its own; nil otherwise.
 	again func() (*image.Image, error)
@@ -115,12 +116,14 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 		return err
 	}
 	do := driver.Options{
-		Subformat: sub, Name: o.base, Seed: opts.Seed, SectorSize: o.sector, Heads: opts.Heads, Sectors: opts.Sectors,
-		Over: opts.Over,
+		Subformat: sub, Name: o.base, Seed: opts.Seed, SectorSize: o.sector, BIOS: opts.BIOS, Over: opts.Over,
 	}
 	do.Beside = func(suffix string) (driver.WriteFile, string, error) { return o.createExtent(src, suffix) }
 	if src.Format == format.Name {
 		do.Template = src.Template
+	}
+	if format.Reports != nil {
+		o.bios = format.Reports(size, do)
 	}
 	o.Target, err = format.Create(main, size, do)
 	return err
@@ -128,6 +131,9 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 
 // Kind returns the format and the subformat.
 func (o *Output) Kind() (format, subformat string) { return o.Format, o.Subformat }
+
+// BIOS returns the geometry that a BIOS reports of the disk, zero where the format leaves that to the machine.
+func (o *Output) BIOS() driver.Geometry { return o.bios }
 
 // Pack returns how the target packs its units, nil when it stores them as they are.
 func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {

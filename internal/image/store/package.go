@@ -82,9 +82,9 @@ func (o *Output) CreateDisk(
 		return nil, err
 	}
 	d.Target, err = format.Create(w, size, driver.Options{
-		Subformat: sub, Name: path.Base(name), Seed: opts.Seed, SectorSize: src.Disk.SectorSize(), Heads: opts.Heads,
-		Sectors: opts.Sectors, Template: src.Template,
-		Beside: func(string) (driver.WriteFile, string, error) { return nil, "", errSeveral },
+		Subformat: sub, Name: path.Base(name), Seed: opts.Seed, SectorSize: src.Disk.SectorSize(), BIOS: opts.BIOS,
+		Template: src.Template,
+		Beside:   func(string) (driver.WriteFile, string, error) { return nil, "", errSeveral },
 	})
 	return d, err
 }

@@ -21,8 +21,8 @@ type CreateOptions struct {
 	Seed      []byte // identifiers are derived from it
 	// Over are stretches of the disk that stay in files of the source, which are the Src of the pieces.
 	Over []disk.Piece
-	// Heads and Sectors are the geometry by which the disk is partitioned, 0 when nothing is known of it.
-	Heads, Sectors int
+	// BIOS has the heads and sectors that the BIOS of the machine is to report; zero when nothing depends on them.
+	BIOS driver.Geometry
 	// Order is what the copy was asked for. With it a run that is ended leaves its files and a journal beside DEST.
 	Order []byte
 	// Going is the journal of a run that was ended: this one goes on with its files.

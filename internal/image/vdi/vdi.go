@@ -27,6 +27,7 @@ var Format = driver.Format{
 	Detect:     detect,
 	Open:       open,
 	Create:     create,
+	Reports:    reports,
 	Subformats: []string{dynamicDisk, fixedDisk},
 	Names:      names,
 	Extensions: []string{".vdi"},
@@ -118,7 +119,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 		return nil, err
 	}
 	img := &driver.Image{
-		ContentID: x.Created.String(),
+		ContentID: x.Created.String(), Template: &template{x.header}, BIOS: x.bios(),
 		Subformat: dynamicDisk, Disk: disk.New(x.size, units.SectorSize, x.run), Check: x.faults,
 		Details: []driver.Detail{
 			{Name: "block size", Value: units.Format(int64(x.Block))},

@@ -54,8 +54,8 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	}
 	t.head = header{
 		Magic: magic, Version: version, HeaderBytes: headerBytes, Type: typeDynamic,
-		Table: tablePlace, Data: ondisk.U32(t.data), Geometry: geometry{SectorBytes: sector},
-		Logical: geometry{SectorBytes: sector},
+		Table: tablePlace, Data: ondisk.U32(t.data), Geometry: stated(driver.Geometry{}),
+		Logical: stated(reports(size, o)),
 		Size:    ondisk.U64(size), Block: block, Blocks: ondisk.U32(blocks),
 		Created: identity(o.Seed, "created"), Modified: identity(o.Seed, "modified"),
 	}
@@ -63,6 +63,37 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 		t.head.Type = typeFixed
 	}
 	return t, nil
+}
+
+// template is the header of the source.
+type template struct{ header }
+
+// reports returns what a BIOS reports of a disk of size bytes that create makes: what o wants, or the source states.
+// Zero leaves it to VirtualBox, which looks at the partition table.
+func reports(size int64, o driver.Options) driver.Geometry {
+	g := o.BIOS
+	if from, ok := o.Template.(*template); ok && g == (driver.Geometry{}) {
+		g = from.bios()
+	}
+	return g.Over(size).Clipped()
+}
+
+// bios returns the geometry for a BIOS, zero for none. VirtualBox reads the other one where the header ends in front
+// of this. Source: VirtualBox, src/VBox/Storage/VDI.cpp, getImageLCHSGeometry.
+func (h *header) bios() driver.Geometry {
+	x := h.Geometry
+	if h.HeaderBytes >= headerBytes {
+		x = h.Logical
+	}
+	g := driver.Geometry{Cylinders: int64(x.Cylinders), Heads: int64(x.Heads), Sectors: int64(x.Sectors)}
+	if !g.Addressable() {
+		return driver.Geometry{}
+	}
+	return g.Clipped()
+}
+
+func stated(g driver.Geometry) geometry {
+	return geometry{ondisk.U32(g.Cylinders), ondisk.U32(g.Heads), ondisk.U32(g.Sectors), sector}
 }
 
 // identity returns a UUID of version 8, "custom", and of the common variant. Spec: RFC 9562, 5.8. The first three

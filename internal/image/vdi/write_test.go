@@ -148,3 +148,46 @@ func TestHeaderForVirtualBox(t *testing.T) {
 		require.Equal(t, int64(u32(0x158))+int64(u32(0x184))*mib, int64(len(b)))
 	}
 }
+
+// A copy states the geometry for a BIOS that its source states, over its own size and as far as it can be addressed, or
+// that by which the disk boots. It stands at byte 0x1c8 of the file, and at 0x15c where the header ends in front of
+// that. Spec: VirtualBox, VDICore.h, VDIHEADER1PLUS; VDI.cpp, getImageLCHSGeometry.
+func TestGeometryForABIOS(t *testing.T) {
+	type chs [3]uint32
+	made := filepath.Join(t.TempDir(), "made.vdi")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vdi", made, "34M")
+	for _, tc := range []struct {
+		name        string
+		header      uint32 // its size
+		old, logic  chs
+		bios        driver.Geometry
+		reads, want chs
+	}{
+		{"none", 400, chs{}, chs{}, driver.Geometry{}, chs{}, chs{}},
+		{"of the source", 400, chs{}, chs{1000, 4, 17}, driver.Geometry{}, chs{1000, 4, 17}, chs{1024, 4, 17}},
+		{"of a short header", 384, chs{100, 16, 31}, chs{}, driver.Geometry{}, chs{100, 16, 31}, chs{144, 16, 31}},
+		{"the old one counts no more", 400, chs{69, 16, 63}, chs{}, driver.Geometry{}, chs{}, chs{}},
+		{"by which it boots", 400, chs{}, chs{}, driver.Geometry{Heads: 5, Sectors: 17}, chs{}, chs{843, 5, 17}},
+	} {
+		b := disktest.ReadFile(t, made)
+		binary.LittleEndian.PutUint32(b[0x48:], tc.header)
+		for i := range 3 {
+			binary.LittleEndian.PutUint32(b[0x15c+4*i:], tc.old[i])
+			binary.LittleEndian.PutUint32(b[0x1c8+4*i:], tc.logic[i])
+		}
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vdi", b))
+		g := src.BIOS
+		require.Equal(t, tc.reads, chs{uint32(g.Cylinders), uint32(g.Heads), uint32(g.Sectors)}, tc.name)
+		path := filepath.Join(t.TempDir(), "copy.vdi")
+		out, err := store.Create(path, 35*mib, src, store.CreateOptions{BIOS: tc.bios})
+		require.NoError(t, err)
+		require.NoError(t, out.Finish())
+		require.NoError(t, out.Publish())
+		got := disktest.ReadFile(t, path)
+		for i := range 3 {
+			require.Equal(t, tc.want[i], binary.LittleEndian.Uint32(got[0x1c8+4*i:]), "%s, field %d", tc.name, i)
+			require.Zero(t, binary.LittleEndian.Uint32(got[0x15c+4*i:]), tc.name)
+		}
+		require.Equal(t, int64(tc.want[1]), out.BIOS().Heads, tc.name)
+	}
+}

@@ -3,6 +3,7 @@ package vhd
 import (
 	"fmt"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -17,6 +18,28 @@ type geometry struct {
 // sectors returns how many sectors the geometry covers.
 func (g geometry) sectors() int64 {
 	return int64(g.Cylinders) * int64(g.Heads) * int64(g.SectorsPerTrack)
+}
+
+// general returns g as other packages know geometries.
+func (g geometry) general() driver.Geometry {
+	return driver.Geometry{
+		Cylinders: int64(g.Cylinders), Heads: int64(g.Heads), Sectors: int64(g.SectorsPerTrack),
+	}
+}
+
+// geometryFor returns the geometry of a copy of size bytes. Where a BIOS is to report that of bios, heads and sectors
+// are those of own, the geometry of the source, if they lead to it: only the cylinders grow. It is the usual one where
+// nothing depends on it, or no ATA disk can lead to it.
+func geometryFor(size int64, bios driver.Geometry, own geometry) geometry {
+	usual := geometryOf(size)
+	x, ok := driver.ForATA(size, bios, own.general(), usual.general())
+	if !ok {
+		return usual
+	}
+	return geometry{
+		Cylinders: uint16(ondisk.U32(x.Cylinders)), //nolint:gosec // at most 65535 by ForATA
+		Heads:     ondisk.Byte(x.Heads), SectorsPerTrack: ondisk.Byte(x.Sectors),
+	}
 }
 
 // maxGeometry is where the calculation ends. QEMU writes it too where the size is no product of three such numbers, and
@@ -64,10 +87,18 @@ func (f *footer) geometryIssue() []ondisk.Issue {
 			"size field counts",
 			g.Cylinders, g.Heads, g.SectorsPerTrack, covers, f.size()),
 	}
-	if g == maxGeometry || g == geometryOf(f.size()) {
-		i.Effect = ondisk.Note // rounded as the specification wants it, or no real geometry
+	over := g.general().Over(f.size())
+	if g == maxGeometry || g == geometryOf(f.size()) || g.general() == over || g.general() == over.Clipped() {
+		// Rounded as the specification wants it, or to whole cylinders, those that programs can address; or no real
+		// geometry.
+		i.Effect = ondisk.Note
 	}
 	return []ondisk.Issue{i}
+}
+
+// reported returns what a BIOS reports of the disk.
+func (f *rawFooter) reported() driver.Geometry {
+	return f.DiskGeometry.general().Reported(ondisk.I64(f.CurrentSize))
 }
 
 // sizeCounts reports whether every reader takes the size from the size field, or gets the same one from the geometry.

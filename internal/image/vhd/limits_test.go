@@ -22,7 +22,7 @@ func (nowhere) Sync() error                            { return nil }
 // Allocation Table and Data Blocks".
 func TestBlocksBehind2TiB(t *testing.T) {
 	t.Parallel()
-	target := newDynamicTarget(nowhere{}, (&template{}).footerFor(1<<40, nil), defaultBlock)
+	target := newDynamicTarget(nowhere{}, (&template{}).footerFor(1<<40, driver.Geometry{}, nil), defaultBlock)
 	target.next = (math.MaxUint32 - 8) * units.SectorSize
 	require.NoError(t, target.Reserve(0, 512))
 	target.next = math.MaxUint32 * units.SectorSize
@@ -41,8 +41,8 @@ func TestSizesOfVHDs(t *testing.T) {
 	}
 	_, err := create(nowhere{}, 4096, driver.Options{SectorSize: 4096})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
-	_, err = (&footer{}).around(maxSize, 512)
+	_, err = (&footer{}).around(maxSize, 512, driver.Geometry{})
 	require.NoError(t, err)
-	_, err = (&footer{}).around(maxSize+512, 512)
+	_, err = (&footer{}).around(maxSize+512, 512, driver.Geometry{})
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }

@@ -34,6 +34,7 @@ var Format = driver.Format{
 	Detect:     detect,
 	Open:       open,
 	Create:     create,
+	Reports:    reports,
 	Subformats: []string{dynamicDisk, fixedDisk},
 	Names:      names,
 	Extensions: []string{".vhd", ".avhd"},
@@ -75,6 +76,9 @@ func open(s *driver.Source) (*driver.Image, error) {
 	if g := f.DiskGeometry; g.SectorsPerTrack <= 63 && g.sectors() > 0 { // what the BIOS interface can say
 		img.Heads, img.Sectors = int(g.Heads), int(g.SectorsPerTrack)
 	}
+	if f.DiskGeometry.sectors() > 0 {
+		img.BIOS = f.reported()
+	}
 	return img, nil
 }
 
@@ -92,7 +96,9 @@ func openFixed(s *driver.Source, f *footer) (*driver.Image, error) {
 		}),
 	}
 	if size == f.off {
-		img.Around = func(size int64) (driver.Around, error) { return f.around(size, s.File.Size()-f.off) }
+		img.Around = func(size int64, bios driver.Geometry) (driver.Around, error) {
+			return f.around(size, s.File.Size()-f.off, bios)
+		}
 	}
 	if size < f.off {
 		img.Issues = append(img.Issues, ondisk.Issue{

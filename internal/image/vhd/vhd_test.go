@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest/forge/vhdforge"
+	"github.com/trueup/trueup/internal/image/driver"
 )
 
 // Expected sizes and places are those of VHD 1.0.
@@ -84,4 +85,28 @@ func TestDetect(t *testing.T) {
 		require.False(t, detect(make([]byte, 1024), tail(at)))
 	}
 	require.False(t, detect([]byte("conecti"), []byte("x")))
+}
+
+// A disk that boots by cylinder, head and sector keeps heads and sectors when it grows, so far as a BIOS then reports
+// them; the cylinders are those of the new size, and no more than can be addressed where more would have the BIOS
+// translate. A disk of which that is not wanted has the geometry of the specification.
+func TestGeometryThatABIOSReports(t *testing.T) {
+	chs := func(h, s int64) driver.Geometry { return driver.Geometry{Heads: h, Sectors: s} }
+	for _, tc := range []struct {
+		name    string
+		sectors int64
+		bios    driver.Geometry
+		own     geometry
+		want    geometry
+	}{
+		{"34 MiB grows by 1 MiB", 1023*4*17 + 2048, chs(4, 17), geometry{1023, 4, 17}, geometry{1024, 4, 17}},
+		{"room for more cylinders", 900*5*17 + 2048, chs(5, 17), geometry{900, 5, 17}, geometry{924, 5, 17}},
+		{"nothing depends on it", 1023*4*17 + 2048, chs(0, 0), geometry{1023, 4, 17}, geometry{842, 5, 17}},
+		{"was no vhd: 16 heads of a small disk", 204800, chs(16, 63), geometry{}, geometry{203, 16, 63}},
+		{"504 MiB: as many when translated", 1034240, chs(16, 63), geometry{1024, 16, 63}, geometry{1026, 16, 63}},
+		{"8 GiB: 255 heads by translation", 16777216, chs(255, 63), geometry{16644, 16, 63}, geometry{16644, 16, 63}},
+		{"100 MiB of 255 heads: none can say so", 204800, chs(255, 63), geometry{1003, 12, 17}, geometry{1003, 12, 17}},
+	} {
+		require.Equal(t, tc.want, geometryFor(512*tc.sectors, tc.bios, tc.own), tc.name)
+	}
 }

@@ -33,11 +33,8 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 		return nil, fmt.Errorf("vhd of %d bytes: %w, want whole sectors of %d bytes; choose --to raw", size,
 			ondisk.ErrUnsupported, units.SectorSize)
 	}
-	from, _ := o.Template.(*template)
-	if from == nil {
-		from = &template{}
-	}
-	foot := from.footerFor(size, o.Seed)
+	from := templateOf(o)
+	foot := from.footerFor(size, o.BIOS, o.Seed)
 	if o.Subformat != fixedDisk {
 		block := from.block
 		if block == 0 {
@@ -53,6 +50,19 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	return &fixedTarget{flat, size, foot}, nil
 }
 
+func templateOf(o driver.Options) *template {
+	if from, _ := o.Template.(*template); from != nil {
+		return from
+	}
+	return &template{}
+}
+
+// reports returns what a BIOS reports of a disk that create makes.
+func reports(size int64, o driver.Options) driver.Geometry {
+	f := templateOf(o).footerFor(size, o.BIOS, o.Seed)
+	return f.reported()
+}
+
 // The creator of a disk that was not a VHD before. Windows 10 writes these; a name of our own would make QEMU take
 // the size from the geometry, which is rounded down.
 const (
@@ -63,9 +73,13 @@ const (
 
 // footerFor returns the footer of a copy of size bytes. It keeps creator and time of the source, as far as readers then
 // see the right size, and has an identity of its own.
-func (t *template) footerFor(size int64, seed []byte) rawFooter {
+func (t *template) footerFor(size int64, bios driver.Geometry, seed []byte) rawFooter {
+	var own geometry
+	if t.footer != nil {
+		own = t.footer.DiskGeometry
+	}
 	f := rawFooter{
-		Features: features, FileFormatVersion: version1, DiskGeometry: geometryOf(size),
+		Features: features, FileFormatVersion: version1, DiskGeometry: geometryFor(size, bios, own),
 		// The size at creation, and the copy is created now. Spec: VHD 1.0, "Original Size".
 		OriginalSize: ondisk.U64(size), CurrentSize: ondisk.U64(size),
 	}
@@ -90,11 +104,11 @@ func (t *template) footerFor(size int64, seed []byte) rawFooter {
 }
 
 // around returns what a fixed disk that changes in its place gets behind it: as many bytes of a footer as there were.
-func (f *footer) around(size, n int64) (driver.Around, error) {
+func (f *footer) around(size, n int64, bios driver.Geometry) (driver.Around, error) {
 	if size > maxSize {
 		return driver.Around{}, fmt.Errorf("vhd of %d bytes: %w of %d bytes (2040 GiB)", size, ondisk.ErrLimit, maxSize)
 	}
-	foot := (&template{footer: f}).footerFor(size, []byte("in place"))
+	foot := (&template{footer: f}).footerFor(size, bios, []byte("in place"))
 	foot.DiskType, foot.DataOffset = typeFixed, noOffset
 	return driver.Around{Tail: foot.encode()[:n]}, nil
 }

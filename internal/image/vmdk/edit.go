@@ -15,9 +15,12 @@ import (
 )
 
 // plainDescriptor returns the start for a VMDK whose source was none. Values are those of a disk that every VMware
-// product since 2006 opens.
-func plainDescriptor() *descriptor {
-	d, err := parseDescriptor([]byte(`# Disk DescriptorFile
+// product since 2006 opens; heads and sectors are those of bios, if that says any.
+func plainDescriptor(bios driver.Geometry) *descriptor {
+	if bios == (driver.Geometry{}) {
+		bios = driver.Geometry{Heads: 255, Sectors: 63}
+	}
+	d, err := parseDescriptor(fmt.Appendf(nil, `# Disk DescriptorFile
 version=1
 encoding="UTF-8"
 CID=00000000
@@ -32,10 +35,10 @@ RW 1 ZERO
 
 ddb.adapterType = "lsilogic"
 ddb.geometry.cylinders = "0"
-ddb.geometry.heads = "255"
-ddb.geometry.sectors = "63"
+ddb.geometry.heads = "%d"
+ddb.geometry.sectors = "%d"
 ddb.virtualHWVersion = "4"
-`))
+`, bios.Heads, bios.Sectors))
 	if err != nil {
 		panic(err)
 	}
@@ -78,10 +81,10 @@ func (d *descriptor) withIDs() []line {
 }
 
 // copyFor returns the text of a copy, in UTF-8: every line except those on extents and identity is kept. size is the
-// size of the copy in bytes.
-func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []byte) []byte {
+// size of the copy in bytes; bios is as in driver.Options.
+func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []byte, bios driver.Geometry) []byte {
 	id := d.identity(seed)
-	return d.inUTF8().rewritten(size, &id, func(out []string, l line) ([]string, bool) {
+	return d.inUTF8().forBIOS(size, bios).rewritten(size, &id, func(out []string, l line) ([]string, bool) {
 		switch {
 		case l.ext != nil:
 			out, extents = appendExtents(out, extents), nil
@@ -179,13 +182,13 @@ func rename(text []byte, to func(name string) string) ([]byte, error) {
 const mostSplit = 2 * units.GiB
 
 // around returns what a disk that changes in its place gets as its descriptor.
-func (d *descriptor) around(size int64) (driver.Around, error) {
+func (d *descriptor) around(size int64, bios driver.Geometry) (driver.Around, error) {
 	own := size - d.size() + d.extents[len(d.extents)-1].size
 	if own > mostSplit && len(d.extents) > 1 {
 		return driver.Around{}, fmt.Errorf("the last extent would have %d bytes: %w of %d", own, ondisk.ErrLimit,
 			mostSplit)
 	}
-	return driver.Around{Text: d.resized(size)}, nil
+	return driver.Around{Text: d.resized(size, bios)}, nil
 }
 
 // size returns how many bytes the extents have.
@@ -198,11 +201,11 @@ func (d *descriptor) size() (n int64) {
 
 // resized returns the text for the same disk with other contents and a size in bytes: its last extent grows. Its
 // snapshots and clones know it by the content identifier, and no longer fit. Tracked changes are those of the old one.
-func (d *descriptor) resized(size int64) []byte {
+func (d *descriptor) resized(size int64, bios driver.Geometry) []byte {
 	id := d.identity([]byte("in place"))
 	last := d.extents[len(d.extents)-1]
 	own := size - d.size() + last.size
-	return d.rewritten(size, &id, func(out []string, l line) ([]string, bool) {
+	return d.forBIOS(size, bios).rewritten(size, &id, func(out []string, l line) ([]string, bool) {
 		if l.ext != last {
 			return out, false
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -51,9 +52,16 @@ func parsed(t *testing.T, text string) *descriptor {
 	return d
 }
 
+// copied returns the text of a copy by a job.
+func copied(t *testing.T, text, job string) string {
+	t.Helper()
+	lines := []string{`RW 16779264 VMFS "new-flat.vmdk"`}
+	return string(parsed(t, text).copyFor(vmfs, newSize, lines, []byte(job), driver.Geometry{}))
+}
+
 func edited(t *testing.T, text string) string {
 	t.Helper()
-	return string(parsed(t, text).copyFor(vmfs, newSize, []string{`RW 16779264 VMFS "new-flat.vmdk"`}, []byte("seed")))
+	return copied(t, text, "seed")
 }
 
 // What a copy changes, line by line; every other line stays as it was, in its place.
@@ -102,7 +110,7 @@ func TestCopyInUTF8(t *testing.T) {
 // What changes in its place keeps its text byte for byte, and its names.
 func TestOtherCharsetsInPlace(t *testing.T) {
 	text := strings.NewReplacer(`"UTF-8"`, `"windows-1252"`, "old-flat", "B\xfcro-flat").Replace(esxi)
-	resized := string(parsed(t, text).resized(newSize))
+	resized := string(parsed(t, text).resized(newSize, driver.Geometry{}))
 	require.Contains(t, resized, "encoding=\"windows-1252\"\n")
 	require.Contains(t, resized, "VMFS \"B\xfcro-flat.vmdk\"\n")
 	_, err := rename([]byte(text), func(n string) string { return n + "x" })
@@ -131,7 +139,7 @@ func TestIdentityOfACopy(t *testing.T) {
 // The same job gives the same identity, another one another.
 func TestIdentityFollowsFromTheJob(t *testing.T) {
 	cid := func(text, seed string) string {
-		d := parsed(t, string(parsed(t, text).copyFor(vmfs, newSize, []string{`RW 1 VMFS "x"`}, []byte(seed))))
+		d := parsed(t, copied(t, text, seed))
 		v, _ := d.get("cid")
 		return v
 	}
@@ -171,7 +179,7 @@ func TestCylinders(t *testing.T) {
 			d := parsed(t, "# Disk DescriptorFile\nCID=1\nddb.geometry.cylinders = "+
 				"\""+tc.cyl+"\"\nddb.geometry.heads = \""+tc.heads+
 				"\"\nddb.geometry.sectors = \""+tc.sectors+"\"\n")
-			text := string(d.copyFor(monolithicFlat, tc.size*512, nil, nil))
+			text := string(d.copyFor(monolithicFlat, tc.size*512, nil, nil, driver.Geometry{}))
 			require.Contains(t, text, "ddb.geometry.cylinders = \""+tc.want+"\"\n")
 		})
 	}
@@ -208,7 +216,8 @@ func TestUUIDsOfOtherForms(t *testing.T) {
 
 // A source that was no VMDK gets a descriptor that qemu-img and our own reader take.
 func TestPlainDescriptor(t *testing.T) {
-	text := string(plainDescriptor().copyFor(monolithicSparse, 10<<30, []string{`RW 20971520 SPARSE "x.vmdk"`}, nil))
+	text := string(plainDescriptor(driver.Geometry{}).copyFor(monolithicSparse, 10<<30,
+		[]string{`RW 20971520 SPARSE "x.vmdk"`}, nil, driver.Geometry{}))
 	d := parsed(t, text)
 	require.Len(t, d.extents, 1)
 	require.Equal(t, int64(10<<30), d.extents[0].size)

@@ -73,7 +73,8 @@ func over(parent *driver.Image, at int64) func(off, n int64) disk.Run {
 // copy would have no adapter and no geometry.
 var inherited = []string{
 	"ddb.adaptertype", "ddb.geometry.cylinders", "ddb.geometry.heads", "ddb.geometry.sectors", "ddb.virtualhwversion",
-	"ddb.toolsversion", "ddb.toolsinstalltype", "ddb.uuid",
+	"ddb.geometry.bioscylinders", "ddb.geometry.biosheads", "ddb.geometry.biossectors", "ddb.toolsversion",
+	"ddb.toolsinstalltype", "ddb.uuid",
 }
 
 // inherit takes what the descriptor of a child lacks from its parent's.
@@ -81,7 +82,7 @@ func (d *descriptor) inherit(parent *driver.Image) *descriptor {
 	if parent == nil {
 		return d
 	}
-	from, _ := sourceOf(parent.Template)
+	from, _ := sourceOf(parent.Template, driver.Geometry{})
 	out := *d
 	out.lines = slices.Clone(d.lines)
 	for _, key := range inherited {

@@ -88,7 +88,7 @@ func newViewTarget(f driver.WriteFile, size int64, from *descriptor, o driver.Op
 		lines = append(lines, fmt.Sprintf("RW %d FLAT \"%s\" %d", p.Len/units.SectorSize, at, p.At/units.SectorSize))
 	}
 	flat, err := driver.NewFlat(head, end)
-	t.flatTarget = flatTarget{flat, f, from.copyFor(splitFlat, size, lines, o.Seed)}
+	t.flatTarget = flatTarget{flat, f, from.copyFor(splitFlat, size, lines, o.Seed, o.BIOS)}
 	return t, err
 }
 

@@ -39,6 +39,7 @@ var Format = driver.Format{
 	Detect:     detect,
 	Open:       open,
 	Create:     create,
+	Reports:    reports,
 	Subformats: []string{monolithicSparse, monolithicFlat, splitSparse, splitFlat, vmfs, streamOptimized},
 	Stream:     openStream,
 	Names:      names,
@@ -233,6 +234,7 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 		img.Details = append(img.Details, driver.Detail{Name: "geometry", Value: fmt.Sprintf("%d/%d/%d", c, h, s)})
 		img.Heads, img.Sectors = int(h), int(s)
 	}
+	img.BIOS = d.reported(d.size())
 	return img, nil
 }
 

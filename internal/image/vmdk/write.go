@@ -23,7 +23,7 @@ const (
 )
 
 func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
-	from, grain := sourceOf(o.Template)
+	from, grain := sourceOf(o.Template, o.BIOS)
 	kind := o.Subformat
 	if kind == "" {
 		kind = monolithicSparse
@@ -35,7 +35,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 		return newSplitTarget(f, kind, size, grain, from, o)
 	case kind == monolithicSparse, kind == streamOptimized:
 		e := fmt.Sprintf("RW %d SPARSE \"%s\"", size/units.SectorSize, plainName(o.Name))
-		text := from.copyFor(kind, size, []string{e}, o.Seed)
+		text := from.copyFor(kind, size, []string{e}, o.Seed, o.BIOS)
 		if kind == streamOptimized {
 			return newStreamTarget(f, size, text)
 		}
@@ -53,7 +53,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	if kind == vmfs {
 		e = fmt.Sprintf("RW %d VMFS \"%s\"", size/units.SectorSize, name) // ESXi writes no offset
 	}
-	return &flatTarget{flat, f, from.copyFor(kind, size, []string{e}, o.Seed)}, nil
+	return &flatTarget{flat, f, from.copyFor(kind, size, []string{e}, o.Seed, o.BIOS)}, nil
 }
 
 // plainName returns the name that a sparse file carries of itself. Readers look only at the file they have opened, so a
@@ -66,14 +66,14 @@ func plainName(name string) string {
 }
 
 // sourceOf returns the descriptor to start from: the source's own, or a plain one when the source was no VMDK.
-func sourceOf(tmpl any) (*descriptor, int64) {
+func sourceOf(tmpl any, bios driver.Geometry) (*descriptor, int64) {
 	switch t := tmpl.(type) {
 	case *template:
 		return t.descriptor, t.grainSize
 	case *descriptor:
 		return t, defaultGrain
 	}
-	return plainDescriptor(), defaultGrain
+	return plainDescriptor(bios), defaultGrain
 }
 
 // flatTarget writes the flat extent, and the descriptor when that is complete.

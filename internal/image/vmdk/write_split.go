@@ -41,7 +41,7 @@ func newSplitTarget(
 		}
 		lines = append(lines, line)
 	}
-	t.text = from.copyFor(kind, size, lines, o.Seed)
+	t.text = from.copyFor(kind, size, lines, o.Seed, o.BIOS)
 	return t, nil
 }
 

@@ -36,7 +36,7 @@ func TestRangeAcrossExtents(t *testing.T) {
 		return w, "disk" + suffix + ".vmdk", nil
 	}}
 	text := &memWriter{kept: map[int64]byte{}}
-	x, err := newSplitTarget(text, splitFlat, 2*splitSize+512, defaultGrain, plainDescriptor(), o)
+	x, err := newSplitTarget(text, splitFlat, 2*splitSize+512, defaultGrain, plainDescriptor(driver.Geometry{}), o)
 	require.NoError(t, err)
 	require.Len(t, extents, 3)
 	require.Equal(t, []int64{splitSize, splitSize, 512}, []int64{extents[0].size, extents[1].size, extents[2].size})
