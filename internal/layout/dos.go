@@ -18,8 +18,8 @@ const (
 	typeExtendedLBA = 0x0f
 )
 
-// lastCylinder is the last cylinder that the ten bits of CHS can name.
-const lastCylinder = 1023
+// LastCylinder is the last cylinder that the ten bits of CHS can name.
+const LastCylinder = 1023
 
 // cylinder returns the size of a cylinder in bytes, 0 if unknown.
 func (l *Layout) cylinder() int64 {
@@ -48,6 +48,20 @@ func (l *Layout) lastForDOS(box boot.Partition) (last int) {
 	return last
 }
 
+// EndOfCHS returns the byte behind all that CHS can name, that of the disk where no geometry is known.
+func (l *Layout) EndOfCHS() int64 {
+	if c := l.cylinder(); c > 0 {
+		return (LastCylinder + 1) * c
+	}
+	return l.Size
+}
+
+// ReadByCHS reports whether DOS and Windows 95 to ME read a partition by CHS alone: a FAT whose type does not say LBA.
+// Spec: MS-DOS 4.0, src/BIOS/MSDISK.ASM, which knows no other way; types 0C and 0E came with Windows 95B for LBA.
+func ReadByCHS(p boot.Partition) bool {
+	return identify.Traits(p.Volume.Kind).DOS && slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b}, p.Type)
+}
+
 func isTypeOfFAT(t byte) bool { return slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b, 0x0c, 0x0e}, t) }
 
 // record returns the item of an extended boot record. One that begins a cylinder keeps doing so if a DOS could read it;
@@ -64,7 +78,7 @@ func (l *Layout) record(r table.Record) Item {
 		return x
 	}
 	x.Step = c
-	if most := lastCylinder * c; box.Type == typeExtended && r.Off <= most {
+	if most := LastCylinder * c; box.Type == typeExtended && r.Off <= most {
 		x.Most = most
 	}
 	return x

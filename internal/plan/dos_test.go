@@ -326,3 +326,43 @@ func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
 	require.Len(t, refused, 1)
 	require.Equal(t, "ebr-link", refused[0].Code)
 }
+
+// A FAT that DOS reads by CHS is warned of where its end leaves what CHS can name; the remedy keeps it there, if any
+// boundary does. One that was behind before, and one whose type says LBA, is not.
+func TestFATBehindTheLastCylinder(t *testing.T) {
+	const heads, track = 4, 17
+	for _, tc := range []struct {
+		name           string
+		kind           byte
+		start, sectors uint32
+		warned, remedy string
+	}{
+		{
+			"up to cylinder 1022", 6, 17, 1023*heads*track - 17, "its last 43 sectors lie behind cylinder 1023",
+			"or try --boundary 32K",
+		},
+		{"no boundary keeps it", 4, 17, 1024*heads*track - 17, "its last 111 sectors", "first"},
+		{"half of the disk", 6, 17, 500 * heads * track, "", ""},
+		{"by LBA", 0x0e, 17, 1023*heads*track - 17, "", ""},
+		{"it was behind", 6, 17, 1030 * heads * track, "", ""},
+	} {
+		s := &sparse{sectors: int64(tc.start + tc.sectors), bytes: map[int64]forge.Bytes{}}
+		s.bytes[0] = tableforge.NewMBR(1, tableforge.Slot{Type: tc.kind, Start: tc.start, Sectors: tc.sectors})
+		l := bare(t, s.disk())
+		l.Geometry = table.Geometry{Heads: heads, Sectors: track}
+		l.Partitions[0].Volume = &volume.Volume{Kind: volume.FAT16}
+		var found []align.Finding
+		for _, n := range newPlan(t, l, align.Goal{Must: 65536, Want: 65536}).Notes {
+			if n.Code == "chs-end" {
+				found = append(found, n)
+			}
+		}
+		if tc.warned == "" {
+			require.Empty(t, found, tc.name)
+			continue
+		}
+		require.Len(t, found, 1, tc.name)
+		require.Contains(t, found[0].Text, tc.warned, tc.name)
+		require.Regexp(t, tc.remedy+"$|"+tc.remedy+",", found[0].Remedy, tc.name)
+	}
+}

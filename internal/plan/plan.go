@@ -190,6 +190,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	p.Notes = append(p.Notes, align.Relevant(concerning(l, goal), p.moved())...)
 	p.offInside(l)
 	p.chsNote(l)
+	p.outOfReach(l)
 	p.losses(l)
 	p.strays(l)
 	p.atEnd(l)
@@ -363,6 +364,31 @@ func (p *Plan) chsNote(l *layout.Layout) {
 			l.Boot.Code.Name, units.Short(p.Goal.Want), l.Geometry.Heads),
 		Remedy: "--boundary 64K holds for every geometry",
 	}))
+}
+
+// outOfReach warns of a file system of DOS that ends behind what CHS can name after the move, and did not before.
+func (p *Plan) outOfReach(l *layout.Layout) {
+	end := l.EndOfCHS()
+	for _, m := range p.Moves {
+		part, _ := l.Partition(m.Partition)
+		over := m.To + m.Len - end
+		if over <= 0 || part.End() > end || !layout.ReadByCHS(part) {
+			continue
+		}
+		remedy := "make the partition smaller in the guest first"
+		for b := p.Goal.Want / 2; b >= align.Block; b /= 2 {
+			if units.AlignUp(m.From, b)+m.Len <= end {
+				remedy += fmt.Sprintf(", or try --boundary %s, which stays in front of it", units.Short(b))
+				break
+			}
+		}
+		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+			Code: "chs-end", Effect: ondisk.Warn, Partition: m.Partition, Text: fmt.Sprintf(
+				"it ends at LBA %d, and its last %s lie behind cylinder %d, the last one that CHS can name: a DOS, or a "+
+					"Windows 95 to ME, cannot read or write them by the type %02xh", (m.To+m.Len)/units.SectorSize-1,
+				units.Counted(over/units.SectorSize, "sector"), layout.LastCylinder, part.Type), Remedy: remedy,
+		}))
+	}
 }
 
 // strays warns of what a system remembers of a place where no partition starts now, and where one starts in the
