@@ -29,6 +29,9 @@ func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
 		r.Add(found)
 	}
 	r.unseen, r.boots, r.State = g.unseen, r.bootable(g.Partitions), Overall(r.Signs)
+	if r.Add(g.missed); !r.boots {
+		r.Unseen = nil // the searches are for what a boot needs
+	}
 	var clash *ondisk.Issue
 	if r.Refs, clash = distinct(r.Refs); clash != nil {
 		r.Issues = append(r.Issues, *clash)

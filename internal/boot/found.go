@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -32,6 +33,28 @@ type Found struct {
 	Windows bool
 	// Unlisted counts the positions on other disks that Refs leaves out: too many, or impossible to rewrite.
 	Unlisted int
+	// Unseen lists the parts of a search that could not look.
+	Unseen []Unseen
+}
+
+// Unseen is a place in which a search could not look. A search without one has seen everything that it looks for.
+type Unseen struct {
+	Partition int    `json:"partition,omitempty"` // 0: the disk
+	What      string `json:"what"`                // the object of the search, such as "the configuration of GRUB"
+	Why       string `json:"why"`
+}
+
+func (u Unseen) String() string { return fmt.Sprintf("%s: not seen: %s", u.What, u.Why) }
+
+// maxUnseen bounds the places that a disk lists. A table can name thousands of partitions.
+const maxUnseen = 32
+
+// NotSeen records once that a search for something in a partition (0: the disk) could not look.
+func (f *Found) NotSeen(partition int, what, why string) {
+	u := Unseen{partition, what, why}
+	if len(f.Unseen) < maxUnseen && !slices.Contains(f.Unseen, u) {
+		f.Unseen = append(f.Unseen, u)
+	}
 }
 
 // Fixed is a range of the disk that must keep its place and its bytes; else there is the issue.
@@ -60,6 +83,9 @@ func (f *Found) Add(more Found) {
 	f.Signs = append(f.Signs, more.Signs...)
 	f.Fixed = append(f.Fixed, more.Fixed...)
 	f.Windows, f.Unlisted = f.Windows || more.Windows, f.Unlisted+more.Unlisted
+	for _, u := range more.Unseen {
+		f.NotSeen(u.Partition, u.What, u.Why)
+	}
 }
 
 // Link adds a step of the boot. Partition 0 is the disk.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/fs/ext"
@@ -41,7 +42,10 @@ type Guest struct {
 	files  map[int]opened // by number of the partition
 	budget *guestfile.Budget
 	unseen map[int]bool // numbers of partitions of which not all files could be looked into
+	missed Found        // the same, with reasons
 	kept   map[any]any  // by type, see Kept
+
+	configs []Config
 }
 
 type opened struct {
@@ -104,14 +108,6 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 	return o.fs, o.err
 }
 
-// NotSeen records a partition that could not be looked into.
-func (g *Guest) NotSeen(p Partition) {
-	if g.unseen == nil {
-		g.unseen = map[int]bool{}
-	}
-	g.unseen[p.Number] = true
-}
-
 // WithFile calls do for each partition that has one of the files, with the first path that leads to one.
 func (g *Guest) WithFile(paths []string, do func(p Partition, path string)) error {
 	for _, p := range g.Partitions {
@@ -120,7 +116,7 @@ func (g *Guest) WithFile(paths []string, do func(p Partition, path string)) erro
 		case err == nil:
 			do(p, path)
 		case Understood(err):
-			g.NotSeen(p)
+			g.NotSeen(p, strings.Join(paths, " or "), err)
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ondisk.ErrNoMatch):
 			return fmt.Errorf("partition %d: %w", p.Number, err)
 		}

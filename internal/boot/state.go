@@ -82,8 +82,7 @@ var marked = []volume.Kind{
 // Volumes finds the signs that the volumes themselves carry.
 var Volumes = Finder{Name: "marks of volumes", Find: Everywhere(func(g *Guest, p Partition, f *Found) error {
 	f.Signs = append(f.Signs, SignsOf(p)...)
-	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || firmwareTypes[p.TypeID()] != "" ||
-		slices.Contains(noVolume, p.TypeID()) {
+	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || NoFiles(p) {
 		return nil
 	}
 	_, used, err := g.Area(p) // zeros were never formatted
@@ -97,6 +96,11 @@ var Volumes = Finder{Name: "marks of volumes", Find: Everywhere(func(g *Guest, p
 var noVolume = []string{
 	"83bd6b9d-7f41-11dc-be0b-001560b84f0f", // FreeBSD boot
 	"e3c9e316-0b5c-4db8-817d-f92df00215ae", // Microsoft reserved
+}
+
+// NoFiles reports whether a partition of unknown content is of a type for content without files.
+func NoFiles(p Partition) bool {
+	return firmwareTypes[p.TypeID()] != "" || slices.Contains(noVolume, p.TypeID())
 }
 
 // SignsOf returns the signs of a volume. Whether an NTFS was closed shows in its log.

@@ -12,9 +12,20 @@ import (
 var firmwareTypes = map[string]string{
 	"0xef":                                 "an EFI system partition",
 	"0x41":                                 "a PReP boot partition",
-	"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": "an EFI system partition",
+	espGUID:                                "an EFI system partition",
 	"21686148-6449-6e6f-744e-656564454649": "a BIOS boot partition",
 	"9e1a2d38-c612-4316-aa26-8b49521e5a8b": "a PReP boot partition",
+}
+
+// Types of an EFI system partition. Spec: UEFI 2.10, table 5.7 and 5.2.2.
+const (
+	espGUID = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
+	espByte = 0xef
+)
+
+// IsESP reports whether UEFI firmware starts loaders from a partition.
+func IsESP(p Partition) bool {
+	return p.TypeGUID == espGUID || p.Kind == table.Primary && p.Type == espByte
 }
 
 // Needs returns why a partition is part of the system that the disk boots, or can be; empty for one that only holds

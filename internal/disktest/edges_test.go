@@ -119,7 +119,9 @@ var edges = map[string][]string{
 		"internal/boot", "internal/fs/exfat", "internal/guestfile", "internal/table", "internal/volume",
 	}, // a move of exFAT makes its checksum anew
 	// room in volumes
-	"internal/boot/grub": {"internal/boot", "internal/table", "internal/volume", "internal/volume/identify"},
+	"internal/boot/grub": {
+		"internal/boot", "internal/guestfile", "internal/table", "internal/volume", "internal/volume/identify",
+	},
 	"internal/boot/linux": {
 		"internal/boot", "internal/fs/ext", "internal/guestfile", "internal/pattern", "internal/table",
 		"internal/volume",

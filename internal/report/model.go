@@ -92,6 +92,9 @@ type BootCode struct {
 // BootLink is a step of the boot.
 type BootLink = boot.Link
 
+// BootUnseen is a place in which a search for what a boot needs could not look.
+type BootUnseen = boot.Unseen
+
 // Guest is how the machine was left when its disk was copied.
 type Guest struct {
 	State boot.State `json:"state"`
@@ -162,6 +165,7 @@ type Disk struct {
 	Table      Table           `json:"table"`
 	Boot       BootCode        `json:"boot_code"`
 	Chain      []BootLink      `json:"boot_chain"`
+	Unseen     []BootUnseen    `json:"boot_unseen,omitempty"`
 	Guest      *Guest          `json:"guest,omitempty"` // nil: not looked at
 	Partitions []Partition     `json:"partitions"`
 	Volume     *Volume         `json:"volume,omitempty"`
@@ -365,7 +369,7 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 			Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.ReadsCHS(),
 			Hands: l.Boot.Code.HandsOver,
 		},
-		Chain: append([]BootLink{}, l.Boot.Chain...),
+		Chain: append([]BootLink{}, l.Boot.Chain...), Unseen: l.Boot.Unseen,
 	}
 	if l.Boot.State != "" {
 		d.Guest = &Guest{State: l.Boot.State, Signs: append([]Sign{}, l.Boot.Signs...)}

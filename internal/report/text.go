@@ -270,6 +270,7 @@ func (t *Text) disk(d Disk) {
 		t.fact("Boot code", bootText(d))
 	}
 	t.chain(d.Chain)
+	t.unseen(d.Unseen)
 	if d.Volume != nil {
 		t.fact("Content", VolumeText(d.Volume))
 	}
@@ -277,6 +278,9 @@ func (t *Text) disk(d Disk) {
 
 // maxLinks is how many steps of a boot the text lists; JSON has all.
 const maxLinks = 32
+
+// maxUnseen is how many places that were not seen the text lists; JSON has all.
+const maxUnseen = 4
 
 // chain prints the steps of a boot, one under the other.
 func (t *Text) chain(links []BootLink) {
@@ -288,6 +292,20 @@ func (t *Text) chain(links []BootLink) {
 		}
 		t.printf("%s", head)
 		t.para(15, "%s", SafeMessage(l.Text)) // further in than the next step
+		head = strings.Repeat(" ", 13)
+	}
+}
+
+// unseen prints where a search for what a boot needs could not look.
+func (t *Text) unseen(places []BootUnseen) {
+	head := "  Not seen   "
+	for i, u := range places {
+		if i == maxUnseen && !t.Verbose {
+			t.printf("%13s... and %d more (-v lists them)\n", "", len(places)-i)
+			return
+		}
+		t.printf("%s", head)
+		t.para(15, "%s", SafeMessage(u.What+": "+u.Why))
 		head = strings.Repeat(" ", 13)
 	}
 }

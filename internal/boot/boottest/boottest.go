@@ -112,7 +112,7 @@ func said(tab *table.Table, parts []boot.Partition) func(d disk.Disk) (string, e
 // Said returns what was found, as text.
 func Said(f boot.Found) string {
 	var text strings.Builder
-	fmt.Fprintln(&text, f.Issues, f.Chain, f.Signs)
+	fmt.Fprintln(&text, f.Issues, f.Chain, f.Signs, f.Unseen)
 	for _, x := range f.Refs {
 		fmt.Fprintln(&text, x.Name(), x.Place(), x.Points, x.Target, x.Stays, x.Loss, string(x.Raw))
 		for _, s := range x.Seals {
@@ -134,4 +134,12 @@ func Texts(chain []boot.Link) []string {
 // Issues returns those that have a code.
 func Issues(r *boot.Result, code string) []ondisk.Issue {
 	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code != code })
+}
+
+// Unseen is the code of the warning that the configuration of a loader was not seen: disks of loaders alone have none.
+const Unseen = "boot-configuration-unseen"
+
+// But returns the issues that have another code.
+func But(r *boot.Result, code string) []ondisk.Issue {
+	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code == code })
 }

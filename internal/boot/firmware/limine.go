@@ -36,6 +36,12 @@ var limineFiles = []string{
 	"limine.sys", "boot/limine.sys", "limine/limine.sys", "boot/limine/limine.sys",
 }
 
+// limineConfigs are the places of the configuration. Spec: Limine 8, CONFIG.md, "Location of the config file".
+var limineConfigs = []string{
+	"limine.conf", "limine/limine.conf", "boot/limine.conf", "boot/limine/limine.conf",
+	"limine.cfg", "limine/limine.cfg", "boot/limine.cfg", "boot/limine/limine.cfg",
+}
+
 func findLimine(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	if g.Code != c {
 		return f, nil
@@ -43,6 +49,7 @@ func findLimine(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	for half := range int64(2) {
 		limineHalf(&f, g, half)
 	}
+	g.Configured(boot.Config{Loader: c.Name, Anywhere: true, Paths: limineConfigs})
 	return f, g.WithFile(limineFiles, func(p boot.Partition, path string) {
 		f.Link(p.Number, "%s of Limine lies in partition %d", path, p.Number)
 	})

@@ -10,13 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
-)
-
-// Types of an EFI system partition. Spec: UEFI 2.10, table 5.7 and 5.2.2.
-const (
-	espGUID = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
-	espByte = 0xef
 )
 
 // removable are the loaders that firmware starts if none of its boot entries works, one for each machine. Spec: UEFI
@@ -33,7 +26,7 @@ const (
 var UEFI = boot.Finder{Name: "uefi", Find: boot.Everywhere(systemPartition)}
 
 func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
-	if p.TypeGUID != espGUID && (p.Kind != table.Primary || p.Type != espByte) {
+	if !boot.IsESP(p) {
 		return nil
 	}
 	l, err := startable(g, p)
@@ -50,7 +43,17 @@ func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		startedBy(f, l, p.Number)
 	}
 	entries(f, l, err == nil, p.Number)
-	return nil
+	if err == nil {
+		return nil
+	}
+	_, used, aerr := g.Area(p) // zeros were never formatted
+	if used {
+		g.Configured(boot.Config{
+			Loader: fmt.Sprintf("the loader that UEFI firmware starts from partition %d", p.Number), Home: p.Number,
+			Why: boot.WhyUnseen(p, err),
+		})
+	}
+	return aerr
 }
 
 // efiLoaders are the programs on an EFI system partition that firmware can start.

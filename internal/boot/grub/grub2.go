@@ -149,7 +149,9 @@ func (r *grubReader) boot(img grubImage) error {
 	r.refer(img, "grub2 core image", img.Partition, img.Off+grubKernelSector, sector, z)
 	if key := (grubSeen{sector, r.g.Starts(img.Partition)}); !r.seen[key] {
 		r.seen[key] = true
-		r.list(img, sector, z, entries)
+		if r.list(img, sector, z, entries) {
+			return r.configure(img, entries)
+		}
 	}
 	return nil
 }
@@ -170,9 +172,11 @@ func (r *grubReader) link(stored int, z grubZone, text string) {
 	}
 }
 
-// list reads the block list of the core image that begins at a sector.
-func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []grubEntry) {
+// list reads the block list of the core image that begins at a sector. whole reports whether all of the image lies
+// where it can be read.
+func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []grubEntry) (whole bool) {
 	said := map[int]bool{in.Number: true}
+	whole = true
 	for i, e := range entries {
 		z := r.zone(e.Start, uint64(e.Sectors))
 		at := ondisk.I64(sector)*grubSector + grubFirstEntry - int64(i)*grubEntrySize
@@ -181,6 +185,7 @@ func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []g
 			r.breaks(img, 0, fmt.Sprintf("the block list of GRUB 2 at LBA %d names %d sectors from LBA %d, %s", sector,
 				e.Sectors, e.Start, z.text),
 				boot.InstallAgain)
+			whole = false
 			continue
 		case !said[z.Number] && z.Number != 0:
 			r.f.Link(z.Number, "core.img of GRUB 2 goes on in partition %d", z.Number)
@@ -188,6 +193,7 @@ func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []g
 		said[z.Number] = true
 		r.refer(img, fmt.Sprintf("grub2 block list entry %d", i+1), in.Partition, at, e.Start, z)
 	}
+	return whole
 }
 
 // refer adds the number of a sector that is stored at a byte of the disk. One in the gap stays valid and is left out.

@@ -68,6 +68,9 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	if err := previousMBR(&f, g, c); err != nil {
 		return f, err
 	}
+	g.Configured(boot.Config{
+		Loader: c.Name, Syntax: boot.GRUBLegacy, Anywhere: true, Paths: []string{"menu.lst", "boot/grub/menu.lst"},
+	})
 	return f, g.WithFile([]string{"grldr"}, func(p boot.Partition, _ string) {
 		f.Link(p.Number, "GRLDR lies in partition %d", p.Number)
 	})

@@ -82,7 +82,7 @@ func TestGrub4DOSInsideOfAPartition(t *testing.T) {
 	putGrub4DOS(f)
 	f.Text(0x1ffc, "GR\x55\xaa")
 	r := boottest.Read(t, f)
-	require.Len(t, r.Issues, 1)
+	require.Len(t, boottest.But(r, boottest.Unseen), 1)
 	require.Equal(t, ondisk.Unbootable, r.Issues[0].Effect)
 	require.Contains(t, r.Issues[0].Text, "first partition")
 }

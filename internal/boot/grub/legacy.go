@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
@@ -57,7 +58,7 @@ func (h legacyHome) holds(first, sectors int64) bool {
 
 // readLegacy follows a stage1, and adds references, or the reason why there are none.
 func readLegacy(f *boot.Found, g *boot.Guest, c *boot.Code, home legacyHome, code []byte) error {
-	refs, links, err := followLegacy(g, home, code)
+	refs, links, config, err := followLegacy(g, home, code)
 	if bad := (unsound{}); errors.As(err, &bad) {
 		f.Link(home.partition, "GRUB legacy in %s", home.name)
 		text := fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text)
@@ -65,26 +66,31 @@ func readLegacy(f *boot.Found, g *boot.Guest, c *boot.Code, home legacyHome, cod
 		return nil
 	}
 	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)
+	if err == nil && g.Starts(g.Numbered(home.partition)) {
+		g.Configured(config)
+	}
 	return err
 }
 
-func followLegacy(g *boot.Guest, home legacyHome, code []byte) ([]boot.Ref, []boot.Link, error) {
+func followLegacy(g *boot.Guest, home legacyHome, code []byte) (refs []boot.Ref, links []boot.Link,
+	config boot.Config, err error,
+) {
 	one, err := readStage1(code)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, config, err
 	}
 	if size := g.Disk.SectorSize(); size != legacySector {
-		return nil, nil, unsoundf("it knows sectors of 512 bytes only, and the disk has sectors of %d", size)
+		return nil, nil, config, unsoundf("it knows sectors of 512 bytes only, and the disk has sectors of %d", size)
 	}
 	at, err := legacyHolding(g, int64(one.Sector), 1, "its next stage")
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, config, err
 	}
 	two, err := readStage(g, at, one)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, config, err
 	}
-	refs := []boot.Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at,
+	refs = []boot.Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at,
 		one.Sector)}
 	for i, e := range two.list {
 		refs = append(refs, legacyRef(fmt.Sprintf("GRUB legacy %s block list entry %d", two.short(), i+1), at,
@@ -92,10 +98,11 @@ func followLegacy(g *boot.Guest, home legacyHome, code []byte) ([]boot.Ref, []bo
 	}
 	for i := range refs {
 		if refs[i].Raw, err = g.Read(refs[i].At); err != nil {
-			return nil, nil, err
+			return nil, nil, config, err
 		}
 	}
-	return refs, two.links(g, home, at, one), nil
+	links, config = two.links(g, home, at, one)
+	return refs, links, config, nil
 }
 
 // legacyRef is the u32 at byte place of the disk, stored in home, that names a sector in target.
@@ -141,22 +148,39 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 	return gap, nil
 }
 
-// links returns how the boot goes on.
-func (s *legacyStage) links(g *boot.Guest, home, at legacyHome, one *stage1) []boot.Link {
+// links returns how the boot goes on, and where the loader looks for its menu.
+func (s *legacyStage) links(g *boot.Guest, home, at legacyHome, one *stage1) ([]boot.Link, boot.Config) {
 	var f boot.Found
 	f.Link(home.partition, "GRUB legacy in %s loads %s from LBA %d, in %s", home.name, s.name(), one.Sector, at.name)
 	number := int(s.slot) + 1
 	known := s.slot != wholeDisk &&
 		slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.Number == number })
+	config := boot.Config{
+		Loader: "GRUB legacy in " + home.name, Syntax: boot.GRUBLegacy, Home: number,
+		Paths: []string{strings.TrimPrefix(s.config, "/")},
+	}
+	switch {
+	case s.menu != "":
+		config.Paths[0] = strings.TrimPrefix(s.menu, "/")
+	case s.head.ID != 0: // it opens stage2, whose own place of the menu is not read
+		config.Paths = legacyMenus
+	}
 	switch {
 	case at.partition != 0 && (!known || number == at.partition):
+		config.Home = at.partition
 		f.Link(at.partition, "%s of GRUB legacy opens %s by its name", s.short(), s.config)
-		return f.Chain
+		return f.Chain, config
 	case at.partition != 0:
 		f.Link(at.partition, "%s of GRUB legacy runs", s.short())
 	}
 	if known {
 		f.Link(number, "%s of GRUB legacy opens %s in partition %d by its name", s.short(), s.config, number)
+	} else {
+		config.Home, config.Anywhere, config.Paths = 0, true, legacyMenus
 	}
-	return f.Chain
+	return f.Chain, config
 }
+
+// legacyMenus are the usual places of the menu. Spec: GRUB 0.97, configure.ac and stage2/asm.S, config_file; Red Hat
+// calls it grub.conf.
+var legacyMenus = []string{"boot/grub/menu.lst", "grub/menu.lst", "boot/grub/grub.conf", "grub/grub.conf"}

@@ -332,7 +332,7 @@ func TestGrubLegacyInManyPartitions(t *testing.T) {
 	}
 	r, err := known.Read(boottest.Guest(d, tab, many))
 	require.NoError(t, err)
-	require.Len(t, r.Issues, 1)
+	require.Len(t, boottest.But(r, boottest.Unseen), 1)
 	require.Contains(t, r.Issues[0].Text, "more than 16 partitions")
 }
 

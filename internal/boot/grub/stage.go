@@ -95,6 +95,7 @@ type legacyStage struct {
 	version string
 	slot    byte   // partition of the table from which config is opened, from 0
 	config  string // path of the next file
+	menu    string // path of the menu that a stage1.5 passes on; empty: that of stage2
 }
 
 func (s *legacyStage) short() string {
@@ -225,7 +226,10 @@ func (s *legacyStage) readConfig(b []byte, name string) error {
 	if !ok || !isPrintable(text) {
 		return unsoundf("the file that its %s opens has no name", name)
 	}
-	path, _, _ := strings.Cut(string(text), " ")
+	path, menu, _ := strings.Cut(string(text), " ")
+	if strings.HasPrefix(menu, "/") {
+		s.menu = menu
+	}
 	if device, file, ok := strings.Cut(path, ")"); ok && strings.HasPrefix(device, "(") {
 		path, s.slot = file, slotOf(device)
 	}

@@ -26,6 +26,7 @@ var finders = []boot.Finder{
 	firmware.HiddenSectors,
 	firmware.ExFATOffset,
 	firmware.UEFI,
+	grub.EFI,
 	linux.Configuration,
 	windows.Logs,
 	boot.Volumes,

@@ -42,6 +42,19 @@ type configFile struct {
 	pattern string
 	role    string // what its partition is in the boot; empty: nothing
 	scan    func(c *config, words []string)
+	syntax  boot.Syntax // of the files that it can name
+}
+
+// scanner returns the scanner of a file that another configuration names.
+func scanner(syntax boot.Syntax) func(*config, []string) {
+	switch syntax {
+	case boot.SYSLINUX:
+		return scanSyslinux
+	case boot.GRUB2, boot.GRUBLegacy:
+		return scanGRUB
+	case boot.Options:
+	}
+	return scanOptions
 }
 
 const (
@@ -54,67 +67,98 @@ const (
 
 // configFiles are those of a root file system, then those of a boot file system, which can be the same.
 var configFiles = append([]configFile{
-	{"etc/fstab", roleRoot, scanFstab},
-	{"etc/crypttab", "", scanCrypttab},
-	{"etc/default/grub", "", scanOptions},
-	{"etc/kernel/cmdline", "", scanOptions},
-	{"etc/dracut.conf", "", scanOptions},
-	{"etc/dracut.conf.d/*.conf", "", scanOptions},
-	{"etc/lilo.conf", "", scanLilo},
-	{"etc/dmtab", "", scanCommands},
-	{"etc/rc.local", "", scanCommands},
-	{"etc/rc.d/rc.local", "", scanCommands},
-	{"etc/init.d/boot.local", "", scanCommands},
-	{"etc/udev/rules.d/*.rules", "", scanRules},
-	{"efi/*/grub.cfg", roleGRUB, scanGRUB},
-	{"syslinux.cfg", roleSyslinux, scanOptions},
-	{"extlinux.conf", roleSyslinux, scanOptions},
-	{"menu.lst", roleGRUB, scanGRUB}, // of grub4dos
+	{"etc/fstab", roleRoot, scanFstab, boot.Options},
+	{"etc/crypttab", "", scanCrypttab, boot.Options},
+	{"etc/default/grub", "", scanOptions, boot.Options},
+	{"etc/kernel/cmdline", "", scanOptions, boot.Options},
+	{"etc/dracut.conf", "", scanOptions, boot.Options},
+	{"etc/dracut.conf.d/*.conf", "", scanOptions, boot.Options},
+	{"etc/lilo.conf", "", scanLilo, boot.Options},
+	{"etc/dmtab", "", scanCommands, boot.Options},
+	{"etc/rc.local", "", scanCommands, boot.Options},
+	{"etc/rc.d/rc.local", "", scanCommands, boot.Options},
+	{"etc/init.d/boot.local", "", scanCommands, boot.Options},
+	{"etc/udev/rules.d/*.rules", "", scanRules, boot.Options},
+	{"efi/*/grub.cfg", roleGRUB, scanGRUB, boot.GRUB2},
+	{"syslinux.cfg", roleSyslinux, scanSyslinux, boot.SYSLINUX},
+	{"extlinux.conf", roleSyslinux, scanSyslinux, boot.SYSLINUX},
+	{"menu.lst", roleGRUB, scanGRUB, boot.GRUBLegacy},     // of grub4dos
+	{"nst/menu.lst", roleGRUB, scanGRUB, boot.GRUBLegacy}, // of NeoGrub, which EasyBCD installs
+	{"efi/*/refind.conf", "", scanOptions, boot.Options},
 }, append(inBoot("boot/"), inBoot("")...)...)
 
 // inBoot returns the files of a boot file system, below the folder where it is mounted or at its top.
 func inBoot(top string) []configFile {
 	return []configFile{
-		{top + "grub/grub.cfg", roleGRUB, scanGRUB},
-		{top + "grub/custom.cfg", "", scanGRUB},
-		{top + "grub/menu.lst", roleGRUB, scanGRUB},
-		{top + "grub/grub.conf", roleGRUB, scanGRUB},
-		{top + "grub2/grub.cfg", roleGRUB, scanGRUB},
-		{top + "grub2/custom.cfg", "", scanGRUB},
-		{top + "loader/entries/*.conf", roleEntries, scanOptions},
-		{top + "limine.conf", roleLimine, scanOptions},
-		{top + "limine.cfg", roleLimine, scanOptions},
-		{top + "limine/limine.conf", roleLimine, scanOptions},
-		{top + "limine/limine.cfg", roleLimine, scanOptions},
-		{top + "syslinux/*.cfg", roleSyslinux, scanOptions},
-		{top + "extlinux/*.cfg", roleSyslinux, scanOptions},
-		{top + "extlinux/*.conf", roleSyslinux, scanOptions},
+		{top + "grub/grub.cfg", roleGRUB, scanGRUB, boot.GRUB2},
+		{top + "grub/custom.cfg", "", scanGRUB, boot.GRUB2},
+		{top + "grub/menu.lst", roleGRUB, scanGRUB, boot.GRUBLegacy},
+		{top + "grub/grub.conf", roleGRUB, scanGRUB, boot.GRUBLegacy},
+		{top + "grub2/grub.cfg", roleGRUB, scanGRUB, boot.GRUB2},
+		{top + "grub2/custom.cfg", "", scanGRUB, boot.GRUB2},
+		{top + "loader/entries/*.conf", roleEntries, scanOptions, boot.Options},
+		{top + "limine.conf", roleLimine, scanOptions, boot.Options},
+		{top + "limine.cfg", roleLimine, scanOptions, boot.Options},
+		{top + "limine/limine.conf", roleLimine, scanOptions, boot.Options},
+		{top + "limine/limine.cfg", roleLimine, scanOptions, boot.Options},
+		{top + "syslinux/*.cfg", roleSyslinux, scanSyslinux, boot.SYSLINUX},
+		{top + "extlinux/*.cfg", roleSyslinux, scanSyslinux, boot.SYSLINUX},
+		{top + "extlinux/*.conf", roleSyslinux, scanSyslinux, boot.SYSLINUX},
 	}
 }
 
 // guest is the state of reading the files of a disk.
 type guest struct {
-	g     *boot.Guest
-	found boot.Found
-	said  map[string]bool
+	g      *boot.Guest
+	found  boot.Found
+	said   map[string]bool
+	queue  []*source           // files in the order in which they are scanned
+	seen   map[fileKey]*source // files that were read
+	vars   map[string][]string // values that scripts of GRUB give a variable, wherever
+	wider  bool                // a variable got another value
+	missed []boot.Unseen
+	failed error // of reading
 	// Spent of the limits.
 	bytes                 int64
 	opened, names, places int
 }
 
-// config is the state of reading one file.
-type config struct {
-	*guest
+// fileKey names a file: the same path can lead to two, if a journal is to be replayed.
+type fileKey struct {
+	files guestfile.FS
+	path  string
+}
+
+// source is a text to be scanned.
+type source struct {
 	in     boot.Partition
 	path   string
 	role   string
-	line   int
-	text   string // of the line
-	onDisk bool   // GRUB's root is the whole disk
+	scan   func(*config, []string)
+	syntax boot.Syntax
+	text   string
+
+	root   []string // device that GRUB starts it with; empty: the partition
+	prefix []string // values of $prefix
+	loader *loader  // which has the text built in; nil: a file
 }
 
+// config is the state of scanning one source.
+type config struct {
+	*guest
+	*source
+	line    int
+	command string // text of the line
+
+	script      // of GRUB
+	menus  bool // SYSLINUX: the entry starts a menu, whose arguments name files
+}
+
+// searched names what is looked for in the files of a partition.
+const searched = "the configuration of a Linux and of its loaders"
+
 func findLinux(g *boot.Guest) (boot.Found, error) {
-	l := &guest{g: g, said: map[string]bool{}}
+	l := &guest{g: g, said: map[string]bool{}, seen: map[fileKey]*source{}, vars: map[string][]string{}}
 	for _, p := range g.Partitions {
 		if p.Kind == table.Extended {
 			continue
@@ -126,23 +170,27 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 		}
 		// A loader reads the files as they are, and Linux once the journal is replayed.
 		if open, ok := files.(*ext.Replayed); ok && open.Unread != nil {
-			if g.NotSeen(p); l.opened > before {
+			why := ondisk.Shift(open.Unread, p.Off)
+			if g.NotSeen(p, searched, why); l.opened > before {
 				l.found.Warn(configCode, 0, fmt.Sprintf("the boot configuration in partition %d was read as the disk "+
-					"has it, and the journal to be replayed, which may change it, cannot be read: %v", p.Number,
-					ondisk.Shift(open.Unread, p.Off)),
+					"has it, and the journal to be replayed, which may change it, cannot be read: %v", p.Number, why),
 					"shut the guest down cleanly first, or look for positions such as (hd0)63+1 in it")
 			}
 		} else if ok {
 			err = errors.Join(err, l.read(p, open.Before))
 		}
 		if err != nil {
-			g.NotSeen(p)
+			what := searched
+			if !l.used(p) {
+				what = ""
+			}
+			g.NotSeen(p, what, err)
 		}
 		if err = tolerable(err); err != nil {
 			return l.found, fmt.Errorf("partition %d: %w", p.Number, err)
 		}
 	}
-	return l.found, nil
+	return l.found, l.follow()
 }
 
 // tolerable drops what is wrong with a file system: files that are not understood keep no partition from moving.
@@ -163,14 +211,14 @@ func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 	for _, e := range entries {
 		top[strings.ToLower(e.Name)] = true
 	}
-	seen, broken := map[string]bool{}, error(nil)
+	count, broken := 0, error(nil)
 	for _, c := range configFiles {
 		if first, _, _ := strings.Cut(c.pattern, "/"); !top[first] {
 			continue
 		}
 		names, err := l.expand(files, c.pattern)
 		if err == nil {
-			err = l.files(p, files, names, c, seen)
+			err = l.files(p, files, names, c, &count)
 		}
 		if tolerable(err) != nil {
 			return err
@@ -182,30 +230,58 @@ func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 	return broken
 }
 
-// files reads those of one pattern. seen holds the files that another name led to.
+// files reads those of one pattern. count is the number of files of the file system that were read.
 func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind configFile,
-	seen map[string]bool,
+	count *int,
 ) (broken error) {
 	for _, name := range names {
-		if l.opened++; l.opened > maxOpened || len(seen) == maxConfigs {
+		if *count == maxConfigs {
 			return fmt.Errorf("file %.256q: %w of files that are looked into", name, ondisk.ErrLimit)
 		}
-		f, err := files.Open(name)
-		if errors.Is(err, fs.ErrNotExist) {
+		s, fresh, err := l.open(p, files, name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
 			continue
-		}
-		if err == nil && !seen[f.Path] {
-			seen[f.Path] = true
-			err = l.file(p, f, kind)
-		}
-		if tolerable(err) != nil {
+		case tolerable(err) != nil:
 			return err
-		}
-		if err != nil {
-			broken = err
+		case err != nil:
+			if broken = err; kind.role != "" || kind.syntax != boot.Options {
+				l.miss(p.Number, fmt.Sprintf("%.256q of partition %d", "/"+name, p.Number), err.Error())
+			}
+		case fresh:
+			*count++
+			s.role, s.scan, s.syntax = kind.role, kind.scan, kind.syntax
+			l.queue = append(l.queue, s)
 		}
 	}
 	return broken
+}
+
+// open reads a file. fresh is false for one that another name led to.
+func (l *guest) open(p boot.Partition, files guestfile.FS, name string) (s *source, fresh bool, err error) {
+	if l.opened++; l.opened > maxOpened {
+		return nil, false, fmt.Errorf("file %.256q: %w of files that are looked into", name, ondisk.ErrLimit)
+	}
+	f, err := files.Open(name)
+	if err != nil {
+		return nil, false, err
+	}
+	key := fileKey{files, f.Path}
+	if s = l.seen[key]; s != nil {
+		return s, false, nil
+	}
+	n := f.Size()
+	if n > maxConfigSize || n > maxConfigBytes-l.bytes {
+		return nil, false, fmt.Errorf("file %.256q of %d bytes: %w of a configuration", f.Path, n, ondisk.ErrLimit)
+	}
+	b, err := ondisk.Bytes(f, 0, n)
+	if err != nil {
+		return nil, false, err
+	}
+	l.bytes += n
+	s = &source{in: p, path: "/" + strings.TrimPrefix(f.Path, "/"), text: string(b)}
+	l.seen[key] = s
+	return s, true, nil
 }
 
 // expand returns the paths of a pattern. Folders are listed only for a star.
@@ -237,30 +313,23 @@ func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 	return paths, nil
 }
 
-// file reads one file and scans it.
-func (l *guest) file(p boot.Partition, f *guestfile.File, kind configFile) error {
-	n := f.Size()
-	if n > maxConfigSize || n > maxConfigBytes-l.bytes {
-		return fmt.Errorf("file %.256q of %d bytes: %w of a configuration", f.Path, n, ondisk.ErrLimit)
+// scanAll scans a source.
+func (l *guest) scanAll(s *source) {
+	if s.role != "" {
+		l.link(s.in, s.role, fmt.Sprintf("%s: %.256q", s.role, s.path))
 	}
-	b, err := ondisk.Bytes(f, 0, n)
-	if err != nil {
-		return err
+	c := &config{guest: l, source: s}
+	c.begin()
+	if c.lines(); s.loader != nil && !s.loader.Anywhere {
+		c.normal()
 	}
-	l.bytes += n
-	c := &config{guest: l, in: p, path: "/" + strings.TrimPrefix(f.Path, "/"), role: kind.role}
-	if kind.role != "" {
-		c.link(p, kind.role, fmt.Sprintf("%s: %.256q", kind.role, c.path))
-	}
-	c.scan(string(b), kind.scan)
-	return nil
 }
 
-// scan passes the words of each line to a scanner. A line that ends in a backslash goes on.
-func (c *config) scan(text string, scanner func(*config, []string)) {
+// lines passes the words of each line to the scanner. A line that ends in a backslash goes on.
+func (c *config) lines() {
 	var line []byte
 	number := 0
-	for s := range strings.Lines(text) {
+	for s := range strings.Lines(c.text) {
 		if number++; len(line) == 0 {
 			c.line = number
 		}
@@ -269,9 +338,13 @@ func (c *config) scan(text string, scanner func(*config, []string)) {
 		if open && len(line) < maxConfigLine {
 			continue
 		}
-		c.text, line = strings.TrimSpace(string(line)), line[:0]
-		if c.text != "" {
-			scanner(c, words(c.text))
+		c.command, line = strings.TrimSpace(string(line)), line[:0]
+		switch {
+		case c.command == "":
+		case c.syntax == boot.GRUB2:
+			c.grub2(c.command)
+		default:
+			c.scan(c, words(c.command))
 		}
 	}
 }

@@ -32,6 +32,10 @@ func tree(t testing.TB, files map[string]string) string {
 	for name, text := range files {
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		if strings.Trim(text, "\x00") == "" && text != "" {
+			disktest.MakeBlank(t, path, int64(len(text)))
+			continue
+		}
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	return dir

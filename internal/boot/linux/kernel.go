@@ -3,8 +3,9 @@ package linux
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
 )
 
 // scanOptions finds options of the kernel and of early boot that name a device. They are words of their own, or stand
@@ -15,7 +16,7 @@ func scanOptions(c *config, w []string) {
 			c.option(strings.Trim(f, `"'`))
 		}
 	}
-	if strings.Contains(c.text, "dm-mod.create=") { // Spec: Documentation/admin-guide/device-mapper/dm-init.rst
+	if strings.Contains(c.command, "dm-mod.create=") { // Spec: Documentation/admin-guide/device-mapper/dm-init.rst
 		c.mapTables(w, true)
 	}
 }
@@ -87,20 +88,20 @@ func (c *config) commandLineTable(value string) {
 	}
 }
 
-// scanGRUB reads a line of GRUB 2 or of GRUB legacy.
+// scanGRUB reads a line of GRUB legacy.
 func scanGRUB(c *config, w []string) {
 	if len(w) == 0 {
 		return
 	}
-	c.grubRoot(w)
+	c.legacyRoot(w)
 	for i, x := range w {
-		if i > 0 {
-			c.blockList(x)
-		}
+		c.blockLists(x, i > 0)
 	}
 	switch {
-	case len(w) > 1 && slices.Contains([]string{"linux", "linux16", "linuxefi", "kernel"}, w[0]) && c.role != "":
-		c.link(c.in, "kernel", fmt.Sprintf("has the kernel that GRUB starts: %.80q, by %.256q", w[1], c.path))
+	case len(w) > 1 && w[0] == "kernel" && c.role != "":
+		c.kernel(w[1])
+	case len(w) > 1 && w[0] == "configfile":
+		c.include([][]string{{w[1]}}, boot.GRUBLegacy)
 	case w[0] == "partnew" && len(w) > 3:
 		// It writes the entry of a partition again at each boot. Spec: GRUB legacy manual, "partnew".
 		if off, ok := sectors(w[3]); ok {
@@ -113,41 +114,21 @@ func scanGRUB(c *config, w []string) {
 	scanOptions(c, w)
 }
 
-// grubRoot follows the root that block lists without a device count from.
-func (c *config) grubRoot(w []string) {
-	value := ""
+// legacyRoot follows the root that names without a device count from. An entry starts with that of the lines in front
+// of all entries.
+func (c *config) legacyRoot(w []string) {
 	switch {
-	case w[0] == "menuentry" || w[0] == "title" || w[0] == "submenu":
-	case len(w) > 1 && (w[0] == "root" || w[0] == "rootnoverify"):
-		value = w[1]
-	case len(w) > 1 && w[0] == "set" && strings.HasPrefix(w[1], "root="):
-		value = strings.TrimPrefix(w[1], "root=")
-	default:
-		return
-	}
-	c.onDisk = strings.Trim(value, "()") == "hd0"
-}
-
-// blockList checks "(hd0)start+length,…": sectors of the whole disk. "(hd0,1)+1" counts from a partition, and does not
-// matter. Spec: GRUB manual, "How to specify block lists".
-func (c *config) blockList(s string) {
-	list, onDisk := strings.CutPrefix(s, "(hd0)")
-	if !onDisk && !c.onDisk || list == "" {
-		return
-	}
-	var at []int64
-	for block := range strings.SplitSeq(list, ",") {
-		first, length, ok := strings.Cut(block, "+")
-		if first == "" {
-			first = "0"
-		}
-		off, isNumber := sectors(first)
-		if _, counted := count(length); !ok || !isNumber || !counted {
+	case w[0] == "title":
+		c.script.root, c.blocks = c.global, 1
+	case len(w) > 1 && (w[0] == "root" || w[0] == "rootnoverify" || w[0] == "uuid"):
+		if w[0] == "uuid" { // Debian's GRUB legacy
+			if p, ok := c.named("uuid=" + w[1]); ok {
+				c.setRoot([]string{fmt.Sprintf("#%d", p.Number)})
+			}
 			return
 		}
-		at = append(at, off)
-	}
-	for _, off := range at {
-		c.place("(hd0)", off, true)
+		c.setRoot([]string{w[1]})
+	case len(w) > 2 && w[0] == "find" && w[1] == "--set-root":
+		c.searchFile("root", w[len(w)-1])
 	}
 }

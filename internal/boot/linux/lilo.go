@@ -36,6 +36,8 @@ func findLilo(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	followed := 0
 	err = g.Homes(c, func(home boot.Partition, where string, code []byte) error {
 		if followed++; followed > boot.MaxBootSectors && !g.Starts(home) {
+			f.NotSeen(home.Number, c.Name+" in "+where,
+				fmt.Sprintf("boot sectors of more than %d partitions hold one", boot.MaxBootSectors))
 			return nil
 		}
 		return readLilo(&f, g, c, home, where, code)

@@ -138,8 +138,8 @@ func (c *config) enough() bool {
 
 // more reports lines that are left out: it is not known whether they matter.
 func (c *config) more() {
-	const more = "there are more lines that name places on the disk, from line %d of %.256q of partition %d on"
-	c.found.Unbootable(configCode, 0, fmt.Sprintf(more, c.line, c.path, c.in.Number), writeName)
+	const more = "there are more lines that name places on the disk, from %s on"
+	c.found.Unbootable(configCode, 0, fmt.Sprintf(more, c.at()), writeName)
 }
 
 // command reports whether one of the words is a program.
@@ -170,8 +170,7 @@ func (c *config) place(disk string, off int64, breaksBoot bool) {
 
 // breaks reports that a line means a place, and that a move breaks it.
 func (c *config) breaks(partition int, where string, breaksBoot bool) {
-	text := fmt.Sprintf("%.256q of partition %d, line %d, means %s: %q", c.path, c.in.Number, c.line, where,
-		cutText(c.text))
+	text := fmt.Sprintf("%s, means %s: %q", c.at(), where, cutText(c.command))
 	switch {
 	case c.said[text] || c.places > maxLookups:
 		return

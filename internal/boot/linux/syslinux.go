@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
@@ -58,6 +59,14 @@ var extlinuxKinds = []volume.Kind{
 	volume.Ext2, volume.Ext3, volume.Ext4, volume.Btrfs, volume.UFS1, volume.UFS2, volume.XFS,
 }
 
+// syslinuxConfigs are the places of the configuration, beside the folder that extlinux was installed to. Spec: syslinux
+// wiki, "Config", "Location".
+var syslinuxConfigs = []string{
+	"boot/syslinux/syslinux.cfg", "syslinux/syslinux.cfg", "syslinux.cfg",
+	"boot/extlinux/extlinux.conf", "extlinux/extlinux.conf", "boot/extlinux.conf", "extlinux.conf",
+	"boot/syslinux/extlinux.conf", "syslinux/extlinux.conf",
+}
+
 func findInVolume(g *boot.Guest, c *boot.Code, p boot.Partition, f *boot.Found) error {
 	at := c.Offset[p.Volume.Kind]
 	own := p.Volume.Boot == nil // no parameter block but that of extlinux
@@ -74,6 +83,12 @@ func findInVolume(g *boot.Guest, c *boot.Code, p boot.Partition, f *boot.Found) 
 	const loads = "SYSLINUX in the boot sector of partition %d loads ldlinux.sys by sectors that count from the " +
 		"start of the partition"
 	f.Link(p.Number, loads, p.Number)
+	if g.Chooses(p) || g.Code == boot.Empty {
+		g.Configured(boot.Config{
+			Loader: fmt.Sprintf("SYSLINUX in the boot sector of partition %d", p.Number), Syntax: boot.SYSLINUX,
+			Home: p.Number, Paths: syslinuxConfigs,
+		})
+	}
 	if !own {
 		return nil
 	}

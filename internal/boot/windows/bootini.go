@@ -39,7 +39,10 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		}
 		return err
 	}
-	menu, err := readBootIni(files)
+	menu, size, err := readBootIni(files)
+	if size > maxBootIni {
+		f.NotSeen(p.Number, `\boot.ini`, fmt.Sprintf("it has %d bytes, of which the first %d were read", size, maxBootIni))
+	}
 	if err := f.Unread("boot-ini", p.Number, fmt.Sprintf("\\boot.ini of partition %d cannot be read", p.Number), err,
 		repairIni); err != nil {
 		return err
@@ -103,13 +106,14 @@ func arcPartitions(g *boot.Guest) []int {
 	return out
 }
 
-// readBootIni reads the menu; nil if absent.
-func readBootIni(files guestfile.FS) ([]byte, error) {
+// readBootIni reads the menu, at most maxBootIni bytes of its size; nil if absent.
+func readBootIni(files guestfile.FS) (menu []byte, size int64, err error) {
 	file, err := ifThere(files.Open("boot.ini"))
 	if file == nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))
+	menu, err = ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))
+	return menu, file.Size(), err
 }
 
 // savedName matches the usual names of files that hold a boot sector: BOOTSECT.DOS of the setup of Windows,
@@ -119,7 +123,7 @@ var savedName = pattern.Lazy(`(?i)^bootsect\.[^.]{1,16}$`)
 // savedPaths returns the files that the menu starts.
 func savedPaths(menu []byte) []string {
 	var names []string
-	for _, m := range savedPath().FindAllSubmatch(menu, maxSaved) {
+	for _, m := range savedPath().FindAllSubmatch(menu, maxSaved+1) {
 		names = append(names, strings.ToLower(strings.ReplaceAll(string(m[1]), `\`, "/")))
 	}
 	return names

@@ -51,6 +51,10 @@ func findWindows(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		return unreadable(f, p, loads, err)
 	}
 	folders, err := foldersOf(g, p)
+	if memoryOf(g).roots[p.Number].more {
+		f.NotSeen(p.Number, "a Windows in an unusual folder", fmt.Sprintf("the root of partition %d has more than %d "+
+			"folders", p.Number, maxRootFolders))
+	}
 	for _, folder := range folders {
 		f.Windows = true
 		f.Link(p.Number, "partition %d holds a Windows in \\%s", p.Number, folder)
@@ -79,6 +83,7 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 		return err
 	}
 	f.Sign(boot.NotKnown, p, "", "the files of partition %d cannot be read", p.Number)
+	f.NotSeen(p.Number, "positions that a Windows or DOS stores", err.Error())
 	switch {
 	case p.Active && p.InMBR() && loads == "BOOTMGR":
 		// Its store names any partition that a Windows lies on.
@@ -146,6 +151,7 @@ func memoryOf(g *boot.Guest) *memory {
 // rootFolder is the root of a file system that Windows starts from.
 type rootFolder struct {
 	folders []string // in it, but those of windowsFolders
+	more    bool     // there are folders that are not searched
 	err     error
 
 	searched bool
@@ -157,7 +163,11 @@ func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
 	r.err = ondisk.Shift(err, p.Off)
 	for _, e := range entries {
 		known := slices.ContainsFunc(windowsFolders, func(name string) bool { return strings.EqualFold(name, e.Name) })
-		if e.Dir && !known && len(r.folders) < maxRootFolders {
+		switch {
+		case !e.Dir || known:
+		case len(r.folders) == maxRootFolders:
+			r.more = true
+		default:
 			r.folders = append(r.folders, e.Name)
 		}
 	}

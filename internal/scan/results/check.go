@@ -195,6 +195,9 @@ func (c *checker) disk(d *Disk) {
 	for _, l := range d.Chain {
 		c.texts(l.Text)
 	}
+	for _, u := range d.Unseen {
+		c.texts(u.What, u.Why)
+	}
 	c.guest(d)
 	c.volume(d.Volume)
 	for n := range d.Partitions {

@@ -1,0 +1,388 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/fs/ext"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// unseenCode is the code of the warning that a configuration was not seen as a whole.
+const unseenCode = "boot-configuration-unseen"
+
+// includes are the commands of GRUB that run another configuration, with its syntax. Spec: GRUB manual, "Commands";
+// grub-core/commands/legacycfg.c and syslinuxcfg.c.
+var includes = map[string]boot.Syntax{
+	"source": boot.GRUB2, ".": boot.GRUB2, "configfile": boot.GRUB2, "normal": boot.GRUB2,
+	"extract_entries_source": boot.GRUB2, "extract_entries_configfile": boot.GRUB2,
+	"legacy_source": boot.GRUBLegacy, "legacy_configfile": boot.GRUBLegacy,
+	"extract_legacy_entries_source": boot.GRUBLegacy, "extract_legacy_entries_configfile": boot.GRUBLegacy,
+	"syslinux_source": boot.SYSLINUX, "syslinux_configfile": boot.SYSLINUX,
+	"extract_syslinux_entries_source": boot.SYSLINUX, "extract_syslinux_entries_configfile": boot.SYSLINUX,
+}
+
+// loader is a loader whose configuration is followed.
+type loader struct {
+	boot.Config
+
+	found  bool     // a file of it was found
+	missed []string // places where it can be, and why these could not be looked into
+}
+
+// follow scans all texts, and what they name, until nothing new turns up. The loaders go last: what they start with is
+// mostly in the queue.
+func (l *guest) follow() error {
+	var loaders []*loader
+	for _, x := range l.g.Configs() {
+		ld := &loader{Config: x}
+		loaders = append(loaders, ld)
+		l.start(ld)
+	}
+	for round := 0; l.failed == nil; round++ {
+		known := len(l.queue)
+		l.wider, l.names, l.places = false, 0, 0
+		for i := 0; i < len(l.queue) && l.failed == nil; i++ {
+			l.scanAll(l.queue[i])
+		}
+		if !l.wider && len(l.queue) == known {
+			break
+		}
+		if round == maxRounds {
+			l.miss(0, "the scripts of GRUB", "their variables depend on each other too deeply")
+			break
+		}
+	}
+	for _, ld := range loaders {
+		if !ld.found && len(ld.missed) > 0 {
+			why := ld.missed[0]
+			if n := len(ld.missed) - 1; n > 0 {
+				why += fmt.Sprintf(" (and %d more places)", n)
+			}
+			l.miss(ld.Home, "the configuration of "+ld.Loader, why)
+		}
+	}
+	l.warn()
+	return l.failed
+}
+
+// fail keeps the first error of reading.
+func (l *guest) fail(err error) {
+	if l.failed == nil {
+		l.failed = err
+	}
+}
+
+// miss records a configuration that the boot can go through, and that could not be seen.
+func (l *guest) miss(partition int, what, why string) {
+	u := boot.Unseen{Partition: partition, What: what, Why: why}
+	if len(l.missed) < maxSaid && !slices.Contains(l.missed, u) {
+		l.missed = append(l.missed, u)
+	}
+}
+
+// warn says once that configurations were not seen.
+func (l *guest) warn() {
+	for _, u := range l.missed {
+		l.found.NotSeen(u.Partition, u.What, u.Why)
+	}
+	if len(l.missed) == 0 {
+		return
+	}
+	more := ""
+	if n := len(l.missed) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more: boot_unseen of --json has all)", n)
+	}
+	l.found.Warn(unseenCode, 0, fmt.Sprintf("%s%s; if it counts sectors from the start of the disk, that breaks",
+		l.missed[0], more), "look in the guest for block lists such as (hd0)63+1 (grep -rE '\\(hd[0-9]+\\)[0-9]*\\+' "+
+		"/boot /etc), and write what you find anew so that it names a partition or file")
+}
+
+// used reports whether a partition can hold files: nobody formatted zeros.
+func (l *guest) used(p boot.Partition) bool {
+	switch {
+	case p.Kind == table.Extended || p.Volume.Kind == volume.Swap:
+		return false
+	case p.Volume.Kind != volume.Unknown || boot.IsESP(p):
+		return true
+	case boot.NoFiles(p):
+		return false
+	}
+	_, used, err := l.g.Area(p)
+	if err != nil {
+		l.fail(err)
+	}
+	return used
+}
+
+func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// start puts what a loader begins with into the queue.
+func (l *guest) start(ld *loader) {
+	if ld.Why != "" {
+		ld.missed = append(ld.missed, ld.Why)
+	}
+	if ld.Syntax == boot.GRUB2 && !ld.Anywhere {
+		l.builtIn(ld)
+		return
+	}
+	for _, p := range l.g.Partitions {
+		if ld.Anywhere || p.Number == ld.Home {
+			l.look(ld, p)
+		}
+	}
+}
+
+// look searches one partition for the configuration of a loader.
+func (l *guest) look(ld *loader, p boot.Partition) {
+	for _, name := range ld.Paths {
+		found, err := l.take(p, name, ld.Syntax, nil)
+		switch {
+		case found:
+			ld.found = true
+			return
+		case err != nil:
+			if l.used(p) {
+				ld.missed = append(ld.missed, boot.WhyUnseen(p, err))
+			}
+			return
+		}
+	}
+}
+
+// builtIn queues the commands that are built into a GRUB 2, and its prefix.
+func (l *guest) builtIn(ld *loader) {
+	device, folder, ok := strings.Cut(strings.TrimPrefix(ld.Prefix, "("), ")")
+	if !strings.HasPrefix(ld.Prefix, "(") {
+		device, folder, ok = "", ld.Prefix, false
+	}
+	switch {
+	case device == "memdisk":
+		ld.found = ld.found || ld.Why == "" // its configuration is in Script
+	case !ok && ld.Home == 0 && !strings.Contains(ld.Script, "prefix"):
+		// The BIOS names no partition: which one the prefix means is not known.
+		ld.Anywhere, ld.Paths = true, []string{strings.TrimPrefix(path.Join(folder, "grub.cfg"), "/")}
+		for _, p := range l.g.Partitions {
+			l.look(ld, p)
+		}
+	case !ok:
+		device = fmt.Sprintf("#%d", ld.Home)
+	}
+	l.queue = append(l.queue, &source{
+		in: l.g.Numbered(ld.Home), path: "the commands built into " + ld.Loader, scan: scanGRUB, syntax: boot.GRUB2,
+		text: ld.Script, loader: ld, root: []string{device}, prefix: []string{"(" + device + ")" + folder},
+	})
+}
+
+// normal has a GRUB 2 read the configuration in its prefix, once its own commands have run.
+func (c *config) normal() {
+	var names []string
+	for _, v := range orEmpty(c.script.prefix) {
+		names = append(names, v+"/grub.cfg")
+	}
+	c.include([][]string{names}, boot.GRUB2)
+}
+
+// include follows a command that names a configuration: all values of its first argument that is no option.
+func (c *config) include(args [][]string, syntax boot.Syntax) {
+	for _, values := range args {
+		if strings.HasPrefix(values[0], "-") {
+			continue
+		}
+		var missed []string
+		found := false
+		for _, v := range values {
+			ok, why := c.load(v, syntax)
+			if found = found || ok; why != "" {
+				missed = append(missed, why)
+			}
+		}
+		switch {
+		case c.loader != nil:
+			c.loader.found = c.loader.found || found
+			c.loader.missed = append(c.loader.missed, missed[:min(len(missed), maxSaid)]...)
+		case !found && len(missed) > 0:
+			c.miss(c.in.Number, c.at(), missed[0])
+		}
+		return
+	}
+}
+
+// load queues a file by the name that GRUB gives it. why is empty for one that is absent.
+func (c *config) load(name string, syntax boot.Syntax) (found bool, why string) {
+	device, file, ok := strings.Cut(strings.TrimPrefix(name, "("), ")")
+	devices := []string{device}
+	if !strings.HasPrefix(name, "(") {
+		file, ok = name, true
+		devices = c.values("root")
+	}
+	switch {
+	case isUnknown(name) && !strings.HasPrefix(name, "("+unknown+")"):
+		return false, fmt.Sprintf("it names a file by a value that is not known: %q", cutText(c.command))
+	case !ok || !strings.HasPrefix(file, "/"):
+		return false, "" // a block list, or no file
+	}
+	for _, device := range devices {
+		p, no := c.device(device, c.syntax == boot.GRUBLegacy)
+		if no != "" {
+			why = fmt.Sprintf("%.256q: %s", file, no)
+			continue
+		}
+		was, err := c.take(p, strings.Trim(path.Clean(file), "/"), syntax, c)
+		if found = found || was; err != nil && c.used(p) {
+			why = fmt.Sprintf("%.256q: %s", file, boot.WhyUnseen(p, err))
+		}
+	}
+	if found {
+		why = ""
+	}
+	return found, why
+}
+
+// take queues a file of a partition, in all states that it can be read in. It is not found if absent; the error is one
+// that keeps it from being read.
+func (l *guest) take(p boot.Partition, name string, syntax boot.Syntax, from *config) (found bool, err error) {
+	files, err := l.g.Files(p)
+	if err != nil {
+		return false, l.legible(err)
+	}
+	views := []guestfile.FS{files}
+	if open, ok := files.(*ext.Replayed); ok && open.Unread == nil {
+		views = append(views, open.Before)
+	}
+	for _, view := range views {
+		s, fresh, oerr := l.open(p, view, name)
+		switch {
+		case isAbsent(oerr):
+			continue
+		case oerr != nil:
+			err = l.legible(oerr)
+			continue
+		}
+		found = true
+		if !fresh {
+			continue
+		}
+		if s.scan, s.syntax = scanner(syntax), syntax; from != nil {
+			s.role, s.root, s.prefix = from.role, from.script.root, from.script.prefix
+		}
+		l.queue = append(l.queue, s)
+	}
+	return found, err
+}
+
+// legible passes an error on that says why a file was not seen; an error of reading ends the search.
+func (l *guest) legible(err error) error {
+	if tolerable(err) != nil {
+		l.fail(err)
+	}
+	return err
+}
+
+// entries follows blscfg, which reads the entries in the root. Those on file systems that are read are in the queue.
+func (c *config) entries() {
+	for _, device := range c.values("root") {
+		p, why := c.device(device, false)
+		if why == "" {
+			files, err := c.g.Files(p)
+			if err == nil {
+				_, err = files.List("loader")
+			}
+			if err == nil || isAbsent(err) {
+				continue
+			}
+			why = boot.WhyUnseen(p, c.legible(err))
+		}
+		c.miss(c.in.Number, c.at()+" (blscfg)", "the entries of the menu: "+why)
+	}
+}
+
+// loadEnv gives variables the values that a block of the environment holds. Spec: GRUB manual, "The GRUB environment
+// block".
+func (c *config) loadEnv(w [][]string) {
+	names := []string{}
+	for _, v := range orEmpty(c.script.prefix) {
+		names = append(names, v+"/grubenv")
+	}
+	for i, values := range w[1:] {
+		if name, ok := strings.CutPrefix(values[0], "--file="); ok {
+			names = []string{name}
+		} else if values[0] == "-f" || values[0] == "--file" && i+2 < len(w) {
+			names = w[min(i+2, len(w)-1)]
+		}
+	}
+	for _, name := range names {
+		device, file, ok := strings.Cut(strings.TrimPrefix(name, "("), ")")
+		if !strings.HasPrefix(name, "(") {
+			device, file, ok = c.values("root")[0], name, true
+		}
+		p, why := c.device(device, false)
+		if why != "" || !ok {
+			continue
+		}
+		files, err := c.g.Files(p)
+		if err != nil {
+			continue // so is the configuration beside it
+		}
+		s, _, err := c.open(p, files, strings.Trim(path.Clean(file), "/"))
+		if err != nil {
+			if tolerable(err) != nil {
+				c.fail(err)
+			}
+			continue
+		}
+		for line := range strings.Lines(s.text) {
+			if key, value, ok := strings.Cut(strings.TrimRight(line, "\n"), "="); ok && !strings.HasPrefix(line, "#") {
+				c.assign(key, []string{value})
+			}
+		}
+	}
+}
+
+// scanSyslinux reads a line of SYSLINUX, which can name further files. Spec: syslinux wiki, "Config".
+func scanSyslinux(c *config, w []string) {
+	for len(w) > 0 && strings.EqualFold(w[0], "menu") {
+		w = w[1:]
+	}
+	if len(w) > 1 {
+		switch strings.ToLower(w[0]) {
+		case "include", "config":
+			c.relative(w[1])
+		case "kernel", "com32", "ui", "default":
+			c.menus = strings.HasSuffix(strings.ToLower(w[1]), "menu.c32")
+			if c.menus && len(w) > 2 {
+				c.relative(w[2])
+			}
+		case "append":
+			if c.menus {
+				c.relative(w[1])
+			}
+		}
+	}
+	for _, x := range w {
+		c.blockLists(x, false)
+	}
+	scanOptions(c, w)
+}
+
+// relative queues a file beside this one, or from the root of the same file system.
+func (c *config) relative(name string) {
+	if name == "~" || name == "" {
+		return
+	}
+	if !strings.HasPrefix(name, "/") {
+		name = path.Join(path.Dir(c.path), name)
+	}
+	_, err := c.take(c.in, strings.Trim(path.Clean(name), "/"), boot.SYSLINUX, c)
+	if err != nil && !isAbsent(err) && !errors.Is(err, ondisk.ErrNoMatch) {
+		c.miss(c.in.Number, c.at(), fmt.Sprintf("%.256q: %s", name, boot.WhyUnseen(c.in, err)))
+	}
+}

@@ -1,0 +1,517 @@
+package linux
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+)
+
+// Limits of scripts. No configuration that people or grub-mkconfig write comes near them.
+const (
+	maxValues   = 16      // alternatives of a word
+	maxVars     = 1 << 10 // names of variables
+	maxRounds   = 4       // a value that is set behind its use takes a round more
+	maxValueLen = 1 << 10 // bytes
+)
+
+// unknown stands in a word for a value that is not known.
+const unknown = "\x00"
+
+// script is the state of a script of GRUB at a line. A device is "hd0", the name of a partition as GRUB writes it, or
+// "#" and the number of a partition.
+type script struct {
+	root, prefix []string // values that $root and $prefix can have here
+	global       []string // the same for $root, in front of the menu entries
+	blocks       int      // braces that are open
+	conditions   int      // if, while, until and for that are open
+}
+
+// part is a piece of a word: text, or the name of a variable.
+type part struct {
+	text     string
+	variable bool
+}
+
+type word []part
+
+// commands divides a line of GRUB 2 into commands, and these into words. Braces are commands of their own. Spec: GRUB
+// manual, "Shell-like scripting"; GRUB 2.06, grub-core/script/yylex.l.
+func commands(line string) (out [][]word) {
+	var cmd []word
+	var w word
+	var text []byte
+	open := false // a word has begun
+	flush := func() {
+		if len(text) > 0 {
+			w, text = append(w, part{text: string(text)}), nil
+		}
+	}
+	endWord := func() {
+		if flush(); open && len(cmd) < maxConfigWords {
+			cmd = append(cmd, w)
+		}
+		w, open = nil, false
+	}
+	end := func() {
+		endWord()
+		if len(cmd) > 0 {
+			out = append(out, cmd)
+		}
+		cmd = nil
+	}
+	quote := byte(0)
+	for i := 0; i < len(line); i++ {
+		switch b := line[i]; {
+		case quote != 0 && b == quote:
+			quote = 0
+		case quote == 0 && (b == '"' || b == '\''):
+			quote, open = b, true
+		case quote != '\'' && b == '\\' && i+1 < len(line):
+			i++
+			text, open = append(text, line[i]), true
+		case quote != '\'' && b == '$':
+			name, n := variable(line[i+1:])
+			if n == 0 {
+				text, open = append(text, b), true
+				break
+			}
+			flush()
+			w, open = append(w, part{name, true}), true
+			i += n
+		case quote != 0:
+			text = append(text, b)
+		case b == ' ' || b == '\t':
+			endWord()
+		case b == '#' && !open:
+			end()
+			return out
+		case strings.IndexByte(";|&<>", b) >= 0:
+			end()
+		case b == '{' || b == '}':
+			end()
+			out = append(out, []word{{{text: string(b)}}})
+		default:
+			text, open = append(text, b), true
+		}
+	}
+	end()
+	return out
+}
+
+// variable reads the name behind a dollar, and returns the bytes that it takes; 0: there is none.
+func variable(s string) (name string, n int) {
+	if rest, ok := strings.CutPrefix(s, "{"); ok {
+		if end := strings.IndexByte(rest, '}'); end > 0 {
+			return rest[:end], end + 2
+		}
+		return "", 0
+	}
+	for n < len(s) && (s[n] == '_' || s[n]|0x20 >= 'a' && s[n]|0x20 <= 'z' || s[n] >= '0' && s[n] <= '9' && n > 0) {
+		n++
+	}
+	if n == 0 && len(s) > 0 && strings.IndexByte("0123456789@*#?", s[0]) >= 0 {
+		n = 1
+	}
+	return s[:n], n
+}
+
+// begin sets the state at the first line.
+func (c *config) begin() {
+	c.script.root, c.script.prefix, c.global = c.source.root, c.source.prefix, c.source.root
+	if c.script.prefix == nil && c.loader == nil {
+		c.script.prefix = []string{c.here()}
+	}
+}
+
+// here returns the folder of the file, with its device.
+func (c *config) here() string { return fmt.Sprintf("(#%d)%s", c.in.Number, path.Dir(c.path)) }
+
+// expand returns the values that a word can have.
+func (c *config) expand(w word) []string {
+	out := []string{""}
+	for _, p := range w {
+		values := []string{p.text}
+		if p.variable {
+			values = c.values(p.text)
+		}
+		var next []string
+		for _, o := range out {
+			for _, v := range values {
+				if v = o + v; len(next) == maxValues-1 || len(v) > maxValueLen {
+					v = unknown
+				}
+				if len(next) < maxValues && !slices.Contains(next, v) {
+					next = append(next, v)
+				}
+			}
+		}
+		out = next
+	}
+	return out
+}
+
+// values returns what a variable can be. One that nothing sets is empty.
+func (c *config) values(name string) []string {
+	switch name {
+	case "root":
+		if c.script.root == nil {
+			return []string{fmt.Sprintf("#%d", c.in.Number)}
+		}
+		return c.script.root
+	case "prefix":
+		return orEmpty(c.script.prefix)
+	case "config_directory":
+		return []string{c.here()}
+	case "config_file":
+		return []string{fmt.Sprintf("(#%d)%s", c.in.Number, c.path)}
+	case "cmdpath":
+		if c.loader != nil && len(c.loader.Paths) > 0 {
+			return []string{fmt.Sprintf("(#%d)/%s", c.in.Number, path.Dir(c.loader.Paths[0]))}
+		}
+		return []string{c.here()}
+	}
+	if strings.IndexByte("0123456789@*#?", name[0]) >= 0 {
+		return []string{unknown} // an argument of a function
+	}
+	return orEmpty(c.vars[name])
+}
+
+func orEmpty(values []string) []string {
+	if len(values) == 0 {
+		return []string{""}
+	}
+	return values
+}
+
+// assign adds values of a variable. Of root and prefix the last ones count, unless a condition decides.
+func (c *config) assign(name string, values []string) {
+	switch name {
+	case "root":
+		c.setRoot(values)
+		return
+	case "prefix":
+		c.script.prefix = c.decided(c.script.prefix, values)
+		return
+	}
+	for _, v := range values {
+		switch old := c.vars[name]; {
+		case slices.Contains(old, v) || slices.Contains(old, unknown) && len(old) >= maxValues:
+			continue
+		case len(c.vars) >= maxVars && old == nil:
+			continue
+		case len(old) >= maxValues-1 || len(v) > maxValueLen:
+			v = unknown
+		}
+		if !slices.Contains(c.vars[name], v) {
+			c.vars[name], c.wider = append(c.vars[name], v), true
+		}
+	}
+}
+
+// decided returns the values of a variable behind an assignment.
+func (c *config) decided(old, values []string) []string {
+	if c.conditions == 0 {
+		return values
+	}
+	out := slices.Clone(old)
+	for _, v := range values {
+		if !slices.Contains(out, v) && len(out) < maxValues {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func (c *config) setRoot(values []string) {
+	for i, v := range values {
+		values[i] = strings.TrimSuffix(strings.TrimPrefix(v, "("), ")")
+	}
+	c.script.root = c.decided(c.script.root, values)
+	if c.blocks == 0 {
+		c.global = c.script.root
+	}
+}
+
+// onDisk reports whether names without a device count from the start of the disk.
+func (c *config) onDisk() bool {
+	return slices.ContainsFunc(c.script.root, func(r string) bool { return slices.Contains(firstDisks, r) })
+}
+
+// grub2 runs a line, as far as it matters where files and sectors lie.
+func (c *config) grub2(line string) {
+	for _, cmd := range commands(line) {
+		var w [][]string
+		for _, x := range cmd {
+			w = append(w, c.expand(x))
+		}
+		for len(w) > 0 && slices.Contains([]string{"if", "elif", "while", "until", "then", "else", "do", "!", "time"},
+			w[0][0]) {
+			if slices.Contains([]string{"if", "while", "until"}, w[0][0]) {
+				c.conditions++
+			}
+			w = w[1:]
+		}
+		if len(w) > 0 {
+			c.run(w)
+		}
+	}
+}
+
+// run runs a command: words with their alternatives.
+func (c *config) run(w [][]string) {
+	name := w[0][0]
+	first := make([]string, len(w))
+	for i, values := range w {
+		first[i] = values[0]
+		for _, v := range values {
+			c.blockLists(v, i > 0)
+		}
+	}
+	switch variable, value, isSet := strings.Cut(name, "="); {
+	case name == "{":
+		c.blocks++
+	case name == "}":
+		if c.blocks = max(0, c.blocks-1); c.blocks == 0 {
+			c.script.root = c.global
+		}
+	case name == "fi" || name == "done":
+		c.conditions = max(0, c.conditions-1)
+	case name == "menuentry" || name == "submenu" || name == "function":
+		if c.blocks == 0 {
+			c.script.root = c.global
+		}
+	case isSet && value+variable != "":
+		c.set(w[0])
+	case name == "set" && len(w) > 1:
+		c.set(w[1])
+	case name == "for" && len(w) > 3:
+		c.conditions++
+		for _, values := range w[3:] {
+			c.assign(w[1][0], values)
+		}
+	case strings.HasPrefix(name, "search"):
+		c.search(first)
+	case slices.Contains([]string{"probe", "regexp", "smbios", "getenv", "read", "rdmsr"}, name):
+		c.unknownResult(first)
+	case name == "load_env":
+		c.loadEnv(w)
+	case name == "blscfg":
+		c.entries()
+	case slices.Contains([]string{"chainloader", "loopback", "ntldr"}, name):
+		for _, values := range w[1:] {
+			if slices.ContainsFunc(values, isUnknown) {
+				c.miss(c.in.Number, c.at(), fmt.Sprintf("it depends on a value that is not known: %q",
+					cutText(c.command)))
+			}
+		}
+	case slices.Contains([]string{"linux", "linux16", "linuxefi"}, name) && len(w) > 1 && c.role != "":
+		c.kernel(first[1])
+	}
+	if syntax, ok := includes[name]; ok {
+		c.include(w[1:], syntax)
+	}
+	scanOptions(c, first)
+}
+
+func isUnknown(s string) bool { return strings.Contains(s, unknown) }
+
+// at names the line.
+func (c *config) at() string {
+	if c.loader != nil {
+		return fmt.Sprintf("the configuration of %s, line %d", c.loader.Loader, c.line)
+	}
+	return fmt.Sprintf("%.256q of partition %d, line %d", c.path, c.in.Number, c.line)
+}
+
+func (c *config) set(values []string) {
+	for _, v := range values {
+		if name, value, ok := strings.Cut(v, "="); ok && name != "" {
+			c.assign(name, []string{value})
+		}
+	}
+}
+
+// unknownResult gives the variables that a command sets a value that is not known.
+func (c *config) unknownResult(w []string) {
+	for i, x := range w[1:] {
+		name, ok := strings.CutPrefix(x, "--set=")
+		switch {
+		case !ok && (x == "-s" || x == "--set") && i+2 < len(w):
+			name = w[i+2]
+		case !ok && w[0] == "read" && !strings.HasPrefix(x, "-"):
+			name = x
+		case !ok:
+			continue
+		}
+		if _, after, numbered := strings.Cut(name, ":"); numbered { // regexp --set=1:name
+			name = after
+		}
+		c.assign(name, []string{unknown})
+	}
+}
+
+// search gives a variable the device of a file system. Spec: GRUB manual, "search"; grub-core/commands/search_wrap.c.
+func (c *config) search(w []string) {
+	kind, variable, value := "", "root", ""
+	if _, kind, _ = strings.Cut(w[0], "."); kind != "" { // search.fs_uuid VALUE [VARIABLE [HINT]]
+		if len(w) > 1 {
+			value = w[1]
+		}
+		if len(w) > 2 {
+			variable = w[2]
+		}
+	} else {
+		for _, x := range w[1:] {
+			name, isVariable := strings.CutPrefix(x, "--set=")
+			switch {
+			case isVariable:
+				variable = name
+			case x == "--fs-uuid" || x == "-u":
+				kind = "fs_uuid"
+			case x == "--label" || x == "-l" || x == "--fs-label":
+				kind = "fs_label"
+			case x == "--file" || x == "-f":
+				kind = "file"
+			case x == "--part-uuid" || x == "-p":
+				kind = "part_uuid"
+			case x == "--part-label" || x == "-L":
+				kind = "part_label"
+			case !strings.HasPrefix(x, "-"):
+				value = x
+			}
+		}
+	}
+	keys := map[string]string{
+		"fs_uuid": "uuid", "fs_label": "label", "label": "label", "part_uuid": "partuuid", "part_label": "partlabel",
+	}
+	if kind == "file" || kind == "fs_file" {
+		c.searchFile(variable, value)
+		return
+	}
+	if p, ok := c.named(keys[kind] + "=" + value); ok && kind != "" {
+		found := []string{fmt.Sprintf("#%d", p.Number)}
+		if variable == "root" {
+			c.rootFound(found)
+			return
+		}
+		c.assign(variable, found)
+		return
+	}
+	c.assign(variable, []string{unknown})
+}
+
+// rootFound sets the root to what a search found, which counts whatever a hint said before.
+func (c *config) rootFound(root []string) {
+	c.script.root = root
+	if c.blocks == 0 {
+		c.global = root
+	}
+}
+
+// searchFile gives a variable the partitions that hold a file. One whose files are not read can hold it, too.
+func (c *config) searchFile(variable, name string) {
+	var found []string
+	hidden := false
+	for _, p := range c.g.Partitions {
+		files, err := c.g.Files(p)
+		if err == nil && c.opened < maxOpened {
+			c.opened++
+			_, err = files.Open(strings.TrimPrefix(name, "/"))
+		}
+		switch {
+		case err == nil:
+			found = append(found, fmt.Sprintf("#%d", p.Number))
+		case !isAbsent(err):
+			if hidden = hidden || c.used(p); tolerable(err) != nil {
+				c.fail(err)
+			}
+		}
+	}
+	switch {
+	case len(found) == 0 && hidden:
+		c.conditions++ // GRUB keeps the value where it finds nothing
+		c.assign(variable, []string{unknown})
+		c.conditions--
+	case len(found) > 0:
+		c.assign(variable, found[:1]) // the first one
+	}
+}
+
+// kernel adds the kernel that an entry starts.
+func (c *config) kernel(name string) {
+	c.link(c.in, "kernel", fmt.Sprintf("has the kernel that GRUB starts: %.80q, by %.256q", name, c.path))
+}
+
+// blockLists checks the places in a word that count sectors of a whole disk: "(hd0)start+length,…". "(hd0,1)+1" counts
+// from a partition, and does not matter. bare allows a list without a device. Spec: GRUB manual, "How to specify block
+// lists".
+func (c *config) blockLists(s string, bare bool) {
+	if bare && c.onDisk() {
+		c.blockList("(hd0)", s)
+	}
+	for {
+		_, rest, ok := strings.Cut(s, "(")
+		if !ok {
+			return
+		}
+		s = rest
+		device, list, ok := strings.Cut(rest, ")")
+		if ok && slices.Contains(firstDisks, device) {
+			c.blockList("(hd0)", list)
+		}
+	}
+}
+
+func (c *config) blockList(device, list string) {
+	if end := strings.IndexAny(list, " \t;&|'\""); end >= 0 {
+		list = list[:end]
+	}
+	var at []int64
+	for block := range strings.SplitSeq(list, ",") {
+		first, length, ok := strings.Cut(block, "+")
+		if first == "" {
+			first = "0"
+		}
+		off, isNumber := sectors(first)
+		if _, counted := count(length); !ok || !isNumber || !counted && length != "" {
+			return
+		}
+		at = append(at, off)
+	}
+	for _, off := range at {
+		c.place(device, off, true)
+	}
+}
+
+// firstDisks are the names that GRUB gives the first disk, with the drivers of the BIOS and with its own.
+var firstDisks = []string{"hd0", "ahci0", "ata0", "usb0"}
+
+// device returns the partition that a device of GRUB is; why has the reason if there is none.
+func (l *guest) device(name string, legacy bool) (p boot.Partition, why string) {
+	if n, ok := strings.CutPrefix(name, "#"); ok {
+		number, err := strconv.Atoi(n)
+		if p = l.g.Numbered(number); err == nil && p.Number != 0 {
+			return p, ""
+		}
+	}
+	if isUnknown(name) {
+		return p, "no partition of the disk is known to hold it (LVM, RAID, encryption, another disk, or a file system " +
+			"whose files trueup does not read)"
+	}
+	disk, number, ok := strings.Cut(name, ",")
+	if ok && (disk == "" || slices.Contains(firstDisks, disk)) {
+		number = strings.TrimLeft(number, "abcdefghijklmnopqrstuvwxyz")
+		n, err := strconv.Atoi(number)
+		if legacy {
+			n++
+		}
+		if p = l.g.Numbered(n); err == nil && n > 0 && p.Number != 0 {
+			return p, ""
+		}
+	}
+	return p, fmt.Sprintf("(%.64s) is no partition of the disk", name)
+}
