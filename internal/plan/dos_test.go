@@ -123,6 +123,7 @@ func TestDOSFindsItsDrives(t *testing.T) {
 		after := o.layout(t, view)
 		checkPlaces(t, p, before, after, again)
 		checkBytes(t, p, before, after, again)
+		checkExplained(t, p, source, view, before, after, again)
 		o.checkStray(t, view, again)
 		require.Equal(t, o.drives, o.letters(t, view), again)
 		all := &everyPlace{l: before, items: before.Items(), goal: goal, limit: before.Size, dead: map[[3]int64]bool{}}

@@ -212,9 +212,11 @@ func TestDynamicDisksGetMostExtentsAligned(t *testing.T) {
 		p, err := plan.New(before, goal)
 		require.NoError(t, err)
 		require.Empty(t, p.Refusals(false))
-		after := read(t, p.View(disktest.Memory(f)))
+		source := disktest.Memory(f)
+		after := read(t, p.View(source))
 		require.NoError(t, verify.Promise(p, before, after))
 		require.NoError(t, verify.Settled(after, p.Goal))
+		checkExplained(t, p, source, p.View(source), before, after, "dynamic")
 		off := len(after.Dynamic.Off(0, want))
 		for shift := int64(0); shift < want; shift += 512 {
 			require.LessOrEqual(t, off, len(before.Dynamic.Off(shift, want)))

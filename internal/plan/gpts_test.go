@@ -273,6 +273,7 @@ func TestOddGPTs(t *testing.T) {
 		checkPlaces(t, p, before, after, again)
 		checkBytes(t, p, before, after, again)
 		g.checkGPT(t, p, before, source, view, again)
+		checkExplained(t, p, source, view, before, after, again)
 		settled, err := plan.New(after, goal)
 		require.NoError(t, err, again)
 		require.Empty(t, settled.Moves, again)

@@ -124,9 +124,11 @@ func TestHybridMBRFollows(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, p.Refusals(false))
 		result := make([]byte, p.Size)
-		_, err = p.View(disktest.Memory(d.bytes)).ReadAt(result, 0)
+		source := disktest.Memory(d.bytes)
+		_, err = p.View(source).ReadAt(result, 0)
 		require.NoError(t, err)
 		after := read(t, disktest.Memory(result))
+		checkExplained(t, p, source, p.View(source), before, after, "hybrid")
 		require.True(t, after.Table.IsHybrid(), "%v of %v: %v", d.slots, d.parts, after.Issues)
 		require.Len(t, after.Issues, len(before.Issues))
 		var parts []extent

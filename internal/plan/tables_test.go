@@ -125,6 +125,7 @@ func checkTable(t *testing.T, i int) {
 	checkBytes(t, p, before, after, again)
 	drawn.checkStray(t, view, again)
 	checkGrowth(t, p, before, again)
+	checkExplained(t, p, source, view, before, after, again)
 	is := links(t, view, after)
 	for i, was := range links(t, source, before) {
 		require.True(t, is[i].logical || !was.logical, "%s: link %d led to the end of its partition", again, i)

@@ -289,7 +289,21 @@ func (s *Source) promised(p *plan.Plan) (view disk.Disk, after *layout.Layout, e
 	if err := verify.Promise(p, s.Layout, after); err != nil {
 		return nil, nil, fmt.Errorf("planned result: %w", err)
 	}
+	if found, err := s.unexplained(p, view, after); err != nil || len(found) > 0 {
+		if err == nil {
+			err = fmt.Errorf("%w: %s", verify.ErrDifferent, found[0].Text)
+		}
+		return nil, nil, fmt.Errorf("planned result: %w", err)
+	}
 	return view, after, nil
+}
+
+// unexplained lists bytes of the planned disk that neither a move nor a field that had to follow it explains.
+func (s *Source) unexplained(p *plan.Plan, view disk.Disk, after *layout.Layout) ([]verify.Difference, error) {
+	r := verify.Result{
+		Base: s.Image.Disk, Source: p.Unused.View(s.Image.Disk), Dest: view, Before: s.Layout, After: after,
+	}
+	return r.Unexplained()
 }
 
 // checkOld reads back what each patch says it replaces.

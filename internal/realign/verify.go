@@ -100,6 +100,9 @@ func (j *Job) verify(
 	if err := verify.Promise(p, s.Layout, d.Layout); err != nil {
 		return p, []Difference{{Text: err.Error()}}, nil //nolint:nilerr // the error is the result
 	}
+	if diffs, err = s.unexplained(p, p.View(s.Image.Disk), d.Layout); err != nil || len(diffs) > 0 {
+		return p, diffs, err
+	}
 	for _, i := range d.Damage {
 		// A copy is written without. Its name was the user's choice, and all its bytes have been compared.
 		if i.Effect >= ondisk.Refuse && i.Code != image.CodeMisnamed {

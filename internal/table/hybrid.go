@@ -163,7 +163,7 @@ func (t *Table) IsHybrid() bool {
 }
 
 // relocateHybrid rewrites the slots of a hybrid MBR: those of partitions, and the protective ones between them. Slots
-// of one that is refused stay, but for a protective one that ends with the disk.
+// of one that is refused stay, but for the end of a protective one that ends with the disk.
 func (t *Table) relocateHybrid(to Places, geometry Geometry) (out []disk.Patch) {
 	if !geometry.Valid() {
 		geometry = t.Geometry(nil)
@@ -173,15 +173,23 @@ func (t *Table) relocateHybrid(to Places, geometry Geometry) (out []disk.Patch) 
 		mirrors[p.Slot] = p
 	}
 	for _, s := range t.Hybrid {
+		if s.Off != int64(s.raw.StartLBA)*t.SectorSize {
+			continue // it counts other sectors than the GPT
+		}
 		now, what := s.Range, "slot "+number(s.Number)
 		switch p, ok := mirrors[s.Number]; {
 		case ok:
 			now, what = to.rangeOf(p), fmt.Sprintf("%s, partition %d", what, p.Number)
 		case s.Type == typeProtective:
 			what += ", protective"
-			off := t.coverFrom(s, to)
-			n := min(t.coverTo(s, to)-off, math.MaxUint32*t.SectorSize)
-			if n > 0 && off <= MaxLBA*t.SectorSize { // else of one that is refused: nothing is left for it
+			off, end := s.Off, s.End()
+			if t.IsHybrid() {
+				off, end = t.coverFrom(s, to), t.coverTo(s, to)
+			} else if end == t.gpt.end {
+				end = units.AlignDown(to.Size, t.SectorSize)
+			}
+			n := min(end-off, math.MaxUint32*t.SectorSize)
+			if n > 0 && off <= MaxLBA*t.SectorSize {
 				now = disk.Range{Off: off, Len: n}
 			}
 		}

@@ -174,3 +174,35 @@ func TestHybridMBRWithoutRoom(t *testing.T) {
 		require.GreaterOrEqual(t, x.Off, int64(512), "%+v", x)
 	}
 }
+
+// Where a disk grows or its table is mended, slots that are not understood stay as they are: of a hybrid MBR that counts
+// other sectors than its GPT, all of it, and else all but the end of the protective entry.
+func TestSlotsThatAreNotUnderstoodStay(t *testing.T) {
+	t.Parallel()
+	odd := func(f forge.Bytes) forge.Bytes {
+		clear(f[tableforge.MBREntries:tableforge.MBRMagic])
+		tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0x83, Start: 28_681, Sectors: 7})
+		tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0xee, Start: 9, Sectors: uint32(len(f)/512) - 9})
+		return f
+	}
+	for _, c := range []struct {
+		sector int64
+		fields []string
+	}{{512, []string{"hybrid MBR: sector count of slot 2, protective"}}, {4096, nil}} {
+		f := odd(tableforge.NewGPT(c.sector, 20_000, 128, tableforge.GPTEntry{First: 63, Last: 2000}))
+		l, err := readHybrid(f)
+		require.NoError(t, err)
+		require.Equal(t, c.sector, l.SectorSize)
+		require.NotEmpty(t, l.Hybrid)
+		require.False(t, l.IsHybrid())
+		require.Empty(t, l.Relocate(table.Places{Mend: true}, table.Geometry{}))
+		var fields []string
+		for _, p := range l.Relocate(table.Places{Size: int64(len(f)) + 1<<20}, table.Geometry{}) {
+			if p.Off < 512 {
+				require.Equal(t, []byte(f[p.Off:p.Off+int64(len(p.Old))]), p.Old)
+				fields = append(fields, p.Reason)
+			}
+		}
+		require.Equal(t, c.fields, fields)
+	}
+}

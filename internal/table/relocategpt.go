@@ -53,6 +53,7 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 		}
 	}
 	switch {
+	case t.Hybrid != nil && len(entries) == 0 && !grows: // nothing of it follows
 	case t.Hybrid != nil:
 		out = append(out, t.relocateHybrid(to, geometry)...)
 	case grows || mends:

@@ -1,0 +1,250 @@
+package verify
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Result is a disk before and after a move. Its differences are found from the two disks and the places of partitions
+// on them: the plan, which may be wrong, is not asked.
+type Result struct {
+	Base          disk.Disk // what both disks show
+	Source, Dest  disk.Disk // views of Base, or other disks with the same bytes
+	Before, After *layout.Layout
+}
+
+// pair is a stretch of the source and its place in the result.
+type pair struct {
+	from, to disk.Range
+	what     string
+}
+
+// Unexplained lists the bytes that differ between the source, moved, and the result, and are explained by no rule: a
+// field of a table whose partition moved, a part of a GPT copy that was mended over zeros or its own remains, a
+// reference to a place that moved, or the checksum over one. The places of the fields are those of the two layouts.
+func (r *Result) Unexplained() ([]Difference, error) {
+	pairs, empty, err := r.pairs()
+	if err != nil {
+		return nil, err
+	}
+	rules, err := r.rules()
+	if err != nil {
+		return nil, err
+	}
+	var out []Difference
+	add := func(off int64, was, is []byte, what string) {
+		for i := 0; i < len(is); {
+			if was[i] == is[i] || rules.has(off+int64(i)) {
+				i++
+				continue
+			}
+			j := i + 1
+			for j < len(is) && was[j] != is[j] && !rules.has(off+int64(j)) {
+				j++
+			}
+			out = append(out, Difference{
+				disk.Range{Off: off + int64(i), Len: int64(j - i)},
+				fmt.Sprintf("byte %d is %#02x and was %#02x, which nothing explains (%s)", off+int64(i), is[i], was[i],
+					what),
+			})
+			i = j
+		}
+	}
+	for _, p := range pairs {
+		if err := r.compare(p, named(add, p.what)); err != nil || len(out) > maxDifferences {
+			return out, err
+		}
+	}
+	for _, e := range empty {
+		if err := r.zeros(e, named(add, "nothing was to be there")); err != nil || len(out) > maxDifferences {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// named adds what stretches are.
+func named(add func(off int64, was, is []byte, what string), what string) func(off int64, was, is []byte) {
+	return func(off int64, was, is []byte) { add(off, was, is, what) }
+}
+
+// pairs matches all of the two disks: partitions, boot records, what lies between them, and what lies behind the space
+// for partitions. What is left of the result is empty.
+func (r *Result) pairs() (pairs []pair, empty []disk.Range, err error) {
+	b, a := r.Before, r.After
+	usable, now := b.Usable(b.Size), b.Usable(a.Size) // what lies behind keeps its distance from the end
+	end := min(b.Size-usable, a.Size-now)             // without what is less than a sector
+	was, is := b.Items(), a.Items()
+	if len(was) != len(is) {
+		return nil, nil, fmt.Errorf("%w: %d partitions and boot records, want %d", ErrDifferent, len(is), len(was))
+	}
+	behind := pair{
+		disk.Range{Off: usable, Len: end}, disk.Range{Off: now, Len: end}, "behind the space for partitions",
+	}
+	if slices.EqualFunc(was, is, func(x, y layout.Item) bool { return x.Range == y.Range }) {
+		all := disk.Range{Len: usable}
+		return []pair{{all, all, "nothing moves"}, behind}, []disk.Range{{Off: usable, Len: now - usable}}, nil
+	}
+	gaps := b.Gaps
+	if gaps == nil {
+		read := *b
+		if err := read.ReadGaps(r.Source); err != nil {
+			return nil, nil, err
+		}
+		gaps = read.Gaps
+	}
+	for i := range is {
+		if i == 0 {
+			n := was[0].Off
+			if is[0].Off < n {
+				return nil, nil, fmt.Errorf("%w: partition %d starts at byte %d, over what lay in front of byte %d",
+					ErrDifferent, is[0].Number, is[0].Off, n)
+			}
+			pairs = append(pairs, pair{disk.Range{Len: n}, disk.Range{Len: n}, "in front of all partitions"})
+			empty = append(empty, disk.Range{Off: n, Len: is[0].Off - n})
+		}
+		if was[i].Kind != is[i].Kind || was[i].Number != is[i].Number || was[i].Len != is[i].Len {
+			return nil, nil, fmt.Errorf("%w: partition %d is at byte %d, where partition %d was to be", ErrDifferent,
+				is[i].Number, is[i].Off, was[i].Number)
+		}
+		pairs = append(pairs, pair{was[i].Range, is[i].Range, fmt.Sprintf("partition %d", is[i].Number)})
+		gap := disk.Range{Off: is[i].End(), Len: now - is[i].End()}
+		if i+1 < len(is) {
+			gap.Len = is[i+1].Off - gap.Off
+		}
+		kept, err := r.inGap(gaps[i], gap, is[i].Off-was[i].Off)
+		if err != nil {
+			return nil, nil, err
+		}
+		at := gap.Off
+		for _, p := range kept {
+			empty = append(empty, disk.Range{Off: at, Len: p.to.Off - at})
+			at = p.to.End()
+		}
+		pairs, empty = append(pairs, kept...), append(empty, disk.Range{Off: at, Len: gap.End() - at})
+	}
+	return append(pairs, behind), empty, nil
+}
+
+// inGap finds in a gap of the result what the gap of the source has: its data where they were, or as far from there as
+// the partition in front, or anywhere as one piece; and the database of a dynamic disk in its only place.
+func (r *Result) inGap(was layout.Gap, gap disk.Range, shift int64) (out []pair, err error) {
+	if n := was.Data.Len; n > 0 {
+		tries := []int64{was.Data.Off, was.Data.Off + shift, gap.Off}
+		if at, ok, err := r.shown(was.Data.Off, gap); err != nil {
+			return nil, err
+		} else if ok {
+			tries = append([]int64{at}, tries...)
+		}
+		last := pair{was.Data, disk.Range{Off: gap.Off, Len: min(n, gap.Len)}, "between partitions"}
+		for _, off := range tries {
+			p := pair{was.Data, disk.Range{Off: off, Len: n}, last.what}
+			if !gap.Contains(p.to) {
+				continue
+			}
+			equal := true
+			if err := r.compare(p, func(int64, []byte, []byte) { equal = false }); err != nil {
+				return nil, err
+			}
+			if last = p; equal {
+				break
+			}
+		}
+		out = append(out, last)
+	}
+	if x := r.Before.Dynamic; x != nil && x.Database.Overlaps(was.Range) {
+		at := disk.Range{Off: x.Database.Off, Len: was.End() - x.Database.Off}
+		out = append(out, pair{at, at, "the database of the dynamic disk"})
+	}
+	return out, nil
+}
+
+// shown returns where a gap of the result shows a byte of the base.
+func (r *Result) shown(off int64, gap disk.Range) (int64, bool, error) {
+	for at := gap.Off; at < gap.End(); {
+		run, based, err := r.run(r.Dest, at)
+		if err != nil {
+			return 0, false, err
+		}
+		if n := off - run.Off; based && n >= 0 && n < run.Len {
+			return at + n, true, nil
+		}
+		at += run.Len
+	}
+	return 0, false, nil
+}
+
+// run follows the maps of a view from a byte on down to the base. based is false for what is stored elsewhere.
+func (r *Result) run(d disk.Disk, off int64) (run disk.Run, based bool, err error) {
+	for run = (disk.Run{Len: d.Size() - off, Src: d, Off: off}); ; {
+		if on, ok := run.Src.(disk.Disk); ok && on == r.Base {
+			return run, true, nil
+		}
+		m, ok := run.Src.(disk.Mapped)
+		if !ok {
+			return run, false, nil
+		}
+		below, err := m.Run(run.Off)
+		if err != nil {
+			return run, false, err
+		}
+		below.Len = min(below.Len, run.Len)
+		run = below
+	}
+}
+
+// compare calls differs for stretches of a pair that are not equal. What both show of one place of the base is.
+func (r *Result) compare(p pair, differs func(off int64, was, is []byte)) error {
+	const step = 64 << 10
+	var a, b [step]byte
+	for at := int64(0); at < p.to.Len; {
+		was, based1, err1 := r.run(r.Source, p.from.Off+at)
+		is, based2, err2 := r.run(r.Dest, p.to.Off+at)
+		if err1 != nil || err2 != nil {
+			return cmp.Or(err1, err2)
+		}
+		n := min(was.Len, is.Len, p.to.Len-at)
+		same := based1 && based2 && was.Off == is.Off || was.Src == nil && is.Src == nil
+		if !same {
+			n = min(n, step)
+			if err := cmp.Or(ondisk.ReadFull(r.Source, a[:n], p.from.Off+at),
+				ondisk.ReadFull(r.Dest, b[:n], p.to.Off+at)); err != nil {
+				return err
+			}
+			if !bytes.Equal(a[:n], b[:n]) {
+				differs(p.to.Off+at, a[:n], b[:n])
+			}
+		}
+		at += n
+	}
+	return nil
+}
+
+// zeros calls differs for stretches of the result that nothing of the source is shown in and that are not zero.
+func (r *Result) zeros(e disk.Range, differs func(off int64, was, is []byte)) error {
+	var b, zero [64 << 10]byte
+	for at := e.Off; at < e.End(); {
+		run, _, err := r.run(r.Dest, at)
+		if err != nil {
+			return err
+		}
+		n := min(run.Len, e.End()-at)
+		if run.Src != nil {
+			n = min(n, int64(len(b)))
+			if err := ondisk.ReadFull(r.Dest, b[:n], at); err != nil {
+				return err
+			}
+			if !bytes.Equal(b[:n], zero[:n]) {
+				differs(at, zero[:n], b[:n])
+			}
+		}
+		at += n
+	}
+	return nil
+}

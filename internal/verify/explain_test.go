@@ -1,0 +1,116 @@
+package verify_test
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// unexplained compares two disks that have nothing but bytes in common.
+func unexplained(t *testing.T, was, is forge.Bytes) []verify.Difference {
+	t.Helper()
+	r := verify.Result{Source: disktest.Memory(was), Dest: disktest.Memory(is)}
+	r.Base = r.Source
+	r.Before, r.After = readLayout(t, r.Source), readLayout(t, r.Dest)
+	found, err := r.Unexplained()
+	require.NoError(t, err)
+	return found
+}
+
+// A copy of a GPT that replaces what is no part of a GPT is a difference that nothing explains, whoever wrote it; one
+// that replaces zeros or a damaged entry is explained, and so is nothing beside it.
+func TestMendedCopiesAreExplained(t *testing.T) {
+	const sectors, last = 8192, 8191 * 512
+	sound := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 8000, Name: "one"})
+	at := func(header int64) int64 {
+		return int64(binary.LittleEndian.Uint64(sound[header+tableforge.GPTEntriesLBA:])) * 512
+	}
+	for name, c := range map[string]struct {
+		damage func(f forge.Bytes)
+		lost   int64 // the first byte that nothing explains; 0: none
+	}{
+		"a wiped primary":            {func(f forge.Bytes) { clear(f[512:1024]) }, 0},
+		"a wiped backup":             {func(f forge.Bytes) { clear(f[last : last+512]) }, 0},
+		"a wrong bit":                {func(f forge.Bytes) { f[at(512)+70] ^= 1 }, 0},
+		"no protective MBR":          {func(f forge.Bytes) { clear(f[446:512]) }, 0},
+		"a loader in unused entries": {func(f forge.Bytes) { f.Text(at(512)+0x1000, "loader") }, at(512) + 0x1000},
+		"a superblock at the end":    {func(f forge.Bytes) { copy(f[last:], slices.Repeat([]byte{7}, 92)) }, last},
+		"text behind a header":       {func(f forge.Bytes) { f.Text(512+100, "text") }, 512 + 100},
+		"data in a gap":              {func(f forge.Bytes) { f.Text(1000*512, "core.img") }, 1000 * 512},
+		"data in a partition":        {func(f forge.Bytes) { f.Text(3000*512, "file") }, 3000 * 512},
+		"boot code":                  {func(f forge.Bytes) { f.Text(100, "code") }, 100},
+		"another slot": {func(f forge.Bytes) {
+			tableforge.PutSlot(f, 0, 3, tableforge.Slot{Type: 0xee, Start: 8000, Sectors: 9})
+		}, 446 + 3*16 + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := slices.Clone(sound)
+			c.damage(f)
+			found := unexplained(t, f, sound)
+			if c.lost == 0 {
+				require.Empty(t, found)
+				return
+			}
+			require.NotEmpty(t, found)
+			require.Equal(t, c.lost, found[0].Off)
+		})
+	}
+}
+
+// What lies between partitions stays as a whole, and goes nowhere else than into the same gap.
+func TestGapsAreExplained(t *testing.T) {
+	disk := func(first, data uint32) forge.Bytes {
+		f := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x83, Start: first, Sectors: 1000},
+			tableforge.Slot{Type: 0x83, Start: 4096, Sectors: 1000})
+		f.Text(int64(first)*512+700, "a file")
+		f.Text(5000*512, "another")
+		f.Text(int64(data)*512, "what nobody knows")
+		return f
+	}
+	was := disk(63, 1500)
+	require.Empty(t, withoutCHS(unexplained(t, was, disk(128, 1500))), "it stays")
+	require.Empty(t, withoutCHS(unexplained(t, was, disk(128, 1565))), "it moves as far as the partition")
+	for name, is := range map[string]forge.Bytes{
+		"twice": func() forge.Bytes {
+			f := disk(128, 1500)
+			f.Text(2000*512, "what nobody knows")
+			return f
+		}(),
+		"lost":        disk(128, 6000),
+		"elsewhere":   disk(128, 1700),
+		"overwritten": func() forge.Bytes { f := disk(128, 1500); f.U8(1500*512+3, 1); return f }(),
+		"vacated":     func() forge.Bytes { f := disk(128, 1500); f.U8(64*512, 1); return f }(),
+	} {
+		require.NotEmpty(t, withoutCHS(unexplained(t, was, is)), name)
+	}
+}
+
+// withoutCHS leaves out the addresses in sector 0, which these disks lack.
+func withoutCHS(found []verify.Difference) []verify.Difference {
+	return slices.DeleteFunc(found, func(d verify.Difference) bool { return d.Off < 512 })
+}
+
+// The order of partitions is theirs.
+func TestResultsInAnotherOrder(t *testing.T) {
+	disk := func(a, b uint32) forge.Bytes {
+		return tableforge.NewMBR(8192, tableforge.Slot{Type: 0x83, Start: a, Sectors: 1000},
+			tableforge.Slot{Type: 0x83, Start: b, Sectors: 1000})
+	}
+	r := verify.Result{Source: disktest.Memory(disk(63, 4096)), Dest: disktest.Memory(disk(4096, 128))}
+	r.Base = r.Source
+	r.Before, r.After = readLayout(t, r.Source), readLayout(t, r.Dest)
+	_, err := r.Unexplained()
+	require.ErrorIs(t, err, verify.ErrDifferent)
+	none := &layout.Layout{Size: r.Source.Size()}
+	r.After = none
+	_, err = r.Unexplained()
+	require.ErrorIs(t, err, verify.ErrDifferent)
+}
