@@ -379,15 +379,17 @@ func (g *gpt) checkEntries() {
 // checkCut reports what lies behind the end of a disk that was truncated.
 func (g *gpt) checkCut() {
 	sectors := g.d.Size() / g.SectorSize
+	missing := int64(0)
 	for _, p := range g.Partitions {
 		if p.End() > g.d.Size() {
+			missing += min(p.End()-g.d.Size(), p.Len)
 			at := g.array().Off + int64(p.Number-1)*int64(g.header.EntrySize)
 			g.brokenIn("gpt entry", at+32, p.Number, "LBAs",
 				fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1),
 				fmt.Sprintf("within the %d sectors of the disk", sectors))
 		}
 	}
-	g.cutShort((ondisk.I64(g.header.AltLBA)+1)*g.SectorSize, g.d.Size(),
+	g.cutShort((ondisk.I64(g.header.AltLBA)+1)*g.SectorSize, g.d.Size(), missing,
 		g.field("alternate LBA", atAltLBA, g.header.AltLBA,
 			fmt.Sprintf("the place of a backup within %d sectors", sectors)))
 }

@@ -55,6 +55,11 @@ func (c *copies) prepare(g *gpt) error {
 		if c.anew[i] = w; w == nil {
 			g.cannotMend(i, why)
 		}
+		if alt := g.header.AltLBA; w == nil && i == backup && alt >= ondisk.U64(c.end/c.sector) &&
+			alt-g.header.LastUsable <= ondisk.U64(c.room()/c.sector)+1 {
+			g.Issues[len(g.Issues)-1].Remedy = fmt.Sprintf("the image was cut short: %s makes it as long as it was; "+
+				"then --repair-table writes the backup again", longer(ondisk.I64(alt+1)*c.sector))
+		}
 	}
 	return nil
 }

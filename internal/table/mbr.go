@@ -218,11 +218,12 @@ func (m *mbr) checkCut(size int64) {
 	if m.beyond == 0 || m.beyond < len(broken) {
 		return
 	}
-	end := size
+	end, missing := size, int64(0)
 	for _, p := range m.containers() {
 		end = max(end, p.End())
+		missing += max(0, min(p.End()-size, p.Len))
 	}
-	m.cutShort(end, size, broken[0].Err)
+	m.cutShort(end, size, max(missing, 1), broken[0].Err)
 }
 
 // bytes returns the entry as it stands on the disk.

@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"regexp"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -163,4 +165,35 @@ func TestMendingIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, blocked, l.Blocked())
 	}
+}
+
+// What the remedy for a GPT that was cut off behind its last partition says works: the disk that is as long as it was,
+// with zeros there, is mended to the disk that was.
+func TestRemedyOfACutGPT(t *testing.T) {
+	t.Parallel()
+	want := tableforge.NewGPT(512, mendSectors, 128, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
+	length := regexp.MustCompile(`truncate -s (\d+) `)
+	for _, sectors := range []int64{2001, 2002, 3000, 4062, 4063, 4064, 4080, 4094, 4095} {
+		cut := want[:sectors*512]
+		l, err := table.Read(disktest.ShortDisk(cut, int64(len(cut))))
+		require.NoError(t, err)
+		require.False(t, l.Damaged(), "nothing is written over what is left of it: %d", sectors)
+		i := slices.IndexFunc(l.Issues, func(i ondisk.Issue) bool { return i.Effect >= ondisk.Refuse })
+		require.GreaterOrEqual(t, i, 0)
+		found := length.FindStringSubmatch(l.Issues[i].Remedy)
+		require.NotNil(t, found, "%d: %+v", sectors, l.Issues[i])
+		require.Equal(t, strconv.Itoa(len(want)), found[1])
+		again := append(slices.Clone(cut), make([]byte, len(want)-len(cut))...)
+		l, err = table.Read(disktest.ShortDisk(again, int64(len(again))))
+		require.NoError(t, err)
+		require.True(t, l.Damaged())
+		disktest.EqualBytes(t, want, patched(t, again, l.Relocate(table.Places{Mend: true}, table.Geometry{})))
+	}
+	// Where bytes of a partition are missing, zeros are the last thing to try.
+	cut := want[:1900*512]
+	l, err := table.Read(disktest.ShortDisk(cut, int64(len(cut))))
+	require.NoError(t, err)
+	require.Equal(t, "cut-short", l.Issues[0].Code)
+	require.Contains(t, l.Issues[0].Text, fmt.Sprintf("the last %d bytes of the last partition", (2001-1900)*512))
+	require.Regexp(t, "^copy the whole image from its source again", l.Issues[0].Remedy)
 }

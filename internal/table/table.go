@@ -203,14 +203,35 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 	})
 }
 
-// cutShort puts first that a disk has fewer bytes than its table names; err holds the place.
-func (t *Table) cutShort(want, size int64, err error) {
+// cutShort puts first that a disk has fewer bytes than its table names; err holds the place, and missing counts the
+// bytes of partitions that are not there.
+func (t *Table) cutShort(want, size, missing int64, err error) {
 	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short, or the "+
 		"table is damaged", size, want)
+	remedy := fmt.Sprintf("copy the whole image from its source again. Where a copy can have no more, and only then, "+
+		"%s puts zeros there, and the guest must check the file system", longer(want))
+	switch {
+	case missing == 0:
+		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short behind "+
+			"its last partition. All partitions are there, the backup GPT is not", size, want)
+		remedy = fmt.Sprintf("%s makes it as long as it was; then --repair-table writes the backup again", longer(want))
+	case missing > mayBeRounded:
+		remedy = "copy the whole image from its source again; if it is whole, repair the partition table in the guest"
+	default:
+		text += fmt.Sprintf("; the last %d bytes of the last partition are not there", missing)
+	}
 	t.Issues = slices.Insert(t.Issues, 0, ondisk.Issue{
-		Code: "cut-short", Effect: ondisk.Broken, Text: text, Err: fmt.Errorf("%s: %w", text, err),
-		Remedy: "copy the whole image from its source again; if it is whole, repair the partition table in the guest",
+		Code: "cut-short", Effect: ondisk.Broken, Text: text, Remedy: remedy,
+		Err: fmt.Errorf("%s: %w; %s", text, err, remedy),
 	})
+}
+
+// mayBeRounded is how much of a disk programs lose that copy it by cylinders: one of 255 heads and 63 sectors.
+const mayBeRounded = 255 * 63 * units.SectorSize
+
+// longer returns the commands that make an image so many bytes long.
+func longer(size int64) string {
+	return fmt.Sprintf("truncate -s %d IMAGE (raw; qemu-img resize IMAGE %d for other formats)", size, size)
 }
 
 func number(n int) string { return strconv.Itoa(n) }
