@@ -38,6 +38,7 @@ var verdicts = slices.Concat([]string{booted, staleShown}, ownCHSFailed, ownLBAF
 type pc struct {
 	image   string
 	heads   int64    // of its BIOS
+	disk    string   // options of the disk, such as its geometry
 	memory  int      // in MiB; 64 when 0
 	ahci    bool     // the disk hangs on AHCI: a BIOS reads it with DMA, in half the time of IDE
 	options []string // for QEMU, besides those of args
@@ -107,6 +108,7 @@ func (p pc) args() []string {
 		// from the table's end CHS, and that is a part of what is tested.
 		device += fmt.Sprintf(",lcyls=1024,lheads=%d,lsecs=%d", p.heads, trackSectors)
 	}
+	device += p.disk
 	controller := []string{}
 	if p.ahci {
 		controller = []string{"-device", "ahci,id=ahci"}

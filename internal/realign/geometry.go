@@ -7,6 +7,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
 )
 
@@ -18,6 +19,12 @@ func (s *Source) bios(format string) driver.Geometry {
 		return cmp.Or(s.Image.BIOS, want)
 	}
 	return want
+}
+
+// BIOSOf returns the geometry that a BIOS reports of a planned disk in the format of its source, zero where the format
+// states none.
+func (s *Source) BIOSOf(p *plan.Plan) driver.Geometry {
+	return store.Reports(s.Image, p.Size, store.CreateOptions{BIOS: s.bios(s.Image.Format)})
 }
 
 func general(g table.Geometry) driver.Geometry {

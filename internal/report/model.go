@@ -232,12 +232,26 @@ type Plan struct {
 	Findings   []align.Finding `json:"findings"`
 	Refusals   []align.Finding `json:"refusals"`
 	Result     *Disk           `json:"result,omitempty"`
+	BIOS       *Geometries     `json:"bios_geometry,omitempty"` // nil: the format states none
 	Cost       *Cost           `json:"cost,omitempty"`
 	Before     *Disk           `json:"-"`
 	Measured   *Measured       `json:"measured,omitempty"` // by the benchmark that the user has named
 	Flags      []string        `json:"-"`                  // of the command line that would carry the plan out
 	Error      *Error          `json:"error,omitempty"`
 	ExitCode   int             `json:"exit_code"`
+}
+
+// Geometries are those that a BIOS reports of a source, and of a copy in its format.
+type Geometries struct {
+	Source *Geometry `json:"source,omitempty"` // nil: it states none
+	Result *Geometry `json:"result,omitempty"`
+}
+
+// Geometry divides a disk for programs that address it by cylinder, head and sector.
+type Geometry struct {
+	Cylinders int64 `json:"cylinders"`
+	Heads     int64 `json:"heads"`
+	Sectors   int64 `json:"sectors_per_track"`
 }
 
 // Cost is what a copy will read and write.

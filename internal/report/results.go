@@ -96,11 +96,23 @@ func NewPlan(h Head, s *realign.Source, p *realign.Plan, refusals []align.Findin
 		Head: h, Image: NewImage(s.Image), Target: p.Goal.Want, Refusals: append([]align.Finding{}, refusals...),
 		References: newReferences(p, s.Layout), Findings: notRefused(p.Notes, refusals),
 	}
+	is := s.BIOSOf(p)
+	of := Geometries{Source: newGeometry(Geometry(s.Image.BIOS)), Result: newGeometry(Geometry(is))}
+	if of != (Geometries{}) {
+		r.BIOS = &of
+	}
 	if len(refusals) == 0 && len(s.Layout.Partitions) <= maxDrawn {
 		before := NewDisk(s.Layout, p.Goal.Must, nil)
 		r.Before = &before
 	}
 	return r
+}
+
+func newGeometry(g Geometry) *Geometry {
+	if g == (Geometry{}) {
+		return nil
+	}
+	return &g
 }
 
 // Inspected adds what the plan makes of the disk.

@@ -178,7 +178,7 @@ func (m *Machine) disk() (args []string) {
 	}
 	device := bus.disk + ",drive=" + diskName + ",bootindex=1"
 	if track := int64(m.Heads) * int64(m.Sectors) * units.SectorSize; track > 0 && m.Firmware == BIOS {
-		// A BIOS knows at most 1024 cylinders. The geometry of the source's table serves both runs.
+		// A BIOS knows at most 1024 cylinders.
 		device += fmt.Sprintf(",lcyls=%d,lheads=%d,lsecs=%d", min(max(m.Size/track, 1), 1024), m.Heads, m.Sectors)
 	}
 	server := fmt.Sprintf("file.driver=nbd,file.server.type=fd,file.server.str=%d", diskFD)

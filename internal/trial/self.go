@@ -57,7 +57,10 @@ type Plan struct {
 	reply
 	Moved   int
 	Patches []struct{}
-	Result  struct {
+	BIOS    struct { // of containers; nil where they state none
+		Source, Result *geometryOfBIOS
+	} `json:"bios_geometry"`
+	Result struct {
 		Size  int64 `json:"size_bytes"`
 		Table struct {
 			Scheme     string
@@ -71,6 +74,20 @@ type Plan struct {
 			Active bool
 		}
 	}
+}
+
+// geometryOfBIOS has the heads and sectors that a BIOS reports.
+type geometryOfBIOS struct {
+	Heads   int
+	Sectors int `json:"sectors_per_track"`
+}
+
+// fit gives a machine the geometry that its container states. One that states none leaves that of the table.
+func (g *geometryOfBIOS) fit(m Machine) Machine {
+	if g != nil {
+		m.Heads, m.Sectors = g.Heads, g.Sectors
+	}
+	return m
 }
 
 // Ask has a confined process of this program plan the disk. Its arguments are those of plan, with SOURCE at the end.
@@ -293,7 +310,7 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
-	if t.Before, err = t.film(ctx, Source, source); err != nil || !t.Plan.Moves() {
+	if t.Before, err = t.film(ctx, t.Plan.BIOS.Source.fit(t.Machine), Source, source); err != nil || !t.Plan.Moves() {
 		return err
 	}
 	if judge.Moot(&t.Before) {
@@ -306,13 +323,12 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	t.After, err = t.film(ctx, Aligned, view)
+	t.After, err = t.film(ctx, t.Plan.BIOS.Result.fit(t.Machine), Aligned, view)
 	return errors.Join(err, view.Close())
 }
 
 // film starts a disk that is served.
-func (t *Pair) film(ctx context.Context, disk string, s *Server) (film.Film, error) {
-	m := t.Machine
+func (t *Pair) film(ctx context.Context, m Machine, disk string, s *Server) (film.Film, error) {
 	m.Disk = s.URI
 	name := "the disk " + map[string]string{Source: "as it is", Aligned: "aligned"}[disk]
 	t.Say(fmt.Sprintf("boots %s: %s, %s, %d s at most", name, m.Firmware, m.Bus, int(m.Limit.Seconds())))

@@ -1,7 +1,9 @@
 package trial
 
 import (
+	"encoding/json"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,4 +17,19 @@ func TestAnswersAreBounded(t *testing.T) {
 	require.False(t, reads)
 	_, err := b.Write(make([]byte, maxAnswer+1))
 	require.ErrorContains(t, err, "a report above")
+}
+
+// Each run has the geometry that its container states; one that states none has that of the table.
+func TestGeometryOfTheContainer(t *testing.T) {
+	t.Parallel()
+	var p Plan
+	require.NoError(t, json.Unmarshal([]byte(`{
+		"bios_geometry": {"source": {"cylinders": 1023, "heads": 4, "sectors_per_track": 17}},
+		"result": {"size_bytes": 36665344, "table": {"heads": 16, "sectors_per_track": 63}}
+	}`), &p))
+	m := Machine{}
+	p.Fit(&m)
+	disk := func(m Machine) string { return strings.Join(m.disk(), " ") }
+	require.Contains(t, disk(p.BIOS.Source.fit(m)), ",lcyls=1024,lheads=4,lsecs=17")
+	require.Contains(t, disk(p.BIOS.Result.fit(m)), ",lcyls=71,lheads=16,lsecs=63")
 }

@@ -122,9 +122,7 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	if src.Format == format.Name {
 		do.Template = src.Template
 	}
-	if format.Reports != nil {
-		o.bios = format.Reports(size, do)
-	}
+	o.bios = Reports(src, size, opts)
 	o.Target, err = format.Create(main, size, do)
 	return err
 }

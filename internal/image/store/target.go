@@ -69,6 +69,20 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 		strings.Join(f.Subformats, ", "))
 }
 
+// Reports returns the geometry that a BIOS reports of a copy of size bytes, zero where its format states none, or it
+// cannot be written.
+func Reports(src *image.Image, size int64, o CreateOptions) driver.Geometry {
+	f, sub, err := target(src, o)
+	if err != nil || f.Reports == nil {
+		return driver.Geometry{}
+	}
+	do := driver.Options{Subformat: sub, BIOS: o.BIOS}
+	if src.Format == f.Name {
+		do.Template = src.Template
+	}
+	return f.Reports(size, do)
+}
+
 // writable returns the format of a name, the zero value for one that is not written, and the names of all that are.
 func writable(name string) (found driver.Format, names []string) {
 	for _, f := range image.Writable() {
