@@ -72,18 +72,23 @@ func takeApart(r *record) (*action, error) {
 	return a, nil
 }
 
-// side returns what one of the operations has for data: none where they are not logged.
-func (a *action) side(undo bool) ([]byte, error) {
-	from, n, absent, field := a.RedoOffset, a.RedoLength, uint16(noRedoData), "redo"
+// side returns what one of the operations has for data, and their length: none where they are not logged, and none of an
+// operation that writes nothing. Such a one has any length: 219 records of Windows XP and 2003 in the corpus have
+// CompensationLogRecord with one that leads behind their data. Source: Linux fs/ntfs3/fslog.c, can_skip_action, in front
+// of both places where log_replay takes offset and length.
+func (a *action) side(undo bool) (data []byte, length int, err error) {
+	op, from, n, absent, field := a.Redo, a.RedoOffset, a.RedoLength, uint16(noRedoData), "redo"
 	if undo {
-		from, n, absent, field = a.UndoOffset, a.UndoLength, noUndoData, "undo"
+		op, from, n, absent, field = a.Undo, a.UndoOffset, a.UndoLength, noUndoData, "undo"
 	}
-	if a.Flags&absent != 0 || n == 0 {
-		return nil, nil
-	}
-	if int(from)+int(n) > len(a.data) {
-		return nil, a.broken(4, field+" data", fmt.Sprintf("%d bytes at %d", n, from),
+	switch {
+	case op.class() == nothing && op != openAttribute:
+		return nil, 0, nil
+	case a.Flags&absent != 0 || n == 0:
+		return nil, int(n), nil
+	case int(from)+int(n) > len(a.data):
+		return nil, 0, a.broken(4, field+" data", fmt.Sprintf("%d bytes at %d", n, from),
 			fmt.Sprintf("some within %d", len(a.data)))
 	}
-	return a.data[from : from+n], nil
+	return a.data[from : from+n], int(n), nil
 }

@@ -212,7 +212,7 @@ func (a *analysis) open(act *action) error {
 	if act.Redo != openAttribute {
 		return nil
 	}
-	e, err := act.side(false)
+	e, _, err := act.side(false)
 	if err != nil {
 		return err
 	}

@@ -50,6 +50,8 @@ type op struct {
 	tx              uint32
 	undoNext        uint64
 	flags           uint16
+	// bare has the side without a write say that it has 4 KiB of data, which are not there.
+	bare bool
 }
 
 // newLog begins a log of so many pages, in round 2 as Windows does.
@@ -151,6 +153,11 @@ func (o op) bytes() []byte {
 	b.U64(0x18, o.vcn)
 	for i, lcn := range o.lcns {
 		b.U64(int64(actionSize+8*i), lcn)
+	}
+	for i, side := range []Op{o.redo, o.undo} {
+		if o.bare && side.class() == nothing {
+			b.U16(int64(6+4*i), 4096)
+		}
 	}
 	return append(append(append(b, o.data...), make([]byte, undo-redo-len(o.data))...), o.old...)
 }

@@ -198,6 +198,36 @@ func TestUndo(t *testing.T) {
 	require.Empty(t, f.read(t, d).Writes)
 }
 
+// A length of a side that writes nothing says nothing: Windows leaves one in what completes an undo, with no data. What
+// the other side writes is the same as without it.
+func TestLengthsWithoutData(t *testing.T) {
+	for o := range Op(len(ops)) {
+		if o.class() != mftClass {
+			continue
+		}
+		for side := range Op(len(ops)) {
+			if side.class() != nothing || side == hotFix || side == openAttribute {
+				continue
+			}
+			var found [2][]Write
+			for i, bare := range []bool{false, true} {
+				f := idle(1, 1)
+				f.op(onRecord(20, op{redo: o, undo: side, data: []byte{1}, rec: 0x38, att: 0x20, tx: 0x40, bare: bare}))
+				if side != forget {
+					f.forget()
+				}
+				f.op(onRecord(21, op{redo: side, undo: o, old: []byte{1}, rec: 0x38, att: 0x20, tx: 0x68, bare: bare}))
+				found[i] = f.read(t, newDisk()).Writes
+			}
+			require.NotEmpty(t, found[0], "%s, %s", o, side)
+			for i := range found[1] {
+				found[0][i].LSN = found[1][i].LSN
+			}
+			require.Equal(t, found[0], found[1], "%s, %s", o, side)
+		}
+	}
+}
+
 // An undo chain that does not go back, or leads to nothing, is refused.
 func TestUndoChainBroken(t *testing.T) {
 	f := idle(1, 1)

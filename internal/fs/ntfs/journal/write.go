@@ -51,21 +51,18 @@ func (a *analysis) note(act *action, undo bool) error {
 	if len(a.pending) == maxWrites {
 		return fmt.Errorf("$LogFile: %w of %d writes of a replay", ondisk.ErrLimit, maxWrites)
 	}
-	redo, err := act.side(false)
+	data, length, err := act.side(undo)
 	if err != nil {
 		return err
 	}
-	undone, err := act.side(true)
+	other, otherLength, err := act.side(!undo)
 	if err != nil {
 		return err
 	}
 	w := Write{
-		LSN: act.LSN, Op: op, Undo: undo, Record: -1, data: kept(redo), other: kept(undone),
-		Length: int(act.RedoLength), otherLength: int(act.UndoLength),
+		LSN: act.LSN, Op: op, Undo: undo, Record: -1, data: kept(data), other: kept(other),
+		Length: length, otherLength: otherLength,
 		recordOffset: int(act.RecordOffset), attrOffset: int(act.AttrOffset), block: int64(act.BlockOffset) * blockUnit,
-	}
-	if undo {
-		w.data, w.other, w.Length, w.otherLength = w.other, w.data, w.otherLength, w.Length
 	}
 	if err := a.place(act, &w); err != nil {
 		return err
