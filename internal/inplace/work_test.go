@@ -257,14 +257,14 @@ func TestKeptOriginalsAreUnsuitable(t *testing.T) {
 	img, err := image.Open(f.path, image.Options{})
 	require.NoError(t, err)
 	defer img.Close()
-	_, err = Suitable(img, 96*sector)
+	_, err = Suitable(img, 96*sector, driver.Geometry{})
 	require.NoError(t, err)
 	blob, err := json.Marshal(map[string]any{"Old": []map[string][]byte{{"Name": []byte("x"), "Other": []byte(img.Base)}}})
 	require.NoError(t, err)
 	h, err := unfinished.Begin(img.Dir, "x", filepath.Join(f.dir, "x"), unfinished.Exchange, blob, 0)
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
-	_, err = Suitable(img, 96*sector)
+	_, err = Suitable(img, 96*sector, driver.Geometry{})
 	require.ErrorContains(t, err, `it is the original of "x"`)
 }
 
