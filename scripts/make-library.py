@@ -85,7 +85,8 @@ def renewed(disk, rng, work, number, name):
     if disk.scheme == "mbr":
         patches.append((0x1B8, rng.randbytes(4)))  # the disk signature
     for p in disk.parts:
-        p = dataclasses.replace(p)
+        with open(path, "rb") as f:
+            p = dataclasses.replace(p, data=volumes.data_start(f, p.fs, p.start))
         if p.fs.startswith("ext") and number % 3 == 0:
             p.label = f"{p.label[:4]}{number}"
         patches += volumes.renew(p.fs, p.start, p.sectors * SECTOR, rng, p.label)

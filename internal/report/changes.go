@@ -216,12 +216,17 @@ func cut(s string, digits int) string {
 	return s
 }
 
+// leaves reports whether a plan leaves a partition off the boundary where it is.
+func leaves(fs []align.Finding) bool {
+	return slices.ContainsFunc(fs, func(f align.Finding) bool { return f.Code == "left-alone" || f.Code == "stays" })
+}
+
 // Align prints what a copy has become.
 func (t *Text) Align(r *Align) {
 	t.notes(r.Findings)
 	if !r.Written {
 		what, state := "nothing was written", "is aligned already"
-		if slices.ContainsFunc(r.Findings, func(f align.Finding) bool { return f.Code == "left-alone" }) {
+		if leaves(r.Findings) {
 			state = "has nothing else to move"
 		}
 		t.para(2, "%s %s; %s.", Safe(r.Source), state, what)

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"path"
 	"strings"
 
@@ -184,7 +185,11 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.printf("\n")
 	}
 	if !r.Written {
-		t.printf("All disks of %s are aligned already; nothing was written.\n", Safe(r.Source))
+		state := "All disks of %s are aligned already; nothing was written.\n"
+		if slices.ContainsFunc(r.Disks, func(d *Align) bool { return leaves(d.Findings) }) {
+			state = "No disk of %s has anything else to move; nothing was written.\n"
+		}
+		t.printf(state, Safe(r.Source))
 		return
 	}
 	t.para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), units.Counted(len(r.Disks), "disk"),

@@ -68,11 +68,11 @@ def describe(disk, member=""):
             continue
         row = {"number": p.number, "kind": p.kind, "start_bytes": p.start * SECTOR, "size_bytes": p.sectors * SECTOR}
         if p.kind != "extended":
-            row["verdict"] = layouts.verdict_at(row["start_bytes"])
+            row["verdict"] = layouts.verdict_of(p)
             if p.known:
                 row["file_system"], row["label"] = p.fs, p.label
         out["partitions"].append(row)
-    out["verdict"] = layouts.worst(layouts.verdict_at(p.start * SECTOR) for p in disk.judged())
+    out["verdict"] = layouts.worst(layouts.verdict_of(p) for p in disk.judged())
     return out
 
 

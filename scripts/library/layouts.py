@@ -25,6 +25,7 @@ class Part:
     sectors: int = 0
     label: str = ""
     known: bool = True  # is fs what a reader would find?
+    data: int = 0  # bytes in front of the blocks of fs
 
     def fill(self):
         self.sectors = self.sectors or volumes.SIZES[self.fs] // SECTOR
@@ -46,11 +47,16 @@ class Disk:
         return [p for p in self.parts if p.kind != "extended"]
 
 
-def verdict_at(off):
-    """verdict_at is what the issue asks for: 4 KiB must, 64 KiB should."""
+def verdict_at(off, data=0):
+    """verdict_at is what the issue asks for: 4 KiB must, 64 KiB should; a start is no fault where data bytes behind it lie on what it misses."""
     if off % 4096:
-        return "misaligned"
-    return "below_boundary" if off % 65536 else "aligned"
+        return "misaligned" if (off + data) % 4096 else "aligned"
+    return "below_boundary" if off % 65536 and (off + data) % 65536 else "aligned"
+
+
+def verdict_of(part):
+    """verdict_of is the verdict of a partition by its start and, where a reader would find its file system, by that."""
+    return verdict_at(part.start * SECTOR, part.data if part.known else 0)
 
 
 def worst(verdicts):

@@ -72,6 +72,17 @@ def make(path, kind, size, label, start):
         run("mkfs.xfs", "-q", "-f", *(["-L", label] if label else []), path)
 
 
+def data_start(f, kind, start):
+    """data_start is the byte of a FAT at which its clusters begin: behind reserved sectors, FATs and root directory (FAT specification 1.03)."""
+    if not kind.startswith("fat"):
+        return 0
+    f.seek(start * SECTOR)
+    b = f.read(SECTOR)
+    reserved, fats, root, size = struct.unpack_from("<HBH", b, 14) + struct.unpack_from("<H", b, 22)
+    size = size or struct.unpack_from("<I", b, 36)[0]
+    return SECTOR * (reserved + fats * size) + 32 * root
+
+
 def renew(kind, start, size, rng, label):
     """renew lists patches that make one volume of a template another: its serial number or UUID, and the label of an ext. Offsets are those of the
     boot sectors and superblocks that Linux's blkid reads: NTFS serial at 0x48 and in the copy in the last sector, FAT at 0x27 or 0x43, ext

@@ -26,9 +26,10 @@ whose bitmap does not agree with its files, is copied as a whole, with the reaso
 // MoveHelp explains the flags that decide what moves where.
 const MoveHelp = SkipFreeHelp + `
 
-By default, partitions that start off 64 KiB move to a multiple of 64 KiB if the boot code uses
+By default, partitions that inspect finds off 64 KiB move to a multiple of 64 KiB if the boot code uses
 cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion and
-target. --data-only is refused if a partition that the boot needs would have to make room.
+target. A partition whose data would lie worse, or that no running guest reads or writes, stays; --partition N moves
+it, with a warning. --data-only is refused if a partition that the boot needs would have to make room.
 
 --dynamic-disks lets the volumes of a Windows dynamic disk move. All of them move by one distance, which aligns as many
 as possible; the database stays. Disks of Windows 2000 to 2003 with an MBR stay refused, since these look for the

@@ -44,7 +44,8 @@ every partition with boundaries of 4 KiB, 64 KiB and 1 MiB, and reports what a m
 Also reports how the container stores the disk, and how many bytes are not zero if the image stores at most 128 MiB of
 data, or with --data. Writes nothing. The image format is detected from the content.
 
---boundary is the criterion for verdict and exit code: a partition is aligned if it starts on a multiple of it.
+--boundary is the criterion for verdict and exit code: a partition is aligned if it starts on a multiple of it, or if
+its data lie on the blocks that its start misses. Partitions that no running guest reads or writes are not judged.
 --storage describes the storage below the image and changes only the reported costs and the advice.
 
 --impact computes these costs for each partition. A random I/O starts at any block of the volume, one smaller than a
@@ -54,7 +55,7 @@ the data in the container is not included.
 --fragmentation counts in how many pieces files, folders, the MFT and free space lie in NTFS, FAT and ext, and what
 reading the worst files costs: requests to the storage and blocks of it, now and in an aligned copy.
 
---bench adds what trueup bench measured on the storage for the starts that are off the boundary.
+--bench adds what trueup bench measured on the storage for the starts that are off the boundary; the advice is that.
 
 --with names the other disks of the machine, as for align. References between these disks are then resolved instead of
 warned about.
