@@ -2,8 +2,8 @@ package report
 
 import (
 	"fmt"
-	"slices"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
