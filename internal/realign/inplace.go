@@ -57,6 +57,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 	for _, x := range p.Moves {
 		w.Copied += x.Len
 	}
+	w.Notes = s.elsewhere("move", "nothing brings the old layout back but a backup")
 	return w, nil
 }
 

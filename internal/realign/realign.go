@@ -94,6 +94,13 @@ func (s *Source) read() error {
 		}
 		s.Beside = append(s.Beside, found...)
 	}
+	if o, err := s.reading.Options(); err == nil && len(o.Search) > 0 && !s.reading.Claimed {
+		found, err := s.Image.ChildrenBelow(o.Search)
+		if err != nil {
+			return fmt.Errorf("--allow-folder: %w", err)
+		}
+		s.Beside = append(s.Beside, found...)
+	}
 	if s.reading.Writers != nil {
 		s.Beside = append(s.Beside, s.Image.Written(s.reading.Writers)...)
 	}

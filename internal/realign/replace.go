@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/inplace"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -66,7 +67,7 @@ func (j *Job) replace(
 		return err
 	})
 	if err == nil {
-		w.Notes = append(w.Notes, outside(p)...)
+		w.Notes = slices.Concat(w.Notes, outside(p), s.elsewhere("exchange", "trueup undo brings the original back"))
 	}
 	return w, err
 }
@@ -116,6 +117,25 @@ func (j *Job) replacePackage(
 		return w, err
 	}
 	return exchangeNames(ctx, j, start, from, create, unchanged, fill)
+}
+
+// elsewhere warns of overlays that no look at the folder of the disk finds: the backing file of an image is a path, and
+// the disk does not know who names it.
+func (s *Source) elsewhere(work, back string) []ondisk.Issue {
+	if s.Image.Packaged() {
+		return nil
+	}
+	seen := "its folder"
+	if len(s.reading.Allow) > 0 {
+		seen += " and those of --allow-folder"
+	}
+	return []ondisk.Issue{{
+		Code: "overlays-elsewhere", Effect: ondisk.Warn,
+		Text: fmt.Sprintf("overlays of it (linked clones, snapshots) are looked for in %s only: one in another folder "+
+			"would mix the old layout with the new one after the %s", seen, work),
+		Remedy: fmt.Sprintf("before a machine starts, find them: trueup plan --allow-folder DIR %s refuses with the "+
+			"names of those in DIR and below; %s", shell.Quote(s.Path()), back),
+	}}
 }
 
 // outside returns what has to follow an exchange in other files than those of the disk.

@@ -1,0 +1,132 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Bounds of the search for snapshots below other folders.
+const (
+	maxBelow = 1 << 14 // folders
+	maxDeep  = 16      // one in the other
+)
+
+// ChildrenBelow finds snapshots of this disk in other folders and below them: those that name a file of it by a path,
+// or have the identity of its content as that of their parent. No link is followed.
+func (img *Image) ChildrenBelow(folders []string) ([]ondisk.Issue, error) {
+	if img.members != nil || img.Remote != nil {
+		return nil, nil
+	}
+	var out []ondisk.Issue
+	seen := map[sys.ID]bool{}
+	if own, err := img.Dir.At.Stat("."); err == nil {
+		seen[own.ID] = true // Children looks there
+	}
+	for _, folder := range folders {
+		d, err := gate.OpenFolder(folder)
+		if err != nil {
+			return out, fmt.Errorf("%s: %w", folder, gate.PlainError(err))
+		}
+		w := below{img: img, seen: seen}
+		err = errors.Join(w.look(d, folder, 0), d.Close())
+		if out = append(out, snapshotsAt(w.found)...); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// below is a walk over folders.
+type below struct {
+	img   *Image
+	seen  map[sys.ID]bool // folders
+	found []string        // paths
+}
+
+// look reads what the images of a folder name, and then looks into the folders in it. The depth is bounded.
+func (w *below) look(d *gate.Folder, at string, deep int) error {
+	st, err := d.At.Stat(".")
+	if err != nil {
+		return err
+	}
+	if !w.seen[st.ID] {
+		if w.seen[st.ID] = true; len(w.seen) > maxBelow {
+			return ondisk.In(ondisk.ErrLimit, "%s: more than %d folders; allow a smaller one", at, maxBelow)
+		}
+		if err := w.folder(d, at); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+	}
+	if deep == maxDeep {
+		return nil
+	}
+	inner, err := d.Names(func(n string) bool {
+		st, err := d.At.Lstat(n)
+		return err == nil && st.Mode.IsDir()
+	})
+	for _, n := range inner {
+		sub, enterErr := d.At.Enter(n)
+		if enterErr != nil {
+			if sys.Denied(enterErr) || errors.Is(enterErr, fs.ErrNotExist) {
+				continue
+			}
+			return fmt.Errorf("%s: %w", filepath.Join(at, n), enterErr)
+		}
+		folder := gate.NewFolder(sub)
+		if err := errors.Join(w.look(folder, filepath.Join(at, n), deep+1), folder.Close()); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// folder looks for snapshots in one folder.
+func (w *below) folder(d *gate.Folder, at string) error {
+	siblings, err := readSiblings(d, "")
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(siblings)) {
+		if w.img.completedBy(siblings[name], at) {
+			w.found = append(w.found, filepath.Join(at, name))
+		}
+	}
+	return nil
+}
+
+// completedBy reports whether an image in a folder is a snapshot or a view of this disk.
+func (img *Image) completedBy(n driver.Names, at string) bool {
+	if n.Lineage != "" && n.Lineage == img.ContentID {
+		return true
+	}
+	return slices.ContainsFunc(slices.Concat(n.Parents, n.Views), func(parent string) bool {
+		parent = filepath.FromSlash(strings.TrimPrefix(parent, "file:"))
+		if !filepath.IsAbs(parent) {
+			parent = filepath.Join(at, parent)
+		}
+		st, err := sys.Stat(parent)
+		return err == nil && slices.ContainsFunc(img.Handles, func(f *gate.File) bool { return f.Level == 0 && f.Is(st) })
+	})
+}
+
+func snapshotsAt(paths []string) (out []ondisk.Issue) {
+	for _, p := range paths {
+		out = append(out, ondisk.Issue{
+			Code: "snapshot-parent", Effect: ondisk.Refuse,
+			Text: fmt.Sprintf("%.1024q is a snapshot of this disk: the disk alone is not the machine's present state",
+				p),
+			Remedy: "consolidate or remove the snapshots first",
+		})
+	}
+	return out
+}

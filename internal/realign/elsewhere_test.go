@@ -1,0 +1,97 @@
+package realign
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// An exchange and a move warn of overlays in folders where nobody looks, and are refused for one in a folder that is
+// allowed.
+func TestOverlaysElsewhere(t *testing.T) {
+	t.Parallel()
+	warned := func(notes []ondisk.Issue) (n int) {
+		for _, i := range notes {
+			if i.Code == "overlays-elsewhere" {
+				require.Equal(t, ondisk.Warn, i.Effect)
+				require.Contains(t, i.Remedy, "trueup plan --allow-folder DIR")
+				n++
+			}
+		}
+		return n
+	}
+	path := smallDisk(t)
+	w, err := write(t.Context(), t, &Job{Dest: path, Replace: true, Jobs: 1}, path)
+	require.NoError(t, err)
+	require.Equal(t, 1, warned(w.Notes))
+	_, err = goOn(t, &Job{}, path, GoOn{Command: Undo})
+	require.NoError(t, err)
+	w, err = write(t.Context(), t, &Job{Dest: filepath.Join(t.TempDir(), "copy.img"), Jobs: 1}, path)
+	require.NoError(t, err)
+	require.Zero(t, warned(w.Notes), "a copy changes no disk")
+
+	vms := t.TempDir()
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", path, filepath.Join(vms, "o.qcow2"))
+	s, err := Open(path, Reading{Allow: []string{vms}})
+	require.NoError(t, err)
+	defer s.Close()
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	require.ErrorContains(t, Acceptable(p, Goal{}), `o.qcow2" is a snapshot of this disk`)
+
+	s = open(t, path)
+	p, err = s.Plan(Goal{})
+	require.NoError(t, err)
+	w, err = (&Job{Jobs: 1}).MoveInPlace(t.Context(), s, p)
+	require.NoError(t, err)
+	require.Equal(t, 1, warned(w.Notes))
+}
+
+// A disk that a program has open for writing is refused by the name of that program, where it was found when the run
+// began, or by what the kernel says.
+func TestDiskIsWritten(t *testing.T) {
+	t.Parallel()
+	path := smallDisk(t)
+	refused := func(by Writers) error {
+		s, err := Open(path, Reading{Writers: by})
+		require.NoError(t, err)
+		defer s.Close()
+		p, err := s.Plan(Goal{})
+		require.NoError(t, err)
+		return Acceptable(p, Goal{})
+	}
+	require.NoError(t, refused(Writers{}))
+	st, err := sys.Stat(path)
+	require.NoError(t, err)
+	err = refused(Writers{st.ID: {PID: 17, Program: "VBoxHeadless"}})
+	require.ErrorContains(t, err, `"disk.img" is open for writing in process 17 ("VBoxHeadless")`)
+	require.Equal(t, "busy", Code(err))
+
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	if yes, _ := sys.Of(f).Written(); !yes { // this very descriptor counts
+		t.Skip("the file system has no leases that count")
+	}
+	require.ErrorContains(t, refused(Writers{}), "is open for writing in another program")
+	require.NoError(t, refused(nil), "nobody looked")
+	for _, job := range []*Job{{Dest: path, Replace: true, Jobs: 1}, {Dest: path, Jobs: 1}} {
+		if job.Replace {
+			_, err = write(t.Context(), t, job, path)
+		} else {
+			s := open(t, path)
+			p, planErr := s.Plan(Goal{})
+			require.NoError(t, planErr)
+			_, err = job.MoveInPlace(t.Context(), s, p)
+		}
+		require.ErrorContains(t, err, "open for writing", fmt.Sprint(job.Replace))
+	}
+	require.Equal(t, []string{"disk.img"}, disktest.Names(t, filepath.Dir(path)))
+}
