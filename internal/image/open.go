@@ -5,12 +5,15 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"path"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/image/vhdx"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -30,6 +33,10 @@ type Image struct {
 	Package InPackage // zero for an image in no package
 
 	Unpacked *Unpacked // where it was unpacked from; nil for an image that was not
+
+	device  int64 // sector size of the device that holds a raw image, bytes; 0 for a file
+	counted int64 // sector size of Disk where the image shows it with another one, bytes
+	shown   int64 // that other one
 }
 
 // InPackage is the package of an image: its path as the user wrote it, and its name in its folder.
@@ -111,6 +118,7 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	img := &Image{
 		Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{main}}, known: o.Beside, digest: o.Digest,
 	}
+	img.device = int64(main.Sector)
 	sector := o.SectorSize
 	if sector == 0 && main.Sector == fourK {
 		sector = fourK // any other size, such as that of a CD, is not one that disks have
@@ -189,4 +197,45 @@ func (img *Image) CheckDigests(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// CountIn gives Disk the sectors that its table counts.
+func (img *Image) CountIn(sector int64) {
+	n := img.Disk.SectorSize()
+	if n == sector {
+		return
+	}
+	img.Disk = disk.InSectors(img.Disk, sector)
+	img.counted, img.shown = sector, n
+}
+
+// StatedSectors returns the sector size by which the image itself shows its disk: that of its container or its device,
+// in bytes; 0 for a raw file, which states none.
+func (img *Image) StatedSectors() int64 {
+	switch {
+	case img.Format == raw.Format.Name:
+		return img.device
+	case img.counted != 0:
+		return img.shown
+	}
+	return img.Disk.SectorSize()
+}
+
+// HoldsSectors refuses a disk with sectors of n bytes in an image of a format that cannot state them. An image that does
+// state them keeps them in a copy of its own format.
+func (img *Image) HoldsSectors(format string, n int64) error {
+	f, _ := byName(format)
+	if f.HoldsSectors(n) || (format == img.Format && img.StatedSectors() == n) {
+		return nil
+	}
+	to := "--to raw"
+	if vhdx.Format.HoldsSectors(n) {
+		to = "--to vhdx, or --to raw"
+	}
+	return &ondisk.Refusal{
+		Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a guest would "+
+			"not find its partitions", n, format),
+		Remedy: fmt.Sprintf("write it with %s, and tell the machine of a raw image the sector size (QEMU: "+
+			"logical_block_size=%d)", to, n),
+	}
 }

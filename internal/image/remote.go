@@ -31,7 +31,11 @@ func OpenDrive(path string, o Options) (*Image, error) {
 	if o.SectorSize == 0 && d.Sector() == fourK {
 		o.SectorSize = fourK
 	}
-	return openRaw(d, path, o)
+	img, err := openRaw(d, path, o)
+	if err == nil {
+		img.device = d.Sector()
+	}
+	return img, err
 }
 
 // openRaw opens a raw disk without a folder.

@@ -9,6 +9,7 @@ import (
 	"math"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // maxOption bounds the data of one option. A name has 4096 bytes at most.
@@ -167,7 +168,7 @@ func (s *session) info(option uint32, data []byte) (entered bool, err error) {
 		case infoDescription:
 			err = s.answer(option, repInfo, append(b, s.Description...))
 		case infoBlockSize:
-			for _, size := range []uint32{blockMin, blockPreferred, blockMax} {
+			for _, size := range []uint32{s.blockMin(), blockPreferred, blockMax} {
 				b = be.AppendUint32(b, size)
 			}
 			err = s.answer(option, repInfo, b)
@@ -177,6 +178,15 @@ func (s *session) info(option uint32, data []byte) (entered bool, err error) {
 		err = s.answer(option, repAck, nil)
 	}
 	return option == optGo, err
+}
+
+// blockMin returns the minimum block size: the sectors of the disk, if they are larger than the usual ones. Shorter
+// requests are answered all the same. Spec: "Block size constraints".
+func (s *session) blockMin() uint32 {
+	if n := s.Disk.SectorSize(); n > units.SectorSize {
+		return uint32(n) //nolint:gosec // 4096 at most
+	}
+	return 1
 }
 
 // list names the export.

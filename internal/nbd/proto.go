@@ -96,7 +96,6 @@ const (
 
 // Block sizes of "Block size constraints". Any byte can be read; larger requests than the last are refused.
 const (
-	blockMin       = 1
 	blockPreferred = 64 << 10
 	blockMax       = 32 << 20
 )

@@ -141,6 +141,34 @@ var (
 	query = append(append(bytes.Clone(named), 0, 0, 0, 1, 0, 0, 0, 15), allocation...)
 )
 
+// Clients learn the sectors of the disk where they are not the usual ones, and may read any byte all the same.
+func TestSectorsOfAnExport(t *testing.T) {
+	t.Parallel()
+	for sector, least := range map[int64]int{512: 1, 4096: 4096} {
+		b := make([]byte, 64<<10)
+		b[777] = 7
+		uri, end := serve(t, &Server{Export: Export{Disk: disk.InSectors(disktest.Memory(b), sector)}})
+		var info struct {
+			Exports []struct {
+				Min int `json:"block_size_minimum"`
+			}
+		}
+		out := disktest.Output(t, "nbdinfo", "--json", uri)
+		require.NoError(t, json.Unmarshal([]byte(out), &info))
+		require.Equal(t, least, info.Exports[0].Min, out)
+		c := dial(t, uri)
+		require.NoError(t, enter(c))
+		got, err := read(c, 777, 1)
+		require.NoError(t, err)
+		require.Equal(t, []byte{7}, got)
+		require.NoError(t, c.Close())
+		copied := filepath.Join(t.TempDir(), "copied")
+		disktest.Run(t, "nbdcopy", uri, copied)
+		require.True(t, bytes.Equal(b, disktest.ReadFile(t, copied)))
+		require.ErrorIs(t, end(), context.Canceled)
+	}
+}
+
 // FuzzSession has a client send anything. What is answered is well-formed, and data are those of the disk.
 func FuzzSession(f *testing.F) {
 	structured := bytes.Join([][]byte{hello(3), option(optStructuredReply), option(optSetMetaContext, query...)}, nil)

@@ -75,7 +75,7 @@ func (d *Device) create(ctx context.Context, s *Source, p *plan.Plan) (*device.O
 	if err := d.Apart(&s.Image.Opened); err != nil {
 		return nil, err
 	}
-	if err := d.Fits(p.Size, s.Image.Disk.SectorSize()); err != nil {
+	if err := d.Fits(p.Size, s.sectorSize()); err != nil {
 		return nil, err
 	}
 	found, err := d.content()

@@ -18,6 +18,9 @@ type Goal struct {
 	DynamicDisks    bool  // move the volumes of dynamic disks
 	SkipFree        bool  `json:",omitempty"` // the free space of volumes becomes zeros
 	RepairTable     bool  `json:",omitempty"` // damaged copies of a GPT are written anew
+
+	// To is the format of the copy; empty: that of the source.
+	To string `json:"-"`
 }
 
 // Consistent refuses what contradicts itself.

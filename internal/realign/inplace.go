@@ -27,6 +27,9 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 	if err := s.onDevice(j.Device); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
+	if err := s.staysAsShown(); err != nil {
+		return w, fmt.Errorf("%s: %w", s.Path(), err)
+	}
 	view, err := s.View(p)
 	if err == nil { // what a run that goes on will ask, which has no more than the disk and the journal
 		err = promised(s.Image.Disk, view)

@@ -47,8 +47,10 @@ type Source struct {
 	reading Reading
 	asked   bool            // Beside has the unfinished work of other runs
 	flatten bool            // a snapshot is taken together with its parents
+	to      string          // format of the copy; empty: that of the image
 	machine *layout.Machine // nil: the other disks are not known
 	free    *freespace.Found
+	counted int64 // sector size that a GPT states, bytes; 0: nothing does
 }
 
 // Plan is what becomes of a disk.
@@ -111,6 +113,7 @@ func (s *Source) read() error {
 	if s.reading.SectorSize != 0 {
 		s.Layout.SectorsAreAsOrdered()
 	}
+	s.countSectors()
 	s.hidesData()
 	return nil
 }
@@ -134,7 +137,9 @@ func (s *Source) Close() { s.Image.Close() }
 func (s *Source) Path() string { return s.Image.Path }
 
 // Issues returns the issues that concern any copy, whatever is on the disk.
-func (s *Source) Issues() []ondisk.Issue { return slices.Concat(s.Damage, s.Beside, s.child()) }
+func (s *Source) Issues() []ondisk.Issue {
+	return slices.Concat(s.Damage, s.Beside, s.child(), s.sectors())
+}
 
 // child keeps a snapshot from being copied as if it were a machine's disk: what it is a snapshot of stays behind.
 func (s *Source) child() []ondisk.Issue {
@@ -191,7 +196,7 @@ func (s *Source) malformed() error {
 // Plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
 // be met in the gaps by chance.
 func (s *Source) Plan(g Goal) (*plan.Plan, error) {
-	s.flatten = g.Flatten
+	s.flatten, s.to = g.Flatten, g.To
 	notes := align.Relevant(s.Issues(), nil)
 	if err := Broken(notes); err != nil {
 		return nil, err

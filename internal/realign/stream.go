@@ -64,8 +64,8 @@ func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *st
 		return copied, streamError(ctx, err)
 	}
 	return copied, j.reread(o, func(got *image.Image) error {
-		if !j.Full {
-			return nil
+		if err := copyHoldsSectors(got); err != nil || !j.Full {
+			return err
 		}
 		sum, err := j.digest(ctx, got.Disk)
 		if err == nil && sum != want {

@@ -19,6 +19,7 @@ func Survey(img *image.Image) (*Source, error) {
 	if s.Layout, err = layout.Survey(img.Disk, s.geometry()); err != nil {
 		return s, err
 	}
+	s.countSectors()
 	return s, s.lookForHidden()
 }
 

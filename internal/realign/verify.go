@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
@@ -103,7 +104,7 @@ func (j *Job) verify(
 	if diffs, err = s.unexplained(p, p.View(s.Image.Disk), d.Layout); err != nil || len(diffs) > 0 {
 		return p, diffs, err
 	}
-	for _, i := range d.Damage {
+	for _, i := range slices.Concat(d.Damage, d.sectors()) {
 		// A copy is written without. Its name was the user's choice, and all its bytes have been compared.
 		if i.Effect >= ondisk.Refuse && i.Code != image.CodeMisnamed {
 			diffs = append(diffs, Difference{Text: i.Text})

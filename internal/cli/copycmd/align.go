@@ -298,6 +298,7 @@ func (f *alignFlags) copyDisk(
 	if err := f.dev.apart(o); err != nil {
 		return nil, w, err
 	}
+	f.To = f.format()
 	p, err := s.PlanAmong(o, f.Goal, f.dev.size(f.to.Size))
 	if err != nil {
 		return nil, w, err
@@ -330,6 +331,17 @@ func (f *alignFlags) copyDisk(
 		err = bad
 	}
 	return r, w, err
+}
+
+// format returns the format of DEST, empty for that of SOURCE.
+func (f *alignFlags) format() string {
+	switch {
+	case f.view:
+		return "vmdk"
+	case f.dev.device:
+		return "raw"
+	}
+	return f.to.Format
 }
 
 // checkView refuses what a view cannot be. Its format is the only one that names stretches of other files.

@@ -19,7 +19,7 @@ func AddReading(cmd *cobra.Command, r *realign.Reading) {
 	usage := "require this image `FORMAT`: " + strings.Join(realign.Formats(), ", ")
 	cmd.Flags().StringVar(&r.Format, "format", "", usage)
 	command.Complete(cmd, "format", realign.Formats()...)
-	usage = "sector size of a raw image: 512 or 4096 (default: 512 for a file, the device's own for a device)"
+	usage = "sector size of a raw image: 512 or 4096 (default: that of its GPT or device, else 512)"
 	cmd.Flags().Var((*realign.SectorSize)(&r.SectorSize), "sector-size", usage)
 	command.Complete(cmd, "sector-size", "512", "4096")
 	cmd.Flags().StringArrayVar(&r.Allow, "allow-folder", nil,

@@ -102,6 +102,12 @@ type Format struct {
 	AnyExtension bool
 }
 
+// HoldsSectors reports whether an image of the format can show a disk with sectors of n bytes. A raw image states no
+// size: its machine is told.
+func (f Format) HoldsSectors(n int64) bool {
+	return n == 512 || f.Detect == nil || (f.SectorSizes && n == 4096)
+}
+
 // Names are the other files that an image names.
 type Names struct {
 	Parents []string // of the image that it completes, as stored

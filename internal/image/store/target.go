@@ -40,12 +40,8 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written, want one of %s", name,
 			strings.Join(names, ", "))
 	}
-	if n := src.Disk.SectorSize(); n != 512 && !f.SectorSizes && f.Detect != nil && f.Name != src.Format {
-		return f, "", &ondisk.Refusal{
-			Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a "+
-				"guest would not find its partitions", n, name),
-			Remedy: "keep the format of the source, or choose --to raw and tell the hypervisor the sector size",
-		}
+	if err := src.HoldsSectors(name, src.Disk.SectorSize()); err != nil {
+		return f, "", err
 	}
 	sub := o.Subformat
 	if sub == "" && name == src.Format && slices.Contains(f.Subformats, src.Subformat) {

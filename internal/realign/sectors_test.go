@@ -1,0 +1,149 @@
+package realign
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// sized returns a raw disk whose table counts sectors of a size. Its one partition begins at LBA 63 and holds a FAT of
+// such sectors.
+func sized(t testing.TB, dir, scheme string, sector int64) string {
+	t.Helper()
+	const volume = 20 << 20
+	part, raw := filepath.Join(dir, "part"), filepath.Join(dir, fmt.Sprintf("%s-%d.raw", scheme, sector))
+	disktest.MakeBlank(t, part, volume)
+	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "1", "-S", fmt.Sprint(sector), "-h", "63", part)
+	var f forge.Bytes
+	if scheme == "gpt" {
+		f = tableforge.NewGPT(sector, 32<<20/sector, 128, tableforge.GPTEntry{First: 63, Last: 62 + uint64(volume/sector)})
+	} else {
+		f = tableforge.NewMBR(32<<20/512, tableforge.Slot{Type: 0x0e, Start: 63, Sectors: uint32(volume / sector)})
+	}
+	f.Put(63*sector, disktest.ReadFile(t, part))
+	require.NoError(t, os.WriteFile(raw, f, 0o600))
+	return raw
+}
+
+// reading opens a disk as a command line says it.
+func reading(t testing.TB, path string, r Reading) *Source {
+	t.Helper()
+	s, err := Open(path, r)
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// acceptable returns what refuses a copy in a format.
+func acceptable(t testing.TB, s *Source, g Goal) error {
+	t.Helper()
+	p, err := s.Plan(g)
+	require.NoError(t, err)
+	return Acceptable(p, g)
+}
+
+// A disk goes only into images that can state its sectors, whatever said how large they are, for a copy that moves and
+// for one that does not. Expected sizes are those of the tables as they were made.
+func TestSectorsThatTheCopyHolds(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		scheme  string
+		sector  int64
+		reading Reading
+		moves   bool // by a size that is certain
+	}{
+		{"gpt", 512, Reading{}, true},
+		{"gpt", 4096, Reading{}, true},
+		{"gpt", 4096, Reading{SectorSize: 4096}, true},
+		{"gpt", 2048, Reading{}, false},
+		{"mbr", 512, Reading{}, true},
+		{"mbr", 1024, Reading{}, false},
+		{"mbr", 2048, Reading{}, false},
+		{"mbr", 4096, Reading{}, false},
+		{"mbr", 4096, Reading{SectorSize: 4096}, true},
+	} {
+		s := reading(t, sized(t, dir, c.scheme, c.sector), c.reading)
+		for _, to := range []string{"", "raw", "vhdx", "qcow2", "vmdk", "vhd", "vdi"} {
+			holds := c.sector == 512 || slices.Contains([]string{"", "raw"}, to) || (to == "vhdx" && c.sector == 4096)
+			name := fmt.Sprintf("%v to %q", c, to)
+			require.Equal(t, holds, acceptable(t, s, Goal{Copy: true, To: to}) == nil, name)
+			require.Equal(t, holds && c.moves, acceptable(t, s, Goal{To: to}) == nil, name)
+		}
+	}
+}
+
+// A GPT says how large its sectors are, and an order that contradicts it is refused.
+func TestSectorsThatContradictAGPT(t *testing.T) {
+	dir := t.TempDir()
+	for sector, ordered := range map[int64]int64{512: 4096, 4096: 512} {
+		s := reading(t, sized(t, dir, "gpt", sector), Reading{SectorSize: ordered})
+		require.Equal(t, sector, s.Image.Disk.SectorSize())
+		err := acceptable(t, s, Goal{Copy: true})
+		require.ErrorContains(t, err, fmt.Sprintf("counts sectors of %d bytes, and --sector-size says %d", sector, ordered))
+		require.ErrorContains(t, err, "leave out --sector-size")
+	}
+}
+
+// An image of other programs shows a GPT of 4096 bytes with its own 512: it is copied into what can state the size, and
+// changed nowhere else.
+func TestContainersThatShowOtherSectors(t *testing.T) {
+	dir := t.TempDir()
+	raw := sized(t, dir, "gpt", 4096)
+	for name, args := range map[string][]string{
+		"a.qcow2": {"qcow2"}, "a.vmdk": {"vmdk"}, "flat.vmdk": {"vmdk", "-o", "subformat=monolithicFlat"},
+		"a.vdi": {"vdi"}, "fixed.vhd": {"vpc", "-o", "subformat=fixed,force_size=on"}, "a.vhdx": {"vhdx"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := converted(t, raw, name, args...)
+			s := open(t, path)
+			require.EqualValues(t, 512, s.Image.StatedSectors())
+			require.EqualValues(t, 4096, s.Image.Disk.SectorSize())
+			require.True(t, slices.ContainsFunc(s.Issues(), func(i ondisk.Issue) bool {
+				return i.Code == codeSectors && i.Effect == ondisk.Warn
+			}))
+			require.Equal(t, name == "a.vhdx", acceptable(t, s, Goal{}) == nil, "its own format, also in place and served")
+			survey, err := image.Open(path, image.Options{})
+			require.NoError(t, err)
+			defer survey.Close()
+			x, err := Survey(survey)
+			require.NoError(t, err)
+			require.Equal(t, s.sectors(), x.sectors(), "a scan says the same")
+			for _, to := range []string{"raw", "vhdx"} {
+				s := open(t, path)
+				g := Goal{To: to}
+				p, err := s.Plan(g)
+				require.NoError(t, err)
+				require.NoError(t, Acceptable(p, g))
+				j := Job{Dest: filepath.Join(t.TempDir(), "copy."+to), Format: to, Jobs: 1, Full: true}
+				_, err = j.Write(t.Context(), s, p)
+				require.NoError(t, err)
+				copied := open(t, j.Dest)
+				require.EqualValues(t, 4096, copied.Image.Disk.SectorSize())
+				require.Equal(t, map[string]int64{"raw": 0, "vhdx": 4096}[to], copied.Image.StatedSectors())
+				require.Zero(t, copied.Layout.Partitions[0].Off%(1<<20))
+				_, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), s, copied, nil)
+				require.NoError(t, err)
+				require.Empty(t, diffs)
+			}
+		})
+	}
+}
+
+// A copy that another program made in a container without sizes is a difference, though all bytes are equal.
+func TestVerifyFindsLostSectors(t *testing.T) {
+	raw := sized(t, t.TempDir(), "gpt", 4096)
+	_, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), open(t, raw), open(t, converted(t, raw, "a.qcow2", "qcow2")), nil)
+	require.NoError(t, err)
+	require.Len(t, diffs, 1)
+	require.Contains(t, diffs[0].Text, "no qcow2 can say so")
+}
