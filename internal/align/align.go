@@ -121,7 +121,7 @@ func (g Goal) Selects(number int) bool {
 // that or the user has named it.
 func (g Goal) Moves(l *layout.Layout, p boot.Partition) bool {
 	switch j := Judge(p, g.Must); {
-	case !g.Selects(p.Number):
+	case !g.Selects(p.Number) || p.Fixed != "":
 		return false
 	case l.Dynamic.Has(p.Number):
 		x := l.Dynamic

@@ -75,6 +75,8 @@ func unjudged(p boot.Partition) string {
 		return "it is an extended partition, a box around logical ones"
 	case database:
 		return "it holds the database of the dynamic disk, which is read and written seldom"
+	case p.Fixed != "":
+		return p.Fixed
 	case p.Reserved() && (p.Volume == nil || p.Volume.Kind == volume.Unknown):
 		return fmt.Sprintf("its type is %s, and a running guest does not read or write it", p.TypeName())
 	}
@@ -182,7 +184,7 @@ func (g Goal) Anchor(l *layout.Layout, p boot.Partition) int64 {
 // findings lists the findings of a partition: a start off the boundary, and data that lie otherwise than it.
 func (j Judgement) findings(p boot.Partition, boundary, sector int64) (out []Finding) {
 	switch {
-	case j.Unjudged != "" && j.ByStart.Off() && HoldsVolume(p):
+	case j.Unjudged != "" && j.ByStart.Off() && HoldsVolume(p) && p.Fixed == "":
 		f := placeFinding(p, "not-judged", Info)
 		f.Text = fmt.Sprintf("%s: %s, so it is not judged and stays", j.where(boundary, sector), j.Unjudged)
 		return []Finding{f}
@@ -274,7 +276,7 @@ func (g Goal) Left(l *layout.Layout, p boot.Partition, moves bool) (i ondisk.Iss
 	j := Judge(p, g.Must)
 	i = ondisk.Issue{Partition: p.Number}
 	switch {
-	case !HoldsVolume(p) || l.Dynamic.Has(p.Number) || !j.ByStart.Off():
+	case !HoldsVolume(p) || l.Dynamic.Has(p.Number) || !j.ByStart.Off() || p.Fixed != "": // a note of its own says so
 		return i, false
 	case g.Leaves(p.Number):
 		i.Code = "left-alone"

@@ -24,6 +24,9 @@ const maxFileSystems = 128
 type Partition struct {
 	table.Partition
 	Volume *volume.Volume
+	// Fixed is the reason why the partition must stay where it is: firmware or a loader finds it by its place. Empty:
+	// nothing is known to do so.
+	Fixed string
 }
 
 // Guest is a disk as finders see it.

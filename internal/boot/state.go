@@ -98,9 +98,10 @@ var noVolume = []string{
 	"e3c9e316-0b5c-4db8-817d-f92df00215ae", // Microsoft reserved
 }
 
-// NoFiles reports whether a partition of unknown content is of a type for content without files.
+// NoFiles reports whether a partition of unknown content holds no files: its type is one for other content, or it is a
+// loader.
 func NoFiles(p Partition) bool {
-	return firmwareTypes[p.TypeID()] != "" || slices.Contains(noVolume, p.TypeID())
+	return p.Fixed != "" || firmwareTypes[p.TypeID()] != "" || slices.Contains(noVolume, p.TypeID())
 }
 
 // SignsOf returns the signs of a volume. Whether an NTFS was closed shows in its log.

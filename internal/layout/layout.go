@@ -126,6 +126,11 @@ func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layou
 	if err := l.readVolumes(d, probe); err != nil {
 		return nil, d, err
 	}
+	for i, p := range l.Partitions {
+		if l.Partitions[i].Fixed, err = known.FixedPlace(d, p, l.Partitions); err != nil {
+			return nil, d, fmt.Errorf("partition %d: %w", p.Number, err)
+		}
+	}
 	l.arrayOfDisks(whole)
 	if err := ondisk.Legible(l.fitting(d)); err != nil {
 		return nil, d, err

@@ -14,16 +14,23 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// keepDatabase adds to a goal that the partition with the database of a dynamic disk stays. Windows reads and writes it
-// seldom, and the private headers in it name its place.
-func keepDatabase(l *layout.Layout, goal align.Goal) align.Goal {
-	if l.Dynamic == nil {
-		return goal
+// keepPlaces adds to a goal that partitions stay that something finds by their place: firmware or a loader, or the
+// private headers of a dynamic disk, which name the place of its database.
+func keepPlaces(l *layout.Layout, goal align.Goal) align.Goal {
+	leave := map[int]string{}
+	if l.Dynamic != nil {
+		// No partition has the number 0, which a database behind all of them has.
+		leave[l.Dynamic.Metadata] = "it holds the database of the dynamic disk"
 	}
-	// No partition has the number 0, which a database behind all of them has.
-	leave := map[int]string{l.Dynamic.Metadata: "it holds the database of the dynamic disk"}
-	maps.Copy(leave, goal.Leave)
-	goal.Leave = leave
+	for _, p := range l.Partitions {
+		if p.Fixed != "" {
+			leave[p.Number] = p.Fixed
+		}
+	}
+	if len(leave) > 0 {
+		maps.Copy(leave, goal.Leave)
+		goal.Leave = leave
+	}
 	return goal
 }
 

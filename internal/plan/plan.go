@@ -156,7 +156,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	if err := p.malformed(); err != nil {
 		return nil, err
 	}
-	goal = keepDatabase(l, goal)
+	goal = keepPlaces(l, goal)
 	c := placer{l: l, goal: goal, slots: anchored(l, goal), limit: limitOf(l)}
 	to, stuck, ok := c.starts()
 	if !ok && c.bounded() {
@@ -263,6 +263,8 @@ func checkSelection(l *layout.Layout, goal align.Goal) error {
 		case p.Kind == table.Extended:
 			return ondisk.In(ErrSelection,
 				"partition %d is an extended one, which goes where its logical partitions need it; name those", n)
+		case p.Fixed != "":
+			return ondisk.In(ErrSelection, "partition %d stays where it is: %s; name others", n, p.Fixed)
 		}
 	}
 	return nil
@@ -332,6 +334,12 @@ func (p *Plan) inTheWay(l *layout.Layout, number int) {
 		p.refuse("ldm-room", ondisk.ErrUnsupported, number, "it holds the database of the dynamic disk, which stays "+
 			"where it is, and what lies in front of it has no room on the boundary",
 			"try a smaller --boundary, or name other partitions with --partition")
+		return
+	}
+	if x, _ := l.Partition(number); x.Fixed != "" {
+		p.refuse("fixed-place", ondisk.ErrUnsupported, number, fmt.Sprintf("it would have to move, for what lies in "+
+			"front of it has no room on the boundary of %s, and must stay: %s", units.Short(p.Goal.Want), x.Fixed),
+			"try a smaller --boundary, or name the partitions behind it with --partition")
 		return
 	}
 	p.refuse("boot-partition", ondisk.ErrUnsupported, number, fmt.Sprintf(

@@ -7,12 +7,14 @@ import (
 	"github.com/trueup/trueup/internal/boot/grub"
 	"github.com/trueup/trueup/internal/boot/linux"
 	"github.com/trueup/trueup/internal/boot/windows"
+	"github.com/trueup/trueup/internal/disk"
 )
 
 // finders lists all finders, in the order of a boot. All of them run on every disk with a partition table; those of
 // boot loaders are in Codes.
 var finders = []boot.Finder{
 	firmware.Chain,
+	firmware.Boards,
 	firmware.Encryption,
 	firmware.Sector0,
 	firmware.BootSectors,
@@ -39,6 +41,11 @@ func Read(g *boot.Guest) (*boot.Result, error) {
 		windows.BitLocker(g, r)
 	}
 	return r, err
+}
+
+// FixedPlace returns why a partition must stay where it is; empty: nothing is known to find it by its place.
+func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, error) {
+	return firmware.FixedPlace(d, p, all)
 }
 
 // Identify returns the code of an MBR.

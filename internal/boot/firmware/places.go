@@ -1,0 +1,211 @@
+package firmware
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// place is a sector from which a boot ROM or a first loader reads the next one, whatever the partition table says.
+type place struct {
+	reader string // who reads it
+	what   string // its content
+	lba    int64  // of 512 bytes
+	off    int64  // of the magic in the sector
+	magics []string
+}
+
+// Magics of loaders.
+const (
+	rc4Header   = "\x3b\x8c\xdc\xfc" // 0ff0aa55h behind the RC4 of the boot ROM. U-Boot, tools/rkcommon.c, RK_SIGNATURE
+	rkNewHeader = "RKNS"             // RK3568 and later. U-Boot, tools/rkcommon.c, RK_MAGIC_V2
+	rkUBoot     = "LOADER  "         // U-Boot of Rockchip, tools/rockchip/loaderimage.c
+	rkTrust     = "BL3X"             // U-Boot of Rockchip, tools/rockchip/trust_merger.h
+	egon        = "eGON.BT0"         // U-Boot, include/sunxi_image.h, BOOT0_MAGIC
+	toc0        = "TOC0.GLH"         // U-Boot, include/sunxi_image.h, TOC0_MAIN_INFO_MAGIC
+	ivt40       = "\xd1\x00\x20\x40" // U-Boot, include/imximage.h, IVT_HEADER_TAG, IVT_VERSION
+	ivt41       = "\xd1\x00\x20\x41"
+	amlogic     = "@AML"             // U-Boot, tools/amlimage.c
+	settings    = "CHSETTINGS"       // U-Boot, tools/omapimage.c
+	uImage      = "\x27\x05\x19\x56" // U-Boot, include/image.h, IH_MAGIC
+	fit         = "\xd0\x0d\xfe\xed" // Devicetree Specification 0.4, 5.2: a FIT image is a tree
+	stm32       = "STM\x32"          // U-Boot, tools/stm32image.c, HEADER_MAGIC
+)
+
+// places are the sectors that are known. Of each the magic is asked for, so that no disk of a PC is taken for one.
+//
+// Sources: Rockchip wiki, "Boot option" and "Partitions" (loader1 0x40, loader2 0x4000, trust 0x6000); linux-sunxi.org,
+// "Bootable SD card", and U-Boot, arch/arm/mach-sunxi/board.c (8 KiB, 128 KiB, of H616 256 KiB); i.MX 6 and 7 reference
+// manuals, "Image Vector Table Offset" (1 KiB), i.MX 8M reference manuals (33 KiB, or 32 KiB); U-Boot,
+// doc/board/amlogic/pre-generated-fip.rst (sector 1); AM335x reference manual, "MMC / SD Cards", raw mode (128, 256 and
+// 384 KiB); U-Boot, common/spl/Kconfig, SYS_MMCSD_RAW_MODE_U_BOOT_SECTOR (0x8a, 0x300, 0x822, 0x4000).
+var places = []place{
+	{"the boot ROM of Rockchip", "the first loader", 64, 0, []string{rc4Header, rkNewHeader}},
+	{"the loader of Rockchip", "U-Boot", 0x4000, 0, []string{rkUBoot, fit, uImage}},
+	{"the loader of Rockchip", "the trusted firmware", 0x6000, 0, []string{rkTrust, fit}},
+	{"the boot ROM of Allwinner", "the first loader", 16, 4, []string{egon}},
+	{"the boot ROM of Allwinner", "the first loader", 256, 4, []string{egon}},
+	{"the boot ROM of Allwinner", "the first loader", 512, 4, []string{egon}},
+	{"the boot ROM of Allwinner", "the first loader", 16, 0, []string{toc0}},
+	{"the boot ROM of Allwinner", "the first loader", 256, 0, []string{toc0}},
+	{"the boot ROM of Allwinner", "the first loader", 512, 0, []string{toc0}},
+	{"the boot ROM of NXP i.MX", "the first loader", 2, 0, []string{ivt40, ivt41}},
+	{"the boot ROM of NXP i.MX", "the first loader", 64, 0, []string{ivt40, ivt41}},
+	{"the boot ROM of NXP i.MX", "the first loader", 66, 0, []string{ivt40, ivt41}},
+	{"the first loader of NXP i.MX", "U-Boot", 0x8a, 0, []string{uImage, fit}},
+	{"the boot ROM of Amlogic", "the first loader", 1, 16, []string{amlogic}},
+	{"the boot ROM of TI", "the first loader", 256, 20, []string{settings}},
+	{"the boot ROM of TI", "the first loader", 512, 20, []string{settings}},
+	{"the boot ROM of TI", "the first loader", 768, 20, []string{settings}},
+	{"the first loader of the board", "U-Boot", 0x300, 0, []string{uImage, fit}},
+	{"the first loader of SiFive", "U-Boot", 0x822, 0, []string{fit}},
+}
+
+func (p place) at() int64 { return p.lba * units.SectorSize }
+
+// holds reports whether a disk has the magic at the place.
+func (p place) holds(d disk.Disk) (bool, error) {
+	if d.SectorSize() != units.SectorSize || p.at()+units.SectorSize > d.Size() {
+		return false, nil
+	}
+	b, err := ondisk.Bytes(d, p.at(), units.SectorSize)
+	if err != nil {
+		return false, ondisk.Legible(err)
+	}
+	return slices.ContainsFunc(p.magics, func(m string) bool { return strings.HasPrefix(string(b[p.off:]), m) }), nil
+}
+
+// FixedPlace returns why a partition must stay where it is: something reads it by its place. Empty: nothing is known
+// to do so.
+func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, error) {
+	if why := ventoy(p, all); why != "" || p.Volume.Kind != volume.Unknown || p.Kind == table.Extended {
+		return why, nil
+	}
+	for _, x := range places {
+		if x.at() < p.Off || x.at() >= p.End() {
+			continue
+		}
+		if ok, err := x.holds(d); ok || err != nil {
+			return fmt.Sprintf("%s reads %s from LBA %d of the disk, which is byte %d of the partition", x.reader, x.what,
+				x.lba, x.at()-p.Off), err
+		}
+	}
+	if !strings.HasPrefix(p.Name, "fsbl") || p.Off+units.SectorSize > d.Size() {
+		return "", nil
+	}
+	// The boot ROM of STM32MP1 finds it by its name. Source: U-Boot, doc/board/st/stm32mp1.rst.
+	b, err := ondisk.Bytes(d, p.Off, units.SectorSize)
+	if err == nil && strings.HasPrefix(string(b), stm32) {
+		return "it holds the first loader of an STM32MP1, which nothing reads once the board has started", nil
+	}
+	return "", ondisk.Legible(err)
+}
+
+// Ventoy's loader starts on a disk only if the first partition starts at LBA 2048, and the second one, of 65536
+// sectors, right behind it. Source: Ventoy, GRUB2/MOD_SRC/grub-2.04/grub-core/ventoy/ventoy_cmd.c,
+// ventoy_check_official_device.
+const (
+	ventoyStart  = 2048 * units.SectorSize
+	ventoySize   = 65536 * units.SectorSize
+	ventoyLabel  = "VTOYEFI"
+	ventoyReason = "Ventoy starts only from a disk on which the partition " + ventoyLabel + " lies right behind the first"
+)
+
+func ventoy(p boot.Partition, all []boot.Partition) string {
+	first := func(x boot.Partition) bool { return x.Number == 1 && x.Off == ventoyStart }
+	second := func(x boot.Partition) bool {
+		return x.Number == 2 && x.Len == ventoySize && (x.Volume.Label == ventoyLabel || x.Name == ventoyLabel)
+	}
+	i, k := slices.IndexFunc(all, first), slices.IndexFunc(all, second)
+	if i < 0 || k < 0 || all[i].End() != all[k].Off || !first(p) && !second(p) {
+		return ""
+	}
+	return ventoyReason
+}
+
+// Boards finds loaders of boards that lie in no partition, and partitions that may hold one.
+var Boards = boot.Finder{Name: "places of boards", Find: findBoards}
+
+func findBoards(g *boot.Guest) (f boot.Found, err error) {
+	for _, x := range places {
+		if _, inside := g.Holding(x.at(), 1); inside {
+			continue
+		}
+		ok, err := x.holds(g.Disk)
+		if err != nil {
+			return f, err
+		}
+		if ok {
+			text := fmt.Sprintf("%s reads %s from LBA %d of the disk", x.reader, x.what, x.lba)
+			f.Link(0, "%s", text)
+			f.Fixed = append(f.Fixed, boot.Fixed{
+				Range: disk.Range{Off: x.at(), Len: units.SectorSize}, Issue: ondisk.Issue{
+					Code: fixedCode, Effect: ondisk.Unbootable, Text: text + ", and the copy would have something else there",
+					Remedy: "leave the partition in front of it where it is (--partition selects others), or go on with " +
+						"--allow-unbootable and write the loader again",
+				},
+			})
+		}
+	}
+	for _, p := range g.Partitions {
+		if p.Fixed != "" {
+			f.Link(p.Number, "%s", p.Fixed)
+			f.Issues = append(f.Issues, ondisk.Issue{
+				Code: fixedCode, Effect: ondisk.Note, Partition: p.Number, Text: "it stays where it is: " + p.Fixed,
+			})
+			continue
+		}
+		if err := doubtful(&f, g, p); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+const fixedCode = "fixed-place"
+
+// loaderNames are names that images of boards give partitions of loaders. Sources: those of places; U-Boot,
+// doc/board/st/stm32mp1.rst, doc/board/mediatek and include/configs of boards.
+var loaderNames = []string{
+	"loader1", "loader2", "idbloader", "idblock", "uboot", "u-boot", "uboot_a", "uboot_b", "trust", "spl", "preloader",
+	"bootloader", "boot0", "fsbl", "fsbl1", "fsbl2", "ssbl", "fip", "fip-a", "fip-b", "bl2", "bl31", "atf", "tee", "mlo",
+}
+
+// firstRead is the end of the part of a disk from which boot ROMs and first loaders read.
+const firstRead = 32 * units.MiB
+
+// doubtful warns of a partition that something may read by its place: by its name, or as the content of a disk without
+// code for a PC in front of the first file system.
+func doubtful(f *boot.Found, g *boot.Guest, p boot.Partition) error {
+	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || boot.NoFiles(p) || p.Off >= firstRead {
+		return nil
+	}
+	named := slices.Contains(loaderNames, strings.ToLower(p.Name))
+	files := func(x boot.Partition) bool {
+		return x.Off > p.Off && x.Volume.Kind != volume.Unknown && x.Volume.Kind != volume.Swap
+	}
+	pc := g.Code != boot.Empty || slices.ContainsFunc(g.Partitions, func(x boot.Partition) bool {
+		return x.Off > p.Off && boot.IsESP(x) && x.TypeGUID != ""
+	})
+	if !named && (pc || !slices.ContainsFunc(g.Partitions, files)) {
+		return nil
+	}
+	if _, used, err := g.Area(p); !used || err != nil {
+		return err
+	}
+	text := "its content is not known and lies in front of the first file system, on a disk without boot code for a PC"
+	if named {
+		text = fmt.Sprintf("its name is %.32q, and its content is not known", p.Name)
+	}
+	f.Warn(fixedCode, p.Number, text+fmt.Sprintf(": if a boot ROM or loader reads it from LBA %d, a board does not boot "+
+		"from the copy", p.Off/g.Disk.SectorSize()),
+		"leave it where it is (--partition selects others), or install the loader again at its place in the copy")
+	return nil
+}

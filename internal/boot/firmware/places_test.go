@@ -1,0 +1,169 @@
+package firmware_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/known"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// The first bytes of loaders, as mkimage of U-Boot 2023.01 writes them: -T rksd -n rk3399, -n rk3568, -T sunxi_egon,
+// -T imximage, -T omapimage, -T stm32image.
+const (
+	rk3399 = "\x3b\x8c\xdc\xfc\xbe\x9f\x9d\x51\xeb\x30\x34\xce"
+	rk3568 = "RKNS\x00\x00\x00\x00\x80\x01\x02\x00"
+	egon   = "\x16\x00\x00\xeaeGON.BT0"
+	imx    = "\xd1\x00\x20\x40\x00\x00\x80\x87"
+	omap   = "\x40\x00\x00\x00\x0c\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00CHSETTINGS"
+	stm32  = "STM2\x00\x00\x00\x00"
+	fitOf  = "\xd0\x0d\xfe\xed\x00\x10\x00\x00"
+)
+
+// board is a GPT with a loader from LBA first on, the magic of which lies at LBA at, and an XFS behind it.
+func board(name string, first, at int64, magic string) forge.Bytes {
+	f := tableforge.NewGPT(512, 40_000, 128,
+		tableforge.GPTEntry{Name: name, First: uint64(first), Last: uint64(first) + 999},
+		tableforge.GPTEntry{Name: "root", First: 30_001, Last: 38_000})
+	f.Text(at*512, magic)
+	volumeforge.PutXFS(f, 30_001, 8000)
+	return f
+}
+
+// read returns the partitions of a disk with the reason why each must stay, and what boots from it.
+func readBoard(t *testing.T, b []byte) ([]boot.Partition, *boot.Result) {
+	t.Helper()
+	d := boottest.Disk(b)
+	tab, parts := boottest.Partitions(t, d)
+	for i, p := range parts {
+		var err error
+		parts[i].Fixed, err = known.FixedPlace(d, p, parts)
+		require.NoError(t, err)
+	}
+	return parts, boottest.ReadGuest(t, boottest.Guest(d, tab, parts))
+}
+
+// A partition that a boot ROM or loader reads from a sector of the disk must stay, by the magic at that sector. Places:
+// see firmware.places.
+func TestFixedPlaces(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, at int64
+		magic     string
+		says      string
+	}{
+		"Rockchip":                  {64, 64, rk3399, "Rockchip"},
+		"Rockchip RK3568":           {64, 64, rk3568, "Rockchip"},
+		"Rockchip, inside":          {40, 64, rk3399, "byte 12288 of the partition"},
+		"Rockchip loader2":          {16384, 16384, fitOf, "LBA 16384"},
+		"Rockchip trust":            {24576, 24576, "BL3X", "LBA 24576"},
+		"Allwinner at 128 KiB":      {256, 256, egon, "Allwinner"},
+		"Allwinner at 256 KiB":      {300, 512, egon, "Allwinner"},
+		"Allwinner, secure":         {256, 256, "TOC0.GLH", "Allwinner"},
+		"i.MX 8M at 33 KiB":         {66, 66, imx, "i.MX"},
+		"i.MX 8M at 32 KiB":         {64, 64, imx, "i.MX"},
+		"U-Boot of i.MX 6":          {138, 138, "\x27\x05\x19\x56", "LBA 138"},
+		"TI at 128 KiB":             {256, 256, omap, "TI"},
+		"TI at 384 KiB":             {768, 768, omap, "TI"},
+		"U-Boot of TI":              {768, 768, "\x27\x05\x19\x56", "LBA 768"},
+		"SiFive":                    {2082, 2082, fitOf, "LBA 2082"},
+		"Rockchip, another place":   {66, 66, rk3399, ""},
+		"Rockchip, one byte of it":  {64, 64, rk3399[1:], ""},
+		"Allwinner, another offset": {256, 256, egon[4:], ""},
+		"TI, another place":         {1024, 1024, omap, ""},
+		"zeros":                     {64, 64, "", ""},
+	} {
+		parts, r := readBoard(t, board("x", tc.first, tc.at, tc.magic))
+		require.Empty(t, parts[1].Fixed, name)
+		notes := boottest.Issues(r, "fixed-place")
+		if tc.says == "" {
+			require.Empty(t, parts[0].Fixed, name)
+			continue
+		}
+		require.Contains(t, parts[0].Fixed, tc.says, name)
+		require.Len(t, notes, 1, name)
+		require.Equal(t, ondisk.Note, notes[0].Effect, name)
+		require.Equal(t, 1, notes[0].Partition, name)
+		require.True(t, r.Boots(1), name)
+	}
+	parts, _ := readBoard(t, board("fsbl1", 34, 34, stm32))
+	require.Contains(t, parts[0].Fixed, "STM32MP1")
+	parts, _ = readBoard(t, board("data", 34, 34, stm32))
+	require.Empty(t, parts[0].Fixed)
+}
+
+// A file system is no loader, whatever lies at the place.
+func TestFileSystemAtAFixedPlace(t *testing.T) {
+	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 40, Last: 9000})
+	volumeforge.PutXFS(f, 40, 8000)
+	f.Text(64*512, rk3399)
+	parts, r := readBoard(t, f)
+	require.Empty(t, parts[0].Fixed)
+	require.Empty(t, boottest.Issues(r, "fixed-place"))
+}
+
+// A loader in no partition must keep its place, and what takes it is refused.
+func TestLoaderInAGap(t *testing.T) {
+	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 63, Last: 16_000},
+		tableforge.GPTEntry{First: 20_000, Last: 38_000})
+	f.Text(16384*512, fitOf)
+	_, r := readBoard(t, f)
+	require.Len(t, r.Fixed, 1)
+	require.Equal(t, disk.Range{Off: 16384 * 512, Len: 512}, r.Fixed[0].Range)
+	require.Equal(t, ondisk.Unbootable, r.Fixed[0].Issue.Effect)
+	require.Contains(t, r.Fixed[0].Issue.Text, "LBA 16384")
+}
+
+// What may be read by its place is a warning if it moves: by its name, and where the content in front of the first file
+// system is not known on a disk that no PC boots.
+func TestDoubtfulPlaces(t *testing.T) {
+	code := func(f forge.Bytes) forge.Bytes { f.Put(0, boottest.Code("fa eb fe")); return f }
+	for name, tc := range map[string]struct {
+		image forge.Bytes
+		warns bool
+	}{
+		"by its name":            {board("loader1", 64, 64, "something"), true},
+		"by its name, with code": {code(board("uboot", 64, 64, "something")), true},
+		"by its place":           {board("x", 64, 64, "something"), true},
+		"a PC":                   {code(board("x", 64, 64, "something")), false},
+		"empty":                  {board("loader1", 64, 64, ""), false},
+		"far behind":             {board("x", 20_000, 20_000, ""), false},
+		"without a file system":  {tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 64, Last: 99}), false},
+	} {
+		_, r := readBoard(t, tc.image)
+		issues := boottest.Issues(r, "fixed-place")
+		if !tc.warns {
+			require.Empty(t, issues, name)
+			continue
+		}
+		require.Len(t, issues, 1, name)
+		require.Equal(t, ondisk.Warn, issues[0].Effect, name)
+		require.True(t, issues[0].OnMove, name)
+		require.Equal(t, 1, issues[0].Partition, name)
+	}
+}
+
+// Ventoy checks that its second partition lies right behind the first, which starts at LBA 2048. Source: ventoy_cmd.c,
+// ventoy_check_official_device.
+func TestVentoy(t *testing.T) {
+	ventoy := func(first, gap uint64, label string) []boot.Partition {
+		f := tableforge.NewGPT(512, 100_000, 128, tableforge.GPTEntry{Name: "Ventoy", First: first, Last: first + 9008},
+			tableforge.GPTEntry{Name: label, First: first + 9009 + gap, Last: first + 9009 + gap + 65_535})
+		parts, _ := readBoard(t, f)
+		return parts
+	}
+	parts := ventoy(2048, 0, "VTOYEFI")
+	require.Contains(t, parts[0].Fixed, "Ventoy")
+	require.Contains(t, parts[1].Fixed, "Ventoy")
+	for _, parts := range [][]boot.Partition{
+		ventoy(2049, 0, "VTOYEFI"), ventoy(2048, 1, "VTOYEFI"), ventoy(2048, 0, "data"),
+	} {
+		require.Empty(t, parts[0].Fixed+parts[1].Fixed)
+	}
+}
