@@ -13,20 +13,42 @@ import (
 // whatever partition it lies: nothing counts from the start of the disk but what stands in front of all partitions. It
 // reads by CHS where the BIOS has no extensions.
 //
-// It moves 223 words of itself, looks for the mark of the second part at bx, and jumps to segment 2000h … add si,12;
-// cmp si,1feh: through the table. Spec: grub4dos 0.4.4, stage2/grldrstart.S; the copy of 0.4.6a in Rufus.
+// It moves 223 words of itself, and looks for the mark of the second part at bx: an installer can give each disk a mark
+// of its own (disk_serial_number_structure). It goes on in another segment, looks once more … add si,12; cmp si,1feh:
+// through the table. Spec: grub4dos 0.4.4 and 0.4.6a, stage2/grldrstart.S; the copy of 0.4.6a in Rufus.
 var ForDOS = &boot.Code{
 	ID: "grub4dos", Name: "grub4dos", ReadsCHS: true, AnyFlag: true, Find: findGrub4DOS,
-	Known: boot.Like("31f6 31ff b9df00 fc f3a5 bb.... 66b8475255aa 663907 7503 e8.... ea....0020 16 1f 663907",
-		"83c60c 81fefe01 72"),
+	Known: boot.Like("31f6 31ff b9df00 fc f3a5 bb.... 66b8........ 663907 7503 e8", "16 1f 663907", "83c60c 81fefe01 72"),
 }
 
-// grldrMark ends the second part. The code has its place in front of it: mov bx,…; mov eax,mark.
+// The code has the place of the mark that ends the second part, and the mark: rep movsw; mov bx,place; mov eax,mark;
+// cmp [bx],eax.
 var (
-	grldrMark   = []byte{'G', 'R', 0x55, 0xaa}
+	beforePlace = []byte{0xfc, 0xf3, 0xa5, 0xbb}
 	beforeMark  = []byte{0x66, 0xb8}
+	behindMark  = []byte{0x66, 0x39, 0x07}
+)
+
+const (
+	markLen     = 4
 	longestPart = int64(63 * grubSector) // it reads the first track at most
 )
+
+// markOf returns the place and the mark of the second part. The code is known to have them.
+func markOf(code []byte) (place int64, mark []byte) {
+	for at := 0; ; at++ {
+		next := bytes.Index(code[at:], beforePlace)
+		if next < 0 {
+			return 0, nil
+		}
+		at += next
+		b := code[at+len(beforePlace):]
+		if len(b) >= 2+2+markLen+len(behindMark) && bytes.HasPrefix(b[2:], beforeMark) &&
+			bytes.HasPrefix(b[4+markLen:], behindMark) {
+			return int64(binary.LittleEndian.Uint16(b)), b[4 : 4+markLen]
+		}
+	}
+}
 
 // Flags of the code. Versions before 0.4.5 have them at byte 2, where later ones have a nop.
 const (
@@ -34,8 +56,6 @@ const (
 	atGrldrNewFlags = 0x5a
 	nop             = 0x90
 	grldrFirst      = 0x80 // look for GRLDR before the previous MBR runs
-
-	movBX = 3 // bytes of the instruction
 )
 
 func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
@@ -46,17 +66,16 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 		f.Link(0, "%s in sector 0 does not read a GPT: no BIOS boots by it", c.Name)
 		return f, nil
 	}
-	// Known requires the mark behind mov bx; an earlier one, which has no room for that in front, is other code.
-	at := bytes.Index(g.Sector0[movBX:], append(bytes.Clone(beforeMark), grldrMark...)) + movBX
-	end := int64(binary.LittleEndian.Uint16(g.Sector0[at-2:])) + int64(len(grldrMark))
+	place, mark := markOf(g.Sector0)
+	end := place + markLen
 	f.Link(0, "%s in sector 0 loads LBA 1 to %d, and looks for GRLDR in every partition", c.Name, end/grubSector-1)
 	whole := end%grubSector == 0 && end <= longestPart && end <= g.Disk.Size()
 	if whole {
-		mark, err := ondisk.Bytes(g.Disk, end-int64(len(grldrMark)), int64(len(grldrMark)))
+		stored, err := ondisk.Bytes(g.Disk, place, markLen)
 		if err != nil {
 			return f, err
 		}
-		whole = bytes.Equal(mark, grldrMark)
+		whole = bytes.Equal(stored, mark)
 	}
 	switch {
 	case !whole:

@@ -77,6 +77,26 @@ func TestGrub4DOS(t *testing.T) {
 	}
 }
 
+// The mark of the second part differs between builds, and installers can choose one. The code goes on in a segment that
+// differs too. Spec: grub4dos, stage2/grldrstart.S, disk_serial_number_structure; 0.4.4 has 054DCB93h.
+func TestGrub4DOSWithAnyMark(t *testing.T) {
+	for mark, jump := range map[string]string{
+		"\x93\xcb\x4d\x05": "eab8000020", "\x00\x00\x00\x00": "eab8000094", "\xff\xee\xdd\xcc": "16 6ab8 cb",
+	} {
+		code := boottest.Code("eb5e80", fmt.Sprintf("31f631ffb9df00fcf3a5bbfc1f66b8%x6639077503e89819 %s 161f663907", mark, jump),
+			"83c60c81fefe0172eb")
+		f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x83, Start: 2000, Sectors: 4000})
+		f.Put(0, code)
+		f.Text(0x1a0, "Missing helper.")
+		f.Text(0x1ffc, mark)
+		r := boottest.Read(t, f)
+		require.Equal(t, grub.ForDOS, r.Code)
+		require.Empty(t, r.Issues)
+		f.U8(0x1ffd, 0x11)
+		require.Len(t, boottest.Read(t, f).Issues, 1)
+	}
+}
+
 func TestGrub4DOSInsideOfAPartition(t *testing.T) {
 	f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x83, Start: 15, Sectors: 4000})
 	putGrub4DOS(f)

@@ -47,7 +47,7 @@ var instructions = []struct {
 		"66f7f5 66894408 66c7440c00000000 5a b442 f8 cd13 72.. 016c04",
 	}},
 	{"grub4dos", grub.ForDOS, nil, []string{
-		"31f6 31ff b9df00 fc f3a5 bb.... 66b8475255aa 663907 7503 e8.... ea....0020 16 1f 663907", "83c60c 81fefe01 72",
+		"31f6 31ff b9df00 fc f3a5 bb.... 66b8........ 663907 7503 e8", "16 1f 663907", "83c60c 81fefe01 72",
 	}},
 	{"rufus", firmware.Rufus, []*boot.Code{firmware.GenericLBA, firmware.GenericCHS}, []string{
 		"bbbe7d 8b17 52 b280 8b4f02 668b5f08 e8.... 73",
@@ -100,7 +100,8 @@ func TestIdentifyByEveryInstruction(t *testing.T) {
 func TestIdentifyLoadersOfTheCorpus(t *testing.T) {
 	for file, want := range map[string]*boot.Code{
 		"freebsd8/pmbr": firmware.FreeBSDGPT, "freebsd8/boot0": firmware.FreeBSDMenu, "freebsd8/mbr": firmware.FreeBSD,
-		"lilo24/mbr.b": linux.LiloMBR,
+		"lilo24/mbr.b":       linux.LiloMBR,
+		"grub2/grub214.boot": grub.V2, "grub2/lfs.boot": grub.V2, "grub2/ubuntu1604.boot": grub.V2,
 	} {
 		require.Equal(t, want.ID, known.Identify(codeOf(t, disktest.Corpus(t, "loaders/"+file))).ID, file)
 	}
