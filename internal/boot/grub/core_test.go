@@ -50,7 +50,8 @@ func withCore(core []byte) []byte {
 // The commands and the prefix that are built into core.img are those that grub-mkimage was given.
 func TestConfigurationInCoreImage(t *testing.T) {
 	t.Parallel()
-	const commands = "search.fs_uuid 4a3bb3bd-6a46-4d37-8f21-0f2d2ac5c7e1 root hd0,msdos1\nset prefix=($root)'/boot/grub'\n"
+	const commands = "search.fs_uuid 4a3bb3bd-6a46-4d37-8f21-0f2d2ac5c7e1 root hd0,msdos1\n" +
+		"set prefix=($root)'/boot/grub'\n"
 	for prefix, modules := range map[string][]string{
 		"(,msdos1)/boot/grub":   {"biosdisk", "part_msdos", "ext2"},
 		"(hd0,gpt2)/grub":       {"biosdisk", "part_gpt", "fat", "xfs", "btrfs", "lvm", "normal", "search_fs_uuid"},
@@ -136,7 +137,8 @@ func TestConfigurationInMemoryDisk(t *testing.T) {
 	dir := t.TempDir()
 	cfg, out := filepath.Join(dir, "grub.cfg"), filepath.Join(dir, "core")
 	require.NoError(t, os.WriteFile(cfg, []byte("chainloader (hd0)2048+1\n"), 0o600))
-	disktest.Run(t, "grub-mkstandalone", "-O", "i386-pc", "-o", out, "--install-modules=biosdisk part_msdos normal memdisk tar",
+	disktest.Run(t, "grub-mkstandalone", "-O", "i386-pc", "-o", out,
+		"--install-modules=biosdisk part_msdos normal memdisk tar",
 		"--modules=biosdisk part_msdos", "--locales=", "--fonts=", "--themes=", "boot/grub/grub.cfg="+cfg)
 	found := configured(t, withCore(disktest.ReadFile(t, out)))
 	require.Len(t, found, 1)

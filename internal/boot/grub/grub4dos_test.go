@@ -83,8 +83,8 @@ func TestGrub4DOSWithAnyMark(t *testing.T) {
 	for mark, jump := range map[string]string{
 		"\x93\xcb\x4d\x05": "eab8000020", "\x00\x00\x00\x00": "eab8000094", "\xff\xee\xdd\xcc": "16 6ab8 cb",
 	} {
-		code := boottest.Code("eb5e80", fmt.Sprintf("31f631ffb9df00fcf3a5bbfc1f66b8%x6639077503e89819 %s 161f663907", mark, jump),
-			"83c60c81fefe0172eb")
+		first := fmt.Sprintf("31f631ffb9df00fcf3a5bbfc1f66b8%x6639077503e89819 %s 161f663907", mark, jump)
+		code := boottest.Code("eb5e80", first, "83c60c81fefe0172eb")
 		f := tableforge.NewMBR(8000, tableforge.Slot{Type: 0x83, Start: 2000, Sectors: 4000})
 		f.Put(0, code)
 		f.Text(0x1a0, "Missing helper.")

@@ -56,8 +56,10 @@ func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 			onRoot: onRoot("if [ -f ${config_directory}/c ]; then\n  source ${config_directory}/c\nfi", "boot/grub/c", place),
 			in:     "/boot/grub/c",
 		},
-		"dot":                      {onRoot: onRoot(". /x", "x", place), in: "/x"},
-		"configfile on a device":   {onBoot: map[string]string{"x": place}, onRoot: onRoot("configfile (hd0,msdos1)/x"), in: "/x"},
+		"dot": {onRoot: onRoot(". /x", "x", place), in: "/x"},
+		"configfile on a device": {
+			onBoot: map[string]string{"x": place}, onRoot: onRoot("configfile (hd0,msdos1)/x"), in: "/x",
+		},
 		"configfile by the number": {onBoot: map[string]string{"x": place}, onRoot: onRoot("configfile (hd0,1)/x"), in: "/x"},
 		"of a file system": {
 			onBoot: map[string]string{"x": place},
@@ -91,14 +93,27 @@ func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 				"syslinux.cfg": "LABEL x\nKERNEL vesamenu.c32\nAPPEND more.cfg ~\n", "more.cfg": "APPEND cryptkey=/dev/sda:32256:1",
 			}, in: "/more.cfg",
 		},
-		"a variable":                  {onRoot: onRoot("set x=(hd0)63+1\nchainloader $x"), in: "/boot/grub/grub.cfg"},
-		"two variables":               {onRoot: onRoot("d=hd0\nset n='63+1'\nchainloader (${d})$n"), in: "/boot/grub/grub.cfg"},
-		"a variable that comes later": {onRoot: onRoot("function f {\n chainloader $x\n}\nset x=\"(hd0)63+1\"\nf"), in: "/boot/grub/grub.cfg"},
-		"one of its values":           {onRoot: onRoot("if a; then set x=1; else set x=63; fi\nchainloader (hd0)$x+1"), in: "/boot/grub/grub.cfg"},
-		"a value in the environment":  {onRoot: onRoot("load_env\nchainloader $x", "boot/grub/grubenv", "# GRUB\nx=(hd0)63+1\n###"), in: "/boot/grub/grub.cfg"},
-		"one line":                    {onRoot: onRoot("menuentry x { set root=hd0; chainloader 63+1; }"), in: "/boot/grub/grub.cfg"},
-		"a root for all entries":      {onRoot: onRoot("set root=(hd0)\nmenuentry x {\n chainloader 63+1\n}"), in: "/boot/grub/grub.cfg"},
-		"a list to the end":           {onRoot: onRoot("loopback x (hd0)63+"), in: "/boot/grub/grub.cfg"},
+		"a variable": {onRoot: onRoot("set x=(hd0)63+1\nchainloader $x"), in: "/boot/grub/grub.cfg"},
+		"two variables": {
+			onRoot: onRoot("d=hd0\nset n='63+1'\nchainloader (${d})$n"), in: "/boot/grub/grub.cfg",
+		},
+		"a variable that comes later": {
+			onRoot: onRoot("function f {\n chainloader $x\n}\nset x=\"(hd0)63+1\"\nf"), in: "/boot/grub/grub.cfg",
+		},
+		"one of its values": {
+			onRoot: onRoot("if a; then set x=1; else set x=63; fi\nchainloader (hd0)$x+1"), in: "/boot/grub/grub.cfg",
+		},
+		"a value in the environment": {
+			onRoot: onRoot("load_env\nchainloader $x", "boot/grub/grubenv", "# GRUB\nx=(hd0)63+1\n###"),
+			in:     "/boot/grub/grub.cfg",
+		},
+		"one line": {
+			onRoot: onRoot("menuentry x { set root=hd0; chainloader 63+1; }"), in: "/boot/grub/grub.cfg",
+		},
+		"a root for all entries": {
+			onRoot: onRoot("set root=(hd0)\nmenuentry x {\n chainloader 63+1\n}"), in: "/boot/grub/grub.cfg",
+		},
+		"a list to the end": {onRoot: onRoot("loopback x (hd0)63+"), in: "/boot/grub/grub.cfg"},
 		"a root for all titles": {
 			onRoot: map[string]string{"boot/grub/menu.lst": "root (hd0)\ntitle x\nchainloader 63+1"}, in: "/boot/grub/menu.lst",
 		},
@@ -150,19 +165,27 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 		loader *boot.Config
 		says   []string
 	}{
-		"all of it": {loader: grub2("(,msdos3)/boot/grub", ""), says: []string{"the configuration of GRUB 2 in the MBR", xfs}},
+		"all of it": {
+			loader: grub2("(,msdos3)/boot/grub", ""), says: []string{"the configuration of GRUB 2 in the MBR", xfs},
+		},
 		"all of it, and an old one": {
 			loader: grub2("(,msdos3)/boot/grub", ""), onRoot: onRoot("set timeout=0"), says: []string{xfs},
 		},
-		"on LVM":       {loader: grub2("(lvm/a-b)/boot/grub", ""), says: []string{"(lvm/a-b) is no partition of the disk"}},
-		"another disk": {loader: grub2("(hd1,msdos1)/boot/grub", ""), says: []string{"(hd1,msdos1) is no partition of the disk"}},
+		"on LVM": {loader: grub2("(lvm/a-b)/boot/grub", ""), says: []string{"(lvm/a-b) is no partition of the disk"}},
+		"another disk": {
+			loader: grub2("(hd1,msdos1)/boot/grub", ""), says: []string{"(hd1,msdos1) is no partition of the disk"},
+		},
 		"a file system of nobody": {
 			loader: grub2("", "search.fs_uuid 0000 root\nset prefix=($root)/boot/grub"), says: []string{"LVM, RAID, encryption"},
 		},
-		"a file on it":          {onRoot: onRoot("source (hd0,msdos3)/x"), says: []string{`"/boot/grub/grub.cfg" of partition 2, line 1`, xfs}},
-		"a file by the root":    {onRoot: onRoot("set root=hd0,msdos3\nconfigfile /x"), says: []string{"line 2", xfs}},
-		"entries":               {onRoot: onRoot("set root=hd0,msdos3\nblscfg"), says: []string{"blscfg", xfs}},
-		"an argument":           {onRoot: onRoot("function f {\nchainloader $1\n}"), says: []string{"line 2", "chainloader $1"}},
+		"a file on it": {
+			onRoot: onRoot("source (hd0,msdos3)/x"), says: []string{`"/boot/grub/grub.cfg" of partition 2, line 1`, xfs},
+		},
+		"a file by the root": {onRoot: onRoot("set root=hd0,msdos3\nconfigfile /x"), says: []string{"line 2", xfs}},
+		"entries":            {onRoot: onRoot("set root=hd0,msdos3\nblscfg"), says: []string{"blscfg", xfs}},
+		"an argument": {
+			onRoot: onRoot("function f {\nchainloader $1\n}"), says: []string{"line 2", "chainloader $1"},
+		},
 		"a file by an argument": {onRoot: onRoot("source $prefix/$1"), says: []string{"a value that is not known"}},
 		"a value that is probed": {
 			onRoot: onRoot("probe --set=x --fs $root\nsource /$x"), says: []string{"a value that is not known"},
@@ -181,7 +204,9 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 			loader: &boot.Config{Loader: "SYSLINUX", Syntax: boot.SYSLINUX, Home: 3, Paths: []string{"syslinux.cfg"}},
 			says:   []string{"the configuration of SYSLINUX", xfs},
 		},
-		"a loader that cannot be read": {loader: &boot.Config{Loader: "a loader", Why: "it is odd"}, says: []string{"it is odd"}},
+		"a loader that cannot be read": {
+			loader: &boot.Config{Loader: "a loader", Why: "it is odd"}, says: []string{"it is odd"},
+		},
 		"many": {
 			onRoot: onRoot(strings.Repeat("source (hd0,msdos3)/x\n", 40)), says: []string{"and 15 more"},
 		},

@@ -145,6 +145,9 @@ func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 		return nil, ondisk.Field("luks2 json", "offset of a segment", luks2Fixed, v.DataStart,
 			fmt.Sprintf("less than %d, the size of the device", d.Size()))
 	}
+	if i, ok := tableKeys(text); ok {
+		v.Issues = append(v.Issues, i)
+	}
 	detached(v)
 	return v, nil
 }
