@@ -18,6 +18,10 @@ func TestCodeInPlaceOfEntries(t *testing.T) {
 	wrongFlag := []byte{0x7f, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 0, 0}
 	elsewhere := []byte{0x7f, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 0, 1}
 	sound := append([]byte{0x80}, wrongFlag[1:]...)
+	legal := bytes.Clone(code) // by chance, in entries that name places behind the disk
+	legal[0], legal[32] = 0, 0x80
+	one := append(bytes.Clone(legal[:16]), code[:16]...)
+	cut := append([]byte{0x80, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 1, 0}, wrongFlag...)
 	for name, tc := range map[string]struct {
 		entries []byte
 		none    bool
@@ -28,6 +32,9 @@ func TestCodeInPlaceOfEntries(t *testing.T) {
 		"a flag that is wrong":               {wrongFlag, false},
 		"a flag that is wrong, and no place": {elsewhere, true},
 		"code behind a sound entry":          {append(bytes.Clone(sound), code[:48]...), false},
+		"code with flags that are legal":     {legal, true},
+		"code with one such flag":            {one, true},
+		"one flag, on a disk cut short":      {cut, false},
 		"no entry":                           {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {

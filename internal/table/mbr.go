@@ -126,21 +126,18 @@ func (m *mbr) add(i int, e mbrEntry) {
 }
 
 // isCode reports whether code or text stands where the entries would be, as in the boot sector of a volume over the
-// whole disk: each entry that is not zero has an illegal boot flag and names no place on the disk, or all four have
-// such a flag. For Linux one such flag is enough (block/partitions/msdos.c); here a single wrong byte of a table is
-// damage to report.
+// whole disk: a boot flag is illegal, and no entry names a place on the disk, or all four have such a flag. For Linux one
+// such flag is enough (block/partitions/msdos.c); here a single wrong byte of a table is damage to report.
 func (m *mbr) isCode(size int64) bool {
 	illegal, placed := 0, false
 	for _, e := range m.sector.Entries {
-		if e == (mbrEntry{}) {
-			continue
-		}
-		if e.Flag == 0 || e.Flag == 0x80 {
-			return false
-		}
-		illegal++
 		r := disk.Range{Off: int64(e.StartLBA) * m.SectorSize, Len: int64(e.Sectors) * m.SectorSize}
-		placed = placed || (r.Off > 0 && r.Len > 0 && r.End() <= size)
+		inside := e.Type != typeUnused && r.Off > 0 && r.Off < size && r.Len > 0
+		if e.Flag != 0 && e.Flag != 0x80 {
+			illegal++
+			inside = inside && r.End() <= size // a disk that was cut short has its flags
+		}
+		placed = placed || inside
 	}
 	return illegal == len(m.sector.Entries) || (illegal > 0 && !placed)
 }
