@@ -3,6 +3,8 @@ package raw
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -18,8 +20,11 @@ var Format = driver.Format{Name: "raw", Open: open, Create: create}
 
 func open(s *driver.Source) (*driver.Image, error) {
 	size, sector := s.File.Size(), cmp.Or(s.SectorSize, units.SectorSize)
-	if size == 0 || size%sector != 0 {
+	if size == 0 {
 		return nil, notRaw(size, sector)
+	}
+	if size%sector != 0 {
+		return padded(s.File, size, sector)
 	}
 	return &driver.Image{
 		Flat:   true,
@@ -28,6 +33,50 @@ func open(s *driver.Source) (*driver.Image, error) {
 			return disk.Run{Len: size - off, Src: s.File, Off: off}, nil
 		}),
 	}, nil
+}
+
+// CodeOdd is that of the issue of a file that ends within a sector.
+const CodeOdd = "raw-size"
+
+// padded reads a file that ends within a sector and begins with a partition table: zeros fill the sector, as QEMU has it
+// (block.c, bdrv_refresh_total_sectors rounds up). Nothing is written into such a file.
+func padded(f driver.File, size, sector int64) (*driver.Image, error) {
+	if size < units.SectorSize || size%units.SectorSize == 0 { // a disk, but not of such sectors
+		return nil, notRaw(size, sector)
+	}
+	first, err := ondisk.Bytes(f, 0, units.SectorSize)
+	if err != nil {
+		return nil, err
+	}
+	if !hasTable(first) {
+		return nil, notRaw(size, sector)
+	}
+	whole := units.AlignUp(size, sector)
+	end := []disk.Piece{{Range: disk.Range{Len: size}, Src: f}}
+	return &driver.Image{
+		Disk: disk.New(whole, sector, disk.Pieces(whole, end, nil)),
+		Issues: []ondisk.Issue{{
+			Code: CodeOdd, Effect: ondisk.Warn,
+			Text: fmt.Sprintf("the file has %d bytes, %d more than a multiple of %d: it is read as a disk of %d bytes, "+
+				"with zeros at the end, as QEMU reads it", size, size%sector, sector, whole),
+			Remedy: fmt.Sprintf("if the last %d bytes are no part of the disk, remove them: truncate -s %d FILE",
+				size%sector, units.AlignDown(size, sector)),
+		}},
+	}, nil
+}
+
+// hasTable reports whether a sector looks like the first one of a disk with an MBR or GPT: a signature, boot flags that
+// are legal, and an entry in use. Spec: UEFI 2.10, 5.2.1.
+func hasTable(sector []byte) bool {
+	const entries, entry, signature = 446, 16, 510
+	used := false
+	for e := range slices.Chunk(sector[entries:signature], entry) {
+		if e[0] != 0 && e[0] != 0x80 {
+			return false
+		}
+		used = used || (e[4] != 0 && !ondisk.IsZero(e[12:]))
+	}
+	return used && sector[signature] == 0x55 && sector[signature+1] == 0xaa
 }
 
 // notRaw returns the reason why a file without a known header is not a raw disk.

@@ -4,12 +4,18 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 const (
@@ -50,4 +56,37 @@ func TestRawHolesAreExtents(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, e.Zero)
 	require.Less(t, e.Len, int64(mib), "the data ends with its block")
+}
+
+// A file with a partition table that ends within a sector is a disk to QEMU, which fills the sector with zeros. One
+// without is no disk image.
+func TestRawOfAnOddSize(t *testing.T) {
+	disktest.Tool(t, "qemu-img")
+	for _, more := range []int{1, 102, 511} {
+		data := tableforge.NewMBR(2048, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 1000})
+		data = append(data, imagetest.Noise(7, more)...)
+		path := filepath.Join(t.TempDir(), "disk.img")
+		require.NoError(t, os.WriteFile(path, data, 0o644))
+		img := imagetest.Open(t, path)
+		require.Equal(t, "raw", img.Format)
+		require.False(t, img.Flat, "no command writes into it")
+		require.Nil(t, img.Around)
+		require.Equal(t, []string{raw.CodeOdd}, imagetest.Codes(img.Issues, ondisk.Warn))
+		require.Contains(t, img.Issues[0].Remedy, "truncate -s 1048576 ")
+		whole := filepath.Join(t.TempDir(), "whole.img")
+		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "raw", path, whole)
+		disktest.CheckBytes(t, img.Disk, disktest.ReadFile(t, whole))
+
+		for name, spoil := range map[string]func(forge.Bytes){
+			"no signature": func(f forge.Bytes) { f.U8(510, 0) },
+			"no entry":     func(f forge.Bytes) { clear(f[446:510]) },
+			"code":         func(f forge.Bytes) { f.U8(446, 0x33) },
+		} {
+			other := slices.Clone(data)
+			spoil(other)
+			require.NoError(t, os.WriteFile(path, other, 0o644))
+			_, err := image.Open(path, image.Options{})
+			require.ErrorIs(t, err, raw.ErrNone, name)
+		}
+	}
 }
