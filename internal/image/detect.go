@@ -121,7 +121,7 @@ func recognise(f driver.File) (found driver.Format, names []string, other recogn
 		}
 	}
 	for _, c := range others {
-		if c.detect != nil && c.detect(head, tail) && (c.kind != Packed || !hasTable(head)) {
+		if c.detect != nil && c.detect(head, tail) && (c.kind != Packed || !raw.HasTable(head)) {
 			names, other = append(names, c.name), c
 		}
 	}

@@ -190,20 +190,3 @@ func zip(head, _ []byte) bool {
 	const newest = 63
 	return has(head, 0, "PK\x03\x04") && len(head) > 5 && head[4] <= newest || has(head, 0, "PK\x05\x06")
 }
-
-// hasTable reports whether a file begins with an MBR that names a partition.
-func hasTable(head []byte) bool {
-	const entries, entry, magic = 446, 16, 510
-	if !has(head, magic, "\x55\xaa") {
-		return false
-	}
-	named := false
-	for e := range slices.Chunk(head[entries:magic], entry) {
-		if e[0]&^0x80 != 0 {
-			return false
-		}
-		named = named ||
-			(e[4] != 0 && !bytes.Equal(e[8:12], make([]byte, 4)) && !bytes.Equal(e[12:16], make([]byte, 4)))
-	}
-	return named
-}

@@ -76,6 +76,8 @@ func Suitable(img *image.Image, size int64, bios driver.Geometry) (a driver.Arou
 			Code: "unsupported", Reason: "it maps a device, and what is read as its file can be that device",
 			Remedy: "write a copy: trueup align SOURCE DEST",
 		}
+	case img.Around == nil && img.Format == "raw":
+		return a, unsuitable("its file ends within a sector, and a move in place needs whole ones")
 	case img.Around == nil:
 		return a, unsuitable("a move in place needs files that hold the disk byte for byte (raw, flat VMDK or fixed "+
 			"VHD), and this is %s %s", img.Format, img.Subformat)

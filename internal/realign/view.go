@@ -45,6 +45,8 @@ func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, er
 	case !s.Image.Flat && slices.Contains(flatKinds, s.Image.Subformat):
 		return nil, nil, refuse("its descriptor shows stretches of files, as a view does, or files that may not be " +
 			"written, and a view needs whole files that may be")
+	case !s.Image.Flat && s.Image.Format == "raw":
+		return nil, nil, refuse("its file ends within a sector, and a view shows whole ones")
 	case !s.Image.Flat:
 		return nil, nil, refuse(fmt.Sprintf("a view needs files that hold the disk byte for byte (raw, or a VMDK "+
 			"that is %s), and this is %s %s", strings.Join(flatKinds, " or "), s.Image.Format, s.Image.Subformat))

@@ -48,7 +48,7 @@ func padded(f driver.File, size, sector int64) (*driver.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !hasTable(first) {
+	if !HasTable(first) {
 		return nil, notRaw(size, sector)
 	}
 	whole := units.AlignUp(size, sector)
@@ -65,18 +65,21 @@ func padded(f driver.File, size, sector int64) (*driver.Image, error) {
 	}, nil
 }
 
-// hasTable reports whether a sector looks like the first one of a disk with an MBR or GPT: a signature, boot flags that
-// are legal, and an entry in use. Spec: UEFI 2.10, 5.2.1.
-func hasTable(sector []byte) bool {
+// HasTable reports whether a file begins with an MBR that names a partition: a signature, legal boot flags, and an entry
+// in use. Spec: UEFI 2.10, 5.2.1.
+func HasTable(head []byte) bool {
 	const entries, entry, signature = 446, 16, 510
-	used := false
-	for e := range slices.Chunk(sector[entries:signature], entry) {
-		if e[0] != 0 && e[0] != 0x80 {
+	if int64(len(head)) < units.SectorSize || head[signature] != 0x55 || head[signature+1] != 0xaa {
+		return false
+	}
+	named := false
+	for e := range slices.Chunk(head[entries:signature], entry) {
+		if e[0]&^0x80 != 0 {
 			return false
 		}
-		used = used || (e[4] != 0 && !ondisk.IsZero(e[12:]))
+		named = named || (e[4] != 0 && !ondisk.IsZero(e[8:12]) && !ondisk.IsZero(e[12:]))
 	}
-	return used && sector[signature] == 0x55 && sector[signature+1] == 0xaa
+	return named
 }
 
 // notRaw returns the reason why a file without a known header is not a raw disk.
