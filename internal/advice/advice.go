@@ -286,8 +286,11 @@ func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
 	what := "partition"
 	for _, p := range l.Partitions {
 		j := align.Judge(p, boundary)
-		if j.Extent != "" {
+		switch {
+		case j.Extent != "":
 			what = "volume of the dynamic disk"
+		case j.Unjudged != "" && j.Stays != "":
+			what = "partition that is judged"
 		}
 		if j.Unjudged == "" && j.ByStart.Off() {
 			return "No: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +

@@ -154,6 +154,9 @@ func (t *Text) verdict(d Disk) {
 	if slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Extent != 0 }) {
 		every = "every volume of the dynamic disk"
 	}
+	if slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Unjudged != "" && p.Stays != "" }) {
+		every = "every partition that is judged"
+	}
 	if d.Volume != nil && identify.Sliced(volume.Kind(d.Volume.Kind)) {
 		table := identify.Traits(volume.Kind(d.Volume.Kind)).Title
 		which, start, every = "a slice of the "+table, "starts", "every slice of the "+table

@@ -165,7 +165,7 @@ func TestOneSentenceWhereAllIsAligned(t *testing.T) {
 -  aligned  0/1       2048  raw     2 GiB        -  -     -      -    1.raw
 -  aligned  0/1       2048  raw     2 GiB        -  -     -      -    2.raw
 
-Aligned: every partition of all 3 images starts on a multiple of 64 KiB.
+Aligned: every judged partition of all 3 images is aligned to 64 KiB.
 Read 0 B in 12.3 s.
 `, tableOf(report.Text{Columns: 120, Width: 100}, s, list))
 	require.Contains(t, tableOf(report.Text{Verbose: true}, s, list), "\nIsolation: none.\n")
@@ -208,8 +208,8 @@ func TestAnInterruptedRunSaysSo(t *testing.T) {
 	s := summed(list)
 	s.Complete, s.Found = false, 4711
 	out := tableOf(report.Text{}, s, list)
-	require.Contains(t, out, "\nInterrupted after 1 of 4,711 images: this is incomplete.\nAligned: every partition of "+
-		"the image starts on a multiple of 64 KiB.\n")
+	require.Contains(t, out, "\nInterrupted after 1 of 4,711 images: this is incomplete.\nAligned: every judged partition of "+
+		"the image is aligned to 64 KiB.\n")
 	none := tableOf(report.Text{}, &Summary{Boundary: align.DefaultBoundary}, nil)
 	require.Equal(t, "Interrupted after 0 images: this is incomplete.\n", none)
 	s.Found = 0

@@ -93,13 +93,13 @@ func (s *Summary) othersText() string {
 
 func alignedText(s *Summary) string {
 	if s.Images == 1 {
-		return fmt.Sprintf("every partition of the image starts on a multiple of %s.", units.Format(s.Boundary))
+		return fmt.Sprintf("every judged partition of the image is aligned to %s.", units.Format(s.Boundary))
 	}
 	all := "all " + images(s.Images)
 	if !s.Complete {
 		all = images(s.Images) + " so far"
 	}
-	return fmt.Sprintf("every partition of %s starts on a multiple of %s.", all, units.Format(s.Boundary))
+	return fmt.Sprintf("every judged partition of %s is aligned to %s.", all, units.Format(s.Boundary))
 }
 
 // counts prints a line for each kind of result.
@@ -155,7 +155,7 @@ func (p *printer) outcomes() []outcome {
 		},
 		{s.Orphans, "orphan", text.FgCyan, "belongs to a disk; has no verdict of its own"},
 		{s.Originals, "original", text.Faint, "of an exchanged disk, kept: nothing is to be done"},
-		{s.Aligned, lookOf(align.Aligned, s.Boundary).word, text.FgGreen, "every partition starts on a multiple of " +
+		{s.Aligned, lookOf(align.Aligned, s.Boundary).word, text.FgGreen, "every judged partition is aligned to " +
 			boundary},
 		{
 			s.Contents[string(align.NoPartitions)], "no partitions", text.FgCyan,
