@@ -238,8 +238,8 @@ func unmended(l *layout.Layout, moves map[int]bool) []string {
 	return out
 }
 
-// text returns the advice: a sentence, and the sentences behind it. moving reports whether a copy moves a partition that
-// is off the boundary.
+// text returns the advice: a sentence, and the sentences behind it. moving reports whether a copy moves a partition
+// that is off the boundary.
 func (a *Advice) text(
 	l *layout.Layout, overall align.Verdict, c Case, gain string, moving bool,
 ) (lead string, rest []string) {

@@ -215,15 +215,18 @@ type Finding struct {
 // Check lists the findings of a disk: what is misaligned, and every issue that matters. goal decides what would move.
 func Check(l *layout.Layout, goal Goal) []Finding {
 	var out []Finding
-	moves := map[int]bool{}
+	moves, inOrder := map[int]bool{}, map[int]bool{}
 	for _, p := range l.Partitions {
 		j := Judge(p, goal.Must)
-		moves[p.Number] = goal.Moves(l, p)
+		moves[p.Number], inOrder[p.Number] = goal.Moves(l, p), j.Verdict == Aligned && j.ByStart.Off()
 		out = append(out, j.findings(p, goal.Must, l.LBASize())...)
 	}
 	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
 	out = append(out, unlike(l.Dynamic, goal.Must)...)
 	for _, i := range l.Issues {
+		if i.Code == layout.CodeSlices && inOrder[i.Partition] {
+			continue
+		}
 		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || Matters(i, moves) {
 			out = add(out, FromIssue(i))
 		}

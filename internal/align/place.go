@@ -171,8 +171,8 @@ func worsened(p boot.Partition, boundary int64) (now, then int64, worse bool) {
 	return now, then, worse && balance >= 0
 }
 
-// Anchor returns the byte of a partition that is put on the boundary: its start or, where it only makes room for another
-// one and its data would lie worse then, the byte by which it keeps its distance from the boundary.
+// Anchor returns the byte of a partition that is put on the boundary: its start or, where it only makes room for
+// another one and its data would lie worse then, the byte by which it keeps its distance from the boundary.
 func (g Goal) Anchor(l *layout.Layout, p boot.Partition) int64 {
 	if _, _, worse := worsened(p, g.Want); worse && Judged(p) && !g.Moves(l, p) {
 		return units.AlignUp(p.Off, g.Want) - p.Off

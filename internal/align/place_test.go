@@ -73,8 +73,9 @@ func TestJudgement(t *testing.T) {
 		},
 		// pvcreate --dataalignment 1m --dataalignmentoffset 512 in a partition at LBA 63.
 		{
-			"LVM with an offset of its data", at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024*k + 512}),
-			64 * k, align.Aligned, false,
+			"LVM with an offset of its data",
+			at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024*k + 512}), 64 * k,
+			align.Aligned, false,
 		},
 		{
 			"LVM at 1 MiB of LBA 63", at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024 * k}),
@@ -93,8 +94,8 @@ func TestJudgement(t *testing.T) {
 			at(63, 1, volume.Volume{Kind: volume.FAT12, BlockSize: 2 * k, DataStart: 45 * 512}), 64 * k, align.Misaligned, false,
 		},
 		{
-			"data off a partition on the boundary", at(128, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 9 * k}),
-			64 * k, align.Aligned, false,
+			"data off a partition on the boundary",
+			at(128, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 9 * k}), 64 * k, align.Aligned, false,
 		},
 		{
 			"data start behind the partition", at(63, 6, volume.Volume{Kind: volume.FAT16, DataStart: 1<<40 + 512}), 64 * k,

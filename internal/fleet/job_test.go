@@ -239,3 +239,19 @@ func TestPlain(t *testing.T) {
 	require.Equal(t, "a?[31mb?c\u00e9", fleet.Plain("a\x1b[31mb\nc\u00e9"))
 	require.Equal(t, "x?y", fleet.Plain("x\u202ey"))
 }
+
+// A row that proposes no copy, since a move would put the data worse, is no job, whatever its verdict is.
+func TestRowsThatStayAreNoJobs(t *testing.T) {
+	const row = `{"schema":"trueup/1","event":"image","path":"/ds/%s","state":"judged","format":"raw",` +
+		`"verdict":"misaligned","priority":{%s},"files":[{"name":"x","size_bytes":512,"modified_ns":1}],"disks":[]}` + "\n"
+	list := fmt.Sprintf(row, "stays.img", `"class":13,"cost_percent":0,"reason":"it stays"`) +
+		fmt.Sprintf(row, "off.img", `"class":1,"cost_percent":0,"reason":"off","command":"trueup align off.img x.img"`)
+	w := fleet.Worklist{Kind: fleet.Align, Datastore: "ds1", Prefix: "/ds", Options: fleet.Options{Suffix: "-aligned"}}
+	var jobs []string
+	require.NoError(t, w.Read(strings.NewReader(list), func(j fleet.Job) error {
+		jobs = append(jobs, j.Path)
+		return nil
+	}))
+	require.Equal(t, []string{"off.img"}, jobs)
+	require.Equal(t, map[string]int{"a move would put the data worse": 1}, w.Skipped)
+}

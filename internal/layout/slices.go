@@ -34,6 +34,9 @@ const block = 4 * units.KiB
 // maxNames bounds what one issue lists.
 const maxNames = 8
 
+// CodeSlices is the code of the issue of slices off 4 KiB of their container.
+const CodeSlices = "slice-misaligned"
+
 // misalignedInside returns the slices that are off 4 KiB wherever their container, a partition or the disk, moves.
 func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 	var names []string
@@ -45,7 +48,7 @@ func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 	if len(names) == 0 {
 		return ondisk.Issue{}, false
 	}
-	return ondisk.Issue{Code: "slice-misaligned", Effect: ondisk.Note, Text: fmt.Sprintf(
+	return ondisk.Issue{Code: CodeSlices, Effect: ondisk.Note, Text: fmt.Sprintf(
 		"misaligned inside: %s of the %s, off a 4 KiB boundary of it, which no move of a partition mends for all",
 		strings.Join(names, ", "), container)}, true
 }

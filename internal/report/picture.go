@@ -32,7 +32,8 @@ var glyphs = [...]struct {
 	color        text.Color
 }{
 	free: {"·", ".", text.FgHiBlack}, extended: {"─", "-", text.FgHiBlack},
-	reserved: {"▪", "=", text.FgHiBlack}, aligned: {"█", "#", text.FgGreen}, below: {"▒", "+", text.FgYellow}, misaligned: {"▚", "X", text.FgRed},
+	reserved: {"▪", "=", text.FgHiBlack}, aligned: {"█", "#", text.FgGreen},
+	below: {"▒", "+", text.FgYellow}, misaligned: {"▚", "X", text.FgRed},
 }
 
 // states has the verdicts of partitions; one without a verdict is shown as an extended one.

@@ -45,18 +45,22 @@ func TestRank(t *testing.T) {
 	}
 	accepted := row("accepted", align.Misaligned, advice.DataDisk, 100, false)
 	accepted.Accepted = &Accepted{Reason: "retired"}
-	images = append(images, accepted)
+	stays := row("stays", align.Misaligned, advice.DataDisk, 100, false)
+	stays.Disks[0].Advice.Gain = advice.Loss
+	stays.Settle(nil)
+	images = append(images, accepted, stays)
 	Rank(images)
+	require.Equal(t, &Priority{Class: 13, Reason: stays.Priority.Reason}, stays.Priority)
 	var got []string
 	for n, i := range images {
 		got = append(got, i.Path)
-		if i.Priority != nil && i.Accepted == nil {
+		if i.Priority != nil && i.Accepted == nil && i != stays {
 			require.Equal(t, n+1, i.Priority.Rank, i.Path) // the failed one comes behind all of them
 		}
 	}
 	require.Equal(t, []string{
 		"off data", "off data cheap", "off data refused", "off unsure", "off boot", "off boot refused", "below data",
-		"failed", "fine", "accepted",
+		"failed", "stays", "fine", "accepted",
 	}, got)
 	require.Equal(t, "trueup align 'off data' 'off data-aligned'", images[0].Priority.Command)
 	require.Contains(t, images[2].Priority.Reason, "a copy is refused: for a reason")
