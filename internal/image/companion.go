@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
+
+	"github.com/trueup/trueup/internal/image/raw"
 )
 
 // companion is a kind of file that programs keep beside a disk, with an image's suffix and none of the disk's data.
@@ -62,7 +64,7 @@ func appleDouble(head, _ []byte) bool {
 // companionOf returns the kind of a file whose content has no format, nil for any other. A disk with a partition table
 // is never one. The name of an image and of its companion's kind count where the content shows nothing.
 func companionOf(name string, head []byte) *companion {
-	if hasTable(head) {
+	if raw.HasTable(head) {
 		return nil
 	}
 	for i := range companions {
