@@ -4,9 +4,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
@@ -76,4 +78,26 @@ func TestOriginalsNameTheirDisk(t *testing.T) {
 			"original back, trueup finish vm.img removes the original\n", r.stderr)
 	}
 	require.Zero(t, trueup(t, "undo", "vm.img").code)
+}
+
+// A kept original to which a guest writes is a disk in use: a scan judges it, and says what it is.
+func TestOriginalsThatAreWritten(t *testing.T) {
+	t.Chdir(t.TempDir())
+	put(t, "vm.img", tableforge.NewMBR(2560, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 512}))
+	require.Zero(t, trueup(t, "align", "--replace", "--allow-unbootable", "vm.img").code)
+	scan := func() ended { return trueup(t, "scan", "--isolation", "none", "--json", ".") }
+	r := scan()
+	require.Zero(t, r.code)
+	require.Contains(t, r.stdout, `"state":"original"`)
+	disktest.WriteAt(t, "vm.orig.img", 600*512, []byte("guest"))
+	require.NoError(t, os.Chtimes("vm.orig.img", time.Unix(1e9, 0), time.Unix(1e9, 0)))
+	r = scan()
+	require.Equal(t, 3, r.code, r.stdout)
+	require.Contains(t, r.stdout, `"original-written"`)
+	require.NotContains(t, r.stdout, `"state":"original"`)
+	r = trueup(t, "scan", "--isolation", "none", ".")
+	require.Contains(t, r.stdout, "was written since the exchange")
+	require.NotContains(t, r.stdout, "nothing is to be done")
+	require.Equal(t, 3, trueup(t, "scan", "--isolation", "none", "--replace", "--script", "fix.sh", ".").code)
+	require.Contains(t, string(disktest.ReadFile(t, "fix.sh")), "it is the original that is kept of")
 }

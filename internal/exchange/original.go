@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image/gate"
@@ -60,7 +61,15 @@ func OriginalBeside(d *gate.Folder, base string) (*unfinished.Work, error) {
 	if !w.Blocks && !p.keeps(&folder{Folder: d}) {
 		return nil, nil //nolint:nilnil // it is another file
 	}
+	w.Written = p.written(&folder{Folder: d})
 	return w, nil
+}
+
+// written reports whether a file of the source was written since the exchange began.
+func (p *plan) written(d *folder) bool {
+	return slices.ContainsFunc(p.Old, func(f file) bool {
+		return !f.text() && !d.same(f.Name, f) && !d.same(f.Other, f)
+	})
 }
 
 // keeps reports whether the source of an exchange has its own names, and its old one leads to another disk.

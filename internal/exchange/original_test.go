@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -37,6 +38,19 @@ func TestOriginalBeside(t *testing.T) {
 			require.True(t, kept(orig))
 			require.False(t, kept(k.main))
 			require.False(t, kept("other.orig.vmdk"))
+			written := func() bool {
+				t.Helper()
+				w, err := exchange.OriginalBeside(d, orig)
+				require.NoError(t, err)
+				return w.Written
+			}
+			require.False(t, written())
+			data := filepath.Join(dir, k.kept(k.old[len(k.old)-1]))
+			st := disktest.Stat(t, data)
+			require.NoError(t, os.Chtimes(data, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+			require.True(t, written())
+			require.NoError(t, os.Chtimes(data, st.ModTime(), st.ModTime()))
+			require.False(t, written())
 
 			away := func(file string) {
 				t.Helper()

@@ -265,10 +265,17 @@ func (s *Source) original(of image.InPackage) error {
 	if err := w.Refusal(); err != nil {
 		return err
 	}
-	s.Original = true
-	s.Beside = append(s.Beside, ondisk.Issue{
+	s.Original, s.Written = true, w.Written
+	i := ondisk.Issue{
 		Code: "original", Effect: ondisk.Note, Text: fmt.Sprintf("it is the original of %q, kept", disk),
 		Remedy: w.Issue().Remedy,
-	})
+	}
+	if w.Written {
+		i.Code, i.Effect = "original-written", ondisk.Warn
+		i.Text += ", and was written since the exchange, by a guest or another program"
+		i.Remedy = fmt.Sprintf("if a machine runs from it, have it run from %q, or bring it back as it is now: %s; "+
+			"%s --force loses what was written", disk, w.Command("undo"), w.Command("finish"))
+	}
+	s.Beside = append(s.Beside, i)
 	return nil
 }

@@ -41,8 +41,9 @@ type Source struct {
 	Damage []ondisk.Issue // of the container
 	Beside []ondisk.Issue // what uses the image, or needs it
 
-	// Original reports that the disk is the kept one of an exchange, which its issues name.
-	Original bool
+	// Original reports that the disk is the kept one of an exchange, which its issues name, and Written that a guest or
+	// another program has written to it since.
+	Original, Written bool
 
 	reading Reading
 	asked   bool            // Beside has the unfinished work of other runs

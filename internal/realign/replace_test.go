@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -100,6 +101,13 @@ func TestOriginals(t *testing.T) {
 	last := s.Beside[len(s.Beside)-1]
 	require.Equal(t, "original", last.Code)
 	require.Contains(t, last.Remedy, "trueup undo "+shell.Quote(path))
+	require.False(t, s.Written)
+	require.NoError(t, os.Chtimes(w.Replaced.Original, time.Unix(1e9, 0), time.Unix(1e9, 0)))
+	s = open(t, w.Replaced.Original)
+	require.True(t, s.Original && s.Written)
+	last = s.Beside[len(s.Beside)-1]
+	require.Equal(t, "original-written", last.Code)
+	require.Equal(t, ondisk.Warn, last.Effect)
 	h, err := unfinished.Hold(path, "")
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(h.Enter(unfinished.Begun), h.Close()))

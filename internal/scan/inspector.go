@@ -289,7 +289,9 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 	s, err := realign.Survey(img)
 	misnamed = s.Misnamed()
 	if s.Original {
-		i.State = results.Original
+		if !s.Written { // else a machine may run from it
+			i.State = results.Original
+		}
 		i.Findings = append(i.Findings, align.Relevant(s.Beside, nil)...)
 	}
 	if err != nil {

@@ -112,12 +112,15 @@ func fleeting(i *results.Image) bool { return slices.Contains([]string{"io", "ch
 // against it. The files are looked at from outside only: align looks again.
 func (c *contents) noExchange(f *folder, x *found, i *results.Image) string {
 	_, open := c.journals[x.Name]
+	_, kept := c.journals[exchange.DiskOf(x.Name)]
 	shown, err := sys.Lstat(x.shown)
 	switch {
 	case !x.regular:
 		return "it is no regular file, and has no name to exchange"
 	case err != nil || !shown.Mode.IsRegular():
 		return "its path is a link"
+	case kept:
+		return fmt.Sprintf("it is the original that is kept of %q", exchange.DiskOf(x.Name))
 	case open:
 		return fmt.Sprintf("an earlier run has left %q", unfinished.JournalOf(x.Name))
 	case len(i.Parents) > 0:

@@ -51,6 +51,7 @@ type Work struct {
 	Journal string // its path, as the user names it; empty: beside the disk
 	Kind    string // empty: the run had not begun
 	Phase   Phase
+	Written bool // the original that an exchange keeps was written since
 	State
 }
 

@@ -121,9 +121,14 @@ func (i *Image) copiedText() string {
 		shell.Quote(i.Copied)
 }
 
-// originalText returns which disk a kept original belongs to.
+// codeWritten is the code of a kept original that was written since.
+const codeWritten = "original-written"
+
+// originalText returns which disk a kept original belongs to; empty for any other image.
 func (i *Image) originalText() string {
-	at := slices.IndexFunc(i.Findings, func(f align.Finding) bool { return f.Code == string(Original) })
+	at := slices.IndexFunc(i.Findings, func(f align.Finding) bool {
+		return f.Code == string(Original) || f.Code == codeWritten
+	})
 	if at < 0 {
 		return ""
 	}

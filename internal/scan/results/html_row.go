@@ -102,7 +102,7 @@ func newHTMLRow(i *Image) htmlRow {
 		r.Note = safe(i.Error.Code + ": " + i.Error.Message)
 	}
 	switch {
-	case i.State == Original:
+	case i.originalText() != "":
 		r.Note = safe(i.originalText())
 	case i.unknown():
 		r.Note = safe(i.unknownText())

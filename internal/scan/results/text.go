@@ -205,8 +205,8 @@ func (p *printer) notes(i *Image) {
 	if i.unknown() && i.Accepted == nil && !i.Tolerated {
 		p.para(indent, i.unknownText())
 	}
-	if i.State == Original {
-		p.note(i.originalText())
+	if text := i.originalText(); text != "" {
+		p.note(text)
 	}
 	if a := i.Accepted; a != nil {
 		p.note(a.text())
