@@ -21,6 +21,8 @@ type Again struct {
 	// Look reads the disk as it was and as it is before the first sector is written; its error ends the move.
 	Look  func(old, now disk.Disk) error
 	Force bool // Undo removes the journal of a disk that is not in the middle of the move any more
+	// Forward has Resume refuse a move that it cannot complete, since a success would say that the disk is moved.
+	Forward bool
 
 	Options
 
@@ -109,7 +111,7 @@ func (a *Again) files(p *Plan) (medium, error) {
 	return f, nil
 }
 
-// Resume completes the move. One that had moved nothing is taken back.
+// Resume completes the move. One that had moved nothing, or that was undone, is taken back, or refused for Forward.
 func (a *Again) Resume(ctx context.Context) (d unfinished.Done, err error) {
 	w, x, err := a.open()
 	if err != nil {
@@ -118,14 +120,14 @@ func (a *Again) Resume(ctx context.Context) (d unfinished.Done, err error) {
 	}
 	defer w.disk.Close() // what counts was synced
 	switch x.state() {
-	case before:
-		return unfinished.Done{
-			Text: "nothing was moved yet, and the disk is as it was; start the move again", AsBefore: true,
-		}, w.back()
-	case undone:
-		return unfinished.Done{
-			Text: "the move was undone already, and the disk is as it was", AsBefore: true,
-		}, w.back()
+	case before, undone:
+		if !a.Forward {
+			return unfinished.Done{Text: "nothing is moved, and the disk is as it was"}, w.back()
+		}
+		if x.state() == undone {
+			return d, a.nothing("the move was undone", "removes the journal")
+		}
+		return d, a.nothing("nothing was moved yet", "removes the journal; then start the move again")
 	case between, behind:
 		if err := w.hideAgain(); err != nil {
 			return d, err
@@ -136,6 +138,14 @@ func (a *Again) Resume(ctx context.Context) (d unfinished.Done, err error) {
 		return d, middle(err, &a.Held.Work, x)
 	}
 	return unfinished.Done{Text: "the move in place is complete, and every byte that moved was compared"}, w.complete()
+}
+
+// nothing returns the refusal of a move that cannot go on: the bytes of the disk are the old ones.
+func (a *Again) nothing(why, undo string) error {
+	return &ondisk.Refusal{
+		Code: "unfinished", Reason: why + ", and there is nothing to go on from",
+		Remedy: a.Held.Work.Command("undo") + " makes the disk what it was and " + undo,
+	}
 }
 
 // Undo takes the move back.

@@ -38,7 +38,7 @@ func (j *Job) GoOn(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.
 		_ = json.Unmarshal(w.Plan(), &plan) // who goes on reads it again
 	}
 	done, err := j.goOn(ctx, w, g)
-	if err == nil && plan.After != "" && g.Command == Resume && !g.Follows && !done.AsBefore {
+	if err == nil && plan.After != "" && g.Command == Resume && !g.Follows {
 		done.Notes = append(done.Notes, ondisk.Issue{
 			Code: "after-not-run", Effect: ondisk.Warn,
 			Text:   fmt.Sprintf("--after %q of the run that was ended was not run", plan.After),

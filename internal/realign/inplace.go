@@ -83,7 +83,7 @@ func (j *Job) inPlace() inplace.Options {
 func (j *Job) goOnInPlace(ctx context.Context, h *unfinished.Held, undo bool) (unfinished.Done, error) {
 	j.begun()
 	j.watch()
-	a := inplace.Again{Held: h, Look: promised, Force: j.Force, Options: j.inPlace()}
+	a := inplace.Again{Held: h, Look: promised, Force: j.Force, Forward: true, Options: j.inPlace()}
 	if j.Device != nil {
 		var err error
 		if a.Device, err = j.Device.Disk(); err != nil {

@@ -209,13 +209,12 @@ func (w *Work) Issue() ondisk.Issue {
 
 // Done is what a command has done.
 type Done struct {
-	Text     string   // one sentence
-	AsBefore bool     // a resume has left the disk as it was before the run
-	Files    []string // of the disk at PATH
-	Removed  []string
-	Notes    []ondisk.Issue
-	Kept     int64 // bytes of the files that stood there already
-	Written  int64 // bytes of the files that were not
+	Text    string   // one sentence
+	Files   []string // of the disk at PATH
+	Removed []string
+	Notes   []ondisk.Issue
+	Kept    int64 // bytes of the files that stood there already
+	Written int64 // bytes of the files that were not
 }
 
 // Options of the commands.

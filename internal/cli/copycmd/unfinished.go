@@ -129,9 +129,6 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, path string,
 	if err := f.Emit(out, r, func(t *report.Text) { t.Unfinished(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is done", err, f.command)
 	}
-	if done.AsBefore {
-		return nil
-	}
 	return f.RunAfter(ctx, r, path)
 }
 
