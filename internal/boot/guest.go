@@ -29,6 +29,15 @@ type Partition struct {
 	Fixed string
 }
 
+// Of returns where a file or a volume lies, to stand behind its name: " of partition 1", and nothing for a volume over
+// the whole disk.
+func (p Partition) Of() string {
+	if p.Number == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" of partition %d", p.Number)
+}
+
 // Guest is a disk as finders see it.
 type Guest struct {
 	Disk       disk.Disk

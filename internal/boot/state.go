@@ -108,10 +108,7 @@ func NoFiles(p Partition) bool {
 func SignsOf(p Partition) []Sign {
 	var f Found
 	v := p.Volume
-	name := fmt.Sprintf("the volume (%s)", v.Kind)
-	if p.Number > 0 {
-		name += fmt.Sprintf(" of partition %d", p.Number)
-	}
+	name := fmt.Sprintf("the volume (%s)%s", v.Kind, p.Of())
 	for _, i := range v.Issues {
 		if m, ok := marks[i.Code]; ok {
 			f.Sign(m.state, p, m.onMove, m.text, name)

@@ -49,9 +49,11 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 		return l, err
 	}
 	if l.Table == nil {
-		l.Boot.Signs = boot.SignsOf(boot.Partition{Volume: l.Volume})
+		whole := boot.Partition{Volume: l.Volume}
+		whole.Len = l.Size
+		l.Boot.Signs, err = known.SignsOf(d, whole)
 		l.Boot.State = boot.Overall(l.Boot.Signs)
-		return l, nil
+		return l, ondisk.Legible(err)
 	}
 	for _, check := range []func(disk.Disk) error{l.lostRecords, l.lvmOfOS2} {
 		if err := ondisk.Legible(check(d)); err != nil {

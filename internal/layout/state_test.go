@@ -1,10 +1,12 @@
 package layout_test
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/forge/volumeforge"
 	"github.com/trueup/trueup/internal/table"
@@ -133,5 +136,51 @@ func TestStateBesideUnknownContent(t *testing.T) {
 			l := readDisk(t, boottest.Disk(f), table.Geometry{})
 			require.Equal(t, tc.want, l.Boot.State, l.Boot.Signs)
 		})
+	}
+}
+
+// An NTFS shows its state in its log and in hiberfil.sys, whether it has a partition or the whole image. mkntfs leaves
+// a log of FF, which is a new one.
+func TestStateOfAnNTFS(t *testing.T) {
+	t.Parallel()
+	const sectors = 24_000
+	volume := filepath.Join(t.TempDir(), "volume")
+	require.NoError(t, os.WriteFile(volume, make([]byte, sectors*512), 0o600))
+	disktest.Run(t, "mkntfs", "-q", "-F", "-f", "-c", "4096", "-p", "2048", "-H", "16", "-S", "63", volume,
+		strconv.Itoa(sectors-1))
+	fresh := disktest.ReadFile(t, volume)
+	at := bytes.Index(fresh, bytes.Repeat([]byte{0xff}, 64<<10))
+	require.Zero(t, at%4096)
+	end := at + len(fresh[at:]) - len(bytes.TrimLeft(fresh[at:], "\xff"))
+	open := slices.Clone(fresh)
+	copy(open[at:], fsforge.NewLogFile(int64(end-at)).Sealed())
+	hibernated := filepath.Join(t.TempDir(), "hibernated")
+	require.NoError(t, os.WriteFile(hibernated, fresh, 0o600))
+	file := filepath.Join(t.TempDir(), "hiberfil.sys")
+	require.NoError(t, os.WriteFile(file, []byte("HIBR"+strings.Repeat("x", 8192)), 0o600))
+	disktest.Run(t, "ntfscp", hibernated, file, "hiberfil.sys")
+	for name, tc := range map[string]struct {
+		volume []byte
+		want   boot.State
+		says   string
+	}{
+		"new":        {fresh, boot.ShutDown, "the log of the NTFS is"},
+		"open":       {open, boot.Running, "the log of the NTFS is open"},
+		"hibernated": {disktest.ReadFile(t, hibernated), boot.Hibernated, `hiberfil.sys holds a system (HIBR)`},
+	} {
+		f := tableforge.NewMBR(2048+sectors, tableforge.Slot{Type: 7, Start: 2048, Sectors: sectors})
+		f.Put(2048*512, tc.volume)
+		l := readDisk(t, boottest.Disk(f), table.Geometry{})
+		require.Equal(t, tc.want, l.Boot.State, name)
+		bare := readDisk(t, boottest.Disk(tc.volume), table.Geometry{})
+		require.Nil(t, bare.Table)
+		require.Equal(t, tc.want, bare.Boot.State, "%s, without a table", name)
+		var said []string
+		for _, s := range bare.Boot.Signs {
+			require.Zero(t, s.Partition)
+			said = append(said, s.Text)
+		}
+		require.Contains(t, strings.Join(said, "\n"), tc.says)
+		require.NotContains(t, strings.Join(said, "\n"), "partition")
 	}
 }

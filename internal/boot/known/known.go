@@ -48,6 +48,19 @@ func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, er
 	return firmware.FixedPlace(d, p, all)
 }
 
+// SignsOf returns what a volume over the whole disk shows of the state in which its machine was left.
+func SignsOf(d disk.Disk, whole boot.Partition) ([]boot.Sign, error) {
+	signs, g := boot.SignsOf(whole), &boot.Guest{Disk: d, Partitions: []boot.Partition{whole}}
+	for _, finder := range []boot.Finder{windows.Hibernation, windows.Logs} {
+		found, err := finder.Find(g)
+		if err != nil {
+			return signs, err
+		}
+		signs = append(signs, found.Signs...)
+	}
+	return signs, nil
+}
+
 // Identify returns the code of an MBR.
 func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 

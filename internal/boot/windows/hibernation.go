@@ -42,7 +42,7 @@ func findHibernation(g *boot.Guest) (boot.Found, error) {
 		case err != nil:
 			const unknown = "it is not known whether a Windows is hibernated on the disk"
 			if boot.Understood(err) {
-				f.Sign(boot.NotKnown, p, noMove, "%s of partition %d cannot be read", shown(hibernationFile), p.Number)
+				f.Sign(boot.NotKnown, p, noMove, "%s%s cannot be read", shown(hibernationFile), p.Of())
 			}
 			return f.Unread("hibernated", 0, unknown, err, shutDownFully)
 		case upper(state) == link:
@@ -72,7 +72,7 @@ func hibernation(g *boot.Guest, p boot.Partition) (string, error) {
 }
 
 func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
-	name := fmt.Sprintf("%s of partition %d", shown(hibernationFile), p.Number)
+	name := shown(hibernationFile) + p.Of()
 	switch {
 	case slices.Contains(awake, upper(state)):
 		f.Sign(boot.ShutDown, p, "", "%s holds no system", name)
@@ -80,8 +80,8 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 		f.Sign(boot.Hibernated, p, noMove, "%s holds a system (%s), perhaps of a fast startup", name, upper(state))
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "hibernated", Effect: ondisk.Refuse, OnMove: true,
-			Text: fmt.Sprintf("the Windows of partition %d is hibernated, or was shut down with fast startup: it "+
-				"would wake up with the old places of all partitions", p.Number),
+			Text: fmt.Sprintf("the Windows%s is hibernated, or was shut down with fast startup: it "+
+				"would wake up with the old places of all partitions", p.Of()),
 			Remedy: shutDownFully,
 		})
 	default:
@@ -94,8 +94,8 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 
 // elsewhere reports a link to a file that is on no partition of this disk.
 func elsewhere(f *boot.Found, p boot.Partition) {
-	text := fmt.Sprintf("%s of partition %d names another disk, so it is not known whether its Windows is hibernated",
-		shown(hibernationFile), p.Number)
+	text := fmt.Sprintf("%s%s names another disk, so it is not known whether its Windows is hibernated",
+		shown(hibernationFile), p.Of())
 	f.Sign(boot.NotKnown, p, noMove, "%s", text)
 	f.Unbootable("hibernated", 0, text, shutDownFully)
 }

@@ -83,7 +83,7 @@ func findLogs(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	case !ok:
 		state, err = look(g, p)
 	}
-	name := fmt.Sprintf("the log of the NTFS of partition %d", p.Number)
+	name := "the log of the NTFS" + p.Of()
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err != nil && boot.Understood(err):
 		f.Sign(boot.NotKnown, p, boot.OnMoveRepair, "%s is not there, or cannot be read", name)
