@@ -16,6 +16,7 @@ const (
 // Frame is a screen that differs from the one before it.
 type Frame struct {
 	At      time.Duration // since the start of the machine
+	Work    time.Duration // that its processor had until then; 0: not known
 	Text    []string      // lines of a screen in text mode, without trailing blanks; nil in graphics
 	Picture []byte        // a screen in graphics as PNG; nil in text mode
 }
@@ -25,12 +26,13 @@ type Film struct {
 	Frames  []Frame
 	Dropped int           // frames of the middle that the bounds left out
 	Serial  string        // its first and last bytes, as the guest sent them
-	Heard   time.Duration // when the last of them came
+	Heard   time.Duration // that the machine's processor had when the last of them came
 	Settled bool          // nothing changed any more: the last frame is what the guest came to
 	Ended   End
 	Note    string // the words of QEMU on an end that is not the guest's
 	Accel   string // kvm or tcg
 	Took    time.Duration
+	Work    time.Duration // that the machine's processor had; 0: not known
 }
 
 // End is what ended a run.

@@ -59,8 +59,8 @@ type Judgement struct {
 }
 
 // Compare compares a run on the source with one on the aligned view. Where that is nil, the run on the source is judged
-// alone.
-func Compare(before, after *film.Film) Judgement {
+// alone. moves are the places of partitions in both, which guests print.
+func Compare(before, after *film.Film, moves ...Move) Judgement {
 	glyphs := alphabet{}
 	b := newSide(before, glyphs)
 	if after == nil {
@@ -72,12 +72,12 @@ func Compare(before, after *film.Film) Judgement {
 	}
 	var j Judgement
 	j.Differences = ends(b, a)
-	shown, tolerated := screens(b, a)
+	shown, tolerated := screens(b, a, moves)
 	j.Differences, j.Tolerated = append(j.Differences, shown...), tolerated
-	j.Differences = append(j.Differences, differing(Serial, b.tail, a.tail, b.said, a.said)...)
+	j.Differences = append(j.Differences, differing(Serial, b.tail, a.tail, b.said, a.said, moves)...)
 	j.Differences = append(j.Differences, passing(b, a)...)
 	if len(j.Differences) > 0 {
-		j.Verdict, j.Reason = different(b, a, j.Differences)
+		j.Verdict, j.Reason = different(b, a, moves, j.Differences)
 	} else {
 		j.Verdict, j.Reason = alike(b, a)
 	}
@@ -129,6 +129,8 @@ func alone(s *side) Judgement {
 	switch {
 	case verdict == Same:
 		reason = "it comes to " + s.came()
+	case s.unsettled() && s.evidence:
+		reason = "time was over before it settled: it was at " + s.came()
 	case stop != nil && stop.guest:
 		reason = "it stops with a failure: " + stop.shown
 	case stop != nil:
@@ -137,10 +139,8 @@ func alone(s *side) Judgement {
 		reason = "it showed nothing but what the firmware shows by itself"
 	case !s.evidence:
 		reason = "time was over before it showed anything of a guest"
-	case s.onTheWay():
-		reason = fmt.Sprintf("it stood at %s, which is not the end of a boot", s.came())
 	default:
-		reason = "time was over while the screen still changed: it was at " + s.came()
+		reason = fmt.Sprintf("it stood at %s, which is not the end of a boot", s.came())
 	}
 	return Judgement{Verdict: verdict, Reason: reason}
 }
@@ -177,10 +177,21 @@ func (s *side) ended(text string) bool {
 		func(l line) bool { return strings.Contains(l.norm, text) })
 }
 
+// outOfTime says that time was over before both runs came to an end, and where they were.
+func outOfTime(b, a *side) string {
+	if b.came() == a.came() {
+		return "time was over before both runs settled: they were at " + b.came()
+	}
+	return fmt.Sprintf("time was over before both runs settled: the source was at %s, the aligned view at %s", b.came(),
+		a.came())
+}
+
 // different judges runs with differences: they differ, unless one may only have been slower.
-func different(b, a *side, all []Difference) (Verdict, string) {
+func different(b, a *side, moves Moves, all []Difference) (Verdict, string) {
 	bFails, aFails := b.stopped(), a.stopped()
 	switch {
+	case b.unsettled() || a.unsettled():
+		return Unclear, outOfTime(b, a)
 	case aFails != nil && bFails == nil:
 		return Differs, fmt.Sprintf("the source boots to %s, and the aligned view stops: %s", b.came(), aFails.shown)
 	case bFails != nil && aFails == nil:
@@ -190,10 +201,13 @@ func different(b, a *side, all []Difference) (Verdict, string) {
 	case bFails != nil:
 		return Differs, fmt.Sprintf("the source stops: %s; the aligned view stops: %s", bFails.shown, aFails.shown)
 	}
-	if b.late(a) || a.late(b) {
-		return Unclear, fmt.Sprintf("time was over while the screens still changed: the source was at %s, the aligned "+
-			"view at %s",
-			b.came(), a.came())
+	switch {
+	case a.partOf(b, moves):
+		return Unclear, fmt.Sprintf("the aligned view stood at %s, from where the source went on to %s: it needs more "+
+			"time, or hangs there", a.came(), b.came())
+	case b.partOf(a, moves):
+		return Unclear, fmt.Sprintf("the source stood at %s, from where the aligned view went on to %s: it needs more "+
+			"time, or hangs there", b.came(), a.came())
 	}
 	reason := fmt.Sprintf("the source comes to %s, the aligned view to %s", b.came(), a.came())
 	if b.came() == a.came() {
@@ -235,6 +249,8 @@ func alikeLast(before, after []line) bool {
 func alike(b, a *side) (Verdict, string) {
 	stop := b.stopped()
 	switch {
+	case b.evidence && a.evidence && (b.unsettled() || a.unsettled()):
+		return Unclear, outOfTime(b, a)
 	case stop != nil && stop.guest:
 		return Neither, "both runs stop with the same failure, so nothing was judged: " + stop.shown
 	case stop != nil:
@@ -252,8 +268,6 @@ func alike(b, a *side) (Verdict, string) {
 		return Unclear, "time was over before either run showed anything of a guest"
 	case b.onTheWay() || a.onTheWay():
 		return Unclear, fmt.Sprintf("both runs stood at %s, which is not the end of a boot", b.came())
-	case !b.steady || !a.steady || b.moving() || a.moving():
-		return Unclear, "time was over while the screens still changed: both runs were at " + a.came()
 	}
 	return Same, "both runs come to " + a.came()
 }
@@ -272,19 +286,43 @@ func (s *side) only(other *side) string {
 	return ""
 }
 
-// quiet is how long a screen must have been the same, apart from what is tolerated, to count as an end.
+// quiet is how long a screen must have been the same, apart from what is tolerated, to count as an end. It is time of
+// the guest's processor: on a busy host a guest that boots shows nothing for long.
 const quiet = 8 * time.Second
 
 // moving reports whether the screen still changed when time was over, if only by a countdown or by the bar of a logo: a
 // boot that goes on looks alike in both runs.
 func (s *side) moving() bool {
 	last, ok := s.film.Last()
-	return ok && s.film.Ended == film.TimeOver && s.film.Took-last.At < quiet
+	return ok && s.film.Ended == film.TimeOver && s.film.Work-last.Work < quiet
 }
 
-// late reports whether s may only need more time to come where other is.
-func (s *side) late(other *side) bool {
-	return !s.steady && s.film.Took < 3*(other.since+quiet)
+// unsettled reports whether time was over before a run came to an end.
+func (s *side) unsettled() bool { return !s.steady || s.moving() }
+
+// partOf reports whether a run has shown nothing but what the other has shown too, and does not end with what that does:
+// it stands still on the same way, or is only slower.
+func (s *side) partOf(other *side, moves Moves) bool {
+	if !running(s.film) || s.picture != nil && !slices.ContainsFunc(other.phases, func(p *image.NRGBA) bool {
+		return near(p, s.picture, nil, clockAndCursor)
+	}) {
+		return false
+	}
+	for _, all := range []struct{ own, others pool }{{s.seen, other.seen}, {s.said, other.said}} {
+		for text := range all.own {
+			if !all.others[text] && !mayMiss(text) && !all.others.hasMoved(text, moves) {
+				return false
+			}
+		}
+	}
+	return !endAlike(s.final, other.final) || !endAlike(s.tail, other.tail)
+}
+
+// endAlike reports whether the lowest lines are the same.
+func endAlike(x, y []line) bool {
+	a, hasA := last(x)
+	b, hasB := last(y)
+	return hasA == hasB && a.norm == b.norm
 }
 
 // stop is a failure that a run ended with.

@@ -155,8 +155,10 @@ func (p pool) add(all []line) {
 }
 
 // unknown returns the lines that are not in the pool, without those that may stand anywhere.
-func (p pool) unknown(all []line) []line {
-	return slices.DeleteFunc(slices.Clone(all), func(l line) bool { return p[l.norm] || mayMiss(l.norm) })
+func (p pool) unknown(all []line, moves Moves) []line {
+	return slices.DeleteFunc(slices.Clone(all), func(l line) bool {
+		return p[l.norm] || mayMiss(l.norm) || p.hasMoved(l.norm, moves)
+	})
 }
 
 // last returns the lowest line that is not chatter.
@@ -170,22 +172,24 @@ func last(all []line) (line, bool) {
 }
 
 // has reports whether a line with this text is among all.
-func has(all []line, norm string) bool {
-	return slices.ContainsFunc(all, func(l line) bool { return l.norm == norm })
+func has(all []line, norm string, moves Moves) bool {
+	return slices.ContainsFunc(all, func(l line) bool { return l.norm == norm || moves.sameButMoved(norm, l.norm) })
 }
 
 // differing returns where the final lines of two runs differ. Each line must have been shown by the other run at some
 // time, since screens scroll at different moments; the last one, where the cursor stands, must be among its final
 // lines.
-func differing(where Place, before, after []line, seenBefore, seenAfter pool) []Difference {
-	gone, come := seenAfter.unknown(before), seenBefore.unknown(after)
+func differing(
+	where Place, before, after []line, seenBefore, seenAfter pool, moves Moves,
+) []Difference {
+	gone, come := seenAfter.unknown(before, moves), seenBefore.unknown(after, moves)
 	if len(gone)+len(come) == 0 {
 		b, hasB := last(before)
 		a, hasA := last(after)
-		if hasB && !has(after, b.norm) {
+		if hasB && !has(after, b.norm, moves) {
 			gone = append(gone, b)
 		}
-		if hasA && !has(before, a.norm) {
+		if hasA && !has(before, a.norm, moves) {
 			come = append(come, a)
 		}
 	}

@@ -228,11 +228,11 @@ func plain(p *image.NRGBA) bool {
 }
 
 // screens returns where the last screens of two runs differ, and what was tolerated.
-func screens(b, a *side) (out []Difference, tolerated []string) {
+func screens(b, a *side, moves Moves) (out []Difference, tolerated []string) {
 	bPicture, aPicture := b.picture, a.picture
 	switch {
 	case bPicture == nil && aPicture == nil:
-		return differing(Screen, b.final, a.final, b.seen, a.seen), nil
+		return differing(Screen, b.final, a.final, b.seen, a.seen, moves), nil
 	case bPicture == nil || aPicture == nil:
 		return []Difference{{Where: Screen, Before: b.came(), After: a.came()}}, nil
 	case bPicture.Bounds() != aPicture.Bounds():
@@ -240,7 +240,7 @@ func screens(b, a *side) (out []Difference, tolerated []string) {
 	}
 	small := clockAndCursor
 	if len(b.final) > 0 && len(a.final) > 0 { // both are text that was painted
-		texts := differing(Screen, b.final, a.final, b.seen, a.seen)
+		texts := differing(Screen, b.final, a.final, b.seen, a.seen, moves)
 		if texts == nil {
 			return nil, nil
 		}
@@ -251,15 +251,15 @@ func screens(b, a *side) (out []Difference, tolerated []string) {
 			}
 		}
 	}
-	moves := restless(b.phases)
-	if more := restless(a.phases); moves == nil {
-		moves = more
+	moving := restless(b.phases)
+	if more := restless(a.phases); moving == nil {
+		moving = more
 	} else {
 		for n, set := range more {
-			moves[n] = moves[n] || set
+			moving[n] = moving[n] || set
 		}
 	}
-	if among(bPicture, a.phases, moves, small) && among(aPicture, b.phases, moves, small) {
+	if among(bPicture, a.phases, moving, small) && among(aPicture, b.phases, moving, small) {
 		if g, _ := changed(bPicture, aPicture); g.count() > 0 {
 			tolerated = append(tolerated, "small parts of the screen, such as a clock or a cursor")
 		}

@@ -19,8 +19,8 @@ type side struct {
 	picture  *image.NRGBA
 	phases   []*image.NRGBA  // the last screens in graphics, the very last first
 	failures map[string]bool // that it showed at any time
-	since    time.Duration   // screen and serial port have been as they are in the end
-	steady   bool            // it stayed so, or the run ended by itself
+	rest     time.Duration   // of the processor, for which screen and serial port were as they are in the end
+	steady   bool            // it settled, rested so long that it has, or ended by itself
 	slow     string          // a failure of a machine that is emulated too slowly
 	evidence bool            // something was shown that is not the firmware's
 }
@@ -47,10 +47,9 @@ func newSide(f *film.Film, glyphs alphabet) *side {
 	if at >= 0 {
 		s.final = lines(whole(f.Frames[at].Text))
 		s.addPictures(at, glyphs)
-		s.since = s.stood(at)
+		s.rest = f.Work - max(s.stood(at), f.Heard)
 	}
-	s.since = max(s.since, f.Heard)
-	s.steady = f.Settled || !running(f) || f.Took-s.since >= quiet
+	s.steady = f.Settled || !running(f) || s.rest >= quiet
 	s.evidence = len(s.tail) > 0 || s.picture == nil && len(s.final) > 0 || s.picture != nil && !s.firmwareOnly(at)
 	return s
 }
@@ -102,9 +101,10 @@ func (s *side) addPictures(at int, glyphs alphabet) {
 	}
 }
 
-// stood returns the time since when the screen of a film was as in the end, apart from what is tolerated.
+// stood returns the time of the processor since when the screen of a film was as in the end, apart from what is
+// tolerated.
 func (s *side) stood(at int) time.Duration {
-	since := s.film.Frames[at].At
+	since := s.film.Frames[at].Work
 	for n := at - 1; n >= 0; n-- {
 		frame := s.film.Frames[n]
 		switch {
@@ -114,7 +114,7 @@ func (s *side) stood(at int) time.Duration {
 		default:
 			return since
 		}
-		since = frame.At
+		since = frame.Work
 	}
 	return since
 }
@@ -134,4 +134,15 @@ func (s *side) firmwareOnly(at int) bool {
 		}
 	}
 	return true
+}
+
+// Mute reports whether a run has shown nothing at all, not even what firmware shows.
+func Mute(f *film.Film) bool {
+	return f.Serial == "" && !slices.ContainsFunc(f.Frames[:min(len(f.Frames), maxRead)], func(x film.Frame) bool {
+		if x.Picture == nil {
+			return strings.TrimSpace(strings.Join(x.Text, "")) != ""
+		}
+		p, err := Decode(x.Picture)
+		return err == nil && !plain(p)
+	})
 }
