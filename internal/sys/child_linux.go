@@ -58,10 +58,14 @@ func Unprivileged(cmd *exec.Cmd, dir string) error {
 	return os.Chown(dir, nobody, nobody)
 }
 
-// Work returns the time that the threads of a process had on a processor; false if that is not known. Spec: Linux,
-// Documentation/scheduler/sched-stats.rst, schedstat.
-func Work(pid int) (ran time.Duration, known bool) {
-	names, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")
+// Work returns the time that a thread of a process had on a processor, or all of its threads where thread is 0; false if
+// that is not known. Spec: Linux, Documentation/scheduler/sched-stats.rst, schedstat.
+func Work(pid, thread int) (ran time.Duration, known bool) {
+	which := "*"
+	if thread != 0 {
+		which = strconv.Itoa(thread)
+	}
+	names, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/" + which + "/schedstat")
 	if err != nil {
 		return 0, false
 	}

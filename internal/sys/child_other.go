@@ -31,7 +31,7 @@ func EndGroup(int) {}
 func Unprivileged(*exec.Cmd, string) error { return nil }
 
 // Work is not known.
-func Work(int) (ran time.Duration, known bool) { return 0, false }
+func Work(int, int) (ran time.Duration, known bool) { return 0, false }
 
 // Idle would have this process read and write only while no other does.
 func Idle() error { return errors.ErrUnsupported }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,14 +127,37 @@ func answering(command, prefix, answer string) func(*fake) {
 	}
 }
 
+// kvmThat returns a fake that works under emulation, and with KVM does what another one does.
+func kvmThat(acts func(*fake)) func(*fake) {
+	return func(f *fake) {
+		if !slices.Contains(os.Args, "kvm") {
+			answering("", "", "")(f)
+			return
+		}
+		acts(&fake{in: f.in, out: kvmEnabled{f.out}})
+	}
+}
+
+// kvmEnabled has the first answer of a command say that KVM is used.
+type kvmEnabled struct{ io.Writer }
+
+func (w kvmEnabled) Write(p []byte) (int, error) {
+	_, err := io.WriteString(w.Writer, strings.ReplaceAll(string(p), `"id": 2, "return": {}`,
+		`"id": 2, "return": {"enabled": true}`))
+	return len(p), err
+}
+
 func hang() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
 var fakes = map[string]func(*fake){
-	"fake-plain":   answering("", "", ""),
-	"fake-silent":  func(*fake) { hang() },
-	"fake-garbage": func(f *fake) { f.say("Segmentation fault"); hang() },
-	"fake-long":    func(f *fake) { _, _ = io.Copy(f.out, io.LimitReader(zeros{}, 64<<20)) },
-	"fake-refuses": func(*fake) { fmt.Fprintln(os.Stderr, "qemu: -sandbox \x1b[2J: no such option"); os.Exit(1) },
+	"fake-plain":     answering("", "", ""),
+	"fake-kvm-blank": kvmThat(answering("human-monitor-command", "xp", cells(2000, "0x0700"))),
+	"fake-kvm-off":   kvmThat(answering("query-status", "", `{"status": "shutdown"}`)),
+	"fake-kvm-stuck": kvmThat(func(*fake) { hang() }),
+	"fake-silent":    func(*fake) { hang() },
+	"fake-garbage":   func(f *fake) { f.say("Segmentation fault"); hang() },
+	"fake-long":      func(f *fake) { _, _ = io.Copy(f.out, io.LimitReader(zeros{}, 64<<20)) },
+	"fake-refuses":   func(*fake) { fmt.Fprintln(os.Stderr, "qemu: -sandbox \x1b[2J: no such option"); os.Exit(1) },
 	"fake-dies": func(f *fake) {
 		f.serve(func(c, _ string) string {
 			if c == "stop" {
@@ -298,6 +322,42 @@ func TestOddQEMU(t *testing.T) {
 			require.Equal(t, want.end, f.Ended, "%+v", f)
 			require.Contains(t, f.Note, want.words)
 			require.Equal(t, want.end == film.Settled || want.end == film.PoweredOff, f.Settled)
+		})
+	}
+}
+
+// A KVM that shows nothing, or does not begin, is replaced by emulation where that is not what the user has asked for.
+// One that shows an end is believed.
+func TestKVMThatHangs(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]struct {
+		accel, by string
+		end       film.End
+	}{
+		"fake-kvm-blank": {"auto", "tcg", film.Settled},
+		"fake-kvm-stuck": {"", "tcg", film.Settled},
+		"fake-kvm-off":   {"auto", "kvm", film.PoweredOff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			program, socket := fakeQEMU(t, name)
+			m := trial.Machine{
+				QEMU: program, Disk: "nbd+unix:///?socket=" + socket, Firmware: trial.BIOS, Accel: want.accel,
+				Limit: 20 * time.Second,
+			}
+			w := trial.Watch{Settle: time.Second, Patience: 3 * time.Second}
+			f, err := m.Run(t.Context(), w)
+			require.NoError(t, err)
+			require.Equal(t, want.by, f.Accel)
+			require.Equal(t, want.end, f.Ended, "%+v", f)
+			m.Accel = "kvm"
+			f, err = m.Run(t.Context(), w)
+			if name == "fake-kvm-stuck" {
+				require.ErrorContains(t, err, "no greeting")
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, "kvm", f.Accel, "the user's choice")
 		})
 	}
 }

@@ -49,7 +49,13 @@ const (
 )
 
 // Accels are the choices of an accelerator. auto takes KVM where it works.
-var Accels = []string{"auto", "kvm", "tcg"}
+var Accels = []string{Auto, "kvm", emulation}
+
+// emulation is the accelerator that runs everywhere.
+const emulation = "tcg"
+
+// own reports whether the accelerator is for this program to choose.
+func own(accel string) bool { return accel == "" || accel == Auto }
 
 type controller struct {
 	name    string
@@ -150,9 +156,9 @@ func (m *Machine) arguments() ([]string, error) {
 		fmt.Sprintf("ringbuf,id=%s,size=%d", serialName, serialBuffer), "-serial", "chardev:" + serialName,
 	}
 	switch m.Accel {
-	case "", "auto":
+	case "", Auto:
 		args = append(args, "-accel", "kvm", "-accel", "tcg,tb-size=128")
-	case "tcg":
+	case emulation:
 		args = append(args, "-accel", "tcg,tb-size=128")
 	default:
 		args = append(args, "-accel", m.Accel)

@@ -89,5 +89,5 @@ func (t *Pair) Result(h report.Head) *results.Boot {
 	return results.New(h, t.Source, results.Machine{
 		Firmware: t.Machine.Firmware, Bus: t.Machine.Bus, Memory: int64(t.Machine.Memory) << 20,
 		Seconds: int(t.Machine.Limit.Seconds()),
-	}, t.Plan.Moved, &t.Before, after)
+	}, t.Plan.Moved, &t.Before, after, t.moves()...)
 }

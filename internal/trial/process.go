@@ -27,6 +27,7 @@ type process struct {
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when it has ended
 	said    tail
+	cpu     int      // the thread that is the guest's processor; 0: not known
 	out     *os.File // its monitor
 	dump    *os.File // QEMU writes pictures to it
 	dumped  *os.File // the same file
@@ -86,7 +87,7 @@ func (m *Machine) start(ctx context.Context, patience time.Duration) (*process, 
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, fmt.Errorf("%s: %s", program, p.words(err))
+		return nil, ondisk.In(errNoQMP, "%s: %s", program, p.words(err))
 	}
 	return p, nil
 }
@@ -241,8 +242,19 @@ func (p *process) picture(ctx context.Context) ([]byte, error) {
 	return b, err
 }
 
-// work returns the time that QEMU had on a processor; false if that is not known.
-func (p *process) work() (time.Duration, bool) { return sys.Work(p.cmd.Process.Pid) }
+// findProcessor finds the thread that is the guest's processor. Without it, all of QEMU counts. Spec: QEMU,
+// qapi/machine.json, query-cpus-fast.
+func (p *process) findProcessor(ctx context.Context) {
+	var all []struct {
+		Thread int `json:"thread-id"`
+	}
+	if err := p.monitor.call(ctx, "query-cpus-fast", nil, &all); err == nil && len(all) > 0 {
+		p.cpu = all[0].Thread
+	}
+}
+
+// work returns the time that the guest's processor had; false if that is not known.
+func (p *process) work() (time.Duration, bool) { return sys.Work(p.cmd.Process.Pid, p.cpu) }
 
 // tail keeps the last bytes that were written to it.
 type tail struct {

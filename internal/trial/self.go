@@ -55,7 +55,11 @@ func (r *reply) err() error {
 // Plan is the part of the output of trueup plan that a trial needs.
 type Plan struct {
 	reply
-	Moved   int
+	Moved  int
+	Places []struct {
+		From int64 `json:"from_bytes"`
+		To   int64 `json:"to_bytes"`
+	} `json:"moves"`
 	Patches []struct{}
 	BIOS    struct { // of containers; nil where they state none
 		Source, Result *geometryOfBIOS
@@ -294,6 +298,20 @@ const (
 	Aligned = "aligned"
 )
 
+// moves returns the places of the partitions that move, as guests may print them.
+func (t *Pair) moves() (out []judge.Move) {
+	before, after := t.Plan.BIOS.Source.fit(t.Machine), t.Plan.BIOS.Result.fit(t.Machine)
+	for _, x := range t.Plan.Places {
+		out = append(out, judge.Move{
+			Before: judge.Start{
+				LBA: x.From / units.SectorSize, Heads: int64(before.Heads), Sectors: int64(before.Sectors),
+			},
+			After: judge.Start{LBA: x.To / units.SectorSize, Heads: int64(after.Heads), Sectors: int64(after.Sectors)},
+		})
+	}
+	return out
+}
+
 // Run asks for the plan, and starts both disks one after the other. A source that fails makes both runs worthless. Its
 // server outlives the second run, so that a change in between is seen.
 func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
@@ -310,21 +328,34 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
+	mute, err := t.runs(ctx, source)
+	if mute && err == nil { // what the first machine ran with does not run the second: both run alike, or nothing is judged
+		t.Say("the accelerator " + t.Before.Accel + " showed nothing of the second disk: both start again, emulated")
+		t.Machine.Accel = emulation
+		_, err = t.runs(ctx, source)
+	}
+	return err
+}
+
+// runs starts both disks. mute reports that an accelerator of this program's choice showed nothing of the second.
+func (t *Pair) runs(ctx context.Context, source *Server) (mute bool, err error) {
+	chosen := t.Machine.Accel
 	if t.Before, err = t.film(ctx, t.Plan.BIOS.Source.fit(t.Machine), Source, source); err != nil || !t.Plan.Moves() {
-		return err
+		return false, err
 	}
 	if judge.Moot(&t.Before) {
 		t.After = film.Film{Ended: film.LeftOut, Accel: t.Before.Accel}
 		t.Say("the disk aligned: left out, since there is nothing to compare it with")
-		return nil
+		return false, nil
 	}
-	t.Machine.Accel = t.Before.Accel // both run alike
-	view, err := Serve(ctx, slices.Concat(t.Reading, t.Moving, of)...)
+	m := t.Plan.BIOS.Result.fit(t.Machine)
+	m.Accel = t.Before.Accel // both run alike
+	view, err := Serve(ctx, slices.Concat(t.Reading, t.Moving, []string{"--", t.Source})...)
 	if err != nil {
-		return err
+		return false, err
 	}
-	t.After, err = t.film(ctx, t.Plan.BIOS.Result.fit(t.Machine), Aligned, view)
-	return errors.Join(err, view.Close())
+	t.After, err = t.film(ctx, m, Aligned, view)
+	return own(chosen) && m.Accel != emulation && mutely(&t.After), errors.Join(err, view.Close())
 }
 
 // film starts a disk that is served.

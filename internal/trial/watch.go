@@ -13,17 +13,19 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/trial/film"
+	"github.com/trueup/trueup/internal/trial/judge"
 )
 
 // When a run is looked at, and when it has settled.
 const (
 	interval      = 250 * time.Millisecond
 	DefaultSettle = 5 * time.Second
-	busyFactor    = 3       // a guest that computes gets so much longer, in time of its processor
-	unknownFactor = 6       // so does one of which it is not known
-	loading       = 1 << 20 // bytes read from the disk that show a guest at work
-	maxResets     = 3       // an installed system may start anew once or twice, as firmware does
-	cursorWidth   = 16      // pixels: what changes in less is a cursor
+	busyFactor    = 3                // a guest that computes gets so much longer, in time of its processor
+	unknownFactor = 6                // so does one of which it is not known
+	loading       = 1 << 20          // bytes read from the disk that show a guest at work
+	silence       = 30 * time.Second // after which an accelerator that shows nothing is taken for one that hangs
+	maxResets     = 3                // an installed system may start anew once or twice, as firmware does
+	cursorWidth   = 16               // pixels: what changes in less is a cursor
 	cursorHeight  = 32
 )
 
@@ -45,9 +47,13 @@ type recorder struct {
 	began   time.Time
 
 	changed time.Time     // when screen or serial port last changed
-	work    time.Duration // of QEMU at that time, on a processor
+	work    time.Duration // of the guest's processor at that time
 	worked  bool          // that is known
+	begun   time.Duration // of the guest's processor when it started
+	choice  bool          // the accelerator is the program's choice
 	read    int64         // from the disk until then
+	reads   int64         // from the disk until the last look
+	trickle bool          // something was read since then
 	looks   int           // at the guest's processor since then
 	halted  int           // those at which it waited for an interrupt
 	resets  int
@@ -57,15 +63,25 @@ type recorder struct {
 	serial  halves
 }
 
-// Run starts the machine, and returns what it showed until it settled, ended or ran out of time. With auto, a KVM that
-// breaks while the guest runs is replaced by emulation.
+// Run starts the machine, and returns what it showed until it settled, ended or ran out of time. With auto, emulation
+// replaces a KVM that breaks while the guest runs, that cannot begin, or that shows nothing: where KVM opens and hangs,
+// not even the firmware shows itself.
 func (m Machine) Run(ctx context.Context, w Watch) (film.Film, error) {
 	f, err := m.run(ctx, w)
-	if err == nil && f.Ended == film.Broken && f.Accel == "kvm" && (m.Accel == "" || m.Accel == "auto") {
-		m.Accel = "tcg"
-		f, err = m.run(ctx, w)
+	if !own(m.Accel) || ctx.Err() != nil {
+		return f, err
+	}
+	hung := err != nil && errors.Is(err, errNoQMP)
+	if hung || err == nil && f.Accel != emulation && (f.Ended == film.Broken || mutely(&f)) {
+		m.Accel = emulation
+		return m.run(ctx, w)
 	}
 	return f, err
+}
+
+// mutely reports whether the machine ran and has shown nothing at all: all firmware shows something.
+func mutely(f *film.Film) bool {
+	return (f.Ended == "" || f.Ended == film.Settled || f.Ended == film.TimeOver) && judge.Mute(f)
 }
 
 func (m *Machine) run(ctx context.Context, w Watch) (film.Film, error) {
@@ -76,7 +92,7 @@ func (m *Machine) run(ctx context.Context, w Watch) (film.Film, error) {
 	defer p.end()
 	r := &recorder{
 		watch: w, machine: p, monitor: p.monitor, limit: cmp.Or(m.Limit, DefaultLimit),
-		writes: cmp.Or(m.Writes, maxWrites),
+		writes: cmp.Or(m.Writes, maxWrites), choice: own(m.Accel),
 	}
 	r.watch.Settle = cmp.Or(w.Settle, DefaultSettle)
 	p.monitor.event = r.event
@@ -89,6 +105,9 @@ func (m *Machine) run(ctx context.Context, w Watch) (film.Film, error) {
 	}
 	r.film.Serial = r.serial.String()
 	r.film.Took = time.Since(r.began)
+	if work, known := p.work(); known {
+		r.film.Work = work - r.begun
+	}
 	return r.film, nil
 }
 
@@ -108,12 +127,14 @@ func (r *recorder) record(ctx context.Context) error {
 	if err := r.monitor.call(ctx, "query-kvm", nil, &kvm); err != nil {
 		return err
 	}
-	r.film.Accel = "tcg"
+	r.film.Accel = emulation
 	if kvm.Enabled {
 		r.film.Accel = "kvm"
 	}
+	r.machine.findProcessor(ctx)
 	r.began = time.Now()
 	r.rested(r.began)
+	r.begun = r.work
 	if err := r.monitor.call(ctx, "cont", nil, nil); err != nil {
 		return err
 	}
@@ -178,12 +199,23 @@ func (r *recorder) look(ctx context.Context) error {
 		r.film.Ended, r.film.Note = stopped(state.Status)
 	case r.resets > maxResets:
 		r.film.Ended = film.ResetLoop
+	case r.hangs(now):
+		r.film.Ended, r.film.Note = film.Broken, fmt.Sprintf("%s showed nothing in %v", r.film.Accel, silence)
 	case r.settled(now):
 		r.film.Ended = film.Settled
 	case now.Sub(r.began) >= r.limit:
 		r.film.Ended = film.TimeOver
 	}
 	return nil
+}
+
+// hangs reports whether an accelerator of the program's choice has shown nothing for so long that it hangs.
+func (r *recorder) hangs(now time.Time) bool {
+	if !r.choice || now.Sub(r.began) < silence {
+		return false
+	}
+	r.choice = r.film.Accel != emulation && mutely(&r.film) // once is enough
+	return r.choice
 }
 
 // stopped returns the end of a machine by its state. Spec: QEMU, qapi/run-state.json, RunState.
@@ -270,6 +302,9 @@ func (r *recorder) processor(ctx context.Context) error {
 func (r *recorder) add(f film.Frame) {
 	now := time.Now()
 	f.At = now.Sub(r.began)
+	if work, known := r.machine.work(); known {
+		f.Work = work - r.begun
+	}
 	r.film.Frames = append(r.film.Frames, f)
 	for len(r.film.Frames) > 2 && (len(r.film.Frames) > film.MaxFrames || pictures(r.film.Frames) > film.MaxPictures) {
 		middle := len(r.film.Frames) / 2
@@ -317,8 +352,8 @@ func (r *recorder) hear(ctx context.Context) error {
 	if len(sent) > 0 {
 		now := time.Now()
 		r.serial.add(sent)
-		r.film.Heard = now.Sub(r.began)
 		r.rested(now)
+		r.film.Heard = r.work - r.begun
 	}
 	return nil
 }
@@ -343,8 +378,9 @@ func (r *recorder) disk(ctx context.Context) (wrote int64, err error) {
 		if d.Device != diskName {
 			continue
 		}
+		r.trickle = r.trickle || d.Stats.Read != r.reads
+		r.reads = d.Stats.Read
 		if d.Stats.Read-r.read > loading {
-			r.read = d.Stats.Read
 			r.rested(time.Now())
 		}
 		return d.Parent.Stats.End, nil
@@ -354,7 +390,7 @@ func (r *recorder) disk(ctx context.Context) (wrote int64, err error) {
 
 // rested begins the time in which nothing may change.
 func (r *recorder) rested(now time.Time) {
-	r.changed, r.looks, r.halted = now, 0, 0
+	r.changed, r.looks, r.halted, r.read, r.trickle = now, 0, 0, r.reads, false
 	r.work, r.worked = r.machine.work()
 }
 
@@ -368,7 +404,11 @@ func (r *recorder) settled(now time.Time) bool {
 	}
 	if r.halted > r.looks*3/4 {
 		// On a busy machine the looks take long, and a guest that waits may do so for its disk.
-		return r.looks >= int(r.watch.Settle/interval)*3/4
+		looks := int(r.watch.Settle/interval) * 3 / 4
+		if r.trickle {
+			looks *= busyFactor
+		}
+		return r.looks >= looks
 	}
 	did, known := r.machine.work()
 	if !known || !r.worked {

@@ -92,8 +92,10 @@ const (
 )
 
 // New reports on the films of the source and of the aligned view. Without the latter nothing has to move, and nothing
-// is compared.
-func New(h report.Head, source string, m Machine, moved int, before, after *film.Film) *Boot {
+// is compared. moves are the places of the partitions.
+func New(
+	h report.Head, source string, m Machine, moved int, before, after *film.Film, moves ...judge.Move,
+) *Boot {
 	r := &Boot{
 		Head: h, Source: source, Machine: m, Moved: moved, Before: newRun("source", before),
 		Differences: []Difference{}, Tolerated: []string{},
@@ -101,7 +103,7 @@ func New(h report.Head, source string, m Machine, moved int, before, after *film
 	if after != nil {
 		r.After = newRun("aligned", after)
 	}
-	j := judge.Compare(before, after)
+	j := judge.Compare(before, after, moves...)
 	r.Verdict, r.Reason, r.slow = j.Verdict, j.Reason, j.Slow
 	if after == nil {
 		r.Reason = "nothing has to move, so the source was started once: " + j.Reason
