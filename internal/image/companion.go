@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/trueup/trueup/internal/ondisk"
-
 	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // companion is a kind of file that programs keep beside a disk, with an image's suffix and none of the disk's data.

@@ -208,13 +208,8 @@ func TestAnInterruptedRunSaysSo(t *testing.T) {
 	s := summed(list)
 	s.Complete, s.Found = false, 4711
 	out := tableOf(report.Text{}, s, list)
-<<<<<<< Updated upstream
 	require.Contains(t, out, "\nInterrupted after 1 of 4,711 images: this is incomplete.\nAligned: every judged "+
 		"partition of the image is aligned to 64 KiB.\n")
-=======
-	require.Contains(t, out, "\nInterrupted after 1 of 4,711 images: this is incomplete.\nAligned: every judged partition of "+
-		"the image is aligned to 64 KiB.\n")
->>>>>>> Stashed changes
 	none := tableOf(report.Text{}, &Summary{Boundary: align.DefaultBoundary}, nil)
 	require.Equal(t, "Interrupted after 0 images: this is incomplete.\n", none)
 	s.Found = 0
