@@ -315,7 +315,37 @@ func (s *side) partOf(other *side, moves Moves) bool {
 			}
 		}
 	}
-	return !endAlike(s.final, other.final) || !endAlike(s.tail, other.tail)
+	return (!endAlike(s.final, other.final) || !endAlike(s.tail, other.tail)) && !s.stuck(other)
+}
+
+// ample is how many times longer than the other run took to go on a run must have rested to be stuck.
+const ample = 3
+
+// stuck reports whether a run that settled had ample time to go on from its last screen as the other did: it hangs
+// there. Of the serial port it is not known when each line came, so that the other's whole boot counts.
+func (s *side) stuck(other *side) bool {
+	if !s.steady || len(other.film.Frames) == 0 {
+		return false
+	}
+	if len(s.tail)+len(other.tail) > 0 {
+		return s.rest > 0 && s.rest >= ample*other.film.Heard
+	}
+	frames := other.film.Frames
+	from := 0
+	for i, f := range frames[:len(frames)-1] {
+		if f.Picture == nil && s.picture == nil && endAlike(lines(whole(f.Text)), s.final) {
+			from = i
+		}
+	}
+	gone := frames[min(from+1, len(frames)-1)].At - frames[from].At
+	if s.picture != nil { // which screens of the other look so is not asked
+		gone = frames[len(frames)-1].At
+	}
+	var since time.Duration
+	if last, ok := s.film.Last(); ok {
+		since = last.At
+	}
+	return s.film.Took-since >= ample*gone
 }
 
 // endAlike reports whether the lowest lines are the same.
