@@ -43,6 +43,14 @@ func unknown(ondisk.Source) int64 { return -1 }
 // maxIdle is how many packed bytes in a row may unpack to nothing, such as empty members of gzip.
 const maxIdle = 16 * units.MiB
 
+// What packed bytes may unpack to, in bytes: maxGrowth for each of them, and as many more. No stream but bzip2 of zeros
+// reaches the former, whose blocks hold 45 MB of them in 40 bytes. Zeros take no room in a spool, so that nothing else
+// ends the work. Spec: RFC 8878, 3.1.1.2.2: 128 KiB in a block of 4 bytes.
+const (
+	maxGrowth = 128 * units.KiB / 4
+	maxSpare  = units.GiB
+)
+
 // Unpacker reads what a stream or a file of an archive unpacks to, and counts the packed bytes that it has read.
 type Unpacker interface {
 	io.Reader
@@ -55,6 +63,7 @@ type Reader struct {
 	Stated int64
 	stream string
 	in     input
+	ahead  *bufio.Reader // of in
 	out    io.Reader
 	err    error
 }
@@ -67,7 +76,8 @@ func Open(stream string, f ondisk.Source) (*Reader, error) {
 	}
 	r := &Reader{stream: stream, Stated: format.stated(f), in: input{r: io.NewSectionReader(f, 0, f.Size())}}
 	var err error
-	if r.out, err = format.open(bufio.NewReaderSize(&r.in, buffer)); err != nil {
+	r.ahead = bufio.NewReaderSize(&r.in, buffer)
+	if r.out, err = format.open(r.ahead); err != nil {
 		return nil, r.because(noEOF(err))
 	}
 	return r, nil
@@ -82,8 +92,8 @@ func (r *Reader) Read(p []byte) (int, error) {
 		return 0, r.err
 	}
 	n, err := r.out.Read(p[:min(len(p), buffer)]) // or the packed bytes of all of it would look idle
-	if n > 0 {
-		r.in.idle = 0
+	if grown := r.in.grow(n, r.ahead.Buffered()); grown != nil {
+		n, err = 0, grown
 	}
 	if err != nil {
 		r.err = r.because(err)
@@ -120,7 +130,27 @@ func (r *Reader) because(err error) error {
 type input struct {
 	r          io.Reader
 	read, idle int64
+	out        int64 // bytes that they were unpacked to
 	err        error // of reading, or the bound
+}
+
+// grow notes that n more bytes were unpacked; ahead were read and are not unpacked yet. Its error is the bound.
+func (in *input) grow(n, ahead int) error {
+	if n > 0 {
+		in.idle = 0
+	}
+	in.out += int64(n)
+	return checkGrowth(in.read-int64(ahead), in.out)
+}
+
+// checkGrowth returns the error of some packed bytes that unpack to too many.
+func checkGrowth(packed, unpacked int64) error {
+	if (unpacked-maxSpare)/maxGrowth <= packed {
+		return nil
+	}
+	return fmt.Errorf("%d bytes of the file unpack to %s: %w of %s and %d times as many; nearly all are zeros: unpack it "+
+		"to a sparse file first, as with bzip2 -dc FILE | dd bs=1M conv=sparse of=IMAGE", packed, units.Format(unpacked),
+		ondisk.ErrLimit, units.Format(maxSpare), int64(maxGrowth))
 }
 
 // Read follows the contract of io.Reader.

@@ -318,6 +318,7 @@ func TestZipOfTools(t *testing.T) {
 	require.NoError(t, os.Symlink("a.img", filepath.Join(dir, "link")))
 	for name, args := range map[string][]string{
 		"deflate": {"-q", "-r", "-y"}, "stored": {"-q", "-r", "-0", "-y"}, "zip64": {"-q", "-r", "-y", "-fz"},
+		"bzip2": {"-q", "-r", "-y", "-Z", "bzip2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "x.zip")
@@ -341,6 +342,63 @@ func TestZipOfTools(t *testing.T) {
 		_, err = files[0].Open(bytes.NewReader(b))
 		require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	})
+}
+
+// A method that is not read has its name in the message. Numbers of APPNOTE.TXT 6.3.10, 4.4.5.
+func TestZipMethods(t *testing.T) {
+	archive := made(t, sample(3000), "zip", "-q", "-", "-")
+	entry := bytes.Index(archive, []byte(zipCentral))
+	for method, name := range map[uint16]string{
+		9: "deflate64", 14: "LZMA", 93: "zstd", 95: "xz", 98: "PPMd", 1: "shrink", 6: "implode", 77: "method 77",
+	} {
+		binary.LittleEndian.PutUint16(archive[entry+10:], method)
+		_, err := firstOf(archive)
+		require.ErrorIs(t, err, ondisk.ErrUnsupported)
+		require.ErrorContains(t, err, `file "-" of the archive is packed with `+name+": not supported, want deflate, bzip2")
+	}
+}
+
+// Zeros take no room where they are unpacked, so that only the number of bytes bounds the work. bzip2 packs 45 MB of
+// them into some 40 bytes; what the other formats can say is never refused.
+func TestGrowth(t *testing.T) {
+	zeros := make([]byte, 64*units.MiB)
+	for _, tc := range []struct {
+		stream string
+		args   []string
+		bound  bool
+	}{
+		{Bzip2, []string{"-9"}, true}, {Gzip, []string{"-9"}, false}, {XZ, []string{"-9"}, false},
+		{Zstd, []string{"-q", "-19"}, false},
+	} {
+		b := made(t, zeros, tc.stream, append(tc.args, "-c")...)
+		r, err := Open(tc.stream, bytes.NewReader(b))
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, r)
+		require.NoError(t, err, "less than what is free")
+
+		r, err = Open(tc.stream, bytes.NewReader(b))
+		require.NoError(t, err)
+		r.in.out = maxSpare // as if as many had been unpacked of nothing
+		n, err := io.Copy(io.Discard, r)
+		if !tc.bound {
+			require.NoError(t, err, tc.stream)
+			continue
+		}
+		require.ErrorIs(t, err, ondisk.ErrLimit)
+		require.ErrorContains(t, err, "bytes of the file unpack to 1")
+		require.Less(t, n, int64(len(zeros)))
+	}
+}
+
+// A file of a zip archive that is too large for its packed bytes is refused before it is unpacked, by what the archive
+// says of it; one that says less ends there.
+func TestGrowthOfZip(t *testing.T) {
+	_, err := (&File{Name: "a.img", Size: 900 * units.GiB, Packed: units.MiB, by: bzipped}).Open(bytes.NewReader(nil))
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	require.ErrorContains(t, err, `file "a.img" of the archive: 1048576 bytes of the file unpack to 900 GiB`)
+	require.NoError(t, checkGrowth(units.MiB, units.GiB+32*units.GiB))
+	require.Error(t, checkGrowth(units.MiB, units.GiB+33*units.GiB))
+	require.NoError(t, checkGrowth(1<<62, 1<<62))
 }
 
 // requireZip demands that an archive has these files.

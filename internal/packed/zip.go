@@ -1,7 +1,9 @@
 package packed
 
 import (
+	"bufio"
 	"cmp"
+	"compress/bzip2"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,10 +44,10 @@ const (
 // File is a file in a zip archive.
 type File struct {
 	Name   string
-	Size   int64 // bytes, unpacked
-	Packed int64 // bytes in the archive
-	local  int64 // where its header lies
-	method uint16
+	Size   int64  // bytes, unpacked
+	Packed int64  // bytes in the archive
+	local  int64  // where its header lies
+	by     uint16 // method
 	flags  uint16
 	sum    uint32
 }
@@ -154,7 +156,7 @@ func parseFile(b []byte) (x File, regular bool, rest []byte, err error) {
 	}
 	x = File{
 		Name: string(b[zipCentralSize:][:name]), Size: int64(le.Uint32(b[24:])), Packed: int64(le.Uint32(b[20:])),
-		local: int64(le.Uint32(b[42:])), method: le.Uint16(b[10:]), flags: le.Uint16(b[8:]), sum: le.Uint32(b[16:]),
+		local: int64(le.Uint32(b[42:])), by: le.Uint16(b[10:]), flags: le.Uint16(b[8:]), sum: le.Uint32(b[16:]),
 	}
 	x.zip64(b[zipCentralSize+name:][:extra])
 	const unix, format, link = 3, 0o170000, 0o120000 // what came through a pipe has the mode of one
@@ -180,16 +182,47 @@ func (x *File) zip64(extra []byte) {
 	}
 }
 
+// zipMethods are the names of methods by their numbers. Spec: APPNOTE.TXT 6.3.10, 4.4.5.
+var zipMethods = map[uint16]string{
+	stored: "stored", 1: "shrink", 2: "reduce", 3: "reduce", 4: "reduce", 5: "reduce", 6: "implode",
+	deflated: "deflate", 9: "deflate64", 10: "PKWARE DCL implode", bzipped: "bzip2", 14: "LZMA", 16: "IBM CMPSC",
+	18: "IBM TERSE", 19: "IBM LZ77", 20: "zstd", 93: "zstd", 94: "MP3", 95: "xz", 96: "JPEG", 97: "WavPack", 98: "PPMd",
+	99: "AES",
+}
+
+// Methods that are read.
+const (
+	stored   = 0
+	deflated = 8
+	bzipped  = 12
+)
+
+// method returns the name of the method that packs the file.
+func (x *File) method() string {
+	if name, ok := zipMethods[x.by]; ok {
+		return name
+	}
+	return fmt.Sprintf("method %d", x.by)
+}
+
+// within returns an error of the file's bytes.
+func (x *File) within(err error) error {
+	return fmt.Errorf("file %.256q of the archive: %w", x.Name, err)
+}
+
 // Open begins to unpack the file.
 func (x *File) Open(f ondisk.Source) (Unpacker, error) {
-	const encrypted, stored, deflated = 1, 0, 8
+	const encrypted = 1
 	switch {
 	case x.flags&encrypted != 0:
 		return nil, fmt.Errorf("file %.256q of the archive is encrypted: %w; unpack it where it is: unzip", x.Name,
 			ondisk.ErrUnsupported)
-	case !slices.Contains([]uint16{stored, deflated}, x.method):
-		return nil, fmt.Errorf("file %.256q of the archive is packed by method %d: %w; unpack it where it is: unzip "+
-			"or 7z x", x.Name, x.method, ondisk.ErrUnsupported)
+	case !slices.Contains([]uint16{stored, deflated, bzipped}, x.by):
+		return nil, fmt.Errorf("file %.256q of the archive is packed with %s: %w, want deflate, bzip2 or stored; unpack it "+
+			"where it is: 7z x", x.Name, x.method(), ondisk.ErrUnsupported)
+	}
+	if err := checkGrowth(x.Packed, x.Size); err != nil {
+		return nil, x.within(err)
 	}
 	head, err := ondisk.Bytes(f, x.local, zipLocalSize)
 	if err != nil {
@@ -200,27 +233,33 @@ func (x *File) Open(f ondisk.Source) (Unpacker, error) {
 		return nil, malformed(fmt.Sprintf("the file %.256q lies elsewhere", x.Name), x.local)
 	}
 	in := &input{r: io.NewSectionReader(f, at, x.Packed)}
-	r := &fileReader{file: x, in: in, left: x.Size, sum: crc32.NewIEEE(), out: in}
-	if x.method == deflated {
-		r.out = flate.NewReader(in)
+	r := &fileReader{file: x, in: in, ahead: bufio.NewReader(in), left: x.Size, sum: crc32.NewIEEE()}
+	switch x.by {
+	case deflated:
+		r.out = flate.NewReader(r.ahead)
+	case bzipped:
+		r.out = bzip2.NewReader(r.ahead)
+	default:
+		r.out = r.ahead
 	}
 	return r, nil
 }
 
 // fileReader reads a file of an archive, which must have its size and its checksum.
 type fileReader struct {
-	file *File
-	in   *input
-	out  io.Reader
-	left int64
-	sum  hash.Hash32
+	file  *File
+	in    *input
+	ahead *bufio.Reader // of in
+	out   io.Reader
+	left  int64
+	sum   hash.Hash32
 }
 
 // Read follows the contract of io.Reader.
 func (r *fileReader) Read(p []byte) (int, error) {
 	n, err := r.out.Read(p)
-	if n > 0 {
-		r.in.idle = 0
+	if grown := r.in.grow(n, r.ahead.Buffered()); grown != nil {
+		return 0, r.file.within(grown)
 	}
 	r.sum.Write(p[:n])
 	r.left -= int64(n)
