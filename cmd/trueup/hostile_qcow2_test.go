@@ -133,7 +133,7 @@ func qcow2Numbers() []hostile {
 	}
 	return append(out,
 		qcow2Case("T38 version 1", "unsupported", func(q *qcow2forge.File) { q.BE32(qcow2forge.Version, 1) },
-			"qcow2 header at 0x4", "version 1"),
+			"qcow: recognised, not supported", "qemu-img convert"),
 		qcow2Case("T38 version 4", "unsupported", func(q *qcow2forge.File) { q.BE32(qcow2forge.Version, 4) },
 			"qcow2 header at 0x4", "version 4"),
 		qcow2Case("T38 cut in the header", "format", func(q *qcow2forge.File) { q.Bytes = q.Bytes[:71] },

@@ -21,6 +21,8 @@ type recognised struct {
 	kind   Kind                         // empty: Unsupported
 	// extension is that of files that are nothing else, with the dot; empty where there is none
 	extension string
+	// over is the name of a format that is read, has the same magic number, and is not meant; empty for none
+	over string
 }
 
 // headSize and tailSize are how much of a file detection sees, in bytes. The ISO 9660 descriptor is the deepest.
@@ -122,6 +124,9 @@ func recognise(f driver.File) (found driver.Format, names []string, other recogn
 	}
 	for _, c := range others {
 		if c.detect != nil && c.detect(head, tail) && (c.kind != Packed || !raw.HasTable(head)) {
+			if c.over != "" && c.over == found.Name {
+				found, names = raw.Format, names[:len(names)-1]
+			}
 			names, other = append(names, c.name), c
 		}
 	}

@@ -82,6 +82,24 @@ func TestRecognised(t *testing.T) {
 	}
 }
 
+// The first version of QEMU's format has the magic number of the second, and another name.
+func TestFirstVersionOfQcow(t *testing.T) {
+	dir := t.TempDir()
+	base := imagetest.Write(t, dir, "base.raw", imagetest.Noise(8, 1<<20))
+	child := filepath.Join(dir, "child.img")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow", "-b", "base.raw", "-F", "raw", child)
+	id, err := image.Identify(child, nil)
+	require.NoError(t, err)
+	require.Equal(t, image.Identity{Kind: image.Unsupported, Format: "qcow"}, id)
+	_, err = image.Open(child, image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.EqualError(t, err, "qcow: recognised, not supported; convert it with qemu-img convert -O vmdk (or raw), and "+
+		"take the result")
+	issues, err := imagetest.Open(t, base).Children()
+	require.NoError(t, err)
+	require.Equal(t, []string{"snapshot-parent"}, imagetest.Codes(issues, ondisk.Refuse))
+}
+
 // A disk is not hidden by its first bytes, which may be any code.
 func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
 	table := func(head string) []byte {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/image/qcow2"
 	"github.com/trueup/trueup/internal/ovf"
 )
 
@@ -36,6 +37,8 @@ var others = slices.Concat(disks, packed, []recognised{
 
 // disks are images of disks.
 var disks = []recognised{
+	// Spec: block/qcow.c of QEMU: version, big-endian.
+	{name: "qcow", over: qcow2.Format.Name, detect: prefix("QFI\xfb\x00\x00\x00\x01")},
 	{name: "QED", extension: ".qed", detect: prefix("QED\x00")},
 	{
 		name: Parallels, extension: ".hdd", remedy: "convert it with qemu-img convert -f parallels -O vmdk (or raw), " +

@@ -10,7 +10,6 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/ovf"
 )
 
 // Algorithms returns the algorithms of the manifest, each once, as they are written there.
@@ -29,6 +28,9 @@ func (p *Package) Algorithms() []string {
 	return out
 }
 
+// elsewhere is the remedy of an href that leads out of the package.
+const elsewhere = "put the file into the package, and name it there in the ovf:href of the OVF"
+
 // Issues returns contradictions between the parts of a package. No disk is read for it.
 func (p *Package) Issues() (out []ondisk.Issue) {
 	add := func(code string, effect ondisk.Effect, remedy, format string, args ...any) {
@@ -40,18 +42,25 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 	} else {
 		out = p.manifestIssues()
 	}
+	if m := p.role(roleOVF); p.Kind == "ova" && len(p.Members) > 0 && p.Members[0] != m {
+		add("ovf-not-first", ondisk.Warn,
+			"unpack it, and pack it again with the OVF first: tar --format=ustar -cf NEW.ova VM.ovf …",
+			"the OVF %.256q is member %d of the archive, and has to be the first (DSP0243, 5.3): programs that read the "+
+				"archive as a stream refuse it, and a copy has the same order", m.Name, slices.Index(p.Members, m)+1)
+	}
 	for _, f := range p.Envelope.Files {
 		name, err := p.localName(f.Href)
+		remedy := elsewhere
 		if err == nil {
-			err = p.bad[f.Href]
+			err, remedy = p.bad[f.Href], "replace it by a plain file"
 		}
 		m := p.member(name)
 		switch {
 		case slices.ContainsFunc(p.disks, func(d Disk) bool { return d.file.ID == f.ID && d.notThere != nil }):
 		case err != nil:
-			add("ovf-file-refused", ondisk.Warn, "get the package again", "%s", err.Error())
+			add("ovf-file-refused", ondisk.Warn, remedy, "%s", err.Error())
 		case m != nil && m.file == nil: // an error of the disk
-		case m == nil && f.ChunkSize > 0 && p.member(ovf.FirstChunk(name)) != nil:
+		case p.inChunks(&f, name):
 		case m == nil:
 			add("ovf-file-missing", ondisk.Warn, "get the package again",
 				"the OVF names the file %.256q, and the package has none of that name", name)

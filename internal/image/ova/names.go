@@ -45,14 +45,14 @@ func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) Disk {
 	d.Member, d.notThere = p.localName(f.Href)
 	switch {
 	case d.notThere != nil:
-		d.Member = f.Href
+		d.Member, d.notThere = f.Href, fmt.Errorf("%w; %s", d.notThere, elsewhere)
 	case p.bad[f.Href] != nil:
 		d.notThere = p.bad[f.Href]
 	case slices.ContainsFunc(p.disks, func(o Disk) bool { return o.Member == d.Member }):
 		d.notThere = ondisk.In(ondisk.ErrReference,
 			"the OVF names the file %.256q twice, as %.256q too; want one File for it", d.Member, f.Href)
 		d.Member = f.Href
-	case p.member(d.Member) == nil && f.ChunkSize > 0 && p.member(ovf.FirstChunk(d.Member)) != nil:
+	case p.inChunks(f, d.Member):
 		d.notThere = fmt.Errorf("file %.256q is in chunks of %d bytes, %.256q and following (ovf:chunkSize): %w; "+
 			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize,
 			ovf.FirstChunk(d.Member), ondisk.ErrUnsupported)
@@ -62,6 +62,11 @@ func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) Disk {
 			d.Member)
 	}
 	return d
+}
+
+// inChunks reports whether a file of the envelope is absent, and its first chunk is not.
+func (p *Package) inChunks(f *ovf.File, name string) bool {
+	return p.member(name) == nil && f.ChunkSize > 0 && p.has(ovf.FirstChunk(name))
 }
 
 // disk finds what the envelope says about a member that holds a disk.

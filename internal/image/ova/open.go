@@ -105,6 +105,8 @@ func (p *Package) choose(member string, o image.Options) (*image.Image, error) {
 	case len(p.Disks()) == 0 && member == "":
 		return nil, fmt.Errorf("the package has no disk with a file: %w, there is nothing to look at",
 			ondisk.ErrUnsupported)
+	case len(disks) == 0:
+		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q, and no other disk either", member)
 	case member != "":
 		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q, want one of %.1024s", member,
 			strings.Join(paths, ", "))

@@ -189,3 +189,52 @@ func TestIdentify(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, image.Bare, id.Kind)
 }
+
+// An OVF that is not the first member is found, and said: DSP0243 2.1.1, section 5.3, has it first.
+func TestOVFNotFirst(t *testing.T) {
+	disk := tarforge.Member{Name: "disk.raw", Data: make([]byte, 512)}
+	text := tarforge.Member{Name: "vm.ovf", Data: []byte(envelope(`ovf:href="disk.raw"`))}
+	pack := func(members ...tarforge.Member) *ova.Package {
+		return openedPackage(t,
+			imagetest.Write(t, t.TempDir(), "vm.ova", append(tarforge.New(members...), tarforge.End()...)))
+	}
+	require.Empty(t, warnings(pack(text, disk)))
+	p := pack(disk, text)
+	require.Equal(t, []string{"ovf-not-first"}, warnings(p))
+	requireDisk(t, p, p.Disks()[0], disk.Data)
+}
+
+// A file in chunks is known beside an OVF as in an archive.
+func TestChunksBesideAnOVF(t *testing.T) {
+	dir := t.TempDir()
+	path := imagetest.Write(t, dir, "vm.ovf", []byte(envelope(`ovf:href="disk.vmdk" ovf:chunkSize="512"`)))
+	imagetest.Write(t, dir, "disk.vmdk.000000000", make([]byte, 512))
+	p := openedPackage(t, path)
+	require.Empty(t, warnings(p))
+	_, err := p.Open(p.Disks()[0], image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, `in chunks of 512 bytes, "disk.vmdk.000000000" and following (ovf:chunkSize)`)
+}
+
+// A name that leads out of a package has the remedy that helps, of a disk and of another file.
+func TestNamesOutOfAPackage(t *testing.T) {
+	path := imagetest.Write(t, t.TempDir(), "vm.ovf", []byte(strings.Replace(envelope(`ovf:href="../disk.vmdk"`),
+		"</References>", `<File ovf:id="x" ovf:href="../x.nvram"/></References>`, 1)))
+	p := openedPackage(t, path)
+	for _, i := range p.Issues() {
+		if i.Effect >= ondisk.Warn {
+			require.Equal(t, "put the file into the package, and name it there in the ovf:href of the OVF", i.Remedy, i.Text)
+		}
+	}
+	require.Equal(t, []string{"ovf-file-refused"}, warnings(p))
+	_, err := p.Open(p.Disks()[0], image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrReference)
+	require.ErrorContains(t, err, "put the file into the package")
+}
+
+// A package without disks offers none in the place of one that it lacks.
+func TestMemberOfNoDisks(t *testing.T) {
+	path := imagetest.Write(t, t.TempDir(), "vm.ovf", []byte(envelope()))
+	_, err := ova.OpenImage(path+"!x", image.Options{})
+	require.EqualError(t, err, `the package has no disk "x", and no other disk either`)
+}

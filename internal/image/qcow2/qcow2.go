@@ -159,6 +159,9 @@ func names(f driver.File) (driver.Names, error) {
 	if err != nil {
 		return broken, ioError(err)
 	}
+	if h.Version == 1 { // its backing file has the same place
+		return h.parents(f)
+	}
 	if h.Version != 2 && h.Version != 3 || h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits ||
 		int64(h.HeaderLength) > f.Size() {
 		return broken, nil
@@ -167,13 +170,21 @@ func names(f driver.File) (driver.Names, error) {
 	if err != nil {
 		return broken, ioError(err)
 	}
-	var n driver.Names
+	n, err := h.parents(f)
 	if x.dataFile != "" {
 		n.Extents = []string{x.dataFile}
 	}
+	return n, err
+}
+
+// parents returns the files that the name of the backing file can mean.
+func (h *header) parents(f driver.File) (n driver.Names, err error) {
+	if h.BackingFileSize > maxName {
+		return driver.Names{Broken: true}, nil
+	}
 	name, ok, err := h.backing(f)
 	if err != nil {
-		return broken, ioError(err)
+		return driver.Names{Broken: true}, ioError(err)
 	}
 	if ok {
 		n.Parents, n.Broken = fileNames(name)
