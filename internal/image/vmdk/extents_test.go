@@ -478,3 +478,39 @@ func TestOwnerOfAFlatExtent(t *testing.T) {
 		require.Equal(t, owned, len(issues) == 1, name)
 	}
 }
+
+// All missing extents of a disk are named at once, not the first alone.
+func TestMissingExtents(t *testing.T) {
+	for kind, line := range map[string]string{
+		"twoGbMaxExtentSparse": `RW 8 SPARSE "d-s%03d.vmdk"`, "twoGbMaxExtentFlat": `RW 8 FLAT "d-s%03d.vmdk" 0`,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			dir := t.TempDir()
+			var lines []string
+			for i := range 20 {
+				lines = append(lines, fmt.Sprintf(line, i+1))
+			}
+			path := imagetest.Write(t, dir, "d.vmdk", []byte(vmdkforge.Descriptor(kind, append(lines, "RW 8 ZERO")...)))
+			missing := func(n int, rest string) {
+				t.Helper()
+				_, err := image.Open(path, image.Options{})
+				require.ErrorIs(t, err, os.ErrNotExist)
+				require.ErrorContains(t, err, `extent 0: file "d-s001.vmdk": `)
+				if n == 1 {
+					require.NotContains(t, err.Error(), "missing")
+					return
+				}
+				require.ErrorContains(t, err, fmt.Sprintf(`; %d of its 20 files are missing: "d-s001.vmdk", "d-s002.vmdk"`, n))
+				require.True(t, strings.HasSuffix(err.Error(), rest), err.Error())
+			}
+			missing(20, `"d-s016.vmdk" and 4 more`)
+			for i := 20; i > 3; i-- {
+				imagetest.Write(t, dir, fmt.Sprintf("d-s%03d.vmdk", i), make([]byte, 4096))
+			}
+			missing(3, `: "d-s001.vmdk", "d-s002.vmdk", "d-s003.vmdk"`)
+			imagetest.Write(t, dir, "d-s002.vmdk", make([]byte, 4096))
+			imagetest.Write(t, dir, "d-s003.vmdk", make([]byte, 4096))
+			missing(1, "")
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -21,7 +22,7 @@ func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, erro
 	m := flatMap{opened: map[string]driver.File{}}
 	for i, e := range d.extents {
 		if err := m.add(s, i, e); err != nil {
-			return nil, err
+			return nil, d.allMissing(s, err)
 		}
 	}
 	if err := m.checkOverlap(); err != nil {
@@ -131,14 +132,49 @@ func (e *extent) checkFits(i int, f driver.File) error {
 	return nil
 }
 
-// openOther opens the file of an extent, which cannot be that of the descriptor.
-func openOther(s *driver.Source, i int, e *extent) (driver.File, error) {
+// open opens the file of an extent by its name in UTF-8, or by the bytes in the descriptor.
+func (e *extent) open(s *driver.Source) (driver.File, error) {
 	f, err := s.Open(e.name)
 	if e.stored != e.name && errors.Is(err, fs.ErrNotExist) {
 		if raw, rawErr := s.Open(e.stored); rawErr == nil {
-			f, err = raw, nil
+			return raw, nil
 		}
 	}
+	return f, err
+}
+
+// shownMissing is how many missing files a message lists.
+const shownMissing = 16
+
+// allMissing adds the names of all missing files to the error of the first: who restores them needs the list.
+func (d *descriptor) allMissing(s *driver.Source, err error) error {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	seen := map[string]bool{}
+	var missing []string
+	for _, e := range d.extents {
+		if e.name == "" || e.kind == "ZERO" || seen[e.name] {
+			continue
+		}
+		seen[e.name] = true
+		if _, opening := e.open(s); errors.Is(opening, fs.ErrNotExist) {
+			missing = append(missing, fmt.Sprintf("%.256q", e.name))
+		}
+	}
+	if len(missing) < 2 {
+		return err
+	}
+	list := strings.Join(missing[:min(len(missing), shownMissing)], ", ")
+	if more := len(missing) - shownMissing; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Errorf("%w; %d of its %d files are missing: %s", err, len(missing), len(seen), list)
+}
+
+// openOther opens the file of an extent, which cannot be that of the descriptor.
+func openOther(s *driver.Source, i int, e *extent) (driver.File, error) {
+	f, err := e.open(s)
 	if err != nil {
 		return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
 	}

@@ -42,7 +42,7 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 	m := &splitMap{tabs: newSharedCache(s.Memory(tableCache))}
 	for i, e := range d.extents {
 		if err := m.add(s, i, e, kind); err != nil {
-			return nil, err
+			return nil, d.allMissing(s, err)
 		}
 	}
 	parent, err := d.openParent(s)
