@@ -1,10 +1,14 @@
 package layout
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // codeUnknownContent is the issue of a disk without known content.
@@ -34,9 +38,24 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 			Code: codeBlank, Effect: ondisk.Note,
 			Text: "the disk is blank: there are zeros where partition tables and file systems begin",
 		}
+	} else if name, at, raid := stack.FirmwareRAID(d); name != "" {
+		i = memberWithoutTable(name, at)
+	} else if !errors.Is(raid, ondisk.ErrLimit) { // of an image of which the end was not unpacked
+		err = ondisk.Legible(raid)
 	}
 	l.Issues = append(l.Issues, i)
-	return nil
+	return err
+}
+
+// memberWithoutTable returns the issue of a disk of an array whose partition table lies on another disk.
+func memberWithoutTable(name string, at int64) ondisk.Issue {
+	return ondisk.Issue{
+		Code: codeUnknownContent, Effect: ondisk.Warn,
+		Text: fmt.Sprintf("byte %d holds the metadata of a %s, and the disk has no partition table: it is a member of an "+
+			"array of a BIOS or controller, and shows no start of the array's partitions", at, name),
+		Remedy: "inspect an image of the whole array, or the disks inside the guest; inspect and scan accept the member " +
+			"with --allow-unknown",
+	}
 }
 
 func unknownContent(text string) ondisk.Issue {

@@ -32,6 +32,20 @@ func TestMemberOfAFirmwareRAID(t *testing.T) {
 	requireRefused(t, f, "firmware-raid")
 }
 
+// A member whose array has its table on another disk is named, and not called unknown. Spec: SNIA DDF 2.0, 5.5: the
+// anchor header in the last sector.
+func TestMemberWithoutATable(t *testing.T) {
+	f := make(forge.Bytes, 8192*512)
+	f.Text(2<<20, "data of the array")
+	f.Put(8191*512, []byte{0xde, 0x11, 0xde, 0x11})
+	f.Text(8191*512+8, "GUID of the disk array..01.02.00")
+	l := read(t, f)
+	require.Nil(t, l.Table)
+	i := slices.IndexFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "unknown-content" })
+	require.Contains(t, l.Issues[i].Text, "byte 4193792 holds the metadata of a ddf_raid_member")
+	require.Contains(t, l.Issues[i].Remedy, "an image of the whole array")
+}
+
 // OS/2 adds the hidden sectors of the parameter block to each sector number, as DOS does: they follow. What its LVM
 // stores does not.
 func TestOS2(t *testing.T) {
