@@ -119,7 +119,7 @@ var commonDisks = map[string]commonDisk{
 		code: bootImg, codes: []string{"grub2"},
 	},
 	"UEFI, MBR of an old GRUB": {
-		script: gptLabel + "start=34, size=70000, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B\n",
+		script: gptLabel + "start=35, size=70000, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B\n",
 		makes:  []string{"mkfs.fat -F 32 -s 1 PART"}, code: bootImg, codes: []string{"grub2"},
 	},
 }

@@ -23,7 +23,7 @@ const fourK = 4096
 // behind what lies in front.
 var fourKVolumes = []madeVolume{
 	{kind: "ntfs", label: "NT", start: 263, sectors: 4000, wantStart: 512},
-	{kind: "vfat", label: "FATTY", start: 4501, sectors: 6000, wantStart: 4608},
+	{kind: "vfat", label: "FATTY", start: 4502, sectors: 6000, wantStart: 4608},
 	{kind: "ext4", label: "EX", start: 11001, sectors: 4000, wantStart: 11008},
 }
 
