@@ -44,7 +44,7 @@ func (d bootDisk) windows() []window {
 	second := cylinders / 2 * cylinder
 	return []window{
 		{trackSectors, second - trackSectors},
-		{second, cylinders*cylinder - second},
+		{second + 1, cylinders*cylinder - second - 1}, // on the cylinder, its clusters would lie on 4 KiB, and it stays
 	}
 }
 

@@ -62,7 +62,7 @@ var bootCases = []bootCase{
 	}, {
 		// The first partition moves by 65 sectors and then ends before LBA 64325, the next multiple of 128 is 64384:
 		// the
-		// second partition moves from 64260 by 124.
+		// second partition moves from 64261 by 123.
 		name:   "code that reads chs, a data partition that moves by another distance, sparse vmdk",
 		disk:   bootDisk{code: assembled(ownCHSCode), fat: 16, heads: 255, data: true, subformat: "monolithicSparse"},
 		starts: []int64{128, 64384}, stale: staleCHS, fails: ownCHSFailed,
