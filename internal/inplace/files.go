@@ -1,6 +1,7 @@
 package inplace
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -74,6 +75,8 @@ type files struct {
 	holes []bool // of each: it has holes already, so that zeros become holes
 	other string // a name that is another file's than when the move began, if there is one
 	end   int64  // of the last part and its tail
+
+	written string // a name that another program had open for writing, if there is one
 }
 
 // openFiles opens the files of a disk for writing, and locks them. The user named base, so that it can be any name.
@@ -91,7 +94,7 @@ func openFiles(d *gate.Folder, base string, parts []Part, looped map[sys.ID]stri
 		return nil, errors.Join(err, fs.Close())
 	}
 	fs.end = last.Off + st.Size - last.At
-	if err := fs.apart(looped); err != nil {
+	if err := cmp.Or(fs.apart(looped), fs.unwritten()); err != nil {
 		return nil, errors.Join(err, fs.Close())
 	}
 	return fs, nil
@@ -145,14 +148,19 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 		fs.other = p.Name
 	}
 	fs.holes = append(fs.holes, st.Allocated < st.Size-st.Size%units.MiB)
-	if err := lock(f, p.Name); err != nil {
-		return err
-	}
 	if written {
-		return fmt.Errorf("%q: %w: another program, or the kernel, has it open for writing; shut the virtual machine "+
-			"down, or end what has it open (as root, fuser or losetup -j can name it)", p.Name, ondisk.ErrBusy)
+		fs.written = p.Name
 	}
-	return nil
+	return lock(f, p.Name)
+}
+
+// unwritten refuses files of which one is open for writing elsewhere.
+func (fs *files) unwritten() error {
+	if fs.written == "" {
+		return nil
+	}
+	return fmt.Errorf("%q: %w: another program, or the kernel, has it open for writing; shut the virtual machine "+
+		"down, or end what has it open (as root, fuser or losetup -j can name it)", fs.written, ondisk.ErrBusy)
 }
 
 // isWritten reports whether a program has a file open for writing. It is asked before this run opens it so, too.

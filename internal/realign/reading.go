@@ -40,8 +40,16 @@ type Reading struct {
 // Writers names the programs that have files open for writing.
 type Writers = image.Writers
 
-// FindWriters looks for them. It has to run before the process confines itself.
-func FindWriters() Writers { return image.FindWriters() }
+// FindWriters looks for them, and for loop devices. It has to run before the process confines itself.
+func FindWriters() Writers {
+	out := image.FindWriters()
+	for id, loop := range Looped() {
+		if _, named := out[id]; !named {
+			out[id] = sys.Writer{Program: loop}
+		}
+	}
+	return out
+}
 
 // Options returns the options of opening the image. A format or folder that does not exist is refused.
 func (r Reading) Options() (image.Options, error) {
