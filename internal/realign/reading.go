@@ -192,6 +192,9 @@ func Unopened(path string, err error) error {
 				"trueup inspect %s can name the file", shell.Quote(path), shell.Quote(path+image.Moving)),
 		}
 	}
+	if names := unfinished.LeftAt(path); w == nil && len(names) > 0 && isAbsent(path) {
+		return fmt.Errorf("%w; %s: give the command that wrote it again, or remove it by hand", err, leftText(names))
+	}
 	return err
 }
 
@@ -203,6 +206,33 @@ func Claimed(path string) error {
 		return err
 	}
 	return ondisk.In(ondisk.ErrUsage, "%s: %s: %s", path, c.Text(), c.Advice(path))
+}
+
+// left notes hidden files that killed runs have left of the files of the disk: nothing else names them.
+func (s *Source) left() {
+	if s.Image.Packaged() || s.Image.Dir == nil || s.Image.OnDevice() {
+		return
+	}
+	var names []string
+	for _, f := range s.Image.Handles {
+		if f.Level == 0 && s.Image.Dir.Holds(f) {
+			names = append(names, unfinished.LeftOf(s.Image.Dir, f.Name())...)
+		}
+	}
+	if len(names) > 0 {
+		s.Beside = append(s.Beside, ondisk.Issue{
+			Code: "left-behind", Effect: ondisk.Note, Text: leftText(names),
+			Remedy: "give the same command again, which removes what it left; or remove it by hand",
+		})
+	}
+}
+
+func leftText(names []string) string {
+	more := ""
+	if len(names) > 1 {
+		more = fmt.Sprintf(" and %d more", len(names)-1)
+	}
+	return fmt.Sprintf("a run that was killed has left the hidden file %.256q%s in the folder", names[0], more)
 }
 
 func isAbsent(path string) bool {

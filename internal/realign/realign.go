@@ -97,6 +97,9 @@ func (s *Source) read() error {
 		}
 		s.Beside = append(s.Beside, found...)
 	}
+	if s.Layout == nil { // a scan counts such files by itself
+		s.left()
+	}
 	if o, err := s.reading.Options(); err == nil && len(o.Search) > 0 && !s.reading.Claimed {
 		found, err := s.Image.ChildrenBelow(o.Search)
 		if err != nil {

@@ -45,6 +45,32 @@ func Temporary(name string) bool {
 	}
 }
 
+// LeftOf lists the files that killed runs have left of a file, final or not, and that no run is at work on.
+func LeftOf(d *gate.Folder, base string) (out []string) {
+	for _, end := range []string{Partial, Replaced, Renamed} {
+		name := "." + base + end
+		f, err := d.OpenAny(name, ondisk.ErrReference)
+		if err != nil {
+			continue // it is not there, or nothing that a run leaves
+		}
+		if !f.AtWork() {
+			out = append(out, name)
+		}
+		_ = f.Close() // it was read
+	}
+	return out
+}
+
+// LeftAt is LeftOf for the file at a path, which does not need to be there.
+func LeftAt(path string) []string {
+	dir, base, err := folderOf(path)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	return LeftOf(dir, base)
+}
+
 // Work is what a run has left open.
 type Work struct {
 	Path    string // of the disk, as the user names it
