@@ -412,5 +412,13 @@ func (s *side) came() string {
 	return "an empty screen"
 }
 
+// maxQuoted bounds a line in a sentence, in characters: rows that a terminal wrapped are one line.
+const maxQuoted = 160
+
 // quoted returns a line within quotation marks.
-func quoted(s string) string { return `"` + strings.TrimSpace(s) + `"` }
+func quoted(s string) string {
+	if all := []rune(strings.TrimSpace(s)); len(all) > maxQuoted {
+		return `"` + string(all[:maxQuoted]) + `…"`
+	}
+	return `"` + strings.TrimSpace(s) + `"`
+}

@@ -24,7 +24,12 @@ func (r *Boot) Text(t *report.Text) {
 	if colour == 0 {
 		colour = text.FgYellow
 	}
-	t.Lead(colour, r.Word()+":", report.SafeMessage(r.Reason)+".")
+	remedy := r.Remedy("")
+	lead := r.Reason
+	if remedy != "" {
+		lead += "; " + remedy
+	}
+	t.Lead(colour, r.Word()+":", report.SafeMessage(lead)+".")
 	for n, d := range r.Differences {
 		if n == maxShown {
 			least := map[bool]string{true: "at least "}[len(r.Differences) == judge.MaxDifferences]
@@ -39,9 +44,6 @@ func (r *Boot) Text(t *report.Text) {
 	for n, run := range r.Runs() {
 		fmt.Fprintf(t.W, "\n%s: %s.\n", []string{"Source", "Aligned view"}[n], run.facts())
 		run.text(t)
-	}
-	if remedy := r.Remedy(""); remedy != "" {
-		fmt.Fprintf(t.W, "\n%s.\n", report.Capital(remedy))
 	}
 }
 
