@@ -12,6 +12,9 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
+// reasoned counts the copies that were compared with what JSON says of them, beside the rows of accepted.
+const reasoned = -1
+
 // differSeed makes the disk of a seed, and its mutants. Some are mutants of what trueup itself has written.
 func differSeed(t *testing.T, seed, mutants uint64, seen map[int]int) {
 	t.Helper()
@@ -26,6 +29,7 @@ func differSeed(t *testing.T, seed, mutants uint64, seen map[int]int) {
 	var made jsonAnswer
 	require.NoError(t, json.Unmarshal([]byte(convert.stdout), &made))
 	disktest.Run(t, "qemu-img", "compare", "-f", qemuName(d.format.name), "-F", qemuName(made.Format), path, written)
+	seen[reasoned] += requireReasons(t, path)
 	for i := range mutants {
 		t.Run(fmt.Sprint("mutant ", i), func(t *testing.T) {
 			rng := differRand("mutant ", seed, " ", i)
@@ -37,6 +41,7 @@ func differSeed(t *testing.T, seed, mutants uint64, seen map[int]int) {
 				parent = written
 			}
 			m := mutate(t, rng, parent)
+			seen[reasoned] += requireReasons(t, m.path)
 			for _, x := range m.differences(t) {
 				if row := acceptedBy(m, x); row >= 0 {
 					seen[row]++
@@ -48,7 +53,8 @@ func differSeed(t *testing.T, seed, mutants uint64, seen map[int]int) {
 	}
 }
 
-// TestDifferential compares what is read of random disks, and of mutants of them, with what qemu-img and sfdisk read.
+// TestDifferential compares what is read of random disks, and of mutants of them, with what qemu-img and sfdisk read, and
+// wants a reason in JSON for each byte in which an aligned copy of them differs from the moved disk.
 // TRUEUP_DIFFER is the number of disks, TRUEUP_DIFFER_SEED the first seed, TRUEUP_DIFFER_MUTANTS the mutants of each.
 func TestDifferential(t *testing.T) {
 	if testing.Short() {
@@ -66,6 +72,9 @@ func TestDifferential(t *testing.T) {
 			differSeed(t, seed, mutants, seen)
 		})
 	}
+	require.Positive(t, seen[reasoned])
+	t.Logf("compared %d aligned copies with what JSON says of them", seen[reasoned])
+	delete(seen, reasoned)
 	for row, n := range seen {
 		t.Logf("accepted %d times: %s: %s", n, accepted[row].kind, accepted[row].reason)
 	}

@@ -97,8 +97,27 @@ func (t *Text) changes(c Changes) {
 	if c.Moved > 0 {
 		t.moves(c)
 	}
+	t.gapMoves(c.GapMoves)
 	t.patches(c.Patches)
 }
+
+// gapMoves prints what moves beside partitions.
+func (t *Text) gapMoves(gs []GapMove) {
+	if len(gs) == 0 {
+		return
+	}
+	t.printf("\n")
+	for i, g := range gs {
+		if i == maxGapMoves {
+			t.printf("  and %d more, which JSON lists\n", len(gs)-i)
+			break
+		}
+		t.printf("  beside partitions: bytes %d to %d go to byte %d\n", g.From, g.From+g.Size-1, g.To)
+	}
+}
+
+// maxGapMoves bounds the lines for what moves beside partitions.
+const maxGapMoves = 16
 
 func (t *Text) moves(c Changes) {
 	w := newTable()

@@ -213,6 +213,13 @@ type Move struct {
 	Delta     int64 `json:"delta_bytes"`
 }
 
+// GapMove is something beside partitions that gets a new place: a boot record of logical drives, or data in a gap.
+type GapMove struct {
+	From int64 `json:"from_bytes"`
+	To   int64 `json:"to_bytes"`
+	Size int64 `json:"size_bytes"`
+}
+
 // Patch is a range of the result that differs from the source.
 type Patch struct {
 	Off    int64  `json:"offset_bytes"`
@@ -272,6 +279,7 @@ type Changes struct {
 	Moves   []Move  `json:"moves"`
 	Patches []Patch `json:"patches"`
 
+	GapMoves  []GapMove          `json:"gap_moves,omitempty"`
 	FreeSpace []freespace.Volume `json:"free_space,omitempty"` // with --skip-free
 
 	sector int64 // bytes of an LBA of the table
@@ -476,11 +484,38 @@ func NewChanges(p *plan.Plan) Changes {
 	for _, m := range p.Moves {
 		c.Moves = append(c.Moves, Move{m.Partition, m.From, m.To, m.Len, m.Delta()})
 	}
+	c.GapMoves = gapMoves(p)
 	for _, x := range p.Patches {
 		c.Patches = append(c.Patches,
 			Patch{x.Off, len(x.New), hex.EncodeToString(x.Old), hex.EncodeToString(x.New), x.Reason})
 	}
 	return c
+}
+
+// gapMoves lists what moves and is no partition.
+func gapMoves(p *plan.Plan) (out []GapMove) {
+	parts := make([]disk.Range, 0, len(p.Moves))
+	for _, m := range p.Moves {
+		parts = append(parts, disk.Range{Off: m.From, Len: m.Len})
+	}
+	parts = disk.Merge(parts)
+	for _, x := range p.Pieces {
+		if x.From == x.To {
+			continue
+		}
+		add := func(from, end int64) {
+			if from < end {
+				out = append(out, GapMove{from, from + x.To - x.From, end - from})
+			}
+		}
+		at := x.From
+		for i := disk.Behind(parts, at); i < len(parts) && parts[i].Off < x.Source().End(); i++ {
+			add(at, parts[i].Off)
+			at = parts[i].End()
+		}
+		add(at, x.Source().End())
+	}
+	return out
 }
 
 // NewDifferences describes where a copy with a layout is wrong.
