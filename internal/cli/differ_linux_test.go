@@ -53,8 +53,8 @@ func differSeed(t *testing.T, seed, mutants uint64, seen map[int]int) {
 	}
 }
 
-// TestDifferential compares what is read of random disks, and of mutants of them, with what qemu-img and sfdisk read, and
-// wants a reason in JSON for each byte in which an aligned copy of them differs from the moved disk.
+// TestDifferential compares what is read of random disks, and of mutants of them, with what qemu-img and sfdisk read,
+// and wants a reason in JSON for each byte in which an aligned copy of them differs from the moved disk.
 // TRUEUP_DIFFER is the number of disks, TRUEUP_DIFFER_SEED the first seed, TRUEUP_DIFFER_MUTANTS the mutants of each.
 func TestDifferential(t *testing.T) {
 	if testing.Short() {

@@ -57,8 +57,8 @@ func requireReasons(t *testing.T, path string) (copies int) {
 	}
 	for _, flags := range [][]string{nil, {"--repair-table"}, {"--boundary", "4K", "--repair-table"}} {
 		dest := filepath.Join(t.TempDir(), "reasons.raw")
-		end := trueup(t, append(append([]string{"align", "--json", "--to", "raw", "--allow-unbootable"}, flags...), path,
-			dest)...)
+		args := append([]string{"align", "--json", "--to", "raw", "--allow-unbootable"}, flags...)
+		end := trueup(t, append(args, path, dest)...)
 		if end.code != 0 {
 			require.NoFileExists(t, dest)
 			continue

@@ -112,7 +112,7 @@ func (p *Plan) resize(l *layout.Layout, size int64, mend bool) {
 
 // unmended refuses to leave a damaged table as it is where the user wants it mended. A move refuses the same.
 func (p *Plan) unmended(l *layout.Layout) {
-	if l.Table == nil || !(l.Table.Blocked() || l.Table.Damaged()) {
+	if l.Table == nil || (!l.Table.Blocked() && !l.Table.Damaged()) {
 		return
 	}
 	for _, i := range l.Issues {

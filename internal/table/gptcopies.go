@@ -15,7 +15,7 @@ type copies struct {
 	sector    int64
 	valid     [2]*gpt     // primary and backup; nil: not valid, or not where it belongs
 	anew      [2]*rewrite // how a copy that is not valid can be written; nil: not at all
-	enlarged  bool        // the backup is sound in the middle of a disk that was enlarged, and a move takes it to the end
+	enlarged  bool        // the backup is sound in the middle of an enlarged disk, and a move takes it to the end
 	rest      bool        // what is less than a sector at the end of the disk is not zero
 
 	mbr    []byte // entries and signature of sector 0, from byte 446

@@ -25,8 +25,8 @@ const maxMended = maxEntries * minEntrySize
 // remedies for damage.
 const (
 	askToMend = "--repair-table writes both copies and the protective MBR right"
-	mendFirst = "find out what is in the place of the damaged copy; if nothing needs it, repair the table in the guest " +
-		"(gdisk, r, then b or d, w)"
+	mendFirst = "find out what is in the place of the damaged copy; if nothing needs it, repair the table in the " +
+		"guest (gdisk, r, then b or d, w)"
 )
 
 // prepare finds out how the copies that are not valid can be written anew, and reads what that replaces.
@@ -130,12 +130,10 @@ func (g *gpt) sameHeader(found []byte) bool {
 	if ondisk.IsZero(found) {
 		return true
 	}
-	same, fields := 0, []disk.Range{
-		{Off: 0, Len: 8}, {Off: 8, Len: 8}, {Off: atUsable, Len: 8}, {Off: atUsable + 8, Len: 8}, {Off: 56, Len: 8},
-		{Off: 64, Len: 8}, {Off: atNumEntries, Len: 8},
-	}
-	for _, f := range fields {
-		if bytes.Equal(found[f.Off:f.End()], g.raw[f.Off:f.End()]) {
+	const n, atGUID = 8, 56
+	same, fields := 0, []int{0, n, atUsable, atUsable + n, atGUID, atGUID + n, atNumEntries}
+	for _, off := range fields {
+		if bytes.Equal(found[off:off+n], g.raw[off:off+n]) {
 			same++
 		}
 	}

@@ -175,8 +175,8 @@ func TestHybridMBRWithoutRoom(t *testing.T) {
 	}
 }
 
-// Where a disk grows or its table is mended, slots that are not understood stay as they are: of a hybrid MBR that counts
-// other sectors than its GPT, all of it, and else all but the end of the protective entry.
+// Where a disk grows or its table is mended, slots that are not understood stay as they are: of a hybrid MBR that
+// counts other sectors than its GPT, all of it, and else all but the end of the protective entry.
 func TestSlotsThatAreNotUnderstoodStay(t *testing.T) {
 	t.Parallel()
 	odd := func(f forge.Bytes) forge.Bytes {

@@ -126,8 +126,8 @@ func (m *mbr) add(i int, e mbrEntry) {
 }
 
 // isCode reports whether code or text stands where the entries would be, as in the boot sector of a volume over the
-// whole disk: a boot flag is illegal, and no entry names a place on the disk, or all four have such a flag. For Linux one
-// such flag is enough (block/partitions/msdos.c); here a single wrong byte of a table is damage to report.
+// whole disk: a boot flag is illegal, and no entry names a place on the disk, or all four have such a flag. For Linux
+// one such flag is enough (block/partitions/msdos.c); here a single wrong byte of a table is damage to report.
 func (m *mbr) isCode(size int64) bool {
 	illegal, placed := 0, false
 	for _, e := range m.sector.Entries {

@@ -80,8 +80,11 @@ func TestMendingReadsWhatItReplaces(t *testing.T) {
 		damage func(f forge.Bytes, header, array int64)
 		mends  bool
 	}{
-		"a wiped header":             {func(f forge.Bytes, h, _ int64) { clear(f[h : h+512]) }, true},
-		"a wiped copy":               {func(f forge.Bytes, h, a int64) { clear(f[h : h+512]); clear(f[a : a+mendArrays]) }, true},
+		"a wiped header": {func(f forge.Bytes, h, _ int64) { clear(f[h : h+512]) }, true},
+		"a wiped copy": {func(f forge.Bytes, h, a int64) {
+			clear(f[h : h+512])
+			clear(f[a : a+mendArrays])
+		}, true},
 		"no signature":               {func(f forge.Bytes, h, _ int64) { clear(f[h : h+8]) }, true},
 		"another sum":                {func(f forge.Bytes, h, _ int64) { f.U32(h+tableforge.GPTHeaderCRC, 7) }, true},
 		"a wrong bit in the GUID":    {func(f forge.Bytes, h, _ int64) { f[h+60] ^= 1 }, true},
@@ -90,8 +93,8 @@ func TestMendingReadsWhatItReplaces(t *testing.T) {
 		"an end of before":           {func(f forge.Bytes, _, a int64) { f.U64(a+128+40, 3000) }, true},
 		"another header":             {func(f forge.Bytes, h, _ int64) { copy(f[h:h+92], random(92)) }, false},
 		"a header of another disk":   {func(f forge.Bytes, h, _ int64) { copy(f[h+24:h+92], random(68)) }, false},
-		"a loader over all":          {func(f forge.Bytes, _, a int64) { copy(f[a:a+mendArrays], random(mendArrays)) }, false},
-		"a loader in unused entries": {func(f forge.Bytes, _, a int64) { copy(f[a+mendArrays/2:], random(2000)) }, false},
+		"a loader over all":          {func(f forge.Bytes, _, a int64) { copy(f[a:], random(mendArrays)) }, false},
+		"a loader in unused entries": {func(f forge.Bytes, _, a int64) { copy(f[a+8192:], random(2000)) }, false},
 		"a byte in the last entry":   {func(f forge.Bytes, _, a int64) { f[a+mendArrays-1] = 1 }, false},
 		"an entry that the other has not": {func(f forge.Bytes, _, a int64) {
 			copy(f[a+256:], f[a:a+128])

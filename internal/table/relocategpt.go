@@ -49,7 +49,9 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 		if own != nil {
 			out = append(out, headerPatches(headers[i], own.raw, now, name)...)
 		} else if string(w.old) != string(now) {
-			out = append(out, disk.Patch{Off: headers[i], Old: w.old, New: now, Reason: name + ": header, from the other copy"})
+			out = append(out, disk.Patch{
+				Off: headers[i], Old: w.old, New: now, Reason: name + ": header, from the other copy",
+			})
 		}
 	}
 	switch {

@@ -214,7 +214,7 @@ func (t *Table) cutShort(want, size, missing int64, err error) {
 	case missing == 0:
 		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short behind "+
 			"its last partition. All partitions are there, the backup GPT is not", size, want)
-		remedy = fmt.Sprintf("%s makes it as long as it was; then --repair-table writes the backup again", longer(want))
+		remedy = longer(want) + " makes it as long as it was; then --repair-table writes the backup again"
 	case missing > mayBeRounded:
 		remedy = "copy the whole image from its source again; if it is whole, repair the partition table in the guest"
 	default:

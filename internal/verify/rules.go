@@ -122,7 +122,7 @@ func (r *Result) chains() (out []disk.Range, err error) {
 		if err != nil {
 			return nil, err
 		}
-		for k := int64(0); k < 4; k++ {
+		for k := range int64(4) {
 			if !ondisk.IsZero(raw[k*mbrEntry : (k+1)*mbrEntry]) {
 				out = append(out, fields(is[i].Off+mbrEntries+k*mbrEntry)...)
 			}

@@ -38,8 +38,8 @@ func open(s *driver.Source) (*driver.Image, error) {
 // CodeOdd is that of the issue of a file that ends within a sector.
 const CodeOdd = "raw-size"
 
-// padded reads a file that ends within a sector and begins with a partition table: zeros fill the sector, as QEMU has it
-// (block.c, bdrv_refresh_total_sectors rounds up). Nothing is written into such a file.
+// padded reads a file that ends within a sector and begins with a partition table: zeros fill the sector, as QEMU has
+// it (block.c, bdrv_refresh_total_sectors rounds up). Nothing is written into such a file.
 func padded(f driver.File, size, sector int64) (*driver.Image, error) {
 	if size < units.SectorSize || size%units.SectorSize == 0 { // a disk, but not of such sectors
 		return nil, notRaw(size, sector)
@@ -57,16 +57,16 @@ func padded(f driver.File, size, sector int64) (*driver.Image, error) {
 		Disk: disk.New(whole, sector, disk.Pieces(whole, end, nil)),
 		Issues: []ondisk.Issue{{
 			Code: CodeOdd, Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the file has %d bytes, %d more than a multiple of %d: it is read as a disk of %d bytes, "+
-				"with zeros at the end, as QEMU reads it", size, size%sector, sector, whole),
+			Text: fmt.Sprintf("the file has %d bytes, %d more than a multiple of %d: it is read as a disk of %d "+
+				"bytes, with zeros at the end, as QEMU reads it", size, size%sector, sector, whole),
 			Remedy: fmt.Sprintf("if the last %d bytes are no part of the disk, remove them: truncate -s %d FILE",
 				size%sector, units.AlignDown(size, sector)),
 		}},
 	}, nil
 }
 
-// HasTable reports whether a file begins with an MBR that names a partition: a signature, legal boot flags, and an entry
-// in use. Spec: UEFI 2.10, 5.2.1.
+// HasTable reports whether a file begins with an MBR that names a partition: a signature, legal boot flags, and an
+// entry in use. Spec: UEFI 2.10, 5.2.1.
 func HasTable(head []byte) bool {
 	const entries, entry, signature = 446, 16, 510
 	if int64(len(head)) < units.SectorSize || head[signature] != 0x55 || head[signature+1] != 0xaa {
