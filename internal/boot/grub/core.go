@@ -71,7 +71,7 @@ const (
 	objPrefix    = 3
 	maxObjects   = 4096
 	maxText      = 64 << 10 // bytes of a script or name
-	maxMemdisk   = 16 << 20
+	maxMemdisk   = 8 << 20  // bytes of all modules of a program
 )
 
 // built is what was put into a GRUB when it was built.

@@ -1,6 +1,7 @@
 package grub_test
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -85,6 +86,20 @@ func TestDamagedCoreImage(t *testing.T) {
 		require.Len(t, found, 1, name)
 		require.True(t, found[0].Anywhere, name)
 		require.Contains(t, found[0].Paths, "boot/grub/grub.cfg", name)
+	}
+}
+
+// Whatever byte of a core image is another one, it ends, and something is searched for the configuration.
+func TestChangedCoreImage(t *testing.T) {
+	t.Parallel()
+	core := mkimage(t, "i386-pc", "(,msdos1)/boot/grub", "set x=y\n", "biosdisk")
+	for i := range disktest.Sample(300) {
+		dice := rand.New(rand.NewPCG(1, uint64(i)))
+		b := []byte(string(core))
+		for range 1 + dice.IntN(4) {
+			b[512+dice.IntN(len(b)-512)] = byte(dice.Uint32())
+		}
+		require.Len(t, configured(t, withCore(b)), 1, i)
 	}
 }
 

@@ -17,7 +17,7 @@ var EFI = boot.Finder{Name: "grub of uefi", Find: boot.Everywhere(findEFI)}
 
 // Limits of the programs of an EFI system partition that are looked into.
 const (
-	maxPrograms   = 32
+	maxPrograms   = 16
 	maxEFIFolders = 64
 	maxSections   = 64
 )
