@@ -219,6 +219,8 @@ func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 		names, err := l.expand(files, c.pattern)
 		if err == nil {
 			err = l.files(p, files, names, c, &count)
+		} else if tolerable(err) == nil && !isAbsent(err) {
+			err = l.unread(p, c.pattern, c, err)
 		}
 		if tolerable(err) != nil {
 			return err
@@ -236,7 +238,7 @@ func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind
 ) (broken error) {
 	for _, name := range names {
 		if *count == maxConfigs {
-			return fmt.Errorf("file %.256q: %w of files that are looked into", name, ondisk.ErrLimit)
+			return l.unread(p, name, kind, fmt.Errorf("%w of %d files that are looked into", ondisk.ErrLimit, maxConfigs))
 		}
 		s, fresh, err := l.open(p, files, name)
 		switch {
@@ -245,9 +247,7 @@ func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind
 		case tolerable(err) != nil:
 			return err
 		case err != nil:
-			if broken = err; kind.role != "" || kind.syntax != boot.Options {
-				l.miss(p.Number, fmt.Sprintf("%.256q of partition %d", "/"+name, p.Number), err.Error())
-			}
+			broken = l.unread(p, name, kind, err)
 		case fresh:
 			*count++
 			s.role, s.scan, s.syntax = kind.role, kind.scan, kind.syntax
@@ -255,6 +255,14 @@ func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind
 		}
 	}
 	return broken
+}
+
+// unread records a file of a loader that could not be read, and returns the error.
+func (l *guest) unread(p boot.Partition, name string, kind configFile, err error) error {
+	if kind.role != "" || kind.syntax != boot.Options {
+		l.miss(p.Number, fmt.Sprintf("%.256q of partition %d", "/"+name, p.Number), err.Error())
+	}
+	return err
 }
 
 // open reads a file. fresh is false for one that another name led to.
@@ -284,7 +292,8 @@ func (l *guest) open(p boot.Partition, files guestfile.FS, name string) (s *sour
 	return s, true, nil
 }
 
-// expand returns the paths of a pattern. Folders are listed only for a star.
+// expand returns the paths of a pattern, one more than may be read if there are more. Folders are listed only for a
+// star.
 func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 	paths := []string{""}
 	for element := range strings.SplitSeq(pattern, "/") {
@@ -302,7 +311,7 @@ func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 				return nil, err
 			}
 			for _, e := range entries {
-				if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && len(next) < maxConfigs &&
+				if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && len(next) <= maxConfigs &&
 					e.Name != "." && e.Name != ".." {
 					next = append(next, path.Join(dir, e.Name))
 				}
@@ -334,6 +343,9 @@ func (c *config) lines() {
 			c.line = number
 		}
 		s, open := strings.CutSuffix(strings.TrimRight(s, "\r\n"), `\`)
+		if len(line)+len(s) > maxConfigLine {
+			c.miss(c.in.Number, c.at(), fmt.Sprintf("of a line only the first %d bytes are read", maxConfigLine))
+		}
 		line = append(line, s[:min(len(s), maxConfigLine-len(line))]...)
 		if open && len(line) < maxConfigLine {
 			continue

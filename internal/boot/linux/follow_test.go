@@ -152,6 +152,15 @@ func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 // long is a file beyond the limit of a configuration.
 var long = strings.Repeat("\x00", 1<<20+1)
 
+// manyFiles returns files of SYSLINUX, of which only some can be read.
+func manyFiles(n int) map[string]string {
+	out := map[string]string{}
+	for i := range n {
+		out[fmt.Sprintf("boot/syslinux/%d.cfg", i)] = ""
+	}
+	return out
+}
+
 // A configuration that a boot can go through and that cannot be looked into is said, once for the disk, with the place
 // and the reason.
 func TestConfigurationThatIsNotSeen(t *testing.T) {
@@ -210,7 +219,12 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 		"many": {
 			onRoot: onRoot(strings.Repeat("source (hd0,msdos3)/x\n", 40)), says: []string{"and 15 more"},
 		},
-		"values without end": {onRoot: onRoot("set x=a$x\nsource /$x"), says: []string{"too deeply"}},
+		"a long line": {
+			onRoot: onRoot("menuentry x { " + strings.Repeat("echo; ", 3000) + "}"),
+			says:   []string{"line 1", "16384 bytes"},
+		},
+		"many files of SYSLINUX": {onRoot: manyFiles(80), says: []string{"/boot/syslinux/", "limit"}},
+		"values without end":     {onRoot: onRoot("set x=a$x\nsource /$x"), says: []string{"too deeply"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
