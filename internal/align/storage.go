@@ -12,6 +12,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -121,8 +122,9 @@ func (p Profiles) named(name string) (Storage, error) {
 	}
 	n, err := units.Parse(name)
 	if err != nil || checkBlock(n) != nil {
-		return Storage{}, fmt.Errorf("no storage %.256q, want one of %s, or a power of two from %s to %s", name,
-			strings.Join(p.Names(), ", "), units.Short(minStorage), units.Short(maxStorage))
+		return Storage{}, fmt.Errorf("no storage %.256q, want one of %s, or a power of two from %s to %s%s", name,
+			strings.Join(p.Names(), ", "), units.Short(minStorage), units.Short(maxStorage),
+			ondisk.DidYouMean(name, p.Names()...))
 	}
 	return Storage{
 		Name: units.Short(n), Block: n, About: "blocks of " + units.Format(n), Source: "--storage",

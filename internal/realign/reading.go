@@ -56,7 +56,11 @@ func (r Reading) Options() (image.Options, error) {
 	format := image.FormatName(r.Format)
 	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like)}
 	if format != "" && !slices.Contains(image.Names(), format) {
-		return o, ondisk.In(ondisk.ErrUsage, "--format %q, want one of %s", r.Format, strings.Join(image.Names(), ", "))
+		err := ondisk.NoChoice("--format", r.Format, image.Names()...)
+		if slices.Contains([]string{"text", "json", "csv", "html"}, r.Format) {
+			err = ondisk.In(ondisk.ErrUsage, "%w; the format of the result is -o %s", err, r.Format)
+		}
+		return o, err
 	}
 	err := o.AllowFolders(r.Allow)
 	return o, err

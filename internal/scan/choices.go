@@ -47,7 +47,7 @@ var Isolations = []string{string(sandbox.None), string(sandbox.Process), string(
 func (c *Choices) Consistent(whole bool) error {
 	switch {
 	case !slices.Contains(Isolations, c.Isolation):
-		return ondisk.In(ondisk.ErrUsage, "--isolation %q, want one of %s", c.Isolation, strings.Join(Isolations, ", "))
+		return ondisk.NoChoice("--isolation", c.Isolation, Isolations...)
 	case whole && c.Isolation != string(sandbox.Sandbox):
 		return ondisk.In(ondisk.ErrUsage, "--require-sandbox and --isolation %s contradict each other; "+
 			"give one of them",
@@ -111,7 +111,7 @@ func ParseFailOn(s string) (results.FailOn, error) {
 	}
 	level, err := results.ParseFailOn(s)
 	if err != nil {
-		return level, ondisk.In(ondisk.ErrUsage, "--fail-on %w", err)
+		return level, err
 	}
 	return level, nil
 }

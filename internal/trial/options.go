@@ -48,8 +48,7 @@ func (o *Options) CheckTrial() error {
 		{"accel", o.Accel, Accels},
 	} {
 		if !slices.Contains(c.allowed, c.value) {
-			return ondisk.In(ondisk.ErrUsage, "--%s%s %q, want %s", o.Prefix, c.name, c.value,
-				strings.Join(c.allowed, ", "))
+			return ondisk.NoChoice("--"+o.Prefix+c.name, c.value, c.allowed...)
 		}
 	}
 	for _, c := range []struct {

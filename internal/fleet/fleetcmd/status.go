@@ -15,6 +15,7 @@ import (
 
 	"github.com/trueup/trueup/internal/fleet"
 	"github.com/trueup/trueup/internal/fleet/queue"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // status is the result of status.
@@ -32,8 +33,12 @@ func newStatus(b *base) *cobra.Command {
 		Short: "Show how many jobs there are, and how far those are that run",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if state != "" && !slices.Contains(fleet.States, fleet.State(state)) {
-				return usage("--state %q, want one of %v", state, fleet.States)
+			states := make([]string, 0, len(fleet.States))
+			for _, s := range fleet.States {
+				states = append(states, string(s))
+			}
+			if state != "" && !slices.Contains(states, state) {
+				return ondisk.NoChoice("--state", state, states...)
 			}
 			return b.with(cmd.Context(), func(q *queue.Queue) error {
 				s, err := readStatus(cmd.Context(), q, datastore, fleet.State(state))

@@ -37,8 +37,8 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 	}
 	f, names := writable(name)
 	if f.Create == nil {
-		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written, want one of %s", name,
-			strings.Join(names, ", "))
+		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written, want one of %s%s", name,
+			strings.Join(names, ", "), ondisk.DidYouMean(name, names...))
 	}
 	if err := src.HoldsSectors(name, src.Disk.SectorSize()); err != nil {
 		return f, "", err
@@ -61,8 +61,8 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 	if len(f.Subformats) == 0 {
 		return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformats, but %q was asked for", name, sub)
 	}
-	return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformat %q that can be written, want one of %s", name, sub,
-		strings.Join(f.Subformats, ", "))
+	return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformat %q that can be written, want one of %s%s", name, sub,
+		strings.Join(f.Subformats, ", "), ondisk.DidYouMean(sub, f.Subformats...))
 }
 
 // Reports returns the geometry that a BIOS reports of a copy of size bytes, zero where its format states none, or it

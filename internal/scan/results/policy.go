@@ -1,11 +1,11 @@
 package results
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -38,7 +38,7 @@ func ParseFailOn(s string) (FailOn, error) {
 			return FailOn(level), nil
 		}
 	}
-	return "", fmt.Errorf("%q, want one of %s", s, strings.Join(FailOns(), ", "))
+	return "", ondisk.NoChoice("--fail-on", s, FailOns()...)
 }
 
 // Exit codes of one image. Codes of verdicts are those of align.
