@@ -1,6 +1,7 @@
 package packed
 
 import (
+	"archive/zip"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -342,6 +343,27 @@ func TestZipOfTools(t *testing.T) {
 		_, err = files[0].Open(bytes.NewReader(b))
 		require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	})
+}
+
+// Names that are not UTF-8 are in code page 437, as DOS and Windows pack them. Bytes by MAPPINGS/VENDORS/MICSFT/PC,
+// CP437.TXT, of unicode.org.
+func TestZipNames(t *testing.T) {
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for _, name := range []string{"B\x81ro/\x84.img", "plain.img", "Büro.img"} {
+		f, err := w.CreateHeader(&zip.FileHeader{Name: name, NonUTF8: true})
+		require.NoError(t, err)
+		_, err = f.Write([]byte(name))
+		require.NoError(t, err)
+	}
+	require.NoError(t, w.Close())
+	files, err := Files(bytes.NewReader(b.Bytes()))
+	require.NoError(t, err)
+	var names []string
+	for _, x := range files {
+		names = append(names, x.Name)
+	}
+	require.Equal(t, []string{"Büro/ä.img", "plain.img", "Büro.img"}, names)
 }
 
 // A method that is not read has its name in the message. Numbers of APPNOTE.TXT 6.3.10, 4.4.5.

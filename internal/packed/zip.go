@@ -12,6 +12,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/klauspost/compress/flate"
 
@@ -157,6 +158,9 @@ func parseFile(b []byte) (x File, regular bool, rest []byte, err error) {
 	x = File{
 		Name: string(b[zipCentralSize:][:name]), Size: int64(le.Uint32(b[24:])), Packed: int64(le.Uint32(b[20:])),
 		local: int64(le.Uint32(b[42:])), by: le.Uint16(b[10:]), flags: le.Uint16(b[8:]), sum: le.Uint32(b[16:]),
+	}
+	if !utf8.ValidString(x.Name) { // APPNOTE.TXT, appendix D: without the flag of UTF-8 in that of the IBM PC
+		x.Name = ondisk.DecodeText("ibm437", x.Name)
 	}
 	x.zip64(b[zipCentralSize+name:][:extra])
 	const unix, format, link = 3, 0o170000, 0o120000 // what came through a pipe has the mode of one
