@@ -36,7 +36,7 @@ func Words(command string) ([]string, error) {
 			"write a script, and name that", command)
 	}
 	if _, err := exec.LookPath(words[0]); err != nil {
-		return nil, ondisk.In(ondisk.ErrUsage, "--after: %w", err)
+		return nil, ondisk.In(ondisk.ErrUsage, "--after %s: %w", words[0], sys.Cause(err))
 	}
 	return words, nil
 }

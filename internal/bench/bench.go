@@ -32,6 +32,7 @@ type Options struct {
 	Workload *Workload // of it, instead of the loads of this package
 	Program  string    // fio; empty: of PATH
 	Now      func() time.Time
+	Ready    func() // called before the first byte is written or measured, if the target fits; may be nil
 	Watch    Watch
 }
 
@@ -198,6 +199,9 @@ func Run(ctx context.Context, o *Options) (*measured.Result, error) {
 		return nil, err
 	}
 	defer t.file.Close()
+	if o.Ready != nil {
+		o.Ready()
+	}
 	if !o.ReadOnly {
 		if err := t.fill(ctx, o); err != nil {
 			return nil, err

@@ -30,7 +30,7 @@ func (o *Options) Settle(changed func(flag string) bool) error {
 	if o.JobFile != "" {
 		text, err := readBounded(o.JobFile, maxWorkload)
 		if err != nil {
-			return err
+			return fmt.Errorf("--workload: %w", err)
 		}
 		if o.Workload, err = parseWorkload(o.JobFile, text); err != nil {
 			return fmt.Errorf("%s: %w", o.JobFile, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
 )
 
@@ -30,20 +31,25 @@ var habits = map[string][]string{
 	"version": {"--version"},
 }
 
-// flagHabits are flags of other tools, and their equivalents here.
-var flagHabits = map[string]string{
-	"dry-run":       "trueup plan, which writes nothing",
-	"n":             "trueup plan, which writes nothing",
-	"O":             "--to",
-	"output-format": "--to",
-	"f":             "--format",
-	"F":             "--format",
-	"V":             "--version",
-	"y":             "--force",
-	"overwrite":     "--force",
-	"threads":       "--jobs",
-	"silent":        "--quiet",
+// flagHabits are flags of other tools, and their equivalents here. One that is a flag is that of the command, if it has
+// it; the first that fits counts.
+var flagHabits = map[string][]string{
+	"dry-run":       {"trueup plan, which writes nothing"},
+	"n":             {"trueup plan, which writes nothing"},
+	"O":             {"--to", asJSON},
+	"output-format": {"--to", asJSON},
+	"f":             {"--format", asJSON},
+	"F":             {"--format", asJSON},
+	"format":        {asJSON},
+	"V":             {"--version"},
+	"y":             {"--force"},
+	"overwrite":     {"--force"},
+	"threads":       {"--jobs"},
+	"silent":        {"--quiet"},
 }
+
+// asJSON suggests the flag for the format of a report.
+const asJSON = "-o FORMAT, such as -o json"
 
 // unknownCommand returns the error of a command that does not exist, with a suggestion.
 func unknownCommand(root *cobra.Command, name string) error {
@@ -63,45 +69,59 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return command.Usage("unknown command %q; %s", name, hint)
 }
 
-// wrongFlag returns the error of a flag that does not exist, with a suggestion.
+// wrongFlag returns the error of a flag that does not exist or has a wrong value, with a suggestion.
 func wrongFlag(cmd *cobra.Command, err error) error {
+	help := "see " + cmd.CommandPath() + " --help"
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := unknown.GetSpecifiedName()
-		if near := cmp.Or(flagHabits[name], nearFlag(cmd, name)); near != "" {
-			return command.Usage("%w; did you mean %s? See %s --help", err, near, cmd.CommandPath())
+		flag := "--" + name
+		if unknown.GetSpecifiedShortnames() != "" {
+			flag = "-" + name
 		}
+		if near := cmp.Or(habitOf(cmd, name), nearFlag(cmd, name)); near != "" {
+			flag += "; did you mean " + near + "?"
+		}
+		err = errors.New("unknown flag: " + flag)
 	}
-	return command.Usage("%w; see %s --help", err, cmd.CommandPath())
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		err = command.WrongValue(wrong.GetFlag(), wrong.GetValue(), wrong.Unwrap())
+	}
+	if none, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		name, _ := pflag.UnquoteUsage(none.GetFlag())
+		err = command.Usage("--%s needs a value: %s", none.GetFlag().Name, name)
+	}
+	return command.Usage("%s", withHelp(err.Error(), help))
 }
 
-// nearFlag returns the flag with the most similar name, empty if more than two letters differ.
+// withHelp appends the command line of a help to a message.
+func withHelp(text, help string) string {
+	if strings.HasSuffix(text, "?") {
+		return text + " S" + help[1:]
+	}
+	return text + "; " + help
+}
+
+// habitOf returns the equivalent of a flag of other tools, empty if the command has none.
+func habitOf(cmd *cobra.Command, name string) string {
+	for _, habit := range flagHabits[name] {
+		flag, _, _ := strings.Cut(strings.TrimLeft(habit, "-"), " ")
+		if !strings.HasPrefix(habit, "-") || cmd.Flags().Lookup(flag) != nil || habit == asJSON {
+			return habit
+		}
+	}
+	return ""
+}
+
+// nearFlag returns the flag with the most similar name, empty if none is similar.
 func nearFlag(cmd *cobra.Command, name string) string {
-	best, least := "", 3
+	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if d := distance(name, f.Name); d < least && d < len(name) {
-			best, least = "--"+f.Name, d
+		if !f.Hidden {
+			names = append(names, f.Name)
 		}
 	})
-	return best
-}
-
-// distance returns how many letters must be changed, added or left out to make one word of another.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	if near := ondisk.Near(name, names...); near != "" {
+		return "--" + near
 	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := before
-			if a[i] != b[j] {
-				change++
-			}
-			before = row[j+1]
-			row[j+1] = slices.Min([]int{change, row[j] + 1, row[j+1] + 1})
-		}
-	}
-	return row[len(b)]
+	return ""
 }

@@ -72,11 +72,8 @@ func configure(root, cmd *cobra.Command, environ []string) error {
 			case !slices.Contains(settable, f.Name):
 				err = fmt.Errorf("%s: --%s is taken from the command line only", v.from, f.Name)
 			default:
-				if err = f.Value.Set(v.text); err != nil && f.Value.Type() == "bool" {
-					err = errors.New("want true or false")
-				}
-				if err != nil {
-					err = fmt.Errorf("%s: --%s %q: %w", v.from, f.Name, v.text, err)
+				if err = f.Value.Set(v.text); err != nil {
+					err = fmt.Errorf("%s: %w", v.from, command.WrongValue(f, v.text, err))
 				}
 			}
 			f.DefValue = f.Value.String()
@@ -134,7 +131,7 @@ func variablesOf(root *cobra.Command, environ []string) (s settings, config stri
 			s[flag] = []setting{{"variable " + name, text}}
 		case strings.HasPrefix(name, variables):
 			for near := range named {
-				if distance(near, name) == 1 {
+				if ondisk.Distance(near, name) == 1 {
 					return nil, "", fmt.Errorf("unknown variable %s; did you mean %s?", name, near)
 				}
 			}

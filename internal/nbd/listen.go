@@ -3,6 +3,7 @@ package nbd
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -94,11 +95,29 @@ func ListenUnix(path string) (l net.Listener, err error) {
 		return nil, ondisk.In(ondisk.ErrUsage, "the path of the socket has %d bytes, want %d at most: %s", len(path),
 			maxSocketPath, path)
 	}
-	if _, err := os.Lstat(path); err == nil {
-		return nil, ondisk.In(ondisk.ErrUsage, "%s exists already; remove it, if no server uses it", path)
+	if st, err := os.Lstat(path); err == nil {
+		remedy := "name another path"
+		if st.Mode().Type() == fs.ModeSocket {
+			remedy = "remove it, if no server uses it"
+		}
+		return nil, ondisk.In(ondisk.ErrUsage, "socket %s: %s has the name already; %s", path, kindOf(st.Mode()), remedy)
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return nil, ondisk.In(ondisk.ErrOutput, "folder of the socket %s: %w; make it first", path, sys.Cause(err))
 	}
 	sys.Private(func() { l, err = net.Listen("unix", path) })
 	return l, err
+}
+
+// kindOf names what has the name of a socket.
+func kindOf(m fs.FileMode) string {
+	switch {
+	case m.Type() == fs.ModeSocket:
+		return "a socket"
+	case m.IsDir():
+		return "a folder"
+	}
+	return "a file"
 }
 
 // listenTCP listens on an address of this machine. anywhere allows others than those of loopback.

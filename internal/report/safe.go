@@ -2,7 +2,10 @@ package report
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -65,7 +68,26 @@ func SafeMessage(s string) string {
 
 // Message returns the text of an error in one line that a terminal can show, without secrets of URIs.
 func Message(err error) string {
-	return SafeMessage(realign.Shown(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error())))
+	return SafeMessage(realign.Shown(strings.NewReplacer("\n", "; ", "\t", "").Replace(withoutCall(err))))
+}
+
+// lookups are the calls that find a file. Of an error of theirs, users want the path and the reason.
+var lookups = []string{"open", "stat", "lstat"}
+
+// withoutCall returns the text of an error without the name of the call that did not find a file, and without a path
+// that stands before it.
+func withoutCall(err error) string {
+	text := err.Error()
+	p, ok := errors.AsType[*fs.PathError](err)
+	if !ok {
+		return text
+	}
+	named := p.Path + ": "
+	before, after, found := strings.Cut(text, p.Error())
+	if !found || !slices.Contains(lookups, p.Op) && !strings.HasSuffix(before, named) {
+		return text
+	}
+	return strings.TrimSuffix(before, named) + named + p.Err.Error() + after
 }
 
 // escaper escapes dangerous characters. Each write must have whole characters.

@@ -3,6 +3,7 @@ package sys
 import (
 	"errors"
 	"io/fs"
+	"os/exec"
 	"slices"
 	"syscall"
 )
@@ -19,9 +20,12 @@ func isAny(err error, some ...error) bool {
 	return slices.ContainsFunc(some, func(e error) bool { return errors.Is(err, e) })
 }
 
-// Cause returns an error of the file system without the path, which the caller names.
+// Cause returns an error of the file system or of a program to start without its name, which the caller gives.
 func Cause(err error) error {
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p.Err
+	}
+	if p, ok := errors.AsType[*exec.Error](err); ok {
 		return p.Err
 	}
 	return err

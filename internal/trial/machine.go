@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -103,7 +104,7 @@ func (m *Machine) program() (string, error) {
 	if m.QEMU != "" {
 		path, err := exec.LookPath(m.QEMU)
 		if err != nil {
-			return "", ondisk.In(ondisk.ErrUnsupported, "the program of QEMU: %w", err)
+			return "", ondisk.In(ondisk.ErrUnsupported, "QEMU, %s: %w", m.QEMU, sys.Cause(err))
 		}
 		return path, nil
 	}

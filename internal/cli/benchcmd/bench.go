@@ -94,7 +94,7 @@ func runBench(ctx context.Context, out, errOut io.Writer, f *benchFlags) error {
 	}
 	f.Ending.Hold(does)
 	if !f.Quiet {
-		fmt.Fprintf(errOut, "trueup: bench %s\n", report.SafeMessage(f.Say()))
+		f.Ready = func() { fmt.Fprintf(errOut, "trueup: bench %s\n", report.SafeMessage(f.Say())) }
 	}
 	bar := progress.NewBench(f.ProgressTo(errOut, f.Progress))
 	f.Watch = bar

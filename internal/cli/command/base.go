@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -30,6 +31,7 @@ type Base struct {
 	NoColor bool
 	seen    bool // a report was printed on a terminal
 	several bool // results go one after the other
+	Stays   bool // the command stays running behind its result, which programs read as a line
 	printed bool // the first of them
 	Log     Log
 	Result  any // of the run, for its log
@@ -62,9 +64,14 @@ func Arguments(names ...string) cobra.PositionalArgs {
 		if len(names) > 0 {
 			want = strings.Join(names, " ")
 		}
-		if len(names) == 1 && len(args) > 1 {
-			return Usage("%s looks at one image, %d were given; for several: trueup scan PATH...",
-				cmd.Name(), len(args))
+		switch several := len(names) == 1 && len(args) > 1; {
+		case several && names[0] == "IMAGE":
+			return Usage("%s looks at one image, %d were given; for several: trueup scan PATH...", cmd.Name(), len(args))
+		case several && names[0] == "PATH":
+			return Usage("%s takes one PATH, %d were given; for several: for disk in PATH...; do trueup %s \"$disk\"; done",
+				cmd.Name(), len(args), cmd.Name())
+		case several:
+			return Usage("%s takes one %s, %d were given; run it once for each", cmd.Name(), names[0], len(args))
 		}
 		return Usage("%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
 	}
@@ -87,11 +94,14 @@ func Head(command string) report.Head {
 
 // Check refuses values of common flags that cannot be right.
 func (c *Base) Check() error {
-	if c.Output != "text" && c.Output != "json" {
-		return Usage("--output %q, want text or json%s", c.Output, notTarget(c.Output))
+	if formats := []string{"text", "json"}; !slices.Contains(formats, c.Output) {
+		return hinted(ondisk.NoChoice("--output", c.Output, formats...), notTarget(c.Output))
 	}
 	return c.SettleOut()
 }
+
+// hinted adds a hint to an error of usage.
+func hinted(err error, hint string) error { return Usage("%w%s", err, hint) }
 
 // notTarget returns a hint at --to, for users of tools in which -o or -O sets the format of a copy.
 func notTarget(output string) string {
@@ -233,9 +243,40 @@ func (g given) Set(arg string) error {
 	return g.Value.Set(arg)
 }
 
-// RefuseEmpty has the flags of a command and of those below it refuse an empty argument, but for the commands that only
-// trueup itself calls.
+// WrongValue returns the error of the value of a flag. why is that of its parser.
+func WrongValue(f *pflag.Flag, value string, why error) error {
+	want := map[string]string{
+		"bool": "true or false", "int": "a whole number", "intSlice": "a whole number", "int64": "a whole number",
+		"duration": "a time such as 30s or 5m",
+	}[f.Value.Type()]
+	if want == "" || value == "" && f.Value.Type() != "bool" {
+		return Usage("--%s %.256q: %w", f.Name, value, why)
+	}
+	return Usage("--%s %.256q, want %s", f.Name, value, want)
+}
+
+// fullArguments returns the check of positional arguments with one for empty ones, as of a variable that is not set.
+func fullArguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if i := slices.Index(args, ""); i >= 0 {
+			names := slices.DeleteFunc(strings.Fields(cmd.Use)[1:], func(name string) bool { return name[0] == '[' })
+			name := "argument"
+			if len(names) > 0 {
+				name = strings.TrimSuffix(names[min(i, len(names)-1)], "...")
+			}
+			return Usage("%s: %s is empty, perhaps from a variable that is not set; name it", cmd.Name(), name)
+		}
+		if check == nil {
+			return nil
+		}
+		return check(cmd, args)
+	}
+}
+
+// RefuseEmpty has a command and those below it refuse empty arguments, also of their flags, but for the commands that
+// only trueup itself calls.
 func RefuseEmpty(cmd *cobra.Command) {
+	cmd.Args = fullArguments(cmd.Args)
 	refuse := func(f *pflag.Flag) {
 		if f.Value.Type() != "bool" {
 			f.Value = given{f.Value}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/opinion"
@@ -113,9 +114,12 @@ func printed(err error, c *Base, command string, stdout, stderr io.Writer) (code
 	return exit, failed
 }
 
-// writeJSON returns what writes an object: in one line where others may come.
+// inLines are the commands that print objects of one line each: others follow, or the command stays running.
+var inLines = []string{scan.Command, "report", "serve"}
+
+// writeJSON returns the function that writes an object of a command.
 func (c *Base) writeJSON(command string) func(io.Writer, any) error {
-	if c.several || command == scan.Command {
+	if c.several || c.Stays || slices.Contains(inLines, command) {
 		return report.Line
 	}
 	return report.JSON

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -69,7 +70,7 @@ func (*Choice) Type() string { return "WORD" }
 // Set parses the argument.
 func (c *Choice) Set(arg string) error {
 	if !slices.Contains(c.Of, arg) {
-		return fmt.Errorf("want %s", strings.Join(c.Of, ", "))
+		return fmt.Errorf("want one of %s%s", strings.Join(c.Of, ", "), ondisk.DidYouMean(arg, c.Of...))
 	}
 	c.Value = arg
 	return nil

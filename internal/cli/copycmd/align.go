@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
 	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/trial"
@@ -67,8 +69,8 @@ func (c *copyFlags) checkFlags() error {
 	if err := c.Check(); err != nil {
 		return err
 	}
-	if c.verify != full && c.verify != "structure" {
-		return command.Usage("--verify %q, want full or structure", c.verify)
+	if proofs := []string{full, "structure"}; !slices.Contains(proofs, c.verify) {
+		return ondisk.NoChoice("--verify", c.verify, proofs...)
 	}
 	return errors.Join(c.settleSums(), c.CheckWork())
 }

@@ -6,11 +6,11 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
 )
@@ -50,7 +50,7 @@ func (o *second) open(c *command.Base, paths ...string) (err error) {
 	case o.judge == "":
 		return nil
 	case !slices.Contains(opinion.Judges(), o.judge):
-		return command.Usage("--second-opinion %q, want %s", o.judge, strings.Join(opinion.Judges(), ", "))
+		return ondisk.NoChoice("--second-opinion", o.judge, opinion.Judges()...)
 	case slices.ContainsFunc(paths, realign.IsPackage):
 		return command.Usage("--second-opinion judges one disk, and a package has several: " +
 			"extract them, and name a disk of SOURCE and of DEST")

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/unfinished"
@@ -50,7 +51,7 @@ func (f *alignFlags) checkReplace() error {
 	case f.command == convert:
 		return nil
 	case f.keep != "original" && f.keep != keepNone:
-		return command.Usage("--keep %q, want original or none", f.keep)
+		return ondisk.NoChoice("--keep", f.keep, "original", keepNone)
 	case !f.replace && f.keep == keepNone:
 		return command.Usage("--keep none is for --replace: SOURCE stays where DEST is another file")
 	case !f.replace:

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -76,7 +77,7 @@ func (w *Work) CheckWork() error {
 // CheckProgress refuses values that cannot be right.
 func (s *Shown) CheckProgress() error {
 	if !slices.Contains(progress.Kinds, s.Progress) {
-		return command.Usage("--progress %q, want auto, json or none", s.Progress)
+		return ondisk.NoChoice("--progress", s.Progress, progress.Kinds...)
 	}
 	if s.noProgress {
 		s.Progress = "none"

@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/cli/flags"
 	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/merge"
 )
@@ -75,10 +76,10 @@ with 1.`,
 func (f *reportFlags) settle(args []string) (err error) {
 	formats := scan.FormatNames()
 	switch {
+	case !slices.Contains(formats, f.Output):
+		return ondisk.NoChoice("--output", f.Output, formats...)
 	case f.AsJSON && f.Output != "text" && f.Output != "json":
 		return command.Usage("--json and --output %s ask for two formats; give one of them", f.Output)
-	case !slices.Contains(formats, f.Output):
-		return command.Usage("--output %q, want one of %s", f.Output, strings.Join(formats, ", "))
 	case f.AsJSON:
 		f.Output = "json"
 	}

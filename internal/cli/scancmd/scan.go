@@ -143,10 +143,10 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 func (f *scanFlags) checkFlags() error {
 	formats := scan.FormatNames()
 	switch {
+	case !slices.Contains(formats, f.Output):
+		return ondisk.NoChoice("--output", f.Output, formats...)
 	case f.AsJSON && f.Output != "text" && f.Output != "json":
 		return command.Usage("--json and --output %s ask for two formats; give one of them", f.Output)
-	case !slices.Contains(formats, f.Output):
-		return command.Usage("--output %q, want one of %s", f.Output, strings.Join(formats, ", "))
 	}
 	if err := f.Consistent(f.RequireSandbox); err != nil {
 		return err

@@ -86,6 +86,7 @@ func runServe(ctx context.Context, out, errOut io.Writer, f *serveFlags, src str
 	if err := f.checkFlags(); err != nil {
 		return err
 	}
+	f.Stays = true
 	f.Ending.Hold("")      // the socket is removed at the end
 	parent := os.Getppid() // it may end while the disk is planned
 	if !f.withParent {

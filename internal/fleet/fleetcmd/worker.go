@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/fleet/queue"
 	"github.com/trueup/trueup/internal/fleet/web"
 	"github.com/trueup/trueup/internal/fleet/work"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -159,7 +160,11 @@ func (f *workerFlags) settle() (err error) {
 // findTrueup returns the path of trueup.
 func findTrueup(named string) (string, error) {
 	if named != "" {
-		return exec.LookPath(named)
+		path, err := exec.LookPath(named)
+		if err != nil {
+			return "", usage("--trueup %s: %w", named, sys.Cause(err))
+		}
+		return path, nil
 	}
 	if self, err := os.Executable(); err == nil {
 		if beside, err := exec.LookPath(filepath.Join(filepath.Dir(self), "trueup")); err == nil {
@@ -168,7 +173,7 @@ func findTrueup(named string) (string, error) {
 	}
 	found, err := exec.LookPath("trueup")
 	if err != nil {
-		return "", fmt.Errorf("%w; --trueup names it", err)
+		return "", fmt.Errorf("trueup: %w; --trueup names it", sys.Cause(err))
 	}
 	return filepath.Abs(found)
 }

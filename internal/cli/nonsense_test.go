@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// foreignWords are words of Go's libraries, which say nothing to a user.
+var foreignWords = regexp.MustCompile(`strconv|parsing|invalid (argument|syntax|duration)|shorthand|exec: |: (open|stat|` +
+	`lstat|listen unix) |time: |pflag|cobra|%!|0x[0-9a-f]{8}|: :|\?[;:.]`)
+
+// isNonsense asserts of a wrong command line an exit code and an error of one line, as text and as JSON.
+func isNonsense(t *testing.T, codes []int, want string, args ...string) {
+	t.Helper()
+	text := trueup(t, args...)
+	assert.Contains(t, codes, text.code, "%q: %s", args, text.stderr)
+	assert.Empty(t, text.stdout, "%q", args)
+	assert.Regexp(t, `^trueup: [^\n]+\n$`, text.stderr, "%q", args)
+	assert.NotRegexp(t, foreignWords, text.stderr, "%q", args)
+	assert.Contains(t, text.stderr, want, "%q", args)
+
+	r := trueup(t, slices.Insert(slices.Clone(args), 1, "--json")...)
+	assert.Equal(t, text.code, r.code, "%q", args)
+	assert.Equal(t, text.stderr, r.stderr, "%q", args)
+	var failure struct {
+		Schema, Command string
+		Error           struct{ Code, Message string }
+		ExitCode        int `json:"exit_code"`
+	}
+	assert.NoError(t, json.Unmarshal([]byte(r.stdout), &failure), "%q: %s", args, r.stdout)
+	assert.Equal(t, args[0], failure.Command, "%q", args)
+	assert.Equal(t, text.code, failure.ExitCode, "%q", args)
+	assert.Equal(t, "trueup: "+failure.Error.Message+"\n", text.stderr, "%q", args)
+	assert.Equal(t, text.code == 64, failure.Error.Code == "usage", "%q: %s", args, failure.Error.Code)
+	if slices.Contains([]string{"scan", "report", "serve"}, args[0]) {
+		assert.Equal(t, 1, strings.Count(r.stdout, "\n"), "%q prints objects of one line", args)
+	}
+}
+
+// nonsense makes a folder with an image, a text, a folder and a file that nobody may read.
+func nonsense(t *testing.T) {
+	t.Helper()
+	own(t)
+	put(t, "text", []byte("hello\n"))
+	put(t, "empty", nil)
+	require.NoError(t, os.Mkdir("dir", 0o700))
+	require.NoError(t, os.Symlink("absent", "dangling"))
+}
+
+// usual returns arguments that a command can take.
+func usual(cmd *cobra.Command) (args []string) {
+	for _, name := range strings.Fields(cmd.Use)[1:] {
+		switch strings.TrimSuffix(name, "...") {
+		case "DEST":
+			args = append(args, "dest.img")
+		case "DIR":
+			args = append(args, "dir")
+		case "[COMMAND]", "[DEST]":
+		default:
+			args = append(args, "src.img")
+		}
+	}
+	return args
+}
+
+// each calls a function for each flag of each command that users run.
+func eachFlag(t *testing.T, use func(cmd *cobra.Command, f *pflag.Flag)) {
+	t.Helper()
+	for _, cmd := range Commands("test").Commands() {
+		if cmd.Hidden || aboutUse(cmd) {
+			continue
+		}
+		cmd.InheritedFlags()
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden && f.Name != "help" && (!strings.HasPrefix(f.Name, "boot-") || f.Name == "boot-trial") {
+				use(cmd, f)
+			}
+		})
+	}
+}
+
+// A value that a flag cannot have is named, with those that it can have.
+func TestNonsenseValues(t *testing.T) {
+	nonsense(t)
+	free := map[string]bool{} // flags whose values are any text
+	for _, name := range strings.Fields("after title libvirt-xml vmx label include exclude socket overwrite-content") {
+		free[name] = true
+	}
+	n := 0
+	eachFlag(t, func(cmd *cobra.Command, f *pflag.Flag) {
+		name, _ := pflag.UnquoteUsage(f)
+		path := slices.Contains([]string{"FILE", "DIR", "PATH", "PROGRAM", "DISK"}, name)
+		switch {
+		case f.Value.Type() == "bool":
+			args := append([]string{cmd.Name(), "--" + f.Name + "=maybe"}, usual(cmd)...)
+			isNonsense(t, []int{64}, "--"+f.Name+` "maybe", want true or false; see trueup `+cmd.Name()+" --help", args...)
+			n++
+			return
+		case cmd.Name() == "boot" && f.Name == "format": // boot starts another program first, which is this test here
+		case !path && !free[f.Name]:
+			isNonsense(t, []int{64}, "bogus", append([]string{cmd.Name(), "--" + f.Name + "=bogus"}, usual(cmd)...)...)
+			n++
+		}
+		isNonsense(t, []int{64}, "--"+f.Name+` "": it is empty`,
+			append([]string{cmd.Name(), "--" + f.Name + "="}, usual(cmd)...)...)
+		if f.NoOptDefVal == "" {
+			isNonsense(t, []int{64}, "--"+f.Name+" needs a value",
+				append(append([]string{cmd.Name()}, usual(cmd)...), "--"+f.Name)...)
+		}
+	})
+	require.Greater(t, n, 100)
+}
+
+// A value that is nearly right is suggested.
+func TestNearlyRightValues(t *testing.T) {
+	nonsense(t)
+	for line, want := range map[string]string{
+		"scan -o jsn src.img":                       "did you mean json?",
+		"report -o htm src.img":                     "did you mean html?",
+		"inspect -o JSON src.img":                   "did you mean json?",
+		"scan --fail-on eror src.img":               "did you mean error?",
+		"scan --isolation sandbx src.img":           "did you mean sandbox?",
+		"scan --storage netap src.img":              "did you mean netapp?",
+		"inspect --format vmdkk src.img":            "did you mean vmdk?",
+		"align --to qcow src.img d":                 "did you mean qcow2?",
+		"align --to vmdk:streamOptimised src.img d": "did you mean streamOptimized?",
+		"align --verify struct src.img d":           "did you mean structure?",
+		"align --keep noe --replace src.img":        "did you mean none?",
+		"align --progress jso src.img d":            "did you mean json?",
+		"align --second-opinion=qemu-im src.img d":  "did you mean qemu-img?",
+		"boot --firmware efi src.img":               "did you mean uefi?",
+		"boot --bus sat src.img":                    "did you mean sata?",
+		"version --color nevr":                      "did you mean never? See trueup version --help",
+		"scan -f json src.img":                      "did you mean -o FORMAT, such as -o json?",
+		"scan --format json src.img":                "did you mean -o FORMAT, such as -o json?",
+		"inspect --format json src.img":             "the format of the result is -o json",
+		"serve -O raw src.img":                      "did you mean -o FORMAT, such as -o json?",
+	} {
+		isNonsense(t, []int{64}, want, strings.Fields(line)...)
+	}
+}
+
+// Arguments that name nothing, too much or the wrong thing are an error of one line, and its class is the exit code: 64
+// for a command line that is wrong by its words, 1 for what the disk has, 4 for what is refused.
+func TestNonsenseArguments(t *testing.T) {
+	nonsense(t)
+	const loop = "; do trueup "
+	_, noFio := exec.LookPath("fio")
+	for _, c := range []struct {
+		code int
+		want string
+		args []string
+	}{
+		{64, "inspect takes IMAGE..., 0 given", []string{"inspect"}},
+		{64, "inspect: IMAGE is empty, perhaps from a variable", []string{"inspect", "src.img", ""}},
+		{64, "align: DEST is empty", []string{"align", "src.img", ""}},
+		{64, "scan: PATH is empty", []string{"scan", ""}},
+		{64, "finish: PATH is empty", []string{"finish", ""}},
+		{64, "bench: DIR is empty", []string{"bench", ""}},
+		{64, "report: FILE is empty", []string{"report", ""}},
+		{64, "plan looks at one image, 2 were given", []string{"plan", "a", "b"}},
+		{64, "align takes SOURCE DEST, 3 given", []string{"align", "a", "b", "c"}},
+		{64, "finish takes one PATH, 2 were given; for several: for disk in PATH..." + loop + `finish "$disk"; done`,
+			[]string{"finish", "a", "b"}},
+		{64, loop + `undo "$disk"; done`, []string{"undo", "a", "b"}},
+		{64, loop + `resume "$disk"; done`, []string{"resume", "a", "b"}},
+		{64, "serve takes one SOURCE, 2 were given; run it once for each", []string{"serve", "a", "b"}},
+		{64, "bench takes one DIR, 2 were given; run it once for each", []string{"bench", "a", "b"}},
+		{64, "version takes no argument, 1 given", []string{"version", "x"}},
+		{1, "absent: no such file or directory", []string{"inspect", "absent"}},
+		{1, "dangling: no such file or directory", []string{"plan", "dangling"}},
+		{1, "absent: no such file or directory", []string{"serve", "absent"}},
+		{1, "src.img/x: not a directory", []string{"verify", "src.img/x", "src.img"}},
+		{1, "dir is a folder, want one image", []string{"align", "dir", "d"}},
+		{1, "empty: no disk image: the file is empty", []string{"convert", "empty", "d"}},
+		{1, "text: no disk image", []string{"plan", "text"}},
+		{64, "only trueup convert reads from a pipe", []string{"inspect", "-"}},
+		{64, "DEST dir is a folder: name the file", []string{"align", "src.img", "dir"}},
+		{1, "folder of DEST absent/d: no such file or directory; make it first", []string{"convert", "src.img", "absent/d"}},
+		{64, "is never written", []string{"convert", "src.img", "src.img"}},
+		{64, "absent: nothing is open here", []string{"finish", "absent"}},
+		{64, "trueup: absent: no such file or directory", []string{"report", "absent"}},
+		{64, "dir is not a regular file", []string{"report", "dir"}},
+		{1, "trueup: absent: no such file or directory", []string{"bench", "absent"}},
+		{64, "src.img is no folder", []string{"bench", "src.img"}},
+		{1, "--workload: absent: no such file", []string{"bench", "--workload", "absent", "dir"}},
+		{64, "--log: absent/x: no such file or directory", []string{"inspect", "--log", "absent/x", "src.img"}},
+		{64, "--log: dir: is a directory", []string{"inspect", "--log", "dir", "src.img"}},
+		{64, "--ignore: absent: no such file", []string{"scan", "--ignore", "absent", "src.img"}},
+		{64, "--files-from: absent: no such file", []string{"scan", "--files-from", "absent"}},
+		{1, "--files-from dir: is a directory", []string{"scan", "--files-from", "dir"}},
+		{64, "--profiles: absent: no such file", []string{"inspect", "--profiles", "absent", "src.img"}},
+		{1, "--bench: absent: no such file", []string{"inspect", "--bench", "absent", "src.img"}},
+		{64, "--after absent: executable file not found in $PATH", []string{"scan", "--after", "absent", "src.img"}},
+		{64, "a folder has the name already; name another path", []string{"serve", "--socket", "dir", "src.img"}},
+		{1, "no such file or directory; make it first", []string{"serve", "--socket", "absent/x", "src.img"}},
+		{64, "want HOST:PORT", []string{"serve", "--listen", "x", "src.img"}},
+		{64, "--replace is for a copy, and --in-place makes none", []string{"align", "--replace", "--in-place", "src.img"}},
+		{64, "exclude each other", []string{"serve", "--socket", "s", "--listen", "127.0.0.1:0", "src.img"}},
+		{64, "--json and --output csv ask for two formats", []string{"scan", "--json", "-o", "csv", "src.img"}},
+	} {
+		if c.args[0] == "scan" && slices.Contains(c.args, "--json") {
+			r := trueup(t, c.args...)
+			assert.Equal(t, c.code, r.code)
+			assert.Contains(t, r.stderr, c.want)
+			continue
+		}
+		if noFio != nil && c.args[0] == "bench" && !strings.HasPrefix(c.want, "bench") {
+			continue // which is asked for its version first
+		}
+		isNonsense(t, []int{c.code}, c.want, c.args...)
+	}
+}
