@@ -509,6 +509,6 @@ func TestScanNames(t *testing.T) {
 	s.put("child.qcow2", child.Bytes)
 	want[locked] = isOff + ", refused: busy"
 	want["\xe5.qcow2"] = isOff + ", refused: snapshot-parent"
-	want["child.qcow2"] = "failed reference"
+	want["child.qcow2"] = isOff + ", refused: snapshot-child"
 	s.requireRows(want, ".")
 }
