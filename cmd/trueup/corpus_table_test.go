@@ -15,7 +15,7 @@ type corpusDisk struct {
 	sector            int64 // of the table; 512 unless given
 }
 
-// sectorSize is what the table counts in. A raw file cannot tell the sector size of its disk.
+// sectorSize is what the table counts in; a GPT tells it of the disk too.
 func (c corpusDisk) sectorSize() int64 {
 	if c.sector != 0 {
 		return c.sector

@@ -31,7 +31,7 @@ func TestCorpusDisks(t *testing.T) {
 			path := corpusFile(t, c.name, c.whole)
 			report := trueupJSON[jsonInspect](t, c.exit, "inspect", path)
 			require.Equal(t, jsonImage{
-				Path: path, Format: c.format, Subformat: c.subformat, SizeBytes: c.size, SectorSize: sectorSize,
+				Path: path, Format: c.format, Subformat: c.subformat, SizeBytes: c.size, SectorSize: c.sectorSize(),
 			}, report.Image)
 			require.Equal(t, c.scheme, report.Table.Scheme)
 			require.Equal(t, c.sectorSize(), report.Table.SectorSize)

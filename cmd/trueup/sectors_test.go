@@ -139,8 +139,8 @@ func requireFourKResult(t *testing.T, source, result string) {
 	}
 }
 
-// requireFourKProofs verifies the results of all ways. The flag speaks of SOURCE; a raw DEST has the sectors of SOURCE. A
-// GPT needs no flag: it states its sectors.
+// requireFourKProofs verifies the results of all ways. The flag speaks of SOURCE; a raw DEST has the sectors of SOURCE.
+// A GPT needs no flag: it states its sectors.
 func requireFourKProofs(t *testing.T, raw string, file func(string) string, stated bool) {
 	t.Helper()
 	code, says := 5, "the disk has sectors of 4096 bytes, want 512"

@@ -221,8 +221,8 @@ func (img *Image) StatedSectors() int64 {
 	return img.Disk.SectorSize()
 }
 
-// HoldsSectors refuses a disk with sectors of n bytes in an image of a format that cannot state them. An image that does
-// state them keeps them in a copy of its own format.
+// HoldsSectors refuses a disk with sectors of n bytes in an image of a format that cannot state them. An image that
+// states them keeps them in a copy of its own format.
 func (img *Image) HoldsSectors(format string, n int64) error {
 	f, _ := byName(format)
 	if f.HoldsSectors(n) || (format == img.Format && img.StatedSectors() == n) {

@@ -26,7 +26,8 @@ func Head(d disk.Disk, hint table.Geometry, beyond error) (*Layout, error) {
 		return nil, err
 	}
 	l := &Layout{
-		SectorSize: d.SectorSize(), Sectors: Sectors{Shown: d.SectorSize(), Counted: t.SectorSize}, Table: t, Boot: &boot.Result{Code: known.Identify(t.BootCode)},
+		SectorSize: d.SectorSize(), Sectors: Sectors{Shown: d.SectorSize(), Counted: t.SectorSize},
+		Table: t, Boot: &boot.Result{Code: known.Identify(t.BootCode)},
 	}
 	for _, p := range t.Partitions {
 		for _, at := range h.missed {

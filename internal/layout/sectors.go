@@ -19,8 +19,7 @@ import (
 type Sectors struct {
 	Shown   int64 // by which the disk is shown: that of its container, of its device, or of an order
 	Counted int64 // by which its table counts; Shown where nothing says another
-	// By is what counts so.
-	By Evidence
+	By      Evidence
 }
 
 // Evidence is what shows the sector size by which a table counts.
@@ -29,7 +28,7 @@ type Evidence int
 // Kinds of evidence, weakest first.
 const (
 	NoEvidence  Evidence = iota // for another size than that by which the disk is shown
-	DataAlone                   // data of an unknown kind where the other size leads, and zeros where that of the disk does
+	DataAlone                   // unknown data where the other size leads, and zeros where the disk's does
 	BootRecords                 // boot records, volumes, or copies of boot sectors and superblocks
 	GPTHeader                   // a GPT, which states its size by the place of its header
 )
@@ -104,8 +103,8 @@ func (l *Layout) checkSectors() {
 }
 
 // strangeVolumes warns of volumes with sectors of another size than those of the disk, which few systems mount. Spec:
-// exFAT specification, 3.1.14, BytesPerSectorShift. Linux refuses sectors smaller than those of the disk: fs/fat/inode.c:
-// fat_fill_super, fs/exfat/super.c: exfat_calibrate_blocksize, fs/xfs/xfs_buf.c: xfs_setsize_buftarg.
+// exFAT specification, 3.1.14, BytesPerSectorShift. Linux refuses sectors smaller than those of the disk:
+// fs/fat/inode.c: fat_fill_super, fs/exfat/super.c: exfat_calibrate_blocksize, fs/xfs/xfs_buf.c: xfs_setsize_buftarg.
 func (l *Layout) strangeVolumes() {
 	if l.Volume != nil {
 		l.strange(0, l.Volume)
@@ -115,6 +114,7 @@ func (l *Layout) strangeVolumes() {
 	}
 }
 
+// strange warns of the volume of a partition, 0 for that of the whole disk.
 func (l *Layout) strange(partition int, v *volume.Volume) {
 	kind, n, size := v.Kind, v.SectorSize, l.Sectors.Size()
 	if b := v.Boot; n == 0 && b != nil {
@@ -132,8 +132,8 @@ func (l *Layout) strange(partition int, v *volume.Volume) {
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "volume-sector-size", Effect: ondisk.Warn, Partition: partition,
 		Text: fmt.Sprintf("the %s counts sectors of %d bytes, and the disk has sectors of %d: %s", kind, n, size, mounts),
-		Remedy: fmt.Sprintf("it was made on a disk with sectors of %d bytes: attach this one so that it shows these, or "+
-			"copy the files into a new file system", n),
+		Remedy: fmt.Sprintf("copy the volume onto a disk with sectors of %d bytes, or its files into a new file system",
+			n),
 	})
 }
 

@@ -77,15 +77,13 @@ var sizedTables = map[string]func(sector int64, v []byte) sizedDisk{
 	},
 	"GPT": func(sector int64, v []byte) sizedDisk {
 		n := int64(len(v)) / sector
-		return sizedDisk{
-			sector, tableforge.NewGPT(sector, (room+int64(len(v)))/sector, 128, tableforge.GPTEntry{First: 63, Last: uint64(62 + n)}),
-			[]int64{63},
-		}
+		e := tableforge.GPTEntry{First: 63, Last: uint64(62 + n)}
+		return sizedDisk{sector, tableforge.NewGPT(sector, (room+int64(len(v)))/sector, 128, e), []int64{63}}
 	},
 }
 
-// Each sector size is found by what a disk holds, in each kind of table and with each kind of volume, whatever size it is
-// read with. Partitions are read at their places, and move only by a size that is certain and usual.
+// Each sector size is found by what a disk holds, in each kind of table and with each kind of volume, whatever size it
+// is read with. Partitions are read at their places, and move only by a size that is certain and usual.
 func TestEvidenceForEachSectorSize(t *testing.T) {
 	for _, kind := range []volume.Kind{volume.FAT16, volume.FAT32, volume.NTFS, volume.ExFAT, volume.Ext4} {
 		for _, sector := range disk.SectorSizes {

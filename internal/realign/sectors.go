@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -65,9 +66,17 @@ func (s *Source) sectors() (out []ondisk.Issue) {
 		to = s.Image.Format
 	}
 	var refused *ondisk.Refusal
-	if errors.As(s.Image.HoldsSectors(to, n), &refused) {
+	switch shows := s.Image.Disk.SectorSize(); {
+	case errors.As(s.Image.HoldsSectors(to, n), &refused):
 		out = append(out, ondisk.Issue{
 			Code: codeSectors, Effect: ondisk.Refuse, Text: refused.Reason, Remedy: refused.Remedy,
+		})
+	case n != shows && to != raw.Format.Name:
+		out = append(out, ondisk.Issue{
+			Code: codeSectors, Effect: ondisk.Refuse,
+			Text: fmt.Sprintf("the partition table counts sectors of %d bytes, and the %s would state those of %d, by "+
+				"which the disk is read", n, image.Title(to), shows),
+			Remedy: fmt.Sprintf("add --sector-size %d if SOURCE is raw; else write the copy with --to raw", n),
 		})
 	}
 	return out

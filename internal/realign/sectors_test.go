@@ -1,6 +1,8 @@
 package realign
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/image"
@@ -74,7 +77,9 @@ func TestSectorsThatTheCopyHolds(t *testing.T) {
 	} {
 		s := reading(t, sized(t, dir, c.scheme, c.sector), c.reading)
 		for _, to := range []string{"", "raw", "vhdx", "qcow2", "vmdk", "vhd", "vdi"} {
-			holds := c.sector == 512 || slices.Contains([]string{"", "raw"}, to) || (to == "vhdx" && c.sector == 4096)
+			// A VHDX states the size by which the disk is read: that of a GPT, or of an order.
+			stated := to == "vhdx" && c.sector == 4096 && (c.scheme == "gpt" || c.reading.SectorSize == c.sector)
+			holds := c.sector == 512 || slices.Contains([]string{"", "raw"}, to) || stated
 			name := fmt.Sprintf("%v to %q", c, to)
 			require.Equal(t, holds, acceptable(t, s, Goal{Copy: true, To: to}) == nil, name)
 			require.Equal(t, holds && c.moves, acceptable(t, s, Goal{To: to}) == nil, name)
@@ -146,4 +151,70 @@ func TestVerifyFindsLostSectors(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, diffs, 1)
 	require.Contains(t, diffs[0].Text, "no qcow2 can say so")
+}
+
+// A device shows its disk with its own sectors: a GPT of others is copied elsewhere, and not moved inside of it.
+func TestDeviceThatShowsOtherSectors(t *testing.T) {
+	raw := sized(t, t.TempDir(), "gpt", 4096)
+	for sector, fits := range map[string]bool{"512": false, "4096": true} {
+		s := open(t, disktest.LoopDevice(t, raw, "-b", sector))
+		require.EqualValues(t, 4096, s.Image.Disk.SectorSize())
+		require.Equal(t, fits, s.staysAsShown() == nil, sector)
+		require.Equal(t, !fits, len(s.sectors()) > 0, sector)
+		require.NoError(t, acceptable(t, s, Goal{To: "raw"}))
+		require.Error(t, acceptable(t, s, Goal{To: "qcow2"}))
+	}
+}
+
+// A chain of logical partitions moves in each size that disks have: sfdisk reads the result on a device of such
+// sectors, and finds each partition on the boundary with its bytes.
+func TestLogicalPartitionsMoveInTheirSectors(t *testing.T) {
+	for _, sector := range []int64{512, 4096} {
+		t.Run(fmt.Sprint(sector), func(t *testing.T) {
+			dir := t.TempDir()
+			const size, parts = 48 << 20, 3
+			raw := filepath.Join(dir, "chain.raw")
+			f := make(forge.Bytes, size)
+			length := uint32(6 << 20 / sector)
+			box := 63 + length + 5
+			tableforge.PutSlot(f, 0, 0, tableforge.Slot{Type: 0x83, Start: 63, Sectors: length})
+			tableforge.PutSlot(f, 0, 1, tableforge.Slot{Type: 0x05, Start: box, Sectors: uint32(size/sector) - box})
+			next := 63 + length + 7 // of the second record, from the extended partition on
+			record := int64(box) * sector / 512
+			one := tableforge.Slot{Type: 0x83, Start: 63, Sectors: length}
+			tableforge.PutEBR(f, record, one, tableforge.Slot{Type: 0x05, Start: next, Sectors: 63 + length})
+			tableforge.PutEBR(f, record+int64(next)*sector/512, one, tableforge.Slot{})
+			at := []int64{63 * sector, int64(box+63) * sector, int64(box+next+63) * sector}
+			for i, off := range at {
+				f.Put(off, filetest.Noise(uint64(i), 6<<20))
+			}
+			require.NoError(t, os.WriteFile(raw, f, 0o600))
+			s := reading(t, raw, Reading{SectorSize: sector})
+			g := Goal{To: "raw"}
+			p, err := s.Plan(g)
+			require.NoError(t, err)
+			require.NoError(t, Acceptable(p, g))
+			require.Len(t, p.Moves, parts)
+			j := Job{Dest: filepath.Join(dir, "copy.raw"), Format: "raw", Jobs: 1, Full: true}
+			_, err = j.Write(t.Context(), s, p)
+			require.NoError(t, err)
+			var dump struct {
+				Table struct {
+					SectorSize int64 `json:"sectorsize"`
+					Partitions []struct{ Start, Size int64 }
+				} `json:"partitiontable"`
+			}
+			out := disktest.Output(t, "sfdisk", "--json", disktest.LoopDevice(t, j.Dest, "-b", fmt.Sprint(sector)))
+			require.NoError(t, json.Unmarshal([]byte(out), &dump))
+			require.Equal(t, sector, dump.Table.SectorSize)
+			require.Len(t, dump.Table.Partitions, parts+1)
+			now := disktest.ReadFile(t, j.Dest)
+			for i, n := range []int{0, 2, 3} { // 1 is the extended one
+				start := dump.Table.Partitions[n].Start * sector
+				require.Zero(t, start%(1<<20))
+				require.EqualValues(t, length, dump.Table.Partitions[n].Size)
+				require.True(t, bytes.Equal(f[at[i]:][:6<<20], now[start:][:6<<20]), "partition %d", n)
+			}
+		})
+	}
 }

@@ -120,7 +120,8 @@ func (v *Volume) Note(code string, effect ondisk.Effect, text, remedy string) {
 // CodeSize is the code of the issues of a volume that is larger than its partition.
 const CodeSize = "volume-size"
 
-// End returns the byte behind the last whole block. Some makers of FAT count sectors behind it that the partition lacks.
+// End returns the byte behind the last whole block. Some makers of FAT count sectors behind it that the partition
+// lacks.
 func (v *Volume) End() int64 {
 	if v.BlockSize <= 0 || v.DataStart < 0 || v.DataStart > v.Size {
 		return v.Size

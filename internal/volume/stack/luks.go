@@ -152,8 +152,9 @@ func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// luks2Payload returns the first data segment; one that goes to the end of the device has the length 0. Segments are decoded one by one, since a map of untrusted
-// text could take many times its size. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.3 "Segments Object".
+// luks2Payload returns the first data segment; one that goes to the end of the device has the length 0. Segments are
+// decoded one by one, since a map of untrusted text could take many times its size. Spec: LUKS2 On-Disk Format
+// Specification 1.1.1, 3.3 "Segments Object".
 func luks2Payload(text []byte) (first disk.Range, err error) {
 	var area struct {
 		Segments json.RawMessage `json:"segments"`
