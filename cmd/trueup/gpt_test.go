@@ -68,15 +68,15 @@ func (d damage) spoil(t testing.TB, path string) {
 }
 
 var gptDamage = map[string]damage{
-	"nothing":                     {},
-	"primary header zeroed":       {off: 512, bytes: make([]byte, 512)},
-	"primary entries zeroed":      {off: 1024, bytes: make([]byte, 32*512)},
-	"one bit of a primary entry":  {off: 1024 + 40, bytes: []byte{0xff}},
-	"backup header zeroed":        {off: -512, bytes: make([]byte, 512)},
-	"backup entries zeroed":       {off: -33 * 512, bytes: make([]byte, 32*512)},
-	"no protective MBR":           {off: 446, bytes: make([]byte, 66)},
-	"enlarged disk":               {grow: 3 << 20},
-	"enlarged by one sector":      {grow: 512},
+	"nothing":                    {},
+	"primary header zeroed":      {off: 512, bytes: make([]byte, 512)},
+	"primary entries zeroed":     {off: 1024, bytes: make([]byte, 32*512)},
+	"one bit of a primary entry": {off: 1024 + 40, bytes: []byte{0xff}},
+	"backup header zeroed":       {off: -512, bytes: make([]byte, 512)},
+	"backup entries zeroed":      {off: -33 * 512, bytes: make([]byte, 32*512)},
+	"no protective MBR":          {off: 446, bytes: make([]byte, 66)},
+	"enlarged disk":              {grow: 3 << 20},
+	"enlarged by one sector":     {grow: 512},
 }
 
 // otherArrays are the cases in which the size and the place of the array matter.
