@@ -233,8 +233,8 @@ func (img *Image) HoldsSectors(format string, n int64) error {
 		to = "--to vhdx, or --to raw"
 	}
 	return &ondisk.Refusal{
-		Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a guest would "+
-			"not find its partitions", n, format),
+		Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a "+
+			"guest would not find its partitions", n, format),
 		Remedy: fmt.Sprintf("write it with %s, and tell the machine of a raw image the sector size (QEMU: "+
 			"logical_block_size=%d)", to, n),
 	}

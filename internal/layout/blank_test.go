@@ -86,6 +86,7 @@ func TestBareVolumeCutShort(t *testing.T) {
 	const size = 320 * units.MiB
 	run := func(program string, args ...string) func(t *testing.T, path string) {
 		return func(t *testing.T, path string) {
+			t.Helper()
 			disktest.Run(t, program, append(args, path)...)
 		}
 	}
@@ -103,6 +104,7 @@ func TestBareVolumeCutShort(t *testing.T) {
 		"ReiserFS": run("mkfs.reiserfs", "-qff"),
 		"swap":     run("mkswap"),
 		"LVM2": func(t *testing.T, path string) {
+			t.Helper()
 			disktest.Run(t, "pvcreate", "-qff", "-y", disktest.LoopDevice(t, path))
 		},
 	} {

@@ -80,20 +80,20 @@ func (l *Layout) checkSectors() {
 		i.Remedy = fmt.Sprintf("copy the whole image from its source again, or cut off what lies behind the disk "+
 			"(truncate -s %d)", units.AlignDown(l.Size, n))
 	case !usualSectors(n):
-		i.Text = fmt.Sprintf("the partition table counts sectors of %d bytes, and trueup moves partitions in sectors of "+
-			"512 and 4096 bytes", n)
-		i.Remedy = fmt.Sprintf("move the partitions in the guest; trueup convert --to raw copies the disk as it is, for "+
-			"a machine that shows it with sectors of %d bytes", n)
+		i.Text = fmt.Sprintf("the partition table counts sectors of %d bytes, and trueup moves partitions in "+
+			"sectors of 512 and 4096 bytes", n)
+		i.Remedy = fmt.Sprintf("move the partitions in the guest; trueup convert --to raw copies the disk as it "+
+			"is, for a machine that shows it with sectors of %d bytes", n)
 	default:
 		i.Text = fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in "+
 			"those of %d would stay behind", l.Sectors.Shown, n)
-		i.Remedy = fmt.Sprintf("--sector-size %d, if the image is raw; an image of another format was made without its "+
-			"sector size, convert it with --to raw first", n)
+		i.Remedy = fmt.Sprintf("--sector-size %d, if the image is raw; an image of another format was made "+
+			"without its sector size, convert it with --to raw first", n)
 	}
 	note := ondisk.Issue{
 		Code: "sector-size", Effect: ondisk.Note, Remedy: i.Remedy,
-		Text: fmt.Sprintf("%s, and the disk is shown with those of %d: a machine must be told to show it with %d", found,
-			l.Sectors.Shown, n),
+		Text: fmt.Sprintf("%s, and the disk is shown with those of %d: a machine must be told to show it with %d",
+			found, l.Sectors.Shown, n),
 	}
 	if l.Sectors.By == DataAlone {
 		i.Code = sectorsUnsure
@@ -131,7 +131,8 @@ func (l *Layout) strange(partition int, v *volume.Volume) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "volume-sector-size", Effect: ondisk.Warn, Partition: partition,
-		Text: fmt.Sprintf("the %s counts sectors of %d bytes, and the disk has sectors of %d: %s", kind, n, size, mounts),
+		Text: fmt.Sprintf("the %s counts sectors of %d bytes, and the disk has sectors of %d: %s", kind, n, size,
+			mounts),
 		Remedy: fmt.Sprintf("copy the volume onto a disk with sectors of %d bytes, or its files into a new file system",
 			n),
 	})

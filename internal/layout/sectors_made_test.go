@@ -115,7 +115,8 @@ func (d sizedDisk) require(t *testing.T, l *layout.Layout, kind volume.Kind, nam
 	require.Equal(t, d.starts[0]*d.sector, last.Off, name)
 	require.Equal(t, kind, last.Volume.Kind, name)
 	require.NotContains(t, disktest.Codes(l.Issues), "volume-sector-size", name)
-	require.False(t, slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.Broken }), name)
+	broken := slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.Broken })
+	require.False(t, broken, name)
 }
 
 // requireVerdict expects what is refused: an MBR in other sectors than those that are shown, and any table in sectors

@@ -49,15 +49,15 @@ func (s *Source) sectors() (out []ondisk.Issue) {
 	case stated != 0 && stated != n:
 		out = append(out, ondisk.Issue{
 			Code: codeSectors, Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the GPT counts sectors of %d bytes, and the %s shows the disk with those of %d: no system "+
-				"finds the partitions there", n, s.shownBy(), stated),
+			Text: fmt.Sprintf("the GPT counts sectors of %d bytes, and the %s shows the disk with those of %d: no "+
+				"system finds the partitions there", n, s.shownBy(), stated),
 			Remedy: stateSectors(n),
 		})
 	case stated == 0 && s.Image.Disk.SectorSize() == n && n != 512:
 		out = append(out, ondisk.Issue{
 			Code: codeSectors, Effect: ondisk.Note,
-			Text: fmt.Sprintf("the GPT counts sectors of %d bytes, so that the disk is read in these: a machine must be "+
-				"told to show it so", n),
+			Text: fmt.Sprintf("the GPT counts sectors of %d bytes, so that the disk is read in these: a machine "+
+				"must be told to show it so", n),
 			Remedy: stateSectors(n),
 		})
 	}
@@ -90,8 +90,8 @@ func (s *Source) staysAsShown() error {
 	}
 	return &ondisk.Refusal{
 		Code: "unsupported",
-		Reason: fmt.Sprintf("the GPT counts sectors of %d bytes, and the %s shows the disk with those of %d: no system "+
-			"finds the partitions there, before the move or after it", n, s.shownBy(), stated),
+		Reason: fmt.Sprintf("the GPT counts sectors of %d bytes, and the %s shows the disk with those of %d: no "+
+			"system finds the partitions there, before the move or after it", n, s.shownBy(), stated),
 		Remedy: "make a copy with --to raw or --to vhdx, or attach the device so that it shows the sectors of the GPT",
 	}
 }
@@ -116,6 +116,6 @@ func (s *Source) shownBy() string {
 
 // stateSectors returns how a machine is told the sector size of a disk.
 func stateSectors(n int64) string {
-	return fmt.Sprintf("state the size where the disk is attached (QEMU: logical_block_size=%d), or have a VHDX state it "+
-		"(trueup convert --to vhdx)", n)
+	return fmt.Sprintf("state the size where the disk is attached (QEMU: logical_block_size=%d), or have a VHDX "+
+		"state it (trueup convert --to vhdx)", n)
 }

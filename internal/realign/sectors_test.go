@@ -29,7 +29,8 @@ func sized(t testing.TB, dir, scheme string, sector int64) string {
 	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "1", "-S", fmt.Sprint(sector), "-h", "63", part)
 	var f forge.Bytes
 	if scheme == "gpt" {
-		f = tableforge.NewGPT(sector, 32<<20/sector, 128, tableforge.GPTEntry{First: 63, Last: 62 + uint64(volume/sector)})
+		e := tableforge.GPTEntry{First: 63, Last: 62 + uint64(volume/sector)}
+		f = tableforge.NewGPT(sector, 32<<20/sector, 128, e)
 	} else {
 		f = tableforge.NewMBR(32<<20/512, tableforge.Slot{Type: 0x0e, Start: 63, Sectors: uint32(volume / sector)})
 	}
@@ -94,7 +95,8 @@ func TestSectorsThatContradictAGPT(t *testing.T) {
 		s := reading(t, sized(t, dir, "gpt", sector), Reading{SectorSize: ordered})
 		require.Equal(t, sector, s.Image.Disk.SectorSize())
 		err := acceptable(t, s, Goal{Copy: true})
-		require.ErrorContains(t, err, fmt.Sprintf("counts sectors of %d bytes, and --sector-size says %d", sector, ordered))
+		says := fmt.Sprintf("counts sectors of %d bytes, and --sector-size says %d", sector, ordered)
+		require.ErrorContains(t, err, says)
 		require.ErrorContains(t, err, "leave out --sector-size")
 	}
 }
@@ -116,7 +118,7 @@ func TestContainersThatShowOtherSectors(t *testing.T) {
 			require.True(t, slices.ContainsFunc(s.Issues(), func(i ondisk.Issue) bool {
 				return i.Code == codeSectors && i.Effect == ondisk.Warn
 			}))
-			require.Equal(t, name == "a.vhdx", acceptable(t, s, Goal{}) == nil, "its own format, also in place and served")
+			require.Equal(t, name == "a.vhdx", acceptable(t, s, Goal{}) == nil, "in its own format")
 			survey, err := image.Open(path, image.Options{})
 			require.NoError(t, err)
 			defer survey.Close()
@@ -147,7 +149,8 @@ func TestContainersThatShowOtherSectors(t *testing.T) {
 // A copy that another program made in a container without sizes is a difference, though all bytes are equal.
 func TestVerifyFindsLostSectors(t *testing.T) {
 	raw := sized(t, t.TempDir(), "gpt", 4096)
-	_, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), open(t, raw), open(t, converted(t, raw, "a.qcow2", "qcow2")), nil)
+	other := open(t, converted(t, raw, "a.qcow2", "qcow2"))
+	_, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), open(t, raw), other, nil)
 	require.NoError(t, err)
 	require.Len(t, diffs, 1)
 	require.Contains(t, diffs[0].Text, "no qcow2 can say so")

@@ -81,7 +81,7 @@ func (g *gpt) array() disk.Range {
 // readGPT tries all sector sizes, the disk's own first: a GPT states its size by where its header stands. A sound table
 // of one size outweighs a broken one of another. Either copy may be damaged; two good ones that differ are an issue.
 func readGPT(d disk.Disk) (*gpt, error) {
-	var first error = ondisk.ErrNoMatch
+	first := ondisk.ErrNoMatch
 	sizes := []int64{d.SectorSize()}
 	for _, s := range disk.SectorSizes {
 		if s != sizes[0] {

@@ -68,7 +68,8 @@ func probeXFS(d disk.Disk) (*volume.Volume, error) {
 	}
 	v := &volume.Volume{
 		Kind: volume.XFS, Label: volume.Label(s.Label[:]), UUID: volume.UUID(s.UUID),
-		BlockSize: int64(s.BlockSize), Size: ondisk.I64(s.DataBlocks) * int64(s.BlockSize), SectorSize: int64(s.SectorSize),
+		BlockSize: int64(s.BlockSize), Size: ondisk.I64(s.DataBlocks) * int64(s.BlockSize),
+		SectorSize: int64(s.SectorSize),
 	}
 	v.Addf("version", "%d", s.number())
 	if s.LogStart == 0 {
