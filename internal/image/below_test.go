@@ -18,7 +18,9 @@ import (
 func TestOverlaysInOtherFolders(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
-	for format, name := range map[string]string{"qcow2": "base.qcow2", "raw": "base.img", "vmdk": "base.vmdk", "vpc": "base.vhd"} {
+	for format, name := range map[string]string{
+		"qcow2": "base.qcow2", "raw": "base.img", "vmdk": "base.vmdk", "vpc": "base.vhd",
+	} {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()

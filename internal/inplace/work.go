@@ -106,8 +106,8 @@ func Suitable(img *image.Image, size int64, bios driver.Geometry) (a driver.Arou
 	return a, nil
 }
 
-// claimed refuses an image of which the open work of another disk needs a file, such as the original that is kept beside
-// an exchanged one.
+// claimed refuses an image of which the open work of another disk needs a file, such as the kept original of an
+// exchanged one.
 func claimed(img *image.Image) error {
 	var names []string
 	for _, f := range img.Handles {

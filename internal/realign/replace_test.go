@@ -38,7 +38,7 @@ func TestNotesOfAnExchange(t *testing.T) {
 	for _, n := range w.Notes {
 		codes = append(codes, n.Code)
 	}
-	require.Equal(t, []string{"replaced-tracking", "outside-size"}, codes)
+	require.Equal(t, []string{"replaced-tracking", "outside-size", "overlays-elsewhere"}, codes)
 }
 
 // What cannot be exchanged stays as it is, and nothing is left of the copy.

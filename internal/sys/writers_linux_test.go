@@ -21,7 +21,8 @@ func fakeProc(t *testing.T, pid, file, flags string) string {
 		require.NoError(t, os.MkdirAll(filepath.Join(proc, pid, d), 0o700))
 	}
 	require.NoError(t, os.Symlink(file, filepath.Join(proc, pid, "fd", "4")))
-	require.NoError(t, os.WriteFile(filepath.Join(proc, pid, "fdinfo", "4"), []byte("pos:\t0\nflags:\t"+flags+"\n"), 0o600))
+	info := []byte("pos:\t0\nflags:\t" + flags + "\n")
+	require.NoError(t, os.WriteFile(filepath.Join(proc, pid, "fdinfo", "4"), info, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(proc, pid, "comm"), []byte("VBoxHeadless\n"), 0o600))
 	return proc
 }

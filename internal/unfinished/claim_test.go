@@ -85,7 +85,8 @@ func TestClaiming(t *testing.T) {
 	}
 	c, err := unfinished.ClaimingAt(filepath.Join(dir, "data.orig"))
 	require.NoError(t, err)
-	require.ErrorContains(t, c.Refusal("DEST", filepath.Join(dir, "data.orig")), "trueup undo "+filepath.Join(dir, "a.vmdk"))
+	require.ErrorContains(t, c.Refusal("DEST", filepath.Join(dir, "data.orig")),
+		"trueup undo "+filepath.Join(dir, "a.vmdk"))
 
 	renamed := filepath.Join(dir, "renamed")
 	require.NoError(t, os.Rename(filepath.Join(dir, "data.orig"), renamed))
