@@ -283,8 +283,8 @@ func writesFail(t *testing.T, on func(t *testing.T, mib int, folder string, comm
 	disktest.Tool(t, "losetup")
 	script := `truncate -s 12M "$0/thin" && d=$(flock "$2" sh -c "$3" sh "$0/thin") || exit 99; left=$1; shift 3
 		"$@" "$d" --device; code=$?; cp --sparse=always "$0/thin" "$left"; losetup -d "$d"; exit $code`
-	r := on(t, 6, folder, "sh", "-c", script, folder, left, disktest.LoopLock(), disktest.LoopAttach, builtPath, "align",
-		source)
+	r := on(t, 6, folder, "sh", "-c", script, folder, left, disktest.LoopLock(), disktest.LoopAttach, builtPath,
+		"align", source)
 	if r.code == 99 {
 		t.Skipf("no loop device on this machine: %s", r.stderr)
 	}

@@ -205,8 +205,10 @@ func TestLoaderInUnusedEntries(t *testing.T) {
 		damage{off: 16 * 512, bytes: noise("loader", 24576)}.spoil(t, source)
 		was := disktest.ReadFile(t, source)
 		for _, args := range [][]string{
-			{"align", "--repair-table", source, dest}, {"align", "--in-place", "--repair-table", source},
-			{"align", "--replace", "--repair-table", source}, {"convert", "--repair-table", source, dest},
+			{"align", "--repair-table", source, dest},
+			{"align", "--in-place", "--repair-table", source},
+			{"align", "--replace", "--repair-table", source},
+			{"convert", "--repair-table", source, dest},
 			{"align", "--view", "--repair-table", source, filepath.Join(filepath.Dir(source), "view.vmdk")},
 		} {
 			r := trueup(t, args...)

@@ -105,7 +105,9 @@ func brokenLVM() []hostile {
 		{
 			name: "T66 LVM larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
 			image: lvmImage(func(v forge.Bytes) { v.U64(poolforge.LVMDeviceSize, 1<<62) }),
-			says:  []string{"the lvm2_member has 4611686018427387904 bytes by its own structures", "the partition has 4194304"},
+			says: []string{
+				"the lvm2_member has 4611686018427387904 bytes by its own structures", "the partition has 4194304",
+			},
 		},
 	}
 }

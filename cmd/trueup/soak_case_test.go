@@ -298,7 +298,8 @@ func (c *soakCase) checkPlace(t *testing.T, p *soakPart) {
 			(to - p.start) * c.sector,
 		}, c.plan.Moves[i])
 		kept := !named && (to-p.start)*c.sector%want == 0
-		require.True(t, kept || to*c.sector%want == 0, "partition %d moves to the boundary, or keeps its distance", p.number)
+		require.True(t, kept || to*c.sector%want == 0, "partition %d moves to the boundary, or keeps its distance",
+			p.number)
 	}
 }
 

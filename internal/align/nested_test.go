@@ -68,8 +68,8 @@ func insideCases() []insideCase {
 			volume.Volume{Kind: volume.LVM2, DataStart: 192*kib + 65*512},
 			"nested-aligned", align.Info,
 			[]string{
-				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 lies at " +
-					"byte 262144, a multiple of 4 KiB", "would put the data off it", "--partition 3",
+				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 lies " +
+					"at byte 262144, a multiple of 4 KiB", "would put the data off it", "--partition 3",
 			},
 		},
 		{"ZFS", 2048, 1024 * kib, volume.Volume{Kind: volume.ZFS, BlockSize: 4096, DataStart: 4096 * kib}, "", "", nil},

@@ -29,8 +29,8 @@ type Judgement struct {
 	Verdict Verdict
 	// Worsens reports whether the data would lie worse if the partition started on the boundary.
 	Worsens bool
-	// Stays is the reason why a copy leaves a partition off the boundary where it is, unless --partition names it; empty
-	// where it moves, or starts on the boundary.
+	// Stays is the reason why a copy leaves a partition off the boundary where it is, unless --partition names it;
+	// empty where it moves, or starts on the boundary.
 	Stays string
 }
 
@@ -49,8 +49,8 @@ func Judge(p boot.Partition, boundary int64) Judgement {
 	j.Verdict = VerdictOf(j.Start, j.Data, boundary)
 	if now, then, worse := worsened(p, boundary); worse && j.ByStart.Off() {
 		j.Worsens = true
-		j.Stays = fmt.Sprintf("its data lie on a multiple of %s now (byte %d), and only on one of %s if it starts on a "+
-			"multiple of %s", units.Format(now), j.Data, units.Format(then), units.Format(boundary))
+		j.Stays = fmt.Sprintf("its data lie on a multiple of %s now (byte %d), and only on one of %s if it starts on "+
+			"a multiple of %s", units.Format(now), j.Data, units.Format(then), units.Format(boundary))
 	}
 	return j
 }
@@ -283,7 +283,8 @@ func (g Goal) Left(l *layout.Layout, p boot.Partition, moves bool) (i ondisk.Iss
 		i.Text = fmt.Sprintf("it stays at byte %d, off the boundary (--data-only): %s", p.Off, g.Leave[p.Number])
 	case j.Worsens && moves && g.Names(p.Number):
 		i.Code, i.Effect = "data-worse", ondisk.Warn
-		i.Text = j.Stays + ": it moves, since --partition names it, and I/O touches more blocks of the storage after that"
+		i.Text = j.Stays + ": it moves, since --partition names it, and I/O touches more blocks of the storage after " +
+			"that"
 		i.Remedy = fmt.Sprintf("leave out --partition %d, and it stays where it is", p.Number)
 	case j.Unjudged != "" && moves && g.Names(p.Number):
 		i.Code, i.Effect = "no-gain", ondisk.Warn

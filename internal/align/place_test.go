@@ -22,10 +22,10 @@ func at(lba int64, kind byte, v volume.Volume) boot.Partition {
 	}}
 }
 
-// entry returns a GPT partition of 1 GiB that starts at an LBA.
-func entry(lba int64, guid string, kind volume.Kind) boot.Partition {
+// entry returns a GPT partition of 1 GiB that starts at LBA 34.
+func entry(guid string, kind volume.Kind) boot.Partition {
 	return boot.Partition{Volume: &volume.Volume{Kind: kind}, Partition: table.Partition{
-		Range: disk.Range{Off: lba * 512, Len: 1 << 30}, Number: 1, Kind: table.Entry, TypeGUID: guid,
+		Range: disk.Range{Off: 34 * 512, Len: 1 << 30}, Number: 1, Kind: table.Entry, TypeGUID: guid,
 	}}
 }
 
@@ -55,17 +55,24 @@ func TestJudgement(t *testing.T) {
 		verdict  align.Verdict // empty: not judged
 		moves    bool
 	}{
-		{"NTFS at LBA 63", at(63, 7, volume.Volume{Kind: volume.NTFS, BlockSize: 4 * k}), 64 * k, align.Misaligned, true},
-		{"NTFS on 32 KiB", at(64, 7, volume.Volume{Kind: volume.NTFS, BlockSize: 4 * k}), 64 * k, align.BelowBoundary, true},
+		{
+			"NTFS at LBA 63", at(63, 7, volume.Volume{Kind: volume.NTFS, BlockSize: 4 * k}), 64 * k,
+			align.Misaligned, true,
+		},
+		{
+			"NTFS on 32 KiB", at(64, 7, volume.Volume{Kind: volume.NTFS, BlockSize: 4 * k}), 64 * k,
+			align.BelowBoundary, true,
+		},
 		{"unknown content", at(63, 7, volume.Volume{Kind: volume.Unknown}), 64 * k, align.Misaligned, true},
 		// mkfs.fat -F 16 -s 1 over 8 MiB: 1 boot sector, two FATs of 64, 32 of the root; 63 + 161 = 224 = 28 * 8.
 		{
-			"clusters of 512 bytes on 4 KiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}),
-			64 * k, align.Aligned, false,
+			"clusters of 512 bytes on 4 KiB",
+			at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}), 64 * k,
+			align.Aligned, false,
 		},
 		{
-			"the same by 4 KiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}), 4 * k,
-			align.Aligned, false,
+			"the same by 4 KiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}),
+			4 * k, align.Aligned, false,
 		},
 		{
 			"the same by 1 MiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}),
@@ -78,28 +85,31 @@ func TestJudgement(t *testing.T) {
 			align.Aligned, false,
 		},
 		{
-			"LVM at 1 MiB of LBA 63", at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024 * k}),
+			"LVM at 1 MiB of LBA 63",
+			at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024 * k}), 64 * k,
+			align.Misaligned, true,
+		},
+		{
+			"LVM on 64 KiB in a partition on 32", at(64, 0x8e, volume.Volume{Kind: volume.LVM2, DataStart: 32 * k}),
+			64 * k, align.Aligned, false,
+		},
+		{
+			"FAT of 4 KiB off both", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 8 * k}),
 			64 * k, align.Misaligned, true,
 		},
 		{
-			"LVM on 64 KiB in a partition on 32", at(64, 0x8e, volume.Volume{Kind: volume.LVM2, DataStart: 32 * k}), 64 * k,
-			align.Aligned, false,
-		},
-		{
-			"FAT of 4 KiB off both", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 8 * k}), 64 * k,
-			align.Misaligned, true,
-		},
-		{
 			"clusters of 2 KiB on multiples of it, off 4 KiB",
-			at(63, 1, volume.Volume{Kind: volume.FAT12, BlockSize: 2 * k, DataStart: 45 * 512}), 64 * k, align.Misaligned, false,
+			at(63, 1, volume.Volume{Kind: volume.FAT12, BlockSize: 2 * k, DataStart: 45 * 512}), 64 * k,
+			align.Misaligned, false,
 		},
 		{
 			"data off a partition on the boundary",
-			at(128, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 9 * k}), 64 * k, align.Aligned, false,
+			at(128, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 4 * k, DataStart: 9 * k}), 64 * k,
+			align.Aligned, false,
 		},
 		{
-			"data start behind the partition", at(63, 6, volume.Volume{Kind: volume.FAT16, DataStart: 1<<40 + 512}), 64 * k,
-			align.Misaligned, true,
+			"data start behind the partition", at(63, 6, volume.Volume{Kind: volume.FAT16, DataStart: 1<<40 + 512}),
+			64 * k, align.Misaligned, true,
 		},
 		// gpart add -a 4k in a slice at LBA 63 puts the file system at its sector 1.
 		{"BSD slice on LBA 64", at(63, 0xa5, slicesAt(512)), 64 * k, align.Aligned, false},
@@ -107,12 +117,12 @@ func TestJudgement(t *testing.T) {
 		{"more slices gain than lose", at(63, 0xa5, slicesAt(0, 512, 1<<20)), 64 * k, align.Misaligned, true},
 		{"as many slices lose", at(63, 0xa5, slicesAt(0, 512)), 64 * k, align.Misaligned, false},
 
-		{"Microsoft reserved at LBA 34", entry(34, msr, volume.Unknown), 64 * k, "", false},
-		{"BIOS boot at LBA 34", entry(34, bbp, volume.Unknown), 64 * k, "", false},
-		{"PReP of a GPT", entry(34, prp, volume.Unknown), 64 * k, "", false},
+		{"Microsoft reserved at LBA 34", entry(msr, volume.Unknown), 64 * k, "", false},
+		{"BIOS boot at LBA 34", entry(bbp, volume.Unknown), 64 * k, "", false},
+		{"PReP of a GPT", entry(prp, volume.Unknown), 64 * k, "", false},
 		{"PReP of an MBR", at(63, 0x41, volume.Volume{Kind: volume.Unknown}), 64 * k, "", false},
-		{"a volume in a partition of such a type", entry(34, msr, volume.NTFS), 64 * k, align.Misaligned, true},
-		{"basic data at LBA 34", entry(34, bas, volume.Unknown), 64 * k, align.Misaligned, true},
+		{"a volume in a partition of such a type", entry(msr, volume.NTFS), 64 * k, align.Misaligned, true},
+		{"basic data at LBA 34", entry(bas, volume.Unknown), 64 * k, align.Misaligned, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := &layout.Layout{Partitions: []boot.Partition{tc.p}, Table: &table.Table{}}
@@ -132,7 +142,8 @@ func TestJudgement(t *testing.T) {
 			_, said := goal.Left(l, tc.p, false)
 			assert.Equal(t, j.Stays != "", said)
 			goal.Only = []int{1}
-			assert.Equal(t, j.ByStart.Off(), goal.Moves(l, tc.p), "--partition moves what is off the boundary by its start")
+			assert.Equal(t, j.ByStart.Off(), goal.Moves(l, tc.p),
+				"--partition moves what is off the boundary by its start")
 			if warning, said := goal.Left(l, tc.p, true); j.Stays != "" {
 				assert.True(t, said)
 				assert.Contains(t, []string{"data-worse", "no-gain"}, warning.Code)
@@ -168,7 +179,8 @@ func TestNoMovePutsDataWorse(t *testing.T) {
 		for block := int64(1024); block <= boundary; block *= 2 {
 			for size := int64(512); size <= boundary; size *= 2 {
 				for _, step := range []int64{size, min(v.BlockSize, size)} {
-					now, then := blocksOf(p.Off+v.DataStart, step, size, block), blocksOf(v.DataStart, step, size, block)
+					now := blocksOf(p.Off+v.DataStart, step, size, block)
+					then := blocksOf(v.DataStart, step, size, block)
 					better, worse = better || then < now, worse || then > now
 				}
 			}

@@ -16,8 +16,8 @@ import (
 )
 
 // foreignWords are words of Go's libraries, which say nothing to a user.
-var foreignWords = regexp.MustCompile(`strconv|parsing|invalid (argument|syntax|duration)|shorthand|exec: |: (open|stat|` +
-	`lstat|listen unix) |time: |pflag|cobra|%!|0x[0-9a-f]{8}|: :|\?[;:.]`)
+var foreignWords = regexp.MustCompile(`strconv|parsing|invalid (argument|syntax|duration)|shorthand|exec: |: (open|` +
+	`stat|lstat|listen unix) |time: |pflag|cobra|%!|0x[0-9a-f]{8}|: :|\?[;:.]`)
 
 // isNonsense asserts of a wrong command line an exit code and an error of one line, as text and as JSON.
 func isNonsense(t *testing.T, codes []int, want string, args ...string) {
@@ -37,7 +37,7 @@ func isNonsense(t *testing.T, codes []int, want string, args ...string) {
 		Error           struct{ Code, Message string }
 		ExitCode        int `json:"exit_code"`
 	}
-	assert.NoError(t, json.Unmarshal([]byte(r.stdout), &failure), "%q: %s", args, r.stdout)
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &failure), "%q: %s", args, r.stdout)
 	assert.Equal(t, args[0], failure.Command, "%q", args)
 	assert.Equal(t, text.code, failure.ExitCode, "%q", args)
 	assert.Equal(t, "trueup: "+failure.Error.Message+"\n", text.stderr, "%q", args)
@@ -93,7 +93,7 @@ func eachFlag(t *testing.T, use func(cmd *cobra.Command, f *pflag.Flag)) {
 func TestNonsenseValues(t *testing.T) {
 	nonsense(t)
 	free := map[string]bool{} // flags whose values are any text
-	for _, name := range strings.Fields("after title libvirt-xml vmx label include exclude socket overwrite-content") {
+	for name := range strings.FieldsSeq("after title libvirt-xml vmx label include exclude socket overwrite-content") {
 		free[name] = true
 	}
 	n := 0
@@ -103,7 +103,8 @@ func TestNonsenseValues(t *testing.T) {
 		switch {
 		case f.Value.Type() == "bool":
 			args := append([]string{cmd.Name(), "--" + f.Name + "=maybe"}, usual(cmd)...)
-			isNonsense(t, []int{64}, "--"+f.Name+` "maybe", want true or false; see trueup `+cmd.Name()+" --help", args...)
+			isNonsense(t, []int{64}, "--"+f.Name+` "maybe", want true or false; see trueup `+cmd.Name()+" --help",
+				args...)
 			n++
 			return
 		case cmd.Name() == "boot" && f.Name == "format": // boot starts another program first, which is this test here
@@ -170,8 +171,10 @@ func TestNonsenseArguments(t *testing.T) {
 		{64, "report: FILE is empty", []string{"report", ""}},
 		{64, "plan looks at one image, 2 were given", []string{"plan", "a", "b"}},
 		{64, "align takes SOURCE DEST, 3 given", []string{"align", "a", "b", "c"}},
-		{64, "finish takes one PATH, 2 were given; for several: for disk in PATH..." + loop + `finish "$disk"; done`,
-			[]string{"finish", "a", "b"}},
+		{
+			64, "finish takes one PATH, 2 were given; for several: for disk in PATH..." + loop + `finish "$disk"; done`,
+			[]string{"finish", "a", "b"},
+		},
 		{64, loop + `undo "$disk"; done`, []string{"undo", "a", "b"}},
 		{64, loop + `resume "$disk"; done`, []string{"resume", "a", "b"}},
 		{64, "serve takes one SOURCE, 2 were given; run it once for each", []string{"serve", "a", "b"}},
@@ -186,7 +189,10 @@ func TestNonsenseArguments(t *testing.T) {
 		{1, "text: no disk image", []string{"plan", "text"}},
 		{64, "only trueup convert reads from a pipe", []string{"inspect", "-"}},
 		{64, "DEST dir is a folder: name the file", []string{"align", "src.img", "dir"}},
-		{1, "folder of DEST absent/d: no such file or directory; make it first", []string{"convert", "src.img", "absent/d"}},
+		{
+			1, "folder of DEST absent/d: no such file or directory; make it first",
+			[]string{"convert", "src.img", "absent/d"},
+		},
 		{64, "is never written", []string{"convert", "src.img", "src.img"}},
 		{64, "absent: nothing is open here", []string{"finish", "absent"}},
 		{64, "trueup: absent: no such file or directory", []string{"report", "absent"}},
@@ -205,7 +211,10 @@ func TestNonsenseArguments(t *testing.T) {
 		{64, "a folder has the name already; name another path", []string{"serve", "--socket", "dir", "src.img"}},
 		{1, "no such file or directory; make it first", []string{"serve", "--socket", "absent/x", "src.img"}},
 		{64, "want HOST:PORT", []string{"serve", "--listen", "x", "src.img"}},
-		{64, "--replace is for a copy, and --in-place makes none", []string{"align", "--replace", "--in-place", "src.img"}},
+		{
+			64, "--replace is for a copy, and --in-place makes none",
+			[]string{"align", "--replace", "--in-place", "src.img"},
+		},
 		{64, "exclude each other", []string{"serve", "--socket", "s", "--listen", "127.0.0.1:0", "src.img"}},
 		{64, "--json and --output csv ask for two formats", []string{"scan", "--json", "-o", "csv", "src.img"}},
 	} {

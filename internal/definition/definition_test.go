@@ -318,7 +318,8 @@ func TestWrongDefinitions(t *testing.T) {
 		"#\na = \"1\"\nA = \"2\"": `line 3: "a" stands in line 2 too`,
 		"#\na\x00 = \"1\"":        "is not key",
 		"#\n= \"x\"":              "is not key",
-		"#\n.encoding = \"klingon\"\nscsi0:0.fileName = \"\xd6\xd0.vmdk\"": `line 2: the encoding "klingon" is not read`,
+		"#\n.encoding = \"klingon\"\nscsi0:0.fileName = \"\xd6\xd0.vmdk\"": `line 2: the encoding ` +
+			`"klingon" is not read`,
 		"#" + strings.Repeat(" ", definition.MaxText):                      "more than 1048576 bytes",
 		"<domain>" + strings.Repeat(" ", definition.MaxText) + "</domain>": "more than 1048576 bytes",
 	} {

@@ -33,7 +33,7 @@ var clockAllowed = map[string]string{
 	"internal/fleet/fleetcmd/figures_test.go time.Since":        "figures for the manual",
 	"internal/fleet/queue/outage_test.go context.WithTimeout":   "the silence after which a server gives a job away",
 	"internal/fleet/queue/queue_test.go context.WithTimeout":    "a server that is away does not answer",
-	"internal/nbd/client_test.go time.Since":                    "the clock of a synctest bubble, which no machine delays",
+	"internal/nbd/client_test.go time.Since":                    "the clock of a synctest bubble; no machine delays it",
 	"internal/nbd/client_test.go time.Sleep":                    "the same",
 	"internal/nbd/clients_test.go time.Since":                   "the same",
 	"internal/nbd/clients_test.go time.Sleep":                   "the same",

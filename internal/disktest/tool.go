@@ -129,7 +129,8 @@ out=$(%s "$@") || exit
 printf '%%s\n' "$out" | sed "s/\"runtime\" : [0-9]*/\"runtime\" : ${given%%ms}/"
 `, ios, Tool(t, "fio"))
 	path = filepath.Join(t.TempDir(), "fio")
-	RunInput(t, script, "sh", "-c", `cat > "$0" && chmod 755 "$0"`, path) // a file that this process wrote could be busy
+	// A file that this process wrote could be busy.
+	RunInput(t, script, "sh", "-c", `cat > "$0" && chmod 755 "$0"`, path)
 	return path
 }
 
@@ -168,7 +169,8 @@ func LoopDevice(t testing.TB, file string, options ...string) (path string) {
 	}
 	path = strings.TrimSpace(string(out))
 	t.Cleanup(func() {
-		if left, err := filepath.Glob("/sys/block/" + filepath.Base(path) + "/*/partition"); err == nil && len(left) > 0 {
+		left, err := filepath.Glob("/sys/block/" + filepath.Base(path) + "/*/partition")
+		if err == nil && len(left) > 0 {
 			Run(t, "partx", "-d", path) // they would stay with the device
 		}
 		Run(t, "losetup", "-d", path)

@@ -153,7 +153,8 @@ func (s shape) differs(is shape, exactly bool) string {
 		case p.Off != was.Off:
 			return fmt.Sprintf("its partition %d starts at byte %d, and started at %d", p.Number, p.Off, was.Off)
 		case was.Volume != "" && p.Volume == "":
-			return fmt.Sprintf("its partition %d held a volume (%s), and holds none that is known", p.Number, was.Volume)
+			return fmt.Sprintf("its partition %d held a volume (%s), and holds none that is known", p.Number,
+				was.Volume)
 		case exactly && (p.Len != was.Len || p.Type != was.Type):
 			return fmt.Sprintf("its partition %d has %d bytes and type %s, and had %d and %s", p.Number, p.Len, p.Type,
 				was.Len, was.Type)
@@ -197,7 +198,8 @@ func (s side) promised(d *folder, force bool) error {
 		return nil
 	}
 	if len(is) != len(s.disks) {
-		return fmt.Errorf("%s %q is not what it was: it has %d disks, and had %d", s.what, s.base, len(is), len(s.disks))
+		return fmt.Errorf("%s %q is not what it was: it has %d disks, and had %d", s.what, s.base, len(is),
+			len(s.disks))
 	}
 	for i, was := range s.disks {
 		why := was.unsound(is[i])

@@ -44,9 +44,14 @@ var made = map[string]struct {
 	"raw":    {kind{"vm.img", []string{"vm.img"}, []string{"vm.img"}}, "raw", nil},
 	"qcow2":  {kind{"vm.qcow2", []string{"vm.qcow2"}, []string{"vm.qcow2"}}, "qcow2", nil},
 	"sparse": {kind{"vm.vmdk", []string{"vm.vmdk"}, []string{"vm.vmdk"}}, "vmdk", nil},
-	"fixed":  {kind{"vm.vhd", []string{"vm.vhd"}, []string{"vm.vhd"}}, "vpc", []string{"subformat=fixed,force_size=on"}},
+	"fixed": {
+		kind{"vm.vhd", []string{"vm.vhd"}, []string{"vm.vhd"}},
+		"vpc",
+		[]string{"subformat=fixed,force_size=on"},
+	},
 	"flat": {
-		kind{"vm.vmdk", []string{"vm.vmdk", "vm-flat.vmdk"}, []string{"vm.vmdk", "vm-flat.vmdk"}}, "vmdk",
+		kind{"vm.vmdk", []string{"vm.vmdk", "vm-flat.vmdk"}, []string{"vm.vmdk", "vm-flat.vmdk"}},
+		"vmdk",
 		[]string{"subformat=monolithicFlat"},
 	},
 }

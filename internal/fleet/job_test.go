@@ -243,7 +243,8 @@ func TestPlain(t *testing.T) {
 // A row that proposes no copy, since a move would put the data worse, is no job, whatever its verdict is.
 func TestRowsThatStayAreNoJobs(t *testing.T) {
 	const row = `{"schema":"trueup/1","event":"image","path":"/ds/%s","state":"judged","format":"raw",` +
-		`"verdict":"misaligned","priority":{%s},"files":[{"name":"x","size_bytes":512,"modified_ns":1}],"disks":[]}` + "\n"
+		`"verdict":"misaligned","priority":{%s},"files":[{"name":"x","size_bytes":512,"modified_ns":1}],` +
+		`"disks":[]}` + "\n"
 	list := fmt.Sprintf(row, "stays.img", `"class":13,"cost_percent":0,"reason":"it stays"`) +
 		fmt.Sprintf(row, "off.img", `"class":1,"cost_percent":0,"reason":"off","command":"trueup align off.img x.img"`)
 	w := fleet.Worklist{Kind: fleet.Align, Datastore: "ds1", Prefix: "/ds", Options: fleet.Options{Suffix: "-aligned"}}

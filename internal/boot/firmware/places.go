@@ -93,8 +93,8 @@ func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, er
 			continue
 		}
 		if ok, err := x.holds(d); ok || err != nil {
-			return fmt.Sprintf("%s reads %s from LBA %d of the disk, which is byte %d of the partition", x.reader, x.what,
-				x.lba, x.at()-p.Off), err
+			return fmt.Sprintf("%s reads %s from LBA %d of the disk, which is byte %d of the partition", x.reader,
+				x.what, x.lba, x.at()-p.Off), err
 		}
 	}
 	if !strings.HasPrefix(p.Name, "fsbl") || p.Off+units.SectorSize > d.Size() {
@@ -115,7 +115,8 @@ const (
 	ventoyStart  = 2048 * units.SectorSize
 	ventoySize   = 65536 * units.SectorSize
 	ventoyLabel  = "VTOYEFI"
-	ventoyReason = "Ventoy starts only from a disk on which the partition " + ventoyLabel + " lies right behind the first"
+	ventoyReason = "Ventoy starts only from a disk on which the partition " + ventoyLabel +
+		" lies right behind the first"
 )
 
 func ventoy(p boot.Partition, all []boot.Partition) string {
@@ -147,9 +148,10 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 			f.Link(0, "%s", text)
 			f.Fixed = append(f.Fixed, boot.Fixed{
 				Range: disk.Range{Off: x.at(), Len: units.SectorSize}, Issue: ondisk.Issue{
-					Code: fixedCode, Effect: ondisk.Unbootable, Text: text + ", and the copy would have something else there",
-					Remedy: "leave the partition in front of it where it is (--partition selects others), or go on with " +
-						"--allow-unbootable and write the loader again",
+					Code: fixedCode, Effect: ondisk.Unbootable,
+					Text: text + ", and the copy would have something else there",
+					Remedy: "leave the partition in front of it where it is (--partition selects others), or go on " +
+						"with --allow-unbootable and write the loader again",
 				},
 			})
 		}
@@ -175,7 +177,8 @@ const fixedCode = "fixed-place"
 // doc/board/st/stm32mp1.rst, doc/board/mediatek and include/configs of boards.
 var loaderNames = []string{
 	"loader1", "loader2", "idbloader", "idblock", "uboot", "u-boot", "uboot_a", "uboot_b", "trust", "spl", "preloader",
-	"bootloader", "boot0", "fsbl", "fsbl1", "fsbl2", "ssbl", "fip", "fip-a", "fip-b", "bl2", "bl31", "atf", "tee", "mlo",
+	"bootloader", "boot0", "fsbl", "fsbl1", "fsbl2", "ssbl", "fip", "fip-a", "fip-b", "bl2", "bl31", "atf", "tee",
+	"mlo",
 }
 
 // firstRead is the end of the part of a disk from which boot ROMs and first loaders read.
@@ -204,8 +207,8 @@ func doubtful(f *boot.Found, g *boot.Guest, p boot.Partition) error {
 	if named {
 		text = fmt.Sprintf("its name is %.32q, and its content is not known", p.Name)
 	}
-	f.Warn(fixedCode, p.Number, text+fmt.Sprintf(": if a boot ROM or loader reads it from LBA %d, a board does not boot "+
-		"from the copy", p.Off/g.Disk.SectorSize()),
+	f.Warn(fixedCode, p.Number, text+fmt.Sprintf(": if a boot ROM or loader reads it from LBA %d, a board does not "+
+		"boot from the copy", p.Off/g.Disk.SectorSize()),
 		"leave it where it is (--partition selects others), or install the loader again at its place in the copy")
 	return nil
 }

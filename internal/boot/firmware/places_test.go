@@ -134,7 +134,9 @@ func TestDoubtfulPlaces(t *testing.T) {
 		"a PC":                   {code(board("x", 64, 64, "something")), false},
 		"empty":                  {board("loader1", 64, 64, ""), false},
 		"far behind":             {board("x", 20_000, 20_000, ""), false},
-		"without a file system":  {tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 64, Last: 99}), false},
+		"without a file system": {
+			tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 64, Last: 99}), false,
+		},
 	} {
 		_, r := readBoard(t, tc.image)
 		issues := boottest.Issues(r, "fixed-place")

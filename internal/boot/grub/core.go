@@ -93,7 +93,7 @@ func readModules(b []byte, wide bool) (out built, err error) {
 		}
 		at += next
 		first, size := infoOf(b[at:], wide)
-		if first == uint64(n) && size >= first && size <= uint64(len(b)-at) {
+		if first == uint64(n) && size >= first && size <= uint64(len(b)-at) { //nolint:gosec // at is in b
 			return readObjects(b[at+n : at+int(size)]), nil //nolint:gosec // it is at most the length of b
 		}
 	}
@@ -140,7 +140,8 @@ func (b built) inMemdisk() (string, error) {
 			continue
 		}
 		if h.Size > maxText {
-			return "", fmt.Errorf("%s in its memory disk has %d bytes: %w of %d", h.Name, h.Size, ondisk.ErrLimit, maxText)
+			return "", fmt.Errorf("%s in its memory disk has %d bytes: %w of %d", h.Name, h.Size, ondisk.ErrLimit,
+				maxText)
 		}
 		text, err := io.ReadAll(io.LimitReader(r, maxText))
 		return string(text), err

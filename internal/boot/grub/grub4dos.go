@@ -18,7 +18,8 @@ import (
 // through the table. Spec: grub4dos 0.4.4 and 0.4.6a, stage2/grldrstart.S; the copy of 0.4.6a in Rufus.
 var ForDOS = &boot.Code{
 	ID: "grub4dos", Name: "grub4dos", ReadsCHS: true, AnyFlag: true, Find: findGrub4DOS,
-	Known: boot.Like("31f6 31ff b9df00 fc f3a5 bb.... 66b8........ 663907 7503 e8", "16 1f 663907", "83c60c 81fefe01 72"),
+	Known: boot.Like("31f6 31ff b9df00 fc f3a5 bb.... 66b8........ 663907 7503 e8", "16 1f 663907",
+		"83c60c 81fefe01 72"),
 }
 
 // The code has the place of the mark that ends the second part, and the mark: rep movsw; mov bx,place; mov eax,mark;

@@ -238,7 +238,8 @@ func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind
 ) (broken error) {
 	for _, name := range names {
 		if *count == maxConfigs {
-			return l.unread(p, name, kind, fmt.Errorf("%w of %d files that are looked into", ondisk.ErrLimit, maxConfigs))
+			return l.unread(p, name, kind, fmt.Errorf("%w of %d files that are looked into", ondisk.ErrLimit,
+				maxConfigs))
 		}
 		s, fresh, err := l.open(p, files, name)
 		switch {

@@ -51,19 +51,25 @@ func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 		loader         *boot.Config
 		in             string // the file that is named
 	}{
-		"source in the prefix": {onRoot: onRoot("source $prefix/x.cfg\n", "boot/grub/x.cfg", place), in: "/boot/grub/x.cfg"},
+		"source in the prefix": {
+			onRoot: onRoot("source $prefix/x.cfg\n", "boot/grub/x.cfg", place), in: "/boot/grub/x.cfg",
+		},
 		"source beside it": {
-			onRoot: onRoot("if [ -f ${config_directory}/c ]; then\n  source ${config_directory}/c\nfi", "boot/grub/c", place),
-			in:     "/boot/grub/c",
+			onRoot: onRoot("if [ -f ${config_directory}/c ]; then\n  source ${config_directory}/c\nfi", "boot/grub/c",
+				place),
+			in: "/boot/grub/c",
 		},
 		"dot": {onRoot: onRoot(". /x", "x", place), in: "/x"},
 		"configfile on a device": {
 			onBoot: map[string]string{"x": place}, onRoot: onRoot("configfile (hd0,msdos1)/x"), in: "/x",
 		},
-		"configfile by the number": {onBoot: map[string]string{"x": place}, onRoot: onRoot("configfile (hd0,1)/x"), in: "/x"},
+		"configfile by the number": {
+			onBoot: map[string]string{"x": place}, onRoot: onRoot("configfile (hd0,1)/x"), in: "/x",
+		},
 		"of a file system": {
 			onBoot: map[string]string{"x": place},
-			onRoot: onRoot("search --no-floppy --fs-uuid --set=dev " + bootFS + "\nset p=($dev)/\nconfigfile ${p}x"), in: "/x",
+			onRoot: onRoot("search --no-floppy --fs-uuid --set=dev " + bootFS + "\nset p=($dev)/\nconfigfile ${p}x"),
+			in:     "/x",
 		},
 		"of the root that is set": {
 			onBoot: map[string]string{"x": place},
@@ -74,12 +80,13 @@ func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 			onRoot: onRoot("search --file --set=root /only/here\nconfigfile /x"), in: "/x",
 		},
 		"files in a circle": {
-			onRoot: onRoot("source /a", "a", "source /b\nsource /boot/grub/grub.cfg", "b", "source /a\n"+place), in: "/b",
+			onRoot: onRoot("source /a", "a", "source /b\nsource /boot/grub/grub.cfg", "b", "source /a\n"+place),
+			in:     "/b",
 		},
 		"a file by a loop": {onRoot: onRoot("for i in a b; do source /$i; done", "b", place), in: "/b"},
 		"menu of GRUB legacy": {
-			onBoot: map[string]string{"x": place}, onRoot: map[string]string{"boot/grub/menu.lst": "configfile (hd0,0)/x"},
-			in: "/x",
+			onBoot: map[string]string{"x": place},
+			onRoot: map[string]string{"boot/grub/menu.lst": "configfile (hd0,0)/x"}, in: "/x",
 		},
 		"menu of GRUB legacy in GRUB 2": {onRoot: onRoot("legacy_configfile /x", "x", place), in: "/x"},
 		"SYSLINUX": {
@@ -90,7 +97,8 @@ func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 		},
 		"menu of SYSLINUX": {
 			onRoot: map[string]string{
-				"syslinux.cfg": "LABEL x\nKERNEL vesamenu.c32\nAPPEND more.cfg ~\n", "more.cfg": "APPEND cryptkey=/dev/sda:32256:1",
+				"syslinux.cfg": "LABEL x\nKERNEL vesamenu.c32\nAPPEND more.cfg ~\n",
+				"more.cfg":     "APPEND cryptkey=/dev/sda:32256:1",
 			}, in: "/more.cfg",
 		},
 		"a variable": {onRoot: onRoot("set x=(hd0)63+1\nchainloader $x"), in: "/boot/grub/grub.cfg"},
@@ -115,11 +123,13 @@ func TestPlacesThatAConfigurationLeadsTo(t *testing.T) {
 		},
 		"a list to the end": {onRoot: onRoot("loopback x (hd0)63+"), in: "/boot/grub/grub.cfg"},
 		"a root for all titles": {
-			onRoot: map[string]string{"boot/grub/menu.lst": "root (hd0)\ntitle x\nchainloader 63+1"}, in: "/boot/grub/menu.lst",
+			onRoot: map[string]string{"boot/grub/menu.lst": "root (hd0)\ntitle x\nchainloader 63+1"},
+			in:     "/boot/grub/menu.lst",
 		},
 		"commands built in": {
-			loader: &boot.Config{Loader: "GRUB 2 in the MBR", Syntax: boot.GRUB2, Prefix: "(,msdos1)/grub", Script: place},
-			in:     "the configuration of GRUB 2 in the MBR",
+			loader: &boot.Config{
+				Loader: "GRUB 2 in the MBR", Syntax: boot.GRUB2, Prefix: "(,msdos1)/grub", Script: place,
+			}, in: "the configuration of GRUB 2 in the MBR",
 		},
 		"an unusual prefix": {
 			onBoot: map[string]string{"odd/grub.cfg": place},
@@ -185,10 +195,12 @@ func TestConfigurationThatIsNotSeen(t *testing.T) {
 			loader: grub2("(hd1,msdos1)/boot/grub", ""), says: []string{"(hd1,msdos1) is no partition of the disk"},
 		},
 		"a file system of nobody": {
-			loader: grub2("", "search.fs_uuid 0000 root\nset prefix=($root)/boot/grub"), says: []string{"LVM, RAID, encryption"},
+			loader: grub2("", "search.fs_uuid 0000 root\nset prefix=($root)/boot/grub"),
+			says:   []string{"LVM, RAID, encryption"},
 		},
 		"a file on it": {
-			onRoot: onRoot("source (hd0,msdos3)/x"), says: []string{`"/boot/grub/grub.cfg" of partition 2, line 1`, xfs},
+			onRoot: onRoot("source (hd0,msdos3)/x"),
+			says:   []string{`"/boot/grub/grub.cfg" of partition 2, line 1`, xfs},
 		},
 		"a file by the root": {onRoot: onRoot("set root=hd0,msdos3\nconfigfile /x"), says: []string{"line 2", xfs}},
 		"entries":            {onRoot: onRoot("set root=hd0,msdos3\nblscfg"), says: []string{"blscfg", xfs}},

@@ -73,12 +73,8 @@ func commands(line string) (out [][]word) {
 		case quote != '\'' && b == '\\' && i+1 < len(line):
 			i++
 			text, open = append(text, line[i]), true
-		case quote != '\'' && b == '$':
+		case quote != '\'' && b == '$' && isVariable(line[i+1:]):
 			name, n := variable(line[i+1:])
-			if n == 0 {
-				text, open = append(text, b), true
-				break
-			}
 			flush()
 			w, open = append(w, part{name, true}), true
 			i += n
@@ -100,6 +96,12 @@ func commands(line string) (out [][]word) {
 	}
 	end()
 	return out
+}
+
+// isVariable reports whether a name stands behind a dollar.
+func isVariable(s string) bool {
+	_, n := variable(s)
+	return n > 0
 }
 
 // variable reads the name behind a dollar, and returns the bytes that it takes; 0: there is none.
@@ -356,8 +358,9 @@ func (c *config) unknownResult(w []string) {
 
 // search gives a variable the device of a file system. Spec: GRUB manual, "search"; grub-core/commands/search_wrap.c.
 func (c *config) search(w []string) {
-	kind, variable, value := "", "root", ""
-	if _, kind, _ = strings.Cut(w[0], "."); kind != "" { // search.fs_uuid VALUE [VARIABLE [HINT]]
+	variable, value := "root", ""
+	_, kind, _ := strings.Cut(w[0], ".")
+	if kind != "" { // search.fs_uuid VALUE [VARIABLE [HINT]]
 		if len(w) > 1 {
 			value = w[1]
 		}
@@ -499,8 +502,8 @@ func (l *guest) device(name string, legacy bool) (p boot.Partition, why string) 
 		}
 	}
 	if isUnknown(name) {
-		return p, "no partition of the disk is known to hold it (LVM, RAID, encryption, another disk, or a file system " +
-			"whose files trueup does not read)"
+		return p, "no partition of the disk is known to hold it (LVM, RAID, encryption, another disk, or a file " +
+			"system whose files trueup does not read)"
 	}
 	disk, number, ok := strings.Cut(name, ",")
 	if ok && (disk == "" || slices.Contains(firstDisks, disk)) {

@@ -41,7 +41,8 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	}
 	menu, size, err := readBootIni(files)
 	if size > maxBootIni {
-		f.NotSeen(p.Number, `\boot.ini`, fmt.Sprintf("it has %d bytes, of which the first %d were read", size, maxBootIni))
+		f.NotSeen(p.Number, `\boot.ini`, fmt.Sprintf("it has %d bytes, of which the first %d were read", size,
+			maxBootIni))
 	}
 	if err := f.Unread("boot-ini", p.Number, fmt.Sprintf("\\boot.ini of partition %d cannot be read", p.Number), err,
 		repairIni); err != nil {

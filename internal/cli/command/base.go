@@ -66,9 +66,11 @@ func Arguments(names ...string) cobra.PositionalArgs {
 		}
 		switch several := len(names) == 1 && len(args) > 1; {
 		case several && names[0] == "IMAGE":
-			return Usage("%s looks at one image, %d were given; for several: trueup scan PATH...", cmd.Name(), len(args))
+			return Usage("%s looks at one image, %d were given; for several: trueup scan PATH...", cmd.Name(),
+				len(args))
 		case several && names[0] == "PATH":
-			return Usage("%s takes one PATH, %d were given; for several: for disk in PATH...; do trueup %s \"$disk\"; done",
+			return Usage("%s takes one PATH, %d were given; for several: for disk in PATH...; do trueup %s \"$disk\"; "+
+				"done",
 				cmd.Name(), len(args), cmd.Name())
 		case several:
 			return Usage("%s takes one %s, %d were given; run it once for each", cmd.Name(), names[0], len(args))

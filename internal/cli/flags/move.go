@@ -55,10 +55,10 @@ func (m *Move) Add(cmd *cobra.Command, c *command.Base) {
 }
 
 // RepairTableHelp explains --repair-table.
-const RepairTableHelp = `A damaged GPT is copied as it is, with a warning, if nothing has to be rewritten in it, and refused
-otherwise. With --repair-table, the damaged copy is written again from the other one, and the protective MBR if it is
-missing. Every byte that this replaces is listed. It is refused if anything but zeros or the remains of this GPT stands
-there.`
+const RepairTableHelp = `A damaged GPT is copied as it is, with a warning, if nothing has to be rewritten in it, and
+refused otherwise. With --repair-table, the damaged copy is written again from the other one, and the protective MBR if
+it is missing. Every byte that this replaces is listed. It is refused if anything but zeros or the remains of this GPT
+stands there.`
 
 // AddRepairTable adds --repair-table.
 func AddRepairTable(cmd *cobra.Command, on *bool) {

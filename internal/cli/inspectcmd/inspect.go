@@ -77,6 +77,12 @@ of one does not end the others, and the exit code is the worst: 1, then 4, 3, 2,
 			return runInspect(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},
 	}
+	f.add(cmd)
+	return cmd
+}
+
+// add adds the flags.
+func (f *inspectFlags) add(cmd *cobra.Command) {
 	flags.AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	flags.AddReading(cmd, &f.Reading)
 	f.AddSandbox(cmd)
@@ -89,7 +95,6 @@ of one does not end the others, and the exit code is the worst: 1, then 4, 3, 2,
 	cmd.Flags().BoolVar(&f.pieces, "fragmentation", false, "count the pieces of files and of free space")
 	flags.AddUnknown(cmd, &f.unknown)
 	cmd.Flags().BoolVar(&f.data, "data", false, "read all data to count the bytes that are not zero")
-	return cmd
 }
 
 func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, paths []string) error {

@@ -256,7 +256,8 @@ func TestDrainedDatastore(t *testing.T) {
 	require.Equal(t, byName, s.run(t, "", "drain", "--off"), "one of the two stays in force")
 	s.once(t, 0)
 	require.Equal(t, fleet.Queued, s.jobs(t)["a.img"].State)
-	require.JSONEq(t, `{"all": false, "datastores": []}`, s.run(t, "", "drain", "--datastore", "ds1", "--off", "--json"))
+	require.JSONEq(t, `{"all": false, "datastores": []}`,
+		s.run(t, "", "drain", "--datastore", "ds1", "--off", "--json"))
 	s.once(t, 0)
 	require.Equal(t, fleet.Done, s.jobs(t)["a.img"].State)
 }

@@ -246,7 +246,8 @@ func (d drains) show(w io.Writer) {
 		fmt.Fprintln(w, "Workers take no jobs of any datastore, until trueup-fleet drain --off.")
 	}
 	for _, name := range d.Datastores {
-		fmt.Fprintf(w, "Workers take no jobs of datastore %s, until trueup-fleet drain --off --datastore %s.\n", name, name)
+		fmt.Fprintf(w, "Workers take no jobs of datastore %s, until trueup-fleet drain --off --datastore %s.\n",
+			name, name)
 	}
 }
 

@@ -165,8 +165,8 @@ func (q *Queue) isAlive(ctx context.Context, key, worker string, within time.Dur
 // errAlive marks a message whose job a worker does.
 var errAlive = errors.New("the job is at work")
 
-// postpone has a message wait whose record cannot be read or replaced now. Where jobs wait behind it, it goes to the end
-// of the queue: a message that waits takes the place of a job that runs. A record that is absent can only be late.
+// postpone has a message wait whose record cannot be read or replaced now. Where jobs wait behind it, it goes to the
+// end of the queue: a message that waits takes the place of a job that runs. A record that is absent can only be late.
 func (s *Source) postpone(ctx context.Context, msg jetstream.Msg, why error) error {
 	meta, err := msg.Metadata()
 	if err != nil || meta.NumPending == 0 || errors.Is(why, jetstream.ErrKeyNotFound) {

@@ -72,10 +72,10 @@ func takeApart(r *record) (*action, error) {
 	return a, nil
 }
 
-// side returns what one of the operations has for data, and their length: none where they are not logged, and none of an
-// operation that writes nothing. Such a one has any length: 219 records of Windows XP and 2003 in the corpus have
-// CompensationLogRecord with one that leads behind their data. Source: Linux fs/ntfs3/fslog.c, can_skip_action, in front
-// of both places where log_replay takes offset and length.
+// side returns what one of the operations has for data, and their length: none where they are not logged, and none of
+// an operation that writes nothing. Such a one has any length: 219 records of Windows XP and 2003 in the corpus have
+// CompensationLogRecord with one that leads behind their data. Source: Linux fs/ntfs3/fslog.c, can_skip_action, in
+// front of both places where log_replay takes offset and length.
 func (a *action) side(undo bool) (data []byte, length int, err error) {
 	op, from, n, absent, field := a.Redo, a.RedoOffset, a.RedoLength, uint16(noRedoData), "redo"
 	if undo {
