@@ -115,7 +115,9 @@ func (img *Image) completedBy(n driver.Names, at string) bool {
 			parent = filepath.Join(at, parent)
 		}
 		st, err := sys.Stat(parent)
-		return err == nil && slices.ContainsFunc(img.Handles, func(f *gate.File) bool { return f.Level == 0 && f.Is(st) })
+		return err == nil && slices.ContainsFunc(img.Handles, func(f *gate.File) bool {
+			return f.Level == 0 && f.Is(st)
+		})
 	})
 }
 

@@ -46,7 +46,8 @@ func TestOverlaysInOtherFolders(t *testing.T) {
 				overlay("above.qcow2", "../lib/"+name),
 				overlay("one/absolute.qcow2", base),
 				overlay("one/file.qcow2", "file:"+base),
-				overlay("one/json", fmt.Sprintf(`json:{"driver":%q,"file":{"driver":"file","filename":%q}}`, format, base)),
+				overlay("one/json", fmt.Sprintf(`json:{"driver":%q,"file":{"driver":"file","filename":%q}}`, format,
+					base)),
 				overlay("one/relative.qcow2", "../../lib/"+name),
 				overlay("one/through-a-link.qcow2", "../link/"+name),
 			}

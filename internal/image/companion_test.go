@@ -26,9 +26,13 @@ func TestCompanions(t *testing.T) {
 	for _, tc := range []struct{ name, content, kind, says string }{
 		{
 			"vm-ctk.vmdk", trackingHead + noise, "VMware changed block tracking",
-			`it belongs to "vm.vmdk" and holds a list of changed blocks, not the data of a disk; name "vm.vmdk" instead`,
+			`it belongs to "vm.vmdk" and holds a list of changed blocks, not the data of a disk; ` +
+				`name "vm.vmdk" instead`,
 		},
-		{"VM-000001-CTK.VMDK", noise[:1024], "VMware changed block tracking", `it belongs to "VM-000001.VMDK" and holds`},
+		{
+			"VM-000001-CTK.VMDK", noise[:1024], "VMware changed block tracking",
+			`it belongs to "VM-000001.VMDK" and holds`,
+		},
 		{"other.vmdk", trackingHead + noise, "VMware changed block tracking", "it belongs to a disk and holds a list"},
 		{"vm-digest.vmdk", noise, "VMware CBRC digest", `it belongs to "vm.vmdk" and holds hashes`},
 		{"._vm.vhdx", appleDoubleHead + noise, "AppleDouble", `it belongs to "vm.vhdx" and holds attributes`},

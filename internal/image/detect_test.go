@@ -93,8 +93,8 @@ func TestFirstVersionOfQcow(t *testing.T) {
 	require.Equal(t, image.Identity{Kind: image.Unsupported, Format: "qcow"}, id)
 	_, err = image.Open(child, image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
-	require.EqualError(t, err, "qcow: recognised, not supported; convert it with qemu-img convert -O vmdk (or raw), and "+
-		"take the result")
+	require.EqualError(t, err, "qcow: recognised, not supported; convert it with qemu-img convert -O vmdk (or raw), "+
+		"and take the result")
 	issues, err := imagetest.Open(t, base).Children()
 	require.NoError(t, err)
 	require.Equal(t, []string{"snapshot-parent"}, imagetest.Codes(issues, ondisk.Refuse))

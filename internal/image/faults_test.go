@@ -198,7 +198,8 @@ func TestEveryErrorOfALargeImageSurfaces(t *testing.T) {
 		disktest.EveryFault(t, "write", func(faults *disktest.Faults) error {
 			d = newFolder(faults)
 			target, err := f.Create(blindFile{recordedFile{d, name}}, 40<<30, driver.Options{
-				Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: 512, BIOS: driver.Geometry{Heads: 255, Sectors: 63},
+				Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: 512,
+				BIOS: driver.Geometry{Heads: 255, Sectors: 63},
 				Beside: func(suffix string) (driver.WriteFile, string, error) {
 					return blindFile{recordedFile{d, suffix}}, suffix, faults.Next()
 				},

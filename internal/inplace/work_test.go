@@ -259,7 +259,9 @@ func TestKeptOriginalsAreUnsuitable(t *testing.T) {
 	defer img.Close()
 	_, err = Suitable(img, 96*sector, driver.Geometry{})
 	require.NoError(t, err)
-	blob, err := json.Marshal(map[string]any{"Old": []map[string][]byte{{"Name": []byte("x"), "Other": []byte(img.Base)}}})
+	blob, err := json.Marshal(map[string]any{
+		"Old": []map[string][]byte{{"Name": []byte("x"), "Other": []byte(img.Base)}},
+	})
 	require.NoError(t, err)
 	h, err := unfinished.Begin(img.Dir, "x", filepath.Join(f.dir, "x"), unfinished.Exchange, blob, 0)
 	require.NoError(t, err)

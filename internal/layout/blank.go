@@ -51,10 +51,10 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 func memberWithoutTable(name string, at int64) ondisk.Issue {
 	return ondisk.Issue{
 		Code: codeUnknownContent, Effect: ondisk.Warn,
-		Text: fmt.Sprintf("byte %d holds the metadata of a %s, and the disk has no partition table: it is a member of an "+
-			"array of a BIOS or controller, and shows no start of the array's partitions", at, name),
-		Remedy: "inspect an image of the whole array, or the disks inside the guest; inspect and scan accept the member " +
-			"with --allow-unknown",
+		Text: fmt.Sprintf("byte %d holds the metadata of a %s, and the disk has no partition table: it is a member of "+
+			"an array of a BIOS or controller, and shows no start of the array's partitions", at, name),
+		Remedy: "inspect an image of the whole array, or the disks inside the guest; inspect and scan accept the " +
+			"member with --allow-unknown",
 	}
 }
 

@@ -100,7 +100,8 @@ func ListenUnix(path string) (l net.Listener, err error) {
 		if st.Mode().Type() == fs.ModeSocket {
 			remedy = "remove it, if no server uses it"
 		}
-		return nil, ondisk.In(ondisk.ErrUsage, "socket %s: %s has the name already; %s", path, kindOf(st.Mode()), remedy)
+		return nil, ondisk.In(ondisk.ErrUsage, "socket %s: %s has the name already; %s", path, kindOf(st.Mode()),
+			remedy)
 	}
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		return nil, ondisk.In(ondisk.ErrOutput, "folder of the socket %s: %w; make it first", path, sys.Cause(err))

@@ -23,8 +23,8 @@ func DidYouMean(word string, choices ...string) string {
 	return ""
 }
 
-// Near returns the choice with the most similar spelling, empty if none is similar: two letters may differ, and one in a
-// word of up to five. The only choice that begins with the word is similar, too.
+// Near returns the choice with the most similar spelling, empty if none is similar: two letters may differ, and one in
+// a word of up to five. The only choice that begins with the word is similar, too.
 func Near(word string, choices ...string) string {
 	word = strings.ToLower(word)
 	best, least := "", min(len(word)/3, 2)+1

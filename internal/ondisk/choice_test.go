@@ -9,8 +9,8 @@ import (
 func TestNoChoice(t *testing.T) {
 	formats := []string{"text", "json", "csv", "html", "junit", "prometheus"}
 	for word, want := range map[string]string{
-		"jsn": "json", "JSON": "json", "ndjson": "json", "htm": "html", "prom": "prometheus", "j": "", "": "", "xml": "",
-		"yaml": "", "table": "", "x": "", "cvs": "",
+		"jsn": "json", "JSON": "json", "ndjson": "json", "htm": "html", "prom": "prometheus", "j": "", "": "",
+		"xml": "", "yaml": "", "table": "", "x": "", "cvs": "",
 	} {
 		require.Equal(t, want, Near(word, formats...), word)
 	}

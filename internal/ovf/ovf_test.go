@@ -57,8 +57,11 @@ func TestOtherEncodings(t *testing.T) {
 			envelope(`<File ovf:id="f" ovf:href="`+href+`.vmdk"/>`, "")
 	}
 	for _, tc := range []struct{ charset, stored, text string }{
-		{"windows-1252", "B\xfcro", "Büro"}, {"ISO-8859-1", "B\xfcro", "Büro"}, {"windows-1251", "\xc1\xfe", "Бю"},
-		{"GBK", "\xcf\xb5", "系"}, {"Shift_JIS", "\x95\x5c", "表"},
+		{"windows-1252", "B\xfcro", "Büro"},
+		{"ISO-8859-1", "B\xfcro", "Büro"},
+		{"windows-1251", "\xc1\xfe", "Бю"},
+		{"GBK", "\xcf\xb5", "系"},
+		{"Shift_JIS", "\x95\x5c", "表"},
 	} {
 		for _, quote := range []string{`"`, "'"} {
 			e, err := Parse([]byte(text(tc.charset, quote, tc.stored)))

@@ -148,9 +148,9 @@ func checkGrowth(packed, unpacked int64) error {
 	if (unpacked-maxSpare)/maxGrowth <= packed {
 		return nil
 	}
-	return fmt.Errorf("%d bytes of the file unpack to %s: %w of %s and %d times as many; nearly all are zeros: unpack it "+
-		"to a sparse file first, as with bzip2 -dc FILE | dd bs=1M conv=sparse of=IMAGE", packed, units.Format(unpacked),
-		ondisk.ErrLimit, units.Format(maxSpare), int64(maxGrowth))
+	return fmt.Errorf("%d bytes of the file unpack to %s: %w of %s and %d times as many; nearly all are zeros: unpack "+
+		"it to a sparse file first, as with bzip2 -dc FILE | dd bs=1M conv=sparse of=IMAGE", packed,
+		units.Format(unpacked), ondisk.ErrLimit, units.Format(maxSpare), maxGrowth)
 }
 
 // Read follows the contract of io.Reader.

@@ -376,7 +376,8 @@ func TestZipMethods(t *testing.T) {
 		binary.LittleEndian.PutUint16(archive[entry+10:], method)
 		_, err := firstOf(archive)
 		require.ErrorIs(t, err, ondisk.ErrUnsupported)
-		require.ErrorContains(t, err, `file "-" of the archive is packed with `+name+": not supported, want deflate, bzip2")
+		require.ErrorContains(t, err, `file "-" of the archive is packed with `+name+
+			": not supported, want deflate, bzip2")
 	}
 }
 
@@ -389,7 +390,9 @@ func TestGrowth(t *testing.T) {
 		args   []string
 		bound  bool
 	}{
-		{Bzip2, []string{"-9"}, true}, {Gzip, []string{"-9"}, false}, {XZ, []string{"-9"}, false},
+		{Bzip2, []string{"-9"}, true},
+		{Gzip, []string{"-9"}, false},
+		{XZ, []string{"-9"}, false},
 		{Zstd, []string{"-q", "-19"}, false},
 	} {
 		b := made(t, zeros, tc.stream, append(tc.args, "-c")...)

@@ -222,8 +222,8 @@ func (x *File) Open(f ondisk.Source) (Unpacker, error) {
 		return nil, fmt.Errorf("file %.256q of the archive is encrypted: %w; unpack it where it is: unzip", x.Name,
 			ondisk.ErrUnsupported)
 	case !slices.Contains([]uint16{stored, deflated, bzipped}, x.by):
-		return nil, fmt.Errorf("file %.256q of the archive is packed with %s: %w, want deflate, bzip2 or stored; unpack it "+
-			"where it is: 7z x", x.Name, x.method(), ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("file %.256q of the archive is packed with %s: %w, want deflate, bzip2 or stored; "+
+			"unpack it where it is: 7z x", x.Name, x.method(), ondisk.ErrUnsupported)
 	}
 	if err := checkGrowth(x.Packed, x.Size); err != nil {
 		return nil, x.within(err)

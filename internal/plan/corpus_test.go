@@ -71,10 +71,12 @@ func TestPlansOfTheCorpus(t *testing.T) {
 		{"beyond chs", "ext3-saturated-chs", 0, nil, map[int]int64{1: 2048, 2: 17672192}, 0},
 		{"2 TiB, only the first", "two-tib-mbr", 0, []int{1}, map[int]int64{1: 2048}, 0},
 		{"2 TiB, to 4 KiB", "two-tib-mbr", 4096, nil, map[int]int64{1: 64, 2: 4294963264}, 0},
-		// The clusters of 2 KiB of partition 2 lie on multiples of 2 KiB now (LBA 63 and 45), and only on sectors on 1 MiB.
+		// The clusters of 2 KiB of partition 2 lie on multiples of 2 KiB now (LBA 63 and 45), and only on sectors on
+		// 1 MiB.
 		{"entries out of order", "entries-out-of-order", 0, nil, map[int]int64{3: 241664, 1: 643072}, 0},
 		{
-			"entries out of order, all by name", "entries-out-of-order", 0, []int{1, 2, 3},
+			"entries out of order, all by name", "entries-out-of-order", 0,
+			[]int{1, 2, 3},
 			map[int]int64{2: 2048, 3: 241664, 1: 643072},
 			0,
 		},

@@ -383,17 +383,18 @@ func (p *Plan) outOfReach(l *layout.Layout) {
 		if over <= 0 || part.End() > end || !layout.ReadByCHS(part) {
 			continue
 		}
-		remedy := "make the partition smaller in the guest first"
+		const smaller = "make the partition smaller in the guest first"
+		remedy := smaller
 		for b := p.Goal.Want / 2; b >= align.Block; b /= 2 {
 			if units.AlignUp(m.From, b)+m.Len <= end {
-				remedy += fmt.Sprintf(", or try --boundary %s, which stays in front of it", units.Short(b))
+				remedy = fmt.Sprintf("%s, or try --boundary %s, which stays in front of it", smaller, units.Short(b))
 				break
 			}
 		}
 		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 			Code: "chs-end", Effect: ondisk.Warn, Partition: m.Partition, Text: fmt.Sprintf(
-				"it ends at LBA %d, and its last %s lie behind cylinder %d, the last one that CHS can name: a DOS, or a "+
-					"Windows 95 to ME, cannot read or write them by the type %02xh", (m.To+m.Len)/units.SectorSize-1,
+				"it ends at LBA %d, and its last %s lie behind cylinder %d, the last one that CHS can name: a DOS, or "+
+					"a Windows 95 to ME, cannot read or write them by the type %02xh", (m.To+m.Len)/units.SectorSize-1,
 				units.Counted(over/units.SectorSize, "sector"), layout.LastCylinder, part.Type), Remedy: remedy,
 		}))
 	}

@@ -52,7 +52,8 @@ func (s *Source) geometryNotes(o *store.Output) []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: "container-geometry", Effect: ondisk.Warn,
-		Text: fmt.Sprintf("the disk boots by cylinders of %d heads and %d sectors, and %s", want.Heads, want.Sectors, says),
+		Text: fmt.Sprintf("the disk boots by cylinders of %d heads and %d sectors, and %s", want.Heads, want.Sectors,
+			says),
 		Remedy: "set that geometry in the machine if the guest does not start (QEMU: cyls=, heads= and secs= of the " +
 			"disk), or choose --to vmdk, which states it",
 	}}

@@ -25,9 +25,11 @@ func dosDisk(t *testing.T, dir string, heads, track int64) (path string, size in
 	sectors := min(1023*heads*track, 80_000/(heads*track)*heads*track)
 	disktest.MakeBlank(t, path, sectors*sector)
 	disktest.RunInput(t, fmt.Sprintf("o\nn\np\n1\n%d\n%d\nt\n6\na\nw\n", track, sectors-1), "fdisk",
-		"--compatibility=dos", "--units=sectors", "--heads", strconv.FormatInt(heads, 10), "--sectors", strconv.FormatInt(track, 10), path)
-	disktest.Run(t, "mkfs.fat", "-F", "16", "-g", fmt.Sprintf("%d/%d", heads, track), "-h", strconv.FormatInt(track, 10),
-		"--offset", strconv.FormatInt(track, 10), path, strconv.FormatInt((sectors-track)/2, 10))
+		"--compatibility=dos", "--units=sectors", "--heads", strconv.FormatInt(heads, 10),
+		"--sectors", strconv.FormatInt(track, 10), path)
+	disktest.Run(t, "mkfs.fat", "-F", "16", "-g", fmt.Sprintf("%d/%d", heads, track),
+		"-h", strconv.FormatInt(track, 10), "--offset", strconv.FormatInt(track, 10), path,
+		strconv.FormatInt((sectors-track)/2, 10))
 	code, err := ondisk.Bytes(disktest.Fixture(t, disktest.Fixtures(t)["xp-lba63-one-ntfs"]), 0, 440)
 	require.NoError(t, err)
 	disktest.WriteAt(t, path, 0, code)
@@ -65,7 +67,9 @@ func told(t *testing.T, path string) (heads, sectors int64) {
 // A disk that boots by CHS tells the machine the same heads and sectors before and after, whatever its format is, and
 // what others take for its size stays the size.
 func TestMachineOfAGuestThatReadsCHS(t *testing.T) {
-	qemu := map[string]string{"raw": "raw", "vhd": "vpc", "vmdk": "vmdk", "vdi": "vdi", "qcow2": "qcow2", "vhdx": "vhdx"}
+	qemu := map[string]string{
+		"raw": "raw", "vhd": "vpc", "vmdk": "vmdk", "vdi": "vdi", "qcow2": "qcow2", "vhdx": "vhdx",
+	}
 	for _, tc := range []struct {
 		from, to     string
 		heads, track int64

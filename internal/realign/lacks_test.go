@@ -29,17 +29,17 @@ func TestErrorsCount(t *testing.T) {
 		layout        *layout.Layout
 		broken, lacks bool
 	}{
-		"a note":                        {ondisk.Issue{Effect: ondisk.Note}, unknown, false, false},
-		"a warning":                     {ondisk.Issue{Effect: ondisk.Warn, Err: ondisk.ErrFormat}, unknown, false, false},
-		"may not boot":                  {ondisk.Issue{Effect: ondisk.Unbootable}, unknown, false, false},
-		"a malformed volume":            {ondisk.Issue{Effect: ondisk.BadVolume, Err: ondisk.ErrFormat}, unknown, true, false},
-		"broken":                        {ondisk.Issue{Effect: ondisk.Broken, Err: ondisk.ErrFormat}, unknown, true, true},
-		"in use":                        {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrBusy}, unknown, false, false},
-		"refused":                       {ondisk.Issue{Effect: ondisk.Refuse}, unknown, false, false},
-		"damaged":                       {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrFormat}, unknown, false, true},
-		"an unfinished copy":            {ondisk.Issue{Effect: ondisk.Refuse, Err: unfinished}, unknown, false, true},
-		"an unfinished copy of nothing": {ondisk.Issue{Effect: ondisk.Refuse, Err: unfinished}, blank, false, false},
-		"damaged, and judged":           {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrFormat}, known, false, false},
+		"a note":                 {ondisk.Issue{Effect: ondisk.Note}, unknown, false, false},
+		"a warning":              {ondisk.Issue{Effect: ondisk.Warn, Err: ondisk.ErrFormat}, unknown, false, false},
+		"may not boot":           {ondisk.Issue{Effect: ondisk.Unbootable}, unknown, false, false},
+		"a malformed volume":     {ondisk.Issue{Effect: ondisk.BadVolume, Err: ondisk.ErrFormat}, unknown, true, false},
+		"broken":                 {ondisk.Issue{Effect: ondisk.Broken, Err: ondisk.ErrFormat}, unknown, true, true},
+		"in use":                 {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrBusy}, unknown, false, false},
+		"refused":                {ondisk.Issue{Effect: ondisk.Refuse}, unknown, false, false},
+		"damaged":                {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrFormat}, unknown, false, true},
+		"an unfinished copy":     {ondisk.Issue{Effect: ondisk.Refuse, Err: unfinished}, unknown, false, true},
+		"unfinished, of nothing": {ondisk.Issue{Effect: ondisk.Refuse, Err: unfinished}, blank, false, false},
+		"damaged, and judged":    {ondisk.Issue{Effect: ondisk.Refuse, Err: ondisk.ErrFormat}, known, false, false},
 	} {
 		s := &Source{Image: &image.Image{}, Layout: c.layout, Damage: []ondisk.Issue{c.issue}}
 		require.Equal(t, c.broken, Broken(align.Relevant(s.Damage, nil)) != nil, name)

@@ -38,7 +38,7 @@ func (j *Job) WriteStream(
 	p.Size = size(p.Size)
 	create := func() (*store.Output, error) {
 		return store.Create(j.Dest, p.Size, s.Image, store.CreateOptions{
-			Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: streamSeed(p.Size), BIOS: s.Image.BIOS,
+			Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: streamSeed(p.Size), BIOS: s.BIOS,
 		})
 	}
 	w, err = publish(ctx, j, time.Now(), create, nil, func(o *store.Output, w *Written) (err error) {

@@ -37,7 +37,8 @@ func (s *Source) lent(p *plan.Plan, view disk.Disk) ([]disk.Piece, disk.Disk, er
 	}
 	switch {
 	case s.Original:
-		return nil, nil, refuse("it is the kept original of an exchanged disk, and a guest of the view would write to it")
+		return nil, nil, refuse("it is the kept original of an exchanged disk, and a guest of the view would write " +
+			"to it")
 	case s.Image.Packaged():
 		return nil, nil, refuse("it is a disk of a package, and a view names plain files only")
 	case s.Image.MapsDevice:

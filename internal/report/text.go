@@ -170,8 +170,8 @@ func (t *Text) verdict(d Disk) {
 		t.printf("%s there is no partition table, and the volume starts at byte 0.\n",
 			t.Paint(text.FgGreen, "Aligned:"))
 	case d.Verdict == align.Aligned && len(inOrder(d)) > 0:
-		t.para(2, "%s the data of %s lie on blocks of the storage, although the start does not; any other start is on a "+
-			"multiple of %s.", t.Paint(text.FgGreen, "Aligned:"), partitions(inOrder(d)), boundary)
+		t.para(2, "%s the data of %s lie on blocks of the storage, although the start does not; any other start is on "+
+			"a multiple of %s.", t.Paint(text.FgGreen, "Aligned:"), partitions(inOrder(d)), boundary)
 	case d.Verdict == align.Aligned:
 		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(text.FgGreen, "Aligned:"), every, boundary)
 	case d.Verdict == align.BelowBoundary:

@@ -64,8 +64,9 @@ func TestOneDecisionAboutGain(t *testing.T) {
 	start := int64(63)
 	require.Zero(t, (start*512+clustersOf(t, small))%4096, "its clusters lie on 4 KiB")
 	two := made(t, "mkfs.fat", "-F", "12", "-s", "4", "-a")
-	odd := int64(8)
-	for odd++; (odd*512+clustersOf(t, two))%4096 != 2048; odd++ {
+	odd := int64(9)
+	for (odd*512+clustersOf(t, two))%4096 != 2048 {
+		odd++
 	}
 	require.NotZero(t, clustersOf(t, two)%2048, "its clusters of 2 KiB lie on 2 KiB only where it is")
 	ext := made(t, "mkfs.ext4", "-q", "-b", "4096")
@@ -82,33 +83,46 @@ func TestOneDecisionAboutGain(t *testing.T) {
 		gain    advice.Gain // of the row; empty: it has no advice, since nothing is to be done
 	}{
 		{
-			"data on 4 KiB", dos + fmt.Sprintf("%d,%d,6\n", start, half), map[int64]string{start: small}, align.Aligned, 0,
+			"data on 4 KiB", dos + fmt.Sprintf("%d,%d,6\n", start, half),
+			map[int64]string{start: small},
+			align.Aligned, 0,
 			nil, "",
 		},
 		{
 			"data on 2 KiB, and on 512 bytes after a move", dos + fmt.Sprintf("%d,%d,1\n", odd, half),
-			map[int64]string{odd: two}, align.Misaligned, 3, nil, advice.Loss,
+			map[int64]string{odd: two},
+			align.Misaligned, 3, nil, advice.Loss,
 		},
 		{
-			"ext4 at LBA 63", dos + fmt.Sprintf("63,%d,83\n", half), map[int64]string{63: ext}, align.Misaligned, 3,
-			[]int{1}, advice.High,
+			"ext4 at LBA 63", dos + fmt.Sprintf("63,%d,83\n", half),
+			map[int64]string{63: ext},
+			align.Misaligned, 3,
+			[]int{1},
+			advice.High,
 		},
 		{
 			"one that gains beside one that loses", dos + fmt.Sprintf("%d,%d,6\n40001,%d,83\n", start, half, half),
-			map[int64]string{start: small, 40001: ext}, align.Misaligned, 3, []int{2}, advice.High,
+			map[int64]string{start: small, 40001: ext},
+			align.Misaligned, 3,
+			[]int{2},
+			advice.High,
 		},
 		{
 			// Windows Vista to 8.1 put 128 MiB of Microsoft reserved at LBA 34 of a data disk, and the data at 264192.
 			"Microsoft reserved in front of data",
 			"label: gpt\nfirst-lba: 34\nstart=34, size=2014, type=E3C9E316-0B5C-4DB8-817D-F92DF00215AE\n" +
 				"start=2048, size=16384, type=EBD0A0A2-B9E5-4433-87C0-68B6B72699C7\n",
-			map[int64]string{2048: ext}, align.Aligned, 0, nil, "",
+			map[int64]string{2048: ext},
+			align.Aligned, 0, nil, "",
 		},
 		{
 			"BIOS boot in front of data off the boundary",
 			"label: gpt\nfirst-lba: 34\nstart=34, size=100, type=21686148-6449-6E6F-744E-656564454649\n" +
 				"start=2049, size=16384, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n",
-			map[int64]string{2049: ext}, align.Misaligned, 3, []int{2}, advice.High,
+			map[int64]string{2049: ext},
+			align.Misaligned, 3,
+			[]int{2},
+			advice.High,
 		},
 		{
 			"Microsoft reserved alone", "label: gpt\nfirst-lba: 34\n" +
@@ -118,7 +132,8 @@ func TestOneDecisionAboutGain(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := libraryOf(t, 40<<20, tc.table, tc.volumes)
-			i := (&scan.Inspector{Boundary: align.DefaultBoundary, Storage: align.Generic()}).Image(scan.Job{Path: path})
+			inspector := &scan.Inspector{Boundary: align.DefaultBoundary, Storage: align.Generic()}
+			i := inspector.Image(scan.Job{Path: path})
 			require.Nil(t, i.Error)
 			i.Settle(nil)
 			results.Rank([]*results.Image{i})

@@ -311,19 +311,22 @@ func TestPartsOfWhatCannotBeJudged(t *testing.T) {
 func TestFilesBesideDisks(t *testing.T) {
 	tr := newTrial(t)
 	tr.put(map[string]string{
-		"vm.vmdk": "disk\nhas vm-flat.vmdk", "vm-flat.vmdk": "bare", "vm-ctk.vmdk": "companion", "._vm.vmdk": "companion",
+		"vm.vmdk": "disk\nhas vm-flat.vmdk", "vm-flat.vmdk": "bare", "vm-ctk.vmdk": "companion",
+		"._vm.vmdk": "companion",
 		"VM-2.vmdk": "disk", "vm-2-ctk.vmdk": "companion", // systems differ in case
 		"lone/x-ctk.vmdk": "companion", "lone/._notes": "companion", "lone/x.ctk": "companion",
 		"broken.vmdk": "disk", "broken-ctk.vmdk": "companion",
 		"unread/empty.vmdk": "disk\nhas empty-rdm.vmdk", "unread/empty-rdm.vmdk": "",
 	})
 	res := tr.scanned()
-	require.Equal(t, []string{"VM-2.vmdk", "broken.vmdk failed", "lone/x-ctk.vmdk orphan", "unread/empty.vmdk", "vm.vmdk"},
-		tr.shown())
+	require.Equal(t, []string{
+		"VM-2.vmdk", "broken.vmdk failed", "lone/x-ctk.vmdk orphan", "unread/empty.vmdk", "vm.vmdk",
+	}, tr.shown())
 	require.Equal(t, 2, res.Skipped)
 	tr.scanned(tr.path("vm-ctk.vmdk"), tr.path("._vm.vmdk"))
 	require.Equal(t, []string{"._vm.vmdk orphan", "vm-ctk.vmdk orphan"}, tr.shown())
-	require.Equal(t, `it belongs to "vm.vmdk" and holds other data, not the data of a disk`, tr.rows[0].Findings[0].Text)
+	require.Equal(t, `it belongs to "vm.vmdk" and holds other data, not the data of a disk`,
+		tr.rows[0].Findings[0].Text)
 	tr.scanned(tr.path("vm-ctk.vmdk"), tr.path("vm.vmdk"))
 	require.Equal(t, []string{"vm.vmdk"}, tr.shown())
 }

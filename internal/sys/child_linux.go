@@ -58,8 +58,8 @@ func Unprivileged(cmd *exec.Cmd, dir string) error {
 	return os.Chown(dir, nobody, nobody)
 }
 
-// Work returns the time that a thread of a process had on a processor, or all of its threads where thread is 0; false if
-// that is not known. Spec: Linux, Documentation/scheduler/sched-stats.rst, schedstat.
+// Work returns the time that a thread of a process had on a processor, or all of its threads where thread is 0; false
+// if that is not known. Spec: Linux, Documentation/scheduler/sched-stats.rst, schedstat.
 func Work(pid, thread int) (ran time.Duration, known bool) {
 	which := "*"
 	if thread != 0 {

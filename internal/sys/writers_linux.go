@@ -36,7 +36,7 @@ func Writers(proc string, each func(w Writer) bool) {
 			if err != nil || !writes(filepath.Join(at, "fdinfo", fd)) {
 				continue
 			}
-			name, _ := os.ReadFile(filepath.Join(at, "comm"))
+			name, _ := os.ReadFile(filepath.Join(at, "comm")) //nolint:gosec // of the kernel
 			if !each(Writer{PID: pid, Program: strings.TrimSuffix(string(name), "\n"), File: st}) {
 				return
 			}
@@ -46,7 +46,7 @@ func Writers(proc string, each func(w Writer) bool) {
 
 // list returns the names in a folder, at most some; none of one that cannot be read.
 func list(folder string, most int) []string {
-	f, err := os.Open(folder)
+	f, err := os.Open(folder) //nolint:gosec // of the kernel
 	if err != nil || most <= 0 {
 		return nil
 	}
@@ -57,7 +57,7 @@ func list(folder string, most int) []string {
 
 // writes reports whether a descriptor is open for writing, by the text that the kernel has about it.
 func writes(info string) bool {
-	b, err := os.ReadFile(info)
+	b, err := os.ReadFile(info) //nolint:gosec // of the kernel
 	if err != nil {
 		return false
 	}

@@ -49,8 +49,8 @@ func (g Geometry) lba(b [3]byte) int64 {
 
 // lastOfCylinder returns the end of a partition as partitioners that know cylinders write it: the last head and sector
 // of the cylinder in which the partition ends, or of the last cylinder that CHS can name. QEMU and BIOSes guess the
-// geometry from these bytes, so an exact end in the middle of a cylinder would make them guess wrong. So would FE FF FF,
-// which says 255 heads, where the old bytes do not.
+// geometry from these bytes, so an exact end in the middle of a cylinder would make them guess wrong. So would
+// FE FF FF, which says 255 heads, where the old bytes do not.
 func (g Geometry) lastOfCylinder(lba int64, old [3]byte) [3]byte {
 	if old == saturated {
 		return saturated

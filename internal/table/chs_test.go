@@ -268,6 +268,7 @@ func TestGuessedGeometryStays(t *testing.T) {
 			copy(mbr[p.Off:], p.New)
 		}
 		heads, sectors := guess(mbr)
-		require.Equal(t, g, Geometry{heads, sectors}, "cylinder %d goes to LBA %d", last, to)
+		after := Geometry{heads, sectors}
+		require.Equal(t, g, after, "cylinder %d goes to LBA %d", last, to)
 	}
 }

@@ -329,7 +329,8 @@ func (t *Pair) Run(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
 	mute, err := t.runs(ctx, source)
-	if mute && err == nil { // what the first machine ran with does not run the second: both run alike, or nothing is judged
+	// What the first machine ran with does not run the second: both run alike, or nothing is judged.
+	if mute && err == nil {
 		t.Say("the accelerator " + t.Before.Accel + " showed nothing of the second disk: both start again, emulated")
 		t.Machine.Accel = emulation
 		_, err = t.runs(ctx, source)

@@ -214,7 +214,8 @@ func TestLoopOverAKeptOriginal(t *testing.T) {
 	// The names are "vm" and "device", and "vm" and "t".
 	const plan = `{"Old":[{"Name":"dm0=","Other":"ZGV2aWNl"}],"New":[{"Name":"dm0=","Other":"dA=="}]}`
 	for _, disk := range []string{"vm", "device"} {
-		h, err := unfinished.Begin(dir, disk, filepath.Join(filepath.Dir(file), disk), unfinished.Exchange, []byte(plan), 0)
+		h, err := unfinished.Begin(dir, disk, filepath.Join(filepath.Dir(file), disk), unfinished.Exchange,
+			[]byte(plan), 0)
 		require.NoError(t, err)
 		require.NoError(t, errors.Join(h.Enter(unfinished.Kept), h.Close()))
 		d, err := Open(path)

@@ -77,8 +77,8 @@ type Format struct {
 	Open   func(s *Source) (*Image, error)
 	// Create starts an image of size bytes in f. It writes nothing that Detect would know before Target.Finish.
 	Create func(f WriteFile, size int64, o Options) (Target, error)
-	// Reports returns the geometry that a BIOS reports of an image of size bytes that Create makes. Nil when such images
-	// state none, and the machine chooses.
+	// Reports returns the geometry that a BIOS reports of an image of size bytes that Create makes. Nil when such
+	// images state none, and the machine chooses.
 	Reports func(size int64, o Options) Geometry
 	// Subformats that Create takes; the first is the default.
 	Subformats []string
@@ -195,8 +195,8 @@ type Options struct {
 	Over []disk.Piece
 	// SectorSize of the disk: 512 or 4096 bytes.
 	SectorSize int64
-	// BIOS has the heads and sectors that the BIOS of the machine is to report, for a disk that is read by cylinder, head
-	// and sector; zero when nothing depends on them.
+	// BIOS has the heads and sectors that the BIOS of the machine is to report, for a disk that is read by cylinder,
+	// head and sector; zero when nothing depends on them.
 	BIOS Geometry
 }
 

@@ -73,8 +73,8 @@ func (d *Folder) Close() error { return d.At.Close() }
 // CheckName refuses, before any look-up, a name that is not the plain name of a file in the folder, in UTF-8.
 func CheckName(name string) error {
 	if !utf8.ValidString(name) {
-		return fmt.Errorf("file name %.256q is not UTF-8: %w, want text; rename the file, or write a copy: trueup align "+
-			"SOURCE DEST", name, ondisk.ErrReference)
+		return fmt.Errorf("file name %.256q is not UTF-8: %w, want text; rename the file, or write a copy: trueup "+
+			"align SOURCE DEST", name, ondisk.ErrReference)
 	}
 	return CheckStored(name)
 }
@@ -118,8 +118,8 @@ func letters(name string) string {
 
 // badName returns the error of a name that nothing is opened by.
 func badName(name, bad string) error {
-	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that an "+
-		"image names: put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
+	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that "+
+		"an image names: put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
 }
 
 // Open opens a file by a name that stands in an image.

@@ -45,8 +45,9 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 	if m := p.role(roleOVF); p.Kind == "ova" && len(p.Members) > 0 && p.Members[0] != m {
 		add("ovf-not-first", ondisk.Warn,
 			"unpack it, and pack it again with the OVF first: tar --format=ustar -cf NEW.ova VM.ovf …",
-			"the OVF %.256q is member %d of the archive, and has to be the first (DSP0243, 5.3): programs that read the "+
-				"archive as a stream refuse it, and a copy has the same order", m.Name, slices.Index(p.Members, m)+1)
+			"the OVF %.256q is member %d of the archive, and has to be the first (DSP0243, 5.3): programs that read "+
+				"the archive as a stream refuse it, and a copy has the same order", m.Name,
+			slices.Index(p.Members, m)+1)
 	}
 	for _, f := range p.Envelope.Files {
 		name, err := p.localName(f.Href)

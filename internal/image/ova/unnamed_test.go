@@ -223,7 +223,8 @@ func TestNamesOutOfAPackage(t *testing.T) {
 	p := openedPackage(t, path)
 	for _, i := range p.Issues() {
 		if i.Effect >= ondisk.Warn {
-			require.Equal(t, "put the file into the package, and name it there in the ovf:href of the OVF", i.Remedy, i.Text)
+			require.Equal(t, "put the file into the package, and name it there in the ovf:href of the OVF", i.Remedy,
+				i.Text)
 		}
 	}
 	require.Equal(t, []string{"ovf-file-refused"}, warnings(p))

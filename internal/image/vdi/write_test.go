@@ -177,7 +177,8 @@ func TestGeometryForABIOS(t *testing.T) {
 		}
 		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vdi", b))
 		g := src.BIOS
-		require.Equal(t, tc.reads, chs{uint32(g.Cylinders), uint32(g.Heads), uint32(g.Sectors)}, tc.name)
+		read := chs{uint32(g.Cylinders), uint32(g.Heads), uint32(g.Sectors)}
+		require.Equal(t, tc.reads, read, tc.name)
 		path := filepath.Join(t.TempDir(), "copy.vdi")
 		out, err := store.Create(path, 35*mib, src, store.CreateOptions{BIOS: tc.bios})
 		require.NoError(t, err)

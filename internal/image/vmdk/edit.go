@@ -163,8 +163,8 @@ func rename(text []byte, to func(name string) string) ([]byte, error) {
 		case name == "":
 			continue
 		case ondisk.DecodeText(d.charset, name) != name:
-			return nil, textErr(l.no, ondisk.ErrUnsupported, "the name %.256q is in the encoding %s, in which no other "+
-				"name is written; write a copy, whose descriptor is in UTF-8: trueup align SOURCE DEST",
+			return nil, textErr(l.no, ondisk.ErrUnsupported, "the name %.256q is in the encoding %s, in which no "+
+				"other name is written; write a copy, whose descriptor is in UTF-8: trueup align SOURCE DEST",
 				ondisk.DecodeText(d.charset, name), d.charset)
 		}
 		other := to(name)

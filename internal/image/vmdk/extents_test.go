@@ -500,7 +500,8 @@ func TestMissingExtents(t *testing.T) {
 					require.NotContains(t, err.Error(), "missing")
 					return
 				}
-				require.ErrorContains(t, err, fmt.Sprintf(`; %d of its 20 files are missing: "d-s001.vmdk", "d-s002.vmdk"`, n))
+				require.ErrorContains(t, err, fmt.Sprintf(
+					`; %d of its 20 files are missing: "d-s001.vmdk", "d-s002.vmdk"`, n))
 				require.True(t, strings.HasSuffix(err.Error(), rest), err.Error())
 			}
 			missing(20, `"d-s016.vmdk" and 4 more`)

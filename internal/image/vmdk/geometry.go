@@ -3,6 +3,7 @@ package vmdk
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/trueup/trueup/internal/image/driver"
 )
@@ -72,7 +73,7 @@ func (d *descriptor) forBIOS(size int64, bios driver.Geometry) *descriptor {
 		if d.ddbInt(k.key) == v {
 			continue
 		}
-		l := line{text: fmt.Sprintf("%s = \"%d\"", k.name, v), key: k.key, val: fmt.Sprint(v)}
+		l := line{text: fmt.Sprintf("%s = \"%d\"", k.name, v), key: k.key, val: strconv.FormatInt(v, 10)}
 		at := slices.IndexFunc(out.lines, func(l line) bool { return l.key == k.key })
 		if at >= 0 {
 			out.lines[at] = l

@@ -89,8 +89,8 @@ func imageMetrics(m *metrics.Writer, s *Summary) {
 
 func fixMetrics(m *metrics.Writer, s *Summary) {
 	m.Gauge("trueup_fix_images",
-		"Images off the boundary and not accepted, by whether an aligned copy can be made, stands beside the image, or "+
-			"would have worse places.",
+		"Images off the boundary and not accepted, by whether an aligned copy can be made, stands beside the image, "+
+			"or would have worse places.",
 		metrics.Of(`outcome="possible"`, int64(s.Fix.Images)), metrics.Of(`outcome="refused"`, int64(s.Fix.Refused)),
 		metrics.Of(`outcome="copied"`, int64(s.Copied)), metrics.Of(`outcome="stays"`, int64(s.Fix.Stays)))
 	m.Gauge("trueup_fix_copy_bytes", "Bytes to read and to write for all aligned copies that can be made.",

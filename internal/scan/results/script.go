@@ -176,8 +176,7 @@ func (s *script) image(i *Image) (unfinished bool) {
 		s.comment("  %s", i.Priority.Command)
 		return true
 	}
-	command := strings.TrimPrefix(i.Priority.Command, "trueup ")
-	dest := i.alignedName()
+	command, dest := strings.TrimPrefix(i.Priority.Command, "trueup "), i.alignedName()
 	if s.dests[dest] > 0 && i.Server != "" { // which has another folder there
 		command = strings.TrimSuffix(command, shell.Quote(dest))
 		dest = strings.Replace(dest, suggested.Mark, fmt.Sprintf("%s-%d", suggested.Mark, rank), 1)

@@ -300,8 +300,8 @@ func (s *side) moving() bool {
 // unsettled reports whether time was over before a run came to an end.
 func (s *side) unsettled() bool { return !s.steady || s.moving() }
 
-// partOf reports whether a run has shown nothing but what the other has shown too, and does not end with what that does:
-// it stands still on the same way, or is only slower.
+// partOf reports whether a run has shown nothing but what the other has shown too, and does not end with what that
+// does: it stands still on the same way, or is only slower.
 func (s *side) partOf(other *side, moves Moves) bool {
 	if !running(s.film) || s.picture != nil && !slices.ContainsFunc(other.phases, func(p *image.NRGBA) bool {
 		return near(p, s.picture, nil, clockAndCursor)

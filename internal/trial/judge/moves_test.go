@@ -23,7 +23,8 @@ func TestPlacesOfPartitions(t *testing.T) {
 		{Start{137088, 16, 63}, Start{139264, 0, 0}},   // no geometry
 		{Start{2097152, 16, 63}, Start{2099200, 0, 0}}, // 200000h and 200800h, 1 GiB and 1 MiB
 	}
-	aligned := strings.NewReplacer("0-1-1", "0-2-3", "68-0-1", "69-1-18", "start=    33", "start=    34").Replace(freeDOS)
+	aligned := strings.NewReplacer(
+		"0-1-1", "0-2-3", "68-0-1", "69-1-18", "start=    33", "start=    34").Replace(freeDOS)
 	for _, c := range []struct {
 		name          string
 		before, after string

@@ -170,8 +170,8 @@ func (r *Boot) Remedy(prefix string) string {
 	if r.slow {
 		return "try again when this machine has less to do"
 	}
-	remedy := "give the guest more time with --" + prefix + "seconds N, and let its screen rest longer with --" + prefix +
-		"settle N"
+	remedy := "give the guest more time with --" + prefix + "seconds N, and let its screen rest longer with --" +
+		prefix + "settle N"
 	for _, run := range r.Runs() {
 		if run.failed() {
 			return ""

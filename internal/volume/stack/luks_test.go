@@ -109,8 +109,8 @@ func TestTokenOfCryptsetup(t *testing.T) {
 	require.NoError(t, os.WriteFile(token, []byte(`{"type":"systemd-tpm2","keyslots":["0"],"tpm2-blob":"eA==",`+
 		`"tpm2-pcrs":[4,5],"tpm2-pcr-bank":"sha256","tpm2-primary-alg":"ecc",`+
 		`"tpm2-policy-hash":"00","tpm2-pin":false}`), 0o600))
-	disktest.Run(t, "cryptsetup", "luksFormat", "-q", "--type", "luks2", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations",
-		"1000", "--key-file", key, img)
+	disktest.Run(t, "cryptsetup", "luksFormat", "-q", "--type", "luks2", "--pbkdf", "pbkdf2",
+		"--pbkdf-force-iterations", "1000", "--key-file", key, img)
 	read := func() []ondisk.Issue {
 		v, err := probeLUKS(disktest.ShortDisk(disktest.ReadFile(t, img), 20*units.MiB))
 		require.NoError(t, err)

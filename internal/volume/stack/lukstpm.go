@@ -89,8 +89,8 @@ func tableKeys(text []byte) (i ondisk.Issue, ok bool) {
 		Text: fmt.Sprintf("a key of LUKS %s bound to PCR %d of the TPM, which measures the partition table: token %s; "+
 			"after a move of a partition the TPM does not give it, and the guest asks for a passphrase", is, pcrOfTable,
 			strings.Join(bound, ", ")),
-		Remedy: "have a passphrase or recovery key at hand for the first boot of the copy, and enroll the TPM again in it " +
-			"(systemd-cryptenroll --wipe-slot=tpm2 --tpm2-device=auto, clevis luks regen)",
+		Remedy: "have a passphrase or recovery key at hand for the first boot of the copy, and enroll the TPM again " +
+			"in it (systemd-cryptenroll --wipe-slot=tpm2 --tpm2-device=auto, clevis luks regen)",
 	}, true
 }
 
