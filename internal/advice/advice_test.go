@@ -224,7 +224,11 @@ func adviceOnData() []adviceCase {
 	box.Kind = table.Extended
 	return []adviceCase{
 		{
-			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, advice.Nothing,
+			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, advice.Optional,
+			advice.Loss, "Rather not: I/O touches fewer blocks of the storage now",
+		},
+		{
+			"data in order by 4 KiB, start not", disk255(boot.Empty, fat), 4096, "generic", nil, false, advice.Nothing,
 			advice.Loss, "No: the data inside lie on blocks of the storage now",
 		},
 		{

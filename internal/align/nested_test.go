@@ -69,7 +69,7 @@ func insideCases() []insideCase {
 			"nested-aligned", align.Info,
 			[]string{
 				"starts at LBA 63 (byte 32256), 3584 bytes past a 4 KiB boundary, but the first extent of LVM2 lies " +
-					"at byte 262144, a multiple of 4 KiB", "would put the data off it", "--partition 3",
+					"at byte 262144, a multiple of 64 KiB", "would put the data off it", "--partition 3",
 			},
 		},
 		{"ZFS", 2048, 1024 * kib, volume.Volume{Kind: volume.ZFS, BlockSize: 4096, DataStart: 4096 * kib}, "", "", nil},

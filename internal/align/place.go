@@ -25,7 +25,7 @@ type Judgement struct {
 	Data int64
 	// ByStart is the verdict on Start, also of a partition that is not judged.
 	ByStart Verdict
-	// Verdict is ByStart, but aligned where the data lie on the blocks that the start misses. Empty: not judged.
+	// Verdict is the better verdict on Start and Data. Empty: not judged.
 	Verdict Verdict
 	// Worsens reports whether the data would lie worse if the partition started on the boundary.
 	Worsens bool
@@ -55,14 +55,14 @@ func Judge(p boot.Partition, boundary int64) Judgement {
 	return j
 }
 
-// VerdictOf judges a partition by its start and by the byte from which the blocks of its data are counted. A start off
-// the boundary is no fault where the data lie on the blocks that the start misses: those of 4 KiB, or those of the
-// boundary. No move to the boundary keeps such data in order. Data off a boundary in a partition on it were formatted
-// so, no move mends that, and it is a finding only.
+// VerdictOf returns the better verdict of two bytes of a partition: its start, and the byte from which the blocks of its
+// data are counted. A start off the boundary is no fault where the data lie on the blocks that the start misses, and no
+// move to the boundary keeps such data in order. Data off a boundary in a partition on it were formatted so, no move
+// mends that, and it is a finding only.
 func VerdictOf(start, data, boundary int64) Verdict {
-	v := Of(start, boundary)
-	if v == Misaligned && data%min(Block, boundary) == 0 || v == BelowBoundary && data%boundary == 0 {
-		return Aligned
+	v, inside := Of(start, boundary), Of(data, boundary)
+	if inside.Worse(v) == v {
+		return inside
 	}
 	return v
 }
@@ -222,13 +222,9 @@ func (j Judgement) where(boundary, sector int64) string {
 func (j Judgement) inOrder(p boot.Partition, boundary, sector int64) Finding {
 	f := placeFinding(p, "nested-aligned", Info)
 	kind := identify.Traits(p.Volume.Kind)
-	unit := boundary
-	if j.ByStart == Misaligned {
-		unit = min(Block, boundary)
-	}
 	f.Text = fmt.Sprintf("%s, but the %s lies at byte %d, a multiple of %s: that counts, and a move of the partition "+
 		"to the boundary would put the data off it", j.where(boundary, sector), dataName(p.Volume, kind), j.Data,
-		units.Format(unit))
+		units.Format(boundary))
 	f.Remedy = fmt.Sprintf("none is needed: align leaves the partition where it is; --partition %d moves it all the "+
 		"same, and then: %s", p.Number, kind.Realign)
 	return f
@@ -246,7 +242,7 @@ func dataName(v *volume.Volume, kind volume.Traits) string {
 func (j Judgement) startFinding(p boot.Partition, boundary, sector int64) Finding {
 	f := placeFinding(p, "misaligned", Warning)
 	f.Where = j.where(boundary, sector)
-	if j.ByStart == BelowBoundary {
+	if j.Verdict == BelowBoundary {
 		f.Code, f.Free = "below-boundary", true
 		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one",
 			units.Format(boundary))

@@ -68,7 +68,7 @@ func TestJudgement(t *testing.T) {
 		{
 			"clusters of 512 bytes on 4 KiB",
 			at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}), 64 * k,
-			align.Aligned, false,
+			align.BelowBoundary, false,
 		},
 		{
 			"the same by 4 KiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}),
@@ -76,13 +76,13 @@ func TestJudgement(t *testing.T) {
 		},
 		{
 			"the same by 1 MiB", at(63, 6, volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}),
-			1024 * k, align.Aligned, false,
+			1024 * k, align.BelowBoundary, false,
 		},
 		// pvcreate --dataalignment 1m --dataalignmentoffset 512 in a partition at LBA 63.
 		{
 			"LVM with an offset of its data",
 			at(63, 0x8e, volume.Volume{Kind: volume.LVM2, BlockSize: 4096 * k, DataStart: 1024*k + 512}), 64 * k,
-			align.Aligned, false,
+			align.BelowBoundary, false,
 		},
 		{
 			"LVM at 1 MiB of LBA 63",
@@ -112,7 +112,7 @@ func TestJudgement(t *testing.T) {
 			64 * k, align.Misaligned, true,
 		},
 		// gpart add -a 4k in a slice at LBA 63 puts the file system at its sector 1.
-		{"BSD slice on LBA 64", at(63, 0xa5, slicesAt(512)), 64 * k, align.Aligned, false},
+		{"BSD slice on LBA 64", at(63, 0xa5, slicesAt(512)), 64 * k, align.BelowBoundary, false},
 		{"BSD slice at the start", at(63, 0xa5, slicesAt(0)), 64 * k, align.Misaligned, true},
 		{"more slices gain than lose", at(63, 0xa5, slicesAt(0, 512, 1<<20)), 64 * k, align.Misaligned, true},
 		{"as many slices lose", at(63, 0xa5, slicesAt(0, 512)), 64 * k, align.Misaligned, false},

@@ -36,7 +36,7 @@ var exits = []struct {
 	{"", "scan, report: no image was judged (see --allow-empty)", []string{"trueup", "scan", "report"}},
 	{"", "boot: neither disk booted, or the time was over: nothing was judged", []string{"trueup", "boot"}},
 	{
-		"2", "inspect, scan, report: a partition starts off --boundary, but on 4 KiB",
+		"2", "inspect, scan, report: data of a partition lie on 4 KiB, but off --boundary",
 		[]string{"trueup", "inspect", "scan", "report"},
 	},
 	{"3", "inspect, scan, report: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan", "report"}},

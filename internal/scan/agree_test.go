@@ -85,8 +85,8 @@ func TestOneDecisionAboutGain(t *testing.T) {
 		{
 			"data on 4 KiB", dos + fmt.Sprintf("%d,%d,6\n", start, half),
 			map[int64]string{start: small},
-			align.Aligned, 0,
-			nil, "",
+			align.BelowBoundary, 2,
+			nil, advice.Loss,
 		},
 		{
 			"data on 2 KiB, and on 512 bytes after a move", dos + fmt.Sprintf("%d,%d,1\n", odd, half),
