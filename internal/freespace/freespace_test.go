@@ -295,16 +295,16 @@ func TestVolumesThatAreNotBelieved(t *testing.T) {
 		}},
 		{"not closed", "ntfs", "dirty", func(v *made) { disktest.Run(t, "ntfsfix", v.path) }},
 		{"clusters that a file uses", "ntfs", "in use", func(v *made) { clearNTFS(v, v.place("big", 0)/4096, 40) }},
-		{"in use", "ntfs", "$LogFile is open", func(v *made) {
+		{"in use", "ntfs", "the log of the NTFS is open", func(v *made) {
 			log := fsforge.NewLogFile(2 * mib).Sealed()
 			for off := 0; off < len(log); off += 4096 {
 				v.edit(v.place("$LogFile", int64(off)), func(b []byte) { copy(b, log[off:]) })
 			}
 		}},
-		{"a broken log", "ntfs", "$LogFile", func(v *made) {
+		{"a broken log", "ntfs", "the log of the NTFS is not there, or cannot be read", func(v *made) {
 			v.edit(v.place("$LogFile", 0), func(b []byte) { copy(b, "RSTR") })
 		}},
-		{"no log by its name", "ntfs", "$LogFile", func(v *made) {
+		{"no log by its name", "ntfs", "the log of the NTFS is not there, or cannot be read", func(v *made) {
 			b := disktest.ReadFile(t, v.path)
 			name, other := []byte("L\x00o\x00g\x00F\x00i\x00l\x00e\x00"), []byte("L\x00o\x00g\x00F\x00i\x00l\x00x\x00")
 			require.NoError(t, os.WriteFile(v.path, bytes.ReplaceAll(b, name, other), 0o600))

@@ -328,7 +328,10 @@ func TestMovesThatAreRefused(t *testing.T) {
 		"a snapshot": {func(_ *onFiles, m *Move) { m.Image.Child = true }, "it is a snapshot"},
 		"a chain":    {func(_ *onFiles, m *Move) { m.Image.Chain = make([]image.Link, 1) }, "it is a snapshot"},
 		"a format that stores in another order": {
-			func(_ *onFiles, m *Move) { m.Image.Around = nil }, "byte for byte",
+			func(_ *onFiles, m *Move) { m.Image.Around, m.Image.Format = nil, "qcow2" }, "byte for byte",
+		},
+		"a raw image that ends within a sector": {
+			func(_ *onFiles, m *Move) { m.Image.Around = nil }, "its file ends within a sector",
 		},
 		"a name that is not UTF-8": {func(_ *onFiles, m *Move) { m.Image.Base = "vm\xff.img" }, "is not UTF-8"},
 		"a name without room for that of a journal": {func(_ *onFiles, m *Move) {

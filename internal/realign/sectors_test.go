@@ -26,7 +26,8 @@ func sized(t testing.TB, dir, scheme string, sector int64) string {
 	const volume = 20 << 20
 	part, raw := filepath.Join(dir, "part"), filepath.Join(dir, fmt.Sprintf("%s-%d.raw", scheme, sector))
 	disktest.MakeBlank(t, part, volume)
-	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "1", "-S", fmt.Sprint(sector), "-h", "63", part)
+	// Two reserved sectors put the clusters off the boundary with the start, so that both gain by a move.
+	disktest.Run(t, "mkfs.fat", "-F", "16", "-s", "1", "-a", "-R", "2", "-S", fmt.Sprint(sector), "-h", "63", part)
 	var f forge.Bytes
 	if scheme == "gpt" {
 		e := tableforge.GPTEntry{First: 63, Last: 62 + uint64(volume/sector)}
