@@ -17,6 +17,21 @@ type Result struct {
 	Base          disk.Disk // what both disks show
 	Source, Dest  disk.Disk // views of Base, or other disks with the same bytes
 	Before, After *layout.Layout
+
+	buf *buffers
+}
+
+// step bounds what is compared at once, in bytes.
+const step = 64 << 10
+
+// buffers are shared by all comparisons of a result: a large table has tens of thousands.
+type buffers struct{ was, is, zero [step]byte }
+
+func (r *Result) buffers() *buffers {
+	if r.buf == nil {
+		r.buf = new(buffers)
+	}
+	return r.buf
 }
 
 // pair is a stretch of the source and its place in the result.
@@ -201,8 +216,7 @@ func (r *Result) run(d disk.Disk, off int64) (run disk.Run, based bool, err erro
 
 // compare calls differs for stretches of a pair that are not equal. What both show of one place of the base is.
 func (r *Result) compare(p pair, differs func(off int64, was, is []byte)) error {
-	const step = 64 << 10
-	var a, b [step]byte
+	a, b := r.buffers().was[:], r.buffers().is[:]
 	for at := int64(0); at < p.to.Len; {
 		was, based1, err1 := r.run(r.Source, p.from.Off+at)
 		is, based2, err2 := r.run(r.Dest, p.to.Off+at)
@@ -228,7 +242,7 @@ func (r *Result) compare(p pair, differs func(off int64, was, is []byte)) error 
 
 // zeros calls differs for stretches of the result that nothing of the source is shown in and that are not zero.
 func (r *Result) zeros(e disk.Range, differs func(off int64, was, is []byte)) error {
-	var b, zero [64 << 10]byte
+	b, zero := r.buffers().is[:], r.buffers().zero[:]
 	for at := e.Off; at < e.End(); {
 		run, _, err := r.run(r.Dest, at)
 		if err != nil {

@@ -124,8 +124,11 @@ func ventoy(p boot.Partition, all []boot.Partition) string {
 	second := func(x boot.Partition) bool {
 		return x.Number == 2 && x.Len == ventoySize && (x.Volume.Label == ventoyLabel || x.Name == ventoyLabel)
 	}
+	if !first(p) && !second(p) {
+		return ""
+	}
 	i, k := slices.IndexFunc(all, first), slices.IndexFunc(all, second)
-	if i < 0 || k < 0 || all[i].End() != all[k].Off || !first(p) && !second(p) {
+	if i < 0 || k < 0 || all[i].End() != all[k].Off {
 		return ""
 	}
 	return ventoyReason
@@ -156,6 +159,7 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 			})
 		}
 	}
+	around := aroundLoaders(g)
 	for _, p := range g.Partitions {
 		if p.Fixed != "" {
 			f.Link(p.Number, "%s", p.Fixed)
@@ -164,7 +168,7 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 			})
 			continue
 		}
-		if err := doubtful(&f, g, p); err != nil {
+		if err := around.doubtful(&f, g, p); err != nil {
 			return f, err
 		}
 	}
@@ -184,20 +188,34 @@ var loaderNames = []string{
 // firstRead is the end of the part of a disk from which boot ROMs and first loaders read.
 const firstRead = 32 * units.MiB
 
+// around holds the bytes of a disk in front of which something unknown may be a loader: starts of partitions; -1: none.
+type around struct {
+	files  int64 // the last file system
+	system int64 // the last EFI system partition of a GPT
+}
+
+func aroundLoaders(g *boot.Guest) around {
+	a := around{files: -1, system: -1}
+	for _, p := range g.Partitions {
+		if p.Volume.Kind != volume.Unknown && p.Volume.Kind != volume.Swap {
+			a.files = max(a.files, p.Off)
+		}
+		if boot.IsESP(p) && p.TypeGUID != "" {
+			a.system = max(a.system, p.Off)
+		}
+	}
+	return a
+}
+
 // doubtful warns of a partition that something may read by its place: by its name, or as the content of a disk without
 // code for a PC in front of the first file system.
-func doubtful(f *boot.Found, g *boot.Guest, p boot.Partition) error {
+func (a around) doubtful(f *boot.Found, g *boot.Guest, p boot.Partition) error {
 	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || boot.NoFiles(p) || p.Off >= firstRead {
 		return nil
 	}
 	named := slices.Contains(loaderNames, strings.ToLower(p.Name))
-	files := func(x boot.Partition) bool {
-		return x.Off > p.Off && x.Volume.Kind != volume.Unknown && x.Volume.Kind != volume.Swap
-	}
-	pc := g.Code != boot.Empty || slices.ContainsFunc(g.Partitions, func(x boot.Partition) bool {
-		return x.Off > p.Off && boot.IsESP(x) && x.TypeGUID != ""
-	})
-	if !named && (pc || !slices.ContainsFunc(g.Partitions, files)) {
+	pc := g.Code != boot.Empty || a.system > p.Off
+	if !named && (pc || a.files <= p.Off) {
 		return nil
 	}
 	if _, used, err := g.Area(p); !used || err != nil {
