@@ -2,6 +2,7 @@ package verify_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -62,6 +63,43 @@ func TestMendedCopiesAreExplained(t *testing.T) {
 			require.NotEmpty(t, found)
 			require.Equal(t, c.lost, found[0].Off)
 		})
+	}
+}
+
+// A header with right sums that says what cannot be is a damaged one: its copy is explained as that of any other, and
+// what else stands among its entries is not.
+func TestMendedClaimsAreExplained(t *testing.T) {
+	const sectors, last = 8192, 8191 * 512
+	sound := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 8000, Name: "one"})
+	for name, claim := range map[string]func(h forge.Bytes){
+		"no entries":         func(h forge.Bytes) { h.U32(tableforge.GPTNumEntries, 0) },
+		"too many entries":   func(h forge.Bytes) { h.U32(tableforge.GPTNumEntries, 16_385) },
+		"entries of 129":     func(h forge.Bytes) { h.U32(tableforge.GPTEntrySize, 129) },
+		"entries of 384":     func(h forge.Bytes) { h.U32(tableforge.GPTEntrySize, 384) },
+		"entries at LBA 0":   func(h forge.Bytes) { h.U64(tableforge.GPTEntriesLBA, 0) },
+		"entries at LBA 1":   func(h forge.Bytes) { h.U64(tableforge.GPTEntriesLBA, 1) },
+		"entries in a gap":   func(h forge.Bytes) { h.U64(tableforge.GPTEntriesLBA, 1000) },
+		"nothing usable":     func(h forge.Bytes) { h.U64(tableforge.GPTFirstUsable, sectors-33) },
+		"usable from no LBA": func(h forge.Bytes) { h.U64(tableforge.GPTFirstUsable, 1<<64-1) },
+		"usable to no LBA":   func(h forge.Bytes) { h.U64(tableforge.GPTLastUsable, 1<<64-1) },
+	} {
+		for _, header := range []int64{512, last} {
+			t.Run(fmt.Sprintf("%s, header at %d", name, header), func(t *testing.T) {
+				f := slices.Clone(sound)
+				array := int64(binary.LittleEndian.Uint64(f[header+tableforge.GPTEntriesLBA:])) * 512
+				claim(f[header:])
+				tableforge.SealGPT(f, header, 512)
+				require.Empty(t, unexplained(t, f, sound))
+				f.U8(array+32, f[array+32]^1) // the entry is damaged as well
+				tableforge.SealGPT(f, header, 512)
+				require.Empty(t, unexplained(t, f, sound))
+				f.Text(array+0x1000, "loader")
+				tableforge.SealGPT(f, header, 512)
+				found := unexplained(t, f, sound)
+				require.NotEmpty(t, found)
+				require.Equal(t, array+0x1000, found[0].Off)
+			})
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
@@ -172,7 +173,8 @@ type gptCopy struct {
 	valid  bool
 }
 
-// readCopy reads the copy of a GPT whose header stands at a byte of a disk.
+// readCopy reads the copy of a GPT whose header stands at a byte of a disk. One with right sums is not valid either if
+// what it says cannot be: no firmware takes it, and it is mended as any other damaged one.
 func readCopy(d disk.Disk, at, sector int64) (c gptCopy, err error) {
 	if at < sector || at > d.Size()-sector {
 		return c, nil
@@ -192,8 +194,14 @@ func readCopy(d disk.Disk, at, sector int64) (c gptCopy, err error) {
 	clear(b[16:20])
 	n := int64(le.Uint32(b[80:]))
 	c.array = disk.Range{Off: lba(72), Len: n * c.entry}
-	if crc32.ChecksumIEEE(b[:size]) != sum || n > 16384 || c.entry < 128 || c.entry > 4096 ||
-		c.array.End() > d.Size() {
+	if crc32.ChecksumIEEE(b[:size]) != sum || n == 0 || n > 16384 || c.entry < 128 || c.entry > 4096 ||
+		c.entry&(c.entry-1) != 0 || c.array.End() > d.Size() {
+		return c, nil
+	}
+	first, last, alt, end := le.Uint64(b[40:]), le.Uint64(b[48:]), le.Uint64(b[32:]), ondisk.U64(d.Size()/sector)
+	// a primary whose disk was cut short names a usable space and a backup that reach behind the end
+	cut := at == sector && end <= alt && last < alt && alt < ondisk.U64(math.MaxInt64/sector)
+	if first > last || last >= end && !cut || !outside(c.array, at, lba(40), c.usable+sector, sector) {
 		return c, nil
 	}
 	entries := crc32.NewIEEE()
@@ -207,6 +215,18 @@ func readCopy(d disk.Disk, at, sector int64) (c gptCopy, err error) {
 	}
 	c.valid = entries.Sum32() == le.Uint32(c.raw[88:])
 	return c, nil
+}
+
+// outside reports whether the entries of the copy whose header stands at a byte are on the side of the header of the
+// space for partitions, which reaches from first up to end, and leave sector 0 and the primary's header alone.
+func outside(entries disk.Range, at, first, end, sector int64) bool {
+	if entries.Off < 2*sector {
+		return false
+	}
+	if at < first {
+		return entries.End() <= first
+	}
+	return at >= end && entries.Off >= end && entries.End() <= at
 }
 
 // gpt explains both copies of a GPT, if both are right in the result and say the same.
