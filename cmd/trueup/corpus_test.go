@@ -180,6 +180,10 @@ func TestCorpusTablesMove(t *testing.T) {
 				if extendedTypes[is[i].Type] {
 					continue // it grows and shrinks with what it holds
 				}
+				if name == "imagemounter/test.mbr.xz" && i == 0 { // its data would lie worse
+					require.Equal(t, was[i], is[i])
+					continue
+				}
 				require.Zero(t, is[i].Start%128, "partition %d", i+1)
 				is[i].Start = was[i].Start
 				require.Equal(t, was[i], is[i])

@@ -120,7 +120,7 @@ func TestDescriptorWithoutIdentifiers(t *testing.T) {
 func requireKeptLines(t *testing.T, text string) {
 	t.Helper()
 	for _, line := range []string{
-		"version=1", `encoding="windows-1252"`, "parentCID=ffffffff", `ddb.adapterType = "buslogic"`, `ddb.foo = "bar"`,
+		"version=1", `encoding="UTF-8"`, "parentCID=ffffffff", `ddb.adapterType = "buslogic"`, `ddb.foo = "bar"`,
 		`ddb.geometry.heads = "255"`, `ddb.geometry.sectors = "63"`, `ddb.toolsVersion = "8384"`,
 		`ddb.virtualHWVersion = "7"`,
 	} {

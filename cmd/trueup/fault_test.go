@@ -154,12 +154,21 @@ func (r *running) stop(t testing.TB) {
 	r.stopNow(t)
 }
 
-// stopAfter stops an align that has written so many bytes.
-func (r *running) stopAfter(t testing.TB, bytes int64) {
+// stopAfter stops an align that has written so many bytes. It reports false for one that ended before it was stopped.
+func (r *running) stopAfter(t testing.TB, bytes int64) bool {
 	t.Helper()
+	ended := false
 	disktest.WaitFor(t, fmt.Sprintf("%d written bytes", bytes),
-		func() bool { return procIO(t, r.cmd.Process.Pid, "wchar") >= bytes })
-	r.stopNow(t)
+		func() bool {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", r.cmd.Process.Pid))
+			ended = err != nil
+			return ended || ioCount(t, text, "wchar") >= bytes
+		})
+	if ended || r.cmd.Process.Signal(syscall.SIGSTOP) != nil {
+		return false
+	}
+	_, err := os.Stat(r.partial())
+	return err == nil
 }
 
 func (r *running) stopNow(t testing.TB) {
@@ -169,9 +178,13 @@ func (r *running) stopNow(t testing.TB) {
 }
 
 // procIO is one of the numbers that the kernel counts of a process. Spec: proc(5), /proc/PID/io.
-func procIO(t testing.TB, pid int, name string) (n int64) {
+func procIO(t testing.TB, pid int, name string) int64 {
 	t.Helper()
-	text := disktest.ReadFile(t, fmt.Sprintf("/proc/%d/io", pid))
+	return ioCount(t, disktest.ReadFile(t, fmt.Sprintf("/proc/%d/io", pid)), name)
+}
+
+func ioCount(t testing.TB, text []byte, name string) (n int64) {
+	t.Helper()
 	_, rest, ok := strings.Cut(string(text), name+": ")
 	require.True(t, ok, "%s", text)
 	_, err := fmt.Sscan(rest, &n)

@@ -97,7 +97,7 @@ func escapingNames() []reference {
 	var out []reference
 	for _, name := range []string{
 		"../x", "a/../../x", `..\x`, `C:\x`, "C:x", `\\host\s`, "/proc/self/fd/0", "nbd://127.0.0.1/x", "json:{}",
-		"sub/x", "..", ".", "x\x1b[2Jy", "x\xffy", long, "",
+		"sub/x", "..", ".", "x\x1b[2Jy", long, "",
 	} {
 		says := []string{"line 9", fmt.Sprintf("%.256q", name), "reference not allowed", "want a plain name"}
 		out = append(out, reference{hostile: hostile{
@@ -106,7 +106,10 @@ func escapingNames() []reference {
 		}})
 	}
 	noName := vmdkforge.Descriptor("monolithicFlat", "RW 2048 FLAT")
-	return append(out, reference{hostile: hostile{
+	return append(out, reference{hostile{ // names are bytes here
+		name: "T02 name that is no UTF-8", image: writeText("disk.vmdk", flatOf("x\xffy")), code: "io",
+		says: []string{"line 9", `"x\xffy"`, "no such file"},
+	}, []string{`x\377y`}, []string{`x\377y`}}, reference{hostile: hostile{
 		name: "T02 no name at all", image: writeText("disk.vmdk", noName), code: "reference",
 		says: []string{"line 9", `file name "" is empty`},
 	}}, reference{hostile: hostile{

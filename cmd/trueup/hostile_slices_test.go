@@ -65,7 +65,7 @@ func brokenDisklabels() []hostile {
 			l.U32(tableforge.BSDMap, 1<<32-1)
 			l.U32(tableforge.BSDMap+4, 1<<32-1)
 		},
-		"start before the slice": func(l forge.Bytes) { l.U32(tableforge.BSDMap+2*16+4, 17) },
+		"start before the slice": func(l forge.Bytes) { l.U32(tableforge.BSDMap+2*16+4, 18) },
 	} {
 		out = append(out, hostile{
 			name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true,

@@ -42,8 +42,14 @@ func ntfsImage(change func(forge.Bytes)) func(testing.TB, string) string {
 	return volumeImage(0x07, fsforge.PutNTFS, change)
 }
 
+// fatImage is a FAT16 with two reserved sectors, so that its data lie off 4 KiB, unlike behind one.
 func fatImage(change func(forge.Bytes)) func(testing.TB, string) string {
-	return volumeImage(0x06, fsforge.PutFAT16, change)
+	return volumeImage(0x06, fsforge.PutFAT16, func(v forge.Bytes) {
+		v.U16(fsforge.BootReserved, 2)
+		copy(v[2*512:], v[512:volumeSectors*512-512])
+		clear(v[512 : 2*512])
+		change(v)
+	})
 }
 
 func extImage(change func(forge.Bytes)) func(testing.TB, string) string {

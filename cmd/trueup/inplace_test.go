@@ -283,7 +283,7 @@ func TestMoveBesideMove(t *testing.T) {
 	require.FileExists(t, c.path+".trueup")
 	for path, says := range map[string]string{
 		c.path + ".moving": fmt.Sprintf("trueup resume %s goes on", c.path),
-		flatName(c.path):   `"disk.vmdk.moving" in the same folder names a file of this disk`,
+		flatName(c.path):   `it is a file of the disk "disk.vmdk": a move of the partitions inside of the disk was`,
 	} {
 		r := trueup(t, "align", "--in-place", path)
 		require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)

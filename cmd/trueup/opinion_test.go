@@ -169,7 +169,7 @@ func TestSecondOpinionOfAbsentPrograms(t *testing.T) {
 		{without, "--second-opinion", 1, "apt install qemu-utils"},
 		{without, "--second-opinion", 1, "apt install libguestfs-tools"},
 		{with, "--second-opinion=libguestfs", 1, "no judge looked at anything"},
-		{with, "--second-opinion=none", 64, `"none", want all, qemu-img, libguestfs`},
+		{with, "--second-opinion=none", 64, `"none", want one of all, qemu-img, libguestfs`},
 		{fakes(t, map[string]string{"qemu-img": "exit 3"}), "--second-opinion", 1, "exit code 3"},
 		{
 			fakes(t, map[string]string{"qemu-img": agrees, "guestfish": "exit 3"}), "--second-opinion", 1,

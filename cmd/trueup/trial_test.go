@@ -131,7 +131,7 @@ func TestAlignAfterATrial(t *testing.T) {
 		"exists; choose another name": {raw, there},
 		"no such file or directory":   {raw, filepath.Join(filepath.Dir(dest), "absent", "dest.raw")},
 		"it has the disk signature":   {"--with", raw, raw, dest},
-		"the program of QEMU":         {"--boot-qemu", "/absent/qemu", raw, dest},
+		"QEMU, /absent/qemu: no such": {"--boot-qemu", "/absent/qemu", raw, dest},
 		"the disk has no partition 9": {"--partition", "9", raw, dest},
 	} {
 		r := trueup(t, slices.Concat(args, wrong)...)

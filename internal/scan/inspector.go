@@ -307,7 +307,7 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 	}
 	defer func() { d.Fragmentation = counted }()
 	d = j.describe(s, results.Survey)
-	if err := s.Lacks(); err != nil {
+	if err := s.Lacks(); err != nil && misnamed == nil {
 		d.Verdict, d.Content = "", ""
 		return d, nil, err
 	}
