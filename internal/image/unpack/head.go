@@ -39,10 +39,20 @@ var ErrBeyond = fmt.Errorf("it lies behind the first %s, and no more is unpacked
 // Unsaid is the size of a file that does not say how much it unpacks to.
 const Unsaid = 1 << 60
 
+// firstPiece is the memory that a small image takes, in bytes. With HeadSize for each, a worker whose collector gets no
+// processor on a busy machine comes to its limit of memory.
+const firstPiece = units.MiB
+
 // unpackHead unpacks the first bytes. stated is how many there should be of all, -1 for unknown.
 func unpackHead(r io.Reader, stated int64) (content, error) {
-	h := &head{known: make([]byte, HeadSize), strict: true}
+	h := &head{known: make([]byte, firstPiece), strict: true}
 	n, err := io.ReadFull(r, h.known)
+	if err == nil {
+		h.known = append(make([]byte, 0, HeadSize), h.known...)[:HeadSize]
+		var more int
+		more, err = io.ReadFull(r, h.known[n:])
+		n += more
+	}
 	h.known = h.known[:n]
 	switch {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
