@@ -7,6 +7,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/trueup/trueup/internal/align"
 )
 
 // Each line fits, no character is lost, and a word is divided only if it is wider than a line.
@@ -30,4 +32,19 @@ func TestFoldOfPaintedWords(t *testing.T) {
 	painted := (&Text{Color: true}).Paint(text.FgYellow, "Partly aligned:")
 	require.Equal(t, []string{painted + " the first", "partition"}, Fold(painted+" the first partition", 25))
 	require.Equal(t, []string{painted[:11], painted[12:]}, Fold(painted, 4))
+}
+
+// The headline names the data where the start of a partition is worse than the verdict.
+func TestVerdictOfData(t *testing.T) {
+	for start, want := range map[int64]string{
+		63 * 512: "Partly aligned: the data of partition 1 lie on a multiple of 4 KiB, but not on one of 64 KiB.\n",
+		64 * 512: "Partly aligned: partition 1 starts on a multiple of 4 KiB, but not on one of 64 KiB.\n",
+	} {
+		var b strings.Builder
+		(&Text{W: &b}).verdict(Disk{
+			Verdict: align.BelowBoundary, Boundary: 64 << 10,
+			Partitions: []Partition{{Number: 1, Start: start, Verdict: align.BelowBoundary}},
+		})
+		require.Equal(t, want, b.String())
+	}
 }

@@ -175,6 +175,9 @@ func (t *Text) verdict(d Disk) {
 	case d.Verdict == align.Aligned:
 		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(text.FgGreen, "Aligned:"), every, boundary)
 	case d.Verdict == align.BelowBoundary:
+		if byData(d) {
+			which, start = "the data of "+which, "lie"
+		}
 		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(text.FgYellow, "Partly aligned:"),
 			which, start, boundary)
 	default:
@@ -190,6 +193,13 @@ func inOrder(d Disk) (numbers []string) {
 		}
 	}
 	return numbers
+}
+
+// byData reports whether the start of a partition is worse than the verdict of the disk, which its data have.
+func byData(d Disk) bool {
+	return slices.ContainsFunc(d.Partitions, func(p Partition) bool {
+		return p.Verdict == d.Verdict && align.Of(p.Judged(), d.Boundary) != p.Verdict
+	})
 }
 
 // worst names the partitions that have the verdict of the disk, by themselves or by an extent in them, with the verb.
