@@ -32,8 +32,11 @@ func Writers(proc string, each func(w Writer) bool) {
 		at := filepath.Join(proc, p)
 		for _, fd := range list(filepath.Join(at, "fd"), maxDescriptors-descriptors) {
 			descriptors++
+			if !writes(filepath.Join(at, "fdinfo", fd)) {
+				continue // before Stat, which a file system whose server hangs may not answer
+			}
 			st, err := Stat(filepath.Join(at, "fd", fd))
-			if err != nil || !writes(filepath.Join(at, "fdinfo", fd)) {
+			if err != nil {
 				continue
 			}
 			name, _ := os.ReadFile(filepath.Join(at, "comm")) //nolint:gosec // of the kernel
