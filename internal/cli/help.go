@@ -39,7 +39,7 @@ var exits = []struct {
 		"2", "inspect, scan, report: data of a partition lie on 4 KiB, but off --boundary",
 		[]string{"trueup", "inspect", "scan", "report"},
 	},
-	{"3", "inspect, scan, report: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan", "report"}},
+	{"3", "inspect, scan, report: data of a partition lie off 4 KiB", []string{"trueup", "inspect", "scan", "report"}},
 	{
 		"4", "refused: the copy would not be safe; the message names a remedy",
 		[]string{"trueup", "plan", "align", "serve", "boot", "convert"},
