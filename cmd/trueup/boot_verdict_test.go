@@ -35,7 +35,7 @@ func (j judged) run(t *testing.T) {
 	require.Contains(t, r.Before.shown()+r.Reason, j.shows)
 	require.Contains(t, r.After.shown()+r.Reason, j.shows)
 	for _, w := range j.without {
-		qemu := w.qemu(t, j.source)
+		qemu := w.qemu(t, j.source, partitionFlags(j.flags))
 		r := trueupJSON[jsonTrial](t, 5, append([]string{"boot", "--qemu", qemu}, args[1:]...)...)
 		require.DirExists(t, qemu+".ran")
 		require.Equal(t, "differs", r.Verdict, "without %s: %s", w.patches, r.Reason)
@@ -54,23 +54,32 @@ func (r *jsonRun) shown() string {
 	return b.String() + r.Serial
 }
 
+// partitionFlags returns the flags that name partitions.
+func partitionFlags(flags []string) (out []string) {
+	for i, f := range flags {
+		if f == "--partition" {
+			out = append(out, flags[i:i+2]...)
+		}
+	}
+	return out
+}
+
 // qemu returns a program to be given as --qemu: QEMU, whose second start has a layer of a few sectors above the disk
-// that
-// trueup serves. The corrections are taken back there.
-func (w takenBack) qemu(t *testing.T, source string) string {
+// that trueup serves. The corrections are taken back there. moves names the partitions that move.
+func (w takenBack) qemu(t *testing.T, source string, moves []string) string {
 	t.Helper()
 	plan := trueupJSON[struct {
 		Patches []struct {
 			Offset      int64 `json:"offset_bytes"`
 			Old, Reason string
 		}
-	}](t, 0, "plan", source)
+	}](t, 0, append([]string{"plan", source}, moves...)...)
 	dir, err := os.MkdirTemp("", "trueup-layer-") //nolint:usetesting // QEMU runs as another user
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o777)) // the script notes there that it ran
 	aligned, layer := filepath.Join(t.TempDir(), "aligned.raw"), filepath.Join(dir, "layer.qcow2")
-	require.Equal(t, 0, trueup(t, "align", source, aligned).code)
+	require.Equal(t, 0, trueup(t, append([]string{"align", source, aligned}, moves...)...).code)
 	disktest.Run(t, "qemu-img", "create", "-f", "qcow2", "-o", "cluster_size=512", "-b", aligned, "-F", "raw", layer)
 	found := false
 	for _, p := range plan.Patches {
@@ -158,7 +167,8 @@ func TestVerdictOnBoots(t *testing.T) {
 		"limine in a partition": {false, func(t *testing.T) judged {
 			t.Helper()
 			return judged{
-				loaderDisks["Limine in a BIOS boot partition"].build(t), loaderFlags, booted,
+				loaderDisks["Limine in a BIOS boot partition"].build(t),
+				slices.Concat(loaderFlags, bothParts), booted,
 				[]takenBack{{"imine", ""}},
 			}
 		}},

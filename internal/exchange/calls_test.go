@@ -127,7 +127,8 @@ func TestEveryCallOfAnExchangeFails(t *testing.T) {
 					require.Equal(t, before, sums(t, behind), "%s: %s", failed, said)
 				}
 			})
-			most := map[string]int{"lock": 2, "open": 4, "read": 4, "unlink": 2}
+			// A file system that cannot be named is one without leases, which show writers.
+			most := map[string]int{"lock": 2, "open": 4, "read": 4, "statfs": 1, "unlink": 2}
 			if kind == "ovf" { // a new file that cannot be compared with the old one is exchanged as if it differed
 				most["open"], most["read"] = 5, 9
 			}
