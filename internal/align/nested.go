@@ -45,7 +45,7 @@ func (i inside) finding() (Finding, bool) {
 			where = "is a volume as a whole:"
 		}
 		return i.misaligned(where, data, unit), true
-	case !outer && i.v.DataStart%unit != 0:
+	case !outer && !inner && i.v.DataStart%unit != 0:
 		return i.misaligned("starts off a boundary and its data do so on their own account:", data, unit), true
 	}
 	return Finding{}, false

@@ -87,6 +87,10 @@ func clusterCases() []insideCase {
 	const kib = 1024
 	return []insideCase{
 		{
+			"clusters of 4 KiB on 4 KiB behind a start off it", 63, 64 * kib,
+			volume.Volume{Kind: volume.FAT12, BlockSize: 4 * kib, DataStart: 57344 - 63*512}, "", "", nil,
+		},
+		{
 			"FAT with clusters of its data start", 128, 64 * kib,
 			volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 8192},
 			"", "", nil,
