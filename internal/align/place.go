@@ -152,23 +152,18 @@ func data(p boot.Partition) (at, inside int64) {
 
 // worsened reports whether the data of a partition lie worse if it starts on the boundary: on multiples of now today,
 // and of then after that. No I/O of any size touches more blocks of at most the boundary where its first byte is a
-// multiple of a larger power of two, see series. Of several slices, as many must lie better now as would gain.
+// multiple of a larger power of two, see series. One slice that would lie worse is enough.
 func worsened(p boot.Partition, boundary int64) (now, then int64, worse bool) {
 	if p.InDynamic() { // its extents move by one distance, see layout.Dynamic.Anchor
 		return 0, 0, false
 	}
-	balance := 0
 	for _, n := range insides(p) {
 		is, would := min(units.Alignment(p.Off+n), boundary), min(units.Alignment(n), boundary)
-		switch {
-		case would > is:
-			balance--
-		case would < is:
-			balance++
-			now, then, worse = is, would, true
+		if would < is {
+			return is, would, true
 		}
 	}
-	return now, then, worse && balance >= 0
+	return 0, 0, false
 }
 
 // Anchor returns the byte of a partition that is put on the boundary: its start or, where it only makes room for
