@@ -88,7 +88,8 @@ func clusterCases() []insideCase {
 	return []insideCase{
 		{
 			"clusters of 4 KiB on 4 KiB behind a start off it", 63, 64 * kib,
-			volume.Volume{Kind: volume.FAT12, BlockSize: 4 * kib, DataStart: 57344 - 63*512}, "", "", nil,
+			volume.Volume{Kind: volume.FAT12, BlockSize: 4 * kib, DataStart: 57344 - 63*512},
+			"", "", nil,
 		},
 		{
 			"FAT with clusters of its data start", 128, 64 * kib,

@@ -11,10 +11,11 @@ import (
 	"github.com/trueup/trueup/internal/volume/stack"
 )
 
-// codeUnknownContent is the issue of a disk without known content.
-const codeUnknownContent = "unknown-content"
-
-const codeBlank = "blank"
+// Codes of disks on which there is nothing to judge.
+const (
+	CodeUnknownContent = "unknown-content"
+	CodeBlank          = "blank"
+)
 
 // Where tables and superblocks lie, in bytes from either end of a disk. The deepest in front is the device header of
 // VMFS at 1 MiB; the database of dynamic disks takes the last MiB.
@@ -35,7 +36,7 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 	i := unknownContent("there is no partition table, and the disk as a whole holds no volume that is known")
 	if l.Blank {
 		i = ondisk.Issue{
-			Code: codeBlank, Effect: ondisk.Note,
+			Code: CodeBlank, Effect: ondisk.Note,
 			Text: "the disk is blank: there are zeros where partition tables and file systems begin",
 		}
 	} else if name, at, raid := stack.FirmwareRAID(d); name != "" {
@@ -50,7 +51,7 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 // memberWithoutTable returns the issue of a disk of an array whose partition table lies on another disk.
 func memberWithoutTable(name string, at int64) ondisk.Issue {
 	return ondisk.Issue{
-		Code: codeUnknownContent, Effect: ondisk.Warn,
+		Code: CodeUnknownContent, Effect: ondisk.Warn,
 		Text: fmt.Sprintf("byte %d holds the metadata of a %s, and the disk has no partition table: it is a member of "+
 			"an array of a BIOS or controller, and shows no start of the array's partitions", at, name),
 		Remedy: "inspect an image of the whole array, or the disks inside the guest; inspect and scan accept the " +
@@ -60,7 +61,7 @@ func memberWithoutTable(name string, at int64) ondisk.Issue {
 
 func unknownContent(text string) ondisk.Issue {
 	return ondisk.Issue{
-		Code: codeUnknownContent, Effect: ondisk.Warn, Text: text,
+		Code: CodeUnknownContent, Effect: ondisk.Warn, Text: text,
 		Remedy: "check that the image is complete and no part of another; inspect and scan accept it with " +
 			"--allow-unknown",
 	}
@@ -71,7 +72,7 @@ func unknownContent(text string) ondisk.Issue {
 func (l *Layout) HidesData() {
 	l.Hidden = true
 	for i := range l.Issues {
-		if l.Blank && l.Issues[i].Code == codeBlank {
+		if l.Blank && l.Issues[i].Code == CodeBlank {
 			l.Issues[i] = unknownContent("the disk reads as zeros where partition tables and file systems begin, and " +
 				"the image hides data that it has: what they are is not known")
 		}

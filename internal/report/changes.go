@@ -13,6 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/report/suggested"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
@@ -240,13 +241,23 @@ func leaves(fs []align.Finding) bool {
 	return slices.ContainsFunc(fs, func(f align.Finding) bool { return f.Code == "left-alone" || f.Code == "stays" })
 }
 
+// nothingToJudge reports whether a disk is blank or of unknown content.
+func nothingToJudge(fs []align.Finding) bool {
+	return slices.ContainsFunc(fs, func(f align.Finding) bool {
+		return f.Code == layout.CodeBlank || f.Code == layout.CodeUnknownContent
+	})
+}
+
 // Align prints what a copy has become.
 func (t *Text) Align(r *Align) {
 	t.notes(r.Findings)
 	if !r.Written {
 		what, state := "nothing was written", "is aligned already"
-		if leaves(r.Findings) {
+		switch {
+		case leaves(r.Findings):
 			state = "has nothing else to move"
+		case nothingToJudge(r.Findings):
+			state = "holds nothing that is known"
 		}
 		t.para(2, "%s %s; %s.", Safe(r.Source), state, what)
 		return

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/layout"
 )
 
 // Each line fits, no character is lost, and a word is divided only if it is wider than a line.
@@ -46,5 +47,20 @@ func TestVerdictOfData(t *testing.T) {
 			Partitions: []Partition{{Number: 1, Start: start, Verdict: align.BelowBoundary}},
 		})
 		require.Equal(t, want, b.String())
+	}
+}
+
+// A disk of unknown content is never called aligned.
+func TestNothingWritten(t *testing.T) {
+	for code, want := range map[string]string{
+		"":                        "a.raw is aligned already; nothing was written.\n",
+		layout.CodeUnknownContent: "a.raw holds nothing that is known; nothing was written.\n",
+		layout.CodeBlank:          "a.raw holds nothing that is known; nothing was written.\n",
+	} {
+		var b strings.Builder
+		r := &Align{Source: "a.raw"}
+		r.Findings = []align.Finding{{Code: code, Severity: align.Info}}
+		(&Text{W: &b}).Align(r)
+		require.Contains(t, b.String(), want)
 	}
 }
