@@ -115,6 +115,13 @@ func (x *run) mayUndo(o unfinished.Options) error {
 	if err := x.originalStands(o); err != nil {
 		return err
 	}
+	if odd := x.odd(x.Old); len(odd) > 0 && x.Work.Phase == unfinished.Kept && !o.Force {
+		return &ondisk.Refusal{
+			Code: "changed", Reason: odd[0].Text + ", and an undo removes the aligned disk for it",
+			Remedy: "compare the two disks; give --force to bring the original back, or keep the aligned disk: trueup " +
+				"finish --force " + shell.Quote(x.Work.Path),
+		}
+	}
 	for _, f := range x.New {
 		pending := x.Work.Phase == unfinished.Begun && x.d.is(f.Other, f)
 		if o.Force || pending || x.d.same(f.Name, f) {
@@ -197,9 +204,16 @@ func (x *run) present() error {
 	return nil
 }
 
-// free refuses a disk that a program has open, or that something beside it needs. but is another name of the disk.
+// free refuses a disk that a program has open, or that something beside it needs. but is another name of the disk. Its
+// own files need it under the other names that the exchange gives them, too: a VMDK names itself.
 func (x *run) free(base string, files []string, but string) error {
-	user, err := otherUser(x.Dir, files, base, but)
+	own := []string{base, but}
+	for _, f := range slices.Concat(x.Old, x.New) {
+		if x.d.is(f.Other, f) {
+			own = append(own, string(f.Other))
+		}
+	}
+	user, err := otherUser(x.Dir, files, own...)
 	if err != nil {
 		return err
 	}

@@ -271,7 +271,8 @@ func TestGuestsOfTheCopyAreNormal(t *testing.T) {
 	require.True(t, bytes.Equal(partitioned(t, 63)[:512], disktest.ReadFile(t, filepath.Join(dir, m.main))[:512]))
 }
 
-// TestGuestOfTheOriginal has a guest write to the kept original: a finish would lose that, and asks for --force.
+// TestGuestOfTheOriginal has a guest write to the kept original: a finish would lose that, and an undo would lose the
+// aligned disk for it. Both ask for --force.
 func TestGuestOfTheOriginal(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
@@ -281,7 +282,11 @@ func TestGuestOfTheOriginal(t *testing.T) {
 	path := filepath.Join(dir, m.kept(m.main))
 	disktest.WriteAt(t, path, 5<<20, []byte("guest"))
 	require.NoError(t, os.Chtimes(path, time.Unix(1e9, 0), time.Unix(1e9, 0)))
-	require.ErrorContains(t, m.command(dir, "finish", false), "was written since the exchange")
+	before := look(t, dir)
+	for _, command := range []string{"finish", "undo"} {
+		require.ErrorContains(t, m.command(dir, command, false), "was written since the exchange", command)
+		require.Equal(t, before, look(t, dir), command)
+	}
 	require.NoError(t, m.command(dir, "finish", true))
 	require.Equal(t, []string{m.main}, disktest.Names(t, dir))
 }
@@ -335,4 +340,25 @@ func TestPackagesProveWhatStays(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestPackagesOfDisksThatNameThemselves goes back from the exchange of a package whose disk, as qemu-img writes it,
+// names its own file: under its kept name that is no other user of the file.
+func TestPackagesOfDisksThatNameThemselves(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	k := kinds["ovf"]
+	dir, _ := k.fresh(t)
+	const member = "vm-disk1.img"
+	for _, name := range []string{member, partial(member)} {
+		made := filepath.Join(t.TempDir(), member)
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", made, "61440")
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), disktest.ReadFile(t, made), 0o600))
+	}
+	before := sums(t, dir)
+	_, err := k.publish(dir)
+	require.NoError(t, err)
+	_, err = k.run(dir, "undo")
+	require.NoError(t, err)
+	require.Equal(t, before[member], sums(t, dir)[member])
 }
