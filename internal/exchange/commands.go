@@ -317,6 +317,15 @@ func (x *run) mayFinish(o unfinished.Options) error {
 	if odd := x.odd(x.Old); len(odd) > 0 && !o.Force {
 		return &ondisk.Refusal{Code: "changed", Reason: odd[0].Text, Remedy: "give --force to remove it all the same"}
 	}
+	for _, s := range x.Old[0].Disks {
+		if s.Lost != "" && !o.Force {
+			return &ondisk.Refusal{
+				Code: "reference", Reason: "the original is kept: " + s.Lost,
+				Remedy: "save the snapshots first (qemu-img convert -l), or lose them: trueup finish --force " +
+					shell.Quote(x.Work.Path),
+			}
+		}
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/container"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/layout"
@@ -28,6 +29,7 @@ type shape struct {
 	Volume string   `json:",omitempty"` // kind of the volume over a disk without a table; empty: unknown
 	Parts  []part   `json:",omitempty"`
 	Faults []string `json:",omitempty"` // codes of the malformed parts that the disk had already
+	Lost   string   `json:",omitempty"` // what the image holds that a copy lacks, such as internal snapshots
 
 	texts map[string]string // of the faults
 }
@@ -73,6 +75,9 @@ func shapeOf(img *image.Image) (s shape, err error) {
 		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || i.Code == codeMark {
 			s.fault(i.Code, i.Text)
 		}
+	}
+	if i := slices.IndexFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == driver.CodeSnapshots }); i >= 0 {
+		s.Lost = img.Issues[i].Text
 	}
 	if _, err := container.Look(img.Disk, img.Child, nil); err != nil {
 		s.fault("unreadable-map", err.Error())

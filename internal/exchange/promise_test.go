@@ -362,3 +362,22 @@ func TestPackagesOfDisksThatNameThemselves(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before[member], sums(t, dir)[member])
 }
+
+// TestInternalSnapshotsAreKept keeps an original whose internal snapshots its copy lacks, unless they are given up.
+func TestInternalSnapshotsAreKept(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	disktest.Tool(t, "mkfs.fat")
+	m, dir, other := made["qcow2"], t.TempDir(), t.TempDir()
+	putImage(t, dir, "qcow2", 63)
+	putImage(t, other, "qcow2", 2048)
+	disktest.Run(t, "qemu-img", "snapshot", "-c", "one", filepath.Join(dir, m.main))
+	require.NoError(t, os.Rename(filepath.Join(other, m.main), filepath.Join(dir, partial(m.main))))
+	_, err := m.publish(dir)
+	require.NoError(t, err)
+	before := look(t, dir)
+	require.ErrorContains(t, m.command(dir, "finish", false), "has 1 internal snapshots")
+	require.Equal(t, before, look(t, dir))
+	require.NoError(t, m.command(dir, "finish", true))
+	require.Equal(t, []string{m.main}, disktest.Names(t, dir))
+}

@@ -219,3 +219,6 @@ type Target interface {
 type Packer interface {
 	Pack(unit []byte, off int64) ([]byte, error)
 }
+
+// CodeSnapshots is the code of an image with internal snapshots, which a copy lacks.
+const CodeSnapshots = "qcow2-snapshots"

@@ -89,7 +89,7 @@ func (q *qcow) addSnapshots(img *driver.Image) error {
 		return err
 	}
 	img.Issues = append(img.Issues, ondisk.Issue{
-		Code: "qcow2-snapshots", Effect: ondisk.Warn,
+		Code: driver.CodeSnapshots, Effect: ondisk.Warn,
 		Text: fmt.Sprintf("the qcow2 has %d internal snapshots: a copy holds the present state only, without them",
 			q.h.NbSnapshots),
 		Remedy: "keep the source, or save a snapshot first with qemu-img convert -l",
