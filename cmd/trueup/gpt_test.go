@@ -97,8 +97,11 @@ func sgdiskSays(t testing.TB, path string) string {
 	return strings.Join(out, "")
 }
 
-// asked are the cases in which entries can be rewritten only after a copy was mended, or what belongs beside it.
-func (d damage) asked() bool { return d.bytes != nil }
+// asked are the cases in which entries can be rewritten only after a copy was mended, or what belongs beside it. Where
+// the primary array lies behind a hole, zeros in the hole are no damage.
+func (d damage) asked(array string) bool {
+	return d.bytes != nil && (array != "array behind a hole" || d.off != 1024)
+}
 
 // TestDamagedGPTs aligns disks whose table has one good copy. sgdisk must find both copies right and all but the places
 // as it was on the disk before the damage. The sizes of the array are those that sgdisk can make.
@@ -120,7 +123,7 @@ func TestDamagedGPTs(t *testing.T) {
 				damaged.spoil(t, source)
 				dest := filepath.Join(t.TempDir(), "aligned.raw")
 				args := []string{"align", source, dest}
-				if damaged.asked() {
+				if damaged.asked(array) {
 					if name != "no protective MBR" { // which a move can leave as it is
 						require.Equal(t, 4, trueup(t, args...).code)
 						require.NoFileExists(t, dest)

@@ -193,15 +193,18 @@ func (c *soakCase) verdict(starts map[int]int64) int {
 	return code
 }
 
-// exitOf is the exit code for a partition that starts at off, and whose data begin at data.
+// exitOf is the exit code for a partition that starts at off, and whose data begin at data: that of the better one.
 func exitOf(off, data, boundary int64) int {
-	switch {
-	case off%min(boundary, 4*kib) != 0 && data%(4*kib) != 0:
-		return 3
-	case off%(4*kib) == 0 && off%boundary != 0 && data%boundary != 0:
-		return 2
+	code := func(at int64) int {
+		switch {
+		case at%min(boundary, 4*kib) != 0:
+			return 3
+		case at%boundary != 0:
+			return 2
+		}
+		return 0
 	}
-	return 0
+	return min(code(off), code(data))
 }
 
 // inside is the byte of a partition at which the blocks of its volume begin: the clusters of a FAT (FAT specification

@@ -80,6 +80,12 @@ func (c *copies) usable(size int64) int64 {
 	return end + c.growth(size)
 }
 
+// coversEnd reports whether a protective entry that ends at a byte covers the end of the disk, or the backup in the
+// middle of an enlarged one, which goes to the end with a move.
+func (c *copies) coversEnd(end int64) bool {
+	return end == c.end || c.enlarged && end > ondisk.I64(c.good().header.AltLBA)*c.sector && end < c.end
+}
+
 // growth returns how far the end of the disk goes when that has size bytes.
 func (c *copies) growth(size int64) int64 { return units.AlignDown(size, c.sector) - c.end }
 

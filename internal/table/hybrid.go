@@ -185,7 +185,7 @@ func (t *Table) relocateHybrid(to Places, geometry Geometry) (out []disk.Patch) 
 			off, end := s.Off, s.End()
 			if t.IsHybrid() {
 				off, end = t.coverFrom(s, to), t.coverTo(s, to)
-			} else if end == t.gpt.end {
+			} else if t.gpt.coversEnd(end) {
 				end = units.AlignDown(to.Size, t.SectorSize)
 			}
 			n := min(end-off, math.MaxUint32*t.SectorSize)
@@ -222,7 +222,7 @@ func (t *Table) coverFrom(s Partition, to Places) int64 {
 // coverTo returns where a protective entry ends in the result, by the rules of coverFrom, and with the disk where it
 // ended with that.
 func (t *Table) coverTo(s Partition, to Places) int64 {
-	if s.End() == t.gpt.end {
+	if t.gpt.coversEnd(s.End()) {
 		return units.AlignDown(to.Size, t.SectorSize)
 	}
 	least, most := s.End(), int64(math.MaxInt64)

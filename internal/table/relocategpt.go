@@ -58,7 +58,7 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 	case t.Hybrid != nil && len(entries) == 0 && !grows: // nothing of it follows
 	case t.Hybrid != nil:
 		out = append(out, t.relocateHybrid(to, geometry)...)
-	case grows || mends:
+	case grows || mends || c.enlarged: // with a backup at the end of the disk
 		out = append(out, c.protective(to.Size)...)
 	}
 	return out

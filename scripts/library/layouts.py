@@ -48,10 +48,10 @@ class Disk:
 
 
 def verdict_at(off, data=0):
-    """verdict_at is what the issue asks for: 4 KiB must, 64 KiB should; a start is no fault where data bytes behind it lie on what it misses."""
-    if off % 4096:
-        return "misaligned" if (off + data) % 4096 else "aligned"
-    return "below_boundary" if off % 65536 and (off + data) % 65536 else "aligned"
+    """verdict_at is what the contract asks for: 4 KiB must, 64 KiB should; of a start and the data behind it the better one counts."""
+    def verdict(at):
+        return "misaligned" if at % 4096 else "below_boundary" if at % 65536 else "aligned"
+    return min(verdict(off), verdict(off + data), key=VERDICTS.index)
 
 
 def verdict_of(part):
@@ -61,8 +61,10 @@ def verdict_of(part):
 
 def worst(verdicts):
     """worst is the verdict of a disk by those of its partitions, and of an image by those of its disks."""
-    order = ["nothing_to_judge", "aligned", "below_boundary", "misaligned"]
-    return max(verdicts, key=order.index, default="nothing_to_judge")
+    return max(verdicts, key=VERDICTS.index, default="nothing_to_judge")
+
+
+VERDICTS = ["nothing_to_judge", "aligned", "below_boundary", "misaligned"]
 
 
 def primary(*starts_and_fs):
