@@ -56,9 +56,9 @@ func Judge(p boot.Partition, boundary int64) Judgement {
 }
 
 // VerdictOf returns the better verdict of two bytes of a partition: its start, and the byte from which the blocks of
-// its data are counted. A start off the boundary is no fault where the data lie on the blocks that the start misses, and no
-// move to the boundary keeps such data in order. Data off a boundary in a partition on it were formatted so, no move
-// mends that, and it is a finding only.
+// its data are counted. A start off the boundary is no fault where the data lie on the blocks that the start misses,
+// and no move to the boundary keeps such data in order. Data off a boundary in a partition on it were formatted so, no
+// move mends that, and it is a finding only.
 func VerdictOf(start, data, boundary int64) Verdict {
 	v, inside := Of(start, boundary), Of(data, boundary)
 	if inside.Worse(v) == v {

@@ -118,8 +118,8 @@ func (x *run) mayUndo(o unfinished.Options) error {
 	if odd := x.odd(x.Old); len(odd) > 0 && x.Work.Phase == unfinished.Kept && !o.Force {
 		return &ondisk.Refusal{
 			Code: "changed", Reason: odd[0].Text + ", and an undo removes the aligned disk for it",
-			Remedy: "compare the two disks; give --force to bring the original back, or keep the aligned disk: trueup " +
-				"finish --force " + shell.Quote(x.Work.Path),
+			Remedy: "compare the two disks; give --force to bring the original back, or keep the aligned disk: " +
+				"trueup finish --force " + shell.Quote(x.Work.Path),
 		}
 	}
 	for _, f := range x.New {
