@@ -5,7 +5,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -93,11 +92,7 @@ func TestEveryCallOfAMoveFails(t *testing.T) {
 				require.Contains(t, ask("half", path), "resume")
 				begun = snapshot(t, f.dir)
 			case "resume at the end":
-				j.Restart(0)
-				require.Empty(t, ask("move", path))
-				done := j.Done()
-				j.Restart(slices.Index(done, last) + 1)
-				f.putBack(old)
+				j.RestartFailing(last)
 				require.Contains(t, ask("move", path), "input/output error")
 				f.put("vm.vmdk", old["vm.vmdk"])
 				begun = snapshot(t, f.dir)

@@ -53,6 +53,7 @@ type Journal struct {
 
 	mu      sync.Mutex
 	fail    int
+	failing string // operation that fails once, whatever its number
 	done    []string
 	killAt  int // among the operations that change something
 	kill    func()
@@ -65,7 +66,16 @@ type Journal struct {
 func (j *Journal) Restart(fail int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.fail, j.done, j.killAt, j.changes = fail, nil, 0, 0
+	j.fail, j.failing, j.done, j.killAt, j.changes = fail, "", nil, 0, 0
+}
+
+// RestartFailing empties the journal. The first operation with this text fails, wherever it comes: the kernel has
+// lookups and attributes answered as it likes, so that numbers differ between runs of a busy machine.
+func (j *Journal) RestartFailing(operation string) {
+	j.Restart(0)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.failing = operation
 }
 
 // KillAt empties the journal. Before the operation with the number at, counted from 1 among those that change
@@ -130,6 +140,9 @@ func (j *Journal) note(op, name string) syscall.Errno {
 		if j.killAt > 0 && j.changes >= j.killAt {
 			return syscall.EIO
 		}
+	}
+	if j.failing != "" && j.done[len(j.done)-1] == j.failing {
+		j.failing, j.fail = "", len(j.done)
 	}
 	if len(j.done) == j.fail {
 		return cmp.Or(j.Errno, syscall.EIO)
