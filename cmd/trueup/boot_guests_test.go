@@ -106,7 +106,7 @@ var commonDisks = map[string]commonDisk{
 		makes:  []string{"makefs -t ffs -o version=2 -s 40m PART ."},
 	},
 	"UEFI": {
-		script: gptLabel + "start=34, size=70000, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B\n" +
+		script: gptLabel + "start=35, size=69999, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B\n" +
 			"start=70034, size=40000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n",
 		makes: []string{"mkfs.fat -F 32 -s 1 PART", guestExt3},
 	},
