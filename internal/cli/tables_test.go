@@ -62,12 +62,14 @@ func TestProberIsOneEntry(t *testing.T) {
 		}},
 		Marks: []volume.Mark{{Off: 0, Bytes: "DUMMYVOL"}},
 		Probe: func(d disk.Disk) (*volume.Volume, error) {
-			return &volume.Volume{Kind: "dummy", Label: "one", Size: d.Size(), BlockSize: 4096, DataStart: 512}, nil
+			return &volume.Volume{
+				Kind: "dummy", Label: "one", Size: d.Size(), BlockSize: 4096, DataStart: 65536 - 63*512,
+			}, nil
 		},
 	})
 	text := strings.Join(strings.Fields(trueup(t, "inspect", path).stdout), " ")
 	require.Contains(t, text, `Dummy FS "one", 4 KiB lumps`)
-	require.Contains(t, text, "the first lump of Dummy FS lies at byte 32768")
+	require.Contains(t, text, "the first lump of Dummy FS lies at byte 65536")
 	require.Contains(t, text, "mkdummy --align")
 	require.Contains(t, trueup(t, "inspect", "--json", path).stdout, `"kind": "dummy"`)
 }
