@@ -180,7 +180,7 @@ func (c *soakCase) part(number int) *soakPart {
 	return c.parts[slices.IndexFunc(c.parts, func(p *soakPart) bool { return p.number == number })]
 }
 
-// verdict is the exit code of inspect: that of the start, which is no fault where the data lie on what it misses.
+// verdict returns the exit code of inspect: the worst of the partitions, each by the better of its start and data.
 func (c *soakCase) verdict(starts map[int]int64) int {
 	code := 0
 	for _, p := range c.parts {
@@ -193,7 +193,7 @@ func (c *soakCase) verdict(starts map[int]int64) int {
 	return code
 }
 
-// exitOf is the exit code for a partition that starts at off, and whose data begin at data: that of the better one.
+// exitOf returns the better exit code of the start of a partition and the start of its data, in bytes.
 func exitOf(off, data, boundary int64) int {
 	code := func(at int64) int {
 		switch {

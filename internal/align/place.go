@@ -233,7 +233,7 @@ func dataName(v *volume.Volume, kind volume.Traits) string {
 	return kind.Data
 }
 
-// startFinding describes where a partition starts and what that costs.
+// startFinding describes the start of a partition and its cost.
 func (j Judgement) startFinding(p boot.Partition, boundary, sector int64) Finding {
 	f := placeFinding(p, "misaligned", Warning)
 	f.Where = j.where(boundary, sector)

@@ -177,7 +177,7 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 
 const fixedCode = "fixed-place"
 
-// loaderNames are names that images of boards give partitions of loaders. Sources: those of places; U-Boot,
+// loaderNames lists partition names of loaders on images of boards. Sources: those of places; U-Boot,
 // doc/board/st/stm32mp1.rst, doc/board/mediatek and include/configs of boards.
 var loaderNames = []string{
 	"loader1", "loader2", "idbloader", "idblock", "uboot", "u-boot", "uboot_a", "uboot_b", "trust", "spl", "preloader",

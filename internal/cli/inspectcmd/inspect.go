@@ -44,8 +44,8 @@ every partition with boundaries of 4 KiB, 64 KiB and 1 MiB, and reports what a m
 Also reports how the container stores the disk, and how many bytes are not zero if the image stores at most 128 MiB of
 data, or with --data. Writes nothing. The image format is detected from the content.
 
---boundary is the criterion for verdict and exit code: a partition is aligned if it starts on a multiple of it, or if
-its data lie on the blocks that its start misses. Partitions that no running guest reads or writes are not judged.
+--boundary is the criterion for verdict and exit code: a partition is aligned if its start or the first byte of its
+data is a multiple of it; the better one counts. Partitions without I/O of a running guest are not judged.
 --storage describes the storage below the image and changes only the reported costs and the advice.
 
 --impact computes these costs for each partition. A random I/O starts at any block of the volume, one smaller than a
