@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -22,9 +23,7 @@ func iconv(t *testing.T, from, to, text string) string {
 
 // Names of character sets as VMware, Windows and IANA write them, and as iconv calls them.
 func TestDecodeText(t *testing.T) {
-	if _, err := exec.LookPath("iconv"); err != nil {
-		t.Skip("iconv is missing")
-	}
+	disktest.Tool(t, "iconv")
 	for _, tc := range []struct{ name, tool, text string }{
 		{"windows-1252", "CP1252", "Büro €–ß"},
 		{"Windows-1250", "CP1250", "Łódź"},
