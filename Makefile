@@ -5,6 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 GO ?= go
+# The workspace has the core and the fleet; the modules release and recipes are apart from it.
+APART := GOWORK=off
 FUZZTIME ?= 60s
 # Address space of a fuzz run in KiB. Go's own memory limit is soft; this one stops a decoder that trusts a length.
 FUZZ_MEMORY ?= 6291456
@@ -28,37 +30,37 @@ help: ## list the targets
 
 .PHONY: build
 build: ## bin/trueup and bin/trueup-fleet, static and reproducible
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -buildid= -X main.version=$(VERSION)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -buildid= -X main.version=$(VERSION)' -o bin/ ./cmd/trueup ./fleet/cmd/trueup-fleet
 
 .PHONY: install
 install: build ## programs, manual pages and completions below PREFIX (/usr/local), or below DESTDIR and PREFIX
 	install -D -t $(DESTDIR)$(PREFIX)/bin bin/trueup bin/trueup-fleet
-	cd release && SOURCE_DATE_EPOCH=$$(../scripts/version.sh --time) $(GO) run . -version $(VERSION) -pages $(abspath $(DESTDIR)$(PREFIX))
+	cd release && SOURCE_DATE_EPOCH=$$(../scripts/version.sh --time) $(APART) $(GO) run . -version $(VERSION) -pages $(abspath $(DESTDIR)$(PREFIX))
 
 .PHONY: release
 release: ## what a release consists of, for all systems, in dist
-	cd release && SOURCE_DATE_EPOCH=$$(../scripts/version.sh --time) $(GO) run . -version $(VERSION) -out ../dist
+	cd release && SOURCE_DATE_EPOCH=$$(../scripts/version.sh --time) $(APART) $(GO) run . -version $(VERSION) -out ../dist
 
 .PHONY: test-release
 test-release: ## a release, twice from other folders; its packages installed, used and removed; installs lintian and others (as root)
 	scripts/install-tools.sh release
-	cd release && $(GO) test -count=1 -timeout 60m ./...
+	cd release && $(APART) $(GO) test -count=1 -timeout 60m ./...
 
 .PHONY: test-recipes
 test-recipes: ## run the recipes of docs/recipes.md with the tools that they name, which it installs (as root)
 	scripts/install-tools.sh recipes
-	cd recipes && REQUIRE_TOOLS=1 $(GO) test -count=1 -timeout 30m ./...
+	cd recipes && REQUIRE_TOOLS=1 $(APART) $(GO) test -count=1 -timeout 30m ./...
 
 .PHONY: check
 check: vet lint systems ## what needs no outside tool: gofmt, vet, lint, quick race tests, import edges
-	$(GO) test -race -short ./internal/...
+	$(GO) test -race -short ./internal/... ./fleet/...
 
 .PHONY: vet
 vet:
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w is due: $$unformatted"; exit 1; }
-	$(GO) vet ./...
-	cd release && $(GO) vet ./...
-	cd recipes && $(GO) vet ./...
+	$(GO) vet ./... ./fleet/...
+	cd release && $(APART) $(GO) vet ./...
+	cd recipes && $(APART) $(GO) vet ./...
 
 LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
@@ -69,8 +71,9 @@ ifeq ($(LINT)$(CI),)
 	@echo '  go install $(LINTER)'
 else
 	$(or $(LINT),$(GO) run $(LINTER)) run ./...
-	cd release && $(or $(LINT),$(GO) run $(LINTER)) run ./...
-	cd recipes && $(or $(LINT),$(GO) run $(LINTER)) run ./...
+	cd fleet && $(or $(LINT),$(GO) run $(LINTER)) run ./...
+	cd release && $(APART) $(or $(LINT),$(GO) run $(LINTER)) run ./...
+	cd recipes && $(APART) $(or $(LINT),$(GO) run $(LINTER)) run ./...
 endif
 
 # The tests need Linux, and are left out.
@@ -81,17 +84,24 @@ FURTHER := windows/arm64 darwin/arm64 linux/arm64 linux/riscv64
 .PHONY: systems
 systems: ## build and vet for Windows, macOS, FreeBSD and a processor of 32 bits; build for further processors
 	@overlay=$$(mktemp); trap 'rm -f "$$overlay"' EXIT; \
-	{ echo '{"Replace": {'; find cmd internal -name '*_test.go' -printf '"%p": "",\n' | sed '$$s/,$$//'; echo '}}'; } > "$$overlay"; \
+	{ echo '{"Replace": {'; find cmd internal fleet -name '*_test.go' -printf '"%p": "",\n' | sed '$$s/,$$//'; echo '}}'; } > "$$overlay"; \
 	for system in $(SYSTEMS); do \
 		echo "== $$system"; \
 		export CGO_ENABLED=0 GOOS=$${system%/*} GOARCH=$${system#*/}; \
-		$(GO) build ./...; \
-		$(GO) vet -overlay "$$overlay" ./...; \
+		$(GO) build ./... ./fleet/...; \
+		$(GO) vet -overlay "$$overlay" ./... ./fleet/...; \
 	done; \
 	for system in $(FURTHER); do \
 		echo "== $$system"; \
-		CGO_ENABLED=0 GOOS=$${system%/*} GOARCH=$${system#*/} $(GO) build ./cmd/...; \
+		CGO_ENABLED=0 GOOS=$${system%/*} GOARCH=$${system#*/} $(GO) build ./cmd/... ./fleet/cmd/...; \
 	done
+
+# The fleet requires the core of this tree, which has no version for `go mod tidy`.
+.PHONY: tidy
+tidy: ## go.mod and go.sum of core and fleet
+	$(APART) $(GO) mod tidy
+	cd fleet && $(GO) mod edit -replace github.com/trueup/trueup=../ && $(APART) $(GO) mod tidy && \
+		$(GO) mod edit -dropreplace github.com/trueup/trueup
 
 .PHONY: test-systems
 test-systems: ## run the tests of 32 bits, and what is built for Windows under Wine; installs Wine (as root)
@@ -103,10 +113,11 @@ tools: ## install the Debian packages that the tests call (as root; else say whi
 	scripts/install-tools.sh
 
 # What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
-RACED := after cli cli/command container disk diskcopy disktest disktest/oddfs fleet/engine fleet/queue fleet/web fleet/work image/driver image/ova nbd ondisk opinion progress realign remote scan scan/sandbox sys trial verify
+RACED := after cli cli/command container disk diskcopy disktest disktest/oddfs image/driver image/ova nbd ondisk opinion progress realign remote scan scan/sandbox sys trial verify
+RACED_FLEET := engine queue web work
 # What of them has nothing to race, and computes much or has another program compute: it runs without the detector.
 COMPUTES := ^Test(Differential|LargeCopyPassesTheMemory|PageInChromium|LivePage|CommandsAgree|EachCallOfTheFilter|ArgumentsOf.*Filters?|ThousandsOfRoots)$$
-SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem|TrueupLinksNoNATS)$$
+SOURCES := ^Test(TestsDoNotWatchTheClock|ImportEdges|TheTableOfImportsIsSound|FewOpenFilesOrStartGoroutines|OnlySysAsksTheSystem|CoreRequiresNoNATS)$$
 # What it watches in make exhaustive, beside a plain run in make test: of these it gets the disks that are read and
 # written by several goroutines, once for each format and kind of chain, and the runs of one catalogue; not what is tried
 # again with disks of others, damaged ones or other processes.
@@ -129,11 +140,11 @@ test-cmd:
 	$(GO) test -vet=off -count=1 -timeout 45m -parallel 3 ./cmd/...
 test-plain test-race: export GOGC ?= 400
 test-plain:
-	$(GO) test -vet=off -count=1 -timeout 45m -p 1 $(filter-out $(addprefix %/internal/,$(RACED)),$(shell $(GO) list ./internal/...))
+	$(GO) test -vet=off -count=1 -timeout 45m -p 1 $(filter-out $(addprefix %/internal/,$(RACED)),$(shell $(GO) list ./internal/...)) $(filter-out $(addprefix %/fleet/,$(RACED_FLEET)),$(shell $(GO) list ./fleet/...))
 test-race:
-	$(GO) test -vet=off -count=1 -race -p 1 -timeout 25m -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%)
+	$(GO) test -vet=off -count=1 -race -p 1 -timeout 25m -skip '$(COMPUTES)|$(SOURCES)' $(RACED:%=./internal/%) $(RACED_FLEET:%=./fleet/%)
 	$(GO) test -vet=off -count=1 -timeout 25m -run '$(COMPUTES)|$(SOURCES)' ./internal/cli ./internal/disktest \
-		./internal/fleet/web ./internal/realign ./internal/scan/sandbox
+		./fleet/web ./internal/realign ./internal/scan/sandbox
 
 # Tests that start guests, and others of which test takes a share (disktest.Exhaustive). CI runs the whole of both.
 BOOTS := Boots?$$|^Test(DisksThatLinuxMakes|StoredBootEntriesAfterTheMove|DOSFindsItsLogicalDrives)$$
@@ -156,12 +167,12 @@ exhaustive: ## every case of the tests of which test takes a share: random table
 .PHONY: race
 race: export REQUIRE_TOOLS ?= 1
 race: ## the race detector over every package in full
-	$(GO) test -count=1 -race -timeout 60m ./internal/...
+	$(GO) test -count=1 -race -timeout 60m ./internal/... ./fleet/...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (60s) each
 	@ulimit -v $(FUZZ_MEMORY); \
-	packages=$$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); \
+	packages=$$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... ./fleet/...); \
 	for package in $$packages; do \
 		listed=$$($(GO) test -list '^Fuzz' "$$package"); \
 		for target in $$(grep '^Fuzz' <<<"$$listed"); do \

@@ -32,6 +32,9 @@ type licence struct {
 	ids  []string // SPDX identifiers of what is in it
 }
 
+// core is the module that all programs share.
+const core = "github.com/trueup/trueup"
+
 // modules lists what is linked into any program, sorted, with its licences.
 func (r *release) modules() ([]module, error) {
 	seen := map[string]module{}
@@ -43,6 +46,9 @@ func (r *release) modules() ([]module, error) {
 			}
 			std := &debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}
 			for _, d := range append(info.Deps, std) {
+				if d.Path == core {
+					continue // the fleet requires it
+				}
 				m := module{path: d.Path, version: d.Version, sum: d.Sum, in: seen[d.Path].in}
 				if !slices.Contains(m.in, p.name) {
 					m.in = append(m.in, p.name)
@@ -72,7 +78,8 @@ func (r *release) modules() ([]module, error) {
 // folders has where the sources of each module lie.
 func (r *release) folders() (map[string]string, error) {
 	cmd := exec.Command("go", "list", "-m", "-json", "all")
-	cmd.Dir, cmd.Stderr, cmd.Env = r.root, os.Stderr, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+	cmd.Dir, cmd.Stderr, cmd.Env = r.root, os.Stderr, append(os.Environ(), "GOFLAGS=",
+		"GOWORK="+filepath.Join(r.root, "go.work"))
 	text, err := cmd.Output()
 	if err != nil {
 		return nil, err

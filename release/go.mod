@@ -12,7 +12,7 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	github.com/stretchr/testify v1.12.1
-	github.com/trueup/trueup v0.0.0-00010101000000-000000000000
+	github.com/trueup/trueup v0.0.0
 )
 
 require (
@@ -74,6 +74,7 @@ require (
 	github.com/shopspring/decimal v1.4.0 // indirect
 	github.com/skeema/knownhosts v1.3.1 // indirect
 	github.com/spf13/cast v1.10.0 // indirect
+	github.com/trueup/trueup/fleet v0.0.0-00010101000000-000000000000
 	github.com/ulikunitz/xz v0.5.17 // indirect
 	github.com/vbauerster/mpb/v8 v8.13.0 // indirect
 	github.com/xanzy/ssh-agent v0.3.3 // indirect
@@ -93,3 +94,5 @@ require (
 	modernc.org/memory v1.12.1 // indirect
 	modernc.org/sqlite v1.60.0 // indirect
 )
+
+replace github.com/trueup/trueup/fleet => ../fleet

@@ -10,13 +10,15 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/fleet/fleetcmd"
 	"github.com/trueup/trueup/internal/cli"
-	"github.com/trueup/trueup/internal/fleet/fleetcmd"
 )
 
 // product is a program of the release, in packages and an image of its own.
 type product struct {
 	name          string
+	main          string // its package
 	needs         string // another program of the same version; empty: none
 	summary, long string
 	commands      func(version string) *cobra.Command
@@ -25,7 +27,8 @@ type product struct {
 
 var products = []product{
 	{
-		name: "trueup", summary: "offline inspector and realigner for virtual-disk images", commands: cli.Commands,
+		name: "trueup", main: "./cmd/trueup", commands: cli.Commands,
+		summary: "offline inspector and realigner for virtual-disk images",
 		long: `trueup finds virtual disks whose partitions do not start on a block
 boundary of the storage below, and writes an aligned copy with the file
 systems moved and the guest still able to boot. It opens VMDK, VHD, VHDX,
@@ -38,7 +41,8 @@ qcow2, raw and OVA images.`,
 		},
 	},
 	{
-		name: "trueup-fleet", needs: "trueup", commands: fleetcmd.Commands, exits: fleetcmd.Exits,
+		name: "trueup-fleet", main: "./fleet/cmd/trueup-fleet", needs: "trueup",
+		commands: fleetcmd.Commands, exits: fleetcmd.Exits,
 		summary: "scans and realigns virtual-disk images on many hosts",
 		long: `trueup-fleet keeps jobs in NATS JetStream, of its own server or of another
 one. A worker on each host does the jobs of the datastores that the host
@@ -103,11 +107,12 @@ func (r *release) build(folder string) error {
 			"-s -w -buildid= -X main.version=" + r.version, "-o", t.folder + string(filepath.Separator),
 		}, r.flags...)
 		for _, p := range products {
-			args = append(args, "./cmd/"+p.name)
+			args = append(args, p.main)
 		}
 		cmd := exec.Command("go", args...)
 		cmd.Dir, cmd.Stderr = r.root, os.Stderr
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.system, "GOARCH="+t.arch, "GOFLAGS=", "GOWORK=off",
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+t.system, "GOARCH="+t.arch, "GOFLAGS=",
+			"GOWORK="+filepath.Join(r.root, "go.work"),
 			"GOAMD64=v1", "GO386=sse2", "GOARM64=v8.0", "GORISCV64=rva20u64")
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("%s/%s: %w", t.system, t.arch, err)

@@ -35,13 +35,13 @@ func jumpedIn() *int64 {
 END
 sed -i 's|_ "unsafe" // for go:linkname|"unsafe"|' "$dir/time.go"
 printf '{"Replace": {"%s": "%s"}}\n' "$time" "$dir/time.go" > "$dir/overlay.json"
-"$go" test -overlay "$dir/overlay.json" -c -o "$dir/fleet.test" ./internal/fleet/fleetcmd
+"$go" test -overlay "$dir/overlay.json" -c -o "$dir/fleet.test" ./fleet/fleetcmd
 
 seed=${SEED:-$(date +%s)}
 echo "SEED=$seed"
 export TRUEUP_CHAOS=${IMAGES:-200} TRUEUP_CHAOS_SEED=$seed TRUEUP_CHAOS_CLOCKS=1
 TRUEUP_NATS=$(command -v nats-server)
 export TRUEUP_NATS
-"$go" test -count=1 -timeout 10m ./internal/fleet/queue # by that nats-server
-cd internal/fleet/fleetcmd
+"$go" test -count=1 -timeout 10m ./fleet/queue # by that nats-server
+cd fleet/fleetcmd
 "$dir/fleet.test" -test.v -test.timeout 1h -test.parallel 1 -test.run '^TestChaos(Cluster)?$'

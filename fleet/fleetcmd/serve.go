@@ -1,0 +1,153 @@
+package fleetcmd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/fleet"
+	"github.com/trueup/trueup/fleet/engine"
+	"github.com/trueup/trueup/fleet/overview"
+	"github.com/trueup/trueup/fleet/queue"
+	"github.com/trueup/trueup/fleet/web"
+	"github.com/trueup/trueup/internal/shell"
+)
+
+// serveFlags are those of serve.
+type serveFlags struct {
+	*base
+	logged
+	engine          engine.Options
+	listen          string
+	page, metrics   string
+	token           string
+	program, folder string
+}
+
+func newServe(b *base) *cobra.Command {
+	f := serveFlags{base: b, engine: engine.Options{Rights: queue.Rights}}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the server of a fleet that has none, and its page",
+		Long: `Runs the server that keeps the jobs, until it is ended. What it knows is in the folder of --store: a
+server that starts there again goes on. It listens on loopback. Beyond that it wants TLS, and the public nkeys of
+all clients. With --nats it runs no server, and has only the page and the metrics of that one.
+
+--page shows the fleet to people, and changes nothing. Beyond loopback it wants TLS and a --token, as --metrics does.`,
+		Example: `  trueup-fleet serve --store /var/lib/trueup-fleet --page :8080
+  trueup-fleet serve --store /var/lib/trueup-fleet --listen 10.0.0.7:4222 --tls-cert server.pem --tls-key server.key \
+    --nkeys keys
+  trueup-fleet serve --nats nats://127.0.0.1:4222 --page :8080 --metrics :9464`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.engine.Store, "store", "trueup-fleet", "keep the jobs in `DIR`")
+	fs.StringVar(&f.listen, "listen", "127.0.0.1:4222", "listen on `ADDRESS:PORT`; port 0 is any that is free")
+	fs.StringVar(&f.engine.Cert, "tls-cert", "", "certificate of the server and of the page, in `FILE`")
+	fs.StringVar(&f.engine.Key, "tls-key", "", "key of the certificate, in `FILE`")
+	fs.StringVar(&f.engine.Nkeys, "nkeys", "", "`FILE` with the public nkeys of all clients, and their rights")
+	fs.StringVar(&f.page, "page", "", "show the fleet on a page at `ADDRESS:PORT`, or on loopback at :PORT")
+	fs.StringVar(&f.metrics, "metrics", "", "have /metrics for Prometheus at `ADDRESS:PORT`; the page has it, too")
+	fs.StringVar(&f.token, "token", "", "have page and metrics ask for the token in `FILE`")
+	fs.StringVar(&f.program, "trueup", "", "`FILE` of trueup for the report (default: beside this program, or in PATH)")
+	fs.StringVar(&f.folder, "folder", resultsFolder, "find large results for the report in `DIR`, as that of worker")
+	f.register(fs)
+	return cmd
+}
+
+func (f *serveFlags) run(cmd *cobra.Command) error {
+	log := f.logger(cmd.ErrOrStderr())
+	f.queue.Warn = func(err error) { log.Warn("connection to the server", "error", err) }
+	if !cmd.Flags().Changed("nats") {
+		e, err := f.start(cmd.Context(), log)
+		if err != nil {
+			return err
+		}
+		defer e.Stop()
+		f.queue.Inside = e.Inside()
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), e.URL()); err != nil {
+			return err
+		}
+	} else if f.page+f.metrics == "" {
+		return usage("serve with --nats runs no server; name a --page, or --metrics")
+	}
+	if f.page+f.metrics == "" {
+		<-cmd.Context().Done()
+		return nil
+	}
+	return f.with(cmd.Context(), func(q *queue.Queue) error { return f.show(cmd, q, log) })
+}
+
+// start starts the server of NATS.
+func (f *serveFlags) start(ctx context.Context, log *slog.Logger) (*engine.Engine, error) {
+	host, port, err := net.SplitHostPort(f.listen)
+	if err == nil {
+		f.engine.Port, err = strconv.Atoi(port)
+	}
+	if err != nil {
+		return nil, usage("--listen %q, want ADDRESS:PORT", f.listen)
+	}
+	f.engine.Host = host
+	if err := os.MkdirAll(f.engine.Store, 0o700); err != nil {
+		return nil, err
+	}
+	f.engine.Warn = func(text string) { log.Warn("server", "text", fleet.Plain(text)) }
+	return engine.Start(ctx, f.engine)
+}
+
+// show serves page and metrics until the context ends.
+func (f *serveFlags) show(cmd *cobra.Command, q *queue.Queue, log *slog.Logger) error {
+	o := overview.New()
+	defer web.Follow(q, o)()
+	site := web.Site{
+		Version: f.version, Metrics: func(w io.Writer) error { return o.Metrics(w, f.version) },
+		Warn: func(text string) { log.Warn("page", "text", fleet.Plain(text)) },
+	}
+	if f.metrics != "" {
+		stop, err := f.open(cmd, "metrics", f.metrics, site)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	if f.page != "" {
+		site.Overview = o
+		cache := reportCache{make: func(ctx context.Context, out *os.File) error {
+			trueup, err := findTrueup(f.program)
+			if err != nil {
+				return err
+			}
+			run := exec.CommandContext(ctx, trueup, "report")
+			run.Stdout, run.Stderr, run.Env = out, cmd.ErrOrStderr(), append(os.Environ(), shell.Unconfigured)
+			return report(ctx, q, "", f.folder, run, []string{"-o", "html"})
+		}}
+		site.Report = cache.get
+		stop, err := f.open(cmd, "page", f.page, site)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	<-cmd.Context().Done()
+	return nil
+}
+
+// open starts to serve a site, and says where.
+func (f *serveFlags) open(cmd *cobra.Command, flag, address string, site web.Site) (stop func(), err error) {
+	s, err := web.Start(web.Options{
+		Flag: flag, Address: address, Cert: f.engine.Cert, Key: f.engine.Key, Token: f.token,
+	}, site)
+	if err != nil {
+		return nil, err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s/\n", flag, s.URL())
+	return s.Stop, err
+}

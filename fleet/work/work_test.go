@@ -1,0 +1,160 @@
+package work
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/fleet"
+	"github.com/trueup/trueup/fleet/queue"
+)
+
+// script runs a script as the program of a job, and returns its end, the names of its events, and its log.
+func script(t *testing.T, text string) (e end, events, log []string) {
+	t.Helper()
+	r, err := start("/bin/sh", []string{"-c", text}, func(line string) { log = append(log, line) })
+	require.NoError(t, err)
+	for said := range r.said {
+		events = append(events, said.Event+" "+said.Phase)
+		if said.Event == "proved" {
+			require.NoError(t, r.publish())
+		}
+	}
+	return <-r.ended, events, log
+}
+
+// What a run prints is taken apart, whatever it is: an image may have taken it over.
+func TestWhatRunsPrint(t *testing.T) {
+	t.Parallel()
+	e, events, log := script(t, `
+		echo '{"event":"progress","phase":"copy"}' >&2
+		echo 'trueup: warning' >&2
+		printf '{"event":"progress","phase":"%s"}\n' $(for i in 0 1 2 3 4 5 6 7 8 9; do printf 0123456789; done) >&2
+		printf 'a\033[31mb' >&2; head -c 200000 /dev/zero | tr '\0' x >&2; echo >&2
+		echo '{"event":"proved"}' >&2; read answer
+		echo '{"answer":"'$answer'"}'`)
+	long := strings.Repeat("0123456789", 10)[:maxCode]
+	require.Equal(t, []string{"progress copy", "progress " + long, "proved "}, events)
+	require.JSONEq(t, `{"answer":"publish"}`, string(e.output))
+	require.Zero(t, e.exit)
+	require.Equal(t, "trueup: warning", log[0])
+	require.True(t, strings.HasPrefix(log[1], "a?[31mb"))
+	require.LessOrEqual(t, len(e.log), maxLog)
+	e, _, _ = script(t, `head -c 20000000 /dev/zero`)
+	require.LessOrEqual(t, len(e.output), maxOutput+1)
+}
+
+// A run that is killed is waited for, with what it has started.
+func TestKilledRun(t *testing.T) {
+	t.Parallel()
+	r, err := start("/bin/sh", []string{"-c", `sleep 600 & echo '{"event":"progress"}' >&2; wait`}, func(string) {})
+	require.NoError(t, err)
+	<-r.said
+	e := r.kill()
+	require.Negative(t, e.exit)
+	require.Equal(t, fleet.Queued, verdictOf(e, 0).state)
+	r.stop() // it is gone, and its number may be another's
+	_, err = start("/absent/trueup", nil, nil)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// The end of a run says whether another try can help.
+func TestVerdicts(t *testing.T) {
+	t.Parallel()
+	failed := func(exit int, code string) end {
+		return end{exit: exit, output: []byte(`{"error":{"code":"` + code + `","message":"why"}}`)}
+	}
+	for name, tc := range map[string]struct {
+		e     end
+		state fleet.State
+		code  string
+	}{
+		"done":                       {end{exit: 0}, fleet.Done, ""},
+		"an error of the disk":       {failed(1, "io"), fleet.Queued, "io"},
+		"a full disk":                {failed(1, "output"), fleet.Queued, "output"},
+		"a broken image":             {failed(1, "format"), fleet.Refused, "format"},
+		"a refusal":                  {failed(4, "unsupported"), fleet.Refused, "unsupported"},
+		"a refusal of another class": {failed(4, "hibernated"), fleet.Refused, "hibernated"},
+		"another run is at work":     {failed(4, "busy"), fleet.Queued, "busy"},
+		"wrong usage":                {failed(64, "usage"), fleet.Refused, "usage"},
+		"a difference":               {failed(5, "verify"), fleet.Queued, "verify"},
+		"a crash":                    {end{exit: 134}, fleet.Queued, "crash"},
+		"a kill":                     {end{exit: -1, output: failed(1, "format").output}, fleet.Queued, "crash"},
+		"an escape":                  {failed(4, `\u001b[31m`), fleet.Queued, "crash"},
+		"no JSON":                    {end{exit: 4, output: []byte("{}{")}, fleet.Queued, "crash"},
+	} {
+		v := verdictOf(tc.e, 0)
+		require.Equal(t, tc.state, v.state, name)
+		require.Equal(t, tc.code, v.code, name)
+	}
+}
+
+func TestWindows(t *testing.T) {
+	t.Parallel()
+	at := func(clock string) time.Time {
+		when, err := time.Parse("15:04", clock)
+		require.NoError(t, err)
+		return when
+	}
+	for window, tc := range map[string]struct{ in, out []string }{
+		"22:00-06:00": {[]string{"22:00", "23:59", "00:00", "05:59"}, []string{"06:00", "12:00", "21:59"}},
+		"06:00-22:00": {[]string{"06:00", "21:59"}, []string{"22:00", "00:00", "05:59"}},
+		"00:00-00:00": {[]string{"00:00", "12:00"}, nil},
+	} {
+		w, err := ParseWindow(window)
+		require.NoError(t, err)
+		for _, clock := range tc.in {
+			require.True(t, w.Contains(at(clock)), "%s in %s", clock, window)
+		}
+		for _, clock := range tc.out {
+			require.False(t, w.Contains(at(clock)), "%s in %s", clock, window)
+		}
+	}
+	require.True(t, Window{}.Contains(at("03:00")))
+	for _, bad := range []string{"", "22", "22:00", "22:00-", "25:00-06:00", "a-b", "22:00-06:00-07:00"} {
+		_, err := ParseWindow(bad)
+		require.Error(t, err, bad)
+	}
+}
+
+// A datastore that is not mounted any more has no images, and nothing is said of those that it had.
+func TestDatastoreIsGone(t *testing.T) {
+	t.Parallel()
+	d := Datastore{Name: "ds1", Root: filepath.Join(t.TempDir(), "ds1")}
+	require.NoError(t, os.Mkdir(d.Root, 0o700))
+	_, err := d.place(".")
+	require.NoError(t, err)
+	scan := fleet.Record{Job: fleet.Job{Kind: fleet.Scan, Datastore: "ds1", Path: "."}}
+	w := &Worker{Folder: t.TempDir()}
+	require.NoError(t, os.WriteFile(w.results(&scan), nil, 0o600))
+	j := &attempt{Worker: w, at: d, lease: &queue.Lease{Record: scan}}
+	require.Equal(t, fleet.Done, j.judge(end{}).state)
+	j.at.id.Inode++
+	require.Equal(t, verdict{fleet.Queued, gone, j.judge(end{}).message}, j.judge(end{}))
+	args, v := w.prepare(j.at, &scan)
+	require.Nil(t, args)
+	require.Equal(t, gone, v.code)
+	require.Equal(t, fleet.Queued, v.state)
+	require.NoError(t, os.Remove(d.Root))
+	_, err = d.place(".")
+	require.ErrorIs(t, err, errGone)
+}
+
+// A guest that has written to an extent has changed the image.
+func TestChangedExtent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at, extent := filepath.Join(dir, "a.vmdk"), filepath.Join(dir, "a-flat.vmdk")
+	for _, path := range []string{at, extent} {
+		require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+	}
+	j := fleet.Job{Identity: identityOf(at), Files: []fleet.File{{Name: "a-flat.vmdk", Identity: identityOf(extent)}}}
+	require.False(t, changed(at, &j))
+	require.NoError(t, os.WriteFile(extent, []byte("xy"), 0o600))
+	require.True(t, changed(at, &j))
+}
