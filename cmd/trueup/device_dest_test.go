@@ -424,7 +424,7 @@ func TestDeviceFlags(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
 	for _, more := range [][]string{
-		{"--force"}, {"--to", "qcow2"}, {"--checksums", "x"}, {"--second-opinion=qemu-img"}, {"--to", "raw,align=1M"},
+		{"--force"}, {"--to", "qcow2"}, {"--checksums", "x"}, {"--to", "raw,align=1M"},
 	} {
 		r := onDevice(t, source, "/dev/loop0", more...)
 		require.Equal(t, 64, r.code, "%q: %s", more, r.stderr)

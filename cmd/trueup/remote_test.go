@@ -50,8 +50,6 @@ func TestRemoteSource(t *testing.T) {
 		"--in-place needs a file":         {"align", "--in-place", uri},
 		"--view needs a file":             {"align", "--view", uri, in("view.vmdk")},
 		"--resumable needs a file":        {"align", "--resumable", uri, in("x.img")},
-		"--boot-trial needs a file":       {"align", "--boot-trial", uri, in("x.img")},
-		"--second-opinion needs a file":   {"convert", "--second-opinion", uri, in("x.img")},
 		"a copy that is a package needs":  {"align", uri, in("x.ova")},
 		"is an image of a server, which":  {"align", src, uri},
 		"trueup serve needs a file":       {"serve", uri},

@@ -101,8 +101,8 @@ func schemaOf(t testing.TB, object any) string {
 		return "error.json"
 	}
 	require.Contains(t, []any{
-		"inspect", "plan", "align", "verify", "convert", "serve", "boot", "bench", "version",
-		"undo", "resume", "finish",
+		"inspect", "plan", "align", "verify", "convert", "serve", "boot", "judge", "bench",
+		"version", "undo", "resume", "finish",
 	}, fields["command"])
 	if packaged {
 		return "package-" + fields["command"].(string) + ".json"
@@ -326,7 +326,8 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"common.json#/$defs/reference":    report.Reference{},
 		"common.json#/$defs/patch":        report.Patch{},
 		"common.json#/$defs/error":        report.Error{},
-		"common.json#/$defs/opinion":      opinion.Row{},
+		"judge.json":                      report.Judge{},
+		"judge.json#/$defs/answer":        opinion.Row{},
 		"common.json#/$defs/impact":       report.Impact{},
 		"common.json#/$defs/touched":      report.Touched{},
 		"common.json#/$defs/advice":       advice.Advice{},

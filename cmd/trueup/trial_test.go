@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
@@ -107,70 +105,11 @@ func TestTrialBoot(t *testing.T) {
 	})
 }
 
-// TestAlignAfterATrial has a boot sector with an absolute address that no plan can know.
-func TestAlignAfterATrial(t *testing.T) {
-	t.Parallel()
-	raw := bootDisk{code: lbaBootCode, fat: 16, heads: 16}.build(t, t.TempDir())
-	disktest.WriteAt(t, raw, trackSectors*sectorSize+0x5A, fixedLBA(0x5A)) // behind the fields
-	disktest.WriteAt(t, raw, trackSectors*sectorSize+3, []byte("SYSTEM 1"))
-	dest := filepath.Join(t.TempDir(), "aligned.raw")
-	lone := trueup(t, "align", "--boot-seconds", "5", "absent.img", "copy.img")
-	require.Equal(t, 64, lone.code)
-	require.Contains(t, lone.stderr, "--boot-seconds is for a trial boot; add --boot-trial")
-	args := []string{"align", "--boot-trial"}
-	for _, flag := range trialFlags {
-		args = append(args, strings.Replace(flag, "--", "--boot-", 1))
-	}
-	r := trueup(t, slices.Concat(args, []string{raw, dest})...)
-	require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
-	require.Contains(t, r.stderr, "trial boot")
-	require.Empty(t, folderNames(t, filepath.Dir(dest)))
-	there := filepath.Join(t.TempDir(), "there.raw")
-	require.NoError(t, os.WriteFile(there, nil, 0o600))
-	for reason, wrong := range map[string][]string{
-		"exists; choose another name": {raw, there},
-		"no such file or directory":   {raw, filepath.Join(filepath.Dir(dest), "absent", "dest.raw")},
-		"it has the disk signature":   {"--with", raw, raw, dest},
-		"QEMU, /absent/qemu: no such": {"--boot-qemu", "/absent/qemu", raw, dest},
-		"the disk has no partition 9": {"--partition", "9", raw, dest},
-	} {
-		r := trueup(t, slices.Concat(args, wrong)...)
-		require.NotEqual(t, 0, r.code, reason)
-		require.Contains(t, r.stderr, reason)
-		requireOneLine(t, r.stderr)
-	}
-	r = trueup(t, slices.Concat(args, []string{"--boot-seconds", "1", "--boot-settle", "100", raw, dest})...)
-	require.Equal(t, 4, r.code, "not judged in time: %s%s", r.stdout, r.stderr)
-	require.Contains(t, r.stderr, "--boot-seconds N; --allow-unbootable")
-	require.NoFileExists(t, dest)
-	r = trueup(t, slices.Concat(args, []string{"--allow-unbootable", "--json", "--progress", "json", raw, dest})...)
-	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-	validate(t, r.stdout)
-	require.FileExists(t, dest)
-	var result struct {
-		Trial struct{ Verdict, Reason string } `json:"boot_trial"`
-	}
-	require.NoError(t, json.Unmarshal([]byte(r.stdout), &result))
-	require.Equal(t, "differs", result.Trial.Verdict, r.stdout)
-	require.Contains(t, r.stderr, "warning: trial boot: "+result.Trial.Reason)
-	shown := map[string]bool{}
-	for line := range strings.Lines(r.stderr) {
-		if object, err := jsonschema.UnmarshalJSON(strings.NewReader(line)); err == nil {
-			require.NoError(t, schemaNamed(t, "progress.json").Validate(object), line)
-			if x, ok := object.(map[string]any); ok {
-				shown[fmt.Sprint(x["command"], x["disk"])] = true
-			}
-		}
-	}
-	require.Equal(t, map[string]bool{"bootsource": true, "bootaligned": true, "align<nil>": true}, shown)
-}
-
-// A source that changes during the trial is copied no more.
+// A source that changes during a trial makes both runs worthless.
 func TestSourceChangesDuringATrial(t *testing.T) {
 	t.Parallel()
 	raw := bootDisk{code: lbaBootCode, fat: 16, heads: 16}.build(t, t.TempDir())
-	dest := filepath.Join(t.TempDir(), "aligned.raw")
-	cmd := exec.Command(builtPath, "align", "--boot-trial", "--boot-accel", "tcg", "--boot-memory", "64", raw, dest)
+	cmd := exec.Command(builtPath, append(append([]string{"boot"}, trialFlags...), raw)...)
 	var said lockedBuffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	require.NoError(t, cmd.Start())
@@ -179,38 +118,20 @@ func TestSourceChangesDuringATrial(t *testing.T) {
 	_ = cmd.Wait()
 	require.Equal(t, 1, cmd.ProcessState.ExitCode(), said.String())
 	require.Contains(t, said.String(), "changed")
-	require.Empty(t, folderNames(t, filepath.Dir(dest)))
 }
 
 // A trial that ends early leaves no process and no file, whatever ends it.
 func TestEndedTrialLeavesNothing(t *testing.T) {
 	t.Parallel()
 	raw := bootDisk{code: lbaBootCode, fat: 16, heads: 16}.build(t, t.TempDir())
-	type end struct {
-		by        os.Signal
-		args      []string
-		processes int // beside the program itself
-	}
-	for name, end := range map[string]end{
-		"interrupted": {sys.Interrupt, []string{"boot"}, 2}, "killed": {os.Kill, []string{"boot"}, 2},
-		"of align, interrupted": {sys.Interrupt, []string{"align", "--boot-trial"}, 3},
-		"of align, killed":      {os.Kill, []string{"align", "--boot-trial"}, 3},
-	} {
+	for name, by := range map[string]os.Signal{"interrupted": sys.Interrupt, "killed": os.Kill} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			temporary, err := os.MkdirTemp("", "trueup-trial-") //nolint:usetesting // QEMU runs as another user
 			require.NoError(t, err)
 			require.NoError(t, os.Chmod(temporary, 0o755))
 			t.Cleanup(func() { require.NoError(t, os.RemoveAll(temporary)) })
-			args, flags := slices.Clone(end.args), "--"
-			files := []string{raw}
-			if args[0] == "align" {
-				flags, files = "--boot-", append(files, filepath.Join(t.TempDir(), "dest.raw"))
-			}
-			for _, f := range []string{"accel=tcg", "memory=64", "settle=1000", "seconds=1000"} {
-				args = append(args, flags+f)
-			}
-			cmd := exec.Command(builtPath, append(args, files...)...)
+			cmd := exec.Command(builtPath, "boot", "--accel=tcg", "--memory=64", "--settle=1000", "--seconds=1000", raw)
 			cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
 			var said lockedBuffer
 			cmd.Stdout, cmd.Stderr = &said, &said
@@ -222,18 +143,12 @@ func TestEndedTrialLeavesNothing(t *testing.T) {
 				return err == nil && len(starting) == 0 && slices.Contains(slices.Collect(maps.Values(children)),
 					"qemu-system-x86")
 			})
-			require.Len(t, children, end.processes, "QEMU, the server, and the boot that align has started")
-			require.NoError(t, cmd.Process.Signal(end.by))
+			require.Len(t, children, 2, "QEMU and the server")
+			require.NoError(t, cmd.Process.Signal(by))
 			_ = cmd.Wait()
-			if end.by == sys.Interrupt {
+			if by == sys.Interrupt {
 				require.Equal(t, 130, cmd.ProcessState.ExitCode(), said.String())
 				require.Equal(t, 1, strings.Count(said.String(), "interrupted: "), said.String())
-				for _, file := range files[1:] {
-					require.Empty(t, folderNames(t, filepath.Dir(file)))
-				}
-			}
-			for _, file := range files[1:] {
-				require.NoFileExists(t, file)
 			}
 			disktest.WaitFor(t, "all processes to end", func() bool {
 				for pid := range children {

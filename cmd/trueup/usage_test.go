@@ -20,7 +20,10 @@ import (
 )
 
 // commands are all that do something with images, and version.
-var commands = []string{"inspect", "plan", "align", "verify", "convert", "serve", "scan", "report", "boot", "version"}
+var commands = []string{
+	"inspect", "plan", "align", "verify", "convert", "serve", "scan", "report", "boot", "judge",
+	"version",
+}
 
 // interrupts are the exit codes of all commands that take some time.
 const interrupts = "129, 130, 143"
@@ -34,11 +37,12 @@ var (
 		"scan":    {"0", "1", "2", "3", "64", interrupts},
 		"report":  {"0", "1", "2", "3", "64", interrupts},
 		"plan":    {"0", "1", "4", "64", interrupts},
-		"align":   {"0", "1", "4", "5", "64", interrupts},
-		"convert": {"0", "1", "4", "5", "64", interrupts},
+		"align":   {"0", "1", "4", "64", interrupts},
+		"convert": {"0", "1", "4", "64", interrupts},
 		"verify":  {"0", "1", "5", "64", interrupts},
 		"serve":   {"0", "1", "4", "64", interrupts},
 		"boot":    {"0", "1", "4", "5", "64", interrupts},
+		"judge":   {"0", "1", "5", "64", interrupts},
 		"version": {"0", "1", "64", interrupts},
 	}
 )

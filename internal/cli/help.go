@@ -28,6 +28,7 @@ var exits = []struct {
 	{"0", "done: ended by a signal, by --once or with its parent", []string{"serve"}},
 	{"0", "both disks came to the same end, and it is no known failure", []string{"boot"}},
 	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
+	{"0", "all judges agree", []string{"judge"}},
 	{"1", "error: I/O, malformed image, or a problem with the output; nothing incomplete gets the final name", nil},
 	{
 		"", "inspect, scan, report: the content of a disk is unknown (see --allow-unknown)",
@@ -35,6 +36,7 @@ var exits = []struct {
 	},
 	{"", "scan, report: no image was judged (see --allow-empty)", []string{"trueup", "scan", "report"}},
 	{"", "boot: neither disk booted, or the time was over: nothing was judged", []string{"trueup", "boot"}},
+	{"", "judge: a program is missing or failed, or no judge could look", []string{"trueup", "judge"}},
 	{
 		"2", "inspect, scan, report: data of a partition lie on 4 KiB, but off --boundary",
 		[]string{"trueup", "inspect", "scan", "report"},
@@ -49,8 +51,8 @@ var exits = []struct {
 		[]string{"undo", "resume", "finish"},
 	},
 	{
-		"5", "a difference was found, by verify or by a judge of --second-opinion",
-		[]string{"trueup", "verify", "align", "convert"},
+		"5", "verify, judge: a difference was found",
+		[]string{"trueup", "verify", "judge"},
 	},
 	{"5", "boot: the aligned disk boots differently", []string{"boot"}},
 	{"", "boot: the aligned disk boots differently", []string{"trueup"}},
@@ -59,7 +61,7 @@ var exits = []struct {
 }
 
 // ofCommands matches the beginning of a text that names commands.
-var ofCommands = regexp.MustCompile(`^(inspect, scan, report|scan, report|verify|boot): `)
+var ofCommands = regexp.MustCompile(`^(inspect, scan, report|scan, report|verify, judge|judge|boot): `)
 
 // helpWidth is the width of help without a terminal, in characters.
 const helpWidth = 80

@@ -23,6 +23,7 @@ var habits = map[string][]string{
 	"plan":    {"dry-run", "preview"},
 	"verify":  {"compare", "diff"},
 	"boot":    {"run", "start", "try"},
+	"judge":   {"opinion"},
 	"bench":   {"benchmark", "measure", "fio"},
 	"serve":   {"export", "nbd", "mount"},
 	"undo":    {"rollback", "restore", "revert"},
@@ -46,6 +47,9 @@ var flagHabits = map[string][]string{
 	"overwrite":     {"--force"},
 	"threads":       {"--jobs"},
 	"silent":        {"--quiet"},
+	// Flags of earlier versions.
+	"second-opinion": {"trueup judge, which judges a finished copy"},
+	"boot-trial":     {"trueup boot SOURCE && trueup align, which copies if both disks boot alike"},
 }
 
 // asJSON suggests the flag for the format of a report.

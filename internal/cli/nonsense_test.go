@@ -82,7 +82,7 @@ func eachFlag(t *testing.T, use func(cmd *cobra.Command, f *pflag.Flag)) {
 		}
 		cmd.InheritedFlags()
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if !f.Hidden && f.Name != "help" && (!strings.HasPrefix(f.Name, "boot-") || f.Name == "boot-trial") {
+			if !f.Hidden && f.Name != "help" {
 				use(cmd, f)
 			}
 		})
@@ -138,7 +138,7 @@ func TestNearlyRightValues(t *testing.T) {
 		"align --verify struct src.img d":           "did you mean structure?",
 		"align --keep noe --replace src.img":        "did you mean none?",
 		"align --progress jso src.img d":            "did you mean json?",
-		"align --second-opinion=qemu-im src.img d":  "did you mean qemu-img?",
+		"judge --by qemu-im src.img d":              "did you mean qemu-img?",
 		"boot --firmware efi src.img":               "did you mean uefi?",
 		"boot --bus sat src.img":                    "did you mean sata?",
 		"version --color nevr":                      "did you mean never? See trueup version --help",

@@ -22,13 +22,14 @@ import (
 	"github.com/trueup/trueup/internal/cli/copycmd"
 	"github.com/trueup/trueup/internal/cli/flags"
 	"github.com/trueup/trueup/internal/cli/inspectcmd"
+	"github.com/trueup/trueup/internal/cli/judgecmd"
 	"github.com/trueup/trueup/internal/cli/scancmd"
 	"github.com/trueup/trueup/internal/cli/servecmd"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // helpers are the arguments by which the program starts itself.
-var helpers = []string{scancmd.Worker, copycmd.Clerk, command.AfterClerk, command.FetchClerk}
+var helpers = []string{scancmd.Worker, command.AfterClerk, command.FetchClerk}
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
@@ -176,7 +177,7 @@ of configurations, or the file that TRUEUP_CONFIG names.`,
 		copycmd.NewAlign(c), copycmd.NewConvert(c), copycmd.NewVerify(c),
 		copycmd.NewUndo(c), copycmd.NewResume(c), copycmd.NewFinish(c),
 		servecmd.New(c), scancmd.New(c), scancmd.NewReport(c), bootcmd.New(c), benchcmd.New(c), command.NewVersion(c),
-		scancmd.NewWorker(), copycmd.NewClerk(),
+		judgecmd.New(c), scancmd.NewWorker(),
 		command.NewAfterClerk(), command.NewFetchClerk(), command.NewFetchClerks())
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]

@@ -35,10 +35,10 @@ const (
 // settable are the flags that have defaults of the user: how a run looks and is logged, what it may use, and by what it
 // judges. A flag that names what is done or written, agrees to a danger or proves less is given each time.
 var settable = []string{
-	"accel", "allow-folder", "boot-accel", "boot-memory", "boot-qemu", "boot-seconds", "boot-settle", "boundary",
+	"accel", "allow-folder", "boundary",
 	"catalog", "check", "color", "estimate", "exclude", "fail-on", "fragmentation", "idle", "ignore", "impact",
 	"include", "jobs", "label", "limit-rate", "log", "log-format", "memory", "output", "profiles", "progress", "qemu",
-	"quiet", "require-sandbox", "resumable", "seconds", "second-opinion", "settle", "storage", "title", "to", "verbose",
+	"quiet", "require-sandbox", "resumable", "seconds", "settle", "storage", "title", "to", "verbose",
 }
 
 // fromSetting is the annotation of a flag whose default is one of the user.

@@ -187,10 +187,12 @@ var edges = map[string][]string{
 		"internal/journal", "internal/pattern", "internal/plan", "internal/sys", "internal/unfinished",
 	},
 
+	// Other commands of this program, as processes that confine themselves.
+	"internal/self": {"internal/sys"},
 	// Other programs that judge a copy: they know nothing of trueup, and opinion asks them.
 	"internal/qemuimg": {"internal/sys"},
 	"internal/guestfs": {"internal/pattern", "internal/sys"},
-	"internal/opinion": {"internal/guestfs", "internal/nbd", "internal/qemuimg", "internal/sys"},
+	"internal/opinion": {"internal/guestfs", "internal/qemuimg", "internal/self"},
 
 	// The command of a user, which runs outside of the sandbox.
 	"internal/after": {"internal/sys"},
@@ -265,7 +267,8 @@ var edges = map[string][]string{
 	"internal/trial/judge": {"internal/pattern", "internal/trial/film"}, // what two films have in common
 	// It knows no image, and returns its result as a report.
 	"internal/trial": {
-		"internal/report", "internal/sys", "internal/trial/film", "internal/trial/judge", "internal/trial/results",
+		"internal/report", "internal/self", "internal/sys", "internal/trial/film", "internal/trial/judge",
+		"internal/trial/results",
 	},
 	// Texts of guests and of a storage are escaped as those of images are.
 	"internal/bench/results": {"internal/bench/measured", "internal/report", "internal/report/pages"},
@@ -277,24 +280,28 @@ var edges = map[string][]string{
 	// What all commands share. Errors of other programs and of a trial have exit codes; scan knows what a path is that
 	// no image is.
 	"internal/cli/command": {
-		"internal/after", "internal/image/store", "internal/opinion", "internal/progress", "internal/realign",
+		"internal/after", "internal/image/store", "internal/progress", "internal/realign",
 		"internal/report", "internal/scan", "internal/scan/sandbox", "internal/sys",
 	},
 	// Flags that several commands share, with the packages whose options they are.
 	"internal/cli/flags": {
 		"internal/align", "internal/bench", "internal/cli/command", "internal/image/store", "internal/progress",
-		"internal/realign", "internal/report", "internal/shell", "internal/trial",
+		"internal/realign", "internal/report", "internal/shell",
 	},
 	// Commands, by what they use. They do not know each other.
 	"internal/cli/benchcmd": {
 		"internal/bench", "internal/cli/command", "internal/cli/flags", "internal/progress", "internal/report",
 	},
 	"internal/cli/bootcmd": {
-		"internal/cli/command", "internal/cli/flags", "internal/progress", "internal/report", "internal/trial",
+		"internal/cli/command", "internal/cli/flags", "internal/progress", "internal/report", "internal/self",
+		"internal/trial",
+	},
+	"internal/cli/judgecmd": {
+		"internal/cli/command", "internal/cli/flags", "internal/opinion", "internal/realign", "internal/report",
 	},
 	"internal/cli/copycmd": {
-		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store", "internal/opinion",
-		"internal/realign", "internal/report", "internal/trial", "internal/unfinished",
+		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store",
+		"internal/realign", "internal/report", "internal/unfinished",
 	},
 	"internal/cli/inspectcmd": {
 		"internal/align", "internal/cli/command", "internal/cli/flags", "internal/image/store", "internal/realign",
@@ -310,7 +317,8 @@ var edges = map[string][]string{
 	},
 	"internal/cli": {
 		"internal/cli/benchcmd", "internal/cli/bootcmd", "internal/cli/command", "internal/cli/copycmd",
-		"internal/cli/flags", "internal/cli/inspectcmd", "internal/cli/scancmd", "internal/cli/servecmd",
+		"internal/cli/flags", "internal/cli/inspectcmd", "internal/cli/judgecmd", "internal/cli/scancmd",
+		"internal/cli/servecmd",
 	},
 
 	// A fleet of hosts: what a job is, and what is known of it; pure.

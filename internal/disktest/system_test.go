@@ -32,7 +32,8 @@ var (
 		"internal/image/unpack", "internal/scan",
 		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd",
 		"internal/cli/copycmd", "internal/cli/flags",
-		"internal/nbd", "internal/remote", "internal/trial", "internal/qemuimg", "internal/guestfs", "internal/opinion",
+		"internal/nbd", "internal/remote", "internal/self", "internal/trial", "internal/qemuimg", "internal/guestfs",
+		"internal/opinion",
 		"internal/after",
 		"fleet/engine", "fleet/fleetcmd", "fleet/queue", "fleet/web",
 		"fleet/work",
@@ -41,7 +42,7 @@ var (
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli/command",
-		"internal/nbd", "internal/remote", "internal/trial", "internal/opinion", "internal/after", "internal/disktest",
+		"internal/nbd", "internal/remote", "internal/self", "internal/trial", "internal/after", "internal/disktest",
 		"fleet/engine", "fleet/queue", "fleet/web", "fleet/work",
 	}
 )

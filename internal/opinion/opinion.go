@@ -1,15 +1,9 @@
-// Package opinion asks other programs about a copy: qemu-img, which reads its container and compares every byte with
-// the planned disk, and libguestfs, which reads the files of source and copy. They judge beside the proof of trueup
-// itself, and share no code with it.
-//
-// A process that reads images is confined and can start no program. So the programs are run by a clerk: this program,
-// started once more before that, unconfined, which decodes nothing of an image. The confined process serves the disks
-// by NBD, on sockets that were opened before it confined itself.
+// Package opinion asks other programs about a copy: qemu-img reads its container and compares the disk there with the
+// one that trueup reads, and libguestfs compares the files in source and copy. They share no code with trueup. It
+// decodes no image: trueup serve and trueup verify do, each a process of its own.
 package opinion
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -20,7 +14,7 @@ import (
 const (
 	QemuImg    = "qemu-img"
 	Libguestfs = "libguestfs"
-	All        = "all" // of them that are installed
+	All        = "all"
 )
 
 // Judges returns the values that name judges.
@@ -34,7 +28,6 @@ const (
 	Agrees    Verdict = "agrees"
 	Differs   Verdict = "differs"
 	NotLooked Verdict = "not_looked_at" // the judge cannot read it
-	Absent    Verdict = "absent"        // the judge is not installed
 	Failed    Verdict = "failed"        // the judge did not come to an end
 )
 
@@ -46,7 +39,7 @@ type Row struct {
 	Verdict Verdict `json:"verdict"`
 }
 
-// Table is what all judges said.
+// Table has all answers, the one of trueup first.
 type Table []Row
 
 // of returns the rows with a verdict.
@@ -66,33 +59,18 @@ func (t Table) words() string {
 	return strings.Join(all, "; ")
 }
 
-// DifferenceError is the error of a copy in which a judge found a difference.
-type DifferenceError struct{ Table Table }
-
-func (d *DifferenceError) Error() string {
-	return "the second opinion differs: " + d.Table.of(Differs).words()
-}
-
-// Err returns nil if at least one judge looked at the copy, and all that were asked agree.
+// Err returns the error of a table without a verdict: a judge failed, or none but trueup looked at the copy.
 func (t Table) Err() error {
-	if t.Differs() {
-		return &DifferenceError{t}
+	if failed := t.of(Failed); len(failed) > 0 && !t.Differs() {
+		judge, _, _ := strings.Cut(failed[0].Judge, " ")
+		return ondisk.In(ondisk.ErrUnsupported, "no second opinion: %s; --by %s asks the other judge alone",
+			failed.words(), other(judge))
 	}
-	if failed := t.of(Failed); len(failed) > 0 {
-		other := map[bool]string{true: Libguestfs, false: QemuImg}[strings.HasPrefix(failed[0].Judge, QemuImg)]
-		return ondisk.In(ondisk.ErrUnsupported, "no second opinion: %s; --second-opinion=%s asks the other judge alone",
-			failed.words(), other)
-	}
-	if len(t.of(Agrees)) == 0 {
-		return ondisk.In(ondisk.ErrUnsupported, "no second opinion, since no judge looked at anything: %s",
-			cmp.Or(t.words(), "none was asked"))
+	looked := slices.ContainsFunc(t, func(r Row) bool {
+		return r.Judge != "trueup" && (r.Verdict == Agrees || r.Verdict == Differs)
+	})
+	if !looked && !t.Differs() {
+		return ondisk.In(ondisk.ErrUnsupported, "no second opinion, since no judge looked at anything: %s", t.words())
 	}
 	return nil
-}
-
-// absent returns the row of a judge that is not installed.
-func absent(judge, program, debian string) Row {
-	return Row{
-		judge, "the copy", fmt.Sprintf("%s is not installed; on Debian: apt install %s", program, debian), Absent,
-	}
 }

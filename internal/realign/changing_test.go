@@ -67,12 +67,12 @@ func TestCauseOfOtherBytes(t *testing.T) {
 		boot = 446 + 8         // a start that the plan replaces
 	)
 	for name, c := range map[string]struct {
-		when  string // the phase in which
-		at    int64  // a byte changes
-		copy  bool   // of the copy
-		judge error
-		want  error
-		text  string
+		when string // the phase in which
+		at   int64  // a byte changes
+		copy bool   // of the copy
+		ask  error
+		want error
+		text string
 	}{
 		"data of the server": {
 			when: diskcopy.PhaseProve, at: data, want: ondisk.ErrChanged,
@@ -85,11 +85,8 @@ func TestCauseOfOtherBytes(t *testing.T) {
 		"a patched byte of the server": {
 			at: boot, want: ondisk.ErrChanged, text: "end what writes to the export",
 		},
-		"data of the server, which a judge finds": {
-			when: "judge", at: data, judge: errMarker, want: ondisk.ErrChanged, text: "a second reading",
-		},
-		"nothing, and a judge finds a difference": {judge: errMarker, want: errMarker},
-		"nothing": {},
+		"nothing, and the caller does not agree": {ask: errMarker, want: errMarker},
+		"nothing":                                {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, e := exported(t, raw)
@@ -112,10 +109,7 @@ func TestCauseOfOtherBytes(t *testing.T) {
 			j := Job{
 				Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 2,
 				Watch: func() Progress { return watcher(change) },
-				Judge: func(context.Context, Judged) error {
-					change("judge")
-					return c.judge
-				},
+				Ask:   func(context.Context) error { return c.ask },
 			}
 			_, err = j.Write(t.Context(), s, p)
 			if c.want == nil {

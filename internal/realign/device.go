@@ -265,5 +265,4 @@ type target interface {
 	Room() int64
 	Free() (int64, error)
 	Reopen() (*image.Image, error)
-	Unpublished() (path string, files map[string]string)
 }

@@ -375,17 +375,15 @@ type Job struct {
 	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
 	Watch func() Progress            // called when long work begins; a nil Progress is not told of it
 	Warn  func(text string)
-	Try   func(ctx context.Context) error           // called before data are written: its error ends the run
-	Judge func(ctx context.Context, x Judged) error // looks at the result before it has its name, after the proof
+	Ask   func(ctx context.Context) error // called after the proof; its error keeps DEST from its name
 
 	Order *Order           // has a run that is ended leave what it wrote; nil: it leaves nothing
 	Going *unfinished.Held // the work of a run that was ended, which this one goes on with
 
 	progress Progress
-	tried    time.Duration // what Try took
-	shared   []disk.Piece  // stretches of files of SOURCE whose blocks DEST has, too
-	memory   int64         // of the machine, bytes; 0: as the system says
-	passes   bool          // what is read and written goes past the memory
+	shared   []disk.Piece // stretches of files of SOURCE whose blocks DEST has, too
+	memory   int64        // of the machine, bytes; 0: as the system says
+	passes   bool         // what is read and written goes past the memory
 }
 
 // Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
@@ -482,7 +480,7 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 		return w, err
 	}
 	err = o.Publish()
-	w.Took, w.Notes = Since(start.Add(j.tried)), slices.Concat(o.Notes(), w.Notes)
+	w.Took, w.Notes = Since(start), slices.Concat(o.Notes(), w.Notes)
 	return w, err
 }
 
@@ -505,11 +503,6 @@ func (j *Job) fill(
 	}
 	stored, view = pace(ctx, stored, j.Rate), pace(ctx, view, j.Rate)
 	need, err := j.room(ctx, s, stored, o)
-	if err == nil && j.Try != nil {
-		start := time.Now()
-		err = errors.Join(j.Try(ctx), s.unchanged())
-		j.tried = time.Since(start)
-	}
 	if err != nil {
 		return 0, err
 	}
@@ -534,16 +527,9 @@ func (j *Job) fill(
 	}
 	s.Image.Forget() // the proof reads what the server has
 	return copied, j.reread(o, func(got *image.Image) error {
-		if err := j.prove(ctx, s, p, view, got, work.Sum); err != nil || j.Judge == nil {
+		if err := j.prove(ctx, s, p, view, got, work.Sum); err != nil || j.Ask == nil {
 			return err
 		}
-		err := j.Judge(ctx, judged(s, view, got, o))
-		if err == nil || !s.readAgain() {
-			return err
-		}
-		return cause(err, func() error { // the judges have read the source as well
-			s.Image.Forget()
-			return j.prove(ctx, s, p, view, got, work.Sum)
-		})
+		return j.Ask(ctx)
 	})
 }

@@ -174,7 +174,7 @@ func TestNothingIsLeft(t *testing.T) {
 		when  string // the phase in which
 		does  func(t *testing.T, source, partial string, cancel func())
 		spare error
-		judge error
+		ask   error
 		want  error
 		text  string
 	}{
@@ -204,8 +204,8 @@ func TestNothingIsLeft(t *testing.T) {
 		) {
 			cancel()
 		}, want: context.Canceled},
-		"its names are refused":             {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},
-		"another program sees another disk": {judge: errMarker, want: errMarker},
+		"its names are refused":     {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},
+		"the caller does not agree": {ask: errMarker, want: errMarker},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, to := t.TempDir(), t.TempDir()
@@ -222,10 +222,7 @@ func TestNothingIsLeft(t *testing.T) {
 					require.Equal(t, []string{"copy.raw"}, files)
 					return c.spare
 				},
-				Judge: func(_ context.Context, x Judged) error {
-					require.Equal(t, map[string]string{"copy.raw": x.Path}, x.Files)
-					return c.judge
-				},
+				Ask: func(context.Context) error { return c.ask },
 				Watch: func() Progress {
 					return watcher(func(phase string) {
 						if phase == c.when {

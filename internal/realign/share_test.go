@@ -119,7 +119,7 @@ func TestNoteOfSharedBlocks(t *testing.T) {
 	t.Parallel()
 	path := smallDisk(t)
 	j := Job{Dest: filepath.Join(t.TempDir(), "copy.raw"), Format: "raw", Jobs: 1}
-	j.Judge = func(context.Context, Judged) error {
+	j.Ask = func(context.Context) error {
 		j.shared = []disk.Piece{{Range: disk.Range{Len: 4096}}}
 		return nil
 	}

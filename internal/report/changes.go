@@ -286,7 +286,6 @@ func (t *Text) Align(r *Align) {
 	if t.Verbose {
 		t.patches(r.Patches)
 	}
-	t.opinions(r.SecondOpinion)
 	t.checksums(r.Sums)
 	t.replacedLines(r.Replaced, r.Dest)
 	words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder)
@@ -436,5 +435,4 @@ func (t *Text) Verify(r *Verify) {
 	if r.Equal {
 		t.freeSpace(r.Changes)
 	}
-	t.opinions(r.SecondOpinion)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/trueup/trueup/internal/freespace"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
-	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
@@ -305,9 +304,7 @@ type Align struct {
 	Folder   string          `json:"-"`                  // in which the program runs; empty: not known
 	ExitCode int             `json:"exit_code"`
 
-	Replaced      *Replaced     `json:"replaced,omitempty"`       // where DEST got the names of SOURCE
-	BootTrial     *BootTrial    `json:"boot_trial,omitempty"`     // where one was asked for
-	SecondOpinion opinion.Table `json:"second_opinion,omitempty"` // where one was asked for
+	Replaced *Replaced `json:"replaced,omitempty"` // where DEST got the names of SOURCE
 }
 
 // Checksum is the digest of a file that was written.
@@ -321,12 +318,6 @@ type Replaced struct {
 	Original string   `json:"original"` // its path now; empty: it was removed
 	Files    []string `json:"files"`
 	Journal  string   `json:"journal"`
-}
-
-// BootTrial is the result of the trial boot before a copy.
-type BootTrial struct {
-	Verdict string `json:"verdict"`
-	Reason  string `json:"reason"`
 }
 
 // Difference is a range in which a copy is not what it should be.
@@ -345,8 +336,6 @@ type Verify struct {
 	Changes
 	Differences []Difference `json:"differences"`
 	ExitCode    int          `json:"exit_code"`
-
-	SecondOpinion opinion.Table `json:"second_opinion,omitempty"` // where one was asked for
 }
 
 // Error is why a command failed.

@@ -2,7 +2,6 @@ package report
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/fragments/volumes"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
-	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/shell"
 )
@@ -255,47 +253,6 @@ func NewVerify(h Head, src, dest string, p *realign.Plan, diffs []realign.Differ
 		r.ExitCode = ExitDiffers
 	}
 	return r
-}
-
-// Judged adds what other programs said of a copy that trueup has proved.
-func (r *Align) Judged(t opinion.Table) {
-	if len(t) > 0 {
-		r.SecondOpinion = append(opinion.Table{ownRow("", r.Verified)}, t...)
-	}
-}
-
-// Judged adds what other programs said, and returns the error when no program gave one. A difference is no error.
-func (r *Verify) Judged(t opinion.Table, err error) error {
-	if len(t) > 0 {
-		differs := ""
-		if !r.Equal {
-			differs = r.Differences[0].Text
-		}
-		r.SecondOpinion = append(opinion.Table{ownRow(differs, "full")}, t...)
-	}
-	switch _, differs := errors.AsType[*opinion.DifferenceError](err); {
-	case differs:
-		r.ExitCode = ExitDiffers
-	case err != nil && r.Equal:
-		r.ExitCode = 1
-		return err
-	}
-	return nil
-}
-
-// ownRow is the row of trueup itself.
-func ownRow(differs, proof string) opinion.Row {
-	row := opinion.Row{
-		Judge: "trueup", Asked: "every byte against the planned disk", Said: "identical",
-		Verdict: opinion.Agrees,
-	}
-	if proof == "structure" {
-		row.Asked = "table and boot sectors against the plan"
-	}
-	if differs != "" {
-		row.Said, row.Verdict = differs, opinion.Differs
-	}
-	return row
 }
 
 // NewPackageVerify reports on the comparison of two packages before its disks are added.

@@ -10,9 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/trial/results"
 )
 
-// Options are the choices of a user for a trial. Their flags have Prefix in front.
+// Options are the choices of a user for a trial.
 type Options struct {
-	Prefix   string
 	QEMU     string
 	Firmware string // one of Firmwares
 	Bus      string // one of BusChoices
@@ -48,7 +47,7 @@ func (o *Options) CheckTrial() error {
 		{"accel", o.Accel, Accels},
 	} {
 		if !slices.Contains(c.allowed, c.value) {
-			return ondisk.NoChoice("--"+o.Prefix+c.name, c.value, c.allowed...)
+			return ondisk.NoChoice("--"+c.name, c.value, c.allowed...)
 		}
 	}
 	for _, c := range []struct {
@@ -60,7 +59,7 @@ func (o *Options) CheckTrial() error {
 		{"settle", o.Settle, 1, maxSeconds},
 	} {
 		if c.value < c.low || c.value > c.high {
-			return ondisk.In(ondisk.ErrUsage, "--%s%s %d, want %d to %d", o.Prefix, c.name, c.value, c.low, c.high)
+			return ondisk.In(ondisk.ErrUsage, "--%s %d, want %d to %d", c.name, c.value, c.low, c.high)
 		}
 	}
 	return nil

@@ -1,22 +1,20 @@
 package trial
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/self"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -26,7 +24,7 @@ type process struct {
 	monitor *monitor
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when it has ended
-	said    tail
+	said    self.Tail
 	cpu     int      // the thread that is the guest's processor; 0: not known
 	out     *os.File // its monitor
 	dump    *os.File // QEMU writes pictures to it
@@ -43,7 +41,6 @@ const (
 const (
 	maxPPM     = 16 << 20 // bytes of a picture
 	endLimit   = 5 * time.Second
-	maxWords   = 4 << 10
 	dialLimit  = 10 * time.Second
 	pictureSet = "/dev/fdset/1"
 )
@@ -120,21 +117,9 @@ func openToAll(dir string) bool {
 	return false
 }
 
-// socketOf returns the path in the URI of a server, nbd+unix:///?socket=PATH.
-func socketOf(uri string) (string, error) {
-	u, err := url.Parse(uri)
-	if err != nil {
-		return "", err
-	}
-	if u.Scheme != "nbd+unix" || u.Query().Get("socket") == "" {
-		return "", ondisk.In(ondisk.ErrUnsupported, "%q is not the URI of an NBD server on a Unix socket", uri)
-	}
-	return u.Query().Get("socket"), nil
-}
-
 // dial connects to a server by its URI.
 func dial(ctx context.Context, uri string) (*os.File, error) {
-	socket, err := socketOf(uri)
+	socket, err := self.Socket(uri)
 	if err != nil {
 		return nil, err
 	}
@@ -255,23 +240,3 @@ func (p *process) findProcessor(ctx context.Context) {
 
 // work returns the time that the guest's processor had; false if that is not known.
 func (p *process) work() (time.Duration, bool) { return sys.Work(p.cmd.Process.Pid, p.cpu) }
-
-// tail keeps the last bytes that were written to it.
-type tail struct {
-	mu sync.Mutex
-	b  []byte
-}
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.b = append(t.b, b[max(0, len(b)-maxWords):]...)
-	t.b = t.b[max(0, len(t.b)-maxWords):]
-	return len(b), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(bytes.TrimSpace(t.b))
-}

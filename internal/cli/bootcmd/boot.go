@@ -2,7 +2,6 @@
 package bootcmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,16 +19,16 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/self"
 	"github.com/trueup/trueup/internal/trial"
 )
 
 type bootFlags struct {
 	*command.Base
 	flags.Move
-	flags.Trial
+	trial.Options
 	flags.Shown
 	pictures string // a folder
-	onCall   bool   // the trial of align, which calls for it
 }
 
 // New returns the command boot.
@@ -51,23 +50,33 @@ move, the disk is started once, and the result says only whether it boots.
   trueup boot --seconds 600 --memory 4096 server.vhdx`,
 		Args: command.Arguments("SOURCE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.onCall {
-				return bootOnCall(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
-			}
 			return runBoot(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0])
 		},
 	}
-	f.Move.Add(cmd, c)
-	f.Trial.Add(cmd, "")
+	f.Add(cmd, c)
+	f.addMachine(cmd)
 	f.AddProgress(cmd)
 	f.AddSandbox(cmd)
-	cmd.Flags().BoolVar(&f.onCall, flags.OnCall, false, "wait for a call on standard input")
-	_ = cmd.Flags().MarkHidden(flags.OnCall) // it exists
 	cmd.Flags().StringVarP(&f.Output, "output", "o", "text", "print the result as `FORMAT`: text, json or html")
 	cmd.Flags().StringVar(&f.pictures, "pictures", "",
 		"write the screens in graphics as PNG files into a new folder `DIR`")
 	command.Complete(cmd, "output", "text", "json", command.HTML)
 	return cmd
+}
+
+// addMachine adds the flags that describe the machine and its runs.
+func (f *bootFlags) addMachine(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.StringVar(&f.QEMU, "qemu", "", "QEMU `PROGRAM` (default: qemu-system-x86_64)")
+	s.StringVar(&f.Firmware, "firmware", trial.Auto, "`KIND` of firmware: auto (what boots the disk), bios or uefi")
+	s.StringVar(&f.Bus, "bus", trial.Auto, "disk `CONTROLLER`: auto, "+strings.Join(trial.Buses(), ", "))
+	s.StringVar(&f.Accel, "accel", trial.Auto, "`ACCELERATOR`: auto (KVM where it works), kvm or tcg")
+	s.IntVar(&f.Memory, "memory", trial.DefaultMemory, "memory of the guest in `MIB`")
+	s.IntVar(&f.Seconds, "seconds", int(trial.DefaultLimit.Seconds()), "end each run after `N` seconds")
+	s.IntVar(&f.Settle, "settle", int(trial.DefaultSettle.Seconds()), "end a run when its screen rests for `N` seconds")
+	command.Complete(cmd, "firmware", trial.Firmwares...)
+	command.Complete(cmd, "bus", trial.BusChoices()...)
+	command.Complete(cmd, "accel", trial.Accels...)
 }
 
 func (f *bootFlags) checkFlags() error {
@@ -109,7 +118,7 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 	t.Begin = bar.Begin
 	if err := t.Run(ctx, errOut); err != nil {
 		_ = os.Remove(f.pictures) // which is empty, or was not asked for
-		if _, named := errors.AsType[*trial.ChildError](err); named {
+		if _, named := errors.AsType[*self.Error](err); named {
 			return err // by the command that ran for the trial
 		}
 		return fmt.Errorf("%s: %w", src, err)
@@ -126,18 +135,4 @@ func runBoot(ctx context.Context, out, errOut io.Writer, f *bootFlags, src strin
 		return err
 	}
 	return command.ExitWith(r.ExitCode)
-}
-
-// bootOnCall is runBoot for another trueup, which prints the error.
-func bootOnCall(ctx context.Context, in io.Reader, out, errOut io.Writer, f *bootFlags, src string) error {
-	ctx, err := trial.Called(ctx, in, func(line string) {
-		f.Ending.Say(errOut, strings.TrimPrefix(line, "trueup: "))
-	})
-	if err == nil {
-		err = runBoot(ctx, out, errOut, f, src)
-	}
-	if _, judged := errors.AsType[command.VerdictError](err); err == nil || judged {
-		return err
-	}
-	return cmp.Or(report.JSON(out, command.Failed("boot", err)), error(command.VerdictError(command.ExitError)))
 }

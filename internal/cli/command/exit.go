@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/opinion"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
@@ -52,9 +51,6 @@ func Classify(err error) (string, int) {
 	}
 	if c, ok := errors.AsType[classified](err); ok {
 		return c.Reported()
-	}
-	if _, differs := errors.AsType[*opinion.DifferenceError](err); differs {
-		return "verify", report.ExitDiffers
 	}
 	code := realign.Code(err)
 	_, refused := errors.AsType[*ondisk.Refusal](err)

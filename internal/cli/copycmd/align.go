@@ -20,7 +20,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/trial"
 	"github.com/trueup/trueup/internal/unfinished"
 )
 
@@ -33,7 +32,6 @@ type copyFlags struct {
 	verify  string
 	sums    string // file for the digests
 	command string
-	second  second
 	dev     deviceFlags
 	command.After
 
@@ -56,7 +54,6 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.BoolVar(&c.idle, "idle", false,
 		"read and write only while no other program does, where the I/O scheduler knows priorities")
 	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
-	c.second.add(cmd)
 	c.dev.add(cmd)
 	c.AddAfter(cmd)
 	c.AddWork(cmd, defaultJobs, "read and write `N` chunks at once")
@@ -126,7 +123,6 @@ const full = "full"
 type alignFlags struct {
 	copyFlags
 	flags.Move
-	flags.Trial
 	replaceFlags
 	definitionFlags
 	caller      supervised
@@ -134,8 +130,6 @@ type alignFlags struct {
 	view        bool
 	inPlace     bool
 	journal     string // of a move in place; empty: beside the disk
-	bootTrial   bool
-	delegate    *trial.Delegate // makes the trial
 }
 
 func alignHelp() string {
@@ -175,12 +169,6 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 change there, with the line, or that nothing has to. Nothing is written if the machine does not use SOURCE, or runs from
 a snapshot of it.
 
---boot-trial starts the disk of SOURCE under QEMU as it is and as it would be aligned, as trueup boot does, when all
-else is ready for the copy. It is refused if the two come to different ends, or if that could not be judged;
---allow-unbootable goes on with a warning. The flags --boot-... describe the machine.
-
-` + opinionHelp + ` If they differ, DEST does not get its name.
-
 ` + deviceHelp + `
 
 ` + resumableHelp + `
@@ -214,12 +202,9 @@ func NewAlign(c *command.Base) *cobra.Command {
 	}
 	f.add(cmd)
 	f.caller.add(cmd)
-	f.Move.Add(cmd, c)
+	f.Add(cmd, c)
 	f.addReplace(cmd)
 	f.addDefinitions(cmd)
-	f.Trial.Add(cmd, "boot-")
-	cmd.Flags().BoolVar(&f.bootTrial, flags.BootTrial, false,
-		"first start both disks under QEMU; refuse unless they boot alike")
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
 	cmd.Flags().BoolVar(&f.inPlace, inPlace, false, "move the partitions of DISK inside of it; there is no DEST")
 	cmd.Flags().StringVar(&f.journal, "journal", "", "keep the journal of --in-place in `FILE`, not beside DISK")
@@ -247,16 +232,9 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 		return err
 	}
 	defer f.dev.claimed.Close()
-	defer f.second.close()
 	defer f.CloseAfter()
-	if err := errors.Join(f.second.open(f.Base, dest), f.OpenAfter()); err != nil {
+	if err := f.OpenAfter(); err != nil {
 		return err
-	}
-	if err := f.startTrial(errOut, src, dest); err != nil {
-		return err
-	}
-	if f.delegate != nil {
-		defer func() { _ = f.delegate.Close() }() // its end is told by what it printed
 	}
 	if !f.dev.device {
 		f.SpoolBeside(dest)
@@ -322,8 +300,6 @@ func (f *alignFlags) copyDisk(
 	if f.view {
 		j.View, j.Format, j.Subformat = true, "vmdk", "twoGbMaxExtentFlat"
 	}
-	f.tried(errOut, j, r)
-	f.second.judgeCopy(f.Base, errOut, j, end)
 	f.caller.judgeCopy(j, end)
 	w, err = j.Write(ctx, s, p)
 	end()
@@ -356,9 +332,6 @@ func (f *alignFlags) checkView(dest string) error {
 			"format; leave out one of them", f.to)
 	case f.SkipFree:
 		return command.Usage("--view copies no data that --skip-free could leave out; leave out one of them")
-	case f.second.judge != "":
-		return command.Usage("--view cannot be used with --second-opinion, since it writes no complete disk; judge " +
-			"DEST when it is there: trueup verify --second-opinion")
 	case !strings.EqualFold(filepath.Ext(dest), ".vmdk"):
 		return command.Usage("--view writes a VMDK, and DEST %s has another name; name it with .vmdk at the end", dest)
 	}
@@ -390,7 +363,6 @@ func (c *copyFlags) finish(ctx context.Context, out io.Writer, r *report.Align, 
 	}
 	r.Wrote(w, c.verify)
 	r.Folder, _ = os.Getwd() // for a command that is shown
-	r.Judged(c.second.table)
 	if err := c.Emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
@@ -447,10 +419,6 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 	if f.SkipFree {
 		return command.Usage("--skip-free reads where SOURCE has free space before it is copied, and SOURCE is a " +
 			"pipe; store it in a file first")
-	}
-	if f.second.judge != "" {
-		return command.Usage("--second-opinion reads SOURCE again, and one that comes through a pipe is gone by " +
-			"then; store it in a file first")
 	}
 	if err := f.Spare(); err != nil {
 		return err

@@ -45,8 +45,6 @@ func (f *alignFlags) checkDevice(src, dest string) error {
 		{f.replace, "--replace gives the copy the names of SOURCE"},
 		{f.view, "--view writes a VMDK beside SOURCE, and no device"},
 		{f.sums != "", "--checksums lists files; use sha256sum for a device"},
-		{f.second.judge != "", "--second-opinion is asked before DEST is complete, when a device is no disk yet; " +
-			"ask it afterwards: trueup verify --second-opinion"},
 		{
 			f.to.Format != "" && f.to.Format != "raw" || f.to.Round != 0,
 			"--to " + f.to.String() + ": a device holds a raw disk of its own size",

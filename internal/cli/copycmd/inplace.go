@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/cli/command"
-	"github.com/trueup/trueup/internal/cli/flags"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/unfinished"
@@ -23,8 +22,8 @@ const moveJobs = 4
 
 // notInPlace are the flags of align that a move in place has no use for: those of a copy, and of its machine.
 var notInPlace = []string{
-	"to", "force", "view", "verify", "checksums", "second-opinion", "flatten", flags.BootTrial, "replace", "keep",
-	"resumable", "overwrite-content", "discard", "skip-free", "limit-rate",
+	"to", "force", "view", "verify", "checksums", "flatten", "replace", "keep", "resumable",
+	"overwrite-content", "discard", "skip-free", "limit-rate",
 }
 
 // noOthers is why a move in place knows no other disks of the machine.

@@ -27,8 +27,6 @@ func (f *alignFlags) checkResumable(src, dest string) error {
 		not = "--view writes little; leave out one of them"
 	case f.dev.device:
 		not = "a copy onto a device cannot go on; leave out one of them"
-	case f.second.judge != "":
-		not = "--second-opinion judges at the end of this run only; judge DEST later: trueup verify --second-opinion"
 	case f.sums != "":
 		not = "--checksums is written at the end of this run only; use sha256sum when DEST is there"
 	case src == "-":

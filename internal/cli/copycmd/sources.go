@@ -33,8 +33,6 @@ func (f *alignFlags) needFiles() (out []string) {
 		{"--replace", f.replace},
 		{"--view", f.view},
 		{"--resumable", f.resumable},
-		{"--boot-trial", f.bootTrial},
-		{"--second-opinion", f.second.judge != ""},
 	} {
 		if work.on {
 			out = append(out, work.name)

@@ -40,7 +40,7 @@ func (s *supervised) add(cmd *cobra.Command) {
 
 // checkSupervised refuses copies that would get their names without a question.
 func (f *alignFlags) checkSupervised(src, dest string) error {
-	if f.caller.on && (realign.IsPackage(dest) || f.view || f.inPlace || f.second.judge != "") {
+	if f.caller.on && (realign.IsPackage(dest) || f.view || f.inPlace) {
 		return command.Usage("--supervised is for the copy of one disk, and %s becomes something else", src)
 	}
 	return nil
@@ -51,7 +51,7 @@ func (s *supervised) judgeCopy(j *realign.Job, end func()) {
 	if !s.on {
 		return
 	}
-	j.Judge = func(ctx context.Context, _ realign.Judged) error {
+	j.Ask = func(ctx context.Context) error {
 		end()
 		in, stop := command.Interruptible(ctx, s.in)
 		defer stop()

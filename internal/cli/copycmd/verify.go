@@ -1,7 +1,6 @@
 package copycmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -20,7 +19,6 @@ type verifyFlags struct {
 	*command.Base
 	flags.Work
 	flags.Move // of the align that wrote DEST, for the disks of --with
-	second     second
 }
 
 // NewVerify returns the command verify.
@@ -39,9 +37,7 @@ If align was run with --with, give the same --with and the other options of alig
 other disks must then match the plans of those disks. Without --with, references to other disks are accepted if they
 are plausible.
 
-` + command.SourcesHelp + `
-
-` + opinionHelp,
+` + command.SourcesHelp,
 		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk
   trueup verify --with data.vmdk winxp.vmdk winxp-aligned.vmdk`,
 		Args: command.Arguments("SOURCE", "DEST"),
@@ -60,7 +56,6 @@ are plausible.
 	cmd.Flags().BoolVar(&f.DynamicDisks, "dynamic-disks", false, "align was run with --dynamic-disks, for --with")
 	flags.AddSkipFree(cmd, &f.SkipFree)
 	flags.AddFlatten(cmd, &f.Flatten)
-	f.second.add(cmd)
 	f.AddWork(cmd, 4, "read `N` chunks at once")
 	return cmd
 }
@@ -69,18 +64,9 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := errors.Join(f.Check(), f.CheckWork()); err != nil {
 		return err
 	}
-	for _, image := range []string{src, dest} {
-		if err := realign.Local(image, "--second-opinion"); f.second.judge != "" && err != nil {
-			return err
-		}
-	}
 	if len(f.With) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.DynamicDisks || f.Flatten) {
 		return command.Usage("--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of " +
 			"the disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
-	}
-	defer f.second.close()
-	if err := f.second.open(f.Base, src, dest); err != nil {
-		return err
 	}
 	if err := f.Confine(ctx, errOut, f.Reads(src, dest), nil); err != nil {
 		return err
@@ -115,21 +101,10 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	r := report.NewVerify(command.Head("verify"), realign.Shown(src), realign.Shown(dest), p, diffs, d.Layout)
-	return f.print(ctx, out, r, f.second.judgeDest(ctx, f.Base, errOut, s, d, p))
-}
-
-// print prints the result. judged is what the second opinion found.
-func (f *verifyFlags) print(ctx context.Context, out io.Writer, r *report.Verify, judged error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if judged = r.Judged(f.second.table, judged); judged != nil {
-		judged = command.AfterReport(judged, false)
-	}
 	if err := f.Emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
 		return err
 	}
-	return cmp.Or(judged, command.ExitWith(r.ExitCode))
+	return command.ExitWith(r.ExitCode)
 }
 
 // both opens the two disks. The caller closes them.
@@ -142,7 +117,7 @@ func (f *verifyFlags) both(src, dest string) (s, d *realign.Source, err error) {
 		s.Close()
 		return nil, nil, err
 	}
-	if err := errors.Join(f.Spare(s.Image, d.Image), f.second.fits(d)); err != nil {
+	if err := f.Spare(s.Image, d.Image); err != nil {
 		d.Close()
 		s.Close()
 		return nil, nil, err

@@ -285,6 +285,3 @@ func (o *Output) Notes() []ondisk.Issue { return o.notes }
 func (o *Output) Sums(context.Context, func(int64), func(int64)) ([]store.Sum, error) {
 	return nil, nil
 }
-
-// Unpublished returns where the copy lies: it has no other name.
-func (o *Output) Unpublished() (path string, files map[string]string) { return o.path, nil }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"path/filepath"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image"
@@ -352,13 +351,4 @@ func (o *Output) close() error {
 	errs = append(errs, o.lasting.close())
 	o.parts, o.dir = nil, nil
 	return errors.Join(errs...)
-}
-
-// Unpublished returns where the file that users name lies until it is published, and all files by their final names.
-func (o *Output) Unpublished() (path string, files map[string]string) {
-	files = map[string]string{}
-	for _, p := range o.parts {
-		files[p.final] = filepath.Join(filepath.Dir(o.path), partialName(p.final))
-	}
-	return files[o.base], files
 }

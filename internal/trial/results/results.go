@@ -2,7 +2,6 @@
 package results
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -11,9 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/trial/film"
 	"github.com/trueup/trueup/internal/trial/judge"
 )
@@ -161,43 +158,24 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-// Remedy returns what may let runs be judged that were not, empty if nothing is known that would. Flags have prefix in
-// front.
-func (r *Boot) Remedy(prefix string) string {
+// Remedy returns what may let runs be judged that were not, empty if nothing is known that would.
+func (r *Boot) Remedy() string {
 	if r.Verdict != judge.Unclear {
 		return ""
 	}
 	if r.slow {
 		return "try again when this machine has less to do"
 	}
-	remedy := "give the guest more time with --" + prefix + "seconds N, and let its screen rest longer with --" +
-		prefix + "settle N"
+	remedy := "give the guest more time with --seconds N, and let its screen rest longer with --settle N"
 	for _, run := range r.Runs() {
 		if run.failed() {
 			return ""
 		}
 		if run.Ended == film.TimeOver {
-			remedy = "give the guest more time with --" + prefix + "seconds N"
+			remedy = "give the guest more time with --seconds N"
 		}
 	}
 	return remedy
-}
-
-// Accept decides whether a copy is written after the trial: its error refuses that. anyway goes on after a verdict that
-// speaks against the copy. If nothing has to move there is nothing to compare.
-func (r *Boot) Accept(prefix string, anyway bool) (said string, err error) {
-	const allow = "--allow-unbootable writes the copy anyway"
-	speaksAgainst := (r.Verdict == judge.Differs || r.Verdict == judge.Unclear) && r.After != nil
-	switch {
-	case speaksAgainst && !anyway:
-		remedy := cmp.Or(r.Remedy(prefix), "trueup boot "+shell.Quote(r.Source)+" shows both runs")
-		return "", &ondisk.Refusal{Code: "verify", Reason: "trial boot: " + r.Reason, Remedy: remedy + "; " + allow}
-	case speaksAgainst:
-		return "warning: trial boot: " + r.Reason + "; " + allow, nil
-	case r.Verdict == judge.Neither:
-		return "warning: trial boot: " + r.Reason + "; it says nothing on whether the copy boots", nil
-	}
-	return "trial boot: " + string(r.Verdict) + ": " + r.Reason, nil
 }
 
 // Runs returns the runs that there are.

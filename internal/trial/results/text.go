@@ -24,7 +24,7 @@ func (r *Boot) Text(t *report.Text) {
 	if colour == 0 {
 		colour = text.FgYellow
 	}
-	remedy := r.Remedy("")
+	remedy := r.Remedy()
 	lead := r.Reason
 	if remedy != "" {
 		lead += "; " + remedy

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -86,203 +85,169 @@ func judgedAs(rows opinion.Table) map[string]opinion.Verdict {
 	return all
 }
 
-const byBytes = "every byte against the planned disk"
+const (
+	byBytes = "every byte against the planned disk"
+	asRead  = "every byte against the disk that trueup reads"
+)
 
-// opinionOf are the rows in the object of a command.
-type opinionOf struct {
-	Equal         bool          `json:"equal"`
-	SecondOpinion opinion.Table `json:"second_opinion"`
+// judgement has the fields of a report of judge that these tests look at.
+type judgement struct {
+	Agree   bool
+	Answers opinion.Table
 }
 
-// The files of a copy have other names until it was judged, so that each format shows whether qemu-img finds them.
-func TestSecondOpinionOnEveryFormat(t *testing.T) {
+func TestJudgeOfEveryFormat(t *testing.T) {
 	t.Parallel()
 	disktest.Tool(t, "qemu-img")
 	source := sampleDisk(t)
 	for _, format := range []string{
 		"raw", "vmdk:monolithicSparse", "vmdk:monolithicFlat", "vmdk:twoGbMaxExtentSparse", "vmdk:twoGbMaxExtentFlat",
-		"vmdk:streamOptimized", "vhd:fixed", "vhd:dynamic", "vhdx", "qcow2",
+		"vmdk:streamOptimized", "vhd:fixed", "vhd:dynamic", "vhdx", "qcow2", "vdi",
 	} {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			kind, _, _ := strings.Cut(format, ":")
 			dest := filepath.Join(t.TempDir(), "copy of, it=all."+kind)
-			wrote := trueupJSON[opinionOf](t, 0, "align", "--second-opinion=qemu-img", "--to", format, source, dest)
+			require.Equal(t, 0, trueup(t, "align", "--to", format, source, dest).code)
+			r := trueupJSON[judgement](t, 0, "judge", "--by", "qemu-img", source, dest)
 			want := map[string]opinion.Verdict{
-				"trueup: " + byBytes: opinion.Agrees, "qemu-img: " + byBytes: opinion.Agrees,
+				"trueup: " + byBytes: opinion.Agrees, "qemu-img: " + asRead: opinion.Agrees,
 				"qemu-img: check of the container": opinion.Agrees,
 			}
 			if kind == "raw" || kind == "vhd" {
 				want["qemu-img: check of the container"] = opinion.NotLooked
 			}
-			require.Equal(t, want, judgedAs(wrote.SecondOpinion))
-			again := trueupJSON[opinionOf](t, 0, "verify", "--second-opinion=qemu-img", source, dest)
-			require.Equal(t, want, judgedAs(again.SecondOpinion))
+			require.Equal(t, want, judgedAs(r.Answers))
+			require.True(t, r.Agree)
 		})
 	}
 }
 
-// A judge that contradicts keeps a copy from its name, and makes a proof of trueup alone no success.
-func TestSecondOpinionThatDiffers(t *testing.T) {
+// A judge that contradicts trueup is a difference, and so is a copy that trueup finds to be wrong.
+func TestJudgeThatDiffers(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
-	dest, fresh := sampleDisk(t), filepath.Join(t.TempDir(), "fresh.vmdk")
-	require.Equal(t, 0, trueup(t, "align", "--force", source, dest).code)
+	dest := filepath.Join(t.TempDir(), "dest.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, dest).code)
 	o := fakes(t, map[string]string{"qemu-img": contradicts})
-	r := o.run(t, "verify", "--json", "--second-opinion", source, dest)
+	r := o.run(t, "judge", "--json", "--by", "qemu-img", source, dest)
 	require.Equal(t, 5, r.code, r.stderr)
-	require.Contains(t, r.stdout, `"equal": true`)
 	require.Contains(t, r.stdout, "Content mismatch at offset 7!")
-	require.Contains(t, r.stdout, "guestfish is not installed; on Debian: apt install libguestfs-tools")
-	r = o.run(t, "verify", "--second-opinion", source, dest)
+	r = o.run(t, "judge", "--by", "qemu-img", source, dest)
 	require.Equal(t, 5, r.code, r.stderr)
 	for _, line := range []string{
-		"agrees         trueup, " + byBytes + ": identical", "differs        qemu-img 9.9.9, " + byBytes,
-		"not installed  libguestfs, the copy",
+		"agrees         trueup, " + byBytes + ": identical", "differs        qemu-img 9.9.9, " + asRead,
+		"a judge found a difference",
 	} {
 		require.Contains(t, r.stdout, line)
 	}
-	for _, job := range []string{"align", "convert"} {
-		r = o.run(t, job, "--json", "--second-opinion", source, fresh)
-		require.Equal(t, 5, r.code, r.stderr)
-		require.Equal(t, "verify", errorCode(t, r))
-		require.Contains(t, r.stderr,
-			"the second opinion differs: qemu-img 9.9.9, "+byBytes+": Content mismatch at offset 7!; "+
-				"nothing was published")
-		left, err := os.ReadDir(filepath.Dir(fresh))
-		require.NoError(t, err)
-		require.Empty(t, left)
-	}
+	b := disktest.ReadFile(t, dest)
+	disktest.WriteAt(t, dest, int64(len(b)/2), []byte{b[len(b)/2] ^ 1})
+	r = fakes(t, map[string]string{"qemu-img": agrees}).run(t, "judge", "--by", "qemu-img", source, dest)
+	require.Equal(t, 5, r.code, r.stderr)
+	require.Contains(t, r.stdout, "differs        trueup, "+byBytes)
 }
 
-// Programs that are missing are named. At least one must look, and one that was asked for by name must.
-func TestSecondOpinionOfAbsentPrograms(t *testing.T) {
+// A program that is missing is named before anything is read; one that fails is no agreement.
+func TestJudgesThatAreMissingOrFail(t *testing.T) {
 	t.Parallel()
-	source, fresh := sampleDisk(t), filepath.Join(t.TempDir(), "fresh.vmdk")
+	source := sampleDisk(t)
+	dest := filepath.Join(t.TempDir(), "dest.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, dest).code)
 	without, with := fakes(t, nil), fakes(t, map[string]string{"qemu-img": agrees})
 	for _, c := range []struct {
 		on       opinionCase
-		flag     string
+		by       string
 		code     int
 		contains string
 	}{
-		{without, "--second-opinion", 1, "apt install qemu-utils"},
-		{without, "--second-opinion", 1, "apt install libguestfs-tools"},
-		{with, "--second-opinion=libguestfs", 1, "no judge looked at anything"},
-		{with, "--second-opinion=none", 64, `"none", want one of all, qemu-img, libguestfs`},
-		{fakes(t, map[string]string{"qemu-img": "exit 3"}), "--second-opinion", 1, "exit code 3"},
+		{without, "all", 1, "apt install qemu-utils; --by libguestfs does without it"},
+		{with, "all", 1, "apt install libguestfs-tools; --by qemu-img does without it"},
+		{with, "libguestfs", 1, "guestfish is not installed"},
+		{with, "none", 64, `"none", want one of all, qemu-img, libguestfs`},
+		{fakes(t, map[string]string{"qemu-img": "exit 3"}), "qemu-img", 1, "exit code 3"},
 		{
-			fakes(t, map[string]string{"qemu-img": agrees, "guestfish": "exit 3"}), "--second-opinion", 1,
-			"--second-opinion=qemu-img asks the other judge alone",
+			fakes(t, map[string]string{"qemu-img": agrees, "guestfish": "exit 3"}), "all", 1,
+			"--by qemu-img asks the other judge alone",
 		},
-		{with, "--second-opinion", 0, ""},
+		{with, "qemu-img", 0, ""},
 	} {
-		r := c.on.run(t, "align", "--json", c.flag, source, fresh)
+		r := c.on.run(t, "judge", "--json", "--by", c.by, source, dest)
 		require.Equal(t, c.code, r.code, r.stderr)
 		require.Contains(t, r.stderr, c.contains)
-		if c.code != 0 {
-			require.NoFileExists(t, fresh)
-		}
 	}
-	r := without.run(t, "verify", "--json", "--second-opinion", source, fresh)
-	require.Equal(t, 1, r.code, r.stderr)
-	require.Contains(t, r.stdout, `"exit_code": 1`) // beside the proof of trueup
-	require.Contains(t, r.stdout, `"equal": true`)
 }
 
-// A judge that hangs ends with the run, however that ends, and its files go.
-func TestSecondOpinionIsInterrupted(t *testing.T) {
+// A judge that hangs ends with the command, however that ends.
+func TestJudgeIsInterrupted(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
+	dest := filepath.Join(t.TempDir(), "dest.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, dest).code)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
-			fresh, pids := filepath.Join(t.TempDir(), "fresh.vmdk"), filepath.Join(t.TempDir(), "pid")
+			pids := filepath.Join(t.TempDir(), "pid")
 			o := fakes(t, map[string]string{"guestfish": "echo $$ > '" + pids + ".new'; mv '" + pids + ".new' '" +
-				pids +
-				"'; sleep 1000 & wait"})
-			cmd, stdout, stderr := o.start(t, "align", "--json", "--no-progress", "--second-opinion", source, fresh)
+				pids + "'; while read line; do :; done"})
+			cmd, stdout, stderr := o.start(t, "judge", "--json", "--by", "libguestfs", source, dest)
 			disktest.WaitFor(t, "the judge", func() bool {
 				_, err := os.Stat(pids)
 				return err == nil
 			})
+			children := descendants(cmd.Process.Pid)
 			require.NoError(t, cmd.Process.Signal(s))
 			_ = cmd.Wait()
 			if s == syscall.SIGTERM {
 				r := result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 				require.Equal(t, 143, r.code, r.stderr)
 				require.Equal(t, "interrupted", errorCode(t, r))
+				o.requireGone(t)
 			}
-			disktest.WaitFor(t, "the clerk to end", func() bool {
-				left, err := os.ReadDir(o.temporary)
-				return err == nil && len(left) == 0
+			disktest.WaitFor(t, "all processes to end", func() bool {
+				for pid := range children {
+					if _, _, alive := statOf(pid); alive {
+						return false
+					}
+				}
+				return true
 			})
-			require.NoFileExists(t, fresh)
-			pid := disktest.ReadFile(t, pids)
-			require.NoDirExists(t, "/proc/"+strings.TrimSpace(string(pid)))
 		})
 	}
 }
 
-// A clerk that is killed alone leaves nothing either: the confined run removes the sockets and their folder.
-func TestClerkIsKilled(t *testing.T) {
-	t.Parallel()
-	source, fresh := sampleDisk(t), filepath.Join(t.TempDir(), "fresh.vmdk")
-	begun := filepath.Join(t.TempDir(), "begun")
-	o := fakes(t, map[string]string{"guestfish": "touch '" + begun + "'; exec sleep 1000"})
-	cmd, stdout, stderr := o.start(t, "align", "--json", "--no-progress", "--second-opinion", source, fresh)
-	disktest.WaitFor(t, "the judge", func() bool {
-		_, err := os.Stat(begun)
-		return err == nil
-	})
-	clerks, err := exec.Command("pgrep", "-P", strconv.Itoa(cmd.Process.Pid)).Output()
-	require.NoError(t, err)
-	clerk, err := strconv.Atoi(strings.TrimSpace(string(clerks)))
-	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(clerk, syscall.SIGKILL))
-	_ = cmd.Wait()
-	r := result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
-	require.Equal(t, 1, r.code, r.stderr)
-	require.Contains(t, r.stderr, "clerk of the second opinion")
-	o.requireGone(t)
-	require.NoFileExists(t, fresh)
-}
-
-// What other programs cannot open, or would take for something else, is refused before anything is written.
-func TestSecondOpinionOnPackagesAndSnapshots(t *testing.T) {
+// A DEST that other programs cannot open, or would take for something else, is refused.
+func TestJudgeOfPackagesAndSnapshots(t *testing.T) {
 	t.Parallel()
 	source, packed := sampleDisk(t), twoDisks(t).ova(t)
 	o := fakes(t, map[string]string{"qemu-img": agrees})
-	r := o.run(t, "align", "--second-opinion", packed, filepath.Join(t.TempDir(), "fresh.ova"))
+	r := o.run(t, "judge", "--by", "qemu-img", packed, packed)
 	require.Equal(t, 64, r.code)
-	require.Contains(t, r.stderr, "judges one disk")
-	require.Equal(t, 64, o.run(t, "verify", "--second-opinion", packed, packed).code)
-	r = o.run(t, "verify", "--second-opinion", source, packed+"!disk1.vmdk")
+	require.Contains(t, r.stderr, "a package has several")
+	r = o.run(t, "judge", "--by", "qemu-img", source, packed+"!disk1.vmdk")
 	require.Equal(t, 64, r.code, r.stderr)
-	require.Contains(t, r.stderr, "extract it first")
+	require.Contains(t, r.stderr, "cannot open it as a file")
 	fresh := filepath.Join(t.TempDir(), "fresh.raw")
-	require.Equal(t, 0, o.run(t, "align", "--second-opinion", "--to", "raw", packed+"!disk1.vmdk", fresh).code)
-	require.Equal(t, 0, o.run(t, "verify", "--second-opinion", packed+"!disk1.vmdk", fresh).code)
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", packed+"!disk1.vmdk", fresh).code)
+	require.Equal(t, 0, o.run(t, "judge", "--by", "qemu-img", packed+"!disk1.vmdk", fresh).code)
 
 	top := filepath.Join(filepath.Dir(fresh), "top.qcow2")
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", filepath.Base(fresh), top)
-	r = trueup(t, "verify", packed+"!disk1.vmdk", top)
-	require.Equal(t, 0, r.code, r.stderr)
-	r = o.run(t, "verify", "--second-opinion", packed+"!disk1.vmdk", top)
+	r = o.run(t, "judge", "--by", "qemu-img", packed+"!disk1.vmdk", top)
 	require.Equal(t, 64, r.code, r.stderr)
 	require.Contains(t, r.stderr, "is a snapshot, which other programs may take for complete; consolidate it first")
 }
 
-// judgesSay runs a job with the judges of this machine, and returns what they said.
-func judgesSay(t *testing.T, args ...string) (result, opinion.Table) {
+// judgesSay has judges of this machine judge a copy, and returns their answers.
+func judgesSay(t *testing.T, by, source, dest string) (result, opinion.Table) {
 	t.Helper()
 	disktest.Tool(t, "qemu-img")
 	o := fakes(t, nil)
 	o.path = os.Getenv("PATH")
-	r := o.run(t, args...)
-	var found opinionOf
+	r := o.run(t, "judge", "--json", "--by", by, source, dest)
+	var found judgement
 	require.NoError(t, json.Unmarshal([]byte(r.stdout), &found), r.stderr)
-	return r, found.SecondOpinion
+	return r, found.Answers
 }
 
 // ofLibguestfs returns what libguestfs said, by question.
@@ -296,19 +261,19 @@ func ofLibguestfs(rows opinion.Table) map[string]opinion.Verdict {
 	return all
 }
 
-// Each judge finds, on its own, a byte that is another one in a file of the copy. libguestfs starts two guests, and is
+// A byte of a file in the copy is another one: verify finds it, and so does libguestfs. It starts two guests, and is
 // asked in make exhaustive alone. TestOpinions has the other file systems.
-func TestSecondOpinionOfLibguestfs(t *testing.T) {
+func TestJudgeOfLibguestfs(t *testing.T) {
 	t.Parallel()
-	judges := "--second-opinion=qemu-img"
+	judges := opinion.QemuImg
 	want := map[string]opinion.Verdict{
 		"trueup: " + byBytes:               opinion.Differs,
-		"qemu-img: " + byBytes:             opinion.Differs,
+		"qemu-img: " + asRead:              opinion.Agrees,
 		"qemu-img: check of the container": opinion.NotLooked,
 	}
 	if disktest.Exhaustive {
 		requireKernel(t)
-		judges = "--second-opinion"
+		judges = opinion.All
 		want["libguestfs: /dev/sda1: fsck.fat -n"] = opinion.Agrees
 		want["libguestfs: /dev/sda1: files of vfat"] = opinion.Differs
 		want["libguestfs: inspect-os"] = opinion.NotLooked
@@ -329,9 +294,8 @@ func TestSecondOpinionOfLibguestfs(t *testing.T) {
 	at := bytes.Index(b, []byte(content))
 	require.Positive(t, at)
 	disktest.WriteAt(t, path("fresh"), int64(at), []byte("T"))
-	r, rows := judgesSay(t, "verify", "--json", judges, path("disk"), path("fresh"))
+	r, rows := judgesSay(t, judges, path("disk"), path("fresh"))
 	require.Equal(t, 5, r.code, r.stderr)
-	require.Contains(t, r.stdout, `"equal": false`)
 	require.Equal(t, want, judgedAs(rows), "%v", rows)
 	for _, r := range rows {
 		if r.Asked == "/dev/sda1: files of vfat" {

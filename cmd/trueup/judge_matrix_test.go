@@ -152,16 +152,18 @@ func testOpinionsOnKinds(t *testing.T) {
 			disktest.WriteAt(t, dest, int64(at), []byte{data[at] ^ 1})
 		}
 	}
-	r, rows := judgesSay(t, "verify", "--json", "--second-opinion", source, dest)
+	r, rows := judgesSay(t, opinion.All, source, dest)
 	require.Equal(t, 5, r.code, r.stderr)
 	require.Equal(t, bad, ofLibguestfs(rows), "%v", rows)
 }
 
-// requireAgree has a job make a copy under both judges, of whom libguestfs says what is wanted, and returns the copy.
+// requireAgree has a job make a copy, and both judges judge it: libguestfs gives the wanted answers. It returns the
+// copy.
 func requireAgree(t *testing.T, job, source string, want map[string]opinion.Verdict) (dest string) {
 	t.Helper()
 	dest = filepath.Join(t.TempDir(), "copy.raw")
-	r, rows := judgesSay(t, job, "--json", "--to", "raw", "--second-opinion", source, dest)
+	require.Equal(t, 0, trueup(t, job, "--to", "raw", source, dest).code)
+	r, rows := judgesSay(t, opinion.All, source, dest)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Equal(t, want, ofLibguestfs(rows), "%v", rows)
 	return dest

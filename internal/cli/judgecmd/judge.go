@@ -1,0 +1,92 @@
+// Package judgecmd holds the command judge.
+package judgecmd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/cli/command"
+	"github.com/trueup/trueup/internal/cli/flags"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/opinion"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+)
+
+type judgeFlags struct {
+	*command.Base
+	flags.Move // how SOURCE is read, and flags of verify
+	judge      string
+}
+
+// New returns the command judge.
+func New(c *command.Base) *cobra.Command {
+	f := judgeFlags{Base: c}
+	cmd := &cobra.Command{
+		Use:   "judge SOURCE DEST",
+		Short: "Ask qemu-img and libguestfs about a finished copy",
+		Long: `Asks programs that share no code with trueup whether DEST is a sound copy of SOURCE. trueup verify
+compares every byte first. qemu-img checks the container of DEST, and compares the disk that it reads there with the
+one that trueup reads. libguestfs runs the checks of file systems that do not write, and compares the names and SHA-256
+of all files in SOURCE and DEST; it takes some minutes where KVM does not work. Nothing is written.
+
+Both programs must be installed; --by names one of them. --format and --sector-size describe SOURCE. Give --skip-free
+and --with as they were given to align.`,
+		Example: `  trueup judge xp.vmdk xp-aligned.vmdk
+  trueup align xp.vmdk new.vmdk && trueup judge xp.vmdk new.vmdk`,
+		Args: command.Arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runJudge(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
+		},
+	}
+	flags.AddReading(cmd, &f.Reading)
+	flags.AddWith(cmd, &f.With)
+	flags.AddSkipFree(cmd, &f.SkipFree)
+	f.AddSandbox(cmd)
+	cmd.Flags().StringVar(&f.judge, "by", opinion.All, "`JUDGE`: all, qemu-img or libguestfs")
+	command.Complete(cmd, "by", opinion.Judges()...)
+	return cmd
+}
+
+func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, dest string) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	if _, err := f.Options(); err != nil {
+		return err
+	}
+	if !slices.Contains(opinion.Judges(), f.judge) {
+		return ondisk.NoChoice("--by", f.judge, opinion.Judges()...)
+	}
+	if realign.IsPackage(src) || realign.IsPackage(dest) {
+		return command.Usage("judge compares one disk, and a package has several: extract them, and name a disk of " +
+			"SOURCE and of DEST")
+	}
+	f.Ending.Hold("ending the judges")
+	proof := f.WithArguments()
+	if f.SkipFree {
+		proof = append(proof, "--skip-free")
+	}
+	rows, err := opinion.Ask(ctx, errOut, opinion.Case{
+		Source: src, Dest: dest, Judge: f.judge, Reading: f.Arguments(), Proof: proof,
+		Sandbox: f.Sandboxed(nil),
+	})
+	if err == nil {
+		err = rows.Err()
+	}
+	if err != nil {
+		if len(rows) > 0 {
+			err = fmt.Errorf("%s: %w", dest, err)
+		}
+		return err
+	}
+	r := report.NewJudge(command.Head("judge"), src, dest, rows)
+	if err := f.Emit(out, r, func(t *report.Text) { t.Judge(r) }); err != nil {
+		return err
+	}
+	return command.ExitWith(r.ExitCode)
+}

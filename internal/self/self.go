@@ -1,0 +1,229 @@
+// Package self starts other commands of this program, each a process that confines itself, and reads their JSON. A
+// command that starts programs decodes no image by itself: it has these commands do so.
+package self
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/shell"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+const (
+	maxAnswer = 64 << 20 // bytes of a report
+	maxWords  = 4 << 10  // bytes of the standard error that are kept
+	endLimit  = 5 * time.Second
+)
+
+// Error is the error that a command reported.
+type Error struct {
+	Code    string // as in JSON
+	Message string
+	Exit    int
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Reported returns the code of the JSON and the exit code.
+func (e *Error) Reported() (code string, exit int) { return e.Code, e.Exit }
+
+// reply has the fields that all reports share.
+type reply struct {
+	ExitCode int `json:"exit_code"`
+	Error    *struct{ Code, Message string }
+}
+
+// read decodes a report into v. The error is the one that the command reported.
+func read(text []byte, v any) error {
+	var r reply
+	if err := errors.Join(json.Unmarshal(text, &r), json.Unmarshal(text, v)); err != nil {
+		return err
+	}
+	if r.Error == nil {
+		return nil
+	}
+	return &Error{Code: r.Error.Code, Message: r.Error.Message, Exit: max(r.ExitCode, 1)}
+}
+
+// Run runs a command to its end and decodes its report into v. Its warnings go to stderr. The exit code is that of a
+// report without an error: a verdict.
+func Run(ctx context.Context, stderr io.Writer, v any, command string, args ...string) (exit int, err error) {
+	program, err := sys.Self()
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.CommandContext(ctx, program, append([]string{command, "--json"}, args...)...)
+	var out bounded
+	said := &Tail{}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, said, endLimit
+	cmd.Env = append(os.Environ(), shell.Unconfigured)
+	release := sys.Tie(cmd)
+	defer release()
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	if err != nil && cmd.ProcessState == nil {
+		return 0, err
+	}
+	err = read(out.kept.Bytes(), v)
+	if _, reported := errors.AsType[*Error](err); reported {
+		return 0, err
+	}
+	if err != nil {
+		return 0, fmt.Errorf("trueup %s ended with %v and without a report: %.500s", command, cmd.ProcessState, said)
+	}
+	_, err = io.WriteString(stderr, said.String())
+	return cmd.ProcessState.ExitCode(), err
+}
+
+// bounded keeps the text that is written to it, up to maxAnswer bytes. The buffer is not embedded: io.Copy would read
+// into it past the bound.
+type bounded struct{ kept bytes.Buffer }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.kept.Len()+len(p) > maxAnswer {
+		return 0, ondisk.In(ondisk.ErrLimit, "a report above %d bytes", maxAnswer)
+	}
+	return b.kept.Write(p)
+}
+
+// Tail keeps the end of the text that is written to it, at most 4 KiB.
+type Tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *Tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, b[max(0, len(b)-maxWords):]...)
+	t.b = t.b[max(0, len(t.b)-maxWords):]
+	return len(b), nil
+}
+
+func (t *Tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.TrimSpace(t.b))
+}
+
+// Server is a trueup serve.
+type Server struct {
+	URI  string
+	cmd  *exec.Cmd
+	said Tail
+	done chan struct{}
+	once sync.Once
+}
+
+// Serve starts a server and decodes its report into v. Its arguments end with SOURCE.
+func Serve(ctx context.Context, v any, args ...string) (*Server, error) {
+	program, err := sys.Self()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{done: make(chan struct{})}
+	s.cmd = exec.Command(program, append([]string{"serve", "--json", "--exit-with-parent"}, args...)...)
+	s.cmd.Stderr, s.cmd.WaitDelay = &s.said, endLimit
+	s.cmd.Env = append(os.Environ(), shell.Unconfigured)
+	out, theirOut, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	s.cmd.Stdout = theirOut
+	sys.Apart(s.cmd)
+	if err := errors.Join(s.cmd.Start(), theirOut.Close()); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = s.cmd.Wait() // Close reads how it ended
+		close(s.done)
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = out.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err = s.begun(out, v); err == nil {
+		return s, nil
+	}
+	_ = s.Close() // the report says why
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if _, reported := errors.AsType[*Error](err); reported {
+		return nil, err
+	}
+	return nil, fmt.Errorf("trueup serve ended with %v: %.500s", s.cmd.ProcessState, &s.said)
+}
+
+// begun reads the report that the server prints when the disk can be read.
+func (s *Server) begun(out io.Reader, v any) error {
+	var text json.RawMessage
+	if err := json.NewDecoder(io.LimitReader(out, maxAnswer)).Decode(&text); err != nil {
+		return err
+	}
+	var at struct{ URI string }
+	if err := errors.Join(json.Unmarshal(text, &at), read(text, v)); err != nil {
+		return err
+	}
+	s.URI = at.URI
+	return nil
+}
+
+// Close ends the server, which then removes its socket. It returns an error that the server met while it served: its
+// clients have read wrong bytes then.
+func (s *Server) Close() error {
+	s.once.Do(func() {
+		_ = s.cmd.Process.Signal(sys.Terminate)
+		select {
+		case <-s.done:
+		case <-time.After(endLimit):
+			_ = s.cmd.Process.Kill()
+			<-s.done
+		}
+		removeSocket(s.URI)
+	})
+	if code := s.cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("trueup serve ended with %v: %.1000s", s.cmd.ProcessState, &s.said)
+	}
+	return nil
+}
+
+// Socket returns the path in the URI of a server, nbd+unix:///?socket=PATH.
+func Socket(uri string) (string, error) {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return "", err
+	}
+	if u.Scheme != "nbd+unix" || u.Query().Get("socket") == "" {
+		return "", ondisk.In(ondisk.ErrUnsupported, "%q is not the URI of an NBD server on a Unix socket", uri)
+	}
+	return u.Query().Get("socket"), nil
+}
+
+// removeSocket removes the socket of a server that was killed, and its folder. Nothing is removed but a socket that
+// trueup serve makes, since the address comes from the server.
+func removeSocket(uri string) {
+	socket, err := Socket(uri)
+	folder := filepath.Dir(socket)
+	ours := filepath.Dir(folder) == filepath.Clean(os.TempDir()) &&
+		strings.HasPrefix(filepath.Base(folder), "trueup-nbd-")
+	if err != nil || !ours {
+		return
+	}
+	_ = os.Remove(socket) // there is none after an end in order
+	_ = os.Remove(folder)
+}
