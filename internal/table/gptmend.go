@@ -124,13 +124,17 @@ func (c *copies) names(lba uint64) bool {
 	return lba > c.good().header.LastUsable && lba < ondisk.U64(c.end/c.sector)
 }
 
-// sameHeader reports whether bytes in the place of a header are zeros, or have most fields of the other copy: what a
-// write that was torn or a few wrong bytes leave of it. The places of the two differ.
+// sameHeader reports whether bytes in the place of a header are zeros, or have the disk GUID and most fields of the
+// other copy: what a write that was torn or a few wrong bytes leave of it. The places of the two differ.
 func (g *gpt) sameHeader(found []byte) bool {
 	if ondisk.IsZero(found) {
 		return true
 	}
 	const n, atGUID = 8, 56
+	if !bytes.Equal(found[atGUID:atGUID+2*n], g.raw[atGUID:atGUID+2*n]) ||
+		foreignByte(found[minHeader:], g.raw[minHeader:]) >= 0 {
+		return false
+	}
 	same, fields := 0, []int{0, n, atUsable, atUsable + n, atGUID, atGUID + n, atNumEntries}
 	for _, off := range fields {
 		if bytes.Equal(found[off:off+n], g.raw[off:off+n]) {
@@ -154,22 +158,42 @@ func (g *gpt) entriesIn(raw []byte) int64 {
 func (g *gpt) foreign(w *rewrite) int64 {
 	n := int(g.header.EntrySize)
 	for at := 0; at < len(w.want); at += n {
-		is, was := w.found[at:at+n], w.want[at:at+n]
-		if bytes.Equal(is, was) || ondisk.IsZero(is) {
-			continue
+		if off := foreignIn(w.found[at:at+n], w.want[at:at+n]); off >= 0 {
+			return int64(at + off)
 		}
-		same, first := 0, -1
-		for i := range is {
-			if is[i] == was[i] {
-				same++
-			} else if first < 0 {
-				first = i
-			}
+	}
+	return -1
+}
+
+// foreignIn is foreign for one entry. Bytes behind the defined part of an entry have no GUID that explains them.
+func foreignIn(is, was []byte) int {
+	if off := foreignByte(is[minEntrySize:], was[minEntrySize:]); off >= 0 {
+		return minEntrySize + off
+	}
+	is, was = is[:minEntrySize], was[:minEntrySize]
+	if bytes.Equal(is, was) || ondisk.IsZero(is) {
+		return -1
+	}
+	same, first := 0, -1
+	for i := range is {
+		if is[i] == was[i] {
+			same++
+		} else if first < 0 {
+			first = i
 		}
-		ours := !ondisk.IsZero(was[:16]) && (2*same > n && bytes.Equal(is[32:48], was[32:48]) ||
-			bytes.Equal(is[16:32], was[16:32]))
-		if !ours {
-			return int64(at + first)
+	}
+	if !ondisk.IsZero(was[:16]) && (2*same > minEntrySize && bytes.Equal(is[32:48], was[32:48]) ||
+		bytes.Equal(is[16:32], was[16:32])) {
+		return -1
+	}
+	return first
+}
+
+// foreignByte returns the place of the first byte that is neither zero nor as it should be; -1: none.
+func foreignByte(is, was []byte) int {
+	for i, b := range is {
+		if b != 0 && b != was[i] {
+			return i
 		}
 	}
 	return -1

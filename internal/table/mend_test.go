@@ -87,12 +87,13 @@ func TestMendingReadsWhatItReplaces(t *testing.T) {
 		}, true},
 		"no signature":               {func(f forge.Bytes, h, _ int64) { clear(f[h : h+8]) }, true},
 		"another sum":                {func(f forge.Bytes, h, _ int64) { f.U32(h+tableforge.GPTHeaderCRC, 7) }, true},
-		"a wrong bit in the GUID":    {func(f forge.Bytes, h, _ int64) { f[h+60] ^= 1 }, true},
+		"a wrong bit in the GUID":    {func(f forge.Bytes, h, _ int64) { f[h+60] ^= 1 }, false},
 		"a wiped entry":              {func(f forge.Bytes, _, a int64) { clear(f[a : a+128]) }, true},
 		"a wrong bit in a name":      {func(f forge.Bytes, _, a int64) { f[a+128+60] ^= 4 }, true},
 		"an end of before":           {func(f forge.Bytes, _, a int64) { f.U64(a+128+40, 3000) }, true},
 		"another header":             {func(f forge.Bytes, h, _ int64) { copy(f[h:h+92], random(92)) }, false},
 		"a header of another disk":   {func(f forge.Bytes, h, _ int64) { copy(f[h+24:h+92], random(68)) }, false},
+		"one of a disk of this size": {func(f forge.Bytes, h, _ int64) { copy(f[h+56:h+72], random(16)) }, false},
 		"a loader over all":          {func(f forge.Bytes, _, a int64) { copy(f[a:], random(mendArrays)) }, false},
 		"a loader in unused entries": {func(f forge.Bytes, _, a int64) { copy(f[a+8192:], random(2000)) }, false},
 		"a byte in the last entry":   {func(f forge.Bytes, _, a int64) { f[a+mendArrays-1] = 1 }, false},
@@ -149,6 +150,76 @@ func TestMendingLeavesSlack(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, l.Damaged())
 		disktest.EqualBytes(t, want, patched(t, f, l.Relocate(table.Places{Mend: true}, table.Geometry{})))
+	}
+}
+
+// The reserved bytes of an entry and of a header are zero by UEFI 2.10, 5.3.2 and 5.3.3: others that the good copy has
+// not are somebody's, and not written over.
+func TestMendingLeavesReservedBytes(t *testing.T) {
+	t.Parallel()
+	sound := tableforge.NewGPT(512, mendSectors, 64, tableforge.GPTEntry{First: 63, Last: 2000, Name: "one"})
+	for _, h := range []int64{mendPrimary, mendBackup} {
+		sound.U32(h+tableforge.GPTHeaderSize, 512)
+		sound.U32(h+tableforge.GPTNumEntries, 32)
+		sound.U32(h+tableforge.GPTEntrySize, 256)
+		tableforge.SealGPT(sound, h, 512)
+	}
+	for name, c := range map[string]struct {
+		damage func(f forge.Bytes, header, array int64)
+		mends  bool
+	}{
+		"a wrong bit": {func(f forge.Bytes, _, a int64) { f[a+40] ^= 1 }, true},
+		"behind a damaged entry": {func(f forge.Bytes, _, a int64) {
+			f[a+40] ^= 1
+			f.Text(a+200, "loader")
+		}, false},
+		"behind a sound entry":        {func(f forge.Bytes, _, a int64) { f.Text(a+200, "loader") }, false},
+		"behind an unused entry":      {func(f forge.Bytes, _, a int64) { f.Text(a+256+200, "loader") }, false},
+		"behind the fields of header": {func(f forge.Bytes, h, _ int64) { f.Text(h+200, "loader") }, false},
+	} {
+		for i, header := range []int64{mendPrimary, mendBackup} {
+			t.Run(fmt.Sprint(name, i), func(t *testing.T) {
+				t.Parallel()
+				f := slices.Clone(sound)
+				c.damage(f, header, int64(binary.LittleEndian.Uint64(f[header+tableforge.GPTEntriesLBA:]))*512)
+				l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
+				require.NoError(t, err)
+				require.True(t, l.Torn())
+				require.Equal(t, c.mends, l.Damaged())
+				patches := l.Relocate(table.Places{Mend: true}, table.Geometry{})
+				if !c.mends {
+					require.Empty(t, patches)
+					return
+				}
+				disktest.EqualBytes(t, sound, patched(t, f, patches))
+			})
+		}
+	}
+}
+
+// The backup of an enlarged disk overlaps its new place where the disk grew by a few sectors: then only its own bytes
+// are replaced.
+func TestEnlargedDiskKeepsForeignBytes(t *testing.T) {
+	t.Parallel()
+	const grown = mendSectors + 4
+	for name, foreign := range map[string]int64{"none": 0, "behind the header": mendBackup + 200} {
+		f := append(mendable(), make([]byte, (grown-mendSectors)*512)...)
+		if foreign > 0 {
+			f.Text(foreign, "loader")
+		}
+		l, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
+		require.NoError(t, err)
+		require.False(t, l.Torn())
+		moved := patched(t, f, l.Relocate(table.Places{
+			Parts: map[int]disk.Range{1: {Off: 64 * 512, Len: 1937 * 512}},
+		}, table.Geometry{}))
+		at := int64((grown - 1) * 512)
+		if foreign > 0 {
+			at = mendBackup
+			require.Equal(t, "loader", string(moved[foreign:foreign+6]), name)
+		}
+		require.Equal(t, "EFI PART", string(moved[at:at+8]), name)
+		require.Equal(t, uint64(at/512), binary.LittleEndian.Uint64(moved[mendPrimary+tableforge.GPTAltLBA:]), name)
 	}
 }
 

@@ -44,10 +44,13 @@ func TestMendedCopiesAreExplained(t *testing.T) {
 		"no protective MBR":          {func(f forge.Bytes) { clear(f[446:512]) }, 0},
 		"a loader in unused entries": {func(f forge.Bytes) { f.Text(at(512)+0x1000, "loader") }, at(512) + 0x1000},
 		"a superblock at the end":    {func(f forge.Bytes) { copy(f[last:], slices.Repeat([]byte{7}, 92)) }, last},
-		"text behind a header":       {func(f forge.Bytes) { f.Text(512+100, "text") }, 512 + 100},
-		"data in a gap":              {func(f forge.Bytes) { f.Text(1000*512, "core.img") }, 1000 * 512},
-		"data in a partition":        {func(f forge.Bytes) { f.Text(3000*512, "file") }, 3000 * 512},
-		"boot code":                  {func(f forge.Bytes) { f.Text(100, "code") }, 100},
+		"a header of another disk": {func(f forge.Bytes) {
+			f.Text(last+tableforge.GPTDiskGUID, "another disk guid")
+		}, last + tableforge.GPTDiskGUID},
+		"text behind a header": {func(f forge.Bytes) { f.Text(512+100, "text") }, 512 + 100},
+		"data in a gap":        {func(f forge.Bytes) { f.Text(1000*512, "core.img") }, 1000 * 512},
+		"data in a partition":  {func(f forge.Bytes) { f.Text(3000*512, "file") }, 3000 * 512},
+		"boot code":            {func(f forge.Bytes) { f.Text(100, "code") }, 100},
 		"another slot": {func(f forge.Bytes) {
 			tableforge.PutSlot(f, 0, 3, tableforge.Slot{Type: 0xee, Start: 8000, Sectors: 9})
 		}, 446 + 3*16 + 1},
@@ -64,6 +67,25 @@ func TestMendedCopiesAreExplained(t *testing.T) {
 			require.Equal(t, c.lost, found[0].Off)
 		})
 	}
+}
+
+// The bytes of an entry behind its 128 defined ones are reserved: what is there is no part of a damaged entry. Spec:
+// UEFI 2.10, 5.3.3.
+func TestReservedBytesOfEntriesAreNotExplained(t *testing.T) {
+	const sectors, last, array = 8192, 8191 * 512, 2 * 512
+	sound := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: 2048, Last: 8000, Name: "one"})
+	for _, at := range []int64{512, last} {
+		sound.U32(at+tableforge.GPTNumEntries, 64)
+		sound.U32(at+tableforge.GPTEntrySize, 256)
+		tableforge.SealGPT(sound, at, 512)
+	}
+	f := slices.Clone(sound)
+	f[array+70] ^= 1
+	require.Empty(t, unexplained(t, f, sound))
+	f.Text(array+200, "loader")
+	found := unexplained(t, f, sound)
+	require.NotEmpty(t, found)
+	require.Contains(t, []int64{array + 70, array + 200}, found[0].Off)
 }
 
 // A header with right sums that says what cannot be is a damaged one: its copy is explained as that of any other, and

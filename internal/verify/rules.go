@@ -258,6 +258,7 @@ func (r *Result) gpt() (out []disk.Range, err error) {
 		if old, err = readCopy(r.Source, was.alt, sector); err != nil {
 			return nil, err
 		}
+		old.valid = old.valid && bytes.Equal(old.raw[56:72], was.raw[56:72])
 	}
 	for _, x := range []struct {
 		was, is, good gptCopy
@@ -304,7 +305,8 @@ func (r *Result) copyOf(was, is, good, old gptCopy, shift int64) (out []disk.Ran
 			same++
 		}
 	}
-	if ondisk.IsZero(header) || same >= 4 {
+	ours := same >= 4 && bytes.Equal(header[56:72], good.raw[56:72]) && blankOr(header[92:], is.raw[92:])
+	if ours || ondisk.IsZero(header) {
 		out = append(out, disk.Range{Off: is.at, Len: int64(len(is.raw))})
 	}
 	for at := int64(0); at < is.array.Len; at += is.entry {
@@ -316,19 +318,33 @@ func (r *Result) copyOf(was, is, good, old gptCopy, shift int64) (out []disk.Ran
 		if err != nil {
 			return nil, err
 		}
-		ours, alike := ondisk.IsZero(a), 0
-		for i := range a {
-			if a[i] == b[i] {
-				alike++
-			}
-		}
-		ours = ours || !ondisk.IsZero(b[:16]) && (bytes.Equal(a[16:32], b[16:32]) || 2*alike > len(a)) ||
-			old.valid && overlaps(entries.Off+at, is.entry, old)
-		if ours {
+		if blankOr(a[128:], b[128:]) && sameEntry(a[:128], b[:128]) ||
+			old.valid && overlaps(entries.Off+at, is.entry, old) {
 			out = append(out, disk.Range{Off: is.array.Off + at, Len: is.entry})
 		}
 	}
 	return out, nil
+}
+
+// sameEntry reports whether the defined part of an entry is zeros, or left of the one that replaces it.
+func sameEntry(was, is []byte) bool {
+	alike := 0
+	for i := range was {
+		if was[i] == is[i] {
+			alike++
+		}
+	}
+	return ondisk.IsZero(was) || !ondisk.IsZero(is[:16]) && (bytes.Equal(was[16:32], is[16:32]) || 2*alike > len(was))
+}
+
+// blankOr reports whether each byte is zero or that of the result.
+func blankOr(was, is []byte) bool {
+	for i, b := range was {
+		if b != 0 && b != is[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // overlaps reports whether the bytes of an entry are a part of an old copy, and of zeros behind it.
