@@ -144,7 +144,11 @@ func (c *copies) readPlace(d disk.Disk, missing *mbr) error {
 	if !c.remnant || c.magic() {
 		return nil
 	}
-	free, err := isZero(d, c.sector, min(firstArray*c.sector+c.room(), d.Size()))
+	var ours []disk.Range
+	if w := c.anew[primary]; w != nil { // a wiped header leaves the entries
+		ours = append(ours, disk.Range{Off: w.array, Len: int64(len(w.found))})
+	}
+	free, err := zerosBut(d, c.sector, min(firstArray*c.sector+c.room(), d.Size()), ours...)
 	c.taken = !free
 	return err
 }
@@ -159,6 +163,17 @@ func isZero(d disk.Disk, at, end int64) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// zerosBut is isZero but for ranges in ascending order.
+func zerosBut(d disk.Disk, at, end int64, ranges ...disk.Range) (bool, error) {
+	for _, r := range ranges {
+		if free, err := isZero(d, at, min(r.Off, end)); err != nil || !free {
+			return false, err
+		}
+		at = max(at, r.End())
+	}
+	return isZero(d, at, end)
 }
 
 // Remnant reports whether of a GPT only the backup is left, without a protective MBR. A volume made on the whole disk
