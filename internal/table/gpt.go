@@ -179,7 +179,7 @@ func (g *gpt) same(o *gpt) bool {
 // the last LBA.
 func (g *gpt) faultyBackup(c *copies, err error, last int64) {
 	switch {
-	case c.enlarged || c.valid[backup] != nil:
+	case c.goes() || c.valid[backup] != nil:
 		text := "the first move takes it there"
 		if !c.enlarged {
 			text = "something else stands there, and a move leaves it where it is"

@@ -15,7 +15,8 @@ type copies struct {
 	sector    int64
 	valid     [2]*gpt     // primary and backup; nil: not valid, or not where it belongs
 	anew      [2]*rewrite // how a copy that is not valid can be written; nil: not at all
-	enlarged  bool        // the backup is sound in the middle of an enlarged disk, and a move takes it to the end
+	enlarged  bool        // the primary names a backup in the middle of an enlarged disk, and it goes to the end
+	lost      bool        // that backup is damaged: only a repair writes one to the end
 	rest      bool        // what is less than a sector at the end of the disk is not zero
 
 	mbr    []byte // entries and signature of sector 0, from byte 446
@@ -49,8 +50,11 @@ func (c *copies) room() int64 { return units.AlignUp(c.good().array().Len, c.sec
 
 // torn reports whether entries cannot be rewritten without mending a copy, or what the two say of each other.
 func (c *copies) torn() bool {
-	return c.valid[primary] == nil || (c.valid[backup] == nil && !c.enlarged) || c.crossed()
+	return c.valid[primary] == nil || (c.valid[backup] == nil && !c.goes()) || c.crossed()
 }
+
+// goes reports whether a sound backup in the middle of an enlarged disk goes to the end with the first move.
+func (c *copies) goes() bool { return c.enlarged && !c.lost }
 
 // damaged reports whether something is to be mended, and can be.
 func (c *copies) damaged() bool { return !c.blocked() && (c.torn() || (c.shield < 0 && c.bare)) }

@@ -216,30 +216,29 @@ func (g *gpt) cannotMend(i int, why string) {
 }
 
 // findEnlarged looks for the backup of a disk that was enlarged, which the primary names and which is in the middle. It
-// goes to the end with the first move if nothing else is there, and else stays.
+// goes to the end with the first move if nothing else is there, and else stays. A damaged one is written to the end.
 func (c *copies) findEnlarged(g *gpt) error {
 	at := g.header.AltLBA
 	if !c.names(at) || at == ondisk.U64(c.end/c.sector-1) {
 		return nil
 	}
 	old, err := readCopy(g.d, c.sector, ondisk.I64(at)*c.sector, true)
-	switch {
-	case isNoMatch(err):
-		return nil
-	case err != nil:
-		return ondisk.Legible(err)
+	if err != nil && !isNoMatch(err) && ondisk.Legible(err) != nil {
+		return err
 	}
-	if !g.same(old) || old.header.AltLBA != g.header.MyLBA {
-		return nil
+	sound := err == nil && g.same(old) && old.header.AltLBA == g.header.MyLBA
+	var ours []disk.Range // the old backup is replaced where the two overlap
+	if sound {
+		ours = append(ours, old.array(), disk.Range{Off: old.at, Len: int64(old.header.HeaderSize)})
 	}
-	// what the old backup takes is replaced together with it
-	from := max(c.end-c.sector-c.room(), ondisk.I64(at+1)*c.sector)
-	free, err := isZero(g.d, from, c.end)
+	free, err := zerosBut(g.d, c.end-c.sector-c.room(), c.end, ours...)
 	if err != nil {
 		return err
 	}
 	fits := c.end-c.sector-c.room() >= ondisk.I64(g.header.LastUsable+1)*c.sector
-	if c.enlarged = free && fits && g.array().Len <= maxMended; !c.enlarged {
+	c.enlarged = free && fits && g.array().Len <= maxMended
+	c.lost = c.enlarged && !sound
+	if sound && !c.enlarged {
 		c.valid[backup] = old
 	}
 	return nil

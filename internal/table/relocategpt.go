@@ -33,7 +33,7 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 		w, name, patches := c.anew[i], copyNames[i], entries
 		switch {
 		case own != nil:
-		case w == nil || (!mends && !c.enlarged):
+		case w == nil || (!mends && !c.goes()):
 			continue // it stays as it is, and the plan of a move is refused
 		default:
 			patches = c.arrayPatches(w, entries, name)
@@ -58,7 +58,7 @@ func (t *Table) relocateGPT(to Places, geometry Geometry) []disk.Patch {
 	case t.Hybrid != nil && len(entries) == 0 && !grows: // nothing of it follows
 	case t.Hybrid != nil:
 		out = append(out, t.relocateHybrid(to, geometry)...)
-	case grows || mends || c.enlarged: // with a backup at the end of the disk
+	case grows || mends || c.goes(): // with a backup at the end of the disk
 		out = append(out, c.protective(to.Size)...)
 	}
 	return out
