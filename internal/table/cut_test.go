@@ -96,3 +96,30 @@ func TestChainCutShort(t *testing.T) {
 		})
 	}
 }
+
+// The free space at the end of an extended partition holds no data: sfdisk lists all logical partitions inside of the
+// image that was cut short there.
+func TestCutShortBehindTheLastLogical(t *testing.T) {
+	t.Parallel()
+	path := disktest.Blank(t, "disk.raw", 64<<20)
+	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+
+		"start=22528,size=20000,type=83\nstart=45056,size=20000,type=83\n", "sfdisk", "--quiet", path)
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	const end = 45056 + 20000
+	for _, left := range []int64{end - 1, end, end + 1, 120479} {
+		require.NoError(t, os.Truncate(path, left*512))
+		dump := disktest.Output(t, "sfdisk", "--dump", path)
+		require.Regexp(t, `raw6 : start= *45056, size= *20000,`, dump)
+		got, err := Read(disktest.ShortDisk(whole[:left*512], left*512))
+		require.NoError(t, err)
+		require.Equal(t, "cut-short", got.Issues[0].Code)
+		if end <= left {
+			require.Contains(t, got.Issues[0].Text, "in the free space at the end of the extended partition")
+			require.Contains(t, got.Issues[0].Remedy, "truncate -s 61685760 ")
+			require.NotContains(t, got.Issues[0].Remedy, "copy the whole image")
+		} else {
+			require.Contains(t, got.Issues[0].Text, "the last 512 bytes of the last partition are not there")
+		}
+	}
+}

@@ -31,6 +31,7 @@ type Record struct {
 // readLogical walks the chain of every extended partition. A chain that breaks keeps what was read of it.
 func (m *mbr) readLogical(d disk.Disk) {
 	for _, p := range m.containers() {
+		m.lost = m.lost || p.Kind == Extended && p.Off >= d.Size()
 		if p.Kind != Extended || p.Off == 0 || p.Off >= d.Size() || p.Len == 0 {
 			continue // reported by checkRanges
 		}
@@ -75,6 +76,7 @@ func (c *chain) step(off int64) int64 {
 			c.box.Off/c.m.SectorSize, c.box.End()/c.m.SectorSize-1))
 		return 0
 	case off > c.d.Size()-c.m.SectorSize:
+		c.m.lost = true
 		c.m.behind(func() {
 			c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba),
 				fmt.Sprintf("at most %d, the last sector of the disk", c.d.Size()/c.m.SectorSize-1))

@@ -57,7 +57,8 @@ func isNoMatch(err error) bool { return errors.Is(err, ondisk.ErrNoMatch) }
 type mbr struct {
 	Table
 	sector mbrSector
-	beyond int // issues for nothing but the end of the disk
+	beyond int  // issues for nothing but the end of the disk
+	lost   bool // boot records behind the end of the disk may name more logical partitions
 }
 
 func readMBR(d disk.Disk) (*mbr, error) {
@@ -216,11 +217,14 @@ func (m *mbr) checkCut(size int64) {
 		return
 	}
 	end, missing := size, int64(0)
-	for _, p := range m.containers() {
+	for _, p := range m.Partitions {
 		end = max(end, p.End())
-		missing += max(0, min(p.End()-size, p.Len))
+		// of an extended partition its logical ones count, unless some may be unknown
+		if p.Kind == Primary || (p.Kind == Extended) == m.lost {
+			missing += max(0, min(p.End()-size, p.Len))
+		}
 	}
-	m.cutShort(end, size, max(missing, 1), broken[0].Err)
+	m.cutShort(end, size, missing, broken[0].Err)
 }
 
 // bytes returns the entry as it stands on the disk.

@@ -211,6 +211,10 @@ func (t *Table) cutShort(want, size, missing int64, err error) {
 	remedy := fmt.Sprintf("copy the whole image from its source again. Where a copy can have no more, and only then, "+
 		"%s puts zeros there, and the guest must check the file system", longer(want))
 	switch {
+	case missing == 0 && t.Scheme == MBR:
+		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short in the "+
+			"free space at the end of the extended partition. All other partitions are there", size, want)
+		remedy = longer(want) + " makes it as long as it was"
 	case missing == 0:
 		text = fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short behind "+
 			"its last partition. All partitions are there, the backup GPT is not", size, want)
