@@ -227,6 +227,7 @@ func (s *Source) unused() (f *freespace.Found, err error) {
 func (s *Source) moves(g Goal) (*plan.Plan, error) {
 	if g.Copy {
 		p := plan.Copy(s.Image.Disk.Size())
+		p.Notes = copied(s.Layout)
 		if g.RepairTable {
 			p.Mend(s.Layout)
 		}
@@ -245,6 +246,17 @@ func (s *Source) moves(g Goal) (*plan.Plan, error) {
 		p.Join(s.Layout, s.machine)
 	}
 	return p, err
+}
+
+// copied returns warnings of a malformed disk, of which a copy without a move is as malformed.
+func copied(l *layout.Layout) (out []align.Finding) {
+	for _, i := range l.Issues {
+		if i.Effect == ondisk.Broken {
+			i.Effect, i.Err = ondisk.Warn, nil
+			out = append(out, align.FromIssue(i))
+		}
+	}
+	return out
 }
 
 // Refusals returns the reasons for which a copy could not be made now; none of a malformed disk, of which Malformed

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -379,4 +380,28 @@ func TestSourcesAreHeld(t *testing.T) {
 		moves)
 	require.NoError(t, err)
 	require.Positive(t, locked)
+}
+
+// A copy without a move says that the disk was cut short; sfdisk made its table.
+func TestCopyOfACutDiskIsReported(t *testing.T) {
+	t.Parallel()
+	path := disktest.Blank(t, "disk.raw", 8<<20)
+	disktest.RunInput(t, "label: dos\nstart=2048,size=2048,type=83\nstart=8192,size=8192,type=83\n", "sfdisk",
+		"--quiet", path)
+	plans := func() *plan.Plan {
+		s := open(t, path)
+		defer s.Close()
+		p, err := s.Plan(Goal{Copy: true})
+		require.NoError(t, err)
+		require.Empty(t, p.Refusals(false), "a copy is as good as its source")
+		return p
+	}
+	require.Empty(t, plans().Notes)
+	require.NoError(t, os.Truncate(path, 6<<20))
+	notes := plans().Notes
+	require.Len(t, notes, 2)
+	require.Equal(t, "cut-short", notes[0].Code)
+	require.Equal(t, align.Warning, notes[0].Severity)
+	require.Contains(t, notes[0].Text, "has 6291456 of the 8388608 bytes")
+	require.Equal(t, 2, notes[1].Partition)
 }
