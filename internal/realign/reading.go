@@ -225,10 +225,21 @@ func (s *Source) left() {
 	}
 	if len(names) > 0 {
 		s.Beside = append(s.Beside, ondisk.Issue{
-			Code: "left-behind", Effect: ondisk.Note, Text: leftText(names),
-			Remedy: "give the same command again, which removes what it left; or remove it by hand",
+			Code: "left-behind", Effect: ondisk.Note, Text: leftText(names), Remedy: leftRemedy,
 		})
 	}
+}
+
+const leftRemedy = "give the same command again, which removes what it left; or remove it by hand"
+
+// LeftBehind returns what a user should know of hidden files that killed runs have left of the file at a path; empty:
+// there are none.
+func LeftBehind(path string) string {
+	names := unfinished.LeftAt(path)
+	if len(names) == 0 {
+		return ""
+	}
+	return leftText(names) + ": " + leftRemedy
 }
 
 func leftText(names []string) string {
@@ -280,6 +291,9 @@ func (s *Source) open() error {
 		return nil
 	}
 	s.asked = true
+	if err := unfinished.Incomplete(s.Image.Dir, of.Base, of.Path); err != nil {
+		return err
+	}
 	base, _ := strings.CutSuffix(of.Base, image.Moving)
 	w, err := unfinished.Beside(s.Image.Dir, base)
 	if err == nil && w == nil && !s.Image.Packaged() {

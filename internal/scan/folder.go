@@ -105,7 +105,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		if r.Spare != nil && r.Spare(e.Device, e.Inode) {
 			continue
 		}
-		if !e.named && unfinished.Temporary(e.Name) { // it is no image yet, or none any more
+		if !e.named && unfinished.Temporary(e.Name, e.Size) { // it is no image yet, or none any more
 			if !f.context {
 				r.temporary.Add(1)
 			}

@@ -33,27 +33,50 @@ const (
 	Partial  = ".partial"  // it is being written
 	Replaced = ".replaced" // another file has got its name
 	Renamed  = ".exchange" // it is about to get its name by an exchange
+	Trial    = ".trial"    // an empty file, to try links and renames
+	Moved    = ".moved"    // the second name of that
 )
 
-// Temporary reports whether a name is one that a file has only while a run is at work, or after one was killed.
-func Temporary(name string) bool {
+// Temporary reports whether a name is one that a file of a size has only while a run is at work, or after one was
+// killed.
+func Temporary(name string, size int64) bool {
 	switch end := filepath.Ext(name); end {
 	case Partial, Replaced, Renamed:
 		return name[0] == '.' && len(name) > len(".")+len(end)
+	case Trial, Moved:
+		return name[0] == '.' && len(name) > len(".")+len(end) && size == 0
 	default:
 		return false
 	}
 }
 
+// Incomplete returns the refusal of a file that has the name of one that is being written, nil for any other. path is
+// its path as the user names it.
+func Incomplete(d *gate.Folder, base, path string) error {
+	final, partial := strings.CutSuffix(base, Partial)
+	if final, _ = strings.CutPrefix(final, "."); !partial || "."+final+Partial != base || final == "" {
+		return nil
+	}
+	r := &ondisk.Refusal{
+		Code: "unfinished", Reason: fmt.Sprintf("it is an unfinished copy, of which trueup makes %.256q", final),
+		Remedy: "give the command that wrote it again, or remove it by hand; if it is something else, rename it",
+	}
+	if w, err := Beside(d, final); w != nil && err == nil {
+		w.Path = strings.TrimSuffix(path, base) + final
+		r.Reason, r.Remedy = r.Reason+": "+w.Text, w.advice()
+	}
+	return r
+}
+
 // LeftOf lists the files that killed runs have left of a file, final or not, and that no run is at work on.
 func LeftOf(d *gate.Folder, base string) (out []string) {
-	for _, end := range []string{Partial, Replaced, Renamed} {
+	for _, end := range []string{Partial, Replaced, Renamed, Trial, Moved} {
 		name := "." + base + end
 		f, err := d.OpenAny(name, ondisk.ErrReference)
 		if err != nil {
 			continue // it is not there, or nothing that a run leaves
 		}
-		if !f.AtWork() {
+		if Temporary(name, f.Size()) && !f.AtWork() {
 			out = append(out, name)
 		}
 		_ = f.Close() // it was read

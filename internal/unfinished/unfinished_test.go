@@ -178,3 +178,24 @@ func TestKindsAreWhole(t *testing.T) {
 		}
 	}
 }
+
+// The refusal of a partial file names the commands that go on with its journal.
+func TestIncomplete(t *testing.T) {
+	t.Parallel()
+	held, path := begin(t, unfinished.Copy)
+	require.NoError(t, held.Close())
+	d, err := gate.OpenFolder(filepath.Dir(path))
+	require.NoError(t, err)
+	defer d.Close()
+	dir := filepath.Dir(path) + string(filepath.Separator)
+	for base, want := range map[string]string{
+		".vm.vmdk.partial": "trueup resume " + path, ".other.partial": "remove it by hand",
+		"vm.vmdk": "", "vm.vmdk.partial": "", ".partial": "", "..partial": "", ".vm.vmdk.replaced": "",
+	} {
+		err := unfinished.Incomplete(d, base, dir+base)
+		require.Equal(t, want != "", err != nil, base)
+		if want != "" {
+			require.ErrorContains(t, err, want)
+		}
+	}
+}

@@ -173,5 +173,9 @@ func (f *openFlags) nothingOpen(ctx context.Context, errOut io.Writer, path stri
 	if realign.Code(err) == "unfinished" {
 		return err
 	}
-	return command.Usage("%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
+	text := fmt.Sprintf("%s: nothing is open here: there is no journal %s", path, unfinished.JournalOf(path))
+	if left := realign.LeftBehind(path); left != "" {
+		text += "; " + left
+	}
+	return command.Usage("%s", text)
 }

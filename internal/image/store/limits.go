@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // limits are what the file system of DEST lacks. Those of networks, shared folders and user space lack much.
@@ -98,7 +99,7 @@ func readable(d *gate.Folder, name string) error {
 
 // trialNames are names that a file has for a moment, to try links and renames.
 func trialNames(final string) (first, second string) {
-	return "." + final + ".trial", "." + final + ".moved"
+	return "." + final + unfinished.Trial, "." + final + unfinished.Moved
 }
 
 // tryNames tries a second name and a rename that replaces nothing, with a file that serves for nothing else: a server
