@@ -142,10 +142,10 @@ func TestNearlyRightValues(t *testing.T) {
 		"boot --firmware efi src.img":               "did you mean uefi?",
 		"boot --bus sat src.img":                    "did you mean sata?",
 		"version --color nevr":                      "did you mean never? See trueup version --help",
-		"scan -f json src.img":                      "did you mean -o FORMAT, such as -o json?",
-		"scan --format json src.img":                "did you mean -o FORMAT, such as -o json?",
+		"scan -f json src.img":                      "did you mean -o json?",
+		"scan --format json src.img":                "did you mean -o json?",
 		"inspect --format json src.img":             "the format of the result is -o json",
-		"serve -O raw src.img":                      "did you mean -o FORMAT, such as -o json?",
+		"serve -O raw src.img":                      "did you mean -o json?",
 	} {
 		isNonsense(t, []int{64}, want, strings.Fields(line)...)
 	}

@@ -49,7 +49,7 @@ func Main(version string, args []string) (code int) {
 	}()
 	boundHeap(helper)
 	root := newRoot(version, c)
-	root.SetArgs(args)
+	calls(root, args)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		plainUsages(root)
 	}
@@ -98,7 +98,7 @@ func boundHeap(helper bool) {
 func Run(ctx context.Context, version string, args []string, out, errOut io.Writer) int {
 	c := &command.Base{Asked: asksJSON(args)}
 	root := newRoot(version, c)
-	root.SetArgs(args)
+	calls(root, args)
 	root.SetOut(out)
 	root.SetErr(errOut)
 	root.SetIn(strings.NewReader(""))
@@ -170,7 +170,6 @@ of configurations, or the file that TRUEUP_CONFIG names.`,
 	command.Complete(root, "output", "text", "json")
 	command.Complete(root, "color", c.Color.Of...)
 	keepLog(root, c)
-	root.SetFlagErrorFunc(wrongFlag)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(inspectcmd.NewInspect(c), inspectcmd.NewPlan(c),
