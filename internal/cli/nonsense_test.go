@@ -145,7 +145,7 @@ func TestNearlyRightValues(t *testing.T) {
 		"scan -f json src.img":                      "did you mean -o json?",
 		"scan --format json src.img":                "did you mean -o json?",
 		"inspect --format json src.img":             "the format of the result is -o json",
-		"serve -O raw src.img":                      "did you mean -o json?",
+		"serve -O raw src.img":                      "did you mean -o FORMAT, such as -o json?",
 	} {
 		isNonsense(t, []int{64}, want, strings.Fields(line)...)
 	}
