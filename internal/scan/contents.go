@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/unfinished"
 )
@@ -113,6 +114,7 @@ func (c *contents) relate() {
 	c.joinPieces(files)
 	c.joinCompanions(files)
 	c.joinBundle(files)
+	c.joinChunks(files)
 	for _, x := range files {
 		for _, part := range x.id.Extents {
 			if p := c.files[part]; p != nil && x.takes(p) {
@@ -159,6 +161,25 @@ func (c *contents) joinBundle(files []*found) {
 	for _, x := range files {
 		if x != d && (x.id.Format == image.Parallels || image.InBundle(x.Name)) {
 			c.owners[x.Name] = append(c.owners[x.Name], d)
+		}
+	}
+}
+
+// joinChunks gives the chunks of a file to the OVF that names the file. Spec: DSP0243 7.1.
+func (c *contents) joinChunks(files []*found) {
+	packs := map[string]*found{}
+	for _, x := range files {
+		for _, name := range x.id.Extents {
+			if x.id.Kind == image.Pack {
+				packs[name] = x
+			}
+		}
+	}
+	for _, x := range files {
+		whole, _ := ovf.Whole(x.Name)
+		if p := packs[whole]; p != nil && c.files[whole] == nil {
+			x.chunk = true
+			c.owners[x.Name] = append(c.owners[x.Name], p)
 		}
 	}
 }
@@ -286,7 +307,7 @@ func (c *contents) hidden(x *found) bool {
 	return slices.ContainsFunc(c.owners[x.Name], func(o *found) bool {
 		switch {
 		case o.silent:
-			return x.isExtent() // it would be called an orphan, which it is not
+			return x.chunk || x.isExtent() // it would be called a disk or an orphan, which it is not
 		case o.wanted:
 			return true
 		case x.named:

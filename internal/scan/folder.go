@@ -31,6 +31,7 @@ type found struct {
 	silent bool   // its row failed, and does not cover its parts
 	clone  string // the image of Clonezilla that it is a piece of
 	bundle bool   // it describes a folder, and its row covers that
+	chunk  bool   // a part of a file that an OVF names
 }
 
 // folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is

@@ -331,6 +331,21 @@ func TestFilesBesideDisks(t *testing.T) {
 	require.Equal(t, []string{"vm.vmdk"}, tr.shown())
 }
 
+// The chunks of a file that an OVF names are no disks of their own, whether the OVF can be judged or not. Spec: DSP0243
+// 7.1.
+func TestChunksOfAnOVF(t *testing.T) {
+	tr := newTrial(t)
+	tr.put(map[string]string{
+		"vm.ovf": "pack\nhas d.vmdk", "d.vmdk.000000000": "disk", "d.vmdk.000000001": "disk",
+		"broken.ovf": "pack\nhas e.vmdk", "e.vmdk.000000000": "disk", "other.vmdk.000000000": "disk",
+		"whole.ovf": "pack\nhas w.vmdk", "w.vmdk": "disk", "w.vmdk.000000000": "disk",
+	})
+	tr.scanned()
+	require.Equal(t, []string{
+		"broken.ovf failed", "other.vmdk.000000000", "vm.ovf", "w.vmdk.000000000", "whole.ovf",
+	}, tr.shown())
+}
+
 func TestNonImagesAreCounted(t *testing.T) {
 	tr := newTrial(t)
 	sector := strings.Repeat(" ", 508)
