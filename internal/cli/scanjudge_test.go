@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"bytes"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/qcow2forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
@@ -73,4 +76,27 @@ func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 		j.Check = false
 		require.Equal(t, j.Image(job).Disks[0].Verdict, got.Disks[0].Verdict)
 	}
+}
+
+// A file of macOS beside a disk is no disk, whatever it holds, unless it holds one.
+func TestFilesOfMacOS(t *testing.T) {
+	t.Chdir(t.TempDir())
+	disk := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: 4096})
+	put(t, "x.img", disk)
+	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "x.img", "x.vmdk")
+	for name, content := range map[string][]byte{
+		"._x.vmdk": bytes.Repeat([]byte("fork"), 4<<10), "._x.img": bytes.Repeat([]byte("fork"), 1<<20),
+	} {
+		put(t, name, content)
+		r := trueup(t, "scan", "--isolation", "none", "--json", ".")
+		require.Equal(t, 0, r.code, r.stdout)
+		require.Contains(t, r.stdout, "AppleDouble")
+		require.Equal(t, 1, trueup(t, "inspect", name).code, "the user means it")
+		require.NoError(t, os.Remove(name))
+	}
+	put(t, "._x.img", disk)
+	r := trueup(t, "scan", "--isolation", "none", ".")
+	require.Equal(t, 0, r.code, r.stdout)
+	require.Contains(t, r.stdout, "3 images")
+	require.NotContains(t, r.stdout, "AppleDouble")
 }

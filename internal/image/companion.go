@@ -77,10 +77,10 @@ func companionOf(name string, head []byte) *companion {
 // named reports whether a name alone tells the kind. Other files than those of macOS begin with "._".
 func (c *companion) named(name string) bool { return c.name != "AppleDouble" && c.disk(name) != "" }
 
-// CompanionKind returns the kind of companions that a name alone tells, empty for other names.
+// CompanionKind returns the kind of companions that have such names, empty for other names.
 func CompanionKind(name string) string {
 	for _, c := range companions {
-		if c.named(name) {
+		if c.disk(name) != "" {
 			return c.name
 		}
 	}
@@ -124,6 +124,6 @@ func (img *Image) noteCompanion() {
 	}
 	text, _ := CompanionText(kind, img.Base)
 	img.Issues = append(img.Issues, ondisk.Issue{
-		Code: CodeCompanion, Effect: ondisk.Note, Text: fmt.Sprintf("by its name it is a %s: then %s", kind, text),
+		Code: CodeCompanion, Effect: ondisk.Note, Text: fmt.Sprintf("its name is typical of %s: then %s", kind, text),
 	})
 }

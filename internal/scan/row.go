@@ -100,9 +100,12 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 // namedCompanion reports whether an image has nothing that is known, and the name and place of a companion.
 func namedCompanion(i *results.Image) bool {
 	return slices.ContainsFunc(i.Disks, func(d results.Disk) bool {
-		return d.Content == align.UnknownContent &&
-			slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeCompanion })
+		return d.Content == align.UnknownContent && saysCompanion(d)
 	})
+}
+
+func saysCompanion(d results.Disk) bool {
+	return slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeCompanion })
 }
 
 // fleeting reports whether the error of a packed image is not one of its bytes.
