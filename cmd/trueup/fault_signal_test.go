@@ -122,9 +122,10 @@ func TestSignalThatIsIgnored(t *testing.T) {
 // A report that cannot be read is no success.
 func TestReportCannotBeWritten(t *testing.T) {
 	t.Parallel()
-	source := sampleDisk(t)
+	source, same := sampleDisk(t), filepath.Join(t.TempDir(), "same.img")
+	disktest.Run(t, "cp", "--sparse=always", source, same)
 	sh := disktest.Tool(t, "sh")
-	for _, args := range [][]string{{"inspect", source}, {"plan", source}, {"verify", source, source}, {"version"}} {
+	for _, args := range [][]string{{"inspect", source}, {"plan", source}, {"verify", source, same}, {"version"}} {
 		for _, format := range []string{"text", "json"} {
 			r := run(t, sh, append([]string{"-c", `exec "$@" > /dev/full`, "sh", builtPath, "-o", format}, args...)...)
 			require.Equal(t, 1, r.code, "trueup %q", args)

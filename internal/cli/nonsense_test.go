@@ -55,6 +55,8 @@ func nonsense(t *testing.T) {
 	put(t, "empty", nil)
 	require.NoError(t, os.Mkdir("dir", 0o700))
 	require.NoError(t, os.Symlink("absent", "dangling"))
+	require.NoError(t, os.Symlink("src.img", "link.img"))
+	require.NoError(t, os.Link("src.img", "hard.img"))
 }
 
 // usual returns arguments that a command can take.
@@ -107,7 +109,6 @@ func TestNonsenseValues(t *testing.T) {
 				args...)
 			n++
 			return
-		case cmd.Name() == "boot" && f.Name == "format": // boot starts another program first, which is this test here
 		case !path && !free[f.Name]:
 			isNonsense(t, []int{64}, "bogus", append([]string{cmd.Name(), "--" + f.Name + "=bogus"}, usual(cmd)...)...)
 			n++
@@ -195,6 +196,9 @@ func TestNonsenseArguments(t *testing.T) {
 		},
 		{64, "is never written", []string{"convert", "src.img", "src.img"}},
 		{64, "absent: nothing is open here", []string{"finish", "absent"}},
+		{64, "SOURCE src.img and DEST src.img are the same file", []string{"verify", "src.img", "src.img"}},
+		{64, "SOURCE src.img and DEST link.img are the same file", []string{"verify", "src.img", "link.img"}},
+		{64, "SOURCE hard.img and DEST src.img are the same file", []string{"verify", "hard.img", "src.img"}},
 		{64, "trueup: absent: no such file or directory", []string{"report", "absent"}},
 		{64, "dir is not a regular file", []string{"report", "dir"}},
 		{1, "trueup: absent: no such file or directory", []string{"bench", "absent"}},

@@ -53,12 +53,13 @@ func TestAnEditedScriptIsKept(t *testing.T) {
 // Every report is a text that the next one may replace.
 func TestReportsAreWrittenAgain(t *testing.T) {
 	own(t)
+	put(t, "copy.img", tiny())
 	for _, args := range [][]string{
 		{"inspect", "src.img"},
 		{"inspect", "--json", "src.img"},
 		{"inspect", "--list", "src.img"},
 		{"plan", "src.img"},
-		{"verify", "src.img", "src.img"},
+		{"verify", "src.img", "copy.img"},
 		{"version"},
 		{"align", "--force", "src.img", "new.img"},
 	} {

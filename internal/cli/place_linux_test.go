@@ -202,6 +202,7 @@ func TestPlaces(t *testing.T) {
 			t.Run(title, func(t *testing.T) {
 				t.Chdir(t.TempDir())
 				tiny().Write(t, "src.img")
+				put(t, "copy.img", tiny())
 				put(t, "src.ova", forgedPackage())
 				s.make(t)
 				requirePlace(t, s, w)

@@ -45,7 +45,7 @@ type writing struct {
 var writings = []writing{
 	{"inspect", "report", []string{"inspect", "src.img", "--out", "PLACE"}},
 	{"plan", "report", []string{"plan", "src.img", "--out", "PLACE"}},
-	{"verify", "report", []string{"verify", "src.img", "src.img", "--out", "PLACE"}},
+	{"verify", "report", []string{"verify", "src.img", "copy.img", "--out", "PLACE"}},
 	{"version", "report", []string{"version", "--out", "PLACE"}},
 	{"align, report", "report", []string{"align", "src.img", "new.img", "--out", "PLACE"}},
 	{"convert, report", "report", []string{"convert", "src.img", "new.img", "--out", "PLACE"}},

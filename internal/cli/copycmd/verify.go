@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -60,9 +61,20 @@ are plausible.
 	return cmd
 }
 
+// sameFile reports whether two paths lead to one file.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, other := os.Stat(b)
+	return a == b || err == nil && other == nil && os.SameFile(x, y)
+}
+
 func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, dest string) error {
 	if err := errors.Join(f.Check(), f.CheckWork()); err != nil {
 		return err
+	}
+	if sameFile(src, dest) {
+		return command.Usage("SOURCE %s and DEST %s are the same file, which says nothing of a copy; name two", src,
+			dest)
 	}
 	if len(f.With) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.DynamicDisks || f.Flatten) {
 		return command.Usage("--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of " +
