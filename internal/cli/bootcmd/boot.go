@@ -80,7 +80,8 @@ func (f *bootFlags) addMachine(cmd *cobra.Command) {
 }
 
 func (f *bootFlags) checkFlags() error {
-	err := errors.Join(f.CheckPage(), f.Consistent(), f.CheckTrial(), f.CheckProgress())
+	_, err := f.Reading.Options()
+	err = errors.Join(err, f.CheckPage(), f.Consistent(), f.CheckTrial(), f.CheckProgress())
 	if err != nil || f.pictures == "" {
 		return err
 	}
