@@ -308,6 +308,9 @@ func (s *Source) promised(p *plan.Plan) (view disk.Disk, after *layout.Layout, e
 	if after, err = layout.Read(view, s.geometry()); err != nil {
 		return nil, nil, fmt.Errorf("planned result: %w", err)
 	}
+	if s.Layout.Table == nil && after.Table != nil && p.Size > p.OldSize {
+		return nil, nil, tableByGrowth(p, after.Table)
+	}
 	if err := checkOld(s.Image.Disk, p); err != nil {
 		if s.readAgain() && errors.Is(err, verify.ErrDifferent) {
 			return nil, nil, s.otherBytes(err.Error())
@@ -324,6 +327,16 @@ func (s *Source) promised(p *plan.Plan) (view disk.Disk, after *layout.Layout, e
 		return nil, nil, fmt.Errorf("planned result: %w", err)
 	}
 	return view, after, nil
+}
+
+// tableByGrowth refuses a larger copy of a disk without a table on which code or text in sector 0 names places that only
+// the copy has: systems would find partitions.
+func tableByGrowth(p *plan.Plan, t *table.Table) error {
+	return &ondisk.Refusal{
+		Code: "unsupported", Reason: fmt.Sprintf("the disk has no partition table, and its copy would grow from %d to "+
+			"%d bytes, where sector 0 reads as a table (%s) of places behind the old end", p.OldSize, p.Size, t.Scheme),
+		Remedy: "keep the size of the disk: choose a format of DEST that stores it exactly, such as --to raw",
+	}
 }
 
 // unexplained lists bytes of the planned disk that neither a move nor a field that had to follow it explains.

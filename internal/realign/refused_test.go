@@ -3,6 +3,7 @@ package realign
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -404,4 +405,34 @@ func TestCopyOfACutDiskIsReported(t *testing.T) {
 	require.Equal(t, align.Warning, notes[0].Severity)
 	require.Contains(t, notes[0].Text, "has 6291456 of the 8388608 bytes")
 	require.Equal(t, 2, notes[1].Partition)
+}
+
+// Code in sector 0 can name places that only a larger disk has.
+func TestGrowthThatMakesATable(t *testing.T) {
+	t.Parallel()
+	const sectors = 2048 + 100
+	disk := make([]byte, sectors*512)
+	entry := func(slot int, flag byte, start, count uint32) {
+		e := disk[446+16*slot:]
+		e[0], e[4] = flag, 0x83
+		binary.LittleEndian.PutUint32(e[8:], start)
+		binary.LittleEndian.PutUint32(e[12:], count)
+	}
+	entry(0, 0, sectors+5, 50)
+	entry(1, 0x77, 0x77777777, 50)
+	copy(disk, "some code")
+	disk[510], disk[511] = 0x55, 0xaa
+	path := filepath.Join(t.TempDir(), "disk.raw")
+	require.NoError(t, os.WriteFile(path, disk, 0o600))
+	s := open(t, path)
+	defer s.Close()
+	p, err := s.Plan(Goal{Copy: true})
+	require.NoError(t, err)
+	_, err = s.View(p)
+	require.NoError(t, err)
+	p.Grow(s.Layout, 2*units.MiB)
+	_, err = s.View(p)
+	refused, ok := errors.AsType[*ondisk.Refusal](err)
+	require.True(t, ok, err)
+	require.Contains(t, refused.Reason, "from 1099776 to 2097152 bytes")
 }
