@@ -329,7 +329,7 @@ func (s *Source) promised(p *plan.Plan) (view disk.Disk, after *layout.Layout, e
 	return view, after, nil
 }
 
-// tableByGrowth refuses a larger copy of a disk without a table on which code or text in sector 0 names places that only
+// tableByGrowth refuses a larger copy of a disk without a table on which bytes of sector 0 name places that only
 // the copy has: systems would find partitions.
 func tableByGrowth(p *plan.Plan, t *table.Table) error {
 	return &ondisk.Refusal{
