@@ -58,6 +58,15 @@ func ParseGUID(s string) (g GUID, ok bool) {
 	return g, true
 }
 
+// CustomGUID makes a UUID of version 8, "custom", and of the common variant of the first bytes of a digest. Spec: RFC
+// 9562, 5.8.
+func CustomGUID(sum []byte) (g GUID) {
+	copy(g[:], sum)
+	g[7] = g[7]&0x0f | 0x80 // the first three groups are little-endian
+	g[8] = g[8]&0x3f | 0x80
+	return g
+}
+
 // MustGUID is ParseGUID for the constants of a specification.
 func MustGUID(s string) GUID {
 	g, ok := ParseGUID(s)

@@ -290,7 +290,7 @@ func (t *Text) Align(r *Align) {
 	t.replacedLines(r.Replaced, r.Dest)
 	words, command := useOf(r.Format, r.Subformat, r.Dest, r.Folder)
 	switch {
-	case r.Replaced != nil && r.Format == "vdi": // the path is what it was, and that is not all there is to it
+	case r.Replaced != nil && r.registered: // the path is what it was, and that is not all there is to it
 		t.next("VirtualBox knows the disk by the UUID of the original. If it has no snapshots in any folder:   ",
 			"VBoxManage internalcommands sethduuid "+shell.Quote(r.Dest)+" UUID")
 	case r.Source != r.Dest && command != "":

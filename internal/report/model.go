@@ -305,6 +305,8 @@ type Align struct {
 	ExitCode int             `json:"exit_code"`
 
 	Replaced *Replaced `json:"replaced,omitempty"` // where DEST got the names of SOURCE
+
+	registered bool // VirtualBox knows SOURCE by its UUID
 }
 
 // Checksum is the digest of a file that was written.

@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/fragments/volumes"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/realign"
@@ -138,7 +139,18 @@ func NewAlign(h Head, s *realign.Source, p *realign.Plan, dest string) *Align {
 	return &Align{
 		Head: h, Source: s.Path(), Dest: dest, Format: s.Image.Format, Subformat: s.Image.Subformat,
 		Changes: NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{}, Unpacked: s.Image.Unpacked,
+		registered: registered(s.Image),
 	}
+}
+
+// registered reports whether VirtualBox knows an image by a UUID in it.
+func registered(img *image.Image) bool {
+	for _, d := range img.Details {
+		if d.Name == "uuid.image" {
+			return true
+		}
+	}
+	return img.Format == "vdi"
 }
 
 // NewStreamAlign reports on the copy of a stream.

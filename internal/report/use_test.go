@@ -50,6 +50,7 @@ func TestUseOfACopy(t *testing.T) {
 	out.Reset()
 	(&Text{W: &out}).Align(&Align{
 		Source: "s.orig.vdi", Dest: "s.vdi", Format: "vdi", Written: true, Replaced: &Replaced{Original: "s.orig.vdi"},
+		registered: true,
 	})
 	require.Contains(t, out.String(), "VBoxManage internalcommands sethduuid s.vdi UUID\n")
 	require.NotContains(t, out.String(), "To use it with ")

@@ -96,16 +96,12 @@ func stated(g driver.Geometry) geometry {
 	return geometry{ondisk.U32(g.Cylinders), ondisk.U32(g.Heads), ondisk.U32(g.Sectors), sector}
 }
 
-// identity returns a UUID of version 8, "custom", and of the common variant. Spec: RFC 9562, 5.8. The first three
-// fields are little-endian, so that the version stands in byte 7.
-func identity(seed []byte, of string) (id ondisk.GUID) {
+// identity returns a UUID that follows from the copy.
+func identity(seed []byte, of string) ondisk.GUID {
 	h := sha256.New()
 	h.Write([]byte(of))
 	h.Write(seed)
-	copy(id[:], h.Sum(nil))
-	id[7] = id[7]&0x0f | 0x80
-	id[8] = id[8]&0x3f | 0x80
-	return id
+	return ondisk.CustomGUID(h.Sum(nil))
 }
 
 // Unit returns less than a block: what is never written of a block stays a hole of the file.

@@ -67,6 +67,24 @@ func (d *descriptor) identity(seed []byte) identity {
 	return id
 }
 
+// imageUUID is the key of the UUID by which VirtualBox registers an image.
+const imageUUID = "ddb.uuid.image"
+
+// virtualBox returns the value of a line for a copy. VirtualBox attaches no two images of one UUID, and a complete
+// image has no parent. Source: VirtualBox, src/VBox/Storage/VMDK.cpp, VMDK_DDB_*_UUID.
+func (id identity) virtualBox(l line) string {
+	none := ondisk.GUID{}
+	switch old, ok := ondisk.ParseGUID(l.val); {
+	case !ok || old == none:
+	case l.key == imageUUID, l.key == "ddb.uuid.modification":
+		sum := sha256.Sum256(append([]byte(l.key), id.sum[:]...))
+		return ondisk.CustomGUID(sum[:]).String()
+	case l.key == "ddb.uuid.parent", l.key == "ddb.uuid.parentmodification":
+		return none.String()
+	}
+	return l.val
+}
+
 // withIDs returns the lines with both content identifiers: qemu-img opens no descriptor that lacks parentCID.
 func (d *descriptor) withIDs() []line {
 	at := slices.IndexFunc(d.lines,
@@ -96,6 +114,8 @@ func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []b
 			// The copy is complete, whatever its source was.
 		case l.key == "ddb.uuid" && newUUID(l.val, id.sum[16:]) != l.val:
 			out = append(out, strings.Replace(l.text, l.val, newUUID(l.val, id.sum[16:]), 1))
+		case l.val != "" && id.virtualBox(l) != l.val:
+			out = append(out, strings.Replace(l.text, l.val, id.virtualBox(l), 1))
 		default:
 			return out, false
 		}

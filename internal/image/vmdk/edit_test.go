@@ -136,6 +136,37 @@ func TestIdentityOfACopy(t *testing.T) {
 	require.Contains(t, text, "parentCID=ffffffff")
 }
 
+// VirtualBox refuses a second image of one UUID, and a complete image has no parent. The lines have the form that
+// VirtualBox writes.
+func TestIdentityForVirtualBox(t *testing.T) {
+	const old, none = "6f9a4e0c-52c1-4f31-9c2c-0f2d0c9d1a11", "00000000-0000-0000-0000-000000000000"
+	lines := func(image, modification, parent string) string {
+		return esxi + "ddb.uuid.image=\"" + image + "\"\nddb.uuid.modification=\"" + modification +
+			"\"\nddb.uuid.parent=\"" + parent + "\"\nddb.uuid.parentmodification=\"" + parent + "\"\n"
+	}
+	uuids := func(text string) []string {
+		var out []string
+		for _, m := range regexp.MustCompile(`(?m)^ddb\.uuid\.\w+="(.*)"$`).FindAllStringSubmatch(text, -1) {
+			out = append(out, m[1])
+		}
+		return out
+	}
+	got := uuids(copied(t, lines(old, old, old), "a"))
+	require.Len(t, got, 4)
+	// RFC 9562, 5.8
+	custom := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	require.Regexp(t, custom, got[0])
+	require.Regexp(t, custom, got[1])
+	require.NotEqual(t, got[0], got[1])
+	require.Equal(t, []string{none, none}, got[2:])
+	require.Equal(t, got, uuids(copied(t, lines(old, old, old), "a")))
+	require.NotEqual(t, got[0], uuids(copied(t, lines(old, old, old), "b"))[0])
+	require.Equal(t, []string{none, none}, uuids(copied(t, lines(old, none, none), "a"))[1:3], "never modified")
+	require.Equal(t, "{odd}", uuids(copied(t, lines("{odd}", none, none), "a"))[0], "an unknown form is left")
+	same := string(parsed(t, lines(old, old, none)).resized(newSize, driver.Geometry{}))
+	require.Equal(t, []string{old, old, none, none}, uuids(same), "the same disk, in its place")
+}
+
 // The same job gives the same identity, another one another.
 func TestIdentityFollowsFromTheJob(t *testing.T) {
 	cid := func(text, seed string) string {

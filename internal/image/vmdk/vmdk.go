@@ -224,7 +224,7 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 			Remedy: "make sure that it is no snapshot, and add the line parentCID=ffffffff; a copy has it",
 		})
 	}
-	for _, key := range []string{"ddb.adapterType", "ddb.virtualHWVersion", "ddb.toolsVersion"} {
+	for _, key := range []string{"ddb.adapterType", "ddb.virtualHWVersion", "ddb.toolsVersion", imageUUID} {
 		if v, no := d.get(strings.ToLower(key)); no > 0 {
 			img.Details = append(img.Details, driver.Detail{Name: strings.TrimPrefix(key, "ddb."), Value: v})
 		}
