@@ -83,7 +83,7 @@ func TestClients(t *testing.T) {
 			Contexts    []string
 			ReadOnly    bool `json:"is_read_only"`
 			MultiConn   bool `json:"can_multi_conn"`
-			Min         int  `json:"block_minimum"`
+			Min         int  `json:"block_size_minimum"`
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, "nbdinfo", "--list", "--json", uri)), &info))
@@ -94,6 +94,7 @@ func TestClients(t *testing.T) {
 	require.Equal(t, []string{allocation}, e.Contexts)
 	require.True(t, e.ReadOnly)
 	require.True(t, e.MultiConn)
+	require.Equal(t, 1, e.Min, "any byte can be read")
 
 	var states []state
 	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, "nbdinfo", "--map", "--json", uri)), &states))
