@@ -284,6 +284,7 @@ func (x *run) odd(files []file) (out []ondisk.Issue) {
 
 // Finish removes the original of a complete exchange.
 func Finish(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
+	again := h.Work.Phase == unfinished.Finishing // an earlier run may have removed files
 	x, err := begun(h)
 	if err == nil && (h.Work.Phase != unfinished.Finishing || x.keeps(x.d)) {
 		if err = x.mayFinish(o); err == nil {
@@ -294,6 +295,9 @@ func Finish(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 	if err == nil {
 		d.Files = names(x.New)
 		err = x.inSteps(func() error { return x.dropOriginal(&d) })
+	}
+	if len(d.Removed) == 0 && !again {
+		d.Text = "no file of the original was there any more; the journal is removed, and the aligned disk stays"
 	}
 	if err == nil {
 		err = x.Remove()

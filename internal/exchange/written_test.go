@@ -98,9 +98,11 @@ func TestOriginalWasRemoved(t *testing.T) {
 		h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
 		require.NoError(t, err)
 		require.Equal(t, unfinished.Kept, h.Work.Phase)
-		_, err = exchange.Finish(h, unfinished.Options{Force: true})
+		done, err := exchange.Finish(h, unfinished.Options{Force: true})
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
+		require.Empty(t, done.Removed)
+		require.Contains(t, done.Text, "no file of the original was there any more")
 		require.ElementsMatch(t, k.new, disktest.Names(t, dir))
 	}
 }
@@ -159,6 +161,7 @@ func TestFinishOfAnotherDisk(t *testing.T) {
 		require.NoError(t, err, name)
 		require.NoError(t, h.Close())
 		require.Empty(t, done.Removed, name)
+		require.NotContains(t, done.Text, "the original is removed", name)
 		require.Len(t, done.Notes, len(k.old), name)
 		delete(before, unfinished.JournalOf(k.main))
 		require.Equal(t, before, sums(t, dir), name)
