@@ -7,6 +7,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -39,6 +40,25 @@ func NonZero(ctx context.Context, d disk.Disk, jobs int, progress func(n int64))
 	}
 	err := diskcopy.Each(ctx, jobs, &diskcopy.Data{Disks: []disk.Disk{d}}, count)
 	return total.Load(), err
+}
+
+// Decode reads the compressed data of a disk, of which no look at the map finds whether they are sound.
+func Decode(ctx context.Context, d disk.Disk, jobs int, progress diskcopy.Progress) error {
+	packed := func(off int64) (disk.Run, error) {
+		run, _, err := disk.Leaf(d, off)
+		if _, plain := run.Src.(driver.File); plain {
+			run.Src = nil
+		}
+		return run, err
+	}
+	only := disk.New(d.Size(), d.SectorSize(), packed)
+	total, err := diskcopy.Size(ctx, 0, only)
+	if err != nil || total == 0 {
+		return err
+	}
+	progress.Begin(diskcopy.PhaseProve, total)
+	_, err = NonZero(ctx, only, jobs, progress.Add)
+	return err
 }
 
 // nonZero counts the bytes of the blocks of b that are not zero.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/trueup/trueup/internal/container"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
 )
 
 // patchy returns a disk that stores data, and zeros, in stretches of any length, and what it holds.
@@ -94,3 +95,49 @@ func TestNonZeroEndsWithAnError(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) ReadAt([]byte, int64) (int, error) { return 0, f.err }
+
+// unreadable is a file of an image in which nothing may be read.
+type unreadable struct{ driver.File }
+
+// spoiled is compressed data that is damaged at one byte.
+type spoiled struct {
+	bad int64
+	err error
+}
+
+func (p spoiled) ReadAt(b []byte, off int64) (int, error) {
+	clear(b)
+	if off <= p.bad && p.bad < off+int64(len(b)) {
+		return 0, p.err
+	}
+	return len(b), nil
+}
+
+// counts is a progress.
+type counts struct {
+	total int64
+	done  atomic.Int64
+}
+
+func (c *counts) Begin(_ string, total int64) { c.total = total }
+func (c *counts) Add(n int64)                 { c.done.Add(n) }
+
+// TestDecodeReadsCompressedData finds damage behind the amount that an inspection reads, and reads no plain data.
+func TestDecodeReadsCompressedData(t *testing.T) {
+	t.Parallel()
+	const size = 256 * mib
+	damage := errors.New("wrong checksum")
+	for bad, want := range map[int64]error{0: damage, size/2 - 1: damage, size - 4096: damage, size: nil} {
+		data := spoiled{bad, damage}
+		d := mapped(
+			disk.Run{Len: size / 2, Src: data}, disk.Run{Len: mib, Src: unreadable{}}, disk.Run{Len: 1 << 40},
+			disk.Run{Len: size / 2, Src: data, Off: size / 2},
+		)
+		var p counts
+		require.ErrorIs(t, container.Decode(t.Context(), d, 2, &p), want, bad)
+		require.Equal(t, size, p.total)
+		if want == nil {
+			require.Equal(t, p.total, p.done.Load())
+		}
+	}
+}

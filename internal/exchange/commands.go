@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,10 +28,10 @@ func Files(h *unfinished.Held) ([]string, error) {
 }
 
 // Resume completes an interrupted exchange.
-func Resume(h *unfinished.Held) (unfinished.Done, error) {
+func Resume(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 	x, err := begun(h)
 	if err == nil {
-		err = x.mayResume()
+		err = x.mayResume(ctx, o)
 	}
 	if err == nil {
 		if err = x.forward(); err != nil {
@@ -48,9 +49,9 @@ func Resume(h *unfinished.Held) (unfinished.Done, error) {
 
 // mayResume refuses to give the path to an outdated copy: while the path led to the source, a guest may have written to
 // it.
-func (x *run) mayResume() error {
+func (x *run) mayResume(ctx context.Context, o unfinished.Options) error {
 	if x.d.is(x.New[0].Name, x.New[0]) {
-		return x.copyStands()
+		return x.copyStands(ctx, o)
 	}
 	if err := x.free(string(x.Old[0].Name), names(slices.Concat(x.Old, x.New)), string(x.Old[0].Other)); err != nil {
 		return err
@@ -65,16 +66,16 @@ func (x *run) mayResume() error {
 			}
 		}
 	}
-	return x.copyStands()
+	return x.copyStands(ctx, o)
 }
 
 // copyStands refuses to complete an exchange by a copy that is not the one that was written.
-func (x *run) copyStands() error {
+func (x *run) copyStands(ctx context.Context, o unfinished.Options) error {
 	n := x.New[0]
 	if n.Disks == nil || !x.d.is(n.Name, n) && !x.d.is(n.Other, n) {
 		return nil // of an earlier version; or the steps say which file is another
 	}
-	err := x.copySide(x.d).promised(x.d, false)
+	err := x.copySide(x.d).promised(ctx, x.d, unfinished.Options{Progress: o.Progress})
 	if err == nil {
 		return nil
 	}
@@ -85,10 +86,10 @@ func (x *run) copyStands() error {
 
 // Undo brings the original back. What was written to the disk since the exchange is lost with it, which o has to
 // accept.
-func Undo(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
+func Undo(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 	x, err := begun(h)
 	if err == nil {
-		err = x.mayUndo(o)
+		err = x.mayUndo(ctx, o)
 	}
 	if err != nil {
 		return unfinished.Done{}, err
@@ -102,7 +103,7 @@ func Undo(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 
 // mayUndo refuses an undo by which something is lost or breaks, or that could not come to its end. One that was begun
 // is looked at again where the path still leads to the copy, since a guest can have been started from it.
-func (x *run) mayUndo(o unfinished.Options) error {
+func (x *run) mayUndo(ctx context.Context, o unfinished.Options) error {
 	if err := x.present(); err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func (x *run) mayUndo(o unfinished.Options) error {
 	if err := x.free(string(x.New[0].Name), names(x.New), string(x.Old[0].Other)); err != nil {
 		return err
 	}
-	if err := x.originalStands(o); err != nil {
+	if err := x.originalStands(ctx, o); err != nil {
 		return err
 	}
 	if odd := x.odd(x.Old); len(odd) > 0 && x.Work.Phase == unfinished.Kept && !o.Force {
@@ -149,11 +150,11 @@ func (x *run) mayUndo(o unfinished.Options) error {
 }
 
 // originalStands refuses to remove the copy where the original is not what it was.
-func (x *run) originalStands(o unfinished.Options) error {
+func (x *run) originalStands(ctx context.Context, o unfinished.Options) error {
 	original := x.originalSide(x.d, x.Work.Phase)
 	err := original.whole(x.d)
 	if err == nil && original.disks != nil { // journals of earlier versions have none
-		err = original.promised(x.d, o.Force)
+		err = original.promised(ctx, x.d, o)
 	}
 	if err == nil {
 		return nil
@@ -283,11 +284,11 @@ func (x *run) odd(files []file) (out []ondisk.Issue) {
 }
 
 // Finish removes the original of a complete exchange.
-func Finish(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
+func Finish(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 	again := h.Work.Phase == unfinished.Finishing // an earlier run may have removed files
 	x, err := begun(h)
 	if err == nil && (h.Work.Phase != unfinished.Finishing || x.keeps(x.d)) {
-		if err = x.mayFinish(o); err == nil {
+		if err = x.mayFinish(ctx, o); err == nil {
 			err = x.Enter(unfinished.Finishing)
 		}
 	}
@@ -306,7 +307,7 @@ func Finish(h *unfinished.Held, o unfinished.Options) (unfinished.Done, error) {
 }
 
 // mayFinish refuses to remove an original that is all there is, or that something needs.
-func (x *run) mayFinish(o unfinished.Options) error {
+func (x *run) mayFinish(ctx context.Context, o unfinished.Options) error {
 	orig := string(x.Old[0].Other)
 	var kept []string
 	for _, f := range x.Old {
@@ -315,7 +316,7 @@ func (x *run) mayFinish(o unfinished.Options) error {
 	if err := x.free(orig, kept, string(x.Old[0].Name)); err != nil {
 		return err
 	}
-	if err := x.stands(o); err != nil {
+	if err := x.stands(ctx, o); err != nil {
 		return err
 	}
 	if odd := x.odd(x.Old); len(odd) > 0 && !o.Force {
@@ -334,10 +335,10 @@ func (x *run) mayFinish(o unfinished.Options) error {
 }
 
 // stands refuses a path that does not lead to the aligned disk, or to one that uses files of the original.
-func (x *run) stands(o unfinished.Options) error {
+func (x *run) stands(ctx context.Context, o unfinished.Options) error {
 	side := x.copySide(x.d)
 	side.alias = nil // all names are those of the disk
-	err := side.promised(x.d, o.Force)
+	err := side.promised(ctx, x.d, o)
 	var set *gate.Opened
 	if err == nil {
 		set, err = x.openDisk(side.base)

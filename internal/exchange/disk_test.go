@@ -2,6 +2,7 @@ package exchange_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -169,12 +170,14 @@ func (k kind) kept(name string) string {
 
 // commands go on from an exchange.
 var commands = map[string]func(h *unfinished.Held) (unfinished.Done, error){
-	"resume": exchange.Resume,
+	"resume": func(h *unfinished.Held) (unfinished.Done, error) {
+		return exchange.Resume(context.Background(), h, unfinished.Options{})
+	},
 	"undo": func(h *unfinished.Held) (unfinished.Done, error) {
-		return exchange.Undo(h, unfinished.Options{})
+		return exchange.Undo(context.Background(), h, unfinished.Options{})
 	},
 	"finish": func(h *unfinished.Held) (unfinished.Done, error) {
-		return exchange.Finish(h, unfinished.Options{})
+		return exchange.Finish(context.Background(), h, unfinished.Options{})
 	},
 }
 

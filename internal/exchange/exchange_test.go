@@ -62,7 +62,7 @@ func TestFinishIsNoted(t *testing.T) {
 	h, err := unfinished.Hold(filepath.Join(dir, k.main), "")
 	require.NoError(t, err)
 	defer h.Close()
-	_, err = exchange.Finish(h, unfinished.Options{})
+	_, err = exchange.Finish(t.Context(), h, unfinished.Options{})
 	require.NoError(t, err)
 	require.Equal(t, []byte{byte(unfinished.Finishing)}, h.Record())
 }
@@ -88,7 +88,7 @@ func TestGuestWroteSince(t *testing.T) {
 		require.Equal(t, "new", shows(t, path))
 		h, err := unfinished.Hold(path, "")
 		require.NoError(t, err)
-		_, err = exchange.Undo(h, unfinished.Options{Force: true})
+		_, err = exchange.Undo(t.Context(), h, unfinished.Options{Force: true})
 		require.NoError(t, err)
 		require.NoError(t, h.Close())
 		require.Equal(t, before, sums(t, dir))

@@ -102,8 +102,12 @@ func openDisks(p *ova.Package) (disks []*image.Image, err error) {
 // packageShapes returns the shapes of the disks of a package.
 func packageShapes(p *ova.Package) ([]shape, error) {
 	disks, err := openDisks(p)
-	out, bad := shapesOf(disks)
-	return out, errors.Join(err, bad)
+	out, bad := shapesOf(disks, true)
+	err = errors.Join(err, bad)
+	for _, img := range disks {
+		err = errors.Join(err, img.Close())
+	}
+	return out, err
 }
 
 // busyPackage looks for a program that has a disk of a package in use.

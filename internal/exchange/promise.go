@@ -1,6 +1,8 @@
 package exchange
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -25,6 +28,7 @@ type shape struct {
 	Format string   `json:",omitempty"`
 	Sector int64    `json:",omitempty"` // bytes
 	Size   int64    // bytes
+	Still  bool     `json:",omitempty"` // no guest writes to an image of this kind
 	Scheme string   `json:",omitempty"` // of the partition table; empty: none
 	Volume string   `json:",omitempty"` // kind of the volume over a disk without a table; empty: unknown
 	Parts  []part   `json:",omitempty"`
@@ -50,7 +54,7 @@ const codeMark = "unfinished"
 
 // shapeOf reads the shape of an image, by the looks of an inspection: image, map, table, volumes and boot chain.
 func shapeOf(img *image.Image) (s shape, err error) {
-	s = shape{Format: img.Format, Sector: img.Disk.SectorSize(), Size: img.Disk.Size()}
+	s = shape{Format: img.Format, Sector: img.Disk.SectorSize(), Size: img.Disk.Size(), Still: img.ReadOnly}
 	issues := slices.Clone(img.Issues)
 	if img.Check != nil {
 		found, err := img.Check()
@@ -186,19 +190,38 @@ type side struct {
 	alias map[string]string
 	disks []shape // that were promised; nil: the journal is older than promises
 	files []file  // that keep their sizes: all but the copy of a disk that guests run from
+	still []file  // that no guest writes to
 	exact bool    // no guest is to have written it
 }
 
 // promised judges whether a disk is the one that the exchange promised: it opens as a whole, is not malformed, not
-// smaller, and its table is as it was. force accepts another table, and nothing else. The error is a plain reason.
-func (s side) promised(d *folder, force bool) error {
-	if err := s.whole(d); err != nil {
+// smaller, its table is as it was, and all data with a checksum are sound. o.Force accepts another table and files
+// that were written, and nothing else. The error is a plain reason.
+func (s side) promised(ctx context.Context, d *folder, o unfinished.Options) error {
+	err := s.whole(d)
+	if err == nil && !o.Force {
+		err = s.unwritten(d)
+	}
+	if err != nil {
 		return err
 	}
-	is, err := s.shapes(d.Folder)
-	if err != nil {
-		return fmt.Errorf("%s %q cannot be opened (%w)", s.what, s.base, err)
-	}
+	return s.open(d.Folder, func(p *ova.Package, disks []*image.Image) error {
+		is, err := shapesOf(disks, p != nil)
+		if err != nil {
+			return fmt.Errorf("%s %q cannot be read (%w)", s.what, s.base, err)
+		}
+		if err := s.as(is, o.Force); err != nil {
+			return err
+		}
+		if err := readChecked(ctx, p, disks, o.Progress); err != nil {
+			return fmt.Errorf("%s %q is damaged (%w)", s.what, s.base, err)
+		}
+		return nil
+	})
+}
+
+// as compares the disks of a side with the promise.
+func (s side) as(is []shape, force bool) error {
 	if s.disks == nil {
 		return nil
 	}
@@ -216,6 +239,42 @@ func (s side) promised(d *folder, force bool) error {
 		}
 		if why != "" {
 			return fmt.Errorf("%s %q is not what it was: %s", s.what, s.base, why)
+		}
+	}
+	return nil
+}
+
+// unwatched is the progress of a look that is not watched.
+type unwatched struct{}
+
+func (unwatched) Begin(string, int64) {}
+func (unwatched) Add(int64)           {}
+
+// readJobs is how many chunks of compressed data are read at once.
+const readJobs = 4
+
+// readChecked reads all data that carry a checksum: the files that a manifest names, and compressed data.
+func readChecked(ctx context.Context, p *ova.Package, disks []*image.Image, progress unfinished.Progress) error {
+	progress = cmp.Or(progress, unfinished.Progress(unwatched{}))
+	if p != nil {
+		if err := p.Check(ctx, progress); err != nil {
+			return err
+		}
+	}
+	for _, img := range disks {
+		if err := container.Decode(ctx, img.Disk, readJobs, progress); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unwritten returns the error of a file that was written since, of a disk that guests do not run from.
+func (s side) unwritten(d *folder) error {
+	for _, f := range s.still {
+		if (d.is(f.Name, f) || d.is(f.Other, f)) && !d.same(f.Name, f) && !d.same(f.Other, f) {
+			return fmt.Errorf("%s is not what it was: its file %v was written since the exchange, and no guest writes "+
+				"to a disk of this kind", s.what, f.Name)
 		}
 	}
 	return nil
@@ -241,38 +300,58 @@ func (s side) whole(d *folder) error {
 }
 
 // shapes opens a side and returns the shapes of its disks.
-func (s side) shapes(d *gate.Folder) ([]shape, error) {
+func (s side) shapes(d *gate.Folder) (out []shape, err error) {
+	err = s.open(d, func(p *ova.Package, disks []*image.Image) (err error) {
+		out, err = shapesOf(disks, p != nil)
+		return err
+	})
+	return out, err
+}
+
+// open opens a side and hands over its disks, and their package; nil for a disk in none.
+func (s side) open(d *gate.Folder, use func(p *ova.Package, disks []*image.Image) error) error {
 	dir, err := d.Again()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	dir.Alias = s.alias
 	p, disks, err := openPackage(dir, s.base)
 	if p != nil {
-		out, bad := shapesOf(disks)
-		return out, errors.Join(err, bad, p.Close())
+		if err != nil {
+			err = s.unopened(err)
+		} else {
+			err = use(p, disks)
+		}
+		for _, img := range disks {
+			err = errors.Join(err, img.Close())
+		}
+		return errors.Join(err, p.Close())
 	}
 	if !errors.Is(err, ondisk.ErrNoMatch) {
-		return nil, err
+		return s.unopened(err)
 	}
 	if dir, err = d.Again(); err != nil {
-		return nil, err
+		return err
 	}
 	dir.Alias = s.alias
 	img, err := image.OpenIn(dir, s.base, s.options())
 	if err != nil {
-		return nil, errors.Join(err, dir.Close())
+		return errors.Join(s.unopened(err), dir.Close())
 	}
-	is, err := shapeOf(img)
-	return []shape{is}, errors.Join(err, img.Close())
+	return errors.Join(use(nil, []*image.Image{img}), img.Close())
 }
 
-// shapesOf returns the shapes of the disks of a package, and closes them.
-func shapesOf(disks []*image.Image) (out []shape, err error) {
+// unopened returns the error of a side that cannot be opened.
+func (s side) unopened(err error) error {
+	return fmt.Errorf("%s %q cannot be opened (%w)", s.what, s.base, err)
+}
+
+// shapesOf returns the shapes of disks, of a package or not.
+func shapesOf(disks []*image.Image, packed bool) (out []shape, err error) {
 	for _, img := range disks {
 		s, bad := shapeOf(img)
-		s.Packed = true
-		out, err = append(out, s), errors.Join(err, bad, img.Close())
+		s.Packed = packed
+		out, err = append(out, s), errors.Join(err, bad)
 	}
 	return out, err
 }
@@ -291,8 +370,8 @@ func (s side) options() (o image.Options) {
 // copySide returns the copy, whose files can have their names yet or not.
 func (p *plan) copySide(d *folder) side {
 	s := side{what: "the aligned disk", base: string(p.New[0].Name), alias: map[string]string{}, disks: p.New[0].Disks}
-	if len(s.disks) > 0 && s.disks[0].Packed {
-		s.files = p.New
+	if len(s.disks) > 0 && (s.disks[0].Packed || s.disks[0].Still) {
+		s.files, s.still = p.New, p.New
 	}
 	for _, f := range p.New {
 		if !d.is(f.Name, f) && d.is(f.Other, f) {

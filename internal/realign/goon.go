@@ -60,7 +60,7 @@ func (j *Job) goOn(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.
 	}
 	switch kind := w.Work.Kind; {
 	case kind == unfinished.Exchange:
-		return j.goOnExchange(w, g)
+		return j.goOnExchange(ctx, w, g)
 	case kind == unfinished.InPlace && g.Command != Finish:
 		return j.goOnInPlace(ctx, w, g.Command == Undo)
 	case kind == unfinished.Copy && g.Command == Undo:
@@ -72,7 +72,7 @@ func (j *Job) goOn(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.
 }
 
 // goOnExchange completes an exchange, takes it back, or removes the original.
-func (j *Job) goOnExchange(w *unfinished.Held, g GoOn) (unfinished.Done, error) {
+func (j *Job) goOnExchange(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.Done, error) {
 	files, err := exchange.Files(w)
 	if err != nil {
 		return unfinished.Done{}, err
@@ -85,25 +85,26 @@ func (j *Job) goOnExchange(w *unfinished.Held, g GoOn) (unfinished.Done, error) 
 		}
 	}
 	w.Writers = j.Writers
-	o := unfinished.Options{Force: j.Force}
+	j.watch()
+	o := unfinished.Options{Force: j.Force, Progress: j.progress}
 	switch g.Command {
 	case Undo:
-		return exchange.Undo(w, o)
+		return exchange.Undo(ctx, w, o)
 	case Finish:
-		return exchange.Finish(w, o)
+		return exchange.Finish(ctx, w, o)
 	}
-	done, err := exchange.Resume(w)
+	done, err := exchange.Resume(ctx, w, o)
 	if err != nil || !g.KeepNone {
 		return done, err
 	}
-	return exchange.Finish(w, o)
+	return exchange.Finish(ctx, w, o)
 }
 
 // FinishExchange removes the original of the disk at path, which was exchanged.
-func FinishExchange(path string) error {
+func FinishExchange(ctx context.Context, path string) error {
 	w, err := unfinished.Hold(path, "")
 	if err == nil {
-		_, err = exchange.Finish(w, unfinished.Options{})
+		_, err = exchange.Finish(ctx, w, unfinished.Options{})
 		err = errors.Join(err, w.Close())
 	}
 	return err

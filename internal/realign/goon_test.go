@@ -113,9 +113,9 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	require.NoError(t, err)
 	final()
 	exchanged()
-	require.NoError(t, FinishExchange(path))
+	require.NoError(t, FinishExchange(t.Context(), path))
 	final()
-	require.ErrorIs(t, FinishExchange(path), os.ErrNotExist)
+	require.ErrorIs(t, FinishExchange(t.Context(), path), os.ErrNotExist)
 
 	exchanged()
 	interrupted()

@@ -268,7 +268,14 @@ type Done struct {
 
 // Options of the commands.
 type Options struct {
-	Force bool // go on although what was written since is lost
+	Force    bool     // go on although what was written since is lost
+	Progress Progress // of reading the disk that stays; nil: nobody watches
+}
+
+// Progress receives how far a reader is, phase by phase.
+type Progress interface {
+	Begin(phase string, total int64)
+	Add(n int64)
 }
 
 // Held is open work that this run has locked.

@@ -304,7 +304,7 @@ func (f *alignFlags) copyDisk(
 	w, err = j.Write(ctx, s, p)
 	end()
 	if err == nil {
-		replaced, bad := f.replaced(dest, w)
+		replaced, bad := f.replaced(ctx, dest, w)
 		r.ReplacedBy(replaced)
 		err = bad
 	}

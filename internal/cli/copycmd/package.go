@@ -66,7 +66,7 @@ func (f *alignFlags) writePackage(
 	end()
 	var replaced *report.Replaced
 	if err == nil {
-		replaced, err = f.replaced(dest, w.Written)
+		replaced, err = f.replaced(ctx, dest, w.Written)
 	}
 	if err == nil {
 		err = f.writeSums(dest, w.Written)

@@ -101,20 +101,20 @@ func (f *alignFlags) goesOnFirst(ctx context.Context, out, errOut io.Writer, pat
 }
 
 // finishReplace removes the original of a disk that was replaced, where none is to be kept.
-func (f *alignFlags) finishReplace(path string) error {
+func (f *alignFlags) finishReplace(ctx context.Context, path string) error {
 	if f.keep != keepNone {
 		return nil
 	}
-	if err := realign.FinishExchange(path); err != nil {
+	if err := realign.FinishExchange(ctx, path); err != nil {
 		return fmt.Errorf("%s is aligned and complete, but its original was not removed: %w", path, err)
 	}
 	return nil
 }
 
 // replaced ends an exchange, and reports it. w.Replaced is nil where there was none.
-func (f *alignFlags) replaced(dest string, w realign.Written) (*report.Replaced, error) {
+func (f *alignFlags) replaced(ctx context.Context, dest string, w realign.Written) (*report.Replaced, error) {
 	if w.Replaced == nil {
 		return nil, nil //nolint:nilnil // nothing was exchanged
 	}
-	return report.NewReplaced(w.Replaced, f.keep != keepNone), f.finishReplace(dest)
+	return report.NewReplaced(w.Replaced, f.keep != keepNone), f.finishReplace(ctx, dest)
 }

@@ -144,6 +144,8 @@ type Image struct {
 	ContentID string
 	// Flat reports whether its files hold the disk byte for byte, in order, and all of them may be written.
 	Flat bool
+	// ReadOnly reports whether hypervisors only read images of this kind, so that no guest writes to them.
+	ReadOnly bool
 	// MapsDevice reports whether the disk is a device of some machine. What is read as its file can be that device.
 	MapsDevice bool
 	// Around returns what the image has beside the bytes of its disk when that changes in its place and gets a size in

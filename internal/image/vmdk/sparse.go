@@ -95,7 +95,7 @@ func (h *sparseHeader) image(d *descriptor, dk disk.Disk) (*driver.Image, error)
 		return nil, err
 	}
 	img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(h.grainBytes())})
-	img.Template = &template{d, ondisk.I64(h.GrainSize)}
+	img.Template, img.ReadOnly = &template{d, ondisk.I64(h.GrainSize)}, h.packed()
 	if h.UncleanShutdown != 0 {
 		img.Issues = append(img.Issues, unclean("the sparse VMDK", atUnclean, h.UncleanShutdown))
 	}
