@@ -7,7 +7,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -110,7 +109,7 @@ func (img *Image) completedBy(n driver.Names, at string) bool {
 		return true
 	}
 	return slices.ContainsFunc(slices.Concat(n.Parents, n.Views), func(parent string) bool {
-		parent = filepath.FromSlash(strings.TrimPrefix(parent, "file:"))
+		parent = filepath.FromSlash(parent)
 		if !filepath.IsAbs(parent) {
 			parent = filepath.Join(at, parent)
 		}

@@ -39,7 +39,7 @@ var others = slices.Concat(disks, packed, []recognised{
 var disks = []recognised{
 	// Spec: block/qcow.c of QEMU: version, big-endian.
 	{name: "qcow", over: qcow2.Format.Name, detect: prefix("QFI\xfb\x00\x00\x00\x01")},
-	{name: "QED", extension: ".qed", detect: prefix("QED\x00")},
+	{name: "QED", extension: ".qed", detect: isQED},
 	{
 		name: Parallels, extension: ".hdd", remedy: "convert it with qemu-img convert -f parallels -O vmdk (or raw), " +
 			"and take the result; of a disk with snapshots it is a part only",

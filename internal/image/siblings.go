@@ -30,15 +30,14 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	if err != nil {
 		return nil, err
 	}
-	owned := func(name string) bool { return img.owns(lastName(name)) }
 	var children, views []string
 	for _, name := range slices.Sorted(maps.Keys(siblings)) {
 		n := siblings[name]
-		ours := slices.ContainsFunc(n.Parents, owned) || n.Lineage != "" && n.Lineage == img.ContentID
+		ours := slices.ContainsFunc(n.Parents, img.owns) || n.Lineage != "" && n.Lineage == img.ContentID
 		if name != img.Base && ours {
 			children = append(children, name)
 		}
-		if name != img.Base && slices.ContainsFunc(siblings[name].Views, owned) {
+		if name != img.Base && slices.ContainsFunc(n.Views, img.owns) {
 			views = append(views, name)
 		}
 	}
@@ -103,12 +102,24 @@ func (img *Image) Owner() ([]ondisk.Issue, error) {
 	}}, nil
 }
 
-// owns reports whether a name is that of one of the image's own files, or another link to one; those of its parents are
-// others'. Other systems find a file by its name in another case, which counts unless a file has just that name.
-func (img *Image) owns(name string) bool {
-	same := func(f *gate.File) bool { return f.Level == 0 && (f.Name() == name || img.Dir.Links(name, f)) }
-	alike := func(f *gate.File) bool { return f.Level == 0 && strings.EqualFold(f.Name(), name) }
-	return slices.ContainsFunc(img.Handles, same) || slices.ContainsFunc(img.Handles, alike) && !img.Dir.Exists(name)
+// owns reports whether a stored name leads to one of the image's own files; those of its parents are others'. Other
+// systems find a file by its name in another case, which counts unless a file has just that name.
+func (img *Image) owns(stored string) bool {
+	name := lastName(stored)
+	own := func(is func(f *gate.File) bool) bool {
+		return slices.ContainsFunc(img.Handles, func(f *gate.File) bool { return f.Level == 0 && is(f) })
+	}
+	return own(func(f *gate.File) bool { return f.Name() == name }) ||
+		own(func(f *gate.File) bool { return strings.EqualFold(f.Name(), name) }) && !img.Dir.Exists(name) ||
+		leadsTo(img.Dir, stored, func(st sys.Info) bool { return own(func(f *gate.File) bool { return f.Is(st) }) })
+}
+
+// leadsTo reports whether a stored name leads to a file through links: as a path, or by its last component.
+func leadsTo(d *gate.Folder, stored string, is func(st sys.Info) bool) bool {
+	return slices.ContainsFunc([]string{stored, lastName(stored)}, func(at string) bool {
+		st, err := d.At.Stat(at)
+		return err == nil && is(st)
+	})
 }
 
 // lastName returns the last component of a path of any system.
@@ -123,9 +134,9 @@ func byExtension(f driver.Format, name string) bool {
 	return f.Names != nil && slices.Contains(f.Extensions, strings.ToLower(path.Ext(name)))
 }
 
-// namers returns the formats whose files can name others: those of images, and OVF.
+// namers returns the formats whose files can name others: formats of images, QED, and OVF.
 func namers() []driver.Format {
-	return append(slices.Clone(Formats), driver.Format{
+	return append(slices.Clone(Formats), qed, driver.Format{
 		Name: packageOVF, Detect: func(head, _ []byte) bool { return ovf.Looks(head) }, Names: ovfNames,
 		Extensions: []string{".ovf"}, AnyExtension: true,
 	})
@@ -274,7 +285,9 @@ func needer(d *gate.Folder, base, mine string, gives func(driver.Names) []string
 func userAmong(
 	d *gate.Folder, siblings map[string]driver.Names, base string, gives func(driver.Names) []string,
 ) string {
-	leads := func(n string) bool { return calls(n, base) || d.SameFile(lastName(n), base) }
+	here, err := d.At.Lstat(base)
+	same := func(st sys.Info) bool { return err == nil && here.Same(st) }
+	leads := func(n string) bool { return calls(n, base) || leadsTo(d, n, same) }
 	for _, user := range slices.Sorted(maps.Keys(siblings)) {
 		if slices.ContainsFunc(gives(siblings[user]), leads) {
 			return user

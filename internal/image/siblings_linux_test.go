@@ -1,6 +1,7 @@
 package image_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,7 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // QEMU locks byte 101 of a file that it has open for writing.
@@ -43,4 +46,63 @@ func TestNeighboursThatAreNoFiles(t *testing.T) {
 	issues, err := img.Children()
 	require.NoError(t, err)
 	require.Empty(t, issues)
+}
+
+// TestOverlaysByEachName finds overlays, as qemu-img makes them, by each form of the name that QEMU takes for the
+// backing file, and no overlay of another disk.
+func TestOverlaysByEachName(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	for _, format := range []string{"raw", "vmdk"} {
+		dir := t.TempDir()
+		base, other := filepath.Join(dir, "base"), filepath.Join(dir, "other")
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", format, base, "4M")
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", format, other, "4M")
+		img := imagetest.Open(t, base)
+		away := filepath.Join(t.TempDir(), "away")
+		require.NoError(t, os.Symlink(base, away))
+		require.NoError(t, os.Symlink("base", filepath.Join(dir, "link")))
+		require.NoError(t, os.Symlink("other", filepath.Join(dir, "link to other")))
+		overlays := map[string][]string{"qcow2": nil, "qed": nil}
+		if format == "vmdk" {
+			overlays["vmdk"] = nil
+		}
+		for overlay := range overlays {
+			for i, name := range []string{
+				"base", "./base", base, "link", filepath.Join(dir, "link"), away, "file:base", "file:link",
+				"blkdebug::base", "blkdebug:rules:file:" + base, "blkverify:other:base",
+				fmt.Sprintf(`json:{"driver":%q,"file":{"driver":"file","filename":"base"}}`, format),
+				fmt.Sprintf(`json:{"driver":%q,"file.driver":"file","file.filename":"link"}`, format),
+				`json:{"driver":"quorum","vote-threshold":1,"children":[{"file.filename":"other"},{"file":` +
+					`{"driver":"blkdebug","image":{"driver":"file","filename":"base"}}}]}`,
+			} {
+				at := filepath.Join(dir, fmt.Sprintf("%s-%02d", overlay, i))
+				if overlay == "vmdk" { // QEMU opens the parent of a VMDK when it makes one
+					imagetest.Write(t, dir, filepath.Base(at), []byte(strings.Replace(child, "PARENT", name, 1)))
+				} else {
+					disktest.Run(t, "qemu-img", "create", "-q", "-u", "-f", overlay, "-F", format, "-b", name, at,
+						"4M")
+				}
+				issues, err := img.Children()
+				require.NoError(t, err)
+				require.Len(t, issues, 1, "%s of %s by %s", overlay, format, name)
+				require.Contains(t, issues[0].Text, filepath.Base(at))
+				require.Equal(t, ondisk.Refuse, issues[0].Effect)
+				user, err := img.OtherUser()
+				require.NoError(t, err)
+				require.Equal(t, filepath.Base(at), user, "%s of %s by %s", overlay, format, name)
+				require.NoError(t, os.Remove(at))
+			}
+			for _, name := range []string{
+				"other", "link to other", "file:other", "blkdebug:base:other", "nbd:unix:base",
+			} {
+				at := filepath.Join(dir, overlay)
+				disktest.Run(t, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", format, "-b", name, at,
+					"4M")
+				issues, err := img.Children()
+				require.NoError(t, err)
+				require.Empty(t, issues, name)
+			}
+		}
+	}
 }

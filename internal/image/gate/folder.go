@@ -290,15 +290,6 @@ func (d *Folder) SameFile(a, b string) bool {
 	return errA == nil && errB == nil && x.Same(y)
 }
 
-// Links reports whether a name is one of several links to an open file. Files with one link cost no look-up.
-func (d *Folder) Links(name string, f *File) bool {
-	if f.Info.Links < 2 {
-		return false
-	}
-	named, err := d.At.Lstat(name)
-	return err == nil && named.Same(f.Info)
-}
-
 // Exists reports whether a name stands in the folder, as a link too.
 func (d *Folder) Exists(name string) bool {
 	_, err := d.At.Lstat(name)

@@ -6,11 +6,9 @@ package qcow2
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -187,35 +185,9 @@ func (h *header) parents(f driver.File) (n driver.Names, err error) {
 		return driver.Names{Broken: true}, ioError(err)
 	}
 	if ok {
-		n.Parents, n.Broken = fileNames(name)
+		n.Parents, n.Broken = driver.BackingFiles(name)
 	}
 	return n, nil
-}
-
-// fileNames returns the files that the name of a backing file can mean. QEMU stores a path, "file:" and a path, or
-// "json:" and the options of the block device, of which it writes those that a path cannot say.
-func fileNames(name string) (paths []string, broken bool) {
-	options, ok := strings.CutPrefix(name, "json:")
-	if !ok {
-		return []string{strings.TrimPrefix(name, "file:")}, false
-	}
-	var v any
-	if err := json.Unmarshal([]byte(options), &v); err != nil {
-		return nil, true
-	}
-	return optionPaths(nil, v), false
-}
-
-// optionPaths appends the file names among the options of a block device, which can be nested or dotted.
-func optionPaths(paths []string, v any) []string {
-	options, _ := v.(map[string]any)
-	for key, value := range options {
-		if path, ok := value.(string); ok && (key == "filename" || strings.HasSuffix(key, ".filename")) {
-			paths = append(paths, path)
-		}
-		paths = optionPaths(paths, value)
-	}
-	return paths
 }
 
 // ioError keeps what the file system says, and drops what is wrong with the bytes: that makes the names unknown.

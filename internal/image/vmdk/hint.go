@@ -77,7 +77,8 @@ func scanNames(text string) driver.Names {
 				charset = val
 				continue
 			case strings.EqualFold(key, "parentFileNameHint"):
-				n.Parents = append(n.Parents, val)
+				paths, _ := driver.BackingFiles(val) // qemu-img writes them as it got them
+				n.Parents = append(n.Parents, paths...)
 				continue
 			}
 		}
