@@ -38,7 +38,7 @@ func (img *Image) ChildrenBelow(folders []string) ([]ondisk.Issue, error) {
 		}
 		w := below{img: img, seen: seen}
 		err = errors.Join(w.look(d, folder, 0), d.Close())
-		if out = append(out, snapshotsAt(w.found)...); err != nil {
+		if out = slices.Concat(out, snapshotsAt(w.found), w.issues()); err != nil {
 			return out, err
 		}
 	}
@@ -50,6 +50,7 @@ type below struct {
 	img   *Image
 	seen  map[sys.ID]bool // folders
 	found []string        // paths
+	unseen
 }
 
 // look reads what the images of a folder name, and then looks into the folders in it. The depth is bounded.
@@ -63,28 +64,45 @@ func (w *below) look(d *gate.Folder, at string, deep int) error {
 			return ondisk.In(ondisk.ErrLimit, "%s: more than %d folders; allow a smaller one", at, maxBelow)
 		}
 		if err := w.folder(d, at); err != nil {
-			return fmt.Errorf("%s: %w", at, err)
+			return w.pass(at, err)
 		}
-	}
-	if deep == maxDeep {
-		return nil
 	}
 	inner, err := d.Names(func(n string) bool {
 		st, err := d.At.Lstat(n)
 		return err == nil && st.Mode.IsDir()
 	})
+	if err != nil {
+		return w.pass(at, err)
+	}
+	if deep == maxDeep && len(inner) > 0 {
+		w.add(fmt.Errorf("%s: %w of %d folders one in the other", filepath.Join(at, inner[0]), ondisk.ErrLimit,
+			maxDeep))
+		return nil
+	}
 	for _, n := range inner {
-		sub, enterErr := d.At.Enter(n)
-		if enterErr != nil {
-			if sys.Denied(enterErr) || errors.Is(enterErr, fs.ErrNotExist) {
-				continue
-			}
-			return fmt.Errorf("%s: %w", filepath.Join(at, n), enterErr)
+		sub, err := d.At.Enter(n)
+		if err == nil {
+			folder := gate.NewFolder(sub)
+			err = errors.Join(w.look(folder, filepath.Join(at, n), deep+1), folder.Close())
+		} else {
+			err = w.pass(filepath.Join(at, n), err)
 		}
-		folder := gate.NewFolder(sub)
-		if err := errors.Join(w.look(folder, filepath.Join(at, n), deep+1), folder.Close()); err != nil {
+		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// pass notes a folder that this user may not read, and passes over one that is gone. Any other error ends the walk.
+func (w *below) pass(at string, err error) error {
+	err = fmt.Errorf("%s: %w", at, err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case sys.Denied(err):
+		w.add(err)
+		return nil
 	}
 	return err
 }
@@ -98,6 +116,9 @@ func (w *below) folder(d *gate.Folder, at string) error {
 	for _, name := range slices.Sorted(maps.Keys(siblings)) {
 		if w.img.completedBy(siblings[name], at) {
 			w.found = append(w.found, filepath.Join(at, name))
+		}
+		if err := siblings[name].Unseen; err != nil {
+			w.add(fmt.Errorf("%s: %w", at, err))
 		}
 	}
 	return nil

@@ -25,7 +25,10 @@ const (
 )
 
 // qed names files and has no reader: its overlays are found, and not opened.
-var qed = driver.Format{Name: "QED", Detect: isQED, Names: qedNames, AnyExtension: true}
+var qed = driver.Format{
+	Name: "QED", Detect: isQED, Names: qedNames, AnyExtension: true,
+	Extensions: []string{".qed"},
+}
 
 var isQED = prefix("QED\x00")
 

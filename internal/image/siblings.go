@@ -31,6 +31,7 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 		return nil, err
 	}
 	var children, views []string
+	var missed unseen
 	for _, name := range slices.Sorted(maps.Keys(siblings)) {
 		n := siblings[name]
 		ours := slices.ContainsFunc(n.Parents, img.owns) || n.Lineage != "" && n.Lineage == img.ContentID
@@ -40,8 +41,40 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 		if name != img.Base && slices.ContainsFunc(n.Views, img.owns) {
 			views = append(views, name)
 		}
+		missed.add(n.Unseen)
 	}
-	return append(snapshots(children), viewsOf(views)...), nil
+	return slices.Concat(snapshots(children), viewsOf(views), missed.issues()), nil
+}
+
+// unseen are the files and folders that a search for snapshots could not look at.
+type unseen struct {
+	first error
+	n     int
+}
+
+// add adds the error of a file or a folder; nil: it was looked at.
+func (u *unseen) add(err error) {
+	if err != nil {
+		u.first = cmp.Or(u.first, err)
+		u.n++
+	}
+}
+
+// issues returns a warning if there are any.
+func (u *unseen) issues() []ondisk.Issue {
+	if u.n == 0 {
+		return nil
+	}
+	more := ""
+	if u.n > 1 {
+		more = fmt.Sprintf(" (and %d more)", u.n-1)
+	}
+	return []ondisk.Issue{{
+		Code: "overlays-unseen", Effect: ondisk.Warn,
+		Text: fmt.Sprintf("overlays of it (snapshots, linked clones): not seen: %v%s; one of this disk would mix the "+
+			"old layout with the new one", u.first, more),
+		Remedy: "run trueup as a user who may read it, or make sure that it is no overlay of this disk",
+	}}
 }
 
 // siblingNames returns what the images of the folder name.
@@ -142,15 +175,20 @@ func namers() []driver.Format {
 	})
 }
 
+// namedAsImage reports whether the name of a file is one of a format that can name others.
+func namedAsImage(name string) bool {
+	return slices.ContainsFunc(namers(), func(f driver.Format) bool { return byExtension(f, name) })
+}
+
 // naming reports whether a file can name others: by its extension, or by its content where the format has any
 // extension.
 func naming(d *gate.Folder, name string) bool {
-	if slices.ContainsFunc(namers(), func(f driver.Format) bool { return byExtension(f, name) }) {
+	if namedAsImage(name) {
 		return true
 	}
 	f, err := d.OpenAny(name, ondisk.ErrReference)
 	if err != nil {
-		return !passed(err) && !sys.Denied(err) // it could, and opening it again says why not
+		return !passed(err) // it could, and opening it again says why not
 	}
 	defer f.Close()
 	head := make([]byte, min(f.Size(), textBlock))
@@ -177,7 +215,7 @@ func readSiblings(d *gate.Folder, except string) (map[string]driver.Names, error
 		f, err := d.OpenAny(name, ondisk.ErrReference)
 		switch {
 		case sys.Denied(err):
-			out[name] = driver.Names{Broken: true} // another user's
+			out[name] = driver.Names{Broken: namedAsImage(name), Unseen: err} // another user's
 			continue
 		case passed(err):
 			continue
@@ -309,7 +347,8 @@ func IsNamed(d *gate.Folder, name string) (bool, error) {
 	return false, err
 }
 
-// OtherUser returns the first other image or package of the folder that names a file of the image; empty: none does.
+// OtherUser returns the first other image or package of the folder that names a file of the image; empty: none does. It
+// refuses where a file with the name of an image cannot be read.
 func (img *Image) OtherUser() (string, error) {
 	siblings, err := readSiblings(img.Dir, img.Base)
 	if err != nil {
@@ -326,6 +365,14 @@ func (img *Image) OtherUser() (string, error) {
 			}
 			if found, err := mentions(img.Dir, name, f.Name()); err != nil || found {
 				return name, err
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(siblings)) {
+		if n := siblings[name]; n.Broken && n.Unseen != nil {
+			return "", &ondisk.Refusal{
+				Code: "reference", Reason: fmt.Sprintf("an overlay of this disk is not ruled out: %v", n.Unseen),
+				Remedy: "run trueup as a user who may read it, or move it to another folder",
 			}
 		}
 	}

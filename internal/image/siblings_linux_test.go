@@ -106,3 +106,71 @@ func TestOverlaysByEachName(t *testing.T) {
 		}
 	}
 }
+
+// TestUnseenNeighbours hides an overlay from the user: each search warns of the file, and a move in the disk is refused
+// where the file has the name of an image.
+func TestUnseenNeighbours(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	for overlay, refused := range map[string]bool{"overlay.qcow2": true, "overlay.vmdk": true, "overlay": false} {
+		dir, sub := t.TempDir(), t.TempDir()
+		base := filepath.Join(dir, "base.img")
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", "raw", base, "4M")
+		deep := filepath.Join(sub, "vms", "closed")
+		require.NoError(t, os.MkdirAll(deep, 0o755))
+		for _, at := range []string{filepath.Join(dir, overlay), filepath.Join(deep, overlay)} {
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, at)
+			require.NoError(t, os.Chmod(at, 0))
+		}
+		require.NoError(t, os.Chmod(deep, 0))
+		require.NoError(t, os.Chmod(filepath.Dir(sub), 0o755))
+		img := imagetest.Open(t, base)
+		t.Run(overlay, func(t *testing.T) {
+			disktest.OrdinaryUser(t, dir)
+			want := []ondisk.Issue{{Code: "overlays-unseen", Effect: ondisk.Warn}}
+			found, err := img.Children()
+			require.NoError(t, err)
+			requireUnseen(t, want, found, fmt.Sprintf("%q", overlay))
+			found, err = img.ChildrenBelow([]string{sub})
+			require.NoError(t, err)
+			requireUnseen(t, want, found, deep+": permission denied")
+			_, err = img.OtherUser()
+			if !refused {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, fmt.Sprintf("%q: permission denied", overlay))
+		})
+	}
+}
+
+// requireUnseen requires issues whose texts name a place, and that are as wanted beside texts.
+func requireUnseen(t *testing.T, want, got []ondisk.Issue, place string) {
+	t.Helper()
+	for i := range got {
+		require.Contains(t, got[i].Text, place)
+		require.NotEmpty(t, got[i].Remedy)
+		got[i].Text, got[i].Remedy = "", ""
+	}
+	require.Equal(t, want, got)
+}
+
+// TestFoldersTooDeep warns of folders behind the bound of the walk, and finds an overlay in front of it.
+func TestFoldersTooDeep(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, img := flatDisk(t)
+	at := dir
+	for range 16 {
+		at = filepath.Join(at, "d")
+	}
+	require.NoError(t, os.MkdirAll(at, 0o755))
+	found, err := img.ChildrenBelow([]string{dir})
+	require.NoError(t, err)
+	require.Empty(t, found)
+	require.NoError(t, os.Mkdir(filepath.Join(at, "d"), 0o755))
+	found, err = img.ChildrenBelow([]string{dir})
+	require.NoError(t, err)
+	requireUnseen(t, []ondisk.Issue{{Code: "overlays-unseen", Effect: ondisk.Warn}}, found,
+		filepath.Join(at, "d"))
+}

@@ -121,6 +121,8 @@ type Names struct {
 	Views  []string
 	Part   bool // it is an extent, and of no use without what names it
 	Broken bool // it has this format and cannot be read: what it names is not known
+	// Unseen is the error of a file that this user may not open: it could have any format, and name anything.
+	Unseen error
 }
 
 // Image is an opened image.
