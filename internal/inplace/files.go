@@ -76,12 +76,15 @@ type files struct {
 	other string // a name that is another file's than when the move began, if there is one
 	end   int64  // of the last part and its tail
 
-	written string // a name that another program had open for writing, if there is one
+	used error // of a file that another program has open, if there is one
 }
 
 // openFiles opens the files of a disk for writing, and locks them. The user named base, so that it can be any name.
-// Files that loop devices show are in use.
+// Files that loop devices show are in use. Own files of d are closed until they are read again.
 func openFiles(d *gate.Folder, base string, parts []Part, looped map[sys.ID]string) (*files, error) {
+	if err := d.CloseFiles(); err != nil {
+		return nil, err
+	}
 	fs := &files{parts: parts}
 	for _, p := range parts {
 		if err := fs.add(d, base, p); err != nil {
@@ -94,7 +97,7 @@ func openFiles(d *gate.Folder, base string, parts []Part, looped map[sys.ID]stri
 		return nil, errors.Join(err, fs.Close())
 	}
 	fs.end = last.Off + st.Size - last.At
-	if err := cmp.Or(fs.apart(looped), fs.unwritten()); err != nil {
+	if err := cmp.Or(fs.apart(looped), fs.used); err != nil {
 		return nil, errors.Join(err, fs.Close())
 	}
 	return fs, nil
@@ -126,7 +129,7 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	if err := gate.CheckName(p.Name); err != nil && p.Name != base {
 		return err
 	}
-	written := isWritten(d, p.Name)
+	used := inUse(d, p.Name)
 	f, err := d.At.OpenToWrite(p.Name)
 	switch {
 	case sys.NotShared(err):
@@ -148,30 +151,28 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 		fs.other = p.Name
 	}
 	fs.holes = append(fs.holes, st.Allocated < st.Size-st.Size%units.MiB)
-	if written {
-		fs.written = p.Name
-	}
+	fs.used = cmp.Or(fs.used, used)
 	return lock(f, p.Name)
 }
 
-// unwritten refuses files of which one is open for writing elsewhere.
-func (fs *files) unwritten() error {
-	if fs.written == "" {
-		return nil
-	}
-	return fmt.Errorf("%q: %w: another program, or the kernel, has it open for writing; shut the virtual machine "+
-		"down, or end what has it open (as root, fuser or losetup -j can name it)", fs.written, ondisk.ErrBusy)
-}
-
-// isWritten reports whether a program has a file open for writing. It is asked before this run opens it so, too.
-func isWritten(d *gate.Folder, name string) bool {
+// inUse returns the error of a file that another program has open. One that only reads it would see bytes of other
+// places. The kernel is asked before this run opens the file to write it.
+func inUse(d *gate.Folder, name string) error {
 	f, err := d.At.Open(name)
 	if err != nil {
-		return false // opening it to write says why
+		return nil // opening it to write says why
 	}
 	defer f.Close()
-	yes, _ := f.Written()
-	return yes
+	const remedy = "shut the virtual machine down, or end what has it open (as root, fuser or losetup -j can name it)"
+	if yes, _ := f.Written(); yes {
+		return fmt.Errorf("%q: %w: another program, or the kernel, has it open for writing; %s", name, ondisk.ErrBusy,
+			remedy)
+	}
+	if yes, _ := f.Shared(); yes {
+		return fmt.Errorf("%q: %w: another program, or the kernel, has it open to read, and would see the bytes move; "+
+			"%s", name, ondisk.ErrBusy, remedy)
+	}
+	return nil
 }
 
 // anotherFile returns the error of a name that is not that of the same file any more.

@@ -41,10 +41,10 @@ func TestOverlaysElsewhere(t *testing.T) {
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", path, filepath.Join(vms, "o.qcow2"))
 	s, err := Open(path, Reading{Allow: []string{vms}})
 	require.NoError(t, err)
-	defer s.Close()
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
 	require.ErrorContains(t, Acceptable(p, Goal{}), `o.qcow2" is a snapshot of this disk`)
+	s.Close()
 
 	s = open(t, path)
 	p, err = s.Plan(Goal{})

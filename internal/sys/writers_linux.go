@@ -84,7 +84,14 @@ var leasing = []int64{
 // Written reports whether any process, or the kernel, has the file open for writing; this process counts, too. It asks
 // for a lease of readers, which is given back at once. known is false where the system does not tell: to users who do
 // not own the file, and on file systems of networks. Spec: fcntl(2), F_SETLEASE.
-func (f *File) Written() (yes, known bool) {
+func (f *File) Written() (yes, known bool) { return f.refused(unix.F_RDLCK) }
+
+// Shared is Written for a file that is open or mapped elsewhere, also to read. It asks for a lease of a writer: f must
+// be the only open descriptor of this process, to read.
+func (f *File) Shared() (yes, known bool) { return f.refused(unix.F_WRLCK) }
+
+// refused reports whether the kernel refuses a lease because of others.
+func (f *File) refused(kind int) (yes, known bool) {
 	var st unix.Statfs_t
 	if again(func() error { return unix.Fstatfs(f.fd, &st) }) != nil ||
 		!slices.Contains(leasing, int64(uint32(st.Type))) { //nolint:gosec // it is signed on some processors
@@ -96,7 +103,7 @@ func (f *File) Written() (yes, known bool) {
 			return err
 		})
 	}
-	err := lease(unix.F_RDLCK)
+	err := lease(kind)
 	if err == nil {
 		_ = lease(unix.F_UNLCK) // the next close does the same
 		return false, true

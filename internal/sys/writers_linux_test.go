@@ -60,7 +60,8 @@ func TestWriters(t *testing.T) {
 	Writers(filepath.Join(file, "none"), func(Writer) bool { panic("there is no process") })
 }
 
-// The kernel knows of a writer in another process, and of none when that is gone. Readers do not count.
+// The kernel knows of a writer in another process, and of none when that is gone. Readers count where the file is to be
+// that of one program.
 func TestFileIsWritten(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "disk")
@@ -85,6 +86,9 @@ func TestFileIsWritten(t *testing.T) {
 		yes, known = Of(open).Written()
 		require.True(t, known)
 		require.Equal(t, want, yes, redirection)
+		yes, known = Of(open).Shared()
+		require.True(t, known)
+		require.True(t, yes, redirection)
 		named := false
 		Writers("/proc", func(w Writer) bool {
 			named = named || w.PID == cmd.Process.Pid && w.File.Size == 4 && w.Program == "sh"
@@ -94,6 +98,9 @@ func TestFileIsWritten(t *testing.T) {
 		require.NoError(t, in.Close())
 		_ = cmd.Wait() // read fails at the end
 		yes, _ = Of(open).Written()
+		require.False(t, yes)
+		yes, known = Of(open).Shared()
+		require.True(t, known)
 		require.False(t, yes)
 	}
 	kind, err := unix.FcntlInt(open.Fd(), unix.F_GETLEASE, 0)

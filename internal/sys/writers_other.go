@@ -7,3 +7,6 @@ func Writers(string, func(w Writer) bool) {}
 
 // Written returns false: it is not known. Windows shows it when the file is opened, see Folder.OpenHeld.
 func (*File) Written() (yes, known bool) { return false, false }
+
+// Shared returns nothing: it is not known.
+func (*File) Shared() (yes, known bool) { return false, false }

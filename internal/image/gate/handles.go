@@ -56,6 +56,11 @@ func (d *Folder) Rest() error {
 	if sys.ReplacesOpen {
 		return nil
 	}
+	return d.CloseFiles()
+}
+
+// CloseFiles closes the files of an image until they are read again.
+func (d *Folder) CloseFiles() error {
 	h := d.handles
 	h.mu.Lock()
 	defer h.mu.Unlock()
