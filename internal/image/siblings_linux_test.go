@@ -174,3 +174,24 @@ func TestFoldersTooDeep(t *testing.T) {
 	requireUnseen(t, []ondisk.Issue{{Code: "overlays-unseen", Effect: ondisk.Warn}}, found,
 		filepath.Join(at, "d"))
 }
+
+// TestDataFilesByEachName finds the qcow2 whose data lie in a file, by each form of its name.
+func TestDataFilesByEachName(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	dir := t.TempDir()
+	data, user := filepath.Join(dir, "data.raw"), filepath.Join(dir, "disk.qcow2")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-o", "data_file="+data+",data_file_raw=on", user, "4M")
+	require.NoError(t, os.Symlink("data.raw", filepath.Join(dir, "link")))
+	img := imagetest.Open(t, data)
+	for name, want := range map[string]string{
+		data: "disk.qcow2", filepath.Join(dir, "link"): "disk.qcow2", "blkdebug::" + data: "disk.qcow2",
+		filepath.Join(dir, "other.raw"): "",
+	} {
+		imagetest.Write(t, dir, "other.raw", nil)
+		disktest.Run(t, "qemu-img", "amend", "-f", "qcow2", "-o", "data_file="+name, user)
+		got, err := img.OtherUser()
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
@@ -155,6 +156,12 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	return lock(f, p.Name)
 }
 
+// A file counts as used if all of some looks find it open: a process that this one starts has it until its program runs.
+const (
+	usedLooks = 10
+	usedPause = 20 * time.Millisecond
+)
+
 // inUse returns the error of a file that another program has open. One that only reads it would see bytes of other
 // places. The kernel is asked before this run opens the file to write it.
 func inUse(d *gate.Folder, name string) error {
@@ -163,16 +170,18 @@ func inUse(d *gate.Folder, name string) error {
 		return nil // opening it to write says why
 	}
 	defer f.Close()
-	const remedy = "shut the virtual machine down, or end what has it open (as root, fuser or losetup -j can name it)"
+	for range usedLooks {
+		if yes, _ := f.Shared(); !yes {
+			return nil
+		}
+		time.Sleep(usedPause)
+	}
+	has := "has it open to read, and would see the bytes move"
 	if yes, _ := f.Written(); yes {
-		return fmt.Errorf("%q: %w: another program, or the kernel, has it open for writing; %s", name, ondisk.ErrBusy,
-			remedy)
+		has = "has it open for writing"
 	}
-	if yes, _ := f.Shared(); yes {
-		return fmt.Errorf("%q: %w: another program, or the kernel, has it open to read, and would see the bytes move; "+
-			"%s", name, ondisk.ErrBusy, remedy)
-	}
-	return nil
+	return fmt.Errorf("%q: %w: another program, or the kernel, %s; shut the virtual machine down, or end what has it "+
+		"open (as root, fuser or losetup -j can name it)", name, ondisk.ErrBusy, has)
 }
 
 // anotherFile returns the error of a name that is not that of the same file any more.

@@ -170,7 +170,9 @@ func names(f driver.File) (driver.Names, error) {
 	}
 	n, err := h.parents(f)
 	if x.dataFile != "" {
-		n.Extents = []string{x.dataFile}
+		var broken bool
+		n.Extents, broken = driver.BackingFiles(x.dataFile)
+		n.Broken = n.Broken || broken
 	}
 	return n, err
 }
