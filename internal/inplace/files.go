@@ -156,7 +156,8 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	return lock(f, p.Name)
 }
 
-// A file counts as used if all of some looks find it open: a process that this one starts has it until its program runs.
+// A file counts as used if each of some looks finds it open: a process that this one starts has it until its program
+// runs.
 const (
 	usedLooks = 10
 	usedPause = 20 * time.Millisecond
