@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
@@ -156,13 +155,6 @@ func (fs *files) add(d *gate.Folder, base string, p Part) error {
 	return lock(f, p.Name)
 }
 
-// A file counts as used if each of some looks finds it open: a process that this one starts has it until its program
-// runs.
-const (
-	usedLooks = 10
-	usedPause = 20 * time.Millisecond
-)
-
 // inUse returns the error of a file that another program has open. One that only reads it would see bytes of other
 // places. The kernel is asked before this run opens the file to write it.
 func inUse(d *gate.Folder, name string) error {
@@ -171,11 +163,8 @@ func inUse(d *gate.Folder, name string) error {
 		return nil // opening it to write says why
 	}
 	defer f.Close()
-	for range usedLooks {
-		if yes, _ := f.Shared(); !yes {
-			return nil
-		}
-		time.Sleep(usedPause)
+	if yes, _ := f.Shared(); !yes {
+		return nil
 	}
 	has := "has it open to read, and would see the bytes move"
 	if yes, _ := f.Written(); yes {

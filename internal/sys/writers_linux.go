@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,6 +82,12 @@ var leasing = []int64{
 	0x2fc12fc1,
 }
 
+// A lease that is refused is asked for again: a process that this one starts has its files open until its program runs.
+const (
+	leaseLooks = 10
+	leasePause = 10 * time.Millisecond
+)
+
 // Written reports whether any process, or the kernel, has the file open for writing; this process counts, too. It asks
 // for a lease of readers, which is given back at once. known is false where the system does not tell: to users who do
 // not own the file, and on file systems of networks. Spec: fcntl(2), F_SETLEASE.
@@ -103,10 +110,17 @@ func (f *File) refused(kind int) (yes, known bool) {
 			return err
 		})
 	}
-	err := lease(kind)
-	if err == nil {
-		_ = lease(unix.F_UNLCK) // the next close does the same
-		return false, true
+	for looks := 1; ; looks++ {
+		err := lease(kind)
+		switch {
+		case err == nil:
+			_ = lease(unix.F_UNLCK) // the next close does the same
+			return false, true
+		case !errors.Is(err, unix.EAGAIN):
+			return false, false
+		case looks == leaseLooks:
+			return true, true
+		}
+		time.Sleep(leasePause)
 	}
-	return errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EAGAIN)
 }
