@@ -113,6 +113,11 @@ func (x *run) mayUndo(ctx context.Context, o unfinished.Options) error {
 	if err := x.free(string(x.New[0].Name), names(x.New), string(x.Old[0].Other)); err != nil {
 		return err
 	}
+	if x.Work.Phase == unfinished.Kept { // what a guest writes to it now, nothing has judged
+		if err := x.idle(string(x.Old[0].Other)); err != nil {
+			return err
+		}
+	}
 	if err := x.originalStands(ctx, o); err != nil {
 		return err
 	}
@@ -224,6 +229,11 @@ func (x *run) free(base string, files []string, but string) error {
 			Remedy: "remove it, or consolidate it first",
 		}
 	}
+	return x.idle(base)
+}
+
+// idle refuses a disk or a package at a name that a program has open.
+func (x *run) idle(base string) error {
 	busy, err := x.busy(base)
 	if err == nil && len(busy) > 0 {
 		err = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}

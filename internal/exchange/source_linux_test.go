@@ -90,3 +90,35 @@ func TestOthersKeepTheirTimes(t *testing.T) {
 		require.Equal(t, was[data], look(data), name)
 	}
 }
+
+// TestGuestRunsFromTheOriginal has a program with the kept original open for writing, which has not written yet: no
+// command judges or removes what that is about to change.
+func TestGuestRunsFromTheOriginal(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"raw", "flat", "ova", "ovf"} {
+		k := kinds[name]
+		dir, _ := k.fresh(t)
+		_, err := k.publish(dir)
+		require.NoError(t, err)
+		last := k.old[len(k.old)-1]
+		if name == "ovf" {
+			last = "vm-disk1.img"
+		}
+		f, err := os.OpenFile(filepath.Join(dir, k.kept(last)), os.O_RDWR, 0)
+		require.NoError(t, err)
+		if _, known := sys.Of(f).Written(); !known {
+			t.Skip("the file system has no leases that count")
+		}
+		before := sums(t, dir)
+		for _, command := range []string{"undo", "finish"} {
+			for _, force := range []bool{false, true} {
+				require.ErrorContains(t, k.command(dir, command, force), "is open for writing", "%s of %s", command,
+					name)
+				require.Equal(t, before, sums(t, dir))
+			}
+		}
+		require.NoError(t, f.Close())
+		_, err = k.run(dir, "undo")
+		require.NoError(t, err)
+	}
+}
