@@ -59,15 +59,14 @@ type Impact struct {
 
 // ImpactOf computes what the start of p costs.
 func ImpactOf(p boot.Partition, s Storage) Impact {
-	v := p.Volume
+	at, o := data(p)
 	i := Impact{
-		Partition: p.Number, Storage: s, Block: v.BlockSize,
-		word: identify.Traits(v.Kind).Unit,
+		Partition: p.Number, Storage: s, Data: at, inside: o.inside, Block: o.v.BlockSize,
+		word: identify.Traits(o.v.Kind).Unit,
 	}
 	if i.Block <= 0 {
 		i.Block, i.Assumed = Block, true
 	}
-	i.Data, i.inside = data(p)
 	return i
 }
 

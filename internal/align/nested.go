@@ -13,8 +13,9 @@ import (
 
 // inside is a volume whose data begin behind its own start, such as the clusters of a FAT or the extents of LVM.
 type inside struct {
-	v        *volume.Volume
-	off      int64 // of the volume on the disk, bytes
+	v        *volume.Volume // whose data begin there: of containers in one another one of the inner ones
+	start    int64          // of the data behind off, bytes
+	off      int64          // of the outermost volume on the disk, bytes
 	boundary int64
 	number   int // of the partition, 0: the whole disk
 }
@@ -23,7 +24,7 @@ type inside struct {
 // boundary, it is enough that each lies within one storage block (4 KiB).
 func (i inside) unit() int64 {
 	switch size := i.v.BlockSize; {
-	case i.v.DataStart == 0 || (size > 0 && size < Block):
+	case i.start == 0 || (size > 0 && size < Block):
 		return 0
 	case size > 0 && size < i.boundary:
 		return Block
@@ -37,7 +38,7 @@ func (i inside) finding() (Finding, bool) {
 	if unit == 0 {
 		return Finding{}, false
 	}
-	data := i.off + i.v.DataStart
+	data := i.off + i.start
 	switch outer, inner := i.off%unit == 0, data%unit == 0; {
 	case outer && !inner:
 		where := fmt.Sprintf("starts on a multiple of %s, but", units.Format(unit))
@@ -45,7 +46,7 @@ func (i inside) finding() (Finding, bool) {
 			where = "is a volume as a whole:"
 		}
 		return i.misaligned(where, data, unit), true
-	case !outer && !inner && i.v.DataStart%unit != 0:
+	case !outer && !inner && i.start%unit != 0:
 		return i.misaligned("starts off a boundary and its data do so on their own account:", data, unit), true
 	}
 	return Finding{}, false
@@ -98,7 +99,8 @@ func nested(v *volume.Volume, off int64, number int, boundary int64) []Finding {
 	if v == nil {
 		return nil
 	}
-	if f, ok := (inside{v, off, boundary, number}).finding(); ok {
+	start, of := v.Data()
+	if f, ok := (inside{of, start, off, boundary, number}).finding(); ok {
 		return []Finding{f}
 	}
 	return nil

@@ -111,43 +111,62 @@ func start(p boot.Partition) (at int64, name string) {
 	return at, name
 }
 
-// insides returns the bytes of a partition at which its data begin: its slices, or the first block of its volume. There
-// is at least one.
-func insides(p boot.Partition) (out []int64) {
+// origin is a byte of a partition from which the blocks of a volume are counted. Containers around the volume count:
+// the clusters of a FAT on a mirror are those of the FAT.
+type origin struct {
+	inside int64          // bytes from the start of the partition
+	v      *volume.Volume // innermost; its blocks are the ones of all I/O
+	of     *volume.Volume // whose data begin there, see volume.Volume.Data
+}
+
+// originOf returns the origin of a volume that begins start bytes behind the start of a partition of size bytes.
+func originOf(v *volume.Volume, start, size int64) origin {
+	at, of := v.Data()
+	if start+at > size {
+		at, of = 0, v
+	}
+	return origin{start + at, v.Innermost(), of}
+}
+
+// origins returns the origins of a partition: of the volumes in its slices, or of its own. There is at least one.
+func origins(p boot.Partition) (out []origin) {
 	v := p.Volume
 	if v == nil {
-		return []int64{0}
+		v = &volume.Volume{Kind: volume.Unknown}
 	}
 	if identify.Sliced(v.Kind) {
 		for _, x := range v.Parts {
-			if x.Start >= 0 && !x.Own && x.Start+x.Size <= p.Len {
-				out = append(out, x.Start)
+			if x.Start < 0 || x.Own || x.Start+x.Size > p.Len {
+				continue
 			}
+			o := origin{x.Start, v, v}
+			if x.Content != nil {
+				o = originOf(x.Content, x.Start, p.Len)
+			}
+			out = append(out, o)
 		}
 	}
-	switch {
-	case len(out) > 0:
-		return out
-	case v.DataStart > 0 && v.DataStart <= p.Len:
-		return []int64{v.DataStart}
+	if len(out) == 0 {
+		out = append(out, originOf(v, 0, p.Len))
 	}
-	return []int64{0}
+	return out
 }
 
 // data returns the byte of the disk from which the blocks of a partition are counted, of several slices the byte that
-// lies worst, and how far behind the start of the partition it stays wherever that moves.
-func data(p boot.Partition) (at, inside int64) {
+// lies worst, and the origin, which keeps its distance from the start of the partition wherever that moves.
+func data(p boot.Partition) (at int64, o origin) {
+	all := origins(p)
 	if at, extent := start(p); extent != "" || p.InDynamic() {
-		return at, 0
+		all[0].inside = 0
+		return at, all[0]
 	}
-	all := insides(p)
-	inside = all[0]
-	for _, n := range all[1:] {
-		if units.Alignment(p.Off+n) < units.Alignment(p.Off+inside) {
-			inside = n
+	o = all[0]
+	for _, x := range all[1:] {
+		if units.Alignment(p.Off+x.inside) < units.Alignment(p.Off+o.inside) {
+			o = x
 		}
 	}
-	return p.Off + inside, inside
+	return p.Off + o.inside, o
 }
 
 // worsened reports whether the data of a partition lie worse if it starts on the boundary: on multiples of now today,
@@ -157,8 +176,8 @@ func worsened(p boot.Partition, boundary int64) (now, then int64, worse bool) {
 	if p.InDynamic() { // its extents move by one distance, see layout.Dynamic.Anchor
 		return 0, 0, false
 	}
-	for _, n := range insides(p) {
-		is, would := min(units.Alignment(p.Off+n), boundary), min(units.Alignment(n), boundary)
+	for _, o := range origins(p) {
+		is, would := min(units.Alignment(p.Off+o.inside), boundary), min(units.Alignment(o.inside), boundary)
 		if would < is {
 			return is, would, true
 		}
@@ -216,21 +235,26 @@ func (j Judgement) where(boundary, sector int64) string {
 // inOrder returns the finding of data on blocks in a partition whose start is off them.
 func (j Judgement) inOrder(p boot.Partition, boundary, sector int64) Finding {
 	f := placeFinding(p, "nested-aligned", Info)
-	kind := identify.Traits(p.Volume.Kind)
+	_, o := data(p)
+	kind := identify.Traits(o.of.Kind)
 	f.Text = fmt.Sprintf("%s, but the %s lies at byte %d, a multiple of %s: that counts, and a move of the partition "+
-		"to the boundary would put the data off it", j.where(boundary, sector), dataName(p.Volume, kind), j.Data,
+		"to the boundary would put the data off it", j.where(boundary, sector), dataName(p.Volume, o.of, kind), j.Data,
 		units.Format(boundary))
 	f.Remedy = fmt.Sprintf("none is needed: align leaves the partition where it is; --partition %d moves it all the "+
 		"same, and then: %s", p.Number, kind.Realign)
 	return f
 }
 
-// dataName names the byte at which the data of a volume begin.
-func dataName(v *volume.Volume, kind volume.Traits) string {
-	if identify.Sliced(v.Kind) {
-		return "worst slice of the " + kind.Title
+// dataName names the byte at which the data of a volume begin, whose origin is in one of kind.
+func dataName(v, of *volume.Volume, kind volume.Traits) string {
+	if !identify.Sliced(v.Kind) {
+		return kind.Data
 	}
-	return kind.Data
+	slice := "worst slice of the " + identify.Traits(v.Kind).Title
+	if of == v || of.DataStart == 0 {
+		return slice
+	}
+	return kind.Data + " in the " + slice
 }
 
 // startFinding describes the start of a partition and its cost.

@@ -38,6 +38,20 @@ func slicesAt(starts ...int64) volume.Volume {
 	return v
 }
 
+// holding returns a container whose data begin at a byte, with a volume there. chunk is of a striped array in bytes.
+func holding(kind volume.Kind, start, chunk int64, content volume.Volume) volume.Volume {
+	return volume.Volume{Kind: kind, DataStart: start, Chunk: chunk, Holds: true, Content: &content}
+}
+
+// slicesWith returns a BSD label whose slices all hold a volume.
+func slicesWith(content volume.Volume, starts ...int64) volume.Volume {
+	v := slicesAt(starts...)
+	for i := range v.Parts {
+		v.Parts[i].Content = &content
+	}
+	return v
+}
+
 // Verdicts follow the data of a partition where its start misses the blocks that they lie on, and the partition moves
 // where that puts the data no worse. Places are those of mkfs.fat, pvcreate, gpart, Windows and GRUB.
 func TestJudgement(t *testing.T) {
@@ -48,6 +62,7 @@ func TestJudgement(t *testing.T) {
 		prp = "9e1a2d38-c612-4316-aa26-8b49521e5a8b" // PReP
 		bas = "ebd0a0a2-b9e5-4433-87c0-68b6b72699c7" // PARTITION_BASIC_DATA_GUID
 	)
+	fat := volume.Volume{Kind: volume.FAT16, BlockSize: 512, DataStart: 161 * 512}
 	for _, tc := range []struct {
 		name     string
 		p        boot.Partition
@@ -116,6 +131,48 @@ func TestJudgement(t *testing.T) {
 		{"BSD slice at the start", at(63, 0xa5, slicesAt(0)), 64 * k, align.Misaligned, true},
 		{"one slice loses", at(63, 0xa5, slicesAt(0, 512, 1<<20)), 64 * k, align.Misaligned, false},
 		{"as many slices lose", at(63, 0xa5, slicesAt(0, 512)), 64 * k, align.Misaligned, false},
+
+		// Containers: mdadm --metadata=1.0 and 0.90, mkfs.fat as above; make-bcache without --data-offset.
+		{
+			"FAT on a mirror", at(63, 0xfd, holding(volume.MDRaid, 0, 0, fat)), 64 * k,
+			align.BelowBoundary, false,
+		},
+		{
+			"LVM on a mirror, extents from sector 2113",
+			at(63, 0xfd, holding(volume.MDRaid, 0, 0, volume.Volume{Kind: volume.LVM2, DataStart: 2113 * 512})),
+			64 * k, align.Aligned, false,
+		},
+		{
+			"ext on a mirror",
+			at(63, 0xfd, holding(volume.MDRaid, 0, 0, volume.Volume{Kind: volume.Ext4, BlockSize: 4 * k})),
+			64 * k, align.Misaligned, true,
+		},
+		{
+			"ext behind a cache",
+			at(63, 0x83, holding(volume.BCache, 16*512, 0, volume.Volume{Kind: volume.Ext4, BlockSize: 4 * k})),
+			64 * k, align.Misaligned, true,
+		},
+		{
+			"ext behind a cache with an offset",
+			at(63, 0x83, holding(volume.BCache, 65*512, 0, volume.Volume{Kind: volume.Ext4, BlockSize: 4 * k})),
+			64 * k, align.Aligned, false,
+		},
+		{
+			"a cache on a mirror",
+			at(63, 0xfd, holding(volume.MDRaid, 0, 0, holding(volume.BCache, 16*512, 0,
+				volume.Volume{Kind: volume.LVM2, DataStart: 2097 * 512}))),
+			64 * k, align.Aligned, false,
+		},
+		{
+			"stripes of 64 KiB from LBA 128, extents from 960 KiB",
+			at(63, 0xfd, holding(volume.MDRaid, 65*512, 64*k, volume.Volume{Kind: volume.LVM2, DataStart: 960 * k})),
+			1024 * k, align.BelowBoundary, false,
+		},
+		{"FAT in a BSD slice", at(63, 0xa5, slicesWith(fat, 0)), 64 * k, align.BelowBoundary, false},
+		{
+			"FAT in a BSD slice, beside another that loses nothing", at(63, 0xa5, slicesWith(fat, 0, 1<<20)),
+			64 * k, align.BelowBoundary, false,
+		},
 
 		{"Microsoft reserved at LBA 34", entry(msr, volume.Unknown), 64 * k, "", false},
 		{"BIOS boot at LBA 34", entry(bbp, volume.Unknown), 64 * k, "", false},

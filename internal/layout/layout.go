@@ -269,6 +269,10 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 			if v, err = probe(disk.Section(m, p.Range), p.Off); err != nil {
 				return fmt.Errorf("partition %d: %w", p.Number, err)
 			}
+			fromDisk(v, p.Range)
+			if err = identify.Slices(disk.Section(m, p.Range), p.Off, v, probe); err != nil {
+				return fmt.Errorf("partition %d: %w", p.Number, err)
+			}
 		}
 		m.count(v)
 		for _, i := range v.Issues {

@@ -59,7 +59,6 @@ func (l *Layout) readSlices(d disk.Disk) error {
 		return err
 	}
 	for _, p := range l.Partitions {
-		fromDisk(p.Volume, p.Range)
 		if i, ok := misalignedInside(p.Volume, "partition"); ok && identify.Sliced(p.Volume.Kind) {
 			i.Partition = p.Number
 			l.Issues = append(l.Issues, i)

@@ -3,6 +3,7 @@ package volume
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -57,7 +58,11 @@ type Volume struct {
 	DataStart  int64 // of cluster 2 of a FAT, pe_start of LVM; 0 where the first block is at the start
 	// AtEnd reports whether the superblock is found from the end of the device, as in md 0.90. A device that grows
 	// loses it.
-	AtEnd   bool
+	AtEnd bool
+	// Holds reports whether a volume begins at DataStart, such as the content of a mirror or of a device under a cache.
+	Holds   bool
+	Content *Volume  // that volume; nil: none is known
+	Chunk   int64    // of a striped array in bytes: the next one lies on another device; 0: not striped
 	Details []Detail // in the order to show
 	Parts   []Part
 	// OnDisk reports whether Parts count from the start of the disk instead of the container. Package layout converts
@@ -81,6 +86,8 @@ type Part struct {
 	Start int64  // bytes from the start of the container; -1 when it lies elsewhere, or in several places
 	Size  int64  // bytes
 	Own   bool   // it holds the table itself, drivers, or the whole disk: where it starts matters to no data
+
+	Content *Volume // nil: none is known
 }
 
 // BPB has the fields of a boot sector that describe the disk around it.
@@ -129,6 +136,33 @@ func (v *Volume) End() int64 {
 	return v.Size - (v.Size-v.DataStart)%v.BlockSize
 }
 
+// Innermost returns the volume behind all containers.
+func (v *Volume) Innermost() *Volume {
+	for v.Content != nil {
+		v = v.Content
+	}
+	return v
+}
+
+// Data returns the byte from which the blocks of the innermost volume are counted, and the outermost volume whose data
+// begin there. In a striped array it lies in the first chunk, since all chunks begin alike.
+func (v *Volume) Data() (at int64, of *Volume) {
+	var chain []*Volume
+	for ; v != nil; v = v.Content {
+		chain = append(chain, v)
+	}
+	for _, x := range slices.Backward(chain) {
+		if x.Chunk > 0 {
+			at %= x.Chunk
+		}
+		if at == 0 {
+			of = x
+		}
+		at += x.DataStart
+	}
+	return at, of
+}
+
 // Add adds a detail, unless its value is empty.
 func (v *Volume) Add(name, value string) {
 	if value != "" {
@@ -142,13 +176,19 @@ func (v *Volume) Addf(name, format string, args ...any) {
 }
 
 // Inherit takes over the issues of the whole disk from a volume inside, such as a Linux that hibernates into swap on
-// RAID or LVM. It takes over the boot sector too, since a BIOS runs that whatever lies behind it.
+// RAID or LVM.
 func (v *Volume) Inherit(other *Volume) {
 	for _, i := range other.Issues {
 		if i.DiskWide {
 			v.Issues = append(v.Issues, i)
 		}
 	}
+}
+
+// Share is Inherit from a volume that begins where v does. It takes over the boot sector too, since a BIOS runs that
+// whatever lies behind it.
+func (v *Volume) Share(other *Volume) {
+	v.Inherit(other)
 	if v.Boot == nil {
 		v.Boot = other.Boot
 	}

@@ -15,11 +15,15 @@ func unwrap(found []*volume.Volume) []*volume.Volume {
 			continue
 		}
 		var content []string
-		for _, inner := range slices.Delete(slices.Clone(found), i, i+1) {
+		inside := slices.Delete(slices.Clone(found), i, i+1)
+		for _, inner := range inside {
 			content = append(content, describe(inner))
-			outer.Inherit(inner)
+			outer.Share(inner)
 		}
 		outer.Add("content", strings.Join(content, ", "))
+		if outer.Holds {
+			outer.Content = sound(foremost(inside))
+		}
 		return []*volume.Volume{outer}
 	}
 	return found
@@ -49,19 +53,32 @@ func broken(v *volume.Volume) bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
 }
 
+// foremost returns the sound volume with the highest precedence; the first one where none has any.
+func foremost(found []*volume.Volume) *volume.Volume {
+	first, most := found[0], 0
+	for _, v := range found {
+		if p := Traits(v.Kind).Precedence; p > most && !broken(v) {
+			first, most = v, p
+		}
+	}
+	return first
+}
+
+// sound returns v as the content of a container; nil where its kind is not known, or it is broken.
+func sound(v *volume.Volume) *volume.Volume {
+	if v.Kind == volume.Unknown || broken(v) {
+		return nil
+	}
+	return v
+}
+
 // choose chooses the volume that counts, and reports the others as an issue: making a volume does not always wipe the
 // old one. Whichever is right, a sound volume moves with the place that its boot sector stores.
 func choose(found []*volume.Volume) *volume.Volume {
 	if len(found) == 1 {
 		return found[0]
 	}
-	first := found[0]
-	most := 0
-	for _, v := range found {
-		if p := Traits(v.Kind).Precedence; p > most && !broken(v) {
-			first, most = v, p
-		}
-	}
+	first := foremost(found)
 	i := ondisk.Issue{
 		Code: "ambiguous-volume", Effect: ondisk.Warn,
 		Remedy: "wipe the stale signature inside the guest",
@@ -74,7 +91,7 @@ func choose(found []*volume.Volume) *volume.Volume {
 		}
 		if v != first {
 			text = append(text, string(v.Kind))
-			first.Inherit(v)
+			first.Share(v)
 		}
 	}
 	if first.Boot != nil && Traits(first.Kind).Precedence > 0 {

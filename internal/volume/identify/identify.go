@@ -13,7 +13,10 @@ import (
 // Probe asks all probers. Two that match are an issue, never a silent first winner. A volume that no prober knows is
 // named by its magic number, or is Unknown. The error is one of reading. at is the byte offset of whole on the disk,
 // since messages name places on the disk.
-func Probe(whole disk.Disk, at int64) (*volume.Volume, error) {
+func Probe(whole disk.Disk, at int64) (*volume.Volume, error) { return withContent(whole, at, probeAt) }
+
+// probeAt is Probe without the content of a container.
+func probeAt(whole disk.Disk, at int64) (*volume.Volume, error) {
 	d, done := withHead(whole, headSize)
 	defer done()
 	v, err := d.ask(at, d.mayBe)
@@ -26,12 +29,15 @@ func Probe(whole disk.Disk, at int64) (*volume.Volume, error) {
 // Glance identifies a volume with fewer reads than Probe: a sound one with a mark in its first 4 KiB is believed. Only
 // without such a mark does it look farther: for the superblock of an array at the end, and for the remains of an
 // earlier use.
-func Glance(whole disk.Disk, at int64) (*volume.Volume, error) {
+func Glance(whole disk.Disk, at int64) (*volume.Volume, error) { return withContent(whole, at, glance) }
+
+// glance is Glance without the content of a container.
+func glance(whole disk.Disk, at int64) (*volume.Volume, error) {
 	v, err := Front(whole, at)
 	if err != nil || (v.Kind != volume.Unknown && !broken(v)) {
 		return v, err
 	}
-	return Probe(whole, at)
+	return probeAt(whole, at)
 }
 
 // Front identifies a volume by the marks in its first 4 KiB alone.
@@ -39,7 +45,7 @@ func Front(whole disk.Disk, at int64) (*volume.Volume, error) {
 	d, done := withHead(whole, frontSize)
 	defer done()
 	if d.head == nil {
-		return Probe(whole, at)
+		return probeAt(whole, at)
 	}
 	return d.ask(at, func(p volume.Prober) bool { return len(p.Marks) > 0 && d.mayBe(p) })
 }

@@ -89,6 +89,7 @@ func bcacheData(v *volume.Volume, s *bcacheSuper) error {
 			fmt.Sprintf("less than %d sectors, the size of the device", v.Size/bcacheSector))
 	}
 	v.DataStart = ondisk.I64(sector) * bcacheSector
+	v.Holds = role != "cache"
 	v.Add("role", role)
 	v.Add("set UUID", volume.UUID(s.SetUUID))
 	if role == "cache" && s.BucketSize > 0 {

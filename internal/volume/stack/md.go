@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -140,7 +141,7 @@ func probeMD0(d disk.Disk, at int64) (*volume.Volume, error) {
 			fmt.Sprintf("up to %d KiB, the place of the superblock", at/units.KiB))
 	}
 	v := &volume.Volume{
-		Kind: volume.MDRaid, Size: d.Size(), AtEnd: true,
+		Kind: volume.MDRaid, Size: d.Size(), AtEnd: true, Holds: true,
 		UUID: fmt.Sprintf("%08x:%08x:%08x:%08x", s.UUID0, s.UUID1, s.UUID2, s.UUID3),
 	}
 	if s.Minor < 90 {
@@ -173,7 +174,9 @@ func probeMD1(d disk.Disk, at int64, version string) (*volume.Volume, error) {
 		UUID: fmt.Sprintf("%x:%x:%x:%x", s.SetUUID[:4], s.SetUUID[4:8], s.SetUUID[8:12], s.SetUUID[12:]),
 	}
 	raid(v, version, s.Level, s.Devices, int64(s.Chunk)*mdSector)
-	v.Add("role", s.role(b))
+	role := s.role(b)
+	v.Holds = strings.HasPrefix(role, "device")
+	v.Add("role", role)
 	if s.Features&mdReshaping != 0 {
 		v.Add("reshape", "under way")
 	}
@@ -237,8 +240,12 @@ func raid(v *volume.Volume, version string, level int32, devices uint32, chunk i
 	v.Add("metadata", version)
 	v.Add("level", mdLevel(level))
 	v.Add("devices", strconv.FormatUint(uint64(devices), 10))
-	if chunk > 0 && level != 1 {
-		v.Add("chunk size", units.Format(chunk))
+	if chunk <= 0 || level == 1 {
+		return
+	}
+	v.Add("chunk size", units.Format(chunk))
+	if level >= 0 {
+		v.Chunk = chunk
 	}
 }
 
