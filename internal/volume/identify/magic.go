@@ -96,36 +96,39 @@ func minixMarks(numbers ...string) (marks []volume.Mark) {
 	return marks
 }
 
-// byMagic names a volume by its magic number. Without one it is Unknown.
+// byMagic names a volume by its magic number, and reads its size. Without one it is Unknown.
 func byMagic(d disk.Disk) (*volume.Volume, error) {
 	for _, m := range magics {
-		known, err := m.known(d)
+		mark, known, err := m.known(d)
 		if err != nil {
 			return nil, err
 		}
 		if known {
-			return &volume.Volume{Kind: m.Kind}, nil
+			v := &volume.Volume{Kind: m.Kind}
+			v.Size, err = sizeOf(d, m.Kind, mark)
+			outgrown(v, d.Size())
+			return v, err
 		}
 	}
 	return &volume.Volume{Kind: volume.Unknown}, nil
 }
 
-// known reports whether d has one of the magic numbers, and looks further where that is not enough. A disk that ends
-// before them has none.
-func (m magic) known(d disk.Disk) (bool, error) {
-	for _, mark := range m.marks {
+// known returns the magic number that d has, and looks further where that is not enough. A disk that ends before them
+// has none.
+func (m magic) known(d disk.Disk) (mark volume.Mark, known bool, err error) {
+	for _, mark = range m.marks {
 		b, err := volume.ReadBlock(d, int64(mark.Off), int64(len(mark.Bytes)))
-		known := err == nil && string(b) == mark.Bytes
+		known = err == nil && string(b) == mark.Bytes
 		if known && m.sound != nil {
 			known, err = m.sound(d)
 		}
 		switch {
 		case errors.Is(err, ondisk.ErrNoMatch):
 		case err != nil || known:
-			return known, err
+			return mark, known, err
 		}
 	}
-	return false, nil
+	return mark, false, nil
 }
 
 const (
