@@ -28,7 +28,7 @@ type Evidence int
 // Kinds of evidence, weakest first.
 const (
 	NoEvidence  Evidence = iota // for another size than that by which the disk is shown
-	DataAlone                   // unknown data where the other size leads, and zeros where the disk's does
+	DataAlone                   // more unknown data where the other size leads than where the disk's does
 	BootRecords                 // boot records, volumes, or copies of boot sectors and superblocks
 	GPTHeader                   // a GPT, which states its size by the place of its header
 )
@@ -194,17 +194,22 @@ func (l *Layout) unexplained() bool {
 type evidence struct {
 	sure  int // boot records, volumes and copies of boot sectors where the table says that they are
 	own   int // those of them that state this size themselves
-	begun int // partitions whose first sectors are not zero, whatever they hold
+	edges int // partitions of unknown content at whose start data begin, with zeros right in front
+	begun int // partitions of unknown content whose first sectors are not zero
 }
 
+// beats reports whether e is the better evidence. Without anything sure, a start in the middle of data is worth less
+// than one where data begin: the wrong size leads there by chance.
 func (e evidence) beats(o evidence) bool {
 	switch {
 	case e.sure != o.sure:
 		return e.sure > o.sure
 	case e.sure > 0:
 		return e.own > o.own
+	case e.edges != o.edges:
+		return e.edges > o.edges
 	}
-	return o.begun == 0 && e.begun > 0
+	return e.begun > o.begun
 }
 
 // explain counts the evidence for the sectors by which d is read. A table that makes no sense in them has none.
@@ -269,10 +274,23 @@ func (e *evidence) add(d disk.Disk, p table.Partition, v *volume.Volume, sector 
 		e.sure++
 		return nil
 	}
-	r := disk.Range{Off: p.Off, Len: min(p.Len, beginning)}
-	zeros, err := leadingZeros(disk.InSectors(d, 512), r)
-	if err == nil && zeros < r.Len {
-		e.begun++
+	return e.unknown(disk.InSectors(d, units.SectorSize), p.Range)
+}
+
+// unknown counts a partition of unknown content.
+func (e *evidence) unknown(d disk.Disk, r disk.Range) error {
+	r.Len = min(r.Len, beginning)
+	zeros, err := leadingZeros(d, r)
+	if err != nil || zeros == r.Len {
+		return err
+	}
+	e.begun++
+	if zeros > 0 || r.Off < units.SectorSize {
+		return nil
+	}
+	front, err := leadingZeros(d, disk.Range{Off: r.Off - units.SectorSize, Len: units.SectorSize})
+	if err == nil && front > 0 {
+		e.edges++
 	}
 	return err
 }

@@ -24,6 +24,13 @@ func recordOf4096(f forge.Bytes, lba int64, entries ...tableforge.Slot) {
 	}
 }
 
+// noise fills n bytes with data of no kind.
+func noise(f forge.Bytes, at, n int64) {
+	for i := range n {
+		f.U8(at+i, byte(i%251)|1)
+	}
+}
+
 func refusesSectors(l *layout.Layout) bool {
 	return slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool {
 		return strings.HasPrefix(i.Code, "sector-size") && i.Effect == ondisk.Refuse
@@ -97,6 +104,22 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 			[]tableforge.Slot{{Type: 0x83, Start: 63, Sectors: 5000}}, func(f forge.Bytes) {
 				f.U8(63*4096, data)
 			}, false,
+		},
+		"two of unknown data by 4096, of which 512 meets one by chance": {
+			[]tableforge.Slot{{Type: 0x83, Start: 256, Sectors: 1500}, {Type: 0x83, Start: 2100, Sectors: 2000}},
+			func(f forge.Bytes) { noise(f, 256*4096, 5<<20); noise(f, 2100*4096, 1<<20) }, true,
+		},
+		"two by 4096, one of them empty where 4096 leads": {
+			[]tableforge.Slot{{Type: 0x83, Start: 256, Sectors: 1500}, {Type: 0x83, Start: 2100, Sectors: 2000}},
+			func(f forge.Bytes) { noise(f, 256*4096, 5<<20) }, true,
+		},
+		"two by 512, both met by chance where 4096 leads": {
+			[]tableforge.Slot{{Type: 0x83, Start: 63, Sectors: 200}, {Type: 0x83, Start: 300, Sectors: 3000}},
+			func(f forge.Bytes) { noise(f, 63*512, 200*512); noise(f, 300*512, 3000*512) }, false,
+		},
+		"two by 512, one of them empty": {
+			[]tableforge.Slot{{Type: 0x83, Start: 63, Sectors: 4000}, {Type: 0x83, Start: 4070, Sectors: 100}},
+			func(f forge.Bytes) { noise(f, 63*512, 4000*512) }, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
