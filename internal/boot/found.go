@@ -29,6 +29,9 @@ type Found struct {
 
 	// Fixed are places in no partition that the boot needs as they are.
 	Fixed []Fixed
+	// DOS has the numbers of the partitions whose boot sectors are of a DOS or an OS/2, or are started without the
+	// active flag.
+	DOS []int
 	// Windows reports whether a partition holds one.
 	Windows bool
 	// Unlisted counts the positions on other disks that Refs leaves out: too many, or impossible to rewrite.
@@ -81,7 +84,7 @@ func (f *Found) Add(more Found) {
 	f.Issues = append(f.Issues, more.Issues...)
 	f.Chain = append(f.Chain, more.Chain...)
 	f.Signs = append(f.Signs, more.Signs...)
-	f.Fixed = append(f.Fixed, more.Fixed...)
+	f.Fixed, f.DOS = append(f.Fixed, more.Fixed...), append(f.DOS, more.DOS...)
 	f.Windows, f.Unlisted = f.Windows || more.Windows, f.Unlisted+more.Unlisted
 	for _, u := range more.Unseen {
 		f.NotSeen(u.Partition, u.What, u.Why)

@@ -155,8 +155,7 @@ func (l *Layout) ReadsCHS() bool {
 }
 
 // BIOS returns the geometry that the BIOS has to report for the disk to boot, zero where nothing depends on it: that of
-// the table, where boot code finds its partition by CHS, or the active partition has a boot sector that reads its files
-// so, as those of DOS do.
+// the table, where boot code finds its partition by CHS, or a boot sector reads its files so, as those of DOS do.
 func (l *Layout) BIOS() table.Geometry {
 	if l.ReadsCHS() || slices.ContainsFunc(l.Partitions, l.startsDOS) {
 		return l.Geometry
@@ -164,9 +163,10 @@ func (l *Layout) BIOS() table.Geometry {
 	return table.Geometry{}
 }
 
-// startsDOS reports whether the boot can go on in the boot sector of a file system of DOS or OS/2.
+// startsDOS reports whether the boot can go on in the boot sector of a file system of DOS or OS/2: one that is active,
+// or that a loader starts by its number or from its menu.
 func (l *Layout) startsDOS(p boot.Partition) bool {
-	return p.Active && l.Boot.Code != boot.Empty && p.Volume.Boot != nil &&
+	return (p.Active || slices.Contains(l.Boot.DOS, p.Number)) && l.Boot.Code != boot.Empty && p.Volume.Boot != nil &&
 		(identify.Traits(p.Volume.Kind).DOS || p.Volume.Kind == volume.HPFS)
 }
 

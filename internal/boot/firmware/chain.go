@@ -99,18 +99,45 @@ func chosenAre(f *boot.Found, ps []boot.Partition, c *boot.Code) bool {
 	return len(ps) > 0
 }
 
+// systemFile is a file that a boot sector loads.
+type systemFile struct {
+	mark, text string
+	dos        bool // by the heads and sectors that the boot sector stores
+}
+
 // systemFiles are the files that boot sectors of file systems load, by the name in the code: in a message, or as a
 // folder entry of FAT. Seen: the test corpus has those of Windows, and mkfs.fat and mkntfs write the message. The rest
 // are the names that their systems document.
-var systemFiles = []struct{ mark, text string }{
-	{"BOOTMGR", "loads BOOTMGR of Windows Vista or later"},
-	{"NTLDR", "loads NTLDR of Windows NT to 2003"},
-	{"IO      SYS", "loads IO.SYS of MS-DOS or Windows 9x"},
-	{"IBMBIO  COM", "loads IBMBIO.COM of PC DOS"},
-	{"KERNEL  SYS", "loads KERNEL.SYS of FreeDOS"},
-	{"SYS01475", "loads OS/2"},
-	{"FREELDR SYS", "loads FREELDR.SYS of ReactOS"},
-	{"not a bootable disk", "shows a message of the formatter: there is no loader"},
+var systemFiles = []systemFile{
+	{"BOOTMGR", "loads BOOTMGR of Windows Vista or later", false},
+	{"NTLDR", "loads NTLDR of Windows NT to 2003", false},
+	{"IO      SYS", "loads IO.SYS of MS-DOS or Windows 9x", true},
+	{"IBMBIO  COM", "loads IBMBIO.COM of PC DOS", true},
+	{"KERNEL  SYS", "loads KERNEL.SYS of FreeDOS", true},
+	{"SYS01475", "loads OS/2", true},
+	{"FREELDR SYS", "loads FREELDR.SYS of ReactOS", false},
+	{"not a bootable disk", "shows a message of the formatter: there is no loader", false},
+}
+
+// DOS finds the boot sectors of DOS and OS/2, which the menu of any loader can start, and those that the code in sector
+// 0 starts by their number.
+var DOS = boot.Finder{Name: "boot sectors of DOS", Find: boot.Everywhere(findDOS)}
+
+func findDOS(g *boot.Guest, p boot.Partition, f *boot.Found) error {
+	if p.Volume.Boot == nil || p.Len < 512 || p.End() > g.Disk.Size() {
+		return nil
+	}
+	b, err := ondisk.Bytes(g.Disk, p.Off, 512)
+	if err != nil {
+		return err
+	}
+	ofDOS := signed(g, b) && slices.ContainsFunc(systemFiles, func(s systemFile) bool {
+		return s.dos && bytes.Contains(b[endOfBPB:], []byte(s.mark))
+	})
+	if ofDOS || g.Chooses(p) {
+		f.DOS = append(f.DOS, p.Number)
+	}
+	return nil
 }
 
 // bootSector adds what the boot sector of a partition does.

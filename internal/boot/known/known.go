@@ -14,6 +14,7 @@ import (
 // boot loaders are in Codes.
 var finders = []boot.Finder{
 	firmware.Chain,
+	firmware.DOS,
 	firmware.Boards,
 	firmware.Encryption,
 	firmware.Sector0,
