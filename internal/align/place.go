@@ -185,14 +185,25 @@ func worsened(p boot.Partition, boundary int64) (now, then int64, worse bool) {
 	return 0, 0, false
 }
 
-// Anchor returns the byte of a partition that is put on the boundary: its start or, where it only makes room for
-// another one and its data would lie worse then, the byte by which it keeps its distance from the boundary.
-func (g Goal) Anchor(l *layout.Layout, p boot.Partition) int64 {
-	if _, _, worse := worsened(p, g.Want); worse && Judged(p) && !g.Moves(l, p) {
-		return units.AlignUp(p.Off, g.Want) - p.Off
+// Kept is the largest alignment that a partition keeps when it makes room for another one, in bytes: the default
+// target, above which no storage gains.
+const Kept = units.MiB
+
+// Anchor returns the byte of a partition that is put on a boundary, and that boundary. A partition that moves on its
+// own account starts on the target. One that only makes room for another loses no alignment that its data have, also
+// where the target is smaller: it moves by a multiple of that, up to Kept.
+func (g Goal) Anchor(l *layout.Layout, p boot.Partition) (anchor, boundary int64) {
+	if Judged(p) && !p.InDynamic() && !g.Moves(l, p) {
+		boundary = g.Want
+		for _, o := range origins(p) {
+			boundary = max(boundary, min(units.Alignment(p.Off+o.inside), Kept))
+		}
+		if _, _, worse := worsened(p, g.Want); worse || boundary > g.Want {
+			return units.AlignUp(p.Off, boundary) - p.Off, boundary
+		}
 	}
 	at, _ := start(p)
-	return at - p.Off
+	return at - p.Off, g.Want
 }
 
 // findings lists the findings of a partition: a start off the boundary, and data that lie otherwise than it.

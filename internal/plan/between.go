@@ -29,10 +29,11 @@ const (
 
 // slot is a partition and what lies between it and the next one. The first slot of a disk has no partition.
 type slot struct {
-	part   layout.Item
-	after  []segment
-	anchor int64 // the byte of the partition that is put on the boundary, see align.Goal.Anchor
-	moves  bool  // on its own account
+	part  layout.Item
+	after []segment
+	// anchor is the byte of the partition that is put on a boundary, see align.Goal.Anchor.
+	anchor, boundary int64
+	moves            bool // on its own account
 }
 
 // slotsOf divides a disk. Records and data keep their order among the partitions.

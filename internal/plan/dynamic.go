@@ -44,10 +44,11 @@ func anchored(l *layout.Layout, goal align.Goal) []slot {
 			return ok && goal.Moves(l, p)
 		}
 		slots[i].moves = slices.ContainsFunc(s.part.Numbers(), moves)
+		slots[i].boundary = goal.Want
 		if s.part.Members != nil {
 			slots[i].anchor = l.Dynamic.Anchor(goal.Must)
 		} else if p, ok := l.Partition(s.part.Number); ok {
-			slots[i].anchor = goal.Anchor(l, p)
+			slots[i].anchor, slots[i].boundary = goal.Anchor(l, p)
 		}
 	}
 	return slots

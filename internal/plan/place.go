@@ -17,6 +17,39 @@ type placer struct {
 	limit int64 // the end of what the table can name
 }
 
+// place gives each partition its place on p. One that makes room for another keeps the alignment of its data (see
+// align.Goal.Anchor) as long as the disk need not grow for that and no record goes too far; else the target is enough.
+// stuck and ok are those of starts.
+func (c *placer) place(p *Plan) (stuck int, ok bool) {
+	finer := func(s slot) bool { return s.boundary > c.goal.Want }
+	if slices.ContainsFunc(c.slots, finer) {
+		to, _, ok := c.starts()
+		if ok && c.settle(p, to) && p.Size == c.l.Size {
+			return 0, true
+		}
+		for i := range c.slots {
+			c.slots[i].boundary = c.goal.Want
+		}
+	}
+	to, stuck, ok := c.starts()
+	if !ok && c.bounded() {
+		for i := range c.slots {
+			c.slots[i].after = unbound(c.slots[i].after)
+		}
+		to, stuck, ok = c.starts()
+	}
+	return stuck, ok && c.settle(p, to)
+}
+
+// settle reports whether all that lies between partitions finds a place too.
+func (c *placer) settle(p *Plan, to []int64) bool {
+	starts := map[int]int64{}
+	for i, s := range c.slots[1:] {
+		starts[s.part.Number] = to[i+1]
+	}
+	return p.settle(c.l, starts, c.l.Size, c.goal.Mend) == nil
+}
+
 // starts returns the start of every partition, in the order of the slots. First everything goes to the next boundary
 // that is free, towards the end of the disk. When that is too long, the last ones go back as far as they must, into
 // space that is known to be free; the disk grows only by what does not fit even so. ok is false when the table cannot
@@ -110,7 +143,7 @@ func (c *placer) fits(i int, off, limit int64) bool {
 
 // back returns the highest place from least to most for slot i in front of limit: its own, or on the boundary.
 func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
-	own, want := c.slots[i].part.Off, c.goal.Want
+	own, want := c.slots[i].part.Off, c.slots[i].boundary
 	low := c.up(i, least)
 	// What fits at one place fits at every lower one, so the highest can be searched for. There can be more places than
 	// an int counts.
@@ -129,10 +162,10 @@ func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 	return best, ok
 }
 
-// up returns the lowest place from off on that puts the partition of slot i on the boundary.
+// up returns the lowest place from off on that puts the partition of slot i on its boundary.
 func (c *placer) up(i int, off int64) int64 {
-	anchor := c.slots[i].anchor
-	return units.AlignUp(off+anchor, c.goal.Want) - anchor
+	s := c.slots[i]
+	return units.AlignUp(off+s.anchor, s.boundary) - s.anchor
 }
 
 // needs reports whether the partition of slot i moves on its own account.

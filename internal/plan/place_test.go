@@ -74,7 +74,7 @@ func placing(goal align.Goal, slots ...slot) *placer {
 	for i := range slots {
 		s := &c.slots[i+1]
 		s.part.Number = i + 1
-		s.moves = s.part.Off%goal.Must != 0 && goal.Selects(i+1)
+		s.moves, s.boundary = s.part.Off%goal.Must != 0 && goal.Selects(i+1), goal.Want
 	}
 	return c
 }

@@ -158,20 +158,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	}
 	goal = keepPlaces(l, goal)
 	c := placer{l: l, goal: goal, slots: anchored(l, goal), limit: limitOf(l)}
-	to, stuck, ok := c.starts()
-	if !ok && c.bounded() {
-		for i := range c.slots {
-			c.slots[i].after = unbound(c.slots[i].after)
-		}
-		to, stuck, ok = c.starts()
-	}
-	starts := map[int]int64{}
-	for i, s := range c.slots[1:] {
-		starts[s.part.Number] = to[i+1]
-	}
-	if ok {
-		ok = p.settle(l, starts, l.Size, goal.Mend) == nil
-	}
+	stuck, ok := c.place(p)
 	switch {
 	case !ok && stuck > 0:
 		p.inTheWay(l, c.slots[stuck].part.Number)

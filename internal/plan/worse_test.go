@@ -7,6 +7,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/volume"
@@ -84,4 +86,34 @@ func TestDataKeepTheirDistance(t *testing.T) {
 	require.Len(t, p.Moves, 2)
 	require.NotZero(t, p.Moves[1].Delta())
 	require.Zero(t, p.Moves[1].Delta()%(1<<20))
+}
+
+// A partition that makes room for another keeps the alignment that its data have, up to 1 MiB, also where the target is
+// 4 KiB. It gives that up before the disk grows, and one that moves on its own account goes to the target.
+func TestNeighboursKeepTheirAlignment(t *testing.T) {
+	const mib = 2048 // sectors
+	for name, tc := range map[string]struct {
+		second, sectors, disk uint32 // of the second partition, and of the disk
+		data                  int64  // of the second partition; bytes
+		want                  int64  // LBA
+	}{
+		"on 2 MiB, with room":                 {2 * mib, 3 * mib, 8 * mib, 0, 3 * mib},
+		"on 64 KiB":                           {2*mib + 128, 3 * mib, 8 * mib, 0, 2*mib + 256},
+		"data on 1 MiB, start on 4 KiB":       {2*mib + 8, 3 * mib, 8 * mib, (mib - 8) * 512, 3*mib + 8},
+		"no room but on the target":           {2 * mib, 3 * mib, 5*mib + 100, 0, 2*mib + 8},
+		"off the target, on its own account":  {2*mib + 1, 3 * mib, 8 * mib, 0, 2*mib + 8},
+		"on the target and on nothing larger": {2*mib + 8, 3 * mib, 8 * mib, 0, 2*mib + 16},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := tableforge.NewMBR(int(tc.disk),
+				tableforge.Slot{Type: 0x83, Start: 63, Sectors: tc.second - 63},
+				tableforge.Slot{Type: 0x83, Start: tc.second, Sectors: tc.sectors})
+			l := read(t, disktest.Memory(f))
+			hold(l, map[int]inner{2: {4096, tc.data}})
+			p := newPlan(t, l, align.Goal{Must: 4096, Want: 4096})
+			require.Equal(t, int64(64*512), p.Places.Parts[1].Off)
+			require.Equal(t, tc.want*512, p.Places.Parts[2].Off)
+			require.Equal(t, int64(tc.disk)*512, p.Size)
+		})
+	}
 }
