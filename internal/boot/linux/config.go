@@ -63,6 +63,7 @@ const (
 	roleSyslinux = "holds the configuration of SYSLINUX"
 	roleLimine   = "holds the configuration of Limine"
 	roleEntries  = "holds the entries of a boot loader"
+	roleUBoot    = "holds the script of U-Boot"
 )
 
 // configFiles are those of a root file system, then those of a boot file system, which can be the same.
@@ -104,6 +105,10 @@ func inBoot(top string) []configFile {
 		{top + "syslinux/*.cfg", roleSyslinux, scanSyslinux, boot.SYSLINUX},
 		{top + "extlinux/*.cfg", roleSyslinux, scanSyslinux, boot.SYSLINUX},
 		{top + "extlinux/*.conf", roleSyslinux, scanSyslinux, boot.SYSLINUX},
+		// Sources: U-Boot, doc/develop/bootstd/script.rst (boot.scr.uimg, boot.scr); include/env/ti (uEnv.txt).
+		{top + "boot.scr", roleUBoot, scanUBoot, boot.Options},
+		{top + "boot.scr.uimg", roleUBoot, scanUBoot, boot.Options},
+		{top + "uEnv.txt", roleUBoot, scanUBoot, boot.Options},
 	}
 }
 
@@ -213,7 +218,7 @@ func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 	}
 	count, broken := 0, error(nil)
 	for _, c := range configFiles {
-		if first, _, _ := strings.Cut(c.pattern, "/"); !top[first] {
+		if first, _, _ := strings.Cut(c.pattern, "/"); !top[strings.ToLower(first)] {
 			continue
 		}
 		names, err := l.expand(files, c.pattern)
