@@ -185,7 +185,8 @@ var loaderNames = []string{
 	"mlo",
 }
 
-// firstRead is the end of the part of a disk from which boot ROMs and first loaders read.
+// firstRead is the end of the part of a disk from which boot ROMs and first loaders read. Later ones read a kernel or a
+// device tree from anywhere.
 const firstRead = 32 * units.MiB
 
 // around holds the bytes of a disk in front of which something unknown may be a loader: starts of partitions; -1: none.
@@ -207,23 +208,29 @@ func aroundLoaders(g *boot.Guest) around {
 	return a
 }
 
-// doubtful warns of a partition that something may read by its place: by its name, or as the content of a disk without
-// code for a PC in front of the first file system.
+// doubtful warns of a partition that something may read by its place: by its name, or as unknown content of a disk
+// without code for a PC. An active partition, or one behind an EFI system partition, is rather that of a PC: it counts
+// in front of the last file system only.
 func (a around) doubtful(f *boot.Found, g *boot.Guest, p boot.Partition) error {
-	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || boot.NoFiles(p) || p.Off >= firstRead {
+	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || boot.NoFiles(p) {
 		return nil
 	}
-	named := slices.Contains(loaderNames, strings.ToLower(p.Name))
-	pc := g.Code != boot.Empty || a.system > p.Off
-	if !named && (pc || a.files <= p.Off) {
+	early := p.Off < firstRead
+	named := early && slices.Contains(loaderNames, strings.ToLower(p.Name))
+	front := early && a.files > p.Off && a.system <= p.Off
+	if !named && (g.Code != boot.Empty || !front && (a.system >= 0 || p.Active)) {
 		return nil
 	}
-	if _, used, err := g.Area(p); !used || err != nil {
+	loader, used, err := g.Area(p)
+	if !used || err != nil || (!named && loader != boot.Unknown) { // that of a PC, which its finder describes
 		return err
 	}
-	text := "its content is not known and lies in front of the first file system, on a disk without boot code for a PC"
-	if named {
+	text := "its content is not known, on a disk without boot code for a PC"
+	switch {
+	case named:
 		text = fmt.Sprintf("its name is %.32q, and its content is not known", p.Name)
+	case front:
+		text = "its content is not known and lies in front of the first file system, on a disk without boot code for a PC"
 	}
 	f.Warn(fixedCode, p.Number, text+fmt.Sprintf(": if a boot ROM or loader reads it from LBA %d, a board does not "+
 		"boot from the copy", p.Off/g.Disk.SectorSize()),

@@ -120,23 +120,52 @@ func TestLoaderInAGap(t *testing.T) {
 	require.Contains(t, r.Fixed[0].Issue.Text, "LBA 16384")
 }
 
-// What may be read by its place is a warning if it moves: by its name, and where the content in front of the first file
-// system is not known on a disk that no PC boots.
+// alone is a GPT with one partition.
+func alone(text string) forge.Bytes {
+	f := tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 64, Last: 99})
+	f.Text(64*512, text)
+	return f
+}
+
+// esp is the type of an EFI system partition. Spec: UEFI 2.10, 5.3.3, in the byte order of the disk.
+const esp = "\x28\x73\x2a\xc1\x1f\xf8\xd2\x11\xba\x4b\x00\xa0\xc9\x3e\xc9\x3b"
+
+// behind is a GPT with unknown content from an LBA on, and an XFS in front of it in a partition of a type; empty: basic
+// data.
+func behind(first uint64, guid string) forge.Bytes {
+	const sectors, xfs = 100_000, 1001
+	f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: first, Last: first + 999},
+		tableforge.GPTEntry{First: xfs, Last: xfs + 8000})
+	f.Text(int64(first)*512, "something")
+	volumeforge.PutXFS(f, xfs, 8000)
+	for header, entries := range map[int64]int64{1: 2, sectors - 1: sectors - 33} {
+		f.Text(entries*512+128, guid)
+		tableforge.SealGPT(f, header*512, 512)
+	}
+	return f
+}
+
+// What may be read by its place is a warning if it moves: by its name, and where its content is not known on a disk that
+// no PC boots.
 func TestDoubtfulPlaces(t *testing.T) {
 	code := func(f forge.Bytes) forge.Bytes { f.Put(0, boottest.Code("fa eb fe")); return f }
 	for name, tc := range map[string]struct {
 		image forge.Bytes
 		warns bool
 	}{
-		"by its name":            {board("loader1", 64, 64, "something"), true},
-		"by its name, with code": {code(board("uboot", 64, 64, "something")), true},
-		"by its place":           {board("x", 64, 64, "something"), true},
-		"a PC":                   {code(board("x", 64, 64, "something")), false},
-		"empty":                  {board("loader1", 64, 64, ""), false},
-		"far behind":             {board("x", 20_000, 20_000, ""), false},
-		"without a file system": {
-			tableforge.NewGPT(512, 40_000, 128, tableforge.GPTEntry{First: 64, Last: 99}), false,
-		},
+		"by its name":                   {board("loader1", 64, 64, "something"), true},
+		"by its name, with code":        {code(board("uboot", 64, 64, "something")), true},
+		"by its place":                  {board("x", 64, 64, "something"), true},
+		"a PC":                          {code(board("x", 64, 64, "something")), false},
+		"empty":                         {board("loader1", 64, 64, ""), false},
+		"empty, far behind":             {board("x", 20_000, 20_000, ""), false},
+		"beyond 32 MiB":                 {behind(80_000, ""), true},
+		"beyond 32 MiB, a PC":           {code(behind(80_000, "")), false},
+		"without a file system":         {alone("something"), true},
+		"a disk of zeros":               {alone(""), false},
+		"behind the last file system":   {behind(20_000, ""), true},
+		"behind that of a PC":           {code(behind(20_000, "")), false},
+		"behind that of an UEFI system": {behind(20_000, esp), false},
 	} {
 		_, r := readBoard(t, tc.image)
 		issues := boottest.Issues(r, "fixed-place")
