@@ -225,12 +225,14 @@ func (a around) doubtful(f *boot.Found, g *boot.Guest, p boot.Partition) error {
 	if !used || err != nil || (!named && loader != boot.Unknown) { // that of a PC, which its finder describes
 		return err
 	}
-	text := "its content is not known, on a disk without boot code for a PC"
+	text := "its content is not known"
 	switch {
 	case named:
-		text = fmt.Sprintf("its name is %.32q, and its content is not known", p.Name)
+		text = fmt.Sprintf("its name is %.32q, and ", p.Name) + text
 	case front:
-		text = "its content is not known and lies in front of the first file system, on a disk without boot code for a PC"
+		text += " and lies in front of the first file system, on a disk without boot code for a PC"
+	default:
+		text += ", on a disk without boot code for a PC"
 	}
 	f.Warn(fixedCode, p.Number, text+fmt.Sprintf(": if a boot ROM or loader reads it from LBA %d, a board does not "+
 		"boot from the copy", p.Off/g.Disk.SectorSize()),

@@ -145,8 +145,8 @@ func behind(first uint64, guid string) forge.Bytes {
 	return f
 }
 
-// What may be read by its place is a warning if it moves: by its name, and where its content is not known on a disk that
-// no PC boots.
+// What may be read by its place is a warning if it moves: by its name, and where its content is not known on a disk
+// that no PC boots.
 func TestDoubtfulPlaces(t *testing.T) {
 	code := func(f forge.Bytes) forge.Bytes { f.Put(0, boottest.Code("fa eb fe")); return f }
 	for name, tc := range map[string]struct {
