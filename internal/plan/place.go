@@ -18,19 +18,29 @@ type placer struct {
 }
 
 // place gives each partition its place on p. One that makes room for another keeps the alignment of its data (see
-// align.Goal.Anchor) as long as the disk need not grow for that and no record goes too far; else the target is enough.
+// align.Goal.Anchor), unless the disk would grow for that or a record would go too far: then the target is enough.
 // stuck and ok are those of starts.
 func (c *placer) place(p *Plan) (stuck int, ok bool) {
-	finer := func(s slot) bool { return s.boundary > c.goal.Want }
-	if slices.ContainsFunc(c.slots, finer) {
-		to, _, ok := c.starts()
-		if ok && c.settle(p, to) && p.Size == c.l.Size {
-			return 0, true
-		}
-		for i := range c.slots {
-			c.slots[i].boundary = c.goal.Want
-		}
+	if !slices.ContainsFunc(c.slots, func(s slot) bool { return s.boundary > c.goal.Want }) {
+		return c.placeOnTarget(p)
 	}
+	to, _, kept := c.starts()
+	kept = kept && c.settle(p, to)
+	size := p.Size
+	if kept && size == c.l.Size {
+		return 0, true
+	}
+	for i := range c.slots {
+		c.slots[i].boundary = c.goal.Want
+	}
+	if stuck, ok = c.placeOnTarget(p); kept && size <= p.Size {
+		return 0, c.settle(p, to)
+	}
+	return stuck, ok
+}
+
+// placeOnTarget is place with the target as the boundary of all partitions.
+func (c *placer) placeOnTarget(p *Plan) (stuck int, ok bool) {
 	to, stuck, ok := c.starts()
 	if !ok && c.bounded() {
 		for i := range c.slots {

@@ -89,20 +89,21 @@ func TestDataKeepTheirDistance(t *testing.T) {
 }
 
 // A partition that makes room for another keeps the alignment that its data have, up to 1 MiB, also where the target is
-// 4 KiB. It gives that up before the disk grows, and one that moves on its own account goes to the target.
+// 4 KiB. It gives that up before the disk grows for it, and one that moves on its own account goes to the target.
 func TestNeighboursKeepTheirAlignment(t *testing.T) {
 	const mib = 2048 // sectors
 	for name, tc := range map[string]struct {
 		second, sectors, disk uint32 // of the second partition, and of the disk
 		data                  int64  // of the second partition; bytes
-		want                  int64  // LBA
+		want, grown           int64  // LBA, sectors
 	}{
-		"on 2 MiB, with room":                 {2 * mib, 3 * mib, 8 * mib, 0, 3 * mib},
-		"on 64 KiB":                           {2*mib + 128, 3 * mib, 8 * mib, 0, 2*mib + 256},
-		"data on 1 MiB, start on 4 KiB":       {2*mib + 8, 3 * mib, 8 * mib, (mib - 8) * 512, 3*mib + 8},
-		"no room but on the target":           {2 * mib, 3 * mib, 5*mib + 100, 0, 2*mib + 8},
-		"off the target, on its own account":  {2*mib + 1, 3 * mib, 8 * mib, 0, 2*mib + 8},
-		"on the target and on nothing larger": {2*mib + 8, 3 * mib, 8 * mib, 0, 2*mib + 16},
+		"on 2 MiB, with room":                 {2 * mib, 3 * mib, 8 * mib, 0, 3 * mib, 0},
+		"on 64 KiB":                           {2*mib + 128, 3 * mib, 8 * mib, 0, 2*mib + 256, 0},
+		"data on 1 MiB, start on 4 KiB":       {2*mib + 8, 3 * mib, 8 * mib, (mib - 8) * 512, 3*mib + 8, 0},
+		"no room but on the target":           {2 * mib, 3 * mib, 5*mib + 100, 0, 2*mib + 8, 0},
+		"no room at all":                      {2 * mib, 3 * mib, 5 * mib, 0, 3 * mib, mib},
+		"off the target, on its own account":  {2*mib + 1, 3 * mib, 8 * mib, 0, 2*mib + 8, 0},
+		"on the target and on nothing larger": {2*mib + 8, 3 * mib, 8 * mib, 0, 2*mib + 16, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tableforge.NewMBR(int(tc.disk),
@@ -113,7 +114,7 @@ func TestNeighboursKeepTheirAlignment(t *testing.T) {
 			p := newPlan(t, l, align.Goal{Must: 4096, Want: 4096})
 			require.Equal(t, int64(64*512), p.Places.Parts[1].Off)
 			require.Equal(t, tc.want*512, p.Places.Parts[2].Off)
-			require.Equal(t, int64(tc.disk)*512, p.Size)
+			require.Equal(t, (int64(tc.disk)+tc.grown)*512, p.Size)
 		})
 	}
 }
