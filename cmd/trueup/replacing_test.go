@@ -177,27 +177,6 @@ func TestKeepNoneLater(t *testing.T) {
 	}
 }
 
-// TestReplaceRunsACommand has the command of --after find the new disk under the old name, and the original beside it.
-func TestReplaceRunsACommand(t *testing.T) {
-	t.Parallel()
-	for path, orig := range map[string]string{
-		sampleDisk(t): "xp.orig.vmdk", twoDisks(t).ova(t): "vm.orig.ova", twoDisks(t).folder(t): "vm.orig.ovf",
-	} {
-		orig = filepath.Join(filepath.Dir(path), orig)
-		program, seen := follower(t, `cat > "$seen"; test -f "$1"; test -f "$2"; test -f "$1.trueup"; echo "got $1"`)
-		r := trueup(t, "align", "--replace", "--json", "--after", program+" "+path+" "+orig, path)
-		require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
-		got := disktest.ReadFile(t, seen)
-		require.Equal(t, r.stdout, string(got))
-		validate(t, string(got))
-		require.Equal(t, "got "+path+"\n", r.stderr)
-		require.NoError(t, os.Remove(seen))
-		r = trueup(t, "align", "--replace", "--after", program+" "+path+" "+orig, path)
-		require.Equal(t, 0, r.code, r.stderr)
-		require.NoFileExists(t, seen, "nothing was written")
-	}
-}
-
 // TestReplaceOfAFixedFile refuses a file and a folder whose names cannot change, before a byte is copied.
 func TestReplaceOfAFixedFile(t *testing.T) {
 	t.Parallel()

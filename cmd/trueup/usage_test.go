@@ -256,8 +256,6 @@ func wrongCommands(source, dest string) map[string][]string {
 		"resume by the disk":            {"resume", "--journal", source, source},
 		"a folder as the journal":       {"align", "--in-place", "--journal", filepath.Dir(dest), source},
 		"undo by a device":              {"undo", "--journal", "/dev/null", source},
-		"a command of no words":         {"align", "--after", "", source, dest},
-		"no command for rows":           {"scan", "--after", "", source},
 		"a report of nothing":           {"report"},
 		"a report of labels":            {"report", "host=esx1"},
 		"a report of a label of odd":    {"report", "Host=esx1", source},

@@ -47,9 +47,13 @@ var flagHabits = map[string][]string{
 	"overwrite":     {"--force"},
 	"threads":       {"--jobs"},
 	"silent":        {"--quiet"},
-	// Flags of earlier versions.
-	"second-opinion": {"trueup judge, which judges a finished copy"},
-	"boot-trial":     {"trueup boot SOURCE && trueup align, which copies if both disks boot alike"},
+}
+
+// removed are flags of earlier versions, and their replacements.
+var removed = map[string]string{
+	"after":          "write && COMMAND after the line of trueup",
+	"boot-trial":     "write trueup boot SOURCE && in front of the line",
+	"second-opinion": "write && trueup judge SOURCE DEST after the line",
 }
 
 // asJSON suggests the flag for the format of a report.
@@ -88,7 +92,9 @@ func wrongFlag(cmd *cobra.Command, args []string, err error) error {
 		if unknown.GetSpecifiedShortnames() != "" {
 			flag = "-" + name
 		}
-		if near := cmp.Or(habitOf(cmd, name, valueIn(args, name)), nearFlag(cmd, name)); near != "" {
+		if instead := removed[name]; instead != "" {
+			flag += ", which was removed; " + instead
+		} else if near := cmp.Or(habitOf(cmd, name, valueIn(args, name)), nearFlag(cmd, name)); near != "" {
 			flag += "; did you mean " + near + "?"
 		}
 		err = errors.New("unknown flag: " + flag)

@@ -95,7 +95,7 @@ func eachFlag(t *testing.T, use func(cmd *cobra.Command, f *pflag.Flag)) {
 func TestNonsenseValues(t *testing.T) {
 	nonsense(t)
 	free := map[string]bool{} // flags whose values are any text
-	for name := range strings.FieldsSeq("after title libvirt-xml vmx label include exclude socket overwrite-content") {
+	for name := range strings.FieldsSeq("title libvirt-xml vmx label include exclude socket overwrite-content") {
 		free[name] = true
 	}
 	n := 0
@@ -211,7 +211,6 @@ func TestNonsenseArguments(t *testing.T) {
 		{1, "--files-from dir: is a directory", []string{"scan", "--files-from", "dir"}},
 		{64, "--profiles: absent: no such file", []string{"inspect", "--profiles", "absent", "src.img"}},
 		{1, "--bench: absent: no such file", []string{"inspect", "--bench", "absent", "src.img"}},
-		{64, "--after absent: executable file not found in $PATH", []string{"scan", "--after", "absent", "src.img"}},
 		{64, "a folder has the name already; name another path", []string{"serve", "--socket", "dir", "src.img"}},
 		{1, "no such file or directory; make it first", []string{"serve", "--socket", "absent/x", "src.img"}},
 		{64, "want HOST:PORT", []string{"serve", "--listen", "x", "src.img"}},

@@ -29,7 +29,7 @@ import (
 )
 
 // helpers are the arguments by which the program starts itself.
-var helpers = []string{scancmd.Worker, command.AfterClerk, command.FetchClerk}
+var helpers = []string{scancmd.Worker, command.FetchClerk}
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
@@ -177,7 +177,7 @@ of configurations, or the file that TRUEUP_CONFIG names.`,
 		copycmd.NewUndo(c), copycmd.NewResume(c), copycmd.NewFinish(c),
 		servecmd.New(c), scancmd.New(c), scancmd.NewReport(c), bootcmd.New(c), benchcmd.New(c), command.NewVersion(c),
 		judgecmd.New(c), scancmd.NewWorker(),
-		command.NewAfterClerk(), command.NewFetchClerk(), command.NewFetchClerks())
+		command.NewFetchClerk(), command.NewFetchClerks())
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}

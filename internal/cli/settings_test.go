@@ -96,7 +96,7 @@ func TestSettable(t *testing.T) {
 		require.Contains(t, all, name)
 	}
 	for _, name := range []string{
-		"after", "allow-empty", "allow-unbootable", "allow-unknown", "checksums", "data-only", "device", "discard",
+		"allow-empty", "allow-unbootable", "allow-unknown", "checksums", "data-only", "device", "discard",
 		"dynamic-disks", "flatten", "force", "format", "in-place", "isolation", "journal", "json", "keep", "listen",
 		"listen-anywhere", "no-color", "no-progress", "out", "overwrite-content", "partition", "repair-table",
 		"replace", "script", "sector-size", "shard", "skip-aligned", "skip-free", "verify", "view", "with",

@@ -194,9 +194,6 @@ var edges = map[string][]string{
 	"internal/guestfs": {"internal/pattern", "internal/sys"},
 	"internal/opinion": {"internal/guestfs", "internal/qemuimg", "internal/self"},
 
-	// The command of a user, which runs outside of the sandbox.
-	"internal/after": {"internal/sys"},
-
 	// What a report and the rows of a scan propose: a suffix of the name decides whether a format has to be named.
 	"internal/report/suggested": {"internal/image"},
 	"internal/report": {
@@ -281,7 +278,7 @@ var edges = map[string][]string{
 	// What all commands share. Errors of other programs and of a trial have exit codes; scan knows what a path is that
 	// no image is.
 	"internal/cli/command": {
-		"internal/after", "internal/image/store", "internal/progress", "internal/realign",
+		"internal/image/store", "internal/progress", "internal/realign",
 		"internal/report", "internal/scan", "internal/scan/sandbox", "internal/sys",
 	},
 	// Flags that several commands share, with the packages whose options they are.

@@ -22,7 +22,7 @@ import (
 // unpack makes the file into which images are unpacked;
 // remote reads a file with a header, and asks for several ranges at once; trial makes the temporary files of QEMU and
 // waits for it; qemuimg, guestfs and opinion start programs, and make links
-// for them; after starts a command of the user; in a fleet, engine reads keys, locks its store and waits for its
+// for them; in a fleet, engine reads keys, locks its store and waits for its
 // server, queue keeps small files, work starts trueup and waits for it, fleetcmd reads worklists and keeps a
 // report, and web reads its token, listens and follows the queue; bench makes its scratch file, starts fio, and reads
 // what /proc and /sys say about the storage; disktest is for tests.
@@ -34,7 +34,6 @@ var (
 		"internal/cli/copycmd", "internal/cli/flags",
 		"internal/nbd", "internal/remote", "internal/self", "internal/trial", "internal/qemuimg", "internal/guestfs",
 		"internal/opinion",
-		"internal/after",
 		"fleet/engine", "fleet/fleetcmd", "fleet/queue", "fleet/web",
 		"fleet/work",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/forge", "internal/disktest/imagetest",
@@ -42,7 +41,7 @@ var (
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli/command",
-		"internal/nbd", "internal/remote", "internal/self", "internal/trial", "internal/after", "internal/disktest",
+		"internal/nbd", "internal/remote", "internal/self", "internal/trial", "internal/disktest",
 		"fleet/engine", "fleet/queue", "fleet/web", "fleet/work",
 	}
 )

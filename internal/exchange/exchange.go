@@ -32,11 +32,8 @@ func begun(h *unfinished.Held) (*run, error) {
 }
 
 // start writes the journal of an exchange. From then on the next run goes on from it.
-func (p *plan) start(d *folder, path, after string) (*unfinished.Held, error) {
-	b, err := json.Marshal(struct {
-		*plan
-		After string `json:",omitempty"` // the command that is to follow
-	}{p, after})
+func (p *plan) start(d *folder, path string) (*unfinished.Held, error) {
+	b, err := json.Marshal(p)
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,6 @@ import (
 
 // Source is a disk whose names a copy is to get.
 type Source struct {
-	After string // the command that is to follow
-
 	path  string // as the user wrote it
 	dir   *gate.Folder
 	plan  plan
@@ -296,7 +294,7 @@ func (s *Source) Publish(o Output) (*Result, error) {
 	if s.plan.New[0].Disks, err = written.shapes(s.dir); err != nil {
 		return nil, fmt.Errorf("read the copy: %w", err)
 	}
-	h, err := s.plan.start(d, s.path, s.After)
+	h, err := s.plan.start(d, s.path)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func beginIn(t *testing.T, dir string, several bool) *steps {
 	d, err := gate.OpenFolder(s.dir)
 	require.NoError(t, err)
 	t.Cleanup(func() { d.Close() })
-	h, err := p.start(&folder{Folder: d}, filepath.Join(s.dir, "vm"), "")
+	h, err := p.start(&folder{Folder: d}, filepath.Join(s.dir, "vm"))
 	require.NoError(t, err)
 	t.Cleanup(func() { h.Close() })
 	s.run = &run{p, h, &folder{Folder: h.Dir, sync: h.SyncFolder}}

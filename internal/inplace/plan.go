@@ -41,7 +41,6 @@ type Plan struct {
 	Folder      uint64         `json:",omitempty"` // the inode of its folder
 	Text        []byte         // of the descriptor, at the end; nil where the image has none
 	OldText     []byte         // of the descriptor, before
-	After       string         `json:",omitempty"` // the command that was to follow
 
 	order []disk.Shift // the pieces that move
 }

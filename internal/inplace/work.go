@@ -38,7 +38,6 @@ type Move struct {
 	// Device is what the disk lies on, where that is a block device: its journal has a path of its own.
 	Device  Device
 	Journal string // its absolute path; empty: beside the disk
-	After   string // the command that is to follow
 	// BIOS is the geometry that the BIOS has to report, zero where nothing depends on it.
 	BIOS driver.Geometry
 	// Look reads the result before the first sector is written; its error ends the move.
@@ -158,7 +157,7 @@ func (m *Move) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.ID, p.Files, p.Text, p.Journal, p.After = rand.Text(), parts, around.Text, m.Journal, m.After
+	p.ID, p.Files, p.Text, p.Journal = rand.Text(), parts, around.Text, m.Journal
 	if err := m.place(p); err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package realign
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,31 +24,12 @@ const (
 type GoOn struct {
 	Command  string
 	KeepNone bool // resume an exchange of which no original is to stay
-	Follows  bool // a command of --after follows
 	// Copy writes what an ended copy lacks.
 	Copy func(ctx context.Context, o *Order) (w Written, err error)
 }
 
-// GoOn goes on with open work. Where the run that began it was to be followed by a command, and this one is not, it
-// notes that: what stands in a file beside an image is not run.
+// GoOn goes on with open work, which is locked. It refuses a command that does not apply.
 func (j *Job) GoOn(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.Done, error) {
-	var plan struct{ After string } // all kinds of work have it
-	if w.Journal != nil {
-		_ = json.Unmarshal(w.Plan(), &plan) // who goes on reads it again
-	}
-	done, err := j.goOn(ctx, w, g)
-	if err == nil && plan.After != "" && g.Command == Resume && !g.Follows {
-		done.Notes = append(done.Notes, ondisk.Issue{
-			Code: "after-not-run", Effect: ondisk.Warn,
-			Text:   fmt.Sprintf("--after %q of the run that was ended was not run", plan.After),
-			Remedy: "run it by hand if it is needed; resume has --after, too",
-		})
-	}
-	return done, err
-}
-
-// goOn refuses a command that does not apply, and does the rest.
-func (j *Job) goOn(ctx context.Context, w *unfinished.Held, g GoOn) (unfinished.Done, error) {
 	not := map[string]string{Undo: w.Work.Undo, Resume: w.Work.Resume, Finish: w.Work.Finish}[g.Command]
 	drops := g.Command == Undo && j.Force && w.Work.Drops
 	switch {

@@ -302,7 +302,7 @@ func TestGoOnWithACopy(t *testing.T) {
 	ended := func() {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		j := Job{Dest: dest, Format: "raw", Jobs: 1, Order: order(), After: "tell", Watch: func() Progress {
+		j := Job{Dest: dest, Format: "raw", Jobs: 1, Order: order(), Watch: func() Progress {
 			return watcher(func(phase string) {
 				if phase == diskcopy.PhaseProve {
 					cancel()
@@ -353,8 +353,6 @@ func TestGoOnWithACopy(t *testing.T) {
 	require.NoError(t, errors.Join(err, w.Close()))
 	require.Equal(t, []string{"copy.raw"}, d.Files)
 	require.Positive(t, d.Kept)
-	disktest.OnUnix(t, "notes")
-	require.Equal(t, []string{"after-not-run"}, disktest.Codes(d.Notes))
 	requireMoved(t, dest, was)
 	require.Equal(t, []string{"copy.raw"}, disktest.Names(t, filepath.Dir(dest)))
 }

@@ -42,7 +42,7 @@ func (j *Job) MoveInPlace(ctx context.Context, s *Source, p *plan.Plan) (w Writt
 	j.watch()
 	m := inplace.Move{
 		Image: s.Image, Plan: p, Path: s.Path(), Options: j.inPlace(), Moves: j.Moves, Journal: j.Journal,
-		After: j.After, BIOS: s.bios(s.Image.Format),
+		BIOS: s.bios(s.Image.Format),
 		Look: func(_, now disk.Disk) error { return s.keeps(p, now) },
 	}
 	if j.Device != nil {

@@ -391,7 +391,6 @@ type Job struct {
 	Rate      int64  // bytes of SOURCE that are read in a second at most; 0: as many as can be
 	Device    *Device
 	Journal   string  // of a move in place, absolute; empty: beside the disk
-	After     string  // the command that is to run when all is done, for the journal of a run that is ended
 	Looped    Loops   // files that loop devices show: they are not changed
 	Writers   Writers // programs that have files open for writing
 

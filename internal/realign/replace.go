@@ -77,7 +77,6 @@ func exchangeNames[O exchanged](
 	ctx context.Context, j *Job, start time.Time, from *exchange.Source, create func() (O, error),
 	unchanged func() error, fill func(O, *Written) error,
 ) (w Written, err error) {
-	from.After = j.After
 	var out O
 	var r *replacing
 	prepared := func() (_ *replacing, err error) {

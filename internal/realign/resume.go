@@ -28,7 +28,6 @@ type Order struct {
 	Goal    Goal
 	Target  Target
 	Force   bool
-	After   string // the command that was to follow
 
 	Program string          // that began the copy: another one may place blocks elsewhere
 	Files   json.RawMessage // of the source: what shows that they are unchanged
@@ -95,7 +94,7 @@ func parseOrder(b []byte) (o *Order, err error) {
 // Same reports whether two orders were given in the same words. Whether the source is still the same is not asked.
 func (o *Order) Same(other *Order) bool {
 	words := func(o Order) []byte {
-		o.After, o.Program, o.Files, o.Seed = "", "", nil, nil
+		o.Program, o.Files, o.Seed = "", nil, nil
 		b, err := json.Marshal(o)
 		if err != nil {
 			panic(err) // plain values: our own bug
@@ -149,7 +148,7 @@ func (j *Job) lasting(s *Source, p *plan.Plan, o *store.CreateOptions) (err erro
 			return err
 		}
 	}
-	o.Going, j.Order.After = j.Going, j.After
+	o.Going = j.Going
 	o.Order, err = json.Marshal(j.Order)
 	return err
 }

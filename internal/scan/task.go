@@ -1,7 +1,6 @@
 package scan
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/remote"
-	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -60,9 +58,6 @@ type Task struct {
 	Progress Progress
 	// Row takes each row as soon as it is finished. Nil: the report has them all.
 	Row func(*results.Image) error
-	// After runs a command for each row that Row has taken, with the JSON of that, one at a time. Its errors are those
-	// of the command, and end nothing. Nil: there is no command.
-	After func(row []byte) error
 	// KeepRanked also keeps the rows with a priority for the report, which Row has taken.
 	KeepRanked bool
 	// Replace finds out which of these cannot be exchanged for their copies.
@@ -355,16 +350,6 @@ func (r *running) row(i *results.Image) error {
 			return err
 		}
 	}
-	if r.After != nil {
-		var b bytes.Buffer
-		err := report.Line(&b, i)
-		if err == nil {
-			err = r.After(b.Bytes())
-		}
-		if err != nil {
-			r.summary.AddAfterFailed(i.Path, err)
-		}
-	}
 	if r.Row == nil || r.KeepRanked && i.Priority != nil {
 		r.keep(i)
 	}
@@ -403,9 +388,6 @@ func (r *running) keepParents() {
 	}
 }
 
-// exitFailed is the exit code of a run whose command failed, whatever counts of images.
-const exitFailed = 1
-
 // finish completes the sum, ranks the images, and has the catalogue note the run. interrupted is the exit code of a run
 // that is not complete, else 0.
 func (r *running) finish(interrupted int) (*results.Report, error) {
@@ -415,9 +397,6 @@ func (r *running) finish(interrupted int) (*results.Report, error) {
 	sum.Complete, sum.IgnoreNotes = interrupted == 0, r.Ignore.Notes(r.today)
 	if out.NoneJudged() {
 		sum.ExitCode = r.Fail.Code(&results.Image{State: results.Failed})
-	}
-	if sum.AfterFailures > 0 && sum.ExitCode != exitFailed {
-		sum.ExitCode, sum.Worst = exitFailed, sum.AfterFailed[0].Path
 	}
 	if interrupted != 0 {
 		sum.ExitCode = interrupted

@@ -33,7 +33,6 @@ type copyFlags struct {
 	sums    string // file for the digests
 	command string
 	dev     deviceFlags
-	command.After
 
 	rate      flags.Rate
 	idle      bool
@@ -55,7 +54,6 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 		"read and write only while no other program does, where the I/O scheduler knows priorities")
 	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
 	c.dev.add(cmd)
-	c.AddAfter(cmd)
 	c.AddWork(cmd, defaultJobs, "read and write `N` chunks at once")
 	names, _ := realign.Targets()
 	command.Complete(cmd, "to", names...)
@@ -175,8 +173,6 @@ a snapshot of it.
 
 ` + command.SourcesHelp + `
 
-` + command.AfterHelp + `
-
 ` + flags.ToHelp()
 }
 
@@ -232,10 +228,6 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 		return err
 	}
 	defer f.dev.claimed.Close()
-	defer f.CloseAfter()
-	if err := f.OpenAfter(); err != nil {
-		return err
-	}
 	if !f.dev.device {
 		f.SpoolBeside(dest)
 	}
@@ -255,7 +247,7 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 	case len(w.Files) == 0: // it was skipped
 		return f.Emit(out, r, func(t *report.Text) { t.Align(r) })
 	}
-	return f.finish(ctx, out, r, w)
+	return f.finish(out, r, w)
 }
 
 // copyDisk writes DEST of one disk, unless it is aligned and may be skipped.
@@ -343,7 +335,7 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 	watch, end := c.Watched(errOut, c.Progress, c.command, c.verify == full)
 	j = &realign.Job{
 		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == full,
-		Jobs: c.Jobs, Rate: int64(c.rate), After: c.Next,
+		Jobs: c.Jobs, Rate: int64(c.rate),
 		Sums: c.sums != "", Begin: func() { c.Ending.Hold(c.dev.ends()) }, Watch: watch, Device: c.dev.claimed,
 		Spare: func(files []string) error {
 			return errors.Join(store.SpareFiles("--out", c.Out, dest, files),
@@ -356,8 +348,8 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 	return j, end
 }
 
-// finish prints what was written, and runs what follows.
-func (c *copyFlags) finish(ctx context.Context, out io.Writer, r *report.Align, w realign.Written) error {
+// finish prints the result of a written DEST.
+func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) error {
 	if err := c.writeSums(r.Dest, w); err != nil {
 		return err
 	}
@@ -366,7 +358,7 @@ func (c *copyFlags) finish(ctx context.Context, out io.Writer, r *report.Align, 
 	if err := c.Emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
-	return c.RunAfter(ctx, r, r.Dest)
+	return nil
 }
 
 // convert is the command that moves nothing.
@@ -391,8 +383,6 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 ` + resumableHelp + `
 
 ` + command.SourcesHelp + `
-
-` + command.AfterHelp + `
 
 ` + flags.ToHelp(),
 		Example: `  trueup convert --to raw disk.vmdk disk.img
@@ -432,7 +422,7 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 		return err
 	}
 	r := report.NewStreamAlign(command.Head(convert), p, dest)
-	return f.finish(ctx, out, r, w)
+	return f.finish(out, r, w)
 }
 
 // proof returns the flags of the verify that proves the copy again.

@@ -84,7 +84,6 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 	if err != nil {
 		return err
 	}
-	defer f.CloseAfter()
 	if f.journal, err = realign.JournalFile(f.journal, path); err != nil {
 		return err
 	}
@@ -96,7 +95,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		f.Claimed = true
 	}
 	looped := realign.Looped()
-	err = errors.Join(f.givesWay(), f.OpenAfter(), f.Confine(ctx, errOut, f.Reads(path), []string{path, f.journal}))
+	err = errors.Join(f.givesWay(), f.Confine(ctx, errOut, f.Reads(path), []string{path, f.journal}))
 	if err != nil {
 		return err
 	}
@@ -113,8 +112,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 	if err := f.defined(s, p, r, false); err != nil {
 		return err
 	}
-	idle := len(p.Moves) == 0 && !p.Mends
-	if !idle {
+	if len(p.Moves) > 0 || p.Mends {
 		j, end := f.job(errOut, path)
 		j.Begin, j.Moves = func() { f.Ending.Hold(still) }, func() { f.Ending.Hold(middle) }
 		j.Journal, j.Looped = f.journal, looped
@@ -125,10 +123,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		}
 		r.Wrote(w, f.verify)
 	}
-	if err := f.Emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil || idle {
-		return err
-	}
-	return f.RunAfter(ctx, r, path)
+	return f.Emit(out, r, func(t *report.Text) { t.Align(r) })
 }
 
 // inMiddle returns the error of a move that was interrupted: it says how to go on, and the exit code is that of the

@@ -50,10 +50,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	if err != nil && r.Written {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
-	if err != nil || !r.Written {
-		return err
-	}
-	return f.RunAfter(ctx, r, r.Dest)
+	return err
 }
 
 // writePackage writes and proves the package, and enters what was written in r.

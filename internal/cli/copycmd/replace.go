@@ -89,7 +89,7 @@ func (f *alignFlags) goesOnFirst(ctx context.Context, out, errOut io.Writer, pat
 		return false, nil //nolint:nilerr // opening SOURCE says the same
 	}
 	on := &openFlags{
-		Base: f.Base, Shown: f.Shown, After: f.After, command: realign.Resume, keepNone: f.keep == keepNone,
+		Base: f.Base, Shown: f.Shown, command: realign.Resume, keepNone: f.keep == keepNone,
 	}
 	switch {
 	case on.keepNone && (w.Phase == unfinished.Finishing || w.Phase == unfinished.Kept):

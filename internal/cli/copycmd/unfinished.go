@@ -20,7 +20,6 @@ import (
 type openFlags struct {
 	*command.Base
 	flags.Shown
-	command.After
 	command string
 	force   bool
 	rate    flags.Rate
@@ -51,8 +50,7 @@ and only where the first sector is not the mark of the move.`)
 func NewResume(c *command.Base) *cobra.Command {
 	return newOpen(c, realign.Resume, "Go on with an interrupted exchange, move or copy",
 		`Goes on with what a run has left open on
-the disk at PATH, from where it was ended. --after of that run is not remembered as an order: the result says that its
-COMMAND was not run, unless resume is given one.`)
+the disk at PATH, from where it was ended.`)
 }
 
 // NewFinish returns the command finish.
@@ -81,7 +79,6 @@ func newOpen(c *command.Base, name, short, long string) *cobra.Command {
 	}
 	if name == realign.Resume {
 		cmd.Flags().Var(&f.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
-		f.AddAfter(cmd)
 	} else {
 		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
 	}
@@ -114,10 +111,6 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, path string,
 	}
 	defer f.claimed.Close()
 	f.looped = realign.Looped()
-	defer f.CloseAfter()
-	if err := f.OpenAfter(); err != nil {
-		return err
-	}
 	if err := f.Confine(ctx, errOut, append(realign.ReadFor(w), path), []string{path, f.journal}); err != nil {
 		return err
 	}
@@ -129,7 +122,7 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, path string,
 	if err := f.Emit(out, r, func(t *report.Text) { t.Unfinished(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is done", err, f.command)
 	}
-	return f.RunAfter(ctx, r, path)
+	return nil
 }
 
 // goOn goes on with open work.
@@ -141,7 +134,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.He
 		Looped: f.looped, Writers: f.Writers(),
 	}
 	done, err := j.GoOn(ctx, w, realign.GoOn{
-		Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w), Follows: f.Next != "",
+		Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w),
 	})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", w.Work.Path, err)

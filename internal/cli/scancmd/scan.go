@@ -32,7 +32,6 @@ type scanFlags struct {
 	storage  flags.Storage
 	bench    flags.BenchFile
 	title    flags.Title
-	command.After
 }
 
 // Worker is the argument that makes the program a worker.
@@ -76,10 +75,6 @@ and exit code to new, changed and removed images.
 
 --fail-on sets what makes the exit code 1, 2 or 3. Each of error, 4K, 64K and 1M includes those before it. An error
 ends with 1, whatever else is found.
-
---after runs a program for each row when it is finished, one at a time, with the row as -o json prints it on standard
-input. COMMAND is split at blanks, and no shell reads it. What it prints goes to standard error. Where it fails, the
-scan goes on, names the image, and ends with 1.
 
 --shard K/N takes a stable share of the images: those of 1/N to N/N are all images, each once. A run needs the same
 PATHs as the others.
@@ -134,7 +129,6 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.Script, "script", "", "write a shell script of the align commands to `FILE`")
 	fs.BoolVar(&f.Replace, "replace", false, "have --script exchange images for their copies, with align --replace")
 	fs.BoolVar(&f.Force, "force", false, "replace a --script that was edited")
-	fs.StringVar(&f.Next, "after", "", "run `COMMAND` for each row, with its JSON as its input")
 	f.AddWork(cmd, min(runtime.NumCPU(), flags.MaxJobs),
 		fmt.Sprintf("inspect `N` images at once, 1 to %d", flags.MaxJobs))
 }
@@ -201,10 +195,6 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil {
 		return err
 	}
-	defer f.CloseAfter()
-	if err := f.OpenAfter(); err != nil {
-		return err
-	}
 	_ = f.GiveWay(f.idle) // where that is not possible, it reads as other programs do
 	f.Ending.Hold("completing the report of what was looked at")
 	defer func() {
@@ -225,9 +215,6 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return nil
 	}
 	t.Print(format, func() io.Writer { return w }, command.WrapStdout)
-	if f.Clerk != nil {
-		t.After = func(row []byte) error { return f.Clerk.Run(ctx, row) }
-	}
 	t.Weaker = func(got sandbox.Isolation) error { return f.Confined(errOut, got) }
 	t.Interrupted = func() int { return command.InterruptOf(ctx).Exit() }
 	r, err := t.Run(ctx)

@@ -88,7 +88,6 @@ var rooms = []room{
 	{path: "image/device", also: []suite{pipeTests, {"cmd/trueup", "Device"}}},
 	{path: "freespace", logic: true, pure: true, also: []suite{pipeTests, spaceTests}},
 	{path: "definition", pure: true, also: []suite{pipeTests, {"cmd/trueup", "^TestDefinitions"}}},
-	{path: "after", also: []suite{{"cmd/trueup", "After"}}},
 }
 
 //go:embed testdata/accepted.txt

@@ -53,20 +53,17 @@ type Summary struct {
 	Temporary  int            `json:"temporary_files,omitempty"` // files of runs that were not completed
 	Unreadable []Unreadable   `json:"unreadable"`                // what could not be read; the first thousand
 	// UnreadableCount counts all of them.
-	UnreadableCount int `json:"unreadable_count"`
-	// AfterFailed are the images for which the command of --after failed; the first thousand.
-	AfterFailed   []AfterFailed `json:"after_failed,omitempty"`
-	AfterFailures int           `json:"after_failures,omitempty"` // all of them
-	Changes       *Changes      `json:"changes,omitempty"`
-	Fix           FixSum        `json:"fix"`
-	Read          int64         `json:"read_bytes"`
-	Isolation     Isolation     `json:"isolation"`
-	IgnoreNotes   []string      `json:"ignore_notes"` // entries of the ignore file that have expired or match nothing
-	FailOn        string        `json:"fail_on"`
-	Worst         string        `json:"worst,omitempty"` // the path of the image that decided the exit code
-	ExitCode      int           `json:"exit_code"`
-	Merged        *Merged       `json:"merged,omitempty"` // of a report of several runs
-	worst         *Image        // that decided the exit code; nil: none has
+	UnreadableCount int       `json:"unreadable_count"`
+	Changes         *Changes  `json:"changes,omitempty"`
+	Fix             FixSum    `json:"fix"`
+	Read            int64     `json:"read_bytes"`
+	Isolation       Isolation `json:"isolation"`
+	IgnoreNotes     []string  `json:"ignore_notes"` // entries of the ignore file that have expired or match nothing
+	FailOn          string    `json:"fail_on"`
+	Worst           string    `json:"worst,omitempty"` // the path of the image that decided the exit code
+	ExitCode        int       `json:"exit_code"`
+	Merged          *Merged   `json:"merged,omitempty"` // of a report of several runs
+	worst           *Image    // that decided the exit code; nil: none has
 	// Bench is a benchmark of the storage, for the page; nil for none.
 	Bench *measured.Result `json:"-"`
 }
@@ -75,12 +72,6 @@ type Summary struct {
 type Unreadable struct {
 	Path  string       `json:"path"`
 	Error report.Error `json:"error"`
-}
-
-// AfterFailed is an image for which the command of --after failed.
-type AfterFailed struct {
-	Path    string `json:"path"`
-	Message string `json:"message"` // how it ended
 }
 
 // Changes counts the differences from the last run with the same catalogue, or from what was known at a point in time.
@@ -187,14 +178,6 @@ func (s *Summary) AddUnreadable(u Unreadable) {
 	s.UnreadableCount++
 	if len(s.Unreadable) < maxUnreadableKept {
 		s.Unreadable = append(s.Unreadable, u)
-	}
-}
-
-// AddAfterFailed notes an image for which the command of --after failed.
-func (s *Summary) AddAfterFailed(path string, err error) {
-	s.AfterFailures++
-	if len(s.AfterFailed) < maxUnreadableKept {
-		s.AfterFailed = append(s.AfterFailed, AfterFailed{path, report.Message(err)})
 	}
 }
 

@@ -55,7 +55,6 @@ func (p *printer) summary(partly int) {
 		p.merged(s.Merged)
 	}
 	p.unreadable()
-	p.afterFailed()
 	for _, n := range s.IgnoreNotes {
 		p.para("", n)
 	}
@@ -222,21 +221,6 @@ func copiedText(n int) string {
 	return counted(n, "image seems to have its aligned copy beside it: prove it",
 		"images seem to have their aligned copies beside them: prove each") +
 		" with trueup verify, then exchange the two."
-}
-
-// afterFailed names the images for which the command of --after failed.
-func (p *printer) afterFailed() {
-	if p.s.AfterFailures == 0 {
-		return
-	}
-	p.t.Lead(text.FgRed, "The command of --after failed", "for "+images(p.s.AfterFailures)+":")
-	for n, a := range p.s.AfterFailed {
-		if n == maxUnreadable && !p.t.Verbose {
-			p.more(p.s.AfterFailures - n)
-			return
-		}
-		p.note(report.SafeMessage(a.Path) + ": " + a.Message)
-	}
 }
 
 func (p *printer) unreadable() {
