@@ -17,7 +17,6 @@ type Announcement struct {
 	Datastores []string  `json:"datastores"`
 	Slots      int       `json:"jobs"`             // of each datastore that it does at once
 	Window     string    `json:"window,omitempty"` // in which it begins jobs; empty: always
-	Rate       string    `json:"limit_rate,omitempty"`
 }
 
 // maxDatastores bounds those of one worker.
@@ -35,7 +34,7 @@ func ParseAnnouncement(b []byte) (*Announcement, error) {
 	if err := json.Unmarshal(b, &a); err != nil {
 		return nil, fmt.Errorf("announcement of a worker: %w", err)
 	}
-	if len(a.Datastores) > maxDatastores || max(len(a.Worker), len(a.Version), len(a.Window), len(a.Rate)) > maxName {
+	if len(a.Datastores) > maxDatastores || max(len(a.Worker), len(a.Version), len(a.Window)) > maxName {
 		return nil, errors.New("announcement of a worker that is too long")
 	}
 	for _, name := range a.Datastores {

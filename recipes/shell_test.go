@@ -3,6 +3,7 @@ package recipes
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -21,4 +22,18 @@ func TestCommandAfterACopy(t *testing.T) {
 	k.shell("rm xp-aligned.* && truncate -s 1M xp.img")
 	require.Contains(k, k.shell("("+copied+") || echo failed with $?"), "failed with")
 	k.shell("[ ! -e xp-aligned.sha256 ]")
+}
+
+// Both lines write the same copy, and a lower rate takes its time.
+func TestSlowCopy(t *testing.T) {
+	k := newKitchen(t, "nbdkit", "ionice")
+	commands := strings.Join(k.follow("A copy that leaves room for others"), "")
+	k.shell(commands)
+	k.aligned("xp-slow.img")
+	k.shell("cmp xp-slow.img xp-idle.img")
+
+	start := time.Now()
+	limited, _, _ := strings.Cut(strings.Replace(commands, "rate=160M", "rate=4M", 1), "\n")
+	k.shell("rm xp-slow.img && " + limited)
+	require.Greater(k, time.Since(start), time.Second, "844 KiB, but for the first burst")
 }

@@ -298,12 +298,16 @@ func writesFail(t *testing.T, on func(t *testing.T, mib int, folder string, comm
 	require.Equal(t, 0, trueup(t, "verify", source, device).code)
 }
 
+// slowWrites have strace delay each write of a program. The program is the child of the caller, and gets its signals.
+var slowWrites = []string{"-D", "-f", "-qq", "-e", "trace=pwrite64", "-e", "inject=pwrite64:delay_enter=1s"}
+
 // A run that is interrupted says once what it leaves: nothing was written, or a device that is marked.
 func TestInterruptedDevice(t *testing.T) {
 	t.Parallel()
 	source := noisyDisk(t, 8)
 	device, file := destDevice(t, 12<<20)
-	cmd := exec.Command(builtPath, "align", "--json", "--limit-rate", "1M", "--device", source, device)
+	cmd := exec.Command(disktest.Tool(t, "strace"), append(slowWrites, "-o", os.DevNull, builtPath, "align", "--json",
+		"--device", source, device)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Start())

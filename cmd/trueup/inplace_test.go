@@ -252,10 +252,6 @@ func TestInPlaceIsRefused(t *testing.T) {
 			name: "another format", format: formatRaw, says: "--to is for a copy", flags: []string{"--to", "vmdk"},
 			code: 64,
 		},
-		{
-			name: "rate", format: formatRaw, says: "--limit-rate is for a copy", flags: []string{"--limit-rate", "20M"},
-			code: 64,
-		},
 		{name: "DEST", format: formatRaw, says: "takes no DEST", flags: []string{"dest.raw"}, code: 64},
 	} {
 		t.Run(x.name, func(t *testing.T) {

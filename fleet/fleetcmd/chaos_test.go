@@ -202,12 +202,10 @@ func (c *chaos) watch(t *testing.T) {
 // enlist starts a worker; again, if it had one.
 func (c *chaos) enlist(t *testing.T, m *member) {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	args := []string{
-		"worker", "--nats", m.url, "--trueup", self, "--folder", m.folder, "--ack-wait", chaosWait.String(),
-		"--retry-delay", "1s", "--at-once", "4", "--jobs", "2", "--deliveries", "100", "--limit-rate", "1M",
-	}
+	args := append([]string{
+		"worker", "--nats", m.url, "--folder", m.folder, "--ack-wait", chaosWait.String(),
+		"--retry-delay", "1s", "--at-once", "4", "--jobs", "2", "--deliveries", "100",
+	}, slow(t)...)
 	for name, root := range c.roots {
 		args = append(args, "--datastore", name+"="+root)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
+	"github.com/trueup/trueup/internal/shell"
 )
 
 // asFleet makes a process of this test a trueup-fleet. Any other that has arguments of trueup is one.
@@ -171,8 +172,17 @@ func copying(r *fleet.Record) bool {
 	return r.State == fleet.Running && r.Phase == "copy" && r.Done > 0
 }
 
-// slow has a copy of a disk last some seconds.
-var slow = []string{"--limit-rate", "2M"}
+// slow has a worker run a trueup that copies a disk in some seconds: strace delays its writes.
+func slow(t *testing.T) []string {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	program := filepath.Join(t.TempDir(), "trueup")
+	text := "#!/bin/sh\nexec " + disktest.Tool(t, "strace") + " -D -f -qq -o /dev/null -e trace=pwrite64 " +
+		"-e inject=pwrite64:delay_enter=1s " + shell.Quote(self) + ` "$@"` + "\n"
+	require.NoError(t, os.WriteFile(program, []byte(text), 0o755))
+	return []string{"--trueup", program}
+}
 
 // disk makes a disk with data whose partition starts at LBA 63.
 func (s *site) disk(t *testing.T, name string) string {
@@ -216,7 +226,7 @@ func TestKilledWorker(t *testing.T) {
 	s := newSite(t)
 	image := s.disk(t, "a.img")
 	require.Equal(t, "1 job queued.\n", s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img"))
-	first := s.worker(t, slow...)
+	first := s.worker(t, slow(t)...)
 	s.until(t, copying)
 	first.kill()
 	s.worker(t)
@@ -244,7 +254,7 @@ func TestFrozenWorker(t *testing.T) {
 	s := newSite(t)
 	image := s.disk(t, "a.img")
 	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
-	frozen := s.worker(t, slow...)
+	frozen := s.worker(t, slow(t)...)
 	s.until(t, copying)
 	require.NoError(t, frozen.Process.Signal(syscall.SIGSTOP))
 	other := s.worker(t)
@@ -266,7 +276,7 @@ func TestKilledServer(t *testing.T) {
 	s := newSite(t)
 	s.disk(t, "a.img")
 	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
-	s.worker(t, append([]string{"--jobs", "2"}, slow...)...)
+	s.worker(t, append([]string{"--jobs", "2"}, slow(t)...)...)
 	s.until(t, copying)
 	s.server.kill()
 	s.serve(t, strings.TrimPrefix(s.url, "nats://"))
@@ -283,7 +293,7 @@ func TestServerIsAwayAndNoLocks(t *testing.T) {
 	s.root = oddfs.Mount(t, s.root, oddfs.Manners{Fail: map[string]syscall.Errno{"lock": syscall.ENOLCK}})
 	s.disk(t, "a.img")
 	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
-	w := s.worker(t, "--limit-rate", "1M", "--ack-wait", "6s")
+	w := s.worker(t, append(slow(t), "--ack-wait", "6s")...)
 	s.until(t, copying)
 	s.server.kill()
 	w.waitFor(t, "the file system knows no locks")
@@ -296,7 +306,7 @@ func TestCancelledJob(t *testing.T) {
 	s := newSite(t)
 	s.disk(t, "a.img")
 	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
-	first := s.worker(t, slow...)
+	first := s.worker(t, slow(t)...)
 	r := s.until(t, copying)
 	require.Contains(t, s.run(t, "", "cancel", r.Key()), "cancelled")
 	first.waitFor(t, "the job was cancelled")
@@ -314,7 +324,7 @@ func TestCancelledExchange(t *testing.T) {
 	s := newSite(t)
 	s.disk(t, "a.img")
 	s.run(t, "", "submit", "exchange", "--datastore", "ds1", "a.img")
-	first := s.worker(t, slow...)
+	first := s.worker(t, slow(t)...)
 	r := s.until(t, copying)
 	s.requireOnly(t, "a.img", ".a.img.partial")
 	first.kill()
@@ -324,7 +334,7 @@ func TestCancelledExchange(t *testing.T) {
 	second.kill()
 	s.requireOnly(t, "a.img")
 	s.run(t, "", "retry", r.Key())
-	s.worker(t, slow...)
+	s.worker(t, slow(t)...)
 	s.until(t, copying)
 	s.run(t, "", "cancel", r.Key())
 	s.until(t, func(r *fleet.Record) bool { return r.State == fleet.Cancelled && !r.Begun })
@@ -337,7 +347,7 @@ func TestEndedWorker(t *testing.T) {
 	s := newSite(t)
 	s.disk(t, "a.img")
 	s.run(t, "", "submit", "align", "--datastore", "ds1", "a.img")
-	first := s.worker(t, slow...)
+	first := s.worker(t, slow(t)...)
 	s.until(t, copying)
 	require.NoError(t, first.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, first.Wait(), first.said.String())

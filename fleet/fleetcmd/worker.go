@@ -42,7 +42,7 @@ trueup do each in a process of its own. A job whose worker is gone is done by an
 A worker that is ended gives its jobs back. With --once the exit code is 1 if a job failed at this worker or is dead,
 and 4 if one was refused.`,
 		Example: `  trueup-fleet worker --datastore ds7=/vmfs/ds7 --datastore nas=/mnt/nas
-  trueup-fleet worker --datastore ds7=/vmfs/ds7 --jobs 2 --at-once 4 --limit-rate 50M --window 22:00-06:00
+  trueup-fleet worker --datastore ds7=/vmfs/ds7 --jobs 2 --at-once 4 --window 22:00-06:00
   trueup-fleet worker --once --datastore ds7=/vmfs/ds7`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -51,7 +51,6 @@ and 4 if one was refused.`,
 	fs.StringArrayVar(&f.datastores, "datastore", nil, "take the jobs of datastore `NAME=DIR` (repeatable)")
 	fs.IntVarP(&f.Slots, "jobs", "j", 1, "do `N` jobs of each datastore at once")
 	fs.IntVar(&f.AtOnce, "at-once", 0, "have all workers together do `N` jobs of each datastore at once (2 at first)")
-	fs.StringVar(&f.Rate, "limit-rate", "", "have each copy read at most `SIZE` bytes in a second, such as 20M")
 	fs.BoolVar(&f.Confined, "require-sandbox", false, "fail jobs if the kernel cannot confine what reads images")
 	fs.StringVar(&f.window, "window", "", "begin jobs only in a `TIME` of the day, such as 22:00-06:00")
 	fs.BoolVar(&f.Once, "once", false, "end when no job waits")

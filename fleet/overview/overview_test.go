@@ -62,7 +62,7 @@ func sample() *overview.Overview {
 		Workers: []fleet.Announcement{
 			{
 				Worker: "esx1/42/abc", Version: "v1.2.3", Began: noon, Datastores: []string{"ds7", "nas"}, Slots: 2,
-				Window: "22:00-06:00", Rate: "50M",
+				Window: "22:00-06:00",
 			},
 			{Worker: "esx2/7/def", Version: "v1.2.3", Began: noon, Datastores: []string{"ds7"}, Slots: 1},
 		},
@@ -155,7 +155,7 @@ func TestPage(t *testing.T) {
 		"refused nas: linux/suse.qcow2 strange boot code; boot the guest once, and scan again",
 		"dead nas: old/nt4.vmdk input/output error", "after delivery 8", "read nt4.vmdk: input/output error",
 		"done ds7: done/4.vmdk", "cancelled nas: old/nt4-2.vmdk", "nas drained", "22:00-06:00, always",
-		"each copy reads at most 50M in a second", "4.88 KiB",
+		"4.88 KiB",
 	} {
 		require.Contains(t, text, want)
 	}
@@ -199,7 +199,7 @@ func TestHostileTexts(t *testing.T) {
 				r.Message, r.Log, r.Worker, r.Phase = text, text, text, text
 			}))
 		}
-		a := fleet.Announcement{Worker: text, Version: text, Window: text, Rate: text}
+		a := fleet.Announcement{Worker: text, Version: text, Window: text}
 		o.SetAround(overview.Around{Workers: []fleet.Announcement{a}})
 		o.SetProblem(text)
 		n := page(t, o)

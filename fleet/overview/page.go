@@ -172,9 +172,6 @@ func workerOf(a fleet.Announcement) worker {
 	if a.Window != "" {
 		about += "; begins jobs at " + fleet.Plain(a.Window)
 	}
-	if a.Rate != "" {
-		about += "; each copy reads at most " + fleet.Plain(a.Rate) + " in a second"
-	}
 	return worker{fleet.Plain(a.Worker), about}
 }
 

@@ -61,7 +61,7 @@ func busy() *overview.Overview {
 		Workers: []fleet.Announcement{
 			{
 				Worker: "esx1.example.org/4711/K3XJ5W2Q", Version: "v1.2.3", Began: at,
-				Datastores: []string{"ds7", "nas"}, Slots: 2, Window: "22:00-06:00", Rate: "50M",
+				Datastores: []string{"ds7", "nas"}, Slots: 2, Window: "22:00-06:00",
 			},
 			{Worker: "esx2.example.org/99/Q7ZT", Version: "v1.2.3", Began: at, Datastores: []string{"nas"}, Slots: 1},
 		},

@@ -103,7 +103,6 @@ func (c *Counts) Metrics(w io.Writer, version string) error {
 func (w *Worker) announce(ctx context.Context) func() {
 	a := fleet.Announcement{
 		Worker: w.ID, Version: w.Version, Began: time.Now().UTC(), Slots: max(w.Slots, 1), Window: w.Window.String(),
-		Rate: w.Rate,
 	}
 	for _, d := range w.Datastores {
 		a.Datastores = append(a.Datastores, d.Name)

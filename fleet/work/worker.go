@@ -39,7 +39,6 @@ type Worker struct {
 	Folder     string        // of large results
 	Slots      int           // jobs of a datastore that run here at once
 	AtOnce     int           // jobs of a datastore that run anywhere at once; 0: as it is
-	Rate       string        // of a copy, as --limit-rate has it; empty: none
 	Confined   bool          // runs fail where the kernel cannot confine them
 	Once       bool          // end when no job waits
 	Every      time.Duration // between checkpoints; 0: 5 s, or a third of the time that a worker may be silent
@@ -290,9 +289,6 @@ func (w *Worker) prepare(d Datastore, r *fleet.Record) (args []string, v verdict
 		}
 	}
 	common = append(common, r.Flags()...)
-	if w.Rate != "" {
-		common = append(common, "--limit-rate", w.Rate)
-	}
 	if r.Kind == fleet.Exchange {
 		return append(append([]string{"align", "--supervised", "--replace"}, common...), at), v
 	}

@@ -53,7 +53,6 @@ func TestCompletion(t *testing.T) {
 		{[]string{"undo", ""}, files},
 		{[]string{"bench", ""}, files},
 		{[]string{"bench", "--size", ""}, nothing},
-		{[]string{"align", "--limit-rate", ""}, nothing},
 		{[]string{"scan", "--exclude", ""}, files},
 		{[]string{"scan", "--catalog", ""}, files},
 		{[]string{"plan", "--out", ""}, files},

@@ -37,7 +37,7 @@ const (
 var settable = []string{
 	"accel", "allow-folder", "boundary",
 	"catalog", "check", "color", "estimate", "exclude", "fail-on", "fragmentation", "idle", "ignore", "impact",
-	"include", "jobs", "label", "limit-rate", "log", "log-format", "memory", "output", "profiles", "progress", "qemu",
+	"include", "jobs", "label", "log", "log-format", "memory", "output", "profiles", "progress", "qemu",
 	"quiet", "require-sandbox", "resumable", "seconds", "settle", "storage", "title", "to", "verbose",
 }
 

@@ -1,16 +1,20 @@
 package realign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -26,6 +30,19 @@ func (s *Source) otherBytes(found string) error {
 	}
 	return fmt.Errorf("%s: the disk %w: a second reading gave other bytes (%s); %s, and run again", s.Path(),
 		ondisk.ErrChanged, found, remedy)
+}
+
+// pass keeps a large copy, which reads and writes need bytes, from pushing all else out of the machine's memory: more
+// than half of that it does not take. Its proof then reads DEST from the storage.
+func (j *Job) pass(s *Source, o target, need int64) {
+	j.passes = 2*need > cmp.Or(j.memory, sys.Memory(), math.MaxInt64)/2
+	if !j.passes {
+		return
+	}
+	s.Image.Pass()
+	if out, ok := o.(*store.Output); ok {
+		out.Pass()
+	}
 }
 
 // reread opens what was written a second time, checks its tables, and has it proved.

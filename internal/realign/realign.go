@@ -388,7 +388,6 @@ type Job struct {
 	Full      bool   // compare every byte before DEST gets its name, not its structures alone
 	Sums      bool   // compute the digests of the files before they get their names
 	Jobs      int    // how many chunks are read and written at once
-	Rate      int64  // bytes of SOURCE that are read in a second at most; 0: as many as can be
 	Device    *Device
 	Journal   string  // of a move in place, absolute; empty: beside the disk
 	Looped    Loops   // files that loop devices show: they are not changed
@@ -525,7 +524,6 @@ func (j *Job) fill(
 	if err != nil {
 		return 0, err
 	}
-	stored, view = pace(ctx, stored, j.Rate), pace(ctx, view, j.Rate)
 	need, err := j.room(ctx, s, stored, o)
 	if err != nil {
 		return 0, err

@@ -34,7 +34,6 @@ type copyFlags struct {
 	command string
 	dev     deviceFlags
 
-	rate      flags.Rate
 	idle      bool
 	resumable bool             // a run that is ended leaves what it wrote
 	going     *unfinished.Held // a run that was ended, with which this one goes on
@@ -49,7 +48,6 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every "+
 		"byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
-	f.Var(&c.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
 	f.BoolVar(&c.idle, "idle", false,
 		"read and write only while no other program does, where the I/O scheduler knows priorities")
 	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
@@ -335,7 +333,7 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 	watch, end := c.Watched(errOut, c.Progress, c.command, c.verify == full)
 	j = &realign.Job{
 		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == full,
-		Jobs: c.Jobs, Rate: int64(c.rate),
+		Jobs: c.Jobs,
 		Sums: c.sums != "", Begin: func() { c.Ending.Hold(c.dev.ends()) }, Watch: watch, Device: c.dev.claimed,
 		Spare: func(files []string) error {
 			return errors.Join(store.SpareFiles("--out", c.Out, dest, files),
@@ -403,9 +401,6 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
 
 // convertStream converts an image that comes through standard input.
 func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, dest string) error {
-	if f.rate != 0 {
-		return command.Usage("--limit-rate limits the reads of a file, and SOURCE is a pipe; limit what writes to it")
-	}
 	if f.SkipFree {
 		return command.Usage("--skip-free reads where SOURCE has free space before it is copied, and SOURCE is a " +
 			"pipe; store it in a file first")

@@ -23,7 +23,7 @@ const moveJobs = 4
 // notInPlace are the flags of align that a move in place has no use for: those of a copy, and of its machine.
 var notInPlace = []string{
 	"to", "force", "view", "verify", "checksums", "flatten", "replace", "keep", "resumable",
-	"overwrite-content", "discard", "skip-free", "limit-rate",
+	"overwrite-content", "discard", "skip-free",
 }
 
 // noOthers is why a move in place knows no other disks of the machine.

@@ -58,7 +58,7 @@ func (f *openFlags) copyAgain(
 		c := alignFlags{
 			copyFlags: copyFlags{
 				Base: f.Base, Work: flags.Work{Shown: f.Shown, Jobs: defaultJobs}, to: o.Target, force: o.Force,
-				verify: full, command: o.Command, resumable: true, going: w, rate: f.rate,
+				verify: full, command: o.Command, resumable: true, going: w,
 			},
 			caller: f.caller,
 			Move:   flags.Move{Reading: o.Reading, Goal: o.Goal, With: o.With},

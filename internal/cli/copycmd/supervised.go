@@ -98,7 +98,7 @@ func (f *alignFlags) goesOnSupervised(
 		return false, nil // the copy is refused, since another one is open
 	}
 	on := &openFlags{
-		Base: f.Base, Shown: flags.Shown{Progress: f.Progress}, command: realign.Resume, rate: f.rate,
+		Base: f.Base, Shown: flags.Shown{Progress: f.Progress}, command: realign.Resume,
 		caller: f.caller,
 	}
 	on.Ending.Hold("")

@@ -22,7 +22,6 @@ type openFlags struct {
 	flags.Shown
 	command string
 	force   bool
-	rate    flags.Rate
 	journal string          // of a move in place, where it does not lie beside the disk
 	looped  realign.Loops   // files that loop devices show
 	claimed *realign.Device // on which the disk lies; nil for files
@@ -77,9 +76,7 @@ func newOpen(c *command.Base, name, short, long string) *cobra.Command {
 		cmd.Flags().StringVar(&f.journal, "journal", "",
 			"journal of a move in place that was begun with --journal `FILE`")
 	}
-	if name == realign.Resume {
-		cmd.Flags().Var(&f.rate, "limit-rate", "read at most this many bytes of SOURCE in a second, such as 20M")
-	} else {
+	if name != realign.Resume {
 		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
 	}
 	return cmd

@@ -9,7 +9,6 @@ import (
 	"github.com/trueup/trueup/internal/cli/command"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/progress"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // maxTitle bounds the title of a report, in bytes.
@@ -82,31 +81,5 @@ func (s *Shown) CheckProgress() error {
 	if s.noProgress {
 		s.Progress = "none"
 	}
-	return nil
-}
-
-// Rate is a number of bytes in a second as an argument of a command line. 0 is no limit.
-type Rate int64
-
-// minRate bounds rates from below: a chunk of a copy takes some seconds then.
-const minRate = 256 * units.KiB
-
-func (r *Rate) String() string {
-	if *r == 0 {
-		return ""
-	}
-	return units.Short(int64(*r))
-}
-
-// Type is the word that help texts show for the argument.
-func (r *Rate) Type() string { return "SIZE" }
-
-// Set parses the argument.
-func (r *Rate) Set(arg string) error {
-	n, err := units.Parse(arg)
-	if err != nil || n < minRate {
-		return fmt.Errorf("rate %q, want bytes in a second, from %s on, such as 20M", arg, units.Short(minRate))
-	}
-	*r = Rate(n)
 	return nil
 }
