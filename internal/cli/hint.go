@@ -53,6 +53,7 @@ var flagHabits = map[string][]string{
 var removed = map[string]string{
 	"after":          "write && COMMAND after the line of trueup",
 	"boot-trial":     "write trueup boot SOURCE && in front of the line",
+	"idle":           "write ionice -c 3 in front of trueup",
 	"limit-rate":     "read SOURCE through nbdkit --filter=rate, as docs/recipes.md shows",
 	"second-opinion": "write && trueup judge SOURCE DEST after the line",
 }

@@ -36,7 +36,7 @@ const (
 // judges. A flag that names what is done or written, agrees to a danger or proves less is given each time.
 var settable = []string{
 	"accel", "allow-folder", "boundary",
-	"catalog", "check", "color", "estimate", "exclude", "fail-on", "fragmentation", "idle", "ignore", "impact",
+	"catalog", "check", "color", "estimate", "exclude", "fail-on", "fragmentation", "ignore", "impact",
 	"include", "jobs", "label", "log", "log-format", "memory", "output", "profiles", "progress", "qemu",
 	"quiet", "require-sandbox", "resumable", "seconds", "settle", "storage", "title", "to", "verbose",
 }

@@ -81,25 +81,3 @@ func Work(pid, thread int) (ran time.Duration, known bool) {
 	}
 	return ran, known
 }
-
-// Idle has this process read and write only while no other does, and all programs that it starts. Spec: ioprio_set(2).
-func Idle() error {
-	const (
-		ofThread = 1       // IOPRIO_WHO_PROCESS
-		idle     = 3 << 13 // IOPRIO_CLASS_IDLE << IOPRIO_CLASS_SHIFT
-	)
-	for range 2 { // a thread that one started which had not been set is set by the second round
-		threads, err := os.ReadDir("/proc/self/task")
-		if err != nil {
-			return err
-		}
-		for _, t := range threads {
-			id, _ := strconv.Atoi(t.Name()) // a number
-			_, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, ofThread, uintptr(id), idle)
-			if errno != 0 && errno != unix.ESRCH { // the thread has ended
-				return errno
-			}
-		}
-	}
-	return nil
-}

@@ -3,7 +3,6 @@
 package sys
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"time"
@@ -32,6 +31,3 @@ func Unprivileged(*exec.Cmd, string) error { return nil }
 
 // Work is not known.
 func Work(int, int) (ran time.Duration, known bool) { return 0, false }
-
-// Idle would have this process read and write only while no other does.
-func Idle() error { return errors.ErrUnsupported }

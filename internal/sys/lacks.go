@@ -22,7 +22,6 @@ var lacks = []struct {
 	{Lack{"file-system-names", "rows of `scan` have no `file_system`"}, nil},
 	{Lack{"folder-flush", "a loss of power soon after the run could lose the copy, as reported"}, []string{"windows"}},
 	{Lack{"holes", "all of a file is read as data"}, []string{"darwin"}},
-	{Lack{"idle", "`align` refuses it, and `scan` reads as other programs do"}, nil},
 	{Lack{"page-cache", "what is read and written stays in memory as the system decides"}, nil},
 	{Lack{"qemu-locks", "a disk that QEMU has open is noticed when it changes, on Windows when a copy begins"}, nil},
 	{Lack{"scripts", "`scan --script`, which writes for bash, is refused"}, []string{"windows"}},

@@ -17,7 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/progress"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/sys"
 )
 
 // Base has the flags of all commands, and what a run needs to print its result and to end.
@@ -224,14 +223,6 @@ func (c *Base) Watched(w io.Writer, kind, command string, proves bool) (watch fu
 		p.Stop()
 		p = nil
 	}
-}
-
-// GiveWay has other programs read and write before this one, and those that it starts.
-func (c *Base) GiveWay(idle bool) error {
-	if !idle || !c.OwnProcess {
-		return nil
-	}
-	return sys.Idle()
 }
 
 // given is the argument of a flag that is not empty: "$FILE" of a script that did not set it asks for nothing.

@@ -34,7 +34,6 @@ type copyFlags struct {
 	command string
 	dev     deviceFlags
 
-	idle      bool
 	resumable bool             // a run that is ended leaves what it wrote
 	going     *unfinished.Held // a run that was ended, with which this one goes on
 }
@@ -48,8 +47,6 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.verify, "verify", full, "proof before DEST gets its name, by `LEVEL`: full (every "+
 		"byte) or structure")
 	f.StringVar(&c.sums, "checksums", "", "write the SHA-256 of each file of DEST to `FILE`, as sha256sum does")
-	f.BoolVar(&c.idle, "idle", false,
-		"read and write only while no other program does, where the I/O scheduler knows priorities")
 	f.BoolVar(&c.resumable, "resumable", false, "keep the unfinished DEST of a run that is ended, for trueup resume")
 	c.dev.add(cmd)
 	c.AddWork(cmd, defaultJobs, "read and write `N` chunks at once")
@@ -66,14 +63,6 @@ func (c *copyFlags) checkFlags() error {
 		return ondisk.NoChoice("--verify", c.verify, proofs...)
 	}
 	return errors.Join(c.settleSums(), c.CheckWork())
-}
-
-// givesWay has the process read and write only while no other does, where that is asked for.
-func (c *copyFlags) givesWay() error {
-	if err := c.GiveWay(c.idle); err != nil {
-		return fmt.Errorf("--idle: %w", err)
-	}
-	return nil
 }
 
 // settleSums decides where the digests go, before anything is read.
@@ -217,9 +206,6 @@ func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, des
 		return err
 	}
 	if goes, err := f.goesOnSupervised(ctx, out, errOut, src, dest); goes || err != nil {
-		return err
-	}
-	if err := f.givesWay(); err != nil {
 		return err
 	}
 	if err := f.dev.claim(dest, append(f.With, src)...); err != nil {

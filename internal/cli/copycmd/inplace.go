@@ -95,8 +95,7 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		f.Claimed = true
 	}
 	looped := realign.Looped()
-	err = errors.Join(f.givesWay(), f.Confine(ctx, errOut, f.Reads(path), []string{path, f.journal}))
-	if err != nil {
+	if err := f.Confine(ctx, errOut, f.Reads(path), []string{path, f.journal}); err != nil {
 		return err
 	}
 	s, err := f.OpenFile(path, "--"+inPlace, f.Reading)

@@ -24,7 +24,6 @@ import (
 )
 
 type scanFlags struct {
-	idle bool
 	*command.Base
 	flags.Work
 	scan.Choices
@@ -115,7 +114,6 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	command.Complete(cmd, "isolation", scan.Isolations...)
 	f.AddSandbox(cmd)
 	command.AddAuthorization(cmd, &f.Authorization)
-	fs.BoolVar(&f.idle, "idle", true, "read only while no other program does, where the I/O scheduler knows priorities")
 	fs.StringVar(&f.Catalog, "catalog", "", "keep results in `FILE` and skip unchanged images")
 	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")
 	levels := strings.Join(scan.FailOns(), ", ")
@@ -195,7 +193,6 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil {
 		return err
 	}
-	_ = f.GiveWay(f.idle) // where that is not possible, it reads as other programs do
 	f.Ending.Hold("completing the report of what was looked at")
 	defer func() {
 		if closing := t.Close(); closing != nil {
