@@ -19,7 +19,6 @@ import (
 var builtPath string
 
 func TestMain(m *testing.M) {
-	os.Setenv("TRUEUP_CONFIG", os.DevNull) // that of who runs the tests says nothing
 	disktest.DefaultSignals()
 	run := buildAndRun
 	if os.Getenv(launchEnv) != "" {

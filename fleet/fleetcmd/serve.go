@@ -17,7 +17,6 @@ import (
 	"github.com/trueup/trueup/fleet/overview"
 	"github.com/trueup/trueup/fleet/queue"
 	"github.com/trueup/trueup/fleet/web"
-	"github.com/trueup/trueup/internal/shell"
 )
 
 // serveFlags are those of serve.
@@ -126,7 +125,7 @@ func (f *serveFlags) show(cmd *cobra.Command, q *queue.Queue, log *slog.Logger) 
 				return err
 			}
 			run := exec.CommandContext(ctx, trueup, "report")
-			run.Stdout, run.Stderr, run.Env = out, cmd.ErrOrStderr(), append(os.Environ(), shell.Unconfigured)
+			run.Stdout, run.Stderr = out, cmd.ErrOrStderr()
 			return report(ctx, q, "", f.folder, run, []string{"-o", "html"})
 		}}
 		site.Report = cache.get

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/fleet"
-	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -60,7 +58,6 @@ func start(program string, args []string, log func(line string)) (*run, error) {
 	// The kernel goes by the thread that starts a program: this goroutine keeps it until the program has ended.
 	go func() {
 		r.cmd = exec.Command(program, args...)
-		r.cmd.Env = append(os.Environ(), shell.Unconfigured)
 		release := sys.Tie(r.cmd)
 		defer release()
 		in, err := r.cmd.StdinPipe()

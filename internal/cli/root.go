@@ -53,13 +53,9 @@ func Main(version string, args []string) (code int) {
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		plainUsages(root)
 	}
-	called := commandOf(root, args)
-	ctx := c.Receive(called.Name())
-	if err := configure(root, called, os.Environ()); err != nil {
-		return command.Finish(err, c, called.Name(), os.Stdout, os.Stderr)
-	}
+	ctx := c.Receive(commandOf(root, args).Name())
 	cmd, err := root.ExecuteContextC(ctx)
-	return command.Finish(explained(cmd, interrupted(ctx, err)), c, cmd.Name(), os.Stdout, os.Stderr)
+	return command.Finish(interrupted(ctx, err), c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
 // interrupted makes an end that a signal asked for say so.
@@ -140,10 +136,7 @@ func newRoot(version string, c *command.Base) *cobra.Command {
 		Short: "Inspect and realign virtual-disk images, offline",
 		Long: `trueup finds virtual disks whose partitions do not start on a block boundary of the storage below, and
 writes an aligned copy with the file systems moved and the guest still able to boot. Only align --in-place writes to the
-source.
-
-Defaults of flags may be set by variables, as TRUEUP_JOBS=2 for --jobs, and by trueup/config.toml in the user's folder
-of configurations, or the file that TRUEUP_CONFIG names.`,
+source.`,
 		Example: `  trueup inspect winxp.vmdk
   trueup align winxp.vmdk winxp-aligned.vmdk`,
 		Version:       version, // for --version
@@ -203,10 +196,8 @@ func keepLog(root *cobra.Command, c *command.Base) {
 			return refused
 		}
 		given := args
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if _, set := f.Annotations[fromSetting]; set || f.Changed {
-				given = append([]string{"--" + f.Name + "=" + f.Value.String()}, given...)
-			}
+		cmd.Flags().Visit(func(f *pflag.Flag) {
+			given = append([]string{"--" + f.Name + "=" + f.Value.String()}, given...)
 		})
 		w := cmd.ErrOrStderr()
 		if path != "-" {
@@ -218,6 +209,15 @@ func keepLog(root *cobra.Command, c *command.Base) {
 		}
 		return cmp.Or(c.Log.Start(w, format.Value, c.Version, cmd.Name(), given), refused)
 	}
+}
+
+// aboutUse reports whether a command only shows how to use the others.
+func aboutUse(cmd *cobra.Command) bool {
+	for cmd.HasParent() && cmd.Parent().HasParent() {
+		cmd = cmd.Parent() // as completion bash
+	}
+	return !cmd.HasParent() || slices.Contains([]string{"help", "completion"}, cmd.Name()) ||
+		strings.HasPrefix(cmd.Name(), cobra.ShellCompRequestCmd)
 }
 
 // newHelp replaces cobra's own command, for which a command that does not exist is no error.

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -69,7 +68,6 @@ func Run(ctx context.Context, stderr io.Writer, v any, command string, args ...s
 	var out bounded
 	said := &Tail{}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, said, endLimit
-	cmd.Env = append(os.Environ(), shell.Unconfigured)
 	release := sys.Tie(cmd)
 	defer release()
 	err = cmd.Run()
@@ -139,7 +137,6 @@ func Serve(ctx context.Context, v any, args ...string) (*Server, error) {
 	s := &Server{done: make(chan struct{})}
 	s.cmd = exec.Command(program, append([]string{"serve", "--json", "--exit-with-parent"}, args...)...)
 	s.cmd.Stderr, s.cmd.WaitDelay = &s.said, endLimit
-	s.cmd.Env = append(os.Environ(), shell.Unconfigured)
 	out, theirOut, err := os.Pipe()
 	if err != nil {
 		return nil, err

@@ -9,10 +9,6 @@ import (
 	"unicode/utf8"
 )
 
-// Unconfigured is the variable of a trueup that another program starts, and tells all that it wants: no other variable
-// and no configuration file changes the defaults of its flags.
-const Unconfigured = "TRUEUP_CONFIG=none"
-
 // Quote quotes a path for the shells of this system.
 func Quote(s string) string {
 	if !ForBash(runtime.GOOS) {
