@@ -54,9 +54,14 @@ var removed = map[string]string{
 	"after":          "write && COMMAND after the line of trueup",
 	"boot-trial":     "write trueup boot SOURCE && in front of the line",
 	"idle":           "write ionice -c 3 in front of trueup",
+	"libvirt-xml":    definitions,
 	"limit-rate":     "read SOURCE through nbdkit --filter=rate, as docs/recipes.md shows",
 	"second-opinion": "write && trueup judge SOURCE DEST after the line",
+	"vmx":            definitions,
 }
+
+// definitions replaces the flags that checked the definition of a machine.
+const definitions = "the result has the command that attaches DEST; --replace keeps the names of SOURCE"
 
 // asJSON suggests the flag for the format of a report.
 const asJSON = "-o FORMAT, such as -o json"

@@ -23,13 +23,12 @@ var everywhere = []string{"internal/units", "internal/ondisk", "internal/disk", 
 var edges = map[string][]string{
 	"cmd/trueup": {"internal/cli"},
 
-	"internal/units":      nil,
-	"internal/shell":      nil,
-	"internal/disk":       nil,
-	"internal/ondisk":     {"internal/disk"}, // Pages ask their source for its holes
-	"internal/ovf":        nil,
-	"internal/definition": nil, // texts of hypervisors
-	"internal/sys":        nil, // what the operating system does
+	"internal/units":  nil,
+	"internal/shell":  nil,
+	"internal/disk":   nil,
+	"internal/ondisk": {"internal/disk"}, // Pages ask their source for its holes
+	"internal/ovf":    nil,
+	"internal/sys":    nil, // what the operating system does
 	// What a run keeps for the next one: bytes of its owner, of which it knows nothing.
 	"internal/journal": nil,
 	// Expressions cost a start, when they are compiled there.
@@ -243,7 +242,7 @@ var edges = map[string][]string{
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	// DEST can be a device, whose old content is read as a disk, by the kinds of its volumes.
 	"internal/realign": {
-		"internal/align", "internal/container", "internal/definition", "internal/diskcopy", "internal/exchange",
+		"internal/align", "internal/container", "internal/diskcopy", "internal/exchange",
 		"internal/fragments/volumes", "internal/freespace", "internal/image", "internal/image/device",
 		"internal/image/driver",
 		"internal/image/ova", "internal/image/raw",

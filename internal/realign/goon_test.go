@@ -276,12 +276,9 @@ func TestJournalFiles(t *testing.T) {
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 		require.ErrorContains(t, err, says)
 	}
-	s := open(t, path)
 	leaveFolder(t)
 	_, err := JournalFile("x", path)
 	require.ErrorIs(t, err, ondisk.ErrUsage)
-	_, err = s.Defined(nil, nil, "x", "", false)
-	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = NewOrder("1.0", "align", "x", nil, Reading{}, Goal{}, Target{}, false)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = NewOrder("1.0", "align", path, nil, Reading{Allow: []string{"x"}}, Goal{}, Target{}, false)

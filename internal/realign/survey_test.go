@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -111,33 +110,6 @@ func TestOpenOthers(t *testing.T) {
 	require.Equal(t, 2, opened, "the folders are those of the source")
 	require.Len(t, o, 1)
 	o.Close()
-}
-
-// A definition is that of the disk, or an error says why it is not.
-func TestDefined(t *testing.T) {
-	t.Parallel()
-	path := smallDisk(t)
-	s := open(t, path)
-	p := mustPlan(t, s)
-	defined := func(text string) ([]ondisk.Issue, error) {
-		return s.Defined([]Definition{{File: "vm.xml", Text: []byte(text)}}, p, "", "raw", false)
-	}
-	text := fmt.Sprintf("<domain type='kvm'>\n<name>vm</name>\n<devices>\n<disk type='file' device='disk'>\n"+
-		"<driver name='qemu' type='raw'/>\n<source file='%s'/>\n<target dev='vda'/>\n</disk>\n"+
-		"</devices>\n</domain>\n", path)
-	issues, err := defined(text)
-	require.NoError(t, err)
-	require.Len(t, issues, 1)
-	require.Equal(t, "definition", issues[0].Code)
-	_, err = defined("<domain>")
-	require.ErrorContains(t, err, "vm.xml: definition line 1: the file ends inside of <domain>")
-	_, err = defined(strings.ReplaceAll(text, path, "/other.img"))
-	require.ErrorContains(t, err, `it names "/other.img"`)
-
-	dir := t.TempDir()
-	smallPackage(t, dir)
-	_, err = member(t, filepath.Join(dir, "vm.ova")+"!one.vmdk").Defined([]Definition{{}}, p, "", "vmdk", false)
-	require.ErrorContains(t, err, "is a disk of a package")
 }
 
 // What cannot be read, or is in the middle of something, has no survey. What uses a disk is noted.

@@ -109,7 +109,6 @@ type alignFlags struct {
 	copyFlags
 	flags.Move
 	replaceFlags
-	definitionFlags
 	caller      supervised
 	skipAligned bool
 	view        bool
@@ -150,10 +149,6 @@ SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova 
 every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
 manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
 
---libvirt-xml and --vmx name the definition of the machine that uses SOURCE. It is not edited: the result has what must
-change there, with the line, or that nothing has to. Nothing is written if the machine does not use SOURCE, or runs from
-a snapshot of it.
-
 ` + deviceHelp + `
 
 ` + resumableHelp + `
@@ -187,7 +182,6 @@ func NewAlign(c *command.Base) *cobra.Command {
 	f.caller.add(cmd)
 	f.Add(cmd, c)
 	f.addReplace(cmd)
-	f.addDefinitions(cmd)
 	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
 	cmd.Flags().BoolVar(&f.inPlace, inPlace, false, "move the partitions of DISK inside of it; there is no DEST")
 	cmd.Flags().StringVar(&f.journal, "journal", "", "keep the journal of --in-place in `FILE`, not beside DISK")
@@ -197,7 +191,7 @@ func NewAlign(c *command.Base) *cobra.Command {
 
 func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	err := errors.Join(f.checkFlags(), f.Consistent(), f.checkView(dest), f.checkDevice(src, dest),
-		f.checkResumable(src, dest), f.checkReplace(), f.checkDefinitions(dest), f.checkSupervised(src, dest),
+		f.checkResumable(src, dest), f.checkReplace(), f.checkSupervised(src, dest),
 		f.checkRemote(src, dest))
 	if err != nil {
 		return err
@@ -264,9 +258,8 @@ func (f *alignFlags) copyDisk(
 	}
 	r = report.NewAlign(command.Head(f.command), s, p, dest)
 	r.Flags = f.proof()
-	skipped := p.Idle() && f.skipAligned
-	if err := f.defined(s, p, r, skipped); err != nil || skipped {
-		return r, w, err
+	if p.Idle() && f.skipAligned {
+		return r, w, nil
 	}
 	j, end := f.job(errOut, dest)
 	j.Replace, j.Looped = f.replace, f.looped

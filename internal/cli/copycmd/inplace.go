@@ -80,7 +80,7 @@ func (f *alignFlags) planInPlace(s *realign.Source) (*realign.Plan, error) {
 
 // runInPlace moves the partitions inside of a disk.
 func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path string) error {
-	err := errors.Join(f.checkFlags(), f.Consistent(), f.checkDefinitions(path), realign.Local(path, "--"+inPlace))
+	err := errors.Join(f.checkFlags(), f.Consistent(), realign.Local(path, "--"+inPlace))
 	if err != nil {
 		return err
 	}
@@ -108,9 +108,6 @@ func runInPlace(ctx context.Context, out, errOut io.Writer, f *alignFlags, path 
 		return err
 	}
 	r := report.NewAlign(command.Head(f.command), s, p, path)
-	if err := f.defined(s, p, r, false); err != nil {
-		return err
-	}
 	if len(p.Moves) > 0 || p.Mends {
 		j, end := f.job(errOut, path)
 		j.Begin, j.Moves = func() { f.Ending.Hold(still) }, func() { f.Ending.Hold(middle) }

@@ -87,7 +87,6 @@ var rooms = []room{
 	{path: "inplace", also: []suite{pipeTests, placeTests}},
 	{path: "image/device", also: []suite{pipeTests, {"cmd/trueup", "Device"}}},
 	{path: "freespace", logic: true, pure: true, also: []suite{pipeTests, spaceTests}},
-	{path: "definition", pure: true, also: []suite{pipeTests, {"cmd/trueup", "^TestDefinitions"}}},
 }
 
 //go:embed testdata/accepted.txt
