@@ -43,3 +43,10 @@ func TestDefaults(t *testing.T) {
 	require.Equal(k, "{\"room\":[\"2\"]}\n1048576\n", k.shell(row))
 	k.shell(commands[0] + "trueup align xp.img xp-aligned.img")
 }
+
+// A run that ended is a line with its exit code.
+func TestLog(t *testing.T) {
+	k := newKitchen(t, "jq")
+	commands := strings.Join(k.follow("A log to read"), "")
+	require.Regexp(k, `(?m)^\d{4}-\S+\tinspect\t3\t$`, k.shell(commands))
+}

@@ -478,7 +478,7 @@ func unwrapped(help string) string {
 // A run that a signal ends before it has begun anything has both lines of its log, and each once.
 func TestLogOfAnInterruptedRun(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command(builtPath, "scan", "--files-from", "-", "--log", "-", "--log-format", "json")
+	cmd := exec.Command(builtPath, "scan", "--files-from", "-", "--log", "-")
 	in, err := cmd.StdinPipe() // stays open: the run waits for paths
 	require.NoError(t, err)
 	defer in.Close()

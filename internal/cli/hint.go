@@ -56,6 +56,7 @@ var removed = map[string]string{
 	"idle":           "write ionice -c 3 in front of trueup",
 	"libvirt-xml":    definitions,
 	"limit-rate":     "read SOURCE through nbdkit --filter=rate, as docs/recipes.md shows",
+	"log-format":     "the lines of --log are JSON, which jq prints as text",
 	"second-opinion": "write && trueup judge SOURCE DEST after the line",
 	"vmx":            definitions,
 }

@@ -179,14 +179,11 @@ source.`,
 	return root
 }
 
-// keepLog adds the flags of a log, which begins before a command does anything.
+// keepLog adds the flag of a log, which begins before a command does anything.
 func keepLog(root *cobra.Command, c *command.Base) {
 	var path string
-	format := command.Choice{Of: []string{"text", "json"}, Value: "text"}
-	f := root.PersistentFlags()
-	f.StringVar(&path, "log", "", "add to `FILE` what was done to which files, when; - for standard error")
-	f.Var(&format, "log-format", "write the log as `FORMAT`: text or json")
-	command.Complete(root, "log-format", format.Of...)
+	root.PersistentFlags().StringVar(&path, "log", "",
+		"add to `FILE` what was done to which files, when, as lines of JSON; - for standard error")
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		if aboutUse(cmd) {
 			return nil
@@ -207,7 +204,7 @@ func keepLog(root *cobra.Command, c *command.Base) {
 			}
 			w = file // until the process ends
 		}
-		return cmp.Or(c.Log.Start(w, format.Value, c.Version, cmd.Name(), given), refused)
+		return cmp.Or(c.Log.Start(w, c.Version, cmd.Name(), given), refused)
 	}
 }
 

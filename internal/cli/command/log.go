@@ -23,17 +23,8 @@ type Log struct {
 	run     []slog.Attr  // what both lines have
 }
 
-// jsonText is an object of JSON, which a log of text has as it is.
-type jsonText []byte
-
-// MarshalJSON returns the object.
-func (j jsonText) MarshalJSON() ([]byte, error) { return j, nil }
-
-// MarshalText returns the object.
-func (j jsonText) MarshalText() ([]byte, error) { return j, nil }
-
 // Start writes that a run begins, without secrets of URIs. A run of which that cannot be written does not begin.
-func (l *Log) Start(w io.Writer, format, version, command string, args []string) error {
+func (l *Log) Start(w io.Writer, version, command string, args []string) error {
 	folder, err := os.Getwd()
 	if err != nil {
 		folder = err.Error() // a folder that was removed is no reason not to run
@@ -41,11 +32,7 @@ func (l *Log) Start(w io.Writer, format, version, command string, args []string)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.run = []slog.Attr{slog.String("command", command), slog.Int("pid", os.Getpid())}
-	if format == "json" {
-		l.handler = slog.NewJSONHandler(w, nil)
-	} else {
-		l.handler = slog.NewTextHandler(w, nil)
-	}
+	l.handler = slog.NewJSONHandler(w, nil)
 	shown := make([]string, 0, len(args))
 	for _, arg := range args {
 		shown = append(shown, realign.Shown(arg))
@@ -85,7 +72,7 @@ func (l *Log) end(err error, code int, result any) error {
 		if err != nil {
 			return fmt.Errorf("--log: %w", err)
 		}
-		about = append(about, slog.Any("result", jsonText(text)))
+		about = append(about, slog.Any("result", json.RawMessage(text)))
 	}
 	err = l.write(level, "ended", about...)
 	l.handler = nil

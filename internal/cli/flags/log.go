@@ -16,7 +16,7 @@ import (
 const logMode = 0o600
 
 // logLine begins a line of a log.
-var logLine = regexp.MustCompile(`^(\{"time":"|time=)\d{4}-\d\d-\d\dT\d\d:\d\d:`)
+var logLine = regexp.MustCompile(`^\{"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:`)
 
 // OpenLog opens the file of a log to add to it. What is neither empty nor a log is refused, since it may be a disk, and
 // so is what the run names in another place: it reads that, or gives the name to another file.
@@ -81,7 +81,7 @@ func readyLog(file *os.File) error {
 		return err
 	}
 	if !logLine.Match(head[:n]) {
-		return fmt.Errorf("it begins with %q, and a log with time=; name another file", head[:n])
+		return fmt.Errorf("it begins with %q, and a log with {\"time\":; name another file", head[:n])
 	}
 	if _, err := file.ReadAt(last, info.Size()-1); err != nil || last[0] == '\n' {
 		return err
