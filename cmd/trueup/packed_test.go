@@ -2,25 +2,17 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
-	"maps"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // packedFolder returns a folder with a real disk as x.img and x.vmdk, a flat VMDK in sub, and all of that packed by the
@@ -273,200 +265,10 @@ func TestScanOfPackedImages(t *testing.T) {
 	for name, x := range rows {
 		require.Zero(t, x.Read, name)
 	}
-	requireServedAlike(t, dir, catalog)
 	for _, format := range []string{"text", "html", "csv", "junit", "prometheus"} {
 		require.Contains(t, trueup(t, "scan", "-o", format, filepath.Join(dir, "x.img.gz")).stdout, map[string]string{
 			"text": "by head", "html": "first bytes", "csv": "x.img.gz", "junit": "x.img.gz",
 			"prometheus": "trueup_images_by_head",
 		}[format], format)
 	}
-}
-
-// requireServedAlike scans the files of a folder that a catalogue knows on a server: rows of what is packed differ by
-// the command that reads all of it, and few bytes are read.
-func requireServedAlike(t *testing.T, dir, catalog string) {
-	t.Helper()
-	s := newStore(t, dir, nil)
-	local := scan(t, "--catalog", catalog, dir)
-	var addresses []string
-	for name, i := range local.rows {
-		slow := strings.HasSuffix(name, ".xz") && i.Size > 1<<24
-		if (i.ByHead() || i.State == results.Packed) && !slow {
-			addresses = append(addresses, addressOf(s, filepath.Base(name)))
-		}
-	}
-	require.Greater(t, len(addresses), 12)
-	r := scan(t, "--require-sandbox", "--files-from", list(t, addresses...))
-	require.NotContains(t, r.stdout+r.stderr, "secret")
-	for address, i := range r.rows {
-		name, _, _ := strings.Cut(filepath.Base(address), "?")
-		want := local.rows[filepath.Join(dir, name)]
-		require.Equal(t, []any{want.State, want.Verdict, want.Format, want.Size, want.Unpacked},
-			[]any{i.State, i.Verdict, i.Format, i.Size, i.Unpacked}, name)
-		findings := i.Findings
-		if i.ByHead() {
-			findings = i.Disks[0].Findings
-		}
-		remedy := findings[len(findings)-1].Remedy
-		if name == "y.img.lz4" {
-			require.Equal(t, "download it, and unpack that", remedy)
-			continue
-		}
-		require.Contains(t, remedy, "trueup inspect --spool DIR '"+s.URL+"/"+name+"?...#", name)
-		require.LessOrEqual(t, i.Read, int64(34<<20), name)
-	}
-	require.Len(t, r.rows, len(addresses))
-	require.Contains(t, slices.Collect(maps.Keys(local.rows)), filepath.Join(dir, "y.img.lz4"))
-}
-
-// addressOf returns the address of a file of a server, or of a member of an archive there.
-func addressOf(s *store, name string) string { return s.URL + "/" + name + "?sign=secret" }
-
-// A packed image on a server is read as the same file is, in confinement, by large reads, and nothing is left.
-func TestPackedImagesOfServers(t *testing.T) {
-	t.Parallel()
-	dir := packedFolder(t)
-	s := newStore(t, dir, nil)
-	spool, aligned := t.TempDir(), filepath.Join(t.TempDir(), "aligned.img")
-	require.Equal(t, 0, trueup(t, "align", "-q", "--to", "raw", filepath.Join(dir, "x.img"), aligned).code)
-	for name, plain := range map[string]string{
-		"x.img.gz": "x.img", "two.img.xz": "x.img", "x.img.zst": "x.img", "flat.tar": "sub/flat.vmdk",
-		"flat.zip":       "sub/flat.vmdk",
-		"two.zip!x.vmdk": "x.vmdk", "two.tar!sub%2Fflat.vmdk": "sub/flat.vmdk",
-	} {
-		t.Run(name, func(t *testing.T) {
-			dest := filepath.Join(t.TempDir(), "dest.img")
-			r := trueup(t, "align", "-q", "--require-sandbox", "--to", "raw", addressOf(s, name), dest)
-			require.Equal(t, 0, r.code, r.stderr)
-			require.Equal(t, sha256Of(t, aligned), sha256Of(t, dest))
-			require.Equal(t, []string{"dest.img"}, namesIn(t, filepath.Dir(dest)))
-			r = trueup(t, "verify", "--require-sandbox", "--spool", spool, addressOf(s, name), dest)
-			require.Equal(t, 0, r.code, r.stderr)
-			want := packedJSON(t, "plan", filepath.Join(dir, plain))
-			require.Equal(t, want, packedJSON(t, "plan", "--require-sandbox", "--spool", spool, addressOf(s, name)))
-			require.Empty(t, namesIn(t, spool))
-		})
-	}
-
-	// nbdkit takes any name for its export, so that a member is one of the archive in it.
-	theirs := exported(t, `nbdkit -f -r -U "$1" file "$0"`, filepath.Join(dir, "two.tar"))
-	for _, address := range []string{
-		exported(t, `qemu-nbd -r -f raw -t -k "$1" "$0"`, filepath.Join(dir, "x.img.gz")),
-		strings.Replace(theirs, "///", "///!sub%2Fflat.vmdk", 1),
-	} {
-		dest := filepath.Join(t.TempDir(), "dest.img")
-		r := trueup(t, "align", "-q", "--require-sandbox", "--to", "raw", address, dest)
-		require.Equal(t, 0, r.code, r.stderr)
-		require.Equal(t, sha256Of(t, aligned), sha256Of(t, dest))
-	}
-	r := trueup(t, "inspect", strings.Replace(theirs, "///", "///!nix.vmdk", 1))
-	require.Equal(t, 64, r.code, r.stderr)
-	require.Contains(t, r.stderr, `the archive has no file "nix.vmdk", want one of 'nbd+unix:///!`)
-
-	noise := filepath.Join(dir, "noise.img.gz") // 24 MiB that gzip does not make smaller
-	inFolder(t, dir, `openssl enc -aes-128-ctr -K 00 -iv 00 -in /dev/zero 2>/dev/null | head -c 24M | gzip -1 > "$1"`,
-		noise)
-	r = trueup(t, "inspect", "--allow-unknown", "--spool", spool, s.URL+"/noise.img.gz")
-	require.Equal(t, 0, r.code, r.stderr)
-	require.Contains(t, r.stdout, "Packed     gzip, 24 MiB")
-	s.mu.Lock()
-	require.LessOrEqual(t, s.asks["/noise.img.gz"], 40, "requests")
-	s.mu.Unlock()
-	requireServersNamed(t, dir, s)
-	requirePackedFaults(t, noise)
-}
-
-// cutting ends a connection after some bytes of an answer.
-type cutting struct {
-	http.ResponseWriter
-	left int
-}
-
-func (c *cutting) Write(p []byte) (int, error) {
-	if c.left -= len(p); c.left < 0 {
-		panic(http.ErrAbortHandler)
-	}
-	return c.ResponseWriter.Write(p)
-}
-
-// requirePackedFaults has a server fail in the middle of a packed image: a connection that is cut once is made again,
-// and an object that is another one is an error that leaves nothing.
-func requirePackedFaults(t *testing.T, file string) {
-	t.Helper()
-	content := disktest.ReadFile(t, file)
-	var requests, at atomic.Int64
-	fault := ""
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n := requests.Add(1)
-		w.Header().Set("ETag", `"one"`)
-		switch faulty := at.Load() > 0 && n >= at.Load(); {
-		case faulty && fault == "cut" && n == at.Load():
-			w = &cutting{w, 1 << 20}
-		case faulty && fault == "ETag":
-			w.Header().Set("ETag", `"two"`)
-		case faulty && fault == "416":
-			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
-			return
-		}
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
-	}))
-	defer web.Close()
-	want := ""
-	for _, fault = range []string{"", "cut", "ETag", "416"} {
-		dest := filepath.Join(t.TempDir(), "dest.img")
-		at.Store(requests.Swap(0)/2 + 1) // of those of the last run
-		if fault == "" {
-			at.Store(0)
-		}
-		r := trueup(t, "convert", "-q", "--to", "raw", web.URL+"/noise.img.gz", dest)
-		switch fault {
-		case "", "cut":
-			require.Equal(t, 0, r.code, r.stderr)
-			if want == "" {
-				want = sha256Of(t, dest)
-			}
-			require.Equal(t, want, sha256Of(t, dest))
-		default:
-			require.NotZero(t, r.code, fault)
-			require.Contains(t, r.stderr, "changed while it was read", fault)
-			require.Empty(t, namesIn(t, filepath.Dir(dest)))
-			requests.Store(at.Load() * 2)
-		}
-	}
-}
-
-// requireServersNamed says what cannot be done with packed images of a server without its secrets, and with remedies
-// for servers.
-func requireServersNamed(t *testing.T, dir string, s *store) {
-	t.Helper()
-	inFolder(t, dir, `mkdir in; cp x.img.gz in; tar -cf in.tar in; printf '\004"M\030@@\300' > x.img.lz4
-		printf 'x' > x.ovf; tar -cf p.tar x.ovf x.img`)
-	dest := filepath.Join(t.TempDir(), "d.img")
-	two := s.URL + "/two.zip"
-	for _, c := range []struct {
-		code int
-		says string
-		args []string
-	}{
-		{4, "give --spool DIR", []string{"plan", addressOf(s, "x.img.gz")}},
-		{64, "'" + two + "!x.img?...', '" + two + "!x.vmdk?...'", []string{"align", addressOf(s, "two.zip"), dest}},
-		{64, `the archive has no file "y z"`, []string{"align", addressOf(s, "two.zip!y%20z"), dest}},
-		{64, "is no archive, and there is no file", []string{"align", addressOf(s, "x.img.gz!x.img"), dest}},
-		{1, "answers 404", []string{"align", addressOf(s, "none.zip!x.img"), dest}},
-		{4, "get it as a file, and unpack that first", []string{"inspect", addressOf(s, "x.img.lz4")}},
-		{1, "the archive has no image", []string{"inspect", addressOf(s, "in.tar")}},
-		{4, "it is packed (gzip); get it as a file", []string{"inspect", addressOf(s, "in.tar!in/x.img.gz")}},
-		{4, "package (ova), which is read from files only", []string{"inspect", addressOf(s, "p.tar")}},
-		{1, "unpacking in " + dest, []string{"inspect", "--spool", dest, addressOf(s, "x.img.xz")}},
-	} {
-		r := trueup(t, c.args...)
-		require.Equal(t, c.code, r.code, "%q\n%s", c.args, r.stderr)
-		require.Contains(t, r.stderr, c.says)
-		require.NotContains(t, r.stderr, "secret")
-		require.NotContains(t, r.stderr, "gunzip")
-	}
-	require.Empty(t, namesIn(t, filepath.Dir(dest)))
-	r := trueup(t, "inspect", "--spool", dir, addressOf(s, "vm.box"))
-	require.Equal(t, 3, r.code, r.stderr)
-	require.Contains(t, r.stdout, "trueup align --spool "+dir+" '"+s.URL+"/vm.box?...' box-aligned.img")
 }

@@ -29,7 +29,7 @@ import (
 )
 
 // helpers are the arguments by which the program starts itself.
-var helpers = []string{scancmd.Worker, command.FetchClerk}
+var helpers = []string{scancmd.Worker}
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
@@ -169,8 +169,7 @@ source.`,
 		copycmd.NewAlign(c), copycmd.NewConvert(c), copycmd.NewVerify(c),
 		copycmd.NewUndo(c), copycmd.NewResume(c), copycmd.NewFinish(c),
 		servecmd.New(c), scancmd.New(c), scancmd.NewReport(c), bootcmd.New(c), benchcmd.New(c), command.NewVersion(c),
-		judgecmd.New(c), scancmd.NewWorker(),
-		command.NewFetchClerk(), command.NewFetchClerks())
+		judgecmd.New(c), scancmd.NewWorker())
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}

@@ -219,12 +219,11 @@ var edges = map[string][]string{
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
 	// A row depends on the journals beside a disk: exchange and unfinished know their names.
-	// Images of servers are visited, and workers ask for their bytes.
 	"internal/scan": {
 		"internal/advice", "internal/align", "internal/exchange", "internal/image", "internal/image/gate",
 		"internal/image/ova",
 		"internal/image/store", "internal/image/unpack",
-		"internal/layout", "internal/ovf", "internal/realign", "internal/remote", "internal/report",
+		"internal/layout", "internal/ovf", "internal/realign", "internal/report",
 		"internal/scan/catalog",
 		"internal/scan/glob",
 		"internal/scan/labels", "internal/scan/results",
@@ -247,11 +246,9 @@ var edges = map[string][]string{
 		"internal/image/driver",
 		"internal/image/ova", "internal/image/raw",
 		"internal/image/store", "internal/image/unpack", "internal/inplace", "internal/layout", "internal/ovf",
-		"internal/plan", "internal/remote", "internal/sys", "internal/table",
+		"internal/nbd", "internal/pattern", "internal/plan", "internal/sys", "internal/table",
 		"internal/unfinished", "internal/verify", "internal/volume",
 	},
-	// Files of servers, which a command connects to before it confines itself. It knows no images.
-	"internal/remote": {"internal/nbd", "internal/pattern", "internal/sys"},
 	// What was seen of a trial boot. It is apart from what runs QEMU, so that a comparison does no I/O.
 	"internal/trial/film": nil,
 	// A disk for clients on a socket. It knows no images and no plans; sys keeps the socket to this user.

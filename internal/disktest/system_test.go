@@ -20,7 +20,7 @@ import (
 // /proc says about its workers, tries what a worker may not open, and waits for processes; nbd listens, and serves each
 // client; merge reads results of scans;
 // unpack makes the file into which images are unpacked;
-// remote reads a file with a header, and asks for several ranges at once; trial makes the temporary files of QEMU and
+// trial makes the temporary files of QEMU and
 // waits for it; qemuimg, guestfs and opinion start programs, and make links
 // for them; in a fleet, engine reads keys, locks its store and waits for its
 // server, queue keeps small files, work starts trueup and waits for it, fleetcmd reads worklists and keeps a
@@ -32,7 +32,7 @@ var (
 		"internal/image/unpack", "internal/scan",
 		"internal/scan/merge", "internal/scan/sandbox", "internal/bench", "internal/cli/bootcmd",
 		"internal/cli/copycmd", "internal/cli/flags",
-		"internal/nbd", "internal/remote", "internal/self", "internal/trial", "internal/qemuimg", "internal/guestfs",
+		"internal/nbd", "internal/self", "internal/trial", "internal/qemuimg", "internal/guestfs",
 		"internal/opinion",
 		"fleet/engine", "fleet/fleetcmd", "fleet/queue", "fleet/web",
 		"fleet/work",
@@ -41,7 +41,7 @@ var (
 	}
 	starters = []string{
 		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli/command",
-		"internal/nbd", "internal/remote", "internal/self", "internal/trial", "internal/disktest",
+		"internal/nbd", "internal/self", "internal/trial", "internal/disktest",
 		"fleet/engine", "fleet/queue", "fleet/web", "fleet/work",
 	}
 )

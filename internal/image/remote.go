@@ -99,7 +99,8 @@ func openAlone(
 		case id.Kind == Packed:
 			err = &ondisk.Refusal{
 				Code: "unsupported", Reason: "it is packed (" + id.Format + ")",
-				Remedy: "get it as a file, and unpack that first",
+				Remedy: "get it as a file, and unpack that first; of a server, nbdkit unpacks it with " +
+					"--filter=gzip, xz or tar",
 			}
 		}
 		if !f.Device() {

@@ -40,7 +40,7 @@ func (c *Client) write(command uint16, cookie uint64, r disk.Range) error {
 	b = be.AppendUint32(b, uint32(min(r.Len, math.MaxUint32))) //nolint:gosec // see the callers
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	if err := c.conn.SetWriteDeadline(time.Now().Add(c.patience)); err != nil {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(answerTime)); err != nil {
 		return err
 	}
 	_, err := c.conn.Write(b)
@@ -61,7 +61,7 @@ func (c *Client) begin(q *question) {
 	cookie := c.last
 	c.open[cookie] = q
 	if len(c.open) == 1 {
-		_ = c.conn.SetReadDeadline(time.Now().Add(c.patience)) // a connection that is closed says so by itself
+		_ = c.conn.SetReadDeadline(time.Now().Add(answerTime)) // a connection that is closed says so by itself
 	}
 	c.mu.Unlock()
 	if err := c.write(q.command, cookie, q.Range); err != nil {
@@ -113,7 +113,7 @@ func (c *Client) end(cookie uint64) {
 	delete(c.open, cookie)
 	next := time.Time{}
 	if len(c.open) > 0 {
-		next = time.Now().Add(c.patience)
+		next = time.Now().Add(answerTime)
 	}
 	_ = c.conn.SetReadDeadline(next)
 	close(q.done)

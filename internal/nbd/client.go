@@ -29,7 +29,6 @@ type Client struct {
 	size       int64
 	block      int64 // offsets and lengths of requests are multiples, bytes
 	most       int64 // bytes of a read
-	patience   time.Duration
 	structured bool
 	status     bool   // of base:allocation
 	context    uint32 // its number
@@ -64,21 +63,16 @@ func Dial(ctx context.Context, uri string) (*Client, error) {
 	}
 	conn, err := (&net.Dialer{Timeout: handshakeTime}).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, Unreached(err)
+		return nil, fmt.Errorf("the server cannot be reached: %w; check the address, and that the server runs", err)
 	}
 	return NewClient(ctx, conn, export)
-}
-
-// Unreached adds to the error of a connection that was not made what to look at.
-func Unreached(err error) error {
-	return fmt.Errorf("the server cannot be reached: %w; check the address, and that the server runs", err)
 }
 
 // NewClient negotiates by a connection, which it closes when that fails.
 func NewClient(ctx context.Context, conn net.Conn, export string) (*Client, error) {
 	c := &Client{
 		conn: conn, r: bufio.NewReader(conn), name: export, open: map[uint64]*question{}, block: unknownBlock,
-		most: maxRead, patience: answerTime,
+		most: maxRead,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err := conn.SetDeadline(time.Now().Add(handshakeTime))
@@ -312,9 +306,6 @@ func (c *Client) ask(
 	}
 	return nil, violation("more than %d answers to option %d", maxAnswers, option)
 }
-
-// Wait sets how long an answer may take. It is called before the first request.
-func (c *Client) Wait(longest time.Duration) { c.patience = longest }
 
 // Size returns the size of the export in bytes.
 func (c *Client) Size() int64 { return c.size }

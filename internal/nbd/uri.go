@@ -3,7 +3,6 @@ package nbd
 import (
 	"net"
 	"net/url"
-	"path/filepath"
 	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -51,19 +50,4 @@ func parseURI(uri string) (network, address, export string, err error) {
 		err = ondisk.In(ondisk.ErrUsage, "want nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")
 	}
 	return "", "", "", err
-}
-
-// ServerOf returns the address of the server of an export, for a socket of this machine its path in local, too.
-func ServerOf(uri string) (server, local string, err error) {
-	network, address, _, err := parseURI(uri)
-	switch {
-	case err != nil:
-		return "", "", err
-	case network == "unix":
-		if abs, err := filepath.Abs(address); err == nil {
-			address = abs // however it is spelled
-		}
-		return "nbd+unix:///?socket=" + address, address, nil
-	}
-	return "nbd://" + address, "", nil
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
-	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/verify"
 )
@@ -35,7 +34,6 @@ var classes = []struct {
 	{ondisk.ErrLimit, "limit"},
 	{ondisk.ErrUnsupported, "unsupported"},
 	{ondisk.ErrFormat, "format"},
-	{remote.ErrServer, "io"},
 }
 
 // Code returns the class of an error, as JSON has it.

@@ -17,11 +17,11 @@ func TestRemotesAreFew(t *testing.T) {
 	for range maxRemotes {
 		images = append(images, absent)
 	}
-	r, err := Connect(t.Context(), images, "")
+	r, err := Connect(t.Context(), images, "trueup inspect")
 	require.NoError(t, err)
 	require.Len(t, r[absent], maxRemotes)
 	require.Error(t, r[absent][0].err)
-	_, err = Connect(t.Context(), append(images, absent), "")
+	_, err = Connect(t.Context(), append(images, absent), "trueup inspect")
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 }
 
@@ -30,10 +30,11 @@ func TestLocal(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, Local("a.img", "trueup serve"))
 	for work, want := range map[string]string{
-		"trueup report": "on a server; download it",
+		"trueup report": "on a server; save it as a file",
+		"trueup scan":   "give it to trueup inspect",
 		"trueup bench":  "make a file of it with trueup convert, and name that",
 	} {
-		err := Local("http://host/a", work)
+		err := Local("nbd://host/a", work)
 		require.ErrorContains(t, err, work+" needs a file, and this is ")
 		require.Regexp(t, want+"$", err.Error())
 	}

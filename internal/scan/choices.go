@@ -8,7 +8,6 @@ import (
 
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
@@ -32,7 +31,6 @@ type Choices struct {
 	Pieces           bool // of files are counted
 	Shard            string
 	Label            []string // of all rows, KEY=VALUE
-	Authorization    string   // file with a header for a web server
 
 	fail  results.FailOn
 	shard Shard
@@ -124,7 +122,6 @@ func (c *Choices) apart(out, profiles string) error {
 		{Flag: "--ignore", Path: c.Ignore},
 		{Flag: "--files-from", Path: c.FilesFrom},
 		{Flag: "--profiles", Path: profiles},
-		{Flag: "--authorization", Path: c.Authorization},
 	}
 	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
 		if c.Catalog != "" {
@@ -143,7 +140,7 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 		Paths: slices.Clone(paths), Check: c.Tables, Fragments: c.Pieces, Level: sandbox.Level(c.Isolation),
 		Catalog: c.Catalog, ChangedOnly: c.Changed, Fail: c.fail, AllowUnknown: c.Unknown, AllowEmpty: c.Empty,
 		Shard: c.shard, Labels: c.labels, KeepRanked: c.Script != "", Replace: c.Replace,
-		Spare: []string{c.Script, c.Ignore, c.FilesFrom, c.Authorization}, Authorization: c.Authorization,
+		Spare: []string{c.Script, c.Ignore, c.FilesFrom},
 	}
 	var err error
 	if t.Wanted, err = Wanted(c.Include, c.Exclude); err != nil {
@@ -166,11 +163,7 @@ func (c *Choices) Task(stdin io.Reader, paths []string) (*Task, error) {
 	case len(paths) == 0 && c.FilesFrom == "":
 		return nil, ondisk.In(ondisk.ErrUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
-	if err := checkPaths(t.Paths); err != nil {
-		return nil, err
-	}
-	t.header, err = remote.ReadAuthorization(c.Authorization, t.Paths)
-	return t, err
+	return t, checkPaths(t.Paths)
 }
 
 // Again returns the flags that make another run choose and accept the same images, for the commands that come next.
@@ -188,7 +181,6 @@ func (c *Choices) Again(profiles string) string {
 	add("--ignore", c.Ignore)
 	add("--profiles", profiles)
 	add("--catalog", c.Catalog)
-	add("--authorization", c.Authorization)
 	add("--shard", c.Shard)
 	add("--label", c.Label...)
 	return strings.Join(out, " ")

@@ -100,8 +100,6 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	switch {
 	case job.Packed:
 		err = j.head(i, unpack.Served{All: job.Path}, o)
-	case job.Remote != nil:
-		err = j.served(i, job, o)
 	case job.Package:
 		err = j.pack(i, job.Path, o)
 	default:
@@ -115,20 +113,6 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	}
 	i.Read = meter.Read()
 	return i, err
-}
-
-// served judges an image of a server, whose format is not known yet.
-func (j *Inspector) served(i *results.Image, job Job, o image.Options) error {
-	job.Remote = gate.Metered(job.Remote, o.Meter)
-	err := j.head(i, unpack.Served{File: job.Remote, Archive: job.Path, All: job.Path}, image.Options{})
-	if errors.Is(err, ondisk.ErrNoMatch) {
-		_, err = j.single(i, job, o)
-	}
-	if err != nil && i.Format == "" {
-		id, _ := image.IdentifyFile(job.Remote)
-		i.Format = id.Format
-	}
-	return err
 }
 
 // single judges an image that is one disk. judged is false for a doubt that came to nothing.
@@ -155,9 +139,6 @@ func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged b
 
 // open opens the image of a job.
 func open(job Job, o image.Options) (*image.Image, error) {
-	if job.Remote != nil {
-		return image.OpenRemote(job.Remote, job.Path, image.Options{})
-	}
 	img, err := image.Open(job.Path, o)
 	if err != nil {
 		err = realign.Unopened(job.Path, err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/remote"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/scan/glob"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/units"
@@ -41,21 +41,25 @@ func ReadList(name string, stdin io.Reader) ([]string, error) {
 	return splitList(bytes.TrimPrefix(text, []byte("\ufeff"))), nil
 }
 
-// checkPaths refuses what is like an address and neither one that is read nor a file. It may have a secret, so that no
-// message shows it.
+// checkPaths refuses addresses, which may have secrets, so that a message shows only those whose secrets it knows.
 func checkPaths(paths []string) error {
+	if err := realign.CheckAddresses(paths); err != nil {
+		return err
+	}
 	for n, p := range paths {
 		low := strings.ToLower(p)
-		if remote.IsURI(p) ||
-			!strings.Contains(low, "://") && !strings.Contains(low, "http:/") && !strings.Contains(low, "https:/") {
+		if err := realign.Local(p, "trueup "+Command); err != nil {
+			return err
+		}
+		if !strings.Contains(low, "://") && !strings.Contains(low, "http:/") && !strings.Contains(low, "https:/") {
 			continue
 		}
 		if _, err := os.Lstat(p); err != nil {
-			return ondisk.In(ondisk.ErrUsage, "PATH %d, of arguments and list, is no file, and no address that begins "+
-				"with http://, https://, nbd:// or nbd+unix://", n+1)
+			return ondisk.In(ondisk.ErrUsage, "PATH %d, of arguments and list, is an address; scan reads files and folders",
+				n+1)
 		}
 	}
-	return remote.CheckAddresses(paths)
+	return nil
 }
 
 // splitList divides a list at its NULs where it has any, else at line ends. A NUL is in no path, a line end can be. A

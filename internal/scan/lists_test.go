@@ -24,19 +24,21 @@ func TestListsOfPaths(t *testing.T) {
 	}
 }
 
-// The byte order mark of Windows belongs to no address. What looks like an address and cannot be read is refused,
-// unless a file has that name.
+// The byte order mark of Windows belongs to no address. Addresses are refused, unless a file has that name, and nothing
+// that may be secret in them is shown.
 func TestListsOfAddresses(t *testing.T) {
 	paths, err := ReadList("-", strings.NewReader("\ufeffhttps://h/a?secret\nnbd://h/\n"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"https://h/a?secret", "nbd://h/"}, paths)
 	t.Chdir(t.TempDir())
-	require.NoError(t, checkPaths(append(paths, "a b", "")))
+	require.NoError(t, checkPaths([]string{"a b", ""}))
+	require.ErrorContains(t, checkPaths(paths[:1]), `https://h/a?...: refused`)
+	require.ErrorContains(t, checkPaths(paths[1:]), "give it to trueup inspect")
 	for _, word := range []string{
 		" https://h/a?secret", "http:/h/a?secret", "s3://h/a?secret", `"https://h/a?secret"`,
 	} {
 		err := checkPaths([]string{"a", word})
-		require.ErrorContains(t, err, "PATH 2, of arguments and list, is no file, and no address", word)
+		require.ErrorContains(t, err, "PATH 2, of arguments and list, is an address", word)
 		require.NotContains(t, err.Error(), "secret")
 	}
 	require.NoError(t, os.MkdirAll("s3:/h", 0o755))

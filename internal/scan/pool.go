@@ -12,10 +12,8 @@ import (
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
-	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 // Request asks a worker to identify a file, or to judge the image in it. Names are bytes, and texts of JSON are not.
@@ -27,9 +25,6 @@ type Request struct {
 	Beside  *image.Beside `json:"beside,omitempty"`
 	Doubt   bool          `json:"doubt,omitempty"`
 	Packed  bool          `json:"packed,omitempty"`
-	// Remote is set for an image of a server, of which Path is the address without secrets.
-	Remote *remote.Info `json:"remote,omitempty"`
-	asks   sandbox.Ask  // for its bytes
 }
 
 // Answer is the answer to a Request.
@@ -156,9 +151,6 @@ func (p *Pool) Close() error {
 func handle(judge Judge, r Request) (a Answer) {
 	if r.Judge {
 		j := Job{Path: string(r.Path), Package: r.Package, Beside: r.Beside, Doubt: r.Doubt, Packed: r.Packed}
-		if r.Remote != nil {
-			j.Remote = remote.NewServed(*r.Remote, j.Path, r.asks)
-		}
 		i := judge.Image(j)
 		return Answer{Image: i, Fleeting: i != nil && i.Fleeting}
 	}
@@ -189,17 +181,13 @@ func (w inProcess) Call(ctx context.Context, r Request) (Answer, error) {
 		}()
 		done <- end{a: handle(w.Judge, r)}
 	}()
-	most := maxTime
-	if r.asks != nil {
-		most += remote.FileTime
-	}
 	select {
 	case e := <-done:
 		return e.a, e.err
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
-	case <-time.After(most):
-		return Answer{}, ondisk.In(ondisk.ErrLimit, "it took longer than %s", most)
+	case <-time.After(maxTime):
+		return Answer{}, ondisk.In(ondisk.ErrLimit, "it took longer than %s", maxTime)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/exchange"
@@ -36,7 +35,7 @@ func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) er
 	if r.Exchange && i.Priority != nil {
 		i.NoExchange = c.noExchange(f, x, i)
 	}
-	readAll(i, nil, x.shown)
+	readAll(i, x.shown)
 	return r.row(i)
 }
 
@@ -260,9 +259,8 @@ func (x *found) packed(why string) *results.Image {
 }
 
 // readAll has the notes on a packed image name the command that reads all of it.
-func readAll(i *results.Image, flags []string, shown string) {
-	command := append([]string{"to read all of it: trueup inspect --spool DIR"}, flags...)
-	remedy := strings.Join(append(command, shell.Quote(shown)), " ")
+func readAll(i *results.Image, shown string) {
+	remedy := "to read all of it: trueup inspect --spool DIR " + shell.Quote(shown)
 	for d := range i.Disks {
 		remedied(i.Disks[d].Findings, "head", remedy)
 	}

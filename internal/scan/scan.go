@@ -25,8 +25,6 @@ type Job struct {
 	Package bool
 	// Beside lists the files around it; nil: the judge looks.
 	Beside *image.Beside
-	// Remote is set for an image of a server, of which Path is the address without secrets.
-	Remote gate.Remote
 	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume
 	// is found.
 	Doubt bool
@@ -69,10 +67,9 @@ type Options struct {
 	// Exchange finds out for each row with a priority what is against align --replace.
 	Exchange bool
 
-	Jobs    int
-	Pool    *Pool
-	Store   Store // nil: none
-	Servers Servers
+	Jobs  int
+	Pool  *Pool
+	Store Store // nil: none
 
 	// Found receives how many more images will have a row. After Walked, it receives corrections only. Row receives
 	// each row, Unreadable each place that could not be read. They are called one at a time. An error of Row ends the
@@ -114,11 +111,6 @@ func Scan(ctx context.Context, o Options) (Result, error) {
 	r := &search{Options: o, classify: o.Pool.judge.Classify, pending: 1, turns: newTurns()}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, o.Jobs) + 2)
-	if o.Servers.Hub != nil {
-		addresses := r.addresses()
-		r.more(len(addresses))
-		g.Go(func() error { return r.visit(gctx, addresses) })
-	}
 	err := r.walk(gctx, func(f *folder) {
 		r.mu.Lock()
 		r.pending++

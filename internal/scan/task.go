@@ -7,14 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/remote"
 	"github.com/trueup/trueup/internal/scan/catalog"
 	"github.com/trueup/trueup/internal/scan/labels"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -24,7 +22,7 @@ import (
 
 // Task is the inspection of many images as a value: which, how, and by which criteria. Run carries it out once.
 type Task struct {
-	Paths     []string                     // files, folders and addresses, as the user wrote them
+	Paths     []string                     // files and folders, as the user wrote them
 	Wanted    func(rel, shown string) bool // as in Options
 	Spare     []string                     // files that the caller itself reads or writes
 	Boundary  int64                        // criterion, bytes
@@ -36,8 +34,6 @@ type Task struct {
 	Jobs      int
 	Version   string // of the program
 	Again     string // flags that choose the same images once more
-	// Authorization is the file with the header for a web server; empty for none.
-	Authorization string
 
 	Level sandbox.Level
 	Args  []string // of the program, that make it call Serve
@@ -65,8 +61,7 @@ type Task struct {
 	// Interrupted returns the exit code of a run that its context has ended.
 	Interrupted func() int
 
-	known  *catalog.Catalog // nil: none is open
-	header string           // value of Authorization
+	known *catalog.Catalog // nil: none is open
 }
 
 // Progress receives how far a scan is, from any goroutine.
@@ -81,8 +76,6 @@ type running struct {
 	*Task
 	start   time.Time
 	today   string
-	files   []string // files and folders of the paths
-	servers Servers  // of the addresses
 	roots   results.Roots
 	store   *catalog.Run // nil: no catalogue
 	summary *results.Summary
@@ -127,21 +120,11 @@ func (t *Task) begin() *running {
 	r := &running{
 		Task: t, start: time.Now(), summary: results.NewSummary(), copies: results.NewCopies(),
 		elsewhere: map[sys.ID]string{},
-		servers:   Servers{Addresses: remote.Addresses(t.Paths), Authorization: t.Authorization},
 	}
-	shown := make([]string, 0, len(t.Paths))
-	for _, p := range t.Paths {
-		if remote.IsURI(p) {
-			p = remote.Shown(p)
-		} else {
-			r.files = append(r.files, p)
-		}
-		shown = append(shown, p)
-	}
-	r.roots = results.NewRoots(shown)
+	r.roots = results.NewRoots(t.Paths)
 	r.today = r.start.UTC().Format(time.DateOnly)
 	s := r.summary
-	s.Paths, s.Boundary, s.Storage, s.Version = shown, t.Boundary, t.Storage.Name, t.Version
+	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage.Name, t.Version
 	s.Fragmentation = t.Fragments
 	s.Replace = t.Replace
 	s.Shard, s.Labels, s.Whole = t.Shard.String(), t.Labels, t.Wanted == nil && !t.ChangedOnly
@@ -181,7 +164,7 @@ func (r *running) open() (err error) {
 	case err != nil:
 		return err
 	}
-	if r.store, err = r.known.Begin(placesOf(r.files), time.Now()); err != nil {
+	if r.store, err = r.known.Begin(placesOf(r.Paths), time.Now()); err != nil {
 		return err
 	}
 	r.summary.Changes = &results.Changes{Since: r.store.Since}
@@ -190,18 +173,12 @@ func (r *running) open() (err error) {
 
 // look has the workers look at all images.
 func (r *running) look(ctx context.Context) error {
-	if err := r.hub(ctx); err != nil {
-		return err
-	}
-	if r.servers.Hub != nil {
-		defer r.servers.Hub.Close()
-	}
-	pool, err := r.pools(ctx)
+	pool, err := r.pool(ctx)
 	if err != nil {
 		return err
 	}
 	o := Options{
-		Paths: r.files, Servers: r.servers, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool,
+		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool,
 		Flags:    results.BoundaryFlags(r.Boundary),
 		Exchange: r.Replace, Shard: r.Shard,
 		Found: r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
@@ -213,9 +190,6 @@ func (r *running) look(ctx context.Context) error {
 	r.summary.Found, r.summary.Skipped, r.summary.Temporary = res.Found, res.Skipped, res.Temporary
 	r.summary.Others = res.Others
 	closing := pool.Close()
-	if s := r.servers.Pool; s != nil && s != pool {
-		closing = errors.Join(closing, s.Close())
-	}
 	if err == nil {
 		err = closing
 	}
@@ -225,58 +199,24 @@ func (r *running) look(ctx context.Context) error {
 	return err
 }
 
-// hub starts what asks servers, before the process confines itself.
-func (r *running) hub(ctx context.Context) (err error) {
-	if len(r.servers.Addresses) > 0 {
-		most := waitingFor * max(1, r.Jobs) // which takes no processor
-		r.servers.Hub, err = remote.StartHub(ctx, r.servers.Addresses, r.header, most)
-	}
-	return err
-}
-
-// waitingFor is how many images of servers are open for each that can be computed for.
-const waitingFor = 8
-
-// pools starts the workers. The process that starts them reads nothing of an image. Those for images of servers read no
-// file. The pool is that for files, or that for servers where there are no files.
-func (r *running) pools(ctx context.Context) (pool *Pool, err error) {
-	j := &Inspector{
-		Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Fragments: r.Fragments, Allow: allowedOf(r.files),
-	}
+// pool starts the workers. The process that starts them reads nothing of an image.
+func (r *running) pool(ctx context.Context) (*Pool, error) {
 	if r.Level != sandbox.None && r.Confine != nil {
 		r.Confine(sandbox.Access{Workers: true})
 	}
-	inside := sync.OnceFunc(r.inside)
-	start := func(paths []string, jobs int, wall time.Duration) (*Pool, error) {
-		c := &crew{
-			Level: r.Level, Args: r.Args, Paths: paths, Jobs: jobs, Wall: wall, Inspector: j, Achieved: r.achieved,
-			Inside: inside,
-		}
-		return c.pool(ctx)
+	c := &crew{
+		Level: r.Level, Args: r.Args, Paths: r.Paths, Jobs: r.Jobs, Achieved: r.achieved, Inside: r.inside,
+		Inspector: &Inspector{
+			Boundary: r.Boundary, Storage: r.Storage, Check: r.Check, Fragments: r.Fragments, Allow: allowedOf(r.Paths),
+		},
 	}
-	if len(r.files) > 0 || r.servers.Hub == nil {
-		if pool, err = start(r.files, r.Jobs, maxTime); err != nil {
-			return nil, err
-		}
-	}
-	if r.servers.Hub != nil {
-		if r.servers.Pool, err = start(nil, r.servers.Hub.Files(), remote.FileTime+maxTime); err != nil {
-			if pool != nil {
-				err = errors.Join(err, pool.Close())
-			}
-			return nil, err
-		}
-	}
-	if pool == nil {
-		pool = r.servers.Pool
-	}
-	return pool, nil
+	return c.pool(ctx)
 }
 
 // inside restricts this process to the images, where it looks at them itself.
 func (r *running) inside() {
 	if r.Confine != nil {
-		r.Confine(sandbox.Access{Read: rootsOf(r.files)})
+		r.Confine(sandbox.Access{Read: rootsOf(r.Paths)})
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
 
@@ -26,8 +25,8 @@ func startInspector(hello []byte) (sandbox.Handle, error) {
 	if err := json.Unmarshal(hello, j); err != nil {
 		return nil, fmt.Errorf("judge of a worker: %w", err)
 	}
-	return func(request []byte, ask sandbox.Ask) []byte {
-		r := Request{asks: ask}
+	return func(request []byte) []byte {
+		var r Request
 		if err := json.Unmarshal(request, &r); err != nil {
 			panic(err) // our own parent wrote it
 		}
@@ -48,14 +47,7 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	if err != nil {
 		return a, fmt.Errorf("request for a worker: %w", err)
 	}
-	var answers func([]byte) []byte
-	if r.asks != nil {
-		answers = func(question []byte) []byte {
-			answer, _ := r.asks(question) // which has its error
-			return answer
-		}
-	}
-	answer, err := o.CallAsked(ctx, request, answers)
+	answer, err := o.Worker.Call(ctx, request)
 	if err == nil {
 		err = jsonv2.Unmarshal(answer, &a) // in half of the time
 	}
@@ -100,7 +92,6 @@ type crew struct {
 	Args      []string // of the program, that make it call Serve
 	Paths     []string // of the scan
 	Jobs      int
-	Wall      time.Duration // for one image
 	Inspector *Inspector
 	// Achieved receives the isolation, again if a later worker has less. An error ends the scan.
 	Achieved func(sandbox.Isolation) error
@@ -124,7 +115,7 @@ func (c *crew) pool(ctx context.Context) (*Pool, error) {
 	}
 	c.options = sandbox.Options{
 		Args: c.Args, Level: c.Level, Roots: rootsOf(c.Paths), Hello: hello,
-		Limits: sandbox.Limits{Answer: maxAnswer, Wall: c.Wall},
+		Limits: sandbox.Limits{Answer: maxAnswer},
 	}
 	first, err := sandbox.Start(ctx, c.options)
 	if err != nil {

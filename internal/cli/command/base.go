@@ -44,7 +44,6 @@ type Base struct {
 	readsServers   bool     // the command reads images of servers
 	remotes        realign.Remotes
 	writers        realign.Writers // programs that have files open for writing
-	authorization  string          // file with a header for web servers
 	unpacking      realign.Unpacking
 	unpacked       bool   // an image was
 	unpackShown    string // one of progress.Kinds, for unpacking

@@ -22,30 +22,21 @@ func (c *Base) AddSandbox(cmd *cobra.Command) {
 }
 
 // SourcesHelp explains images of servers and packed images, for the help of commands that read them.
-const SourcesHelp = `An image can also be on a server, which is only read: an export of an NBD server,
-nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH, without TLS; or an object of a web server that answers ranges,
-http://... or https://.... If an object changes during the run, the command fails; NBD cannot show a change, and a copy
-from NBD is compared with what the server gives when it is read again. Such an image can name no other files. Results
-and messages have ?... for the query of an address, which may be a secret.
+const SourcesHelp = `An image can also be an export of an NBD server, which is only read: nbd://HOST:PORT/EXPORT or
+nbd+unix:///EXPORT?socket=PATH, without TLS. NBD cannot show a change, so a copy is compared with what the server gives
+when it is read again. Such an image can name no other files, and is not unpacked. nbdkit reads web addresses, archives
+and more for trueup: nbdkit -U - curl URL --run 'trueup inspect "$uri"'.
 
 An image can also be packed: .gz, .xz, .zst or .bz2 of one image, a .zip, a .tar or a compressed tar
 such as a Vagrant .box. vm.box!box.img is one image of an archive; it can name the other files of the archive, and no
-file beside that. It is unpacked into a file without a name in the folder of --spool, which is gone with the command. In
-an address, !box.img stands before the query.`
+file beside that. It is unpacked into a file without a name in the folder of --spool, which is gone with the command.`
 
-// AddSources adds --authorization, for images of web servers, and --spool, for packed images.
-func (c *Base) AddSources(cmd *cobra.Command, otherwise string) {
-	AddAuthorization(cmd, &c.authorization)
+// AddSpool adds --spool, for packed images.
+func (c *Base) AddSpool(cmd *cobra.Command, otherwise string) {
 	cmd.Flags().StringVar(&c.unpacking.Spool, "spool", "", "unpack a packed image in `DIR`"+otherwise)
 	CompleteBy(cmd, "spool", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return nil, cobra.ShellCompDirectiveFilterDirs
 	})
-}
-
-// AddAuthorization adds --authorization, whose file goes to a variable.
-func AddAuthorization(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVar(file, "authorization", "",
-		"send the header Authorization with the value in `FILE` to a web server")
 }
 
 // SpoolBeside has packed images unpacked beside a file that is written, unless there is --spool.
@@ -89,7 +80,7 @@ func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
 	if err := realign.CheckAddresses(args); err != nil {
 		return err
 	}
-	if c.readsServers = cmd.Flags().Lookup("authorization") != nil; c.readsServers {
+	if c.readsServers = c.unpacking.On; c.readsServers {
 		return nil
 	}
 	for _, arg := range args {
@@ -100,35 +91,12 @@ func (c *Base) CheckServers(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// Authorized adds --authorization to the flags of a command line that reads the same images, and --spool if they are
-// packed.
-func (c *Base) Authorized(flags []string) []string {
+// Spooled adds --spool to the flags of a command line that reads the same images, if they are packed.
+func (c *Base) Spooled(flags []string) []string {
 	if c.unpacked {
 		flags = append(flags, c.unpacking.Flags()...)
 	}
-	return append(flags, realign.Authorized(c.authorization)...)
-}
-
-// FetchClerk is the argument that makes the program ask a web server for one that is confined.
-const FetchClerk = realign.Fetch
-
-// NewFetchClerk returns the command of a clerk, which is of no use to people.
-func NewFetchClerk() *cobra.Command {
-	return Hidden(FetchClerk, "Read an object of a web server for trueup", func(in io.Reader, out io.Writer) error {
-		return realign.FetchServe(in, out, func(read, remove []string) {
-			// The other process says what a kernel lacks.
-			sandbox.Confine(sandbox.Access{Asks: true, Read: read, Remove: remove})
-		})
-	})
-}
-
-// NewFetchClerks returns the command of a clerk for many servers, which is of no use to people.
-func NewFetchClerks() *cobra.Command {
-	return Hidden(realign.FetchMany, "Read files of servers for trueup scan", func(in io.Reader, out io.Writer) error {
-		return realign.FetchManyServe(in, out, func(read, sockets []string) {
-			sandbox.Confine(sandbox.Access{Asks: true, Read: read, Sockets: sockets})
-		})
-	})
+	return flags
 }
 
 // Sandboxed adds the flag to those of another trueup, which is to be confined as well.
@@ -147,7 +115,7 @@ var lost *report.Isolation
 // image. Servers of images are connected to before that, until ctx ends.
 func (c *Base) Confine(ctx context.Context, errOut io.Writer, images, outputs []string) (err error) {
 	if c.readsServers {
-		if c.remotes, err = realign.Connect(ctx, images, c.authorization); err != nil {
+		if c.remotes, err = realign.Connect(ctx, images, c.unpacking.Wanted); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ type copyFlags struct {
 
 func (c *copyFlags) add(cmd *cobra.Command) {
 	c.AddSandbox(cmd)
-	c.AddSources(cmd, " (default: the folder of DEST)")
+	c.AddSpool(cmd, " (default: the folder of DEST)")
 	f := cmd.Flags()
 	f.Var(&c.to, "to", "format of DEST (default: the format of SOURCE)")
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
@@ -401,7 +401,7 @@ func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, d
 
 // proof returns the flags of the verify that proves the copy again.
 func (f *alignFlags) proof() []string {
-	same := f.Authorized(f.Reading.Flags())
+	same := f.Spooled(f.Reading.Flags())
 	if f.SkipFree {
 		same = append(same, "--skip-free")
 	}

@@ -48,7 +48,7 @@ are plausible.
 	}
 	flags.AddReading(cmd, &f.Reading)
 	f.AddSandbox(cmd)
-	f.AddSources(cmd, "")
+	f.AddSpool(cmd, "")
 	flags.AddWith(cmd, &f.With)
 	flags.AddBoundary(cmd, (*align.Boundary)(&f.Boundary), "the --boundary of align, for --with")
 	cmd.Flags().BoolVar(&f.DataOnly, "data-only", false, "align was run with --data-only, for --with")

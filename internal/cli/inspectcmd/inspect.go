@@ -86,7 +86,7 @@ func (f *inspectFlags) add(cmd *cobra.Command) {
 	flags.AddBoundary(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	flags.AddReading(cmd, &f.Reading)
 	f.AddSandbox(cmd)
-	f.AddSources(cmd, "")
+	f.AddSpool(cmd, "")
 	flags.AddWith(cmd, &f.with)
 	f.storage.Add(cmd)
 	f.bench.Add(cmd)
@@ -212,7 +212,7 @@ func (f *inspectFlags) inspect(
 		}
 	}
 	r, bad = report.NewInspect(command.Head("inspect"), s, u, refusals, c)
-	r.Flags = f.Authorized(append(f.Flags(), f.move().WithArguments()...))
+	r.Flags = f.Spooled(append(f.Flags(), f.move().WithArguments()...))
 	r.Benchmark(f.measured)
 	switch {
 	case bad != nil:

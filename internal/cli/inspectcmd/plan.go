@@ -45,7 +45,7 @@ the result, and what a copy reads, writes and needs. Writes nothing.
 	}
 	f.Add(cmd, c)
 	f.AddSandbox(cmd)
-	f.AddSources(cmd, "")
+	f.AddSpool(cmd, "")
 	f.bench.Add(cmd)
 	cmd.Flags().BoolVar(&f.estimate, "estimate", false,
 		"read some of IMAGE, not from memory, to estimate the time of a copy")
@@ -79,7 +79,7 @@ func runPlan(ctx context.Context, out, errOut io.Writer, f planFlags, path strin
 	}
 	refusals := p.Refusals(f.AllowUnbootable)
 	r := report.NewPlan(command.Head("plan"), s, p, refusals)
-	r.Flags = f.Authorized(append(f.Reading.Flags(), f.Choices()...))
+	r.Flags = f.Spooled(append(f.Reading.Flags(), f.Choices()...))
 	refused := realign.Refusal(refusals)
 	if refused == nil {
 		after, err := s.Result(p)

@@ -53,10 +53,6 @@ Images are recognised by their content. A VMDK descriptor and its extents are on
 image; an extent that no descriptor names is reported as an orphan. Nothing is written but the report and the files of
 --catalog and --script.
 
-A PATH can be an image on a server, which is only read: nbd://HOST:PORT/EXPORT, nbd+unix:///EXPORT?socket=PATH, or
-http://... and https://... of a server that answers ranges. Several are read at once. A server that does not answer for
-two images in a row is not asked for its others.
-
 Worker processes read the images. They can read below the PATHs and do nothing else, so a broken or malicious image
 can only fail its own row (--isolation).
 
@@ -113,7 +109,6 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 		"isolation of the workers, by `LEVEL`: "+strings.Join(scan.Isolations, ", "))
 	command.Complete(cmd, "isolation", scan.Isolations...)
 	f.AddSandbox(cmd)
-	command.AddAuthorization(cmd, &f.Authorization)
 	fs.StringVar(&f.Catalog, "catalog", "", "keep results in `FILE` and skip unchanged images")
 	fs.BoolVar(&f.Changed, "changed", false, "report only new, changed and removed images")
 	levels := strings.Join(scan.FailOns(), ", ")

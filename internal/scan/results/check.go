@@ -41,7 +41,7 @@ func (i *Image) Check() error {
 	c.texts(i.Parents...)
 	c.findings(i.Findings)
 	c.error(i.Error)
-	c.texts(i.FileSystem, i.Server, i.Path, i.PathBytes)
+	c.texts(i.FileSystem, i.Path, i.PathBytes)
 	if i.Accepted != nil {
 		c.texts(i.Accepted.Reason, i.Accepted.Until)
 	}

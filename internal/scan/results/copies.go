@@ -38,7 +38,7 @@ func NewCopies() *Copies { return &Copies{due: map[string]due{}, aligned: map[st
 // Add takes a row, in any order.
 func (c *Copies) Add(i *Image) {
 	switch {
-	case i.State != Judged || i.Accepted != nil || i.Server != "": // whose copy lies anywhere
+	case i.State != Judged || i.Accepted != nil:
 	case i.Verdict == align.Aligned:
 		if p := i.ExactPath(); strings.Contains(path.Base(p), suggested.Mark) {
 			first, _ := i.written()
@@ -79,7 +79,7 @@ func (c *Copies) Settle(s *Summary) {
 
 // Mark notes the copy of an image that is shown, if it has one.
 func (c *Copies) Mark(i *Image) {
-	if i.Priority == nil || i.Accepted != nil || i.Server != "" || fixCell(i) != "yes" {
+	if i.Priority == nil || i.Accepted != nil || fixCell(i) != "yes" {
 		return
 	}
 	if d, ok := c.due[i.alignedName()]; ok && d.disks == i.disks() && c.has(i.alignedName(), d) {

@@ -131,7 +131,6 @@ var csvColumns = []csvColumn{
 	{"copied_to", func(r csvRow) string { return cell(r.Copied) }},
 	{"guest", ofDisk(func(d *Disk) string { return cell(d.left()) })},
 	{"labels", func(r csvRow) string { return cell(r.Labels.String()) }},
-	{"server", func(r csvRow) string { return cell(r.Server) }},
 }
 
 // of makes an empty cell of an absent value.

@@ -75,8 +75,6 @@ type Image struct {
 	Change   Change          `json:"change,omitempty"`
 	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when the catalogue knew it
 	Labels   labels.Labels   `json:"labels,omitempty"`
-	// Server is the address of the server that has the image; empty for one in files.
-	Server string `json:"server,omitempty"`
 	// FileSystem is the UUID of the file system of its main file, where that is known.
 	FileSystem string `json:"file_system,omitempty"`
 	// Joined is set if rows of several runs are about the image.
@@ -205,11 +203,6 @@ func (i *Image) unknown() bool {
 	return i.State == Packed ||
 		(i.State == Judged && slices.ContainsFunc(i.Disks,
 			func(d Disk) bool { return d.Content == align.UnknownContent }))
-}
-
-// hidden reports whether the path is an address with secrets, which it leaves out. Spec: remote.Shown.
-func (i *Image) hidden() bool {
-	return i.Server != "" && (strings.Contains(i.Path, "?...") || strings.Contains(i.Path, "...@"))
 }
 
 // Grows returns how much larger an aligned copy would be, in bytes.

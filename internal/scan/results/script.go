@@ -12,8 +12,6 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/report/suggested"
-	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -87,13 +85,12 @@ func (s *script) comment(format string, args ...any) {
 
 // head writes the purpose of the script and the sums of its images.
 func (s *script) head(sum *Summary, images iter.Seq[*Image]) {
-	all, relative, served := NewSummary(), false, false
+	all, relative := NewSummary(), false
 	body := &script{w: bufio.NewWriter(io.Discard), dests: map[string]int{}, replace: s.replace}
 	for i := range images {
 		if i.Priority != nil && i.Copied == "" && !body.image(i) {
 			all.Add(i)
-			served = served || i.Server != ""
-			relative = relative || i.Server == "" && !strings.HasPrefix(i.ExactPath(), "/")
+			relative = relative || !strings.HasPrefix(i.ExactPath(), "/")
 		}
 	}
 	fmt.Fprintln(s.w, "#!/usr/bin/env bash")
@@ -101,9 +98,6 @@ func (s *script) head(sum *Summary, images iter.Seq[*Image]) {
 	fmt.Fprintln(s.w, "#")
 	s.comment("It writes %s, the most urgent first, each beside its original, which is only read and stays.",
 		count(all.Fix.Images, "aligned copy", "aligned copies"))
-	if served {
-		s.comment("Copies of images of servers come into the folder where it runs: let that be a new one.")
-	}
 	if s.replace {
 		s.comment("Where nothing is against it, the copy then gets the names of the original, which is kept as " +
 			"NAME.orig.EXT:")
@@ -171,17 +165,7 @@ func (s *script) image(i *Image) (unfinished bool) {
 		fmt.Fprintf(s.w, "exchange %d %s\n", rank, strings.TrimPrefix(i.exchange, "trueup "))
 		return false
 	}
-	if i.hidden() {
-		s.comment("  not realigned: the address has parts that are not shown. Fill them in:")
-		s.comment("  %s", i.Priority.Command)
-		return true
-	}
 	command, dest := strings.TrimPrefix(i.Priority.Command, "trueup "), i.alignedName()
-	if s.dests[dest] > 0 && i.Server != "" { // which has another folder there
-		command = strings.TrimSuffix(command, shell.Quote(dest))
-		dest = strings.Replace(dest, suggested.Mark, fmt.Sprintf("%s-%d", suggested.Mark, rank), 1)
-		command += shell.Quote(dest)
-	}
 	if before, taken := s.dests[dest]; taken {
 		s.comment("  not realigned: the copy would have the name of that of number %d. Choose another name:", before)
 		s.comment("  %s", i.Priority.Command)

@@ -194,28 +194,6 @@ func TestScriptWithTwoCopiesOfOneName(t *testing.T) {
 	require.Contains(t, script, "not realigned: the copy would have the name of that of number 1.")
 }
 
-// Servers have images of one name in many folders, and all copies come into one. An image whose address is not shown in
-// full has no command, and takes no name.
-func TestScriptOfServers(t *testing.T) {
-	s, _ := smallLibrary()
-	var images []*Image
-	for _, at := range []string{"vm0/disk.vmdk?...#1a", "vm1/disk.vmdk", "vm2/disk.vmdk", "vm3/disk.vmdk"} {
-		i := judged("https://h/"+at, "vmdk", diskOf(advice.DataDisk, part(1, 63, "ntfs")))
-		i.Server = "https://h:443"
-		i.Settle(nil)
-		images = append(images, i)
-	}
-	Rank(images)
-	script := scriptOf(t, s, images)
-	require.Equal(t, [][]string{
-		{"align", "https://h/vm1/disk.vmdk", "disk-aligned.vmdk"},
-		{"align", "https://h/vm2/disk.vmdk", "disk-aligned-3.vmdk"},
-		{"align", "https://h/vm3/disk.vmdk", "disk-aligned-4.vmdk"},
-	}, run(t, t.TempDir(), script, "").calls)
-	require.Contains(t, script, "# It writes 3 aligned copies,")
-	require.Contains(t, script, "# Copies of images of servers come into the folder where it runs")
-}
-
 // A person and shellcheck read it without a complaint.
 func TestScriptIsClean(t *testing.T) {
 	for name, library := range map[string]func() (*Summary, []*Image){

@@ -10,16 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Confine restricts this process, in all threads and for good: to the files of a, and without network (but see
-// Access.Asks), other programs or processes. Layers that the kernel lacks are left out with a note; the achieved level
+// Confine restricts this process, in all threads and for good: to the files of a, and without network,
+// other programs or processes. Layers that the kernel lacks are left out with a note; the achieved level
 // is Sandbox or None.
 func Confine(a Access) Isolation {
 	iso := Isolation{Wanted: Sandbox, Layers: []string{}}
 	switch {
 	case a.Workers:
 		iso.forbid(nil, parentOfWorkers())
-	case a.Asks:
-		iso.forbid(a.rules, asker(ownPid(), len(a.Sockets) > 0))
 	case a.Serves:
 		iso.forbid(a.rules, server(ownPid()))
 	default:
@@ -53,11 +51,6 @@ func (a Access) rules(handled landlock.AccessFSSet) []landlock.Rule {
 			removing = llsys.AccessFSRemoveDir
 		}
 		all = append(all, landlock.PathAccess(removing&handled, filepath.Dir(path)).IgnoreIfMissing())
-	}
-	if connecting := handled & llsys.AccessFSResolveUnix; connecting != 0 {
-		for _, path := range a.Sockets {
-			all = append(all, landlock.PathAccess(connecting, path).IgnoreIfMissing())
-		}
 	}
 	return all
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
@@ -50,7 +48,7 @@ func confine(access string, requests []string) error {
 		if rest, ok := strings.CutPrefix(request, "worker "); ok {
 			o.Answers[request], err = ofWorker(rest)
 		} else {
-			o.Answers[request] = string(handle([]byte(request), nil))
+			o.Answers[request] = string(handle([]byte(request)))
 		}
 		if err != nil {
 			return err
@@ -164,83 +162,6 @@ func TestConfineAParentOfWorkers(t *testing.T) {
 		"worker burn":         "sandbox: burnt",
 	}
 	inConfinement(t, "", sandbox.Access{Workers: true}, keys(want)...).answers(t, want)
-}
-
-// nameServer serves names of one address, the one that "resolve" wants, and returns its own.
-func nameServer(t *testing.T) string {
-	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	go func() {
-		buf := make([]byte, 1500)
-		for {
-			n, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			var p dnsmessage.Parser
-			head, err := p.Start(buf[:n])
-			question, bad := p.Question()
-			if err != nil || bad != nil {
-				continue
-			}
-			m := dnsmessage.Message{
-				Header:    dnsmessage.Header{ID: head.ID, Response: true, RecursionAvailable: true},
-				Questions: []dnsmessage.Question{question},
-			}
-			if question.Type == dnsmessage.TypeA {
-				m.Answers = []dnsmessage.Resource{{
-					Header: dnsmessage.ResourceHeader{Name: question.Name, Class: question.Class},
-					Body:   &dnsmessage.AResource{A: [4]byte{192, 0, 2, 9}},
-				}}
-			}
-			if answer, err := m.Pack(); err == nil {
-				_, _ = conn.WriteTo(answer, from)
-			}
-		}
-	}()
-	return conn.LocalAddr().String()
-}
-
-// What asks servers has the network, and nothing else but what it reads and a socket to remove.
-func TestConfineWhatAsksServers(t *testing.T) {
-	dir := t.TempDir()
-	file, socket, kept := write(t, dir, "a.pem"), write(t, dir, "s", "socket"), write(t, dir, "kept", "b")
-	want := map[string]string{
-		"read " + file:                      "done",
-		"read " + kept:                      permission,
-		"append " + file:                    operation,
-		"create " + filepath.Join(dir, "x"): operation,
-		"truncate " + file:                  operation,
-		"remove " + kept:                    permission,
-		"remove " + socket:                  "done",
-		"exec /bin/true":                    operation,
-		"ptrace":                            operation,
-		"fork":                              operation,
-		"socket":                            "done",
-		"unixsocket":                        operation,
-		"resolve " + nameServer(t):          "done",
-	}
-	if runtime.GOARCH == "386" {
-		want["unixsocket"] = "done" // socketcall(2) has the family in memory, where a filter does not look
-	}
-	access := sandbox.Access{Asks: true, Read: []string{file}, Remove: []string{socket}}
-	o := inConfinement(t, "", access, keys(want)...)
-	o.answers(t, want)
-	require.Equal(t, sandbox.Sandbox, o.Isolation.Achieved)
-
-	// Where servers are behind sockets of this machine, it has those instead.
-	want = map[string]string{
-		"socket": operation, "unixsocket": "done", "read " + kept: permission, "exec /bin/true": operation,
-	}
-	if runtime.GOARCH == "386" {
-		want["socket"] = "done"
-	}
-	access = sandbox.Access{Asks: true, Read: []string{file}, Sockets: []string{socket}}
-	o = inConfinement(t, "", access, keys(want)...)
-	o.answers(t, want)
-	require.Equal(t, sandbox.Sandbox, o.Isolation.Achieved)
 }
 
 // What a kernel lacks is said, and the rest holds.

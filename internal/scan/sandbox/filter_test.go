@@ -58,8 +58,7 @@ var architectures = map[string]*arch.Info{
 // policies are all that the program uses.
 var policies = map[string]policy{
 	"worker": worker(testPid), "command": command(testPid),
-	"parent of workers": parentOfWorkers(), "asker": asker(testPid, false),
-	"local asker": asker(testPid, true),
+	"parent of workers": parentOfWorkers(),
 }
 
 // Each call of each architecture is refused or not, as its name says, and those with conditions aside.

@@ -12,12 +12,7 @@ import (
 const (
 	frameMagic  = 0x1e74750a // RS "tu" LF: no text begins so
 	frameHeader = 12
-	// asking marks the number of a request in a frame with a question of the worker, and in one with the answer.
-	asking = 1 << 31
 )
-
-// mostQuestion bounds a question of a worker, in bytes.
-const mostQuestion = 1 << 10
 
 // mostRequest bounds the requests of the parent, which a worker trusts: the longest is the list of its roots.
 const mostRequest = 1 << 30
@@ -42,29 +37,21 @@ func writeFrame(w io.Writer, number uint32, payload []byte) error {
 // that frame with at most so many bytes, and is the pipe's own otherwise. Memory is allocated for bytes that have come,
 // not for those announced.
 func readFrame(r io.Reader, number uint32, most int64) ([]byte, error) {
-	payload, _, err := readEither(r, number, number, most)
-	return payload, err
-}
-
-// readEither is readFrame for a frame with one of two numbers, and reports whether it has the other one.
-func readEither(r io.Reader, number, other uint32, most int64) (payload []byte, isOther bool, err error) {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if magic := binary.BigEndian.Uint32(header[:]); magic != frameMagic {
-		return nil, false, fmt.Errorf("%w: begins with 0x%08x, want 0x%08x", errFrame, magic, uint32(frameMagic))
+		return nil, fmt.Errorf("%w: begins with 0x%08x, want 0x%08x", errFrame, magic, uint32(frameMagic))
 	}
-	got := binary.BigEndian.Uint32(header[4:])
-	if got != number && got != other {
-		return nil, false, fmt.Errorf("%w: number %d, want %d", errFrame, got, number)
+	if got := binary.BigEndian.Uint32(header[4:]); got != number {
+		return nil, fmt.Errorf("%w: number %d, want %d", errFrame, got, number)
 	}
 	size := int64(binary.BigEndian.Uint32(header[8:]))
 	if size > most {
-		return nil, false, fmt.Errorf("%w: %d bytes, at most %d", errFrame, size, most)
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", errFrame, size, most)
 	}
-	payload, err = readPayload(r, size)
-	return payload, got != number, err
+	return readPayload(r, size)
 }
 
 // readPayload reads so many bytes, in steps that double.

@@ -32,7 +32,7 @@ func (i *Isolation) forbid(rules rulesFor, calls policy) {
 	}
 	i.put(layerPrivilege, llsys.AllThreadsPrctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 	if rules != nil {
-		abi, err := restrictFiles(rules, calls.network)
+		abi, err := restrictFiles(rules)
 		i.put(layerLandlock, err)
 		if err == nil {
 			i.Layers[len(i.Layers)-1] += "-" + strconv.Itoa(abi)
@@ -84,20 +84,15 @@ func landlockVersion() (int, error) {
 // rulesFor returns the rights that stay allowed, of those that can be restricted.
 type rulesFor func(handled landlock.AccessFSSet) []landlock.Rule
 
-// restrictFiles forbids everything that Landlock knows, except by rules; of a process with a network only what is about
-// files.
-func restrictFiles(rules rulesFor, network bool) (int, error) {
+// restrictFiles forbids everything that Landlock knows, except by rules.
+func restrictFiles(rules rulesFor) (int, error) {
 	abi, err := landlockVersion()
 	if err != nil {
 		return 0, err
 	}
-	restrict := presets[abi].Restrict
-	if network {
-		restrict = presets[abi].RestrictPaths
-	}
 	// A path that turned from a folder into a file meanwhile is an error, before anything is in force.
 	for range 3 {
-		if err = restrict(rules(presets[abi].HandledAccessFS)...); err == nil {
+		if err = presets[abi].Restrict(rules(presets[abi].HandledAccessFS)...); err == nil {
 			return abi, probeLandlock()
 		}
 	}

@@ -121,10 +121,6 @@ type Access struct {
 	// can then be removed, and others of their kind beside them.
 	Serves bool
 	Remove []string
-	// Asks is set if servers are asked over the network, for a client on a socket that is open already. Nothing is
-	// written then. With Sockets, which are connected to, they are of this machine instead.
-	Asks    bool
-	Sockets []string
 	// Workers is set if only workers read, which restrict themselves. Files are as before then, and programs can be
 	// run: each thread gets a domain of Landlock of its own, and none may look at the workers of another.
 	Workers bool

@@ -86,7 +86,6 @@ type check struct {
 type policy struct {
 	refused []string
 	checks  []check // calls of which some arguments are refused. A call with two checks has to pass both
-	network bool    // sockets are not refused
 }
 
 // worker returns the policy of a process that may only read and answer.
@@ -125,25 +124,6 @@ func server(pid uint32) policy {
 	p.checks = append(p.checks, check{
 		"setsockopt", 1, bpf.JumpEqual, []uint32{unix.SOL_SOCKET, unix.SOL_TCP},
 	}) // no more than delays and keep-alive
-	return p
-}
-
-// asker returns the policy of a process that asks servers, for a client on a socket or a pipe that is open already. It
-// reads, and removes that socket. It makes either sockets of the network, and those by which Go knows network cards; or
-// local ones of this machine, which only new versions of Landlock keep from others. The calls of 386 are parts of
-// socketcall, whose arguments no filter sees.
-func asker(pid uint32, local bool) policy {
-	p := worker(pid)
-	p.network = !local
-	p.refused = slices.DeleteFunc(p.refused, func(call string) bool {
-		return call != "listen" && call != "socketpair" && slices.Contains(network, call) ||
-			slices.Contains([]string{"unlink", "unlinkat", "rmdir"}, call)
-	})
-	families := []uint32{unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
-	if local {
-		families = []uint32{unix.AF_UNIX}
-	}
-	p.checks = append(p.checks, check{"socket", 0, bpf.JumpEqual, families})
 	return p
 }
 

@@ -9,12 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// Handle answers one request, and may ask the parent meanwhile. When it panics the worker dies, since its state is no
-// longer reliable.
-type Handle func(request []byte, ask Ask) []byte
-
-// Ask has the parent answer a question during a request, one at a time.
-type Ask func(question []byte) (answer []byte, err error)
+// Handle answers one request. When it panics the worker dies, since its state is no longer reliable.
+type Handle func(request []byte) []byte
 
 // Serve runs a worker over its standard input and output: it restricts the whole process as the parent asked, calls
 // start with the parent's hello, and answers requests until its input ends. Nothing else may use out. It ends the
@@ -53,8 +49,8 @@ func begin(out io.Writer, s setup, start func(hello []byte) (Handle, error)) (Ha
 // serve answers requests. They are read beside the work, so that the end of the input is seen at once.
 func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
 	var busy atomic.Bool
-	requests, answers := make(chan []byte), make(chan []byte)
-	go listen(in, requests, answers, &busy)
+	requests := make(chan []byte)
+	go listen(in, requests, &busy)
 	for number := uint32(1); ; number++ {
 		request, more := <-requests
 		if !more {
@@ -63,12 +59,7 @@ func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
 		if err := renewCPU(limits.CPU); err != nil {
 			return err
 		}
-		answer := handle(request, func(question []byte) ([]byte, error) {
-			if err := writeFrame(out, number|asking, question); err != nil {
-				return nil, err
-			}
-			return <-answers, nil // without a parent the process ends
-		})
+		answer := handle(request)
 		if int64(len(answer)) > limits.Answer {
 			panic(fmt.Sprintf("answer of %d bytes, at most %d", len(answer), limits.Answer))
 		}
@@ -79,23 +70,19 @@ func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
 	}
 }
 
-// listen passes on requests, and answers to questions. When the input ends the parent is gone or wants no more: the
-// request under way is not waited for.
-func listen(in io.Reader, requests, answers chan<- []byte, busy *atomic.Bool) {
-	for number := uint32(0); ; {
-		frame, answer, err := readEither(in, number+1, number|asking, mostRequest)
-		switch {
-		case err != nil && busy.Load():
-			os.Exit(1)
-		case err != nil:
+// listen passes requests on. When the input ends the parent is gone or wants no more: the request under way is not
+// waited for.
+func listen(in io.Reader, requests chan<- []byte, busy *atomic.Bool) {
+	for number := uint32(1); ; number++ {
+		request, err := readFrame(in, number, mostRequest)
+		if err != nil {
+			if busy.Load() {
+				os.Exit(1)
+			}
 			close(requests)
 			return
-		case answer:
-			answers <- frame
-		default:
-			number++
-			busy.Store(true)
-			requests <- frame
 		}
+		busy.Store(true)
+		requests <- request
 	}
 }

@@ -128,7 +128,7 @@ func (w *Worker) greet(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	answer, err := w.exchange(ctx, conversation{request: request, most: mostReady}, startLimit)
+	answer, err := w.exchange(ctx, request, startLimit, mostReady)
 	if err != nil {
 		return err
 	}
@@ -149,14 +149,6 @@ func (w *Worker) Isolation() Isolation { return w.isolation }
 
 // Call has the worker answer one request. The error is a *Death when the worker died, and the worker is of no use then.
 func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
-	return w.CallAsked(ctx, request, nil)
-}
-
-// CallAsked is Call for a request during which the worker asks. Its questions are untrusted. The end of ctx kills the
-// worker, but does not end answer, which must have an end of its own by then.
-func (w *Worker) CallAsked(
-	ctx context.Context, request []byte, answer func(question []byte) []byte,
-) ([]byte, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.death != nil {
@@ -174,19 +166,11 @@ func (w *Worker) CallAsked(
 	}
 	w.number++
 	w.said.forget()
-	return w.exchange(ctx, conversation{request, answer, w.limits.Answer}, w.limits.Wall)
+	return w.exchange(ctx, request, w.limits.Wall, w.limits.Answer)
 }
 
-// conversation is a request, what answers the questions of the worker meanwhile (nil: it may ask none), and how many
-// bytes its own answer may have.
-type conversation struct {
-	request []byte
-	answer  func(question []byte) []byte
-	most    int64
-}
-
-// exchange has a conversation within a time.
-func (w *Worker) exchange(ctx context.Context, c conversation, wall time.Duration) ([]byte, error) {
+// exchange sends a request and reads its answer, which has at most so many bytes, within a time.
+func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duration, most int64) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, wall)
 	defer cancel()
 	var state atomic.Value
@@ -194,7 +178,7 @@ func (w *Worker) exchange(ctx context.Context, c conversation, wall time.Duratio
 		state.Store(doing(w.cmd.Process.Pid))
 		w.kill()
 	})
-	answer, err := w.talk(c)
+	answer, err := w.talk(request, most)
 	switch inTime := stop(); {
 	case inTime && err == nil:
 		return answer, nil
@@ -215,26 +199,11 @@ func (w *Worker) exchange(ctx context.Context, c conversation, wall time.Duratio
 // errUnsent marks a request that the worker did not read to its end, so that it cannot have begun with it.
 var errUnsent = errors.New("request not taken")
 
-func (w *Worker) talk(c conversation) ([]byte, error) {
-	if err := writeFrame(w.in, w.number, c.request); err != nil {
+func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
+	if err := writeFrame(w.in, w.number, request); err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnsent, err)
 	}
-	also := w.number
-	if c.answer != nil {
-		also |= asking
-	}
-	for {
-		frame, question, err := readEither(w.out, w.number, also, c.most)
-		if err != nil || !question {
-			return frame, err
-		}
-		if len(frame) > mostQuestion {
-			return nil, fmt.Errorf("%w: a question of %d bytes, at most %d", errFrame, len(frame), mostQuestion)
-		}
-		if err := writeFrame(w.in, w.number|asking, c.answer(frame)); err != nil {
-			return nil, err
-		}
-	}
+	return readFrame(w.out, w.number, most)
 }
 
 // autopsy finds the cause of a death that showed on the pipe. A worker that merely closed its pipe gets time to end by

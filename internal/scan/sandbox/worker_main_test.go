@@ -2,16 +2,13 @@ package sandbox_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -73,18 +70,8 @@ func begin(raw []byte) (sandbox.Handle, error) {
 	if h.Fail != "" {
 		return nil, errors.New(h.Fail)
 	}
-	return func(request []byte, ask sandbox.Ask) []byte {
+	return func(request []byte) []byte {
 		do, with, _ := strings.Cut(string(request), " ")
-		if do == "ask" {
-			for range 3 {
-				answer, err := ask([]byte(with))
-				if err != nil {
-					panic(err)
-				}
-				with = string(answer)
-			}
-			return []byte(with)
-		}
 		if do == "echo" {
 			return append([]byte(h.Echo), with...)
 		}
@@ -201,16 +188,6 @@ var deeds = map[string]func(with string) error{
 	},
 	"socket":     func(string) error { return descriptor(unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)) },
 	"unixsocket": func(string) error { return descriptor(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)) },
-	"resolve": func(server string) error {
-		r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, server)
-		}}
-		found, err := r.LookupHost(context.Background(), "disk.example.")
-		if err == nil && !slices.Equal(found, []string{"192.0.2.9"}) {
-			err = fmt.Errorf("found %v", found)
-		}
-		return err
-	},
 	"kill": func(with string) error {
 		var pid int
 		if _, err := fmt.Sscan(with, &pid); err != nil {

@@ -229,33 +229,3 @@ func TestEnvironment(t *testing.T) {
 	w := start(t, sandbox.Options{})
 	require.Equal(t, "GOMAXPROCS=1\nGOTRACEBACK=single\nTZ=\n/", ask(t, w, "environment"))
 }
-
-// A worker asks its parent during a request, which reads and writes nothing for it otherwise. Questions that nothing
-// answers, and those that are too long, are its end.
-func TestQuestions(t *testing.T) {
-	w := start(t, sandbox.Options{Level: sandbox.Sandbox})
-	more := func(question []byte) []byte { return append(question, '+') }
-	for range 2 {
-		answer, err := w.CallAsked(t.Context(), []byte("ask x"), more)
-		require.NoError(t, err)
-		require.Equal(t, "x+++", string(answer))
-	}
-	answer, err := w.Call(t.Context(), []byte("echo y"))
-	require.NoError(t, err)
-	require.Equal(t, "y", string(answer))
-	_, err = w.CallAsked(t.Context(), []byte("ask "+strings.Repeat("x", 1025)), more)
-	require.ErrorContains(t, err, "a question of 1025 bytes")
-	w = start(t, sandbox.Options{Level: sandbox.Process})
-	_, err = w.Call(t.Context(), []byte("ask x"))
-	require.ErrorContains(t, err, "not a frame")
-
-	// The end of the context ends a worker whose question waits.
-	w = start(t, sandbox.Options{Level: sandbox.Process})
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err = w.CallAsked(ctx, []byte("ask x"), func([]byte) []byte {
-		cancel()
-		<-ctx.Done()
-		return nil
-	})
-	require.ErrorIs(t, err, context.Canceled)
-}
