@@ -248,7 +248,7 @@ func TestScanOfPackedImages(t *testing.T) {
 	for name, want := range map[string]string{
 		"gpt.img.gz": "misaligned", "gpt.img.xz": "misaligned", "near.img.gz": "aligned", "near.img.xz": "aligned",
 		"x.img.gz": "misaligned", "x.img.xz": "misaligned", "x.img.zst": "misaligned", "x.img.bz2": "misaligned",
-		"x.vmdk.gz": "misaligned", "vm.box": "misaligned", "flat.tar": "misaligned",
+		"x.vmdk.gz": "misaligned",
 	} {
 		x := rows[name]
 		require.Equal(t, "judged "+want, x.State+" "+x.Verdict, name)
@@ -258,7 +258,7 @@ func TestScanOfPackedImages(t *testing.T) {
 			require.Equal(t, rows[plain].Verdict, x.Verdict, name)
 		}
 	}
-	for _, name := range []string{"far.img.gz", "far.img.xz", "cut.img.xz", "rest.box"} {
+	for _, name := range []string{"far.img.gz", "far.img.xz", "cut.img.xz", "rest.box", "vm.box", "flat.tar", "two.zip"} {
 		require.Equal(t, "packed", rows[name].State, name)
 	}
 	scan()

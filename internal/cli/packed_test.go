@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"os"
 	"strconv"
 	"strings"
@@ -93,25 +94,51 @@ func scanned(t *testing.T, path string, flags ...string) string {
 	return r.stdout
 }
 
-// What an archive has behind its first bytes is not known, so that no image in it makes it aligned. One that is
-// misaligned does not become better by others.
-func TestHeadOfAnArchive(t *testing.T) {
+// An archive with a file that has the name of an image has a row, which is not judged and has the command that reads
+// it. Other archives have none, whatever else is in them.
+func TestScanOfArchives(t *testing.T) {
 	t.Chdir(t.TempDir())
+	tar := func(members ...tarforge.Member) []byte { return append(tarforge.New(members...), tarforge.End()...) }
+	image := tableforge.NewMBR(8192, tableforge.Slot{Type: 0x83, Start: 2048, Sectors: 512})
+	disk := tarforge.Member{Name: "lab/a.img", Data: image}
+	note := tarforge.Member{Name: "note.txt", Data: []byte("note")}
 	more := tarforge.Member{Name: "more", Data: make([]byte, 33<<20)}
-	box := func(members ...tarforge.Member) []byte {
-		return gzipped(t, append(tarforge.New(members...), tarforge.End()...))
+	put(t, "a.zip", zipped(t, image, "lab/a.img", "b.vmdk"))
+	put(t, "b.tar", tar(note, disk))
+	put(t, "c.tar.gz", gzipped(t, tar(disk, more)))
+	put(t, "vm.box", gzipped(t, tar(note, more, disk)))
+	for _, none := range []string{"n.zip", "n.tar", "n.tgz", "far.tar.gz", "junk.tgz"} {
+		put(t, none, map[string][]byte{
+			"n.zip": zipped(t, []byte("x"), "x.txt"), "n.tar": tar(note), "n.tgz": gzipped(t, tar(note)),
+			"far.tar.gz": gzipped(t, tar(more, disk)), "junk.tgz": gzipped(t, []byte("junk")),
+		}[none])
 	}
-	first := func(disk []byte) tarforge.Member {
-		return tarforge.Member{Name: "a.img", Data: qcow2forge.New(disk, 16).Bytes}
+	r := trueup(t, "scan", "--isolation", "none", "--json", "--allow-unknown", "--allow-empty", ".")
+	require.Zero(t, r.code, r.stderr)
+	rows := map[string]string{}
+	for line := range strings.Lines(r.stdout) {
+		var row struct {
+			Path, State, Format string
+			Findings            []struct{ Text, Remedy string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &row))
+		if row.Path != "" {
+			rows[row.Path] = row.State + " " + row.Format + ": " + row.Findings[0].Text + "; " + row.Findings[0].Remedy
+		}
 	}
-	put(t, "vm.box", box(first(tiny()), more, tarforge.Member{Name: "b.img", Data: tiny()}))
-	require.Contains(t, scanned(t, "vm.box", "--json"), `"packed":1`)
-	require.Contains(t, scanned(t, "vm.box"), `"a.img" in it is aligned, and whether it has other`)
-	put(t, "none.box", box(more))
-	require.Contains(t, scanned(t, "none.box", "--json"), "it lies behind the first 32 MiB")
-	put(t, "off.box", box(first(tableforge.NewMBR(8192, tableforge.Slot{Type: 0x83, Start: 63, Sectors: 4096})), more))
-	require.Contains(t, scanned(t, "off.box", "--json"), `"verdict":"misaligned"`)
-	require.Contains(t, scanned(t, "off.box", "--json"), "other images of its archive, volumes")
+	read := "; to read all of it: trueup inspect --spool DIR "
+	packed := func(kind, why string) string {
+		return "packed " + kind + ": it is compressed with " + kind + ", and not judged: " + why
+	}
+	require.Equal(t, map[string]string{
+		"a.zip": packed("zip", `an archive with 2 images in it, such as "lab/a.img"`+read+"a.zip"),
+		"b.tar": `packed tar: it is packed with tar, and not judged: an archive with the image "lab/a.img"` +
+			read + "b.tar",
+		"c.tar.gz": packed("gzip", `a tar archive with the image "lab/a.img"`+read+"c.tar.gz"),
+		"vm.box": packed("gzip", "a tar archive, and no file in its first 32 MiB has the name "+
+			"of an image"+read+"vm.box"),
+	}, rows)
+	require.Contains(t, trueup(t, "inspect", "--spool", ".", "b.tar").stdout, "Aligned")
 }
 
 // A verdict by a head says so.

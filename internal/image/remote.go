@@ -65,7 +65,6 @@ type Unpacked struct {
 	Stored int64  `json:"stored_bytes"`             // of the file
 	Size   int64  `json:"unpacked_bytes,omitempty"` // of the image's own file; 0: not known
 	Partly bool   `json:"-"`                        // its end was not unpacked
-	Cut    bool   `json:"-"`                        // the archive may have more images: its end was not unpacked
 }
 
 // OpenUnpacked opens an image that was unpacked into a file, which is the image's from then on. It can name the files

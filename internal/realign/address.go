@@ -35,7 +35,8 @@ func refuseWeb(uri, work string) error {
 	}
 	return fmt.Errorf("%s: %w", Shown(uri), &ondisk.Refusal{
 		Code: "unsupported", Reason: "trueup reads files and exports of NBD, and no web addresses",
-		Remedy: fmt.Sprintf("nbdkit serves it: nbdkit -U - curl %s --run 'trueup %s'", shell.Quote(Shown(uri)), command),
+		Remedy: fmt.Sprintf("nbdkit serves it: nbdkit -U - curl %s --run 'trueup %s'", shell.Quote(Shown(uri)),
+			command),
 	})
 }
 

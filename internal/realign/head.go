@@ -11,27 +11,19 @@ import (
 )
 
 // ByHead returns the note on a disk of which only the head was read.
-func ByHead(s *Source) ondisk.Issue {
-	unknown := "volumes, how it boots, and whether a copy can be made, are not known"
-	if s.Image.Unpacked.Cut {
-		unknown = "other images of its archive, " + unknown
-	}
+func ByHead() ondisk.Issue {
 	return ondisk.Issue{
 		Code: "head", Effect: ondisk.Note,
-		Text: "it is packed, and was judged by the first bytes that it unpacks to: " + unknown,
+		Text: "it is packed, and was judged by the first bytes that it unpacks to: volumes, how it boots, and " +
+			"whether a copy can be made, are not known",
 	}
 }
 
-// Head opens a packed image, of a server if that has its file, and reads of it where its partitions start, as far as
-// the first bytes show that. Nothing of it is unpacked but these, into memory. It has a layout only; no plan can be
-// made of it. The caller closes the image.
-func Head(ctx context.Context, of unpack.Served, o image.Options) (*Source, error) {
-	way := unpack.Way{Head: true}
-	open := func() (*image.Image, error) { return unpack.Open(ctx, of.All, o, way) }
-	if of.File != nil {
-		open = func() (*image.Image, error) { return unpack.OpenServed(ctx, of, o, way) }
-	}
-	img, err := open()
+// Head opens a packed image, and reads of it where its partitions start, as far as the first bytes show that. Nothing
+// of it is unpacked but these, into memory. It has a layout only; no plan can be made of it. The caller closes the
+// image.
+func Head(ctx context.Context, path string, o image.Options) (*Source, error) {
+	img, err := unpack.Open(ctx, path, o, unpack.Way{Head: true})
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -204,7 +205,7 @@ func (r *search) matters(f *folder, x *found) *found {
 	case x.named:
 		return x
 	case x.id.Kind == image.Medium: // whatever its name is
-	case x.id.Kind == image.Packed && !image.NamedPacked(x.Name) && !image.Named(x.Name, x.Size):
+	case x.id.Kind == image.Packed && x.doubted() && !archive(x):
 	case x.id.Kind == image.Companion && !image.Named(x.Name, x.Size):
 	case x.id.Kind == image.Bare && strings.HasSuffix(x.Name, unfinished.Suffix): // a journal can be as large as a disk
 	case x.id.Kind == image.Bare && image.MayBeBare(x.Size), image.Named(x.Name, x.Size):
@@ -217,6 +218,12 @@ func (r *search) matters(f *folder, x *found) *found {
 	}
 	return nil
 }
+
+// tarNames are extensions of compressed tar archives.
+var tarNames = regexp.MustCompile(`(?i)\.(tar\.(gz|xz|zst|bz2)|tgz|txz|tzst|tbz2?)$`)
+
+// archive reports whether a packed file may be an archive, by its content or by its name.
+func archive(x *found) bool { return x.id.Format == "zip" || tarNames.MatchString(x.Name) }
 
 // lookup asks the store about a file.
 func (r *search) lookup(path string, x *found) (bool, error) {

@@ -96,12 +96,12 @@ func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	i = results.NewImage(job.Path)
 	i.State = results.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter, Allow: j.Allow}
-	judged := true
+	var judged bool
 	switch {
 	case job.Packed:
-		err = j.head(i, unpack.Served{All: job.Path}, o)
+		judged, err = j.head(i, job, o)
 	case job.Package:
-		err = j.pack(i, job.Path, o)
+		judged, err = j.pack(i, job, o)
 	default:
 		judged, err = j.single(i, job, o)
 	}
@@ -146,29 +146,34 @@ func open(job Job, o image.Options) (*image.Image, error) {
 	return img, err
 }
 
-// head judges a packed image by where its partitions start, as far as its first bytes show that.
-func (j *Inspector) head(i *results.Image, of unpack.Served, o image.Options) error {
-	s, err := realign.Head(context.Background(), of, o)
+// head judges a packed image by where its partitions start, as far as its first bytes show that. judged is false for a
+// doubt that is no archive with an image.
+func (j *Inspector) head(i *results.Image, job Job, o image.Options) (judged bool, err error) {
+	s, err := realign.Head(context.Background(), job.Path, o)
+	if errors.Is(err, unpack.ErrArchive) {
+		return true, err
+	}
+	if job.Doubt && (err == nil || errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) ||
+		errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrReference)) {
+		if err == nil {
+			s.Close()
+		}
+		return false, nil
+	}
 	if err != nil {
-		return err
+		return true, err
 	}
 	defer s.Close()
-	u := s.Image.Unpacked
 	d := j.describe(s, results.Head)
-	if u.Cut && d.Verdict != align.Misaligned { // the row has that of the worst image
-		i.Format = u.Kind
-		return fmt.Errorf("%.256q in it is %s, and whether it has other images is not known: the list of its files: %w",
-			u.Member, d.Verdict, unpack.ErrBeyond)
-	}
-	i.Unpacked = u
-	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead(s)))
+	i.Unpacked = s.Image.Unpacked
+	d.Findings = append(d.Findings, align.FromIssue(realign.ByHead()))
 	if s.Guessed() {
 		i.Format, d.Size = i.Unpacked.Kind, 0
 	} else {
 		i.Format, i.Subformat = s.Image.Format, s.Image.Subformat
 	}
 	i.Disks, i.Size = append(i.Disks, d), d.Size
-	return s.Image.Unchanged()
+	return true, s.Image.Unchanged()
 }
 
 // files returns the files of an image, with the space that their file system has allocated.
@@ -181,17 +186,18 @@ func files(states []gate.State) []results.File {
 }
 
 // pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of
-// the others.
-func (j *Inspector) pack(i *results.Image, path string, o image.Options) error {
-	p, err := ova.Open(path, o.Meter)
-	if errors.Is(err, ova.ErrNoOVF) {
-		return j.head(i, unpack.Served{All: path}, o)
+// the others. judged is false for a tar archive that has neither an OVF nor an image.
+func (j *Inspector) pack(i *results.Image, job Job, o image.Options) (judged bool, err error) {
+	p, err := ova.Open(job.Path, o.Meter)
+	if errors.Is(err, ova.ErrNoOVF) && ova.KindOf(job.Path) == "" {
+		i.Format = unpack.Tar
+		return j.head(i, job, o)
 	}
 	if errors.Is(err, ondisk.ErrNoMatch) {
-		return fmt.Errorf("the package %w", ondisk.ErrChanged)
+		return true, fmt.Errorf("the package %w", ondisk.ErrChanged)
 	}
 	if err != nil {
-		return err
+		return true, err
 	}
 	defer p.Close()
 	i.Format, i.Files = p.Kind, files(p.States())
@@ -223,7 +229,7 @@ func (j *Inspector) pack(i *results.Image, path string, o image.Options) error {
 		}
 	}
 	j.relate(i, p, o)
-	return errors.Join(bad, p.Unchanged())
+	return true, errors.Join(bad, p.Unchanged())
 }
 
 // relate judges the disks of a package again that a move concerns, with the other disks of their machine.

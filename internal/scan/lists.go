@@ -55,8 +55,8 @@ func checkPaths(paths []string) error {
 			continue
 		}
 		if _, err := os.Lstat(p); err != nil {
-			return ondisk.In(ondisk.ErrUsage, "PATH %d, of arguments and list, is an address; scan reads files and folders",
-				n+1)
+			return ondisk.In(ondisk.ErrUsage, "PATH %d, of arguments and list, is an address; scan reads files and "+
+				"folders", n+1)
 		}
 	}
 	return nil

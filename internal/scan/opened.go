@@ -33,8 +33,8 @@ func NotOpened(path string, err error) error {
 	case !errors.Is(err, fs.ErrNotExist) || realign.IsRemote(path):
 		return err
 	case strings.Contains(path, "://") || strings.HasPrefix(path, "["):
-		return fmt.Errorf("%w; trueup reads files and block devices of this machine, and NBD: mount it, or serve it by NBD "+
-			"with nbdkit", err)
+		return fmt.Errorf("%w; trueup reads files and block devices of this machine, and NBD: mount it, or serve it "+
+			"by NBD with nbdkit", err)
 	}
 	return fmt.Errorf("%w%s", err, patternHint(path))
 }

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 		return x.failed, r.keepIf(path, x, x.failed, "")
 	}
 	if x.clone != "" {
-		i := x.packed("")
+		i := x.packed(fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), restoreClone)
 		return i, r.keepIf(path, x, i, "")
 	}
 	switch lone := len(c.owners[x.Name]) == 0; {
@@ -58,7 +59,7 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	}
 	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x)}
 	j.Packed = x.id.Kind == image.Packed
-	j.Doubt = !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)
+	j.Doubt = x.doubted()
 	key := besideKey(j.Beside) + c.work(x)
 	if k := x.known; k != nil && k.Beside == key && (k.Image != nil || j.Doubt) && unchanged(f.path, k.Image) {
 		return r.reuse(path, x, k)
@@ -76,9 +77,9 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 		i.Read = read + c.read(x)
 		return i, r.keepIf(path, x, i, key)
 	}
-	if j.Packed && i.State == results.Failed && !fleeting(i) {
+	if (j.Packed || i.Format == unpack.Tar) && i.State == results.Failed && !fleeting(i) {
 		read := i.Read
-		i = x.packed(i.Error.Message)
+		i = x.unjudged(i)
 		i.Read = read + c.read(x)
 		return i, r.keepIf(path, x, i, key)
 	}
@@ -94,6 +95,15 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(r.Flags)
 	return i, r.keepIf(path, x, i, key)
+}
+
+// doubted reports whether a file has a row only if an image is found in it.
+func (x *found) doubted() bool {
+	if x.named || image.Named(x.Name, x.Size) {
+		return false
+	}
+	return x.id.Kind == image.Bare || x.id.Kind == image.Packed && !image.NamedPacked(x.Name) ||
+		x.id.Kind == image.Pack && ova.KindOf(x.Name) == "" // a tar archive may be anything
 }
 
 // namedCompanion reports whether an image has nothing that is known, and the name and place of a companion.
@@ -243,13 +253,19 @@ func unchanged(dir string, i *results.Image) bool {
 	return true
 }
 
-// packed returns the row of a compressed file that has the name of an image, and was not judged for a reason, or of a
-// folder that Clonezilla wrote.
-func (x *found) packed(why string) *results.Image {
-	text, remedy := fmt.Sprintf("it is compressed with %s, and not judged: %s", x.id.Format, why), x.id.Remedy
-	if x.clone != "" {
-		text, remedy = fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), restoreClone
+// unjudged returns the row of a packed file in place of one that failed.
+func (x *found) unjudged(failed *results.Image) *results.Image {
+	format, how := cmp.Or(failed.Format, x.id.Format), "compressed"
+	if format == unpack.Tar {
+		how = "packed"
 	}
+	i := x.packed(fmt.Sprintf("it is %s with %s, and not judged: %s", how, format, failed.Error.Message), x.id.Remedy)
+	i.Format = format
+	return i
+}
+
+// packed returns the row of a packed file, or of a folder that Clonezilla wrote, that is not judged.
+func (x *found) packed(text, remedy string) *results.Image {
 	i := results.NewImage(x.shown)
 	i.State, i.Format, i.Stored, i.Files = results.Packed, x.id.Format, x.Allocated, []results.File{x.File}
 	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{

@@ -26,7 +26,7 @@ type Job struct {
 	// Beside lists the files around it; nil: the judge looks.
 	Beside *image.Beside
 	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume
-	// is found.
+	// is found, or if it is an archive with an image.
 	Doubt bool
 	// Packed is set for a compressed file.
 	Packed bool

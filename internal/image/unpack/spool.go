@@ -63,7 +63,6 @@ func (s *spool) close() error {
 
 // unpackStream unpacks all of the file.
 func (b *box) unpackStream(kind string) (content, error) {
-	b.stream = kind
 	r, err := packed.Open(kind, b.file)
 	if err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"path"
 	"path/filepath"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/packed"
 	"github.com/trueup/trueup/internal/shell"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Way says how an image is unpacked.
@@ -30,7 +30,7 @@ type Way struct {
 	// one that does.
 	Refuse func(kind string) error
 	Spool  string               // folder of the spool; empty: no spool
-	Head   bool                 // instead of a spool, the first bytes are unpacked into memory
+	Head   bool                 // instead of a spool, the first bytes of a stream are unpacked into memory
 	Begin  func(packed int64)   // called before so many packed bytes are unpacked
 	Add    func(packed int64)   // called when so many of them are done
 	Warn   func(message string) // called for what the user should know
@@ -40,25 +40,13 @@ type Way struct {
 type box struct {
 	ctx  context.Context //nolint:containedctx // of one opening
 	way  Way
-	path string // as the user wrote it, without a member; of a server the address without secrets
-	file source
-	dir  *gate.Folder // nil on a server
-	at   gate.Remote  // file, if a server has it
+	path string // as the user wrote it, without a member
+	file *gate.File
+	dir  *gate.Folder
 
-	whole bool // a member that the user named is one only if file is an archive
-
-	stream string  // such as gzip; empty: an archive as it is
-	base   content // what holds members that lie there as they are; nil of a zip
-	spool  *spool  // nil: nothing was unpacked
-	files  []file  // of an archive; nil: there is one image and no archive
-	cut    bool    // there may be more of them, behind what was unpacked
-}
-
-// source is the file that is unpacked.
-type source interface {
-	driver.File
-	Unchanged() error
-	Close() error
+	base  content // holds the members of a tar; nil of a zip
+	spool *spool  // nil: nothing was unpacked
+	files []file  // of an archive; nil: there is one image and no archive
 }
 
 // content is what was unpacked, or a stretch of it.
@@ -76,6 +64,14 @@ type file struct {
 	bad  error        // of a name that no image may have
 }
 
+// size returns the size of the file, unpacked.
+func (f *file) size() int64 {
+	if f.zip != nil {
+		return f.zip.Size
+	}
+	return f.at.Len
+}
+
 // Open opens an image in a compressed file or in an archive: disk.vmdk.gz, images.zip!disk.vmdk, or images.zip when it
 // has one image. The error of any other file is ErrNoMatch, also of one that is missing.
 func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Image, error) {
@@ -89,46 +85,17 @@ func Open(ctx context.Context, name string, o image.Options, w Way) (*image.Imag
 		return nil, errors.Join(unopened(err), dir.Close())
 	}
 	b := &box{ctx: ctx, way: w, path: at, dir: dir, file: f}
-	img, err := b.image(name, member, o)
-	if err == nil {
-		img.Packed = f
-		return img, nil
-	}
-	return nil, err
-}
-
-// Served is a file of a server, and the member of it that the user named.
-type Served struct {
-	File    gate.Remote
-	Member  string // empty: none
-	Whole   bool   // if File is no archive, there is no member
-	Archive string // address of File, without secrets
-	All     string // address as the user wrote it, without secrets
-}
-
-// OpenServed is Open for a file of a server, which is the image's from then on. With ErrNoMatch it stays the caller's.
-func OpenServed(ctx context.Context, s Served, o image.Options, w Way) (*image.Image, error) {
-	b := &box{ctx: ctx, way: w, path: s.Archive, file: s.File, at: s.File, whole: s.Whole}
-	img, err := b.image(s.All, s.Member, o)
-	if errors.Is(err, ondisk.ErrNoMatch) && s.Member != "" && !s.Whole {
-		return nil, errors.Join(ondisk.In(ondisk.ErrUsage, "it is no archive, and the server has no file of that name"),
-			b.Close())
-	}
-	return img, err
-}
-
-// image opens the image that the user named. Without one, the file of a server is left open if it is no packed one.
-func (b *box) image(name, member string, o image.Options) (*image.Image, error) {
-	f, from, err := b.open(name, member)
-	switch {
-	case b.at != nil && errors.Is(err, ondisk.ErrNoMatch):
-		return nil, err
-	case err != nil:
+	main, from, err := b.open(name, member)
+	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	return image.OpenUnpacked(f, from, name, o, func(name string) (driver.File, error) {
-		return b.further(f.name, name)
+	img, err := image.OpenUnpacked(main, from, name, o, func(name string) (driver.File, error) {
+		return b.further(main.name, name)
 	})
+	if err == nil {
+		img.Packed = f
+	}
+	return img, err
 }
 
 // unopened returns the error of a file that cannot be opened: ErrNoMatch for one that is missing or no plain file, of
@@ -147,43 +114,61 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 		err = b.way.Refuse(kind)
 	}
 	if err == nil {
-		err = b.list(kind, member)
+		err = b.list(kind)
 	}
 	if err != nil {
 		return nil, from, err
 	}
-	from = image.Unpacked{File: b.file.Name(), Kind: kind, Stored: b.file.Size(), Cut: b.cut}
-	if b.files == nil {
-		if member != "" && !b.whole {
-			return nil, from, ondisk.In(ondisk.ErrUsage, "%.256q is no archive, and there is no file %.256q", b.path,
-				name)
-		}
+	from = image.Unpacked{File: b.file.Name(), Kind: kind, Stored: b.file.Size()}
+	switch {
+	case b.files != nil && b.way.Head:
+		return nil, from, b.unjudged(kind)
+	case b.files == nil && member != "":
+		return nil, from, ondisk.In(ondisk.ErrUsage, "%.256q is no archive, and there is no file %.256q", b.path, name)
+	case b.files == nil:
 		f = b.opened(b.base, b.stem())
 		from.Partly = f.Beyond() != nil
 		return f, from, nil
 	}
-	main, err := b.choose(member)
+	chosen, err := b.choose(member)
 	if err != nil {
 		return nil, from, err
 	}
-	from.Member = main.name
-	c, err := b.content(main)
-	if err != nil {
-		return nil, from, err
+	from.Member = chosen.name
+	c, err := b.content(chosen)
+	return b.opened(c, chosen.name), from, err
+}
+
+// Errors of an archive of which only the first bytes are unpacked: one with an image, and one without.
+var (
+	ErrArchive = ondisk.In(ondisk.ErrUnsupported, "archive with an image")
+	ErrNoImage = ondisk.In(ondisk.ErrUnsupported, "archive without an image")
+)
+
+// unjudged returns the error of an archive, whose images show by their names.
+func (b *box) unjudged(kind string) error {
+	of, where := "an archive", "it"
+	if packed.Known(kind) {
+		of, where = "a tar archive", "its first "+units.Format(HeadSize)
 	}
-	f = b.opened(c, main.name)
-	from.Partly = f.Beyond() != nil
-	return f, from, nil
+	images := slices.DeleteFunc(slices.Clone(b.files), func(f file) bool { return !image.Named(f.name, f.size()) })
+	switch len(images) {
+	case 0:
+		return ondisk.In(ErrNoImage, "%s, and no file in %s has the name of an image", of, where)
+	case 1:
+		return ondisk.In(ErrArchive, "%s with the image %.256q", of, images[0].name)
+	}
+	return ondisk.In(ErrArchive, "%s with %d images in %s, such as %.256q", of, len(images), where, images[0].name)
 }
 
 // Kinds of archives, as users write them.
 const (
-	tar     = "tar"
+	Tar     = "tar"
 	zipFile = "zip"
 )
 
 // Reads reports whether files of a kind can be unpacked, such as gzip.
-func Reads(kind string) bool { return packed.Known(kind) || kind == zipFile }
+func Reads(kind string) bool { return packed.Known(kind) || kind == zipFile || kind == Tar }
 
 // recognise returns what the file is: a stream, or an archive of plain files.
 func (b *box) recognise() (kind string, err error) {
@@ -201,7 +186,7 @@ func (b *box) recognise() (kind string, err error) {
 		}
 		named := strings.EqualFold(path.Ext(b.file.Name()), ".ova") // without an OVF it is damaged
 		if err == nil && !named && !slices.ContainsFunc(files, func(f ova.File) bool { return isOVF(f.Name) }) {
-			return tar, nil
+			return Tar, nil
 		}
 	}
 	return "", ondisk.ErrNoMatch
@@ -210,11 +195,11 @@ func (b *box) recognise() (kind string, err error) {
 func isOVF(name string) bool { return strings.EqualFold(path.Ext(name), ".ovf") }
 
 // list unpacks a stream, and lists the files of an archive. By a head, the list ends there.
-func (b *box) list(kind, member string) (err error) {
+func (b *box) list(kind string) (err error) {
 	switch kind {
 	case zipFile:
 		return b.listZip()
-	case tar:
+	case Tar:
 		b.base = b.file
 	default:
 		if b.base, err = b.unpackStream(kind); err != nil {
@@ -238,8 +223,7 @@ func (b *box) list(kind, member string) (err error) {
 	for _, f := range files {
 		b.files = append(b.files, file{name: f.Name, at: f.Range})
 	}
-	if errors.Is(err, ErrBeyond) && (member == "" || b.find(member) != nil) {
-		b.cut = member == ""
+	if errors.Is(err, ErrBeyond) {
 		return nil
 	}
 	return err
@@ -294,15 +278,13 @@ func (b *box) choose(member string) (*file, error) {
 	}
 	var paths []string
 	for _, f := range images[:min(len(images), shown)] {
-		paths = append(paths, shell.Quote(b.named(f.name)))
+		paths = append(paths, shell.Quote(b.path+"!"+f.name))
 	}
 	list := strings.Join(paths, ", ")
 	if more := len(images) - len(paths); more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}
 	switch {
-	case len(images) == 0 && b.cut:
-		return nil, fmt.Errorf("the list of the files of the archive: %w", ErrBeyond)
 	case len(images) == 0:
 		return nil, fmt.Errorf("the archive has no image (files in it: %d): %w", len(b.files), ondisk.ErrUnsupported)
 	case member != "":
@@ -311,22 +293,6 @@ func (b *box) choose(member string) (*file, error) {
 		return nil, ondisk.In(ondisk.ErrUsage, "the archive has %d images, name one of them: %s", len(images), list)
 	}
 	return images[0], images[0].bad
-}
-
-// named returns how the user can name a file of the archive. In an address that stands before the query.
-func (b *box) named(file string) string {
-	if b.at == nil {
-		return b.path + "!" + file
-	}
-	end := len(b.path)
-	if i := strings.IndexAny(b.path, "?#"); i >= 0 {
-		end = i
-	}
-	mark := "!"
-	if _, host, _ := strings.Cut(b.path[:end], "://"); !strings.Contains(host, "/") {
-		mark = "/!" // in the path
-	}
-	return b.path[:end] + mark + (&url.URL{Path: file}).EscapedPath() + b.path[end:]
 }
 
 // images finds the images of the archive. Extents and parents belong to others.
@@ -382,11 +348,7 @@ func (b *box) further(main, name string) (driver.File, error) {
 
 // Close closes the file, and gives up what was unpacked.
 func (b *box) Close() error {
-	err := errors.Join(b.spool.close(), b.file.Close())
-	if b.dir != nil {
-		err = errors.Join(err, b.dir.Close())
-	}
-	return err
+	return errors.Join(b.spool.close(), b.file.Close(), b.dir.Close())
 }
 
 // opened returns what a format reads of.
@@ -401,11 +363,7 @@ type open struct {
 
 // Beyond returns the error of reading the end of the file, where that was not unpacked.
 func (f *open) Beyond() error {
-	c, end := f.content, f.Size()
-	if p, ok := c.(part); ok {
-		c, end = p.of, p.at.End()
-	}
-	if h, ok := c.(*head); ok && end > int64(len(h.known)) {
+	if h, ok := f.content.(*head); ok && h.size > int64(len(h.known)) {
 		return ErrBeyond
 	}
 	return nil
@@ -417,15 +375,11 @@ func (f *open) Name() string { return path.Base(f.name) }
 // ID tells the file from others.
 func (f *open) ID() string { return f.box.file.ID() + "!" + f.name }
 
-// Forget has what a server has read again, where it lies there as it is. What was unpacked does not change.
-func (f *open) Forget() {
-	if f.box.at != nil {
-		f.box.at.Forget()
-	}
-}
+// Forget does nothing: unpacked bytes do not change.
+func (*open) Forget() {}
 
-// Device reports whether the name says nothing of the format, as that of an export.
-func (f *open) Device() bool { return f.box.at != nil && f.box.at.Device() }
+// Device reports that the name of the file counts.
+func (*open) Device() bool { return false }
 
 // Unchanged returns the error of a compressed file that is another one by now.
 func (f *open) Unchanged() error { return f.box.file.Unchanged() }
