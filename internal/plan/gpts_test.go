@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -136,7 +137,7 @@ func (g *oddGPT) damage(d dice) {
 		g.at(header*g.sector).Text(0, "damaged!")
 		g.damaged = "header"
 	case 1:
-		g.at(header * g.sector)[60] ^= 1
+		g.at(header * g.sector)[tableforge.GPTHeaderCRC] ^= 1
 		g.damaged = "sum of header"
 	case 2:
 		array := g.places[0]
@@ -154,6 +155,10 @@ func (g *oddGPT) damage(d dice) {
 	case 5:
 		g.claim(d, g.at(header*g.sector))
 		g.damaged = "claims of header"
+	case 6:
+		g.at(last*g.sector).Text(d.pick(0, 56), "damaged!")
+		g.sectors += g.arraySectors() + 1 + d.pick(0, 1000)
+		g.damaged = "enlarged, backup damaged"
 	}
 	g.extra = d.pick(0, 0, 0, 512) % g.sector
 }
@@ -251,7 +256,7 @@ func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, sou
 	for _, lba := range g.stray {
 		to := lba
 		switch {
-		case lba > g.last && g.damaged == "enlarged":
+		case lba > g.last && strings.HasPrefix(g.damaged, "enlarged"):
 			continue // in a gap
 		case lba > g.last:
 			to = end + 1 - (g.sectors - lba)
