@@ -61,7 +61,7 @@ func TestPartialFileIsNoDisk(t *testing.T) {
 	require.Equal(t, 1, r.code)
 	require.Contains(t, r.stdout, "unfinished copy")
 	r = trueup(t, "scan", "--isolation", "none", ".")
-	require.Contains(t, r.stdout, "Passed over 2 files that runs of trueup have not completed")
+	require.Contains(t, r.stdout, "Passed over 2 files that runs of trueup have not completed (such as .x.raw.partial)")
 	for _, command := range []string{"undo", "resume", "finish"} {
 		r := trueup(t, command, "x.raw")
 		require.Equal(t, 64, r.code)

@@ -109,7 +109,7 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 		}
 		if !e.named && unfinished.Temporary(e.Name, e.Size) { // it is no image yet, or none any more
 			if !f.context {
-				r.temporary.Add(1)
+				r.left(e.shown)
 			}
 			continue
 		}

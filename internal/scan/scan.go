@@ -87,7 +87,8 @@ type Result struct {
 	Walked  bool // everything was looked at
 	// Temporary counts the files that runs have not completed, or not removed yet.
 	Temporary int
-	Others    int // images that are in other shards
+	Leftover  string // the path of the first of these, in the order of their paths
+	Others    int    // images that are in other shards
 }
 
 // search is one walk at work.
@@ -100,6 +101,7 @@ type search struct {
 	skipped  atomic.Int64
 	// temporary counts files as Result does.
 	temporary atomic.Int64
+	leftover  string       // as in Result
 	systems   sync.Map     // UUIDs of file systems, by the numbers of their devices
 	others    atomic.Int64 // images of other shards
 	seen      inodes       // files that have a row, or a place in one: those with several names
@@ -128,8 +130,18 @@ func Scan(ctx context.Context, o Options) (Result, error) {
 	}
 	return Result{
 		Found: r.found, Skipped: int(r.skipped.Load()), Temporary: int(r.temporary.Load()), Walked: err == nil,
-		Others: int(r.others.Load()),
+		Others: int(r.others.Load()), Leftover: r.leftover,
 	}, err
+}
+
+// left counts a file that a run has not completed.
+func (r *search) left(path string) {
+	r.temporary.Add(1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leftover == "" || path < r.leftover {
+		r.leftover = path
+	}
 }
 
 // more counts images that will have a row; n is below 0 for one that turned out to be none.

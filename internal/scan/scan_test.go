@@ -368,7 +368,9 @@ func TestTemporaryFilesHaveNoRows(t *testing.T) {
 		"x.vmdk": "disk", ".x.vmdk.partial": "disk", ".x-flat.vmdk.partial": "bare", ".x.orig.vmdk.exchange": "disk",
 		".x-flat.vmdk.replaced": "bare", ".partial": "disk", "y.partial": "disk", ".z.vmdk": "disk",
 	})
-	require.Equal(t, 4, tr.scanned().Temporary)
+	res := tr.scanned()
+	require.Equal(t, 4, res.Temporary)
+	require.Equal(t, tr.path(".x-flat.vmdk.partial"), res.Leftover)
 	require.Equal(t, []string{".partial", ".z.vmdk", "x.vmdk", "y.partial"}, tr.shown())
 	require.Zero(t, tr.scanned(tr.path(".x.vmdk.partial"), tr.path("x.vmdk")).Temporary)
 	require.Equal(t, []string{".x.vmdk.partial", "x.vmdk"}, tr.shown())

@@ -271,6 +271,9 @@ func (m *merging) endOf(p part, f File) {
 		return // the first shard counts these files
 	}
 	s.Skipped, s.Temporary = s.Skipped+min(p.Skipped, maxCount), s.Temporary+min(p.Temporary, maxCount)
+	if p.Leftover != "" {
+		s.Leftover = least(s.Leftover, p.Leftover)
+	}
 	for _, u := range p.Unreadable {
 		m.unreadable(u)
 	}

@@ -51,6 +51,7 @@ type Summary struct {
 	Errors     map[string]int `json:"errors"`                    // the failed ones, by the code of their error
 	Skipped    int            `json:"skipped_files"`             // files that are no images
 	Temporary  int            `json:"temporary_files,omitempty"` // files of runs that were not completed
+	Leftover   string         `json:"temporary_file,omitempty"`  // the first of these
 	Unreadable []Unreadable   `json:"unreadable"`                // what could not be read; the first thousand
 	// UnreadableCount counts all of them.
 	UnreadableCount int       `json:"unreadable_count"`
