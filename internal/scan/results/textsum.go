@@ -64,8 +64,8 @@ func (p *printer) summary(partly int) {
 	}
 	if s.Temporary > 0 {
 		p.para("", "Passed over "+counted(s.Temporary, "file", "files")+" that runs of trueup have not completed "+
-			"(such as "+report.SafeMessage(cmp.Or(s.Leftover, ".NAME.partial"))+"): the next run to the same name goes "+
-			"on with them or removes them.")
+			"(such as "+report.SafeMessage(cmp.Or(s.Leftover, ".NAME.partial"))+"): the next run to the same name "+
+			"goes on with them or removes them.")
 	}
 	if s.Images > 0 && s.Merged == nil {
 		p.para("", workText(s))
