@@ -45,6 +45,31 @@ func (img *Image) ChildrenBelow(folders []string) ([]ondisk.Issue, error) {
 	return out, nil
 }
 
+// childrenBesideLink finds snapshots of this disk beside the link that the user named: they can name that, too.
+func (img *Image) childrenBesideLink() ([]ondisk.Issue, error) {
+	if st, err := sys.Lstat(img.Path); err != nil || st.Mode&fs.ModeSymlink == 0 || img.known != nil {
+		return nil, nil // it is no link
+	}
+	at := filepath.Dir(img.Path)
+	d, err := gate.OpenFolder(at)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", at, gate.PlainError(err))
+	}
+	defer d.Close()
+	own, errOwn := img.Dir.At.Stat(".")
+	here, errHere := d.At.Stat(".")
+	if errOwn == nil && errHere == nil && own.Same(here) {
+		return nil, nil
+	}
+	w := below{img: img}
+	if err := w.folder(d, at); err != nil {
+		if err = w.pass(at, err); err != nil {
+			return nil, err
+		}
+	}
+	return append(snapshotsAt(w.found), w.issues()...), nil
+}
+
 // below is a walk over folders.
 type below struct {
 	img   *Image

@@ -43,7 +43,8 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 		}
 		missed.add(n.Unseen)
 	}
-	return slices.Concat(snapshots(children), viewsOf(views), missed.issues()), nil
+	linked, err := img.childrenBesideLink()
+	return slices.Concat(snapshots(children), viewsOf(views), missed.issues(), linked), err
 }
 
 // unseen are the files and folders that a search for snapshots could not look at.

@@ -181,17 +181,51 @@ func TestDataFilesByEachName(t *testing.T) {
 	disktest.Tool(t, "qemu-img")
 	dir := t.TempDir()
 	data, user := filepath.Join(dir, "data.raw"), filepath.Join(dir, "disk.qcow2")
-	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-o", "data_file="+data+",data_file_raw=on", user, "4M")
+	create := func() {
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-o", "data_file="+data+",data_file_raw=on", user,
+			"4M")
+	}
+	create()
 	require.NoError(t, os.Symlink("data.raw", filepath.Join(dir, "link")))
+	imagetest.Write(t, dir, "other.raw", nil)
 	img := imagetest.Open(t, data)
 	for name, want := range map[string]string{
 		data: "disk.qcow2", filepath.Join(dir, "link"): "disk.qcow2", "blkdebug::" + data: "disk.qcow2",
 		filepath.Join(dir, "other.raw"): "",
 	} {
-		imagetest.Write(t, dir, "other.raw", nil)
+		create()
 		disktest.Run(t, "qemu-img", "amend", "-f", "qcow2", "-o", "data_file="+name, user)
 		got, err := img.OtherUser()
 		require.NoError(t, err)
 		require.Equal(t, want, got, name)
+	}
+}
+
+// TestOverlaysBesideALink finds overlays in the folder of the link by which the user names the disk.
+func TestOverlaysBesideALink(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	lib, vm := t.TempDir(), t.TempDir()
+	base, link := filepath.Join(lib, "base.img"), filepath.Join(vm, "disk.img")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "raw", base, "4M")
+	require.NoError(t, os.Symlink(base, link))
+	other := imagetest.Write(t, vm, "other.img", imagetest.Noise(1, 64*sector))
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", other, filepath.Join(vm, "o.qcow2"))
+	found, err := imagetest.Open(t, link).Children()
+	require.NoError(t, err)
+	require.Empty(t, found)
+	disktest.Run(t, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", "raw", "-b", "disk.img",
+		filepath.Join(vm, "top.qcow2"), "4M")
+	for path, want := range map[string]int{link: 1, base: 0, filepath.Join(lib, "again.img"): 0} {
+		if want == 0 && path != base {
+			require.NoError(t, os.Symlink("base.img", path))
+		}
+		found, err = imagetest.Open(t, path).Children()
+		require.NoError(t, err)
+		require.Len(t, found, want, path)
+		for _, f := range found {
+			require.Equal(t, "snapshot-parent", f.Code)
+			require.Contains(t, f.Text, filepath.Join(vm, "top.qcow2"))
+		}
 	}
 }

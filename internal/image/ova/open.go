@@ -59,7 +59,8 @@ func Identify(path string, meter *gate.Meter) (image.Identity, error) {
 }
 
 // Roots returns what has to be readable for an image or a package to be read: its folder with all links followed, or
-// the device that it is. Those of a path that leads nowhere are the folder in which it should be.
+// the device that it is, and the folder of a link. Those of a path that leads nowhere are the folder in which it should
+// be.
 func Roots(path string) []string {
 	at, _ := SplitPath(path)
 	real, err := filepath.EvalSymlinks(at)
@@ -69,7 +70,11 @@ func Roots(path string) []string {
 	if st, err := os.Stat(real); err == nil && !st.Mode().IsRegular() {
 		return []string{real}
 	}
-	return []string{filepath.Dir(real)}
+	roots := []string{filepath.Dir(real)}
+	if st, err := os.Lstat(at); err == nil && st.Mode()&fs.ModeSymlink != 0 && filepath.Dir(at) != roots[0] {
+		roots = append(roots, filepath.Dir(at))
+	}
+	return roots
 }
 
 // SplitPath takes the path of a member apart. A file that has such a name itself is meant.
