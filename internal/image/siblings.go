@@ -282,7 +282,7 @@ func UserOf(d *gate.Folder, base string) (string, error) {
 }
 
 // OtherUser returns the first image or package of the folder that names one of some files, beside those that mine
-// reports; empty when none does.
+// reports; empty when none does. It refuses where a file with the name of an image cannot be read.
 func OtherUser(d *gate.Folder, files []string, mine func(name string) bool) (string, error) {
 	siblings, err := readSiblings(d, "")
 	if err != nil {
@@ -295,7 +295,20 @@ func OtherUser(d *gate.Folder, files []string, mine func(name string) bool) (str
 			return user, nil
 		}
 	}
-	return "", nil
+	return "", hidden(siblings)
+}
+
+// hidden refuses where a file with the name of an image cannot be read: what it names is not known.
+func hidden(siblings map[string]driver.Names) error {
+	for _, name := range slices.Sorted(maps.Keys(siblings)) {
+		if n := siblings[name]; n.Broken && n.Unseen != nil {
+			return &ondisk.Refusal{
+				Code: "reference", Reason: fmt.Sprintf("an overlay of this disk is not ruled out: %v", n.Unseen),
+				Remedy: "run trueup as a user who may read it",
+			}
+		}
+	}
+	return nil
 }
 
 // needer returns the first other file of the folder that gives a file one of its names, or else the first OVF that
@@ -369,13 +382,5 @@ func (img *Image) OtherUser() (string, error) {
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(siblings)) {
-		if n := siblings[name]; n.Broken && n.Unseen != nil {
-			return "", &ondisk.Refusal{
-				Code: "reference", Reason: fmt.Sprintf("an overlay of this disk is not ruled out: %v", n.Unseen),
-				Remedy: "run trueup as a user who may read it, or move it to another folder",
-			}
-		}
-	}
-	return "", nil
+	return "", hidden(siblings)
 }

@@ -1,6 +1,7 @@
 package image_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -134,12 +137,19 @@ func TestUnseenNeighbours(t *testing.T) {
 			found, err = img.ChildrenBelow([]string{sub})
 			require.NoError(t, err)
 			requireUnseen(t, want, found, deep+": permission denied")
+			d, err := gate.OpenFolder(dir)
+			require.NoError(t, err)
+			defer d.Close()
 			_, err = img.OtherUser()
+			_, errFiles := image.OtherUser(d, []string{"base.img"}, func(n string) bool { return n == "base.img" })
+			_, errOwn := image.OtherUser(d, []string{"base.img"}, func(n string) bool { return n == overlay })
+			require.NoError(t, errOwn)
 			if !refused {
-				require.NoError(t, err)
+				require.NoError(t, errors.Join(err, errFiles))
 				return
 			}
 			require.ErrorContains(t, err, fmt.Sprintf("%q: permission denied", overlay))
+			require.Equal(t, err, errFiles)
 		})
 	}
 }
