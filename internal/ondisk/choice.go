@@ -31,7 +31,7 @@ func Near(word string, choices ...string) string {
 	var begun []string
 	for _, choice := range choices {
 		lower := strings.ToLower(choice)
-		if d := Distance(word, lower); d < least && d < len(word) {
+		if d := distance(word, lower); d < least && d < len(word) {
 			best, least = choice, d
 		}
 		if len(word) > 1 && strings.HasPrefix(lower, word) {
@@ -44,9 +44,9 @@ func Near(word string, choices ...string) string {
 	return best
 }
 
-// Distance returns how many letters must be changed, added or left out to make one word of another: the distance of
+// distance returns how many letters must be changed, added or left out to make one word of another: the distance of
 // Levenshtein.
-func Distance(a, b string) int {
+func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -27,6 +27,6 @@ func TestDistance(t *testing.T) {
 		a, b string
 		want int
 	}{{"kitten", "sitting", 3}, {"saturday", "sunday", 3}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}} {
-		require.Equal(t, c.want, Distance(c.a, c.b))
+		require.Equal(t, c.want, distance(c.a, c.b))
 	}
 }

@@ -46,7 +46,7 @@ func (s *Storage) Add(cmd *cobra.Command) {
 func (s *Storage) Find() error {
 	var known align.Profiles
 	if s.Profiles != "" {
-		text, err := ReadFile(s.Profiles, align.MaxProfiles+1)
+		text, err := readFile(s.Profiles, align.MaxProfiles+1)
 		if err != nil {
 			return command.Usage("--profiles: %w", err)
 		}
@@ -61,8 +61,8 @@ func (s *Storage) Find() error {
 	return nil
 }
 
-// ReadFile reads what a user has set down in a file, no more than so many bytes of it.
-func ReadFile(path string, most int64) ([]byte, error) {
+// readFile reads what a user has set down in a file, no more than so many bytes of it.
+func readFile(path string, most int64) ([]byte, error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return nil, err
