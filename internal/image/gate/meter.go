@@ -40,19 +40,3 @@ func (m *Meter) count(n int) {
 		m.read.Add(int64(n))
 	}
 }
-
-// Metered returns a file of a server with a limit of what is asked of it.
-func Metered(r Remote, m *Meter) Remote { return &limited{r, m} }
-
-type limited struct {
-	Remote
-	meter *Meter
-}
-
-// ReadAt follows the contract of io.ReaderAt.
-func (f *limited) ReadAt(p []byte, off int64) (int, error) {
-	if err := f.meter.ask(len(p)); err != nil {
-		return 0, err
-	}
-	return f.Remote.ReadAt(p, off)
-}

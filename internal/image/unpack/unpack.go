@@ -139,11 +139,8 @@ func (b *box) open(name, member string) (f *open, from image.Unpacked, err error
 	return b.opened(c, chosen.name), from, err
 }
 
-// Errors of an archive of which only the first bytes are unpacked: one with an image, and one without.
-var (
-	ErrArchive = ondisk.In(ondisk.ErrUnsupported, "archive with an image")
-	ErrNoImage = ondisk.In(ondisk.ErrUnsupported, "archive without an image")
-)
+// ErrArchive is the error of an archive with an image, of which only the first bytes are unpacked.
+var ErrArchive = ondisk.In(ondisk.ErrUnsupported, "archive with an image")
 
 // unjudged returns the error of an archive, whose images show by their names.
 func (b *box) unjudged(kind string) error {
@@ -154,7 +151,7 @@ func (b *box) unjudged(kind string) error {
 	images := slices.DeleteFunc(slices.Clone(b.files), func(f file) bool { return !image.Named(f.name, f.size()) })
 	switch len(images) {
 	case 0:
-		return ondisk.In(ErrNoImage, "%s, and no file in %s has the name of an image", of, where)
+		return ondisk.In(ondisk.ErrUnsupported, "%s, and no file in %s has the name of an image", of, where)
 	case 1:
 		return ondisk.In(ErrArchive, "%s with the image %.256q", of, images[0].name)
 	}
