@@ -67,6 +67,9 @@ func runJudge(ctx context.Context, out, errOut io.Writer, f *judgeFlags, src, de
 			"SOURCE and of DEST")
 	}
 	f.Ending.Hold("ending the judges")
+	if f.judge != opinion.QemuImg && !f.Quiet {
+		f.Ending.Say(errOut, "asking the judges; libguestfs takes some minutes where KVM does not work")
+	}
 	proof := f.WithArguments()
 	if f.SkipFree {
 		proof = append(proof, "--skip-free")
