@@ -354,10 +354,14 @@ func (x *run) stands(ctx context.Context, o unfinished.Options) error {
 		set, err = x.openDisk(side.base)
 	}
 	if err != nil {
-		return &ondisk.Refusal{
+		r := &ondisk.Refusal{
 			Code: "format", Reason: err.Error() + ", and the original is all there is",
 			Remedy: "bring the original back: trueup undo --force " + shell.Quote(x.Work.Path),
 		}
+		if !o.Force {
+			r.Remedy += "; or give --force, if this disk is the one that is to stay"
+		}
+		return r
 	}
 	defer set.Close()
 	for _, f := range set.Handles {

@@ -30,7 +30,9 @@ type shape struct {
 	Size   int64    // bytes
 	Still  bool     `json:",omitempty"` // no guest writes to an image of this kind
 	Scheme string   `json:",omitempty"` // of the partition table; empty: none
+	ID     string   `json:",omitempty"` // signature of the disk, or GUID of its GPT
 	Volume string   `json:",omitempty"` // kind of the volume over a disk without a table; empty: unknown
+	UUID   string   `json:",omitempty"` // of that volume, or its serial number
 	Parts  []part   `json:",omitempty"`
 	Faults []string `json:",omitempty"` // codes of the malformed parts that the disk had already
 	Lost   string   `json:",omitempty"` // what the image holds that a copy lacks, such as internal snapshots
@@ -43,7 +45,9 @@ type part struct {
 	Number   int
 	Off, Len int64 // bytes
 	Type     string
+	GUID     string `json:",omitempty"` // of its entry
 	Volume   string `json:",omitempty"` // its kind; empty: unknown
+	UUID     string `json:",omitempty"` // of the volume, or its serial number
 }
 
 // maxParts bounds the partitions of a disk that a journal lists.
@@ -68,9 +72,9 @@ func shapeOf(img *image.Image) (s shape, err error) {
 		return s, err
 	}
 	if l.Table != nil {
-		s.Scheme = string(l.Table.Scheme)
+		s.Scheme, s.ID = string(l.Table.Scheme), diskID(l.Table)
 	} else {
-		s.Volume = kindOf(l.Volume)
+		s.Volume, s.UUID = kindOf(l.Volume), volumeID(l.Volume)
 	}
 	for _, p := range l.Partitions[:min(len(l.Partitions), maxParts)] {
 		s.Parts = append(s.Parts, partOf(p))
@@ -101,7 +105,10 @@ func (s *shape) fault(code, text string) {
 }
 
 func partOf(p boot.Partition) part {
-	return part{Number: p.Number, Off: p.Off, Len: p.Len, Type: p.TypeID(), Volume: kindOf(p.Volume)}
+	return part{
+		Number: p.Number, Off: p.Off, Len: p.Len, Type: p.TypeID(), GUID: given(p.GUID),
+		Volume: kindOf(p.Volume), UUID: volumeID(p.Volume),
+	}
 }
 
 func kindOf(v *volume.Volume) string {
@@ -114,18 +121,8 @@ func kindOf(v *volume.Volume) string {
 // known reports whether the disk holds anything that is known.
 func (s shape) known() bool { return s.Scheme != "" || s.Volume != "" }
 
-// volumes counts the known volumes in partitions.
-func (s shape) volumes() (n int) {
-	for _, p := range s.Parts {
-		if p.Volume != "" {
-			n++
-		}
-	}
-	return n
-}
-
 // unsound returns why a disk cannot replace one of the shape s, whatever the user accepts; empty if it can.
-func (s shape) unsound(is shape) string {
+func (s shape) unsound(is shape, exactly bool) string {
 	for _, code := range is.Faults {
 		if !slices.Contains(s.Faults, code) && is.Size >= s.Size {
 			return is.texts[code]
@@ -136,16 +133,12 @@ func (s shape) unsound(is shape) string {
 		return "it is another kind of file: a package, or none any more"
 	case is.Size < s.Size:
 		return fmt.Sprintf("it has %d bytes, and had %d", is.Size, s.Size)
-	case s.known() && !is.known():
-		return "it holds neither a partition table nor a volume that is known, and did before"
-	case s.volumes() > 0 && is.known() && is.volumes() == 0 && is.Volume == "":
-		return "none of its partitions holds a volume that is known, and some did before"
 	}
-	return ""
+	return s.lost(is, exactly)
 }
 
-// differs returns how the table of a disk differs from the shape s; empty if it does not. A guest may change lengths
-// and types of partitions and add some, which counts only if the disk is to be exactly as it was.
+// differs returns how the table or an identifier of a disk differs from the shape s; empty if none does. A guest may
+// change lengths and types of partitions and add some, which counts only if the disk is to be exactly as it was.
 func (s shape) differs(is shape, exactly bool) string {
 	switch {
 	case is.Scheme != s.Scheme || s.Scheme == "" && is.Volume != s.Volume:
@@ -161,15 +154,12 @@ func (s shape) differs(is shape, exactly bool) string {
 		switch p := is.Parts[i]; {
 		case p.Off != was.Off:
 			return fmt.Sprintf("its partition %d starts at byte %d, and started at %d", p.Number, p.Off, was.Off)
-		case was.Volume != "" && p.Volume == "":
-			return fmt.Sprintf("its partition %d held a volume (%s), and holds none that is known", p.Number,
-				was.Volume)
 		case exactly && (p.Len != was.Len || p.Type != was.Type):
 			return fmt.Sprintf("its partition %d has %d bytes and type %s, and had %d and %s", p.Number, p.Len, p.Type,
 				was.Len, was.Type)
 		}
 	}
-	return ""
+	return s.another(is)
 }
 
 // content describes in one phrase what a disk holds.
@@ -191,12 +181,13 @@ type side struct {
 	disks []shape // that were promised; nil: the journal is older than promises
 	files []file  // that keep their sizes: all but the copy of a disk that guests run from
 	still []file  // that no guest writes to
+	again []file  // of which one has to be found again, where nothing on the disk identifies it
 	exact bool    // no guest is to have written it
 }
 
 // promised judges whether a disk is the one that the exchange promised: it opens as a whole, is not malformed, not
-// smaller, its table is as it was, and all data with a checksum are sound. o.Force accepts another table and files
-// that were written, and nothing else. The error is a plain reason.
+// smaller, its table, volumes and identifiers are as they were, and all data with a checksum are sound. o.Force accepts
+// another table, other identifiers and files that were written, and nothing else. The error is a plain reason.
 func (s side) promised(ctx context.Context, d *folder, o unfinished.Options) error {
 	err := s.whole(d)
 	if err == nil && !o.Force {
@@ -212,6 +203,10 @@ func (s side) promised(ctx context.Context, d *folder, o unfinished.Options) err
 		}
 		if err := s.as(is, o.Force); err != nil {
 			return err
+		}
+		if !o.Force && !s.found(d) {
+			return fmt.Errorf("%s %q is another file than the one that was written, and nothing on it identifies the "+
+				"disk", s.what, s.base)
 		}
 		if err := readChecked(ctx, p, disks, o.Progress); err != nil {
 			return fmt.Errorf("%s %q is damaged (%w)", s.what, s.base, err)
@@ -230,7 +225,7 @@ func (s side) as(is []shape, force bool) error {
 			len(s.disks))
 	}
 	for i, was := range s.disks {
-		why := was.unsound(is[i])
+		why := was.unsound(is[i], s.exact)
 		if why == "" && !force {
 			why = was.differs(is[i], s.exact)
 		}
@@ -242,6 +237,12 @@ func (s side) as(is []shape, force bool) error {
 		}
 	}
 	return nil
+}
+
+// found reports whether the disk is known again by an identifier, or by a file of it.
+func (s side) found(d *folder) bool {
+	return len(s.again) == 0 || slices.ContainsFunc(s.disks, shape.identified) ||
+		slices.ContainsFunc(s.again, func(f file) bool { return d.is(f.Name, f) || d.is(f.Other, f) })
 }
 
 // unwatched is the progress of a look that is not watched.
@@ -370,6 +371,9 @@ func (s side) options() (o image.Options) {
 // copySide returns the copy, whose files can have their names yet or not.
 func (p *plan) copySide(d *folder) side {
 	s := side{what: "the aligned disk", base: string(p.New[0].Name), alias: map[string]string{}, disks: p.New[0].Disks}
+	if slices.ContainsFunc(p.Old, func(f file) bool { return d.is(f.Name, f) || d.is(f.Other, f) }) {
+		s.again = p.New // unlike in a copy of the folder, where nothing of the exchange is removed
+	}
 	if len(s.disks) > 0 && (s.disks[0].Packed || s.disks[0].Still) {
 		s.files, s.still = p.New, p.New
 	}
