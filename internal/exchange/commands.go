@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/shell"
@@ -94,7 +93,10 @@ func Undo(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfini
 	if err != nil {
 		return unfinished.Done{}, err
 	}
-	d := unfinished.Done{Text: "the original is back under its own names", Files: names(x.Old), Notes: x.odd(x.Old)}
+	d := unfinished.Done{
+		Text: "the original is back under its own names", Files: names(x.Old),
+		Notes: slices.Concat(x.odd(x.Old), x.notes),
+	}
 	if d.Removed, err = x.back(); err != nil {
 		return d, fmt.Errorf("%w; give the undo again when the cause is removed", err)
 	}
@@ -114,9 +116,12 @@ func (x *run) mayUndo(ctx context.Context, o unfinished.Options) error {
 		return err
 	}
 	if x.Work.Phase == unfinished.Kept { // what a guest writes to it now, nothing has judged
-		if err := x.idle(string(x.Old[0].Other)); err != nil {
+		if err := x.free(string(x.Old[0].Other), x.kept(), string(x.New[0].Name)); err != nil {
 			return err
 		}
+	}
+	if err := x.overlaysOfUndo(o); err != nil {
+		return err
 	}
 	if err := x.originalStands(ctx, o); err != nil {
 		return err
@@ -234,36 +239,11 @@ func (x *run) free(base string, files []string, but string) error {
 
 // idle refuses a disk or a package at a name that a program has open.
 func (x *run) idle(base string) error {
-	busy, err := x.busy(base)
+	busy, err := x.eachAt(base, func(img *image.Image) ([]ondisk.Issue, error) { return img.UsedBy(x.Writers) })
 	if err == nil && len(busy) > 0 {
 		err = &ondisk.Refusal{Code: "busy", Reason: busy[0].Text, Remedy: busy[0].Remedy}
 	}
 	return err
-}
-
-// busy looks for a program that has the disk or the package at a name open.
-func (x *run) busy(base string) ([]ondisk.Issue, error) {
-	again, err := x.Dir.Again()
-	if err != nil {
-		return nil, err
-	}
-	if p, disks, _ := openPackage(again, base); p != nil { // a disk that cannot be opened has its own error later
-		busy, err := busyPackage(disks, x.Writers)
-		return busy, errors.Join(err, p.Close())
-	}
-	dir := gate.NewFolder(x.Dir.At)
-	img, err := image.OpenIn(dir, base, image.Options{})
-	if err != nil { // it can be in use all the same
-		f, err := dir.OpenAny(base, ondisk.ErrReference)
-		if err != nil {
-			return nil, nil //nolint:nilerr // there is nothing to be in use
-		}
-		img = &image.Image{
-			Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
-		}
-	}
-	busy, err := img.UsedBy(x.Writers)
-	return busy, errors.Join(err, img.CloseFiles())
 }
 
 // odd returns a warning for each file of the source that is gone or was written since the exchange.
@@ -304,7 +284,7 @@ func Finish(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfi
 	}
 	d := unfinished.Done{Text: "the original is removed, and the aligned disk stays", Files: nil}
 	if err == nil {
-		d.Files = names(x.New)
+		d.Files, d.Notes = names(x.New), x.notes
 		err = x.inSteps(func() error { return x.dropOriginal(&d) })
 	}
 	if len(d.Removed) == 0 && !again {
@@ -316,14 +296,21 @@ func Finish(ctx context.Context, h *unfinished.Held, o unfinished.Options) (unfi
 	return d, err
 }
 
+// kept returns the names under which the files of the original are kept.
+func (x *run) kept() (out []string) {
+	for _, f := range x.Old {
+		out = append(out, string(f.Other))
+	}
+	return out
+}
+
 // mayFinish refuses to remove an original that is all there is, or that something needs.
 func (x *run) mayFinish(ctx context.Context, o unfinished.Options) error {
 	orig := string(x.Old[0].Other)
-	var kept []string
-	for _, f := range x.Old {
-		kept = append(kept, string(f.Other))
+	if err := x.free(orig, x.kept(), string(x.Old[0].Name)); err != nil {
+		return err
 	}
-	if err := x.free(orig, kept, string(x.Old[0].Name)); err != nil {
+	if err := x.overlaysOfFinish(o); err != nil {
 		return err
 	}
 	if err := x.stands(ctx, o); err != nil {

@@ -16,7 +16,8 @@ import (
 type run struct {
 	*plan
 	*unfinished.Held
-	d *folder
+	d     *folder
+	notes []ondisk.Issue // of a search for overlays
 }
 
 // begun returns the exchange of a journal.
@@ -28,7 +29,7 @@ func begun(h *unfinished.Held) (*run, error) {
 	if string(p.Old[0].Name) != h.Base {
 		return nil, ondisk.Field("journal of an exchange", "name of the disk", 0, string(p.Old[0].Name), h.Base)
 	}
-	return &run{p, h, &folder{Folder: h.Dir, sync: h.SyncFolder}}, nil
+	return &run{plan: p, Held: h, d: &folder{Folder: h.Dir, sync: h.SyncFolder}}, nil
 }
 
 // start writes the journal of an exchange. From then on the next run goes on from it.

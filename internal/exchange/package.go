@@ -8,7 +8,6 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
-	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // NewPackage is New for a package. An archive is exchanged as a disk in one file is, an OVF as one whose first file
@@ -106,15 +105,6 @@ func packageShapes(p *ova.Package) ([]shape, error) {
 	err = errors.Join(err, bad)
 	for _, img := range disks {
 		err = errors.Join(err, img.Close())
-	}
-	return out, err
-}
-
-// busyPackage looks for a program that has a disk of a package in use.
-func busyPackage(disks []*image.Image, by image.Writers) (out []ondisk.Issue, err error) {
-	for _, img := range disks {
-		busy, bad := img.UsedBy(by)
-		out, err = append(out, busy...), errors.Join(err, bad, img.Close())
 	}
 	return out, err
 }

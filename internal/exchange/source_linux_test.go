@@ -9,10 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/disktest/oddfs"
 	"github.com/trueup/trueup/internal/exchange"
 	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/unfinished"
 )
 
 // The copy gets owner, permissions and attributes of the original. Until it has its name it can be written.
@@ -120,5 +122,32 @@ func TestGuestRunsFromTheOriginal(t *testing.T) {
 		require.NoError(t, f.Close())
 		_, err = k.run(dir, "undo")
 		require.NoError(t, err)
+	}
+}
+
+// TestFoldersThatAreNotSearched closes a folder below that of the disk: the commands name it, and go on.
+func TestFoldersThatAreNotSearched(t *testing.T) {
+	t.Parallel()
+	disktest.Tool(t, "qemu-img")
+	disktest.Tool(t, "mkfs.fat")
+	for _, command := range []string{"undo", "finish"} {
+		dir := exchanged(t, "raw")
+		closed := filepath.Join(dir, "sub", "closed")
+		require.NoError(t, os.MkdirAll(closed, 0o755))
+		require.NoError(t, os.Chmod(closed, 0))
+		for _, n := range disktest.Names(t, dir) {
+			if n != "sub" {
+				require.NoError(t, os.Chmod(filepath.Join(dir, n), 0o666))
+			}
+		}
+		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+		t.Run(command, func(t *testing.T) {
+			disktest.OrdinaryUser(t, dir)
+			d, err := made["raw"].goOn(dir, command, unfinished.Options{})
+			require.NoError(t, err)
+			require.Len(t, d.Notes, 2)
+			require.Equal(t, "overlays-unseen", d.Notes[1].Code)
+			require.Contains(t, d.Notes[1].Text, closed+": permission denied")
+		})
 	}
 }

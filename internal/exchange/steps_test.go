@@ -69,7 +69,7 @@ func beginIn(t *testing.T, dir string, several bool) *steps {
 	h, err := p.start(&folder{Folder: d}, filepath.Join(s.dir, "vm"))
 	require.NoError(t, err)
 	t.Cleanup(func() { h.Close() })
-	s.run = &run{p, h, &folder{Folder: h.Dir, sync: h.SyncFolder}}
+	s.run = &run{plan: p, Held: h, d: &folder{Folder: h.Dir, sync: h.SyncFolder}}
 	return s
 }
 
@@ -364,7 +364,7 @@ func TestUndoNamesWhatItRemoves(t *testing.T) {
 	_, err = begun(s.Held)
 	require.ErrorContains(t, err, "name of the disk")
 	s.Dir.Close()
-	_, err = s.busy("vm")
+	err = s.idle("vm")
 	require.Error(t, err)
 	_, err = s.openDisk("vm")
 	require.Error(t, err)

@@ -20,13 +20,19 @@ const (
 	maxDeep  = 16      // one in the other
 )
 
-// ChildrenBelow finds snapshots of this disk in other folders and below them: those that name a file of it by a path,
-// or have the identity of its content as that of their parent. No link is followed.
+// ChildrenBelow finds snapshots of this disk in other folders and below them, see OverlaysBelow.
 func (img *Image) ChildrenBelow(folders []string) ([]ondisk.Issue, error) {
+	found, missed, err := img.OverlaysBelow(folders)
+	return slices.Concat(snapshotsAt(found), missed), err
+}
+
+// OverlaysBelow returns the paths of the snapshots and views of this disk in other folders and below them: those that
+// name a file of it by a path, or have the identity of its content as that of their parent. No link is followed. missed
+// are warnings of files and folders that could not be looked at.
+func (img *Image) OverlaysBelow(folders []string) (found []string, missed []ondisk.Issue, err error) {
 	if img.members != nil || img.Remote != nil {
-		return nil, nil
+		return nil, nil, nil
 	}
-	var out []ondisk.Issue
 	seen := map[sys.ID]bool{}
 	if own, err := img.Dir.At.Stat("."); err == nil {
 		seen[own.ID] = true // Children looks there
@@ -34,15 +40,15 @@ func (img *Image) ChildrenBelow(folders []string) ([]ondisk.Issue, error) {
 	for _, folder := range folders {
 		d, err := gate.OpenFolder(folder)
 		if err != nil {
-			return out, fmt.Errorf("%s: %w", folder, gate.PlainError(err))
+			return found, missed, fmt.Errorf("%s: %w", folder, gate.PlainError(err))
 		}
 		w := below{img: img, seen: seen}
 		err = errors.Join(w.look(d, folder, 0), d.Close())
-		if out = slices.Concat(out, snapshotsAt(w.found), w.issues()); err != nil {
-			return out, err
+		if found, missed = append(found, w.found...), append(missed, w.issues()...); err != nil {
+			return found, missed, err
 		}
 	}
-	return out, nil
+	return found, missed, nil
 }
 
 // childrenBesideLink finds snapshots of this disk beside the link that the user named: they can name that, too.

@@ -24,6 +24,8 @@ const (
 type GoOn struct {
 	Command  string
 	KeepNone bool // resume an exchange of which no original is to stay
+	// Allow are folders in which, and below, overlays of the disks of an exchange are looked for.
+	Allow []string
 	// Copy writes what an ended copy lacks.
 	Copy func(ctx context.Context, o *Order) (w Written, err error)
 }
@@ -66,7 +68,11 @@ func (j *Job) goOnExchange(ctx context.Context, w *unfinished.Held, g GoOn) (unf
 	}
 	w.Writers = j.Writers
 	j.watch()
-	o := unfinished.Options{Force: j.Force, Progress: j.progress}
+	allowed, err := Reading{Allow: g.Allow}.Options()
+	if err != nil {
+		return unfinished.Done{}, err
+	}
+	o := unfinished.Options{Force: j.Force, Search: allowed.Search, Progress: j.progress}
 	switch g.Command {
 	case Undo:
 		return exchange.Undo(ctx, w, o)
@@ -80,11 +86,15 @@ func (j *Job) goOnExchange(ctx context.Context, w *unfinished.Held, g GoOn) (unf
 	return exchange.Finish(ctx, w, o)
 }
 
-// FinishExchange removes the original of the disk at path, which was exchanged.
-func FinishExchange(ctx context.Context, path string) error {
+// FinishExchange removes the original of the disk at path, which was exchanged. allow are folders as those of GoOn.
+func FinishExchange(ctx context.Context, path string, allow []string) error {
+	allowed, err := Reading{Allow: allow}.Options()
+	if err != nil {
+		return err
+	}
 	w, err := unfinished.Hold(path, "")
 	if err == nil {
-		_, err = exchange.Finish(ctx, w, unfinished.Options{})
+		_, err = exchange.Finish(ctx, w, unfinished.Options{Search: allowed.Search})
 		err = errors.Join(err, w.Close())
 	}
 	return err

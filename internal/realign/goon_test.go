@@ -114,9 +114,9 @@ func TestGoOnWithAnExchange(t *testing.T) {
 	require.NoError(t, err)
 	final()
 	exchanged()
-	require.NoError(t, FinishExchange(t.Context(), path))
+	require.NoError(t, FinishExchange(t.Context(), path, nil))
 	final()
-	require.ErrorIs(t, FinishExchange(t.Context(), path), os.ErrNotExist)
+	require.ErrorIs(t, FinishExchange(t.Context(), path, nil), os.ErrNotExist)
 
 	exchanged()
 	interrupted()

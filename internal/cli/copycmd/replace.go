@@ -90,6 +90,7 @@ func (f *alignFlags) goesOnFirst(ctx context.Context, out, errOut io.Writer, pat
 	}
 	on := &openFlags{
 		Base: f.Base, Shown: f.Shown, command: realign.Resume, keepNone: f.keep == keepNone,
+		allow: f.Allow,
 	}
 	switch {
 	case on.keepNone && (w.Phase == unfinished.Finishing || w.Phase == unfinished.Kept):
@@ -105,7 +106,7 @@ func (f *alignFlags) finishReplace(ctx context.Context, path string) error {
 	if f.keep != keepNone {
 		return nil
 	}
-	if err := realign.FinishExchange(ctx, path); err != nil {
+	if err := realign.FinishExchange(ctx, path, f.Allow); err != nil {
 		return fmt.Errorf("%s is aligned and complete, but its original was not removed: %w", path, err)
 	}
 	return nil

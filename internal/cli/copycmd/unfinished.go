@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -22,6 +23,7 @@ type openFlags struct {
 	flags.Shown
 	command string
 	force   bool
+	allow   []string        // folders in which overlays of the disks of an exchange are looked for
 	journal string          // of a move in place, where it does not lie beside the disk
 	looped  realign.Loops   // files that loop devices show
 	claimed *realign.Device // on which the disk lies; nil for files
@@ -39,7 +41,8 @@ copy of --resumable, which is removed. The disk is what it was before, under the
 is removed.
 
 What a guest has written to the disk since the exchange is lost with that. undo refuses it then, unless --force is
-given.
+given. It refuses too where an overlay needs one of the two disks: in the folder of the disk and below, and in
+--allow-folder and below.
 
 A disk that was brought back from a backup in the middle of a move is left as it is: undo --force removes its journal,
 and only where the first sector is not the mark of the move.`)
@@ -56,7 +59,9 @@ the disk at PATH, from where it was ended.`)
 func NewFinish(c *command.Base) *cobra.Command {
 	return newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk",
 		`Removes the original that align --replace
-has kept beside the disk at PATH, and the journal. After that nothing can bring it back.`)
+has kept beside the disk at PATH, and the journal. After that nothing can bring it back. finish refuses where the disk at
+PATH is another one than the copy, and where an overlay needs the original: in the folder of the disk and below, and in
+--allow-folder and below.`)
 }
 
 func newOpen(c *command.Base, name, short, long string) *cobra.Command {
@@ -78,6 +83,8 @@ func newOpen(c *command.Base, name, short, long string) *cobra.Command {
 	}
 	if name != realign.Resume {
 		cmd.Flags().BoolVar(&f.force, "force", false, "go on although files were changed since")
+		cmd.Flags().StringArrayVar(&f.allow, "allow-folder", nil,
+			"look for overlays of the disks in `DIR` and below too (repeatable)")
 	}
 	return cmd
 }
@@ -108,7 +115,8 @@ func (f *openFlags) run(ctx context.Context, out, errOut io.Writer, path string,
 	}
 	defer f.claimed.Close()
 	f.looped = realign.Looped()
-	if err := f.Confine(ctx, errOut, append(realign.ReadFor(w), path), []string{path, f.journal}); err != nil {
+	reads := slices.Concat(realign.ReadFor(w), f.allow, []string{path})
+	if err := f.Confine(ctx, errOut, reads, []string{path, f.journal}); err != nil {
 		return err
 	}
 	done, err := f.goOn(ctx, errOut, w)
@@ -131,7 +139,7 @@ func (f *openFlags) goOn(ctx context.Context, errOut io.Writer, w *unfinished.He
 		Looped: f.looped, Writers: f.Writers(),
 	}
 	done, err := j.GoOn(ctx, w, realign.GoOn{
-		Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w),
+		Command: f.command, KeepNone: f.keepNone, Copy: f.copyAgain(errOut, w), Allow: f.allow,
 	})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", w.Work.Path, err)
