@@ -235,8 +235,8 @@ func TestJournalWithoutIdentifiers(t *testing.T) {
 		path := filepath.Join(dir, k.main)
 		h, err := unfinished.Hold(path, "")
 		require.NoError(t, err)
-		fields := regexp.MustCompile(`"(ID|GUID|UUID)":"[^"]*",?`)
-		require.Len(t, fields.FindAll(h.Plan(), -1), 6)
+		fields := regexp.MustCompile(`"(ID|GUID|UUID|Root)":("[^"]*"|true),?`)
+		require.Len(t, fields.FindAll(h.Plan(), -1), 10)
 		old := regexp.MustCompile(`,}`).ReplaceAll(fields.ReplaceAll(h.Plan(), nil), []byte("}"))
 		require.NoError(t, h.Remove())
 		require.NoError(t, h.Close())
@@ -251,5 +251,48 @@ func TestJournalWithoutIdentifiers(t *testing.T) {
 		}
 		require.NoError(t, k.command(dir, command, false), command)
 		require.Equal(t, []string{k.main}, disktest.Names(t, dir), command)
+	}
+}
+
+// TestSuperblocksAreNotEnough zeroes all of a volume but the sectors by which it is recognized.
+func TestSuperblocksAreNotEnough(t *testing.T) {
+	t.Parallel()
+	k := made["raw"].kind
+	for mkfs, c := range map[string]struct {
+		args []string
+		code byte
+		head int // bytes
+	}{
+		"mkfs.fat":  {[]string{"-F", "16", "-s", "1"}, 6, 512},
+		"mkfs.ext4": {[]string{"-q", "-F"}, 0x83, 2048},
+		"mkntfs":    {[]string{"-F", "-Q", "-q", "-s", "512"}, 7, 512},
+	} {
+		disktest.Tool(t, mkfs)
+		v := disktest.Blank(t, "volume", volumeSectors*sectorSize)
+		disktest.Run(t, mkfs, append(c.args, v)...)
+		for command, start := range map[string]uint32{"undo": 63, "finish": 2048} {
+			for _, force := range []bool{false, true} {
+				dir := t.TempDir()
+				for n, start := range map[string]uint32{k.main: 63, partial(k.main): 2048} {
+					d := tableforge.NewMBR(diskSectors,
+						tableforge.Slot{Type: c.code, Start: start, Sectors: volumeSectors})
+					d.Put(int64(start)*sectorSize, disktest.ReadFile(t, v))
+					require.NoError(t, os.WriteFile(filepath.Join(dir, n), d, 0o600))
+				}
+				_, err := k.publish(dir)
+				require.NoError(t, err, mkfs)
+				path := filepath.Join(dir, k.main)
+				if command == "undo" {
+					path = filepath.Join(dir, k.kept(k.main))
+				}
+				was := disktest.Stat(t, path).ModTime()
+				zero(t, path, int(start)*sectorSize+c.head, (volumeSectors-1)*sectorSize-c.head)
+				require.NoError(t, os.Chtimes(path, was, was))
+				before := look(t, dir)
+				require.ErrorContains(t, k.command(dir, command, force), "the root folder of its partition 1",
+					"%s %s %v", mkfs, command, force)
+				require.Equal(t, before, look(t, dir))
+			}
+		}
 	}
 }

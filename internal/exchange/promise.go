@@ -9,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/container"
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -18,7 +19,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/unfinished"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // shape describes a disk in the journal, so that a later command can judge the disk that stays before it removes the
@@ -31,8 +31,7 @@ type shape struct {
 	Still  bool     `json:",omitempty"` // no guest writes to an image of this kind
 	Scheme string   `json:",omitempty"` // of the partition table; empty: none
 	ID     string   `json:",omitempty"` // signature of the disk, or GUID of its GPT
-	Volume string   `json:",omitempty"` // kind of the volume over a disk without a table; empty: unknown
-	UUID   string   `json:",omitempty"` // of that volume, or its serial number
+	inside          // of a disk without a table
 	Parts  []part   `json:",omitempty"`
 	Faults []string `json:",omitempty"` // codes of the malformed parts that the disk had already
 	Lost   string   `json:",omitempty"` // what the image holds that a copy lacks, such as internal snapshots
@@ -46,8 +45,7 @@ type part struct {
 	Off, Len int64 // bytes
 	Type     string
 	GUID     string `json:",omitempty"` // of its entry
-	Volume   string `json:",omitempty"` // its kind; empty: unknown
-	UUID     string `json:",omitempty"` // of the volume, or its serial number
+	inside
 }
 
 // maxParts bounds the partitions of a disk that a journal lists.
@@ -71,13 +69,15 @@ func shapeOf(img *image.Image) (s shape, err error) {
 	if err != nil {
 		return s, err
 	}
+	g := &boot.Guest{Disk: img.Disk}
 	if l.Table != nil {
 		s.Scheme, s.ID = string(l.Table.Scheme), diskID(l.Table)
 	} else {
-		s.Volume, s.UUID = kindOf(l.Volume), volumeID(l.Volume)
+		whole := table.Partition{Range: disk.Range{Len: s.Size}}
+		s.inside = insideOf(g, boot.Partition{Partition: whole, Volume: l.Volume})
 	}
 	for _, p := range l.Partitions[:min(len(l.Partitions), maxParts)] {
-		s.Parts = append(s.Parts, partOf(p))
+		s.Parts = append(s.Parts, partOf(g, p))
 	}
 	for _, i := range slices.Concat(issues, l.Issues) {
 		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || i.Code == codeMark {
@@ -104,18 +104,10 @@ func (s *shape) fault(code, text string) {
 	s.Faults, s.texts[code] = append(s.Faults, code), text
 }
 
-func partOf(p boot.Partition) part {
+func partOf(g *boot.Guest, p boot.Partition) part {
 	return part{
-		Number: p.Number, Off: p.Off, Len: p.Len, Type: p.TypeID(), GUID: given(p.GUID),
-		Volume: kindOf(p.Volume), UUID: volumeID(p.Volume),
+		Number: p.Number, Off: p.Off, Len: p.Len, Type: p.TypeID(), GUID: given(p.GUID), inside: insideOf(g, p),
 	}
-}
-
-func kindOf(v *volume.Volume) string {
-	if v == nil || v.Kind == volume.Unknown {
-		return ""
-	}
-	return string(v.Kind)
 }
 
 // known reports whether the disk holds anything that is known.

@@ -59,9 +59,9 @@ the disk at PATH, from where it was ended.`)
 func NewFinish(c *command.Base) *cobra.Command {
 	return newOpen(c, realign.Finish, "Remove the kept original of an exchanged disk",
 		`Removes the original that align --replace
-has kept beside the disk at PATH, and the journal. After that nothing can bring it back. finish refuses where the disk at
-PATH is another one than the copy, and where an overlay needs the original: in the folder of the disk and below, and in
---allow-folder and below.`)
+has kept beside the disk at PATH, and the journal. After that nothing can bring it back. finish refuses where the disk
+at PATH is another one than the copy, and where an overlay needs the original: in the folder of the disk and below, and
+in --allow-folder and below.`)
 }
 
 func newOpen(c *command.Base, name, short, long string) *cobra.Command {

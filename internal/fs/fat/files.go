@@ -93,6 +93,17 @@ func (f *fileSystem) Open(path string) (*guestfile.File, error) {
 type Volume interface {
 	// Mirrored returns nil if all FATs agree on the clusters of a file and of the folders on its path.
 	Mirrored(path string) error
+	// FirstEntry returns nil if the first entry of the FAT in use repeats the media byte. Spec: "FAT Data Structure".
+	FirstEntry() error
+}
+
+// FirstEntry follows Volume.
+func (f *fileSystem) FirstEntry() error {
+	v, _, err := f.value(f.table, 0)
+	if err == nil && v&0xff != uint32(f.Media) {
+		err = f.broken(0, int64(v), fmt.Sprintf("the media byte %#02x in the low byte", f.Media))
+	}
+	return err
 }
 
 // Mirrored follows Volume.

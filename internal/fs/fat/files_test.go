@@ -291,3 +291,17 @@ func TestMirrored(t *testing.T) {
 			[3]int{hit["dir/deep/file"], hit["dir/other"], hit["EMPTY"]}, k.name)
 	}
 }
+
+// TestFirstEntry wipes the first entry of FATs that mkfs.fat has made.
+func TestFirstEntry(t *testing.T) {
+	for _, k := range []fatKind{fatKinds[2], fatKinds[3], fatKinds[7]} {
+		raw, err := os.ReadFile(makeFAT(t, k, nil))
+		require.NoError(t, err)
+		f := opened(t, filetest.Memory(raw)).(*fileSystem)
+		require.NoError(t, f.FirstEntry())
+		raw[f.FAT.Off] ^= 0x0f
+		err = opened(t, filetest.Memory(raw)).(*fileSystem).FirstEntry()
+		require.ErrorIs(t, err, ondisk.ErrFormat)
+		require.ErrorContains(t, err, "the media byte")
+	}
+}
