@@ -78,7 +78,7 @@ func (x *run) overlays(base string, o unfinished.Options, force string) error {
 			return i.Effect == ondisk.Refuse // what needs a name of the disk, free has refused
 		})
 		at, below, bad := img.OverlaysBelow([]string{x.home()})
-		if errors.Is(bad, ondisk.ErrLimit) { // nobody has asked for so many
+		if bad != nil { // nobody has asked for these folders
 			below, bad = append(below, unsearched(bad)), nil
 		}
 		more, further, worse := img.OverlaysBelow(o.Search)
@@ -107,12 +107,12 @@ func (x *run) home() string {
 	return filepath.Dir(x.Work.Path)
 }
 
-// unsearched returns the warning of a search that came to its bound.
+// unsearched returns the warning of a search that ended early, at its bound or at a folder with errors.
 func unsearched(err error) ondisk.Issue {
 	return ondisk.Issue{
 		Code: "overlays-unseen", Effect: ondisk.Warn,
 		Text:   fmt.Sprintf("overlays of it (snapshots, linked clones): not all folders were searched: %v", err),
-		Remedy: "name the folders that can hold some with --allow-folder",
+		Remedy: "name the folders that can hold some with --allow-folder, which have to be read",
 	}
 }
 
