@@ -45,10 +45,11 @@ func scanned(t testing.TB, minute int, rows ...*results.Image) string {
 		root = "/mnt"
 	}
 	var b bytes.Buffer
+	s := results.NewSummary()
 	for _, i := range rows {
 		require.NoError(t, report.Line(&b, i))
+		s.Add(i)
 	}
-	s := results.NewSummary()
 	s.Paths, s.Complete, s.Storage, s.Boundary = []string{root}, true, "generic", align.DefaultBoundary
 	s.Started, s.Finished = "2026-01-02T03:00:00Z", fmt.Sprintf("2026-01-02T03:%02d:00Z", minute)
 	require.NoError(t, report.Line(&b, s))
@@ -143,12 +144,13 @@ func TestFoldersOfOneDatastore(t *testing.T) {
 		"where it runs":     {[]string{"."}, []string{"a/x.raw", "a/x.raw"}, 1},
 	} {
 		var b bytes.Buffer
+		s := results.NewSummary()
 		for n, path := range c.rows {
 			i := image(path, int64(63+n))
 			i.Labels = labels.Labels{"datastore": {"d1"}}
 			require.NoError(t, report.Line(&b, i))
+			s.Add(i)
 		}
-		s := results.NewSummary()
 		s.Paths, s.Complete = c.paths, true
 		s.Started, s.Finished = "2026-01-02T03:00:00Z", "2026-01-02T04:00:00+01:00"
 		require.NoError(t, report.Line(&b, s))
@@ -167,7 +169,9 @@ func TestMissingShards(t *testing.T) {
 		s.Paths, s.Complete, s.Shard = []string{"/lib"}, true, k
 		s.Started, s.Finished = "2026-01-02T03:00:00Z", "2026-01-02T03:00:00Z"
 		var b bytes.Buffer
-		require.NoError(t, report.Line(&b, image("/lib/"+k[:1], 2048)))
+		i := image("/lib/"+k[:1], 2048)
+		s.Add(i)
+		require.NoError(t, report.Line(&b, i))
 		require.NoError(t, report.Line(&b, s))
 		return b.String()
 	}
@@ -252,6 +256,33 @@ func TestDamagedLinesAreNamed(t *testing.T) {
 		u := r.Summary.Unreadable[0]
 		_, line, _ := strings.Cut(u.Path, "1.ndjson")
 		require.Contains(t, strings.TrimPrefix(line, ": ")+" "+u.Error.Message, c.want)
+	}
+}
+
+// TestLostRows has files whose rows are fewer than their summary counts, or others.
+func TestLostRows(t *testing.T) {
+	t.Parallel()
+	whole := scanned(t, 1, image("/lib/a", 2048), image("/lib/b", 63), image("/lib/c", 63))
+	rows := strings.SplitAfter(whole, "\n")
+	again, _, _ := strings.Cut(scanned(t, 1, image("/lib/d", 2048)), "\n")
+	for why, c := range map[string]struct{ text, want string }{
+		"whole":           {whole, ""},
+		"two scans":       {whole + scanned(t, 2, image("/lib/d", 2048)), ""},
+		"a row less":      {rows[0] + rows[2] + rows[3], "line 3: the summary counts 3 images, and its rows are 2"},
+		"no row left":     {rows[3], "line 1: the summary counts 3 images, and its rows are 0"},
+		"a row more":      {rows[0] + whole, "line 5: the summary counts 3 images, and its rows are 4"},
+		"another verdict": {rows[0] + rows[1] + again + "\n" + rows[3], "line 4: the summary counts 2 misaligned images, and its rows are 1"},
+	} {
+		r, _, err := merged(t, Task{}, c.text)
+		require.NoError(t, err, why)
+		if c.want == "" {
+			require.Empty(t, r.Summary.Unreadable, why)
+			continue
+		}
+		require.Equal(t, 1, r.Summary.ExitCode, why)
+		require.Len(t, r.Summary.Unreadable, 1, why)
+		u := r.Summary.Unreadable[0]
+		require.Contains(t, u.Path+": "+u.Error.Message, "0.ndjson: "+c.want, why)
 	}
 }
 

@@ -209,6 +209,7 @@ const sqliteMagic = "SQLite format 3\x00"
 func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
 	good, open := 0, 0 // lines that are results; rows without a summary yet
 	var first error
+	sum, damaged := newRowSums(), false // of the rows since the last summary
 	err := lines(in, maxLine, func(l line) error {
 		event, unknown, err := l.kind()
 		if unknown != nil {
@@ -222,9 +223,12 @@ func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
 		case err != nil:
 		case event == "summary":
 			if len(parts) > 0 && parts[0].line == l.number {
+				if damaged || !m.addsUp(parts[0], sum, f) { // a damaged line is named, and may be a row
+					parts[0].Whole = false
+				}
 				m.endOf(parts[0], f)
-				parts, open = parts[1:], 0
-				good++
+				parts, open, good = parts[1:], 0, good+1
+				sum, damaged = newRowSums(), false
 				return nil
 			}
 			_, err = l.summary()
@@ -234,8 +238,12 @@ func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
 				good, open = good+1, open+1
 				err = m.take(i, at, slices.Clone(l.text))
 			}
+			if err == nil {
+				sum.Add(i)
+			}
 		}
 		if err != nil && !errors.Is(err, errTable) {
+			damaged = true
 			if first == nil {
 				first = fmt.Errorf("line %d: %w", l.number, err)
 			}
@@ -255,6 +263,60 @@ func (m *merging) rowsOf(f File, in io.Reader, parts []part) error {
 			"and images may be missing")
 	}
 	return nil
+}
+
+// rowSums are the sums of rows, to compare with their summary.
+type rowSums struct {
+	*results.Summary
+	same int // rows of images that have not changed
+}
+
+func newRowSums() *rowSums { return &rowSums{Summary: results.NewSummary()} }
+
+// Add counts a row that was checked.
+func (s *rowSums) Add(i *results.Image) {
+	s.Summary.Add(i)
+	if i.Change == results.Same {
+		s.same++
+	}
+}
+
+// addsUp reports whether rows add up to their summary, and notes the first sum that differs: files lose lines when they
+// are copied or filtered.
+func (m *merging) addsUp(p part, rows *rowSums, f File) bool {
+	name, stated, found := p.differs(rows)
+	if name == "" {
+		return true
+	}
+	m.lost(fmt.Sprintf("%s: line %d", f.Path, p.line), "reference", fmt.Sprintf("the summary counts %d %s, and its "+
+		"rows are %d: lines are missing or were changed; copy the file from its source again, or repeat the scan",
+		stated, name, found))
+	return false
+}
+
+// differs returns the first sum of a summary that its rows do not have.
+func (p part) differs(rows *rowSums) (name string, stated, found int) {
+	if c := p.Changes; c != nil && c.Same > 0 && rows.same == 0 { // only scan --changed writes no such rows
+		if want := p.Images - c.Same; rows.Images != want {
+			return "new or changed images", want, rows.Images
+		}
+		return "", 0, 0
+	}
+	for _, n := range []struct {
+		name         string
+		stated, rows int
+	}{
+		{"images", p.Images, rows.Images},
+		{"failed images", p.Failed, rows.Failed},
+		{"misaligned images", p.Misaligned, rows.Misaligned},
+		{"images below the boundary", p.Below, rows.Below},
+		{"aligned images", p.Aligned, rows.Aligned},
+	} {
+		if n.stated != n.rows {
+			return n.name, n.stated, n.rows
+		}
+	}
+	return "", 0, 0
 }
 
 // endOf takes the sums of a scan.

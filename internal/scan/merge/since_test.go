@@ -18,11 +18,12 @@ func night(t testing.TB, day int, set func(s *results.Summary), rows ...*results
 	t.Helper()
 	var b bytes.Buffer
 	marks := labels.Labels{"host": {"a"}}
+	s := results.NewSummary()
 	for _, i := range rows {
 		i.Labels = marks
 		require.NoError(t, report.Line(&b, i))
+		s.Add(i)
 	}
-	s := results.NewSummary()
 	s.Paths, s.Complete, s.Whole, s.Labels, s.Storage = []string{"/lib"}, true, true, marks, "generic"
 	s.Started, s.Finished = fmt.Sprintf("2026-01-%02dT03:00:00Z", day), fmt.Sprintf("2026-01-%02dT03:59:00Z", day)
 	if set != nil {
