@@ -271,7 +271,10 @@ func TestLostRows(t *testing.T) {
 		"a row less":      {rows[0] + rows[2] + rows[3], "line 3: the summary counts 3 images, and its rows are 2"},
 		"no row left":     {rows[3], "line 1: the summary counts 3 images, and its rows are 0"},
 		"a row more":      {rows[0] + whole, "line 5: the summary counts 3 images, and its rows are 4"},
-		"another verdict": {rows[0] + rows[1] + again + "\n" + rows[3], "line 4: the summary counts 2 misaligned images, and its rows are 1"},
+		"another verdict": {
+			rows[0] + rows[1] + again + "\n" + rows[3],
+			"line 4: the summary counts 2 misaligned images, and its rows are 1",
+		},
 	} {
 		r, _, err := merged(t, Task{}, c.text)
 		require.NoError(t, err, why)
