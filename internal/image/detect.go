@@ -23,6 +23,8 @@ type recognised struct {
 	extension string
 	// over is the name of a format that is read, has the same magic number, and is not meant; empty for none
 	over string
+	// table is set of a file without a format that has a partition table and the start of a partition
+	table bool
 }
 
 // headSize and tailSize are how much of a file detection sees, in bytes. The ISO 9660 descriptor is the deepest.
@@ -141,6 +143,7 @@ func recognise(f driver.File) (found driver.Format, names []string, other recogn
 			names, other = append(names, c.name), c
 		}
 	}
+	other.table = len(names) == 0 && raw.HoldsPartition(head, size)
 	return found, names, other, nil
 }
 

@@ -41,6 +41,7 @@ type Identity struct {
 	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
 	// Lineage is the ContentID of the image that it completes, of a format that names no file.
 	Lineage string `json:"lineage,omitempty"`
+	Table   bool   `json:"table,omitempty"` // without a format: it has a partition table and the start of a partition
 	Read    int64  `json:"read,omitempty"` // bytes read for all that; set by the caller that counts them
 }
 
@@ -122,7 +123,7 @@ func IdentifyFile(f driver.File) (Identity, error) {
 	case err != nil:
 		return Identity{}, err
 	case len(names) == 0:
-		return Identity{Kind: Bare, Format: raw.Format.Name}, nil
+		return Identity{Kind: Bare, Format: raw.Format.Name, Table: other.table}, nil
 	case len(names) > 1: // opening it finds the error
 		n, err := readNames(f)
 		return Identity{Kind: Disk, Format: strings.Join(names, "+"), Parents: parentNames(n.Parents)}, err
@@ -189,5 +190,11 @@ func IsFlatName(name string) bool {
 	return ext == ".vmdk" && rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext))
 }
 
-// MayBeBare reports whether a file without a format can be a disk: it has whole sectors.
-func MayBeBare(size int64) bool { return size >= smallest && size%units.SectorSize == 0 }
+// MayBeDisk reports whether a file of size bytes without a format can be a disk: it has whole sectors, or a table, and
+// zeros fill its last sector.
+func (id Identity) MayBeDisk(size int64) bool {
+	return id.Kind == Bare && (id.Table || size >= smallest && size%units.SectorSize == 0)
+}
+
+// NamedEmpty reports whether an empty file has the name of an image: a disk that a copy has lost.
+func NamedEmpty(name string, size int64) bool { return size == 0 && Named(name, SmallestBare) }

@@ -208,7 +208,7 @@ func (r *search) matters(f *folder, x *found) *found {
 	case x.id.Kind == image.Packed && x.doubted() && !archive(x):
 	case x.id.Kind == image.Companion && !image.Named(x.Name, x.Size):
 	case x.id.Kind == image.Bare && strings.HasSuffix(x.Name, unfinished.Suffix): // a journal can be as large as a disk
-	case x.id.Kind == image.Bare && image.MayBeBare(x.Size), image.Named(x.Name, x.Size):
+	case x.id.MayBeDisk(x.Size), image.Named(x.Name, x.Size), image.NamedEmpty(x.Name, x.Size):
 		return x
 	case x.id.Kind != image.Other && x.id.Kind != image.Bare:
 		return x

@@ -102,7 +102,7 @@ func (x *found) doubted() bool {
 	if x.named || image.Named(x.Name, x.Size) {
 		return false
 	}
-	return x.id.Kind == image.Bare || x.id.Kind == image.Packed && !image.NamedPacked(x.Name) ||
+	return x.id.Kind == image.Bare && !x.id.Table || x.id.Kind == image.Packed && !image.NamedPacked(x.Name) ||
 		x.id.Kind == image.Pack && ova.KindOf(x.Name) == "" // a tar archive may be anything
 }
 

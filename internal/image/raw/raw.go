@@ -3,6 +3,7 @@ package raw
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -80,6 +81,26 @@ func HasTable(head []byte) bool {
 		named = named || (e[4] != 0 && !ondisk.IsZero(e[8:12]) && !ondisk.IsZero(e[12:]))
 	}
 	return named
+}
+
+// HoldsPartition reports whether a file of size bytes begins with an MBR and reaches behind the start of one of its
+// partitions: a shorter one is a copy of the table or of the boot track. Behind a protective entry the first partition
+// is taken to start at 1 MiB, as partitioning programs have it. Spec: UEFI 2.10, 5.2.3.
+func HoldsPartition(head []byte, size int64) bool {
+	const entries, entry, signature, protective = 446, 16, 510, 0xee
+	if !HasTable(head) {
+		return false
+	}
+	for e := range slices.Chunk(head[entries:signature], entry) {
+		start := int64(binary.LittleEndian.Uint32(e[8:])) * units.SectorSize
+		if e[4] == protective {
+			start = units.MiB
+		}
+		if e[4] != 0 && start != 0 && !ondisk.IsZero(e[12:]) && start < size {
+			return true
+		}
+	}
+	return false
 }
 
 // notRaw returns the reason why a file without a known header is not a raw disk.
