@@ -42,7 +42,7 @@ type Identity struct {
 	// Lineage is the ContentID of the image that it completes, of a format that names no file.
 	Lineage string `json:"lineage,omitempty"`
 	Table   bool   `json:"table,omitempty"` // without a format: it has a partition table and the start of a partition
-	Read    int64  `json:"read,omitempty"` // bytes read for all that; set by the caller that counts them
+	Read    int64  `json:"read,omitempty"`  // bytes read for all that; set by the caller that counts them
 }
 
 // maxNamed is how many files are kept that an image names: no reader takes a disk of more extents.

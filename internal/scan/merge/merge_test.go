@@ -266,11 +266,11 @@ func TestLostRows(t *testing.T) {
 	rows := strings.SplitAfter(whole, "\n")
 	again, _, _ := strings.Cut(scanned(t, 1, image("/lib/d", 2048)), "\n")
 	for why, c := range map[string]struct{ text, want string }{
-		"whole":           {whole, ""},
-		"two scans":       {whole + scanned(t, 2, image("/lib/d", 2048)), ""},
-		"a row less":      {rows[0] + rows[2] + rows[3], "line 3: the summary counts 3 images, and its rows are 2"},
-		"no row left":     {rows[3], "line 1: the summary counts 3 images, and its rows are 0"},
-		"a row more":      {rows[0] + whole, "line 5: the summary counts 3 images, and its rows are 4"},
+		"whole":       {whole, ""},
+		"two scans":   {whole + scanned(t, 2, image("/lib/d", 2048)), ""},
+		"a row less":  {rows[0] + rows[2] + rows[3], "line 3: the summary counts 3 images, and its rows are 2"},
+		"no row left": {rows[3], "line 1: the summary counts 3 images, and its rows are 0"},
+		"a row more":  {rows[0] + whole, "line 5: the summary counts 3 images, and its rows are 4"},
 		"another verdict": {
 			rows[0] + rows[1] + again + "\n" + rows[3],
 			"line 4: the summary counts 2 misaligned images, and its rows are 1",
