@@ -16,9 +16,9 @@ type Content string
 // Contents.
 const (
 	Blank          Content = "blank"           // zeros where tables and superblocks lie
-	NoPartitions   Content = "no_partitions"   // a partition table without a partition in it
+	NoPartitions   Content = "no_partitions"   // a partition table without a partition in it, and zeros beside it
 	NoDisks        Content = "no_disks"        // a package without a disk
-	UnknownContent Content = "unknown_content" // neither a partition table nor a volume that is known
+	UnknownContent Content = "unknown_content" // data that no partition table or known volume explains
 )
 
 // Contents are all of them, the least telling last.
@@ -38,8 +38,8 @@ func contentOf(l *layout.Layout) Content {
 	switch {
 	case slices.ContainsFunc(l.Partitions, Judged):
 		return ""
-	case l.Table != nil && slices.ContainsFunc(l.Issues,
-		func(i ondisk.Issue) bool { return i.Code == table.CodeUnnamed }):
+	case l.Table != nil && (l.Unnamed || slices.ContainsFunc(l.Issues,
+		func(i ondisk.Issue) bool { return i.Code == table.CodeUnnamed })):
 		return UnknownContent
 	case l.Table != nil:
 		return NoPartitions

@@ -1,11 +1,14 @@
 package layout
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/stack"
@@ -29,7 +32,7 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 	if l.Volume.Kind != volume.Unknown {
 		return nil
 	}
-	l.Blank, err = isBlank(d)
+	l.Blank, err = isBlank(d, nil)
 	if err = ondisk.Legible(err); err != nil {
 		return err
 	}
@@ -80,14 +83,43 @@ func (l *Layout) HidesData() {
 	l.Blank = false
 }
 
-// isBlank reports whether a disk has only zeros where tables and superblocks lie. Reading ends at the first other byte.
-func isBlank(d disk.Disk) (bool, error) {
+// checkUnnamed looks for data of an unknown kind on a disk whose table has no partition that a guest uses: another table
+// or a volume can stand behind the signature of an empty MBR.
+func (l *Layout) checkUnnamed(d disk.Disk) error {
+	used := l.Table.Structures()
+	for _, p := range l.Partitions {
+		switch {
+		case p.Kind == table.Extended:
+		case p.Reserved() && p.Volume.Kind == volume.Unknown:
+			used = append(used, p.Range)
+		default:
+			return nil
+		}
+	}
+	blank, err := isBlank(d, used)
+	if l.Unnamed = err == nil && !blank; l.Unnamed {
+		l.Issues = append(l.Issues, unknownContent("the partition table has no partition for data, and the disk has "+
+			"other data than the table where partition tables and file systems begin"))
+	}
+	return err
+}
+
+// isBlank reports whether a disk has only zeros where tables and superblocks lie, beside ranges that are explained.
+// Reading ends at the first other byte.
+func isBlank(d disk.Disk, explained []disk.Range) (bool, error) {
+	slices.SortFunc(explained, func(a, b disk.Range) int { return cmp.Compare(a.Off, b.Off) })
 	front := min(blankFront, d.Size())
 	tail := min(blankTail, d.Size()-front)
 	for _, r := range []disk.Range{{Len: front}, {Off: d.Size() - tail, Len: tail}} {
-		left := r.Len
-		if first, err := firstData(d, r, &left); err != nil || first != r.End() {
-			return false, err
+		at, left := r.Off, r.Len
+		for _, x := range append(explained, disk.Range{Off: r.End()}) {
+			rest := disk.Range{Off: at, Len: min(x.Off, r.End()) - at}
+			if rest.Len > 0 {
+				if first, err := firstData(d, rest, &left); err != nil || first != rest.End() {
+					return false, err
+				}
+			}
+			at = max(at, x.End())
 		}
 	}
 	return true, nil

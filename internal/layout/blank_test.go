@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/disktest/forge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
@@ -36,6 +37,23 @@ func TestContents(t *testing.T) {
 			f.Put(510, []byte{0x55, 0xaa})
 		}, align.UnknownContent},
 		"an MBR without entries": {func(f forge.Bytes) { f.Put(510, []byte{0x55, 0xaa}) }, align.NoPartitions},
+		"an MBR with boot code": {func(f forge.Bytes) {
+			f.Put(0, bytes.Repeat([]byte{0xfa}, 440))
+			f.Put(510, []byte{0x55, 0xaa})
+		}, align.NoPartitions},
+		// NEC PC-98 has its table in sector 1, behind a signature in sector 0.
+		"another table behind an empty MBR": {func(f forge.Bytes) {
+			f.Put(510, []byte{0x55, 0xaa})
+			f.Put(512, []byte{0xa0, 0xa1})
+		}, align.UnknownContent},
+		"an empty MBR before a superblock": {func(f forge.Bytes) {
+			f.Put(510, []byte{0x55, 0xaa})
+			f.Put(units.MiB, []byte("data"))
+		}, align.UnknownContent},
+		"an empty MBR, and a byte at the end": {func(f forge.Bytes) {
+			f.Put(510, []byte{0x55, 0xaa})
+			f.Put(size-1, []byte{1})
+		}, align.UnknownContent},
 		"an entry that only Linux follows": {func(f forge.Bytes) {
 			f.Put(446+8, []byte{63, 0, 0, 0, 0, 8, 0, 0})
 			f.Put(510, []byte{0x55, 0xaa})
@@ -49,6 +67,43 @@ func TestContents(t *testing.T) {
 			blank := slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "blank" })
 			require.Equal(t, tc.want == align.Blank, blank)
 			require.Equal(t, align.NothingToJudge, align.Overall(l, align.DefaultBoundary))
+		})
+	}
+}
+
+// TestEmptyTables has tables of sfdisk without a partition for data: on a blank disk, and with one byte elsewhere.
+func TestEmptyTables(t *testing.T) {
+	const size = 16 * units.MiB
+	for name, tc := range map[string]struct {
+		table string  // empty: a GPT of 4096-byte sectors
+		at    []int64 // of bytes that no table or partition explains
+	}{
+		"MBR":           {"label: dos\n", []int64{512, units.MiB, size - 1}},
+		"extended only": {"label: dos\n2048,4096,5\n", []int64{512, 2049 * 512, size - 1}},
+		"GPT":           {"label: gpt\n", []int64{34 * 512, units.MiB, size - 34*512, size - units.MiB}},
+		"GPT of 4096":   {"", []int64{6 * 4096, units.MiB, size - 7*4096}},
+		"Microsoft reserved only": {
+			"label: gpt\nfirst-lba: 34\nstart=34, size=1000, type=E3C9E316-0B5C-4DB8-817D-F92DF00215AE\n",
+			[]int64{1034 * 512, size - 34*512},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := []byte(tableforge.NewGPT(4096, size/4096, 128))
+			if tc.table != "" {
+				path := disktest.Blank(t, "disk", size)
+				disktest.RunInput(t, tc.table, "sfdisk", "-q", path)
+				var err error
+				b, err = os.ReadFile(path)
+				require.NoError(t, err)
+			}
+			require.Equal(t, align.NoPartitions, align.ContentOf(read(t, b)))
+			for _, at := range tc.at {
+				f := slices.Clone(b)
+				f[at] = 1
+				l := read(t, f)
+				require.Equal(t, align.UnknownContent, align.ContentOf(l), "byte %d", at)
+				require.Contains(t, disktest.Codes(l.Issues), "unknown-content")
+			}
 		})
 	}
 }

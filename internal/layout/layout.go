@@ -27,6 +27,7 @@ type Layout struct {
 	Volume     *volume.Volume // over the whole disk, when there is no table
 	Outer      *volume.Volume // what the whole disk looks like, beside its table
 	Blank      bool           // zeros where tables and superblocks lie
+	Unnamed    bool           // other data there than the table, in which no partition is that a guest uses
 	Hidden     bool           // the container has data that read as zeros
 	Partitions []boot.Partition
 	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
@@ -146,7 +147,7 @@ func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layou
 		l.Geometry = t.Geometry(l.hints(hint))
 	}
 	l.Boot = &boot.Result{Code: known.Identify(t.BootCode)}
-	return l, d, nil
+	return l, d, ondisk.Legible(l.checkUnnamed(d))
 }
 
 // ReadsCHS reports whether the boot code finds its partition by the CHS bytes of the table. A GPT has none.

@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
@@ -236,6 +237,9 @@ func contentText(d Disk) string {
 		return "the image has data that read as zeros, and nothing else is known of the disk"
 	case d.Content == align.UnknownContent && d.Table.Scheme == "none":
 		return "there is no partition table, and no volume that trueup knows"
+	case d.Content == align.UnknownContent &&
+		slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == layout.CodeUnknownContent }):
+		return "the partition table has no partition for data, and the disk holds other data"
 	case d.Content == align.UnknownContent:
 		return "the partition table has an entry of type 0x00 only, which Linux takes for a partition"
 	case slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Volume != nil }):

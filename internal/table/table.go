@@ -173,6 +173,32 @@ func (t *Table) Tail(size int64) disk.Shift {
 	return t.gpt.tail(size)
 }
 
+// Structures returns where the table lies: sector 0, extended boot records, and both copies of a GPT. A copy that is not
+// valid has its usual place.
+func (t *Table) Structures() []disk.Range {
+	sector := func(off int64) disk.Range { return disk.Range{Off: off, Len: t.SectorSize} }
+	out := []disk.Range{sector(0)}
+	for _, r := range t.Records {
+		out = append(out, sector(r.Off))
+	}
+	c := t.gpt
+	if c == nil {
+		return out
+	}
+	for i, own := range c.valid {
+		switch {
+		case own != nil:
+			out = append(out, sector(own.at), disk.Range{Off: own.array().Off, Len: c.room()})
+		case i == primary:
+			out = append(out, sector(c.sector), disk.Range{Off: firstArray * c.sector, Len: c.room()})
+		default:
+			last := c.end - c.sector
+			out = append(out, sector(last), disk.Range{Off: last - c.room(), Len: c.room()})
+		}
+	}
+	return out
+}
+
 // containers returns the primary partitions and GPT entries: those that lie on the disk side by side.
 func (t *Table) containers() []Partition {
 	var out []Partition
