@@ -88,6 +88,7 @@ type Result struct {
 	// Temporary counts the files that runs have not completed, or not removed yet.
 	Temporary int
 	Leftover  string // the path of the first of these, in the order of their paths
+	Links     int    // symbolic links in folders, which are not followed
 	Others    int    // images that are in other shards
 }
 
@@ -102,6 +103,7 @@ type search struct {
 	// temporary counts files as Result does.
 	temporary atomic.Int64
 	leftover  string       // as in Result
+	links     atomic.Int64 // symbolic links in folders
 	systems   sync.Map     // UUIDs of file systems, by the numbers of their devices
 	others    atomic.Int64 // images of other shards
 	seen      inodes       // files that have a row, or a place in one: those with several names
@@ -130,7 +132,7 @@ func Scan(ctx context.Context, o Options) (Result, error) {
 	}
 	return Result{
 		Found: r.found, Skipped: int(r.skipped.Load()), Temporary: int(r.temporary.Load()), Walked: err == nil,
-		Others: int(r.others.Load()), Leftover: r.leftover,
+		Others: int(r.others.Load()), Links: int(r.links.Load()), Leftover: r.leftover,
 	}, err
 }
 

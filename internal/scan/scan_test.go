@@ -177,9 +177,12 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	} {
 		require.NoError(t, os.Symlink(to, tr.path(name)))
 	}
-	tr.scanned(tr.path("a"), tr.path("b"))
+	require.Equal(t, 5, tr.scanned(tr.path("a"), tr.path("b")).Links)
 	require.Equal(t, []string{"a/x.raw2", "b/y"}, tr.shown())
-	tr.scanned(tr.path("in"), tr.path("image"))
+	tr.Wanted = func(rel, _ string) bool { return rel != "file" }
+	require.Equal(t, 2, tr.scanned(tr.path("a")).Links, "loop and up")
+	tr.Wanted = nil
+	require.Equal(t, 3, tr.scanned(tr.path("in"), tr.path("image")).Links, "in the folder behind the link")
 	require.Equal(t, []string{"image", "in/x.raw2"}, tr.shown(), "what the user names may be a link")
 	tr.scanned(tr.path("a/loop"), tr.path("b/gone"), tr.path("b/y/z"), "")
 	require.Equal(t, []string{" failed", "a/loop failed", "b/gone failed", "b/y/z failed"}, tr.shown())

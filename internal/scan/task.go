@@ -188,7 +188,7 @@ func (r *running) look(ctx context.Context) error {
 	}
 	res, err := Scan(ctx, o)
 	r.summary.Found, r.summary.Skipped, r.summary.Temporary = res.Found, res.Skipped, res.Temporary
-	r.summary.Others, r.summary.Leftover = res.Others, res.Leftover
+	r.summary.Others, r.summary.Links, r.summary.Leftover = res.Others, res.Links, res.Leftover
 	closing := pool.Close()
 	if err == nil {
 		err = closing

@@ -181,6 +181,8 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 			below = append(below, d.Name())
 		case d.Type().IsRegular():
 			files = true
+		case d.Type()&fs.ModeSymlink != 0 && w.wantsLink(f, d.Name()):
+			w.links.Add(1)
 		}
 		return nil
 	})
@@ -193,6 +195,11 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 	}
 	slices.SortFunc(below, func(a, b string) int { return strings.Compare(b, a) })
 	return below
+}
+
+// wantsLink reports whether a file of the name of a link would count.
+func (w *walker) wantsLink(f *folder, name string) bool {
+	return w.Wanted == nil || w.Wanted(path.Join(f.rel, name), join(f.shown, name))
 }
 
 // roots divides the paths into folders to walk and folders of files that are named themselves.

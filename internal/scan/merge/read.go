@@ -124,7 +124,7 @@ func (l line) summary() (*results.Summary, error) {
 		}
 		*at = parsed.UTC().Format(time.RFC3339)
 	}
-	if s.Skipped < 0 || s.Temporary < 0 || s.UnreadableCount < len(s.Unreadable) || s.UnreadableCount > maxCount {
+	if min(s.Skipped, s.Temporary, s.Links) < 0 || s.UnreadableCount < len(s.Unreadable) || s.UnreadableCount > maxCount {
 		return nil, errors.New("a summary with impossible counts")
 	}
 	for n := range s.Unreadable {
@@ -336,6 +336,7 @@ func (m *merging) endOf(p part, f File) {
 	if p.Leftover != "" {
 		s.Leftover = least(s.Leftover, p.Leftover)
 	}
+	s.Links += min(p.Links, maxCount)
 	for _, u := range p.Unreadable {
 		m.unreadable(u)
 	}

@@ -170,6 +170,9 @@ func htmlFacts(s *Summary) []fact {
 		{"Storage", safe(s.Storage)},
 		{"Isolation", safe(isolationWords(s.Isolation))},
 	}
+	if s.Links > 0 {
+		out = append(out, fact{"Links", linksText(s.Links)})
+	}
 	if c := s.Changes; c != nil {
 		since := "in the first run with this catalogue"
 		if c.Since != "" {

@@ -52,6 +52,7 @@ type Summary struct {
 	Skipped    int            `json:"skipped_files"`             // files that are no images
 	Temporary  int            `json:"temporary_files,omitempty"` // files of runs that were not completed
 	Leftover   string         `json:"temporary_file,omitempty"`  // the first of these
+	Links      int            `json:"links,omitempty"`           // symbolic links in folders, which are not followed
 	Unreadable []Unreadable   `json:"unreadable"`                // what could not be read; the first thousand
 	// UnreadableCount counts all of them.
 	UnreadableCount int       `json:"unreadable_count"`

@@ -67,9 +67,21 @@ func (p *printer) summary(partly int) {
 			"(such as "+report.SafeMessage(cmp.Or(s.Leftover, ".NAME.partial"))+"): the next run to the same name "+
 			"goes on with them or removes them.")
 	}
+	if s.Links > 0 {
+		p.para("", linksText(s.Links))
+	}
 	if s.Images > 0 && s.Merged == nil {
 		p.para("", workText(s))
 	}
+}
+
+// linksText names the links behind which nothing was looked for.
+func linksText(n int) string {
+	if n == 1 {
+		return "1 symbolic link was not followed: an image behind it is judged only where its own folder is scanned."
+	}
+	return thousands(int64(n)) + " symbolic links were not followed: images behind them are judged only where their own " +
+		"folders are scanned."
 }
 
 // heads says what a verdict by the head of a packed image leaves open, where counts do not.
