@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,7 +19,8 @@ type Measured struct {
 	Path       string              `json:"path"` // where it was measured
 	Partitions []measuredPartition `json:"partitions"`
 
-	other []string // starts of partitions that no measured start stands for
+	other  []string // starts of partitions that no measured start stands for
+	unlike []string // partitions that no start can stand for
 }
 
 // measuredPartition is what alignment was measured to bring for a partition.
@@ -32,7 +34,12 @@ func newMeasured(r *measured.Result) *Measured {
 	return &Measured{Date: r.Date, Path: r.Storage.Path, Partitions: []measuredPartition{}}
 }
 
-func (m *Measured) add(r *measured.Result, partition int, start int64) {
+func (m *Measured) add(r *measured.Result, p Partition) {
+	if !p.measurable() {
+		m.unlike = append(m.unlike, strconv.Itoa(p.Number))
+		return
+	}
+	start := p.DataStart()
 	gains := r.Gains(start)
 	if len(gains) == 0 {
 		if !measured.Aligned(start) {
@@ -40,7 +47,7 @@ func (m *Measured) add(r *measured.Result, partition int, start int64) {
 		}
 		return
 	}
-	m.Partitions = append(m.Partitions, measuredPartition{partition, gains, r.Say(gains)})
+	m.Partitions = append(m.Partitions, measuredPartition{p.Number, gains, r.Say(gains)})
 }
 
 // Benchmark is the result of a benchmark.
@@ -54,8 +61,8 @@ func (r *Inspect) Benchmark(b *Benchmark) {
 	}
 	r.Measured = newMeasured(b)
 	for _, p := range r.Partitions {
-		if p.Verdict.Off() && p.measurable() {
-			r.Measured.add(b, p.Number, p.DataStart())
+		if p.Verdict.Off() {
+			r.Measured.add(b, p)
 		}
 	}
 	Measure(&r.Advice, r.Partitions, b)
@@ -91,37 +98,46 @@ func Measure(a *advice.Advice, parts []Partition, b *Benchmark) {
 	}
 }
 
-// gainOf returns the gain that a benchmark shows for the I/O that its text names.
+// gainOf returns the gain that a benchmark shows for the I/O that its text names. A loss of reads or writes outweighs a
+// gain of the other.
 func gainOf(all []measured.Gain) advice.Gain {
 	out := advice.NoGain
 	for _, g := range measured.Typical(all) {
 		switch m := g.Measured; {
 		case !m.Distinct:
+		case m.Median < 1:
+			return advice.Loss
 		case m.Median >= advice.HighGain:
-			return advice.High
-		case m.Median > 1:
+			out = advice.High
+		case out == advice.NoGain && m.Median > 1:
 			out = advice.Some
-		case out == advice.NoGain:
-			out = advice.Loss
 		}
 	}
 	return out
 }
 
-// Benchmark adds what a benchmark proves for the partitions that move. Without a benchmark it adds nothing.
+// Benchmark adds what a benchmark proves for the partitions that move, by the same rule as for a disk. Without a
+// benchmark it adds nothing, and of a plan that is refused nothing is claimed.
 func (r *Plan) Benchmark(b *Benchmark) {
 	if b == nil {
 		return
 	}
 	r.Measured = newMeasured(b)
 	for _, m := range r.Moves {
-		r.Measured.add(b, m.Partition, m.From)
+		if r.Before == nil {
+			break
+		}
+		for _, p := range r.Before.Partitions {
+			if p.Number == m.Partition {
+				r.Measured.add(b, p)
+			}
+		}
 	}
 }
 
 // measured prints what was measured. A text that several partitions share is printed once.
 func (t *Text) measured(m *Measured) {
-	if m == nil || len(m.Partitions)+len(m.other) == 0 {
+	if m == nil || len(m.Partitions)+len(m.other)+len(m.unlike) == 0 {
 		return
 	}
 	t.printf("\n")
@@ -133,6 +149,10 @@ func (t *Text) measured(m *Measured) {
 	}
 	for _, same := range c.each {
 		t.para(0, "%s %s.", Capital(partitions(same.numbers))+",", SafeMessage(same.text))
+	}
+	if len(m.unlike) > 0 {
+		t.para(0, "The benchmark says nothing about %s: the data or the place in the file are aligned otherwise than "+
+			"the start, and no measured start stands for both.", partitions(m.unlike))
 	}
 	if len(m.other) > 0 {
 		t.para(0, "The benchmark has no start that stands for %s; measure it with trueup bench --starts.",

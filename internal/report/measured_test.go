@@ -1,6 +1,7 @@
 package report_test
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -34,6 +35,47 @@ func benchmarkOf(size, start int64, aligned, other float64) *measured.Result {
 	}
 	r.Settle()
 	return r
+}
+
+// TestALossOutweighsAGain has reads that are twice as many when aligned, and writes that are half as many.
+func TestALossOutweighsAGain(t *testing.T) {
+	const start = 63 * 512
+	gains, losses := benchmarkOf(8192, start, 2000, 1000), benchmarkOf(8192, start, 1000, 2000)
+	for name, b := range map[string]*measured.Result{
+		"writes": {Direct: true, Loads: []measured.Load{losses.Loads[0], gains.Loads[1]}},
+		"reads":  {Direct: true, Loads: []measured.Load{gains.Loads[0], losses.Loads[1]}},
+	} {
+		a := advice.Advice{Action: advice.Align, Gain: advice.High}
+		report.Measure(&a, []report.Partition{{Number: 1, Start: start, Verdict: align.Misaligned}}, b)
+		require.Equal(t, advice.Loss, a.Gain, name)
+		require.Equal(t, advice.Optional, a.Action, name)
+		require.Contains(t, a.Text, "Rather not: ", name)
+	}
+}
+
+// TestNoStartStandsForThePartition has a FAT whose data are aligned otherwise than its start, beside a partition that
+// the benchmark has measured. Inspect and plan say so alike.
+func TestNoStartStandsForThePartition(t *testing.T) {
+	const start, other = 63 * 512, 61503 * 512
+	bench := benchmarkOf(8192, start, 2000, 1000)
+	d := report.Disk{Partitions: []report.Partition{
+		{Number: 1, Start: start, Alignment: 512, Verdict: align.Misaligned},
+		{Number: 2, Start: other, Data: other + 85*512, Alignment: 512, Verdict: align.Misaligned},
+	}}
+	moves := []report.Move{{Partition: 1, From: start}, {Partition: 2, From: other}}
+	inspect := &report.Inspect{Disk: d}
+	plan := &report.Plan{Before: &d, Changes: report.Changes{Moves: moves}}
+	for _, r := range []interface{ Benchmark(b *report.Benchmark) }{inspect, plan} {
+		r.Benchmark(bench)
+	}
+	require.Len(t, inspect.Measured.Partitions, 1)
+	require.Equal(t, inspect.Measured, plan.Measured)
+	const says = "The benchmark says nothing about partition 2: "
+	var a, b bytes.Buffer
+	(&report.Text{W: &a, Width: 200}).Inspect(inspect)
+	(&report.Text{W: &b, Width: 200}).Plan(plan)
+	require.Contains(t, a.String(), says)
+	require.Contains(t, b.String(), says)
 }
 
 // A benchmark of the storage is the advice where it has measured what would move; the model of blocks is only that.
