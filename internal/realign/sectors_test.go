@@ -2,6 +2,7 @@ package realign
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/disktest/forge"
@@ -145,6 +147,38 @@ func TestContainersThatShowOtherSectors(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestVHDXThatStatesOtherSectors has an MBR of 512-byte sectors in a VHDX whose metadata state 4096: its machine finds no
+// partition. Inspect and scan call it malformed, and only its bytes are copied. Spec: [MS-VHDX] 2.6.2.4.
+func TestVHDXThatStatesOtherSectors(t *testing.T) {
+	dir := t.TempDir()
+	path := converted(t, sized(t, dir, "mbr", 512), "a.vhdx", "vhdx")
+	require.NoError(t, Broken(align.Relevant(open(t, path).Layout.Issues, nil)))
+	b := disktest.ReadFile(t, path)
+	// LogicalSectorSize, 8141BF1D-A96F-4709-BA47-F233A8FAAB5F, in the table that begins with "metadata".
+	table := bytes.Index(b, []byte("metadata"))
+	require.Positive(t, table)
+	guid := []byte{0x1d, 0xbf, 0x41, 0x81, 0x6f, 0xa9, 0x09, 0x47, 0xba, 0x47, 0xf2, 0x33, 0xa8, 0xfa, 0xab, 0x5f}
+	entry := table + bytes.Index(b[table:], guid)
+	require.Greater(t, entry, table)
+	at := table + int(binary.LittleEndian.Uint32(b[entry+16:]))
+	require.EqualValues(t, 512, binary.LittleEndian.Uint32(b[at:]))
+	binary.LittleEndian.PutUint32(b[at:], 4096)
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+
+	survey, err := image.Open(path, image.Options{})
+	require.NoError(t, err)
+	defer survey.Close()
+	x, err := Survey(survey)
+	require.NoError(t, err)
+	for _, s := range []*Source{open(t, path), x} {
+		err := Broken(align.Relevant(s.Layout.Issues, nil))
+		require.ErrorIs(t, err, ondisk.ErrFormat)
+		require.ErrorContains(t, err, "counts sectors of 512 bytes, and the VHDX states those of 4096")
+	}
+	require.Error(t, acceptable(t, open(t, path), Goal{}))
+	require.NoError(t, acceptable(t, open(t, path), Goal{Copy: true, To: "raw"}))
 }
 
 // A copy that another program made in a container without sizes is a difference, though all bytes are equal.
