@@ -134,6 +134,9 @@ func TestReportOfManyRows(t *testing.T) {
 	s := scan(t, manyDisks(t, 1))
 	row, sum, _ := strings.Cut(strings.TrimSuffix(s.stdout, "\n"), "\n")
 	const n = 8000
+	for _, of := range []string{"images", "misaligned"} {
+		sum = strings.Replace(sum, `"`+of+`":1,`, fmt.Sprintf(`"%s":%d,`, of, n), 1)
+	}
 	var text strings.Builder
 	for k := range n {
 		text.WriteString(strings.ReplaceAll(row, "disk-000", fmt.Sprintf("disk-%d", k)) + "\n")
