@@ -61,13 +61,16 @@ var marks = map[string]struct {
 	"jfs-dirty":        {Running, inUse, ""},
 	"reiserfs-dirty":   {Running, inUse, ""},
 	"ntfs-dirty":       {Running, inUse, OnMoveRepair},
-	"hibernated-linux": {Hibernated, "%s holds a hibernated Linux", "no partition may move"},
+	"hibernated-linux": {Hibernated, "%s holds a hibernated Linux", NoMove},
 }
 
 const (
 	inUse        = "%s is marked as in use"
 	cannotChange = " cannot change; a move that needs it is refused"
 )
+
+// NoMove follows for a system that is asleep, or may be.
+const NoMove = "no partition may move"
 
 // OnMoveRepair follows for an NTFS that Windows repairs, or may repair, before it reads a file.
 const OnMoveRepair = "a position in its files" + cannotChange

@@ -30,6 +30,7 @@ var finders = []boot.Finder{
 	firmware.ExFATOffset,
 	firmware.UEFI,
 	grub.EFI,
+	linux.Hibernation,
 	linux.Configuration,
 	windows.Logs,
 	boot.Volumes,
@@ -52,7 +53,7 @@ func FixedPlace(d disk.Disk, p boot.Partition, all []boot.Partition) (string, er
 // SignsOf returns what a volume over the whole disk shows of the state in which its machine was left.
 func SignsOf(d disk.Disk, whole boot.Partition) ([]boot.Sign, error) {
 	signs, g := boot.SignsOf(whole), &boot.Guest{Disk: d, Partitions: []boot.Partition{whole}}
-	for _, finder := range []boot.Finder{windows.Hibernation, windows.Logs} {
+	for _, finder := range []boot.Finder{windows.Hibernation, linux.Hibernation, windows.Logs} {
 		found, err := finder.Find(g)
 		if err != nil {
 			return signs, err

@@ -160,7 +160,7 @@ type config struct {
 }
 
 // searched names what is looked for in the files of a partition.
-const searched = "the configuration of a Linux and of its loaders"
+const searched = "the configuration of a Linux and of its loaders, and a swap file with a hibernated Linux"
 
 func findLinux(g *boot.Guest) (boot.Found, error) {
 	l := &guest{g: g, said: map[string]bool{}, seen: map[fileKey]*source{}, vars: map[string][]string{}}

@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/fs/ext"
-	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -254,11 +252,7 @@ func (l *guest) take(p boot.Partition, name string, syntax boot.Syntax, from *co
 	if err != nil {
 		return false, l.legible(err)
 	}
-	views := []guestfile.FS{files}
-	if open, ok := files.(*ext.Replayed); ok && open.Unread == nil {
-		views = append(views, open.Before)
-	}
-	for _, view := range views {
+	for _, view := range views(files) {
 		s, fresh, oerr := l.open(p, view, name)
 		switch {
 		case isAbsent(oerr):

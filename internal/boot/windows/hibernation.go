@@ -27,10 +27,7 @@ var (
 // link begins the file of a partition that only names the partition with the real one.
 const link = "LINK"
 
-const (
-	shutDownFully = "start the guest, run \"powercfg /h off\" and then \"shutdown /s /t 0\" in it, and copy it again"
-	noMove        = "no partition may move"
-)
+const shutDownFully = "start the guest, run \"powercfg /h off\" and then \"shutdown /s /t 0\" in it, and copy it again"
 
 func findHibernation(g *boot.Guest) (boot.Found, error) {
 	var linked, real []boot.Partition
@@ -42,7 +39,7 @@ func findHibernation(g *boot.Guest) (boot.Found, error) {
 		case err != nil:
 			const unknown = "it is not known whether a Windows is hibernated on the disk"
 			if boot.Understood(err) {
-				f.Sign(boot.NotKnown, p, noMove, "%s%s cannot be read", shown(hibernationFile), p.Of())
+				f.Sign(boot.NotKnown, p, boot.NoMove, "%s%s cannot be read", shown(hibernationFile), p.Of())
 			}
 			return f.Unread("hibernated", 0, unknown, err, shutDownFully)
 		case upper(state) == link:
@@ -77,7 +74,7 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 	case slices.Contains(awake, upper(state)):
 		f.Sign(boot.ShutDown, p, "", "%s holds no system", name)
 	case slices.Contains(asleep, upper(state)):
-		f.Sign(boot.Hibernated, p, noMove, "%s holds a system (%s), perhaps of a fast startup", name, upper(state))
+		f.Sign(boot.Hibernated, p, boot.NoMove, "%s holds a system (%s), perhaps of a fast startup", name, upper(state))
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "hibernated", Effect: ondisk.Refuse, OnMove: true,
 			Text: fmt.Sprintf("the Windows%s is hibernated, or was shut down with fast startup: it "+
@@ -85,7 +82,7 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 			Remedy: shutDownFully,
 		})
 	default:
-		f.Sign(boot.NotKnown, p, noMove, "%s begins with % x, which is no known state", name, state)
+		f.Sign(boot.NotKnown, p, boot.NoMove, "%s begins with % x, which is no known state", name, state)
 		f.Unbootable("hibernated", 0,
 			fmt.Sprintf("%s begins with % x, so it is not known whether it holds a hibernated Windows", name, state),
 			shutDownFully)
@@ -96,7 +93,7 @@ func judgeHibernation(f *boot.Found, p boot.Partition, state string) {
 func elsewhere(f *boot.Found, p boot.Partition) {
 	text := fmt.Sprintf("%s%s names another disk, so it is not known whether its Windows is hibernated",
 		shown(hibernationFile), p.Of())
-	f.Sign(boot.NotKnown, p, noMove, "%s", text)
+	f.Sign(boot.NotKnown, p, boot.NoMove, "%s", text)
 	f.Unbootable("hibernated", 0, text, shutDownFully)
 }
 
