@@ -29,6 +29,8 @@ type Found struct {
 
 	// Fixed are places in no partition that the boot needs as they are.
 	Fixed []Fixed
+	// ByPlace is the part of the disk in which data of no partition may be a loader that a board reads by its place.
+	ByPlace disk.Range
 	// DOS has the numbers of the partitions whose boot sectors are of a DOS or an OS/2, or are started without the
 	// active flag.
 	DOS []int
@@ -85,6 +87,9 @@ func (f *Found) Add(more Found) {
 	f.Chain = append(f.Chain, more.Chain...)
 	f.Signs = append(f.Signs, more.Signs...)
 	f.Fixed, f.DOS = append(f.Fixed, more.Fixed...), append(f.DOS, more.DOS...)
+	if f.ByPlace.Len == 0 {
+		f.ByPlace = more.ByPlace
+	}
 	f.Windows, f.Unlisted = f.Windows || more.Windows, f.Unlisted+more.Unlisted
 	for _, u := range more.Unseen {
 		f.NotSeen(u.Partition, u.What, u.Why)

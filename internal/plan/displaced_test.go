@@ -1,6 +1,8 @@
 package plan_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,7 +11,9 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/boottest"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/units"
@@ -70,4 +74,43 @@ func TestGrowthOverAPlaceThatTheBootNeeds(t *testing.T) {
 	require.Len(t, p.Refusals(false), 1)
 	p.Grow(l, l.Size+2*units.MiB)
 	require.Len(t, p.Refusals(false), 1)
+}
+
+// Data between partitions that move are a warning on a disk that no PC boots: a board may read them by their place.
+func TestDataBetweenPartitionsThatMove(t *testing.T) {
+	const at, n = 16_384, 128
+	disk := func(first, second uint32, put func(f forge.Bytes)) *layout.Layout {
+		f := tableforge.NewMBR(65_536, tableforge.Slot{Type: 0x83, Start: first, Sectors: 16_000},
+			tableforge.Slot{Type: 0x83, Start: second, Sectors: 20_000})
+		for i := range int64(n * 512) {
+			f[at*512+i] = 0x55
+		}
+		put(f)
+		return read(t, boottest.Disk(f))
+	}
+	for name, tc := range map[string]struct {
+		layout *layout.Layout
+		warns  bool
+	}{
+		"moved":          {disk(63, 30_001, func(forge.Bytes) {}), true},
+		"a PC":           {disk(63, 30_001, func(f forge.Bytes) { f.Put(0, boottest.Code("fa eb fe")) }), false},
+		"nothing there":  {disk(63, 30_001, func(f forge.Bytes) { clear(f[at*512 : (at+n)*512]) }), false},
+		"nothing moves":  {disk(128, 30_080, func(forge.Bytes) {}), false},
+		"a known loader": {disk(63, 30_001, func(f forge.Bytes) { f.Text(at*512, "\xd0\x0d\xfe\xed") }), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlan(t, tc.layout, align.Goal{Must: 64 * units.KiB, Want: units.MiB})
+			found := slices.DeleteFunc(slices.Clone(p.Notes), func(x align.Finding) bool {
+				return x.Code != "fixed-place" || x.Severity != align.Warning
+			})
+			if !tc.warns {
+				require.Empty(t, found)
+				return
+			}
+			require.Len(t, found, 1)
+			moved := p.Moves[0].To - p.Moves[0].From
+			require.Contains(t, found[0].Text, fmt.Sprintf("bytes %d to %d lie in no partition", at*512, (at+n)*512-1))
+			require.Contains(t, found[0].Text, fmt.Sprintf("go to byte %d:", at*512+moved))
+		})
+	}
 }

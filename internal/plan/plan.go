@@ -180,6 +180,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	p.outOfReach(l)
 	p.losses(l)
 	p.strays(l)
+	p.displacedData(l)
 	p.atEnd(l)
 	if p.Places.Mend && len(p.Moves) == 0 {
 		p.unmended(l)

@@ -160,6 +160,7 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 		}
 	}
 	around := aroundLoaders(g)
+	f.ByPlace = around.byPlace(g)
 	for _, p := range g.Partitions {
 		if p.Fixed != "" {
 			f.Link(p.Number, "%s", p.Fixed)
@@ -206,6 +207,17 @@ func aroundLoaders(g *boot.Guest) around {
 		}
 	}
 	return a
+}
+
+// byPlace returns where data of no partition may be a loader, by the rule for a partition without a name.
+func (a around) byPlace(g *boot.Guest) disk.Range {
+	switch {
+	case g.Code != boot.Empty:
+		return disk.Range{}
+	case a.system < 0:
+		return disk.Range{Len: g.Disk.Size()}
+	}
+	return disk.Range{Off: a.system, Len: max(0, min(firstRead, a.files)-a.system)}
 }
 
 // doubtful warns of a partition that something may read by its place: by its name, or as unknown content of a disk

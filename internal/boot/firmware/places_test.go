@@ -180,6 +180,24 @@ func TestDoubtfulPlaces(t *testing.T) {
 	}
 }
 
+// Data of no partition may be a loader where a partition without a name may be one.
+func TestDoubtfulPlacesOfNoPartition(t *testing.T) {
+	code := func(f forge.Bytes) forge.Bytes { f.Put(0, boottest.Code("fa eb fe")); return f }
+	for name, tc := range map[string]struct {
+		image forge.Bytes
+		at    int64 // sectors
+		may   bool
+	}{
+		"between partitions":           {behind(20_000, ""), 19_000, true},
+		"beyond 32 MiB":                {behind(80_000, ""), 79_000, true},
+		"a PC":                         {code(behind(20_000, "")), 19_000, false},
+		"behind all of an UEFI system": {behind(20_000, esp), 19_000, false},
+	} {
+		_, r := readBoard(t, tc.image)
+		require.Equal(t, tc.may, r.ByPlace.Overlaps(disk.Range{Off: tc.at * 512, Len: 512}), name)
+	}
+}
+
 // Ventoy checks that its second partition lies right behind the first, which starts at LBA 2048. Source: ventoy_cmd.c,
 // ventoy_check_official_device.
 func TestVentoy(t *testing.T) {
