@@ -3,11 +3,15 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/pattern"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -46,8 +50,64 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 				unlock(name)))
 		}
 	}
+	if img.Dir == nil { // of a server
+		return out, nil
+	}
+	for _, s := range savedStates {
+		if err := savedIn(img.Dir, s.folder, s.folder, s.names, &out); err != nil {
+			return nil, err
+		}
+	}
 	return out, nil
 }
+
+const guid = `[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}`
+
+// vboxState is the name of a saved state: the time, or the UUID of the machine in older versions. Spec: VirtualBox,
+// src/VBox/Main/src-server/MachineImpl.cpp, composeSavedStateFilename.
+var vboxState = pattern.Lazy(
+	`^(?:[0-9]{4}(?:-[0-9]{2}){2}T[0-9]{2}(?:-[0-9]{2}){2}-[0-9]{9}Z|\{` + guid + `\})\.sav$`)
+
+// savedStates are the states of saved machines in a folder beside the disk: names of folders in it, one in the other,
+// and of the file. Spec: VirtualBox manual, "The Machine Folder"; Microsoft, "Hyper-V virtual machine files" (.bin and
+// .vsv exist while a machine runs or is saved). The .vmrs of later versions exists of a machine that is off, too.
+var savedStates = []struct {
+	folder string
+	names  []func() *regexp.Regexp
+}{
+	{"Snapshots", []func() *regexp.Regexp{vboxState}},
+	{"Virtual Machines", []func() *regexp.Regexp{
+		pattern.Lazy(`^` + guid + `$`), pattern.Lazy(`^` + guid + `\.(?i:vsv|bin)$`),
+	}},
+}
+
+// savedIn adds the saved states in a folder, whose path below that of the image is at.
+func savedIn(above *gate.Folder, name, at string, names []func() *regexp.Regexp, out *[]ondisk.Issue) (err error) {
+	d, err := above.Enter(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, ondisk.ErrReference): // a link, or no folder
+		return nil
+	case err != nil:
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	found, err := d.Names(func(n string) bool { return names[0]().MatchString(n) })
+	if err != nil {
+		return err
+	}
+	slices.Sort(found)
+	for _, n := range found[:min(len(found), maxLocks)] {
+		below := path.Join(at, n)
+		if len(names) == 1 {
+			*out = append(*out, busy(fmt.Sprintf("%q %s", below, savedMachine), unlock(n)))
+		} else if err := savedIn(d, n, below, names[1:], out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const savedMachine = "is the state of a suspended virtual machine, which remembers the disk as it is"
 
 // driveBusy returns the issue of a disk that Windows uses: what is read of it at two times need not fit together.
 // Windows takes none offline whose medium is removable: that one can be copied.
@@ -131,7 +191,8 @@ func (img *Image) locks() ([]string, error) {
 
 // unlock returns the remedy for a file that shows that the image is in use.
 func unlock(name string) string {
-	if ext := path.Ext(name); ext == ".vmss" || ext == ".vmem" {
+	switch strings.ToLower(path.Ext(name)) {
+	case ".vmss", ".vmem", ".sav", ".vsv", ".bin":
 		return "resume the virtual machine and shut it down; the suspended state is lost otherwise"
 	}
 	return "shut the virtual machine down; if none runs and no program has the file open (fuser), the lock is stale: " +
@@ -144,10 +205,10 @@ func busy(text, remedy string) ondisk.Issue {
 
 // lockedBy returns how a file of the folder shows that the image is in use, empty if it does not. Spec: the lock files
 // of VMware Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended
-// machine.
+// machine, of VirtualBox too.
 func (img *Image) lockedBy(d *gate.Folder, name string) string {
 	ext := path.Ext(name)
-	if !strings.HasPrefix(name, ".lck-") && ext != ".lck" && ext != ".vmem" && ext != ".vmss" {
+	if !strings.HasPrefix(name, ".lck-") && ext != ".lck" && ext != ".vmem" && ext != ".vmss" && ext != ".sav" {
 		return "" // as thousands of extents, which need not be compared with each other
 	}
 	var memory bool
@@ -169,8 +230,8 @@ func (img *Image) lockedBy(d *gate.Folder, name string) string {
 		return "is the lock of an ESXi host on a file of this folder"
 	case ext == ".vmem" && memory:
 		return "is the memory of a running or suspended virtual machine"
-	case ext == ".vmss":
-		return "is the state of a suspended virtual machine, which remembers the disk as it is"
+	case ext == ".vmss", vboxState().MatchString(name):
+		return savedMachine
 	}
 	return ""
 }

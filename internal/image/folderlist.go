@@ -75,7 +75,8 @@ const maxLocks = 8
 func (f *Folder) Add(name string) {
 	ext := path.Ext(name)
 	switch {
-	case strings.HasSuffix(name, ".vmx.lck"), strings.HasPrefix(name, ".lck-"), ext == ".vmss":
+	case strings.HasSuffix(name, ".vmx.lck"), strings.HasPrefix(name, ".lck-"), ext == ".vmss",
+		ext == ".sav" && vboxState().MatchString(name):
 		at, _ := slices.BinarySearch(f.general, name)
 		if f.general = slices.Insert(f.general, at, name); len(f.general) > maxLocks {
 			f.general = f.general[:maxLocks]

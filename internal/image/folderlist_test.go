@@ -41,6 +41,7 @@ func TestLocksOfAFolder(t *testing.T) {
 		"a.vmdk", "a.vmdk.lck", "a-flat.vmdk", "a-flat.vmdk.lck", "b.vmdk.lck", "a.vmem", "a-8c1f.vmem", "a.1.vmem",
 		"ab.vmem", "a-.vmem", "a.vmx", "vm.vmx.lck",
 		".lck-01", "b.vmss", "x.lck", "a.lck", "lck", ".vmem", "vmem", "a_1.vmem",
+		"2024-05-06T07-08-09-123456789Z.sav", "a.sav",
 	}
 	dir := t.TempDir()
 	disk := make([]byte, 1<<20)
@@ -54,7 +55,7 @@ func TestLocksOfAFolder(t *testing.T) {
 	imagetest.Write(t, dir, "a.vmdk", []byte(vmdkforge.Descriptor("monolithicFlat", `RW 2048 FLAT "a-flat.vmdk" 0`)))
 	alone, err := imagetest.Open(t, filepath.Join(dir, "a.vmdk")).Busy()
 	require.NoError(t, err)
-	require.Len(t, alone, 9)
+	require.Len(t, alone, 10)
 
 	img, err := image.Open(filepath.Join(dir, "a.vmdk"),
 		image.Options{Beside: &image.Beside{Locks: f.Locks([]string{"a.vmdk", "a-flat.vmdk"})}})

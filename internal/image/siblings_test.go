@@ -100,6 +100,19 @@ func TestBusyNeighbours(t *testing.T) {
 		{"memory of the machine", "disk-4f7a.vmem", false, "memory of a running or suspended"},
 		{"memory of another machine", "other.vmem", false, ""},
 		{"a suspended machine", "xp.vmss", false, "suspended"},
+		{"VirtualBox's saved state", "2024-05-06T07-08-09-123456789Z.sav", false, "suspended"},
+		{"of its old versions", "{0b9a2c5d-1f3e-4a5b-8c7d-9e0f1a2b3c4d}.sav", false, "suspended"},
+		{"of a machine below", "Snapshots/2024-05-06T07-08-09-123456789Z.sav", false, "suspended"},
+		{"a game", "level 1.sav", false, ""},
+		{"a snapshot of VirtualBox", "Snapshots/{0b9a2c5d-1f3e-4a5b-8c7d-9e0f1a2b3c4d}.vdi", false, ""},
+		{
+			"Hyper-V's saved state", "Virtual Machines/0B9A2C5D-1F3E-4A5B-8C7D-9E0F1A2B3C4D/" +
+				"0B9A2C5D-1F3E-4A5B-8C7D-9E0F1A2B3C4D.vsv", false, "suspended",
+		},
+		{
+			"a machine of Hyper-V that is off", "Virtual Machines/0B9A2C5D-1F3E-4A5B-8C7D-9E0F1A2B3C4D.vmrs", false, "",
+		},
+		{"a file with the name of that folder", "Snapshots", false, ""},
 		{"what belongs to every machine", "xp.vmx", false, ""},
 		{"a file that only sounds like a lock", "readme-lck-1.txt", false, ""},
 	} {
@@ -109,6 +122,7 @@ func TestBusyNeighbours(t *testing.T) {
 			case tc.folder:
 				require.NoError(t, os.Mkdir(filepath.Join(dir, tc.entry), 0o755))
 			case tc.entry != "":
+				require.NoError(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(tc.entry)), 0o755))
 				imagetest.Write(t, dir, tc.entry, nil)
 			}
 			issues, err := img.Busy()
