@@ -39,9 +39,10 @@ func TestReportThroughLink(t *testing.T) {
 func TestReportBesideImages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	f := newFault(t, seededDisk(t, filepath.Join(dir, ".x.json.partial"), "disk"))
-	before := sha256Of(t, f.source)
+	beside := seededDisk(t, filepath.Join(dir, ".x.json.partial"), "disk")
+	f := newFault(t, seededDisk(t, filepath.Join(dir, "d.raw"), "disk"))
+	before := sha256Of(t, beside)
 	r := trueup(t, "align", f.source, f.dest, "--to", "raw", "--out", filepath.Join(dir, "x.json"))
 	require.Equal(t, 0, r.code, r.stderr)
-	require.Equal(t, before, sha256Of(t, f.source))
+	require.Equal(t, before, sha256Of(t, beside))
 }
