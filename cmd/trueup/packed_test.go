@@ -258,7 +258,9 @@ func TestScanOfPackedImages(t *testing.T) {
 			require.Equal(t, rows[plain].Verdict, x.Verdict, name)
 		}
 	}
-	for _, name := range []string{"far.img.gz", "far.img.xz", "cut.img.xz", "rest.box", "vm.box", "flat.tar", "two.zip"} {
+	for _, name := range []string{
+		"far.img.gz", "far.img.xz", "cut.img.xz", "rest.box", "vm.box", "flat.tar", "two.zip",
+	} {
 		require.Equal(t, "packed", rows[name].State, name)
 	}
 	scan()

@@ -83,8 +83,8 @@ func (l *Layout) HidesData() {
 	l.Blank = false
 }
 
-// checkUnnamed looks for data of an unknown kind on a disk whose table has no partition that a guest uses: another table
-// or a volume can stand behind the signature of an empty MBR.
+// checkUnnamed looks for data of an unknown kind on a disk whose table has no partition that a guest uses: another
+// table or a volume can stand behind the signature of an empty MBR.
 func (l *Layout) checkUnnamed(d disk.Disk) error {
 	used := l.Table.Structures()
 	for _, p := range l.Partitions {

@@ -23,16 +23,17 @@ func (s *Source) countSectors() {
 	s.shownOtherwise()
 }
 
-// shownOtherwise makes an error of an MBR that counts other sectors than those that its image states, and could state: a
-// machine reads the table by the stated size, and finds no partition. The bytes can still be copied.
+// shownOtherwise makes an error of an MBR that counts other sectors than those that its image states, and could state:
+// a machine reads the table by the stated size, and finds no partition. The bytes can still be copied.
 func (s *Source) shownOtherwise() {
 	found, stated := s.Layout.Sectors, s.Image.StatedSectors()
 	if found.By != layout.BootRecords || stated == 0 || stated == found.Counted || s.Image.OnDevice() ||
 		s.Image.HoldsSectors(s.Image.Format, found.Counted) != nil {
 		return
 	}
-	err := ondisk.In(ondisk.ErrFormat, "the partition table counts sectors of %d bytes, and the %s states those of %d: "+
-		"a machine finds no partition", found.Counted, s.shownBy(), stated)
+	err := ondisk.In(ondisk.ErrFormat,
+		"the partition table counts sectors of %d bytes, and the %s states those of %d: a machine finds no partition",
+		found.Counted, s.shownBy(), stated)
 	s.Layout.Issues = append(s.Layout.Issues, ondisk.Issue{
 		Code: codeSectors, Effect: ondisk.BadVolume, Err: err, Text: err.Error(),
 		Remedy: "trueup convert --to raw, and state the size where the copy is attached (QEMU: logical_block_size)",

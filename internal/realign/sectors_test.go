@@ -149,8 +149,8 @@ func TestContainersThatShowOtherSectors(t *testing.T) {
 	}
 }
 
-// TestVHDXThatStatesOtherSectors has an MBR of 512-byte sectors in a VHDX whose metadata state 4096: its machine finds no
-// partition. Inspect and scan call it malformed, and only its bytes are copied. Spec: [MS-VHDX] 2.6.2.4.
+// TestVHDXThatStatesOtherSectors has an MBR of 512-byte sectors in a VHDX whose metadata state 4096: its machine finds
+// no partition. Inspect and scan call it malformed, and only its bytes are copied. Spec: [MS-VHDX] 2.6.2.4.
 func TestVHDXThatStatesOtherSectors(t *testing.T) {
 	dir := t.TempDir()
 	path := converted(t, sized(t, dir, "mbr", 512), "a.vhdx", "vhdx")

@@ -173,8 +173,8 @@ func (t *Table) Tail(size int64) disk.Shift {
 	return t.gpt.tail(size)
 }
 
-// Structures returns where the table lies: sector 0, extended boot records, and both copies of a GPT. A copy that is not
-// valid has its usual place.
+// Structures returns where the table lies: sector 0, extended boot records, and both copies of a GPT. A copy that is
+// not valid has its usual place.
 func (t *Table) Structures() []disk.Range {
 	sector := func(off int64) disk.Range { return disk.Range{Off: off, Len: t.SectorSize} }
 	out := []disk.Range{sector(0)}

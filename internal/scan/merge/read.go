@@ -124,7 +124,8 @@ func (l line) summary() (*results.Summary, error) {
 		}
 		*at = parsed.UTC().Format(time.RFC3339)
 	}
-	if min(s.Skipped, s.Temporary, s.Links) < 0 || s.UnreadableCount < len(s.Unreadable) || s.UnreadableCount > maxCount {
+	if min(s.Skipped, s.Temporary, s.Links) < 0 || s.UnreadableCount < len(s.Unreadable) ||
+		s.UnreadableCount > maxCount {
 		return nil, errors.New("a summary with impossible counts")
 	}
 	for n := range s.Unreadable {

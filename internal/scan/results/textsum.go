@@ -62,6 +62,15 @@ func (p *printer) summary(partly int) {
 	if i := s.Isolation; i.Achieved != "" && (p.t.Verbose || i.Achieved != i.Wanted || i.Note != "") {
 		p.para("", "Isolation: "+strings.TrimSuffix(isolationWords(i), ".")+".")
 	}
+	p.passedOver()
+	if s.Images > 0 && s.Merged == nil {
+		p.para("", workText(s))
+	}
+}
+
+// passedOver prints the files and links that were not looked at.
+func (p *printer) passedOver() {
+	s := p.s
 	if s.Temporary > 0 {
 		p.para("", "Passed over "+counted(s.Temporary, "file", "files")+" that runs of trueup have not completed "+
 			"(such as "+report.SafeMessage(cmp.Or(s.Leftover, ".NAME.partial"))+"): the next run to the same name "+
@@ -70,9 +79,6 @@ func (p *printer) summary(partly int) {
 	if s.Links > 0 {
 		p.para("", linksText(s.Links))
 	}
-	if s.Images > 0 && s.Merged == nil {
-		p.para("", workText(s))
-	}
 }
 
 // linksText names the links behind which nothing was looked for.
@@ -80,8 +86,8 @@ func linksText(n int) string {
 	if n == 1 {
 		return "1 symbolic link was not followed: an image behind it is judged only where its own folder is scanned."
 	}
-	return thousands(int64(n)) + " symbolic links were not followed: images behind them are judged only where their own " +
-		"folders are scanned."
+	return thousands(int64(n)) + " symbolic links were not followed: images behind them are judged only where their " +
+		"own folders are scanned."
 }
 
 // heads says what a verdict by the head of a packed image leaves open, where counts do not.
