@@ -13,19 +13,22 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// confinedCommands are all that read images, with IMAGE for one of them and DEST for what is written.
+// confinedCommands are all that read images, with IMAGE for one of them, COPY for a copy beside it, and DEST for the
+// file that is written.
 var confinedCommands = map[string][]string{
 	"inspect":                {"inspect", "IMAGE"},
 	"plan":                   {"plan", "IMAGE"},
 	"align":                  {"align", "IMAGE", "DEST"},
 	"convert":                {"convert", "IMAGE", "DEST"},
-	"verify":                 {"verify", "IMAGE", "IMAGE"},
+	"verify":                 {"verify", "IMAGE", "COPY"},
 	"scan without processes": {"scan", "--isolation", "none", "IMAGE"},
 }
 
+func copyOf(image string) string { return image + ".copy.vmdk" }
+
 func confinedArgs(args []string, image, dest string) (out []string) {
 	for _, a := range args {
-		out = append(out, strings.NewReplacer("IMAGE", image, "DEST", dest).Replace(a))
+		out = append(out, strings.NewReplacer("IMAGE", image, "COPY", copyOf(image), "DEST", dest).Replace(a))
 	}
 	return out
 }
@@ -50,6 +53,7 @@ func needsLandlock(t *testing.T) {
 func TestCommandsConfineThemselves(t *testing.T) {
 	strace := disktest.Tool(t, "strace")
 	image := sampleDisk(t)
+	disktest.Run(t, "cp", image, copyOf(image))
 	needsLandlock(t)
 	for name, args := range confinedCommands {
 		t.Run(name, func(t *testing.T) {
@@ -87,6 +91,7 @@ func requireConfined(t *testing.T, calls string) {
 func TestCommandsWithoutLandlock(t *testing.T) {
 	strace := disktest.Tool(t, "strace")
 	image := sampleDisk(t)
+	disktest.Run(t, "cp", image, copyOf(image))
 	lacking := []string{
 		"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e",
 		"inject=landlock_create_ruleset:error=ENOSYS", builtPath,

@@ -116,6 +116,7 @@ func TestAdviceOfImages(t *testing.T) {
 		"no partition": {func(t *testing.T, raw string) {
 			t.Helper()
 			disktest.WriteAt(t, raw, mbrEntryAt, make([]byte, mbrEntrySize))
+			disktest.WriteAt(t, raw, sectorSize, make([]byte, (8<<20)-sectorSize)) // else its content is unknown
 		}, 0, "none", "data"},
 	} {
 		t.Run(name, func(t *testing.T) {

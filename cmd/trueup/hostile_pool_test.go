@@ -103,7 +103,7 @@ func brokenLVM() []hostile {
 			}),
 		},
 		{
-			name: "T66 LVM larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
+			name: "T66 LVM larger than its partition", code: "format", report: true,
 			image: lvmImage(func(v forge.Bytes) { v.U64(poolforge.LVMDeviceSize, 1<<62) }),
 			says: []string{
 				"the lvm2_member has 4611686018427387904 bytes by its own structures", "the partition has 4194304",
@@ -140,7 +140,7 @@ func brokenMD() []hostile {
 		md0(binary.BigEndian, "checksum, big-endian", poolforge.MD0Checksum,
 			func(s forge.Bytes) { s.U32(poolforge.MD0Level, 5) }, "checksum"),
 		{
-			name: "T66 md larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
+			name: "T66 md larger than its partition", code: "format", report: true,
 			image: md1Image("1.1", func(s forge.Bytes) { s.U64(poolforge.MD1DataSize, math.MaxUint64) }),
 			says:  []string{"the linux_raid_member has", "the partition has 4194304"},
 		},

@@ -136,7 +136,7 @@ func testsOf(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9]+)\([a-z]+ \*testing\.[TF]\)`)
 	tests := map[string]bool{}
-	for _, dir := range []string{"cmd", "internal"} {
+	for _, dir := range []string{"cmd", "fleet", "internal"} {
 		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry,
 			err error,
 		) error {

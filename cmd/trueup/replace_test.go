@@ -72,7 +72,7 @@ func TestSourceHasAPartialName(t *testing.T) {
 	dir := t.TempDir()
 	raw := seededDisk(t, filepath.Join(dir, ".o.raw.partial"), "raw")
 	for _, flags := range [][]string{nil, {"--force"}} {
-		requireSpared(t, 64, raw, filepath.Join(dir, "o.raw"), flags...)
+		requireSpared(t, 4, raw, filepath.Join(dir, "o.raw"), flags...)
 	}
 	for _, extent := range []string{".x-flat.vmdk.partial", ".x-1-flat.vmdk.partial"} {
 		dir := t.TempDir()

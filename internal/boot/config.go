@@ -59,6 +59,9 @@ func (g *Guest) NotSeen(p Partition, what string, err error) {
 	}
 }
 
+// Missed reports whether a search in a partition could not look at all of it.
+func (g *Guest) Missed(p Partition) bool { return g.unseen[p.Number] }
+
 // WhyUnseen words the error of Files, or of a file in it.
 func WhyUnseen(p Partition, err error) string {
 	switch {

@@ -123,7 +123,7 @@ var edges = map[string][]string{
 	},
 	"internal/boot/linux": {
 		"internal/boot", "internal/fs/ext", "internal/guestfile", "internal/pattern", "internal/table",
-		"internal/volume",
+		"internal/volume", "internal/volume/stack", // a swap file is probed as a swap partition is
 	},
 	// A registry is a hive. The traits of a kind say what Windows starts from.
 	// What is rewritten must outlast the replay of an open log. A disk decides what a BitLocker volume is that does not

@@ -110,7 +110,7 @@ func (x *run) home() string {
 // unsearched returns the warning of a search that ended early, at its bound or at a folder with errors.
 func unsearched(err error) ondisk.Issue {
 	return ondisk.Issue{
-		Code: "overlays-unseen", Effect: ondisk.Warn,
+		Code: image.CodeUnseen, Effect: ondisk.Warn,
 		Text:   fmt.Sprintf("overlays of it (snapshots, linked clones): not all folders were searched: %v", err),
 		Remedy: "name the folders that can hold some with --allow-folder, which have to be read",
 	}

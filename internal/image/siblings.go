@@ -47,6 +47,9 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	return slices.Concat(snapshots(children), viewsOf(views), missed.issues(), linked), err
 }
 
+// CodeUnseen is the code of the warning of files and folders in which overlays were not looked for.
+const CodeUnseen = "overlays-unseen"
+
 // unseen are the files and folders that a search for snapshots could not look at.
 type unseen struct {
 	first error
@@ -71,7 +74,7 @@ func (u *unseen) issues() []ondisk.Issue {
 		more = fmt.Sprintf(" (and %d more)", u.n-1)
 	}
 	return []ondisk.Issue{{
-		Code: "overlays-unseen", Effect: ondisk.Warn,
+		Code: CodeUnseen, Effect: ondisk.Warn,
 		Text: fmt.Sprintf("overlays of it (snapshots, linked clones): not seen: %v%s; one of this disk would mix the "+
 			"old layout with the new one", u.first, more),
 		Remedy: "run trueup as a user who may read it, or make sure that it is no overlay of this disk",

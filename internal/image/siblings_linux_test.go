@@ -187,7 +187,8 @@ func TestFoldersTooDeep(t *testing.T) {
 
 // TestDataFilesByEachName finds the qcow2 whose data lie in a file, by each form of its name.
 func TestDataFilesByEachName(t *testing.T) {
-	t.Parallel()
+	// Not parallel: a program that another test starts has the files of this process until it runs, and qemu-img finds
+	// their locks.
 	disktest.Tool(t, "qemu-img")
 	dir := t.TempDir()
 	data, user := filepath.Join(dir, "data.raw"), filepath.Join(dir, "disk.qcow2")

@@ -72,7 +72,7 @@ def write_other(stem, n, rng):
         (b".txt", b"Notes on a template.\n" * (n % 9 + 1)),
         (b".pdf", b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n1 0 obj\n<<>>\nendobj\n%%EOF\n"),
         (b".gz", gzip.compress(rng.randbytes(3000), mtime=0)),
-        (b".img", b""),
+        (b".img", b"no disk\n"),
         (b".vmx", b'.encoding = "UTF-8"\nconfig.version = "8"\nscsi0:0.fileName = "vm.vmdk"\n'),
         (b".nvram", b"MRVN" + rng.randbytes(8680)),
         (b".mf", b"SHA256(gone.ovf)= " + b"0" * 64 + b"\n"),

@@ -161,6 +161,7 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 	}
 	around := aroundLoaders(g)
 	f.ByPlace = around.byPlace(g)
+	var warned, more int
 	for _, p := range g.Partitions {
 		if p.Fixed != "" {
 			f.Link(p.Number, "%s", p.Fixed)
@@ -169,12 +170,30 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 			})
 			continue
 		}
-		if err := around.doubtful(&f, g, p); err != nil {
+		text, err := around.doubtful(g, p)
+		switch {
+		case err != nil:
 			return f, err
+		case text == "":
+		case warned == maxDoubtful:
+			more++
+		default:
+			warned++
+			f.Warn(fixedCode, p.Number, text, remedyDoubtful)
 		}
+	}
+	if more > 0 {
+		f.Warn(fixedCode, 0, fmt.Sprintf("%d more partitions of unknown content are on a disk that a board may start "+
+			"from", more), remedyDoubtful)
 	}
 	return f, nil
 }
+
+// maxDoubtful bounds the partitions that are warned of one by one: a table can name thousands.
+const maxDoubtful = 8
+
+const remedyDoubtful = "leave it where it is (--partition selects others), or install the loader again at its place in " +
+	"the copy"
 
 const fixedCode = "fixed-place"
 
@@ -220,24 +239,24 @@ func (a around) byPlace(g *boot.Guest) disk.Range {
 	return disk.Range{Off: a.system, Len: max(0, min(firstRead, a.files)-a.system)}
 }
 
-// doubtful warns of a partition that something may read by its place: by its name, or as unknown content of a disk
-// without code for a PC. An active partition, or one behind an EFI system partition, is rather that of a PC: it counts
-// in front of the last file system only.
-func (a around) doubtful(f *boot.Found, g *boot.Guest, p boot.Partition) error {
+// doubtful returns the warning of a partition that something may read by its place, empty for none: by its name, or as
+// unknown content of a disk without code for a PC. An active partition, or one behind an EFI system partition, is
+// rather that of a PC: it counts in front of the last file system only.
+func (a around) doubtful(g *boot.Guest, p boot.Partition) (text string, err error) {
 	if p.Volume.Kind != volume.Unknown || p.Kind == table.Extended || boot.NoFiles(p) {
-		return nil
+		return "", nil
 	}
 	early := p.Off < firstRead
 	named := early && slices.Contains(loaderNames, strings.ToLower(p.Name))
 	front := early && a.files > p.Off && a.system <= p.Off
 	if !named && (g.Code != boot.Empty || !front && (a.system >= 0 || p.Active)) {
-		return nil
+		return "", nil
 	}
 	loader, used, err := g.Area(p)
 	if !used || err != nil || (!named && loader != boot.Unknown) { // that of a PC, which its finder describes
-		return err
+		return "", err
 	}
-	text := "its content is not known"
+	text = "its content is not known"
 	switch {
 	case named:
 		text = fmt.Sprintf("its name is %.32q, and ", p.Name) + text
@@ -246,8 +265,6 @@ func (a around) doubtful(f *boot.Found, g *boot.Guest, p boot.Partition) error {
 	default:
 		text += ", on a disk without boot code for a PC"
 	}
-	f.Warn(fixedCode, p.Number, text+fmt.Sprintf(": if a boot ROM or loader reads it from LBA %d, a board does not "+
-		"boot from the copy", p.Off/g.Disk.SectorSize()),
-		"leave it where it is (--partition selects others), or install the loader again at its place in the copy")
-	return nil
+	return text + fmt.Sprintf(": if a boot ROM or loader reads it from LBA %d, a board does not boot from the copy",
+		p.Off/g.Disk.SectorSize()), nil
 }

@@ -30,8 +30,8 @@ var finders = []boot.Finder{
 	firmware.ExFATOffset,
 	firmware.UEFI,
 	grub.EFI,
-	linux.Hibernation,
 	linux.Configuration,
+	linux.Hibernation,
 	windows.Logs,
 	boot.Volumes,
 }

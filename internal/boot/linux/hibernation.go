@@ -56,7 +56,9 @@ func eachView(g *boot.Guest, do func(boot.Partition, guestfile.FS, *boot.Found) 
 		for _, view := range views(files) {
 			err := do(p, view, f)
 			if boot.Understood(err) {
-				f.NotSeen(p.Number, searched, err.Error())
+				if !g.Missed(p) { // else the search for configurations has recorded the partition
+					g.NotSeen(p, searched, err)
+				}
 			} else if tolerable(err) != nil {
 				return err
 			}

@@ -338,10 +338,11 @@ func unused(img *image.Image, shown string) error {
 		if err != nil {
 			return err
 		}
-		if len(issues) > 0 {
-			return &ondisk.Refusal{
-				Code: "busy", Reason: "DEST " + shown + " cannot be replaced: " + issues[0].Text,
-				Remedy: issues[0].Remedy,
+		for _, i := range issues {
+			if i.Code != image.CodeUnseen { // files of other users are no reason: --force says that DEST may go
+				return &ondisk.Refusal{
+					Code: "busy", Reason: "DEST " + shown + " cannot be replaced: " + i.Text, Remedy: i.Remedy,
+				}
 			}
 		}
 	}

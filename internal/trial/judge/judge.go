@@ -272,14 +272,15 @@ func alike(b, a *side) (Verdict, string) {
 	return Same, "both runs come to " + a.came()
 }
 
-// only returns what a run has shown and the other one never did, empty if there is nothing.
+// only returns what a run has shown and the other one never did, empty if there is nothing. A screen of the firmware is
+// there for a moment, which a busy host can miss.
 func (s *side) only(other *side) string {
 	drawn := func(f film.Frame) bool { return f.Picture != nil }
 	if slices.ContainsFunc(s.film.Frames, drawn) && !slices.ContainsFunc(other.film.Frames, drawn) {
 		return "graphics before"
 	}
 	for _, text := range slices.Sorted(maps.Keys(s.seen)) {
-		if !other.seen[text] && !mayMiss(text) && readable(text) {
+		if !other.seen[text] && !mayMiss(text) && !firmware().MatchString(text) && readable(text) {
 			return quoted(text) + " before"
 		}
 	}

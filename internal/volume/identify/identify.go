@@ -84,16 +84,25 @@ func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, e
 	return choose(dropStale(dropSliced(dropHidden(unwrap(found))))), nil
 }
 
-// outgrown reports a volume that is larger than its partition, whatever it is.
+// outgrown reports a volume that is larger than its partition, whatever it is. One that lacks a whole block is
+// malformed, but for swap, which holds nothing that a move could cut off.
 func outgrown(v *volume.Volume, size int64) {
 	if v.Size <= size {
 		return
 	}
 	text := fmt.Sprintf("the %s has %d bytes by its own structures, but the partition has %d", v.Kind, v.Size, size)
-	v.Note(volume.CodeSize, ondisk.Warn, text, "run its check in the guest (fsck, pvck, mdadm --examine), and see "+
-		"whether data are missing")
-	if v.Kind == volume.Swap {
-		return // it holds nothing that a move could cut off
+	const check = "run its check in the guest (fsck, pvck, mdadm --examine), and see whether data are missing"
+	switch {
+	case v.Kind == volume.Swap:
+		v.Note(volume.CodeSize, ondisk.Warn, text, check)
+		return
+	case v.End() > size:
+		v.Issues = append(v.Issues, ondisk.Issue{
+			Code: volume.CodeSize, Effect: ondisk.BadVolume, Text: text, Remedy: check,
+			Err: ondisk.In(ondisk.ErrFormat, "%s", text),
+		})
+	default:
+		v.Note(volume.CodeSize, ondisk.Warn, text, check)
 	}
 	v.Note(volume.CodeSize, ondisk.Refuse, text, "correct the partition table or the volume in the guest first")
 }

@@ -1,6 +1,7 @@
 package identify
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -41,6 +43,8 @@ func TestVolumeLargerThanItsPartition(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, int64(size), v.Size)
 			require.Contains(t, disktest.Codes(v.Issues), volume.CodeSize)
+			bad := slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
+			require.Equal(t, v.Kind != volume.Swap, bad)
 		})
 	}
 }
