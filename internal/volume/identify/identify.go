@@ -98,11 +98,11 @@ func outgrown(v *volume.Volume, size int64) {
 		return
 	case v.End() > size:
 		v.Issues = append(v.Issues, ondisk.Issue{
-			Code: volume.CodeSize, Effect: ondisk.BadVolume, Text: text, Remedy: check,
+			Code: volume.CodeSize, Effect: ondisk.BadVolume, OnMove: true, Text: text, Remedy: check,
 			Err: ondisk.In(ondisk.ErrFormat, "%s", text),
 		})
-	default:
-		v.Note(volume.CodeSize, ondisk.Warn, text, check)
+		return
 	}
+	v.Note(volume.CodeSize, ondisk.Warn, text, check)
 	v.Note(volume.CodeSize, ondisk.Refuse, text, "correct the partition table or the volume in the guest first")
 }
