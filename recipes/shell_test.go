@@ -23,6 +23,18 @@ func TestCommandAfterACopy(t *testing.T) {
 	k.shell("[ ! -e xp-aligned.sha256 ]")
 }
 
+// A copy that a judge finds to be wrong keeps its first name.
+func TestSecondOpinion(t *testing.T) {
+	k := newKitchen(t, "qemu-img")
+	commands := strings.Join(k.follow("A second opinion before the name"), "")
+	k.shell(commands)
+	k.aligned("xp-judged.img")
+	_, judge, _ := strings.Cut(commands, "&& ")
+	k.shell("rm xp-judged.img && truncate -s 1M xp.new.img")
+	require.Contains(k, k.shell("("+judge+") || echo failed with $?"), "failed with")
+	k.shell("[ ! -e xp-judged.img ]")
+}
+
 // Both lines write the same copy.
 func TestSlowCopy(t *testing.T) {
 	k := newKitchen(t, "nbdkit", "ionice")
