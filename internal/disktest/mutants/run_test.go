@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,7 +33,11 @@ func TestOnlyWhatPassesWithoutAMutantKillsIt(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			script := filepath.Join(dir, "suite.test")
-			require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700))
+			// A child that is forked meanwhile would have the script open for writing, and it could not be run.
+			syscall.ForkLock.RLock()
+			err := os.WriteFile(script, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700)
+			syscall.ForkLock.RUnlock()
+			require.NoError(t, err)
 			b := &bench{root: dir, cache: t.TempDir()}
 			l := &loaded{suite: suite{path: "."}, binary: script}
 			for _, name := range []string{"TestA", "TestB"} {
