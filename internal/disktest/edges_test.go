@@ -48,7 +48,7 @@ var edges = map[string][]string{
 	"internal/image": {
 		"internal/image/driver", "internal/image/gate", "internal/image/qcow2", "internal/image/raw",
 		"internal/image/vdi", "internal/image/vhd",
-		"internal/image/vhdx", "internal/image/vmdk", "internal/ovf", "internal/sys",
+		"internal/image/vhdx", "internal/image/vmdk", "internal/ovf", "internal/pattern", "internal/sys",
 	},
 	// Before a file is made or replaced, the images of its folder are asked whether they need what is there.
 	"internal/image/store": {
