@@ -232,6 +232,9 @@ func (w *Work) advice() string {
 	return strings.Join(out, ", ")
 }
 
+// AtWork reports whether another run has the journal open, which passes when it ends.
+func (w *Work) AtWork() bool { return w.Text == atWork.Text }
+
 // Refusal returns the error of a disk that may not be used now, nil for one that may.
 func (w *Work) Refusal() error {
 	if w == nil || !w.Blocks {

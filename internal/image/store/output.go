@@ -208,6 +208,9 @@ func (o *Output) checkUnfinished() error {
 	}
 	w.Path = o.path
 	i := w.Issue()
+	if w.AtWork() {
+		i.Code = "busy"
+	}
 	return &ondisk.Refusal{Code: i.Code, Reason: who + ": " + i.Text, Remedy: i.Remedy}
 }
 
