@@ -102,7 +102,7 @@ func brokenHeaders() []brokenHeader {
 			"header crc32 0x12345678", tableforge.GPTHeaderCRC, true,
 		},
 		brokenHeader{
-			"a byte of the header", func(h forge.Bytes) { h.U8(tableforge.GPTDiskGUID, 0) }, "header crc32",
+			"a byte of the header", func(h forge.Bytes) { h.U8(tableforge.GPTMyLBA+7, 1) }, "header crc32",
 			tableforge.GPTHeaderCRC, true,
 		},
 	)

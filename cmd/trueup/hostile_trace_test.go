@@ -102,7 +102,9 @@ func (w watch) checkCall(t testing.TB, path, dest string, c nameCall) {
 		// the command confines itself to the folder of DEST
 		allowed = allowed || ownFiles.MatchString(p) || strings.HasPrefix(dest, p)
 		// of work that was left open
-		for _, name := range []string{"%s.trueup", ".%s.partial", ".%s.replaced", ".%s.exchange", ".%s.trial", ".%s.moved"} {
+		for _, name := range []string{
+			"%s.trueup", ".%s.partial", ".%s.replaced", ".%s.exchange", ".%s.trial", ".%s.moved",
+		} {
 			allowed = allowed || !opens && p == fmt.Sprintf(name, filepath.Base(path))
 		}
 		for _, name := range w.open {

@@ -192,8 +192,8 @@ func findBoards(g *boot.Guest) (f boot.Found, err error) {
 // maxDoubtful bounds the partitions that are warned of one by one: a table can name thousands.
 const maxDoubtful = 8
 
-const remedyDoubtful = "leave it where it is (--partition selects others), or install the loader again at its place in " +
-	"the copy"
+const remedyDoubtful = "leave it where it is (--partition selects others), or install the loader again at its " +
+	"place in the copy"
 
 const fixedCode = "fixed-place"
 
