@@ -2,6 +2,7 @@ package realign
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 
 	"github.com/trueup/trueup/internal/nbd"
@@ -33,10 +34,12 @@ func refuseWeb(uri, work string) error {
 	default:
 		command = `align "$uri" DEST`
 	}
+	remedy := fmt.Sprintf("nbdkit serves it: nbdkit -U - curl %s --run 'trueup %s'", shell.Quote(Shown(uri)), command)
+	if !shell.ForBash(runtime.GOOS) {
+		remedy = "download it first; there is no nbdkit on this system"
+	}
 	return fmt.Errorf("%s: %w", Shown(uri), &ondisk.Refusal{
-		Code: "unsupported", Reason: "trueup reads files and exports of NBD, and no web addresses",
-		Remedy: fmt.Sprintf("nbdkit serves it: nbdkit -U - curl %s --run 'trueup %s'", shell.Quote(Shown(uri)),
-			command),
+		Code: "unsupported", Reason: "trueup reads files and exports of NBD, and no web addresses", Remedy: remedy,
 	})
 }
 
