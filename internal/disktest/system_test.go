@@ -21,8 +21,8 @@ import (
 // client; merge reads results of scans;
 // unpack makes the file into which images are unpacked;
 // trial makes the temporary files of QEMU and
-// waits for it; qemuimg, guestfs and opinion start programs, and make links
-// for them; in a fleet, engine reads keys, locks its store and waits for its
+// waits for it; qemuimg, guestfs and self start programs, and opinion looks for them and makes a folder
+// for one; in a fleet, engine reads keys, locks its store and waits for its
 // server, queue keeps small files, work starts trueup and waits for it, fleetcmd reads worklists and keeps a
 // report, and web reads its token, listens and follows the queue; bench makes its scratch file, starts fio, and reads
 // what /proc and /sys say about the storage; disktest is for tests.

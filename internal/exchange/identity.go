@@ -84,8 +84,8 @@ func (s shape) identified() bool {
 		slices.ContainsFunc(s.Parts, func(p part) bool { return p.GUID != "" || p.UUID != "" })
 }
 
-// another returns by what a disk is another one than that of the shape s; empty if it is the same one. What the journal
-// has no identifier of is not compared.
+// another returns the identifier by which a disk differs from the shape s; empty if all agree. Identifiers that the
+// journal lacks are not compared.
 func (s shape) another(is shape) string {
 	if s.ID != "" && is.ID != s.ID {
 		return fmt.Sprintf("the identifier of the disk is %q, and was %q", is.ID, s.ID)

@@ -68,8 +68,8 @@ func (x *run) overlaysOfFinish(o unfinished.Options) error {
 	return x.overlays(string(x.Old[0].Other), o, "give --force to lose it")
 }
 
-// overlays refuses to take a disk away that an overlay below its folder, or in one of o.Search, needs. It notes what
-// could not be looked at.
+// overlays refuses to remove the base of an overlay below the folder of the disk or in o.Search. It notes folders and
+// files that it could not read.
 func (x *run) overlays(base string, o unfinished.Options, force string) error {
 	var found []string
 	missed, err := x.eachAt(base, func(img *image.Image) ([]ondisk.Issue, error) {

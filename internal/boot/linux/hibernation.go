@@ -45,8 +45,8 @@ func findHibernation(g *boot.Guest) (boot.Found, error) {
 	return f, err
 }
 
-// eachView calls do for each state in which the files of a partition can be read. What is wrong with a file system ends
-// the search in it, not in others.
+// eachView calls do for each state in which the files of a partition can be read. A damaged file system ends the
+// search in it, not in others.
 func eachView(g *boot.Guest, do func(boot.Partition, guestfile.FS, *boot.Found) error) (boot.Found, error) {
 	return boot.Everywhere(func(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		files, err := g.Files(p)
