@@ -83,9 +83,6 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 		return nil, err
 	}
 	defer func() { err = closed(s, err) }()
-	if _, err := os.Stat(c.Dest); err != nil {
-		return nil, ondisk.In(ondisk.ErrUsage, "DEST: other programs cannot open it as a file: %w", err)
-	}
 	d, err := c.serve(ctx, &dest, c.Dest)
 	if n := source.Image.SectorSize; err == nil && dest.Image.Format == "raw" && dest.Image.SectorSize != n {
 		_ = d.Close() // nobody has read it
@@ -95,6 +92,9 @@ func Ask(ctx context.Context, stderr io.Writer, c Case) (t Table, err error) {
 		return nil, err
 	}
 	defer func() { err = closed(d, err) }()
+	if _, err := os.Stat(c.Dest); err != nil {
+		return nil, ondisk.In(ondisk.ErrUsage, "DEST: other programs cannot open it as a file: %w", err)
+	}
 	if len(dest.Image.Chain) > 0 {
 		return nil, ondisk.In(ondisk.ErrUsage, "DEST %s is a snapshot, which other programs may take for complete; "+
 			"consolidate it first", c.Dest)
