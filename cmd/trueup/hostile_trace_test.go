@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -26,21 +25,22 @@ var (
 )
 
 // openFiles are where a program looks for others that have a file open for writing, before it confines itself: the
-// folders of their descriptors, what the kernel says about each, and the files of loop devices.
-var openFiles = regexp.MustCompile(
-	`^(/proc(/\d+/(fd|fdinfo/\d+|comm))?|/sys/class/block(/[^/]+/loop/backing_file)?)$`)
+// folders of their descriptors, what the kernel says about each, and the list of block devices.
+var openFiles = regexp.MustCompile(`^(/proc(/\d+/(fd|fdinfo/\d+|comm))?|/sys/class/block)$`)
 
 // openFile is a descriptor of another program, which may be looked at and not opened.
 var openFile = regexp.MustCompile(`^/proc/\d+/fd/\d+$`)
 
-// traced runs trueup under strace and returns the calls that name files or reach for the network.
-func traced(t testing.TB, args ...string) []nameCall {
+// traced runs trueup under strace and returns the calls that name files or reach for the network. The command sees no
+// block devices: it would ask each loop device of the machine, also those of other tests, for its file.
+func traced(t *testing.T, args ...string) []nameCall {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "calls")
-	cmd := exec.Command(disktest.Tool(t, "strace"),
-		append([]string{"-f", "-qq", "-s", "8192", "-o", log, "-e", "trace=%file,%network,execve", builtPath},
-			args...)...)
-	_ = cmd.Run() // the exit code is judged elsewhere
+	command := []string{
+		disktest.Tool(t, "strace"), "-f", "-qq", "-s", "8192", "-o", log,
+		"-e", "trace=%file,%network,execve", builtPath,
+	}
+	privateMount(t, "size=1m", "/sys/class/block", append(command, args...)...) // the exit code is judged elsewhere
 	text := disktest.ReadFile(t, log)
 	var calls []nameCall
 	for line := range strings.Lines(string(text)) {
@@ -60,7 +60,7 @@ func traced(t testing.TB, args ...string) []nameCall {
 }
 
 // startup are the names that any Go program looks at before it does anything: those of `trueup version`.
-func startup(t testing.TB) map[string]bool {
+func startup(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
 	for _, c := range traced(t, "version") {
@@ -80,7 +80,7 @@ type watch struct {
 
 // check runs inspect and align under strace and requires that they look up no other name, open no other file, start no
 // program and make no socket.
-func (w watch) check(t testing.TB, path string) {
+func (w watch) check(t *testing.T, path string) {
 	t.Helper()
 	dest := filepath.Join(t.TempDir(), "dest.vmdk")
 	for _, args := range [][]string{{"inspect", path}, {"align", path, dest}} {
@@ -90,7 +90,7 @@ func (w watch) check(t testing.TB, path string) {
 	}
 }
 
-func (w watch) checkCall(t testing.TB, path, dest string, c nameCall) {
+func (w watch) checkCall(t *testing.T, path, dest string, c nameCall) {
 	t.Helper()
 	for _, bad := range []string{"socket", "connect", "execve", "sendto", "bind"} {
 		require.NotEqual(t, bad, c.name, c.line)
