@@ -76,22 +76,25 @@ func TestEmptyTables(t *testing.T) {
 	const size = 16 * units.MiB
 	for name, tc := range map[string]struct {
 		table string  // empty: a GPT of 4096-byte sectors
+		grown int64   // by how much the disk was enlarged after that
 		at    []int64 // of bytes that no table or partition explains
 	}{
-		"MBR":           {"label: dos\n", []int64{512, units.MiB, size - 1}},
-		"extended only": {"label: dos\n2048,4096,5\n", []int64{512, 2049 * 512, size - 1}},
-		"GPT":           {"label: gpt\n", []int64{34 * 512, units.MiB, size - 34*512, size - units.MiB}},
-		"GPT of 4096":   {"", []int64{6 * 4096, units.MiB, size - 7*4096}},
+		"MBR":           {"label: dos\n", 0, []int64{512, units.MiB, size - 1}},
+		"extended only": {"label: dos\n2048,4096,5\n", 0, []int64{512, 2049 * 512, size - 1}},
+		"GPT":           {"label: gpt\n", 0, []int64{34 * 512, units.MiB, size - 34*512, size - units.MiB}},
+		"enlarged GPT":  {"label: gpt\n", 50 * 512, []int64{34 * 512, size - 84*512, size - 50*512}},
+		"GPT of 4096":   {"", 0, []int64{6 * 4096, units.MiB, size - 7*4096}},
 		"Microsoft reserved only": {
 			"label: gpt\nfirst-lba: 34\nstart=34, size=1000, type=E3C9E316-0B5C-4DB8-817D-F92DF00215AE\n",
-			[]int64{1034 * 512, size - 34*512},
+			0, []int64{1034 * 512, size - 34*512},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := []byte(tableforge.NewGPT(4096, size/4096, 128))
 			if tc.table != "" {
-				path := disktest.Blank(t, "disk", size)
+				path := disktest.Blank(t, "disk", size-tc.grown)
 				disktest.RunInput(t, tc.table, "sfdisk", "-q", path)
+				require.NoError(t, os.Truncate(path, size))
 				var err error
 				b, err = os.ReadFile(path)
 				require.NoError(t, err)

@@ -16,7 +16,7 @@ type copies struct {
 	valid     [2]*gpt     // primary and backup; nil: not valid, or not where it belongs
 	anew      [2]*rewrite // how a copy that is not valid can be written; nil: not at all
 	enlarged  bool        // the primary names a backup in the middle of an enlarged disk, and it goes to the end
-	lost      bool        // that backup is damaged: only a repair writes one to the end
+	old       *gpt        // that backup; nil: it is damaged, and only a repair writes one to the end
 	rest      bool        // what is less than a sector at the end of the disk is not zero
 
 	mbr    []byte // entries and signature of sector 0, from byte 446
@@ -54,7 +54,7 @@ func (c *copies) torn() bool {
 }
 
 // goes reports whether a sound backup in the middle of an enlarged disk goes to the end with the first move.
-func (c *copies) goes() bool { return c.enlarged && !c.lost }
+func (c *copies) goes() bool { return c.enlarged && c.old != nil }
 
 // damaged reports whether something is to be mended, and can be.
 func (c *copies) damaged() bool { return !c.blocked() && (c.torn() || (c.shield < 0 && c.bare)) }

@@ -237,8 +237,10 @@ func (c *copies) findEnlarged(g *gpt) error {
 	}
 	fits := c.end-c.sector-c.room() >= ondisk.I64(g.header.LastUsable+1)*c.sector
 	c.enlarged = free && fits && g.array().Len <= maxMended
-	c.lost = c.enlarged && !sound
-	if sound && !c.enlarged {
+	switch {
+	case sound && c.enlarged:
+		c.old = old
+	case sound:
 		c.valid[backup] = old
 	}
 	return nil

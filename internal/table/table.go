@@ -174,7 +174,7 @@ func (t *Table) Tail(size int64) disk.Shift {
 }
 
 // Structures returns where the table lies: sector 0, extended boot records, and both copies of a GPT. A copy that is
-// not valid has its usual place.
+// not valid has its usual place. The backup of an enlarged disk has two: its own, and the one to which it goes.
 func (t *Table) Structures() []disk.Range {
 	sector := func(off int64) disk.Range { return disk.Range{Off: off, Len: t.SectorSize} }
 	out := []disk.Range{sector(0)}
@@ -185,13 +185,13 @@ func (t *Table) Structures() []disk.Range {
 	if c == nil {
 		return out
 	}
-	for i, own := range c.valid {
+	for i, own := range []*gpt{c.valid[primary], c.valid[backup], c.old} {
 		switch {
 		case own != nil:
 			out = append(out, sector(own.at), disk.Range{Off: own.array().Off, Len: c.room()})
 		case i == primary:
 			out = append(out, sector(c.sector), disk.Range{Off: firstArray * c.sector, Len: c.room()})
-		default:
+		case i == backup:
 			last := c.end - c.sector
 			out = append(out, sector(last), disk.Range{Off: last - c.room(), Len: c.room()})
 		}
