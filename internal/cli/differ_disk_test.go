@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -35,12 +37,33 @@ type differPart struct {
 	logical        bool
 	name, guid     string
 	mkfs           []string // that makes its file system; nil: noise
+	data           int64    // the first cluster of a FAT, from start; 0: none
 }
 
 // extendedTypes are those of a partition that holds others.
 var extendedTypes = []string{"5", "f", "85"}
 
 func (p differPart) extended() bool { return slices.Contains(extendedTypes, strings.ToLower(p.typ)) }
+
+// biosBoot is the GPT type of a BIOS boot partition, which has no verdict (PRODUCT.md) unless a volume lies there.
+const biosBoot = "21686148-6449-6E6F-744E-656564454649"
+
+// verdict returns the exit code of inspect for the partition: of its start, or of the first cluster if that is better.
+func (p differPart) verdict() int {
+	if p.extended() || p.typ == biosBoot && p.mkfs == nil {
+		return 0
+	}
+	code := func(lba int64) int {
+		switch {
+		case lba%128 == 0:
+			return 0
+		case lba%8 == 0:
+			return 2
+		}
+		return 3
+	}
+	return min(code(p.start), code(p.start+p.data))
+}
 
 // differFormat is how qemu-img stores a disk.
 type differFormat struct {
@@ -146,7 +169,7 @@ func (d *differDisk) drawMBR(at int64) int64 {
 var gptTypes = []string{
 	"0FC63DAF-8483-4772-8E79-3D69D8477DE4", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7",
 	"C12A7328-F81F-11D2-BA4B-00A0C93EC93B",
-	"E6D6D379-F507-44C2-A23C-238F2A3DF928", "21686148-6449-6E6F-744E-656564454649",
+	"E6D6D379-F507-44C2-A23C-238F2A3DF928", biosBoot,
 	"0657FD6D-A4AB-43C4-84E5-0933C84B4F4F",
 }
 
@@ -196,7 +219,8 @@ func (d *differDisk) make(t *testing.T, dir string) string {
 	defer f.Close()
 	require.NoError(t, f.Truncate(d.sectors*units.SectorSize))
 	d.partition(t, raw)
-	for _, p := range d.parts {
+	for i := range d.parts {
+		p := &d.parts[i]
 		if p.extended() {
 			continue
 		}
@@ -206,8 +230,11 @@ func (d *differDisk) make(t *testing.T, dir string) string {
 	return raw
 }
 
-// content is what a partition begins with.
-func (d *differDisk) content(t *testing.T, p differPart, dir string) []byte {
+// dataArea finds the sector of the first cluster in the output of fsck.fat.
+var dataArea = regexp.MustCompile(`Data area starts at byte \d+ \(sector (\d+)\)`)
+
+// content returns the first bytes of a partition.
+func (d *differDisk) content(t *testing.T, p *differPart, dir string) []byte {
 	t.Helper()
 	if p.mkfs == nil {
 		b := make([]byte, units.SectorSize*min(p.sectors, 1+d.rng.Int64N(200)))
@@ -220,8 +247,14 @@ func (d *differDisk) content(t *testing.T, p differPart, dir string) []byte {
 	defer os.Remove(part)
 	disktest.MakeBlank(t, part, p.sectors*units.SectorSize)
 	disktest.Run(t, p.mkfs[0], append(p.mkfs[1:len(p.mkfs):len(p.mkfs)], part)...)
-	b := disktest.ReadFile(t, part)
-	return b
+	if p.mkfs[0] == "mkfs.fat" {
+		m := dataArea.FindStringSubmatch(disktest.Output(t, "fsck.fat", "-nv", part))
+		require.NotNil(t, m)
+		var err error
+		p.data, err = strconv.ParseInt(m[1], 10, 64)
+		require.NoError(t, err)
+	}
+	return disktest.ReadFile(t, part)
 }
 
 // partition has a tool write the table: sfdisk, or for some of the GPTs sgdisk.
