@@ -51,7 +51,6 @@ type Options struct {
 	SkipFree        bool   `json:"skip_free,omitempty"`
 	DataOnly        bool   `json:"data_only,omitempty"`
 	AllowUnbootable bool   `json:"allow_unbootable,omitempty"`
-	DynamicDisks    bool   `json:"dynamic_disks,omitempty"`
 	Flatten         bool   `json:"flatten,omitempty"`
 	Shard           string `json:"shard,omitempty"` // of a scan
 	// Again tells scans of one folder apart, which are wanted each time.
@@ -153,7 +152,6 @@ func (o *Options) Flags() (out []string) {
 		{o.SkipFree, "--skip-free"},
 		{o.DataOnly, "--data-only"},
 		{o.AllowUnbootable, "--allow-unbootable"},
-		{o.DynamicDisks, "--dynamic-disks"},
 		{o.Flatten, "--flatten"},
 	} {
 		if f.on {

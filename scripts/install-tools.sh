@@ -11,7 +11,6 @@ packages=(
 	qemu-utils qemu-system-x86                # second opinion on images; boots the results
 	libvmdk-utils libvhdi-utils               # vmdkinfo, vhdiinfo: second opinion on VMDK, VHD and VHDX
 	fdisk gdisk parted                        # sfdisk, sgdisk, parted: second opinion on tables
-	ldmtool                                   # second opinion on dynamic disks
 	dislocker                                 # decrypts BitLocker volumes without device-mapper
 	ntfs-3g dosfstools mtools e2fsprogs       # make, fill and check file systems without root
 	exfatprogs xfsprogs btrfs-progs jfsutils  # and those that are recognised

@@ -28,7 +28,7 @@ only_386=(align container fragments fs/exfat fs/fat hive image/qcow2 image/vdi i
 	scan/sandbox table volume/filesystem volume/stack)
 only_windows=(cli/command progress report/suggested shell)
 # Tests that have other programs compute, or compute much, and show nothing of a system.
-elsewhere='Corpus|ByQemuImg|LikeHivex|LikeOthers|TheSame|Deterministic|CopiesKeep|Chains?$|ManyTimes|ThousandsOfRoots|TablesOf|DynamicDisk'
+elsewhere='Corpus|ByQemuImg|LikeHivex|LikeOthers|TheSame|Deterministic|CopiesKeep|Chains?$|ManyTimes|ThousandsOfRoots|TablesOf'
 
 packages() {
 	printf './internal/%s\n' "$@"

@@ -139,7 +139,7 @@ var corpusDisks = []corpusDisk{
 	},
 	{
 		name: "libldm/ldm-2003r2-simple-1.img.xz", format: "raw", size: 52428800, scheme: "mbr", id: "0x901ce95f",
-		exit: 3, partitions: []corpusPartition{mbrPartition("primary", "0x42", 63, 96327, "ntfs", 63)},
+		exit: 3, partitions: []corpusPartition{mbrPartition("primary", "0x42", 63, 96327, "ldm", 0)},
 	},
 	{
 		name: "gptman/disk1.img", format: "raw", size: 51200, scheme: "gpt", exit: 3,

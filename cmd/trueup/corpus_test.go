@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
+	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
 // corpusFile returns the path of an image of the corpus in a folder that can be written: with all files of its own
@@ -155,9 +157,34 @@ func TestCorpusDynamicDisk(t *testing.T) {
 	for _, args := range [][]string{{"plan", source}, {"align", source, dest}} {
 		r := trueup(t, args...)
 		require.Equal(t, 4, r.code, "trueup %q\n%s%s", args, r.stdout, r.stderr)
-		require.Regexp(t, "(?i)dynamic disk|LDM", r.stdout+r.stderr)
+		require.Contains(t, r.stdout+r.stderr, "dynamic disk (LDM)")
+		require.Contains(t, r.stdout+r.stderr, "Windows 2000 to 2003")
 	}
+	r := trueup(t, "convert", "--to", "raw,align=1G", source, dest)
+	require.Equal(t, 4, r.code)
+	require.Contains(t, r.stderr, "would grow from 52428800")
 	require.Empty(t, folderNames(t, filepath.Dir(dest)))
+	require.Zero(t, trueup(t, "convert", source, dest).code)
+	require.Equal(t, sha256Of(t, source), sha256Of(t, dest))
+	require.True(t, trueupJSON[jsonVerify](t, 0, "verify", source, dest).Equal)
+}
+
+// TestAlignedDynamicDisk copies dynamic disks on which nothing is to be moved: one with an aligned partition, and one
+// of Windows Server 2008, whose first volume lies on 1 MiB behind LBA 63.
+func TestAlignedDynamicDisk(t *testing.T) {
+	t.Parallel()
+	for _, start := range []uint32{2048, 63} {
+		f := tableforge.NewMBR(16384, tableforge.Slot{Type: 0x42, Start: start, Sectors: 12000})
+		fsforge.PutNTFS(f, 2048, 4000)
+		source, dest := filepath.Join(t.TempDir(), "disk.img"), filepath.Join(t.TempDir(), "copy.img")
+		f.Write(t, source)
+		part := trueupJSON[jsonInspect](t, 0, "inspect", source).Partitions[0]
+		require.Equal(t, "ldm", part.Volume.Kind)
+		require.Equal(t, int64(start)*512, part.StartBytes)
+		require.Zero(t, trueupJSON[jsonAlign](t, 0, "align", source, dest).Moved)
+		require.Equal(t, []byte(f), disktest.ReadFile(t, dest))
+		require.True(t, trueupJSON[jsonVerify](t, 0, "verify", source, dest).Equal)
+	}
 }
 
 // TestCorpusTablesMove realigns tables that other tools made, with logical partitions and of the GPT kind. What sfdisk

@@ -42,7 +42,6 @@ type jsonVolume struct {
 }
 
 type jsonPartition struct {
-	Extent         int64           `json:"extent_bytes"`
 	Number         int             `json:"number"`
 	Kind           string          `json:"kind"`
 	Active         bool            `json:"active"`

@@ -10,7 +10,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 )
 
@@ -35,10 +34,10 @@ func putSolaris(disk forge.Bytes) {
 		tableforge.Slice{Start: 4016, Sectors: 1000, Type: 3})
 }
 
-// TestHostileSlices is about tables inside of partitions and for dynamic disks.
+// TestHostileSlices is about tables inside of partitions.
 func TestHostileSlices(t *testing.T) {
 	t.Parallel()
-	runHostile(t, brokenDisklabels(), brokenVTOCs(), brokenLDM())
+	runHostile(t, brokenDisklabels(), brokenVTOCs())
 }
 
 func brokenDisklabels() []hostile {
@@ -118,84 +117,6 @@ func brokenVTOCs() []hostile {
 			}),
 		},
 	}
-}
-
-// ldmRow is a dynamic disk whose database the caller changes: it is refused as ever, and inspect says what is wrong.
-func ldmRow(name string, change func(disk, db forge.Bytes), finds ...string) hostile {
-	return hostile{
-		name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"0x42", "LDM"},
-		finds: finds,
-		image: writeForged("disk.raw", volumeDisk(0x42, func(disk forge.Bytes) {
-			change(disk, disk[ldmforge.Put(disk, volumeStart, 3000):])
-		})),
-	}
-}
-
-// onHeads changes all copies of the private header.
-func onHeads(change func(head forge.Bytes)) func(disk, db forge.Bytes) {
-	return func(disk, db forge.Bytes) {
-		for _, h := range []forge.Bytes{disk[ldmforge.Head:], db[1856*512:], db[2047*512:]} {
-			change(h)
-		}
-	}
-}
-
-func brokenLDM() []hostile {
-	// 0 group, 1 disk, 2 partition, 3 component, 4 volume
-	block := func(n int64) int64 { return ldmforge.Blocks + n*ldmforge.Block }
-	out := []hostile{
-		ldmRow("database outside of the disk", onHeads(func(h forge.Bytes) { h.BE64(ldmforge.ConfigStart, 8192-2047) }),
-			"ldm private header at 0xd2b", "database start 6145"),
-		ldmRow("database at 2^64-1", onHeads(func(h forge.Bytes) { h.BE64(ldmforge.ConfigStart, 1<<64-1) }),
-			"ldm private header at 0xd2b", "database start"),
-		ldmRow("data at 2^64-1", onHeads(func(h forge.Bytes) { h.BE64(283, 1<<64-1) }), "ldm private header at 0xd1b",
-			"data start"),
-		ldmRow("config at 2^64-1", func(_, db forge.Bytes) { db.BE64(ldmforge.TOC+ldmforge.TOCStart, 1<<64-1) },
-			"ldm table of contents", "config start"),
-		ldmRow("no table of contents", func(_, db forge.Bytes) {
-			for _, n := range []int64{1, 2, 2045, 2046} {
-				db.U32(n*512, 0)
-			}
-		}, "ldm table of contents", "want TOCBLOCK"),
-		ldmRow("2^32-1 records", func(_, db forge.Bytes) { db.BE32(ldmforge.VMDB+ldmforge.Records, 1<<32-1) }, "LDM"),
-		ldmRow("first block at 2^32-1", func(_, db forge.Bytes) { db.BE32(ldmforge.VMDB+ldmforge.FirstBlock, 1<<32-1) },
-			"ldm vmdb", "first block"),
-		ldmRow("fragments that never complete", func(_, db forge.Bytes) {
-			db.Put(block(4)+ldmforge.Total, []byte{0xff, 0xff})
-		},
-			"ldm block", "fragments of the record 1", "want 65535"),
-		ldmRow("fragments without the first", func(_, db forge.Bytes) {
-			for i := range int64(2) {
-				db.Put(block(i)+8, []byte{0, 0, 0, 9, 0, byte(5 + i), 0, 2})
-			}
-		}, "ldm block at 0x3", "fragment 5", "want less than 2"),
-		ldmRow("name that leaves the record", func(_, db forge.Bytes) { db.U8(block(2)+ldmforge.Body+2, 255) },
-			"ldm record", "want fields that end with it"),
-		ldmRow("number of 255 bytes", func(_, db forge.Bytes) { db.U8(block(2)+ldmforge.Body, 255) }, "ldm record",
-			"want fields that end with it"),
-		ldmRow("partition at 2^64-1", func(_, db forge.Bytes) {
-			db.BE64(block(2)+ldmforge.Body+2+9+12, 1<<64-1)
-		}, "LDM"),
-		ldmRow("names that a terminal obeys", func(_, db forge.Bytes) {
-			db.Text(block(2)+ldmforge.Body+3, "\x1b[2J\u202e")
-		}, "LDM"),
-		ldmRow("a database of the same partition", func(_, db forge.Bytes) {
-			for at := block(5); at < 2040*512; at += ldmforge.Block {
-				db.Put(at, db[block(2):block(3)])
-			}
-		}, "LDM"),
-	}
-	for _, n := range []uint64{0, 8193, 1 << 32, 1<<64 - 1} {
-		out = append(out, ldmRow(fmt.Sprintf("database of %d sectors", n),
-			onHeads(func(h forge.Bytes) { h.BE64(ldmforge.ConfigSize, n) }),
-			"ldm private header at 0xd33", fmt.Sprintf("database size %d", n), "want 1 to 8192 sectors"))
-	}
-	for _, n := range []uint32{0, 1, 63, 4097, 1<<32 - 1} {
-		out = append(out, ldmRow(fmt.Sprintf("blocks of %d bytes", n),
-			func(_, db forge.Bytes) { db.BE32(ldmforge.VMDB+ldmforge.BlockSize, n) },
-			"ldm vmdb", fmt.Sprintf("size of a block %d", n), "want 64 to 4096"))
-	}
-	return out
 }
 
 // TestHostileSunLabels is a disk with nothing but a label: there is nothing to move, and nothing of it is believed.

@@ -18,7 +18,7 @@ func allHostile(t testing.TB) []hostile {
 		brokenExFAT(), brokenBySize(), brokenByCount(), brokenApple(), brokenChecksums(), brokenLVM(), brokenMD(),
 		brokenLUKS(), brokenOtherPools(), refusedPools(), qcow2References(), qcow2Names(), qcow2Numbers(),
 		qcow2Tables(), qcow2Floods(), qcow2Features(), qcow2Snapshots(), qcow2Entries(), qcow2Packed(), qcow2Bombs(),
-		brokenDisklabels(), brokenVTOCs(), brokenLDM(), grainSizes(), capacities(), directories(), overlaps(),
+		brokenDisklabels(), brokenVTOCs(), grainSizes(), capacities(), directories(), overlaps(),
 		entries(), twoCopies(), damaged(), brokenEntries(), refusedTables(), loops(), chainsOutside(), vhdFooters(),
 		vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents(), vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(),
 		vhdxParents(), vhdxBlocks(), brokenNTFS(), brokenExt(), brokenFAT())

@@ -64,8 +64,7 @@ func changeTimes(t testing.TB, dir string) map[string]time.Time {
 // flatCorpus are raw disks and flat VMDKs of the corpus, and the flags that they need.
 var flatCorpus = map[string][]string{
 	"dfvfs/mbr.raw.gz": nil, "imagemounter/test.mbr.xz": nil, "mbrman/disk2.img": nil,
-	"libldm/ldm-2003r2-simple-1.img.xz": {"--dynamic-disks", "--allow-unbootable"},
-	"vmdk-rs/monolithicFlat.vmdk":       {"--boundary", "1M"},
+	"vmdk-rs/monolithicFlat.vmdk": {"--boundary", "1M"},
 }
 
 // TestViewIsTheCopy compares view and copy of disks that others made, and of such that only a text can hold. A view is

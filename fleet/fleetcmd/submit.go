@@ -101,7 +101,6 @@ that.`,
 	fs.BoolVar(&o.SkipFree, "skip-free", false, "leave out what NTFS, ext and FAT call free: zeros are there instead")
 	fs.BoolVar(&o.DataOnly, "data-only", false, "leave partitions that the boot needs in place")
 	fs.BoolVar(&o.AllowUnbootable, "allow-unbootable", false, "proceed although a copy may not boot")
-	fs.BoolVar(&o.DynamicDisks, "dynamic-disks", false, "move the volumes of Windows dynamic disks")
 	fs.BoolVar(&o.Flatten, "flatten", false, "merge a snapshot and its parents into one disk")
 	return cmd
 }

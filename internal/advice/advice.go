@@ -95,11 +95,11 @@ func For(l *layout.Layout, c Case) Advice {
 	switch {
 	case !overall.Off():
 		parts = judged
-	case len(moving) == 0 && l.Dynamic == nil:
+	case len(moving) == 0:
 		parts = off // they stay, since their data would lie worse
 	}
 	worst := a.weigh(parts, c.Storage)
-	if len(off) > 0 && len(moving) == 0 && l.Dynamic == nil {
+	if len(off) > 0 && len(moving) == 0 {
 		a.Gain = Loss // on storage of other blocks too
 	}
 	if c.Storage.Block > c.Boundary && a.Gain != NoGain && a.Gain != Loss {
@@ -286,10 +286,7 @@ func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
 	what := "partition"
 	for _, p := range l.Partitions {
 		j := align.Judge(p, boundary)
-		switch {
-		case j.Extent != "":
-			what = "volume of the dynamic disk"
-		case j.Unjudged != "" && j.Stays != "":
+		if j.Unjudged != "" && j.Stays != "" {
 			what = "partition that is judged"
 		}
 		if j.Unjudged == "" && j.ByStart.Off() {
@@ -309,9 +306,6 @@ func (a *Advice) refusedText(gain string, s align.Storage) string {
 
 func (a *Advice) optionalText(l *layout.Layout, overall align.Verdict, c Case, moving bool) string {
 	switch {
-	case !moving && l.Dynamic != nil:
-		return "No: the extents of the dynamic disk move by one distance, and no other puts more of them on " +
-			"the boundary."
 	case a.Gain == Loss && c.Storage.Offset != 0:
 		return fmt.Sprintf("Rather not: the blocks of this storage start at byte %d of the disk, and I/O would touch "+
 			"more of them after a move. Align what lies below the disk first.", c.Storage.Offset)

@@ -103,8 +103,6 @@ type Goal struct {
 	Only []int // numbers of the partitions that may move on their own account; empty: all
 	// Leave has the partitions that may not move at all, by number, with the reason.
 	Leave map[int]string
-	// Dynamic lets the volumes of a dynamic disk move.
-	Dynamic bool
 	// Mend lets damaged copies of a GPT be written anew.
 	Mend bool
 }
@@ -123,9 +121,6 @@ func (g Goal) Moves(l *layout.Layout, p boot.Partition) bool {
 	switch j := Judge(p, g.Must); {
 	case !g.Selects(p.Number) || p.Fixed != "":
 		return false
-	case l.Dynamic.Has(p.Number):
-		x := l.Dynamic
-		return (x.Span.Off+x.Anchor(g.Must))%g.Must != 0
 	case g.Names(p.Number):
 		return j.ByStart.Off()
 	default:
@@ -222,7 +217,6 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 		out = append(out, j.findings(p, goal.Must, l.LBASize())...)
 	}
 	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
-	out = append(out, unlike(l.Dynamic, goal.Must)...)
 	for _, i := range l.Issues {
 		if i.Code == layout.CodeSlices && inOrder[i.Partition] {
 			continue

@@ -2,9 +2,7 @@ package align
 
 import (
 	"fmt"
-	"strings"
 
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
@@ -71,27 +69,6 @@ func (i inside) misaligned(where string, data, unit int64) Finding {
 
 func (i inside) base(code string, severity Severity) Finding {
 	return Finding{Code: code, Severity: severity, Subject: subject(i.number), Partition: i.number, Effect: ondisk.Note}
-}
-
-// maxNames bounds what one finding lists.
-const maxNames = 8
-
-// unlike lists the finding of extents of a dynamic disk that no move puts on a boundary together with the others.
-func unlike(x *layout.Dynamic, boundary int64) []Finding {
-	if x == nil {
-		return nil
-	}
-	off := x.Off(-x.Span.Off-x.Anchor(boundary), boundary)
-	if len(off) == 0 {
-		return nil
-	}
-	var names []string
-	for _, e := range off[:min(len(off), maxNames)] {
-		names = append(names, fmt.Sprintf("%.64q", e.Name))
-	}
-	return []Finding{FromIssue(ondisk.Issue{Code: "ldm-unlike", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"all extents of the dynamic disk move by one distance, which leaves %d of %d off a multiple of %s: %s",
-		len(off), len(x.Extents), units.Format(boundary), strings.Join(names, ", "))})}
 }
 
 // nested lists the finding of what is inside a partition, or inside the disk where there is no table.

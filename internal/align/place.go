@@ -17,15 +17,12 @@ import (
 type Judgement struct {
 	// Unjudged is the reason why the place of the partition matters to no I/O; empty where it is judged.
 	Unjudged string
-	// Start is the byte of the disk that is judged: the start of the partition, or of the extent of a dynamic disk that
-	// lies worst, with its name.
-	Start  int64
-	Extent string
-	// Data is the byte of the disk from which the blocks of the volume are counted; Start where nothing else is known.
+	// Data is the byte of the disk from which the blocks of the volume are counted; the start of the
+	// partition where nothing else is known.
 	Data int64
-	// ByStart is the verdict on Start, also of a partition that is not judged.
+	// ByStart is the verdict on the start, also of a partition that is not judged.
 	ByStart Verdict
-	// Verdict is the better verdict on Start and Data. Empty: not judged.
+	// Verdict is the better verdict on the start and Data. Empty: not judged.
 	Verdict Verdict
 	// Worsens reports whether the data would lie worse if the partition started on the boundary.
 	Worsens bool
@@ -36,9 +33,7 @@ type Judgement struct {
 
 // Judge decides on the place of a partition.
 func Judge(p boot.Partition, boundary int64) Judgement {
-	j := Judgement{Unjudged: unjudged(p)}
-	j.Start, j.Extent = start(p)
-	j.ByStart, j.Data = Of(j.Start, boundary), j.Start
+	j := Judgement{Unjudged: unjudged(p), ByStart: Of(p.Off, boundary), Data: p.Off}
 	if j.Unjudged != "" {
 		if j.ByStart.Off() && HoldsVolume(p) {
 			j.Stays = j.Unjudged
@@ -46,7 +41,7 @@ func Judge(p boot.Partition, boundary int64) Judgement {
 		return j
 	}
 	j.Data, _ = data(p)
-	j.Verdict = VerdictOf(j.Start, j.Data, boundary)
+	j.Verdict = VerdictOf(p.Off, j.Data, boundary)
 	if now, then, worse := worsened(p, boundary); worse && j.ByStart.Off() {
 		j.Worsens = true
 		j.Stays = fmt.Sprintf("its data lie on a multiple of %s now (byte %d), and only on one of %s if it starts on "+
@@ -91,24 +86,6 @@ func Judged(p boot.Partition) bool { return unjudged(p) == "" }
 func HoldsVolume(p boot.Partition) bool {
 	_, database := p.Dynamic()
 	return p.Kind != table.Extended && !database
-}
-
-// start returns the byte of the disk that is judged for a partition: its start, or, of a dynamic disk, the start of the
-// extent that lies worst, with its name.
-func start(p boot.Partition) (at int64, name string) {
-	if !p.InDynamic() {
-		return p.Off, ""
-	}
-	some := false
-	for _, x := range p.Volume.Parts {
-		if s := p.Off + x.Start; x.Start >= 0 && (!some || units.Alignment(s) < units.Alignment(at)) {
-			at, name, some = s, x.Name, true
-		}
-	}
-	if !some || at == p.Off {
-		return p.Off, ""
-	}
-	return at, name
 }
 
 // origin is a byte of a partition from which the blocks of a volume are counted. Containers around the volume count:
@@ -156,10 +133,6 @@ func origins(p boot.Partition) (out []origin) {
 // lies worst, and the origin, which keeps its distance from the start of the partition wherever that moves.
 func data(p boot.Partition) (at int64, o origin) {
 	all := origins(p)
-	if at, extent := start(p); extent != "" || p.InDynamic() {
-		all[0].inside = 0
-		return at, all[0]
-	}
 	o = all[0]
 	for _, x := range all[1:] {
 		if units.Alignment(p.Off+x.inside) < units.Alignment(p.Off+o.inside) {
@@ -173,9 +146,6 @@ func data(p boot.Partition) (at int64, o origin) {
 // and of then after that. No I/O of any size touches more blocks of at most the boundary where its first byte is a
 // multiple of a larger power of two, see series. One slice that would lie worse is enough.
 func worsened(p boot.Partition, boundary int64) (now, then int64, worse bool) {
-	if p.InDynamic() { // its extents move by one distance, see layout.Dynamic.Anchor
-		return 0, 0, false
-	}
 	for _, o := range origins(p) {
 		is, would := min(units.Alignment(p.Off+o.inside), boundary), min(units.Alignment(o.inside), boundary)
 		if would < is {
@@ -193,7 +163,7 @@ const Kept = units.MiB
 // own account starts on the target. One that only makes room for another loses no alignment that its data have, also
 // where the target is smaller: it moves by a multiple of that, up to Kept.
 func (g Goal) Anchor(l *layout.Layout, p boot.Partition) (anchor, boundary int64) {
-	if Judged(p) && !p.InDynamic() && !g.Moves(l, p) {
+	if Judged(p) && !g.Moves(l, p) {
 		boundary = g.Want
 		for _, o := range origins(p) {
 			boundary = max(boundary, min(units.Alignment(p.Off+o.inside), Kept))
@@ -202,8 +172,7 @@ func (g Goal) Anchor(l *layout.Layout, p boot.Partition) (anchor, boundary int64
 			return units.AlignUp(p.Off, boundary) - p.Off, boundary
 		}
 	}
-	at, _ := start(p)
-	return at - p.Off, g.Want
+	return 0, g.Want
 }
 
 // findings lists the findings of a partition: a start off the boundary, and data that lie otherwise than it.
@@ -211,7 +180,7 @@ func (j Judgement) findings(p boot.Partition, boundary, sector int64) (out []Fin
 	switch {
 	case j.Unjudged != "" && j.ByStart.Off() && HoldsVolume(p) && p.Fixed == "":
 		f := placeFinding(p, "not-judged", Info)
-		f.Text = fmt.Sprintf("%s: %s, so it is not judged and stays", j.where(boundary, sector), j.Unjudged)
+		f.Text = fmt.Sprintf("%s: %s, so it is not judged and stays", where(p, boundary, sector), j.Unjudged)
 		return []Finding{f}
 	case j.Unjudged != "":
 		return nil
@@ -229,18 +198,13 @@ func placeFinding(p boot.Partition, code string, severity Severity) Finding {
 	}
 }
 
-// where describes a start off the boundary.
-func (j Judgement) where(boundary, sector int64) string {
-	starts := "starts"
-	if j.Extent != "" {
-		starts = fmt.Sprintf("its extent %.64q starts", j.Extent)
+// where describes the start of a partition off the boundary.
+func where(p boot.Partition, boundary, sector int64) string {
+	if Of(p.Off, boundary) == BelowBoundary {
+		return fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(p.Off%boundary),
+			units.Format(boundary))
 	}
-	if j.ByStart == BelowBoundary {
-		return fmt.Sprintf("%s at byte %d, %s past a multiple of %s", starts, j.Start,
-			units.Format(j.Start%boundary), units.Format(boundary))
-	}
-	return fmt.Sprintf("%s at LBA %d (byte %d), %d bytes past a 4 KiB boundary", starts, j.Start/sector, j.Start,
-		j.Start%Block)
+	return fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)
 }
 
 // inOrder returns the finding of data on blocks in a partition whose start is off them.
@@ -249,7 +213,7 @@ func (j Judgement) inOrder(p boot.Partition, boundary, sector int64) Finding {
 	_, o := data(p)
 	kind := identify.Traits(o.of.Kind)
 	f.Text = fmt.Sprintf("%s, but the %s lies at byte %d, a multiple of %s: that counts, and a move of the partition "+
-		"to the boundary would put the data off it", j.where(boundary, sector), dataName(p.Volume, o.of, kind), j.Data,
+		"to the boundary would put the data off it", where(p, boundary, sector), dataName(p.Volume, o.of, kind), j.Data,
 		units.Format(boundary))
 	f.Remedy = fmt.Sprintf("none is needed: align leaves the partition where it is; --partition %d moves it all the "+
 		"same, and then: %s", p.Number, kind.Realign)
@@ -271,7 +235,7 @@ func dataName(v, of *volume.Volume, kind volume.Traits) string {
 // startFinding describes the start of a partition and its cost.
 func (j Judgement) startFinding(p boot.Partition, boundary, sector int64) Finding {
 	f := placeFinding(p, "misaligned", Warning)
-	f.Where = j.where(boundary, sector)
+	f.Where = where(p, boundary, sector)
 	if j.Verdict == BelowBoundary {
 		f.Code, f.Free = "below-boundary", true
 		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one",
@@ -302,7 +266,7 @@ func (g Goal) Left(l *layout.Layout, p boot.Partition, moves bool) (i ondisk.Iss
 	j := Judge(p, g.Must)
 	i = ondisk.Issue{Partition: p.Number}
 	switch {
-	case !HoldsVolume(p) || l.Dynamic.Has(p.Number) || !j.ByStart.Off() || p.Fixed != "": // a note of its own says so
+	case !HoldsVolume(p) || !j.ByStart.Off() || p.Fixed != "": // a note of its own says so
 		return i, false
 	case g.Leaves(p.Number):
 		i.Code = "left-alone"

@@ -53,6 +53,7 @@ var flagHabits = map[string][]string{
 var removed = map[string]string{
 	"after":          "write && COMMAND after the line of trueup",
 	"boot-trial":     "write trueup boot SOURCE && in front of the line",
+	"dynamic-disks":  "convert the disk to a basic one in the guest, or copy its files to a new disk",
 	"idle":           "write ionice -c 3 in front of trueup",
 	"libvirt-xml":    definitions,
 	"limit-rate":     "read SOURCE through nbdkit --filter=rate, as docs/recipes.md shows",

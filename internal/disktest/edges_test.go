@@ -142,7 +142,7 @@ var edges = map[string][]string{
 	"internal/boot/boottest": {
 		"internal/boot", "internal/boot/known", "internal/disktest", "internal/table", "internal/volume/identify",
 	},
-	// A disk is asked for all that is known. Members of arrays and dynamic disks are of the disk as a whole.
+	// A disk is asked for all that is known. Members of arrays are of the disk as a whole.
 	"internal/layout": {
 		"internal/boot", "internal/boot/known", "internal/table", "internal/volume", "internal/volume/identify",
 		"internal/volume/stack",
@@ -340,7 +340,6 @@ var edges = map[string][]string{
 	"internal/disktest/forge/grubforge": {"internal/disktest/forge", "internal/disktest/forge/tableforge"},
 	"internal/disktest/forge/liloforge": {"internal/disktest/forge"},
 	"internal/disktest/forge/hiveforge": {"internal/disktest/forge"},
-	"internal/disktest/forge/ldmforge":  {"internal/disktest/forge"},
 	"internal/disktest/forge/poolforge": {
 		"internal/disktest/forge", "internal/disktest/forge/fsforge", "internal/disktest/forge/tableforge",
 	}, // the boot sector of BitLocker has the fields of an NTFS

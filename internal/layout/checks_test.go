@@ -2,9 +2,6 @@ package layout_test
 
 import (
 	"bytes"
-	"fmt"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,8 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
 	"github.com/trueup/trueup/internal/disktest/forge/fsforge"
-	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
-	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -40,53 +35,6 @@ func (d oddSector) ReadAt(p []byte, off int64) (int, error) {
 		return d.odd.ReadAt(p, off)
 	}
 	return d.Disk.ReadAt(p, off)
-}
-
-// Boot sectors of volumes that begin within a partition are read for what they store, and so are the copies of them.
-func TestBadSectorsOfDynamicVolumes(t *testing.T) {
-	t.Parallel()
-	const between = 63 + 5048
-	f := dynamic(nil, simple("First", 0, 2048), simple("Between", between-63, 3000))
-	fsforge.PutNTFS(f, 63, 2048)
-	fsforge.PutNTFS(f, between, 3000)
-	require.NotNil(t, read(t, f).Dynamic)
-	for _, lba := range []int64{between, between + 2999} {
-		disktest.EveryBadRead(t, disktest.Memory(f), func(bad disk.Disk) (string, error) {
-			l, err := layout.Read(oddSector{disktest.Memory(f), lba * 512, bad}, table.Geometry{})
-			if err != nil {
-				return "", err
-			}
-			return known(l), nil
-		})
-	}
-}
-
-// The halves of a mirror lie on two disks, and their user learns of the other one.
-func TestMirrorOnADynamicDisk(t *testing.T) {
-	t.Parallel()
-	disks := []forge.Bytes{
-		tableforge.NewMBR(dynamicTotal, tableforge.Slot{Type: 0x42, Start: 63, Sectors: dynamicSpace}),
-		tableforge.NewMBR(dynamicTotal, tableforge.Slot{Type: 0x42, Start: 63, Sectors: dynamicSpace}),
-	}
-	ldmforge.PutGroup(disks, 63, dynamicSpace, simple("Alone", 5000, 100), ldmforge.Volume{
-		Name: "Mirror", Kind: ldmforge.Spanned,
-		Copies: [][]ldmforge.Piece{{{Disk: 0, Sectors: 3000}}, {{Disk: 1, Sectors: 3000}}},
-	})
-	issues := read(t, disks[0]).MovesDynamic()
-	i := slices.IndexFunc(issues, func(i ondisk.Issue) bool { return i.Code == "ldm-mirror" })
-	require.GreaterOrEqual(t, i, 0)
-	require.Equal(t, 1, strings.Count(issues[i].Text, `"Disk1-`), issues[i].Text)
-}
-
-// A partition of another kind may lie in the space that the private headers name, and then nothing is moved.
-func TestPartitionInTheSpaceOfVolumes(t *testing.T) {
-	t.Parallel()
-	l := read(t, dynamic([]tableforge.Slot{
-		{Type: 0x42, Start: 63, Sectors: 6000}, {Type: 7, Start: 7000, Sectors: 1000},
-	}, simple("Volume1", 0, 5000)))
-	require.Nil(t, l.Dynamic)
-	i := slices.IndexFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == layout.CodeDynamic })
-	require.Contains(t, l.Issues[i].Text, "partition 2 lies in the space of the volumes")
 }
 
 // Both sizes of sectors are looked at, and what cannot be read there speaks for neither.
@@ -171,49 +119,4 @@ func TestHintsOfGeometry(t *testing.T) {
 	f.U16(63*512+fsforge.BootHeads, 16)
 	f.U16(63*512+fsforge.BootSectorsPerTrack, 32)
 	require.Equal(t, table.Geometry{Heads: 16, Sectors: 32}, geometry())
-}
-
-// A GPT can hold the database of a dynamic disk without a partition for its volumes.
-func TestDatabaseWithoutVolumes(t *testing.T) {
-	t.Parallel()
-	const at, sectors = 2048, 16384
-	f := tableforge.NewGPT(512, sectors, 128, tableforge.GPTEntry{First: at, Last: at + 2047})
-	metadata := []byte{0xaa, 0xc8, 0x08, 0x58, 0x8f, 0x7e, 0xe0, 0x42, 0x85, 0xd2, 0xe1, 0xe9, 0x04, 0x34, 0xcf, 0xb3}
-	for header, array := range map[int64]int64{1: 2, sectors - 1: sectors - 33} {
-		f.Put(array*512, metadata)
-		tableforge.SealGPT(f, header*512, 512)
-	}
-	ldmforge.PutDatabase(f, at*512, 1)
-	for _, lba := range []int64{at + 1856, at + 2047} {
-		f.Put(lba*512, ldmforge.PrivateHead(ldmforge.DiskID(0), 4096, 8000, at, 2048))
-	}
-	l := read(t, f)
-	require.Nil(t, l.Dynamic)
-	require.Len(t, l.Partitions, 1)
-	require.Contains(t, fmt.Sprint(l.Issues), "no partition lies over the volumes")
-}
-
-// What is read of the volumes of a dynamic disk is bounded as for partitions: each of these has a header of 4 MiB.
-func TestVolumesOfADynamicDiskAreBounded(t *testing.T) {
-	t.Parallel()
-	const size, count = 4 << 20, 20
-	const sectors = 2 * size / 512
-	luks := make(forge.Bytes, 2*size)
-	poolforge.PutLUKS2(luks, poolforge.LUKS2Text("16777216", "4"), size)
-	f := tableforge.NewMBR(63+sectors*count+4096, tableforge.Slot{Type: 0x42, Start: 63, Sectors: sectors * count})
-	var volumes []ldmforge.Volume
-	for i := range int64(count) {
-		volumes = append(volumes, simple(fmt.Sprint("Volume", i), i*sectors, sectors))
-	}
-	ldmforge.PutGroup([]forge.Bytes{f}, 63, sectors*count, volumes...)
-	space := disk.Range{Off: 63 * 512, Len: 2 * size * count}
-	d := disk.New(int64(len(f)), 512, func(off int64) (disk.Run, error) {
-		if in := off - space.Off; in >= 0 && off < space.End() {
-			return disk.Run{Len: 2*size - in%(2*size), Src: bytes.NewReader(luks), Off: in % (2 * size)}, nil
-		}
-		return disk.Run{Len: 512 - off%512, Src: bytes.NewReader(f), Off: off}, nil
-	})
-	l := readDisk(t, d, table.Geometry{})
-	require.NotNil(t, l.Dynamic)
-	requireLimit(t, l)
 }

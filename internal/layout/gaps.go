@@ -26,25 +26,14 @@ type Item struct {
 	disk.Range
 	Kind   ItemKind
 	Number int // of the partition, of the extended one for records and ends
-	// Members are the numbers of partitions of a dynamic disk, the first one among them, that move as one.
-	Members []int
 	// Step divides the place of a record, and Most is the last place that it can have; 0: any.
 	Step, Most int64
-}
-
-// Numbers returns the numbers of the partitions of an item.
-func (x Item) Numbers() []int {
-	if x.Members != nil {
-		return x.Members
-	}
-	return []int{x.Number}
 }
 
 // Gap is unused space behind an item: up to the next one, or to the end of the space for partitions. It may be empty.
 type Gap struct {
 	disk.Range
-	// Data is the part to keep: from the first byte that is not known to be zero to the last, without the database of a
-	// dynamic disk and what lies behind that.
+	// Data is the part to keep: from the first byte that is not known to be zero to the last.
 	Data disk.Range
 }
 
@@ -62,12 +51,6 @@ func (l *Layout) Items() []Item {
 	for _, p := range l.Partitions {
 		if p.Kind == table.Extended {
 			out = append(out, Item{Range: disk.Range{Off: p.End()}, Kind: BoxEndItem, Number: p.Number})
-			continue
-		}
-		if x := l.Dynamic; x.Has(p.Number) {
-			if p.Number == x.Members[0] {
-				out = append(out, Item{Range: x.Span, Kind: PartitionItem, Number: p.Number, Members: x.Members})
-			}
 			continue
 		}
 		out = append(out, Item{Range: p.Range, Kind: PartitionItem, Number: p.Number})
@@ -112,11 +95,7 @@ func (l *Layout) ReadGaps(d disk.Disk) error {
 		g := Gap{Range: disk.Range{Off: min(x.End(), l.Size)}}
 		g.Len = max(0, end-g.Off)
 		var err error
-		free := g.Range
-		if db := l.database(); db.Overlaps(free) {
-			free.Len = max(0, db.Off-free.Off)
-		}
-		if g.Data, err = readData(d, free, &left); err != nil {
+		if g.Data, err = readData(d, g.Range, &left); err != nil {
 			return err
 		}
 		l.Gaps = append(l.Gaps, g)

@@ -32,11 +32,8 @@ type Layout struct {
 	Partitions []boot.Partition
 	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
 	Boot       *boot.Result
-	Gaps       []Gap    // set by ReadGaps
-	Dynamic    *Dynamic // nil: no dynamic disk, or one that cannot be moved
+	Gaps       []Gap // set by ReadGaps
 	Issues     []ondisk.Issue
-
-	unmovable error // why a dynamic disk cannot be moved
 }
 
 // Read reads the layout of a disk. hint is the geometry that the container states. Broken content becomes an issue. An
@@ -140,9 +137,7 @@ func lookIn(d disk.Disk, found Sectors, hint table.Geometry, short bool) (*Layou
 	}
 	l.checkSectors()
 	l.strangeVolumes()
-	if err := l.readSlices(d); err != nil {
-		return nil, d, err
-	}
+	l.checkSlices()
 	if t.Scheme == table.MBR || t.IsHybrid() {
 		l.Geometry = t.Geometry(l.hints(hint))
 	}
@@ -265,15 +260,18 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 		if i, now := m.exhausted(p.Number); now && !full {
 			l.Issues, full = append(l.Issues, i), true
 		}
-		if !full && p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
-			var err error
-			if v, err = probe(disk.Section(m, p.Range), p.Off); err != nil {
-				return fmt.Errorf("partition %d: %w", p.Number, err)
+		var err error
+		switch {
+		case p.InDynamic():
+			v, err = dynamicVolume(m, p)
+		case !full && p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0:
+			if v, err = probe(disk.Section(m, p.Range), p.Off); err == nil {
+				fromDisk(v, p.Range)
+				err = identify.Slices(disk.Section(m, p.Range), p.Off, v, probe)
 			}
-			fromDisk(v, p.Range)
-			if err = identify.Slices(disk.Section(m, p.Range), p.Off, v, probe); err != nil {
-				return fmt.Errorf("partition %d: %w", p.Number, err)
-			}
+		}
+		if err != nil {
+			return fmt.Errorf("partition %d: %w", p.Number, err)
 		}
 		m.count(v)
 		for _, i := range v.Issues {
@@ -332,9 +330,6 @@ func (l *Layout) readBoot(d disk.Disk) error {
 		return err
 	}
 	l.Issues = append(l.Issues, l.Boot.Issues...)
-	if err := l.dynamicRefs(d); err != nil {
-		return err
-	}
 	l.Relate(&Machine{})
 	return nil
 }

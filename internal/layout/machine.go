@@ -152,8 +152,7 @@ func (l *Layout) knownElsewhere(m *Machine) {
 	}
 	number, count := 0, 0
 	for _, p := range l.Partitions {
-		// Windows knows dynamic volumes by their GUIDs. Spec: Microsoft, "MountedDevices": DMIO:ID.
-		if identify.Traits(p.Volume.Kind).Letter && !p.InDynamic() {
+		if identify.Traits(p.Volume.Kind).Letter {
 			number, count = p.Number, count+1
 		}
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/disktest/forge/tableforge"
 	"github.com/trueup/trueup/internal/layout"
@@ -91,26 +90,4 @@ func TestPartsOfAllVolumesAreBounded(t *testing.T) {
 	require.Len(t, l.Partitions[0].Volume.Parts, 256)
 	require.Empty(t, l.Partitions[count-1].Volume.Parts)
 	requireLimit(t, l)
-}
-
-// An extent is listed in one partition, however many a chain of logical partitions has.
-func TestExtentsOfADynamicDiskAreListedOnce(t *testing.T) {
-	const count, step = 200, 16
-	f := tableforge.NewMBR(8192, tableforge.Slot{Type: 5, Start: 64, Sectors: count * step})
-	for i := range int64(count) {
-		link := tableforge.Slot{}
-		if i+1 < count {
-			link = tableforge.Slot{Type: 5, Start: uint32(i+1) * step, Sectors: step}
-		}
-		tableforge.PutEBR(f, 64+i*step, tableforge.Slot{Type: 0x42, Start: 1, Sectors: step - 1}, link)
-	}
-	ldmforge.Put(f, 65, 8)
-	l := readForged(t, f)
-	require.Len(t, l.Partitions, 1+count)
-	described := 0
-	for _, p := range l.Partitions[1:] {
-		require.Equal(t, volume.LDM, p.Volume.Kind)
-		described += len(p.Volume.Parts)
-	}
-	require.Equal(t, 1, described)
 }

@@ -53,18 +53,14 @@ func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 		strings.Join(names, ", "), container)}, true
 }
 
-// readSlices reads the tables inside of partitions, and the database of a dynamic disk.
-func (l *Layout) readSlices(d disk.Disk) error {
-	if err := l.readDynamic(d); err != nil {
-		return err
-	}
+// checkSlices reports slices inside of partitions that no move of the partition aligns.
+func (l *Layout) checkSlices() {
 	for _, p := range l.Partitions {
 		if i, ok := misalignedInside(p.Volume, "partition"); ok && identify.Sliced(p.Volume.Kind) {
 			i.Partition = p.Number
 			l.Issues = append(l.Issues, i)
 		}
 	}
-	return nil
 }
 
 // FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged and never

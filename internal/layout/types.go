@@ -20,11 +20,6 @@ const reinstall = "install the guest on an aligned disk"
 
 // Reasons by family of types. Sources are beside each.
 var (
-	// Linux, Documentation/admin-guide/ldm.rst; libldm, src/ldm.c: PRIVHEAD has the start of the logical disk.
-	isLDM = refused{
-		CodeDynamic, "Windows dynamic disk (LDM): its database holds absolute positions",
-		"convert it to a basic disk, or align volumes by copying files", ondisk.Refuse, true,
-	}
 	// Microsoft, "Deploy Storage Spaces": the pool owns the disk and knows where its slabs are.
 	isSpaces = refused{
 		"storage-spaces", "Windows Storage Spaces: the pool knows the disk, and nothing is known about its positions",
@@ -141,15 +136,6 @@ func (l *Layout) checkTypes() {
 		if !ok && p.Slot > 0 {
 			id = fmt.Sprintf("0x%02x", p.Type)
 			r, ok = refusedTypes[id]
-		}
-		switch {
-		case r.code != CodeDynamic:
-		case l.Dynamic != nil && l.Dynamic.ofXP:
-			r.remedy = moveOfXP
-		case l.Dynamic != nil:
-			r.remedy = moveDynamic
-		case l.unmovable != nil:
-			r.text += fmt.Sprintf(", and --dynamic-disks cannot correct them (%v)", l.unmovable)
 		}
 		if !ok && p.Volume.Kind == volume.Disklabel && (p.Volume.OnDisk || !relativeLabels[p.TypeID()]) {
 			r, ok = otherLabel, true

@@ -24,7 +24,6 @@ const (
 	data                      // bytes of a gap that are not known to be zero
 	record                    // an extended boot record
 	boxEnd                    // where an extended partition ends; no bytes
-	fixed                     // the database of a dynamic disk, which has one place
 )
 
 // slot is a partition and what lies between it and the next one. The first slot of a disk has no partition.
@@ -59,19 +58,9 @@ func slotsOf(l *layout.Layout) []slot {
 		case layout.BoxEndItem:
 			last.after = append(last.after, segment{Range: x.Range, kind: boxEnd, box: x.Number})
 		}
-		last.after = append(last.after, dataOf(l, l.Gaps[i])...)
-	}
-	return out
-}
-
-// dataOf returns what is kept of a gap. The database of a dynamic disk and what lies behind it have one place.
-func dataOf(l *layout.Layout, g layout.Gap) (out []segment) {
-	if g.Data.Len > 0 {
-		out = append(out, segment{Range: g.Data, kind: data})
-	}
-	if x := l.Dynamic; x != nil && x.Database.Overlaps(g.Range) {
-		off := x.Database.Off
-		out = append(out, segment{Range: disk.Range{Off: off, Len: g.End() - off}, kind: fixed})
+		if g := l.Gaps[i]; g.Data.Len > 0 {
+			last.after = append(last.after, segment{Range: g.Data, kind: data})
+		}
 	}
 	return out
 }
@@ -99,10 +88,10 @@ func arrange(segs []segment, end, delta int64, tight bool) (at []int64, last int
 	return at, end
 }
 
-// within reports whether no record went beyond the last place that it can have, and nothing from its only one.
+// within reports whether no record went beyond the last place that it can have.
 func within(segs []segment, at []int64) bool {
 	for i, s := range segs {
-		if s.most > 0 && at[i] > s.most || s.kind == fixed && at[i] != s.Off {
+		if s.most > 0 && at[i] > s.most {
 			return false
 		}
 	}

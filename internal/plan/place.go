@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/trueup/trueup/internal/align"
@@ -15,6 +16,30 @@ type placer struct {
 	goal  align.Goal
 	slots []slot
 	limit int64 // the end of what the table can name
+}
+
+// newPlacer divides a disk for a goal. Partitions stay that firmware or a loader finds by their place.
+func newPlacer(l *layout.Layout, goal align.Goal) *placer {
+	leave := maps.Clone(goal.Leave)
+	for _, p := range l.Partitions {
+		if p.Fixed != "" {
+			if leave == nil {
+				leave = map[int]string{}
+			}
+			leave[p.Number] = p.Fixed
+		}
+	}
+	goal.Leave = leave
+	c := &placer{l: l, goal: goal, slots: slotsOf(l), limit: limitOf(l)}
+	for i := range c.slots {
+		s := &c.slots[i]
+		s.boundary = goal.Want
+		if p, ok := l.Partition(s.part.Number); ok {
+			s.moves = goal.Moves(l, p)
+			s.anchor, s.boundary = goal.Anchor(l, p)
+		}
+	}
+	return c
 }
 
 // place gives each partition its place on p. One that makes room for another keeps the alignment of its data (see
@@ -181,9 +206,10 @@ func (c *placer) up(i int, off int64) int64 {
 // needs reports whether the partition of slot i moves on its own account.
 func (c *placer) needs(i int) bool { return c.slots[i].moves }
 
-// leaves reports whether the partition of slot i must stay where it is.
+// leaves reports whether the partition of slot i must stay where it is. Slot 0 has the number 0, which
+// no partition has.
 func (c *placer) leaves(i int) bool {
-	return i > 0 && slices.ContainsFunc(c.slots[i].part.Numbers(), c.goal.Leaves)
+	return c.goal.Leaves(c.slots[i].part.Number)
 }
 
 // bounded reports whether a record has a last place, so that what went forward can be too far even in front of what

@@ -156,14 +156,11 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	if err := p.malformed(); err != nil {
 		return nil, err
 	}
-	goal = keepPlaces(l, goal)
-	c := placer{l: l, goal: goal, slots: anchored(l, goal), limit: limitOf(l)}
+	c := newPlacer(l, goal)
 	stuck, ok := c.place(p)
 	switch {
 	case !ok && stuck > 0:
 		p.inTheWay(l, c.slots[stuck].part.Number)
-	case !ok && l.Dynamic != nil:
-		p.noRoom(l)
 	case !ok:
 		p.refuse("limit", ondisk.ErrLimit, 0,
 			fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition "+
@@ -174,8 +171,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	p.beyondCHS(l)
 	p.leftAlone(l)
 	p.fixedTable(l)
-	p.Notes = append(p.Notes, align.Relevant(concerning(l, goal), p.moved())...)
-	p.offInside(l)
+	p.Notes = append(p.Notes, align.Relevant(concerning(l), p.moved())...)
 	p.chsNote(l)
 	p.outOfReach(l)
 	p.losses(l)
@@ -191,10 +187,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 
 // concerning returns the issues of a disk. A volume over the whole disk is all there is of it: that it is malformed
 // matters though nothing moves.
-func concerning(l *layout.Layout, goal align.Goal) []ondisk.Issue {
-	if goal.Dynamic && l.Dynamic != nil {
-		return l.MovesDynamic()
-	}
+func concerning(l *layout.Layout) []ondisk.Issue {
 	if l.Table != nil {
 		return l.Issues
 	}
@@ -281,7 +274,13 @@ func (p *Plan) atEnd(l *layout.Layout) {
 			p.OldSize, p.Size),
 			"repair the table with gdisk first, or keep the size of the disk")
 	}
-	p.behindDatabase(l)
+	// Readers look for the private header in the last sector. A move is refused. Source: DiskAccessLibrary,
+	// LogicalDiskManager/PrivateHeader.cs.
+	if p.Size > p.OldSize && len(p.Moves) == 0 && l.Dynamic() && l.Table.Scheme != table.GPT {
+		p.refuse("ldm-grows", ondisk.ErrUnsupported, 0, fmt.Sprintf("the disk would grow from %d to %d bytes, and the "+
+			"database of the dynamic disk lies at its end", p.OldSize, p.Size),
+			"keep the size of the disk: leave out align=SIZE in --to, or name a device of that size")
+	}
 	whole := l.Volume
 	if whole == nil {
 		whole = l.Outer
@@ -318,12 +317,6 @@ func (p *Plan) refuse(code string, class error, partition int, text, remedy stri
 
 // inTheWay refuses a move for which a partition would have to go away that is to stay.
 func (p *Plan) inTheWay(l *layout.Layout, number int) {
-	if l.Dynamic != nil && number == l.Dynamic.Metadata {
-		p.refuse("ldm-room", ondisk.ErrUnsupported, number, "it holds the database of the dynamic disk, which stays "+
-			"where it is, and what lies in front of it has no room on the boundary",
-			"try a smaller --boundary, or name other partitions with --partition")
-		return
-	}
 	if x, _ := l.Partition(number); x.Fixed != "" {
 		p.refuse("fixed-place", ondisk.ErrUnsupported, number, fmt.Sprintf("it would have to move, for what lies in "+
 			"front of it has no room on the boundary of %s, and must stay: %s", units.Short(p.Goal.Want), x.Fixed),

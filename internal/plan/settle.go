@@ -25,7 +25,7 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 		off := int64(0)
 		if i > 0 {
 			off = starts[s.part.Number]
-			p.move(l, s.part, off)
+			p.move(s.part, off)
 		}
 		end, delta := off+s.part.Len, off-s.part.Off
 		if i+1 == len(slots) {
@@ -34,10 +34,6 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 			if !named(s.after, at, limitOf(l)) {
 				return fmt.Errorf("what lies behind partition %d ends beyond what the table can name: %w",
 					s.part.Number, ErrNoPlan)
-			}
-			if !within(unbound(s.after), at) {
-				return fmt.Errorf("partition %d ends over the database of the dynamic disk: %w", s.part.Number,
-					ErrNoPlan)
 			}
 			p.between(s.after, at)
 			break
@@ -104,15 +100,12 @@ func (p *Plan) beyondCHS(l *layout.Layout) {
 	}
 }
 
-// move puts a partition to byte off, or those of a dynamic disk with the space of its volumes.
-func (p *Plan) move(l *layout.Layout, item layout.Item, off int64) {
-	p.keep(item.Off, off, item.Len)
-	for _, n := range item.Numbers() {
-		if part, _ := l.Partition(n); off != item.Off {
-			to := disk.Range{Off: off + part.Off - item.Off, Len: part.Len}
-			p.Moves = append(p.Moves, Move{n, part.Off, to.Off, to.Len})
-			p.Places.Parts[n] = to
-		}
+// move puts a partition to byte off.
+func (p *Plan) move(part layout.Item, off int64) {
+	p.keep(part.Off, off, part.Len)
+	if off != part.Off {
+		p.Moves = append(p.Moves, Move{part.Number, part.Off, off, part.Len})
+		p.Places.Parts[part.Number] = disk.Range{Off: off, Len: part.Len}
 	}
 }
 
@@ -125,7 +118,7 @@ func (p *Plan) between(segs []segment, at []int64) {
 			p.Places.Records[s.Off] = at[i]
 		case boxEnd:
 			p.Places.Parts[s.box] = disk.Range{Off: -1, Len: at[i]} // its start is that of its first record; see boxes
-		case front, data, fixed:
+		case front, data:
 		}
 	}
 }

@@ -15,7 +15,6 @@ type Goal struct {
 	DataOnly        bool  // only partitions that the boot does not need
 	AllowUnbootable bool  // go on although a finding warns that the copy may not boot
 	Flatten         bool  // take a snapshot together with its parents
-	DynamicDisks    bool  // move the volumes of dynamic disks
 	SkipFree        bool  `json:",omitempty"` // the free space of volumes becomes zeros
 	RepairTable     bool  `json:",omitempty"` // damaged copies of a GPT are written anew
 
@@ -46,7 +45,6 @@ func (g Goal) Flags() (out []string) {
 	}{
 		{g.DataOnly, "--data-only"},
 		{g.AllowUnbootable, "--allow-unbootable"},
-		{g.DynamicDisks, "--dynamic-disks"},
 		{g.Flatten, "--flatten"},
 		{g.SkipFree, "--skip-free"},
 		{g.RepairTable, "--repair-table"},

@@ -235,7 +235,8 @@ func (s *Source) moves(g Goal) (*plan.Plan, error) {
 	}
 	to := align.GoalFor(s.Layout, g.Boundary)
 	to.Mend = g.RepairTable
-	if to.Only, to.Dynamic = g.Only, g.DynamicDisks; g.DataOnly {
+	to.Only = g.Only
+	if g.DataOnly {
 		to = to.DataOnly(s.Layout)
 	}
 	if err := s.Layout.ReadGaps(s.Image.Disk); err != nil {

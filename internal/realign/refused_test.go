@@ -57,11 +57,9 @@ func TestStatements(t *testing.T) {
 	require.Empty(t, Goal{}.Flags())
 	require.Equal(t, []string{
 		"--boundary", "64K", "--partition", "1", "--partition", "3", "--data-only", "--allow-unbootable",
-		"--dynamic-disks",
 		"--flatten",
 	}, Goal{
-		Boundary: 64 * units.KiB, Only: []int{1, 3}, DataOnly: true, AllowUnbootable: true, DynamicDisks: true,
-		Flatten: true,
+		Boundary: 64 * units.KiB, Only: []int{1, 3}, DataOnly: true, AllowUnbootable: true, Flatten: true,
 	}.Flags())
 	require.Empty(t, Reading{Like: 4096}.Arguments())
 	require.Equal(t, []string{"--sector-size", "4096"}, Reading{SectorSize: 4096}.Arguments())

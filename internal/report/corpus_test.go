@@ -136,8 +136,7 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 			d := disktest.Fixture(t, path)
 			raw := disktest.Materialize(t, d)
 			for _, p := range inspect(t, name, d).Partitions {
-				// Tables inside of partitions are none of its business; the tests of package layout ask partx and
-				// ldmtool.
+				// Tables inside of partitions are none of its business; the tests of package layout ask partx.
 				if p.Volume == nil || slices.Contains([]string{"unknown", "disklabel", "ldm"}, p.Volume.Kind) {
 					continue
 				}

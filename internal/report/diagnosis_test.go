@@ -293,34 +293,6 @@ func TestVolumesAloneHaveNoBootCode(t *testing.T) {
 	require.NotContains(t, out.String(), "oot")
 }
 
-// The first line names what is off: extents of a dynamic disk, partitions beside it, or both.
-func TestTheVerdictNamesExtentsAndPartitions(t *testing.T) {
-	for want, off := range map[string][2]bool{
-		"Misaligned: an extent of the dynamic disk in partition 1 starts off a 4 KiB boundary.": {
-			true,
-			false,
-		},
-		"Misaligned: partition 2 starts off a 4 KiB boundary.": {false, true},
-		"Misaligned: an extent of the dynamic disk in partition 1, and partition 2, start off a 4 KiB boundary.": {
-			true,
-			true,
-		},
-	} {
-		parts := []report.Partition{part(1, 63, 5, align.Aligned), part(2, 128, 5, align.Aligned)}
-		parts[0].Extent = 1 << 20
-		for i, bad := range off {
-			if bad {
-				parts[i].Verdict = align.Misaligned
-			}
-		}
-		d := diskOf(200, parts...)
-		d.Verdict = align.Misaligned
-		var out bytes.Buffer
-		(&report.Text{W: &out, Width: 120}).Inspect(&report.Inspect{Disk: d})
-		require.Contains(t, out.String(), want)
-	}
-}
-
 // Where there is nothing to judge, the text says what there is instead, and not that the disk is aligned.
 func TestNothingToJudge(t *testing.T) {
 	for content, want := range map[align.Content]string{

@@ -69,12 +69,12 @@ func (r *Inspect) Benchmark(b *Benchmark) {
 }
 
 // DataStart returns the byte of the disk from which the blocks of the partition are counted.
-func (p Partition) DataStart() int64 { return cmp.Or(p.Data, p.Judged()) }
+func (p Partition) DataStart() int64 { return cmp.Or(p.Data, p.Start) }
 
 // measurable reports whether a benchmark of the storage can stand for the partition: its place in the file is as
 // aligned as its place on the disk, and its data are aligned when its start is.
 func (p Partition) measurable() bool {
-	return (p.InFile == 0 || p.InFile >= p.Alignment) && (p.DataStart()-p.Judged())%align.DefaultBoundary == 0
+	return (p.InFile == 0 || p.InFile >= p.Alignment) && (p.DataStart()-p.Start)%align.DefaultBoundary == 0
 }
 
 // Measure makes advice that of a benchmark, where that has measured a start for each of the partitions that would move.

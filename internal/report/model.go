@@ -2,7 +2,6 @@
 package report
 
 import (
-	"cmp"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -130,7 +129,6 @@ type Partition struct {
 	Unjudged  string        `json:"not_judged,omitempty"`
 	Stays     string        `json:"stays,omitempty"` // why a copy leaves it where it is, although its start is off
 	Data      int64         `json:"data_bytes,omitempty"`
-	Extent    int64         `json:"extent_bytes,omitempty"`
 	Volume    *Volume       `json:"volume,omitempty"`
 	Impact    *Impact       `json:"impact,omitempty"`
 }
@@ -406,15 +404,12 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 	return d
 }
 
-// Judged returns the byte of the disk that the verdict is about: that of an extent, on a dynamic disk.
-func (p Partition) Judged() int64 { return cmp.Or(p.Extent, p.Start) }
-
 // VerdictBy returns the verdict by another boundary; empty where the partition is not judged.
 func (p Partition) VerdictBy(boundary int64) align.Verdict {
 	if p.Verdict == "" {
 		return ""
 	}
-	return align.VerdictOf(p.Judged(), p.DataStart(), boundary)
+	return align.VerdictOf(p.Start, p.DataStart(), boundary)
 }
 
 func newPartition(p boot.Partition, sector, boundary int64) Partition {
@@ -423,10 +418,7 @@ func newPartition(p boot.Partition, sector, boundary int64) Partition {
 		Name: p.Name, GUID: p.GUID, StartLBA: p.Off / sector, Start: p.Off, Size: p.Len,
 	}
 	j := align.Judge(p, boundary)
-	at := j.Start
-	if j.Extent != "" {
-		out.Extent = at
-	}
+	at := p.Off
 	if j.Data != at {
 		out.Data = j.Data
 	}

@@ -152,9 +152,6 @@ func (t *Text) image(i Image) {
 func (t *Text) verdict(d Disk) {
 	which, start := worst(d)
 	boundary, every := units.Format(d.Boundary), "every partition"
-	if slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Extent != 0 }) {
-		every = "every volume of the dynamic disk"
-	}
 	if slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Unjudged != "" && p.Stays != "" }) {
 		every = "every partition that is judged"
 	}
@@ -199,29 +196,19 @@ func inOrder(d Disk) (numbers []string) {
 // byData reports whether the start of a partition is worse than the verdict of the disk, which its data have.
 func byData(d Disk) bool {
 	return slices.ContainsFunc(d.Partitions, func(p Partition) bool {
-		return p.Verdict == d.Verdict && align.Of(p.Judged(), d.Boundary) != p.Verdict
+		return p.Verdict == d.Verdict && align.Of(p.Start, d.Boundary) != p.Verdict
 	})
 }
 
-// worst names the partitions that have the verdict of the disk, by themselves or by an extent in them, with the verb.
+// worst names the partitions that have the verdict of the disk, with the verb.
 func worst(d Disk) (which, start string) {
-	var bad, inside []string
+	var bad []string
 	for _, p := range d.Partitions {
-		switch number := strconv.Itoa(p.Number); {
-		case p.Verdict != d.Verdict:
-		case p.Extent != 0:
-			inside = append(inside, number)
-		default:
-			bad = append(bad, number)
+		if p.Verdict == d.Verdict {
+			bad = append(bad, strconv.Itoa(p.Number))
 		}
 	}
-	extent := "an extent of the dynamic disk in " + partitions(inside)
-	switch {
-	case len(inside) > 0 && len(bad) > 0:
-		return extent + ", and " + partitions(bad) + ",", "start"
-	case len(inside) > 0:
-		return extent, "starts"
-	case len(bad) > 1:
+	if len(bad) > 1 {
 		return partitions(bad), "start"
 	}
 	return partitions(bad), "starts"

@@ -148,7 +148,7 @@ func (r *Result) pairs() (pairs []pair, empty []disk.Range, err error) {
 }
 
 // inGap finds in a gap of the result what the gap of the source has: its data where they were, or as far from there as
-// the partition in front, or anywhere as one piece; and the database of a dynamic disk in its only place.
+// the partition in front, or anywhere as one piece.
 func (r *Result) inGap(was layout.Gap, gap disk.Range, shift int64) (out []pair, err error) {
 	if n := was.Data.Len; n > 0 {
 		tries := []int64{was.Data.Off, was.Data.Off + shift, gap.Off}
@@ -172,10 +172,6 @@ func (r *Result) inGap(was layout.Gap, gap disk.Range, shift int64) (out []pair,
 			}
 		}
 		out = append(out, last)
-	}
-	if x := r.Before.Dynamic; x != nil && x.Database.Overlaps(was.Range) {
-		at := disk.Range{Off: x.Database.Off, Len: was.End() - x.Database.Off}
-		out = append(out, pair{at, at, "the database of the dynamic disk"})
 	}
 	return out, nil
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/verify"
-	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 func readLayout(t *testing.T, d disk.Disk) *layout.Layout {
@@ -145,21 +144,6 @@ func TestPromiseOfTheBoundary(t *testing.T) {
 		stay.Moves = append(stay.Moves, plan.Move{Partition: m.Partition, From: m.From, To: m.From, Len: m.Len})
 	}
 	require.ErrorContains(t, verify.Promise(stay, before, before), "off the boundary of 65536")
-	// Of the volumes of a dynamic disk one comes to the boundary, or what moves as a whole.
-	stay.Moves = stay.Moves[:1]
-	for at, want := range map[int64]bool{63 * 512: false, 1 << 20: true} {
-		for _, x := range []layout.Dynamic{
-			{Span: disk.Range{Off: at}, Extents: []stack.LDMExtent{{Range: disk.Range{Off: 63 * 512}}}},
-			{Span: disk.Range{Off: 63 * 512}, Extents: []stack.LDMExtent{
-				{Range: disk.Range{Off: 63 * 512}},
-				{Range: disk.Range{Off: at}},
-			}},
-		} {
-			x.Members = []int{1}
-			before.Dynamic = &x
-			require.Equal(t, want, verify.Promise(stay, before, before) == nil, "%v", x)
-		}
-	}
 }
 
 func TestUnsettledResult(t *testing.T) {

@@ -134,20 +134,12 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 			return err
 		}
 		shift := is.Off - was.Off // a multiple of the boundary where the data keep their distance from it
-		if moved[was.Number] && is.Off%must != 0 && (shift == 0 || shift%must != 0) &&
-			!onBoundary(before, was.Number, shift, must) {
+		if moved[was.Number] && is.Off%must != 0 && (shift == 0 || shift%must != 0) {
 			return fmt.Errorf("%w: partition %d was moved to byte %d, off the boundary of %d (are SOURCE and DEST "+
 				"swapped?)", ErrDifferent, is.Number, is.Off, must)
 		}
 	}
 	return sameRefs(p, before, after)
-}
-
-// onBoundary reports whether a partition of a dynamic disk moved so that an extent, or the first of the partitions that
-// move together, came to a boundary.
-func onBoundary(before *layout.Layout, number int, shift, boundary int64) bool {
-	x := before.Dynamic
-	return x.Has(number) && ((x.Span.Off+shift)%boundary == 0 || len(x.Off(shift, boundary)) < len(x.Extents))
 }
 
 func samePartition(was, is boot.Partition, want disk.Range) error {

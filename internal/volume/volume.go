@@ -79,7 +79,7 @@ type Volume struct {
 // Detail is a fact that a volume stores about itself: {"volume group", "vg0"}.
 type Detail struct{ Name, Value string }
 
-// Part is a part of the space of a container: a slice of a disklabel, an extent of a dynamic volume.
+// Part is a part of the space of a container: such as a slice of a disklabel.
 type Part struct {
 	Name  string
 	Kind  string // in the words of the container: "4.2BSD", "SunOS root"

@@ -14,9 +14,6 @@ import (
 var HiddenSectors = boot.Finder{Name: "hidden-sectors", Find: boot.Everywhere(findHidden)}
 
 func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
-	if p.InDynamic() {
-		return nil // package layout knows which volumes begin where
-	}
 	kind, sector := p.Volume.Kind, g.Disk.SectorSize()
 	var backup int64
 	switch bpb := p.Volume.Boot; {

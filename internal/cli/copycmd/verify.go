@@ -54,7 +54,6 @@ are plausible.
 	cmd.Flags().BoolVar(&f.DataOnly, "data-only", false, "align was run with --data-only, for --with")
 	cmd.Flags().BoolVar(&f.AllowUnbootable, "allow-unbootable", false,
 		"align was run with --allow-unbootable, for --with")
-	cmd.Flags().BoolVar(&f.DynamicDisks, "dynamic-disks", false, "align was run with --dynamic-disks, for --with")
 	flags.AddSkipFree(cmd, &f.SkipFree)
 	flags.AddFlatten(cmd, &f.Flatten)
 	f.AddWork(cmd, 4, "read `N` chunks at once")
@@ -76,9 +75,9 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return command.Usage("SOURCE %s and DEST %s are the same file, which says nothing of a copy; name two", src,
 			dest)
 	}
-	if len(f.With) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.DynamicDisks || f.Flatten) {
-		return command.Usage("--boundary, --data-only, --allow-unbootable, --dynamic-disks and --flatten speak of " +
-			"the disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
+	if len(f.With) == 0 && (f.Boundary != 0 || f.DataOnly || f.AllowUnbootable || f.Flatten) {
+		return command.Usage("--boundary, --data-only, --allow-unbootable and --flatten speak of the " +
+			"disks of --with, and none was given: where the partitions of SOURCE went is read from DEST")
 	}
 	if err := f.Confine(ctx, errOut, f.Reads(src, dest), nil); err != nil {
 		return err

@@ -31,11 +31,6 @@ cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary S
 target. A partition whose data would lie worse, or that no running guest reads or writes, stays; --partition N moves
 it, with a warning. --data-only is refused if a partition that the boot needs would have to make room.
 
---dynamic-disks lets the volumes of a Windows dynamic disk move. All of them move by one distance, which aligns as many
-as possible; the database stays. Disks of Windows 2000 to 2003 with an MBR stay refused, since these look for the
-volumes at LBA 63 only. The others were not tried with Windows: keep SOURCE until Windows shows the volumes of the
-copy.
-
 ` + RepairTableHelp
 
 // Add adds the flags.
@@ -45,8 +40,6 @@ func (m *Move) Add(cmd *cobra.Command, c *command.Base) {
 	completePartitions(c, cmd, "partition", &m.Reading)
 	cmd.Flags().BoolVar(&m.DataOnly, "data-only", false, "leave partitions that the boot needs in place")
 	cmd.Flags().BoolVar(&m.AllowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
-	cmd.Flags().BoolVar(&m.DynamicDisks, "dynamic-disks", false,
-		"move the volumes of Windows dynamic disks, all by one distance")
 	AddRepairTable(cmd, &m.RepairTable)
 	AddSkipFree(cmd, &m.SkipFree)
 	AddReading(cmd, &m.Reading)

@@ -69,7 +69,7 @@ SOURCE is held against writers while it is served. If it changes all the same, t
 
 func (f *serveFlags) checkFlags() error {
 	err := errors.Join(f.Check(), f.Consistent())
-	moves := f.Boundary != 0 || len(f.Only) > 0 || f.DataOnly || f.DynamicDisks || len(f.With) > 0
+	moves := f.Boundary != 0 || len(f.Only) > 0 || f.DataOnly || len(f.With) > 0
 	switch {
 	case err != nil:
 		return err

@@ -15,7 +15,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 	"github.com/trueup/trueup/internal/volume/identify"
-	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // walks count the files of a volume.
@@ -46,7 +45,7 @@ func PartsOf(number int, r disk.Range, v *volume.Volume) []Part {
 	out := []Part{{Number: number, Kind: v.Kind, Range: r}}
 	for _, x := range v.Parts {
 		inside := Part{Number: number, Name: x.Name, Range: disk.Range{Off: r.Off + x.Start, Len: x.Size}}
-		inside.apart = x.Start < 0 || x.Kind == stack.LDMPiece
+		inside.apart = x.Start < 0
 		switch {
 		case x.Own || !inside.apart && (x.Size <= 0 || x.Size > r.Len-x.Start):
 		case x.Start == 0 && walks[v.Kind] != nil: // it is v itself

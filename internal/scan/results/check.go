@@ -230,7 +230,7 @@ func (c *checker) guest(d *Disk) {
 
 func (c *checker) partition(p *report.Partition) {
 	c.verdict(p.Verdict)
-	c.numbers(int64(p.Number), p.StartLBA, p.Start, p.Size, p.Alignment, p.Extent)
+	c.numbers(int64(p.Number), p.StartLBA, p.Start, p.Size, p.Alignment)
 	c.texts(p.Kind, p.Type, p.TypeName, p.Name, p.GUID)
 	c.volume(p.Volume)
 }

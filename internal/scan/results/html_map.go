@@ -183,7 +183,7 @@ func lenses(d Disk, parts []report.Partition, fs []align.Finding) ([]lens, []ali
 		if unit <= 0 || p.Start < 0 {
 			continue
 		}
-		past := p.Judged() % unit
+		past := p.Start % unit
 		way := [2]int64{unit, past}
 		if seen[way] || len(out) == maxLenses {
 			continue

@@ -5,55 +5,15 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/disktest/forge"
-	"github.com/trueup/trueup/internal/disktest/forge/ldmforge"
 	"github.com/trueup/trueup/internal/disktest/forge/poolforge"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
-
-// FuzzLDM reads anything as the database of a dynamic disk, whose private header is in sector 0 and the rest behind it.
-func FuzzLDM(f *testing.F) {
-	const sectors, seedSectors = 4096, 20
-	image := make(forge.Bytes, sectors*512)
-	db := image[ldmforge.Put(image, 63, 1000):]
-	head := image[ldmforge.Head:][:512]
-	head.BE64(ldmforge.ConfigStart, 1)
-	head.BE64(ldmforge.ConfigSize, seedSectors)
-	f.Add(append(append([]byte{}, head...), db[:seedSectors*512]...), uint32(sectors))
-	gpt := gptDisk(seedSectors)
-	f.Add([]byte(gpt), uint32(sectors))
-	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
-		d := disktest.ShortDisk(data, int64(sectors)*512)
-		spent := disktest.Spent()
-		x, err := ReadLDM(d, []int64{0})
-		require.Less(t, spent(), 5*time.Second)
-		if err != nil {
-			require.True(t, errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, ondisk.ErrFormat), "%v", err)
-			return
-		}
-		require.LessOrEqual(t, len(x.Extents), maxLDMExtents)
-		for _, x := range x.Extents {
-			require.GreaterOrEqual(t, min(x.Off, x.Len), int64(0))
-			require.LessOrEqual(t, x.End(), d.Size())
-		}
-		for _, metadata := range []disk.Range{{}, {Off: 512, Len: max(0, int64(len(data))/512-1) * 512}} {
-			heads, err := x.Heads(d, metadata)
-			require.True(t, err == nil || errors.Is(err, ondisk.ErrFormat), "%v", err)
-			for _, h := range heads {
-				require.Equal(t, ldmSum(h.Raw), binary.BigEndian.Uint32(h.Raw[atLDMSum:]))
-				require.False(t, x.Data.Overlaps(disk.Range{Off: h.At, Len: ldmHeadSize}))
-			}
-		}
-		require.Less(t, spent(), 5*time.Second)
-	})
-}
 
 // FuzzLVMText reads anything as the text of a volume group.
 func FuzzLVMText(f *testing.F) {

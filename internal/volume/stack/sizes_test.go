@@ -25,9 +25,4 @@ func TestStructSizes(t *testing.T) {
 	assert.Equal(t, fveBlockSize, binary.Size(fveBlock{}),
 		"BitLocker metadata block header and metadata header, 64 and 48 bytes")
 	assert.Equal(t, 8, binary.Size(fveEntry{}), "BitLocker metadata entry header")
-	assert.Equal(t, 0x133+8, binary.Size(ldmHead{}), "LDM private header up to the size of the database")
-	assert.Equal(t, 36+2*34, binary.Size(ldmTOC{}), "LDM table of contents")
-	assert.Equal(t, 0x85+16, binary.Size(ldmVMDB{}), "LDM VMDB up to the numbers of committed records")
-	assert.Equal(t, 16, binary.Size(ldmBlock{}), "head of a VBLK")
-	assert.Equal(t, 8, binary.Size(ldmRecord{}), "head of a record in VBLKs")
 }
