@@ -99,28 +99,28 @@ type look struct {
 
 // stateLooks are those of the states without a verdict.
 var stateLooks = map[State]look{
-	Failed: {"error", "f", text.FgRed}, Orphan: {"orphan", "o", text.FgCyan}, Packed: {"packed", "u", text.FgYellow},
-	Original: {"original", "k", text.Faint}, Gone: {"removed", "g", text.Faint},
+	Failed: {"error", "failed", text.FgRed}, Orphan: {"orphan", "orphan", text.FgCyan}, Packed: {"packed", "unknown", text.FgYellow},
+	Original: {"original", "original", text.Faint}, Gone: {"removed", "removed", text.Faint},
 }
 
 // contentLooks are those of what there is nothing to judge in.
 var contentLooks = map[align.Content]look{
-	align.Blank: {"blank", "n", text.Reset}, align.NoPartitions: {"no partitions", "n", text.Reset},
-	align.NoDisks: {"no disks", "n", text.Reset}, align.UnknownContent: {"unknown", "u", text.FgYellow},
+	align.Blank: {"blank", "nothing", text.Reset}, align.NoPartitions: {"no partitions", "nothing", text.Reset},
+	align.NoDisks: {"no disks", "nothing", text.Reset}, align.UnknownContent: {"unknown", "unknown", text.FgYellow},
 }
 
 // lookOf returns that of a verdict by a boundary.
 func lookOf(v align.Verdict, boundary int64) look {
 	switch v {
 	case align.Misaligned:
-		return look{"off 4K", "m", text.FgRed}
+		return look{"off 4K", "misaligned", text.FgRed}
 	case align.BelowBoundary:
-		return look{"off " + units.Short(boundary), "b", text.FgYellow}
+		return look{"off " + units.Short(boundary), "below", text.FgYellow}
 	case align.Aligned:
-		return look{"aligned", "a", text.FgGreen}
+		return look{"aligned", "aligned", text.FgGreen}
 	case align.NothingToJudge:
 	}
-	return look{"-", "x", text.Reset}
+	return look{"-", "unjudged", text.Reset}
 }
 
 func (i *Image) look(boundary int64) look {

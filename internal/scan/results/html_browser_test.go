@@ -38,7 +38,7 @@ func pageHead(by string) string { return `th[data-sort="` + by + `"] button` }
 
 // The script ranks all kinds of rows as the report does.
 func TestScriptKnowsAllKinds(t *testing.T) {
-	require.Contains(t, htmlScript, `const kinds = "`+strings.Join(kindOrder, "")+`";`)
+	require.Contains(t, htmlScript, `const kinds = ["`+strings.Join(kindOrder, `", "`)+`"];`)
 }
 
 func TestReportInChromium(t *testing.T) {
@@ -122,7 +122,7 @@ func filters(p *page, images []*Image) {
 	p.settles("1 of 38 rows are shown: with “daten”.")
 	p.run(chromedp.Click("#reset"), chromedp.SendKeys("#find", "grain directory")) // an error
 	p.settles("1 of 38 rows are shown: with “grain directory”.")
-	p.run(chromedp.Click("#reset"), chromedp.Click(`input[value="f"]`), chromedp.Click(`input[value="b"]`))
+	p.run(chromedp.Click("#reset"), chromedp.Click(`input[value="failed"]`), chromedp.Click(`input[value="below"]`))
 	p.settles("4 of 38 rows are shown: failed, below boundary.")
 	p.run(chromedp.Click("#reset"), chromedp.Click(`input[value="refused"]`))
 	p.settles("1 of 38 rows are shown: refused.")
@@ -156,11 +156,11 @@ func opensDetails(p *page, images []*Image) {
 
 func keepsState(p *page, images []*Image) {
 	t := p.t
-	p.run(chromedp.Click(pageHead("size")), chromedp.Click(`input[value="m"]`), chromedp.SendKeys("#find", "vhd"))
+	p.run(chromedp.Click(pageHead("size")), chromedp.Click(`input[value="misaligned"]`), chromedp.SendKeys("#find", "vhd"))
 	p.settles("2 of 38 rows are shown: misaligned, with “vhd”.")
 	got := eval[[]string](p, shownPaths)
 	address := eval[string](p, `location.hash`)
-	require.Equal(t, "#sort=-size&find=vhd&only=m", address)
+	require.Equal(t, "#sort=-size&find=vhd&only=misaligned", address)
 	p.run(chromedp.Reload())
 	p.settles("2 of 38 rows are shown: misaligned, with “vhd”.")
 	require.Equal(t, got, eval[[]string](p, shownPaths))
@@ -297,7 +297,7 @@ func TestPartOfAReport(t *testing.T) {
 		}
 		size := strings.TrimPrefix(strconv.FormatInt(i.Size, 10), "0") // unknown where it is 0
 		require.Equal(t, []string{
-			rank, odd[i.Path], kindWords[kindOf(i)], size, strconv.FormatInt(i.Stored, 10), command,
+			rank, odd[i.Path], wordOf(kindOf(i)), size, strconv.FormatInt(i.Stored, 10), command,
 		}, []string{r[0], r[1], r[2], r[5], r[6], r[9]})
 	}
 	pdf := filepath.Join(dir, "report.pdf")

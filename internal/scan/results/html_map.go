@@ -139,7 +139,7 @@ func newHTMLPart(p report.Partition, boundary int64) htmlPart {
 		Type: safe(cmp.Or(p.TypeName, p.Type)), // GUIDs mean nothing to readers
 		LBA:  p.StartLBA, Size: size(p.Size), Alignment: units.Short(p.Alignment),
 	}
-	h.Word = kindWords[h.Class]
+	h.Word = wordOf(h.Class)
 	if p.Name != "" {
 		h.Labels = append(h.Labels, safe(p.Name))
 	}
@@ -162,7 +162,7 @@ func boxes(d Disk, parts []report.Partition) []box {
 			Class: lookOf(p.Verdict, d.Boundary).class, At: share(start, d.Size),
 			Share: share(min(max(p.Size, 0), d.Size-start), d.Size),
 		}
-		if b.Class == "x" {
+		if b.Class == "unjudged" {
 			under = append(under, b)
 			continue
 		}

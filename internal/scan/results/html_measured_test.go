@@ -111,13 +111,13 @@ func TestLargeReportInChromium(t *testing.T) {
 	paths := eval[[]string](p, shownPaths)
 	require.True(t, sort.StringsAreSorted(paths) || sort.StringsAreSorted(reversed(paths)),
 		"the numbers in these paths have one length")
-	best("filter", time.Second, timed(`document.querySelector('input[value="m"]').click()`))
+	best("filter", time.Second, timed(`document.querySelector('input[value="misaligned"]').click()`))
 	best("find", time.Second,
 		timed(`f = document.getElementById("find"); f.value += "datastore03 "; f.dispatchEvent(new Event("input")); `+
 			`await new Promise(r => setTimeout(r, 120))`))
 	off := 0
 	for _, i := range images {
-		if strings.Contains(i.Path, "datastore03") && kindOf(i) == "m" {
+		if strings.Contains(i.Path, "datastore03") && kindOf(i) == "misaligned" {
 			off++
 		}
 	}

@@ -142,21 +142,21 @@ func htmlTiles(s *Summary) []tile {
 	}
 	boundary := units.Format(s.Boundary)
 	tiles := []tile{
-		part("f", s.Failed, "failed", "could not be judged"),
-		part("m", s.Misaligned, "misaligned", "off 4 KiB"),
-		part("b", s.Below, "below boundary", "on 4 KiB, off "+boundary),
-		part("u", s.unknown(), "unknown", "packed, or nothing is known"),
-		part("a", s.Aligned, "aligned", "on "+boundary),
-		part("n", s.Nothing-s.Contents[string(align.UnknownContent)], "nothing to judge", "blank, or no partition"),
-		part("o", s.Orphans, "orphans", "parts of disks, alone"),
-		part("k", s.Originals, "originals", "of exchanged disks, kept"),
+		part("failed", s.Failed, "failed", "could not be judged"),
+		part("misaligned", s.Misaligned, "misaligned", "off 4 KiB"),
+		part("below", s.Below, "below boundary", "on 4 KiB, off "+boundary),
+		part("unknown", s.unknown(), "unknown", "packed, or nothing is known"),
+		part("aligned", s.Aligned, "aligned", "on "+boundary),
+		part("nothing", s.Nothing-s.Contents[string(align.UnknownContent)], "nothing to judge", "blank, or no partition"),
+		part("orphan", s.Orphans, "orphans", "parts of disks, alone"),
+		part("original", s.Originals, "originals", "of exchanged disks, kept"),
 		{Count: strconv.Itoa(s.Accepted), Word: "accepted", About: "by the ignore file", Zero: s.Accepted == 0},
 		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + units.Counted(s.Fix.Images, "image") +
 			" to realign"},
 		{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"},
 	}
 	return slices.DeleteFunc(tiles, func(t tile) bool {
-		return t.Zero && slices.Contains([]string{"u", "n", "k"}, t.Class)
+		return t.Zero && slices.Contains([]string{"unknown", "nothing", "original"}, t.Class)
 	})
 }
 

@@ -15,14 +15,16 @@ import (
 
 // Kinds of rows, as classes of the style sheet, worst first.
 var (
-	kindOrder = []string{"f", "m", "b", "u", "a", "n", "o", "k", "g"}
-	kindWords = map[string]string{
-		"f": "failed", "m": "misaligned", "b": "below boundary", "u": "unknown", "a": "aligned",
-		"n": "nothing to judge", "o": "orphan", "k": "original", "g": "removed", "x": "not judged",
+	kindOrder = []string{
+		"failed", "misaligned", "below", "unknown", "aligned", "nothing", "orphan", "original", "removed",
 	}
+	// kindWords are the words of kinds that are not written as their class is.
+	kindWords = map[string]string{"below": "below boundary", "nothing": "nothing to judge", "unjudged": "not judged"}
 )
 
 func kindOf(i *Image) string { return i.look(0).class }
+
+func wordOf(kind string) string { return cmp.Or(kindWords[kind], kind) }
 
 // tagOrder are words that a row can have beside its verdict; they are classes too.
 var tagOrder = []string{
@@ -97,7 +99,7 @@ func newHTMLRow(i *Image) htmlRow {
 		Kind: kindOf(i), Tags: newTags(i), Path: safe(i.Path), Format: safe(i.Format), Subformat: safe(i.Subformat),
 		Size: size(i.Size), Stored: size(i.Stored), Facts: rowFacts(i), Pieces: strings.TrimPrefix(piecesCell(i), "-"),
 	}
-	r.Word = kindWords[r.Kind]
+	r.Word = wordOf(r.Kind)
 	if i.Error != nil {
 		r.Note = safe(i.Error.Code + ": " + i.Error.Message)
 	}

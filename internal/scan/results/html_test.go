@@ -210,13 +210,13 @@ func TestHTMLMapIsToScale(t *testing.T) {
 	}
 	require.Equal(t, map[string][][3]string{
 		// the last is cut at the end of the disk
-		"map": {{"x", "25%", "50%"}, {"m", "0%", "12.5%"}, {"m", "25%", "12.5%"}, {"a", "87.5%", "12.5%"}},
+		"map": {{"unjudged", "25%", "50%"}, {"misaligned", "0%", "12.5%"}, {"misaligned", "25%", "12.5%"}, {"aligned", "87.5%", "12.5%"}},
 		// LBA 63 is 3584 of 4096 bytes into a quarter of the picture, and one picture is for both.
 		"lens": {
-			{"m", "21.875%", "25%"},
-			{"m more", "46.875%", "25%"},
-			{"m more", "71.875%", "25%"},
-			{"m more", "96.875%", "25%"},
+			{"misaligned", "21.875%", "25%"},
+			{"misaligned more", "46.875%", "25%"},
+			{"misaligned more", "71.875%", "25%"},
+			{"misaligned more", "96.875%", "25%"},
 		},
 	}, got)
 }

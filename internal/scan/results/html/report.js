@@ -8,7 +8,7 @@
   const most = 200; // rows that are opened at once
   const first = 300, step = 1000; // rows that are shown in the first frame after a change, and in each that follows
   const natural = new Intl.Collator("en", {numeric: true});
-  const kinds = "fmbuanokg";
+  const kinds = ["failed", "misaligned", "below", "unknown", "aligned", "nothing", "orphan", "original", "removed"];
   let sort = "rank", down = false, shown = 0;
   let at = 0, moves = false; // the next row to place, and whether it must move
 
@@ -148,7 +148,7 @@
     button.append(...th.childNodes);
     th.append(button);
     button.addEventListener("click", () => {
-      const by = th.dataset.sort, falls = th.classList.contains("n");
+      const by = th.dataset.sort, falls = th.classList.contains("number");
       down = by === sort ? !down : falls;
       sort = by;
       arrange();
